@@ -1,0 +1,130 @@
+# Wangell. "make build" and "make demo" are all that a user needs; "make test" proves the rest.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+GO      ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS := -s -w -X wangell.loutres.me/internal/buildinfo.Version=$(VERSION)
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+# Modules of their own: they need other releases of the same libraries.
+MODULES := test/cluster test/knative
+
+# Test programs run as root, in network namespaces that they make; the compiler needs no root.
+ROOT := $(shell [ "$$(id -u)" = 0 ] || echo '-exec "sudo -E"')
+# A section heading in the output of make test.
+say = @printf '\n== %s\n' "$(1)"
+
+.PHONY: help
+help: ## print this help
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build bin/wangell
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/wangell ./cmd/wangell
+
+.PHONY: demo
+demo: ## install what is missing, build, and show a cold and a warm request (needs root)
+	@hack/install-deps.sh demo
+	@$(MAKE) --no-print-directory build
+	@hack/demo.sh
+
+.PHONY: test
+test: ## install what is missing and run everything (needs root)
+	$(call say,What the tests need)
+	@hack/install-deps.sh test
+	$(call say,Build)
+	@$(MAKE) --no-print-directory build
+	$(call say,Generated code is fresh)
+	@$(MAKE) --no-print-directory check-generated chart-check
+	$(call say,Lint)
+	@$(MAKE) --no-print-directory lint
+	$(call say,Kubernetes and Knative)
+	@$(MAKE) --no-print-directory cluster-build
+	$(call say,Unit packet and network-namespace tests with the race detector)
+	@$(MAKE) --no-print-directory race
+	$(call say,End to end on one machine)
+	@$(MAKE) --no-print-directory e2e
+	$(call say,End to end on Kubernetes)
+	@$(MAKE) --no-print-directory kube
+
+.PHONY: lint
+lint: ## gofmt, go vet, staticcheck
+	@unformatted=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
+	if [ -n "$$unformatted" ]; then echo "not formatted (run gofmt -w):"; echo "$$unformatted"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
+	@for module in $(MODULES); do \
+		echo "$$module: vet, staticcheck"; \
+		$(GO) vet -C $$module ./... && (cd $$module && $(GO) run $(STATICCHECK) ./...) || exit 1; \
+	done
+
+.PHONY: race
+race: ## unit, packet and network-namespace tests and fuzz seeds, with the race detector
+	CGO_ENABLED=1 $(GO) test -race -timeout 15m $(ROOT) ./api/... ./cmd/... ./deploy/... ./hack/... ./internal/...
+
+.PHONY: e2e
+e2e: ## end-to-end tests with the built program and real servers
+	$(GO) test -p 1 -timeout 25m $(ROOT) ./test/e2e/...
+
+.PHONY: kube
+kube: ## end-to-end tests on a real Kubernetes of three nodes, and beside Knative
+	$(GO) test -C test/knative ./...
+	$(GO) test -p 1 -timeout 25m $(ROOT) ./test/kube/...
+
+.PHONY: fuzz
+fuzz: ## run every fuzz test for 10 s
+	@hack/fuzz.sh 10s
+
+.PHONY: bench
+bench: ## run the benchmarks, ns per packet among them
+	$(GO) test -run '^$$' -bench . -benchmem $(ROOT) ./internal/...
+
+.PHONY: generate
+generate: ## compile the gate, and generate its Go side, the definition of the kind, and the manifests (clang-19)
+	$(GO) generate ./internal/gate ./api/...
+	@hack/chart-generate.sh
+
+.PHONY: check-generated
+check-generated: ## fail if the generated code does not belong to its sources
+	@hack/check-generated.sh
+
+.PHONY: chart-check
+chart-check: ## lint the chart; fail if the plain manifests or the chart's definition are stale
+	@hack/chart-check.sh
+
+IMAGE ?= registry.loutres.me/wangell
+
+.PHONY: image
+image: ## build the container image for amd64 and arm64, without Docker (bin/wangell-image.tar)
+	@mkdir -p bin
+	$(GO) run ./hack/image --version '$(VERSION)' --ldflags '$(LDFLAGS)' --name '$(IMAGE)' --out bin/wangell-image.tar
+
+.PHONY: image-push
+image-push: ## push the container image: make image-push REF=REGISTRY/NAME[:TAG] [PLAIN_HTTP=1]
+	@test -n '$(REF)' || { echo 'say where to: make image-push REF=REGISTRY/NAME'; exit 1; }
+	$(GO) run ./hack/image --version '$(VERSION)' --ldflags '$(LDFLAGS)' --name '$(REF)' --push $(if $(PLAIN_HTTP),--plain-http)
+
+# A real Kubernetes on this machine: see test/cluster/README.md.
+NODES      ?= 1
+PROXY_MODE ?= iptables
+CNI        ?= bridge
+
+.PHONY: cluster-build
+cluster-build: ## build Kubernetes and Knative for tests, unless they are in the cache
+	$(GO) run -C test/cluster . build
+	$(GO) run -C test/knative . build
+
+.PHONY: cluster
+cluster: ## start a real Kubernetes of NODES nodes for tests (needs root): make cluster NODES=3
+	$(GO) run -C test/cluster . build
+	$(GO) run -C test/cluster $(ROOT) . up --nodes $(NODES) --proxy-mode $(PROXY_MODE) --cni $(CNI)
+
+.PHONY: cluster-down
+cluster-down: ## remove every trace of it
+	$(GO) run -C test/cluster $(ROOT) . down
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin

@@ -1,0 +1,141 @@
+package v1alpha1
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Default values of a manifest. Times are in seconds.
+const (
+	DefaultNamespace                     = "default"
+	DefaultIdleTimeout                   = 300
+	DefaultWakeTimeout                   = 60
+	DefaultTerminationGracePeriodSeconds = 30
+	DefaultMaxParked                     = 1024
+	DefaultMaxParkedPerSource            = 512
+	DefaultRetries                       = 2
+	DefaultDrainTimeout                  = 30
+	DefaultMaxReplicas                   = 1
+	DefaultMaxReplicasScaling            = 10 // where spec.scaling is given
+	DefaultOutInterval                   = 2
+	DefaultInInterval                    = 10
+	DefaultOutStabilization              = 0
+	DefaultInStabilization               = 60
+	DefaultMaxStep                       = 4
+)
+
+// Range is what a field that holds a whole number may be.
+type Range struct {
+	// Min and Max are the least and the greatest value.
+	Min, Max int64
+	// Example is a value that a message can offer.
+	Example int64
+}
+
+// String says the range in words: "a number from 1 to 65535".
+func (r Range) String() string { return fmt.Sprintf("a number from %d to %d", r.Min, r.Max) }
+
+// Has tells whether v is in the range.
+func (r Range) Has(v int64) bool { return r.Min <= v && v <= r.Max }
+
+// MaxReplicas is how many pods a service may have at most: more could not be told to daemons in one message.
+const MaxReplicas = 32
+
+// maxID is the greatest user or group, as Kubernetes has it.
+const maxID = 1<<31 - 1
+
+var ranges = map[string]Range{
+	"spec.port":                          {1, 65535, 80},
+	"spec.targetPort":                    {1, 65535, 8080},
+	"spec.idleTimeout":                   {1, 31536000, DefaultIdleTimeout},
+	"spec.wakeTimeout":                   {1, 3600, DefaultWakeTimeout},
+	"spec.terminationGracePeriodSeconds": {0, 3600, DefaultTerminationGracePeriodSeconds},
+	"spec.maxParked":                     {1, 4096, DefaultMaxParked},
+	"spec.maxParkedPerSource":            {1, 4096, DefaultMaxParkedPerSource},
+	"spec.minReplicas":                   {0, MaxReplicas, 0},
+	"spec.maxReplicas":                   {1, MaxReplicas, 3},
+	"spec.replicas":                      {0, MaxReplicas, 1},
+	"spec.retries":                       {0, 8, DefaultRetries},
+	"spec.drainTimeout":                  {0, 86400, DefaultDrainTimeout},
+	"spec.scaling.target":                {1, 1000000, 50},
+	"spec.scaling.outInterval":           {1, 3600, DefaultOutInterval},
+	"spec.scaling.inInterval":            {1, 3600, DefaultInInterval},
+	"spec.scaling.outStabilization":      {0, 3600, DefaultOutStabilization},
+	"spec.scaling.inStabilization":       {0, 3600, DefaultInStabilization},
+	"spec.scaling.maxStep":               {1, MaxReplicas, DefaultMaxStep},
+	"spec.scaling.burstPerPod":           {1, 4096, 100},
+	"spec.securityContext.runAsUser":     {0, maxID, 1000},
+	"spec.securityContext.runAsGroup":    {0, maxID, 1000},
+}
+
+// RangeOf returns the range of the field with this path, such as "spec.port"; false for a field
+// that has none.
+func RangeOf(path string) (Range, bool) {
+	r, ok := ranges[path]
+	return r, ok
+}
+
+// Default fills the fields that s leaves out, in place.
+func Default(s *WangellService) {
+	s.APIVersion, s.Kind = APIVersion, Kind
+	setDefault(&s.Namespace, DefaultNamespace)
+	spec := &s.Spec
+	setDefault(&spec.TargetPort, spec.Port)
+	setDefault(&spec.IdleTimeout, DefaultIdleTimeout)
+	setDefault(&spec.WakeTimeout, DefaultWakeTimeout)
+	if spec.Template == nil {
+		setDefault(&spec.ImagePullPolicy, corev1.PullIfNotPresent)
+	}
+	setDefault(&spec.MaxParked, DefaultMaxParked)
+	// One client may not have more than there is room for.
+	setDefault(&spec.MaxParkedPerSource, min(DefaultMaxParkedPerSource, spec.MaxParked))
+	setPointer(&spec.TerminationGracePeriodSeconds, templateGrace(spec.Template))
+	setPointer(&spec.Retries, DefaultRetries)
+	setPointer(&spec.DrainTimeout, DefaultDrainTimeout)
+	setDefault(&spec.SessionAffinity, corev1.ServiceAffinityNone)
+	if b := spec.Balancing; b != nil {
+		setDefault(&b.LocalityPreference, LocalityNone)
+	}
+	if c := spec.Scaling; c != nil {
+		c.setDefaults()
+		setDefault(&spec.MaxReplicas, max(DefaultMaxReplicasScaling, spec.MinReplicas))
+	}
+	setDefault(&spec.MaxReplicas, DefaultMaxReplicas)
+}
+
+// templateGrace is the default of spec.terminationGracePeriodSeconds: that of the template, as far as its range allows.
+func templateGrace(t *corev1.PodTemplateSpec) int64 {
+	if t == nil || t.Spec.TerminationGracePeriodSeconds == nil {
+		return DefaultTerminationGracePeriodSeconds
+	}
+	r := ranges["spec.terminationGracePeriodSeconds"]
+	return min(max(*t.Spec.TerminationGracePeriodSeconds, r.Min), r.Max)
+}
+
+func (c *Scaling) setDefaults() {
+	setDefault(&c.Metric, MetricConnections)
+	setDefault(&c.OutInterval, DefaultOutInterval)
+	setDefault(&c.InInterval, DefaultInInterval)
+	setPointer(&c.OutStabilization, DefaultOutStabilization)
+	setPointer(&c.InStabilization, DefaultInStabilization)
+	setDefault(&c.MaxStep, DefaultMaxStep)
+	if c.Metric == MetricConnections {
+		setDefault(&c.BurstPerPod, min(c.Target, int32(ranges["spec.scaling.burstPerPod"].Max)))
+	}
+}
+
+// setPointer makes *field point to value if it points to nothing.
+func setPointer[T any](field **T, value T) {
+	if *field == nil {
+		*field = &value
+	}
+}
+
+// setDefault sets *field to value if it is zero.
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}

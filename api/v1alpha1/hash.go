@@ -1,0 +1,79 @@
+package v1alpha1
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"reflect"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// podSpec is what makes a pod. A change of any of it needs a new pod; a change of anything else in
+// WangellServiceSpec does not. Its JSON is hashed, so neither the order nor the tags may change.
+type podSpec struct {
+	Image           string                      `json:"image"`
+	TargetPort      int32                       `json:"targetPort"`
+	Command         []string                    `json:"command,omitempty"`
+	Args            []string                    `json:"args,omitempty"`
+	WorkingDir      string                      `json:"workingDir,omitempty"`
+	Env             []corev1.EnvVar             `json:"env,omitempty"`
+	Resources       corev1.ResourceRequirements `json:"resources,omitzero"`
+	Volumes         []corev1.Volume             `json:"volumes,omitempty"`
+	VolumeMounts    []corev1.VolumeMount        `json:"volumeMounts,omitempty"`
+	SecurityContext *corev1.SecurityContext     `json:"securityContext,omitempty"`
+
+	ServiceAccountName           string                  `json:"serviceAccountName,omitempty"`
+	AutomountServiceAccountToken bool                    `json:"automountServiceAccountToken,omitempty"`
+	EnableServiceLinks           bool                    `json:"enableServiceLinks,omitempty"`
+	Template                     *corev1.PodTemplateSpec `json:"template,omitempty"`
+}
+
+// Hash tells whether two specs make the same pod: image, targetPort, command, args, workingDir, env,
+// resources, volumes, volumeMounts, securityContext, serviceAccountName, automountServiceAccountToken,
+// enableServiceLinks and template. What only the gate or the controller uses
+// (port, address, idleTimeout, wakeTimeout, maxParked, ...) does not count. It is 16 hexadecimal
+// digits, the first 8 bytes of a SHA-256, the same before and after Default, for every way to write
+// a quantity, and in every version of Wangell. The spec must be one that Validate accepts.
+func Hash(spec *WangellServiceSpec) string {
+	s := spec.DeepCopy()
+	setDefault(&s.TargetPort, s.Port)
+	canonicalList(s.Resources.Limits)
+	canonicalList(s.Resources.Requests)
+	for _, v := range s.Volumes {
+		if v.EmptyDir != nil && v.EmptyDir.SizeLimit != nil {
+			*v.EmptyDir.SizeLimit = canonical(*v.EmptyDir.SizeLimit)
+		}
+	}
+	if s.SecurityContext != nil && reflect.ValueOf(*s.SecurityContext).IsZero() {
+		s.SecurityContext = nil
+	}
+	text, err := json.Marshal(podSpec{
+		s.Image, s.TargetPort, s.Command, s.Args, s.WorkingDir, s.Env, s.Resources, s.Volumes,
+		s.VolumeMounts, s.SecurityContext, s.ServiceAccountName,
+		isTrue(s.AutomountServiceAccountToken), isTrue(s.EnableServiceLinks), s.Template,
+	})
+	if err != nil {
+		panic("v1alpha1: Hash of a spec that was not validated: " + err.Error())
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
+}
+
+func isTrue(b *bool) bool { return b != nil && *b }
+
+func canonicalList(l corev1.ResourceList) {
+	for name, q := range l {
+		l[name] = canonical(q)
+	}
+}
+
+// canonical makes equal quantities equal text: a Quantity remembers how it was written.
+func canonical(q resource.Quantity) resource.Quantity {
+	// Thousandths matter for a CPU only, and those of a great number do not fit.
+	if q.Value() < 1<<32 {
+		return *resource.NewMilliQuantity(q.MilliValue(), resource.DecimalSI)
+	}
+	return *resource.NewQuantity(q.Value(), resource.DecimalSI)
+}

@@ -1,0 +1,17 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion is the group and version of the kind.
+var GroupVersion = schema.GroupVersion{Group: Group, Version: Version}
+
+// AddToScheme makes WangellService and its list known to a scheme.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion, &WangellService{}, &WangellServiceList{})
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}

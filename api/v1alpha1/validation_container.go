@@ -1,0 +1,272 @@
+package v1alpha1
+
+import (
+	"fmt"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+func (e *ValidationErrors) env(env []corev1.EnvVar) {
+	seen := make(map[string]int, len(env))
+	for i, v := range env {
+		p := specPath.Child("env").Index(i)
+		if v.Name == "" {
+			e.add(p.Child("name"), "write name: NAME", "missing")
+		} else if len(validation.IsRelaxedEnvVarName(v.Name)) > 0 {
+			e.add(p.Child("name"), "write a name such as LOG_LEVEL",
+				"want printable ASCII characters other than =, got %q", v.Name)
+		} else if first, twice := seen[v.Name]; twice {
+			e.add(p.Child("name"), "remove one of the two", "%s is already set by spec.env[%d]", v.Name, first)
+		} else {
+			seen[v.Name] = i
+		}
+		if strings.IndexByte(v.Value, 0) >= 0 {
+			e.add(p.Child("value"), "remove it", `has a NUL character (\0), which no process can be given`)
+		}
+		if v.ValueFrom != nil {
+			e.add(p.Child("valueFrom"), "write value: with the value itself, or mount a file with a hostPath volume and read it there",
+				"is not available on one machine, which has no ConfigMaps, Secrets or pod fields")
+		}
+	}
+}
+
+// minMemory is the least memory limit: less and not even runc can start the process. It also finds
+// "64" and "64m" where 64Mi was meant.
+var minMemory = resource.MustParse("4Mi")
+
+func (e *ValidationErrors) resources(r *corev1.ResourceRequirements) {
+	p := specPath.Child("resources")
+	e.resourceList(p.Child("limits"), r.Limits)
+	e.resourceList(p.Child("requests"), r.Requests)
+	if limit, ok := r.Limits[corev1.ResourceMemory]; ok && limit.Sign() > 0 && limit.Cmp(minMemory) < 0 {
+		e.add(p.Child("limits").Key("memory"), "write a size with its unit, for example memory: 64Mi",
+			"%s is less than 4Mi, in which no process starts", limit.String())
+	}
+	for _, n := range sortedNames(r.Requests) {
+		request := r.Requests[n]
+		if limit, ok := r.Limits[n]; ok && request.Cmp(limit) > 0 {
+			e.add(p.Child("requests").Key(string(n)), fmt.Sprintf("write %s: %s, or raise the limit", n, limit.String()),
+				"%s is more than the limit, %s", request.String(), limit.String())
+		}
+	}
+	if len(r.Claims) > 0 {
+		e.add(p.Child("claims"), "remove it", "is not available: there are no resource claims on one machine")
+	}
+}
+
+func (e *ValidationErrors) resourceList(p *field.Path, l corev1.ResourceList) {
+	for _, n := range sortedNames(l) {
+		q := l[n]
+		switch {
+		case n != corev1.ResourceCPU && n != corev1.ResourceMemory:
+			e.add(p.Key(string(n)), "remove it, or write cpu: or memory:", "only cpu and memory can be limited")
+		case q.Sign() <= 0:
+			example := map[corev1.ResourceName]string{corev1.ResourceCPU: "500m", corev1.ResourceMemory: "64Mi"}[n]
+			e.add(p.Key(string(n)), fmt.Sprintf("write %s: %s, or leave it out for no limit", n, example),
+				"want more than zero, got %s", q.String())
+		}
+	}
+}
+
+func sortedNames(l corev1.ResourceList) []corev1.ResourceName {
+	names := make([]corev1.ResourceName, 0, len(l))
+	for n := range l {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (e *ValidationErrors) volumes(volumes []corev1.Volume) {
+	seen := make(map[string]int, len(volumes))
+	for i := range volumes {
+		v := &volumes[i]
+		p := specPath.Child("volumes").Index(i)
+		if v.Name == "" {
+			e.add(p.Child("name"), "write name: data, for example", "missing")
+		} else if first, twice := seen[v.Name]; twice {
+			e.add(p.Child("name"), "write another name", "%q is already the name of spec.volumes[%d]", v.Name, first)
+		} else {
+			seen[v.Name] = i
+			e.label(p.Child("name"), v.Name)
+		}
+		e.volumeSource(p, &v.VolumeSource)
+	}
+}
+
+func (e *ValidationErrors) volumeSource(p *field.Path, s *corev1.VolumeSource) {
+	sources := sourcesOf(s)
+	if len(sources) == 0 {
+		e.add(p, "write emptyDir: {} or hostPath: {path: /some/folder}", "does not say what the volume is")
+	}
+	if len(sources) > 1 {
+		e.add(p, "keep one of them", "wants one kind of volume, got %s", strings.Join(sources, " and "))
+	}
+	for _, kind := range sources {
+		if kind != "hostPath" && kind != "emptyDir" {
+			e.add(p.Child(kind), "put the files into a folder of this machine and write hostPath: {path: /that/folder}",
+				"is not available on one machine: a volume is a hostPath or an emptyDir")
+		}
+	}
+	if h := s.HostPath; h != nil {
+		e.hostPath(p.Child("hostPath"), h)
+	}
+	if d := s.EmptyDir; d != nil {
+		p := p.Child("emptyDir")
+		e.oneOf(p.Child("medium"), string(d.Medium), string(corev1.StorageMediumMemory))
+		if d.SizeLimit != nil && d.SizeLimit.Sign() <= 0 {
+			e.add(p.Child("sizeLimit"), "write sizeLimit: 64Mi, or leave it out for no limit",
+				"want more than zero, got %s", d.SizeLimit.String())
+		}
+		e.refuseSet(p, *d)
+	}
+}
+
+// sourcesOf names the kinds of volume that are set: "hostPath", "configMap", ...
+func sourcesOf(s *corev1.VolumeSource) []string {
+	var names []string
+	v := reflect.ValueOf(s).Elem()
+	for i := range v.NumField() {
+		if !v.Field(i).IsZero() {
+			tag, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+			names = append(names, tag)
+		}
+	}
+	return names
+}
+
+func (e *ValidationErrors) hostPath(p *field.Path, h *corev1.HostPathVolumeSource) {
+	if h.Path == "" {
+		e.add(p.Child("path"), "write path: /some/folder", "missing")
+	} else {
+		e.absolute(p.Child("path"), h.Path)
+	}
+	if h.Type != nil {
+		e.oneOf(p.Child("type"), string(*h.Type), string(corev1.HostPathDirectory), string(corev1.HostPathDirectoryOrCreate),
+			string(corev1.HostPathFile), string(corev1.HostPathFileOrCreate), string(corev1.HostPathSocket),
+			string(corev1.HostPathCharDev), string(corev1.HostPathBlockDev))
+	}
+}
+
+func (e *ValidationErrors) volumeMounts(mounts []corev1.VolumeMount, volumes []corev1.Volume) {
+	seen := make(map[string]int, len(mounts))
+	for i := range mounts {
+		m := &mounts[i]
+		p := specPath.Child("volumeMounts").Index(i)
+		if m.Name == "" {
+			e.add(p.Child("name"), "write the name of one of spec.volumes", "missing")
+		} else if !slices.ContainsFunc(volumes, func(v corev1.Volume) bool { return v.Name == m.Name }) {
+			e.add(p.Child("name"), noSuchVolume(m.Name, volumes), "there is no volume %q in spec.volumes", m.Name)
+		}
+		if m.MountPath == "" {
+			e.add(p.Child("mountPath"), "write where the container sees it, for example mountPath: /data", "missing")
+		} else if e.absolute(p.Child("mountPath"), m.MountPath) {
+			at := path.Clean(m.MountPath)
+			if first, twice := seen[at]; twice {
+				e.add(p.Child("mountPath"), "write another path", "spec.volumeMounts[%d] is already mounted at %s", first, at)
+			} else {
+				seen[at] = i
+			}
+			if at == "/" || at == "/proc" || strings.HasPrefix(at, "/proc/") || strings.Contains(at, ":") {
+				e.add(p.Child("mountPath"), "write another path, for example mountPath: /data",
+					"nothing can be mounted at %s (neither at / nor in /proc nor at a path with a colon)", at)
+			}
+		}
+		e.refuseSet(p, *m)
+	}
+}
+
+func noSuchVolume(name string, volumes []corev1.Volume) string {
+	if len(volumes) == 0 {
+		return fmt.Sprintf("add volumes: [{name: %s, emptyDir: {}}] to spec", toLabel(name))
+	}
+	names := make([]string, len(volumes))
+	for i := range volumes {
+		names[i] = volumes[i].Name
+	}
+	return "write the name of a volume: " + orList(names)
+}
+
+func (e *ValidationErrors) securityContext(s *corev1.SecurityContext) {
+	if s == nil {
+		return
+	}
+	p := specPath.Child("securityContext")
+	if s.RunAsUser != nil {
+		e.pathInRange(p.Child("runAsUser"), *s.RunAsUser)
+	}
+	if s.RunAsGroup != nil {
+		e.pathInRange(p.Child("runAsGroup"), *s.RunAsGroup)
+		if s.RunAsUser == nil {
+			e.add(p.Child("runAsGroup"), "add runAsUser: 1000, for example", "wants runAsUser beside it")
+		}
+	}
+	if c := s.Capabilities; c != nil {
+		e.capabilities(p.Child("capabilities").Child("add"), c.Add)
+		e.capabilities(p.Child("capabilities").Child("drop"), c.Drop)
+	}
+	e.refuseSet(p, *s)
+}
+
+// supported are the fields of types of which one machine knows only some.
+var supported = map[reflect.Type][]string{
+	reflect.TypeFor[corev1.EnvVar]():               {"name", "value"},
+	reflect.TypeFor[corev1.ResourceRequirements](): {"limits", "requests"},
+	reflect.TypeFor[corev1.SecurityContext]():      {"runAsUser", "runAsGroup", "readOnlyRootFilesystem", "capabilities", "privileged"},
+	reflect.TypeFor[corev1.Volume]():               {"name", "hostPath", "emptyDir"},
+	reflect.TypeFor[corev1.EmptyDirVolumeSource](): {"medium", "sizeLimit"},
+	reflect.TypeFor[corev1.VolumeMount]():          {"name", "mountPath", "readOnly"},
+	// Those that one machine knows.
+	reflect.TypeFor[WangellServiceSpec](): {"image", "targetPort", "port", "idleTimeout", "address", "imagePullPolicy", "command", "args",
+		"workingDir", "env", "resources", "volumes", "volumeMounts", "securityContext", "wakeTimeout", "terminationGracePeriodSeconds",
+		"maxParked", "maxParkedPerSource", "minReplicas", "maxReplicas", "scaling", "sessionAffinity", "balancing", "retries", "drainTimeout"},
+	reflect.TypeFor[WangellServiceStatus](): {"latestRequest", "loadBalancerIP", "replicas", "state", "message"},
+	reflect.TypeFor[metav1.ObjectMeta]():    {"name", "namespace", "labels", "annotations"},
+}
+
+// Supported returns the fields, by their JSON names, that Wangell uses of a type on one machine; nil
+// of a type of which it uses all.
+func Supported(t reflect.Type) []string { return supported[t] }
+
+// refuseSet refuses every field of the struct v that is set and not supported.
+func (e *ValidationErrors) refuseSet(p *field.Path, v any) {
+	rv := reflect.ValueOf(v)
+	known := Supported(rv.Type())
+	for i := range rv.NumField() {
+		tag, _, _ := strings.Cut(rv.Type().Field(i).Tag.Get("json"), ",")
+		if !rv.Field(i).IsZero() && !slices.Contains(known, tag) {
+			e.add(p.Child(tag), "remove it; supported are "+strings.Join(known, ", "), "is not supported")
+		}
+	}
+}
+
+func (e *ValidationErrors) capabilities(p *field.Path, names []corev1.Capability) {
+	for i, c := range names {
+		n := string(c)
+		if n == "ALL" || slices.Contains(knownCapabilities, n) {
+			continue
+		}
+		bare := strings.TrimPrefix(strings.ToUpper(n), "CAP_")
+		fix := "write a name of capabilities(7) without CAP_, for example NET_BIND_SERVICE"
+		if slices.Contains(knownCapabilities, bare) {
+			fix = "write " + bare
+		}
+		e.add(p.Index(i), fix, "%q is not a capability", n)
+	}
+}
+
+// knownCapabilities are those of linux/capability.h, without CAP_.
+var knownCapabilities = strings.Fields(`
+	AUDIT_CONTROL AUDIT_READ AUDIT_WRITE BLOCK_SUSPEND BPF CHECKPOINT_RESTORE CHOWN DAC_OVERRIDE
+	DAC_READ_SEARCH FOWNER FSETID IPC_LOCK IPC_OWNER KILL LEASE LINUX_IMMUTABLE MAC_ADMIN MAC_OVERRIDE
+	MKNOD NET_ADMIN NET_BIND_SERVICE NET_BROADCAST NET_RAW PERFMON SETFCAP SETGID SETPCAP SETUID
+	SYSLOG SYS_ADMIN SYS_BOOT SYS_CHROOT SYS_MODULE SYS_NICE SYS_PACCT SYS_PTRACE SYS_RAWIO
+	SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG WAKE_ALARM`)

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"wangell.loutres.me/internal/instance"
+	"wangell.loutres.me/internal/operator"
+)
+
+// controllerFlags are the flags of controller.
+type controllerFlags struct {
+	config                                operator.Config
+	addresses                             []string
+	addressesFrom, lease, key, kubeconfig string
+}
+
+func newController(g *globals) *cobra.Command {
+	c := &controllerFlags{}
+	cmd := &cobra.Command{
+		Use:   "controller",
+		Short: "Look after the WangellServices of a Kubernetes cluster",
+		Long: `Controller gives each WangellService of a cluster a Deployment, a Service and an
+address, wakes it when a daemon asks for it, and tells in its status what becomes
+of it. It runs in a Deployment with two replicas or more, of which one leads: it
+holds the Lease, where daemons read its address.
+
+It ends when it loses the Lease, so that it is started again. Pods and traffic go
+on without it; only a service that sleeps has to wait.`,
+		GroupID: groupMachine,
+		Example: `  wangell controller --service-addresses 10.46.100.0/24 --key-file /etc/wangell/key/wire.key
+  wangell controller --service-addresses 192.0.2.10-192.0.2.20,198.51.100.0/28 --key-file wire.key
+  wangell controller --addresses-configmap wangell-system/pools --namespace team --key-file wire.key
+  wangell controller --kubeconfig ~/.kube/config --identity laptop/192.0.2.7:7946 --key-file wire.key`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd, g) },
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&c.addresses, "service-addresses", nil, "pools of service addresses: ranges such as 10.46.100.0/24 or 10.46.100.10-10.46.100.20")
+	f.StringVar(&c.addressesFrom, "addresses-configmap", "", "ConfigMap with more pools under the key addresses, as NAMESPACE/NAME; changes apply")
+	f.StringVar(&c.key, "key-file", "", "file with the 32 bytes of the wire's key (required)")
+	f.StringVar(&c.config.WireAddress, "wire-address", ":7946", "where daemons are listened for (UDP)")
+	f.StringVar(&c.lease, "lease", "wangell-system/wangell-controller", "the Lease that the leader holds, as NAMESPACE/NAME")
+	f.StringVar(&c.config.Identity, "identity", "", "holder of the Lease, as NAME/IP:PORT, where daemons find the leader (default: from $POD_NAME, $POD_IP and --wire-address)")
+	f.DurationVar(&c.config.LeaseDuration, "lease-duration", 2*time.Second, "after how long without a sign of it another controller takes the place of the leader")
+	f.DurationVar(&c.config.RenewDeadline, "renew-deadline", 1500*time.Millisecond, "after how long a leader that cannot renew the Lease ends")
+	f.DurationVar(&c.config.RetryPeriod, "retry-period", 300*time.Millisecond, "how often the Lease is renewed, or tried")
+	f.StringVar(&c.config.Namespace, "namespace", "", "look after the services of this namespace only")
+	f.StringVar(&c.config.MetricsAddress, "metrics-address", ":9464", "where Prometheus metrics are served; empty for nowhere")
+	f.StringVar(&c.config.HealthAddress, "health-address", ":8081", "where /healthz and /readyz are served; empty for nowhere")
+	f.StringVar(&c.kubeconfig, "kubeconfig", "", "file that tells how to reach the API server (default: that of the pod, $KUBECONFIG, ~/.kube/config)")
+	return cmd
+}
+
+func (c *controllerFlags) run(cmd *cobra.Command, g *globals) error {
+	var err error
+	if c.key == "" {
+		return usage(cmd, "--key-file is required")
+	}
+	if c.config.Pools, err = operator.ParsePools(c.addresses); err != nil {
+		return usage(cmd, "--service-addresses: %w", err)
+	}
+	if c.config.Lease, err = parseName("lease", c.lease); err != nil {
+		return usageError{cmd.CommandPath(), err}
+	}
+	if c.addressesFrom != "" {
+		if c.config.PoolsFrom, err = parseName("addresses-configmap", c.addressesFrom); err != nil {
+			return usageError{cmd.CommandPath(), err}
+		}
+	}
+	if c.config.Identity == "" {
+		c.config.Identity, err = podIdentity(c.config.WireAddress)
+	} else {
+		err = checkIdentity(c.config.Identity)
+	}
+	if err != nil {
+		return usageError{cmd.CommandPath(), err}
+	}
+	if c.config.LeaseDuration <= c.config.RenewDeadline || c.config.RenewDeadline <= c.config.RetryPeriod*6/5 || c.config.RetryPeriod <= 0 {
+		return usage(cmd, "--lease-duration %s, --renew-deadline %s, --retry-period %s: want the first longer than the second, and that 1.2 times longer than the third",
+			c.config.LeaseDuration, c.config.RenewDeadline, c.config.RetryPeriod)
+	}
+	if c.config.Key, err = instance.LoadKey(c.key); err != nil {
+		return err
+	}
+	if c.config.Log, err = g.logger(cmd, os.Stderr); err != nil {
+		return err
+	}
+	if c.config.Rest, err = restConfig(c.kubeconfig); err != nil {
+		return fmt.Errorf("how to reach the API server: %w: give --kubeconfig", err)
+	}
+	return operator.Run(cmd.Context(), c.config)
+}
+
+// restConfig tells how to reach the API server: by the file, if one is given, else by $KUBECONFIG, ~/.kube/config, or
+// what a pod is given.
+func restConfig(file string) (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = file
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+}
+
+// parseName reads "NAMESPACE/NAME".
+func parseName(flag, text string) (operator.Name, error) {
+	namespace, name, ok := strings.Cut(text, "/")
+	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
+		return operator.Name{}, fmt.Errorf("--%s %q: want NAMESPACE/NAME", flag, text)
+	}
+	return operator.Name{Namespace: namespace, Name: name}, nil
+}
+
+// podIdentity makes the identity of what the pod is told of itself.
+func podIdentity(wireAddress string) (string, error) {
+	_, port, err := net.SplitHostPort(wireAddress)
+	if err != nil {
+		return "", fmt.Errorf("--wire-address %q: %w: write :7946, for example", wireAddress, err)
+	}
+	name, ip := os.Getenv("POD_NAME"), os.Getenv("POD_IP")
+	if name == "" || ip == "" {
+		return "", fmt.Errorf("$POD_NAME and $POD_IP are not set: give --identity NAME/IP:PORT, with the address where daemons reach this process")
+	}
+	identity := name + "/" + net.JoinHostPort(ip, port)
+	return identity, checkIdentity(identity)
+}
+
+// checkIdentity tells what daemons could not read.
+func checkIdentity(identity string) error {
+	name, addr, ok := strings.Cut(identity, "/")
+	a, err := netip.ParseAddrPort(addr)
+	if !ok || name == "" || err != nil || !a.Addr().IsValid() || a.Addr().IsUnspecified() || a.Port() == 0 {
+		return fmt.Errorf("identity %q: want NAME/IP:PORT, with the address where daemons reach this process", identity)
+	}
+	return nil
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	appsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+
+	"wangell.loutres.me/internal/node"
+	"wangell.loutres.me/internal/watched"
+)
+
+// clusterFlags say what the daemon follows in a cluster.
+type clusterFlags struct{ lease, daemonSet, kubeconfig string }
+
+func (f *clusterFlags) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.lease, "lease", "", "cluster: NAMESPACE/NAME of the Lease of the controllers' leader, instead of --server")
+	flags.StringVar(&f.daemonSet, "daemonset", "", "cluster: NAMESPACE/NAME of the DaemonSet that runs this daemon: if it is deleted, do as with --clean")
+	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "cluster: file that tells how to reach the API server (default: as a pod does)")
+}
+
+// follow makes the daemon follow the leader, and know whether it is to clean up. The returned function waits for what it
+// started; ctx must have ended.
+func (f *clusterFlags) follow(ctx context.Context, cmd *cobra.Command, c *node.Config, clean bool, cache string) (wait func(), err error) {
+	namespace, name, ok := namespaced(f.lease)
+	if !ok {
+		return nil, usage(cmd, "--lease %q: want NAMESPACE/NAME", f.lease)
+	}
+	setNamespace, setName, ok := namespaced(f.daemonSet)
+	if f.daemonSet != "" && !ok {
+		return nil, usage(cmd, "--daemonset %q: want NAMESPACE/NAME", f.daemonSet)
+	}
+	api, err := watched.RESTConfig(f.kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	leases, err := coordinationv1.NewForConfig(api)
+	if err != nil {
+		return nil, err
+	}
+	leader := &watched.Leader{Leases: leases.Leases(namespace), Name: name, Cache: cache, Log: c.Log}
+	c.Follow = leader.Follow
+	if f.daemonSet == "" {
+		return func() {}, nil
+	}
+	apps, err := appsv1.NewForConfig(api)
+	if err != nil {
+		return nil, err
+	}
+	set := &watched.DaemonSet{DaemonSets: apps.DaemonSets(setNamespace), Name: setName, Log: c.Log}
+	c.Clean = func() bool { return clean || set.Going() }
+	var group sync.WaitGroup
+	group.Go(func() { set.Follow(ctx) })
+	return group.Wait, nil
+}
+
+func namespaced(text string) (namespace, name string, ok bool) {
+	namespace, name, ok = strings.Cut(text, "/")
+	return namespace, name, ok && namespace != "" && name != "" && !strings.Contains(name, "/")
+}

@@ -1,0 +1,53 @@
+// Command wangell runs TCP services that cost nothing while nobody uses them.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// The exit codes.
+const (
+	exitOK    = 0
+	exitError = 1
+	exitUsage = 2
+)
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+// run executes a command line and returns the exit code. The first SIGINT or SIGTERM ends the context;
+// after it the default action is back, so that a second one ends the process.
+func run(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+
+	root := newRoot()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	var usage usageError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &usage):
+		fmt.Fprintf(os.Stderr, "wangell: %v\n", err)
+		fmt.Fprintf(os.Stderr, "See '%s --help'.\n", usage.command)
+		return exitUsage
+	default:
+		fmt.Fprintf(os.Stderr, "wangell: %v\n", err)
+		return exitError
+	}
+}
+
+// usageError is a command line that cannot be understood.
+type usageError struct {
+	command string // the command whose help helps
+	err     error
+}
+
+func (e usageError) Error() string { return e.err.Error() }
+func (e usageError) Unwrap() error { return e.err }

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/instance"
+	"wangell.loutres.me/internal/manifest"
+	"wangell.loutres.me/internal/view"
+)
+
+// upFlags are the flags of up.
+type upFlags struct {
+	places
+	files                   []string
+	addresses, podAddresses string
+	config                  instance.Config
+	out                     output
+}
+
+func newUp(g *globals) *cobra.Command {
+	u := &upFlags{places: places{g: g}}
+	cmd := &cobra.Command{
+		Use:   "up -f FILE|DIR|-",
+		Short: "Run the services of manifests on this machine, until Ctrl-C",
+		Long: `Up gives each service an address, attaches the gate, and starts a container when the
+first SYN to its service comes. Files that change are applied.
+
+It needs root. Ctrl-C or SIGTERM ends it and leaves nothing behind; a second one
+does not wait for containers to end by themselves. What an up that was killed left
+is adopted by the next one, and removed by 'wangell down'.
+
+On a terminal, a table of the services stays at the bottom; elsewhere there is a
+log on standard error, and the line "ready" on standard output.`,
+		GroupID: groupRun,
+		Example: `  sudo wangell up -f hello.yaml
+  sudo wangell up -f services/ --interface eth0 --addresses 10.46.100.0/24
+  cat hello.yaml | sudo wangell up -f - -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return u.run(cmd) },
+	}
+	f := cmd.Flags()
+	u.places.register(f)
+	f.StringArrayVarP(&u.files, "file", "f", nil, "file, folder, or - for standard input (repeatable, required)")
+	f.StringVar(&u.addresses, "addresses", instance.DefaultAddresses.String(), "range of the service addresses")
+	f.StringVar(&u.podAddresses, "pod-addresses", instance.DefaultPodAddresses.String(), "range of the pods' addresses")
+	f.StringArrayVar(&u.config.Interfaces, "interface", nil, "device of clients on other machines (repeatable; default: those with a default route)")
+	f.StringVar(&u.config.XDPMode, "xdp-mode", "auto", "auto, native, generic or off")
+	f.StringArrayVar(&u.config.InsecureRegistries, "insecure-registry", nil, "registry spoken to in plain HTTP, as HOST, HOST:PORT or an address range (repeatable)")
+	f.StringVar(&u.config.MetricsAddress, "metrics-address", instance.DefaultMetricsAddress, "where Prometheus metrics are served; empty for nowhere")
+	u.out.register(f)
+	return cmd
+}
+
+func (u *upFlags) run(cmd *cobra.Command) error {
+	if len(u.files) == 0 {
+		return usage(cmd, "-f is missing: name a manifest, a folder of them, or - for standard input")
+	}
+	config := u.config
+	config.RunDir, config.StateDir, config.Containerd = u.g.runDir, u.stateDir, u.containerd
+	for _, r := range []struct {
+		flag, text string
+		to         *netip.Prefix
+	}{{"addresses", u.addresses, &config.Addresses}, {"pod-addresses", u.podAddresses, &config.PodAddresses}} {
+		prefix, err := netip.ParsePrefix(r.text)
+		if err != nil {
+			return usage(cmd, "--%s %q: want an IPv4 range, such as %s", r.flag, r.text, instance.DefaultAddresses)
+		}
+		*r.to = prefix
+	}
+	if err := config.Validate(); err != nil {
+		return usageError{cmd.CommandPath(), err}
+	}
+	show, err := u.newShow(cmd)
+	if err != nil {
+		return err
+	}
+	force, stop := secondSignal()
+	defer stop()
+	err = instance.Up(cmd.Context(), instance.Options{
+		Config: config, Manifests: manifest.NewReader(u.files, os.Stdin), Log: show.log, Force: force,
+		Started: show.started, Ready: show.ready,
+	})
+	show.close()
+	return err
+}
+
+// secondSignal returns a context that ends with the second SIGINT or SIGTERM. The third one ends the process.
+func secondSignal() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	go func() {
+		for range 2 {
+			select {
+			case <-signals:
+			case <-ctx.Done():
+			}
+		}
+		signal.Stop(signals)
+		cancel()
+	}()
+	return ctx, cancel
+}
+
+// patience is how long a terminal or pipe that takes nothing may hold up the end.
+const patience = time.Second
+
+// show is what up shows: a live view, JSON lines or a log. Nothing of it makes the instance wait.
+type show struct {
+	log     *slog.Logger
+	started func(*controller.Controller)
+	ready   func()
+	close   func()
+}
+
+func (u *upFlags) newShow(cmd *cobra.Command) (show, error) {
+	if u.out == outputTable && u.g.logFormat == "text" && view.IsTerminal(os.Stdout) {
+		return u.showLive(cmd)
+	}
+	queue := view.NewQueue(os.Stderr)
+	log, err := u.g.logger(cmd, queue)
+	if err != nil {
+		return show{}, err
+	}
+	s := show{
+		log: log, started: func(*controller.Controller) {},
+		ready: func() { fmt.Println("ready") }, close: func() { queue.Close(patience) },
+	}
+	if u.out == outputJSON {
+		s.toJSON()
+	}
+	return s, nil
+}
+
+// showLive has the log scroll by above the table.
+func (u *upFlags) showLive(cmd *cobra.Command) (show, error) {
+	live := view.NewLive(os.Stdout)
+	queue := view.NewQueue(live)
+	log, err := u.g.logger(cmd, queue)
+	return show{
+		log:     log,
+		started: func(c *controller.Controller) { live.Follow(c) },
+		ready:   func() { fmt.Fprintln(queue, "ready") },
+		close:   func() { queue.Close(patience); live.Close(patience) },
+	}, err
+}
+
+// eventReady is the kind of the event that tells that up is ready.
+const eventReady controller.EventKind = "ready"
+
+// toJSON writes events as JSON, a line each, to standard output, beside the log.
+func (s *show) toJSON() {
+	ctx, cancel := context.WithCancel(context.Background())
+	queue := view.NewQueue(os.Stdout)
+	write := func(e controller.Event) {
+		if line, err := json.Marshal(e); err == nil {
+			_, _ = queue.Write(append(line, '\n')) // a queue takes everything
+		}
+	}
+	var writing sync.WaitGroup
+	s.started = func(c *controller.Controller) {
+		events := c.Subscribe(ctx)
+		writing.Go(func() {
+			for e := range events {
+				write(e)
+			}
+		})
+	}
+	s.ready = func() { write(controller.Event{Time: time.Now(), Kind: eventReady}) }
+	closeLog := s.close
+	s.close = func() {
+		cancel()
+		writing.Wait()
+		queue.Close(patience)
+		closeLog()
+	}
+}

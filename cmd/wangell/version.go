@@ -1,0 +1,31 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"wangell.loutres.me/internal/buildinfo"
+)
+
+func newVersion() *cobra.Command {
+	var out output
+	cmd := &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version",
+		GroupID: groupMachine,
+		Example: `  wangell version
+  wangell version -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			info := buildinfo.Get()
+			if out == outputJSON {
+				return printJSON(info)
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "wangell %s %s %s/%s\n", info.Version, info.Go, info.OS, info.Arch)
+			return err
+		},
+	}
+	out.register(cmd.Flags())
+	return cmd
+}

@@ -1,0 +1,50 @@
+{{- define "wangell.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 48 | trimSuffix "-" -}}
+{{- else if .Values.nameOverride -}}
+{{- printf "%s-%s" .Release.Name .Values.nameOverride | trunc 48 | trimSuffix "-" -}}
+{{- else -}}
+{{- .Release.Name | trunc 48 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels by which objects are selected. Argument: dict "root" . "component" NAME */}}
+{{- define "wangell.selector" -}}
+app.kubernetes.io/name: wangell
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{/* All labels. Argument as above; without component, those of what both use. */}}
+{{- define "wangell.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: wangell
+{{- if .component }}
+{{ include "wangell.selector" . }}
+{{- else }}
+app.kubernetes.io/name: wangell
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+{{- end }}
+{{- end -}}
+
+{{- define "wangell.image" -}}
+{{- with .Values.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end -}}
+{{- end -}}
+
+{{- define "wangell.keySecret" -}}
+{{- .Values.wire.existingSecret | default (printf "%s-wire" (include "wangell.fullname" .)) -}}
+{{- end -}}
+
+{{/* The 32 bytes of the wire's key, in base64: those that are there already, or new ones. */}}
+{{- define "wangell.key" -}}
+{{- $there := lookup "v1" "Secret" .Release.Namespace (include "wangell.keySecret" .) -}}
+{{- if and $there $there.data (index $there.data "wire.key") -}}
+{{- index $there.data "wire.key" -}}
+{{- else -}}
+{{- randBytes 32 -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,248 @@
+package deploy
+
+import (
+	"bytes"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+func TestKinds(t *testing.T) {
+	for name, r := range variants(t) {
+		if r.daemon.Name == "" || r.controller.Name == "" || len(r.accounts) != 2 || len(r.budgets) != 1 || len(r.config) != 1 {
+			t.Errorf("%s: something is missing: %v", name, r.kinds)
+		}
+		want := namespace
+		if name == "plain manifests" {
+			want = "wangell-system"
+			if len(r.namespaces) != 1 || r.namespaces[0].Name != want || len(r.crds) != 1 {
+				t.Errorf("%s: namespaces %v, %d definitions", name, r.namespaces, len(r.crds))
+			}
+		}
+		for _, m := range r.metas {
+			if m.Namespace != want {
+				t.Errorf("%s: %s is in the namespace %q, not in the release's", name, m.Name, m.Namespace)
+			}
+		}
+		if name == "everything" && (len(r.monitors) != 2 || len(r.policies) != 1 || len(r.crds) != 1) {
+			t.Errorf("%s: %v", name, r.kinds)
+		}
+	}
+}
+
+// Two releases do not share an object that is not in a namespace.
+func TestNamesAreTheRelease(t *testing.T) {
+	r := render(t)
+	for _, o := range r.roles {
+		if !strings.HasPrefix(o.meta.Name, release+"-") {
+			t.Errorf("role %s does not begin with the release's name", o.meta.Name)
+		}
+	}
+	if r := render(t, "--set", "fullnameOverride=other"); r.daemon.Name != "other-daemon" {
+		t.Errorf("fullnameOverride: %s", r.daemon.Name)
+	}
+	if r := render(t, "--set", "nameOverride=two"); r.daemon.Name != release+"-two-daemon" {
+		t.Errorf("nameOverride: %s", r.daemon.Name)
+	}
+}
+
+func TestImage(t *testing.T) {
+	for args, want := range map[string]string{
+		"": ":v0.1.0",
+		"image.repository=localhost:5000/wangell,image.tag=v9":                      "localhost:5000/wangell:v9",
+		"image.tag=v9,image.digest=sha256:" + strings.Repeat("0123456789abcdef", 4): "wangell@sha256:" + strings.Repeat("0123456789abcdef", 4),
+	} {
+		r := render(t, "--set", args)
+		for _, c := range containers(r) {
+			if !strings.HasSuffix(c.Image, want) {
+				t.Errorf("%q: %s, want …%s", args, c.Image, want)
+			}
+		}
+	}
+	for name, r := range variants(t) {
+		for _, c := range containers(r) {
+			if strings.HasSuffix(c.Image, ":latest") || !strings.Contains(filepath.Base(c.Image), ":") {
+				t.Errorf("%s: image %s: its tag does not stay what it is", name, c.Image)
+			}
+		}
+	}
+}
+
+func containers(r *rendered) []corev1.Container {
+	return slices.Concat(r.daemon.Spec.Template.Spec.InitContainers, r.daemon.Spec.Template.Spec.Containers,
+		r.controller.Spec.Template.Spec.InitContainers, r.controller.Spec.Template.Spec.Containers)
+}
+
+// What selects pods finds them, and only those of its own component.
+func TestSelectors(t *testing.T) {
+	for name, r := range variants(t) {
+		controller, daemon := r.controller.Spec.Template.Labels, r.daemon.Spec.Template.Labels
+		check := func(what string, s *metav1.LabelSelector, in, out map[string]string) {
+			selector, err := metav1.LabelSelectorAsSelector(s)
+			if err != nil {
+				t.Errorf("%s: %s: %v", name, what, err)
+			} else if !selector.Matches(labels.Set(in)) || selector.Matches(labels.Set(out)) {
+				t.Errorf("%s: %s selects by %s what it should not, or not what it should", name, what, selector)
+			}
+		}
+		check("deployment", r.controller.Spec.Selector, controller, daemon)
+		check("daemon set", r.daemon.Spec.Selector, daemon, controller)
+		check("disruption budget", r.budgets[0].Spec.Selector, controller, daemon)
+		for _, p := range r.policies {
+			check("network policy", &p.Spec.PodSelector, controller, daemon)
+		}
+		for i, m := range r.monitors {
+			if i == 0 {
+				check("monitor of the controller", &m.Spec.Selector, controller, daemon)
+			} else {
+				check("monitor of the daemon", &m.Spec.Selector, daemon, controller)
+			}
+		}
+		if name == "defaults" {
+			terms := r.controller.Spec.Template.Spec.Affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+			check("anti-affinity", terms[0].PodAffinityTerm.LabelSelector, controller, daemon)
+		}
+	}
+}
+
+// Each mount has its volume; ports that probes and monitors name are there.
+func TestReferences(t *testing.T) {
+	for name, r := range variants(t) {
+		for _, spec := range []corev1.PodSpec{r.daemon.Spec.Template.Spec, r.controller.Spec.Template.Spec} {
+			c := spec.Containers[0]
+			for _, m := range c.VolumeMounts {
+				if !slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name }) {
+					t.Errorf("%s: %s mounts %s, which is no volume", name, c.Name, m.Name)
+				}
+			}
+			ports := map[string]bool{}
+			for _, p := range c.Ports {
+				ports[p.Name] = true
+			}
+			for _, p := range []*corev1.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe} {
+				if p == nil || p.HTTPGet == nil || !ports[p.HTTPGet.Port.StrVal] {
+					t.Errorf("%s: %s: a probe is missing or asks a port that is not there: %+v", name, c.Name, p)
+				}
+			}
+			if !ports["metrics"] {
+				t.Errorf("%s: %s has no port for metrics", name, c.Name)
+			}
+			if !slices.ContainsFunc(r.accounts, func(a corev1.ServiceAccount) bool { return a.Name == spec.ServiceAccountName }) {
+				t.Errorf("%s: %s: no service account %s", name, c.Name, spec.ServiceAccountName)
+			}
+			if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().IsZero() {
+				t.Errorf("%s: %s: resources %+v", name, c.Name, c.Resources)
+			}
+			if !slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool {
+				return v.Secret != nil && v.Secret.SecretName == keySecret(r) && *v.Secret.DefaultMode&0o007 == 0
+			}) {
+				t.Errorf("%s: %s does not mount the key of the wire, or lets everybody read it", name, c.Name)
+			}
+		}
+	}
+}
+
+// keySecret is the name of the Secret with the key of the wire: that of the rendering, or the one that the plain
+// manifests ask for.
+func keySecret(r *rendered) string {
+	if len(r.secrets) == 1 {
+		return r.secrets[0].Name
+	}
+	return "wangell-wire"
+}
+
+func TestKey(t *testing.T) {
+	a, b := render(t), render(t)
+	if len(a.secrets) != 1 || len(a.secrets[0].Data["wire.key"]) != 32 {
+		t.Fatalf("secrets %+v", a.secrets)
+	}
+	if bytes.Equal(a.secrets[0].Data["wire.key"], b.secrets[0].Data["wire.key"]) {
+		t.Error("two installations have the same key")
+	}
+	own := render(t, "--set", "wire.existingSecret=mine")
+	if len(own.secrets) != 0 {
+		t.Error("a Secret is made although one is named")
+	}
+	for _, spec := range []corev1.PodSpec{own.daemon.Spec.Template.Spec, own.controller.Spec.Template.Spec} {
+		if got := spec.Volumes[0].Secret.SecretName; got != "mine" {
+			t.Errorf("%s mounts the Secret %s", spec.Containers[0].Name, got)
+		}
+	}
+}
+
+func TestSchemaRefuses(t *testing.T) {
+	for args, want := range map[string]string{
+		"image.tag=latest":         "/image/tag",
+		"image.repository=":        "/image/repository",
+		"image.digest=sha256:12":   "/image/digest",
+		"addresses={}":             "/addresses",
+		"addresses={300.0.0.0/24}": "/addresses/0",
+		"addresses={10.0.0.0/33}":  "/addresses/0",
+		"addresses={fd00::/64}":    "/addresses/0",
+		"addresses={10.0.0.0/24,10.0.1.0/24,10.0.2.0/24,10.0.3.0/24,10.0.4.0/24,10.0.5.0/24,10.0.6.0/24,10.0.7.0/24,10.0.8.0/24}": "/addresses",
+		"addresses={10.0.0.1}":                         "/addresses/0",
+		"wire.port=70000":                              "/wire/port",
+		"wire.key=abc":                                 "/wire",
+		"encapsulation.port=0":                         "/encapsulation/port",
+		"controller.replicas=0":                        "/controller/replicas",
+		"controller.lease.duration=3":                  "/controller/lease/duration",
+		"daemon.xdpMode=fast":                          "/daemon/xdpMode",
+		"daemon.privileged=true":                       "/daemon",
+		"daemon.capabilities={ALL}":                    "/daemon/capabilities/0",
+		"daemon.criSocket=unix:///run/containerd.sock": "/daemon/criSocket",
+		"daemon.interfaces={a-name-too-long-for-it}":   "/daemon/interfaces/0",
+		"daemon.extraArgs={debug}":                     "/daemon/extraArgs/0",
+		"log.level=loud":                               "/log/level",
+		"networkPolicy.enabled=true":                   "/networkPolicy/nodeCIDRs",
+		"colour=blue":                                  "colour",
+	} {
+		_, errs, err := helm(t, "--set", args)
+		if err == nil || !strings.Contains(errs, "values don't meet the specifications") || !strings.Contains(errs, want) {
+			t.Errorf("%s: want it refused for %s, got %v: %s", args, want, err, errs)
+		}
+	}
+	if _, errs, err := helm(t, "--kube-version", "1.29.0"); err == nil || !strings.Contains(errs, "kubeVersion") {
+		t.Errorf("Kubernetes 1.29 was accepted: %v: %s", err, errs)
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	a := render(t, "--set", "addresses={10.1.0.0/24,10.2.0.10-10.2.0.20}")
+	if got := a.config[0].Data["addresses"]; got != "10.1.0.0/24,10.2.0.10-10.2.0.20" {
+		t.Errorf("addresses %q", got)
+	}
+	// Daemons read them at their start only.
+	const sum = "checksum/addresses"
+	if b := render(t); a.daemon.Spec.Template.Annotations[sum] == b.daemon.Spec.Template.Annotations[sum] {
+		t.Error("a change of the pools does not restart the daemons")
+	}
+}
+
+// Every flag that the chart passes is one of the program's.
+func TestFlags(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "wangell")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../cmd/wangell").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	r := render(t, everything...)
+	for _, c := range containers(r) {
+		help, err := exec.CommandContext(t.Context(), program, c.Args[0], "--help").CombinedOutput()
+		if err != nil {
+			t.Errorf("wangell %s --help: %v", c.Args[0], err)
+			continue
+		}
+		for _, arg := range c.Args[1:] {
+			flag, _, _ := strings.Cut(arg, "=")
+			if !slices.Contains(strings.Fields(string(help)), flag) {
+				t.Error(fmt.Errorf("wangell %s has no flag %s", c.Args[0], flag))
+			}
+		}
+	}
+}

@@ -1,0 +1,199 @@
+// Package deploy has no code: it tests what the chart renders to.
+package deploy
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	release   = "wg"
+	namespace = "elsewhere"
+)
+
+// helm renders the chart with further arguments, and returns what went to standard output and standard error.
+func helm(t *testing.T, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "../hack/helm.sh", append([]string{"template", release, "chart", "--namespace", namespace}, args...)...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	return out.String(), errs.String(), err
+}
+
+// rendered are the documents of one rendering, decoded.
+type rendered struct {
+	text       string
+	daemon     appsv1.DaemonSet
+	controller appsv1.Deployment
+	roles      []role
+	bindings   []binding
+	secrets    []corev1.Secret
+	config     []corev1.ConfigMap
+	accounts   []corev1.ServiceAccount
+	budgets    []policyv1.PodDisruptionBudget
+	policies   []networkingv1.NetworkPolicy
+	monitors   []podMonitor
+	crds       []apiextensionsv1.CustomResourceDefinition
+	namespaces []corev1.Namespace
+	metas      []metav1.ObjectMeta
+	kinds      []string
+}
+
+// role is a Role, or a ClusterRole if its namespace is empty.
+type role struct {
+	meta  metav1.ObjectMeta
+	rules []rbacv1.PolicyRule
+}
+
+// binding is a RoleBinding, or a ClusterRoleBinding if its namespace is empty.
+type binding struct {
+	meta     metav1.ObjectMeta
+	ref      rbacv1.RoleRef
+	subjects []rbacv1.Subject
+}
+
+// podMonitor is what the chart uses of the Prometheus operator's PodMonitor.
+type podMonitor struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Selector  metav1.LabelSelector `json:"selector"`
+		Endpoints []struct {
+			Port     string `json:"port"`
+			Interval string `json:"interval"`
+		} `json:"podMetricsEndpoints"`
+	} `json:"spec"`
+}
+
+func render(t *testing.T, args ...string) *rendered {
+	t.Helper()
+	out, errs, err := helm(t, args...)
+	if err != nil {
+		t.Fatalf("helm template %v: %v\n%s", args, err, errs)
+	}
+	return decode(t, out)
+}
+
+// decode reads documents strictly: a field that its type does not have, or a kind that is not known here, fails the test.
+func decode(t *testing.T, text string) *rendered {
+	t.Helper()
+	r := &rendered{text: text}
+	for _, doc := range strings.Split("\n"+text, "\n---") {
+		var head metav1.TypeMeta
+		if err := yaml.Unmarshal([]byte(doc), &head); err != nil {
+			t.Fatalf("%v in\n%s", err, doc)
+		}
+		kind := head.APIVersion + "/" + head.Kind
+		if kind == "/" {
+			continue // comments only
+		}
+		r.kinds = append(r.kinds, head.Kind)
+		into := func(v any) {
+			if err := yaml.UnmarshalStrict([]byte(doc), v); err != nil {
+				t.Errorf("%s: %v in\n%s", kind, err, doc)
+			}
+		}
+		add := func(m metav1.ObjectMeta) { r.metas = append(r.metas, m) }
+		switch kind {
+		case "apps/v1/DaemonSet":
+			into(&r.daemon)
+			add(r.daemon.ObjectMeta)
+		case "apps/v1/Deployment":
+			into(&r.controller)
+			add(r.controller.ObjectMeta)
+		case "rbac.authorization.k8s.io/v1/ClusterRole":
+			var v rbacv1.ClusterRole
+			into(&v)
+			r.roles = append(r.roles, role{v.ObjectMeta, v.Rules})
+		case "rbac.authorization.k8s.io/v1/Role":
+			var v rbacv1.Role
+			into(&v)
+			r.roles = append(r.roles, role{v.ObjectMeta, v.Rules})
+			add(v.ObjectMeta)
+		case "rbac.authorization.k8s.io/v1/ClusterRoleBinding":
+			var v rbacv1.ClusterRoleBinding
+			into(&v)
+			r.bindings = append(r.bindings, binding{v.ObjectMeta, v.RoleRef, v.Subjects})
+		case "rbac.authorization.k8s.io/v1/RoleBinding":
+			var v rbacv1.RoleBinding
+			into(&v)
+			r.bindings = append(r.bindings, binding{v.ObjectMeta, v.RoleRef, v.Subjects})
+			add(v.ObjectMeta)
+		case "v1/Secret":
+			r.secrets = append(r.secrets, corev1.Secret{})
+			into(&r.secrets[len(r.secrets)-1])
+			add(r.secrets[len(r.secrets)-1].ObjectMeta)
+		case "v1/ConfigMap":
+			r.config = append(r.config, corev1.ConfigMap{})
+			into(&r.config[len(r.config)-1])
+			add(r.config[len(r.config)-1].ObjectMeta)
+		case "v1/ServiceAccount":
+			r.accounts = append(r.accounts, corev1.ServiceAccount{})
+			into(&r.accounts[len(r.accounts)-1])
+			add(r.accounts[len(r.accounts)-1].ObjectMeta)
+		case "policy/v1/PodDisruptionBudget":
+			r.budgets = append(r.budgets, policyv1.PodDisruptionBudget{})
+			into(&r.budgets[len(r.budgets)-1])
+			add(r.budgets[len(r.budgets)-1].ObjectMeta)
+		case "networking.k8s.io/v1/NetworkPolicy":
+			r.policies = append(r.policies, networkingv1.NetworkPolicy{})
+			into(&r.policies[len(r.policies)-1])
+			add(r.policies[len(r.policies)-1].ObjectMeta)
+		case "monitoring.coreos.com/v1/PodMonitor":
+			r.monitors = append(r.monitors, podMonitor{})
+			into(&r.monitors[len(r.monitors)-1])
+			add(r.monitors[len(r.monitors)-1].ObjectMeta)
+		case "apiextensions.k8s.io/v1/CustomResourceDefinition":
+			r.crds = append(r.crds, apiextensionsv1.CustomResourceDefinition{})
+			into(&r.crds[len(r.crds)-1])
+		case "v1/Namespace":
+			r.namespaces = append(r.namespaces, corev1.Namespace{})
+			into(&r.namespaces[len(r.namespaces)-1])
+		default:
+			t.Errorf("kind %s: tell this test what it is", kind)
+		}
+	}
+	return r
+}
+
+// everything turns on what is off by default.
+var everything = []string{
+	"--include-crds",
+	"--set", "podMonitor.enabled=true,podMonitor.labels.team=x",
+	"--set", "networkPolicy.enabled=true,networkPolicy.nodeCIDRs={192.0.2.0/24},networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.a=b",
+	"--set", "imagePullSecrets[0].name=pull,daemon.interfaces={eth0,eth1}",
+	"--set", "daemon.podLabels.a=b,daemon.podAnnotations.a=b,controller.podLabels.a=b,controller.podAnnotations.a=b",
+	"--set", "daemon.extraArgs={--log-level=debug},controller.extraArgs={--log-level=debug}",
+	"--set", "daemon.extraEnv[0].name=A,daemon.extraEnv[0].value=b,controller.extraEnv[0].name=A,controller.extraEnv[0].value=b",
+	"--set", "daemon.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].key=a",
+	"--set", "daemon.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].operator=Exists",
+	"--set", "controller.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution=null",
+	"--set", "controller.tolerations[0].operator=Exists",
+}
+
+// variants are the renderings that every rule holds for.
+func variants(t *testing.T) map[string]*rendered {
+	t.Helper()
+	plain, err := os.ReadFile("manifests/wangell.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]*rendered{
+		"defaults":        render(t),
+		"everything":      render(t, everything...),
+		"plain manifests": decode(t, string(plain)),
+	}
+}

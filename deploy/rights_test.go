@@ -1,0 +1,199 @@
+package deploy
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// daemonCapabilities are all that the daemon has. README.md says what each is for.
+var daemonCapabilities = []corev1.Capability{"BPF", "NET_ADMIN", "NET_RAW", "PERFMON", "SYS_ADMIN"}
+
+func TestDaemonRights(t *testing.T) {
+	for name, r := range variants(t) {
+		spec := r.daemon.Spec.Template.Spec
+		c := spec.Containers[0]
+		s := c.SecurityContext
+		if len(spec.Containers) != 1 || len(spec.InitContainers) != 0 {
+			t.Fatalf("%s: tell this test what the other containers may do", name)
+		}
+		if s.Privileged == nil || *s.Privileged || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem {
+			t.Errorf("%s: %+v", name, s)
+		}
+		if !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || !slices.Equal(s.Capabilities.Add, daemonCapabilities) {
+			t.Errorf("%s: capabilities %+v", name, s.Capabilities)
+		}
+		if s.SeccompProfile == nil || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+			t.Errorf("%s: seccomp %+v", name, s.SeccompProfile)
+		}
+		if !spec.HostNetwork || spec.HostPID || spec.HostIPC || spec.ShareProcessNamespace != nil {
+			t.Errorf("%s: it needs the node's network namespace, and no other", name)
+		}
+		// Folders of the node, and whether they may be written to.
+		want := map[string]bool{"/sys/fs/bpf": true, "/run/wangell": true, "/run/netns": false, "/run/containerd": false}
+		for _, v := range spec.Volumes {
+			if v.HostPath == nil {
+				continue
+			}
+			write, ok := want[v.HostPath.Path]
+			i := slices.IndexFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == v.Name })
+			if !ok || i < 0 || c.VolumeMounts[i].ReadOnly == write || c.VolumeMounts[i].MountPath != v.HostPath.Path {
+				t.Errorf("%s: folder %s of the node", name, v.HostPath.Path)
+			}
+			if i >= 0 && c.VolumeMounts[i].MountPropagation != nil && *c.VolumeMounts[i].MountPropagation == corev1.MountPropagationBidirectional {
+				t.Errorf("%s: mounts of the daemon reach the node at %s", name, v.HostPath.Path)
+			}
+			delete(want, v.HostPath.Path)
+		}
+		if len(want) != 0 {
+			t.Errorf("%s: not mounted: %v", name, want)
+		}
+		if max := r.daemon.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable; max.IntValue() != 1 {
+			t.Errorf("%s: %v daemons are updated at once", name, max)
+		}
+		if len(spec.Tolerations) != 1 || spec.Tolerations[0].Operator != corev1.TolerationOpExists || spec.Tolerations[0].Key != "" {
+			t.Errorf("%s: not on every node: %+v", name, spec.Tolerations)
+		}
+	}
+}
+
+func TestControllerRights(t *testing.T) {
+	for name, r := range variants(t) {
+		spec := r.controller.Spec.Template.Spec
+		s, pod := spec.Containers[0].SecurityContext, spec.SecurityContext
+		if !*pod.RunAsNonRoot || *pod.RunAsUser == 0 || pod.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+			t.Errorf("%s: pod %+v", name, pod)
+		}
+		if s.Privileged != nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem ||
+			!slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(s.Capabilities.Add) != 0 {
+			t.Errorf("%s: container %+v", name, s)
+		}
+		if spec.HostNetwork || spec.HostPID || spec.HostIPC {
+			t.Errorf("%s: shares namespaces of the node", name)
+		}
+		for _, v := range spec.Volumes {
+			if v.HostPath != nil {
+				t.Errorf("%s: mounts %s of the node", name, v.HostPath.Path)
+			}
+		}
+	}
+}
+
+// allowed is all that each role may do: who, where, what, on which names: how.
+var allowed = `
+wg-controller * apps/deployments: get list watch create update delete
+wg-controller * apps/deployments/scale: update
+wg-controller * discovery.k8s.io/endpointslices: get list watch create update delete
+wg-controller * events.k8s.io/events: create patch
+wg-controller * nodes: get
+wg-controller * pods: get list watch patch delete
+wg-controller * pods/log: get
+wg-controller * services: get list watch create update delete
+wg-controller * services/status: patch
+wg-controller * wangell.loutres.me/wangellservices: get list watch patch
+wg-controller * wangell.loutres.me/wangellservices/finalizers: update
+wg-controller * wangell.loutres.me/wangellservices/status: patch
+wg-controller elsewhere configmaps [wg]: get list watch
+wg-controller elsewhere coordination.k8s.io/leases: create
+wg-controller elsewhere coordination.k8s.io/leases [wg]: get list watch update patch
+wg-daemon elsewhere apps/daemonsets [wg-daemon]: get list watch
+wg-daemon elsewhere coordination.k8s.io/leases [wg]: get list watch
+wg-edit * wangell.loutres.me/wangellservices/scale: update patch
+wg-edit * wangell.loutres.me/wangellservices: create update patch delete deletecollection
+wg-view * wangell.loutres.me/wangellservices/scale: get list watch
+wg-view * wangell.loutres.me/wangellservices/status: get list watch
+wg-view * wangell.loutres.me/wangellservices: get list watch
+`
+
+func TestRoles(t *testing.T) {
+	for name, r := range variants(t) {
+		var got []string
+		for _, o := range r.roles {
+			for _, rule := range o.rules {
+				if text := fmt.Sprint(rule); strings.Contains(text, "*") || len(rule.NonResourceURLs) != 0 {
+					t.Errorf("%s: %s: %s", name, o.meta.Name, text)
+				}
+				for _, group := range rule.APIGroups {
+					for _, resource := range rule.Resources {
+						got = append(got, line(o.meta.Name, o.meta.Namespace, group, resource, rule.ResourceNames, rule.Verbs))
+					}
+				}
+			}
+		}
+		slices.Sort(got)
+		want := strings.Split(strings.TrimSpace(allowed), "\n")
+		if name == "plain manifests" {
+			for i, l := range want {
+				want[i] = strings.NewReplacer("wg-", "wangell-", "[wg]", "[wangell]", "elsewhere", "wangell-system").Replace(l)
+			}
+		}
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: rights are\n%s\nand not\n%s", name, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
+}
+
+func line(role, namespace, group, resource string, names, verbs []string) string {
+	if namespace == "" {
+		namespace = "*"
+	}
+	what := resource
+	if group != "" {
+		what = group + "/" + resource
+	}
+	if len(names) != 0 {
+		what += fmt.Sprintf(" [%s]", strings.Join(names, " "))
+	}
+	return fmt.Sprintf("%s %s %s: %s", role, namespace, what, strings.Join(verbs, " "))
+}
+
+// Each binding gives a role that is there to the account of the same component.
+func TestBindings(t *testing.T) {
+	for name, r := range variants(t) {
+		if len(r.bindings) != 3 {
+			t.Errorf("%s: %d bindings", name, len(r.bindings))
+		}
+		for _, b := range r.bindings {
+			there := slices.ContainsFunc(r.roles, func(o role) bool { return o.meta.Name == b.ref.Name && o.meta.Namespace == b.meta.Namespace })
+			s := b.subjects[0]
+			account := slices.ContainsFunc(r.accounts, func(a corev1.ServiceAccount) bool { return a.Name == s.Name && a.Namespace == s.Namespace })
+			if !there || !account || len(b.subjects) != 1 || s.Kind != "ServiceAccount" || s.Name != b.ref.Name {
+				t.Errorf("%s: binding %+v", name, b)
+			}
+		}
+	}
+}
+
+// The manifest that cleans nodes belongs to the same version and looks where the daemon leaves things.
+func TestClean(t *testing.T) {
+	text, err := os.ReadFile("manifests/clean.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	clean, r := decode(t, string(text)).daemon.Spec.Template.Spec, render(t).daemon.Spec.Template.Spec
+	c, daemon := clean.InitContainers[0], r.Containers[0]
+	if c.Image != daemon.Image {
+		t.Errorf("it runs %s, the daemon is %s", c.Image, daemon.Image)
+	}
+	for _, arg := range c.Args[2:] {
+		if !slices.Contains(daemon.Args, arg) {
+			t.Errorf("%s: the daemon has %v", arg, daemon.Args)
+		}
+	}
+	for _, m := range c.VolumeMounts {
+		if !slices.ContainsFunc(daemon.VolumeMounts, func(d corev1.VolumeMount) bool { return d.Name == m.Name && d.MountPath == m.MountPath }) {
+			t.Errorf("it mounts %s, the daemon does not", m.MountPath)
+		}
+	}
+	if s := c.SecurityContext; s.Privileged != nil || *s.AllowPrivilegeEscalation || !slices.Equal(s.Capabilities.Add, []corev1.Capability{"NET_ADMIN"}) {
+		t.Errorf("rights %+v", s)
+	}
+	if !clean.HostNetwork || !slices.Equal(clean.Tolerations, r.Tolerations) {
+		t.Error("it is not on every node, or not in its network")
+	}
+}

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Runs every native fuzz test of the module for a while. Usage: hack/fuzz.sh [TIME]   (default 10s)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+time=${1:-10s}
+go=${GO:-go}
+
+# A package without fuzz tests prints its "ok" line only.
+grep -rlE --include='*_test.go' '^func Fuzz' . | xargs -r -n 1 dirname | sort -u | while read -r package; do
+    "$go" test -list '^Fuzz' "$package" | grep '^Fuzz' | while read -r test; do
+        printf '== %s %s\n' "$package" "$test"
+        "$go" test -run '^$' -fuzz "^$test\$" -fuzztime "$time" "$package" </dev/null
+    done
+done

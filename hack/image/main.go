@@ -1,0 +1,142 @@
+// Command image builds Wangell's own container image for several platforms, without Docker, and writes it as a tarball
+// of an OCI image layout or pushes it to a registry. The same sources give the same image.
+//
+//	go run ./hack/image --version v0.1.0 --name registry.example.com/wangell --out bin/wangell-image.tar
+//	go run ./hack/image --version v0.1.0 --name localhost:5000/wangell --push --plain-http
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"wangell.loutres.me/internal/image"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintf(os.Stderr, "image: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// options are the flags.
+type options struct {
+	version, ldflags, name, platforms, out string
+	push, plain                            bool
+}
+
+func run(ctx context.Context) error {
+	var o options
+	flag.StringVar(&o.version, "version", "", "version of the program; the image's tag, unless --name has one (required)")
+	flag.StringVar(&o.ldflags, "ldflags", "-s -w", "flags for the Go linker")
+	flag.StringVar(&o.name, "name", "", "name of the image, with its registry: REGISTRY/NAME or REGISTRY/NAME:TAG (required)")
+	flag.StringVar(&o.platforms, "platforms", "linux/amd64,linux/arm64", "platforms to build for")
+	flag.StringVar(&o.out, "out", "", "tarball to write")
+	flag.BoolVar(&o.push, "push", false, "push the image to the registry in its name")
+	flag.BoolVar(&o.plain, "plain-http", false, "push by HTTP instead of HTTPS")
+	flag.Parse()
+	if o.version == "" || o.name == "" || flag.NArg() > 0 || o.out == "" && !o.push {
+		return fmt.Errorf("usage: image --version VERSION --name REGISTRY/NAME[:TAG] (--out FILE | --push)")
+	}
+	tag := tagged(o.name, o.version)
+	index, err := build(ctx, o)
+	if err != nil {
+		return err
+	}
+	if o.out != "" {
+		if err := image.WriteLayout(o.out, tag, index); err != nil {
+			return err
+		}
+		fmt.Printf("%s (%s) → %s\n", tag, o.platforms, filepath.Clean(o.out))
+	}
+	if o.push {
+		pushed, err := image.Push(ctx, tag, index, o.plain)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("%s (%s) → %s\n", tag, o.platforms, pushed)
+	}
+	return nil
+}
+
+// tagged gives name its tag, unless it has one. A colon before the last slash is that of the registry's port.
+func tagged(name, version string) string {
+	if strings.Contains(name[strings.LastIndex(name, "/")+1:], ":") {
+		return name
+	}
+	return name + ":" + version
+}
+
+// build compiles the program and makes the image for each platform.
+func build(ctx context.Context, o options) (v1.ImageIndex, error) {
+	dir, err := os.MkdirTemp("", "wangell-image-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	var images []v1.Image
+	for _, platform := range strings.Split(o.platforms, ",") {
+		program, err := compile(ctx, dir, platform, o.ldflags)
+		if err != nil {
+			return nil, fmt.Errorf("compile for %s: %w", platform, err)
+		}
+		img, err := image.Build(spec(platform, program))
+		if err != nil {
+			return nil, err
+		}
+		images = append(images, img)
+	}
+	return image.Index(map[string]string{
+		"org.opencontainers.image.title":       "wangell",
+		"org.opencontainers.image.description": "Runs TCP services that cost nothing while nobody uses them",
+		"org.opencontainers.image.version":     o.version,
+		"org.opencontainers.image.licenses":    "Apache-2.0",
+	}, images...)
+}
+
+// spec is what the image is made of: the program, and what a program without a distribution around it may look for. Its
+// user has no rights; the daemon, which needs some, is given its user and capabilities by its pod.
+func spec(platform string, program []byte) image.Spec {
+	return image.Spec{
+		Platform: platform,
+		Files: map[string]image.File{
+			"/usr/bin/wangell": {Data: program, Mode: 0o755},
+			"/etc/passwd":      {Data: []byte("root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n")},
+			"/etc/group":       {Data: []byte("root:x:0:\nnonroot:x:65532:\n")},
+			"/tmp":             {Mode: fs.ModeDir | fs.ModeSticky | 0o777},
+			"/run":             {Mode: fs.ModeDir | 0o755},
+			// Container runtimes tell of /var/run/netns where they mean /run/netns.
+			"/var/run": {Mode: fs.ModeSymlink | 0o777, Link: "/run"},
+		},
+		Entrypoint:   []string{"/usr/bin/wangell"},
+		User:         "65532:65532",
+		ExposedPorts: []string{"7946/udp", "7947/udp"},
+	}
+}
+
+// compile builds cmd/wangell for a platform, static.
+func compile(ctx context.Context, dir, platform, ldflags string) ([]byte, error) {
+	p, err := v1.ParsePlatform(platform)
+	if err != nil {
+		return nil, err
+	}
+	out := filepath.Join(dir, p.OS+"-"+p.Architecture)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", ldflags, "-o", out, "./cmd/wangell")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.OS, "GOARCH="+p.Architecture)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Run(); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(out)
+}

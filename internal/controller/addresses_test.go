@@ -1,0 +1,105 @@
+package controller
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/runtime"
+)
+
+func book(prefix string, given ...string) addressBook {
+	b := addressBook{prefix: netip.MustParsePrefix(prefix), given: map[runtime.Key]netip.Addr{}}
+	for i := 0; i < len(given); i += 2 {
+		b.given[runtime.Key("default/"+given[i])] = netip.MustParseAddr(given[i+1])
+	}
+	return b
+}
+
+// wants makes services from "name" and "name=address".
+func wants(names ...string) (out []*v1alpha1.WangellService) {
+	for _, n := range names {
+		name, addr, _ := strings.Cut(n, "=")
+		out = append(out, newService(name, func(s *v1alpha1.WangellServiceSpec) { s.Address = addr }))
+	}
+	return out
+}
+
+func TestAssign(t *testing.T) {
+	cases := map[string]struct {
+		book  addressBook
+		wants []string
+		want  string // or the error
+	}{
+		"the first three are not given":   {book("10.0.0.0/29"), []string{"a", "b"}, "a=10.0.0.2 b=10.0.0.3"},
+		"kept":                            {book("10.0.0.0/29", "b", "10.0.0.5"), []string{"a", "b"}, "a=10.0.0.2 b=10.0.0.5"},
+		"asked for":                       {book("10.0.0.0/29"), []string{"a", "b=10.0.0.2"}, "a=10.0.0.3 b=10.0.0.2"},
+		"asked for instead of kept":       {book("10.0.0.0/29", "a", "10.0.0.4"), []string{"a=10.0.0.5"}, "a=10.0.0.5"},
+		"those of others are reserved":    {book("10.0.0.0/29", "x", "10.0.0.2"), []string{"a"}, "a=10.0.0.3 x=10.0.0.2"},
+		"reserved ones go when asked for": {book("10.0.0.0/29", "x", "10.0.0.2"), []string{"a=10.0.0.2"}, "a=10.0.0.2"},
+		"reserved ones go when it is full": {book("10.0.0.0/29", "x", "10.0.0.2", "y", "10.0.0.4"), []string{"a", "b", "c", "d"},
+			"a=10.0.0.3 b=10.0.0.5 c=10.0.0.6 d=10.0.0.2 y=10.0.0.4"},
+		"smallest range": {book("10.0.0.0/30"), []string{"a"}, "a=10.0.0.2"},
+		"full": {book("10.0.0.0/30"), []string{"a", "b"},
+			"service default/b: no address is left: all 1 of the range 10.0.0.0/30 are in use: start with larger --addresses"},
+		"asked for twice": {book("10.0.0.0/29"), []string{"a=10.0.0.2", "b=10.0.0.2"},
+			"service default/b: spec.address 10.0.0.2 is that of service default/a already: choose another, or leave it out"},
+		"asked for what another has": {book("10.0.0.0/29", "a", "10.0.0.4"), []string{"a", "b=10.0.0.4"},
+			"service default/b: spec.address 10.0.0.4 was given to service default/a already, which may be in use: choose another, or leave it out"},
+		"the machine's own": {book("10.0.0.0/29"), []string{"a=10.0.0.1"},
+			"service default/a: spec.address 10.0.0.1 cannot be used: the range 10.0.0.0/29 has 10.0.0.2 to 10.0.0.6 for services: choose one of these, or start with another --addresses"},
+		"broadcast": {book("10.0.0.0/29"), []string{"a=10.0.0.7"},
+			"service default/a: spec.address 10.0.0.7 cannot be used: the range 10.0.0.0/29 has 10.0.0.2 to 10.0.0.6 for services: choose one of these, or start with another --addresses"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			before := fmt.Sprint(c.book.given)
+			next, err := c.book.assign(wants(c.wants...))
+			var got []string
+			for _, n := range []string{"a", "b", "c", "d", "x", "y"} {
+				if a, ok := next.given[runtime.Key("default/"+n)]; ok {
+					got = append(got, n+"="+a.String())
+				}
+			}
+			text := strings.Join(got, " ")
+			if err != nil {
+				text = err.Error()
+			}
+			if text != c.want {
+				t.Errorf("got  %s\nwant %s", text, c.want)
+			}
+			if fmt.Sprint(c.book.given) != before {
+				t.Error("assign changed the book that it was called on")
+			}
+		})
+	}
+}
+
+func TestAddressFile(t *testing.T) {
+	dir := t.TempDir()
+	b := book("10.0.0.0/24", "a", "10.0.0.9", "b", "10.0.0.200")
+	if err := b.save(dir); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := loadAddresses(dir, b.prefix); err != nil || !got.equal(b) {
+		t.Errorf("%v, %v", got, err)
+	}
+	// A smaller range forgets what is outside.
+	small := netip.MustParsePrefix("10.0.0.0/28")
+	if got, err := loadAddresses(dir, small); err != nil || len(got.given) != 1 {
+		t.Errorf("%v, %v", got, err)
+	}
+	if files, _ := os.ReadDir(dir); len(files) != 1 {
+		t.Errorf("files left: %v", files)
+	}
+	if err := os.WriteFile(filepath.Join(dir, addressFile), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := loadAddresses(dir, b.prefix); err == nil || !strings.Contains(err.Error(), "remove the file") {
+		t.Errorf("a broken file: %v", err)
+	}
+}

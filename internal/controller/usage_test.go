@@ -1,0 +1,103 @@
+package controller
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/wake"
+)
+
+func near(a, b float64) bool { return math.Abs(a-b) < 1e-6 || math.IsNaN(a) && math.IsNaN(b) }
+
+func TestConsumption(t *testing.T) {
+	const s = monotime.Time(1e9)
+	requests := map[corev1.ResourceName]float64{corev1.ResourceCPU: 0.5, corev1.ResourceMemory: 1000}
+	var c consumption
+	for i, step := range []struct {
+		at          monotime.Time
+		cpu         time.Duration
+		now         monotime.Time
+		percent     float64
+		ofMemory    uint64
+		wantsMemory float64
+	}{
+		{10 * s, time.Second, 10 * s, math.NaN(), 500, 50},                           // one measurement is no rate
+		{11 * s, 1500 * time.Millisecond, 11 * s, math.NaN(), 900, 50},               // too soon after it
+		{12 * s, 1500 * time.Millisecond, 12 * s, 50, 800, 80},                       // 0.25 of 0.5 cores
+		{11 * s, 1500 * time.Millisecond, 12 * s, 50, 100, 80},                       // overtaken
+		{14 * s, 3500 * time.Millisecond, 14 * s, 200, 1500, 150},                    // one whole core
+		{14 * s, 3500 * time.Millisecond, 14*s + 16*s, math.NaN(), 1500, math.NaN()}, // too old
+		{31 * s, time.Millisecond, 31 * s, math.NaN(), 10, 1},                        // a new process
+	} {
+		c.take(runtime.Usage{CPU: step.cpu, Memory: step.ofMemory, At: step.at})
+		if got := c.of(v1alpha1.MetricCPU, requests, step.now); !near(got, step.percent) {
+			t.Errorf("step %d: %v %% of CPU, want %v", i, got, step.percent)
+		}
+		if got := c.of(v1alpha1.MetricMemory, requests, step.now); !near(got, step.wantsMemory) {
+			t.Errorf("step %d: %v %% of memory, want %v", i, got, step.wantsMemory)
+		}
+	}
+}
+
+func TestRequests(t *testing.T) {
+	list := func(cpu, memory string) corev1.ResourceList {
+		l := corev1.ResourceList{}
+		for name, q := range map[corev1.ResourceName]string{corev1.ResourceCPU: cpu, corev1.ResourceMemory: memory} {
+			if q != "" {
+				l[name] = resource.MustParse(q)
+			}
+		}
+		return l
+	}
+	container := func(requests, limits corev1.ResourceList) corev1.Container {
+		return corev1.Container{Resources: corev1.ResourceRequirements{Requests: requests, Limits: limits}}
+	}
+	template := func(c ...corev1.Container) v1alpha1.WangellServiceSpec {
+		return v1alpha1.WangellServiceSpec{Template: &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: c}}}
+	}
+	for _, c := range []struct {
+		name        string
+		spec        v1alpha1.WangellServiceSpec
+		cpu, memory float64
+	}{
+		{"nothing", v1alpha1.WangellServiceSpec{}, math.NaN(), math.NaN()},
+		{"requests", v1alpha1.WangellServiceSpec{Resources: corev1.ResourceRequirements{Requests: list("250m", "64Mi")}}, 0.25, 64 << 20},
+		{"a limit stands for a request", v1alpha1.WangellServiceSpec{Resources: corev1.ResourceRequirements{Requests: list("1", ""), Limits: list("2", "1Ki")}}, 1, 1024},
+		{"zero", v1alpha1.WangellServiceSpec{Resources: corev1.ResourceRequirements{Requests: list("0", "")}}, math.NaN(), math.NaN()},
+		{"two containers", template(container(list("1", "1Ki"), nil), container(list("500m", ""), nil)), 1.5, math.NaN()},
+	} {
+		got := requestsOf(&c.spec)
+		if !near(got[corev1.ResourceCPU], c.cpu) || !near(got[corev1.ResourceMemory], c.memory) {
+			t.Errorf("%s: %v, want %v cores and %v bytes", c.name, got, c.cpu, c.memory)
+		}
+	}
+}
+
+// The mean is that of pods that serve, and is not known unless it is of all of them.
+func TestUse(t *testing.T) {
+	const now = monotime.Time(20e9)
+	spec := &v1alpha1.WangellService{}
+	spec.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100")}
+	using := func(n uint64, state wake.BackendState) *pod {
+		return &pod{state: state, used: consumption{last: runtime.Usage{Memory: n, At: now}}}
+	}
+	s := &service{wanted: &wanted{spec: spec}}
+	if got := s.use(v1alpha1.MetricMemory, now); !math.IsNaN(got) {
+		t.Errorf("without a pod: %v", got)
+	}
+	s.pods = []*pod{using(50, wake.BackendServing), using(150, wake.BackendServing), using(900, wake.BackendDraining)}
+	if got := s.use(v1alpha1.MetricMemory, now); !near(got, 100) {
+		t.Errorf("two pods: %v, want 100", got)
+	}
+	s.pods = append(s.pods, &pod{state: wake.BackendServing})
+	if got := s.use(v1alpha1.MetricMemory, now); !math.IsNaN(got) {
+		t.Errorf("with a pod of which nothing is known: %v", got)
+	}
+}

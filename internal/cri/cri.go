@@ -1,0 +1,113 @@
+// Package cri watches the pods of services on this node through the node's container runtime (CRI v1), which knows
+// a pod's network and the steps of its containers long before the API server tells them.
+//
+// A runtime tells events on a stream (containerd since 1.7, CRI-O with enable_pod_events). One that does not is asked:
+// see poll.go.
+package cri
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wangell.loutres.me/internal/runtime"
+)
+
+const (
+	maxMessage = 16 << 20 // bytes of an answer; kubelet's limit
+	retryAfter = 200 * time.Millisecond
+	// callTimeout bounds one question: a runtime that hangs is asked again.
+	callTimeout = 10 * time.Second
+)
+
+// Config says what to watch.
+type Config struct {
+	// Endpoint is the runtime's socket: unix:///run/containerd/containerd.sock, or the path alone.
+	Endpoint string
+	// Seen is told what happens to pods with the label v1alpha1.LabelService: for each pod, first SightNetwork, in the
+	// end SightGone; for each of its containers SightCreated, SightStarted and SightExited in this order, also those
+	// that were over before they were seen. Times are the runtime's own. It is called by one goroutine.
+	Seen func(runtime.Seen)
+	// Log may be nil.
+	Log *slog.Logger
+}
+
+// Watcher watches one runtime.
+type Watcher struct {
+	cfg    Config
+	conn   *grpc.ClientConn
+	client criv1.RuntimeServiceClient
+	hurry  chan struct{}
+	pods   pods
+}
+
+// New makes a watcher; nothing is asked before Run. Errors: an endpoint that is no socket address.
+func New(cfg Config) (*Watcher, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	target := cfg.Endpoint
+	if strings.HasPrefix(target, "/") {
+		target = "unix://" + target
+	}
+	if !strings.HasPrefix(target, "unix:///") {
+		return nil, fmt.Errorf("container runtime %q: want unix:///PATH of its socket", cfg.Endpoint)
+	}
+	conn, err := grpc.NewClient(target,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, MaxDelay: time.Second},
+			MinConnectTimeout: time.Second,
+		}))
+	if err != nil {
+		return nil, fmt.Errorf("container runtime %s: %w", cfg.Endpoint, err)
+	}
+	w := &Watcher{cfg: cfg, conn: conn, client: criv1.NewRuntimeServiceClient(conn), hurry: make(chan struct{}, 1)}
+	w.pods.seen, w.pods.known = cfg.Seen, map[string]*sandbox{}
+	return w, nil
+}
+
+// Hurry tells that a pod is expected: a runtime without events is asked oftener for a while.
+func (w *Watcher) Hurry() {
+	select {
+	case w.hurry <- struct{}{}:
+	default:
+	}
+}
+
+// Run watches until ctx ends. While the runtime does not answer, nothing is told; afterwards, what changed meanwhile.
+func (w *Watcher) Run(ctx context.Context) {
+	defer w.conn.Close()
+	follow, lost := w.follow, false
+	for {
+		connected, err := follow(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		switch {
+		case status.Code(err) == codes.Unimplemented:
+			w.cfg.Log.Warn("this container runtime tells no events; it is asked once a second, and often while something happens: containerd 1.7 or CRI-O with enable_pod_events is better",
+				"endpoint", w.cfg.Endpoint)
+			follow = w.poll
+			continue
+		case connected || !lost:
+			w.cfg.Log.Warn("the container runtime does not answer: new pods are not seen until it does", "endpoint", w.cfg.Endpoint, "error", err)
+		}
+		lost = true
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(retryAfter):
+		}
+	}
+}

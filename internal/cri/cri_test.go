@@ -1,0 +1,255 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"wangell.loutres.me/internal/cri/critest"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// patience is how long a test waits for what must come.
+const patience = 30 * time.Second
+
+// told collects what a watcher tells.
+type told struct {
+	mu   sync.Mutex
+	all  []runtime.Seen
+	next int
+}
+
+func (l *told) add(s runtime.Seen) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, s)
+}
+
+// await checks that just these come next, as "sight pod container code".
+func (l *told) await(t *testing.T, want ...string) {
+	t.Helper()
+	for _, w := range want {
+		for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+			l.mu.Lock()
+			if l.next < len(l.all) {
+				s := l.all[l.next]
+				l.next++
+				l.mu.Unlock()
+				if got := fmt.Sprintf("%d %s %s %d", s.Sight, s.Pod.ID, s.Container, s.Code); got != w {
+					t.Fatalf("told %q, want %q", got, w)
+				}
+				if s.Pod.Service != "default/hello" || s.Pod.SpecHash != "abc" || s.Pod.Addr.String() != "10.244.0.9" || s.Pod.Netns == "" ||
+					!strings.HasPrefix(s.Name, "pod-") || s.At <= 0 || s.At > monotime.Now() {
+					t.Fatalf("told %+v", s)
+				}
+				break
+			}
+			l.mu.Unlock()
+			if time.Now().After(end) {
+				t.Fatalf("%q is not told", w)
+			}
+		}
+	}
+}
+
+func (l *told) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.all)
+}
+
+func watchFake(t *testing.T, f *critest.Runtime) *told {
+	t.Helper()
+	l := &told{}
+	w, err := New(Config{Endpoint: "unix://" + f.Path, Seen: l.add})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); w.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return l
+}
+
+// aLife is a pod's life: it starts, crashes, is started anew in its place, and goes.
+func aLife(t *testing.T, f *critest.Runtime, l *told, id string) {
+	t.Helper()
+	f.Pod(id, "hello", t.TempDir(), "10.244.0.9")
+	l.await(t, fmt.Sprintf("1 uid-%s  0", id))
+	f.Container(id, id+"-c1", "main")
+	l.await(t, fmt.Sprintf("2 uid-%s main 0", id))
+	f.Become(id+"-c1", critest.Running, 0)
+	l.await(t, fmt.Sprintf("3 uid-%s main 0", id))
+	f.Become(id+"-c1", critest.Exited, 137)
+	l.await(t, fmt.Sprintf("4 uid-%s main 137", id))
+	f.Container(id, id+"-c2", "main")
+	f.Become(id+"-c2", critest.Running, 0)
+	l.await(t, fmt.Sprintf("2 uid-%s main 0", id), fmt.Sprintf("3 uid-%s main 0", id))
+	f.Remove(id)
+	l.await(t, fmt.Sprintf("5 uid-%s  0", id))
+}
+
+func TestEvents(t *testing.T) {
+	f := critest.New(t)
+	f.Start()
+	f.Pod("other", "", t.TempDir(), "10.244.0.8")
+	l := watchFake(t, f)
+	for end := time.Now().Add(patience); !f.Watched(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("nobody watches")
+		}
+	}
+	f.Pod("other2", "", t.TempDir(), "10.244.0.8")
+	aLife(t, f, l, "a")
+	aLife(t, f, l, "b")
+	if n := l.count(); n != 14 {
+		t.Errorf("%d sights, want 14", n)
+	}
+}
+
+// TestWhatWasThere: a pod that lived before the watch began is told from its beginning, with the runtime's times.
+func TestWhatWasThere(t *testing.T) {
+	f := critest.New(t)
+	f.Pod("a", "hello", t.TempDir(), "10.244.0.9")
+	f.Container("a", "c1", "main")
+	f.Become("c1", critest.Running, 0)
+	f.Become("c1", critest.Exited, 1)
+	f.Container("a", "c2", "main")
+	f.Become("c2", critest.Running, 0)
+	f.Start()
+	l := watchFake(t, f)
+	l.await(t, "1 uid-a  0", "2 uid-a main 0", "3 uid-a main 0", "4 uid-a main 1", "2 uid-a main 0", "3 uid-a main 0")
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := 2; i < len(l.all); i++ {
+		// Wall clock to monotonic and back costs some microseconds.
+		if l.all[i].At < l.all[i-1].At-monotime.Time(time.Millisecond) {
+			t.Errorf("sight %d was at %d, the one before at %d", i, l.all[i].At, l.all[i-1].At)
+		}
+	}
+}
+
+// TestRuntimeIsAway: what happened while the runtime did not answer is told afterwards, and nothing twice.
+func TestRuntimeIsAway(t *testing.T) {
+	f := critest.New(t)
+	l := watchFake(t, f)
+	f.Start()
+	f.Pod("a", "hello", t.TempDir(), "10.244.0.9")
+	f.Container("a", "c1", "main")
+	f.Pod("b", "hello", t.TempDir(), "10.244.0.9")
+	for end := time.Now().Add(patience); l.count() < 3; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("nothing is told")
+		}
+	}
+	f.Stop()
+	f.Remove("b")
+	f.Become("c1", critest.Running, 0)
+	f.Pod("c", "hello", t.TempDir(), "10.244.0.9")
+	f.Start()
+	want := map[string]bool{"1 uid-a": true, "2 uid-a": true, "3 uid-a": true, "1 uid-b": true, "5 uid-b": true, "1 uid-c": true}
+	for end := time.Now().Add(patience); l.count() < len(want); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("told %+v", l.all)
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.all {
+		if k := fmt.Sprintf("%d %s", s.Sight, s.Pod.ID); want[k] {
+			delete(want, k)
+		} else {
+			t.Errorf("told %q, which is wrong or twice", k)
+		}
+	}
+}
+
+// TestPolling: a runtime without events is asked, seldom while nothing happens.
+func TestPolling(t *testing.T) {
+	f := critest.New(t)
+	f.NoEvents = true
+	f.Start()
+	l := watchFake(t, f)
+	for end := time.Now().Add(patience); f.Listed() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("nobody asks")
+		}
+	}
+	before, begin := f.Listed(), time.Now()
+	time.Sleep(2 * pollQuiet)
+	if n, most := f.Listed()-before, int(time.Since(begin)/pollQuiet)+1; n > most {
+		t.Errorf("asked %d times while all was quiet, at most %d expected", n, most)
+	}
+	aLife(t, f, l, "a")
+}
+
+func TestHurry(t *testing.T) {
+	f := critest.New(t)
+	f.NoEvents = true
+	f.Start()
+	w, err := New(Config{Endpoint: f.Path, Seen: func(runtime.Seen) {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); w.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	w.Hurry()
+	begin := time.Now()
+	for end := begin.Add(patience); f.Listed() < 5; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("asked less than five times")
+		}
+	}
+	if took := time.Since(begin); took > 3*pollQuiet {
+		t.Errorf("asked five times in %v: that is not often", took)
+	}
+}
+
+func TestEndpoints(t *testing.T) {
+	for _, bad := range []string{"", "containerd.sock", "tcp://127.0.0.1:1", "unix://relative"} {
+		if _, err := New(Config{Endpoint: bad}); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+}
+
+func TestNamespace(t *testing.T) {
+	there, self := t.TempDir(), os.Getpid()
+	own := fmt.Sprintf("/proc/%d/ns/net", self)
+	spec := `{"pid":%d,"runtimeSpec":{"linux":{"namespaces":[{"type":"network","path":"%s"}]}}}`
+	for _, c := range []struct{ info, want string }{
+		{fmt.Sprintf(spec, self, there), there},
+		{fmt.Sprintf(spec, self, "/none/such"), own},
+		{fmt.Sprintf(spec, 0, "/none/such"), ""},
+		{fmt.Sprintf(`{"pid":%d}`, self), own},
+		{"", ""},
+		{"{", ""},
+	} {
+		got, err := namespace(map[string]string{"info": c.info})
+		if got != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("%s: %q, %v", c.info, got, err)
+		}
+	}
+}
+
+// FuzzNamespace gives any text as the runtime's verbose answer.
+func FuzzNamespace(f *testing.F) {
+	f.Add(`{"pid":1,"runtimeSpec":{"linux":{"namespaces":[{"type":"network","path":"/x"}]}}}`)
+	f.Add(`{"pid":-1}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		if path, err := namespace(map[string]string{"info": text}); err == nil && path == "" {
+			t.Error("neither a path nor an error")
+		}
+	})
+}

@@ -1,0 +1,272 @@
+// Package critest plays a container runtime in this process, over a real socket, for tests: what its pods are, a test says.
+package critest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wangell.loutres.me/api/v1alpha1"
+)
+
+// Runtime is a container runtime. It starts no process; pods and containers are what the methods make of them.
+type Runtime struct {
+	criv1.UnimplementedRuntimeServiceServer
+	// Path is its socket.
+	Path string
+	// NoEvents makes it one that tells no events. Set it before Start.
+	NoEvents bool
+	t        *testing.T
+
+	mu         sync.Mutex
+	server     *grpc.Server
+	sandboxes  map[string]*criv1.PodSandboxStatus
+	netns      map[string]string
+	containers map[string]*criv1.ContainerStatus
+	homes      map[string]string // container → sandbox
+	streams    map[chan *criv1.ContainerEventResponse]bool
+	lists      int
+	stats      map[string]*criv1.ContainerStats
+}
+
+// States of a container for Become.
+const (
+	Running = criv1.ContainerState_CONTAINER_RUNNING
+	Exited  = criv1.ContainerState_CONTAINER_EXITED
+)
+
+// New makes a runtime that does not answer before Start.
+func New(t *testing.T) *Runtime {
+	f := &Runtime{
+		t: t, Path: filepath.Join(t.TempDir(), "cri.sock"), sandboxes: map[string]*criv1.PodSandboxStatus{}, netns: map[string]string{},
+		containers: map[string]*criv1.ContainerStatus{}, homes: map[string]string{}, stats: map[string]*criv1.ContainerStats{}, streams: map[chan *criv1.ContainerEventResponse]bool{},
+	}
+	t.Cleanup(f.Stop)
+	return f
+}
+
+// Start makes it answer.
+func (f *Runtime) Start() {
+	l, err := net.Listen("unix", f.Path)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	srv := grpc.NewServer()
+	criv1.RegisterRuntimeServiceServer(srv, f)
+	f.mu.Lock()
+	f.server = srv
+	f.mu.Unlock()
+	go srv.Serve(l)
+}
+
+// Stop makes it vanish with all connections; its pods stay.
+func (f *Runtime) Stop() {
+	f.mu.Lock()
+	srv := f.server
+	f.server = nil
+	f.mu.Unlock()
+	if srv != nil {
+		srv.Stop()
+	}
+}
+
+// ListPodSandbox implements the CRI.
+func (f *Runtime) ListPodSandbox(context.Context, *criv1.ListPodSandboxRequest) (*criv1.ListPodSandboxResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lists++
+	r := &criv1.ListPodSandboxResponse{}
+	for _, s := range f.sandboxes {
+		r.Items = append(r.Items, &criv1.PodSandbox{Id: s.Id, Metadata: s.Metadata, State: s.State, Labels: s.Labels})
+	}
+	return r, nil
+}
+
+// PodSandboxStatus implements the CRI.
+func (f *Runtime) PodSandboxStatus(_ context.Context, r *criv1.PodSandboxStatusRequest) (*criv1.PodSandboxStatusResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.sandboxes[r.PodSandboxId]
+	if s == nil {
+		return nil, status.Error(codes.NotFound, "no such sandbox")
+	}
+	return &criv1.PodSandboxStatusResponse{Status: s, Info: map[string]string{
+		"info": fmt.Sprintf(`{"pid":0,"runtimeSpec":{"linux":{"namespaces":[{"type":"pid"},{"type":"network","path":%q}]}}}`, f.netns[s.Id]),
+	}}, nil
+}
+
+// ListContainers implements the CRI.
+func (f *Runtime) ListContainers(context.Context, *criv1.ListContainersRequest) (*criv1.ListContainersResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := &criv1.ListContainersResponse{}
+	for _, c := range f.containers {
+		r.Containers = append(r.Containers, &criv1.Container{Id: c.Id, PodSandboxId: f.homes[c.Id], Metadata: c.Metadata, State: c.State, CreatedAt: c.CreatedAt})
+	}
+	return r, nil
+}
+
+// ContainerStatus implements the CRI.
+func (f *Runtime) ContainerStatus(_ context.Context, r *criv1.ContainerStatusRequest) (*criv1.ContainerStatusResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.containers[r.ContainerId]
+	if c == nil {
+		return nil, status.Error(codes.NotFound, "no such container")
+	}
+	return &criv1.ContainerStatusResponse{Status: c}, nil
+}
+
+// ListContainerStats implements the CRI.
+func (f *Runtime) ListContainerStats(_ context.Context, r *criv1.ListContainerStatsRequest) (*criv1.ListContainerStatsResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := &criv1.ListContainerStatsResponse{}
+	for id, home := range f.homes {
+		if home != r.GetFilter().GetPodSandboxId() || f.containers[id].State != Running {
+			continue
+		}
+		s := f.stats[id]
+		if s == nil {
+			s = &criv1.ContainerStats{Attributes: &criv1.ContainerAttributes{Id: id}}
+		}
+		out.Stats = append(out.Stats, s)
+	}
+	return out, nil
+}
+
+// Use says what a container uses: time of all cores together since its start, and bytes.
+func (f *Runtime) Use(container string, cpu time.Duration, memory uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now().UnixNano()
+	f.stats[container] = &criv1.ContainerStats{
+		Attributes: &criv1.ContainerAttributes{Id: container},
+		Cpu:        &criv1.CpuUsage{Timestamp: now, UsageCoreNanoSeconds: &criv1.UInt64Value{Value: uint64(cpu)}},
+		Memory:     &criv1.MemoryUsage{Timestamp: now, WorkingSetBytes: &criv1.UInt64Value{Value: memory}},
+	}
+}
+
+// GetContainerEvents implements the CRI.
+func (f *Runtime) GetContainerEvents(_ *criv1.GetEventsRequest, s grpc.ServerStreamingServer[criv1.ContainerEventResponse]) error {
+	if f.NoEvents {
+		return status.Error(codes.Unimplemented, "no events here")
+	}
+	events := make(chan *criv1.ContainerEventResponse, 100)
+	f.mu.Lock()
+	f.streams[events] = true
+	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.streams, events)
+	}()
+	for {
+		select {
+		case e := <-events:
+			if err := s.Send(e); err != nil {
+				return err
+			}
+		case <-s.Context().Done():
+			return s.Context().Err()
+		}
+	}
+}
+
+// publish sends an event to all streams. f.mu is held.
+func (f *Runtime) publish(kind criv1.ContainerEventType, container, sandbox string) {
+	e := &criv1.ContainerEventResponse{ContainerId: container, ContainerEventType: kind, CreatedAt: time.Now().UnixNano(), PodSandboxStatus: f.sandboxes[sandbox]}
+	for id, c := range f.containers {
+		if f.homes[id] == sandbox {
+			e.ContainersStatuses = append(e.ContainersStatuses, c)
+		}
+	}
+	for s := range f.streams {
+		s <- e
+	}
+}
+
+// Pod makes a pod of the service default/NAME, with spec hash "abc" and UID "uid-ID"; of no service if name is empty. netns
+// is the path of its network namespace, ip its IPv4 address.
+func (f *Runtime) Pod(id, name, netns, ip string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	labels := map[string]string{"app": "x"}
+	if name != "" {
+		labels[v1alpha1.LabelService], labels[v1alpha1.LabelSpecHash] = name, "abc"
+	}
+	f.netns[id] = netns
+	f.sandboxes[id] = &criv1.PodSandboxStatus{
+		Id: id, Metadata: &criv1.PodSandboxMetadata{Name: "pod-" + id, Namespace: "default", Uid: "uid-" + id},
+		State: criv1.PodSandboxState_SANDBOX_READY, CreatedAt: time.Now().UnixNano(), Labels: labels,
+		Network: &criv1.PodSandboxNetworkStatus{Ip: "fd00::1", AdditionalIps: []*criv1.PodIP{{Ip: ip}}},
+	}
+	f.publish(criv1.ContainerEventType_CONTAINER_CREATED_EVENT, id, id)
+	f.publish(criv1.ContainerEventType_CONTAINER_STARTED_EVENT, id, id)
+}
+
+// Container creates a container in a pod.
+func (f *Runtime) Container(sandbox, id, name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.homes[id] = sandbox
+	f.containers[id] = &criv1.ContainerStatus{Id: id, Metadata: &criv1.ContainerMetadata{Name: name}, State: criv1.ContainerState_CONTAINER_CREATED, CreatedAt: time.Now().UnixNano()}
+	f.publish(criv1.ContainerEventType_CONTAINER_CREATED_EVENT, id, sandbox)
+}
+
+// Become changes a container's state; code is the exit status.
+func (f *Runtime) Become(id string, state criv1.ContainerState, code int32) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old := f.containers[id]
+	// Statuses that were sent stay as they are.
+	c := &criv1.ContainerStatus{Id: id, Metadata: old.Metadata, State: state, CreatedAt: old.CreatedAt, StartedAt: old.StartedAt, ExitCode: code}
+	kind := criv1.ContainerEventType_CONTAINER_STARTED_EVENT
+	if state == criv1.ContainerState_CONTAINER_RUNNING {
+		c.StartedAt = time.Now().UnixNano()
+	} else {
+		kind, c.FinishedAt = criv1.ContainerEventType_CONTAINER_STOPPED_EVENT, time.Now().UnixNano()
+	}
+	f.containers[id] = c
+	f.publish(kind, id, f.homes[id])
+}
+
+// Remove takes a pod away.
+func (f *Runtime) Remove(sandbox string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.sandboxes[sandbox]
+	f.sandboxes[sandbox] = &criv1.PodSandboxStatus{Id: s.Id, Metadata: s.Metadata, State: criv1.PodSandboxState_SANDBOX_NOTREADY, Labels: s.Labels, Network: &criv1.PodSandboxNetworkStatus{}}
+	f.publish(criv1.ContainerEventType_CONTAINER_STOPPED_EVENT, sandbox, sandbox)
+	delete(f.sandboxes, sandbox)
+	for c, home := range f.homes {
+		if home == sandbox {
+			delete(f.containers, c)
+			delete(f.homes, c)
+		}
+	}
+	f.publish(criv1.ContainerEventType_CONTAINER_DELETED_EVENT, sandbox, sandbox)
+}
+
+// Watched tells whether somebody reads its events.
+func (f *Runtime) Watched() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.streams) > 0
+}
+
+// Listed is how often it was asked for its pods.
+func (f *Runtime) Listed() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lists
+}

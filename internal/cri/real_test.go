@@ -1,0 +1,106 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// TestRealRuntime lets a pod live in a real container runtime: WANGELL_TEST_CRI is its socket, WANGELL_TEST_CRI_IMAGE an image
+// that it has, whose process goes on until it is ended.
+func TestRealRuntime(t *testing.T) {
+	endpoint, image := os.Getenv("WANGELL_TEST_CRI"), os.Getenv("WANGELL_TEST_CRI_IMAGE")
+	if endpoint == "" {
+		t.Skip("no container runtime is given (WANGELL_TEST_CRI)")
+	}
+	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	c := criv1.NewRuntimeServiceClient(conn)
+	type sight struct {
+		runtime.Seen
+		came time.Time
+	}
+	seen := make(chan sight, 100)
+	w, err := New(Config{Endpoint: endpoint, Seen: func(s runtime.Seen) { seen <- sight{s, time.Now()} }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); w.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	time.Sleep(3 * pollQuiet) // a quiet watch
+	expect := func(want runtime.Sight, since time.Time) runtime.Seen {
+		t.Helper()
+		select {
+		case s := <-seen:
+			if s.Sight != want || s.Pod.Service != "default/hello" || s.Pod.ID != "uid-real" || !s.Pod.Addr.Is4() {
+				t.Fatalf("seen %+v, want sight %d", s, want)
+			}
+			if _, err := os.Stat(s.Pod.Netns); want != runtime.SightGone && err != nil {
+				t.Error(err)
+			}
+			t.Logf("sight %d came %v after the call began, container %q, code %d, netns %s", want, s.came.Sub(since), s.Container, s.Code, s.Pod.Netns)
+			return s.Seen
+		case <-time.After(patience):
+			t.Fatalf("sight %d does not come", want)
+		}
+		return runtime.Seen{}
+	}
+	pod := &criv1.PodSandboxConfig{
+		Metadata:     &criv1.PodSandboxMetadata{Name: "hello-real", Namespace: "default", Uid: "uid-real"},
+		Labels:       map[string]string{v1alpha1.LabelService: "hello"},
+		LogDirectory: t.TempDir(),
+		Linux:        &criv1.LinuxPodSandboxConfig{},
+	}
+	begin := time.Now()
+	run, err := c.RunPodSandbox(ctx, &criv1.RunPodSandboxRequest{Config: pod})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("RunPodSandbox took %v", time.Since(begin))
+	id := run.PodSandboxId
+	defer c.RemovePodSandbox(context.Background(), &criv1.RemovePodSandboxRequest{PodSandboxId: id})
+	expect(runtime.SightNetwork, begin)
+	for attempt := range 2 {
+		begin = time.Now()
+		created, err := c.CreateContainer(ctx, &criv1.CreateContainerRequest{PodSandboxId: id, SandboxConfig: pod, Config: &criv1.ContainerConfig{
+			Metadata: &criv1.ContainerMetadata{Name: "main", Attempt: uint32(attempt)}, Image: &criv1.ImageSpec{Image: image},
+			LogPath: fmt.Sprintf("%d.log", attempt), Linux: &criv1.LinuxContainerConfig{},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		expect(runtime.SightCreated, begin)
+		begin = time.Now()
+		if _, err := c.StartContainer(ctx, &criv1.StartContainerRequest{ContainerId: created.ContainerId}); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("StartContainer took %v", time.Since(begin))
+		expect(runtime.SightStarted, begin)
+		begin = time.Now()
+		if _, err := c.StopContainer(ctx, &criv1.StopContainerRequest{ContainerId: created.ContainerId}); err != nil {
+			t.Fatal(err)
+		}
+		if s := expect(runtime.SightExited, begin); s.Container != "main" {
+			t.Errorf("container %q", s.Container)
+		}
+	}
+	begin = time.Now()
+	if _, err := c.StopPodSandbox(ctx, &criv1.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
+		t.Fatal(err)
+	}
+	expect(runtime.SightGone, begin)
+}

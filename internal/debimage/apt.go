@@ -1,0 +1,165 @@
+package debimage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// maintainerTools are patterns of packages on which others depend only because their maintainer scripts call them.
+var maintainerTools = []string{"adduser", "debconf", "dpkg", "init-system-helpers", "libpam-runtime", "libperl*", "lib*-perl",
+	"lsb-base", "passwd", "perl*", "runit-helper", "sensible-utils", "sysvinit-utils", "tar", "ucf", "usrmerge"}
+
+// apt runs apt-get with a configuration and an empty package state of its own.
+type apt struct {
+	dir string   // everything that it writes is in here
+	env []string // with the configuration
+}
+
+// newApt writes apt's configuration into dir: that of the machine, without its hooks, and with other folders.
+func newApt(ctx context.Context, dir string) (*apt, error) {
+	dump, err := run(exec.CommandContext(ctx, "apt-config", "dump"))
+	if err != nil {
+		return nil, fmt.Errorf("needs apt (Debian or Ubuntu): %w", err)
+	}
+	var conf bytes.Buffer
+	for line := range strings.Lines(string(dump)) {
+		if !strings.Contains(line, "Post-Invoke") && !strings.Contains(line, "Pre-Invoke") {
+			conf.WriteString(line)
+		}
+	}
+	// Parts and Main were read already, by apt-config.
+	fmt.Fprintf(&conf, `Dir::Etc::Parts "/dev/null"; Dir::Etc::Main "/dev/null"; Dir::State::status %q; Dir::Cache %q;
+APT::Sandbox::User ""; Debug::NoLocking "true"; APT::Install-Recommends "false"; APT::Install-Suggests "false";
+`, filepath.Join(dir, "status"), filepath.Join(dir, "cache"))
+	a := &apt{dir: dir, env: append(os.Environ(), "APT_CONFIG="+filepath.Join(dir, "apt.conf"), "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive")}
+	return a, errors.Join(os.WriteFile(filepath.Join(dir, "apt.conf"), conf.Bytes(), 0o600), os.WriteFile(filepath.Join(dir, "status"), nil, 0o600),
+		os.MkdirAll(filepath.Join(dir, "cache", "archives", "partial"), 0o700))
+}
+
+func (a *apt) get(ctx context.Context, dir string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "apt-get", args...)
+	cmd.Env, cmd.Dir = a.env, dir
+	return run(cmd)
+}
+
+// resolve tells which packages have to be installed on an empty system to have those of names, in apt's order. If the
+// machine's package lists do not do, it fetches lists of its own.
+func (a *apt) resolve(ctx context.Context, names []string) ([]Package, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	args := append([]string{"-qq", "--print-uris", "install", "--"}, names...)
+	out, err := a.get(ctx, a.dir, args...)
+	if err != nil {
+		if updateErr := a.update(ctx); updateErr != nil {
+			return nil, fmt.Errorf("%w; fetching package lists: %w", err, updateErr)
+		}
+		if out, err = a.get(ctx, a.dir, args...); err != nil {
+			return nil, fmt.Errorf("%w: check the machine's apt sources", err)
+		}
+	}
+	return parseURIs(string(out))
+}
+
+// update fetches the package lists into a folder of its own, and uses them from then on.
+func (a *apt) update(ctx context.Context) error {
+	lists := filepath.Join(a.dir, "lists")
+	if err := os.MkdirAll(filepath.Join(lists, "partial"), 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Join(a.dir, "apt.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(f, "Dir::State::lists %q;\n", lists)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	_, err = a.get(ctx, a.dir, "-qq", "update")
+	return err
+}
+
+// download fetches packages and returns their files, in order. apt checks signatures and hashes.
+func (a *apt) download(ctx context.Context, packages []Package) ([]string, error) {
+	if len(packages) == 0 {
+		return nil, nil
+	}
+	debs := filepath.Join(a.dir, "debs")
+	if err := os.MkdirAll(debs, 0o700); err != nil {
+		return nil, err
+	}
+	args := []string{"-qq", "download"}
+	for _, p := range packages {
+		args = append(args, p.Name+"="+p.Version)
+	}
+	if _, err := a.get(ctx, debs, args...); err != nil {
+		return nil, fmt.Errorf("%w: if a package is not found, the machine's package lists are old: run apt-get update", err)
+	}
+	var files []string
+	for _, p := range packages {
+		found, err := filepath.Glob(filepath.Join(debs, p.Name+"_"+strings.ReplaceAll(p.Version, ":", "%3a")+"_*.deb"))
+		if err != nil || len(found) != 1 {
+			return nil, fmt.Errorf("package %s %s was not downloaded", p.Name, p.Version)
+		}
+		files = append(files, found[0])
+	}
+	return files, nil
+}
+
+// parseURIs reads what `apt-get --print-uris` prints: 'URI' NAME_VERSION_ARCHITECTURE.deb SIZE [HASH].
+func parseURIs(out string) ([]Package, error) {
+	var packages []Package
+	for line := range strings.Lines(out) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 || !strings.HasPrefix(fields[0], "'") {
+			continue
+		}
+		parts := strings.Split(fields[1], "_")
+		if len(parts) != 3 {
+			return nil, fmt.Errorf("apt-get names a package file %q: want NAME_VERSION_ARCHITECTURE.deb", fields[1])
+		}
+		version, err := url.PathUnescape(parts[1])
+		if err != nil {
+			return nil, fmt.Errorf("apt-get names a package file %q: %w", fields[1], err)
+		}
+		packages = append(packages, Package{Name: parts[0], Version: version})
+	}
+	if len(packages) == 0 {
+		return nil, errors.New("apt-get names no package file")
+	}
+	return packages, nil
+}
+
+// wanted drops the packages whose names match a pattern.
+func wanted(packages []Package, without []string) []Package {
+	var kept []Package
+next:
+	for _, p := range packages {
+		for _, pattern := range without {
+			if ok, err := path.Match(pattern, p.Name); ok && err == nil {
+				continue next
+			}
+		}
+		kept = append(kept, p)
+	}
+	return kept
+}
+
+// run runs a command and returns its standard output; its error tells what it wrote to standard error.
+func run(cmd *exec.Cmd) ([]byte, error) {
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", filepath.Base(cmd.Path), err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return out, nil
+}

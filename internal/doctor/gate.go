@@ -1,0 +1,122 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/link"
+)
+
+// gateFeatures are what the gate's programs are made of and the features package can tell.
+var gateFeatures = []struct {
+	name string
+	use  string
+	have func() error
+}{
+	{"XDP programs", "packets of clients on other machines", func() error { return features.HaveProgramType(ebpf.XDP) }},
+	{"traffic control programs", "packets of clients on this machine, replies of pods", func() error { return features.HaveProgramType(ebpf.SchedCLS) }},
+	{"hash maps", "flows and parked SYNs", func() error { return errors.Join(features.HaveMapType(ebpf.Hash), features.HaveMapType(ebpf.LRUHash)) }},
+	{"ring buffer", "wake events", func() error { return features.HaveMapType(ebpf.RingBuf) }},
+	{"bounded loops", "TCP options", features.HaveBoundedLoops},
+	{"XDP redirect", "packets from one device to the other", func() error { return features.HaveProgramHelper(ebpf.XDP, asm.FnRedirect) }},
+	{"XDP route lookup", "finding the way to the client", func() error { return features.HaveProgramHelper(ebpf.XDP, asm.FnFibLookup) }},
+}
+
+// gateTries are what only a try in a scratch network namespace tells.
+var gateTries = []struct {
+	name     string
+	use      string
+	do       string
+	required bool
+	try      func() error
+}{
+	{"veth", "the network of pods", "use a kernel with CONFIG_VETH, or: modprobe veth", true, tryVeth},
+	{"tcx", "attaching beside other programs", "boot Linux 6.6 or later", true, tryTCX},
+	{"native XDP on veth", "speed between network namespaces", "nothing: generic XDP is used", false, tryNativeXDP},
+	{"XDP on veth", "attaching to network devices", "use a kernel with CONFIG_XDP_SOCKETS, CONFIG_BPF_JIT", true, tryXDP},
+	{"LISTEN events", "readiness without probing (tracepoint inet_sock_set_state, cookie of the network namespace)",
+		"nothing: Wangell probes with SYNs instead", false, tryListenEvent},
+}
+
+func gate() []Check {
+	var checks []Check
+	if os.Geteuid() != 0 {
+		c := Check{Name: "eBPF", Group: Gate, Required: true, For: "the gate", Do: "run it with sudo"}
+		return []Check{c.skipped("only root may try")}
+	}
+	for _, f := range gateFeatures {
+		c := Check{Name: f.name, Group: Gate, Required: true, For: f.use, Do: "boot Linux 6.6 or later"}
+		checks = append(checks, c.tried("loads", f.have()))
+	}
+	for _, t := range gateTries {
+		c := Check{Name: t.name, Group: Gate, Required: t.required, For: t.use, Do: t.do}
+		err := inScratch(t.try)
+		c = c.tried("works", err)
+		if err != nil && !t.required {
+			c.State = Warn
+		}
+		checks = append(checks, c)
+	}
+	return checks
+}
+
+func tryVeth() error {
+	_, err := scratchVeth()
+	return err
+}
+
+// verdict loads a program of two instructions that returns a verdict.
+func verdict(t ebpf.ProgramType, attach ebpf.AttachType, value int32) (*ebpf.Program, error) {
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "wg_doctor", Type: t, AttachType: attach, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, value), asm.Return()},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load a %s program: %w", t, err)
+	}
+	return p, nil
+}
+
+func tryTCX() error {
+	const next = -1 // TCX_NEXT, linux/bpf.h
+	prog, err := verdict(ebpf.SchedCLS, ebpf.AttachTCXIngress, next)
+	if err != nil {
+		return err
+	}
+	defer prog.Close()
+	device, err := scratchVeth()
+	if err != nil {
+		return err
+	}
+	l, err := link.AttachTCX(link.TCXOptions{Interface: device, Program: prog, Attach: ebpf.AttachTCXIngress})
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+func tryNativeXDP() error { return attachXDP(link.XDPDriverMode) }
+
+func tryXDP() error { return attachXDP(link.XDPGenericMode) }
+
+func attachXDP(mode link.XDPAttachFlags) error {
+	const pass = 2 // XDP_PASS, linux/bpf.h
+	prog, err := verdict(ebpf.XDP, ebpf.AttachXDP, pass)
+	if err != nil {
+		return err
+	}
+	defer prog.Close()
+	device, err := scratchVeth()
+	if err != nil {
+		return err
+	}
+	l, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: device, Flags: mode})
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}

@@ -1,0 +1,189 @@
+package doctor
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// minKernel is the first kernel with tcx links (6.6).
+var minKernel = [2]int{6, 6}
+
+const (
+	kernelBTF       = "/sys/kernel/btf/vmlinux"
+	procFilesystems = "/proc/filesystems"
+	cgroupRoot      = "/sys/fs/cgroup"
+	jitEnable       = "/proc/sys/net/core/bpf_jit_enable"
+	seccompActions  = "/proc/sys/kernel/seccomp/actions_avail"
+)
+
+func kernel() []Check {
+	var uts unix.Utsname
+	release := ""
+	if err := unix.Uname(&uts); err == nil {
+		release = unix.ByteSliceToString(uts.Release[:])
+	}
+	return []Check{
+		kernelVersion(release),
+		fileCheck(kernelBTF, Check{
+			Name: "BTF", Group: Kernel, Required: true, For: "reading kernel structures from the gate",
+			Do: "use a kernel with CONFIG_DEBUG_INFO_BTF=y",
+		}),
+		filesystem("bpf", release, Check{
+			Name: "bpffs", Group: Kernel, Required: true, For: "pins that outlive the daemon",
+			Do: "use a kernel with CONFIG_BPF_SYSCALL=y",
+		}),
+		filesystem("overlay", release, Check{
+			Name: "overlayfs", Group: Kernel, Required: true, For: "the root file systems of containers",
+			Do: "use a kernel with CONFIG_OVERLAY_FS, or: modprobe overlay",
+		}),
+		cgroups(cgroupRoot),
+		jit(jitEnable),
+		fileCheck(seccompActions, Check{
+			Name: "seccomp", Group: Kernel, For: "restricting the system calls of containers",
+			Do: "use a kernel with CONFIG_SECCOMP_FILTER=y",
+		}),
+	}
+}
+
+func kernelVersion(release string) Check {
+	c := Check{
+		Name: "kernel", Group: Kernel, Required: true, For: "tcx (since 6.6)",
+		Do: fmt.Sprintf("boot Linux %d.%d or later", minKernel[0], minKernel[1]),
+	}
+	var got [2]int
+	if n, _ := fmt.Sscanf(release, "%d.%d", &got[0], &got[1]); n != 2 {
+		return c.skipped(fmt.Sprintf("release %q not understood", release))
+	}
+	if slices.Compare(got[:], minKernel[:]) < 0 {
+		return c.missing(release)
+	}
+	return c.ok(release)
+}
+
+// fileCheck is ok when a file exists.
+func fileCheck(path string, c Check) Check {
+	if _, err := os.Stat(path); err != nil {
+		c = c.missing("no " + path)
+		if !c.Required {
+			c.State = Warn
+		}
+		return c
+	}
+	return c.ok(path)
+}
+
+// filesystem is ok when the kernel has a type of file system, built in or as a module. It mounts
+// nothing, so that no module is loaded.
+func filesystem(name, release string, c Check) Check {
+	data, err := os.ReadFile(procFilesystems)
+	if err != nil {
+		return c.skipped(err.Error())
+	}
+	if hasFilesystem(data, name) {
+		return c.ok("in the kernel")
+	}
+	for _, list := range []string{"modules.dep", "modules.builtin"} {
+		data, err := os.ReadFile(filepath.Join("/lib/modules", release, list))
+		if err == nil && hasModule(data, name) {
+			return c.ok("module, loaded when needed")
+		}
+	}
+	return c.missing("not in " + procFilesystems + ", no module")
+}
+
+// hasFilesystem reads proc_filesystems(5): "nodev" or nothing, a tab, the name.
+func hasFilesystem(data []byte, name string) bool {
+	for s := bufio.NewScanner(bytes.NewReader(data)); s.Scan(); {
+		if _, have, ok := strings.Cut(s.Text(), "\t"); ok && have == name {
+			return true
+		}
+	}
+	return false
+}
+
+// hasModule looks for a module in modules.dep or modules.builtin (modprobe(8)): each line begins with a path.
+func hasModule(data []byte, name string) bool {
+	for s := bufio.NewScanner(bytes.NewReader(data)); s.Scan(); {
+		path, _, _ := strings.Cut(s.Text(), ":")
+		if base := filepath.Base(path); strings.HasPrefix(base, name+".ko") {
+			return true
+		}
+	}
+	return false
+}
+
+// cgroups tells which kind of control groups is mounted below root (cgroups(7)).
+func cgroups(root string) Check {
+	c := Check{
+		Name: "cgroups", Group: Kernel, Required: true, For: "limits and the freezing of containers",
+		Do: "mount cgroup2 at " + root,
+	}
+	isV2 := func(path string) bool {
+		var st unix.Statfs_t
+		return unix.Statfs(path, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC
+	}
+	if isV2(root) {
+		data, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
+		if err != nil {
+			return c.skipped(err.Error())
+		}
+		return c.controllers("v2", strings.Fields(string(data)), "cpu", "memory", "pids")
+	}
+	var found []string
+	for _, controller := range []string{"cpu", "memory", "pids", "freezer", "devices"} {
+		var st unix.Statfs_t
+		if unix.Statfs(filepath.Join(root, controller), &st) == nil && st.Type == unix.CGROUP_SUPER_MAGIC {
+			found = append(found, controller)
+		}
+	}
+	if len(found) == 0 {
+		return c.missing("no control groups at " + root)
+	}
+	kind := "v1"
+	if isV2(filepath.Join(root, "unified")) {
+		kind = "hybrid (v1 with v2 beside it)"
+	}
+	return c.controllers(kind, found, "cpu", "memory", "devices")
+}
+
+// controllers is ok when every wanted controller is there; a missing one only takes a limit away.
+func (c Check) controllers(kind string, have []string, want ...string) Check {
+	var lacking []string
+	for _, w := range want {
+		if !slices.Contains(have, w) {
+			lacking = append(lacking, w)
+		}
+	}
+	if len(lacking) > 0 {
+		c.Do = "enable the controllers: " + strings.Join(lacking, ", ")
+		return c.warn(kind + " without " + strings.Join(lacking, ", "))
+	}
+	return c.ok(kind)
+}
+
+// jit tells whether eBPF programs are compiled (bpf_jit_enable, Documentation/admin-guide/sysctl/net.rst).
+func jit(sysctl string) Check {
+	c := Check{Name: "BPF JIT", Group: Kernel, For: "the gate's speed", Do: "sysctl net.core.bpf_jit_enable=1"}
+	value, err := os.ReadFile(sysctl)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		// net.core is in /proc of the machine's first network namespace only.
+		c.Do = ""
+		return c.skipped("not visible in this network namespace")
+	case err != nil:
+		return c.skipped(err.Error())
+	case strings.TrimSpace(string(value)) == "0":
+		return c.warn("off")
+	default:
+		return c.ok("on")
+	}
+}

@@ -1,0 +1,77 @@
+package doctor
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+var marks = map[State]string{OK: "✓", Warn: "!", Missing: "✗", Skipped: "?"}
+
+// WriteTable prints checks for a reader.
+func WriteTable(w io.Writer, checks []Check) error {
+	var b bytes.Buffer
+	for len(checks) > 0 {
+		group := checks[0].Group
+		n := slices.IndexFunc(checks, func(c Check) bool { return c.Group != group })
+		if n < 0 {
+			n = len(checks)
+		}
+		fmt.Fprintln(&b, strings.ToUpper(string(group)))
+		writeGroup(&b, checks[:n])
+		checks = checks[n:]
+	}
+	_, err := b.WriteTo(w)
+	return err
+}
+
+// writeGroup prints the checks of a group in columns; what to do stands below a check, outside of them.
+func writeGroup(b *bytes.Buffer, checks []Check) {
+	var columns bytes.Buffer
+	t := tabwriter.NewWriter(&columns, 0, 4, 2, ' ', 0)
+	for _, c := range checks {
+		fmt.Fprintf(t, "  %s %s\t%s\t%s\n", marks[c.State], c.Name, oneLine(c.Found), c.For)
+	}
+	_ = t.Flush() // a buffer takes everything
+	for i, line := range slices.Collect(strings.Lines(columns.String())) {
+		b.WriteString(line)
+		if c := checks[i]; c.State != OK && c.Do != "" {
+			fmt.Fprintf(b, "    → %s\n", c.Do)
+		}
+	}
+}
+
+// Summary says in one line whether what is required is there.
+func Summary(checks []Check) string {
+	bad := Bad(checks)
+	if len(bad) == 0 {
+		return "everything required is there"
+	}
+	names := make([]string, len(bad))
+	for i, c := range bad {
+		names[i] = c.Name
+	}
+	return fmt.Sprintf("%d required missing: %s", len(bad), strings.Join(names, ", "))
+}
+
+// Line is a check in one line, for a program that cannot start because of it.
+func (c Check) Line() string {
+	line := fmt.Sprintf("%s: %s (for %s)", c.Name, oneLine(c.Found), c.For)
+	if c.Do != "" {
+		line += ": " + c.Do
+	}
+	return line
+}
+
+// oneLine shortens what may be a verifier's log.
+func oneLine(s string) string {
+	const most = 160
+	s = strings.Join(strings.Fields(s), " ")
+	if r := []rune(s); len(r) > most {
+		return string(r[:most]) + "…"
+	}
+	return s
+}

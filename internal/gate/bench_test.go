@@ -1,0 +1,319 @@
+package gate
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+
+	"wangell.loutres.me/internal/monotime"
+)
+
+func median(v []float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	s := slices.Sorted(slices.Values(v))
+	return s[len(s)/2]
+}
+
+// runBatch is how many times a frame goes through a program in one call.
+const runBatch = 20000
+
+// batches runs a frame again and again, and reports the median time of a batch for one packet.
+func (w *world) batches(b *testing.B, on program, frame []byte, verdict uint32) {
+	b.Helper()
+	if r := w.runs(on, frame, 2); r.verdict != verdict {
+		b.Fatalf("gate_%v: verdict %d, want %d", on, int32(r.verdict), int32(verdict))
+	}
+	var took []float64
+	for b.Loop() {
+		took = append(took, float64(w.runs(on, frame, runBatch).took))
+	}
+	reportMedian(b, took)
+}
+
+// mirrored makes two warm services, each the pod of the other: what comes out of gate_nic or gate_pod for one is a
+// packet of the other, so that a frame can go through again and again with address and port rewritten each time.
+func mirrored(w *world) (data, reply segment) {
+	w.Helper()
+	second := netip.MustParseAddrPort("10.46.100.6:8080")
+	l := w.podLink[1].Attrs()
+	for i, a := range []netip.AddrPort{vip, second} {
+		w.service(a, 100, 100)
+		w.must(w.g.AddPod(Pod{ID: 1, Service: a, Addr: []netip.AddrPort{second, vip}[i], Ifindex: l.Index, MAC: w.nic.Attrs().HardwareAddr, HostMAC: clientMAC}))
+		w.serve(a, 1)
+	}
+	for i, a := range []netip.AddrPort{vip, second} {
+		s := w.syn(1000)
+		s.to = a
+		w.wantRun(onNIC, s.frame(), tcxRedirect)
+		r := w.fromPod(1, "SA", 5000, 1001)
+		r.from = []netip.AddrPort{second, vip}[i]
+		r.options = synOptions
+		w.wantRun(onPod1, r.frame(), tcxRedirect)
+		s.flags, s.seq, s.ack, s.options = "A", 1001, 5001, nil
+		w.wantRun(onNIC, s.frame(), tcxRedirect)
+		if f, _ := w.flow(client, a); f.State != estab {
+			w.Fatalf("flow %d is %d", i, f.State)
+		}
+	}
+	data = w.fromClient("PA", 1001, 5001, make([]byte, 100)...)
+	reply = w.fromPod(1, "PA", 5001, 1001, make([]byte, 1000)...)
+	reply.from = second
+	for _, s := range []*segment{&data, &reply} { // as Linux sends it
+		s.options = synOptions[2:3]
+	}
+	return data, reply
+}
+
+// BenchmarkGate gives the time of a packet in each program, many in a row: DESIGN's budget is 150 ns for an
+// established one.
+func BenchmarkGate(b *testing.B) {
+	all := newWorld(b, nil)
+	b.Run("established/to pod", func(b *testing.B) {
+		w := all.in(b)
+		data, _ := mirrored(w)
+		w.batches(b, onNIC, data.frame(), tcxRedirect)
+	})
+	b.Run("established/from pod", func(b *testing.B) {
+		w := all.in(b)
+		_, reply := mirrored(w)
+		w.batches(b, onPod1, reply.frame(), tcxRedirect)
+	})
+	b.Run("established/to pod from the machine", func(b *testing.B) {
+		w := all.in(b)
+		data, _ := mirrored(w)
+		w.batches(b, onLocal, data.frame(), tcxRedirect)
+	})
+	b.Run("established/passes xdp", func(b *testing.B) {
+		w := all.in(b)
+		data, _ := mirrored(w)
+		w.batches(b, onXDP, data.frame(), xdpPass)
+	})
+	b.Run("established/to pod, 100,000 flows", func(b *testing.B) {
+		w := all.in(b)
+		data, _ := mirrored(w)
+		w.fillFlows(100000)
+		w.batches(b, onNIC, data.frame(), tcxRedirect)
+	})
+	b.Run("foreign/nic", func(b *testing.B) {
+		w := all.in(b)
+		w.warm(vip, 1)
+		w.batches(b, onNIC, toForeign(w).frame(), tcxNext)
+	})
+	b.Run("foreign/xdp", func(b *testing.B) {
+		w := all.in(b)
+		w.warm(vip, 1)
+		w.batches(b, onXDP, toForeign(w).frame(), xdpPass)
+	})
+	b.Run("syn flood/limit reached", func(b *testing.B) {
+		w := all.in(b)
+		w.service(vip, 10, 10)
+		for i := range 10 {
+			w.run(onXDP, w.syn(1).fromOther(byte(i), 1).frame())
+		}
+		w.batches(b, onXDP, w.syn(1).fromOther(200, 1).frame(), xdpDrop)
+	})
+	b.Run("syn flood/same syn again", func(b *testing.B) {
+		w := all.in(b)
+		cold(w)
+		w.batches(b, onXDP, synFrame(w), xdpDrop)
+	})
+	b.Run("syn flood/flow table full", func(b *testing.B) {
+		w := all.in(b)
+		w.warm(vip, 1)
+		w.fillFlows(int(w.g.cfg.Sizes.Flows))
+		s := w.syn(1)
+		// Dropped, so that it comes again as it was.
+		w.batches(b, onNIC, s.frame(), tcxDrop)
+	})
+	b.Run("nothing", func(b *testing.B) {
+		w := all.in(b)
+		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}})
+		w.must(err)
+		defer p.Close()
+		w.g.objs.GateNic, p = p, w.g.objs.GateNic
+		defer func() { w.g.objs.GateNic, p = p, w.g.objs.GateNic }()
+		w.batches(b, onNIC, toForeign(w).frame(), tcxDrop)
+	})
+	b.Run("syn parked", func(b *testing.B) {
+		w := all.in(b)
+		w.service(vip, 4000, 4000)
+		w.each(b, onXDP, xdpDrop, func(i int) {
+			if i%4000 == 0 {
+				w.must(w.g.RemoveService(vip))
+				w.service(vip, 4000, 4000)
+			}
+		})
+	})
+	b.Run("syn opens a flow", func(b *testing.B) {
+		w := all.in(b)
+		w.warm(vip, 1)
+		w.each(b, onNIC, tcxRedirect, func(int) {})
+	})
+	b.Run("syn opens a flow, 3 pods", func(b *testing.B) {
+		w := all.in(b)
+		w.warm(vip, 1, 2, 3)
+		w.each(b, onNIC, tcxRedirect, func(int) {})
+	})
+}
+
+// each runs SYNs of ever other clients, one a call, and reports the median less what an empty run takes.
+func (w *world) each(b *testing.B, on program, verdict uint32, before func(i int)) {
+	b.Helper()
+	var took, empty []float64
+	none := arpFrame(2, client.Addr(), client.Addr())
+	i := 0
+	for b.Loop() {
+		before(i)
+		f := w.syn(1).fromOther(byte(i>>12), uint16(1000+i%4096)).frame()
+		r := w.runs(on, f, 1)
+		if r.verdict != verdict {
+			b.Fatalf("SYN %d: verdict %d", i, int32(r.verdict))
+		}
+		took = append(took, float64(r.took))
+		empty = append(empty, float64(w.runs(on, none, 1).took))
+		i++
+	}
+	b.ReportMetric(median(took)-median(empty), "ns/packet")
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkSweep gives the time of a sweep through many flows: it runs every few seconds.
+func BenchmarkSweep(b *testing.B) {
+	w := newWorld(b, nil)
+	connected(w)
+	f, _ := w.flow(client, vip)
+	w.fillFlowsWith(100000, f)
+	i, _ := w.g.podIndex(vip, 1)
+	w.g.pods.at(i).Open = 100001
+	for b.Loop() {
+		s, err := w.g.Sweep(DefaultAges())
+		if err != nil || s.Flows != 100001 || s.Fixed != 0 {
+			b.Fatalf("%+v, %v", s, err)
+		}
+	}
+}
+
+// BenchmarkScale gives the gate 10,000 services, 1,000 pods on another node, and 100,000 flows: the time of
+// a packet, of changes, and the memory of the maps.
+func BenchmarkScale(b *testing.B) {
+	w := newRemoteWorld(b, nil)
+	const services, pods = 10000, 1000
+	addr := func(i int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 46, 100, byte(10 + i%200)}), uint16(1000+i/200))
+	}
+	start := time.Now()
+	for i := range services {
+		w.service(addr(i), 100, 100)
+	}
+	b.Logf("%v to add a service", time.Since(start)/services)
+	data, _ := mirrored(w)
+	start = time.Now()
+	for i := range pods {
+		w.must(w.g.AddPod(Pod{ID: uint64(i), Service: addr(i), Addr: podAt[2], Node: otherNode}))
+		w.serve(addr(i), i)
+	}
+	b.Logf("%v to add a pod and serve it", time.Since(start)/pods)
+	w.fillFlows(100000)
+	var sum uint64
+	o := &w.g.objs.gateMaps
+	for _, m := range []*ebpf.Map{o.Services, o.Addresses, o.States, o.Pods, o.PodTraffic, o.PodPorts, o.PodNames, o.Flows, o.ShortLived, o.Kepts, o.Maglevs, o.ParkedSyns, o.ParkedFlows, o.ParkedSources} {
+		info, err := m.Info()
+		w.must(err)
+		lock, _ := info.Memlock()
+		sum += lock
+	}
+	b.Logf("%d bytes of maps", sum)
+	b.Run("to pod", func(b *testing.B) {
+		sub := *w
+		sub.TB = b
+		sub.batches(b, onNIC, data.frame(), tcxRedirect)
+	})
+	b.Run("drain and serve", func(b *testing.B) {
+		for b.Loop() {
+			w.must(w.g.Drain(addr(1), 1))
+			w.serve(addr(1), 1)
+		}
+	})
+}
+
+// BenchmarkAnnounce gives the gate 10,000 VIPs: the time to announce them all, as when nodes come or go, and one, as when
+// a service does.
+func BenchmarkAnnounce(b *testing.B) {
+	w := newRemoteWorld(b, func(c *Config) { c.ServiceRanges = []netip.Prefix{netip.MustParsePrefix("10.46.64.0/18")} })
+	vips := make([]netip.Addr, 10000)
+	for i := range vips {
+		vips[i] = netip.AddrFrom4([4]byte{10, 46, byte(64 + i>>8), byte(i)})
+	}
+	w.must(w.g.Announce(false, nil)) // so that nothing is told to the link here
+	for _, v := range vips {
+		w.service(netip.AddrPortFrom(v, 80), 100, 100)
+	}
+	w.must(w.g.Announce(false, vips))
+	b.Run("all", func(b *testing.B) {
+		for b.Loop() {
+			w.must(w.g.Announce(false, vips))
+		}
+	})
+	b.Run("one", func(b *testing.B) {
+		for b.Loop() {
+			w.must(w.g.AnnounceVIP(vips[5000], true))
+		}
+	})
+}
+
+// fillFlows puts n flows of other clients into the table.
+func (w *world) fillFlows(n int) {
+	w.Helper()
+	w.fillFlowsWith(n, gateFlow{State: estab, Generation: 1, Last: uint64(monotime.Now())})
+}
+
+func (w *world) fillFlowsWith(n int, f gateFlow) {
+	w.Helper()
+	for i := range n {
+		k := flowKey(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 45, byte(i >> 16), byte(i >> 8)}), uint16(1+i&0xff)), vip)
+		w.must(w.g.objs.Flows.Put(k, f))
+	}
+}
+
+// TestSize tells the size of the programs and of the maps at default sizes; it fails when a program grows out of
+// proportion.
+func TestSize(t *testing.T) {
+	w := newWorld(t, nil)
+	for _, p := range []*ebpf.Program{w.g.objs.GateXdp, w.g.objs.GateNic, w.g.objs.GateLocal, w.g.objs.GateReleased, w.g.objs.GatePod, w.g.objs.GateNode, w.g.objs.GateHome, w.g.objs.GateRetry, w.g.objs.GateListen, w.g.objs.GateUnpark, w.g.objs.GateSweep} {
+		info, err := p.Info()
+		w.must(err)
+		size, err := info.TranslatedSize()
+		w.must(err)
+		jited, err := info.JitedSize()
+		w.must(err)
+		verified, _ := info.VerifiedInstructions()
+		t.Logf("%-16s %5d instructions, %6d bytes of machine code, %6d instructions verified", info.Name, size/8, jited, verified)
+		if size/8 > 6144 {
+			t.Errorf("%s has %d instructions", info.Name, size/8)
+		}
+	}
+	var sum uint64
+	o := &w.g.objs.gateMaps
+	for name, m := range map[string]*ebpf.Map{"services": o.Services, "addresses": o.Addresses, "states": o.States, "pods": o.Pods, "pod_traffic": o.PodTraffic,
+		"pod_ports": o.PodPorts, "flows": o.Flows, "short_lived": o.ShortLived, "kepts": o.Kepts, "maglevs": o.Maglevs, "nodes": o.Nodes, "pod_names": o.PodNames, "ring_heads": o.RingHeads, "parked_syns": o.ParkedSyns, "parked_flows": o.ParkedFlows,
+		"parked_sources": o.ParkedSources, "scratch": o.Scratch, "nics": o.Nics, "listeners": o.Listeners, "events": o.Events, "counters": o.Counters, "recounts": o.Recounts} {
+		info, err := m.Info()
+		w.must(err)
+		lock, ok := info.Memlock()
+		if !ok {
+			t.Skip("this kernel does not tell the memory of maps")
+		}
+		t.Logf("%-16s %9d bytes", name, lock)
+		sum += lock
+	}
+	t.Logf("all maps, empty  %9d bytes", sum)
+	if sum > 64<<20 {
+		t.Errorf("the maps take %d bytes", sum)
+	}
+}

@@ -1,0 +1,96 @@
+package gate
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"wangell.loutres.me/internal/ownns"
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if f := flag.Lookup("test.fuzzworker"); f != nil && f.Value.String() == "true" && os.Getenv(worker) == "" {
+		os.Exit(runWorker())
+	}
+	ownns.Main(m.Run)
+}
+
+const worker = "WANGELL_TEST_WORKER"
+
+// runWorker runs a worker of go test -fuzz again in namespaces of its own: those of the process that started it, which
+// it has otherwise, hold that one's gate. The files 3 to 5 are how both talk.
+func runWorker() int {
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), worker+"=1")
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	for fd := uintptr(3); fd <= 5; fd++ {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, os.NewFile(fd, "fuzz"))
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Run(); err != nil {
+		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+			return exit.ExitCode()
+		}
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+var serviceRange = netip.MustParsePrefix("10.46.100.0/24")
+
+// veth makes a pair of devices and returns the first.
+func veth(t testing.TB, name string) netlink.Link {
+	t.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: name + "p"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []string{name, name + "p"} {
+		l, err := netlink.LinkByName(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := netlink.LinkSetUp(l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = netlink.LinkDel(l) })
+	return l
+}
+
+func openGate(t testing.TB, change func(*Config)) *Gate {
+	t.Helper()
+	nic := veth(t, "nic")
+	cfg := Config{Dir: t.TempDir(), ServiceRanges: []netip.Prefix{serviceRange}, Interfaces: []string{nic.Attrs().Name}, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	if change != nil {
+		change(&cfg)
+	}
+	g, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := Remove(cfg.Dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return g
+}

@@ -1,0 +1,597 @@
+package gate
+
+import (
+	"bytes"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
+)
+
+// from gives a segment another client.
+func (s segment) fromOther(host byte, port uint16) segment {
+	a := client.Addr().As4()
+	a[3] = host
+	s.from = netip.AddrPortFrom(netip.AddrFrom4(a), port)
+	return s
+}
+
+// events collects the gate's events.
+type events struct {
+	mu  sync.Mutex
+	all []Event
+}
+
+func (w *world) events() *events {
+	e := &events{}
+	stop, err := w.g.Events(func(ev Event) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.all = append(e.all, ev)
+	})
+	w.must(err)
+	w.Cleanup(func() { w.must(stop()) })
+	return e
+}
+
+// await waits for n events of a kind, and returns all of that kind that came.
+func (e *events) await(t testing.TB, kind EventKind, n int) []Event {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		e.mu.Lock()
+		got := slices.DeleteFunc(slices.Clone(e.all), func(ev Event) bool { return ev.Kind != kind })
+		e.mu.Unlock()
+		if len(got) >= n {
+			return got
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d events of kind %d came, want %d", len(got), kind, n)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// One event a wake, however many SYNs; a wake that ended is followed by another.
+func TestWakeEvents(t *testing.T) {
+	w := newWorld(t, nil)
+	e := w.events()
+	cold(w)
+	seen := map[program]bool{}
+	for i := range 30 {
+		on := []program{onXDP, onNIC, onLocal, onPod2}[i%4]
+		want := uint32(tcxDrop)
+		if on == onXDP {
+			want = xdpDrop
+		}
+		seen[on] = true
+		w.wantRun(on, w.syn(1000).fromOther(byte(i%3), uint16(1000+i/2)).frame(), want)
+	}
+	if got := e.await(t, EventWake, 1); len(got) != 1 || got[0].Service != vip || got[0].At != w.g.SYNSeen(vip) || got[0].At == 0 {
+		t.Errorf("%+v", got)
+	}
+	if c := w.g.ServiceCounters(vip); c.Wakes != 1 || c.Parked+c.Duplicates != 30 {
+		t.Errorf("%+v", c)
+	}
+	if w.g.Phase(vip) != Waking || len(w.g.Pending()) != 1 {
+		t.Errorf("phase %d, pending %v", w.g.Phase(vip), w.g.Pending())
+	}
+	// A new reader, as of a daemon that starts again, gets the next wake's.
+	w.g.Refuse(vip)
+	if w.g.Phase(vip) != Cold {
+		t.Errorf("phase %d, want cold", w.g.Phase(vip))
+	}
+	w.wantRun(onXDP, w.syn(7).frame(), xdpDrop)
+	if got := e.await(t, EventWake, 2); len(got) != 2 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// The reader of the ring buffer is woken although it has not caught up (trap 10).
+func TestWakeEventForcesWakeUp(t *testing.T) {
+	w := newWorld(t, nil)
+	second := netip.MustParseAddrPort("10.46.100.6:80")
+	cold(w)
+	w.service(second, 10, 10)
+	r, err := ringbuf.NewReader(w.g.objs.Events)
+	w.must(err)
+	defer r.Close()
+	poll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	w.must(err)
+	defer unix.Close(poll)
+	// Edge-triggered: it tells wake-ups, not that something is there.
+	w.must(unix.EpollCtl(poll, unix.EPOLL_CTL_ADD, w.g.objs.Events.FD(), &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(w.g.objs.Events.FD())}))
+	woken := func() bool {
+		got := make([]unix.EpollEvent, 1)
+		for {
+			n, err := unix.EpollWait(poll, got, 10000)
+			if err == unix.EINTR {
+				continue
+			}
+			w.must(err)
+			return n == 1
+		}
+	}
+	s := w.syn(1)
+	w.wantRun(onXDP, s.frame(), xdpDrop)
+	if !woken() {
+		t.Fatal("no wake-up for the first event")
+	}
+	// Nobody reads; the next one wakes again.
+	s.to = second
+	w.wantRun(onXDP, s.frame(), xdpDrop)
+	if !woken() {
+		t.Fatal("no wake-up for the second event")
+	}
+}
+
+// A wake whose event finds the ring buffer full is not lost: the service is cold again, and the next SYN, also the
+// same one again, asks anew (trap 10).
+func TestRingBufferFull(t *testing.T) {
+	w := newWorld(t, nil)
+	cold(w)
+	filler := netip.MustParseAddrPort("10.46.100.6:80")
+	w.service(filler, 10, 10)
+	s := w.syn(1)
+	s.to = filler
+	f := s.frame()
+	// Nobody reads: each wake and refusal fills it a little.
+	for i := 0; w.counted()["events_lost"] == 0; i++ {
+		if i > 100000 {
+			t.Fatal("the ring buffer is never full")
+		}
+		w.run(onXDP, f)
+		w.g.Refuse(filler)
+	}
+	for range 3 {
+		w.wantRun(onXDP, w.syn(1000).frame(), xdpDrop)
+		if p := w.g.Phase(vip); p != Cold {
+			t.Fatalf("phase %d, want cold: nobody was told", p)
+		}
+	}
+	w.wantParked(1, 1)
+	if c := w.g.ServiceCounters(vip); c.Wakes != 0 || c.Parked != 1 || c.Duplicates != 2 {
+		t.Errorf("%+v", c)
+	}
+	if p := w.g.Pending(); !slices.Contains(p, vip) {
+		t.Errorf("pending %v", p)
+	}
+	e := w.events()
+	e.await(t, EventWake, 1) // the reader has begun
+	deadline := time.Now().Add(20 * time.Second)
+	for w.g.Phase(vip) == Cold {
+		if time.Now().After(deadline) {
+			t.Fatal("no event after the ring buffer was read")
+		}
+		w.run(onXDP, w.syn(1000).frame())
+		time.Sleep(time.Millisecond)
+	}
+	for !slices.ContainsFunc(e.await(t, EventWake, 1), func(ev Event) bool { return ev.Service == vip }) {
+		if time.Now().After(deadline) {
+			t.Fatal("the wake's event did not come")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// Limits of a service and of a source are exact (trap 5), and what is given up can be parked again.
+func TestParkLimits(t *testing.T) {
+	w := newWorld(t, nil)
+	w.service(vip, 10, 4)
+	for i := range 8 {
+		w.wantRun(onXDP, w.syn(1).fromOther(1, uint16(1000+i)).frame(), xdpDrop)
+	}
+	w.wantParked(4, 1)
+	for i := range 8 {
+		w.wantRun(onNIC, w.syn(1).fromOther(2, uint16(1000+i)).frame(), tcxDrop)
+	}
+	w.wantParked(8, 2)
+	for i := range 20 {
+		w.wantRun(onXDP, w.syn(1).fromOther(byte(3+i), 1000).frame(), xdpDrop)
+	}
+	w.wantParked(10, 4)
+	if c := w.g.ServiceCounters(vip); c.Parked != 10 || c.Overflows != 4+4+18 || c.Wakes != 1 || c.Duplicates != 0 {
+		t.Errorf("%+v", c)
+	}
+	// Sent again, those that are parked are duplicates and no more.
+	w.wantRun(onXDP, w.syn(1).fromOther(1, 1000).frame(), xdpDrop)
+	w.wantParked(10, 4)
+	if n := w.g.Refuse(vip); n != 10 {
+		t.Errorf("%d clients were told, want 10", n)
+	}
+	w.wantParked(0, 0)
+	for i := range 8 {
+		w.wantRun(onXDP, w.syn(1).fromOther(1, uint16(1000+i)).frame(), xdpDrop)
+	}
+	w.wantParked(4, 1)
+}
+
+// A full table of parked SYNs neither grows nor keeps another service from waking.
+func TestParkedFull(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Sizes.Parked = 8 })
+	cold(w)
+	for i := range 20 {
+		w.wantRun(onXDP, w.syn(1).fromOther(byte(i), 1000).frame(), xdpDrop)
+	}
+	w.wantParked(8, 8)
+	if c := w.g.ServiceCounters(vip); c.Parked != 8 || c.ParkedNow != 8 || c.Overflows+w.counted()["parked_full"] != 12 {
+		t.Errorf("%+v, counted %v", c, w.counted())
+	}
+	other := netip.MustParseAddrPort("10.46.100.6:80")
+	w.service(other, 10, 10)
+	s := w.syn(1)
+	s.to = other
+	w.wantRun(onXDP, s.frame(), xdpDrop)
+	if w.g.Phase(other) != Waking {
+		t.Error("another service cannot be woken")
+	}
+	if c := w.g.ServiceCounters(other); c.ParkedNow != 0 || c.Parked != 0 {
+		t.Errorf("%+v", c)
+	}
+	w.g.Refuse(vip)
+	w.wantParked(0, 0)
+}
+
+// A SYN with data (TCP Fast Open) is parked whole; one that is too long is not, but wakes.
+func TestParkWhole(t *testing.T) {
+	all := newWorld(t, nil)
+	for _, on := range []program{onXDP, onNIC} {
+		for _, n := range []int{0, 1, 1000, 1442, 1462} {
+			w := all.in(t)
+			cold(w)
+			s := w.syn(1000)
+			s.padding = 3
+			s.payload = bytes.Repeat([]byte{0xab, 1}, n)[:n]
+			f := s.frame()
+			w.run(on, f)
+			var k gateTicket
+			var p gateParked
+			it := w.g.objs.ParkedSyns.Iterate()
+			if !it.Next(&k, &p) || int(p.Len) != 74+n || !bytes.Equal(p.Frame[:p.Len], f[:74+n]) {
+				t.Errorf("%v: SYN with %d bytes of data: parked %d bytes", on, n, p.Len)
+			}
+		}
+		w := all.in(t)
+		cold(w)
+		s := w.syn(1000)
+		s.payload = make([]byte, 1463)
+		w.run(on, s.frame())
+		w.wantParked(0, 0)
+		if w.counted()["too_long"] != 1 || w.g.Phase(vip) != Waking {
+			t.Errorf("%v: counted %v, phase %d", on, w.counted(), w.g.Phase(vip))
+		}
+	}
+}
+
+// A client that begins anew from the same port takes its own place.
+func TestParkedAnew(t *testing.T) {
+	w := newWorld(t, nil)
+	cold(w)
+	w.wantRun(onXDP, w.syn(1000).frame(), xdpDrop)
+	w.wantRun(onXDP, w.syn(1).fromOther(9, 9).frame(), xdpDrop)
+	w.wantRun(onXDP, w.syn(2000).frame(), xdpDrop)
+	w.wantParked(2, 2)
+	var pf gateParkedFlow
+	w.must(w.g.objs.ParkedFlows.Lookup(flowKey(client, vip), &pf))
+	var p gateParked
+	w.must(w.g.objs.ParkedSyns.Lookup(pf.Ticket, &p))
+	if pf.Isn != 2000 || p.Isn != 2000 || !bytes.Equal(p.Frame[:p.Len], w.syn(2000).frame()[:p.Len]) {
+		t.Errorf("parked: %d, %d", pf.Isn, p.Isn)
+	}
+}
+
+// capture reads what comes out of a device.
+func capture(t testing.TB, device string) func(n int) [][]byte {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(htons(unix.ETH_P_ALL)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	l := linkByName(t, device)
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_IP), Ifindex: l.Attrs().Index}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10}); err != nil {
+		t.Fatal(err)
+	}
+	return func(n int) [][]byte {
+		t.Helper()
+		var out [][]byte
+		for len(out) < n {
+			b := make([]byte, 2048)
+			m, from, err := unix.Recvfrom(fd, b, 0)
+			if err != nil {
+				t.Fatalf("%d frames came out of %s, want %d: %v", len(out), device, n, os.NewSyscallError("recvfrom", err))
+			}
+			if a, ok := from.(*unix.SockaddrLinklayer); ok && a.Pkttype == unix.PACKET_OUTGOING {
+				continue
+			}
+			out = append(out, b[:m])
+		}
+		return out
+	}
+}
+
+// Refusal answers every parked client with an RST that it believes (trap 3), the way it came.
+func TestRefuse(t *testing.T) {
+	w := newWorld(t, nil)
+	cold(w)
+	atClient, atPod := capture(t, "nicp"), capture(t, "pod2p")
+	var want []segment
+	for i := range 3 {
+		s := w.syn(uint32(1000+i)).fromOther(byte(i), uint16(4000+i))
+		s.payload = make([]byte, 7*i)
+		if i == 2 {
+			s.ipOptions = router
+		}
+		want = append(want, s)
+		w.wantRun(onXDP, s.frame(), xdpDrop)
+	}
+	fromPod := w.syn(5).fromOther(77, 1)
+	fromPod.src, fromPod.dst = podMAC[2], w.podLink[2].Attrs().HardwareAddr
+	w.wantRun(onPod2, fromPod.frame(), tcxDrop)
+	if n := w.g.Refuse(vip); n != 4 {
+		t.Errorf("%d told, want 4", n)
+	}
+	for i, out := range atClient(3) {
+		resetTo(t, want[i], out)
+	}
+	resetTo(t, fromPod, atPod(1)[0])
+	w.wantParked(0, 0)
+	if c := w.g.ServiceCounters(vip); c.Refused != 4 || c.ParkedNow != 0 {
+		t.Errorf("%+v", c)
+	}
+	if w.g.Refuse(vip) != 0 {
+		t.Error("told twice")
+	}
+}
+
+// Release lets all SYNs go to the pod, byte for byte and in order of arrival.
+func TestRelease(t *testing.T) {
+	w := newWorld(t, nil)
+	out := podNamespace(t, w, 1)
+	cold(w)
+	var want [][]byte
+	for i := range 40 {
+		s := w.syn(uint32(1000+i)).fromOther(byte(i), uint16(4000+i))
+		s.payload = make([]byte, i*20)
+		s.padding = i % 5
+		on, verdict := onXDP, uint32(xdpDrop)
+		if i%2 == 1 {
+			on, verdict = onNIC, tcxDrop
+		}
+		f := s.frame()
+		want = append(want, f[:74+i*20])
+		s.partial = i%3 == 0
+		w.wantRun(on, s.frame(), verdict)
+		w.wantRun(on, s.frame(), verdict) // sent again
+	}
+	w.addPod(vip, 1)
+	if n := w.serve(vip, 1); n != 40 {
+		t.Errorf("%d released, want 40", n)
+	}
+	for i, got := range out(40) {
+		w.toPod(1, want[i], got)
+	}
+	w.wantParked(0, 0)
+	w.wantCounts(0, 40, 0)
+	if c := w.g.ServiceCounters(vip); c.Released != 40 || c.Parked != 40 || c.Duplicates != 40 || c.Overflows != 0 || c.Refused != 0 {
+		t.Errorf("%+v", c)
+	}
+	if w.g.Phase(vip) != Warm {
+		t.Errorf("phase %d", w.g.Phase(vip))
+	}
+}
+
+// A SYN whose checksum is wrong was damaged: no pod gets it, and nothing of it stays.
+func TestReleaseDamaged(t *testing.T) {
+	w := newWorld(t, nil)
+	cold(w)
+	w.wantRun(onXDP, with(synFrame, func(b []byte) { b[50] ^= 0x55 })(w), xdpDrop)
+	w.wantParked(1, 1)
+	w.addPod(vip, 1)
+	if n := w.serve(vip, 1); n != 0 {
+		t.Errorf("%d released", n)
+	}
+	w.wantParked(0, 0)
+	w.wantCounts(0, 0, 0)
+}
+
+// A SYN that is sent again when its service is warm, but before it is released, goes on at once, and its parked twin
+// does not go to another pod.
+func TestReleaseTwin(t *testing.T) {
+	w := newWorld(t, nil)
+	parkedAndWarm(w)
+	w.toPod(1, synFrame(w), w.wantRun(onNIC, synFrame(w), tcxRedirect))
+	w.wantParked(0, 0)
+	w.addPod(vip, 2)
+	if n := w.serve(vip, 2); n != 0 {
+		t.Errorf("%d released", n)
+	}
+	w.wantRun(onReleased, synFrame(w), tcxDrop)
+	w.wantCounts(0, 1, 0)
+	if _, h, _ := w.counts(vip, 2); h != 0 {
+		t.Error("the twin went to another pod")
+	}
+	if c := w.g.ServiceCounters(vip); c.Released != 1 || c.Parked != 1 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// A service goes cold with its last pod that takes flows; SYNs are parked from then on, and the flows of the pod
+// that drains go on.
+func TestDrain(t *testing.T) {
+	w := newWorld(t, nil)
+	connected(w)
+	e := w.events()
+	w.must(w.g.Drain(vip, 1))
+	if w.g.Phase(vip) != Cold {
+		t.Errorf("phase %d", w.g.Phase(vip))
+	}
+	s := w.syn(1).fromOther(9, 9)
+	w.wantRun(onXDP, s.frame(), xdpDrop)
+	e.await(t, EventWake, 1)
+	w.toPod(1, dataFrame(w), w.wantRun(onNIC, dataFrame(w), tcxRedirect))
+	w.untouched(onXDP, dataFrame(w))
+	// A SYN on the open flow is its pod's to answer, cold or not.
+	w.untouched(onXDP, w.syn(77).frame())
+	w.wantCounts(1, 0, 1)
+	w.addPod(vip, 2)
+	w.wantRun(onNIC, w.syn(2).fromOther(9, 10).frame(), tcxDrop) // not before it serves
+	if n := w.serve(vip, 2); n != 2 {
+		t.Errorf("%d released", n)
+	}
+	if st, _ := w.g.PodState(vip, 1); st != PodDraining {
+		t.Errorf("pod 1 is %d", st)
+	}
+}
+
+// A service that is removed refuses who is parked there, and leaves nothing to the next one of its place.
+func TestServiceRemoved(t *testing.T) {
+	w := newWorld(t, nil)
+	cold(w)
+	out := capture(t, "nicp")
+	w.wantRun(onXDP, synFrame(w), xdpDrop)
+	w.must(w.g.RemoveService(vip))
+	resetTo(t, w.syn(1000), out(1)[0])
+	w.wantParked(0, 0)
+	w.untouched(onNIC, synFrame(w))
+	w.untouched(onXDP, arpFrame(1, client.Addr(), vip.Addr()))
+	next := netip.MustParseAddrPort("10.46.100.9:80")
+	w.service(next, 5, 5)
+	if c := w.g.ServiceCounters(next); c != (ServiceCounters{}) || w.g.Phase(next) != Cold {
+		t.Errorf("the next service begins with %+v, phase %d", c, w.g.Phase(next))
+	}
+}
+
+// The remains of races are swept: SYNs of a service that is gone, links to nothing, counts of nobody.
+func TestSweepParked(t *testing.T) {
+	w := newWorld(t, nil)
+	cold(w)
+	w.wantRun(onXDP, synFrame(w), xdpDrop)
+	if s, err := w.g.Sweep(DefaultAges()); err != nil || s.Parked != 0 {
+		t.Errorf("a parked SYN is well: %+v, %v", s, err)
+	}
+	w.wantParked(1, 1)
+	// An old SYN of a service that is gone; a link without SYN; a count without SYNs.
+	var t1 gateTicket
+	var p gateParked
+	w.g.objs.ParkedSyns.Iterate().Next(&t1, &p)
+	p.Seen = 1
+	t1.Service = 5
+	p.Flow.ClientPort++
+	w.must(w.g.objs.ParkedSyns.Put(t1, p))
+	k := p.Flow
+	k.ClientPort++
+	w.must(w.g.objs.ParkedFlows.Put(k, gateParkedFlow{Ticket: gateTicket{Service: 7, Number: 7}}))
+	w.must(w.g.objs.ParkedSources.Put(gateSourceKey{Service: 9, Client: k.Client}, uint32(3)))
+	s, err := w.g.Sweep(DefaultAges())
+	if err != nil || s.Parked != 3 {
+		t.Errorf("%+v, %v; want 3 removed", s, err)
+	}
+	w.wantParked(1, 1)
+}
+
+// The same SYN on two CPUs at once is parked once.
+func TestParkSameSYN(t *testing.T) {
+	w := newWorld(t, nil)
+	w.service(vip, 4000, 4000)
+	const n = 3000
+	together(n, func(side, i int) func() {
+		f, on := w.syn(uint32(1000+i)).fromOther(byte(i%3), uint16(1000+i)).frame(), []program{onXDP, onNIC}[side]
+		return func() { w.run(on, f) }
+	})
+	w.wantParked(n, 3)
+	if c := w.g.ServiceCounters(vip); c.Parked != n || c.Duplicates != n || c.Wakes != 1 || c.Overflows != 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// A SYN that is just being parked when its service becomes warm goes on: by the release, or by itself.
+func TestServeRaces(t *testing.T) {
+	w := newWorld(t, nil)
+	podNamespace(t, w, 1)
+	w.service(vip, 1000, 1000)
+	w.addPod(vip, 1)
+	stuck := 0
+	together(4000, func(side, i int) func() {
+		if side == 0 {
+			f := w.syn(uint32(1000+i)).fromOther(byte(i>>8), uint16(1000+i&0xff)).frame()
+			return func() {
+				if v, _ := w.run(onXDP, f); v == xdpPass {
+					w.run(onNIC, f)
+				}
+			}
+		}
+		if i > 0 {
+			if w.g.ServiceCounters(vip).ParkedNow > 0 {
+				stuck++
+			}
+			w.must(w.g.Drain(vip, 1))
+			w.g.Refuse(vip)
+		}
+		return func() {
+			w.serve(vip, 1)
+		}
+	})
+	if stuck > 0 {
+		t.Errorf("%d times a SYN was left parked at a warm service", stuck)
+	}
+}
+
+// Many SYNs on all CPUs, while the service wakes, is refused and is served: each is parked at most once, released or
+// refused at most once, and nothing stays.
+func TestParkRaces(t *testing.T) {
+	w := newWorld(t, nil)
+	podNamespace(t, w, 1)
+	w.service(vip, 1000, 1000)
+	w.addPod(vip, 1)
+	const senders, each = 4, 300
+	var wg sync.WaitGroup
+	for s := range senders {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for i := range each {
+				// Two senders have the same SYNs: sent again, on another CPU.
+				f := w.syn(uint32(1000+i)).fromOther(byte(s/2), uint16(1000+i)).frame()
+				on := onXDP
+				if s%2 == 1 {
+					on = onNIC
+				}
+				w.run(on, f)
+			}
+		}()
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+		w.serve(vip, 1)
+		w.must(w.g.Drain(vip, 1))
+		w.g.Refuse(vip)
+	}
+	w.serve(vip, 1)
+	syns, flows, sources := w.parkedNow()
+	c := w.g.ServiceCounters(vip)
+	if syns != 0 || flows != 0 || c.ParkedNow != 0 || sources > 1 {
+		t.Errorf("left: %d SYNs, %d flows, %d sources; %+v", syns, flows, sources, c)
+	}
+	if c.Parked != c.Released+c.Refused {
+		t.Errorf("parked %d, released %d and refused %d", c.Parked, c.Released, c.Refused)
+	}
+	open, half, _ := w.counts(vip, 1)
+	if n := entries[gateFlowKey, gateFlow](w, w.g.objs.Flows); int(half) != n || open != 0 {
+		t.Errorf("%d half-open flows are counted, there are %d; %d open", half, n, open)
+	}
+}

@@ -1,0 +1,360 @@
+package gate
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Verdicts of the programs: <linux/bpf.h> TCX_ and XDP_.
+const (
+	tcxNext     = ^uint32(0)
+	tcxDrop     = 2
+	tcxRedirect = 7
+	xdpDrop     = 1
+	xdpPass     = 2
+	xdpTX       = 3
+)
+
+// program is one of those that packets go through.
+type program int
+
+const (
+	onXDP program = iota
+	onNIC
+	onLocal
+	onReleased
+	onPod1 // gate_pod at the device of pod 1
+	onPod2
+	onPod3
+)
+
+func (p program) String() string {
+	return [...]string{"xdp", "nic", "local", "released", "pod1", "pod2", "pod3"}[p]
+}
+
+// The addresses of the tests.
+var (
+	vip     = netip.MustParseAddrPort("10.46.100.5:80")
+	client  = netip.MustParseAddrPort("10.46.200.10:40000")
+	foreign = netip.MustParseAddrPort("10.99.0.1:80") // outside of the service range
+	podAt   = []netip.AddrPort{{}, netip.MustParseAddrPort("10.46.128.1:8080"), netip.MustParseAddrPort("10.46.128.2:8080"), netip.MustParseAddrPort("10.46.128.3:8080")}
+
+	clientMAC = net.HardwareAddr{2, 0, 0, 0, 0xc, 1}
+	podMAC    = []net.HardwareAddr{{}, {2, 0, 0, 0, 0xd, 1}, {2, 0, 0, 0, 0xd, 2}, {2, 0, 0, 0, 0xd, 3}}
+)
+
+// world is a gate whose programs are given packets one by one, without a network.
+type world struct {
+	testing.TB
+	g       *Gate
+	ns      string // network namespace of the gate; the test's own if empty
+	nic     netlink.Link
+	podLink []netlink.Link
+	before  map[string]uint64 // counters at the last reset
+}
+
+func newWorld(t testing.TB, change func(*Config)) *world {
+	w := &world{TB: t, podLink: make([]netlink.Link, 4)}
+	for i := 1; i < len(w.podLink); i++ {
+		w.podLink[i] = veth(t, fmt.Sprintf("pod%d", i))
+	}
+	w.g = openGate(t, change)
+	var err error
+	if w.nic, err = netlink.LinkByName("nic"); err != nil {
+		t.Fatal(err)
+	}
+	w.must(w.g.objs.Nics.Put(uint32(w.nic.Attrs().Index), gateNic{Mac: hardwareAddr(w.nic.Attrs().HardwareAddr), Tx: 1}))
+	w.reset()
+	return w
+}
+
+func (w *world) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// in makes the world of a test that of its subtest, empty again.
+func (w *world) in(t testing.TB) *world {
+	sub := *w
+	sub.TB = t
+	sub.reset()
+	return &sub
+}
+
+// reset takes away all services, pods, flows and parked SYNs.
+func (w *world) reset() {
+	w.Helper()
+	for _, s := range w.g.Services() {
+		for _, id := range w.g.PodIDs(s) {
+			w.must(w.g.RemovePod(s, id))
+		}
+		w.must(w.g.RemoveService(s))
+	}
+	w.clearFlows()
+	w.before = w.counters()
+}
+
+// clearFlows empties the flow table.
+func (w *world) clearFlows() {
+	w.Helper()
+	var k gateFlowKey
+	for w.g.objs.Flows.NextKey(nil, &k) == nil {
+		w.must(w.g.objs.Flows.Delete(k))
+	}
+}
+
+func (w *world) podIndex(i int) uint32 {
+	w.Helper()
+	index, ok := w.g.podIndex(vip, uint64(i))
+	if !ok {
+		w.Fatalf("pod %d is not known", i)
+	}
+	return index
+}
+
+// forgetFlows empties the flow table and sets the counts of all pods to zero.
+func (w *world) forgetFlows() {
+	w.Helper()
+	w.clearFlows()
+	for _, i := range w.g.podTable.used() {
+		p := w.g.pods.at(i)
+		p.Open, p.HalfOpen, p.NewFlows = 0, 0, 0
+	}
+}
+
+func (w *world) counters() map[string]uint64 {
+	w.Helper()
+	c, err := w.g.Counters()
+	w.must(err)
+	return c
+}
+
+// counted returns what the counters of the gate have counted since the last reset.
+func (w *world) counted() map[string]uint64 {
+	w.Helper()
+	out := map[string]uint64{}
+	for k, v := range w.counters() {
+		if d := v - w.before[k]; d != 0 {
+			out[k] = d
+		}
+	}
+	return out
+}
+
+// service adds a cold service with limits.
+func (w *world) service(a netip.AddrPort, parked, perSource uint32) {
+	w.Helper()
+	_, err := w.g.SetService(Service{Addr: a, MaxParked: parked, MaxParkedPerSource: perSource})
+	w.must(err)
+}
+
+// addPod makes a pod of a service known.
+func (w *world) addPod(a netip.AddrPort, i int) {
+	w.Helper()
+	l := w.podLink[i].Attrs()
+	w.must(inNamespace(w.ns, func() error {
+		return w.g.AddPod(Pod{ID: uint64(i), Service: a, Addr: podAt[i], Ifindex: l.Index, MAC: podMAC[i], HostMAC: l.HardwareAddr})
+	}))
+}
+
+// serve lets a pod take flows, and tells how many SYNs were released.
+func (w *world) serve(a netip.AddrPort, i int) int {
+	w.Helper()
+	n, err := w.g.Serve(a, uint64(i))
+	w.must(err)
+	return n
+}
+
+// warm makes a service with some pods.
+func (w *world) warm(a netip.AddrPort, pods ...int) {
+	w.Helper()
+	w.service(a, 100, 100)
+	for _, i := range pods {
+		w.addPod(a, i)
+		w.serve(a, i)
+	}
+}
+
+// counts are what Gate tells of a pod.
+func (w *world) counts(a netip.AddrPort, i int) (open, halfOpen uint32, flows uint64) {
+	w.Helper()
+	c, err := w.g.PodCounters(a, uint64(i))
+	w.must(err)
+	return c.Open, c.HalfOpen, c.NewFlows
+}
+
+// wantCounts compares the counts of pod 1 of vip: open, half-open and new flows.
+func (w *world) wantCounts(open, halfOpen uint32, flows uint64) {
+	w.Helper()
+	o, h, n := w.counts(vip, 1)
+	if o != open || h != halfOpen || n != flows {
+		w.Errorf("open %d, half-open %d, new %d; want %d, %d, %d", o, h, n, open, halfOpen, flows)
+	}
+}
+
+// prog returns a program and the interface at which it runs.
+func (w *world) prog(p program) (*ebpf.Program, int) {
+	switch p {
+	case onXDP:
+		return w.g.objs.GateXdp, w.nic.Attrs().Index
+	case onNIC:
+		return w.g.objs.GateNic, w.nic.Attrs().Index
+	case onLocal:
+		return w.g.objs.GateLocal, w.g.dev.inner
+	case onReleased:
+		return w.g.objs.GateReleased, w.g.dev.inner
+	default:
+		return w.g.objs.GatePod, w.podLink[p-onPod1+1].Attrs().Index
+	}
+}
+
+// run gives a frame to a program and returns its verdict and the frame that comes out.
+func (w *world) run(p program, frame []byte) (uint32, []byte) {
+	w.Helper()
+	r := w.runs(p, frame, 1)
+	return r.verdict, r.out
+}
+
+// wantRun also compares the verdict.
+func (w *world) wantRun(p program, frame []byte, verdict uint32) []byte {
+	w.Helper()
+	got, out := w.run(p, frame)
+	if got != verdict {
+		w.Fatalf("gate_%v: verdict %d, want %d, for\n%v", p, int32(got), int32(verdict), dump(frame))
+	}
+	return out
+}
+
+// untouched runs a frame that is to be passed as it is.
+func (w *world) untouched(p program, frame []byte) {
+	w.Helper()
+	next := tcxNext
+	if p == onXDP {
+		next = xdpPass
+	}
+	if out := w.wantRun(p, frame, next); !bytes.Equal(out, frame) {
+		w.Errorf("gate_%v: changed\n%x to\n%x", p, frame, out)
+	}
+}
+
+// result is what a test run gives.
+type result struct {
+	verdict uint32
+	out     []byte
+	took    time.Duration // for one packet, as the kernel measures it
+}
+
+// runs gives a frame to a program, the frame that comes out again, and so on: BPF_PROG_TEST_RUN with repeat. The
+// methods of ebpf.Program take either a context or the time.
+func (w *world) runs(p program, frame []byte, repeat uint32) result {
+	w.Helper()
+	prog, ifindex := w.prog(p)
+	out := make([]byte, len(frame)+256)
+	var ctx []byte
+	if p == onXDP {
+		md := struct{ data, dataEnd, dataMeta, ingressIfindex, rxQueue, egressIfindex uint32 }{dataEnd: uint32(len(frame)), ingressIfindex: uint32(ifindex)}
+		ctx = unsafe.Slice((*byte)(unsafe.Pointer(&md)), unsafe.Sizeof(md))
+	} else {
+		skb := struct { // the first fields of struct __sk_buff
+			_       [10]uint32
+			ifindex uint32
+		}{ifindex: uint32(ifindex)}
+		ctx = unsafe.Slice((*byte)(unsafe.Pointer(&skb)), unsafe.Sizeof(skb))
+	}
+	attr := struct { // union bpf_attr, BPF_PROG_TEST_RUN
+		fd, retval, sizeIn, sizeOut uint32
+		dataIn, dataOut             unsafe.Pointer
+		repeat, duration            uint32
+		ctxIn, ctxOut               uint32
+		ctxDataIn, ctxDataOut       unsafe.Pointer
+		flags, cpu, batch, _        uint32
+	}{fd: uint32(prog.FD()), sizeIn: uint32(len(frame)), sizeOut: uint32(len(out)), dataIn: unsafe.Pointer(&frame[0]), dataOut: unsafe.Pointer(&out[0]),
+		repeat: repeat, ctxIn: uint32(len(ctx)), ctxDataIn: unsafe.Pointer(&ctx[0])}
+	for {
+		err := inNamespace(w.ns, func() error {
+			_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_TEST_RUN, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+			if errno != 0 {
+				return errno
+			}
+			return nil
+		})
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			w.Fatalf("gate_%v: running a frame of %d bytes: %v", p, len(frame), err)
+		}
+		break
+	}
+	runtime.KeepAlive(frame)
+	runtime.KeepAlive(ctx)
+	return result{verdict: attr.retval, out: out[:attr.sizeOut], took: time.Duration(attr.duration)}
+}
+
+// flow returns the entry of a client's flow to a service.
+func (w *world) flow(from, to netip.AddrPort) (gateFlow, bool) {
+	w.Helper()
+	var f gateFlow
+	err := w.g.objs.Flows.Lookup(flowKey(from, to), &f)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return f, false
+	}
+	w.must(err)
+	return f, true
+}
+
+func flowKey(from, to netip.AddrPort) gateFlowKey {
+	return gateFlowKey{Client: toAddr(from.Addr()), Service: toAddr(to.Addr()), ClientPort: htons(from.Port()), ServicePort: htons(to.Port())}
+}
+
+// entries counts what is in a map.
+func entries[K, V any](w *world, m *ebpf.Map) int {
+	w.Helper()
+	var k K
+	var v V
+	n := 0
+	it := m.Iterate()
+	for it.Next(&k, &v) {
+		n++
+	}
+	w.must(it.Err())
+	return n
+}
+
+// parkedNow counts the entries of the three tables of parked SYNs.
+func (w *world) parkedNow() (syns, flows, sources int) {
+	w.Helper()
+	return entries[gateTicket, gateParked](w, w.g.objs.ParkedSyns), entries[gateFlowKey, gateParkedFlow](w, w.g.objs.ParkedFlows),
+		entries[gateSourceKey, uint32](w, w.g.objs.ParkedSources)
+}
+
+// wantParked compares them, and what the service says.
+func (w *world) wantParked(syns, sources int) {
+	w.Helper()
+	s, f, c := w.parkedNow()
+	if now := w.g.ServiceCounters(vip).ParkedNow; s != syns || f != syns || c != sources || int(now) != syns {
+		w.Errorf("parked: %d SYNs, %d flows, %d sources, the service says %d; want %d of %d sources", s, f, c, now, syns, sources)
+	}
+}
+
+func linkByName(t testing.TB, name string) netlink.Link {
+	t.Helper()
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}

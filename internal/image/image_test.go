@@ -1,0 +1,318 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+func tree(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "usr/bin"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "usr/bin/tool"), []byte("tool"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Join(dir, "usr/bin/tool"), 0o755|fs.ModeSetuid); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("usr/bin", filepath.Join(dir, "bin")); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func spec(base string) Spec {
+	return Spec{
+		Base: base,
+		Files: map[string]File{
+			"/etc/deep/file": {Data: []byte("data"), UID: 7, GID: 8},
+			"/srv":           {Mode: fs.ModeDir | fs.ModeSticky | 0o777},
+			"/link":          {Mode: fs.ModeSymlink | 0o777, Link: "/etc/deep/file"},
+		},
+		Entrypoint: []string{"/bin/tool"}, Cmd: []string{"serve"}, Env: []string{"A=b"}, ExposedPorts: []string{"80/tcp"},
+		User: "7:8", WorkingDir: "/srv", StopSignal: "SIGQUIT",
+	}
+}
+
+func members(t *testing.T, img v1.Image) map[string]tar.Header {
+	t.Helper()
+	layers, err := img.Layers()
+	if err != nil || len(layers) != 1 {
+		t.Fatalf("%d layers, %v", len(layers), err)
+	}
+	r, err := layers[0].Uncompressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	found := map[string]tar.Header{}
+	for tr := tar.NewReader(r); ; {
+		h, err := tr.Next()
+		if err == io.EOF {
+			return found
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		found[h.Name] = *h
+	}
+}
+
+func TestBuild(t *testing.T) {
+	img, err := Build(spec(tree(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := members(t, img)
+	for name, want := range map[string]tar.Header{
+		"usr/":          {Typeflag: tar.TypeDir, Mode: 0o755},
+		"usr/bin/tool":  {Typeflag: tar.TypeReg, Mode: 0o4755, Size: 4},
+		"bin":           {Typeflag: tar.TypeSymlink, Mode: 0o777, Linkname: "usr/bin"},
+		"etc/":          {Typeflag: tar.TypeDir, Mode: 0o755},
+		"etc/deep/":     {Typeflag: tar.TypeDir, Mode: 0o755},
+		"etc/deep/file": {Typeflag: tar.TypeReg, Mode: 0o644, Size: 4, Uid: 7, Gid: 8},
+		"srv/":          {Typeflag: tar.TypeDir, Mode: 0o1777},
+		"link":          {Typeflag: tar.TypeSymlink, Mode: 0o777, Linkname: "/etc/deep/file"},
+	} {
+		h, ok := got[name]
+		if !ok || h.Typeflag != want.Typeflag || h.Mode != want.Mode || h.Size != want.Size || h.Linkname != want.Linkname || !h.ModTime.Equal(epoch) {
+			t.Errorf("%s: got %+v", name, h)
+		}
+		if want.Uid != 0 && (h.Uid != want.Uid || h.Gid != want.Gid) {
+			t.Errorf("%s: owner %d:%d", name, h.Uid, h.Gid)
+		}
+	}
+	if _, ok := got["pipe"]; ok {
+		t.Error("a pipe is in the image")
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := config.Config
+	if fmt.Sprintf("%v %v %v %v %v %v %v %v", c.Entrypoint, c.Cmd, c.Env, c.User, c.WorkingDir, c.StopSignal, c.ExposedPorts, config.OS) !=
+		"[/bin/tool] [serve] ["+defaultPath+" A=b] 7:8 /srv SIGQUIT map[80/tcp:{}] linux" {
+		t.Errorf("config %+v", c)
+	}
+}
+
+// The same content has the same digest, wherever it lies and whenever it was written.
+func TestBuildIsDeterministic(t *testing.T) {
+	var digests []v1.Hash
+	for range 2 {
+		img, err := Build(spec(tree(t)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := img.Digest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		digests = append(digests, d)
+		time.Sleep(10 * time.Millisecond)
+	}
+	if digests[0] != digests[1] {
+		t.Errorf("two digests: %v", digests)
+	}
+}
+
+func TestBuildRefuses(t *testing.T) {
+	for want, s := range map[string]Spec{
+		"no file":                {},
+		"write an absolute path": {Files: map[string]File{"etc/x": {}}},
+		"is not possible":        {Files: map[string]File{"/dev/x": {Mode: fs.ModeDevice}}},
+		"no such file":           {Base: "/no/such/folder"},
+		"platform":               {Files: map[string]File{"/x": {}}, Platform: "a/b/c/d/e"},
+	} {
+		if _, err := Build(s); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+func TestTarball(t *testing.T) {
+	img, err := Build(Spec{Files: map[string]File{"/x": {Data: []byte("x")}}, Entrypoint: []string{"/x"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "image.tar")
+	if err := WriteFile(file, "wangell.local/test:v1", img); err != nil {
+		t.Fatal(err)
+	}
+	back, err := tarball.ImageFromPath(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, errA := img.ConfigName()
+	b, errB := back.ConfigName()
+	if errA != nil || errB != nil || a != b {
+		t.Errorf("wrote %v, read %v (%v, %v)", a, b, errA, errB)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil || !bytes.Contains(text, []byte("wangell.local/test:v1")) {
+		t.Errorf("the tarball does not name its image: %v", err)
+	}
+	bad := filepath.Join(t.TempDir(), "bad.tar")
+	if err := WriteFile(bad, "Not A Name", img); err == nil {
+		t.Error("a bad name was accepted")
+	}
+	if _, err := os.Stat(bad); err == nil {
+		t.Error("a file remains of what failed")
+	}
+}
+
+func TestHello(t *testing.T) {
+	img, err := Hello(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary := extract(t, img, "program")
+	out, err := exec.Command("ldd", binary).CombinedOutput()
+	if err == nil {
+		t.Errorf("the server is not static: %s", out)
+	}
+	port := freePort(t)
+	cmd := exec.Command(binary)
+	cmd.Env = []string{"PORT=" + port}
+	var text bytes.Buffer
+	cmd.Stdout = &text
+	begin := time.Now()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill() }()
+	address := "127.0.0.1:" + port
+	for {
+		c, err := net.Dial("tcp", address)
+		if err == nil {
+			_ = c.Close()
+			break
+		}
+		if time.Since(begin) > 20*time.Second {
+			t.Fatal(err)
+		}
+	}
+	t.Log("listens after", time.Since(begin))
+	for range 3 { // over one connection
+		resp, err := http.Get("http://" + address + "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusOK || !strings.HasPrefix(string(body), "Hello from Wangell\nyou are 127.0.0.1:") {
+			t.Errorf("%d %q %v", resp.StatusCode, body, err)
+		}
+	}
+	for request, want := range map[string]string{
+		"GET / HTTP/1.0\r\n\r\n":                              "Connection: close",
+		"GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n":    "Connection: keep-alive",
+		"GET / HTTP/1.1\r\nConnection: close\r\n\r\n":         "Connection: close",
+		"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n":                  "Connection: keep-alive",
+		"POST / HTTP/1.1\r\n\r\n":                             "",
+		strings.Repeat("x", 5000):                             "",
+		"GET / HTTP/1.1\r\n" + strings.Repeat("a: b\r\n", 65): "",
+	} {
+		if got := talk(t, address, request); (want == "") != (got == "") || !strings.Contains(got, want) {
+			t.Errorf("%.40q: answer %q, want %q in it", request, got, want)
+		}
+	}
+	begin = time.Now()
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	t.Log("ended after", time.Since(begin))
+	if got := text.String(); got != "hello: listening on port "+port+"\nhello: stopped\n" {
+		t.Errorf("it wrote %q", got)
+	}
+	cmd = exec.Command(binary)
+	cmd.Env = []string{"PORT=none"}
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "none") {
+		t.Errorf("bad port: %v, %s", err, out)
+	}
+}
+
+func extract(t *testing.T, img v1.Image, name string) string {
+	t.Helper()
+	layers, err := img.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := layers[0].Uncompressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	tr := tar.NewReader(r)
+	for {
+		h, err := tr.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Name == name {
+			break
+		}
+	}
+	data, err := io.ReadAll(tr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(file, data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+// talk sends a request, closes its side, and returns the whole answer.
+func talk(t *testing.T, address, request string) string {
+	t.Helper()
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.WriteString(c, request); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.(*net.TCPConn).CloseWrite()
+	answer, _ := io.ReadAll(c) // a reset ends it, too
+	return string(answer)
+}

@@ -1,0 +1,72 @@
+package image
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// Write writes img under the name tag as a tarball of the form that docker save writes and that
+// docker load, ctr image import and Import read.
+func Write(w io.Writer, tag string, img v1.Image) error {
+	ref, err := name.NewTag(tag)
+	if err != nil {
+		return fmt.Errorf("image name %q: %w", tag, err)
+	}
+	if err := tarball.Write(ref, img, w); err != nil {
+		return fmt.Errorf("write image %s: %w", tag, err)
+	}
+	return nil
+}
+
+// WriteFile is Write into a new file. On error no file remains.
+func WriteFile(file, tag string, img v1.Image) error {
+	f, err := os.Create(file)
+	if err != nil {
+		return fmt.Errorf("write image %s: %w", tag, err)
+	}
+	err = Write(f, tag, img)
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err != nil {
+		_ = os.Remove(file)
+	}
+	return err
+}
+
+// Import brings every image of a tarball (of docker save or an OCI layout) into containerd, in the
+// default namespace of c, and unpacks it, so that a container can start from it at once. It returns the
+// images' names. Images for another platform than this machine's are refused.
+func Import(ctx context.Context, c *client.Client, r io.Reader) ([]string, error) {
+	images, err := c.Import(ctx, r)
+	if err != nil {
+		return nil, fmt.Errorf("import image: %w", err)
+	}
+	var names []string
+	for _, i := range images {
+		if err := client.NewImage(c, i).Unpack(ctx, ""); err != nil {
+			return names, fmt.Errorf("import image: unpack %s: %w", i.Name, err)
+		}
+		names = append(names, i.Name)
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("import image: the tarball names no image: give it a tag when it is made")
+	}
+	return names, nil
+}
+
+// ImportImage is Import for an image in memory, under the name tag.
+func ImportImage(ctx context.Context, c *client.Client, tag string, img v1.Image) error {
+	r, w := io.Pipe()
+	go func() { _ = w.CloseWithError(Write(w, tag, img)) }()
+	defer r.Close()
+	_, err := Import(ctx, c, r)
+	return err
+}

@@ -1,0 +1,26 @@
+package instance
+
+import (
+	"context"
+	"maps"
+
+	"wangell.loutres.me/internal/buildinfo"
+	"wangell.loutres.me/internal/control"
+)
+
+// serveControl serves the control socket, until the instance ends.
+func (u *up) serveControl() error {
+	server, err := control.Serve(control.Config{
+		Path: u.controlSocket(), Services: u.controller, Log: u.Log,
+		Versions: func(ctx context.Context) map[string]string {
+			versions := map[string]string{"wangell": buildinfo.Version}
+			maps.Copy(versions, u.runtime.Versions(ctx))
+			return versions
+		},
+	})
+	if err != nil {
+		return err
+	}
+	u.stopParts = append(u.stopParts, server.Close)
+	return nil
+}

@@ -1,0 +1,85 @@
+package instance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/containerd/containerd/v2/client"
+
+	"wangell.loutres.me/internal/runtime/containerd"
+)
+
+// WithContainerd calls f with the containerd of an instance, in the namespace of the instance's images: the one that
+// a running instance uses; without one, that of c, which is started for the time of f if it would be an own one.
+func WithContainerd(ctx context.Context, c Config, log *slog.Logger, f func(*client.Client) error) (err error) {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	l, err := acquire(c)
+	if running := (*RunningError)(nil); errors.As(err, &running) {
+		kept, found, err := load(c.RunDir)
+		if err != nil {
+			return err
+		}
+		if !found {
+			return fmt.Errorf("%w: it is starting or ending: try again", running)
+		}
+		return withClient(socketOf(ctx, kept), f)
+	}
+	if err != nil {
+		return err
+	}
+	kept, killed, err := load(c.RunDir)
+	if err != nil {
+		return errors.Join(err, l.release())
+	}
+	if killed {
+		c = kept
+		// Pods of the instance that was killed may run: its containerd stays, for the next up to adopt.
+		defer func() { err = errors.Join(err, l.release()) }()
+	} else {
+		defer func() { err = errors.Join(err, l.remove()) }()
+	}
+	socket := socketOf(ctx, c)
+	if socket != containerd.OwnSocket(c.RunDir) {
+		return withClient(socket, f)
+	}
+	own, err := containerd.StartOwn(ctx, containerd.OwnConfig{StateDir: c.StateDir, RunDir: c.RunDir, Log: log})
+	if err != nil {
+		return err
+	}
+	err = withClient(own.Address(), f)
+	if killed {
+		own.Release()
+		return err
+	}
+	return errors.Join(err, own.Stop())
+}
+
+// socketOf returns the socket of the containerd that a configuration means now, as the runtime chooses it.
+func socketOf(ctx context.Context, c Config) string {
+	switch c.Containerd {
+	case ContainerdOwn:
+	case ContainerdAuto:
+		// An own one that runs was chosen when the machine's did not answer.
+		if _, err := containerd.Dial(ctx, containerd.OwnSocket(c.RunDir)); err == nil {
+			break
+		}
+		if _, err := containerd.Dial(ctx, containerd.SystemSocket); err == nil {
+			return containerd.SystemSocket
+		}
+	default:
+		return c.Containerd
+	}
+	return containerd.OwnSocket(c.RunDir)
+}
+
+func withClient(socket string, f func(*client.Client) error) error {
+	c, err := client.New(socket, client.WithDefaultNamespace(containerd.DefaultNamespace))
+	if err != nil {
+		return fmt.Errorf("containerd at %s: %w", socket, err)
+	}
+	return errors.Join(f(c), c.Close())
+}

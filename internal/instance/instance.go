@@ -1,0 +1,153 @@
+// Package instance runs one Wangell on a machine: it owns the run folder with its lock, key and
+// sockets, starts the parts (containerd, controller, daemon), and takes all of it down again, also
+// after an instance that was killed.
+package instance
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+)
+
+// Defaults of an instance's configuration.
+const (
+	DefaultRunDir         = "/run/wangell"
+	DefaultStateDir       = "/var/lib/wangell"
+	DefaultMetricsAddress = "127.0.0.1:9464"
+)
+
+// Default ranges: of the service addresses and of the pods' addresses.
+var (
+	DefaultAddresses    = netip.MustParsePrefix("10.46.100.0/24")
+	DefaultPodAddresses = netip.MustParsePrefix("10.46.128.0/17")
+)
+
+// How an instance finds its containerd; any other value is the path of a socket.
+const (
+	ContainerdAuto = "auto" // the machine's if it answers, else an own one
+	ContainerdOwn  = "own"
+)
+
+// Config is what an instance is made of. It is kept in the run folder, so that Down takes down what
+// Up made.
+type Config struct {
+	// RunDir holds what ends with the instance; it is what makes an instance one.
+	RunDir string `json:"runDir"`
+	// StateDir holds what is worth keeping: images, an own containerd's root, addresses, logs.
+	StateDir string `json:"stateDir"`
+	// Addresses is the range of service addresses, PodAddresses that of pods; IPv4.
+	Addresses    netip.Prefix `json:"addresses"`
+	PodAddresses netip.Prefix `json:"podAddresses"`
+	// Interfaces are the devices to which the gate is attached for clients on other machines; none means
+	// those with a default route.
+	Interfaces []string `json:"interfaces,omitempty"`
+	// XDPMode is auto, native, generic or off.
+	XDPMode string `json:"xdpMode"`
+	// Containerd is ContainerdAuto, ContainerdOwn or the path of a socket.
+	Containerd string `json:"containerd"`
+	// InsecureRegistries are registries that are spoken to in plain HTTP.
+	InsecureRegistries []string `json:"insecureRegistries,omitempty"`
+	// Netns is the inode of the network namespace in which the instance is; Up sets it.
+	Netns uint64 `json:"netns"`
+	// MetricsAddress is where Prometheus metrics are served, host:port; empty for nowhere.
+	MetricsAddress string `json:"metricsAddress,omitempty"`
+}
+
+// The files of a run folder.
+func (c Config) lockFile() string      { return filepath.Join(c.RunDir, "lock") }
+func (c Config) configFile() string    { return filepath.Join(c.RunDir, "instance.json") }
+func (c Config) keyFile() string       { return filepath.Join(c.RunDir, "wire.key") }
+func (c Config) daemonSocket() string  { return filepath.Join(c.RunDir, "daemon.sock") }
+func (c Config) controlSocket() string { return ControlSocket(c.RunDir) }
+
+// ControlSocket is the path of the unix socket on which the instance of a run folder is controlled.
+func ControlSocket(runDir string) string { return filepath.Join(runDir, "control.sock") }
+
+// maxSocketPath is the longest path of a unix socket: sun_path without its final NUL (unix(7)).
+const maxSocketPath = 107
+
+// Validate tells what in the configuration cannot work, naming the flag.
+func (c Config) Validate() error {
+	var errs []error
+	for _, dir := range []struct{ flag, path string }{{"--run-dir", c.RunDir}, {"--state-dir", c.StateDir}} {
+		if !filepath.IsAbs(dir.path) || dir.path == "/" {
+			errs = append(errs, fmt.Errorf("%s %q: want an absolute path of a folder for Wangell alone", dir.flag, dir.path))
+		}
+	}
+	if n := len(c.controlSocket()); n > maxSocketPath {
+		errs = append(errs, fmt.Errorf("--run-dir %s: sockets in it would have paths of %d bytes, Linux allows %d: use a shorter one", c.RunDir, n, maxSocketPath))
+	}
+	for _, r := range []struct {
+		flag   string
+		prefix netip.Prefix
+	}{{"--addresses", c.Addresses}, {"--pod-addresses", c.PodAddresses}} {
+		switch {
+		case !r.prefix.IsValid() || !r.prefix.Addr().Is4():
+			errs = append(errs, fmt.Errorf("%s %s: want an IPv4 range, such as %s", r.flag, r.prefix, DefaultAddresses))
+		case r.prefix != r.prefix.Masked():
+			errs = append(errs, fmt.Errorf("%s %s: host bits are set: want %s", r.flag, r.prefix, r.prefix.Masked()))
+		case r.prefix.Bits() < 8 || r.prefix.Bits() > 30:
+			errs = append(errs, fmt.Errorf("%s %s: want a range between /8 and /30", r.flag, r.prefix))
+		}
+	}
+	if c.Addresses.IsValid() && c.PodAddresses.IsValid() && c.Addresses.Overlaps(c.PodAddresses) {
+		errs = append(errs, fmt.Errorf("--addresses %s and --pod-addresses %s overlap: choose ranges apart", c.Addresses, c.PodAddresses))
+	}
+	switch c.XDPMode {
+	case "auto", "native", "generic", "off":
+	default:
+		errs = append(errs, fmt.Errorf("--xdp-mode %q: want auto, native, generic or off", c.XDPMode))
+	}
+	if c.Containerd != ContainerdAuto && c.Containerd != ContainerdOwn && !filepath.IsAbs(c.Containerd) {
+		errs = append(errs, fmt.Errorf("--containerd %q: want auto, own or the absolute path of a socket", c.Containerd))
+	}
+	return errors.Join(errs...)
+}
+
+// save keeps the configuration in the run folder.
+func (c Config) save() error {
+	data, err := json.MarshalIndent(c, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode configuration: %w", err)
+	}
+	return writeFile(c.configFile(), append(data, '\n'))
+}
+
+// load returns the configuration kept in a run folder; found is false when there is none.
+func load(runDir string) (c Config, found bool, err error) {
+	file := Config{RunDir: runDir}.configFile()
+	data, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Config{}, false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &c)
+	}
+	if err != nil {
+		return Config{}, false, fmt.Errorf("configuration of the instance: %s: %w", file, err)
+	}
+	// The folder may have been reached by another path then.
+	c.RunDir = runDir
+	return c, true, nil
+}
+
+// writeFile puts a file of mode 0600 in place at once, so that no reader sees half of it.
+func writeFile(path string, data []byte) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(data)
+	if closeErr := tmp.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), path)
+}

@@ -1,0 +1,195 @@
+package instance
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// RunningError: the run folder belongs to an instance that runs.
+type RunningError struct {
+	RunDir string
+	// PID is the process of the instance; 0 if it is not visible from here.
+	PID int
+}
+
+// Error implements error.
+func (e *RunningError) Error() string {
+	if e.PID == 0 {
+		return fmt.Sprintf("%s belongs to an instance that runs: stop it, or give another --run-dir", e.RunDir)
+	}
+	return fmt.Sprintf("%s belongs to an instance that runs (pid %d): stop it with 'wangell down', or give another --run-dir", e.RunDir, e.PID)
+}
+
+// lock is the exclusive right to a run folder. The kernel gives it back when the process ends, however
+// it ends.
+type lock struct{ file *os.File }
+
+// acquire locks a run folder, which it makes if need be (mode 0700). The error is a *RunningError when
+// another process has the lock.
+func acquire(c Config) (*lock, error) {
+	for {
+		l, err := tryAcquire(c)
+		if err != nil || l != nil {
+			return l, err
+		}
+	}
+}
+
+// tryAcquire returns nil when the file was removed by its last owner between opening and locking.
+func tryAcquire(c Config) (*lock, error) {
+	if err := os.MkdirAll(c.RunDir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the run folder: %w", err)
+	}
+	f, err := os.OpenFile(c.lockFile(), os.O_RDWR|os.O_CREATE, 0o600)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the lock of the run folder: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+		pid, _ := holder(c)
+		return nil, &RunningError{RunDir: c.RunDir, PID: pid}
+	}
+	mine, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock of the run folder: %w", err)
+	}
+	if there, err := os.Stat(f.Name()); err != nil || !os.SameFile(mine, there) {
+		f.Close()
+		return nil, nil
+	}
+	// The number is for people; the program asks the kernel (holder).
+	pid := strconv.Itoa(os.Getpid()) + "\n"
+	if err := errors.Join(f.Truncate(0), writeAt(f, pid)); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("write %s: %w", f.Name(), err)
+	}
+	return &lock{f}, nil
+}
+
+func writeAt(f *os.File, s string) error {
+	_, err := f.WriteAt([]byte(s), 0)
+	return err
+}
+
+// release gives the lock back and leaves the folder.
+func (l *lock) release() error { return l.file.Close() }
+
+// remove removes the run folder and gives the lock back; the lock's file goes last, so that nobody gets
+// a folder that is half gone. What is mounted in the folder is not touched but an error.
+func (l *lock) remove() error {
+	dir := filepath.Dir(l.file.Name())
+	err := removeContents(dir, l.file.Name())
+	if err == nil {
+		err = errors.Join(os.Remove(l.file.Name()), os.Remove(dir))
+	}
+	return errors.Join(err, l.file.Close())
+}
+
+// removeContents empties a folder but for one file. It stays on the folder's own file system: emptying
+// what is mounted below would remove what is not ours.
+func removeContents(dir, except string) error {
+	var home unix.Stat_t
+	if err := unix.Lstat(dir, &home); err != nil {
+		return fmt.Errorf("remove %s: %w", dir, err)
+	}
+	err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if st.Dev != home.Dev {
+			return fmt.Errorf("%s is still mounted", path)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", dir, err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", dir, err)
+	}
+	for _, e := range entries {
+		if path := filepath.Join(dir, e.Name()); path != except {
+			if err := os.RemoveAll(path); err != nil {
+				return fmt.Errorf("remove %s: %w", path, err)
+			}
+		}
+	}
+	return nil
+}
+
+// holder returns the process that holds the lock of a run folder, as the kernel tells (proc_locks(5)):
+// 0 when nobody does. The pid that stands in the file is not trusted.
+func holder(c Config) (int, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(c.lockFile(), &st); err != nil {
+		if errors.Is(err, unix.ENOENT) {
+			return 0, nil
+		}
+		return 0, fmt.Errorf("lock of the run folder: %w", err)
+	}
+	f, err := os.Open("/proc/locks")
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if pid, inode := parseFlock(s.Text()); inode == st.Ino && pid > 0 && hasOpen(pid, &st) {
+			return pid, nil
+		}
+	}
+	return 0, nil
+}
+
+// parseFlock reads a line of /proc/locks: "1: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF" gives 1234 and
+// 567; other kinds of lock give 0. A line of a waiting process has "->" in its second field.
+func parseFlock(line string) (pid int, inode uint64) {
+	fields := strings.Fields(line)
+	if len(fields) < 6 || fields[1] != "FLOCK" || fields[3] != "WRITE" {
+		return 0, 0
+	}
+	pid, err := strconv.Atoi(fields[4])
+	if err != nil {
+		return 0, 0
+	}
+	device := strings.Split(fields[5], ":")
+	if inode, err = strconv.ParseUint(device[len(device)-1], 10, 64); err != nil {
+		return 0, 0
+	}
+	return pid, inode
+}
+
+// hasOpen tells whether a process has a file open. Inode numbers repeat from one file system to the next,
+// and the device number in /proc/locks is not always that of stat(2) (btrfs).
+func hasOpen(pid int, file *unix.Stat_t) bool {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return false
+	}
+	for _, e := range entries {
+		var st unix.Stat_t
+		if unix.Stat(filepath.Join(dir, e.Name()), &st) == nil && st.Dev == file.Dev && st.Ino == file.Ino {
+			return true
+		}
+	}
+	return false
+}

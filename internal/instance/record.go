@@ -1,0 +1,33 @@
+package instance
+
+import (
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// parseRecord reads a line of slog's JSON handler. Its time is left out: the reader's is as good.
+func parseRecord(line []byte) (slog.Level, string, []slog.Attr) {
+	text := strings.TrimRight(string(line), "\r\n")
+	var fields map[string]any
+	if json.Unmarshal(line, &fields) != nil {
+		return slog.LevelError, text, nil
+	}
+	message, isText := fields[slog.MessageKey].(string)
+	name, _ := fields[slog.LevelKey].(string)
+	var level slog.Level
+	if !isText || level.UnmarshalText([]byte(name)) != nil {
+		return slog.LevelError, text, nil
+	}
+	var attrs []slog.Attr
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		switch key {
+		case slog.TimeKey, slog.LevelKey, slog.MessageKey:
+		default:
+			attrs = append(attrs, slog.Any(key, fields[key]))
+		}
+	}
+	return level, message, attrs
+}

@@ -1,0 +1,29 @@
+package instance
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"wangell.loutres.me/internal/doctor"
+)
+
+// checkRights tells, one line each, what the machine lacks that an instance needs.
+func checkRights(ctx context.Context, c Config) error {
+	opt := doctor.Options{RequiredOnly: true}
+	if c.Containerd != ContainerdAuto && c.Containerd != ContainerdOwn {
+		opt.ContainerdAddress = c.Containerd
+	}
+	bad := doctor.Bad(doctor.Run(ctx, opt))
+	if len(bad) == 0 {
+		return nil
+	}
+	var lines []string
+	for _, check := range bad {
+		lines = append(lines, check.Line())
+		if check.Name == doctor.RootCheck {
+			break // without root nothing else works, and nobody asked for the consequences
+		}
+	}
+	return errors.New("this machine cannot run an instance:\n  " + strings.Join(lines, "\n  ") + "\nSee 'wangell doctor'.")
+}

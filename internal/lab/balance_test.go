@@ -1,0 +1,108 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestBusiest(t *testing.T) {
+	for _, c := range []struct {
+		counts map[string]int
+		want   float64
+	}{
+		{map[string]int{"a": 10, "b": 10}, 1},
+		{map[string]int{"a": 10, "b": 0, "c": 0, "d": 0, "e": 0}, 5},
+		{map[string]int{"a": 3, "b": 1}, 1.5},
+		{map[string]int{"a": 0}, 1},
+		{nil, 1},
+	} {
+		if got := busiest(c.counts); got != c.want {
+			t.Errorf("%v: %v, want %v", c.counts, got, c.want)
+		}
+	}
+}
+
+// TestPatterns has every pattern use connections as its name says. Each connection has another of 5 pods.
+func TestPatterns(t *testing.T) {
+	pods := []string{"p0", "p1", "p2", "p3", "p4"}
+	var next, asked atomic.Int64
+	type podKey struct{}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		w.Header().Set("Served-By", r.Context().Value(podKey{}).(string))
+	}))
+	server.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+		return context.WithValue(ctx, podKey{}, pods[next.Add(1)%5])
+	}
+	server.Start()
+	defer server.Close()
+	var d net.Dialer
+	for _, p := range BalancePatterns {
+		asked.Store(0)
+		s := runPattern(t.Context(), p, d.DialContext, server.Listener.Addr().String(), pods, 300*time.Millisecond)
+		requests, connections := 0, 0
+		for _, pod := range pods {
+			requests, connections = requests+s.Requests[pod], connections+s.Connections[pod]
+		}
+		if s.Failed > 0 || requests == 0 || int64(requests) != asked.Load() || len(s.Requests) != 5 || s.perSecond() <= 0 {
+			t.Errorf("%s: %+v; the server was asked %d times", p.Key, s, asked.Load())
+		}
+		threads := p.Clients * p.Threads
+		switch {
+		case p.NewConnection && connections != requests:
+			t.Errorf("%s: %d connections for %d requests", p.Key, connections, requests)
+		case p.OwnConnection && connections != threads:
+			t.Errorf("%s: %d connections of %d threads", p.Key, connections, threads)
+		case !p.NewConnection && connections > threads:
+			t.Errorf("%s: %d connections of %d threads", p.Key, connections, threads)
+		}
+	}
+}
+
+func TestPatternErrors(t *testing.T) {
+	refuse := func(context.Context, string, string) (net.Conn, error) {
+		time.Sleep(time.Millisecond)
+		return nil, fmt.Errorf("no way")
+	}
+	s := runPattern(t.Context(), BalancePatterns[0], refuse, "192.0.2.1:80", []string{"a"}, 50*time.Millisecond)
+	if s.Failed == 0 || len(s.Errors) == 0 || len(s.Errors) > tallyErrors || s.Requests["a"] != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestBalanceReport(t *testing.T) {
+	cfg, err := BalanceConfig{Cluster: "x", Quick: true}.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var samples []BalanceSample
+	for i, p := range BalancePatterns {
+		for _, mode := range inTurn(cfg.Modes, i) {
+			s := BalanceSample{Mode: mode, Pattern: p.Key, Seconds: 2, Requests: map[string]int{"a": 100, "b": 100, "c": 100, "d": 100, "e": 100}, Connections: map[string]int{"a": 1}}
+			if mode == ModeNftables {
+				s.Requests["a"] += 500
+			}
+			samples = append(samples, s)
+		}
+	}
+	r := balanceReport(cfg, samples)
+	for key, want := range map[string]float64{"pool_20_busiest_over_mean_nftables": 3, "pool_20_busiest_over_mean_wangell": 1, "one_connection_req_per_s_wangell": 250} {
+		if got := r.Summary.Get(key); got != want {
+			t.Errorf("%s = %v, want %v", key, got, want)
+		}
+	}
+	if err := r.Write(t.TempDir()); err != nil {
+		t.Error(err)
+	}
+	for _, bad := range []BalanceConfig{{}, {Cluster: "x", Modes: []string{"direct"}}, {Cluster: "x", Time: -1}} {
+		if _, err := bad.withDefaults(); err == nil {
+			t.Errorf("%+v was accepted", bad)
+		}
+	}
+}

@@ -1,0 +1,58 @@
+package lab
+
+import (
+	"bufio"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/buildinfo"
+)
+
+// MachineVersions names this program and the machine, for reports.
+func MachineVersions() map[string]string {
+	info := buildinfo.Get()
+	v := map[string]string{"wangell": info.Version, "go": info.Go, "architecture": info.Arch, "cores": strconv.Itoa(runtime.NumCPU())}
+	if info.Commit != "" {
+		v["commit"] = info.Commit
+	}
+	var uts unix.Utsname
+	if unix.Uname(&uts) == nil {
+		v["kernel"] = unix.ByteSliceToString(uts.Release[:])
+	}
+	if model := field("/proc/cpuinfo", "model name"); model != "" {
+		v["cpu"] = model
+	}
+	if name := strings.Trim(field("/etc/os-release", "PRETTY_NAME"), `"`); name != "" {
+		v["distribution"] = name
+	}
+	return v
+}
+
+// field returns the first value of a key in a file of lines "key : value" or "key=value"; empty if there is none.
+func field(file, key string) string {
+	f, err := os.Open(file)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if i := strings.IndexAny(lines.Text(), ":="); i >= 0 && strings.TrimSpace(lines.Text()[:i]) == key {
+			return strings.TrimSpace(lines.Text()[i+1:])
+		}
+	}
+	return ""
+}
+
+// loadAverage returns the machine's load over the last minute, as /proc/loadavg has it: what else ran meanwhile.
+func loadAverage() string {
+	data, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return ""
+	}
+	load, _, _ := strings.Cut(string(data), " ")
+	return load
+}

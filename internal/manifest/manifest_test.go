@@ -1,0 +1,332 @@
+package manifest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"wangell.loutres.me/api/v1alpha1"
+)
+
+// write makes files in a new folder and returns the folder.
+func write(t testing.TB, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// doc is a document with a name and the fields of a spec, in one line.
+func doc(name, spec string) string {
+	return fmt.Sprintf("{apiVersion: wangell.loutres.me/v1alpha1, kind: WangellService, metadata: {name: %s}, spec: {%s}}\n", name, spec)
+}
+
+const hello = "image: wangell.local/hello:v1, port: 80"
+
+func load(t *testing.T, stdin string, sources ...string) (Set, error) {
+	t.Helper()
+	return Load(t.Context(), sources, strings.NewReader(stdin))
+}
+
+func names(set []*v1alpha1.WangellService) string {
+	var all []string
+	for _, s := range set {
+		all = append(all, s.Namespace+"/"+s.Name)
+	}
+	return strings.Join(all, " ")
+}
+
+func TestLoadSources(t *testing.T) {
+	dir := write(t, map[string]string{
+		"b.yaml": doc("b2", hello) + "---\n# nothing here\n---\n" + doc("b1", hello),
+		"a.yml":  "\ufeff" + doc("a", hello),
+		"c.json": `{"apiVersion": "wangell.loutres.me/v1alpha1", "kind": "WangellService",
+	"metadata": {"name": "c", "annotations": {"note": "\ud83d\ude00"}}, "spec": {"image": "wangell.local\/hello:v1", "port": 80}}
+	{"apiVersion": "wangell.loutres.me/v1alpha1", "kind": "WangellService", "metadata": {"name": "c2"}, "spec": {"image": "a/b", "port": 80}}`,
+		"ignored.txt":  "%",
+		".hidden.yaml": "%",
+	})
+	if err := os.Mkdir(filepath.Join(dir, "folder.yaml"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// A file that is named again, also by another way, counts once.
+	set, err := load(t, `{"apiVersion": "wangell.loutres.me/v1alpha1", "kind": "WangellService", "metadata": {"name": "z", "namespace": "a", "labels": {"x": "\ud83d\ude00"}}, "spec": {"image": "a/b", "port": 80}}`,
+		dir, filepath.Join(dir, ".", "a.yml"), "-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := names(set), "a/z default/a default/b1 default/b2 default/c default/c2"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got := set.Get("default/c"); got == nil || got.Annotations["note"] != "\U0001f600" || got.Spec.Image != "wangell.local/hello:v1" {
+		t.Errorf("got %+v", got)
+	}
+	if set.Get("a/z").Labels["x"] != "\U0001f600" || set.Get("default/z") != nil || set.Get("x") != nil {
+		t.Error("Get is wrong")
+	}
+	if s := set.Get("default/a"); s.Spec.TargetPort != 80 || s.Spec.IdleTimeout != 300 {
+		t.Errorf("without defaults: %+v", s.Spec)
+	}
+}
+
+func TestLoadEveryField(t *testing.T) {
+	set, err := load(t, `
+apiVersion: wangell.loutres.me/v1alpha1
+kind: WangellService
+metadata:
+  name: all
+  namespace: team
+  creationTimestamp: null
+  managedFields: [{manager: kubectl, time: "2024-11-16T16:29:14Z", fieldsV1: {"f:spec": {".": {}}}}]
+spec: &spec
+  image: "registry.example.com/app:v1"
+  port: 0x50
+  targetPort: 8_080
+  idleTimeout: 1
+  address: 10.46.100.9
+  imagePullPolicy: Never
+  command: &words [a, "8080", 2024-11-16]
+  args: *words
+  workingDir: /srv
+  env:
+  - {name: A, value: "yes"}
+  - name: B
+    value: |
+      two
+      lines
+  resources: {limits: {cpu: 0.5, memory: 64Mi}, requests: {cpu: 100m}}
+  volumes:
+  - name: data
+    hostPath: {path: /srv, type: Directory}
+  - name: tmp
+    emptyDir: {medium: Memory, sizeLimit: 1e6}
+  volumeMounts:
+  - &mount {name: data, mountPath: /data, readOnly: true}
+  - {<<: *mount, mountPath: /data2}
+  securityContext: {runAsUser: 0, capabilities: {drop: [ALL]}}
+  wakeTimeout: 5
+  terminationGracePeriodSeconds: 0
+  maxParked: 7
+status: {replicas: many, unknown: [1]}
+`, "-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := set[0].Spec
+	if s.Port != 80 || s.TargetPort != 8080 || *s.TerminationGracePeriodSeconds != 0 || s.MaxParked != 7 || s.MaxParkedPerSource != 7 ||
+		*s.SecurityContext.RunAsUser != 0 || s.SecurityContext.Capabilities.Drop[0] != "ALL" {
+		t.Errorf("got %+v", s)
+	}
+	if want := []string{"a", "8080", "2024-11-16"}; !reflect.DeepEqual(s.Command, want) || !reflect.DeepEqual(s.Args, want) {
+		t.Errorf("got %q and %q", s.Command, s.Args)
+	}
+	if s.Env[1].Value != "two\nlines\n" || s.Resources.Limits.Cpu().MilliValue() != 500 || s.Volumes[1].EmptyDir.SizeLimit.Value() != 1e6 {
+		t.Errorf("got %+v", s)
+	}
+	if m := s.VolumeMounts[1]; !reflect.DeepEqual(m, corev1.VolumeMount{Name: "data", MountPath: "/data2", ReadOnly: true}) {
+		t.Errorf("merged: %+v", m)
+	}
+	if !reflect.DeepEqual(set[0].Status, v1alpha1.WangellServiceStatus{}) {
+		t.Errorf("status is read: %+v", set[0].Status)
+	}
+	if got := string(set[0].ManagedFields[0].FieldsV1.GetRawBytes()); got != `{"f:spec":{".":{}}}` {
+		t.Errorf("managed fields: %s", got)
+	}
+}
+
+// TestEveryTypeCanBeRead walks all types of a manifest; the decoder panics at one that it does not know.
+func TestEveryTypeCanBeRead(t *testing.T) {
+	seen := map[reflect.Type]bool{}
+	var walk func(typ reflect.Type, path string)
+	walk = func(typ reflect.Type, path string) {
+		if seen[typ] || isLeaf(typ) {
+			return
+		}
+		seen[typ] = true
+		switch typ.Kind() {
+		case reflect.Struct:
+			for name, index := range fieldsOf(typ).byName {
+				walk(typ.FieldByIndex(index).Type, path+"."+name)
+			}
+		case reflect.Map:
+			if typ.Key().Kind() != reflect.String {
+				t.Errorf("%s: keys are %s", path, typ.Key())
+			}
+			walk(typ.Elem(), path+"[]")
+		case reflect.Pointer, reflect.Slice:
+			walk(typ.Elem(), path+"[]")
+		case reflect.String, reflect.Bool, reflect.Int32, reflect.Int64:
+		default:
+			t.Errorf("%s: %s cannot be read", path, typ)
+		}
+	}
+	walk(reflect.TypeFor[v1alpha1.WangellService](), "")
+	if len(seen) < 50 {
+		t.Errorf("only %d types", len(seen))
+	}
+}
+
+func TestTogether(t *testing.T) {
+	dir := write(t, map[string]string{
+		"a.yaml": doc("one", hello+", address: 10.46.100.5") + "---\n" + doc("two", hello+", address: 10.46.100.6"),
+		"b.yaml": "# a comment\n" + doc("one", hello),
+		"c.yaml": doc("three", hello+", address: 10.46.100.5") + "---\n" + doc("four", "image: a/b, port: 81, address: 10.46.100.6"),
+		"d.yaml": doc("five", "image: a/b"),
+	})
+	set, err := load(t, "", dir)
+	if set != nil {
+		t.Errorf("a set in spite of errors: %v", names(set))
+	}
+	want := strings.ReplaceAll(`D/b.yaml:2:82: metadata.name: service default/one is already written at D/a.yaml:1: write another name or namespace, or remove one of the two
+D/c.yaml:1:147: spec.address: 10.46.100.5:80 is already the service address of default/one at D/a.yaml:1: write another address, or leave it out
+D/c.yaml:3:127: spec.address: 10.46.100.6 is already the address of default/two at D/a.yaml:3, and an address belongs to one service: write another address, or leave it out
+D/d.yaml:1:89: spec.port: missing: write the port that clients use, for example port: 80`, "D/", dir+"/")
+	if err == nil || err.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+	var one *Error
+	if !errors.As(err, &one) || one.Line != 2 || one.Field != "metadata.name" {
+		t.Errorf("errors.As: %+v", one)
+	}
+	// The same name in another namespace is another service.
+	other := strings.Replace(doc("one", hello), "name: one", "name: one, namespace: team", 1)
+	if set, err := load(t, doc("one", hello)+"---\n"+other, "-"); err != nil || len(set) != 2 {
+		t.Errorf("got %v, %v", set, err)
+	}
+}
+
+func TestLoadLimits(t *testing.T) {
+	dir := write(t, map[string]string{"big.yaml": strings.Repeat("#", maxFileSize+1), "fits.yaml": doc("a", hello) + strings.Repeat("#", 1<<20)})
+	if _, err := load(t, "", filepath.Join(dir, "big.yaml")); err == nil || !strings.Contains(err.Error(), "big.yaml: is larger than 10 MiB: split it") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := load(t, "", filepath.Join(dir, "fits.yaml")); err != nil {
+		t.Error(err)
+	}
+	bombs := map[string]string{
+		"nested":   "a: &a [x,x,x,x,x,x,x,x,x,x]\n",
+		"cycle":    "x: &x {labels: *x}\n",
+		"in spec":  "x: &x\n  name: a\n  managedFields:\n  - fieldsV1: *x\n",
+		"merge me": "m0: &m0 {a: b}\n",
+	}
+	for i := 'b'; i <= 'k'; i++ {
+		bombs["nested"] += fmt.Sprintf("%c: &%c [%s]\n", i, i, strings.TrimSuffix(strings.Repeat("*"+string(i-1)+",", 10), ","))
+	}
+	for i := 1; i < 200; i++ {
+		bombs["merge me"] += fmt.Sprintf("m%d: &m%d {<<: [*m%d, *m%d]}\n", i, i, i-1, i-1)
+	}
+	use := map[string]string{"nested": "{managedFields: [{fieldsV1: {a: *k}}]}", "cycle": "{managedFields: [{fieldsV1: *x}]}", "in spec": "*x", "merge me": "{labels: *m199}"}
+	for name, anchors := range bombs {
+		text := "apiVersion: wangell.loutres.me/v1alpha1\nkind: WangellService\n" + anchors + "metadata: " + use[name] + "\nspec: {image: a/b, port: 80}\n"
+		begin := time.Now()
+		_, err := load(t, text, "-")
+		if err == nil || !strings.Contains(err.Error(), "too many aliases, or an alias inside itself") {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if took := time.Since(begin); took > 5*time.Second {
+			t.Errorf("%s: took %s", name, took)
+		}
+	}
+	// A great mapping is looked through in a time that grows with its size, and errors are bounded.
+	var labels strings.Builder
+	for i := range 300_000 {
+		fmt.Fprintf(&labels, "k%d: 1, k%d: 1,", i, i)
+	}
+	begin := time.Now()
+	_, err := load(t, strings.Replace(doc("a", hello), "name: a", "name: a, labels: {"+labels.String()+"}", 1), "-")
+	var all Errors
+	if !errors.As(err, &all) || len(all) != maxErrors {
+		t.Errorf("got %d errors", len(all))
+	}
+	if took := time.Since(begin); took > 30*time.Second {
+		t.Errorf("took %s", took)
+	}
+}
+
+func TestLoadStdin(t *testing.T) {
+	r := NewReader([]string{"-", "-"}, strings.NewReader(doc("a", hello)))
+	for range 2 { // it is remembered
+		if set, err := r.Load(t.Context()); err != nil || names(set) != "default/a" {
+			t.Fatalf("got %v, %v", names(set), err)
+		}
+	}
+	if _, err := Load(t.Context(), []string{"-"}, nil); err == nil || err.Error() != "standard input: there is none: name a file" {
+		t.Errorf("got %v", err)
+	}
+	// One that never ends does not hold up the end of the program.
+	ctx, cancel := context.WithCancel(t.Context())
+	never, writer := io.Pipe()
+	defer writer.Close()
+	go func() {
+		_, _ = writer.Write([]byte("apiVersion"))
+		cancel()
+	}()
+	if _, err := Load(ctx, []string{"-"}, never); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestDiff(t *testing.T) {
+	set := func(text string) Set {
+		s, err := load(t, text, "-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	old := set(doc("a", hello) + "---\n" + doc("b", hello) + "---\n" + doc("c", hello+", resources: {limits: {cpu: 1}}") + "---\n" + doc("e", hello))
+	now := set(doc("b", hello+", idleTimeout: 5") + "---\n" + doc("c", hello+", targetPort: 80, resources: {limits: {cpu: 1000m}}") + "---\n" + doc("d", hello) + "---\n" + doc("f", hello))
+	added, changed, removed := Diff(old, now)
+	if names(added) != "default/d default/f" || names(changed) != "default/b" || names(removed) != "default/a default/e" {
+		t.Errorf("added %s, changed %s, removed %s", names(added), names(changed), names(removed))
+	}
+	if changed[0].Spec.IdleTimeout != 5 {
+		t.Error("changed has the old service")
+	}
+	if added, changed, removed := Diff(nil, old); len(added) != 4 || len(changed)+len(removed) != 0 {
+		t.Error("from nothing: not all are added")
+	}
+}
+
+// BenchmarkLoad10k loads one file with 10,000 services.
+func BenchmarkLoad10k(b *testing.B) {
+	var text strings.Builder
+	for i := range 10_000 {
+		fmt.Fprintf(&text, `apiVersion: wangell.loutres.me/v1alpha1
+kind: WangellService
+metadata:
+  name: service-%d
+spec:
+  image: registry.example.com/app:v%d
+  targetPort: 8080
+  port: 80
+  idleTimeout: 1800
+  env:
+    - name: LOG_LEVEL
+      value: info
+  resources: {limits: {cpu: 500m, memory: 64Mi}}
+---
+`, i, i)
+	}
+	file := filepath.Join(write(b, map[string]string{"all.yaml": text.String()}), "all.yaml")
+	b.SetBytes(int64(text.Len()))
+	b.ReportAllocs()
+	for b.Loop() {
+		set, err := Load(context.Background(), []string{file}, nil)
+		if err != nil || len(set) != 10_000 {
+			b.Fatal(len(set), err)
+		}
+	}
+}

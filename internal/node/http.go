@@ -1,0 +1,70 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// headerTimeout bounds how long a client of the metrics may take for its request's header.
+const headerTimeout = 5 * time.Second
+
+// serveHTTP serves metrics and health where the configuration says. The returned function ends it.
+func (d *daemon) serveHTTP() (stop func(), err error) {
+	var listeners []net.Listener
+	if d.cfg.MetricsSocket != "" {
+		if err := os.Remove(d.cfg.MetricsSocket); err != nil && !os.IsNotExist(err) {
+			return nil, fmt.Errorf("removing an old metrics socket: %w", err)
+		}
+		l, err := net.Listen("unix", d.cfg.MetricsSocket)
+		if err != nil {
+			return nil, fmt.Errorf("serving metrics: %w", err)
+		}
+		listeners = append(listeners, l)
+	}
+	if d.cfg.MetricsAddress != "" {
+		l, err := net.Listen("tcp", d.cfg.MetricsAddress)
+		if err != nil {
+			for _, l := range listeners {
+				l.Close()
+			}
+			return nil, fmt.Errorf("serving metrics and health: %w", err)
+		}
+		listeners = append(listeners, l)
+	}
+	srv := &http.Server{Handler: d.handler(), ReadHeaderTimeout: headerTimeout}
+	for _, l := range listeners {
+		go func() {
+			if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				d.log.Error("metrics and health cannot be served", "address", l.Addr(), "error", err)
+			}
+		}()
+	}
+	return func() { _ = srv.Close() }, nil
+}
+
+func (d *daemon) handler() http.Handler {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(newCollector(d))
+	// The daemon's own process, apart from that of the controller.
+	reg.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{Namespace: "wangell_daemon"}))
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
+		select {
+		case <-d.tabled:
+			fmt.Fprintln(w, "ok")
+		default:
+			http.Error(w, "no table of services has come from the controller yet", http.StatusServiceUnavailable)
+		}
+	})
+	return mux
+}

@@ -1,0 +1,209 @@
+package node
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netns"
+
+	"wangell.loutres.me/internal/wire"
+)
+
+// A count is told when it changes, once more when it has not changed for a while, and then no more.
+func TestLoadIsDue(t *testing.T) {
+	var l told
+	var got []int
+	for i, open := range []uint32{0, 0, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 0, 0} {
+		if l.due(open) {
+			got = append(got, i)
+		}
+	}
+	if want := []int{0, 2, 5, 5 + loadAgain, 16}; !slices.Equal(got, want) {
+		t.Errorf("told at %v, want %v", got, want)
+	}
+	// A new session is told what is there, even if that is nothing.
+	l = told{}
+	if !l.due(0) {
+		t.Error("a new session is told nothing")
+	}
+}
+
+// What is an edge node's own is never taken for that of others, also when it was closed while the count was on its way.
+func TestOthersFlows(t *testing.T) {
+	var r readings
+	for _, c := range []struct{ all, own, want uint32 }{
+		{0, 0, 0},
+		{10, 0, 10},  // all are others'
+		{30, 10, 20}, // some are
+		{10, 12, 0},  // the newest of its own are not counted yet
+	} {
+		if got := r.others(c.all, c.own); got != c.want {
+			t.Errorf("%d in all, %d own: %d of others, want %d", c.all, c.own, got, c.want)
+		}
+	}
+	for _, own := range []uint32{50, 40, 0} {
+		r.add(own)
+	}
+	if got := r.others(50, 0); got != 0 {
+		t.Errorf("%d closed just now are others'", got)
+	}
+	for range loadReadings {
+		r.add(0)
+	}
+	if got := r.others(50, 0); got != 50 {
+		t.Errorf("closed long ago: %d of others, want 50", got)
+	}
+}
+
+// hold opens a connection from a namespace and returns the name of the pod that took it.
+func hold(t *testing.T, ns string) (pod string, conn net.Conn) {
+	t.Helper()
+	h, err := netns.GetFromName(ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := inNetns(h, func() (err error) {
+		conn, err = net.DialTimeout("tcp4", vip.String(), 20*time.Second)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	b := make([]byte, 1000)
+	n, err := conn.Read(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(b[:n])
+	at := strings.LastIndex(text, "\n") + 1
+	pod, _, _ = strings.Cut(text[at:], " ")
+	return pod, conn
+}
+
+// awaitQuiet waits until a node has told each count once more.
+func awaitQuiet(l *lan, node string) {
+	l.t.Helper()
+	count := func() (n int) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for i, m := range l.all {
+			if _, ok := m.(*wire.Loads); ok && l.from[i] == node {
+				n++
+			}
+		}
+		return n
+	}
+	for end := time.Now().Add(20 * time.Second); ; {
+		before := count()
+		time.Sleep((loadAgain + 3) * loadInterval)
+		if count() == before {
+			return
+		}
+		if time.Now().After(end) {
+			l.t.Fatalf("%s goes on telling", node)
+		}
+	}
+}
+
+// TestLoads: home nodes tell what their pods have, and an edge node balances by it.
+func TestLoads(t *testing.T) {
+	l := newLAN(t)
+	l.tellNodes(1, "n1", "n2")
+	edge := owner(vip.Addr(), []scored{score("n1"), score("n2")})
+	home := map[string]string{"n1": "n2", "n2": "n1"}[edge]
+	pods := []wire.Backend{l.podOn(home, 1), l.podOn(home, 2)}
+	for i := range pods {
+		pods[i].State = wire.PodServing
+		l.listen(i + 1)
+	}
+	l.tellAll(&wire.Backends{Service: vip, Generation: 1, Pods: pods})
+	tells := func(pod uint64, open uint32) {
+		t.Helper()
+		awaitFrom(l, home, func(m *wire.Loads) bool {
+			return slices.Contains(m.Pods, wire.PodLoad{Service: vip, PodID: pod, OpenFlows: open})
+		})
+	}
+	tells(1, 0)
+	tells(2, 0)
+	l.forget()
+	took := map[string]int{}
+	var last net.Conn
+	for range 4 {
+		var pod string
+		pod, last = hold(t, client)
+		took[pod]++
+	}
+	if took["pod1"] != 2 || took["pod2"] != 2 {
+		t.Errorf("connections by pod: %v", took)
+	}
+	tells(1, 2)
+	tells(2, 2)
+
+	// Pod 1 has 6 more by another edge node, so it gets none of the next five.
+	edgePeer := uint64(0)
+	for _, p := range l.server.Peers() {
+		if p.Node == edge {
+			edgePeer = p.ID
+		}
+	}
+	if err := l.server.Send(edgePeer, &wire.Loads{Pods: []wire.PodLoad{
+		{Service: vip, PodID: 1, OpenFlows: 8}, {Service: vip, PodID: 77, OpenFlows: 1},
+		{Service: netip.MustParseAddrPort("10.46.100.9:1"), PodID: 1, OpenFlows: 1},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	l.tellAll(&wire.Refuse{Service: netip.MustParseAddrPort("10.46.100.9:1")}) // it is handled after that
+	for range 5 {
+		if pod, _ := hold(t, client); pod != "pod2" {
+			t.Errorf("a connection went to %s", pod)
+		}
+	}
+	tells(2, 7)
+
+	// A change of the service is in force while it is warm: now the client keeps its pod, whatever that has. Before, the
+	// next two would go to two pods.
+	if err := l.server.UpdateServices([]wire.Service{{Addr: vip, Name: "default/hello", IdleSeconds: 2, MaxParked: 100, MaxParkedPerSource: 100,
+		Flags: wire.FlagAnnounce | wire.FlagAffinity, Retries: 2}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	for kept := map[string]int{}; len(kept) != 1; {
+		kept = map[string]int{}
+		for range 6 {
+			pod, conn := hold(t, client)
+			kept[pod]++
+			defer conn.Close()
+		}
+	}
+	awaitQuiet(l, home)
+
+	// It is told of those that end; and then nobody tells anything.
+	l.forget()
+	last.Close()
+	awaitFrom(l, home, func(m *wire.Loads) bool { return true })
+	awaitQuiet(l, home)
+	l.forget()
+	time.Sleep(3 * loadInterval)
+	l.mu.Lock()
+	for i, m := range l.all {
+		if m, ok := m.(*wire.Loads); ok {
+			t.Errorf("%s tells %+v though nothing changes", l.from[i], m)
+		}
+	}
+	for i, m := range l.all {
+		if _, ok := m.(*wire.Loads); ok && l.from[i] == edge {
+			t.Errorf("%s has no pod, and tells %+v", edge, m)
+		}
+	}
+	l.mu.Unlock()
+	l.tellAll(&wire.Backends{Service: vip, Generation: 2})
+}

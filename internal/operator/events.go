@@ -1,0 +1,81 @@
+package operator
+
+import (
+	"context"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/wake"
+)
+
+// kubeEvent is an Event as Kubernetes has it.
+type kubeEvent struct{ kind, reason, action, note string }
+
+// maxNote is how many bytes an Event's note may have.
+const maxNote = 1024
+
+// narrator makes Kubernetes' Events of the controller's. It remembers the last report of each service, which tells why
+// the state that comes after it is what it is.
+type narrator struct {
+	last map[runtime.Key]controller.Event
+}
+
+// tell returns the Event to make of what happened; none if its reason is empty.
+func (n *narrator) tell(e controller.Event) kubeEvent {
+	normal, warning := corev1.EventTypeNormal, corev1.EventTypeWarning
+	last := n.last[e.Service]
+	why := func(otherwise string) string {
+		if last.Text == "" {
+			return otherwise
+		}
+		return last.Text
+	}
+	switch {
+	case e.Service == "":
+	case e.Kind == controller.EventReport:
+		n.last[e.Service] = e
+		switch {
+		case strings.HasPrefix(e.Text, "wake failed"):
+			return kubeEvent{warning, "WakeFailed", "Wake", e.Text}
+		case strings.HasPrefix(e.Text, "scale"):
+			return kubeEvent{normal, "Scaled", "Scale", e.Text}
+		case e.Severity != controller.SeverityInfo:
+			return kubeEvent{warning, "Problem", "Run", e.Text}
+		}
+	case e.Kind == controller.EventState && e.State == wake.Warm.String():
+		return kubeEvent{normal, "Woke", "Wake", why("a pod serves")}
+	case e.Kind == controller.EventState && e.State == wake.Cold.String():
+		defer delete(n.last, e.Service)
+		return kubeEvent{normal, "Slept", "Sleep", why("no pod is left")}
+	}
+	return kubeEvent{}
+}
+
+// narrate records Events until ctx ends or the controller does.
+func (r *reconciler) narrate(ctx context.Context, happened <-chan controller.Event) {
+	n := narrator{last: map[runtime.Key]controller.Event{}}
+	for e := range happened {
+		k := n.tell(e)
+		if k.reason == "" {
+			continue
+		}
+		var s v1alpha1.WangellService
+		namespace, name, _ := strings.Cut(string(e.Service), "/")
+		if err := r.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &s); err != nil {
+			continue // it was just deleted
+		}
+		r.recorder.Eventf(&s, nil, k.kind, k.reason, k.action, "%s", shorten(k.note))
+	}
+}
+
+func shorten(text string) string {
+	if len(text) <= maxNote {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxNote-3], "") + "..."
+}

@@ -1,0 +1,81 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// maxLastGood is how long a spec may be, in bytes, that is kept for the next leader: all annotations of an object
+// together have at most 256 KiB. One that is longer is not kept.
+const maxLastGood = 128 << 10
+
+// specText is a spec as it is kept for the next leader, without what changes with its pods.
+func specText(s *v1alpha1.WangellService) string {
+	spec := s.Spec.DeepCopy()
+	spec.Replicas = nil
+	text, err := json.Marshal(spec)
+	if err != nil {
+		panic("operator: " + err.Error()) // types of Kubernetes can be written
+	}
+	return string(text)
+}
+
+// hold gives a new leader's controller a service whose spec cannot be brought about now: as the Deployment was made last,
+// at the address that it had. Its pods serve, and a mistake in a manifest must not end that because another leader looks
+// at it. What is not there, or not good either, is left out.
+func (r *reconciler) hold(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService) error {
+	a, err := netip.ParseAddr(s.Status.LoadBalancerIP)
+	if err != nil || !usable(a) {
+		return nil
+	}
+	var d appsv1.Deployment
+	switch err := r.client.Get(ctx, client.ObjectKeyFromObject(s), &d); {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	case !metav1.IsControlledBy(&d, s):
+		return nil
+	}
+	last := &v1alpha1.WangellService{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, UID: s.UID}}
+	if json.Unmarshal([]byte(d.Annotations[lastGood]), &last.Spec) != nil {
+		return nil // there is none
+	}
+	v1alpha1.Default(last)
+	if len(v1alpha1.ValidateCluster(last)) > 0 || ours(last) && !r.holds(key, a) {
+		return nil
+	}
+	err = r.Put(controller.Service{Spec: last, Addr: a, Announce: ours(last)})
+	if err == nil {
+		r.remember(key).put = true
+	}
+	if errors.Is(err, controller.ErrClosed) {
+		return err
+	}
+	return nil // the outcome tells what is wrong
+}
+
+// holds takes an address for a service that had it, and reports whether that is possible.
+func (r *reconciler) holds(key runtime.Key, a netip.Addr) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if other, taken := r.book.held[a]; taken {
+		return other == key
+	}
+	if _, has := r.book.of[key]; has {
+		return false // it has another one
+	}
+	r.book.take(key, a)
+	return true
+}

@@ -1,0 +1,309 @@
+package operator
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"net/netip"
+	"strconv"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"wangell.loutres.me/api/v1alpha1"
+)
+
+// Names in what the operator makes.
+const (
+	managedByLabel = "app.kubernetes.io/managed-by"
+	managedBy      = "wangell"
+	// madeFrom is the annotation with the hash of what an object was made from.
+	madeFrom = v1alpha1.Group + "/made-from"
+	// lastGood is the annotation of a Deployment with the spec that it was made from; see hold.
+	lastGood = v1alpha1.Group + "/last-good-spec"
+	portName = "tcp"
+)
+
+// ownerOf is the reference that has an object removed with its service.
+func ownerOf(s *v1alpha1.WangellService) metav1.OwnerReference {
+	yes := true
+	return metav1.OwnerReference{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.Kind, Name: s.Name, UID: s.UID, Controller: &yes}
+}
+
+// meta is the metadata of what belongs to a service.
+func meta(s *v1alpha1.WangellService) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: s.Namespace, Name: s.Name, OwnerReferences: []metav1.OwnerReference{ownerOf(s)},
+		Labels:      map[string]string{v1alpha1.LabelService: s.Name, managedByLabel: managedBy},
+		Annotations: map[string]string{},
+	}
+}
+
+// selector finds the pods of a service.
+func selector(s *v1alpha1.WangellService) map[string]string {
+	return map[string]string{v1alpha1.LabelService: s.Name}
+}
+
+// DeploymentOf is the Deployment of a service, with no replicas: how many there are is internal/runtime/kube's to write.
+// The spec has its defaults.
+func DeploymentOf(s *v1alpha1.WangellService) *appsv1.Deployment {
+	none, revisions := int32(0), int32(2)
+	one, zero := intstr.FromInt32(1), intstr.FromInt32(0)
+	d := &appsv1.Deployment{
+		ObjectMeta: meta(s),
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &none, RevisionHistoryLimit: &revisions,
+			Selector: &metav1.LabelSelector{MatchLabels: selector(s)},
+			Template: podTemplateOf(s),
+			// A new pod comes before an old one goes: a service with one pod has none to lose.
+			Strategy: appsv1.DeploymentStrategy{
+				Type:          appsv1.RollingUpdateDeploymentStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &one, MaxUnavailable: &zero},
+			},
+		},
+	}
+	d.Annotations[madeFrom] = digest(d.Spec)
+	if text := specText(s); len(text) <= maxLastGood {
+		d.Annotations[lastGood] = text
+	}
+	return d
+}
+
+// podTemplateOf is what pods are made from. Its defaults are those that start quickest: a token volume makes a start
+// some 300 ms slower, service links make it slower the more Services there are, and a pull of an image that is there
+// asks a registry while clients wait.
+func podTemplateOf(s *v1alpha1.WangellService) corev1.PodTemplateSpec {
+	spec := &s.Spec
+	var t corev1.PodTemplateSpec
+	if spec.Template != nil {
+		t = *spec.Template.DeepCopy()
+	} else {
+		t.Spec = corev1.PodSpec{
+			Containers: []corev1.Container{{
+				Name: s.Name, Image: spec.Image, ImagePullPolicy: spec.ImagePullPolicy, Command: spec.Command, Args: spec.Args,
+				WorkingDir: spec.WorkingDir, Env: spec.Env, Resources: spec.Resources, VolumeMounts: spec.VolumeMounts,
+				SecurityContext: spec.SecurityContext,
+				Ports:           []corev1.ContainerPort{{ContainerPort: spec.TargetPort, Protocol: corev1.ProtocolTCP}},
+			}},
+			Volumes: spec.Volumes, ServiceAccountName: spec.ServiceAccountName,
+			AutomountServiceAccountToken: spec.AutomountServiceAccountToken, EnableServiceLinks: spec.EnableServiceLinks,
+		}
+	}
+	// Who is given what must not be told by users' own metadata of a template.
+	t.Name, t.GenerateName, t.Namespace = "", "", ""
+	t.Labels, t.Annotations = with(t.Labels, v1alpha1.LabelService, s.Name), with(t.Annotations, v1alpha1.AnnotationContainer, mainContainer(s))
+	t.Labels[v1alpha1.LabelSpecHash] = v1alpha1.Hash(spec)
+	t.Annotations[v1alpha1.AnnotationTargetPort] = strconv.Itoa(int(spec.TargetPort))
+	no := false
+	setPointer(&t.Spec.AutomountServiceAccountToken, &no)
+	setPointer(&t.Spec.EnableServiceLinks, &no)
+	setPointer(&t.Spec.TerminationGracePeriodSeconds, spec.TerminationGracePeriodSeconds)
+	for _, list := range [][]corev1.Container{t.Spec.InitContainers, t.Spec.Containers} {
+		for i := range list {
+			if list[i].ImagePullPolicy == "" {
+				list[i].ImagePullPolicy = corev1.PullIfNotPresent
+			}
+		}
+	}
+	if *t.Spec.TerminationGracePeriodSeconds > leaveNotice {
+		giveNotice(t.Spec.Containers)
+	}
+	return t
+}
+
+// leaveNotice is how many seconds a pod that somebody takes away goes on before it gets its SIGTERM.
+//
+// Whoever deletes a pod (kubectl delete, a rollout, a drained node, an eviction), its kubelet and we hear of it at the
+// same time. A server that listens no more at its SIGTERM refuses what gates still send it, which they then give to
+// another pod; but it also resets what the kernel has accepted for it and it has not, and no gate can repeat what a client
+// was already told has begun. With this notice, gates know of the end some milliseconds after it was decided, and the
+// SIGTERM comes when no new connection does. It takes nothing from anybody: the next pod does not wait for it.
+const leaveNotice = 1
+
+// giveNotice has containers wait before their SIGTERM, all of them: one may ask another. A container with a preStop hook
+// of its own keeps that.
+func giveNotice(containers []corev1.Container) {
+	for i := range containers {
+		c := &containers[i]
+		if c.Lifecycle == nil {
+			c.Lifecycle = &corev1.Lifecycle{}
+		}
+		if c.Lifecycle.PreStop == nil {
+			c.Lifecycle.PreStop = &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: leaveNotice}}
+		}
+	}
+}
+
+func setPointer[T any](field **T, value *T) {
+	if *field == nil {
+		*field = value
+	}
+}
+
+func with(m map[string]string, key, value string) map[string]string {
+	if m == nil {
+		m = map[string]string{}
+	}
+	m[key] = value
+	return m
+}
+
+// mainContainer is the one that listens: the one that is named like the service, or else the first.
+func mainContainer(s *v1alpha1.WangellService) string {
+	if s.Spec.Template == nil {
+		return s.Name
+	}
+	for _, c := range s.Spec.Template.Spec.Containers {
+		if c.Name == s.Name {
+			return c.Name
+		}
+	}
+	return s.Spec.Template.Spec.Containers[0].Name
+}
+
+// ours tells whether the service's address is Wangell's to give.
+func ours(s *v1alpha1.WangellService) bool {
+	return s.Spec.LoadBalancerClass == "" || s.Spec.LoadBalancerClass == v1alpha1.LoadBalancerClass
+}
+
+// serviceOf is the Service of a service. It has no selector: its one endpoint is the service address, so that who uses
+// the name in the cluster comes to the gate, and kube-proxy never sees a sleeping service as one without endpoints.
+func serviceOf(s *v1alpha1.WangellService) *corev1.Service {
+	class, single := v1alpha1.LoadBalancerClass, corev1.IPFamilyPolicySingleStack
+	svc := &corev1.Service{
+		ObjectMeta: meta(s),
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: &class,
+			IPFamilyPolicy: &single, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+			Ports: []corev1.ServicePort{{Name: portName, Protocol: corev1.ProtocolTCP, Port: s.Spec.Port, TargetPort: intstr.FromInt32(s.Spec.Port)}},
+		},
+	}
+	if ours(s) {
+		no := false
+		svc.Spec.AllocateLoadBalancerNodePorts = &no
+	} else {
+		// Others may bring packets to a node port, and may be asked for an address by this field.
+		svc.Spec.LoadBalancerClass, svc.Spec.LoadBalancerIP = &s.Spec.LoadBalancerClass, s.Spec.Address
+	}
+	svc.Annotations[madeFrom] = digest(svc.Spec)
+	return svc
+}
+
+// ingressOf is what the Service of our own class tells of its address: with the mode Proxy, kube-proxy leaves the
+// address alone.
+func ingressOf(addr netip.Addr) corev1.LoadBalancerStatus {
+	mode := corev1.LoadBalancerIPModeProxy
+	return corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: addr.String(), IPMode: &mode}}}
+}
+
+// addressOf is the IPv4 address that somebody else's load balancer gave to a Service.
+func addressOf(svc *corev1.Service) netip.Addr {
+	for _, in := range svc.Status.LoadBalancer.Ingress {
+		if a, err := netip.ParseAddr(in.IP); err == nil && a.Is4() {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// hostnameOf is the host name that somebody else's load balancer gave to a Service; empty if it gave none.
+func hostnameOf(svc *corev1.Service) string {
+	for _, in := range svc.Status.LoadBalancer.Ingress {
+		if in.Hostname != "" {
+			return in.Hostname
+		}
+	}
+	return ""
+}
+
+// sliceOf is the EndpointSlice of a service: the service address, always ready.
+func sliceOf(s *v1alpha1.WangellService, addr netip.Addr) *discoveryv1.EndpointSlice {
+	yes, no, name, tcp := true, false, portName, corev1.ProtocolTCP
+	port := s.Spec.Port
+	e := &discoveryv1.EndpointSlice{
+		ObjectMeta: meta(s), AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{{
+			Addresses: []string{addr.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: &no},
+		}},
+		Ports: []discoveryv1.EndpointPort{{Name: &name, Protocol: &tcp, Port: &port}},
+	}
+	e.Labels[discoveryv1.LabelServiceName] = s.Name
+	e.Labels[discoveryv1.LabelManagedBy] = managedBy + "." + v1alpha1.Group
+	e.Annotations[madeFrom] = digest([]any{e.Endpoints, e.Ports})
+	return e
+}
+
+// digest tells whether two values are written the same.
+func digest(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic("operator: " + err.Error()) // types of Kubernetes can be written
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
+}
+
+// The functions below bring what is there to what shall be, and report whether anything changed. What the API server
+// filled in, and what others added, stays.
+
+func updateMeta(is *metav1.ObjectMeta, want metav1.ObjectMeta) (changed bool) {
+	for _, m := range []struct {
+		is   *map[string]string
+		want map[string]string
+	}{{&is.Labels, want.Labels}, {&is.Annotations, want.Annotations}} {
+		for k, v := range m.want {
+			if (*m.is)[k] != v {
+				*m.is = with(*m.is, k, v)
+				changed = true
+			}
+		}
+	}
+	return changed
+}
+
+func updateDeployment(is, want *appsv1.Deployment) bool {
+	same := is.Annotations[madeFrom] == want.Annotations[madeFrom] &&
+		equality.Semantic.DeepDerivative(want.Spec.Template, is.Spec.Template) &&
+		equality.Semantic.DeepDerivative(want.Spec.Strategy, is.Spec.Strategy)
+	if changed := updateMeta(&is.ObjectMeta, want.ObjectMeta); same {
+		return changed
+	}
+	is.Spec.Template, is.Spec.Strategy, is.Spec.RevisionHistoryLimit = want.Spec.Template, want.Spec.Strategy, want.Spec.RevisionHistoryLimit
+	return true
+}
+
+func updateService(is, want *corev1.Service) bool {
+	same := is.Annotations[madeFrom] == want.Annotations[madeFrom] && equality.Semantic.DeepDerivative(want.Spec, is.Spec) && len(is.Spec.Selector) == 0
+	if changed := updateMeta(&is.ObjectMeta, want.ObjectMeta); same {
+		return changed
+	}
+	nodePorts := map[string]int32{}
+	for _, p := range is.Spec.Ports {
+		nodePorts[p.Name] = p.NodePort
+	}
+	is.Spec.Type, is.Spec.Selector, is.Spec.Ports, is.Spec.LoadBalancerIP = want.Spec.Type, nil, want.Spec.Ports, want.Spec.LoadBalancerIP
+	is.Spec.AllocateLoadBalancerNodePorts = want.Spec.AllocateLoadBalancerNodePorts
+	for i := range is.Spec.Ports {
+		is.Spec.Ports[i].NodePort = nodePorts[is.Spec.Ports[i].Name]
+	}
+	return true
+}
+
+func updateSlice(is, want *discoveryv1.EndpointSlice) bool {
+	same := is.Annotations[madeFrom] == want.Annotations[madeFrom] &&
+		equality.Semantic.DeepEqual(want.Endpoints, is.Endpoints) && equality.Semantic.DeepEqual(want.Ports, is.Ports)
+	if changed := updateMeta(&is.ObjectMeta, want.ObjectMeta); same {
+		return changed
+	}
+	is.Endpoints, is.Ports = want.Endpoints, want.Ports
+	return true
+}
+
+// otherClass tells whether a Service has to be made anew: its class cannot be changed.
+func otherClass(is, want *corev1.Service) bool {
+	return !equality.Semantic.DeepEqual(is.Spec.LoadBalancerClass, want.Spec.LoadBalancerClass)
+}

@@ -1,0 +1,340 @@
+package operator
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/wire"
+)
+
+// A whole life: made, woken by a SYN, scaled, put to sleep by kubectl scale, removed.
+func TestLife(t *testing.T) {
+	w := newWorld(t, nil)
+	w.run()
+	w.apply("hello")
+	a := w.vip("hello")
+	if s, _ := w.d.has(a); s.Flags&wire.FlagAnnounce == 0 || s.IdleSeconds != 300 {
+		t.Errorf("daemons were told %+v", s)
+	}
+	w.condition("hello", v1alpha1.ConditionReady, metav1.ConditionTrue, "CanWake")
+	w.condition("hello", v1alpha1.ConditionAddressAssigned, metav1.ConditionTrue, "Assigned")
+	w.condition("hello", v1alpha1.ConditionProgressing, metav1.ConditionFalse, "Complete")
+	if n := w.replicas("hello"); n != 0 {
+		t.Errorf("%d replicas of a service that nobody uses", n)
+	}
+	w.until("spec.replicas is 0", func() bool { r := w.service("hello").Spec.Replicas; return r != nil && *r == 0 })
+
+	var svc corev1.Service
+	var slice discoveryv1.EndpointSlice
+	if !w.get("hello", &svc) || !w.get("hello", &slice) {
+		t.Fatal("there is no Service or no EndpointSlice")
+	}
+	if in := svc.Status.LoadBalancer.Ingress; len(in) != 1 || in[0].IP != a.Addr().String() || *in[0].IPMode != corev1.LoadBalancerIPModeProxy {
+		t.Errorf("the Service tells of %+v", in)
+	}
+	if len(svc.Spec.Selector) > 0 || *svc.Spec.LoadBalancerClass != v1alpha1.LoadBalancerClass || svc.Spec.Ports[0].NodePort != 0 {
+		t.Errorf("the Service is %+v", svc.Spec)
+	}
+	if e := slice.Endpoints; len(e) != 1 || e[0].Addresses[0] != a.Addr().String() || *slice.Ports[0].Port != 80 || slice.Labels[discoveryv1.LabelServiceName] != "hello" {
+		t.Errorf("the EndpointSlice is %+v", slice)
+	}
+
+	w.d.syn(a)
+	w.until("a pod serves", func() bool { return w.d.serving(a) == 1 })
+	w.condition("hello", v1alpha1.ConditionAwake, metav1.ConditionTrue, "Warm")
+	w.until("the status tells", func() bool {
+		s := w.service("hello")
+		return s.Status.Replicas == 1 && s.Status.State == "Warm" && s.Status.DesiredReplicas == 1 && *s.Spec.Replicas == 1 &&
+			s.Status.LastWake != nil && s.Status.LastWake.Result == "warm" && s.Status.LatestRequest != nil && s.Status.Selector == v1alpha1.LabelService+"=hello"
+	})
+
+	// kubectl scale --replicas=0
+	scale := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: 0}}
+	s := w.service("hello")
+	if err := w.client.SubResource("scale").Update(t.Context(), s, client.WithSubResourceBody(scale)); err != nil {
+		t.Fatal(err)
+	}
+	w.until("it sleeps", func() bool {
+		return w.d.serving(a) == 0 && w.replicas("hello") == 0 && w.service("hello").Status.State == "Cold"
+	})
+	w.until("Events tell", func() bool { return hasAll(w.reasons("hello"), "AddressAssigned", "Woke", "Slept") })
+
+	if err := w.client.Delete(t.Context(), w.service("hello")); err != nil {
+		t.Fatal(err)
+	}
+	w.until("daemons have forgotten it", func() bool { _, ok := w.d.has(a); return !ok })
+}
+
+// Scaled out by others, within its limits; our own echo does nothing.
+func TestScale(t *testing.T) {
+	w := newWorld(t, nil)
+	w.run()
+	w.apply("many", func(s *v1alpha1.WangellServiceSpec) { s.MaxReplicas = 3 })
+	a := w.vip("many")
+	three := int32(3)
+	w.change("many", func(s *v1alpha1.WangellServiceSpec) { s.Replicas = &three })
+	w.until("three pods serve", func() bool { return w.d.serving(a) == 3 && w.replicas("many") == 3 })
+	w.until("the status tells", func() bool { s := w.service("many").Status; return s.Replicas == 3 && s.DesiredReplicas == 3 })
+	one := int32(1)
+	w.change("many", func(s *v1alpha1.WangellServiceSpec) { s.Replicas = &one })
+	w.until("one pod serves", func() bool { return w.d.serving(a) == 1 && w.replicas("many") == 1 })
+	// An autoscaler that wants more than is allowed gets what is allowed, and no answer.
+	nine := int32(9)
+	w.change("many", func(s *v1alpha1.WangellServiceSpec) { s.Replicas = &nine })
+	w.until("as many as are allowed serve", func() bool { return w.d.serving(a) == 3 })
+	w.until("the status tells", func() bool { return w.service("many").Status.DesiredReplicas == 3 })
+	if got := *w.service("many").Spec.Replicas; got != 9 {
+		t.Errorf("spec.replicas was made %d", got)
+	}
+}
+
+// What the spec changes goes to the Deployment, the Service and the daemons, and replicas are left alone.
+func TestChange(t *testing.T) {
+	w := newWorld(t, nil)
+	w.run()
+	w.apply("web")
+	a := w.vip("web")
+	w.d.syn(a)
+	w.until("a pod serves", func() bool { return w.d.serving(a) == 1 })
+	w.change("web", func(s *v1alpha1.WangellServiceSpec) {
+		s.Image, s.Port, s.TargetPort, s.IdleTimeout = "registry.example/web:2", 81, 9090, 7
+	})
+	b := w.vip("web")
+	if b.Port() != 81 || b.Addr() != a.Addr() {
+		t.Errorf("it had %v and has %v", a, b)
+	}
+	var d appsv1.Deployment
+	var svc corev1.Service
+	var slice discoveryv1.EndpointSlice
+	w.until("its objects are changed", func() bool {
+		w.get("web", &d)
+		w.get("web", &svc)
+		w.get("web", &slice)
+		c := d.Spec.Template.Spec.Containers[0]
+		return c.Image == "registry.example/web:2" && c.Ports[0].ContainerPort == 9090 && svc.Spec.Ports[0].Port == 81 && *slice.Ports[0].Port == 81
+	})
+	if *d.Spec.Replicas != 1 {
+		t.Errorf("the Deployment has %d replicas", *d.Spec.Replicas)
+	}
+	w.until("daemons know", func() bool { s, ok := w.d.has(b); return ok && s.IdleSeconds == 7 })
+	// What somebody else breaks is mended.
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"template":{"spec":{"automountServiceAccountToken":true}}}}`))
+	if err := w.client.Patch(t.Context(), &d, patch); err != nil {
+		t.Fatal(err)
+	}
+	w.until("the Deployment is mended", func() bool {
+		w.get("web", &d)
+		return !*d.Spec.Template.Spec.AutomountServiceAccountToken
+	})
+}
+
+// The next leader finds pods, addresses and numbers as they were.
+func TestLeaderChange(t *testing.T) {
+	w := newWorld(t, nil)
+	stop := w.run()
+	w.apply("stays")
+	w.apply("sleeps")
+	a, b := w.vip("stays"), w.vip("sleeps")
+	w.d.syn(a)
+	w.until("a pod serves", func() bool { return w.d.serving(a) == 1 && w.service("stays").Status.State == "Warm" })
+	var before corev1.PodList
+	if err := w.client.List(t.Context(), &before, client.InNamespace(w.namespace)); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	w.run()
+	if got := w.vip("stays"); got != a {
+		t.Errorf("it had %v and has %v", a, got)
+	}
+	w.until("it is known to be warm", func() bool { return w.service("stays").Status.State == "Warm" && w.d.serving(a) == 1 })
+	w.until("the other wakes", func() bool { w.d.syn(b); return w.d.serving(b) == 1 }) // daemons ask until they are heard
+	var after corev1.PodList
+	if err := w.client.List(t.Context(), &after, client.InNamespace(w.namespace), client.MatchingLabels{v1alpha1.LabelService: "stays"}); err != nil {
+		t.Fatal(err)
+	}
+	if len(before.Items) != 1 || len(after.Items) != 1 || before.Items[0].UID != after.Items[0].UID {
+		t.Error("the pod is another one")
+	}
+}
+
+// A wake for which there is no image, and one for which there is no room.
+func TestWakeFails(t *testing.T) {
+	w := newWorld(t, nil)
+	w.run()
+	w.apply("bad", func(s *v1alpha1.WangellServiceSpec) { s.WakeTimeout = 3 })
+	a := w.vip("bad")
+	w.d.mu.Lock()
+	w.d.broken = "image"
+	w.d.mu.Unlock()
+	w.d.syn(a)
+	message := w.condition("bad", v1alpha1.ConditionReady, metav1.ConditionFalse, "WakeFailed")
+	if want := `image "registry.example/app-bad:1" cannot be pulled: manifest unknown`; !contains(message, want) {
+		t.Errorf("got %q", message)
+	}
+	w.until("the Event", func() bool { return hasAll(w.reasons("bad"), "WakeFailed") })
+	w.until("nothing is wanted", func() bool { return w.replicas("bad") == 0 })
+
+	w.apply("big", func(s *v1alpha1.WangellServiceSpec) { s.WakeTimeout = 3 })
+	b := w.vip("big")
+	w.d.mu.Lock()
+	w.d.broken = "room"
+	w.d.mu.Unlock()
+	w.d.syn(b)
+	if message := w.condition("big", v1alpha1.ConditionScheduled, metav1.ConditionFalse, "Unschedulable"); !contains(message, "1 Insufficient cpu") {
+		t.Errorf("got %q", message)
+	}
+	if message := w.condition("big", v1alpha1.ConditionReady, metav1.ConditionFalse, "WakeFailed"); !contains(message, "no node takes pod big-") {
+		t.Errorf("got %q", message)
+	}
+	w.d.mu.Lock()
+	if reason := w.d.refused[b]; !contains(reason, "1 Insufficient cpu") {
+		t.Errorf("clients were refused because %q", reason)
+	}
+	w.d.mu.Unlock()
+}
+
+func TestAddresses(t *testing.T) {
+	w := newWorld(t, nil)
+	w.run()
+	at := func(ip string) func(*v1alpha1.WangellServiceSpec) {
+		return func(s *v1alpha1.WangellServiceSpec) { s.Address = ip }
+	}
+	w.apply("a", at("10.46.100.3"))
+	if a := w.vip("a"); a.Addr().String() != "10.46.100.3" {
+		t.Errorf("it got %v", a)
+	}
+	w.apply("b", at("10.46.100.3"))
+	if m := w.condition("b", v1alpha1.ConditionAddressAssigned, metav1.ConditionFalse, "Conflict"); !contains(m, "is that of service "+w.namespace+"/a") {
+		t.Errorf("got %q", m)
+	}
+	w.condition("b", v1alpha1.ConditionReady, metav1.ConditionFalse, "NoAddress")
+	w.apply("c", at("10.9.9.9"))
+	w.condition("c", v1alpha1.ConditionAddressAssigned, metav1.ConditionFalse, "OutOfRange")
+	// As soon as it is free, it is given.
+	if err := w.client.Delete(context.Background(), w.service("a")); err != nil {
+		t.Fatal(err)
+	}
+	w.condition("b", v1alpha1.ConditionAddressAssigned, metav1.ConditionTrue, "Assigned")
+}
+
+// Somebody else's load balancer gives the address.
+func TestOtherClass(t *testing.T) {
+	w := newWorld(t, nil)
+	w.run()
+	w.apply("cloud", func(s *v1alpha1.WangellServiceSpec) { s.LoadBalancerClass = "example.com/lb" })
+	w.condition("cloud", v1alpha1.ConditionAddressAssigned, metav1.ConditionFalse, "Pending")
+	var svc corev1.Service
+	w.get("cloud", &svc)
+	svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{Hostname: "lb-7.example.com"}}
+	if err := w.client.Status().Update(t.Context(), &svc); err != nil {
+		t.Fatal(err)
+	}
+	if m := w.condition("cloud", v1alpha1.ConditionAddressAssigned, metav1.ConditionFalse, "HostnameOnly"); !contains(m, "lb-7.example.com") {
+		t.Errorf("got %q", m)
+	}
+	svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.7"}}
+	if err := w.client.Status().Update(t.Context(), &svc); err != nil {
+		t.Fatal(err)
+	}
+	a := w.vip("cloud")
+	if s, _ := w.d.has(a); a.Addr().String() != "198.51.100.7" || s.Flags&wire.FlagAnnounce != 0 {
+		t.Errorf("daemons know it as %+v", s)
+	}
+	// Back to our own: the Service has to be made anew.
+	w.change("cloud", func(s *v1alpha1.WangellServiceSpec) { s.LoadBalancerClass = "" })
+	w.until("it has an address of the pools", func() bool {
+		return contains(w.service("cloud").Status.LoadBalancerIP, "10.46.100.") && w.get("cloud", &svc) && *svc.Spec.LoadBalancerClass == v1alpha1.LoadBalancerClass
+	})
+}
+
+// What belongs to somebody else is left alone.
+func TestForeign(t *testing.T) {
+	w := newWorld(t, nil)
+	w.run()
+	theirs := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "taken"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 5}}}}
+	w.create(theirs)
+	w.apply("taken")
+	if m := w.condition("taken", v1alpha1.ConditionReady, metav1.ConditionFalse, "Refused"); !contains(m, "Service "+w.namespace+"/taken is there already") {
+		t.Errorf("got %q", m)
+	}
+	var svc corev1.Service
+	if w.get("taken", &svc); svc.ResourceVersion != theirs.ResourceVersion {
+		t.Error("it was changed")
+	}
+	if w.replicas("taken") != -1 {
+		t.Error("a Deployment was made")
+	}
+}
+
+// A template that the API server refuses is told of.
+func TestRefusedTemplate(t *testing.T) {
+	w := newWorld(t, nil)
+	w.run()
+	w.apply("odd", func(s *v1alpha1.WangellServiceSpec) {
+		s.Image, s.Template = "", &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "Not a name", Image: "a"}}}}
+	})
+	w.condition("odd", v1alpha1.ConditionProgressing, metav1.ConditionFalse, "Refused")
+	w.apply("unread", func(s *v1alpha1.WangellServiceSpec) { s.Image = "Not an image" })
+	if m := w.condition("unread", v1alpha1.ConditionAddressAssigned, metav1.ConditionFalse, "Invalid"); !contains(m, "spec.image") {
+		t.Errorf("got %q", m)
+	}
+}
+
+// Manifests have mistakes when another leader comes: what was good last is served on.
+func TestLeaderChangeWithMistakes(t *testing.T) {
+	w := newWorld(t, nil)
+	stop := w.run()
+	names := []string{"invalid", "refused", "moved"}
+	vips := map[string]netip.AddrPort{}
+	for _, name := range names {
+		w.apply(name)
+		vips[name] = w.vip(name)
+		w.d.syn(vips[name])
+		w.until("a pod serves", func() bool { return w.d.serving(vips[name]) == 1 && w.service(name).Status.State == "Warm" })
+	}
+	w.change("invalid", func(s *v1alpha1.WangellServiceSpec) { s.Port, s.Image = 81, "Not an image" })
+	w.change("refused", func(s *v1alpha1.WangellServiceSpec) {
+		s.Image, s.Template = "", &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "Not a name", Image: "a"}}}}
+	})
+	w.change("moved", func(s *v1alpha1.WangellServiceSpec) { s.Address = "10.9.9.9" })
+	reasons := map[string]string{"invalid": "Invalid", "refused": "Refused", "moved": "NoAddress"}
+	for _, name := range names {
+		w.condition(name, v1alpha1.ConditionReady, metav1.ConditionFalse, reasons[name])
+	}
+	stop()
+	w.d.mu.Lock()
+	clear(w.d.table)
+	clear(w.d.backends)
+	w.d.mu.Unlock()
+	w.run()
+	for _, name := range names {
+		w.until(name+" is known again", func() bool { return w.d.serving(vips[name]) == 1 && w.service(name).Status.State == "Warm" })
+		if _, has := w.d.has(vips[name]); !has {
+			t.Errorf("%s is not in the daemon's table", name)
+		}
+		w.condition(name, v1alpha1.ConditionReady, metav1.ConditionFalse, reasons[name])
+	}
+	w.change("moved", func(s *v1alpha1.WangellServiceSpec) { s.Address = "" })
+	w.condition("moved", v1alpha1.ConditionReady, metav1.ConditionTrue, "Serving")
+}
+
+func TestNoDaemon(t *testing.T) {
+	w := newWorld(t, nil)
+	w.run()
+	w.apply("a")
+	w.condition("a", v1alpha1.ConditionReady, metav1.ConditionTrue, "CanWake")
+	w.d.client.Close()
+	w.condition("a", v1alpha1.ConditionReady, metav1.ConditionFalse, "NoDaemon")
+	w.d = newPlayer(w, w.d.server)
+	w.condition("a", v1alpha1.ConditionReady, metav1.ConditionTrue, "CanWake")
+}

@@ -1,0 +1,50 @@
+// Package ownns lets a test binary run in namespaces of its own, so that what it makes (devices, routes,
+// mounts) touches nothing of the machine and ends with it.
+package ownns
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	inside = "WANGELL_TEST_INSIDE"
+	named  = "/run/netns" // ip-netns(8)
+)
+
+// Main runs a test binary again in a network and a mount namespace of its own and exits with its status; there,
+// it calls run and exits with what that returns. Call it from TestMain: ownns.Main(m.Run). Without root it
+// fails: a test that did not run has not passed.
+func Main(run func() int) {
+	if os.Getenv(inside) != "" {
+		// Named namespaces are this process's own too.
+		if err := errors.Join(os.MkdirAll(named, 0o755), unix.Mount("none", named, "tmpfs", 0, "")); err != nil {
+			fmt.Println("mounting", named, err)
+			os.Exit(1)
+		}
+		os.Exit(run())
+	}
+	if os.Geteuid() != 0 {
+		fmt.Println("these tests make network namespaces and load eBPF programs: run them as root")
+		os.Exit(1)
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), inside+"=1")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	err := cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		os.Exit(exit.ExitCode())
+	case err != nil:
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}

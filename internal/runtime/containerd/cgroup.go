@@ -1,0 +1,144 @@
+package containerd
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const cgroupRoot = "/sys/fs/cgroup"
+
+// removeCgroups removes the parent of the pods' cgroups in every hierarchy.
+func (r *Runtime) removeCgroups() error { return removeCgroup(r.cfg.cgroup()) }
+
+// cgroupDirs are where the cgroup of a path from the root is, or would be: in the single hierarchy of version 2, in those of
+// version 1, and in both side by side.
+func cgroupDirs(path string) ([]string, error) {
+	dirs := []string{filepath.Join(cgroupRoot, path)}
+	controllers, err := os.ReadDir(cgroupRoot)
+	if err != nil {
+		return nil, fmt.Errorf("read cgroups: %w", err)
+	}
+	for _, c := range controllers {
+		if c.IsDir() {
+			dirs = append(dirs, filepath.Join(cgroupRoot, c.Name(), path))
+		}
+	}
+	return dirs, nil
+}
+
+// killCgroup kills the processes of a cgroup and waits until they have ended, until ctx ends.
+func killCgroup(ctx context.Context, path string) error {
+	dirs, err := cgroupDirs(path)
+	if err != nil {
+		return err
+	}
+	for {
+		alive := false
+		for _, dir := range dirs {
+			pids, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+			if err != nil {
+				continue // not in this hierarchy
+			}
+			for _, field := range strings.Fields(string(pids)) {
+				pid, err := strconv.Atoi(field)
+				if err != nil || pid <= 1 {
+					return fmt.Errorf("%s/cgroup.procs has %q", dir, field)
+				}
+				alive = true
+				// A number cannot be used again so soon: the process is in the cgroup until it is reaped.
+				if err := unix.Kill(pid, unix.SIGKILL); err != nil && err != unix.ESRCH {
+					return err
+				}
+			}
+		}
+		if !alive {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// removeCgroup removes an empty cgroup, given as a path from the root.
+func removeCgroup(path string) error {
+	dirs, err := cgroupDirs(path)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, dir := range dirs {
+		err := unix.Rmdir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("remove cgroup %s: %w", dir, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// warmEvery is the pace of warmCgroups: well below an RCU grace period, which is some milliseconds.
+const warmEvery = 2 * time.Millisecond
+
+// warmCgroups makes the moves of processes into cgroups fast until stop is closed. The kernel lets a move begin only
+// after an RCU grace period (a percpu_rw_semaphore, cgroup_threadgroup_rwsem), about 10 ms, unless another move ended
+// less than one ago. runc's move would wait for it in the middle of a wake; so this thread takes the wait upon
+// itself, while the shim is still starting, by moving this process to where it is.
+func warmCgroups(procs string, stop <-chan struct{}) {
+	f, err := os.OpenFile(procs, os.O_WRONLY, 0)
+	if err != nil {
+		return // it only saves time
+	}
+	defer f.Close()
+	self := []byte(strconv.Itoa(os.Getpid()))
+	tick := time.NewTicker(warmEvery)
+	defer tick.Stop()
+	for {
+		if _, err := f.Write(self); err != nil {
+			return
+		}
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// ownCgroupProcs is the file cgroup.procs of a cgroup that this process is in (cgroups(7)), empty if none is found.
+func ownCgroupProcs() string {
+	f, err := os.Open("/proc/self/cgroup")
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		// ID:CONTROLLERS:PATH; version 2 has no controllers there, and is mounted alone or at unified.
+		parts := strings.SplitN(lines.Text(), ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		places := []string{strings.TrimPrefix(parts[1], "name=")}
+		if parts[1] == "" {
+			places = []string{"", "unified"}
+		}
+		for _, place := range places {
+			procs := filepath.Join(cgroupRoot, place, parts[2], "cgroup.procs")
+			if _, err := os.Stat(procs); err == nil {
+				return procs
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,395 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/runtime/runtimetest"
+)
+
+// eventually waits until holds returns nil; after 30 s the test fails with its error.
+func eventually(t testing.TB, holds func() error) {
+	t.Helper()
+	var err error
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if err = holds(); err == nil {
+			return
+		}
+	}
+	t.Fatal(err)
+}
+
+// answers waits until containerd answers with another process than pid.
+func answers(t testing.TB, r *Runtime, pid int) {
+	t.Helper()
+	eventually(t, func() error {
+		if now := r.own.Pid(); now == 0 || now == pid {
+			return errors.New("containerd is not started again")
+		}
+		_, err := r.client.Version(t.Context())
+		return err
+	})
+}
+
+func unready(t testing.TB) Config {
+	cfg := testConfig(t)
+	cfg.ReadyContainers, cfg.ReadyNetworks = -1, -1
+	return cfg
+}
+
+func TestContainerdKilledDuringStart(t *testing.T) {
+	r := startWithProbe(t, unready(t))
+	before := podInventory(t, r)
+	failed := 0
+	// The kill comes at different points of the shim's and runc's work.
+	for _, ms := range []int{0, 8, 16, 28, 40, 60} {
+		delay := time.Duration(ms) * time.Millisecond
+		pid := r.own.Pid()
+		var killed chan struct{}
+		p, err := r.Start(t.Context(), runtimetest.Service("killed"), runtime.StartHooks{Network: func(runtime.Pod) {
+			killed = make(chan struct{})
+			go func() {
+				defer close(killed)
+				time.Sleep(delay)
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}()
+		}})
+		<-killed
+		if err != nil {
+			failed++
+			if !errors.Is(err, runtime.ErrUnavailable) {
+				t.Errorf("killed after %v: error %v is not ErrUnavailable", delay, err)
+			}
+			if !strings.Contains(err.Error(), "default/killed") {
+				t.Errorf("error %v does not name the service", err)
+			}
+		}
+		answers(t, r, pid)
+		if err == nil {
+			runtimetest.Look(t, p)
+			if err := r.Stop(t.Context(), p.ID, 5*time.Second); err != nil {
+				t.Errorf("killed after %v: %v", delay, err)
+			}
+		}
+		eventually(t, func() error {
+			if after := podInventory(t, r); !slices.Equal(before, after) {
+				return fmt.Errorf("killed after %v: left behind: %q", delay, after)
+			}
+			return nil
+		})
+		p, err = r.Start(t.Context(), runtimetest.Service("killed"), runtime.StartHooks{})
+		if err != nil {
+			t.Fatalf("next start: %v", err)
+		}
+		runtimetest.Look(t, p)
+		if err := r.Stop(t.Context(), p.ID, 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if failed == 0 {
+		t.Error("no start failed: the kill came always too late")
+	}
+}
+
+// killBeforeAnswer has containerd killed when it has had a process started and before it tells. dead is called meanwhile.
+func killBeforeAnswer(t *testing.T, r *Runtime, dead func()) {
+	t.Helper()
+	interceptor := func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
+		err := invoke(ctx, method, request, reply, conn, o...)
+		if err != nil || method != "/containerd.services.tasks.v1.Tasks/Start" {
+			return err
+		}
+		if err := syscall.Kill(r.own.Pid(), syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+		dead()
+		return status.Error(codes.Unavailable, "error reading from server: EOF")
+	}
+	c, err := connect(r.address, r.cfg.Namespace, grpc.WithUnaryInterceptor(interceptor))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r.client = c
+}
+
+// cgroupPids are the processes in a cgroup, given as a path from the root.
+func cgroupPids(t *testing.T, path string) (pids []string) {
+	t.Helper()
+	dirs, err := cgroupDirs(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range dirs {
+		if text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs")); err == nil {
+			pids = append(pids, strings.Fields(string(text))...)
+		}
+	}
+	return pids
+}
+
+// containerd ends when it has had the process started and has not answered: the pod is not given up.
+func TestContainerdKilledBeforeItAnswers(t *testing.T) {
+	r := startWithProbe(t, unready(t))
+	before := podInventory(t, r)
+	pid := r.own.Pid()
+	killBeforeAnswer(t, r, func() {})
+	p, err := r.Start(t.Context(), runtimetest.Service("unanswered"), runtime.StartHooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.own.Pid() == pid {
+		t.Error("containerd was not killed")
+	}
+	if p.Started == 0 || p.Started > monotime.Now() {
+		t.Errorf("started at %v", p.Started)
+	}
+	runtimetest.Look(t, p)
+	if err := r.Stop(t.Context(), p.ID, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if e := runtimetest.NextExit(t, r, p.ID); e.Code != 0 {
+		t.Errorf("exit %+v", e)
+	}
+	if after := podInventory(t, r); !slices.Equal(before, after) {
+		t.Errorf("left behind: %q", after)
+	}
+}
+
+// The same, and the start is given up while containerd is away: clients of the process must hear of its end at once,
+// because nobody knows the pod any more when Start has returned.
+func TestStartGivenUpWithoutContainerd(t *testing.T) {
+	r := startWithProbe(t, unready(t))
+	before := podInventory(t, r)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	pid := r.own.Pid()
+	killBeforeAnswer(t, r, cancel)
+	var id string
+	_, err := r.Start(ctx, runtimetest.Service("given-up"), runtime.StartHooks{Network: func(p runtime.Pod) { id = p.ID }})
+	if err == nil {
+		t.Fatal("started")
+	}
+	if pids := cgroupPids(t, filepath.Join(r.cfg.cgroup(), id)); len(pids) > 0 {
+		t.Errorf("Start has failed, and processes of the pod live: %v", pids)
+	}
+	answers(t, r, pid)
+	eventually(t, func() error {
+		if after := podInventory(t, r); !slices.Equal(before, after) {
+			return fmt.Errorf("left behind: %q", after)
+		}
+		return nil
+	})
+}
+
+// A pod runs on while containerd is killed and started again, and can be stopped afterwards and meanwhile.
+func TestContainerdKilledWhilePodsRun(t *testing.T) {
+	r := startWithProbe(t, testConfig(t))
+	var pods []runtime.Pod
+	for i := range 2 {
+		p, err := r.Start(t.Context(), runtimetest.Service("runs-"+strconv.Itoa(i)), runtime.StartHooks{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		runtimetest.Look(t, p)
+		pods = append(pods, p)
+	}
+	pid := r.own.Pid()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	// At once: Stop waits until containerd is back.
+	if err := r.Stop(t.Context(), pods[0].ID, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	runtimetest.NextExit(t, r, pods[0].ID)
+	answers(t, r, pid)
+	runtimetest.Look(t, pods[1])
+	if err := r.Stop(t.Context(), pods[1].ID, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if e := runtimetest.NextExit(t, r, pods[1].ID); e.Code != 0 {
+		t.Errorf("exit %+v", e)
+	}
+}
+
+func TestShimKilled(t *testing.T) {
+	r := startWithProbe(t, unready(t))
+	before := podInventory(t, r)
+	p, err := r.Start(t.Context(), runtimetest.Service("shimless"), runtime.StartHooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtimetest.Look(t, p)
+	if _, err := os.Stat(r.shimSocket(p.ID)); err != nil {
+		t.Errorf("the socket of the shim is elsewhere: %v", err)
+	}
+	if err := syscall.Kill(shimPid(t, r, p.ID), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if e := runtimetest.NextExit(t, r, p.ID); e.Code == 0 {
+		t.Errorf("exit %+v of a pod whose shim was killed", e)
+	}
+	if err := r.Stop(t.Context(), p.ID, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if after := podInventory(t, r); !slices.Equal(before, after) {
+		t.Errorf("left behind: %q", after)
+	}
+	socket := r.shimSocket(p.ID)
+	if _, err := os.Stat(socket); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("shim's socket %s: %v, want it gone", socket, err)
+	}
+}
+
+// shimPid is the parent of the pod's process.
+func shimPid(t testing.TB, r *Runtime, id string) int {
+	t.Helper()
+	got, err := r.client.TaskService().Get(t.Context(), &tasks.GetRequest{ContainerID: id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", got.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(status), "PPid:")
+	pid, err := strconv.Atoi(strings.Fields(rest)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+const childEnv = "WANGELL_TEST_CHILD"
+
+// TestChild is no test but the process that TestProcessKilled kills: it starts a pod and waits.
+func TestChild(t *testing.T) {
+	dir := os.Getenv(childEnv)
+	if dir == "" {
+		t.Skip("only run by TestProcessKilled")
+	}
+	cfg := Config{Containerd: Owned, StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run"), PodAddresses: testRange}
+	r, err := New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loadProbe(t, r)
+	if _, err := r.Start(t.Context(), runtimetest.Service("survivor"), runtime.StartHooks{}); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, r)
+	fmt.Println("started")
+	select {}
+}
+
+// After a kill -9 of the process, containerd and the pod go on, the next process takes both over, and what was only ready is
+// removed.
+func TestProcessKilled(t *testing.T) {
+	cfg := testConfig(t)
+	child := exec.Command("/proc/self/exe", "-test.run=^TestChild$", "-test.v")
+	child.Env = append(os.Environ(), childEnv+"="+filepath.Dir(cfg.RunDir))
+	child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	buffer := make([]byte, 4096)
+	for !strings.Contains(text.String(), "started\n") {
+		n, err := out.Read(buffer)
+		text.Write(buffer[:n])
+		if err != nil {
+			t.Fatalf("child: %v: %s", err, text.String())
+		}
+	}
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = child.Wait()
+	pidFile := filepath.Join(cfg.RunDir, "containerd", "pid")
+	pid, err := os.ReadFile(pidFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := monotime.Now()
+	r := start(t, cfg)
+	t.Logf("taken over in %v", monotime.Now().Sub(began))
+	if again, err := os.ReadFile(pidFile); err != nil || string(again) != string(pid) {
+		t.Errorf("another containerd was started: %v", err)
+	}
+	pods, err := r.List(t.Context())
+	if err != nil || len(pods) != 1 || pods[0].Service != "default/survivor" {
+		t.Fatalf("pods %+v, %v", pods, err)
+	}
+	runtimetest.Look(t, pods[0])
+	awaitReady(t, r)
+	ids, err := r.instanceContainers(t.Context())
+	if err != nil || len(ids) != 1 {
+		t.Errorf("containers %v, %v; want that of the pod", ids, err)
+	}
+	if err := r.Stop(t.Context(), pods[0].ID, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if e := runtimetest.NextExit(t, r, pods[0].ID); e.Code != 0 {
+		t.Errorf("exit %+v", e)
+	}
+}
+
+func TestMissingPrograms(t *testing.T) {
+	cfg := testConfig(t)
+	t.Setenv("PATH", t.TempDir())
+	_, err := New(t.Context(), cfg)
+	if err == nil || !strings.Contains(err.Error(), "apt install containerd runc") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("error %v", err)
+	}
+	cfg.Containerd = filepath.Join(t.TempDir(), "none.sock")
+	if _, err = New(t.Context(), cfg); !errors.Is(err, runtime.ErrUnavailable) || !strings.Contains(err.Error(), cfg.Containerd) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	good := testConfig(t)
+	for name, change := range map[string]func(*Config){
+		"relative":  func(c *Config) { c.RunDir = "run" },
+		"long":      func(c *Config) { c.RunDir = "/" + strings.Repeat("x", maxRunDir) },
+		"socket":    func(c *Config) { c.Containerd = "containerd.sock" },
+		"instance":  func(c *Config) { c.Instance = "a/b" },
+		"addresses": func(c *Config) { c.PodAddresses = netip.MustParsePrefix("10.46.128.0/31") },
+		"IPv6":      func(c *Config) { c.PodAddresses = netip.MustParsePrefix("fd46::/64") },
+	} {
+		cfg := good
+		change(&cfg)
+		if _, err := New(t.Context(), cfg); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	if left := inventory(t, good); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}

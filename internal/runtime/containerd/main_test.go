@@ -1,0 +1,108 @@
+package containerd
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"wangell.loutres.me/internal/image"
+	"wangell.loutres.me/internal/ownns"
+	"wangell.loutres.me/internal/runtime/runtimetest"
+)
+
+// Every test runs in network and mount namespaces of its own, with a real containerd of its own.
+func TestMain(m *testing.M) {
+	ownns.Main(func() int {
+		if err := machine(); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		return m.Run()
+	})
+}
+
+// machine gives the namespace what every machine has: lo, and an address to talk to pods from.
+func machine() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return err
+	}
+	return netlink.AddrReplace(lo, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 46, 0, 1), Mask: net.CIDRMask(32, 32)}})
+}
+
+var testRange = netip.MustParsePrefix("10.46.128.0/17")
+
+// testConfig is a configuration in temporary folders whose paths are short enough for sockets.
+func testConfig(t testing.TB) Config {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "wg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return Config{
+		Containerd: Owned, StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run"), PodAddresses: testRange,
+		Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)),
+	}
+}
+
+type testWriter struct{ t testing.TB }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Logf("%s", p)
+	return len(p), nil
+}
+
+// start opens a Runtime that is destroyed with the test.
+func start(t testing.TB, cfg Config) *Runtime {
+	t.Helper()
+	r, err := New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := r.Destroy(ctx); err != nil {
+			t.Error("destroy:", err)
+		}
+		if err := RemoveOwn(cfg.StateDir); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// startWithProbe is start, with the probe image loaded.
+func startWithProbe(t testing.TB, cfg Config) *Runtime {
+	t.Helper()
+	r := start(t, cfg)
+	loadProbe(t, r)
+	return r
+}
+
+func loadProbe(t testing.TB, r *Runtime) {
+	t.Helper()
+	img, err := runtimetest.Probe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := image.ImportImage(t.Context(), r.Client(), runtimetest.ProbeTag, img); err != nil {
+		t.Fatal(err)
+	}
+}

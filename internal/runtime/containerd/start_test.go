@@ -1,0 +1,103 @@
+package containerd
+
+import (
+	"slices"
+	"sort"
+	"testing"
+	"time"
+
+	"gonum.org/v1/gonum/stat"
+
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/runtime/runtimetest"
+)
+
+// A start and stop leaves nothing, when nothing is kept ready.
+func TestNothingLeaks(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.ReadyContainers, cfg.ReadyNetworks = -1, -1
+	r := startWithProbe(t, cfg)
+	before := podInventory(t, r)
+	for range 3 {
+		p, err := r.Start(t.Context(), runtimetest.Service("leak"), runtime.StartHooks{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		runtimetest.Look(t, p)
+		if during := podInventory(t, r); len(during) < len(before)+6 {
+			t.Fatalf("inventory does not see the pod: %q", during)
+		}
+		if err := r.Stop(t.Context(), p.ID, 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after := podInventory(t, r); !slices.Equal(before, after) {
+		t.Errorf("before %q\nafter %q", before, after)
+	}
+}
+
+// BenchmarkStart measures from Start to "process started": with a container and a network ready, and with neither. Run it with
+// -benchtime 30x.
+func BenchmarkStart(b *testing.B) {
+	for _, ready := range []bool{true, false} {
+		name := "ready"
+		if !ready {
+			name = "unready"
+		}
+		b.Run(name, func(b *testing.B) {
+			cfg := testConfig(b)
+			if !ready {
+				cfg.ReadyContainers, cfg.ReadyNetworks = -1, -1
+			}
+			r := startWithProbe(b, cfg)
+			s := runtimetest.Service("bench")
+			if err := r.Prepare(b.Context(), s, nil); err != nil {
+				b.Fatal(err)
+			}
+			steps := map[string][]float64{}
+			for b.Loop() {
+				b.StopTimer()
+				awaitReady(b, r)
+				b.StartTimer()
+				begin := monotime.Now()
+				last := begin
+				p, err := r.Start(b.Context(), s, runtime.StartHooks{Phase: func(ph runtime.Phase, at monotime.Time) {
+					steps[string(ph)] = append(steps[string(ph)], at.Sub(last).Seconds()*1e3)
+					last = at
+				}})
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				steps["total"] = append(steps["total"], p.Started.Sub(begin).Seconds()*1e3)
+				runtimetest.Look(b, p)
+				at := time.Now()
+				if err := r.Stop(b.Context(), p.ID, 5*time.Second); err != nil {
+					b.Fatal(err)
+				}
+				steps["stop"] = append(steps["stop"], time.Since(at).Seconds()*1e3)
+				b.StartTimer()
+			}
+			for step, x := range steps {
+				sort.Float64s(x)
+				b.ReportMetric(stat.Quantile(.5, stat.Empirical, x, nil), step+"-median-ms")
+			}
+			b.ReportMetric(stat.StdDev(steps["total"], nil), "total-sd-ms")
+		})
+	}
+}
+
+// awaitReady waits until the keeper has made ready what it shall.
+func awaitReady(t testing.TB, r *Runtime) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		r.mu.Lock()
+		done := r.ready.next() == nil && len(r.ready.making) == 0 && len(r.garbage) == 0
+		r.mu.Unlock()
+		if done && r.nets.Ready() {
+			return
+		}
+	}
+	t.Fatal("nothing is made ready")
+}

@@ -1,0 +1,175 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/errdefs"
+	"github.com/moby/sys/signal"
+	"golang.org/x/sys/unix"
+)
+
+// killPeriod is how long after SIGKILL a process may take to end.
+const killPeriod = 10 * time.Second
+
+// Stop ends a pod and removes all of it, see runtime.Runtime. An image that names a stop signal gets that instead of
+// SIGTERM. While containerd is away, Stop waits for it until ctx ends.
+func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) error {
+	r.mu.Lock()
+	p := r.pods[id]
+	r.mu.Unlock()
+	if p == nil {
+		return nil
+	}
+	p.stop.Lock()
+	defer p.stop.Unlock()
+	defer r.keeper.stopped()
+	deadline := time.Now().Add(grace)
+	if err := retry(ctx, func() error { return r.end(ctx, id, time.Until(deadline)) }); err != nil {
+		return fmt.Errorf("stop pod %s: %w", id, err)
+	}
+	return nil
+}
+
+// kill ends a pod at once and removes all of it, or of what is left of it.
+func (r *Runtime) kill(ctx context.Context, id string) error { return r.end(ctx, id, 0) }
+
+// end asks the pod's process to end if grace is above 0, kills it after that, and removes the pod. Any part of it
+// may be missing.
+func (r *Runtime) end(ctx context.Context, id string, grace time.Duration) error {
+	if err := r.endTask(ctx, id, grace); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	network := ""
+	if p := r.pods[id]; p != nil {
+		network = p.net.Name
+	}
+	r.mu.Unlock()
+	if err := r.removePod(ctx, id, network); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	delete(r.pods, id)
+	r.mu.Unlock()
+	return nil
+}
+
+// endTask ends and deletes the task of a container.
+func (r *Runtime) endTask(ctx context.Context, id string, grace time.Duration) error {
+	service := r.client.TaskService()
+	got, err := service.Get(ctx, &tasks.GetRequest{ContainerID: id})
+	if err != nil {
+		return absent(err)
+	}
+	if got.Process.Status != task.Status_STOPPED {
+		if err := r.signalUntilEnd(ctx, id, got.Process.Status, grace); err != nil {
+			return err
+		}
+	}
+	reply, err := service.Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
+	if err == nil {
+		r.noteExit(id, reply.ExitStatus, reply.ExitedAt.AsTime())
+	}
+	return absent(err)
+}
+
+// signalUntilEnd sends the stop signal, and after grace SIGKILL, and waits for the end.
+func (r *Runtime) signalUntilEnd(ctx context.Context, id string, status task.Status, grace time.Duration) error {
+	waited := make(chan error, 1)
+	waitCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		_, err := r.client.TaskService().Wait(waitCtx, &tasks.WaitRequest{ContainerID: id})
+		waited <- absent(err)
+	}()
+	// A process that was created and not started yet has no handler for a signal.
+	if grace > 0 && status == task.Status_RUNNING {
+		if err := r.signal(ctx, id, r.stopSignal(ctx, id), false); err != nil {
+			return err
+		}
+		select {
+		case err := <-waited:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(grace):
+		}
+	}
+	if err := r.signal(ctx, id, unix.SIGKILL, true); err != nil {
+		return err
+	}
+	select {
+	case err := <-waited:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(killPeriod):
+		return fmt.Errorf("its process has not ended %v after SIGKILL", killPeriod)
+	}
+}
+
+func (r *Runtime) signal(ctx context.Context, id string, s unix.Signal, all bool) error {
+	_, err := r.client.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(s), All: all})
+	if err = native(err); errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) {
+		return nil // it ended in between; the wait tells
+	}
+	return err
+}
+
+// stopSignal is what the pod's image wants, SIGTERM otherwise.
+func (r *Runtime) stopSignal(ctx context.Context, id string) unix.Signal {
+	record, err := r.client.ContainerService().Get(ctx, id)
+	if err != nil || record.Labels[labelStopSignal] == "" {
+		return unix.SIGTERM
+	}
+	s, err := signal.ParseSignal(record.Labels[labelStopSignal])
+	if err != nil {
+		return unix.SIGTERM
+	}
+	return s
+}
+
+// removePod removes the container, snapshot, network and folder of a pod that has no task any more. network may be
+// empty for a pod that never had one or of which only the folder knows it.
+func (r *Runtime) removePod(ctx context.Context, id, network string) error {
+	if network == "" {
+		if target, err := os.Readlink(r.netnsLink(id)); err == nil {
+			network = filepath.Base(target)
+		}
+	}
+	// Three parts that know nothing of one another, and each waits for something else.
+	var parts sync.WaitGroup
+	errs := make([]error, 3)
+	parts.Go(func() {
+		if network != "" {
+			errs[0] = r.nets.Release(network)
+		}
+	})
+	parts.Go(func() {
+		// The container before its snapshot, or a half removed pod would have a record without a root.
+		if err := absent(r.client.ContainerService().Delete(ctx, id)); err != nil {
+			errs[1] = fmt.Errorf("remove container: %w", err)
+			return
+		}
+		if err := absent(r.client.SnapshotService(snapshotter).Remove(ctx, id)); err != nil {
+			errs[1] = fmt.Errorf("remove snapshot: %w", err)
+		}
+	})
+	parts.Go(func() {
+		errs[2] = errors.Join(removeCgroup(filepath.Join(r.cfg.cgroup(), id)), r.removeShimSocket(id))
+	})
+	parts.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	// Last: the folder knows the network.
+	return r.removePodDir(id)
+}

@@ -1,0 +1,95 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
+)
+
+var _ runtime.Meter = (*Runtime)(nil)
+
+// Usage implements runtime.Meter: what the pod's cgroup says, in version 2 of cgroups or 1, whichever has the controllers.
+// containerd is not asked.
+func (r *Runtime) Usage(_ context.Context, podID string) (runtime.Usage, error) {
+	r.mu.Lock()
+	p := r.pods[podID]
+	r.mu.Unlock()
+	if p == nil {
+		return runtime.Usage{}, fmt.Errorf("pod %s: %w", podID, runtime.ErrNotFound)
+	}
+	u, err := cgroupUsage(cgroupRoot, filepath.Join(r.cfg.cgroup(), podID))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w: %w", runtime.ErrNotFound, err)
+	}
+	if err != nil {
+		return u, fmt.Errorf("service %s: what pod %s uses: %w", p.Service, podID, err)
+	}
+	return u, nil
+}
+
+// cgroupUsage reads what a cgroup uses, given as a path from the root of the hierarchies. The working set is, as for
+// Kubernetes, all memory but file pages that were not used lately
+// (https://kubernetes.io/docs/reference/instrumentation/node-metrics/).
+func cgroupUsage(root, path string) (runtime.Usage, error) {
+	var u runtime.Usage
+	cpu, err := field(filepath.Join(root, path, "cpu.stat"), "usage_usec") // version 2
+	unit := time.Microsecond
+	if errors.Is(err, fs.ErrNotExist) {
+		cpu, err = number(filepath.Join(root, "cpuacct", path, "cpuacct.usage")) // version 1
+		unit = time.Nanosecond
+	}
+	if err != nil {
+		return u, err
+	}
+	u.CPU, u.At = time.Duration(cpu)*unit, monotime.Now()
+	dir, current, idle := filepath.Join(root, path), "memory.current", "inactive_file"
+	if _, err := os.Stat(filepath.Join(dir, current)); err != nil {
+		dir, current, idle = filepath.Join(root, "memory", path), "memory.usage_in_bytes", "total_inactive_file"
+	}
+	if u.Memory, err = number(filepath.Join(dir, current)); err != nil {
+		return u, err
+	}
+	unused, err := field(filepath.Join(dir, "memory.stat"), idle)
+	u.Memory -= min(u.Memory, unused)
+	return u, err
+}
+
+// number reads a file that holds one number.
+func number(file string) (uint64, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", file, err)
+	}
+	return n, nil
+}
+
+// field reads a number from a file of lines "NAME NUMBER".
+func field(file, name string) (uint64, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && key == name {
+			n, err := strconv.ParseUint(value, 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("%s: %s: %w", file, name, err)
+			}
+			return n, nil
+		}
+	}
+	return 0, fmt.Errorf("%s has no %s", file, name)
+}

@@ -1,0 +1,224 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
+)
+
+const patience = 30 * time.Second
+
+// world is a Runtime with an API server that is played, and no node.
+type world struct {
+	t      *testing.T
+	client *fake.Clientset
+	r      *Runtime
+
+	mu      sync.Mutex
+	version int
+	written []int32 // what was written to the scale of app
+	fail    error   // of the next writes
+	trouble []Trouble
+	pods    int
+}
+
+func newWorld(t *testing.T, replicas int32, objects ...apiruntime.Object) *world {
+	w := &world{t: t, version: 1}
+	w.client = fake.NewClientset(append(objects, w.deployment(replicas))...)
+	w.client.PrependReactor("update", "deployments", func(a clienttesting.Action) (bool, apiruntime.Object, error) {
+		update := a.(clienttesting.UpdateAction)
+		scale, ok := update.GetObject().(*autoscalingv1.Scale)
+		if !ok {
+			return false, nil, nil
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.fail != nil {
+			return true, nil, w.fail
+		}
+		w.version++
+		w.written = append(w.written, scale.Spec.Replicas)
+		out := scale.DeepCopy()
+		out.ResourceVersion = strconv.Itoa(w.version)
+		return true, out, w.client.Tracker().Update(a.GetResource(), w.deployment(scale.Spec.Replicas), "default")
+	})
+	w.open()
+	t.Cleanup(func() { w.r.Close() })
+	return w
+}
+
+func (w *world) open() {
+	r, err := Open(w.t.Context(), Config{Client: w.client, Trouble: func(_ runtime.Key, t Trouble) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.trouble = append(w.trouble, t)
+	}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.r = r
+}
+
+// deployment is that of the service app.
+func (w *world) deployment(replicas int32) *appsv1.Deployment {
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "app", UID: "d", Labels: map[string]string{v1alpha1.LabelService: "app"}, ResourceVersion: strconv.Itoa(w.version),
+		},
+		Spec: appsv1.DeploymentSpec{Replicas: &replicas, Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{
+			Annotations: map[string]string{v1alpha1.AnnotationContainer: "app"},
+		}}},
+	}
+}
+
+func (w *world) service() *v1alpha1.WangellService {
+	s := &v1alpha1.WangellService{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "app"}, Spec: v1alpha1.WangellServiceSpec{Image: "a/b:1", Port: 80}}
+	v1alpha1.Default(s)
+	return s
+}
+
+func (w *world) until(what string, holds func() bool) {
+	w.t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if holds() {
+			return
+		}
+	}
+	w.t.Fatalf("not seen: %s", what)
+}
+
+func (w *world) writes() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return fmt.Sprint(w.written)
+}
+
+// apiPod makes a pod of app in the API.
+func (w *world) apiPod(change func(*corev1.Pod)) *corev1.Pod {
+	w.t.Helper()
+	w.mu.Lock()
+	w.pods++
+	name := fmt.Sprint("app-", w.pods)
+	w.mu.Unlock()
+	o := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: name, UID: types.UID(name), Labels: map[string]string{v1alpha1.LabelService: "app", v1alpha1.LabelSpecHash: "h"},
+			Annotations: map[string]string{v1alpha1.AnnotationContainer: "app"},
+		},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "a/b:1"}}},
+	}
+	if change != nil {
+		change(o)
+	}
+	o, err := w.client.CoreV1().Pods("default").Create(context.Background(), o, metav1.CreateOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.until("the pod is known", func() bool { w.r.mu.Lock(); defer w.r.mu.Unlock(); return w.r.byUID[name] != nil })
+	return o
+}
+
+func (w *world) update(o *corev1.Pod, change func(*corev1.Pod)) {
+	w.t.Helper()
+	change(o)
+	if _, err := w.client.CoreV1().Pods("default").Update(context.Background(), o, metav1.UpdateOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// seen has the daemon of node n1 tell of a pod.
+func (w *world) seen(uid string, sights ...runtime.Sight) {
+	for _, s := range sights {
+		w.r.Seen(runtime.Seen{
+			Sight: s, Name: uid, Container: "app", At: monotime.Now(), Code: 7,
+			Pod: runtime.Pod{ID: uid, Service: "default/app", SpecHash: "h", Addr: netip.MustParseAddr("10.1.0.1"), Netns: "/run/netns/" + uid, Node: "n1", NodeAddr: netip.MustParseAddr("192.0.2.1")},
+		})
+	}
+}
+
+const (
+	network = runtime.SightNetwork
+	created = runtime.SightCreated
+	started = runtime.SightStarted
+	exited  = runtime.SightExited
+	gone    = runtime.SightGone
+)
+
+// result is what a Start came to.
+type result struct {
+	pod runtime.Pod
+	err error
+}
+
+// start begins a Start and returns when it has had its number written.
+func (w *world) start(ctx context.Context, hooks runtime.StartHooks) <-chan result {
+	return w.startOf(ctx, w.service(), hooks)
+}
+
+func (w *world) startOf(ctx context.Context, s *v1alpha1.WangellService, hooks runtime.StartHooks) <-chan result {
+	w.t.Helper()
+	w.r.mu.Lock()
+	waiting := len(w.r.of("default/app", "default", "app").starts)
+	w.r.mu.Unlock()
+	out := make(chan result, 1)
+	go func() {
+		p, err := w.r.Start(ctx, s, hooks)
+		out <- result{p, err}
+	}()
+	w.until("it waits for a pod", func() bool {
+		w.r.mu.Lock()
+		defer w.r.mu.Unlock()
+		s := w.r.services["default/app"]
+		return len(s.starts) > waiting && s.written == s.want || len(out) > 0
+	})
+	return out
+}
+
+func get[T any](w *world, ch <-chan T) T {
+	w.t.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(patience):
+		w.t.Fatal("nothing came")
+		panic("unreachable")
+	}
+}
+
+func nothing[T any](w *world, what string, ch <-chan T) {
+	w.t.Helper()
+	select {
+	case v := <-ch:
+		w.t.Errorf("%s: %+v", what, v)
+	default:
+	}
+}
+
+// up starts a pod.
+func (w *world) up(uid string) runtime.Pod {
+	w.t.Helper()
+	out := w.start(context.Background(), runtime.StartHooks{})
+	w.seen(uid, network, created, started)
+	got := get(w, out)
+	if got.err != nil || got.pod.ID != uid {
+		w.t.Fatalf("started %+v, %v", got.pod, got.err)
+	}
+	return got.pod
+}

@@ -1,0 +1,324 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
+)
+
+func TestStartStop(t *testing.T) {
+	w := newWorld(t, 0)
+	var phases []runtime.Phase
+	var told runtime.Pod
+	out := w.start(t.Context(), runtime.StartHooks{
+		Phase:   func(p runtime.Phase, _ monotime.Time) { phases = append(phases, p) },
+		Network: func(p runtime.Pod) { told = p },
+	})
+	w.seen("u1", network, network, created, started, started)
+	got := get(w, out)
+	if got.err != nil || got.pod.ID != "u1" || got.pod.Started == 0 || got.pod.SpecHash != "h" || got.pod.NodeAddr.String() != "192.0.2.1" {
+		t.Fatalf("%+v, %v", got.pod, got.err)
+	}
+	if len(phases) != 3 || phases[0] != runtime.PhaseSandbox || phases[2] != runtime.PhaseStarted || told.ID != "u1" || told.Netns != "/run/netns/u1" || told.Started != 0 {
+		t.Errorf("phases %v, network %+v", phases, told)
+	}
+	if w.writes() != "[1]" {
+		t.Errorf("wrote %s", w.writes())
+	}
+	stopped := make(chan error, 2)
+	for range 2 {
+		go func() { stopped <- w.r.Stop(context.Background(), "u1", 30*time.Second) }()
+	}
+	w.until("0 is written", func() bool { return w.writes() == "[1 0]" })
+	if pods, _ := w.r.List(t.Context()); len(pods) != 0 {
+		t.Errorf("a pod that is being stopped is listed: %+v", pods)
+	}
+	nothing(w, "Stop returned before the pod is gone", stopped)
+	w.seen("u1", exited, gone)
+	for range 2 {
+		if err := get(w, stopped); err != nil {
+			t.Error(err)
+		}
+	}
+	if e := get(w, w.r.Exits()); e.PodID != "u1" || e.Code != 7 {
+		t.Errorf("exit %+v", e)
+	}
+	w.seen("u1", network, started, gone) // late news
+	if err := w.r.Stop(t.Context(), "u1", time.Second); err != nil || w.writes() != "[1 0]" {
+		t.Errorf("%v, wrote %s", err, w.writes())
+	}
+	nothing(w, "it appeared again", w.r.Appeared())
+}
+
+// One of two goes: this very one.
+func TestStopOne(t *testing.T) {
+	w := newWorld(t, 0)
+	w.up("app-1")
+	w.up("app-2")
+	w.apiPod(nil)
+	o := w.apiPod(nil)
+	stopped := make(chan error, 1)
+	go func() { stopped <- w.r.Stop(context.Background(), "app-2", 5*time.Second) }()
+	if err := get(w, stopped); err != nil { // the watch tells that it is gone
+		t.Error(err)
+	}
+	if w.writes() != "[1 2 1]" {
+		t.Errorf("wrote %s", w.writes())
+	}
+	var marked, deleted bool
+	for _, a := range w.client.Actions() {
+		if a.GetResource().Resource != "pods" {
+			continue
+		}
+		marked = marked || a.GetVerb() == "patch"
+		deleted = deleted || a.GetVerb() == "delete"
+	}
+	if !marked || !deleted {
+		t.Errorf("marked %v, deleted %v: %s", marked, deleted, o.Name)
+	}
+	if e := get(w, w.r.Exits()); e.PodID != "app-2" {
+		t.Errorf("exit %+v", e)
+	}
+}
+
+// Somebody deletes a pod: the one that its ReplicaSet makes instead is the one that a Start waits for.
+func TestReplacement(t *testing.T) {
+	w := newWorld(t, 0)
+	w.up("app-1")
+	o := w.apiPod(nil)
+	w.update(o, func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
+	if id := get(w, w.r.Leaving()); id != "app-1" {
+		t.Errorf("%s leaves", id)
+	}
+	w.up("app-2")
+	if w.writes() != "[1]" {
+		t.Errorf("wrote %s", w.writes())
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- w.r.Stop(context.Background(), "app-1", 30*time.Second) }() // whoever had it cleans up
+	w.until("Stop waits", func() bool { w.r.mu.Lock(); defer w.r.mu.Unlock(); return w.r.byUID["app-1"].stopping })
+	w.seen("app-1", exited, gone)
+	if err := get(w, stopped); err != nil || w.writes() != "[1]" {
+		t.Errorf("%v, wrote %s", err, w.writes())
+	}
+}
+
+// A rollout has one pod more than is wanted. It ends without a write of ours.
+func TestRollout(t *testing.T) {
+	w := newWorld(t, 0)
+	w.up("app-1")
+	w.seen("app-2", network, created, started)
+	if p := get(w, w.r.Appeared()); p.ID != "app-2" || p.Netns == "" {
+		t.Errorf("appeared %+v", p)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- w.r.Stop(context.Background(), "app-1", 30*time.Second) }()
+	w.until("Stop waits", func() bool { w.r.mu.Lock(); defer w.r.mu.Unlock(); return w.r.byUID["app-1"].stopping })
+	w.seen("app-1", exited, gone) // by the Deployment
+	if err := get(w, stopped); err != nil || w.writes() != "[1]" {
+		t.Errorf("%v, wrote %s", err, w.writes())
+	}
+	go func() { stopped <- w.r.Stop(context.Background(), "app-2", 30*time.Second) }()
+	w.until("nothing is wanted", func() bool { return w.writes() == "[1 0]" })
+	w.seen("app-2", gone)
+	if err := get(w, stopped); err != nil {
+		t.Error(err)
+	}
+}
+
+// What the controller before this one asked for is enough.
+func TestStartOfThoseBefore(t *testing.T) {
+	w := newWorld(t, 1)
+	w.up("app-1")
+	if w.writes() != "[]" {
+		t.Errorf("wrote %s", w.writes())
+	}
+}
+
+// Pods of before are listed, without an address until their daemon tells of them, and then appear.
+func TestListOfThoseBefore(t *testing.T) {
+	w := newWorld(t, 1)
+	w.apiPod(func(p *corev1.Pod) {
+		p.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.1", HostIP: "192.0.2.1", ContainerStatuses: []corev1.ContainerStatus{{
+			Name: "app", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}}}}
+	})
+	w.r.Close()
+	w.open()
+	pods, err := w.r.List(t.Context())
+	if err != nil || len(pods) != 1 || pods[0].Addr.IsValid() || pods[0].Started == 0 || pods[0].SpecHash != "h" {
+		t.Fatalf("%+v, %v", pods, err)
+	}
+	w.seen("app-1", network)
+	if p := get(w, w.r.Appeared()); p.ID != "app-1" || p.Netns == "" || p.Started == 0 {
+		t.Errorf("appeared %+v", p)
+	}
+}
+
+func TestImageIsMissing(t *testing.T) {
+	for _, told := range []bool{false, true} { // by a daemon, of the sandbox
+		w := newWorld(t, 0)
+		out := w.start(t.Context(), runtime.StartHooks{})
+		o := w.apiPod(nil)
+		if told {
+			w.seen("app-1", network)
+		}
+		w.update(o, func(p *corev1.Pod) {
+			p.Status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "app", Image: "a/b:1", State: waiting("ErrImagePull", "no such tag")}}}
+		})
+		got := get(w, out)
+		if !errors.Is(got.err, runtime.ErrImage) || !strings.HasPrefix(got.err.Error(), `service default/app: pod app-1: image "a/b:1" cannot be pulled: no such tag`) {
+			t.Errorf("got %v", got.err)
+		}
+		w.until("it is taken back", func() bool { return w.writes() == "[1 0]" })
+		if pods, _ := w.r.List(t.Context()); len(pods) != 0 {
+			t.Errorf("left: %+v", pods)
+		}
+	}
+}
+
+func TestNoRoom(t *testing.T) {
+	w := newWorld(t, 0)
+	s := w.service()
+	s.Spec.WakeTimeout = 1
+	out := w.startOf(t.Context(), s, runtime.StartHooks{})
+	w.apiPod(func(p *corev1.Pod) {
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/1 nodes are available."}}
+	})
+	got := get(w, out)
+	if got.err == nil || errors.Is(got.err, runtime.ErrUnavailable) || got.err.Error() != "service default/app: waited 900ms: no node takes pod app-1: 0/1 nodes are available" {
+		t.Errorf("got %v", got.err)
+	}
+	w.mu.Lock()
+	if len(w.trouble) != 2 || !w.trouble[0].Unschedulable || w.trouble[1] != (Trouble{}) {
+		t.Errorf("told %+v", w.trouble)
+	}
+	w.mu.Unlock()
+	w.until("it is taken back", func() bool { return w.writes() == "[1 0]" })
+}
+
+// A pod that is deleted while it starts: the same Start may work a moment later, with the pod that replaces it.
+func TestDeletedWhileItStarts(t *testing.T) {
+	w := newWorld(t, 0)
+	out := w.start(t.Context(), runtime.StartHooks{})
+	w.seen("app-1", network)
+	o := w.apiPod(nil)
+	w.update(o, func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
+	if got := get(w, out); !errors.Is(got.err, runtime.ErrUnavailable) {
+		t.Errorf("got %v", got.err)
+	}
+	w.up("app-2")
+	if w.writes() != "[1]" {
+		t.Errorf("wrote %s", w.writes())
+	}
+	nothing(w, "of a pod that nobody was given", w.r.Leaving())
+}
+
+func TestCancelled(t *testing.T) {
+	w := newWorld(t, 0)
+	ctx, cancel := context.WithCancel(t.Context())
+	out := w.start(ctx, runtime.StartHooks{})
+	cancel()
+	if got := get(w, out); !errors.Is(got.err, context.Canceled) {
+		t.Errorf("got %v", got.err)
+	}
+	w.until("it is taken back", func() bool { return w.writes() == "[1 0]" })
+}
+
+// A process that ends before its Start has returned is told of after it.
+func TestEndsAtOnce(t *testing.T) {
+	w := newWorld(t, 0)
+	out := w.start(t.Context(), runtime.StartHooks{})
+	w.seen("u1", network, created, started, exited)
+	if got := get(w, out); got.err != nil || got.pod.ID != "u1" {
+		t.Fatalf("%+v, %v", got.pod, got.err)
+	}
+	if e := get(w, w.r.Exits()); e.PodID != "u1" || e.Code != 7 {
+		t.Errorf("exit %+v", e)
+	}
+	if pods, _ := w.r.List(t.Context()); len(pods) != 1 || pods[0].Started != 0 {
+		t.Errorf("listed as %+v", pods)
+	}
+}
+
+func TestSidecarEnds(t *testing.T) {
+	w := newWorld(t, 0)
+	w.up("u1")
+	w.r.Seen(runtime.Seen{Sight: exited, Container: "side", Pod: runtime.Pod{ID: "u1", Service: "default/app"}})
+	nothing(w, "a sidecar's end is told as the pod's", w.r.Exits())
+	w.r.mu.Lock()
+	defer w.r.mu.Unlock()
+	if w.r.byUID["u1"].exited {
+		t.Error("a sidecar's end is taken for the pod's")
+	}
+}
+
+// The API server fails: the start may be tried again, and what is left behind is put right later.
+func TestServerFails(t *testing.T) {
+	w := newWorld(t, 0)
+	set := func(err error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.fail = err
+	}
+	set(apierrors.NewInternalError(errors.New("etcd is away")))
+	if got := get(w, w.start(t.Context(), runtime.StartHooks{})); !errors.Is(got.err, runtime.ErrUnavailable) || !strings.Contains(got.err.Error(), "write replicas 1 of Deployment app") {
+		t.Errorf("got %v", got.err)
+	}
+	set(nil)
+	w.until("0 is written, whatever became of the 1", func() bool { return w.writes() == "[0]" })
+	set(apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, "app", errors.New("no")))
+	if got := get(w, w.start(t.Context(), runtime.StartHooks{})); errors.Is(got.err, runtime.ErrUnavailable) || !strings.Contains(got.err.Error(), "check the controller's ClusterRole") {
+		t.Errorf("got %v", got.err)
+	}
+}
+
+// The Deployment is made anew while a pod is waited for.
+func TestDeploymentIsMadeAnew(t *testing.T) {
+	w := newWorld(t, 0)
+	out := w.start(t.Context(), runtime.StartHooks{})
+	if err := w.client.AppsV1().Deployments("default").Delete(t.Context(), "app", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.mu.Lock()
+	w.version++
+	next := w.deployment(0)
+	w.mu.Unlock()
+	next.UID = "another"
+	if _, err := w.client.AppsV1().Deployments("default").Create(t.Context(), next, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.until("it is told again", func() bool { return w.writes() == "[1 1]" })
+	w.seen("u1", network, created, started)
+	if got := get(w, out); got.err != nil {
+		t.Error(got.err)
+	}
+}
+
+// A pod that is evicted does not come back: another one is made for it.
+func TestEvicted(t *testing.T) {
+	w := newWorld(t, 0)
+	w.up("app-1")
+	o := w.apiPod(nil)
+	w.update(o, func(p *corev1.Pod) {
+		p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "disk"}
+	})
+	if e := get(w, w.r.Exits()); e.PodID != "app-1" {
+		t.Errorf("exit %+v", e)
+	}
+	if err := w.r.Stop(t.Context(), "app-1", time.Second); err != nil {
+		t.Error(err)
+	}
+	if w.writes() != "[1]" {
+		t.Errorf("wrote %s", w.writes())
+	}
+}

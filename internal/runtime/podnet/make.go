@@ -1,0 +1,312 @@
+package podnet
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"unsafe"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// podSysctls are set in the pod's own network namespace, before its device exists. IPv6 stays on, so that
+// a server can bind "::", but it sends nothing by itself.
+var podSysctls = []struct{ name, value string }{
+	{"ipv6/conf/default/addr_gen_mode", "1"}, // no link-local address
+	{"ipv6/conf/default/accept_dad", "0"},
+	{"ipv6/conf/default/accept_ra", "0"},
+	{"ipv6/conf/default/autoconf", "0"},
+	{"ipv6/conf/default/router_solicitations", "0"},
+	// What Docker and Kubernetes' container runtimes set: the namespace is the pod's own.
+	{"ipv4/ip_unprivileged_port_start", "0"},
+	{"ipv4/ping_group_range", "0 2147483647"},
+}
+
+// make makes one network. On error nothing of it remains.
+func (p *Pool) make() (Network, error) {
+	name, addr, err := p.newName()
+	if err != nil {
+		return Network{}, err
+	}
+	n := Network{Name: name, Netns: p.path(name), Addr: addr}
+	err = onThread(func() error {
+		if err := p.unshare(n.Netns); err != nil {
+			return err
+		}
+		return p.connect(&n)
+	})
+	if err != nil {
+		err = fmt.Errorf("make pod network %s (%v): %w", name, addr, err)
+		return Network{}, errors.Join(err, p.Release(name))
+	}
+	return n, nil
+}
+
+// onThread runs f on a thread of its own choosing of network namespace, which goes back to where it came
+// from afterwards. A thread that cannot go back ends with its goroutine and is never used again.
+func onThread(f func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		home, err := netns.Get()
+		if err != nil {
+			result <- err
+			return
+		}
+		defer home.Close()
+		err = f()
+		if back := netns.Set(home); back != nil {
+			result <- errors.Join(err, fmt.Errorf("return to own network namespace: %w", back))
+			return
+		}
+		runtime.UnlockOSThread()
+		result <- err
+	}()
+	return <-result
+}
+
+// unshare moves the calling thread into a new network namespace and binds that to path.
+func (p *Pool) unshare(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
+	if err != nil {
+		return err
+	}
+	_ = f.Close()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("new network namespace: %w", err)
+	}
+	self := fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid())
+	if err := unix.Mount(self, path, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind network namespace to %s: %w", path, err)
+	}
+	for _, s := range podSysctls {
+		if err := setSysctl(s.name, s.value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// connect makes the veth pair of n and configures both ends. The calling thread is in n's namespace.
+func (p *Pool) connect(n *Network) error {
+	pod, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	defer pod.Close()
+	here, err := netns.Get()
+	if err != nil {
+		return err
+	}
+	defer here.Close()
+	hostMAC, podMAC := randomMAC(), randomMAC()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = n.Name, p.cfg.MTU, hostMAC
+	if err := p.host.LinkAdd(&netlink.Veth{
+		LinkAttrs: attrs, PeerName: Device, PeerHardwareAddr: podMAC, PeerMTU: uint32(p.cfg.MTU),
+		PeerNamespace: netlink.NsFd(here),
+	}); err != nil {
+		return fmt.Errorf("make veth pair: %w", err)
+	}
+	if err := p.configurePod(pod, n.Addr, hostMAC); err != nil {
+		return err
+	}
+	return p.configureHost(n, podMAC)
+}
+
+func (p *Pool) configurePod(pod *netlink.Handle, addr netip.Addr, hostMAC net.HardwareAddr) error {
+	lo, err := pod.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find lo: %w", err)
+	}
+	if err := pod.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("set lo up: %w", err)
+	}
+	eth, err := pod.LinkByName(Device)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", Device, err)
+	}
+	if err := enableGRO(Device); err != nil {
+		return fmt.Errorf("enable GRO on %s: %w", Device, err)
+	}
+	if err := pod.AddrAdd(eth, &netlink.Addr{IPNet: hostNet(addr), Scope: unix.RT_SCOPE_UNIVERSE}); err != nil {
+		return fmt.Errorf("add address: %w", err)
+	}
+	if err := pod.LinkSetUp(eth); err != nil {
+		return fmt.Errorf("set %s up: %w", Device, err)
+	}
+	if err := pod.NeighSet(permanent(eth.Attrs().Index, Gateway, hostMAC)); err != nil {
+		return fmt.Errorf("add neighbour: %w", err)
+	}
+	if err := pod.RouteAdd(&netlink.Route{
+		LinkIndex: eth.Attrs().Index, Gw: Gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK), Src: addr.AsSlice(),
+		Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)},
+	}); err != nil {
+		return fmt.Errorf("add default route: %w", err)
+	}
+	return nil
+}
+
+// configureHost sets up the host's end. The sysctls of its own device are all that it changes there; they are written
+// from a thread of the host's namespace, because /proc/sys/net shows that of the thread that opens it.
+func (p *Pool) configureHost(n *Network, podMAC net.HardwareAddr) error {
+	link, err := p.host.LinkByName(n.Name)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", n.Name, err)
+	}
+	n.HostDevice = link.Attrs().Index
+	for _, s := range []struct{ name, value string }{
+		{"ipv6/conf/" + n.Name + "/disable_ipv6", "1"},
+		{"ipv4/conf/" + n.Name + "/rp_filter", "0"}, // replies leave with the service address as source
+	} {
+		if err := setHostSysctl(s.name, s.value); err != nil {
+			return err
+		}
+	}
+	if err := p.host.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set %s up: %w", n.Name, err)
+	}
+	if err := p.host.NeighSet(permanent(n.HostDevice, n.Addr, podMAC)); err != nil {
+		return fmt.Errorf("add neighbour: %w", err)
+	}
+	// Replace: the address may still be routed to the device of a pod that is just going.
+	if err := p.host.RouteReplace(&netlink.Route{LinkIndex: n.HostDevice, Dst: hostNet(n.Addr), Scope: netlink.SCOPE_LINK}); err != nil {
+		return fmt.Errorf("add route: %w", err)
+	}
+	return nil
+}
+
+// read learns from the kernel what network name has.
+func (p *Pool) read(name string) (Network, error) {
+	n := Network{Name: name, Netns: p.path(name)}
+	link, err := p.host.LinkByName(name)
+	if err != nil {
+		if errors.As(err, &netlink.LinkNotFoundError{}) {
+			err = fmt.Errorf("device %s: %w", name, fs.ErrNotExist)
+		}
+		return n, err
+	}
+	n.HostDevice = link.Attrs().Index
+	ns, err := netns.GetFromPath(n.Netns)
+	if err != nil {
+		return n, err
+	}
+	defer ns.Close()
+	pod, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	if err != nil {
+		return n, fmt.Errorf("open netlink in %s: %w", n.Netns, err)
+	}
+	defer pod.Close()
+	eth, err := pod.LinkByName(Device)
+	if err != nil {
+		return n, fmt.Errorf("find %s in %s: %w", Device, n.Netns, err)
+	}
+	addrs, err := pod.AddrList(eth, netlink.FAMILY_V4)
+	if err != nil {
+		return n, fmt.Errorf("read addresses of %s in %s: %w", Device, n.Netns, err)
+	}
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.IP.To4()); ok && p.cfg.Addresses.Contains(ip) {
+			n.Addr = ip
+			return n, nil
+		}
+	}
+	return n, fmt.Errorf("%s in %s has no address in %v: %w", Device, n.Netns, p.cfg.Addresses, fs.ErrNotExist)
+}
+
+// destroy removes the device and the namespace called name, whatever of them is there.
+func (p *Pool) destroy(name string) error {
+	var errs []error
+	link, err := p.host.LinkByName(name)
+	if err == nil {
+		err = p.host.LinkDel(link)
+	}
+	if err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) && !errors.Is(err, unix.ENODEV) {
+		errs = append(errs, fmt.Errorf("remove device %s: %w", name, err))
+	}
+	path := filepath.Join(p.cfg.Dir, name)
+	// EINVAL: nothing is mounted there.
+	if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && err != unix.EINVAL && err != unix.ENOENT {
+		errs = append(errs, fmt.Errorf("unmount %s: %w", path, err))
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func permanent(device int, addr netip.Addr, mac net.HardwareAddr) *netlink.Neigh {
+	return &netlink.Neigh{
+		LinkIndex: device, Family: netlink.FAMILY_V4, State: netlink.NUD_PERMANENT, IP: addr.AsSlice(), HardwareAddr: mac,
+	}
+}
+
+func hostNet(a netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(32, 32)}
+}
+
+// randomMAC is a locally administered unicast address.
+func randomMAC() net.HardwareAddr {
+	mac := make(net.HardwareAddr, 6)
+	_, _ = rand.Read(mac)
+	mac[0] = mac[0]&0xfe | 0x02
+	return mac
+}
+
+// setHostSysctl is setSysctl in the network namespace of the process rather than of the thread: /proc/PID/net
+// would not do, since sysctls are found by the namespace of the opening thread.
+func setHostSysctl(name, value string) error {
+	result := make(chan error, 1)
+	go func() { result <- setSysctl(name, value) }()
+	return <-result
+}
+
+// setSysctl writes a sysctl of the calling thread's network namespace. One that the kernel does not have (IPv6
+// switched off) needs no value.
+func setSysctl(name, value string) error {
+	err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("set net/%s to %s: %w", name, strconv.Quote(value), err)
+	}
+	return nil
+}
+
+// enableGRO switches generic receive offload on for a device of the calling thread's namespace (ioctl SIOCETHTOOL,
+// ETHTOOL_SGRO; linux/ethtool.h). It makes veth receive through NAPI: frames that XDP redirects to the other
+// end vanish without it.
+func enableGRO(device string) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	_, err = ethtool(fd, device, unix.ETHTOOL_SGRO, 1)
+	return err
+}
+
+// ethtool does one ioctl with a struct ethtool_value and returns the value that the kernel leaves there.
+func ethtool(fd int, device string, command, data uint32) (uint32, error) {
+	value := struct{ cmd, data uint32 }{command, data}
+	var request struct { // struct ifreq: the name, then a union of 24 bytes whose pointer is used
+		name [unix.IFNAMSIZ]byte
+		data unsafe.Pointer
+		_    [16]byte
+	}
+	copy(request.name[:unix.IFNAMSIZ-1], device)
+	request.data = unsafe.Pointer(&value)
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request)))
+	runtime.KeepAlive(&value)
+	if errno != 0 {
+		return 0, errno
+	}
+	return value.data, nil
+}

@@ -1,0 +1,283 @@
+// Package podnet makes the networks of pods on one machine, without CNI and without a bridge: a
+// network namespace and a veth pair each, joined to the machine by one host route.
+//
+//	machine                                pod
+//	route ADDR/32 dev wg…                  ADDR/32 on eth0, default via 169.254.46.1 dev eth0 onlink
+//	neighbour ADDR = pod's MAC             neighbour 169.254.46.1 = host's MAC
+//
+// Both neighbour entries are permanent, so that no packet ever waits for ARP. Nothing is persisted:
+// what exists is read from the kernel.
+package podnet
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Gateway is the next hop of every pod's default route. No device has it as an address.
+var Gateway = netip.MustParseAddr("169.254.46.1")
+
+// Device is the name of a pod's network device inside its namespace.
+const Device = "eth0"
+
+// Config says where networks are made.
+type Config struct {
+	// Dir is the folder, on a file system that exists only until the machine stops, in which
+	// namespaces are bound, one file each. It is created. Required.
+	Dir string
+	// Addresses is the range that pods get their addresses from (IPv4, at least a /30). Required.
+	Addresses netip.Prefix
+	// DevicePrefix begins the name of the host's end of every veth pair, at most 7 bytes. Two pools in one network
+	// namespace need different prefixes: a pool removes devices with its prefix that it does not know. Required.
+	DevicePrefix string
+	// Ready is how many networks Refill keeps ready. 0 is possible: each is then made when taken.
+	Ready int
+	// MTU of both ends, in bytes. 0 means 1500.
+	MTU int
+	// Log receives what goes wrong in the background. Required.
+	Log *slog.Logger
+}
+
+// Network is the network of one pod.
+type Network struct {
+	// Name is the name of the host's device and of the file in Config.Dir.
+	Name string
+	// Netns is the path at which the pod's network namespace is bound.
+	Netns string
+	// Addr is the pod's address.
+	Addr netip.Addr
+	// HostDevice is the index of the host's device.
+	HostDevice int
+}
+
+// Pool makes, keeps ready and removes networks in the network namespace in which NewPool was called. Its
+// methods may be called from several goroutines at once.
+type Pool struct {
+	cfg  Config
+	host *netlink.Handle
+
+	mu    sync.Mutex
+	used  map[netip.Addr]string // every address in use, and by which network
+	ready []Network
+	last  netip.Addr // the address given last
+	// refill lets one Refill run at a time, so that two do not fill the same gap.
+	refill sync.Mutex
+	closed bool
+}
+
+// NewPool opens a pool. It makes no network yet; see Adopt, Clean and Refill.
+func NewPool(cfg Config) (*Pool, error) {
+	if !cfg.Addresses.Addr().Is4() || cfg.Addresses.Bits() > 30 {
+		return nil, fmt.Errorf("pod addresses %v: write an IPv4 range of /30 or larger", cfg.Addresses)
+	}
+	if cfg.DevicePrefix == "" || len(cfg.DevicePrefix) > 7 {
+		return nil, fmt.Errorf("device prefix %q: write 1 to 7 bytes", cfg.DevicePrefix)
+	}
+	if cfg.MTU == 0 {
+		cfg.MTU = 1500
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("folder of pod networks: %w", err)
+	}
+	host, err := netlink.NewHandle()
+	if err != nil {
+		return nil, fmt.Errorf("open netlink: %w", err)
+	}
+	cfg.Addresses = cfg.Addresses.Masked()
+	p := &Pool{cfg: cfg, host: host, used: map[netip.Addr]string{}}
+	p.last = p.randomAddr()
+	return p, nil
+}
+
+// Adopt takes over a network that an earlier process made, by its name. The error wraps
+// fs.ErrNotExist if the namespace or its device is gone.
+func (p *Pool) Adopt(name string) (Network, error) {
+	n, err := p.read(name)
+	if err != nil {
+		return Network{}, fmt.Errorf("adopt pod network %s: %w", name, err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.used[n.Addr] = name
+	return n, nil
+}
+
+// Clean removes the networks and devices of this pool's folder and prefix that are neither in use
+// nor ready: what an earlier process left.
+func (p *Pool) Clean() error {
+	known := map[string]bool{}
+	p.mu.Lock()
+	for _, name := range p.used {
+		known[name] = true
+	}
+	p.mu.Unlock()
+	names := map[string]bool{}
+	files, err := os.ReadDir(p.cfg.Dir)
+	if err != nil {
+		return fmt.Errorf("read pod networks: %w", err)
+	}
+	for _, f := range files {
+		names[f.Name()] = true
+	}
+	links, err := p.host.LinkList()
+	if err != nil {
+		return fmt.Errorf("list devices: %w", err)
+	}
+	for _, l := range links {
+		if l.Type() == "veth" && strings.HasPrefix(l.Attrs().Name, p.cfg.DevicePrefix) {
+			names[l.Attrs().Name] = true
+		}
+	}
+	var errs []error
+	for name := range names {
+		if !known[name] {
+			errs = append(errs, p.destroy(name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Take gives a network to a pod: a ready one, or if there is none one made now, which takes some
+// milliseconds. It does not refill.
+func (p *Pool) Take() (Network, error) {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return Network{}, fs.ErrClosed
+	}
+	if i := len(p.ready) - 1; i >= 0 {
+		n := p.ready[i]
+		p.ready = p.ready[:i]
+		p.mu.Unlock()
+		return n, nil
+	}
+	p.mu.Unlock()
+	return p.make()
+}
+
+// Refill makes one network if fewer than Config.Ready are ready, and tells whether it did.
+func (p *Pool) Refill() (made bool, err error) {
+	p.refill.Lock()
+	defer p.refill.Unlock()
+	p.mu.Lock()
+	enough := p.closed || len(p.ready) >= p.cfg.Ready
+	p.mu.Unlock()
+	if enough {
+		return false, nil
+	}
+	n, err := p.make()
+	if err != nil {
+		return false, err
+	}
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return false, p.Release(n.Name)
+	}
+	p.ready = append(p.ready, n)
+	p.mu.Unlock()
+	return true, nil
+}
+
+// Release removes a network that a pod used, or that was adopted. One that does not exist is no
+// error. Networks are never given twice: what a pod left in one (sockets in TIME-WAIT, routes) goes with it.
+func (p *Pool) Release(name string) error {
+	if err := p.destroy(name); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for a, n := range p.used {
+		if n == name {
+			delete(p.used, a)
+		}
+	}
+	return nil
+}
+
+// Close removes the ready networks and lets go of the kernel. Networks in use stay.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil
+	}
+	p.closed = true
+	ready := p.ready
+	p.ready = nil
+	p.mu.Unlock()
+	// A Refill that runs removes what it makes; wait for it.
+	p.refill.Lock()
+	defer p.refill.Unlock()
+	var errs []error
+	for _, n := range ready {
+		errs = append(errs, p.Release(n.Name))
+	}
+	p.host.Close()
+	return errors.Join(errs...)
+}
+
+// newName reserves a free address for a network with a new name.
+func (p *Pool) newName() (string, netip.Addr, error) {
+	name := p.cfg.DevicePrefix + randomHex(4)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	first := p.last
+	for a := p.next(first); a != first; a = p.next(a) {
+		if _, taken := p.used[a]; !taken {
+			p.used[a], p.last = name, a
+			return name, a, nil
+		}
+	}
+	return "", netip.Addr{}, fmt.Errorf("no pod address is free in %v: give a larger range", p.cfg.Addresses)
+}
+
+// next is the address after a in the range, leaving out the range's first and last address.
+func (p *Pool) next(a netip.Addr) netip.Addr {
+	first := p.cfg.Addresses.Addr().Next()
+	n := a.Next()
+	if !p.cfg.Addresses.Contains(n) || !p.cfg.Addresses.Contains(n.Next()) {
+		return first
+	}
+	return n
+}
+
+// randomAddr is where a new process begins to give addresses, so that a client that still talks to a pod of
+// the process before does not meet another one.
+func (p *Pool) randomAddr() netip.Addr {
+	var r [4]byte
+	_, _ = rand.Read(r[:])
+	a := p.cfg.Addresses.Addr().As4()
+	bits := p.cfg.Addresses.Bits()
+	for i := range a {
+		keep := min(max(bits-8*i, 0), 8)
+		a[i] |= r[i] & byte(0xff>>keep)
+	}
+	return p.next(netip.AddrFrom4(a))
+}
+
+func (p *Pool) path(name string) string { return filepath.Join(p.cfg.Dir, name) }
+
+func randomHex(n int) string {
+	b := make([]byte, n)
+	_, _ = rand.Read(b)
+	return hex.EncodeToString(b)
+}
+
+// Ready tells whether as many networks as Config.Ready are ready.
+func (p *Pool) Ready() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.ready) >= p.cfg.Ready
+}

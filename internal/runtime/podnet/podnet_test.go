@@ -1,0 +1,257 @@
+package podnet
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/ownns"
+)
+
+func TestMain(m *testing.M) { ownns.Main(m.Run) }
+
+func pool(t *testing.T, change func(*Config)) (*Pool, Config) {
+	t.Helper()
+	cfg := Config{Dir: filepath.Join(t.TempDir(), "netns"), Addresses: netip.MustParsePrefix("10.46.128.0/17"), DevicePrefix: "wgtest1", Log: slog.Default()}
+	if change != nil {
+		change(&cfg)
+	}
+	p, err := NewPool(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Clean(); err != nil && !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+		if left := devices(t); len(left) > 0 {
+			t.Errorf("devices are left: %q", left)
+		}
+	})
+	return p, cfg
+}
+
+func devices(t *testing.T) []string {
+	t.Helper()
+	links, err := netlink.LinkList()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, l := range links {
+		if l.Attrs().Name != "lo" {
+			names = append(names, l.Attrs().Name)
+		}
+	}
+	return names
+}
+
+func take(t *testing.T, p *Pool) Network {
+	t.Helper()
+	n, err := p.Take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Release(n.Name); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+// A connection works at once, in both directions, without ARP.
+func TestNetworkWorksAtOnce(t *testing.T) {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.AddrReplace(lo, &netlink.Addr{IPNet: hostNet(netip.MustParseAddr("10.46.0.1"))}); err != nil {
+		t.Fatal(err)
+	}
+	p, _ := pool(t, nil)
+	n := take(t, p)
+	var l net.Listener
+	inside(t, n.Netns, func() {
+		l, err = net.Listen("tcp", "[::]:80") // also below 1024, and for IPv6
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	begin := time.Now()
+	c, err := net.DialTimeout("tcp", netip.AddrPortFrom(n.Addr, 80).String(), 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log("connected in", time.Since(begin))
+	_ = c.Close()
+	link, err := netlink.LinkByName(n.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if link.Attrs().Index != n.HostDevice {
+		t.Errorf("device %d, want %d", n.HostDevice, link.Attrs().Index)
+	}
+	neighbours, err := netlink.NeighList(n.HostDevice, netlink.FAMILY_V4)
+	if err != nil || len(neighbours) != 1 || neighbours[0].State != netlink.NUD_PERMANENT {
+		t.Errorf("neighbours %v, %v", neighbours, err)
+	}
+	if addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL); err != nil || len(addrs) != 0 {
+		t.Errorf("the host's device has addresses %v, %v", addrs, err)
+	}
+	inside(t, n.Netns, func() {
+		if !gro(t, Device) {
+			t.Error("GRO is off at the pod's end")
+		}
+		eth, err := netlink.LinkByName(Device)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		addrs, err := netlink.AddrList(eth, netlink.FAMILY_ALL)
+		if err != nil || len(addrs) != 1 || !addrs[0].Equal(netlink.Addr{IPNet: hostNet(n.Addr)}) {
+			t.Errorf("%s has %v, %v", Device, addrs, err)
+		}
+	})
+}
+
+// inside runs f in a network namespace.
+func inside(t *testing.T, path string, f func()) {
+	t.Helper()
+	err := onThread(func() error {
+		ns, err := netns.GetFromPath(path)
+		if err != nil {
+			return err
+		}
+		defer ns.Close()
+		if err := netns.Set(ns); err != nil {
+			return err
+		}
+		f()
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestReadyNetworks(t *testing.T) {
+	p, _ := pool(t, func(c *Config) { c.Ready = 2 })
+	for i, want := range []bool{true, true, false} {
+		if made, err := p.Refill(); err != nil || made != want {
+			t.Fatalf("refill %d: %v, %v", i, made, err)
+		}
+	}
+	if !p.Ready() || len(devices(t)) != 2 {
+		t.Errorf("devices %q", devices(t))
+	}
+	first := devices(t)
+	a, b := take(t, p), take(t, p)
+	if !slices.Contains(first, a.Name) || !slices.Contains(first, b.Name) || p.Ready() {
+		t.Error("Take gave another network than a ready one")
+	}
+	c := take(t, p)
+	if slices.Contains(first, c.Name) {
+		t.Error("one network was given twice")
+	}
+}
+
+func TestAdoptAndClean(t *testing.T) {
+	p, cfg := pool(t, func(c *Config) { c.Ready = 1 })
+	kept, left := take(t, p), take(t, p)
+	if _, err := p.Refill(); err != nil {
+		t.Fatal(err)
+	}
+	// What a process that was killed leaves: networks, and a file whose namespace was not bound yet.
+	if err := os.WriteFile(filepath.Join(cfg.Dir, "wgtest1half"), nil, 0o400); err != nil {
+		t.Fatal(err)
+	}
+	next, err := NewPool(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	if got, err := next.Adopt(kept.Name); err != nil || got != kept {
+		t.Errorf("adopted %+v, %v; want %+v", got, err, kept)
+	}
+	if _, err := next.Adopt("wgtest1none"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("adopted what does not exist: %v", err)
+	}
+	if err := next.Clean(); err != nil {
+		t.Fatal(err)
+	}
+	if got := devices(t); !slices.Equal(got, []string{kept.Name}) {
+		t.Errorf("devices %q, want only %s; %s was left", got, kept.Name, left.Name)
+	}
+	if files, err := os.ReadDir(cfg.Dir); err != nil || len(files) != 1 {
+		t.Errorf("files %v, %v", files, err)
+	}
+}
+
+func TestAddressesAreUsedOnce(t *testing.T) {
+	p, _ := pool(t, func(c *Config) { c.Addresses = netip.MustParsePrefix("10.46.128.8/29") })
+	seen := map[netip.Addr]bool{}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	var networks []Network
+	for range 6 {
+		all.Go(func() {
+			n, err := p.Take()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if seen[n.Addr] || !p.cfg.Addresses.Contains(n.Addr) || n.Addr == p.cfg.Addresses.Addr() || !p.cfg.Addresses.Contains(n.Addr.Next()) {
+				t.Errorf("address %v", n.Addr)
+			}
+			seen[n.Addr] = true
+			networks = append(networks, n)
+		})
+	}
+	all.Wait()
+	if _, err := p.Take(); err == nil {
+		t.Error("a seventh address in a /29")
+	}
+	for _, n := range networks {
+		if err := p.Release(n.Name); err != nil {
+			t.Error(err)
+		}
+	}
+	take(t, p)
+}
+
+// gro reads whether a device of this thread's namespace has GRO on.
+func gro(t *testing.T, device string) bool {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	on, err := ethtool(fd, device, unix.ETHTOOL_GGRO, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return on == 1
+}

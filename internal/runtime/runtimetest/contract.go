@@ -1,0 +1,261 @@
+package runtimetest
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// Harness makes the runtime to be tested.
+type Harness struct {
+	// Open opens a runtime that has the image Probe under the name ProbeTag. Called again after Close, it opens the same
+	// instance again. Each test gets a Harness of its own, and whoever made it cleans up.
+	Open func(t *testing.T) runtime.Runtime
+	// Remote: pods run on other machines. Their namespaces and devices are not known here, images are fetched where they
+	// run, and of what a pod wrote nothing is left when it is gone.
+	Remote bool
+	// Phases are those that the runtime tells, in their order. Default: all.
+	Phases []runtime.Phase
+}
+
+func (h Harness) phases() []runtime.Phase {
+	if h.Phases != nil {
+		return h.Phases
+	}
+	return []runtime.Phase{runtime.PhaseImage, runtime.PhaseSandbox, runtime.PhaseCreated, runtime.PhaseStarted}
+}
+
+// Run runs all tests of the contract, each with a new Harness.
+func Run(t *testing.T, harness func(t *testing.T) Harness) {
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, Harness)
+	}{
+		{"StartStop", startStop},
+		{"Phases", phases},
+		{"StopIsIdempotent", stopIsIdempotent},
+		{"StopKillsAfterGrace", stopKillsAfterGrace},
+		{"MissingImage", missingImage},
+		{"ProcessEnds", processEnds},
+		{"EndsAtOnce", endsAtOnce},
+		{"CannotStart", cannotStart},
+		{"CancelledStart", cancelledStart},
+		{"ManyAtOnce", manyAtOnce},
+		{"SeveralPodsOfAService", severalPods},
+		{"Logs", logs},
+		{"Reopen", reopen},
+		{"ForgetAndPrepare", forgetAndPrepare},
+		{"ChangedSpec", changedSpec},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, harness(t)) })
+	}
+}
+
+func mustStart(t *testing.T, r runtime.Runtime, s *v1alpha1.WangellService) runtime.Pod {
+	t.Helper()
+	p, err := r.Start(t.Context(), s, runtime.StartHooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func mustStop(t *testing.T, r runtime.Runtime, p runtime.Pod) {
+	t.Helper()
+	if err := r.Stop(t.Context(), p.ID, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// listed finds a pod in List.
+func listed(t *testing.T, r runtime.Runtime, id string) (runtime.Pod, bool) {
+	t.Helper()
+	pods, err := r.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pods {
+		if p.ID == id {
+			return p, true
+		}
+	}
+	return runtime.Pod{}, false
+}
+
+func none(t *testing.T, r runtime.Runtime) {
+	t.Helper()
+	pods, err := r.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(pods) != 0 {
+		t.Errorf("pods are left: %+v", pods)
+	}
+}
+
+func startStop(t *testing.T, h Harness) {
+	r := h.Open(t)
+	s := Service("start-stop")
+	p := mustStart(t, r, s)
+	if p.Service != runtime.KeyOf(s) || p.SpecHash != v1alpha1.Hash(&s.Spec) || p.ID == "" || !p.Addr.IsValid() || p.Started == 0 ||
+		!h.Remote && (p.Netns == "" || p.HostDevice == 0) {
+		t.Errorf("pod is not whole: %+v", p)
+	}
+	if got, ok := listed(t, r, p.ID); !ok || got != p {
+		t.Errorf("List has %+v, Start returned %+v", got, p)
+	}
+	if code, _ := Ask(t, p, "/", nil); code != http.StatusOK {
+		t.Errorf("status %d", code)
+	}
+	mustStop(t, r, p)
+	none(t, r)
+	if e := NextExit(t, r, p.ID); e.Code != 0 || e.Service != p.Service || time.Since(e.At) > time.Minute {
+		t.Errorf("exit %+v", e)
+	}
+	again := mustStart(t, r, s)
+	if again.ID == p.ID {
+		t.Error("a second pod has the ID of the first")
+	}
+	Look(t, again)
+	mustStop(t, r, again)
+}
+
+func phases(t *testing.T, h Harness) {
+	r := h.Open(t)
+	begin := monotime.Now()
+	var order []runtime.Phase
+	last := begin
+	var network runtime.Pod
+	p, err := r.Start(t.Context(), Service("phases"), runtime.StartHooks{
+		Phase: func(ph runtime.Phase, at monotime.Time) {
+			order = append(order, ph)
+			if at < last {
+				t.Errorf("phase %s ended before the one before it", ph)
+			}
+			last = at
+			if ph == runtime.PhaseStarted && network.ID == "" {
+				t.Error("the network was not told before the process ran")
+			}
+		},
+		Network: func(p runtime.Pod) { network = p },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := h.phases()
+	if len(order) != len(want) {
+		t.Fatalf("phases %v, want %v", order, want)
+	}
+	for i := range want {
+		if order[i] != want[i] {
+			t.Fatalf("phases %v, want %v", order, want)
+		}
+	}
+	if network.ID != p.ID || network.Addr != p.Addr || network.Netns != p.Netns || network.HostDevice != p.HostDevice || network.Started != 0 {
+		t.Errorf("network was told as %+v, the pod is %+v", network, p)
+	}
+	mustStop(t, r, p)
+}
+
+func stopIsIdempotent(t *testing.T, h Harness) {
+	r := h.Open(t)
+	if err := r.Stop(t.Context(), "never-existed", time.Second); err != nil {
+		t.Errorf("stop of a pod that never was: %v", err)
+	}
+	p := mustStart(t, r, Service("twice"))
+	Look(t, p) // so that it handles SIGTERM
+	var both sync.WaitGroup
+	for range 2 {
+		both.Go(func() {
+			if err := r.Stop(t.Context(), p.ID, 5*time.Second); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	both.Wait()
+	mustStop(t, r, p)
+	none(t, r)
+}
+
+func stopKillsAfterGrace(t *testing.T, h Harness) {
+	r := h.Open(t)
+	p := mustStart(t, r, Service("stubborn", "IGNORE_TERM", "1"))
+	Look(t, p)
+	begin := time.Now()
+	const grace = 300 * time.Millisecond
+	if err := r.Stop(t.Context(), p.ID, grace); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took < grace {
+		t.Errorf("killed after %v, before its grace of %v", took, grace)
+	}
+	if e := NextExit(t, r, p.ID); e.Code != 128+9 {
+		t.Errorf("exit code %d, want that of SIGKILL", e.Code)
+	}
+	none(t, r)
+}
+
+func manyAtOnce(t *testing.T, h Harness) {
+	r := h.Open(t)
+	const n = 8
+	pods := make([]runtime.Pod, n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			p, err := r.Start(t.Context(), Service("many-"+string(rune('a'+i))), runtime.StartHooks{})
+			if err != nil {
+				t.Error(err)
+			}
+			pods[i] = p
+		})
+	}
+	all.Wait()
+	if t.Failed() {
+		return
+	}
+	seen := map[string]bool{}
+	for _, p := range pods {
+		for _, x := range []string{p.ID, p.Addr.String(), p.Netns} {
+			if x == "" && h.Remote {
+				continue
+			}
+			if seen[x] {
+				t.Errorf("two pods have %s", x)
+			}
+			seen[x] = true
+		}
+		// A name may be cut, or have something added.
+		got := "default/" + Look(t, p).Hostname
+		if !strings.HasPrefix(string(p.Service), got) && !strings.HasPrefix(got, string(p.Service)+"-") {
+			t.Errorf("pod of %s answers as %s", p.Service, got)
+		}
+	}
+	for _, p := range pods {
+		all.Go(func() {
+			if err := r.Stop(t.Context(), p.ID, 5*time.Second); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	none(t, r)
+}
+
+func severalPods(t *testing.T, h Harness) {
+	r := h.Open(t)
+	s := Service("several")
+	a, b := mustStart(t, r, s), mustStart(t, r, s)
+	if a.ID == b.ID || a.Addr == b.Addr {
+		t.Errorf("two pods are one: %+v %+v", a, b)
+	}
+	Look(t, a)
+	mustStop(t, r, a)
+	Look(t, b)
+	mustStop(t, r, b)
+}

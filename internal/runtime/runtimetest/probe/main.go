@@ -1,0 +1,135 @@
+// Command probe is the server that the tests of runtimes run in pods. It listens on [::]:$PORT (default 8080) and
+// tells over HTTP what it sees of its surroundings, or does what it is asked for:
+//
+//	/            its surroundings as JSON (type report)
+//	/read?f=     the content of a file
+//	/write?f=&t= writes t to a file
+//	/print?t=&n= prints the line t n times
+//	/exit?code=  ends with a status
+//
+// With EXIT=n it prints a line and ends with status n at once; with IGNORE_TERM set it ignores SIGTERM.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+type report struct {
+	UID, GID         int
+	Groups           []int
+	Dir, Hostname    string
+	Args, Env        []string
+	Files            uint64 // the limit of open files
+	CapEff           string
+	Seccomp          string
+	NoNewPrivs       string
+	Hosts, Resolv    string
+	Addresses, Links []string
+	Mounts, Cgroup   string
+	PID              int
+}
+
+func main() {
+	if code := os.Getenv("EXIT"); code != "" {
+		fmt.Println("probe: told to exit")
+		n, _ := strconv.Atoi(code)
+		os.Exit(n)
+	}
+	port := os.Getenv("PORT")
+	if port == "" {
+		port = "8080"
+	}
+	if os.Getenv("IGNORE_TERM") != "" {
+		signal.Ignore(syscall.SIGTERM)
+	} else {
+		stop := make(chan os.Signal, 1)
+		signal.Notify(stop, syscall.SIGTERM)
+		go func() {
+			<-stop
+			fmt.Println("probe: stopped")
+			os.Exit(0)
+		}()
+	}
+	http.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(look()) })
+	http.HandleFunc("/read", func(w http.ResponseWriter, r *http.Request) {
+		text, err := os.ReadFile(r.FormValue("f"))
+		answer(w, string(text), err)
+	})
+	http.HandleFunc("/write", func(w http.ResponseWriter, r *http.Request) {
+		answer(w, "", os.WriteFile(r.FormValue("f"), []byte(r.FormValue("t")), 0o644))
+	})
+	http.HandleFunc("/print", func(w http.ResponseWriter, r *http.Request) {
+		n, _ := strconv.Atoi(r.FormValue("n"))
+		_, err := os.Stdout.WriteString(strings.Repeat(r.FormValue("t")+"\n", n))
+		answer(w, "", err)
+	})
+	http.HandleFunc("/exit", func(_ http.ResponseWriter, r *http.Request) {
+		n, _ := strconv.Atoi(r.FormValue("code"))
+		fmt.Println("probe: asked to exit")
+		os.Exit(n)
+	})
+	l, err := net.Listen("tcp", "[::]:"+port)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "probe:", err)
+		os.Exit(1)
+	}
+	fmt.Println("probe: listening on port " + port)
+	fmt.Fprintln(os.Stderr, http.Serve(l, nil))
+	os.Exit(1)
+}
+
+func answer(w http.ResponseWriter, text string, err error) {
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	fmt.Fprint(w, text)
+}
+
+func look() report {
+	r := report{UID: os.Getuid(), GID: os.Getgid(), Args: os.Args, Env: os.Environ(), PID: os.Getpid()}
+	r.Groups, _ = os.Getgroups()
+	r.Dir, _ = os.Getwd()
+	r.Hostname, _ = os.Hostname()
+	var files syscall.Rlimit
+	_ = syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files)
+	r.Files = files.Max
+	r.Hosts, r.Resolv = read("/etc/hosts"), read("/etc/resolv.conf")
+	r.Mounts, r.Cgroup = read("/proc/self/mounts"), read("/proc/self/cgroup")
+	for line := range strings.Lines(read("/proc/self/status")) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
+		switch name {
+		case "CapEff":
+			r.CapEff = value
+		case "Seccomp":
+			r.Seccomp = value
+		case "NoNewPrivs":
+			r.NoNewPrivs = value
+		}
+	}
+	links, _ := net.Interfaces()
+	for _, l := range links {
+		r.Links = append(r.Links, l.Name)
+		addrs, _ := l.Addrs()
+		for _, a := range addrs {
+			r.Addresses = append(r.Addresses, a.String())
+		}
+	}
+	return r
+}
+
+func read(name string) string {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}

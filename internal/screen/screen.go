@@ -1,0 +1,102 @@
+// Package screen keeps a few lines at the bottom of a terminal up to date, while other lines, such as a
+// log, scroll by above them.
+package screen
+
+import (
+	"bytes"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/mattn/go-runewidth"
+)
+
+// ANSI control sequences (ECMA-48).
+const (
+	clearBelow = "\x1b[J"
+	upOne      = "\x1b[A"
+)
+
+// Screen draws a region of lines in place. It is an io.Writer for the lines above the region. Its
+// methods may be called from several goroutines at once.
+type Screen struct {
+	out    io.Writer
+	size   func() (width, height int)
+	render func(width int) []string
+
+	mu      sync.Mutex
+	drawn   int    // lines of the region that are on the terminal
+	partial []byte // the begin of a line whose end was not written yet
+	closed  bool
+}
+
+// New returns a screen on a terminal. size tells its size in columns and lines; render gives the lines of the region, which are
+// cut at the terminal's right edge and bottom. Nothing is drawn before Refresh.
+func New(out io.Writer, size func() (width, height int), render func(width int) []string) *Screen {
+	return &Screen{out: out, size: size, render: render}
+}
+
+// Refresh draws the region anew.
+func (s *Screen) Refresh() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	return s.draw(nil)
+}
+
+// Write implements io.Writer: whole lines appear above the region at once, the rest with its newline.
+func (s *Screen) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return s.out.Write(p)
+	}
+	s.partial = append(s.partial, p...)
+	end := bytes.LastIndexByte(s.partial, '\n') + 1
+	if end == 0 {
+		return len(p), nil
+	}
+	err := s.draw(s.partial[:end])
+	s.partial = append(s.partial[:0], s.partial[end:]...)
+	return len(p), err
+}
+
+// Close draws the region a last time and leaves it; what is written later goes below it.
+func (s *Screen) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	var rest []byte
+	if len(s.partial) > 0 {
+		rest = append(s.partial, '\n')
+	}
+	return s.draw(rest)
+}
+
+// draw replaces the region by lines that stay, and the region below them, in one write: no flicker.
+func (s *Screen) draw(above []byte) error {
+	width, height := s.size()
+	var b strings.Builder
+	if s.drawn > 0 {
+		b.WriteString("\r" + strings.Repeat(upOne, s.drawn) + clearBelow)
+	}
+	b.Write(above)
+	lines := s.render(width)
+	// The line below the region holds the cursor; a region higher than the terminal could not be reached again.
+	if most := max(height-1, 1); len(lines) > most {
+		lines = lines[:most]
+	}
+	for _, line := range lines {
+		// The last column stays free: some terminals wrap when it is written.
+		b.WriteString(runewidth.Truncate(line, max(width-1, 1), "…"))
+		b.WriteByte('\n')
+	}
+	s.drawn = len(lines)
+	_, err := io.WriteString(s.out, b.String())
+	return err
+}

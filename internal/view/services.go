@@ -1,0 +1,85 @@
+// Package view shows an instance to a person: the table of services, and a live view of it on a terminal.
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/wake"
+)
+
+// Services writes the table of services, a line each. wakes are the last wakes that are kept, oldest first;
+// now is the time from which "last request" counts.
+func Services(w io.Writer, services []controller.Status, wakes []wake.Waterfall, now time.Time) error {
+	last := make(map[string]wake.Waterfall, len(wakes))
+	for _, f := range wakes {
+		last[f.Service] = f
+	}
+	t := tabwriter.NewWriter(w, 0, 4, 3, ' ', 0)
+	fmt.Fprintln(t, "SERVICE\tADDRESS\tSTATE\tREPLICAS\tLAST REQUEST\tFLOWS\tWAKES\tLAST WAKE\tMESSAGE")
+	for _, s := range services {
+		status := &s.Service.Status
+		name := s.Service.Namespace + "/" + s.Service.Name
+		f, woken := last[name]
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%d\t%s\t%s\t%s\n",
+			name, Address(s), cmp.Or(status.State, "-"), status.Replicas, ago(latest(s), now),
+			s.Traffic.OpenFlows, wakeCount(f, woken), wakeTime(f, woken), cmp.Or(status.Message, "-"))
+	}
+	return t.Flush()
+}
+
+// Address is the service address, with its port.
+func Address(s controller.Status) string {
+	return net.JoinHostPort(s.Service.Status.LoadBalancerIP, strconv.Itoa(int(s.Service.Spec.Port)))
+}
+
+func wakeCount(f wake.Waterfall, woken bool) string {
+	if !woken {
+		return "-"
+	}
+	return strconv.FormatUint(f.Number, 10)
+}
+
+// wakeTime is the time from the first SYN to the release of the last parked one, in milliseconds, or what became of the wake.
+func wakeTime(f wake.Waterfall, woken bool) string {
+	if !woken {
+		return "-"
+	}
+	released, ok := f.At(wake.PhaseReleased)
+	if !ok {
+		return string(f.Result)
+	}
+	return fmt.Sprintf("%.1f ms", float64(released.Microseconds())/1000)
+}
+
+// ago is how long ago t was, in the largest unit.
+func ago(t, now time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	d := max(now.Sub(t), 0)
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%d s ago", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%d min ago", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h ago", d/time.Hour)
+	default:
+		return fmt.Sprintf("%d days ago", d/(24*time.Hour))
+	}
+}
+
+// latest is when the service last saw a packet, zero if it never did.
+func latest(s controller.Status) time.Time {
+	if t := s.Service.Status.LatestRequest; t != nil {
+		return t.Time
+	}
+	return time.Time{}
+}

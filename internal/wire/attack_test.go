@@ -1,0 +1,267 @@
+package wire
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+)
+
+// dial opens a stranger's socket to a server.
+func dial(t *testing.T, server string) *net.UDPConn {
+	t.Helper()
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.MustParseAddrPort(server)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// sendAll sends datagrams and waits until the server has counted them. Loopback loses what overflows the
+// server's socket, so it goes in small steps.
+func sendAll(t *testing.T, ctl *controller, write func([]byte), datagrams [][]byte) {
+	t.Helper()
+	for len(datagrams) > 0 {
+		n := min(len(datagrams), 32)
+		want := ctl.Counters().ReceivedDatagrams + uint64(n)
+		for _, d := range datagrams[:n] {
+			write(bytes.Clone(d))
+		}
+		datagrams = datagrams[n:]
+		eventually(t, "all datagrams there", func() bool { return ctl.Counters().ReceivedDatagrams >= want })
+	}
+}
+
+// silent fails the test if anything comes back to a stranger.
+func silent(t *testing.T, c *net.UDPConn) {
+	t.Helper()
+	if err := c.SetReadDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	var buf [2048]byte
+	if n, err := c.Read(buf[:]); err == nil {
+		t.Errorf("answered with %d bytes: %x", n, buf[:n])
+	}
+}
+
+func TestGarbageFlood(t *testing.T) {
+	noLeak(t)
+	ctl := startController(t, "127.0.0.1:0", nil)
+	r := startRelay(t, ctl.addr)
+	dmn := startDaemon(t, r.addr(), "node-1", nil)
+	p := ctl.peer(t, "node-1")
+	eventually(t, "connected", func() bool { return dmn.connections() == 1 })
+	if err := ctl.SendWait(t.Context(), p.ID, wake(0)); err != nil {
+		t.Fatal(err)
+	}
+	var captured [][]byte
+	r.set(func() { captured = append(captured, r.captured...) })
+
+	rnd := rand.New(rand.NewPCG(7, 8))
+	var flood [][]byte
+	for i := range 20_000 {
+		var d []byte
+		switch i % 4 {
+		case 0: // noise
+			d = make([]byte, rnd.IntN(1500))
+			for i := range d {
+				d[i] = byte(rnd.Uint32())
+			}
+		case 1: // noise behind a right header
+			d = make([]byte, 4+rnd.IntN(1300))
+			for i := range d {
+				d[i] = byte(rnd.Uint32())
+			}
+			copy(d, []byte{magic0, magic1, protocolVersion, byte(rnd.IntN(5))})
+		case 2: // a real one, with a bit turned
+			d = bytes.Clone(captured[rnd.IntN(len(captured))])
+			d[rnd.IntN(len(d))] ^= 1 << rnd.IntN(8)
+		case 3: // a real one, cut short or made longer
+			whole := captured[rnd.IntN(len(captured))]
+			d = append(bytes.Clone(whole), make([]byte, 400)...)
+			if d = d[:rnd.IntN(len(d))]; len(d) == len(whole) {
+				d = d[:len(d)-1]
+			}
+		}
+		flood = append(flood, d)
+	}
+	stranger := dial(t, ctl.addr)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	sendAll(t, ctl, func(d []byte) { _, _ = stranger.Write(d) }, flood)
+	// The same from the address of the session: it must not end it either.
+	sendAll(t, ctl, r.inject, flood[:4000])
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 4<<20 {
+		t.Errorf("the heap grew by %d bytes", grown)
+	}
+	silent(t, stranger)
+	if err := ctl.SendWait(t.Context(), p.ID, wake(1)); err != nil {
+		t.Fatal(err)
+	}
+	c := ctl.Counters()
+	dropped := c.DroppedNoise + c.DroppedVersion + c.DroppedSeal + c.DroppedUnknown + c.DroppedReplay
+	if dropped < 23_000 || c.Lost != 0 || c.Sessions != 1 || c.DroppedNoise == 0 || c.DroppedSeal == 0 || c.DroppedVersion == 0 || c.DroppedUnknown == 0 {
+		t.Errorf("counters %+v", c)
+	}
+}
+
+func TestReplays(t *testing.T) {
+	noLeak(t)
+	ctl := startController(t, "127.0.0.1:0", nil)
+	r := startRelay(t, ctl.addr)
+	dmn := startDaemon(t, r.addr(), "node-1", nil)
+	p := ctl.peer(t, "node-1")
+	eventually(t, "connected", func() bool { return dmn.connections() == 1 })
+	for i := range 50 {
+		if err := dmn.Send(wake(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "all there", func() bool { return len(ctl.received()) == 50 })
+	var all [][]byte
+	r.set(func() { all = append(all, r.captured...) })
+	stranger := dial(t, ctl.addr)
+	for range 3 {
+		sendAll(t, ctl, r.inject, all) // from the address of the session, too
+		sendAll(t, ctl, func(d []byte) { _, _ = stranger.Write(d) }, all)
+	}
+	if err := ctl.SendWait(t.Context(), p.ID, wake(1)); err != nil {
+		t.Fatal(err)
+	}
+	wantWakes(t, ctl.received(), 0, 49)
+	if ctl.joins() != 1 || ctl.leaves() != 0 || dmn.connections() != 1 {
+		t.Errorf("%d joined, %d left", ctl.joins(), ctl.leaves())
+	}
+	c := ctl.Counters()
+	if c.DroppedReplay < 3*50 || c.DroppedUnknown < 3*50 {
+		t.Errorf("counters %+v", c)
+	}
+
+	// After the session: the whole of it again brings nothing up, from a new server with the same key neither.
+	dmn.Close()
+	eventually(t, "gone", func() bool { return ctl.leaves() == 1 })
+	sendAll(t, ctl, r.inject, all)
+	again := startController(t, "127.0.0.1:0", nil)
+	other := dial(t, again.addr)
+	sendAll(t, again, func(d []byte) { _, _ = other.Write(d) }, all)
+	if ctl.joins() != 1 || again.joins() != 0 || len(again.Peers())+len(ctl.Peers()) != 0 || len(ctl.received()) != 50 {
+		t.Error("replayed datagrams made a session or a message")
+	}
+}
+
+// TestHandshakeReplays repeats a captured HELLO of the live daemon, from many addresses.
+func TestHandshakeReplays(t *testing.T) {
+	noLeak(t)
+	ctl := startController(t, "127.0.0.1:0", nil)
+	r := startRelay(t, ctl.addr)
+	dmn := startDaemon(t, r.addr(), "node-1", nil)
+	p := ctl.peer(t, "node-1")
+	eventually(t, "connected", func() bool { return dmn.connections() == 1 })
+	var hello []byte
+	r.set(func() { hello = bytes.Clone(r.captured[0]) })
+	if hello[3] != kindHello {
+		t.Fatal("the first datagram is no HELLO")
+	}
+	for range 40 {
+		stranger := dial(t, ctl.addr)
+		sendAll(t, ctl, func(d []byte) { _, _ = stranger.Write(d) }, [][]byte{hello, hello})
+	}
+	ctl.mu.Lock()
+	joined := len(ctl.joined)
+	ctl.mu.Unlock()
+	if err := ctl.SendWait(t.Context(), p.ID, wake(1)); err != nil || joined != 1 {
+		t.Errorf("%v, %d sessions", err, joined)
+	}
+	ctl.Server.mu.Lock()
+	if n := len(ctl.pending.list); n > 1 {
+		t.Errorf("one HELLO takes the room of %d handshakes", n)
+	}
+	ctl.Server.mu.Unlock()
+
+	if n := ctl.Counters().DroppedReplay; n < 2*39 {
+		t.Errorf("only %d of the repeats from other addresses were dropped", n)
+	}
+
+	// Many HELLOs, all different: bounded, and the daemon can still connect.
+	var many [][]byte
+	for range 3 * maxPending {
+		h := newHelloOf("node-1")
+		many = append(many, sealHandshake(newHandshakeSeals(testKey).hello, kindHello, newNonce(), h.encode()))
+	}
+	stranger := dial(t, ctl.addr)
+	sendAll(t, ctl, func(d []byte) { _, _ = stranger.Write(d) }, many)
+	ctl.Server.mu.Lock()
+	if n := len(ctl.pending.list); n > maxPending {
+		t.Errorf("%d handshakes pending", n)
+	}
+	ctl.Server.mu.Unlock()
+	startDaemon(t, ctl.addr, "node-2", nil)
+	ctl.peer(t, "node-2")
+	if ctl.leaves() != 0 {
+		t.Error("a session ended")
+	}
+}
+
+func newHelloOf(node string) *hello {
+	return &hello{client: newRandom(), session: newID(), instance: 1 << 63, sent: 1, node: node}
+}
+
+func TestWrongKeyAndOtherVersion(t *testing.T) {
+	noLeak(t)
+	ctl := startController(t, "127.0.0.1:0", nil)
+	wrong := startDaemon(t, ctl.addr, "node-1", func(c *ClientConfig) { c.Key[5]++ })
+	eventually(t, "wrong key counted", func() bool { return ctl.Counters().DroppedSeal >= 3 })
+	stranger := dial(t, ctl.addr)
+	d := sealHandshake(newHandshakeSeals(testKey).hello, kindHello, newNonce(), newHelloOf("node-2").encode())
+	for _, v := range []byte{0, protocolVersion + 1, 255} {
+		d[2] = v
+		sendAll(t, ctl, func(d []byte) { _, _ = stranger.Write(d) }, [][]byte{d})
+	}
+	eventually(t, "other version counted", func() bool { return ctl.Counters().DroppedVersion == 3 })
+	silent(t, stranger)
+	if c := wrong.Counters(); c.ReceivedDatagrams != 0 || ctl.joins() != 0 || ctl.Counters().SentDatagrams != 0 {
+		t.Error("the wrong key was answered")
+	}
+	// A version altered to the right one does not open: the header is sealed, too.
+	sealed := sealHandshake(newHandshakeSeals(testKey).hello, kindWelcome, newNonce(), newHelloOf("node-2").encode())
+	sealed[3] = kindHello
+	before := ctl.Counters().DroppedSeal
+	sendAll(t, ctl, func(d []byte) { _, _ = stranger.Write(d) }, [][]byte{sealed})
+	eventually(t, "altered header counted", func() bool { return ctl.Counters().DroppedSeal > before })
+}
+
+// TestFalseServer plays a server that repeats what it once heard a true one say.
+func TestFalseServer(t *testing.T) {
+	noLeak(t)
+	seals := newHandshakeSeals(testKey)
+	w := welcome{client: newRandom(), server: newRandom(), session: 5, sent: 1, echo: 1, echoArrived: 1}
+	replay := sealHandshake(seals.welcome, kindWelcome, newNonce(), w.encode())
+	conn := listen(t, "127.0.0.1:0")
+	answered := make(chan int)
+	go func() {
+		buf := make([]byte, 2048)
+		for n := 0; ; n++ {
+			size, from, err := conn.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				answered <- n
+				return
+			}
+			_, _ = conn.WriteToUDPAddrPort(replay, from)
+			_, _ = conn.WriteToUDPAddrPort(buf[:size], from) // the client's own HELLO
+		}
+	}()
+	dmn := startDaemon(t, conn.LocalAddr().String(), "node-1", nil)
+	eventually(t, "dropped", func() bool { c := dmn.Counters(); return c.DroppedReplay >= 3 && c.DroppedUnknown >= 3 })
+	if dmn.connections() != 0 || dmn.Counters().Sessions != 0 {
+		t.Error("connected to a replay")
+	}
+	conn.Close()
+	<-answered
+}

@@ -1,0 +1,117 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// NewNodes cuts a list of nodes into the messages that tell it. No node at all is one message.
+func NewNodes(generation uint64, nodes []NodeInfo) []*Nodes {
+	pieces := max(1, (len(nodes)+maxNodes-1)/maxNodes)
+	out := make([]*Nodes, pieces)
+	for i := range out {
+		out[i] = &Nodes{
+			Generation: generation, Piece: uint16(i), Pieces: uint16(pieces),
+			Nodes: nodes[min(i*maxNodes, len(nodes)):min((i+1)*maxNodes, len(nodes))],
+		}
+	}
+	return out
+}
+
+func (m *Nodes) check() error {
+	if m.Piece >= m.Pieces {
+		return fmt.Errorf("piece %d of %d", m.Piece, m.Pieces)
+	}
+	if len(m.Nodes) > maxNodes {
+		return fmt.Errorf("%d nodes, at most %d a message", len(m.Nodes), maxNodes)
+	}
+	for i := range m.Nodes {
+		n := &m.Nodes[i]
+		if n.Name == "" {
+			return fmt.Errorf("a node without a name")
+		}
+		if err := checkString("node", n.Name, maxNode); err != nil {
+			return err
+		}
+		if err := checkIP("node "+n.Name, n.Addr); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Nodes) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, m.Generation)
+	b = binary.BigEndian.AppendUint16(b, m.Piece)
+	b = binary.BigEndian.AppendUint16(b, m.Pieces)
+	b = append(b, byte(len(m.Nodes)))
+	for _, n := range m.Nodes {
+		b = appendText(appendIP(b, n.Addr), n.Name)
+	}
+	return b
+}
+
+func (m *Nodes) decode(d *decoder) {
+	m.Generation, m.Piece, m.Pieces = d.u64(), d.u16(), d.u16()
+	if n := d.count(int(d.u8()), nodeFixed); n > 0 {
+		m.Nodes = make([]NodeInfo, n)
+	}
+	for i := range m.Nodes {
+		m.Nodes[i].Addr = d.ip()
+		m.Nodes[i].Name = d.text()
+	}
+}
+
+func (m *Node) check() error { return checkIP("node", m.Addr) }
+
+func (m *Node) append(b []byte) []byte { return appendIP(b, m.Addr) }
+
+func (m *Node) decode(d *decoder) { m.Addr = d.ip() }
+
+func (m *Seen) check() error {
+	if m.Sight < 1 || m.Sight > maxSight {
+		return fmt.Errorf("unknown sight %d", m.Sight)
+	}
+	for _, s := range []struct {
+		what, text string
+		most       int
+	}{
+		{"service", m.Service, maxName}, {"UID", m.UID, maxUID}, {"name", m.Name, maxNode},
+		{"container", m.Container, maxContainer}, {"netns", m.Netns, maxNetns}, {"spec hash", m.SpecHash, maxSpecHash},
+	} {
+		if err := checkString(s.what, s.text, s.most); err != nil {
+			return err
+		}
+	}
+	if m.Service == "" || m.UID == "" {
+		return fmt.Errorf("a pod without service or UID")
+	}
+	if m.Addr.IsValid() {
+		if err := checkIP("pod", m.Addr); err != nil {
+			return err
+		}
+	}
+	return checkTimes(m.At)
+}
+
+func (m *Seen) append(b []byte) []byte {
+	b = append(b, m.Sight)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(m.Service)))
+	b = append(b, m.Service...)
+	for _, s := range []string{m.UID, m.Name, m.Container} {
+		b = appendText(b, s)
+	}
+	b = appendIP(b, m.Addr)
+	b = appendText(appendText(b, m.Netns), m.SpecHash)
+	b = binary.BigEndian.AppendUint64(b, uint64(m.At))
+	return binary.BigEndian.AppendUint32(b, m.Code)
+}
+
+func (m *Seen) decode(d *decoder) {
+	m.Sight = d.u8()
+	m.Service = d.str(int(d.u16()))
+	m.UID, m.Name, m.Container = d.text(), d.text(), d.text()
+	m.Addr = d.ip()
+	m.Netns, m.SpecHash = d.text(), d.text()
+	m.At, m.Code = d.time(), d.u32()
+}

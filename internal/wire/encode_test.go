@@ -1,0 +1,237 @@
+package wire
+
+import (
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+
+	"wangell.loutres.me/internal/monotime"
+)
+
+var (
+	service4 = netip.MustParseAddrPort("10.46.100.105:80")
+	service6 = netip.MustParseAddrPort("[fd00:46::105]:5432")
+)
+
+// samples are one of each message, with every field set, and some at their limits.
+func samples() map[string]Message {
+	full := &Backends{Service: service6, Generation: 1 << 60}
+	for i := range maxPods {
+		full.Pods = append(full.Pods, Backend{
+			PodID: uint64(i), State: PodServing, Addr: service6, NodeAddr: service6.Addr(),
+			Node: strings.Repeat("n", maxNode), Netns: strings.Repeat("p", maxNetns),
+		})
+	}
+	nodes := &Nodes{Generation: 1 << 60, Pieces: 1}
+	for range maxNodes {
+		nodes.Nodes = append(nodes.Nodes, NodeInfo{Name: strings.Repeat("n", maxNode), Addr: service6.Addr()})
+	}
+	stats := &Stats{}
+	for i := range maxPodStats {
+		stats.Pods = append(stats.Pods, PodStats{
+			Service: service4, PodID: uint64(i), OpenFlows: 5, NewFlows: 6, BytesIn: 7, BytesOut: 8, LastPacket: 9,
+		})
+	}
+	usage := &Usage{}
+	for i := range maxPodUsage {
+		usage.Pods = append(usage.Pods, PodUsage{Service: service4, PodID: uint64(i), CPU: 5, Memory: 6, At: 7})
+	}
+	loads := &Loads{}
+	for i := range MaxPodLoads {
+		loads.Pods = append(loads.Pods, PodLoad{Service: service4, PodID: uint64(i), OpenFlows: 5})
+	}
+	return map[string]Message{
+		"sync": &Sync{
+			Base: 6, Version: 7, Hash: 0x0123456789abcdef, Piece: 1, Pieces: 3,
+			Upserts: []Service{
+				{Addr: service4, Name: "default/serverless-example", IdleSeconds: 1800, MaxParked: 1024, MaxParkedPerSource: 512, Flags: FlagAnnounce | FlagAffinity, Retries: 2},
+				{Addr: service6, Name: "db/postgres", IdleSeconds: 300, MaxParked: 64, MaxParkedPerSource: 8},
+			},
+			Removals: []netip.AddrPort{netip.MustParseAddrPort("10.46.100.7:6379")},
+		},
+		"sync empty": &Sync{Version: 1, Pieces: 1},
+		"wake":       &Wake{Service: service4, Seq: 3, SYNSeen: 1_000_000_001, Told: 1_000_050_002, Parked: 2},
+		"refuse":     &Refuse{Service: service4, Reason: "image \"x\" not found"},
+		"backends": &Backends{Service: service4, Generation: 9, Pods: []Backend{
+			{PodID: 1, State: PodServing, Addr: netip.MustParseAddrPort("10.46.128.2:8080"), Node: "node-1", Netns: "/run/wangell/netns/a"},
+			{PodID: 2, State: PodStarting, Node: "node-2", NodeAddr: netip.MustParseAddr("192.0.2.2")},
+		}},
+		"backends none": &Backends{Service: service4, Generation: 10},
+		"backends full": full,
+		"listening":     &Listening{Service: service4, PodID: 1, At: 1_000_900_000},
+		"trace": &Trace{
+			Service: service4, PodID: 1, Released: 1_000_910_000, FirstSYNACK: 1_000_920_000, FirstByte: 1_001_000_000, ReleasedN: 2,
+		},
+		"stats": &Stats{Pods: []PodStats{{
+			Service: service4, PodID: 1, OpenFlows: 2, NewFlows: 30, BytesIn: 4000, BytesOut: 50000, LastPacket: 1_002_000_000,
+		}}},
+		"stats full": stats,
+		"idle":       &Idle{Service: service4, LastPacket: 1_002_000_000},
+		"quiet":      &Quiet{Service: service4, PodID: 1, Generation: 11, LastPacket: 1_002_000_000, OpenFlows: 1},
+		"nodes": &Nodes{Generation: 12, Piece: 1, Pieces: 2, Nodes: []NodeInfo{
+			{Name: "node-1", Addr: netip.MustParseAddr("192.0.2.1")}, {Name: "node-2", Addr: netip.MustParseAddr("fd00::2")},
+		}},
+		"nodes none": &Nodes{Generation: 13, Pieces: 1},
+		"nodes full": nodes,
+		"node":       &Node{Addr: netip.MustParseAddr("192.0.2.1")},
+		"seen": &Seen{
+			Sight: 4, Service: "default/serverless-example", UID: "0c9a3a8e-9a3c-4b6f-8a56-0f6c2f5f3f5e", Name: "serverless-example-7d9f-x2x4z",
+			Container: "main", Addr: netip.MustParseAddr("10.244.1.7"), Netns: "/var/run/netns/cni-1", SpecHash: "5f3a", At: 1_003_000_000, Code: 137,
+		},
+		"usage": &Usage{Pods: []PodUsage{
+			{Service: service4, PodID: 1, CPU: 12_345_678_901, Memory: 64 << 20, At: 1_004_000_000}, {Service: service6, PodID: 2, At: 1_004_000_001},
+		}},
+		"usage full":   usage,
+		"loads":        &Loads{Pods: []PodLoad{{Service: service4, PodID: 1, OpenFlows: 12}, {Service: service6, PodID: 2}}},
+		"loads full":   loads,
+		"seen network": &Seen{Sight: 1, Service: "db/postgres", UID: "u", Name: "postgres-0", At: 1_003_000_000},
+	}
+}
+
+func TestMessagesSurviveTheWire(t *testing.T) {
+	for name, m := range samples() {
+		b, err := encode(m)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		got, err := decode(b)
+		if err != nil || !reflect.DeepEqual(got, m) {
+			t.Errorf("%s: %v: got %+v, want %+v", name, err, got, m)
+		}
+		for n := range b {
+			if m, err := decode(b[:n]); err == nil {
+				t.Errorf("%s cut to %d of %d bytes decodes to %+v", name, n, len(b), m)
+			}
+		}
+		if _, err := decode(append(b, 0)); err == nil || !strings.Contains(err.Error(), "trailing") {
+			t.Errorf("%s with a trailing byte: error %v", name, err)
+		}
+	}
+}
+
+func TestLargestMessagesFit(t *testing.T) {
+	for name, most := range map[string]int{"backends full": maxMessage, "nodes full": maxMessage, "stats full": maxPayload - unreliableHeader,
+		"usage full": maxPayload - unreliableHeader, "loads full": maxPayload - unreliableHeader} {
+		b, err := encode(samples()[name])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(b) > most {
+			t.Errorf("%s has %d bytes, at most %d", name, len(b), most)
+		}
+	}
+}
+
+func TestLimitsAreRefusedWithAReason(t *testing.T) {
+	long := func(n int) string { return strings.Repeat("x", n) }
+	for _, c := range []struct {
+		m    Message
+		want string
+	}{
+		{&Wake{}, "no address"},
+		{&Wake{Service: netip.MustParseAddrPort("10.0.0.1:0")}, "port 0"},
+		{&Wake{Service: netip.MustParseAddrPort("0.0.0.0:80")}, "no address"},
+		{&Wake{Service: netip.MustParseAddrPort("[fe80::1%eth0]:80")}, "zone"},
+		{&Wake{Service: netip.MustParseAddrPort("[::ffff:10.0.0.1]:80")}, "IPv4"},
+		{&Wake{Service: service4, Told: -1}, "negative time"},
+		{&Refuse{Service: service4, Reason: long(maxReason + 1)}, "201 bytes, at most 200"},
+		{&Refuse{Service: service4, Reason: "\xff"}, "UTF-8"},
+		{&Backends{Service: service4, Pods: make([]Backend, maxPods+1)}, "65 pods, at most 64"},
+		{&Backends{Service: service4, Pods: []Backend{{PodID: 4}}}, "pod 4: unknown state 0"},
+		{&Backends{Service: service4, Pods: []Backend{{State: PodServing}}}, "no address"},
+		{&Backends{Service: service4, Pods: []Backend{{State: PodStarting, Node: long(254)}}}, "254 bytes"},
+		{&Backends{Service: service4, Pods: []Backend{{State: PodStarting, Netns: long(256)}}}, "256 bytes"},
+		{&Backends{Service: service4, Pods: []Backend{{State: PodStarting, NodeAddr: netip.MustParseAddr("fe80::1%eth0")}}}, "address of its node fe80::1%eth0: an address with a zone"},
+		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{{Addr: service4, Flags: 16}}}, "unknown flags 0x10"},
+		{&Nodes{}, "piece 0 of 0"},
+		{&Nodes{Pieces: 1, Nodes: make([]NodeInfo, maxNodes+1)}, "33 nodes, at most 32"},
+		{&Nodes{Pieces: 1, Nodes: []NodeInfo{{Addr: service4.Addr()}}}, "without a name"},
+		{&Nodes{Pieces: 1, Nodes: []NodeInfo{{Name: "a"}}}, "node a: no address"},
+		{&Nodes{Pieces: 1, Nodes: []NodeInfo{{Name: long(254), Addr: service4.Addr()}}}, "254 bytes"},
+		{&Node{}, "no address"},
+		{&Node{Addr: netip.MustParseAddr("fe80::1%eth0")}, "zone"},
+		{&Seen{Sight: 6, Service: "a/b", UID: "u"}, "unknown sight 6"},
+		{&Seen{Sight: 1, Service: "a/b"}, "without service or UID"},
+		{&Seen{Sight: 1, Service: "a/b", UID: long(65)}, "UID: 65 bytes"},
+		{&Seen{Sight: 1, Service: "a/b", UID: "u", Container: long(64)}, "container: 64 bytes"},
+		{&Seen{Sight: 1, Service: "a/b", UID: "u", Name: long(254)}, "name: 254 bytes"},
+		{&Seen{Sight: 1, Service: "a/b", UID: "u", SpecHash: long(65)}, "spec hash: 65 bytes"},
+		{&Seen{Sight: 1, Service: "a/b", UID: "u", Netns: long(256)}, "netns: 256 bytes"},
+		{&Seen{Sight: 1, Service: "a/b", UID: "u", At: -1}, "negative time"},
+		{&Seen{Sight: 1, Service: "a/b", UID: "u", Addr: netip.MustParseAddr("0.0.0.0")}, "pod: no address"},
+		{&Stats{Pods: make([]PodStats, maxPodStats+1)}, "15 pods, at most 14"},
+		{&Stats{Pods: make([]PodStats, 1)}, "no address"},
+		{&Usage{Pods: make([]PodUsage, maxPodUsage+1)}, "21 pods, at most 20"},
+		{&Usage{Pods: make([]PodUsage, 1)}, "no address"},
+		{&Usage{Pods: []PodUsage{{Service: service4, At: -1}}}, "negative time"},
+		{&Loads{Pods: make([]PodLoad, MaxPodLoads+1)}, "37 pods, at most 36"},
+		{&Loads{Pods: make([]PodLoad, 1)}, "no address"},
+		{&Sync{Pieces: 1}, "version 0"},
+		{&Sync{Version: 1}, "piece 0 of 0"},
+		{&Sync{Version: 1, Pieces: 1, Removals: []netip.AddrPort{service4}}, "removal from the empty table"},
+		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{{Addr: service4, Name: long(maxName + 1)}}}, "318 bytes"},
+		{&Sync{Base: 1, Version: 2, Pieces: 1, Removals: make([]netip.AddrPort, 1)}, "removed service: no address"},
+	} {
+		if _, err := encode(c.m); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), c.m.Type().String()) {
+			t.Errorf("%+v: error %v, want one with %q", c.m, err, c.want)
+		}
+		// What does not fit a length field cannot be made at all.
+		if b := c.m.(body).append([]byte{byte(c.m.Type())}); len(b) < 1000 {
+			if got, err := decode(b); err == nil && !reflect.DeepEqual(got, c.m) && !strings.Contains(c.want, "IPv4") && !strings.Contains(c.want, "zone") {
+				t.Errorf("%+v decodes to %+v", c.m, got)
+			}
+		}
+	}
+	for _, b := range [][]byte{nil, {0}, {1}, {byte(TypeFreeze)}, {byte(TypeThaw)}, {255}} {
+		if m, err := decode(b); err == nil {
+			t.Errorf("%x decodes to %+v", b, m)
+		}
+	}
+}
+
+func TestTimesAreShifted(t *testing.T) {
+	for name, m := range samples() {
+		s, ok := m.(timed)
+		var before []monotime.Time
+		collectTimes(reflect.ValueOf(m), &before)
+		if ok != (len(before) > 0) && name != "stats none" {
+			t.Errorf("%s has %d times, shift: %v", name, len(before), ok)
+		}
+		if !ok {
+			continue
+		}
+		s.shift(5)
+		var after []monotime.Time
+		collectTimes(reflect.ValueOf(m), &after)
+		for i := range before {
+			if after[i] != before[i]+5 {
+				t.Errorf("%s: time %d is %d after the shift, want %d", name, i, after[i], before[i]+5)
+			}
+		}
+	}
+	w := &Wake{Told: 3}
+	w.shift(-10)
+	if w.SYNSeen != 0 || w.Told != 1 {
+		t.Errorf("got %+v: not known must stay so, and what is known must stay known", w)
+	}
+}
+
+// collectTimes finds every field of type monotime.Time.
+func collectTimes(v reflect.Value, out *[]monotime.Time) {
+	switch {
+	case v.Kind() == reflect.Pointer:
+		collectTimes(v.Elem(), out)
+	case v.Type() == reflect.TypeFor[monotime.Time]():
+		*out = append(*out, monotime.Time(v.Int()))
+	case v.Kind() == reflect.Slice:
+		for i := range v.Len() {
+			collectTimes(v.Index(i), out)
+		}
+	case v.Kind() == reflect.Struct && v.Type() != reflect.TypeFor[netip.AddrPort]() && v.Type() != reflect.TypeFor[netip.Addr]():
+		for i := range v.NumField() {
+			collectTimes(v.Field(i), out)
+		}
+	}
+}

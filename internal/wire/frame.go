@@ -1,0 +1,146 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"wangell.loutres.me/internal/monotime"
+)
+
+// Frames are what a data datagram carries, one after the other.
+const (
+	frameAck        = 1
+	frameKeepalive  = 2
+	frameReliable   = 3
+	frameUnreliable = 4
+	frameGoodbye    = 5
+
+	ackSize          = 1 + 3*8
+	keepaliveSize    = 1 + 5*8
+	reliableHeader   = 1 + 8 + 1 + 2
+	unreliableHeader = 1 + 2
+	goodbyeSize      = 2
+
+	// maxSegment leaves room for an ACK beside the longest segment.
+	maxSegment   = maxPayload - ackSize - reliableHeader
+	maxFragments = 32
+	maxMessage   = maxFragments * maxSegment
+)
+
+// Flags of a reliable frame.
+const (
+	flagMore = 1 << 0 // the message goes on in the next segment
+	flagDone = 1 << 1 // acknowledge once more when the handler has returned
+)
+
+// Reasons of a GOODBYE.
+const (
+	goodbyeClosed   = 1 // the sender ends
+	goodbyeReplaced = 2 // a newer client of the same node is there
+	goodbyeStaying  = 3 // the client ends to be started again; its gate goes on
+)
+
+// ack tells what was received: every segment below next, those of next+1+i whose bit i is set, and
+// that the handlers of all below done have returned.
+type ack struct{ next, bits, done uint64 }
+
+func (a ack) append(b []byte) []byte {
+	b = append(b, frameAck)
+	b = binary.BigEndian.AppendUint64(b, a.next)
+	b = binary.BigEndian.AppendUint64(b, a.bits)
+	return binary.BigEndian.AppendUint64(b, a.done)
+}
+
+// keepalive holds the session, measures the round trip and tells the table that the client has.
+type keepalive struct {
+	sent                monotime.Time // sender's clock
+	echo, echoArrived   monotime.Time // sent of the last keepalive heard, and when it came by the sender's clock
+	tableVersion, table uint64        // the client's table and its hash; zero from the server
+}
+
+func (k keepalive) append(b []byte) []byte {
+	b = append(b, frameKeepalive)
+	b = binary.BigEndian.AppendUint64(b, uint64(k.sent))
+	b = binary.BigEndian.AppendUint64(b, uint64(k.echo))
+	b = binary.BigEndian.AppendUint64(b, uint64(k.echoArrived))
+	b = binary.BigEndian.AppendUint64(b, k.tableVersion)
+	return binary.BigEndian.AppendUint64(b, k.table)
+}
+
+func appendReliable(b []byte, seq uint64, flags uint8, data []byte) []byte {
+	b = binary.BigEndian.AppendUint64(append(b, frameReliable), seq)
+	b = binary.BigEndian.AppendUint16(append(b, flags), uint16(len(data)))
+	return append(b, data...)
+}
+
+func appendUnreliable(b []byte, data []byte) []byte {
+	b = binary.BigEndian.AppendUint16(append(b, frameUnreliable), uint16(len(data)))
+	return append(b, data...)
+}
+
+// frame is any one of the frames.
+type frame struct {
+	kind      uint8
+	ack       ack
+	keepalive keepalive
+	seq       uint64
+	flags     uint8
+	reason    uint8
+	data      []byte // points into the datagram
+}
+
+// nextFrame reads one frame.
+func nextFrame(d *decoder) (f frame, err error) {
+	f.kind = d.u8()
+	switch f.kind {
+	case frameAck:
+		f.ack = ack{next: d.u64(), bits: d.u64(), done: d.u64()}
+		if d.err == nil && f.ack.done > f.ack.next {
+			d.fail("more segments handled (%d) than received (%d)", f.ack.done, f.ack.next)
+		}
+	case frameKeepalive:
+		f.keepalive = keepalive{sent: d.time(), echo: d.time(), echoArrived: d.time(), tableVersion: d.u64(), table: d.u64()}
+		if err := checkTimes(f.keepalive.sent, f.keepalive.echo, f.keepalive.echoArrived); err != nil {
+			d.fail("%w", err)
+		}
+	case frameReliable:
+		f.seq, f.flags = d.u64(), d.u8()
+		n := int(d.u16())
+		if d.err == nil && (n == 0 || n > maxSegment || f.flags&^(flagMore|flagDone) != 0) {
+			d.fail("segment of %d bytes with flags %#x", n, f.flags)
+		}
+		f.data = d.take(n)
+	case frameUnreliable:
+		n := int(d.u16())
+		if d.err == nil && n == 0 {
+			d.fail("empty message")
+		}
+		f.data = d.take(n)
+	case frameGoodbye:
+		f.reason = d.u8()
+	default:
+		d.fail("unknown frame %d", f.kind)
+	}
+	if d.err != nil {
+		return frame{}, fmt.Errorf("wire: frame at byte %d: %w", d.at, d.err)
+	}
+	return f, nil
+}
+
+// parseFrames calls visit for each frame of a payload, after it has checked all of them: a datagram
+// counts whole or not at all.
+func parseFrames(payload []byte, visit func(*frame)) error {
+	if len(payload) == 0 {
+		return fmt.Errorf("wire: datagram without a frame")
+	}
+	for d := (decoder{b: payload}); d.left() > 0; {
+		if _, err := nextFrame(&d); err != nil {
+			return err
+		}
+	}
+	for d := (decoder{b: payload}); d.left() > 0; {
+		f, _ := nextFrame(&d)
+		visit(&f)
+	}
+	return nil
+}

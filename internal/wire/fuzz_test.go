@@ -1,0 +1,140 @@
+package wire
+
+import (
+	"bytes"
+	"net/netip"
+	"reflect"
+	"testing"
+	"time"
+
+	"wangell.loutres.me/internal/monotime"
+)
+
+// fuzzMessage checks one decoder: it takes only what encodes to the same bytes again.
+func fuzzMessage(f *testing.F, kind Type) {
+	v := readVectors(f)
+	for _, m := range v.Messages {
+		if Type(m.Type) == kind {
+			f.Add(unhex(f, m.Encoded)[1:])
+		}
+	}
+	for _, m := range v.Refused["message"] {
+		f.Add(unhex(f, m))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		whole := append([]byte{byte(kind)}, b...)
+		m, err := decode(whole)
+		if err != nil {
+			return
+		}
+		again, err := encode(m)
+		if err != nil || !bytes.Equal(again, whole) {
+			t.Fatalf("%x decodes to %+v, which encodes to %x (%v)", whole, m, again, err)
+		}
+		twice, err := decode(again)
+		if err != nil || !reflect.DeepEqual(twice, m) {
+			t.Fatalf("%+v comes back as %+v (%v)", m, twice, err)
+		}
+		if s, ok := m.(timed); ok {
+			s.shift(-time.Second)
+			if _, err := encode(m); err != nil {
+				t.Fatalf("after a shift: %v", err)
+			}
+		}
+	})
+}
+
+func FuzzSync(f *testing.F)      { fuzzMessage(f, TypeSync) }
+func FuzzWake(f *testing.F)      { fuzzMessage(f, TypeWake) }
+func FuzzRefuse(f *testing.F)    { fuzzMessage(f, TypeRefuse) }
+func FuzzBackends(f *testing.F)  { fuzzMessage(f, TypeBackends) }
+func FuzzListening(f *testing.F) { fuzzMessage(f, TypeListening) }
+func FuzzTrace(f *testing.F)     { fuzzMessage(f, TypeTrace) }
+func FuzzStats(f *testing.F)     { fuzzMessage(f, TypeStats) }
+func FuzzIdle(f *testing.F)      { fuzzMessage(f, TypeIdle) }
+func FuzzQuiet(f *testing.F)     { fuzzMessage(f, TypeQuiet) }
+func FuzzNodes(f *testing.F)     { fuzzMessage(f, TypeNodes) }
+func FuzzNode(f *testing.F)      { fuzzMessage(f, TypeNode) }
+func FuzzSeen(f *testing.F)      { fuzzMessage(f, TypeSeen) }
+func FuzzUsage(f *testing.F)     { fuzzMessage(f, TypeUsage) }
+func FuzzLoads(f *testing.F)     { fuzzMessage(f, TypeLoads) }
+
+// FuzzDatagram gives any bytes to a server as a datagram. Nothing of them may open but the vectors' own
+// HELLO, and none may make a session.
+func FuzzDatagram(f *testing.F) {
+	v := readVectors(f)
+	hello := unhex(f, v.Hello.Datagram)
+	f.Add(hello)
+	f.Add(unhex(f, v.Welcome.Datagram))
+	for _, d := range v.Data {
+		f.Add(unhex(f, d.Datagram))
+	}
+	for _, d := range v.Refused["datagram"] {
+		f.Add(unhex(f, d))
+	}
+	conn := listen(f, "127.0.0.1:0")
+	from := netip.MustParseAddrPort(conn.LocalAddr().String()) // answers come back, and are dropped
+	s := &Server{
+		cfg:   ServerConfig{Conn: conn, Key: Key(unhex(f, v.Key)), now: monotime.Now},
+		seals: newHandshakeSeals(Key(unhex(f, v.Key))), peers: map[uint64]*peer{}, nodes: map[string]*peer{},
+	}
+	f.Cleanup(func() { conn.Close() })
+	f.Fuzz(func(t *testing.T, b []byte) {
+		err := s.receive(bytes.Clone(b), from)
+		if err == nil && !bytes.Equal(b, hello) {
+			t.Fatalf("%x is taken", b)
+		}
+		if len(s.peers) != 0 || len(s.pending.list) > 1 {
+			t.Fatal("a session came up")
+		}
+		if err != nil {
+			s.counters.drop(err)
+		}
+	})
+}
+
+// FuzzPayload gives any bytes to a session as the payload of a datagram that opened.
+func FuzzPayload(f *testing.F) {
+	v := readVectors(f)
+	for _, d := range v.Data {
+		f.Add(unhex(f, d.Plaintext))
+	}
+	for _, p := range v.Refused["payload"] {
+		f.Add(unhex(f, p))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var again []byte
+		err := parseFrames(b, func(fr *frame) {
+			switch fr.kind {
+			case frameAck:
+				again = fr.ack.append(again)
+			case frameKeepalive:
+				again = fr.keepalive.append(again)
+			case frameReliable:
+				again = appendReliable(again, fr.seq, fr.flags, fr.data)
+			case frameUnreliable:
+				again = appendUnreliable(again, fr.data)
+			case frameGoodbye:
+				again = append(again, frameGoodbye, fr.reason)
+			}
+		})
+		if err == nil && !bytes.Equal(again, b) || err != nil && again != nil {
+			t.Fatalf("%x is read as %x (%v)", b, again, err)
+		}
+	})
+}
+
+// FuzzHandshake gives any bytes to the decoders of what HELLO and WELCOME hold.
+func FuzzHandshake(f *testing.F) {
+	v := readVectors(f)
+	f.Add(unhex(f, v.Hello.Plaintext))
+	f.Add(unhex(f, v.Welcome.Plaintext))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if h, err := decodeHello(b); err == nil && len(b) == helloSize && !bytes.Equal(h.encode(), b) {
+			t.Fatalf("%x is read as %+v", b, h)
+		}
+		if w, err := decodeWelcome(b); err == nil && !bytes.Equal(w.encode(), b) {
+			t.Fatalf("%x is read as %+v", b, w)
+		}
+	})
+}

@@ -1,0 +1,167 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"time"
+
+	"wangell.loutres.me/internal/monotime"
+)
+
+const (
+	// A HELLO is padded to a fixed size, longer than a WELCOME: it does not tell the length of the
+	// name, and whoever repeats one gets less back than it sent.
+	helloSize   = randomSize + 8 + 16 + 8 + 8 + 1 + maxNode + 1
+	welcomeSize = 2*randomSize + 8 + 16 + 8 + 3*8
+
+	// maxPending bounds the handshakes that wait for the client's proof; the oldest gives way.
+	maxPending  = 256
+	pendingLife = 10 * time.Second
+)
+
+// hello is what a client says first, sealed with the shared key.
+type hello struct {
+	client   random
+	session  uint64 // the client's session ID: the server writes it into its datagrams
+	boot     bootID
+	instance uint64        // when the client was started, Unix time in nanoseconds: the newer one of a node wins
+	sent     monotime.Time // the client's clock
+	node     string        // 1-253 bytes
+}
+
+func (h *hello) check() error {
+	if h.session == 0 {
+		return errors.New("session ID 0")
+	}
+	if h.node == "" {
+		return errors.New("no node name")
+	}
+	if err := checkString("node", h.node, maxNode); err != nil {
+		return err
+	}
+	return checkTimes(h.sent)
+}
+
+func (h *hello) encode() []byte {
+	b := make([]byte, 0, helloSize)
+	b = append(b, h.client[:]...)
+	b = binary.BigEndian.AppendUint64(b, h.session)
+	b = append(b, h.boot[:]...)
+	b = binary.BigEndian.AppendUint64(b, h.instance)
+	b = binary.BigEndian.AppendUint64(b, uint64(h.sent))
+	b = append(b, byte(len(h.node)))
+	b = append(b, h.node...)
+	return append(b, make([]byte, helloSize-len(b))...)
+}
+
+func decodeHello(b []byte) (h hello, err error) {
+	d := decoder{b: b}
+	copy(h.client[:], d.take(randomSize))
+	h.session = d.u64()
+	copy(h.boot[:], d.take(len(h.boot)))
+	h.instance, h.sent = d.u64(), d.time()
+	h.node = d.str(int(d.u8()))
+	for _, pad := range d.take(d.left()) {
+		if pad != 0 {
+			d.fail("padding is not zero")
+		}
+	}
+	if d.err != nil {
+		return h, d.err
+	}
+	return h, h.check()
+}
+
+// welcome is the server's answer, sealed with the shared key.
+type welcome struct {
+	client, server    random
+	session           uint64 // the server's session ID
+	boot              bootID
+	instance          uint64        // when the server was started, Unix time in nanoseconds
+	sent              monotime.Time // the server's clock
+	echo, echoArrived monotime.Time // sent of the HELLO, and when it came by the server's clock
+}
+
+func (w *welcome) encode() []byte {
+	b := make([]byte, 0, welcomeSize)
+	b = append(b, w.client[:]...)
+	b = append(b, w.server[:]...)
+	b = binary.BigEndian.AppendUint64(b, w.session)
+	b = append(b, w.boot[:]...)
+	b = binary.BigEndian.AppendUint64(b, w.instance)
+	b = binary.BigEndian.AppendUint64(b, uint64(w.sent))
+	b = binary.BigEndian.AppendUint64(b, uint64(w.echo))
+	return binary.BigEndian.AppendUint64(b, uint64(w.echoArrived))
+}
+
+func decodeWelcome(b []byte) (w welcome, err error) {
+	d := decoder{b: b}
+	copy(w.client[:], d.take(randomSize))
+	copy(w.server[:], d.take(randomSize))
+	w.session = d.u64()
+	copy(w.boot[:], d.take(len(w.boot)))
+	w.instance, w.sent, w.echo, w.echoArrived = d.u64(), d.time(), d.time(), d.time()
+	if err := d.end(); err != nil {
+		return w, err
+	}
+	if w.session == 0 {
+		return w, errors.New("session ID 0")
+	}
+	return w, checkTimes(w.sent, w.echo, w.echoArrived)
+}
+
+// pending is a handshake that the client has not yet proved to be live: it may be a replay.
+type pending struct {
+	hello  hello
+	addr   netip.AddrPort
+	server random
+	id     uint64 // the server's session ID
+	seals  sessionSeals
+	born   time.Time
+}
+
+// pendings holds at most maxPending of them, oldest first.
+type pendings struct{ list []*pending }
+
+// byRandom finds the handshake of a repeated HELLO.
+func (p *pendings) byRandom(client random, now time.Time) *pending {
+	return p.find(now, func(h *pending) bool { return h.hello.client == client })
+}
+
+// byID finds the handshake that a data datagram would complete.
+func (p *pendings) byID(id uint64, now time.Time) *pending {
+	return p.find(now, func(h *pending) bool { return h.id == id })
+}
+
+func (p *pendings) find(now time.Time, match func(*pending) bool) *pending {
+	for len(p.list) > 0 && now.Sub(p.list[0].born) > pendingLife {
+		p.remove(p.list[0])
+	}
+	for _, h := range p.list {
+		if match(h) {
+			return h
+		}
+	}
+	return nil
+}
+
+// add keeps a handshake; it is true if the oldest had to go for it.
+func (p *pendings) add(h *pending) (evicted bool) {
+	if len(p.list) >= maxPending {
+		p.remove(p.list[0])
+		evicted = true
+	}
+	p.list = append(p.list, h)
+	return evicted
+}
+
+func (p *pendings) remove(h *pending) {
+	for i, x := range p.list {
+		if x == h {
+			p.list = append(p.list[:i], p.list[i+1:]...)
+			p.list[:len(p.list)+1][len(p.list)] = nil
+			return
+		}
+	}
+}

@@ -1,0 +1,263 @@
+package wire
+
+import (
+	"errors"
+	"reflect"
+	"sync"
+	"testing"
+	"time"
+)
+
+// outcomes remembers what SendThen and SendAll told.
+type outcomes struct {
+	mu     sync.Mutex
+	errs   []error
+	missed [][]Peer
+}
+
+func (o *outcomes) then(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.errs = append(o.errs, err)
+}
+
+func (o *outcomes) all(missed []Peer) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.missed = append(o.missed, missed)
+}
+
+func (o *outcomes) counts() (errs, missed int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.errs), len(o.missed)
+}
+
+func TestSendThenTellsOnce(t *testing.T) {
+	noLeak(t)
+	var o outcomes
+	var toldAtLeft int
+	ctl := startController(t, "127.0.0.1:0", func(c *ServerConfig) {
+		left := c.Left
+		c.Left = func(p Peer) {
+			toldAtLeft, _ = o.counts()
+			left(p)
+		}
+	})
+	block := make(chan struct{})
+	dmn := startDaemon(t, ctl.addr, "node-1", func(c *ClientConfig) {
+		received := c.Receive
+		c.Receive = func(m Message) {
+			received(m)
+			if m.Type() == TypeRefuse {
+				<-block
+			}
+		}
+	})
+	p := ctl.peer(t, "node-1")
+	eventually(t, "joined", func() bool { return ctl.joins() == 1 })
+	backends := &Backends{Service: service4, Generation: 1}
+	if err := ctl.SendThen(p.ID, backends, o.then); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "an answer", func() bool { n, _ := o.counts(); return n == 1 })
+	if o.errs[0] != nil || len(dmn.received()) != 1 {
+		t.Errorf("told %v with %d messages handled", o.errs[0], len(dmn.received()))
+	}
+	if err := ctl.SendThen(p.ID, &Stats{}, o.then); err == nil {
+		t.Error("Stats have no answer, but one is promised")
+	}
+	// The handler hangs, and then the session ends: each waits and is told once.
+	for range 3 {
+		if err := ctl.SendThen(p.ID, &Refuse{Service: service4}, o.then); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the handler hangs", func() bool { return len(dmn.received()) == 2 })
+	if n, _ := o.counts(); n != 1 {
+		t.Errorf("%d told before the handler has returned", n)
+	}
+	ctl.mu.Lock()
+	session := ctl.Server.peers[p.ID].session
+	ctl.mu.Unlock()
+	session.end(errSlow, goodbyeClosed)
+	close(block)
+	eventually(t, "left", func() bool { return ctl.leaves() == 1 })
+	if n, _ := o.counts(); n != 4 || toldAtLeft != 4 {
+		t.Errorf("%d told, %d before Left; want 4", n, toldAtLeft)
+	}
+	for _, err := range o.errs[1:] {
+		if !errors.Is(err, ErrPeerGone) {
+			t.Errorf("told %v", err)
+		}
+	}
+	if err := ctl.SendThen(p.ID, backends, o.then); !errors.Is(err, ErrPeerGone) {
+		t.Errorf("to a peer that is gone: %v", err)
+	}
+	if n, _ := o.counts(); n != 4 {
+		t.Error("told in spite of an error")
+	}
+}
+
+func TestSendAllWaitsForEveryone(t *testing.T) {
+	noLeak(t)
+	ctl := startController(t, "127.0.0.1:0", nil)
+	var o outcomes
+	m := &Backends{Service: service4, Generation: 7}
+	if err := ctl.SendAll(m, o.all); err != nil {
+		t.Fatal(err)
+	}
+	if _, n := o.counts(); n != 1 || len(o.missed[0]) != 0 {
+		t.Fatalf("without peers: %v", o.missed)
+	}
+	block := make(chan struct{})
+	a := startDaemon(t, ctl.addr, "a", nil)
+	b := startDaemon(t, ctl.addr, "b", func(c *ClientConfig) {
+		received := c.Receive
+		c.Receive = func(m Message) {
+			<-block
+			received(m)
+		}
+	})
+	eventually(t, "both joined", func() bool { return ctl.joins() == 2 })
+	if err := ctl.SendAll(m, o.all); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a has it", func() bool { return len(a.received()) == 1 })
+	if _, n := o.counts(); n != 1 {
+		t.Error("told before the second has handled it")
+	}
+	close(block)
+	eventually(t, "told", func() bool { _, n := o.counts(); return n == 2 })
+	if len(o.missed[1]) != 0 || len(b.received()) != 1 {
+		t.Errorf("missed %v", o.missed[1])
+	}
+	if err := ctl.SendAll(&Wake{}, o.all); err == nil {
+		t.Error("a message outside its limits is sent")
+	}
+}
+
+func TestSendAllTellsWhoWasGone(t *testing.T) {
+	noLeak(t)
+	quick := 60 * time.Millisecond
+	ctl := startController(t, "127.0.0.1:0", func(c *ServerConfig) { c.Keepalive = quick })
+	r := startRelay(t, ctl.addr)
+	startDaemon(t, r.addr(), "a", func(c *ClientConfig) { c.Keepalive = quick })
+	eventually(t, "joined", func() bool { return ctl.joins() == 1 })
+	r.set(func() { r.cut = true })
+	var o outcomes
+	if err := ctl.SendAll(&Backends{Service: service4, Generation: 7}, o.all); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "told", func() bool { _, n := o.counts(); return n == 1 })
+	if len(o.missed[0]) != 1 || o.missed[0][0].Node != "a" {
+		t.Errorf("missed %v", o.missed[0])
+	}
+}
+
+func TestLeavingTellsThatTheNodeStays(t *testing.T) {
+	noLeak(t)
+	ctl := startController(t, "127.0.0.1:0", nil)
+	for i, staying := range []bool{true, false} {
+		dmn := startDaemon(t, ctl.addr, "node-1", nil)
+		eventually(t, "joined", func() bool { return ctl.joins() == i+1 })
+		var err error
+		if staying {
+			err = dmn.Leave()
+		} else {
+			err = dmn.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "left", func() bool { return ctl.leaves() == i+1 })
+		ctl.mu.Lock()
+		if got := ctl.left[i].Staying; got != staying {
+			t.Errorf("told staying %v, want %v", got, staying)
+		}
+		ctl.mu.Unlock()
+	}
+}
+
+func TestClientFollowsItsServer(t *testing.T) {
+	noLeak(t)
+	one, two := startController(t, "127.0.0.1:0", nil), startController(t, "127.0.0.1:0", nil)
+	for _, c := range []*controller{one, two} {
+		if err := c.SetServices(manyServices(3)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	node := &Node{Addr: service4.Addr()}
+	dmn := startDaemon(t, "", "node-1", func(c *ClientConfig) { c.First = []Message{node} })
+	wake := &Wake{Service: service4, Seq: 1}
+	if err := dmn.Send(wake); err != nil {
+		t.Fatal(err)
+	}
+	if err := dmn.Send(&Seen{Sight: 1, Service: "a/b", UID: "u"}); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []*controller{one, two, one} {
+		begin := time.Now()
+		if err := dmn.SetServer(c.addr); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "connected", func() bool { return dmn.connections() == i+1 })
+		eventually(t, "the whole table", func() bool {
+			dmn.mu.Lock()
+			defer dmn.mu.Unlock()
+			return dmn.fulls == i+1
+		})
+		t.Logf("moved in %v", time.Since(begin))
+	}
+	eventually(t, "first messages", func() bool { return len(one.received()) == 3 && len(two.received()) == 1 })
+	// What waited comes after the first message; what belongs to a session did not wait.
+	if got := one.received(); !reflect.DeepEqual(got, []Message{node, wake, node}) {
+		t.Errorf("got %+v", got)
+	}
+	if one.leaves() != 1 || two.leaves() != 1 {
+		t.Errorf("%d and %d sessions left behind, want 1 and 1", one.leaves(), two.leaves())
+	}
+	if err := dmn.SetServer("nonsense"); err == nil {
+		t.Error("an address without a port is taken")
+	}
+	if err := dmn.SetServer(one.addr); err != nil || dmn.connections() != 3 {
+		t.Error("the same address ends the session")
+	}
+}
+
+// TestClientLeavesAServerThatIsSilent: a handshake that nobody answers does not hold up the move.
+func TestClientLeavesAServerThatIsSilent(t *testing.T) {
+	noLeak(t)
+	silent := listen(t, "127.0.0.1:0")
+	t.Cleanup(func() { silent.Close() })
+	ctl := startController(t, "127.0.0.1:0", nil)
+	dmn := startDaemon(t, silent.LocalAddr().String(), "node-1", func(c *ClientConfig) { c.Keepalive = time.Hour })
+	buf := make([]byte, 2000)
+	if _, err := silent.Read(buf); err != nil {
+		t.Fatal(err)
+	}
+	if err := dmn.SetServer(ctl.addr); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "connected", func() bool { return dmn.connections() == 1 })
+}
+
+func TestNodesAreCut(t *testing.T) {
+	for _, n := range []int{0, 1, maxNodes, maxNodes + 1, 10 * maxNodes} {
+		nodes := make([]NodeInfo, n)
+		for i := range nodes {
+			nodes[i] = NodeInfo{Name: "n", Addr: service4.Addr()}
+		}
+		total := 0
+		cut := NewNodes(5, nodes)
+		for i, m := range cut {
+			if err := m.check(); err != nil || int(m.Piece) != i || int(m.Pieces) != len(cut) || m.Generation != 5 {
+				t.Errorf("%d nodes: %+v: %v", n, m, err)
+			}
+			total += len(m.Nodes)
+		}
+		if total != n || len(cut) != max(1, (n+maxNodes-1)/maxNodes) {
+			t.Errorf("%d nodes: %d in %d messages", n, total, len(cut))
+		}
+	}
+}

@@ -1,0 +1,202 @@
+package wire
+
+import (
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"golang.org/x/crypto/chacha20poly1305"
+)
+
+// KeySize is the size of the shared key in bytes.
+const KeySize = 32
+
+// Key is the shared secret of a controller and its daemons.
+type Key [KeySize]byte
+
+// Layout of a datagram; docs/protocol.md draws it.
+const (
+	protocolVersion = 2
+	maxDatagram     = 1200
+
+	magic0, magic1 = 'W', 'g'
+
+	kindHello   = 1
+	kindWelcome = 2
+	kindData    = 3
+
+	clearHeader     = 4                                         // magic, version, kind
+	handshakeHeader = clearHeader + chacha20poly1305.NonceSizeX // and a random nonce
+	dataHeader      = clearHeader + 8 + 8                       // and session ID, counter
+	tagSize         = chacha20poly1305.Overhead
+	maxPayload      = maxDatagram - dataHeader - tagSize // frames of one datagram
+	maxCounter      = 1<<64 - 2                          // the replay window counts one past it
+
+	randomSize = 32 // what each side gives to the session keys
+)
+
+// HKDF info strings: a key for each use and direction.
+const (
+	infoHello    = "wangell/2 hello"
+	infoWelcome  = "wangell/2 welcome"
+	infoToServer = "wangell/2 client to server"
+	infoToClient = "wangell/2 server to client"
+)
+
+// Why a datagram was dropped. Each has a counter.
+var (
+	errNoise   = errors.New("not a datagram of this protocol")
+	errVersion = errors.New("another version of the protocol")
+	errSeal    = errors.New("the seal does not open")
+	errReplay  = errors.New("seen before or too old")
+	errUnknown = errors.New("of no session")
+	errLimit   = errors.New("no room")
+)
+
+// random is what one side gives to the session keys.
+type random [randomSize]byte
+
+func newRandom() (r random) {
+	rand.Read(r[:]) // never fails (crypto/rand)
+	return r
+}
+
+// newID returns a random session ID that is not zero.
+func newID() uint64 {
+	for {
+		var b [8]byte
+		rand.Read(b[:])
+		if id := binary.BigEndian.Uint64(b[:]); id != 0 {
+			return id
+		}
+	}
+}
+
+// deriveKey is HKDF-SHA-256 (RFC 5869) with the shared key as input keying material.
+func deriveKey(key Key, salt []byte, info string) Key {
+	out, err := hkdf.Key(sha256.New, key[:], salt, info, KeySize)
+	if err != nil {
+		panic(err) // only for lengths above 255 hashes
+	}
+	return Key(out)
+}
+
+// handshakeSeals seal HELLO and WELCOME: one key a direction, so that neither can be sent back as the other.
+type handshakeSeals struct{ hello, welcome cipher.AEAD }
+
+func newHandshakeSeals(key Key) handshakeSeals {
+	x := func(info string) cipher.AEAD {
+		k := deriveKey(key, nil, info)
+		a, err := chacha20poly1305.NewX(k[:])
+		if err != nil {
+			panic(err) // only for another key size
+		}
+		return a
+	}
+	return handshakeSeals{hello: x(infoHello), welcome: x(infoWelcome)}
+}
+
+// sessionSeals seal the datagrams of one session.
+type sessionSeals struct{ toServer, toClient cipher.AEAD }
+
+func newSessionSeals(key Key, client, server random) sessionSeals {
+	x := func(info string) cipher.AEAD {
+		k := sessionKey(key, client, server, info)
+		a, err := chacha20poly1305.New(k[:])
+		if err != nil {
+			panic(err) // only for another key size
+		}
+		return a
+	}
+	return sessionSeals{toServer: x(infoToServer), toClient: x(infoToClient)}
+}
+
+func sessionKey(key Key, client, server random, info string) Key {
+	salt := make([]byte, 0, 2*randomSize)
+	salt = append(salt, client[:]...)
+	salt = append(salt, server[:]...)
+	return deriveKey(key, salt, info)
+}
+
+// datagramKind checks what of a datagram is in the clear.
+func datagramKind(d []byte) (byte, error) {
+	if len(d) < clearHeader || len(d) > maxDatagram || d[0] != magic0 || d[1] != magic1 {
+		return 0, errNoise
+	}
+	if d[2] != protocolVersion {
+		return 0, fmt.Errorf("%w: %d", errVersion, d[2])
+	}
+	return d[3], nil
+}
+
+// sealHandshake makes a HELLO or WELCOME datagram.
+func sealHandshake(a cipher.AEAD, kind byte, nonce [chacha20poly1305.NonceSizeX]byte, plain []byte) []byte {
+	d := make([]byte, 0, handshakeHeader+len(plain)+tagSize)
+	d = append(d, magic0, magic1, protocolVersion, kind)
+	d = append(d, nonce[:]...)
+	return a.Seal(d, nonce[:], plain, d[:clearHeader])
+}
+
+func newNonce() (n [chacha20poly1305.NonceSizeX]byte) {
+	rand.Read(n[:])
+	return n
+}
+
+// openHandshake opens a HELLO or WELCOME, whose plaintext has a fixed size. It works in place: d is spoilt.
+func openHandshake(a cipher.AEAD, d []byte, size int) ([]byte, error) {
+	if len(d) != handshakeHeader+size+tagSize {
+		return nil, errNoise
+	}
+	sealed := d[handshakeHeader:]
+	plain, err := a.Open(sealed[:0], d[clearHeader:handshakeHeader], sealed, d[:clearHeader])
+	if err != nil {
+		return nil, errSeal
+	}
+	return plain, nil
+}
+
+// dataNonce is four zero bytes and the counter, big endian.
+func dataNonce(counter uint64) (n [chacha20poly1305.NonceSize]byte) {
+	binary.BigEndian.PutUint64(n[4:], counter)
+	return n
+}
+
+// beginData writes the header of a data datagram; the payload is appended to it, then sealData called.
+func beginData(buf []byte, session, counter uint64) []byte {
+	b := append(buf[:0], magic0, magic1, protocolVersion, kindData)
+	b = binary.BigEndian.AppendUint64(b, session)
+	return binary.BigEndian.AppendUint64(b, counter)
+}
+
+// sealData seals the payload that follows the header in d, in place if d has room for the tag.
+func sealData(a cipher.AEAD, d []byte) []byte {
+	nonce := dataNonce(binary.BigEndian.Uint64(d[12:]))
+	return a.Seal(d[:dataHeader], nonce[:], d[dataHeader:], d[:dataHeader])
+}
+
+// dataIDs reads session ID and counter of a data datagram.
+func dataIDs(d []byte) (session, counter uint64, err error) {
+	if len(d) < dataHeader+tagSize {
+		return 0, 0, errNoise
+	}
+	session, counter = binary.BigEndian.Uint64(d[4:]), binary.BigEndian.Uint64(d[12:])
+	if counter > maxCounter {
+		return 0, 0, errNoise
+	}
+	return session, counter, nil
+}
+
+// openData opens a data datagram in place and returns its payload.
+func openData(a cipher.AEAD, d []byte) ([]byte, error) {
+	nonce := dataNonce(binary.BigEndian.Uint64(d[12:]))
+	sealed := d[dataHeader:]
+	plain, err := a.Open(sealed[:0], nonce[:], sealed, d[:dataHeader])
+	if err != nil {
+		return nil, errSeal
+	}
+	return plain, nil
+}

@@ -1,0 +1,201 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+)
+
+// read is the goroutine that opens datagrams.
+func (s *Server) read() {
+	buf := make([]byte, maxDatagram+1)
+	for {
+		n, addr, err := s.cfg.Conn.ReadFromUDPAddrPort(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			s.cfg.Log.Warn("socket of the server", "error", err)
+			time.Sleep(dropLogGap / 100) // nothing known comes here; it must not become a busy loop
+			continue
+		}
+		s.counters.received(n)
+		if err := s.receive(buf[:n], addr); err != nil {
+			s.dropped(err, addr)
+		}
+	}
+}
+
+func (s *Server) dropped(err error, addr netip.AddrPort) {
+	s.counters.drop(err)
+	// What comes late for a session that ended says nothing.
+	if now := time.Now(); !errors.Is(err, errUnknown) && now.Sub(s.dropLog) >= dropLogGap {
+		s.dropLog = now
+		s.cfg.Log.Warn("datagram dropped (further ones are only counted for a while)", "from", addr, "error", err)
+	}
+}
+
+// receive takes a datagram, which it may spoil.
+func (s *Server) receive(d []byte, addr netip.AddrPort) error {
+	kind, err := datagramKind(d)
+	if err != nil {
+		return err
+	}
+	switch kind {
+	case kindHello:
+		return s.receiveHello(d, addr)
+	case kindData:
+		return s.receiveData(d, addr)
+	}
+	return errNoise
+}
+
+// receiveHello answers with a WELCOME. It touches no session: a HELLO may be a replay.
+func (s *Server) receiveHello(d []byte, addr netip.AddrPort) error {
+	plain, err := openHandshake(s.seals.hello, d, helloSize)
+	if err != nil {
+		return err
+	}
+	arrived, now := s.cfg.now(), time.Now()
+	h, err := decodeHello(plain)
+	if err != nil {
+		return fmt.Errorf("HELLO: %w", err)
+	}
+	s.mu.Lock()
+	p := s.pending.byRandom(h.client, now)
+	if p == nil {
+		p = &pending{hello: h, addr: addr, server: newRandom(), id: newID(), born: now}
+		p.seals = newSessionSeals(s.cfg.Key, h.client, p.server)
+		if s.pending.add(p) {
+			s.counters.limit.Add(1)
+		}
+	}
+	s.mu.Unlock()
+	if p.addr != addr {
+		return fmt.Errorf("HELLO: %w: seen from %s", errReplay, p.addr)
+	}
+	w := welcome{
+		client: h.client, server: p.server, session: p.id, boot: s.cfg.boot, instance: s.instance,
+		echo: h.sent, echoArrived: arrived, sent: s.cfg.now(),
+	}
+	s.write(sealHandshake(s.seals.welcome, kindWelcome, newNonce(), w.encode()), addr)
+	return nil
+}
+
+// write sends a sealed datagram. Errors are not different from a loss on the way.
+func (s *Server) write(d []byte, addr netip.AddrPort) {
+	s.counters.sent(len(d))
+	_, _ = s.cfg.Conn.WriteToUDPAddrPort(d, addr)
+}
+
+// receiveData finds the session of a datagram; the first one that opens makes a pending session live.
+func (s *Server) receiveData(d []byte, addr netip.AddrPort) error {
+	id, counter, err := dataIDs(d)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	p := s.peers[id]
+	var h *pending
+	if p == nil {
+		h = s.pending.byID(id, time.Now())
+	}
+	s.mu.Unlock()
+	switch {
+	case p != nil && p.addr == addr:
+		return p.session.openAndProcess(counter, d)
+	case h != nil && h.addr == addr:
+		payload, err := openData(h.seals.toServer, d)
+		if err != nil {
+			return err
+		}
+		if p, err = s.promote(h); err != nil {
+			return err
+		}
+		return p.session.process(counter, payload)
+	}
+	return errUnknown
+}
+
+// promote makes a session of a handshake whose client has proved that it knows our random.
+func (s *Server) promote(h *pending) (*peer, error) {
+	p := &peer{
+		Peer: Peer{Node: h.hello.node, ID: h.id, SameHost: h.hello.boot == s.cfg.boot},
+		addr: h.addr, instance: h.hello.instance,
+	}
+	log := s.cfg.Log.With("node", p.Node, "peer", p.addr)
+	p.session = newSession(sessionConfig{
+		local: h.id, remote: h.hello.session, seal: h.seals.toClient, open: h.seals.toServer,
+		write:     func(d []byte) { _, _ = s.cfg.Conn.WriteToUDPAddrPort(d, p.addr) },
+		keepalive: s.cfg.Keepalive, shift: !p.SameHost, now: s.cfg.now,
+		counters: &s.counters, log: log, group: &s.group,
+		joined: func() {
+			if p.before != nil {
+				<-p.before.session.finished
+				p.before = nil
+			}
+			log.Info("daemon connected")
+			p.joined.Store(true)
+			if s.cfg.Joined != nil {
+				s.cfg.Joined(p.Peer)
+			}
+		},
+		work: func() { s.compareTable(p) },
+		receive: func(m Message) {
+			if s.cfg.Receive != nil {
+				s.cfg.Receive(p.Peer, m)
+			}
+		},
+		left: func(err error) {
+			log.Info("daemon disconnected", "reason", err)
+			if s.cfg.Left != nil {
+				last := p.Peer
+				last.Staying = err == errStaying
+				s.cfg.Left(last)
+			}
+		},
+		heard: func(k keepalive) { p.heardTable(tableState{k.tableVersion, k.table}) },
+		ended: func() { s.forget(p) },
+	})
+
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil, errLimit
+	}
+	s.pending.remove(h)
+	old := s.nodes[p.Node]
+	newer := old == nil || old.instance <= p.instance
+	room := old != nil || len(s.peers) < maxPeers
+	if newer && room {
+		s.peers[p.ID], s.nodes[p.Node] = p, p
+		p.before = old
+	}
+	s.mu.Unlock()
+	switch {
+	case !newer:
+		s.counters.replaced.Add(1)
+		p.session.refuse()
+		return nil, fmt.Errorf("%w: node %s has a newer client at %s", errLimit, p.Node, old.addr)
+	case !room:
+		return nil, fmt.Errorf("%w: %d peers", errLimit, maxPeers)
+	}
+	if old != nil {
+		s.counters.replaced.Add(1)
+		old.session.end(errReplaced, goodbyeReplaced)
+	}
+	s.counters.sessions.Add(1)
+	return p, nil
+}
+
+// forget takes a peer whose session has ended out of the tables.
+func (s *Server) forget(p *peer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.peers, p.ID)
+	if s.nodes[p.Node] == p {
+		delete(s.nodes, p.Node)
+	}
+}

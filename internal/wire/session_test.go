@@ -1,0 +1,103 @@
+package wire
+
+import (
+	"log/slog"
+	"sync"
+	"testing"
+
+	"wangell.loutres.me/internal/monotime"
+)
+
+// loneSession is a server's end whose datagrams are opened again, frame by frame.
+func loneSession(t *testing.T, receive func(Message), heard func(keepalive)) (s *session, sent func() []frame) {
+	t.Helper()
+	noLeak(t)
+	seals := newSessionSeals(testKey, random{1}, random{2})
+	var mu sync.Mutex
+	var frames []frame
+	group := &sync.WaitGroup{}
+	s = newSession(sessionConfig{
+		local: 1, remote: 2, seal: seals.toClient, open: seals.toServer, keepalive: DefaultKeepalive,
+		now: monotime.Now, counters: &counters{}, log: slog.New(slog.DiscardHandler), group: group,
+		write: func(d []byte) {
+			payload, err := openData(seals.toClient, append([]byte(nil), d...))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if err := parseFrames(payload, func(f *frame) { frames = append(frames, *f) }); err != nil {
+				t.Error(err)
+			}
+		},
+		joined: func() {}, work: func() {}, left: func(error) {}, ended: func() {},
+		receive: receive, heard: heard,
+	})
+	t.Cleanup(func() {
+		s.end(ErrClosed, goodbyeClosed)
+		group.Wait()
+	})
+	return s, func() []frame {
+		mu.Lock()
+		defer mu.Unlock()
+		return append([]frame(nil), frames...)
+	}
+}
+
+func TestAcknowledgementsAtOnceAndWhenHandled(t *testing.T) {
+	let := make(chan struct{})
+	s, sent := loneSession(t, func(Message) { <-let }, func(keepalive) {})
+	b, err := encode(wake(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.process(0, appendReliable(nil, 0, flagDone, b)); err != nil {
+		t.Fatal(err)
+	}
+	if got := sent(); len(got) != 1 || got[0].ack != (ack{next: 1}) {
+		t.Errorf("while the handler runs: %+v", got)
+	}
+	close(let)
+	eventually(t, "told that it is handled", func() bool { return len(sent()) == 2 })
+	if got := sent()[1]; got.ack != (ack{next: 1, done: 1}) {
+		t.Errorf("after the handler: %+v", got)
+	}
+	// The same once more is acknowledged, not handled; one after a gap is told by its bit.
+	if err := s.process(1, appendReliable(appendReliable(nil, 0, flagDone, b), 3, 0, b)); err != nil {
+		t.Fatal(err)
+	}
+	if got := sent(); len(got) != 3 || got[2].ack != (ack{next: 1, bits: 0b10, done: 1}) {
+		t.Errorf("after a repeat: %+v", got)
+	}
+}
+
+func TestOnlyTheNewestKeepaliveCounts(t *testing.T) {
+	var versions []uint64
+	s, sent := loneSession(t, func(Message) {}, func(k keepalive) { versions = append(versions, k.tableVersion) })
+	for _, counter := range []uint64{5, 4, 6} {
+		if err := s.process(counter, keepalive{sent: 1, tableVersion: 10 * counter}.append(nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(versions) != 2 || versions[0] != 50 || versions[1] != 60 || len(sent()) != 2 {
+		t.Errorf("used %v, answered %d times", versions, len(sent()))
+	}
+}
+
+func TestMalformedPayloadCountsWholeOrNotAtAll(t *testing.T) {
+	s, sent := loneSession(t, func(m Message) { t.Errorf("handled %+v", m) }, func(keepalive) {})
+	b, err := encode(wake(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.process(0, append(appendReliable(nil, 0, 0, b), 99)) == nil {
+		t.Error("an unknown frame is taken")
+	}
+	if s.process(1, ack{next: 7}.append(nil)) == nil {
+		t.Error("an acknowledgement of what was never sent is taken")
+	}
+	if len(sent()) != 0 || s.receiver.next != 0 {
+		t.Error("a frame of a malformed payload was used")
+	}
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// namespaces returns the names of the network namespaces of a cluster that there are.
+func namespaces(cluster string) ([]string, error) {
+	entries, err := os.ReadDir(netnsDir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	ours := regexp.MustCompile("^" + regexp.QuoteMeta(cluster) + `-(lan|client|control|node-[0-9]+)$`)
+	var names []string
+	for _, e := range entries {
+		if ours.MatchString(e.Name()) {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// processesIn returns the processes whose network namespace is the one of that name.
+func processesIn(name string) ([]process, error) {
+	var ns unix.Stat_t
+	if err := unix.Stat(filepath.Join(netnsDir, name), &ns); err != nil {
+		return nil, fmt.Errorf("network namespace %s: %w", name, err)
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var found []process
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		var st unix.Stat_t
+		if unix.Stat(fmt.Sprintf("/proc/%d/ns/net", pid), &st) != nil || st.Ino != ns.Ino || st.Dev != ns.Dev {
+			continue
+		}
+		if proc, err := processOf(pid); err == nil {
+			found = append(found, proc)
+		}
+	}
+	return found, nil
+}
+
+// killNamespace kills every process of a network namespace, until there is none. The first process of a machine takes
+// the machine's others with it, pods in namespaces of their own among them.
+func killNamespace(name string) error {
+	for {
+		procs, err := processesIn(name)
+		if err != nil || len(procs) == 0 {
+			return err
+		}
+		for _, p := range procs {
+			if err := p.kill(); err != nil {
+				return fmt.Errorf("network namespace %s: %w", name, err)
+			}
+		}
+	}
+}
+
+// leftOvers returns what there is of a cluster outside of its folder: network namespaces and cgroups.
+func leftOvers(cluster string) ([]string, error) {
+	found, err := namespaces(cluster)
+	if err != nil {
+		return nil, err
+	}
+	roots, err := hierarchies()
+	if err != nil {
+		return nil, err
+	}
+	for _, root := range roots {
+		if dir := filepath.Join(root, plan{Name: cluster}.cgroup("")); exists(dir) {
+			found = append(found, dir)
+		}
+	}
+	return found, nil
+}
+
+// down removes every trace of a cluster. It goes by the names of namespaces and cgroups rather than by notes of what
+// was started, so it also cleans up after an `up` that was killed. With keepLogs the folder stays.
+func down(cluster, dir string, keepLogs bool) error {
+	names, err := namespaces(cluster)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := killNamespace(name); err != nil {
+			return err
+		}
+	}
+	for _, name := range names {
+		if err := deleteNetns(name); err != nil {
+			return err
+		}
+	}
+	if err := removeCgroup(plan{Name: cluster}.cgroup(""), 20*time.Second); err != nil {
+		return err
+	}
+	if keepLogs {
+		return os.Remove(stateFile(dir))
+	}
+	// Only a folder that `up` made is removed.
+	if !exists(filepath.Join(dir, "pki")) && !exists(stateFile(dir)) {
+		return nil
+	}
+	return os.RemoveAll(dir)
+}
+
+// killNode ends a node as a power cut does: its link goes, and all its processes with all its pods at once.
+func killNode(p plan, s *state, name string) error {
+	info, err := s.node(name)
+	if err != nil {
+		return err
+	}
+	if !info.Up {
+		return fmt.Errorf("%s is down already", name)
+	}
+	if err := setLANLink(p, name, false); err != nil {
+		return err
+	}
+	if err := killNamespace(p.netns(name)); err != nil {
+		return err
+	}
+	if err := removeCgroup(p.cgroup(name), 20*time.Second); err != nil {
+		return err
+	}
+	info.Up, info.HolderPid, info.KubeletPid, info.ContainerdPid, info.ProxyPid, info.ContainerdSocket = false, 0, 0, 0, 0, ""
+	return s.save()
+}

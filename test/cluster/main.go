@@ -1,0 +1,298 @@
+// Program cluster brings up a real Kubernetes of one or more nodes on one machine, for tests: etcd, API server,
+// controller manager, scheduler, and per node containerd, kubelet and kube-proxy, each node in namespaces of its own.
+// See README.md.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The main goroutine keeps the main thread. So no goroutine that enters a namespace runs on it, and
+// /proc/PID/ns/net, which is the main thread's, always tells where the process belongs.
+func init() { runtime.LockOSThread() }
+
+const defaultName = "wangell"
+
+// A command is one word of the command line.
+type command struct {
+	name, args, help string
+	run              func(ctx context.Context, o *options, args []string) error
+	flags            func(fs *flag.FlagSet, o *options)
+}
+
+// options are all flags of all commands.
+type options struct {
+	name, dir, cni, proxyMode, node string
+	nodes                           int
+	client, control, keepLogs       bool
+	timeout, nodeGrace              time.Duration
+}
+
+func (o *options) folder() string {
+	if o.dir != "" {
+		return o.dir
+	}
+	return "/var/tmp/wangell-cluster-" + o.name
+}
+
+func commands() []command {
+	return []command{
+		{name: "build", help: "build every program into the cache folder; what is there is kept", run: runBuild},
+		{name: "up", help: "build what is missing, start a cluster, wait until it works", run: runUp,
+			flags: func(fs *flag.FlagSet, o *options) {
+				fs.IntVar(&o.nodes, "nodes", 1, fmt.Sprintf("how many nodes, 1 to %d", maxNodes))
+				fs.StringVar(&o.cni, "cni", "bridge", "pod network: bridge (plain routes between nodes) or flannel (vxlan)")
+				fs.StringVar(&o.proxyMode, "proxy-mode", "iptables", "kube-proxy's mode: iptables or nftables")
+				fs.DurationVar(&o.nodeGrace, "node-grace", nodeGrace, "how long until a node without a lease counts as dead; Kubernetes' own is 50s")
+				fs.DurationVar(&o.timeout, "timeout", 5*time.Minute, "give up after this time, building not counted")
+			}},
+		{name: "down", help: "remove every trace of a cluster, also of one that was left half removed", run: runDown,
+			flags: func(fs *flag.FlagSet, o *options) {
+				fs.BoolVar(&o.keepLogs, "keep-logs", false, "leave the folder with logs and keys")
+			}},
+		{name: "status", help: "look at what runs, write DIR/cluster.json anew and print it", run: runStatus},
+		{name: "node-kill", args: "NODE", help: "end a node as a power cut does: processes, pods and link at once", run: runNodeKill},
+		{name: "node-start", args: "NODE", help: "start a killed node again, as after a reboot", run: runNodeStart},
+		{name: "restart-proxy", help: "restart all kube-proxies in a mode; the old one's rules are flushed", run: runRestartProxy,
+			flags: func(fs *flag.FlagSet, o *options) {
+				fs.StringVar(&o.proxyMode, "proxy-mode", "iptables", "iptables or nftables")
+			}},
+		{name: "stop-apiserver", help: "kill the API server; it stays away until start-apiserver", run: runStopAPIServer},
+		{name: "start-apiserver", help: "start it again and wait until it is ready", run: runStartAPIServer},
+		{name: "exec", args: "COMMAND...", help: "run a command in the namespaces of a node, of the client or of the control plane", run: runExec,
+			flags: func(fs *flag.FlagSet, o *options) {
+				fs.StringVar(&o.node, "node", "", "the node's name")
+				fs.BoolVar(&o.client, "client", false, "the client host on the LAN (network namespace only)")
+				fs.BoolVar(&o.control, "control", false, "the control plane")
+			}},
+		{name: "kubectl", args: "ARGS...", help: "run kubectl against the cluster", run: runKubectl},
+		{name: "push", args: "IMAGE.tar REFERENCE", help: "put an image into the local registry", run: runPush},
+	}
+}
+
+func usage() {
+	fmt.Fprintf(os.Stderr, "A real Kubernetes %s on this machine, for tests. Usage:\n\n", kubernetesVersion)
+	for _, c := range commands() {
+		fmt.Fprintf(os.Stderr, "  cluster %-28s %s\n", c.name+" "+c.args, c.help)
+	}
+	fmt.Fprintf(os.Stderr, `
+Every command takes --name NAME (default %q) and --dir DIR (default /var/tmp/wangell-cluster-NAME).
+"cluster COMMAND -h" tells a command's other flags.
+`, defaultName)
+}
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) && exit.ExitCode() > 0 {
+			os.Exit(exit.ExitCode())
+		}
+		if !errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(os.Stderr, "cluster:", err)
+		}
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) == 0 {
+		usage()
+		return flag.ErrHelp
+	}
+	// The programs that `up` starts from its copy of itself.
+	switch {
+	case args[0] == "machine" && len(args) == 2:
+		return runMachine(args[1])
+	case args[0] == "machine-inside" && len(args) == 2:
+		return runMachineInside(args[1])
+	case args[0] == "hub" && len(args) == 4:
+		return runHub(args[1], args[2], args[3])
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	for _, c := range commands() {
+		if c.name != args[0] {
+			continue
+		}
+		var o options
+		fs := flag.NewFlagSet(c.name, flag.ContinueOnError)
+		fs.Usage = func() {
+			fmt.Fprintf(fs.Output(), "cluster %s [flags] %s\n%s\n", c.name, c.args, c.help)
+			fs.PrintDefaults()
+		}
+		fs.StringVar(&o.name, "name", defaultName, "the cluster's name")
+		fs.StringVar(&o.dir, "dir", "", "the cluster's folder (default /var/tmp/wangell-cluster-NAME)")
+		if c.flags != nil {
+			c.flags(fs, &o)
+		}
+		if err := fs.Parse(args[1:]); err != nil {
+			return err
+		}
+		if !validName.MatchString(o.name) {
+			return fmt.Errorf("--name %q: use at most 20 lower-case letters, digits and dashes, a letter first", o.name)
+		}
+		return c.run(ctx, &o, fs.Args())
+	}
+	usage()
+	return fmt.Errorf("no command %q", args[0])
+}
+
+func runBuild(ctx context.Context, _ *options, _ []string) error {
+	source, err := findSource()
+	if err != nil {
+		return err
+	}
+	bin, err := build(ctx, source, os.Stdout)
+	if err != nil {
+		return err
+	}
+	fmt.Println(bin)
+	return nil
+}
+
+func runUp(ctx context.Context, o *options, _ []string) error {
+	p, err := newPlan(o.name, o.folder(), o.cni, o.proxyMode, o.nodes)
+	if err != nil {
+		return err
+	}
+	if o.nodeGrace < time.Second {
+		return fmt.Errorf("--node-grace %s: at least 1s", o.nodeGrace)
+	}
+	p.NodeGrace = o.nodeGrace
+	source, err := findSource()
+	if err != nil {
+		return err
+	}
+	bin, err := build(ctx, source, os.Stdout)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	if err := up(ctx, p, bin, os.Stdout); err != nil {
+		return fmt.Errorf("up: %w", err)
+	}
+	fmt.Printf("cluster %s is up: export KUBECONFIG=%s; %s\n", p.Name, filepath.Join(p.Dir, "admin.conf"), filepath.Join(bin, "kubectl"))
+	return nil
+}
+
+func runDown(_ context.Context, o *options, _ []string) error {
+	dir := o.folder()
+	if s, err := loadState(dir); err == nil && s.Name != o.name {
+		return fmt.Errorf("%s holds cluster %s, not %s: give its --name", dir, s.Name, o.name)
+	}
+	if err := down(o.name, dir, o.keepLogs); err != nil {
+		return fmt.Errorf("down: %w", err)
+	}
+	return nil
+}
+
+func runStatus(ctx context.Context, o *options, _ []string) error {
+	s, unlock, err := openState(o)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	for i := range s.Nodes {
+		if s.Nodes[i].Up {
+			if err := s.Nodes[i].refresh(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	if err := s.save(); err != nil {
+		return err
+	}
+	b, err := os.ReadFile(stateFile(s.Dir))
+	if err != nil {
+		return err
+	}
+	_, err = os.Stdout.Write(b)
+	return err
+}
+
+// openState reads a cluster's state and keeps other commands from changing it.
+func openState(o *options) (*state, func(), error) {
+	if _, err := loadState(o.folder()); err != nil {
+		return nil, nil, err
+	}
+	unlock, err := lock(o.folder())
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := loadState(o.folder())
+	if err != nil {
+		unlock()
+		return nil, nil, err
+	}
+	return s, unlock, nil
+}
+
+func runExec(ctx context.Context, o *options, args []string) error {
+	s, err := loadState(o.folder())
+	if err != nil {
+		return err
+	}
+	if len(args) == 0 {
+		return errors.New("exec: say what to run: exec --node node-1 -- COMMAND")
+	}
+	var enter []string
+	var cgroup string
+	inside := func(pid int) []string {
+		return []string{fmt.Sprintf("--target=%d", pid), "--net", "--mount", "--uts", "--pid", "--cgroup"}
+	}
+	switch {
+	case o.node != "":
+		n, err := s.node(o.node)
+		if err != nil {
+			return err
+		}
+		if !n.Up {
+			return fmt.Errorf("exec: %s is down: node-start %s", n.Name, n.Name)
+		}
+		enter, cgroup = inside(n.HolderPid), n.Cgroup
+	case o.client:
+		enter = []string{"--net=" + s.Client.NetnsPath}
+	case o.control:
+		enter, cgroup = inside(s.ControlPlane.HolderPid), plan{Name: s.Name}.cgroup(controlMachine)
+	default:
+		return errors.New("exec: say where: --node NAME, --client or --control")
+	}
+	if cgroup != "" {
+		if err := joinCgroup(filepath.Join(cgroup, "system")); err != nil {
+			return fmt.Errorf("exec: %w", err)
+		}
+	}
+	return passThrough(ctx, s, "nsenter", append(append(enter, "--"), args...)...)
+}
+
+func runKubectl(ctx context.Context, o *options, args []string) error {
+	s, err := loadState(o.folder())
+	if err != nil {
+		return err
+	}
+	return passThrough(ctx, s, filepath.Join(s.Bin, "kubectl"), append([]string{"--kubeconfig=" + s.Kubeconfig}, args...)...)
+}
+
+// passThrough runs a program with our own input and output.
+func passThrough(ctx context.Context, s *state, program string, args ...string) error {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.Env = append(os.Environ(), "PATH="+s.Bin+":"+os.Getenv("PATH"))
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w", strings.Join(append([]string{filepath.Base(program)}, args...), " "), err)
+	}
+	return nil
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"crypto/md5"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// The services of a node, in the order in which they start.
+const (
+	containerdService = "containerd"
+	kubeletService    = "kubelet"
+	proxyService      = "kube-proxy"
+	flannelService    = "flanneld"
+)
+
+// containerdSocket is where containerd listens, as seen in the node.
+const containerdSocket = "/run/containerd/containerd.sock"
+
+// nodeServices returns the services of a node.
+func nodeServices(p plan, n nodePlan, bin string) []service {
+	dir := p.machineDir(n.Name)
+	s := func(name string, args ...string) service {
+		return service{Name: name, Argv: append([]string{filepath.Join(bin, name)}, args...), Env: programEnv(bin),
+			Log: filepath.Join(dir, "log", name+".log")}
+	}
+	all := []service{
+		s(containerdService, "--config=/etc/containerd/config.toml", "--log-level=warn"),
+		s(kubeletService, "--config=/etc/kubernetes/kubelet.json", "--kubeconfig=/etc/kubernetes/kubelet.conf",
+			"--hostname-override="+n.Name, "--node-ip="+n.IP.String(), "--root-dir=/var/lib/kubelet",
+			"--housekeeping-interval=30s", "--v=1"),
+		// Flags rather than a file, which each kube-proxy would watch: see checkInotify. Conntrack's limits are the whole
+		// machine's and are left alone.
+		s(proxyService, "--kubeconfig="+filepath.Join(p.Dir, "kube-proxy.conf"), "--proxy-mode="+p.ProxyMode,
+			"--cluster-cidr="+p.Pods.String(), "--hostname-override="+n.Name,
+			"--conntrack-max-per-core=0", "--conntrack-min=0", "--conntrack-tcp-timeout-established=0s",
+			"--conntrack-tcp-timeout-close-wait=0s", "--healthz-bind-address=0.0.0.0:10256",
+			"--metrics-bind-address=127.0.0.1:10249", "--v=1"),
+	}
+	if p.CNI == "flannel" {
+		all = append(all, s(flannelService, "--kubeconfig="+filepath.Join(p.Dir, "flannel.conf"), "--node="+n.Name,
+			"--iface="+nodeInterface, "--net-conf=/etc/kube-flannel/net-conf.json"))
+	}
+	return all
+}
+
+// proxyCleanup returns the program that removes what kube-proxy of either mode left in a node's firewall.
+func proxyCleanup(p plan, n nodePlan, bin string) service {
+	return service{Name: "kube-proxy-cleanup", Argv: []string{filepath.Join(bin, "kube-proxy"), "--cleanup"}, Env: programEnv(bin),
+		Log: filepath.Join(p.machineDir(n.Name), "log", "kube-proxy.log")}
+}
+
+// writeNodeFiles writes the configuration of a node into what its /etc is laid over with. It is not called while the
+// node runs.
+func writeNodeFiles(p plan, n nodePlan) error {
+	etc := filepath.Join(p.machineDir(n.Name), "etc")
+	pki, err := readAll(filepath.Join(p.Dir, "pki", "ca.crt"), filepath.Join(p.Dir, "pki", n.Name+".crt"),
+		filepath.Join(p.Dir, "pki", n.Name+".key"), filepath.Join(p.Dir, n.Name+".conf"))
+	if err != nil {
+		return err
+	}
+	mirror := fmt.Sprintf("[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n", "http://"+registryOnLAN(p))
+	files := map[string][]byte{
+		"kubernetes/pki/ca.crt":      pki[0],
+		"kubernetes/pki/kubelet.crt": pki[1],
+		"kubernetes/pki/kubelet.key": pki[2],
+		"kubernetes/kubelet.conf":    pki[3],
+		"hostname":                   []byte(n.Name + "\n"),
+		"machine-id":                 fmt.Appendf(nil, "%x\n", md5.Sum([]byte(p.Name+n.Name))),
+		"hosts":                      fmt.Appendf(nil, "127.0.0.1 localhost\n%s %s\n", n.IP, n.Name),
+		// Nothing outside of the cluster can be resolved, and no name server of the machine's is asked.
+		"kubernetes/resolv.conf": []byte("# no name server\n"),
+		"containerd/config.toml": []byte(containerdConfig()),
+		// Every registry is the local one: nothing is pulled from outside, and what is missing is missing at once.
+		"containerd/certs.d/_default/hosts.toml":             []byte(mirror),
+		"containerd/certs.d/" + registryName + "/hosts.toml": []byte(fmt.Sprintf("server = %q\n", "http://"+registryOnLAN(p)) + mirror),
+		"containerd/certs.d/registry.loutres.me/hosts.toml":  []byte(mirror),
+	}
+	mtu := 1500
+	if p.CNI == "flannel" {
+		mtu = 1450 // vxlan's headers take 50 bytes
+		files["kube-flannel/net-conf.json"] = fmt.Appendf(nil, `{"Network": %q, "Backend": {"Type": "vxlan"}}`+"\n", p.Pods)
+	}
+	files["cni/net.d/10-bridge.conflist"] = []byte(bridgeConfig(n, mtu))
+	for name, b := range files {
+		mode := os.FileMode(0o644)
+		if strings.HasPrefix(name, "kubernetes/") {
+			mode = 0o600 // keys
+		}
+		if err := writeFile(filepath.Join(etc, name), b, mode); err != nil {
+			return err
+		}
+	}
+	return writeJSON(filepath.Join(etc, "kubernetes/kubelet.json"), kubeletConfig(p, n))
+}
+
+// containerdConfig is containerd's configuration. restrict_oom_score_adj is for machines where root lacks
+// CAP_SYS_RESOURCE: runc dies with "can't get final child's PID" otherwise.
+func containerdConfig() string {
+	return `version = 3
+root = "/var/lib/containerd"
+state = "/run/containerd"
+
+[grpc]
+  address = "` + containerdSocket + `"
+
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "overlayfs"
+  [plugins."io.containerd.cri.v1.images".pinned_images]
+    sandbox = "` + registryName + `/pause:1"
+  [plugins."io.containerd.cri.v1.images".registry]
+    config_path = "/etc/containerd/certs.d"
+
+[plugins."io.containerd.cri.v1.runtime"]
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.cri.v1.runtime".containerd]
+    default_runtime_name = "runc"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+        BinaryName = "runc"
+        SystemdCgroup = false
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["/opt/cni/bin"]
+    conf_dir = "/etc/cni/net.d"
+`
+}
+
+// bridgeConfig is the CNI configuration of a node: its pods are on one bridge, and routes lead to those of others. It is
+// also what flannel's own plugin hands on to the bridge plugin.
+func bridgeConfig(n nodePlan, mtu int) string {
+	return fmt.Sprintf(`{
+  "cniVersion": "1.0.0", "name": "cluster",
+  "plugins": [
+    {"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "ipMasq": false, "mtu": %d,
+     "ipam": {"type": "host-local", "dataDir": "/var/lib/cni/networks", "ranges": [[{"subnet": %q}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+    {"type": "portmap", "capabilities": {"portMappings": true}}
+  ]
+}
+`, mtu, n.Pods)
+}
+
+// kubeletConfig is a node's KubeletConfiguration.
+func kubeletConfig(p plan, n nodePlan) map[string]any {
+	return map[string]any{
+		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+		"address":            n.IP.String(),
+		"healthzBindAddress": "127.0.0.1",
+		"tlsCertFile":        "/etc/kubernetes/pki/kubelet.crt", "tlsPrivateKeyFile": "/etc/kubernetes/pki/kubelet.key",
+		"authentication": map[string]any{"x509": map[string]any{"clientCAFile": "/etc/kubernetes/pki/ca.crt"},
+			"anonymous": map[string]any{"enabled": false}, "webhook": map[string]any{"enabled": true}},
+		"authorization":            map[string]any{"mode": "Webhook"},
+		"clusterDomain":            "cluster.local",
+		"clusterDNS":               []string{p.DNSIP.String()},
+		"resolvConf":               "/etc/kubernetes/resolv.conf",
+		"containerRuntimeEndpoint": "unix://" + containerdSocket,
+		// The root of the node's cgroup namespace. Kubelets that share a kernel need one each, or they remove each other's pods.
+		"cgroupRoot":      "/",
+		"cgroupDriver":    "cgroupfs",
+		"failCgroupV1":    false,
+		"failSwapOn":      false,
+		"volumePluginDir": "/var/lib/kubelet/volumeplugins",
+		"evictionHard": map[string]string{"memory.available": "64Mi", "nodefs.available": "1%", "nodefs.inodesFree": "1%",
+			"imagefs.available": "1%", "imagefs.inodesFree": "1%"},
+		"imageGCHighThresholdPercent": 100, "imageGCLowThresholdPercent": 99,
+		// The lease is renewed every 2 s, so that a killed node is known to be within 10 s.
+		"nodeLeaseDurationSeconds": 8,
+		"serializeImagePulls":      false,
+		"enableProfilingHandler":   false,
+	}
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+const (
+	// maxNodes is how many nodes a cluster may have: each takes one /24 of the 64 in the pod range.
+	maxNodes = 60
+	// nodeGrace is a NodeGrace that makes tests of dead nodes quick. Kubernetes' own is 50 s.
+	nodeGrace = 8 * time.Second
+	// slots is how many /16 address ranges clusters are spread over: 10.200.0.0 to 10.207.0.0.
+	slots = 8
+	// nodeInterface is the name of a node's, the client's and the control plane's link to the LAN.
+	nodeInterface = "eth0"
+	// lanBridge is the name of the bridge in the LAN's namespace.
+	lanBridge = "lan0"
+	// registryName is the name under which nodes pull what was pushed to the local registry.
+	registryName = "registry.cluster.local:5000"
+	// netnsDir is where named network namespaces are bound, as ip-netns(8) does it.
+	netnsDir = "/run/netns"
+)
+
+// A plan is every name and address of a cluster. It is a pure function of what the user asked for.
+type plan struct {
+	Name      string
+	Dir       string
+	CNI       string // bridge or flannel
+	ProxyMode string // iptables or nftables
+	// NodeGrace is how long a node's lease may not be renewed before the node counts as dead.
+	NodeGrace time.Duration
+
+	LAN       netip.Prefix // nodes, client, control plane; a /22
+	VIPs      netip.Prefix // a /24 in the LAN that nobody uses: for service addresses
+	Pods      netip.Prefix // a /18, a /24 of it a node
+	Services  netip.Prefix // ClusterIPs; a /20
+	Gateway   netip.Addr   // the bridge itself: default route of everything on the LAN
+	ControlIP netip.Addr
+	ClientIP  netip.Addr
+	DNSIP     netip.Addr
+	Nodes     []nodePlan
+}
+
+// A nodePlan is what is fixed about one node.
+type nodePlan struct {
+	Name string
+	IP   netip.Addr
+	Pods netip.Prefix
+}
+
+var validName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,19}$`)
+
+// newPlan works out a cluster's addresses. The /16 that it uses depends on the name alone. Two clusters with the same
+// range may live side by side, as no network of a cluster is connected to anything outside of it.
+func newPlan(name, dir, cni, proxyMode string, nodes int) (plan, error) {
+	var p plan
+	switch {
+	case !validName.MatchString(name):
+		return p, fmt.Errorf("--name %q: use at most 20 lower-case letters, digits and dashes, a letter first", name)
+	case nodes < 1 || nodes > maxNodes:
+		return p, fmt.Errorf("--nodes %d: from 1 to %d", nodes, maxNodes)
+	case cni != "bridge" && cni != "flannel":
+		return p, fmt.Errorf("--cni %q: bridge or flannel", cni)
+	}
+	if err := checkProxyMode(proxyMode); err != nil {
+		return p, err
+	}
+	if err := checkDir(dir); err != nil {
+		return p, err
+	}
+	h := fnv.New32a()
+	h.Write([]byte(name))
+	second := byte(200 + h.Sum32()%slots)
+	at := func(third, fourth byte) netip.Addr { return netip.AddrFrom4([4]byte{10, second, third, fourth}) }
+	p = plan{
+		Name: name, Dir: dir, CNI: cni, ProxyMode: proxyMode, NodeGrace: nodeGrace,
+		LAN:       netip.PrefixFrom(at(0, 0), 22),
+		VIPs:      netip.PrefixFrom(at(2, 0), 24),
+		Pods:      netip.PrefixFrom(at(64, 0), 18),
+		Services:  netip.PrefixFrom(at(128, 0), 20),
+		Gateway:   at(0, 1),
+		ControlIP: at(0, 2),
+		ClientIP:  at(0, 3),
+		DNSIP:     at(128, 10),
+	}
+	for i := 1; i <= nodes; i++ {
+		p.Nodes = append(p.Nodes, nodePlan{
+			Name: fmt.Sprintf("node-%d", i),
+			IP:   at(0, byte(10+i)),
+			Pods: netip.PrefixFrom(at(byte(64+i), 0), 24),
+		})
+	}
+	return p, nil
+}
+
+func checkProxyMode(mode string) error {
+	if mode != "iptables" && mode != "nftables" {
+		return fmt.Errorf("--proxy-mode %q: iptables or nftables", mode)
+	}
+	return nil
+}
+
+// checkDir refuses folders that a node's own mounts hide, and such as make socket paths too long (108 bytes, unix(7)).
+func checkDir(dir string) error {
+	if !filepath.IsAbs(dir) {
+		return fmt.Errorf("--dir %q: give an absolute path", dir)
+	}
+	if len(dir) > 60 {
+		return fmt.Errorf("--dir %q: %d bytes; at most 60, as socket paths below it are limited to 107", dir, len(dir))
+	}
+	for _, hidden := range []string{"/etc", "/opt", "/run", "/var/run", "/var/lib", "/var/log", "/proc", "/sys"} {
+		if dir == hidden || strings.HasPrefix(dir, hidden+"/") {
+			return fmt.Errorf("--dir %q: nodes have their own %s: choose a folder elsewhere, such as /var/tmp/NAME", dir, hidden)
+		}
+	}
+	return nil
+}
+
+// netns returns the name of one of the cluster's network namespaces: lan, client, control or a node's name.
+func (p plan) netns(part string) string { return p.Name + "-" + part }
+
+// netnsPath returns the file that holds one of the cluster's network namespaces.
+func (p plan) netnsPath(part string) string { return filepath.Join(netnsDir, p.netns(part)) }
+
+// machineDir returns the folder of a node or of the control plane.
+func (p plan) machineDir(machine string) string { return filepath.Join(p.Dir, machine) }
+
+// cgroup returns a node's cgroup below the root of each hierarchy; without a node, the cluster's.
+func (p plan) cgroup(node string) string { return filepath.Join("/wangell-cluster-"+p.Name, node) }
+
+// apiServer returns the URL of the API server on the LAN.
+func (p plan) apiServer() string { return fmt.Sprintf("https://%s:6443", p.ControlIP) }
+
+// kubernetesIP returns the ClusterIP of the Service default/kubernetes.
+func (p plan) kubernetesIP() netip.Addr { return p.Services.Addr().Next() }
+
+func (p plan) node(name string) (nodePlan, error) {
+	for _, n := range p.Nodes {
+		if n.Name == name {
+			return n, nil
+		}
+	}
+	return nodePlan{}, fmt.Errorf("no node %q in cluster %s: there are node-1 to node-%d", name, p.Name, len(p.Nodes))
+}

@@ -1,0 +1,72 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cilium/ebpf"
+)
+
+// foreignMaps are the eBPF maps that processes hold which do not belong to the lab: another Wangell on the same machine
+// has maps and programs of the same names.
+func (l *lab) foreignMaps() map[string]bool {
+	foreign := map[string]bool{}
+	processes, _ := filepath.Glob("/proc/[0-9]*")
+	for _, p := range processes {
+		command, err := os.ReadFile(p + "/cmdline")
+		if err != nil || strings.Contains(string(command), l.dir) {
+			continue
+		}
+		infos, _ := filepath.Glob(p + "/fdinfo/*")
+		for _, name := range infos {
+			info, _ := os.ReadFile(name)
+			for line := range strings.Lines(string(info)) {
+				if id, ok := strings.CutPrefix(line, "map_id:"); ok {
+					foreign[strings.TrimSpace(id)] = true
+				}
+			}
+		}
+	}
+	return foreign
+}
+
+// isForeign tells whether a line of a difference is about an eBPF object of another process: a map that it holds, or
+// a program with such a map.
+func isForeign(line string, foreign map[string]bool) bool {
+	if strings.HasPrefix(line, "gone: eBPF") {
+		return true // what was there before is another's, and so is its end
+	}
+	_, rest, _ := strings.Cut(line, "(id ")
+	id, tail, _ := strings.Cut(rest, ")")
+	program := id
+	switch {
+	case strings.HasPrefix(line, "left: eBPF map"):
+		return foreign[id]
+	case strings.HasPrefix(line, "left: eBPF link"):
+		_, program, _ = strings.Cut(tail, "of program ")
+	case !strings.HasPrefix(line, "left: eBPF program"):
+		return false
+	}
+	var number ebpf.ProgramID
+	if _, err := fmt.Sscan(program, &number); err != nil {
+		return false
+	}
+	p, err := ebpf.NewProgramFromID(number)
+	if err != nil {
+		return true // gone since
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil {
+		return false
+	}
+	maps, _ := info.MapIDs()
+	for _, m := range maps {
+		if foreign[fmt.Sprint(m)] {
+			return true
+		}
+	}
+	return false
+}

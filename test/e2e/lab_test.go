@@ -1,0 +1,262 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"wangell.loutres.me/internal/control"
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/instance"
+	"wangell.loutres.me/internal/netlab"
+	"wangell.loutres.me/internal/view"
+	"wangell.loutres.me/internal/wake"
+)
+
+// lab is a node with its clients, and the folders of an instance on the node.
+type lab struct {
+	*netlab.Net
+	dir, run, state string
+}
+
+// gateObjects are how the names of the gate's programs and maps begin, as the kernel has them.
+var gateObjects = []string{
+	"gate_", "services", "addresses", "states", "pods", "pod_traffic", "pod_ports", "flows", "short_lived", "ring_heads",
+	"parked_", "scratch", "nics", "listeners", "events", "counters", "recounts",
+}
+
+// newLab makes a network and folders, and checks at the test's end that all is as before: namespaces, devices, addresses,
+// routes, rules, mounts, pins, eBPF programs, maps and links, cgroups, processes, files.
+func newLab(t *testing.T, clients int) *lab {
+	t.Helper()
+	n, err := netlab.New(netlab.Config{Clients: clients})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Errorf("the network: %v", err)
+		}
+	})
+	// t.TempDir has the test's name in it, which makes paths of sockets too long.
+	dir, err := os.MkdirTemp(folder, "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lab{Net: n, dir: dir, run: filepath.Join(dir, "run"), state: sharedState}
+	if err := os.Mkdir(l.temp(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	before, err := l.snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.checkClean(t, before) })
+	return l
+}
+
+// temp is where programs of the instance put temporary files.
+func (l *lab) temp() string { return filepath.Join(l.dir, "tmp") }
+
+func (l *lab) scope() netlab.Scope {
+	return netlab.Scope{
+		Paths: []string{l.dir, sharedState}, Devices: []string{""}, Routes: true, BPF: gateObjects,
+		Cgroups: []string{"wangell-" + hash8(l.run)}, Namespaces: []string{"wg" + hash8(hash8(l.run))[:5]},
+	}
+}
+
+// hash8 is how the runtime makes names of folders: cgroups and devices have them.
+func hash8(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:4])
+}
+
+// snapshot looks at the machine from inside the node.
+func (l *lab) snapshot() (s netlab.Snapshot, err error) {
+	err = l.Node.Do(func() error {
+		s, err = netlab.TakeSnapshot(l.scope())
+		return err
+	})
+	return s, err
+}
+
+// checkClean waits until the machine is as before, and removes the folders. If something is left, it is told, and
+// wangell down may try, so that other tests can go on.
+func (l *lab) checkClean(t *testing.T, before netlab.Snapshot) {
+	t.Helper()
+	var diff []string
+	deadline := time.Now().Add(patience)
+	if t.Failed() {
+		deadline = time.Now().Add(time.Second)
+	}
+	for ; ; time.Sleep(20 * time.Millisecond) {
+		after, err := l.snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		diff = before.Diff(after)
+		if strings.Contains(strings.Join(diff, " "), "eBPF") {
+			foreign := l.foreignMaps()
+			diff = slices.DeleteFunc(diff, func(s string) bool { return isForeign(s, foreign) })
+		}
+		if len(diff) == 0 || time.Now().After(deadline) {
+			break
+		}
+	}
+	for _, d := range diff {
+		t.Error("after the test:", d)
+	}
+	if _, err := os.Stat(l.run); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the run folder: %v, want it gone", err)
+	}
+	if left, err := os.ReadDir(l.temp()); err != nil || len(left) > 0 {
+		t.Errorf("temporary files: %v %v, want none", left, err)
+	}
+	if t.Failed() {
+		if _, err := l.wangell("down"); err != nil {
+			t.Log(err)
+		}
+	}
+	if err := os.RemoveAll(l.dir); err != nil {
+		t.Errorf("the folders: %v", err)
+	}
+}
+
+// wangell runs a command of the program on the node to its end and returns what it writes to standard output.
+func (l *lab) wangell(args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := l.Node.Command(ctx, append(append([]string{program}, args...), "--run-dir", l.run)...)
+	cmd.Env = append(os.Environ(), "TMPDIR="+l.temp())
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	if err != nil {
+		err = fmt.Errorf("wangell %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.String(), err
+}
+
+// must is wangell for commands that work.
+func (l *lab) must(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := l.wangell(args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// control calls f with the control socket of the instance.
+func (l *lab) control(t *testing.T, f func(context.Context, *control.Client) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c := control.NewClient(instance.ControlSocket(l.run))
+	defer c.Close()
+	if err := f(ctx, c); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// services is what wangell ps -o json tells.
+func (l *lab) services(t *testing.T) (list []controller.Status) {
+	t.Helper()
+	l.control(t, func(ctx context.Context, c *control.Client) (err error) {
+		list, err = c.Status(ctx)
+		return err
+	})
+	return list
+}
+
+// service is what wangell ps -o json tells of a service in the namespace default.
+func (l *lab) service(t *testing.T, name string) controller.Status {
+	t.Helper()
+	list := l.services(t)
+	for _, s := range list {
+		if s.Service.Name == name && s.Service.Namespace == "default" {
+			return s
+		}
+	}
+	t.Fatalf("there is no service %s: %+v", name, list)
+	panic("not reached")
+}
+
+// address is the service address of a service, with its port.
+func (l *lab) address(t *testing.T, name string) string {
+	t.Helper()
+	return view.Address(l.service(t, name))
+}
+
+// wakes is what wangell wakes -o json tells.
+func (l *lab) wakes(t *testing.T, name string) (list []wake.Waterfall) {
+	t.Helper()
+	l.control(t, func(ctx context.Context, c *control.Client) (err error) {
+		list, err = c.Wakes(ctx, name)
+		return err
+	})
+	return list
+}
+
+// sleep does what wangell sleep does, and checks that nothing of the service runs.
+func (l *lab) sleep(t *testing.T, name string) {
+	t.Helper()
+	l.control(t, func(ctx context.Context, c *control.Client) error { return c.Sleep(ctx, name) })
+	if s := l.service(t, name); s.Service.Status.Replicas != 0 || len(s.Pods) != 0 {
+		t.Fatalf("service %s after sleep: %+v, pods %+v", name, s.Service.Status, s.Pods)
+	}
+}
+
+// until waits until a service is as ok wants it.
+func (l *lab) until(t *testing.T, name, what string, ok func(controller.Status) bool) controller.Status {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		s := l.service(t, name)
+		if ok(s) {
+			return s
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("service %s: %s does not come: %+v, pods %+v, traffic %+v", name, what, s.Service.Status, s.Pods, s.Traffic)
+		}
+	}
+}
+
+// untilAsleep waits until a service has no replica.
+func (l *lab) untilAsleep(t *testing.T, name string) {
+	t.Helper()
+	l.until(t, name, "sleep", func(s controller.Status) bool { return s.Service.Status.Replicas == 0 && len(s.Pods) == 0 })
+}
+
+// untilNoFlows waits until the gate counts no open flow of a service.
+func (l *lab) untilNoFlows(t *testing.T, name string) controller.Status {
+	t.Helper()
+	return l.until(t, name, "the end of its flows", func(s controller.Status) bool { return s.Traffic.OpenFlows == 0 })
+}
+
+// own makes a folder of the lab that belongs to a user.
+func (l *lab) own(t *testing.T, name string, uid int) {
+	t.Helper()
+	path := filepath.Join(l.dir, name)
+	if err := errors.Join(os.MkdirAll(path, 0o700), os.Chown(path, uid, uid)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// isState and hasPod are conditions for until.
+func isState(state string) func(controller.Status) bool {
+	return func(s controller.Status) bool { return s.Service.Status.State == state }
+}
+
+func hasPod(state string) func(controller.Status) bool {
+	return func(s controller.Status) bool { return len(s.Pods) == 1 && s.Pods[0].State == state }
+}

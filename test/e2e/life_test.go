@@ -1,0 +1,263 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// process is a process of a lab's instance.
+type process struct {
+	pid     int
+	command string
+}
+
+// processes finds those processes of the instance whose command line has all of the parts.
+func (l *lab) processes(parts ...string) (found []process) {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		data, err := os.ReadFile(dir + "/cmdline")
+		if err != nil {
+			continue
+		}
+		p := process{command: strings.TrimSpace(strings.ReplaceAll(string(data), "\x00", " "))}
+		p.pid, _ = strconv.Atoi(filepath.Base(dir))
+		matches := strings.Contains(p.command, l.dir)
+		for _, part := range parts {
+			matches = matches && strings.Contains(p.command, part)
+		}
+		if matches {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// killOne kills the one process of the instance whose command line has all of the parts, as kill -9 does.
+func (l *lab) killOne(t *testing.T, parts ...string) {
+	t.Helper()
+	found := l.processes(parts...)
+	if len(found) != 1 {
+		t.Fatalf("processes of the instance with %q: %+v, want one", parts, found)
+	}
+	if err := syscall.Kill(found[0].pid, syscall.SIGKILL); err != nil {
+		t.Fatalf("kill %+v: %v", found[0], err)
+	}
+}
+
+// The processes of an instance, for killOne.
+var (
+	daemonProcess     = []string{" daemon ", "--server"}
+	containerdProcess = []string{"containerd --config"}
+	shimProcess       = []string{"containerd-shim-runc-v2"}
+)
+
+// TestSignalsLeaveNothing: SIGINT and SIGTERM end an instance with pods and open connections; newLab looks what is left.
+func TestSignalsLeaveNothing(t *testing.T) {
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		t.Run(signal.String(), func(t *testing.T) {
+			l := newLab(t, 1)
+			u := l.start(t, lines("a"), service{name: "b"}, service{name: "c"})
+			newTalk(t, l.Client(), l.address(t, "a"))
+			mustAsk(t, l.Client(), l.address(t, "b"))
+			if err := u.cmd.Process.Signal(signal); err != nil {
+				t.Fatal(err)
+			}
+			u.awaitEnd(t)
+			if u.err != nil {
+				t.Errorf("up: %v", u.err)
+			}
+		})
+	}
+}
+
+// awaitEnd waits for the end of the process.
+func (u *up) awaitEnd(t *testing.T) {
+	t.Helper()
+	select {
+	case <-u.done:
+	case <-time.After(patience):
+		t.Fatal("wangell up does not end")
+	}
+}
+
+// TestSignalWhileStarting: an instance that is told to end before it is ready leaves nothing either.
+func TestSignalWhileStarting(t *testing.T) {
+	l := newLab(t, 1)
+	for _, after := range []time.Duration{10, 50, 100, 200, 250, 300, 400, 600} {
+		u, err := l.launch(manifest(service{name: "hello"}), "-f", "-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(after * time.Millisecond)           // any moment will do
+		if err := u.stop(); err != nil && after > 10 { // before it has its handler, the signal just ends it
+			t.Errorf("after %d ms: %v\n%s", after, err, u.said())
+		}
+	}
+}
+
+// TestSignalWhileWaking: parked clients are refused, not left to wait.
+func TestSignalWhileWaking(t *testing.T) {
+	l := newLab(t, 1)
+	u := l.start(t, service{name: "slow", env: map[string]string{"LISTEN_DELAY": "1h"}, more: "terminationGracePeriodSeconds: 1"})
+	failed := make(chan error, 1)
+	address := l.address(t, "slow")
+	go func() {
+		_, err := dial(l.Client(), address)
+		failed <- err
+	}()
+	l.until(t, "slow", "waking", isState("Waking"))
+	if err := u.stop(); err != nil {
+		t.Errorf("up: %v", err)
+	}
+	if err := <-failed; !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("the parked client: %v, want connection refused", err)
+	}
+}
+
+// stubborn is a service whose process does not end when it is asked to.
+func stubborn() service {
+	return service{name: "stubborn", env: map[string]string{"STOP_DELAY": "1h"}, more: "terminationGracePeriodSeconds: 3600"}
+}
+
+// TestSecondSignalForces: the first one waits for containers, for an hour if they have it; the second does not.
+func TestSecondSignalForces(t *testing.T) {
+	l := newLab(t, 1)
+	u := l.start(t, stubborn())
+	mustAsk(t, l.Client(), l.address(t, "stubborn"))
+	if err := u.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(patience); !strings.Contains(u.said(), "ending"); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("up does not say that it is ending")
+		}
+	}
+	select {
+	case <-u.done:
+		t.Fatalf("up did not wait for the container: %v", u.err)
+	case <-time.After(time.Second):
+	}
+	if err := u.stop(); err != nil {
+		t.Errorf("up: %v", err)
+	}
+}
+
+// TestDownKillsWhatDoesNotEnd: an up that waits for its containers is killed after the timeout, and all of it removed.
+func TestDownKillsWhatDoesNotEnd(t *testing.T) {
+	l := newLab(t, 1)
+	u := l.start(t, stubborn())
+	mustAsk(t, l.Client(), l.address(t, "stubborn"))
+	l.must(t, "down", "--timeout", "1s")
+	u.awaitEnd(t)
+}
+
+// TestDownStopsUp: down ends a running up, which ends without an error.
+func TestDownStopsUp(t *testing.T) {
+	l := newLab(t, 1)
+	u := l.start(t, service{name: "hello"})
+	l.must(t, "down")
+	u.awaitEnd(t)
+	if u.err != nil {
+		t.Errorf("up: %v", u.err)
+	}
+	l.must(t, "down") // nothing to do is no error
+}
+
+// TestDownAfterKill removes all of an instance that was killed, with pods that run, one that is waking and one that is
+// going down.
+func TestDownAfterKill(t *testing.T) {
+	l := newLab(t, 1)
+	u := l.start(t, service{name: "warm"}, service{name: "waking", env: map[string]string{"LISTEN_DELAY": "1h"}}, stubborn())
+	mustAsk(t, l.Client(), l.address(t, "warm"))
+	mustAsk(t, l.Client(), l.address(t, "stubborn"))
+	waking := l.address(t, "waking")
+	go func() {
+		if c, err := dial(l.Client(), waking); err == nil {
+			c.Close()
+		}
+	}()
+	l.until(t, "waking", "its pod", hasPod("starting"))
+	go func() { _, _ = l.wangell("sleep", "stubborn") }()
+	l.until(t, "stubborn", "its end", hasPod("stopping"))
+	if err := u.kill(); err != nil {
+		t.Fatal(err)
+	}
+	l.must(t, "down")
+}
+
+// TestKilledUpIsAdopted: after a kill -9, an open connection goes on, and the next up goes on with what runs: the same
+// pod, the same address, the same connection.
+func TestKilledUpIsAdopted(t *testing.T) {
+	l := newLab(t, 1)
+	first := l.start(t, lines("lines"), service{name: "cold"})
+	address, cold := l.address(t, "lines"), l.address(t, "cold")
+	k := newTalk(t, l.Client(), address)
+	k.mustEcho(t, "before")
+	pod := l.service(t, "lines").Pods[0].ID
+	for range 2 {
+		if err := first.kill(); err != nil {
+			t.Fatal(err)
+		}
+		k.mustEcho(t, "without up")
+		first = l.start(t, lines("lines"), service{name: "cold"})
+		k.mustEcho(t, "with the next up")
+		if next := newTalk(t, l.Client(), address); next.greeting.Instance != k.greeting.Instance {
+			t.Error("another process serves after the next up")
+		}
+		s := l.until(t, "lines", "warm", isState("Warm"))
+		if len(s.Pods) != 1 || s.Pods[0].ID != pod || l.address(t, "lines") != address {
+			t.Errorf("after the next up: %+v", s)
+		}
+		mustAsk(t, l.Client(), cold)
+		l.sleep(t, "cold")
+	}
+	k.mustEcho(t, "at the end")
+	k.Close()
+	l.untilNoFlows(t, "lines")
+	l.sleep(t, "lines")
+	newTalk(t, l.Client(), address)
+}
+
+// TestSYNWhileUpIsKilled: a client that comes while there is no up waits, and the next up answers it.
+func TestSYNWhileUpIsKilled(t *testing.T) {
+	l := newLab(t, 1)
+	first := l.start(t, service{name: "hello"})
+	address := l.address(t, "hello")
+	if err := first.kill(); err != nil {
+		t.Fatal(err)
+	}
+	answered := make(chan error, 1)
+	go func() {
+		_, err := ask(l.Client(), address)
+		answered <- err
+	}()
+	select {
+	case err := <-answered:
+		t.Fatalf("without an instance: %v", err)
+	case <-time.After(500 * time.Millisecond):
+	}
+	l.start(t, service{name: "hello"})
+	if err := <-answered; err != nil {
+		t.Errorf("the client that waited: %v", err)
+	}
+}
+
+// TestSecondUpIsRefused and names the process that has the run folder.
+func TestSecondUpIsRefused(t *testing.T) {
+	l := newLab(t, 1)
+	u := l.start(t, service{name: "hello"})
+	_, err := l.wangell("up", "-f", "../../examples/hello.yaml", "--state-dir", l.state, "--containerd", "own")
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", u.cmd.Process.Pid)) {
+		t.Errorf("second up: %v, want exit code 1 and pid %d", err, u.cmd.Process.Pid)
+	}
+	mustAsk(t, l.Client(), l.address(t, "hello"))
+}

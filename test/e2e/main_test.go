@@ -1,0 +1,156 @@
+// Package e2e tests the built program as a user runs it: wangell up in the network namespace of a node,
+// real containers, and clients in network namespaces of their own.
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"wangell.loutres.me/internal/image"
+	"wangell.loutres.me/internal/instance"
+)
+
+// patience is how long a step may take that normally takes a second or less; it is this long because the
+// machine may be busy, and no test passes or fails by it otherwise.
+const patience = 60 * time.Second
+
+// serverTag is the image of the tests' own server; otherTag one whose VERSION is "of the image".
+const (
+	serverTag = "wangell.local/e2e:v1"
+	otherTag  = "wangell.local/e2e:v2"
+)
+
+// What all tests use.
+var (
+	program     string   // the program under test
+	folder      string   // everything of this run is in it
+	sharedState string   // a state folder with images in it; tests take turns
+	serverImage v1.Image // the tests' own server, for registries
+)
+
+func TestMain(m *testing.M) {
+	if os.Geteuid() != 0 {
+		fmt.Println("end-to-end tests need root: skipped")
+		return
+	}
+	os.Exit(run(m))
+}
+
+// run runs all tests and looks at what they leave.
+func run(m *testing.M) (code int) {
+	fail := func(err error) int {
+		fmt.Fprintln(os.Stderr, "end-to-end tests:", err)
+		return 1
+	}
+	var err error
+	if folder, err = os.MkdirTemp("", "wge2e-"); err != nil {
+		return fail(err)
+	}
+	defer func() {
+		if err := os.RemoveAll(folder); err != nil {
+			code = fail(err)
+		}
+	}()
+	if err := prepare(); err != nil {
+		return fail(err)
+	}
+	code = m.Run()
+	if err := nothingLeftInContainerd(); err != nil {
+		return fail(err)
+	}
+	return code
+}
+
+// prepare builds the program, unless WANGELL_BIN names one, and the server's image.
+func prepare() error {
+	sharedState = filepath.Join(folder, "state")
+	server := filepath.Join(folder, "server")
+	builds := [][]string{{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", server, "wangell.loutres.me/test/e2e/server"}}
+	if program = os.Getenv("WANGELL_BIN"); program == "" {
+		program = filepath.Join(folder, "wangell")
+		builds = append(builds, []string{"go", "build", "-o", program, "wangell.loutres.me/cmd/wangell"})
+	}
+	for _, argv := range builds {
+		cmd := exec.Command(argv[0], argv[1:]...)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, out)
+		}
+	}
+	code, err := serverFile()
+	if err != nil {
+		return err
+	}
+	spec := image.Spec{Files: map[string]image.File{"/server": {Data: code, Mode: 0o755}}, Entrypoint: []string{"/server"}, User: "65532:65532"}
+	if serverImage, err = image.Build(spec); err != nil {
+		return err
+	}
+	spec.Env = []string{"VERSION=of the image"}
+	other, err := image.Build(spec)
+	if err != nil {
+		return err
+	}
+	return errors.Join(loadImage(serverTag, serverImage), loadImage(otherTag, other))
+}
+
+// loadImage brings an image into the shared state, by wangell image load.
+func loadImage(tag string, img v1.Image) error {
+	tarball := filepath.Join(folder, "image.tar")
+	defer os.Remove(tarball)
+	if err := image.WriteFile(tarball, tag, img); err != nil {
+		return err
+	}
+	cmd := exec.Command(program, "image", "load", tarball, "--run-dir", filepath.Join(folder, "load"), "--state-dir", sharedState, "--containerd", "own")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("image load %s: %w: %s", tag, err, out)
+	}
+	return nil
+}
+
+// nothingLeftInContainerd looks for what tests left in the shared containerd: only images and their snapshots may be
+// there.
+func nothingLeftInContainerd() error {
+	config := instance.Config{
+		RunDir: filepath.Join(folder, "look"), StateDir: sharedState, Containerd: instance.ContainerdOwn, XDPMode: "auto",
+		Addresses: instance.DefaultAddresses, PodAddresses: instance.DefaultPodAddresses,
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	err := instance.WithContainerd(ctx, config, slog.New(slog.DiscardHandler), func(c *client.Client) error {
+		containers, err := c.ContainerService().List(ctx)
+		if err != nil {
+			return err
+		}
+		var errs []error
+		for _, found := range containers {
+			errs = append(errs, fmt.Errorf("container %s is left in containerd", found.ID))
+		}
+		walk := c.SnapshotService("overlayfs").Walk(ctx, func(_ context.Context, s snapshots.Info) error {
+			if s.Kind != snapshots.KindCommitted {
+				errs = append(errs, fmt.Errorf("snapshot %s is left in containerd", s.Name))
+			}
+			return nil
+		})
+		return errors.Join(append(errs, walk)...)
+	})
+	if _, statErr := os.Stat(config.RunDir); !errors.Is(statErr, fs.ErrNotExist) {
+		err = errors.Join(err, fmt.Errorf("%s is left", config.RunDir))
+	}
+	return err
+}
+
+// serverFile is the program of the server.
+func serverFile() ([]byte, error) { return os.ReadFile(filepath.Join(folder, "server")) }

@@ -1,0 +1,201 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/wake"
+)
+
+// decode reads JSON that has no field which the type does not know.
+func decode(text string, into any) error {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	return d.Decode(into)
+}
+
+// TestOutputs of the commands that look at an instance: tables for people, JSON for programs.
+func TestOutputs(t *testing.T) {
+	l := newLab(t, 1)
+	l.start(t, service{name: "hello"}, service{name: "sleeper"})
+	mustAsk(t, l.Client(), l.address(t, "hello"))
+	l.until(t, "hello", "warm", isState("Warm"))
+
+	var list []controller.Status
+	if err := decode(l.must(t, "ps", "-o", "json"), &list); err != nil || len(list) != 2 {
+		t.Errorf("ps -o json: %v: %+v", err, list)
+	}
+	table := l.must(t, "ps")
+	for _, want := range []string{"SERVICE", "REPLICAS", "default/hello", "default/sleeper", l.address(t, "hello"), "Warm", "Cold"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("ps: no %q in\n%s", want, table)
+		}
+	}
+	for _, args := range [][]string{{"wakes", "-o", "json"}, {"wakes", "hello", "-o", "json"}, {"wakes", "default/hello", "-o", "json"}} {
+		var wakes []wake.Waterfall
+		if err := decode(l.must(t, args...), &wakes); err != nil || len(wakes) != 1 || len(wakes[0].Phases) < 8 {
+			t.Errorf("%v: %v: %+v", args, err, wakes)
+		}
+	}
+	drawn := l.must(t, "wakes", "hello")
+	for _, phase := range []wake.PhaseName{wake.PhaseSYNSeen, wake.PhaseCreated, wake.PhaseListening, wake.PhaseReleased} {
+		if !strings.Contains(drawn, string(phase)) {
+			t.Errorf("wakes: no %q in\n%s", phase, drawn)
+		}
+	}
+	if out := l.must(t, "logs", "hello"); !strings.Contains(out, "server: listening on") {
+		t.Errorf("logs: %q", out)
+	}
+	if out := l.must(t, "logs", "hello", "--tail", "1"); strings.Count(out, "\n") != 1 {
+		t.Errorf("logs --tail 1: %q", out)
+	}
+	if out := l.must(t, "logs", "sleeper"); strings.Contains(out, "listening") {
+		t.Errorf("logs of a service that never ran: %q", out)
+	}
+	var images []struct{ Name string }
+	if err := json.Unmarshal([]byte(l.must(t, "image", "ls", "-o", "json", "--state-dir", l.state, "--containerd", "own")), &images); err != nil || len(images) == 0 {
+		t.Errorf("image ls -o json: %v: %+v", err, images)
+	}
+	l.must(t, "sleep", "hello")
+	if s := l.service(t, "hello").Service.Status; s.Replicas != 0 {
+		t.Errorf("after sleep: %+v", s)
+	}
+	for _, args := range [][]string{{"sleep", "nobody"}, {"logs", "nobody"}, {"wakes", "nobody"}} {
+		if _, err := l.wangell(args...); err == nil || !strings.Contains(err.Error(), `service "nobody": not found`) {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+}
+
+// TestOutputsWithoutInstance say that there is none and how to start one.
+func TestOutputsWithoutInstance(t *testing.T) {
+	l := newLab(t, 1)
+	for _, args := range [][]string{{"ps"}, {"wakes"}, {"logs", "hello"}, {"sleep", "hello"}} {
+		if _, err := l.wangell(args...); err == nil || !strings.Contains(err.Error(), "wangell up") || !strings.Contains(err.Error(), l.run) {
+			t.Errorf("%v without an instance: %v", args, err)
+		}
+	}
+	var version map[string]any
+	if err := json.Unmarshal([]byte(l.must(t, "version", "-o", "json")), &version); err != nil || version["version"] == "" {
+		t.Errorf("version -o json: %v: %v", err, version)
+	}
+	var checks []map[string]any
+	out, err := l.wangell("doctor", "-o", "json")
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Errorf("doctor: %v", err)
+	}
+	if err := json.Unmarshal([]byte(out), &checks); err != nil || len(checks) < 5 {
+		t.Errorf("doctor -o json: %v: %s", err, out)
+	}
+}
+
+// TestLogsFollow goes on while the service sleeps and wakes.
+func TestLogsFollow(t *testing.T) {
+	l := newLab(t, 1) // no other test's service has this name, and logs stay
+	l.start(t, service{name: "follow"})
+	mustAsk(t, l.Client(), l.address(t, "follow"))
+	cmd := l.Node.Command(t.Context(), program, "logs", "follow", "-f", "--run-dir", l.run)
+	var out lockedBuffer
+	cmd.Stdout = &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	listening := func() int { return strings.Count(out.String(), "listening on") }
+	eventually(t, "the first pod's line", func() bool { return listening() == 1 })
+	l.sleep(t, "follow")
+	mustAsk(t, l.Client(), l.address(t, "follow"))
+	eventually(t, "the second pod's line", func() bool { return listening() == 2 && strings.Contains(out.String(), "asked to stop") })
+}
+
+// TestEventsAsJSON: each line of standard output is an event, and each line of the log is JSON if that is asked for.
+func TestEventsAsJSON(t *testing.T) {
+	l := newLab(t, 1)
+	u := l.startWith(t, manifest(service{name: "hello"}), "-f", "-", "--log-format", "json")
+	mustAsk(t, l.Client(), l.address(t, "hello"))
+	l.until(t, "hello", "warm", isState("Warm"))
+	if err := u.stop(); err != nil {
+		t.Fatal(err)
+	}
+	var states []string
+	for _, e := range u.events {
+		switch e.Kind {
+		case controller.EventState:
+			states = append(states, e.State)
+		case controller.EventReport, controller.EventPull, controller.EventDaemon, "ready":
+		default:
+			t.Errorf("event %+v", e)
+		}
+	}
+	if got := strings.Join(states, " "); !strings.HasPrefix(got, "Waking Warm Stopping") {
+		t.Errorf("states: %s", got)
+	}
+	for line := range strings.Lines(u.log.String()) {
+		var record struct{ Time, Level, Msg string }
+		if err := json.Unmarshal([]byte(line), &record); err != nil || record.Msg == "" {
+			t.Errorf("log: %q: %v", line, err)
+		}
+	}
+}
+
+// TestMetrics: one address serves those of the controller and of the daemon; names and help are as Prometheus wants them.
+func TestMetrics(t *testing.T) {
+	const address = "127.0.0.1:9464"
+	l := newLab(t, 1)
+	l.startWith(t, manifest(service{name: "hello"}, service{name: "sleeper"}), "-f", "-", "--metrics-address", address)
+	mustAsk(t, l.Client(), l.address(t, "hello"))
+	l.until(t, "hello", "all flows counted", func(s controller.Status) bool { return s.Traffic.NewFlows == 1 })
+	text, err := get(l.Node, address, "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	problems, err := promlint.New(bytes.NewReader(text)).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("metric %s: %s", p.Metric, p.Text)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{
+		"wangell_wake_phase_seconds", "wangell_wake_seconds", "wangell_wakes_total", "wangell_services", "wangell_pods", "wangell_daemons",
+		"wangell_service_open_flows", "wangell_service_flows_total", "wangell_service_bytes_total", "wangell_service_latest_request_timestamp_seconds",
+		"wangell_wire_dropped_datagrams_total", "wangell_gate_parked_syns_total", "wangell_gate_released_syns_total", "wangell_gate_refused_syns_total",
+		"wangell_gate_packets_total", "wangell_gate_bytes_total", "wangell_gate_open_flows", "wangell_gate_special_packets_total",
+		"process_resident_memory_bytes", "wangell_daemon_process_resident_memory_bytes",
+	} {
+		if families[name] == nil {
+			t.Errorf("no metric %s", name)
+		}
+	}
+	for _, want := range []string{
+		`wangell_services{state="Cold"} 1`, `wangell_services{state="Warm"} 1`, `wangell_wakes_total{result="warm"} 1`, "wangell_daemons 1",
+		`wangell_service_flows_total{service="default/hello"} 1`,
+		fmt.Sprintf(`wangell_gate_released_syns_total{address="%s",service="default/hello"} 1`, l.address(t, "hello")),
+	} {
+		if !strings.Contains(string(text), want+"\n") {
+			t.Errorf("no %s in the metrics:\n%s", want, grep(string(text), strings.SplitN(want, "{", 2)[0]))
+		}
+	}
+	if strings.Contains(string(text), "sleeper") {
+		t.Errorf("a service that was never used has series:\n%s", grep(string(text), "sleeper"))
+	}
+	if body, err := get(l.Node, address, "/readyz"); err != nil || string(body) != "ready\n" {
+		t.Errorf("/readyz: %q, %v", body, err)
+	}
+}

@@ -1,0 +1,196 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"testing"
+
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/netlab"
+)
+
+// scaled is a service that follows its open connections, ten for each of at most three pods, within seconds.
+func scaled() service {
+	return service{
+		name: "scaled", env: map[string]string{"STOP": "close"},
+		more: "maxReplicas: 3\nscaling: {target: 10, outInterval: 1, inInterval: 1, inStabilization: 1, burstPerPod: 1000}",
+	}
+}
+
+// hasServing returns a condition: so many pods serve, and there are no others.
+func hasServing(n int) func(controller.Status) bool {
+	return func(s controller.Status) bool { return s.Serving == n && s.Desired == n && len(s.Pods) == n }
+}
+
+// openMany opens connections on which nothing is asked.
+func openMany(t *testing.T, from *netlab.Namespace, address string, n int) (open []net.Conn) {
+	t.Helper()
+	for range n {
+		open = append(open, mustDial(t, from, address))
+	}
+	return open
+}
+
+// TestFollowsConnections: from nothing to three pods as connections are opened, back to one as they are closed, and to
+// nothing in the end, while clients ask all the time.
+func TestFollowsConnections(t *testing.T) {
+	l := newLab(t, 2)
+	s := scaled()
+	s.idle = 3
+	u := l.start(t, s)
+	address := l.address(t, "scaled")
+	mustAsk(t, l.Client(), address)
+	l.until(t, "scaled", "one pod", hasServing(1))
+	for range 2 {
+		begin := u.now()
+		g := l.load(t, "http://"+address+"/", newConnections, keptConnections)
+		open := openMany(t, l.Client(), address, 30)
+		l.until(t, "scaled", "three pods", hasServing(3))
+		// The reason is told, with what it was decided by.
+		u.await(t, begin, "the reason", reports(controller.SeverityInfo, "target 10"))
+		g.goesOn(t)
+		// New connections go to those with the fewest: not to the one that has most of what was opened before they started.
+		counts := map[string]int{}
+		for range 60 {
+			counts[mustAsk(t, l.Clients[1], address).Instance]++
+		}
+		if len(counts) < 2 {
+			t.Errorf("answers by pod: %v", counts)
+		}
+		for _, c := range open {
+			c.Close()
+		}
+		l.until(t, "scaled", "one pod again", func(s controller.Status) bool { return s.Desired == 1 && s.Serving == 1 })
+		g.goesOn(t)
+		g.stop(t)
+		l.until(t, "scaled", "the others are gone", hasServing(1))
+	}
+	l.untilAsleep(t, "scaled")
+	mustAsk(t, l.Client(), address)
+}
+
+// TestScaleInKeepsConnections: the pod that goes is the one with the fewest connections, and those go on until they end.
+func TestScaleInKeepsConnections(t *testing.T) {
+	l := newLab(t, 1)
+	s := lines("lines")
+	s.more = "maxReplicas: 2\ndrainTimeout: 3600\nscaling: {target: 2, outInterval: 1, inInterval: 1, inStabilization: 1, burstPerPod: 1000}"
+	l.start(t, s)
+	address := l.address(t, "lines")
+	pods := map[string][]*talk{}
+	talkOnce := func() {
+		k := newTalk(t, l.Client(), address)
+		pods[k.greeting.Instance] = append(pods[k.greeting.Instance], k)
+	}
+	for range 4 {
+		talkOnce()
+	}
+	l.until(t, "lines", "two pods", hasServing(2))
+	for len(pods) < 2 { // the next ones go to the pod that has none
+		talkOnce()
+	}
+	// One connection stays on the pod with fewer of them, and one on the other: too few for two pods.
+	fewer, other := "", ""
+	for id, talks := range pods {
+		if fewer == "" || len(talks) < len(pods[fewer]) {
+			fewer = id
+		}
+	}
+	for id, talks := range pods {
+		if id != fewer {
+			other = id
+		}
+		for _, k := range talks[1:] {
+			k.Close()
+		}
+	}
+	st := l.until(t, "lines", "one of them drains", func(s controller.Status) bool {
+		return s.Desired == 1 && slices.ContainsFunc(s.Pods, func(p controller.PodStatus) bool { return p.State == "draining" })
+	})
+	if len(st.Pods) != 2 {
+		t.Errorf("while one drains: %+v", st.Pods)
+	}
+	for _, id := range []string{fewer, other} {
+		pods[id][0].mustEcho(t, "still here")
+	}
+	// New connections go to the one that stays, and not to the other.
+	stays := newTalk(t, l.Client(), address).greeting.Instance
+	for range 5 {
+		if id := newTalk(t, l.Client(), address).greeting.Instance; id != stays {
+			t.Errorf("%s answers, and %s before", id, stays)
+		}
+	}
+	goes := fewer
+	if stays == fewer {
+		goes = other
+	}
+	pods[goes][0].mustEcho(t, "until the end")
+	pods[goes][0].Close()
+	l.until(t, "lines", "it is gone", func(s controller.Status) bool { return len(s.Pods) == 1 || s.Desired > 1 })
+	pods[stays][0].mustEcho(t, "and on")
+}
+
+// TestBurst: a crowd at a sleeping service starts several pods at once, before the first of them listens.
+func TestBurst(t *testing.T) {
+	l := newLab(t, 1)
+	s := service{name: "scaled", env: map[string]string{"LISTEN_DELAY": "1s"}, more: "maxReplicas: 3\nscaling: {target: 1000000, burstPerPod: 10}"}
+	u := l.start(t, s)
+	address := l.address(t, "scaled")
+	begin := u.now()
+	instances := map[string]int{}
+	for _, a := range crowd(t, l.Clients, 40, address) {
+		instances[a.Instance]++
+	}
+	u.await(t, begin, "the wake", reports(controller.SeverityInfo, "warm: "))
+	st := l.until(t, "scaled", "three pods", hasServing(3))
+	t.Logf("answers by pod: %v; wakes: %d", instances, len(l.wakes(t, "scaled")))
+	var first, last int64
+	for _, p := range st.Pods {
+		if ns := p.Started.UnixNano(); first == 0 || ns < first {
+			first = ns
+		}
+		last = max(last, p.Started.UnixNano())
+	}
+	if apart := (last - first) / 1e6; apart >= 1000 {
+		t.Errorf("the pods were started %d ms apart: the last only after the first listened", apart)
+	}
+	if w := l.wakes(t, "scaled"); len(w) != 1 {
+		t.Errorf("%d wakes, want 1", len(w))
+	}
+}
+
+// TestFollowsCPU: pods are started for work, and go without it.
+func TestFollowsCPU(t *testing.T) {
+	for _, metric := range []struct {
+		name   string
+		target int
+	}{{"cpu", 50}, {"memory", 60}} {
+		t.Run(metric.name, func(t *testing.T) {
+			l := newLab(t, 1)
+			s := service{name: "busy", env: map[string]string{"STOP": "close"}, more: fmt.Sprintf(
+				"maxReplicas: 2\nresources: {requests: {cpu: 100m, memory: 40Mi}}\nscaling: {metric: %s, target: %d, outInterval: 1, inInterval: 1, inStabilization: 1}", metric.name, metric.target)}
+			u := l.start(t, s)
+			address := l.address(t, "busy")
+			mustAsk(t, l.Client(), address)
+			l.until(t, "busy", "one pod", hasServing(1))
+			begin := u.now()
+			var end func()
+			if metric.name == "cpu" {
+				g := l.load(t, "http://"+address+"/", keptConnections, newConnections)
+				end = func() { g.stop(t) }
+			} else {
+				if _, err := get(l.Client(), address, "/hold?bytes=33554432"); err != nil {
+					t.Fatal(err)
+				}
+				end = func() {}
+			}
+			l.until(t, "busy", "two pods", hasServing(2))
+			e := u.await(t, begin, "the reason", reports(controller.SeverityInfo, metric.name+" "))
+			t.Log(e.Text)
+			end()
+			if metric.name == "cpu" {
+				l.until(t, "busy", "one pod again", hasServing(1))
+			}
+		})
+	}
+}

@@ -1,0 +1,191 @@
+// Command server is what runs in the containers of the end-to-end tests. Its environment says how it behaves:
+//
+//	PORT          port to listen on, default 8080
+//	BIND          address to listen on, default all
+//	MODE          http (default), lines, exit, deaf, taken
+//	LISTEN_DELAY  how long it waits before it listens, such as 500ms
+//	STOP_DELAY    how long it goes on after SIGTERM
+//	STOP          close: at SIGTERM it listens no more at once, and ends when no connection is left; each answer says
+//	              that it is the last one on its connection (mode http)
+//	VERSION       what it calls itself
+//	TARGET        host:port that /proxy asks
+//
+// Mode http answers / with an Answer, /proxy with what TARGET answers, /slow?for=100ms later, and /hold?bytes=1000000
+// uses so much memory from then on. Mode lines speaks
+// first: it greets with an Answer on a line, and then repeats each line but "reset", which resets the connection, and
+// "close", which closes it; at the end of the client's half it writes how many bytes came. Mode exit ends with a message and status 3, deaf
+// never listens, taken finds its port in use.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Answer tells who asked and who answers.
+type Answer struct {
+	Client   string `json:"client"`   // address and port of the client, as the server sees them
+	Instance string `json:"instance"` // another one for each process
+	Version  string `json:"version"`
+}
+
+var instance = rand.Text()
+
+// held is memory that a client wants it to use.
+var held atomic.Pointer[[]byte]
+
+func answer(client net.Addr) Answer { return Answer{client.String(), instance, os.Getenv("VERSION")} }
+
+func main() {
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM)
+	go func() {
+		if err := run(); err != nil {
+			fmt.Fprintln(os.Stderr, "server:", err)
+			os.Exit(1)
+		}
+	}()
+	<-stop
+	fmt.Println("server: asked to stop")
+	time.Sleep(duration("STOP_DELAY"))
+	if os.Getenv("STOP") == "close" {
+		last.close()
+	}
+}
+
+func run() error {
+	port, err := strconv.Atoi(or(os.Getenv("PORT"), "8080"))
+	if err != nil {
+		return err
+	}
+	time.Sleep(duration("LISTEN_DELAY"))
+	switch mode := os.Getenv("MODE"); mode {
+	case "exit":
+		fmt.Fprintln(os.Stderr, "server: no configuration: /etc/app.conf is missing")
+		os.Exit(3)
+	case "deaf":
+		fmt.Println("server: deaf")
+		return nil
+	case "taken":
+		if err := occupy(port); err != nil {
+			return err
+		}
+	case "", "http", "lines":
+	default:
+		return fmt.Errorf("no mode %q", mode)
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort(os.Getenv("BIND"), strconv.Itoa(port)))
+	if err != nil {
+		return err
+	}
+	fmt.Println("server: listening on", l.Addr())
+	if os.Getenv("MODE") == "lines" {
+		return lines(l)
+	}
+	return last.serve(l)
+}
+
+// occupy binds the port and does not listen, as another program would that starts at the same time.
+func occupy(port int) error {
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		return err
+	}
+	return syscall.Bind(fd, &syscall.SockaddrInet4{Port: port})
+}
+
+func pages() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		writeJSON(w, Answer{r.RemoteAddr, instance, os.Getenv("VERSION")})
+	})
+	mux.HandleFunc("/slow", func(w http.ResponseWriter, r *http.Request) {
+		if d, err := time.ParseDuration(r.FormValue("for")); err == nil {
+			time.Sleep(d)
+		}
+		writeJSON(w, Answer{r.RemoteAddr, instance, os.Getenv("VERSION")})
+	})
+	mux.HandleFunc("/hold", func(w http.ResponseWriter, r *http.Request) {
+		n, err := strconv.Atoi(r.FormValue("bytes"))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		b := bytes.Repeat([]byte{1}, n)
+		held.Store(&b)
+		writeJSON(w, Answer{r.RemoteAddr, instance, os.Getenv("VERSION")})
+	})
+	mux.HandleFunc("/proxy", func(w http.ResponseWriter, _ *http.Request) {
+		response, err := http.Get("http://" + os.Getenv("TARGET") + "/")
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+		defer response.Body.Close()
+		w.WriteHeader(response.StatusCode)
+		_, _ = io.Copy(w, response.Body)
+	})
+	return mux
+}
+
+func writeJSON(w io.Writer, v any) { _ = json.NewEncoder(w).Encode(v) }
+
+func lines(l net.Listener) error {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		go converse(c.(*net.TCPConn))
+	}
+}
+
+func converse(c *net.TCPConn) {
+	defer c.Close()
+	writeJSON(c, answer(c.RemoteAddr()))
+	n := 0
+	for r := bufio.NewReader(c); ; {
+		line, err := r.ReadString('\n')
+		n += len(line)
+		if err != nil {
+			if err == io.EOF {
+				fmt.Fprintf(c, "%d bytes\n", n)
+			}
+			return
+		}
+		switch line {
+		case "reset\n":
+			_ = c.SetLinger(0)
+			return
+		case "close\n":
+			return
+		}
+		if _, err := io.WriteString(c, line); err != nil {
+			return
+		}
+	}
+}
+
+func duration(name string) time.Duration {
+	d, _ := time.ParseDuration(or(os.Getenv(name), "0"))
+	return d
+}
+
+func or(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}

@@ -1,0 +1,174 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"wangell.loutres.me/internal/debimage"
+	"wangell.loutres.me/internal/netlab"
+)
+
+// debian makes the image of a recipe, once, and returns its service.
+func debian(t *testing.T, r debimage.Recipe) service {
+	t.Helper()
+	if !debianImages[r.Name] {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // packages come from a mirror
+		defer cancel()
+		built, err := debimage.Build(ctx, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := loadImage(built.Tag, built.Image); err != nil {
+			t.Fatal(err)
+		}
+		debianImages[r.Name] = true
+	}
+	return service{name: r.Name, image: r.Tag(), port: r.Port, to: r.Port}
+}
+
+// debianImages are those in the shared state. Tests do not run in parallel.
+var debianImages = map[string]bool{}
+
+// tool runs a client program on a host and returns what it prints.
+func tool(t *testing.T, from *netlab.Namespace, argv ...string) string {
+	t.Helper()
+	if _, err := exec.LookPath(argv[0]); err != nil {
+		t.Errorf("%v: hack/install-deps.sh test installs it", err)
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	cmd := from.Command(ctx, argv...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Errorf("%s: %v: %s%s", strings.Join(argv, " "), err, stdout.String(), stderr.String())
+	}
+	return stdout.String()
+}
+
+// ab runs ApacheBench and checks that no request failed.
+func ab(t *testing.T, from *netlab.Namespace, requests, clients int, url string, flags ...string) {
+	t.Helper()
+	argv := append([]string{"ab", "-q", "-n", fmt.Sprint(requests), "-c", fmt.Sprint(clients), "-s", "60"}, flags...)
+	checkAB(t, tool(t, from, append(argv, url)...), requests)
+}
+
+func checkAB(t *testing.T, out string, requests int) {
+	t.Helper()
+	number := func(name string) string {
+		if m := regexp.MustCompile(name + `:\s+(\d+)`).FindStringSubmatch(out); m != nil {
+			return m[1]
+		}
+		return "none"
+	}
+	if done, failed := number("Complete requests"), number("Failed requests"); done != fmt.Sprint(requests) || failed != "0" || strings.Contains(out, "Non-2xx") {
+		t.Errorf("ab: %s requests complete, %s failed, want %d and 0:\n%s", done, failed, requests, out)
+	}
+}
+
+// wrk runs wrk for a time and checks that there was no error.
+func wrk(t *testing.T, from *netlab.Namespace, clients int, duration, url string) {
+	t.Helper()
+	out := tool(t, from, "wrk", "-t", "1", "-c", fmt.Sprint(clients), "-d", duration, "--timeout", "30s", url)
+	if m := regexp.MustCompile(`(\d+) requests in`).FindStringSubmatch(out); m == nil || m[1] == "0" || strings.Contains(out, "Socket errors") || strings.Contains(out, "Non-2xx") {
+		t.Errorf("wrk: %s", out)
+	}
+}
+
+// TestNginx with curl, ab with and without keep-alive, and wrk, each of which finds it cold.
+func TestNginx(t *testing.T) {
+	s := debian(t, debimage.Nginx())
+	l := newLab(t, 1)
+	l.start(t, s)
+	url := "http://" + l.address(t, s.name)
+	for _, use := range []struct {
+		what string
+		do   func()
+	}{
+		{"curl", func() {
+			if out := tool(t, l.Client(), "curl", "-sS", "--fail", "--noproxy", "*", url+"/"); out != "nginx\n" {
+				t.Errorf("curl: %q", out)
+			}
+		}},
+		{"curl, a large answer", func() {
+			out := tool(t, l.Client(), "curl", "-sS", "--fail", "--noproxy", "*", "-o", "/dev/null", "-w", "%{size_download}", url+"/1m")
+			if out != fmt.Sprint(1<<20) {
+				t.Errorf("curl of 1 MiB: %s bytes", out)
+			}
+		}},
+		{"ab", func() { ab(t, l.Client(), 3000, 20, url+"/") }},
+		{"ab -k", func() { ab(t, l.Client(), 10000, 20, url+"/", "-k") }},
+		{"wrk", func() { wrk(t, l.Client(), 20, "2s", url+"/") }},
+	} {
+		use.do()
+		if s := l.service(t, s.name); s.Service.Status.Replicas != 1 {
+			t.Errorf("after %s: %+v", use.what, s)
+		}
+		l.untilNoFlows(t, s.name)
+		l.sleep(t, s.name)
+	}
+}
+
+// TestRedis with redis-benchmark.
+func TestRedis(t *testing.T) {
+	s := debian(t, debimage.Redis())
+	l := newLab(t, 1)
+	l.start(t, s)
+	host, port, _ := strings.Cut(l.address(t, s.name), ":")
+	out := tool(t, l.Client(), "redis-benchmark", "-h", host, "-p", port, "-n", "5000", "-c", "20", "--csv", "-t", "ping,set,get")
+	for _, want := range []string{`"SET"`, `"GET"`} {
+		if !strings.Contains(out, want) {
+			t.Errorf("redis-benchmark: no %s: %s", want, out)
+		}
+	}
+	if out := tool(t, l.Client(), "redis-cli", "-h", host, "-p", port, "incr", "key:__rand_int__"); out == "" {
+		t.Error("redis-cli says nothing")
+	}
+	l.untilNoFlows(t, s.name)
+}
+
+// TestPostgres with psql: what was written before a sleep is there after it.
+func TestPostgres(t *testing.T) {
+	s := debian(t, debimage.Postgres())
+	l := newLab(t, 1)
+	s.more = "volumes:\n  - {name: data, hostPath: {path: " + l.dir + "/data, type: DirectoryOrCreate}}\n" +
+		"volumeMounts:\n  - {name: data, mountPath: /var/lib/postgresql}\n"
+	l.own(t, "data", 999)
+	l.start(t, s)
+	host, port, _ := strings.Cut(l.address(t, s.name), ":")
+	psql := func(sql string) string {
+		// PostgreSQL listens a little before it takes queries, and says so; its clients try again.
+		const script = `until psql "$@" 2>"$ERR"; do grep -q "starting up" "$ERR" || { cat "$ERR" >&2; exit 1; }; sleep 0.1; done`
+		return strings.TrimSpace(tool(t, l.Client(), "env", "ERR="+l.dir+"/psql", "sh", "-c", script, "psql",
+			"-X", "-h", host, "-p", port, "-U", "postgres", "-Atqc", sql))
+	}
+	psql("create table t (n int); insert into t select generate_series(1, 1000)")
+	l.sleep(t, s.name)
+	if got := psql("select sum(n) from t"); got != "500500" {
+		t.Errorf("after a sleep: %q", got)
+	}
+	l.untilNoFlows(t, s.name)
+}
+
+// TestSSH: a server that speaks first.
+func TestSSH(t *testing.T) {
+	s := debian(t, debimage.SSH())
+	l := newLab(t, 1)
+	l.start(t, s)
+	host, port, _ := strings.Cut(l.address(t, s.name), ":")
+	for _, state := range []string{"cold", "warm"} {
+		out := tool(t, l.Client(), "ssh", "-F", "/dev/null", "-p", port, "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null",
+			"-o", "LogLevel=ERROR", "-o", "ConnectTimeout=60", "root@"+host, "echo", "hello")
+		if out != "hello\n" {
+			t.Errorf("ssh, %s: %q", state, out)
+		}
+	}
+	l.untilNoFlows(t, s.name)
+}

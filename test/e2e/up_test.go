@@ -1,0 +1,260 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"wangell.loutres.me/internal/controller"
+)
+
+// service is a manifest in short.
+type service struct {
+	name  string
+	image string // default: the tests' own server
+	port  int    // default: 80
+	to    int    // target port, default: 8080
+	idle  int    // seconds, default: an hour
+	env   map[string]string
+	more  string // further lines of the spec, such as "wakeTimeout: 2"
+}
+
+// manifest writes services as YAML documents.
+func manifest(services ...service) string {
+	var b strings.Builder
+	for _, s := range services {
+		or := func(v, other int) int {
+			if v == 0 {
+				return other
+			}
+			return v
+		}
+		img := s.image
+		if img == "" {
+			img = serverTag
+		}
+		fmt.Fprintf(&b, "---\napiVersion: wangell.loutres.me/v1alpha1\nkind: WangellService\nmetadata: {name: %s}\nspec:\n", s.name)
+		fmt.Fprintf(&b, "  image: %q\n  port: %d\n  targetPort: %d\n  idleTimeout: %d\n", img, or(s.port, 80), or(s.to, 8080), or(s.idle, 3600))
+		if len(s.env) > 0 {
+			fmt.Fprintf(&b, "  env:\n")
+			for _, name := range slices.Sorted(maps.Keys(s.env)) {
+				fmt.Fprintf(&b, "    - {name: %s, value: %q}\n", name, s.env[name])
+			}
+		}
+		for line := range strings.Lines(s.more) {
+			fmt.Fprintf(&b, "  %s\n", strings.TrimRight(line, "\n"))
+		}
+	}
+	return b.String()
+}
+
+// up is a running wangell up -o json.
+type up struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when the process has ended
+	err  error         // of the process, once done
+
+	mu      sync.Mutex
+	changed chan struct{} // closed and replaced at every event
+	events  []controller.Event
+	log     bytes.Buffer
+}
+
+// start runs wangell up with services and waits until it is ready. The test's end stops it.
+func (l *lab) start(t *testing.T, services ...service) *up {
+	t.Helper()
+	return l.startWith(t, manifest(services...), "-f", "-")
+}
+
+// startWith is start with standard input and flags.
+func (l *lab) startWith(t *testing.T, stdin string, flags ...string) *up {
+	t.Helper()
+	u, err := l.launch(stdin, flags...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := u.stop(); err != nil {
+			t.Errorf("wangell up: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("wangell up said:\n%s", u.said())
+		}
+	})
+	u.await(t, 0, "ready", func(e controller.Event) bool { return e.Kind == "ready" })
+	return u
+}
+
+// launch starts the process.
+func (l *lab) launch(stdin string, flags ...string) (*up, error) {
+	argv := []string{
+		program, "up", "--run-dir", l.run, "--state-dir", l.state, "--containerd", "own", "--interface", "eth0",
+		"--metrics-address", "", "-o", "json", "--log-level", "debug",
+	}
+	u := &up{cmd: l.Node.Command(context.Background(), append(argv, flags...)...), done: make(chan struct{}), changed: make(chan struct{})}
+	u.cmd.Stdin, u.cmd.Env = strings.NewReader(stdin), append(os.Environ(), "TMPDIR="+l.temp())
+	// Pipes of our own: processes that up leaves behind when it is killed may hold them, so the end of the process counts.
+	stdout, stdoutW, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	stderr, stderrW, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	u.cmd.Stdout, u.cmd.Stderr = stdoutW, stderrW
+	err = u.cmd.Start()
+	stdoutW.Close()
+	stderrW.Close()
+	if err != nil {
+		stdout.Close()
+		stderr.Close()
+		return nil, err
+	}
+	var readers sync.WaitGroup
+	readers.Go(func() { u.readEvents(stdout) })
+	readers.Go(func() { u.readLog(stderr) })
+	go func() {
+		u.err = u.cmd.Wait()
+		read := make(chan struct{})
+		go func() { readers.Wait(); close(read) }()
+		select {
+		case <-read:
+		case <-time.After(time.Second):
+		}
+		close(u.done)
+	}()
+	return u, nil
+}
+
+func (u *up) readEvents(r io.ReadCloser) {
+	defer r.Close()
+	for s := bufio.NewScanner(r); s.Scan(); {
+		var e controller.Event
+		if err := json.Unmarshal(s.Bytes(), &e); err != nil {
+			e = controller.Event{Kind: "not JSON", Text: s.Text()}
+		}
+		u.mu.Lock()
+		u.events = append(u.events, e)
+		close(u.changed)
+		u.changed = make(chan struct{})
+		u.mu.Unlock()
+	}
+}
+
+func (u *up) readLog(r io.ReadCloser) {
+	defer r.Close()
+	for s := bufio.NewScanner(r); s.Scan(); {
+		u.mu.Lock()
+		u.log.WriteString(s.Text() + "\n")
+		u.mu.Unlock()
+	}
+}
+
+// said is all that up has written: its log, then its events.
+func (u *up) said() string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	text := u.log.String()
+	for _, e := range u.events {
+		line, _ := json.Marshal(e)
+		text += string(line) + "\n"
+	}
+	return text
+}
+
+// now is the number of events so far.
+func (u *up) now() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return len(u.events)
+}
+
+// await returns the first event from number since on, past or to come, that matches.
+func (u *up) await(t *testing.T, since int, what string, match func(controller.Event) bool) controller.Event {
+	t.Helper()
+	timeout := time.After(patience)
+	for {
+		u.mu.Lock()
+		for ; since < len(u.events); since++ {
+			if e := u.events[since]; match(e) {
+				u.mu.Unlock()
+				return e
+			}
+		}
+		changed := u.changed
+		u.mu.Unlock()
+		select {
+		case <-changed:
+		case <-u.done:
+			t.Fatalf("wangell up ended before %s: %v", what, u.err)
+		case <-timeout:
+			t.Fatalf("wangell up: no event: %s", what)
+		}
+	}
+}
+
+// reports returns a match for an event that tells a user a text.
+func reports(severity, text string) func(controller.Event) bool {
+	return func(e controller.Event) bool {
+		return e.Kind == controller.EventReport && e.Severity == severity && strings.Contains(e.Text, text)
+	}
+}
+
+// stop ends wangell up politely and returns how it ended; nil if it has ended already.
+func (u *up) stop() error {
+	select {
+	case <-u.done:
+		return nil
+	default:
+	}
+	if err := u.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-u.done:
+		return u.err
+	case <-time.After(patience):
+		return errors.Join(errors.New("does not end after SIGTERM"), u.kill())
+	}
+}
+
+// kill ends wangell up as kill -9 does.
+func (u *up) kill() error {
+	if err := u.cmd.Process.Kill(); err != nil {
+		return err
+	}
+	<-u.done
+	return nil
+}
+
+// lockedBuffer may be read while a process writes to it.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}

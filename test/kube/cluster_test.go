@@ -1,0 +1,179 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"wangell.loutres.me/internal/netlab"
+)
+
+// clusterFile is what test/cluster writes of a cluster.
+type clusterFile struct {
+	Name       string `json:"name"`
+	Bin        string `json:"bin"`
+	Kubeconfig string `json:"kubeconfig"`
+	ProxyMode  string `json:"proxyMode"`
+	DNSIP      string `json:"dnsIP"`
+	LAN        struct {
+		ServiceAddresses string `json:"serviceAddresses"`
+	} `json:"lan"`
+	Registry struct {
+		Address     string `json:"address"`
+		PushAddress string `json:"pushAddress"`
+	} `json:"registry"`
+	Client struct {
+		NetnsPath string `json:"netnsPath"`
+		IP        string `json:"ip"`
+		Interface string `json:"interface"`
+	} `json:"client"`
+	Nodes []struct {
+		Name      string `json:"name"`
+		IP        string `json:"ip"`
+		NetnsPath string `json:"netnsPath"`
+	} `json:"nodes"`
+}
+
+// cluster is a cluster under test.
+type cluster struct {
+	clusterFile
+	dir    string
+	client *netlab.Namespace // outside, on the nodes' link
+	nodes  []*node
+}
+
+// node is one of its machines.
+type node struct {
+	name string
+	ip   netip.Addr
+	ns   *netlab.Namespace
+}
+
+func openCluster(file string) (*cluster, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	c := &cluster{dir: filepath.Dir(file)}
+	if err := json.Unmarshal(b, &c.clusterFile); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if c.client, err = netlab.Existing(c.Client.NetnsPath); err != nil {
+		return nil, err
+	}
+	for _, n := range c.Nodes {
+		ip, err := netip.ParseAddr(n.IP)
+		if err != nil {
+			return nil, fmt.Errorf("%s: node %s: %w", file, n.Name, err)
+		}
+		ns, err := netlab.Existing(n.NetnsPath)
+		if err != nil {
+			return nil, err
+		}
+		c.nodes = append(c.nodes, &node{n.Name, ip, ns})
+	}
+	return c, nil
+}
+
+// kubectl runs kubectl, with a document on its standard input if there is one.
+func (c *cluster) kubectl(stdin string, args ...string) (string, error) {
+	cmd := exec.Command(filepath.Join(c.Bin, "kubectl"), append([]string{"--kubeconfig", c.Kubeconfig}, args...)...)
+	cmd.Stdin = strings.NewReader(stdin)
+	var out, bad bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &bad
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(bad.String()))
+	}
+	return out.String(), nil
+}
+
+// command runs test/cluster's program for the cluster under test.
+func (c *cluster) command(t *testing.T, args ...string) {
+	t.Helper()
+	// Flags come before names.
+	if err := clusterCommand(append([]string{args[0], "--dir", c.dir}, args[1:]...)...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *cluster) node(name string) *node {
+	for _, n := range c.nodes {
+		if n.name == name {
+			return n
+		}
+	}
+	return nil
+}
+
+// resolve asks the cluster's DNS from a namespace.
+func (c *cluster) resolve(from *netlab.Namespace, name string) (netip.Addr, error) {
+	r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return from.Dialer().DialContext(ctx, network, net.JoinHostPort(c.DNSIP, "53"))
+	}}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	addrs, err := r.LookupNetIP(ctx, "ip4", name)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	return addrs[0].Unmap(), nil
+}
+
+// podNamespace finds the network namespace of a running pod, on whichever node it is.
+func (c *cluster) podNamespace(t *testing.T, namespace, pod string) *netlab.Namespace {
+	t.Helper()
+	out := must(c.kubectl("", "get", "pod", "-n", namespace, pod, "-o", "jsonpath={.spec.nodeName} {.metadata.uid}"))(t)
+	where, uid, _ := strings.Cut(strings.TrimSpace(out), " ")
+	n := c.node(where)
+	if n == nil {
+		t.Fatalf("pod %s/%s is on no node: %q", namespace, pod, out)
+	}
+	pid, err := processOf(uid)
+	if err != nil {
+		t.Fatalf("pod %s/%s: %v", namespace, pod, err)
+	}
+	return must(netlab.Existing(fmt.Sprintf("/proc/%d/ns/net", pid)))(t)
+}
+
+// processOf finds a process of a pod by its cgroup, which the kubelet names by the pod's UID.
+func processOf(uid string) (int, error) {
+	names := []string{"pod" + uid, "pod" + strings.ReplaceAll(uid, "-", "_")}
+	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	if err != nil {
+		return 0, err
+	}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			continue // it has just ended
+		}
+		if !bytes.Contains(b, []byte(names[0])) && !bytes.Contains(b, []byte(names[1])) {
+			continue
+		}
+		var pid int
+		if _, err := fmt.Sscanf(file, "/proc/%d/cgroup", &pid); err == nil {
+			return pid, nil
+		}
+	}
+	return 0, errors.New("no process has its cgroup")
+}
+
+// must ends the test unless err is nil.
+func must[T any](v T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}

@@ -1,0 +1,237 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"wangell.loutres.me/internal/netlab"
+)
+
+// shaken is the service of testDrain. Its server listens no more at once when it is asked to end, so that a connection
+// request that still comes is refused.
+const shaken = "default/shaken"
+
+// drainTime is how long each case of testDrain lasts: WANGELL_DRAIN_TIME, or else 25 s.
+func drainTime(t *testing.T) time.Duration {
+	text := os.Getenv("WANGELL_DRAIN_TIME")
+	if text == "" {
+		return 25 * time.Second
+	}
+	return must(time.ParseDuration(text))(t)
+}
+
+// testDrain takes pods away in all ways while clients ask, with a connection for each request and with kept ones. No
+// request may be lost.
+func testDrain(t *testing.T) {
+	lab.apply(t, manifest(shaken, "idleTimeout: 600\nmaxReplicas: 3\ndrainTimeout: 5\nenv: [{name: STOP, value: close}]"))
+	addr := lab.address(t, shaken)
+	for _, c := range []struct {
+		name    string
+		disturb disturbance
+		load    func(*testing.T, *netlab.Namespace, string, time.Duration) loss
+	}{
+		{"scaled, ab", flap, abFor},
+		{"scaled, wrk", flap, wrkFor},
+		{"pods deleted, ab", deletePods, abFor},
+		{"pods deleted, wrk", deletePods, wrkFor},
+		{"rollouts, ab", rollOut, abFor},
+		{"rollouts, wrk", rollOut, wrkFor},
+		{"nodes drained, ab", drainNodes, abFor},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			must(lab.kubectl("", "scale", "wgs", "-n", "default", "shaken", "--replicas=3"))(t)
+			eventually(t, "three pods", func() (bool, string) {
+				s := lab.get(t, shaken)
+				return s.Status.Replicas == 3 && len(lab.pods(t, shaken)) == 3, fmt.Sprintf("%+v", s.Status)
+			})
+			d := c.disturb.begin(t, "shaken")
+			l := c.load(t, lab.client, addr, drainTime(t))
+			n := d.end(t)
+			t.Logf("%d requests, %d lost, the slowest %v; disturbed %d times", l.requests, l.lost, l.slowest, n)
+			if l.lost > 0 {
+				t.Errorf("%d of %d requests are lost:\n%s", l.lost, l.requests, l.output)
+			}
+			if l.requests == 0 || n < 2 {
+				t.Errorf("%d requests and %d disturbances prove nothing", l.requests, n)
+			}
+		})
+	}
+	t.Run("kube-proxy loses some", testProxyLoses)
+}
+
+// testProxyLoses deletes pods behind kube-proxy: requests must be lost, or testDrain proves nothing.
+func testProxyLoses(t *testing.T) {
+	lab.apply(t, fmt.Sprintf(`apiVersion: apps/v1
+kind: Deployment
+metadata: {name: plain, namespace: default}
+spec:
+  replicas: 3
+  selector: {matchLabels: {wangell.loutres.me/service: plain}}
+  template:
+    metadata: {labels: {wangell.loutres.me/service: plain}}
+    spec:
+      automountServiceAccountToken: false
+      containers: [{name: server, image: %q, env: [{name: STOP, value: close}], readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: plain, namespace: default}
+spec:
+  selector: {wangell.loutres.me/service: plain}
+  ports: [{port: 80, targetPort: 8080}]
+`, serverImage))
+	must(lab.kubectl("", "rollout", "status", "-n", "default", "deployment/plain", "--timeout=90s"))(t)
+	ip := strings.TrimSpace(must(lab.kubectl("", "get", "service", "-n", "default", "plain", "-o", "jsonpath={.spec.clusterIP}"))(t))
+	d := disturbance(deletePods).begin(t, "plain")
+	l := abFor(t, lab.nodes[0].ns, ip+":80", 20*time.Second)
+	n := d.end(t)
+	t.Logf("%d requests, %d lost; disturbed %d times", l.requests, l.lost, n)
+	if l.lost == 0 {
+		t.Error("nothing is lost with kube-proxy either: this load and these disturbances prove nothing")
+	}
+}
+
+// loss is what clients saw.
+type loss struct {
+	requests, lost int
+	slowest        time.Duration
+	output         string
+}
+
+// number finds the number behind a pattern in a tool's output; 0 if it is not there.
+func number(output, pattern string) int {
+	if m := regexp.MustCompile(pattern + `\s*(\d+)`).FindStringSubmatch(output); m != nil {
+		n, _ := strconv.Atoi(m[1])
+		return n
+	}
+	return 0
+}
+
+// abFor has 100 clients ask for a time, each request on a new connection.
+func abFor(t *testing.T, from *netlab.Namespace, addr string, length time.Duration) loss {
+	t.Helper()
+	out, err := from.Command(context.Background(), "ab", "-q", "-r", "-l", "-c", "100", "-s", "30", "-t", fmt.Sprint(int(length.Seconds())), "-n", "100000000", "http://"+addr+"/").CombinedOutput()
+	l := loss{
+		requests: number(string(out), `Complete requests:`), slowest: time.Duration(number(string(out), `100%`)) * time.Millisecond, output: string(out),
+		lost: number(string(out), `Failed requests:`) + number(string(out), `Non-2xx responses:`),
+	}
+	if err != nil {
+		l.lost++ // it gave up
+	}
+	return l
+}
+
+// wrkFor has 100 clients ask for a time on connections that they keep.
+func wrkFor(t *testing.T, from *netlab.Namespace, addr string, length time.Duration) loss {
+	t.Helper()
+	out, err := from.Command(context.Background(), "wrk", "-t", "1", "-c", "100", "-d", fmt.Sprintf("%ds", int(length.Seconds())), "--timeout", "30s", "http://"+addr+"/").CombinedOutput()
+	l := loss{output: string(out)}
+	if m := regexp.MustCompile(`(\d+) requests in`).FindStringSubmatch(l.output); m != nil {
+		l.requests, _ = strconv.Atoi(m[1])
+	}
+	if m := regexp.MustCompile(`Latency\s+\S+\s+\S+\s+(\S+)`).FindStringSubmatch(l.output); m != nil {
+		l.slowest, _ = time.ParseDuration(m[1])
+	}
+	for _, kind := range []string{"connect", "read,? ?", "write", "timeout", `Non-2xx or 3xx responses:`} {
+		l.lost += number(l.output, kind)
+	}
+	if err != nil {
+		l.lost++
+	}
+	return l
+}
+
+// disturbance does something to the pods of a Deployment, again and again until ctx ends; count is how often it has.
+type disturbance func(ctx context.Context, name string, count int) error
+
+// disturbing is a disturbance that goes on.
+type disturbing struct {
+	cancel context.CancelFunc
+	ended  chan error
+	count  int
+}
+
+func (f disturbance) begin(t *testing.T, name string) *disturbing {
+	ctx, cancel := context.WithCancel(context.Background())
+	d := &disturbing{cancel: cancel, ended: make(chan error, 1)}
+	t.Cleanup(cancel)
+	go func() {
+		for ctx.Err() == nil {
+			if err := f(ctx, name, d.count); err != nil {
+				d.ended <- err
+				return
+			}
+			d.count++
+		}
+		d.ended <- nil
+	}()
+	return d
+}
+
+// end ends it and tells how often it was done.
+func (d *disturbing) end(t *testing.T) int {
+	t.Helper()
+	d.cancel()
+	if err := <-d.ended; err != nil {
+		t.Error(err)
+	}
+	return d.count
+}
+
+// wait waits for a time, or until ctx ends.
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// flap has one pod and three in turn, 10 s each.
+func flap(ctx context.Context, name string, count int) error {
+	_, err := lab.kubectl("", "scale", "wgs", "-n", "default", name, fmt.Sprintf("--replicas=%d", []int{1, 3}[count%2]))
+	wait(ctx, 10*time.Second)
+	return err
+}
+
+// deletePods deletes one of the pods, and waits until it is gone.
+func deletePods(ctx context.Context, name string, _ int) error {
+	out, err := lab.kubectl("", "get", "pods", "-n", "default", "-l", "wangell.loutres.me/service="+name, "-o",
+		`jsonpath={range .items[?(@.status.phase=="Running")]}{.metadata.name}{"\n"}{end}`)
+	pods := strings.Fields(out)
+	if err != nil || len(pods) == 0 {
+		return err
+	}
+	if _, err = lab.kubectl("", "delete", "pod", "-n", "default", "--ignore-not-found", pods[rand.IntN(len(pods))]); err == nil {
+		wait(ctx, time.Second)
+	}
+	return err
+}
+
+// rollOut replaces all pods.
+func rollOut(ctx context.Context, name string, _ int) error {
+	if _, err := lab.kubectl("", "rollout", "restart", "-n", "default", "deployment/"+name); err != nil {
+		return err
+	}
+	_, err := lab.kubectl("", "rollout", "status", "-n", "default", "deployment/"+name, "--timeout=90s")
+	wait(ctx, time.Second)
+	return err
+}
+
+// drainNodes drains one node after the other, each with the product's own leader or without.
+func drainNodes(ctx context.Context, _ string, count int) error {
+	node := lab.nodes[count%len(lab.nodes)].name
+	_, err := lab.kubectl("", "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=90s")
+	wait(ctx, 5*time.Second)
+	if _, e := lab.kubectl("", "uncordon", node); err == nil {
+		err = e
+	}
+	wait(ctx, 5*time.Second)
+	return err
+}

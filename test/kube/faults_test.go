@@ -1,0 +1,237 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket/layers"
+
+	"wangell.loutres.me/internal/netlab"
+)
+
+// testNodeKilled kills the node that answers for a service address, and on which the leading controller runs.
+func testNodeKilled(t *testing.T) {
+	place := must(lab.kubectl("", "get", "pod", "-n", productNamespace, lab.leader(t), "-o", "jsonpath={.spec.nodeName}"))(t)
+	leader := lab.node(place)
+	// Which node answers for an address follows from both: some address is the leader's.
+	var key, addr string
+	for i := 0; key == ""; i++ {
+		name := fmt.Sprintf("default/survivor-%d", i)
+		lab.apply(t, manifest(name, "idleTimeout: 600"))
+		a := lab.address(t, name)
+		if owner := lab.announcer(t, netip.MustParseAddrPort(a).Addr()); owner == leader {
+			key, addr = name, a
+		} else if i == 30 {
+			t.Fatalf("%s answers for none of %d addresses", leader.name, i)
+		}
+	}
+	vip := netip.MustParseAddrPort(addr).Addr()
+	mustAsk(t, lab.client, addr)
+	lab.sleep(t, key)
+
+	link, err := lab.client.Capture("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	lab.command(t, "node-kill", leader.name)
+	killed := time.Now()
+	defer func() {
+		lab.command(t, "node-start", leader.name)
+		must(lab.kubectl("", "wait", "node", leader.name, "--for=condition=Ready", "--timeout=120s"))(t)
+		lab.waitDaemons(t)
+	}()
+	// Another node says that the address is with it.
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	said, err := link.Wait(ctx, func(p netlab.Packet) bool {
+		arp, _ := p.Decode().Layer(layers.LayerTypeARP).(*layers.ARP)
+		return p.At.After(begin) && arp != nil && netip.AddrFrom4([4]byte(arp.SourceProtAddress)) == vip
+	})
+	if _, e := link.Close(); err != nil || e != nil {
+		t.Fatal(err, e)
+	}
+	// The command returns when the node is dead; it began to die somewhat earlier.
+	t.Logf("%s, with the leader, is dead: the address moves %v after, %v after that was begun", leader.name, said.At.Sub(killed), said.At.Sub(begin))
+	// On a machine with time to spare this takes less than 3 s; the bound is for one that has none.
+	if took := said.At.Sub(killed); took > 10*time.Second {
+		t.Errorf("the address moved after %v", took)
+	}
+	if moved := lab.announcer(t, vip); moved == leader {
+		t.Errorf("%s still answers", moved.name)
+	}
+	// The service wakes on whatever node is alive.
+	_, cold := mustAsk(t, lab.client, addr)
+	t.Logf("a cold request after that: %v", cold)
+}
+
+// announcer is the node that answers ARP for an address.
+func (c *cluster) announcer(t *testing.T, vip netip.Addr) (n *node) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("a node answers ARP for %v", vip), func() (bool, string) {
+		n = c.askWho(vip)
+		return n != nil, "no answer"
+	})
+	return n
+}
+
+// askWho asks the link who has an address.
+func (c *cluster) askWho(vip netip.Addr) *node {
+	out, err := c.client.Command(context.Background(), "arping", "-c1", "-w1", "-I", "eth0", vip.String()).Output()
+	if err != nil {
+		return nil
+	}
+	for _, n := range c.nodes {
+		link, err := n.ns.Command(context.Background(), "ip", "-json", "link", "show", "eth0").Output()
+		var links []struct{ Address string }
+		if err == nil {
+			err = json.Unmarshal(link, &links)
+		}
+		if err == nil && len(links) == 1 && bytes.Contains(bytes.ToLower(out), []byte(links[0].Address)) {
+			return n
+		}
+	}
+	return nil
+}
+
+// testLeaderKilled kills the leading controller during a wake: the next one finishes it.
+func testLeaderKilled(t *testing.T) {
+	const key = "default/orphan"
+	lab.apply(t, manifest(key, "env: [{name: LISTEN_DELAY, value: 3s}]"))
+	addr := lab.address(t, key)
+	lab.waitCold(t, key)
+	got := make(chan error, 1)
+	go func() {
+		_, err := ask(lab.client, addr)
+		got <- err
+	}()
+	lab.waitState(t, key, "Waking")
+	leader := lab.leader(t)
+	must(lab.kubectl("", "delete", "pod", "-n", productNamespace, leader, "--grace-period=0", "--force"))(t)
+	if err := <-got; err != nil {
+		t.Errorf("the client of the wake: %v", err)
+	}
+	eventually(t, "another leader", func() (bool, string) { l := lab.leader(t); return l != leader, l })
+	lab.waitState(t, key, "Warm")
+}
+
+// leader is the name of the controller pod that leads.
+func (c *cluster) leader(t *testing.T) string {
+	t.Helper()
+	holder := must(c.kubectl("", "get", "lease", "-n", productNamespace, leaseName, "-o", "jsonpath={.spec.holderIdentity}"))(t)
+	name, _, _ := strings.Cut(holder, "/")
+	return name
+}
+
+// testDaemonsKilled kills and replaces the daemons under load: the gate goes on without them.
+func testDaemonsKilled(t *testing.T) {
+	const key = "default/steady"
+	lab.apply(t, manifest(key, "idleTimeout: 600"))
+	addr := lab.address(t, key)
+	mustAsk(t, lab.client, addr)
+	outside, inside := keepAsking(lab.client, addr), keepAsking(lab.nodes[2].ns, addr)
+	must(lab.kubectl("", "delete", "pod", "-n", productNamespace, "-l", daemonLabel, "--grace-period=0", "--force"))(t)
+	lab.waitDaemons(t)
+	must(lab.kubectl("", "rollout", "restart", "-n", productNamespace, "daemonset/"+daemonName))(t)
+	lab.waitDaemons(t)
+	outside.end(t)
+	inside.end(t)
+	t.Logf("%d and %d requests meanwhile", outside.asked, inside.asked)
+	// They know the service and wake it.
+	lab.sleep(t, key)
+	mustAsk(t, lab.client, addr)
+}
+
+// waitDaemons waits until there is a daemon of the present kind on every node.
+func (c *cluster) waitDaemons(t *testing.T) {
+	t.Helper()
+	must(c.kubectl("", "rollout", "status", "-n", productNamespace, "daemonset/"+daemonName, "--timeout=120s"))(t)
+}
+
+// testAPIServerDown takes the API server away for 30 s.
+func testAPIServerDown(t *testing.T) {
+	const warm, cold = "default/api-warm", "default/api-cold"
+	lab.apply(t, manifest(warm, "idleTimeout: 600"))
+	lab.apply(t, manifest(cold, "idleTimeout: 600"))
+	warmAddr, coldAddr := lab.address(t, warm), lab.address(t, cold)
+	mustAsk(t, lab.client, warmAddr)
+	lab.waitCold(t, cold)
+	tr := keepAsking(lab.client, warmAddr)
+	lab.command(t, "stop-apiserver")
+	got := make(chan error, 1)
+	go func() {
+		_, err := ask(lab.client, coldAddr)
+		got <- err
+	}()
+	time.Sleep(30 * time.Second) // this is how long it is away, not a wait for something
+	lab.command(t, "start-apiserver")
+	if err := <-got; err != nil {
+		t.Errorf("the client that came while the API server was away: %v", err)
+	}
+	tr.end(t)
+	t.Logf("%d warm requests meanwhile", tr.asked)
+}
+
+// testLossyWire takes away a third of what daemons and the controller say to each other, and then all of it.
+func testLossyWire(t *testing.T) {
+	const key = "default/lossy"
+	lab.apply(t, manifest(key, "idleTimeout: 600"))
+	addr := lab.address(t, key)
+	for _, n := range lab.nodes {
+		nft(t, n, "numgen random mod 10 < 3 ")
+		t.Cleanup(func() { unNft(n) })
+	}
+	for range 3 {
+		lab.sleep(t, key)
+		_, cold := mustAsk(t, lab.client, addr)
+		t.Logf("30 %% lost: cold %v", cold)
+	}
+	lab.sleep(t, key)
+	for _, n := range lab.nodes {
+		unNft(n)
+		nft(t, n, "")
+	}
+	got := make(chan error, 1)
+	begin := time.Now()
+	go func() {
+		_, err := ask(lab.client, addr)
+		got <- err
+	}()
+	time.Sleep(5 * time.Second) // this is how long it is cut
+	for _, n := range lab.nodes {
+		unNft(n)
+	}
+	if err := <-got; err != nil {
+		t.Errorf("the client that came while the wire was cut: %v", err)
+	}
+	t.Logf("cut for 5 s: answered %v after the request", time.Since(begin))
+}
+
+// nft has a node lose what daemons and the controller say to each other, if the condition holds, by a table of its own.
+func nft(t *testing.T, n *node, condition string) {
+	t.Helper()
+	drop := "udp sport 7946 " + condition + "counter drop; udp dport 7946 " + condition + "counter drop;"
+	c := n.ns.Command(context.Background(), "nft", "-f", "-")
+	c.Stdin = strings.NewReader("table inet wangelltest { chain host { type filter hook input priority -300; " + drop + " }; chain pods { type filter hook forward priority -300; " + drop + " }; }")
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("%s: nft: %v: %s", n.name, err, out)
+	}
+}
+
+// unNft takes that away again; it may be gone already.
+func unNft(n *node) {
+	_ = n.ns.Command(context.Background(), "nft", "delete", "table", "inet", "wangelltest").Run()
+}
+
+// testProxyModes runs kube-proxy in its other mode.
+func testProxyModes(t *testing.T) {
+	lab.command(t, "restart-proxy", "--proxy-mode", "iptables")
+	defer lab.command(t, "restart-proxy", "--proxy-mode", "nftables")
+	testEverywhere(t)
+}

@@ -1,0 +1,192 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"wangell.loutres.me/internal/image"
+)
+
+// Names of what the chart makes, as release "wangell".
+const (
+	productNamespace = "wangell-system"
+	leaseName        = "wangell"
+	daemonName       = "wangell-daemon"
+	daemonLabel      = "app.kubernetes.io/component=daemon"
+)
+
+// Images of the tests' own server, as nodes name them; the second's VERSION is "of the image". The third has the name
+// of the design's manifest.
+const (
+	serverImage  = "registry.cluster.local:5000/server:v1"
+	otherImage   = "registry.cluster.local:5000/server:v2"
+	exampleImage = "registry.loutres.me/helloworld-go:latest"
+)
+
+// Tags of the product's images: this tree's, and that of the commit before it. Nodes keep what they have pulled, so each
+// run has its own.
+var (
+	thisTag   = fmt.Sprintf("this-%d", time.Now().UnixNano())
+	beforeTag = "before" + thisTag[len("this"):]
+)
+
+// install makes all images, pushes them to the cluster's registry, and installs the chart: that of the commit before
+// this one, if there is one, for testUpgrade.
+func install() error {
+	if err := pushServers(); err != nil {
+		return err
+	}
+	if err := pushProduct(root, thisTag); err != nil {
+		return err
+	}
+	src, tag := root, thisTag
+	if before, err := commitBefore(); err != nil {
+		return err
+	} else if before != "" {
+		src, tag = before, beforeTag
+		if err := pushProduct(src, tag); err != nil {
+			return err
+		}
+	}
+	return helm(src, tag)
+}
+
+// commitBefore unpacks the tree of the commit before this one, and returns its folder: empty if there is none, or if
+// it had no chart yet.
+func commitBefore() (string, error) {
+	if err := exec.Command("git", "-C", root, "cat-file", "-e", "HEAD~1:deploy/chart/Chart.yaml").Run(); err != nil {
+		return "", nil
+	}
+	dir := filepath.Join(folder, "before")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	tree, err := exec.Command("git", "-C", root, "archive", "HEAD~1").Output()
+	if err != nil {
+		return "", fmt.Errorf("git archive HEAD~1: %w", err)
+	}
+	tar := exec.Command("tar", "-x", "-C", dir)
+	tar.Stdin = bytes.NewReader(tree)
+	if out, err := tar.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("unpack HEAD~1: %w: %s", err, out)
+	}
+	return dir, nil
+}
+
+// pushProduct builds the product's image from a source tree.
+func pushProduct(src, tag string) error {
+	c := exec.Command("go", "run", "./hack/image", "--version", tag, "--name", lab.Registry.PushAddress+"/wangell", "--platforms", "linux/amd64", "--push", "--plain-http")
+	c.Dir = src
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("image of %s: %w: %s", src, err, out)
+	}
+	return nil
+}
+
+// pushServers builds the tests' own server.
+func pushServers() error {
+	server := filepath.Join(folder, "server")
+	build := exec.Command("go", "build", "-o", server, "wangell.loutres.me/test/e2e/server")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the tests' server: %w: %s", err, out)
+	}
+	content, err := os.ReadFile(server)
+	if err != nil {
+		return err
+	}
+	for ref, version := range map[string]string{serverImage: "", otherImage: "of the image", exampleImage: "example"} {
+		img, err := image.Build(image.Spec{
+			Files:      map[string]image.File{"/server": {Data: content, Mode: 0o755}},
+			Entrypoint: []string{"/server"}, Env: []string{"VERSION=" + version},
+		})
+		if err != nil {
+			return err
+		}
+		_, path, _ := strings.Cut(ref, "/")
+		to, err := name.ParseReference(lab.Registry.PushAddress+"/"+path, name.Insecure)
+		if err != nil {
+			return err
+		}
+		if err := remote.Write(to, img, remote.WithContext(context.Background())); err != nil {
+			return fmt.Errorf("push %s: %w", ref, err)
+		}
+	}
+	return nil
+}
+
+// helm installs or upgrades the product to the chart and image of a source tree.
+func helm(src, tag string) error {
+	return helmCommand(src, "upgrade", "--install", "wangell", filepath.Join(src, "deploy/chart"), "--create-namespace", "--wait", "--timeout", "3m",
+		"--set", "image.repository="+lab.Registry.Address+"/wangell", "--set", "image.tag="+tag, "--set", "addresses={"+lab.LAN.ServiceAddresses+"}")
+}
+
+func helmCommand(src string, args ...string) error {
+	c := exec.Command(filepath.Join(src, "hack/helm.sh"), append(args, "--namespace", productNamespace, "--kubeconfig", lab.Kubeconfig)...)
+	if out, err := c.CombinedOutput(); err != nil {
+		pods, _ := lab.kubectl("", "get", "pods", "-n", productNamespace, "-o", "wide")
+		logs, _ := lab.kubectl("", "logs", "-n", productNamespace, "-l", "app.kubernetes.io/name=wangell", "--all-containers", "--tail=20", "--prefix")
+		return fmt.Errorf("helm %s: %w: %s\n%s\n%s", args[0], err, out, pods, logs)
+	}
+	return nil
+}
+
+// uninstall takes the product away; nothing of the gate may be left on any node.
+func uninstall() error {
+	err := helmCommand(root, "uninstall", "wangell", "--wait", "--cascade", "foreground", "--ignore-not-found")
+	deadline := time.Now().Add(patience)
+	for _, n := range lab.nodes {
+		for {
+			out, e := n.ns.Command(context.Background(), "ip", "link", "show", "wangell0").CombinedOutput()
+			if e != nil {
+				break
+			}
+			if time.Now().After(deadline) {
+				err = errors.Join(err, fmt.Errorf("%s: uninstalled, and wangell0 is still there: %s", n.name, out))
+				break
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+	return err
+}
+
+// testUpgrade upgrades from the commit before this one while connections are open and others are made.
+func testUpgrade(t *testing.T) {
+	const key = "default/upgraded"
+	lab.apply(t, manifest(key, "idleTimeout: 600"))
+	addr := lab.address(t, key)
+	mustAsk(t, lab.client, addr)
+	held := httpClient(lab.client, true) // one connection, open all the time
+	first, err := askBy(held, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	outside, inside := keepAsking(lab.client, addr), keepAsking(lab.nodes[1].ns, addr)
+	if err := helm(root, thisTag); err != nil {
+		t.Fatal(err)
+	}
+	last, err := askBy(held, addr)
+	if err != nil {
+		t.Errorf("the connection that was open during the upgrade: %v", err)
+	}
+	if first.Client != last.Client {
+		t.Errorf("the connection was made anew: %s, then %s", first.Client, last.Client)
+	}
+	outside.end(t)
+	inside.end(t)
+	t.Logf("%d and %d requests meanwhile", outside.asked, inside.asked)
+	lab.sleep(t, key)
+	mustAsk(t, lab.client, addr)
+}

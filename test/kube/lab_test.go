@@ -1,0 +1,62 @@
+package kube
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// testLabs runs the experiments on this cluster in their small sizes: that they work, not what they measure.
+func testLabs(t *testing.T) {
+	program := filepath.Join(folder, "wangell")
+	if out, err := exec.Command("go", "build", "-o", program, "wangell.loutres.me/cmd/wangell").CombinedOutput(); err != nil {
+		t.Fatalf("build: %v: %s", err, out)
+	}
+	knative := func(args ...string) {
+		t.Helper()
+		c := exec.Command("go", append([]string{"run", "-C", filepath.Join(root, "test/knative"), "."}, args...)...)
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Fatalf("knative %s: %v: %s", args[0], err, out)
+		}
+	}
+	file := filepath.Join(lab.dir, "cluster.json")
+	knative("install", "--cluster", file, "--scale-to-zero-grace-period", "6s")
+	t.Cleanup(func() { knative("uninstall", "--cluster", file) })
+	for _, x := range []struct {
+		name string
+		args []string
+		keys []string // of the summary
+	}{
+		{"knative", []string{"--sides", "wangell,floor,knative"}, []string{"wangell_mean_ms", "wangell_stddev_ms", "knative_mean_ms", "ratio_mean", "overhead_median_ms", "lost"}},
+		{"balance", nil, nil},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			out := t.TempDir()
+			c := exec.Command(program, append([]string{"lab", x.name, "--cluster", file, "--quick", "--out", out}, x.args...)...)
+			if text, err := c.CombinedOutput(); err != nil {
+				t.Fatalf("lab %s: %v: %s", x.name, err, text)
+			}
+			b, err := os.ReadFile(filepath.Join(out, x.name+".json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var report struct{ Summary map[string]float64 }
+			if err := json.Unmarshal(b, &report); err != nil {
+				t.Fatal(err)
+			}
+			for _, key := range x.keys {
+				if _, there := report.Summary[key]; !there {
+					t.Errorf("summary: no %s in %v", key, report.Summary)
+				}
+			}
+			if len(report.Summary) == 0 {
+				t.Error("the summary is empty")
+			}
+			if lost, there := report.Summary["lost"]; there && lost != 0 {
+				t.Errorf("%v requests lost", lost)
+			}
+		})
+	}
+}

@@ -1,0 +1,96 @@
+// Package kube tests the product on a real Kubernetes of several nodes (test/cluster): installed by its chart, used by
+// clients of all kinds, and broken on purpose.
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// patience is how long a step may take that normally takes some seconds or less; it is this long because the machine
+// may be busy, and no test passes or fails by it otherwise.
+const patience = 90 * time.Second
+
+// The cluster that all tests use.
+var (
+	lab    *cluster
+	folder string // of this run
+	root   string // of the repository
+)
+
+func TestMain(m *testing.M) {
+	if os.Geteuid() != 0 {
+		fmt.Println("tests on a cluster need root: skipped")
+		return
+	}
+	os.Exit(run(m))
+}
+
+// run brings a cluster up, unless WANGELL_CLUSTER names the cluster.json of one, and installs the product there.
+func run(m *testing.M) (code int) {
+	err := func() (err error) {
+		if root, err = filepath.Abs("../.."); err != nil {
+			return err
+		}
+		if folder, err = os.MkdirTemp("", "wgkube-"); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
+		file := os.Getenv("WANGELL_CLUSTER")
+		if file == "" {
+			dir := filepath.Join(folder, "cluster")
+			file = filepath.Join(dir, "cluster.json")
+			defer func() { err = errors.Join(err, clusterCommand("down", "--dir", dir)) }()
+			if err := clusterCommand("up", "--nodes", "3", "--name", fmt.Sprintf("t%d", os.Getpid()%100000), "--dir", dir); err != nil {
+				return err
+			}
+		}
+		if lab, err = openCluster(file); err != nil {
+			return err
+		}
+		if err := install(); err != nil {
+			return errors.Join(err, uninstall())
+		}
+		code = m.Run()
+		return uninstall()
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "tests on a cluster:", err)
+		return 1
+	}
+	return code
+}
+
+// clusterCommand runs test/cluster's program.
+func clusterCommand(args ...string) error {
+	c := exec.Command("go", append([]string{"run", "-C", filepath.Join(root, "test/cluster"), "."}, args...)...)
+	c.Stdout, c.Stderr = os.Stdout, os.Stderr
+	if err := c.Run(); err != nil {
+		return fmt.Errorf("cluster %s: %w", args[0], err)
+	}
+	return nil
+}
+
+// eventually waits until f says yes, and fails the test with what f said last if that takes too long.
+func eventually(t *testing.T, what string, f func() (ok bool, saw string)) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for {
+		ok, saw := f()
+		if ok {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: not within %s; last seen: %s", what, patience, saw)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}

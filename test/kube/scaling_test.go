@@ -1,0 +1,91 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+// follows are the settings of scaling that follow the load within seconds.
+const follows = "outInterval: 1, inInterval: 1, inStabilization: 2"
+
+// replicas waits until a service has so many pods, and no others.
+func (c *cluster) replicas(t *testing.T, key string, n int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%s: %d pods", key, n), func() (bool, string) {
+		s, p := c.get(t, key), c.pods(t, key)
+		return int(s.Status.Replicas) == n && len(p) == n, fmt.Sprintf("%+v; pods %s", s.Status, strings.Join(p, " "))
+	})
+}
+
+// testFollowsConnections opens connections and closes them: pods come, go, and all go in the end.
+func testFollowsConnections(t *testing.T) {
+	const key = "default/follows"
+	lab.apply(t, manifest(key, "idleTimeout: 5\nmaxReplicas: 3\nenv: [{name: STOP, value: close}]\nscaling: {target: 10, burstPerPod: 1000, "+follows+"}"))
+	addr := lab.address(t, key)
+	mustAsk(t, lab.client, addr)
+	lab.replicas(t, key, 1)
+	tr := keepAsking(lab.client, addr)
+	var open []net.Conn
+	for range 30 {
+		c, err := lab.client.Dialer().DialContext(context.Background(), "tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		open = append(open, c)
+	}
+	begin := time.Now()
+	lab.replicas(t, key, 3)
+	t.Logf("three pods within %v", time.Since(begin))
+	events := must(lab.kubectl("", "get", "events", "-n", "default", "--field-selector", "involvedObject.name=follows", "-o", "jsonpath={range .items[*]}{.message}{\"\\n\"}{end}"))(t)
+	if !strings.Contains(events, "connections") || !strings.Contains(events, "target 10") {
+		t.Errorf("no event tells why:\n%s", events)
+	}
+	for _, c := range open {
+		c.Close()
+	}
+	lab.replicas(t, key, 1)
+	tr.end(t)
+	t.Logf("%d requests meanwhile", tr.asked)
+	lab.waitCold(t, key)
+	if s := lab.get(t, key); s.Spec.Replicas == nil || *s.Spec.Replicas != 0 {
+		t.Errorf("spec.replicas of a service that sleeps: %v", s.Spec.Replicas)
+	}
+}
+
+// testFollowsUsage has pods started for what they use of their nodes, as the nodes' container runtimes tell.
+func testFollowsUsage(t *testing.T) {
+	for _, metric := range []struct {
+		name   string
+		target int
+	}{{"cpu", 50}, {"memory", 60}} {
+		t.Run(metric.name, func(t *testing.T) {
+			key := "default/uses-" + metric.name
+			lab.apply(t, manifest(key, fmt.Sprintf("idleTimeout: 600\nmaxReplicas: 2\nenv: [{name: STOP, value: close}]\nresources: {requests: {cpu: 50m, memory: 40Mi}}\nscaling: {metric: %s, target: %d, %s}",
+				metric.name, metric.target, follows)))
+			addr := lab.address(t, key)
+			mustAsk(t, lab.client, addr)
+			lab.replicas(t, key, 1)
+			if metric.name == "memory" {
+				r, err := httpClient(lab.client, false).Get("http://" + addr + "/hold?bytes=33554432")
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Body.Close()
+				lab.replicas(t, key, 2)
+				return
+			}
+			loaded := make(chan loss, 1)
+			go func() { loaded <- wrkFor(t, lab.client, addr, 20*time.Second) }()
+			lab.replicas(t, key, 2)
+			if l := <-loaded; l.lost > 0 || l.requests == 0 {
+				t.Errorf("%d of %d requests are lost:\n%s", l.lost, l.requests, l.output)
+			}
+			lab.replicas(t, key, 1)
+		})
+	}
+}

@@ -1,0 +1,234 @@
+package kube
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"wangell.loutres.me/internal/netlab"
+)
+
+// on is the manifest of a service whose pods are pinned to a node by a pod template.
+func on(n *node, key string) string {
+	template := fmt.Sprintf("template:\n  spec:\n    nodeSelector: {kubernetes.io/hostname: %s}\n    containers:\n    - {name: server, image: %q}\n", n.name, serverImage)
+	return strings.Replace(manifest(key, "idleTimeout: 600\n"+template), "  image: "+serverImage+"\n", "", 1)
+}
+
+// testManifest applies the manifest of the design as it stands.
+func testManifest(t *testing.T) {
+	doc, err := os.ReadFile("testdata/manifest.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const key = "default/serverless-example"
+	lab.apply(t, string(doc))
+	addr := lab.address(t, key)
+	lab.waitCold(t, key)
+	_, cold := mustAsk(t, lab.client, addr)
+	lab.waitState(t, key, "Warm")
+	_, warm := mustAsk(t, lab.client, addr)
+	t.Logf("cold %v, warm %v", cold, warm)
+	s := lab.get(t, key)
+	if s.Status.Replicas != 1 || s.Status.LatestRequest == nil {
+		t.Errorf("status of a warm service: %+v", s.Status)
+	}
+	table := must(lab.kubectl("", "get", "wgs", "-n", "default", "serverless-example"))(t)
+	for _, column := range []string{"ADDRESS", "REPLICAS", "STATE", "LAST REQUEST", "AGE"} {
+		if !strings.Contains(table, column) {
+			t.Errorf("no column %s in\n%s", column, table)
+		}
+	}
+	t.Logf("kubectl get wgs\n%s", table)
+}
+
+// testEverywhere wakes and uses a service from all kinds of clients, by its address and by its name, with its pod here
+// and elsewhere; the pod must see who they are.
+func testEverywhere(t *testing.T) {
+	here, elsewhere := lab.nodes[0], lab.nodes[1]
+	lab.apply(t, clientPod("here", here)+"---\n"+clientPod("elsewhere", elsewhere))
+	must(lab.kubectl("", "wait", "-n", "default", "pod/here", "pod/elsewhere", "--for=condition=Ready", "--timeout=90s"))(t)
+	const key = "default/everywhere"
+	lab.apply(t, on(here, key))
+	vip := lab.address(t, key)
+	name, err := lab.resolve(lab.podNamespace(t, "default", "here"), "everywhere.default.svc.cluster.local")
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients := []struct {
+		name string
+		from *netlab.Namespace
+		ip   netip.Addr
+	}{
+		{"outside", lab.client, netip.MustParseAddr(lab.Client.IP)},
+		{"pod on the node", lab.podNamespace(t, "default", "here"), podIP(t, "here")},
+		{"pod elsewhere", lab.podNamespace(t, "default", "elsewhere"), podIP(t, "elsewhere")},
+		{"the node itself", here.ns, here.ip},
+		{"another node", elsewhere.ns, elsewhere.ip},
+	}
+	for _, c := range clients {
+		for _, to := range []struct{ how, address string }{{"address", vip}, {"name", netip.AddrPortFrom(name, 80).String()}} {
+			if c.name == "outside" && to.how == "name" {
+				continue // cluster addresses are for the cluster
+			}
+			t.Run(c.name+" by "+to.how, func(t *testing.T) {
+				lab.sleep(t, key)
+				a, cold := mustAsk(t, c.from, to.address)
+				b, warm := mustAsk(t, c.from, to.address)
+				t.Logf("cold %v, warm %v; the pod sees %v", cold, warm, a.client())
+				if a.Instance != b.Instance {
+					t.Errorf("two pods answered: %s and %s", a.Instance, b.Instance)
+				}
+				// A host has several addresses; its packets to a service may bear that of another of its devices.
+				if a.client() != c.ip && !strings.Contains(c.name, "node") {
+					t.Errorf("the pod sees %v, the client is %v", a.client(), c.ip)
+				}
+			})
+		}
+	}
+}
+
+// clientPod is a pod that only lends its network.
+func clientPod(name string, n *node) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: default}\nspec:\n  nodeName: %s\n  terminationGracePeriodSeconds: 0\n  automountServiceAccountToken: false\n  containers: [{name: client, image: %q}]\n",
+		name, n.name, serverImage)
+}
+
+func podIP(t *testing.T, name string) netip.Addr {
+	t.Helper()
+	return netip.MustParseAddr(must(lab.kubectl("", "get", "pod", "-n", "default", name, "-o", "jsonpath={.status.podIP}"))(t))
+}
+
+// testIdle lets a service fall asleep by itself, and wakes it again.
+func testIdle(t *testing.T) {
+	const key = "default/idle"
+	lab.apply(t, manifest(key, "idleTimeout: 2"))
+	addr := lab.address(t, key)
+	lab.waitCold(t, key)
+	first, _ := mustAsk(t, lab.client, addr)
+	lab.waitState(t, key, "Warm")
+	lab.waitCold(t, key)
+	if s := lab.get(t, key); s.Status.Replicas != 0 {
+		t.Errorf("status: %+v", s.Status)
+	}
+	second, _ := mustAsk(t, lab.client, addr)
+	if first.Instance == second.Instance {
+		t.Error("the same process answered")
+	}
+}
+
+// testSameName has two services of one name in two namespaces.
+func testSameName(t *testing.T) {
+	lab.apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: other}\n")
+	const a, b = "default/twin", "other/twin"
+	lab.apply(t, manifest(a, "env: [{name: VERSION, value: a}]"))
+	lab.apply(t, manifest(b, "env: [{name: VERSION, value: b}]"))
+	for key, version := range map[string]string{a: "a", b: "b"} {
+		if got, _ := mustAsk(t, lab.client, lab.address(t, key)); got.Version != version {
+			t.Errorf("%s: version %q answers, want %q", key, got.Version, version)
+		}
+	}
+}
+
+// testChange changes image, port and target port while a client asks all the time.
+func testChange(t *testing.T) {
+	const key = "default/change"
+	lab.apply(t, manifest(key, "idleTimeout: 600\nenv: [{name: VERSION, value: one}]"))
+	addr := lab.address(t, key)
+	mustAsk(t, lab.client, addr)
+	tr := keepAsking(lab.client, addr)
+	change := func(version, doc string) {
+		t.Helper()
+		must(lab.kubectl(doc, "apply", "-f", "-"))(t)
+		eventually(t, "version "+version, func() (bool, string) {
+			a, err := ask(lab.client, addr)
+			return err == nil && a.Version == version, fmt.Sprint(a, err)
+		})
+	}
+	change("two", manifest(key, "idleTimeout: 600\nenv: [{name: VERSION, value: two}]"))
+	change("three", strings.Replace(manifest(key, "idleTimeout: 600\nenv: [{name: VERSION, value: three}, {name: PORT, value: '9090'}]"), "targetPort: 8080", "targetPort: 9090", 1))
+	change("of the image", strings.Replace(manifest(key, "idleTimeout: 600"), serverImage, otherImage, 1))
+	tr.end(t)
+	if len(tr.seen) != 4 {
+		t.Errorf("answers by version: %v", tr.seen)
+	}
+	// The port of the service address: the old one ends, the new one answers.
+	must(lab.kubectl(strings.Replace(manifest(key, "idleTimeout: 600"), "port: 80\n", "port: 81\n", 1), "apply", "-f", "-"))(t)
+	moved := netip.AddrPortFrom(netip.MustParseAddrPort(addr).Addr(), 81).String()
+	eventually(t, "the new port answers", func() (bool, string) {
+		_, err := ask(lab.client, moved)
+		return err == nil, fmt.Sprint(err)
+	})
+	eventually(t, "the old port is closed", func() (bool, string) {
+		_, err := ask(lab.client, addr)
+		return err != nil, "it answers"
+	})
+}
+
+// testDeleteParked deletes a service while a client waits for it.
+func testDeleteParked(t *testing.T) {
+	const key = "default/gone"
+	lab.apply(t, manifest(key, "env: [{name: MODE, value: deaf}]"))
+	addr := lab.address(t, key)
+	refused := make(chan error, 1)
+	go func() {
+		_, err := ask(lab.client, addr)
+		refused <- err
+	}()
+	lab.waitState(t, key, "Waking")
+	must(lab.kubectl("", "delete", "wgs", "-n", "default", "gone"))(t)
+	select {
+	case err := <-refused:
+		if err == nil || !strings.Contains(err.Error(), "connection refused") {
+			t.Errorf("the client got %v, want: connection refused", err)
+		}
+	case <-time.After(patience):
+		t.Error("the client still waits")
+	}
+}
+
+// testUnschedulable wants a pod that fits on no node.
+func testUnschedulable(t *testing.T) {
+	const key = "default/huge"
+	lab.apply(t, manifest(key, "wakeTimeout: 4\nresources: {requests: {memory: 500Ti}}"))
+	addr := lab.address(t, key)
+	begin := time.Now()
+	_, err := ask(lab.client, addr)
+	if err == nil || !strings.Contains(err.Error(), "connection refused") {
+		t.Fatalf("the client got %v, want: connection refused", err)
+	}
+	t.Logf("refused after %v", time.Since(begin))
+	lab.waitState(t, key, "Failed")
+	if s := lab.get(t, key); !strings.Contains(s.Status.Message, "Insufficient memory") {
+		t.Errorf("message: %q", s.Status.Message)
+	}
+	eventually(t, "no pod is left", func() (bool, string) { p := lab.pods(t, key); return len(p) == 0, strings.Join(p, " ") })
+}
+
+// testScale drives the number of pods as kubectl, HPA and KEDA do.
+func testScale(t *testing.T) {
+	const key = "default/many"
+	lab.apply(t, manifest(key, "idleTimeout: 600\nmaxReplicas: 3"))
+	addr := lab.address(t, key)
+	must(lab.kubectl("", "scale", "wgs", "-n", "default", "many", "--replicas=3"))(t)
+	eventually(t, "three pods", func() (bool, string) {
+		s := lab.get(t, key)
+		return s.Status.Replicas == 3 && s.Status.State == "Warm", fmt.Sprintf("%+v", s.Status)
+	})
+	instances := map[string]int{}
+	for range 30 {
+		a, _ := mustAsk(t, lab.client, addr)
+		instances[a.Instance]++
+	}
+	if len(instances) != 3 {
+		t.Errorf("answers by pod: %v", instances)
+	}
+	tr := keepAsking(lab.client, addr)
+	must(lab.kubectl("", "scale", "wgs", "-n", "default", "many", "--replicas=1"))(t)
+	eventually(t, "one pod", func() (bool, string) { p := lab.pods(t, key); return len(p) == 1, strings.Join(p, " ") })
+	tr.end(t)
+	lab.sleep(t, key)
+	mustAsk(t, lab.client, addr)
+}

@@ -1,0 +1,114 @@
+package kube
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"wangell.loutres.me/api/v1alpha1"
+)
+
+// get returns a WangellService.
+func (c *cluster) get(t *testing.T, key string) *v1alpha1.WangellService {
+	t.Helper()
+	s, err := c.find(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (c *cluster) find(key string) (*v1alpha1.WangellService, error) {
+	namespace, name, _ := strings.Cut(key, "/")
+	out, err := c.kubectl("", "get", "wgs", "-n", namespace, name, "-o", "json")
+	if err != nil {
+		return nil, err
+	}
+	s := new(v1alpha1.WangellService)
+	return s, json.Unmarshal([]byte(out), s)
+}
+
+// apply applies a document; what it makes is deleted at the end of the test, and waited for.
+func (c *cluster) apply(t *testing.T, doc string) {
+	t.Helper()
+	must(c.kubectl(doc, "apply", "-f", "-"))(t)
+	t.Cleanup(func() {
+		if _, err := c.kubectl(doc, "delete", "--ignore-not-found", "--wait", "-f", "-"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// address waits until a service has its address.
+func (c *cluster) address(t *testing.T, key string) string {
+	t.Helper()
+	var addr string
+	eventually(t, key+": an address", func() (bool, string) {
+		s, err := c.find(key)
+		if err != nil {
+			return false, err.Error()
+		}
+		ip, err := netip.ParseAddr(s.Status.LoadBalancerIP)
+		addr = fmt.Sprintf("%v:%d", ip, s.Spec.Port)
+		return err == nil && s.Status.State != "", fmt.Sprintf("%+v", s.Status)
+	})
+	return addr
+}
+
+// waitState waits for a state of a service.
+func (c *cluster) waitState(t *testing.T, key, state string) {
+	t.Helper()
+	eventually(t, key+": state "+state, func() (bool, string) {
+		s, err := c.find(key)
+		if err != nil {
+			return false, err.Error()
+		}
+		return s.Status.State == state, fmt.Sprintf("%+v", s.Status)
+	})
+}
+
+// pods lists a service's pods, those that are just ending too.
+func (c *cluster) pods(t *testing.T, key string) []string {
+	t.Helper()
+	namespace, name, _ := strings.Cut(key, "/")
+	return strings.Fields(must(c.kubectl("", "get", "pods", "-n", namespace, "-l", "wangell.loutres.me/service="+name, "-o", "jsonpath={.items[*].metadata.name}"))(t))
+}
+
+// sleep puts a service to sleep and waits until it has no pod left.
+func (c *cluster) sleep(t *testing.T, key string) {
+	t.Helper()
+	namespace, name, _ := strings.Cut(key, "/")
+	// Its status may still be that of before it woke.
+	eventually(t, key+": cold, and without a pod", func() (bool, string) {
+		if _, err := c.kubectl("", "scale", "wgs", "-n", namespace, name, "--replicas=0"); err != nil {
+			return false, err.Error()
+		}
+		if p := c.pods(t, key); len(p) > 0 {
+			return false, strings.Join(p, " ")
+		}
+		s := c.get(t, key)
+		return s.Status.State == "Cold" && s.Status.Replicas == 0, fmt.Sprintf("%+v", s.Status)
+	})
+}
+
+func (c *cluster) waitCold(t *testing.T, key string) {
+	t.Helper()
+	c.waitState(t, key, "Cold")
+	eventually(t, key+": no pod", func() (bool, string) {
+		p := c.pods(t, key)
+		return len(p) == 0, strings.Join(p, " ")
+	})
+}
+
+// manifest is a service of the tests' server; more is added to its spec, indented by two.
+func manifest(key, more string) string {
+	namespace, name, _ := strings.Cut(key, "/")
+	doc := fmt.Sprintf("apiVersion: wangell.loutres.me/v1alpha1\nkind: WangellService\nmetadata: {name: %s, namespace: %s}\nspec:\n  image: %s\n  targetPort: 8080\n  port: 80\n",
+		name, namespace, serverImage)
+	for line := range strings.Lines(more) {
+		doc += "  " + line
+	}
+	return doc + "\n"
+}
