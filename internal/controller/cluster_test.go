@@ -455,6 +455,29 @@ func TestSeenAndNodes(t *testing.T) {
 	w.until("n1 is alone", func() bool { return slices.Equal(nodes(w.d), both[:1]) })
 }
 
+// When all daemons were lost at once, the first that is back does not hear that it is alone: it would get all VIPs.
+func TestAllDaemonsLost(t *testing.T) {
+	w := newCluster(t, nil)
+	w.synced()
+	both := []string{"n1=192.0.2.1", "n2=192.0.2.2"}
+	w.until("n1 knows both", func() (know bool) {
+		w.d.set(func(d *fakeDaemon) { know = slices.Equal(d.nodes, both) })
+		return know
+	})
+	w.d.client.Close()
+	w.d2.client.Close()
+	w.until("both are lost", func() (lost bool) { w.c.call(func() { lost = len(w.c.peers) == 0 }); return lost })
+	w.d = w.daemonOn("n1")
+	w.until("n1 is back", func() (back bool) { w.c.call(func() { back = len(w.c.peers) == 1 }); return back })
+	w.c.call(func() { w.c.flushNodes() })
+	w.d2 = w.daemonOn("n2")
+	var first []string
+	w.until("n1 is told", func() bool { w.d.set(func(d *fakeDaemon) { first = slices.Clone(d.nodes) }); return len(first) > 0 })
+	if !slices.Equal(first, both) {
+		t.Errorf("the first that n1 heard: %v", first)
+	}
+}
+
 // A node that is not heard any more: its pod is replaced, and taken again when it is back.
 func TestNodeIsLost(t *testing.T) {
 	w := newCluster(t, func(r *fakeCluster) { r.next = []string{"n2", "n1"} })

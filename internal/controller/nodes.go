@@ -14,6 +14,10 @@ const (
 	// nodesPause is how long a new controller waits for daemons before it tells them who is there: until then they go on
 	// with what the one before has told.
 	nodesPause = 500 * time.Millisecond
+	// regatherPause is how long, after all daemons were lost, one waits for the others when the first is back: it is less
+	// likely that all nodes died than that nobody heard the controller, and whoever is back first must not get all VIPs.
+	// It is more than a daemon's pause between two HELLOs (docs/protocol.md).
+	regatherPause = 1500 * time.Millisecond
 	// stayFor is how long a node is kept whose daemon said that it will be back.
 	stayFor = 30 * time.Second
 	// awayAfter is how long after its daemon was lost a node's pods get no new flow, and others are started.
@@ -34,6 +38,7 @@ type node struct {
 type nodes struct {
 	byName     map[string]*node
 	open       bool            // the pause is over
+	gathering  bool            // all were lost: the pause begins when the first is back
 	dirty      bool            // there may be something to tell
 	untold     map[uint64]bool // sessions that were told nothing yet
 	told       []wire.NodeInfo
@@ -59,6 +64,10 @@ func (c *Controller) nodeJoined(p wire.Peer) {
 	n := c.node(p.Node)
 	n.session, n.staying, n.lost = p.ID, false, 0
 	c.nodes.untold[p.ID], c.nodes.dirty = true, true
+	if c.nodes.gathering {
+		c.nodes.gathering = false
+		c.after(regatherPause, c.openNodes)
+	}
 	if n.away {
 		n.away = false
 		c.eachPodOn(n, func(p *pod) { c.step(p.service, wake.Back{Ref: p.ref}) })
@@ -74,6 +83,9 @@ func (c *Controller) nodeLeft(p wire.Peer) {
 	}
 	n.session = 0
 	n.staying, c.nodes.dirty = p.Staying, true
+	if len(c.peers) == 0 {
+		c.nodes.open, c.nodes.gathering = false, true
+	}
 	c.lose(n)
 }
 
@@ -129,8 +141,12 @@ func (c *Controller) eachPodOn(n *node, f func(*pod)) {
 	}
 }
 
-// openNodes ends the pause.
-func (c *Controller) openNodes() { c.nodes.open, c.nodes.dirty = true, true }
+// openNodes ends the pause, unless all daemons were lost meanwhile.
+func (c *Controller) openNodes() {
+	if !c.nodes.gathering {
+		c.nodes.open, c.nodes.dirty = true, true
+	}
+}
 
 // flushNodes tells daemons which nodes there are, if that changed; those that are new are told in any case.
 func (c *Controller) flushNodes() {

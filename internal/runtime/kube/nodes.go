@@ -20,9 +20,9 @@ func (r *Runtime) SetNodes(names []string) {
 	}
 }
 
-// lost tells whether a Start waits in vain for a pod, because its node has no daemon. The lock is held.
+// lost tells whether a Start waits in vain for a pod, because its node has no daemon, and another has. The lock is held.
 func (r *Runtime) lost(p *pod) bool {
-	return r.byUID[p.rt.ID] == p && p.node != "" && r.nodes != nil && !r.nodes[p.node] &&
+	return r.byUID[p.rt.ID] == p && p.node != "" && len(r.nodes) > 0 && !r.nodes[p.node] &&
 		!p.claimed && !p.stopping && !p.leaving && !p.failed && len(p.service.starts) > 0
 }
 
@@ -34,6 +34,9 @@ func (r *Runtime) watchNode(p *pod) {
 	r.after(nodePatience, func() {
 		r.mu.Lock()
 		lost, s, node := r.lost(p), p.service, p.node
+		if lost {
+			p.leaving = true // whatever a daemon tells of it from now on
+		}
 		r.mu.Unlock()
 		if !lost {
 			return
@@ -42,6 +45,10 @@ func (r *Runtime) watchNode(p *pod) {
 		// Not by force: its node may be well, and only its daemon ill.
 		if err := r.delete(r.ctx, s, p, 1); err != nil {
 			r.log.Warn("it cannot be deleted", "service", string(s.key), "pod", p.name, "error", err)
+			r.mu.Lock()
+			p.leaving = false
+			r.watchNode(p)
+			r.mu.Unlock()
 		}
 	})
 }

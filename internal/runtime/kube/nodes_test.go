@@ -13,6 +13,14 @@ func TestNodeWithoutDaemon(t *testing.T) {
 	w := newWorld(t, 0)
 	out := w.start(t.Context(), runtime.StartHooks{})
 	dead := w.apiPod(func(o *corev1.Pod) { o.Spec.NodeName = "dead" })
+	w.r.SetNodes(nil) // no daemon is heard at all: perhaps it is the controller that nobody hears
+	w.r.mu.Lock()
+	for _, p := range w.r.byUID {
+		if w.r.lost(p) {
+			t.Error("lost, although no node has a daemon")
+		}
+	}
+	w.r.mu.Unlock()
 	w.r.SetNodes([]string{"n1"})
 	w.until("the pod on the dead node is deleted", func() bool {
 		for _, a := range w.client.Actions() {
@@ -22,6 +30,7 @@ func TestNodeWithoutDaemon(t *testing.T) {
 		}
 		return false
 	})
+	w.seen(dead.Name, network, created, started) // its daemon is back, too late
 	next := w.apiPod(func(o *corev1.Pod) { o.Spec.NodeName = "n1" })
 	w.seen(next.Name, network, created, started)
 	if got := get(w, out); got.err != nil || got.pod.ID != next.Name {
