@@ -139,7 +139,7 @@ func TestBadNetwork(t *testing.T) {
 
 func TestCutLine(t *testing.T) {
 	noLeak(t)
-	quick := 60 * time.Millisecond
+	quick := 200 * time.Millisecond
 	ctl := startController(t, "127.0.0.1:0", func(c *ServerConfig) { c.Keepalive = quick })
 	r := startRelay(t, ctl.addr)
 	dmn := startDaemon(t, r.addr(), "node-1", func(c *ClientConfig) { c.Keepalive = quick })
@@ -185,7 +185,7 @@ func TestCutLine(t *testing.T) {
 // TestUnacknowledgedMessagesGoToTheNextServer cuts a server off without a goodbye.
 func TestUnacknowledgedMessagesGoToTheNextServer(t *testing.T) {
 	noLeak(t)
-	quick := 60 * time.Millisecond
+	quick := 200 * time.Millisecond
 	slow := func(c *ServerConfig) { c.Keepalive = quick }
 	one, two := startController(t, "127.0.0.1:0", slow), startController(t, "127.0.0.1:0", slow)
 	r := startRelay(t, one.addr)
@@ -311,6 +311,23 @@ func TestTimesOfAnotherMachine(t *testing.T) {
 	if p.SameHost {
 		t.Error("another boot ID is taken for the same host")
 	}
+	roundTrip := func() (longer time.Duration) {
+		ctl.Server.mu.Lock()
+		server := ctl.peers[p.ID].session
+		ctl.Server.mu.Unlock()
+		dmn.Client.mu.Lock()
+		client := dmn.current
+		dmn.Client.mu.Unlock()
+		for _, s := range []*session{server, client} {
+			s.mu.Lock()
+			rtt, _ := s.clock.best()
+			s.mu.Unlock()
+			longer = max(longer, rtt)
+		}
+		return longer
+	}
+	eventually(t, "connected", func() bool { return dmn.connections() == 1 })
+	slack := roundTrip()
 	at := monotime.Now()
 	if err := dmn.Send(&Listening{Service: service4, At: at.Add(ahead)}); err != nil {
 		t.Fatal(err)
@@ -319,8 +336,8 @@ func TestTimesOfAnotherMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "both there", func() bool { return len(ctl.received()) == 1 })
-	// On loopback the estimate is wrong by less than the round trip; a busy machine makes that long.
-	const slack = 100 * time.Millisecond
+	// The estimate is wrong by less than the shortest round trip.
+	slack = max(slack, roundTrip())
 	if d := ctl.received()[0].(*Listening).At.Sub(at); d.Abs() > slack {
 		t.Errorf("the server is wrong by %v", d)
 	}
@@ -428,10 +445,16 @@ func TestIdleSessionsAreQuiet(t *testing.T) {
 	ctl := startController(t, "127.0.0.1:0", nil)
 	dmn := startDaemon(t, ctl.addr, "node-1", nil)
 	eventually(t, "connected", func() bool { return dmn.connections() == 1 })
-	before, start := dmn.Counters(), time.Now()
-	eventually(t, "keepalives", func() bool { return dmn.Counters().SentDatagrams >= before.SentDatagrams+2 })
-	after, took := dmn.Counters(), time.Since(start)
-	if took < DefaultKeepalive/2 || after.ReceivedDatagrams > before.ReceivedDatagrams+4 {
-		t.Errorf("two keepalives in %v, %d datagrams came", took, after.ReceivedDatagrams-before.ReceivedDatagrams)
+	// After a pause of this process an end asks oftener: then it is counted again.
+	for tries := 1; ; tries++ {
+		before, start := dmn.Counters(), time.Now()
+		eventually(t, "keepalives", func() bool { return dmn.Counters().SentDatagrams >= before.SentDatagrams+2 })
+		after, took := dmn.Counters(), time.Since(start)
+		if took >= DefaultKeepalive/2 && after.ReceivedDatagrams <= before.ReceivedDatagrams+4 {
+			return
+		}
+		if tries == 3 {
+			t.Fatalf("two keepalives in %v, %d datagrams came", took, after.ReceivedDatagrams-before.ReceivedDatagrams)
+		}
 	}
 }

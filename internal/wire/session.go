@@ -89,7 +89,8 @@ type session struct {
 	endErr       error
 	abandon      bool      // do not handle what was received
 	heardAt      time.Time // last datagram that opened
-	giveUp       time.Time // if set: gone when nothing is heard until then
+	giveUp       time.Time // if set: in doubt when nothing is heard until then
+	doubted      time.Time // when it was seen that too little is heard; zero if that is not so
 	keepaliveAt  time.Time // client: when to ask next
 	keepaliveGap time.Duration
 	echo         monotime.Time
@@ -148,7 +149,7 @@ func (s *session) process(counter uint64, payload []byte) error {
 	}
 	newest := counter >= s.replay.top
 	s.replay.commit(counter)
-	s.heardAt, s.giveUp = now, time.Time{}
+	s.heardAt, s.giveUp, s.doubted = now, time.Time{}, time.Time{}
 	first := !s.live
 	s.live = true
 	var problem error

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"sync"
 	"testing"
+	"time"
 
 	"wangell.loutres.me/internal/monotime"
 )
@@ -99,5 +100,39 @@ func TestMalformedPayloadCountsWholeOrNotAtAll(t *testing.T) {
 	}
 	if len(sent()) != 0 || s.receiver.next != 0 {
 		t.Error("a frame of a malformed payload was used")
+	}
+}
+
+// TestPauseIsNoSilence: an end that stood still gives its peer a keepalive's time before it takes the session for over.
+func TestPauseIsNoSilence(t *testing.T) {
+	s, _ := loneSession(t, func(Message) {}, func(keepalive) {})
+	s.keepalive = time.Hour // no timer fires by itself
+	hear := func(counter uint64) {
+		t.Helper()
+		if err := s.process(counter, keepalive{sent: 1}.append(nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// pass has the timer fire as if d had passed since s heard something, or since it had doubts.
+	pass := func(d time.Duration) (over bool) {
+		s.mu.Lock()
+		s.heardAt = s.heardAt.Add(-d)
+		if !s.doubted.IsZero() {
+			s.doubted = s.doubted.Add(-d)
+		}
+		s.mu.Unlock()
+		s.onTimer()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.endErr != nil
+	}
+	for i := range 3 {
+		hear(uint64(i))
+		if pass(100 * s.keepalive) {
+			t.Fatal("over at once after a pause")
+		}
+	}
+	if !pass(s.keepalive) || s.endErr != errSilent {
+		t.Errorf("not over after a keepalive without a word: %v", s.endErr)
 	}
 }

@@ -2,12 +2,15 @@ package wire
 
 import "time"
 
-// deadline is when the session is over unless something is heard.
+// deadline is when the session is over, or comes into doubt, unless something is heard.
 func (s *session) deadline() time.Time {
-	if !s.live {
+	switch {
+	case !s.live:
 		return s.heardAt.Add(s.keepalive)
+	case !s.doubted.IsZero():
+		return s.doubted.Add(s.keepalive)
 	}
-	t := s.heardAt.Add(missedKeepalives * s.keepalive)
+	t := s.heardAt.Add((missedKeepalives - 1) * s.keepalive)
 	if !s.giveUp.IsZero() && s.giveUp.Before(t) {
 		return s.giveUp
 	}
@@ -40,15 +43,16 @@ func (s *session) onTimer() {
 		s.mu.Unlock()
 		return
 	}
-	// A timer that fires late means that this process did not run: that time says nothing about the peer.
-	if late := now.Sub(s.armed); late > s.keepalive {
-		if s.heardAt = s.heardAt.Add(late); s.heardAt.After(now) {
-			s.heardAt = now
-		}
-		s.giveUp = time.Time{}
-	}
 	s.armed = time.Time{}
 	if !now.Before(s.deadline()) {
+		// While this process or the whole machine stood still, nothing could be heard. So the last keepalive counts from
+		// when it is seen, by a process that runs, that the others were missed.
+		if s.live && s.doubted.IsZero() {
+			s.doubted = now
+			s.tick(now)
+			s.mu.Unlock()
+			return
+		}
 		err := errSilent
 		if !s.live {
 			err = errUnproven
@@ -84,7 +88,7 @@ func (s *session) suspect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.giveUp.IsZero() {
-		s.giveUp = time.Now().Add(2 * s.keepalive)
+		s.giveUp = time.Now().Add(s.keepalive)
 		s.arm()
 	}
 }

@@ -214,7 +214,7 @@ func TestTenThousandServices(t *testing.T) {
 	t.Logf("10,000 services: %v, %d datagrams, %d repeats, heap of server, client and test grew by %d KiB",
 		took, ctl.Counters().SentDatagrams, ctl.Counters().Repeats, int64(after.HeapAlloc-before.HeapAlloc)/1024)
 	// Far above what it takes (0.1 s, 8 MiB), so that a busy machine does not fail it.
-	if took > 5*time.Second {
+	if took > 20*time.Second {
 		t.Errorf("took %v", took)
 	}
 	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 32<<20 {
@@ -241,7 +241,7 @@ func TestTenThousandServices(t *testing.T) {
 
 func TestTableOverReconnects(t *testing.T) {
 	noLeak(t)
-	quick := 60 * time.Millisecond
+	quick := 200 * time.Millisecond
 	ctl := startController(t, "127.0.0.1:0", func(c *ServerConfig) { c.Keepalive = quick })
 	r := startRelay(t, ctl.addr)
 	dmn := startDaemon(t, r.addr(), "node-1", func(c *ClientConfig) { c.Keepalive = quick })
@@ -263,7 +263,7 @@ func TestTableOverReconnects(t *testing.T) {
 
 func TestWrongHashIsRepaired(t *testing.T) {
 	noLeak(t)
-	quick := 100 * time.Millisecond
+	quick := 200 * time.Millisecond
 	ctl := startController(t, "127.0.0.1:0", func(c *ServerConfig) { c.Keepalive = quick })
 	spoil := make(chan func(*follower), 1)
 	var dmn *daemon
