@@ -394,7 +394,7 @@ func (w *world) state(name string) string { return w.status(name).Service.Status
 // until waits for a condition.
 func (w *world) until(what string, f func() bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !f(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(60 * time.Second); !f(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			running, started, stopped := w.rt.state()
 			w.t.Fatalf("never: %s\nruntime: running %v, started %v, stopped %v\nstatus: %+v", what, running, started, stopped, w.c.Status())

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -35,6 +36,7 @@ func testNodeKilled(t *testing.T) {
 	mustAsk(t, lab.client, addr)
 	lab.sleep(t, key)
 
+	hardware := must(leader.hardware())(t)
 	link, err := lab.client.Capture("eth0")
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +54,8 @@ func testNodeKilled(t *testing.T) {
 	defer cancel()
 	said, err := link.Wait(ctx, func(p netlab.Packet) bool {
 		arp, _ := p.Decode().Layer(layers.LayerTypeARP).(*layers.ARP)
-		return p.At.After(begin) && arp != nil && netip.AddrFrom4([4]byte(arp.SourceProtAddress)) == vip
+		return p.At.After(begin) && arp != nil && netip.AddrFrom4([4]byte(arp.SourceProtAddress)) == vip &&
+			net.HardwareAddr(arp.SourceHwAddress).String() != hardware // what it still said itself
 	})
 	if _, e := link.Close(); err != nil || e != nil {
 		t.Fatal(err, e)
@@ -88,16 +91,24 @@ func (c *cluster) askWho(vip netip.Addr) *node {
 		return nil
 	}
 	for _, n := range c.nodes {
-		link, err := n.ns.Command(context.Background(), "ip", "-json", "link", "show", "eth0").Output()
-		var links []struct{ Address string }
-		if err == nil {
-			err = json.Unmarshal(link, &links)
-		}
-		if err == nil && len(links) == 1 && bytes.Contains(bytes.ToLower(out), []byte(links[0].Address)) {
+		if address, err := n.hardware(); err == nil && bytes.Contains(bytes.ToLower(out), []byte(address)) {
 			return n
 		}
 	}
 	return nil
+}
+
+// hardware is the address of the node's device on the link.
+func (n *node) hardware() (string, error) {
+	link, err := n.ns.Command(context.Background(), "ip", "-json", "link", "show", "eth0").Output()
+	if err != nil {
+		return "", err
+	}
+	var links []struct{ Address string }
+	if err := json.Unmarshal(link, &links); err != nil || len(links) != 1 {
+		return "", fmt.Errorf("%s: ip link: %s: %w", n.name, link, err)
+	}
+	return links[0].Address, nil
 }
 
 // testLeaderKilled kills the leading controller during a wake: the next one finishes it.
@@ -106,13 +117,28 @@ func testLeaderKilled(t *testing.T) {
 	lab.apply(t, manifest(key, "env: [{name: LISTEN_DELAY, value: 3s}]"))
 	addr := lab.address(t, key)
 	lab.waitCold(t, key)
-	got := make(chan error, 1)
-	go func() {
-		_, err := ask(lab.client, addr)
-		got <- err
-	}()
-	lab.waitState(t, key, "Waking")
 	leader := lab.leader(t)
+	got := make(chan error, 1)
+	for tries, waking := 0, false; !waking; tries++ {
+		if tries == 5 {
+			t.Fatal("the wake was never seen while it lasted")
+		}
+		if tries > 0 { // it was over before it was seen
+			if err := <-got; err != nil {
+				t.Fatal(err)
+			}
+			lab.sleep(t, key)
+		}
+		go func() {
+			_, err := ask(lab.client, addr)
+			got <- err
+		}()
+		eventually(t, key+": it wakes", func() (bool, string) {
+			s := lab.get(t, key)
+			waking = s.Status.State == "Waking"
+			return waking || s.Status.State == "Warm", fmt.Sprintf("%+v", s.Status)
+		})
+	}
 	must(lab.kubectl("", "delete", "pod", "-n", productNamespace, leader, "--grace-period=0", "--force"))(t)
 	if err := <-got; err != nil {
 		t.Errorf("the client of the wake: %v", err)
@@ -121,11 +147,18 @@ func testLeaderKilled(t *testing.T) {
 	lab.waitState(t, key, "Warm")
 }
 
-// leader is the name of the controller pod that leads.
-func (c *cluster) leader(t *testing.T) string {
+// leader is the name of the controller pod that leads; one that has gone, or released the Lease, does not.
+func (c *cluster) leader(t *testing.T) (name string) {
 	t.Helper()
-	holder := must(c.kubectl("", "get", "lease", "-n", productNamespace, leaseName, "-o", "jsonpath={.spec.holderIdentity}"))(t)
-	name, _, _ := strings.Cut(holder, "/")
+	eventually(t, "a leader", func() (bool, string) {
+		holder := must(c.kubectl("", "get", "lease", "-n", productNamespace, leaseName, "-o", "jsonpath={.spec.holderIdentity}"))(t)
+		name, _, _ = strings.Cut(holder, "/")
+		if name == "" {
+			return false, "nobody holds the Lease"
+		}
+		_, err := c.kubectl("", "get", "pod", "-n", productNamespace, name)
+		return err == nil, fmt.Sprint(err)
+	})
 	return name
 }
 
@@ -158,7 +191,8 @@ func (c *cluster) waitDaemons(t *testing.T) {
 func testAPIServerDown(t *testing.T) {
 	const warm, cold = "default/api-warm", "default/api-cold"
 	lab.apply(t, manifest(warm, "idleTimeout: 600"))
-	lab.apply(t, manifest(cold, "idleTimeout: 600"))
+	// The wake waits for as long as the API server needs to be back, and the controllers after it.
+	lab.apply(t, manifest(cold, "idleTimeout: 600\nwakeTimeout: 600"))
 	warmAddr, coldAddr := lab.address(t, warm), lab.address(t, cold)
 	mustAsk(t, lab.client, warmAddr)
 	lab.waitCold(t, cold)

@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -69,7 +71,9 @@ type traffic struct {
 	done   chan struct{}
 	asked  int
 	errors []error
-	seen   map[string]int // answers by the server's version
+
+	mu   sync.Mutex
+	seen map[string]int // answers by the server's version
 }
 
 // keepAsking begins to ask.
@@ -88,11 +92,20 @@ func keepAsking(from *netlab.Namespace, address string) *traffic {
 			if err != nil {
 				tr.errors = append(tr.errors, err)
 			} else {
+				tr.mu.Lock()
 				tr.seen[a.Version]++
+				tr.mu.Unlock()
 			}
 		}
 	}()
 	return tr
+}
+
+// answers are how many there were so far, by the server's version.
+func (tr *traffic) answers() map[string]int {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return maps.Clone(tr.seen)
 }
 
 // end stops asking, and fails the test if any request failed or there were none.
