@@ -128,27 +128,30 @@ func testBalance(t *testing.T) {
 	h := holding{}
 	defer h.endAll(t)
 	t.Run("one edge node", func(t *testing.T) {
-		// Every gate knows all pods once each has taken one.
-		eventually(t, "each pod takes a connection", func() (bool, string) {
-			h.endAll(t)
-			clear(h)
-			h.open(t, lab.client, addr, 5)
-			return len(h) == 5, fmt.Sprint(h.counts())
-		})
-		for range 28 {
-			if h.open(t, lab.client, addr, 1); uneven(h.counts()) > 1 {
-				t.Fatalf("connections of the pods: %v", h.counts())
+		trials(t, "connections of the pods", func() string {
+			// Every gate knows all pods once each has taken one.
+			eventually(t, "each pod takes a connection", func() (bool, string) {
+				h.endAll(t)
+				clear(h)
+				h.open(t, lab.client, addr, 5)
+				return len(h) == 5, fmt.Sprint(h.counts())
+			})
+			for range 28 {
+				if h.open(t, lab.client, addr, 1); uneven(h.counts()) > 1 {
+					return fmt.Sprint(h.counts())
+				}
 			}
-		}
-		// Two pods lose theirs, and get all of the next.
-		pods := slices.Sorted(maps.Keys(h))
-		gone := len(h[pods[0]]) + len(h[pods[3]])
-		h.end(t, pods[0])
-		h.end(t, pods[3])
-		h.open(t, lab.client, addr, gone)
-		if n := h.counts(); uneven(n) > 1 {
-			t.Errorf("after some were closed and others opened, connections of the pods: %v", n)
-		}
+			// Two pods lose theirs, and get all of the next.
+			pods := slices.Sorted(maps.Keys(h))
+			gone := len(h[pods[0]]) + len(h[pods[3]])
+			h.end(t, pods[0])
+			h.end(t, pods[3])
+			h.open(t, lab.client, addr, gone)
+			if n := h.counts(); uneven(n) > 1 {
+				return fmt.Sprint("after some were closed and others opened: ", n)
+			}
+			return ""
+		})
 	})
 	t.Run("several edge nodes", func(t *testing.T) {
 		// Nearly all connections are those of one edge node with two pods; those of the others even that out, although
@@ -238,16 +241,19 @@ func testAffinity(t *testing.T) {
 		return out
 	}
 	var first map[netip.Addr]string
-	eventually(t, "the clients are on three pods", func() (bool, string) {
-		first = pods()
-		n := distinct(first)
-		return len(n) == 3, fmt.Sprint(n)
-	})
-	for range 2 {
-		if again := pods(); !maps.Equal(first, again) {
-			t.Errorf("clients changed their pods:\n%v\n%v", first, again)
+	trials(t, "clients that keep their pods", func() string {
+		eventually(t, "the clients are on three pods", func() (bool, string) {
+			first = pods()
+			n := distinct(first)
+			return len(n) == 3, fmt.Sprint(n)
+		})
+		for range 2 {
+			if again := pods(); !maps.Equal(first, again) {
+				return fmt.Sprintf("%v, and then %v", first, again)
+			}
 		}
-	}
+		return ""
+	})
 	lab.scaled(t, key, 4)
 	var then map[netip.Addr]string
 	eventually(t, "the new pod has clients", func() (bool, string) {
@@ -295,17 +301,20 @@ func testPreferLocal(t *testing.T) {
 		t.Fatalf("pods are not on all nodes:\n%s", out)
 	}
 	for _, n := range lab.nodes {
-		h := holding{}
-		eventually(t, n.name+": its gate gives it flows", func() (bool, string) {
-			h.endAll(t)
-			h.open(t, n.ns, addr, 1)
-			return len(h[local[n.name]]) > 0, fmt.Sprint(h.counts())
+		trials(t, n.name+": connections of its own pod", func() string {
+			h := holding{}
+			defer h.endAll(t)
+			eventually(t, n.name+": its gate gives it flows", func() (bool, string) {
+				h.endAll(t)
+				h.open(t, n.ns, addr, 1)
+				return len(h[local[n.name]]) > 0, fmt.Sprint(h.counts())
+			})
+			h.open(t, n.ns, addr, 9)
+			if got := len(h[local[n.name]]); got != 10 {
+				return fmt.Sprintf("%d of 10", got)
+			}
+			return ""
 		})
-		h.open(t, n.ns, addr, 9)
-		if got := len(h[local[n.name]]); got != 10 {
-			t.Errorf("%s: its own pod has %d of 10 connections", n.name, got)
-		}
-		h.endAll(t)
 	}
 	// Without its own pod a node uses the others.
 	lab.scaled(t, key, len(lab.nodes)-1)

@@ -11,8 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"wangell.loutres.me/internal/netlab"
 )
@@ -84,8 +86,23 @@ func openCluster(file string) (*cluster, error) {
 	return c, nil
 }
 
-// kubectl runs kubectl, with a document on its standard input if there is one.
-func (c *cluster) kubectl(stdin string, args ...string) (string, error) {
+// apiAway are words of kubectl when the API server, which is not under test, is not there or too busy for a moment.
+var apiAway = []string{
+	"Unable to connect to the server", "was refused", "TLS handshake timeout", "etcdserver:", "the server is currently unable to handle the request",
+	"the server was unable to return a response in the time allotted", "unexpected EOF", "connection reset by peer", "i/o timeout",
+}
+
+// kubectl runs kubectl, with a document on its standard input if there is one. It tries again while there is no API server.
+func (c *cluster) kubectl(stdin string, args ...string) (out string, err error) {
+	for end := time.Now().Add(patience); ; time.Sleep(500 * time.Millisecond) {
+		out, err = c.kubectlOnce(stdin, args...)
+		if err == nil || time.Now().After(end) || !slices.ContainsFunc(apiAway, func(s string) bool { return strings.Contains(err.Error(), s) }) {
+			return out, err
+		}
+	}
+}
+
+func (c *cluster) kubectlOnce(stdin string, args ...string) (string, error) {
 	cmd := exec.Command(filepath.Join(c.Bin, "kubectl"), append([]string{"--kubeconfig", c.Kubeconfig}, args...)...)
 	cmd.Stdin = strings.NewReader(stdin)
 	var out, bad bytes.Buffer

@@ -46,7 +46,7 @@ func testNodeKilled(t *testing.T) {
 	killed := time.Now()
 	defer func() {
 		lab.command(t, "node-start", leader.name)
-		must(lab.kubectl("", "wait", "node", leader.name, "--for=condition=Ready", "--timeout=120s"))(t)
+		must(lab.kubectl("", "wait", "node", leader.name, "--for=condition=Ready", "--timeout="+patience.String()))(t)
 		lab.waitDaemons(t)
 	}()
 	// Another node says that the address is with it.
@@ -105,8 +105,11 @@ func (n *node) hardware() (string, error) {
 		return "", err
 	}
 	var links []struct{ Address string }
-	if err := json.Unmarshal(link, &links); err != nil || len(links) != 1 {
-		return "", fmt.Errorf("%s: ip link: %s: %w", n.name, link, err)
+	if err := json.Unmarshal(link, &links); err != nil {
+		return "", fmt.Errorf("%s: ip link: %w", n.name, err)
+	}
+	if len(links) != 1 {
+		return "", fmt.Errorf("%s: ip link: %s", n.name, link)
 	}
 	return links[0].Address, nil
 }
@@ -184,7 +187,7 @@ func testDaemonsKilled(t *testing.T) {
 // waitDaemons waits until there is a daemon of the present kind on every node.
 func (c *cluster) waitDaemons(t *testing.T) {
 	t.Helper()
-	must(c.kubectl("", "rollout", "status", "-n", productNamespace, "daemonset/"+daemonName, "--timeout=120s"))(t)
+	must(c.kubectl("", "rollout", "status", "-n", productNamespace, "daemonset/"+daemonName, "--timeout="+patience.String()))(t)
 }
 
 // testAPIServerDown takes the API server away for 30 s.

@@ -128,7 +128,7 @@ func pushServers() error {
 
 // helm installs or upgrades the product to the chart and image of a source tree.
 func helm(src, tag string) error {
-	return helmCommand(src, "upgrade", "--install", "wangell", filepath.Join(src, "deploy/chart"), "--create-namespace", "--wait", "--timeout", "3m",
+	return helmCommand(src, "upgrade", "--install", "wangell", filepath.Join(src, "deploy/chart"), "--create-namespace", "--wait", "--timeout", "10m",
 		"--set", "image.repository="+lab.Registry.Address+"/wangell", "--set", "image.tag="+tag, "--set", "addresses={"+lab.LAN.ServiceAddresses+"}")
 }
 

@@ -26,9 +26,8 @@ func testFollowsConnections(t *testing.T) {
 	const key = "default/follows"
 	lab.apply(t, manifest(key, "idleTimeout: 5\nmaxReplicas: 3\nenv: [{name: STOP, value: close}]\nscaling: {target: 10, burstPerPod: 1000, "+follows+"}"))
 	addr := lab.address(t, key)
-	mustAsk(t, lab.client, addr)
+	tr := keepAsking(lab.client, addr) // from the beginning: it may take longer than idleTimeout to look
 	lab.replicas(t, key, 1)
-	tr := keepAsking(lab.client, addr)
 	var open []net.Conn
 	for range 30 {
 		c, err := lab.client.Dialer().DialContext(context.Background(), "tcp", addr)
@@ -41,10 +40,10 @@ func testFollowsConnections(t *testing.T) {
 	begin := time.Now()
 	lab.replicas(t, key, 3)
 	t.Logf("three pods within %v", time.Since(begin))
-	events := must(lab.kubectl("", "get", "events", "-n", "default", "--field-selector", "involvedObject.name=follows", "-o", "jsonpath={range .items[*]}{.message}{\"\\n\"}{end}"))(t)
-	if !strings.Contains(events, "connections") || !strings.Contains(events, "target 10") {
-		t.Errorf("no event tells why:\n%s", events)
-	}
+	eventually(t, "an event tells why", func() (bool, string) {
+		events := must(lab.kubectl("", "get", "events", "-n", "default", "--field-selector", "involvedObject.name=follows", "-o", "jsonpath={range .items[*]}{.message}{\"\\n\"}{end}"))(t)
+		return strings.Contains(events, "connections") && strings.Contains(events, "target 10"), events
+	})
 	for _, c := range open {
 		c.Close()
 	}
@@ -52,9 +51,10 @@ func testFollowsConnections(t *testing.T) {
 	tr.end(t)
 	t.Logf("%d requests meanwhile", tr.asked)
 	lab.waitCold(t, key)
-	if s := lab.get(t, key); s.Spec.Replicas == nil || *s.Spec.Replicas != 0 {
-		t.Errorf("spec.replicas of a service that sleeps: %v", s.Spec.Replicas)
-	}
+	eventually(t, "spec.replicas of a service that sleeps", func() (bool, string) {
+		s := lab.get(t, key)
+		return s.Spec.Replicas != nil && *s.Spec.Replicas == 0, fmt.Sprintf("%+v", s.Spec)
+	})
 }
 
 // testFollowsUsage has pods started for what they use of their nodes, as the nodes' container runtimes tell.
@@ -80,8 +80,11 @@ func testFollowsUsage(t *testing.T) {
 				return
 			}
 			loaded := make(chan loss, 1)
-			go func() { loaded <- wrkFor(t, lab.client, addr, 20*time.Second) }()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go func() { loaded <- wrkUntil(ctx, lab.client, addr, 2*patience) }()
 			lab.replicas(t, key, 2)
+			cancel()
 			if l := <-loaded; l.lost > 0 || l.requests == 0 {
 				t.Errorf("%d of %d requests are lost:\n%s", l.lost, l.requests, l.output)
 			}

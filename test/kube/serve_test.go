@@ -49,7 +49,7 @@ func testManifest(t *testing.T) {
 func testEverywhere(t *testing.T) {
 	here, elsewhere := lab.nodes[0], lab.nodes[1]
 	lab.apply(t, clientPod("here", here)+"---\n"+clientPod("elsewhere", elsewhere))
-	must(lab.kubectl("", "wait", "-n", "default", "pod/here", "pod/elsewhere", "--for=condition=Ready", "--timeout=90s"))(t)
+	must(lab.kubectl("", "wait", "-n", "default", "pod/here", "pod/elsewhere", "--for=condition=Ready", "--timeout="+patience.String()))(t)
 	const key = "default/everywhere"
 	lab.apply(t, on(here, key))
 	vip := lab.address(t, key)
