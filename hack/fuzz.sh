@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every native fuzz test of the module for a while. Usage: hack/fuzz.sh [TIME]   (default 10s)
+# Runs every native fuzz test of the module for a while, and the gate (as root) against its model with other seeds than make test. Usage: hack/fuzz.sh [TIME]   (default 10s)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 time=${1:-10s}
@@ -12,3 +12,5 @@ grep -rlE --include='*_test.go' '^func Fuzz' . | xargs -r -n 1 dirname | sort -u
         "$go" test -run '^$' -fuzz "^$test\$" -fuzztime "$time" "$package" </dev/null
     done
 done
+printf '== the gate and its model\n'
+"$go" test -count=1 -run '^TestModel' ./internal/gate -args -model.first=0 -model.seeds=300
