@@ -65,7 +65,7 @@ func TestContainerdKilledBeforeItAnswers(t *testing.T) {
 	address := l.address(t, "hello")
 	k := l.talkWithContainerdHalted(t, address)
 	for tries := 1; k == nil; tries++ {
-		if tries == 20 {
+		if tries == 100 {
 			t.Fatal("runc was never seen at work")
 		}
 		l.sleep(t, "hello")
@@ -171,7 +171,7 @@ func TestCrashWhileWarm(t *testing.T) {
 // a cold service that came meanwhile is answered.
 func TestDaemonKilledUnderLoad(t *testing.T) {
 	l := newLab(t, 2)
-	u := l.start(t, service{name: "warm"}, service{name: "cold"}, slow("slow", time.Second))
+	u := l.start(t, service{name: "warm"}, service{name: "cold"}, slow("slow", 3*time.Second)) // it is to be seen while it wakes
 	cold, slow, warm := l.address(t, "cold"), l.address(t, "slow"), "http://"+l.address(t, "warm")+"/"
 	load := l.load(t, warm, newConnections, keptConnections)
 	wrkDone := make(chan struct{})
@@ -232,7 +232,7 @@ func TestUpKilledUnderLoad(t *testing.T) {
 // is there yet or not.
 func TestUpKilledDuringWake(t *testing.T) {
 	l := newLab(t, 1)
-	specs := []service{slow("slow", time.Second), {name: "hello"}}
+	specs := []service{slow("slow", 3*time.Second), {name: "hello"}} // the first is to be seen while it wakes
 	u := l.start(t, specs...)
 	slow, hello := l.address(t, "slow"), l.address(t, "hello")
 	waiting := []<-chan error{l.answerLater(slow)}
@@ -280,7 +280,7 @@ func TestAdoptionOfAnotherManifest(t *testing.T) {
 // TestContainerdKilledWhileGoingDown: the pod goes all the same.
 func TestContainerdKilledWhileGoingDown(t *testing.T) {
 	l := newLab(t, 1)
-	s := service{name: "hello", env: map[string]string{"STOP_DELAY": "1s"}}
+	s := service{name: "hello", env: map[string]string{"STOP_DELAY": "5s"}} // it is to be seen while it goes down
 	l.start(t, s)
 	address := l.address(t, "hello")
 	before := mustAsk(t, l.Client(), address)

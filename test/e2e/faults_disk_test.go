@@ -56,7 +56,7 @@ func TestDiskFullWhilePulling(t *testing.T) {
 	refused(t, l.Client(), address)
 	const want = "no space left on device"
 	e := u.await(t, 0, "the failure", reports(controller.SeverityError, want))
-	if s := l.service(t, "large").Service.Status; s.State != "Failed" || !strings.Contains(s.Message, want) || !strings.Contains(s.Message, "free some") {
+	if s := l.until(t, "large", "failed", isState("Failed")).Service.Status; !strings.Contains(s.Message, want) || !strings.Contains(s.Message, "free some") {
 		t.Errorf("status: %+v, event: %q", s, e.Text)
 	}
 	mustAsk(t, l.Client(), l.address(t, "small"))

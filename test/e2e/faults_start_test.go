@@ -36,7 +36,7 @@ func refused(t *testing.T, from *netlab.Namespace, address string) {
 // TestServicesThatCannotStart: each is refused with a message in status, event and log that says why; it does no harm to
 // another service; and once its manifest is repaired, the next request works.
 func TestServicesThatCannotStart(t *testing.T) {
-	const timeout = "wakeTimeout: 2\nterminationGracePeriodSeconds: 1"
+	const timeout = "wakeTimeout: 5\nterminationGracePeriodSeconds: 1" // long enough for the process to start
 	for _, test := range []struct {
 		what   string
 		broken service
@@ -44,7 +44,7 @@ func TestServicesThatCannotStart(t *testing.T) {
 	}{
 		{"process exits at once", service{env: map[string]string{"MODE": "exit"}}, []string{"exited with code 3", "/etc/app.conf is missing"}},
 		{"port already taken in the container", service{env: map[string]string{"MODE": "taken"}}, []string{"exited with code 1", "address already in use"}},
-		{"process never listens", service{env: map[string]string{"MODE": "deaf"}, more: timeout}, []string{"nothing listens on port 8080", "2s", "spec.targetPort"}},
+		{"process never listens", service{env: map[string]string{"MODE": "deaf"}, more: timeout}, []string{"nothing listens on port 8080", "5s", "spec.targetPort"}},
 		{"process listens on 127.0.0.1 only", service{env: map[string]string{"BIND": "127.0.0.1"}, more: timeout}, []string{"port 8080", "127.0.0.1"}},
 		{"process listens on another port", service{env: map[string]string{"PORT": "8081"}, more: timeout}, []string{"nothing listens on port 8080"}},
 		{"no such program in the image", service{more: `command: ["/nowhere"]`}, []string{"/nowhere"}},
@@ -62,7 +62,8 @@ func TestServicesThatCannotStart(t *testing.T) {
 			s := l.until(t, "broken", "failed", isState("Failed"))
 			event := u.await(t, begin, "the failure", reports(controller.SeverityError, "wake failed"))
 			for _, want := range test.want {
-				for where, text := range map[string]string{"status": s.Service.Status.Message, "event": event.Text, "log": u.said()} {
+				l.untilSaid(t, u, func(said string) bool { return strings.Contains(said, want) })
+				for where, text := range map[string]string{"status": s.Service.Status.Message, "event": event.Text} {
 					if !strings.Contains(text, want) {
 						t.Errorf("no %q in the message of the %s: %q", want, where, text)
 					}
@@ -124,7 +125,7 @@ func TestImageMissing(t *testing.T) {
 	address := l.address(t, "hello")
 	refused(t, l.Client(), address)
 	e := u.await(t, 0, "the failure", reports(controller.SeverityError, "wake failed"))
-	if s := l.service(t, "hello").Service.Status; s.State != "Failed" || !strings.Contains(s.Message, want) || !strings.Contains(e.Text, want) {
+	if s := l.until(t, "hello", "failed", isState("Failed")).Service.Status; !strings.Contains(s.Message, want) || !strings.Contains(e.Text, want) {
 		t.Errorf("status %+v, event %q", s, e.Text)
 	}
 	push(t, l.Clients[1], image, serverImage)
@@ -143,7 +144,7 @@ func TestRegistryAway(t *testing.T) {
 	image := l.Client().Addr.String() + ":5000/hello:v1"
 	l.startWith(t, manifest(service{name: "hello", image: image}), "-f", "-", "--insecure-registry", l.Client().Addr.String())
 	refused(t, l.Client(), l.address(t, "hello"))
-	if s := l.service(t, "hello").Service.Status; !strings.Contains(s.Message, "does not answer") || !strings.Contains(s.Message, image) {
+	if s := l.until(t, "hello", "failed", isState("Failed")).Service.Status; !strings.Contains(s.Message, "does not answer") || !strings.Contains(s.Message, image) {
 		t.Errorf("status: %+v", s)
 	}
 }

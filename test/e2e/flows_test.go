@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/netlab"
 )
 
@@ -82,6 +83,7 @@ func TestLostSYNACK(t *testing.T) {
 	address := l.address(t, "lines")
 	first := newTalk(t, l.Client(), address)
 	first.Close()
+	l.until(t, "lines", "the first flow counted", func(s controller.Status) bool { return s.Traffic.NewFlows == 1 })
 	for i, what := range []string{"warm", "cold"} {
 		if what == "cold" {
 			l.sleep(t, "lines")

@@ -61,7 +61,7 @@ func TestPacketsKeepAwake(t *testing.T) {
 func TestSYNWhileGoingDown(t *testing.T) {
 	l := newLab(t, 1)
 	s := lines("lines")
-	s.env["STOP_DELAY"] = "2s"
+	s.env["STOP_DELAY"] = "8s" // it is to be seen while it goes down
 	u := l.start(t, s)
 	address := l.address(t, "lines")
 	old := newTalk(t, l.Client(), address)

@@ -30,6 +30,12 @@ func TestOutputs(t *testing.T) {
 	l.start(t, service{name: "hello"}, service{name: "sleeper"})
 	mustAsk(t, l.Client(), l.address(t, "hello"))
 	l.until(t, "hello", "warm", isState("Warm"))
+	// The last phases, and what the process says, come a moment after that.
+	eventually(t, "the whole waterfall", func() bool {
+		_, ok := l.wakes(t, "hello")[0].At(wake.PhaseFirstByte)
+		return ok
+	})
+	eventually(t, "the log", func() bool { return strings.Contains(l.must(t, "logs", "hello"), "server: listening on") })
 
 	var list []controller.Status
 	if err := decode(l.must(t, "ps", "-o", "json"), &list); err != nil || len(list) != 2 {
@@ -52,9 +58,6 @@ func TestOutputs(t *testing.T) {
 		if !strings.Contains(drawn, string(phase)) {
 			t.Errorf("wakes: no %q in\n%s", phase, drawn)
 		}
-	}
-	if out := l.must(t, "logs", "hello"); !strings.Contains(out, "server: listening on") {
-		t.Errorf("logs: %q", out)
 	}
 	if out := l.must(t, "logs", "hello", "--tail", "1"); strings.Count(out, "\n") != 1 {
 		t.Errorf("logs --tail 1: %q", out)

@@ -64,7 +64,8 @@ func TestFollowsConnections(t *testing.T) {
 		l.until(t, "scaled", "one pod again", func(s controller.Status) bool { return s.Desired == 1 && s.Serving == 1 })
 		g.goesOn(t)
 		g.stop(t)
-		l.until(t, "scaled", "the others are gone", hasServing(1))
+		// Or all of them, if that took longer than the idle timeout.
+		l.until(t, "scaled", "the others are gone", func(s controller.Status) bool { return len(s.Pods) <= 1 })
 	}
 	l.untilAsleep(t, "scaled")
 	mustAsk(t, l.Client(), address)
@@ -114,9 +115,15 @@ func TestScaleInKeepsConnections(t *testing.T) {
 		pods[id][0].mustEcho(t, "still here")
 	}
 	// New connections go to the one that stays, and not to the other.
-	stays := newTalk(t, l.Client(), address).greeting.Instance
+	who := func() string {
+		k := newTalk(t, l.Client(), address)
+		defer k.Close()
+		return k.greeting.Instance
+	}
+	stays := who()
 	for range 5 {
-		if id := newTalk(t, l.Client(), address).greeting.Instance; id != stays {
+		// Three connections are too many for one pod: whoever is slow here sees two again.
+		if id := who(); id != stays && l.service(t, "lines").Desired == 1 {
 			t.Errorf("%s answers, and %s before", id, stays)
 		}
 	}
@@ -133,7 +140,7 @@ func TestScaleInKeepsConnections(t *testing.T) {
 // TestBurst: a crowd at a sleeping service starts several pods at once, before the first of them listens.
 func TestBurst(t *testing.T) {
 	l := newLab(t, 1)
-	s := service{name: "scaled", env: map[string]string{"LISTEN_DELAY": "1s"}, more: "maxReplicas: 3\nscaling: {target: 1000000, burstPerPod: 10}"}
+	s := service{name: "scaled", env: map[string]string{"LISTEN_DELAY": "4s"}, more: "maxReplicas: 3\nscaling: {target: 1000000, burstPerPod: 10}"}
 	u := l.start(t, s)
 	address := l.address(t, "scaled")
 	begin := u.now()
@@ -151,7 +158,7 @@ func TestBurst(t *testing.T) {
 		}
 		last = max(last, p.Started.UnixNano())
 	}
-	if apart := (last - first) / 1e6; apart >= 1000 {
+	if apart := (last - first) / 1e6; apart >= 4000 {
 		t.Errorf("the pods were started %d ms apart: the last only after the first listened", apart)
 	}
 	if w := l.wakes(t, "scaled"); len(w) != 1 {

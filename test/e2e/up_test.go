@@ -133,7 +133,7 @@ func (l *lab) launch(stdin string, flags ...string) (*up, error) {
 		go func() { readers.Wait(); close(read) }()
 		select {
 		case <-read:
-		case <-time.After(time.Second):
+		case <-time.After(3 * time.Second):
 		}
 		close(u.done)
 	}()
