@@ -47,7 +47,8 @@ func TestLife(t *testing.T) {
 	})
 
 	// Idle: the packet that comes in the last moment keeps it awake; without one it sleeps.
-	last := monotime.Time(1) // when the machine booted: that may be less than an hour ago, and no time is negative
+	// When the machine booted: that may be less than an hour ago, and no time is negative.
+	last := monotime.Time(1)
 	w.d.send(&wire.Idle{Service: a, LastPacket: last}) // the daemon's last packet is newer
 	w.until("drained and taken back", func() bool {
 		w.d.mu.Lock()
