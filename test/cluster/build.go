@@ -137,6 +137,14 @@ func build(ctx context.Context, source string, out io.Writer) (string, error) {
 	if err := checkDir(bin); err != nil && !strings.Contains(err.Error(), "bytes") {
 		return "", fmt.Errorf("XDG_CACHE_HOME: %w", err)
 	}
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		return "", err
+	}
+	unlock, err := lock(bin) // who comes while another builds takes what that one made
+	if err != nil {
+		return "", fmt.Errorf("build: %w", err)
+	}
+	defer unlock()
 	missing := 0
 	for _, t := range targets() {
 		if !exists(filepath.Join(bin, t.file())) {
@@ -180,9 +188,6 @@ func build(ctx context.Context, source string, out io.Writer) (string, error) {
 
 // finish runs a compiler and puts what it made in place under its name, whole or not at all.
 func finish(cmd *exec.Cmd, file string) error {
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return err
-	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", filepath.Base(file), err, out)
 	}

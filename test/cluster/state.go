@@ -150,7 +150,7 @@ func (n *nodeInfo) refresh(ctx context.Context) error {
 	return nil
 }
 
-// lock keeps two commands from changing one cluster at the same time; it waits for the other.
+// lock keeps two commands from changing a folder at the same time; it waits for the other.
 func lock(dir string) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
