@@ -74,7 +74,7 @@ func TestSleep(t *testing.T) {
 	a := w.warm("a")
 	gate := make(chan struct{})
 	w.rt.onStop = func(context.Context, string) error { <-gate; return nil }
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if err := w.c.Sleep(ctx, "default/a"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Sleep while the pod does not end: %v", err)
@@ -591,7 +591,7 @@ func TestShutdownTimesOut(t *testing.T) {
 	w.apply(newService("a"))
 	w.warm("a")
 	w.rt.onStop = func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // long enough to begin
 	defer cancel()
 	if err := w.c.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 pods are not gone") {
 		t.Errorf("%v", err)

@@ -15,7 +15,7 @@ import (
 )
 
 // patience is how long a test waits for what must come.
-const patience = 30 * time.Second
+const patience = 60 * time.Second
 
 // told collects what a watcher tells.
 type told struct {
@@ -204,15 +204,22 @@ func TestHurry(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); w.Run(ctx) }()
 	defer func() { cancel(); <-done }()
-	w.Hurry()
-	begin := time.Now()
-	for end := begin.Add(patience); f.Listed() < 5; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("asked less than five times")
+	// Who does not hurry needs five times pollQuiet, each time; a machine that stands still does so now and then.
+	for tries := 1; ; tries++ {
+		before, begin := f.Listed(), time.Now()
+		w.Hurry()
+		for end := begin.Add(patience); f.Listed() < before+5; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("asked less than five times")
+			}
 		}
-	}
-	if took := time.Since(begin); took > 3*pollQuiet {
-		t.Errorf("asked five times in %v: that is not often", took)
+		took := time.Since(begin)
+		if took <= 3*pollQuiet {
+			break
+		}
+		if tries == 3 {
+			t.Fatalf("asked five times in %v: that is not often", took)
+		}
 	}
 }
 

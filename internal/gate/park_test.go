@@ -42,7 +42,7 @@ func (w *world) events() *events {
 // await waits for n events of a kind, and returns all of that kind that came.
 func (e *events) await(t testing.TB, kind EventKind, n int) []Event {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(60 * time.Second)
 	for {
 		e.mu.Lock()
 		got := slices.DeleteFunc(slices.Clone(e.all), func(ev Event) bool { return ev.Kind != kind })
@@ -163,7 +163,7 @@ func TestRingBufferFull(t *testing.T) {
 	}
 	e := w.events()
 	e.await(t, EventWake, 1) // the reader has begun
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(60 * time.Second)
 	for w.g.Phase(vip) == Cold {
 		if time.Now().After(deadline) {
 			t.Fatal("no event after the ring buffer was read")

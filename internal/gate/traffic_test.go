@@ -173,7 +173,7 @@ func exchange(c *net.TCPConn, size int) error {
 // eventually waits until f says that all is well.
 func eventually(t testing.TB, f func() error) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(60 * time.Second)
 	for {
 		err := f()
 		if err == nil {

@@ -207,7 +207,7 @@ func TestHello(t *testing.T) {
 			_ = c.Close()
 			break
 		}
-		if time.Since(begin) > 20*time.Second {
+		if time.Since(begin) > 60*time.Second {
 			t.Fatal(err)
 		}
 	}
@@ -308,7 +308,7 @@ func talk(t *testing.T, address, request string) string {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(60 * time.Second))
 	if _, err := io.WriteString(c, request); err != nil {
 		t.Fatal(err)
 	}

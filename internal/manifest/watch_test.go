@@ -22,7 +22,7 @@ type watching struct {
 }
 
 // patience is how long a test waits for what must come: long, because the machine may be busy.
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 func startWatch(t *testing.T, r *Reader) *watching {
 	t.Helper()

@@ -178,7 +178,7 @@ func (l *lan) startNode(name string) {
 	if err := n.cmd.Start(); err != nil {
 		l.t.Fatal(err)
 	}
-	for deadline := time.After(20 * time.Second); ; {
+	for deadline := time.After(60 * time.Second); ; {
 		select {
 		case p := <-l.joined:
 			if p.Node == name {
@@ -261,7 +261,7 @@ func (l *lan) hardware(node string) string {
 func awaitFrom[T wire.Message](l *lan, node string, fits func(T) bool) T {
 	l.t.Helper()
 	next := 0
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		l.mu.Lock()
 		for ; next < len(l.all); next++ {
 			if m, ok := l.all[next].(T); ok && l.from[next] == node && fits(m) {
@@ -404,7 +404,7 @@ func TestTwoNodes(t *testing.T) {
 	begin := time.Now()
 	sh(t, "ip link set lan-%s down", edge)
 	l.endNode(edge, syscall.SIGKILL)
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); ; time.Sleep(time.Millisecond) {
 		l.mu.Lock()
 		n := len(l.left)
 		l.mu.Unlock()
@@ -420,7 +420,7 @@ func TestTwoNodes(t *testing.T) {
 		t.Error("a node that died is believed to stay")
 	}
 	l.tellNodes(2, home)
-	for end := time.Now().Add(20 * time.Second); l.neighbour() != l.hardware(home); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); l.neighbour() != l.hardware(home); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("the client still has %q for the VIP", l.neighbour())
 		}

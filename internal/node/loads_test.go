@@ -103,7 +103,7 @@ func awaitQuiet(l *lan, node string) {
 		}
 		return n
 	}
-	for end := time.Now().Add(20 * time.Second); ; {
+	for end := time.Now().Add(60 * time.Second); ; {
 		before := count()
 		time.Sleep((loadAgain + 3) * loadInterval)
 		if count() == before {

@@ -121,7 +121,7 @@ func (w *world) peer() uint64 {
 
 func (w *world) tell(m wire.Message) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	if err := w.server.SendWait(ctx, w.peer(), m); err != nil {
 		w.t.Fatal(err)
@@ -131,7 +131,7 @@ func (w *world) tell(m wire.Message) {
 // await returns the next message of a type.
 func await[T wire.Message](w *world) T {
 	w.t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(60 * time.Second)
 	for {
 		select {
 		case m := <-w.messages:
@@ -310,7 +310,7 @@ func TestNewLeader(t *testing.T) {
 	if n, by := answers(); n != 2 {
 		t.Errorf("at first %v answer", by)
 	}
-	for end := time.Now().Add(30 * time.Second); ; {
+	for end := time.Now().Add(60 * time.Second); ; {
 		n, by := answers()
 		if n == 1 && by["pod1"] {
 			break
@@ -370,7 +370,7 @@ func TestProbe(t *testing.T) {
 		t.Error("nothing listens, but the probe says so")
 	}
 	w.listen(7)
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(60 * time.Second)
 	for !p.answers() {
 		if time.Now().After(deadline) {
 			t.Fatal("the probe does not find the listener")

@@ -13,7 +13,7 @@ import (
 )
 
 // patience is how long a test waits for what must come; it is no measure of speed.
-const patience = 30 * time.Second
+const patience = 60 * time.Second
 
 var testKey = Key{0: 1, 31: 2}
 

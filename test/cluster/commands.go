@@ -60,7 +60,7 @@ func runNodeStart(ctx context.Context, o *options, args []string) error {
 	if err := startNode(ctx, p, s, args[0], filepath.Join(s.Dir, "cluster")); err != nil {
 		return fmt.Errorf("node-start: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	return waitNode(ctx, s, args[0])
 }
@@ -91,7 +91,7 @@ func runRestartProxy(ctx context.Context, o *options, _ []string) error {
 	if err := s.save(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	for i, n := range p.Nodes {
 		if s.Nodes[i].Up {
@@ -147,7 +147,7 @@ func runStartAPIServer(ctx context.Context, o *options, _ []string) error {
 	if err := startService(ctx, p.machineDir(controlMachine), svc); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	return waitAPIServer(ctx, p, server)
 }

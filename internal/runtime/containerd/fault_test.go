@@ -30,7 +30,7 @@ import (
 func eventually(t testing.TB, holds func() error) {
 	t.Helper()
 	var err error
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if err = holds(); err == nil {
 			return
 		}

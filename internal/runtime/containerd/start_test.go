@@ -91,7 +91,7 @@ func BenchmarkStart(b *testing.B) {
 // awaitReady waits until the keeper has made ready what it shall.
 func awaitReady(t testing.TB, r *Runtime) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		r.mu.Lock()
 		done := r.ready.next() == nil && len(r.ready.making) == 0 && len(r.garbage) == 0
 		r.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-const patience = 30 * time.Second
+const patience = 60 * time.Second
 
 // world is a Runtime with an API server that is played, and no node.
 type world struct {

@@ -98,7 +98,7 @@ func TestNetworkWorksAtOnce(t *testing.T) {
 	}
 	defer l.Close()
 	begin := time.Now()
-	c, err := net.DialTimeout("tcp", netip.AddrPortFrom(n.Addr, 80).String(), 5*time.Second)
+	c, err := net.DialTimeout("tcp", netip.AddrPortFrom(n.Addr, 80).String(), 60*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,7 +75,7 @@ func Ask(t testing.TB, p runtime.Pod, path string, form url.Values) (int, string
 	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	address := fmt.Sprintf("http://%s:8080%s?%s", p.Addr, path, form.Encode())
 	var last error
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		resp, err := client.Get(address)
 		if err != nil {
 			last = err
@@ -106,7 +106,7 @@ func Look(t testing.TB, p runtime.Pod) Report {
 // NextExit waits for the exit of a pod, skipping those of others.
 func NextExit(t testing.TB, r runtime.Runtime, podID string) runtime.Exit {
 	t.Helper()
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(60 * time.Second)
 	for {
 		select {
 		case e := <-r.Exits():

@@ -43,7 +43,7 @@ func logs(t *testing.T, h Harness) {
 		if !strings.HasSuffix(got, "three\n") {
 			t.Errorf("follower saw %q", got)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(60 * time.Second):
 		t.Error("follower did not see the last line")
 	}
 	mustStop(t, r, p)
@@ -88,7 +88,7 @@ func (w *lineWaiter) String() string {
 // await waits until a condition holds; after 20 s the test fails.
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if holds() {
 			return
 		}
