@@ -45,10 +45,10 @@ func run(m *testing.M) (code int) {
 		defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
 		file := os.Getenv("WANGELL_CLUSTER")
 		if file == "" {
-			dir := filepath.Join(folder, "cluster")
+			dir, name := filepath.Join(folder, "cluster"), fmt.Sprintf("t%d", os.Getpid()%100000)
 			file = filepath.Join(dir, "cluster.json")
-			defer func() { err = errors.Join(err, clusterCommand("down", "--dir", dir)) }()
-			if err := clusterCommand("up", "--nodes", "3", "--name", fmt.Sprintf("t%d", os.Getpid()%100000), "--dir", dir); err != nil {
+			defer func() { err = errors.Join(err, clusterCommand("down", "--name", name, "--dir", dir)) }()
+			if err := clusterCommand("up", "--nodes", "3", "--name", name, "--dir", dir); err != nil {
 				return err
 			}
 		}
