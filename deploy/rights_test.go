@@ -87,6 +87,7 @@ func TestControllerRights(t *testing.T) {
 var allowed = `
 wg-controller * apps/deployments: get list watch create update delete
 wg-controller * apps/deployments/scale: update
+wg-controller * apps/replicasets: get list watch patch
 wg-controller * discovery.k8s.io/endpointslices: get list watch create update delete
 wg-controller * events.k8s.io/events: create patch
 wg-controller * nodes: get

@@ -29,6 +29,10 @@ import (
 // statusPause is the least time between two writes of a service's status.
 const statusPause = time.Second
 
+// wakePatience is how long a wake may last before it is written that it is under way. A shorter one needs the API server
+// and the machine itself, and is told as a whole when it is over.
+const wakePatience = 2 * time.Second
+
 func oldestFirst(all []v1alpha1.WangellService) {
 	slices.SortFunc(all, func(a, b v1alpha1.WangellService) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name))
@@ -41,6 +45,16 @@ type observed struct {
 	alone  bool // no daemon is connected
 	status v1alpha1.WangellServiceStatus
 	wake   *v1alpha1.LastWake
+	waking time.Time // when the wake began that is under way without trouble; zero if there is none
+}
+
+// quiet is how long nothing may be written of a service because it is being woken. The end of the wake is a change of
+// its own.
+func (o observed) quiet(now time.Time) time.Duration {
+	if o.waking.IsZero() {
+		return 0
+	}
+	return max(o.waking.Add(wakePatience).Sub(now), 0)
 }
 
 func (r *reconciler) observe(key runtime.Key) observed {
@@ -49,6 +63,12 @@ func (r *reconciler) observe(key runtime.Key) observed {
 	o.status.DesiredReplicas = int32(st.Desired)
 	if st.LastWake != nil {
 		o.wake = lastWake(*st.LastWake)
+		r.mu.Lock()
+		_, troubled := r.trouble[key]
+		r.mu.Unlock()
+		if st.LastWake.Result == wake.ResultRunning && !troubled {
+			o.waking = st.LastWake.Start
+		}
 	}
 	return o
 }
@@ -92,7 +112,7 @@ func (r *reconciler) syncReplicas(ctx context.Context, key runtime.Key, s *v1alp
 			*m.replicas = before
 			return err
 		}
-	case write != none:
+	case write != none && st.quiet(r.now()) == 0: // else writeStatus asks to be called again
 		generation, err := r.writeReplicas(ctx, s, spec, write)
 		if err != nil {
 			return err
@@ -128,14 +148,18 @@ func (r *reconciler) remember(key runtime.Key) *memory {
 	return m
 }
 
-// writeStatus writes the status if it is another, but not more often than every statusPause. It returns in what time
-// it wants to be called again; zero for not at all.
+// writeStatus writes the status if it is another, but not more often than every statusPause, and not during a wake that
+// is short and has no trouble. It returns in what time it wants to be called again; zero for not at all.
 func (r *reconciler) writeStatus(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService, out outcome) (time.Duration, error) {
 	r.mu.Lock()
 	trouble := r.trouble[key]
 	r.mu.Unlock()
+	o := r.observe(key)
+	if wait := o.quiet(r.now()); wait > 0 {
+		return wait, nil
+	}
 	next := s.DeepCopy()
-	next.Status = statusOf(s, out, r.observe(key), trouble, r.now())
+	next.Status = statusOf(s, out, o, trouble, r.now())
 	if equality.Semantic.DeepEqual(next.Status, s.Status) {
 		return 0, nil
 	}

@@ -30,11 +30,11 @@ func NewClient(config *rest.Config) (kubernetes.Interface, error) {
 }
 
 // newInformers watches what has the label of services; each object is trimmed before it is kept.
-func newInformers(cfg Config) (pods, deployments cache.SharedIndexInformer) {
+func newInformers(cfg Config) (pods, deployments, sets cache.SharedIndexInformer) {
 	labelled := informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = v1alpha1.LabelService })
 	factory := informers.NewSharedInformerFactoryWithOptions(cfg.Client, 0, informers.WithNamespace(cfg.Namespace), labelled,
 		informers.WithTransform(trim))
-	return factory.Core().V1().Pods().Informer(), factory.Apps().V1().Deployments().Informer()
+	return factory.Core().V1().Pods().Informer(), factory.Apps().V1().Deployments().Informer(), factory.Apps().V1().ReplicaSets().Informer()
 }
 
 // trim drops what is not used of an object.
@@ -44,6 +44,8 @@ func trim(o any) (any, error) {
 		trimPod(o)
 	case *appsv1.Deployment:
 		trimDeployment(o)
+	case *appsv1.ReplicaSet:
+		trimSet(o)
 	}
 	return o, nil
 }
@@ -63,7 +65,21 @@ func names(in []corev1.Container) []corev1.Container {
 }
 
 func trimDeployment(d *appsv1.Deployment) {
-	d.ManagedFields, d.OwnerReferences, d.Annotations = nil, nil, nil
+	d.ManagedFields, d.OwnerReferences, d.Annotations = nil, nil, only(d.Annotations, revisionAnnotation)
 	d.Spec.Template.Spec = corev1.PodSpec{}
-	d.Status = appsv1.DeploymentStatus{}
+	d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Status.ObservedGeneration}
+}
+
+func trimSet(s *appsv1.ReplicaSet) {
+	s.ManagedFields, s.Annotations = nil, only(s.Annotations, revisionAnnotation)
+	s.Spec = appsv1.ReplicaSetSpec{Replicas: s.Spec.Replicas}
+	s.Status = appsv1.ReplicaSetStatus{}
+}
+
+// only is what a map has of one key.
+func only(m map[string]string, key string) map[string]string {
+	if v, ok := m[key]; ok {
+		return map[string]string{key: v}
+	}
+	return nil
 }

@@ -37,10 +37,16 @@ type world struct {
 	fail    error   // of the next writes
 	trouble []Trouble
 	pods    int
+	change  func(*appsv1.Deployment) // of the Deployment of app; may be nil
 }
 
 func newWorld(t *testing.T, replicas int32, objects ...apiruntime.Object) *world {
-	w := &world{t: t, version: 1}
+	return newWorldWith(t, replicas, nil, objects...)
+}
+
+// newWorldWith makes a world with another Deployment than usual.
+func newWorldWith(t *testing.T, replicas int32, change func(*appsv1.Deployment), objects ...apiruntime.Object) *world {
+	w := &world{t: t, version: 1, change: change}
 	w.client = fake.NewClientset(append(objects, w.deployment(replicas))...)
 	w.client.PrependReactor("update", "deployments", func(a clienttesting.Action) (bool, apiruntime.Object, error) {
 		update := a.(clienttesting.UpdateAction)
@@ -78,7 +84,7 @@ func (w *world) open() {
 
 // deployment is that of the service app.
 func (w *world) deployment(replicas int32) *appsv1.Deployment {
-	return &appsv1.Deployment{
+	d := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: "app", UID: "d", Labels: map[string]string{v1alpha1.LabelService: "app"}, ResourceVersion: strconv.Itoa(w.version),
 		},
@@ -86,6 +92,10 @@ func (w *world) deployment(replicas int32) *appsv1.Deployment {
 			Annotations: map[string]string{v1alpha1.AnnotationContainer: "app"},
 		}}},
 	}
+	if w.change != nil {
+		w.change(d)
+	}
+	return d
 }
 
 func (w *world) service() *v1alpha1.WangellService {

@@ -1,6 +1,7 @@
 // Package kube runs services on Kubernetes: it is a runtime.Cluster. A service's pods belong to a Deployment of the same
 // name that internal/operator makes; this package alone writes how many replicas it has, as one number and in one
-// request, because nothing else between "a pod is wanted" and "a pod is created" is ours to make quick.
+// request. Where it is certain what the Deployment controller makes of that, it does so itself (hasten), because nothing
+// else between "a pod is wanted" and "a pod is created" is ours to make quick.
 //
 // What becomes of pods is told twice: by the daemons of their nodes at once (Seen), and by the API up to a second later.
 // The first is believed, and nobody is given a pod of which no daemon has told: without one, its node has no gate that
@@ -60,6 +61,8 @@ type Runtime struct {
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
 	workers  sync.WaitGroup
+	// deployments and sets have what the API server has of them, trimmed.
+	deployments, sets cache.SharedIndexInformer
 
 	mu       sync.Mutex // guards what follows, and every service and pod
 	services map[runtime.Key]*service
@@ -72,7 +75,7 @@ type Runtime struct {
 
 var _ runtime.Cluster = (*Runtime)(nil)
 
-// Open begins to watch pods and Deployments, and returns when all that there are are known.
+// Open begins to watch pods, Deployments and ReplicaSets, and returns when all that there are are known.
 func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -86,7 +89,7 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	if err := r.watch(ctx); err != nil {
-		return nil, fmt.Errorf("watch pods and Deployments: %w", err)
+		return nil, fmt.Errorf("watch pods, Deployments and ReplicaSets: %w", err)
 	}
 	return r, nil
 }
@@ -194,15 +197,20 @@ func (r *Runtime) touch() {
 
 // watch starts the informers and waits until they know everything.
 func (r *Runtime) watch(ctx context.Context) error {
-	pods, deployments := newInformers(r.cfg)
-	var synced []cache.InformerSynced
+	var pods cache.SharedIndexInformer
+	pods, r.deployments, r.sets = newInformers(r.cfg)
+	if err := r.sets.AddIndexers(ownerIndex); err != nil {
+		return err
+	}
+	r.workers.Go(func() { r.sets.Run(r.ctx.Done()) })
+	synced := []cache.InformerSynced{r.sets.HasSynced}
 	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandlerDetailedFuncs{
 		pods: {
 			AddFunc:    func(o any, before bool) { r.podSeen(o.(*corev1.Pod), before) },
 			UpdateFunc: func(_, o any) { r.podSeen(o.(*corev1.Pod), false) },
 			DeleteFunc: func(o any) { r.podDeleted(last[*corev1.Pod](o)) },
 		},
-		deployments: {
+		r.deployments: {
 			AddFunc:    func(o any, _ bool) { r.deploymentSeen(o.(*appsv1.Deployment)) },
 			UpdateFunc: func(_, o any) { r.deploymentSeen(o.(*appsv1.Deployment)) },
 			DeleteFunc: func(o any) { r.deploymentDeleted(last[*appsv1.Deployment](o)) },

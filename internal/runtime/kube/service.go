@@ -32,7 +32,8 @@ type service struct {
 	starts          []*start
 	pods            map[string]*pod
 	troubled        trouble       // as last told
-	writing         chan struct{} // has an element while a request is under way
+	sending         bool          // the number is on its way to the Deployment
+	writing         chan struct{} // has an element while requests for the number are under way
 	settling        bool          // a goroutine writes what could not be written
 }
 
@@ -116,8 +117,27 @@ func (r *Runtime) write(ctx context.Context, s *service) error {
 		r.mu.Unlock()
 		return nil
 	}
-	s.written = unknown
+	d, set := r.findSet(s, want)
+	s.written, s.sending = unknown, true
 	r.mu.Unlock()
+	version, err := r.send(ctx, s, want)
+	r.mu.Lock()
+	s.sending = false
+	if err == nil {
+		s.written, s.version = want, max(s.version, version)
+	}
+	r.mu.Unlock()
+	if err != nil {
+		return r.apiError(s.key, fmt.Sprintf("write replicas %d of Deployment %s", want, s.name), err)
+	}
+	if set != nil {
+		r.hasten(ctx, s, d, set, want)
+	}
+	return nil
+}
+
+// send writes the number of replicas of a Deployment, and returns the version that this made.
+func (r *Runtime) send(ctx context.Context, s *service, want int32) (version uint64, err error) {
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -127,12 +147,9 @@ func (r *Runtime) write(ctx context.Context, s *service) error {
 	}, metav1.UpdateOptions{})
 	r.log.Debug("replicas written", "service", string(s.key), "replicas", want, "took", time.Since(begin), "error", err)
 	if err != nil {
-		return r.apiError(s.key, fmt.Sprintf("write replicas %d of Deployment %s", want, s.name), err)
+		return 0, err
 	}
-	r.mu.Lock()
-	s.written, s.version = want, max(s.version, parseVersion(scale.ResourceVersion))
-	r.mu.Unlock()
-	return nil
+	return parseVersion(scale.ResourceVersion), nil
 }
 
 // apiError says what a request was for, and whether to try it again makes sense.
@@ -208,9 +225,9 @@ func (r *Runtime) deploymentSeen(d *appsv1.Deployment) {
 }
 
 // observe takes the number of replicas that a version of the Deployment has. Older versions than what was written here,
-// and all that come while something is being written, tell nothing.
+// and all that come while a number is on its way, tell nothing.
 func (s *service) observe(uid string, version uint64, replicas int32) {
-	if len(s.writing) > 0 && s.uid == uid || version < s.version && version != 0 {
+	if s.sending && s.uid == uid || version < s.version && version != 0 {
 		return
 	}
 	// What shall be is ours to say: it only did not get through yet, or is about to be written.

@@ -1,0 +1,67 @@
+package operator
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/runtime/kube"
+	"wangell.loutres.me/internal/wake"
+)
+
+// played is a controller with one service.
+type played struct {
+	keeper
+	status controller.Status
+	scaled int
+}
+
+func (p *played) StatusOf(runtime.Key) (controller.Status, bool) { return p.status, true }
+
+func (p *played) Scale(_ runtime.Key, n int, _ string) error { p.scaled = n; return nil }
+
+// During a short wake nothing is written of a service; there is no client with which it could be. What others have
+// written into spec.replicas is obeyed all the same.
+func TestNothingIsWrittenDuringAWake(t *testing.T) {
+	const key = runtime.Key("default/app")
+	now := time.Unix(1000, 0)
+	p := &played{status: controller.Status{Desired: 1, LastWake: &wake.Waterfall{Start: now.Add(-500 * time.Millisecond), Result: wake.ResultRunning}}}
+	p.status.Service.Status.State = wake.Waking.String()
+	r := newReconciler(nil, nil, nil, nil)
+	r.keeper, r.now = p, func() time.Time { return now }
+	zero := int32(0)
+	s := &v1alpha1.WangellService{}
+	s.Spec.Replicas, s.Status.ObservedGeneration = &zero, 1
+	out := outcome{addr: netip.MustParseAddr("10.46.100.1"), maxReplicas: 10}
+	if err := r.syncReplicas(t.Context(), key, s, out); err != nil {
+		t.Error(err)
+	}
+	if again, err := r.writeStatus(t.Context(), key, s, out); err != nil || again != wakePatience-500*time.Millisecond {
+		t.Errorf("again in %s, %v", again, err)
+	}
+	three := int32(3)
+	s.Spec.Replicas = &three
+	if err := r.syncReplicas(t.Context(), key, s, out); err != nil || p.scaled != 3 {
+		t.Errorf("%v, scaled to %d", err, p.scaled)
+	}
+
+	for name, change := range map[string]func(){
+		"a wake that is over":   func() { p.status.LastWake.Result = wake.ResultWarm },
+		"one that failed":       func() { p.status.LastWake.Result = wake.ResultFailed },
+		"one that lasts":        func() { p.status.LastWake.Start = now.Add(-wakePatience) },
+		"one with trouble":      func() { r.trouble[key] = kube.Trouble{Reason: "no node takes it"} },
+		"a service never woken": func() { p.status.LastWake = nil },
+	} {
+		was, copied := p.status.LastWake, *p.status.LastWake
+		p.status.LastWake = &copied
+		clear(r.trouble)
+		change()
+		if wait := r.observe(key).quiet(now); wait != 0 {
+			t.Errorf("%s is not told of for %s", name, wait)
+		}
+		p.status.LastWake = was
+	}
+}
