@@ -42,7 +42,7 @@ enum encap_type {
 struct encap_header {
 	__u8 version;
 	__u8 type;    /* enum encap_type */
-	__u8 flags;   /* ENCAP_ flags */
+	__u8 flags;   /* ENCAP_ flags; MINE: SEEN_FIN bits, of the sides that have sent FIN */
 	__u8 scales;  /* MINE: window scales, the client's in the low 4 bits, the pod's in the high; 15: none. Else zero */
 	__be32 id[2]; /* the pod's name, most significant word first; WHOSE: zero */
 };

@@ -11,6 +11,7 @@
 #define ASK_FORGOTTEN 120000000000ull /* ns: this is another connection, as TCP sends again sooner (RFC 6298, 2.5) */
 #define ASK_WINDOW 100000000ull     /* ns in which at most so many packets are sent to ask: */
 #define MAX_ASKS 1024
+#define FAR (1u << 30) /* in sequence space: beyond all windows (RFC 7323, 2.3) */
 
 /* Takes some packets out of what may be sent now. Where two CPUs begin a window at once, it may be a little more. */
 static __always_inline bool may_ask(__u32 packets, __u64 now)
@@ -117,7 +118,7 @@ __noinline int whose(struct __sk_buff *skb, const struct packet *p, const struct
 	struct pod *pod = bpf_map_lookup_elem(&pods, &index);
 	if (!pod || pod->generation != f->generation || pod->node)
 		return TCX_DROP;
-	struct passage back = {.node = w->node, .type = ENCAP_MINE, .len = p->ip_len, .hash = flow_hash(p->saddr, p->sport),
+	struct passage back = {.node = w->node, .type = ENCAP_MINE, .flags = f->seen & SEEN_FINS, .len = p->ip_len, .hash = flow_hash(p->saddr, p->sport),
 			       .scales = nibble(f->wscale[IN]) | nibble(f->wscale[OUT]) << 4, .id = pod->id};
 	return encapsulate(skb, &back);
 }
@@ -150,7 +151,8 @@ __noinline int adopt(const struct packet *p, const struct passage *w)
 		.seq = {p->seq, p->ack},
 		.ack = {p->ack, p->seq},
 		.edge = {p->ack, p->seq},
-		.seen = SEEN_SYNACK | SEEN_BLIND,
+		.fin_end = {p->seq + FAR, p->ack + FAR}, /* not known, if there is a FIN */
+		.seen = SEEN_SYNACK | SEEN_BLIND | (w->flags & SEEN_FINS),
 		.wscale = {wscale_in(w->scales), wscale_in(w->scales >> 4)},
 		.created = now,
 		.last = now,
