@@ -30,13 +30,14 @@ struct {
 enum encap_type {
 	ENCAP_TO_POD = 1,    /* a client's packet, or an ICMP error, for a pod: from edge to home node */
 	ENCAP_TO_CLIENT = 2, /* a pod's segment, from the service address: from home to edge node */
-	ENCAP_CLOSED = 3,    /* a client's segment that has ended its flow: from home to edge node, which is to know */
+	ENCAP_CLOSED = 3,    /* a client's segment with which its flow is over for an edge node: from home node, which knows */
 	ENCAP_WHOSE = 4,     /* a client's segment of a flow that the edge node does not know: to every home node of the service */
 	ENCAP_MINE = 5,      /* that segment, back from the home node that has the flow */
 };
 
 #define ENCAP_INSIDE 1u /* TO_POD: the client is on the edge node, all replies go back there */
 #define ENCAP_CLOSES 2u /* TO_CLIENT: the flow is over with this segment, as the home node sees it */
+#define ENCAP_MOVED 4u  /* CLOSED: it goes on by another edge node */
 
 /* The header between UDP and the inner packet. */
 struct encap_header {
@@ -115,8 +116,9 @@ __noinline int encapsulate(struct __sk_buff *skb, const struct passage *w)
 	/* The MSS of remote flows leaves room for the headers: segments need not be cut smaller. */
 	__u64 how = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET;
 	/* What is left to be done below the outer headers. A packet that says so cannot change its length any more, not
-	 * even behind a veth; so those without say nothing. */
-	if (skb->gso_size || summed(skb) == SUM_PARTIAL)
+	 * even behind a veth; so those without say nothing. One that came encapsulated by a veth says so already. */
+	struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
+	if ((skb->gso_size || summed(skb) == SUM_PARTIAL) && !BPF_CORE_READ_BITFIELD(kernel, encapsulation))
 		how |= BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
 	if (bpf_skb_adjust_room(skb, sizeof(struct outer), BPF_ADJ_ROOM_MAC, how))
 		return TCX_DROP;

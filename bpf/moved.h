@@ -96,7 +96,7 @@ static __always_inline int moved(struct __sk_buff *skb, const struct packet *p)
 	if (!pod || pod->generation != f->generation)
 		return TCX_DROP;
 	if (!pod->node)
-		return over_at(skb, p, pod, f->origin.edge);
+		return over_at(skb, p, pod, f->origin.edge, ENCAP_MOVED);
 	track(&k, f, p, IN);
 	account(index, f, IN, p->ip_len);
 	return to_node(skb, p, pod, false);

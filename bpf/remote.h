@@ -54,7 +54,8 @@ static __always_inline __be32 follow_edge(struct flow *f, const struct passage *
 /* Home node: gives a client's segment to the pod, and tells an edge node that the flow is over for it: with a RST, or
  * the last ACK, as it cannot know as well what the pod had sent and acknowledged; or because the client comes by another
  * node now. */
-static __always_inline int over_at(struct __sk_buff *skb, const struct packet *p, const struct pod *pod, __be32 node)
+static __always_inline int over_at(struct __sk_buff *skb, const struct packet *p, const struct pod *pod, __be32 node,
+				   __u32 flags)
 {
 	if (translate_in(skb, p, pod) || bpf_clone_redirect(skb, pod->ifindex, 0))
 		return TCX_DROP;
@@ -69,7 +70,7 @@ static __always_inline int over_at(struct __sk_buff *skb, const struct packet *p
 	ip_csum_replace(ip, ip->daddr, p->daddr);
 	ip->daddr = p->daddr;
 	tcp->dest = p->dport;
-	return by_edge(skb, p, p->saddr, p->sport, p->ip_len, pod->id, node, ENCAP_CLOSED, 0);
+	return by_edge(skb, p, p->saddr, p->sport, p->ip_len, pod->id, node, ENCAP_CLOSED, flags);
 }
 
 /* Home node: a client's segment that an edge node sent for a pod. */
@@ -86,13 +87,13 @@ static __always_inline int at_home(struct __sk_buff *skb, struct packet *p, cons
 		struct pod *pod = bpf_map_lookup_elem(&pods, &index);
 		if (pod && pod->generation == f->generation && pod->id == w->id && !pod->node) {
 			bool open = f->state < FLOW_CLOSED;
-			__be32 tell = 0;
+			__be32 before = 0;
 			if (track(&k, f, p, IN))
-				tell = follow_edge(f, w);
+				before = follow_edge(f, w);
 			account(index, f, IN, p->ip_len);
 			if (open && f->state >= FLOW_CLOSED && !(w->flags & ENCAP_INSIDE))
-				tell = w->node;
-			return tell ? over_at(skb, p, pod, tell) : to_pod(skb, p, pod, true);
+				return over_at(skb, p, pod, w->node, 0);
+			return before ? over_at(skb, p, pod, before, ENCAP_MOVED) : to_pod(skb, p, pod, true);
 		}
 	}
 	struct pod_name n = {.id = w->id, .vip = {.addr = k.service, .port = k.service_port}};
@@ -201,14 +202,18 @@ static __always_inline int at_edge(struct __sk_buff *skb, struct packet *p, cons
 	return to_origin(skb, &o);
 }
 
-/* Edge node: a client's segment that has ended its flow, as the home node tells. */
+/* Edge node: a client's segment with which its flow is over here, as the home node tells. */
 static __always_inline int closed_at_edge(const struct packet *p, const struct passage *w)
 {
 	struct flow_key k;
 	flow_key_in(&k, p);
 	struct flow *f = bpf_map_lookup_elem(&flows, &k);
 	/* It may have been on its way while the client began anew with the same ports. */
-	if (f && remote_pod(f, w) && (f->state != FLOW_HALF_OPEN || p->seq == f->isn + 1 || p->seq == f->seq[IN]))
+	if (!f || !remote_pod(f, w) || (f->state == FLOW_HALF_OPEN && p->seq != f->isn + 1 && p->seq != f->seq[IN]))
+		return TCX_DROP;
+	if (w->flags & ENCAP_MOVED)
+		flow_forget(&k, f); /* the client may come back */
+	else
 		flow_close(&k, f);
 	return TCX_DROP;
 }
