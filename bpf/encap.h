@@ -14,31 +14,38 @@
 int gate_node(struct __sk_buff *skb);
 int gate_home(struct __sk_buff *skb);
 int gate_retry(struct __sk_buff *skb);
-enum step { STEP_NODE = 0, STEP_HOME = 1, STEP_RETRY = 2, STEPS };
+int gate_moved(struct __sk_buff *skb);
+enum step { STEP_NODE = 0, STEP_HOME, STEP_RETRY, STEP_MOVED, STEPS };
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, STEPS);
 	__uint(key_size, sizeof(__u32));
 	__array(values, int(struct __sk_buff *));
-} steps SEC(".maps") = {.values = {[STEP_NODE] = (void *)&gate_node, [STEP_HOME] = (void *)&gate_home, [STEP_RETRY] = (void *)&gate_retry}};
+} steps SEC(".maps") = {
+	.values = {[STEP_NODE] = (void *)&gate_node, [STEP_HOME] = (void *)&gate_home,
+		   [STEP_RETRY] = (void *)&gate_retry,
+		   [STEP_MOVED] = (void *)&gate_moved}};
 
 /* What is in an encapsulated packet. */
 enum encap_type {
 	ENCAP_TO_POD = 1,    /* a client's packet, or an ICMP error, for a pod: from edge to home node */
 	ENCAP_TO_CLIENT = 2, /* a pod's segment, from the service address: from home to edge node */
-	ENCAP_CLOSED = 3,    /* a client's segment that has ended its flow: from home to edge node, which is to know */
+	ENCAP_CLOSED = 3,    /* a client's segment with which its flow is over for an edge node: from home node, which knows */
+	ENCAP_WHOSE = 4,     /* a client's segment of a flow that the edge node does not know: to every home node of the service */
+	ENCAP_MINE = 5,      /* that segment, back from the home node that has the flow */
 };
 
 #define ENCAP_INSIDE 1u /* TO_POD: the client is on the edge node, all replies go back there */
 #define ENCAP_CLOSES 2u /* TO_CLIENT: the flow is over with this segment, as the home node sees it */
+#define ENCAP_MOVED 4u  /* CLOSED: it goes on by another edge node */
 
 /* The header between UDP and the inner packet. */
 struct encap_header {
 	__u8 version;
 	__u8 type;    /* enum encap_type */
-	__u8 flags;   /* ENCAP_ flags */
-	__u8 pad;     /* zero */
-	__be32 id[2]; /* the pod's name, most significant word first */
+	__u8 flags;   /* ENCAP_ flags; MINE: SEEN_FIN bits, of the sides that have sent FIN */
+	__u8 scales;  /* MINE: window scales, the client's in the low 4 bits, the pod's in the high; 15: none. Else zero */
+	__be32 id[2]; /* the pod's name, most significant word first; WHOSE: zero */
 };
 
 /* All headers before the inner packet. */
@@ -50,13 +57,13 @@ struct outer {
 
 /* An encapsulated packet without its inner one. */
 struct passage {
-	__be32 node; /* the other node: to which it goes, or from which it came */
-	__u32 type;  /* enum encap_type */
-	__u32 flags; /* ENCAP_ flags */
-	__u32 len;   /* bytes of the inner packet */
-	__u32 hash;  /* the same for all packets of a flow: spreads flows over queues and paths */
-	__u32 pad;   /* zero */
-	__u64 id;    /* the pod's name */
+	__be32 node;  /* the other node: to which it goes, or from which it came */
+	__u32 type;   /* enum encap_type */
+	__u32 flags;  /* ENCAP_ flags */
+	__u32 len;    /* bytes of the inner packet */
+	__u32 hash;   /* the same for all packets of a flow: spreads flows over queues and paths */
+	__u32 scales; /* MINE: window scales */
+	__u64 id;     /* the pod's name */
 };
 
 /* Finds the way to an address. Returns 0, or why there is none (BPF_FIB_LKUP_RET_). */
@@ -109,8 +116,9 @@ __noinline int encapsulate(struct __sk_buff *skb, const struct passage *w)
 	/* The MSS of remote flows leaves room for the headers: segments need not be cut smaller. */
 	__u64 how = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET;
 	/* What is left to be done below the outer headers. A packet that says so cannot change its length any more, not
-	 * even behind a veth; so those without say nothing. */
-	if (skb->gso_size || summed(skb) == SUM_PARTIAL)
+	 * even behind a veth; so those without say nothing. One that came encapsulated by a veth says so already. */
+	struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
+	if ((skb->gso_size || summed(skb) == SUM_PARTIAL) && !BPF_CORE_READ_BITFIELD(kernel, encapsulation))
 		how |= BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
 	if (bpf_skb_adjust_room(skb, sizeof(struct outer), BPF_ADJ_ROOM_MAC, how))
 		return TCX_DROP;
@@ -136,6 +144,7 @@ __noinline int encapsulate(struct __sk_buff *skb, const struct passage *w)
 	o->h.version = ENCAP_VERSION;
 	o->h.type = w->type;
 	o->h.flags = w->flags;
+	o->h.scales = w->scales;
 	o->h.id[0] = bpf_htonl(w->id >> 32);
 	o->h.id[1] = bpf_htonl(w->id);
 	if (summed(skb) == SUM_COMPLETE) /* the sum of all bytes, now also these */
@@ -211,6 +220,7 @@ static __always_inline enum encap_verdict decapsulate(struct __sk_buff *skb, str
 		goto bad;
 	w->type = o->h.type;
 	w->flags = o->h.flags;
+	w->scales = o->h.scales;
 	w->id = (__u64)bpf_ntohl(o->h.id[0]) << 32 | bpf_ntohl(o->h.id[1]);
 	if (bpf_skb_adjust_room(skb, -(int)sizeof(struct outer), BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
 		goto bad;

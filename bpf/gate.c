@@ -10,11 +10,13 @@
  *   gate_node     called by gate_nic:          packets that other nodes' gates send here
  *   gate_home     called by gate_pod:          replies to clients of other nodes
  *   gate_retry    called by several:           SYNs that their pod did not take
+ *   gate_moved    called by several:           flows whose client comes by another edge node than before
  *   gate_listen   inet_sock_set_state:         a pod's socket listens
  *   gate_unpark, gate_sweep                    run by the daemon
  */
 #include "retry.h"
 #include "icmp.h"
+#include "moved.h"
 #include "arp.h"
 #include <bpf/bpf_tracing.h>
 
@@ -146,17 +148,20 @@ static __always_inline enum verdict parse_skb(struct __sk_buff *skb, struct pack
 	return parse((void *)(long)skb->data, (void *)(long)skb->data_end, skb->len, p);
 }
 
-/* The way back follows the client's router, as told by segments that only the client can have sent. */
-static __always_inline void follow_route(struct flow *f, const struct ethhdr *eth, __u32 ifindex)
+/* The way back follows the client's router, as told by segments that only the client can have sent. True if they came
+ * by another edge node so far. */
+static __always_inline bool follow_route(struct flow *f, const struct ethhdr *eth, __u32 ifindex)
 {
 	if (!__builtin_memcmp(f->origin.client_mac, eth->h_source, 6) && f->origin.ifindex == ifindex)
-		return;
+		return false;
 	if (f->origin.path == PATH_STACK || f->origin.path == PATH_POD)
-		return;
-	f->origin.path = PATH_NIC; /* it may have been another node's so far */
+		return false;
+	bool moved = f->origin.path != PATH_NIC;
+	f->origin.path = PATH_NIC;
 	f->origin.ifindex = ifindex;
 	__builtin_memcpy(f->origin.client_mac, eth->h_source, 6);
 	__builtin_memcpy(f->origin.our_mac, eth->h_dest, 6);
+	return moved;
 }
 
 /* A client's packet to an address in the service range; path tells whose client. */
@@ -174,15 +179,15 @@ static __always_inline int edge(struct __sk_buff *skb, enum verdict v, struct pa
 	struct flow_key k;
 	flow_key_in(&k, p);
 	struct flow *f = bpf_map_lookup_elem(&flows, &k);
-	bool syn = is_syn(p);
+	bool syn = is_syn(p), known = f;
 	if (f && !(syn && flow_reusable(f, p))) {
 		__u32 index = f->pod;
 		struct pod *pod = bpf_map_lookup_elem(&pods, &index);
 		if (pod && pod->generation == f->generation) {
 			int genuine = track(&k, f, p, IN);
 			account(index, f, IN, p->ip_len);
-			if (genuine && path == PATH_NIC)
-				follow_route(f, eth, skb->ifindex);
+			if (genuine && path == PATH_NIC && follow_route(f, eth, skb->ifindex))
+				bpf_tail_call(skb, &steps, STEP_MOVED);
 			return deliver(skb, p, pod, path, ingress);
 		}
 		/* Its pod is gone. */
@@ -200,6 +205,9 @@ static __always_inline int edge(struct __sk_buff *skb, enum verdict v, struct pa
 		return reset(skb, p, ingress);
 	}
 	if (!syn) {
+		/* Its address may have been another node's until now. */
+		if (!known && path == PATH_NIC && encap_port)
+			bpf_tail_call(skb, &steps, STEP_MOVED);
 		count(COUNT_STRAY);
 		return reset(skb, p, ingress);
 	}
@@ -243,6 +251,13 @@ int gate_node(struct __sk_buff *skb)
 		return at_edge(skb, &p, &w);
 	if (w.type == ENCAP_CLOSED && v == PACKET_TCP)
 		return closed_at_edge(&p, &w);
+	if (w.type == ENCAP_WHOSE && v == PACKET_TCP && in_range(p.daddr))
+		return whose(skb, &p, &w);
+	if (w.type == ENCAP_MINE && v == PACKET_TCP && in_range(p.daddr)) {
+		if (!adopt(&p, &w))
+			bpf_tail_call(skb, &steps, STEP_MOVED);
+		return TCX_DROP;
+	}
 	count(COUNT_BAD_ENCAP);
 	return TCX_DROP;
 }
@@ -289,8 +304,12 @@ int gate_released(struct __sk_buff *skb)
 	enum verdict v = parse_skb(skb, &p);
 	if (v == PACKET_OTHER || !in_range(p.daddr))
 		return TCX_NEXT; /* a reply to a client on this machine */
-	if (v != PACKET_TCP || !is_syn(&p))
+	if (v != PACKET_TCP)
 		return TCX_DROP;
+	if (!is_syn(&p)) {
+		bpf_tail_call(skb, &steps, STEP_MOVED); /* a copy for one of the nodes that are asked */
+		return TCX_DROP;
+	}
 	struct flow_key k;
 	flow_key_in(&k, &p);
 	struct parked_flow *pf = bpf_map_lookup_elem(&parked_flows, &k);
@@ -357,6 +376,9 @@ int gate_pod(struct __sk_buff *skb)
 				bpf_tail_call(skb, &steps, STEP_RETRY);
 			return TCX_DROP;
 		}
+		/* The client may come by another node later, and its segments must fit then. */
+		if ((p.flags & TCP_SYN) && encap_port && o.path == PATH_NIC && clamp_mss(skb, &p, p.daddr))
+			return TCX_DROP;
 	}
 	track(&k, f, &p, OUT);
 	account(f->pod, f, OUT, p.ip_len);
@@ -378,6 +400,13 @@ int gate_retry(struct __sk_buff *skb)
 {
 	struct packet p = {};
 	return parse_skb(skb, &p) == PACKET_TCP ? retry(skb, &p) : TCX_DROP;
+}
+
+SEC("tc")
+int gate_moved(struct __sk_buff *skb)
+{
+	struct packet p = {};
+	return parse_skb(skb, &p) == PACKET_TCP ? moved(skb, &p) : TCX_DROP;
 }
 
 /* What is read of the kernel's structs; CO-RE finds where the fields are. */

@@ -162,6 +162,31 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 } nodes SEC(".maps");
 
+/* Other nodes with pods of a service, by its index. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct home_nodes);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+} homes SEC(".maps");
+
+/* Flows that home nodes were asked for. What is evicted is asked again. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct flow_key);
+	__type(value, struct asked);
+} askeds SEC(".maps");
+
+/* One entry. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct asking);
+} askings SEC(".maps");
+
 /* From a pod's name to its index. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -38,21 +38,24 @@ static __always_inline int by_edge(struct __sk_buff *skb, const struct packet *p
 	return encapsulate(skb, &w);
 }
 
-/* Home node: follows the client to another edge node. */
-static __always_inline void follow_edge(struct flow *f, const struct passage *w)
+/* Home node: follows the client to another edge node. Returns the one before, or 0. */
+static __always_inline __be32 follow_edge(struct flow *f, const struct passage *w)
 {
 	enum flow_path path = w->flags & ENCAP_INSIDE ? PATH_EDGE_NODE : PATH_EDGE_NIC;
+	__be32 before = f->origin.path >= PATH_EDGE_NIC && f->origin.edge != w->node ? f->origin.edge : 0;
 	if (f->origin.edge == w->node && f->origin.path == path)
-		return;
+		return 0;
 	f->origin.edge = w->node;
 	f->origin.path = path;
 	f->origin.ifindex = 0;
+	return before;
 }
 
-/* Home node: gives a client's segment that has ended its flow (RST, or the last ACK) to the pod, and tells the edge
- * node, which cannot know as well what the pod had sent and acknowledged. */
-static __always_inline int closed_by_client(struct __sk_buff *skb, const struct packet *p, const struct pod *pod,
-					    const struct passage *w)
+/* Home node: gives a client's segment to the pod, and tells an edge node that the flow is over for it: with a RST, or
+ * the last ACK, as it cannot know as well what the pod had sent and acknowledged; or because the client comes by another
+ * node now. */
+static __always_inline int over_at(struct __sk_buff *skb, const struct packet *p, const struct pod *pod, __be32 node,
+				   __u32 flags)
 {
 	if (translate_in(skb, p, pod) || bpf_clone_redirect(skb, pod->ifindex, 0))
 		return TCX_DROP;
@@ -67,7 +70,7 @@ static __always_inline int closed_by_client(struct __sk_buff *skb, const struct 
 	ip_csum_replace(ip, ip->daddr, p->daddr);
 	ip->daddr = p->daddr;
 	tcp->dest = p->dport;
-	return by_edge(skb, p, p->saddr, p->sport, p->ip_len, pod->id, w->node, ENCAP_CLOSED, 0);
+	return by_edge(skb, p, p->saddr, p->sport, p->ip_len, pod->id, node, ENCAP_CLOSED, flags);
 }
 
 /* Home node: a client's segment that an edge node sent for a pod. */
@@ -84,12 +87,13 @@ static __always_inline int at_home(struct __sk_buff *skb, struct packet *p, cons
 		struct pod *pod = bpf_map_lookup_elem(&pods, &index);
 		if (pod && pod->generation == f->generation && pod->id == w->id && !pod->node) {
 			bool open = f->state < FLOW_CLOSED;
+			__be32 before = 0;
 			if (track(&k, f, p, IN))
-				follow_edge(f, w);
+				before = follow_edge(f, w);
 			account(index, f, IN, p->ip_len);
 			if (open && f->state >= FLOW_CLOSED && !(w->flags & ENCAP_INSIDE))
-				return closed_by_client(skb, p, pod, w);
-			return to_pod(skb, p, pod, true);
+				return over_at(skb, p, pod, w->node, 0);
+			return before ? over_at(skb, p, pod, before, ENCAP_MOVED) : to_pod(skb, p, pod, true);
 		}
 	}
 	struct pod_name n = {.id = w->id, .vip = {.addr = k.service, .port = k.service_port}};
@@ -122,7 +126,10 @@ static __always_inline int from_home(struct __sk_buff *skb, const struct flow_ke
 				     const struct pod *pod)
 {
 	struct origin o = f->origin;
-	bool by = o.path == PATH_EDGE_NODE || f->state == FLOW_HALF_OPEN || (p->flags & (TCP_SYN | TCP_FIN | TCP_RST));
+	/* A FIN that is repeated may be so because the edge node is gone: the client itself is to know. */
+	bool again = (p->flags & TCP_FIN) && (f->seen & SEEN_FIN(OUT));
+	bool by = o.path == PATH_EDGE_NODE || f->state == FLOW_HALF_OPEN || (p->flags & (TCP_SYN | TCP_RST)) ||
+		  ((p->flags & TCP_FIN) && !again);
 	if (p->flags & TCP_SYN) {
 		parse_wscale(skb, p);
 		if (clamp_mss(skb, p, o.edge))
@@ -132,7 +139,7 @@ static __always_inline int from_home(struct __sk_buff *skb, const struct flow_ke
 	account(f->pod, f, OUT, p->ip_len);
 	bool over = f->state >= FLOW_CLOSED;
 	/* The ACK of the client's FIN says where the flow stands, too. */
-	by = by || over || ((f->seen & SEEN_FIN(IN)) && !p->payload);
+	by = by || over || ((f->seen & SEEN_FIN(IN)) && !p->payload && !again);
 	if (translate_out(skb, p, pod))
 		return TCX_DROP;
 	if (!by) {
@@ -195,14 +202,18 @@ static __always_inline int at_edge(struct __sk_buff *skb, struct packet *p, cons
 	return to_origin(skb, &o);
 }
 
-/* Edge node: a client's segment that has ended its flow, as the home node tells. */
+/* Edge node: a client's segment with which its flow is over here, as the home node tells. */
 static __always_inline int closed_at_edge(const struct packet *p, const struct passage *w)
 {
 	struct flow_key k;
 	flow_key_in(&k, p);
 	struct flow *f = bpf_map_lookup_elem(&flows, &k);
 	/* It may have been on its way while the client began anew with the same ports. */
-	if (f && remote_pod(f, w) && (f->state != FLOW_HALF_OPEN || p->seq == f->isn + 1 || p->seq == f->seq[IN]))
+	if (!f || !remote_pod(f, w) || (f->state == FLOW_HALF_OPEN && p->seq != f->isn + 1 && p->seq != f->seq[IN]))
+		return TCX_DROP;
+	if (w->flags & ENCAP_MOVED)
+		flow_forget(&k, f); /* the client may come back */
+	else
 		flow_close(&k, f);
 	return TCX_DROP;
 }

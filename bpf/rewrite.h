@@ -32,6 +32,7 @@ static __always_inline __u16 csum_fold(__u64 sum)
 /* What is read of the kernel's socket buffer; CO-RE finds where it is. */
 struct sk_buff {
 	__u8 ip_summed : 2;
+	__u8 encapsulation : 1;
 } __attribute__((preserve_access_index));
 
 /* <linux/skbuff.h>: what the checksum of a packet is, in ip_summed. */

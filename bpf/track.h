@@ -166,6 +166,18 @@ static __always_inline void track_blind(struct flow *f, const struct packet *p, 
 		f->seq[OUT] = p->ack;
 }
 
+/* Whether a client's segment can be of a flow that is open, as far as its numbers tell. It changes nothing. */
+static __always_inline bool fits(const struct flow *f, const struct packet *p)
+{
+	__u32 stop = p->seq + p->payload + ((p->flags & TCP_FIN) ? 1 : 0);
+	if (f->state >= FLOW_CLOSED || (f->state == FLOW_HALF_OPEN && !(f->seen & SEEN_SYNACK)) || (p->flags & TCP_SYN) ||
+	    seq_diff(stop, f->edge[OUT]) > 1 || seq_diff(p->seq, f->ack[OUT]) < -OLD_ACK)
+		return false;
+	if (!(p->flags & TCP_ACK))
+		return p->flags & TCP_RST;
+	return seq_diff(p->ack, f->seq[OUT]) <= 0 && seq_diff(p->ack, f->ack[IN]) >= (f->state == FLOW_HALF_OPEN ? 1 : -OLD_ACK);
+}
+
 /* Follows one segment of a flow; dir is who sent it. Returns 1 if it is the sender's as far as can be known. */
 __noinline int track(const struct flow_key *k, struct flow *f, const struct packet *p, __u32 dir)
 {

@@ -10,6 +10,7 @@
 #define MAX_OPTIONS 40          /* longest TCP options */
 #define MAX_FRAME 1536          /* longest SYN that is parked, Ethernet header included */
 #define MAX_RANGES 8            /* ranges of service addresses */
+#define MAX_HOMES 64            /* other nodes with pods of one service that are asked for a flow */
 #define MAGLEV 1021             /* places in a table of consistent hashing; a prime */
 #define RING_SHARDS 16          /* queues of short-lived flows, so that a flood on one service spares others */
 
@@ -182,6 +183,25 @@ struct flow {
 	__u64 last;           /* last packet, ns of CLOCK_MONOTONIC, coarse */
 };
 
+/* Value of `homes`, by service index: the other nodes that have pods of it, in whatever state. Written by the daemon. */
+struct home_nodes {
+	__u32 n;                /* nodes that count */
+	__be32 node[MAX_HOMES]; /* their addresses, network byte order */
+};
+
+/* Value of `askeds`: the home nodes were asked whose a client's segments are. */
+struct asked {
+	__u64 at;             /* when first, ns of CLOCK_MONOTONIC */
+	struct origin origin; /* the way back */
+};
+
+/* Value of `askings`: bounds how many packets are sent in order to ask. */
+struct asking {
+	__u64 window;  /* which stretch of ASK_WINDOW ns is counted */
+	__u32 packets; /* sent in it */
+	__u32 pad;     /* zero */
+};
+
 /* Key of `parked_syns`. */
 struct ticket {
 	__u32 service; /* service index */
@@ -300,6 +320,9 @@ enum counter {
 	COUNT_NO_ROUTE,        /* packets for another node to which there is no route: dropped */
 	COUNT_RETRIES,         /* SYNs given to another pod: theirs refused, or did not answer */
 	COUNT_TOO_BIG,         /* packets for another node longer than the way there allows: dropped */
+	COUNT_ASKED,           /* segments of no known flow: the home nodes of the service were asked for it */
+	COUNT_ASK_LIMIT,       /* segments of no known flow that were too many to ask: dropped */
+	COUNT_MOVED,           /* flows that came here from another edge node */
 	COUNTERS,
 };
 

@@ -25,6 +25,9 @@ var counterNames = [gateCounterCOUNTERS]string{
 	gateCounterCOUNT_NO_ROUTE:      "no_route",
 	gateCounterCOUNT_RETRIES:       "retries",
 	gateCounterCOUNT_TOO_BIG:       "too_big",
+	gateCounterCOUNT_ASKED:         "asked",
+	gateCounterCOUNT_ASK_LIMIT:     "ask_limit",
+	gateCounterCOUNT_MOVED:         "moved",
 }
 
 // Counters returns the counters of the whole gate by name: how many packets met which fate. The names and

@@ -23,6 +23,8 @@ const (
 	toPodType    = 1
 	toClientType = 2
 	closedType   = 3
+	whoseType    = 4
+	mineType     = 5
 	inside       = 1
 	closes       = 2
 
@@ -55,12 +57,18 @@ func (w *world) remote() {
 // wrap encapsulates the IP packet of a frame as another node does.
 func (w *world) wrap(from netip.Addr, typ, flags byte, pod uint64, frame []byte) []byte {
 	w.Helper()
+	return w.wrapTo(from, thisNode, typ, flags, pod, frame)
+}
+
+// wrapTo is wrap for any node.
+func (w *world) wrapTo(from, to netip.Addr, typ, flags byte, pod uint64, frame []byte) []byte {
+	w.Helper()
 	inner := frame[ethernetHeader:]
 	inner = inner[:binary.BigEndian.Uint16(inner[2:])]
 	header := make([]byte, 12)
 	header[0], header[1], header[2] = 1, typ, flags
 	binary.BigEndian.PutUint64(header[4:], pod)
-	ip := ip4(from, thisNode, layers.IPProtocolUDP)
+	ip := ip4(from, to, layers.IPProtocolUDP)
 	udp := &layers.UDP{SrcPort: 50000, DstPort: encapPort}
 	if err := udp.SetNetworkLayerForChecksum(ip); err != nil {
 		w.Fatal(err)

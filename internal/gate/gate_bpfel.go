@@ -18,6 +18,26 @@ type gateAddr struct {
 	W [4]uint32
 }
 
+type gateAsked struct {
+	_      structs.HostLayout
+	At     uint64
+	Origin struct {
+		_         structs.HostLayout
+		Ifindex   uint32
+		ClientMac [6]uint8
+		OurMac    [6]uint8
+		Path      gateFlowPath
+		Edge      uint32
+	}
+}
+
+type gateAsking struct {
+	_       structs.HostLayout
+	Window  uint64
+	Packets uint32
+	Pad     uint32
+}
+
 type gateCounter uint32
 
 const (
@@ -42,7 +62,10 @@ const (
 	gateCounterCOUNT_NO_ROUTE      gateCounter = 18
 	gateCounterCOUNT_RETRIES       gateCounter = 19
 	gateCounterCOUNT_TOO_BIG       gateCounter = 20
-	gateCounterCOUNTERS            gateCounter = 21
+	gateCounterCOUNT_ASKED         gateCounter = 21
+	gateCounterCOUNT_ASK_LIMIT     gateCounter = 22
+	gateCounterCOUNT_MOVED         gateCounter = 23
+	gateCounterCOUNTERS            gateCounter = 24
 )
 
 type gateEvent struct {
@@ -117,6 +140,12 @@ const (
 	gateFlowStateFLOW_CLOSED      gateFlowState = 3
 	gateFlowStateFLOW_GONE        gateFlowState = 4
 )
+
+type gateHomeNodes struct {
+	_    structs.HostLayout
+	N    uint32
+	Node [64]uint32
+}
 
 type gateKept struct {
 	_          structs.HostLayout
@@ -326,9 +355,12 @@ type gateWatch struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	gateMapAddresses      = "addresses"
+	gateMapAskeds         = "askeds"
+	gateMapAskings        = "askings"
 	gateMapCounters       = "counters"
 	gateMapEvents         = "events"
 	gateMapFlows          = "flows"
+	gateMapHomes          = "homes"
 	gateMapKepts          = "kepts"
 	gateMapListeners      = "listeners"
 	gateMapMaglevs        = "maglevs"
@@ -352,6 +384,7 @@ const (
 	gateProgGateHome      = "gate_home"
 	gateProgGateListen    = "gate_listen"
 	gateProgGateLocal     = "gate_local"
+	gateProgGateMoved     = "gate_moved"
 	gateProgGateNic       = "gate_nic"
 	gateProgGateNode      = "gate_node"
 	gateProgGatePod       = "gate_pod"
@@ -418,6 +451,7 @@ type gateProgramSpecs struct {
 	GateHome     *ebpf.ProgramSpec `ebpf:"gate_home"`
 	GateListen   *ebpf.ProgramSpec `ebpf:"gate_listen"`
 	GateLocal    *ebpf.ProgramSpec `ebpf:"gate_local"`
+	GateMoved    *ebpf.ProgramSpec `ebpf:"gate_moved"`
 	GateNic      *ebpf.ProgramSpec `ebpf:"gate_nic"`
 	GateNode     *ebpf.ProgramSpec `ebpf:"gate_node"`
 	GatePod      *ebpf.ProgramSpec `ebpf:"gate_pod"`
@@ -434,9 +468,12 @@ type gateProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type gateMapSpecs struct {
 	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
+	Askeds        *ebpf.MapSpec `ebpf:"askeds"`
+	Askings       *ebpf.MapSpec `ebpf:"askings"`
 	Counters      *ebpf.MapSpec `ebpf:"counters"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Flows         *ebpf.MapSpec `ebpf:"flows"`
+	Homes         *ebpf.MapSpec `ebpf:"homes"`
 	Kepts         *ebpf.MapSpec `ebpf:"kepts"`
 	Listeners     *ebpf.MapSpec `ebpf:"listeners"`
 	Maglevs       *ebpf.MapSpec `ebpf:"maglevs"`
@@ -496,9 +533,12 @@ func (o *gateObjects) Close() error {
 // It can be passed to loadGateObjects or ebpf.CollectionSpec.LoadAndAssign.
 type gateMaps struct {
 	Addresses     *ebpf.Map `ebpf:"addresses"`
+	Askeds        *ebpf.Map `ebpf:"askeds"`
+	Askings       *ebpf.Map `ebpf:"askings"`
 	Counters      *ebpf.Map `ebpf:"counters"`
 	Events        *ebpf.Map `ebpf:"events"`
 	Flows         *ebpf.Map `ebpf:"flows"`
+	Homes         *ebpf.Map `ebpf:"homes"`
 	Kepts         *ebpf.Map `ebpf:"kepts"`
 	Listeners     *ebpf.Map `ebpf:"listeners"`
 	Maglevs       *ebpf.Map `ebpf:"maglevs"`
@@ -524,9 +564,12 @@ type gateMaps struct {
 func (m *gateMaps) Close() error {
 	return _GateClose(
 		m.Addresses,
+		m.Askeds,
+		m.Askings,
 		m.Counters,
 		m.Events,
 		m.Flows,
+		m.Homes,
 		m.Kepts,
 		m.Listeners,
 		m.Maglevs,
@@ -573,6 +616,7 @@ type gatePrograms struct {
 	GateHome     *ebpf.Program `ebpf:"gate_home"`
 	GateListen   *ebpf.Program `ebpf:"gate_listen"`
 	GateLocal    *ebpf.Program `ebpf:"gate_local"`
+	GateMoved    *ebpf.Program `ebpf:"gate_moved"`
 	GateNic      *ebpf.Program `ebpf:"gate_nic"`
 	GateNode     *ebpf.Program `ebpf:"gate_node"`
 	GatePod      *ebpf.Program `ebpf:"gate_pod"`
@@ -589,6 +633,7 @@ func (p *gatePrograms) Close() error {
 		p.GateHome,
 		p.GateListen,
 		p.GateLocal,
+		p.GateMoved,
 		p.GateNic,
 		p.GateNode,
 		p.GatePod,

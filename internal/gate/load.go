@@ -266,7 +266,7 @@ func (g *Gate) load() error {
 func (g *Gate) configure(spec *ebpf.CollectionSpec) error {
 	s := g.cfg.Sizes
 	for name, n := range map[string]uint32{
-		gateMapServices: s.Services, gateMapAddresses: s.Services, gateMapStates: s.Services, gateMapMaglevs: s.Services,
+		gateMapServices: s.Services, gateMapAddresses: s.Services, gateMapStates: s.Services, gateMapMaglevs: s.Services, gateMapHomes: s.Services,
 		gateMapPods: s.Pods, gateMapPodTraffic: s.Pods, gateMapPodPorts: s.Pods, gateMapPodNames: s.Pods, gateMapListeners: s.Pods, gateMapRecounts: s.Pods,
 		gateMapFlows:      s.Flows,
 		gateMapParkedSyns: s.Parked, gateMapParkedFlows: s.Parked, gateMapParkedSources: s.Parked,

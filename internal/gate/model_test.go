@@ -69,6 +69,8 @@ type model struct {
 	home  *world    // the node of pods 2 and 3, if that is another
 	told  int       // replies that went by the edge node
 	moved int       // SYNs that went to another pod
+	// takenOver counts flows that the edge node got from the home node.
+	takenOver int
 	// orphans are the flows that the home node still has, while the edge node has given their ports to pods elsewhere.
 	orphans map[uint16]*modelFlow
 	log     []string
@@ -144,7 +146,8 @@ func (m *model) pass(s modelSegment, lost bool) {
 func (m *model) passIn(s modelSegment) {
 	m.Helper()
 	f := m.flows[s.talk.port]
-	if f != nil && f.pod == 0 { // its pod is gone
+	podGone := f != nil && f.pod == 0
+	if podGone {
 		delete(m.flows, s.talk.port)
 		f = nil
 	}
@@ -156,6 +159,9 @@ func (m *model) passIn(s modelSegment) {
 		verdict, out = m.atHome(out, w)
 	}
 	switch {
+	case f == nil && !syn && m.home != nil && !podGone:
+		m.ask(w, verdict)
+		return
 	case f == nil && !syn && has(s.flags, 'R'):
 		if verdict != tcxDrop {
 			m.fail("stray RST: verdict %d", int32(verdict))
@@ -177,6 +183,22 @@ func (m *model) passIn(s modelSegment) {
 	}
 	if f.talk == s.talk && !syn {
 		m.follow(f, s)
+	}
+}
+
+// ask is a client's segment of a flow that the edge node does not know, which asks the home node. Only what the home node
+// has kept after the edge node's entry was over (orphans) is its own.
+func (m *model) ask(s segment, verdict uint32) {
+	m.Helper()
+	if verdict != tcxDrop {
+		m.fail("a segment of no flow: verdict %d", int32(verdict))
+	}
+	m.must(m.g.objs.Askeds.Delete(flowKey(s.from, vip))) // the next one does not come too late
+	if m.orphans[s.from.Port()] != nil {
+		return
+	}
+	if verdict, _ := m.home.run(onNIC, m.carry(m.wrapTo(thisNode, otherNode, whoseType, 0, 0, s.frame()), m.home)); verdict != tcxDrop {
+		m.fail("it is nobody's flow: verdict %d", int32(verdict))
 	}
 }
 
@@ -313,6 +335,40 @@ func (m *model) load(pod int) (n int) {
 		}
 	}
 	return n
+}
+
+// takeOver makes the edge node forget a flow of a pod elsewhere, as if the client came by another until now. It gets it
+// back with the client's next segment.
+func (m *model) takeOver() {
+	m.Helper()
+	for _, t := range m.talks {
+		f := m.flows[t.port]
+		if f == nil || f.talk != t || f.state != estab || f.pod == 0 || m.nodeOf(f.pod) == m.world || t.got[0] == 0 {
+			continue
+		}
+		from := netip.AddrPortFrom(client.Addr(), t.port)
+		m.must(m.g.objs.Flows.Delete(flowKey(from, vip)))
+		m.g.pods.at(m.podIndex(f.pod)).Open--
+		s := modelSegment{talk: t, flags: "A", seq: t.next[0], ack: t.got[0], n: m.r.IntN(2) * m.r.IntN(50)}
+		if t.fin[0] {
+			s.n = 0
+		}
+		t.next[0] += int64(s.n)
+		m.note("port %d comes by another edge node: seq %d ack %d, %d bytes", t.port, s.seq, s.ack, s.n)
+		frame := bare(m.wire(s))
+		m.wantRun(onNIC, frame, tcxDrop)
+		mine := m.home.wantRun(onNIC, m.carry(m.wrapTo(thisNode, otherNode, whoseType, 0, 0, frame), m.home), tcxRedirect)
+		to := m.wantRun(onNIC, m.carry(mine, m.world), tcxRedirect)
+		_, out := m.atHome(to, m.wire(s))
+		if p := podOf(m, out); p != f.pod {
+			m.fail("went to pod %d, its flow is of %d", p, f.pod)
+		}
+		m.takenOver++
+		m.follow(f, s)
+		m.check()
+		t.receive(s)
+		return
+	}
 }
 
 // silent lets the daemon send a SYN on that nobody has answered.
@@ -627,6 +683,9 @@ func (m *model) step() {
 	case m.chance(60):
 		m.sweep()
 		return
+	case m.home != nil && m.chance(40):
+		m.takeOver()
+		return
 	}
 	t := m.talks[m.r.IntN(len(m.talks))]
 	switch {
@@ -707,7 +766,7 @@ func runModel(t *testing.T, w, home *world) {
 	if *modelSeed != 0 {
 		first, n = *modelSeed, 1
 	}
-	var flows, closes, told, moved int
+	var flows, closes, told, moved, takenOver int
 	for seed := first; seed < first+uint64(n); seed++ {
 		ok := t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			sub := *w
@@ -727,7 +786,7 @@ func runModel(t *testing.T, w, home *world) {
 			if s, err := m.g.Sweep(Ages{time.Hour, time.Hour, time.Hour}); err != nil || s.Fixed != 0 {
 				m.fail("sweep: %+v, %v", s, err)
 			}
-			told, moved = told+m.told, moved+m.moved
+			told, moved, takenOver = told+m.told, moved+m.moved, takenOver+m.takenOver
 			for _, f := range m.flows {
 				flows++
 				if f.state == closed {
@@ -739,7 +798,7 @@ func runModel(t *testing.T, w, home *world) {
 			return
 		}
 	}
-	if *modelSeed == 0 && (flows == 0 || closes == 0 || moved == 0 || (told == 0) != (home == nil)) {
-		t.Errorf("%d flows, %d of them closed, %d segments to tell the edge node, %d moves: the model does not do much", flows, closes, told, moved)
+	if *modelSeed == 0 && (flows == 0 || closes == 0 || moved == 0 || (told == 0) != (home == nil) || (takenOver == 0) != (home == nil)) {
+		t.Errorf("%d flows, %d of them closed, %d segments to tell the edge node, %d moves, %d flows taken over: the model does not do much", flows, closes, told, moved, takenOver)
 	}
 }

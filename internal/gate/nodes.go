@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/cilium/ebpf"
 )
@@ -16,6 +17,29 @@ func nodeBE(a netip.Addr) uint32 {
 	}
 	b := a.As4()
 	return binary.NativeEndian.Uint32(b[:])
+}
+
+// tellHomes tells the programs which other nodes have pods of a service: at most as many as are asked for a flow.
+// podTable.mu is held.
+func (g *Gate) tellHomes(service netip.AddrPort, index uint32) error {
+	var h gateHomeNodes
+	for name, i := range g.podTable.indices {
+		node := g.pods.at(i).Node
+		if name.service == service && node != 0 && int(h.N) < len(h.Node) && !slices.Contains(h.Node[:h.N], node) {
+			h.Node[h.N] = node
+			h.N++
+		}
+	}
+	var err error
+	if h.N > 0 {
+		err = g.objs.Homes.Put(index, h)
+	} else if err = g.objs.Homes.Delete(index); errors.Is(err, ebpf.ErrKeyNotExist) {
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("telling the gate the home nodes of %v: %w", service, err)
+	}
+	return nil
 }
 
 // AddNode is SetNodes for one more node.

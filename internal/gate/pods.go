@@ -151,6 +151,9 @@ func (g *Gate) AddPod(p Pod) error {
 		return fmt.Errorf("pod %d of %v: %w", p.ID, p.Service, errors.Join(err, g.untellPod(p.Service, p.ID, uint32(p.Ifindex), htons(p.Addr.Port()))))
 	}
 	t.indices[podName{p.Service, p.ID}] = index
+	if err := g.tellHomes(p.Service, service); err != nil {
+		g.log.Error("connections to a pod may not outlive a move of their service address", "service", p.Service, "pod", p.ID, "error", err)
+	}
 	return nil
 }
 
@@ -205,6 +208,9 @@ func (g *Gate) RemovePod(service netip.AddrPort, id uint64) error {
 	*p = gatePod{}
 	delete(t.indices, podName{service, id})
 	t.free = append(t.free, index)
+	if s, ok := g.index(service); ok {
+		err = errors.Join(err, g.tellHomes(service, s))
+	}
 	if err != nil {
 		return fmt.Errorf("pod %d of %v: removing it from the gate: %w", id, service, err)
 	}

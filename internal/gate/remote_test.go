@@ -51,32 +51,46 @@ ip netns exec %[1]s nft 'table ip rules {
 func newCluster(t *testing.T, mtu int) *cluster {
 	newNamespace(t, "lan")
 	sh(t, "ip -n lan link add br0 mtu %d type bridge; ip -n lan link set br0 up", mtu)
-	plug := func(name string, addr netip.Addr) {
-		newNamespace(t, name)
-		sh(t, `ip link add eth0 mtu %[3]d netns %[1]s type veth peer name %[1]s mtu %[3]d netns lan; ip -n lan link set %[1]s master br0 up
-			ip -n %[1]s addr add %[2]v/24 dev eth0; ip -n %[1]s link set eth0 up`, name, addr, mtu)
-	}
-	plug("client", client.Addr())
+	c := &cluster{T: t}
+	c.plug("client", client.Addr(), mtu)
 	sh(t, "ip -n client route add %v dev eth0", serviceRange)
-	c := &cluster{T: t, edge: &node{name: "edge", addr: netip.MustParseAddr("10.46.200.1")}, home: &node{name: "home", addr: netip.MustParseAddr("10.46.200.2")}}
-	for _, n := range []*node{c.edge, c.home} {
-		plug(n.name, n.addr)
-		sh(t, nodeSetup, n.name)
-		n.cfg = Config{Dir: t.TempDir(), ServiceRanges: []netip.Prefix{serviceRange}, EncapPort: encapPort, NodeAddr: n.addr, XDPMode: XDPAuto,
-			Log: slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", n.name)}
-		c.open(n)
-		t.Cleanup(func() {
-			c.must(n.g.Close())
-			c.in(n, func() error { return Remove(n.cfg.Dir) })
-		})
-		c.must(n.g.SetNodes([]netip.Addr{c.edge.addr, c.home.addr}))
-		c.must(n.g.Announce(false, map[*node][]netip.Addr{c.edge: {vip.Addr(), vip2.Addr()}}[n]))
-		for _, a := range []netip.AddrPort{vip, vip2} {
-			_, err := n.g.SetService(Service{Addr: a, MaxParked: 100, MaxParkedPerSource: 100})
-			c.must(err)
-		}
-	}
+	c.edge = c.join("edge", netip.MustParseAddr("10.46.200.1"), mtu, vip.Addr(), vip2.Addr())
+	c.home = c.join("home", netip.MustParseAddr("10.46.200.2"), mtu)
 	return c
+}
+
+// plug makes a network namespace on the link.
+func (c *cluster) plug(name string, addr netip.Addr, mtu int) {
+	c.Helper()
+	newNamespace(c, name)
+	sh(c, `ip link add eth0 mtu %[3]d netns %[1]s type veth peer name %[1]s mtu %[3]d netns lan; ip -n lan link set %[1]s master br0 up
+		ip -n %[1]s addr add %[2]v/24 dev eth0; ip -n %[1]s link set eth0 up`, name, addr, mtu)
+}
+
+// join makes a node that answers for some VIPs, and knows all that may join.
+func (c *cluster) join(name string, addr netip.Addr, mtu int, announced ...netip.Addr) *node {
+	c.Helper()
+	n := &node{name: name, addr: addr}
+	c.plug(name, addr, mtu)
+	sh(c, nodeSetup, name)
+	n.cfg = Config{Dir: c.TempDir(), ServiceRanges: []netip.Prefix{serviceRange}, EncapPort: encapPort, NodeAddr: addr, XDPMode: XDPAuto,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", name)}
+	c.open(n)
+	c.Cleanup(func() {
+		c.must(n.g.Close())
+		c.in(n, func() error { return Remove(n.cfg.Dir) })
+	})
+	var nodes []netip.Addr
+	for i := range byte(3) {
+		nodes = append(nodes, netip.AddrFrom4([4]byte{10, 46, 200, 1 + i}))
+	}
+	c.must(n.g.SetNodes(nodes))
+	c.must(n.g.Announce(false, announced))
+	for _, a := range []netip.AddrPort{vip, vip2} {
+		_, err := n.g.SetService(Service{Addr: a, MaxParked: 100, MaxParkedPerSource: 100})
+		c.must(err)
+	}
+	return n
 }
 
 func (c *cluster) must(err error) {

@@ -62,6 +62,7 @@ type world struct {
 	nic     netlink.Link
 	podLink []netlink.Link
 	before  map[string]uint64 // counters at the last reset
+	mark    uint32            // of the packets that are run
 }
 
 func newWorld(t testing.TB, change func(*Config)) *world {
@@ -269,9 +270,10 @@ func (w *world) runs(p program, frame []byte, repeat uint32) result {
 		ctx = unsafe.Slice((*byte)(unsafe.Pointer(&md)), unsafe.Sizeof(md))
 	} else {
 		skb := struct { // the first fields of struct __sk_buff
-			_       [10]uint32
-			ifindex uint32
-		}{ifindex: uint32(ifindex)}
+			_, _, mark uint32
+			_          [7]uint32
+			ifindex    uint32
+		}{mark: w.mark, ifindex: uint32(ifindex)}
 		ctx = unsafe.Slice((*byte)(unsafe.Pointer(&skb)), unsafe.Sizeof(skb))
 	}
 	attr := struct { // union bpf_attr, BPF_PROG_TEST_RUN

@@ -69,11 +69,15 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 
 func (c *collector) collectService(ch chan<- prometheus.Metric, s *service) {
 	n := c.d.gate.ServiceCounters(s.addr)
-	if n == (gate.ServiceCounters{}) {
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	home := false
+	for _, pod := range s.pods {
+		home = home || pod.home
+	}
+	if n == (gate.ServiceCounters{}) && !home {
+		return // nothing has happened here
+	}
 	addr := s.addr.String()
 	for name, v := range map[string]uint64{
 		"wakes": n.Wakes, "parked": n.Parked, "duplicates": n.Duplicates,

@@ -1,12 +1,16 @@
 package kube
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"net/netip"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -20,21 +24,11 @@ import (
 func testNodeKilled(t *testing.T) {
 	place := must(lab.kubectl("", "get", "pod", "-n", productNamespace, lab.leader(t), "-o", "jsonpath={.spec.nodeName}"))(t)
 	leader := lab.node(place)
-	// Which node answers for an address follows from both: some address is the leader's.
-	var key, addr string
-	for i := 0; key == ""; i++ {
-		name := fmt.Sprintf("default/survivor-%d", i)
-		lab.apply(t, manifest(name, "idleTimeout: 600"))
-		a := lab.address(t, name)
-		if owner := lab.announcer(t, netip.MustParseAddrPort(a).Addr()); owner == leader {
-			key, addr = name, a
-		} else if i == 30 {
-			t.Fatalf("%s answers for none of %d addresses", leader.name, i)
-		}
-	}
+	key, addr := lab.answeredBy(t, leader, "default/survivor", func(key string) string { return manifest(key, "idleTimeout: 600") })
 	vip := netip.MustParseAddrPort(addr).Addr()
 	mustAsk(t, lab.client, addr)
 	lab.sleep(t, key)
+	open := lab.openThrough(t, leader)
 
 	hardware := must(leader.hardware())(t)
 	link, err := lab.client.Capture("eth0")
@@ -48,6 +42,9 @@ func testNodeKilled(t *testing.T) {
 		lab.command(t, "node-start", leader.name)
 		must(lab.kubectl("", "wait", "node", leader.name, "--for=condition=Ready", "--timeout="+patience.String()))(t)
 		lab.waitDaemons(t)
+		eventually(t, "the address is back", func() (bool, string) { return lab.announcer(t, open.vip) == leader, "no" })
+		open.goOn(t, "the address has moved back")
+		open.end(t)
 	}()
 	// Another node says that the address is with it.
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -69,9 +66,137 @@ func testNodeKilled(t *testing.T) {
 	if moved := lab.announcer(t, vip); moved == leader {
 		t.Errorf("%s still answers", moved.name)
 	}
+	if n := lab.announcer(t, open.vip); n == leader {
+		t.Errorf("%s still answers for %v", n.name, open.vip)
+	} else {
+		open.goOn(t, fmt.Sprintf("the address has moved to %s, their pod is on %s", n.name, open.home.name))
+	}
 	// The service wakes on whatever node is alive.
 	_, cold := mustAsk(t, lab.client, addr)
 	t.Logf("a cold request after that: %v", cold)
+}
+
+// answeredBy makes services with a prefix until a node answers for the address of one. Which node does follows from both, so
+// some address is its own.
+func (c *cluster) answeredBy(t *testing.T, n *node, prefix string, doc func(key string) string) (key, addr string) {
+	t.Helper()
+	for i := range 30 {
+		key = fmt.Sprintf("%s-%d", prefix, i)
+		c.apply(t, doc(key))
+		addr = c.address(t, key)
+		if c.announcer(t, netip.MustParseAddrPort(addr).Addr()) == n {
+			return key, addr
+		}
+	}
+	t.Fatalf("%s answers for none of 30 addresses", n.name)
+	return "", ""
+}
+
+// kept are connections that stay open while the address by which they go moves.
+type kept struct {
+	key   string
+	vip   netip.Addr
+	home  *node // of their pod
+	conns []net.Conn
+	stop  chan struct{}
+	busy  chan error // of one more, which asks all the time
+}
+
+// openThrough opens connections by a node, with their pod on another one.
+func (c *cluster) openThrough(t *testing.T, edge *node) *kept {
+	t.Helper()
+	k := &kept{stop: make(chan struct{}), busy: make(chan error, 1)}
+	for _, n := range c.nodes {
+		if n != edge {
+			k.home = n
+		}
+	}
+	var addr string
+	k.key, addr = c.answeredBy(t, edge, "default/kept", func(key string) string { return on(k.home, key) })
+	k.vip = netip.MustParseAddrPort(addr).Addr()
+	for range 21 {
+		conn, err := c.client.Dialer().DialContext(context.Background(), "tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		k.conns = append(k.conns, conn)
+	}
+	k.goOn(t, "all is well")
+	busy := k.conns[0]
+	k.conns = k.conns[1:]
+	go func() {
+		for {
+			select {
+			case <-k.stop:
+				k.busy <- nil
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+			if err := askAgain(busy); err != nil {
+				k.busy <- err
+				return
+			}
+		}
+	}()
+	return k
+}
+
+// askAgain asks the tests' server by a connection that is open.
+func askAgain(conn net.Conn) error {
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: kept\r\n\r\n"); err != nil {
+		return err
+	}
+	r, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err == nil {
+		_, err = io.Copy(io.Discard, r.Body)
+	}
+	return err
+}
+
+// goOn asks once more by each connection, and waits until their pod's node counts them all.
+func (k *kept) goOn(t *testing.T, when string) {
+	t.Helper()
+	begin := time.Now()
+	for i, conn := range k.conns {
+		if err := askAgain(conn); err != nil {
+			t.Fatalf("%s: connection %d of %d: %v", when, i, len(k.conns), err)
+		}
+	}
+	t.Logf("%s: %d connections have gone on within %v", when, len(k.conns), time.Since(begin))
+	k.wantOpen(t, 21)
+}
+
+// end closes all connections but the busy one: their pod's node is to know.
+func (k *kept) end(t *testing.T) {
+	t.Helper()
+	k.wantOpen(t, 21)
+	close(k.stop)
+	if err := <-k.busy; err != nil {
+		t.Errorf("a connection that was used all the time: %v", err)
+	}
+	for _, conn := range k.conns {
+		conn.Close()
+	}
+	k.wantOpen(t, 1)
+}
+
+// wantOpen waits until the pod's node counts so many open connections.
+func (k *kept) wantOpen(t *testing.T, n int) {
+	t.Helper()
+	want := regexp.MustCompile(fmt.Sprintf(`(?m)^wangell_gate_open_flows\{[^}]*service="%s"[^}]*\} %d$`, k.key, n))
+	eventually(t, fmt.Sprintf("%s counts %d connections", k.home.name, n), func() (bool, string) {
+		r, err := httpClient(lab.client, false).Get(fmt.Sprintf("http://%v:9465/metrics", k.home.ip))
+		if err != nil {
+			return false, err.Error()
+		}
+		defer r.Body.Close()
+		b, err := io.ReadAll(r.Body)
+		return err == nil && want.Match(b), strings.Join(regexp.MustCompile(`(?m)^wangell_gate_open_flows.*$`).FindAllString(string(b), -1), "\n")
+	})
 }
 
 // announcer is the node that answers ARP for an address.
