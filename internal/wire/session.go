@@ -74,7 +74,7 @@ type session struct {
 	sessionConfig
 	wake     chan struct{} // something for the goroutine
 	gone     chan struct{} // closed when the session has ended and everybody who waits for an answer knows
-	finished chan struct{} // closed when the goroutine has ended, after left
+	finished chan struct{} // closed when the goroutine has ended, after left, or when there never will be one
 
 	mu           sync.Mutex
 	counter      uint64 // of the next datagram
@@ -322,8 +322,11 @@ func (s *session) end(err error, goodbye byte) {
 	}
 	s.endErr = err
 	s.timer.Stop()
-	unanswered := s.sender.unanswered()
+	unanswered, ran := s.sender.unanswered(), s.live
 	s.mu.Unlock()
+	if !ran { // nothing was processed, and nothing will be
+		close(s.finished)
+	}
 	for _, done := range unanswered {
 		done(ErrPeerGone)
 	}

@@ -136,3 +136,17 @@ func TestPauseIsNoSilence(t *testing.T) {
 		t.Errorf("not over after a keepalive without a word: %v", s.endErr)
 	}
 }
+
+// The session that replaces one waits until that has finished, also when it never began.
+func TestUnprovenSessionFinishes(t *testing.T) {
+	s, _ := loneSession(t, func(Message) {}, func(keepalive) {})
+	s.end(errUnproven, 0)
+	select {
+	case <-s.finished:
+	case <-time.After(time.Minute):
+		t.Fatal("who waits for it waits for ever")
+	}
+	if err := s.process(0, nil); err != nil {
+		t.Error(err)
+	}
+}
