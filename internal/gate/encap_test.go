@@ -597,6 +597,8 @@ func FuzzDecapsulate(f *testing.F) {
 			if b := frame(&seed); len(b) >= 34 {
 				f.Add(byte(toPodType), byte(0), uint64(1), b[14:])
 				f.Add(byte(toClientType), byte(closes), uint64(1), b[14:])
+				f.Add(byte(whoseType), byte(0), uint64(0), b[14:])
+				f.Add(byte(mineType), byte(3), uint64(1), b[14:])
 			}
 		}
 	}
