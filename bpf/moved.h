@@ -149,7 +149,7 @@ __noinline int adopt(const struct packet *p, const struct passage *w)
 		.isn = p->seq - 1,
 		.origin = a->origin,
 		.seq = {p->seq, p->ack},
-		.ack = {p->ack, p->seq},
+		.ack = {p->ack, p->seq - FAR}, /* what the pod has acknowledged is not known: something before may be sent again */
 		.edge = {p->ack, p->seq},
 		.fin_end = {p->seq + FAR, p->ack + FAR}, /* not known, if there is a FIN */
 		.seen = SEEN_SYNACK | SEEN_BLIND | (w->flags & SEEN_FINS),

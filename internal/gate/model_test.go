@@ -346,6 +346,9 @@ func (m *model) takeOver() {
 		if f == nil || f.talk != t || f.state != estab || f.pod == 0 || m.nodeOf(f.pod) == m.world || t.got[0] == 0 {
 			continue
 		}
+		if t.got[0] > f.high[1] { // the flow began anew with a late SYN: its node does not know what the client acknowledges
+			continue
+		}
 		from := netip.AddrPortFrom(client.Addr(), t.port)
 		m.must(m.g.objs.Flows.Delete(flowKey(from, vip)))
 		m.g.pods.at(m.podIndex(f.pod)).Open--
@@ -563,6 +566,9 @@ func (m *model) act(t *talk) {
 	case me == 1 && !t.open[1]:
 		return // it waits for the handshake
 	case m.chance(25):
+		if f := m.flows[t.port]; m.home != nil && f != nil && t.got[0] > f.high[1] {
+			return // the flow began anew with a late SYN: the edge node believes the client what the pod's node cannot
+		}
 		s.flags = "R"
 		m.pass(s, m.chance(4))
 		if m.home != nil {
