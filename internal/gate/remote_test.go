@@ -384,21 +384,7 @@ func TestRemoteAdopt(t *testing.T) {
 	c.podNet(c.home, 1, 1500)
 	c.addPod(vip, c.home, 1)
 	c.serve(vip, 1)
-	var l net.Listener
-	c.must(inNamespace(podNS(1), func() (err error) { l, err = net.Listen("tcp4", podAt[1].String()); return err }))
-	defer l.Close()
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				_, _ = io.Copy(conn, conn)
-				conn.Close()
-			}()
-		}
-	}()
+	mirror(t, 1)
 	done, stop := make(chan error, 2), make(chan struct{})
 	for _, ns := range []string{"client", "edge"} {
 		conn, err := dial(ns, vip)
