@@ -54,6 +54,7 @@ on without it; only a service that sleeps has to wait.`,
 	f.DurationVar(&c.config.RenewDeadline, "renew-deadline", 1500*time.Millisecond, "after how long a leader that cannot renew the Lease ends")
 	f.DurationVar(&c.config.RetryPeriod, "retry-period", 300*time.Millisecond, "how often the Lease is renewed, or tried")
 	f.StringVar(&c.config.Namespace, "namespace", "", "look after the services of this namespace only")
+	f.BoolVar(&c.config.StartThroughDeployment, "start-through-deployment", false, "leave it to the Deployment to make the pods of a wake: slower, and fewer requests to the API server")
 	f.StringVar(&c.config.MetricsAddress, "metrics-address", ":9464", "where Prometheus metrics are served; empty for nowhere")
 	f.StringVar(&c.config.HealthAddress, "health-address", ":8081", "where /healthz and /readyz are served; empty for nowhere")
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", "file that tells how to reach the API server (default: that of the pod, $KUBECONFIG, ~/.kube/config)")
@@ -97,6 +98,7 @@ func (c *controllerFlags) run(cmd *cobra.Command, g *globals) error {
 	if c.config.Rest, err = restConfig(c.kubeconfig); err != nil {
 		return fmt.Errorf("how to reach the API server: %w: give --kubeconfig", err)
 	}
+	shortenSlices()
 	return operator.Run(cmd.Context(), c.config)
 }
 

@@ -106,6 +106,7 @@ func (f *daemonFlags) run(cmd *cobra.Command, g *globals) (err error) {
 			return fmt.Errorf("name of this node: %w: give --node", err)
 		}
 	}
+	shortenSlices()
 	c.RunDir = g.runDir
 	if err := os.MkdirAll(c.RunDir, 0o700); err != nil {
 		return fmt.Errorf("make the run folder: %w", err)

@@ -86,6 +86,7 @@ func (u *upFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	shortenSlices()
 	force, stop := secondSignal()
 	defer stop()
 	err = instance.Up(cmd.Context(), instance.Options{

@@ -155,7 +155,9 @@ func (l *leader) lead(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rt, err := kube.Open(ctx, kube.Config{Client: l.client, Namespace: l.cfg.Namespace, Log: l.log, Trouble: l.troubled})
+	rt, err := kube.Open(ctx, kube.Config{
+		Client: l.client, Namespace: l.cfg.Namespace, ThroughDeployment: l.cfg.StartThroughDeployment, Log: l.log, Trouble: l.troubled,
+	})
 	if err != nil {
 		_ = conn.Close()
 		return err

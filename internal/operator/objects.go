@@ -48,7 +48,8 @@ func selector(s *v1alpha1.WangellService) map[string]string {
 	return map[string]string{v1alpha1.LabelService: s.Name}
 }
 
-// DeploymentOf is the Deployment of a service, with no replicas: how many there are is internal/runtime/kube's to write.
+// DeploymentOf is the Deployment of a service, with no replicas and paused: how many there are, and when it goes on, is
+// internal/runtime/kube's to write.
 // The spec has its defaults.
 func DeploymentOf(s *v1alpha1.WangellService) *appsv1.Deployment {
 	none, revisions := int32(0), int32(2)
@@ -67,6 +68,7 @@ func DeploymentOf(s *v1alpha1.WangellService) *appsv1.Deployment {
 		},
 	}
 	d.Annotations[madeFrom] = digest(d.Spec)
+	d.Spec.Paused = true // at rest: internal/runtime/kube has it go on when it has pods
 	if text := specText(s); len(text) <= maxLastGood {
 		d.Annotations[lastGood] = text
 	}

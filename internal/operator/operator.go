@@ -71,6 +71,8 @@ type Config struct {
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 	// Namespace is the only one whose services are looked after; empty for all.
 	Namespace string
+	// StartThroughDeployment: the pods of a wake are made by the Deployment; see kube.Config.
+	StartThroughDeployment bool
 	// MetricsAddress and HealthAddress are where HTTP is served, host:port; empty for nowhere.
 	MetricsAddress, HealthAddress string
 	// Log may be nil.

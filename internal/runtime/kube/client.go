@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -51,7 +52,8 @@ func trim(o any) (any, error) {
 }
 
 func trimPod(p *corev1.Pod) {
-	p.ManagedFields, p.OwnerReferences = nil, nil
+	p.ManagedFields = nil
+	p.OwnerReferences = slices.DeleteFunc(p.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Controller == nil || !*o.Controller })
 	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, TerminationGracePeriodSeconds: p.Spec.TerminationGracePeriodSeconds, Containers: names(p.Spec.Containers)}
 }
 
@@ -65,16 +67,18 @@ func names(in []corev1.Container) []corev1.Container {
 }
 
 func trimDeployment(d *appsv1.Deployment) {
-	d.ManagedFields, d.OwnerReferences, d.Annotations = nil, nil, only(d.Annotations, revisionAnnotation)
-	d.Spec.Template.Spec = corev1.PodSpec{}
+	d.ManagedFields, d.OwnerReferences, d.Annotations = nil, nil, nil
 	d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Status.ObservedGeneration}
 }
 
 func trimSet(s *appsv1.ReplicaSet) {
 	s.ManagedFields, s.Annotations = nil, only(s.Annotations, revisionAnnotation)
 	s.Spec = appsv1.ReplicaSetSpec{Replicas: s.Spec.Replicas}
-	s.Status = appsv1.ReplicaSetStatus{}
+	s.Status = appsv1.ReplicaSetStatus{Replicas: s.Status.Replicas}
 }
+
+// revisionAnnotation is what the Deployment controller gives to a ReplicaSet that it has found to be its own.
+const revisionAnnotation = "deployment.kubernetes.io/revision"
 
 // only is what a map has of one key.
 func only(m map[string]string, key string) map[string]string {

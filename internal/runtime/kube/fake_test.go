@@ -37,6 +37,7 @@ type world struct {
 	fail    error   // of the next writes
 	trouble []Trouble
 	pods    int
+	direct  bool                     // pods are made directly
 	change  func(*appsv1.Deployment) // of the Deployment of app; may be nil
 }
 
@@ -71,7 +72,7 @@ func newWorldWith(t *testing.T, replicas int32, change func(*appsv1.Deployment),
 }
 
 func (w *world) open() {
-	r, err := Open(w.t.Context(), Config{Client: w.client, Trouble: func(_ runtime.Key, t Trouble) {
+	r, err := Open(w.t.Context(), Config{Client: w.client, ThroughDeployment: !w.direct, Trouble: func(_ runtime.Key, t Trouble) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.trouble = append(w.trouble, t)
@@ -127,10 +128,12 @@ func (w *world) apiPod(change func(*corev1.Pod)) *corev1.Pod {
 	w.pods++
 	name := fmt.Sprint("app-", w.pods)
 	w.mu.Unlock()
+	yes := true
 	o := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: name, UID: types.UID(name), Labels: map[string]string{v1alpha1.LabelService: "app", v1alpha1.LabelSpecHash: "h"},
-			Annotations: map[string]string{v1alpha1.AnnotationContainer: "app"},
+			Annotations:     map[string]string{v1alpha1.AnnotationContainer: "app"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "app", UID: "s", Controller: &yes}},
 		},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "a/b:1"}}},
 	}

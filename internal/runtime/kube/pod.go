@@ -10,6 +10,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/monotime"
@@ -89,7 +90,9 @@ func (r *Runtime) drop(p *pod) {
 	r.exit(p, unknownCode, false)
 	close(p.gone)
 	r.trouble(p.service, trouble{})
+	r.lostDirect(p)
 	r.touch()
+	r.tidy(p.service)
 	r.dropService(p.service)
 }
 
@@ -279,6 +282,9 @@ func (r *Runtime) podSeen(o *corev1.Pod, before bool) {
 		r.after(daemonPatience, func() { r.untold(p, known.Node) })
 	}
 	r.hold(p, o)
+	if metav1.GetControllerOfNoCopy(o) == nil {
+		r.foundDirect(p, p.template, before)
+	}
 }
 
 // untold takes that no daemon has told of a pod that runs.
@@ -313,6 +319,7 @@ func (r *Runtime) left(p *pod) {
 		return
 	}
 	p.leaving = true
+	r.lostDirect(p)
 	if p.stopping {
 		return
 	}
@@ -331,6 +338,7 @@ func (r *Runtime) failedForGood(p *pod, o *corev1.Pod) {
 		return
 	}
 	p.failed = true
+	r.lostDirect(p)
 	reason := o.Status.Message
 	if reason == "" {
 		reason = o.Status.Reason

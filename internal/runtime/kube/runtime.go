@@ -1,7 +1,7 @@
 // Package kube runs services on Kubernetes: it is a runtime.Cluster. A service's pods belong to a Deployment of the same
 // name that internal/operator makes; this package alone writes how many replicas it has, as one number and in one
-// request. Where it is certain what the Deployment controller makes of that, it does so itself (hasten), because nothing
-// else between "a pod is wanted" and "a pod is created" is ours to make quick.
+// request. The pods of a wake are made here and handed over to the Deployment later (see direct), because nothing else
+// between "a pod is wanted" and "a pod is created" is ours to make quick.
 //
 // What becomes of pods is told twice: by the daemons of their nodes at once (Seen), and by the API up to a second later.
 // The first is believed, and nobody is given a pod of which no daemon has told: without one, its node has no gate that
@@ -38,6 +38,9 @@ type Config struct {
 	// WithoutDaemons: no daemon tells of pods (tests do without), so that all is taken from the API, late as it is and
 	// without what only a node knows: a pod's network namespace, and when it got it.
 	WithoutDaemons bool
+	// ThroughDeployment: no pod is made here, all come from the Deployment and its ReplicaSets. Wakes are slower, and
+	// fewer requests are made for each.
+	ThroughDeployment bool
 	// Trouble tells what holds up a pod that is wanted (it fits on no node, say) although it may still come, and
 	// later, with the zero value, that nothing does. It must be quick and not call the Runtime. It may be nil.
 	Trouble func(runtime.Key, Trouble)
@@ -61,7 +64,7 @@ type Runtime struct {
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
 	workers  sync.WaitGroup
-	// deployments and sets have what the API server has of them, trimmed.
+	// deployments and sets have what the API server has of them, trimmed: a ReplicaSet has its number and who owns it only.
 	deployments, sets cache.SharedIndexInformer
 
 	mu       sync.Mutex // guards what follows, and every service and pod
@@ -202,8 +205,8 @@ func (r *Runtime) watch(ctx context.Context) error {
 	if err := r.sets.AddIndexers(ownerIndex); err != nil {
 		return err
 	}
-	r.workers.Go(func() { r.sets.Run(r.ctx.Done()) })
-	synced := []cache.InformerSynced{r.sets.HasSynced}
+	var synced []cache.InformerSynced
+	setSeen := func(any) { r.mu.Lock(); r.touch(); r.mu.Unlock() }
 	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandlerDetailedFuncs{
 		pods: {
 			AddFunc:    func(o any, before bool) { r.podSeen(o.(*corev1.Pod), before) },
@@ -214,6 +217,9 @@ func (r *Runtime) watch(ctx context.Context) error {
 			AddFunc:    func(o any, _ bool) { r.deploymentSeen(o.(*appsv1.Deployment)) },
 			UpdateFunc: func(_, o any) { r.deploymentSeen(o.(*appsv1.Deployment)) },
 			DeleteFunc: func(o any) { r.deploymentDeleted(last[*appsv1.Deployment](o)) },
+		},
+		r.sets: {
+			AddFunc: func(o any, _ bool) { setSeen(o) }, UpdateFunc: func(_, o any) { setSeen(o) }, DeleteFunc: setSeen,
 		},
 	} {
 		registration, err := informer.AddEventHandler(handler)

@@ -26,7 +26,7 @@ type service struct {
 	container       string // name of the main container; empty if not known
 	want            int32  // how many replicas the Deployment shall have
 	unmarked        int32  // how many fewer want is than may be written yet: pods that are not yet marked as those that go
-	written         int32  // how many it has, as far as is known; unknown: write it anew
+	written         int32  // how many it has, or how many direct pods there are, as far as is known; unknown: write it anew
 	version         uint64 // of the Deployment, when written was read
 	uid             string // of the Deployment
 	starts          []*start
@@ -35,13 +35,16 @@ type service struct {
 	sending         bool          // the number is on its way to the Deployment
 	writing         chan struct{} // has an element while requests for the number are under way
 	settling        bool          // a goroutine writes what could not be written
+	direct          *direct       // its direct pods; nil if it has none
+	tidying         bool          // a goroutine does its chores
+	changed         chan struct{} // has an element if that is to look anew at what they are
 }
 
 // of returns the service with this key. The lock is held.
 func (r *Runtime) of(key runtime.Key, namespace, name string) *service {
 	s := r.services[key]
 	if s == nil {
-		s = &service{key: key, namespace: namespace, name: name, written: unknown, pods: map[string]*pod{}, writing: make(chan struct{}, 1)}
+		s = &service{key: key, namespace: namespace, name: name, written: unknown, pods: map[string]*pod{}, writing: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
 		r.services[key] = s
 	}
 	return s
@@ -102,8 +105,8 @@ func (r *Runtime) Rolling(k runtime.Key) bool {
 	return s != nil && s.rolling()
 }
 
-// write brings the number of replicas to the API server. Calls of one service take turns, and one whose number was
-// written by the call before it has nothing to do.
+// write brings the number of replicas to the API server: to the Deployment, or as direct pods. Calls of one service take
+// turns, and one whose number was written by the call before it has nothing to do.
 func (r *Runtime) write(ctx context.Context, s *service) error {
 	select {
 	case s.writing <- struct{}{}:
@@ -117,22 +120,34 @@ func (r *Runtime) write(ctx context.Context, s *service) error {
 		r.mu.Unlock()
 		return nil
 	}
-	d, set := r.findSet(s, want)
+	if s.direct == nil && want > 0 {
+		s.direct = r.beginDirect(s)
+	}
+	isDirect := s.direct != nil
 	s.written, s.sending = unknown, true
 	r.mu.Unlock()
-	version, err := r.send(ctx, s, want)
+	var err error
+	if isDirect {
+		err = r.writeDirect(ctx, s, want)
+	} else {
+		err = r.writeReplicas(ctx, s, want)
+	}
 	r.mu.Lock()
 	s.sending = false
-	if err == nil {
-		s.written, s.version = want, max(s.version, version)
-	}
+	r.tidy(s)
 	r.mu.Unlock()
+	return err
+}
+
+// writeReplicas has the Deployment want so many pods.
+func (r *Runtime) writeReplicas(ctx context.Context, s *service, want int32) error {
+	version, err := r.send(ctx, s, want)
 	if err != nil {
 		return r.apiError(s.key, fmt.Sprintf("write replicas %d of Deployment %s", want, s.name), err)
 	}
-	if set != nil {
-		r.hasten(ctx, s, d, set, want)
-	}
+	r.mu.Lock()
+	s.written, s.version = want, max(s.version, version)
+	r.mu.Unlock()
 	return nil
 }
 
@@ -220,6 +235,8 @@ func (r *Runtime) deploymentSeen(d *appsv1.Deployment) {
 		replicas = *d.Spec.Replicas
 	}
 	s.observe(string(d.UID), parseVersion(d.ResourceVersion), replicas)
+	r.touch()
+	r.tidy(s)
 	r.mu.Unlock()
 	r.settle(s)
 }
@@ -228,6 +245,10 @@ func (r *Runtime) deploymentSeen(d *appsv1.Deployment) {
 // and all that come while a number is on its way, tell nothing.
 func (s *service) observe(uid string, version uint64, replicas int32) {
 	if s.sending && s.uid == uid || version < s.version && version != 0 {
+		return
+	}
+	if s.direct != nil && replicas == 0 {
+		s.uid, s.version = uid, version // it does not know of them
 		return
 	}
 	// What shall be is ours to say: it only did not get through yet, or is about to be written.
@@ -251,13 +272,13 @@ func (r *Runtime) deploymentDeleted(d *appsv1.Deployment) {
 	if s == nil || s.uid != string(d.UID) {
 		return
 	}
-	s.uid, s.want, s.written, s.version = "", 0, unknown, 0
+	s.uid, s.want, s.written, s.version, s.direct = "", 0, unknown, 0, nil
 	r.dropService(s)
 }
 
 // dropService forgets a service of which there is nothing. The lock is held.
 func (r *Runtime) dropService(s *service) {
-	if s.uid == "" && len(s.pods) == 0 && len(s.starts) == 0 && !s.settling {
+	if s.uid == "" && len(s.pods) == 0 && len(s.starts) == 0 && !s.settling && !s.tidying {
 		delete(r.services, s.key)
 	}
 }

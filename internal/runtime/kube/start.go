@@ -69,6 +69,7 @@ func (r *Runtime) Start(ctx context.Context, service *v1alpha1.WangellService, h
 	if err == nil {
 		st.pod.start = nil
 		r.given(st.pod)
+		r.tidy(s)
 		r.mu.Unlock()
 		return rt, nil
 	}

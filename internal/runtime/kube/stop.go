@@ -136,18 +136,25 @@ func (r *Runtime) remove(ctx context.Context, s *service, p *pod, grace time.Dur
 
 // delete deletes a pod's object. Zero seconds of grace do not wait for its node.
 func (r *Runtime) delete(ctx context.Context, s *service, p *pod, seconds int64) error {
+	return r.deletePod(ctx, s, p.name, p.rt.ID, &seconds)
+}
+
+// deletePod deletes a pod's object with seconds of grace; nil for those of its spec.
+func (r *Runtime) deletePod(ctx context.Context, s *service, name, uid string, seconds *int64) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	uid := types.UID(p.rt.ID)
-	err := r.cfg.Client.CoreV1().Pods(s.namespace).Delete(ctx, p.name, metav1.DeleteOptions{
-		GracePeriodSeconds: &seconds, Preconditions: &metav1.Preconditions{UID: &uid},
+	id := types.UID(uid)
+	err := r.cfg.Client.CoreV1().Pods(s.namespace).Delete(ctx, name, metav1.DeleteOptions{
+		GracePeriodSeconds: seconds, Preconditions: &metav1.Preconditions{UID: &id},
 	})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return r.apiError(s.key, "delete pod "+p.name, err)
+		return r.apiError(s.key, "delete pod "+name, err)
 	}
 	if err != nil { // it is gone; the watch may have told before it was known here
 		r.mu.Lock()
-		r.drop(p)
+		if p := r.byUID[uid]; p != nil {
+			r.drop(p)
+		}
 		r.mu.Unlock()
 	}
 	return nil

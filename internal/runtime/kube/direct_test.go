@@ -1,0 +1,456 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/runtime"
+)
+
+var (
+	deploymentsGVR = appsv1.SchemeGroupVersion.WithResource("deployments")
+	setsGVR        = appsv1.SchemeGroupVersion.WithResource("replicasets")
+	podsGVR        = corev1.SchemeGroupVersion.WithResource("pods")
+)
+
+// grace is that of a pod whose spec has none.
+const grace = v1alpha1.DefaultTerminationGracePeriodSeconds * time.Second
+
+// directWorld is a world whose API server counts generations and writes down in order what is asked of it, with a
+// Deployment controller that has seen what it was given, and finds its ReplicaSets.
+type directWorld struct {
+	*world
+	blind bool // the Deployment controller sees nothing
+
+	logMu sync.Mutex
+	log   []string
+	deny  map[string]error // by what is asked for
+}
+
+func newDirectWorld(t *testing.T, change func(*appsv1.Deployment), objects ...apiruntime.Object) *directWorld {
+	w := &directWorld{world: &world{t: t, version: 1, direct: true}, deny: map[string]error{}}
+	d := w.deployment(0)
+	d.Generation, d.Status.ObservedGeneration, d.Spec.Paused = 1, 1, true
+	d.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelService: "app"}}
+	d.Spec.Template.Labels = map[string]string{v1alpha1.LabelService: "app", v1alpha1.LabelSpecHash: "h"}
+	d.Spec.Template.Spec.Containers = []corev1.Container{{Name: "app", Image: "a/b:1"}}
+	if change != nil {
+		change(d)
+	}
+	w.client = fake.NewClientset(append(objects, d)...)
+	w.client.PrependReactor("*", "*", w.react)
+	w.open()
+	t.Cleanup(func() { w.r.Close() })
+	return w
+}
+
+// did writes down what is asked for, and tells whether it is refused.
+func (w *directWorld) did(what string) error {
+	w.logMu.Lock()
+	defer w.logMu.Unlock()
+	if err := w.deny[what]; err != nil {
+		return err
+	}
+	w.log = append(w.log, what)
+	return nil
+}
+
+func (w *directWorld) done() string {
+	w.logMu.Lock()
+	defer w.logMu.Unlock()
+	return strings.Join(w.log, ", ")
+}
+
+func (w *directWorld) refuse(what string, err error) {
+	w.logMu.Lock()
+	defer w.logMu.Unlock()
+	w.deny[what] = err
+}
+
+// deploymentNow is the Deployment as the API server has it.
+func (w *directWorld) deploymentNow() *appsv1.Deployment {
+	o, err := w.client.Tracker().Get(deploymentsGVR, "default", "app")
+	if err != nil {
+		w.t.Error(err)
+		return &appsv1.Deployment{}
+	}
+	return o.(*appsv1.Deployment).DeepCopy()
+}
+
+// put changes the Deployment's spec; its controller sees it at once, unless it is blind.
+func (w *directWorld) put(change func(*appsv1.Deployment)) *appsv1.Deployment {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	d := w.deploymentNow()
+	w.version++
+	change(d)
+	d.Generation++
+	d.ResourceVersion = strconv.Itoa(w.version)
+	if !w.blind {
+		d.Status.ObservedGeneration = d.Generation
+	}
+	if err := w.client.Tracker().Update(deploymentsGVR, d, "default"); err != nil {
+		w.t.Error(err)
+	}
+	return d
+}
+
+func (w *directWorld) react(a clienttesting.Action) (bool, apiruntime.Object, error) {
+	switch {
+	case a.Matches("update", "deployments") && a.GetSubresource() == "scale":
+		scale := a.(clienttesting.UpdateAction).GetObject().(*autoscalingv1.Scale).DeepCopy()
+		if err := w.did(fmt.Sprint("scale ", scale.Spec.Replicas)); err != nil {
+			return true, nil, err
+		}
+		scale.ResourceVersion = w.put(func(d *appsv1.Deployment) { d.Spec.Replicas = &scale.Spec.Replicas }).ResourceVersion
+		return true, scale, nil
+	case a.Matches("patch", "deployments"):
+		var p struct{ Spec struct{ Paused bool } }
+		if err := json.Unmarshal(a.(clienttesting.PatchAction).GetPatch(), &p); err != nil {
+			return true, nil, err
+		}
+		if err := w.did(map[bool]string{true: "pause", false: "go on"}[p.Spec.Paused]); err != nil {
+			return true, nil, err
+		}
+		return true, w.put(func(d *appsv1.Deployment) { d.Spec.Paused = p.Spec.Paused }), nil
+	case a.Matches("create", "pods"):
+		p := a.(clienttesting.CreateAction).GetObject().(*corev1.Pod).DeepCopy()
+		if p.GenerateName == "" {
+			return false, nil, nil // the test's own
+		}
+		if err := w.did("create pod"); err != nil {
+			return true, nil, err
+		}
+		w.mu.Lock()
+		w.pods++
+		p.Name = fmt.Sprint("app-", w.pods)
+		w.mu.Unlock()
+		p.UID = types.UID(p.Name)
+		return true, p, w.client.Tracker().Create(podsGVR, p, "default")
+	case a.Matches("delete", "pods"):
+		return false, nil, w.did("delete " + a.(clienttesting.DeleteAction).GetName())
+	case a.Matches("create", "replicasets"):
+		s := a.(clienttesting.CreateAction).GetObject().(*appsv1.ReplicaSet).DeepCopy()
+		if err := w.did(fmt.Sprint("create set of ", *s.Spec.Replicas)); err != nil {
+			return true, nil, err
+		}
+		s.UID, s.Annotations = types.UID(s.Name), map[string]string{revisionAnnotation: "1"} // the Deployment controller's
+		return true, s, w.client.Tracker().Create(setsGVR, s, "default")
+	case a.Matches("delete", "replicasets"):
+		return false, nil, w.did("delete set")
+	}
+	return false, nil, nil
+}
+
+// later has direct pods be due.
+func (w *directWorld) later() {
+	w.r.mu.Lock()
+	defer w.r.mu.Unlock()
+	if dir := w.r.services["default/app"].direct; dir != nil {
+		dir.first, dir.last = dir.first.Add(-time.Hour), dir.last.Add(-time.Hour)
+	}
+}
+
+// settled waits until what was done is this.
+func (w *directWorld) settled(want string) {
+	w.t.Helper()
+	var got string
+	defer func() {
+		if w.t.Failed() {
+			w.t.Logf("did %s", got)
+		}
+	}()
+	w.until(want, func() bool { got = w.done(); return got == want })
+}
+
+// A wake makes its pod and nothing else. Later, in this order, the Deployment wants it, gets a ReplicaSet that selects
+// it, and goes on. When the service sleeps, the Deployment comes to rest.
+func TestDirect(t *testing.T) {
+	t.Parallel()
+	w := newDirectWorld(t, nil)
+	w.up("app-1")
+	w.settled("create pod")
+	pod, err := w.client.CoreV1().Pods("default").Get(t.Context(), "app-1", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hash := pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
+	if hash == "" || pod.Labels[v1alpha1.LabelSpecHash] != "h" || pod.Spec.Containers[0].Image != "a/b:1" || metav1.GetControllerOf(pod) != nil ||
+		len(pod.OwnerReferences) != 1 || pod.GenerateName != "app-"+hash+"-" {
+		t.Errorf("the pod is %+v", pod)
+	}
+	w.settled("create pod, scale 1, create set of 1, go on")
+	set, err := w.client.AppsV1().ReplicaSets("default").Get(t.Context(), "app-"+hash, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
+	if err != nil || !selector.Matches(labelsOf(pod)) || !metav1.IsControlledBy(set, w.deploymentNow()) {
+		t.Errorf("%v, the ReplicaSet is %+v", err, set)
+	}
+	// But for the hash its template is that of the Deployment, by which that knows it.
+	template := set.Spec.Template.DeepCopy()
+	delete(template.Labels, appsv1.DefaultDeploymentUniqueLabelKey)
+	if want := w.deploymentNow().Spec.Template; fmt.Sprint(*template) != fmt.Sprint(want) {
+		t.Errorf("the template is %v, want %v", *template, want)
+	}
+	w.until("it is handed over", func() bool { return w.world.known(func(s *service) bool { return s.direct == nil && s.written == 1 }) })
+
+	stopped := make(chan error, 1)
+	go func() { stopped <- w.r.Stop(t.Context(), "app-1", grace) }()
+	w.settled("create pod, scale 1, create set of 1, go on, scale 0")
+	set.Spec.Replicas = new(int32)
+	if err := w.client.Tracker().Update(setsGVR, set, "default"); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.client.Tracker().Delete(podsGVR, "default", "app-1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := get(w.world, stopped); err != nil {
+		t.Error(err)
+	}
+	w.settled("create pod, scale 1, create set of 1, go on, scale 0, pause, delete set")
+	w.until("it is at rest", func() bool {
+		return w.world.known(func(s *service) bool { d, sets := w.r.lookUp(s); return d != nil && atRest(d, sets) && !s.tidying })
+	})
+	if again := directHash(w.deploymentNow()); again == hash {
+		t.Error("the next wake's pods would be of the ReplicaSet that is gone")
+	}
+	w.up("app-2")
+	w.settled("create pod, scale 1, create set of 1, go on, scale 0, pause, delete set, create pod")
+}
+
+func labelsOf(p *corev1.Pod) labelSet { return p.Labels }
+
+// labelSet implements labels.Labels.
+type labelSet map[string]string
+
+func (l labelSet) Has(k string) bool   { _, ok := l[k]; return ok }
+func (l labelSet) Get(k string) string { return l[k] }
+func (l labelSet) Lookup(k string) (string, bool) {
+	v, ok := l[k]
+	return v, ok
+}
+
+// A service that sleeps before its pod was handed over, or whose wake is given up, has its pod deleted, and is at rest.
+func TestDirectSleepsAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newDirectWorld(t, nil)
+	w.up("app-1")
+	stopped := make(chan error, 1)
+	go func() { stopped <- w.r.Stop(t.Context(), "app-1", grace) }()
+	if err := get(w.world, stopped); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	out := w.start(ctx, runtime.StartHooks{})
+	w.settled("create pod, delete app-1, create pod")
+	cancel()
+	if got := get(w.world, out); !errors.Is(got.err, context.Canceled) {
+		t.Errorf("got %+v", got)
+	}
+	w.settled("create pod, delete app-1, create pod, delete app-2")
+	w.until("nothing is left", func() bool {
+		return w.world.known(func(s *service) bool { return s.direct == nil && s.written == 0 && !s.tidying })
+	})
+}
+
+// More pods that are wanted before they are handed over are direct ones, too, of the same ReplicaSet. Fewer are not
+// chosen here.
+func TestDirectMoreAndFewer(t *testing.T) {
+	t.Parallel()
+	w := newDirectWorld(t, nil)
+	w.up("app-1")
+	w.up("app-2")
+	w.settled("create pod, create pod")
+	var hashes []string
+	for _, name := range []string{"app-1", "app-2"} {
+		p, err := w.client.CoreV1().Pods("default").Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		hashes = append(hashes, p.Labels[appsv1.DefaultDeploymentUniqueLabelKey])
+	}
+	if hashes[0] != hashes[1] {
+		t.Errorf("they are of %v", hashes)
+	}
+	go w.r.Stop(w.t.Context(), "app-2", grace) //nolint:errcheck // it waits for a controller that is not there
+	w.until("the Deployment wants one", func() bool { return strings.Contains(w.done(), "scale 1, create set of 2, go on") })
+}
+
+// A direct pod that somebody deletes is replaced, as its ReplicaSet would.
+func TestDirectIsDeleted(t *testing.T) {
+	t.Parallel()
+	w := newDirectWorld(t, nil)
+	w.up("app-1")
+	if err := w.client.Tracker().Delete(podsGVR, "default", "app-1"); err != nil {
+		t.Fatal(err)
+	}
+	w.settled("create pod, create pod")
+}
+
+// Whoever leads next finds the pods of the one before, and hands them over; those of an older spec as such.
+func TestDirectOfAnother(t *testing.T) {
+	t.Parallel()
+	for _, spec := range []string{"h", "older"} {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default", Name: "app-1", UID: "app-1", Annotations: map[string]string{v1alpha1.AnnotationContainer: "app"},
+				Labels: map[string]string{v1alpha1.LabelService: "app", v1alpha1.LabelSpecHash: spec, appsv1.DefaultDeploymentUniqueLabelKey: "x"},
+			},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.1", PodIPs: []corev1.PodIP{{IP: "10.1.0.1"}}},
+		}
+		w := newDirectWorld(t, nil, pod)
+		w.later()
+		w.settled("scale 1, create set of 1, go on")
+		set, err := w.client.AppsV1().ReplicaSets("default").Get(t.Context(), "app-x", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := set.Spec.Template.Labels[v1alpha1.LabelSpecHash]; got != spec {
+			t.Errorf("the ReplicaSet of a pod of spec %q is of %q", spec, got)
+		}
+	}
+}
+
+// What fails is tried again, from where it failed; and while the Deployment controller has not seen that pods are
+// wanted, there is no ReplicaSet for it to scale to none.
+func TestDirectHandOverFails(t *testing.T) {
+	t.Parallel()
+	w := newDirectWorld(t, nil)
+	w.refuse("scale 1", errors.New("no"))
+	w.up("app-1")
+	w.later()
+	w.until("it is tried", func() bool { return w.world.known(func(s *service) bool { return s.direct.handing }) })
+	w.mu.Lock()
+	w.blind = true
+	w.mu.Unlock()
+	w.refuse("scale 1", nil)
+	w.settled("create pod, scale 1")
+	w.refuse("go on", errors.New("no"))
+	w.mu.Lock()
+	w.blind = false
+	w.mu.Unlock()
+	if strings.Contains(w.done(), "set") {
+		t.Error("there is a ReplicaSet that the Deployment controller would have scaled to none")
+	}
+	w.put(func(*appsv1.Deployment) {})
+	w.until("the ReplicaSet is there", func() bool {
+		return strings.HasSuffix(w.done(), "create set of 1") || strings.Count(w.done(), "scale") > 1
+	})
+	w.refuse("go on", nil)
+	w.until("it goes on", func() bool { return strings.HasSuffix(w.done(), "go on") })
+}
+
+// A pod that may not be is no reason to try again and again; an API server that cannot make it now is.
+func TestDirectRefused(t *testing.T) {
+	t.Parallel()
+	w := newDirectWorld(t, nil)
+	resource := corev1.Resource("pods")
+	w.refuse("create pod", apierrors.NewForbidden(resource, "app-1", errors.New("exceeded quota: pods=0")))
+	_, err := w.r.Start(t.Context(), w.service(), runtime.StartHooks{})
+	if err == nil || errors.Is(err, runtime.ErrUnavailable) || !strings.Contains(err.Error(), "service default/app: create a pod") || strings.Contains(err.Error(), "ClusterRole") {
+		t.Errorf("got %v", err)
+	}
+	w.refuse("create pod", apierrors.NewForbidden(resource, "", errors.New(`User "x" cannot create resource "pods"`)))
+	if _, err = w.r.Start(t.Context(), w.service(), runtime.StartHooks{}); err == nil || !strings.Contains(err.Error(), "ClusterRole") {
+		t.Errorf("got %v", err)
+	}
+	w.refuse("create pod", apierrors.NewServiceUnavailable("no"))
+	if _, err = w.r.Start(t.Context(), w.service(), runtime.StartHooks{}); !errors.Is(err, runtime.ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+	w.refuse("create pod", nil)
+	w.up("app-1")
+}
+
+// A Deployment that is not at rest is scaled, and goes on if it was paused; and without direct pods, none is at rest.
+func TestNotAtRest(t *testing.T) {
+	t.Parallel()
+	yes, none := true, int32(0)
+	set := &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "app-s", UID: "s", Labels: map[string]string{v1alpha1.LabelService: "app"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "app", UID: "d", Controller: &yes}},
+		},
+		Spec: appsv1.ReplicaSetSpec{Replicas: &none},
+	}
+	for name, c := range map[string]struct {
+		change func(*appsv1.Deployment)
+		sets   []*appsv1.ReplicaSet
+	}{
+		"not paused": {change: func(d *appsv1.Deployment) { d.Spec.Paused = false }},
+		"wants pods": {change: func(d *appsv1.Deployment) { one := int32(1); d.Spec.Replicas = &one }},
+		"a change that its controller has not seen": {change: func(d *appsv1.Deployment) { d.Generation++ }},
+		"a ReplicaSet":     {sets: []*appsv1.ReplicaSet{set}},
+		"is being deleted": {change: func(d *appsv1.Deployment) { d.DeletionTimestamp = &metav1.Time{} }},
+	} {
+		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Generation: 1}, Spec: appsv1.DeploymentSpec{Paused: true, Replicas: &none}}
+		d.Status.ObservedGeneration = 1
+		if !atRest(d, nil) {
+			t.Fatal("this one is at rest")
+		}
+		if c.change != nil {
+			c.change(d)
+		}
+		if atRest(d, c.sets) {
+			t.Errorf("%s: it is at rest", name)
+		}
+	}
+
+	w := newDirectWorld(t, func(d *appsv1.Deployment) { d.Generation = 2 }) // not seen by its controller
+	w.up("app-1")
+	w.until("it goes on", func() bool { return strings.HasPrefix(w.done(), "scale 1, go on") })
+
+	w = &directWorld{world: &world{t: t, version: 1}, deny: map[string]error{}}
+	d := w.deployment(0)
+	d.Spec.Paused = true
+	w.client = fake.NewClientset(d)
+	w.client.PrependReactor("*", "*", w.react)
+	w.open()
+	defer w.r.Close()
+	w.settled("go on")
+}
+
+// A ReplicaSet that still has pods is no reason to delete it.
+func TestRestWaits(t *testing.T) {
+	t.Parallel()
+	yes, none := true, int32(0)
+	set := &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "app-s", UID: "s", Labels: map[string]string{v1alpha1.LabelService: "app"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "app", UID: "d", Controller: &yes}},
+		},
+		Spec: appsv1.ReplicaSetSpec{Replicas: &none}, Status: appsv1.ReplicaSetStatus{Replicas: 1},
+	}
+	w := newDirectWorld(t, func(d *appsv1.Deployment) { d.Spec.Paused = false }, set)
+	w.settled("pause")
+	gone := set.DeepCopy()
+	gone.Status.Replicas = 0
+	if err := w.client.Tracker().Update(setsGVR, gone, "default"); err != nil {
+		t.Fatal(err)
+	}
+	w.settled("pause, delete set")
+	if slices.Contains(strings.Split(w.done(), ", "), "go on") {
+		t.Error("it went on")
+	}
+}
