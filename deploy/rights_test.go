@@ -85,13 +85,13 @@ func TestControllerRights(t *testing.T) {
 
 // allowed is all that each role may do: who, where, what, on which names: how.
 var allowed = `
-wg-controller * apps/deployments: get list watch create update delete
+wg-controller * apps/deployments: get list watch create update patch delete
 wg-controller * apps/deployments/scale: update
-wg-controller * apps/replicasets: get list watch patch
+wg-controller * apps/replicasets: get list watch create delete
 wg-controller * discovery.k8s.io/endpointslices: get list watch create update delete
 wg-controller * events.k8s.io/events: create patch
 wg-controller * nodes: get
-wg-controller * pods: get list watch patch delete
+wg-controller * pods: get list watch create patch delete
 wg-controller * pods/log: get
 wg-controller * services: get list watch create update delete
 wg-controller * services/status: patch

@@ -70,7 +70,7 @@ func knativeReport(raw KnativeRaw) *Report {
 			"connection of its own, timed from before connect() to the end of the answer. Before every round of requests no pod of any service has existed for two seconds, and " +
 			"before every cold request the API is asked again: a pod of that service, be it one that is terminating, or a pod of another one that is starting or " +
 			"ending fails the experiment. Before each request there is a random pause of up to one second, so that samples do not lock onto a tick. " +
-			"Wangell is asked at its service address, and sent to sleep through the scale subresource. Knative Serving and Kourier with Envoy are built from their Go modules and " +
+			"Wangell is asked at its service address, and sent to sleep through the scale subresource, after its pod was handed over to the Deployment. Knative Serving and Kourier with Envoy are built from their Go modules and " +
 			"installed by their own manifests; they are asked at Kourier's node port on the node where Kourier runs. Knative scales to zero by itself; the annotation autoscaling.knative.dev/window and " +
 			"scale-to-zero-grace-period are shortened so that this takes seconds (the settings are below), and once Knative has decided to end a pod, its containers are killed rather than left to wait for 30 s: " +
 			"neither is in the way of a cold request. One Knative service is as it is by default, the other has no service account token volume, which favours it, as Wangell's pods have " +

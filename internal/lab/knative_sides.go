@@ -141,10 +141,24 @@ func (s *wangellSide) warm(ctx context.Context) (Timing, error) {
 	return s.cluster.request(ctx, s.address, s.address)
 }
 
-// rest is `kubectl scale --replicas=0`.
+// rest is `kubectl scale --replicas=0`, of a service that has become like any other: its pod was handed over to the
+// Deployment.
 func (s *wangellSide) rest(ctx context.Context) error {
+	err := until(ctx, readyTimeout, func() error {
+		d, err := s.cluster.kube.AppsV1().Deployments(s.cluster.namespace).Get(ctx, wangellName, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("the Deployment of the WangellService: %w", err)
+		}
+		if d.Spec.Paused || d.Status.ReadyReplicas != 1 {
+			return fmt.Errorf("Deployment %s has %d pods that are Ready, paused: %t, want 1, false", d.Name, d.Status.ReadyReplicas, d.Spec.Paused)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
 	resource := s.cluster.dynamic.Resource(wangellResource).Namespace(s.cluster.namespace)
-	_, err := resource.Patch(ctx, wangellName, types.MergePatchType, []byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{}, "scale")
+	_, err = resource.Patch(ctx, wangellName, types.MergePatchType, []byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{}, "scale")
 	if err != nil {
 		return fmt.Errorf("scale the WangellService to zero: %w", err)
 	}
