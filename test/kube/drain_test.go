@@ -15,25 +15,23 @@ import (
 	"wangell.loutres.me/internal/netlab"
 )
 
-// shaken is the service of testDrain. Its server listens no more at once when it is asked to end, so that a connection
-// request that still comes is refused.
-const shaken = "default/shaken"
-
-// drainTime is how long each case of testDrain lasts: WANGELL_DRAIN_TIME, or else 25 s.
-func drainTime(t *testing.T) time.Duration {
+// drainTime is how long each case of testDrain lasts: WANGELL_DRAIN_TIME, in which case all go on at the same time, or else
+// 25 s, one after the other.
+func drainTime(t *testing.T) (_ time.Duration, parallel bool) {
 	text := os.Getenv("WANGELL_DRAIN_TIME")
 	if text == "" {
-		return 25 * time.Second
+		return 25 * time.Second, false
 	}
-	return must(time.ParseDuration(text))(t)
+	return must(time.ParseDuration(text))(t), true
 }
 
 // testDrain takes pods away in all ways while clients ask, with a connection for each request and with kept ones. No
-// request may be lost.
+// request may be lost. The server listens no more at once when it is asked to end, so that a connection request that still
+// comes is refused.
 func testDrain(t *testing.T) {
-	lab.apply(t, manifest(shaken, "idleTimeout: 600\nmaxReplicas: 3\ndrainTimeout: 5\nenv: [{name: STOP, value: close}]"))
-	addr := lab.address(t, shaken)
-	for _, c := range []struct {
+	t.Run("kube-proxy loses some", testProxyLoses)
+	length, parallel := drainTime(t)
+	for i, c := range []struct {
 		name    string
 		disturb disturbance
 		load    func(*testing.T, *netlab.Namespace, string, time.Duration) loss
@@ -47,17 +45,25 @@ func testDrain(t *testing.T) {
 		{"nodes drained, ab", drainNodes, abFor},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			must(lab.kubectl("", "scale", "wgs", "-n", "default", "shaken", "--replicas=3"))(t)
+			if parallel {
+				t.Parallel()
+			}
+			name := fmt.Sprintf("shaken-%d", i)
+			key := "default/" + name
+			lab.apply(t, manifest(key, "idleTimeout: 600\nmaxReplicas: 3\ndrainTimeout: 5\nenv: [{name: STOP, value: close}]"))
+			addr := lab.address(t, key)
+			must(lab.kubectl("", "scale", "wgs", "-n", "default", name, "--replicas=3"))(t)
 			eventually(t, "three pods", func() (bool, string) {
-				s := lab.get(t, shaken)
-				return s.Status.Replicas == 3 && len(lab.pods(t, shaken)) == 3, fmt.Sprintf("%+v", s.Status)
+				s := lab.get(t, key)
+				d := lab.deployment(t, key)
+				return s.Status.Replicas == 3 && len(lab.pods(t, key)) == 3 && d == "paused= wants=3 has=3 sets=1", fmt.Sprintf("%+v, %s", s.Status, d)
 			})
-			d := c.disturb.begin(t, "shaken")
-			l := c.load(t, lab.client, addr, drainTime(t))
+			d := c.disturb.begin(t, name)
+			l := c.load(t, lab.client, addr, length)
 			// Where a rollout or a drained node takes long, one time is no proof: it goes on for another.
 			for range 5 {
 				if d.done() < 2 && l.lost == 0 {
-					l.add(c.load(t, lab.client, addr, drainTime(t)))
+					l.add(c.load(t, lab.client, addr, length))
 				}
 			}
 			n := d.end(t)
@@ -70,7 +76,6 @@ func testDrain(t *testing.T) {
 			}
 		})
 	}
-	t.Run("kube-proxy loses some", testProxyLoses)
 }
 
 // testProxyLoses deletes pods behind kube-proxy: requests must be lost, or testDrain proves nothing.

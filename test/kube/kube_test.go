@@ -16,6 +16,7 @@ func TestCluster(t *testing.T) {
 		{"Manifest", testManifest},
 		{"Everywhere", testEverywhere},
 		{"Idle", testIdle},
+		{"HandedOver", testHandedOver},
 		{"SameName", testSameName},
 		{"Change", testChange},
 		{"DeleteParked", testDeleteParked},

@@ -129,6 +129,73 @@ func testIdle(t *testing.T) {
 	}
 }
 
+// testHandedOver has a service wake, whose pod then belongs to a Deployment like any other: it can be rolled out, and a pod
+// that is lost is replaced. No other pod was made on the way, however often it wakes; and in between the Deployment is at
+// rest.
+func testHandedOver(t *testing.T) {
+	const key, name = "default/handed", "handed"
+	lab.apply(t, manifest(key, ""))
+	addr := lab.address(t, key)
+	lab.waitCold(t, key)
+	atRest := func() {
+		t.Helper()
+		eventually(t, key+": at rest", func() (bool, string) {
+			d := lab.deployment(t, key)
+			return d == "paused=true wants=0 has= sets=0", d
+		})
+	}
+	atRest()
+	created := 0
+	for range 3 {
+		_, _ = mustAsk(t, lab.client, addr)
+		woken := lab.pods(t, key)
+		eventually(t, key+": handed over", func() (bool, string) {
+			d := lab.deployment(t, key)
+			return d == "paused= wants=1 has=1 sets=1", d
+		})
+		if now := lab.pods(t, key); len(woken) != 1 || len(now) != 1 || now[0] != woken[0] {
+			t.Errorf("pods %v became %v", woken, now)
+		}
+		owner := must(lab.kubectl("", "get", "pod", "-n", "default", woken[0], "-o", `jsonpath={.metadata.ownerReferences[?(@.controller==true)].kind}`))(t)
+		if owner != "ReplicaSet" {
+			t.Errorf("pod %s is controlled by a %q", woken[0], owner)
+		}
+		lab.sleep(t, key)
+		atRest()
+		created++
+	}
+	// Kubernetes tells of every pod that gets a node.
+	scheduled := strings.Fields(must(lab.kubectl("", "get", "events", "-n", "default", "--field-selector", "reason=Scheduled", "-o",
+		`jsonpath={range .items[*]}{.involvedObject.name}{.regarding.name}{"\n"}{end}`))(t))
+	n := 0
+	for _, pod := range scheduled {
+		if strings.HasPrefix(pod, name+"-") {
+			n++
+		}
+	}
+	if n != created {
+		t.Errorf("%d wakes made %d pods", created, n)
+	}
+
+	_, _ = mustAsk(t, lab.client, addr)
+	eventually(t, key+": handed over", func() (bool, string) {
+		d := lab.deployment(t, key)
+		return d == "paused= wants=1 has=1 sets=1", d
+	})
+	before := lab.pods(t, key)
+	if err := rollOut(t.Context(), name, 0); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, key+": another pod", func() (bool, string) {
+		now := lab.pods(t, key)
+		return len(now) == 1 && now[0] != before[0], strings.Join(now, " ")
+	})
+	must(lab.kubectl("", append([]string{"delete", "pod", "-n", "default"}, lab.pods(t, key)...)...))(t)
+	_, _ = mustAsk(t, lab.client, addr)
+	lab.sleep(t, key)
+	atRest()
+}
+
 // testSameName has two services of one name in two namespaces.
 func testSameName(t *testing.T) {
 	lab.apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: other}\n")

@@ -76,6 +76,16 @@ func (c *cluster) pods(t *testing.T, key string) []string {
 	return strings.Fields(must(c.kubectl("", "get", "pods", "-n", namespace, "-l", "wangell.loutres.me/service="+name, "-o", "jsonpath={.items[*].metadata.name}"))(t))
 }
 
+// deployment tells of a service's Deployment: whether it is paused, how many pods it wants and has, and how many
+// ReplicaSets there are.
+func (c *cluster) deployment(t *testing.T, key string) string {
+	t.Helper()
+	namespace, name, _ := strings.Cut(key, "/")
+	d := must(c.kubectl("", "get", "deployment", "-n", namespace, name, "-o", "jsonpath={.spec.paused} wants={.spec.replicas} has={.status.replicas}"))(t)
+	sets := must(c.kubectl("", "get", "replicasets", "-n", namespace, "-l", "wangell.loutres.me/service="+name, "-o", "name"))(t)
+	return fmt.Sprintf("paused=%s sets=%d", d, len(strings.Fields(sets)))
+}
+
 // sleep puts a service to sleep and waits until it has no pod left.
 func (c *cluster) sleep(t *testing.T, key string) {
 	t.Helper()
