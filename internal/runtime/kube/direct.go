@@ -138,7 +138,9 @@ func (r *Runtime) lostDirect(p *pod) {
 // process. The lock is held.
 func (r *Runtime) foundDirect(p *pod, hash string, before bool) {
 	s := p.service
-	if hash == "" || !p.stays() || s.sending || s.written > 0 && s.direct == nil {
+	// Where the Deployment has pods, this one is about to be adopted, unless the controller before this one ended just
+	// then: handing it over once more does no harm.
+	if hash == "" || !p.stays() || s.sending || s.written > 0 && s.direct == nil && !before {
 		return
 	}
 	if s.direct == nil {

@@ -215,6 +215,12 @@ func TestDirect(t *testing.T) {
 	}
 	w.until("it is handed over", func() bool { return w.world.known(func(s *service) bool { return s.direct == nil && s.written == 1 }) })
 
+	yes := true
+	w.update(pod, func(p *corev1.Pod) {
+		p.OwnerReferences = append(p.OwnerReferences, metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: set.Name, UID: set.UID, Controller: &yes})
+	})
+	w.until("it is adopted", func() bool { w.r.mu.Lock(); defer w.r.mu.Unlock(); return !w.r.byUID["app-1"].alone })
+
 	stopped := make(chan error, 1)
 	go func() { stopped <- w.r.Stop(t.Context(), "app-1", grace) }()
 	w.settled("create pod, scale 1, create set of 1, go on, scale 0")
@@ -322,6 +328,9 @@ func TestDirectOfAnother(t *testing.T) {
 		w := newDirectWorld(t, nil, pod)
 		w.later()
 		w.settled("scale 1, create set of 1, go on")
+		if w.world.known(func(s *service) bool { return s.want != 1 }) {
+			t.Error("the pod is not wanted")
+		}
 		set, err := w.client.AppsV1().ReplicaSets("default").Get(t.Context(), "app-x", metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -330,6 +339,18 @@ func TestDirectOfAnother(t *testing.T) {
 			t.Errorf("the ReplicaSet of a pod of spec %q is of %q", spec, got)
 		}
 	}
+}
+
+// One that had told the Deployment already, and no more, is followed in the same way.
+func TestDirectOfAnotherHalfway(t *testing.T) {
+	t.Parallel()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: "app-1", UID: "app-1", Annotations: map[string]string{v1alpha1.AnnotationContainer: "app"},
+		Labels: map[string]string{v1alpha1.LabelService: "app", v1alpha1.LabelSpecHash: "h", appsv1.DefaultDeploymentUniqueLabelKey: "x"},
+	}}
+	w := newDirectWorld(t, func(d *appsv1.Deployment) { one := int32(1); d.Spec.Replicas = &one }, pod)
+	w.later()
+	w.until("it is handed over", func() bool { return strings.HasSuffix(w.done(), "scale 1, create set of 1, go on") })
 }
 
 // What fails is tried again, from where it failed; and while the Deployment controller has not seen that pods are

@@ -31,6 +31,7 @@ type pod struct {
 	rt        runtime.Pod
 	grace     time.Duration // that of its spec
 	inAPI     bool          // the API server has told of it
+	alone     bool          // it has no controller, as the API has it: nobody else would end it
 	claimed   bool          // somebody was given it: a Start, Appeared or List
 	start     *start        // the Start that was given it, until that returns
 	stopping  bool          // Stop was called, or its Start failed
@@ -251,7 +252,7 @@ func (r *Runtime) podSeen(o *corev1.Pod, before bool) {
 	if g := o.Spec.TerminationGracePeriodSeconds; g != nil {
 		p.grace = time.Duration(*g) * time.Second
 	}
-	p.inAPI = true
+	p.inAPI, p.alone = true, metav1.GetControllerOfNoCopy(o) == nil
 	p.node, p.template = o.Spec.NodeName, o.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
 	r.watchNode(p)
 	known := apiPod(o, p.container)
@@ -282,7 +283,7 @@ func (r *Runtime) podSeen(o *corev1.Pod, before bool) {
 		r.after(daemonPatience, func() { r.untold(p, known.Node) })
 	}
 	r.hold(p, o)
-	if metav1.GetControllerOfNoCopy(o) == nil {
+	if p.alone {
 		r.foundDirect(p, p.template, before)
 	}
 }

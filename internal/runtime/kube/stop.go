@@ -106,7 +106,8 @@ func (r *Runtime) remove(ctx context.Context, s *service, p *pod, grace time.Dur
 	r.mu.Lock()
 	all := s.want == 0
 	exists := s.uid != ""
-	leaving, same := p.leaving, !p.failed && p.grace == grace
+	owned := !p.alone || s.direct != nil && s.direct.uids[p.rt.ID]
+	leaving, same := p.leaving, !p.failed && owned && p.grace == grace
 	r.mu.Unlock()
 	pods := r.cfg.Client.CoreV1().Pods(s.namespace)
 	var err error
