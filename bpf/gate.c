@@ -98,6 +98,16 @@ static __always_inline int choose(const struct flow_key *k, struct flow *old, co
 	return pick(service, 0, p->saddr);
 }
 
+/* Chooses a pod for a released SYN: the one whose share it is, or as for any other SYN. */
+static __always_inline int choose_released(const struct flow_key *k, struct flow *old, const struct packet *p,
+					   const struct service_state *st, __u32 service)
+{
+	int least = choose(k, old, p, service);
+	__u32 index = *(volatile __u32 *)&st->to - 1;
+	struct pod *pod = bpf_map_lookup_elem(&pods, &index);
+	return pod && pod->state == POD_SERVING && pod->service == service ? (int)index : least;
+}
+
 /* Gives a SYN to a pod, whose flow it becomes. */
 static __always_inline int begin(struct __sk_buff *skb, struct packet *p, const struct flow_key *k, __u32 index,
 				 const struct origin *o, bool ingress)
@@ -325,7 +335,7 @@ int gate_released(struct __sk_buff *skb)
 	struct origin o = kept->origin;
 	if (*(volatile __u32 *)&st->phase != PHASE_WARM)
 		return TCX_DROP; /* it stays parked */
-	int pod = choose(&k, bpf_map_lookup_elem(&flows, &k), &p, t.service);
+	int pod = choose_released(&k, bpf_map_lookup_elem(&flows, &k), &p, st, t.service);
 	if (pod == NO_POD || unpark(&t))
 		return TCX_DROP; /* it stays parked, or went another way */
 	__sync_fetch_and_add(&st->released, 1);

@@ -55,7 +55,7 @@ struct service_state {
 	__u32 pods;          /* how many of pod[] take new flows */
 	__u32 next;          /* where the search for the least loaded pod begins, so that ties rotate */
 	__u32 flags;         /* SERVICE_ bits (daemon) */
-	__u32 pad;           /* zero */
+	__u32 to;            /* 1 + index of the pod that gets released SYNs; 0: the usual choice (daemon) */
 	__u32 parked;        /* SYNs parked now */
 	__u32 head;          /* ticket that the next parked SYN gets */
 	__u32 tail;          /* lowest ticket that may still be parked (daemon) */

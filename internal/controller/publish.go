@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"wangell.loutres.me/internal/wake"
 	"wangell.loutres.me/internal/wire"
@@ -11,7 +12,7 @@ import (
 
 // publish tells all daemons the pods of a service.
 func (c *Controller) publish(s *service, a wake.PublishBackends) {
-	m := &wire.Backends{Service: s.addr, Generation: a.Generation}
+	m := &wire.Backends{Service: s.addr, Generation: a.Generation, Sharing: uint8(a.Sharing)}
 	for _, p := range s.pods {
 		p.state = 0
 	}
@@ -48,7 +49,8 @@ func forNode(m *wire.Backends, node string) *wire.Backends {
 			continue
 		}
 		if out == m {
-			out = &wire.Backends{Service: m.Service, Generation: m.Generation, Pods: append([]wire.Backend(nil), m.Pods...)}
+			other := *m
+			out, other.Pods = &other, slices.Clone(m.Pods)
 		}
 		out.Pods[i].Netns = ""
 	}

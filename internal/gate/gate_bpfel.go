@@ -297,7 +297,7 @@ type gateServiceState struct {
 	Pods        uint32
 	Next        uint32
 	Flags       uint32
-	Pad         uint32
+	To          uint32
 	Parked      uint32
 	Head        uint32
 	Tail        uint32

@@ -390,6 +390,78 @@ func TestRelease(t *testing.T) {
 	}
 }
 
+// Of what is parked, a pod gets its share, those that came first; the rest stays parked for other pods, whatever comes in
+// meanwhile, and is released to whoever serves in the end.
+func TestServeShare(t *testing.T) {
+	w := newWorld(t, nil)
+	out := [4]func(n int) [][]byte{}
+	for i := 1; i <= 3; i++ {
+		out[i] = podNamespace(t, w, i)
+	}
+	cold(w)
+	var syns [][]byte
+	for i := range 12 {
+		syns = append(syns, w.syn(1000).fromOther(byte(i), 4000).frame())
+		w.wantRun(onXDP, syns[i], xdpDrop)
+	}
+	share := func(pod int, n uint32, want ...int) {
+		t.Helper()
+		w.addPod(vip, pod)
+		if got, err := w.g.ServeShare(vip, uint64(pod), n); err != nil || got != len(want) {
+			t.Fatalf("pod %d: %d released, %v; want %d", pod, got, err, len(want))
+		}
+		for i, frame := range out[pod](len(want)) {
+			w.toPod(pod, syns[want[i]][:74], frame)
+		}
+	}
+	share(1, 4, 0, 1, 2, 3)
+	w.wantParked(8, 8)
+	// One that comes now goes on at once, as does one that is sent again.
+	w.toPod(1, w.syn(7).fromOther(50, 50).frame(), w.wantRun(onNIC, w.syn(7).fromOther(50, 50).frame(), tcxRedirect))
+	w.toPod(1, syns[5], w.wantRun(onNIC, syns[5], tcxRedirect))
+	w.wantParked(7, 7)
+	// The share is that pod's, even if the other one has no flow any more.
+	w.forgetFlows()
+	share(2, 4, 4, 6, 7, 8)
+	w.wantParked(3, 3)
+	share(3, 0)
+	w.wantParked(3, 3)
+	if n, err := w.g.Release(vip); n != 3 || err != nil {
+		t.Errorf("%d released, %v; want 3", n, err)
+	}
+	w.wantParked(0, 0)
+	// The fewest flows: pod 2 has four already.
+	out[1](1)
+	out[3](1)
+	if c := w.g.ServiceCounters(vip); c.Released != 12 || c.Parked != 12 || c.Overflows != 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// A share goes by clients' addresses where these decide: no client's next connection is another pod's for that.
+func TestServeShareAffinity(t *testing.T) {
+	w := newWorld(t, nil)
+	_, err := w.g.SetService(Service{Addr: vip, MaxParked: 100, MaxParkedPerSource: 100, Affinity: true})
+	w.must(err)
+	for i := range byte(40) {
+		w.wantRun(onXDP, w.syn(1000).fromOther(i, 4000).frame(), xdpDrop)
+	}
+	for i := 1; i <= 2; i++ {
+		w.addPod(vip, i)
+		if n, err := w.g.ServeShare(vip, uint64(i), 20); n != 20 || err != nil {
+			t.Fatalf("%d released, %v", n, err)
+		}
+	}
+	for i := range byte(20) {
+		first := w.syn(1000).fromOther(20+i, 4000)
+		f, _ := w.flow(first.from, vip)
+		next := podOf(t, w.wantRun(onNIC, w.syn(1).fromOther(20+i, 4001).frame(), tcxRedirect))
+		if f.Pod != w.podIndex(next) {
+			t.Errorf("client %d: first the pod of index %d, then pod %d", 20+i, f.Pod, next)
+		}
+	}
+}
+
 // A SYN whose checksum is wrong was damaged: no pod gets it, and nothing of it stays.
 func TestReleaseDamaged(t *testing.T) {
 	w := newWorld(t, nil)

@@ -242,15 +242,43 @@ func (g *Gate) takeOut(service, index uint32) {
 // Serve lets a pod take new flows, makes its service warm and releases what is parked there. It returns
 // how many SYNs were released.
 func (g *Gate) Serve(service netip.AddrPort, id uint64) (int, error) {
-	index, ok := g.podIndex(service, id)
-	s, known := g.index(service)
-	if !ok || !known {
-		return 0, fmt.Errorf("pod %d of %v: not known to the gate", id, service)
-	}
-	if !g.putIn(s, index) {
-		return 0, fmt.Errorf("service %v: the gate balances over %d pods at most", service, MaxPodsPerService)
+	s, _, err := g.letServe(service, id)
+	if err != nil {
+		return 0, err
 	}
 	return g.release(s)
+}
+
+// ServeShare is Serve for a pod that others will follow: it gets so many of the SYNs that are parked, those that came
+// first, and the rest stays parked for the others, or until Release.
+func (g *Gate) ServeShare(service netip.AddrPort, id uint64, share uint32) (int, error) {
+	s, index, err := g.letServe(service, id)
+	if err != nil {
+		return 0, err
+	}
+	return g.releaseShare(s, index, share)
+}
+
+// Release releases what is parked at a warm service, to whatever pods serve. It returns how many SYNs were released.
+func (g *Gate) Release(service netip.AddrPort) (int, error) {
+	s, ok := g.index(service)
+	if !ok || g.phase(s) != gatePhasePHASE_WARM {
+		return 0, nil
+	}
+	return g.release(s)
+}
+
+// letServe lets a pod take new flows, and makes its service warm. It returns the indices of both.
+func (g *Gate) letServe(service netip.AddrPort, id uint64) (s, pod uint32, err error) {
+	pod, ok := g.podIndex(service, id)
+	s, known := g.index(service)
+	if !ok || !known {
+		return 0, 0, fmt.Errorf("pod %d of %v: not known to the gate", id, service)
+	}
+	if !g.putIn(s, pod) {
+		return 0, 0, fmt.Errorf("service %v: the gate balances over %d pods at most", service, MaxPodsPerService)
+	}
+	return s, pod, nil
 }
 
 // putIn adds a pod to those that take new flows, and makes its service warm; false if they are too many.

@@ -48,35 +48,82 @@ const releaseRounds = 12
 // one as it passes (gate_released). It returns how many went.
 func (g *Gate) release(service uint32) (int, error) {
 	st := g.states.at(service)
+	atomic.StoreUint32(&st.To, 0)
 	before := atomic.LoadUint64(&st.Released)
-	var errs []error
+	var all error
 	for round := range releaseRounds {
 		// Every ticket below head is either in the map, or gone, or its SYN is just being parked: that SYN's
 		// program finds the service warm and lets it go itself.
 		head := atomic.LoadUint32(&st.Head)
-		left := false
-		for n := atomic.LoadUint32(&st.Tail); n != head; n++ {
-			there, err := g.releaseOne(gateTicket{Service: service, Number: n})
-			left = left || there
-			if err != nil {
-				errs = append(errs, err)
-			}
-		}
+		left, err := g.releaseUpTo(service, head)
+		all = errors.Join(all, err)
 		if !left {
 			atomic.StoreUint32(&st.Tail, head)
 			if atomic.LoadUint32(&st.Parked) == 0 {
 				break
 			}
-			if err := g.releaseBehindTail(service); err != nil {
-				errs = append(errs, err)
-			}
+			all = errors.Join(all, g.releaseBehindTail(service))
 		}
-		if round > 0 {
-			// A frame may be on its way through the device's queue, or was dropped there.
-			time.Sleep(50 * time.Microsecond << round)
+		awaitReleased(round)
+	}
+	return int(atomic.LoadUint64(&st.Released) - before), all
+}
+
+// releaseShare sends those of a warm service's parked SYNs on that came first, so many of them, to one pod. Where something
+// else than the number of flows decides, the pods that serve share them as ever. It returns how many went.
+func (g *Gate) releaseShare(service, pod, share uint32) (int, error) {
+	st := g.states.at(service)
+	to := uint32(0)
+	if atomic.LoadUint32(&st.Flags) == 0 {
+		to = pod + 1
+	}
+	atomic.StoreUint32(&st.To, to)
+	defer atomic.StoreUint32(&st.To, 0)
+	before := atomic.LoadUint64(&st.Released)
+	end, all := g.ticketAfter(service, share)
+	for round := range releaseRounds {
+		left, err := g.releaseUpTo(service, end)
+		all = errors.Join(all, err)
+		if !left {
+			atomic.StoreUint32(&st.Tail, end)
+			break
+		}
+		awaitReleased(round)
+	}
+	return int(atomic.LoadUint64(&st.Released) - before), all
+}
+
+// ticketAfter is the ticket behind the first n that are parked.
+func (g *Gate) ticketAfter(service, n uint32) (uint32, error) {
+	st := g.states.at(service)
+	head, t := atomic.LoadUint32(&st.Head), gateTicket{Service: service, Number: atomic.LoadUint32(&st.Tail)}
+	for ; n > 0 && t.Number != head; t.Number++ {
+		var p gateParked
+		switch err := g.objs.ParkedSyns.Lookup(t, &p); {
+		case err == nil:
+			n--
+		case !errors.Is(err, ebpf.ErrKeyNotExist):
+			return t.Number, fmt.Errorf("reading a parked SYN: %w", err)
 		}
 	}
-	return int(atomic.LoadUint64(&st.Released) - before), errors.Join(errs...)
+	return t.Number, nil
+}
+
+// releaseUpTo sends the SYNs with tickets below end on. It tells whether there were some.
+func (g *Gate) releaseUpTo(service, end uint32) (left bool, err error) {
+	for n := atomic.LoadUint32(&g.states.at(service).Tail); n != end; n++ {
+		there, e := g.releaseOne(gateTicket{Service: service, Number: n})
+		left, err = left || there, errors.Join(err, e)
+	}
+	return left, err
+}
+
+// awaitReleased waits for what may be on its way through the device's queue, or was dropped there. At first nothing is
+// waited for: mostly all has gone.
+func awaitReleased(round int) {
+	if round > 0 {
+		time.Sleep(50 * time.Microsecond << round)
+	}
 }
 
 // releaseBehindTail sends those SYNs on that were parked just when a refusal had gone by their tickets.

@@ -42,6 +42,7 @@ func (d *daemon) backends(m *wire.Backends) {
 	}
 	s.generation = m.Generation
 	wanted := make(map[uint64]bool, len(m.Pods))
+	s.crowd.pods = max(int(m.Sharing), servingIn(m)) // to a gate that is new to them, those that serve may come all at once
 	for _, b := range m.Pods {
 		wanted[b.PodID] = true
 		if err := d.backend(s, b); err != nil {
@@ -55,6 +56,10 @@ func (d *daemon) backends(m *wire.Backends) {
 		}
 	}
 	d.share(s)
+	s.crowd.pods = int(m.Sharing)
+	if s.crowd.over(s.serving(), monotime.Now()) {
+		d.releaseRest(s)
+	}
 }
 
 // meetFor is how long after a session's begin a pod is kept of which the controller has not told in it. One that has just
@@ -198,20 +203,30 @@ func (d *daemon) removePod(s *service, p *pod) {
 
 // serve gives a pod flows and releases what is parked. s.mu is held.
 func (d *daemon) serve(s *service, p *pod) {
-	n, err := d.gate.Serve(s.addr, p.id)
+	leader := s.leader(p)
+	n, err := d.release(s, p)
 	now := monotime.Now()
 	p.serving, p.since, p.restarting = true, now, false
 	p.state = wire.PodServing
 	s.idleTold = 0
 	if p.home || n > 0 {
-		p.trace.Released, p.trace.ReleasedN = now, p.trace.ReleasedN+uint32(n)
-		t := p.trace
-		t.Service, t.PodID = s.addr, p.id
-		d.send(&t)
+		p.trace.Released = now
+		leader.trace.ReleasedN += uint32(n)
+		d.tellTrace(s, p)
+		if leader != p {
+			d.tellTrace(s, leader)
+		}
 	}
 	if err != nil {
 		d.log.Error("parked SYNs cannot be released", "service", s.name, "address", s.addr, "released", n, "error", err)
 	}
+}
+
+// tellTrace tells the controller what is known of a pod's wake. s.mu is held.
+func (d *daemon) tellTrace(s *service, p *pod) {
+	t := p.trace
+	t.Service, t.PodID = s.addr, p.id
+	d.send(&t)
 }
 
 // quiet tells the controller how busy a draining pod still is. s.mu is held.

@@ -54,6 +54,7 @@ type service struct {
 	generation uint64 // of the last Backends
 	wakes      uint64
 	pods       map[uint64]*pod
+	crowd      crowd
 	idleTold   monotime.Time // when Idle was sent last; zero if a packet came since
 	announce   bool          // one of the nodes answers ARP for its address
 	usage      bool          // the controller wants to know what its pods use
@@ -175,6 +176,10 @@ func (d *daemon) adopt() {
 		}
 		if len(s.pods) > 1 {
 			d.shared[s] = true
+		}
+		// What an earlier daemon kept for pods that did not listen yet.
+		if n, err := d.gate.Release(a); err != nil {
+			d.log.Error("parked SYNs cannot be released", "address", a, "released", n, "error", err)
 		}
 	}
 	if d.pods > 0 {

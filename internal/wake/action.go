@@ -19,6 +19,9 @@ type StartPod struct{ Ref Ref }
 type PublishBackends struct {
 	Generation uint64 // grows with every PublishBackends of the service
 	Pods       []Backend
+	// Sharing is how many pods share what is parked: those that serve, and those that the wake of a crowd started and that do
+	// not listen yet. 0: there are none of these, and nobody is to wait for another pod.
+	Sharing int
 }
 
 // Backend is a pod as daemons shall see it.

@@ -49,6 +49,7 @@ type pod struct {
 	confirmed bool // its socket was seen to listen since the machine knows it
 	exited    bool // its process ended
 	quiet     bool // no gate gives it a new flow
+	crowd     bool // it was started while none served
 	surge     bool // it starts to replace one of an older spec, which serves until then
 	sleeping  bool // it ends because the service is to sleep
 	foreign   bool // somebody else started it
@@ -78,6 +79,7 @@ type Machine struct {
 	lastRef Ref
 	gen     uint64
 	view    []Backend // as last published
+	sharing int       // likewise
 
 	pods []*pod // oldest first
 
@@ -275,6 +277,7 @@ func (t *turn) settle() {
 		t.tries++
 		for t.missing() > 0 && len(t.pods) < maxPods {
 			p := t.startPod(t.wakeBy)
+			p.crowd = true
 			if t.story != nil && t.story.ref == 0 {
 				t.story.ref = p.ref
 			}
@@ -317,10 +320,10 @@ func (t *turn) actions() []Action {
 	for _, s := range t.starts {
 		out = append(out, s)
 	}
-	if view := t.backends(); t.publish || !slices.Equal(view, t.view) {
+	if view, n := t.backends(), t.shares(); t.publish || !slices.Equal(view, t.view) || n != t.sharing && len(view) > 0 {
 		t.gen++
-		t.view = view
-		out = append(out, PublishBackends{Generation: t.gen, Pods: slices.Clone(view)})
+		t.view, t.sharing = view, n
+		out = append(out, PublishBackends{Generation: t.gen, Pods: slices.Clone(view), Sharing: n})
 	}
 	if t.refuse != "" {
 		out = append(out, RefuseParked{t.refuse})
@@ -368,6 +371,19 @@ func (m *Machine) backends() []Backend {
 		}
 	}
 	return view
+}
+
+// shares is how many pods share what is parked (PublishBackends). Only a service that has several pods started for a crowd
+// makes clients wait for a pod while another one serves.
+func (m *Machine) shares() int {
+	if m.spec.BurstPerPod <= 0 {
+		return 0
+	}
+	coming := m.count(func(p *pod) bool { return p.crowd && p.starts() })
+	if n := coming + m.count((*pod).serves); coming > 0 && n > 1 {
+		return n
+	}
+	return 0
 }
 
 // deadline is the earliest time at which something is due.

@@ -34,6 +34,9 @@ func words(actions []Action) string {
 			for _, b := range a.Pods {
 				s += fmt.Sprintf(" %d:%s", b.Ref, [...]string{"?", "starting", "serving", "draining"}[b.State])
 			}
+			if a.Sharing > 0 {
+				s += fmt.Sprintf(" shared by %d", a.Sharing)
+			}
 			out = append(out, s)
 		case RefuseParked:
 			out = append(out, "refuse: "+a.Reason)

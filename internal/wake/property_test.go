@@ -22,6 +22,7 @@ type world struct {
 	gen      uint64
 	lastRef  Ref
 	view     []Backend
+	sharing  int
 	parked   bool         // clients wait
 	starting map[Ref]bool // StartPod, not yet answered, stopped or exited
 	live     map[Ref]bool // their process may run and nobody asked it to stop
@@ -101,6 +102,12 @@ func (w *world) step(ev Event) {
 	if own > w.spec.clamp(MaxReplicas)+1 { // one more for an update
 		w.fatal("pods %v live at once, those of others %v", w.live, w.others)
 	}
+	if n := w.m.shares(); len(w.view) > 0 && n != w.sharing || n == 1 || n > maxPods {
+		w.fatal("%d pods share what is parked, daemons know of %d", n, w.sharing)
+	}
+	if w.sharing > 0 && len(w.view) > 0 && w.m.count((*pod).starts) == 0 {
+		w.fatal("clients wait for another pod, and none is being started")
+	}
 	if d := w.m.Desired(); d < 0 || d > MaxReplicas {
 		w.fatal("%d pods desired", d)
 	}
@@ -131,7 +138,7 @@ func (w *world) apply(a Action) {
 		if a.Generation <= w.gen {
 			w.fatal("generation %d after %d", a.Generation, w.gen)
 		}
-		w.gen, w.view = a.Generation, a.Pods
+		w.gen, w.view, w.sharing = a.Generation, a.Pods, a.Sharing
 		for _, b := range a.Pods {
 			switch b.State {
 			case BackendServing:

@@ -112,7 +112,22 @@ func TestSeveralPods(t *testing.T) {
 			{0, WakeAsked{Parked: 11}, Waking, "start 1 | start 2 | timer 1m0s | info: wakes: 11 connection requests parked"},
 			{1, WakeAsked{Parked: 99}, Waking, "start 3"},
 			{2, StartFailed{1, errors.New("no room"), false}, Waking, "warn: one of the pods is lost: no room"},
-			{3, Listening{3, at(3)}, Warm, "publish 1 3:serving | info: warm: listens 3000.000 ms after the SYN"}}},
+			{3, Listening{3, at(3)}, Warm, "publish 1 3:serving shared by 2 | info: warm: listens 3000.000 ms after the SYN"}}},
+		"burst: who shares what is parked": {burst, nil, []did{
+			{0, WakeAsked{Parked: 1}, Waking, "start 1 | timer 1m0s | info: wakes: 1 connection request parked"},
+			{1, NetworkReady{1}, Waking, "publish 1 1:starting"},
+			{2, WakeAsked{Parked: 29}, Waking, "start 2 | start 3 | publish 2 1:starting shared by 3"},
+			{3, Listening{1, at(3)}, Warm, "publish 3 1:serving shared by 3 | info: warm: listens 3000.000 ms after the SYN"},
+			{4, StartFailed{2, errors.New("no room"), false}, Warm, "start 4 | publish 4 1:serving shared by 2 | warn: a new pod does not serve: no room"},
+			{5, NetworkReady{3}, Warm, "publish 5 1:serving 3:starting shared by 2"},
+			{6, Listening{3, at(6)}, Warm, "publish 6 1:serving 3:serving | timer 1m4s | info: 2 pods serve"}}},
+		"burst: nobody waits for what was started later": {burst, nil, []did{
+			{0, WakeAsked{Parked: 11}, Waking, "start 1 | start 2 | timer 1m0s | info: wakes: 11 connection requests parked"},
+			{1, Listening{1, at(1)}, Warm, "publish 1 1:serving shared by 2 | info: warm: listens 1000.000 ms after the SYN"},
+			{2, PodExited{2, 1, ""}, Warm, "start 3 | publish 2 1:serving | stop 2 0s | timer 1m2s | warn: a new pod does not serve: process exited with code 1"}}},
+		"scaled, not woken by a crowd: nobody waits": {upTo4, nil, []did{
+			{0, Scale{3, "a user"}, Waking, "start 1 | start 2 | start 3 | timer 1m0s | info: starts 3 pods: scaled to 3: a user"},
+			{1, NetworkReady{1}, Waking, "publish 1 1:starting"}}},
 		"burst: none starts": {burst, nil, []did{
 			{0, WakeAsked{Parked: 11}, Waking, "start 1 | start 2 | timer 1m0s | info: wakes: 11 connection requests parked"},
 			{2, StartFailed{1, errors.New("no image"), false}, Waking, "warn: one of the pods is lost: no image"},

@@ -256,6 +256,9 @@ func (m *Backends) check() error {
 	if len(m.Pods) > maxPods {
 		return fmt.Errorf("%d pods, at most %d a message", len(m.Pods), maxPods)
 	}
+	if m.Sharing > maxPods {
+		return fmt.Errorf("%d pods share what is parked, at most %d have room in a message", m.Sharing, maxPods)
+	}
 	for i := range m.Pods {
 		if err := m.Pods[i].check(); err != nil {
 			return fmt.Errorf("pod %d: %w", m.Pods[i].PodID, err)
@@ -267,7 +270,7 @@ func (m *Backends) check() error {
 func (m *Backends) append(b []byte) []byte {
 	b = appendAddr(b, m.Service)
 	b = binary.BigEndian.AppendUint64(b, m.Generation)
-	b = append(b, byte(len(m.Pods)))
+	b = append(b, m.Sharing, byte(len(m.Pods)))
 	for i := range m.Pods {
 		p := &m.Pods[i]
 		b = binary.BigEndian.AppendUint64(b, p.PodID)
@@ -279,7 +282,7 @@ func (m *Backends) append(b []byte) []byte {
 }
 
 func (m *Backends) decode(d *decoder) {
-	m.Service, m.Generation = d.addr(), d.u64()
+	m.Service, m.Generation, m.Sharing = d.addr(), d.u64(), d.u8()
 	if n := d.count(int(d.u8()), backendFixed); n > 0 {
 		m.Pods = make([]Backend, n)
 	}

@@ -53,7 +53,7 @@ func samples() map[string]Message {
 		"sync empty": &Sync{Version: 1, Pieces: 1},
 		"wake":       &Wake{Service: service4, Seq: 3, SYNSeen: 1_000_000_001, Told: 1_000_050_002, Parked: 2},
 		"refuse":     &Refuse{Service: service4, Reason: "image \"x\" not found"},
-		"backends": &Backends{Service: service4, Generation: 9, Pods: []Backend{
+		"backends": &Backends{Service: service4, Generation: 9, Sharing: 3, Pods: []Backend{
 			{PodID: 1, State: PodServing, Addr: netip.MustParseAddrPort("10.46.128.2:8080"), Node: "node-1", Netns: "/run/wangell/netns/a"},
 			{PodID: 2, State: PodStarting, Node: "node-2", NodeAddr: netip.MustParseAddr("192.0.2.2")},
 		}},
@@ -139,6 +139,7 @@ func TestLimitsAreRefusedWithAReason(t *testing.T) {
 		{&Refuse{Service: service4, Reason: long(maxReason + 1)}, "201 bytes, at most 200"},
 		{&Refuse{Service: service4, Reason: "\xff"}, "UTF-8"},
 		{&Backends{Service: service4, Pods: make([]Backend, maxPods+1)}, "65 pods, at most 64"},
+		{&Backends{Service: service4, Sharing: maxPods + 1}, "65 pods share what is parked"},
 		{&Backends{Service: service4, Pods: []Backend{{PodID: 4}}}, "pod 4: unknown state 0"},
 		{&Backends{Service: service4, Pods: []Backend{{State: PodServing}}}, "no address"},
 		{&Backends{Service: service4, Pods: []Backend{{State: PodStarting, Node: long(254)}}}, "254 bytes"},

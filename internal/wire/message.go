@@ -145,7 +145,11 @@ type Backends struct {
 	Service netip.AddrPort
 	// Generation grows with every change of this service; an older one is ignored.
 	Generation uint64
-	Pods       []Backend // at most 64 a message
+	// Sharing is how many pods share the SYNs that are parked, those included that are being started and are not in Pods
+	// yet: a pod that begins to serve gets its share, and the rest waits a moment for the others. 0: nobody waits for
+	// another pod.
+	Sharing uint8
+	Pods    []Backend // at most 64 a message
 }
 
 // Listening tells that a pod's socket listens, as its home node's kernel said.

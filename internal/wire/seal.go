@@ -20,7 +20,7 @@ type Key [KeySize]byte
 
 // Layout of a datagram; docs/protocol.md draws it.
 const (
-	protocolVersion = 2
+	protocolVersion = 3
 	maxDatagram     = 1200
 
 	magic0, magic1 = 'W', 'g'

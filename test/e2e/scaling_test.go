@@ -137,7 +137,8 @@ func TestScaleInKeepsConnections(t *testing.T) {
 	pods[stays][0].mustEcho(t, "and on")
 }
 
-// TestBurst: a crowd at a sleeping service starts several pods at once, before the first of them listens.
+// TestBurst: a crowd at a sleeping service starts several pods at once, before the first of them listens, and each gets its
+// share of the crowd.
 func TestBurst(t *testing.T) {
 	l := newLab(t, 1)
 	s := service{name: "scaled", env: map[string]string{"LISTEN_DELAY": "4s"}, more: "maxReplicas: 3\nscaling: {target: 1000000, burstPerPod: 10}"}
@@ -161,8 +162,22 @@ func TestBurst(t *testing.T) {
 	if apart := (last - first) / 1e6; apart >= 4000 {
 		t.Errorf("the pods were started %d ms apart: the last only after the first listened", apart)
 	}
-	if w := l.wakes(t, "scaled"); len(w) != 1 {
-		t.Errorf("%d wakes, want 1", len(w))
+	wakes := l.wakes(t, "scaled")
+	if len(wakes) != 1 {
+		t.Fatalf("%d wakes, want 1", len(wakes))
+	}
+	if w := wakes[0]; w.Released < w.Parked/2 {
+		t.Errorf("%d of %d were released: that is one pod's share only", w.Released, w.Parked)
+	}
+	// What is started within a moment listens within one. Who comes later than that is not one of the crowd.
+	if apart := (last - first) / 1e6; apart > 200 || wakes[0].Parked < 40 {
+		t.Logf("the machine is too busy: the pods were started %d ms apart, and %d were parked", apart, wakes[0].Parked)
+		return
+	}
+	for _, n := range instances {
+		if n > 15 {
+			t.Errorf("answers by pod: %v, want at most 15 of 40 each", instances)
+		}
 	}
 }
 

@@ -1,0 +1,386 @@
+package node
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/gate"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/wire"
+)
+
+// TestShare: what each pod gets that begins to serve, and when the rest is released.
+func TestShare(t *testing.T) {
+	type serves struct {
+		pods           int           // that share it, as the controller says by now
+		serving        int           // this one included
+		after          time.Duration // since the first
+		parked, shared uint32
+		rest           bool
+	}
+	for name, steps := range map[string][]serves{
+		"three in time":              {{3, 1, 0, 60, 20, false}, {3, 2, 9e6, 40, 20, false}, {3, 3, 30e6, 20, 20, true}},
+		"not divisible":              {{3, 1, 0, 40, 14, false}, {3, 2, 9e6, 26, 14, false}, {3, 3, 30e6, 12, 12, true}},
+		"as few as pods":             {{3, 1, 0, 3, 1, false}, {3, 2, 1e6, 2, 1, false}, {3, 3, 2e6, 1, 1, true}},
+		"fewer than pods":            {{3, 1, 0, 2, 1, false}, {3, 2, 1e6, 1, 1, true}, {3, 3, 2e6, 0, 0, true}},
+		"one waits for nobody":       {{3, 1, 0, 1, 1, true}, {3, 2, 1e6, 0, 0, true}},
+		"nobody is parked":           {{3, 1, 0, 0, 0, true}, {3, 2, 1e6, 5, 0, true}},
+		"too late":                   {{3, 1, 0, 60, 20, false}, {3, 2, crowdWait, 40, 0, true}, {3, 3, 2 * crowdWait, 0, 0, true}},
+		"one fails":                  {{3, 1, 0, 60, 20, false}, {2, 2, 9e6, 40, 30, true}},
+		"one more":                   {{2, 1, 0, 60, 30, false}, {3, 2, 9e6, 30, 20, false}, {3, 3, 20e6, 10, 10, true}},
+		"the first ends meanwhile":   {{3, 1, 0, 60, 20, false}, {2, 1, 9e6, 40, 30, false}, {2, 2, 20e6, 10, 10, true}},
+		"some went another way":      {{3, 1, 0, 60, 20, false}, {3, 2, 9e6, 4, 4, true}},
+		"one more pod of a warm one": {{4, 4, 0, 7, 0, true}},
+		"two wakes":                  {{2, 1, 0, 10, 5, false}, {2, 2, 1e6, 5, 5, true}, {2, 1, time.Hour, 10, 5, false}, {2, 2, time.Hour, 5, 5, true}},
+	} {
+		c := crowd{}
+		for i, s := range steps {
+			c.pods = s.pods
+			now := monotime.Time(1e9).Add(s.after)
+			shared, rest := c.share(uint64(i+1), s.parked, s.serving, now)
+			if shared != s.shared || rest != s.rest {
+				t.Errorf("%s, %d: %d SYNs, rest %v; want %d, %v", name, i, shared, rest, s.shared, s.rest)
+			}
+			if kept := c.until != 0; kept == rest {
+				t.Errorf("%s, %d: kept until %v", name, i, c.until)
+			}
+		}
+	}
+}
+
+// What is kept is released when all pods serve, whether there are fewer than thought or not, and in any case in time.
+func TestCrowdOver(t *testing.T) {
+	now := monotime.Time(1e9)
+	for _, c := range []struct {
+		crowd   crowd
+		serving int
+		over    bool
+	}{
+		{crowd{pods: 3}, 3, false}, {crowd{pods: 3, until: now + 1}, 2, false}, {crowd{pods: 3, until: now}, 2, true},
+		{crowd{pods: 2, until: now + 1}, 2, true}, {crowd{pods: 1, until: now + 1}, 1, true}, {crowd{until: now + 1}, 1, true},
+		{crowd{until: now + 1}, 0, false}, {crowd{pods: 2, until: now}, 0, true},
+	} {
+		if over := c.crowd.over(c.serving, now); over != c.over {
+			t.Errorf("%+v, %d serve: %v", c.crowd, c.serving, over)
+		}
+	}
+}
+
+// greets starts a server in a pod that says the pod's number on each connection and closes it, at once or when the test ends.
+func (w *world) greets(pod byte, closes bool) {
+	w.t.Helper()
+	in(w.t, fmt.Sprintf("pod%d", pod), func() error {
+		l, err := net.Listen("tcp4", ":8080")
+		if err != nil {
+			return err
+		}
+		w.t.Cleanup(func() { l.Close() })
+		go func() {
+			for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+				_, _ = c.Write([]byte{pod})
+				if closes {
+					c.Close()
+				}
+				w.t.Cleanup(func() { c.Close() })
+			}
+		}()
+		return nil
+	})
+}
+
+// fromHost runs f on a thread in the network namespace of another host.
+func fromHost(name string, f func() error) error {
+	h, err := netns.GetFromName(name)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	return inNetns(h, f)
+}
+
+// greeted are the connections of a crowd that were answered.
+type greeted struct {
+	mu   sync.Mutex
+	by   map[byte]int // pods
+	last time.Time
+	wake wire.Wake // what the controller was told last
+	each chan byte // the pod that answered
+	all  sync.WaitGroup
+}
+
+// crowd opens connections from another host, and returns when they are parked.
+func (w *world) crowd(host string, n uint32) *greeted {
+	w.t.Helper()
+	g := &greeted{by: map[byte]int{}, each: make(chan byte, n)}
+	for range n {
+		g.all.Go(func() {
+			var c net.Conn
+			pod := make([]byte, 1)
+			err := fromHost(host, func() (err error) { c, err = net.DialTimeout("tcp4", vip.String(), 60*time.Second); return err })
+			if err == nil {
+				w.t.Cleanup(func() { c.Close() })
+				_, err = io.ReadFull(c, pod)
+			}
+			if err != nil {
+				w.t.Error(err)
+			}
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.by[pod[0]]++
+			g.last = time.Now()
+			g.each <- pod[0]
+		})
+	}
+	for g.wake.Parked < n {
+		g.wake = *await[*wire.Wake](w)
+	}
+	return g
+}
+
+// counts returns how many connections each pod has answered so far.
+func (g *greeted) counts() map[byte]int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return maps.Clone(g.by)
+}
+
+// released waits until so many pods listen, and the controller was told that so many SYNs were released since the first of
+// them did. It returns when the first and the last did.
+func (w *world) released(pods int, syns uint32) (first, last time.Time) {
+	w.t.Helper()
+	pod, told := uint64(0), map[uint64]uint32{}
+	for pods > 0 || told[pod] < syns {
+		switch m := await[wire.Message](w).(type) {
+		case *wire.Listening:
+			last = time.Now()
+			if pod == 0 {
+				pod, first = m.PodID, last
+			}
+			pods--
+		case *wire.Trace:
+			told[m.PodID] = m.ReleasedN
+		}
+	}
+	return first, last
+}
+
+// threePods makes three pods of one wake.
+func (w *world) threePods() *wire.Backends {
+	return &wire.Backends{Service: vip, Generation: 1, Sharing: 3, Pods: []wire.Backend{w.pod(1), w.pod(2), w.pod(3)}}
+}
+
+// TestSpread: the pods that a crowd started each get their share of it, whether those that listen first have their connections
+// still when the others listen or not.
+func TestSpread(t *testing.T) {
+	for name, closes := range map[string]bool{"open": false, "short": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			pods := w.threePods()
+			g := w.crowd(clientNet, 60)
+			w.tell(pods)
+			for i := range byte(3) {
+				w.greets(1+i, closes)
+			}
+			first, last := w.released(3, 60)
+			g.all.Wait()
+			got := g.counts()
+			t.Logf("answers by pod: %v; the last listened %s after the first", got, last.Sub(first))
+			if last.Sub(first) >= crowdWait {
+				t.Skip("the machine is too busy: the pods did not listen in time")
+			}
+			if got[1] != 20 || got[2] != 20 || got[3] != 20 {
+				t.Errorf("answers by pod: %v, want 20 each", got)
+			}
+		})
+	}
+}
+
+// TestSpreadOverNodes: an edge node shares out what is parked there over pods on another node, also if it hears of all at once.
+func TestSpreadOverNodes(t *testing.T) {
+	l := newLAN(t)
+	l.tellNodes(1, "n1", "n2")
+	edge := owner(vip.Addr(), []scored{score("n1"), score("n2")})
+	home := map[string]string{"n1": "n2", "n2": "n1"}[edge]
+	pods := []wire.Backend{l.podOn(home, 1), l.podOn(home, 2), l.podOn(home, 3)}
+	g := l.crowd(client, 60)
+	l.tellAll(&wire.Backends{Service: vip, Generation: 1, Sharing: 3, Pods: pods})
+	for i := range pods {
+		l.greets(byte(i+1), false)
+		pods[i].State = wire.PodServing
+		await[*wire.Listening](l.world)
+	}
+	l.tellAll(&wire.Backends{Service: vip, Generation: 2, Pods: pods})
+	g.all.Wait()
+	if got := g.counts(); got[1] != 20 || got[2] != 20 || got[3] != 20 {
+		t.Errorf("answers by pod: %v, want 20 each", got)
+	}
+}
+
+// TestSpreadOneIsDeaf: the share of a pod that does not listen goes to the others soon, and sooner if it is known to have failed.
+func TestSpreadOneIsDeaf(t *testing.T) {
+	for name, fails := range map[string]bool{"never listens": false, "fails": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			pods := w.threePods()
+			g := w.crowd(clientNet, 60)
+			w.tell(pods)
+			w.greets(1, false)
+			w.greets(2, false)
+			first, second := w.released(2, 40)
+			if fails {
+				// The third has failed: nobody is waited for.
+				pods.Generation, pods.Sharing, pods.Pods = 2, 0, pods.Pods[:2]
+				pods.Pods[0].State, pods.Pods[1].State = wire.PodServing, wire.PodServing
+				w.tell(pods)
+			}
+			g.all.Wait()
+			got := g.counts()
+			t.Logf("answers by pod: %v; the last came %s after the first pod listened", got, g.last.Sub(first))
+			if second.Sub(first) >= crowdWait {
+				t.Skip("the machine is too busy: the second pod did not listen in time")
+			}
+			if g.last.Sub(first) >= time.Second {
+				t.Error("so late that clients may have sent their SYNs again")
+			}
+			if got[1] != 30 || got[2] != 30 {
+				t.Errorf("answers by pod: %v, want 30 each", got)
+			}
+		})
+	}
+}
+
+// TestCrowdLost: when the only pod that served is lost, a wake is asked for on behalf of those that it did not get, and they are
+// the next pod's.
+func TestCrowdLost(t *testing.T) {
+	w := newWorld(t)
+	pods := w.threePods()
+	g := w.crowd(clientNet, 60)
+	w.tell(pods)
+	w.greets(1, false)
+	w.released(1, 20)
+	for range 20 {
+		<-g.each
+	}
+	w.tell(&wire.Backends{Service: vip, Generation: 2})
+	// What the gate itself asks for is of a SYN that came later.
+	if wake := await[*wire.Wake](w); wake.SYNSeen != g.wake.SYNSeen || wake.Seq == g.wake.Seq || wake.Parked != 40 {
+		t.Errorf("asked for %+v after %+v", wake, g.wake)
+	}
+	w.tell(&wire.Backends{Service: vip, Generation: 3, Pods: pods.Pods[1:2]})
+	w.greets(2, false)
+	w.released(1, 40)
+	g.all.Wait()
+	if got := g.counts(); got[1] != 20 || got[2] != 40 {
+		t.Errorf("answers by pod: %v, want 20 and 40", got)
+	}
+}
+
+// TestCrowdAlone: without others to wait for, the first pod gets all.
+func TestCrowdAlone(t *testing.T) {
+	w := newWorld(t)
+	pods := w.threePods()
+	g := w.crowd(clientNet, 20)
+	pods.Sharing = 0
+	w.tell(pods)
+	w.greets(2, false)
+	w.released(1, 20)
+	g.all.Wait()
+	if got := g.counts(); got[2] != 20 {
+		t.Errorf("answers by pod: %v", got)
+	}
+}
+
+// TestCrowdDaemonEnds: a daemon that ends keeps nothing back for pods that do not listen yet.
+func TestCrowdDaemonEnds(t *testing.T) {
+	w := newWorld(t)
+	pods := w.threePods()
+	g := w.crowd(clientNet, 20)
+	w.tell(pods)
+	w.greets(1, false)
+	await[*wire.Listening](w)
+	w.stop()
+	g.all.Wait()
+	w.start()
+	if got := g.counts(); got[1] != 20 {
+		t.Errorf("answers by pod: %v", got)
+	}
+}
+
+// TestCrowdLeft: a daemon releases what one that crashed had kept. The SYN is sent once: its client's TCP knows nothing of it.
+func TestCrowdLeft(t *testing.T) {
+	w := newWorld(t)
+	pod := w.pod(1)
+	w.greets(1, false)
+	w.stop()
+	g, err := gate.Open(gate.Config{Dir: w.runDir, ServiceRanges: []netip.Prefix{netip.MustParsePrefix("10.46.100.0/24")}, Interfaces: []string{"eth0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var raw int
+	if err := fromHost(clientNet, func() (err error) {
+		raw, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(raw)
+	to := vip.Addr().As4()
+	if err := unix.Sendto(raw, synOf([4]byte{10, 46, 200, 10}, to), 0, &unix.SockaddrInet4{Addr: to}); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(60 * time.Second); g.ServiceCounters(vip).ParkedNow == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the SYN is not parked")
+		}
+	}
+	network, err := findNetwork(pod.Netns, pod.Addr.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.AddPod(gate.Pod{ID: 1, Service: vip, Addr: pod.Addr, Ifindex: network.hostIfindex, MAC: network.mac, HostMAC: network.hostMAC}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := g.ServeShare(vip, 1, 0); n != 0 || err != nil || g.ServiceCounters(vip).ParkedNow != 1 {
+		t.Fatalf("%d released, %v", n, err)
+	}
+	if err := g.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	b := make([]byte, 256)
+	if err := unix.SetsockoptTimeval(raw, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 60}); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.Read(raw, b)
+	if err != nil {
+		t.Fatalf("no answer: %v", err)
+	}
+	if synack, ours := probeAnswer(b[:n], vip.Port(), 1234, 1); !synack || !ours {
+		t.Errorf("%x", b[:n])
+	}
+}
+
+// synOf is a SYN from port 1234 to port 80 with sequence number 1.
+func synOf(from, to [4]byte) []byte {
+	b := probeSYN(to, 1234, 80, 1)
+	// The checksum that it has is of a SYN from to (RFC 1624).
+	sum := uint32(^binary.BigEndian.Uint16(b[16:]))
+	for i := 0; i < 4; i += 2 {
+		sum += uint32(^binary.BigEndian.Uint16(to[i:])) + uint32(binary.BigEndian.Uint16(from[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	binary.BigEndian.PutUint16(b[16:], ^uint16(sum))
+	return b
+}
