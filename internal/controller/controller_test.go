@@ -68,6 +68,29 @@ func TestLife(t *testing.T) {
 	}
 }
 
+// TestLatestRequest: a service that was woken by its number of pods, and that nobody used, has seen no packet.
+func TestLatestRequest(t *testing.T) {
+	w := newWorld(t, nil)
+	w.apply(newService("a"))
+	a := w.vip("a")
+	if err := w.c.Scale("default/a", 1, "somebody asked"); err != nil {
+		t.Fatal(err)
+	}
+	w.untilState("a", "Warm")
+	began := monotime.Now()
+	w.d.set(func(d *fakeDaemon) { d.last[a] = began })
+	w.d.send(&wire.Idle{Service: a, LastPacket: began})
+	w.untilState("a", "Cold")
+	if l := w.status("a").Service.Status.LatestRequest; l != nil {
+		t.Errorf("the latest request was at %v; there was none", l)
+	}
+	w.d.syn(a)
+	w.untilState("a", "Warm")
+	if w.status("a").Service.Status.LatestRequest == nil {
+		t.Error("no time of the latest request after a SYN")
+	}
+}
+
 func TestSleep(t *testing.T) {
 	w := newWorld(t, nil)
 	w.apply(newService("a"))

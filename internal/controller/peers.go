@@ -97,7 +97,6 @@ func (c *Controller) receive(from wire.Peer, m wire.Message) {
 		if p == nil || p.node != from.Node {
 			return
 		}
-		p.service.last = max(p.service.last, m.LastPacket)
 		if p.quietFrom != 0 && m.Generation >= p.quietFrom {
 			c.step(p.service, wake.Quiet{Ref: p.ref, Generation: m.Generation, LastPacket: m.LastPacket, OpenFlows: m.OpenFlows})
 		}
@@ -139,7 +138,7 @@ const idleFor = 30 * time.Second
 // idleWord is a node's word that nobody uses its pods of a service.
 type idleWord struct {
 	at   monotime.Time // when it was said
-	last monotime.Time // when somebody did
+	last monotime.Time // when somebody did, or when the last of its pods began to serve
 }
 
 // unused notes that a node has seen no packet for a service for its idle timeout. The service sleeps once that holds for
@@ -150,7 +149,6 @@ func (c *Controller) unused(s *service, node string, last monotime.Time) {
 	}
 	now := monotime.Now()
 	s.idleWords[node] = idleWord{now, last}
-	s.last = max(s.last, last)
 	ev := wake.IdleSeen{Of: map[wake.Ref]monotime.Time{}}
 	for _, p := range s.pods {
 		if !s.machine.Serves(p.ref) {

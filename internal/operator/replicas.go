@@ -38,6 +38,11 @@ func (m *replicasMemory) decide(spec, desired, allowed int32) (scale, write int3
 		if spec == desired {
 			return none, none
 		}
+		if desired > 0 {
+			// A service that is awake has obeyed as soon as it is told. If it is seen to want as many as before all the same,
+			// it has changed its mind: a client woke it just when it was put to sleep.
+			m.desired, m.expected = allowed, none
+		}
 		return spec, none
 	case spec == none || changed && spec != desired:
 		return none, desired

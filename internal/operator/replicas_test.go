@@ -35,6 +35,12 @@ func TestDecide(t *testing.T) {
 			{1, 1, none, none, false}, {9, 1, 9, none, false}, {9, 3, none, none, false}, {9, 3, none, none, false},
 			{9, 2, none, 2, false}, {2, 2, none, none, false}, // our own autoscaler
 		}},
+		"woken at once when scaled to 0": {newReplicas(true, 1), 3, []step{
+			{1, 1, none, none, false}, {0, 1, 0, none, false}, {0, 1, none, 1, false}, {1, 1, none, none, false},
+		}},
+		"scaled while it goes to sleep": {newReplicas(true, 1), 3, []step{
+			{1, 1, none, none, false}, {0, 1, 0, none, false}, {0, 0, none, none, false}, {2, 0, 2, none, false}, {2, 0, none, none, false}, {2, 2, none, none, false},
+		}},
 		"scaled while nobody led":  {newReplicas(true, 1), 5, []step{{4, 1, 4, none, false}, {4, 4, none, none, false}}},
 		"slept while nobody wrote": {newReplicas(true, 1), 1, []step{{1, 0, none, 0, false}}},
 		"more found than wanted":   {newReplicas(true, 1), 3, []step{{1, 2, 1, none, false}, {1, 1, none, none, false}, {1, 2, none, 2, false}}},

@@ -23,6 +23,7 @@ const (
 	corednsVersion    = "v1.14.6"
 	cniVersion        = "v1.9.1"
 	flannelVersion    = "v0.28.4"
+	metricsVersion    = "v0.9.0"
 )
 
 const ldflagsKubernetes = "-X k8s.io/component-base/version.gitVersion=" + kubernetesVersion +
@@ -59,7 +60,8 @@ func targets() []target {
 		all = append(all, target{module: "cni", pkg: "github.com/containernetworking/plugins/plugins/" + c,
 			name: "cni/" + filepath.Base(c)})
 	}
-	return append(all, target{module: "coredns", pkg: ".", name: "coredns"}, target{module: "flannel", pkg: ".", name: "flanneld"})
+	return append(all, target{module: "coredns", pkg: ".", name: "coredns"}, target{module: "flannel", pkg: ".", name: "flanneld"},
+		target{module: "metrics-server", pkg: "sigs.k8s.io/metrics-server/cmd/metrics-server"})
 }
 
 // tags keep out what needs C libraries or is of no use here.
@@ -112,6 +114,7 @@ func checkVersions(source string) error {
 		{"coredns", "github.com/coredns/coredns " + corednsVersion},
 		{"cni", "github.com/containernetworking/plugins " + cniVersion},
 		{"flannel", "github.com/flannel-io/flannel " + flannelVersion},
+		{"metrics-server", "sigs.k8s.io/metrics-server " + metricsVersion},
 	} {
 		file := filepath.Join(source, "modules", want.module, "go.mod")
 		b, err := os.ReadFile(file)

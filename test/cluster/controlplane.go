@@ -71,6 +71,7 @@ func controlServices(p plan, bin string) []service {
 			"--allocate-node-cidrs=true", "--cluster-cidr="+p.Pods.String(), "--node-cidr-mask-size=24",
 			"--service-cluster-ip-range="+p.Services.String(), "--cluster-name="+p.Name,
 			"--flex-volume-plugin-dir=/var/lib/volumeplugins", "--leader-elect=false",
+			"--horizontal-pod-autoscaler-sync-period=5s",
 			"--node-monitor-period=1s", "--node-monitor-grace-period="+p.NodeGrace.String(), "--v=0"),
 		s(schedulerService,
 			"--kubeconfig="+conf("scheduler.conf"), "--authentication-kubeconfig="+conf("scheduler.conf"),

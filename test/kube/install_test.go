@@ -102,26 +102,32 @@ func pushServers() error {
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the tests' server: %w: %s", err, out)
 	}
-	content, err := os.ReadFile(server)
+	for ref, version := range map[string]string{serverImage: "", otherImage: "of the image", exampleImage: "example"} {
+		_, path, _ := strings.Cut(ref, "/")
+		if err := pushProgram(server, path, "VERSION="+version); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pushProgram pushes an image of one program to the cluster's registry, under a name and tag there.
+func pushProgram(file, path string, env ...string) error {
+	content, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	for ref, version := range map[string]string{serverImage: "", otherImage: "of the image", exampleImage: "example"} {
-		img, err := image.Build(image.Spec{
-			Files:      map[string]image.File{"/server": {Data: content, Mode: 0o755}},
-			Entrypoint: []string{"/server"}, Env: []string{"VERSION=" + version},
-		})
-		if err != nil {
-			return err
-		}
-		_, path, _ := strings.Cut(ref, "/")
-		to, err := name.ParseReference(lab.Registry.PushAddress+"/"+path, name.Insecure)
-		if err != nil {
-			return err
-		}
-		if err := remote.Write(to, img, remote.WithContext(context.Background())); err != nil {
-			return fmt.Errorf("push %s: %w", ref, err)
-		}
+	at := "/" + filepath.Base(file)
+	img, err := image.Build(image.Spec{Files: map[string]image.File{at: {Data: content, Mode: 0o755}}, Entrypoint: []string{at}, Env: env})
+	if err != nil {
+		return err
+	}
+	to, err := name.ParseReference(lab.Registry.PushAddress+"/"+path, name.Insecure)
+	if err != nil {
+		return err
+	}
+	if err := remote.Write(to, img, remote.WithContext(context.Background())); err != nil {
+		return fmt.Errorf("push %s: %w", path, err)
 	}
 	return nil
 }

@@ -33,6 +33,7 @@ func TestCluster(t *testing.T) {
 		{"Labs", testLabs},
 		{"FollowsConnections", testFollowsConnections},
 		{"FollowsUsage", testFollowsUsage},
+		{"Autoscaler", testAutoscaler},
 		{"Drain", testDrain},
 		{"NodeKilled", testNodeKilled},
 	} {

@@ -1,0 +1,157 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// metricsModule is the Go module of metrics-server, which test/cluster builds.
+const metricsModule = "sigs.k8s.io/metrics-server"
+
+// metricsServer runs the real metrics-server until the end of the test, by the manifests of its module.
+func metricsServer(t *testing.T) {
+	t.Helper()
+	download := exec.Command("go", "mod", "download", "-json", metricsModule)
+	download.Dir = filepath.Join(root, "test/cluster/modules/metrics-server")
+	out := must(download.Output())(t)
+	var module struct{ Version, Dir string }
+	if err := json.Unmarshal(out, &module); err != nil {
+		t.Fatalf("go mod download %s: %v in %q", metricsModule, err, out)
+	}
+	if err := pushProgram(filepath.Join(lab.Bin, "metrics-server"), "metrics-server:"+module.Version); err != nil {
+		t.Fatal(err)
+	}
+	// Kustomize wants the way from here to there.
+	dir := must(os.MkdirTemp(folder, "metrics-server-"))(t)
+	base := must(filepath.Rel(dir, filepath.Join(module.Dir, "manifests/base")))(t)
+	kustomization := fmt.Sprintf(`resources: [%s]
+images: [{name: gcr.io/k8s-staging-metrics-server/metrics-server, newName: %s, newTag: %s}]
+patches:
+- patch: |
+    apiVersion: apps/v1
+    kind: Deployment
+    metadata: {name: metrics-server, namespace: kube-system}
+    spec:
+      template:
+        spec:
+          containers:
+          - name: metrics-server
+            args: [--cert-dir=/tmp, --secure-port=10250, --kubelet-preferred-address-types=InternalIP, --kubelet-use-node-status-port,
+              --kubelet-certificate-authority=/var/run/secrets/kubernetes.io/serviceaccount/ca.crt, --metric-resolution=10s, --kubelet-request-timeout=5s]
+            readinessProbe: {initialDelaySeconds: 0, periodSeconds: 1}
+`, base, lab.Registry.Address+"/metrics-server", module.Version)
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	lab.apply(t, must(lab.kubectl("", "kustomize", dir))(t))
+	must(lab.kubectl("", "wait", "apiservice", "v1beta1.metrics.k8s.io", "--for=condition=Available", "--timeout="+patience.String()))(t)
+}
+
+// hpa is a HorizontalPodAutoscaler, as far as it is used here.
+type hpa struct {
+	Status struct {
+		CurrentReplicas int
+		Conditions      []struct{ Type, Status, Reason string }
+	}
+}
+
+// scaling tells whether an autoscaler scales, and why it does or does not.
+func (h *hpa) scaling() (is bool, reason string) {
+	for _, c := range h.Status.Conditions {
+		if c.Type == "ScalingActive" {
+			return c.Status == "True", c.Reason
+		}
+	}
+	return false, ""
+}
+
+// autoscaler returns the HorizontalPodAutoscaler of a name.
+func (c *cluster) autoscaler(t *testing.T, key string) *hpa {
+	t.Helper()
+	namespace, name, _ := strings.Cut(key, "/")
+	h := new(hpa)
+	if err := json.Unmarshal([]byte(must(c.kubectl("", "get", "hpa", "-n", namespace, name, "-o", "json"))(t)), h); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// rescales is how often an autoscaler has written a number of pods.
+func (c *cluster) rescales(t *testing.T, key string) (n int) {
+	t.Helper()
+	namespace, name, _ := strings.Cut(key, "/")
+	out := must(c.kubectl("", "get", "events", "-n", namespace, "-o", "jsonpath={.items[*].count}",
+		"--field-selector", "involvedObject.kind=HorizontalPodAutoscaler,reason=SuccessfulRescale,involvedObject.name="+name))(t)
+	for _, count := range strings.Fields(out) {
+		var times int
+		if _, err := fmt.Sscan(count, &times); err != nil {
+			t.Fatalf("events of %s: count %q: %v", key, count, err)
+		}
+		n += times
+	}
+	return n
+}
+
+// testAutoscaler has a HorizontalPodAutoscaler decide by the processor, as metrics-server tells: it rests while the service
+// sleeps, goes on when a client has woken it, and the two do not fight over spec.replicas.
+func testAutoscaler(t *testing.T) {
+	metricsServer(t)
+	const key = "default/autoscaled"
+	lab.apply(t, manifest(key, "idleTimeout: 20\nmaxReplicas: 3\nenv: [{name: STOP, value: close}]\nresources: {requests: {cpu: 100m}}")+`---
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: autoscaled, namespace: default}
+spec:
+  scaleTargetRef: {apiVersion: wangell.loutres.me/v1alpha1, kind: WangellService, name: autoscaled}
+  minReplicas: 1
+  maxReplicas: 3
+  behavior: {scaleDown: {stabilizationWindowSeconds: 10}}
+  metrics:
+    - type: Resource
+      resource: {name: cpu, target: {type: Utilization, averageUtilization: 50}}
+`)
+	rests := func() {
+		t.Helper()
+		eventually(t, "the autoscaler rests", func() (bool, string) {
+			h := lab.autoscaler(t, key)
+			is, reason := h.scaling()
+			return !is && reason == "ScalingDisabled" && h.Status.CurrentReplicas == 0, fmt.Sprintf("%+v", h.Status)
+		})
+	}
+	addr := lab.address(t, key)
+	rests()
+	generation := lab.get(t, key).Generation
+
+	mustAsk(t, lab.client, addr)
+	loaded := make(chan loss, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { loaded <- wrkUntil(ctx, lab.client, addr, 2*patience) }()
+	lab.replicas(t, key, 3)
+	tr := keepAsking(lab.client, addr) // it shall not sleep before the autoscaler has taken two pods away
+	cancel()
+	if l := <-loaded; l.lost > 0 || l.requests == 0 {
+		t.Errorf("%d of %d requests are lost:\n%s", l.lost, l.requests, l.output)
+	}
+	lab.replicas(t, key, 1)
+	eventually(t, "the autoscaler sees one pod", func() (bool, string) {
+		h := lab.autoscaler(t, key)
+		is, _ := h.scaling()
+		return is && h.Status.CurrentReplicas == 1, fmt.Sprintf("%+v", h.Status)
+	})
+	tr.end(t)
+
+	lab.waitCold(t, key)
+	rests()
+	// A generation is a change of the spec: those of the autoscaler, one by the wake, one by falling asleep.
+	if s, n := lab.get(t, key), lab.rescales(t, key); *s.Spec.Replicas != 0 || s.Status.State != "Cold" || s.Generation != generation+int64(n)+2 {
+		t.Errorf("replicas %d, %s; spec.replicas was written %d times, %d times by the autoscaler", *s.Spec.Replicas, s.Status.State, s.Generation-generation, n)
+	}
+	mustAsk(t, lab.client, addr)
+}
