@@ -5,7 +5,7 @@
 // (https://kubernetes.io/docs/concepts/workloads/autoscaling/horizontal-pod-autoscale/#algorithm-details): replicas =
 // ceil(current × value / target), nothing within a tolerance, bounds, stabilisation windows and a limit on step size,
 // each for out and in by itself. Going to zero and coming from zero is not decided here, but by idleness and by the
-// first SYN; see Burst for how many pods a first crowd gets.
+// first SYN.
 package scale
 
 import (
@@ -202,14 +202,4 @@ func paced(p Policy, o Observation, next int, scaled bool, changed monotime.Time
 		return o.Replicas - rule.MaxStep, "step"
 	}
 	return next, ""
-}
-
-// Burst is how many pods a wake starts for a crowd: one for each perPod parked connection requests, at least one and
-// at most limit. perPod 0 means one pod, whatever the crowd.
-func Burst(parked uint32, perPod, limit int) int {
-	if perPod <= 0 {
-		return 1
-	}
-	n := (int64(parked) + int64(perPod) - 1) / int64(perPod)
-	return int(min(max(n, 1), int64(max(limit, 1))))
 }

@@ -162,19 +162,6 @@ func TestReason(t *testing.T) {
 	}
 }
 
-func TestBurst(t *testing.T) {
-	for _, c := range []struct {
-		parked             uint32
-		perPod, limit, out int
-	}{
-		{0, 0, 5, 1}, {1000, 0, 5, 1}, {0, 10, 5, 1}, {10, 10, 5, 1}, {11, 10, 5, 2}, {1000, 10, 5, 5}, {math.MaxUint32, 1, 32, 32}, {7, 1, 0, 1},
-	} {
-		if n := Burst(c.parked, c.perPod, c.limit); n != c.out {
-			t.Errorf("Burst(%d, %d, %d) = %d, want %d", c.parked, c.perPod, c.limit, n, c.out)
-		}
-	}
-}
-
 func BenchmarkDecide(b *testing.B) {
 	p := Policy{Target: 1, Min: 1, Max: 9, In: Direction{Window: 60 * time.Second}}
 	var s Scaler

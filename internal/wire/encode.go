@@ -270,7 +270,7 @@ func (m *Backends) check() error {
 func (m *Backends) append(b []byte) []byte {
 	b = appendAddr(b, m.Service)
 	b = binary.BigEndian.AppendUint64(b, m.Generation)
-	b = append(b, m.Sharing, byte(len(m.Pods)))
+	b = append(b, byte(len(m.Pods)))
 	for i := range m.Pods {
 		p := &m.Pods[i]
 		b = binary.BigEndian.AppendUint64(b, p.PodID)
@@ -278,11 +278,14 @@ func (m *Backends) append(b []byte) []byte {
 		b = appendIP(appendAddr(b, p.Addr), p.NodeAddr)
 		b = appendText(appendText(b, p.Node), p.Netns)
 	}
+	if m.Sharing > 0 { // mostly nobody shares; then a daemon that does not know of it understands the message, too
+		b = append(b, m.Sharing)
+	}
 	return b
 }
 
 func (m *Backends) decode(d *decoder) {
-	m.Service, m.Generation, m.Sharing = d.addr(), d.u64(), d.u8()
+	m.Service, m.Generation = d.addr(), d.u64()
 	if n := d.count(int(d.u8()), backendFixed); n > 0 {
 		m.Pods = make([]Backend, n)
 	}
@@ -290,6 +293,11 @@ func (m *Backends) decode(d *decoder) {
 		p := &m.Pods[i]
 		p.PodID, p.State, p.Addr, p.NodeAddr = d.u64(), PodState(d.u8()), d.addr(), d.ip()
 		p.Node, p.Netns = d.text(), d.text()
+	}
+	if d.err == nil && d.left() > 0 {
+		if m.Sharing = d.u8(); m.Sharing == 0 {
+			d.fail("trailing zero: a number of pods that share what is parked is 1 or more")
+		}
 	}
 }
 

@@ -101,6 +101,9 @@ func TestMessagesSurviveTheWire(t *testing.T) {
 			t.Errorf("%s: %v: got %+v, want %+v", name, err, got, m)
 		}
 		for n := range b {
+			if s, ok := m.(*Backends); ok && s.Sharing > 0 && n == len(b)-1 {
+				continue // its last field may be left out
+			}
 			if m, err := decode(b[:n]); err == nil {
 				t.Errorf("%s cut to %d of %d bytes decodes to %+v", name, n, len(b), m)
 			}

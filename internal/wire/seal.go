@@ -20,7 +20,7 @@ type Key [KeySize]byte
 
 // Layout of a datagram; docs/protocol.md draws it.
 const (
-	protocolVersion = 3
+	protocolVersion = 2
 	maxDatagram     = 1200
 
 	magic0, magic1 = 'W', 'g'

@@ -85,7 +85,7 @@ func makeVectors(t testing.TB) vectors {
 	seals := newSessionSeals(key, client, server)
 	hexKey := func(k Key) string { return hex.EncodeToString(k[:]) }
 	v := vectors{
-		Comment:      "Test vectors of docs/protocol.md, version 3. Byte strings are hex. Written by `go test ./internal/wire -run Vectors -update`.",
+		Comment:      "Test vectors of docs/protocol.md, version 2. Byte strings are hex. Written by `go test ./internal/wire -run Vectors -update`.",
 		Key:          hexKey(key),
 		HelloKey:     hexKey(deriveKey(key, nil, infoHello)),
 		WelcomeKey:   hexKey(deriveKey(key, nil, infoWelcome)),
