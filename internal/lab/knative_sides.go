@@ -150,7 +150,7 @@ func (s *wangellSide) rest(ctx context.Context) error {
 			return fmt.Errorf("the Deployment of the WangellService: %w", err)
 		}
 		if d.Spec.Paused || d.Status.ReadyReplicas != 1 {
-			return fmt.Errorf("Deployment %s has %d pods that are Ready, paused: %t, want 1, false", d.Name, d.Status.ReadyReplicas, d.Spec.Paused)
+			return fmt.Errorf("its Deployment has %d pods that are Ready, paused: %t; want 1, false", d.Status.ReadyReplicas, d.Spec.Paused)
 		}
 		return nil
 	})
