@@ -6,9 +6,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/monotime"
@@ -23,7 +21,7 @@ const probeInterval = 2 * time.Millisecond
 type watch struct {
 	addr   netip.AddrPort
 	cookie uint64
-	diag   *netlink.Handle // sock_diag socket in the pod's network namespace
+	diag   *sockDiag
 	probe  *prober
 	signal chan monotime.Time // LISTEN events
 	cancel context.CancelFunc
@@ -37,7 +35,7 @@ func newWatch(path string, addr netip.AddrPort) (*watch, error) {
 	}
 	defer ns.Close()
 	w := &watch{addr: addr, signal: make(chan monotime.Time, 4)}
-	if w.diag, err = netlink.NewHandleAt(ns, unix.NETLINK_INET_DIAG); err != nil {
+	if w.diag, err = newSockDiag(ns); err != nil {
 		return nil, fmt.Errorf("asking its network namespace: %w", err)
 	}
 	if err := inNetns(ns, func() (err error) { w.probe, err = newProber(addr); return err }); err != nil {
@@ -91,7 +89,7 @@ func (d *daemon) endWatch(p *pod) {
 
 func (w *watch) close() {
 	if w.diag != nil {
-		w.diag.Close()
+		w.diag.close()
 	}
 	if w.probe != nil {
 		w.probe.close()
@@ -147,28 +145,14 @@ func (w *watch) wait(ctx context.Context, events bool) (monotime.Time, bool) {
 	}
 }
 
-// listening tells whether a SYN to the pod's address would find a listening socket now: it asks sock_diag
-// (sock_diag(7)), and where the kernel has none, probes with a SYN.
+// listening tells whether a SYN to the pod's address would find a listening socket now: it asks the kernel, and where that
+// has no sock_diag, probes with a SYN.
 func (w *watch) listening() bool {
-	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		sockets, err := w.diag.SocketDiagTCP(family)
-		if err != nil {
-			return w.probe.answers()
-		}
-		for _, s := range sockets {
-			if s.State == netlink.TCP_LISTEN && s.ID.SourcePort == w.addr.Port() && reaches(s.ID.Source, w.addr.Addr()) {
-				return true
-			}
-		}
+	yes, err := w.diag.listens(w.addr)
+	if err != nil {
+		return w.probe.answers()
 	}
-	return false
-}
-
-// reaches tells whether a socket bound to an address gets packets for another.
-func reaches(bound []byte, addr netip.Addr) bool {
-	a, ok := netip.AddrFromSlice(bound)
-	a = a.Unmap()
-	return ok && (a.IsUnspecified() || a == addr)
+	return yes
 }
 
 // listens makes a pod that listens serve, and tells the controller.

@@ -1,0 +1,90 @@
+package node
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+func hereDiag(t testing.TB) *sockDiag {
+	t.Helper()
+	ns, err := netns.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	d, err := newSockDiag(ns)
+	if err != nil {
+		t.Skip("no sock_diag: ", err)
+	}
+	t.Cleanup(d.close)
+	return d
+}
+
+func TestSockDiag(t *testing.T) {
+	d := hereDiag(t)
+	listens := func(addr string, port uint16) bool {
+		t.Helper()
+		yes, err := d.listens(netip.AddrPortFrom(netip.MustParseAddr(addr), port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return yes
+	}
+	listen := func(network, address string, only6 bool) (l net.Listener, port uint16) {
+		c := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+			return raw.Control(func(fd uintptr) {
+				if only6 {
+					_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1)
+				}
+			})
+		}}
+		l, err := c.Listen(context.Background(), network, address)
+		if err != nil {
+			t.Skip(err) // no IPv6 here
+		}
+		t.Cleanup(func() { l.Close() })
+		return l, netip.MustParseAddrPort(l.Addr().String()).Port()
+	}
+	for _, c := range []struct {
+		name, network, address string
+		only6, one, two        bool // whether 127.0.0.1 and 127.0.0.2 are listened to
+	}{
+		{"one address", "tcp4", "127.0.0.1:0", false, true, false},
+		{"all", "tcp4", "0.0.0.0:0", false, true, true},
+		{"IPv6 and IPv4", "tcp", "[::]:0", false, true, true},
+		{"IPv6 only", "tcp6", "[::]:0", true, false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l, port := listen(c.network, c.address, c.only6)
+			if one, two := listens("127.0.0.1", port), listens("127.0.0.2", port); one != c.one || two != c.two {
+				t.Errorf("listened to on 127.0.0.1: %t, on 127.0.0.2: %t", one, two)
+			}
+			if c.one { // a connection is no listening socket
+				conn, err := net.Dial("tcp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port).String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+			}
+			l.Close()
+			if listens("127.0.0.1", port) {
+				t.Error("it is still listened to")
+			}
+		})
+	}
+}
+
+func BenchmarkSockDiag(b *testing.B) {
+	d := hereDiag(b)
+	for b.Loop() {
+		if _, err := d.listens(netip.MustParseAddrPort("127.0.0.1:1")); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
