@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
@@ -18,6 +19,11 @@ func hereDiag(t testing.TB) *sockDiag {
 		t.Fatal(err)
 	}
 	defer ns.Close()
+	if lo, err := netlink.LinkByName("lo"); err != nil {
+		t.Fatal(err)
+	} else if err := netlink.LinkSetUp(lo); err != nil {
+		t.Fatal(err)
+	}
 	d, err := newSockDiag(ns)
 	if err != nil {
 		t.Skip("no sock_diag: ", err)
