@@ -188,7 +188,7 @@ func (r *Runtime) dropDirect(ctx context.Context, s *service) error {
 	names := map[string]string{}
 	for uid := range dir.uids {
 		if p := r.byUID[uid]; p != nil && !p.leaving {
-			names[uid] = p.name
+			names[uid], p.stopping = p.name, true
 		}
 	}
 	unseen := len(dir.uids) > len(names)

@@ -274,7 +274,8 @@ func TestDirectSleepsAtOnce(t *testing.T) {
 	if got := get(w.world, out); !errors.Is(got.err, context.Canceled) {
 		t.Errorf("got %+v", got)
 	}
-	w.settled("create pod, delete app-1, create pod, delete app-2")
+	// If it was not known yet when it was deleted, it is deleted again when it is.
+	w.until("it is deleted", func() bool { return strings.HasPrefix(w.done(), "create pod, delete app-1, create pod, delete app-2") })
 	w.until("nothing is left", func() bool {
 		return w.world.known(func(s *service) bool { return s.direct == nil && s.written == 0 && !s.tidying })
 	})
