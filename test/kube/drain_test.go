@@ -16,11 +16,11 @@ import (
 )
 
 // drainTime is how long each case of testDrain lasts: WANGELL_DRAIN_TIME, in which case all go on at the same time, or else
-// 20 s, one after the other.
+// 25 s, one after the other.
 func drainTime(t *testing.T) (_ time.Duration, parallel bool) {
 	text := os.Getenv("WANGELL_DRAIN_TIME")
 	if text == "" {
-		return 20 * time.Second, false
+		return 25 * time.Second, false
 	}
 	return must(time.ParseDuration(text))(t), true
 }
