@@ -36,12 +36,10 @@ test: ## install what is missing and run everything (needs root)
 	@hack/install-deps.sh test
 	$(call say,Build)
 	@$(MAKE) --no-print-directory build
-	$(call say,Generated code is fresh)
-	@$(MAKE) --no-print-directory check-generated chart-check
-	$(call say,Lint)
-	@$(MAKE) --no-print-directory lint
-	$(call say,Kubernetes and Knative)
-	@$(MAKE) --no-print-directory cluster-build
+	$(call say,Kubernetes and Knative are built; meanwhile: is generated code fresh; lint)
+	@$(MAKE) --no-print-directory cluster-build & built=$$!; \
+	$(MAKE) --no-print-directory check-generated chart-check lint; checks=$$?; \
+	wait $$built && exit $$checks
 	$(call say,Unit packet and network-namespace tests with the race detector)
 	@$(MAKE) --no-print-directory race
 	$(call say,End to end on one machine)
