@@ -39,8 +39,11 @@ var ownerIndex = cache.Indexers{byOwner: func(o any) ([]string, error) {
 
 // atRest tells whether pods of a Deployment, which has these ReplicaSets, can be made directly.
 func atRest(d *appsv1.Deployment, sets []*appsv1.ReplicaSet) bool {
-	return d.Spec.Paused && asleep(d) && d.Status.ObservedGeneration >= d.Generation && len(sets) == 0
+	return d.Spec.Paused && asleep(d) && seenByController(d) && len(sets) == 0
 }
+
+// seenByController tells whether the Deployment controller has seen a Deployment as it is.
+func seenByController(d *appsv1.Deployment) bool { return d.Status.ObservedGeneration >= d.Generation }
 
 // asleep tells whether a Deployment wants no pod.
 func asleep(d *appsv1.Deployment) bool {
@@ -163,28 +166,25 @@ func (r *Runtime) doChores(s *service) {
 
 // doChore does what was due, if it still is what is to be done.
 func (r *Runtime) doChore(s *service, due chore) error {
-	select {
-	case s.writing <- struct{}{}:
-		defer func() { <-s.writing }()
-	case <-r.ctx.Done():
-		return r.ctx.Err()
+	end, err := s.turn(r.ctx)
+	if err != nil {
+		return err
 	}
+	defer end()
 	r.mu.Lock()
 	what, delay := r.chore(s, time.Now())
-	d, sets := r.lookUp(s)
-	want := s.number()
+	d, _ := r.lookUp(s)
+	dir, want := s.direct, s.number()
 	r.mu.Unlock()
 	switch {
 	case what != due || what == choreHandOver && delay > 0:
 		return nil
-	case what == choreHandOver && want == 0:
-		return r.dropDirect(r.ctx, s)
 	case what == choreHandOver:
-		return r.handOver(r.ctx, s, want)
+		return r.giveUpDirect(r.ctx, s, dir, want)
 	case what == choreGoOn:
 		return r.goOn(r.ctx, s)
 	case what == choreRest:
-		return r.rest(r.ctx, s, d, sets)
+		return r.rest(r.ctx, s, d)
 	}
 	return nil
 }
@@ -199,25 +199,17 @@ func (r *Runtime) goOn(ctx context.Context, s *service) error {
 }
 
 // rest brings a Deployment without pods to rest. Who wants a pod meanwhile waits for its turn.
-func (r *Runtime) rest(ctx context.Context, s *service, d *appsv1.Deployment, sets []*appsv1.ReplicaSet) error {
+func (r *Runtime) rest(ctx context.Context, s *service, d *appsv1.Deployment) error {
 	if !d.Spec.Paused {
 		if err := r.pause(ctx, s, true, d.ResourceVersion); err != nil {
 			return err
 		}
 	}
 	// One that does not know that it is paused would make its ReplicaSet anew.
-	seen := r.known(ctx, func() bool {
-		d, _ := r.lookUp(s)
-		return d != nil && d.Spec.Paused && d.Status.ObservedGeneration >= d.Generation
-	})
-	if !seen {
-		return fmt.Errorf("service %s: %w: the Deployment controller has not seen that Deployment %s is paused: look at kube-controller-manager", s.key, runtime.ErrUnavailable, s.name)
+	_, sets, err := r.observed(ctx, s, "is paused", func(d *appsv1.Deployment) bool { return d.Spec.Paused })
+	if err != nil {
+		return err
 	}
-	r.mu.Lock()
-	if _, now := r.lookUp(s); now != nil {
-		sets = now
-	}
-	r.mu.Unlock()
 	for _, set := range sets {
 		if set.Spec.Replicas != nil && *set.Spec.Replicas > 0 || set.Status.Replicas > 0 {
 			return fmt.Errorf("service %s: %w: ReplicaSet %s has pods, though none is wanted", s.key, runtime.ErrUnavailable, set.Name)

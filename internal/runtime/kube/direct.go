@@ -14,8 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
-
-	"wangell.loutres.me/internal/runtime"
 )
 
 // A wake must not wait for the Deployment controller and the ReplicaSet controller, each of which hears of a change,
@@ -35,8 +33,8 @@ import (
 type direct struct {
 	hash string          // what the ReplicaSet will select them by: their label pod-template-hash
 	uids map[string]bool // those that are there, or about to be
-	// template is what they were made from; nil if another controller made them.
-	template *corev1.PodTemplateSpec
+	// from is the Deployment as it was when they were made of its template; nil if another controller made them.
+	from *appsv1.Deployment
 	// first and last are when they were made.
 	first, last time.Time
 	handing     bool // the Deployment has been told of them
@@ -50,9 +48,9 @@ func directHash(d *appsv1.Deployment) string {
 	return rand.SafeEncodeString(fmt.Sprint(h.Sum32()))
 }
 
-// directPod is the pod that a ReplicaSet would make from a template.
-func directPod(d *appsv1.Deployment, t *corev1.PodTemplateSpec, hash string) *corev1.Pod {
-	t = t.DeepCopy()
+// directPod is the pod that a ReplicaSet would make from the template of a Deployment.
+func directPod(d *appsv1.Deployment, hash string) *corev1.Pod {
+	t := d.Spec.Template.DeepCopy()
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: d.Namespace, GenerateName: d.Name + "-" + hash + "-", Annotations: t.Annotations, Finalizers: t.Finalizers,
@@ -70,31 +68,28 @@ func (r *Runtime) beginDirect(s *service) *direct {
 	if r.cfg.ThroughDeployment || d == nil || s.written != 0 || !atRest(d, sets) {
 		return nil
 	}
-	return &direct{hash: directHash(d), uids: map[string]bool{}, template: &d.Spec.Template, first: time.Now(), last: time.Now()}
+	return &direct{hash: directHash(d), uids: map[string]bool{}, from: d, first: time.Now(), last: time.Now()}
 }
 
-// makeDirect creates direct pods, all at once. It is called by write in its turn.
-func (r *Runtime) makeDirect(ctx context.Context, s *service, more int) error {
-	r.mu.Lock()
-	d, _ := r.lookUp(s)
-	dir := s.direct
-	r.mu.Unlock()
-	if d == nil {
-		return fmt.Errorf("service %s: %w: Deployment %s is not known", s.key, runtime.ErrUnavailable, s.name)
-	}
+// makeDirect creates direct pods, all at once. It is called by write in its turn. As in what follows, dir is the service's
+// until its Deployment is deleted, which may happen at any time.
+func (r *Runtime) makeDirect(ctx context.Context, s *service, dir *direct, more int) error {
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	failed := make([]error, more)
 	var all sync.WaitGroup
 	for i := range more {
-		all.Go(func() { failed[i] = r.createDirect(ctx, s, directPod(d, dir.template, dir.hash)) })
+		all.Go(func() { failed[i] = r.createDirect(ctx, s, dir) })
 	}
 	all.Wait()
 	err := errors.Join(failed...)
 	r.log.Debug("pods created", "service", string(s.key), "pods", more, "took", time.Since(begin), "error", err)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if s.direct != dir {
+		return err
+	}
 	dir.last = time.Now()
 	s.written = int32(len(dir.uids))
 	if s.written == 0 && !dir.handing {
@@ -104,8 +99,8 @@ func (r *Runtime) makeDirect(ctx context.Context, s *service, more int) error {
 	return err
 }
 
-func (r *Runtime) createDirect(ctx context.Context, s *service, pod *corev1.Pod) error {
-	made, err := r.cfg.Client.CoreV1().Pods(s.namespace).Create(ctx, pod, metav1.CreateOptions{})
+func (r *Runtime) createDirect(ctx context.Context, s *service, dir *direct) error {
+	made, err := r.cfg.Client.CoreV1().Pods(s.namespace).Create(ctx, directPod(dir.from, dir.hash), metav1.CreateOptions{})
 	if err != nil && refusedPod(err) {
 		return fmt.Errorf("service %s: create a pod: %w", s.key, err)
 	}
@@ -114,8 +109,8 @@ func (r *Runtime) createDirect(ctx context.Context, s *service, pod *corev1.Pod)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if uid := string(made.UID); s.direct != nil && !r.ended.has(uid) {
-		s.direct.uids[uid] = true
+	if uid := string(made.UID); !r.ended.has(uid) {
+		dir.uids[uid] = true
 	}
 	return nil
 }
@@ -166,36 +161,39 @@ func (r *Runtime) settleLater(s *service) {
 }
 
 // writeDirect brings the number of pods of a service that has direct pods to want. It is called by write in its turn.
-func (r *Runtime) writeDirect(ctx context.Context, s *service, want int32) error {
+func (r *Runtime) writeDirect(ctx context.Context, s *service, dir *direct, want int32) error {
 	r.mu.Lock()
-	dir := s.direct
 	have := int32(len(dir.uids))
-	mine := dir.template != nil
 	r.mu.Unlock()
-	switch {
-	case want == 0:
-		return r.dropDirect(ctx, s)
-	case want > have && mine && !dir.handing:
-		return r.makeDirect(ctx, s, int(want-have))
+	if want > have && dir.from != nil && !dir.handing {
+		return r.makeDirect(ctx, s, dir, int(want-have))
 	}
-	return r.handOver(ctx, s, want)
+	return r.giveUpDirect(ctx, s, dir, want)
+}
+
+// giveUpDirect hands the direct pods over, or deletes them if none is wanted.
+func (r *Runtime) giveUpDirect(ctx context.Context, s *service, dir *direct, want int32) error {
+	if want == 0 {
+		return r.dropDirect(ctx, s, dir)
+	}
+	return r.handOver(ctx, s, dir, want)
 }
 
 // dropDirect deletes the direct pods: the service sleeps again.
-func (r *Runtime) dropDirect(ctx context.Context, s *service) error {
+func (r *Runtime) dropDirect(ctx context.Context, s *service, dir *direct) error {
 	r.mu.Lock()
-	dir := s.direct
-	names := map[string]string{}
+	names, unseen := map[string]string{}, map[string]bool{}
 	for uid := range dir.uids {
 		if p := r.byUID[uid]; p != nil && !p.leaving {
 			names[uid], p.stopping = p.name, true
+		} else {
+			unseen[uid] = true
 		}
 	}
-	unseen := len(dir.uids) > len(names)
 	r.mu.Unlock()
 	if dir.handing { // there may be a ReplicaSet, which would replace them
 		if _, err := r.send(ctx, s, 0); err != nil {
-			return r.apiError(s.key, "write replicas 0 of Deployment "+s.name, err)
+			return err
 		}
 	}
 	for uid, name := range names {
@@ -203,30 +201,32 @@ func (r *Runtime) dropDirect(ctx context.Context, s *service) error {
 			return err
 		}
 	}
-	if unseen { // created, and not told of yet
-		if err := r.deleteUnseen(ctx, s, dir); err != nil {
+	if len(unseen) > 0 { // created, and not told of yet
+		if err := r.deleteUnseen(ctx, s, dir.hash, unseen); err != nil {
 			return err
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s.direct, s.written = nil, 0
-	r.tidy(s)
+	if s.direct == dir {
+		s.direct, s.written = nil, 0
+		r.tidy(s)
+	}
 	return nil
 }
 
-// deleteUnseen deletes all direct pods by their labels.
-func (r *Runtime) deleteUnseen(ctx context.Context, s *service, dir *direct) error {
+// deleteUnseen deletes direct pods whose names are not known. They are found by their label.
+func (r *Runtime) deleteUnseen(ctx context.Context, s *service, hash string, uids map[string]bool) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	list, err := r.cfg.Client.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{
-		LabelSelector: appsv1.DefaultDeploymentUniqueLabelKey + "=" + dir.hash,
+		LabelSelector: appsv1.DefaultDeploymentUniqueLabelKey + "=" + hash,
 	})
 	if err != nil {
 		return r.apiError(s.key, "list its pods", err)
 	}
 	for i := range list.Items {
-		if p := &list.Items[i]; dir.uids[string(p.UID)] && p.DeletionTimestamp == nil {
+		if p := &list.Items[i]; uids[string(p.UID)] && p.DeletionTimestamp == nil {
 			if err := r.deletePod(ctx, s, p.Name, string(p.UID), nil); err != nil {
 				return err
 			}

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
@@ -204,7 +205,7 @@ func TestDirect(t *testing.T) {
 		t.Fatal(err)
 	}
 	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
-	if err != nil || !selector.Matches(labelsOf(pod)) || !metav1.IsControlledBy(set, w.deploymentNow()) {
+	if err != nil || !selector.Matches(labels.Set(pod.Labels)) || !metav1.IsControlledBy(set, w.deploymentNow()) {
 		t.Errorf("%v, the ReplicaSet is %+v", err, set)
 	}
 	// But for the hash its template is that of the Deployment, by which that knows it.
@@ -243,18 +244,6 @@ func TestDirect(t *testing.T) {
 	}
 	w.up("app-2")
 	w.settled("create pod, scale 1, create set of 1, go on, scale 0, pause, delete set, create pod")
-}
-
-func labelsOf(p *corev1.Pod) labelSet { return p.Labels }
-
-// labelSet implements labels.Labels.
-type labelSet map[string]string
-
-func (l labelSet) Has(k string) bool   { _, ok := l[k]; return ok }
-func (l labelSet) Get(k string) string { return l[k] }
-func (l labelSet) Lookup(k string) (string, bool) {
-	v, ok := l[k]
-	return v, ok
 }
 
 // A service that sleeps before its pod was handed over, or whose wake is given up, has its pod deleted, and is at rest.
@@ -405,17 +394,22 @@ func TestDirectRefused(t *testing.T) {
 	w.up("app-1")
 }
 
-// A Deployment that is not at rest is scaled, and goes on if it was paused; and without direct pods, none is at rest.
-func TestNotAtRest(t *testing.T) {
-	t.Parallel()
-	yes, none := true, int32(0)
-	set := &appsv1.ReplicaSet{
+// emptySet is a ReplicaSet of app's Deployment that wants no pod, and has so many.
+func emptySet(has int32) *appsv1.ReplicaSet {
+	yes := true
+	return &appsv1.ReplicaSet{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: "app-s", UID: "s", Labels: map[string]string{v1alpha1.LabelService: "app"},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "app", UID: "d", Controller: &yes}},
 		},
-		Spec: appsv1.ReplicaSetSpec{Replicas: &none},
+		Spec: appsv1.ReplicaSetSpec{Replicas: new(int32)}, Status: appsv1.ReplicaSetStatus{Replicas: has},
 	}
+}
+
+// A Deployment that is not at rest is scaled, and goes on if it was paused; and without direct pods, none is at rest.
+func TestNotAtRest(t *testing.T) {
+	t.Parallel()
+	none, set := int32(0), emptySet(0)
 	for name, c := range map[string]struct {
 		change func(*appsv1.Deployment)
 		sets   []*appsv1.ReplicaSet
@@ -456,14 +450,7 @@ func TestNotAtRest(t *testing.T) {
 // A ReplicaSet that still has pods is no reason to delete it.
 func TestRestWaits(t *testing.T) {
 	t.Parallel()
-	yes, none := true, int32(0)
-	set := &appsv1.ReplicaSet{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: "app-s", UID: "s", Labels: map[string]string{v1alpha1.LabelService: "app"},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "app", UID: "d", Controller: &yes}},
-		},
-		Spec: appsv1.ReplicaSetSpec{Replicas: &none}, Status: appsv1.ReplicaSetStatus{Replicas: 1},
-	}
+	set := emptySet(1)
 	w := newDirectWorld(t, func(d *appsv1.Deployment) { d.Spec.Paused = false }, set)
 	w.settled("pause")
 	gone := set.DeepCopy()

@@ -47,30 +47,24 @@ func with(m map[string]string, key, value string) map[string]string {
 
 // handOver gives the direct pods to a ReplicaSet of the Deployment, which then wants so many. It is called by write in
 // its turn, and can be called again after an error.
-func (r *Runtime) handOver(ctx context.Context, s *service, want int32) error {
+func (r *Runtime) handOver(ctx context.Context, s *service, dir *direct, want int32) error {
 	begin := time.Now()
 	r.mu.Lock()
-	dir := s.direct
 	dir.handing = true
 	r.mu.Unlock()
 	version, err := r.send(ctx, s, want)
 	if err != nil {
-		return r.apiError(s.key, fmt.Sprintf("write replicas %d of Deployment %s", want, s.name), err)
+		return err
 	}
 	// A Deployment that is not known to want pods would have the ReplicaSet scaled to none.
-	var d *appsv1.Deployment
-	seen := r.known(ctx, func() bool {
-		d, _ = r.lookUp(s)
-		return d != nil && parseVersion(d.ResourceVersion) >= version && d.Status.ObservedGeneration >= d.Generation
+	d, _, err := r.observed(ctx, s, fmt.Sprintf("wants %d pods", want), func(d *appsv1.Deployment) bool {
+		return parseVersion(d.ResourceVersion) >= version
 	})
-	if !seen {
-		return fmt.Errorf("service %s: %w: the Deployment controller has not seen that Deployment %s wants %d pods: look at kube-controller-manager", s.key, runtime.ErrUnavailable, s.name, want)
+	if err != nil {
+		return err
 	}
 	r.mu.Lock()
-	template, pods := dir.template, int32(len(dir.uids))
-	if template == nil {
-		template = r.templateOf(s, d, dir)
-	}
+	template, pods := r.templateOf(d, dir), int32(len(dir.uids))
 	r.mu.Unlock()
 	set := adopter(d, template, dir.hash, pods)
 	request, cancel := context.WithTimeout(ctx, requestTimeout)
@@ -90,14 +84,19 @@ func (r *Runtime) handOver(ctx context.Context, s *service, want int32) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s.direct, s.written, s.version = nil, want, max(s.version, version)
+	if s.direct == dir {
+		s.direct, s.written, s.version = nil, want, max(s.version, version)
+	}
 	r.log.Debug("pods handed over", "service", string(s.key), "pods", pods, "replicas", want, "took", time.Since(begin))
 	return nil
 }
 
-// templateOf is the template of direct pods that another controller made. Where the Deployment's is another by now, its
-// labels tell, and the Deployment will replace the pods. The lock is held.
-func (r *Runtime) templateOf(s *service, d *appsv1.Deployment, dir *direct) *corev1.PodTemplateSpec {
+// templateOf is the template of direct pods. Of those that another controller made, the labels tell whether the Deployment's
+// is another by now, which then replaces the pods. The lock is held.
+func (r *Runtime) templateOf(d *appsv1.Deployment, dir *direct) *corev1.PodTemplateSpec {
+	if dir.from != nil {
+		return &dir.from.Spec.Template
+	}
 	t := d.Spec.Template.DeepCopy()
 	for uid := range dir.uids {
 		if p := r.byUID[uid]; p != nil && p.rt.SpecHash != "" {
@@ -121,6 +120,19 @@ func (r *Runtime) pause(ctx context.Context, s *service, pause bool, version str
 		return r.apiError(s.key, fmt.Sprintf("set spec.paused of Deployment %s to %t", s.name, pause), err)
 	}
 	return nil
+}
+
+// observed waits until something holds of a service's Deployment and its controller has seen that. It returns the Deployment and
+// its ReplicaSets as they are then. what says what is to be seen of it.
+func (r *Runtime) observed(ctx context.Context, s *service, what string, holds func(*appsv1.Deployment) bool) (d *appsv1.Deployment, sets []*appsv1.ReplicaSet, err error) {
+	seen := r.known(ctx, func() bool {
+		d, sets = r.lookUp(s)
+		return d != nil && holds(d) && seenByController(d)
+	})
+	if !seen {
+		return nil, nil, fmt.Errorf("service %s: %w: the Deployment controller has not seen that Deployment %s %s: look at kube-controller-manager", s.key, runtime.ErrUnavailable, s.name, what)
+	}
+	return d, sets, nil
 }
 
 // known waits until something holds of what is known, and reports whether it came to that. holds has the lock.

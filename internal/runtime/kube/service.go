@@ -108,12 +108,11 @@ func (r *Runtime) Rolling(k runtime.Key) bool {
 // write brings the number of replicas to the API server: to the Deployment, or as direct pods. Calls of one service take
 // turns, and one whose number was written by the call before it has nothing to do.
 func (r *Runtime) write(ctx context.Context, s *service) error {
-	select {
-	case s.writing <- struct{}{}:
-		defer func() { <-s.writing }()
-	case <-ctx.Done():
-		return ctx.Err()
+	end, err := s.turn(ctx)
+	if err != nil {
+		return err
 	}
+	defer end()
 	r.mu.Lock()
 	want := s.number()
 	if want == s.written {
@@ -123,12 +122,11 @@ func (r *Runtime) write(ctx context.Context, s *service) error {
 	if s.direct == nil && want > 0 {
 		s.direct = r.beginDirect(s)
 	}
-	isDirect := s.direct != nil
+	dir := s.direct
 	s.written, s.sending = unknown, true
 	r.mu.Unlock()
-	var err error
-	if isDirect {
-		err = r.writeDirect(ctx, s, want)
+	if dir != nil {
+		err = r.writeDirect(ctx, s, dir, want)
 	} else {
 		err = r.writeReplicas(ctx, s, want)
 	}
@@ -139,11 +137,21 @@ func (r *Runtime) write(ctx context.Context, s *service) error {
 	return err
 }
 
+// turn waits for the caller's turn to change what the API server has of a service, and returns what ends it.
+func (s *service) turn(ctx context.Context) (end func(), err error) {
+	select {
+	case s.writing <- struct{}{}:
+		return func() { <-s.writing }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // writeReplicas has the Deployment want so many pods.
 func (r *Runtime) writeReplicas(ctx context.Context, s *service, want int32) error {
 	version, err := r.send(ctx, s, want)
 	if err != nil {
-		return r.apiError(s.key, fmt.Sprintf("write replicas %d of Deployment %s", want, s.name), err)
+		return err
 	}
 	r.mu.Lock()
 	s.written, s.version = want, max(s.version, version)
@@ -162,7 +170,7 @@ func (r *Runtime) send(ctx context.Context, s *service, want int32) (version uin
 	}, metav1.UpdateOptions{})
 	r.log.Debug("replicas written", "service", string(s.key), "replicas", want, "took", time.Since(begin), "error", err)
 	if err != nil {
-		return 0, err
+		return 0, r.apiError(s.key, fmt.Sprintf("write replicas %d of Deployment %s", want, s.name), err)
 	}
 	return parseVersion(scale.ResourceVersion), nil
 }
