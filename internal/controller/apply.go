@@ -136,12 +136,14 @@ func (c *Controller) change(ch changes) {
 	}
 	var upserts []wire.Service
 	var after []func() // steps of machines, once the table is changed
+	var begun []*service
 	for _, w := range ch.adds {
 		if s := c.services[w.key]; s != nil { // it is just being removed
 			s.again = w
 			continue
 		}
 		s, taken := c.add(w)
+		begun = append(begun, s)
 		upserts = append(upserts, w.entry())
 		if taken || vacated[w.addr] {
 			after = append(after, func() { c.step(s, wake.Rejoined{}) })
@@ -199,7 +201,15 @@ func (c *Controller) change(ch changes) {
 	if ch.first {
 		c.adoptEarly()
 	}
+	if ch.first || c.cluster == nil {
+		for _, s := range begun {
+			c.begin(s)
+		}
+	} // else lookFor does
 }
+
+// begin starts the pods that a service has even while nobody uses it, as far as it has not found them.
+func (c *Controller) begin(s *service) { c.step(s, wake.Timer{}) }
 
 // adopt takes over pods that run: of each service those that have its spec, the newest first, as many as it may have.
 // All others are stopped. The pods of a cluster are its own: all those of services are taken, and none is stopped.

@@ -421,6 +421,30 @@ func TestClusterAdopts(t *testing.T) {
 	}
 }
 
+// TestClusterLeast: a service that never sleeps has its pods without a client, whether it was there from the beginning or
+// comes later; those that it has already count.
+func TestClusterLeast(t *testing.T) {
+	least := func(s *v1alpha1.WangellServiceSpec) { s.MinReplicas, s.MaxReplicas = 2, 2 }
+	a, b, x := newService("a", least), newService("b", least), newService("x", least)
+	w := newCluster(t, func(r *fakeCluster) {
+		r.next = []string{"n1", "n2", "n1"}
+		r.place(x)
+		r.place(x)
+	})
+	first := w.put(a, 1)
+	w.synced()
+	two := func(vip netip.AddrPort) {
+		t.Helper()
+		w.until("two pods serve", func() bool { return strings.Count(w.d.pods(vip), " serving") == 2 })
+	}
+	two(first)
+	two(w.put(b, 2))
+	two(w.put(x, 3))
+	if running, _, stopped := w.rt.state(); len(running) != 6 || len(stopped) != 0 {
+		t.Errorf("running %v, stopped %v", running, stopped)
+	}
+}
+
 func TestSeenAndNodes(t *testing.T) {
 	w := newCluster(t, nil)
 	w.synced()

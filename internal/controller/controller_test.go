@@ -670,3 +670,25 @@ func TestReady(t *testing.T) {
 	w.d.client.Close()
 	w.until("not ready without a daemon", func() bool { return w.c.Ready() != nil })
 }
+
+// TestLeast: a service that never sleeps has its pod without a client, and does not start another if one runs already.
+func TestLeast(t *testing.T) {
+	w := newWorld(t, nil)
+	least := func(s *v1alpha1.WangellServiceSpec) { s.MinReplicas = 1 }
+	w.rt.add(newService("old", least)) // old-1
+	w.apply(newService("old", least), newService("new", least))
+	w.untilState("new", "Warm")
+	w.untilState("old", "Warm")
+	w.apply(newService("old", least), newService("new", least), newService("later", least))
+	w.untilState("later", "Warm")
+	if running, started, _ := w.rt.state(); len(running) != 3 || len(started) != 3 { // old-1 among them
+		t.Errorf("running %v, started %v", running, started)
+	}
+	w.apply(newService("old", least), newService("new", least))
+	w.apply(newService("old", least), newService("new", least), newService("later", least)) // while it is removed
+	w.until("it has a pod again", func() bool {
+		_, started, _ := w.rt.state()
+		return len(started) == 4
+	})
+	w.untilState("later", "Warm")
+}

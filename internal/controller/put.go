@@ -71,9 +71,14 @@ func (c *Controller) Put(s Service) error {
 	return nil
 }
 
-// lookFor takes the pods of a service that is new, but has pods already. What cannot be listed now is told by the cluster
-// when it goes.
+// lookFor takes the pods of a service that is new, but has pods already, and then has it begin. What cannot be listed now
+// is told by the cluster when it goes.
 func (c *Controller) lookFor(key runtime.Key) {
+	defer c.post(func() {
+		if s := c.services[key]; s != nil {
+			c.begin(s)
+		}
+	})
 	pods, err := c.cluster.List(c.ctx)
 	if err != nil {
 		if c.ctx.Err() == nil {

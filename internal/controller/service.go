@@ -223,6 +223,7 @@ func (c *Controller) remove(s *service) {
 		if taken {
 			c.step(again, wake.Rejoined{})
 		}
+		c.begin(again)
 		c.images.add(s.again)
 	} else if !c.closing {
 		c.images.forget(s.key)
