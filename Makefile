@@ -8,6 +8,10 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 LDFLAGS := -s -w -X wangell.loutres.me/internal/buildinfo.Version=$(VERSION)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
+# The same for all, so that every package is compiled once; the race detector alone needs C.
+export GOFLAGS := -trimpath
+export CGO_ENABLED := 0
+
 # Modules of their own: they need other releases of the same libraries.
 MODULES := test/cluster test/knative
 
@@ -22,7 +26,7 @@ help: ## print this help
 
 .PHONY: build
 build: ## build bin/wangell
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/wangell ./cmd/wangell
+	$(GO) build -ldflags '$(LDFLAGS)' -o bin/wangell ./cmd/wangell
 
 .PHONY: demo
 demo: ## install what is missing, build, and show a cold and a warm request (needs root)
@@ -68,6 +72,7 @@ e2e: ## end-to-end tests with the built program and real servers
 
 .PHONY: kube
 kube: ## end-to-end tests on a real Kubernetes of three nodes, and beside Knative
+	$(GO) test -C test/cluster -short ./...
 	$(GO) test -C test/knative ./...
 	$(GO) test -p 1 -timeout 60m $(ROOT) ./test/kube/...
 

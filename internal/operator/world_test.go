@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	goruntime "runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -86,10 +85,9 @@ func api(t *testing.T) *rest.Config {
 		if dir == "" {
 			return
 		}
-		_, file, _, _ := goruntime.Caller(0)
 		env := &envtest.Environment{
 			BinaryAssetsDirectory: dir, ErrorIfCRDPathMissing: true,
-			CRDDirectoryPaths: []string{filepath.Join(filepath.Dir(file), "../../deploy/crd")},
+			CRDDirectoryPaths: []string{"../../deploy/crd"},
 		}
 		if apiServer.config, apiServer.err = env.Start(); apiServer.err == nil {
 			apiServer.env = env

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 )
@@ -36,6 +37,7 @@ type target struct {
 	module, pkg string
 	name        string // the file; empty: the last part of the package
 	ldflags     string
+	cni         string // the pod network that needs it; empty: every cluster does
 }
 
 func (t target) file() string {
@@ -45,7 +47,7 @@ func (t target) file() string {
 	return filepath.Base(t.pkg)
 }
 
-// targets is what a cluster needs, in the order in which it is built.
+// targets is what clusters need, in the order in which it is built.
 func targets() []target {
 	var all []target
 	for _, c := range []string{"kube-apiserver", "kubelet", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubectl"} {
@@ -60,7 +62,7 @@ func targets() []target {
 		all = append(all, target{module: "cni", pkg: "github.com/containernetworking/plugins/plugins/" + c,
 			name: "cni/" + filepath.Base(c)})
 	}
-	return append(all, target{module: "coredns", pkg: ".", name: "coredns"}, target{module: "flannel", pkg: ".", name: "flanneld"},
+	return append(all, target{module: "coredns", pkg: ".", name: "coredns"}, target{module: "flannel", pkg: ".", name: "flanneld", cni: cniFlannel},
 		target{module: "metrics-server", pkg: "sigs.k8s.io/metrics-server/cmd/metrics-server"})
 }
 
@@ -128,8 +130,9 @@ func checkVersions(source string) error {
 	return nil
 }
 
-// build builds every program that the folder does not hold yet, one after the other, and returns the folder.
-func build(ctx context.Context, source string, out io.Writer) (string, error) {
+// build builds every program that a cluster with a pod network needs and the folder does not hold yet, one after the
+// other, and returns the folder.
+func build(ctx context.Context, source, cni string, out io.Writer) (string, error) {
 	if err := checkVersions(source); err != nil {
 		return "", err
 	}
@@ -148,20 +151,13 @@ func build(ctx context.Context, source string, out io.Writer) (string, error) {
 		return "", fmt.Errorf("build: %w", err)
 	}
 	defer unlock()
-	missing := 0
-	for _, t := range targets() {
-		if !exists(filepath.Join(bin, t.file())) {
-			missing++
-		}
-	}
-	begin, done := time.Now(), 0
-	for _, t := range targets() {
+	missing := slices.DeleteFunc(targets(), func(t target) bool {
+		return t.cni != "" && t.cni != cni || exists(filepath.Join(bin, t.file()))
+	})
+	begin := time.Now()
+	for i, t := range missing {
 		file := filepath.Join(bin, t.file())
-		if exists(file) {
-			continue
-		}
-		done++
-		fmt.Fprintf(out, "build %2d/%d %-24s ", done, missing, filepath.Base(file))
+		fmt.Fprintf(out, "build %2d/%d %-24s ", i+1, len(missing), filepath.Base(file))
 		start := time.Now()
 		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", tags,
 			"-ldflags", "-s -w "+t.ldflags, "-o", file+".new", t.pkg)
@@ -183,8 +179,8 @@ func build(ctx context.Context, source string, out io.Writer) (string, error) {
 			return "", err
 		}
 	}
-	if missing > 0 {
-		fmt.Fprintf(out, "built %d programs in %.0f s: %s\n", missing, time.Since(begin).Seconds(), bin)
+	if len(missing) > 0 {
+		fmt.Fprintf(out, "built %d programs in %.0f s: %s\n", len(missing), time.Since(begin).Seconds(), bin)
 	}
 	return bin, nil
 }

@@ -49,11 +49,12 @@ func (o *options) folder() string {
 
 func commands() []command {
 	return []command{
-		{name: "build", help: "build every program into the cache folder; what is there is kept", run: runBuild},
+		{name: "build", help: "build every program into the cache folder; what is there is kept", run: runBuild,
+			flags: func(fs *flag.FlagSet, o *options) { cniFlag(fs, o) }},
 		{name: "up", help: "build what is missing, start a cluster, wait until it works", run: runUp,
 			flags: func(fs *flag.FlagSet, o *options) {
 				fs.IntVar(&o.nodes, "nodes", 1, fmt.Sprintf("how many nodes, 1 to %d", maxNodes))
-				fs.StringVar(&o.cni, "cni", "bridge", "pod network: bridge (plain routes between nodes) or flannel (vxlan)")
+				cniFlag(fs, o)
 				fs.StringVar(&o.proxyMode, "proxy-mode", "iptables", "kube-proxy's mode: iptables or nftables")
 				fs.DurationVar(&o.nodeGrace, "node-grace", nodeGrace, "how long until a node without a lease counts as dead; Kubernetes' own is 50s")
 				fs.DurationVar(&o.timeout, "timeout", 5*time.Minute, "give up after this time, building not counted")
@@ -149,12 +150,16 @@ func run(args []string) error {
 	return fmt.Errorf("no command %q", args[0])
 }
 
-func runBuild(ctx context.Context, _ *options, _ []string) error {
+func cniFlag(fs *flag.FlagSet, o *options) {
+	fs.StringVar(&o.cni, "cni", cniBridge, "pod network: bridge (plain routes between nodes) or flannel (vxlan)")
+}
+
+func runBuild(ctx context.Context, o *options, _ []string) error {
 	source, err := findSource()
 	if err != nil {
 		return err
 	}
-	bin, err := build(ctx, source, os.Stdout)
+	bin, err := build(ctx, source, o.cni, os.Stdout)
 	if err != nil {
 		return err
 	}
@@ -175,7 +180,7 @@ func runUp(ctx context.Context, o *options, _ []string) error {
 	if err != nil {
 		return err
 	}
-	bin, err := build(ctx, source, os.Stdout)
+	bin, err := build(ctx, source, o.cni, os.Stdout)
 	if err != nil {
 		return err
 	}

@@ -209,7 +209,7 @@ func prepareNodeNetwork(p plan, n nodePlan) error {
 		if err := setSysctl("net/ipv4/ip_forward", "1"); err != nil {
 			return err
 		}
-		if p.CNI == "flannel" {
+		if p.CNI == cniFlannel {
 			return nil // flanneld masquerades
 		}
 		rules := fmt.Sprintf(`table ip cluster-masquerade {

@@ -39,7 +39,7 @@ func nodeServices(p plan, n nodePlan, bin string) []service {
 			"--conntrack-tcp-timeout-close-wait=0s", "--healthz-bind-address=0.0.0.0:10256",
 			"--metrics-bind-address=127.0.0.1:10249", "--v=1"),
 	}
-	if p.CNI == "flannel" {
+	if p.CNI == cniFlannel {
 		all = append(all, s(flannelService, "--kubeconfig="+filepath.Join(p.Dir, "flannel.conf"), "--node="+n.Name,
 			"--iface="+nodeInterface, "--net-conf=/etc/kube-flannel/net-conf.json"))
 	}
@@ -79,7 +79,7 @@ func writeNodeFiles(p plan, n nodePlan) error {
 		"containerd/certs.d/registry.loutres.me/hosts.toml":  []byte(mirror),
 	}
 	mtu := 1500
-	if p.CNI == "flannel" {
+	if p.CNI == cniFlannel {
 		mtu = 1450 // vxlan's headers take 50 bytes
 		files["kube-flannel/net-conf.json"] = fmt.Appendf(nil, `{"Network": %q, "Backend": {"Type": "vxlan"}}`+"\n", p.Pods)
 	}

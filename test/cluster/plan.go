@@ -27,11 +27,17 @@ const (
 	netnsDir = "/run/netns"
 )
 
+// Pod networks.
+const (
+	cniBridge  = "bridge"
+	cniFlannel = "flannel"
+)
+
 // A plan is every name and address of a cluster. It is a pure function of what the user asked for.
 type plan struct {
 	Name      string
 	Dir       string
-	CNI       string // bridge or flannel
+	CNI       string // cniBridge or cniFlannel
 	ProxyMode string // iptables or nftables
 	// NodeGrace is how long a node's lease may not be renewed before the node counts as dead.
 	NodeGrace time.Duration
@@ -65,7 +71,7 @@ func newPlan(name, dir, cni, proxyMode string, nodes int) (plan, error) {
 		return p, fmt.Errorf("--name %q: use at most 20 lower-case letters, digits and dashes, a letter first", name)
 	case nodes < 1 || nodes > maxNodes:
 		return p, fmt.Errorf("--nodes %d: from 1 to %d", nodes, maxNodes)
-	case cni != "bridge" && cni != "flannel":
+	case cni != cniBridge && cni != cniFlannel:
 		return p, fmt.Errorf("--cni %q: bridge or flannel", cni)
 	}
 	if err := checkProxyMode(proxyMode); err != nil {

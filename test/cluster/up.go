@@ -105,7 +105,7 @@ func up(ctx context.Context, p plan, bin string, out io.Writer) error {
 	if err := apply(ctx, s, nodeObjects(p)); err != nil {
 		return err
 	}
-	if p.CNI == "flannel" {
+	if p.CNI == cniFlannel {
 		if err := apply(ctx, s, flannelManifest); err != nil {
 			return err
 		}
@@ -211,7 +211,7 @@ func startNode(ctx context.Context, p plan, s *state, name, program string) erro
 	if err := joinLAN(p, name, n.IP); err != nil {
 		return err
 	}
-	if p.CNI == "bridge" {
+	if p.CNI == cniBridge {
 		if err := routePods(p, name); err != nil {
 			return err
 		}
