@@ -6,7 +6,7 @@
  *   gate_nic      external interface, ingress: clients' packets to pods
  *   gate_local    wangell0, egress:            packets of clients on this machine (and its other pods)
  *   gate_released wangell0, ingress:           released SYNs; replies to clients on this machine
- *   gate_pod      host end of a pod's veth:    replies; the pod's own packets to services
+ *   gate_pod      host end of a pod's veth:    replies; the pod's own packets to services, all or (shortcut) what follows a SYN
  *   gate_node     called by gate_nic:          packets that other nodes' gates send here
  *   gate_home     called by gate_pod:          replies to clients of other nodes
  *   gate_retry    called by several:           SYNs that their pod did not take
@@ -364,6 +364,43 @@ static __always_inline bool too_late(const struct flow *f, const struct packet *
 	return f && (p->flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK) && p->ack == f->isn + 1;
 }
 
+/* A packet of a pod here that may be a client. Its SYN goes the stack's way, with all that a firewall has to say. When it
+ * has come to the gate from there and was answered, what follows goes round the stack, as flows do that netfilter has
+ * offloaded (kernel doc: networking/nf_flowtable). The ACK that completes the handshake decides: only who got the answer
+ * can have sent it. What the stack has translated has other addresses here, and stays there. */
+static __always_inline int beside_stack(struct __sk_buff *skb, enum verdict v, const struct packet *p)
+{
+	if (v != PACKET_TCP || is_syn(p) || !in_range(p->daddr))
+		return TCX_NEXT;
+	struct flow_key k;
+	flow_key_in(&k, p);
+	struct flow *f = bpf_map_lookup_elem(&flows, &k);
+	if (!f)
+		return TCX_NEXT;
+	bool first = f->origin.path == PATH_STACK && f->state == FLOW_HALF_OPEN;
+	if (!first && f->origin.path != PATH_POD)
+		return TCX_NEXT;
+	__u32 index = f->pod;
+	struct pod *pod = bpf_map_lookup_elem(&pods, &index);
+	struct ethhdr *eth = (void *)(long)skb->data;
+	if (!pod || pod->generation != f->generation || (void *)(eth + 1) > (void *)(long)skb->data_end)
+		return TCX_NEXT;
+	int genuine = track(&k, f, p, IN);
+	if (first && !genuine)
+		return TCX_NEXT;
+	if (first) {
+		/* The path last: replies on another CPU read the rest only with it. */
+		f->origin.ifindex = skb->ifindex;
+		__builtin_memcpy(f->origin.client_mac, eth->h_source, 6);
+		__builtin_memcpy(f->origin.our_mac, eth->h_dest, 6);
+		barrier();
+		f->origin.path = PATH_POD;
+		count(COUNT_SHORTCUTS);
+	}
+	account(index, f, IN, p->ip_len);
+	return deliver(skb, p, pod, PATH_POD, true);
+}
+
 SEC("tc")
 int gate_pod(struct __sk_buff *skb)
 {
@@ -372,8 +409,10 @@ int gate_pod(struct __sk_buff *skb)
 	struct flow_key k;
 	struct flow *f = NULL;
 	struct pod *pod = v == PACKET_TCP ? pod_of(skb, &p, &k, &f) : NULL;
+	if (!pod && too_late(f, &p))
+		return reset(skb, &p, true);
 	if (!pod)
-		return too_late(f, &p) ? reset(skb, &p, true) : edge(skb, v, &p, PATH_POD, true);
+		return shortcut ? beside_stack(skb, v, &p) : edge(skb, v, &p, PATH_POD, true);
 	struct origin o = f->origin;
 	if (o.path >= PATH_EDGE_NIC) {
 		bpf_tail_call(skb, &steps, STEP_HOME);

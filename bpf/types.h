@@ -134,7 +134,7 @@ struct flow_key {
 enum flow_path {
 	PATH_NIC = 0,   /* an external interface: straight back to the neighbour it came from */
 	PATH_STACK = 1, /* wangell0: through the machine's own stack, so that conntrack sees both directions */
-	PATH_POD = 2,   /* the veth of another Wangell pod on this machine */
+	PATH_POD = 2,   /* the veth of a pod on this machine: straight into it */
 	PATH_EDGE_NIC = 3,  /* an external interface of an edge node: most replies go straight to the client */
 	PATH_EDGE_NODE = 4, /* an edge node's own stack or pods: all replies go back by it */
 };
@@ -323,6 +323,7 @@ enum counter {
 	COUNT_ASKED,           /* segments of no known flow: the home nodes of the service were asked for it */
 	COUNT_ASK_LIMIT,       /* segments of no known flow that were too many to ask: dropped */
 	COUNT_MOVED,           /* flows that came here from another edge node */
+	COUNT_SHORTCUTS,       /* flows of pods here that go round the stack since their SYN has passed it */
 	COUNTERS,
 };
 

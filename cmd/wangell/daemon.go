@@ -67,6 +67,7 @@ host, and the network namespaces of pods (/run/netns or hostPID).`,
 	flags.BoolVar(&f.clean, "clean", false, "at the end, remove pins and devices too")
 	flags.StringVar(&f.nodeAddress, "node-address", "", "cluster: this node's IPv4 address, to which other nodes send packets for its pods")
 	flags.Uint16Var(&c.EncapPort, "encap-port", 7947, "cluster: UDP port of packets between nodes, the same on all (used with --node-address)")
+	flags.BoolVar(&c.Shortcut, "shortcut", true, "cluster: connections of this node's pods go round its stack once it has let the SYN pass (used with --node-address)")
 	flags.StringVar(&c.CRI, "cri", "", "cluster: socket of the container runtime, such as unix:///run/containerd/containerd.sock")
 	f.cluster.add(flags)
 	cmd.AddCommand(newDaemonClean(g))
@@ -86,7 +87,7 @@ func (f *daemonFlags) run(cmd *cobra.Command, g *globals) (err error) {
 		return usage(cmd, "%v", err)
 	}
 	if f.nodeAddress == "" {
-		c.EncapPort = 0
+		c.EncapPort, c.Shortcut = 0, false
 	} else if c.NodeAddr, err = netip.ParseAddr(f.nodeAddress); err != nil || !c.NodeAddr.Is4() {
 		return usage(cmd, "--node-address %q: want this node's IPv4 address", f.nodeAddress)
 	}

@@ -39,12 +39,19 @@ func (g *Gate) attachAll() error {
 		if p.Ifindex == 0 {
 			continue // it is on another node
 		}
-		name := podLink(p.Ifindex)
 		// A pod whose device is gone is the daemon's to remove.
-		if err := g.attachTCX(name, int(p.Ifindex), ebpf.AttachTCXIngress, g.objs.GatePod); err != nil {
+		if err := g.attachPod(int(p.Ifindex)); err != nil {
 			g.log.Warn("a pod's device cannot be attached to", "pod", p.Id, "error", err)
 		}
-		wanted = append(wanted, name)
+		wanted = append(wanted, podLink(p.Ifindex))
+	}
+	if g.cfg.Shortcut {
+		if err := g.syncShortcuts(); err != nil {
+			return err
+		}
+		for index := range g.shortcuts.devices {
+			wanted = append(wanted, podLink(uint32(index)))
+		}
 	}
 	return g.detachOthers(wanted)
 }

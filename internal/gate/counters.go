@@ -28,6 +28,7 @@ var counterNames = [gateCounterCOUNTERS]string{
 	gateCounterCOUNT_ASKED:         "asked",
 	gateCounterCOUNT_ASK_LIMIT:     "ask_limit",
 	gateCounterCOUNT_MOVED:         "moved",
+	gateCounterCOUNT_SHORTCUTS:     "shortcuts",
 }
 
 // Counters returns the counters of the whole gate by name: how many packets met which fate. The names and

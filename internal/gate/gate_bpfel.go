@@ -65,7 +65,8 @@ const (
 	gateCounterCOUNT_ASKED         gateCounter = 21
 	gateCounterCOUNT_ASK_LIMIT     gateCounter = 22
 	gateCounterCOUNT_MOVED         gateCounter = 23
-	gateCounterCOUNTERS            gateCounter = 24
+	gateCounterCOUNT_SHORTCUTS     gateCounter = 24
+	gateCounterCOUNTERS            gateCounter = 25
 )
 
 type gateEvent struct {
@@ -402,6 +403,7 @@ const (
 	gateVarRangeMask      = "range_mask"
 	gateVarRanges         = "ranges"
 	gateVarRingSize       = "ring_size"
+	gateVarShortcut       = "shortcut"
 	gateVarWangellIfindex = "wangell_ifindex"
 	gateVarWangellMac     = "wangell_mac"
 )
@@ -508,6 +510,7 @@ type gateVariableSpecs struct {
 	RangeMask      *ebpf.VariableSpec `ebpf:"range_mask"`
 	Ranges         *ebpf.VariableSpec `ebpf:"ranges"`
 	RingSize       *ebpf.VariableSpec `ebpf:"ring_size"`
+	Shortcut       *ebpf.VariableSpec `ebpf:"shortcut"`
 	WangellIfindex *ebpf.VariableSpec `ebpf:"wangell_ifindex"`
 	WangellMac     *ebpf.VariableSpec `ebpf:"wangell_mac"`
 }
@@ -605,6 +608,7 @@ type gateVariables struct {
 	RangeMask      *ebpf.Variable `ebpf:"range_mask"`
 	Ranges         *ebpf.Variable `ebpf:"ranges"`
 	RingSize       *ebpf.Variable `ebpf:"ring_size"`
+	Shortcut       *ebpf.Variable `ebpf:"shortcut"`
 	WangellIfindex *ebpf.Variable `ebpf:"wangell_ifindex"`
 	WangellMac     *ebpf.Variable `ebpf:"wangell_mac"`
 }

@@ -73,6 +73,10 @@ type Config struct {
 	SYNTimeout time.Duration
 	// XDPMode chooses the mode of XDP; empty is XDPAuto.
 	XDPMode XDPMode
+	// Shortcut has connections of pods on this node go round its stack once it has let their SYN pass: the gate is attached
+	// to the devices of all pods, whoever made them. Without it, only services' pods are attached to, and their own SYNs to
+	// services go round the stack, too.
+	Shortcut bool
 	// Sizes are the limits of the tables.
 	Sizes Sizes
 	Log   *slog.Logger
@@ -88,19 +92,20 @@ type Gate struct {
 	// followsListen tells whether gate_listen is attached.
 	followsListen bool
 
-	states   *view[gateServiceState]
-	pods     *view[gatePod]
-	recounts *view[gateRecount]
-	kepts    *view[gateKept]
-	rings    *view[gateRingSlot]
-	heads    *view[uint64]
-	watch    *view[gateWatch]
-	silence  silence
-	services serviceTable
-	podTable podTable
-	inject   *injector
-	attached map[string]string        // interface → mode of XDP
-	nicMACs  map[int]net.HardwareAddr // of the external interfaces, by index
+	states    *view[gateServiceState]
+	pods      *view[gatePod]
+	recounts  *view[gateRecount]
+	kepts     *view[gateKept]
+	rings     *view[gateRingSlot]
+	heads     *view[uint64]
+	watch     *view[gateWatch]
+	silence   silence
+	services  serviceTable
+	podTable  podTable
+	shortcuts shortcuts
+	inject    *injector
+	attached  map[string]string        // interface → mode of XDP
+	nicMACs   map[int]net.HardwareAddr // of the external interfaces, by index
 
 	stopEvents func() error // ends the reader of events, if there is one
 
@@ -154,7 +159,7 @@ func Open(cfg Config) (*Gate, error) {
 	}
 	// Kernels before 5.11 count maps against this limit; later ones do not, and it may not be ours to raise.
 	_ = rlimit.RemoveMemlock()
-	g := &Gate{cfg: cfg, log: cfg.Log, links: map[string]link.Link{}, attached: map[string]string{}, nicMACs: map[int]net.HardwareAddr{}, closing: make(chan struct{}), silence: silence{wake: make(chan struct{}, 1)}}
+	g := &Gate{cfg: cfg, log: cfg.Log, links: map[string]link.Link{}, attached: map[string]string{}, nicMACs: map[int]net.HardwareAddr{}, closing: make(chan struct{}), silence: silence{wake: make(chan struct{}, 1)}, shortcuts: shortcuts{devices: map[int]bool{}}}
 	if err := g.open(); err != nil {
 		g.Close()
 		return nil, err
@@ -228,7 +233,10 @@ func (g *Gate) open() error {
 	if g.inject, err = newInjector(g.dev.outer); err != nil {
 		return err
 	}
-	return g.attachAll()
+	if err := g.attachAll(); err != nil || !g.cfg.Shortcut {
+		return err
+	}
+	return g.followShortcuts()
 }
 
 // load loads the programs; maps come from their pins where they fit.
@@ -291,6 +299,7 @@ func (g *Gate) configure(spec *ebpf.CollectionSpec) error {
 	for name, v := range map[string]any{
 		gateVarRanges: uint32(len(g.cfg.ServiceRanges)), gateVarRangeAddr: addrs, gateVarRangeMask: masks,
 		gateVarWangellIfindex: uint32(g.dev.inner), gateVarWangellMac: mac, gateVarRingSize: s.Ring,
+		gateVarShortcut:  g.cfg.Shortcut,
 		gateVarEncapPort: htons(g.cfg.EncapPort), gateVarNodeAddr: nodeBE(g.cfg.NodeAddr),
 	} {
 		if err := spec.Variables[name].Set(v); err != nil {
@@ -330,6 +339,7 @@ func (g *Gate) Close() error {
 	var errs []error
 	close(g.closing)
 	g.announcing.Wait()
+	g.shortcuts.close()
 	// First: it reads the maps that are let go of below.
 	if g.stopEvents != nil {
 		errs = append(errs, g.stopEvents())

@@ -172,7 +172,7 @@ func (g *Gate) tellPod(p Pod, index uint32) error {
 	if err := g.objs.PodPorts.Put(gatePodPort{Ifindex: uint32(p.Ifindex), Port: htons(p.Addr.Port())}, index); err != nil {
 		return fmt.Errorf("telling the gate its port: %w", err)
 	}
-	return g.attachTCX(podLink(uint32(p.Ifindex)), p.Ifindex, ebpf.AttachTCXIngress, g.objs.GatePod)
+	return g.attachPod(p.Ifindex)
 }
 
 // untellPod is the reverse of tellPod; port is in network byte order. What is not there is no error.
@@ -187,7 +187,7 @@ func (g *Gate) untellPod(service netip.AddrPort, id uint64, ifindex uint32, port
 	if e := g.objs.PodPorts.Delete(gatePodPort{Ifindex: ifindex, Port: port}); !errors.Is(e, ebpf.ErrKeyNotExist) {
 		err = errors.Join(err, e)
 	}
-	return errors.Join(err, g.detach(podLink(ifindex)))
+	return errors.Join(err, g.detachPod(int(ifindex)))
 }
 
 // RemovePod forgets a pod. Its flows are not found any more; the gate answers what still comes with RST.

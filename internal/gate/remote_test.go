@@ -29,6 +29,7 @@ type node struct {
 type cluster struct {
 	*testing.T
 	edge, home *node
+	shortcut   bool // Config.Shortcut of its gates
 }
 
 const encapPort = 7947
@@ -48,10 +49,12 @@ ip netns exec %[1]s nft 'table ip rules {
 	}
 }'`
 
-func newCluster(t *testing.T, mtu int) *cluster {
+func newCluster(t *testing.T, mtu int) *cluster { return newClusterOf(t, mtu, false) }
+
+func newClusterOf(t *testing.T, mtu int, shortcut bool) *cluster {
 	newNamespace(t, "lan")
 	sh(t, "ip -n lan link add br0 mtu %d type bridge; ip -n lan link set br0 up", mtu)
-	c := &cluster{T: t}
+	c := &cluster{T: t, shortcut: shortcut}
 	c.plug("client", client.Addr(), mtu)
 	sh(t, "ip -n client route add %v dev eth0", serviceRange)
 	c.edge = c.join("edge", netip.MustParseAddr("10.46.200.1"), mtu, vip.Addr(), vip2.Addr())
@@ -73,7 +76,7 @@ func (c *cluster) join(name string, addr netip.Addr, mtu int, announced ...netip
 	n := &node{name: name, addr: addr}
 	c.plug(name, addr, mtu)
 	sh(c, nodeSetup, name)
-	n.cfg = Config{Dir: c.TempDir(), ServiceRanges: []netip.Prefix{serviceRange}, EncapPort: encapPort, NodeAddr: addr, XDPMode: XDPAuto,
+	n.cfg = Config{Dir: c.TempDir(), ServiceRanges: []netip.Prefix{serviceRange}, EncapPort: encapPort, NodeAddr: addr, XDPMode: XDPAuto, Shortcut: c.shortcut,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", name)}
 	c.open(n)
 	c.Cleanup(func() {
@@ -219,62 +222,68 @@ func (c *cluster) wantStraight(straight bool, size uint64) {
 // Cold and warm connections to a pod on another node, from clients everywhere; 10 MB both ways, half-closed in
 // between.
 func TestRemote(t *testing.T) {
+	for _, v := range []struct {
+		mtu                int
+		offloads, shortcut bool
+	}{{1500, true, false}, {1500, false, false}, {9000, true, false}, {1500, true, true}, {1500, false, true}} {
+		t.Run(fmt.Sprintf("mtu %d, offloads %v, shortcut %v", v.mtu, v.offloads, v.shortcut), func(t *testing.T) {
+			testRemote(t, v.mtu, v.offloads, v.shortcut)
+		})
+	}
+}
+
+func testRemote(t *testing.T, mtu int, offloads, shortcut bool) {
 	const size = 10 << 20
-	for _, mtu := range []int{1500, 9000} {
-		for _, offloads := range []bool{true, false} {
-			if mtu == 9000 && !offloads {
-				continue
+	c := newClusterOf(t, mtu, shortcut)
+	c.podNet(c.home, 1, mtu)
+	c.podNet(c.edge, 2, mtu)
+	c.addPod(vip2, c.edge, 2)
+	plain := c.plainPod(mtu)
+	for _, d := range [][2]string{{"client", "eth0"}, {"edge", "eth0"}, {"home", "eth0"}, {"pod1", "eth0"}, {"home", "pod1"}, {"pod2", "eth0"}, {"edge", "pod2"}, {"plain", "eth0"}, {"edge", "plain"}, {"edge", InnerDevice}} {
+		offload(t, d[0], d[1], offloads)
+	}
+	from := echo(t, podNS(1), podAt[1])
+	wakes := 0
+	for _, cl := range []struct {
+		ns   string
+		addr netip.Addr
+	}{{"client", client.Addr()}, {"edge", netip.Addr{}}, {"pod2", podAt[2].Addr()}, {"plain", plain}} {
+		done := make(chan error, 1)
+		go func() {
+			conn, err := dial(cl.ns, vip)
+			if err == nil {
+				err = exchange(conn, size)
 			}
-			t.Run(fmt.Sprintf("mtu %d, offloads %v", mtu, offloads), func(t *testing.T) {
-				c := newCluster(t, mtu)
-				c.podNet(c.home, 1, mtu)
-				c.podNet(c.edge, 2, mtu)
-				c.addPod(vip2, c.edge, 2)
-				plain := c.plainPod(mtu)
-				for _, d := range [][2]string{{"client", "eth0"}, {"edge", "eth0"}, {"home", "eth0"}, {"pod1", "eth0"}, {"home", "pod1"}, {"pod2", "eth0"}, {"edge", "pod2"}, {"plain", "eth0"}, {"edge", "plain"}, {"edge", InnerDevice}} {
-					offload(t, d[0], d[1], offloads)
-				}
-				from := echo(t, podNS(1), podAt[1])
-				wakes := 0
-				for _, cl := range []struct {
-					ns   string
-					addr netip.Addr
-				}{{"client", client.Addr()}, {"edge", netip.Addr{}}, {"pod2", podAt[2].Addr()}, {"plain", plain}} {
-					done := make(chan error, 1)
-					go func() {
-						conn, err := dial(cl.ns, vip)
-						if err == nil {
-							err = exchange(conn, size)
-						}
-						done <- err
-					}()
-					wakes++
-					c.edge.ev.await(t, EventWake, wakes)
-					c.addPod(vip, c.home, 1)
-					if released := c.serve(vip, 1); released != 1 {
-						t.Errorf("%s: %d SYNs released", cl.ns, released)
-					}
-					if err := <-done; err != nil {
-						t.Fatalf("%s: %v; counted: %v", cl.ns, err, c.counted())
-					}
-					if a := (<-from).Addr(); cl.addr.IsValid() && a != cl.addr {
-						t.Errorf("%s: the pod saw %v, want %v", cl.ns, a, cl.addr)
-					}
-					c.wantClosed(1, 1)
-					c.wantStraight(cl.ns == "client", size)
-					conn, err := dial(cl.ns, vip)
-					c.must(err)
-					c.must(exchange(conn, 1000))
-					<-from
-					c.wantClosed(1, 2)
-					for _, n := range []*node{c.edge, c.home} {
-						c.must(n.g.RemovePod(vip, 1))
-					}
-				}
-				c.wantCounted(nil)
-			})
+			done <- err
+		}()
+		wakes++
+		c.edge.ev.await(t, EventWake, wakes)
+		c.addPod(vip, c.home, 1)
+		if released := c.serve(vip, 1); released != 1 {
+			t.Errorf("%s: %d SYNs released", cl.ns, released)
+		}
+		if err := <-done; err != nil {
+			t.Fatalf("%s: %v; counted: %v", cl.ns, err, c.counted())
+		}
+		if a := (<-from).Addr(); cl.addr.IsValid() && a != cl.addr {
+			t.Errorf("%s: the pod saw %v, want %v", cl.ns, a, cl.addr)
+		}
+		c.wantClosed(1, 1)
+		c.wantStraight(cl.ns == "client", size)
+		conn, err := dial(cl.ns, vip)
+		c.must(err)
+		c.must(exchange(conn, 1000))
+		<-from
+		c.wantClosed(1, 2)
+		for _, n := range []*node{c.edge, c.home} {
+			c.must(n.g.RemovePod(vip, 1))
 		}
 	}
+	var want map[string]uint64
+	if shortcut { // two connections of either pod
+		want = map[string]uint64{"edge shortcuts": 4}
+	}
+	c.wantCounted(want)
 }
 
 // Short connections that either side closes first, or resets: both nodes count the same, and come back to zero.

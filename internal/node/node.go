@@ -43,6 +43,8 @@ type Config struct {
 	Interfaces []string
 	// XDPMode is auto, native, generic or off; empty is auto.
 	XDPMode string
+	// Shortcut has connections of pods on this node go round its stack once it has let their SYN pass.
+	Shortcut bool
 	// MetricsSocket and MetricsAddress (host:port) are where /metrics (Prometheus), /healthz and /readyz are served
 	// over HTTP; empty serves none.
 	MetricsSocket, MetricsAddress string
@@ -77,7 +79,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	g, err := gate.Open(gate.Config{
 		Dir: cfg.RunDir, BPFDir: cfg.BPFDir, ServiceRanges: cfg.ServiceRanges, Interfaces: cfg.Interfaces,
 		EncapPort: cfg.EncapPort, NodeAddr: cfg.NodeAddr,
-		XDPMode: gate.XDPMode(cfg.XDPMode), Sizes: cfg.Sizes, Log: cfg.Log,
+		XDPMode: gate.XDPMode(cfg.XDPMode), Shortcut: cfg.Shortcut, Sizes: cfg.Sizes, Log: cfg.Log,
 	})
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -189,14 +190,34 @@ func (k *kept) wantOpen(t *testing.T, n int) {
 	t.Helper()
 	want := regexp.MustCompile(fmt.Sprintf(`(?m)^wangell_gate_open_flows\{[^}]*service="%s"[^}]*\} %d$`, k.key, n))
 	eventually(t, fmt.Sprintf("%s counts %d connections", k.home.name, n), func() (bool, string) {
-		r, err := httpClient(lab.client, false).Get(fmt.Sprintf("http://%v:9465/metrics", k.home.ip))
+		text, err := k.home.metrics()
 		if err != nil {
 			return false, err.Error()
 		}
-		defer r.Body.Close()
-		b, err := io.ReadAll(r.Body)
-		return err == nil && want.Match(b), strings.Join(regexp.MustCompile(`(?m)^wangell_gate_open_flows.*$`).FindAllString(string(b), -1), "\n")
+		return want.MatchString(text), strings.Join(regexp.MustCompile(`(?m)^wangell_gate_open_flows.*$`).FindAllString(text, -1), "\n")
 	})
+}
+
+// metrics are those of a node's daemon, in Prometheus' text format.
+func (n *node) metrics() (string, error) {
+	r, err := httpClient(lab.client, false).Get(fmt.Sprintf("http://%v:9465/metrics", n.ip))
+	if err != nil {
+		return "", err
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	return string(b), err
+}
+
+// shortcuts is how many connections of a node's pods went round its stack.
+func (n *node) shortcuts(t *testing.T) int {
+	t.Helper()
+	text := must(n.metrics())(t)
+	found := regexp.MustCompile(`(?m)^wangell_gate_special_packets_total\{kind="shortcuts"\} (\d+)$`).FindStringSubmatch(text)
+	if found == nil {
+		t.Fatalf("%s tells of no shortcuts:\n%s", n.name, text)
+	}
+	return must(strconv.Atoi(found[1]))(t)
 }
 
 // announcer is the node that answers ARP for an address.

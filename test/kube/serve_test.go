@@ -70,12 +70,13 @@ func testEverywhere(t *testing.T) {
 		name string
 		from *netlab.Namespace
 		ip   netip.Addr
+		pod  *node // whose pod it is
 	}{
-		{"outside", lab.client, netip.MustParseAddr(lab.Client.IP)},
-		{"pod on the node", lab.podNamespace(t, "default", "here"), podIP(t, "here")},
-		{"pod elsewhere", lab.podNamespace(t, "default", "elsewhere"), podIP(t, "elsewhere")},
-		{"the node itself", here.ns, here.ip},
-		{"another node", elsewhere.ns, elsewhere.ip},
+		{"outside", lab.client, netip.MustParseAddr(lab.Client.IP), nil},
+		{"pod on the node", lab.podNamespace(t, "default", "here"), podIP(t, "here"), here},
+		{"pod elsewhere", lab.podNamespace(t, "default", "elsewhere"), podIP(t, "elsewhere"), elsewhere},
+		{"the node itself", here.ns, here.ip, nil},
+		{"another node", elsewhere.ns, elsewhere.ip, nil},
 	}
 	for _, c := range clients {
 		for _, to := range []struct{ how, address string }{{"address", vip}, {"name", netip.AddrPortFrom(name, 80).String()}} {
@@ -84,8 +85,15 @@ func testEverywhere(t *testing.T) {
 			}
 			t.Run(c.name+" by "+to.how, func(t *testing.T) {
 				lab.sleep(t, key)
+				before := 0
+				if c.pod != nil {
+					before = c.pod.shortcuts(t)
+				}
 				a, cold := mustAsk(t, c.from, to.address)
 				b, warm := mustAsk(t, c.from, to.address)
+				if c.pod != nil && to.how == "address" && c.pod.shortcuts(t) < before+2 {
+					t.Error("the pod's connections went through its node's stack")
+				}
 				t.Logf("cold %v, warm %v; the pod sees %v", cold, warm, a.client())
 				if a.Instance != b.Instance {
 					t.Errorf("two pods answered: %s and %s", a.Instance, b.Instance)
@@ -129,6 +137,9 @@ func testIdle(t *testing.T) {
 	}
 }
 
+// handedOver is the Deployment of a service with one pod.
+const handedOver = "paused= wants=1 has=1 sets=1"
+
 // testHandedOver has a service wake, whose pod then belongs to a Deployment like any other: it can be rolled out, and a pod
 // that is lost is replaced. No other pod was made on the way, however often it wakes; and in between the Deployment is at
 // rest.
@@ -139,20 +150,14 @@ func testHandedOver(t *testing.T) {
 	lab.waitCold(t, key)
 	atRest := func() {
 		t.Helper()
-		eventually(t, key+": at rest", func() (bool, string) {
-			d := lab.deployment(t, key)
-			return d == "paused=true wants=0 has= sets=0", d
-		})
+		lab.waitDeployment(t, key, "paused=true wants=0 has= sets=0")
 	}
 	atRest()
 	created := 0
 	for range 3 {
 		_, _ = mustAsk(t, lab.client, addr)
 		woken := lab.pods(t, key)
-		eventually(t, key+": handed over", func() (bool, string) {
-			d := lab.deployment(t, key)
-			return d == "paused= wants=1 has=1 sets=1", d
-		})
+		lab.waitDeployment(t, key, handedOver)
 		if now := lab.pods(t, key); len(woken) != 1 || len(now) != 1 || now[0] != woken[0] {
 			t.Errorf("pods %v became %v", woken, now)
 		}
@@ -178,10 +183,7 @@ func testHandedOver(t *testing.T) {
 	}
 
 	_, _ = mustAsk(t, lab.client, addr)
-	eventually(t, key+": handed over", func() (bool, string) {
-		d := lab.deployment(t, key)
-		return d == "paused= wants=1 has=1 sets=1", d
-	})
+	lab.waitDeployment(t, key, handedOver)
 	before := lab.pods(t, key)
 	if err := rollOut(t.Context(), name, 0); err != nil {
 		t.Fatal(err)

@@ -86,6 +86,15 @@ func (c *cluster) deployment(t *testing.T, key string) string {
 	return fmt.Sprintf("paused=%s sets=%d", d, len(strings.Fields(sets)))
 }
 
+// waitDeployment waits until a service's Deployment is as deployment tells.
+func (c *cluster) waitDeployment(t *testing.T, key, want string) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("the Deployment of %s: %s", key, want), func() (bool, string) {
+		d := c.deployment(t, key)
+		return d == want, d
+	})
+}
+
 // sleep puts a service to sleep and waits until it has no pod left.
 func (c *cluster) sleep(t *testing.T, key string) {
 	t.Helper()
