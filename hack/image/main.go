@@ -132,7 +132,7 @@ func compile(ctx context.Context, dir, platform, ldflags string) ([]byte, error)
 		return nil, err
 	}
 	out := filepath.Join(dir, p.OS+"-"+p.Architecture)
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", ldflags, "-o", out, "./cmd/wangell")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", ldflags, "-o", out, "./cmd/wangell")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.OS, "GOARCH="+p.Architecture)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Run(); err != nil {

@@ -36,6 +36,7 @@ func TestCold(t *testing.T) {
 	defer cancel()
 	wangell := filepath.Join(t.TempDir(), "wangell")
 	build := exec.CommandContext(ctx, "go", "build", "-o", wangell, "wangell.loutres.me/cmd/wangell")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as everybody builds it: there is nothing to compile
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}

@@ -159,7 +159,7 @@ func build(ctx context.Context, source, cni string, out io.Writer) (string, erro
 		file := filepath.Join(bin, t.file())
 		fmt.Fprintf(out, "build %2d/%d %-24s ", i+1, len(missing), filepath.Base(file))
 		start := time.Now()
-		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", tags,
+		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-buildvcs=false", "-tags", tags,
 			"-ldflags", "-s -w "+t.ldflags, "-o", file+".new", t.pkg)
 		cmd.Dir = filepath.Join(source, "modules", t.module)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")

@@ -115,7 +115,7 @@ func build(ctx context.Context, log io.Writer) (*built, error) {
 	if err := fetchEnvoy(ctx, dir); err != nil {
 		return nil, err
 	}
-	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", dir + "/"}
+	args := []string{"build", "-trimpath", "-gcflags=all=-dwarf=false", "-buildvcs=false", "-ldflags=-s -w", "-o", dir + "/"}
 	for _, program := range sortedPrograms() {
 		args = append(args, programs[program])
 	}
