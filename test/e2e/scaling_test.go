@@ -5,6 +5,7 @@ import (
 	"net"
 	"slices"
 	"testing"
+	"time"
 
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/netlab"
@@ -140,8 +141,11 @@ func TestScaleInKeepsConnections(t *testing.T) {
 // TestBurst: a crowd at a sleeping service starts several pods at once, before the first of them listens, and each gets its
 // share of the crowd.
 func TestBurst(t *testing.T) {
+	// Between two SYNs of a client: Linux sends it again after a second, two, three and four (tcp_syn_linear_timeouts), and one
+	// that is sent again while pods begin to listen goes to one that listens already.
+	const delay = 2400 * time.Millisecond
 	l := newLab(t, 1)
-	s := service{name: "scaled", env: map[string]string{"LISTEN_DELAY": "4s"}, more: "maxReplicas: 3\nscaling: {target: 1000000, burstPerPod: 10}"}
+	s := service{name: "scaled", env: map[string]string{"LISTEN_DELAY": delay.String()}, more: "maxReplicas: 3\nscaling: {target: 1000000, burstPerPod: 10}"}
 	u := l.start(t, s)
 	address := l.address(t, "scaled")
 	begin := u.now()
@@ -159,7 +163,7 @@ func TestBurst(t *testing.T) {
 		}
 		last = max(last, p.Started.UnixNano())
 	}
-	if apart := (last - first) / 1e6; apart >= 4000 {
+	if apart := (last - first) / 1e6; apart >= delay.Milliseconds() {
 		t.Errorf("the pods were started %d ms apart: the last only after the first listened", apart)
 	}
 	wakes := l.wakes(t, "scaled")

@@ -170,10 +170,14 @@ func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *con
 	if network != nil {
 		network(p.Pod)
 	}
-	// The shim opens the file itself and writes to it until the process ends, whether we live or not.
-	uri := "file://" + log
+	if err := makeLog(log); err != nil {
+		return runtime.Pod{}, err
+	}
+	// The shim opens the file itself and writes to it until the process ends, whether we live or not. Once for each stream, by
+	// two names: a file of one name, or a file:// URI, it would close for both when the first stream ends, and lose the last
+	// words of the other (containerd, pkg/process/io.go: copyPipes).
 	if _, err := r.client.TaskService().Create(ctx, &tasks.CreateTaskRequest{
-		ContainerID: c.id, Rootfs: c.rootfs, Stdout: uri, Stderr: uri,
+		ContainerID: c.id, Rootfs: c.rootfs, Stdout: log, Stderr: filepath.Dir(log) + "/./" + filepath.Base(log),
 	}); err != nil {
 		return runtime.Pod{}, explainStart(native(err))
 	}
@@ -232,6 +236,18 @@ func explainStart(err error) error {
 		return fmt.Errorf("no space left on device where containerd keeps containers: free some: %w", err)
 	}
 	return err
+}
+
+// makeLog makes a log that is not there yet.
+func makeLog(name string) error {
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return fmt.Errorf("make the folder of logs: %w", err)
+	}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("make the log of the service: %w", err)
+	}
+	return f.Close()
 }
 
 func fileSize(name string) int64 {
