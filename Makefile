@@ -43,15 +43,15 @@ test: ## install what is missing and run everything (needs root)
 	$(call say,Build)
 	@$(MAKE) --no-print-directory build
 	$(call say,Kubernetes and Knative are built; meanwhile: is generated code fresh; lint)
-	@$(MAKE) --no-print-directory cluster-build & built=$$!; \
-	$(MAKE) --no-print-directory check-generated chart-check lint; checks=$$?; \
+	@$(MAKE) --no-print-directory cluster-build & built=$$!; trap "kill $$built 2>/dev/null || true" EXIT; \
+	checks=0; $(MAKE) --no-print-directory check-generated chart-check lint || checks=$$?; \
 	wait $$built && exit $$checks
 	$(call say,Unit packet and network-namespace tests with the race detector)
 	@$(MAKE) --no-print-directory race
-	$(call say,End to end on one machine)
-	@$(MAKE) --no-print-directory e2e
-	$(call say,End to end on Kubernetes)
-	@$(MAKE) --no-print-directory kube
+	$(call say,End to end on Kubernetes; beside it on one machine)
+	@$(MAKE) --no-print-directory e2e & e2e=$$!; trap "kill $$e2e 2>/dev/null || true" EXIT; \
+	kube=0; $(MAKE) --no-print-directory kube || kube=$$?; \
+	wait $$e2e && exit $$kube
 
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck

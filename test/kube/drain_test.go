@@ -156,7 +156,8 @@ func abFor(t *testing.T, from *netlab.Namespace, addr string, length time.Durati
 		lost: number(string(out), `Failed requests:`) + number(string(out), `Non-2xx responses:`),
 	}
 	if err != nil {
-		l.lost++ // it gave up
+		l.lost++ // it gave up, and tells less
+		l.requests = max(l.requests, number(string(out), `Total of`))
 	}
 	return l
 }

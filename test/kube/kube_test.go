@@ -6,46 +6,68 @@ import (
 	"time"
 )
 
-// TestCluster runs all tests on one cluster, in this order.
+// A part is one of the tests on the cluster.
+type part struct {
+	name string
+	run  func(*testing.T)
+}
+
+// calm are those that disturb nobody and measure nothing that others disturb: they run beside each other.
+var calm = []part{
+	{"Autoscaler", testAutoscaler},
+	{"Manifest", testManifest},
+	{"Everywhere", testEverywhere},
+	{"Idle", testIdle},
+	{"HandedOver", testHandedOver},
+	{"SameName", testSameName},
+	{"Change", testChange},
+	{"DeleteParked", testDeleteParked},
+	{"Unschedulable", testUnschedulable},
+	{"Scale", testScale},
+	{"FollowsConnections", testFollowsConnections},
+}
+
+// alone are the others, in their order.
+var alone = []part{
+	{"Balance", testBalance},
+	{"Affinity", testAffinity},
+	{"PreferLocal", testPreferLocal},
+	{"LeaderKilled", testLeaderKilled},
+	{"DaemonsKilled", testDaemonsKilled},
+	{"LossyWire", testLossyWire},
+	{"ProxyModes", testProxyModes},
+	{"Labs", testLabs},
+	{"FollowsUsage", testFollowsUsage},
+	{"Drain", testDrain},
+	{"NodeKilled", testNodeKilled},
+	// The cluster's own DNS and controllers need minutes after that, for which others would wait.
+	{"APIServerDown", testAPIServerDown},
+}
+
+// TestCluster runs all tests on one cluster.
 func TestCluster(t *testing.T) {
-	for _, test := range []struct {
-		name string
-		run  func(*testing.T)
-	}{
-		{"Upgrade", testUpgrade},
-		{"Manifest", testManifest},
-		{"Everywhere", testEverywhere},
-		{"Idle", testIdle},
-		{"HandedOver", testHandedOver},
-		{"SameName", testSameName},
-		{"Change", testChange},
-		{"DeleteParked", testDeleteParked},
-		{"Unschedulable", testUnschedulable},
-		{"Scale", testScale},
-		{"Balance", testBalance},
-		{"Affinity", testAffinity},
-		{"PreferLocal", testPreferLocal},
-		{"LeaderKilled", testLeaderKilled},
-		{"DaemonsKilled", testDaemonsKilled},
-		{"LossyWire", testLossyWire},
-		{"APIServerDown", testAPIServerDown},
-		{"ProxyModes", testProxyModes},
-		{"Labs", testLabs},
-		{"FollowsConnections", testFollowsConnections},
-		{"FollowsUsage", testFollowsUsage},
-		{"Autoscaler", testAutoscaler},
-		{"Drain", testDrain},
-		{"NodeKilled", testNodeKilled},
-	} {
-		t.Run(test.name, func(t *testing.T) {
+	run := func(t *testing.T, p part, beside bool) {
+		t.Run(p.name, func(t *testing.T) {
+			if beside {
+				t.Parallel()
+			}
 			begin := time.Now()
 			t.Cleanup(func() {
 				if t.Failed() {
 					t.Log(lab.logs(begin))
 				}
 			})
-			test.run(t)
+			p.run(t)
 		})
+	}
+	run(t, part{"Upgrade", testUpgrade}, false)
+	t.Run("Calm", func(t *testing.T) {
+		for _, p := range calm {
+			run(t, p, true)
+		}
+	})
+	for _, p := range alone {
+		run(t, p, false)
 	}
 }
 
