@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -115,7 +116,9 @@ func (g *Gate) followShortcuts() error {
 		runtime.LockOSThread()
 		err := netns.Set(here)
 		for err == nil {
-			err = g.followDevices(here)
+			if err = g.followDevices(here); err == nil {
+				time.Sleep(followPause)
+			}
 		}
 		if !errors.Is(err, errStopped) {
 			g.log.Error("connections of new pods go through the stack", "error", err)
@@ -125,6 +128,9 @@ func (g *Gate) followShortcuts() error {
 }
 
 var errStopped = errors.New("stopped")
+
+// followPause is between two attempts to follow devices: they are all looked at in each.
+const followPause = 100 * time.Millisecond
 
 // followDevices follows the devices of a network namespace; nil: until more changed at once than could be followed.
 func (g *Gate) followDevices(ns netns.NsHandle) error {
