@@ -164,7 +164,10 @@ func (r *Runtime) removePod(ctx context.Context, id, network string) error {
 		}
 	})
 	parts.Go(func() {
-		errs[2] = errors.Join(removeCgroup(filepath.Join(r.cfg.cgroup(), id)), r.removeShimSocket(id))
+		// Whose shim was ended while it was being created is still there, and waits for a start that never comes.
+		cgroup := filepath.Join(r.cfg.cgroup(), id)
+		err := killCgroup(ctx, cgroup)
+		errs[2] = errors.Join(err, removeCgroup(cgroup), r.removeShimSocket(id))
 	})
 	parts.Wait()
 	if err := errors.Join(errs...); err != nil {
