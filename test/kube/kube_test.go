@@ -40,7 +40,7 @@ var alone = []part{
 	{"FollowsUsage", testFollowsUsage},
 	{"Drain", testDrain},
 	{"NodeKilled", testNodeKilled},
-	// The cluster's own DNS and controllers need minutes after that, for which others would wait.
+	// Last, as it takes the API server from everybody.
 	{"APIServerDown", testAPIServerDown},
 }
 
