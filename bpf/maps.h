@@ -211,10 +211,14 @@ struct {
 	__uint(max_entries, 1 << 20);
 } events SEC(".maps");
 
+/* Places for counters: more than there are, as a map of another size would not be adopted. */
+#define MAX_COUNTERS 64
+_Static_assert(COUNTERS <= MAX_COUNTERS, "counters: the map is too small");
+
 /* enum counter. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 64); /* more than COUNTERS: another size would not be adopted */
+	__uint(max_entries, MAX_COUNTERS);
 	__type(key, enum counter);
 	__type(value, __u64);
 } counters SEC(".maps");
@@ -235,14 +239,12 @@ volatile const __be32 range_mask[MAX_RANGES];  /* their masks */
 volatile const __u32 wangell_ifindex = 0;      /* wangell0 */
 volatile const __u8 wangell_mac[6] = {};       /* MAC address of wangell0 */
 volatile const __u32 ring_size = 4096;         /* places in each ring of short-lived flows; a power of two */
-volatile const bool shortcut = false;              /* pods' SYNs to services are the stack's; what follows goes round it */
+volatile const bool shortcut = false;          /* pods' SYNs to services are the stack's; what follows goes round it */
 volatile const __be16 encap_port = 0;          /* UDP port of encapsulated packets, network byte order; 0: none */
 volatile const __be32 node_addr = 0;           /* this node's address, network byte order */
 
 /* Set by the daemon while some VIPs are outside of all ranges. */
 volatile __u32 outside = 0;
-
-_Static_assert(COUNTERS <= 64, "counters: the map is too small");
 
 static __always_inline void count(enum counter which)
 {

@@ -248,14 +248,7 @@ func testRemote(t *testing.T, mtu int, offloads, shortcut bool) {
 		ns   string
 		addr netip.Addr
 	}{{"client", client.Addr()}, {"edge", netip.Addr{}}, {"pod2", podAt[2].Addr()}, {"plain", plain}} {
-		done := make(chan error, 1)
-		go func() {
-			conn, err := dial(cl.ns, vip)
-			if err == nil {
-				err = exchange(conn, size)
-			}
-			done <- err
-		}()
+		done := visit(cl.ns, vip, size)
 		wakes++
 		c.edge.ev.await(t, EventWake, wakes)
 		c.addPod(vip, c.home, 1)

@@ -15,8 +15,8 @@ import (
 )
 
 // shortcuts attaches gate_pod to the devices of all pods on this node, whoever made them: their connections to services
-// go round the node's stack once it has let the SYN pass. A connection that begins before its pod is attached to goes
-// through the stack until then.
+// go round the node's stack once it has let the SYN pass. A connection that is established before its pod is attached
+// to stays in the stack.
 type shortcuts struct {
 	devices map[int]bool // by index: what is attached to; podTable.mu guards it
 	stop    chan struct{}

@@ -144,6 +144,19 @@ func dial(from string, to netip.AddrPort) (c *net.TCPConn, err error) {
 	return c, err
 }
 
+// visit connects from a network namespace, sends bytes and checks what comes back; it does not wait for that.
+func visit(ns string, to netip.AddrPort, size int) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		conn, err := dial(ns, to)
+		if err == nil {
+			err = exchange(conn, size)
+		}
+		done <- err
+	}()
+	return done
+}
+
 // exchange sends bytes and checks what comes back.
 func exchange(c *net.TCPConn, size int) error {
 	defer c.Close()
@@ -237,14 +250,7 @@ func TestConnections(t *testing.T) {
 					n.service()
 					from := echo(n, podNS(1), podAt[1])
 					for i, c := range clients {
-						done := make(chan error, 1)
-						go func() {
-							conn, err := dial(c.ns, vip)
-							if err == nil {
-								err = exchange(conn, size)
-							}
-							done <- err
-						}()
+						done := visit(c.ns, vip, size)
 						n.ev.await(t, EventWake, i+1)
 						n.addPod(vip, 1)
 						if released, err := n.g.Serve(vip, 1); err != nil || released != 1 {
