@@ -18,8 +18,8 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// instanceContainers tells the IDs of all of this instance's pods of which there is a container, a snapshot or a folder,
-// with the container's labels if there is one.
+// instanceContainers tells the IDs of all of this instance's pods of which there is a container, a snapshot, a folder or
+// a cgroup, with the container's labels if there is one.
 func (r *Runtime) instanceContainers(ctx context.Context) (map[string]map[string]string, error) {
 	found := map[string]map[string]string{}
 	dirs, err := os.ReadDir(r.cfg.podsDir())
@@ -28,6 +28,13 @@ func (r *Runtime) instanceContainers(ctx context.Context) (map[string]map[string
 	}
 	for _, d := range dirs {
 		found[d.Name()] = nil
+	}
+	groups, err := childCgroups(r.cfg.cgroup())
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range groups {
+		found[id] = nil
 	}
 	filter := fmt.Sprintf("labels.%q==%q", labelInstance, r.cfg.Instance)
 	err = r.client.SnapshotService(snapshotter).Walk(ctx, func(_ context.Context, info snapshots.Info) error {

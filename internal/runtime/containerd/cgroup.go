@@ -36,6 +36,27 @@ func cgroupDirs(path string) ([]string, error) {
 	return dirs, nil
 }
 
+// childCgroups are the names of the cgroups below one, in any hierarchy.
+func childCgroups(path string) ([]string, error) {
+	dirs, err := cgroupDirs(path)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, dir := range dirs {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			continue // not in this hierarchy
+		}
+		for _, e := range entries {
+			if e.IsDir() {
+				names = append(names, e.Name())
+			}
+		}
+	}
+	return names, nil
+}
+
 // killCgroup kills the processes of a cgroup and waits until they have ended, until ctx ends.
 func killCgroup(ctx context.Context, path string) error {
 	dirs, err := cgroupDirs(path)

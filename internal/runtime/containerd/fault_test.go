@@ -263,6 +263,52 @@ func TestShimKilled(t *testing.T) {
 	}
 }
 
+// A process that only its cgroup knows is ended with the instance.
+func TestDestroyEndsStrays(t *testing.T) {
+	cfg := testConfig(t)
+	r, err := New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stray := exec.Command("sleep", "1h")
+	if err := stray.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- stray.Wait() }()
+	defer stray.Process.Kill()
+	dirs, err := cgroupDirs(filepath.Join(r.cfg.cgroup(), "stray"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	joined := 0
+	for _, dir := range dirs {
+		if _, err := os.Stat(filepath.Join(dir, "../..", "cgroup.procs")); err != nil {
+			continue // no hierarchy
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(stray.Process.Pid)), 0); err == nil {
+			joined++ // it fails where a cpuset has no CPU yet
+		}
+	}
+	if joined == 0 {
+		t.Fatal("the process is in no cgroup of the instance")
+	}
+	if err := errors.Join(r.Destroy(t.Context()), RemoveOwn(cfg.StateDir)); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Error("the process lives")
+	}
+	if left := inventory(t, cfg); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
 // shimPid is the parent of the pod's process.
 func shimPid(t testing.TB, r *Runtime, id string) int {
 	t.Helper()

@@ -62,7 +62,7 @@ func (r *Runtime) Start(ctx context.Context, s *v1alpha1.WangellService, hooks r
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
 		defer cancel()
 		remove := r.kill
-		if errors.Is(err, runtime.ErrUnavailable) {
+		if errors.Is(err, runtime.ErrUnavailable) || errors.Is(err, errNoAnswer) {
 			remove = r.purge
 		}
 		if left := remove(clean, c.id); left != nil {
@@ -176,10 +176,13 @@ func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *con
 	// The shim opens the file itself and writes to it until the process ends, whether we live or not. Once for each stream, by
 	// two names: a file of one name, or a file:// URI, it would close for both when the first stream ends, and lose the last
 	// words of the other (containerd, pkg/process/io.go: copyPipes).
-	if _, err := r.client.TaskService().Create(ctx, &tasks.CreateTaskRequest{
-		ContainerID: c.id, Rootfs: c.rootfs, Stdout: log, Stderr: filepath.Dir(log) + "/./" + filepath.Base(log),
+	if err := finish(ctx, func(ctx context.Context) error {
+		_, err := r.client.TaskService().Create(ctx, &tasks.CreateTaskRequest{
+			ContainerID: c.id, Rootfs: c.rootfs, Stdout: log, Stderr: filepath.Dir(log) + "/./" + filepath.Base(log),
+		})
+		return native(err)
 	}); err != nil {
-		return runtime.Pod{}, explainStart(native(err))
+		return runtime.Pod{}, explainStart(err)
 	}
 	phase(runtime.PhaseCreated, monotime.Now())
 	started, err := r.startTask(ctx, c.id)
@@ -195,13 +198,47 @@ func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *con
 	return running, nil
 }
 
+// errNoAnswer: a call that was given up has not come to its end in time.
+var errNoAnswer = fmt.Errorf("containerd has not answered %v after the start was given up", cleanUp)
+
+// finish makes a call of containerd that starts processes, and lets it come to its end when ctx ends meanwhile: of a
+// call that is cut off, containerd forgets what the shim and runc are still to make. It fails if ctx has ended, and with
+// errNoAnswer if the call takes cleanUp longer.
+func finish(ctx context.Context, call func(context.Context) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	uncut, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() {
+		select {
+		case <-uncut.Done():
+		case <-time.After(cleanUp):
+			cancel(errNoAnswer)
+		}
+	})()
+	switch err := call(uncut); {
+	case context.Cause(uncut) == errNoAnswer:
+		return errors.Join(errNoAnswer, ctx.Err())
+	case err != nil:
+		return err
+	}
+	return ctx.Err()
+}
+
 // startTask starts the process of a container that is created, and tells when. If containerd ends before it has answered,
 // the process may run all the same, for its shim goes on, and clients may be connected to it already: so the next
 // containerd is asked before the start counts as failed. The error wraps runtime.ErrUnavailable then.
 func (r *Runtime) startTask(ctx context.Context, id string) (monotime.Time, error) {
 	service := r.client.TaskService()
-	_, err := service.Start(ctx, &tasks.StartRequest{ContainerID: id})
-	if unanswered := native(err); !errors.Is(unanswered, runtime.ErrUnavailable) {
+	start := func() error {
+		return finish(ctx, func(ctx context.Context) error {
+			_, err := service.Start(ctx, &tasks.StartRequest{ContainerID: id})
+			return native(err)
+		})
+	}
+	unanswered := start()
+	if !errors.Is(unanswered, runtime.ErrUnavailable) {
 		return monotime.Now(), unanswered
 	}
 	ctx, cancel := context.WithTimeout(ctx, cleanUp)
@@ -217,15 +254,15 @@ func (r *Runtime) startTask(ctx context.Context, id string) (monotime.Time, erro
 			started, err = processStart(got.Process.Pid)
 			return err
 		case task.Status_CREATED: // the call never came to the shim
-			_, err := service.Start(ctx, &tasks.StartRequest{ContainerID: id})
+			err := start()
 			started = monotime.Now()
-			return native(err)
+			return err
 		default:
 			return errors.New("its process has ended")
 		}
 	})
 	if again != nil {
-		return 0, fmt.Errorf("%w; asked again: %v", native(err), again)
+		return 0, fmt.Errorf("%w; asked again: %v", unanswered, again)
 	}
 	return started, nil
 }

@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"context"
 	"slices"
 	"sort"
 	"testing"
@@ -34,6 +35,26 @@ func TestNothingLeaks(t *testing.T) {
 	}
 	if after := podInventory(t, r); !slices.Equal(before, after) {
 		t.Errorf("before %q\nafter %q", before, after)
+	}
+}
+
+// A start that is given up leaves nothing either, at whatever moment that is: not what containerd, its shim and runc only come
+// to make after it.
+func TestStartGivenUpAnytime(t *testing.T) {
+	r := startWithProbe(t, unready(t))
+	before := podInventory(t, r)
+	for after := time.Duration(0); after <= 80*time.Millisecond; after += time.Millisecond {
+		ctx, cancel := context.WithTimeout(t.Context(), after)
+		p, err := r.Start(ctx, runtimetest.Service("given-up"), runtime.StartHooks{})
+		cancel()
+		if err == nil {
+			if err := r.Stop(t.Context(), p.ID, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if left := podInventory(t, r); !slices.Equal(before, left) {
+			t.Fatalf("given up after %v: left behind: %q", after, left)
+		}
 	}
 }
 
