@@ -71,7 +71,12 @@ func Up(ctx context.Context, o Options) (err error) {
 		}
 	}
 	o.Log.Info("ending")
-	if stopErr := u.stop(); stopErr != nil {
+	stopErr := u.stop()
+	left := killed && u.runtime == nil // by the killed instance: it could not be adopted,
+	if left && err == nil {            // or Up was told to end before that
+		stopErr, left = errors.Join(stopErr, destroy(context.WithoutCancel(ctx), o.Config)), false
+	}
+	if stopErr != nil || left {
 		// The lock's folder stays, with the configuration: wangell down finds by it what is left.
 		return errors.Join(err, stopErr, l.release())
 	}

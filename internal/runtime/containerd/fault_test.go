@@ -309,6 +309,46 @@ func TestDestroyEndsStrays(t *testing.T) {
 	}
 }
 
+// When New fails or is cut off, it leaves no containerd that it started.
+func TestNewFails(t *testing.T) {
+	cfg := testConfig(t)
+	clean := func(when string) {
+		t.Helper()
+		if left := slices.DeleteFunc(inventory(t, cfg), func(what string) bool { return strings.HasPrefix(what, "folder") }); len(left) > 0 {
+			t.Fatalf("%s: left behind: %q", when, left)
+		}
+	}
+	if err := os.MkdirAll(cfg.RunDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	blocked := filepath.Join(cfg.RunDir, "netns")
+	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), blocked) {
+		t.Errorf("with a file in the place of a folder: %v", err)
+	}
+	clean("with a file in the place of a folder")
+	if err := os.Remove(blocked); err != nil {
+		t.Fatal(err)
+	}
+	for after := time.Duration(0); after <= 200*time.Millisecond; after += 5 * time.Millisecond {
+		ctx, cancel := context.WithTimeout(t.Context(), after)
+		r, err := New(ctx, cfg)
+		cancel()
+		if err == nil {
+			err = r.Destroy(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		clean(fmt.Sprintf("cut off after %v", after))
+	}
+	if err := RemoveOwn(cfg.StateDir); err != nil {
+		t.Error(err)
+	}
+}
+
 // shimPid is the parent of the pod's process.
 func shimPid(t testing.TB, r *Runtime, id string) int {
 	t.Helper()

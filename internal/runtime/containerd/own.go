@@ -43,6 +43,7 @@ type OwnConfig struct {
 // process, which the next Own then finds and uses.
 type Own struct {
 	cfg    OwnConfig
+	found  bool // an earlier process had started it
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the supervisor has returned
 
@@ -67,7 +68,7 @@ func StartOwn(ctx context.Context, cfg OwnConfig) (*Own, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p == nil {
+	if o.found = p != nil; !o.found {
 		if p, err = o.start(ctx); err != nil {
 			return nil, err
 		}
@@ -99,6 +100,25 @@ func (o *Own) Release() {
 	}
 }
 
+// Return leaves it as StartOwn found it: running, or ended. Its folders stay, because of what may be mounted in them.
+func (o *Own) Return() error {
+	if o.found {
+		o.Release()
+		return nil
+	}
+	return o.end()
+}
+
+// end ends it, if it runs.
+func (o *Own) end() error {
+	if p := o.unwatch(); p != nil {
+		if err := p.stop(ownStop); err != nil {
+			return fmt.Errorf("stop own containerd: %w", err)
+		}
+	}
+	return nil
+}
+
 // unwatch ends the supervisor and returns the process, nil if there is none.
 func (o *Own) unwatch() *process {
 	o.cancel()
@@ -112,10 +132,8 @@ func (o *Own) unwatch() *process {
 
 // Stop ends it, by SIGTERM and after 10 s by SIGKILL. Containers go on, if there are any.
 func (o *Own) Stop() error {
-	if p := o.unwatch(); p != nil {
-		if err := p.stop(ownStop); err != nil {
-			return fmt.Errorf("stop own containerd: %w", err)
-		}
+	if err := o.end(); err != nil {
+		return err
 	}
 	return o.removeRunDir()
 }

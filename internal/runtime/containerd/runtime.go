@@ -60,7 +60,8 @@ var _ runtime.Runtime = (*Runtime)(nil)
 // New connects to containerd, starting an own one if Config says so, takes over the pods of this instance that
 // run, removes what an earlier process left otherwise, and begins to make networks ready. It is called on a thread of the
 // network namespace in which the pods' devices shall be, as main is. The error wraps
-// runtime.ErrUnavailable if containerd does not answer.
+// runtime.ErrUnavailable if containerd does not answer. After an error, or once ctx has ended, no own containerd is left that
+// was not there before.
 func New(ctx context.Context, cfg Config) (*Runtime, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -77,7 +78,7 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 		return nil, err
 	}
 	if err := r.open(ctx, address); err != nil {
-		return nil, errors.Join(err, r.letGo())
+		return nil, errors.Join(err, r.letGo((*Own).Return))
 	}
 	return r, nil
 }
@@ -170,7 +171,12 @@ func (r *Runtime) Close() error {
 	for _, c := range r.dropReady(func(*container) bool { return true }) {
 		errs = append(errs, r.removePod(ctx, c.id, ""))
 	}
-	return errors.Join(append(errs, r.letGo())...)
+	return errors.Join(append(errs, r.letGo(release))...)
+}
+
+func release(o *Own) error {
+	o.Release()
+	return nil
 }
 
 // stopTasks ends the goroutines and waits for them.
@@ -181,8 +187,8 @@ func (r *Runtime) stopTasks() {
 	r.tasks.Wait()
 }
 
-// letGo closes what the process holds.
-func (r *Runtime) letGo() error {
+// letGo closes what the process holds, and does with an own containerd what is said.
+func (r *Runtime) letGo(own func(*Own) error) error {
 	r.stopTasks()
 	var errs []error
 	if r.nets != nil {
@@ -192,7 +198,7 @@ func (r *Runtime) letGo() error {
 		errs = append(errs, r.client.Close())
 	}
 	if r.own != nil {
-		r.own.Release()
+		errs = append(errs, own(r.own))
 	}
 	return errors.Join(errs...)
 }
@@ -206,7 +212,7 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 		err = errors.Join(r.nets.Close(), r.nets.Clean())
 	}
 	if err != nil {
-		return fmt.Errorf("remove pods: %w", errors.Join(err, r.letGo()))
+		return fmt.Errorf("remove pods: %w", errors.Join(err, r.letGo(release)))
 	}
 	errs := []error{r.removeCgroups(), r.client.Close()}
 	if r.own != nil {

@@ -61,11 +61,7 @@ func (r *Runtime) Start(ctx context.Context, s *v1alpha1.WangellService, hooks r
 		err = fmt.Errorf("service %s: start pod %s: %w", runtime.KeyOf(s), c.id, err)
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
 		defer cancel()
-		remove := r.kill
-		if errors.Is(err, runtime.ErrUnavailable) || errors.Is(err, errNoAnswer) {
-			remove = r.purge
-		}
-		if left := remove(clean, c.id); left != nil {
+		if left := r.purge(clean, c.id); left != nil {
 			r.remember(c.id)
 			// The process at once: its clients hear of its end only as long as the pod is known, and that is till we return.
 			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), killPeriod)
