@@ -111,31 +111,34 @@ func podTemplateOf(s *v1alpha1.WangellService) corev1.PodTemplateSpec {
 			}
 		}
 	}
-	if *t.Spec.TerminationGracePeriodSeconds > leaveNotice {
-		giveNotice(t.Spec.Containers)
-	}
+	giveNotice(t.Spec.Containers, min(leaveNotice, *t.Spec.TerminationGracePeriodSeconds/2))
 	return t
 }
 
-// leaveNotice is how many seconds a pod that somebody takes away goes on before it gets its SIGTERM.
+// leaveNotice is how many seconds a pod that somebody takes away goes on before it gets its SIGTERM, but no more than half of
+// the grace period, of which they are a part.
 //
 // Whoever deletes a pod (kubectl delete, a rollout, a drained node, an eviction), its kubelet and we hear of it at the
 // same time. A server that listens no more at its SIGTERM refuses what gates still send it, which they then give to
 // another pod; but it also resets what the kernel has accepted for it and it has not, and no gate can repeat what a client
 // was already told has begun. With this notice, gates know of the end some milliseconds after it was decided, and the
-// SIGTERM comes when no new connection does. It takes nothing from anybody: the next pod does not wait for it.
-const leaveNotice = 1
+// SIGTERM comes when no new connection does; and where the controller that leads is itself taken away just then, its
+// successor tells them in time. It takes nothing from anybody: the next pod does not wait for it.
+const leaveNotice = 3
 
-// giveNotice has containers wait before their SIGTERM, all of them: one may ask another. A container with a preStop hook
-// of its own keeps that.
-func giveNotice(containers []corev1.Container) {
+// giveNotice has containers wait so many seconds before their SIGTERM, all of them: one may ask another. A container with a
+// preStop hook of its own keeps that.
+func giveNotice(containers []corev1.Container, seconds int64) {
+	if seconds <= 0 {
+		return
+	}
 	for i := range containers {
 		c := &containers[i]
 		if c.Lifecycle == nil {
 			c.Lifecycle = &corev1.Lifecycle{}
 		}
 		if c.Lifecycle.PreStop == nil {
-			c.Lifecycle.PreStop = &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: leaveNotice}}
+			c.Lifecycle.PreStop = &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: seconds}}
 		}
 	}
 }

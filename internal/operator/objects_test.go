@@ -51,13 +51,16 @@ func TestLeaveNotice(t *testing.T) {
 	given := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{
 		{Name: "plain"}, {Name: "own", Lifecycle: own}, {Name: "started", Lifecycle: &corev1.Lifecycle{PostStart: started}},
 	}}}
-	for grace, wanted := range map[int64]bool{0: false, 1: false, 2: true, 30: true} {
+	for grace, wanted := range map[int64]int64{0: 0, 1: 0, 2: 1, 5: 2, 6: 3, 30: 3} {
 		s := example(func(s *v1alpha1.WangellServiceSpec) {
 			s.Image, s.Template, s.TerminationGracePeriodSeconds = "", given.DeepCopy(), &grace
 		})
 		c := podTemplateOf(s).Spec.Containers
-		sleeps := func(l *corev1.Lifecycle) bool {
-			return l != nil && l.PreStop != nil && l.PreStop.Sleep != nil && l.PreStop.Sleep.Seconds == leaveNotice
+		sleeps := func(l *corev1.Lifecycle) int64 {
+			if l == nil || l.PreStop == nil || l.PreStop.Sleep == nil {
+				return 0
+			}
+			return l.PreStop.Sleep.Seconds
 		}
 		if sleeps(c[0].Lifecycle) != wanted || sleeps(c[2].Lifecycle) != wanted || c[1].Lifecycle.PreStop.Exec == nil || c[1].Lifecycle.PreStop.Sleep != nil ||
 			c[2].Lifecycle.PostStart.Exec == nil {

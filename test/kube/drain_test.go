@@ -76,13 +76,24 @@ func testDrain(t *testing.T) {
 	}
 }
 
-// bothFor has clients of both kinds ask for a time: with a connection for each request, and with kept ones.
+// bothFor has clients of both kinds ask for a time: with a connection for each request, and with kept ones. It tells in
+// which part of a long time something was lost.
 func bothFor(t *testing.T, addr string, length time.Duration) (fresh, kept loss) {
 	t.Helper()
-	var both sync.WaitGroup
-	both.Go(func() { fresh = abFor(t, lab.client, addr, length) })
-	both.Go(func() { kept = wrkFor(t, lab.client, addr, length) })
-	both.Wait()
+	for length > 0 {
+		part := min(length, 30*time.Second)
+		length -= part
+		var f, k loss
+		var both sync.WaitGroup
+		both.Go(func() { f = abFor(t, lab.client, addr, part) })
+		both.Go(func() { k = wrkFor(t, lab.client, addr, part) })
+		both.Wait()
+		if f.lost+k.lost > 0 {
+			t.Logf("in the %v before %s: %d and %d lost", part, time.Now().UTC().Format(time.TimeOnly), f.lost, k.lost)
+		}
+		fresh.add(f)
+		kept.add(k)
+	}
 	return fresh, kept
 }
 
@@ -133,9 +144,12 @@ type loss struct {
 	output         string
 }
 
-// add is what clients saw after that.
+// add is what clients saw after that. Of the output, only what tells of losses is kept.
 func (l *loss) add(next loss) {
-	l.requests, l.lost, l.slowest, l.output = l.requests+next.requests, l.lost+next.lost, max(l.slowest, next.slowest), l.output+next.output
+	l.requests, l.lost, l.slowest = l.requests+next.requests, l.lost+next.lost, max(l.slowest, next.slowest)
+	if next.lost > 0 {
+		l.output += next.output
+	}
 }
 
 // number finds the number behind a pattern in a tool's output; 0 if it is not there.
