@@ -120,11 +120,7 @@ spec:
 `, serverImage))
 	must(lab.kubectl("", "rollout", "status", "-n", "default", "deployment/plain", "--timeout=90s"))(t)
 	ip := strings.TrimSpace(must(lab.kubectl("", "get", "service", "-n", "default", "plain", "-o", "jsonpath={.spec.clusterIP}"))(t))
-	// kube-proxy refuses until it knows of the endpoints.
-	eventually(t, "an answer behind kube-proxy", func() (bool, string) {
-		_, err := ask(lab.nodes[0].ns, ip+":80")
-		return err == nil, fmt.Sprint(err)
-	})
+	awaitProxy(t, lab.nodes[0].ns, ip+":80")
 	d := disturbance(deletePods).begin(t, "plain")
 	l := abFor(t, lab.nodes[0].ns, ip+":80", 20*time.Second)
 	n := d.end(t)

@@ -54,6 +54,18 @@ func askBy(c *http.Client, address string) (a answer, _ error) {
 	return a, nil
 }
 
+// awaitProxy waits until a node's kube-proxy knows a Service, which is no concern of the product. It tries anew soon: the
+// connection tracking keeps a connection as it was begun, so one from before kube-proxy has its rules is never answered.
+func awaitProxy(t *testing.T, from *netlab.Namespace, address string) {
+	t.Helper()
+	c := httpClient(from, false)
+	c.Timeout = 3 * time.Second
+	eventually(t, from.Name+": kube-proxy knows the Service", func() (bool, string) {
+		_, err := askBy(c, address)
+		return err == nil, fmt.Sprint(err)
+	})
+}
+
 // mustAsk is ask for what must work. It tells how long that took.
 func mustAsk(t *testing.T, from *netlab.Namespace, address string) (answer, time.Duration) {
 	t.Helper()

@@ -53,7 +53,7 @@ func testEverywhere(t *testing.T) {
 	const key = "default/everywhere"
 	lab.apply(t, on(here, key))
 	vip := lab.address(t, key)
-	// The cluster's DNS and each node's kube-proxy hear of a Service when they do, which is no concern of the product.
+	// The cluster's DNS hears of a Service when it does, which is no concern of the product.
 	var name netip.Addr
 	eventually(t, "the name is known", func() (bool, string) {
 		var err error
@@ -61,10 +61,7 @@ func testEverywhere(t *testing.T) {
 		return err == nil, fmt.Sprint(err)
 	})
 	for _, n := range []*node{here, elsewhere} {
-		eventually(t, n.name+": kube-proxy knows the Service", func() (bool, string) {
-			_, err := ask(n.ns, netip.AddrPortFrom(name, 80).String())
-			return err == nil, fmt.Sprint(err)
-		})
+		awaitProxy(t, n.ns, netip.AddrPortFrom(name, 80).String())
 	}
 	clients := []struct {
 		name string
