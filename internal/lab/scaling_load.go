@@ -43,26 +43,55 @@ func (m *scalingRun) ab(ctx context.Context, mode string, requests, concurrency 
 	return abRequests(ctx, m.from.hosts[0], m.from.address(t), requests, concurrency, false)
 }
 
-// RateSample is a time of load by several clients at once.
+// RateSample is what several clients at once came to in one repetition, in all of its parts.
 type RateSample struct {
-	Mode       string `json:"mode"`
-	Clients    string `json:"clients"` // a vantage
-	KeepAlive  bool   `json:"keep_alive"`
-	Repetition int    `json:"repetition"`
+	rateOf
+	Repetition int `json:"repetition"`
 	Load
 }
 
-const rateRepetitions = 5
+// rateOf is what a rate is of.
+type rateOf struct {
+	Mode      string `json:"mode"`
+	Clients   string `json:"clients"` // a vantage
+	KeepAlive bool   `json:"keep_alive"`
+}
+
+// A repetition of PartRates has several short parts of each mode in turn: what else the machine does changes from one ten
+// seconds to the next, by more than the modes differ.
+const (
+	rateRepetitions = 5
+	rateParts       = 3
+	ratePart        = 3 * time.Second
+)
 
 // rateClients are the places of clients of PartRates.
 var rateClients = []string{VantagePods, VantageLAN}
 
-// rateTime is how long each sample of a rate is taken.
-func (c ScalingConfig) rateTime() time.Duration {
+// rateSize is how many repetitions there are, of how many parts each, and how long one is.
+func (c ScalingConfig) rateSize() (repetitions, parts int, length time.Duration) {
 	if c.Quick {
-		return time.Second
+		return 1, 1, time.Second
 	}
-	return 10 * time.Second
+	return rateRepetitions, rateParts, ratePart
+}
+
+// rateGroups are the modes that are measured beside one another: each mode of kube-proxy, which takes seconds to enter, with
+// all that it does not matter for.
+func rateGroups(modes []string) (groups [][]string) {
+	beside := []string{ModeDirect}
+	if slices.Contains(modes, ModeWangell) {
+		beside = []string{ModeWangell, ModeDirect}
+	}
+	for _, mode := range modes {
+		if mode != ModeWangell {
+			groups = append(groups, append([]string{mode}, beside...))
+		}
+	}
+	if groups == nil {
+		groups = [][]string{beside}
+	}
+	return groups
 }
 
 // rates measures how many short connections, and how many requests on kept ones, each mode does in a second, from both
@@ -71,15 +100,26 @@ func (m *scalingRun) rates(ctx context.Context) error {
 	if err := m.scaleAll(ctx, scalingReplicas); err != nil {
 		return err
 	}
-	repetitions := rateRepetitions
-	if m.cfg.Quick {
-		repetitions = 1
-	}
+	repetitions, parts, length := m.cfg.rateSize()
 	for i := range repetitions {
-		for _, mode := range append(m.nextTurn(), ModeDirect) {
-			for _, from := range []*vantage{m.pods, m.lan} {
-				if err := m.rate(ctx, mode, from, i); err != nil {
-					return err
+		loads := map[rateOf][]Load{}
+		for _, group := range rateGroups(m.nextTurn()) {
+			for part := range parts * len(group) {
+				mode := group[(part+part/len(group))%len(group)] // each part begins with another
+				for _, from := range []*vantage{m.pods, m.lan} {
+					if err := m.rate(ctx, mode, from, length, loads); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		for _, mode := range m.cfg.rateModes() {
+			for _, clients := range rateClients {
+				for _, keep := range []bool{false, true} {
+					of := rateOf{mode, clients, keep}
+					l := inSequence(loads[of])
+					m.cfg.Log("rates, %d: %s from %s, kept %v: %.0f per second, %d failed", i+1, mode, clients, keep, l.PerSecond, l.Failed)
+					m.raw.Rates = append(m.raw.Rates, RateSample{of, i, l})
 				}
 			}
 		}
@@ -87,7 +127,8 @@ func (m *scalingRun) rates(ctx context.Context) error {
 	return nil
 }
 
-func (m *scalingRun) rate(ctx context.Context, mode string, from *vantage, repetition int) error {
+// rate adds a time of load of both kinds to what there is.
+func (m *scalingRun) rate(ctx context.Context, mode string, from *vantage, length time.Duration, loads map[rateOf][]Load) error {
 	t, err := m.enter(ctx, mode, from)
 	if err != nil {
 		return err
@@ -112,15 +153,15 @@ func (m *scalingRun) rate(ctx context.Context, mode string, from *vantage, repet
 	for _, keep := range []bool{false, true} {
 		l, err := together(len(from.hosts), func(i int) (Load, error) {
 			if keep {
-				return wrkFor(ctx, from.hosts[i], addresses[i], m.cfg.rateTime(), scalingConcurrency/len(from.hosts))
+				return wrkFor(ctx, from.hosts[i], addresses[i], length, scalingConcurrency/len(from.hosts))
 			}
-			return abFor(ctx, from.hosts[i], addresses[i], m.cfg.rateTime(), scalingConcurrency/len(from.hosts))
+			return abFor(ctx, from.hosts[i], addresses[i], length, scalingConcurrency/len(from.hosts))
 		})
 		if err != nil {
 			return err
 		}
-		m.cfg.Log("rates, %d: %s from %s, kept %v: %.0f per second, %d failed", repetition+1, mode, from.name, keep, l.PerSecond, l.Failed)
-		m.raw.Rates = append(m.raw.Rates, RateSample{mode, from.name, keep, repetition, l})
+		of := rateOf{mode, from.name, keep}
+		loads[of] = append(loads[of], l)
 	}
 	return nil
 }

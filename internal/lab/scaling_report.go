@@ -31,6 +31,8 @@ func scalingReports(cfg ScalingConfig, raw ScalingRaw) []*Report {
 		reports = append(reports, &Report{Name: "scaling-rates", Title: "Short connections, and requests on kept ones, in a second", Time: now, Raw: raw.Rates, Tables: []Table{ratesTable(cfg, raw.Rates)},
 			How: scalingHow + fmt.Sprintf("%d clients with different addresses at once, %d connections at a time in all, against %d pods: ab with a connection for each request, and wrk with "+
 				"kept connections. The limit, direct, is without any Service, each client asking another pod. "+
+				"The machine's own speed changes by more than the modes differ, within seconds: so a mode of kube-proxy, Wangell and direct take turns every few seconds, and a repetition "+
+				"is what each came to in all of its turns. "+
 				"For clients on the LAN kube-proxy masquerades, so that all connections to a pod come from one address: ports are used again within a minute, and the pod's kernel drops SYNs "+
 				"whose time stamp is older than that of the last connection from there (PAWS), which clients see as a second or more of waiting; the longer a run, the more.", rateHosts, scalingConcurrency, scalingReplicas),
 			Figure: ratesFigure(cfg, raw.Rates), Summary: rateSummary(cfg, raw.Rates)})

@@ -91,6 +91,13 @@ func TestSum(t *testing.T) {
 	if want := (Load{Seconds: 3, Requests: 30, PerSecond: 17, Failed: 3, Aborted: "a"}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
+	got = inSequence([]Load{{Seconds: 1, Requests: 10, PerSecond: 10}, {Seconds: 3, Requests: 6, PerSecond: 2, Failed: 2, Aborted: "a"}, {Aborted: "b", Failed: 1}})
+	if want := (Load{Seconds: 4, Requests: 16, PerSecond: 4, Failed: 3, Aborted: "a"}); got != want {
+		t.Errorf("one after the other: %+v, want %+v", got, want)
+	}
+	if got := inSequence(nil); got != (Load{}) {
+		t.Errorf("of nothing: %+v", got)
+	}
 }
 
 func TestInTurn(t *testing.T) {
@@ -100,6 +107,21 @@ func TestInTurn(t *testing.T) {
 	}
 	if got := inTurn(modes, 1); !slices.Equal(got, []string{"c", "b", "a"}) || modes[0] != "a" {
 		t.Error(got, modes)
+	}
+}
+
+func TestRateGroups(t *testing.T) {
+	for _, c := range []struct{ modes, groups string }{
+		{"iptables,nftables,wangell", "iptables,wangell,direct nftables,wangell,direct"},
+		{"wangell,nftables", "nftables,wangell,direct"}, {"iptables", "iptables,direct"}, {"wangell", "wangell,direct"},
+	} {
+		var groups []string
+		for _, g := range rateGroups(strings.Split(c.modes, ",")) {
+			groups = append(groups, strings.Join(g, ","))
+		}
+		if got := strings.Join(groups, " "); got != c.groups {
+			t.Errorf("%s: groups %q, want %q", c.modes, got, c.groups)
+		}
 	}
 }
 
@@ -204,7 +226,7 @@ func TestScalingReports(t *testing.T) {
 		for i := range 3 {
 			l := Load{Seconds: float64(i + j + 1), Requests: 100, PerSecond: float64(1000*i + j)}
 			for _, clients := range rateClients {
-				raw.Rates = append(raw.Rates, RateSample{mode, clients, false, i, l}, RateSample{mode, clients, true, i, l})
+				raw.Rates = append(raw.Rates, RateSample{rateOf{mode, clients, false}, i, l}, RateSample{rateOf{mode, clients, true}, i, l})
 			}
 			if mode == ModeDirect {
 				continue

@@ -181,6 +181,23 @@ func sum(loads []Load) (all Load) {
 	return all
 }
 
+// inSequence adds up what generators came to one after the other. The rate is that of the whole time.
+func inSequence(loads []Load) (all Load) {
+	for _, l := range loads {
+		all.Seconds += l.Seconds
+		all.Requests += l.Requests
+		all.PerSecond += l.PerSecond * l.Seconds
+		all.Failed += l.Failed
+		if all.Aborted == "" {
+			all.Aborted = l.Aborted
+		}
+	}
+	if all.Seconds > 0 {
+		all.PerSecond /= all.Seconds
+	}
+	return all
+}
+
 // toolVersions names the load generators.
 func toolVersions() map[string]string {
 	versions := map[string]string{}
