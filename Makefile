@@ -42,14 +42,12 @@ test: ## install what is missing and run everything (needs root)
 	@hack/install-deps.sh test
 	$(call say,Build)
 	@$(MAKE) --no-print-directory build
-	$(call say,Kubernetes and Knative are built; meanwhile: is generated code fresh; lint)
+	$(call say,Kubernetes and Knative are built; meanwhile: is generated code fresh; lint; end to end on one machine)
 	@$(MAKE) --no-print-directory cluster-build & built=$$!; trap "kill $$built 2>/dev/null || true" EXIT; \
-	checks=0; $(MAKE) --no-print-directory check-generated chart-check lint || checks=$$?; \
+	checks=0; $(MAKE) --no-print-directory check-generated chart-check lint e2e || checks=$$?; \
 	wait $$built && exit $$checks
 	$(call say,Unit packet and network-namespace tests with the race detector)
 	@$(MAKE) --no-print-directory race
-	$(call say,End to end on one machine)
-	@$(MAKE) --no-print-directory e2e
 	$(call say,End to end on Kubernetes)
 	@$(MAKE) --no-print-directory kube
 

@@ -62,7 +62,7 @@ type rateOf struct {
 const (
 	rateRepetitions = 5
 	rateParts       = 3
-	ratePart        = 3 * time.Second
+	ratePart        = 2 * time.Second
 )
 
 // rateClients are the places of clients of PartRates.
