@@ -60,7 +60,7 @@ var _ runtime.Runtime = (*Runtime)(nil)
 // New connects to containerd, starting an own one if Config says so, takes over the pods of this instance that
 // run, removes what an earlier process left otherwise, and begins to make networks ready. It is called on a thread of the
 // network namespace in which the pods' devices shall be, as main is. The error wraps
-// runtime.ErrUnavailable if containerd does not answer. After an error, or once ctx has ended, no own containerd is left that
+// runtime.ErrUnavailable if containerd does not answer. After an error, as when ctx ends, no own containerd is left that
 // was not there before.
 func New(ctx context.Context, cfg Config) (*Runtime, error) {
 	cfg, err := cfg.withDefaults()
