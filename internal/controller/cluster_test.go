@@ -536,6 +536,45 @@ func TestStartFailsAfterListening(t *testing.T) {
 	w.warm("a")
 }
 
+// A pod that listens before its start has returned has its grace period all the same, unless the start hangs.
+func TestStopBeforeStartReturns(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		hangs bool
+		want  []time.Duration // the grace periods of Stop
+	}{{"it returns", false, []time.Duration{30 * time.Second}}, {"it hangs", true, nil}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, nil)
+			w.apply(newService("a"))
+			var start context.Context
+			w.rt.onStart = func(ctx context.Context, _ *v1alpha1.WangellService) error { start = ctx; return nil }
+			slept := make(chan error, 1)
+			w.rt.onReturn = func() error {
+				w.untilState("a", "Warm")
+				go func() { slept <- w.c.Sleep(t.Context(), "default/a") }()
+				w.until("the pod is to stop", func() (stopping bool) {
+					w.c.call(func() { p := w.c.byRuntime["a-1"]; stopping = p != nil && p.stopping })
+					return stopping
+				})
+				if c.hangs {
+					<-start.Done()
+				}
+				return start.Err()
+			}
+			w.d.syn(w.vip("a"))
+			if err := <-slept; err != nil {
+				t.Error(err)
+			}
+			w.rt.mu.Lock()
+			defer w.rt.mu.Unlock()
+			if !slices.Equal(w.rt.grace, c.want) {
+				t.Errorf("stopped with %v, want %v", w.rt.grace, c.want)
+			}
+		})
+	}
+}
+
 // A process that ends because the runtime does is not the service's fault: the start is tried again.
 func TestExitBeforeStartReturns(t *testing.T) {
 	for _, c := range []struct {

@@ -19,6 +19,9 @@ const (
 	maxStopPause   = 5 * time.Second
 )
 
+// returnPatience is how long the start of a pod that serves already may go on when the pod is to stop.
+const returnPatience = 5 * time.Second
+
 // start has the runtime start a pod, on a goroutine of its own.
 func (c *Controller) start(s *service, ref wake.Ref) {
 	ctx, cancel := context.WithCancel(c.ctx)
@@ -133,15 +136,20 @@ func (c *Controller) started(p *pod, rt runtime.Pod, err error) {
 	}
 }
 
-// stop has the runtime stop a pod. One that is still being started is stopped when Start returns.
+// stop has the runtime stop a pod. One that is still being started is stopped when Start returns: at once, unless it serves
+// already. A process can listen before the runtime has told that it runs, and it has its grace period for its connections.
 func (c *Controller) stop(p *pod, grace time.Duration) {
 	if c.halted {
 		return
 	}
 	p.stopping, p.grace = true, grace
-	p.cancel()
-	if p.returned {
+	switch {
+	case p.returned:
 		c.runStop(p)
+	case p.served:
+		time.AfterFunc(min(grace, returnPatience), p.cancel)
+	default:
+		p.cancel()
 	}
 }
 

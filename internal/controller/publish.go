@@ -19,6 +19,7 @@ func (c *Controller) publish(s *service, a wake.PublishBackends) {
 	draining := false
 	for _, b := range a.Pods {
 		p := s.pod(b.Ref)
+		p.served = p.served || b.State == wake.BackendServing
 		if p.state = b.State; b.State != wake.BackendDraining {
 			p.quietFrom = 0
 		} else if p.quietFrom == 0 {

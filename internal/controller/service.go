@@ -112,6 +112,7 @@ type pod struct {
 	node     string      // its home node, once its network is ready
 	cancel   context.CancelFunc
 	returned bool          // Start has returned
+	served   bool          // it was published as one that listens
 	exited   bool          // its process ended
 	early    *runtime.Exit // that came before Start had returned
 	stopping bool
