@@ -68,6 +68,7 @@ type Client struct {
 
 	mu      sync.Mutex
 	server  string             // of the next attempt
+	shaken  *session           // the last that shook hands: the server may have it before it is current
 	current *session           // whose goroutine runs
 	waiting [][]byte           // encoded reliable messages for the next session
 	conn    net.Conn           // of this attempt
@@ -148,8 +149,8 @@ func (c *Client) SetServer(addr string) error {
 
 // stop ends the present attempt, whatever it does. c.mu is held.
 func (c *Client) stop(why error, goodbye byte) {
-	if c.current != nil {
-		c.current.end(why, goodbye)
+	if c.shaken != nil {
+		c.shaken.end(why, goodbye)
 	}
 	if c.conn != nil {
 		_ = c.conn.Close()
@@ -295,7 +296,10 @@ func (c *Client) attempt() (live bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	c.mu.Lock()
 	s.start()
+	c.shaken = s
+	c.mu.Unlock()
 	c.readSession(conn, s)
 	select {
 	case <-s.gone:
