@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // metricsModule is the Go module of metrics-server, which test/cluster builds.
@@ -134,7 +135,8 @@ spec:
 	defer cancel()
 	go func() { loaded <- wrkUntil(ctx, lab.client, addr, 2*patience) }()
 	lab.replicas(t, key, 3)
-	tr := keepAsking(lab.client, addr) // it shall not sleep before the autoscaler has taken two pods away
+	// It shall not sleep before the autoscaler has taken two pods away, nor have work for more than one.
+	tr := askEvery(100*time.Millisecond, lab.client, addr)
 	cancel()
 	if l := <-loaded; l.lost > 0 || l.requests == 0 {
 		t.Errorf("%d of %d requests are lost:\n%s", l.lost, l.requests, l.output)

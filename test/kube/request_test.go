@@ -88,8 +88,13 @@ type traffic struct {
 	seen map[string]int // answers by the server's version
 }
 
-// keepAsking begins to ask.
+// keepAsking begins to ask without a rest.
 func keepAsking(from *netlab.Namespace, address string) *traffic {
+	return askEvery(5*time.Millisecond, from, address)
+}
+
+// askEvery begins to ask, with a pause after each answer.
+func askEvery(pause time.Duration, from *netlab.Namespace, address string) *traffic {
 	tr := &traffic{stop: make(chan struct{}), done: make(chan struct{}), seen: map[string]int{}}
 	go func() {
 		defer close(tr.done)
@@ -97,7 +102,7 @@ func keepAsking(from *netlab.Namespace, address string) *traffic {
 			select {
 			case <-tr.stop:
 				return
-			case <-time.After(5 * time.Millisecond):
+			case <-time.After(pause):
 			}
 			a, err := ask(from, address)
 			tr.asked++
