@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,10 @@ var (
 	folder string // of this run
 	root   string // of the repository
 )
+
+// init keeps the first thread to TestMain. A goroutine that has moved it into a network namespace of the cluster would make
+// this process one of that namespace (/proc/PID/ns/net), and be killed with it at the end.
+func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) {
 	if os.Geteuid() != 0 {
