@@ -10,8 +10,8 @@ import (
 	appsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 
+	"wangell.loutres.me/internal/kubewatch"
 	"wangell.loutres.me/internal/node"
-	"wangell.loutres.me/internal/watched"
 )
 
 // clusterFlags say what the daemon follows in a cluster.
@@ -34,7 +34,7 @@ func (f *clusterFlags) follow(ctx context.Context, cmd *cobra.Command, c *node.C
 	if f.daemonSet != "" && !ok {
 		return nil, usage(cmd, "--daemonset %q: want NAMESPACE/NAME", f.daemonSet)
 	}
-	api, err := watched.RESTConfig(f.kubeconfig)
+	api, err := kubewatch.RESTConfig(f.kubeconfig)
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +42,7 @@ func (f *clusterFlags) follow(ctx context.Context, cmd *cobra.Command, c *node.C
 	if err != nil {
 		return nil, err
 	}
-	leader := &watched.Leader{Leases: leases.Leases(namespace), Name: name, Cache: cache, Log: c.Log}
+	leader := &kubewatch.Leader{Leases: leases.Leases(namespace), Name: name, Cache: cache, Log: c.Log}
 	c.Follow = leader.Follow
 	if f.daemonSet == "" {
 		return func() {}, nil
@@ -51,7 +51,7 @@ func (f *clusterFlags) follow(ctx context.Context, cmd *cobra.Command, c *node.C
 	if err != nil {
 		return nil, err
 	}
-	set := &watched.DaemonSet{DaemonSets: apps.DaemonSets(setNamespace), Name: setName, Log: c.Log}
+	set := &kubewatch.DaemonSet{DaemonSets: apps.DaemonSets(setNamespace), Name: setName, Log: c.Log}
 	c.Clean = func() bool { return clean || set.Going() }
 	var group sync.WaitGroup
 	group.Go(func() { set.Follow(ctx) })

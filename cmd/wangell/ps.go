@@ -6,14 +6,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/control"
 	"wangell.loutres.me/internal/instance"
+	"wangell.loutres.me/internal/localapi"
 	"wangell.loutres.me/internal/view"
 )
 
 // client talks to the instance of the run folder.
-func (g *globals) client() *control.Client {
-	return control.NewClient(instance.ControlSocket(g.runDir))
+func (g *globals) client() *localapi.Client {
+	return localapi.NewClient(instance.ControlSocket(g.runDir))
 }
 
 func newPs(g *globals) *cobra.Command {

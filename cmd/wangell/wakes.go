@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"wangell.loutres.me/internal/wake"
+	"wangell.loutres.me/internal/lifecycle"
 )
 
 func newWakes(g *globals) *cobra.Command {
@@ -51,7 +51,7 @@ The last 100 wakes of an instance are kept.`,
 	return cmd
 }
 
-func drawWakes(wakes []wake.Waterfall) error {
+func drawWakes(wakes []lifecycle.Waterfall) error {
 	if len(wakes) == 0 {
 		fmt.Fprintln(os.Stderr, "no wake yet")
 		return nil
@@ -65,7 +65,7 @@ func drawWakes(wakes []wake.Waterfall) error {
 		if i > 0 {
 			fmt.Println()
 		}
-		if err := wake.Draw(os.Stdout, w, width); err != nil {
+		if err := lifecycle.Draw(os.Stdout, w, width); err != nil {
 			return err
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/runtime"
-	"wangell.loutres.me/internal/wake"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -146,7 +146,7 @@ func (c *Controller) change(ch changes) {
 		begun = append(begun, s)
 		upserts = append(upserts, w.entry())
 		if taken || vacated[w.addr] {
-			after = append(after, func() { c.step(s, wake.Rejoined{}) })
+			after = append(after, func() { c.step(s, lifecycle.Rejoined{}) })
 		}
 	}
 	for _, w := range ch.changed {
@@ -164,10 +164,10 @@ func (c *Controller) change(ch changes) {
 			c.byAddr[w.addr] = s
 		}
 		after = append(after, func() {
-			c.step(s, wake.SpecChanged{Spec: w.wakeSpec(c.cluster != nil), Restart: old.hash != w.hash})
+			c.step(s, lifecycle.SpecChanged{Spec: w.wakeSpec(c.cluster != nil), Restart: old.hash != w.hash})
 			if old.addr != w.addr {
 				s.machine.SkipGenerations(c.newGeneration())
-				c.step(s, wake.Rejoined{})
+				c.step(s, lifecycle.Rejoined{})
 			}
 		})
 	}
@@ -178,7 +178,7 @@ func (c *Controller) change(ch changes) {
 		case s.machine.Deleted():
 			s.again = nil
 		default:
-			after = append(after, func() { c.step(s, wake.Deleted{}) })
+			after = append(after, func() { c.step(s, lifecycle.Deleted{}) })
 		}
 	}
 	var removals []netip.AddrPort
@@ -209,7 +209,7 @@ func (c *Controller) change(ch changes) {
 }
 
 // begin starts the pods that a service has even while nobody uses it, as far as it has not found them.
-func (c *Controller) begin(s *service) { c.step(s, wake.Timer{}) }
+func (c *Controller) begin(s *service) { c.step(s, lifecycle.Timer{}) }
 
 // adopt takes over pods that run: of each service those that have its spec, the newest first, as many as it may have.
 // All others are stopped. The pods of a cluster are its own: all those of services are taken, and none is stopped.
@@ -222,7 +222,7 @@ func (c *Controller) adopt(found []runtime.Pod) {
 			continue
 		}
 		if s != nil && s.hash == rt.SpecHash && rt.Started != 0 && rt.Addr.IsValid() && len(s.pods) < int(s.spec.Spec.MaxReplicas) {
-			c.take(s, rt, func(r wake.Ref) wake.Event { return wake.Adopted{Ref: r} })
+			c.take(s, rt, func(r lifecycle.Ref) lifecycle.Event { return lifecycle.Adopted{Ref: r} })
 			continue
 		}
 		why, grace := "no service has its spec", orphanGrace
@@ -242,7 +242,7 @@ func (c *Controller) adopt(found []runtime.Pod) {
 }
 
 // take makes a pod that the machine did not ask for one of a service's.
-func (c *Controller) take(s *service, rt runtime.Pod, event func(wake.Ref) wake.Event) {
+func (c *Controller) take(s *service, rt runtime.Pod, event func(lifecycle.Ref) lifecycle.Event) {
 	p := &pod{service: s, ref: s.machine.NextRef(), port: uint16(s.spec.Spec.TargetPort), returned: true, cancel: func() {}}
 	s.pods = append(s.pods, p)
 	c.register(p, rt)

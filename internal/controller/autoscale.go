@@ -5,10 +5,10 @@ import (
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/scale"
-	"wangell.loutres.me/internal/wake"
 )
 
 // scaleEvery is how often services are observed that follow their load: as often as daemons tell counts of flows.
@@ -70,7 +70,7 @@ func (s *service) observe(now monotime.Time) Observation {
 		CPU: s.use(v1alpha1.MetricCPU, now), Memory: s.use(v1alpha1.MetricMemory, now),
 	}
 	for _, p := range s.pods {
-		if p.state == wake.BackendServing {
+		if p.state == lifecycle.BackendServing {
 			o.Open += uint64(p.stats.OpenFlows)
 		}
 	}
@@ -116,7 +116,7 @@ func (w *wanted) policy() scale.Policy {
 
 // follows reports whether the number of a service's pods follows its load now.
 func (s *service) follows() bool {
-	return s.spec.Spec.Scaling != nil && s.machine.State() == wake.Warm
+	return s.spec.Spec.Scaling != nil && s.machine.State() == lifecycle.Warm
 }
 
 // watchLoad begins to observe a service that follows its load, until it serves no more.
@@ -142,7 +142,7 @@ func (c *Controller) scaleAll() {
 		o := s.observe(now)
 		d := s.scaler.Decide(s.policy(), scale.Observation{At: now, Replicas: o.Desired, Value: o.value(s.spec.Spec.Scaling.Metric)})
 		if d.Replicas != o.Desired {
-			c.step(s, wake.Scale{N: d.Replicas, Why: d.String()})
+			c.step(s, lifecycle.Scale{N: d.Replicas, Why: d.String()})
 		}
 	}
 	if len(c.loads) > 0 {

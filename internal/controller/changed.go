@@ -8,9 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
-	"wangell.loutres.me/internal/wake"
 )
 
 // latestPause is how much newer the time of a service's last request must be to be a change by itself.
@@ -18,11 +18,11 @@ const latestPause = 10 * time.Second
 
 // glance is what of a service's Status is compared to tell whether it changed.
 type glance struct {
-	state                      wake.State
+	state                      lifecycle.State
 	message, image             string
 	serving, desired, replicas int
 	wake                       uint64
-	result                     wake.Result
+	result                     lifecycle.Result
 	phases                     int
 	latest                     monotime.Time
 }

@@ -1,8 +1,8 @@
 package controller
 
 import (
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/runtime"
-	"wangell.loutres.me/internal/wake"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -22,7 +22,7 @@ func (c *Controller) readCluster() {
 			c.post(func() {
 				c.whenSynced(func() {
 					if p := c.byRuntime[id]; p != nil {
-						c.step(p.service, wake.Leaving{Ref: p.ref})
+						c.step(p.service, lifecycle.Leaving{Ref: p.ref})
 					}
 				})
 			})
@@ -57,11 +57,11 @@ func (c *Controller) appeared(rt runtime.Pod) {
 	if s == nil || s.machine.Deleted() || !rt.Addr.IsValid() || c.byRuntime[rt.ID] != nil {
 		return
 	}
-	c.take(s, rt, func(r wake.Ref) wake.Event {
+	c.take(s, rt, func(r lifecycle.Ref) lifecycle.Event {
 		if rt.Started != 0 || rt.Leaving {
-			return wake.Adopted{Ref: r, Leaving: rt.Leaving}
+			return lifecycle.Adopted{Ref: r, Leaving: rt.Leaving}
 		}
-		return wake.Appeared{Ref: r}
+		return lifecycle.Appeared{Ref: r}
 	})
 }
 

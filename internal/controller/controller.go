@@ -19,9 +19,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
-	"wangell.loutres.me/internal/wake"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -61,7 +61,7 @@ type Controller struct {
 	log    *slog.Logger
 	server *wire.Server
 	hub    hub
-	ring   wake.Ring
+	ring   lifecycle.Ring
 	meters *meters
 	// changed are the services whose status changed.
 	changed *changedSet
@@ -229,7 +229,7 @@ func (c *Controller) Shutdown(ctx context.Context) error {
 		c.closing, c.idle = true, idle
 		for _, s := range c.services {
 			s.again = nil
-			c.step(s, wake.Deleted{})
+			c.step(s, lifecycle.Deleted{})
 		}
 		c.checkIdle()
 	})

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
-	"wangell.loutres.me/internal/wake"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -42,8 +42,8 @@ func TestLife(t *testing.T) {
 	w.d.send(&wire.Trace{Service: a, PodID: wireID("a-1"), Released: monotime.Now(), FirstSYNACK: monotime.Now(), ReleasedN: 2})
 	w.until("the waterfall is whole", func() bool {
 		ws := w.c.Wakes("default/a")
-		_, ok := ws[0].At(wake.PhaseFirstSYNACK)
-		return ok && ws[0].Result == wake.ResultWarm && ws[0].Released == 2 && !ws[0].Start.IsZero() && len(ws[0].Phases) == 10
+		_, ok := ws[0].At(lifecycle.PhaseFirstSYNACK)
+		return ok && ws[0].Result == lifecycle.ResultWarm && ws[0].Released == 2 && !ws[0].Start.IsZero() && len(ws[0].Phases) == 10
 	})
 
 	// Idle: the packet that comes in the last moment keeps it awake; without one it sleeps.
@@ -145,7 +145,7 @@ func TestStartFails(t *testing.T) {
 	if got := w.d.reasons(a)[2]; !strings.Contains(got, "next try in 1s") {
 		t.Errorf("refused because %q", got)
 	}
-	if ws := w.c.Wakes("default/a"); len(ws) != 2 || ws[1].Result != wake.ResultFailed || ws[1].Reason != errScript.Error() {
+	if ws := w.c.Wakes("default/a"); len(ws) != 2 || ws[1].Result != lifecycle.ResultFailed || ws[1].Reason != errScript.Error() {
 		t.Errorf("wakes %+v", ws)
 	}
 }

@@ -3,8 +3,8 @@ package controller
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/runtime"
-	"wangell.loutres.me/internal/wake"
 )
 
 // meters are the metrics that are counted as things happen; the others are read when asked for.
@@ -30,19 +30,19 @@ func newMeters() *meters {
 			Name: "wangell_wakes_total", Help: "Wakes that ended, by result.",
 		}, []string{"result"}),
 	}
-	for _, r := range []wake.Result{wake.ResultWarm, wake.ResultFailed, wake.ResultCancelled} {
+	for _, r := range []lifecycle.Result{lifecycle.ResultWarm, lifecycle.ResultFailed, lifecycle.ResultCancelled} {
 		m.wakes.WithLabelValues(string(r))
 	}
 	return m
 }
 
 // phases counts phases that have ended.
-func (m *meters) phases(news []wake.Phase) {
+func (m *meters) phases(news []lifecycle.Phase) {
 	for _, p := range news {
 		switch p.Name {
-		case wake.PhaseSYNSeen:
+		case lifecycle.PhaseSYNSeen:
 			continue // the begin; it takes no time
-		case wake.PhaseListening:
+		case lifecycle.PhaseListening:
 			m.total.Observe(p.At.Seconds())
 		}
 		m.phase.WithLabelValues(string(p.Name)).Observe(p.Took.Seconds())
@@ -101,7 +101,7 @@ func (m collector) Collect(ch chan<- prometheus.Metric) {
 	c.meters.total.Collect(ch)
 	c.meters.wakes.Collect(ch)
 
-	states := map[wake.State]int{}
+	states := map[lifecycle.State]int{}
 	var pods, desired, daemons, starting int
 	byState := map[string]int{}
 	var services []used
@@ -129,7 +129,7 @@ func (m collector) Collect(ch chan<- prometheus.Metric) {
 	count := func(d *prometheus.Desc, v uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
-	for _, s := range wake.States() {
+	for _, s := range lifecycle.States() {
 		gauge(descServices, float64(states[s]), s.String())
 	}
 	gauge(descPods, float64(pods))

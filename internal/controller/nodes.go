@@ -5,8 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
-	"wangell.loutres.me/internal/wake"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -70,7 +70,7 @@ func (c *Controller) nodeJoined(p wire.Peer) {
 	}
 	if n.away {
 		n.away = false
-		c.eachPodOn(n, func(p *pod) { c.step(p.service, wake.Back{Ref: p.ref}) })
+		c.eachPodOn(n, func(p *pod) { c.step(p.service, lifecycle.Back{Ref: p.ref}) })
 	}
 }
 
@@ -114,7 +114,7 @@ func (c *Controller) lose(n *node) {
 		busy := false
 		c.eachPodOn(n, func(p *pod) {
 			busy, n.away = true, true
-			c.step(p.service, wake.Away{Ref: p.ref})
+			c.step(p.service, lifecycle.Away{Ref: p.ref})
 		})
 		if !busy && c.nodes.byName[n.name] == n {
 			delete(c.nodes.byName, n.name)

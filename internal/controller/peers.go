@@ -4,8 +4,8 @@ import (
 	"net/netip"
 	"time"
 
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
-	"wangell.loutres.me/internal/wake"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -17,8 +17,8 @@ func (c *Controller) joined(p wire.Peer) {
 	for _, s := range c.services {
 		switch {
 		case s.homeless:
-		case s.machine.State() == wake.Stopping && len(s.pods) > 0:
-			c.step(s, wake.Rejoined{}) // a drain begins to wait for answers anew
+		case s.machine.State() == lifecycle.Stopping && len(s.pods) > 0:
+			c.step(s, lifecycle.Rejoined{}) // a drain begins to wait for answers anew
 		case s.sent != nil && (len(s.sent.Pods) > 0 || len(s.pods) > 0):
 			c.send(p.ID, forNode(s.sent, p.Node))
 		}
@@ -80,15 +80,15 @@ func (c *Controller) receive(from wire.Peer, m wire.Message) {
 			c.send(from.ID, &wire.Refuse{Service: m.Service, Reason: "there is no such service"})
 		default:
 			s.last = max(s.last, m.SYNSeen)
-			c.step(s, wake.WakeAsked{Seq: m.Seq, SYNSeen: m.SYNSeen, Told: m.Told, Parked: m.Parked})
+			c.step(s, lifecycle.WakeAsked{Seq: m.Seq, SYNSeen: m.SYNSeen, Told: m.Told, Parked: m.Parked})
 		}
 	case *wire.Listening:
 		if p := c.find(m.Service, m.PodID); p != nil {
-			c.step(p.service, wake.Listening{Ref: p.ref, At: m.At})
+			c.step(p.service, lifecycle.Listening{Ref: p.ref, At: m.At})
 		}
 	case *wire.Trace:
 		if p := c.find(m.Service, m.PodID); p != nil {
-			c.step(p.service, wake.Trace{
+			c.step(p.service, lifecycle.Trace{
 				Ref: p.ref, Released: m.Released, FirstSYNACK: m.FirstSYNACK, FirstByte: m.FirstByte, ReleasedN: m.ReleasedN,
 			})
 		}
@@ -98,7 +98,7 @@ func (c *Controller) receive(from wire.Peer, m wire.Message) {
 			return
 		}
 		if p.quietFrom != 0 && m.Generation >= p.quietFrom {
-			c.step(p.service, wake.Quiet{Ref: p.ref, Generation: m.Generation, LastPacket: m.LastPacket, OpenFlows: m.OpenFlows})
+			c.step(p.service, lifecycle.Quiet{Ref: p.ref, Generation: m.Generation, LastPacket: m.LastPacket, OpenFlows: m.OpenFlows})
 		}
 	case *wire.Idle:
 		if s := c.byAddr[m.Service]; s != nil {
@@ -127,7 +127,7 @@ func (c *Controller) find(addr netip.AddrPort, id uint64) *pod {
 		return p
 	}
 	if s != nil {
-		c.step(s, wake.Rejoined{})
+		c.step(s, lifecycle.Rejoined{})
 	}
 	return nil
 }
@@ -149,7 +149,7 @@ func (c *Controller) unused(s *service, node string, last monotime.Time) {
 	}
 	now := monotime.Now()
 	s.idleWords[node] = idleWord{now, last}
-	ev := wake.IdleSeen{Of: map[wake.Ref]monotime.Time{}}
+	ev := lifecycle.IdleSeen{Of: map[lifecycle.Ref]monotime.Time{}}
 	for _, p := range s.pods {
 		if !s.machine.Serves(p.ref) {
 			continue
@@ -180,5 +180,5 @@ func (c *Controller) stats(from wire.Peer, st wire.PodStats) {
 	s.traffic.BytesIn += st.BytesIn - old.BytesIn
 	s.traffic.BytesOut += st.BytesOut - old.BytesOut
 	s.last = max(s.last, st.LastPacket)
-	c.step(s, wake.FlowsSeen{Ref: p.ref, Open: st.OpenFlows})
+	c.step(s, lifecycle.FlowsSeen{Ref: p.ref, Open: st.OpenFlows})
 }

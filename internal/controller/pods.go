@@ -8,9 +8,9 @@ import (
 	"hash/fnv"
 	"time"
 
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
-	"wangell.loutres.me/internal/wake"
 )
 
 // Pauses between tries to stop a pod that the runtime fails to stop.
@@ -23,7 +23,7 @@ const (
 const returnPatience = 5 * time.Second
 
 // start has the runtime start a pod, on a goroutine of its own.
-func (c *Controller) start(s *service, ref wake.Ref) {
+func (c *Controller) start(s *service, ref lifecycle.Ref) {
 	ctx, cancel := context.WithCancel(c.ctx)
 	p := &pod{service: s, ref: ref, port: uint16(s.spec.Spec.TargetPort), cancel: cancel}
 	s.pods = append(s.pods, p)
@@ -51,12 +51,12 @@ func (c *Controller) runStart(ctx context.Context, p *pod, w *wanted) (runtime.P
 	}
 	return c.cfg.Runtime.Start(ctx, w.spec, runtime.StartHooks{
 		Phase: func(ph runtime.Phase, at monotime.Time) {
-			c.post(func() { c.step(p.service, wake.PhaseEnded{Ref: p.ref, Phase: wake.PhaseName(ph), At: at}) })
+			c.post(func() { c.step(p.service, lifecycle.PhaseEnded{Ref: p.ref, Phase: lifecycle.PhaseName(ph), At: at}) })
 		},
 		Network: func(rt runtime.Pod) {
 			c.post(func() {
 				c.register(p, rt)
-				c.step(p.service, wake.NetworkReady{Ref: p.ref})
+				c.step(p.service, lifecycle.NetworkReady{Ref: p.ref})
 			})
 		},
 	})
@@ -116,7 +116,7 @@ func (c *Controller) started(p *pod, rt runtime.Pod, err error) {
 		c.runStop(p)
 	case err == nil:
 		c.register(p, rt)
-		c.step(p.service, wake.Started{Ref: p.ref})
+		c.step(p.service, lifecycle.Started{Ref: p.ref})
 		if p.early != nil {
 			c.podExited(p, *p.early)
 		}
@@ -124,10 +124,10 @@ func (c *Controller) started(p *pod, rt runtime.Pod, err error) {
 		c.runStop(p) // the runtime cannot know what is left
 	case p.stopping:
 		// The machine publishes the pods that are left while the pod is still known here.
-		c.step(p.service, wake.StopDone{Ref: p.ref})
+		c.step(p.service, lifecycle.StopDone{Ref: p.ref})
 		c.drop(p)
 	default:
-		c.step(p.service, wake.StartFailed{
+		c.step(p.service, lifecycle.StartFailed{
 			Ref: p.ref, Err: errors.New(bare(p.service.key, err)), Retryable: errors.Is(err, runtime.ErrUnavailable),
 		})
 		if !p.stopping { // else it listened all the same, and is being stopped now
@@ -155,7 +155,7 @@ func (c *Controller) stop(p *pod, grace time.Duration) {
 
 func (c *Controller) runStop(p *pod) {
 	c.stopWorker(p.service.key, p.rt.ID, p.grace, func() {
-		c.step(p.service, wake.StopDone{Ref: p.ref})
+		c.step(p.service, lifecycle.StopDone{Ref: p.ref})
 		c.drop(p)
 	})
 }
@@ -199,12 +199,12 @@ func (c *Controller) stopWorker(k runtime.Key, id string, grace time.Duration, d
 // podExited tells a machine that a process ended. That of a pod which is still being started may have ended because the
 // runtime itself did: its Start knows, and has the first word, unless the pod serves already.
 func (c *Controller) podExited(p *pod, e runtime.Exit) {
-	if !p.returned && !p.stopping && p.state != wake.BackendServing {
+	if !p.returned && !p.stopping && p.state != lifecycle.BackendServing {
 		p.early = &e
 		return
 	}
 	p.exited = true
-	c.step(p.service, wake.PodExited{Ref: p.ref, Code: e.Code, LogTail: e.LogTail})
+	c.step(p.service, lifecycle.PodExited{Ref: p.ref, Code: e.Code, LogTail: e.LogTail})
 }
 
 // readExits tells machines of processes that ended.

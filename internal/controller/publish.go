@@ -6,12 +6,12 @@ import (
 	"net/netip"
 	"slices"
 
-	"wangell.loutres.me/internal/wake"
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/wire"
 )
 
 // publish tells all daemons the pods of a service.
-func (c *Controller) publish(s *service, a wake.PublishBackends) {
+func (c *Controller) publish(s *service, a lifecycle.PublishBackends) {
 	m := &wire.Backends{Service: s.addr, Generation: a.Generation, Sharing: uint8(a.Sharing)}
 	for _, p := range s.pods {
 		p.state = 0
@@ -19,8 +19,8 @@ func (c *Controller) publish(s *service, a wake.PublishBackends) {
 	draining := false
 	for _, b := range a.Pods {
 		p := s.pod(b.Ref)
-		p.served = p.served || b.State == wake.BackendServing
-		if p.state = b.State; b.State != wake.BackendDraining {
+		p.served = p.served || b.State == lifecycle.BackendServing
+		if p.state = b.State; b.State != lifecycle.BackendDraining {
 			p.quietFrom = 0
 		} else if p.quietFrom == 0 {
 			draining = true
@@ -97,13 +97,13 @@ func (c *Controller) everyoneKnows(s *service, r *round) {
 	}
 	s.round = nil
 	c.quietFrom(s, s.machine.Generation()+1)
-	c.step(s, wake.Rejoined{}) // daemons answer it as they did before
+	c.step(s, lifecycle.Rejoined{}) // daemons answer it as they did before
 }
 
 // quietFrom lets Quiet answers to a generation count, or to a later one.
 func (c *Controller) quietFrom(s *service, generation uint64) {
 	for _, p := range s.pods {
-		if p.state == wake.BackendDraining && p.quietFrom == 0 {
+		if p.state == lifecycle.BackendDraining && p.quietFrom == 0 {
 			p.quietFrom = generation
 		}
 	}

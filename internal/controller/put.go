@@ -8,8 +8,8 @@ import (
 	"slices"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/runtime"
-	"wangell.loutres.me/internal/wake"
 )
 
 // Service is a service with an address that somebody else has given it.
@@ -162,7 +162,7 @@ func (c *Controller) Scale(key runtime.Key, n int, why string) error {
 		case s.machine.Deleted():
 			err = fmt.Errorf("service %s: the one of this name before it is still being removed", key)
 		default:
-			c.step(s, wake.Scale{N: n, Why: why})
+			c.step(s, lifecycle.Scale{N: n, Why: why})
 		}
 	}) {
 		return ErrClosed

@@ -13,10 +13,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/scale"
-	"wangell.loutres.me/internal/wake"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -58,9 +58,9 @@ func (w *wanted) entry() wire.Service {
 }
 
 // wakeSpec is what the state machine has to know of the service.
-func (w *wanted) wakeSpec(rolls bool) wake.Spec {
+func (w *wanted) wakeSpec(rolls bool) lifecycle.Spec {
 	s := &w.spec.Spec
-	spec := wake.Spec{
+	spec := lifecycle.Spec{
 		Name: string(w.key), Port: uint16(s.TargetPort),
 		WakeTimeout: time.Duration(s.WakeTimeout) * time.Second, Grace: w.grace(),
 		Min: int(s.MinReplicas), Max: int(s.MaxReplicas), Rolls: rolls,
@@ -81,7 +81,7 @@ func (w *wanted) grace() time.Duration {
 // service is a service with all that is known of it. It belongs to the loop.
 type service struct {
 	*wanted
-	machine   *wake.Machine
+	machine   *lifecycle.Machine
 	pods      []*pod
 	traffic   Traffic       // of all its pods, also those that are gone
 	last      monotime.Time // when it saw a packet last
@@ -90,14 +90,14 @@ type service struct {
 	again     *wanted       // applied again while it is being removed
 	homeless  bool          // its address belongs to another service already
 	sleepers  []*sleeper
-	scaler    scale.Scaler        // while it follows its load
-	rate      rate                // of new flows, too
-	measured  monotime.Time       // when the runtime was asked what its pods use
-	wake      *wake.Waterfall     // the last one
-	idleWords map[string]idleWord // by node
-	sent      *wire.Backends      // what daemons were told last; nil if nothing
-	round     *round              // of a drain that not every daemon has acknowledged yet
-	told      glance              // what those who wait for changes know
+	scaler    scale.Scaler         // while it follows its load
+	rate      rate                 // of new flows, too
+	measured  monotime.Time        // when the runtime was asked what its pods use
+	wake      *lifecycle.Waterfall // the last one
+	idleWords map[string]idleWord  // by node
+	sent      *wire.Backends       // what daemons were told last; nil if nothing
+	round     *round               // of a drain that not every daemon has acknowledged yet
+	told      glance               // what those who wait for changes know
 	due       monotime.Time
 	heapPos   int
 }
@@ -105,7 +105,7 @@ type service struct {
 // pod is a pod of a service from StartPod to StopDone.
 type pod struct {
 	service  *service
-	ref      wake.Ref
+	ref      lifecycle.Ref
 	port     uint16      // on which it is expected to listen
 	rt       runtime.Pod // zero before its network is ready
 	id       uint64      // its wire ID; 0 before its network is ready
@@ -119,22 +119,22 @@ type pod struct {
 	grace    time.Duration
 	stats    wire.PodStats
 	used     consumption
-	load     uint32            // its open flows as its home node told last, for other nodes
-	loaded   bool              // it did
-	state    wake.BackendState // as last published; 0 if it is not
+	load     uint32                 // its open flows as its home node told last, for other nodes
+	loaded   bool                   // it did
+	state    lifecycle.BackendState // as last published; 0 if it is not
 	// quietFrom: the first generation whose Quiet counts, because every daemon knows of the drain; 0 before that.
 	quietFrom uint64
 }
 
 // sleeper waits until pods are gone.
 type sleeper struct {
-	refs map[wake.Ref]bool
+	refs map[lifecycle.Ref]bool
 	done chan struct{}
 }
 
 // step gives an event to the service's machine and does what it says. Once the controller ends, nothing is decided any
 // more: that a start was given up because of that is no reason to refuse clients who wait for the next controller.
-func (c *Controller) step(s *service, ev wake.Event) {
+func (c *Controller) step(s *service, ev lifecycle.Event) {
 	if c.halted {
 		return
 	}
@@ -152,24 +152,24 @@ func (c *Controller) step(s *service, ev wake.Event) {
 	}
 }
 
-func (c *Controller) do(s *service, a wake.Action) {
+func (c *Controller) do(s *service, a lifecycle.Action) {
 	switch a := a.(type) {
-	case wake.StartPod:
+	case lifecycle.StartPod:
 		c.start(s, a.Ref)
-	case wake.PublishBackends:
+	case lifecycle.PublishBackends:
 		c.publish(s, a)
-	case wake.RefuseParked:
+	case lifecycle.RefuseParked:
 		if !s.homeless {
 			c.broadcast(&wire.Refuse{Service: s.addr, Reason: truncate(a.Reason, maxReason)})
 		}
-	case wake.StopPod:
+	case lifecycle.StopPod:
 		c.stop(s.pod(a.Ref), a.Grace)
-	case wake.ArmTimer:
+	case lifecycle.ArmTimer:
 		c.due.set(s, a.At)
-	case wake.Record:
+	case lifecycle.Record:
 		c.record(s, a)
-	case wake.Report:
-		if c.closing && a.Severity == wake.Info {
+	case lifecycle.Report:
+		if c.closing && a.Severity == lifecycle.Info {
 			return // ten thousand times "removed"
 		}
 		c.report(s.key, [...]string{SeverityInfo, SeverityWarning, SeverityError}[a.Severity], a.Text)
@@ -181,7 +181,7 @@ func (c *Controller) report(key runtime.Key, severity, text string) {
 	c.hub.emit(Event{Time: time.Now(), Kind: EventReport, Service: key, Severity: severity, Text: text})
 }
 
-func (c *Controller) record(s *service, r wake.Record) {
+func (c *Controller) record(s *service, r lifecycle.Record) {
 	if r.First {
 		now := monotime.Now()
 		r.Waterfall.Start = time.Now().Add(-now.Sub(r.Waterfall.SYNSeen))
@@ -191,13 +191,13 @@ func (c *Controller) record(s *service, r wake.Record) {
 	c.ring.Put(r)
 	s.wake = &r.Waterfall
 	c.meters.phases(r.News)
-	if w := r.Waterfall; w.Result != wake.ResultRunning && s.counted < w.Number {
+	if w := r.Waterfall; w.Result != lifecycle.ResultRunning && s.counted < w.Number {
 		s.counted = w.Number
 		c.meters.wakes.WithLabelValues(string(w.Result)).Inc()
 	}
 }
 
-func (s *service) pod(r wake.Ref) *pod {
+func (s *service) pod(r lifecycle.Ref) *pod {
 	for _, p := range s.pods {
 		if p.ref == r {
 			return p
@@ -222,7 +222,7 @@ func (c *Controller) remove(s *service) {
 		again, taken := c.add(s.again)
 		c.update([]wire.Service{s.again.entry()}, nil)
 		if taken {
-			c.step(again, wake.Rejoined{})
+			c.step(again, lifecycle.Rejoined{})
 		}
 		c.begin(again)
 		c.images.add(s.again)
@@ -235,7 +235,7 @@ func (c *Controller) remove(s *service) {
 // add begins a service. The table of the daemons is the caller's business, and if the address was
 // taken from another service, so is to tell them that its pods are none of this one's.
 func (c *Controller) add(w *wanted) (s *service, taken bool) {
-	s = &service{wanted: w, machine: wake.New(w.wakeSpec(c.cluster != nil), c.newGeneration()), heapPos: -1}
+	s = &service{wanted: w, machine: lifecycle.New(w.wakeSpec(c.cluster != nil), c.newGeneration()), heapPos: -1}
 	taken = c.evict(w.addr)
 	c.services[w.key] = s
 	c.byAddr[w.addr] = s
@@ -365,7 +365,7 @@ func (c *Controller) runDue() {
 	for now := monotime.Now(); len(c.due) > 0 && c.due[0].due <= now; {
 		s := c.due[0]
 		before := s.due
-		c.step(s, wake.Timer{Rolling: c.cluster != nil && c.cluster.Rolling(s.key)})
+		c.step(s, lifecycle.Timer{Rolling: c.cluster != nil && c.cluster.Rolling(s.key)})
 		if len(c.due) > 0 && c.due[0] == s && s.due == before {
 			c.due.set(s, 0) // a machine with nothing to do at its own time must not hold up the others
 		}

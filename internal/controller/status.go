@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/runtime"
-	"wangell.loutres.me/internal/wake"
 )
 
 // Traffic counts what went through the gate. Bytes are IP lengths; In is client to pod.
@@ -35,7 +35,7 @@ type Status struct {
 	// NoDaemon: no daemon at all has been connected for some seconds, so that nobody serves. Only StatusOf tells it.
 	NoDaemon bool `json:"-"`
 	// LastWake is the last wake; nil if there was none.
-	LastWake *wake.Waterfall `json:"lastWake,omitempty"`
+	LastWake *lifecycle.Waterfall `json:"lastWake,omitempty"`
 	// Traffic is that of all pods since the controller started, and of adopted ones since they did.
 	Traffic Traffic `json:"traffic"`
 }
@@ -97,7 +97,7 @@ func (s *service) status() Status {
 
 // runs reports whether a pod's process runs. It may listen before its start has returned.
 func (p *pod) runs() bool {
-	return (p.returned && p.rt.Started != 0 || p.state == wake.BackendServing) && !p.exited
+	return (p.returned && p.rt.Started != 0 || p.state == lifecycle.BackendServing) && !p.exited
 }
 
 func (p *pod) status() PodStatus {
@@ -124,9 +124,9 @@ func (p *pod) condition() string {
 		return podExited
 	case p.stopping:
 		return podStopping
-	case p.state == wake.BackendDraining:
+	case p.state == lifecycle.BackendDraining:
 		return podDraining
-	case p.state == wake.BackendServing:
+	case p.state == lifecycle.BackendServing:
 		return podServing
 	}
 	return podStarting
@@ -155,9 +155,9 @@ func (c *Controller) Resolve(name string) (runtime.Key, error) {
 	return "", fmt.Errorf("service %q: there are several: %v: name one with its namespace", name, found)
 }
 
-// Wakes returns the waterfalls of the last wakes that are kept (wake.RingSize over all services) of a
+// Wakes returns the waterfalls of the last wakes that are kept (lifecycle.RingSize over all services) of a
 // service, or of all if key is empty; oldest first.
-func (c *Controller) Wakes(key runtime.Key) []wake.Waterfall { return c.ring.Wakes(string(key)) }
+func (c *Controller) Wakes(key runtime.Key) []lifecycle.Waterfall { return c.ring.Wakes(string(key)) }
 
 // Logs copies what the service's pods wrote to w, as runtime.Runtime has it.
 func (c *Controller) Logs(ctx context.Context, key runtime.Key, w io.Writer, tail int, follow bool) error {
@@ -175,7 +175,7 @@ func (c *Controller) Sleep(ctx context.Context, key runtime.Key) error {
 			err = fmt.Errorf("service %s: %w", key, runtime.ErrNotFound)
 			return
 		}
-		refs := map[wake.Ref]bool{}
+		refs := map[lifecycle.Ref]bool{}
 		for _, p := range s.pods {
 			refs[p.ref] = true
 		}
@@ -183,7 +183,7 @@ func (c *Controller) Sleep(ctx context.Context, key runtime.Key) error {
 			w = &sleeper{refs: refs, done: make(chan struct{})}
 			s.sleepers = append(s.sleepers, w)
 		}
-		c.step(s, wake.SleepAsked{})
+		c.step(s, lifecycle.SleepAsked{})
 	}) {
 		return ErrClosed
 	}

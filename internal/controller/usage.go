@@ -8,9 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
-	"wangell.loutres.me/internal/wake"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -97,7 +97,7 @@ func request(r corev1.ResourceRequirements, name corev1.ResourceName) float64 {
 func (s *service) use(m v1alpha1.ScalingMetric, now monotime.Time) float64 {
 	requests, sum, n := requestsOf(&s.spec.Spec), 0.0, 0
 	for _, p := range s.pods {
-		if p.state == wake.BackendServing {
+		if p.state == lifecycle.BackendServing {
 			sum, n = sum+p.used.of(m, requests, now), n+1
 		}
 	}
@@ -119,7 +119,7 @@ func (c *Controller) measure(s *service, now monotime.Time) {
 	}
 	s.measured = now
 	for _, p := range s.pods {
-		if p.state != wake.BackendServing {
+		if p.state != lifecycle.BackendServing {
 			continue
 		}
 		id := p.rt.ID

@@ -9,9 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
-	"wangell.loutres.me/internal/wake"
 )
 
 func near(a, b float64) bool { return math.Abs(a-b) < 1e-6 || math.IsNaN(a) && math.IsNaN(b) }
@@ -85,18 +85,18 @@ func TestUse(t *testing.T) {
 	const now = monotime.Time(20e9)
 	spec := &v1alpha1.WangellService{}
 	spec.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100")}
-	using := func(n uint64, state wake.BackendState) *pod {
+	using := func(n uint64, state lifecycle.BackendState) *pod {
 		return &pod{state: state, used: consumption{last: runtime.Usage{Memory: n, At: now}}}
 	}
 	s := &service{wanted: &wanted{spec: spec}}
 	if got := s.use(v1alpha1.MetricMemory, now); !math.IsNaN(got) {
 		t.Errorf("without a pod: %v", got)
 	}
-	s.pods = []*pod{using(50, wake.BackendServing), using(150, wake.BackendServing), using(900, wake.BackendDraining)}
+	s.pods = []*pod{using(50, lifecycle.BackendServing), using(150, lifecycle.BackendServing), using(900, lifecycle.BackendDraining)}
 	if got := s.use(v1alpha1.MetricMemory, now); !near(got, 100) {
 		t.Errorf("two pods: %v, want 100", got)
 	}
-	s.pods = append(s.pods, &pod{state: wake.BackendServing})
+	s.pods = append(s.pods, &pod{state: lifecycle.BackendServing})
 	if got := s.use(v1alpha1.MetricMemory, now); !math.IsNaN(got) {
 		t.Errorf("with a pod of which nothing is known: %v", got)
 	}

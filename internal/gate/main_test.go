@@ -13,7 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"wangell.loutres.me/internal/ownns"
+	"wangell.loutres.me/internal/testutil/ownns"
 )
 
 func TestMain(m *testing.M) {

@@ -5,12 +5,12 @@ import (
 	"maps"
 
 	"wangell.loutres.me/internal/buildinfo"
-	"wangell.loutres.me/internal/control"
+	"wangell.loutres.me/internal/localapi"
 )
 
 // serveControl serves the control socket, until the instance ends.
 func (u *up) serveControl() error {
-	server, err := control.Serve(control.Config{
+	server, err := localapi.Serve(localapi.Config{
 		Path: u.controlSocket(), Services: u.controller, Log: u.Log,
 		Versions: func(ctx context.Context) map[string]string {
 			versions := map[string]string{"wangell": buildinfo.Version}

@@ -13,8 +13,8 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/image"
-	"wangell.loutres.me/internal/netlab"
-	"wangell.loutres.me/internal/wake"
+	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // ColdConfig configures Cold.
@@ -45,7 +45,7 @@ type ColdSample struct {
 	FirstByte float64 `json:"first_byte_ms"`
 	Done      float64 `json:"done_ms"`
 	// Wake is what the instance itself says of this wake.
-	Wake *wake.Waterfall `json:"wake,omitempty"`
+	Wake *lifecycle.Waterfall `json:"wake,omitempty"`
 	// Error tells why the request was lost; empty if it was answered.
 	Error string `json:"error,omitempty"`
 }
@@ -258,14 +258,14 @@ func (m *coldRun) cold(ctx context.Context) (s ColdSample, err error) {
 // woken fails as long as the last wake is under way.
 func (m *coldRun) woken(ctx context.Context) error {
 	w, err := m.lastWake(ctx)
-	if err == nil && (w == nil || w.Result == wake.ResultRunning) {
+	if err == nil && (w == nil || w.Result == lifecycle.ResultRunning) {
 		err = fmt.Errorf("the wake of %s is not over although its client was answered", m.name)
 	}
 	return err
 }
 
 // lastWake returns the service's last wake; nil if there was none.
-func (m *coldRun) lastWake(ctx context.Context) (*wake.Waterfall, error) {
+func (m *coldRun) lastWake(ctx context.Context) (*lifecycle.Waterfall, error) {
 	wakes, err := m.up.control.Wakes(ctx, m.name)
 	if err != nil || len(wakes) == 0 {
 		return nil, err

@@ -10,7 +10,7 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
-	"wangell.loutres.me/internal/wake"
+	"wangell.loutres.me/internal/lifecycle"
 )
 
 // coldReport makes the report out of samples; the caller adds parameters and versions.
@@ -94,10 +94,10 @@ func coldPhases(raw ColdRaw) []phase {
 		for name, at := range s.Phases {
 			floorEnds[name] = append(floorEnds[name], at)
 		}
-		floorEnds[string(wake.PhaseFirstByte)] = append(floorEnds[string(wake.PhaseFirstByte)], s.FirstByte)
+		floorEnds[string(lifecycle.PhaseFirstByte)] = append(floorEnds[string(lifecycle.PhaseFirstByte)], s.FirstByte)
 	}
 	var phases []phase
-	for _, name := range wake.PhaseNames() {
+	for _, name := range lifecycle.PhaseNames() {
 		p := phase{name: string(name), coldEnd: -1, coldTook: -1, floorEnd: -1, floorBegin: -1}
 		if of := ends[p.name]; len(of) > 0 {
 			p.coldEnd, p.coldTook = Median(of), Median(took[p.name])

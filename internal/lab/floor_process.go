@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/netlab"
 	"wangell.loutres.me/internal/runtime/containerd"
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // FloorConfig tells a floor process what to do. It is the first line that it reads.

@@ -27,7 +27,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"wangell.loutres.me/internal/image"
-	"wangell.loutres.me/internal/netlab"
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // clusterFile is what a cluster.json of test/cluster says, as far as it is used here.

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"wangell.loutres.me/internal/wake"
+	"wangell.loutres.me/internal/lifecycle"
 )
 
 // nodeRuntimes are the container runtimes of a cluster's nodes.
@@ -75,7 +75,7 @@ func (n *nodeRuntimes) kill(ctx context.Context, uid string) error {
 // podEvents tells what the runtimes do for one pod.
 type podEvents struct {
 	// phases are the wall-clock times at which phases ended.
-	phases map[wake.PhaseName]time.Time
+	phases map[lifecycle.PhaseName]time.Time
 	// addr is the pod's address; there is one once its sandbox is.
 	addr netip.Addr
 }
@@ -84,14 +84,14 @@ type podEvents struct {
 func (e *podEvents) take(event *criv1.ContainerEventResponse) {
 	sandbox := event.PodSandboxStatus
 	// As in Wangell's own phases: when the runtime says that it made the sandbox.
-	e.phases[wake.PhaseSandbox] = time.Unix(0, sandbox.CreatedAt)
+	e.phases[lifecycle.PhaseSandbox] = time.Unix(0, sandbox.CreatedAt)
 	if event.ContainerId != sandbox.Id {
 		at := time.Unix(0, event.CreatedAt)
 		switch event.ContainerEventType {
 		case criv1.ContainerEventType_CONTAINER_CREATED_EVENT:
-			e.phases[wake.PhaseCreated] = at
+			e.phases[lifecycle.PhaseCreated] = at
 		case criv1.ContainerEventType_CONTAINER_STARTED_EVENT:
-			e.phases[wake.PhaseStarted] = at
+			e.phases[lifecycle.PhaseStarted] = at
 		}
 	}
 	if addr, err := netip.ParseAddr(sandbox.GetNetwork().GetIp()); err == nil {
@@ -100,7 +100,7 @@ func (e *podEvents) take(event *criv1.ContainerEventResponse) {
 }
 
 // until takes events until a phase has ended and the pod has an address.
-func (e *podEvents) until(ctx context.Context, phase wake.PhaseName, events <-chan *criv1.ContainerEventResponse) error {
+func (e *podEvents) until(ctx context.Context, phase lifecycle.PhaseName, events <-chan *criv1.ContainerEventResponse) error {
 	for e.phases[phase].IsZero() || !e.addr.IsValid() {
 		select {
 		case event := <-events:

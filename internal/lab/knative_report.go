@@ -8,7 +8,7 @@ import (
 
 	"gonum.org/v1/plot/vg/draw"
 
-	"wangell.loutres.me/internal/wake"
+	"wangell.loutres.me/internal/lifecycle"
 )
 
 // sideTitle names the sides for people.
@@ -93,11 +93,11 @@ func phasesOf(raw KnativeRaw) (c ColdRaw) {
 		if s.Error != "" || s.Phases == nil {
 			continue
 		}
-		w := &wake.Waterfall{}
+		w := &lifecycle.Waterfall{}
 		for name, at := range s.Phases {
-			w.Phases = append(w.Phases, wake.Phase{Name: wake.PhaseName(name), At: duration(at)})
+			w.Phases = append(w.Phases, lifecycle.Phase{Name: lifecycle.PhaseName(name), At: duration(at)})
 		}
-		slices.SortStableFunc(w.Phases, func(a, b wake.Phase) int { return int(a.At - b.At) })
+		slices.SortStableFunc(w.Phases, func(a, b lifecycle.Phase) int { return int(a.At - b.At) })
 		before := time.Duration(0)
 		for i := range w.Phases {
 			w.Phases[i].Took, before = w.Phases[i].At-before, w.Phases[i].At

@@ -18,8 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
-	"wangell.loutres.me/internal/wake"
 )
 
 // side is one of those who are compared.
@@ -126,7 +126,7 @@ func (s *wangellSide) cold(ctx context.Context) (KnativeSample, error) {
 			return err
 		}
 		last := service.Status.LastWake
-		if last == nil || last.Start.Equal(&s.woken) || last.Result == string(wake.ResultRunning) {
+		if last == nil || last.Start.Equal(&s.woken) || last.Result == string(lifecycle.ResultRunning) {
 			return errors.New("the WangellService's status does not tell of this wake: the request may not have been cold")
 		}
 		s.woken, sample.Phases = last.Start, map[string]float64{}
@@ -230,9 +230,9 @@ func (s *floorSide) cold(ctx context.Context) (KnativeSample, error) {
 	if _, err := s.cluster.kube.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 		return KnativeSample{}, fmt.Errorf("create the floor's pod: %w", err)
 	}
-	seen := podEvents{phases: map[wake.PhaseName]time.Time{}}
+	seen := podEvents{phases: map[lifecycle.PhaseName]time.Time{}}
 	// Before that there is no process that could listen.
-	if err := seen.until(ctx, wake.PhaseCreated, events); err != nil {
+	if err := seen.until(ctx, lifecycle.PhaseCreated, events); err != nil {
 		return KnativeSample{}, err
 	}
 	address := netip.AddrPortFrom(seen.addr, helloPort)
@@ -245,7 +245,7 @@ func (s *floorSide) cold(ctx context.Context) (KnativeSample, error) {
 	sample := coldSample(at, Timing{Connected: dialled + a.timing.Connected, FirstByte: dialled + a.timing.FirstByte, Done: dialled + a.timing.Done}, nil)
 	sample.Phases = map[string]float64{}
 	// The container had started before it answered, even if the runtime tells so afterwards.
-	if err := seen.until(ctx, wake.PhaseStarted, events); err != nil {
+	if err := seen.until(ctx, lifecycle.PhaseStarted, events); err != nil {
 		return KnativeSample{}, err
 	}
 	for name, end := range seen.phases {

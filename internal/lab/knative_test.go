@@ -13,7 +13,7 @@ import (
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/wake"
+	"wangell.loutres.me/internal/lifecycle"
 )
 
 // labPod is a pod as the API tells it.
@@ -111,16 +111,16 @@ func TestPodEvents(t *testing.T) {
 	send("s", criv1.ContainerEventType_CONTAINER_CREATED_EVENT, 1, sandbox(""))
 	send("s", criv1.ContainerEventType_CONTAINER_STARTED_EVENT, 9, sandbox("10.0.0.7"))
 	send("c", criv1.ContainerEventType_CONTAINER_CREATED_EVENT, 11, sandbox("10.0.0.7"))
-	e := podEvents{phases: map[wake.PhaseName]time.Time{}}
-	if err := e.until(t.Context(), wake.PhaseCreated, events); err != nil {
+	e := podEvents{phases: map[lifecycle.PhaseName]time.Time{}}
+	if err := e.until(t.Context(), lifecycle.PhaseCreated, events); err != nil {
 		t.Fatal(err)
 	}
-	if e.addr != netip.MustParseAddr("10.0.0.7") || e.phases[wake.PhaseSandbox].UnixNano() != 2 || e.phases[wake.PhaseCreated].UnixNano() != 11 {
+	if e.addr != netip.MustParseAddr("10.0.0.7") || e.phases[lifecycle.PhaseSandbox].UnixNano() != 2 || e.phases[lifecycle.PhaseCreated].UnixNano() != 11 {
 		t.Errorf("got %+v", e)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := e.until(ctx, wake.PhaseStarted, events); err == nil {
+	if err := e.until(ctx, lifecycle.PhaseStarted, events); err == nil {
 		t.Error("a container that was not started was")
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/wake"
+	"wangell.loutres.me/internal/lifecycle"
 )
 
 // invented is made up, to see how reports are written.
@@ -23,11 +23,11 @@ func invented() ColdRaw {
 	for i := range 9 {
 		d := float64(i * i)
 		raw.Floor = append(raw.Floor, FloorSample{Phases: map[string]float64{"image": 0.1, "sandbox": 0.3, "created": 30 + d/9, "started": 41 + d}, Connected: 39 + d, FirstByte: 40 + d})
-		raw.Cold = append(raw.Cold, ColdSample{Connected: 42 + d, FirstByte: 43 + d, Done: 43.5 + d, Wake: &wake.Waterfall{Phases: []wake.Phase{
-			{Name: wake.PhaseSYNSeen}, {Name: wake.PhaseTold, At: 80 * time.Microsecond, Took: 80 * time.Microsecond},
-			{Name: wake.PhaseCreated, At: 32 * time.Millisecond, Took: 31920 * time.Microsecond},
-			{Name: wake.PhaseListening, At: 42 * time.Millisecond, Took: 10 * time.Millisecond},
-			{Name: wake.PhaseStarted, At: 47 * time.Millisecond, Took: 5 * time.Millisecond}}}})
+		raw.Cold = append(raw.Cold, ColdSample{Connected: 42 + d, FirstByte: 43 + d, Done: 43.5 + d, Wake: &lifecycle.Waterfall{Phases: []lifecycle.Phase{
+			{Name: lifecycle.PhaseSYNSeen}, {Name: lifecycle.PhaseTold, At: 80 * time.Microsecond, Took: 80 * time.Microsecond},
+			{Name: lifecycle.PhaseCreated, At: 32 * time.Millisecond, Took: 31920 * time.Microsecond},
+			{Name: lifecycle.PhaseListening, At: 42 * time.Millisecond, Took: 10 * time.Millisecond},
+			{Name: lifecycle.PhaseStarted, At: 47 * time.Millisecond, Took: 5 * time.Millisecond}}}})
 	}
 	raw.Cold = append(raw.Cold, ColdSample{Error: "i/o timeout"})
 	return raw

@@ -17,11 +17,11 @@ import (
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/v2/client"
 
-	"wangell.loutres.me/internal/control"
 	"wangell.loutres.me/internal/image"
 	"wangell.loutres.me/internal/instance"
-	"wangell.loutres.me/internal/netlab"
+	"wangell.loutres.me/internal/localapi"
 	"wangell.loutres.me/internal/runtime/containerd"
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // Ranges of the experiments, apart from the link's (netlab.DefaultLink).
@@ -37,7 +37,7 @@ type up struct {
 	net            *netlab.Net
 	stateDir       string
 	runDir         string
-	control        *control.Client
+	control        *localapi.Client
 	containerd     *client.Client
 	cmd            *exec.Cmd
 	ended          chan struct{} // closed when cmd has ended, with endErr
@@ -116,7 +116,7 @@ func (u *up) start(ctx context.Context, manifest []byte) error {
 		u.endErr = u.cmd.Wait()
 		close(u.ended)
 	}()
-	u.control = control.NewClient(instance.ControlSocket(u.runDir))
+	u.control = localapi.NewClient(instance.ControlSocket(u.runDir))
 	if err := u.until(ctx, u.control.Ready); err != nil {
 		return fmt.Errorf("wangell up is not ready: %w\n%s", err, &u.stderr)
 	}

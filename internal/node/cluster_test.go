@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/cri/critest"
-	"wangell.loutres.me/internal/ownns"
+	"wangell.loutres.me/internal/testutil/ownns"
 	"wangell.loutres.me/internal/wire"
 )
 

@@ -9,8 +9,8 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/runtime"
-	"wangell.loutres.me/internal/wake"
 )
 
 // kubeEvent is an Event as Kubernetes has it.
@@ -47,9 +47,9 @@ func (n *narrator) tell(e controller.Event) kubeEvent {
 		case e.Severity != controller.SeverityInfo:
 			return kubeEvent{warning, "Problem", "Run", e.Text}
 		}
-	case e.Kind == controller.EventState && e.State == wake.Warm.String():
+	case e.Kind == controller.EventState && e.State == lifecycle.Warm.String():
 		return kubeEvent{normal, "Woke", "Wake", why("a pod serves")}
-	case e.Kind == controller.EventState && e.State == wake.Cold.String():
+	case e.Kind == controller.EventState && e.State == lifecycle.Cold.String():
 		defer delete(n.last, e.Service)
 		return kubeEvent{normal, "Slept", "Sleep", why("no pod is left")}
 	}

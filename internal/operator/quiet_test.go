@@ -7,9 +7,9 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/kube"
-	"wangell.loutres.me/internal/wake"
 )
 
 // played is a controller with one service.
@@ -28,8 +28,8 @@ func (p *played) Scale(_ runtime.Key, n int, _ string) error { p.scaled = n; ret
 func TestNothingIsWrittenDuringAWake(t *testing.T) {
 	const key = runtime.Key("default/app")
 	now := time.Unix(1000, 0)
-	p := &played{status: controller.Status{Desired: 1, LastWake: &wake.Waterfall{Start: now.Add(-500 * time.Millisecond), Result: wake.ResultRunning}}}
-	p.status.Service.Status.State = wake.Waking.String()
+	p := &played{status: controller.Status{Desired: 1, LastWake: &lifecycle.Waterfall{Start: now.Add(-500 * time.Millisecond), Result: lifecycle.ResultRunning}}}
+	p.status.Service.Status.State = lifecycle.Waking.String()
 	r := newReconciler(nil, nil, nil, nil)
 	r.keeper, r.now = p, func() time.Time { return now }
 	zero := int32(0)
@@ -49,8 +49,8 @@ func TestNothingIsWrittenDuringAWake(t *testing.T) {
 	}
 
 	for name, change := range map[string]func(){
-		"a wake that is over":   func() { p.status.LastWake.Result = wake.ResultWarm },
-		"one that failed":       func() { p.status.LastWake.Result = wake.ResultFailed },
+		"a wake that is over":   func() { p.status.LastWake.Result = lifecycle.ResultWarm },
+		"one that failed":       func() { p.status.LastWake.Result = lifecycle.ResultFailed },
 		"one that lasts":        func() { p.status.LastWake.Start = now.Add(-wakePatience) },
 		"one with trouble":      func() { r.trouble[key] = kube.Trouble{Reason: "no node takes it"} },
 		"a service never woken": func() { p.status.LastWake = nil },

@@ -21,9 +21,9 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/kube"
-	"wangell.loutres.me/internal/wake"
 )
 
 // statusPause is the least time between two writes of a service's status.
@@ -66,7 +66,7 @@ func (r *reconciler) observe(key runtime.Key) observed {
 		r.mu.Lock()
 		_, troubled := r.trouble[key]
 		r.mu.Unlock()
-		if st.LastWake.Result == wake.ResultRunning && !troubled {
+		if st.LastWake.Result == lifecycle.ResultRunning && !troubled {
 			o.waking = st.LastWake.Start
 		}
 	}
@@ -74,7 +74,7 @@ func (r *reconciler) observe(key runtime.Key) observed {
 }
 
 // lastWake is a waterfall as the status tells it.
-func lastWake(w wake.Waterfall) *v1alpha1.LastWake {
+func lastWake(w lifecycle.Waterfall) *v1alpha1.LastWake {
 	out := &v1alpha1.LastWake{Start: metav1.NewTime(w.Start.Truncate(time.Second)), Result: string(w.Result), Reason: w.Reason}
 	for _, p := range w.Phases {
 		out.Phases = append(out.Phases, v1alpha1.WakePhase{Name: string(p.Name), Ms: p.At.Milliseconds()})
@@ -184,7 +184,7 @@ func (r *reconciler) writeStatus(ctx context.Context, key runtime.Key, s *v1alph
 func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.Trouble, now time.Time) v1alpha1.WangellServiceStatus {
 	old := s.Status
 	st := v1alpha1.WangellServiceStatus{
-		LatestRequest: old.LatestRequest, LoadBalancerIP: old.LoadBalancerIP, LastWake: old.LastWake, State: wake.Cold.String(),
+		LatestRequest: old.LatestRequest, LoadBalancerIP: old.LoadBalancerIP, LastWake: old.LastWake, State: lifecycle.Cold.String(),
 		DesiredReplicas: old.DesiredReplicas, ObservedGeneration: s.Generation, Selector: labels.SelectorFromSet(selector(s)).String(),
 		Conditions: slices.Clone(old.Conditions),
 	}
@@ -252,9 +252,9 @@ func readyCondition(out outcome, o observed, st v1alpha1.WangellServiceStatus) m
 		return condition(name, false, "Starting", "the controller is just starting")
 	case o.alone:
 		return condition(name, false, "NoDaemon", "no daemon is connected to the controller: look at the pods of the daemons' DaemonSet and their log")
-	case st.State == wake.Failed.String():
+	case st.State == lifecycle.Failed.String():
 		return condition(name, false, "WakeFailed", o.status.Message)
-	case st.State == wake.Warm.String():
+	case st.State == lifecycle.Warm.String():
 		return condition(name, true, "Serving", "")
 	}
 	return condition(name, true, "CanWake", "")
@@ -264,7 +264,7 @@ func awakeCondition(o observed, st v1alpha1.WangellServiceStatus) metav1.Conditi
 	if !o.known {
 		return condition(v1alpha1.ConditionAwake, false, "Unknown", "")
 	}
-	return condition(v1alpha1.ConditionAwake, st.State == wake.Warm.String(), st.State, "")
+	return condition(v1alpha1.ConditionAwake, st.State == lifecycle.Warm.String(), st.State, "")
 }
 
 func addressCondition(out outcome) metav1.Condition {

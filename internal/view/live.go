@@ -12,15 +12,15 @@ import (
 	"golang.org/x/term"
 
 	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/screen"
-	"wangell.loutres.me/internal/wake"
 )
 
 // Source is what a live view shows; a controller.Controller is one.
 type Source interface {
 	Status() []controller.Status
-	Wakes(key runtime.Key) []wake.Waterfall
+	Wakes(key runtime.Key) []lifecycle.Waterfall
 	Subscribe(ctx context.Context) <-chan controller.Event
 }
 

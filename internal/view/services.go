@@ -11,13 +11,13 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/wake"
+	"wangell.loutres.me/internal/lifecycle"
 )
 
 // Services writes the table of services, a line each. wakes are the last wakes that are kept, oldest first;
 // now is the time from which "last request" counts.
-func Services(w io.Writer, services []controller.Status, wakes []wake.Waterfall, now time.Time) error {
-	last := make(map[string]wake.Waterfall, len(wakes))
+func Services(w io.Writer, services []controller.Status, wakes []lifecycle.Waterfall, now time.Time) error {
+	last := make(map[string]lifecycle.Waterfall, len(wakes))
 	for _, f := range wakes {
 		last[f.Service] = f
 	}
@@ -39,7 +39,7 @@ func Address(s controller.Status) string {
 	return net.JoinHostPort(s.Service.Status.LoadBalancerIP, strconv.Itoa(int(s.Service.Spec.Port)))
 }
 
-func wakeCount(f wake.Waterfall, woken bool) string {
+func wakeCount(f lifecycle.Waterfall, woken bool) string {
 	if !woken {
 		return "-"
 	}
@@ -47,11 +47,11 @@ func wakeCount(f wake.Waterfall, woken bool) string {
 }
 
 // wakeTime is the time from the first SYN to the release of the last parked one, in milliseconds, or what became of the wake.
-func wakeTime(f wake.Waterfall, woken bool) string {
+func wakeTime(f lifecycle.Waterfall, woken bool) string {
 	if !woken {
 		return "-"
 	}
-	released, ok := f.At(wake.PhaseReleased)
+	released, ok := f.At(lifecycle.PhaseReleased)
 	if !ok {
 		return string(f.Result)
 	}

@@ -13,9 +13,9 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/screen"
-	"wangell.loutres.me/internal/wake"
 )
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -37,10 +37,10 @@ func TestServices(t *testing.T) {
 	warm.Traffic.OpenFlows = 7
 	broken := status("broken", time.Time{})
 	broken.Service.Status.Message = "image not found"
-	wakes := []wake.Waterfall{
-		{Service: "default/web", Number: 1, Result: wake.ResultWarm},
-		{Service: "default/web", Number: 2, Result: wake.ResultWarm, Phases: []wake.Phase{{Name: wake.PhaseReleased, At: 61234 * time.Microsecond}}},
-		{Service: "default/broken", Number: 1, Result: wake.ResultFailed},
+	wakes := []lifecycle.Waterfall{
+		{Service: "default/web", Number: 1, Result: lifecycle.ResultWarm},
+		{Service: "default/web", Number: 2, Result: lifecycle.ResultWarm, Phases: []lifecycle.Phase{{Name: lifecycle.PhaseReleased, At: 61234 * time.Microsecond}}},
+		{Service: "default/broken", Number: 1, Result: lifecycle.ResultFailed},
 	}
 	var out bytes.Buffer
 	if err := Services(&out, []controller.Status{broken, warm}, wakes, now); err != nil {
@@ -99,7 +99,7 @@ func (s *source) Status() []controller.Status {
 	defer s.mu.Unlock()
 	return s.list
 }
-func (s *source) Wakes(runtime.Key) []wake.Waterfall { return nil }
+func (s *source) Wakes(runtime.Key) []lifecycle.Waterfall { return nil }
 func (s *source) Subscribe(ctx context.Context) <-chan controller.Event {
 	context.AfterFunc(ctx, func() { close(s.events) })
 	return s.events

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/netlab"
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // answer is what the tests' own server tells.

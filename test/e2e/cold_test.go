@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/netlab"
-	"wangell.loutres.me/internal/wake"
+	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // TestColdAndWarm is the way of a service: nothing, a request that starts it, one that finds it running, sleep, and the
@@ -53,8 +53,8 @@ func TestHundredColdRequests(t *testing.T) {
 	l := newLab(t, 1)
 	l.start(t, service{name: "hello"})
 	address := l.address(t, "hello")
-	released := func() wake.Waterfall {
-		var w wake.Waterfall
+	released := func() lifecycle.Waterfall {
+		var w lifecycle.Waterfall
 		eventually(t, "the waterfall", func() bool {
 			all := l.wakes(t, "hello")
 			w = all[len(all)-1]
@@ -71,7 +71,7 @@ func TestHundredColdRequests(t *testing.T) {
 		}
 		instances[a.Instance] = true
 		l.until(t, "hello", "warm", isState("Warm"))
-		after, _ := released().At(wake.PhaseReleased)
+		after, _ := released().At(lifecycle.PhaseReleased)
 		if n := retransmits(t, l.Client()) - before; n != 0 && after < time.Second {
 			t.Errorf("request %d: the client sent %d SYNs again, want none; its first one went on after %v", i, n, after)
 		}
@@ -81,7 +81,7 @@ func TestHundredColdRequests(t *testing.T) {
 		t.Errorf("%d processes answered %d cold requests", len(instances), requests)
 	}
 	for _, w := range l.wakes(t, "hello") {
-		if w.Result != wake.ResultWarm || w.Released != 1 || w.Parked != 1 {
+		if w.Result != lifecycle.ResultWarm || w.Released != 1 || w.Parked != 1 {
 			t.Errorf("wake %d: %+v, want one SYN parked and released", w.Number, w)
 		}
 	}
@@ -125,7 +125,7 @@ func TestFiveHundredClients(t *testing.T) {
 	if len(seen) != 1 {
 		t.Errorf("%d processes answered, want one", len(seen))
 	}
-	if w := l.wakes(t, "hello"); len(w) != 1 || w[0].Result != wake.ResultWarm {
+	if w := l.wakes(t, "hello"); len(w) != 1 || w[0].Result != lifecycle.ResultWarm {
 		t.Errorf("wakes: %+v, want one", w)
 	}
 	s := l.until(t, "hello", "all flows counted", func(s controller.Status) bool { return s.Traffic.NewFlows >= clients*each })

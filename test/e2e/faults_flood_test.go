@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/netlab"
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // flood sends SYNs to a service from a client, as Ethernet frames with random source addresses and ports, until stop.

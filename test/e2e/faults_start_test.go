@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/netlab"
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // refused wants an answer, and that answer to be RST: a client whose service cannot wake must not wait for its own timeout.

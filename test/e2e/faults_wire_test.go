@@ -13,7 +13,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/netlab"
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // datagram is one between the daemon and the controller.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/netlab"
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // lines is a service of the tests' own server that speaks first and then repeats lines.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/netlab"
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // TestClientsEverywhere: on another host, on the node, and in another container. Each finds the service cold and warm, and

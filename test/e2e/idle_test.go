@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/wake"
+	"wangell.loutres.me/internal/lifecycle"
 )
 
 // TestIdleServiceSleeps: no packet for the idle timeout, and the pod is gone; the next SYN wakes the service.
@@ -23,7 +23,7 @@ func TestIdleServiceSleeps(t *testing.T) {
 		if s.Service.Status.Replicas != 0 || s.Service.Status.State != "Cold" || s.Service.Status.LatestRequest == nil {
 			t.Errorf("asleep: %+v", s)
 		}
-		if w := l.wakes(t, "hello"); len(w) != i+1 || w[i].Result != wake.ResultWarm {
+		if w := l.wakes(t, "hello"); len(w) != i+1 || w[i].Result != lifecycle.ResultWarm {
 			t.Errorf("wakes: %+v, want %d", w, i+1)
 		}
 	}

@@ -15,12 +15,12 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/control"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/instance"
-	"wangell.loutres.me/internal/netlab"
+	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/localapi"
+	"wangell.loutres.me/internal/testutil/netlab"
 	"wangell.loutres.me/internal/view"
-	"wangell.loutres.me/internal/wake"
 )
 
 // lab is a node with its clients, and the folders of an instance on the node.
@@ -158,11 +158,11 @@ func (l *lab) must(t *testing.T, args ...string) string {
 }
 
 // control calls f with the control socket of the instance.
-func (l *lab) control(t *testing.T, f func(context.Context, *control.Client) error) {
+func (l *lab) control(t *testing.T, f func(context.Context, *localapi.Client) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	c := control.NewClient(instance.ControlSocket(l.run))
+	c := localapi.NewClient(instance.ControlSocket(l.run))
 	defer c.Close()
 	if err := f(ctx, c); err != nil {
 		t.Fatal(err)
@@ -172,7 +172,7 @@ func (l *lab) control(t *testing.T, f func(context.Context, *control.Client) err
 // services is what wangell ps -o json tells.
 func (l *lab) services(t *testing.T) (list []controller.Status) {
 	t.Helper()
-	l.control(t, func(ctx context.Context, c *control.Client) (err error) {
+	l.control(t, func(ctx context.Context, c *localapi.Client) (err error) {
 		list, err = c.Status(ctx)
 		return err
 	})
@@ -199,9 +199,9 @@ func (l *lab) address(t *testing.T, name string) string {
 }
 
 // wakes is what wangell wakes -o json tells.
-func (l *lab) wakes(t *testing.T, name string) (list []wake.Waterfall) {
+func (l *lab) wakes(t *testing.T, name string) (list []lifecycle.Waterfall) {
 	t.Helper()
-	l.control(t, func(ctx context.Context, c *control.Client) (err error) {
+	l.control(t, func(ctx context.Context, c *localapi.Client) (err error) {
 		list, err = c.Wakes(ctx, name)
 		return err
 	})
@@ -211,7 +211,7 @@ func (l *lab) wakes(t *testing.T, name string) (list []wake.Waterfall) {
 // sleep does what wangell sleep does, and checks that nothing of the service runs.
 func (l *lab) sleep(t *testing.T, name string) {
 	t.Helper()
-	l.control(t, func(ctx context.Context, c *control.Client) error { return c.Sleep(ctx, name) })
+	l.control(t, func(ctx context.Context, c *localapi.Client) error { return c.Sleep(ctx, name) })
 	if s := l.service(t, name); s.Service.Status.Replicas != 0 || len(s.Pods) != 0 {
 		t.Fatalf("service %s after sleep: %+v, pods %+v", name, s.Service.Status, s.Pods)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/wake"
+	"wangell.loutres.me/internal/lifecycle"
 )
 
 // decode reads JSON that has no field which the type does not know.
@@ -32,7 +32,7 @@ func TestOutputs(t *testing.T) {
 	l.until(t, "hello", "warm", isState("Warm"))
 	// The last phases, and what the process says, come a moment after that.
 	eventually(t, "the whole waterfall", func() bool {
-		_, ok := l.wakes(t, "hello")[0].At(wake.PhaseFirstByte)
+		_, ok := l.wakes(t, "hello")[0].At(lifecycle.PhaseFirstByte)
 		return ok
 	})
 	eventually(t, "the log", func() bool { return strings.Contains(l.must(t, "logs", "hello"), "server: listening on") })
@@ -48,13 +48,13 @@ func TestOutputs(t *testing.T) {
 		}
 	}
 	for _, args := range [][]string{{"wakes", "-o", "json"}, {"wakes", "hello", "-o", "json"}, {"wakes", "default/hello", "-o", "json"}} {
-		var wakes []wake.Waterfall
+		var wakes []lifecycle.Waterfall
 		if err := decode(l.must(t, args...), &wakes); err != nil || len(wakes) != 1 || len(wakes[0].Phases) < 8 {
 			t.Errorf("%v: %v: %+v", args, err, wakes)
 		}
 	}
 	drawn := l.must(t, "wakes", "hello")
-	for _, phase := range []wake.PhaseName{wake.PhaseSYNSeen, wake.PhaseCreated, wake.PhaseListening, wake.PhaseReleased} {
+	for _, phase := range []lifecycle.PhaseName{lifecycle.PhaseSYNSeen, lifecycle.PhaseCreated, lifecycle.PhaseListening, lifecycle.PhaseReleased} {
 		if !strings.Contains(drawn, string(phase)) {
 			t.Errorf("wakes: no %q in\n%s", phase, drawn)
 		}

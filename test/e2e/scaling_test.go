@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/controller"
-	"wangell.loutres.me/internal/netlab"
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // scaled is a service that follows its open connections, ten for each of at most three pods, within seconds.

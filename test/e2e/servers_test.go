@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/debimage"
-	"wangell.loutres.me/internal/netlab"
+	"wangell.loutres.me/internal/testutil/debimage"
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // debian makes the image of a recipe, once, and returns its service.

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/netlab"
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // spread is the manifest of a service whose pods are spread over all nodes, and whose server speaks first: a connection

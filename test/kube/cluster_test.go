@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/netlab"
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // clusterFile is what test/cluster writes of a cluster.

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/netlab"
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // drainTime is how long each case of testDrain lasts: WANGELL_DRAIN_TIME, in which case all go on at the same time, or else

@@ -18,7 +18,7 @@ import (
 
 	"github.com/gopacket/gopacket/layers"
 
-	"wangell.loutres.me/internal/netlab"
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // testNodeKilled kills the node that answers for a service address, and on which the leading controller runs.

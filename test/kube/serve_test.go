@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"wangell.loutres.me/internal/netlab"
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // on is the manifest of a service whose pods are pinned to a node by a pod template.

@@ -14,8 +14,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"wangell.loutres.me/internal/image"
-	"wangell.loutres.me/internal/ownns"
 	"wangell.loutres.me/internal/runtime/runtimetest"
+	"wangell.loutres.me/internal/testutil/ownns"
 )
 
 // Every test runs in network and mount namespaces of its own, with a real containerd of its own.

@@ -17,7 +17,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/ownns"
+	"wangell.loutres.me/internal/testutil/ownns"
 )
 
 func TestMain(m *testing.M) { ownns.Main(m.Run) }

@@ -1,0 +1,173 @@
+package kubewatch
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	ktesting "k8s.io/client-go/testing"
+)
+
+// patience is how long a test waits for what must come.
+const patience = 60 * time.Second
+
+func lease(holder string) *coordinationv1.Lease {
+	l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "wangell", Name: "leader"}}
+	if holder != "" {
+		l.Spec.HolderIdentity = &holder
+	}
+	return l
+}
+
+// followed runs a Leader's Follow and returns what it tells.
+func followed(t *testing.T, l *Leader) chan string {
+	t.Helper()
+	out := make(chan string, 100)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		l.Follow(ctx, func(addr string) { out <- addr })
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return out
+}
+
+func expect(t *testing.T, told chan string, want string) {
+	t.Helper()
+	select {
+	case got := <-told:
+		if got != want {
+			t.Fatalf("told %q, want %q", got, want)
+		}
+	case <-time.After(patience):
+		t.Fatalf("%q is not told", want)
+	}
+}
+
+func TestLeaderIsFollowed(t *testing.T) {
+	c := fake.NewClientset()
+	events := watch.NewFake() // each event is taken before the next
+	c.PrependReactor("list", "leases", func(a ktesting.Action) (bool, runtime.Object, error) {
+		if got := a.(ktesting.ListAction).GetListRestrictions().Fields.String(); got != "metadata.name=leader" {
+			t.Errorf("asked for %q: there are rights for one object only", got)
+		}
+		return false, nil, nil
+	})
+	c.PrependWatchReactor("leases", func(a ktesting.Action) (bool, watch.Interface, error) {
+		if got := a.(ktesting.WatchAction).GetWatchRestrictions().Fields.String(); got != "metadata.name=leader" {
+			t.Errorf("watched is %q: there are rights for one object only", got)
+		}
+		return true, events, nil
+	})
+	cache := filepath.Join(t.TempDir(), "leader")
+	told := followed(t, &Leader{Leases: c.CoordinationV1().Leases("wangell"), Name: "leader", Cache: cache, Log: slog.Default()})
+	events.Add(lease("a/10.0.0.1:7946"))
+	expect(t, told, "10.0.0.1:7946")
+	events.Modify(lease("a/10.0.0.1:7946")) // renewed
+	events.Modify(lease(""))                // given up
+	events.Modify(lease("nonsense"))
+	events.Modify(lease("b/10.0.0.2:7946"))
+	expect(t, told, "10.0.0.2:7946")
+	events.Delete(lease("b/10.0.0.2:7946"))
+	events.Add(lease("c/[fd00::1]:7946"))
+	expect(t, told, "[fd00::1]:7946")
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		if b, _ := os.ReadFile(cache); string(b) == "[fd00::1]:7946\n" {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the address is not kept")
+		}
+	}
+	// The next daemon knows it before the API server answers.
+	away := fake.NewClientset()
+	away.PrependReactor("list", "leases", func(ktesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("connection refused")
+	})
+	next := followed(t, &Leader{Leases: away.CoordinationV1().Leases("wangell"), Name: "leader", Cache: cache, Log: slog.Default()})
+	expect(t, next, "[fd00::1]:7946")
+	if files, err := os.ReadDir(filepath.Dir(cache)); err != nil || len(files) != 1 {
+		t.Errorf("left in the folder: %v (%v)", files, err)
+	}
+}
+
+// TestAPIServerComesBack: it is asked again soon, however long it was away.
+func TestAPIServerComesBack(t *testing.T) {
+	c := fake.NewClientset(lease("a/10.0.0.1:7946"))
+	var away atomic.Bool
+	var asked atomic.Int32
+	away.Store(true)
+	c.PrependReactor("list", "leases", func(ktesting.Action) (bool, runtime.Object, error) {
+		asked.Add(1)
+		return away.Load(), nil, errors.New("connection refused")
+	})
+	told := followed(t, &Leader{Leases: c.CoordinationV1().Leases("wangell"), Name: "leader", Log: slog.Default()})
+	for end := time.Now().Add(patience); asked.Load() < 5; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it is not asked again")
+		}
+	}
+	away.Store(false)
+	expect(t, told, "10.0.0.1:7946")
+}
+
+func TestAddress(t *testing.T) {
+	for identity, want := range map[string]string{
+		"pod-1/10.0.0.1:7946": "10.0.0.1:7946", "pod/[fd00::1]:7946": "[fd00::1]:7946",
+		"": "", "pod": "", "10.0.0.1:7946": "", "pod/10.0.0.1": "", "pod/": "", "a/b/10.0.0.1:1": "",
+	} {
+		got, err := Address(identity)
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %q, %v; want %q", identity, got, err, want)
+		}
+	}
+}
+
+func TestDaemonSetThatGoes(t *testing.T) {
+	set := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "wangell", Name: "daemon"}}
+	dying := set.DeepCopy()
+	dying.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+	for name, c := range map[string]struct {
+		objects []runtime.Object
+		events  func(*watch.FakeWatcher)
+		going   bool
+	}{
+		"changed":                 {[]runtime.Object{set}, func(w *watch.FakeWatcher) { w.Modify(set) }, false},
+		"deleted":                 {[]runtime.Object{set}, func(w *watch.FakeWatcher) { w.Delete(set) }, true},
+		"being deleted":           {[]runtime.Object{set}, func(w *watch.FakeWatcher) { w.Modify(dying) }, true},
+		"made anew":               {[]runtime.Object{set}, func(w *watch.FakeWatcher) { w.Delete(set); w.Add(set) }, false},
+		"another name, not there": {nil, func(w *watch.FakeWatcher) { w.Delete(set) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset(c.objects...)
+			events := watch.NewFake()
+			client.PrependWatchReactor("daemonsets", ktesting.DefaultWatchReactor(events, nil))
+			d := &DaemonSet{DaemonSets: client.AppsV1().DaemonSets("wangell"), Name: "daemon", Log: slog.Default()}
+			ctx, cancel := context.WithCancel(context.Background())
+			done := make(chan struct{})
+			go func() { defer close(done); d.Follow(ctx) }()
+			c.events(events)
+			// The last event was taken; that it is told is waited for by ending.
+			cancel()
+			<-done
+			if d.Going() != c.going {
+				t.Errorf("going: %v", d.Going())
+			}
+		})
+	}
+}

@@ -1,0 +1,51 @@
+package lifecycle
+
+import "sync"
+
+// RingSize is how many wakes a Ring keeps, over all services.
+const RingSize = 100
+
+// Ring keeps the waterfalls of the last RingSize wakes. It may be used from several goroutines.
+type Ring struct {
+	mu    sync.Mutex
+	wakes []Waterfall // oldest first
+}
+
+// Put takes the waterfall of a Record: a first one is added, any other replaces what is kept of the
+// same wake. News of a wake that is no longer kept are dropped.
+func (r *Ring) Put(rec Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if rec.First {
+		if len(r.wakes) == RingSize {
+			copy(r.wakes, r.wakes[1:])
+			r.wakes = r.wakes[:RingSize-1]
+		}
+		r.wakes = append(r.wakes, rec.Waterfall)
+		return
+	}
+	for i := len(r.wakes) - 1; i >= 0; i-- {
+		if old := &r.wakes[i]; old.Service == rec.Waterfall.Service && old.Number == rec.Waterfall.Number {
+			start := old.Start
+			*old = rec.Waterfall
+			if old.Start.IsZero() {
+				old.Start = start
+			}
+			return
+		}
+	}
+}
+
+// Wakes returns the kept waterfalls of a service ("namespace/name"), or of all if service is empty;
+// oldest first.
+func (r *Ring) Wakes(service string) []Waterfall {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []Waterfall
+	for _, w := range r.wakes {
+		if service == "" || w.Service == service {
+			out = append(out, w)
+		}
+	}
+	return out
+}

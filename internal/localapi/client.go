@@ -1,0 +1,182 @@
+package localapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"syscall"
+
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// ErrNotRunning: no instance serves the socket.
+var ErrNotRunning = errors.New("no wangell runs here")
+
+// Error is what an instance answered.
+type Error struct {
+	Code int // HTTP status
+	Text string
+}
+
+// Error implements error.
+func (e *Error) Error() string { return e.Text }
+
+// Is tells that status 404 is runtime.ErrNotFound.
+func (e *Error) Is(target error) bool {
+	return target == runtime.ErrNotFound && e.Code == http.StatusNotFound
+}
+
+// Client talks to an instance.
+type Client struct {
+	path string
+	http http.Client
+}
+
+// NewClient returns a client of the instance with the given control socket. It does not connect yet.
+func NewClient(path string) *Client {
+	c := &Client{path: path}
+	c.http.Transport = &http.Transport{
+		DisableCompression: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		},
+	}
+	return c
+}
+
+// Close lets go of connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Status returns all services.
+func (c *Client) Status(ctx context.Context) (out []controller.Status, err error) {
+	return out, c.getJSON(ctx, "/v1/services", nil, &out)
+}
+
+// Wakes returns the last wakes of a service, or of all if name is empty; oldest first.
+func (c *Client) Wakes(ctx context.Context, name string) (out []lifecycle.Waterfall, err error) {
+	q := url.Values{}
+	if name != "" {
+		q.Set("service", name)
+	}
+	return out, c.getJSON(ctx, "/v1/wakes", q, &out)
+}
+
+// Versions names the programs of the instance and their versions.
+func (c *Client) Versions(ctx context.Context) (out map[string]string, err error) {
+	return out, c.getJSON(ctx, "/v1/versions", nil, &out)
+}
+
+// Sleep puts a service to sleep and returns when it does.
+func (c *Client) Sleep(ctx context.Context, name string) error {
+	return c.nothing(ctx, http.MethodPost, "/v1/sleep", url.Values{"service": {name}})
+}
+
+// Healthy returns nil if an instance answers.
+func (c *Client) Healthy(ctx context.Context) error {
+	return c.nothing(ctx, http.MethodGet, "/healthz", nil)
+}
+
+// Ready returns nil if the instance can wake services.
+func (c *Client) Ready(ctx context.Context) error {
+	return c.nothing(ctx, http.MethodGet, "/readyz", nil)
+}
+
+// Logs copies what the service's pods wrote to w: the last tail lines (negative: all), and, if follow, what
+// comes until ctx ends.
+func (c *Client) Logs(ctx context.Context, name string, w io.Writer, tail int, follow bool) error {
+	resp, err := c.do(ctx, http.MethodGet, "/v1/logs", url.Values{
+		"service": {name}, "tail": {strconv.Itoa(tail)}, "follow": {strconv.FormatBool(follow)},
+	})
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(w, resp.Body); err != nil {
+		return fmt.Errorf("logs of %s: %w", name, err)
+	}
+	if quoted := resp.Trailer.Get(errorTrailer); quoted != "" {
+		text, err := strconv.Unquote(quoted)
+		if err != nil {
+			text = quoted
+		}
+		return &Error{Code: resp.StatusCode, Text: text}
+	}
+	return nil
+}
+
+// Events calls f for everything that happens, until ctx or the instance ends; begun, which may be nil, is called
+// once nothing is missed any more.
+func (c *Client) Events(ctx context.Context, begun func(), f func(controller.Event)) error {
+	resp, err := c.do(ctx, http.MethodGet, "/v1/events", nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if begun != nil {
+		begun()
+	}
+	for lines := json.NewDecoder(resp.Body); ; {
+		var e controller.Event
+		if err := lines.Decode(&e); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("events: %w", err)
+		}
+		f(e)
+	}
+}
+
+func (c *Client) getJSON(ctx context.Context, path string, q url.Values, out any) error {
+	resp, err := c.do(ctx, http.MethodGet, path, q)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
+		return fmt.Errorf("answer to %s: %w", path, err)
+	}
+	return nil
+}
+
+func (c *Client) nothing(ctx context.Context, method, path string, q url.Values) error {
+	resp, err := c.do(ctx, method, path, q)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
+// do sends a request; an answer that is not a success is an error.
+func (c *Client) do(ctx context.Context, method, path string, q url.Values) (*http.Response, error) {
+	u := url.URL{Scheme: "http", Host: "wangell", Path: path, RawQuery: q.Encode()}
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.http.Do(req)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTDIR):
+		return nil, fmt.Errorf("%w (%s): start one with \"wangell up -f FILE\"", ErrNotRunning, c.path)
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("the socket %s is root's: use sudo", c.path)
+	case err != nil:
+		return nil, fmt.Errorf("ask the wangell that runs here: %w", errors.Unwrap(err)) // without the URL
+	case resp.StatusCode < 300:
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	var body errorBody
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 64<<10)).Decode(&body); err != nil || body.Error == "" {
+		body.Error = "the wangell that runs here answers " + resp.Status
+	}
+	return nil, &Error{Code: resp.StatusCode, Text: body.Error}
+}
