@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package deploy has no code: it tests what the chart renders to.
 package deploy
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Lints the chart and fails if what is derived of it is not what is committed. What the chart renders to, and which values
 # it refuses, is tested by "go test ./deploy".
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Makes what is derived of the chart: its copy of the CustomResourceDefinition, and the plain manifests.
 # Usage: hack/chart-generate.sh [FOLDER]   (default: deploy, of this repository)
 set -euo pipefail

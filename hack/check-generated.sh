@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Generates the gate's code anew in a temporary copy of the tree and compares it with what is committed.
 set -euo pipefail
 cd "$(dirname "$0")/.."

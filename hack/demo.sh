@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Shows a cold and a warm request, in network namespaces of its own: a node, a link and a client.
 # The machine's own devices, routes and firewall are not touched, and nothing is left at the end.
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs every native fuzz test of the module for a while, and the gate (as root) against its model with other seeds than make test. Usage: hack/fuzz.sh [TIME]   (default 10s)
 set -euo pipefail
 cd "$(dirname "$0")/.."

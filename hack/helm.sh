@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs Helm of a known version with the given arguments. It is built from its Go module when it is not in the cache yet.
 set -euo pipefail
 version=v3.22.0

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, by apt on Debian and Ubuntu; elsewhere says what is missing.
 # Usage: hack/install-deps.sh run|demo|test
 # Nothing is done when all is there. No service is started.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command crd writes the CustomResourceDefinition of the API types.
 //
 // It is what controller-gen makes, with one change: fields of Kubernetes' own types (volumes, the pod template, ...)

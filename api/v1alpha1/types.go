@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package v1alpha1 is the manifest: the kind WangellService of the group wangell.loutres.me, as a
 // user writes it for one machine and for Kubernetes alike.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command wangell runs TCP services that cost nothing while nobody uses them.
 package main
 

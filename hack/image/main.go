@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command image builds Wangell's own container image for several platforms, without Docker, and writes it as a tarball
 // of an OCI image layout or pushes it to a registry. The same sources give the same image.
 //

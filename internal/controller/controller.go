@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package controller keeps services: it gives them addresses, wakes them when a daemon asks, puts
 // them to sleep, and tells users what happens. What to do is decided by internal/wake; how to run a
 // pod is known by a runtime.Runtime; daemons are reached by internal/wire.

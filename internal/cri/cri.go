@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cri watches the pods of services on this node through the node's container runtime (CRI v1), which knows
 // a pod's network and the steps of its containers long before the API server tells them.
 //

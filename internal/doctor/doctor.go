@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package doctor looks whether a machine can run Wangell, and says in one line a check what is
 // missing, what it is for and what to do. It changes nothing on the machine: what must be tried is
 // tried in a network namespace that ends with the try.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package gate is the eBPF gate in Go: it loads and pins the programs of bpf/, attaches them, and gives
 // typed views of their maps. It knows addresses, pods and packets; it knows neither the controller nor a runtime.
 //

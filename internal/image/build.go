@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package image builds small container images without Docker and without a registry, writes and
 // reads them as tarballs, and brings them into containerd.
 package image

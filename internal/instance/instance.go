@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package instance runs one Wangell on a machine: it owns the run folder with its lock, key and
 // sockets, starts the parts (containerd, controller, daemon), and takes all of it down again, also
 // after an instance that was killed.

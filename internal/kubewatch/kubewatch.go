@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package kubewatch follows single objects of a Kubernetes cluster by their name: the Lease of the controllers' leader, and
 // the DaemonSet of the daemons. It asks for no more rights than get, list and watch on those objects.
 package kubewatch

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package lifecycle decides when a service gets pods, when it loses them, and what its clients are told
 // meanwhile. It is one state machine a service, the same for every runtime: pure functions of
 // events and a time. It knows no runtime, no wire and no clock.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package localapi is the local API of a running instance: HTTP and JSON over a unix socket that only
 // root can open. 'wangell ps', 'logs', 'wakes' and 'sleep' are its clients.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package manifest reads WangellService documents: from files, folders and standard input, as YAML
 // or JSON. It is strict. What it does not refuse is complete, has its defaults, and works together;
 // what it refuses, it refuses with file, line, field and what to write instead, and as a whole.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package monotime gives times as the kernel's CLOCK_MONOTONIC counts them, the clock that
 // bpf_ktime_get_ns reads, so that what an eBPF program stamped and what a Go program stamped
 // can be subtracted from one another.

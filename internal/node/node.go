@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package node is the daemon: it holds the gate of one node, follows the table of services, tells the
 // controller what the gate and the container runtime see, and knows by the kernel's word when a pod listens.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package operator is the Kubernetes side of the controller: it gives every WangellService a Deployment, a Service, an
 // EndpointSlice and an address, tells the controller of it, and tells in its status and in Events what becomes of it.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package runtime is what runs a service's containers. It says what Wangell asks of a runtime, in
 // one interface, which containerd/ implements for one machine and kube/ for a cluster.
 package runtime

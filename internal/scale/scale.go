@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package scale decides how many pods a service has: pure functions of what was observed, with time as a parameter. It
 // knows neither Kubernetes nor the gate; it does nothing itself.
 //

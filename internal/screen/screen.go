@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package screen keeps a few lines at the bottom of a terminal up to date, while other lines, such as a
 // log, scroll by above them.
 package screen

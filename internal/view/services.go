@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package view shows an instance to a person: the table of services, and a live view of it on a terminal.
 package view
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package wire
 
 // maxReady is how many segments may wait for the handler; beyond it they are not acknowledged, and

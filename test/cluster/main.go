@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Program cluster brings up a real Kubernetes of one or more nodes on one machine, for tests: etcd, API server,
 // controller manager, scheduler, and per node containerd, kubelet and kube-proxy, each node in namespaces of its own.
 // See README.md.

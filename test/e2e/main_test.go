@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package e2e tests the built program as a user runs it: wangell up in the network namespace of a node,
 // real containers, and clients in network namespaces of their own.
 package e2e

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Knative builds Knative Serving with Kourier from its Go modules and installs it in a test cluster (see test/cluster),
 // so that `wangell lab knative` can measure it beside Wangell. Nothing comes from GitHub and nothing is stood in for:
 // the programs are those of the modules knative.dev/serving and knative.dev/net-kourier, the manifests are the modules'

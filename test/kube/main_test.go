@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package kube tests the product on a real Kubernetes of several nodes (test/cluster): installed by its chart, used by
 // clients of all kinds, and broken on purpose.
 package kube

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package critest plays a container runtime in this process, over a real socket, for tests: what its pods are, a test says.
 package critest
 

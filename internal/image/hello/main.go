@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command hello is a small web server for demos, tests and measurements. It answers every request
 // with "Hello from Wangell" and the client's address as the server sees it, on the port named by
 // $PORT (default 8080). Header Served-By tells the host, which in Kubernetes is the pod.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package containerd runs pods through containerd and runc on one machine: each pod is one container
 // with a network namespace of package podnet. It speaks to a containerd that runs already, or keeps
 // one of its own.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package kube runs services on Kubernetes: it is a runtime.Cluster. A service's pods belong to a Deployment of the same
 // name that internal/operator makes; this package alone writes how many replicas it has, as one number and in one
 // request. The pods of a wake are made here and handed over to the Deployment later (see direct), because nothing else

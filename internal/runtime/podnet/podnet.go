@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package podnet makes the networks of pods on one machine, without CNI and without a bridge: a
 // network namespace and a veth pair each, joined to the machine by one host route.
 //

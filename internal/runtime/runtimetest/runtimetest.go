@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package runtimetest is the contract of a runtime.Runtime as tests: every implementation passes them.
 package runtimetest
 

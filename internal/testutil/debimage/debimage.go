@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package debimage makes container images of Debian's or Ubuntu's packages, for tests with real servers: no Docker, no
 // registry, no rights. Packages and their dependencies come through apt from the sources that the machine is
 // configured with; the machine's own packages and apt's state stay as they are. Maintainer scripts do not run.

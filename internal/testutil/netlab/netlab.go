@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package netlab makes real networks out of Linux network namespaces, for the lab, the demo and the
 // tests: a node and some clients, each in a namespace of its own, on one Ethernet segment. Nothing of
 // it touches the machine's own devices, routes or settings, and no packet can leave the machine.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package ownns lets a test binary run in namespaces of its own, so that what it makes (devices, routes,
 // mounts) touches nothing of the machine and ends with it.
 package ownns

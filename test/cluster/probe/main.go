@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Program probe is the server that the cluster's own tests run in pods. It answers
 //
 //	/              with its host name and the address that the client has to it

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command server is what runs in the containers of the end-to-end tests. Its environment says how it behaves:
 //
 //	PORT          port to listen on, default 8080

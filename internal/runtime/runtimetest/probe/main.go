@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command probe is the server that the tests of runtimes run in pods. It listens on [::]:$PORT (default 8080) and
 // tells over HTTP what it sees of its surroundings, or does what it is asked for:
 //

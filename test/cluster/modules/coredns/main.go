@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Program coredns is CoreDNS with only the plugins that a cluster's DNS needs. The full set would
 // pull in the client libraries of every cloud.
 package main

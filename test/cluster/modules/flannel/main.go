@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Program flanneld is flannel for a node of the test cluster: its packages, with the vxlan and host-gw backends alone.
 // The whole program would pull in the client library of a cloud.
 package main
