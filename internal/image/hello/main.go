@@ -1,165 +1,121 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command hello is a small web server for demos, tests and measurements. It answers every request
-// with "Hello from Wangell" and the client's address as the server sees it, on the port named by
-// $PORT (default 8080). Header Served-By tells the host, which in Kubernetes is the pod.
+// Command hello is a small web server for demos, tests and measurements. It answers every request with "Hello from
+// Wangell" and the client's address as the server sees it, on the port in $PORT (default 8080). The response header
+// Served-By holds the host name, which on Kubernetes is the name of the pod.
 //
-// $STOP says what it does at SIGTERM:
+// $STOP selects how the server reacts to SIGTERM and SIGINT:
 //
-//	now     (default) it ends at once
-//	serve   it goes on and closes each connection after its next answer, until there has been none for a second
-//	refuse  the same, but it stops listening at once and ends with the last connection
+//	now     exits at once (default)
+//	serve   keeps listening, closes each connection after its next response, and exits after a second without
+//	        connections
+//	refuse  stops listening, closes each connection after its next response, and exits with the last connection
 //
-// With serve and refuse it ends after 10 seconds in any case.
-//
-// It speaks just enough HTTP/1.x for curl, ab, wrk and browsers (GET and HEAD without a body,
-// keep-alive as the versions define it), because a process that only uses package net starts
-// in less time than one with net/http.
+// serve and refuse exit after 10 seconds in any case.
 package main
 
 import (
-	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 )
 
-// Limits of what a client may send: a longer line or more header lines end the connection.
 const (
-	maxLine    = 4096
-	maxHeaders = 64
-	idle       = 5 * time.Minute
-)
-
-// How long it goes on after SIGTERM at most, and without a connection.
-const (
-	grace = 10 * time.Second
-	quiet = time.Second
-)
-
-var (
-	host, _  = os.Hostname()
-	stopping atomic.Bool
-	open     atomic.Int64 // connections
-	last     atomic.Int64 // when one was opened or closed, Unix time in nanoseconds
+	idleTimeout = 5 * time.Minute  // of a connection between two requests
+	grace       = 10 * time.Second // at most, from the signal to the exit
+	quietTime   = time.Second      // without connections, before STOP=serve exits
 )
 
 func main() {
-	port := os.Getenv("PORT")
-	if port == "" {
-		port = "8080"
-	}
-	l, err := net.Listen("tcp", ":"+port)
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "hello: listen on port %s: %v\n", port, err)
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "hello:", err)
 		os.Exit(1)
 	}
-	os.Stdout.WriteString("hello: listening on port " + port + "\n")
-	stop := make(chan os.Signal, 1)
-	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
-	go accept(l)
-	<-stop
+}
+
+func run() error {
+	port := cmp.Or(os.Getenv("PORT"), "8080")
+	listener, err := net.Listen("tcp", ":"+port)
+	if err != nil {
+		return fmt.Errorf("listen on port %s: %w", port, err)
+	}
+	fmt.Println("hello: listening on port " + port)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+
+	h := newHello()
+	server := &http.Server{Handler: h, IdleTimeout: idleTimeout, ReadHeaderTimeout: idleTimeout, ConnState: h.track}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve on port %s: %w", port, err)
+	case <-signals:
+	}
 	switch os.Getenv("STOP") {
 	case "serve":
-		finish(quiet)
+		h.drain(quietTime)
 	case "refuse":
-		l.Close()
-		finish(0)
+		if err := listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		h.drain(0)
 	}
-	os.Stdout.WriteString("hello: stopped\n")
+	fmt.Println("hello: stopped")
+	return nil
 }
 
-// finish returns when there has been no connection for so long.
-func finish(quiet time.Duration) {
-	stopping.Store(true)
-	last.Store(time.Now().UnixNano())
+// hello answers requests and counts connections.
+type hello struct {
+	host     string
+	draining atomic.Bool
+	open     atomic.Int64 // connections
+	changed  atomic.Int64 // when a connection last opened or closed: Unix time in nanoseconds
+}
+
+func newHello() *hello {
+	host, _ := os.Hostname()
+	return &hello{host: host}
+}
+
+// ServeHTTP implements http.Handler.
+func (h *hello) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Served-By", h.host)
+	if h.draining.Load() {
+		w.Header().Set("Connection", "close")
+	}
+	fmt.Fprintf(w, "Hello from Wangell\nyou are %s\n", r.RemoteAddr)
+}
+
+// track is an http.Server's ConnState.
+func (h *hello) track(_ net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		h.open.Add(1)
+	case http.StateClosed:
+		h.open.Add(-1)
+	default:
+		return
+	}
+	h.changed.Store(time.Now().UnixNano())
+}
+
+// drain closes each connection after its next response. It returns once there has been no connection for quiet, or
+// after grace.
+func (h *hello) drain(quiet time.Duration) {
+	h.draining.Store(true)
+	h.changed.Store(time.Now().UnixNano())
 	for end := time.Now().Add(grace); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if open.Load() == 0 && time.Now().UnixNano()-last.Load() >= int64(quiet) {
+		if h.open.Load() == 0 && time.Now().UnixNano()-h.changed.Load() >= int64(quiet) {
 			return
 		}
 	}
-}
-
-func accept(l net.Listener) {
-	for {
-		c, err := l.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			// Out of descriptors or memory: the client's connection waits in the backlog.
-			time.Sleep(10 * time.Millisecond)
-			continue
-		}
-		open.Add(1)
-		go serve(c)
-	}
-}
-
-func serve(c net.Conn) {
-	defer func() {
-		c.Close()
-		last.Store(time.Now().UnixNano())
-		open.Add(-1)
-	}()
-	body := "Hello from Wangell\nyou are " + c.RemoteAddr().String() + "\n"
-	r := bufio.NewReaderSize(c, maxLine)
-	for {
-		_ = c.SetDeadline(time.Now().Add(idle))
-		head, keep, ok := request(r)
-		if !ok {
-			return
-		}
-		keep = keep && !stopping.Load()
-		connection := "close"
-		if keep {
-			connection = "keep-alive"
-		}
-		answer := fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\nServed-By: %s\r\nContent-Length: %d\r\nConnection: %s\r\n\r\n", host, len(body), connection)
-		if !head {
-			answer += body
-		}
-		if _, err := c.Write([]byte(answer)); err != nil || !keep {
-			return
-		}
-	}
-}
-
-// request reads one request without a body. ok is false at the end of the connection and for what
-// is no such request.
-func request(r *bufio.Reader) (head, keep, ok bool) {
-	line, err := r.ReadSlice('\n')
-	if err != nil {
-		return false, false, false
-	}
-	f := strings.Fields(string(line))
-	if len(f) != 3 || (f[0] != "GET" && f[0] != "HEAD") || !strings.HasPrefix(f[2], "HTTP/1.") {
-		return false, false, false
-	}
-	head, keep = f[0] == "HEAD", f[2] != "HTTP/1.0"
-	for range maxHeaders {
-		line, err := r.ReadSlice('\n')
-		if err != nil {
-			return false, false, false
-		}
-		name, value, found := strings.Cut(strings.TrimRight(string(line), "\r\n"), ":")
-		if !found && name == "" {
-			return head, keep, true
-		}
-		if strings.EqualFold(name, "Connection") {
-			switch strings.ToLower(strings.TrimSpace(value)) {
-			case "close":
-				keep = false
-			case "keep-alive":
-				keep = true
-			}
-		}
-	}
-	return false, false, false
 }
