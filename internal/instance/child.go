@@ -14,26 +14,28 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"wangell.loutres.me/internal/process"
 )
 
-// The pace at which a child that ends is started again: it doubles from the first to the longest pause,
-// and starts anew after a child that lived longer than the longest pause.
+// The pauses before a child that has exited is started again. After a child that lived longer than the longest
+// pause, the next pause is the first one again.
 const (
 	firstPause   = 50 * time.Millisecond
 	longestPause = 5 * time.Second
 )
 
-// childGrace is how long a child has between SIGTERM and SIGKILL.
+// childGrace is the time between SIGTERM and SIGKILL when a child is stopped.
 const childGrace = 5 * time.Second
 
 // DaemonReady is the line that the daemon writes to its standard output once its gate is attached and
 // has the table of services.
 const DaemonReady = "ready"
 
-// lastWord is how the line begins with which the program tells why it ends.
+// lastWord starts the line in which the program gives the reason of its exit.
 const lastWord = "wangell: "
 
-// child is a process that is kept running.
+// child is a part of the instance that runs as a process of its own and is kept running.
 type child struct {
 	name string
 	path string
@@ -41,94 +43,107 @@ type child struct {
 	log  *slog.Logger
 	// ready is called whenever a process has written the line DaemonReady; may be nil.
 	ready func()
-	// started is called with the pid of each process; may be nil.
+	// started is called with the PID of each process; may be nil.
 	started func(pid int)
 }
 
-// keep starts the process, and again whenever it ends, until ctx ends; then it stops the process and
-// returns nil. A process that ends before any was ready is an error: it would end again.
+// keep starts the process, and again whenever it exits, until ctx is cancelled; then it stops the process and
+// returns nil. A first process that exits before it is ready is an error: the next one would, too.
 //
 // The child dies with this process, even if this one is killed: the kernel sends SIGKILL when the thread
 // that started the child ends (PR_SET_PDEATHSIG), so this goroutine keeps its thread.
 func (c child) keep(ctx context.Context) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	pause := firstPause
-	everReady := false
-	for {
-		begin := time.Now()
-		ready, err := c.once(ctx)
-		everReady = everReady || ready
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case !everReady:
-			return fmt.Errorf("the %s cannot start: %w", c.name, err)
-		case time.Since(begin) > longestPause:
-			pause = firstPause
-		}
-		c.log.Error("the "+c.name+" ended; traffic goes on, and it is started again", "error", err, "in", pause)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, longestPause)
+	p, err := c.start(ctx)
+	if ctx.Err() != nil && err != nil {
+		return nil
 	}
+	if err != nil {
+		return fmt.Errorf("the %s cannot start: %w", c.name, err)
+	}
+	restart := func(err error, pause time.Duration) {
+		c.log.Error("the "+c.name+" has exited; it is restarted, and traffic goes on meanwhile", "error", err, "in", pause)
+	}
+	s := process.Supervisor{
+		Start: c.start, FirstPause: firstPause, LongestPause: longestPause, Stable: longestPause,
+		Exited: func(p *process.Process, pause time.Duration) { restart(p.Err(), pause) },
+		Failed: restart,
+	}
+	s.Run(ctx, p)
+	if p := s.Process(); p != nil {
+		return p.Stop(childGrace)
+	}
+	return nil
 }
 
-// once runs the process to its end and tells whether it became ready; the end of ctx sends it SIGTERM, and
-// SIGKILL after childGrace.
-func (c child) once(ctx context.Context) (ready bool, err error) {
-	cmd := exec.CommandContext(ctx, c.path, c.args...)
-	// A process group of its own: Ctrl-C in a terminal is for this process, which ends the child in its turn.
+// start starts the process and returns once it is ready. When ctx is cancelled before, the process is stopped.
+func (c child) start(ctx context.Context) (*process.Process, error) {
+	cmd := exec.Command(c.path, c.args...)
+	// A process group of its own: Ctrl-C in a terminal is for this process, which stops the child in its turn.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = childGrace
 	stdout, outErr := cmd.StdoutPipe()
 	stderr, errErr := cmd.StderrPipe()
 	if err := errors.Join(outErr, errErr); err != nil {
-		return false, err
+		return nil, err
 	}
-	if err := cmd.Start(); err != nil {
-		return false, err
+	ready := make(chan struct{})
+	p, err := process.Start(cmd, func() error { return c.reap(cmd, stdout, stderr, ready) })
+	if err != nil {
+		return nil, err
 	}
 	if c.started != nil {
-		c.started(cmd.Process.Pid)
+		c.started(p.PID())
 	}
+	select {
+	case <-ready:
+		if c.ready != nil {
+			c.ready()
+		}
+		return p, nil
+	case <-p.Ended():
+		p.Close()
+		return nil, p.Err()
+	case <-ctx.Done():
+		return nil, errors.Join(ctx.Err(), p.Stop(childGrace))
+	}
+}
+
+// reap reads what the process writes until it exits, closes ready when it says so, and returns the reason of the
+// exit: the program's own words if it gave any. It never returns nil: exit status 0 is an error, too.
+func (c child) reap(cmd *exec.Cmd, stdout, stderr io.Reader, ready chan<- struct{}) error {
 	last := make(chan string, 1)
 	go func() { last <- forwardLog(stderr, c.log.With("part", c.name)) }()
+	isReady := false
 	for s := bufio.NewScanner(stdout); s.Scan(); {
-		if s.Text() == DaemonReady {
-			ready = true
-			if c.ready != nil {
-				c.ready()
-			}
+		if s.Text() == DaemonReady && !isReady {
+			isReady = true
+			close(ready)
 		}
 	}
-	word := <-last
-	err = cmd.Wait()
+	reason := <-last
+	err := cmd.Wait()
 	switch {
-	case word != "":
-		err = errors.New(word)
+	case reason != "":
+		return errors.New(reason)
 	case err == nil:
-		err = errors.New("exit status 0")
+		return errors.New("exit status 0")
 	}
-	return ready, err
+	return err
 }
 
 // maxLogLine bounds a line of a child's log, in bytes.
 const maxLogLine = 64 << 10
 
 // forwardLog logs what a child writes, line by line, until it closes its end. A line that is a record of
-// slog's JSON handler keeps its level, message and attributes; any other is a message as it is, but for
-// the program's last word, which is returned.
+// slog's JSON handler keeps its level, message and attributes; any other line becomes a message, except
+// the program's reason for its exit, which is returned.
 func forwardLog(r io.Reader, log *slog.Logger) (last string) {
 	lines := bufio.NewReaderSize(r, maxLogLine)
 	for {
 		line, err := lines.ReadSlice('\n')
-		if word, ok := strings.CutPrefix(string(line), lastWord); ok {
-			last = strings.TrimSpace(word)
+		if reason, ok := strings.CutPrefix(string(line), lastWord); ok {
+			last = strings.TrimSpace(reason)
 		} else if len(line) > 0 {
 			level, message, attrs := parseRecord(line)
 			log.LogAttrs(context.Background(), level, message, attrs...)
