@@ -4,9 +4,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 GO      ?= go
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+# The file VERSION, with the commit as build metadata unless this is the tagged release: see hack/version.sh.
+VERSION := $(shell hack/version.sh)
 LDFLAGS := -s -w -X wangell.loutres.me/internal/buildinfo.Version=$(VERSION)
-STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # The same for all, so that every package is compiled once. The race detector alone needs C. Without DWARF, and with
 # compilers that collect less garbage, it takes 30 % less time.
@@ -56,10 +56,10 @@ lint: ## gofmt, go vet, staticcheck
 	@unformatted=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "not formatted (run gofmt -w):"; echo "$$unformatted"; exit 1; fi
 	$(COMPILE) vet ./...
-	$(COMPILE) run $(STATICCHECK) ./...
+	hack/tool.sh staticcheck ./...
 	@for module in $(MODULES); do \
 		echo "$$module: vet, staticcheck"; \
-		$(COMPILE) vet -C $$module ./... && (cd $$module && $(COMPILE) run $(STATICCHECK) ./...) || exit 1; \
+		$(COMPILE) vet -C $$module ./... && (cd $$module && $(CURDIR)/hack/tool.sh staticcheck ./...) || exit 1; \
 	done
 
 .PHONY: race

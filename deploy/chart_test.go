@@ -57,8 +57,12 @@ func TestNamesAreTheRelease(t *testing.T) {
 }
 
 func TestImage(t *testing.T) {
+	version, err := os.ReadFile("../VERSION")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for args, want := range map[string]string{
-		"": ":v0.1.0",
+		"": ":v" + strings.TrimSpace(string(version)),
 		"image.repository=localhost:5000/wangell,image.tag=v9":                      "localhost:5000/wangell:v9",
 		"image.tag=v9,image.digest=sha256:" + strings.Repeat("0123456789abcdef", 4): "wangell@sha256:" + strings.Repeat("0123456789abcdef", 4),
 	} {

@@ -3,8 +3,8 @@
 // Command image builds Wangell's own container image for several platforms, without Docker, and writes it as a tarball
 // of an OCI image layout or pushes it to a registry. The same sources give the same image.
 //
-//	go run ./hack/image --version v0.1.0 --name registry.example.com/wangell --out bin/wangell-image.tar
-//	go run ./hack/image --version v0.1.0 --name localhost:5000/wangell --push --plain-http
+//	go run ./hack/image --version v0.3.0 --name registry.example.com/wangell --out bin/wangell-image.tar
+//	go run ./hack/image --version v0.3.0 --name localhost:5000/wangell --push --plain-http
 package main
 
 import (
@@ -35,18 +35,23 @@ func main() {
 // options are the flags.
 type options struct {
 	version, ldflags, name, platforms, out string
+	programs, digestFile                   string
 	push, plain                            bool
 }
 
 func run(ctx context.Context) error {
 	var o options
-	flag.StringVar(&o.version, "version", "", "version of the program; the image's tag, unless --name has one (required)")
+	flag.StringVar(&o.version, "version", "",
+		"version of the program; without build metadata the tag, unless --name has one (required)")
 	flag.StringVar(&o.ldflags, "ldflags", "-s -w", "flags for the Go linker")
-	flag.StringVar(&o.name, "name", "", "name of the image, with its registry: REGISTRY/NAME or REGISTRY/NAME:TAG (required)")
+	flag.StringVar(&o.name, "name", "",
+		"name of the image with its registry: REGISTRY/NAME or REGISTRY/NAME:TAG (required)")
 	flag.StringVar(&o.platforms, "platforms", "linux/amd64,linux/arm64", "platforms to build for")
 	flag.StringVar(&o.out, "out", "", "tarball to write")
 	flag.BoolVar(&o.push, "push", false, "push the image to the registry in its name")
-	flag.BoolVar(&o.plain, "plain-http", false, "push by HTTP instead of HTTPS")
+	flag.BoolVar(&o.plain, "plain-http", false, "push over HTTP instead of HTTPS")
+	flag.StringVar(&o.programs, "programs", "", "folder with programs that are built already, as wangell-OS-ARCHITECTURE")
+	flag.StringVar(&o.digestFile, "digest-file", "", "file to write the digest of the image to")
 	flag.Parse()
 	if o.version == "" || o.name == "" || flag.NArg() > 0 || o.out == "" && !o.push {
 		return fmt.Errorf("usage: image --version VERSION --name REGISTRY/NAME[:TAG] (--out FILE | --push)")
@@ -55,6 +60,15 @@ func run(ctx context.Context) error {
 	index, err := build(ctx, o)
 	if err != nil {
 		return err
+	}
+	digest, err := index.Digest()
+	if err != nil {
+		return err
+	}
+	if o.digestFile != "" {
+		if err := os.WriteFile(o.digestFile, []byte(digest.String()+"\n"), 0o644); err != nil {
+			return err
+		}
 	}
 	if o.out != "" {
 		if err := image.WriteLayout(o.out, tag, index); err != nil {
@@ -72,12 +86,14 @@ func run(ctx context.Context) error {
 	return nil
 }
 
-// tagged gives name its tag, unless it has one. A colon before the last slash is that of the registry's port.
+// tagged returns name with a tag: its own, or else the version without build metadata, which is the tag that the chart
+// asks for by default. A colon before the last slash belongs to the registry's port.
 func tagged(name, version string) string {
 	if strings.Contains(name[strings.LastIndex(name, "/")+1:], ":") {
 		return name
 	}
-	return name + ":" + version
+	release, _, _ := strings.Cut(version, "+")
+	return name + ":" + release
 }
 
 // build compiles the program and makes the image for each platform.
@@ -89,9 +105,9 @@ func build(ctx context.Context, o options) (v1.ImageIndex, error) {
 	defer os.RemoveAll(dir)
 	var images []v1.Image
 	for _, platform := range strings.Split(o.platforms, ",") {
-		program, err := compile(ctx, dir, platform, o.ldflags)
+		program, err := o.program(ctx, dir, platform)
 		if err != nil {
-			return nil, fmt.Errorf("compile for %s: %w", platform, err)
+			return nil, fmt.Errorf("program for %s: %w", platform, err)
 		}
 		img, err := image.Build(spec(platform, program))
 		if err != nil {
@@ -101,24 +117,28 @@ func build(ctx context.Context, o options) (v1.ImageIndex, error) {
 	}
 	return image.Index(map[string]string{
 		"org.opencontainers.image.title":       "wangell",
-		"org.opencontainers.image.description": "Runs TCP services that cost nothing while nobody uses them",
+		"org.opencontainers.image.description": "Scales any TCP service to zero and wakes it on its first packet",
 		"org.opencontainers.image.version":     o.version,
 		"org.opencontainers.image.licenses":    "Apache-2.0",
 	}, images...)
 }
 
-// spec is what the image is made of: the program, and what a program without a distribution around it may look for. Its
-// user has no rights; the daemon, which needs some, is given its user and capabilities by its pod.
+const passwd = `root:x:0:0:root:/:/sbin/nologin
+nonroot:x:65532:65532:nonroot:/:/sbin/nologin
+`
+
+// spec describes the image: the program, and the few files that programs expect of a distribution. The image's user has
+// no rights; the daemon gets its user and capabilities from its pod.
 func spec(platform string, program []byte) image.Spec {
 	return image.Spec{
 		Platform: platform,
 		Files: map[string]image.File{
 			"/usr/bin/wangell": {Data: program, Mode: 0o755},
-			"/etc/passwd":      {Data: []byte("root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n")},
+			"/etc/passwd":      {Data: []byte(passwd)},
 			"/etc/group":       {Data: []byte("root:x:0:\nnonroot:x:65532:\n")},
 			"/tmp":             {Mode: fs.ModeDir | fs.ModeSticky | 0o777},
 			"/run":             {Mode: fs.ModeDir | 0o755},
-			// Container runtimes tell of /var/run/netns where they mean /run/netns.
+			// Container runtimes report network namespaces below /var/run/netns, which is /run/netns.
 			"/var/run": {Mode: fs.ModeSymlink | 0o777, Link: "/run"},
 		},
 		Entrypoint:   []string{"/usr/bin/wangell"},
@@ -127,14 +147,19 @@ func spec(platform string, program []byte) image.Spec {
 	}
 }
 
-// compile builds cmd/wangell for a platform, static.
-func compile(ctx context.Context, dir, platform, ldflags string) ([]byte, error) {
+// program returns the program for a platform, built already or compiled now.
+func (o options) program(ctx context.Context, dir, platform string) ([]byte, error) {
 	p, err := v1.ParsePlatform(platform)
 	if err != nil {
 		return nil, err
 	}
-	out := filepath.Join(dir, p.OS+"-"+p.Architecture)
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", ldflags, "-o", out, "./cmd/wangell")
+	name := "wangell-" + p.OS + "-" + p.Architecture
+	if o.programs != "" {
+		return os.ReadFile(filepath.Join(o.programs, name))
+	}
+	out := filepath.Join(dir, name)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false",
+		"-ldflags", o.ldflags, "-o", out, "./cmd/wangell")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.OS, "GOARCH="+p.Architecture)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Run(); err != nil {

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command gotest runs "go test -json" and prints what a person needs of it: a line per package, the full output of
+// tests that failed, every skipped test with its reason, and as the closing line the totals. It exits with status 1 if
+// a test failed, and in CI (environment variable CI) also if one was skipped, because a skipped test proves nothing.
+//
+//	go run ./hack/gotest -label unit -- -race ./...
+//	go run ./hack/gotest -sum FILE       # adds up the runs that were recorded in GOTEST_TOTALS=FILE
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+)
+
+func main() {
+	label := flag.String("label", "tests", "name of this run, for the closing line")
+	allow := flag.String("allow", "", "regular expression of reasons for which a test may be skipped in CI")
+	sum := flag.String("sum", "", "print the sum of the runs recorded in this file, and run nothing")
+	flag.Parse()
+	err := error(nil)
+	switch {
+	case *sum != "":
+		err = printSum(os.Stdout, *sum, os.Getenv("CI") != "")
+	default:
+		err = run(*label, *allow, flag.Args())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "gotest:", err)
+		os.Exit(1)
+	}
+}
+
+// run starts go test with the arguments, reports on its output, and returns an error unless the run counts as passed.
+func run(label, allow string, args []string) error {
+	allowed, err := regexp.Compile(allow)
+	if err != nil {
+		return fmt.Errorf("-allow: %w", err)
+	}
+	if allow == "" {
+		allowed = nil
+	}
+	goTool := os.Getenv("GO")
+	if goTool == "" {
+		goTool = "go"
+	}
+	cmd := exec.Command(goTool, testArgs(args)...)
+	cmd.Stdin, cmd.Stderr = os.Stdin, os.Stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	r := newReport(os.Stdout, allowed)
+	r.read(stdout)
+	waitErr := cmd.Wait()
+	t := r.close(label)
+	if file := os.Getenv("GOTEST_TOTALS"); file != "" {
+		if err := record(file, t); err != nil {
+			return err
+		}
+	}
+	var exit *exec.ExitError
+	if waitErr != nil && !errors.As(waitErr, &exit) {
+		return waitErr
+	}
+	return t.verdict(waitErr != nil, os.Getenv("CI") != "")
+}
+
+// testArgs puts test and -json in front of the arguments, after a -C, which go wants first.
+func testArgs(args []string) []string {
+	out := []string{"test"}
+	if len(args) > 1 && args[0] == "-C" {
+		out, args = append(out, args[0], args[1]), args[2:]
+	}
+	return append(append(out, "-json"), args...)
+}
+
+// totals are the counts of one run. Subtests count as tests.
+type totals struct {
+	Label   string `json:"label"`
+	Passed  int    `json:"passed"`
+	Failed  int    `json:"failed"`
+	Skipped int    `json:"skipped"`
+	// Allowed is how many of the skipped tests had a reason that CI accepts.
+	Allowed int `json:"allowed"`
+}
+
+func (t totals) String() string {
+	s := fmt.Sprintf("%s: %d passed, %d failed, %d skipped", t.Label, t.Passed, t.Failed, t.Skipped)
+	if t.Allowed > 0 {
+		s += fmt.Sprintf(" (%d for a reason that CI accepts)", t.Allowed)
+	}
+	return s
+}
+
+// verdict returns why a run does not count as passed, or nil. goFailed is whether go test itself failed, which also
+// covers packages that do not build.
+func (t totals) verdict(goFailed, ci bool) error {
+	switch {
+	case t.Failed > 0:
+		return fmt.Errorf("%s: %d tests failed", t.Label, t.Failed)
+	case goFailed:
+		return fmt.Errorf("%s: go test failed", t.Label)
+	case ci && t.Skipped > t.Allowed:
+		return fmt.Errorf("%s: %d tests were skipped, which CI does not accept: the reasons are above", t.Label,
+			t.Skipped-t.Allowed)
+	}
+	return nil
+}
+
+// record appends the totals to a file, one JSON document per line.
+func record(file string, t totals) error {
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	if err := json.NewEncoder(f).Encode(t); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	return f.Close()
+}
+
+// printSum prints a line for each recorded run and one for all of them.
+func printSum(w io.Writer, file string, ci bool) error {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	all := totals{Label: "all"}
+	for line := range strings.Lines(string(content)) {
+		var t totals
+		if err := json.Unmarshal([]byte(line), &t); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		fmt.Fprintln(w, t)
+		all.Passed += t.Passed
+		all.Failed += t.Failed
+		all.Skipped += t.Skipped
+		all.Allowed += t.Allowed
+	}
+	fmt.Fprintln(w, all)
+	return all.verdict(false, ci)
+}

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs a development tool at a pinned version, building it from its Go module on first use. The program is cached, so
+# later runs start at once. Usage: hack/tool.sh golangci-lint|nfpm|staticcheck ARGUMENTS...
+set -euo pipefail
+go=${GO:-go}
+
+tool=${1:-}
+case $tool in
+golangci-lint) version=v2.15.0 package=github.com/golangci/golangci-lint/v2/cmd/golangci-lint ;;
+nfpm) version=v2.45.2 package=github.com/goreleaser/nfpm/v2/cmd/nfpm ;;
+staticcheck) version=v0.8.2 package=honnef.co/go/tools/cmd/staticcheck ;;
+*)
+    echo "usage: $0 golangci-lint|nfpm|staticcheck ARGUMENTS..." >&2
+    exit 2
+    ;;
+esac
+shift
+
+# Linters type-check with the libraries of the Go release that built them, so each release has its own copy.
+goversion=$("$go" env GOVERSION)
+program=${XDG_CACHE_HOME:-$HOME/.cache}/wangell/tools/$tool-$version-$goversion/$tool
+if [ ! -x "$program" ]; then
+    mkdir -p "${program%/*}"
+    # Concurrent callers wait for one build.
+    exec 9>"${program%/*}/lock"
+    flock 9
+    if [ ! -x "$program" ]; then
+        echo "building $tool $version in ${program%/*}" >&2
+        built=$(mktemp -d "${program%/*}/build.XXXXXX")
+        trap 'rm -rf "$built"' EXIT
+        # The caller's flags and target platform do not apply to a tool.
+        GOFLAGS='' GOOS='' GOARCH='' CGO_ENABLED=0 GOBIN=$built GOTOOLCHAIN=$goversion \
+            "$go" install -trimpath -gcflags=all=-dwarf=false -ldflags '-s -w' "$package@$version" >&2
+        mv "$built/$tool" "$program"
+        rm -rf "$built"
+        trap - EXIT
+    fi
+    exec 9>&-
+fi
+exec "$program" "$@"
