@@ -68,7 +68,7 @@ func (c *Controller) appeared(rt runtime.Pod) {
 }
 
 // seen tells the cluster what a node's daemon saw.
-func (c *Controller) seen(from wire.Peer, m *wire.Seen) {
+func (c *Controller) seen(from wire.Peer, m *wire.PodReport) {
 	if c.cluster == nil {
 		return
 	}
@@ -78,10 +78,10 @@ func (c *Controller) seen(from wire.Peer, m *wire.Seen) {
 	if info := c.node(from.Node).info; info != nil {
 		pod.NodeAddr = info.Addr
 	}
-	if sight := runtime.Sight(m.Sight); sight == runtime.SightStarted {
+	if sight := runtime.PodEvent(m.Event); sight == runtime.PodContainerStarted {
 		pod.Started = m.At
 	}
-	c.cluster.Seen(runtime.Seen{
-		Sight: runtime.Sight(m.Sight), Pod: pod, Name: m.Name, Container: m.Container, At: m.At, Code: m.Code,
+	c.cluster.ReportPod(runtime.PodReport{
+		Event: runtime.PodEvent(m.Event), Pod: pod, Name: m.Name, Container: m.Container, At: m.At, Code: m.Code,
 	})
 }

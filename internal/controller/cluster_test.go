@@ -27,7 +27,7 @@ type fakeCluster struct {
 
 	mu    sync.Mutex
 	next  []string // nodes of the next pods; without any, n1
-	saw   []runtime.Seen
+	saw   []runtime.PodReport
 	told  []string // the last SetNodes
 	roll  bool
 	asked int // how often Rolling was called
@@ -42,7 +42,7 @@ func (r *fakeCluster) Rolling(runtime.Key) bool {
 
 func (r *fakeCluster) Appeared() <-chan runtime.Pod { return r.appeared }
 func (r *fakeCluster) Leaving() <-chan string       { return r.leaving }
-func (r *fakeCluster) Seen(s runtime.Seen) {
+func (r *fakeCluster) ReportPod(s runtime.PodReport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.saw = append(r.saw, s)
@@ -456,11 +456,11 @@ func TestSeenAndNodes(t *testing.T) {
 		return n
 	}
 	w.until("both know both", func() bool { return slices.Equal(nodes(w.d), both) && slices.Equal(nodes(w.d2), both) })
-	w.d2.send(&wire.Seen{Sight: uint8(runtime.SightStarted), Service: "default/a", UID: "u1", Name: "a-x", Container: "c",
+	w.d2.send(&wire.PodReport{Event: uint8(runtime.PodContainerStarted), Service: "default/a", UID: "u1", Name: "a-x", Container: "c",
 		Addr: netip.MustParseAddr("10.1.0.5"), Netns: "/ns/5", SpecHash: "h", At: 77, Code: 3})
 	w.until("seen", func() bool { w.cluster.mu.Lock(); defer w.cluster.mu.Unlock(); return len(w.cluster.saw) == 1 })
-	want := runtime.Seen{
-		Sight: runtime.SightStarted, Name: "a-x", Container: "c", At: 77, Code: 3,
+	want := runtime.PodReport{
+		Event: runtime.PodContainerStarted, Name: "a-x", Container: "c", At: 77, Code: 3,
 		Pod: runtime.Pod{ID: "u1", Service: "default/a", SpecHash: "h", Addr: netip.MustParseAddr("10.1.0.5"), Netns: "/ns/5",
 			Node: "n2", NodeAddr: nodeAddr("n2"), Started: 77},
 	}

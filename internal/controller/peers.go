@@ -72,7 +72,7 @@ func (c *Controller) receive(from wire.Peer, m wire.Message) {
 	case *wire.Node:
 		n := c.node(from.Node)
 		n.info, c.nodes.dirty = m, true
-	case *wire.Seen:
+	case *wire.PodReport:
 		c.seen(from, m)
 	case *wire.Wake:
 		s := c.byAddr[m.Service]

@@ -35,10 +35,10 @@ const (
 type Config struct {
 	// Endpoint is the runtime's socket: unix:///run/containerd/containerd.sock, or the path alone.
 	Endpoint string
-	// Seen is told what happens to pods with the label v1alpha1.LabelService: for each pod, first SightNetwork, in the
-	// end SightGone; for each of its containers SightCreated, SightStarted and SightExited in this order, also those
+	// OnPodReport is told what happens to pods with the label v1alpha1.LabelService: for each pod, first PodNetworkReady, in the
+	// end PodNetworkGone; for each of its containers PodContainerCreated, PodContainerStarted and PodContainerExited in this order, also those
 	// that were over before they were seen. Times are the runtime's own. It is called by one goroutine.
-	Seen func(runtime.Seen)
+	OnPodReport func(runtime.PodReport)
 	// Log may be nil.
 	Log *slog.Logger
 }
@@ -75,7 +75,7 @@ func New(cfg Config) (*Watcher, error) {
 		return nil, fmt.Errorf("container runtime %s: %w", cfg.Endpoint, err)
 	}
 	w := &Watcher{cfg: cfg, conn: conn, client: criv1.NewRuntimeServiceClient(conn), hurry: make(chan struct{}, 1)}
-	w.pods.seen, w.pods.known = cfg.Seen, map[string]*sandbox{}
+	w.pods.seen, w.pods.known = cfg.OnPodReport, map[string]*sandbox{}
 	return w, nil
 }
 

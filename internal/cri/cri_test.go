@@ -22,11 +22,11 @@ const patience = 60 * time.Second
 // told collects what a watcher tells.
 type told struct {
 	mu   sync.Mutex
-	all  []runtime.Seen
+	all  []runtime.PodReport
 	next int
 }
 
-func (l *told) add(s runtime.Seen) {
+func (l *told) add(s runtime.PodReport) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all = append(l.all, s)
@@ -42,7 +42,7 @@ func (l *told) await(t *testing.T, want ...string) {
 				s := l.all[l.next]
 				l.next++
 				l.mu.Unlock()
-				if got := fmt.Sprintf("%d %s %s %d", s.Sight, s.Pod.ID, s.Container, s.Code); got != w {
+				if got := fmt.Sprintf("%d %s %s %d", s.Event, s.Pod.ID, s.Container, s.Code); got != w {
 					t.Fatalf("told %q, want %q", got, w)
 				}
 				if s.Pod.Service != "default/hello" || s.Pod.SpecHash != "abc" || s.Pod.Addr.String() != "10.244.0.9" || s.Pod.Netns == "" ||
@@ -68,7 +68,7 @@ func (l *told) count() int {
 func watchFake(t *testing.T, f *critest.Runtime) *told {
 	t.Helper()
 	l := &told{}
-	w, err := New(Config{Endpoint: "unix://" + f.Path, Seen: l.add})
+	w, err := New(Config{Endpoint: "unix://" + f.Path, OnPodReport: l.add})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestRuntimeIsAway(t *testing.T) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, s := range l.all {
-		if k := fmt.Sprintf("%d %s", s.Sight, s.Pod.ID); want[k] {
+		if k := fmt.Sprintf("%d %s", s.Event, s.Pod.ID); want[k] {
 			delete(want, k)
 		} else {
 			t.Errorf("told %q, which is wrong or twice", k)
@@ -198,7 +198,7 @@ func TestHurry(t *testing.T) {
 	f := critest.New(t)
 	f.NoEvents = true
 	f.Start()
-	w, err := New(Config{Endpoint: f.Path, Seen: func(runtime.Seen) {}})
+	w, err := New(Config{Endpoint: f.Path, OnPodReport: func(runtime.PodReport) {}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 
 // pods is what was told of the pods that are there.
 type pods struct {
-	seen  func(runtime.Seen)
+	seen  func(runtime.PodReport)
 	known map[string]*sandbox // by the runtime's ID of the sandbox; only the goroutine that watches writes it
 	mu    sync.Mutex          // of writing it, and of reading it elsewhere
 
@@ -28,7 +28,7 @@ type pods struct {
 type sandbox struct {
 	pod  runtime.Pod
 	name string
-	told map[string]runtime.Sight // the last step told, by the runtime's ID of the container
+	told map[string]runtime.PodEvent // the last step told, by the runtime's ID of the container
 }
 
 // concerns tells whether an event may be of a labelled pod.
@@ -45,12 +45,12 @@ func (p *pods) network(s *criv1.PodSandboxStatus, addr netip.Addr, netns string)
 			ID: s.Metadata.Uid, Service: runtime.KeyOf(&service), SpecHash: s.Labels[v1alpha1.LabelSpecHash],
 			Addr: addr, Netns: netns,
 		},
-		name: s.Metadata.Name, told: map[string]runtime.Sight{},
+		name: s.Metadata.Name, told: map[string]runtime.PodEvent{},
 	}
 	p.mu.Lock()
 	p.known[s.Id] = b
 	p.mu.Unlock()
-	p.tell(b, runtime.SightNetwork, "", s.CreatedAt, 0)
+	p.tell(b, runtime.PodNetworkReady, "", s.CreatedAt, 0)
 }
 
 // sandboxes are the runtime's IDs of the pods with these network namespaces, by namespace.
@@ -67,14 +67,14 @@ func (p *pods) sandboxes(netns []string) map[string]string {
 }
 
 // step is how far a container is; 0 if that is not known.
-func step(s criv1.ContainerState) runtime.Sight {
+func step(s criv1.ContainerState) runtime.PodEvent {
 	switch s {
 	case criv1.ContainerState_CONTAINER_CREATED:
-		return runtime.SightCreated
+		return runtime.PodContainerCreated
 	case criv1.ContainerState_CONTAINER_RUNNING:
-		return runtime.SightStarted
+		return runtime.PodContainerStarted
 	case criv1.ContainerState_CONTAINER_EXITED:
-		return runtime.SightExited
+		return runtime.PodContainerExited
 	}
 	return 0
 }
@@ -92,7 +92,7 @@ func (p *pods) forgetBut(there []*criv1.Container) {
 		ids[c.Id] = true
 	}
 	for _, b := range p.known {
-		maps.DeleteFunc(b.told, func(id string, s runtime.Sight) bool { return s == runtime.SightExited && !ids[id] })
+		maps.DeleteFunc(b.told, func(id string, s runtime.PodEvent) bool { return s == runtime.PodContainerExited && !ids[id] })
 	}
 }
 
@@ -105,16 +105,16 @@ func (p *pods) containers(sandbox string, all []*criv1.ContainerStatus) {
 	// A container that was started again is another one of the same name: the newer one's steps come later.
 	all = slices.SortedFunc(slices.Values(all), func(a, b *criv1.ContainerStatus) int { return cmp.Compare(a.CreatedAt, b.CreatedAt) })
 	for _, c := range all {
-		for s := max(b.told[c.Id]+1, runtime.SightCreated); s <= step(c.State); s++ {
+		for s := max(b.told[c.Id]+1, runtime.PodContainerCreated); s <= step(c.State); s++ {
 			b.told[c.Id] = s
 			switch name := c.GetMetadata().GetName(); s {
-			case runtime.SightCreated:
+			case runtime.PodContainerCreated:
 				p.tell(b, s, name, c.CreatedAt, 0)
-			case runtime.SightStarted:
+			case runtime.PodContainerStarted:
 				if c.StartedAt != 0 {
 					p.tell(b, s, name, c.StartedAt, 0)
 				}
-			case runtime.SightExited:
+			case runtime.PodContainerExited:
 				p.tell(b, s, name, c.FinishedAt, uint32(c.ExitCode))
 			}
 		}
@@ -127,12 +127,12 @@ func (p *pods) gone(sandbox string, at int64) {
 		p.mu.Lock()
 		delete(p.known, sandbox)
 		p.mu.Unlock()
-		p.tell(b, runtime.SightGone, "", at, 0)
+		p.tell(b, runtime.PodNetworkGone, "", at, 0)
 	}
 }
 
 // tell tells a step; at is Unix time in nanoseconds.
-func (p *pods) tell(b *sandbox, s runtime.Sight, container string, at int64, code uint32) {
+func (p *pods) tell(b *sandbox, s runtime.PodEvent, container string, at int64, code uint32) {
 	p.tellings++
-	p.seen(runtime.Seen{Sight: s, Pod: b.pod, Name: b.name, Container: container, At: monotimeOf(at), Code: code})
+	p.seen(runtime.PodReport{Event: s, Pod: b.pod, Name: b.name, Container: container, At: monotimeOf(at), Code: code})
 }

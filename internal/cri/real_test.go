@@ -31,11 +31,11 @@ func TestRealRuntime(t *testing.T) {
 	defer conn.Close()
 	c := criv1.NewRuntimeServiceClient(conn)
 	type sight struct {
-		runtime.Seen
+		runtime.PodReport
 		came time.Time
 	}
 	seen := make(chan sight, 100)
-	w, err := New(Config{Endpoint: endpoint, Seen: func(s runtime.Seen) { seen <- sight{s, time.Now()} }})
+	w, err := New(Config{Endpoint: endpoint, OnPodReport: func(s runtime.PodReport) { seen <- sight{s, time.Now()} }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,22 +44,22 @@ func TestRealRuntime(t *testing.T) {
 	go func() { defer close(done); w.Run(ctx) }()
 	defer func() { cancel(); <-done }()
 	time.Sleep(3 * pollQuiet) // a quiet watch
-	expect := func(want runtime.Sight, since time.Time) runtime.Seen {
+	expect := func(want runtime.PodEvent, since time.Time) runtime.PodReport {
 		t.Helper()
 		select {
 		case s := <-seen:
-			if s.Sight != want || s.Pod.Service != "default/hello" || s.Pod.ID != "uid-real" || !s.Pod.Addr.Is4() {
+			if s.Event != want || s.Pod.Service != "default/hello" || s.Pod.ID != "uid-real" || !s.Pod.Addr.Is4() {
 				t.Fatalf("seen %+v, want sight %d", s, want)
 			}
-			if _, err := os.Stat(s.Pod.Netns); want != runtime.SightGone && err != nil {
+			if _, err := os.Stat(s.Pod.Netns); want != runtime.PodNetworkGone && err != nil {
 				t.Error(err)
 			}
 			t.Logf("sight %d came %v after the call began, container %q, code %d, netns %s", want, s.came.Sub(since), s.Container, s.Code, s.Pod.Netns)
-			return s.Seen
+			return s.PodReport
 		case <-time.After(patience):
 			t.Fatalf("sight %d does not come", want)
 		}
-		return runtime.Seen{}
+		return runtime.PodReport{}
 	}
 	pod := &criv1.PodSandboxConfig{
 		Metadata:     &criv1.PodSandboxMetadata{Name: "hello-real", Namespace: "default", Uid: "uid-real"},
@@ -75,7 +75,7 @@ func TestRealRuntime(t *testing.T) {
 	t.Logf("RunPodSandbox took %v", time.Since(begin))
 	id := run.PodSandboxId
 	defer c.RemovePodSandbox(context.Background(), &criv1.RemovePodSandboxRequest{PodSandboxId: id})
-	expect(runtime.SightNetwork, begin)
+	expect(runtime.PodNetworkReady, begin)
 	for attempt := range 2 {
 		begin = time.Now()
 		created, err := c.CreateContainer(ctx, &criv1.CreateContainerRequest{PodSandboxId: id, SandboxConfig: pod, Config: &criv1.ContainerConfig{
@@ -85,18 +85,18 @@ func TestRealRuntime(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		expect(runtime.SightCreated, begin)
+		expect(runtime.PodContainerCreated, begin)
 		begin = time.Now()
 		if _, err := c.StartContainer(ctx, &criv1.StartContainerRequest{ContainerId: created.ContainerId}); err != nil {
 			t.Fatal(err)
 		}
 		t.Logf("StartContainer took %v", time.Since(begin))
-		expect(runtime.SightStarted, begin)
+		expect(runtime.PodContainerStarted, begin)
 		begin = time.Now()
 		if _, err := c.StopContainer(ctx, &criv1.StopContainerRequest{ContainerId: created.ContainerId}); err != nil {
 			t.Fatal(err)
 		}
-		if s := expect(runtime.SightExited, begin); s.Container != "main" {
+		if s := expect(runtime.PodContainerExited, begin); s.Container != "main" {
 			t.Errorf("container %q", s.Container)
 		}
 	}
@@ -104,5 +104,5 @@ func TestRealRuntime(t *testing.T) {
 	if _, err := c.StopPodSandbox(ctx, &criv1.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
 		t.Fatal(err)
 	}
-	expect(runtime.SightGone, begin)
+	expect(runtime.PodNetworkGone, begin)
 }

@@ -16,7 +16,7 @@ func TestUsage(t *testing.T) {
 	f := critest.New(t)
 	f.Start()
 	l := &told{}
-	w, err := New(Config{Endpoint: f.Path, Seen: l.add})
+	w, err := New(Config{Endpoint: f.Path, OnPodReport: l.add})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -315,7 +315,7 @@ func TestTwoNodes(t *testing.T) {
 	pod := l.podOn(home, 1)
 	runtime := l.nodes[home].cri
 	runtime.Pod("p", "hello", pod.Netns, pod.Addr.Addr().String())
-	seen := awaitFrom(l, home, func(m *wire.Seen) bool { return m.Sight == 1 })
+	seen := awaitFrom(l, home, func(m *wire.PodReport) bool { return m.Event == 1 })
 	if seen.Service != "default/hello" || seen.UID != "uid-p" || seen.Addr != pod.Addr.Addr() || seen.Netns != pod.Netns || seen.SpecHash != "abc" {
 		t.Errorf("seen %+v", seen)
 	}
@@ -367,7 +367,7 @@ func TestTwoNodes(t *testing.T) {
 	l.forget()
 	srv.Close()
 	runtime.Become("c", critest.Exited, 1)
-	awaitFrom(l, home, func(m *wire.Seen) bool { return m.Sight == 4 && m.Code == 1 && m.Container == "main" })
+	awaitFrom(l, home, func(m *wire.PodReport) bool { return m.Event == 4 && m.Code == 1 && m.Container == "main" })
 	pod.State = wire.PodStarting
 	l.tellAll(&wire.Backends{Service: vip, Generation: 3, Pods: []wire.Backend{pod}})
 	answer = l.ask()
@@ -395,7 +395,7 @@ func TestTwoNodes(t *testing.T) {
 		awaitFrom(l, name, func(m *wire.Stats) bool { return m.Pods[0] == wire.PodStats{Service: vip, PodID: 1} })
 		l.tellAll(&wire.Backends{Service: vip, Generation: 5, Pods: []wire.Backend{pod}})
 	}
-	awaitFrom(l, home, func(m *wire.Seen) bool { return m.Sight == 1 && m.UID == "uid-p" })
+	awaitFrom(l, home, func(m *wire.PodReport) bool { return m.Event == 1 && m.UID == "uid-p" })
 	l.mu.Lock()
 	if len(l.left) != 2 || !l.left[0].Staying || !l.left[1].Staying {
 		t.Errorf("those that left: %+v, want two that stay", l.left)

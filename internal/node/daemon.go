@@ -97,7 +97,7 @@ func (d *daemon) run(ctx context.Context) error {
 	}
 	defer stopHTTP()
 	if d.cfg.CRI != "" {
-		if d.cri, err = cri.New(cri.Config{Endpoint: d.cfg.CRI, Seen: d.seen, Log: d.log}); err != nil {
+		if d.cri, err = cri.New(cri.Config{Endpoint: d.cfg.CRI, OnPodReport: d.seen, Log: d.log}); err != nil {
 			return err
 		}
 	}

@@ -20,12 +20,12 @@ type sights struct {
 
 // sighted is a pod's network and the last step of each of its containers, by name.
 type sighted struct {
-	network    runtime.Seen
-	containers map[string]runtime.Seen
+	network    runtime.PodReport
+	containers map[string]runtime.PodReport
 }
 
 // add takes a sight and tells it; nobody else tells meanwhile, so the newest is told last.
-func (s *sights) add(seen runtime.Seen, send func(wire.Message)) {
+func (s *sights) add(seen runtime.PodReport, send func(wire.Message)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.pods == nil {
@@ -33,11 +33,11 @@ func (s *sights) add(seen runtime.Seen, send func(wire.Message)) {
 	}
 	p := s.pods[seen.Pod.ID]
 	switch {
-	case seen.Sight == runtime.SightNetwork:
-		s.pods[seen.Pod.ID] = &sighted{network: seen, containers: map[string]runtime.Seen{}}
+	case seen.Event == runtime.PodNetworkReady:
+		s.pods[seen.Pod.ID] = &sighted{network: seen, containers: map[string]runtime.PodReport{}}
 	case p == nil || p.network.Pod.Netns != seen.Pod.Netns:
 		// Of a network that is gone already.
-	case seen.Sight == runtime.SightGone:
+	case seen.Event == runtime.PodNetworkGone:
 		delete(s.pods, seen.Pod.ID)
 	default:
 		p.containers[seen.Container] = seen
@@ -59,17 +59,17 @@ func (s *sights) tell(send func(wire.Message)) {
 }
 
 // sight is a sight as the wire tells it.
-func sight(s runtime.Seen) *wire.Seen {
-	return &wire.Seen{
-		Sight: uint8(s.Sight), Service: string(s.Pod.Service), UID: s.Pod.ID, Name: s.Name, Container: s.Container,
+func sight(s runtime.PodReport) *wire.PodReport {
+	return &wire.PodReport{
+		Event: uint8(s.Event), Service: string(s.Pod.Service), UID: s.Pod.ID, Name: s.Name, Container: s.Container,
 		Addr: s.Pod.Addr, Netns: s.Pod.Netns, SpecHash: s.Pod.SpecHash, At: s.At, Code: s.Code,
 	}
 }
 
 // seen takes what the container runtime tells.
-func (d *daemon) seen(s runtime.Seen) {
+func (d *daemon) seen(s runtime.PodReport) {
 	d.sights.add(s, d.send)
-	if s.Sight == runtime.SightExited {
+	if s.Event == runtime.PodContainerExited {
 		d.exited(string(s.Pod.Service), s.Pod.Addr, s.Pod.Netns)
 	}
 }

@@ -378,14 +378,14 @@ func (p *player) connected() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, o := range p.running {
-		p.seen(o, wangellruntime.SightNetwork)
-		p.seen(o, wangellruntime.SightStarted)
+		p.seen(o, wangellruntime.PodNetworkReady)
+		p.seen(o, wangellruntime.PodContainerStarted)
 	}
 }
 
-func (p *player) seen(o *corev1.Pod, sight wangellruntime.Sight) {
-	p.client.Send(&wire.Seen{
-		Sight: uint8(sight), Service: o.Namespace + "/" + o.Labels[v1alpha1.LabelService], UID: string(o.UID), Name: o.Name,
+func (p *player) seen(o *corev1.Pod, sight wangellruntime.PodEvent) {
+	p.client.Send(&wire.PodReport{
+		Event: uint8(sight), Service: o.Namespace + "/" + o.Labels[v1alpha1.LabelService], UID: string(o.UID), Name: o.Name,
 		Container: o.Annotations[v1alpha1.AnnotationContainer], Addr: netip.MustParseAddr(o.Status.PodIP), Netns: "/run/netns/" + o.Name,
 		SpecHash: o.Labels[v1alpha1.LabelSpecHash], At: monotime.Now(),
 	})
@@ -477,7 +477,7 @@ func (p *player) begin(ctx context.Context, d *appsv1.Deployment, n int) {
 	default:
 		o.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: fmt.Sprintf("10.1.%d.%d", n/200, n%200+1), HostIP: "192.0.2.1"}
 		p.running[string(o.UID)] = o
-		for _, s := range []wangellruntime.Sight{wangellruntime.SightNetwork, wangellruntime.SightCreated, wangellruntime.SightStarted} {
+		for _, s := range []wangellruntime.PodEvent{wangellruntime.PodNetworkReady, wangellruntime.PodContainerCreated, wangellruntime.PodContainerStarted} {
 			p.seen(o, s)
 		}
 	}
@@ -488,8 +488,8 @@ func (p *player) end(ctx context.Context, o *corev1.Pod) {
 	p.mu.Lock()
 	if running := p.running[string(o.UID)]; running != nil {
 		delete(p.running, string(o.UID))
-		p.seen(running, wangellruntime.SightExited)
-		p.seen(running, wangellruntime.SightGone)
+		p.seen(running, wangellruntime.PodContainerExited)
+		p.seen(running, wangellruntime.PodNetworkGone)
 	}
 	p.mu.Unlock()
 	_ = p.w.client.Delete(ctx, o, client.GracePeriodSeconds(0))

@@ -70,26 +70,26 @@ type Exit struct {
 	LogTail string
 }
 
-// Sight is what a node's daemon saw of a pod's life there.
-type Sight uint8
+// PodEvent is a step in the life of a pod, as the daemon of its home node observes it.
+type PodEvent uint8
 
-// What a daemon sees, in the order of a pod's life.
+// The events of a pod, in the order in which they happen. The wire carries these numbers.
 const (
-	SightNetwork Sight = 1 // its network exists: address and namespace are known
-	SightCreated Sight = 2 // a container is created, its process not started
-	SightStarted Sight = 3 // the container's process runs
-	SightExited  Sight = 4 // the container's process ended
-	SightGone    Sight = 5 // its network is gone
+	PodNetworkReady     PodEvent = 1 // its network exists: address and namespace are known
+	PodContainerCreated PodEvent = 2 // a container exists, its process is not started
+	PodContainerStarted PodEvent = 3 // the container's process runs
+	PodContainerExited  PodEvent = 4 // the container's process ended
+	PodNetworkGone      PodEvent = 5 // its network is gone
 )
 
-// Seen tells of a pod on its home node. Address and namespace are known from SightNetwork on.
-type Seen struct {
-	Sight Sight
+// PodReport is a PodEvent with the pod that it happened to. Pod's address and namespace are set in every report.
+type PodReport struct {
+	Event PodEvent
 	Pod   Pod
 	// Name is the pod's name in its namespace, Container that of the container that it is about.
 	Name, Container string
 	At              monotime.Time
-	// Code is the exit status of SightExited; 128+n for signal n.
+	// Code is the exit status of PodContainerExited; 128+n for signal n.
 	Code uint32
 }
 
@@ -102,8 +102,9 @@ type Cluster interface {
 	// Leaving delivers the IDs of pods that somebody else takes away; their processes may still run. An Exit
 	// follows when they are gone.
 	Leaving() <-chan string
-	// Seen takes what a node's daemon saw. The same may be told several times. It must not block.
-	Seen(Seen)
+	// ReportPod handles an event that a node's daemon observed. The same event may be reported several times. It must
+	// not block.
+	ReportPod(PodReport)
 	// SetNodes tells the names of all nodes that have a daemon: a pod elsewhere serves nobody, and a Start does not
 	// wait for it. It must not block.
 	SetNodes(names []string)

@@ -170,7 +170,7 @@ func encodeToServer(m Message) ([]byte, error) {
 }
 
 // Send queues a message to the server and returns at once. Without a session reliable messages wait for one, at
-// most 1,024; Stats, Usage, Loads, Node and Seen are dropped. What a session's end left without an acknowledgement is sent again in the next
+// most 1,024; Stats, Usage, Loads, Node and PodReport are dropped. What a session's end left without an acknowledgement is sent again in the next
 // one, so a message may come twice then. Errors: ErrClosed, ErrQueueFull, or what of the message is outside its limits.
 func (c *Client) Send(m Message) error {
 	data, err := encodeToServer(m)

@@ -100,6 +100,6 @@ func (m *Usage) shift(d time.Duration) {
 	}
 }
 
-func (m *Idle) shift(d time.Duration)  { shiftTime(&m.LastPacket, d) }
-func (m *Quiet) shift(d time.Duration) { shiftTime(&m.LastPacket, d) }
-func (m *Seen) shift(d time.Duration)  { shiftTime(&m.At, d) }
+func (m *Idle) shift(d time.Duration)      { shiftTime(&m.LastPacket, d) }
+func (m *Quiet) shift(d time.Duration)     { shiftTime(&m.LastPacket, d) }
+func (m *PodReport) shift(d time.Duration) { shiftTime(&m.At, d) }

@@ -23,7 +23,7 @@ const (
 	maxContainer = 63
 	maxSpecHash  = 64
 	maxNodes     = 32 // of a piece of NODES
-	maxSight     = 5
+	maxPodEvent  = 5
 	knownFlags   = FlagAnnounce | FlagAffinity | FlagPreferLocal | FlagUsage
 	serviceFixed = addrSize + 4 + 2 + 2 + 1 + 1 + 2
 	backendFixed = 8 + 1 + addrSize + ipSize + 1 + 1
@@ -83,8 +83,8 @@ func decode(b []byte) (Message, error) {
 		m = &Nodes{}
 	case TypeNode:
 		m = &Node{}
-	case TypeSeen:
-		m = &Seen{}
+	case TypePodReport:
+		m = &PodReport{}
 	case TypeUsage:
 		m = &Usage{}
 	case TypeLoads:

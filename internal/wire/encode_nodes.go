@@ -70,9 +70,9 @@ func (m *Node) append(b []byte) []byte { return appendIP(b, m.Addr) }
 
 func (m *Node) decode(d *decoder) { m.Addr = d.ip() }
 
-func (m *Seen) check() error {
-	if m.Sight < 1 || m.Sight > maxSight {
-		return fmt.Errorf("unknown sight %d", m.Sight)
+func (m *PodReport) check() error {
+	if m.Event < 1 || m.Event > maxPodEvent {
+		return fmt.Errorf("unknown pod event %d", m.Event)
 	}
 	for _, s := range []struct {
 		what, text string
@@ -96,8 +96,8 @@ func (m *Seen) check() error {
 	return checkTimes(m.At)
 }
 
-func (m *Seen) append(b []byte) []byte {
-	b = append(b, m.Sight)
+func (m *PodReport) append(b []byte) []byte {
+	b = append(b, m.Event)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(m.Service)))
 	b = append(b, m.Service...)
 	for _, s := range []string{m.UID, m.Name, m.Container} {
@@ -109,8 +109,8 @@ func (m *Seen) append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, m.Code)
 }
 
-func (m *Seen) decode(d *decoder) {
-	m.Sight = d.u8()
+func (m *PodReport) decode(d *decoder) {
+	m.Event = d.u8()
 	m.Service = d.str(int(d.u16()))
 	m.UID, m.Name, m.Container = d.text(), d.text(), d.text()
 	m.Addr = d.ip()

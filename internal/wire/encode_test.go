@@ -77,17 +77,17 @@ func samples() map[string]Message {
 		"nodes none": &Nodes{Generation: 13, Pieces: 1},
 		"nodes full": nodes,
 		"node":       &Node{Addr: netip.MustParseAddr("192.0.2.1")},
-		"seen": &Seen{
-			Sight: 4, Service: "default/serverless-example", UID: "0c9a3a8e-9a3c-4b6f-8a56-0f6c2f5f3f5e", Name: "serverless-example-7d9f-x2x4z",
+		"report of a pod": &PodReport{
+			Event: 4, Service: "default/serverless-example", UID: "0c9a3a8e-9a3c-4b6f-8a56-0f6c2f5f3f5e", Name: "serverless-example-7d9f-x2x4z",
 			Container: "main", Addr: netip.MustParseAddr("10.244.1.7"), Netns: "/var/run/netns/cni-1", SpecHash: "5f3a", At: 1_003_000_000, Code: 137,
 		},
 		"usage": &Usage{Pods: []PodUsage{
 			{Service: service4, PodID: 1, CPU: 12_345_678_901, Memory: 64 << 20, At: 1_004_000_000}, {Service: service6, PodID: 2, At: 1_004_000_001},
 		}},
-		"usage full":   usage,
-		"loads":        &Loads{Pods: []PodLoad{{Service: service4, PodID: 1, OpenFlows: 12}, {Service: service6, PodID: 2}}},
-		"loads full":   loads,
-		"seen network": &Seen{Sight: 1, Service: "db/postgres", UID: "u", Name: "postgres-0", At: 1_003_000_000},
+		"usage full":                usage,
+		"loads":                     &Loads{Pods: []PodLoad{{Service: service4, PodID: 1, OpenFlows: 12}, {Service: service6, PodID: 2}}},
+		"loads full":                loads,
+		"report of a pod's network": &PodReport{Event: 1, Service: "db/postgres", UID: "u", Name: "postgres-0", At: 1_003_000_000},
 	}
 }
 
@@ -158,15 +158,15 @@ func TestLimitsAreRefusedWithAReason(t *testing.T) {
 		{&Nodes{Pieces: 1, Nodes: []NodeInfo{{Name: long(254), Addr: service4.Addr()}}}, "254 bytes"},
 		{&Node{}, "no address"},
 		{&Node{Addr: netip.MustParseAddr("fe80::1%eth0")}, "zone"},
-		{&Seen{Sight: 6, Service: "a/b", UID: "u"}, "unknown sight 6"},
-		{&Seen{Sight: 1, Service: "a/b"}, "without service or UID"},
-		{&Seen{Sight: 1, Service: "a/b", UID: long(65)}, "UID: 65 bytes"},
-		{&Seen{Sight: 1, Service: "a/b", UID: "u", Container: long(64)}, "container: 64 bytes"},
-		{&Seen{Sight: 1, Service: "a/b", UID: "u", Name: long(254)}, "name: 254 bytes"},
-		{&Seen{Sight: 1, Service: "a/b", UID: "u", SpecHash: long(65)}, "spec hash: 65 bytes"},
-		{&Seen{Sight: 1, Service: "a/b", UID: "u", Netns: long(256)}, "netns: 256 bytes"},
-		{&Seen{Sight: 1, Service: "a/b", UID: "u", At: -1}, "negative time"},
-		{&Seen{Sight: 1, Service: "a/b", UID: "u", Addr: netip.MustParseAddr("0.0.0.0")}, "pod: no address"},
+		{&PodReport{Event: 6, Service: "a/b", UID: "u"}, "unknown pod event 6"},
+		{&PodReport{Event: 1, Service: "a/b"}, "without service or UID"},
+		{&PodReport{Event: 1, Service: "a/b", UID: long(65)}, "UID: 65 bytes"},
+		{&PodReport{Event: 1, Service: "a/b", UID: "u", Container: long(64)}, "container: 64 bytes"},
+		{&PodReport{Event: 1, Service: "a/b", UID: "u", Name: long(254)}, "name: 254 bytes"},
+		{&PodReport{Event: 1, Service: "a/b", UID: "u", SpecHash: long(65)}, "spec hash: 65 bytes"},
+		{&PodReport{Event: 1, Service: "a/b", UID: "u", Netns: long(256)}, "netns: 256 bytes"},
+		{&PodReport{Event: 1, Service: "a/b", UID: "u", At: -1}, "negative time"},
+		{&PodReport{Event: 1, Service: "a/b", UID: "u", Addr: netip.MustParseAddr("0.0.0.0")}, "pod: no address"},
 		{&Stats{Pods: make([]PodStats, maxPodStats+1)}, "15 pods, at most 14"},
 		{&Stats{Pods: make([]PodStats, 1)}, "no address"},
 		{&Usage{Pods: make([]PodUsage, maxPodUsage+1)}, "21 pods, at most 20"},
@@ -190,7 +190,7 @@ func TestLimitsAreRefusedWithAReason(t *testing.T) {
 			}
 		}
 	}
-	for _, b := range [][]byte{nil, {0}, {1}, {byte(TypeFreeze)}, {byte(TypeThaw)}, {255}} {
+	for _, b := range [][]byte{nil, {0}, {1}, {11}, {12}, {255}} {
 		if m, err := decode(b); err == nil {
 			t.Errorf("%x decodes to %+v", b, m)
 		}

@@ -57,7 +57,7 @@ func FuzzIdle(f *testing.F)      { fuzzMessage(f, TypeIdle) }
 func FuzzQuiet(f *testing.F)     { fuzzMessage(f, TypeQuiet) }
 func FuzzNodes(f *testing.F)     { fuzzMessage(f, TypeNodes) }
 func FuzzNode(f *testing.F)      { fuzzMessage(f, TypeNode) }
-func FuzzSeen(f *testing.F)      { fuzzMessage(f, TypeSeen) }
+func FuzzPodReport(f *testing.F) { fuzzMessage(f, TypePodReport) }
 func FuzzUsage(f *testing.F)     { fuzzMessage(f, TypeUsage) }
 func FuzzLoads(f *testing.F)     { fuzzMessage(f, TypeLoads) }
 

@@ -22,12 +22,10 @@ const (
 	TypeTrace     Type = 8  // daemon → controller: times of a wake that only the gate knows
 	TypeStats     Type = 9  // daemon → controller: counters of pods
 	TypeIdle      Type = 10 // daemon → controller: no packet for the idle timeout
-	TypeFreeze    Type = 11 // reserved
-	TypeThaw      Type = 12 // reserved
 	TypeQuiet     Type = 13 // daemon → controller: a drained pod's last packet and open flows
 	TypeNodes     Type = 14 // controller → daemon: the nodes whose daemons are there
 	TypeNode      Type = 15 // daemon → controller: what its node is
-	TypeSeen      Type = 16 // daemon → controller: a step in the life of a pod on its node
+	TypePodReport Type = 16 // daemon → controller: a step in the life of a pod on its node
 	TypeUsage     Type = 17 // daemon → controller: what pods use of their node
 	TypeLoads     Type = 18 // daemon → controller → daemons: open flows of pods
 )
@@ -50,8 +48,8 @@ func (t Type) String() string {
 	names := map[Type]string{
 		TypeSync: "SYNC", TypeWake: "WAKE", TypeRefuse: "REFUSE", TypeBackends: "BACKENDS",
 		TypeListening: "LISTENING", TypeTrace: "TRACE", TypeStats: "STATS", TypeIdle: "IDLE",
-		TypeFreeze: "FREEZE", TypeThaw: "THAW", TypeQuiet: "QUIET",
-		TypeNodes: "NODES", TypeNode: "NODE", TypeSeen: "SEEN", TypeUsage: "USAGE",
+		TypeQuiet: "QUIET",
+		TypeNodes: "NODES", TypeNode: "NODE", TypePodReport: "POD_REPORT", TypeUsage: "USAGE",
 		TypeLoads: "LOADS",
 	}
 	if n, ok := names[t]; ok {
@@ -67,7 +65,7 @@ type Message interface{ Type() Type }
 func reliable(t Type) bool { return t != TypeStats && t != TypeUsage && t != TypeLoads }
 
 // ofSession tells which messages say what is in one session only: the next session's begin says it anew.
-func ofSession(t Type) bool { return t == TypeNode || t == TypeSeen }
+func ofSession(t Type) bool { return t == TypeNode || t == TypePodReport }
 
 // Service is an entry of the table of services.
 type Service struct {
@@ -219,10 +217,10 @@ type Nodes struct {
 // Node tells what a daemon's node is; it is sent first in every session (ClientConfig.First).
 type Node struct{ Addr netip.Addr }
 
-// Seen tells a step in the life of a pod on the daemon's node, as internal/runtime's Seen says. It may be told
+// PodReport tells an event in the life of a pod on the daemon's node, as internal/runtime's PodReport says. It may be told
 // several times; in each session all pods that are there are told anew, so it is not kept for the next one.
-type Seen struct {
-	Sight     uint8  // a runtime.Sight, 1-5
+type PodReport struct {
+	Event     uint8  // a runtime.PodEvent, 1-5
 	Service   string // "namespace/name" of the service whose pod it is
 	UID       string // the pod's UID, at most 64 bytes
 	Name      string // its name, at most 253 bytes
@@ -278,7 +276,7 @@ func (*Nodes) Type() Type { return TypeNodes }
 func (*Node) Type() Type { return TypeNode }
 
 // Type implements Message.
-func (*Seen) Type() Type { return TypeSeen }
+func (*PodReport) Type() Type { return TypePodReport }
 
 // Type implements Message.
 func (*Usage) Type() Type { return TypeUsage }

@@ -196,7 +196,7 @@ func TestClientFollowsItsServer(t *testing.T) {
 	if err := dmn.Send(wake); err != nil {
 		t.Fatal(err)
 	}
-	if err := dmn.Send(&Seen{Sight: 1, Service: "a/b", UID: "u"}); err != nil {
+	if err := dmn.Send(&PodReport{Event: 1, Service: "a/b", UID: "u"}); err != nil {
 		t.Fatal(err)
 	}
 	received := []int{2, 1, 3} // in all by the server of each turn

@@ -43,7 +43,7 @@ func TestMessagesBothWays(t *testing.T) {
 	want := map[Type]Message{}
 	for name, m := range samples() {
 		if m.Type() == TypeSync || name == "backends full" || name == "backends none" || name == "stats full" || name == "usage full" || name == "loads full" ||
-			name == "nodes none" || name == "nodes full" || name == "seen network" {
+			name == "nodes none" || name == "nodes full" || name == "report of a pod's network" {
 			continue
 		}
 		want[m.Type()] = m

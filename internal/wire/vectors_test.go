@@ -144,7 +144,7 @@ func makeVectors(t testing.TB) vectors {
 		v.Messages = append(v.Messages, messageVector{Name: name, Type: uint8(m.Type()), Fields: m, Encoded: hex.EncodeToString(b)})
 		fromClient := false
 		switch m.Type() {
-		case TypeWake, TypeListening, TypeTrace, TypeStats, TypeIdle, TypeQuiet, TypeNode, TypeSeen, TypeUsage:
+		case TypeWake, TypeListening, TypeTrace, TypeStats, TypeIdle, TypeQuiet, TypeNode, TypePodReport, TypeUsage:
 			fromClient = true
 		}
 		if !reliable(m.Type()) {
@@ -198,7 +198,7 @@ func makeVectors(t testing.TB) vectors {
 			hex.EncodeToString((&Sync{Version: 1, Pieces: 1, Upserts: []Service{{Addr: service4, Flags: 1 << 7}}}).append([]byte{byte(TypeSync)})),
 			hex.EncodeToString((&Nodes{Pieces: 1, Nodes: []NodeInfo{{Name: "a"}}}).append([]byte{byte(TypeNodes)})),
 			hex.EncodeToString((&Node{}).append([]byte{byte(TypeNode)})),
-			hex.EncodeToString((&Seen{Sight: 6, Service: "a/b", UID: "u"}).append([]byte{byte(TypeSeen)})),
+			hex.EncodeToString((&PodReport{Event: 6, Service: "a/b", UID: "u"}).append([]byte{byte(TypePodReport)})),
 		},
 	}
 	return v

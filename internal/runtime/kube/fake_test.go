@@ -159,21 +159,21 @@ func (w *world) update(o *corev1.Pod, change func(*corev1.Pod)) {
 }
 
 // seen has the daemon of node n1 tell of a pod.
-func (w *world) seen(uid string, sights ...runtime.Sight) {
+func (w *world) seen(uid string, sights ...runtime.PodEvent) {
 	for _, s := range sights {
-		w.r.Seen(runtime.Seen{
-			Sight: s, Name: uid, Container: "app", At: monotime.Now(), Code: 7,
+		w.r.ReportPod(runtime.PodReport{
+			Event: s, Name: uid, Container: "app", At: monotime.Now(), Code: 7,
 			Pod: runtime.Pod{ID: uid, Service: "default/app", SpecHash: "h", Addr: netip.MustParseAddr("10.1.0.1"), Netns: "/run/netns/" + uid, Node: "n1", NodeAddr: netip.MustParseAddr("192.0.2.1")},
 		})
 	}
 }
 
 const (
-	network = runtime.SightNetwork
-	created = runtime.SightCreated
-	started = runtime.SightStarted
-	exited  = runtime.SightExited
-	gone    = runtime.SightGone
+	network = runtime.PodNetworkReady
+	created = runtime.PodContainerCreated
+	started = runtime.PodContainerStarted
+	exited  = runtime.PodContainerExited
+	gone    = runtime.PodNetworkGone
 )
 
 // result is what a Start came to.

@@ -179,8 +179,8 @@ func (r *Runtime) exit(p *pod, code uint32, crashed bool) {
 	})
 }
 
-// Seen implements runtime.Cluster.
-func (r *Runtime) Seen(seen runtime.Seen) {
+// ReportPod implements runtime.Cluster.
+func (r *Runtime) ReportPod(seen runtime.PodReport) {
 	namespace, name := split(seen.Pod.Service)
 	if seen.Pod.ID == "" || name == "" {
 		return
@@ -188,7 +188,7 @@ func (r *Runtime) Seen(seen runtime.Seen) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.byUID[seen.Pod.ID]
-	if p == nil && seen.Sight >= runtime.SightExited {
+	if p == nil && seen.Event >= runtime.PodContainerExited {
 		return // it is gone, or was never anybody's
 	}
 	if p == nil {
@@ -196,20 +196,20 @@ func (r *Runtime) Seen(seen runtime.Seen) {
 			return
 		}
 	}
-	if seen.Sight != runtime.SightGone {
+	if seen.Event != runtime.PodNetworkGone {
 		r.network(p, seen.Pod, seen.At, false)
 	}
-	if seen.Sight != runtime.SightNetwork && seen.Sight != runtime.SightGone && !p.main(seen.Container) {
+	if seen.Event != runtime.PodNetworkReady && seen.Event != runtime.PodNetworkGone && !p.main(seen.Container) {
 		return
 	}
-	switch seen.Sight {
-	case runtime.SightCreated:
+	switch seen.Event {
+	case runtime.PodContainerCreated:
 		r.stepped(p, runtime.PhaseCreated, seen.At)
-	case runtime.SightStarted:
+	case runtime.PodContainerStarted:
 		r.stepped(p, runtime.PhaseStarted, seen.At)
-	case runtime.SightExited:
+	case runtime.PodContainerExited:
 		r.processEnded(p, seen.Code)
-	case runtime.SightGone:
+	case runtime.PodNetworkGone:
 		// A sandbox may be made anew for the same pod. Then its process ended, and the pod is still there.
 		if p.stopping || p.leaving {
 			r.drop(p)

@@ -5,7 +5,7 @@
 // request. The pods of a wake are made here and handed over to the Deployment later (see direct), because nothing else
 // between "a pod is wanted" and "a pod is created" is ours to make quick.
 //
-// What becomes of pods is told twice: by the daemons of their nodes at once (Seen), and by the API up to a second later.
+// What becomes of pods is told twice: by the daemons of their nodes at once (ReportPod), and by the API up to a second later.
 // The first is believed, and nobody is given a pod of which no daemon has told: without one, its node has no gate that
 // could serve it. The second knows what no daemon does: a pod that has no node, an image that cannot be pulled, a pod
 // that somebody deletes.

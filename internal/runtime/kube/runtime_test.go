@@ -255,7 +255,7 @@ func TestEndsAtOnce(t *testing.T) {
 func TestSidecarEnds(t *testing.T) {
 	w := newWorld(t, 0)
 	w.up("u1")
-	w.r.Seen(runtime.Seen{Sight: exited, Container: "side", Pod: runtime.Pod{ID: "u1", Service: "default/app"}})
+	w.r.ReportPod(runtime.PodReport{Event: exited, Container: "side", Pod: runtime.Pod{ID: "u1", Service: "default/app"}})
 	nothing(w, "a sidecar's end is told as the pod's", w.r.Exits())
 	w.r.mu.Lock()
 	defer w.r.mu.Unlock()
