@@ -14,9 +14,6 @@ export GOFLAGS := -trimpath -gcflags=all=-dwarf=false
 export CGO_ENABLED := 0
 COMPILE := GOGC=400 $(GO)
 
-# Modules of their own: they need other releases of the same libraries.
-MODULES := test/cluster test/knative
-
 # Test programs run as root, in network namespaces that they make; the compiler needs no root.
 ROOT := $(shell [ "$$(id -u)" = 0 ] || echo '-exec "sudo -E"')
 # A section heading in the output of make test.
@@ -57,10 +54,6 @@ lint: ## gofmt, go vet, staticcheck
 	if [ -n "$$unformatted" ]; then echo "not formatted (run gofmt -w):"; echo "$$unformatted"; exit 1; fi
 	$(COMPILE) vet ./...
 	hack/tool.sh staticcheck ./...
-	@for module in $(MODULES); do \
-		echo "$$module: vet, staticcheck"; \
-		$(COMPILE) vet -C $$module ./... && (cd $$module && $(CURDIR)/hack/tool.sh staticcheck ./...) || exit 1; \
-	done
 
 .PHONY: race
 race: ## unit, packet and network-namespace tests and fuzz seeds, with the race detector
@@ -73,8 +66,7 @@ e2e: ## end-to-end tests with the built program and real servers
 
 .PHONY: kube
 kube: ## end-to-end tests on a real Kubernetes of three nodes, and beside Knative
-	$(GO) test -C test/cluster -short ./...
-	$(GO) test -C test/knative ./...
+	$(GO) test -short ./test/cluster ./test/knative
 	$(GO) test -p 1 -timeout 60m $(ROOT) ./test/kube/...
 
 .PHONY: fuzz

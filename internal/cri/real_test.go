@@ -15,15 +15,14 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/testutil/need"
 )
 
 // TestRealRuntime lets a pod live in a real container runtime: WANGELL_TEST_CRI is its socket, WANGELL_TEST_CRI_IMAGE an image
 // that it has, whose process goes on until it is ended.
 func TestRealRuntime(t *testing.T) {
-	endpoint, image := os.Getenv("WANGELL_TEST_CRI"), os.Getenv("WANGELL_TEST_CRI_IMAGE")
-	if endpoint == "" {
-		t.Skip("no container runtime is given (WANGELL_TEST_CRI)")
-	}
+	endpoint := need.Chosen(t, "WANGELL_TEST_CRI", "the socket of a container runtime, and WANGELL_TEST_CRI_IMAGE to an image it has")
+	image := os.Getenv("WANGELL_TEST_CRI_IMAGE")
 	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)

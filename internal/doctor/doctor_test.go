@@ -14,6 +14,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/testutil/need"
 )
 
 func TestKernelVersion(t *testing.T) {
@@ -139,9 +141,7 @@ func TestSummary(t *testing.T) {
 
 // TestRunLeavesNothing makes every check for real and compares the machine before and after.
 func TestRunLeavesNothing(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t)
 	type state struct {
 		Links []string
 		Netns string
@@ -192,9 +192,7 @@ func inNewNamespace(t *testing.T, f func()) {
 }
 
 func TestScratchComesBack(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t)
 	var inside string
 	err := inScratch(func() error {
 		var err error

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 
 	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/testutil/need"
 )
 
 func median(v []float64) float64 {
@@ -309,7 +310,7 @@ func TestSize(t *testing.T) {
 		w.must(err)
 		lock, ok := info.Memlock()
 		if !ok {
-			t.Skip("this kernel does not tell the memory of maps")
+			need.Unmet(t, "needs a kernel that reports the memory of maps")
 		}
 		t.Logf("%-16s %9d bytes", name, lock)
 		sum += lock

@@ -238,10 +238,10 @@ func TestConnections(t *testing.T) {
 	for _, mode := range []XDPMode{XDPNative, XDPGeneric, XDPOff} {
 		for _, mtu := range []int{1500, 9000} {
 			for _, offloads := range []bool{true, false} {
+				if mtu == 9000 && !offloads || mode == XDPGeneric && mtu == 9000 {
+					continue // covered by the others
+				}
 				t.Run(fmt.Sprintf("xdp %s, mtu %d, offloads %v", mode, mtu, offloads), func(t *testing.T) {
-					if mtu == 9000 && !offloads || mode == XDPGeneric && mtu == 9000 {
-						t.Skip("covered by the others")
-					}
 					n := newNetwork(t, mode, mtu)
 					if got := n.g.Attached()["eth0"]; got != string(mode) {
 						t.Fatalf("XDP is %s", got)

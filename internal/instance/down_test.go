@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"wangell.loutres.me/internal/testutil/need"
 )
 
 // signalOf tells which signal ended a process.
@@ -78,9 +80,7 @@ func TestEndAsksAndThenKills(t *testing.T) {
 
 // TestDownOfNothing is not an error, and leaves nothing.
 func TestDownOfNothing(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t)
 	c := testConfig(t)
 	if err := Down(context.Background(), c, time.Minute, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)

@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/testutil/need"
 )
 
 // holdEnv makes the test program hold the lock of the run folder it names until its standard input ends.
@@ -110,9 +112,7 @@ func TestLockIsExclusiveAndNamesItsHolder(t *testing.T) {
 }
 
 func TestRemoveKeepsWhatIsMounted(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t)
 	c := Config{RunDir: filepath.Join(t.TempDir(), "run")}
 	l, err := acquire(c)
 	if err != nil {

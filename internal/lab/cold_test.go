@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"wangell.loutres.me/internal/testutil/need"
 )
 
 // TestMain is also the floor process of TestCold.
@@ -28,12 +30,8 @@ func TestMain(m *testing.M) {
 // TestCold does the whole experiment, with few requests and a wangell built from this tree. It looks that it works and leaves
 // nothing; how long things take is not its business.
 func TestCold(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: network namespaces, containerd")
-	}
-	if _, err := exec.LookPath("containerd"); err != nil {
-		t.Skip("needs containerd: apt-get install containerd")
-	}
+	need.Root(t)
+	need.Program(t, "containerd", "containerd")
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	wangell := filepath.Join(t.TempDir(), "wangell")

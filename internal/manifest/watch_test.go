@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"wangell.loutres.me/internal/testutil/need"
 )
 
 // told is what onChange was called with.
@@ -254,7 +256,7 @@ func TestWatchHalfWritten(t *testing.T) {
 	dir := write(t, map[string]string{"f.yaml": doc("a", hello) + "---\n" + doc("b", hello)})
 	file := filepath.Join(dir, "f.yaml")
 	if !leases(t, file) {
-		t.Skip("the file system has no leases")
+		need.Unmet(t, "needs a file system with leases: %s", dir)
 	}
 	w := startWatch(t, NewReader([]string{file}, nil))
 	w.wantOnly("default/a default/b")
@@ -269,7 +271,7 @@ func TestWatchHalfWritten(t *testing.T) {
 	select {
 	case got := <-w.tell:
 		if time.Since(begin) >= maxWriting*settle {
-			t.Skip("this machine was too busy to write the other half in time")
+			need.Unmet(t, "the machine is too busy to write the other half in time")
 		}
 		t.Errorf("half of the file was read: %s, %v", names(got.set), got.err)
 	case <-time.After(5 * settle): // several times as long as a change takes to be read

@@ -12,6 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/testutil/need"
 )
 
 func hereDiag(t testing.TB) *sockDiag {
@@ -28,7 +30,7 @@ func hereDiag(t testing.TB) *sockDiag {
 	}
 	d, err := newSockDiag(ns)
 	if err != nil {
-		t.Skip("no sock_diag: ", err)
+		need.Unmet(t, "needs sock_diag in the kernel: %v", err)
 	}
 	t.Cleanup(d.close)
 	return d
@@ -54,7 +56,7 @@ func TestSockDiag(t *testing.T) {
 		}}
 		l, err := c.Listen(context.Background(), network, address)
 		if err != nil {
-			t.Skip(err) // no IPv6 here
+			need.Unmet(t, "needs IPv6: %v", err)
 		}
 		t.Cleanup(func() { l.Close() })
 		return l, netip.MustParseAddrPort(l.Addr().String()).Port()

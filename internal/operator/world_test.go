@@ -33,6 +33,7 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/monotime"
 	wangellruntime "wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/testutil/need"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -100,7 +101,7 @@ func api(t *testing.T) *rest.Config {
 		t.Fatalf("start an API server: %v", apiServer.err)
 	}
 	if apiServer.config == nil {
-		t.Skip("there are no etcd and kube-apiserver: build them with 'go run -C test/cluster . build', or set KUBEBUILDER_ASSETS")
+		need.Unmet(t, "needs etcd and kube-apiserver: build them with 'make cluster-build', or set KUBEBUILDER_ASSETS to their folder")
 	}
 	return apiServer.config
 }

@@ -19,19 +19,17 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/testutil/clusterfile"
 )
 
-// A process is one that outlives the command that started it. Its start time tells it from a later one that was given
-// the same id.
-type process struct {
-	Pid   int    `json:"pid"`
-	Start uint64 `json:"start"` // clock ticks since boot, proc(5) stat field 22
-}
+// process is a process that outlives the command that started it.
+type process struct{ clusterfile.Process }
 
 // processOf notes a process by its id.
 func processOf(pid int) (process, error) {
 	start, err := startTime(pid)
-	return process{Pid: pid, Start: start}, err
+	return process{clusterfile.Process{Pid: pid, Start: start}}, err
 }
 
 func startTime(pid int) (uint64, error) {

@@ -23,6 +23,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/testutil/need"
 )
 
 // testNodes is for machines with room for fewer; some tests need two.
@@ -40,9 +42,7 @@ type testCluster struct {
 
 func newTestCluster(t *testing.T, name string) testCluster {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Fatal("needs root")
-	}
+	need.Root(t)
 	base, err := os.MkdirTemp("/var/tmp", "wgct")
 	if err != nil {
 		t.Fatal(err)
@@ -352,9 +352,7 @@ func (c testCluster) service(s *state, at map[string]string) {
 
 // TestCluster brings up nodes, uses what tests use of a cluster, breaks it, and looks for what is left of it.
 func TestCluster(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a whole cluster")
-	}
+	need.Long(t, "it starts a whole cluster")
 	before := machineState(t)
 	c := newTestCluster(t, "selftest")
 	t.Log(c.run("up", "--nodes", strconv.Itoa(*testNodes)))
@@ -518,9 +516,7 @@ func TestCluster(t *testing.T) {
 
 // TestFlannel has pods reach each other and Services over flannel's vxlan.
 func TestFlannel(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a whole cluster")
-	}
+	need.Long(t, "it starts a whole cluster")
 	c := newTestCluster(t, "selftest-fl")
 	t.Log(c.run("up", "--nodes", strconv.Itoa(*testNodes), "--cni", "flannel", "--proxy-mode", "nftables"))
 	s, err := loadState(c.dir)
@@ -541,9 +537,7 @@ func TestFlannel(t *testing.T) {
 
 // TestDownAfterKill kills `up` in the middle and then the hub, the one process that no machine takes with it.
 func TestDownAfterKill(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a whole cluster")
-	}
+	need.Long(t, "it starts a whole cluster")
 	c := newTestCluster(t, "selftest-kill")
 	cmd := c.command("up")
 	out, err := cmd.StdoutPipe()
@@ -569,7 +563,7 @@ func TestDownAfterKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Hub.kill(); err != nil {
+	if err := (process{s.Hub}).kill(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.try("up"); err == nil {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"wangell.loutres.me/internal/testutil/clusterfile"
 )
 
 // nodeArgument opens the state for a command that takes one node.
@@ -105,7 +107,7 @@ func runRestartProxy(ctx context.Context, o *options, _ []string) error {
 	return nil
 }
 
-func restartProxy(ctx context.Context, p plan, n nodePlan, info *nodeInfo, bin string) error {
+func restartProxy(ctx context.Context, p plan, n nodePlan, info *clusterfile.Node, bin string) error {
 	if err := stopService(ctx, info.Dir, proxyService, 5*time.Second); err != nil {
 		return err
 	}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/testutil/clusterfile"
 )
 
 // namespaces returns the names of the network namespaces of a cluster that there are.
@@ -115,10 +117,10 @@ func down(cluster, dir string, keepLogs bool) error {
 		return err
 	}
 	if keepLogs {
-		return os.Remove(stateFile(dir))
+		return os.Remove(clusterfile.Path(dir))
 	}
 	// Only a folder that `up` made is removed.
-	if !exists(filepath.Join(dir, "pki")) && !exists(stateFile(dir)) {
+	if !exists(filepath.Join(dir, "pki")) && !exists(clusterfile.Path(dir)) {
 		return nil
 	}
 	return os.RemoveAll(dir)

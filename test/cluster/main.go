@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/testutil/clusterfile"
 )
 
 // The main goroutine keeps the main thread. So no goroutine that enters a namespace runs on it, and
@@ -214,7 +216,7 @@ func runStatus(ctx context.Context, o *options, _ []string) error {
 	defer unlock()
 	for i := range s.Nodes {
 		if s.Nodes[i].Up {
-			if err := s.Nodes[i].refresh(ctx); err != nil {
+			if err := refreshNode(ctx, &s.Nodes[i]); err != nil {
 				return err
 			}
 		}
@@ -222,7 +224,7 @@ func runStatus(ctx context.Context, o *options, _ []string) error {
 	if err := s.save(); err != nil {
 		return err
 	}
-	b, err := os.ReadFile(stateFile(s.Dir))
+	b, err := os.ReadFile(clusterfile.Path(s.Dir))
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"wangell.loutres.me/internal/testutil/clusterfile"
 )
 
 //go:embed coredns.yaml
@@ -39,7 +41,7 @@ func up(ctx context.Context, p plan, bin string, out io.Writer) error {
 	if err := checkInotify(len(p.Nodes)); err != nil {
 		return err
 	}
-	if exists(stateFile(p.Dir)) {
+	if exists(clusterfile.Path(p.Dir)) {
 		return fmt.Errorf("%s holds a cluster: run `down --dir %s` first", p.Dir, p.Dir)
 	}
 	left, err := leftOvers(p.Name)
@@ -135,7 +137,7 @@ func up(ctx context.Context, p plan, bin string, out io.Writer) error {
 	}
 	say("DNS answers on every node")
 	for i := range s.Nodes {
-		if err := s.Nodes[i].refresh(ctx); err != nil {
+		if err := refreshNode(ctx, &s.Nodes[i]); err != nil {
 			return err
 		}
 	}
@@ -154,9 +156,11 @@ func copyProgram(to string) error {
 func startControlPlane(ctx context.Context, p plan, s *state, program string) error {
 	var err error
 	var api string
-	if s.Hub, s.Registry.PushAddress, api, err = startHub(p, program); err != nil {
+	var hub process
+	if hub, s.Registry.PushAddress, api, err = startHub(p, program); err != nil {
 		return err
 	}
+	s.Hub = hub.Process
 	if err := writeKubeconfig(p, "admin", "admin.conf", "https://"+api); err != nil {
 		return err
 	}
@@ -245,7 +249,7 @@ func startNode(ctx context.Context, p plan, s *state, name, program string) erro
 		}
 	}
 	info.Up, info.HolderPid = true, first.Pid
-	if err := info.refresh(ctx); err != nil {
+	if err := refreshNode(ctx, info); err != nil {
 		return err
 	}
 	return s.save()

@@ -23,6 +23,7 @@ import (
 
 	"wangell.loutres.me/internal/image"
 	"wangell.loutres.me/internal/instance"
+	"wangell.loutres.me/internal/testutil/need"
 )
 
 // patience is how long a step may take that normally takes a second or less; it is this long because the
@@ -44,10 +45,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	if os.Geteuid() != 0 {
-		fmt.Println("end-to-end tests need root: skipped")
-		return
-	}
+	need.RootMain("end-to-end tests")
 	os.Exit(run(m))
 }
 

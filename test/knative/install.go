@@ -5,44 +5,29 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"wangell.loutres.me/internal/testutil/clusterfile"
 )
 
-// A cluster is what a cluster.json of test/cluster says, as far as it is used here.
-type cluster struct {
-	Bin        string `json:"bin"`
-	Kubeconfig string `json:"kubeconfig"`
-	Registry   struct {
-		// Address is the registry's name in image references, PushAddress its address on the machine's loopback.
-		Address     string `json:"address"`
-		PushAddress string `json:"pushAddress"`
-	} `json:"registry"`
-}
+// cluster is the cluster in which Knative is installed.
+type cluster struct{ *clusterfile.Cluster }
 
 func loadCluster(file string) (*cluster, error) {
 	if file == "" {
-		return nil, errors.New("--cluster is missing: give the cluster.json of a cluster of test/cluster")
+		return nil, errors.New("--cluster is missing: name the cluster.json of a cluster that test/cluster has started")
 	}
-	data, err := os.ReadFile(file)
+	c, err := clusterfile.Load(file)
 	if err != nil {
 		return nil, fmt.Errorf("--cluster: %w", err)
 	}
-	var c cluster
-	if err := json.Unmarshal(data, &c); err != nil {
-		return nil, fmt.Errorf("--cluster %s: %w", file, err)
-	}
-	if c.Bin == "" || c.Kubeconfig == "" || c.Registry.Address == "" || c.Registry.PushAddress == "" {
-		return nil, fmt.Errorf("--cluster %s: not all of bin, kubeconfig, registry.address and registry.pushAddress are there", file)
-	}
-	return &c, nil
+	return &cluster{c}, nil
 }
 
 // kubectl runs the cluster's kubectl with a manifest as its input.

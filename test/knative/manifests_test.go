@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"wangell.loutres.me/internal/testutil/need"
 )
 
 // The manifests are those of the modules, so the tests need them: `go mod download` fetches what is missing.
@@ -136,7 +138,7 @@ func TestProgramImage(t *testing.T) {
 	// A program that is linked with the C library, as Envoy is.
 	for _, program := range []string{"/bin/sh", "/usr/bin/env"} {
 		if !isFile(program) {
-			t.Skip(program + " is not there")
+			need.Unmet(t, "needs %s", program)
 		}
 		data, err := os.ReadFile(program)
 		if err != nil {

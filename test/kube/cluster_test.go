@@ -5,7 +5,6 @@ package kube
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -18,38 +17,13 @@ import (
 	"testing"
 	"time"
 
+	"wangell.loutres.me/internal/testutil/clusterfile"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// clusterFile is what test/cluster writes of a cluster.
-type clusterFile struct {
-	Name       string `json:"name"`
-	Bin        string `json:"bin"`
-	Kubeconfig string `json:"kubeconfig"`
-	ProxyMode  string `json:"proxyMode"`
-	DNSIP      string `json:"dnsIP"`
-	LAN        struct {
-		ServiceAddresses string `json:"serviceAddresses"`
-	} `json:"lan"`
-	Registry struct {
-		Address     string `json:"address"`
-		PushAddress string `json:"pushAddress"`
-	} `json:"registry"`
-	Client struct {
-		NetnsPath string `json:"netnsPath"`
-		IP        string `json:"ip"`
-		Interface string `json:"interface"`
-	} `json:"client"`
-	Nodes []struct {
-		Name      string `json:"name"`
-		IP        string `json:"ip"`
-		NetnsPath string `json:"netnsPath"`
-	} `json:"nodes"`
-}
-
 // cluster is a cluster under test.
 type cluster struct {
-	clusterFile
+	*clusterfile.Cluster
 	dir    string
 	client *netlab.Namespace // outside, on the nodes' link
 	nodes  []*node
@@ -63,14 +37,11 @@ type node struct {
 }
 
 func openCluster(file string) (*cluster, error) {
-	b, err := os.ReadFile(file)
+	described, err := clusterfile.Load(file)
 	if err != nil {
 		return nil, err
 	}
-	c := &cluster{dir: filepath.Dir(file)}
-	if err := json.Unmarshal(b, &c.clusterFile); err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
+	c := &cluster{Cluster: described, dir: filepath.Dir(file)}
 	if c.client, err = netlab.Existing(c.Client.NetnsPath); err != nil {
 		return nil, err
 	}

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"wangell.loutres.me/internal/testutil/need"
 )
 
 // patience is how long a step may take that normally takes some seconds or less; it is this long because the machine
@@ -33,10 +35,7 @@ var (
 func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) {
-	if os.Geteuid() != 0 {
-		fmt.Println("tests on a cluster need root: skipped")
-		return
-	}
+	need.RootMain("tests on a cluster")
 	os.Exit(run(m))
 }
 

@@ -29,6 +29,7 @@ import (
 	"wangell.loutres.me/internal/image"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/runtimetest"
+	"wangell.loutres.me/internal/testutil/need"
 )
 
 // testRegistry is a registry in this process that counts requests for blobs.
@@ -236,7 +237,7 @@ func TestDiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := unix.Mount("tmpfs", root, "tmpfs", 0, "size=24m"); err != nil {
-		t.Skip("cannot mount a small tmpfs: ", err)
+		need.Unmet(t, "cannot mount a small tmpfs: %v", err)
 	}
 	r := startWithProbe(t, cfg)
 	reg := newRegistry(t)

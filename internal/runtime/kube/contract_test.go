@@ -4,7 +4,6 @@ package kube_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -26,14 +25,9 @@ import (
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/kube"
 	"wangell.loutres.me/internal/runtime/runtimetest"
+	"wangell.loutres.me/internal/testutil/clusterfile"
+	"wangell.loutres.me/internal/testutil/need"
 )
-
-// cluster is what is used of the cluster.json that test/cluster writes.
-type cluster struct {
-	KubeconfigLAN string `json:"kubeconfigLAN"`
-	Registry      struct{ LAN string }
-	Nodes         []struct{ NetnsPath string }
-}
 
 // environment variables: the file that describes a cluster, and that this process is on one of its nodes' networks.
 const (
@@ -41,16 +35,7 @@ const (
 	insideVar  = "WANGELL_CLUSTER_INSIDE"
 )
 
-func readCluster() (c cluster, err error) {
-	text, err := os.ReadFile(os.Getenv(clusterVar))
-	if err == nil {
-		err = json.Unmarshal(text, &c)
-	}
-	if err == nil && (len(c.Nodes) == 0 || c.KubeconfigLAN == "") {
-		err = fmt.Errorf("%s tells of no node", os.Getenv(clusterVar))
-	}
-	return c, err
-}
+func readCluster() (*clusterfile.Cluster, error) { return clusterfile.Load(os.Getenv(clusterVar)) }
 
 // TestMain runs the tests on the network of a node, because only there pods are reached by their addresses.
 func TestMain(m *testing.M) {
@@ -119,9 +104,7 @@ func (r withDeployments) Start(ctx context.Context, s *v1alpha1.WangellService, 
 }
 
 func TestContract(t *testing.T) {
-	if os.Getenv(clusterVar) == "" {
-		t.Skipf("wants a cluster that nothing else of Wangell uses: go run -C test/cluster . up --nodes 1, and set %s to its cluster.json", clusterVar)
-	}
+	need.Chosen(t, clusterVar, "the cluster.json of a cluster without Wangell: go run -C test/cluster . up --nodes 1")
 	c, err := readCluster()
 	if err != nil {
 		t.Fatal(err)

@@ -23,6 +23,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"wangell.loutres.me/internal/testutil/need"
 	"wangell.loutres.me/internal/testutil/netlab"
 	"wangell.loutres.me/internal/testutil/netlab/netlabtest"
 )
@@ -276,9 +277,7 @@ func TestCaptureSeesTheHandshake(t *testing.T) {
 }
 
 func TestCloseLeavesNothing(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: network namespaces")
-	}
+	need.Root(t)
 	// Only namespaces of this process: another test binary may have its own meanwhile.
 	scope := netlab.Scope{Paths: []string{netlab.Dir + "/" + netlab.Prefix + strconv.Itoa(os.Getpid())}, OwnProcess: true,
 		Namespaces: []string{netlab.Prefix + strconv.Itoa(os.Getpid()) + "-"}, Devices: []string{"veth", "client", "node", "br"}}
@@ -391,9 +390,7 @@ func TestCleanStale(t *testing.T) {
 }
 
 func TestSnapshotSeesLeaks(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: mounts, eBPF")
-	}
+	need.Root(t)
 	dir := t.TempDir()
 	scope := netlab.Scope{Paths: []string{dir}, OwnProcess: true, BPF: []string{"wgl_leak"}}
 	before, err := netlab.TakeSnapshot(scope)

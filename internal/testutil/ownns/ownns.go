@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/testutil/need"
 )
 
 const (
@@ -31,10 +33,7 @@ func Main(run func() int) {
 		}
 		os.Exit(run())
 	}
-	if os.Geteuid() != 0 {
-		fmt.Println("these tests make network namespaces and load eBPF programs: run them as root")
-		os.Exit(1)
-	}
+	need.RootMain("these tests")
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Env = append(os.Environ(), inside+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr

@@ -4,18 +4,16 @@
 package netlabtest
 
 import (
-	"os"
 	"testing"
 
+	"wangell.loutres.me/internal/testutil/need"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// New makes a network that ends with the test. Without root the test is skipped.
+// New makes a network that ends with the test. The test needs root.
 func New(t testing.TB, cfg netlab.Config) *netlab.Net {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: network namespaces")
-	}
+	need.Root(t)
 	n, err := netlab.New(cfg)
 	if err != nil {
 		t.Fatal(err)
