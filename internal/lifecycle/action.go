@@ -8,72 +8,72 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// Action is one of the structs below. A step returns them in the order in which they are listed
-// here: nothing may come between a WakeAsked and its StartPod, and daemons hear of a pod's end
-// before its clients are refused and before it gets its SIGTERM.
+// Action is one of the structs below. A step returns actions in the order of this list, so that nothing delays a
+// StartPod, and daemons learn that a pod ends before its clients are refused and before it gets SIGTERM.
 type Action interface{ action() }
 
-// StartPod: start a pod of the service's present spec. It is answered by PhaseEnded, NetworkReady,
-// and at last Started or StartFailed.
+// StartPod starts a pod of the service's current spec. It is answered by PhaseEnded and NetworkReady, and finally by
+// Started or StartFailed.
 type StartPod struct{ Ref Ref }
 
-// PublishBackends: tell the daemons all pods of the service.
+// PublishBackends sends the complete list of the service's pods to the daemons.
 type PublishBackends struct {
-	Generation uint64 // grows with every PublishBackends of the service
+	// Generation increases with every PublishBackends of the service.
+	Generation uint64
 	Pods       []Backend
-	// Sharing is how many pods share what is parked: those that serve, and those that the wake of a crowd started and that do
-	// not listen yet. 0: there are none of these, and nobody is to wait for another pod.
+	// Sharing is the number of pods that share the parked SYNs: serving pods, plus pods started for the crowd of a wake
+	// that do not listen yet. Zero means that no such pod is starting, and no client has to wait for another pod.
 	Sharing int
 }
 
-// Backend is a pod as daemons shall see it.
+// Backend is a pod as daemons see it.
 type Backend struct {
 	Ref   Ref
 	State BackendState
 }
 
-// BackendState is what a daemon shall do with a pod.
+// BackendState tells a daemon what to do with a pod. The values are those of wire.PodState.
 type BackendState uint8
 
-// The states of a backend, in order of its life.
+// The states of a backend, in the order of its life.
 const (
-	BackendStarting BackendState = 1 // watch for LISTEN, then serve
+	BackendStarting BackendState = 1 // wait until it listens, then serve
 	BackendServing  BackendState = 2 // it listens: give it flows
-	BackendDraining BackendState = 3 // no new flow; open ones go on
+	BackendDraining BackendState = 3 // no new flows; open ones continue
 )
 
-// RefuseParked: answer the parked clients with an RST. Reason tells a user why.
+// RefuseParked answers the parked clients with an RST. Reason is for users.
 type RefuseParked struct{ Reason string }
 
-// StopPod: SIGTERM, SIGKILL after Grace, remove all of it. For a pod that is still being started:
-// give the start up. It is answered by one StopDone, whatever became of the start.
+// StopPod stops a pod, with SIGTERM and after Grace SIGKILL, and removes what remains of it. A start in progress is
+// cancelled. It is answered by exactly one StopDone, whatever the start's outcome.
 type StopPod struct {
 	Ref   Ref
 	Grace time.Duration
 }
 
-// ArmTimer: deliver Timer at At, and forget the time given before. Zero: no timer.
+// ArmTimer asks for a Timer event at At, instead of any time given before. Zero means no timer.
 type ArmTimer struct{ At monotime.Time }
 
-// Record: the wake's waterfall is new (First) or knows more than before. News are the phases that
-// no Record of this wake had yet.
+// Record carries the waterfall of a wake that has begun (First) or made progress.
 type Record struct {
 	Waterfall Waterfall
 	First     bool
-	News      []Phase
+	// News are the phases that no earlier Record of this wake had.
+	News []Phase
 }
 
-// Severity of a Report.
+// Severity is the severity of a Report.
 type Severity uint8
 
-// The severities, as log/slog has them.
+// The severities of a Report.
 const (
 	Info Severity = iota
 	Warning
 	Error
 )
 
-// Report: tell the user. Text does not name the service.
+// Report is a message for users. Text does not name the service.
 type Report struct {
 	Severity Severity
 	Text     string

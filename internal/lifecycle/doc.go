@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lifecycle decides when a service gets pods, when it loses them, and what its clients are told
-// meanwhile. It is one state machine a service, the same for every runtime: pure functions of
-// events and a time. It knows no runtime, no wire and no clock.
+// Package lifecycle decides when a service gets pods, when it loses them, and what its clients are answered in the
+// meantime. It is one state machine per service, the same for every runtime: pure functions of an event and a time,
+// without access to a runtime, the wire or a clock.
 //
 //	          WakeAsked               Listening                 IdleSeen, SleepAsked
 //	Cold ───────────────▶ Waking ───────────────▶ Warm ───────────────────────────────▶ Stopping
@@ -12,17 +12,17 @@
 //	  │                   Failed ──▶ (next WakeAsked after the backoff: Waking)             │
 //	  └─────────────────────────────────────────────┴── PodExited ───────────── StopDone ───┘
 //
-// A service has as many pods as are wanted: one when a client wakes it, more by Scale. While one serves it is Warm,
-// whatever becomes of the others: those that are missing are started, and those that are more than wanted are drained,
-// the one with the fewest open flows first. When the last one that serves is lost, it is Waking again if another one
-// starts, else Cold. Idle, all of them are drained; only when no gate gives any of them a new flow, and none had a packet,
-// all are ended.
+// A wake starts one pod, or several for a crowd of clients; Scale changes the number. While at least one pod serves, the
+// service is Warm: missing pods are started, and excess pods are drained, those with the fewest open flows first. When
+// the last serving pod is lost, the service is Waking again if another pod is starting, and Cold otherwise. An idle
+// service first drains all its pods. They are stopped only once no gate gives any of them a new flow and no packet has
+// arrived meanwhile.
 //
-// On a cluster (Spec.Rolls) pods come and go by others' hands, too: Appeared, Leaving; and nodes may not be heard for a
-// while: Away, Back.
+// On a cluster (Spec.Rolls), pods also come and go without the machine's doing (Appeared, Leaving), and nodes may be
+// silent for a while (Away, Back).
 //
-// Step takes an event and returns actions, which the caller carries out in their order. Whatever
-// the caller does with them comes back as another event.
+// Machine.Step takes an event and returns actions, which the caller carries out in order. Their outcome comes back as
+// further events.
 //
-// The package also keeps what a wake looked like: its Waterfall, a Ring of the last ones, and Draw.
+// The package also keeps the record of each wake: Waterfall, Ring for the most recent ones, and Draw for the terminal.
 package lifecycle

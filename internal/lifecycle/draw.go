@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// minBar is the least width of the bars, in columns.
+// minBar is the minimum width of the bars, in columns.
 const minBar = 10
 
-// Draw writes a waterfall as text: a line about the wake, then a line a phase with the time since
-// the SYN at which it ended, how long it took, and a bar that covers that time; then the time axis.
-// Lines are at most width columns wide, as far as minBar columns of bars and the text allow.
+// Draw writes a waterfall as text: a line about the wake, then one line per phase with the time since the SYN at its
+// end, its duration, and a bar that covers it, then the time axis. Lines are at most width columns wide, unless the
+// text and bars of minBar columns need more.
 func Draw(w io.Writer, f Waterfall, width int) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  wake %d  %s", f.Service, f.Number, f.Result)
@@ -58,13 +58,14 @@ func Draw(w io.Writer, f Waterfall, width int) error {
 	return err
 }
 
+// decimals writes a duration in milliseconds, without the unit.
 func decimals(d time.Duration) string { return strings.TrimSuffix(ms(d), " ms") }
 
 // eighths are the parts of a column, filled from the left.
 var eighths = [...]string{"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"}
 
-// bar draws [from, to] of [0, total] on cols columns: its end to an eighth of a column, its start to
-// a half, for there is no finer character that is filled from the right. It is never empty.
+// bar draws [from, to] of [0, total] on cols columns. Its end is precise to an eighth of a column, its start to a half:
+// no finer character is filled from the right. It is never empty.
 func bar(from, to, total time.Duration, cols int) string {
 	units := int64(cols) * 8
 	start, end := int64(from)*units/int64(total), int64(to)*units/int64(total)
@@ -84,11 +85,11 @@ func bar(from, to, total time.Duration, cols int) string {
 	return b + eighths[(end-start)%8]
 }
 
-// axis draws tick marks at round times under the bars.
+// axis draws tick marks at round times below the bars.
 func axis(total time.Duration, cols int) string {
 	step := time.Microsecond
 	for factor := 0; ; factor++ {
-		// 1, 2, 5, 10, ...: the first that leaves room for the labels.
+		// 1, 2, 5, 10, ...: the first step that leaves room for the labels.
 		if labels := int(total/step) + 1; labels*8 <= cols || labels <= 2 {
 			break
 		}

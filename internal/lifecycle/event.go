@@ -2,11 +2,7 @@
 
 package lifecycle
 
-import (
-	"time"
-
-	"wangell.loutres.me/internal/monotime"
-)
+import "wangell.loutres.me/internal/monotime"
 
 // State is the state of a service.
 type State uint8
@@ -14,15 +10,15 @@ type State uint8
 // The states of a service.
 const (
 	Cold     State = iota // no pod
-	Waking                // no pod serves; one is being started, or will be as soon as the one before it is gone
-	Warm                  // a pod serves, or several
-	Stopping              // all pods are drained, then ended
+	Waking                // no pod serves; one is starting, or will as soon as its predecessor is gone
+	Warm                  // at least one pod serves
+	Stopping              // all pods are being drained, then stopped
 	Failed                // the last wake failed; no pod
 )
 
 var stateNames = [...]string{"Cold", "Waking", "Warm", "Stopping", "Failed"}
 
-// String returns the state's name as it stands in a manifest's status.
+// String returns the state's name as it appears in a manifest's status.
 func (s State) String() string {
 	if int(s) < len(stateNames) {
 		return stateNames[s]
@@ -30,123 +26,74 @@ func (s State) String() string {
 	return "Unknown"
 }
 
-// States are all states, for those who count services by state.
+// States returns all states.
 func States() []State { return []State{Cold, Waking, Warm, Stopping, Failed} }
 
-// Ref names a pod of a service. The machine numbers the pods, from 1 (NextRef); a number is never used twice for a
-// service.
+// Ref names a pod of a service. The machine numbers pods from 1 and never uses a number twice for a service.
 type Ref uint64
-
-// Spec is what the machine has to know of a service.
-type Spec struct {
-	// Name is "namespace/name", for messages.
-	Name string
-	// Port is the port on which the pod is expected to listen, for messages.
-	Port uint16
-	// WakeTimeout is how long a wake may take until the pod listens.
-	WakeTimeout time.Duration
-	// Grace is how long a pod has between SIGTERM and SIGKILL.
-	Grace time.Duration
-	// DrainTimeout is how long the flows of a pod may go on that is replaced, or not needed any more while others
-	// serve. Default: Grace.
-	DrainTimeout time.Duration
-	// Min is how many pods there are at least: above 0 the service never sleeps by itself.
-	Min int
-	// Max is how many there may be. Default: 1, or Min.
-	Max int
-	// BurstPerPod is how many parked connection requests one pod is started for, if a wake finds several. Default: one pod,
-	// however many are parked.
-	BurstPerPod int
-	// Rolls: the runtime replaces the pods of an old spec by itself, and the place where a pod was does not have to be
-	// free before the next one starts.
-	Rolls bool
-}
-
-// MaxReplicas bounds the pods that a service is to have.
-const MaxReplicas = 32
-
-// clamp brings a number of pods, at least 1, into the limits.
-func (s Spec) clamp(n int) int {
-	return min(max(n, 1, s.Min), max(s.Max, 1, s.Min), MaxReplicas)
-}
-
-// burst is how many pods a wake starts at once for so many parked connection requests.
-func (s Spec) burst(parked uint32) int {
-	if s.BurstPerPod <= 0 {
-		return s.clamp(1)
-	}
-	return s.clamp(int((uint64(parked) + uint64(s.BurstPerPod) - 1) / uint64(s.BurstPerPod)))
-}
-
-// drainTimeout is how long a pod without new flows may go on.
-func (s Spec) drainTimeout() time.Duration {
-	if s.DrainTimeout > 0 {
-		return s.DrainTimeout
-	}
-	return s.Grace
-}
 
 // Event is one of the structs below.
 type Event interface{ event() }
 
-// WakeAsked: a daemon has parked SYNs of this service. Times are zero when not known.
+// WakeAsked reports that a daemon has parked SYNs of the service. Unknown times are zero.
 type WakeAsked struct {
-	Seq           uint64        // the daemon's count of the wakes it asked for this service
-	SYNSeen, Told monotime.Time // first SYN parked; the daemon's user space read of it
-	Parked        uint32        // SYNs parked so far
+	Seq     uint64        // the daemon's count of its wake requests for this service
+	SYNSeen monotime.Time // when the gate parked the first SYN
+	Told    monotime.Time // when the daemon's user space read the gate's event
+	Parked  uint32        // SYNs parked so far
 }
 
-// PhaseEnded: the runtime has finished a step of starting a pod: PhaseImage, PhaseSandbox,
-// PhaseCreated or PhaseStarted.
+// PhaseEnded reports that the runtime has finished a step of starting a pod: PhaseImage, PhaseSandbox, PhaseCreated
+// or PhaseStarted.
 type PhaseEnded struct {
 	Ref   Ref
 	Phase PhaseName
 	At    monotime.Time
 }
 
-// NetworkReady: the pod has its network and address; daemons can watch for its socket.
+// NetworkReady reports that the pod has a network and an address, so that daemons can watch for its socket.
 type NetworkReady struct{ Ref Ref }
 
-// Started: the pod's process runs, and StartPod is done.
+// Started reports that StartPod has succeeded: the pod has a network, and its process runs.
 type Started struct{ Ref Ref }
 
-// StartFailed: StartPod is done and failed. Nothing of the pod remains; if the pod was seen to listen all the same, or
-// was told to stop, StopPod makes sure of that. Retryable means that the same call may work a moment later (the
-// runtime did not answer).
+// StartFailed reports that StartPod has failed. Nothing of the pod remains, except when it was seen to listen or was
+// stopped: then StopPod removes it. Retryable is set if the same call may work a moment later, because the runtime
+// did not answer.
 type StartFailed struct {
 	Ref       Ref
 	Err       error
 	Retryable bool
 }
 
-// Listening: the pod's socket listens, as its home node's kernel said.
+// Listening reports that the pod's socket listens, as seen by the kernel of its home node.
 type Listening struct {
 	Ref Ref
 	At  monotime.Time
 }
 
-// Trace: times of a wake that only the gate knows; zero means not (yet) known.
+// Trace carries times of a wake that only the gate knows. Zero means not known yet.
 type Trace struct {
 	Ref                              Ref
 	Released, FirstSYNACK, FirstByte monotime.Time
-	ReleasedN                        uint32 // how many parked SYNs were released
+	ReleasedN                        uint32 // parked SYNs released
 }
 
-// PodExited: the pod's process ended. Its remains are there until StopPod is done.
+// PodExited reports that the pod's process has ended. StopPod removes what remains of the pod.
 type PodExited struct {
 	Ref     Ref
-	Code    uint32 // 128+n for signal n
-	LogTail string // the end of what the process wrote
+	Code    uint32 // exit status; 128+n for signal n
+	LogTail string // the end of the process's output
 }
 
-// IdleSeen: no packet for the service's idle timeout, on no node that has one of its pods.
+// IdleSeen reports that no node with a pod of the service has seen a packet for the idle timeout.
 type IdleSeen struct {
 	LastPacket monotime.Time
-	// Of tells it for each pod, as its own node's clock has it; LastPacket stands for those that are not in it.
+	// Of is the time of the last packet of each pod, by its own node's clock. LastPacket stands for missing pods.
 	Of map[Ref]monotime.Time
 }
 
-// Quiet: no gate gives the pod a new flow any more, since they have the backends of Generation.
+// Quiet reports that no gate gives the pod new flows any more, now that all have the backends of Generation.
 type Quiet struct {
 	Ref        Ref
 	Generation uint64
@@ -154,58 +101,58 @@ type Quiet struct {
 	OpenFlows  uint32
 }
 
-// FlowsSeen: how many flows of the pod are open.
+// FlowsSeen reports the number of open flows of a pod.
 type FlowsSeen struct {
 	Ref  Ref
 	Open uint32
 }
 
-// StopDone: StopPod is done; nothing of the pod remains.
+// StopDone reports that StopPod has succeeded and nothing of the pod remains.
 type StopDone struct{ Ref Ref }
 
-// SleepAsked: a user wants the service to sleep now.
+// SleepAsked is a user's request to put the service to sleep now.
 type SleepAsked struct{}
 
-// Scale: the service shall have N pods, as far as its spec allows. 0 is as SleepAsked. Why is for users.
+// Scale asks for N pods, within the limits of the spec. Zero is the same as SleepAsked. Why is for users.
 type Scale struct {
 	N   int
 	Why string
 }
 
-// SpecChanged: the manifest changed. Restart tells whether running pods have to be replaced.
+// SpecChanged reports a changed manifest. Restart is set if running pods have to be replaced.
 type SpecChanged struct {
 	Spec    Spec
 	Restart bool
 }
 
-// Deleted: the manifest is gone.
+// Deleted reports that the manifest was deleted.
 type Deleted struct{}
 
-// Adopted: a pod of the service was found running. Ref must be a number that was not used for this service before. Leaving:
-// somebody else takes it away already; as after Leaving, PodExited or StopDone follows.
+// Adopted reports a running pod that the machine did not start. Ref comes from Machine.NextRef. Leaving is set if the
+// pod is being removed from outside already; PodExited or StopDone follows then.
 type Adopted struct {
 	Ref     Ref
 	Leaving bool
 }
 
-// Appeared: somebody else started a pod of the service; its network is there. Ref is as in Adopted.
+// Appeared reports a pod that was started from outside and has a network. Ref comes from Machine.NextRef.
 type Appeared struct{ Ref Ref }
 
-// Leaving: somebody else takes the pod away; its process may still run. PodExited or StopDone follows.
+// Leaving reports that the pod is being removed from outside. Its process may still run; PodExited or StopDone follows.
 type Leaving struct{ Ref Ref }
 
-// Away: nothing is heard of the pod's home node. It may be lost, or be back soon.
+// Away reports that the daemon on the pod's home node is silent. The node may be lost, or come back.
 type Away struct{ Ref Ref }
 
-// Back: the home node of a pod that was Away is heard again.
+// Back reports that the daemon on the home node of a pod that was Away is back.
 type Back struct{ Ref Ref }
 
-// Rejoined: a daemon came (back), or speaks of a pod that is gone, and needs to be told of the pods.
+// Rejoined reports that a daemon has connected, or refers to a pod that is gone, and needs the list of pods.
 type Rejoined struct{}
 
-// Timer: the time of the last ArmTimer has come. An early or late one does no harm.
+// Timer reports that the time of the last ArmTimer has come. An early or late Timer does no harm.
 type Timer struct {
-	// Rolling: the runtime is replacing the service's pods, and may have more of them than are wanted meanwhile.
+	// Rolling is set while the runtime replaces the service's pods, and so may have more of them than desired.
 	Rolling bool
 }
 

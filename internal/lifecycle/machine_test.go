@@ -24,7 +24,7 @@ func since(at monotime.Time) string {
 	return at.Sub(t0).String()
 }
 
-// words writes actions in short, Record left out: waterfalls have tests of their own.
+// words writes actions in short form. It leaves out Record, because waterfalls have tests of their own.
 func words(actions []Action) string {
 	var out []string
 	for _, a := range actions {
@@ -53,7 +53,7 @@ func words(actions []Action) string {
 	return strings.Join(out, " | ")
 }
 
-// did is one step of a test: at a time (seconds after t0) an event, the state after it, the actions.
+// did is one step of a test: an event at a time (seconds after t0), and the expected state and actions.
 type did struct {
 	at    float64
 	ev    Event
@@ -63,7 +63,7 @@ type did struct {
 
 func at(s float64) monotime.Time { return t0.Add(time.Duration(s * float64(time.Second))) }
 
-// The ways into the states from which the tables begin.
+// The steps into the states in which the test cases begin.
 var (
 	toWaking = []did{{0, WakeAsked{Parked: 2}, Waking, "start 1 | timer 1m0s | info: wakes: 2 connection requests parked"}}
 	toNet    = append(toWaking[:1:1],
@@ -86,17 +86,17 @@ var (
 	toSlept = append(toWarm[:4:4], did{5, SleepAsked{}, Stopping, "publish 3 1:draining | timer 10s"})
 )
 
-func TestMachine(t *testing.T) {
+func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 	other := testSpec
 	other.Port, other.WakeTimeout = 6380, 5*time.Second
 	down := errors.New("runtime not available")
 	cases := map[string]struct{ way, rest []did }{
 		"whole life": {toCold, []did{
 			{400, WakeAsked{Parked: 1}, Waking, "start 2 | timer 7m40s | info: wakes: 1 connection request parked"}}},
-		"cold: others change nothing": {nil, []did{
+		"cold: other events change nothing": {nil, []did{
 			{0, SleepAsked{}, Cold, ""}, {0, SpecChanged{testSpec, true}, Cold, ""}, {0, Timer{}, Cold, ""},
 			{0, Quiet{Ref: 1}, Cold, ""}, {0, Listening{Ref: 1}, Cold, ""}, {0, PodExited{Ref: 1}, Cold, ""}, {0, StopDone{1}, Cold, ""}}},
-		"cold: a daemon believes in a pod": {nil, []did{{0, IdleSeen{}, Cold, "publish 1"}, {0, Rejoined{}, Cold, "publish 2"}}},
+		"cold: a daemon refers to a pod": {nil, []did{{0, IdleSeen{}, Cold, "publish 1"}, {0, Rejoined{}, Cold, "publish 2"}}},
 		"cold: deleted":                    {nil, []did{{0, Deleted{}, Stopping, "info: removed"}, {0, WakeAsked{}, Stopping, "refuse: the service was removed"}}},
 
 		"waking: asked again": {toWaking, []did{{0.01, WakeAsked{Parked: 9}, Waking, ""}}},
@@ -146,7 +146,7 @@ func TestMachine(t *testing.T) {
 			{3, Listening{2, at(3)}, Warm, "publish 4 2:serving | timer never | info: warm: listens 3000.000 ms after the SYN"}}},
 		"waking: spec changed, old pod does not end": {toNet, []did{
 			{1, SpecChanged{other, true}, Waking, "publish 2 | stop 1 30s | timer 36s | info: the manifest changed: the wake begins again"},
-			{36, Timer{}, Failed, "refuse: the pod before it does not end: waited 35s | timer never | error: wake failed: the pod before it does not end: waited 35s"}}},
+			{36, Timer{}, Failed, "refuse: the previous pod does not end: waited 35s | timer never | error: wake failed: the previous pod does not end: waited 35s"}}},
 		"waking: only a timeout changed": {toNet, []did{{1, SpecChanged{other, false}, Waking, ""}}},
 		"waking: sleep asked": {toNet, []did{
 			{1, SleepAsked{}, Stopping, "publish 2 | refuse: put to sleep by a user | stop 1 30s | timer never | info: wake given up: put to sleep by a user"},
@@ -156,7 +156,7 @@ func TestMachine(t *testing.T) {
 			{1, WakeAsked{}, Stopping, "refuse: the service was removed"}, {1, SpecChanged{other, true}, Stopping, ""}, {1, SleepAsked{}, Stopping, ""},
 			{2, StopDone{1}, Stopping, ""}}},
 		"waking: daemon came back":   {toNet, []did{{1, Rejoined{}, Waking, "publish 2 1:starting"}}},
-		"waking: idle means nothing": {toNet, []did{{1, IdleSeen{LastPacket: at(0)}, Waking, ""}}},
+		"waking: idle is ignored": {toNet, []did{{1, IdleSeen{LastPacket: at(0)}, Waking, ""}}},
 
 		"warm: asked again":         {toWarm, []did{{1, WakeAsked{Parked: 1}, Warm, "publish 3 1:serving"}}},
 		"warm: daemon came back":    {toWarm, []did{{1, Rejoined{}, Warm, "publish 3 1:serving"}}},
@@ -164,7 +164,7 @@ func TestMachine(t *testing.T) {
 		"warm: a flow count":        {toWarm, []did{{1, FlowsSeen{1, 0}, Warm, ""}}},
 		"warm: a stale Quiet":       {toWarm, []did{{1, Quiet{1, 2, at(0), 0}, Warm, ""}}},
 		"warm: only timeouts new":   {toWarm, []did{{1, SpecChanged{other, false}, Warm, ""}}},
-		"warm: gone without a word": {toWarm, []did{{1, StopDone{1}, Cold, "publish 3 | error: crashed: the pod is gone; the next connection request wakes it again"}}},
+		"warm: removed without an exit": {toWarm, []did{{1, StopDone{1}, Cold, "publish 3 | error: crashed: the pod is gone; the next connection request wakes it again"}}},
 		"warm: crash": {toWarm, []did{
 			{9, PodExited{1, 2, "panic"}, Cold, "publish 3 1:draining | stop 1 0s | error: crashed: process exited with code 2: panic; the next connection request wakes it again"},
 			{9, WakeAsked{Parked: 1}, Waking, "start 2 | timer 1m9s | info: wakes: 1 connection request parked"},
@@ -182,7 +182,7 @@ func TestMachine(t *testing.T) {
 			{300.002, Quiet{1, 3, at(0), 0}, Warm, ""}}},
 		"drain: Quiet of an older generation": {toDrain, []did{{300.001, Quiet{1, 2, at(0), 0}, Stopping, ""}}},
 		"drain: no gate answers": {toDrain, []did{
-			{305, Timer{}, Warm, "publish 4 1:serving | timer never | info: stays awake: no gate said that the pod is drained"}}},
+			{305, Timer{}, Warm, "publish 4 1:serving | timer never | info: stays awake: no gate confirmed that the pod is drained"}}},
 		"drain: daemon came back": {toDrain, []did{
 			{304, Rejoined{}, Stopping, "publish 4 1:draining | timer 5m9s"},
 			{304.1, Quiet{1, 4, at(0), 0}, Stopping, "stop 1 30s | timer never"}}},
@@ -207,7 +207,7 @@ func TestMachine(t *testing.T) {
 			{301, StopDone{1}, Waking, "start 2 | publish 4 | timer 6m1s | info: sleeps | info: wakes: 1 connection request parked"}}},
 		"term: a client comes, the pod does not end": {toTerm, []did{
 			{300.5, WakeAsked{Parked: 1}, Stopping, "timer 6m30.5s"},
-			{390.5, Timer{}, Stopping, "refuse: the pod before it does not end: waited 1m30s | timer never | error: wake failed: the pod before it does not end: waited 1m30s"},
+			{390.5, Timer{}, Stopping, "refuse: the previous pod does not end: waited 1m30s | timer never | error: wake failed: the previous pod does not end: waited 1m30s"},
 			{391, StopDone{1}, Cold, "publish 4 | info: sleeps"}}},
 		"term: exit, then removed": {toTerm, []did{
 			{301, PodExited{1, 0, ""}, Cold, "info: sleeps"},
@@ -235,18 +235,18 @@ func TestMachine(t *testing.T) {
 			{11, PodExited{2, 1, ""}, Cold, "publish 5 1:draining 2:draining | stop 2 0s | error: crashed: process exited with code 1; the next connection request wakes it again"},
 			{11, WakeAsked{Parked: 1}, Waking, "start 3 | info: wakes: 1 connection request parked"}}},
 		"update: new one fails to start": {toUpdate, []did{
-			{11, StartFailed{2, errors.New("no image"), false}, Warm, "timer never | error: update failed, the pod of the manifest before it serves on: no image"},
+			{11, StartFailed{2, errors.New("no image"), false}, Warm, "timer never | error: update failed, the pod of the previous manifest continues to serve: no image"},
 			{12, WakeAsked{}, Warm, "publish 3 1:serving"}}},
 		"update: new one exits": {toUpdate, []did{
-			{11, PodExited{2, 1, ""}, Warm, "stop 2 0s | timer never | error: update failed, the pod of the manifest before it serves on: process exited with code 1"}}},
+			{11, PodExited{2, 1, ""}, Warm, "stop 2 0s | timer never | error: update failed, the pod of the previous manifest continues to serve: process exited with code 1"}}},
 		"update: new one never listens": {toUpdate, []did{
 			{10, PhaseEnded{2, PhaseImage, at(10)}, Warm, "timer 1m10s"},
-			{11, Started{2}, Warm, ""},
-			{70, Timer{}, Warm, "stop 2 30s | timer never | error: update failed, the pod of the manifest before it serves on: nothing listens on port 6379 after 1m0s"},
+			{11, Started{2}, Warm, "publish 3 1:serving 2:starting"},
+			{70, Timer{}, Warm, "publish 4 1:serving | stop 2 30s | timer never | error: update failed, the pod of the previous manifest continues to serve: nothing listens on port 6379 after 1m0s"},
 			{71, StopDone{2}, Warm, ""},
 			{80, SpecChanged{testSpec, true}, Warm, "start 3 | timer 17m20s | info: the manifest changed: a new pod starts, the old one serves until it listens"}}},
 		"update: new one gets no image": {toUpdate, []did{
-			{970, Timer{}, Warm, "stop 2 30s | timer never | error: update failed, the pod of the manifest before it serves on: its process was not started in time"}}},
+			{970, Timer{}, Warm, "stop 2 30s | timer never | error: update failed, the pod of the previous manifest continues to serve: its process was not started in time"}}},
 		"update: old one crashes meanwhile": {toUpdate, []did{
 			{11, PodExited{1, 1, ""}, Waking, "publish 3 1:draining | stop 1 0s | timer 1m11s | error: lost its pod while the replacement starts: process exited with code 1"},
 			{12, WakeAsked{Parked: 1}, Waking, ""},
@@ -285,7 +285,7 @@ func TestMachine(t *testing.T) {
 			{1, Listening{7, at(1)}, Warm, "publish 3 7:serving 8:starting"},
 			{2, WakeAsked{}, Warm, "publish 4 7:serving 8:starting"},
 			{3, Listening{8, at(3)}, Warm, "publish 5 7:serving 8:serving"}}},
-		"adopted: does not listen, nobody cares": {nil, []did{
+		"adopted: does not listen, no client waits": {nil, []did{
 			{0, Adopted{Ref: 7}, Warm, "publish 1 7:starting | info: warm: its pod was found running"},
 			{100, Timer{}, Warm, ""},
 			{300, IdleSeen{}, Stopping, "publish 2 7:draining | timer 5m5s"}}},
@@ -301,7 +301,7 @@ func TestMachine(t *testing.T) {
 	}
 }
 
-// walk gives a machine events, and compares what it does.
+// walk gives events to a machine and compares its actions.
 func walk(t *testing.T, spec Spec, way, rest []did) {
 	t.Helper()
 	m := New(spec, 0)
@@ -313,7 +313,7 @@ func walk(t *testing.T, spec Spec, way, rest []did) {
 	}
 }
 
-func TestGone(t *testing.T) {
+func TestDeletedServiceIsGoneOnceItsPodIsRemoved(t *testing.T) {
 	m := New(testSpec, 0)
 	for _, d := range toWarm {
 		m.Step(d.ev, at(d.at))
@@ -328,7 +328,7 @@ func TestGone(t *testing.T) {
 	}
 }
 
-func TestSkipGenerations(t *testing.T) {
+func TestSkipGenerationsNeverGoesBack(t *testing.T) {
 	m := New(testSpec, 10)
 	m.SkipGenerations(5)
 	if got := words(m.Step(Rejoined{}, t0)); got != "publish 11" {
@@ -340,8 +340,7 @@ func TestSkipGenerations(t *testing.T) {
 	}
 }
 
-// Backoff grows to its bound and no further.
-func TestBackoff(t *testing.T) {
+func TestBackoffDoublesUpToItsBound(t *testing.T) {
 	m := New(testSpec, 0)
 	now := t0
 	var got []string
@@ -349,16 +348,15 @@ func TestBackoff(t *testing.T) {
 		m.Step(WakeAsked{}, now)
 		ref := m.Pods()[0]
 		m.Step(StartFailed{Ref: ref, Err: errors.New("no")}, now)
-		got = append(got, m.retryAt.Sub(now).String())
-		now = max(now, m.retryAt)
+		got = append(got, m.backoff.wakeRetry.Sub(now).String())
+		now = max(now, m.backoff.wakeRetry)
 	}
 	if want := "0s 1s 2s 4s 8s 16s 32s 1m0s 1m0s 1m0s 1m0s 1m0s"; strings.Join(got, " ") != want {
 		t.Errorf("got %s, want %s", strings.Join(got, " "), want)
 	}
 }
 
-// A pod that the runtime cannot remove does not let pods pile up.
-func TestRemainsAreBounded(t *testing.T) {
+func TestPodsThatCannotBeRemovedAreBounded(t *testing.T) {
 	m := New(testSpec, 0)
 	now := t0
 	for range 100 {
@@ -374,8 +372,8 @@ func TestRemainsAreBounded(t *testing.T) {
 	}
 }
 
-// The waterfall of a wake gets all phases, also those that come after the service is warm.
-func TestRecord(t *testing.T) {
+// Some phases end after the service is warm.
+func TestWaterfallGetsEachPhaseOnce(t *testing.T) {
 	var ring Ring
 	seen := map[PhaseName]int{}
 	m := New(testSpec, 0)
@@ -419,6 +417,6 @@ func TestRecord(t *testing.T) {
 	}
 	step(Deleted{}, 20000)
 	if r := ring.Wakes("")[0].Result; r != ResultWarm {
-		t.Errorf("a deletion long after turned the wake's result into %s", r)
+		t.Errorf("a deletion long after changed the wake's result to %s", r)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// world is what a machine's actions do to a runtime, a gate and clients: enough of it to check
-// what must hold whatever happens in whatever order.
+// world models the effect of a machine's actions on a runtime, a gate and clients, as far as it takes to check the
+// invariants.
 type world struct {
 	t        *testing.T
 	m        *Machine
@@ -26,15 +26,15 @@ type world struct {
 	view     []Backend
 	sharing  int
 	parked   bool         // clients wait
-	starting map[Ref]bool // StartPod, not yet answered, stopped or exited
-	live     map[Ref]bool // their process may run and nobody asked it to stop
-	stopped  map[Ref]bool // StopPod, not yet answered
-	others   map[Ref]bool // started by others, or drained, or not reachable: they do not count against the bounds
+	starting map[Ref]bool // StartPod was issued, and not answered, stopped or exited yet
+	live     map[Ref]bool // their process may run and was not asked to stop
+	stopped  map[Ref]bool // StopPod was issued and not answered yet
+	others   map[Ref]bool // started from outside, drained or unreachable: not counted against the bounds
 	spec     Spec
 	history  []string
 }
 
-// specs are what the first byte of a script chooses from.
+// specs are chosen by the first byte of a script.
 var specs = []Spec{
 	{},
 	{Max: 3, BurstPerPod: 50},
@@ -63,7 +63,7 @@ func (w *world) step(ev Event) {
 	case Listening:
 		delete(w.starting, e.Ref)
 		if slices.Contains(w.view, Backend{e.Ref, BackendStarting}) {
-			w.parked = false // the daemon serves without being told again
+			w.parked = false // the daemon serves it without another message
 		}
 	case StartFailed:
 		delete(w.starting, e.Ref)
@@ -95,17 +95,17 @@ func (w *world) step(ev Event) {
 	own := 0
 	for r := range w.live {
 		if !slices.Contains(w.m.Pods(), r) {
-			w.fatal("pod %d lives, and nobody knows it", r)
+			w.fatal("pod %d lives, and the machine does not know it", r)
 		}
 		if !w.others[r] {
 			own++
 		}
 	}
 	if own > w.spec.clamp(MaxReplicas)+1 { // one more for an update
-		w.fatal("pods %v live at once, those of others %v", w.live, w.others)
+		w.fatal("pods %v live at once, pods from outside: %v", w.live, w.others)
 	}
-	if n := w.m.shares(); len(w.view) > 0 && n != w.sharing || n == 1 || n > maxPods {
-		w.fatal("%d pods share what is parked, daemons know of %d", n, w.sharing)
+	if n := w.m.sharing(); len(w.view) > 0 && n != w.sharing || n == 1 || n > maxPods {
+		w.fatal("%d pods share the parked SYNs, %d are published", n, w.sharing)
 	}
 	if w.sharing > 0 && len(w.view) > 0 && w.m.count((*pod).starts) == 0 {
 		w.fatal("clients wait for another pod, and none is being started")
@@ -121,7 +121,7 @@ func (w *world) step(ev Event) {
 	}
 }
 
-// found is a pod that the machine did not ask for.
+// found adds a pod that the machine did not start.
 func (w *world) found(r Ref) {
 	if r > w.lastRef && len(w.m.Pods()) < maxPods {
 		w.lastRef, w.live[r], w.others[r] = r, true, true
@@ -166,7 +166,7 @@ func (w *world) apply(a Action) {
 	}
 }
 
-// chaos makes an event from two bytes: any event at any time, for any pod.
+// chaos makes an event from two bytes: any event, for any pod.
 func (w *world) chaos(kind, arg byte) Event {
 	ref := Ref(max(0, int(w.lastRef)+1-int(arg%6)))
 	recent := w.now.Add(-time.Duration(arg) * time.Second)
@@ -221,8 +221,7 @@ func (w *world) chaos(kind, arg byte) Event {
 	}
 }
 
-// finish lets the runtime answer everything that is open, by failing starts, and lets time pass:
-// in the end nobody may be left waiting.
+// finish answers all that is open, by failing starts, and lets time pass. In the end no client may be waiting.
 func (w *world) finish() {
 	for range 200 {
 		for _, r := range w.m.Pods() {
@@ -238,7 +237,7 @@ func (w *world) finish() {
 			return
 		}
 		if w.armed == 0 {
-			w.fatal("clients wait in state %s, and no timer will end it", w.m.State())
+			w.fatal("clients wait in state %s, and there is no timer", w.m.State())
 		}
 		w.now = max(w.now, w.armed)
 		w.step(Timer{})
@@ -246,7 +245,7 @@ func (w *world) finish() {
 	w.fatal("clients wait for ever in state %s", w.m.State())
 }
 
-// end deletes the service: nothing of it may be left.
+// end deletes the service. Nothing of it may be left.
 func (w *world) end() {
 	w.step(Deleted{})
 	for _, r := range w.m.Pods() {
@@ -273,7 +272,7 @@ func run(t *testing.T, script []byte) {
 	w.finish()
 }
 
-func TestAnyOrder(t *testing.T) {
+func TestInvariantsHoldForEventsInAnyOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 20000 {
 		script := make([]byte, 1+3*(1+rng.IntN(80)))
@@ -284,7 +283,7 @@ func TestAnyOrder(t *testing.T) {
 	}
 }
 
-func FuzzAnyOrder(f *testing.F) {
+func FuzzInvariantsHoldForEventsInAnyOrder(f *testing.F) {
 	f.Add([]byte{0, 0, 1, 0, 4, 1, 5, 8, 1, 5, 12, 9, 200, 14, 1, 1, 16, 1, 9})
 	f.Add([]byte{1, 0, 1, 0, 7, 1, 5, 0, 1, 5, 7, 1, 1, 0, 1, 1})
 	f.Add([]byte{3, 20, 0, 0, 0, 1, 1, 18, 1, 1, 8, 1, 1, 19, 255, 0})

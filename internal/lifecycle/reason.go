@@ -8,29 +8,43 @@ import (
 	"time"
 )
 
-// lateness tells what a wake that missed its deadline had come to, with the pod for which it waited; nil if there was none.
-func (t *turn) lateness(p *pod) string {
-	after := t.spec.WakeTimeout
+// timeoutReason tells how far a wake that missed its deadline has come, with the pod for which it waited; nil for none.
+func (m *Machine) timeoutReason(p *pod) string {
+	after, port := m.spec.WakeTimeout, m.spec.Port
 	switch {
-	case p == nil && t.lastErr != nil:
-		return fmt.Sprintf("no pod after %s: %v", after, t.lastErr)
+	case p == nil && m.start.lastErr != nil:
+		return fmt.Sprintf("no pod after %s: %v", after, m.start.lastErr)
 	case p == nil:
-		return fmt.Sprintf("the pod before it does not end: waited %s", after+t.spec.Grace)
-	case p.listened:
-		return fmt.Sprintf("the pod found running does not listen on port %d: waited %s", t.spec.Port, after)
-	case p.started || p.phases[phaseIndex(PhaseStarted)] != 0:
-		return fmt.Sprintf("process runs but nothing listens on port %d after %s: check spec.targetPort, and that the process does not listen on 127.0.0.1 only", t.spec.Port, after)
+		return predecessorStays(after + m.spec.Grace)
+	case p.progress >= podListened:
+		return fmt.Sprintf("the pod found running does not listen on port %d: waited %s", port, after)
+	case p.progress == podRunning || p.phases[phaseIndex(PhaseStarted)] != 0:
+		return fmt.Sprintf("process runs but nothing listens on port %d after %s: check spec.targetPort, "+
+			"and that the process does not listen on 127.0.0.1 only", port, after)
 	}
+	why := "the image is still being fetched, or too many pods start at once"
 	switch lastOf(p.phases) {
 	case PhaseSandbox:
-		return fmt.Sprintf("no process after %s: the network is ready, the container is not created", after)
+		why = "the network is ready, the container is not created"
 	case PhaseCreated:
-		return fmt.Sprintf("no process after %s: the container is created, its process does not start", after)
+		why = "the container is created, its process does not start"
 	case PhaseImage:
-		return fmt.Sprintf("no process after %s: the image is there, the pod's network is not", after)
-	default:
-		return fmt.Sprintf("no process after %s: the image is still being fetched, or too many pods start at once", after)
+		why = "the image is there, the pod's network is not"
 	}
+	return fmt.Sprintf("no process after %s: %s", after, why)
+}
+
+// updateTimeoutReason is timeoutReason for a pod that replaces one of an older spec.
+func (m *Machine) updateTimeoutReason(p *pod) string {
+	if p.progress < podRunning {
+		return "its process was not started in time"
+	}
+	return fmt.Sprintf("nothing listens on port %d after %s", m.spec.Port, m.spec.WakeTimeout)
+}
+
+// predecessorStays is the reason of a wake that could not start a pod because the previous one is still there.
+func predecessorStays(waited time.Duration) string {
+	return fmt.Sprintf("the previous pod does not end: waited %s", waited)
 }
 
 // exitReason tells how a process ended.
@@ -45,6 +59,15 @@ func exitReason(e PodExited) string {
 	return s
 }
 
+// scaledTo is the reason for starting or stopping pods that no client has asked for.
+func scaledTo(n int, why string) string {
+	if why == "" {
+		return fmt.Sprintf("scaled to %d", n)
+	}
+	return fmt.Sprintf("scaled to %d: %s", n, why)
+}
+
+// counted writes a number with its noun, "1 pod" or "2 pods".
 func counted(n uint32, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -57,7 +80,7 @@ func ms(d time.Duration) string {
 	return fmt.Sprintf("%.3f ms", float64(d.Microseconds())/1000)
 }
 
-// roundUp rounds up to whole seconds, so that waiting that long is long enough.
+// roundUp rounds up to whole seconds, so that a client that waits so long waits long enough.
 func roundUp(d time.Duration) time.Duration {
 	return (d + time.Second - 1).Truncate(time.Second)
 }

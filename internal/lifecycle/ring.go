@@ -4,17 +4,17 @@ package lifecycle
 
 import "sync"
 
-// RingSize is how many wakes a Ring keeps, over all services.
+// RingSize is the number of wakes that a Ring keeps, over all services.
 const RingSize = 100
 
-// Ring keeps the waterfalls of the last RingSize wakes. It may be used from several goroutines.
+// Ring keeps the waterfalls of the most recent wakes. It is safe for concurrent use.
 type Ring struct {
 	mu    sync.Mutex
 	wakes []Waterfall // oldest first
 }
 
-// Put takes the waterfall of a Record: a first one is added, any other replaces what is kept of the
-// same wake. News of a wake that is no longer kept are dropped.
+// Put adds the waterfall of a Record if it is the first of its wake, and replaces the kept one otherwise. News of a
+// wake that is no longer kept are dropped.
 func (r *Ring) Put(rec Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -38,8 +38,7 @@ func (r *Ring) Put(rec Record) {
 	}
 }
 
-// Wakes returns the kept waterfalls of a service ("namespace/name"), or of all if service is empty;
-// oldest first.
+// Wakes returns the kept waterfalls of a service ("namespace/name"), or of all services if it is empty, oldest first.
 func (r *Ring) Wakes(service string) []Waterfall {
 	r.mu.Lock()
 	defer r.mu.Unlock()

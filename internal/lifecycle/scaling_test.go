@@ -10,7 +10,7 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// specOf is testSpec with a change.
+// specOf returns testSpec with a change.
 func specOf(change func(*Spec)) Spec {
 	s := testSpec
 	change(&s)
@@ -24,7 +24,7 @@ var (
 	least = specOf(func(s *Spec) { s.Min, s.Max = 2, 4 })
 )
 
-// The ways into states with several pods.
+// The steps into states with several pods.
 var (
 	toThree = append(toWarm[:4:4],
 		did{1, Scale{3, "load"}, Warm, "start 2 | start 3 | timer 1m1s | info: scaled from 1 to 3: load"},
@@ -36,7 +36,7 @@ var (
 		did{300, IdleSeen{LastPacket: at(5), Of: map[Ref]monotime.Time{2: at(4)}}, Stopping, "publish 6 1:draining 2:draining 3:draining | timer 5m5s"})
 )
 
-func TestSeveralPods(t *testing.T) {
+func TestServiceWithSeveralPodsStepsThroughItsStates(t *testing.T) {
 	cases := map[string]struct {
 		spec      Spec
 		way, rest []did
@@ -72,7 +72,7 @@ func TestSeveralPods(t *testing.T) {
 			{0, Scale{2, "a user"}, Waking, "start 1 | start 2 | timer 1m0s | info: starts 2 pods: scaled to 2: a user"},
 			{1, WakeAsked{Parked: 1}, Waking, ""},
 			{2, Listening{2, at(2)}, Warm, "publish 1 2:serving | info: warm"}}},
-		"scale while it ends: what comes next has as many": {upTo4, toTerm, []did{
+		"scale while it ends: the next wake has that many": {upTo4, toTerm, []did{
 			{301, Scale{2, "a user"}, Stopping, ""},
 			{302, StopDone{1}, Waking, "start 2 | start 3 | publish 4 | timer 6m2s | info: sleeps | info: starts 2 pods: scaled to 2: a user"}}},
 		"idle: all are quiet": {upTo4, toAllDrain, []did{
@@ -89,14 +89,14 @@ func TestSeveralPods(t *testing.T) {
 			{301, Quiet{2, 6, at(4), 0}, Stopping, ""},
 			{301, Quiet{3, 6, at(5), 0}, Stopping, "stop 2 30s | stop 3 30s | timer never"}}},
 		"one of several crashes, again and again": {upTo4, toThree, []did{
-			{10, PodExited{1, 1, "oh"}, Warm, "start 4 | publish 6 1:draining 2:serving 3:serving | stop 1 0s | timer 1m10s | error: a pod crashed: process exited with code 1: oh; the others serve on"},
+			{10, PodExited{1, 1, "oh"}, Warm, "start 4 | publish 6 1:draining 2:serving 3:serving | stop 1 0s | timer 1m10s | error: a pod crashed: process exited with code 1: oh; the others continue to serve"},
 			{11, PodExited{4, 1, ""}, Warm, "stop 4 0s | timer 12s | warn: a new pod does not serve: process exited with code 1"},
 			{12, Timer{}, Warm, "start 5 | timer 1m12s"},
 			{13, StartFailed{5, errors.New("no room"), false}, Warm, "timer 15s | warn: a new pod does not serve: no room"},
 			{20, Scale{2, "load"}, Warm, "timer never | info: scaled from 3 to 2: load"}}},
 		"all crash": {upTo4, toThree, []did{
-			{10, PodExited{1, 1, ""}, Warm, "start 4 | publish 6 1:draining 2:serving 3:serving | stop 1 0s | timer 1m10s | error: a pod crashed: process exited with code 1; the others serve on"},
-			{10, PodExited{2, 1, ""}, Warm, "publish 7 1:draining 2:draining 3:serving | stop 2 0s | timer 11s | error: a pod crashed: process exited with code 1; the others serve on"},
+			{10, PodExited{1, 1, ""}, Warm, "start 4 | publish 6 1:draining 2:serving 3:serving | stop 1 0s | timer 1m10s | error: a pod crashed: process exited with code 1; the others continue to serve"},
+			{10, PodExited{2, 1, ""}, Warm, "publish 7 1:draining 2:draining 3:serving | stop 2 0s | timer 11s | error: a pod crashed: process exited with code 1; the others continue to serve"},
 			{10, PodExited{3, 1, ""}, Waking, "publish 8 1:draining 2:draining 3:draining | stop 3 0s | error: lost its pod while the replacement starts: process exited with code 1"}}},
 		"a new one never listens": {upTo4, toWarm, []did{
 			{1, Scale{2, "load"}, Warm, "start 2 | timer 1m1s | info: scaled from 1 to 2: load"},
@@ -113,9 +113,9 @@ func TestSeveralPods(t *testing.T) {
 		"burst": {burst, nil, []did{
 			{0, WakeAsked{Parked: 11}, Waking, "start 1 | start 2 | timer 1m0s | info: wakes: 11 connection requests parked"},
 			{1, WakeAsked{Parked: 99}, Waking, "start 3"},
-			{2, StartFailed{1, errors.New("no room"), false}, Waking, "warn: one of the pods is lost: no room"},
+			{2, StartFailed{1, errors.New("no room"), false}, Waking, "warn: lost one of the starting pods: no room"},
 			{3, Listening{3, at(3)}, Warm, "publish 1 3:serving shared by 2 | info: warm: listens 3000.000 ms after the SYN"}}},
-		"burst: who shares what is parked": {burst, nil, []did{
+		"burst: the pods that share the parked SYNs": {burst, nil, []did{
 			{0, WakeAsked{Parked: 1}, Waking, "start 1 | timer 1m0s | info: wakes: 1 connection request parked"},
 			{1, NetworkReady{1}, Waking, "publish 1 1:starting"},
 			{2, WakeAsked{Parked: 29}, Waking, "start 2 | start 3 | publish 2 1:starting shared by 3"},
@@ -123,37 +123,37 @@ func TestSeveralPods(t *testing.T) {
 			{4, StartFailed{2, errors.New("no room"), false}, Warm, "start 4 | publish 4 1:serving shared by 2 | warn: a new pod does not serve: no room"},
 			{5, NetworkReady{3}, Warm, "publish 5 1:serving 3:starting shared by 2"},
 			{6, Listening{3, at(6)}, Warm, "publish 6 1:serving 3:serving | timer 1m4s | info: 2 pods serve"}}},
-		"burst: nobody waits for what was started later": {burst, nil, []did{
+		"burst: no client waits for a pod that was started later": {burst, nil, []did{
 			{0, WakeAsked{Parked: 11}, Waking, "start 1 | start 2 | timer 1m0s | info: wakes: 11 connection requests parked"},
 			{1, Listening{1, at(1)}, Warm, "publish 1 1:serving shared by 2 | info: warm: listens 1000.000 ms after the SYN"},
 			{2, PodExited{2, 1, ""}, Warm, "start 3 | publish 2 1:serving | stop 2 0s | timer 1m2s | warn: a new pod does not serve: process exited with code 1"}}},
-		"scaled, not woken by a crowd: nobody waits": {upTo4, nil, []did{
+		"scaled, not woken by a crowd: no client waits": {upTo4, nil, []did{
 			{0, Scale{3, "a user"}, Waking, "start 1 | start 2 | start 3 | timer 1m0s | info: starts 3 pods: scaled to 3: a user"},
 			{1, NetworkReady{1}, Waking, "publish 1 1:starting"}}},
 		"burst: none starts": {burst, nil, []did{
 			{0, WakeAsked{Parked: 11}, Waking, "start 1 | start 2 | timer 1m0s | info: wakes: 11 connection requests parked"},
-			{2, StartFailed{1, errors.New("no image"), false}, Waking, "warn: one of the pods is lost: no image"},
+			{2, StartFailed{1, errors.New("no image"), false}, Waking, "warn: lost one of the starting pods: no image"},
 			{2, StartFailed{2, errors.New("no image"), false}, Failed, "refuse: no image | timer never | error: wake failed: no image"}}},
 		"burst: none listens": {burst, nil, []did{
 			{0, WakeAsked{Parked: 11}, Waking, "start 1 | start 2 | timer 1m0s | info: wakes: 11 connection requests parked"},
-			{2, Started{1}, Waking, ""},
-			{60, Timer{}, Failed, "refuse: process runs but nothing listens on port 6379 after 1m0s: check spec.targetPort, and that the process does not listen on 127.0.0.1 only | stop 1 30s | stop 2 30s | timer never | " +
+			{2, Started{1}, Waking, "publish 1 1:starting shared by 2"},
+			{60, Timer{}, Failed, "publish 2 | refuse: process runs but nothing listens on port 6379 after 1m0s: check spec.targetPort, and that the process does not listen on 127.0.0.1 only | stop 1 30s | stop 2 30s | timer never | " +
 				"error: wake failed: process runs but nothing listens on port 6379 after 1m0s: check spec.targetPort, and that the process does not listen on 127.0.0.1 only"}}},
 
-		"at least two: from the begin, and idle": {least, nil, []did{
+		"at least two: from the start, and idle": {least, nil, []did{
 			{0, Timer{}, Waking, "start 1 | start 2 | timer 1m0s | info: starts 2 pods: at least 2 pods wanted"},
 			{1, Listening{1, at(1)}, Warm, "publish 1 1:serving | info: warm"},
 			{1, Listening{2, at(1)}, Warm, "publish 2 1:serving 2:serving | timer never | info: 2 pods serve"},
 			{300, IdleSeen{LastPacket: at(1)}, Warm, ""},
 			{301, Scale{3, "load"}, Warm, "start 3 | timer 6m1s | info: scaled from 2 to 3: load"},
 			{302, Listening{3, at(302)}, Warm, "publish 3 1:serving 2:serving 3:serving | timer never | info: 3 pods serve"},
-			{900, IdleSeen{LastPacket: at(1)}, Warm, "publish 4 1:serving 2:serving 3:draining | timer 15m30s | info: scaled from 3 to 2: nobody uses it"},
+			{900, IdleSeen{LastPacket: at(1)}, Warm, "publish 4 1:serving 2:serving 3:draining | timer 15m30s | info: scaled from 3 to 2: it is not used"},
 			{901, Scale{0, "a user"}, Warm, ""}}},
 		"at least two: a wake that fails is tried again": {least, nil, []did{
 			{0, Timer{}, Waking, "start 1 | start 2 | timer 1m0s | info: starts 2 pods: at least 2 pods wanted"},
-			{1, StartFailed{1, errors.New("no image"), false}, Waking, "warn: one of the pods is lost: no image"},
+			{1, StartFailed{1, errors.New("no image"), false}, Waking, "warn: lost one of the starting pods: no image"},
 			{1, StartFailed{2, errors.New("no image"), false}, Waking, "start 3 | start 4 | refuse: no image | timer 1m1s | error: wake failed: no image | info: starts 2 pods: at least 2 pods wanted"},
-			{2, StartFailed{3, errors.New("no image"), false}, Waking, "warn: one of the pods is lost: no image"},
+			{2, StartFailed{3, errors.New("no image"), false}, Waking, "warn: lost one of the starting pods: no image"},
 			{2, StartFailed{4, errors.New("no image"), false}, Failed, "refuse: no image | timer 3s | error: wake failed: no image; not tried again for 1s"},
 			{3, Timer{}, Waking, "start 5 | start 6 | timer 1m3s | info: starts 2 pods: at least 2 pods wanted"}}},
 	}
@@ -162,7 +162,7 @@ func TestSeveralPods(t *testing.T) {
 	}
 }
 
-func TestCluster(t *testing.T) {
+func TestPodsComeAndGoFromOutsideOnACluster(t *testing.T) {
 	cases := map[string]struct{ way, rest []did }{
 		"rollout": {toWarm, []did{
 			{10, SpecChanged{rolls, true}, Warm, ""},
@@ -170,26 +170,26 @@ func TestCluster(t *testing.T) {
 			{14, Timer{Rolling: true}, Warm, "timer 17s"},
 			{100, Timer{Rolling: true}, Warm, "timer 1m43s"}, // it takes as long as it takes
 			{101, Listening{2, at(101)}, Warm, "publish 4 1:serving 2:serving | info: 2 pods serve"},
-			{102, Leaving{1}, Warm, "publish 5 1:draining 2:serving | timer 3m12s | info: somebody else takes a pod away: it is drained"},
+			{102, Leaving{1}, Warm, "publish 5 1:draining 2:serving | timer 3m12s | info: a pod is being removed from outside: it is drained"},
 			{103, Quiet{1, 5, at(102), 0}, Warm, ""}, // others end it
 			{130, PodExited{1, 143, ""}, Warm, "stop 1 0s | timer never"},
 			{131, StopDone{1}, Warm, "publish 6 2:serving"}}},
-		"the last one is taken away": {toWarm, []did{
-			{10, Leaving{1}, Waking, "start 2 | publish 3 1:draining | timer 1m10s | info: somebody else takes a pod away: it is drained | info: starts 1 pod: its last pod is taken away"},
+		"the last one is removed from outside": {toWarm, []did{
+			{10, Leaving{1}, Waking, "start 2 | publish 3 1:draining | timer 1m10s | info: a pod is being removed from outside: it is drained | info: starts 1 pod: its last pod is being removed"},
 			{11, WakeAsked{Parked: 1}, Waking, ""},
 			{12, NetworkReady{2}, Waking, "publish 4 1:draining 2:starting"},
 			{12, PodExited{1, 143, ""}, Waking, "stop 1 0s"},
 			{12, StopDone{1}, Waking, "publish 5 2:starting"},
 			{13, Listening{2, at(13)}, Warm, "publish 6 2:serving | timer never | info: warm"}}},
-		"the last one is taken away, and its successor is there already": {toWarm, []did{
+		"the last one is removed from outside, and its successor is there already": {toWarm, []did{
 			{9, Appeared{2}, Warm, "publish 3 1:serving 2:starting | timer 12s"},
-			{10, Leaving{1}, Waking, "publish 4 1:draining 2:starting | timer 1m10s | info: somebody else takes a pod away: it is drained | info: waits for the pod that starts: its last pod is taken away"},
+			{10, Leaving{1}, Waking, "publish 4 1:draining 2:starting | timer 1m10s | info: a pod is being removed from outside: it is drained | info: waits for the pod that is starting: its last pod is being removed"},
 			{13, Listening{2, at(13)}, Warm, "publish 5 1:draining 2:serving | timer 1m40s | info: warm"}}},
-		"one that starts is taken away": {toNet, []did{
+		"one that starts is removed from outside": {toNet, []did{
 			{1, Leaving{1}, Waking, "start 2 | publish 2"},
 			{2, PodExited{1, 0, ""}, Waking, "stop 1 0s"},
 			{3, StopDone{1}, Waking, ""}}},
-		"one that is drained for sleep is taken away": {toDrain, []did{
+		"one that is drained for sleep is removed from outside": {toDrain, []did{
 			{301, Leaving{1}, Stopping, ""},
 			{302, Quiet{1, 3, at(0), 0}, Stopping, "stop 1 30s | timer never"},
 			{303, StopDone{1}, Cold, "publish 4 | info: sleeps"}}},
@@ -197,8 +197,8 @@ func TestCluster(t *testing.T) {
 			{301, WakeAsked{Parked: 1}, Waking, "start 2 | timer 6m1s | info: sleeps | info: wakes: 1 connection request parked"},
 			{302, Listening{2, at(302)}, Warm, "publish 4 1:draining 2:serving | timer never | info: warm: listens 1000.000 ms after the SYN"},
 			{303, StopDone{1}, Warm, "publish 5 2:serving"}}},
-		"somebody else starts a pod": {nil, []did{
-			{0, Appeared{1}, Waking, "publish 1 1:starting | timer 1m0s | info: starts 1 pod: somebody else started a pod"},
+		"a pod is started from outside": {nil, []did{
+			{0, Appeared{1}, Waking, "publish 1 1:starting | timer 1m0s | info: starts 1 pod: a pod was started from outside"},
 			{1, Listening{1, at(1)}, Warm, "publish 2 1:serving | timer never | info: warm"}}},
 		"one too many appears": {toWarm, []did{
 			{10, Appeared{2}, Warm, "publish 3 1:serving 2:starting | timer 13s"},
@@ -212,20 +212,20 @@ func TestCluster(t *testing.T) {
 			{11, Scale{2, "load"}, Warm, "timer never | info: scaled from 1 to 2: load"}, {13, Timer{}, Warm, ""}}},
 		"a pod appears while it goes to sleep": {toTerm, []did{
 			{301, Appeared{2}, Stopping, "stop 2 30s"}, {302, StopDone{1}, Stopping, "publish 4"}, {303, StopDone{2}, Cold, "info: sleeps"}}},
-		"a node is not heard, then it is": {toWarm, []did{
-			{10, Away{1}, Waking, "start 2 | publish 3 1:draining | timer 1m10s | warn: nothing is heard of the node of a pod: it gets no new connections | info: starts 1 pod: nothing is heard of the node of its last pod"},
+		"a node is silent, then back": {toWarm, []did{
+			{10, Away{1}, Waking, "start 2 | publish 3 1:draining | timer 1m10s | warn: the node of a pod is silent: the pod gets no new connections | info: starts 1 pod: the node of its last pod is silent"},
 			{11, Listening{2, at(11)}, Warm, "publish 4 1:draining 2:serving | timer never | info: warm"},
 			{20, Back{1}, Warm, "publish 5 1:draining 2:serving | timer 50s"},
 			{21, Quiet{1, 5, at(20), 0}, Warm, "stop 1 30s | timer never"}}},
-		"a node is heard again before another pod serves": {toWarm, []did{
-			{10, Away{1}, Waking, "start 2 | publish 3 1:draining | timer 1m10s | warn: nothing is heard of the node of a pod: it gets no new connections | info: starts 1 pod: nothing is heard of the node of its last pod"},
+		"a node is back before another pod serves": {toWarm, []did{
+			{10, Away{1}, Waking, "start 2 | publish 3 1:draining | timer 1m10s | warn: the node of a pod is silent: the pod gets no new connections | info: starts 1 pod: the node of its last pod is silent"},
 			{11, Back{1}, Waking, "publish 4 1:starting | stop 2 30s"},
 			{12, Listening{1, at(12)}, Warm, "publish 5 1:serving | timer never | info: warm"}}},
-		"the node of one that starts is not heard": {toNet, []did{
+		"the node of a starting pod is silent": {toNet, []did{
 			{1, Away{1}, Waking, "start 2"},
 			{2, StartFailed{1, errors.New("gone"), false}, Waking, "publish 2"},
 			{3, Listening{2, at(3)}, Warm, "publish 3 2:serving | timer never | info: warm: listens 3000.000 ms after the SYN"}}},
-		"one that leaves is adopted, and others": {nil, []did{
+		"a leaving pod is adopted, and others": {nil, []did{
 			{0, Adopted{Ref: 1, Leaving: true}, Cold, "publish 1 1:draining | timer 1m30s"},
 			{0, Adopted{Ref: 2}, Warm, "publish 2 1:draining 2:starting | info: warm: its pod was found running"},
 			{1, Listening{2, at(1)}, Warm, "publish 3 1:draining 2:serving"},
@@ -242,8 +242,7 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// A start that fails although its pod listened leaves nothing behind, and nobody waiting.
-func TestStartFailsAfterItListened(t *testing.T) {
+func TestStartThatFailsAfterThePodListenedLeavesNothing(t *testing.T) {
 	down := errors.New("runtime not available")
 	walk(t, testSpec, toWarm, []did{
 		{1, StartFailed{1, down, true}, Cold, "publish 3 1:draining | stop 1 30s | " +
@@ -253,9 +252,8 @@ func TestStartFailsAfterItListened(t *testing.T) {
 	})
 }
 
-// A service that is put to sleep right after the first answer, before the controller hears that its pod listened, was
-// not woken in vain.
-func TestSleepAfterTheFirstAnswer(t *testing.T) {
+// The controller may learn that the pod listened after a user has put the service to sleep.
+func TestWakeSucceedsIfThePodListenedBeforeSleepWasAsked(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		listened float64
@@ -279,8 +277,7 @@ func TestSleepAfterTheFirstAnswer(t *testing.T) {
 	}
 }
 
-// Of several pods that start at once, the waterfall shows the one that listens first.
-func TestWaterfallOfABurst(t *testing.T) {
+func TestWaterfallOfABurstFollowsThePodThatListensFirst(t *testing.T) {
 	var ring Ring
 	m := New(burst, 0)
 	for _, d := range []did{

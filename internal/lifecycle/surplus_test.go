@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// calm has the runtime and the daemons answer all that is open, well, and time pass until nothing is to come.
+// calm answers all that is open with success, and lets time pass until nothing is left to do.
 func (w *world) calm() {
 	for range 300 {
 		answered := false
@@ -27,11 +27,11 @@ func (w *world) calm() {
 				w.step(Back{r})
 			case p.leaving: // others end it
 				w.step(PodExited{Ref: r})
-			case p.state == podStarting || p.state == podServing && !p.confirmed:
+			case p.starting() || p.state == podServing && p.progress < podConfirmed:
 				w.step(NetworkReady{r})
 				w.step(Started{r})
 				w.step(Listening{r, w.now})
-			case p.state == podDraining && !p.quiet:
+			case p.state == podDraining:
 				w.step(Quiet{r, w.gen, 0, 0})
 			}
 			answered = answered || len(w.history) > said
@@ -48,8 +48,7 @@ func (w *world) calm() {
 	w.fatal("it does not come to rest in state %s", w.m.State())
 }
 
-// However pods come and go by whose hands ever, in the end there are as many as are wanted.
-func TestAsManyAsWanted(t *testing.T) {
+func TestServiceComesToRestWithTheDesiredNumberOfPods(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	warm := 0
 	for range 10000 {
@@ -82,7 +81,7 @@ func TestAsManyAsWanted(t *testing.T) {
 				ev = Timer{Rolling: rng.IntN(2) == 0}
 			}
 			if _, ok := ev.(StopDone); ok && !w.stopped[ref] {
-				continue // nobody says so
+				continue // does not happen
 			}
 			w.step(ev)
 		}
@@ -90,8 +89,8 @@ func TestAsManyAsWanted(t *testing.T) {
 		switch w.m.State() {
 		case Warm:
 			warm++
-			if n := w.m.active(); n != w.m.want || n != len(w.m.Pods()) || n != w.m.Serving() {
-				w.fatal("%d pods wanted, %d active of %d, %d serve", w.m.want, n, len(w.m.Pods()), w.m.Serving())
+			if n := w.m.active(); n != w.m.desired || n != len(w.m.Pods()) || n != w.m.Serving() {
+				w.fatal("%d pods desired, %d active of %d, %d serve", w.m.desired, n, len(w.m.Pods()), w.m.Serving())
 			}
 		case Cold, Failed:
 			if len(w.m.Pods()) > 0 {

@@ -19,10 +19,10 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// us is a story's phase: when it ended, in microseconds after the SYN.
+// waterfallOf makes a waterfall from the ends of its phases, in microseconds after the SYN.
 func waterfallOf(us map[PhaseName]int64) Waterfall {
 	const syn = monotime.Time(1e12)
-	s := &story{number: 3, result: ResultWarm, parked: 2, released: 2}
+	s := &timeline{number: 3, result: ResultWarm, parked: 2, released: 2}
 	for name, at := range us {
 		s.mark(name, syn.Add(time.Duration(at)*time.Microsecond))
 	}
@@ -39,7 +39,7 @@ func whole() Waterfall {
 	})
 }
 
-func TestDraw(t *testing.T) {
+func TestDrawMatchesGoldenFiles(t *testing.T) {
 	failed := waterfallOf(map[PhaseName]int64{PhaseSYNSeen: 0, PhaseTold: 38, PhaseHandled: 80, PhaseImage: 2_400_000})
 	failed.Result, failed.Released = ResultFailed, 0
 	failed.Reason = "process exited with code 1: cannot open /etc/redis.conf:\nno such file"
@@ -77,8 +77,7 @@ func TestDraw(t *testing.T) {
 	}
 }
 
-// Bars of following phases meet: each begins where the one before it ended, to a half column.
-func TestDrawStaysInWidth(t *testing.T) {
+func TestDrawStaysWithinTheWidth(t *testing.T) {
 	for width := 60; width < 200; width += 7 {
 		for _, total := range []int64{0, 1, 7, 999, 83402, 60_000_000, 3_600_000_000} {
 			w := waterfallOf(map[PhaseName]int64{
@@ -97,7 +96,7 @@ func TestDrawStaysInWidth(t *testing.T) {
 	}
 }
 
-func TestWaterfallJSON(t *testing.T) {
+func TestWaterfallSurvivesJSON(t *testing.T) {
 	b, err := json.Marshal(waterfallOf(map[PhaseName]int64{PhaseSYNSeen: 0, PhaseTold: 41, PhaseListening: 78230}))
 	if err != nil {
 		t.Fatal(err)
@@ -116,8 +115,8 @@ func TestWaterfallJSON(t *testing.T) {
 	}
 }
 
-func TestWaterfallOrder(t *testing.T) {
-	// The runtime's word that the process runs may come after the kernel's that it listens.
+func TestWaterfallOrdersPhasesByTime(t *testing.T) {
+	// The runtime may report that the process runs after the kernel has reported that it listens.
 	w := waterfallOf(map[PhaseName]int64{PhaseSYNSeen: 0, PhaseListening: 70, PhaseStarted: 50, PhaseTold: -3})
 	var got []string
 	for _, p := range w.Phases {
@@ -128,7 +127,7 @@ func TestWaterfallOrder(t *testing.T) {
 	}
 }
 
-func TestRing(t *testing.T) {
+func TestRingKeepsTheLastWakes(t *testing.T) {
 	var r Ring
 	for i := range uint64(RingSize + 20) {
 		r.Put(Record{First: true, Waterfall: Waterfall{Service: fmt.Sprintf("ns/s%d", i%2), Number: i, Result: ResultRunning}})

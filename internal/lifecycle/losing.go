@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lifecycle
+
+import "fmt"
+
+// startFailed goes on after StartFailed.
+func (t *transition) startFailed(e StartFailed) {
+	p := t.pod(e.Ref)
+	switch {
+	case p == nil:
+	case p.progress >= podListened || p.stopped():
+		// It ran all the same: what is left of it is removed, and until then its connections continue.
+		was := p.state
+		t.stop(p, p.grace)
+		if was >= podStopping {
+			t.removePod(p)
+		}
+		t.lost(p, was, fmt.Sprintf("its start failed although it listened: %v", e.Err))
+	case t.state == Waking && p.starts() && e.Retryable:
+		t.removePod(p)
+		t.forget(p)
+		t.start.lastErr = e.Err
+		delay := min(retryDelay<<max(0, min(t.start.tries-1, 10)), maxRetryDelay)
+		t.start.after = t.now.Add(delay)
+		t.report(Warning, "start failed, tried again in %s: %v", delay, e.Err)
+	default:
+		t.removePod(p)
+		t.lost(p, p.state, fmt.Sprint(e.Err))
+	}
+}
+
+// exited goes on after a pod's process has ended.
+func (t *transition) exited(e PodExited) {
+	p := t.pod(e.Ref)
+	if p == nil || p.state == podExited {
+		return
+	}
+	was := p.state
+	t.stop(p, 0)
+	p.state = podExited
+	t.lost(p, was, exitReason(e))
+}
+
+// removed goes on after a pod of which nothing remains.
+func (t *transition) removed(r Ref) {
+	p := t.pod(r)
+	if p == nil {
+		return
+	}
+	t.removePod(p)
+	t.lost(p, p.state, "the pod is gone")
+}
+
+// lost goes on after a pod's process has ended, or its start has failed. was is its state before.
+func (t *transition) lost(p *pod, was podState, reason string) {
+	switch {
+	case t.deleted:
+	case p.sleeping:
+		if was < podStopping && !p.leaving {
+			t.report(Warning, "ended while it was drained: %s", reason)
+		}
+		t.asleepOnceGone()
+	case was >= podDraining || p.away:
+	case was == podReplacing:
+		t.updateFailed(reason)
+	case was == podServing:
+		t.lostServing(reason)
+	case t.state == Waking && t.count((*pod).starts) == 0:
+		t.fail(reason)
+	case t.state == Waking:
+		t.desired = max(1, t.desired-1)
+		t.forget(p)
+		t.report(Warning, "lost one of the starting pods: %s", reason)
+	default:
+		t.podFailed(reason)
+	}
+}
+
+// lostServing goes on after a serving pod is lost.
+func (t *transition) lostServing(reason string) {
+	switch {
+	case t.count((*pod).serves) > 0:
+		t.slowDown()
+		t.message = "a pod crashed: " + reason
+		t.report(Error, "%s; the others continue to serve", t.message)
+	case t.count((*pod).startsReachable) > 0:
+		t.lostToStarting(reason)
+	default:
+		wake := t.next.wake
+		t.state, t.next.wake, t.desired = Cold, nil, 0
+		t.slowDown() // if at least one pod is wanted, it is started again, but not in a tight loop
+		t.message = "crashed: " + reason
+		t.report(Error, "crashed: %s; the next connection request wakes it again", reason)
+		if wake != nil {
+			t.wake(*wake)
+		}
+	}
+}
+
+// lostToStarting goes on after the last serving pod is lost while another one starts.
+func (t *transition) lostToStarting(reason string) {
+	t.report(Error, "lost its pod while the replacement starts: %s", reason)
+	t.waitForStarting()
+}
+
+// overdue gives up a pod that has missed its deadline.
+func (t *transition) overdue(p *pod) {
+	others := func(is func(*pod) bool) bool { return t.count(func(q *pod) bool { return q != p && is(q) }) > 0 }
+	reason := t.timeoutReason(p)
+	switch {
+	case p.drainsForSleep() && t.sleep.forced:
+		t.stopAll() // no gate answers, and the user does not wait for one
+	case p.drainsForSleep():
+		t.stayAwake("no gate confirmed that the pod is drained")
+	case p.state >= podDraining || p.away:
+		t.stop(p, p.grace)
+	case p.state == podReplacing:
+		t.updateFailed(t.updateTimeoutReason(p))
+		t.stop(p, p.grace)
+	case t.state == Waking && t.now < t.start.deadline && others((*pod).starts):
+		t.stop(p, p.grace)
+		t.forget(p)
+	case t.state == Waking:
+		t.fail(reason)
+	case p.state == podServing && others((*pod).serves):
+		t.stop(p, p.grace)
+		t.report(Warning, "a pod is stopped: %s", reason)
+	case p.state == podServing && t.count((*pod).startsReachable) > 0:
+		t.stop(p, p.grace)
+		t.lostToStarting(reason)
+	case p.state == podServing:
+		t.fail(reason)
+	default:
+		t.stop(p, p.grace)
+		t.podFailed(reason)
+	}
+}

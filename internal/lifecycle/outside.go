@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lifecycle
+
+import "wangell.loutres.me/internal/monotime"
+
+// foundPod adds a pod that the machine did not start; nil if its number is used already, or there are too many pods.
+func (t *transition) foundPod(r Ref) *pod {
+	if r <= t.lastRef || len(t.pods) >= maxPods {
+		return nil
+	}
+	t.lastRef = r - 1
+	p := t.newPod()
+	p.origin = originOutside
+	p.reach(podNetwork)
+	return p
+}
+
+// adopt takes a pod that was found running as a serving one. Its daemon reports whether it listens: until then it is
+// published as starting, and has no deadline, because its open connections continue even without a daemon.
+func (t *transition) adopt(e Adopted) {
+	if t.deleted || !e.Leaving && (t.state == Waking || t.state == Stopping) {
+		t.appeared(e.Ref)
+		return
+	}
+	p := t.foundPod(e.Ref)
+	if p == nil {
+		return
+	}
+	p.reach(podListened)
+	if e.Leaving { // all that can be done for it is to let its connections end
+		p.leaving = true
+		t.drain(p, p.grace+leaveTimeout)
+		return
+	}
+	p.state = podServing
+	if t.state != Warm {
+		t.state, t.message, t.desired, t.start.after = Warm, "", 0, 0
+		t.report(Info, "warm: its pod was found running")
+	} else {
+		t.report(Info, "one more of its pods was found running")
+	}
+	t.desired = max(t.desired, t.active())
+	if t.next.wake != nil {
+		p.deadline = t.now.Add(t.spec.WakeTimeout)
+	}
+}
+
+// appeared takes a pod that was started from outside.
+func (t *transition) appeared(r Ref) {
+	p := t.foundPod(r)
+	switch {
+	case p == nil:
+	case t.deleted:
+		t.stop(p, p.grace)
+	case t.state == Stopping:
+		p.sleeping = true
+		t.stop(p, p.grace)
+	case t.state == Cold || t.state == Failed:
+		t.waitForFound(p, "a pod was started from outside")
+	case t.state == Waking:
+		p.deadline = t.start.deadline
+		if t.timeline != nil && t.timeline.ref == 0 {
+			t.timeline.ref = p.ref
+		}
+	}
+}
+
+// leaving drains a pod that is being removed from outside.
+func (t *transition) leaving(r Ref) {
+	p := t.pod(r)
+	if p == nil || p.leaving || p.stopped() {
+		return
+	}
+	p.leaving = true
+	was := p.state
+	switch {
+	case p.sleeping: // it is drained already
+		return
+	case p.drains():
+		p.deadline = t.now.Add(p.grace + leaveTimeout)
+		return
+	}
+	t.drain(p, p.grace+leaveTimeout)
+	switch {
+	case was == podReplacing:
+		t.updateFailed("the new pod was removed from outside")
+	case p.away:
+	case was == podServing:
+		t.report(Info, "a pod is being removed from outside: it is drained")
+		t.lostReachable("its last pod is being removed")
+	default:
+		t.forget(p)
+	}
+}
+
+// away stops counting a pod whose home node is silent. Its connections continue, if it lives.
+func (t *transition) away(r Ref) {
+	p := t.pod(r)
+	if p == nil || p.away || p.state == podReplacing {
+		return
+	}
+	p.away = true
+	switch p.state {
+	case podStarting:
+		t.forget(p)
+	case podServing:
+		p.deadline = 0
+		t.report(Warning, "the node of a pod is silent: the pod gets no new connections")
+		t.lostReachable("the node of its last pod is silent")
+	}
+}
+
+// back counts a pod again whose home node is back, once that reports that it listens.
+func (t *transition) back(r Ref) {
+	p := t.pod(r)
+	if p == nil || !p.away {
+		return
+	}
+	p.away = false
+	if p.state > podServing {
+		return
+	}
+	p.state = podStarting
+	p.unconfirm()
+	switch t.state {
+	case Cold, Failed:
+		t.waitForFound(p, "the node of a pod is back")
+	case Stopping:
+		if !t.deleted {
+			p.sleeping = true
+		}
+		t.stop(p, p.grace)
+	default:
+		p.deadline = t.listenDeadline()
+		t.removeSurplus()
+	}
+}
+
+// listenDeadline is when a pod that starts now must listen, if clients wait.
+func (t *transition) listenDeadline() monotime.Time {
+	if t.state == Waking {
+		return t.start.deadline
+	}
+	return t.now.Add(t.spec.WakeTimeout)
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lifecycle
+
+import (
+	"time"
+
+	"wangell.loutres.me/internal/monotime"
+)
+
+// podState is the stage of a pod's life, as far as the machine has decided about it. States only increase, except when a
+// drain is taken back or a silent node returns.
+type podState uint8
+
+const (
+	podReplacing podState = iota // starts to replace a pod of an older spec, which serves until then
+	podStarting                  // starts, and counts as a pod that will serve soon
+	podServing                   // listens, or was adopted
+	podDraining                  // daemons have been told to drain it
+	podDrained                   // drained, and no gate gives it new flows any more
+	podStopping                  // StopPod was issued
+	podExited                    // StopPod was issued, and its process has ended
+)
+
+// podProgress is how far a pod has come towards serving. The steps come in this order, but some may be skipped.
+type podProgress uint8
+
+const (
+	podCreated   podProgress = iota // StartPod was issued
+	podNetwork                      // has a network: daemons can be told of it
+	podRunning                      // its process runs
+	podListened                     // its socket was seen to listen, or it was adopted
+	podConfirmed                    // its socket was seen to listen by a daemon that is still there
+)
+
+// podOrigin is what a pod was started for, or by.
+type podOrigin uint8
+
+const (
+	originScale   podOrigin = iota // started while others serve
+	originCrowd                    // started while no pod served: shares the parked SYNs
+	originOutside                  // not started by the machine
+)
+
+// pod is what the machine knows of a pod.
+type pod struct {
+	ref      Ref
+	state    podState
+	progress podProgress
+	origin   podOrigin
+
+	sleeping bool // it ends because the service goes to sleep
+	leaving  bool // it is being removed from outside
+	away     bool // the daemon on its home node is silent
+
+	rev       uint32                         // of the spec from which it was started
+	grace     time.Duration                  // of the same spec
+	openFlows uint32                         // as last reported
+	lastIdle  monotime.Time                  // sleeping: its last packet, as reported before the drain
+	drainGen  uint64                         // the first generation that published it as draining
+	deadline  monotime.Time                  // for what its state waits for; zero for none
+	phases    [len(phaseNames)]monotime.Time // when the phases of its start ended
+}
+
+// serves reports whether the pod counts as serving.
+func (p *pod) serves() bool { return p.state == podServing && !p.away }
+
+// starts reports whether the pod counts as one that will serve soon.
+func (p *pod) starts() bool { return p.state == podStarting && !p.away }
+
+// starting reports whether the pod has been started and does not serve yet, for whatever reason it was started.
+func (p *pod) starting() bool { return p.state < podServing }
+
+// startsReachable is starting, but for pods on silent nodes.
+func (p *pod) startsReachable() bool { return p.starting() && !p.away }
+
+// drains reports whether the pod is being drained and has not been stopped.
+func (p *pod) drains() bool { return p.state == podDraining || p.state == podDrained }
+
+// drainsForSleep is drains, for a pod that ends because the service goes to sleep.
+func (p *pod) drainsForSleep() bool { return p.sleeping && p.drains() }
+
+// stopped reports whether StopPod was issued.
+func (p *pod) stopped() bool { return p.state >= podStopping }
+
+// reach notes the pod's progress.
+func (p *pod) reach(progress podProgress) { p.progress = max(p.progress, progress) }
+
+// unconfirm forgets that the pod was seen to listen by a daemon that is still there.
+func (p *pod) unconfirm() { p.progress = min(p.progress, podListened) }
+
+// missedLess orders pods for scaling in: pods that do not serve yet first, then pods of an old spec, pods with few open
+// flows, and young pods.
+func (p *pod) missedLess(q *pod, rev uint32) bool {
+	pp, qp := max(p.progress, podRunning), max(q.progress, podRunning) // what comes before listening makes no difference
+	switch {
+	case pp != qp:
+		return pp < qp
+	case (p.rev == rev) != (q.rev == rev):
+		return p.rev != rev
+	case p.openFlows != q.openFlows:
+		return p.openFlows < q.openFlows
+	}
+	return p.ref > q.ref
+}

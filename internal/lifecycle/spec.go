@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lifecycle
+
+import "time"
+
+// MaxReplicas bounds the number of pods of a service.
+const MaxReplicas = 32
+
+// Spec is the part of a service's manifest that the machine needs.
+type Spec struct {
+	// Name is "namespace/name", for messages.
+	Name string
+	// Port is the port on which the pod is expected to listen, for messages.
+	Port uint16
+	// WakeTimeout bounds a wake, up to the time when the pod listens.
+	WakeTimeout time.Duration
+	// Grace is the time between SIGTERM and SIGKILL.
+	Grace time.Duration
+	// DrainTimeout bounds the remaining life of the flows of a pod that is replaced, or no longer needed while other
+	// pods serve. Default: Grace.
+	DrainTimeout time.Duration
+	// Min is the least number of pods. Above zero, an idle service does not go to sleep.
+	Min int
+	// Max is the largest number of pods. Default: 1, or Min.
+	Max int
+	// BurstPerPod is the number of parked connection requests for each pod that a wake starts. Zero starts one pod,
+	// however many requests are parked.
+	BurstPerPod int
+	// Rolls is set for a runtime that replaces pods of an old spec itself, and where a new pod does not need the place
+	// of the one before it.
+	Rolls bool
+}
+
+// clamp limits a number of pods to the spec's bounds; it is at least 1.
+func (s Spec) clamp(n int) int {
+	return min(max(n, 1, s.Min), max(s.Max, 1, s.Min), MaxReplicas)
+}
+
+// burst is the number of pods that a wake starts at once for a number of parked connection requests.
+func (s Spec) burst(parked uint32) int {
+	if s.BurstPerPod <= 0 {
+		return s.clamp(1)
+	}
+	return s.clamp(int((uint64(parked) + uint64(s.BurstPerPod) - 1) / uint64(s.BurstPerPod)))
+}
+
+// drainTimeout bounds the life of a pod that gets no new flows.
+func (s Spec) drainTimeout() time.Duration {
+	if s.DrainTimeout > 0 {
+		return s.DrainTimeout
+	}
+	return s.Grace
+}

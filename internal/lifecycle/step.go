@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lifecycle
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"wangell.loutres.me/internal/monotime"
+)
+
+// updateImageTimeout bounds the time for the image of a new spec while the old pod serves: no client waits for it.
+const updateImageTimeout = 15 * time.Minute
+
+// Step takes an event at a time and returns what to do about it.
+func (m *Machine) Step(ev Event, now monotime.Time) []Action {
+	t := transition{Machine: m, now: now}
+	t.handle(ev)
+	t.settle()
+	return t.actions()
+}
+
+func (t *transition) handle(ev Event) {
+	switch e := ev.(type) {
+	case WakeAsked:
+		t.wakeAsked(e)
+	case PhaseEnded:
+		t.mark(e.Ref, e.Phase, e.At)
+		if p := t.pod(e.Ref); p != nil && p.state == podReplacing && e.Phase == PhaseImage {
+			p.deadline = t.now.Add(t.spec.WakeTimeout)
+		}
+	case NetworkReady:
+		if p := t.pod(e.Ref); p != nil {
+			p.reach(podNetwork)
+		}
+	case Started:
+		if p := t.pod(e.Ref); p != nil {
+			p.reach(podRunning)
+		}
+	case StartFailed:
+		t.startFailed(e)
+	case Listening:
+		t.listening(e)
+	case Trace:
+		t.trace(e)
+	case PodExited:
+		t.exited(e)
+	case IdleSeen:
+		t.idle(e)
+	case Quiet:
+		t.quiet(e)
+	case FlowsSeen:
+		if p := t.pod(e.Ref); p != nil {
+			p.openFlows = e.Open
+			t.drained(p)
+		}
+	case StopDone:
+		t.removed(e.Ref)
+	case SleepAsked:
+		t.goToSleep("put to sleep by a user")
+	case Scale:
+		t.scale(e)
+	case SpecChanged:
+		t.specChanged(e)
+	case Deleted:
+		t.delete()
+	case Adopted:
+		t.adopt(e)
+	case Appeared:
+		t.appeared(e.Ref)
+	case Leaving:
+		t.leaving(e.Ref)
+	case Away:
+		t.away(e.Ref)
+	case Back:
+		t.back(e.Ref)
+	case Rejoined:
+		t.rejoined()
+	case Timer:
+		t.timer(e)
+	}
+}
+
+// trace notes times that only the gate knows.
+func (t *transition) trace(e Trace) {
+	t.mark(e.Ref, PhaseReleased, e.Released)
+	t.mark(e.Ref, PhaseFirstSYNACK, e.FirstSYNACK)
+	t.mark(e.Ref, PhaseFirstByte, e.FirstByte)
+	if l := t.timeline; l != nil && l.ref == e.Ref && e.ReleasedN > l.released {
+		l.released, t.record = e.ReleasedN, true
+	}
+}
+
+// rejoined publishes the pods again, and waits anew for the answers of gates.
+func (t *transition) rejoined() {
+	t.publish = true
+	for _, p := range t.pods {
+		if p.drainsForSleep() {
+			p.deadline = t.now.Add(quietTimeout)
+		}
+	}
+}
+
+// timer does what is due.
+func (t *transition) timer(e Timer) {
+	due := func(at monotime.Time) bool { return at != 0 && t.now >= at }
+	for _, p := range slices.Clone(t.pods) {
+		if due(p.deadline) {
+			t.overdue(p)
+		}
+	}
+	if due(t.surplusAt) {
+		t.surplusDue(e.Rolling)
+	}
+	if !t.clientsWait() || !due(t.start.deadline) {
+		return
+	}
+	if t.state == Waking {
+		t.fail(t.timeoutReason(nil))
+		return
+	}
+	t.next.wake, t.start.deadline = nil, 0
+	t.refuse = predecessorStays(t.longestGrace() + t.spec.WakeTimeout)
+	t.report(Error, "wake failed: %s", t.refuse)
+}
+
+// settle starts what has become possible: missing pods, or the replacement of a pod with an outdated spec.
+func (t *transition) settle() {
+	if t.deleted {
+		return
+	}
+	t.watchSurplus()
+	earliest := max(t.start.after, t.backoff.wakeRetry)
+	if t.spec.Min > 0 && (t.state == Cold || t.state == Failed) && t.now >= earliest {
+		t.scaleFromZero(t.spec.Min, fmt.Sprintf("at least %s wanted", counted(uint32(t.spec.Min), "pod")))
+	}
+	due := t.now >= t.start.after && !t.blocked()
+	switch {
+	case t.state == Waking && due && t.missing() > 0 && (t.start.tries == 0 || t.now < t.start.deadline):
+		if t.start.tries == 0 {
+			t.start.deadline = t.now.Add(t.spec.WakeTimeout)
+		}
+		t.start.tries++
+		for t.missing() > 0 && len(t.pods) < maxPods {
+			p := t.startPod(t.start.deadline)
+			p.origin = originCrowd
+			if t.timeline != nil && t.timeline.ref == 0 {
+				t.timeline.ref = p.ref
+			}
+		}
+	case t.state == Warm && due && t.missing() > 0:
+		for t.missing() > 0 && len(t.pods) < maxPods {
+			t.startPod(t.now.Add(t.spec.WakeTimeout))
+		}
+	case t.state == Warm && t.outdated():
+		t.startPod(t.now.Add(updateImageTimeout + t.spec.WakeTimeout)).state = podReplacing
+		t.report(Info, "the manifest changed: a new pod starts, the old one serves until it listens")
+	}
+}
