@@ -15,18 +15,17 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 )
 
-// decoder fills a Go value from YAML nodes, guided by the value's type and its JSON tags, and notes
-// everything that does not fit. It reads what encoding/json would read of the same text as JSON,
-// but refuses unknown and repeated fields and knows the place of each.
+// decoder fills a Go value from YAML nodes, guided by the value's type and its JSON tags, and reports everything that
+// does not fit. It accepts what encoding/json accepts of the same text as JSON, but refuses unknown and repeated fields
+// and knows where each field is written.
 type decoder struct {
 	file string
 	errs *Errors
 	tree tree
-	// reported are the paths of the fields that have an error already; the fields that were probably
-	// meant by an unknown name are among them.
+	// reported holds the paths of fields that have an error, including the fields that unknown names probably meant.
 	reported []string
-	// failed: nodes were left out, because there are too many.
-	failed bool
+	// truncated is set once the budget of nodes is spent, so that part of the document was not read.
+	truncated bool
 }
 
 func (d *decoder) fail(n *yaml.Node, p *field.Path, fix, message string, args ...any) {
@@ -36,15 +35,7 @@ func (d *decoder) fail(n *yaml.Node, p *field.Path, fix, message string, args ..
 		Message: fmt.Sprintf(message, args...), Fix: fix})
 }
 
-// pathString is the text of a path; the document itself has none.
-func pathString(p *field.Path) string {
-	if p == nil {
-		return ""
-	}
-	return p.String()
-}
-
-// value fills v from the node at.
+// value fills v from a node.
 func (d *decoder) value(at *yaml.Node, v reflect.Value, p *field.Path) {
 	n, ok := d.tree.visit(at)
 	if !ok {
@@ -52,7 +43,7 @@ func (d *decoder) value(at *yaml.Node, v reflect.Value, p *field.Path) {
 		return
 	}
 	if isNull(n) {
-		return // as if it were left out
+		return // the same as leaving it out
 	}
 	if isLeaf(v.Type()) {
 		d.leaf(at, n, v, p)
@@ -74,13 +65,13 @@ func (d *decoder) value(at *yaml.Node, v reflect.Value, p *field.Path) {
 }
 
 func (d *decoder) tooMuch(n *yaml.Node, p *field.Path) {
-	if !d.failed {
-		d.failed = true
+	if !d.truncated {
+		d.truncated = true
 		d.fail(n, p, "write the values out", "too many aliases, or an alias inside itself")
 	}
 }
 
-// fields returns the fields of a mapping and reports what is wrong with their names.
+// fields returns the fields of a mapping and reports the problems with their names.
 func (d *decoder) fields(n *yaml.Node, p *field.Path) []entry {
 	set, ok := d.tree.fields(n)
 	if !ok {
@@ -96,7 +87,7 @@ func (d *decoder) fields(n *yaml.Node, p *field.Path) []entry {
 	return set.list
 }
 
-// child is p.Child, also where p is the document itself.
+// child is p.Child for a path that may be nil, the document itself.
 func child(p *field.Path, name string) *field.Path {
 	if p == nil {
 		return field.NewPath(name)
@@ -115,7 +106,7 @@ func (d *decoder) structure(at, n *yaml.Node, v reflect.Value, p *field.Path) {
 		index, known := fields.byName[name]
 		switch {
 		case p == nil && name == "status":
-			// What is, as somebody saw it: nothing to want, so nothing to check.
+			// Observed state is not part of what the user asks for.
 		case known:
 			d.value(e.value, v.FieldByIndex(index), child(p, name))
 		default:
@@ -124,7 +115,7 @@ func (d *decoder) structure(at, n *yaml.Node, v reflect.Value, p *field.Path) {
 	}
 }
 
-// unknown reports a field that does not exist.
+// unknown reports an unknown field and suggests the one that was probably meant.
 func (d *decoder) unknown(key *yaml.Node, t reflect.Type, p *field.Path) {
 	name := key.Value
 	fix := "remove it; the fields here are " + offer(t)
@@ -153,7 +144,7 @@ func (d *decoder) mapping(at, n *yaml.Node, v reflect.Value, p *field.Path) {
 
 func (d *decoder) list(at, n *yaml.Node, v reflect.Value, p *field.Path) {
 	if n.Kind != yaml.SequenceNode {
-		fix := "write a list: each item in a line of its own, after a dash"
+		fix := "write a list, each item on its own line after a dash"
 		if n.Kind == yaml.ScalarNode && v.Type().Elem().Kind() == reflect.String {
 			fix = "write " + assign(p, inList(n.Value))
 		}
@@ -166,7 +157,7 @@ func (d *decoder) list(at, n *yaml.Node, v reflect.Value, p *field.Path) {
 	}
 }
 
-// item fills an item of a list or a map, which cannot be left out as a field can.
+// item fills an item of a list or a map. Unlike a field, an item cannot be null.
 func (d *decoder) item(n *yaml.Node, v reflect.Value, p *field.Path) {
 	if target, ok := d.tree.visit(n); ok && isNull(target) {
 		d.fail(n, p, "give it a value or remove it", "is empty")
@@ -175,7 +166,7 @@ func (d *decoder) item(n *yaml.Node, v reflect.Value, p *field.Path) {
 	d.value(n, v, p)
 }
 
-// leaf fills a value that reads its own JSON.
+// leaf fills a value of a type that implements json.Unmarshaler.
 func (d *decoder) leaf(at, n *yaml.Node, v reflect.Value, p *field.Path) {
 	known, special := leaves[v.Type()]
 	if special && (n.Kind != yaml.ScalarNode || !known.text.MatchString(n.Value)) {
@@ -188,7 +179,7 @@ func (d *decoder) leaf(at, n *yaml.Node, v reflect.Value, p *field.Path) {
 		return
 	}
 	if special {
-		plain = n.Value // a number is meant as it is written
+		plain = n.Value // keep a number as it is written
 	}
 	text, err := json.Marshal(plain)
 	if err == nil {
@@ -218,7 +209,7 @@ func (d *decoder) scalar(at, n *yaml.Node, v reflect.Value, p *field.Path) {
 	case reflect.Int32, reflect.Int64:
 		d.number(at, n, v, p)
 	default:
-		panic(fmt.Sprintf("manifest: %s: no reading for %s", p, v.Type())) // a test walks all types
+		panic(fmt.Sprintf("manifest: %s: cannot decode into %s", p, v.Type())) // a test covers all types
 	}
 }
 
@@ -235,15 +226,17 @@ func (d *decoder) text(at, n *yaml.Node, v reflect.Value, p *field.Path) {
 	switch tag := n.ShortTag(); {
 	case tag != "!!str" && tag != "!!timestamp" && tag != "!!merge":
 		d.fail(at, p, "write "+assign(p, quote(n.Value)), "want text, got %s", describe(n))
-	case n.Style == 0 && isOldBool(n.Value):
-		// YAML 1.1, which kubectl reads, makes a boolean of it.
-		d.fail(at, p, "write "+assign(p, quote(n.Value)), "want text, got %s, which Kubernetes takes for true or false", n.Value)
+	case n.Style == 0 && isYAML11Bool(n.Value):
+		// kubectl reads YAML 1.1, in which this is a boolean.
+		d.fail(at, p, "write "+assign(p, quote(n.Value)),
+			"want text, got %s, which Kubernetes reads as a boolean", n.Value)
 	default:
 		v.SetString(n.Value)
 	}
 }
 
-func isOldBool(s string) bool {
+// isYAML11Bool reports whether YAML 1.1 reads s as a boolean and YAML 1.2 as text.
+func isYAML11Bool(s string) bool {
 	s = strings.ToLower(s)
 	return slices.Contains(yes[:3], s) || slices.Contains(no[:3], s)
 }

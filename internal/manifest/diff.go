@@ -9,9 +9,8 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 )
 
-// Diff tells how to come from one set to another: the services that are new, those whose spec
-// changed (as they are now), and those that are gone (as they were). Labels and annotations do not
-// count. The order is that of a Set.
+// Diff compares two sets. It returns the services that are new, those whose spec changed (as they are now) and those
+// that are gone (as they were), each in the order of a Set. Labels and annotations do not count as changes.
 func Diff(old, now Set) (added, changed, removed []*v1alpha1.WangellService) {
 	i, j := 0, 0
 	for i < len(old) || j < len(now) {

@@ -17,19 +17,24 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 )
 
-func TestExamplesLoad(t *testing.T) {
+func TestExamplesAreValid(t *testing.T) {
 	set, err := load(t, "", "../../examples")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := names(set), "default/hello default/nginx default/postgres default/redis default/serverless-example"; got != want {
+	const want = "default/hello default/nginx default/postgres default/redis default/serverless-example"
+	if got := names(set); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	if s := set.Get("default/serverless-example").Spec; s.IdleTimeout != 1800 || s.Image != "registry.loutres.me/helloworld-go:latest" ||
-		s.TargetPort != 8080 || s.Port != 80 {
+	if s := set.Get("default/serverless-example").Spec; s.IdleTimeout != 1800 ||
+		s.Image != "registry.loutres.me/helloworld-go:latest" ||
+		s.TargetPort != 8080 ||
+		s.Port != 80 {
 		t.Errorf("serverless-example: %+v", s)
 	}
-	if s := set.Get("default/hello").Spec; s.IdleTimeout != 10 || s.Image != "wangell.local/hello:v1" || s.TargetPort != 8080 || s.Port != 80 {
+	if s := set.Get("default/hello").Spec; s.IdleTimeout != 10 || s.Image != "wangell.local/hello:v1" ||
+		s.TargetPort != 8080 ||
+		s.Port != 80 {
 		t.Errorf("hello: %+v", s)
 	}
 }
@@ -43,9 +48,8 @@ func readDocs(t *testing.T) string {
 	return string(text)
 }
 
-// TestDocsExamplesLoad loads every block of YAML in docs/manifest.md that is a manifest for one machine. Fields of
-// Kubernetes alone must be the only thing that is wrong with others.
-func TestDocsExamplesLoad(t *testing.T) {
+// Manifests for Kubernetes may fail only because one machine lacks a field that they use.
+func TestExamplesInDocsAreValid(t *testing.T) {
 	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(readDocs(t), -1)
 	if len(blocks) < 3 {
 		t.Fatalf("only %d blocks", len(blocks))
@@ -53,7 +57,7 @@ func TestDocsExamplesLoad(t *testing.T) {
 	for _, b := range blocks {
 		for part := range strings.SplitSeq(b[1], "\n---\n") {
 			if !strings.Contains(part, "kind: "+v1alpha1.Kind+"\nmetadata") {
-				continue // an autoscaler, say
+				continue // another kind, such as an autoscaler
 			}
 			if _, err := load(t, part, "-"); err != nil && !strings.Contains(err.Error(), "is not available on one machine") {
 				t.Errorf("%v in\n%s", err, part)
@@ -62,8 +66,8 @@ func TestDocsExamplesLoad(t *testing.T) {
 	}
 }
 
-// TestDocsNameEveryField: every field has its row, with its range and its default.
-func TestDocsNameEveryField(t *testing.T) {
+// Every field needs a row with its range and default.
+func TestDocsDescribeEveryField(t *testing.T) {
 	docs := readDocs(t)
 	rows := map[string]string{}
 	for line := range strings.SplitSeq(docs, "\n") {
@@ -94,7 +98,7 @@ func TestDocsNameEveryField(t *testing.T) {
 			want = append(want, prefix+f)
 		}
 	}
-	// These have rows for what is in them, and the name of a mount is told with the list.
+	// The first two have rows for their fields, the last is described with its list.
 	inside := []string{"resources", "securityContext", "volumeMounts[].name"}
 	for _, name := range want {
 		if slices.Contains(inside, name) {
@@ -109,9 +113,13 @@ func TestDocsNameEveryField(t *testing.T) {
 			t.Errorf("%s: the row does not say %d to %d: %s", name, r.Min, r.Max, row)
 		}
 	}
-	for name, value := range map[string]int{"idleTimeout": v1alpha1.DefaultIdleTimeout, "wakeTimeout": v1alpha1.DefaultWakeTimeout,
-		"terminationGracePeriodSeconds": v1alpha1.DefaultTerminationGracePeriodSeconds, "maxParked": v1alpha1.DefaultMaxParked,
-		"maxParkedPerSource": v1alpha1.DefaultMaxParkedPerSource} {
+	for name, value := range map[string]int{
+		"idleTimeout":                   v1alpha1.DefaultIdleTimeout,
+		"wakeTimeout":                   v1alpha1.DefaultWakeTimeout,
+		"terminationGracePeriodSeconds": v1alpha1.DefaultTerminationGracePeriodSeconds,
+		"maxParked":                     v1alpha1.DefaultMaxParked,
+		"maxParkedPerSource":            v1alpha1.DefaultMaxParkedPerSource,
+	} {
 		cells := strings.Split(rows[name], "|")
 		if len(cells) < 4 || !strings.HasPrefix(strings.TrimSpace(cells[3]), fmt.Sprint(value)) {
 			t.Errorf("%s: the row does not say that the default is %d: %s", name, value, rows[name])
@@ -119,8 +127,8 @@ func TestDocsNameEveryField(t *testing.T) {
 	}
 }
 
-// TestDocsSayWhatRestarts compares the lists in docs/manifest.md with Hash.
-func TestDocsSayWhatRestarts(t *testing.T) {
+// The test compares the lists in docs/manifest.md with v1alpha1.Hash.
+func TestDocsListWhatRestartsPods(t *testing.T) {
 	_, section, _ := strings.Cut(readDocs(t), "## What a change restarts")
 	restarts, rest, _ := strings.Cut(section, "Another way to write")
 	restarts, _, _ = strings.Cut(restarts, "on Kubernetes also")
@@ -129,13 +137,14 @@ func TestDocsSayWhatRestarts(t *testing.T) {
 	base := map[string]string{"image": "a/b", "port": "80", "targetPort": "80", "volumes": "[{name: data, emptyDir: {}}]"}
 	changes := map[string]string{
 		"image": `a/c`, "targetPort": `81`, "command": `[a]`, "args": `[a]`, "workingDir": `/a`, "env": `[{name: A}]`,
-		"resources": `{limits: {cpu: 1}}`, "volumes": `[{name: a, emptyDir: {}}]`, "volumeMounts": `[{name: data, mountPath: /a}]`,
-		"securityContext": `{privileged: true}`, "port": `81`, "address": `10.0.0.1`, "idleTimeout": `2`, "imagePullPolicy": `Never`,
+		"resources": `{limits: {cpu: 1}}`, "volumes": `[{name: a, emptyDir: {}}]`,
+		"volumeMounts": `[{name: data, mountPath: /a}]`, "securityContext": `{privileged: true}`,
+		"port": `81`, "address": `10.0.0.1`, "idleTimeout": `2`, "imagePullPolicy": `Never`,
 		"wakeTimeout": `1`, "terminationGracePeriodSeconds": `1`, "maxParked": `1`, "maxParkedPerSource": `1`,
 		"minReplicas": `1`, "maxReplicas": `2`, "scaling": `{target: 5}`, "sessionAffinity": `ClientIP`,
 		"balancing": `{localityPreference: Local}`, "retries": `1`, "drainTimeout": `1`,
 	}
-	// hash is that of base with one field changed.
+	// hash returns the hash of base with one field changed.
 	hash := func(name, value string) string {
 		t.Helper()
 		fields := maps.Clone(base)
@@ -153,18 +162,17 @@ func TestDocsSayWhatRestarts(t *testing.T) {
 	for _, name := range v1alpha1.Supported(reflect.TypeFor[v1alpha1.WangellServiceSpec]()) {
 		value, ok := changes[name]
 		if !ok {
-			t.Errorf("%s: change it here", name)
+			t.Errorf("%s: add a change of this field to the test", name)
 			continue
 		}
 		restart := hash(name, value) != hash("image", "a/b")
 		if strings.Contains(restarts, "`"+name+"`") != restart || strings.Contains(keeps, "`"+name+"`") == restart {
-			t.Errorf("%s: a change restarts is %t, and docs/manifest.md says something else", name, restart)
+			t.Errorf("%s: a change restarts pods: %t, but docs/manifest.md disagrees", name, restart)
 		}
 	}
 }
 
-// TestExamplesExplain: every example but that of the design begins by saying what it is.
-func TestExamplesExplain(t *testing.T) {
+func TestExamplesBeginWithAComment(t *testing.T) {
 	files, err := filepath.Glob("../../examples/*.yaml")
 	if err != nil || len(files) < 5 {
 		t.Fatalf("%d examples, %v", len(files), err)

@@ -9,19 +9,19 @@ import (
 	"strings"
 )
 
-// Error is one thing that is wrong in one place.
+// Error is one mistake in one place.
 type Error struct {
 	// File is the file as the user named it, or "standard input".
 	File string
-	// Line and Column begin at 1; 0 is "not known".
+	// Line and Column count from 1; 0 means unknown.
 	Line, Column int
-	// Field is the path of the field, such as "spec.env[2].name"; empty where the text as a whole is meant.
+	// Field is the path of the field, such as "spec.env[2].name". It is empty if the error is about the whole text.
 	Field string
-	// Message says what is wrong, Fix what to write instead (it may be empty).
+	// Message says what is wrong. Fix says what to write instead; it may be empty.
 	Message, Fix string
 }
 
-// Error is "file:line:column: field: message: fix", without the parts that are not known.
+// Error returns "file:line:column: field: message: fix", without the parts that are unknown.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.File)
@@ -39,13 +39,13 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// maxErrors bounds what one Load collects: more than this nobody reads.
+// maxErrors bounds how many errors one Load reports.
 const maxErrors = 1000
 
-// Errors is everything that is wrong with what was loaded, sorted by file and line; at most 1000.
+// Errors holds the errors of one Load, sorted by file and line, at most 1000.
 type Errors []*Error
 
-// Error has one line an error.
+// Error returns one line per error.
 func (e Errors) Error() string {
 	lines := make([]string, len(e))
 	for i := range e {
@@ -54,7 +54,7 @@ func (e Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Unwrap lets errors.As find an *Error.
+// Unwrap makes each *Error visible to errors.As.
 func (e Errors) Unwrap() []error {
 	all := make([]error, len(e))
 	for i := range e {

@@ -9,14 +9,13 @@ import (
 	"sync"
 )
 
-// structFields are the fields of a struct by their JSON names; those of inlined structs are among them.
+// structFields indexes the fields of a struct by their JSON names, including those of embedded structs.
 type structFields struct {
 	byName map[string][]int // for reflect.Value.FieldByIndex
 	names  []string
 }
 
-// fieldCache has the *structFields of every reflect.Type that was met: reflection over tags is done
-// once a type and not once a service.
+// fieldCache maps a reflect.Type to its *structFields, so that tags are parsed once per type and not once per service.
 var fieldCache sync.Map
 
 func fieldsOf(t reflect.Type) *structFields {
@@ -50,11 +49,11 @@ func (f *structFields) collect(t reflect.Type, at []int) {
 
 var jsonUnmarshaler = reflect.TypeFor[json.Unmarshaler]()
 
-// leafCache tells for every reflect.Type that was met whether it reads its own JSON.
+// leafCache maps a reflect.Type to the result of isLeaf.
 var leafCache sync.Map
 
-// isLeaf tells whether t reads its own JSON (Quantity, IntOrString, Time, ...), so that its fields
-// are not those of the manifest.
+// isLeaf reports whether t implements json.Unmarshaler (Quantity, IntOrString, Time, ...). The Go fields of such a type
+// are not fields of the manifest.
 func isLeaf(t reflect.Type) bool {
 	if leaf, ok := leafCache.Load(t); ok {
 		return leaf.(bool)

@@ -13,18 +13,17 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/yaml"
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/runtime"
 )
 
-// loadText is Load of one text.
+// loadText loads one text as the content of a file.
 func loadText(file string, text []byte) (Set, Errors) {
-	l := &loader{names: map[runtime.Key]place{}, addresses: map[string]addressUse{}}
+	l := newLoader()
 	l.file(file, text)
-	return l.set, l.errs
+	return l.services, l.errs
 }
 
-// FuzzLoad: reading never panics; an error has a message; what is read is valid, is read again from
-// its own JSON, and is what Kubernetes' reader makes of the same text.
+// FuzzLoad checks that loading never panics, that every error has a message, and that every loaded service is valid,
+// survives a round trip through JSON and equals what Kubernetes decodes from the same text.
 func FuzzLoad(f *testing.F) {
 	examples, err := filepath.Glob("../../examples/*.yaml")
 	if err != nil || len(examples) == 0 {
@@ -42,10 +41,12 @@ func FuzzLoad(f *testing.F) {
 		header + "spec: {image: a/b, port: 0x50, idleTimeout: 1_0, env: [{name: A, value: 2024-01-02}]}\n",
 		header + "spec: &s {image: a/b, port: 80}\nstatus: *s\n",
 		header + "spec:\n  <<: {image: a/b}\n  port: 80\n",
-		"{\"apiVersion\": \"wangell.loutres.me/v1alpha1\", \"kind\": \"WangellService\", \"metadata\": {\"name\": \"a\"}, \"spec\": {\"image\": \"a/b\", \"port\": 80}}",
+		jsonDoc("a"),
 		header + "spec: {image: a/b, port: 80, resources: {limits: {cpu: .5, memory: 1e8}, requests: {cpu: +1m}}}\n",
-		header + "spec: {image: a/b, port: 80, volumes: [{name: a, emptyDir: {}}], volumeMounts: [{name: a, mountPath: /a}]}\n",
-		"x: &x [*x]\n", "- &a\n- *a\n", "? [a]\n: b\n", "!!binary aGVsbG8=\n", "--- !foo bar\n...\n", "\ufeff{}", "\t", "%YAML 1.1\n---\n",
+		header + "spec: {image: a/b, port: 80, volumes: [{name: a, emptyDir: {}}], " +
+			"volumeMounts: [{name: a, mountPath: /a}]}\n",
+		"x: &x [*x]\n", "- &a\n- *a\n", "? [a]\n: b\n", "!!binary aGVsbG8=\n", "--- !foo bar\n...\n", "\ufeff{}", "\t",
+		"%YAML 1.1\n---\n",
 	} {
 		f.Add([]byte(text))
 	}
@@ -61,19 +62,19 @@ func FuzzLoad(f *testing.F) {
 				continue
 			}
 			for _, s := range set {
-				again(t, s)
+				roundTrip(t, s)
 			}
 			if len(set) == 1 {
-				compare(t, text, set[0])
+				compareWithKubernetes(t, text, set[0])
 			}
 		}
 	})
 }
 
-// again checks that a service is valid and is the same after it was written and read.
-func again(t *testing.T, s *v1alpha1.WangellService) {
+// roundTrip checks that a service is valid and unchanged after it is encoded and loaded again.
+func roundTrip(t *testing.T, s *v1alpha1.WangellService) {
 	if errs := v1alpha1.Validate(s); len(errs) > 0 {
-		t.Errorf("read, but not valid: %v", errs)
+		t.Errorf("loaded, but not valid: %v", errs)
 	}
 	text, err := json.Marshal(s)
 	if err != nil {
@@ -81,14 +82,15 @@ func again(t *testing.T, s *v1alpha1.WangellService) {
 	}
 	set, errs := loadText("f.json", text)
 	if len(errs) > 0 || len(set) != 1 || !equality.Semantic.DeepEqual(set[0], s) {
-		t.Errorf("written as %s and read as %+v, %v; was %+v", text, set, errs, s)
+		t.Errorf("encoded as %s and loaded as %+v, %v; was %+v", text, set, errs, s)
 	}
 }
 
-// compare reads a text as Kubernetes does. What that refuses (it reads an older YAML) is not compared.
-func compare(t *testing.T, text []byte, s *v1alpha1.WangellService) {
+// compareWithKubernetes decodes a text as Kubernetes does and compares the result. Texts that Kubernetes refuses are
+// skipped, because it reads an older version of YAML.
+func compareWithKubernetes(t *testing.T, text []byte, s *v1alpha1.WangellService) {
 	if bytes.Contains(text, []byte("<<")) || bytes.Contains(text, []byte("---")) {
-		return // documents are split and merged otherwise there
+		return // Kubernetes splits documents and merges keys differently
 	}
 	other := new(v1alpha1.WangellService)
 	if err := yaml.UnmarshalStrict(text, other); err != nil {
@@ -97,6 +99,6 @@ func compare(t *testing.T, text []byte, s *v1alpha1.WangellService) {
 	v1alpha1.Default(other)
 	other.Status = v1alpha1.WangellServiceStatus{}
 	if !equality.Semantic.DeepEqual(s, other) {
-		t.Errorf("got %+v, Kubernetes' reader %+v", s, other)
+		t.Errorf("got %+v, Kubernetes decodes %+v", s, other)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 )
 
-// header checks what the document is. It returns false where it makes no sense to read on.
+// header checks kind and apiVersion. It returns false if the document is not a WangellService at all.
 func (d *decoder) header(root *yaml.Node) bool {
 	root, ok := d.tree.visit(root)
 	if !ok || root.Kind != yaml.MappingNode {
@@ -21,7 +21,7 @@ func (d *decoder) header(root *yaml.Node) bool {
 	if at, got := d.constant(set, root, "kind", v1alpha1.Kind); at != nil {
 		fix := "write kind: " + v1alpha1.Kind
 		if strings.HasSuffix(got, "List") {
-			fix = "write each " + v1alpha1.Kind + " as a document of its own, with --- between them"
+			fix = "write each " + v1alpha1.Kind + " as its own document, with --- between them"
 		}
 		d.fail(at, field.NewPath("kind"), fix, "want %s, got %s", v1alpha1.Kind, orNothing(got))
 		return false
@@ -33,8 +33,8 @@ func (d *decoder) header(root *yaml.Node) bool {
 	return true
 }
 
-// constant returns nil if a field has the one value that is right, else the place for an error and
-// what is there.
+// constant checks a field that has only one valid value. It returns nil if the field has it, otherwise the node to
+// report and the value found.
 func (d *decoder) constant(set *fieldSet, root *yaml.Node, name, want string) (at *yaml.Node, got string) {
 	e, ok := set.find(name)
 	if !ok {
@@ -57,10 +57,10 @@ func orNothing(s string) string {
 	return quote(s)
 }
 
-// pathOf makes a path of its text.
+// pathOf converts the text of a path.
 func pathOf(path string) *field.Path { return field.NewPath(path) }
 
-// covers tells whether a field, one of its parents or one of its children has an error already.
+// covers reports whether a field, one of its parents or one of its children has an error already.
 func (d *decoder) covers(path string) bool {
 	for _, r := range d.reported {
 		if within(path, r) || within(r, path) {
@@ -70,8 +70,8 @@ func (d *decoder) covers(path string) bool {
 	return false
 }
 
-// within tells whether a field is another one or inside it. The document itself has an empty path,
-// and an error of it is no error of its fields.
+// within reports whether path is parent or lies inside it. The document itself has an empty path; an error of the
+// document is not an error of its fields.
 func within(path, parent string) bool {
 	rest, ok := strings.CutPrefix(path, parent)
 	return ok && parent != "" && (rest == "" || rest[0] == '.' || rest[0] == '[')

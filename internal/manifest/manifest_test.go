@@ -19,7 +19,7 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 )
 
-// write makes files in a new folder and returns the folder.
+// write creates files in a new folder and returns the folder.
 func write(t testing.TB, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -31,16 +31,23 @@ func write(t testing.TB, files map[string]string) string {
 	return dir
 }
 
-// doc is a document with a name and the fields of a spec, in one line.
+// doc returns a document on one line, with a name and the fields of its spec.
 func doc(name, spec string) string {
-	return fmt.Sprintf("{apiVersion: wangell.loutres.me/v1alpha1, kind: WangellService, metadata: {name: %s}, spec: {%s}}\n", name, spec)
+	const format = "{apiVersion: wangell.loutres.me/v1alpha1, kind: WangellService, metadata: {name: %s}, spec: {%s}}\n"
+	return fmt.Sprintf(format, name, spec)
+}
+
+// jsonDoc is a document in JSON with a name.
+func jsonDoc(name string) string {
+	return fmt.Sprintf(`{"apiVersion": "wangell.loutres.me/v1alpha1", "kind": "WangellService",
+	"metadata": {"name": %q}, "spec": {"image": "a/b", "port": 80}}`, name)
 }
 
 const hello = "image: wangell.local/hello:v1, port: 80"
 
 func load(t *testing.T, stdin string, sources ...string) (Set, error) {
 	t.Helper()
-	return Load(t.Context(), sources, strings.NewReader(stdin))
+	return NewReader(sources, strings.NewReader(stdin)).Load(t.Context())
 }
 
 func names(set []*v1alpha1.WangellService) string {
@@ -51,40 +58,43 @@ func names(set []*v1alpha1.WangellService) string {
 	return strings.Join(all, " ")
 }
 
-func TestLoadSources(t *testing.T) {
+func TestLoadReadsFilesFoldersAndStdin(t *testing.T) {
 	dir := write(t, map[string]string{
 		"b.yaml": doc("b2", hello) + "---\n# nothing here\n---\n" + doc("b1", hello),
 		"a.yml":  "\ufeff" + doc("a", hello),
 		"c.json": `{"apiVersion": "wangell.loutres.me/v1alpha1", "kind": "WangellService",
-	"metadata": {"name": "c", "annotations": {"note": "\ud83d\ude00"}}, "spec": {"image": "wangell.local\/hello:v1", "port": 80}}
-	{"apiVersion": "wangell.loutres.me/v1alpha1", "kind": "WangellService", "metadata": {"name": "c2"}, "spec": {"image": "a/b", "port": 80}}`,
+	"metadata": {"name": "c", "annotations": {"note": "\ud83d\ude00"}},
+	"spec": {"image": "wangell.local\/hello:v1", "port": 80}} ` + jsonDoc("c2"),
 		"ignored.txt":  "%",
 		".hidden.yaml": "%",
 	})
 	if err := os.Mkdir(filepath.Join(dir, "folder.yaml"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// A file that is named again, also by another way, counts once.
-	set, err := load(t, `{"apiVersion": "wangell.loutres.me/v1alpha1", "kind": "WangellService", "metadata": {"name": "z", "namespace": "a", "labels": {"x": "\ud83d\ude00"}}, "spec": {"image": "a/b", "port": 80}}`,
-		dir, filepath.Join(dir, ".", "a.yml"), "-")
+	// A file that is named twice, even by another path, is read once.
+	stdin := `{"apiVersion": "wangell.loutres.me/v1alpha1", "kind": "WangellService",
+		"metadata": {"name": "z", "namespace": "a", "labels": {"x": "\ud83d\ude00"}},
+		"spec": {"image": "a/b", "port": 80}}`
+	set, err := load(t, stdin, dir, filepath.Join(dir, ".", "a.yml"), "-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got, want := names(set), "a/z default/a default/b1 default/b2 default/c default/c2"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	if got := set.Get("default/c"); got == nil || got.Annotations["note"] != "\U0001f600" || got.Spec.Image != "wangell.local/hello:v1" {
+	if got := set.Get("default/c"); got == nil || got.Annotations["note"] != "\U0001f600" ||
+		got.Spec.Image != "wangell.local/hello:v1" {
 		t.Errorf("got %+v", got)
 	}
 	if set.Get("a/z").Labels["x"] != "\U0001f600" || set.Get("default/z") != nil || set.Get("x") != nil {
-		t.Error("Get is wrong")
+		t.Error("Get returns the wrong service")
 	}
 	if s := set.Get("default/a"); s.Spec.TargetPort != 80 || s.Spec.IdleTimeout != 300 {
-		t.Errorf("without defaults: %+v", s.Spec)
+		t.Errorf("defaults are missing: %+v", s.Spec)
 	}
 }
 
-func TestLoadEveryField(t *testing.T) {
+func TestLoadReadsEveryField(t *testing.T) {
 	set, err := load(t, `
 apiVersion: wangell.loutres.me/v1alpha1
 kind: WangellService
@@ -128,29 +138,34 @@ status: {replicas: many, unknown: [1]}
 		t.Fatal(err)
 	}
 	s := set[0].Spec
-	if s.Port != 80 || s.TargetPort != 8080 || *s.TerminationGracePeriodSeconds != 0 || s.MaxParked != 7 || s.MaxParkedPerSource != 7 ||
-		*s.SecurityContext.RunAsUser != 0 || s.SecurityContext.Capabilities.Drop[0] != "ALL" {
+	if s.Port != 80 || s.TargetPort != 8080 || *s.TerminationGracePeriodSeconds != 0 || s.MaxParked != 7 ||
+		s.MaxParkedPerSource != 7 ||
+		*s.SecurityContext.RunAsUser != 0 ||
+		s.SecurityContext.Capabilities.Drop[0] != "ALL" {
 		t.Errorf("got %+v", s)
 	}
-	if want := []string{"a", "8080", "2024-11-16"}; !reflect.DeepEqual(s.Command, want) || !reflect.DeepEqual(s.Args, want) {
+	if want := []string{"a", "8080", "2024-11-16"}; !reflect.DeepEqual(s.Command, want) ||
+		!reflect.DeepEqual(s.Args, want) {
 		t.Errorf("got %q and %q", s.Command, s.Args)
 	}
-	if s.Env[1].Value != "two\nlines\n" || s.Resources.Limits.Cpu().MilliValue() != 500 || s.Volumes[1].EmptyDir.SizeLimit.Value() != 1e6 {
+	if s.Env[1].Value != "two\nlines\n" || s.Resources.Limits.Cpu().MilliValue() != 500 ||
+		s.Volumes[1].EmptyDir.SizeLimit.Value() != 1e6 {
 		t.Errorf("got %+v", s)
 	}
-	if m := s.VolumeMounts[1]; !reflect.DeepEqual(m, corev1.VolumeMount{Name: "data", MountPath: "/data2", ReadOnly: true}) {
+	merged := corev1.VolumeMount{Name: "data", MountPath: "/data2", ReadOnly: true}
+	if m := s.VolumeMounts[1]; !reflect.DeepEqual(m, merged) {
 		t.Errorf("merged: %+v", m)
 	}
 	if !reflect.DeepEqual(set[0].Status, v1alpha1.WangellServiceStatus{}) {
-		t.Errorf("status is read: %+v", set[0].Status)
+		t.Errorf("status is not ignored: %+v", set[0].Status)
 	}
 	if got := string(set[0].ManagedFields[0].FieldsV1.GetRawBytes()); got != `{"f:spec":{".":{}}}` {
 		t.Errorf("managed fields: %s", got)
 	}
 }
 
-// TestEveryTypeCanBeRead walks all types of a manifest; the decoder panics at one that it does not know.
-func TestEveryTypeCanBeRead(t *testing.T) {
+// The decoder panics on a type that it does not support, so this test walks all types of a manifest.
+func TestEveryTypeCanBeDecoded(t *testing.T) {
 	seen := map[reflect.Type]bool{}
 	var walk func(typ reflect.Type, path string)
 	walk = func(typ reflect.Type, path string) {
@@ -172,7 +187,7 @@ func TestEveryTypeCanBeRead(t *testing.T) {
 			walk(typ.Elem(), path+"[]")
 		case reflect.String, reflect.Bool, reflect.Int32, reflect.Int64:
 		default:
-			t.Errorf("%s: %s cannot be read", path, typ)
+			t.Errorf("%s: %s cannot be decoded", path, typ)
 		}
 	}
 	walk(reflect.TypeFor[v1alpha1.WangellService](), "")
@@ -181,22 +196,28 @@ func TestEveryTypeCanBeRead(t *testing.T) {
 	}
 }
 
-func TestTogether(t *testing.T) {
+func TestConflictingServicesAreRefused(t *testing.T) {
 	dir := write(t, map[string]string{
 		"a.yaml": doc("one", hello+", address: 10.46.100.5") + "---\n" + doc("two", hello+", address: 10.46.100.6"),
 		"b.yaml": "# a comment\n" + doc("one", hello),
-		"c.yaml": doc("three", hello+", address: 10.46.100.5") + "---\n" + doc("four", "image: a/b, port: 81, address: 10.46.100.6"),
+		"c.yaml": doc("three", hello+", address: 10.46.100.5") + "---\n" +
+			doc("four", "image: a/b, port: 81, address: 10.46.100.6"),
 		"d.yaml": doc("five", "image: a/b"),
 	})
 	set, err := load(t, "", dir)
 	if set != nil {
-		t.Errorf("a set in spite of errors: %v", names(set))
+		t.Errorf("got a set despite errors: %v", names(set))
 	}
-	want := strings.ReplaceAll(`D/b.yaml:2:82: metadata.name: service default/one is already written at D/a.yaml:1: write another name or namespace, or remove one of the two
-D/c.yaml:1:147: spec.address: 10.46.100.5:80 is already the service address of default/one at D/a.yaml:1: write another address, or leave it out
-D/c.yaml:3:127: spec.address: 10.46.100.6 is already the address of default/two at D/a.yaml:3, and an address belongs to one service: write another address, or leave it out
-D/d.yaml:1:89: spec.port: missing: write the port that clients use, for example port: 80`, "D/", dir+"/")
-	if err == nil || err.Error() != want {
+	want := strings.Join([]string{
+		"b.yaml:2:82: metadata.name: service default/one is already defined at a.yaml:1: " +
+			"use another name or namespace, or remove one of the two",
+		"c.yaml:1:147: spec.address: 10.46.100.5:80 is already the service address of default/one at a.yaml:1: " +
+			"use another address, or leave it out",
+		"c.yaml:3:127: spec.address: 10.46.100.6 is already the address of default/two at a.yaml:3, " +
+			"and an address belongs to one service: use another address, or leave it out",
+		"d.yaml:1:89: spec.port: missing: write the port that clients use, for example port: 80",
+	}, "\n")
+	if err == nil || strings.ReplaceAll(err.Error(), dir+"/", "") != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}
 	var one *Error
@@ -210,9 +231,13 @@ D/d.yaml:1:89: spec.port: missing: write the port that clients use, for example 
 	}
 }
 
-func TestLoadLimits(t *testing.T) {
-	dir := write(t, map[string]string{"big.yaml": strings.Repeat("#", maxFileSize+1), "fits.yaml": doc("a", hello) + strings.Repeat("#", 1<<20)})
-	if _, err := load(t, "", filepath.Join(dir, "big.yaml")); err == nil || !strings.Contains(err.Error(), "big.yaml: is larger than 10 MiB: split it") {
+func TestLoadRefusesHugeFilesAndAliasBombs(t *testing.T) {
+	dir := write(t, map[string]string{
+		"big.yaml":  strings.Repeat("#", maxFileSize+1),
+		"fits.yaml": doc("a", hello) + strings.Repeat("#", 1<<20),
+	})
+	if _, err := load(t, "", filepath.Join(dir, "big.yaml")); err == nil ||
+		!strings.Contains(err.Error(), "big.yaml: is larger than 10 MiB: split it") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := load(t, "", filepath.Join(dir, "fits.yaml")); err != nil {
@@ -225,28 +250,34 @@ func TestLoadLimits(t *testing.T) {
 		"merge me": "m0: &m0 {a: b}\n",
 	}
 	for i := 'b'; i <= 'k'; i++ {
-		bombs["nested"] += fmt.Sprintf("%c: &%c [%s]\n", i, i, strings.TrimSuffix(strings.Repeat("*"+string(i-1)+",", 10), ","))
+		aliases := strings.TrimSuffix(strings.Repeat("*"+string(i-1)+",", 10), ",")
+		bombs["nested"] += fmt.Sprintf("%c: &%c [%s]\n", i, i, aliases)
 	}
 	for i := 1; i < 200; i++ {
 		bombs["merge me"] += fmt.Sprintf("m%d: &m%d {<<: [*m%d, *m%d]}\n", i, i, i-1, i-1)
 	}
-	use := map[string]string{"nested": "{managedFields: [{fieldsV1: {a: *k}}]}", "cycle": "{managedFields: [{fieldsV1: *x}]}", "in spec": "*x", "merge me": "{labels: *m199}"}
+	use := map[string]string{
+		"nested":   "{managedFields: [{fieldsV1: {a: *k}}]}",
+		"cycle":    "{managedFields: [{fieldsV1: *x}]}",
+		"in spec":  "*x",
+		"merge me": "{labels: *m199}",
+	}
 	for name, anchors := range bombs {
-		text := "apiVersion: wangell.loutres.me/v1alpha1\nkind: WangellService\n" + anchors + "metadata: " + use[name] + "\nspec: {image: a/b, port: 80}\n"
+		text := "apiVersion: wangell.loutres.me/v1alpha1\nkind: WangellService\n" + anchors +
+			"metadata: " + use[name] + "\nspec: {image: a/b, port: 80}\n"
 		begin := time.Now()
 		_, err := load(t, text, "-")
 		if err == nil || !strings.Contains(err.Error(), "too many aliases, or an alias inside itself") {
 			t.Errorf("%s: got %v", name, err)
 		}
-		if took := time.Since(begin); took > 20*time.Second { // normally milliseconds; without a limit, for ever
+		if took := time.Since(begin); took > 20*time.Second { // milliseconds with the limit, forever without
 			t.Errorf("%s: took %s", name, took)
 		}
 	}
 }
 
-// TestLoadGreatMapping: a great mapping is looked through in a time that grows with its size, and errors are bounded. It is
-// this process's own time, as others may need the machine meanwhile.
-func TestLoadGreatMapping(t *testing.T) {
+// The test measures the CPU time of its own process, because other programs may keep the machine busy.
+func TestLoadTakesLinearTimeForLargeMappings(t *testing.T) {
 	used := func() time.Duration {
 		var u syscall.Rusage
 		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -269,22 +300,23 @@ func TestLoadGreatMapping(t *testing.T) {
 	}
 	small, large := takes(10_000), takes(100_000)
 	t.Logf("10,000 labels: %v, 100,000: %v", small, large)
-	if large > 40*small { // a time that grows with the square would be 100 times longer
-		t.Errorf("ten times as many labels take %v, and not %v", large, small)
+	if large > 40*small { // quadratic time would be 100 times longer
+		t.Errorf("10,000 labels take %v, ten times as many take %v", small, large)
 	}
 }
 
-func TestLoadStdin(t *testing.T) {
+func TestLoadReadsStdinOnce(t *testing.T) {
 	r := NewReader([]string{"-", "-"}, strings.NewReader(doc("a", hello)))
-	for range 2 { // it is remembered
+	for range 2 { // the Reader keeps the text
 		if set, err := r.Load(t.Context()); err != nil || names(set) != "default/a" {
 			t.Fatalf("got %v, %v", names(set), err)
 		}
 	}
-	if _, err := Load(t.Context(), []string{"-"}, nil); err == nil || err.Error() != "standard input: there is none: name a file" {
+	if _, err := NewReader([]string{"-"}, nil).Load(t.Context()); err == nil ||
+		err.Error() != "standard input: is not available: name a file" {
 		t.Errorf("got %v", err)
 	}
-	// One that never ends does not hold up the end of the program.
+	// A standard input that never ends does not block the end of the program.
 	ctx, cancel := context.WithCancel(t.Context())
 	never, writer := io.Pipe()
 	defer writer.Close()
@@ -292,30 +324,31 @@ func TestLoadStdin(t *testing.T) {
 		_, _ = writer.Write([]byte("apiVersion"))
 		cancel()
 	}()
-	if _, err := Load(ctx, []string{"-"}, never); !errors.Is(err, context.Canceled) {
+	if _, err := NewReader([]string{"-"}, never).Load(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestDiff(t *testing.T) {
-	set := func(text string) Set {
-		s, err := load(t, text, "-")
+func TestDiffFindsAddedChangedAndRemovedServices(t *testing.T) {
+	set := func(docs ...string) Set {
+		s, err := load(t, strings.Join(docs, "---\n"), "-")
 		if err != nil {
 			t.Fatal(err)
 		}
 		return s
 	}
-	old := set(doc("a", hello) + "---\n" + doc("b", hello) + "---\n" + doc("c", hello+", resources: {limits: {cpu: 1}}") + "---\n" + doc("e", hello))
-	now := set(doc("b", hello+", idleTimeout: 5") + "---\n" + doc("c", hello+", targetPort: 80, resources: {limits: {cpu: 1000m}}") + "---\n" + doc("d", hello) + "---\n" + doc("f", hello))
+	old := set(doc("a", hello), doc("b", hello), doc("c", hello+", resources: {limits: {cpu: 1}}"), doc("e", hello))
+	now := set(doc("b", hello+", idleTimeout: 5"),
+		doc("c", hello+", targetPort: 80, resources: {limits: {cpu: 1000m}}"), doc("d", hello), doc("f", hello))
 	added, changed, removed := Diff(old, now)
 	if names(added) != "default/d default/f" || names(changed) != "default/b" || names(removed) != "default/a default/e" {
 		t.Errorf("added %s, changed %s, removed %s", names(added), names(changed), names(removed))
 	}
 	if changed[0].Spec.IdleTimeout != 5 {
-		t.Error("changed has the old service")
+		t.Error("changed holds the old service")
 	}
 	if added, changed, removed := Diff(nil, old); len(added) != 4 || len(changed)+len(removed) != 0 {
-		t.Error("from nothing: not all are added")
+		t.Error("compared with an empty set: not all services are added")
 	}
 }
 
@@ -343,7 +376,7 @@ spec:
 	b.SetBytes(int64(text.Len()))
 	b.ReportAllocs()
 	for b.Loop() {
-		set, err := Load(context.Background(), []string{file}, nil)
+		set, err := NewReader([]string{file}, nil).Load(context.Background())
 		if err != nil || len(set) != 10_000 {
 			b.Fatal(len(set), err)
 		}

@@ -11,28 +11,40 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
-// maxFileSize is how many bytes one file may have.
-const maxFileSize = 10 << 20
+const (
+	// maxFileSize is the largest file, in bytes.
+	maxFileSize = 10 << 20
+	// stdinSource is the source that stands for standard input, and stdinName its name in messages.
+	stdinSource = "-"
+	stdinName   = "standard input"
+)
 
-// stdinSource is the source that stands for standard input.
-const stdinSource = "-"
+// sources reads files, folders and standard input. Standard input and pipes can be read only once, so it keeps their
+// text. It is safe for concurrent use.
+type sources struct {
+	names []string
+	stdin io.Reader // nil: none
 
-// stdinName is how standard input is called in messages.
-const stdinName = "standard input"
+	mu   sync.Mutex
+	once map[string][]byte // text of standard input and pipes
+}
 
 // input is one file to read.
 type input struct {
-	// name is how the user knows it.
+	// name is the file's name as the user knows it.
 	name  string
 	stdin bool
-	// regular: reading it does not wait for anybody.
+	// regular means that reading does not block on another program.
 	regular bool
 }
 
 // files lists the files of all sources, each once.
-func (r *Reader) files(errs *Errors) []input {
+func (s *sources) files(errs *Errors) []input {
 	var all []input
 	seen := map[string]bool{}
 	add := func(f input) {
@@ -48,21 +60,21 @@ func (r *Reader) files(errs *Errors) []input {
 			all = append(all, f)
 		}
 	}
-	for _, source := range r.sources {
-		if source == stdinSource {
+	for _, name := range s.names {
+		if name == stdinSource {
 			add(input{name: stdinName, stdin: true})
 			continue
 		}
-		info, err := os.Stat(source)
+		info, err := os.Stat(name)
 		switch {
 		case err != nil:
-			errs.add(fileError(source, err))
+			errs.add(fileError(name, err))
 		case info.IsDir():
-			for _, f := range folder(source, errs) {
+			for _, f := range folder(name, errs) {
 				add(f)
 			}
 		default:
-			add(input{name: source, regular: info.Mode().IsRegular()})
+			add(input{name: name, regular: info.Mode().IsRegular()})
 		}
 	}
 	return all
@@ -81,10 +93,10 @@ func folder(dir string, errs *Errors) []input {
 			continue
 		}
 		file := filepath.Join(dir, e.Name())
-		info, err := os.Stat(file) // through a symlink
+		info, err := os.Stat(file) // follows symlinks
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && e.Type()&fs.ModeSymlink == 0:
-			// It went between listing and looking.
+			// It was removed after the folder was listed.
 		case err != nil:
 			errs.add(fileError(file, err))
 		case info.Mode().IsRegular():
@@ -94,8 +106,8 @@ func folder(dir string, errs *Errors) []input {
 	return all
 }
 
-// isManifestName tells whether a file in a folder is read. Names that begin with a dot are editors'
-// and Kubernetes' own.
+// isManifestName reports whether a file in a folder is read. Names that begin with a dot belong to editors and, in
+// mounted ConfigMaps, to Kubernetes.
 func isManifestName(name string) bool {
 	if strings.HasPrefix(name, ".") {
 		return false
@@ -115,7 +127,7 @@ func fileError(name string, err error) *Error {
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		e.Fix = "check the name; it is looked up from the folder in which you are"
+		e.Fix = "check the path; relative paths begin at the current folder"
 	case errors.Is(err, fs.ErrPermission):
 		e.Fix = "make it readable"
 	}
@@ -123,16 +135,16 @@ func fileError(name string, err error) *Error {
 }
 
 // read returns the text of a file, at most maxFileSize bytes.
-func (r *Reader) read(ctx context.Context, f input) ([]byte, *Error) {
+func (s *sources) read(ctx context.Context, f input) ([]byte, *Error) {
 	switch {
 	case f.regular:
 		return readFile(f.name)
 	case !f.stdin: // a pipe, such as a shell's <(...)
-		return r.readOnce(ctx, f.name, func() ([]byte, *Error) { return readFile(f.name) })
-	case r.stdin == nil:
-		return nil, &Error{File: f.name, Message: "there is none", Fix: "name a file"}
+		return s.readOnce(ctx, f.name, func() ([]byte, *Error) { return readFile(f.name) })
+	case s.stdin == nil:
+		return nil, &Error{File: f.name, Message: "is not available", Fix: "name a file"}
 	default:
-		return r.readOnce(ctx, f.name, func() ([]byte, *Error) { return readBounded(f.name, r.stdin) })
+		return s.readOnce(ctx, f.name, func() ([]byte, *Error) { return readBounded(f.name, s.stdin) })
 	}
 }
 
@@ -157,12 +169,12 @@ func readBounded(name string, r io.Reader) ([]byte, *Error) {
 	return text, nil
 }
 
-// readOnce reads what can be read only once, and whose writer may take its time, until ctx ends. It
-// remembers the text. The read itself cannot be interrupted; its goroutine ends with it.
-func (r *Reader) readOnce(ctx context.Context, name string, read func() ([]byte, *Error)) ([]byte, *Error) {
-	r.mu.Lock()
-	text, done := r.once[name]
-	r.mu.Unlock()
+// readOnce reads an input that can be read only once and may block, and keeps its text. It returns early when ctx ends;
+// the read itself cannot be interrupted, and its goroutine ends with it.
+func (s *sources) readOnce(ctx context.Context, name string, read func() ([]byte, *Error)) ([]byte, *Error) {
+	s.mu.Lock()
+	text, done := s.once[name]
+	s.mu.Unlock()
 	if done {
 		return text, nil
 	}
@@ -178,12 +190,37 @@ func (r *Reader) readOnce(ctx context.Context, name string, read func() ([]byte,
 	select {
 	case got := <-results:
 		if got.err == nil {
-			r.mu.Lock()
-			r.once[name] = got.text
-			r.mu.Unlock()
+			s.mu.Lock()
+			s.once[name] = got.text
+			s.mu.Unlock()
 		}
 		return got.text, got.err
 	case <-ctx.Done():
 		return nil, fileError(name, ctx.Err())
 	}
+}
+
+// beingWritten reports whether a program has one of the files open for writing, so that the text may be incomplete.
+func (s *sources) beingWritten() bool {
+	for _, f := range s.files(new(Errors)) {
+		if f.regular && openForWriting(f.name) {
+			return true
+		}
+	}
+	return false
+}
+
+// openForWriting reports whether a file is open for writing. The kernel grants a read lease (fcntl(2), F_SETLEASE) only
+// on a file that is not. On a file system without leases the answer is false.
+func openForWriting(name string) bool {
+	file, err := os.Open(name)
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	if _, err := unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
+		return errors.Is(err, unix.EAGAIN)
+	}
+	_, _ = unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_UNLCK) // closing the file ends the lease as well
+	return false
 }

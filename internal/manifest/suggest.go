@@ -4,7 +4,7 @@ package manifest
 
 import "strings"
 
-// nearest returns the one of names that is most like word, if it is alike enough to be what was meant.
+// nearest returns the name closest to a misspelt word. It returns false if none is close enough to be what was meant.
 func nearest(word string, names []string) (string, bool) {
 	best, bestDistance := "", max(1, len(word)/3)+1
 	for _, n := range names {
@@ -20,8 +20,8 @@ func nearest(word string, names []string) (string, bool) {
 
 func abs(n int) int { return max(n, -n) }
 
-// distance counts the letters to put in, take out, replace or swap with their neighbour to make b of a
-// (optimal string alignment). Its cost is len(a)*len(b); callers bound the lengths.
+// distance returns the edit distance between a and b: insertions, deletions, replacements and swaps of neighbouring
+// letters (optimal string alignment). It takes O(len(a)*len(b)) time; callers bound the lengths.
 func distance(a, b string) int {
 	before, last := make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {

@@ -10,20 +10,20 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// tree walks nodes through aliases and merge keys, at most a given number of them: a small file of
-// aliases can stand for a tree of any size, and an alias may be inside what it stands for.
+// tree resolves aliases and merge keys while nodes are visited, up to a budget. The budget is needed because a small
+// file of aliases can expand to a tree of any size, and an alias may contain itself.
 type tree struct {
 	// left is how many more nodes may be visited.
 	left int
 }
 
-// maxAliased is how many nodes aliases may add to those that a file has.
+// maxAliased is how many nodes aliases may add to those written in the file.
 const maxAliased = 100_000
 
-// newTree bounds the walk of a text with this many bytes, each of which is one node at most.
+// newTree returns a tree for a text of size bytes, each of which makes at most one node.
 func newTree(size int) tree { return tree{left: size + maxAliased} }
 
-// visit counts a node and returns what it stands for; false if there were too many.
+// visit counts a node and resolves it if it is an alias. It returns false once the budget is spent.
 func (t *tree) visit(n *yaml.Node) (*yaml.Node, bool) {
 	t.left--
 	if n.Kind == yaml.AliasNode {
@@ -32,24 +32,26 @@ func (t *tree) visit(n *yaml.Node) (*yaml.Node, bool) {
 	return n, t.left >= 0 && n != nil
 }
 
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+
 // entry is a field of a mapping.
 type entry struct{ key, value *yaml.Node }
 
-// fieldSet is the fields of a mapping, each name once, and what is wrong with the mapping.
+// fieldSet holds the fields of a mapping, each name once, and the problems found in the mapping.
 type fieldSet struct {
 	list     []entry
-	index    map[string]int // into list; only of a long list
+	index    map[string]int // into list; nil while list is short
 	problems []problem
 }
 
-// problem is what is wrong with a mapping; name is that of the field, if it has one.
+// problem is a mistake in a mapping. name is the field's, empty if the problem has no field.
 type problem struct {
 	at                 *yaml.Node
 	name, fix, message string
 }
 
-// longList is from how many fields on a name is looked up in a map.
-const longList = 16
+// indexedFrom is the number of fields from which names are looked up in a map rather than by a scan.
+const indexedFrom = 16
 
 func (s *fieldSet) find(name string) (entry, bool) {
 	if s.index != nil {
@@ -70,21 +72,21 @@ func (s *fieldSet) add(e entry) {
 	s.list = append(s.list, e)
 	if s.index != nil {
 		s.index[e.key.Value] = len(s.list) - 1
-	} else if len(s.list) == longList {
-		s.index = make(map[string]int, 2*longList)
+	} else if len(s.list) == indexedFrom {
+		s.index = make(map[string]int, 2*indexedFrom)
 		for i := range s.list {
 			s.index[s.list[i].key.Value] = i
 		}
 	}
 }
 
-// maxDepth bounds recursion; a manifest needs less than ten levels.
+// maxDepth bounds recursion; a manifest nests less than ten levels deep.
 const maxDepth = 100
 
 func isMerge(key *yaml.Node) bool { return key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge" }
 
-// fields returns the fields of a mapping, those of its merge keys (<<) after its own; none of
-// anything else. Of fields with the same name, the first counts. False if there are too many.
+// fields returns the fields of a mapping, its own first and then those of its merge keys (<<). The first field of a
+// name wins. Other nodes have no fields. fields returns false once the budget is spent.
 func (t *tree) fields(n *yaml.Node) (*fieldSet, bool) {
 	s := new(fieldSet)
 	if n.Kind != yaml.MappingNode {
@@ -101,14 +103,14 @@ func (t *tree) collect(n *yaml.Node, s *fieldSet, depth int) bool {
 			return false
 		}
 		if key.Kind != yaml.ScalarNode {
-			s.problems = append(s.problems, problem{key, "", "write name: value", "the name of a field must be plain text"})
+			s.problems = append(s.problems, problem{key, "", "write name: value", "a field name must be plain text"})
 		} else if isMerge(key) {
 			merges = append(merges, value)
 		} else if first, twice := s.find(key.Value); !twice {
 			s.add(entry{key, value})
 		} else if depth == 0 {
 			s.problems = append(s.problems, problem{key, key.Value, "remove one of the two",
-				"is given twice, first in line " + strconv.Itoa(first.key.Line)})
+				"is set twice, first on line " + strconv.Itoa(first.key.Line)})
 		}
 	}
 	for _, m := range merges {
@@ -119,7 +121,7 @@ func (t *tree) collect(n *yaml.Node, s *fieldSet, depth int) bool {
 	return true
 }
 
-// merge adds the fields of the value of a merge key: a mapping or a list of mappings.
+// merge adds the fields of a merge key's value, which is a mapping or a list of mappings.
 func (t *tree) merge(at *yaml.Node, s *fieldSet, depth int) bool {
 	n, ok := t.visit(at)
 	if !ok || depth > maxDepth {
@@ -135,12 +137,14 @@ func (t *tree) merge(at *yaml.Node, s *fieldSet, depth int) bool {
 			}
 		}
 	default:
-		s.problems = append(s.problems, problem{at, "", "write <<: *name, the name of an anchor", "nothing to merge here"})
+		s.problems = append(s.problems,
+			problem{at, "", "write <<: *name, with the name of an anchor", "nothing to merge here"})
 	}
 	return true
 }
 
-// plain makes of a node what encoding/json makes of the same JSON; false if there are too many nodes.
+// plain converts a node to what encoding/json would decode the same JSON into. It returns false once the budget is
+// spent.
 func (t *tree) plain(at *yaml.Node, depth int) (any, bool) {
 	n, ok := t.visit(at)
 	if !ok || depth > maxDepth {
@@ -179,9 +183,8 @@ func (t *tree) plain(at *yaml.Node, depth int) (any, bool) {
 	return n.Value, true
 }
 
-// find returns the node that stands for a field path such as "spec.env[2].name": the value of a
-// scalar, the name of anything else; or the deepest of its parents that exists. ok tells whether
-// the field itself exists.
+// find returns the node to report for a field path such as "spec.env[2].name": the value of a scalar field, the name of
+// any other field. If the field does not exist, find returns its deepest existing parent and false.
 func (t *tree) find(root *yaml.Node, path string) (n *yaml.Node, ok bool) {
 	place, n := root, root
 	for path != "" {
@@ -216,7 +219,7 @@ func (t *tree) find(root *yaml.Node, path string) (n *yaml.Node, ok bool) {
 	return place, true
 }
 
-// cutPath cuts the first name, index or key off a field path.
+// cutPath splits the first name, index or key off a field path.
 func cutPath(path string) (name, rest string) {
 	path = strings.TrimPrefix(path, ".")
 	if strings.HasPrefix(path, "[") {

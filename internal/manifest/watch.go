@@ -15,37 +15,30 @@ import (
 )
 
 const (
-	// quiet is how long nothing must change before a change is read: an editor writes, renames and
-	// removes within a moment. settle bounds the wait while more and more changes.
-	quiet  = 20 * time.Millisecond
-	settle = 50 * time.Millisecond
-	// maxWriting is how often a file that somebody is still writing is waited for, settle each time.
+	// quietTime is how long the files must stay unchanged before a change is read, because an editor writes, renames
+	// and removes within a moment. settleTime bounds the wait while changes keep coming.
+	quietTime  = 20 * time.Millisecond
+	settleTime = 50 * time.Millisecond
+	// maxWriting is how often Watch waits for a file that is still being written, settleTime each time.
 	maxWriting = 20
 )
 
-// Watch reads sources again whenever one of their files changes; see Reader.Watch. With "-" among
-// the sources, use a Reader: it remembers what standard input held.
-func Watch(ctx context.Context, sources []string, onChange func(Set, error)) error {
-	return NewReader(sources, nil).Watch(ctx, onChange)
-}
-
-// Watch reads the sources and calls onChange with what they hold now, if that is not what the last
-// Load gave, and then after every change of their files, until ctx ends; then it returns nil. If
-// what is there is broken, onChange gets the error and the last set that was right (nil if there
-// was none yet); one error is told once. It sees files written in place and files replaced (by a
-// rename or by a symlink that points elsewhere, as an editor and Kubernetes do), files that come to
-// and go from a folder, and sources that are removed and come back. Calls do not overlap. Watch
-// returns an error if the kernel does not let it watch.
+// Watch calls onChange with the content of the sources, unless it is what the last Load returned, and again after each
+// change of their files, until ctx ends. It then returns nil.
+//
+// If a change is invalid, onChange gets the error and the last valid set, which is nil if there was none. The same
+// error is not reported twice in a row. Watch notices files written in place, files replaced by a rename or by a
+// symlink that points elsewhere (editors, mounted ConfigMaps), files added to and removed from a folder, and sources
+// that disappear and come back. Calls of onChange do not overlap. Watch returns an error if the kernel refuses to
+// watch.
 func (r *Reader) Watch(ctx context.Context, onChange func(Set, error)) error {
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
-		return fmt.Errorf("watching manifests: %w: raise fs.inotify.max_user_instances", err)
+		return fmt.Errorf("watch manifests: %w: raise fs.inotify.max_user_instances", err)
 	}
 	defer notify.Close()
 	w := &watch{reader: r, notify: notify, onChange: onChange}
-	r.mu.Lock()
-	w.known, w.told = r.good, r.loaded
-	r.mu.Unlock()
+	w.lastReported, w.reported = r.lastGood()
 	if err := w.follow(); err != nil {
 		return err
 	}
@@ -55,27 +48,27 @@ func (r *Reader) Watch(ctx context.Context, onChange func(Set, error)) error {
 
 // watch is the state of one Watch.
 type watch struct {
-	reader   *Reader
-	notify   *fsnotify.Watcher
-	onChange func(Set, error)
-	plan     *watchPlan
-	known    Set    // what the caller has
-	told     bool   // the caller has known, even if it is empty
-	broken   string // the error that the caller knows of
+	reader       *Reader
+	notify       *fsnotify.Watcher
+	onChange     func(Set, error)
+	plan         *watchPlan
+	lastReported Set    // the set that the caller has
+	reported     bool   // whether the caller has lastReported, even if it is empty
+	lastError    string // the error that the caller was last given; empty after a valid set
 }
 
 func (w *watch) run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	timer.Stop()
 	defer timer.Stop()
-	var first time.Time // of the changes that wait to be read; zero: none
+	var first time.Time // of the changes not read yet; zero: none
 	writing := 0
 	changed := func() {
 		now := time.Now()
 		if first.IsZero() {
 			first = now
 		}
-		timer.Reset(min(quiet, max(0, settle-now.Sub(first))))
+		timer.Reset(min(quietTime, max(0, settleTime-now.Sub(first))))
 	}
 	for {
 		select {
@@ -93,18 +86,18 @@ func (w *watch) run(ctx context.Context) error {
 				return nil
 			}
 			if errors.Is(err, fsnotify.ErrEventOverflow) {
-				changed() // events were lost: anything may have changed
+				changed() // events were lost, so anything may have changed
 			} else {
-				w.fail(fmt.Errorf("watching manifests: %w", err))
+				w.fail(fmt.Errorf("watch manifests: %w", err))
 			}
 		case <-timer.C:
-			if writing < maxWriting && w.beingWritten() {
+			if writing < maxWriting && w.reader.sources.beingWritten() {
 				writing++
-				timer.Reset(settle)
+				timer.Reset(settleTime)
 				continue
 			}
 			first, writing = time.Time{}, 0
-			// Watch first and read then: what changes in between is an event.
+			// Watch before reading, so that a change in between makes an event.
 			if err := w.follow(); err != nil {
 				w.fail(err)
 			}
@@ -114,13 +107,13 @@ func (w *watch) run(ctx context.Context) error {
 }
 
 func (w *watch) fail(err error) {
-	if text := err.Error(); text != w.broken {
-		w.broken = text
-		w.onChange(w.known, err)
+	if text := err.Error(); text != w.lastError {
+		w.lastError = text
+		w.onChange(w.lastReported, err)
 	}
 }
 
-// load reads everything and tells what is new.
+// load reads everything and reports what changed.
 func (w *watch) load(ctx context.Context) {
 	set, err := w.reader.Load(ctx)
 	if ctx.Err() != nil {
@@ -130,24 +123,26 @@ func (w *watch) load(ctx context.Context) {
 		w.fail(err)
 		return
 	}
-	added, changed, removed := Diff(w.known, set)
-	if w.told && w.broken == "" && len(added)+len(changed)+len(removed) == 0 {
+	added, changed, removed := Diff(w.lastReported, set)
+	if w.reported && w.lastError == "" && len(added)+len(changed)+len(removed) == 0 {
 		return
 	}
-	w.known, w.told, w.broken = set, true, ""
+	w.lastReported, w.reported, w.lastError = set, true, ""
 	w.onChange(set, nil)
 }
 
-// follow makes the kernel watch what the plan of this moment says.
+// follow makes the kernel watch the folders of a new plan.
 func (w *watch) follow() error {
 	for range maxLinks {
-		plan := planWatch(w.reader.sources)
+		plan := planWatch(w.reader.sources.names)
 		for _, dir := range w.notify.WatchList() {
-			if !plan.dirs[dir] {
-				// It may be gone by itself, with its folder.
-				if err := w.notify.Remove(dir); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) && !errors.Is(err, unix.EINVAL) {
-					return fmt.Errorf("watching %s no longer: %w", dir, err)
-				}
+			if plan.dirs[dir] {
+				continue
+			}
+			// The watch may be gone already, together with its folder.
+			err := w.notify.Remove(dir)
+			if err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) && !errors.Is(err, unix.EINVAL) {
+				return fmt.Errorf("stop watching %s: %w", dir, err)
 			}
 		}
 		have := w.notify.WatchList()
@@ -158,39 +153,14 @@ func (w *watch) follow() error {
 			}
 			complete = false
 			if err := w.notify.Add(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
-				return fmt.Errorf("watching %s: %w: raise fs.inotify.max_user_watches if no space is left", dir, err)
+				return fmt.Errorf("watch %s: %w: if no space is left, raise fs.inotify.max_user_watches", dir, err)
 			}
 		}
 		w.plan = plan
 		if complete {
 			return nil
 		}
-		// Something may have moved before it was watched: look again.
+		// Something may have moved before it was watched: plan again.
 	}
 	return nil
-}
-
-// beingWritten tells whether somebody has one of the files open for writing, so that what is in it
-// may be half of what is meant. The kernel knows: it grants a read lease (fcntl(2), F_SETLEASE) only
-// on a file that nobody has open for writing. Where the file system has no leases, the answer is no.
-func (w *watch) beingWritten() bool {
-	for _, f := range w.reader.files(new(Errors)) {
-		if f.regular && openForWriting(f.name) {
-			return true
-		}
-	}
-	return false
-}
-
-func openForWriting(name string) bool {
-	file, err := os.Open(name)
-	if err != nil {
-		return false
-	}
-	defer file.Close()
-	if _, err := unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
-		return errors.Is(err, unix.EAGAIN)
-	}
-	_, _ = unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_UNLCK) // closing ends it, too
-	return false
 }

@@ -13,27 +13,27 @@ import (
 	"wangell.loutres.me/internal/testutil/need"
 )
 
-// told is what onChange was called with.
-type told struct {
+// report holds the arguments of one call of onChange.
+type report struct {
 	set Set
 	err error
 }
 
-// watching runs a Watch and gives what it tells.
+// watching is a running Watch.
 type watching struct {
-	t    *testing.T
-	tell chan told
+	t       *testing.T
+	reports chan report
 }
 
-// patience is how long a test waits for what must come: long, because the machine may be busy.
+// patience is how long a test waits for a report. It is long because the machine may be busy.
 const patience = 60 * time.Second
 
 func startWatch(t *testing.T, r *Reader) *watching {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	w := &watching{t: t, tell: make(chan told, 100)}
+	w := &watching{t: t, reports: make(chan report, 100)}
 	done := make(chan error, 1)
-	go func() { done <- r.Watch(ctx, func(s Set, err error) { w.tell <- told{s, err} }) }()
+	go func() { done <- r.Watch(ctx, func(s Set, err error) { w.reports <- report{s, err} }) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -43,28 +43,28 @@ func startWatch(t *testing.T, r *Reader) *watching {
 	return w
 }
 
-// want waits until the services are these, in this order; what was told before must be right, too.
+// want waits for a report with these services.
 func (w *watching) want(names_ string) Set {
 	w.t.Helper()
 	deadline := time.After(patience)
 	for {
 		select {
-		case got := <-w.tell:
+		case got := <-w.reports:
 			if got.err == nil && names(got.set) == names_ {
 				return got.set
 			}
-			w.t.Logf("told on the way: %s, %v", names(got.set), got.err)
+			w.t.Logf("reported before: %s, %v", names(got.set), got.err)
 		case <-deadline:
 			w.t.Fatalf("%q did not come", names_)
 		}
 	}
 }
 
-// wantOnly is want where nothing else may be told before.
+// wantOnly is want without other reports before.
 func (w *watching) wantOnly(names_ string) Set {
 	w.t.Helper()
 	select {
-	case got := <-w.tell:
+	case got := <-w.reports:
 		if got.err != nil || names(got.set) != names_ {
 			w.t.Fatalf("got %q, %v; want %q", names(got.set), got.err, names_)
 		}
@@ -75,17 +75,17 @@ func (w *watching) wantOnly(names_ string) Set {
 	return nil
 }
 
-// wantError waits for an error and returns the set that stays.
+// wantError waits for an error and returns the set reported with it.
 func (w *watching) wantError(text string) Set {
 	w.t.Helper()
 	deadline := time.After(patience)
 	for {
 		select {
-		case got := <-w.tell:
+		case got := <-w.reports:
 			if got.err != nil && strings.Contains(got.err.Error(), text) {
 				return got.set
 			}
-			w.t.Logf("told on the way: %s, %v", names(got.set), got.err)
+			w.t.Logf("reported before: %s, %v", names(got.set), got.err)
 		case <-deadline:
 			w.t.Fatalf("no error with %q", text)
 		}
@@ -99,7 +99,7 @@ func put(t *testing.T, file, text string) {
 	}
 }
 
-// replace puts a file by a rename, as editors do.
+// replace writes a file and renames it into place, as editors do.
 func replace(t *testing.T, file, text string) {
 	t.Helper()
 	put(t, file+"~", text)
@@ -113,7 +113,7 @@ func rename(t *testing.T, from, to string) {
 	}
 }
 
-// link makes a symlink, in place of one that is there.
+// link creates or replaces a symlink.
 func link(t *testing.T, target, name string) {
 	t.Helper()
 	if err := os.Symlink(target, name+".new"); err != nil {
@@ -122,7 +122,7 @@ func link(t *testing.T, target, name string) {
 	rename(t, name+".new", name)
 }
 
-func TestWatchFile(t *testing.T) {
+func TestWatchSeesAFileEditedAndReplaced(t *testing.T) {
 	dir := write(t, map[string]string{"f.yaml": doc("a", hello)})
 	file := filepath.Join(dir, "f.yaml")
 	w := startWatch(t, NewReader([]string{file}, nil))
@@ -133,29 +133,29 @@ func TestWatchFile(t *testing.T) {
 	w.want("default/c")
 	replace(t, file, doc("d", hello)) // the new file is watched, too
 	w.want("default/d")
-	put(t, filepath.Join(dir, "other.yaml"), "{") // no business of ours
-	rename(t, file, file+".bak")                  // vi's way: the old file becomes the backup
+	put(t, filepath.Join(dir, "other.yaml"), "{") // not a source
+	rename(t, file, file+".bak")                  // like vi: the old file becomes the backup
 	if kept := w.wantError("f.yaml: no such file"); names(kept) != "default/d" {
 		t.Errorf("kept %s", names(kept))
 	}
 	put(t, file, doc("d", hello))
-	w.want("default/d") // told although it is what was: the error is over
+	w.want("default/d") // reported again, because the error is gone
 }
 
-func TestWatchKeepsWhatWasRight(t *testing.T) {
+func TestWatchKeepsTheLastValidSet(t *testing.T) {
 	dir := write(t, map[string]string{"f.yaml": doc("a", hello)})
 	file := filepath.Join(dir, "f.yaml")
 	r := NewReader([]string{file}, nil)
 	if _, err := r.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w := startWatch(t, r) // what Load gave is not told again
+	w := startWatch(t, r) // what Load returned is not reported again
 	replace(t, file, doc("a", "image: a/b, prot: 80"))
 	if kept := w.wantError("did you mean port?"); names(kept) != "default/a" {
 		t.Errorf("kept %s", names(kept))
 	}
 	put(t, file, "")
-	if kept := w.wantError("there is no document in it"); names(kept) != "default/a" {
+	if kept := w.wantError("contains no document"); names(kept) != "default/a" {
 		t.Errorf("kept %s", names(kept))
 	}
 	replace(t, file, doc("a", hello+", idleTimeout: 7"))
@@ -164,7 +164,7 @@ func TestWatchKeepsWhatWasRight(t *testing.T) {
 	}
 }
 
-func TestWatchFolder(t *testing.T) {
+func TestWatchSeesFilesComeAndGoInAFolder(t *testing.T) {
 	dir := write(t, map[string]string{"a.yaml": doc("a", hello)})
 	inside := filepath.Join(dir, "services")
 	if err := os.Mkdir(inside, 0o755); err != nil {
@@ -174,13 +174,17 @@ func TestWatchFolder(t *testing.T) {
 	w.wantOnly("")
 	replace(t, filepath.Join(inside, "a.yaml"), doc("a", hello))
 	w.want("default/a")
-	replace(t, filepath.Join(inside, "b.json"), `{"apiVersion": "wangell.loutres.me/v1alpha1", "kind": "WangellService", "metadata": {"name": "b"}, "spec": {"image": "a/b", "port": 80}}`)
+	replace(
+		t,
+		filepath.Join(inside, "b.json"),
+		jsonDoc("b"),
+	)
 	w.want("default/a default/b")
 	if err := os.Remove(filepath.Join(inside, "a.yaml")); err != nil {
 		t.Fatal(err)
 	}
 	w.want("default/b")
-	// The folder goes away, and another one comes with its name.
+	// The folder disappears, and another one takes its name.
 	rename(t, inside, inside+".old")
 	w.wantError("services: no such file or directory")
 	next := write(t, map[string]string{"c.yaml": doc("c", hello)})
@@ -199,9 +203,9 @@ func TestWatchFolder(t *testing.T) {
 	w.want("default/e")
 }
 
-// TestWatchSymlinks does what Kubernetes does with a ConfigMap: the file is a link through ..data,
-// which is a link to a folder that is replaced as a whole.
-func TestWatchSymlinks(t *testing.T) {
+// Kubernetes mounts a ConfigMap like this: the file is a link through ..data, which is a link to a folder that is
+// replaced as a whole.
+func TestWatchFollowsSymlinksAsConfigMapsUseThem(t *testing.T) {
 	for _, asFolder := range []bool{false, true} {
 		dir := t.TempDir()
 		version := func(name, text string) {
@@ -226,13 +230,13 @@ func TestWatchSymlinks(t *testing.T) {
 		}
 		version("..3", doc("c", hello))
 		w.wantOnly("default/c")
-		put(t, filepath.Join(dir, "..3", "f.yaml"), doc("d", hello)) // the end of the links
+		put(t, filepath.Join(dir, "..3", "f.yaml"), doc("d", hello)) // the target of the links
 		w.want("default/d")
 	}
 }
 
-// TestWatchLinkOnTheWay swaps a link in the middle of the path: current -> release-1.
-func TestWatchLinkOnTheWay(t *testing.T) {
+// The test swaps a link in the middle of the path: current -> release-1.
+func TestWatchFollowsALinkInThePath(t *testing.T) {
 	dir := t.TempDir()
 	for _, v := range []string{"1", "2"} {
 		release := filepath.Join(dir, "release-"+v, "services")
@@ -250,9 +254,8 @@ func TestWatchLinkOnTheWay(t *testing.T) {
 	w.want("default/more default/v2")
 }
 
-// TestWatchHalfWritten: a file whose writer has not closed it is not read, although what is there
-// is right as far as it goes.
-func TestWatchHalfWritten(t *testing.T) {
+// A file that its writer has not closed is not read, although its text so far is valid.
+func TestWatchWaitsForAFileThatIsBeingWritten(t *testing.T) {
 	dir := write(t, map[string]string{"f.yaml": doc("a", hello) + "---\n" + doc("b", hello)})
 	file := filepath.Join(dir, "f.yaml")
 	if !leases(t, file) {
@@ -269,12 +272,12 @@ func TestWatchHalfWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	select {
-	case got := <-w.tell:
-		if time.Since(begin) >= maxWriting*settle {
+	case got := <-w.reports:
+		if time.Since(begin) >= maxWriting*settleTime {
 			need.Unmet(t, "the machine is too busy to write the other half in time")
 		}
 		t.Errorf("half of the file was read: %s, %v", names(got.set), got.err)
-	case <-time.After(5 * settle): // several times as long as a change takes to be read
+	case <-time.After(5 * settleTime): // several times as long as it takes to read a change
 	}
 	if _, err := writer.WriteString("---\n" + doc("c", hello)); err != nil {
 		t.Fatal(err)
@@ -294,8 +297,8 @@ func leases(t *testing.T, file string) bool {
 	return openForWriting(file)
 }
 
-// TestWatchStdin: what standard input held stays, whatever happens to the files beside it.
-func TestWatchStdin(t *testing.T) {
+// The services of standard input stay when the files change.
+func TestWatchKeepsTheTextOfStdin(t *testing.T) {
 	dir := write(t, map[string]string{"f.yaml": doc("a", hello)})
 	r := NewReader([]string{"-", dir}, strings.NewReader(doc("in", hello)))
 	if _, err := r.Load(t.Context()); err != nil {
@@ -306,8 +309,7 @@ func TestWatchStdin(t *testing.T) {
 	w.wantOnly("default/b default/in")
 }
 
-// TestWatchLeavesNothing: after Watch, the process has no more open files than before.
-func TestWatchLeavesNothing(t *testing.T) {
+func TestWatchClosesAllFiles(t *testing.T) {
 	dir := write(t, map[string]string{"f.yaml": doc("a", hello)})
 	open := func() int {
 		entries, err := os.ReadDir("/proc/self/fd")
@@ -318,16 +320,16 @@ func TestWatchLeavesNothing(t *testing.T) {
 	}
 	watchOnce := func() {
 		ctx, cancel := context.WithCancel(t.Context())
-		if err := Watch(ctx, []string{dir}, func(Set, error) { cancel() }); err != nil {
+		if err := NewReader([]string{dir}, nil).Watch(ctx, func(Set, error) { cancel() }); err != nil {
 			t.Fatal(err)
 		}
 	}
-	watchOnce() // the runtime opens files of its own for the first one
+	watchOnce() // the first one makes the Go runtime open files of its own
 	before := open()
 	for range 20 {
 		watchOnce()
 	}
-	// fsnotify closes on a goroutine of its own.
+	// fsnotify closes its files on another goroutine.
 	for end := time.Now().Add(patience); open() > before; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d open files, %d before", open(), before)

@@ -9,23 +9,21 @@ import (
 	"strings"
 )
 
-// watchPlan is what must be watched to see every change of the sources. Paths are absolute and free
-// of symlinks in their folders.
+// watchPlan lists what to watch in order to see every change of the sources. Its paths are absolute, and their folders
+// contain no symlinks.
 type watchPlan struct {
-	// dirs are the folders to watch. A file is watched through its folder, because what replaces it
-	// is another file.
+	// dirs are the folders to watch. A file is watched through its folder, because a replacement is another file.
 	dirs map[string]bool
-	// names are the paths whose change matters: files, symlinks on the way, folders, and what is
-	// missing and may come.
+	// names are the paths whose changes matter: files, symlinks on the way to them, folders, and missing paths.
 	names map[string]bool
 	// folders are the sources that are folders: every manifest in them matters.
 	folders map[string]bool
 }
 
-// maxLinks is how many symlinks a path may lead through, as in the kernel.
+// maxLinks is how many symlinks a path may lead through, the same as in the kernel.
 const maxLinks = 40
 
-// planWatch looks where the sources are now.
+// planWatch looks at where the sources are now.
 func planWatch(sources []string) *watchPlan {
 	p := &watchPlan{dirs: map[string]bool{}, names: map[string]bool{}, folders: map[string]bool{}}
 	for _, s := range sources {
@@ -34,7 +32,7 @@ func planWatch(sources []string) *watchPlan {
 			continue
 		}
 		if info, err := os.Stat(s); err == nil && !info.IsDir() && !info.Mode().IsRegular() {
-			continue // a pipe: it is read once
+			continue // a pipe is read once
 		}
 		if dir, ok := p.follow(absolute); ok {
 			p.folder(dir)
@@ -43,14 +41,14 @@ func planWatch(sources []string) *watchPlan {
 	return p
 }
 
-// concerns tells whether an event with this path may change what the sources hold.
+// concerns reports whether an event for a path may change the content of the sources.
 func (p *watchPlan) concerns(name string) bool {
 	return p.names[name] || p.folders[filepath.Dir(name)] && isManifestName(filepath.Base(name))
 }
 
 func (p *watchPlan) watch(dir, name string) {
 	p.dirs[dir] = true
-	p.names[dir] = true // it may be renamed or removed itself
+	p.names[dir] = true // the folder itself may be renamed or removed
 	p.names[name] = true
 }
 
@@ -59,7 +57,7 @@ func (p *watchPlan) folder(dir string) {
 	p.folders[dir] = true
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return // reading it will tell
+		return // Load reports it
 	}
 	for _, e := range entries {
 		if e.Type()&os.ModeSymlink != 0 && isManifestName(e.Name()) {
@@ -68,8 +66,8 @@ func (p *watchPlan) folder(dir string) {
 	}
 }
 
-// follow plans for every symlink on the way of an absolute path and for its end. If the end is a
-// folder, it returns where that is.
+// follow plans for every symlink along an absolute path and for its end. If the end is a folder, it returns the
+// folder's resolved path and true.
 func (p *watchPlan) follow(path string) (folder string, ok bool) {
 	at, rest := "/", split(path)
 	for links := 0; len(rest) > 0; {
@@ -100,7 +98,7 @@ func (p *watchPlan) follow(path string) (folder string, ok bool) {
 	return at, true
 }
 
-// split is the names in a path.
+// split returns the elements of a path.
 func split(path string) []string {
 	return strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
 }

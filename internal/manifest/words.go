@@ -16,14 +16,14 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 )
 
-// leafWords says how to speak of a type that reads its own JSON.
+// leafWords describes a type that implements json.Unmarshaler, for error messages.
 type leafWords struct {
 	want, example string
-	// text is what can be right: a bound on what the type's own parser is given.
+	// text matches whatever may be valid. It bounds what the type's own parser is given.
 	text *regexp.Regexp
 }
 
-// exampleFor is what to write: a share of a CPU is not a size in bytes.
+// exampleFor returns an example for a field: a CPU is not measured in bytes.
 func (w leafWords) exampleFor(p *field.Path) string {
 	if strings.HasSuffix(pathString(p), "[cpu]") {
 		return "500m"
@@ -32,15 +32,23 @@ func (w leafWords) exampleFor(p *field.Path) string {
 }
 
 var leaves = map[reflect.Type]leafWords{
-	// The exponent is bounded because the parser computes the number it stands for. A leading zero
-	// is refused because YAML makes an octal number of it.
-	reflect.TypeFor[resource.Quantity](): {"a quantity such as 500m, 2 or 64Mi", "64Mi",
-		regexp.MustCompile(`^[+-]?(0|[1-9][0-9]{0,18})?(\.[0-9]{0,18})?([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?$`)},
+	// The exponent is bounded because the parser computes the number. A leading zero is refused because YAML reads the
+	// digits as octal.
+	reflect.TypeFor[resource.Quantity](): {"a quantity such as 500m, 2 or 64Mi", "64Mi", regexp.MustCompile(
+		`^[+-]?(0|[1-9][0-9]{0,18})?(\.[0-9]{0,18})?([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?$`)},
 	reflect.TypeFor[metav1.Time](): {"a time such as 2024-11-16T16:29:14Z", "2024-11-16T16:29:14Z",
 		regexp.MustCompile(`^[0-9TZtz:.+-]{1,40}$`)},
 }
 
-// offer names the fields of a struct that a user can write.
+// pathString returns the text of a path, which is empty for the document itself.
+func pathString(p *field.Path) string {
+	if p == nil {
+		return ""
+	}
+	return p.String()
+}
+
+// offer lists the fields of a struct that a manifest may set.
 func offer(t reflect.Type) string {
 	names := v1alpha1.Supported(t)
 	if names == nil {
@@ -49,7 +57,7 @@ func offer(t reflect.Type) string {
 	return strings.Join(slices.Sorted(slices.Values(names)), ", ")
 }
 
-// describe says what a node is, in a user's words.
+// describe says what a node is, in the user's terms.
 func describe(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -69,16 +77,16 @@ func describe(n *yaml.Node) string {
 	}
 }
 
-// maxQuoted is how many bytes of a user's text a message repeats.
+// maxQuoted is how many bytes of the user's text a message repeats.
 const maxQuoted = 80
 
-// clip shortens text for a message and leaves nothing in it that a terminal would obey.
+// clip shortens text for a message and escapes everything that a terminal would interpret.
 func clip(s string) string {
 	quoted := quote(s)
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
 
-// quote is text as a double-quoted YAML scalar, shortened.
+// quote returns text as a double-quoted YAML scalar, shortened.
 func quote(s string) string {
 	if len(s) > maxQuoted {
 		s = strings.ToValidUTF8(s[:maxQuoted], "") + "..."
@@ -86,7 +94,7 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// inList is the words of a text as a list; one that a shell would have to read stays whole.
+// inList returns text as a YAML list of its words. Text that needs a shell to split stays one item.
 func inList(text string) string {
 	words := []string{text}
 	if !strings.ContainsAny(text, "\"'`$&|;<>(){}*?\\") {
@@ -98,7 +106,7 @@ func inList(text string) string {
 	return "[" + strings.Join(words, ", ") + "]"
 }
 
-// assign is how to write a value of a field: "port: 80"; for an item of a list the value alone.
+// assign returns how to write a field: "port: 80". For an item of a list, that is the value alone.
 func assign(p *field.Path, value string) string {
 	name := pathString(p)
 	if bracket := strings.IndexByte(name, '['); !strings.HasSuffix(name, "]") || bracket < 0 {

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifest
+
+import (
+	"fmt"
+	"reflect"
+
+	"go.yaml.in/yaml/v3"
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// place is where something is written.
+type place struct {
+	file string
+	line int
+}
+
+func (p place) String() string { return fmt.Sprintf("%s:%d", p.file, p.line) }
+
+// addressUse is the service that uses an address.
+type addressUse struct {
+	key  runtime.Key
+	port int32
+	at   place
+}
+
+// loader collects the services and errors of one Load.
+type loader struct {
+	errs      Errors
+	services  []*v1alpha1.WangellService
+	names     map[runtime.Key]place
+	addresses map[string]addressUse
+}
+
+func newLoader() *loader {
+	return &loader{names: map[runtime.Key]place{}, addresses: map[string]addressUse{}}
+}
+
+// file reads all documents of a file's text.
+func (l *loader) file(name string, text []byte) {
+	docs, err := parse(name, text)
+	if err != nil {
+		l.errs.add(err)
+	} else if len(docs) == 0 {
+		// A file that is being written is empty for a moment, which must not stop its services.
+		l.errs.add(&Error{File: name, Message: "contains no document",
+			Fix: "write a " + v1alpha1.Kind + " or remove the file"})
+	}
+	for _, doc := range docs {
+		l.document(&document{file: name, size: len(text), root: doc})
+	}
+}
+
+// document is one document of a file.
+type document struct {
+	file string
+	size int // of the whole file, in bytes
+	root *yaml.Node
+}
+
+// find returns the node of a field, or of its deepest existing parent.
+func (d *document) find(path string) *yaml.Node {
+	t := newTree(d.size)
+	n, _ := t.find(d.root, path)
+	return n
+}
+
+func (l *loader) document(doc *document) {
+	d := &decoder{file: doc.file, errs: &l.errs, tree: newTree(doc.size)}
+	if !d.header(doc.root) {
+		return
+	}
+	s := new(v1alpha1.WangellService)
+	d.value(doc.root, reflect.ValueOf(s).Elem(), nil)
+	if d.truncated {
+		return
+	}
+	v1alpha1.Default(s)
+	for _, e := range v1alpha1.Validate(s) {
+		if !d.covers(e.Field) {
+			d.fail(doc.find(e.Field), pathOf(e.Field), e.Fix, "%s", e.Message)
+		}
+	}
+	l.conflicts(d, doc, s)
+	l.services = append(l.services, s)
+}
+
+// conflicts checks a service against those loaded before it.
+func (l *loader) conflicts(d *decoder, doc *document, s *v1alpha1.WangellService) {
+	key := runtime.KeyOf(s)
+	at := doc.find("metadata.name")
+	if first, twice := l.names[key]; twice && s.Name != "" {
+		d.fail(at, pathOf("metadata.name"), "use another name or namespace, or remove one of the two",
+			"service %s is already defined at %s", key, first)
+	} else {
+		l.names[key] = place{doc.file, at.Line}
+	}
+	if s.Spec.Address == "" {
+		return
+	}
+	at = doc.find("spec.address")
+	other, taken := l.addresses[s.Spec.Address]
+	switch {
+	case !taken:
+		l.addresses[s.Spec.Address] = addressUse{key, s.Spec.Port, place{doc.file, at.Line}}
+	case other.port == s.Spec.Port:
+		d.fail(at, pathOf("spec.address"), "use another address, or leave it out",
+			"%s:%d is already the service address of %s at %s", s.Spec.Address, s.Spec.Port, other.key, other.at)
+	default:
+		d.fail(at, pathOf("spec.address"), "use another address, or leave it out",
+			"%s is already the address of %s at %s, and an address belongs to one service",
+			s.Spec.Address, other.key, other.at)
+	}
+}
