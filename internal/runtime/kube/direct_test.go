@@ -35,18 +35,18 @@ var (
 	podsGVR        = corev1.SchemeGroupVersion.WithResource("pods")
 )
 
-// grace is that of a pod whose spec has none.
+// grace is the default grace period of a pod.
 const grace = v1alpha1.DefaultTerminationGracePeriodSeconds * time.Second
 
-// directWorld is a world whose API server counts generations and writes down in order what is asked of it, with a
-// Deployment controller that has seen what it was given, and finds its ReplicaSets.
+// directWorld is a world whose API server counts generations and logs requests in order. Its Deployment controller sees
+// changes at once, and recognizes its ReplicaSets.
 type directWorld struct {
 	*world
 	blind bool // the Deployment controller sees nothing
 
 	logMu sync.Mutex
 	log   []string
-	deny  map[string]error // by what is asked for
+	deny  map[string]error // errors by request
 }
 
 func newDirectWorld(t *testing.T, change func(*appsv1.Deployment), objects ...apiruntime.Object) *directWorld {
@@ -66,7 +66,7 @@ func newDirectWorld(t *testing.T, change func(*appsv1.Deployment), objects ...ap
 	return w
 }
 
-// did writes down what is asked for, and tells whether it is refused.
+// did logs a request, unless it is to fail.
 func (w *directWorld) did(what string) error {
 	w.logMu.Lock()
 	defer w.logMu.Unlock()
@@ -89,7 +89,7 @@ func (w *directWorld) refuse(what string, err error) {
 	w.deny[what] = err
 }
 
-// deploymentNow is the Deployment as the API server has it.
+// deploymentNow returns the Deployment as the API server has it.
 func (w *directWorld) deploymentNow() *appsv1.Deployment {
 	o, err := w.client.Tracker().Get(deploymentsGVR, "default", "app")
 	if err != nil {
@@ -131,7 +131,7 @@ func (w *directWorld) react(a clienttesting.Action) (bool, apiruntime.Object, er
 		if err := json.Unmarshal(a.(clienttesting.PatchAction).GetPatch(), &p); err != nil {
 			return true, nil, err
 		}
-		if err := w.did(map[bool]string{true: "pause", false: "go on"}[p.Spec.Paused]); err != nil {
+		if err := w.did(map[bool]string{true: "pause", false: "resume"}[p.Spec.Paused]); err != nil {
 			return true, nil, err
 		}
 		return true, w.put(func(d *appsv1.Deployment) { d.Spec.Paused = p.Spec.Paused }), nil
@@ -164,16 +164,16 @@ func (w *directWorld) react(a clienttesting.Action) (bool, apiruntime.Object, er
 	return false, nil, nil
 }
 
-// later has direct pods be due.
+// later makes the hand-over of direct pods due.
 func (w *directWorld) later() {
 	w.r.mu.Lock()
 	defer w.r.mu.Unlock()
-	if dir := w.r.services["default/app"].direct; dir != nil {
+	if dir := w.r.services["default/app"].machine.direct; dir != nil {
 		dir.first, dir.last = dir.first.Add(-time.Hour), dir.last.Add(-time.Hour)
 	}
 }
 
-// settled waits until what was done is this.
+// settled waits until these requests were made, and no others.
 func (w *directWorld) settled(want string) {
 	w.t.Helper()
 	var got string
@@ -185,9 +185,9 @@ func (w *directWorld) settled(want string) {
 	w.until(want, func() bool { got = w.done(); return got == want })
 }
 
-// A wake makes its pod and nothing else. Later, in this order, the Deployment wants it, gets a ReplicaSet that selects
-// it, and goes on. When the service sleeps, the Deployment comes to rest.
-func TestDirect(t *testing.T) {
+// A wake creates its pod and nothing else. Later, in this order, the Deployment is scaled, gets a ReplicaSet that selects
+// the pod, and is resumed. When the service sleeps, the Deployment comes to rest.
+func TestDirectPodIsHandedOver(t *testing.T) {
 	t.Parallel()
 	w := newDirectWorld(t, nil)
 	w.up("app-1")
@@ -201,7 +201,7 @@ func TestDirect(t *testing.T) {
 		len(pod.OwnerReferences) != 1 || pod.GenerateName != "app-"+hash+"-" {
 		t.Errorf("the pod is %+v", pod)
 	}
-	w.settled("create pod, scale 1, create set of 1, go on")
+	w.settled("create pod, scale 1, create set of 1, resume")
 	set, err := w.client.AppsV1().ReplicaSets("default").Get(t.Context(), "app-"+hash, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -210,23 +210,23 @@ func TestDirect(t *testing.T) {
 	if err != nil || !selector.Matches(labels.Set(pod.Labels)) || !metav1.IsControlledBy(set, w.deploymentNow()) {
 		t.Errorf("%v, the ReplicaSet is %+v", err, set)
 	}
-	// But for the hash its template is that of the Deployment, by which that knows it.
+	// But for the hash its template is the Deployment's, which recognizes the ReplicaSet by it.
 	template := set.Spec.Template.DeepCopy()
 	delete(template.Labels, appsv1.DefaultDeploymentUniqueLabelKey)
 	if want := w.deploymentNow().Spec.Template; fmt.Sprint(*template) != fmt.Sprint(want) {
 		t.Errorf("the template is %v, want %v", *template, want)
 	}
-	w.until("it is handed over", func() bool { return w.world.known(func(s *service) bool { return s.direct == nil && s.written == 1 }) })
+	w.until("the hand-over", func() bool { return w.holds(func(s *service) bool { return s.machine.direct == nil && s.machine.written == 1 }) })
 
 	yes := true
 	w.update(pod, func(p *corev1.Pod) {
 		p.OwnerReferences = append(p.OwnerReferences, metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: set.Name, UID: set.UID, Controller: &yes})
 	})
-	w.until("it is adopted", func() bool { w.r.mu.Lock(); defer w.r.mu.Unlock(); return !w.r.byUID["app-1"].alone })
+	w.until("the adoption", func() bool { w.r.mu.Lock(); defer w.r.mu.Unlock(); return !w.r.byUID["app-1"].alone })
 
 	stopped := make(chan error, 1)
 	go func() { stopped <- w.r.Stop(t.Context(), "app-1", grace) }()
-	w.settled("create pod, scale 1, create set of 1, go on, scale 0")
+	w.settled("create pod, scale 1, create set of 1, resume, scale 0")
 	set.Spec.Replicas = new(int32)
 	if err := w.client.Tracker().Update(setsGVR, set, "default"); err != nil {
 		t.Fatal(err)
@@ -237,19 +237,22 @@ func TestDirect(t *testing.T) {
 	if err := get(w.world, stopped); err != nil {
 		t.Error(err)
 	}
-	w.settled("create pod, scale 1, create set of 1, go on, scale 0, pause, delete set")
+	w.settled("create pod, scale 1, create set of 1, resume, scale 0, pause, delete set")
 	w.until("it is at rest", func() bool {
-		return w.world.known(func(s *service) bool { d, sets := w.r.lookUp(s); return d != nil && atRest(d, sets) && !s.tidying })
+		return w.holds(func(s *service) bool {
+			o := s.observe(time.Now())
+			return o.deployment != nil && atRest(o.deployment, o.sets) && s.machine.stage == idle
+		})
 	})
 	if again := directHash(w.deploymentNow()); again == hash {
 		t.Error("the next wake's pods would be of the ReplicaSet that is gone")
 	}
 	w.up("app-2")
-	w.settled("create pod, scale 1, create set of 1, go on, scale 0, pause, delete set, create pod")
+	w.settled("create pod, scale 1, create set of 1, resume, scale 0, pause, delete set, create pod")
 }
 
-// A service that sleeps before its pod was handed over, or whose wake is given up, has its pod deleted, and is at rest.
-func TestDirectSleepsAtOnce(t *testing.T) {
+// The pod of a service that sleeps before its hand-over, or whose wake is cancelled, is deleted; the service is at rest.
+func TestDirectPodIsDeletedWhenTheServiceSleeps(t *testing.T) {
 	t.Parallel()
 	w := newDirectWorld(t, nil)
 	w.up("app-1")
@@ -265,16 +268,16 @@ func TestDirectSleepsAtOnce(t *testing.T) {
 	if got := get(w.world, out); !errors.Is(got.err, context.Canceled) {
 		t.Errorf("got %+v", got)
 	}
-	// If it was not known yet when it was deleted, it is deleted again when it is.
-	w.until("it is deleted", func() bool { return strings.HasPrefix(w.done(), "create pod, delete app-1, create pod, delete app-2") })
+	// A pod that was not cached yet when it was deleted is deleted again when it is.
+	w.until("the deletion", func() bool { return strings.HasPrefix(w.done(), "create pod, delete app-1, create pod, delete app-2") })
 	w.until("nothing is left", func() bool {
-		return w.world.known(func(s *service) bool { return s.direct == nil && s.written == 0 && !s.tidying })
+		return w.holds(func(s *service) bool { return s.machine.direct == nil && s.machine.written == 0 && s.machine.stage == idle })
 	})
 }
 
-// More pods that are wanted before they are handed over are direct ones, too, of the same ReplicaSet. Fewer are not
-// chosen here.
-func TestDirectMoreAndFewer(t *testing.T) {
+// Further pods that are wanted before the hand-over are direct ones, too, of the same ReplicaSet. When fewer are wanted,
+// they are handed over, and the ReplicaSet chooses.
+func TestDirectPodsAreOfOneReplicaSet(t *testing.T) {
 	t.Parallel()
 	w := newDirectWorld(t, nil)
 	w.up("app-1")
@@ -289,14 +292,14 @@ func TestDirectMoreAndFewer(t *testing.T) {
 		hashes = append(hashes, p.Labels[appsv1.DefaultDeploymentUniqueLabelKey])
 	}
 	if hashes[0] != hashes[1] {
-		t.Errorf("they are of %v", hashes)
+		t.Errorf("the pods are of different ReplicaSets: %v", hashes)
 	}
 	go w.r.Stop(w.t.Context(), "app-2", grace) //nolint:errcheck // it waits for a controller that is not there
-	w.until("the Deployment wants one", func() bool { return strings.Contains(w.done(), "scale 1, create set of 2, go on") })
+	w.until("the Deployment wants one", func() bool { return strings.Contains(w.done(), "scale 1, create set of 2, resume") })
 }
 
-// A direct pod that somebody deletes is replaced, as its ReplicaSet would.
-func TestDirectIsDeleted(t *testing.T) {
+// A direct pod that is deleted by others is replaced, as its ReplicaSet would do.
+func TestDeletedDirectPodIsReplaced(t *testing.T) {
 	t.Parallel()
 	w := newDirectWorld(t, nil)
 	w.up("app-1")
@@ -306,8 +309,8 @@ func TestDirectIsDeleted(t *testing.T) {
 	w.settled("create pod, create pod")
 }
 
-// Whoever leads next finds the pods of the one before, and hands them over; those of an older spec as such.
-func TestDirectOfAnother(t *testing.T) {
+// A new leader finds the direct pods of the previous one and hands them over, those of an older spec as such.
+func TestNewLeaderHandsOverDirectPods(t *testing.T) {
 	t.Parallel()
 	for _, spec := range []string{"h", "older"} {
 		pod := &corev1.Pod{
@@ -319,8 +322,8 @@ func TestDirectOfAnother(t *testing.T) {
 		}
 		w := newDirectWorld(t, nil, pod)
 		w.later()
-		w.settled("scale 1, create set of 1, go on")
-		if w.world.known(func(s *service) bool { return s.want != 1 }) {
+		w.settled("scale 1, create set of 1, resume")
+		if w.holds(func(s *service) bool { return s.machine.want != 1 }) {
 			t.Error("the pod is not wanted")
 		}
 		set, err := w.client.AppsV1().ReplicaSets("default").Get(t.Context(), "app-x", metav1.GetOptions{})
@@ -333,8 +336,8 @@ func TestDirectOfAnother(t *testing.T) {
 	}
 }
 
-// One that had told the Deployment already, and no more, is followed in the same way.
-func TestDirectOfAnotherHalfway(t *testing.T) {
+// A new leader completes a hand-over of which only the Deployment had been scaled.
+func TestNewLeaderCompletesAHandOver(t *testing.T) {
 	t.Parallel()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "default", Name: "app-1", UID: "app-1", Annotations: map[string]string{v1alpha1.AnnotationContainer: "app"},
@@ -342,40 +345,40 @@ func TestDirectOfAnotherHalfway(t *testing.T) {
 	}}
 	w := newDirectWorld(t, func(d *appsv1.Deployment) { one := int32(1); d.Spec.Replicas = &one }, pod)
 	w.later()
-	w.until("it is handed over", func() bool { return strings.HasSuffix(w.done(), "scale 1, create set of 1, go on") })
+	w.until("the hand-over", func() bool { return strings.HasSuffix(w.done(), "scale 1, create set of 1, resume") })
 }
 
-// What fails is tried again, from where it failed; and while the Deployment controller has not seen that pods are
-// wanted, there is no ReplicaSet for it to scale to none.
-func TestDirectHandOverFails(t *testing.T) {
+// A hand-over that fails is tried again. No ReplicaSet is created, which the Deployment controller would scale to zero,
+// until that has seen that pods are wanted.
+func TestHandOverIsTriedAgainWhenItFails(t *testing.T) {
 	t.Parallel()
 	w := newDirectWorld(t, nil)
 	w.refuse("scale 1", errors.New("no"))
 	w.up("app-1")
 	w.later()
-	w.until("it is tried", func() bool { return w.world.known(func(s *service) bool { return s.direct.handing }) })
+	w.until("the first try", func() bool { return w.holds(func(s *service) bool { return s.machine.direct.announced }) })
 	w.mu.Lock()
 	w.blind = true
 	w.mu.Unlock()
 	w.refuse("scale 1", nil)
 	w.settled("create pod, scale 1")
-	w.refuse("go on", errors.New("no"))
+	w.refuse("resume", errors.New("no"))
 	w.mu.Lock()
 	w.blind = false
 	w.mu.Unlock()
 	if strings.Contains(w.done(), "set") {
-		t.Error("there is a ReplicaSet that the Deployment controller would have scaled to none")
+		t.Error("there is a ReplicaSet that the Deployment controller would have scaled to zero")
 	}
 	w.put(func(*appsv1.Deployment) {})
-	w.until("the ReplicaSet is there", func() bool {
+	w.until("the ReplicaSet", func() bool {
 		return strings.HasSuffix(w.done(), "create set of 1") || strings.Count(w.done(), "scale") > 1
 	})
-	w.refuse("go on", nil)
-	w.until("it goes on", func() bool { return strings.HasSuffix(w.done(), "go on") })
+	w.refuse("resume", nil)
+	w.until("the resumption", func() bool { return strings.HasSuffix(w.done(), "resume") })
 }
 
-// A pod that may not be is no reason to try again and again; an API server that cannot make it now is.
-func TestDirectRefused(t *testing.T) {
+// A Start is not retryable when its pod is refused. It is when the API server cannot create the pod now.
+func TestRefusedPodIsNotRetried(t *testing.T) {
 	t.Parallel()
 	w := newDirectWorld(t, nil)
 	resource := corev1.Resource("pods")
@@ -396,7 +399,7 @@ func TestDirectRefused(t *testing.T) {
 	w.up("app-1")
 }
 
-// emptySet is a ReplicaSet of app's Deployment that wants no pod, and has so many.
+// emptySet returns a ReplicaSet of app's Deployment that wants no pod and has this many.
 func emptySet(has int32) *appsv1.ReplicaSet {
 	yes := true
 	return &appsv1.ReplicaSet{
@@ -408,8 +411,8 @@ func emptySet(has int32) *appsv1.ReplicaSet {
 	}
 }
 
-// A Deployment that is not at rest is scaled, and goes on if it was paused; and without direct pods, none is at rest.
-func TestNotAtRest(t *testing.T) {
+// A Deployment that is not at rest is scaled, and resumed if it was paused. Without direct pods, none is left at rest.
+func TestDeploymentThatIsNotAtRestIsScaled(t *testing.T) {
 	t.Parallel()
 	none, set := int32(0), emptySet(0)
 	for name, c := range map[string]struct {
@@ -425,7 +428,7 @@ func TestNotAtRest(t *testing.T) {
 		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Generation: 1}, Spec: appsv1.DeploymentSpec{Paused: true, Replicas: &none}}
 		d.Status.ObservedGeneration = 1
 		if !atRest(d, nil) {
-			t.Fatal("this one is at rest")
+			t.Fatal("the unchanged Deployment is not at rest")
 		}
 		if c.change != nil {
 			c.change(d)
@@ -437,7 +440,7 @@ func TestNotAtRest(t *testing.T) {
 
 	w := newDirectWorld(t, func(d *appsv1.Deployment) { d.Generation = 2 }) // not seen by its controller
 	w.up("app-1")
-	w.until("it goes on", func() bool { return strings.HasPrefix(w.done(), "scale 1, go on") })
+	w.until("the resumption", func() bool { return strings.HasPrefix(w.done(), "scale 1, resume") })
 
 	w = &directWorld{world: &world{t: t, version: 1}, deny: map[string]error{}}
 	d := w.deployment(0)
@@ -446,11 +449,11 @@ func TestNotAtRest(t *testing.T) {
 	w.client.PrependReactor("*", "*", w.react)
 	w.open()
 	defer w.r.Close()
-	w.settled("go on")
+	w.settled("resume")
 }
 
-// A ReplicaSet that still has pods is no reason to delete it.
-func TestRestWaits(t *testing.T) {
+// A ReplicaSet that still has pods is not deleted.
+func TestRestWaitsForThePodsOfAReplicaSet(t *testing.T) {
 	t.Parallel()
 	set := emptySet(1)
 	w := newDirectWorld(t, func(d *appsv1.Deployment) { d.Spec.Paused = false }, set)
@@ -461,7 +464,7 @@ func TestRestWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.settled("pause, delete set")
-	if slices.Contains(strings.Split(w.done(), ", "), "go on") {
-		t.Error("it went on")
+	if slices.Contains(strings.Split(w.done(), ", "), "resume") {
+		t.Error("the Deployment was resumed")
 	}
 }

@@ -27,7 +27,7 @@ import (
 
 const patience = 60 * time.Second
 
-// world is a Runtime with an API server that is played, and no node.
+// world is a Runtime with a fake API server and no node.
 type world struct {
 	t      *testing.T
 	client *fake.Clientset
@@ -35,19 +35,19 @@ type world struct {
 
 	mu      sync.Mutex
 	version int
-	written []int32 // what was written to the scale of app
-	fail    error   // of the next writes
+	written []int32 // numbers written to the scale subresource of app
+	fail    error   // answers these writes
 	trouble []Trouble
 	pods    int
-	direct  bool                     // pods are made directly
-	change  func(*appsv1.Deployment) // of the Deployment of app; may be nil
+	direct  bool                     // pods are created directly
+	change  func(*appsv1.Deployment) // changes the Deployment of app; may be nil
 }
 
 func newWorld(t *testing.T, replicas int32, objects ...apiruntime.Object) *world {
 	return newWorldWith(t, replicas, nil, objects...)
 }
 
-// newWorldWith makes a world with another Deployment than usual.
+// newWorldWith returns a world whose Deployment was changed.
 func newWorldWith(t *testing.T, replicas int32, change func(*appsv1.Deployment), objects ...apiruntime.Object) *world {
 	w := &world{t: t, version: 1, change: change}
 	w.client = fake.NewClientset(append(objects, w.deployment(replicas))...)
@@ -85,7 +85,7 @@ func (w *world) open() {
 	w.r = r
 }
 
-// deployment is that of the service app.
+// deployment returns the Deployment of the service app.
 func (w *world) deployment(replicas int32) *appsv1.Deployment {
 	d := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{
@@ -114,7 +114,7 @@ func (w *world) until(what string, holds func() bool) {
 			return
 		}
 	}
-	w.t.Fatalf("not seen: %s", what)
+	w.t.Fatalf("did not happen: %s", what)
 }
 
 func (w *world) writes() string {
@@ -123,7 +123,7 @@ func (w *world) writes() string {
 	return fmt.Sprint(w.written)
 }
 
-// apiPod makes a pod of app in the API.
+// apiPod creates a pod of app in the API.
 func (w *world) apiPod(change func(*corev1.Pod)) *corev1.Pod {
 	w.t.Helper()
 	w.mu.Lock()
@@ -146,7 +146,7 @@ func (w *world) apiPod(change func(*corev1.Pod)) *corev1.Pod {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.until("the pod is known", func() bool { w.r.mu.Lock(); defer w.r.mu.Unlock(); return w.r.byUID[name] != nil })
+	w.until("the cached pod", func() bool { w.r.mu.Lock(); defer w.r.mu.Unlock(); return w.r.byUID[name] != nil })
 	return o
 }
 
@@ -158,12 +158,15 @@ func (w *world) update(o *corev1.Pod, change func(*corev1.Pod)) {
 	}
 }
 
-// seen has the daemon of node n1 tell of a pod.
-func (w *world) seen(uid string, sights ...runtime.PodEvent) {
-	for _, s := range sights {
+// report has the daemon of node n1 report events of a pod.
+func (w *world) report(uid string, events ...runtime.PodEvent) {
+	for _, e := range events {
 		w.r.ReportPod(runtime.PodReport{
-			Event: s, Name: uid, Container: "app", At: monotime.Now(), Code: 7,
-			Pod: runtime.Pod{ID: uid, Service: "default/app", SpecHash: "h", Addr: netip.MustParseAddr("10.1.0.1"), Netns: "/run/netns/" + uid, Node: "n1", NodeAddr: netip.MustParseAddr("192.0.2.1")},
+			Event: e, Name: uid, Container: "app", At: monotime.Now(), Code: 7,
+			Pod: runtime.Pod{
+				ID: uid, Service: "default/app", SpecHash: "h", Addr: netip.MustParseAddr("10.1.0.1"),
+				Netns: "/run/netns/" + uid, Node: "n1", NodeAddr: netip.MustParseAddr("192.0.2.1"),
+			},
 		})
 	}
 }
@@ -176,32 +179,32 @@ const (
 	gone    = runtime.PodNetworkGone
 )
 
-// result is what a Start came to.
-type result struct {
+// startResult is what a Start returned.
+type startResult struct {
 	pod runtime.Pod
 	err error
 }
 
-// start begins a Start and returns when it has had its number written.
-func (w *world) start(ctx context.Context, hooks runtime.StartHooks) <-chan result {
+// start begins a Start and returns once it has written its number.
+func (w *world) start(ctx context.Context, hooks runtime.StartHooks) <-chan startResult {
 	return w.startOf(ctx, w.service(), hooks)
 }
 
-func (w *world) startOf(ctx context.Context, s *v1alpha1.WangellService, hooks runtime.StartHooks) <-chan result {
+func (w *world) startOf(ctx context.Context, s *v1alpha1.WangellService, hooks runtime.StartHooks) <-chan startResult {
 	w.t.Helper()
 	w.r.mu.Lock()
-	waiting := len(w.r.of("default/app", "default", "app").starts)
+	waiting := len(w.r.ensureService("default/app").waiters)
 	w.r.mu.Unlock()
-	out := make(chan result, 1)
+	out := make(chan startResult, 1)
 	go func() {
 		p, err := w.r.Start(ctx, s, hooks)
-		out <- result{p, err}
+		out <- startResult{p, err}
 	}()
-	w.until("it waits for a pod", func() bool {
+	w.until("a Start that waits for a pod", func() bool {
 		w.r.mu.Lock()
 		defer w.r.mu.Unlock()
 		s := w.r.services["default/app"]
-		return len(s.starts) > waiting && s.written == s.want || len(out) > 0
+		return len(s.waiters) > waiting && !s.machine.pending() || len(out) > 0
 	})
 	return out
 }
@@ -212,7 +215,7 @@ func get[T any](w *world, ch <-chan T) T {
 	case v := <-ch:
 		return v
 	case <-time.After(patience):
-		w.t.Fatal("nothing came")
+		w.t.Fatal("nothing was delivered")
 		panic("unreachable")
 	}
 }
@@ -226,11 +229,11 @@ func nothing[T any](w *world, what string, ch <-chan T) {
 	}
 }
 
-// up starts a pod.
+// up starts a pod, which a daemon reports to run.
 func (w *world) up(uid string) runtime.Pod {
 	w.t.Helper()
 	out := w.start(context.Background(), runtime.StartHooks{})
-	w.seen(uid, network, created, started)
+	w.report(uid, network, created, started)
 	got := get(w, out)
 	if got.err != nil || got.pod.ID != uid {
 		w.t.Fatalf("started %+v, %v", got.pod, got.err)

@@ -5,8 +5,7 @@ package kube
 import "time"
 
 // nodePatience is how long a pod that a Start waits for may be bound to a node without a daemon. The daemon may just be
-// starting; and a node that is dead is none to the scheduler only when Kubernetes has noticed, which takes longer than
-// a client waits.
+// starting. And the scheduler avoids a dead node only once Kubernetes has noticed, which takes longer than a client waits.
 const nodePatience = time.Second
 
 // SetNodes implements runtime.Cluster.
@@ -18,38 +17,40 @@ func (r *Runtime) SetNodes(names []string) {
 		r.nodes[name] = true
 	}
 	for _, p := range r.byUID {
-		r.watchNode(p)
+		r.checkNode(p)
 	}
 }
 
-// lost tells whether a Start waits in vain for a pod, because its node has no daemon, and another has. The lock is held.
-func (r *Runtime) lost(p *pod) bool {
+// misplaced reports whether a Start waits in vain for a pod, because its node has no daemon and another has. The lock is
+// held.
+func (r *Runtime) misplaced(p *pod) bool {
 	return r.byUID[p.rt.ID] == p && p.node != "" && len(r.nodes) > 0 && !r.nodes[p.node] &&
-		!p.claimed && !p.stopping && !p.leaving && !p.failed && len(p.service.starts) > 0
+		!p.delivered && p.stays() && len(p.service.waiters) > 0
 }
 
-// watchNode has a pod replaced that is bound to a node without a daemon, if that does not change. The lock is held.
-func (r *Runtime) watchNode(p *pod) {
-	if !r.lost(p) {
+// checkNode has a pod replaced that is bound to a node without a daemon, unless that changes soon. The lock is held.
+func (r *Runtime) checkNode(p *pod) {
+	if !r.misplaced(p) {
 		return
 	}
 	r.after(nodePatience, func() {
 		r.mu.Lock()
-		lost, s, node := r.lost(p), p.service, p.node
-		if lost {
-			p.leaving = true // whatever a daemon tells of it from now on
+		misplaced, s, node := r.misplaced(p), p.service, p.node
+		if misplaced {
+			p.leaving = true // whatever a daemon reports of it from now on
 		}
 		r.mu.Unlock()
-		if !lost {
+		if !misplaced {
 			return
 		}
-		r.log.Warn("the node of a new pod has no daemon: the pod is deleted, for another to take its place", "service", string(s.key), "pod", p.name, "node", node)
-		// Not by force: its node may be well, and only its daemon ill.
-		if err := r.delete(r.ctx, s, p, 1); err != nil {
-			r.log.Warn("it cannot be deleted", "service", string(s.key), "pod", p.name, "error", err)
+		r.log.Warn("the node of a new pod has no daemon: deleting the pod, for another to take its place",
+			"service", string(s.key), "pod", p.name, "node", node)
+		// Not by force: its node may be well, and only its daemon down.
+		if err := r.deletePod(r.ctx, s, p.name, p.rt.ID, new(int64(1))); err != nil {
+			r.log.Warn("cannot delete the pod", "service", string(s.key), "pod", p.name, "error", err)
 			r.mu.Lock()
 			p.leaving = false
-			r.watchNode(p)
+			r.checkNode(p)
 			r.mu.Unlock()
 		}
 	})

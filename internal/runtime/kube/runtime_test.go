@@ -5,6 +5,7 @@ package kube
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,21 +19,23 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-func TestStartStop(t *testing.T) {
+func TestStartAndStopAPod(t *testing.T) {
 	w := newWorld(t, 0)
 	var phases []runtime.Phase
-	var told runtime.Pod
+	var delivered runtime.Pod
 	out := w.start(t.Context(), runtime.StartHooks{
 		Phase:   func(p runtime.Phase, _ monotime.Time) { phases = append(phases, p) },
-		Network: func(p runtime.Pod) { told = p },
+		Network: func(p runtime.Pod) { delivered = p },
 	})
-	w.seen("u1", network, network, created, started, started)
+	w.report("u1", network, network, created, started, started)
 	got := get(w, out)
-	if got.err != nil || got.pod.ID != "u1" || got.pod.Started == 0 || got.pod.SpecHash != "h" || got.pod.NodeAddr.String() != "192.0.2.1" {
+	if got.err != nil || got.pod.ID != "u1" || got.pod.Started == 0 || got.pod.SpecHash != "h" ||
+		got.pod.NodeAddr.String() != "192.0.2.1" {
 		t.Fatalf("%+v, %v", got.pod, got.err)
 	}
-	if len(phases) != 3 || phases[0] != runtime.PhaseSandbox || phases[2] != runtime.PhaseStarted || told.ID != "u1" || told.Netns != "/run/netns/u1" || told.Started != 0 {
-		t.Errorf("phases %v, network %+v", phases, told)
+	want := []runtime.Phase{runtime.PhaseSandbox, runtime.PhaseCreated, runtime.PhaseStarted}
+	if !slices.Equal(phases, want) || delivered.ID != "u1" || delivered.Netns != "/run/netns/u1" || delivered.Started != 0 {
+		t.Errorf("phases %v, network %+v", phases, delivered)
 	}
 	if w.writes() != "[1]" {
 		t.Errorf("wrote %s", w.writes())
@@ -41,12 +44,12 @@ func TestStartStop(t *testing.T) {
 	for range 2 {
 		go func() { stopped <- w.r.Stop(context.Background(), "u1", 30*time.Second) }()
 	}
-	w.until("0 is written", func() bool { return w.writes() == "[1 0]" })
+	w.until("the write of 0", func() bool { return w.writes() == "[1 0]" })
 	if pods, _ := w.r.List(t.Context()); len(pods) != 0 {
 		t.Errorf("a pod that is being stopped is listed: %+v", pods)
 	}
 	nothing(w, "Stop returned before the pod is gone", stopped)
-	w.seen("u1", exited, gone)
+	w.report("u1", exited, gone)
 	for range 2 {
 		if err := get(w, stopped); err != nil {
 			t.Error(err)
@@ -55,15 +58,15 @@ func TestStartStop(t *testing.T) {
 	if e := get(w, w.r.Exits()); e.PodID != "u1" || e.Code != 7 {
 		t.Errorf("exit %+v", e)
 	}
-	w.seen("u1", network, started, gone) // late news
+	w.report("u1", network, started, gone) // late reports
 	if err := w.r.Stop(t.Context(), "u1", time.Second); err != nil || w.writes() != "[1 0]" {
 		t.Errorf("%v, wrote %s", err, w.writes())
 	}
 	nothing(w, "it appeared again", w.r.Appeared())
 }
 
-// One of two goes: this very one.
-func TestStopOne(t *testing.T) {
+// The pod that is stopped is marked as the victim and deleted by name.
+func TestStopEndsThatVeryPod(t *testing.T) {
 	w := newWorld(t, 0)
 	w.up("app-1")
 	w.up("app-2")
@@ -71,7 +74,7 @@ func TestStopOne(t *testing.T) {
 	o := w.apiPod(nil)
 	stopped := make(chan error, 1)
 	go func() { stopped <- w.r.Stop(context.Background(), "app-2", 5*time.Second) }()
-	if err := get(w, stopped); err != nil { // the watch tells that it is gone
+	if err := get(w, stopped); err != nil { // the watch reports that it is gone
 		t.Error(err)
 	}
 	if w.writes() != "[1 2 1]" {
@@ -93,8 +96,8 @@ func TestStopOne(t *testing.T) {
 	}
 }
 
-// Somebody deletes a pod: the one that its ReplicaSet makes instead is the one that a Start waits for.
-func TestReplacement(t *testing.T) {
+// The ReplicaSet replaces a pod that is deleted by others, and a Start gets the replacement: nothing is written.
+func TestStartGetsTheReplacementOfADeletedPod(t *testing.T) {
 	w := newWorld(t, 0)
 	w.up("app-1")
 	o := w.apiPod(nil)
@@ -107,39 +110,39 @@ func TestReplacement(t *testing.T) {
 		t.Errorf("wrote %s", w.writes())
 	}
 	stopped := make(chan error, 1)
-	go func() { stopped <- w.r.Stop(context.Background(), "app-1", 30*time.Second) }() // whoever had it cleans up
+	go func() { stopped <- w.r.Stop(context.Background(), "app-1", 30*time.Second) }() // its owner cleans up
 	w.until("Stop waits", func() bool { w.r.mu.Lock(); defer w.r.mu.Unlock(); return w.r.byUID["app-1"].stopping })
-	w.seen("app-1", exited, gone)
+	w.report("app-1", exited, gone)
 	if err := get(w, stopped); err != nil || w.writes() != "[1]" {
 		t.Errorf("%v, wrote %s", err, w.writes())
 	}
 }
 
-// A rollout has one pod more than is wanted. It ends without a write of ours.
-func TestRollout(t *testing.T) {
+// A rollout has one pod more than is wanted. The Deployment ends it, without a write of the Runtime.
+func TestStopInARolloutLeavesThePodToTheDeployment(t *testing.T) {
 	w := newWorld(t, 0)
 	w.up("app-1")
-	w.seen("app-2", network, created, started)
+	w.report("app-2", network, created, started)
 	if p := get(w, w.r.Appeared()); p.ID != "app-2" || p.Netns == "" {
 		t.Errorf("appeared %+v", p)
 	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- w.r.Stop(context.Background(), "app-1", 30*time.Second) }()
 	w.until("Stop waits", func() bool { w.r.mu.Lock(); defer w.r.mu.Unlock(); return w.r.byUID["app-1"].stopping })
-	w.seen("app-1", exited, gone) // by the Deployment
+	w.report("app-1", exited, gone) // the Deployment deleted it
 	if err := get(w, stopped); err != nil || w.writes() != "[1]" {
 		t.Errorf("%v, wrote %s", err, w.writes())
 	}
 	go func() { stopped <- w.r.Stop(context.Background(), "app-2", 30*time.Second) }()
-	w.until("nothing is wanted", func() bool { return w.writes() == "[1 0]" })
-	w.seen("app-2", gone)
+	w.until("the write of 0", func() bool { return w.writes() == "[1 0]" })
+	w.report("app-2", gone)
 	if err := get(w, stopped); err != nil {
 		t.Error(err)
 	}
 }
 
-// What the controller before this one asked for is enough.
-func TestStartOfThoseBefore(t *testing.T) {
+// A pod that the previous controller asked for is enough for a Start.
+func TestStartGetsAPodThatIsWantedAlready(t *testing.T) {
 	w := newWorld(t, 1)
 	w.up("app-1")
 	if w.writes() != "[]" {
@@ -147,8 +150,8 @@ func TestStartOfThoseBefore(t *testing.T) {
 	}
 }
 
-// Pods of before are listed, without an address until their daemon tells of them, and then appear.
-func TestListOfThoseBefore(t *testing.T) {
+// Pods of the previous controller are listed. They have no address until their daemon reports them; then they appear.
+func TestInheritedPodsAreListedAndAppear(t *testing.T) {
 	w := newWorld(t, 1)
 	w.apiPod(func(p *corev1.Pod) {
 		p.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.1", HostIP: "192.0.2.1", ContainerStatuses: []corev1.ContainerStatus{{
@@ -160,19 +163,19 @@ func TestListOfThoseBefore(t *testing.T) {
 	if err != nil || len(pods) != 1 || pods[0].Addr.IsValid() || pods[0].Started == 0 || pods[0].SpecHash != "h" {
 		t.Fatalf("%+v, %v", pods, err)
 	}
-	w.seen("app-1", network)
+	w.report("app-1", network)
 	if p := get(w, w.r.Appeared()); p.ID != "app-1" || p.Netns == "" || p.Started == 0 {
 		t.Errorf("appeared %+v", p)
 	}
 }
 
-func TestImageIsMissing(t *testing.T) {
-	for _, told := range []bool{false, true} { // by a daemon, of the sandbox
+func TestStartFailsWhenTheImageCannotBePulled(t *testing.T) {
+	for _, reported := range []bool{false, true} { // whether a daemon has reported the sandbox
 		w := newWorld(t, 0)
 		out := w.start(t.Context(), runtime.StartHooks{})
 		o := w.apiPod(nil)
-		if told {
-			w.seen("app-1", network)
+		if reported {
+			w.report("app-1", network)
 		}
 		w.update(o, func(p *corev1.Pod) {
 			p.Status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "app", Image: "a/b:1", State: waiting("ErrImagePull", "no such tag")}}}
@@ -181,14 +184,14 @@ func TestImageIsMissing(t *testing.T) {
 		if !errors.Is(got.err, runtime.ErrImage) || !strings.HasPrefix(got.err.Error(), `service default/app: pod app-1: image "a/b:1" cannot be pulled: no such tag`) {
 			t.Errorf("got %v", got.err)
 		}
-		w.until("it is taken back", func() bool { return w.writes() == "[1 0]" })
+		w.until("the replica is taken back", func() bool { return w.writes() == "[1 0]" })
 		if pods, _ := w.r.List(t.Context()); len(pods) != 0 {
 			t.Errorf("left: %+v", pods)
 		}
 	}
 }
 
-func TestNoRoom(t *testing.T) {
+func TestStartSaysWhyAPodIsUnschedulable(t *testing.T) {
 	w := newWorld(t, 0)
 	s := w.service()
 	s.Spec.WakeTimeout = 1
@@ -202,17 +205,17 @@ func TestNoRoom(t *testing.T) {
 	}
 	w.mu.Lock()
 	if len(w.trouble) != 2 || !w.trouble[0].Unschedulable || w.trouble[1] != (Trouble{}) {
-		t.Errorf("told %+v", w.trouble)
+		t.Errorf("reported %+v", w.trouble)
 	}
 	w.mu.Unlock()
-	w.until("it is taken back", func() bool { return w.writes() == "[1 0]" })
+	w.until("the replica is taken back", func() bool { return w.writes() == "[1 0]" })
 }
 
-// A pod that is deleted while it starts: the same Start may work a moment later, with the pod that replaces it.
-func TestDeletedWhileItStarts(t *testing.T) {
+// A Start whose pod is deleted may work a moment later, with the pod that replaces it.
+func TestStartIsRetryableWhenItsPodIsDeleted(t *testing.T) {
 	w := newWorld(t, 0)
 	out := w.start(t.Context(), runtime.StartHooks{})
-	w.seen("app-1", network)
+	w.report("app-1", network)
 	o := w.apiPod(nil)
 	w.update(o, func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
 	if got := get(w, out); !errors.Is(got.err, runtime.ErrUnavailable) {
@@ -222,10 +225,10 @@ func TestDeletedWhileItStarts(t *testing.T) {
 	if w.writes() != "[1]" {
 		t.Errorf("wrote %s", w.writes())
 	}
-	nothing(w, "of a pod that nobody was given", w.r.Leaving())
+	nothing(w, "a pod leaves that was never delivered", w.r.Leaving())
 }
 
-func TestCancelled(t *testing.T) {
+func TestCancelledStartTakesItsReplicaBack(t *testing.T) {
 	w := newWorld(t, 0)
 	ctx, cancel := context.WithCancel(t.Context())
 	out := w.start(ctx, runtime.StartHooks{})
@@ -233,14 +236,14 @@ func TestCancelled(t *testing.T) {
 	if got := get(w, out); !errors.Is(got.err, context.Canceled) {
 		t.Errorf("got %v", got.err)
 	}
-	w.until("it is taken back", func() bool { return w.writes() == "[1 0]" })
+	w.until("the replica is taken back", func() bool { return w.writes() == "[1 0]" })
 }
 
-// A process that ends before its Start has returned is told of after it.
-func TestEndsAtOnce(t *testing.T) {
+// The exit of a process that ends before its Start has returned is delivered after that.
+func TestExitDuringStartIsDeliveredAfterIt(t *testing.T) {
 	w := newWorld(t, 0)
 	out := w.start(t.Context(), runtime.StartHooks{})
-	w.seen("u1", network, created, started, exited)
+	w.report("u1", network, created, started, exited)
 	if got := get(w, out); got.err != nil || got.pod.ID != "u1" {
 		t.Fatalf("%+v, %v", got.pod, got.err)
 	}
@@ -252,40 +255,40 @@ func TestEndsAtOnce(t *testing.T) {
 	}
 }
 
-func TestSidecarEnds(t *testing.T) {
+func TestExitOfASidecarIsIgnored(t *testing.T) {
 	w := newWorld(t, 0)
 	w.up("u1")
 	w.r.ReportPod(runtime.PodReport{Event: exited, Container: "side", Pod: runtime.Pod{ID: "u1", Service: "default/app"}})
-	nothing(w, "a sidecar's end is told as the pod's", w.r.Exits())
+	nothing(w, "a sidecar's exit is delivered as the pod's", w.r.Exits())
 	w.r.mu.Lock()
 	defer w.r.mu.Unlock()
 	if w.r.byUID["u1"].exited {
-		t.Error("a sidecar's end is taken for the pod's")
+		t.Error("a sidecar's exit is recorded as the pod's")
 	}
 }
 
-// The API server fails: the start may be tried again, and what is left behind is put right later.
-func TestServerFails(t *testing.T) {
+// When the API server fails, a Start is retryable, and a number whose write was not confirmed is written again.
+func TestStartIsRetryableWhenTheAPIServerFails(t *testing.T) {
 	w := newWorld(t, 0)
 	set := func(err error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.fail = err
 	}
-	set(apierrors.NewInternalError(errors.New("etcd is away")))
+	set(apierrors.NewInternalError(errors.New("etcd is down")))
 	if got := get(w, w.start(t.Context(), runtime.StartHooks{})); !errors.Is(got.err, runtime.ErrUnavailable) || !strings.Contains(got.err.Error(), "write replicas 1 of Deployment app") {
 		t.Errorf("got %v", got.err)
 	}
 	set(nil)
-	w.until("0 is written, whatever became of the 1", func() bool { return w.writes() == "[0]" })
+	w.until("0 is written, although the 1 was not confirmed", func() bool { return w.writes() == "[0]" })
 	set(apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, "app", errors.New("no")))
 	if got := get(w, w.start(t.Context(), runtime.StartHooks{})); errors.Is(got.err, runtime.ErrUnavailable) || !strings.Contains(got.err.Error(), "check the controller's ClusterRole") {
 		t.Errorf("got %v", got.err)
 	}
 }
 
-// The Deployment is made anew while a pod is waited for.
-func TestDeploymentIsMadeAnew(t *testing.T) {
+// A Deployment that is created again while a Start waits is scaled again.
+func TestWaitingStartScalesARecreatedDeployment(t *testing.T) {
 	w := newWorld(t, 0)
 	out := w.start(t.Context(), runtime.StartHooks{})
 	if err := w.client.AppsV1().Deployments("default").Delete(t.Context(), "app", metav1.DeleteOptions{}); err != nil {
@@ -299,15 +302,15 @@ func TestDeploymentIsMadeAnew(t *testing.T) {
 	if _, err := w.client.AppsV1().Deployments("default").Create(t.Context(), next, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.until("it is told again", func() bool { return w.writes() == "[1 1]" })
-	w.seen("u1", network, created, started)
+	w.until("a second write", func() bool { return w.writes() == "[1 1]" })
+	w.report("u1", network, created, started)
 	if got := get(w, out); got.err != nil {
 		t.Error(got.err)
 	}
 }
 
-// A pod that is evicted does not come back: another one is made for it.
-func TestEvicted(t *testing.T) {
+// An evicted pod does not come back: its ReplicaSet replaces it.
+func TestEvictedPodExits(t *testing.T) {
 	w := newWorld(t, 0)
 	w.up("app-1")
 	o := w.apiPod(nil)

@@ -14,78 +14,48 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// start is a Start under way.
-type start struct {
-	pod   *pod // nil while it waits for one
-	held  string
-	steps chan step
-	err   chan error
-}
-
-// step is what happens to the pod of a Start.
-type step struct {
-	phase  runtime.Phase
-	at     monotime.Time
-	pod    runtime.Pod
-	exited bool // its process ended
-}
-
-// tell never waits: there are not more kinds of steps than the channel holds, and repeats may be lost.
-func (st *start) tell(s step) {
-	select {
-	case st.steps <- s:
-	default:
-	}
-}
-
-func (st *start) fail(err error) {
-	select {
-	case st.err <- err:
-	default:
-	}
-}
-
-// explanationTimeout is how long a process that ended before it was seen to run may wait for the API's word on why.
+// explanationTimeout is how long the API may take to explain why a process ended before it was reported to run.
 const explanationTimeout = 2 * time.Second
 
-// Start implements runtime.Runtime: the Deployment wants one more, and the next pod that appears is it. The phases that
-// it tells are PhaseSandbox, PhaseCreated and PhaseStarted; that of the image is not seen from outside.
+// Start implements runtime.Runtime: one more replica is wanted, and the next pod that appears is the one. It reports
+// PhaseSandbox, PhaseCreated and PhaseStarted; the end of PhaseImage cannot be seen from outside.
 //
-// A pod for which there is no room is waited for until shortly before the service's wakeTimeout, so that the reason is
-// told in time. When Start fails, the Deployment wants one less; the remains of the pod go by themselves.
-func (r *Runtime) Start(ctx context.Context, service *v1alpha1.WangellService, hooks runtime.StartHooks) (runtime.Pod, error) {
+// A pod that fits nowhere is waited for until shortly before the service's wakeTimeout, so that the reason is reported in
+// time. If Start fails, one replica less is wanted, and what remains of the pod goes by itself.
+func (r *Runtime) Start(
+	ctx context.Context, service *v1alpha1.WangellService, hooks runtime.StartHooks,
+) (runtime.Pod, error) {
 	key := runtime.KeyOf(service)
-	st := &start{steps: make(chan step, 16), err: make(chan error, 1)}
+	w := newWaiter()
 	r.mu.Lock()
 	if r.closed {
 		r.mu.Unlock()
 		return runtime.Pod{}, fmt.Errorf("service %s: %w: closed", key, runtime.ErrUnavailable)
 	}
-	s := r.of(key, service.Namespace, service.Name)
+	s := r.ensureService(key)
 	s.wantMore()
-	s.starts = append(s.starts, st)
+	s.waiters = append(s.waiters, w)
 	r.mu.Unlock()
 
-	rt, err := r.await(ctx, s, st, hooks, wakeTimeout(service))
+	rt, err := r.await(ctx, s, w, hooks, startTimeout(service))
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	if err == nil {
-		st.pod.start = nil
-		r.given(st.pod)
-		r.tidy(s)
-		r.mu.Unlock()
+		w.pod.waiter = nil
+		r.deliverKeptExit(w.pod)
+		r.schedule(s)
 		return rt, nil
 	}
-	r.abandon(s, st)
-	r.mu.Unlock()
-	r.settle(s)
+	r.abandon(s, w)
 	if errors.Is(err, context.Canceled) {
-		return runtime.Pod{}, fmt.Errorf("service %s: start: %w", key, err)
+		err = fmt.Errorf("service %s: start: %w", key, err)
 	}
 	return runtime.Pod{}, err
 }
 
-// wakeTimeout is how long to wait for a pod: a tenth, or a second, is left for telling that none came.
-func wakeTimeout(s *v1alpha1.WangellService) time.Duration {
+// startTimeout is how long to wait for a pod that is held up: the wakeTimeout less a tenth of it, or a second, which is left
+// for reporting why none came.
+func startTimeout(s *v1alpha1.WangellService) time.Duration {
 	t := time.Duration(s.Spec.WakeTimeout) * time.Second
 	if t == 0 {
 		t = v1alpha1.DefaultWakeTimeout * time.Second
@@ -93,50 +63,52 @@ func wakeTimeout(s *v1alpha1.WangellService) time.Duration {
 	return t - min(t/10, time.Second)
 }
 
-// await has the Deployment want one more, and follows the pod until its process runs.
-func (r *Runtime) await(ctx context.Context, s *service, st *start, hooks runtime.StartHooks, timeout time.Duration) (runtime.Pod, error) {
+// await writes the number of replicas, and follows the pod until its process runs.
+func (r *Runtime) await(
+	ctx context.Context, s *service, w *waiter, hooks runtime.StartHooks, timeout time.Duration,
+) (runtime.Pod, error) {
 	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
 	if err := r.write(ctx, s); err != nil {
 		return runtime.Pod{}, err
 	}
-	var explain <-chan time.Time // set once the process has ended before it was seen to run
+	var explained <-chan time.Time // set once the process has ended before it was reported to run
 	for {
 		select {
-		case e := <-st.steps:
+		case e := <-w.steps:
 			switch {
 			case ctx.Err() != nil:
 				return runtime.Pod{}, ctx.Err()
-			case e.exited && explain == nil:
-				explain = time.After(explanationTimeout)
+			case e.exited && explained == nil:
+				explained = time.After(explanationTimeout)
 			case e.exited:
 			case e.phase == runtime.PhaseStarted && e.pod.Started != 0:
-				phase(hooks, e)
+				callHooks(hooks, e)
 				return e.pod, ctx.Err()
 			default:
-				phase(hooks, e)
+				callHooks(hooks, e)
 			}
-		case err := <-st.err:
+		case err := <-w.err:
 			return runtime.Pod{}, fmt.Errorf("service %s: %w", s.key, err)
-		case <-explain:
-			return r.endedEarly(st), nil
+		case <-explained:
+			return r.endedEarly(w), nil
 		case <-deadline.C:
 			r.mu.Lock()
-			held := st.held
+			heldUp := w.heldUp
 			r.mu.Unlock()
-			if held == "" {
-				deadline.Reset(time.Hour) // the one who waits knows best how long
-				continue
+			if heldUp != "" {
+				return runtime.Pod{}, fmt.Errorf("service %s: waited %s: %s", s.key, timeout, heldUp)
 			}
-			return runtime.Pod{}, fmt.Errorf("service %s: waited %s: %s", s.key, timeout, held)
+			// Nothing is known to be wrong: the caller ends the wait. The reason may yet come.
+			deadline.Reset(time.Hour)
 		case <-ctx.Done():
 			return runtime.Pod{}, ctx.Err()
 		}
 	}
 }
 
-// phase calls the hooks for a step.
-func phase(hooks runtime.StartHooks, e step) {
+// callHooks reports a step to the caller of Start.
+func callHooks(hooks runtime.StartHooks, e step) {
 	if e.phase == runtime.PhaseSandbox && hooks.Network != nil {
 		hooks.Network(e.pod)
 	}
@@ -145,12 +117,12 @@ func phase(hooks runtime.StartHooks, e step) {
 	}
 }
 
-// endedEarly is for a process that ended before anybody saw it run, and of which the API has nothing bad to say: it ran
-// for a very short time.
-func (r *Runtime) endedEarly(st *start) runtime.Pod {
+// endedEarly returns a pod whose process ended before it was reported to run, and of which the API has nothing bad to say:
+// it ran for a very short time.
+func (r *Runtime) endedEarly(w *waiter) runtime.Pod {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rt := st.pod.rt
+	rt := w.pod.rt
 	if rt.Started == 0 {
 		rt.Started = monotime.Now()
 	}
@@ -158,30 +130,34 @@ func (r *Runtime) endedEarly(st *start) runtime.Pod {
 }
 
 // abandon undoes what a Start asked for. The lock is held.
-func (r *Runtime) abandon(s *service, st *start) {
-	p, reduced := st.pod, false
+func (r *Runtime) abandon(s *service, w *waiter) {
+	p, reduced := w.pod, false
 	if p == nil || !p.leaving && !p.failed { // else the pod that replaces it is for the next Start
 		reduced = s.wantLess()
 	}
-	s.starts = slices.DeleteFunc(s.starts, func(o *start) bool { return o == st })
+	s.waiters = slices.DeleteFunc(s.waiters, func(o *waiter) bool { return o == w })
 	if p == nil {
-		// The pod that was made for it has no network yet: it is the one that the ReplicaSet takes away first.
-		r.trouble(s, trouble{})
+		// The pod that was created for it has no network yet: its ReplicaSet deletes such a one first.
+		r.reportTrouble(s, trouble{})
+		r.schedule(s)
 		r.dropService(s)
 		return
 	}
-	p.start, p.stopping = nil, true
-	if len(s.starts) == 0 {
-		r.trouble(s, trouble{})
+	p.waiter, p.stopping = nil, true
+	if len(s.waiters) == 0 {
+		r.reportTrouble(s, trouble{})
 	}
-	if !p.leaving && !r.closed {
-		if reduced {
-			s.unmarked++
+	if p.leaving || r.closed {
+		r.schedule(s)
+		return
+	}
+	if reduced {
+		s.machine.excess++ // until remove has marked the pod
+	}
+	r.workers.Go(func() {
+		if err := r.remove(r.ctx, p, p.grace, reduced); err != nil {
+			r.log.Warn(err.Error(), "service", string(s.key))
 		}
-		r.workers.Go(func() {
-			if err := r.remove(r.ctx, s, p, p.grace, reduced); err != nil {
-				r.log.Warn(err.Error(), "service", string(s.key))
-			}
-		})
-	}
+	})
+	r.schedule(s)
 }

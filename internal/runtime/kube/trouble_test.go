@@ -18,7 +18,7 @@ func waiting(reason, message string) corev1.ContainerState {
 	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
 }
 
-func TestTroubleOf(t *testing.T) {
+func TestTroubleOfAPodNamesTheCause(t *testing.T) {
 	ran := metav1.NewTime(time.Unix(1e9, 0))
 	status := func(state corev1.ContainerState, last ...corev1.ContainerStateTerminated) corev1.PodStatus {
 		c := corev1.ContainerStatus{Name: "app", Image: "a/b:1", State: state}
@@ -57,15 +57,15 @@ func TestTroubleOf(t *testing.T) {
 			t.Errorf("%s:\n got %+v\nwant %+v", name, got, c.want)
 		}
 		if err := fmt.Errorf("x: %w", got); errors.Is(err, runtime.ErrImage) != c.want.image || errors.Is(err, runtime.ErrUnavailable) {
-			t.Errorf("%s: the error is taken for something else", name)
+			t.Errorf("%s: errors.Is matches the wrong error", name)
 		}
 	}
 	if !errors.Is(fmt.Errorf("x: %w", retryable{"y"}), runtime.ErrUnavailable) {
-		t.Error("what may be tried again is not ErrUnavailable")
+		t.Error("a retryable error is not ErrUnavailable")
 	}
 }
 
-func TestEndedWith(t *testing.T) {
+func TestExitCodeOfAPod(t *testing.T) {
 	ran := metav1.NewTime(time.Unix(1e9, 0))
 	ended := &corev1.ContainerStateTerminated{ExitCode: 7, StartedAt: ran}
 	for name, c := range map[string]struct {
@@ -83,26 +83,26 @@ func TestEndedWith(t *testing.T) {
 		if c.status.Name == "" {
 			c.status.Name = "app"
 		}
-		code, ended := endedWith(&corev1.Pod{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{c.status}}}, "app")
+		code, ended := exitCodeOf(&corev1.Pod{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{c.status}}}, "app")
 		if ended != c.ended || ended && code != 7 {
 			t.Errorf("%s: %d, %v", name, code, ended)
 		}
 	}
 }
 
-func TestEndedPods(t *testing.T) {
-	var e endedPods
+func TestTombstonesAreBounded(t *testing.T) {
+	var e tombstones
 	now := time.Unix(1e9, 0)
 	e.add("a", now)
 	e.add("a", now)
-	e.add("b", now.Add(endedMemory+time.Second))
+	e.add("b", now.Add(tombstoneAge+time.Second))
 	if e.has("a") || !e.has("b") || len(e.order) != 1 {
 		t.Errorf("%+v", e)
 	}
-	for i := range endedMost + 10 {
-		e.add(fmt.Sprint(i), now.Add(endedMemory))
+	for i := range maxTombstones + 10 {
+		e.add(fmt.Sprint(i), now.Add(tombstoneAge))
 	}
-	if len(e.at) > endedMost || len(e.order) != len(e.at) || e.has("0") || !e.has(fmt.Sprint(endedMost+9)) {
+	if len(e.at) > maxTombstones || len(e.order) != len(e.at) || e.has("0") || !e.has(fmt.Sprint(maxTombstones+9)) {
 		t.Errorf("%d are remembered", len(e.at))
 	}
 }

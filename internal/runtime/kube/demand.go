@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"time"
+)
+
+// This file has what happens to a machine: pods that are wanted or not, and what the API server reports of the Deployment
+// and of direct pods.
+
+// wantMore makes room for one more Start. held is the number of pods that stay and were delivered, waiting the number of
+// Starts without a pod. A pod that is wanted already and was not delivered is enough: the replacement of a pod that was
+// taken away, or one that a controller before this one asked for.
+func (m *machine) wantMore(held, waiting int) {
+	if int(m.want)-held-waiting < 1 {
+		m.want++
+	}
+}
+
+// wantLess takes back what a pod or a waiting Start stood for, before either is removed, and reports whether the number
+// changed. It does not while a rollout has more pods than are wanted: the Deployment takes one away by itself.
+func (m *machine) wantLess(held, waiting int) bool {
+	if held+waiting > int(m.want) || m.want == 0 {
+		return false
+	}
+	m.want--
+	return true
+}
+
+// deploymentSeen takes the number of replicas of one version of the Deployment. Versions older than the last write, and all
+// that arrive while a number is being written, say nothing.
+func (m *machine) deploymentSeen(uid string, version uint64, replicas int32, held, waiting int) {
+	if m.sending && m.uid == uid || version < m.version && version != 0 {
+		return
+	}
+	if m.direct != nil && replicas == 0 {
+		m.uid, m.version = uid, version // it does not know of them
+		return
+	}
+	// The wanted number is decided here: the one observed is old, or about to be overwritten.
+	pending := m.uid == uid && (m.written != m.want || m.excess > 0)
+	same := m.uid == uid && m.written == replicas
+	m.uid, m.version, m.written = uid, version, replicas
+	if pending || same {
+		return
+	}
+	m.want = replicas
+	// The Deployment was created again, or scaled by others: the Starts still wait for their pods.
+	if waiting > 0 {
+		m.want = max(replicas, int32(held+waiting))
+	}
+}
+
+// deploymentDeleted forgets the Deployment, and whatever is being done to it.
+func (m *machine) deploymentDeleted() {
+	*m = machine{throughDeployment: m.throughDeployment, excess: m.excess, written: unknown, epoch: m.epoch + 1}
+}
+
+// podLost takes that a direct pod goes, or will not run again. Nothing else replaces it.
+func (m *machine) podLost(uid string) {
+	if dir := m.direct; dir != nil && dir.uids[uid] && !dir.announced {
+		delete(dir.uids, uid)
+		if m.written != unknown {
+			m.written = int32(len(dir.uids))
+		}
+	}
+}
+
+// podFound takes a pod without a controller that this machine is not known to have created: the controller before this one
+// did, or a request that was not answered. inherited: the pod existed before this process.
+func (m *machine) podFound(uid, hash, specHash string, inherited bool, now time.Time) {
+	// Where the Deployment has pods, this one is about to be adopted, unless the controller before this one ended just then:
+	// to hand it over once more does no harm.
+	if hash == "" || m.sending || m.written > 0 && m.direct == nil && !inherited {
+		return
+	}
+	if m.direct == nil {
+		m.direct = &direct{hash: hash, uids: map[string]bool{}, first: now, last: now}
+	}
+	dir := m.direct
+	if dir.hash != hash || dir.uids[uid] {
+		return
+	}
+	dir.uids[uid] = true
+	if dir.specHash == "" {
+		dir.specHash = specHash
+	}
+	m.written = int32(len(dir.uids))
+	if inherited {
+		m.want = max(m.want, m.written)
+	}
+}

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"wangell.loutres.me/api/v1alpha1"
+)
+
+// A wake must not wait for the Deployment controller and the ReplicaSet controller, each of which hears of a change, reads,
+// and writes, one after the other. So the pods of a wake are created here, from the template of the Deployment, and are
+// handed over to one of its ReplicaSets when the wake is over. Until then they are direct pods.
+//
+//	at rest         The Deployment is paused, wants no pod, and has no ReplicaSet: nothing below can scale one.
+//	direct          Pods exist with the labels that a ReplicaSet's selector will match, and without a controller.
+//	handing over    The Deployment is scaled to their number; it is paused, so nothing happens. A ReplicaSet of its
+//	                template is created, which selects the pods and adopts them. Once the Deployment recognizes the
+//	                ReplicaSet as its own, it is resumed.
+//	managed         The Deployment is one like any other: its number of replicas is written to it.
+//
+// The order makes this safe: no controller ever sees a pod too many or too few, whichever change it hears of last.
+// (pkg/controller/deployment/sync.go of Kubernetes: the ReplicaSets of a paused Deployment are scaled, but none is created;
+// pkg/controller/controller_ref_manager.go: a pod that matches a selector and has no controller is adopted.)
+
+const (
+	// handOverDelay is the time from the creation of the last direct pod to the hand-over: the work that it causes in the API
+	// server and its controllers must not slow down the wake.
+	handOverDelay = 2 * time.Second
+	// handOverLatest is the time from the creation of the first direct pod to the hand-over although a wake is still under
+	// way: until then nothing in the cluster replaces a pod that is lost with its node.
+	handOverLatest = 10 * time.Second
+	// restDelay is the time from the end of the last pod until its Deployment is brought to rest.
+	restDelay = 200 * time.Millisecond
+	// observeTimeout bounds the wait for the caches, or the Deployment controller, to see a change.
+	observeTimeout = 10 * time.Second
+)
+
+// unknown is a number of replicas whose write was not confirmed: it is written again.
+const unknown = -1
+
+// machine decides how the number of pods that a service wants is brought about, and what is done to its Deployment
+// afterwards. It is pure: what is observed and the time go in, actions come out, and the result of each is reported back
+// with done. It is not safe for concurrent use.
+type machine struct {
+	// throughDeployment: create no pod directly.
+	throughDeployment bool
+
+	want    int32  // replicas that the service is to have
+	excess  int32  // replicas kept in the write until the victim pods carry their deletion cost
+	written int32  // replicas of the Deployment, or number of direct pods, as far as known; else unknown
+	uid     string // of the Deployment; empty while there is none
+	version uint64 // resource version of the Deployment: older ones are not looked at
+	sending bool   // the number is being written: what is observed of it meanwhile may be old
+	direct  *direct
+	epoch   int // counts the Deployments that were deleted: what is done to one says nothing of the next
+
+	stage    stage
+	deadline time.Time // of a stage that waits
+	target   int32     // replicas that the Deployment is being scaled to
+	scaled   uint64    // the resource version that this write made
+	adopter  string    // name of the ReplicaSet that adopts the pods
+	doomed   []*appsv1.ReplicaSet
+}
+
+// direct is what is known of a service's direct pods.
+type direct struct {
+	hash string          // the ReplicaSet will select them by this label pod-template-hash
+	uids map[string]bool // of those that exist, or are about to
+	// from is the Deployment as it was when its template was used; nil if another controller created the pods.
+	from *appsv1.Deployment
+	// specHash is the label of pods that another controller created.
+	specHash    string
+	first, last time.Time // when the first and the last were created
+	announced   bool      // the Deployment may have been scaled to their number
+}
+
+// stage is a step of what the machine is doing. A sequence begins and ends with idle.
+type stage uint8
+
+const (
+	idle stage = iota
+	scaling
+	creating
+
+	// The service sleeps before its direct pods were handed over.
+	dropScaling
+	dropDeleting
+
+	// Direct pods are handed over.
+	handScaling
+	handObserving // until the Deployment controller has seen the number
+	handCreating
+	handAdopting // until the Deployment has recognized the ReplicaSet
+
+	// A paused Deployment is resumed; the last part of a hand-over, too.
+	resuming
+	resumeObserving // until the cache has seen it
+
+	// A Deployment without pods is brought to rest.
+	restPausing
+	restObserving // until the Deployment controller has seen that it is paused
+	restDeleting
+	restEnding // until the cache has no ReplicaSet of it
+)
+
+// task is what begins a sequence.
+type task uint8
+
+const (
+	noTask task = iota
+	writeTask
+	handOverTask
+	resumeTask
+	restTask
+)
+
+// number is how many replicas may be written now.
+func (m *machine) number() int32 { return m.want + m.excess }
+
+// pending reports whether the number of replicas has to be written.
+func (m *machine) pending() bool { return m.number() != m.written }
+
+// due returns what is to be done next, and not before when. Nothing is due while a sequence is under way.
+func (m *machine) due(o observation) (what task, at time.Time) {
+	d := o.deployment
+	switch {
+	case m.uid == "" || m.stage != idle:
+	case m.pending():
+		return writeTask, o.now
+	case m.direct != nil:
+		at, latest := m.direct.last.Add(handOverDelay), m.direct.first.Add(handOverLatest)
+		if o.starting || at.After(latest) {
+			at = latest
+		}
+		return handOverTask, at
+	case d == nil:
+	case d.Spec.Paused && (m.written > 0 || m.throughDeployment):
+		return resumeTask, o.now
+	case m.want == 0 && scaledToZero(d) && o.pods == 0 && !o.starting && !m.throughDeployment &&
+		(!d.Spec.Paused || len(o.sets) > 0):
+		return restTask, o.emptySince.Add(restDelay)
+	}
+	return noTask, time.Time{}
+}
+
+// next returns what is to be done now. When nothing is under way it begins what is due; a number that is not written comes
+// first, also if the Deployment is not known.
+func (m *machine) next(o observation) action {
+	if m.stage == idle {
+		m.begin(o)
+	}
+	expired := !o.now.Before(m.deadline)
+	switch m.stage {
+	case idle:
+		_, at := m.due(o)
+		return wait{at}
+	case scaling, dropScaling, handScaling:
+		return scale{m.target}
+	case creating:
+		return createPods{directPod(m.direct.from, m.direct.hash), int(m.target) - len(m.direct.uids)}
+	case dropDeleting:
+		return deletePods{slices.Sorted(maps.Keys(m.direct.uids)), m.direct.hash}
+	case handObserving:
+		// A Deployment that is not known to want pods would have the ReplicaSet scaled to none.
+		d := o.deployment
+		if d != nil && parseVersion(d.ResourceVersion) >= m.scaled && seenByController(d) {
+			m.stage = handCreating
+			set := adopterOf(d, m.direct.template(d), m.direct.hash, int32(len(m.direct.uids)))
+			m.adopter = set.Name
+			return createSet{set}
+		}
+		return m.waitOr(expired, fmt.Sprintf("wants %d pods", m.target))
+	case handAdopting:
+		// A Deployment that does not know the ReplicaSet makes another one once it is resumed. It does not look for one of an
+		// older template, so the wait ends in any case.
+		if !expired && !slices.ContainsFunc(o.sets, func(s *appsv1.ReplicaSet) bool {
+			return s.Name == m.adopter && s.Annotations[revisionAnnotation] != ""
+		}) {
+			return wait{m.deadline}
+		}
+		m.stage = resuming
+		return setPaused{}
+	case resuming:
+		return setPaused{}
+	case resumeObserving:
+		if d := o.deployment; !expired && (d == nil || d.Spec.Paused) {
+			return wait{m.deadline}
+		}
+		return m.end()
+	case restPausing:
+		if d := o.deployment; d != nil && !d.Spec.Paused {
+			return setPaused{true, d.ResourceVersion}
+		}
+		m.enter(restObserving, o.now)
+		return m.next(o)
+	case restObserving:
+		// A Deployment controller that does not know that it is paused would create its ReplicaSet again.
+		if d := o.deployment; d != nil && d.Spec.Paused && seenByController(d) {
+			m.stage, m.doomed = restDeleting, slices.Clone(o.sets)
+			return m.next(o)
+		}
+		return m.waitOr(expired, "is paused")
+	case restDeleting:
+		if len(m.doomed) == 0 {
+			m.enter(restEnding, o.now)
+			return m.next(o)
+		}
+		if s := m.doomed[0]; s.Status.Replicas > 0 || s.Spec.Replicas != nil && *s.Spec.Replicas > 0 {
+			return giveUp{fmt.Sprintf("ReplicaSet %s has pods, though none is wanted", s.Name)}
+		}
+		return deleteSet{m.doomed[0]}
+	case restEnding:
+		if len(o.sets) > 0 && !expired {
+			return wait{m.deadline}
+		}
+		return m.end()
+	}
+	panic(fmt.Sprintf("kube: machine in stage %d", m.stage))
+}
+
+// begin enters the first stage of what is due.
+func (m *machine) begin(o observation) {
+	what, at := m.due(o)
+	switch {
+	case m.pending(): // due leaves it out while there is no Deployment
+		m.beginWrite(o)
+	case at.After(o.now):
+	case what == handOverTask:
+		m.beginGiveUpDirect()
+	case what == resumeTask:
+		m.stage = resuming
+	case what == restTask:
+		m.stage = restPausing
+	}
+}
+
+// beginWrite begins to bring the number of pods to what is wanted.
+func (m *machine) beginWrite(o observation) {
+	d := o.deployment
+	m.target = m.number()
+	if m.direct == nil && m.target > 0 && m.written == 0 && !m.throughDeployment && d != nil && atRest(d, o.sets) {
+		m.direct = &direct{hash: directHash(d), uids: map[string]bool{}, from: d, first: o.now, last: o.now}
+	}
+	m.written, m.sending = unknown, true
+	switch dir := m.direct; {
+	case dir == nil:
+		m.stage = scaling
+	case int(m.target) > len(dir.uids) && dir.from != nil && !dir.announced:
+		m.stage = creating
+	default:
+		m.beginGiveUpDirect()
+	}
+}
+
+// beginGiveUpDirect begins to hand the direct pods over, or to delete them if none is wanted.
+func (m *machine) beginGiveUpDirect() {
+	m.target = m.number()
+	switch {
+	case m.target > 0:
+		m.direct.announced = true
+		m.stage = handScaling
+	case m.direct.announced: // there may be a ReplicaSet, which would replace them
+		m.stage = dropScaling
+	default:
+		m.stage = dropDeleting
+	}
+}
+
+// template is the one that the pods were created from. The Deployment's may be newer by now; it then replaces the pods. Of
+// pods that another controller created, only the label tells.
+func (dir *direct) template(d *appsv1.Deployment) *corev1.PodTemplateSpec {
+	if dir.from != nil {
+		return &dir.from.Spec.Template
+	}
+	t := d.Spec.Template.DeepCopy()
+	if dir.specHash != "" {
+		t.Labels = with(t.Labels, v1alpha1.LabelSpecHash, dir.specHash)
+	}
+	return t
+}
+
+// done reports the result of the action that next returned last.
+func (m *machine) done(res result, now time.Time) {
+	if m.stage == creating {
+		m.created(res.created, now)
+		return
+	}
+	if res.err != nil {
+		m.abort()
+		return
+	}
+	switch m.stage {
+	case scaling:
+		m.written, m.version = m.target, max(m.version, res.version)
+		m.abort()
+	case dropScaling:
+		m.stage = dropDeleting
+	case dropDeleting:
+		m.direct, m.written = nil, 0
+		m.abort()
+	case handScaling:
+		m.scaled = res.version
+		m.enter(handObserving, now)
+	case handCreating:
+		m.enter(handAdopting, now)
+	case resuming:
+		m.enter(resumeObserving, now)
+	case restPausing:
+		m.enter(restObserving, now)
+	case restDeleting:
+		m.doomed = m.doomed[1:]
+	}
+}
+
+// created takes the direct pods that were created; those that failed are to be created again.
+func (m *machine) created(uids []string, now time.Time) {
+	for _, uid := range uids {
+		m.direct.uids[uid] = true
+	}
+	m.direct.last = now
+	m.written = int32(len(m.direct.uids))
+	if m.written == 0 {
+		m.direct = nil
+	}
+	m.abort()
+}
+
+// end completes a sequence that ends with a wait.
+func (m *machine) end() action {
+	if m.stage == resumeObserving && m.direct != nil {
+		m.direct, m.written, m.version = nil, m.target, max(m.version, m.scaled)
+	}
+	m.abort()
+	return wait{}
+}
+
+// abort leaves the sequence that is under way. One that did not complete begins anew when it is due again.
+func (m *machine) abort() { m.stage, m.sending, m.doomed = idle, false, nil }
+
+func (m *machine) enter(s stage, now time.Time) { m.stage, m.deadline = s, now.Add(observeTimeout) }
+
+// waitOr waits for the Deployment controller to have seen something, or gives up.
+func (m *machine) waitOr(expired bool, what string) action {
+	if expired {
+		return giveUp{"the Deployment controller has not seen that the Deployment " + what + ": check kube-controller-manager"}
+	}
+	return wait{m.deadline}
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"time"
+
+	"wangell.loutres.me/internal/runtime"
+)
+
+// Maintenance is tried again after a pause that doubles between these bounds.
+const (
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 5 * time.Second
+)
+
+// maintain does what is due for services, until Close: it hands pods over, brings Deployments to rest, and writes numbers
+// that no call writes. Services do not wait for each other.
+func (r *Runtime) maintain() {
+	for {
+		key, closed := r.due.Get()
+		if closed {
+			return
+		}
+		r.workers.Go(func() {
+			defer r.due.Done(key)
+			r.maintainService(key)
+		})
+	}
+}
+
+func (r *Runtime) maintainService(key runtime.Key) {
+	r.mu.Lock()
+	s := r.services[key]
+	early := s != nil && time.Now().Before(s.notBefore)
+	if early {
+		r.schedule(s)
+	}
+	r.mu.Unlock()
+	if s == nil || early {
+		return
+	}
+	err := r.drive(r.ctx, s, func(m *machine, o observation) bool {
+		what, at := m.due(o)
+		return what != noTask && !at.After(o.now)
+	})
+	if err != nil && r.ctx.Err() == nil {
+		r.log.Warn(err.Error(), "service", string(key), "tries", r.backoff.NumRequeues(key))
+	}
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// This file has what happens to one pod, whoever reports it. All of it is called with the lock held.
+
+// unknownCode is the exit status of a process whose end was not observed: that of SIGKILL.
+const unknownCode = 128 + 9
+
+// networkReady takes what is known of a pod's network, and delivers the pod once it has an address: to the Start that waits
+// longest, or by Appeared. inherited: the pod existed before this process, and is for List to deliver.
+func (r *Runtime) networkReady(p *pod, from runtime.Pod, at monotime.Time, inherited bool) {
+	if from.Addr.IsValid() {
+		p.rt.Addr = from.Addr
+	}
+	if from.Netns != "" {
+		p.rt.Netns = from.Netns
+	}
+	if from.Node != "" {
+		p.rt.Node, p.rt.NodeAddr = from.Node, from.NodeAddr
+	}
+	if from.SpecHash != "" {
+		p.rt.SpecHash = from.SpecHash
+	}
+	if p.stopping || p.failed || p.delivered || inherited || !p.rt.Addr.IsValid() {
+		return
+	}
+	p.delivered = true
+	s := p.service
+	// A pod that leaves may have connections, which a new leader must know of.
+	if p.rt.Leaving = p.leaving; p.leaving || len(s.waiters) == 0 {
+		r.appeared.put(p.rt)
+		r.deliverKeptExit(p)
+		return
+	}
+	w := s.assign(p)
+	w.report(step{phase: runtime.PhaseSandbox, at: at, pod: p.rt})
+	if p.exit != nil {
+		w.report(step{exited: true})
+	}
+	r.reportTrouble(s, trouble{})
+}
+
+// assign gives a pod to the Start that waits longest.
+func (s *service) assign(p *pod) *waiter {
+	w := s.waiters[0]
+	s.waiters = s.waiters[1:]
+	p.waiter, w.pod, p.delivered = w, p, true
+	return w
+}
+
+// containerStep takes that the main container was created or started.
+func (r *Runtime) containerStep(p *pod, phase runtime.Phase, at monotime.Time) {
+	if phase == runtime.PhaseStarted && p.rt.Started == 0 {
+		p.rt.Started = at
+	}
+	if p.waiter != nil {
+		p.waiter.report(step{phase: phase, at: at, pod: p.rt})
+	} else if phase == runtime.PhaseStarted {
+		r.reportTrouble(p.service, trouble{})
+	}
+}
+
+// processEnded takes that the main container's process ended.
+func (r *Runtime) processEnded(p *pod, code uint32) {
+	p.rt.Started = 0
+	if p.waiter != nil {
+		p.waiter.report(step{exited: true})
+	}
+	r.exited(p, exitStatus{code, !p.stopping && !p.leaving})
+}
+
+// exited delivers the end of a pod's process, once. That of a pod which was not delivered is kept until it is.
+func (r *Runtime) exited(p *pod, status exitStatus) {
+	switch {
+	case p.exited:
+	case p.waiter != nil || !p.delivered:
+		p.exit = &status
+	default:
+		p.exited = true
+		r.deliverExit(p, status)
+	}
+}
+
+// deliverKeptExit delivers the end of the process of a pod that was just delivered, if it has ended.
+func (r *Runtime) deliverKeptExit(p *pod) {
+	if p.exit != nil {
+		r.exited(p, *p.exit)
+	}
+}
+
+// deliverExit delivers the end of a pod's process; that of a crash has the end of the log.
+func (r *Runtime) deliverExit(p *pod, status exitStatus) {
+	e := runtime.Exit{PodID: p.rt.ID, Service: p.rt.Service, Code: status.code, At: time.Now()}
+	if !status.crashed || r.closed {
+		r.exits.put(e)
+		return
+	}
+	r.workers.Go(func() {
+		e.LogTail = r.api.logTail(r.ctx, runtime.Key(p.service.namespace+"/"+p.name), p.container)
+		r.exits.put(e)
+	})
+}
+
+// deleting takes that a pod is being deleted, by others or here.
+func (r *Runtime) deleting(p *pod) {
+	if p.leaving {
+		return
+	}
+	p.leaving = true
+	r.podLost(p)
+	switch {
+	case p.stopping:
+	case p.waiter != nil:
+		p.waiter.fail(retryable{"pod " + p.name + " was deleted while it started"})
+	case p.delivered:
+		r.leaving.put(p.rt.ID)
+	}
+}
+
+// failedForGood takes that a pod will not run again; its ReplicaSet replaces it.
+func (r *Runtime) failedForGood(p *pod, o *corev1.Pod) {
+	if p.failed {
+		return
+	}
+	p.failed = true
+	r.podLost(p)
+	reason := o.Status.Message
+	if reason == "" {
+		reason = o.Status.Reason
+	}
+	if p.waiter != nil {
+		p.waiter.fail(retryable{"pod " + p.name + " failed: " + reason})
+	}
+	code, ended := exitCodeOf(o, p.container)
+	if !ended {
+		code = unknownCode
+	}
+	r.exited(p, exitStatus{code: code})
+}
+
+// removed forgets a pod of which nothing is left.
+func (r *Runtime) removed(p *pod) {
+	s := p.service
+	if r.byUID[p.rt.ID] != p {
+		return
+	}
+	now := time.Now()
+	delete(r.byUID, p.rt.ID)
+	delete(s.pods, p.rt.ID)
+	if len(s.pods) == 0 {
+		s.emptySince = now
+	}
+	r.gone.add(p.rt.ID, now)
+	if p.waiter != nil {
+		p.leaving = true
+		p.waiter.fail(retryable{"pod " + p.name + " is gone while it starts"})
+	}
+	r.exited(p, exitStatus{code: unknownCode})
+	close(p.gone)
+	r.reportTrouble(s, trouble{})
+	r.podLost(p)
+	r.notify()
+	r.dropService(s)
+}
+
+// podLost has a direct pod that goes or has failed replaced.
+func (r *Runtime) podLost(p *pod) {
+	p.service.machine.podLost(p.rt.ID)
+	r.schedule(p.service)
+}
+
+// heldUp takes why a pod does not start.
+func (r *Runtime) heldUp(p *pod, o *corev1.Pod) {
+	s := p.service
+	w := p.waiter
+	if w == nil && !p.delivered && len(s.waiters) > 0 {
+		w = s.waiters[0]
+	}
+	if p.stopping || p.leaving || p.rt.Started != 0 || p.exit != nil {
+		return
+	}
+	t := troubleOf(o, p.container)
+	switch {
+	case t.reason == "":
+	case w == nil:
+		r.reportTrouble(s, t)
+	case t.fatal:
+		if p.waiter == nil { // no daemon has reported it: this is the pod that the Start gets
+			s.assign(p)
+		}
+		w.fail(t)
+	default:
+		w.heldUp = t.reason
+		r.reportTrouble(s, t)
+	}
+}
+
+// reportTrouble reports why a service's pods do not start, if that is new.
+func (r *Runtime) reportTrouble(s *service, t trouble) {
+	if s.reported != t {
+		s.reported = t
+		r.cfg.Trouble(s.key, Trouble{Reason: t.reason, Unschedulable: t.unschedulable})
+	}
+}

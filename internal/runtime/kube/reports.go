@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// daemonPatience is how long a pod that runs, as the API has it, may be unknown to all daemons before that counts as what
+// holds up its Start.
+const daemonPatience = 2 * time.Second
+
+// ReportPod implements runtime.Cluster.
+func (r *Runtime) ReportPod(report runtime.PodReport) {
+	if _, name := split(report.Pod.Service); report.Pod.ID == "" || name == "" {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.byUID[report.Pod.ID]
+	if p == nil && report.Event < runtime.PodContainerExited {
+		p = r.ensurePod(report.Pod.ID, report.Pod.Service, report.Name)
+	}
+	if p == nil {
+		return // it is gone, or was never delivered
+	}
+	if report.Event != runtime.PodNetworkGone {
+		r.networkReady(p, report.Pod, report.At, false)
+	}
+	switch main := p.isMain(report.Container); {
+	case report.Event == runtime.PodContainerCreated && main:
+		r.containerStep(p, runtime.PhaseCreated, report.At)
+	case report.Event == runtime.PodContainerStarted && main:
+		r.containerStep(p, runtime.PhaseStarted, report.At)
+	case report.Event == runtime.PodContainerExited && main:
+		r.processEnded(p, report.Code)
+	case report.Event == runtime.PodNetworkGone && (p.stopping || p.leaving):
+		r.removed(p)
+	case report.Event == runtime.PodNetworkGone:
+		// A sandbox may be created again for the same pod. Then its process ended, and the pod is still there.
+		r.processEnded(p, unknownCode)
+	}
+}
+
+// podSeen takes a pod as the API server has it. inherited: it existed before this process.
+func (r *Runtime) podSeen(o *corev1.Pod, inherited bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.ensurePod(string(o.UID), runtime.Key(o.Namespace+"/"+o.Labels[v1alpha1.LabelService]), o.Name)
+	if p == nil {
+		return
+	}
+	if c := o.Annotations[v1alpha1.AnnotationContainer]; c != "" {
+		p.container = c
+	}
+	if port, err := strconv.ParseUint(o.Annotations[v1alpha1.AnnotationTargetPort], 10, 16); err == nil {
+		p.rt.Port = uint16(port)
+	}
+	if g := o.Spec.TerminationGracePeriodSeconds; g != nil {
+		p.grace = time.Duration(*g) * time.Second
+	}
+	p.inAPI, p.alone = true, controllerOf(o) == ""
+	p.node, p.template = o.Spec.NodeName, o.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
+	r.checkNode(p)
+	known := podOf(o, p.container)
+	if p.rt.SpecHash == "" {
+		p.rt.SpecHash = known.SpecHash
+	}
+	switch {
+	case o.DeletionTimestamp != nil:
+		r.deleting(p)
+	case o.Status.Phase == corev1.PodFailed || o.Status.Phase == corev1.PodSucceeded:
+		r.failedForGood(p, o)
+		return
+	}
+	if code, ended := exitCodeOf(o, p.container); ended {
+		r.processEnded(p, code)
+	}
+	if inherited && p.exit == nil {
+		p.rt.Started = known.Started
+	}
+	switch {
+	case !known.Addr.IsValid():
+	case r.cfg.WithoutDaemons:
+		r.networkReady(p, known, monotime.Now(), inherited)
+		if p.rt.Started == 0 && known.Started != 0 && !p.exited && p.exit == nil {
+			r.containerStep(p, runtime.PhaseStarted, monotime.Now()) // the API's time is exact to a second only
+		}
+	case !p.delivered && known.Started != 0:
+		r.after(daemonPatience, func() { r.checkReported(p, known.Node) })
+	}
+	r.heldUp(p, o)
+	if p.alone && p.stays() {
+		p.service.machine.podFound(p.rt.ID, p.template, p.rt.SpecHash, inherited, time.Now())
+		r.schedule(p.service)
+	}
+}
+
+// checkReported takes it for what holds up a Start that no daemon has reported a pod which runs.
+func (r *Runtime) checkReported(p *pod, node string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := p.service
+	if r.byUID[p.rt.ID] == p && !p.delivered && !p.stopping && !p.leaving && len(s.waiters) > 0 {
+		s.waiters[0].heldUp = fmt.Sprintf(
+			"pod %s runs on node %s, but no daemon has reported it: check the log of the daemon there", p.name, node)
+		r.reportTrouble(s, trouble{reason: s.waiters[0].heldUp})
+	}
+}
+
+// podDeleted takes a pod that is gone from the API.
+func (r *Runtime) podDeleted(o *corev1.Pod) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.byUID[string(o.UID)]
+	if p == nil {
+		return
+	}
+	if code, ended := exitCodeOf(o, p.container); ended {
+		r.exited(p, exitStatus{code: code})
+	}
+	r.removed(p)
+}
+
+// deploymentSeen takes a Deployment as the API server has it.
+func (r *Runtime) deploymentSeen(d *appsv1.Deployment) {
+	if d.Labels[v1alpha1.LabelService] != d.Name {
+		return // it is not of Wangell, but has its label
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.ensureService(runtime.Key(d.Namespace + "/" + d.Name))
+	s.deployment = d
+	s.container = d.Spec.Template.Annotations[v1alpha1.AnnotationContainer]
+	s.machine.deploymentSeen(string(d.UID), parseVersion(d.ResourceVersion), replicasOf(d), s.held(), len(s.waiters))
+	r.notify()
+	r.schedule(s)
+}
+
+// deploymentDeleted takes a Deployment that is gone from the API.
+func (r *Runtime) deploymentDeleted(d *appsv1.Deployment) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.services[runtime.Key(d.Namespace+"/"+d.Name)]
+	if s == nil || s.machine.uid != string(d.UID) {
+		return
+	}
+	s.deployment = nil
+	s.machine.deploymentDeleted()
+	r.notify()
+	r.dropService(s)
+}
+
+// setSeen takes a ReplicaSet as the API server has it.
+func (r *Runtime) setSeen(set *appsv1.ReplicaSet) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.ensureService(runtime.Key(set.Namespace + "/" + set.Labels[v1alpha1.LabelService]))
+	if s.sets == nil {
+		s.sets = map[types.UID]*appsv1.ReplicaSet{}
+	}
+	s.sets[set.UID] = set
+	r.notify()
+	r.schedule(s)
+}
+
+// setDeleted takes a ReplicaSet that is gone from the API.
+func (r *Runtime) setDeleted(set *appsv1.ReplicaSet) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.services[runtime.Key(set.Namespace+"/"+set.Labels[v1alpha1.LabelService])]
+	if s == nil {
+		return
+	}
+	delete(s.sets, set.UID)
+	r.notify()
+	r.schedule(s)
+	r.dropService(s)
+}

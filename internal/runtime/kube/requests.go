@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"wangell.loutres.me/internal/runtime"
+)
+
+// requestTimeout bounds a request to the API server: one that does not answer must not hold up other work.
+const requestTimeout = 5 * time.Second
+
+// victimPatch makes a pod the first that its ReplicaSet deletes among those that are ready
+// (https://kubernetes.io/docs/concepts/workloads/controllers/replicaset/#pod-deletion-cost).
+const victimPatch = `{"metadata":{"annotations":{"controller.kubernetes.io/pod-deletion-cost":"-2147483648"}}}`
+
+// requests makes requests to the API server, each with a timeout. Errors name the service and what was asked for.
+type requests struct {
+	client kubernetes.Interface
+	log    *slog.Logger
+}
+
+// apiError says what a request was for. An error that another try may overcome is ErrUnavailable.
+func apiError(k runtime.Key, doing string, err error) error {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("service %s: %s: %w", k, doing, err)
+	case apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
+		return fmt.Errorf("service %s: %s: %w: check the controller's ClusterRole", k, doing, err)
+	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
+		return fmt.Errorf("service %s: %s: %w", k, doing, err)
+	}
+	// NotFound, too: the operator creates the Deployment again.
+	return fmt.Errorf("service %s: %s: %w: %w", k, doing, runtime.ErrUnavailable, err)
+}
+
+// scale writes the number of replicas of a Deployment, and returns the resource version that this made.
+func (q *requests) scale(ctx context.Context, id ident, replicas int32) (version uint64, err error) {
+	begin := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	written, err := q.client.AppsV1().Deployments(id.namespace).UpdateScale(ctx, id.name, &autoscalingv1.Scale{
+		ObjectMeta: metav1.ObjectMeta{Namespace: id.namespace, Name: id.name},
+		Spec:       autoscalingv1.ScaleSpec{Replicas: replicas},
+	}, metav1.UpdateOptions{})
+	q.log.Debug("replicas written",
+		"service", string(id.key), "replicas", replicas, "took", time.Since(begin), "error", err)
+	if err != nil {
+		return 0, apiError(id.key, fmt.Sprintf("write replicas %d of Deployment %s", replicas, id.name), err)
+	}
+	return parseVersion(written.ResourceVersion), nil
+}
+
+// setPaused pauses or resumes a Deployment, only at this resource version of it unless that is empty.
+func (q *requests) setPaused(ctx context.Context, id ident, paused bool, version string) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	patch := fmt.Sprintf(`{"spec":{"paused":%t}}`, paused)
+	if version != "" {
+		patch = fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"spec":{"paused":%t}}`, version, paused)
+	}
+	_, err := q.client.AppsV1().Deployments(id.namespace).
+		Patch(ctx, id.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	if err != nil {
+		return apiError(id.key, fmt.Sprintf("set spec.paused of Deployment %s to %t", id.name, paused), err)
+	}
+	return nil
+}
+
+// createPod returns the UID of the pod that it creates.
+func (q *requests) createPod(ctx context.Context, id ident, pod *corev1.Pod) (uid string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	created, err := q.client.CoreV1().Pods(id.namespace).Create(ctx, pod, metav1.CreateOptions{})
+	switch {
+	case err == nil:
+		return string(created.UID), nil
+	case apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "cannot create resource"):
+		// The pod is refused, by a quota or Pod Security, and not the controller that creates it.
+		return "", fmt.Errorf("service %s: create a pod: %w", id.key, err)
+	}
+	return "", apiError(id.key, "create a pod", err)
+}
+
+// deletePod deletes a pod with seconds of grace; nil for those of its spec. It reports whether the pod was gone already.
+func (q *requests) deletePod(ctx context.Context, id ident, name, uid string, seconds *int64) (gone bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	err = q.client.CoreV1().Pods(id.namespace).Delete(ctx, name, metav1.DeleteOptions{
+		GracePeriodSeconds: seconds, Preconditions: metav1.NewUIDPreconditions(uid),
+	})
+	switch {
+	case err == nil:
+		return false, nil
+	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+		return true, nil
+	}
+	return false, apiError(id.key, "delete pod "+name, err)
+}
+
+// podsWithHash lists pods by their label pod-template-hash.
+func (q *requests) podsWithHash(ctx context.Context, id ident, hash string) ([]corev1.Pod, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	list, err := q.client.CoreV1().Pods(id.namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: appsv1.DefaultDeploymentUniqueLabelKey + "=" + hash,
+	})
+	if err != nil {
+		return nil, apiError(id.key, "list its pods", err)
+	}
+	return list.Items, nil
+}
+
+// markVictim has the ReplicaSet of a pod delete it before others.
+func (q *requests) markVictim(ctx context.Context, id ident, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	_, err := q.client.CoreV1().Pods(id.namespace).
+		Patch(ctx, name, types.MergePatchType, []byte(victimPatch), metav1.PatchOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return apiError(id.key, "mark pod "+name, err)
+	}
+	return nil
+}
+
+// createSet creates a ReplicaSet, unless it exists.
+func (q *requests) createSet(ctx context.Context, id ident, set *appsv1.ReplicaSet) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	_, err := q.client.AppsV1().ReplicaSets(id.namespace).Create(ctx, set, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return apiError(id.key, "create ReplicaSet "+set.Name, err)
+	}
+	return nil
+}
+
+// deleteSet deletes a ReplicaSet at the resource version that it has here.
+func (q *requests) deleteSet(ctx context.Context, id ident, set *appsv1.ReplicaSet) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	err := q.client.AppsV1().ReplicaSets(id.namespace).Delete(ctx, set.Name, metav1.DeleteOptions{
+		Preconditions:     &metav1.Preconditions{UID: &set.UID, ResourceVersion: &set.ResourceVersion},
+		PropagationPolicy: new(metav1.DeletePropagationBackground),
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return apiError(id.key, "delete ReplicaSet "+set.Name, err)
+	}
+	return nil
+}
+
+// nodeReady reports whether a node exists and is ready.
+func (q *requests) nodeReady(ctx context.Context, id ident, name, pod string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	node, err := q.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, apiError(id.key, "look at node "+name+" of pod "+pod, err)
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue, nil
+		}
+	}
+	return false, nil
+}

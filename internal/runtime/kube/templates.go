@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"fmt"
+	"hash/fnv"
+	"maps"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
+)
+
+// directHash returns the pod-template-hash label of the pods that are created for a Deployment at rest. It derives from
+// the Deployment's UID and generation: two controllers that create pods in the same rest, as when the lead changes,
+// create pods of one ReplicaSet, and the pods of the next rest belong to another.
+func directHash(d *appsv1.Deployment) string {
+	h := fnv.New32a()
+	fmt.Fprintf(h, "%s/%d", d.UID, d.Generation)
+	return rand.SafeEncodeString(fmt.Sprint(h.Sum32()))
+}
+
+// directPod returns the pod that a ReplicaSet would create from the Deployment's template.
+func directPod(d *appsv1.Deployment, hash string) *corev1.Pod {
+	t := d.Spec.Template.DeepCopy()
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: d.Namespace, GenerateName: d.Name + "-" + hash + "-",
+			Annotations: t.Annotations, Finalizers: t.Finalizers,
+			Labels: with(t.Labels, appsv1.DefaultDeploymentUniqueLabelKey, hash),
+			// The Deployment owns the pod, so that the pod is deleted with it, but is not its controller: no ReplicaSet
+			// would adopt a pod that has one.
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: d.Name, UID: d.UID}},
+		},
+		Spec: t.Spec,
+	}
+}
+
+// adopterOf returns the ReplicaSet that adopts direct pods. The Deployment recognizes it as its own if its template is the
+// one that the pods were created from.
+func adopterOf(d *appsv1.Deployment, t *corev1.PodTemplateSpec, hash string, replicas int32) *appsv1.ReplicaSet {
+	t = t.DeepCopy()
+	t.Labels = with(t.Labels, appsv1.DefaultDeploymentUniqueLabelKey, hash)
+	selector := d.Spec.Selector.DeepCopy()
+	selector.MatchLabels = with(selector.MatchLabels, appsv1.DefaultDeploymentUniqueLabelKey, hash)
+	return &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: d.Namespace, Name: d.Name + "-" + hash, Labels: maps.Clone(t.Labels),
+			OwnerReferences: []metav1.OwnerReference{
+				{APIVersion: "apps/v1", Kind: "Deployment", Name: d.Name, UID: d.UID, Controller: new(true)},
+			},
+		},
+		Spec: appsv1.ReplicaSetSpec{
+			Replicas: &replicas, MinReadySeconds: d.Spec.MinReadySeconds, Selector: selector, Template: *t,
+		},
+	}
+}
+
+// with returns a copy of m with one more key.
+func with(m map[string]string, key, value string) map[string]string {
+	out := make(map[string]string, len(m)+1)
+	maps.Copy(out, m)
+	out[key] = value
+	return out
+}
