@@ -33,6 +33,12 @@ demo: ## install what is missing, build, and show a cold and a warm request (nee
 	@$(MAKE) --no-print-directory build
 	@hack/demo.sh
 
+.PHONY: demo-kubernetes
+demo-kubernetes: ## the same on a real Kubernetes of three nodes (needs root; compiles Kubernetes the first time)
+	@hack/install-deps.sh demo-kubernetes
+	@$(MAKE) --no-print-directory build
+	@hack/demo-kubernetes.sh
+
 .PHONY: test
 test: ## install what is missing and run everything (needs root)
 	$(call say,What the tests need)
@@ -90,17 +96,19 @@ check-generated: ## fail if the generated code does not belong to its sources
 chart-check: ## lint the chart; fail if the plain manifests or the chart's definition are stale
 	@hack/chart-check.sh
 
-IMAGE ?= registry.loutres.me/wangell
+IMAGE     ?= registry.loutres.me/wangell
+PLATFORMS ?= linux/amd64,linux/arm64
+IMAGE_TOOL = $(GO) run ./hack/image --version '$(VERSION)' --ldflags '$(LDFLAGS)' --platforms '$(PLATFORMS)'
 
 .PHONY: image
 image: ## build the container image for amd64 and arm64, without Docker (bin/wangell-image.tar)
 	@mkdir -p bin
-	$(GO) run ./hack/image --version '$(VERSION)' --ldflags '$(LDFLAGS)' --name '$(IMAGE)' --out bin/wangell-image.tar
+	@$(IMAGE_TOOL) --name '$(IMAGE)' --out bin/wangell-image.tar
 
 .PHONY: image-push
-image-push: ## push the container image: make image-push REF=REGISTRY/NAME[:TAG] [PLAIN_HTTP=1]
-	@test -n '$(REF)' || { echo 'say where to: make image-push REF=REGISTRY/NAME'; exit 1; }
-	$(GO) run ./hack/image --version '$(VERSION)' --ldflags '$(LDFLAGS)' --name '$(REF)' --push $(if $(PLAIN_HTTP),--plain-http)
+image-push: ## build and push the container image: make image-push REF=REGISTRY/NAME[:TAG] [PLAIN_HTTP=1]
+	@test -n '$(REF)' || { echo 'REF is missing: make image-push REF=REGISTRY/NAME' >&2; exit 2; }
+	@$(IMAGE_TOOL) --name '$(REF)' --push $(if $(PLAIN_HTTP),--plain-http)
 
 # A real Kubernetes on this machine: see test/cluster/README.md.
 NODES      ?= 1

@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds everything of a release from this tree, for the version in the file VERSION. The same commit, Go release and
+# archiving tools give the same files, byte for byte. RELEASE.md describes what is done with them.
+#
+#   hack/release.sh [FOLDER]     (default: dist)
+#
+# ARCHITECTURES="amd64"  builds for fewer architectures (default: amd64 arm64)
+# ALLOW_DIRTY=1          accepts local changes, which no release has
+# SOURCE_DATE_EPOCH      time of all files (default: that of the commit)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+go=${GO:-go}
+out=${1:-dist}
+version=$(<VERSION)
+repository=${IMAGE:-registry.loutres.me/wangell}
+read -ra architectures <<<"${ARCHITECTURES:-amd64 arm64}"
+
+commit=
+if commit=$(git rev-parse --verify --quiet HEAD 2>/dev/null); then
+    if [ -z "${ALLOW_DIRTY:-}" ] && [ -n "$(git status --porcelain)" ]; then
+        echo "the tree has local changes: commit or stash them (git status), or set ALLOW_DIRTY=1 for a trial" >&2
+        exit 1
+    fi
+    tagged=$(git rev-parse --verify --quiet "refs/tags/v$version^{commit}" || true)
+    if [ -z "${ALLOW_DIRTY:-}" ] && [ -n "$tagged" ] && [ "$tagged" != "$commit" ]; then
+        echo "v$version is tagged already, at $tagged: raise VERSION" >&2
+        exit 1
+    fi
+fi
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y VERSION)}
+export LC_ALL=C TZ=UTC
+umask 022
+
+stage=$(mktemp -d)
+trap 'rm -rf "$stage"' EXIT
+rm -rf "$out"
+mkdir -p "$out"
+out=$(realpath "$out")
+say() { echo "release: $*"; }
+
+# archive FILE FOLDER: a compressed tar of FOLDER below $stage that depends on names, modes and contents alone.
+archive() {
+    tar --create --directory "$stage" --sort=name --format=ustar --owner=0 --group=0 --numeric-owner \
+        --mode=u+rwX,go+rX,go-w --mtime="@$SOURCE_DATE_EPOCH" "$2" | gzip --no-name --best >"$1"
+}
+
+programs=(wangell)
+if [ -d cmd/wangell-lab ]; then programs+=(wangell-lab); fi
+package=wangell.loutres.me/internal/buildinfo
+ldflags="-s -w -X $package.Version=v$version -X $package.commit=$commit"
+for arch in "${architectures[@]}"; do
+    folder=wangell_${version}_linux_$arch
+    mkdir -p "$stage/$folder"
+    for program in "${programs[@]}"; do
+        say "$program for linux/$arch"
+        GOFLAGS='' GOOS=linux GOARCH=$arch CGO_ENABLED=0 "$go" build -trimpath -buildvcs=false -gcflags=all=-dwarf=false \
+            -ldflags "$ldflags" -o "$stage/$folder/$program" "./cmd/$program"
+        "$go" run ./hack/sbom --name "$program" --version "v$version" --time "$SOURCE_DATE_EPOCH" \
+            "$stage/$folder/$program" >"$out/${program}_${version}_linux_$arch.cdx.json"
+    done
+    cp LICENSE README.md CHANGELOG.md "$stage/$folder/"
+    mkdir "$stage/$folder/examples"
+    cp examples/*.yaml "$stage/$folder/examples/"
+    archive "$out/$folder.tar.gz" "$folder"
+
+    say "Debian package for $arch"
+    cp "$stage/$folder/wangell" "$stage/wangell-linux-$arch"
+    mkdir -p "$stage/deb-$arch"
+    ln "$stage/wangell-linux-$arch" "$stage/deb-$arch/wangell"
+    DEB_VERSION=$version DEB_ARCH=$arch STAGE=$stage/deb-$arch hack/tool.sh nfpm package --packager deb \
+        --config deploy/debian/nfpm.yaml --target "$out/wangell_${version}_$arch.deb" >/dev/null
+done
+
+say "image"
+platforms=$(printf 'linux/%s,' "${architectures[@]}")
+"$go" run ./hack/image --version "v$version" --name "$repository" --platforms "${platforms%,}" --programs "$stage" \
+    --digest-file "$stage/digest" --out "$out/wangell-image_$version.tar" >/dev/null
+digest=$(<"$stage/digest")
+
+say "chart and manifests"
+IMAGE_DIGEST=$digest hack/chart-generate.sh "$stage/generated"
+cp "$stage/generated/manifests/wangell.yaml" "$out/wangell_$version.yaml"
+mkdir "$stage/chart"
+cp -r deploy/chart "$stage/chart/wangell"
+archive_in=$stage stage=$stage/chart
+archive "$out/wangell-chart-$version.tgz" wangell
+stage=$archive_in
+
+(cd "$out" && sha256sum -- * >"$stage/SHA256SUMS" && cp "$stage/SHA256SUMS" .)
+say "v$version in $out; image $repository:v$version is $digest"
