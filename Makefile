@@ -47,7 +47,7 @@ test: ## install what is missing and run everything (needs root)
 	@$(MAKE) --no-print-directory build
 	$(call say,Kubernetes and Knative are built; meanwhile: is generated code fresh; lint; end to end on one machine)
 	@$(MAKE) --no-print-directory cluster-build & built=$$!; trap "kill $$built 2>/dev/null || true" EXIT; \
-	checks=0; $(MAKE) --no-print-directory check-generated chart-check lint e2e || checks=$$?; \
+	checks=0; $(MAKE) --no-print-directory check-generated chart-check lint release-check e2e || checks=$$?; \
 	wait $$built && exit $$checks
 	$(call say,Unit packet and network-namespace tests with the race detector)
 	@$(MAKE) --no-print-directory race
@@ -110,6 +110,14 @@ image-push: ## build and push the container image: make image-push REF=REGISTRY/
 	@test -n '$(REF)' || { echo 'REF is missing: make image-push REF=REGISTRY/NAME' >&2; exit 2; }
 	@$(IMAGE_TOOL) --name '$(REF)' --push $(if $(PLAIN_HTTP),--plain-http)
 
+.PHONY: release
+release: ## build everything of a release from VERSION into dist/: see RELEASE.md
+	@hack/release.sh
+
+.PHONY: release-check
+release-check: ## build a release twice for this architecture, compare the two, and try the Debian package
+	@hack/release-check.sh
+
 # A real Kubernetes on this machine: see test/cluster/README.md.
 NODES      ?= 1
 PROXY_MODE ?= iptables
@@ -131,4 +139,4 @@ cluster-down: ## remove every trace of it
 
 .PHONY: clean
 clean: ## remove what was built
-	rm -rf bin
+	rm -rf bin dist

@@ -22,7 +22,12 @@ if [ -t 1 ]; then bold=$(printf '\033[1m') plain=$(printf '\033[0m'); fi
 say() { printf '\n%s== %s%s\n' "$bold" "$*" "$plain"; }
 # show COMMAND...: print a command as a person types it, then run it.
 show() {
-    printf '%s$ %s%s\n' "$bold" "$*" "$plain"
+    local word line='$'
+    for word in "$@"; do
+        if [[ $word == *[{}\ ]* ]]; then word="'$word'"; fi
+        line+=" $word"
+    done
+    printf '%s%s%s\n' "$bold" "$line" "$plain"
     "$@"
 }
 
@@ -66,7 +71,7 @@ traces() {
 
 say "A Kubernetes of three nodes"
 $go build -C test/cluster -o "$work/cluster" .
-echo "The first time, Kubernetes itself is compiled here, which takes about ten minutes on two cores."
+echo "The first time, this compiles Kubernetes, which takes about ten minutes on two cores."
 up=1
 cluster up --nodes 3 | sed '$d'
 state=$dir/cluster.json
@@ -113,10 +118,11 @@ asleep() {
 }
 
 url=http://$address/
-say "From outside the cluster, cold: no pod exists; the kernel keeps the SYN until one listens"
+say "From outside the cluster, cold: no pod exists; the kernel holds the SYN until one listens (first, it pulls the image)"
 request outside
 say "The same again, warm: only the kernel is in the path"
 request outside
+kubectl wait --for=condition=Ready --timeout=60s pod -l wangell.loutres.me/service=hello >/dev/null
 show kubectl get pods -l wangell.loutres.me/service=hello -o wide
 
 url=http://hello.default.svc.cluster.local/
@@ -130,6 +136,8 @@ request kubectl exec client --
 request kubectl exec client --
 
 say "What Kubernetes shows of it"
+# The status follows within about a second.
+kubectl wait --for=jsonpath='{.status.state}'=Warm --timeout=30s wgs/hello >/dev/null
 show kubectl get wgs
 show kubectl describe wgs hello
 

@@ -84,7 +84,7 @@ cp "$stage/generated/manifests/wangell.yaml" "$out/wangell_$version.yaml"
 mkdir "$stage/chart"
 cp -r deploy/chart "$stage/chart/wangell"
 archive_in=$stage stage=$stage/chart
-archive "$out/wangell-chart-$version.tgz" wangell
+archive "$out/wangell-$version.tgz" wangell
 stage=$archive_in
 
 (cd "$out" && sha256sum -- * >"$stage/SHA256SUMS" && cp "$stage/SHA256SUMS" .)

@@ -113,7 +113,10 @@ func newDocument(name, version string, at time.Time, info *debug.BuildInfo, sum 
 		program.Ref = program.PURL
 	}
 	goVersion, _, _ := strings.Cut(info.GoVersion, " ")
-	std := component{Type: "library", Name: "std", Version: goVersion, Scope: "required", PURL: purl("std", strings.TrimPrefix(goVersion, "go"))}
+	std := component{
+		Type: "library", Name: "std", Version: goVersion, Scope: "required",
+		PURL: purl("std", strings.TrimPrefix(goVersion, "go")),
+	}
 	std.Ref = std.PURL
 	d := document{
 		Schema: "http://cyclonedx.org/schema/bom-1.6.schema.json", BOMFormat: "CycloneDX", SpecVersion: "1.6",

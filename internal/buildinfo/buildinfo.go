@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package buildinfo tells which Wangell this is.
+// Package buildinfo holds the version of the program and how it was built.
 package buildinfo
 
 import (
@@ -8,9 +8,12 @@ import (
 	"runtime/debug"
 )
 
-// Version is the version of the program, as git describe gives it. The Makefile sets it through the
-// linker; a plain go build leaves "devel".
+// Version is the version of the program: the release in the file VERSION, with the commit as build metadata in
+// development builds, such as v0.3.0+gde681fd. The Makefile sets it through the linker; a plain go build leaves "devel".
 var Version = "devel"
+
+// commit is set through the linker by a release, which is built without version control information.
+var commit string
 
 // Info is what a report or a user asking for help needs to know about the program.
 type Info struct {
@@ -24,10 +27,10 @@ type Info struct {
 
 // Get returns the program's Info.
 func Get() Info {
-	i := Info{Version: Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
+	i := Info{Version: Version, Commit: commit, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
 	if b, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range b.Settings {
-			if s.Key == "vcs.revision" {
+			if s.Key == "vcs.revision" && commit == "" {
 				i.Commit = s.Value
 			}
 		}
