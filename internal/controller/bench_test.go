@@ -99,7 +99,7 @@ func BenchmarkWakeToStart(b *testing.B) {
 	for b.Loop() {
 		begin := monotime.Now()
 		w.c.post(func() {
-			w.c.receive(wire.Peer{}, &wire.Wake{Service: a, SYNSeen: begin, Told: begin, Parked: 1})
+			w.c.receive(wire.Peer{}, &wire.Wake{Service: a, SYNSeen: begin, Noticed: begin, Parked: 1})
 		})
 		took = append(took, (<-clock.at).Sub(begin))
 		b.StopTimer()

@@ -310,7 +310,7 @@ func (d *fakeDaemon) syn(a netip.AddrPort) {
 	d.seq++
 	now := monotime.Now()
 	d.last[a] = now
-	d.client.Send(&wire.Wake{Service: a, Seq: d.seq, SYNSeen: now.Add(-50 * time.Microsecond), Told: now, Parked: 1})
+	d.client.Send(&wire.Wake{Service: a, Seq: d.seq, SYNSeen: now.Add(-50 * time.Microsecond), Noticed: now, Parked: 1})
 }
 
 func (d *fakeDaemon) send(m wire.Message) { d.client.Send(m) }

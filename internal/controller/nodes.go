@@ -84,7 +84,7 @@ func (c *Controller) nodeLeft(p wire.Peer) {
 		return // it has another one already
 	}
 	n.session = 0
-	n.staying, c.nodes.dirty = p.Staying, true
+	n.staying, c.nodes.dirty = p.Restarting, true
 	if len(c.peers) == 0 {
 		c.nodes.open, c.nodes.gathering = false, true
 	}

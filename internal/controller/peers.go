@@ -82,7 +82,7 @@ func (c *Controller) receive(from wire.Peer, m wire.Message) {
 			c.send(from.ID, &wire.Refuse{Service: m.Service, Reason: "there is no such service"})
 		default:
 			s.last = max(s.last, m.SYNSeen)
-			c.step(s, lifecycle.WakeAsked{Seq: m.Seq, SYNSeen: m.SYNSeen, Told: m.Told, Parked: m.Parked})
+			c.step(s, lifecycle.WakeAsked{Seq: m.Seq, SYNSeen: m.SYNSeen, Told: m.Noticed, Parked: m.Parked})
 		}
 	case *wire.Listening:
 		if p := c.find(m.Service, m.PodID); p != nil {

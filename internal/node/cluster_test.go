@@ -397,7 +397,7 @@ func TestTwoNodes(t *testing.T) {
 	}
 	awaitFrom(l, home, func(m *wire.PodReport) bool { return m.Event == 1 && m.UID == "uid-p" })
 	l.mu.Lock()
-	if len(l.left) != 2 || !l.left[0].Staying || !l.left[1].Staying {
+	if len(l.left) != 2 || !l.left[0].Restarting || !l.left[1].Restarting {
 		t.Errorf("those that left: %+v, want two that stay", l.left)
 	}
 	l.mu.Unlock()
@@ -418,7 +418,7 @@ func TestTwoNodes(t *testing.T) {
 		}
 	}
 	t.Logf("the node is missed after %v", time.Since(begin))
-	if l.left[2].Staying {
+	if l.left[2].Restarting {
 		t.Error("a node that died is believed to stay")
 	}
 	l.tellNodes(2, home)

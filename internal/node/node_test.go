@@ -228,7 +228,7 @@ func TestWake(t *testing.T) {
 	}
 	ask(clientNet)
 	wake := await[*wire.Wake](w)
-	if wake.Service != vip || wake.SYNSeen == 0 || wake.Told < wake.SYNSeen || wake.Parked != 1 {
+	if wake.Service != vip || wake.SYNSeen == 0 || wake.Noticed < wake.SYNSeen || wake.Parked != 1 {
 		t.Fatalf("wake %+v", wake)
 	}
 	pod := w.pod(1)

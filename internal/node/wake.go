@@ -30,7 +30,7 @@ func (d *daemon) wake(a netip.AddrPort, seen monotime.Time) {
 	if d.cri != nil {
 		d.cri.Hurry()
 	}
-	m := wire.Wake{Service: a, Seq: seq, SYNSeen: seen, Told: monotime.Now(), Parked: d.gate.ServiceCounters(a).ParkedNow}
+	m := wire.Wake{Service: a, Seq: seq, SYNSeen: seen, Noticed: monotime.Now(), Parked: d.gate.ServiceCounters(a).ParkedNow}
 	d.send(&m)
 	d.watchers.Go(func() { d.lookAgain(s, m) })
 }

@@ -398,7 +398,7 @@ func (p *player) syn(a netip.AddrPort) {
 	defer p.mu.Unlock()
 	p.seq++
 	now := monotime.Now()
-	p.client.Send(&wire.Wake{Service: a, Seq: p.seq, SYNSeen: now, Told: now, Parked: 1})
+	p.client.Send(&wire.Wake{Service: a, Seq: p.seq, SYNSeen: now, Noticed: now, Parked: 1})
 }
 
 // has tells whether the daemon knows a service, and what.

@@ -12,11 +12,11 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// clockSamples is how many exchanges the estimate of a peer's clock looks back.
+// clockSamples is the number of most recent exchanges from which the peer's clock is estimated.
 const clockSamples = 8
 
-// bootID names a run of a kernel: /proc/sys/kernel/random/boot_id, random(4), 16 bytes. Processes with the same one
-// share CLOCK_MONOTONIC.
+// bootID identifies a run of a kernel: the UUID in /proc/sys/kernel/random/boot_id (random(4)). Processes with equal
+// boot IDs share CLOCK_MONOTONIC.
 type bootID [16]byte
 
 func readBootID() (id bootID, err error) {
@@ -27,23 +27,23 @@ func readBootID() (id bootID, err error) {
 	}
 	text := strings.ReplaceAll(strings.TrimSpace(string(b)), "-", "")
 	if n, err := hex.Decode(id[:], []byte(text)); err != nil || n != len(id) {
-		return id, fmt.Errorf("wire: boot ID of this machine: %s holds %q, not a UUID", path, b)
+		return id, fmt.Errorf("wire: boot ID of this machine: %s contains %q, not a UUID", path, b)
 	}
 	return id, nil
 }
 
-// exchange is the times of a question and its answer, as in NTP (RFC 5905 §8): asked and received are
-// readings of our clock, arrived and answered of the peer's.
+// exchange holds the four times of a request and its answer, as in NTP (RFC 5905 section 8). asked and received are
+// readings of the local clock, arrived and answered of the peer's.
 type exchange struct{ asked, arrived, answered, received monotime.Time }
 
-// clockFilter estimates the peer's clock from exchanges; the one with the shortest round trip of the
-// last few is believed, because queues only ever add.
+// clockFilter estimates the peer's clock. Of the last clockSamples exchanges it uses the one with the shortest round
+// trip, because queueing can only lengthen a round trip and with it the error of the estimate.
 type clockFilter struct {
 	rtt, offset [clockSamples]time.Duration
-	n           int // exchanges so far
+	n           int // exchanges added so far
 }
 
-// add takes an exchange. What cannot be (a negative round trip) is ignored.
+// add records an exchange. An exchange with a negative round trip is ignored.
 func (f *clockFilter) add(e exchange) {
 	there, back := e.arrived.Sub(e.asked), e.received.Sub(e.answered)
 	rtt := there + back
@@ -55,7 +55,8 @@ func (f *clockFilter) add(e exchange) {
 	f.n++
 }
 
-// best returns the shortest round trip of the last few and what to add to the peer's times to get ours.
+// best returns the shortest recent round trip and the offset that converts the peer's times to the local clock. Both
+// are zero before the first exchange.
 func (f *clockFilter) best() (rtt, offset time.Duration) {
 	for i := range min(f.n, clockSamples) {
 		if i == 0 || f.rtt[i] < rtt {
@@ -65,19 +66,19 @@ func (f *clockFilter) best() (rtt, offset time.Duration) {
 	return rtt, offset
 }
 
-// shiftTime moves a time of the peer to our clock. Zero (not known) stays, nothing known becomes zero.
+// shiftTime converts a time to the local clock. Zero means "not known" and stays zero; a known time stays at least 1.
 func shiftTime(t *monotime.Time, d time.Duration) {
 	if *t != 0 {
 		*t = max(t.Add(d), 1)
 	}
 }
 
-// timed are the messages that hold times.
+// timed is implemented by messages that contain times.
 type timed interface{ shift(d time.Duration) }
 
 func (m *Wake) shift(d time.Duration) {
 	shiftTime(&m.SYNSeen, d)
-	shiftTime(&m.Told, d)
+	shiftTime(&m.Noticed, d)
 }
 
 func (m *Listening) shift(d time.Duration) { shiftTime(&m.At, d) }

@@ -8,35 +8,37 @@ import (
 	"time"
 )
 
-// dropLogGap is how often at most a log tells of dropped datagrams: whoever sends them must not fill it.
+// dropLogGap is the shortest time between two log lines about dropped datagrams, so that their sender cannot fill the
+// log.
 const dropLogGap = 10 * time.Second
 
 // Counters are totals since the start of a Server or Client.
 type Counters struct {
-	// Datagrams that were sent, and that came, whatever they were; and their bytes (UDP payload).
+	// All datagrams sent and received, including dropped ones, and their bytes of UDP payload.
 	SentDatagrams, SentBytes, ReceivedDatagrams, ReceivedBytes uint64
 
-	// Datagrams that were dropped without an answer: Noise is not of this protocol (or cut short),
-	// Version of another version, Seal did not open (another key, or altered), Replay came before or
-	// too late, Unknown is of no session or from another address than its session's, Malformed opened
-	// but is not as specified, Limit opened but there was no room.
+	// Datagrams that were dropped without an answer, by reason. Noise: not of this protocol, or truncated. Version:
+	// another version of the protocol. Seal: failed authentication, because of another key or an alteration. Replay:
+	// a duplicate, or too old. Unknown: of no session, or not from its session's address. Malformed: authentic, but
+	// not as specified. Limit: authentic, but a limit was reached.
 	DroppedNoise, DroppedVersion, DroppedSeal, DroppedReplay, DroppedUnknown, DroppedMalformed, DroppedLimit uint64
 
-	// Messages to and from the other side's handlers, repeats not counted.
+	// Messages sent to and received from the other end, without repetitions.
 	SentMessages, ReceivedMessages uint64
-	// Repeats are segments sent again; Duplicates are segments that came again.
+	// Repeats counts segments sent again, Duplicates segments received again.
 	Repeats, Duplicates uint64
-	// MalformedMessages came whole but did not decode.
+	// MalformedMessages counts complete messages that could not be decoded.
 	MalformedMessages uint64
 
-	// Sessions that began; Lost of them fell silent; Replaced gave way to a newer client of their node.
+	// Sessions counts established sessions; Lost those that ended in silence; Replaced those that ended because a newer
+	// client of their node connected.
 	Sessions, Lost, Replaced uint64
-	// SyncSteps are steps of the table that were sent or taken; SyncRepairs are whole tables because a
-	// hash differed.
+	// SyncSteps counts steps of the table that were sent or applied, SyncRepairs steps that replaced the whole table
+	// because the ends differed.
 	SyncSteps, SyncRepairs uint64
 }
 
-// counters are Counters in the making.
+// counters holds the values of Counters while they are being counted.
 type counters struct {
 	sentDatagrams, sentBytes, receivedDatagrams, receivedBytes atomic.Uint64
 
@@ -61,19 +63,19 @@ func (c *counters) snapshot() Counters {
 	}
 }
 
-// received counts a datagram that came.
+// received counts a received datagram of n bytes.
 func (c *counters) received(n int) {
 	c.receivedDatagrams.Add(1)
 	c.receivedBytes.Add(uint64(n))
 }
 
-// sent counts a datagram that went.
+// sent counts a sent datagram of n bytes.
 func (c *counters) sent(n int) {
 	c.sentDatagrams.Add(1)
 	c.sentBytes.Add(uint64(n))
 }
 
-// drop counts a datagram that was not accepted.
+// drop counts a dropped datagram by the reason err.
 func (c *counters) drop(err error) {
 	switch {
 	case errors.Is(err, errNoise):

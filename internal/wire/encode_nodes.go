@@ -7,7 +7,15 @@ import (
 	"fmt"
 )
 
-// NewNodes cuts a list of nodes into the messages that tell it. No node at all is one message.
+const (
+	maxNodes    = 32         // nodes of a NODES
+	nodeFixed   = ipSize + 1 // bytes of a node without its name
+	maxUID      = 64         // bytes
+	maxSpecHash = 64         // bytes
+	maxPodEvent = 5          // runtime.PodNetworkGone
+)
+
+// NewNodes splits a list of nodes into messages. An empty list takes one message.
 func NewNodes(generation uint64, nodes []NodeInfo) []*Nodes {
 	pieces := max(1, (len(nodes)+maxNodes-1)/maxNodes)
 	out := make([]*Nodes, pieces)
@@ -25,7 +33,7 @@ func (m *Nodes) check() error {
 		return fmt.Errorf("piece %d of %d", m.Piece, m.Pieces)
 	}
 	if len(m.Nodes) > maxNodes {
-		return fmt.Errorf("%d nodes, at most %d a message", len(m.Nodes), maxNodes)
+		return fmt.Errorf("%d nodes, at most %d per message", len(m.Nodes), maxNodes)
 	}
 	for i := range m.Nodes {
 		n := &m.Nodes[i]
@@ -76,12 +84,12 @@ func (m *PodReport) check() error {
 	}
 	for _, s := range []struct {
 		what, text string
-		most       int
+		limit      int
 	}{
 		{"service", m.Service, maxName}, {"UID", m.UID, maxUID}, {"name", m.Name, maxNode},
-		{"container", m.Container, maxContainer}, {"netns", m.Netns, maxNetns}, {"spec hash", m.SpecHash, maxSpecHash},
+		{"container", m.Container, maxLabel}, {"netns", m.Netns, maxNetns}, {"spec hash", m.SpecHash, maxSpecHash},
 	} {
-		if err := checkString(s.what, s.text, s.most); err != nil {
+		if err := checkString(s.what, s.text, s.limit); err != nil {
 			return err
 		}
 	}
@@ -97,21 +105,15 @@ func (m *PodReport) check() error {
 }
 
 func (m *PodReport) append(b []byte) []byte {
-	b = append(b, m.Event)
-	b = binary.BigEndian.AppendUint16(b, uint16(len(m.Service)))
-	b = append(b, m.Service...)
-	for _, s := range []string{m.UID, m.Name, m.Container} {
-		b = appendText(b, s)
-	}
+	b = appendName(append(b, m.Event), m.Service)
+	b = appendText(appendText(appendText(b, m.UID), m.Name), m.Container)
 	b = appendIP(b, m.Addr)
 	b = appendText(appendText(b, m.Netns), m.SpecHash)
-	b = binary.BigEndian.AppendUint64(b, uint64(m.At))
-	return binary.BigEndian.AppendUint32(b, m.Code)
+	return binary.BigEndian.AppendUint32(appendTime(b, m.At), m.Code)
 }
 
 func (m *PodReport) decode(d *decoder) {
-	m.Event = d.u8()
-	m.Service = d.str(int(d.u16()))
+	m.Event, m.Service = d.u8(), d.name()
 	m.UID, m.Name, m.Container = d.text(), d.text(), d.text()
 	m.Addr = d.ip()
 	m.Netns, m.SpecHash = d.text(), d.text()

@@ -30,13 +30,13 @@ func samples() map[string]Message {
 		nodes.Nodes = append(nodes.Nodes, NodeInfo{Name: strings.Repeat("n", maxNode), Addr: service6.Addr()})
 	}
 	stats := &Stats{}
-	for i := range maxPodStats {
+	for i := range MaxPodStats {
 		stats.Pods = append(stats.Pods, PodStats{
 			Service: service4, PodID: uint64(i), OpenFlows: 5, NewFlows: 6, BytesIn: 7, BytesOut: 8, LastPacket: 9,
 		})
 	}
 	usage := &Usage{}
-	for i := range maxPodUsage {
+	for i := range MaxPodUsage {
 		usage.Pods = append(usage.Pods, PodUsage{Service: service4, PodID: uint64(i), CPU: 5, Memory: 6, At: 7})
 	}
 	loads := &Loads{}
@@ -53,7 +53,7 @@ func samples() map[string]Message {
 			Removals: []netip.AddrPort{netip.MustParseAddrPort("10.46.100.7:6379")},
 		},
 		"sync empty": &Sync{Version: 1, Pieces: 1},
-		"wake":       &Wake{Service: service4, Seq: 3, SYNSeen: 1_000_000_001, Told: 1_000_050_002, Parked: 2},
+		"wake":       &Wake{Service: service4, Seq: 3, SYNSeen: 1_000_000_001, Noticed: 1_000_050_002, Parked: 2},
 		"refuse":     &Refuse{Service: service4, Reason: "image \"x\" not found"},
 		"backends": &Backends{Service: service4, Generation: 9, Sharing: 3, Pods: []Backend{
 			{PodID: 1, State: PodServing, Addr: netip.MustParseAddrPort("10.46.128.2:8080"), Node: "node-1", Netns: "/run/wangell/netns/a"},
@@ -140,11 +140,11 @@ func TestLimitsAreRefusedWithAReason(t *testing.T) {
 		{&Wake{Service: netip.MustParseAddrPort("0.0.0.0:80")}, "no address"},
 		{&Wake{Service: netip.MustParseAddrPort("[fe80::1%eth0]:80")}, "zone"},
 		{&Wake{Service: netip.MustParseAddrPort("[::ffff:10.0.0.1]:80")}, "IPv4"},
-		{&Wake{Service: service4, Told: -1}, "negative time"},
+		{&Wake{Service: service4, Noticed: -1}, "negative time"},
 		{&Refuse{Service: service4, Reason: long(maxReason + 1)}, "201 bytes, at most 200"},
 		{&Refuse{Service: service4, Reason: "\xff"}, "UTF-8"},
 		{&Backends{Service: service4, Pods: make([]Backend, maxPods+1)}, "65 pods, at most 64"},
-		{&Backends{Service: service4, Sharing: maxPods + 1}, "65 pods share what is parked"},
+		{&Backends{Service: service4, Sharing: maxPods + 1}, "65 pods share the parked SYNs"},
 		{&Backends{Service: service4, Pods: []Backend{{PodID: 4}}}, "pod 4: unknown state 0"},
 		{&Backends{Service: service4, Pods: []Backend{{State: PodServing}}}, "no address"},
 		{&Backends{Service: service4, Pods: []Backend{{State: PodStarting, Node: long(254)}}}, "254 bytes"},
@@ -167,9 +167,9 @@ func TestLimitsAreRefusedWithAReason(t *testing.T) {
 		{&PodReport{Event: 1, Service: "a/b", UID: "u", Netns: long(256)}, "netns: 256 bytes"},
 		{&PodReport{Event: 1, Service: "a/b", UID: "u", At: -1}, "negative time"},
 		{&PodReport{Event: 1, Service: "a/b", UID: "u", Addr: netip.MustParseAddr("0.0.0.0")}, "pod: no address"},
-		{&Stats{Pods: make([]PodStats, maxPodStats+1)}, "15 pods, at most 14"},
+		{&Stats{Pods: make([]PodStats, MaxPodStats+1)}, "15 pods, at most 14"},
 		{&Stats{Pods: make([]PodStats, 1)}, "no address"},
-		{&Usage{Pods: make([]PodUsage, maxPodUsage+1)}, "21 pods, at most 20"},
+		{&Usage{Pods: make([]PodUsage, MaxPodUsage+1)}, "21 pods, at most 20"},
 		{&Usage{Pods: make([]PodUsage, 1)}, "no address"},
 		{&Usage{Pods: []PodUsage{{Service: service4, At: -1}}}, "negative time"},
 		{&Loads{Pods: make([]PodLoad, MaxPodLoads+1)}, "37 pods, at most 36"},
@@ -217,9 +217,9 @@ func TestTimesAreShifted(t *testing.T) {
 			}
 		}
 	}
-	w := &Wake{Told: 3}
+	w := &Wake{Noticed: 3}
 	w.shift(-10)
-	if w.SYNSeen != 0 || w.Told != 1 {
+	if w.SYNSeen != 0 || w.Noticed != 1 {
 		t.Errorf("got %+v: not known must stay so, and what is known must stay known", w)
 	}
 }

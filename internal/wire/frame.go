@@ -9,7 +9,7 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// Frames are what a data datagram carries, one after the other.
+// Kinds of frames, and their sizes in bytes. A data datagram carries one or more frames.
 const (
 	frameAck        = 1
 	frameKeepalive  = 2
@@ -23,7 +23,7 @@ const (
 	unreliableHeader = 1 + 2
 	goodbyeSize      = 2
 
-	// maxSegment leaves room for an ACK beside the longest segment.
+	// maxSegment leaves room for an ACK in the datagram of the longest segment.
 	maxSegment   = maxPayload - ackSize - reliableHeader
 	maxFragments = 32
 	maxMessage   = maxFragments * maxSegment
@@ -31,19 +31,19 @@ const (
 
 // Flags of a reliable frame.
 const (
-	flagMore = 1 << 0 // the message goes on in the next segment
+	flagMore = 1 << 0 // the message continues in the next segment
 	flagDone = 1 << 1 // acknowledge once more when the handler has returned
 )
 
-// Reasons of a GOODBYE.
+// Reasons for a GOODBYE.
 const (
-	goodbyeClosed   = 1 // the sender ends
-	goodbyeReplaced = 2 // a newer client of the same node is there
-	goodbyeStaying  = 3 // the client ends to be started again; its gate goes on
+	goodbyeClosed     = 1 // the sender closes the session
+	goodbyeReplaced   = 2 // a newer client of the same node has connected
+	goodbyeRestarting = 3 // the client is about to be restarted; its gate keeps running
 )
 
-// ack tells what was received: every segment below next, those of next+1+i whose bit i is set, and
-// that the handlers of all below done have returned.
+// ack acknowledges every segment below next and each segment next+1+i whose bit i is set. The handlers of all segments
+// below done have returned.
 type ack struct{ next, bits, done uint64 }
 
 func (a ack) append(b []byte) []byte {
@@ -53,11 +53,11 @@ func (a ack) append(b []byte) []byte {
 	return binary.BigEndian.AppendUint64(b, a.done)
 }
 
-// keepalive holds the session, measures the round trip and tells the table that the client has.
+// keepalive keeps a session alive, measures the round trip and reports the state of the client's table.
 type keepalive struct {
-	sent                monotime.Time // sender's clock
-	echo, echoArrived   monotime.Time // sent of the last keepalive heard, and when it came by the sender's clock
-	tableVersion, table uint64        // the client's table and its hash; zero from the server
+	sent                    monotime.Time // by the sender's clock
+	echo, echoArrived       monotime.Time // sent of the last keepalive received, and its arrival by the sender's clock
+	tableVersion, tableHash uint64        // state of the client's table; zero from the server
 }
 
 func (k keepalive) append(b []byte) []byte {
@@ -66,7 +66,7 @@ func (k keepalive) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(k.echo))
 	b = binary.BigEndian.AppendUint64(b, uint64(k.echoArrived))
 	b = binary.BigEndian.AppendUint64(b, k.tableVersion)
-	return binary.BigEndian.AppendUint64(b, k.table)
+	return binary.BigEndian.AppendUint64(b, k.tableHash)
 }
 
 func appendReliable(b []byte, seq uint64, flags uint8, data []byte) []byte {
@@ -80,7 +80,7 @@ func appendUnreliable(b []byte, data []byte) []byte {
 	return append(b, data...)
 }
 
-// frame is any one of the frames.
+// frame is a decoded frame. Which fields are set depends on kind.
 type frame struct {
 	kind      uint8
 	ack       ack
@@ -101,7 +101,9 @@ func nextFrame(d *decoder) (f frame, err error) {
 			d.fail("more segments handled (%d) than received (%d)", f.ack.done, f.ack.next)
 		}
 	case frameKeepalive:
-		f.keepalive = keepalive{sent: d.time(), echo: d.time(), echoArrived: d.time(), tableVersion: d.u64(), table: d.u64()}
+		f.keepalive = keepalive{
+			sent: d.time(), echo: d.time(), echoArrived: d.time(), tableVersion: d.u64(), tableHash: d.u64(),
+		}
 		if err := checkTimes(f.keepalive.sent, f.keepalive.echo, f.keepalive.echoArrived); err != nil {
 			d.fail("%w", err)
 		}
@@ -129,8 +131,8 @@ func nextFrame(d *decoder) (f frame, err error) {
 	return f, nil
 }
 
-// parseFrames calls visit for each frame of a payload, after it has checked all of them: a datagram
-// counts whole or not at all.
+// parseFrames calls visit for each frame of a payload. It checks all frames first, so that a malformed datagram has no
+// effect at all.
 func parseFrames(payload []byte, visit func(*frame)) error {
 	if len(payload) == 0 {
 		return fmt.Errorf("wire: datagram without a frame")

@@ -77,7 +77,7 @@ func FuzzDatagram(f *testing.F) {
 	conn := listen(f, "127.0.0.1:0")
 	from := netip.MustParseAddrPort(conn.LocalAddr().String()) // answers come back, and are dropped
 	s := &Server{
-		cfg:   ServerConfig{Conn: conn, Key: Key(unhex(f, v.Key)), now: monotime.Now},
+		cfg:   ServerConfig{Conn: conn, Key: Key(unhex(f, v.Key)), environment: environment{now: monotime.Now}},
 		seals: newHandshakeSeals(Key(unhex(f, v.Key))), peers: map[uint64]*peer{}, nodes: map[string]*peer{},
 	}
 	f.Cleanup(func() { conn.Close() })

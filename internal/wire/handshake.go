@@ -6,29 +6,30 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 
 	"wangell.loutres.me/internal/monotime"
 )
 
 const (
-	// A HELLO is padded to a fixed size, longer than a WELCOME: it does not tell the length of the
-	// name, and whoever repeats one gets less back than it sent.
+	// A HELLO is padded to a fixed size, so that it does not reveal the length of the name. It is longer than a
+	// WELCOME, so that a replayed HELLO is no amplifier.
 	helloSize   = randomSize + 8 + 16 + 8 + 8 + 1 + maxNode + 1
 	welcomeSize = 2*randomSize + 8 + 16 + 8 + 3*8
 
-	// maxPending bounds the handshakes that wait for the client's proof; the oldest gives way.
+	// maxPending limits the handshakes that await the client's first data datagram. Beyond it, the oldest is dropped.
 	maxPending  = 256
 	pendingLife = 10 * time.Second
 )
 
-// hello is what a client says first, sealed with the shared key.
+// hello is the plaintext of a HELLO, which a client sends first.
 type hello struct {
 	client   random
-	session  uint64 // the client's session ID: the server writes it into its datagrams
+	session  uint64 // the client's session ID, which the server writes into its datagrams
 	boot     bootID
-	instance uint64        // when the client was started, Unix time in nanoseconds: the newer one of a node wins
-	sent     monotime.Time // the client's clock
+	instance uint64        // start of the client in Unix nanoseconds; of two clients of a node, the newer one wins
+	sent     monotime.Time // by the client's clock
 	node     string        // 1-253 bytes
 }
 
@@ -75,14 +76,14 @@ func decodeHello(b []byte) (h hello, err error) {
 	return h, h.check()
 }
 
-// welcome is the server's answer, sealed with the shared key.
+// welcome is the plaintext of a WELCOME, the server's answer.
 type welcome struct {
 	client, server    random
 	session           uint64 // the server's session ID
 	boot              bootID
-	instance          uint64        // when the server was started, Unix time in nanoseconds
-	sent              monotime.Time // the server's clock
-	echo, echoArrived monotime.Time // sent of the HELLO, and when it came by the server's clock
+	instance          uint64        // start of the server in Unix nanoseconds
+	sent              monotime.Time // by the server's clock
+	echo, echoArrived monotime.Time // sent of the HELLO, and its arrival by the server's clock
 }
 
 func (w *welcome) encode() []byte {
@@ -113,7 +114,7 @@ func decodeWelcome(b []byte) (w welcome, err error) {
 	return w, checkTimes(w.sent, w.echo, w.echoArrived)
 }
 
-// pending is a handshake that the client has not yet proved to be live: it may be a replay.
+// pending is a handshake whose client has not proved yet that it received the WELCOME. Its HELLO may be a replay.
 type pending struct {
 	hello  hello
 	addr   netip.AddrPort
@@ -123,19 +124,20 @@ type pending struct {
 	born   time.Time
 }
 
-// pendings holds at most maxPending of them, oldest first.
+// pendings holds at most maxPending handshakes, oldest first.
 type pendings struct{ list []*pending }
 
-// byRandom finds the handshake of a repeated HELLO.
+// byRandom returns the handshake to which a repeated HELLO belongs, or nil.
 func (p *pendings) byRandom(client random, now time.Time) *pending {
 	return p.find(now, func(h *pending) bool { return h.hello.client == client })
 }
 
-// byID finds the handshake that a data datagram would complete.
+// byID returns the handshake that a data datagram for session id would complete, or nil.
 func (p *pendings) byID(id uint64, now time.Time) *pending {
 	return p.find(now, func(h *pending) bool { return h.id == id })
 }
 
+// find drops the expired handshakes and returns the first that matches, or nil.
 func (p *pendings) find(now time.Time, match func(*pending) bool) *pending {
 	for len(p.list) > 0 && now.Sub(p.list[0].born) > pendingLife {
 		p.remove(p.list[0])
@@ -148,7 +150,7 @@ func (p *pendings) find(now time.Time, match func(*pending) bool) *pending {
 	return nil
 }
 
-// add keeps a handshake; it is true if the oldest had to go for it.
+// add stores a handshake. It reports whether it dropped the oldest one for it.
 func (p *pendings) add(h *pending) (evicted bool) {
 	if len(p.list) >= maxPending {
 		p.remove(p.list[0])
@@ -159,11 +161,7 @@ func (p *pendings) add(h *pending) (evicted bool) {
 }
 
 func (p *pendings) remove(h *pending) {
-	for i, x := range p.list {
-		if x == h {
-			p.list = append(p.list[:i], p.list[i+1:]...)
-			p.list[:len(p.list)+1][len(p.list)] = nil
-			return
-		}
+	if i := slices.Index(p.list, h); i >= 0 {
+		p.list = slices.Delete(p.list, i, i+1)
 	}
 }

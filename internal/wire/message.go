@@ -9,48 +9,33 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// Type names a message; it is the first byte of its encoding.
+// Type identifies a message; it is the first byte of the message's encoding. docs/protocol.md specifies the encodings.
 type Type uint8
 
-// The messages. The direction is that of the message itself; every reliable message is acknowledged.
+// The message types, with the direction in which each is sent.
 const (
-	TypeSync      Type = 3  // controller → daemon: a piece of the table of services
+	TypeSync      Type = 3  // controller → daemon: part of the table of services
 	TypeWake      Type = 4  // daemon → controller: SYNs are parked at a cold service
-	TypeRefuse    Type = 5  // controller → daemon: the wake failed; refuse what is parked
+	TypeRefuse    Type = 5  // controller → daemon: the wake failed; answer the parked clients with RST
 	TypeBackends  Type = 6  // controller → daemon: the pods of a service
 	TypeListening Type = 7  // daemon → controller: a pod's socket listens
-	TypeTrace     Type = 8  // daemon → controller: times of a wake that only the gate knows
+	TypeTrace     Type = 8  // daemon → controller: times of a wake that only the gate observes
 	TypeStats     Type = 9  // daemon → controller: counters of pods
-	TypeIdle      Type = 10 // daemon → controller: no packet for the idle timeout
-	TypeQuiet     Type = 13 // daemon → controller: a drained pod's last packet and open flows
-	TypeNodes     Type = 14 // controller → daemon: the nodes whose daemons are there
-	TypeNode      Type = 15 // daemon → controller: what its node is
-	TypePodReport Type = 16 // daemon → controller: a step in the life of a pod on its node
-	TypeUsage     Type = 17 // daemon → controller: what pods use of their node
-	TypeLoads     Type = 18 // daemon → controller → daemons: open flows of pods
+	TypeIdle      Type = 10 // daemon → controller: a service had no packet for its idle timeout
+	TypeQuiet     Type = 13 // daemon → controller: last packet and open flows of a draining pod
+	TypeNodes     Type = 14 // controller → daemon: the nodes that have a connected daemon
+	TypeNode      Type = 15 // daemon → controller: the address of its node
+	TypePodReport Type = 16 // daemon → controller: an event of a pod on its node
+	TypeUsage     Type = 17 // daemon → controller: CPU time and memory of pods on its node
+	TypeLoads     Type = 18 // daemon → controller → other daemons: open flows of pods
 )
 
-// Flags of a Service.
-const (
-	// FlagAnnounce: one of the nodes answers ARP for the service address (the one that internal/node chooses from
-	// Nodes). Without it, somebody else brings the packets to the nodes.
-	FlagAnnounce uint8 = 1 << iota
-	// FlagAffinity: a client address keeps its pod (consistent hashing).
-	FlagAffinity
-	// FlagPreferLocal: pods on the edge node come first.
-	FlagPreferLocal
-	// FlagUsage: the home nodes of its pods tell what these use (Usage).
-	FlagUsage
-)
-
-// String gives the type's name as docs/protocol.md writes it.
+// String returns the type's name as docs/protocol.md spells it.
 func (t Type) String() string {
 	names := map[Type]string{
 		TypeSync: "SYNC", TypeWake: "WAKE", TypeRefuse: "REFUSE", TypeBackends: "BACKENDS",
-		TypeListening: "LISTENING", TypeTrace: "TRACE", TypeStats: "STATS", TypeIdle: "IDLE",
-		TypeQuiet: "QUIET",
-		TypeNodes: "NODES", TypeNode: "NODE", TypePodReport: "POD_REPORT", TypeUsage: "USAGE",
-		TypeLoads: "LOADS",
+		TypeListening: "LISTENING", TypeTrace: "TRACE", TypeStats: "STATS", TypeIdle: "IDLE", TypeQuiet: "QUIET",
+		TypeNodes: "NODES", TypeNode: "NODE", TypePodReport: "POD_REPORT", TypeUsage: "USAGE", TypeLoads: "LOADS",
 	}
 	if n, ok := names[t]; ok {
 		return n
@@ -58,139 +43,154 @@ func (t Type) String() string {
 	return fmt.Sprintf("type %d", uint8(t))
 }
 
-// Message is one of the structs below, as a pointer.
+// Message is a pointer to one of the message structs of this package.
 type Message interface{ Type() Type }
 
-// reliable tells which messages are repeated until they are acknowledged: of the others the next one says all anew.
+// reliable reports whether messages of a type are repeated until they are acknowledged. The others are superseded by
+// the next message of their type, so a lost one does no harm.
 func reliable(t Type) bool { return t != TypeStats && t != TypeUsage && t != TypeLoads }
 
-// ofSession tells which messages say what is in one session only: the next session's begin says it anew.
-func ofSession(t Type) bool { return t == TypeNode || t == TypePodReport }
+// sessionScoped reports whether messages of a type are meaningful in one session only. They are not kept for the next
+// session, at whose start the daemon sends the present state again.
+func sessionScoped(t Type) bool { return t == TypeNode || t == TypePodReport }
+
+// Flags of a Service.
+const (
+	// FlagAnnounce makes one of the nodes answer ARP for the service address; internal/node chooses which. Without the
+	// flag, packets are routed to the nodes by other means.
+	FlagAnnounce uint8 = 1 << iota
+	// FlagAffinity keeps a client address on the same pod (consistent hashing).
+	FlagAffinity
+	// FlagPreferLocal prefers pods on the edge node.
+	FlagPreferLocal
+	// FlagUsage makes the home nodes of the service's pods send Usage.
+	FlagUsage
+)
 
 // Service is an entry of the table of services.
 type Service struct {
-	// Addr is the service address; it is the key of the table.
+	// Addr is the service address, the key of the table.
 	Addr netip.AddrPort
-	// Name is "namespace/name", for logs only; at most 253+1+63 bytes.
+	// Name is "namespace/name", at most 317 bytes; used in logs only.
 	Name string
 	// IdleSeconds is the idle timeout.
 	IdleSeconds uint32
-	// MaxParked and MaxParkedPerSource bound the parked SYNs.
+	// MaxParked and MaxParkedPerSource limit the parked SYNs.
 	MaxParked, MaxParkedPerSource uint16
-	// Flags are Flag bits.
+	// Flags is a combination of the Flag constants.
 	Flags uint8
-	// Retries is how many other pods a SYN is given to at most, after one that refused or did not answer.
+	// Retries is the maximum number of further pods that a SYN is sent to after a pod refused it or did not answer.
 	Retries uint8
 }
 
-// Sync is a piece of the table of services. It turns the table of version Base into that of Version;
-// Base 0 is the empty table. All pieces 0..Pieces-1 together make one step, applied when complete.
-// The package makes and applies it; it is never given to a Receive handler.
+// Sync is part of a step that turns version Base of the table of services into Version. Base 0 is the empty table. The
+// step consists of Pieces messages and is applied when all of them have arrived. Server and Client create and apply
+// Sync messages themselves; a Receive handler never gets one.
 type Sync struct {
 	Base, Version uint64
-	// Hash is the hash of the table after the step: the sum, modulo 2^64, of the first 8 bytes of
-	// the SHA-256 of each entry's encoding.
+	// Hash is the hash of the table after the step: the sum, modulo 2^64, of the first 8 bytes of the SHA-256 of each
+	// entry's encoding.
 	Hash          uint64
 	Piece, Pieces uint16
 	Upserts       []Service
 	Removals      []netip.AddrPort
 }
 
-// Wake asks for a pod.
+// Wake asks the controller for a pod.
 type Wake struct {
 	Service netip.AddrPort
-	// Seq counts the wakes that this daemon asked for this service since its start.
+	// Seq numbers the wakes that this daemon has asked for at this service since its start.
 	Seq uint64
-	// SYNSeen is when the first SYN was parked; Told is when the daemon's user space read the event.
-	SYNSeen, Told monotime.Time
-	// Parked is how many SYNs were parked when the message was made.
+	// SYNSeen is when the gate parked the first SYN; Noticed is when the daemon read the gate's event.
+	SYNSeen, Noticed monotime.Time
+	// Parked is the number of parked SYNs when the message was created.
 	Parked uint32
 }
 
-// Refuse tells that a wake failed: parked clients get an RST and the service is cold again.
+// Refuse reports that a wake failed: parked clients get an RST and the service is cold again.
 type Refuse struct {
 	Service netip.AddrPort
 	Reason  string // at most 200 bytes
 }
 
-// PodState is what a daemon shall do with a pod.
+// PodState is the state in which the controller wants a daemon to keep a pod.
 type PodState uint8
 
-// The states of a pod, in order of its life.
+// The states of a pod, in the order in which it passes through them.
 const (
-	PodStarting PodState = 1 // its network exists; watch for LISTEN, then serve
-	PodServing  PodState = 2 // it listens; give it flows
-	PodDraining PodState = 3 // no new flow; open ones go on
+	PodStarting PodState = 1 // its network exists; its home node waits for it to listen, then serves it
+	PodServing  PodState = 2 // it listens and gets new flows
+	PodDraining PodState = 3 // it gets no new flow; its open flows continue
 )
 
-// Backend is a pod as daemons see it.
+// Backend is a pod of a service in a Backends message.
 type Backend struct {
-	// PodID is unique among the pods of a service for all time.
+	// PodID is unique among all pods that a service ever has.
 	PodID uint64
 	State PodState
-	// Addr is the pod's address and the port on which it listens. The zero value means "not known",
-	// which PodServing refuses.
+	// Addr is the pod's address and the port on which it listens. The zero value means "not known" and is invalid for
+	// PodServing.
 	Addr netip.AddrPort
 	// Node is the name of its home node, at most 253 bytes.
 	Node string
-	// NodeAddr is where the home node takes encapsulated packets; the zero value if there is one node only.
+	// NodeAddr is the address at which the home node accepts encapsulated packets; zero if there is only one node.
 	NodeAddr netip.Addr
-	// Netns is the path of its network namespace, at most 255 bytes; empty but on its home node.
+	// Netns is the path of its network namespace, at most 255 bytes; empty except on its home node.
 	Netns string
 }
 
-// Backends tells all pods of a service. A pod that is not in it is gone: its flows are forgotten.
-// A service with no serving pod is cold: SYNs are parked.
+// Backends lists all pods of a service. Daemons remove pods that are not listed and forget their flows. A service
+// without a serving pod is cold: its SYNs are parked.
 type Backends struct {
 	Service netip.AddrPort
-	// Generation grows with every change of this service; an older one is ignored.
+	// Generation grows with every change of the service. Daemons ignore a message with an older one.
 	Generation uint64
-	// Sharing is how many pods share the SYNs that are parked, those included that are being started and are not in Pods
-	// yet: a pod that begins to serve gets its share, and the rest waits a moment for the others. 0: nobody waits for
-	// another pod.
+	// Sharing is the number of pods that share the parked SYNs, including pods that are still being started and are not
+	// in Pods yet. A pod that begins to serve gets its share, and the rest waits briefly for the others. With 0, the
+	// first pod gets all of them.
 	Sharing uint8
-	Pods    []Backend // at most 64 a message
+	Pods    []Backend // at most 64 per message
 }
 
-// Listening tells that a pod's socket listens, as its home node's kernel said.
+// Listening reports that a pod's socket has entered LISTEN, as observed by the kernel of its home node.
 type Listening struct {
 	Service netip.AddrPort
 	PodID   uint64
 	At      monotime.Time
 }
 
-// Trace tells times of a wake that only the gate knows; zero means not (yet) known. It may come
-// more than once for a wake, each time with more.
+// Trace reports times of a wake that only the gate observes; zero means "not known yet". A wake may have several Trace
+// messages, each with more of the times.
 type Trace struct {
 	Service     netip.AddrPort
 	PodID       uint64
-	Released    monotime.Time // the last parked SYN was let go
-	FirstSYNACK monotime.Time // the pod's first SYN-ACK went out
-	FirstByte   monotime.Time // the pod's first payload byte went out
-	ReleasedN   uint32        // how many parked SYNs were released
+	Released    monotime.Time // the last parked SYN was released
+	FirstSYNACK monotime.Time // the pod sent its first SYN-ACK
+	FirstByte   monotime.Time // the pod sent its first payload byte
+	ReleasedN   uint32        // number of released SYNs
 }
 
-// PodStats are counters of one pod, since its start.
+// PodStats holds the counters of one pod since its start.
 type PodStats struct {
 	Service    netip.AddrPort
 	PodID      uint64
 	OpenFlows  uint32
 	NewFlows   uint64
-	BytesIn    uint64 // client to pod, IP lengths
-	BytesOut   uint64 // pod to client
+	BytesIn    uint64 // client to pod, sum of the IP total lengths
+	BytesOut   uint64 // pod to client, sum of the IP total lengths
 	LastPacket monotime.Time
 }
 
-// Stats carries counters of pods that changed.
-type Stats struct{ Pods []PodStats } // at most 14 a message
+// Stats carries the counters of pods that changed.
+type Stats struct{ Pods []PodStats } // at most MaxPodStats per message
 
-// Idle tells that a service has had no packet for its idle timeout.
+// Idle reports that a service had no packet for its idle timeout.
 type Idle struct {
 	Service    netip.AddrPort
 	LastPacket monotime.Time
 }
 
-// Quiet answers a Backends message that drains a pod, once the gate gives it no new flow.
+// Quiet answers a Backends message that drains a pod, once the gate gives the pod no new flow.
 type Quiet struct {
 	Service    netip.AddrPort
 	PodID      uint64
@@ -199,87 +199,102 @@ type Quiet struct {
 	OpenFlows  uint32
 }
 
-// NodeInfo is a node as others see it.
+// NodeInfo describes a node to the other nodes.
 type NodeInfo struct {
 	Name string     // at most 253 bytes
-	Addr netip.Addr // where it takes encapsulated packets, and from where it sends them
+	Addr netip.Addr // source and destination of its encapsulated packets
 }
 
-// Nodes tells the nodes whose daemons are there, in pieces. All pieces 0..Pieces-1 of a Generation together are
-// the whole; an older Generation is ignored. NewNodes cuts it. Generations count within a session: what a daemon
-// had of another session's is old.
+// Nodes is part of the list of nodes that have a connected daemon; NewNodes splits the list. All Pieces of a Generation
+// together are the list. Daemons ignore a message with an older Generation. Generations are counted per session.
 type Nodes struct {
 	Generation    uint64
 	Piece, Pieces uint16
-	Nodes         []NodeInfo // at most 32 a message; each node once
+	Nodes         []NodeInfo // at most 32 per message, each node once
 }
 
-// Node tells what a daemon's node is; it is sent first in every session (ClientConfig.First).
+// Node reports the address of the daemon's node. It is the first message of every session (ClientConfig.First).
 type Node struct{ Addr netip.Addr }
 
-// PodReport tells an event in the life of a pod on the daemon's node, as internal/runtime's PodReport says. It may be told
-// several times; in each session all pods that are there are told anew, so it is not kept for the next one.
+// PodReport is an event in the life of a pod on the daemon's node; see PodReport of internal/runtime. An event may be
+// reported several times. Each session begins with reports of all pods on the node.
 type PodReport struct {
-	Event     uint8  // a runtime.PodEvent, 1-5
-	Service   string // "namespace/name" of the service whose pod it is
+	Event     uint8  // a runtime.PodEvent, 1 to 5
+	Service   string // "namespace/name" of the pod's service
 	UID       string // the pod's UID, at most 64 bytes
-	Name      string // its name, at most 253 bytes
-	Container string // the container that it is about, at most 63 bytes; empty if none
+	Name      string // the pod's name, at most 253 bytes
+	Container string // the container concerned, at most 63 bytes; empty for events of the pod's network
 	Addr      netip.Addr
 	Netns     string // at most 255 bytes
 	SpecHash  string // at most 64 bytes
 	At        monotime.Time
-	Code      uint32 // exit status
+	Code      uint32 // exit status; 128+n for signal n
 }
 
-// PodUsage is what one pod uses of its node, all its containers together.
+// PodUsage is the CPU time and memory that all containers of a pod use together.
 type PodUsage struct {
 	Service netip.AddrPort
 	PodID   uint64
-	// CPU is the time of all cores together in nanoseconds, since the pod's start.
+	// CPU is the time of all cores since the pod's start, in nanoseconds.
 	CPU uint64
 	// Memory is the working set in bytes.
 	Memory uint64
-	// At is when it was so.
+	// At is when the values were measured.
 	At monotime.Time
 }
 
-// Usage carries what pods of services with FlagUsage use.
-type Usage struct{ Pods []PodUsage } // at most 20 a message
+// Usage carries the usage of pods whose service has FlagUsage.
+type Usage struct{ Pods []PodUsage } // at most MaxPodUsage per message
 
-// PodLoad is how many open flows a pod has, by all edge nodes together.
+// PodLoad is the number of a pod's open flows, from all edge nodes together.
 type PodLoad struct {
 	Service   netip.AddrPort
 	PodID     uint64
 	OpenFlows uint32
 }
 
-// Loads carries the open flows of pods: from their home node to the controller, and from there to all other nodes, which
-// balance by them.
-type Loads struct{ Pods []PodLoad } // at most MaxPodLoads a message
+// Loads carries the open flows of pods from their home node to the controller, which forwards them to the other nodes
+// for load balancing.
+type Loads struct{ Pods []PodLoad } // at most MaxPodLoads per message
 
-// Type implements Message.
-func (*Sync) Type() Type      { return TypeSync }
-func (*Wake) Type() Type      { return TypeWake }
-func (*Refuse) Type() Type    { return TypeRefuse }
-func (*Backends) Type() Type  { return TypeBackends }
+// Type returns TypeSync.
+func (*Sync) Type() Type { return TypeSync }
+
+// Type returns TypeWake.
+func (*Wake) Type() Type { return TypeWake }
+
+// Type returns TypeRefuse.
+func (*Refuse) Type() Type { return TypeRefuse }
+
+// Type returns TypeBackends.
+func (*Backends) Type() Type { return TypeBackends }
+
+// Type returns TypeListening.
 func (*Listening) Type() Type { return TypeListening }
-func (*Trace) Type() Type     { return TypeTrace }
-func (*Stats) Type() Type     { return TypeStats }
-func (*Idle) Type() Type      { return TypeIdle }
-func (*Quiet) Type() Type     { return TypeQuiet }
 
-// Type implements Message.
+// Type returns TypeTrace.
+func (*Trace) Type() Type { return TypeTrace }
+
+// Type returns TypeStats.
+func (*Stats) Type() Type { return TypeStats }
+
+// Type returns TypeIdle.
+func (*Idle) Type() Type { return TypeIdle }
+
+// Type returns TypeQuiet.
+func (*Quiet) Type() Type { return TypeQuiet }
+
+// Type returns TypeNodes.
 func (*Nodes) Type() Type { return TypeNodes }
 
-// Type implements Message.
+// Type returns TypeNode.
 func (*Node) Type() Type { return TypeNode }
 
-// Type implements Message.
+// Type returns TypePodReport.
 func (*PodReport) Type() Type { return TypePodReport }
 
-// Type implements Message.
+// Type returns TypeUsage.
 func (*Usage) Type() Type { return TypeUsage }
 
-// Type implements Message.
+// Type returns TypeLoads.
 func (*Loads) Type() Type { return TypeLoads }

@@ -175,7 +175,7 @@ func TestLeavingTellsThatTheNodeStays(t *testing.T) {
 		}
 		eventually(t, "left", func() bool { return ctl.leaves() == i+1 })
 		ctl.mu.Lock()
-		if got := ctl.left[i].Staying; got != staying {
+		if got := ctl.left[i].Restarting; got != staying {
 			t.Errorf("told staying %v, want %v", got, staying)
 		}
 		ctl.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-func wake(i int) *Wake { return &Wake{Service: service4, Seq: uint64(i), SYNSeen: 5, Told: 6} }
+func wake(i int) *Wake { return &Wake{Service: service4, Seq: uint64(i), SYNSeen: 5, Noticed: 6} }
 
 // wantWakes checks that messages are wakes first..last, each once and in order.
 func wantWakes(t *testing.T, got []Message, first, last int) {

@@ -2,11 +2,11 @@
 
 package wire
 
-// maxReady is how many segments may wait for the handler; beyond it they are not acknowledged, and
-// the peer repeats them later.
+// maxReady is the number of segments that may wait for the handler. Further ones are not acknowledged, so the peer
+// repeats them later.
 const maxReady = 256
 
-// incoming is a segment as received, or an unreliable message.
+// incoming is a received segment or unreliable message.
 type incoming struct {
 	reliable bool
 	seq      uint64
@@ -14,15 +14,16 @@ type incoming struct {
 	data     []byte
 }
 
-// receiver brings reliable segments in order and drops those it has had. It does no I/O.
+// receiver orders the reliable segments of one direction and drops duplicates. It does no I/O.
 type receiver struct {
-	next  uint64               // all below were received
-	early [sendWindow]incoming // received, with a gap before them; by number modulo
-	ready []incoming           // in order, not yet taken
-	done  uint64               // all below were handled
+	next  uint64               // all segments below were received
+	early [sendWindow]incoming // received out of order, at index number modulo sendWindow
+	ready []incoming           // in order, waiting for the handler
+	done  uint64               // all segments below were handled
 }
 
-// accept takes a segment; data is copied. It returns whether the segment was new and is kept.
+// accept keeps a copy of a segment unless it is a duplicate, outside the window, or too many segments wait for the
+// handler. It reports whether it kept the segment.
 func (r *receiver) accept(seq uint64, flags uint8, data []byte) bool {
 	if seq < r.next || seq-r.next >= sendWindow || len(r.ready) >= maxReady {
 		return false
@@ -40,7 +41,8 @@ func (r *receiver) accept(seq uint64, flags uint8, data []byte) bool {
 	return true
 }
 
-// acceptUnreliable puts a message among the ready ones if there is room.
+// acceptUnreliable keeps a copy of an unreliable message unless too many wait for the handler, and reports whether it
+// did.
 func (r *receiver) acceptUnreliable(data []byte) bool {
 	if len(r.ready) >= maxReady {
 		return false
@@ -49,7 +51,7 @@ func (r *receiver) acceptUnreliable(data []byte) bool {
 	return true
 }
 
-// take returns the next segment for the handler.
+// take removes and returns the next segment for the handler.
 func (r *receiver) take() (in incoming, ok bool) {
 	if len(r.ready) == 0 {
 		return in, false
@@ -62,7 +64,7 @@ func (r *receiver) take() (in incoming, ok bool) {
 	return in, true
 }
 
-// ack is what the peer is told.
+// ack returns the acknowledgement of everything received and handled so far.
 func (r *receiver) ack() ack {
 	a := ack{next: r.next, done: r.done}
 	for i := uint64(0); i < sendWindow-1; i++ {

@@ -14,13 +14,13 @@ import (
 	"golang.org/x/crypto/chacha20poly1305"
 )
 
-// KeySize is the size of the shared key in bytes.
+// KeySize is the size of a Key in bytes.
 const KeySize = 32
 
-// Key is the shared secret of a controller and its daemons.
+// Key is the secret that a controller and its daemons share.
 type Key [KeySize]byte
 
-// Layout of a datagram; docs/protocol.md draws it.
+// Layout of a datagram, sizes in bytes. docs/protocol.md has the tables.
 const (
 	protocolVersion = 2
 	maxDatagram     = 1200
@@ -32,16 +32,16 @@ const (
 	kindData    = 3
 
 	clearHeader     = 4                                         // magic, version, kind
-	handshakeHeader = clearHeader + chacha20poly1305.NonceSizeX // and a random nonce
-	dataHeader      = clearHeader + 8 + 8                       // and session ID, counter
+	handshakeHeader = clearHeader + chacha20poly1305.NonceSizeX // followed by a random nonce
+	dataHeader      = clearHeader + 8 + 8                       // followed by session ID and counter
 	tagSize         = chacha20poly1305.Overhead
-	maxPayload      = maxDatagram - dataHeader - tagSize // frames of one datagram
-	maxCounter      = 1<<64 - 2                          // the replay window counts one past it
+	maxPayload      = maxDatagram - dataHeader - tagSize // room for frames
+	maxCounter      = 1<<64 - 2                          // so that the replay window can hold the counter plus one
 
-	randomSize = 32 // what each side gives to the session keys
+	randomSize = 32 // what each end contributes to the session keys
 )
 
-// HKDF info strings: a key for each use and direction.
+// HKDF info strings: each use and direction has its own key.
 const (
 	infoHello    = "wangell/2 hello"
 	infoWelcome  = "wangell/2 welcome"
@@ -49,17 +49,17 @@ const (
 	infoToClient = "wangell/2 server to client"
 )
 
-// Why a datagram was dropped. Each has a counter.
+// Reasons for dropping a datagram. Each is counted.
 var (
 	errNoise   = errors.New("not a datagram of this protocol")
-	errVersion = errors.New("another version of the protocol")
-	errSeal    = errors.New("the seal does not open")
-	errReplay  = errors.New("seen before or too old")
-	errUnknown = errors.New("of no session")
-	errLimit   = errors.New("no room")
+	errVersion = errors.New("unsupported version of the protocol")
+	errSeal    = errors.New("authentication failed: wrong key, or altered on the way")
+	errReplay  = errors.New("replayed or too old")
+	errUnknown = errors.New("no such session")
+	errLimit   = errors.New("limit reached")
 )
 
-// random is what one side gives to the session keys.
+// random is what one end contributes to the session keys.
 type random [randomSize]byte
 
 func newRandom() (r random) {
@@ -67,7 +67,7 @@ func newRandom() (r random) {
 	return r
 }
 
-// newID returns a random session ID that is not zero.
+// newID returns a random session ID other than zero.
 func newID() uint64 {
 	for {
 		var b [8]byte
@@ -78,16 +78,16 @@ func newID() uint64 {
 	}
 }
 
-// deriveKey is HKDF-SHA-256 (RFC 5869) with the shared key as input keying material.
+// deriveKey derives a key with HKDF-SHA-256 (RFC 5869) from the shared key.
 func deriveKey(key Key, salt []byte, info string) Key {
 	out, err := hkdf.Key(sha256.New, key[:], salt, info, KeySize)
 	if err != nil {
-		panic(err) // only for lengths above 255 hashes
+		panic(err) // fails only for outputs longer than 255 hashes
 	}
 	return Key(out)
 }
 
-// handshakeSeals seal HELLO and WELCOME: one key a direction, so that neither can be sent back as the other.
+// handshakeSeals seal HELLO and WELCOME. Each has its own key, so that neither can be reflected to its sender.
 type handshakeSeals struct{ hello, welcome cipher.AEAD }
 
 func newHandshakeSeals(key Key) handshakeSeals {
@@ -95,7 +95,7 @@ func newHandshakeSeals(key Key) handshakeSeals {
 		k := deriveKey(key, nil, info)
 		a, err := chacha20poly1305.NewX(k[:])
 		if err != nil {
-			panic(err) // only for another key size
+			panic(err) // fails only for another key size
 		}
 		return a
 	}
@@ -110,7 +110,7 @@ func newSessionSeals(key Key, client, server random) sessionSeals {
 		k := sessionKey(key, client, server, info)
 		a, err := chacha20poly1305.New(k[:])
 		if err != nil {
-			panic(err) // only for another key size
+			panic(err) // fails only for another key size
 		}
 		return a
 	}
@@ -124,7 +124,7 @@ func sessionKey(key Key, client, server random, info string) Key {
 	return deriveKey(key, salt, info)
 }
 
-// datagramKind checks what of a datagram is in the clear.
+// datagramKind checks the unencrypted start of a datagram and returns its kind.
 func datagramKind(d []byte) (byte, error) {
 	if len(d) < clearHeader || len(d) > maxDatagram || d[0] != magic0 || d[1] != magic1 {
 		return 0, errNoise
@@ -135,7 +135,7 @@ func datagramKind(d []byte) (byte, error) {
 	return d[3], nil
 }
 
-// sealHandshake makes a HELLO or WELCOME datagram.
+// sealHandshake returns a HELLO or WELCOME datagram.
 func sealHandshake(a cipher.AEAD, kind byte, nonce [chacha20poly1305.NonceSizeX]byte, plain []byte) []byte {
 	d := make([]byte, 0, handshakeHeader+len(plain)+tagSize)
 	d = append(d, magic0, magic1, protocolVersion, kind)
@@ -148,7 +148,7 @@ func newNonce() (n [chacha20poly1305.NonceSizeX]byte) {
 	return n
 }
 
-// openHandshake opens a HELLO or WELCOME, whose plaintext has a fixed size. It works in place: d is spoilt.
+// openHandshake opens a HELLO or WELCOME, whose plaintext has size bytes. It decrypts in place and overwrites d.
 func openHandshake(a cipher.AEAD, d []byte, size int) ([]byte, error) {
 	if len(d) != handshakeHeader+size+tagSize {
 		return nil, errNoise
@@ -161,26 +161,26 @@ func openHandshake(a cipher.AEAD, d []byte, size int) ([]byte, error) {
 	return plain, nil
 }
 
-// dataNonce is four zero bytes and the counter, big endian.
+// dataNonce returns four zero bytes followed by the counter, big endian.
 func dataNonce(counter uint64) (n [chacha20poly1305.NonceSize]byte) {
 	binary.BigEndian.PutUint64(n[4:], counter)
 	return n
 }
 
-// beginData writes the header of a data datagram; the payload is appended to it, then sealData called.
+// beginData writes the header of a data datagram to buf. The caller appends the payload and calls sealData.
 func beginData(buf []byte, session, counter uint64) []byte {
 	b := append(buf[:0], magic0, magic1, protocolVersion, kindData)
 	b = binary.BigEndian.AppendUint64(b, session)
 	return binary.BigEndian.AppendUint64(b, counter)
 }
 
-// sealData seals the payload that follows the header in d, in place if d has room for the tag.
+// sealData seals the payload that follows the header in d; in place if d has capacity for the tag.
 func sealData(a cipher.AEAD, d []byte) []byte {
 	nonce := dataNonce(binary.BigEndian.Uint64(d[12:]))
 	return a.Seal(d[:dataHeader], nonce[:], d[dataHeader:], d[:dataHeader])
 }
 
-// dataIDs reads session ID and counter of a data datagram.
+// dataIDs returns the session ID and the counter of a data datagram.
 func dataIDs(d []byte) (session, counter uint64, err error) {
 	if len(d) < dataHeader+tagSize {
 		return 0, 0, errNoise
@@ -192,7 +192,7 @@ func dataIDs(d []byte) (session, counter uint64, err error) {
 	return session, counter, nil
 }
 
-// openData opens a data datagram in place and returns its payload.
+// openData decrypts a data datagram in place and returns its payload.
 func openData(a cipher.AEAD, d []byte) ([]byte, error) {
 	nonce := dataNonce(binary.BigEndian.Uint64(d[12:]))
 	sealed := d[dataHeader:]

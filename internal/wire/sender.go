@@ -2,46 +2,50 @@
 
 package wire
 
-import "time"
+import (
+	"time"
+
+	"wangell.loutres.me/internal/backoff"
+)
 
 const (
-	// sendWindow is how many segments may be on their way without an acknowledgement. 64 datagrams of
-	// 1,200 bytes stay below the kernel's default socket buffer (net.core.rmem_default, 212,992 bytes).
+	// sendWindow is the number of segments, counted from the oldest unacknowledged one, that may be in flight. 64
+	// datagrams of 1,200 bytes fit the kernel's default socket buffer (net.core.rmem_default, 212,992 bytes).
 	sendWindow = 64
 
-	// A segment is repeated after firstRepeat and two round trips, then twice as late each time.
+	// A segment is repeated firstRepeat plus two round trips after it was sent, then after pauses that double up to
+	// lastRepeat or two round trips, whichever is longer.
 	firstRepeat = 4 * time.Millisecond
 	lastRepeat  = 250 * time.Millisecond
 )
 
-// outgoing is a reliable message on its way.
+// outgoing is a reliable message that is being sent.
 type outgoing struct {
-	data    []byte      // whole encoding; never written to, may be shared
+	data    []byte      // complete encoding; read-only, because messages to several peers share it
 	unacked int         // segments without an acknowledgement
-	done    func(error) // if set: called once, with nil when the peer's handler has returned
+	done    func(error) // optional; called once, with nil when the peer's handler has returned
 }
 
-// segment is a piece of an outgoing message that fits a datagram.
+// segment is a part of an outgoing message that fits a datagram.
 type segment struct {
 	msg   *outgoing
 	data  []byte
 	flags uint8
 	seq   uint64 // set when first sent
 	acked bool
-	due   time.Time     // when to repeat it
-	pause time.Duration // what was waited before that
+	due   time.Time     // when it is repeated
+	pause time.Duration // between the last two transmissions, or until the first repetition
 }
 
-// sender numbers, repeats and forgets the reliable segments of one direction. It does no I/O; the
-// time is told to it.
+// sender numbers the reliable segments of one direction and repeats them until they are acknowledged. It does no I/O.
 type sender struct {
 	next   uint64     // number of the next segment that has not been sent
 	queue  []*segment // not yet sent
-	flight []*segment // sent, and not acknowledged as far as was asked; by number
+	flight []*segment // sent and not acknowledged, or handling not confirmed; in order of numbers
 	rtt    time.Duration
 }
 
-// push queues a message, cut into segments.
+// push splits a message into segments and queues them.
 func (s *sender) push(m *outgoing) {
 	for rest := m.data; len(rest) > 0; {
 		n := min(len(rest), maxSegment)
@@ -56,7 +60,7 @@ func (s *sender) push(m *outgoing) {
 	}
 }
 
-// lowest is the number of the oldest segment without an acknowledgement.
+// lowest returns the number of the oldest unacknowledged segment.
 func (s *sender) lowest() uint64 {
 	for _, g := range s.flight {
 		if !g.acked {
@@ -66,7 +70,7 @@ func (s *sender) lowest() uint64 {
 	return s.next
 }
 
-// peek returns what shall be sent now, or nil: first what is due again, then what is new and fits the window.
+// peek returns the segment to send now, or nil. Segments that are due for repetition come before new ones.
 func (s *sender) peek(now time.Time) *segment {
 	for _, g := range s.flight {
 		if !g.due.After(now) {
@@ -79,10 +83,10 @@ func (s *sender) peek(now time.Time) *segment {
 	return nil
 }
 
-// sent tells that the segment that peek returned went out; it is true for a repeat.
+// sent records that the segment returned by peek was sent. It reports whether that was a repetition.
 func (s *sender) sent(g *segment, now time.Time) (repeat bool) {
 	if g.pause > 0 {
-		g.pause = min(2*g.pause, max(lastRepeat, 2*s.rtt))
+		g.pause = backoff.Next(g.pause, firstRepeat, max(lastRepeat, 2*s.rtt))
 		g.due = now.Add(g.pause)
 		return true
 	}
@@ -96,8 +100,8 @@ func (s *sender) sent(g *segment, now time.Time) (repeat bool) {
 	return false
 }
 
-// acknowledge takes what the peer has received. It returns what is to be called for messages that were
-// handled; ok is false if the peer speaks of what was never sent.
+// acknowledge applies the peer's acknowledgement. It returns the callbacks of the messages that were handled. ok is
+// false if the acknowledgement covers segments that were never sent.
 func (s *sender) acknowledge(a ack) (handled []func(error), ok bool) {
 	if a.next > s.next || a.done > a.next {
 		return nil, false
@@ -120,7 +124,7 @@ func (s *sender) acknowledge(a ack) (handled []func(error), ok bool) {
 	return handled, true
 }
 
-// deadline is when peek will next have something to repeat; zero if never.
+// deadline returns when peek next has a segment to repeat; zero if never.
 func (s *sender) deadline() (t time.Time) {
 	for _, g := range s.flight {
 		if t.IsZero() || g.due.Before(t) {
@@ -130,7 +134,7 @@ func (s *sender) deadline() (t time.Time) {
 	return t
 }
 
-// unanswered returns what is to be called for messages of which it is not known whether they were handled.
+// unanswered returns the callbacks of the messages whose handling was not confirmed.
 func (s *sender) unanswered() (out []func(error)) {
 	for _, segs := range [][]*segment{s.flight, s.queue} {
 		for _, g := range segs {
@@ -142,7 +146,7 @@ func (s *sender) unanswered() (out []func(error)) {
 	return out
 }
 
-// unfinished returns the messages that were not wholly acknowledged, in order.
+// unfinished returns the messages that were not completely acknowledged, in order.
 func (s *sender) unfinished() (out []*outgoing) {
 	for _, segs := range [][]*segment{s.flight, s.queue} {
 		for _, g := range segs {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// read is the goroutine that opens datagrams.
+// read is the goroutine that handles received datagrams until the socket is closed.
 func (s *Server) read() {
 	buf := make([]byte, maxDatagram+1)
 	for {
@@ -19,27 +19,18 @@ func (s *Server) read() {
 			return
 		}
 		if err != nil {
-			s.cfg.Log.Warn("socket of the server", "error", err)
-			time.Sleep(dropLogGap / 100) // nothing known comes here; it must not become a busy loop
+			s.cfg.Log.Warn("cannot read from the socket", "error", err)
+			time.Sleep(dropLogGap / 100) // an unexpected error may persist and must not cause a busy loop
 			continue
 		}
 		s.counters.received(n)
 		if err := s.receive(buf[:n], addr); err != nil {
-			s.dropped(err, addr)
+			s.drops.dropped(err, addr)
 		}
 	}
 }
 
-func (s *Server) dropped(err error, addr netip.AddrPort) {
-	s.counters.drop(err)
-	// What comes late for a session that ended says nothing.
-	if now := time.Now(); !errors.Is(err, errUnknown) && now.Sub(s.dropLog) >= dropLogGap {
-		s.dropLog = now
-		s.cfg.Log.Warn("datagram dropped (further ones are only counted for a while)", "from", addr, "error", err)
-	}
-}
-
-// receive takes a datagram, which it may spoil.
+// receive handles a datagram and may overwrite it.
 func (s *Server) receive(d []byte, addr netip.AddrPort) error {
 	kind, err := datagramKind(d)
 	if err != nil {
@@ -54,7 +45,7 @@ func (s *Server) receive(d []byte, addr netip.AddrPort) error {
 	return errNoise
 }
 
-// receiveHello answers with a WELCOME. It touches no session: a HELLO may be a replay.
+// receiveHello answers a HELLO with a WELCOME. It does not affect any session, because the HELLO may be a replay.
 func (s *Server) receiveHello(d []byte, addr netip.AddrPort) error {
 	plain, err := openHandshake(s.seals.hello, d, helloSize)
 	if err != nil {
@@ -76,7 +67,7 @@ func (s *Server) receiveHello(d []byte, addr netip.AddrPort) error {
 	}
 	s.mu.Unlock()
 	if p.addr != addr {
-		return fmt.Errorf("HELLO: %w: seen from %s", errReplay, p.addr)
+		return fmt.Errorf("HELLO: %w: it was first sent from %s", errReplay, p.addr)
 	}
 	w := welcome{
 		client: h.client, server: p.server, session: p.id, boot: s.cfg.boot, instance: s.instance,
@@ -86,13 +77,13 @@ func (s *Server) receiveHello(d []byte, addr netip.AddrPort) error {
 	return nil
 }
 
-// write sends a sealed datagram. Errors are not different from a loss on the way.
+// write sends a datagram. An error is treated like a loss on the way.
 func (s *Server) write(d []byte, addr netip.AddrPort) {
 	s.counters.sent(len(d))
 	_, _ = s.cfg.Conn.WriteToUDPAddrPort(d, addr)
 }
 
-// receiveData finds the session of a datagram; the first one that opens makes a pending session live.
+// receiveData handles a datagram of a session. The first one of a pending handshake makes the session live.
 func (s *Server) receiveData(d []byte, addr netip.AddrPort) error {
 	id, counter, err := dataIDs(d)
 	if err != nil {
@@ -121,8 +112,41 @@ func (s *Server) receiveData(d []byte, addr netip.AddrPort) error {
 	return errUnknown
 }
 
-// promote makes a session of a handshake whose client has proved that it knows our random.
+// promote turns a handshake into a session. The client has proved that it received the WELCOME.
 func (s *Server) promote(h *pending) (*peer, error) {
+	p := s.newPeer(h)
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil, errLimit
+	}
+	s.pending.remove(h)
+	old := s.nodes[p.Node]
+	newer := old == nil || old.instance <= p.instance
+	room := old != nil || len(s.peers) < maxPeers
+	if newer && room {
+		s.peers[p.ID], s.nodes[p.Node] = p, p
+		p.before = old
+	}
+	s.mu.Unlock()
+	switch {
+	case !newer:
+		s.counters.replaced.Add(1)
+		p.session.refuse()
+		return nil, fmt.Errorf("%w: node %s has a newer client at %s", errLimit, p.Node, old.addr)
+	case !room:
+		return nil, fmt.Errorf("%w: %d peers", errLimit, maxPeers)
+	}
+	if old != nil {
+		s.counters.replaced.Add(1)
+		old.session.end(errReplaced, goodbyeReplaced)
+	}
+	s.counters.sessions.Add(1)
+	return p, nil
+}
+
+// newPeer returns a peer with a session that calls the server's handlers. The server does not know it yet.
+func (s *Server) newPeer(h *pending) *peer {
 	p := &peer{
 		Peer: Peer{Node: h.hello.node, ID: h.id, SameHost: h.hello.boot == s.cfg.boot},
 		addr: h.addr, instance: h.hello.instance,
@@ -154,50 +178,12 @@ func (s *Server) promote(h *pending) (*peer, error) {
 			log.Info("daemon disconnected", "reason", err)
 			if s.cfg.Left != nil {
 				last := p.Peer
-				last.Staying = err == errStaying
+				last.Restarting = err == errRestarting
 				s.cfg.Left(last)
 			}
 		},
-		heard: func(k keepalive) { p.heardTable(tableState{k.tableVersion, k.table}) },
+		heard: func(k keepalive) { p.heardTable(tableState{k.tableVersion, k.tableHash}) },
 		ended: func() { s.forget(p) },
 	})
-
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return nil, errLimit
-	}
-	s.pending.remove(h)
-	old := s.nodes[p.Node]
-	newer := old == nil || old.instance <= p.instance
-	room := old != nil || len(s.peers) < maxPeers
-	if newer && room {
-		s.peers[p.ID], s.nodes[p.Node] = p, p
-		p.before = old
-	}
-	s.mu.Unlock()
-	switch {
-	case !newer:
-		s.counters.replaced.Add(1)
-		p.session.refuse()
-		return nil, fmt.Errorf("%w: node %s has a newer client at %s", errLimit, p.Node, old.addr)
-	case !room:
-		return nil, fmt.Errorf("%w: %d peers", errLimit, maxPeers)
-	}
-	if old != nil {
-		s.counters.replaced.Add(1)
-		old.session.end(errReplaced, goodbyeReplaced)
-	}
-	s.counters.sessions.Add(1)
-	return p, nil
-}
-
-// forget takes a peer whose session has ended out of the tables.
-func (s *Server) forget(p *peer) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.peers, p.ID)
-	if s.nodes[p.Node] == p {
-		delete(s.nodes, p.Node)
-	}
+	return p
 }

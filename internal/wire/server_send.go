@@ -6,12 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 )
 
-// Send queues a message to a peer (by ID) and returns at once; a reliable message (all but Stats, Usage and Loads) is repeated
-// until it is acknowledged or the peer is gone. Errors: ErrPeerGone, ErrQueueFull, or what of the message is
-// outside its limits.
+// Send queues a message to the peer with this ID and does not block. A reliable message (all except Stats, Usage and
+// Loads) is repeated until it is acknowledged or the session ends. Errors are ErrPeerGone, ErrQueueFull, or that a field
+// of the message is outside its limits.
 func (s *Server) Send(peerID uint64, m Message) error {
 	data, err := encodeToClient(m)
 	if err != nil {
@@ -24,10 +25,10 @@ func (s *Server) Send(peerID uint64, m Message) error {
 	return p.session.send(nil, reliable(m.Type()), data)
 }
 
-// SendThen is Send, and calls then exactly once: with nil when the peer's Receive handler has returned, with ErrPeerGone
-// if the session ended first, before Left is called; it is not known then whether the message was handled. It is
-// called on a goroutine of the server and must be quick. If SendThen returns an error then is not called. What is not
-// acknowledged is refused.
+// SendThen is Send for reliable messages, with a callback: then is called exactly once, with nil when the peer's Receive
+// handler has returned, or with ErrPeerGone if the session ended first. In the latter case it is unknown whether the
+// message was handled, and Left has not been called yet. then runs on a goroutine of the server and must return quickly.
+// If SendThen returns an error, then is not called.
 func (s *Server) SendThen(peerID uint64, m Message, then func(error)) error {
 	data, err := encodeAnswered(m)
 	if err != nil {
@@ -40,8 +41,8 @@ func (s *Server) SendThen(peerID uint64, m Message, then func(error)) error {
 	return p.session.send(then, true, data)
 }
 
-// SendWait sends and waits until the peer's Receive handler has returned. Errors: those of SendThen, and ctx's;
-// ErrPeerGone means that it is not known whether the message was handled.
+// SendWait sends a reliable message and returns when the peer's Receive handler has returned. Errors are those of
+// SendThen and of ctx. After ErrPeerGone it is unknown whether the message was handled.
 func (s *Server) SendWait(ctx context.Context, peerID uint64, m Message) error {
 	done := make(chan error, 1)
 	if err := s.SendThen(peerID, m, func(err error) { done <- err }); err != nil {
@@ -55,41 +56,34 @@ func (s *Server) SendWait(ctx context.Context, peerID uint64, m Message) error {
 	}
 }
 
-// SendAll sends a reliable message to every peer that Joined was called for. then, if set, is called once, when each of them
-// has handled it or is gone; missed are those that were gone first. It is called on a goroutine of the server, or
-// before SendAll returns, and must be quick. A peer whose queue is full is let go. Errors: what of the message is
-// outside its limits; then is not called.
+// SendAll sends a reliable message to every peer for which Joined has been called. then is optional; it is called once,
+// when every peer has handled the message or is gone, with the peers that were gone first. It may be called before
+// SendAll returns, otherwise runs on a goroutine of the server, and must return quickly. A peer whose queue is full is
+// disconnected. The only error is that a field of the message is outside its limits; then is not called in this case.
 func (s *Server) SendAll(m Message, then func(missed []Peer)) error {
 	data, err := encodeAnswered(m)
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	peers := make([]*peer, 0, len(s.peers))
-	for _, p := range s.peers {
-		if p.joined.Load() {
-			peers = append(peers, p)
-		}
-	}
-	s.mu.Unlock()
+	peers := slices.DeleteFunc(s.allPeers(), func(p *peer) bool { return !p.joined.Load() })
 	a := &answers{awaited: len(peers) + 1, then: then}
 	for _, p := range peers {
 		var done func(error)
 		if then != nil {
-			done = func(err error) { a.came(&p.Peer, err) }
+			done = func(err error) { a.add(&p.Peer, err) }
 		}
 		if err := p.session.send(done, true, data); err != nil {
 			if errors.Is(err, ErrQueueFull) {
-				s.letGo(p)
+				s.disconnect(p)
 			}
-			a.came(&p.Peer, err)
+			a.add(&p.Peer, err)
 		}
 	}
-	a.came(nil, nil)
+	a.add(nil, nil)
 	return nil
 }
 
-// answers gathers those of several peers.
+// answers collects the answers of several peers to one message.
 type answers struct {
 	mu      sync.Mutex
 	awaited int
@@ -97,8 +91,8 @@ type answers struct {
 	then    func([]Peer)
 }
 
-// came takes one answer, and calls then after the last.
-func (a *answers) came(p *Peer, err error) {
+// add counts the answer of p, and calls then after the last one. err is not nil if p was gone.
+func (a *answers) add(p *Peer, err error) {
 	a.mu.Lock()
 	if err != nil {
 		a.missed = append(a.missed, *p)
@@ -111,15 +105,7 @@ func (a *answers) came(p *Peer, err error) {
 	}
 }
 
-func (s *Server) peer(id uint64) (*peer, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if p := s.peers[id]; p != nil {
-		return p, nil
-	}
-	return nil, ErrPeerGone
-}
-
+// encodeToClient encodes a message that callers of the server may send.
 func encodeToClient(m Message) ([]byte, error) {
 	if m.Type() == TypeSync {
 		return nil, fmt.Errorf("wire: %v is sent by SetServices and UpdateServices only", m.Type())
@@ -127,7 +113,7 @@ func encodeToClient(m Message) ([]byte, error) {
 	return encode(m)
 }
 
-// encodeAnswered refuses what no peer answers.
+// encodeAnswered encodes a message that the peer acknowledges.
 func encodeAnswered(m Message) ([]byte, error) {
 	if !reliable(m.Type()) {
 		return nil, fmt.Errorf("wire: %v is not acknowledged: use Send", m.Type())

@@ -7,46 +7,40 @@ import (
 	"net/netip"
 )
 
-// SetServices gives the whole table that daemons shall have; the server brings it to every peer, as
-// differences where it can, and repairs a peer whose hash differs. Before the first call no daemon is told
-// any table. At most 100,000 entries, each address once. On an error nothing is changed.
+// SetServices replaces the whole table of services, at most 100,000 entries with distinct addresses. The server keeps
+// the table of every peer up to date, sends differences where it can, and sends the whole table to a peer whose hash
+// differs. It sends no table before the first call. On error the table is unchanged.
 func (s *Server) SetServices(services []Service) error {
 	s.tableMu.Lock()
 	defer s.tableMu.Unlock()
 	if err := s.table.set(services); err != nil {
 		return err
 	}
-	s.spread()
+	s.sendTable()
 	return nil
 }
 
-// UpdateServices changes some entries of the table; an address in both lists is kept. On an error nothing is
-// changed.
+// UpdateServices changes entries of the table of services. An address in both lists is kept. On error the table is
+// unchanged.
 func (s *Server) UpdateServices(upserts []Service, removals []netip.AddrPort) error {
 	s.tableMu.Lock()
 	defer s.tableMu.Unlock()
 	if err := s.table.update(upserts, removals); err != nil {
 		return err
 	}
-	s.spread()
+	s.sendTable()
 	return nil
 }
 
-// spread brings the table to every peer. tableMu is held.
-func (s *Server) spread() {
-	s.mu.Lock()
-	peers := make([]*peer, 0, len(s.peers))
-	for _, p := range s.peers {
-		peers = append(peers, p)
-	}
-	s.mu.Unlock()
-	for _, p := range peers {
-		s.bring(p)
+// sendTable sends every peer what its table lacks. tableMu is held.
+func (s *Server) sendTable() {
+	for _, p := range s.allPeers() {
+		s.sendStep(p)
 	}
 }
 
-// bring sends a peer what it lacks of the table, right after all that was sent to it before. tableMu is held.
-func (s *Server) bring(p *peer) {
+// sendStep sends a peer what its table lacks, in order with all other messages to the peer. tableMu is held.
+func (s *Server) sendStep(p *peer) {
 	if !p.known || s.table.version == 0 || p.table == s.table.tableState {
 		return
 	}
@@ -57,17 +51,13 @@ func (s *Server) bring(p *peer) {
 		}
 	}
 	if err := p.session.send(handled, true, s.table.step(p.table)...); errors.Is(err, ErrQueueFull) {
-		s.letGo(p)
+		s.disconnect(p)
 	}
 	p.table = s.table.tableState
 	s.counters.syncSteps.Add(1)
 }
 
-// letGo ends the session of a peer that does not keep up. It reconnects, and is told everything as it is then. No
-// lock of the server's may be in the way of those who wait for the peer's answers, so it is done elsewhere.
-func (s *Server) letGo(p *peer) { s.group.Go(func() { p.session.end(errSlow, goodbyeClosed) }) }
-
-// heardTable keeps what a peer told of its table, if it had applied every step by then.
+// heardTable stores the state of the peer's table that a keepalive reports, unless a step is in flight.
 func (p *peer) heardTable(state tableState) {
 	steps := p.queued.Load()
 	if p.handled.Load() == steps {
@@ -76,7 +66,8 @@ func (p *peer) heardTable(state tableState) {
 	}
 }
 
-// compareTable repairs a peer that does not have what it was sent. It runs on the session's goroutine.
+// compareTable compares the reported state of the peer's table with the expected one, and sends what is missing. It runs
+// on the session's goroutine.
 func (s *Server) compareTable(p *peer) {
 	r := p.report.Swap(nil)
 	if r == nil {
@@ -85,15 +76,15 @@ func (s *Server) compareTable(p *peer) {
 	s.tableMu.Lock()
 	defer s.tableMu.Unlock()
 	if p.queued.Load() != r.steps {
-		return // a step went out meanwhile; the next keepalive tells
+		return // the report is older than the last step; the next keepalive has a new one
 	}
 	if p.known && r.state != p.table {
 		s.counters.syncRepairs.Add(1)
-		p.session.log.Warn("daemon has another table of services than it was sent; it gets the whole again",
+		p.session.log.Warn("the daemon's table of services differs from what it was sent; sending all of it",
 			"version", r.state.version, "expected", p.table.version)
 		r.state = tableState{}
 	}
 	p.known = true
 	p.table = r.state
-	s.bring(p)
+	s.sendStep(p)
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// run is the session's goroutine.
+// run is the session's goroutine. It runs the handlers until the session has ended.
 func (s *session) run() {
 	defer close(s.finished)
 	s.work()
@@ -35,23 +35,23 @@ func (s *session) run() {
 	}
 }
 
-// handle puts a message together, decodes it and gives it to the handler.
+// handle delivers an unreliable message, or the message that a segment completes, and acknowledges the segment as
+// handled.
 func (s *session) handle(in incoming) {
-	whole := in.data
-	if in.reliable {
-		if whole = s.assemble(in); whole != nil {
-			s.deliver(whole)
-		}
-		s.mu.Lock()
-		s.receiver.done = in.seq + 1
-		if in.flags&flagDone != 0 {
-			s.ackDue = true
-			s.flush(time.Now())
-		}
-		s.mu.Unlock()
+	if !in.reliable {
+		s.deliver(in.data)
 		return
 	}
-	s.deliver(whole)
+	if whole := s.assemble(in); whole != nil {
+		s.deliver(whole)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.receiver.done = in.seq + 1
+	if in.flags&flagDone != 0 {
+		s.ackDue = true
+		s.flush(time.Now())
+	}
 }
 
 // assemble returns the message that a segment completes, or nil.
@@ -75,6 +75,7 @@ func (s *session) assemble(in incoming) []byte {
 	return whole
 }
 
+// deliver decodes a message, converts its times to the local clock, and calls the handler.
 func (s *session) deliver(whole []byte) {
 	m, err := decode(whole)
 	if err != nil {
@@ -91,7 +92,8 @@ func (s *session) deliver(whole []byte) {
 	s.receive(m)
 }
 
+// malformed counts and logs a message that is dropped.
 func (s *session) malformed(err error) {
 	s.counters.malformedMessages.Add(1)
-	s.log.Warn("message of the peer dropped", "error", err)
+	s.log.Warn("malformed message dropped", "error", err)
 }

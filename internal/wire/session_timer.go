@@ -2,42 +2,33 @@
 
 package wire
 
-import "time"
+import (
+	"time"
 
-// deadline is when the session is over, or comes into doubt, unless something is heard.
-func (s *session) deadline() time.Time {
-	switch {
-	case !s.live:
-		return s.heardAt.Add(s.keepalive)
-	case !s.doubted.IsZero():
-		return s.doubted.Add(s.keepalive)
+	"wangell.loutres.me/internal/backoff"
+)
+
+// newSession returns a session that processes datagrams at once. The client's end must also be started.
+func newSession(cfg sessionConfig) *session {
+	now := time.Now()
+	s := &session{
+		sessionConfig: cfg,
+		wake:          make(chan struct{}, 1), gone: make(chan struct{}), finished: make(chan struct{}),
+		heardAt: now, keepaliveAt: now,
 	}
-	t := s.heardAt.Add((missedKeepalives - 1) * s.keepalive)
-	if !s.giveUp.IsZero() && s.giveUp.Before(t) {
-		return s.giveUp
-	}
-	return t
+	s.timer = time.AfterFunc(time.Hour, s.onTimer)
+	s.timer.Stop()
+	return s
 }
 
-// arm sets the timer to the next thing to do, if that is before it fires anyway.
-func (s *session) arm() {
-	if s.endErr != nil {
-		return
-	}
-	t := s.deadline()
-	if d := s.sender.deadline(); !d.IsZero() && d.Before(t) {
-		t = d
-	}
-	if s.client && s.keepaliveAt.Before(t) {
-		t = s.keepaliveAt
-	}
-	if s.armed.IsZero() || t.Before(s.armed) {
-		s.armed = t
-		s.timer.Reset(time.Until(t))
-	}
+// start makes the client's end send its first keepalive, which confirms the handshake.
+func (s *session) start() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tick(time.Now())
 }
 
-// onTimer is called by the timer.
+// onTimer runs when the timer fires.
 func (s *session) onTimer() {
 	now := time.Now()
 	s.mu.Lock()
@@ -46,51 +37,40 @@ func (s *session) onTimer() {
 		return
 	}
 	s.armed = time.Time{}
-	if !now.Before(s.deadline()) {
-		// While this process or the whole machine stood still, nothing could be heard. So the last keepalive counts from
-		// when it is seen, by a process that runs, that the others were missed.
-		if s.live && s.doubted.IsZero() {
-			s.doubted = now
-			s.tick(now)
-			s.mu.Unlock()
-			return
-		}
-		err := errSilent
-		if !s.live {
-			err = errUnproven
-		}
+	if now.Before(s.deadline()) {
+		s.tick(now)
 		s.mu.Unlock()
-		s.end(err, 0)
 		return
 	}
-	s.tick(now)
+	if s.live && s.doubted.IsZero() {
+		// A process that was stopped, or whose machine was suspended, could not receive anything. So the last interval
+		// counts from here, where the process is known to run.
+		s.doubted = now
+		s.tick(now)
+		s.mu.Unlock()
+		return
+	}
+	err := errSilent
+	if !s.live {
+		err = errUnproven
+	}
 	s.mu.Unlock()
+	s.end(err, 0)
 }
 
-// tick asks the server for a sign of life if it is time, and sends what is due.
+// tick sends a keepalive if one is due, and whatever else is due. s.mu is held.
 func (s *session) tick(now time.Time) {
 	if s.client && !now.Before(s.keepaliveAt) {
 		s.keepaliveDue = true
-		gap := s.keepalive
+		pause := s.keepalive
 		switch {
-		case !s.live: // the first ones complete the handshake
-			gap = s.keepaliveGap
-			s.keepaliveGap = min(2*gap, s.keepalive)
-		case now.Sub(s.heardAt) > 2*s.keepalive: // ask oftener before giving up
-			gap /= 4
+		case !s.live: // the handshake is not confirmed yet
+			s.confirmPause = backoff.Next(s.confirmPause, firstHello, s.keepalive)
+			pause = s.confirmPause
+		case now.Sub(s.heardAt) > 2*s.keepalive: // ask more often before giving up
+			pause /= 4
 		}
-		s.keepaliveAt = now.Add(gap)
+		s.keepaliveAt = now.Add(pause)
 	}
 	s.flush(now)
-}
-
-// suspect is told when the network says that nobody listens at the peer's address. That may be forged, so
-// it only shortens the patience.
-func (s *session) suspect() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.giveUp.IsZero() {
-		s.giveUp = time.Now().Add(s.keepalive)
-		s.arm()
-	}
 }

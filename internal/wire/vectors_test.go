@@ -161,7 +161,7 @@ func makeVectors(t testing.TB) vectors {
 	data("acknowledgement", true, ack{next: 3, bits: 0b101, done: 2}.append(nil))
 	data("acknowledgement and a segment", false, appendReliable(ack{next: 4, done: 4}.append(nil), seq[false], flagMore, []byte{byte(TypeRefuse), 0xff}))
 	data("goodbye", false, []byte{frameGoodbye, goodbyeClosed})
-	data("goodbye, staying", true, []byte{frameGoodbye, goodbyeStaying})
+	data("goodbye, restarting", true, []byte{frameGoodbye, goodbyeRestarting})
 
 	var sum uint64
 	for _, s := range all["sync"].(*Sync).Upserts {

@@ -2,16 +2,16 @@
 
 package wire
 
-// replayBits is how far a datagram may come behind the newest one.
+// replayBits is the number of counters below the highest one that are still accepted.
 const replayBits = 1024
 
-// replayWindow remembers which counters were opened, as RFC 6479 describes.
+// replayWindow records the counters of the datagrams that were opened (RFC 6479).
 type replayWindow struct {
 	top  uint64 // one past the highest counter
 	bits [replayBits / 64]uint64
 }
 
-// fresh tells whether a counter may still be accepted.
+// fresh reports whether a datagram with counter c may be accepted.
 func (w *replayWindow) fresh(c uint64) bool {
 	if c >= w.top {
 		return true
@@ -22,7 +22,8 @@ func (w *replayWindow) fresh(c uint64) bool {
 	return w.bits[c/64%uint64(len(w.bits))]&(1<<(c%64)) == 0
 }
 
-// commit marks a counter whose datagram opened. Nothing unopened may come here: it moves the window.
+// commit records counter c, whose datagram was opened. It must not be called before the datagram is authenticated,
+// because it moves the window.
 func (w *replayWindow) commit(c uint64) {
 	if c >= w.top {
 		if c-w.top >= replayBits {

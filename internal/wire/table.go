@@ -11,23 +11,23 @@ import (
 	"slices"
 )
 
-// What of the past the server keeps, to send differences.
+// Limits of the history that the server keeps to send differences.
 const (
 	maxHistory      = 1024 // versions
-	maxHistoryAddrs = 8192 // changed addresses, of all versions
+	maxHistoryAddrs = 8192 // changed addresses of all these versions together
 )
 
-// tableState names a content of the table of services; the zero value is "no table".
+// tableState identifies the content of a table of services; the zero value means "no table".
 type tableState struct{ version, hash uint64 }
 
-// hashEntry is the first 8 bytes of the SHA-256 of an entry's encoding. A table's hash is the sum of
-// its entries', so their order does not matter and a change costs two hashes.
+// hashEntry returns the first 8 bytes of the SHA-256 of an entry's encoding. The hash of a table is the sum of the
+// hashes of its entries, so it does not depend on their order and a change costs at most two hashes.
 func hashEntry(s *Service) uint64 {
 	sum := sha256.Sum256(s.append(nil))
 	return binary.BigEndian.Uint64(sum[:8])
 }
 
-// change is what one version changed.
+// change records which addresses a version changed.
 type change struct {
 	from  tableState
 	addrs []netip.AddrPort
@@ -39,27 +39,27 @@ type entry struct {
 	hash    uint64
 }
 
-// table is the server's table of services. Version 0 means that none was ever given.
+// table is the server's table of services. Version 0 means that the caller has not set one yet.
 type table struct {
 	tableState
 	entries map[netip.AddrPort]entry
-	epoch   uint64   // the version before the first
-	history []change // oldest first; each from the version before the next
-	changed int      // addresses in history
+	epoch   uint64   // versions start above it
+	history []change // oldest first, without gaps
+	changed int      // number of addresses in history
 
-	// The last step that was made, for the next peer that needs the same.
+	// The step that was built last: mostly, all peers need the same.
 	stepFrom   tableState
 	stepTo     tableState
 	stepPieces [][]byte
 }
 
-// set makes services the whole table. On an error nothing is changed.
+// set replaces the whole table. On error the table is unchanged.
 func (t *table) set(services []Service) error {
 	want := make(map[netip.AddrPort]bool, len(services))
 	for i := range services {
 		a := services[i].Addr
 		if want[a] {
-			return fmt.Errorf("wire: table of services: %s is there twice", a)
+			return fmt.Errorf("wire: table of services: %s is listed twice", a)
 		}
 		want[a] = true
 	}
@@ -78,7 +78,7 @@ func (t *table) set(services []Service) error {
 	return nil
 }
 
-// update changes entries: first the removals, then the upserts. On an error nothing is changed.
+// update applies the removals, then the upserts. On error the table is unchanged.
 func (t *table) update(upserts []Service, removals []netip.AddrPort) error {
 	for i := range upserts {
 		if err := upserts[i].check(); err != nil {
@@ -135,7 +135,7 @@ func (t *table) update(upserts []Service, removals []netip.AddrPort) error {
 	return nil
 }
 
-// remember adds to the history and forgets what is too old.
+// remember appends to the history and drops the oldest changes beyond its limits.
 func (t *table) remember(c change) {
 	t.history = append(t.history, c)
 	t.changed += len(c.addrs)
@@ -146,7 +146,7 @@ func (t *table) remember(c change) {
 	}
 }
 
-// since returns the addresses that changed after a state; ok is false if that is not known.
+// since returns the addresses that have changed since a state; ok is false if the history does not contain it.
 func (t *table) since(from tableState) (addrs map[netip.AddrPort]bool, ok bool) {
 	i := slices.IndexFunc(t.history, func(c change) bool { return c.from == from })
 	if i < 0 || from.version == 0 {
@@ -161,8 +161,8 @@ func (t *table) since(from tableState) (addrs map[netip.AddrPort]bool, ok bool) 
 	return addrs, true
 }
 
-// step returns the encoded pieces that bring a client from a state to this table: the differences if they
-// are known and fewer than half of the table, otherwise the whole. They are shared, and never written to.
+// step returns the encoded messages that bring a client from a state to this table: the differences if they are known
+// and at most about half of the table, otherwise the whole table. Callers share the slices and must not write to them.
 func (t *table) step(from tableState) [][]byte {
 	if t.stepPieces != nil && t.stepFrom == from && t.stepTo == t.tableState {
 		return t.stepPieces
@@ -189,11 +189,12 @@ func (t *table) step(from tableState) [][]byte {
 	return t.stepPieces
 }
 
+// sortedAddrs returns addresses in a fixed order, so that equal steps have equal encodings.
 func sortedAddrs(addrs func(func(netip.AddrPort) bool)) []netip.AddrPort {
 	return slices.SortedFunc(addrs, netip.AddrPort.Compare)
 }
 
-// makePieces cuts a step into messages that fit one segment each.
+// makePieces splits a step into messages that fit one segment each.
 func makePieces(base uint64, to tableState, upserts []Service, removals []netip.AddrPort) [][]byte {
 	var cut []*Sync
 	room := 0
@@ -220,76 +221,4 @@ func makePieces(base uint64, to tableState, upserts []Service, removals []netip.
 		out[i] = p.append([]byte{byte(TypeSync)})
 	}
 	return out
-}
-
-// follower is the client's side: it knows the hash of each entry, and collects the pieces of a step.
-type follower struct {
-	tableState
-	entries map[netip.AddrPort]uint64
-	step    *Sync // pieces 0 to step.Piece put together
-}
-
-// add takes a piece. It returns the step that it completes, or nil. After an error the table is unknown,
-// which its state tells the server.
-func (f *follower) add(m *Sync) (*Sync, error) {
-	if m.Piece == 0 {
-		f.step = m
-	} else {
-		if err := f.extend(m); err != nil {
-			f.step = nil
-			return nil, err
-		}
-	}
-	if m.Piece+1 < m.Pieces {
-		return nil, nil
-	}
-	step := f.step
-	f.step = nil
-	if err := f.apply(step); err != nil {
-		f.tableState, f.entries = tableState{}, nil
-		return nil, err
-	}
-	return step, nil
-}
-
-func (f *follower) extend(m *Sync) error {
-	s := f.step
-	if s == nil {
-		return fmt.Errorf("wire: SYNC: piece %d of version %d without those before it", m.Piece, m.Version)
-	}
-	if m.Base != s.Base || m.Version != s.Version || m.Hash != s.Hash || m.Pieces != s.Pieces || m.Piece != s.Piece+1 {
-		return fmt.Errorf("wire: SYNC: piece %d of version %d does not follow piece %d of version %d", m.Piece, m.Version, s.Piece, s.Version)
-	}
-	if len(s.Upserts)+len(m.Upserts) > maxServices || len(s.Removals)+len(m.Removals) > maxServices {
-		return fmt.Errorf("wire: SYNC: version %d has more than %d entries", m.Version, maxServices)
-	}
-	s.Piece = m.Piece
-	s.Upserts = append(s.Upserts, m.Upserts...)
-	s.Removals = append(s.Removals, m.Removals...)
-	return nil
-}
-
-// apply makes a complete step; removals come first.
-func (f *follower) apply(s *Sync) error {
-	hash := f.hash
-	if s.Base == 0 {
-		f.entries, hash = make(map[netip.AddrPort]uint64, len(s.Upserts)), 0
-	} else if s.Base != f.version {
-		return fmt.Errorf("wire: SYNC: a step from version %d, but here is version %d", s.Base, f.version)
-	}
-	for _, a := range s.Removals {
-		hash -= f.entries[a]
-		delete(f.entries, a)
-	}
-	for i := range s.Upserts {
-		u := &s.Upserts[i]
-		h := hashEntry(u)
-		hash += h - f.entries[u.Addr]
-		f.entries[u.Addr] = h
-	}
-	if hash != s.Hash {
-		return fmt.Errorf("wire: SYNC: version %d has hash %016x, but here it is %016x", s.Version, s.Hash, hash)
-	}
-	f.tableState = tableState{version: s.Version, hash: hash}
-	return nil
 }

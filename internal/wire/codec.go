@@ -11,21 +11,19 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// addrSize is an address and port on the wire: 16 bytes (IPv4 as ::ffff:a.b.c.d) and 2 bytes.
-const addrSize = 18
+// Sizes on the wire, in bytes.
+const (
+	ipSize   = 16         // an address; IPv4 as ::ffff:a.b.c.d
+	addrSize = ipSize + 2 // an address and a port
+)
 
 // appendAddr appends an address and port; the zero value becomes 18 zero bytes.
 func appendAddr(b []byte, a netip.AddrPort) []byte {
 	if !a.IsValid() {
 		return append(b, make([]byte, addrSize)...)
 	}
-	ip := a.Addr().As16()
-	b = append(b, ip[:]...)
-	return binary.BigEndian.AppendUint16(b, a.Port())
+	return binary.BigEndian.AppendUint16(appendIP(b, a.Addr()), a.Port())
 }
-
-// ipSize is an address without a port on the wire: 16 bytes (IPv4 as ::ffff:a.b.c.d).
-const ipSize = 16
 
 // appendIP appends an address; the zero value becomes 16 zero bytes.
 func appendIP(b []byte, a netip.Addr) []byte {
@@ -36,20 +34,31 @@ func appendIP(b []byte, a netip.Addr) []byte {
 	return append(b, ip[:]...)
 }
 
-// checkIP refuses what is not the address of a machine, and what does not survive the wire.
+// appendText appends the length of s in one byte, then s, which has at most 255 bytes.
+func appendText(b []byte, s string) []byte { return append(append(b, byte(len(s))), s...) }
+
+// appendName appends the length of s in two bytes, then s, which has at most 65,535 bytes.
+func appendName(b []byte, s string) []byte {
+	return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...)
+}
+
+// appendTime appends a time as 8 bytes of nanoseconds.
+func appendTime(b []byte, t monotime.Time) []byte { return binary.BigEndian.AppendUint64(b, uint64(t)) }
+
+// checkIP rejects addresses that are missing or that another machine would read differently.
 func checkIP(what string, a netip.Addr) error {
 	switch {
 	case !a.IsValid() || a.IsUnspecified():
 		return fmt.Errorf("%s: no address", what)
 	case a.Zone() != "":
-		return fmt.Errorf("%s %s: an address with a zone has no meaning on another machine", what, a)
+		return fmt.Errorf("%s %s: an address with a zone is valid on one machine only", what, a)
 	case a.Is4In6():
-		return fmt.Errorf("%s %s: write it as the IPv4 address that it is", what, a)
+		return fmt.Errorf("%s %s: write it as the IPv4 address %s", what, a, a.Unmap())
 	}
 	return nil
 }
 
-// checkAddr refuses what is not the address and port of a TCP service, and what does not survive the wire.
+// checkAddr rejects what checkIP rejects, and port 0.
 func checkAddr(what string, a netip.AddrPort) error {
 	if err := checkIP(what, a.Addr()); err != nil {
 		return err
@@ -60,10 +69,18 @@ func checkAddr(what string, a netip.AddrPort) error {
 	return nil
 }
 
-// checkString refuses strings that are too long or not UTF-8.
-func checkString(what, s string, most int) error {
-	if len(s) > most {
-		return fmt.Errorf("%s: %d bytes, at most %d", what, len(s), most)
+// checkService checks the service address and the times of a message about one service.
+func checkService(service netip.AddrPort, times ...monotime.Time) error {
+	if err := checkAddr("service", service); err != nil {
+		return err
+	}
+	return checkTimes(times...)
+}
+
+// checkString rejects strings of more than limit bytes and strings that are not UTF-8.
+func checkString(what, s string, limit int) error {
+	if len(s) > limit {
+		return fmt.Errorf("%s: %d bytes, at most %d", what, len(s), limit)
 	}
 	if !utf8.ValidString(s) {
 		return fmt.Errorf("%s: %q is not UTF-8", what, s)
@@ -71,10 +88,7 @@ func checkString(what, s string, most int) error {
 	return nil
 }
 
-// appendText appends a string of at most 255 bytes after its length in one byte.
-func appendText(b []byte, s string) []byte { return append(append(b, byte(len(s))), s...) }
-
-// checkTimes refuses negative times.
+// checkTimes rejects negative times.
 func checkTimes(times ...monotime.Time) error {
 	for _, t := range times {
 		if t < 0 {
@@ -84,7 +98,7 @@ func checkTimes(times ...monotime.Time) error {
 	return nil
 }
 
-// decoder reads fixed fields from the front of b. After the first error everything reads as zero.
+// decoder reads fields from b, in order. After the first error every field reads as zero.
 type decoder struct {
 	b   []byte
 	at  int
@@ -97,7 +111,7 @@ func (d *decoder) fail(format string, a ...any) {
 	}
 }
 
-// left is how many bytes are not yet read.
+// left returns the number of bytes that have not been read.
 func (d *decoder) left() int { return len(d.b) - d.at }
 
 func (d *decoder) take(n int) []byte {
@@ -105,7 +119,7 @@ func (d *decoder) take(n int) []byte {
 		return nil
 	}
 	if d.left() < n {
-		d.fail("cut short: %d bytes wanted at byte %d of %d", n, d.at, len(d.b))
+		d.fail("truncated: %d bytes expected at byte %d of %d", n, d.at, len(d.b))
 		return nil
 	}
 	d.at += n
@@ -144,15 +158,18 @@ func (d *decoder) time() monotime.Time { return monotime.Time(d.u64()) }
 
 func (d *decoder) str(n int) string { return string(d.take(n)) }
 
-// text reads a string after its length in one byte.
+// text reads what appendText wrote.
 func (d *decoder) text() string { return d.str(int(d.u8())) }
+
+// name reads what appendName wrote.
+func (d *decoder) name() string { return d.str(int(d.u16())) }
 
 func (d *decoder) addr() netip.AddrPort {
 	p := d.take(addrSize)
 	if p == nil || [addrSize]byte(p) == [addrSize]byte{} {
 		return netip.AddrPort{}
 	}
-	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(p)).Unmap(), binary.BigEndian.Uint16(p[16:]))
+	return netip.AddrPortFrom(netip.AddrFrom16([ipSize]byte(p)).Unmap(), binary.BigEndian.Uint16(p[ipSize:]))
 }
 
 func (d *decoder) ip() netip.Addr {
@@ -160,13 +177,14 @@ func (d *decoder) ip() netip.Addr {
 	if p == nil || [ipSize]byte(p) == [ipSize]byte{} {
 		return netip.Addr{}
 	}
-	return netip.AddrFrom16([16]byte(p)).Unmap()
+	return netip.AddrFrom16([ipSize]byte(p)).Unmap()
 }
 
-// count checks a number of elements, each of which takes at least size bytes, before room is made for them.
+// count returns n, the number of elements of at least size bytes that follow, or 0 if the bytes left cannot hold them.
+// Memory for the elements is allocated only after this check.
 func (d *decoder) count(n, size int) int {
 	if d.err == nil && n*size > d.left() {
-		d.fail("cut short: %d entries announced, %d bytes left", n, d.left())
+		d.fail("truncated: %d entries announced, %d bytes left", n, d.left())
 	}
 	if d.err != nil {
 		return 0
@@ -174,7 +192,7 @@ func (d *decoder) count(n, size int) int {
 	return n
 }
 
-// end refuses trailing bytes and returns the first error.
+// end rejects trailing bytes and returns the first error.
 func (d *decoder) end() error {
 	if d.left() > 0 {
 		d.fail("%d trailing bytes", d.left())

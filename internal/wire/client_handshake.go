@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+	"time"
+
+	"wangell.loutres.me/internal/backoff"
+)
+
+// shakeHands repeats a HELLO until it is answered by a WELCOME, for at most missedKeepalives intervals.
+func (c *Client) shakeHands(conn *net.UDPConn) (*session, error) {
+	h := hello{client: newRandom(), session: newID(), boot: c.cfg.boot, instance: c.instance, node: c.cfg.Node}
+	buf := make([]byte, maxDatagram+1)
+	until := time.Now().Add(missedKeepalives * c.cfg.Keepalive)
+	var refused error
+	for time.Now().Before(until) {
+		h.sent = c.cfg.now()
+		c.write(conn, sealHandshake(c.seals.hello, kindHello, newNonce(), h.encode()))
+		if err := conn.SetReadDeadline(time.Now().Add(c.nextPause())); err != nil {
+			return nil, err
+		}
+		for {
+			n, err := conn.Read(buf)
+			if errors.Is(err, net.ErrClosed) {
+				return nil, ErrClosed
+			}
+			if errors.Is(err, syscall.ECONNREFUSED) {
+				refused = err // reported once per HELLO; the server may start at any moment
+				continue
+			}
+			if err != nil {
+				break
+			}
+			c.counters.received(n)
+			w, err := c.openWelcome(buf[:n], &h)
+			if err != nil {
+				c.drops.dropped(err, c.target)
+				continue
+			}
+			return c.newSession(conn, &h, &w, c.cfg.now()), conn.SetReadDeadline(time.Time{})
+		}
+	}
+	if refused != nil {
+		return nil, refused
+	}
+	return nil, errors.New("no answer")
+}
+
+// openWelcome opens the answer to h.
+func (c *Client) openWelcome(d []byte, h *hello) (w welcome, err error) {
+	kind, err := datagramKind(d)
+	if err != nil {
+		return w, err
+	}
+	if kind != kindWelcome {
+		return w, errUnknown // of an earlier session
+	}
+	plain, err := openHandshake(c.seals.welcome, d, welcomeSize)
+	if err != nil {
+		return w, err
+	}
+	if w, err = decodeWelcome(plain); err != nil {
+		return w, fmt.Errorf("WELCOME: %w", err)
+	}
+	if w.client != h.client {
+		return w, fmt.Errorf("WELCOME: %w", errReplay)
+	}
+	return w, nil
+}
+
+// write sends a datagram. An error is treated like a loss on the way.
+func (c *Client) write(conn *net.UDPConn, d []byte) {
+	c.counters.sent(len(d))
+	_, _ = conn.Write(d)
+}
+
+// nextPause returns the pause after the next HELLO. Pauses double up to one keepalive interval.
+func (c *Client) nextPause() time.Duration {
+	c.pause = backoff.Next(c.pause, firstHello, c.cfg.Keepalive)
+	return c.pause
+}

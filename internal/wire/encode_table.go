@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+)
+
+const (
+	knownFlags  = FlagAnnounce | FlagAffinity | FlagPreferLocal | FlagUsage
+	maxServices = 100_000 // entries of the table
+
+	serviceFixed = addrSize + 4 + 2 + 2 + 1 + 1 + 2 // bytes of an entry without its name
+	syncHeader   = 1 + 3*8 + 4*2                    // bytes of a SYNC without its entries
+)
+
+func (s *Service) check() error {
+	if err := checkAddr("service", s.Addr); err != nil {
+		return err
+	}
+	if err := checkString("name", s.Name, maxName); err != nil {
+		return fmt.Errorf("service %s: %w", s.Addr, err)
+	}
+	if unknown := s.Flags &^ knownFlags; unknown != 0 {
+		return fmt.Errorf("service %s: unknown flags %#x", s.Addr, unknown)
+	}
+	return nil
+}
+
+// append appends the entry's encoding, which is also the input of the table's hash.
+func (s *Service) append(b []byte) []byte {
+	b = appendAddr(b, s.Addr)
+	b = binary.BigEndian.AppendUint32(b, s.IdleSeconds)
+	b = binary.BigEndian.AppendUint16(b, s.MaxParked)
+	b = binary.BigEndian.AppendUint16(b, s.MaxParkedPerSource)
+	b = append(b, s.Flags, s.Retries)
+	return appendName(b, s.Name)
+}
+
+func (s *Service) decode(d *decoder) {
+	s.Addr = d.addr()
+	s.IdleSeconds = d.u32()
+	s.MaxParked = d.u16()
+	s.MaxParkedPerSource = d.u16()
+	s.Flags, s.Retries = d.u8(), d.u8()
+	s.Name = d.name()
+}
+
+func (m *Sync) check() error {
+	if m.Version == 0 {
+		return fmt.Errorf("version 0 is the empty table")
+	}
+	if m.Piece >= m.Pieces {
+		return fmt.Errorf("piece %d of %d", m.Piece, m.Pieces)
+	}
+	if m.Base == 0 && len(m.Removals) > 0 {
+		return fmt.Errorf("a removal from the empty table")
+	}
+	for i := range m.Upserts {
+		if err := m.Upserts[i].check(); err != nil {
+			return err
+		}
+	}
+	for _, a := range m.Removals {
+		if err := checkAddr("removed service", a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Sync) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, m.Base)
+	b = binary.BigEndian.AppendUint64(b, m.Version)
+	b = binary.BigEndian.AppendUint64(b, m.Hash)
+	b = binary.BigEndian.AppendUint16(b, m.Piece)
+	b = binary.BigEndian.AppendUint16(b, m.Pieces)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(m.Upserts)))
+	b = binary.BigEndian.AppendUint16(b, uint16(len(m.Removals)))
+	for i := range m.Upserts {
+		b = m.Upserts[i].append(b)
+	}
+	for _, a := range m.Removals {
+		b = appendAddr(b, a)
+	}
+	return b
+}
+
+func (m *Sync) decode(d *decoder) {
+	m.Base, m.Version, m.Hash = d.u64(), d.u64(), d.u64()
+	m.Piece, m.Pieces = d.u16(), d.u16()
+	upserts, removals := int(d.u16()), int(d.u16())
+	if n := d.count(upserts, serviceFixed); n > 0 {
+		m.Upserts = make([]Service, n)
+	}
+	for i := range m.Upserts {
+		m.Upserts[i].decode(d)
+	}
+	if n := d.count(removals, addrSize); n > 0 {
+		m.Removals = make([]netip.AddrPort, n)
+	}
+	for i := range m.Removals {
+		m.Removals[i] = d.addr()
+	}
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+// end ends the session for the reason err. If goodbye is not zero, it sends a GOODBYE with that reason, and drops
+// received messages that have not been handled.
+func (s *session) end(err error, goodbye byte) {
+	s.mu.Lock()
+	if s.endErr != nil {
+		s.mu.Unlock()
+		return
+	}
+	if goodbye != 0 {
+		copies := 1
+		if goodbye == goodbyeRestarting {
+			copies = restartingGoodbyes
+		}
+		for range copies {
+			s.transmitGoodbye(goodbye)
+		}
+		s.abandon = true
+	}
+	s.endErr = err
+	s.timer.Stop()
+	unanswered, started := s.sender.unanswered(), s.live
+	s.mu.Unlock()
+	if !started { // the goroutine does not run, and never will
+		close(s.finished)
+	}
+	for _, done := range unanswered {
+		done(ErrPeerGone)
+	}
+	close(s.gone)
+	if err == errSilent {
+		s.counters.lost.Add(1)
+	}
+	s.ended()
+}
+
+// refuse tells the client that a newer one has replaced it. Nothing else is sent in this session.
+func (s *session) refuse() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.endErr = errReplaced
+	s.transmitGoodbye(goodbyeReplaced)
+}
+
+// transmitGoodbye sends a GOODBYE. s.mu is held.
+func (s *session) transmitGoodbye(reason byte) {
+	s.transmit(append(beginData(s.buf[:], s.remote, s.counter), frameGoodbye, reason))
+}
