@@ -14,7 +14,7 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 )
 
-// fill sets every field of v, and one item of every list and map, to something other than zero.
+// fill sets every field of v, and one item of every list and map, to a value other than zero.
 func fill(v reflect.Value) {
 	switch v.Type() {
 	case reflect.TypeFor[resource.Quantity]():
@@ -61,7 +61,7 @@ func fill(v reflect.Value) {
 func memory(v reflect.Value, path string, found map[uintptr]string) {
 	switch v.Type() {
 	case reflect.TypeFor[resource.Quantity](), reflect.TypeFor[metav1.Time]():
-		return // what they share is never changed
+		return // copies share memory that is never written
 	}
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Map, reflect.Slice:
@@ -92,7 +92,7 @@ func TestDeepCopySharesNothing(t *testing.T) {
 	memory(reflect.ValueOf(s), "", mine)
 	memory(reflect.ValueOf(c), "", its)
 	if len(mine) < 50 || len(mine) != len(its) {
-		t.Fatalf("%d and %d places in memory: the test sees too little", len(mine), len(its))
+		t.Fatalf("%d and %d addresses: the test sees too few", len(mine), len(its))
 	}
 	for at, path := range its {
 		if _, shared := mine[at]; shared {
@@ -104,17 +104,17 @@ func TestDeepCopySharesNothing(t *testing.T) {
 	}
 }
 
-// TestHashCounts changes one field of the spec after the other. A new field fails it until somebody
-// has decided whether it makes another pod.
-func TestHashCounts(t *testing.T) {
+// The test changes one field of the spec after the other. It fails for a new field until the table says whether a
+// change of it needs a new pod.
+func TestHashCoversFieldsThatNeedANewPod(t *testing.T) {
 	counts := map[string]bool{
 		"Image": true, "TargetPort": true, "Command": true, "Args": true, "WorkingDir": true, "Env": true, "Resources": true,
 		"Volumes": true, "VolumeMounts": true, "SecurityContext": true, "ServiceAccountName": true,
 		"AutomountServiceAccountToken": true, "EnableServiceLinks": true, "Template": true,
 		"Port": false, "IdleTimeout": false, "Address": false, "ImagePullPolicy": false, "WakeTimeout": false,
 		"TerminationGracePeriodSeconds": false, "MaxParked": false, "MaxParkedPerSource": false, "MinReplicas": false,
-		"MaxReplicas": false, "Replicas": false, "Scaling": false, "SessionAffinity": false, "Balancing": false, "Retries": false,
-		"DrainTimeout": false, "LoadBalancerClass": false,
+		"MaxReplicas": false, "Replicas": false, "Scaling": false, "SessionAffinity": false, "Balancing": false,
+		"Retries": false, "DrainTimeout": false, "LoadBalancerClass": false,
 	}
 	base := service(t, "{targetPort: 8080}").Spec
 	spec := reflect.TypeFor[v1alpha1.WangellServiceSpec]()
@@ -122,20 +122,21 @@ func TestHashCounts(t *testing.T) {
 		name := spec.Field(i).Name
 		count, decided := counts[name]
 		if !decided {
-			t.Errorf("%s: say here whether it counts", name)
+			t.Errorf("%s: add it to the table", name)
 		}
 		other := base.DeepCopy()
 		fill(reflect.ValueOf(other).Elem().Field(i))
 		if changed := v1alpha1.Hash(other) != v1alpha1.Hash(&base); changed != count {
-			t.Errorf("%s: another hash is %t, want %t", name, changed, count)
+			t.Errorf("%s: hash changed: %t, want %t", name, changed, count)
 		}
 	}
 }
 
 func TestHashIsStable(t *testing.T) {
-	// A constant: another value would restart every pod when Wangell is upgraded.
+	// A constant, because another value would restart every pod in an upgrade of Wangell.
 	full := `{image: a/b:c, targetPort: 8080, command: [a], args: [b], workingDir: /c, env: [{name: d, value: e}],
-		resources: {limits: {cpu: 500m, memory: 64Mi}}, volumes: [{name: f, hostPath: {path: /g}}, {name: h, emptyDir: {sizeLimit: 1Mi}}],
+		resources: {limits: {cpu: 500m, memory: 64Mi}},
+		volumes: [{name: f, hostPath: {path: /g}}, {name: h, emptyDir: {sizeLimit: 1Mi}}],
 		volumeMounts: [{name: f, mountPath: /i, readOnly: true}], securityContext: {runAsUser: 5}}`
 	if got, want := v1alpha1.Hash(&service(t, full).Spec), "d8b7d9d5393032be"; got != want {
 		t.Errorf("got %s, want %s", got, want)
@@ -162,10 +163,10 @@ func TestHashIsStable(t *testing.T) {
 	if v1alpha1.Hash(&defaulted.Spec) != v1alpha1.Hash(&service(t, "{}").Spec) {
 		t.Error("Default changes the hash")
 	}
-	if v1alpha1.Hash(&service(t, `resources: {limits: {memory: 64Gi}}`).Spec) == v1alpha1.Hash(&service(t, `resources: {limits: {memory: 65Gi}}`).Spec) {
-		t.Error("great quantities have one hash")
+	large, larger := service(t, `resources: {limits: {memory: 64Gi}}`), service(t, `resources: {limits: {memory: 65Gi}}`)
+	if v1alpha1.Hash(&large.Spec) == v1alpha1.Hash(&larger.Spec) {
+		t.Error("large quantities have the same hash")
 	}
-	// Hash looks and does not touch.
 	spec := service(t, `resources: {limits: {cpu: 1000m}}`).Spec
 	before := spec.DeepCopy()
 	v1alpha1.Hash(&spec)

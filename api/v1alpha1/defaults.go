@@ -19,7 +19,7 @@ const (
 	DefaultRetries                       = 2
 	DefaultDrainTimeout                  = 30
 	DefaultMaxReplicas                   = 1
-	DefaultMaxReplicasScaling            = 10 // where spec.scaling is given
+	DefaultMaxReplicasScaling            = 10 // if spec.scaling is set
 	DefaultOutInterval                   = 2
 	DefaultInInterval                    = 10
 	DefaultOutStabilization              = 0
@@ -27,24 +27,24 @@ const (
 	DefaultMaxStep                       = 4
 )
 
-// Range is what a field that holds a whole number may be.
+// Range is the range of a field that holds a whole number.
 type Range struct {
-	// Min and Max are the least and the greatest value.
+	// Min and Max are the smallest and the largest value.
 	Min, Max int64
-	// Example is a value that a message can offer.
+	// Example is a value that an error message suggests.
 	Example int64
 }
 
-// String says the range in words: "a number from 1 to 65535".
+// String returns the range in words: "a number from 1 to 65535".
 func (r Range) String() string { return fmt.Sprintf("a number from %d to %d", r.Min, r.Max) }
 
-// Has tells whether v is in the range.
+// Has reports whether v is in the range.
 func (r Range) Has(v int64) bool { return r.Min <= v && v <= r.Max }
 
-// MaxReplicas is how many pods a service may have at most: more could not be told to daemons in one message.
+// MaxReplicas is the largest number of pods of a service: one message to a daemon must hold all of them.
 const MaxReplicas = 32
 
-// maxID is the greatest user or group, as Kubernetes has it.
+// maxID is the largest user and group ID that Kubernetes accepts.
 const maxID = 1<<31 - 1
 
 var ranges = map[string]Range{
@@ -71,14 +71,13 @@ var ranges = map[string]Range{
 	"spec.securityContext.runAsGroup":    {0, maxID, 1000},
 }
 
-// RangeOf returns the range of the field with this path, such as "spec.port"; false for a field
-// that has none.
+// RangeOf returns the range of the field with a path such as "spec.port". It returns false for fields without a range.
 func RangeOf(path string) (Range, bool) {
 	r, ok := ranges[path]
 	return r, ok
 }
 
-// Default fills the fields that s leaves out, in place.
+// Default sets the fields that s leaves out.
 func Default(s *WangellService) {
 	s.APIVersion, s.Kind = APIVersion, Kind
 	setDefault(&s.Namespace, DefaultNamespace)
@@ -90,7 +89,7 @@ func Default(s *WangellService) {
 		setDefault(&spec.ImagePullPolicy, corev1.PullIfNotPresent)
 	}
 	setDefault(&spec.MaxParked, DefaultMaxParked)
-	// One client may not have more than there is room for.
+	// A client cannot have more than there is room for.
 	setDefault(&spec.MaxParkedPerSource, min(DefaultMaxParkedPerSource, spec.MaxParked))
 	setPointer(&spec.TerminationGracePeriodSeconds, templateGrace(spec.Template))
 	setPointer(&spec.Retries, DefaultRetries)
@@ -106,7 +105,7 @@ func Default(s *WangellService) {
 	setDefault(&spec.MaxReplicas, DefaultMaxReplicas)
 }
 
-// templateGrace is the default of spec.terminationGracePeriodSeconds: that of the template, as far as its range allows.
+// templateGrace returns the default of spec.terminationGracePeriodSeconds: the template's value, limited to the range.
 func templateGrace(t *corev1.PodTemplateSpec) int64 {
 	if t == nil || t.Spec.TerminationGracePeriodSeconds == nil {
 		return DefaultTerminationGracePeriodSeconds
@@ -127,7 +126,7 @@ func (c *Scaling) setDefaults() {
 	}
 }
 
-// setPointer makes *field point to value if it points to nothing.
+// setPointer makes *field point to value if it is nil.
 func setPointer[T any](field **T, value T) {
 	if *field == nil {
 		*field = &value

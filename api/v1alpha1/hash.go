@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// podSpec is what makes a pod. A change of any of it needs a new pod; a change of anything else in
-// WangellServiceSpec does not. Its JSON is hashed, so neither the order nor the tags may change.
+// podSpec holds the fields of WangellServiceSpec that need a new pod when they change. Its JSON is hashed, so neither
+// the order nor the tags may change.
 type podSpec struct {
 	Image           string                      `json:"image"`
 	TargetPort      int32                       `json:"targetPort"`
@@ -32,12 +32,12 @@ type podSpec struct {
 	Template                     *corev1.PodTemplateSpec `json:"template,omitempty"`
 }
 
-// Hash tells whether two specs make the same pod: image, targetPort, command, args, workingDir, env,
-// resources, volumes, volumeMounts, securityContext, serviceAccountName, automountServiceAccountToken,
-// enableServiceLinks and template. What only the gate or the controller uses
-// (port, address, idleTimeout, wakeTimeout, maxParked, ...) does not count. It is 16 hexadecimal
-// digits, the first 8 bytes of a SHA-256, the same before and after Default, for every way to write
-// a quantity, and in every version of Wangell. The spec must be one that Validate accepts.
+// Hash returns a hash of the fields that make a pod: image, targetPort, command, args, workingDir, env, resources,
+// volumes, volumeMounts, securityContext, serviceAccountName, automountServiceAccountToken, enableServiceLinks and
+// template. Fields that only the gate or the controller uses (port, address, idleTimeout, ...) are left out.
+//
+// The hash is 16 hexadecimal digits, the first 8 bytes of a SHA-256. It is the same before and after Default, however a
+// quantity is written, and in every version of Wangell. The spec must be valid.
 func Hash(spec *WangellServiceSpec) string {
 	s := spec.DeepCopy()
 	setDefault(&s.TargetPort, s.Port)
@@ -57,7 +57,7 @@ func Hash(spec *WangellServiceSpec) string {
 		isTrue(s.AutomountServiceAccountToken), isTrue(s.EnableServiceLinks), s.Template,
 	})
 	if err != nil {
-		panic("v1alpha1: Hash of a spec that was not validated: " + err.Error())
+		panic("v1alpha1: Hash of an invalid spec: " + err.Error())
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
@@ -71,9 +71,9 @@ func canonicalList(l corev1.ResourceList) {
 	}
 }
 
-// canonical makes equal quantities equal text: a Quantity remembers how it was written.
+// canonical makes the text of equal quantities equal, because a Quantity keeps the way in which it was written.
 func canonical(q resource.Quantity) resource.Quantity {
-	// Thousandths matter for a CPU only, and those of a great number do not fit.
+	// Thousandths matter only for CPUs, and those of a large number overflow.
 	if q.Value() < 1<<32 {
 		return *resource.NewMilliQuantity(q.MilliValue(), resource.DecimalSI)
 	}

@@ -8,10 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// GroupVersion is the group and version of the kind.
+// GroupVersion is the group and version of WangellService.
 var GroupVersion = schema.GroupVersion{Group: Group, Version: Version}
 
-// AddToScheme makes WangellService and its list known to a scheme.
+// AddToScheme registers WangellService and its list in a scheme.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &WangellService{}, &WangellServiceList{})
 	metav1.AddToGroupVersion(s, GroupVersion)

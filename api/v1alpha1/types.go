@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1alpha1 is the manifest: the kind WangellService of the group wangell.loutres.me, as a
-// user writes it for one machine and for Kubernetes alike.
+// Package v1alpha1 defines the manifest: the kind WangellService of the group wangell.loutres.me, which is the same on
+// one machine and on Kubernetes.
 //
-// The package is also the source of the CustomResourceDefinition (deploy/crd) and of its own deep
-// copies; `go generate ./api/...` writes both.
+// The CustomResourceDefinition in deploy/crd and the DeepCopy methods are generated from it by `go generate ./api/...`.
 //
 // +kubebuilder:object:generate=true
 // +groupName=wangell.loutres.me
@@ -18,7 +17,7 @@ import (
 //go:generate go tool controller-gen object paths=.
 //go:generate go run wangell.loutres.me/api/crd -o ../../deploy/crd
 
-// Names of the group, version and kind, as they stand in a manifest.
+// Names of the group, version and kind, as written in a manifest.
 const (
 	Group      = "wangell.loutres.me"
 	Version    = "v1alpha1"
@@ -26,22 +25,22 @@ const (
 	APIVersion = Group + "/" + Version
 )
 
-// Labels of the pods of a service on Kubernetes. Daemons know by them which pods are Wangell's.
+// Labels and annotations of a service's pods on Kubernetes. Daemons recognize Wangell's pods by them.
 const (
-	// LabelService has the name of the service whose pod it is; the namespace is the pod's own.
+	// LabelService holds the name of the service, which is in the pod's namespace.
 	LabelService = Group + "/service"
-	// LabelSpecHash has the Hash of the spec from which the pod was made.
+	// LabelSpecHash holds the Hash of the spec that the pod was created from.
 	LabelSpecHash = Group + "/spec-hash"
-	// AnnotationContainer names the main container of the pod: the one that listens on the target port.
+	// AnnotationContainer names the main container of the pod, which listens on the target port.
 	AnnotationContainer = Group + "/container"
-	// AnnotationTargetPort is the annotation of a pod with the port on which its main container listens.
+	// AnnotationTargetPort holds the port on which the main container listens.
 	AnnotationTargetPort = Group + "/target-port"
 )
 
-// LoadBalancerClass is the class of Services whose addresses Wangell gives and announces itself.
+// LoadBalancerClass is the class of Services whose addresses Wangell assigns and announces itself.
 const LoadBalancerClass = Group + "/gate"
 
-// WangellService is a TCP service that sleeps while nobody uses it.
+// WangellService is a TCP service that sleeps while it is unused.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=wgs,categories=all
@@ -73,41 +72,40 @@ type WangellServiceList struct {
 	Items           []WangellService `json:"items"`
 }
 
-// WangellServiceSpec is what the user wants. The names are those that Kubernetes users know from a
-// container and a pod.
+// WangellServiceSpec is the desired state of a service. Fields are named as in a Kubernetes container or pod.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.image) || has(self.template)",message="missing: write which image to run, for example image: registry.example.com/app:v1, or a whole pod as template"
-// +kubebuilder:validation:XValidation:rule="!(has(self.image) && has(self.template))",message="image and template are both given: write image in template.spec.containers, or leave template out"
-// +kubebuilder:validation:XValidation:rule="!has(self.template) || !(has(self.command) || has(self.args) || has(self.workingDir) || has(self.env) || has(self.resources) || has(self.volumes) || has(self.volumeMounts) || has(self.securityContext) || has(self.imagePullPolicy) || has(self.serviceAccountName) || has(self.automountServiceAccountToken) || has(self.enableServiceLinks))",message="command, args, workingDir, env, resources, volumes, volumeMounts, securityContext, imagePullPolicy, serviceAccountName, automountServiceAccountToken and enableServiceLinks go with image: write them in template.spec, or leave template out"
+// +kubebuilder:validation:XValidation:rule="!(has(self.image) && has(self.template))",message="image and template cannot both be set: write image in template.spec.containers, or leave template out"
+// +kubebuilder:validation:XValidation:rule="!has(self.template) || !(has(self.command) || has(self.args) || has(self.workingDir) || has(self.env) || has(self.resources) || has(self.volumes) || has(self.volumeMounts) || has(self.securityContext) || has(self.imagePullPolicy) || has(self.serviceAccountName) || has(self.automountServiceAccountToken) || has(self.enableServiceLinks))",message="command, args, workingDir, env, resources, volumes, volumeMounts, securityContext, imagePullPolicy, serviceAccountName, automountServiceAccountToken and enableServiceLinks cannot be set beside template: write them in template.spec, or leave template out"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxReplicas) || !has(self.minReplicas) || self.maxReplicas >= self.minReplicas",message="maxReplicas is less than minReplicas: raise maxReplicas or lower minReplicas"
-// +kubebuilder:validation:XValidation:rule="has(self.maxReplicas) || !has(self.minReplicas) || self.minReplicas <= 1 || has(self.scaling)",message="minReplicas is more than maxReplicas, which is 1 where neither maxReplicas nor scaling is given: write maxReplicas, too"
+// +kubebuilder:validation:XValidation:rule="has(self.maxReplicas) || !has(self.minReplicas) || self.minReplicas <= 1 || has(self.scaling)",message="minReplicas is more than maxReplicas, which is 1 if neither maxReplicas nor scaling is set: write maxReplicas as well"
 type WangellServiceSpec struct {
-	// Image is the container image, as a registry reference. Required, unless Template is given.
+	// Image is the container image, as a registry reference. Required unless template is set.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	Image string `json:"image,omitempty"`
-	// TargetPort is the TCP port on which the container listens, 1-65535. Default: Port.
+	// TargetPort is the TCP port on which the container listens, 1-65535. Default: port.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 65535",message="want a port from 1 to 65535: write targetPort: 8080, for example"
 	TargetPort int32 `json:"targetPort,omitempty"`
 	// Port is the TCP port of the service address, 1-65535. Required.
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 65535",message="want a port from 1 to 65535: write port: 80, for example"
 	Port int32 `json:"port"`
-	// IdleTimeout is how many seconds without a packet pass before the service sleeps, 1-31536000.
-	// Default: 300.
+	// IdleTimeout is the number of seconds without a packet after which the service sleeps, 1-31536000. Default: 300.
 	// +optional
 	// +kubebuilder:default=300
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 31536000",message="want seconds from 1 to 31536000: write idleTimeout: 300, for example"
 	IdleTimeout int64 `json:"idleTimeout,omitempty"`
 
-	// Address is the service address to use (IPv4). Default: one from the range of the instance.
+	// Address is the service address (IPv4). Default: a free one, from the range of the instance or from an address
+	// pool.
 	// +optional
 	// +kubebuilder:validation:MaxLength=15
 	// +kubebuilder:validation:XValidation:rule="isIP(self) && ip(self).family() == 4 && ip(self).isGlobalUnicast()",message="want an IPv4 address that clients can use: write address: 10.46.100.5, for example, or leave it out"
 	Address string `json:"address,omitempty"`
-	// ImagePullPolicy is Always, IfNotPresent or Never. Default: IfNotPresent, for every tag: an
-	// image is not asked for again while a client waits.
+	// ImagePullPolicy is Always, IfNotPresent or Never. Default: IfNotPresent for every tag, including latest, because
+	// a client would have to wait for the registry.
 	// +optional
 	// +kubebuilder:validation:Enum=IfNotPresent;Always;Never
 	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
@@ -120,195 +118,189 @@ type WangellServiceSpec struct {
 	// WorkingDir replaces the image's working directory.
 	// +optional
 	WorkingDir string `json:"workingDir,omitempty"`
-	// Env is added to the image's environment. valueFrom is refused on one machine.
+	// Env is added to the image's environment. valueFrom needs Kubernetes.
 	// +optional
 	Env []corev1.EnvVar `json:"env,omitempty"`
-	// Resources: limits for cpu and memory.
+	// Resources sets requests and limits of cpu and memory; on Kubernetes, of any resource.
 	// +optional
 	Resources corev1.ResourceRequirements `json:"resources,omitzero"`
-	// Volumes: hostPath and emptyDir; on Kubernetes every kind.
+	// Volumes are of kind hostPath or emptyDir; on Kubernetes, of any kind.
 	// +optional
 	Volumes []corev1.Volume `json:"volumes,omitempty"`
-	// VolumeMounts puts Volumes into the container's file system.
+	// VolumeMounts mounts volumes into the container's file system.
 	// +optional
 	VolumeMounts []corev1.VolumeMount `json:"volumeMounts,omitempty"`
-	// SecurityContext: runAsUser, runAsGroup, readOnlyRootFilesystem, capabilities, privileged; on
-	// Kubernetes all of it.
+	// SecurityContext supports runAsUser, runAsGroup, readOnlyRootFilesystem, capabilities and privileged; on
+	// Kubernetes, every field.
 	// +optional
 	SecurityContext *corev1.SecurityContext `json:"securityContext,omitempty"`
 
-	// WakeTimeout is how many seconds a wake may take before the parked clients are refused, 1-3600.
-	// Default: 60.
+	// WakeTimeout is the number of seconds after which a wake fails and parked clients are refused, 1-3600. Default: 60.
 	// +optional
 	// +kubebuilder:default=60
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 3600",message="want seconds from 1 to 3600: write wakeTimeout: 60, for example"
 	WakeTimeout int64 `json:"wakeTimeout,omitempty"`
-	// TerminationGracePeriodSeconds is how many seconds the container has between SIGTERM and
-	// SIGKILL, 0-3600. Default: that of template, or 30.
+	// TerminationGracePeriodSeconds is the number of seconds between SIGTERM and SIGKILL, 0-3600. Default: the
+	// template's value, or 30.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 3600",message="want seconds from 0 to 3600: write terminationGracePeriodSeconds: 30, for example"
 	TerminationGracePeriodSeconds *int64 `json:"terminationGracePeriodSeconds,omitempty"`
-	// MaxParked is how many connection requests (SYNs) are kept at most while the service wakes, 1-4096.
-	// Default: 1024.
+	// MaxParked is the largest number of connection requests (SYNs) kept while the service wakes, 1-4096. Default: 1024.
 	// +optional
 	// +kubebuilder:default=1024
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 4096",message="want a number from 1 to 4096: write maxParked: 1024, for example"
 	MaxParked int32 `json:"maxParked,omitempty"`
-	// MaxParkedPerSource is how many of them one client address may have, 1-4096. Default: 512, or
-	// MaxParked if that is less.
+	// MaxParkedPerSource is the largest number of parked requests per client address, 1-4096. Default: 512, or
+	// maxParked if that is less.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 4096",message="want a number from 1 to 4096: write maxParkedPerSource: 512, for example"
 	MaxParkedPerSource int32 `json:"maxParkedPerSource,omitempty"`
 
-	// MinReplicas is how many pods run even while nobody uses the service, 0-32. Default: 0, the
-	// service sleeps.
+	// MinReplicas is the number of pods that run even while the service is unused, 0-32. Default: 0, the service sleeps.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 32",message="want a number from 0 to 32: write minReplicas: 0, for example"
 	MinReplicas int32 `json:"minReplicas,omitempty"`
-	// MaxReplicas is how many pods run at most, 1-32. Default: 1; with Scaling 10, or MinReplicas if
-	// that is more.
+	// MaxReplicas is the largest number of pods, 1-32. Default: 1; with scaling, 10 or minReplicas, whichever is more.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 32",message="want a number from 1 to 32: write maxReplicas: 3, for example"
 	MaxReplicas int32 `json:"maxReplicas,omitempty"`
-	// Scaling has the number of pods follow the load. Default: the service has one pod while it is used.
+	// Scaling makes the number of pods follow the load. Default: one pod while the service is used.
 	// +optional
 	Scaling *Scaling `json:"scaling,omitempty"`
-	// SessionAffinity is None or ClientIP: a client address keeps its pod. Default: None, a new
-	// connection goes to the pod with the fewest open ones.
+	// SessionAffinity is None, so that a new connection goes to the pod with the fewest open ones, or ClientIP, so that
+	// a client address keeps its pod. Default: None.
 	// +optional
 	// +kubebuilder:validation:Enum=None;ClientIP
 	SessionAffinity corev1.ServiceAffinity `json:"sessionAffinity,omitempty"`
 	// Balancing refines the choice of a pod.
 	// +optional
 	Balancing *Balancing `json:"balancing,omitempty"`
-	// Retries is to how many other pods a connection request is given at most, after one that refused
-	// it or did not answer, 0-8. Default: 2.
+	// Retries is the number of other pods tried for a connection request after one that refused it or did not answer,
+	// 0-8. Default: 2.
 	// +optional
 	// +kubebuilder:default=2
 	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 8",message="want a number from 0 to 8: write retries: 2, for example"
 	Retries *int32 `json:"retries,omitempty"`
-	// DrainTimeout is how many seconds the open connections of a pod that is taken away may go on,
-	// 0-86400. Default: 30.
+	// DrainTimeout is the number of seconds for which a pod that is removed keeps its open connections, 0-86400.
+	// Default: 30.
 	// +optional
 	// +kubebuilder:default=30
 	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 86400",message="want seconds from 0 to 86400: write drainTimeout: 30, for example"
 	DrainTimeout *int64 `json:"drainTimeout,omitempty"`
 
-	// Replicas is how many pods there shall be now: kubectl scale, a HorizontalPodAutoscaler or KEDA
-	// write it, and so does Wangell when the service sleeps (0) and wakes. Kubernetes only.
+	// Replicas is the number of pods wanted now. kubectl scale, a HorizontalPodAutoscaler or KEDA set it, and Wangell
+	// sets it when the service falls asleep (0) and wakes. Kubernetes only.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 32",message="want a number from 0 to 32: write replicas: 1, for example, or leave it out"
 	Replicas *int32 `json:"replicas,omitempty"`
-	// LoadBalancerClass says who gives the service its address: wangell.loutres.me/gate (Wangell, from
-	// its own pools) or the class of another load balancer. Default: wangell.loutres.me/gate. Kubernetes only.
+	// LoadBalancerClass selects the load balancer that assigns the service address: wangell.loutres.me/gate is Wangell
+	// with its own pools. Default: wangell.loutres.me/gate. Kubernetes only.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	LoadBalancerClass string `json:"loadBalancerClass,omitempty"`
-	// ServiceAccountName is the account that the pods run as. Default: default. Kubernetes only.
+	// ServiceAccountName is the service account of the pods. Default: default. Kubernetes only.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	ServiceAccountName string `json:"serviceAccountName,omitempty"`
-	// AutomountServiceAccountToken mounts the account's token into the pods. Default: false: the volume
-	// makes every start some 300 ms slower. Kubernetes only.
+	// AutomountServiceAccountToken mounts the service account's token into the pods. Default: false, because the volume
+	// slows every start by some 300 ms. Kubernetes only.
 	// +optional
 	AutomountServiceAccountToken *bool `json:"automountServiceAccountToken,omitempty"`
-	// EnableServiceLinks puts the addresses of all Services of the namespace into the environment.
-	// Default: false: it makes starts slower where there are many. Kubernetes only.
+	// EnableServiceLinks adds the addresses of all Services of the namespace to the environment. Default: false, because
+	// many Services slow every start. Kubernetes only.
 	// +optional
 	EnableServiceLinks *bool `json:"enableServiceLinks,omitempty"`
-	// Template is the whole pod, instead of Image and what goes with it. The container named like the
-	// service, or else the first one, is the one that listens on TargetPort. What it leaves out is as
-	// Kubernetes has it, but for automountServiceAccountToken and enableServiceLinks (false) and
-	// imagePullPolicy (IfNotPresent). Kubernetes only.
+	// Template describes the whole pod, instead of image and the other fields of the container. The container with the
+	// name of the service, or else the first one, must listen on targetPort. Defaults are those of Kubernetes, except
+	// for automountServiceAccountToken and enableServiceLinks (false) and imagePullPolicy (IfNotPresent). Kubernetes
+	// only.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="has(self.spec) && size(self.spec.containers) > 0",message="want spec.containers with at least one container: write spec: {containers: [{name: app, image: registry.example.com/app:v1}]}, for example"
-	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.hostNetwork) || !self.spec.hostNetwork",message="spec.hostNetwork cannot work: the gate reaches a pod by a network of its own: remove it"
-	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.restartPolicy) || self.spec.restartPolicy == 'Always'",message="spec.restartPolicy: want Always, or leave it out: a Deployment takes no other"
+	// +kubebuilder:validation:XValidation:rule="has(self.spec) && size(self.spec.containers) > 0",message="spec.containers must have at least one container: write spec: {containers: [{name: app, image: registry.example.com/app:v1}]}, for example"
+	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.hostNetwork) || !self.spec.hostNetwork",message="spec.hostNetwork cannot work, because the gate needs pods with their own network: remove it"
+	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.restartPolicy) || self.spec.restartPolicy == 'Always'",message="spec.restartPolicy must be Always in a Deployment: write restartPolicy: Always, or leave it out"
 	Template *corev1.PodTemplateSpec `json:"template,omitempty"`
 }
 
-// ScalingMetric names what the number of pods follows.
+// ScalingMetric names the metric that the number of pods follows.
 type ScalingMetric string
 
 // The metrics of Scaling.
 const (
-	MetricConnections ScalingMetric = "connections" // open connections per pod, as the gate counts them
-	MetricRate        ScalingMetric = "rate"        // new connections per second and pod
+	MetricConnections ScalingMetric = "connections" // open connections per pod, counted by the gate
+	MetricRate        ScalingMetric = "rate"        // new connections per second per pod
 	MetricCPU         ScalingMetric = "cpu"         // percent of the requested CPU
 	MetricMemory      ScalingMetric = "memory"      // percent of the requested memory
 )
 
-// Scaling has the number of pods follow the load: ceil(pods × value / target), nothing within ±10 %.
+// Scaling makes the number of pods follow the load: ceil(pods × value / target), unchanged within ±10 % of the target.
 // Times are in seconds.
 type Scaling struct {
-	// Metric is connections (open, per pod), rate (new connections per second and pod), cpu or memory
-	// (percent of the request). Default: connections.
+	// Metric is connections (open, per pod), rate (new connections per second per pod), cpu or memory (percent of the
+	// request). Default: connections.
 	// +optional
 	// +kubebuilder:default=connections
 	// +kubebuilder:validation:Enum=connections;rate;cpu;memory
 	Metric ScalingMetric `json:"metric,omitempty"`
-	// Target is what a pod shall have of the metric, 1-1000000. Required.
+	// Target is the wanted value of the metric per pod, 1-1000000. Required.
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 1000000",message="want a number from 1 to 1000000: write target: 50, for example"
 	Target int32 `json:"target"`
-	// OutInterval is how often more pods may be started, 1-3600. Default: 2.
+	// OutInterval is the shortest time between two steps that add pods, 1-3600. Default: 2.
 	// +optional
 	// +kubebuilder:default=2
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 3600",message="want seconds from 1 to 3600: write outInterval: 2, for example"
 	OutInterval int64 `json:"outInterval,omitempty"`
-	// InInterval is how often pods may be taken away, 1-3600. Default: 10.
+	// InInterval is the shortest time between two steps that remove pods, 1-3600. Default: 10.
 	// +optional
 	// +kubebuilder:default=10
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 3600",message="want seconds from 1 to 3600: write inInterval: 10, for example"
 	InInterval int64 `json:"inInterval,omitempty"`
-	// OutStabilization is for how long more pods must have been needed before they are started, 0-3600.
-	// Default: 0.
+	// OutStabilization is how long more pods must be needed before they are added, 0-3600. Default: 0.
 	// +optional
 	// +kubebuilder:default=0
 	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 3600",message="want seconds from 0 to 3600: write outStabilization: 0, for example"
 	OutStabilization *int64 `json:"outStabilization,omitempty"`
-	// InStabilization is for how long fewer pods must have been enough before some are taken away,
-	// 0-3600. Default: 60.
+	// InStabilization is how long fewer pods must suffice before pods are removed, 0-3600. Default: 60.
 	// +optional
 	// +kubebuilder:default=60
 	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 3600",message="want seconds from 0 to 3600: write inStabilization: 60, for example"
 	InStabilization *int64 `json:"inStabilization,omitempty"`
-	// MaxStep is how many pods are started or taken away at once at most, 1-32. Default: 4.
+	// MaxStep is the largest number of pods added or removed at once, 1-32. Default: 4.
 	// +optional
 	// +kubebuilder:default=4
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 32",message="want a number from 1 to 32: write maxStep: 4, for example"
 	MaxStep int32 `json:"maxStep,omitempty"`
-	// BurstPerPod is for how many parked connection requests a sleeping service starts one pod, 1-4096.
-	// Default: Target where the metric is connections; else a wake starts one pod.
+	// BurstPerPod is the number of parked connection requests per pod started by a wake, 1-4096. Default: target, if the
+	// metric is connections; otherwise a wake starts one pod.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 4096",message="want a number from 1 to 4096: write burstPerPod: 100, for example, or leave it out"
 	BurstPerPod int32 `json:"burstPerPod,omitempty"`
 }
 
-// LocalityPreference names how much the place of a pod counts.
+// LocalityPreference says whether pods on some nodes are preferred.
 type LocalityPreference string
 
-// The values of Balancing's LocalityPreference.
+// The values of Balancing.LocalityPreference.
 const (
-	LocalityNone  LocalityPreference = "None"  // the place of a pod does not count
-	LocalityLocal LocalityPreference = "Local" // pods on the node that sees the client come first
+	LocalityNone  LocalityPreference = "None"  // pods on all nodes are equal
+	LocalityLocal LocalityPreference = "Local" // pods on the node that receives the client's packets are preferred
 )
 
 // Balancing refines the choice of a pod.
 type Balancing struct {
-	// LocalityPreference is None or Local: pods on the node that sees the client come first. Default: None.
+	// LocalityPreference is None, or Local to prefer pods on the node that receives the client's packets. Default: None.
 	// +optional
 	// +kubebuilder:default=None
 	// +kubebuilder:validation:Enum=None;Local
 	LocalityPreference LocalityPreference `json:"localityPreference,omitempty"`
 }
 
-// WangellServiceStatus is what is.
+// WangellServiceStatus is the observed state of a service.
 type WangellServiceStatus struct {
-	// LatestRequest is when the service last saw a packet. It may be some seconds old.
+	// LatestRequest is the time of the last packet to or from the service. It may lag by some seconds.
 	// +optional
 	LatestRequest *metav1.Time `json:"latestRequest,omitempty"`
-	// LoadBalancerIP is the service address without its port.
+	// LoadBalancerIP is the service address, without the port.
 	// +optional
 	LoadBalancerIP string `json:"loadBalancerIP,omitempty"`
 	// Replicas is the number of running pods.
@@ -318,62 +310,62 @@ type WangellServiceStatus struct {
 	// State is the state of the service: Cold, Waking, Warm, Stopping or Failed.
 	// +optional
 	State string `json:"state,omitempty"`
-	// Message tells why, where State alone does not.
+	// Message explains the state where that helps.
 	// +optional
 	Message string `json:"message,omitempty"`
-	// DesiredReplicas is how many pods Wangell wants: 0 while the service sleeps. Kubernetes only.
+	// DesiredReplicas is the number of pods that Wangell wants, 0 while the service sleeps. Kubernetes only.
 	// +optional
 	DesiredReplicas int32 `json:"desiredReplicas,omitempty"`
-	// Selector finds the service's pods, for those who scale it. Kubernetes only.
+	// Selector is the label selector of the service's pods, for autoscalers. Kubernetes only.
 	// +optional
 	Selector string `json:"selector,omitempty"`
-	// ObservedGeneration is the generation of the spec that this status is about. Kubernetes only.
+	// ObservedGeneration is the generation of the spec that the status describes. Kubernetes only.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Conditions tell what is right and what is not, see docs/operations.md. Kubernetes only.
+	// Conditions are Ready, Awake, AddressAssigned, Progressing and Scheduled; see docs/operations.md. Kubernetes only.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// LastWake is the last wake, phase by phase. Kubernetes only.
+	// LastWake describes the last wake, phase by phase. Kubernetes only.
 	// +optional
 	LastWake *LastWake `json:"lastWake,omitempty"`
 }
 
 // Types of Conditions.
 const (
-	// ConditionReady: a client that comes is served, after a wake if need be.
+	// ConditionReady means that a new client is served, after a wake if necessary.
 	ConditionReady = "Ready"
-	// ConditionAwake: a pod serves.
+	// ConditionAwake means that at least one pod serves.
 	ConditionAwake = "Awake"
-	// ConditionAddressAssigned: the service has its address.
+	// ConditionAddressAssigned means that the service has its address.
 	ConditionAddressAssigned = "AddressAssigned"
-	// ConditionProgressing: what the spec asks for is being brought about (True), is there (False,
-	// reason Complete), or cannot be brought about (False, another reason).
+	// ConditionProgressing is True while a change of the spec is being applied. It is False with reason Complete once
+	// the change is applied, and False with another reason if it cannot be.
 	ConditionProgressing = "Progressing"
-	// ConditionScheduled: every pod that is wanted has a node.
+	// ConditionScheduled means that every wanted pod is assigned to a node.
 	ConditionScheduled = "Scheduled"
 )
 
-// LastWake is a wake as it was.
+// LastWake describes a past or current wake.
 type LastWake struct {
-	// Start is when the first SYN was seen.
+	// Start is the time of the first SYN.
 	Start metav1.Time `json:"start"`
 	// Result is running, warm, failed or cancelled.
 	Result string `json:"result"`
-	// Reason tells why, where it was not warm in the end.
+	// Reason explains a wake that did not end warm.
 	// +optional
 	Reason string `json:"reason,omitempty"`
-	// Phases are those that ended, in order of time.
+	// Phases are the completed phases in chronological order.
 	// +optional
 	// +listType=atomic
 	Phases []WakePhase `json:"phases,omitempty"`
 }
 
-// WakePhase is when a phase of a wake ended.
+// WakePhase is the end of one phase of a wake.
 type WakePhase struct {
-	// Name is the phase: syn-seen, told, handled, sandbox, created, started, listening, released, ...
+	// Name is the name of the phase: syn-seen, told, handled, sandbox, created, started, listening, released, ...
 	Name string `json:"name"`
-	// Ms is when it ended, in milliseconds since the first SYN was seen.
+	// Ms is the end of the phase, in milliseconds since the first SYN.
 	Ms int64 `json:"ms"`
 }

@@ -4,32 +4,30 @@ package v1alpha1
 
 import (
 	"fmt"
-	"net/netip"
 	"path"
 	"strings"
 
-	"github.com/google/go-containerregistry/pkg/name"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// FieldError says what is wrong with one field.
+// FieldError is a mistake in one field.
 type FieldError struct {
-	// Field is the path of the field: "spec.env[2].name", "spec.resources.limits[cpu]".
+	// Field is the path of the field, such as "spec.env[2].name" or "spec.resources.limits[cpu]".
 	Field string
-	// Message says what is wrong with it.
+	// Message says what is wrong.
 	Message string
 	// Fix says what to write instead.
 	Fix string
 }
 
-// Error is field, message and fix in one line.
+// Error returns "field: message: fix".
 func (e FieldError) Error() string { return e.Field + ": " + e.Message + ": " + e.Fix }
 
-// ValidationErrors is everything that is wrong with a manifest; empty if it is right.
+// ValidationErrors holds all mistakes in a manifest. It is empty if the manifest is valid.
 type ValidationErrors []FieldError
 
-// Error has one line an error.
+// Error returns one line per error.
 func (e ValidationErrors) Error() string {
 	lines := make([]string, len(e))
 	for i := range e {
@@ -42,29 +40,13 @@ func (e *ValidationErrors) add(p *field.Path, fix, message string, args ...any) 
 	*e = append(*e, FieldError{Field: p.String(), Message: fmt.Sprintf(message, args...), Fix: fix})
 }
 
-// Paths that are used for every service, made once.
+// Paths that every validation uses, allocated once.
 var (
 	metadataPath  = field.NewPath("metadata")
 	namePath      = metadataPath.Child("name")
 	namespacePath = metadataPath.Child("namespace")
 	specPath      = field.NewPath("spec")
 )
-
-// Validate tells everything that cannot work in s on one machine; see ValidateCluster. It takes a manifest before or after Default: an
-// optional field that is zero is left out. Status is not looked at.
-func Validate(s *WangellService) ValidationErrors {
-	var errs ValidationErrors
-	if s.Name == "" {
-		errs.add(namePath, "write a name for the service, for example name: hello", "missing")
-	} else {
-		errs.label(namePath, s.Name)
-	}
-	if s.Namespace != "" {
-		errs.label(namespacePath, s.Namespace)
-	}
-	errs.spec(&s.Spec)
-	return errs
-}
 
 // label checks a DNS-1123 label.
 func (e *ValidationErrors) label(p *field.Path, value string) {
@@ -74,7 +56,7 @@ func (e *ValidationErrors) label(p *field.Path, value string) {
 	}
 }
 
-// toLabel makes a DNS label of what was written, to offer it.
+// toLabel turns text into a DNS label that a message can suggest.
 func toLabel(s string) string {
 	label := strings.Map(func(r rune) rune {
 		switch {
@@ -93,59 +75,13 @@ func toLabel(s string) string {
 	return label
 }
 
-// fieldName is the last name of a path, without an index.
+// fieldName returns the last element of a path, with its index if it has one.
 func fieldName(p *field.Path) string {
 	s := p.String()
 	return s[strings.LastIndexByte(s, '.')+1:]
 }
 
-func (e *ValidationErrors) spec(s *WangellServiceSpec) {
-	e.clusterOnly(s)
-	if s.Template == nil {
-		e.image(s.Image)
-	}
-	e.common(s)
-
-	command := specPath.Child("command")
-	if len(s.Command) > 0 && s.Command[0] == "" {
-		e.add(command.Index(0), `write the program, for example command: ["/bin/server"]`, "is empty")
-	}
-	e.noNUL(command, s.Command)
-	e.noNUL(specPath.Child("args"), s.Args)
-	if s.WorkingDir != "" {
-		e.absolute(specPath.Child("workingDir"), s.WorkingDir)
-	}
-	e.env(s.Env)
-	e.resources(&s.Resources)
-	e.volumes(s.Volumes)
-	e.volumeMounts(s.VolumeMounts, s.Volumes)
-	e.securityContext(s.SecurityContext)
-}
-
-func (e *ValidationErrors) image(image string) {
-	p := specPath.Child("image")
-	const example = "image: registry.example.com/app:v1"
-	if image == "" {
-		e.add(p, "write which image to run, for example "+example, "missing")
-		return
-	}
-	if err := parseImage(image); err != nil {
-		e.add(p, "write registry/name:tag or registry/name@sha256:..., for example "+example,
-			"%q is not an image reference: %s", image, strings.TrimSuffix(err.Error(), ": "+image))
-	}
-}
-
-// parseImage is name.ParseReference with an error that says what is wrong.
-func parseImage(image string) error {
-	if strings.Contains(image, "@") {
-		_, err := name.NewDigest(image)
-		return err
-	}
-	_, err := name.NewTag(image)
-	return err
-}
-
-// inRange checks a number; zero is "left out" where the range does not have it.
+// inRange checks a field of spec. Zero means that the field is left out.
 func (e *ValidationErrors) inRange(name string, v int64) {
 	if v == 0 {
 		return
@@ -160,22 +96,15 @@ func (e *ValidationErrors) pathInRange(p *field.Path, v int64) {
 	}
 }
 
-func (e *ValidationErrors) address(address string) {
-	if address == "" {
-		return
-	}
-	p := specPath.Child("address")
-	const fix = "write an address of the instance's range, for example address: 10.46.100.5, or leave it out"
-	ip, err := netip.ParseAddr(address)
-	switch {
-	case err != nil || !ip.Is4():
-		e.add(p, fix, "want an IPv4 address, got %q", address)
-	case ip.IsUnspecified() || ip.IsLoopback() || ip.IsMulticast() || ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		e.add(p, fix, "%s cannot be the address of a service: it is unspecified, loopback, multicast or broadcast", ip)
+// pointerInRange checks a number that may be left out.
+func pointerInRange[T int32 | int64](e *ValidationErrors, p *field.Path, v *T) {
+	if v != nil {
+		e.pathInRange(p, int64(*v))
 	}
 }
 
-// oneOf checks a word; empty is "left out". The first of the words is offered.
+// oneOf checks a word; empty means that the field is left out. A message suggests the word that differs only in case,
+// or else the first one.
 func (e *ValidationErrors) oneOf(p *field.Path, got string, words ...string) {
 	if got == "" {
 		return
@@ -194,7 +123,7 @@ func (e *ValidationErrors) oneOf(p *field.Path, got string, words ...string) {
 	e.add(p, "write "+fieldName(p)+": "+offer, "want %s, got %q", orList(words), got)
 }
 
-// orList is "a, b or c".
+// orList returns "a, b or c".
 func orList(words []string) string {
 	last := len(words) - 1
 	if last == 0 {
@@ -203,24 +132,24 @@ func orList(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
-// noNUL checks words that go to execve(2), which ends a word at a NUL.
+// noNUL checks words for execve(2), where a NUL ends a word.
 func (e *ValidationErrors) noNUL(p *field.Path, words []string) {
 	for i, w := range words {
 		if strings.IndexByte(w, 0) >= 0 {
-			e.add(p.Index(i), "remove it", `has a NUL character (\0), which no process can be given`)
+			e.add(p.Index(i), "remove it", `contains a NUL character (\0), which cannot be passed to a process`)
 		}
 	}
 }
 
-// absolute checks a path in a container or on the host; it tells whether the path is fine.
+// absolute checks a path in a container or on the host and reports whether it is valid.
 func (e *ValidationErrors) absolute(p *field.Path, file string) bool {
 	switch {
 	case strings.IndexByte(file, 0) >= 0:
-		e.add(p, "remove it", `has a NUL character (\0), which no path can have`)
+		e.add(p, "remove it", `contains a NUL character (\0), which is not valid in a path`)
 	case !path.IsAbs(file):
 		e.add(p, fmt.Sprintf("write %s: %s", fieldName(p), path.Clean("/"+file)), "want an absolute path, got %q", file)
 	case hasDotDot(file):
-		e.add(p, fmt.Sprintf("write %s: %s", fieldName(p), path.Clean(file)), `has ".." in it, got %q`, file)
+		e.add(p, fmt.Sprintf("write %s: %s", fieldName(p), path.Clean(file)), `contains "..", got %q`, file)
 	default:
 		return true
 	}

@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -31,17 +30,18 @@ func (e *ValidationErrors) env(env []corev1.EnvVar) {
 			seen[v.Name] = i
 		}
 		if strings.IndexByte(v.Value, 0) >= 0 {
-			e.add(p.Child("value"), "remove it", `has a NUL character (\0), which no process can be given`)
+			e.add(p.Child("value"), "remove it", `contains a NUL character (\0), which cannot be passed to a process`)
 		}
 		if v.ValueFrom != nil {
-			e.add(p.Child("valueFrom"), "write value: with the value itself, or mount a file with a hostPath volume and read it there",
+			e.add(p.Child("valueFrom"),
+				"write value: with the value itself, or mount a file with a hostPath volume and read it there",
 				"is not available on one machine, which has no ConfigMaps, Secrets or pod fields")
 		}
 	}
 }
 
-// minMemory is the least memory limit: less and not even runc can start the process. It also finds
-// "64" and "64m" where 64Mi was meant.
+// minMemory is the smallest memory limit with which runc can start a process. It also catches "64" and "64m" written
+// for 64Mi.
 var minMemory = resource.MustParse("4Mi")
 
 func (e *ValidationErrors) resources(r *corev1.ResourceRequirements) {
@@ -50,7 +50,7 @@ func (e *ValidationErrors) resources(r *corev1.ResourceRequirements) {
 	e.resourceList(p.Child("requests"), r.Requests)
 	if limit, ok := r.Limits[corev1.ResourceMemory]; ok && limit.Sign() > 0 && limit.Cmp(minMemory) < 0 {
 		e.add(p.Child("limits").Key("memory"), "write a size with its unit, for example memory: 64Mi",
-			"%s is less than 4Mi, in which no process starts", limit.String())
+			"%s is less than 4Mi, the least in which a process can start", limit.String())
 	}
 	for _, n := range sortedNames(r.Requests) {
 		request := r.Requests[n]
@@ -60,7 +60,7 @@ func (e *ValidationErrors) resources(r *corev1.ResourceRequirements) {
 		}
 	}
 	if len(r.Claims) > 0 {
-		e.add(p.Child("claims"), "remove it", "is not available: there are no resource claims on one machine")
+		e.add(p.Child("claims"), "remove it", "is not available on one machine")
 	}
 }
 
@@ -69,7 +69,7 @@ func (e *ValidationErrors) resourceList(p *field.Path, l corev1.ResourceList) {
 		q := l[n]
 		switch {
 		case n != corev1.ResourceCPU && n != corev1.ResourceMemory:
-			e.add(p.Key(string(n)), "remove it, or write cpu: or memory:", "only cpu and memory can be limited")
+			e.add(p.Key(string(n)), "remove it, or write cpu: or memory:", "is not supported; only cpu and memory are")
 		case q.Sign() <= 0:
 			example := map[corev1.ResourceName]string{corev1.ResourceCPU: "500m", corev1.ResourceMemory: "64Mi"}[n]
 			e.add(p.Key(string(n)), fmt.Sprintf("write %s: %s, or leave it out for no limit", n, example),
@@ -107,10 +107,10 @@ func (e *ValidationErrors) volumes(volumes []corev1.Volume) {
 func (e *ValidationErrors) volumeSource(p *field.Path, s *corev1.VolumeSource) {
 	sources := sourcesOf(s)
 	if len(sources) == 0 {
-		e.add(p, "write emptyDir: {} or hostPath: {path: /some/folder}", "does not say what the volume is")
+		e.add(p, "write emptyDir: {} or hostPath: {path: /some/folder}", "has no kind of volume")
 	}
 	if len(sources) > 1 {
-		e.add(p, "keep one of them", "wants one kind of volume, got %s", strings.Join(sources, " and "))
+		e.add(p, "keep one of them", "must have one kind of volume, got %s", strings.Join(sources, " and "))
 	}
 	for _, kind := range sources {
 		if kind != "hostPath" && kind != "emptyDir" {
@@ -132,7 +132,7 @@ func (e *ValidationErrors) volumeSource(p *field.Path, s *corev1.VolumeSource) {
 	}
 }
 
-// sourcesOf names the kinds of volume that are set: "hostPath", "configMap", ...
+// sourcesOf returns the kinds of volume that are set: "hostPath", "configMap", ...
 func sourcesOf(s *corev1.VolumeSource) []string {
 	var names []string
 	v := reflect.ValueOf(s).Elem()
@@ -169,7 +169,7 @@ func (e *ValidationErrors) volumeMounts(mounts []corev1.VolumeMount, volumes []c
 			e.add(p.Child("name"), noSuchVolume(m.Name, volumes), "there is no volume %q in spec.volumes", m.Name)
 		}
 		if m.MountPath == "" {
-			e.add(p.Child("mountPath"), "write where the container sees it, for example mountPath: /data", "missing")
+			e.add(p.Child("mountPath"), "write its path in the container, for example mountPath: /data", "missing")
 		} else if e.absolute(p.Child("mountPath"), m.MountPath) {
 			at := path.Clean(m.MountPath)
 			if first, twice := seen[at]; twice {
@@ -208,7 +208,7 @@ func (e *ValidationErrors) securityContext(s *corev1.SecurityContext) {
 	if s.RunAsGroup != nil {
 		e.pathInRange(p.Child("runAsGroup"), *s.RunAsGroup)
 		if s.RunAsUser == nil {
-			e.add(p.Child("runAsGroup"), "add runAsUser: 1000, for example", "wants runAsUser beside it")
+			e.add(p.Child("runAsGroup"), "add runAsUser: 1000, for example", "needs runAsUser as well")
 		}
 	}
 	if c := s.Capabilities; c != nil {
@@ -216,38 +216,6 @@ func (e *ValidationErrors) securityContext(s *corev1.SecurityContext) {
 		e.capabilities(p.Child("capabilities").Child("drop"), c.Drop)
 	}
 	e.refuseSet(p, *s)
-}
-
-// supported are the fields of types of which one machine knows only some.
-var supported = map[reflect.Type][]string{
-	reflect.TypeFor[corev1.EnvVar]():               {"name", "value"},
-	reflect.TypeFor[corev1.ResourceRequirements](): {"limits", "requests"},
-	reflect.TypeFor[corev1.SecurityContext]():      {"runAsUser", "runAsGroup", "readOnlyRootFilesystem", "capabilities", "privileged"},
-	reflect.TypeFor[corev1.Volume]():               {"name", "hostPath", "emptyDir"},
-	reflect.TypeFor[corev1.EmptyDirVolumeSource](): {"medium", "sizeLimit"},
-	reflect.TypeFor[corev1.VolumeMount]():          {"name", "mountPath", "readOnly"},
-	// Those that one machine knows.
-	reflect.TypeFor[WangellServiceSpec](): {"image", "targetPort", "port", "idleTimeout", "address", "imagePullPolicy", "command", "args",
-		"workingDir", "env", "resources", "volumes", "volumeMounts", "securityContext", "wakeTimeout", "terminationGracePeriodSeconds",
-		"maxParked", "maxParkedPerSource", "minReplicas", "maxReplicas", "scaling", "sessionAffinity", "balancing", "retries", "drainTimeout"},
-	reflect.TypeFor[WangellServiceStatus](): {"latestRequest", "loadBalancerIP", "replicas", "state", "message"},
-	reflect.TypeFor[metav1.ObjectMeta]():    {"name", "namespace", "labels", "annotations"},
-}
-
-// Supported returns the fields, by their JSON names, that Wangell uses of a type on one machine; nil
-// of a type of which it uses all.
-func Supported(t reflect.Type) []string { return supported[t] }
-
-// refuseSet refuses every field of the struct v that is set and not supported.
-func (e *ValidationErrors) refuseSet(p *field.Path, v any) {
-	rv := reflect.ValueOf(v)
-	known := Supported(rv.Type())
-	for i := range rv.NumField() {
-		tag, _, _ := strings.Cut(rv.Type().Field(i).Tag.Get("json"), ",")
-		if !rv.Field(i).IsZero() && !slices.Contains(known, tag) {
-			e.add(p.Child(tag), "remove it; supported are "+strings.Join(known, ", "), "is not supported")
-		}
-	}
 }
 
 func (e *ValidationErrors) capabilities(p *field.Path, names []corev1.Capability) {
@@ -265,7 +233,7 @@ func (e *ValidationErrors) capabilities(p *field.Path, names []corev1.Capability
 	}
 }
 
-// knownCapabilities are those of linux/capability.h, without CAP_.
+// knownCapabilities are the capabilities of linux/capability.h, without CAP_.
 var knownCapabilities = strings.Fields(`
 	AUDIT_CONTROL AUDIT_READ AUDIT_WRITE BLOCK_SUSPEND BPF CHECKPOINT_RESTORE CHOWN DAC_OVERRIDE
 	DAC_READ_SEARCH FOWNER FSETID IPC_LOCK IPC_OWNER KILL LEASE LINUX_IMMUTABLE MAC_ADMIN MAC_OVERRIDE

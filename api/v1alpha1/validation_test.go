@@ -11,7 +11,7 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 )
 
-// service makes a service of the fields of a spec in YAML; image and port are given if they are not there.
+// service returns a service with the fields of a spec in YAML. It adds image and port if they are missing.
 func service(t *testing.T, spec string) *v1alpha1.WangellService {
 	t.Helper()
 	s := new(v1alpha1.WangellService)
@@ -28,7 +28,7 @@ func service(t *testing.T, spec string) *v1alpha1.WangellService {
 	return s
 }
 
-func TestValidateAccepts(t *testing.T) {
+func TestValidateAcceptsEveryField(t *testing.T) {
 	for _, spec := range []string{
 		`{}`,
 		`image: redis:7`,
@@ -39,8 +39,10 @@ func TestValidateAccepts(t *testing.T) {
 		`env: [{name: A, value: ""}, {name: my.var-1}]`,
 		`resources: {limits: {cpu: 250m, memory: 64Mi}, requests: {cpu: 100m, memory: 1Mi}}`,
 		`volumes: [{name: a, hostPath: {path: /srv, type: ""}}, {name: b, emptyDir: {medium: Memory, sizeLimit: 1Mi}}]`,
-		`{volumes: [{name: a, emptyDir: {}}], volumeMounts: [{name: a, mountPath: /a, readOnly: true}, {name: a, mountPath: /b}]}`,
-		`securityContext: {runAsUser: 0, runAsGroup: 0, privileged: false, readOnlyRootFilesystem: true, capabilities: {add: [NET_ADMIN], drop: [ALL]}}`,
+		`{volumes: [{name: a, emptyDir: {}}],
+			volumeMounts: [{name: a, mountPath: /a, readOnly: true}, {name: a, mountPath: /b}]}`,
+		`securityContext: {runAsUser: 0, runAsGroup: 0, privileged: false, readOnlyRootFilesystem: true,
+			capabilities: {add: [NET_ADMIN], drop: [ALL]}}`,
 	} {
 		if errs := v1alpha1.Validate(service(t, spec)); len(errs) > 0 {
 			t.Errorf("%s: %v", spec, errs)
@@ -48,81 +50,105 @@ func TestValidateAccepts(t *testing.T) {
 	}
 }
 
-func TestValidateRefuses(t *testing.T) {
-	for spec, want := range map[string]string{
-		`image: ""`:                         "spec.image: missing: write which image to run, for example image: registry.example.com/app:v1",
-		`image: "A b:c"`:                    `spec.image: "A b:c" is not an image reference: repository can only contain the characters`,
-		`image: "redis@sha256:12"`:          `spec.image: "redis@sha256:12" is not an image reference: `,
-		`port: 0`:                           "spec.port: missing: write the port that clients use, for example port: 80",
-		`port: 70000`:                       "spec.port: want a number from 1 to 65535, got 70000: write port: 80",
-		`targetPort: -1`:                    "spec.targetPort: want a number from 1 to 65535, got -1: write targetPort: 8080",
-		`idleTimeout: 31536001`:             "spec.idleTimeout: want a number from 1 to 31536000, got 31536001: write idleTimeout: 300",
-		`wakeTimeout: 3601`:                 "spec.wakeTimeout: want a number from 1 to 3600",
-		`maxParked: 4097`:                   "spec.maxParked: want a number from 1 to 4096",
-		`maxParkedPerSource: -3`:            "spec.maxParkedPerSource: want a number from 1 to 4096",
-		`terminationGracePeriodSeconds: -1`: "spec.terminationGracePeriodSeconds: want a number from 0 to 3600, got -1",
-		`address: "::1"`:                    `spec.address: want an IPv4 address, got "::1": write an address of the instance's range`,
-		`address: 10.0.0.256`:               `spec.address: want an IPv4 address, got "10.0.0.256"`,
-		`address: 127.0.0.1`:                "spec.address: 127.0.0.1 cannot be the address of a service",
-		`{image: "", template: {}}`:         "spec.template: is not available on one machine: there are no pods with several containers: write image, command",
-		`replicas: 1`:                       "spec.replicas: is not available on one machine",
-		`loadBalancerClass: a`:              "spec.loadBalancerClass: is not available on one machine: there is no load balancer but Wangell: remove it",
-		`serviceAccountName: a`:             "spec.serviceAccountName: is not available on one machine",
-		`enableServiceLinks: true`:          "spec.enableServiceLinks: is not available on one machine",
-		`minReplicas: 2`:                    "spec.maxReplicas: 1 is less than minReplicas, 2: write maxReplicas: 2",
-		`maxReplicas: 33`:                   "spec.maxReplicas: want a number from 1 to 32, got 33: write maxReplicas: 3",
-		`retries: 9`:                        "spec.retries: want a number from 0 to 8, got 9: write retries: 2",
-		`sessionAffinity: clientip`:         "spec.sessionAffinity: want None or ClientIP, got \"clientip\": write sessionAffinity: ClientIP",
-		`scaling: {}`:                       "spec.scaling.target: missing: write what one pod shall have of the metric",
-		`scaling: {target: 5, metric: qps}`: "spec.scaling.metric: want connections, rate, cpu or memory",
+func TestValidateRefusesWhatCannotWork(t *testing.T) {
+	for _, c := range []struct{ spec, want string }{
+		{`image: ""`, "spec.image: missing: write which image to run, for example image: registry.example.com/app:v1"},
+		{`image: "A b:c"`, `spec.image: "A b:c" is not an image reference: repository can only contain the characters`},
+		{`image: "redis@sha256:12"`, `spec.image: "redis@sha256:12" is not an image reference: `},
+		{`port: 0`, "spec.port: missing: write the port that clients use, for example port: 80"},
+		{`port: 70000`, "spec.port: want a number from 1 to 65535, got 70000: write port: 80"},
+		{`targetPort: -1`, "spec.targetPort: want a number from 1 to 65535, got -1: write targetPort: 8080"},
+		{`idleTimeout: 31536001`, "spec.idleTimeout: want a number from 1 to 31536000, got 31536001: write idleTimeout: 300"},
+		{`wakeTimeout: 3601`, "spec.wakeTimeout: want a number from 1 to 3600"},
+		{`maxParked: 4097`, "spec.maxParked: want a number from 1 to 4096"},
+		{`maxParkedPerSource: -3`, "spec.maxParkedPerSource: want a number from 1 to 4096"},
+		{`terminationGracePeriodSeconds: -1`, "spec.terminationGracePeriodSeconds: want a number from 0 to 3600, got -1"},
+		{`address: "::1"`, `spec.address: want an IPv4 address, got "::1": write an address from the range of the instance`},
+		{`address: 10.0.0.256`, `spec.address: want an IPv4 address, got "10.0.0.256"`},
+		{`address: 127.0.0.1`, "spec.address: 127.0.0.1 cannot be a service address"},
+		{`{image: "", template: {}}`,
+			"spec.template: is not available on one machine: a pod has one container: write image, command"},
+		{`replicas: 1`, "spec.replicas: is not available on one machine"},
+		{`loadBalancerClass: a`,
+			"spec.loadBalancerClass: is not available on one machine: Wangell is the only load balancer: remove it"},
+		{`serviceAccountName: a`, "spec.serviceAccountName: is not available on one machine"},
+		{`enableServiceLinks: true`, "spec.enableServiceLinks: is not available on one machine"},
+		{`minReplicas: 2`, "spec.maxReplicas: 1 is less than minReplicas, 2: write maxReplicas: 2"},
+		{`maxReplicas: 33`, "spec.maxReplicas: want a number from 1 to 32, got 33: write maxReplicas: 3"},
+		{`retries: 9`, "spec.retries: want a number from 0 to 8, got 9: write retries: 2"},
+		{`sessionAffinity: clientip`,
+			"spec.sessionAffinity: want None or ClientIP, got \"clientip\": write sessionAffinity: ClientIP"},
+		{`scaling: {}`, "spec.scaling.target: missing: write the wanted value per pod"},
+		{`scaling: {target: 5, metric: qps}`, "spec.scaling.metric: want connections, rate, cpu or memory"},
 
-		`imagePullPolicy: always`: `spec.imagePullPolicy: want IfNotPresent, Always or Never, got "always": write imagePullPolicy: Always`,
-		`command: [""]`:           "spec.command[0]: is empty",
-		`args: [a, "b\0"]`:        "spec.args[1]: has a NUL character",
-		`workingDir: srv`:         `spec.workingDir: want an absolute path, got "srv": write workingDir: /srv`,
+		{`imagePullPolicy: always`,
+			`spec.imagePullPolicy: want IfNotPresent, Always or Never, got "always": write imagePullPolicy: Always`},
+		{`command: [""]`, "spec.command[0]: is empty"},
+		{`args: [a, "b\0"]`, "spec.args[1]: contains a NUL character"},
+		{`workingDir: srv`, `spec.workingDir: want an absolute path, got "srv": write workingDir: /srv`},
 
-		`env: [{name: ""}]`:                                 "spec.env[0].name: missing: write name: NAME",
-		`env: [{name: "A=B"}]`:                              "spec.env[0].name: want printable ASCII characters other than =",
-		`env: [{name: A}, {name: A}]`:                       "spec.env[1].name: A is already set by spec.env[0]: remove one of the two",
-		`env: [{name: A, value: "\0"}]`:                     "spec.env[0].value: has a NUL character",
-		`env: [{name: A, valueFrom: {}}]`:                   "spec.env[0].valueFrom: is not available on one machine",
-		`resources: {limits: {gpu: 1}}`:                     "spec.resources.limits[gpu]: only cpu and memory can be limited",
-		`resources: {requests: {a.b/c: 1}}`:                 "spec.resources.requests[a.b/c]: only cpu and memory can be limited",
-		`resources: {limits: {cpu: 0}}`:                     "spec.resources.limits[cpu]: want more than zero, got 0: write cpu: 500m",
-		`resources: {limits: {memory: 64m}}`:                "spec.resources.limits[memory]: 64m is less than 4Mi, in which no process starts",
-		`resources: {claims: [{name: a}]}`:                  "spec.resources.claims: is not available",
-		`resources: {limits: {cpu: 1}, requests: {cpu: 2}}`: "spec.resources.requests[cpu]: 2 is more than the limit, 1: write cpu: 1, or raise the limit",
+		{`env: [{name: ""}]`, "spec.env[0].name: missing: write name: NAME"},
+		{`env: [{name: "A=B"}]`, "spec.env[0].name: want printable ASCII characters other than ="},
+		{`env: [{name: A}, {name: A}]`, "spec.env[1].name: A is already set by spec.env[0]: remove one of the two"},
+		{`env: [{name: A, value: "\0"}]`, "spec.env[0].value: contains a NUL character"},
+		{`env: [{name: A, valueFrom: {}}]`, "spec.env[0].valueFrom: is not available on one machine"},
+		{`resources: {limits: {gpu: 1}}`, "spec.resources.limits[gpu]: is not supported; only cpu and memory are"},
+		{`resources: {requests: {a.b/c: 1}}`, "spec.resources.requests[a.b/c]: is not supported; only cpu and memory are"},
+		{`resources: {limits: {cpu: 0}}`, "spec.resources.limits[cpu]: want more than zero, got 0: write cpu: 500m"},
+		{`resources: {limits: {memory: 64m}}`,
+			"spec.resources.limits[memory]: 64m is less than 4Mi, the least in which a process can start"},
+		{`resources: {claims: [{name: a}]}`, "spec.resources.claims: is not available"},
+		{`resources: {limits: {cpu: 1}, requests: {cpu: 2}}`,
+			"spec.resources.requests[cpu]: 2 is more than the limit, 1: write cpu: 1, or raise the limit"},
 
-		`volumes: [{emptyDir: {}}]`:                                                                                 "spec.volumes[0].name: missing",
-		`volumes: [{name: A_, emptyDir: {}}]`:                                                                       `spec.volumes[0].name: want a DNS label`,
-		`volumes: [{name: a, emptyDir: {}}, {name: a, emptyDir: {}}]`:                                               `spec.volumes[1].name: "a" is already the name of spec.volumes[0]`,
-		`volumes: [{name: a}]`:                                                                                      "spec.volumes[0]: does not say what the volume is: write emptyDir: {}",
-		`volumes: [{name: a, emptyDir: {}, hostPath: {path: /a}}]`:                                                  "spec.volumes[0]: wants one kind of volume, got hostPath and emptyDir",
-		`volumes: [{name: a, configMap: {name: b}}]`:                                                                "spec.volumes[0].configMap: is not available on one machine: a volume is a hostPath or an emptyDir: put the files",
-		`volumes: [{name: a, hostPath: {path: ""}}]`:                                                                "spec.volumes[0].hostPath.path: missing",
-		`volumes: [{name: a, hostPath: {path: a/b}}]`:                                                               `spec.volumes[0].hostPath.path: want an absolute path, got "a/b": write path: /a/b`,
-		`volumes: [{name: a, hostPath: {path: /a/../etc}}]`:                                                         `spec.volumes[0].hostPath.path: has ".." in it, got "/a/../etc": write path: /etc`,
-		`volumes: [{name: a, hostPath: {path: /a, type: dir}}]`:                                                     "spec.volumes[0].hostPath.type: want Directory, DirectoryOrCreate, ",
-		`volumes: [{name: a, emptyDir: {medium: HugePages}}]`:                                                       `spec.volumes[0].emptyDir.medium: want Memory, got "HugePages"`,
-		`volumes: [{name: a, emptyDir: {sizeLimit: 0}}]`:                                                            "spec.volumes[0].emptyDir.sizeLimit: want more than zero, got 0",
-		`volumeMounts: [{name: a, mountPath: /a}]`:                                                                  `spec.volumeMounts[0].name: there is no volume "a" in spec.volumes: add volumes: [{name: a, emptyDir: {}}] to spec`,
-		`{volumes: [{name: a, emptyDir: {}}], volumeMounts: [{name: b, mountPath: /a}]}`:                            `write the name of a volume: a`,
-		`{volumes: [{name: a, emptyDir: {}}], volumeMounts: [{name: a, mountPath: b}]}`:                             `spec.volumeMounts[0].mountPath: want an absolute path, got "b": write mountPath: /b`,
-		`{volumes: [{name: a, emptyDir: {}}], volumeMounts: [{name: a, mountPath: /b/}, {name: a, mountPath: /b}]}`: "spec.volumeMounts[1].mountPath: spec.volumeMounts[0] is already mounted at /b",
-		`{volumes: [{name: a, emptyDir: {}}], volumeMounts: [{name: a, mountPath: /}]}`:                             "nothing can be mounted at /",
-		`{volumes: [{name: a, emptyDir: {}}], volumeMounts: [{name: a, mountPath: /proc/sys}]}`:                     "nothing can be mounted at /proc/sys",
-		`{volumes: [{name: a, emptyDir: {}}], volumeMounts: [{name: a, mountPath: /a, subPath: b}]}`:                "spec.volumeMounts[0].subPath: is not supported: remove it; supported are name, mountPath, readOnly",
-		`{volumes: [{name: a, emptyDir: {}}], volumeMounts: [{name: a, mountPath: /a, mountPropagation: None}]}`:    "spec.volumeMounts[0].mountPropagation: is not supported",
+		{`volumes: [{emptyDir: {}}]`, "spec.volumes[0].name: missing"},
+		{`volumes: [{name: A_, emptyDir: {}}]`, `spec.volumes[0].name: want a DNS label`},
+		{`volumes: [{name: a, emptyDir: {}}, {name: a, emptyDir: {}}]`,
+			`spec.volumes[1].name: "a" is already the name of spec.volumes[0]`},
+		{`volumes: [{name: a}]`, "spec.volumes[0]: has no kind of volume: write emptyDir: {}"},
+		{`volumes: [{name: a, emptyDir: {}, hostPath: {path: /a}}]`,
+			"spec.volumes[0]: must have one kind of volume, got hostPath and emptyDir"},
+		{`volumes: [{name: a, configMap: {name: b}}]`,
+			"spec.volumes[0].configMap: is not available on one machine: a volume is a hostPath or an emptyDir: put the files"},
+		{`volumes: [{name: a, hostPath: {path: ""}}]`, "spec.volumes[0].hostPath.path: missing"},
+		{`volumes: [{name: a, hostPath: {path: a/b}}]`,
+			`spec.volumes[0].hostPath.path: want an absolute path, got "a/b": write path: /a/b`},
+		{`volumes: [{name: a, hostPath: {path: /a/../etc}}]`,
+			`spec.volumes[0].hostPath.path: contains "..", got "/a/../etc": write path: /etc`},
+		{`volumes: [{name: a, hostPath: {path: /a, type: dir}}]`,
+			"spec.volumes[0].hostPath.type: want Directory, DirectoryOrCreate, "},
+		{`volumes: [{name: a, emptyDir: {medium: HugePages}}]`,
+			`spec.volumes[0].emptyDir.medium: want Memory, got "HugePages"`},
+		{`volumes: [{name: a, emptyDir: {sizeLimit: 0}}]`, "spec.volumes[0].emptyDir.sizeLimit: want more than zero, got 0"},
+		{`volumeMounts: [{name: a, mountPath: /a}]`,
+			`spec.volumeMounts[0].name: there is no volume "a" in spec.volumes: add volumes: [{name: a, emptyDir: {}}] to spec`},
+		{`{volumes: [{name: a, emptyDir: {}}], volumeMounts: [{name: b, mountPath: /a}]}`, `write the name of a volume: a`},
+		{`{volumes: [{name: a, emptyDir: {}}], volumeMounts: [{name: a, mountPath: b}]}`,
+			`spec.volumeMounts[0].mountPath: want an absolute path, got "b": write mountPath: /b`},
+		{`{volumes: [{name: a, emptyDir: {}}], volumeMounts: [{name: a, mountPath: /b/}, {name: a, mountPath: /b}]}`,
+			"spec.volumeMounts[1].mountPath: spec.volumeMounts[0] is already mounted at /b"},
+		{`{volumes: [{name: a, emptyDir: {}}], volumeMounts: [{name: a, mountPath: /}]}`, "nothing can be mounted at /"},
+		{`{volumes: [{name: a, emptyDir: {}}], volumeMounts: [{name: a, mountPath: /proc/sys}]}`,
+			"nothing can be mounted at /proc/sys"},
+		{`{volumes: [{name: a, emptyDir: {}}], volumeMounts: [{name: a, mountPath: /a, subPath: b}]}`,
+			"spec.volumeMounts[0].subPath: is not supported: remove it; supported are name, mountPath, readOnly"},
+		{`{volumes: [{name: a, emptyDir: {}}], volumeMounts: [{name: a, mountPath: /a, mountPropagation: None}]}`,
+			"spec.volumeMounts[0].mountPropagation: is not supported"},
 
-		`volumes: [{name: a, emptyDir: {mode: 448}}]`: "spec.volumes[0].emptyDir.mode: is not supported: remove it; supported are medium, sizeLimit",
+		{`volumes: [{name: a, emptyDir: {mode: 448}}]`,
+			"spec.volumes[0].emptyDir.mode: is not supported: remove it; supported are medium, sizeLimit"},
 
-		`securityContext: {runAsUser: -1}`:                      "spec.securityContext.runAsUser: want a number from 0 to 2147483647, got -1",
-		`securityContext: {runAsGroup: 5}`:                      "spec.securityContext.runAsGroup: wants runAsUser beside it",
-		`securityContext: {runAsNonRoot: false}`:                "spec.securityContext.runAsNonRoot: is not supported: remove it; supported are runAsUser, ",
-		`securityContext: {seccompProfile: {type: Unconfined}}`: "spec.securityContext.seccompProfile: is not supported",
-		`securityContext: {capabilities: {add: [CAP_NET_RAW]}}`: `spec.securityContext.capabilities.add[0]: "CAP_NET_RAW" is not a capability: write NET_RAW`,
-		`securityContext: {capabilities: {drop: [EVERYTHING]}}`: `spec.securityContext.capabilities.drop[0]: "EVERYTHING" is not a capability: write a name of capabilities(7)`,
+		{`securityContext: {runAsUser: -1}`, "spec.securityContext.runAsUser: want a number from 0 to 2147483647, got -1"},
+		{`securityContext: {runAsGroup: 5}`, "spec.securityContext.runAsGroup: needs runAsUser as well"},
+		{`securityContext: {runAsNonRoot: false}`,
+			"spec.securityContext.runAsNonRoot: is not supported: remove it; supported are runAsUser, "},
+		{`securityContext: {seccompProfile: {type: Unconfined}}`, "spec.securityContext.seccompProfile: is not supported"},
+		{`securityContext: {capabilities: {add: [CAP_NET_RAW]}}`,
+			`spec.securityContext.capabilities.add[0]: "CAP_NET_RAW" is not a capability: write NET_RAW`},
+		{`securityContext: {capabilities: {drop: [EVERYTHING]}}`,
+			`spec.securityContext.capabilities.drop[0]: "EVERYTHING" is not a capability: write a name of capabilities(7)`},
 	} {
+		spec, want := c.spec, c.want
 		errs := v1alpha1.Validate(service(t, spec))
 		if len(errs) != 1 || !strings.Contains(errs.Error(), want) {
 			t.Errorf("%s:\n got %q\nwant %q", spec, errs.Error(), want)
@@ -135,20 +161,26 @@ func TestValidateRefuses(t *testing.T) {
 	}
 }
 
-func TestValidateCluster(t *testing.T) {
-	for spec, want := range map[string]string{
-		`{}`: "",
-		`{replicas: 3, maxReplicas: 3, loadBalancerClass: a/b, serviceAccountName: a, enableServiceLinks: true}`:              "",
-		`{volumes: [{name: a, secret: {secretName: b}}], env: [{name: A, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]}`: "",
-		`{image: "", template: {spec: {containers: [{name: a, image: b}]}}}`:                                                  "",
-		`image: ""`:       "spec.image: missing",
-		`port: 0`:         "spec.port: missing",
-		`idleTimeout: -1`: "spec.idleTimeout: want a number",
-		`{template: {spec: {containers: [{name: a}]}}}`:                                  "spec.image: is given beside template, which is the whole pod: write it in spec.template.spec",
-		`{image: "", template: {}}`:                                                      "spec.template.spec.containers: missing",
-		`{image: "", template: {spec: {hostNetwork: true, containers: [{name: a}]}}}`:    "spec.template.spec.hostNetwork: cannot work",
-		`{image: "", template: {spec: {restartPolicy: Never, containers: [{name: a}]}}}`: "spec.template.spec.restartPolicy: want Always",
+func TestValidateClusterRefusesWhatCannotWork(t *testing.T) {
+	for _, c := range []struct{ spec, want string }{
+		{`{}`, ""},
+		{`{replicas: 3, maxReplicas: 3, loadBalancerClass: a/b, serviceAccountName: a, enableServiceLinks: true}`, ""},
+		{`{volumes: [{name: a, secret: {secretName: b}}],
+			env: [{name: A, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]}`,
+			""},
+		{`{image: "", template: {spec: {containers: [{name: a, image: b}]}}}`, ""},
+		{`image: ""`, "spec.image: missing"},
+		{`port: 0`, "spec.port: missing"},
+		{`idleTimeout: -1`, "spec.idleTimeout: want a number"},
+		{`{template: {spec: {containers: [{name: a}]}}}`,
+			"spec.image: cannot be set beside template, which describes the whole pod: write it in spec.template.spec"},
+		{`{image: "", template: {}}`, "spec.template.spec.containers: missing"},
+		{`{image: "", template: {spec: {hostNetwork: true, containers: [{name: a}]}}}`,
+			"spec.template.spec.hostNetwork: cannot work"},
+		{`{image: "", template: {spec: {restartPolicy: Never, containers: [{name: a}]}}}`,
+			"spec.template.spec.restartPolicy: want Always"},
 	} {
+		spec, want := c.spec, c.want
 		got := v1alpha1.ValidateCluster(service(t, spec)).Error()
 		if (want == "") != (got == "") || !strings.HasPrefix(got, want) || strings.Contains(got, "\n") {
 			t.Errorf("%s:\n got %q\nwant %q", spec, got, want)
@@ -156,17 +188,18 @@ func TestValidateCluster(t *testing.T) {
 	}
 	s := service(t, "{}")
 	s.Name = "1a"
-	if got := v1alpha1.ValidateCluster(s).Error(); !strings.Contains(got, "write a name such as a: ") && !strings.HasSuffix(got, "write a name such as a") {
+	if got := v1alpha1.ValidateCluster(s).Error(); !strings.HasSuffix(got, "write a name such as a") {
 		t.Errorf("got %q", got)
 	}
 }
 
-func TestValidateNames(t *testing.T) {
+func TestValidateSuggestsValidNames(t *testing.T) {
 	for _, c := range []struct{ namespace, name, want string }{
 		{"", "hello-1", ""},
 		{"team", "1", ""},
 		{"", "", "metadata.name: missing: write a name for the service, for example name: hello"},
-		{"", "Hello_World", "metadata.name: want a DNS label (RFC 1123: at most 63 of a-z, 0-9 and -, a letter or digit first and last), got \"Hello_World\": write name: hello-world"},
+		{"", "Hello_World", "metadata.name: want a DNS label (RFC 1123: at most 63 of a-z, 0-9 and -, " +
+			"a letter or digit first and last), got \"Hello_World\": write name: hello-world"},
 		{"", "a.b", "write name: a-b"},
 		{"", strings.Repeat("a", 64), "write name: " + strings.Repeat("a", 63)},
 		{"", "-é-", "write name: hello"},
@@ -181,30 +214,32 @@ func TestValidateNames(t *testing.T) {
 	}
 }
 
-func TestDefault(t *testing.T) {
+func TestDefaultFillsWhatIsLeftOut(t *testing.T) {
 	s := service(t, "{maxParked: 10}")
 	v1alpha1.Default(s)
 	spec := s.Spec
 	if s.APIVersion != "wangell.loutres.me/v1alpha1" || s.Kind != "WangellService" || s.Namespace != "default" {
 		t.Errorf("got %s %s in %s", s.APIVersion, s.Kind, s.Namespace)
 	}
-	if spec.TargetPort != 80 || spec.IdleTimeout != 300 || spec.WakeTimeout != 60 || spec.ImagePullPolicy != "IfNotPresent" ||
-		spec.MaxParked != 10 || spec.MaxParkedPerSource != 10 || *spec.TerminationGracePeriodSeconds != 30 {
+	if spec.TargetPort != 80 || spec.IdleTimeout != 300 || spec.WakeTimeout != 60 ||
+		spec.ImagePullPolicy != "IfNotPresent" || spec.MaxParked != 10 || spec.MaxParkedPerSource != 10 || *spec.TerminationGracePeriodSeconds != 30 {
 		t.Errorf("got %+v", spec)
 	}
 	if errs := v1alpha1.Validate(s); len(errs) > 0 {
 		t.Error(errs)
 	}
-	// A whole template has its own grace.
+	// A template has its own grace period.
 	for grace, want := range map[int64]int64{5: 5, 0: 0, 7200: 3600} {
-		whole := service(t, fmt.Sprintf("{template: {spec: {terminationGracePeriodSeconds: %d, containers: [{name: a, image: a}]}}}", grace))
+		const spec = "{template: {spec: {terminationGracePeriodSeconds: %d, containers: [{name: a, image: a}]}}}"
+		whole := service(t, fmt.Sprintf(spec, grace))
 		v1alpha1.Default(whole)
 		if got := *whole.Spec.TerminationGracePeriodSeconds; got != want {
-			t.Errorf("the template has %d s, the service %d s, want %d s", grace, got, want)
+			t.Errorf("template with %d s: service has %d s, want %d s", grace, got, want)
 		}
 	}
-	// What is given stays.
-	given := service(t, "{targetPort: 1, idleTimeout: 2, wakeTimeout: 3, maxParkedPerSource: 4, terminationGracePeriodSeconds: 0, imagePullPolicy: Always}")
+	// Fields that are set stay.
+	given := service(t, `{targetPort: 1, idleTimeout: 2, wakeTimeout: 3, maxParkedPerSource: 4,
+		terminationGracePeriodSeconds: 0, imagePullPolicy: Always}`)
 	given.Namespace = "team"
 	v1alpha1.Default(given)
 	g := given.Spec

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Validate returns everything in s that cannot work on one machine; ValidateCluster is its counterpart for Kubernetes.
+// It accepts a manifest before or after Default: an optional field that is zero counts as left out. Status is ignored.
+func Validate(s *WangellService) ValidationErrors {
+	var errs ValidationErrors
+	if s.Name == "" {
+		errs.add(namePath, "write a name for the service, for example name: hello", "missing")
+	} else {
+		errs.label(namePath, s.Name)
+	}
+	if s.Namespace != "" {
+		errs.label(namespacePath, s.Namespace)
+	}
+	errs.spec(&s.Spec)
+	return errs
+}
+
+// ValidateCluster returns everything in s that cannot work on Kubernetes, as Validate does for one machine. It leaves
+// out what the API server checks when the Deployment is created, such as volumes, resources and the pod template.
+// Services from the API are validated too, because they may be older than the rules of the CustomResourceDefinition.
+func ValidateCluster(s *WangellService) ValidationErrors {
+	var errs ValidationErrors
+	if len(validation.IsDNS1035Label(s.Name)) > 0 {
+		errs.add(namePath, "write a name such as "+toLabel(strings.TrimLeft(toLabel(s.Name), "0123456789-")),
+			"want at most 63 of a-z, 0-9 and -, a letter first and a letter or digit last, "+
+				"as for the Kubernetes Service of the same name; got %q", s.Name)
+	}
+	spec := &s.Spec
+	errs.common(spec)
+	if spec.Template != nil {
+		errs.template(spec)
+	} else {
+		errs.image(spec.Image)
+	}
+	return errs
+}
+
+func (e *ValidationErrors) spec(s *WangellServiceSpec) {
+	e.clusterOnly(s)
+	if s.Template == nil {
+		e.image(s.Image)
+	}
+	e.common(s)
+
+	command := specPath.Child("command")
+	if len(s.Command) > 0 && s.Command[0] == "" {
+		e.add(command.Index(0), `write the program, for example command: ["/bin/server"]`, "is empty")
+	}
+	e.noNUL(command, s.Command)
+	e.noNUL(specPath.Child("args"), s.Args)
+	if s.WorkingDir != "" {
+		e.absolute(specPath.Child("workingDir"), s.WorkingDir)
+	}
+	e.env(s.Env)
+	e.resources(&s.Resources)
+	e.volumes(s.Volumes)
+	e.volumeMounts(s.VolumeMounts, s.Volumes)
+	e.securityContext(s.SecurityContext)
+}
+
+// common checks the fields that mean the same on one machine and on Kubernetes.
+func (e *ValidationErrors) common(s *WangellServiceSpec) {
+	if s.Port == 0 {
+		e.add(specPath.Child("port"), "write the port that clients use, for example port: 80", "missing")
+	}
+	e.inRange("port", int64(s.Port))
+	e.inRange("targetPort", int64(s.TargetPort))
+	e.inRange("idleTimeout", s.IdleTimeout)
+	e.inRange("wakeTimeout", s.WakeTimeout)
+	e.inRange("maxParked", int64(s.MaxParked))
+	e.inRange("maxParkedPerSource", int64(s.MaxParkedPerSource))
+	e.inRange("minReplicas", int64(s.MinReplicas))
+	e.inRange("maxReplicas", int64(s.MaxReplicas))
+	pointerInRange(e, specPath.Child("terminationGracePeriodSeconds"), s.TerminationGracePeriodSeconds)
+	pointerInRange(e, specPath.Child("retries"), s.Retries)
+	pointerInRange(e, specPath.Child("drainTimeout"), s.DrainTimeout)
+	pointerInRange(e, specPath.Child("replicas"), s.Replicas)
+	e.address(s.Address)
+	e.oneOf(specPath.Child("imagePullPolicy"), string(s.ImagePullPolicy),
+		string(corev1.PullIfNotPresent), string(corev1.PullAlways), string(corev1.PullNever))
+	e.oneOf(specPath.Child("sessionAffinity"), string(s.SessionAffinity),
+		string(corev1.ServiceAffinityNone), string(corev1.ServiceAffinityClientIP))
+	if s.Balancing != nil {
+		e.oneOf(specPath.Child("balancing").Child("localityPreference"), string(s.Balancing.LocalityPreference),
+			string(LocalityNone), string(LocalityLocal))
+	}
+	e.scaling(s.Scaling)
+	if most := maxReplicas(s); s.MinReplicas > most {
+		e.add(specPath.Child("maxReplicas"), fmt.Sprintf("write maxReplicas: %d", s.MinReplicas),
+			"%d is less than minReplicas, %d", most, s.MinReplicas)
+	}
+}
+
+// maxReplicas returns spec.maxReplicas, or the value that Default would set.
+func maxReplicas(s *WangellServiceSpec) int32 {
+	switch {
+	case s.MaxReplicas != 0:
+		return s.MaxReplicas
+	case s.Scaling != nil:
+		return max(DefaultMaxReplicasScaling, s.MinReplicas)
+	}
+	return DefaultMaxReplicas
+}
+
+func (e *ValidationErrors) scaling(s *Scaling) {
+	if s == nil {
+		return
+	}
+	p := specPath.Child("scaling")
+	e.oneOf(p.Child("metric"), string(s.Metric),
+		string(MetricConnections), string(MetricRate), string(MetricCPU), string(MetricMemory))
+	if s.Target == 0 {
+		e.add(p.Child("target"), "write the wanted value per pod, for example target: 50", "missing")
+	}
+	for name, v := range map[string]int64{
+		"target": int64(s.Target), "outInterval": s.OutInterval, "inInterval": s.InInterval,
+		"maxStep": int64(s.MaxStep), "burstPerPod": int64(s.BurstPerPod),
+	} {
+		if v != 0 {
+			e.pathInRange(p.Child(name), v)
+		}
+	}
+	pointerInRange(e, p.Child("outStabilization"), s.OutStabilization)
+	pointerInRange(e, p.Child("inStabilization"), s.InStabilization)
+}
+
+// template checks a spec that describes a whole pod.
+func (e *ValidationErrors) template(s *WangellServiceSpec) {
+	p := specPath.Child("template")
+	for name, given := range map[string]bool{
+		"image": s.Image != "", "command": s.Command != nil, "args": s.Args != nil, "workingDir": s.WorkingDir != "",
+		"env":       s.Env != nil,
+		"resources": s.Resources.Limits != nil || s.Resources.Requests != nil || s.Resources.Claims != nil,
+		"volumes":   s.Volumes != nil, "volumeMounts": s.VolumeMounts != nil, "securityContext": s.SecurityContext != nil,
+		"imagePullPolicy": s.ImagePullPolicy != "", "serviceAccountName": s.ServiceAccountName != "",
+		"automountServiceAccountToken": s.AutomountServiceAccountToken != nil,
+		"enableServiceLinks":           s.EnableServiceLinks != nil,
+	} {
+		if given {
+			e.add(specPath.Child(name), "write it in spec.template.spec, or leave spec.template out",
+				"cannot be set beside template, which describes the whole pod")
+		}
+	}
+	pod := &s.Template.Spec
+	if len(pod.Containers) == 0 {
+		e.add(p.Child("spec").Child("containers"),
+			"write containers: [{name: app, image: registry.example.com/app:v1}], for example", "missing")
+	}
+	if pod.HostNetwork {
+		e.add(p.Child("spec").Child("hostNetwork"), "remove it",
+			"cannot work, because the gate needs pods with their own network")
+	}
+	if pod.RestartPolicy != "" && pod.RestartPolicy != corev1.RestartPolicyAlways {
+		e.add(p.Child("spec").Child("restartPolicy"), "write restartPolicy: Always, or leave it out",
+			"want Always, as in every Deployment, got %q", pod.RestartPolicy)
+	}
+}
+
+// clusterOnly refuses fields that only Kubernetes supports.
+func (e *ValidationErrors) clusterOnly(s *WangellServiceSpec) {
+	const remove = "remove it"
+	for _, f := range []struct {
+		name  string
+		given bool
+		why   string
+		fix   string
+	}{
+		{"template", s.Template != nil, "a pod has one container",
+			"write image, command, env, volumes, ... directly below spec"},
+		{"loadBalancerClass", s.LoadBalancerClass != "", "Wangell is the only load balancer", remove},
+		{"replicas", s.Replicas != nil, "no autoscaler sets it", "write minReplicas: for pods that always run, or remove it"},
+		{"serviceAccountName", s.ServiceAccountName != "", "there are no service accounts", remove},
+		{"automountServiceAccountToken", isTrue(s.AutomountServiceAccountToken), "there are no service accounts", remove},
+		{"enableServiceLinks", isTrue(s.EnableServiceLinks), "there are no Services", remove},
+	} {
+		if f.given {
+			e.add(specPath.Child(f.name), f.fix, "is not available on one machine: %s", f.why)
+		}
+	}
+}
+
+func (e *ValidationErrors) image(image string) {
+	p := specPath.Child("image")
+	const example = "image: registry.example.com/app:v1"
+	if image == "" {
+		e.add(p, "write which image to run, for example "+example, "missing")
+		return
+	}
+	if err := parseImage(image); err != nil {
+		e.add(p, "write registry/name:tag or registry/name@sha256:..., for example "+example,
+			"%q is not an image reference: %s", image, strings.TrimSuffix(err.Error(), ": "+image))
+	}
+}
+
+// parseImage is name.ParseReference with an error that says which part is invalid.
+func parseImage(image string) error {
+	if strings.Contains(image, "@") {
+		_, err := name.NewDigest(image)
+		return err
+	}
+	_, err := name.NewTag(image)
+	return err
+}
+
+func (e *ValidationErrors) address(address string) {
+	if address == "" {
+		return
+	}
+	p := specPath.Child("address")
+	const fix = "write an address from the range of the instance, for example address: 10.46.100.5, or leave it out"
+	ip, err := netip.ParseAddr(address)
+	switch {
+	case err != nil || !ip.Is4():
+		e.add(p, fix, "want an IPv4 address, got %q", address)
+	case ip.IsUnspecified() || ip.IsLoopback() || ip.IsMulticast() || ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		e.add(p, fix, "%s cannot be a service address: it is unspecified, loopback, multicast or broadcast", ip)
+	}
+}
