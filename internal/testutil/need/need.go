@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package need skips tests whose requirements the machine does not meet, and makes every skip visible.
-//
-// A skipped test looks like a passed one in the output of go test. So each skip appends a line to the file that
-// WANGELL_SKIPPED names, which make test prints last; and where CI is set to true, as CI systems do, an unmet
-// requirement fails the test.
+// Package need skips tests whose requirements the machine does not meet. Where CI is set to true, as CI systems do, an
+// unmet requirement fails the test instead: a test that did not run has not passed. hack/gotest lists the skipped tests
+// at the end of a run.
 package need
 
 import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
 	"testing"
 )
 
-// skippedFile is the variable that names the file to which skips are appended.
-const skippedFile = "WANGELL_SKIPPED"
+// Reasons of skips that CI accepts begin with one of these.
+const (
+	onDemand = "runs on demand: "
+	notShort = "not run with -short: "
+)
 
 // Root skips a test that does not run as root.
 func Root(t testing.TB) {
@@ -50,7 +50,6 @@ func Unmet(t testing.TB, format string, args ...any) {
 	if os.Getenv("CI") == "true" {
 		t.Fatalf("cannot run here, and no test may be skipped in CI: %s", reason)
 	}
-	record(t, reason)
 	t.Skip(reason)
 }
 
@@ -60,9 +59,7 @@ func Chosen(t testing.TB, variable, hint string) string {
 	t.Helper()
 	value := os.Getenv(variable)
 	if value == "" {
-		reason := fmt.Sprintf("runs on demand: set %s to %s", variable, hint)
-		record(t, reason)
-		t.Skip(reason)
+		t.Skipf("%sset %s to %s", onDemand, variable, hint)
 	}
 	return value
 }
@@ -71,43 +68,6 @@ func Chosen(t testing.TB, variable, hint string) string {
 func Long(t testing.TB, reason string) {
 	t.Helper()
 	if testing.Short() {
-		reason = "not run with -short: " + reason
-		record(t, reason)
-		t.Skip(reason)
-	}
-}
-
-// record appends a skip to the file that the environment names, if it names one.
-func record(t testing.TB, reason string) {
-	t.Helper()
-	file := os.Getenv(skippedFile)
-	if file == "" {
-		return
-	}
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o666)
-	if err != nil {
-		t.Fatalf("record that %s is skipped: %v", t.Name(), err)
-	}
-	defer f.Close()
-	dir, _ := os.Getwd() // of the package: go test runs tests there
-	if root, err := moduleRoot(dir); err == nil {
-		dir = strings.TrimPrefix(strings.TrimPrefix(dir, root), "/")
-	}
-	if _, err := fmt.Fprintf(f, "%s: %s: %s\n", dir, t.Name(), strings.ReplaceAll(reason, "\n", " ")); err != nil {
-		t.Fatalf("record that %s is skipped: %v", t.Name(), err)
-	}
-}
-
-// moduleRoot returns the folder of go.mod above dir.
-func moduleRoot(dir string) (string, error) {
-	for at := dir; ; {
-		if _, err := os.Stat(at + "/go.mod"); err == nil {
-			return at, nil
-		}
-		i := strings.LastIndexByte(at, '/')
-		if i <= 0 {
-			return "", fmt.Errorf("no go.mod above %s", dir)
-		}
-		at = at[:i]
+		t.Skip(notShort + reason)
 	}
 }
