@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package runtime is what runs a service's containers. It says what Wangell asks of a runtime, in
-// one interface, which containerd/ implements for one machine and kube/ for a cluster.
+// Package runtime defines the interface of what runs a service's containers. Package containerd implements it for one
+// machine, package kube for a cluster.
 package runtime
 
 import (
@@ -15,10 +15,10 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// Phase is a step of starting a pod.
+// Phase is a step of the start of a pod.
 type Phase string
 
-// The phases a runtime reports, in the order in which they usually end.
+// The phases that a runtime reports, in the order in which they usually end.
 const (
 	PhaseImage   Phase = "image"   // the image is on the machine and unpacked
 	PhaseSandbox Phase = "sandbox" // network namespace, device and address exist
@@ -32,41 +32,40 @@ type Key string
 // KeyOf returns the key of a service.
 func KeyOf(s *v1alpha1.WangellService) Key { return Key(s.Namespace + "/" + s.Name) }
 
-// Pod is one running copy of a service. On one machine it is one container with a network
-// namespace of its own.
+// Pod is one running copy of a service. On one machine it is a single container with its own network namespace.
 type Pod struct {
-	// ID is unique among all pods that ever were on this machine.
+	// ID is unique among all pods that this machine has ever had.
 	ID string
-	// Service is whose copy it is.
+	// Service is the service that the pod belongs to.
 	Service Key
-	// SpecHash is Hash of the service from which it was started: another one means another spec.
+	// SpecHash is v1alpha1.Hash of the spec from which the pod was started.
 	SpecHash string
 	// Addr is the pod's address.
 	Addr netip.Addr
-	// Port is the port on which it listens; 0 if it is that of its service's present spec.
+	// Port is the port on which the pod listens; 0 means the target port of the service's current spec.
 	Port uint16
 	// Netns is the path of the pod's network namespace, valid on the pod's node.
 	Netns string
-	// HostDevice is the index of the host's end of the pod's veth; 0 if only its node knows.
+	// HostDevice is the interface index of the host's end of the pod's veth; 0 if only the pod's node knows it.
 	HostDevice int
-	// Node is the name of its home node; empty on one machine, where there is only one.
+	// Node is the name of the home node; empty on one machine.
 	Node string
 	// NodeAddr is the home node's address; the zero value on one machine.
 	NodeAddr netip.Addr
-	// Started is when the process was started, zero while it is not.
+	// Started is the start time of the process; zero while it does not run.
 	Started monotime.Time
-	// Leaving: somebody else takes it away already. Only a Cluster has such.
+	// Leaving is set while something other than Wangell is removing the pod. Only a Cluster has such pods.
 	Leaving bool
 }
 
-// Exit tells that a pod's process ended.
+// Exit reports the end of a pod's process.
 type Exit struct {
 	PodID   string
 	Service Key
 	// Code is the exit status; 128+n for signal n.
 	Code uint32
 	At   time.Time
-	// LogTail is the end of what the process wrote (at most 2 KiB), to tell a user why.
+	// LogTail is the end of the process's output, at most 2 KiB, for messages to the user.
 	LogTail string
 }
 
@@ -86,80 +85,80 @@ const (
 type PodReport struct {
 	Event PodEvent
 	Pod   Pod
-	// Name is the pod's name in its namespace, Container that of the container that it is about.
+	// Name is the pod's name in its namespace, Container the name of the container that the event concerns.
 	Name, Container string
 	At              monotime.Time
 	// Code is the exit status of PodContainerExited; 128+n for signal n.
 	Code uint32
 }
 
-// Cluster is a Runtime whose pods also come and go by others' hands (a rollout, kubectl delete, an eviction), on
-// several nodes. It starts pods by wanting one more, and replaces those of an old spec by itself.
+// Cluster is a Runtime on several nodes, whose pods are also created and deleted by others: by a rollout, kubectl
+// delete or an eviction. It starts a pod by raising the number of replicas, and replaces pods of an old spec by itself.
 type Cluster interface {
 	Runtime
-	// Appeared delivers pods for which no Start waits. They are as Network hooks give them.
+	// Appeared delivers pods for which no Start waits, with the fields that a Network hook receives.
 	Appeared() <-chan Pod
-	// Leaving delivers the IDs of pods that somebody else takes away; their processes may still run. An Exit
-	// follows when they are gone.
+	// Leaving delivers the IDs of pods that something else is removing. Their processes may still run; an Exit follows
+	// once they are gone.
 	Leaving() <-chan string
 	// ReportPod handles an event that a node's daemon observed. The same event may be reported several times. It must
 	// not block.
 	ReportPod(PodReport)
-	// SetNodes tells the names of all nodes that have a daemon: a pod elsewhere serves nobody, and a Start does not
-	// wait for it. It must not block.
+	// SetNodes sets the names of all nodes that have a daemon. A pod on another node cannot serve, and a Start does not
+	// wait for it. SetNodes must not block.
 	SetNodes(names []string)
-	// Rolling tells whether pods of a service are being replaced by those of another spec just now: then there may be
-	// more of them than were started, and that is no reason to stop one.
+	// Rolling reports whether a rollout is replacing the pods of a service. During one there may be more pods than were
+	// started, and the surplus must not be stopped.
 	Rolling(Key) bool
 }
 
-// StartHooks are called during Start, on Start's goroutine; they must be quick. Either may be nil.
+// StartHooks are called during Start, on its goroutine. They must return quickly. Either may be nil.
 type StartHooks struct {
-	// Phase tells that a phase has ended, and when.
+	// Phase is called at the end of each phase, with the time of the end.
 	Phase func(Phase, monotime.Time)
-	// Network is called when the pod's network exists and before its process runs, so that whoever
-	// waits for the process to listen can look in time.
+	// Network is called once the pod's network exists and before its process runs, so that the watch for the listening
+	// socket is in place in time.
 	Network func(Pod)
 }
 
-// Progress receives the state of an image pull: done and total bytes of all layers; total is 0 while
-// not known. It is called a few times a second.
+// Progress receives the state of an image pull a few times a second: the bytes of all layers that are done, and their
+// total, which is 0 while unknown.
 type Progress func(image string, done, total int64)
 
-// Errors that a runtime's callers tell apart, with errors.Is.
+// Errors of a runtime, for errors.Is.
 var (
-	// ErrImage: the image cannot be had.
+	// ErrImage means that the image is not available.
 	ErrImage = errors.New("image not available")
-	// ErrNotFound: no such pod or service.
+	// ErrNotFound means that there is no such pod or service.
 	ErrNotFound = errors.New("not found")
-	// ErrUnavailable: the runtime itself does not answer; the same call may work later.
+	// ErrUnavailable means that the runtime itself does not answer. The same call may succeed later.
 	ErrUnavailable = errors.New("runtime not available")
 )
 
 // Runtime runs pods. Its methods may be called from several goroutines at once.
 type Runtime interface {
-	// Prepare makes sure that the image of s is on the machine, as its pull policy says, and keeps
-	// whatever else can be kept ready at no running cost. progress may be nil.
+	// Prepare makes sure that the image of s is on the machine, following its pull policy, and prepares whatever else
+	// costs nothing while it waits. progress may be nil.
 	Prepare(ctx context.Context, s *v1alpha1.WangellService, progress Progress) error
-	// Forget drops what Prepare kept for a service.
+	// Forget drops what Prepare has prepared for a service.
 	Forget(ctx context.Context, k Key) error
-	// Start starts one pod of s and returns when its process runs (not: when it listens). On error,
-	// nothing of the pod remains.
+	// Start starts a pod of s and returns once its process runs, which is before it listens. On error nothing of the pod
+	// remains.
 	Start(ctx context.Context, s *v1alpha1.WangellService, hooks StartHooks) (Pod, error)
-	// Stop ends a pod: SIGTERM, then SIGKILL after grace, and removes all of it. A pod that does
-	// not exist is not an error.
+	// Stop stops a pod with SIGTERM, and with SIGKILL after grace, and removes it. A pod that does not exist is not an
+	// error.
 	Stop(ctx context.Context, podID string, grace time.Duration) error
-	// List tells the pods that run, also those that an earlier process started.
+	// List returns the pods, including those that an earlier process started.
 	List(ctx context.Context) ([]Pod, error)
-	// Exits delivers the end of every pod's process, those ended by Stop too. A pod that exits by
-	// itself stays listed as not running until Stop removes its remains.
+	// Exits delivers the end of every pod's process, also if Stop caused it. A pod that exits by itself stays listed, as
+	// not running, until Stop removes its remains.
 	Exits() <-chan Exit
-	// Logs copies what the service's current or last pods wrote to w; follow goes on until ctx ends.
+	// Logs copies the last tail lines of the service's current or last pods to w. With follow it continues until ctx ends.
 	Logs(ctx context.Context, k Key, w io.Writer, tail int, follow bool) error
-	// Versions names the programs behind the runtime, for reports: "containerd": "1.6.20", ...
+	// Versions returns the versions of the programs behind the runtime by name, for reports: "containerd": "1.6.20".
 	Versions(ctx context.Context) map[string]string
-	// Close lets go of what the process holds; pods go on.
+	// Close releases what the process holds. Pods keep running.
 	Close() error
-	// Destroy ends every pod and removes everything that the runtime made on this machine.
+	// Destroy kills every pod and removes everything that the runtime has made on this machine.
 	Destroy(ctx context.Context) error
 }

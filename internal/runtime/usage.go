@@ -9,19 +9,19 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// Usage is what a pod uses of its machine, all its containers together.
+// Usage is the resource usage of a pod, the sum over its containers.
 type Usage struct {
-	// CPU is the time of all cores together since the pod's start: it only grows.
+	// CPU is the CPU time on all cores since the pod's start. It never decreases.
 	CPU time.Duration
-	// Memory is the working set in bytes: what cannot be taken from the pod without hurting it.
+	// Memory is the working set in bytes: memory that cannot be reclaimed without hurting the pod.
 	Memory uint64
-	// At is when it was so.
+	// At is the time of the measurement.
 	At monotime.Time
 }
 
-// Meter is what a Runtime also is that knows what its pods use. That of a cluster is not: the daemons of the pods' nodes
-// tell.
+// Meter is an optional interface for runtimes that report pod usage. The runtime of a cluster does not implement it:
+// there the daemons of the pods' nodes report usage.
 type Meter interface {
-	// Usage tells what a pod uses; ErrNotFound if there is no such pod. It takes well below a millisecond.
+	// Usage returns the usage of a pod, or ErrNotFound if there is no such pod. It takes well below a millisecond.
 	Usage(ctx context.Context, podID string) (Usage, error)
 }

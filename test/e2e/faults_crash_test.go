@@ -49,8 +49,8 @@ func TestContainerdKilledDuringWake(t *testing.T) {
 		l.sleep(t, "hello")
 	}
 	mustAsk(t, l.Client(), address)
-	if said := u.said(); !strings.Contains(said, "containerd ended; it is started again") {
-		t.Error("the log does not tell that containerd ended")
+	if said := u.said(); !strings.Contains(said, "containerd has exited; it is restarted") {
+		t.Error("the log does not report that containerd exited")
 	}
 }
 

@@ -3,25 +3,21 @@
 package containerd
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/snapshots"
-	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
 )
 
-// instanceContainers tells the IDs of all of this instance's pods of which there is a container, a snapshot, a folder or
-// a cgroup, with the container's labels if there is one.
+// instanceContainers returns the IDs of all pods of this instance that have a container, a snapshot, a folder or a
+// cgroup, with the container's labels if there is a container.
 func (r *Runtime) instanceContainers(ctx context.Context) (map[string]map[string]string, error) {
 	found := map[string]map[string]string{}
 	dirs, err := os.ReadDir(r.cfg.podsDir())
@@ -56,7 +52,7 @@ func (r *Runtime) instanceContainers(ctx context.Context) (map[string]map[string
 	return found, nil
 }
 
-// adopt takes over the pods of this instance that run, and removes all others.
+// adopt takes over the running pods of this instance and removes all others.
 func (r *Runtime) adopt(ctx context.Context) error {
 	found, err := r.instanceContainers(ctx)
 	if err != nil {
@@ -80,7 +76,7 @@ func (r *Runtime) adopt(ctx context.Context) error {
 			if err == nil {
 				continue
 			}
-			r.cfg.Log.Warn("a pod that runs cannot be taken over; it is removed", "pod", id, "error", err)
+			r.cfg.Log.Warn("a running pod cannot be adopted; it is removed", "pod", id, "error", err)
 		}
 		if err := r.purge(ctx, id); err != nil {
 			errs = append(errs, fmt.Errorf("remove pod %s of an earlier process: %w", id, err))
@@ -90,7 +86,7 @@ func (r *Runtime) adopt(ctx context.Context) error {
 }
 
 func (r *Runtime) adoptPod(id string, labels map[string]string, pid uint32) error {
-	target, err := os.Readlink(r.netnsLink(id))
+	target, err := os.Readlink(r.cfg.netnsLink(id))
 	if err != nil {
 		return err
 	}
@@ -104,37 +100,12 @@ func (r *Runtime) adoptPod(id string, labels map[string]string, pid uint32) erro
 	}
 	k := runtime.Key(labels[labelService])
 	p := &pod{net: n, Pod: runtime.Pod{
-		ID: id, Service: k, SpecHash: labels[labelSpecHash], Addr: n.Addr, Netns: n.Netns, HostDevice: n.HostDevice, Started: started,
+		ID: id, Service: k, SpecHash: labels[labelSpecHash], Addr: n.Addr, Netns: n.Netns, HostDevice: n.HostDevice,
+		Started: started,
 	}}
 	r.mu.Lock()
 	r.pods[id] = p
 	r.mu.Unlock()
 	r.tasks.Go(func() { r.await(p) })
 	return nil
-}
-
-// clockTick is the unit of times in /proc/PID/stat: USER_HZ is 100 on every architecture that Go knows.
-const clockTick = 10_000_000 // ns
-
-// processStart is when a process was started, to 10 ms: field 22 of /proc/PID/stat (proc_pid_stat(5)), which counts from
-// boot with the time that the machine was suspended.
-func processStart(pid uint32) (monotime.Time, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	// The second field, the command, may hold anything but ends with the last parenthesis.
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 20 {
-		return 0, fmt.Errorf("/proc/%d/stat: too short", pid)
-	}
-	ticks, err := strconv.ParseInt(string(fields[19]), 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("/proc/%d/stat: %w", pid, err)
-	}
-	var boot unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot); err != nil {
-		return 0, err
-	}
-	return monotime.Time(int64(monotime.Now()) - boot.Nano() + ticks*clockTick), nil
 }

@@ -19,11 +19,8 @@ import (
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-// removeCgroups removes the parent of the pods' cgroups in every hierarchy.
-func (r *Runtime) removeCgroups() error { return removeCgroup(r.cfg.cgroup()) }
-
-// cgroupDirs are where the cgroup of a path from the root is, or would be: in the single hierarchy of version 2, in those of
-// version 1, and in both side by side.
+// cgroupDirs returns where the cgroup of a path is, or would be, in every hierarchy: the single one of version 2, those
+// of version 1, and both on a hybrid system.
 func cgroupDirs(path string) ([]string, error) {
 	dirs := []string{filepath.Join(cgroupRoot, path)}
 	controllers, err := os.ReadDir(cgroupRoot)
@@ -38,7 +35,7 @@ func cgroupDirs(path string) ([]string, error) {
 	return dirs, nil
 }
 
-// childCgroups are the names of the cgroups below one, in any hierarchy.
+// childCgroups returns the names of the cgroups directly below a path, in any hierarchy.
 func childCgroups(path string) ([]string, error) {
 	dirs, err := cgroupDirs(path)
 	if err != nil {
@@ -59,7 +56,10 @@ func childCgroups(path string) ([]string, error) {
 	return names, nil
 }
 
-// killCgroup kills the processes of a cgroup and waits until they have ended, until ctx ends.
+// killEvery is the interval at which killCgroup signals the remaining processes.
+const killEvery = 5 * time.Millisecond
+
+// killCgroup kills the processes of a cgroup and returns once they have exited, or with the error of ctx.
 func killCgroup(ctx context.Context, path string) error {
 	dirs, err := cgroupDirs(path)
 	if err != nil {
@@ -78,7 +78,7 @@ func killCgroup(ctx context.Context, path string) error {
 					return fmt.Errorf("%s/cgroup.procs has %q", dir, field)
 				}
 				alive = true
-				// A number cannot be used again so soon: the process is in the cgroup until it is reaped.
+				// The number still means this process: it stays in the cgroup until it is reaped.
 				if err := unix.Kill(pid, unix.SIGKILL); err != nil && err != unix.ESRCH {
 					return err
 				}
@@ -90,12 +90,12 @@ func killCgroup(ctx context.Context, path string) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(5 * time.Millisecond):
+		case <-time.After(killEvery):
 		}
 	}
 }
 
-// removeCgroup removes an empty cgroup, given as a path from the root.
+// removeCgroup removes an empty cgroup in every hierarchy. The path is relative to the root of the hierarchies.
 func removeCgroup(path string) error {
 	dirs, err := cgroupDirs(path)
 	if err != nil {
@@ -111,17 +111,17 @@ func removeCgroup(path string) error {
 	return errors.Join(errs...)
 }
 
-// warmEvery is the pace of warmCgroups: well below an RCU grace period, which is some milliseconds.
+// warmEvery is the interval of warmCgroups: well below an RCU grace period, which takes some milliseconds.
 const warmEvery = 2 * time.Millisecond
 
-// warmCgroups makes the moves of processes into cgroups fast until stop is closed. The kernel lets a move begin only
-// after an RCU grace period (a percpu_rw_semaphore, cgroup_threadgroup_rwsem), about 10 ms, unless another move ended
-// less than one ago. runc's move would wait for it in the middle of a wake; so this thread takes the wait upon
-// itself, while the shim is still starting, by moving this process to where it is.
+// warmCgroups keeps moves of processes between cgroups fast until stop is closed. The kernel delays a move by an RCU
+// grace period (a percpu_rw_semaphore, cgroup_threadgroup_rwsem), about 10 ms, unless another move has ended less than
+// one grace period ago. runc's move would wait in the middle of a wake. So this goroutine waits instead, while the shim
+// is still starting, by moving this process to the cgroup that it is in.
 func warmCgroups(procs string, stop <-chan struct{}) {
 	f, err := os.OpenFile(procs, os.O_WRONLY, 0)
 	if err != nil {
-		return // it only saves time
+		return // this only saves time
 	}
 	defer f.Close()
 	self := []byte(strconv.Itoa(os.Getpid()))
@@ -139,7 +139,7 @@ func warmCgroups(procs string, stop <-chan struct{}) {
 	}
 }
 
-// ownCgroupProcs is the file cgroup.procs of a cgroup that this process is in (cgroups(7)), empty if none is found.
+// ownCgroupProcs returns the file cgroup.procs of a cgroup of this process (cgroups(7)); empty if there is none.
 func ownCgroupProcs() string {
 	f, err := os.Open("/proc/self/cgroup")
 	if err != nil {
@@ -147,7 +147,7 @@ func ownCgroupProcs() string {
 	}
 	defer f.Close()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
-		// ID:CONTROLLERS:PATH; version 2 has no controllers there, and is mounted alone or at unified.
+		// ID:CONTROLLERS:PATH. Version 2 has no controllers there, and is mounted at the root or at unified.
 		parts := strings.SplitN(lines.Text(), ":", 3)
 		if len(parts) != 3 {
 			continue

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package containerd runs pods through containerd and runc on one machine: each pod is one container
-// with a network namespace of package podnet. It speaks to a containerd that runs already, or keeps
-// one of its own.
+// Package containerd runs pods through containerd and runc on one machine. Each pod is one container with a network
+// namespace of package podnet. The package connects to a containerd that runs already, or keeps one of its own.
 package containerd
 
 import (
@@ -12,50 +11,53 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"strings"
+
+	"wangell.loutres.me/internal/runtime"
 )
 
-// The values of Config.Containerd beside the path of a socket.
+// Values of Config.Containerd, besides the path of a socket.
 const (
-	// Auto uses SystemSocket if a containerd answers there, and Owned otherwise.
+	// Auto uses the containerd at SystemSocket if it answers, and Owned otherwise.
 	Auto = "auto"
-	// Owned starts a containerd that belongs to this instance, or uses the one an earlier process started.
+	// Owned starts a containerd for this instance alone, or uses the one that an earlier process of it started.
 	Owned = "own"
 )
 
-// SystemSocket is where a containerd that the machine runs listens.
+// SystemSocket is the default socket of a machine's own containerd.
 const SystemSocket = "/run/containerd/containerd.sock"
 
-// DefaultNamespace is the containerd namespace of Config.Namespace's default.
+// DefaultNamespace is the default of Config.Namespace.
 const DefaultNamespace = "wangell"
 
-// Config says what a Runtime works with. The zero value of a field that is not required means its default.
+// Config configures a Runtime. The zero value of an optional field means its default.
 type Config struct {
-	// Containerd is Auto, Owned or the path of a socket. Default: Auto.
+	// Containerd is Auto, Owned or the absolute path of a socket. Default: Auto.
 	Containerd string
-	// Namespace is the containerd namespace in which images and containers are. Default: DefaultNamespace.
+	// Namespace is the containerd namespace for images and containers. Default: DefaultNamespace.
 	Namespace string
-	// Instance tells the pods of several instances on one machine apart: it is in labels, cgroup paths and device
-	// names; at most 32 letters, digits and hyphens. Default: 8 hex digits of the SHA-256 of RunDir.
+	// Instance distinguishes the pods of several instances on one machine, in labels, cgroup paths and device names. At
+	// most 32 letters, digits and hyphens. Default: 8 hex digits of the SHA-256 of RunDir.
 	Instance string
-	// StateDir keeps what outlives the machine's restart: logs/ and, for an own containerd, containerd/ with the
-	// images. Absolute. Required.
+	// StateDir is the folder for what survives a reboot: logs/ and, for an own containerd, containerd/ with the images.
+	// Absolute. Required.
 	StateDir string
-	// RunDir keeps what does not: pods/, netns/ and, for an own containerd, containerd/ with its socket. Absolute, at most 70
-	// bytes long, because the path of a socket has at most 107. Required.
+	// RunDir is the folder for what does not: pods/, netns/ and, for an own containerd, containerd/ with its socket.
+	// Absolute, and at most 70 bytes long, because the path of a socket has at most 107. Required.
 	RunDir string
 	// PodAddresses is the range of the pods' addresses (IPv4). Required.
 	PodAddresses netip.Prefix
-	// ReadyNetworks is how many pod networks are kept ready for the next wakes. Negative: none. Default: 2.
+	// ReadyNetworks is the number of pod networks kept ready for the next wakes. Negative: none. Default: 2.
 	ReadyNetworks int
-	// ReadyContainers is for how many services, those used last, the next container is kept created: a record in
-	// containerd and a folder, no process. Negative: none. Default: 16.
+	// ReadyContainers is the number of services whose next container is kept created, the most recently used first. Such
+	// a container is a record in containerd and a folder, without a process. Negative: none. Default: 16.
 	ReadyContainers int
 	// MTU of the pods' devices, in bytes. Default: 1500.
 	MTU int
-	// InsecureRegistries are registries spoken to in plain HTTP: "host", "host:port" or a range such as "10.46.0.0/16"
-	// for those named by address. localhost and 127.0.0.0/8 always are.
+	// InsecureRegistries are registries accessed over plain HTTP: "host", "host:port", or a range such as "10.46.0.0/16"
+	// for registries named by address. localhost and 127.0.0.0/8 always are.
 	InsecureRegistries []string
-	// Log receives what a user should know that no call returns. Default: slog.Default().
+	// Log receives events and failures that no call returns. Default: slog.Default().
 	Log *slog.Logger
 }
 
@@ -67,7 +69,8 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.StateDir, c.RunDir = filepath.Clean(c.StateDir), filepath.Clean(c.RunDir)
 	if len(c.RunDir) > maxRunDir {
-		return c, fmt.Errorf("run folder %s: its path has %d bytes, at most %d are possible", c.RunDir, len(c.RunDir), maxRunDir)
+		return c, fmt.Errorf("run folder %s: its path has %d bytes, at most %d are possible", c.RunDir, len(c.RunDir),
+			maxRunDir)
 	}
 	if !c.PodAddresses.IsValid() || !c.PodAddresses.Addr().Is4() || c.PodAddresses.Bits() > 30 {
 		return c, fmt.Errorf("pod addresses %v: write an IPv4 range of /30 or larger", c.PodAddresses)
@@ -114,19 +117,42 @@ func validInstance(s string) bool {
 	return s != "" && len(s) <= 32
 }
 
-// devicePrefix begins the names of the instance's devices: 7 of the 15 bytes that a name may have.
+// devicePrefix starts the names of the instance's devices: 7 of the 15 bytes of a name.
 func (c Config) devicePrefix() string { return "wg" + hash8(c.Instance)[:5] }
 
-// cgroup is the parent of the pods' cgroups, in every hierarchy.
+// cgroup is the path of the parent of the pods' cgroups, in every hierarchy.
 func (c Config) cgroup() string { return "/wangell-" + c.Instance }
 
-func (c Config) logDir() string  { return filepath.Join(c.StateDir, "logs") }
+// podCgroup is the path of the cgroup of a pod, in every hierarchy.
+func (c Config) podCgroup(id string) string { return filepath.Join(c.cgroup(), id) }
+
+func (c Config) logDir() string { return filepath.Join(c.StateDir, "logs") }
+
 func (c Config) podsDir() string { return filepath.Join(c.RunDir, "pods") }
 
-// OwnRoot is the folder in which an own containerd keeps images and containers, below state folder dir.
+func (c Config) netnsDir() string { return filepath.Join(c.RunDir, "netns") }
+
+func (c Config) podDir(id string) string { return filepath.Join(c.podsDir(), id) }
+
+// netnsLink is a symbolic link to the network namespace of a pod. It lets a container be created before its network is
+// chosen.
+func (c Config) netnsLink(id string) string { return filepath.Join(c.podDir(id), "netns") }
+
+// logFile is the log of a service: one file that all its pods append to.
+func (c Config) logFile(k runtime.Key) string {
+	return filepath.Join(c.logDir(), strings.ReplaceAll(string(k), "/", "_")+".log")
+}
+
+// runcRoot is where runc keeps the state of running containers.
+func (c Config) runcRoot() string { return filepath.Join(c.RunDir, "runc") }
+
+// runcStates is the folder in runcRoot that the shims give to runc: one for each containerd namespace.
+func (c Config) runcStates() string { return filepath.Join(c.runcRoot(), c.Namespace) }
+
+// OwnRoot is the folder of an own containerd for images and containers, in the state folder dir.
 func OwnRoot(dir string) string { return filepath.Join(dir, "containerd") }
 
-// OwnSocket is the socket of an own containerd, below run folder dir.
+// OwnSocket is the socket of an own containerd, in the run folder dir.
 func OwnSocket(dir string) string { return filepath.Join(dir, "containerd", "containerd.sock") }
 
 func hash8(s string) string {

@@ -21,11 +21,11 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// retryEvery is the pace of calls while containerd is away.
+// retryEvery is the interval of calls while containerd is away.
 const retryEvery = 100 * time.Millisecond
 
-// Dial asks the containerd that listens at the socket address for its version. The error wraps
-// runtime.ErrUnavailable if none answers within 2 s.
+// Dial returns the version of the containerd that listens at a socket. The error wraps runtime.ErrUnavailable if it
+// does not answer within 2 s.
 func Dial(ctx context.Context, address string) (version string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -44,28 +44,30 @@ func Dial(ctx context.Context, address string) (version string, err error) {
 	return strings.SplitN(v.Version, "~", 2)[0], nil
 }
 
-// connect makes a client that connects when it is first used and again whenever containerd is back.
+// connect returns a client that connects at the first call, and again whenever containerd is back.
 func connect(address, namespace string, more ...grpc.DialOption) (*client.Client, error) {
-	c, err := client.New(address, client.WithDefaultNamespace(namespace), client.WithExtraDialOpts(append([]grpc.DialOption{
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 100 * time.Millisecond},
-			MinConnectTimeout: 2 * time.Second,
-		}),
-		grpc.WithIdleTimeout(0), // a wake must not pay for connecting again
-	}, more...)))
+	c, err := client.New(address, client.WithDefaultNamespace(namespace),
+		client.WithExtraDialOpts(append([]grpc.DialOption{
+			grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+					MaxDelay: 100 * time.Millisecond},
+				MinConnectTimeout: 2 * time.Second,
+			}),
+			grpc.WithIdleTimeout(0), // a wake must not pay for a new connection
+		}, more...)))
 	if err != nil {
 		return nil, fmt.Errorf("containerd at %s: %w", address, err)
 	}
 	return c, nil
 }
 
-// native turns an error of containerd into one that errdefs and errors.Is understand, and that wraps
+// native converts an error of containerd into one that works with errdefs and errors.Is, and that wraps
 // runtime.ErrUnavailable if containerd did not answer.
 func native(err error) error {
 	if err == nil {
 		return nil
 	}
-	// What containerd's client has turned already would lose its class by being turned again.
+	// An error that containerd's client has converted already would lose its class in a second conversion.
 	if _, isGRPC := status.FromError(err); isGRPC {
 		err = errgrpc.ToNative(err)
 	}
@@ -75,7 +77,7 @@ func native(err error) error {
 	return err
 }
 
-// absent is native, with "not found" taken as success.
+// absent is native, with "not found" counted as success.
 func absent(err error) error {
 	if err = native(err); errdefs.IsNotFound(err) {
 		return nil
@@ -83,7 +85,7 @@ func absent(err error) error {
 	return err
 }
 
-// retry calls f again, while it says that containerd does not answer, until ctx ends.
+// retry calls f until its error does not wrap runtime.ErrUnavailable, or ctx ends.
 func retry(ctx context.Context, f func() error) error {
 	for {
 		err := f()
@@ -98,7 +100,15 @@ func retry(ctx context.Context, f func() error) error {
 	}
 }
 
-// diskFull tells that err comes from a full disk; through gRPC only the words remain.
+// diskFull reports whether err was caused by a full disk. Errors that came through gRPC are recognized by their text.
 func diskFull(err error) bool {
 	return err != nil && (errors.Is(err, unix.ENOSPC) || strings.Contains(err.Error(), unix.ENOSPC.Error()))
+}
+
+// explainFull adds what a user can do about a full disk, which runc's error does not say.
+func explainFull(err error) error {
+	if diskFull(err) {
+		return fmt.Errorf("no space left on device where containerd keeps containers: free some space: %w", err)
+	}
+	return err
 }

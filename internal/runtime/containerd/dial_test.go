@@ -15,10 +15,11 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// TestNative: some of containerd's client's calls return gRPC errors and some have turned them already.
-func TestNative(t *testing.T) {
+// Some calls of containerd's client return gRPC errors, others have converted them already.
+func TestErrorsOfContainerdKeepTheirClass(t *testing.T) {
 	notFound := status.Error(codes.NotFound, "container x: not found")
-	for _, err := range []error{notFound, errgrpc.ToNative(notFound), fmt.Errorf("remove: %w", errgrpc.ToNative(notFound))} {
+	for _, err := range []error{notFound, errgrpc.ToNative(notFound),
+		fmt.Errorf("remove: %w", errgrpc.ToNative(notFound))} {
 		if got := native(err); !errdefs.IsNotFound(got) {
 			t.Errorf("native(%v) is %v, want not found", err, got)
 		}
@@ -33,6 +34,6 @@ func TestNative(t *testing.T) {
 		}
 	}
 	if native(nil) != nil || absent(nil) != nil {
-		t.Error("no error became one")
+		t.Error("nil became an error")
 	}
 }

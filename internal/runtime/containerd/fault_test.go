@@ -40,11 +40,11 @@ func eventually(t testing.TB, holds func() error) {
 	t.Fatal(err)
 }
 
-// answers waits until containerd answers with another process than pid.
+// answers waits until a containerd answers whose process is not pid.
 func answers(t testing.TB, r *Runtime, pid int) {
 	t.Helper()
 	eventually(t, func() error {
-		if now := r.own.Pid(); now == 0 || now == pid {
+		if now := r.own.PID(); now == 0 || now == pid {
 			return errors.New("containerd is not started again")
 		}
 		_, err := r.client.Version(t.Context())
@@ -58,14 +58,14 @@ func unready(t testing.TB) Config {
 	return cfg
 }
 
-func TestContainerdKilledDuringStart(t *testing.T) {
+func TestStartFailsCleanlyWhenContainerdIsKilled(t *testing.T) {
 	r := startWithProbe(t, unready(t))
 	before := podInventory(t, r)
 	failed := 0
-	// The kill comes at different points of the shim's and runc's work.
+	// The delays hit different points of the work of shim and runc.
 	for _, ms := range []int{0, 8, 16, 28, 40, 60} {
 		delay := time.Duration(ms) * time.Millisecond
-		pid := r.own.Pid()
+		pid := r.own.PID()
 		var killed chan struct{}
 		p, err := r.Start(t.Context(), runtimetest.Service("killed"), runtime.StartHooks{Network: func(runtime.Pod) {
 			killed = make(chan struct{})
@@ -108,19 +108,21 @@ func TestContainerdKilledDuringStart(t *testing.T) {
 		}
 	}
 	if failed == 0 {
-		t.Error("no start failed: the kill came always too late")
+		t.Error("no start failed: the kill always came too late")
 	}
 }
 
-// killBeforeAnswer has containerd killed when it has had a process started and before it tells. dead is called meanwhile.
+// killBeforeAnswer kills containerd after it has started the process of a pod and before its answer arrives, and calls
+// dead in between.
 func killBeforeAnswer(t *testing.T, r *Runtime, dead func()) {
 	t.Helper()
-	interceptor := func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
+	interceptor := func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn,
+		invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
 		err := invoke(ctx, method, request, reply, conn, o...)
 		if err != nil || method != "/containerd.services.tasks.v1.Tasks/Start" {
 			return err
 		}
-		if err := syscall.Kill(r.own.Pid(), syscall.SIGKILL); err != nil {
+		if err := syscall.Kill(r.own.PID(), syscall.SIGKILL); err != nil {
 			t.Error(err)
 		}
 		dead()
@@ -133,10 +135,10 @@ func killBeforeAnswer(t *testing.T, r *Runtime, dead func()) {
 	if err := r.client.Close(); err != nil {
 		t.Fatal(err)
 	}
-	r.client = c
+	r.client, r.images.client, r.images.puller.client = c, c, c
 }
 
-// cgroupPids are the processes in a cgroup, given as a path from the root.
+// cgroupPids returns the processes in a cgroup, whose path is relative to the root of the hierarchies.
 func cgroupPids(t *testing.T, path string) (pids []string) {
 	t.Helper()
 	dirs, err := cgroupDirs(path)
@@ -151,17 +153,17 @@ func cgroupPids(t *testing.T, path string) (pids []string) {
 	return pids
 }
 
-// containerd ends when it has had the process started and has not answered: the pod is not given up.
-func TestContainerdKilledBeforeItAnswers(t *testing.T) {
+// The pod is kept if containerd exits after it has started the process and before it has answered.
+func TestStartSucceedsWhenContainerdIsKilledBeforeItAnswers(t *testing.T) {
 	r := startWithProbe(t, unready(t))
 	before := podInventory(t, r)
-	pid := r.own.Pid()
+	pid := r.own.PID()
 	killBeforeAnswer(t, r, func() {})
 	p, err := r.Start(t.Context(), runtimetest.Service("unanswered"), runtime.StartHooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.own.Pid() == pid {
+	if r.own.PID() == pid {
 		t.Error("containerd was not killed")
 	}
 	if p.Started == 0 || p.Started > monotime.Now() {
@@ -179,14 +181,14 @@ func TestContainerdKilledBeforeItAnswers(t *testing.T) {
 	}
 }
 
-// The same, and the start is given up while containerd is away: clients of the process must hear of its end at once,
-// because nobody knows the pod any more when Start has returned.
-func TestStartGivenUpWithoutContainerd(t *testing.T) {
+// As before, but the start is cancelled while containerd is away. The process must be killed before Start returns, as
+// its clients cannot be told of its end afterwards.
+func TestCancelledStartKillsItsProcessWhileContainerdIsAway(t *testing.T) {
 	r := startWithProbe(t, unready(t))
 	before := podInventory(t, r)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	pid := r.own.Pid()
+	pid := r.own.PID()
 	killBeforeAnswer(t, r, cancel)
 	var id string
 	_, err := r.Start(ctx, runtimetest.Service("given-up"), runtime.StartHooks{Network: func(p runtime.Pod) { id = p.ID }})
@@ -194,7 +196,7 @@ func TestStartGivenUpWithoutContainerd(t *testing.T) {
 		t.Fatal("started")
 	}
 	if pids := cgroupPids(t, filepath.Join(r.cfg.cgroup(), id)); len(pids) > 0 {
-		t.Errorf("Start has failed, and processes of the pod live: %v", pids)
+		t.Errorf("Start has failed, but processes of the pod still run: %v", pids)
 	}
 	answers(t, r, pid)
 	eventually(t, func() error {
@@ -205,8 +207,8 @@ func TestStartGivenUpWithoutContainerd(t *testing.T) {
 	})
 }
 
-// A pod runs on while containerd is killed and started again, and can be stopped afterwards and meanwhile.
-func TestContainerdKilledWhilePodsRun(t *testing.T) {
+// Pods keep running while containerd is killed and restarted, and can be stopped meanwhile and afterwards.
+func TestPodsOutliveAKilledContainerd(t *testing.T) {
 	r := startWithProbe(t, testConfig(t))
 	var pods []runtime.Pod
 	for i := range 2 {
@@ -217,11 +219,11 @@ func TestContainerdKilledWhilePodsRun(t *testing.T) {
 		runtimetest.Look(t, p)
 		pods = append(pods, p)
 	}
-	pid := r.own.Pid()
+	pid := r.own.PID()
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	// At once: Stop waits until containerd is back.
+	// Stop waits until containerd is back.
 	if err := r.Stop(t.Context(), pods[0].ID, 5*time.Second); err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +238,7 @@ func TestContainerdKilledWhilePodsRun(t *testing.T) {
 	}
 }
 
-func TestShimKilled(t *testing.T) {
+func TestPodExitsWhenItsShimIsKilled(t *testing.T) {
 	r := startWithProbe(t, unready(t))
 	before := podInventory(t, r)
 	p, err := r.Start(t.Context(), runtimetest.Service("shimless"), runtime.StartHooks{})
@@ -265,8 +267,7 @@ func TestShimKilled(t *testing.T) {
 	}
 }
 
-// A process that only its cgroup knows is ended with the instance.
-func TestDestroyEndsStrays(t *testing.T) {
+func TestDestroyKillsProcessesThatOnlyACgroupHolds(t *testing.T) {
 	cfg := testConfig(t)
 	r, err := New(t.Context(), cfg)
 	if err != nil {
@@ -286,13 +287,13 @@ func TestDestroyEndsStrays(t *testing.T) {
 	joined := 0
 	for _, dir := range dirs {
 		if _, err := os.Stat(filepath.Join(dir, "../..", "cgroup.procs")); err != nil {
-			continue // no hierarchy
+			continue // not a hierarchy
 		}
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(stray.Process.Pid)), 0); err == nil {
-			joined++ // it fails where a cpuset has no CPU yet
+			joined++ // fails where a cpuset has no CPU yet
 		}
 	}
 	if joined == 0 {
@@ -304,19 +305,21 @@ func TestDestroyEndsStrays(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(time.Minute):
-		t.Error("the process lives")
+		t.Error("the process still runs")
 	}
 	if left := inventory(t, cfg); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
 }
 
-// When New fails or is cut off, it leaves no containerd that it started.
-func TestNewFails(t *testing.T) {
+func TestFailedNewLeavesNoContainerd(t *testing.T) {
 	cfg := testConfig(t)
 	clean := func(when string) {
 		t.Helper()
-		if left := slices.DeleteFunc(inventory(t, cfg), func(what string) bool { return strings.HasPrefix(what, "folder") }); len(left) > 0 {
+		if left := slices.DeleteFunc(inventory(t, cfg), func(what string) bool {
+			return strings.HasPrefix(what,
+				"folder")
+		}); len(left) > 0 {
 			t.Fatalf("%s: left behind: %q", when, left)
 		}
 	}
@@ -328,9 +331,9 @@ func TestNewFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := New(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), blocked) {
-		t.Errorf("with a file in the place of a folder: %v", err)
+		t.Errorf("with a file in place of a folder: %v", err)
 	}
-	clean("with a file in the place of a folder")
+	clean("with a file in place of a folder")
 	if err := os.Remove(blocked); err != nil {
 		t.Fatal(err)
 	}
@@ -351,7 +354,7 @@ func TestNewFails(t *testing.T) {
 	}
 }
 
-// shimPid is the parent of the pod's process.
+// shimPid returns the parent of the pod's process.
 func shimPid(t testing.TB, r *Runtime, id string) int {
 	t.Helper()
 	got, err := r.client.TaskService().Get(t.Context(), &tasks.GetRequest{ContainerID: id})
@@ -372,13 +375,15 @@ func shimPid(t testing.TB, r *Runtime, id string) int {
 
 const childEnv = "WANGELL_TEST_CHILD"
 
-// TestChild is no test but the process that TestProcessKilled kills: it starts a pod and waits.
-func TestChild(t *testing.T) {
+// TestHelperProcess is not a test but the process that TestNextProcessAdoptsThePodsOfAKilledOne starts and kills. It
+// starts a pod and waits.
+func TestHelperProcess(t *testing.T) {
 	dir := os.Getenv(childEnv)
 	if dir == "" {
-		t.Skip("only run by TestProcessKilled")
+		return
 	}
-	cfg := Config{Containerd: Owned, StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run"), PodAddresses: testRange}
+	cfg := Config{Containerd: Owned, StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run"),
+		PodAddresses: testRange}
 	r, err := New(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -392,11 +397,11 @@ func TestChild(t *testing.T) {
 	select {}
 }
 
-// After a kill -9 of the process, containerd and the pod go on, the next process takes both over, and what was only ready is
-// removed.
-func TestProcessKilled(t *testing.T) {
+// After a kill -9 of the process, containerd and the pod keep running. The next process adopts both and removes what
+// was only kept ready.
+func TestNextProcessAdoptsThePodsOfAKilledOne(t *testing.T) {
 	cfg := testConfig(t)
-	child := exec.Command("/proc/self/exe", "-test.run=^TestChild$", "-test.v")
+	child := exec.Command("/proc/self/exe", "-test.run=^TestHelperProcess$", "-test.v")
 	child.Env = append(os.Environ(), childEnv+"="+filepath.Dir(cfg.RunDir))
 	child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := child.StdoutPipe()
@@ -448,7 +453,7 @@ func TestProcessKilled(t *testing.T) {
 	}
 }
 
-func TestMissingPrograms(t *testing.T) {
+func TestMissingProgramIsNamed(t *testing.T) {
 	cfg := testConfig(t)
 	t.Setenv("PATH", t.TempDir())
 	_, err := New(t.Context(), cfg)
@@ -456,12 +461,13 @@ func TestMissingPrograms(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	cfg.Containerd = filepath.Join(t.TempDir(), "none.sock")
-	if _, err = New(t.Context(), cfg); !errors.Is(err, runtime.ErrUnavailable) || !strings.Contains(err.Error(), cfg.Containerd) {
+	if _, err = New(t.Context(), cfg); !errors.Is(err, runtime.ErrUnavailable) ||
+		!strings.Contains(err.Error(), cfg.Containerd) {
 		t.Errorf("error %v", err)
 	}
 }
 
-func TestConfigIsChecked(t *testing.T) {
+func TestInvalidConfigIsRefused(t *testing.T) {
 	good := testConfig(t)
 	for name, change := range map[string]func(*Config){
 		"relative":  func(c *Config) { c.RunDir = "run" },

@@ -12,9 +12,9 @@ import (
 	"wangell.loutres.me/internal/runtime/runtimetest"
 )
 
-// Two instances share a containerd that belongs to neither; each sees and removes only what is its own, and
-// containerd and its images stay.
-func TestForeignContainerd(t *testing.T) {
+// Two instances share a containerd that belongs to neither. Each sees and removes only its own pods, and containerd and
+// its images stay.
+func TestInstancesShareAContainerdOfTheMachine(t *testing.T) {
 	base := testConfig(t)
 	own, err := StartOwn(t.Context(), OwnConfig{StateDir: base.StateDir, RunDir: base.RunDir, Log: base.Log})
 	if err != nil {
@@ -27,7 +27,8 @@ func TestForeignContainerd(t *testing.T) {
 	}()
 	open := func(name string) (*Runtime, Config) {
 		cfg := base
-		cfg.Containerd, cfg.RunDir, cfg.StateDir = own.Address(), filepath.Join(base.RunDir, name), filepath.Join(base.StateDir, name)
+		cfg.Containerd, cfg.RunDir, cfg.StateDir = own.Address(), filepath.Join(base.RunDir,
+			name), filepath.Join(base.StateDir, name)
 		r, err := New(t.Context(), cfg)
 		if err != nil {
 			t.Fatal(err)

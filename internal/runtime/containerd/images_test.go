@@ -36,7 +36,7 @@ import (
 type testRegistry struct {
 	host  string
 	blobs atomic.Int64
-	// before, if set, sees every request and may answer it: then it returns true.
+	// before, if set, is called with every request. It returns true if it has answered the request.
 	before func(http.ResponseWriter, *http.Request) bool
 }
 
@@ -78,7 +78,7 @@ func probe(t *testing.T) v1.Image {
 	return img
 }
 
-func TestPull(t *testing.T) {
+func TestPullFollowsThePullPolicy(t *testing.T) {
 	r := start(t, unready(t))
 	reg := newRegistry(t)
 	s := runtimetest.Service("pulled")
@@ -102,7 +102,7 @@ func TestPull(t *testing.T) {
 		})
 	}
 	all.Wait()
-	// One layer and one configuration.
+	// A layer and a configuration.
 	if n := reg.blobs.Load(); n != 2 {
 		t.Errorf("%d blobs were fetched by 5 pulls at once, want 2", n)
 	}
@@ -119,7 +119,7 @@ func TestPull(t *testing.T) {
 		t.Errorf("images %+v, %v", list, err)
 	}
 
-	// Always asks the registry again, and takes what it has now.
+	// Always asks the registry again and uses its current image.
 	newer, err := image.Build(image.Spec{Files: map[string]image.File{"/x": {}}, Entrypoint: []string{"/none"}})
 	if err != nil {
 		t.Fatal(err)
@@ -127,11 +127,11 @@ func TestPull(t *testing.T) {
 	reg.push(t, "team/probe:v1", newer)
 	again, err := r.Start(t.Context(), s, runtime.StartHooks{})
 	if err != nil {
-		t.Errorf("IfNotPresent took the new image: %v", err)
+		t.Errorf("IfNotPresent pulled the new image: %v", err)
 	}
 	s.Spec.ImagePullPolicy = corev1.PullAlways
 	if _, err := r.Start(t.Context(), s, runtime.StartHooks{}); err == nil || !strings.Contains(err.Error(), "/none") {
-		t.Errorf("Always did not take the new image: %v", err)
+		t.Errorf("Always did not pull the new image: %v", err)
 	}
 	for _, p := range []runtime.Pod{p, again} {
 		if err := r.Stop(t.Context(), p.ID, time.Second); err != nil {
@@ -139,7 +139,7 @@ func TestPull(t *testing.T) {
 		}
 	}
 
-	// An image that somebody removes behind our back is pulled again.
+	// An image that was removed from containerd by other means is pulled again.
 	reg.push(t, "team/probe:v1", probe(t))
 	s.Spec.ImagePullPolicy = corev1.PullIfNotPresent
 	if err := r.client.ImageService().Delete(t.Context(), s.Spec.Image, images.SynchronousDelete()); err != nil {
@@ -155,7 +155,7 @@ func TestPull(t *testing.T) {
 	}
 }
 
-func TestPullFailures(t *testing.T) {
+func TestFailedPullSaysWhatToDo(t *testing.T) {
 	r := start(t, unready(t))
 	reg := newRegistry(t)
 	good := reg.push(t, "team/probe:v1", probe(t))
@@ -193,7 +193,8 @@ func TestPullFailures(t *testing.T) {
 			t.Errorf("%s: %v is not ErrImage", c.image, err)
 			continue
 		}
-		if text := err.Error(); !strings.HasPrefix(text, fmt.Sprintf("service default/bad: image %q: ", c.image)) || !strings.Contains(text, c.want) || strings.Contains(text, "\n") {
+		if text := err.Error(); !strings.HasPrefix(text, fmt.Sprintf("service default/bad: image %q: ", c.image)) ||
+			!strings.Contains(text, c.want) || strings.Contains(text, "\n") {
 			t.Errorf("%s: got %q, want %q in it", c.image, text, c.want)
 		}
 		reg.before = nil
@@ -205,7 +206,7 @@ func TestPullFailures(t *testing.T) {
 	}
 }
 
-func TestCredentials(t *testing.T) {
+func TestCredentialsComeFromDockerLogin(t *testing.T) {
 	r := start(t, unready(t))
 	reg := newRegistry(t)
 	ref := reg.push(t, "private/probe:v1", probe(t))
@@ -230,7 +231,7 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-func TestDiskFull(t *testing.T) {
+func TestPullReportsAFullDiskAndRecovers(t *testing.T) {
 	cfg := unready(t)
 	root := OwnRoot(cfg.StateDir)
 	if err := os.MkdirAll(root, 0o711); err != nil {
@@ -243,17 +244,19 @@ func TestDiskFull(t *testing.T) {
 	reg := newRegistry(t)
 	noise := make([]byte, 32<<20)
 	_, _ = rand.Read(noise)
-	big, err := image.Build(image.Spec{Files: map[string]image.File{"/noise": {Data: noise}}, Entrypoint: []string{"/noise"}})
+	big, err := image.Build(image.Spec{Files: map[string]image.File{"/noise": {Data: noise}},
+		Entrypoint: []string{"/noise"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := runtimetest.Service("big")
 	s.Spec.Image, s.Spec.ImagePullPolicy = reg.push(t, "big:v1", big), ""
 	err = r.Prepare(t.Context(), s, nil)
-	if !errors.Is(err, runtime.ErrImage) || !strings.Contains(err.Error(), "no space left on device") || !strings.Contains(err.Error(), "default/big") {
+	if !errors.Is(err, runtime.ErrImage) || !strings.Contains(err.Error(), "no space left on device") ||
+		!strings.Contains(err.Error(), "default/big") {
 		t.Fatalf("got %v", err)
 	}
-	// What was there still works.
+	// Images that were there still work.
 	eventually(t, func() error {
 		p, err := r.Start(t.Context(), runtimetest.Service("small"), runtime.StartHooks{})
 		if err == nil {
@@ -264,13 +267,13 @@ func TestDiskFull(t *testing.T) {
 	})
 }
 
-func TestPlainHTTP(t *testing.T) {
-	r := &Runtime{cfg: Config{InsecureRegistries: []string{"10.46.0.0/16", "registry.lan", "other.lan:5000"}}}
+func TestInsecureRegistriesAreAccessedOverHTTP(t *testing.T) {
+	p := puller{insecure: []string{"10.46.0.0/16", "registry.lan", "other.lan:5000"}}
 	for host, want := range map[string]bool{
 		"localhost:5000": true, "127.0.0.1:5000": true, "10.46.0.7:5000": true, "10.46.9.9": true, "10.47.0.7:5000": false,
 		"registry.lan": true, "registry.lan:80": true, "other.lan:5000": true, "other.lan:5001": false, "docker.io": false,
 	} {
-		if got, err := r.plainHTTP(host); err != nil || got != want {
+		if got, err := p.plainHTTP(host); err != nil || got != want {
 			t.Errorf("%s: %v, %v; want %v", host, got, err, want)
 		}
 	}

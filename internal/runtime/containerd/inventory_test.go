@@ -17,8 +17,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// inventory lists what an instance has on the machine: devices, routes, mounts, cgroups, processes, folders. It looks from
-// outside, by the instance's paths and names, and so does not miss what the instance itself has forgotten.
+// inventory lists what an instance has on the machine: devices, routes, mounts, cgroups, processes, folders. It
+// searches by the instance's paths and names, and so finds what the instance itself has lost track of.
 func inventory(t testing.TB, cfg Config) []string {
 	t.Helper()
 	cfg, err := cfg.withDefaults()
@@ -58,12 +58,13 @@ func inventory(t testing.TB, cfg Config) []string {
 		t.Fatal(err)
 	}
 	for _, c := range controllers {
-		_ = filepath.WalkDir(filepath.Join(cgroupRoot, c.Name(), cfg.cgroup()), func(p string, d fs.DirEntry, err error) error {
-			if err == nil && d.IsDir() {
-				add("cgroup", p)
-			}
-			return nil
-		})
+		_ = filepath.WalkDir(filepath.Join(cgroupRoot, c.Name(), cfg.cgroup()),
+			func(p string, d fs.DirEntry, err error) error {
+				if err == nil && d.IsDir() {
+					add("cgroup", p)
+				}
+				return nil
+			})
 	}
 	processes, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {

@@ -3,178 +3,31 @@
 package containerd
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"strings"
 	"time"
-
-	"github.com/fsnotify/fsnotify"
 
 	"wangell.loutres.me/internal/runtime"
 )
 
-// Logs are kept in one file a service, to which the shims append. Above logLimit, the file is copied to the same name
-// with ".1", replacing that, and emptied; what is written between the two is lost.
+// The log of a service is one file, which the shims append to. Every logLook, a file above logLimit is rotated.
 const (
-	logLimit   = 10 << 20
-	logLook    = 10 * time.Second
-	logRotated = ".1"
+	logLimit = 10 << 20 // bytes
+	logLook  = 10 * time.Second
 )
 
-// Logs copies the last tail lines that the service's pods wrote, all that is kept if tail is negative, and with follow
-// goes on until ctx ends, which is then no error. A service that never ran has none.
+// Logs copies the last tail lines of the service's log to w; all kept lines if tail is negative. With follow it
+// continues until ctx ends, which is not an error. The log of a service that never ran is empty.
 func (r *Runtime) Logs(ctx context.Context, k runtime.Key, w io.Writer, tail int, follow bool) error {
-	name := r.logFile(k)
+	name := r.cfg.logFile(k)
 	if err := copyLog(ctx, name, w, tail, follow); err != nil {
 		return fmt.Errorf("log of service %s: %w", k, err)
 	}
 	return nil
 }
 
-func copyLog(ctx context.Context, name string, w io.Writer, tail int, follow bool) error {
-	var changed *fsnotify.Watcher
-	if follow {
-		// Before the file is read, so that no change is missed; the folder, because the file may not exist yet.
-		var err error
-		if changed, err = fsnotify.NewWatcher(); err != nil {
-			return err
-		}
-		defer changed.Close()
-		if err := changed.Add(filepath.Dir(name)); err != nil {
-			return err
-		}
-	}
-	offset, err := copyTail(name, w, tail)
-	if err != nil || !follow {
-		return err
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-changed.Errors:
-			return err
-		case e := <-changed.Events:
-			if e.Name != name || !e.Has(fsnotify.Write|fsnotify.Create) {
-				continue
-			}
-		}
-		if size := fileSize(name); size < offset {
-			offset = 0 // rotated
-		}
-		n, err := copyFrom(name, offset, w)
-		if err != nil {
-			return err
-		}
-		offset += n
-	}
-}
-
-// copyTail copies the last lines of the log and returns up to where it has read the file.
-func copyTail(name string, w io.Writer, tail int) (int64, error) {
-	begin, lines, err := lastLines(name, tail)
-	if err != nil {
-		return 0, err
-	}
-	older := -1
-	if tail >= 0 {
-		older = tail - lines
-	}
-	if older != 0 {
-		begin, _, err := lastLines(name+logRotated, older)
-		if err != nil {
-			return 0, err
-		}
-		if _, err := copyFrom(name+logRotated, begin, w); err != nil {
-			return 0, err
-		}
-	}
-	n, err := copyFrom(name, begin, w)
-	return begin + n, err
-}
-
-// lastLines finds where the last n lines of a file begin, and how many there are of them; n < 0 means all. A file that
-// does not exist is empty.
-func lastLines(name string, n int) (begin int64, lines int, err error) {
-	f, err := os.Open(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, 0, nil
-	} else if err != nil {
-		return 0, 0, err
-	}
-	defer f.Close()
-	size, err := f.Seek(0, io.SeekEnd)
-	if err != nil || n < 0 || size == 0 {
-		return 0, 0, err
-	}
-	if n == 0 {
-		return size, 0, nil
-	}
-	buffer := make([]byte, 64<<10)
-	for at := size; at > 0; {
-		part := buffer[:min(at, int64(len(buffer)))]
-		at -= int64(len(part))
-		if _, err := f.ReadAt(part, at); err != nil {
-			return 0, 0, err
-		}
-		for i := bytes.LastIndexByte(part, '\n'); i >= 0; i = bytes.LastIndexByte(part[:i], '\n') {
-			if after := at + int64(i) + 1; after != size { // that one ends the last line
-				if lines++; lines == n {
-					return after, lines, nil
-				}
-			}
-		}
-	}
-	return 0, lines + 1, nil
-}
-
-func copyFrom(name string, offset int64, w io.Writer) (int64, error) {
-	f, err := os.Open(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
-	} else if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	if _, err := f.Seek(offset, io.SeekStart); err != nil {
-		return 0, err
-	}
-	return io.Copy(w, f)
-}
-
-// readTail reads at most n bytes from the end of a file, and nothing before begin unless the file was emptied since. What
-// cannot be read is empty.
-func readTail(name string, begin int64, n int) string {
-	f, err := os.Open(name)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	size, err := f.Seek(0, io.SeekEnd)
-	if err != nil {
-		return ""
-	}
-	if begin > size {
-		begin = 0
-	}
-	text := make([]byte, min(size-begin, int64(n)))
-	read, _ := f.ReadAt(text, size-int64(len(text)))
-	return string(text[:read])
-}
-
-// lastLine is the last line of text that is not empty.
-func lastLine(text string) string {
-	text = strings.TrimSpace(text)
-	return text[strings.LastIndexByte(text, '\n')+1:]
-}
-
-// rotateLogs looks at the logs of the services that run, until Close.
+// rotateLogs rotates the logs of the running services, until Close.
 func (r *Runtime) rotateLogs() {
 	tick := time.NewTicker(logLook)
 	defer tick.Stop()
@@ -187,7 +40,7 @@ func (r *Runtime) rotateLogs() {
 		names := map[string]bool{}
 		r.mu.Lock()
 		for _, p := range r.pods {
-			names[r.logFile(p.Service)] = true
+			names[r.cfg.logFile(p.Service)] = true
 		}
 		r.mu.Unlock()
 		for name := range names {
@@ -196,26 +49,4 @@ func (r *Runtime) rotateLogs() {
 			}
 		}
 	}
-}
-
-// rotate keeps a copy of a file above limit bytes and empties it.
-func rotate(name string, limit int64) error {
-	if fileSize(name) <= limit {
-		return nil
-	}
-	temporary := name + ".new"
-	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o640)
-	if err != nil {
-		return err
-	}
-	_, err = copyFrom(name, 0, f)
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(temporary, name+logRotated)
-	}
-	if err != nil {
-		_ = os.Remove(temporary)
-	}
-	// Emptied in any case: a disk that is full must not be filled further.
-	return errors.Join(err, os.Truncate(name, 0))
 }

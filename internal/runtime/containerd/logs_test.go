@@ -15,9 +15,9 @@ import (
 	"wangell.loutres.me/internal/runtime/runtimetest"
 )
 
-func TestTail(t *testing.T) {
+func TestTailCopiesTheLastLines(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "log")
-	long := strings.Repeat("x", 100<<10) + "\n" // longer than what is read at once
+	long := strings.Repeat("x", 100<<10) + "\n" // longer than the read buffer
 	for _, c := range []struct {
 		old, now, want string
 		tail           int
@@ -48,15 +48,14 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// A pod goes on writing to its log after that was rotated, at its new end.
-func TestRotate(t *testing.T) {
+func TestPodKeepsWritingAfterItsLogIsRotated(t *testing.T) {
 	r := startWithProbe(t, unready(t))
 	s := runtimetest.Service("rotated")
 	p, err := r.Start(t.Context(), s, runtime.StartHooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := r.logFile(runtime.KeyOf(s))
+	name := r.cfg.logFile(runtime.KeyOf(s))
 	runtimetest.Ask(t, p, "/print", url.Values{"t": {"old"}, "n": {"1000"}})
 	eventually(t, func() error {
 		if size := fileSize(name); size < 4000 {

@@ -20,7 +20,7 @@ import (
 	"wangell.loutres.me/internal/testutil/ownns"
 )
 
-// Every test runs in network and mount namespaces of its own, with a real containerd of its own.
+// The tests run in their own network and mount namespaces, each with a real containerd of its own.
 func TestMain(m *testing.M) {
 	ownns.Main(func() int {
 		if err := machine(); err != nil {
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// machine gives the namespace what every machine has: lo, and an address to talk to pods from.
+// machine sets up lo in the namespace, with an address from which to reach pods.
 func machine() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -40,12 +40,13 @@ func machine() error {
 	if err := netlink.LinkSetUp(lo); err != nil {
 		return err
 	}
-	return netlink.AddrReplace(lo, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 46, 0, 1), Mask: net.CIDRMask(32, 32)}})
+	return netlink.AddrReplace(lo, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 46, 0, 1),
+		Mask: net.CIDRMask(32, 32)}})
 }
 
 var testRange = netip.MustParsePrefix("10.46.128.0/17")
 
-// testConfig is a configuration in temporary folders whose paths are short enough for sockets.
+// testConfig returns a configuration with temporary folders whose paths are short enough for sockets.
 func testConfig(t testing.TB) Config {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "wg")

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unmountBelow unmounts everything at and below dir, innermost first, so that removing dir removes nothing of
-// another file system.
+// unmountBelow unmounts everything at and below dir, innermost first, so that removing dir removes no files of another
+// file system.
 func unmountBelow(dir string) error {
 	list, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {

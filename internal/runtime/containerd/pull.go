@@ -24,40 +24,47 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// progressEvery is how often a pull tells how far it is.
+// progressEvery is the interval of the progress reports of a pull.
 const progressEvery = 250 * time.Millisecond
 
-// pull brings an image from its registry and unpacks it.
-func (c *imageCache) pull(ctx context.Context, ref string, tell func(done, total int64)) error {
+// puller pulls images from registries into containerd.
+type puller struct {
+	client *client.Client
+	// insecure is Config.InsecureRegistries.
+	insecure []string
+}
+
+// pull pulls an image and unpacks it. It calls report a few times a second, from one goroutine.
+func (p *puller) pull(ctx context.Context, ref string, report func(done, total int64)) error {
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {
 		return &imageError{err.Error(), err}
 	}
 	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: docker.ConfigureDefaultRegistries(
-		docker.WithPlainHTTP(c.r.plainHTTP),
+		docker.WithPlainHTTP(p.plainHTTP),
 		docker.WithAuthorizer(docker.NewDockerAuthorizer(docker.WithAuthCreds(credentials))),
 	)})
 	layers := &layerSet{seen: map[string]ocispec.Descriptor{}}
 	ctx, cancel := context.WithCancel(ctx)
-	var teller sync.WaitGroup
-	teller.Go(func() { c.tellProgress(ctx, layers, tell) })
-	_, err = c.r.client.Pull(ctx, ref,
+	var reporter sync.WaitGroup
+	reporter.Go(func() { p.reportProgress(ctx, layers, report) })
+	_, err = p.client.Pull(ctx, ref,
 		client.WithResolver(resolver),
 		client.WithPullUnpack,
 		client.WithPullSnapshotter(snapshotter),
 		client.WithImageHandler(images.HandlerFunc(layers.add)),
 	)
 	cancel()
-	teller.Wait()
+	reporter.Wait()
 	if err != nil {
 		return pullFailure(err, reference.Domain(named))
 	}
 	total := layers.total()
-	tell(total, total)
+	report(total, total)
 	return nil
 }
 
-// pullFailure says in words what a user can do about it.
+// pullFailure explains the error of a pull, with what a user can do about it.
 func pullFailure(err error, registry string) error {
 	var status remoteserrors.ErrUnexpectedStatus
 	var network *net.OpError
@@ -66,16 +73,18 @@ func pullFailure(err error, registry string) error {
 	switch {
 	case diskFull(err):
 		return imageFailure(err, "pull")
-	case errors.As(err, &status) && (status.StatusCode == http.StatusUnauthorized || status.StatusCode == http.StatusForbidden),
+	case errors.As(err, &status) && (status.StatusCode == http.StatusUnauthorized ||
+		status.StatusCode == http.StatusForbidden),
 		errors.Is(err, docker.ErrInvalidAuthorization):
-		text = fmt.Sprintf("registry %s refuses it (pull 401): check spec.image, or log in (docker login %s)", registry, registry)
+		text = fmt.Sprintf("registry %s refuses it (pull 401): check spec.image, or log in (docker login %s)", registry,
+			registry)
 	case errdefs.IsNotFound(err):
 		text = "not found in registry (pull 404): check spec.image"
 	case errors.As(err, &status):
 		text = fmt.Sprintf("registry %s answers %s: try again later", registry, status.Status)
 	case errors.As(err, &dns):
 		text = fmt.Sprintf("registry %s has no address (%v): check spec.image and the machine's DNS", registry, dns)
-	// gRPC's connection to containerd ends with ErrUnavailable, without a network operation.
+	// Not the connection to containerd: its failures are ErrUnavailable, without a net.OpError.
 	case errors.As(err, &network):
 		text = fmt.Sprintf("registry %s does not answer (%v): check spec.image and the network", registry, network)
 	default:
@@ -84,7 +93,8 @@ func pullFailure(err error, registry string) error {
 	return &imageError{text, err}
 }
 
-// credentials are those of docker login, for the registry host: ~/.docker/config.json and its helpers.
+// credentials returns the credentials that docker login has stored for a registry host, in ~/.docker/config.json or its
+// helpers.
 func credentials(host string) (user, secret string, err error) {
 	if host == "registry-1.docker.io" {
 		host = name.DefaultRegistry
@@ -107,8 +117,8 @@ func credentials(host string) (user, secret string, err error) {
 	return a.Username, a.Password, nil
 }
 
-// plainHTTP tells whether a registry is spoken to without TLS.
-func (r *Runtime) plainHTTP(host string) (bool, error) {
+// plainHTTP reports whether a registry is accessed without TLS.
+func (p *puller) plainHTTP(host string) (bool, error) {
 	if local, err := docker.MatchLocalhost(host); local || err != nil {
 		return local, err
 	}
@@ -117,7 +127,7 @@ func (r *Runtime) plainHTTP(host string) (bool, error) {
 		bare = h
 	}
 	addr, addrErr := netip.ParseAddr(bare)
-	for _, insecure := range r.cfg.InsecureRegistries {
+	for _, insecure := range p.insecure {
 		if insecure == host || insecure == bare {
 			return true, nil
 		}
@@ -128,7 +138,7 @@ func (r *Runtime) plainHTTP(host string) (bool, error) {
 	return false, nil
 }
 
-// layerSet collects what a pull consists of.
+// layerSet collects the parts of the image that is being pulled.
 type layerSet struct {
 	mu   sync.Mutex
 	seen map[string]ocispec.Descriptor // by the key under which containerd reports its download
@@ -151,11 +161,11 @@ func (l *layerSet) total() int64 {
 	return n
 }
 
-// tellProgress tells a few times a second how much of the layers is there, until ctx ends.
-func (c *imageCache) tellProgress(ctx context.Context, layers *layerSet, tell func(done, total int64)) {
+// reportProgress reports the downloaded part of the layers a few times a second, until ctx ends.
+func (p *puller) reportProgress(ctx context.Context, layers *layerSet, report func(done, total int64)) {
 	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()
-	store := c.r.client.ContentStore()
+	store := p.client.ContentStore()
 	for {
 		select {
 		case <-ctx.Done():
@@ -164,7 +174,7 @@ func (c *imageCache) tellProgress(ctx context.Context, layers *layerSet, tell fu
 		}
 		active, err := store.ListStatuses(ctx, "")
 		if err != nil {
-			continue // containerd is away: the pull itself will tell
+			continue // containerd is away: the pull itself returns the error
 		}
 		offsets := map[string]int64{}
 		for _, s := range active {
@@ -185,6 +195,6 @@ func (c *imageCache) tellProgress(ctx context.Context, layers *layerSet, tell fu
 				done += d.Size
 			}
 		}
-		tell(done, total)
+		report(done, total)
 	}
 }

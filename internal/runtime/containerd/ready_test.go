@@ -10,8 +10,7 @@ import (
 	"wangell.loutres.me/internal/runtime/runtimetest"
 )
 
-// However many services there are, containers are ready only for those used last.
-func TestReadyContainersAreFew(t *testing.T) {
+func TestOnlyRecentServicesHaveReadyContainers(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.ReadyContainers = 3
 	r := startWithProbe(t, cfg)
@@ -61,7 +60,7 @@ func TestKeeperWaitsForWakes(t *testing.T) {
 	k.begin()
 	k.end()
 	if ok, wait := k.quiet(now); ok || wait != 0 {
-		t.Error("quiet while a wake is under way")
+		t.Error("quiet while a wake is in progress")
 	}
 	k.end()
 	if ok, wait := k.quiet(now); ok || wait <= 0 || wait > 2*keeperQuiet {

@@ -5,7 +5,6 @@ package containerd
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	goruntime "runtime"
 	"strings"
 
@@ -23,15 +22,16 @@ import (
 
 const (
 	cpuPeriod = 100000 // µs, the kernel's default
-	// openFiles is the soft limit of open files: servers want many, and some old programs close each possible one when
-	// they start.
+	// openFiles is the limit of open files. Servers need many; but some old programs close every possible descriptor when
+	// they start, so there is a limit.
 	openFiles = 65536
 )
 
-// generateSpec makes the OCI runtime spec of one pod from the image and the manifest. Its defaults are
-// containerd's: default capabilities, masked and read-only paths, no new privileges; and the default seccomp
-// profile. The record c must name the snapshot, because a user's name is looked up there.
-func (r *Runtime) generateSpec(ctx context.Context, s *v1alpha1.WangellService, info imageInfo, c *containers.Container) (*specs.Spec, error) {
+// generateSpec builds the OCI runtime spec of a pod from the image and the manifest. It starts from containerd's
+// defaults: default capabilities, masked and read-only paths, no new privileges, and the default seccomp profile. The
+// record c must name the snapshot, in which user names are looked up.
+func (r *Runtime) generateSpec(ctx context.Context, s *v1alpha1.WangellService, info imageInfo,
+	c *containers.Container) (*specs.Spec, error) {
 	security := s.Spec.SecurityContext
 	if security == nil {
 		security = &corev1.SecurityContext{}
@@ -48,7 +48,7 @@ func (r *Runtime) generateSpec(ctx context.Context, s *v1alpha1.WangellService, 
 		args = append(append([]string(nil), info.config.Entrypoint...), s.Spec.Args...)
 	}
 	if len(args) == 0 {
-		return nil, fmt.Errorf("image %q says not what to run: set spec.command", s.Spec.Image)
+		return nil, fmt.Errorf("image %q has neither an entrypoint nor a command: set spec.command", s.Spec.Image)
 	}
 	cwd := "/"
 	for _, dir := range []string{info.config.WorkingDir, s.Spec.WorkingDir} {
@@ -57,13 +57,13 @@ func (r *Runtime) generateSpec(ctx context.Context, s *v1alpha1.WangellService, 
 		}
 	}
 	opts := []oci.SpecOpts{
-		oci.WithoutRunMount, // the image's own /run, as with Docker and Kubernetes
+		oci.WithoutRunMount, // the image's own /run stays visible, as with Docker and Kubernetes
 		oci.WithProcessArgs(args...),
 		oci.WithProcessCwd(cwd),
 		oci.WithHostname(hostname(runtime.KeyOf(s))),
 		oci.WithEnv(environment(s, info)),
-		oci.WithLinuxNamespace(specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: r.netnsLink(c.ID)}),
-		oci.WithCgroup(filepath.Join(r.cfg.cgroup(), c.ID)),
+		oci.WithLinuxNamespace(specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: r.cfg.netnsLink(c.ID)}),
+		oci.WithCgroup(r.cfg.podCgroup(c.ID)),
 		oci.WithMounts(append([]specs.Mount{
 			r.bindFile(c.ID, "hosts"), r.bindFile(c.ID, "resolv.conf"),
 		}, mounts...)),
@@ -71,9 +71,11 @@ func (r *Runtime) generateSpec(ctx context.Context, s *v1alpha1.WangellService, 
 		withResources(s.Spec.Resources),
 	}
 	if len(s.Spec.Resources.Limits) > 0 {
-		// Only so that programs that size themselves by their limits find them: it costs a wake a mount a controller.
+		// For programs that size themselves by their limits. Without limits it is left out, as it costs a wake one mount for
+		// each controller.
 		opts = append(opts, oci.WithMounts([]specs.Mount{{
-			Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"ro", "nosuid", "noexec", "nodev"},
+			Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"ro", "nosuid", "noexec",
+				"nodev"},
 		}}))
 	}
 	opts = append(opts, userOpts(info.config.User, security)...)
@@ -85,9 +87,9 @@ func (r *Runtime) generateSpec(ctx context.Context, s *v1alpha1.WangellService, 
 	return oci.GenerateSpec(ctx, r.client, c, opts...)
 }
 
-// withNativeCalls takes the other architectures that the CPU can run (32-bit ones on 64-bit) out of the seccomp profile: a
-// process that makes such a call is killed. It makes the profile stricter than Docker's, and a wake faster: libseccomp in
-// runc needs about 10 ms for three architectures and 3 ms for one.
+// withNativeCalls removes the other architectures of the CPU (32-bit ones on 64-bit) from the seccomp profile: a
+// process that makes such a system call is killed. That is stricter than Docker's profile and makes a wake faster, as
+// libseccomp in runc takes about 10 ms for three architectures and 3 ms for one.
 func withNativeCalls(_ context.Context, _ oci.Client, _ *containers.Container, s *specs.Spec) error {
 	if p := s.Linux.Seccomp; p != nil && len(p.Architectures) > 1 {
 		p.Architectures = p.Architectures[:1]
@@ -95,7 +97,7 @@ func withNativeCalls(_ context.Context, _ oci.Client, _ *containers.Container, s
 	return nil
 }
 
-// environment is PATH, the image's, HOSTNAME, and the manifest's variables, later ones winning.
+// environment returns PATH, the image's variables, HOSTNAME and the manifest's variables; later ones win.
 func environment(s *v1alpha1.WangellService, info imageInfo) []string {
 	env := append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, info.config.Env...)
 	env = append(env, "HOSTNAME="+hostname(runtime.KeyOf(s)))
@@ -120,7 +122,7 @@ func userOpts(image string, security *corev1.SecurityContext) []oci.SpecOpts {
 	if user == "" {
 		return nil
 	}
-	// A user without a group gets those that the image's /etc/passwd and /etc/group say.
+	// A user without a group gets the groups in the image's /etc/passwd and /etc/group.
 	opts := []oci.SpecOpts{oci.WithUser(user)}
 	if !strings.Contains(user, ":") {
 		opts = append(opts, oci.WithAdditionalGIDs(user))
@@ -149,7 +151,7 @@ func securityOpts(security *corev1.SecurityContext) []oci.SpecOpts {
 	if security.AllowPrivilegeEscalation != nil && *security.AllowPrivilegeEscalation {
 		opts = append(opts, oci.WithNewPrivileges)
 	}
-	// Last, since the profile depends on the capabilities.
+	// Last, as the profile depends on the capabilities.
 	if p := security.SeccompProfile; p == nil || p.Type != corev1.SeccompProfileTypeUnconfined {
 		opts = append(opts, seccomp.WithDefaultProfile())
 	}
@@ -172,7 +174,7 @@ func all(caps []corev1.Capability) bool {
 	return false
 }
 
-// capNames writes capabilities as the OCI spec does: NET_ADMIN is CAP_NET_ADMIN.
+// capNames converts capabilities to the notation of the OCI spec: NET_ADMIN becomes CAP_NET_ADMIN.
 func capNames(caps []corev1.Capability) []string {
 	var names []string
 	for _, c := range caps {
@@ -185,19 +187,19 @@ func capNames(caps []corev1.Capability) []string {
 	return names
 }
 
-// withOpenFiles replaces the default limit of 1,024 open files. To raise the hard limit above this process's
-// needs CAP_SYS_RESOURCE, so that is kept to.
+// withOpenFiles replaces the default limit of 1,024 open files. The hard limit of this process is not exceeded, as that
+// would need CAP_SYS_RESOURCE.
 func withOpenFiles(_ context.Context, _ oci.Client, _ *containers.Container, s *specs.Spec) error {
-	var mine unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &mine); err != nil {
+	var own unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
 		return fmt.Errorf("read limit of open files: %w", err)
 	}
-	limit := min(mine.Max, openFiles)
+	limit := min(own.Max, openFiles)
 	s.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: limit, Hard: limit}}
 	return nil
 }
 
-// withResources sets the limits: cpu as a quota of the CFS scheduler, memory in bytes; and a request of cpu as shares.
+// withResources sets the limits (CPU as a quota of the CFS scheduler, memory in bytes) and the CPU request as shares.
 func withResources(res corev1.ResourceRequirements) oci.SpecOpts {
 	var opts []oci.SpecOpts
 	if cpu, ok := res.Limits[corev1.ResourceCPU]; ok {

@@ -20,8 +20,9 @@ import (
 	"wangell.loutres.me/internal/runtime/runtimetest"
 )
 
-// with starts a pod of a changed service, hands it to check, and stops it.
-func with(t *testing.T, r *Runtime, name string, change func(*v1alpha1.WangellServiceSpec), check func(runtime.Pod, runtimetest.Report)) {
+// with starts a pod of a changed service, calls check with it, and stops it.
+func with(t *testing.T, r *Runtime, name string, change func(*v1alpha1.WangellServiceSpec),
+	check func(runtime.Pod, runtimetest.Report)) {
 	t.Helper()
 	s := runtimetest.Service(name)
 	change(&s.Spec)
@@ -35,7 +36,7 @@ func with(t *testing.T, r *Runtime, name string, change func(*v1alpha1.WangellSe
 	}
 }
 
-func TestSurroundings(t *testing.T) {
+func TestContainerIsSetUpAsTheManifestSays(t *testing.T) {
 	r := startWithProbe(t, unready(t))
 	// containerd's default capabilities.
 	const defaultCaps = "00000000a80425fb"
@@ -43,16 +44,19 @@ func TestSurroundings(t *testing.T) {
 		if got.UID != 0 || got.GID != 0 || got.Dir != "/work" || got.Hostname != "plain" || got.PID != 1 {
 			t.Errorf("%+v", got)
 		}
-		if !slices.Equal(got.Args, []string{"/program", "default", "arguments"}) || !slices.Contains(got.Env, "FROM_IMAGE=yes") || !slices.Contains(got.Env, "HOSTNAME=plain") {
+		if !slices.Equal(got.Args, []string{"/program", "default", "arguments"}) ||
+			!slices.Contains(got.Env, "FROM_IMAGE=yes") || !slices.Contains(got.Env, "HOSTNAME=plain") {
 			t.Errorf("args %q, env %q", got.Args, got.Env)
 		}
 		if got.CapEff != defaultCaps || got.Seccomp != "2" || got.NoNewPrivs != "1" {
 			t.Errorf("capabilities %s, seccomp %s, no new privileges %s", got.CapEff, got.Seccomp, got.NoNewPrivs)
 		}
-		if !strings.Contains(got.Hosts, p.Addr.String()+"\tplain\n") || !strings.Contains(got.Hosts, "localhost") || got.Resolv != string(resolvConf()) {
+		if !strings.Contains(got.Hosts, p.Addr.String()+"\tplain\n") || !strings.Contains(got.Hosts, "localhost") ||
+			got.Resolv != string(resolvConf()) {
 			t.Errorf("hosts %q, resolv.conf %q", got.Hosts, got.Resolv)
 		}
-		if !slices.Equal(got.Links, []string{"lo", "eth0"}) || !slices.Equal(got.Addresses, []string{"127.0.0.1/8", "::1/128", p.Addr.String() + "/32"}) {
+		if !slices.Equal(got.Links, []string{"lo", "eth0"}) ||
+			!slices.Equal(got.Addresses, []string{"127.0.0.1/8", "::1/128", p.Addr.String() + "/32"}) {
 			t.Errorf("links %q, addresses %q", got.Links, got.Addresses)
 		}
 		if got.Files < 1024 || got.Files > openFiles {
@@ -75,17 +79,19 @@ func TestSurroundings(t *testing.T) {
 			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN"}},
 		}
 	}, func(p runtime.Pod, got runtimetest.Report) {
-		// The group and further groups are those of the image's files.
+		// The groups come from the image's /etc/passwd and /etc/group.
 		if got.UID != 1234 || got.GID != 2345 || !slices.Contains(got.Groups, 3456) || got.Dir != "/etc" {
 			t.Errorf("%+v", got)
 		}
-		if !slices.Equal(got.Args, []string{"/program", "mine"}) || !slices.Contains(got.Env, "FROM_IMAGE=no") || slices.Contains(got.Env, "FROM_IMAGE=yes") {
+		if !slices.Equal(got.Args, []string{"/program", "mine"}) || !slices.Contains(got.Env, "FROM_IMAGE=no") ||
+			slices.Contains(got.Env, "FROM_IMAGE=yes") {
 			t.Errorf("args %q, env %q", got.Args, got.Env)
 		}
 		if got.NoNewPrivs != "0" {
 			t.Errorf("no new privileges %s", got.NoNewPrivs)
 		}
-		if code, text := runtimetest.Ask(t, p, "/write", url.Values{"f": {"/work/new"}}); code == http.StatusOK || !strings.Contains(text, "read-only") {
+		if code, text := runtimetest.Ask(t, p, "/write", url.Values{"f": {"/work/new"}}); code == http.StatusOK ||
+			!strings.Contains(text, "read-only") {
 			t.Errorf("writing to a read-only root: %d %q", code, text)
 		}
 	})
@@ -105,7 +111,7 @@ func TestSurroundings(t *testing.T) {
 	})
 }
 
-func TestLimits(t *testing.T) {
+func TestResourcesReachTheCgroup(t *testing.T) {
 	r := startWithProbe(t, unready(t))
 	with(t, r, "limited", func(s *v1alpha1.WangellServiceSpec) {
 		s.Resources.Limits = corev1.ResourceList{
@@ -129,7 +135,7 @@ func TestLimits(t *testing.T) {
 	})
 }
 
-func TestVolumes(t *testing.T) {
+func TestVolumesAreMounted(t *testing.T) {
 	r := startWithProbe(t, unready(t))
 	host := t.TempDir()
 	if err := os.WriteFile(filepath.Join(host, "file"), []byte("from the host"), 0o644); err != nil {
@@ -140,19 +146,24 @@ func TestVolumes(t *testing.T) {
 		s.SecurityContext = &corev1.SecurityContext{RunAsUser: ptr(int64(1234))}
 		s.Volumes = []corev1.Volume{
 			{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: host}}},
-			{Name: "new", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: host + "/made", Type: ptr(corev1.HostPathDirectoryOrCreate)}}},
+			{Name: "new", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: host + "/made",
+				Type: ptr(corev1.HostPathDirectoryOrCreate)}}},
 			{Name: "empty", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-			{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: ptr(resource.MustParse("1Mi"))}}},
+			{Name: "memory", VolumeSource: corev1.VolumeSource{
+				EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory,
+					SizeLimit: ptr(resource.MustParse("1Mi"))}}},
 		}
 		s.VolumeMounts = []corev1.VolumeMount{
 			{Name: "host", MountPath: "/host", ReadOnly: true}, {Name: "new", MountPath: "/new"},
 			{Name: "empty", MountPath: "/empty"}, {Name: "memory", MountPath: "/memory"},
 		}
 	}, func(p runtime.Pod, got runtimetest.Report) {
-		if code, text := runtimetest.Ask(t, p, "/read", url.Values{"f": {"/host/file"}}); code != http.StatusOK || text != "from the host" {
+		if code, text := runtimetest.Ask(t, p, "/read", url.Values{"f": {"/host/file"}}); code != http.StatusOK ||
+			text != "from the host" {
 			t.Errorf("reading from the host: %d %q", code, text)
 		}
-		if code, text := runtimetest.Ask(t, p, "/write", url.Values{"f": {"/host/x"}}); code == http.StatusOK || !strings.Contains(text, "read-only") {
+		if code, text := runtimetest.Ask(t, p, "/write", url.Values{"f": {"/host/x"}}); code == http.StatusOK ||
+			!strings.Contains(text, "read-only") {
 			t.Errorf("writing to a read-only volume: %d %q", code, text)
 		}
 		for _, f := range []string{"/empty/x", "/memory/x"} {
@@ -176,7 +187,7 @@ func TestVolumes(t *testing.T) {
 	}
 }
 
-func TestVolumesThatCannotBe(t *testing.T) {
+func TestUnusableVolumesFailTheStart(t *testing.T) {
 	r := startWithProbe(t, unready(t))
 	before := podInventory(t, r)
 	file := filepath.Join(t.TempDir(), "file")
@@ -184,10 +195,12 @@ func TestVolumesThatCannotBe(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, volume := range map[string]corev1.VolumeSource{
-		"does not exist: create it":  {HostPath: &corev1.HostPathVolumeSource{Path: file + "-none"}},
-		"is no Directory":            {HostPath: &corev1.HostPathVolumeSource{Path: file, Type: ptr(corev1.HostPathDirectory)}},
-		"is no Socket":               {HostPath: &corev1.HostPathVolumeSource{Path: file, Type: ptr(corev1.HostPathSocket)}},
-		"write hostPath or emptyDir": {ConfigMap: &corev1.ConfigMapVolumeSource{}},
+		"does not exist: create it": {HostPath: &corev1.HostPathVolumeSource{Path: file + "-none"}},
+		"is not a Directory": {HostPath: &corev1.HostPathVolumeSource{Path: file,
+			Type: ptr(corev1.HostPathDirectory)}},
+		"is not a Socket": {HostPath: &corev1.HostPathVolumeSource{Path: file,
+			Type: ptr(corev1.HostPathSocket)}},
+		"use hostPath or emptyDir": {ConfigMap: &corev1.ConfigMapVolumeSource{}},
 	} {
 		s := runtimetest.Service("bad-volume")
 		s.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: volume}}

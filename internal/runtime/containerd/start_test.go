@@ -16,8 +16,7 @@ import (
 	"wangell.loutres.me/internal/runtime/runtimetest"
 )
 
-// A start and stop leaves nothing, when nothing is kept ready.
-func TestNothingLeaks(t *testing.T) {
+func TestStartAndStopLeaveNothing(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.ReadyContainers, cfg.ReadyNetworks = -1, -1
 	r := startWithProbe(t, cfg)
@@ -40,9 +39,8 @@ func TestNothingLeaks(t *testing.T) {
 	}
 }
 
-// A start that is given up leaves nothing either, at whatever moment that is: not what containerd, its shim and runc only come
-// to make after it.
-func TestStartGivenUpAnytime(t *testing.T) {
+// Also what containerd, its shim and runc make only after the cancellation must not stay.
+func TestCancelledStartLeavesNothing(t *testing.T) {
 	r := startWithProbe(t, unready(t))
 	before := podInventory(t, r)
 	for after := time.Duration(0); after <= 80*time.Millisecond; after += time.Millisecond {
@@ -55,13 +53,13 @@ func TestStartGivenUpAnytime(t *testing.T) {
 			}
 		}
 		if left := podInventory(t, r); !slices.Equal(before, left) {
-			t.Fatalf("given up after %v: left behind: %q", after, left)
+			t.Fatalf("cancelled after %v: left behind: %q", after, left)
 		}
 	}
 }
 
-// BenchmarkStart measures from Start to "process started": with a container and a network ready, and with neither. Run it with
-// -benchtime 30x.
+// BenchmarkStart measures the time from Start to the started process, with a ready container and network and without.
+// Use -benchtime 30x.
 func BenchmarkStart(b *testing.B) {
 	for _, ready := range []bool{true, false} {
 		name := "ready"
@@ -111,7 +109,7 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// awaitReady waits until the keeper has made ready what it shall.
+// awaitReady waits until the keeper has prepared everything.
 func awaitReady(t testing.TB, r *Runtime) {
 	t.Helper()
 	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
@@ -122,5 +120,5 @@ func awaitReady(t testing.TB, r *Runtime) {
 			return
 		}
 	}
-	t.Fatal("nothing is made ready")
+	t.Fatal("nothing was prepared")
 }

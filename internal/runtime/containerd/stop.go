@@ -4,11 +4,7 @@ package containerd
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
@@ -18,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// killPeriod is how long after SIGKILL a process may take to end.
+// killPeriod is the time that a process has to exit after SIGKILL.
 const killPeriod = 10 * time.Second
 
-// Stop ends a pod and removes all of it, see runtime.Runtime. An image that names a stop signal gets that instead of
-// SIGTERM. While containerd is away, Stop waits for it until ctx ends.
+// Stop stops a pod and removes it; see runtime.Runtime. The image's STOPSIGNAL replaces SIGTERM. While containerd is
+// away, Stop waits for it until ctx ends.
 func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) error {
 	r.mu.Lock()
 	p := r.pods[id]
@@ -40,10 +36,10 @@ func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) erro
 	return nil
 }
 
-// kill ends a pod at once and removes all of it, or of what is left of it.
+// kill kills a pod and removes whatever is left of it.
 func (r *Runtime) kill(ctx context.Context, id string) error { return r.end(ctx, id, 0) }
 
-// end asks the pod's process to end if grace is above 0, kills it after that, and removes the pod. Any part of it
+// end asks the pod's process to exit if grace is above 0, kills it after that, and removes the pod. Any part of the pod
 // may be missing.
 func (r *Runtime) end(ctx context.Context, id string, grace time.Duration) error {
 	if err := r.endTask(ctx, id, grace); err != nil {
@@ -83,7 +79,7 @@ func (r *Runtime) endTask(ctx context.Context, id string, grace time.Duration) e
 	return absent(err)
 }
 
-// signalUntilEnd sends the stop signal, and after grace SIGKILL, and waits for the end.
+// signalUntilEnd sends the stop signal, and SIGKILL after grace, and waits for the exit.
 func (r *Runtime) signalUntilEnd(ctx context.Context, id string, status task.Status, grace time.Duration) error {
 	waited := make(chan error, 1)
 	waitCtx, cancel := context.WithCancel(ctx)
@@ -92,7 +88,7 @@ func (r *Runtime) signalUntilEnd(ctx context.Context, id string, status task.Sta
 		_, err := r.client.TaskService().Wait(waitCtx, &tasks.WaitRequest{ContainerID: id})
 		waited <- absent(err)
 	}()
-	// A process that was created and not started yet has no handler for a signal.
+	// A process that is created but not started has no signal handler yet.
 	if grace > 0 && status == task.Status_RUNNING {
 		if err := r.signal(ctx, id, r.stopSignal(ctx, id), false); err != nil {
 			return err
@@ -114,19 +110,19 @@ func (r *Runtime) signalUntilEnd(ctx context.Context, id string, status task.Sta
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-time.After(killPeriod):
-		return fmt.Errorf("its process has not ended %v after SIGKILL", killPeriod)
+		return fmt.Errorf("its process has not exited %v after SIGKILL", killPeriod)
 	}
 }
 
 func (r *Runtime) signal(ctx context.Context, id string, s unix.Signal, all bool) error {
 	_, err := r.client.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(s), All: all})
 	if err = native(err); errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) {
-		return nil // it ended in between; the wait tells
+		return nil // it has exited meanwhile; the wait returns
 	}
 	return err
 }
 
-// stopSignal is what the pod's image wants, SIGTERM otherwise.
+// stopSignal returns the STOPSIGNAL of the pod's image, or SIGTERM.
 func (r *Runtime) stopSignal(ctx context.Context, id string) unix.Signal {
 	record, err := r.client.ContainerService().Get(ctx, id)
 	if err != nil || record.Labels[labelStopSignal] == "" {
@@ -137,44 +133,4 @@ func (r *Runtime) stopSignal(ctx context.Context, id string) unix.Signal {
 		return unix.SIGTERM
 	}
 	return s
-}
-
-// removePod removes the container, snapshot, network and folder of a pod that has no task any more. network may be
-// empty for a pod that never had one or of which only the folder knows it.
-func (r *Runtime) removePod(ctx context.Context, id, network string) error {
-	if network == "" {
-		if target, err := os.Readlink(r.netnsLink(id)); err == nil {
-			network = filepath.Base(target)
-		}
-	}
-	// Three parts that know nothing of one another, and each waits for something else.
-	var parts sync.WaitGroup
-	errs := make([]error, 3)
-	parts.Go(func() {
-		if network != "" {
-			errs[0] = r.nets.Release(network)
-		}
-	})
-	parts.Go(func() {
-		// The container before its snapshot, or a half removed pod would have a record without a root.
-		if err := absent(r.client.ContainerService().Delete(ctx, id)); err != nil {
-			errs[1] = fmt.Errorf("remove container: %w", err)
-			return
-		}
-		if err := absent(r.client.SnapshotService(snapshotter).Remove(ctx, id)); err != nil {
-			errs[1] = fmt.Errorf("remove snapshot: %w", err)
-		}
-	})
-	parts.Go(func() {
-		// Whose shim was ended while it was being created is still there, and waits for a start that never comes.
-		cgroup := filepath.Join(r.cfg.cgroup(), id)
-		err := killCgroup(ctx, cgroup)
-		errs[2] = errors.Join(err, removeCgroup(cgroup), r.removeShimSocket(id))
-	})
-	parts.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	// Last: the folder knows the network.
-	return r.removePodDir(id)
 }

@@ -19,8 +19,7 @@ import (
 
 var _ runtime.Meter = (*Runtime)(nil)
 
-// Usage implements runtime.Meter: what the pod's cgroup says, in version 2 of cgroups or 1, whichever has the controllers.
-// containerd is not asked.
+// Usage implements runtime.Meter. It reads the pod's cgroup, of version 2 or 1, and does not ask containerd.
 func (r *Runtime) Usage(_ context.Context, podID string) (runtime.Usage, error) {
 	r.mu.Lock()
 	p := r.pods[podID]
@@ -28,7 +27,7 @@ func (r *Runtime) Usage(_ context.Context, podID string) (runtime.Usage, error) 
 	if p == nil {
 		return runtime.Usage{}, fmt.Errorf("pod %s: %w", podID, runtime.ErrNotFound)
 	}
-	u, err := cgroupUsage(cgroupRoot, filepath.Join(r.cfg.cgroup(), podID))
+	u, err := cgroupUsage(cgroupRoot, r.cfg.podCgroup(podID))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w: %w", runtime.ErrNotFound, err)
 	}
@@ -38,8 +37,8 @@ func (r *Runtime) Usage(_ context.Context, podID string) (runtime.Usage, error) 
 	return u, nil
 }
 
-// cgroupUsage reads what a cgroup uses, given as a path from the root of the hierarchies. The working set is, as for
-// Kubernetes, all memory but file pages that were not used lately
+// cgroupUsage reads the usage of a cgroup, whose path is relative to the root of the hierarchies. The working set is,
+// as in Kubernetes, all memory except inactive file pages
 // (https://kubernetes.io/docs/reference/instrumentation/node-metrics/).
 func cgroupUsage(root, path string) (runtime.Usage, error) {
 	var u runtime.Usage

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,10 +14,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/runtime"
 )
 
-// volumeMounts are the mounts of a pod's volumes. That their sources exist is checked by makeVolumes.
+// volumeMounts returns the mounts of a pod's volumes. makeVolumes checks that their sources exist.
 func (r *Runtime) volumeMounts(spec *v1alpha1.WangellServiceSpec, id string) ([]specs.Mount, error) {
 	volumes := map[string]corev1.Volume{}
 	for _, v := range spec.Volumes {
@@ -31,7 +29,7 @@ func (r *Runtime) volumeMounts(spec *v1alpha1.WangellServiceSpec, id string) ([]
 			return nil, fmt.Errorf("volumeMounts: volume %q is not in spec.volumes", m.Name)
 		}
 		if m.SubPath != "" || m.SubPathExpr != "" {
-			return nil, fmt.Errorf("volumeMounts: %q: subPath is not possible on one machine: mount the whole volume", m.Name)
+			return nil, fmt.Errorf("volumeMounts: %q: subPath is not supported on one machine: mount the whole volume", m.Name)
 		}
 		access := "rw"
 		if m.ReadOnly {
@@ -50,7 +48,7 @@ func (r *Runtime) volumeMounts(spec *v1alpha1.WangellServiceSpec, id string) ([]
 		case v.EmptyDir != nil:
 			mount.Source = r.emptyDir(id, v.Name)
 		default:
-			return nil, fmt.Errorf("volume %q: write hostPath or emptyDir, others are not possible on one machine", v.Name)
+			return nil, fmt.Errorf("volume %q: use hostPath or emptyDir; other volumes are not supported on one machine", v.Name)
 		}
 		mounts = append(mounts, mount)
 	}
@@ -58,10 +56,10 @@ func (r *Runtime) volumeMounts(spec *v1alpha1.WangellServiceSpec, id string) ([]
 }
 
 func (r *Runtime) emptyDir(id, volume string) string {
-	return filepath.Join(r.podDir(id), "volumes", volume)
+	return filepath.Join(r.cfg.podDir(id), "volumes", volume)
 }
 
-// makeVolumes makes the pod's empty folders and checks the host's paths, just before the process is started.
+// makeVolumes creates the pod's empty folders and checks the paths of the host, just before the process is started.
 func (r *Runtime) makeVolumes(spec *v1alpha1.WangellServiceSpec, id string) error {
 	for _, v := range spec.Volumes {
 		var err error
@@ -71,7 +69,7 @@ func (r *Runtime) makeVolumes(spec *v1alpha1.WangellServiceSpec, id string) erro
 		case v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory:
 			dir := r.emptyDir(id, v.Name)
 			if err = os.MkdirAll(dir, 0o755); err == nil {
-				err = os.Chmod(dir, 0o777) // any user of the pod may write, as in Kubernetes; the umask must not matter
+				err = os.Chmod(dir, 0o777) // as in Kubernetes, any user may write; Chmod, because of the umask
 			}
 		}
 		if err != nil {
@@ -81,8 +79,8 @@ func (r *Runtime) makeVolumes(spec *v1alpha1.WangellServiceSpec, id string) erro
 	return nil
 }
 
-// checkHostPath checks, and for the types that say so creates, a path of the host, as
-// https://kubernetes.io/docs/concepts/storage/volumes/#hostpath-volume-types has it.
+// checkHostPath checks a path of the host, and creates it for the types that ask for it, following
+// https://kubernetes.io/docs/concepts/storage/volumes/#hostpath-volume-types.
 func checkHostPath(h *corev1.HostPathVolumeSource) error {
 	kind := corev1.HostPathUnset
 	if h.Type != nil {
@@ -119,59 +117,8 @@ func checkHostPath(h *corev1.HostPathVolumeSource) error {
 	if fits, known := is[kind]; !known {
 		return fmt.Errorf("hostPath %s: type %q is unknown", h.Path, kind)
 	} else if !fits {
-		return fmt.Errorf("hostPath %s is no %s: correct the path or the type", h.Path, strings.TrimSuffix(string(kind), "OrCreate"))
-	}
-	return nil
-}
-
-// bindFile is the mount of one of the pod's files in /etc.
-func (r *Runtime) bindFile(id, name string) specs.Mount {
-	return specs.Mount{
-		Destination: "/etc/" + name, Type: "bind", Source: filepath.Join(r.podDir(id), name),
-		Options: []string{"bind", "rprivate", "rw"},
-	}
-}
-
-// makePodDir makes the folder of a pod with the files that do not depend on its address.
-func (r *Runtime) makePodDir(id string) error {
-	if err := os.Mkdir(r.podDir(id), 0o711); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(r.podDir(id), "resolv.conf"), resolvConf(), 0o644)
-}
-
-// connectPodDir notes the pod's network in its folder, before its process is started.
-func (r *Runtime) connectPodDir(k runtime.Key, id, netns string, addr netip.Addr) error {
-	hosts := "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n" + addr.String() + "\t" + hostname(k) + "\n"
-	if err := os.WriteFile(filepath.Join(r.podDir(id), "hosts"), []byte(hosts), 0o644); err != nil {
-		return err
-	}
-	return os.Symlink(netns, r.netnsLink(id))
-}
-
-// resolvConf is the machine's, without name servers on a loopback address, which a pod cannot reach; where
-// systemd-resolved listens on such a one, it tells the real ones in a file of its own.
-func resolvConf() []byte {
-	for _, file := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			continue
-		}
-		var lines []string
-		servers := 0
-		for line := range strings.Lines(string(text)) {
-			f := strings.Fields(line)
-			if len(f) > 1 && f[0] == "nameserver" {
-				if addr, err := netip.ParseAddr(f[1]); err != nil || addr.IsLoopback() {
-					continue
-				}
-				servers++
-			}
-			lines = append(lines, strings.TrimRight(line, "\n"))
-		}
-		if servers > 0 {
-			return []byte(strings.Join(lines, "\n") + "\n")
-		}
+		return fmt.Errorf("hostPath %s is not a %s: correct the path or the type", h.Path,
+			strings.TrimSuffix(string(kind), "OrCreate"))
 	}
 	return nil
 }

@@ -20,20 +20,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// podSysctls are set in the pod's own network namespace, before its device exists. IPv6 stays on, so that
-// a server can bind "::", but it sends nothing by itself.
+// podSysctls are set in the pod's network namespace before its device exists. IPv6 stays enabled, so that a server can
+// bind "::", but the kernel sends nothing by itself.
 var podSysctls = []struct{ name, value string }{
 	{"ipv6/conf/default/addr_gen_mode", "1"}, // no link-local address
 	{"ipv6/conf/default/accept_dad", "0"},
 	{"ipv6/conf/default/accept_ra", "0"},
 	{"ipv6/conf/default/autoconf", "0"},
 	{"ipv6/conf/default/router_solicitations", "0"},
-	// What Docker and Kubernetes' container runtimes set: the namespace is the pod's own.
+	// As set by Docker and by the container runtimes of Kubernetes.
 	{"ipv4/ip_unprivileged_port_start", "0"},
 	{"ipv4/ping_group_range", "0 2147483647"},
 }
 
-// make makes one network. On error nothing of it remains.
+// make creates a network. On error nothing of it remains.
 func (p *Pool) make() (Network, error) {
 	name, addr, err := p.newName()
 	if err != nil {
@@ -53,8 +53,8 @@ func (p *Pool) make() (Network, error) {
 	return n, nil
 }
 
-// onThread runs f on a thread of its own choosing of network namespace, which goes back to where it came
-// from afterwards. A thread that cannot go back ends with its goroutine and is never used again.
+// onThread runs f on a locked thread, which may change its network namespace and returns to the original one
+// afterwards. A thread that cannot return ends with its goroutine and is not reused.
 func onThread(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
@@ -67,7 +67,7 @@ func onThread(f func() error) error {
 		defer home.Close()
 		err = f()
 		if back := netns.Set(home); back != nil {
-			result <- errors.Join(err, fmt.Errorf("return to own network namespace: %w", back))
+			result <- errors.Join(err, fmt.Errorf("return to the original network namespace: %w", back))
 			return
 		}
 		runtime.UnlockOSThread()
@@ -76,7 +76,7 @@ func onThread(f func() error) error {
 	return <-result
 }
 
-// unshare moves the calling thread into a new network namespace and binds that to path.
+// unshare moves the calling thread into a new network namespace and binds the namespace to path.
 func (p *Pool) unshare(path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
 	if err != nil {
@@ -98,7 +98,7 @@ func (p *Pool) unshare(path string) error {
 	return nil
 }
 
-// connect makes the veth pair of n and configures both ends. The calling thread is in n's namespace.
+// connect creates the veth pair of n and configures both ends. The calling thread is in n's namespace.
 func (p *Pool) connect(n *Network) error {
 	pod, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -147,7 +147,7 @@ func (p *Pool) configurePod(pod *netlink.Handle, addr netip.Addr, hostMAC net.Ha
 		return fmt.Errorf("set %s up: %w", Device, err)
 	}
 	if err := pod.NeighSet(permanent(eth.Attrs().Index, Gateway, hostMAC)); err != nil {
-		return fmt.Errorf("add neighbour: %w", err)
+		return fmt.Errorf("add neighbor: %w", err)
 	}
 	if err := pod.RouteAdd(&netlink.Route{
 		LinkIndex: eth.Attrs().Index, Gw: Gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK), Src: addr.AsSlice(),
@@ -158,8 +158,8 @@ func (p *Pool) configurePod(pod *netlink.Handle, addr netip.Addr, hostMAC net.Ha
 	return nil
 }
 
-// configureHost sets up the host's end. The sysctls of its own device are all that it changes there; they are written
-// from a thread of the host's namespace, because /proc/sys/net shows that of the thread that opens it.
+// configureHost sets up the host's end. Only sysctls of the device itself are changed. They are written on a thread in
+// the host's namespace, because /proc/sys/net shows the namespace of the thread that opens it.
 func (p *Pool) configureHost(n *Network, podMAC net.HardwareAddr) error {
 	link, err := p.host.LinkByName(n.Name)
 	if err != nil {
@@ -178,16 +178,17 @@ func (p *Pool) configureHost(n *Network, podMAC net.HardwareAddr) error {
 		return fmt.Errorf("set %s up: %w", n.Name, err)
 	}
 	if err := p.host.NeighSet(permanent(n.HostDevice, n.Addr, podMAC)); err != nil {
-		return fmt.Errorf("add neighbour: %w", err)
+		return fmt.Errorf("add neighbor: %w", err)
 	}
-	// Replace: the address may still be routed to the device of a pod that is just going.
-	if err := p.host.RouteReplace(&netlink.Route{LinkIndex: n.HostDevice, Dst: hostNet(n.Addr), Scope: netlink.SCOPE_LINK}); err != nil {
+	// Replaced, because the address may still be routed to the device of a pod that is being removed.
+	if err := p.host.RouteReplace(&netlink.Route{LinkIndex: n.HostDevice, Dst: hostNet(n.Addr),
+		Scope: netlink.SCOPE_LINK}); err != nil {
 		return fmt.Errorf("add route: %w", err)
 	}
 	return nil
 }
 
-// read learns from the kernel what network name has.
+// read returns the network of a name as the kernel has it.
 func (p *Pool) read(name string) (Network, error) {
 	n := Network{Name: name, Netns: p.path(name)}
 	link, err := p.host.LinkByName(name)
@@ -225,7 +226,7 @@ func (p *Pool) read(name string) (Network, error) {
 	return n, fmt.Errorf("%s in %s has no address in %v: %w", Device, n.Netns, p.cfg.Addresses, fs.ErrNotExist)
 }
 
-// destroy removes the device and the namespace called name, whatever of them is there.
+// destroy removes the device and the namespace of a name, if they exist.
 func (p *Pool) destroy(name string) error {
 	var errs []error
 	link, err := p.host.LinkByName(name)
@@ -237,7 +238,8 @@ func (p *Pool) destroy(name string) error {
 	}
 	path := filepath.Join(p.cfg.Dir, name)
 	// EINVAL: nothing is mounted there.
-	if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && err != unix.EINVAL && err != unix.ENOENT {
+	if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && err != unix.EINVAL &&
+		err != unix.ENOENT {
 		errs = append(errs, fmt.Errorf("unmount %s: %w", path, err))
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -256,7 +258,7 @@ func hostNet(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(32, 32)}
 }
 
-// randomMAC is a locally administered unicast address.
+// randomMAC returns a locally administered unicast address.
 func randomMAC() net.HardwareAddr {
 	mac := make(net.HardwareAddr, 6)
 	_, _ = rand.Read(mac)
@@ -264,16 +266,16 @@ func randomMAC() net.HardwareAddr {
 	return mac
 }
 
-// setHostSysctl is setSysctl in the network namespace of the process rather than of the thread: /proc/PID/net
-// would not do, since sysctls are found by the namespace of the opening thread.
+// setHostSysctl is setSysctl in the network namespace of the process instead of the thread. It uses another thread,
+// because sysctls belong to the namespace of the opening thread, also below /proc/PID.
 func setHostSysctl(name, value string) error {
 	result := make(chan error, 1)
 	go func() { result <- setSysctl(name, value) }()
 	return <-result
 }
 
-// setSysctl writes a sysctl of the calling thread's network namespace. One that the kernel does not have (IPv6
-// switched off) needs no value.
+// setSysctl writes a sysctl of the calling thread's network namespace. One that the kernel lacks, such as with IPv6
+// disabled, is skipped.
 func setSysctl(name, value string) error {
 	err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

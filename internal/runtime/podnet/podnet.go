@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podnet makes the networks of pods on one machine, without CNI and without a bridge: a
-// network namespace and a veth pair each, joined to the machine by one host route.
+// Package podnet creates the networks of pods on one machine, without CNI and without a bridge: each is a network
+// namespace with a veth pair, connected to the machine by one host route.
 //
 //	machine                                pod
 //	route ADDR/32 dev wg…                  ADDR/32 on eth0, default via 169.254.46.1 dev eth0 onlink
-//	neighbour ADDR = pod's MAC             neighbour 169.254.46.1 = host's MAC
+//	neighbor ADDR  = pod's MAC             neighbor 169.254.46.1 = host's MAC
 //
-// Both neighbour entries are permanent, so that no packet ever waits for ARP. Nothing is persisted:
-// what exists is read from the kernel.
+// Both neighbor entries are permanent, so that no packet ever waits for ARP. No state is stored: what exists is read
+// from the kernel.
 package podnet
 
 import (
@@ -27,27 +27,27 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Gateway is the next hop of every pod's default route. No device has it as an address.
+// Gateway is the next hop of every pod's default route. No device has this address.
 var Gateway = netip.MustParseAddr("169.254.46.1")
 
 // Device is the name of a pod's network device inside its namespace.
 const Device = "eth0"
 
-// Config says where networks are made.
+// Config configures a Pool.
 type Config struct {
-	// Dir is the folder, on a file system that exists only until the machine stops, in which
-	// namespaces are bound, one file each. It is created. Required.
+	// Dir is the folder in which the namespaces are bound, one file each. It is created, and must be on a file system that
+	// does not survive a reboot. Required.
 	Dir string
-	// Addresses is the range that pods get their addresses from (IPv4, at least a /30). Required.
+	// Addresses is the range of the pods' addresses: IPv4, at least a /30. Required.
 	Addresses netip.Prefix
-	// DevicePrefix begins the name of the host's end of every veth pair, at most 7 bytes. Two pools in one network
-	// namespace need different prefixes: a pool removes devices with its prefix that it does not know. Required.
+	// DevicePrefix starts the name of the host's end of every veth pair, with at most 7 bytes. Pools in one network
+	// namespace need different prefixes, because Clean removes unknown devices with the pool's prefix. Required.
 	DevicePrefix string
-	// Ready is how many networks Refill keeps ready. 0 is possible: each is then made when taken.
+	// Ready is the number of networks that Refill keeps ready. With 0, each network is made when it is taken.
 	Ready int
-	// MTU of both ends, in bytes. 0 means 1500.
+	// MTU is the MTU of both ends, in bytes. 0 means 1500.
 	MTU int
-	// Log receives what goes wrong in the background. Required.
+	// Log receives failures in the background. Required.
 	Log *slog.Logger
 }
 
@@ -59,26 +59,26 @@ type Network struct {
 	Netns string
 	// Addr is the pod's address.
 	Addr netip.Addr
-	// HostDevice is the index of the host's device.
+	// HostDevice is the interface index of the host's device.
 	HostDevice int
 }
 
-// Pool makes, keeps ready and removes networks in the network namespace in which NewPool was called. Its
-// methods may be called from several goroutines at once.
+// Pool creates networks, keeps some ready, and removes them, in the network namespace in which NewPool was called. Its
+// methods may be called concurrently.
 type Pool struct {
 	cfg  Config
 	host *netlink.Handle
 
 	mu    sync.Mutex
-	used  map[netip.Addr]string // every address in use, and by which network
+	used  map[netip.Addr]string // names of networks, by address
 	ready []Network
-	last  netip.Addr // the address given last
-	// refill lets one Refill run at a time, so that two do not fill the same gap.
+	last  netip.Addr // the address assigned last
+	// refill serializes calls of Refill, so that two do not fill the same gap.
 	refill sync.Mutex
 	closed bool
 }
 
-// NewPool opens a pool. It makes no network yet; see Adopt, Clean and Refill.
+// NewPool opens a pool. It does not create a network yet; see Adopt, Clean and Refill.
 func NewPool(cfg Config) (*Pool, error) {
 	if !cfg.Addresses.Addr().Is4() || cfg.Addresses.Bits() > 30 {
 		return nil, fmt.Errorf("pod addresses %v: write an IPv4 range of /30 or larger", cfg.Addresses)
@@ -102,8 +102,8 @@ func NewPool(cfg Config) (*Pool, error) {
 	return p, nil
 }
 
-// Adopt takes over a network that an earlier process made, by its name. The error wraps
-// fs.ErrNotExist if the namespace or its device is gone.
+// Adopt takes over a network of an earlier process by its name. The error wraps fs.ErrNotExist if the namespace or its
+// device does not exist.
 func (p *Pool) Adopt(name string) (Network, error) {
 	n, err := p.read(name)
 	if err != nil {
@@ -115,8 +115,8 @@ func (p *Pool) Adopt(name string) (Network, error) {
 	return n, nil
 }
 
-// Clean removes the networks and devices of this pool's folder and prefix that are neither in use
-// nor ready: what an earlier process left.
+// Clean removes what an earlier process left: networks and devices with this pool's folder or prefix that are neither
+// in use nor ready.
 func (p *Pool) Clean() error {
 	known := map[string]bool{}
 	p.mu.Lock()
@@ -150,8 +150,7 @@ func (p *Pool) Clean() error {
 	return errors.Join(errs...)
 }
 
-// Take gives a network to a pod: a ready one, or if there is none one made now, which takes some
-// milliseconds. It does not refill.
+// Take returns a network for a pod: a ready one, or a new one, which takes some milliseconds. It does not refill.
 func (p *Pool) Take() (Network, error) {
 	p.mu.Lock()
 	if p.closed {
@@ -168,7 +167,7 @@ func (p *Pool) Take() (Network, error) {
 	return p.make()
 }
 
-// Refill makes one network if fewer than Config.Ready are ready, and tells whether it did.
+// Refill makes one network if fewer than Config.Ready are ready, and reports whether it did.
 func (p *Pool) Refill() (made bool, err error) {
 	p.refill.Lock()
 	defer p.refill.Unlock()
@@ -192,8 +191,8 @@ func (p *Pool) Refill() (made bool, err error) {
 	return true, nil
 }
 
-// Release removes a network that a pod used, or that was adopted. One that does not exist is no
-// error. Networks are never given twice: what a pod left in one (sockets in TIME-WAIT, routes) goes with it.
+// Release removes a network that was taken or adopted. A network that does not exist is not an error. Networks are not
+// reused, so that whatever a pod left in one (sockets in TIME-WAIT, routes) is removed with it.
 func (p *Pool) Release(name string) error {
 	if err := p.destroy(name); err != nil {
 		return err
@@ -208,7 +207,7 @@ func (p *Pool) Release(name string) error {
 	return nil
 }
 
-// Close removes the ready networks and lets go of the kernel. Networks in use stay.
+// Close removes the ready networks and closes the netlink socket. Networks in use stay.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	if p.closed {
@@ -219,7 +218,7 @@ func (p *Pool) Close() error {
 	ready := p.ready
 	p.ready = nil
 	p.mu.Unlock()
-	// A Refill that runs removes what it makes; wait for it.
+	// Wait for a running Refill, which removes what it makes.
 	p.refill.Lock()
 	defer p.refill.Unlock()
 	var errs []error
@@ -230,7 +229,7 @@ func (p *Pool) Close() error {
 	return errors.Join(errs...)
 }
 
-// newName reserves a free address for a network with a new name.
+// newName chooses the name of a new network and reserves a free address for it.
 func (p *Pool) newName() (string, netip.Addr, error) {
 	name := p.cfg.DevicePrefix + randomHex(4)
 	p.mu.Lock()
@@ -242,10 +241,10 @@ func (p *Pool) newName() (string, netip.Addr, error) {
 			return name, a, nil
 		}
 	}
-	return "", netip.Addr{}, fmt.Errorf("no pod address is free in %v: give a larger range", p.cfg.Addresses)
+	return "", netip.Addr{}, fmt.Errorf("no pod address is free in %v: configure a larger range", p.cfg.Addresses)
 }
 
-// next is the address after a in the range, leaving out the range's first and last address.
+// next returns the address after a in the range, without the range's first and last address.
 func (p *Pool) next(a netip.Addr) netip.Addr {
 	first := p.cfg.Addresses.Addr().Next()
 	n := a.Next()
@@ -255,8 +254,8 @@ func (p *Pool) next(a netip.Addr) netip.Addr {
 	return n
 }
 
-// randomAddr is where a new process begins to give addresses, so that a client that still talks to a pod of
-// the process before does not meet another one.
+// randomAddr returns where a new process starts to assign addresses. It is random so that a client that still talks to
+// a pod of the previous process does not reach another pod.
 func (p *Pool) randomAddr() netip.Addr {
 	var r [4]byte
 	_, _ = rand.Read(r[:])
@@ -277,7 +276,7 @@ func randomHex(n int) string {
 	return hex.EncodeToString(b)
 }
 
-// Ready tells whether as many networks as Config.Ready are ready.
+// Ready reports whether Config.Ready networks are ready.
 func (p *Pool) Ready() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -26,7 +26,8 @@ func TestMain(m *testing.M) { ownns.Main(m.Run) }
 
 func pool(t *testing.T, change func(*Config)) (*Pool, Config) {
 	t.Helper()
-	cfg := Config{Dir: filepath.Join(t.TempDir(), "netns"), Addresses: netip.MustParsePrefix("10.46.128.0/17"), DevicePrefix: "wgtest1", Log: slog.Default()}
+	cfg := Config{Dir: filepath.Join(t.TempDir(), "netns"), Addresses: netip.MustParsePrefix("10.46.128.0/17"),
+		DevicePrefix: "wgtest1", Log: slog.Default()}
 	if change != nil {
 		change(&cfg)
 	}
@@ -113,9 +114,9 @@ func TestNetworkWorksAtOnce(t *testing.T) {
 	if link.Attrs().Index != n.HostDevice {
 		t.Errorf("device %d, want %d", n.HostDevice, link.Attrs().Index)
 	}
-	neighbours, err := netlink.NeighList(n.HostDevice, netlink.FAMILY_V4)
-	if err != nil || len(neighbours) != 1 || neighbours[0].State != netlink.NUD_PERMANENT {
-		t.Errorf("neighbours %v, %v", neighbours, err)
+	neighbors, err := netlink.NeighList(n.HostDevice, netlink.FAMILY_V4)
+	if err != nil || len(neighbors) != 1 || neighbors[0].State != netlink.NUD_PERMANENT {
+		t.Errorf("neighbors %v, %v", neighbors, err)
 	}
 	if addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL); err != nil || len(addrs) != 0 {
 		t.Errorf("the host's device has addresses %v, %v", addrs, err)
@@ -156,7 +157,7 @@ func inside(t *testing.T, path string, f func()) {
 	}
 }
 
-func TestReadyNetworks(t *testing.T) {
+func TestReadyNetworksAreTakenFirst(t *testing.T) {
 	p, _ := pool(t, func(c *Config) { c.Ready = 2 })
 	for i, want := range []bool{true, true, false} {
 		if made, err := p.Refill(); err != nil || made != want {
@@ -177,13 +178,13 @@ func TestReadyNetworks(t *testing.T) {
 	}
 }
 
-func TestAdoptAndClean(t *testing.T) {
+func TestCleanRemovesWhatIsNotAdopted(t *testing.T) {
 	p, cfg := pool(t, func(c *Config) { c.Ready = 1 })
 	kept, left := take(t, p), take(t, p)
 	if _, err := p.Refill(); err != nil {
 		t.Fatal(err)
 	}
-	// What a process that was killed leaves: networks, and a file whose namespace was not bound yet.
+	// Left behind by a killed process: networks, and a file to which no namespace is bound yet.
 	if err := os.WriteFile(filepath.Join(cfg.Dir, "wgtest1half"), nil, 0o400); err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +225,8 @@ func TestAddressesAreUsedOnce(t *testing.T) {
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			if seen[n.Addr] || !p.cfg.Addresses.Contains(n.Addr) || n.Addr == p.cfg.Addresses.Addr() || !p.cfg.Addresses.Contains(n.Addr.Next()) {
+			if seen[n.Addr] || !p.cfg.Addresses.Contains(n.Addr) || n.Addr == p.cfg.Addresses.Addr() ||
+				!p.cfg.Addresses.Contains(n.Addr.Next()) {
 				t.Errorf("address %v", n.Addr)
 			}
 			seen[n.Addr] = true
@@ -243,7 +245,7 @@ func TestAddressesAreUsedOnce(t *testing.T) {
 	take(t, p)
 }
 
-// gro reads whether a device of this thread's namespace has GRO on.
+// gro reports whether GRO is enabled on a device of this thread's namespace.
 func gro(t *testing.T, device string) bool {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

@@ -14,15 +14,15 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// Harness makes the runtime to be tested.
+// Harness creates the runtime under test.
 type Harness struct {
 	// Open opens a runtime that has the image Probe under the name ProbeTag. Called again after Close, it opens the same
-	// instance again. Each test gets a Harness of its own, and whoever made it cleans up.
+	// instance again. Each test gets a new Harness, and its creator cleans up.
 	Open func(t *testing.T) runtime.Runtime
-	// Remote: pods run on other machines. Their namespaces and devices are not known here, images are fetched where they
-	// run, and of what a pod wrote nothing is left when it is gone.
+	// Remote means that pods run on other machines: their namespaces and devices are unknown here, images are pulled where
+	// they run, and the log of a pod goes with it.
 	Remote bool
-	// Phases are those that the runtime tells, in their order. Default: all.
+	// Phases are the phases that the runtime reports, in order. Default: all.
 	Phases []runtime.Phase
 }
 
@@ -39,21 +39,21 @@ func Run(t *testing.T, harness func(t *testing.T) Harness) {
 		name string
 		run  func(*testing.T, Harness)
 	}{
-		{"StartStop", startStop},
-		{"Phases", phases},
-		{"StopIsIdempotent", stopIsIdempotent},
-		{"StopKillsAfterGrace", stopKillsAfterGrace},
-		{"MissingImage", missingImage},
-		{"ProcessEnds", processEnds},
-		{"EndsAtOnce", endsAtOnce},
-		{"CannotStart", cannotStart},
-		{"CancelledStart", cancelledStart},
-		{"ManyAtOnce", manyAtOnce},
-		{"SeveralPodsOfAService", severalPods},
-		{"Logs", logs},
-		{"Reopen", reopen},
-		{"ForgetAndPrepare", forgetAndPrepare},
-		{"ChangedSpec", changedSpec},
+		{"a started pod serves and a stopped one is gone", startStop},
+		{"phases are reported in order", phases},
+		{"stop is idempotent", stopIsIdempotent},
+		{"stop kills after the grace period", stopKillsAfterGrace},
+		{"a missing image is an ErrImage", missingImage},
+		{"a process that exits is reported and stays listed", processEnds},
+		{"a process that exits at once is reported", endsAtOnce},
+		{"a missing program is named", cannotStart},
+		{"a cancelled start leaves nothing", cancelledStart},
+		{"many pods start at once", manyAtOnce},
+		{"a service has several pods", severalPods},
+		{"logs are kept and followed", logs},
+		{"a reopened runtime adopts its pods", reopen},
+		{"prepare and forget can be repeated", forgetAndPrepare},
+		{"a start uses the changed spec", changedSpec},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, harness(t)) })
 	}
@@ -75,7 +75,7 @@ func mustStop(t *testing.T, r runtime.Runtime, p runtime.Pod) {
 	}
 }
 
-// listed finds a pod in List.
+// listed returns a pod as List has it.
 func listed(t *testing.T, r runtime.Runtime, id string) (runtime.Pod, bool) {
 	t.Helper()
 	pods, err := r.List(t.Context())
@@ -105,9 +105,10 @@ func startStop(t *testing.T, h Harness) {
 	r := h.Open(t)
 	s := Service("start-stop")
 	p := mustStart(t, r, s)
-	if p.Service != runtime.KeyOf(s) || p.SpecHash != v1alpha1.Hash(&s.Spec) || p.ID == "" || !p.Addr.IsValid() || p.Started == 0 ||
+	if p.Service != runtime.KeyOf(s) || p.SpecHash != v1alpha1.Hash(&s.Spec) || p.ID == "" || !p.Addr.IsValid() ||
+		p.Started == 0 ||
 		!h.Remote && (p.Netns == "" || p.HostDevice == 0) {
-		t.Errorf("pod is not whole: %+v", p)
+		t.Errorf("fields are missing in pod %+v", p)
 	}
 	if got, ok := listed(t, r, p.ID); !ok || got != p {
 		t.Errorf("List has %+v, Start returned %+v", got, p)
@@ -142,7 +143,7 @@ func phases(t *testing.T, h Harness) {
 			}
 			last = at
 			if ph == runtime.PhaseStarted && network.ID == "" {
-				t.Error("the network was not told before the process ran")
+				t.Error("Network was not called before the process ran")
 			}
 		},
 		Network: func(p runtime.Pod) { network = p },
@@ -159,8 +160,9 @@ func phases(t *testing.T, h Harness) {
 			t.Fatalf("phases %v, want %v", order, want)
 		}
 	}
-	if network.ID != p.ID || network.Addr != p.Addr || network.Netns != p.Netns || network.HostDevice != p.HostDevice || network.Started != 0 {
-		t.Errorf("network was told as %+v, the pod is %+v", network, p)
+	if network.ID != p.ID || network.Addr != p.Addr || network.Netns != p.Netns || network.HostDevice != p.HostDevice ||
+		network.Started != 0 {
+		t.Errorf("Network was called with %+v, the pod is %+v", network, p)
 	}
 	mustStop(t, r, p)
 }
@@ -171,7 +173,7 @@ func stopIsIdempotent(t *testing.T, h Harness) {
 		t.Errorf("stop of a pod that never was: %v", err)
 	}
 	p := mustStart(t, r, Service("twice"))
-	Look(t, p) // so that it handles SIGTERM
+	Look(t, p) // once it answers, it handles SIGTERM
 	var both sync.WaitGroup
 	for range 2 {
 		both.Go(func() {
@@ -232,7 +234,7 @@ func manyAtOnce(t *testing.T, h Harness) {
 			}
 			seen[x] = true
 		}
-		// A name may be cut, or have something added.
+		// The host name may be a prefix of the name, or have a suffix.
 		got := "default/" + Look(t, p).Hostname
 		if !strings.HasPrefix(string(p.Service), got) && !strings.HasPrefix(got, string(p.Service)+"-") {
 			t.Errorf("pod of %s answers as %s", p.Service, got)
@@ -254,7 +256,7 @@ func severalPods(t *testing.T, h Harness) {
 	s := Service("several")
 	a, b := mustStart(t, r, s), mustStart(t, r, s)
 	if a.ID == b.ID || a.Addr == b.Addr {
-		t.Errorf("two pods are one: %+v %+v", a, b)
+		t.Errorf("two pods share an ID or an address: %+v %+v", a, b)
 	}
 	Look(t, a)
 	mustStop(t, r, a)

@@ -39,7 +39,7 @@ func processEnds(t *testing.T, h Harness) {
 	r := h.Open(t)
 	p := mustStart(t, r, Service("ends"))
 	Look(t, p)
-	go func() { // no answer comes
+	go func() { // there is no answer
 		resp, err := http.Get("http://" + p.Addr.String() + ":8080/exit?code=7")
 		if err == nil {
 			_ = resp.Body.Close()
@@ -77,7 +77,8 @@ func cannotStart(t *testing.T, h Harness) {
 	s := Service("no-command")
 	s.Spec.Command = []string{"/no/such/program"}
 	_, err := r.Start(t.Context(), s, runtime.StartHooks{})
-	if err == nil || !strings.Contains(err.Error(), "/no/such/program") || !strings.Contains(err.Error(), "default/no-command") {
+	if err == nil || !strings.Contains(err.Error(), "/no/such/program") ||
+		!strings.Contains(err.Error(), "default/no-command") {
 		t.Errorf("error %v does not name the service and the program", err)
 	}
 	none(t, r)

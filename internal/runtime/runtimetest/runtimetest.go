@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package runtimetest is the contract of a runtime.Runtime as tests: every implementation passes them.
+// Package runtimetest has the contract of runtime.Runtime as tests, which every implementation must pass.
 package runtimetest
 
 import (
@@ -24,13 +24,13 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// ProbeTag is the name of the image that the tests run, see folder probe.
+// ProbeTag is the name of the image that the tests run. Its program is in folder probe.
 const ProbeTag = "wangell.local/probe:v1"
 
 //go:embed probe/main.go
 var probeSource []byte
 
-// Probe is the image called ProbeTag. It is compiled once a process.
+// Probe returns the image called ProbeTag. It is compiled once in a process.
 var Probe = sync.OnceValues(func() (v1.Image, error) {
 	return image.Program(context.Background(), probeSource, image.Spec{
 		Cmd: []string{"default", "arguments"}, Env: []string{"FROM_IMAGE=yes"}, WorkingDir: "/work",
@@ -42,7 +42,7 @@ var Probe = sync.OnceValues(func() (v1.Image, error) {
 	})
 })
 
-// Report is what a probe tells of its surroundings.
+// Report is a probe's description of its environment.
 type Report struct {
 	UID, GID         int
 	Groups           []int
@@ -58,11 +58,13 @@ type Report struct {
 	PID              int
 }
 
-// Service is a service called name in the namespace default that runs the probe, which is never pulled.
+// Service returns a service in the namespace default that runs the probe, with the given environment: names and values
+// in turn. The image is never pulled.
 func Service(name string, env ...string) *v1alpha1.WangellService {
 	s := &v1alpha1.WangellService{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
-		Spec:       v1alpha1.WangellServiceSpec{Image: ProbeTag, Port: 80, TargetPort: 8080, ImagePullPolicy: corev1.PullNever},
+		Spec: v1alpha1.WangellServiceSpec{Image: ProbeTag, Port: 80, TargetPort: 8080,
+			ImagePullPolicy: corev1.PullNever},
 	}
 	for i := 0; i+1 < len(env); i += 2 {
 		s.Spec.Env = append(s.Spec.Env, corev1.EnvVar{Name: env[i], Value: env[i+1]})
@@ -70,8 +72,8 @@ func Service(name string, env ...string) *v1alpha1.WangellService {
 	return s
 }
 
-// Ask does a request to a pod's port 8080 and returns the answer's status and body. It tries again until the pod
-// answers; after 20 s the test fails.
+// Ask sends a request to port 8080 of a pod and returns the status and the body of the answer. It tries again until the
+// pod answers; after a minute the test fails.
 func Ask(t testing.TB, p runtime.Pod, path string, form url.Values) (int, string) {
 	t.Helper()
 	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -94,7 +96,7 @@ func Ask(t testing.TB, p runtime.Pod, path string, form url.Values) (int, string
 	return 0, ""
 }
 
-// Look asks a probe for its report.
+// Look returns the report of a probe.
 func Look(t testing.TB, p runtime.Pod) Report {
 	t.Helper()
 	code, text := Ask(t, p, "/", nil)
@@ -105,7 +107,7 @@ func Look(t testing.TB, p runtime.Pod) Report {
 	return r
 }
 
-// NextExit waits for the exit of a pod, skipping those of others.
+// NextExit waits for the exit of a pod and skips the exits of others.
 func NextExit(t testing.TB, r runtime.Runtime, podID string) runtime.Exit {
 	t.Helper()
 	timeout := time.After(60 * time.Second)

@@ -63,7 +63,7 @@ func logs(t *testing.T, h Harness) {
 	}
 }
 
-// lineWaiter collects what is written and tells when it ends with want.
+// lineWaiter collects what is written and calls found once it ends with want.
 type lineWaiter struct {
 	mu    sync.Mutex
 	b     bytes.Buffer
@@ -87,7 +87,7 @@ func (w *lineWaiter) String() string {
 	return w.b.String()
 }
 
-// await waits until a condition holds; after 20 s the test fails.
+// await waits until a condition holds; after a minute the test fails.
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
@@ -109,14 +109,14 @@ func reopen(t *testing.T, h Harness) {
 	r = h.Open(t)
 	got, ok := listed(t, r, p.ID)
 	if !ok {
-		t.Fatal("the pod is not taken over")
+		t.Fatal("the pod is not adopted")
 	}
 	if d := got.Started.Sub(p.Started); d < -time.Second || d > time.Second {
-		t.Errorf("it is said to have started %v from when it did", d)
+		t.Errorf("its start time is off by %v", d)
 	}
 	got.Started = p.Started
 	if got != p {
-		t.Errorf("taken over as %+v, was %+v", got, p)
+		t.Errorf("adopted as %+v, was %+v", got, p)
 	}
 	if again := Look(t, p).PID; again != pid {
 		t.Errorf("its process changed from %d to %d", pid, again)

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command probe is the server that the tests of runtimes run in pods. It listens on [::]:$PORT (default 8080) and
-// tells over HTTP what it sees of its surroundings, or does what it is asked for:
+// serves over HTTP:
 //
-//	/            its surroundings as JSON (type report)
+//	/            a description of its environment as JSON (type report)
 //	/read?f=     the content of a file
 //	/write?f=&t= writes t to a file
 //	/print?t=&n= prints the line t n times
-//	/exit?code=  ends with a status
+//	/exit?code=  exits with a status
 //
-// With EXIT=n it prints a line and ends with status n at once; with IGNORE_TERM set it ignores SIGTERM.
+// With EXIT=n it prints a line and exits with status n at once. With IGNORE_TERM set it ignores SIGTERM.
 package main
 
 import (
@@ -29,7 +29,7 @@ type report struct {
 	Groups           []int
 	Dir, Hostname    string
 	Args, Env        []string
-	Files            uint64 // the limit of open files
+	Files            uint64 // limit of open files
 	CapEff           string
 	Seccomp          string
 	NoNewPrivs       string

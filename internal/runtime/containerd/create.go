@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/containerd/containerd/api/types"
+	runcoptions "github.com/containerd/containerd/api/types/runc/options"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/typeurl/v2"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// cleanUp is the time limit for removing the remains of a failed call; after that the keeper removes them.
+const cleanUp = 10 * time.Second
+
+// createContainer creates everything of a pod that needs no process and does not depend on its network. On error
+// nothing of it remains.
+func (r *Runtime) createContainer(ctx context.Context, s *v1alpha1.WangellService, info imageInfo) (*container, error) {
+	k := runtime.KeyOf(s)
+	c := &container{
+		id: newPodID(k), service: k, hash: v1alpha1.Hash(&s.Spec), image: info.digest, stopSignal: info.config.StopSignal,
+	}
+	if err := r.fillContainer(ctx, s, info, c); err != nil {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
+		defer cancel()
+		if left := r.removePod(clean, c.id, ""); left != nil {
+			r.remember(c.id)
+		}
+		return nil, fmt.Errorf("create container: %w", explainFull(err))
+	}
+	return c, nil
+}
+
+// fillContainer creates the folder, snapshot and record of a container.
+func (r *Runtime) fillContainer(ctx context.Context, s *v1alpha1.WangellService, info imageInfo, c *container) error {
+	if err := r.makePodDir(c.id); err != nil {
+		return err
+	}
+	// Not cancelled with the caller: whatever containerd made after that would never be removed.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
+	defer cancel()
+	// The label protects the snapshot from the garbage collector until the container refers to it. It is cheaper than a
+	// lease.
+	mounts, err := r.client.SnapshotService(snapshotter).Prepare(ctx, c.id, info.chain,
+		snapshots.WithLabels(map[string]string{"containerd.io/gc.root": time.Now().UTC().Format(time.RFC3339),
+			labelInstance: r.cfg.Instance}))
+	if err != nil {
+		return fmt.Errorf("snapshot: %w", native(err))
+	}
+	c.rootfs = mountsToProto(mounts)
+	options, err := typeurl.MarshalAny(&runcoptions.Options{Root: r.cfg.runcRoot()})
+	if err != nil {
+		return err
+	}
+	record := containers.Container{
+		ID: c.id, Image: info.name, Snapshotter: snapshotter, SnapshotKey: c.id,
+		Runtime: containers.RuntimeInfo{Name: runtimeName, Options: options},
+		Labels: map[string]string{
+			labelInstance: r.cfg.Instance, labelService: string(c.service), labelSpecHash: c.hash,
+		},
+	}
+	if c.stopSignal != "" {
+		record.Labels[labelStopSignal] = c.stopSignal
+	}
+	spec, err := r.generateSpec(ctx, s, info, &record)
+	if err != nil {
+		return err
+	}
+	if record.Spec, err = typeurl.MarshalAny(spec); err != nil {
+		return err
+	}
+	_, err = r.client.ContainerService().Create(ctx, record)
+	return native(err)
+}
+
+func mountsToProto(list []mount.Mount) []*types.Mount {
+	var out []*types.Mount
+	for _, m := range list {
+		out = append(out, &types.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
+	}
+	return out
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/runtime/podnet"
+)
+
+// New connects to containerd, starting an own one if Config asks for it, adopts the running pods of this instance,
+// removes what else an earlier process left, and begins to keep networks ready. The calling thread must be in the
+// network namespace for the pods' devices, as that of main is. The error wraps runtime.ErrUnavailable if containerd
+// does not answer. After an error, including the end of ctx, no own containerd is left that was not there before.
+func New(ctx context.Context, cfg Config) (*Runtime, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	for dir, mode := range map[string]os.FileMode{cfg.logDir(): 0o750, cfg.podsDir(): 0o711} {
+		if err := os.MkdirAll(dir, mode); err != nil {
+			return nil, fmt.Errorf("make folder: %w", err)
+		}
+	}
+	r := &Runtime{
+		cfg: cfg, exits: make(chan runtime.Exit, 1024), pods: map[string]*pod{}, garbage: map[string]bool{},
+		ownCgroup: ownCgroupProcs(),
+	}
+	address, err := r.chooseContainerd(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.open(ctx, address); err != nil {
+		return nil, errors.Join(err, r.letGo((*Own).Return))
+	}
+	return r, nil
+}
+
+// chooseContainerd returns the socket to use.
+func (r *Runtime) chooseContainerd(ctx context.Context) (string, error) {
+	address := r.cfg.Containerd
+	if address == Auto {
+		address = SystemSocket
+		if _, err := Dial(ctx, address); err != nil {
+			address = Owned
+		}
+	}
+	if address != Owned {
+		_, err := Dial(ctx, address)
+		return address, err
+	}
+	own, err := StartOwn(ctx, OwnConfig{StateDir: r.cfg.StateDir, RunDir: r.cfg.RunDir, Log: r.cfg.Log})
+	if err != nil {
+		return "", err
+	}
+	r.own = own
+	return own.Address(), nil
+}
+
+func (r *Runtime) open(ctx context.Context, address string) (err error) {
+	r.address = address
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	if r.client, err = connect(address, r.cfg.Namespace); err != nil {
+		return err
+	}
+	r.nets, err = podnet.NewPool(podnet.Config{
+		Dir: r.cfg.netnsDir(), Addresses: r.cfg.PodAddresses, DevicePrefix: r.cfg.devicePrefix(),
+		Ready: r.cfg.ReadyNetworks, MTU: r.cfg.MTU, Log: r.cfg.Log,
+	})
+	if err != nil {
+		return err
+	}
+	r.images = newImageCache(r.ctx, r.client, r.cfg.InsecureRegistries)
+	r.ready.init(r.cfg.ReadyContainers)
+	r.keeper.init()
+	if err := r.adopt(ctx); err != nil {
+		return err
+	}
+	if err := r.nets.Clean(); err != nil {
+		return fmt.Errorf("remove pod networks of an earlier process: %w", err)
+	}
+	r.tasks.Go(r.keep)
+	r.tasks.Go(r.rotateLogs)
+	return nil
+}
+
+// Close disconnects from containerd, own or not, and removes what was kept ready. Pods keep running.
+func (r *Runtime) Close() error {
+	r.stopTasks()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var errs []error
+	for _, c := range r.dropReady(func(*container) bool { return true }) {
+		errs = append(errs, r.removePod(ctx, c.id, ""))
+	}
+	return errors.Join(append(errs, r.letGo(release))...)
+}
+
+func release(o *Own) error {
+	o.Release()
+	return nil
+}
+
+// stopTasks ends the background goroutines and waits for them.
+func (r *Runtime) stopTasks() {
+	if r.cancel != nil {
+		r.cancel()
+	}
+	r.tasks.Wait()
+}
+
+// letGo closes what the process holds, and applies the function to an own containerd.
+func (r *Runtime) letGo(own func(*Own) error) error {
+	r.stopTasks()
+	var errs []error
+	if r.nets != nil {
+		errs = append(errs, r.nets.Close())
+	}
+	if r.client != nil {
+		errs = append(errs, r.client.Close())
+	}
+	if r.own != nil {
+		errs = append(errs, own(r.own))
+	}
+	return errors.Join(errs...)
+}
+
+// Destroy kills every pod of this instance, removes containers, snapshots, networks, cgroups and folders, and stops an
+// own containerd. Images and logs stay in StateDir. No method may be called afterwards.
+func (r *Runtime) Destroy(ctx context.Context) error {
+	r.stopTasks()
+	err := retry(ctx, func() error { return r.removePods(ctx) })
+	if err == nil {
+		err = errors.Join(r.nets.Close(), r.nets.Clean())
+	}
+	if err != nil {
+		return fmt.Errorf("remove pods: %w", errors.Join(err, r.letGo(release)))
+	}
+	errs := []error{removeCgroup(r.cfg.cgroup()), r.client.Close()}
+	if r.own != nil {
+		errs = append(errs, r.own.Stop())
+	}
+	for _, dir := range []string{r.cfg.podsDir(), r.cfg.netnsDir(), r.cfg.runcRoot()} {
+		errs = append(errs, unmountBelow(dir), os.RemoveAll(dir))
+	}
+	return errors.Join(errs...)
+}
+
+// removePods kills and removes all pods of this instance.
+func (r *Runtime) removePods(ctx context.Context) error {
+	found, err := r.instanceContainers(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for id := range found {
+		errs = append(errs, r.purge(ctx, id))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"wangell.loutres.me/internal/runtime"
+)
+
+// bindFile returns the mount of one of the pod's files in /etc.
+func (r *Runtime) bindFile(id, name string) specs.Mount {
+	return specs.Mount{
+		Destination: "/etc/" + name, Type: "bind", Source: filepath.Join(r.cfg.podDir(id), name),
+		Options: []string{"bind", "rprivate", "rw"},
+	}
+}
+
+// makePodDir creates the folder of a pod with the files that do not depend on its address.
+func (r *Runtime) makePodDir(id string) error {
+	if err := os.Mkdir(r.cfg.podDir(id), 0o711); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(r.cfg.podDir(id), "resolv.conf"), resolvConf(), 0o644)
+}
+
+// connectPodDir adds the pod's network to its folder, before its process is started.
+func (r *Runtime) connectPodDir(k runtime.Key, id, netns string, addr netip.Addr) error {
+	hosts := "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n" + addr.String() + "\t" + hostname(k) +
+		"\n"
+	if err := os.WriteFile(filepath.Join(r.cfg.podDir(id), "hosts"), []byte(hosts), 0o644); err != nil {
+		return err
+	}
+	return os.Symlink(netns, r.cfg.netnsLink(id))
+}
+
+// resolvConf returns the machine's resolv.conf without name servers on loopback addresses, which a pod cannot reach.
+// Where only systemd-resolved's loopback server is left, its own file with the real servers is used.
+func resolvConf() []byte {
+	for _, file := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		var lines []string
+		servers := 0
+		for line := range strings.Lines(string(text)) {
+			f := strings.Fields(line)
+			if len(f) > 1 && f[0] == "nameserver" {
+				if addr, err := netip.ParseAddr(f[1]); err != nil || addr.IsLoopback() {
+					continue
+				}
+				servers++
+			}
+			lines = append(lines, strings.TrimRight(line, "\n"))
+		}
+		if servers > 0 {
+			return []byte(strings.Join(lines, "\n") + "\n")
+		}
+	}
+	return nil
+}
+
+// removePodDir removes the folder of a pod with its emptyDir volumes.
+func (r *Runtime) removePodDir(id string) error {
+	dir := r.cfg.podDir(id)
+	if filepath.Dir(dir) != r.cfg.podsDir() {
+		return fmt.Errorf("pod %q: not a valid ID", id)
+	}
+	if err := unmountBelow(dir); err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
