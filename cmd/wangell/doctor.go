@@ -17,14 +17,14 @@ func newDoctor() *cobra.Command {
 	var opt doctor.Options
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check that this machine has what Wangell needs",
-		Long: `Doctor checks rights, kernel, programs and settings, and says what each is for and
-what to do about a missing one. It changes nothing on the machine. It ends with
-exit code 1 when something required is missing.`,
+		Short: "Check that this machine can run Wangell",
+		Long: `Check capabilities, kernel, programs and settings. For each, print what Wangell needs
+it for and what to do if it is missing. The machine is not changed. The exit code is 1
+if something required is missing.`,
 		GroupID: groupMachine,
 		Example: `  sudo wangell doctor
   sudo wangell doctor -o json | jq '.[] | select(.state != "ok")'`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			checks := doctor.Run(cmd.Context(), opt)
 			var err error
@@ -45,7 +45,8 @@ exit code 1 when something required is missing.`,
 			return nil
 		},
 	}
-	out.register(cmd.Flags())
-	cmd.Flags().StringVar(&opt.ContainerdAddress, "containerd-address", doctor.DefaultContainerdAddress, "socket to ask whether a containerd answers")
+	out.registerTo(cmd)
+	cmd.Flags().StringVar(&opt.ContainerdAddress, "containerd-address", doctor.DefaultContainerdAddress,
+		"socket on which to look for a containerd")
 	return cmd
 }

@@ -16,14 +16,14 @@ func newDown(g *globals) *cobra.Command {
 	var patience time.Duration
 	cmd := &cobra.Command{
 		Use:   "down",
-		Short: "End a running up and remove all that an instance made",
-		Long: `Down asks a running 'wangell up' to end, as Ctrl-C does. What an up that was killed
-left - containers, devices, mounts, processes - it removes itself. Images, logs and
-the services' addresses stay in the state folder.`,
+		Short: "Stop a running 'wangell up' and clean up after it",
+		Long: `Stop a running 'wangell up', as Ctrl-C does, and remove whatever one that was killed
+left behind: containers, devices, mounts and processes. Images, logs and the services'
+addresses stay in the state folder.`,
 		GroupID: groupRun,
 		Example: `  sudo wangell down
   sudo wangell down --run-dir /run/other --timeout 10s`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := g.logger(cmd, os.Stderr)
 			if err != nil {
@@ -32,7 +32,7 @@ the services' addresses stay in the state folder.`,
 			return instance.Down(cmd.Context(), p.config(), patience, log)
 		},
 	}
-	p.register(cmd.Flags())
-	cmd.Flags().DurationVar(&patience, "timeout", time.Minute, "how long a running up has to end before it is killed")
+	p.register(cmd)
+	cmd.Flags().DurationVar(&patience, "timeout", time.Minute, "time that a running 'wangell up' has before it is killed")
 	return cmd
 }

@@ -20,19 +20,19 @@ import (
 func newImage(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "image",
-		Short:   "Build, load and list images, without Docker and without a registry",
+		Short:   "Build, load and list images without Docker or a registry",
 		GroupID: groupRun,
 		Example: `  wangell image build hello --out hello.tar
   sudo wangell image load hello.tar
   sudo wangell image ls`,
-		Args: cobra.NoArgs,
+		Args: onlySubcommands,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newImageBuild(), newImageLoad(g), newImageList(g))
 	return cmd
 }
 
-// imageBuild has the flags of image build.
+// imageBuild holds the flags of image build.
 type imageBuild struct {
 	spec  image.Spec
 	files []string
@@ -44,14 +44,19 @@ func newImageBuild() *cobra.Command {
 	b := &imageBuild{}
 	cmd := &cobra.Command{
 		Use:   "build [hello] --out FILE",
-		Short: "Build an image of files and folders into a tarball",
-		Long: `Build makes an image of one layer and writes it as a tarball, as docker save does.
-The same content gives the same image. The word hello stands for the hello server
-of the demo, which is compiled with the Go toolchain in $PATH.`,
+		Short: "Build an image from files and folders",
+		Long: `Build an image with one layer and write it as a tarball, in the format of docker save.
+The same content always gives the same image. The argument hello stands for the hello
+server of the demo, which is compiled with the Go toolchain in $PATH.`,
 		Example: `  wangell image build hello --out hello.tar
   wangell image build --tag local/api:v1 --file ./api=/api --entrypoint /api --out api.tar
-  wangell image build --tag local/web:v1 --base ./rootfs --entrypoint /usr/sbin/nginx --cmd -g --cmd 'daemon off;' --out web.tar`,
-		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
+  wangell image build --tag local/web:v1 --base ./rootfs --entrypoint /usr/sbin/nginx --out web.tar`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 || len(args) == 1 && args[0] != "hello" {
+				return fmt.Errorf("unexpected argument %q: want hello or nothing", args[len(args)-1])
+			}
+			return nil
+		},
 		ValidArgs: []string{"hello"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if b.out == "" {
@@ -68,17 +73,18 @@ of the demo, which is compiled with the Go toolchain in $PATH.`,
 	f.StringVar(&b.tag, "tag", "", "name of the image, such as local/api:v1")
 	f.StringVar(&b.spec.Base, "base", "", "folder that becomes the root of the image's file system")
 	f.StringArrayVar(&b.files, "file", nil, "file to add, as HERE=/IN/THE/IMAGE (repeatable)")
-	f.StringArrayVar(&b.spec.Entrypoint, "entrypoint", nil, "program that a container runs, and its first arguments (repeatable)")
-	f.StringArrayVar(&b.spec.Cmd, "cmd", nil, "further argument, which a manifest's args replace (repeatable)")
+	f.StringArrayVar(&b.spec.Entrypoint, "entrypoint", nil,
+		"program that a container runs, then its first arguments (repeatable)")
+	f.StringArrayVar(&b.spec.Cmd, "cmd", nil, "further argument, replaced by args of a manifest (repeatable)")
 	f.StringArrayVar(&b.spec.Env, "env", nil, "environment variable, as NAME=VALUE (repeatable)")
-	f.StringArrayVar(&b.spec.ExposedPorts, "expose", nil, "port to note in the image, such as 8080/tcp (repeatable)")
+	f.StringArrayVar(&b.spec.ExposedPorts, "expose", nil, "port to record in the image, such as 8080/tcp (repeatable)")
 	f.StringVar(&b.spec.User, "user", "", "user of the program, as UID, UID:GID or a name in the image")
-	f.StringVar(&b.spec.WorkingDir, "workdir", "", "folder in which the program starts")
-	f.StringVar(&b.spec.StopSignal, "stop-signal", "", "signal that asks the program to end (default SIGTERM)")
+	f.StringVar(&b.spec.WorkingDir, "workdir", "", "working directory of the program")
+	f.StringVar(&b.spec.StopSignal, "stop-signal", "", "signal that stops the program (default SIGTERM)")
 	return cmd
 }
 
-// hello builds the image of the demo.
+// hello builds the hello image.
 func (b *imageBuild) hello(ctx context.Context) error {
 	img, err := image.Hello(ctx)
 	if err != nil {
@@ -113,14 +119,14 @@ func (b *imageBuild) build(cmd *cobra.Command) error {
 	return b.write(img)
 }
 
-// readFile reads a regular file with its permissions; its owner in the image is root.
+// readFile reads a regular file with its permissions. In the image it belongs to root.
 func readFile(name string) (image.File, error) {
 	info, err := os.Stat(name)
 	if err != nil {
 		return image.File{}, err
 	}
 	if !info.Mode().IsRegular() {
-		return image.File{}, fmt.Errorf("%s is not a regular file: give folders with --base", name)
+		return image.File{}, fmt.Errorf("%s is not a regular file: use --base for folders", name)
 	}
 	data, err := os.ReadFile(name)
 	return image.File{Data: data, Mode: info.Mode() & (fs.ModePerm | fs.ModeSetuid)}, err

@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,55 +16,27 @@ import (
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"wangell.loutres.me/internal/image"
-	"wangell.loutres.me/internal/instance"
 )
-
-// places are the flags that name the folders and the containerd of an instance.
-type places struct {
-	g          *globals
-	stateDir   string
-	containerd string
-}
-
-func (p *places) register(f *pflag.FlagSet) {
-	f.StringVar(&p.stateDir, "state-dir", instance.DefaultStateDir, "folder of images, logs and an own containerd's data")
-	f.StringVar(&p.containerd, "containerd", instance.ContainerdAuto, "auto (the machine's if it answers, else own), own, or the path of a socket")
-}
-
-// config returns the configuration with the defaults of what the flags do not name.
-func (p *places) config() instance.Config {
-	return instance.Config{
-		RunDir: p.g.runDir, StateDir: p.stateDir, Containerd: p.containerd, XDPMode: "auto",
-		Addresses: instance.DefaultAddresses, PodAddresses: instance.DefaultPodAddresses,
-	}
-}
-
-// with calls f with the containerd of the instance.
-func (p *places) with(cmd *cobra.Command, f func(context.Context, *client.Client) error) error {
-	log, err := p.g.logger(cmd, os.Stderr)
-	if err != nil {
-		return err
-	}
-	return instance.WithContainerd(cmd.Context(), p.config(), log, func(c *client.Client) error {
-		return f(cmd.Context(), c)
-	})
-}
 
 func newImageLoad(g *globals) *cobra.Command {
 	p := &places{g: g}
 	cmd := &cobra.Command{
 		Use:   "load FILE...",
-		Short: "Bring the images of tarballs into the instance's containerd",
-		Long: `Load reads tarballs of image build, docker save or an OCI layout; - is standard input.
-The instance need not run.`,
+		Short: "Load images from tarballs into the instance's containerd",
+		Long: `Load the images of tarballs written by 'wangell image build', docker save or any tool that
+writes OCI layouts. A dash (-) stands for standard input. The instance need not run.`,
 		Example: `  sudo wangell image load hello.tar
   docker save nginx:1.28 | sudo wangell image load -`,
-		Args: cobra.MinimumNArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("name a tarball, or - for standard input")
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return p.with(cmd, func(ctx context.Context, c *client.Client) error {
+			return p.withContainerd(cmd, func(ctx context.Context, c *client.Client) error {
 				for _, name := range args {
 					if err := loadImages(ctx, c, name); err != nil {
 						return fmt.Errorf("load %s: %w", name, err)
@@ -73,7 +46,7 @@ The instance need not run.`,
 			})
 		},
 	}
-	p.register(cmd.Flags())
+	p.register(cmd)
 	return cmd
 }
 
@@ -99,7 +72,7 @@ func loadImages(ctx context.Context, c *client.Client, name string) error {
 type imageLine struct {
 	Name    string    `json:"name"`
 	Digest  string    `json:"digest"`
-	Size    int64     `json:"size"` // bytes, as stored: layers may be compressed
+	Size    int64     `json:"size"` // in bytes, as stored: layers may be compressed
 	Updated time.Time `json:"updated"`
 }
 
@@ -111,9 +84,9 @@ func newImageList(g *globals) *cobra.Command {
 		Short: "List the images in the instance's containerd",
 		Example: `  sudo wangell image ls
   sudo wangell image ls -o json`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return p.with(cmd, func(ctx context.Context, c *client.Client) error {
+			return p.withContainerd(cmd, func(ctx context.Context, c *client.Client) error {
 				lines, err := listImages(ctx, c)
 				if err != nil {
 					return err
@@ -125,8 +98,8 @@ func newImageList(g *globals) *cobra.Command {
 			})
 		},
 	}
-	p.register(cmd.Flags())
-	out.register(cmd.Flags())
+	p.register(cmd)
+	out.registerTo(cmd)
 	return cmd
 }
 
@@ -139,8 +112,8 @@ func listImages(ctx context.Context, c *client.Client) ([]imageLine, error) {
 	for _, i := range list {
 		size, err := i.Size(ctx)
 		if err != nil {
-			// An image of which a part is missing is still worth a line.
-			slog.Warn("size of an image", "image", i.Name(), "error", err)
+			// An image that lacks a part is listed all the same.
+			slog.Warn("size of image is unknown", "image", i.Name(), "error", err)
 		}
 		lines = append(lines, imageLine{i.Name(), i.Target().Digest.String(), size, i.Metadata().UpdatedAt})
 	}
@@ -156,7 +129,8 @@ func printImages(lines []imageLine) error {
 		if len(digest) > len("sha256:")+12 {
 			digest = digest[:len("sha256:")+12]
 		}
-		fmt.Fprintf(t, "%s\t%s\t%.1f MB\t%s\n", l.Name, digest, float64(l.Size)/1e6, l.Updated.Local().Format(time.DateTime))
+		updated := l.Updated.Local().Format(time.DateTime)
+		fmt.Fprintf(t, "%s\t%s\t%.1f MB\t%s\n", l.Name, digest, float64(l.Size)/1e6, updated)
 	}
 	return t.Flush()
 }

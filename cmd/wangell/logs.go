@@ -13,23 +13,29 @@ func newLogs(g *globals) *cobra.Command {
 	var follow bool
 	var tail int
 	cmd := &cobra.Command{
-		Use:     "logs NAME",
-		Short:   "Print what a service's containers wrote, also those that are gone",
+		Use:   "logs NAME",
+		Short: "Print the output of a service's containers",
+		Long: `Print what the containers of a service wrote to standard output and standard error,
+including containers that have ended.`,
 		GroupID: groupLook,
 		Example: `  sudo wangell logs hello
   sudo wangell logs default/hello --tail 20 -f`,
-		Args: cobra.ExactArgs(1),
+		Args:              serviceArg,
+		ValidArgsFunction: g.completeService,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if tail < -1 {
+				return usage(cmd, "--tail %d: want a number of lines, or -1 for all", tail)
+			}
 			c := g.client()
 			defer c.Close()
 			err := c.Logs(cmd.Context(), args[0], os.Stdout, tail, follow)
 			if follow && errors.Is(err, cmd.Context().Err()) {
-				return nil // Ctrl-C is how following ends
+				return nil // Ctrl-C is the way to end it
 			}
 			return err
 		},
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what comes, until Ctrl-C")
-	cmd.Flags().IntVar(&tail, "tail", -1, "only the last lines; -1 is all")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new output until Ctrl-C")
+	cmd.Flags().IntVar(&tail, "tail", -1, "number of lines from the end; -1 prints all")
 	return cmd
 }

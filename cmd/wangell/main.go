@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command wangell runs TCP services that cost nothing while nobody uses them.
+// Command wangell runs TCP services that exist only while they are used.
 package main
 
 import (
@@ -12,7 +12,7 @@ import (
 	"syscall"
 )
 
-// The exit codes.
+// Exit codes.
 const (
 	exitOK    = 0
 	exitError = 1
@@ -21,8 +21,8 @@ const (
 
 func main() { os.Exit(run(os.Args[1:])) }
 
-// run executes a command line and returns the exit code. The first SIGINT or SIGTERM ends the context;
-// after it the default action is back, so that a second one ends the process.
+// run executes a command line and returns the exit code. The first SIGINT or SIGTERM cancels the command's context and
+// restores the default action, so that a second one kills the process.
 func run(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -44,12 +44,3 @@ func run(args []string) int {
 		return exitError
 	}
 }
-
-// usageError is a command line that cannot be understood.
-type usageError struct {
-	command string // the command whose help helps
-	err     error
-}
-
-func (e usageError) Error() string { return e.err.Error() }
-func (e usageError) Unwrap() error { return e.err }

@@ -3,21 +3,31 @@
 package main
 
 import (
+	"bytes"
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
 )
 
-// TestEveryCommandHelps: each command says what it does and how it is typed.
-func TestEveryCommandHelps(t *testing.T) {
+// Every command needs a short and a long description, examples, a group and checked arguments.
+func TestEveryCommandIsDocumented(t *testing.T) {
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {
 		if cmd.Name() == "help" || cmd.Name() == "completion" {
 			return
 		}
 		if cmd.Short == "" || cmd.Example == "" {
-			t.Errorf("%s: Short %q, Example %q: both are wanted", cmd.CommandPath(), cmd.Short, cmd.Example)
+			t.Errorf("%s: Short %q, Example %q: want both", cmd.CommandPath(), cmd.Short, cmd.Example)
+		}
+		if cmd.Long == "" && !cmd.Hidden && !cmd.HasSubCommands() && cmd.Name() != "version" && cmd.Name() != "ls" {
+			t.Errorf("%s: no long description", cmd.CommandPath())
+		}
+		for line := range strings.Lines(cmd.Long) {
+			if len(line) > 100 {
+				t.Errorf("%s: %q is too long for a terminal", cmd.CommandPath(), line)
+			}
 		}
 		for line := range strings.Lines(cmd.Example) {
 			if !strings.Contains(line, "wangell") {
@@ -28,7 +38,7 @@ func TestEveryCommandHelps(t *testing.T) {
 			t.Errorf("%s: no group in the help", cmd.CommandPath())
 		}
 		if cmd.Runnable() && cmd.Args == nil {
-			t.Errorf("%s: takes any arguments", cmd.CommandPath())
+			t.Errorf("%s: arguments are not checked", cmd.CommandPath())
 		}
 		for _, c := range cmd.Commands() {
 			walk(c)
@@ -37,7 +47,7 @@ func TestEveryCommandHelps(t *testing.T) {
 	walk(newRoot())
 }
 
-func TestExitCodes(t *testing.T) {
+func TestExitCodesTellUsageFromFailure(t *testing.T) {
 	missing := t.TempDir() + "/none"
 	for line, want := range map[string]int{
 		"version":                              exitOK,
@@ -77,6 +87,54 @@ func TestExitCodes(t *testing.T) {
 	} {
 		if got := run(strings.Fields(line)); got != want {
 			t.Errorf("wangell %s: exit code %d, want %d", line, got, want)
+		}
+	}
+}
+
+func TestUsageErrorsSayWhatToWrite(t *testing.T) {
+	for line, want := range map[string]string{
+		"slep":               `unknown command "slep": did you mean sleep?`,
+		"nonsense":           `unknown command "nonsense"`,
+		"image laod":         `unknown command "laod": did you mean load?`,
+		"ps extra":           `unexpected argument "extra"`,
+		"sleep":              "name a service, as NAME or NAMESPACE/NAME",
+		"sleep a b":          `unexpected argument "b": name one service`,
+		"image load":         "name a tarball, or - for standard input",
+		"ps -o yaml":         `invalid argument "yaml" for "-o, --output" flag: want table or json`,
+		"down --log-level x": `--log-level "x": want debug, info, warn or error`,
+		"up":                 "-f is missing",
+	} {
+		root := newRoot()
+		root.SetArgs(strings.Fields(line))
+		err := root.ExecuteContext(t.Context())
+		var usage usageError
+		if !errors.As(err, &usage) || !strings.Contains(err.Error(), want) {
+			t.Errorf("wangell %s: %v, want %q", line, err, want)
+		}
+	}
+}
+
+func TestCompletionOffersValuesOfFlags(t *testing.T) {
+	for line, want := range map[string]string{
+		"ps -o ":              "table json",
+		"wakes --output ":     "table json",
+		"image ls -o ":        "table json",
+		"up --xdp-mode ":      "auto native generic off",
+		"doctor --log-level ": "debug info warn error",
+		"image build ":        "hello",
+		"im":                  "image",
+		"image l":             "load ls",
+	} {
+		var out bytes.Buffer
+		root := newRoot()
+		root.SetOut(&out)
+		root.SetArgs(append([]string{cobra.ShellCompNoDescRequestCmd}, strings.Split(line, " ")...))
+		if err := root.ExecuteContext(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		got, _, _ := strings.Cut(out.String(), ":") // the directive for the shell follows
+		if strings.Join(strings.Fields(got), " ") != want {
+			t.Errorf("wangell %s: completion offers %q, want %q", line, got, want)
 		}
 	}
 }

@@ -8,25 +8,20 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wangell.loutres.me/internal/instance"
-	"wangell.loutres.me/internal/localapi"
 	"wangell.loutres.me/internal/view"
 )
-
-// client talks to the instance of the run folder.
-func (g *globals) client() *localapi.Client {
-	return localapi.NewClient(instance.ControlSocket(g.runDir))
-}
 
 func newPs(g *globals) *cobra.Command {
 	var out output
 	cmd := &cobra.Command{
-		Use:     "ps",
-		Short:   "List the services of a running up",
+		Use:   "ps",
+		Short: "List the services of a running 'wangell up'",
+		Long: `List the services of a running 'wangell up': address, state, pods, open connections
+and the last wake.`,
 		GroupID: groupLook,
 		Example: `  sudo wangell ps
   sudo wangell ps -o json | jq -r '.[].service.status.loadBalancerIP'`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c := g.client()
 			defer c.Close()
@@ -44,6 +39,6 @@ func newPs(g *globals) *cobra.Command {
 			return view.Services(os.Stdout, services, wakes, time.Now())
 		},
 	}
-	out.register(cmd.Flags())
+	out.registerTo(cmd)
 	return cmd
 }

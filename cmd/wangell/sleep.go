@@ -10,15 +10,16 @@ import (
 )
 
 func newSleep(g *globals) *cobra.Command {
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:   "sleep NAME",
-		Short: "Put a service to sleep now, and wait until it does",
-		Long: `Sleep stops the containers of a service without waiting for its idle timeout. Its open
-connections end; the next SYN wakes it.`,
+		Short: "Put a service to sleep now",
+		Long: `Stop the containers of a service without waiting for its idle timeout, and return once
+they have ended. Open connections end. The next SYN wakes the service.`,
 		GroupID: groupRun,
 		Example: `  sudo wangell sleep hello
   sudo wangell sleep default/hello`,
-		Args: cobra.ExactArgs(1),
+		Args:              serviceArg,
+		ValidArgsFunction: g.completeService,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := g.client()
 			defer c.Close()
@@ -30,5 +31,4 @@ connections end; the next SYN wakes it.`,
 			return nil
 		},
 	}
-	return cmd
 }

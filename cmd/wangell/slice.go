@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shortSlice is the shortest time slice that the scheduler takes, in nanoseconds.
+// shortSlice is the shortest time slice that the scheduler accepts, in nanoseconds.
 const shortSlice = 100_000
 
-// shortenSlices asks the scheduler for short time slices for this process, so that it comes to run at once when a packet
-// or an event wakes it, although others keep the processors busy: while a container starts, they are. It takes nothing
-// from anybody, as the share of time stays the same. Threads that are started later inherit it. Kernels before 6.12 do not
-// know of it, and nothing depends on it. (sched_attr(2), sched_runtime of SCHED_OTHER; EEVDF, PREEMPT_SHORT.)
+// shortenSlices requests short time slices for this process, so that it is scheduled at once when a packet or an event
+// arrives while other processes keep the CPUs busy, as they do while a container starts. The process's share of CPU
+// time stays the same. Threads created later inherit the setting. Kernels before 6.12 ignore it, and nothing depends on
+// it. (sched_attr(2), sched_runtime of SCHED_OTHER; EEVDF, PREEMPT_SHORT.)
 func shortenSlices() {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"wangell.loutres.me/internal/view"
 )
 
-// upFlags are the flags of up.
+// upFlags holds the flags of up.
 type upFlags struct {
 	places
 	files                   []string
@@ -31,43 +31,51 @@ type upFlags struct {
 	out                     output
 }
 
+var xdpModes = []string{"auto", "native", "generic", "off"}
+
 func newUp(g *globals) *cobra.Command {
 	u := &upFlags{places: places{g: g}}
 	cmd := &cobra.Command{
 		Use:   "up -f FILE|DIR|-",
-		Short: "Run the services of manifests on this machine, until Ctrl-C",
-		Long: `Up gives each service an address, attaches the gate, and starts a container when the
-first SYN to its service comes. Files that change are applied.
+		Short: "Run the services of manifests on this machine until Ctrl-C",
+		Long: `Run the services of manifests on this machine: give each an address, attach the gate,
+and start a container at the first SYN to its service. Changes of the files are applied.
 
-It needs root. Ctrl-C or SIGTERM ends it and leaves nothing behind; a second one
-does not wait for containers to end by themselves. What an up that was killed left
-is adopted by the next one, and removed by 'wangell down'.
+Needs root. Ctrl-C or SIGTERM stops everything and leaves nothing behind; a second one
+does not wait for containers to exit by themselves. If 'wangell up' is killed, the next
+one takes over what it left, and 'wangell down' removes it.
 
-On a terminal, a table of the services stays at the bottom; elsewhere there is a
-log on standard error, and the line "ready" on standard output.`,
+On a terminal, a table of the services stays below the log. Elsewhere, the log goes to
+standard error, and the line "ready" to standard output.`,
 		GroupID: groupRun,
 		Example: `  sudo wangell up -f hello.yaml
   sudo wangell up -f services/ --interface eth0 --addresses 10.46.100.0/24
   cat hello.yaml | sudo wangell up -f - -o json`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return u.run(cmd) },
 	}
 	f := cmd.Flags()
-	u.places.register(f)
-	f.StringArrayVarP(&u.files, "file", "f", nil, "file, folder, or - for standard input (repeatable, required)")
-	f.StringVar(&u.addresses, "addresses", instance.DefaultAddresses.String(), "range of the service addresses")
-	f.StringVar(&u.podAddresses, "pod-addresses", instance.DefaultPodAddresses.String(), "range of the pods' addresses")
-	f.StringArrayVar(&u.config.Interfaces, "interface", nil, "device of clients on other machines (repeatable; default: those with a default route)")
-	f.StringVar(&u.config.XDPMode, "xdp-mode", "auto", "auto, native, generic or off")
-	f.StringArrayVar(&u.config.InsecureRegistries, "insecure-registry", nil, "registry spoken to in plain HTTP, as HOST, HOST:PORT or an address range (repeatable)")
-	f.StringVar(&u.config.MetricsAddress, "metrics-address", instance.DefaultMetricsAddress, "where Prometheus metrics are served; empty for nowhere")
-	u.out.register(f)
+	u.register(cmd)
+	f.StringArrayVarP(&u.files, "file", "f", nil,
+		"manifest, folder of manifests, or - for standard input (repeatable, required)")
+	f.StringVar(&u.addresses, "addresses", instance.DefaultAddresses.String(), "range of service addresses")
+	f.StringVar(&u.podAddresses, "pod-addresses", instance.DefaultPodAddresses.String(), "range of pod addresses")
+	f.StringArrayVar(&u.config.Interfaces, "interface", nil,
+		"device towards clients on other machines (repeatable; default: devices with a default route)")
+	f.StringVar(&u.config.XDPMode, "xdp-mode", "auto", oneOf(xdpModes))
+	f.StringArrayVar(&u.config.InsecureRegistries, "insecure-registry", nil,
+		"registry to use over plain HTTP, as HOST, HOST:PORT or an address range (repeatable)")
+	f.StringVar(&u.config.MetricsAddress, "metrics-address", instance.DefaultMetricsAddress,
+		"address of the Prometheus metrics; empty to disable them")
+	u.out.registerTo(cmd)
+	completeValues(cmd, "xdp-mode", xdpModes)
+	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json") // the flag exists
 	return cmd
 }
 
 func (u *upFlags) run(cmd *cobra.Command) error {
 	if len(u.files) == 0 {
-		return usage(cmd, "-f is missing: name a manifest, a folder of them, or - for standard input")
+		return usage(cmd, "-f is missing: name a manifest, a folder of manifests, or - for standard input")
 	}
 	config := u.config
 	config.RunDir, config.StateDir, config.Containerd = u.g.runDir, u.stateDir, u.containerd
@@ -99,7 +107,7 @@ func (u *upFlags) run(cmd *cobra.Command) error {
 	return err
 }
 
-// secondSignal returns a context that ends with the second SIGINT or SIGTERM. The third one ends the process.
+// secondSignal returns a context that ends with the second SIGINT or SIGTERM. The third one kills the process.
 func secondSignal() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
@@ -117,10 +125,10 @@ func secondSignal() (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// patience is how long a terminal or pipe that takes nothing may hold up the end.
+// patience is how long a terminal or pipe that does not accept output may delay the exit.
 const patience = time.Second
 
-// show is what up shows: a live view, JSON lines or a log. Nothing of it makes the instance wait.
+// show is the output of up: a live view, JSON lines or a log. The instance never waits for it.
 type show struct {
 	log     *slog.Logger
 	started func(*controller.Controller)
@@ -147,7 +155,7 @@ func (u *upFlags) newShow(cmd *cobra.Command) (show, error) {
 	return s, nil
 }
 
-// showLive has the log scroll by above the table.
+// showLive returns a show with the log scrolling above the table.
 func (u *upFlags) showLive(cmd *cobra.Command) (show, error) {
 	live := view.NewLive(os.Stdout)
 	queue := view.NewQueue(live)
@@ -160,16 +168,16 @@ func (u *upFlags) showLive(cmd *cobra.Command) (show, error) {
 	}, err
 }
 
-// eventReady is the kind of the event that tells that up is ready.
+// eventReady is the kind of the event that reports that up is ready.
 const eventReady controller.EventKind = "ready"
 
-// toJSON writes events as JSON, a line each, to standard output, beside the log.
+// toJSON makes s write events to standard output as well, one line of JSON each.
 func (s *show) toJSON() {
 	ctx, cancel := context.WithCancel(context.Background())
 	queue := view.NewQueue(os.Stdout)
 	write := func(e controller.Event) {
 		if line, err := json.Marshal(e); err == nil {
-			_, _ = queue.Write(append(line, '\n')) // a queue takes everything
+			_, _ = queue.Write(append(line, '\n')) // a queue accepts everything
 		}
 	}
 	var writing sync.WaitGroup

@@ -14,11 +14,11 @@ func newVersion() *cobra.Command {
 	var out output
 	cmd := &cobra.Command{
 		Use:     "version",
-		Short:   "Print the version",
+		Short:   "Print the version of the program",
 		GroupID: groupMachine,
 		Example: `  wangell version
   wangell version -o json`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			info := buildinfo.Get()
 			if out == outputJSON {
@@ -28,6 +28,6 @@ func newVersion() *cobra.Command {
 			return err
 		},
 	}
-	out.register(cmd.Flags())
+	out.registerTo(cmd)
 	return cmd
 }

@@ -17,14 +17,20 @@ func newWakes(g *globals) *cobra.Command {
 	var last int
 	cmd := &cobra.Command{
 		Use:   "wakes [NAME]",
-		Short: "Draw where the time of the last wakes went",
-		Long: `Wakes draws the phases of a wake, from the first SYN to the first byte of the answer.
-The last 100 wakes of an instance are kept.`,
+		Short: "Show how long each phase of recent wakes took",
+		Long: `Draw the phases of recent wakes, from the first SYN to the first byte of the response.
+An instance keeps its last 100 wakes.`,
 		GroupID: groupLook,
 		Example: `  sudo wangell wakes hello
   sudo wangell wakes --last 5
   sudo wangell wakes hello --last 0 -o json`,
-		Args: cobra.MaximumNArgs(1),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil // all services
+			}
+			return serviceArg(cmd, args)
+		},
+		ValidArgsFunction: g.completeService,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if last < 0 {
 				return usage(cmd, "--last %d: want a number of wakes, or 0 for all", last)
@@ -48,20 +54,20 @@ The last 100 wakes of an instance are kept.`,
 			return drawWakes(wakes)
 		},
 	}
-	out.register(cmd.Flags())
-	cmd.Flags().IntVar(&last, "last", 1, "how many wakes, the latest last; 0 is all that are kept")
+	out.registerTo(cmd)
+	cmd.Flags().IntVar(&last, "last", 1, "number of wakes to show, the latest last; 0 shows all")
 	return cmd
 }
 
 func drawWakes(wakes []lifecycle.Waterfall) error {
 	if len(wakes) == 0 {
-		fmt.Fprintln(os.Stderr, "no wake yet")
+		fmt.Fprintln(os.Stderr, "no wakes yet")
 		return nil
 	}
-	const usual = 100
+	const defaultWidth = 100
 	width, _, err := term.GetSize(int(os.Stdout.Fd()))
 	if err != nil {
-		width = usual
+		width = defaultWidth
 	}
 	for i, w := range wakes {
 		if i > 0 {

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"io"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"wangell.loutres.me/internal/instance"
+	"wangell.loutres.me/internal/localapi"
+)
+
+// Values of flags, for completion and messages.
+var (
+	logLevels  = []string{"debug", "info", "warn", "error"}
+	logFormats = []string{"text", "json"}
+)
+
+// globals holds the flags that every command has.
+type globals struct {
+	runDir    string
+	logLevel  string
+	logFormat string
+}
+
+// register adds the flags to the root command.
+func (g *globals) register(root *cobra.Command) {
+	flags := root.PersistentFlags()
+	flags.StringVar(&g.runDir, "run-dir", instance.DefaultRunDir,
+		"folder for the lock, sockets, key and mounts of an instance; each instance needs its own")
+	flags.StringVar(&g.logLevel, "log-level", "info", oneOf(logLevels))
+	flags.StringVar(&g.logFormat, "log-format", "text", oneOf(logFormats))
+	completeValues(root, "log-level", logLevels)
+	completeValues(root, "log-format", logFormats)
+}
+
+// logger returns the log on w that the flags ask for.
+func (g *globals) logger(cmd *cobra.Command, w io.Writer) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(g.logLevel)); err != nil {
+		return nil, usage(cmd, "--log-level %q: want %s", g.logLevel, oneOf(logLevels))
+	}
+	options := &slog.HandlerOptions{Level: level}
+	switch g.logFormat {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, options)), nil
+	default:
+		return nil, usage(cmd, "--log-format %q: want %s", g.logFormat, oneOf(logFormats))
+	}
+}
+
+// client returns a client of the instance in the run folder.
+func (g *globals) client() *localapi.Client {
+	return localapi.NewClient(instance.ControlSocket(g.runDir))
+}
+
+// completeService completes the name of a running service as the first argument.
+func (g *globals) completeService(
+	cmd *cobra.Command, args []string, _ string,
+) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	c := g.client()
+	defer c.Close()
+	services, err := c.Status(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []cobra.Completion
+	for _, s := range services {
+		names = append(names, s.Service.Namespace+"/"+s.Service.Name)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
