@@ -9,16 +9,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 	"time"
 )
 
-// Versions of what is built. Each must be the one in the go.mod of its folder below modules: checkVersions sees to it.
+// Versions of the programs. checkVersions compares them with the go.mod files below modules.
 const (
 	kubernetesVersion = "v1.34.4"
 	etcdVersion       = "v3.6.4"
@@ -29,68 +31,87 @@ const (
 	metricsVersion    = "v0.9.0"
 )
 
-const ldflagsKubernetes = "-X k8s.io/component-base/version.gitVersion=" + kubernetesVersion +
-	" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34" +
-	" -X k8s.io/component-base/version.gitTreeState=clean" +
-	" -X k8s.io/client-go/pkg/version.gitVersion=" + kubernetesVersion
-
-// A target is one program: the package it is built from, and the module below modules that pins it.
-type target struct {
-	module, pkg string
-	name        string // the file; empty: the last part of the package
-	ldflags     string
-	cni         string // the pod network that needs it; empty: every cluster does
+// module is a Go module below modules, whose programs are built by one go build: it compiles the packages that they
+// share once, and links one program while it compiles for the next.
+type module struct {
+	name    string
+	ldflags string // for all its programs; a -X for a package that a program lacks has no effect
+	cni     string // the pod network that needs the module; empty: every cluster does
+	// programs maps the packages to the names of their programs.
+	programs map[string]string
 }
 
-func (t target) file() string {
-	if t.name != "" {
-		return t.name
+// modules returns everything that clusters need, in the order in which it is built.
+func modules() []module {
+	kubernetes := module{name: "kubernetes", ldflags: "-X k8s.io/component-base/version.gitVersion=" + kubernetesVersion +
+		" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34" +
+		" -X k8s.io/component-base/version.gitTreeState=clean -X k8s.io/client-go/pkg/version.gitVersion=" +
+		kubernetesVersion,
+		programs: map[string]string{"go.etcd.io/etcd/server/v3": "etcd"}}
+	for _, p := range []string{
+		"kube-apiserver", "kubelet", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubectl",
+	} {
+		kubernetes.programs["k8s.io/kubernetes/cmd/"+p] = p
 	}
-	return filepath.Base(t.pkg)
+	return []module{
+		kubernetes,
+		{name: "containerd", ldflags: "-X github.com/containerd/containerd/v2/version.Version=" + containerdVersion,
+			programs: map[string]string{
+				"github.com/containerd/containerd/v2/cmd/containerd":              "containerd",
+				"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2": "containerd-shim-runc-v2",
+			}},
+		{name: "cni", programs: map[string]string{
+			"github.com/containernetworking/plugins/plugins/main/bridge":     "cni/bridge",
+			"github.com/containernetworking/plugins/plugins/main/loopback":   "cni/loopback",
+			"github.com/containernetworking/plugins/plugins/ipam/host-local": "cni/host-local",
+			"github.com/containernetworking/plugins/plugins/meta/portmap":    "cni/portmap",
+		}},
+		{name: "coredns", programs: map[string]string{".": "coredns"}},
+		{name: "flannel", cni: cniFlannel, programs: map[string]string{".": "flanneld"}},
+		{name: "metrics-server", programs: map[string]string{
+			"sigs.k8s.io/metrics-server/cmd/metrics-server": "metrics-server",
+		}},
+	}
 }
 
-// targets is what clusters need, in the order in which it is built.
-func targets() []target {
-	var all []target
-	for _, c := range []string{"kube-apiserver", "kubelet", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubectl"} {
-		all = append(all, target{module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/" + c, ldflags: ldflagsKubernetes})
+// builtName returns the name that go build gives to the program of a package: the last element of its path, or the one
+// before if that is a major version.
+func (m module) builtName(pkg string) string {
+	if pkg == "." {
+		return m.name
 	}
-	all = append(all, target{module: "kubernetes", pkg: "go.etcd.io/etcd/server/v3", name: "etcd"})
-	for _, c := range []string{"containerd", "containerd-shim-runc-v2", "ctr"} {
-		all = append(all, target{module: "containerd", pkg: "github.com/containerd/containerd/v2/cmd/" + c,
-			ldflags: "-X github.com/containerd/containerd/v2/version.Version=" + containerdVersion})
+	base := filepath.Base(pkg)
+	if regexp.MustCompile(`^v[0-9]+$`).MatchString(base) {
+		base = filepath.Base(filepath.Dir(pkg))
 	}
-	for _, c := range []string{"main/bridge", "main/loopback", "ipam/host-local", "meta/portmap"} {
-		all = append(all, target{module: "cni", pkg: "github.com/containernetworking/plugins/plugins/" + c,
-			name: "cni/" + filepath.Base(c)})
-	}
-	return append(all, target{module: "coredns", pkg: ".", name: "coredns"}, target{module: "flannel", pkg: ".", name: "flanneld", cni: cniFlannel},
-		target{module: "metrics-server", pkg: "sigs.k8s.io/metrics-server/cmd/metrics-server"})
+	return base
 }
 
-// tags keep out what needs C libraries or is of no use here.
+// tags leave out what needs C libraries or is not used here.
 const tags = "no_btrfs no_devmapper no_zfs no_aufs"
 
-// findSource returns this program's source folder: the working folder of `go run -C test/cluster .`.
+// findSource returns the source folder of this program, which is the working folder of `go run -C test/cluster .`.
 func findSource() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
 	if _, err := os.Stat(filepath.Join(dir, "modules", "kubernetes", "go.mod")); err != nil {
-		return "", fmt.Errorf("%s does not hold the sources of the cluster: run `go run -C test/cluster .` in the repository", dir)
+		return "", fmt.Errorf("%s does not hold the sources of the cluster: run `go run -C test/cluster .` in the repository",
+			dir)
 	}
 	return dir, nil
 }
 
-// binDir returns the folder that holds what is built from the sources as they are now.
+// binDir returns the folder for programs that are built from the current sources. Its name has a hash of everything
+// that they are built from.
 func binDir(source string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("cache folder: %w", err)
 	}
 	h := sha256.New()
-	fmt.Fprintln(h, runtime.Version(), runtime.GOARCH, tags, targets())
+	fmt.Fprintln(h, runtime.Version(), runtime.GOARCH, tags, modules())
 	var files []string
 	for _, pattern := range []string{"modules/*/go.mod", "modules/*/*.go", "pause/pause.c"} {
 		found, err := filepath.Glob(filepath.Join(source, pattern))
@@ -109,7 +130,7 @@ func binDir(source string) (string, error) {
 	return filepath.Join(cache, "wangell", "cluster", kubernetesVersion+"-"+hex.EncodeToString(h.Sum(nil))[:12]), nil
 }
 
-// checkVersions fails if a go.mod asks for another version than the constants tell.
+// checkVersions fails if a go.mod requires another version than the constants.
 func checkVersions(source string) error {
 	for _, want := range []struct{ module, line string }{
 		{"kubernetes", "k8s.io/kubernetes " + kubernetesVersion},
@@ -126,14 +147,13 @@ func checkVersions(source string) error {
 			return err
 		}
 		if !strings.Contains(string(b), want.line) {
-			return fmt.Errorf("%s does not require %s: bring build.go and it in line", file, want.line)
+			return fmt.Errorf("%s does not require %s: correct one of build.go and go.mod", file, want.line)
 		}
 	}
 	return nil
 }
 
-// build builds every program that a cluster with a pod network needs and the folder does not hold yet, one after the
-// other, and returns the folder.
+// build builds the programs that a cluster with a pod network needs and that the folder lacks, and returns the folder.
 func build(ctx context.Context, source, cni string, out io.Writer) (string, error) {
 	if err := checkVersions(source); err != nil {
 		return "", err
@@ -145,54 +165,85 @@ func build(ctx context.Context, source, cni string, out io.Writer) (string, erro
 	if err := checkDir(bin); err != nil && !strings.Contains(err.Error(), "bytes") {
 		return "", fmt.Errorf("XDG_CACHE_HOME: %w", err)
 	}
-	if err := os.MkdirAll(bin, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(bin, "cni"), 0o755); err != nil {
 		return "", err
 	}
-	unlock, err := lock(bin) // who comes while another builds takes what that one made
+	unlock, err := lock(bin) // a concurrent build waits, and finds the programs of this one
 	if err != nil {
 		return "", fmt.Errorf("build: %w", err)
 	}
 	defer unlock()
-	missing := slices.DeleteFunc(targets(), func(t target) bool {
-		return t.cni != "" && t.cni != cni || exists(filepath.Join(bin, t.file()))
-	})
-	begin := time.Now()
-	for i, t := range missing {
-		file := filepath.Join(bin, t.file())
-		fmt.Fprintf(out, "build %2d/%d %-24s ", i+1, len(missing), filepath.Base(file))
-		start := time.Now()
-		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-buildvcs=false", "-tags", tags,
-			"-ldflags", "-s -w "+t.ldflags, "-o", file+".new", t.pkg)
-		cmd.Dir = filepath.Join(source, "modules", t.module)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
-		if err := finish(cmd, file); err != nil {
+	begin, built := time.Now(), 0
+	for _, m := range modules() {
+		if m.cni != "" && m.cni != cni {
+			continue
+		}
+		n, err := buildModule(ctx, source, bin, m, out)
+		if err != nil {
 			return "", err
 		}
-		fmt.Fprintf(out, "%5.1f s\n", time.Since(start).Seconds())
+		built += n
 	}
-	pause := filepath.Join(bin, "pause")
-	if !exists(pause) {
-		cc := "cc"
-		if _, err := exec.LookPath(cc); err != nil {
-			cc = "clang-19"
-		}
-		cmd := exec.CommandContext(ctx, cc, "-Os", "-s", "-static", "-o", pause+".new", filepath.Join(source, "pause", "pause.c"))
-		if err := finish(cmd, pause); err != nil {
-			return "", err
-		}
+	if err := buildPause(ctx, source, bin); err != nil {
+		return "", err
 	}
-	if len(missing) > 0 {
-		fmt.Fprintf(out, "built %d programs in %.0f s: %s\n", len(missing), time.Since(begin).Seconds(), bin)
+	if built > 0 {
+		fmt.Fprintf(out, "built %d programs in %.0f s: %s\n", built, time.Since(begin).Seconds(), bin)
 	}
 	return bin, nil
 }
 
-// finish runs a compiler and puts what it made in place under its name, whole or not at all.
-func finish(cmd *exec.Cmd, file string) error {
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build %s: %w\n%s", filepath.Base(file), err, out)
+// buildModule builds the programs of a module that the folder lacks, and returns their number.
+func buildModule(ctx context.Context, source, bin string, m module, out io.Writer) (int, error) {
+	var missing []string
+	for _, pkg := range slices.Sorted(maps.Keys(m.programs)) {
+		if !exists(filepath.Join(bin, m.programs[pkg])) {
+			missing = append(missing, pkg)
+		}
 	}
-	return os.Rename(file+".new", file)
+	if len(missing) == 0 {
+		return 0, nil
+	}
+	dir, err := os.MkdirTemp(bin, "new-")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	start := time.Now()
+	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-gcflags=all=-dwarf=false",
+		"-buildvcs=false",
+		"-tags", tags, "-ldflags", "-s -w " + m.ldflags, "-o", dir + "/"}, missing...)...)
+	cmd.Dir = filepath.Join(source, "modules", m.name)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return 0, fmt.Errorf("build programs of module %s: %w\n%s", m.name, err, text)
+	}
+	// Renamed, so that a program is complete or missing.
+	for _, pkg := range missing {
+		if err := os.Rename(filepath.Join(dir, m.builtName(pkg)), filepath.Join(bin, m.programs[pkg])); err != nil {
+			return 0, fmt.Errorf("module %s: %w", m.name, err)
+		}
+	}
+	fmt.Fprintf(out, "module %-16s %d programs %7.1f s\n", m.name, len(missing), time.Since(start).Seconds())
+	return len(missing), nil
+}
+
+// buildPause builds the program of the pause image, which is written in C.
+func buildPause(ctx context.Context, source, bin string) error {
+	pause := filepath.Join(bin, "pause")
+	if exists(pause) {
+		return nil
+	}
+	cc := "cc"
+	if _, err := exec.LookPath(cc); err != nil {
+		cc = "clang-19"
+	}
+	cmd := exec.CommandContext(ctx, cc, "-Os", "-s", "-static", "-o", pause+".new",
+		filepath.Join(source, "pause", "pause.c"))
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build pause: %w\n%s", err, text)
+	}
+	return os.Rename(pause+".new", pause)
 }
 
 func exists(path string) bool {
@@ -200,7 +251,7 @@ func exists(path string) bool {
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-// packages maps the programs that come from Debian to the packages that have them.
+// packages maps the programs that come from Debian to their packages.
 var packages = map[string]string{
 	"runc": "runc", "iptables": "iptables", "nft": "nftables", "ip": "iproute2", "nsenter": "util-linux", "mount": "mount",
 }

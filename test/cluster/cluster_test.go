@@ -85,7 +85,8 @@ func (c testCluster) try(word string, args ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return stdout.String(), fmt.Errorf("%s %s: %w\n%s%s", word, strings.Join(args, " "), err, stdout.String(), stderr.String())
+		return stdout.String(), fmt.Errorf("%s %s: %w\n%s%s", word, strings.Join(args, " "), err, stdout.String(),
+			stderr.String())
 	}
 	return stdout.String(), nil
 }
@@ -188,7 +189,8 @@ func machineState(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	all = append(all, "rules "+string(rules))
-	for _, pattern := range []string{"/proc/sys/vm/overcommit_memory", "/proc/sys/vm/panic_on_oom", "/proc/sys/kernel/panic*",
+	for _, pattern := range []string{"/proc/sys/vm/overcommit_memory", "/proc/sys/vm/panic_on_oom",
+		"/proc/sys/kernel/panic*",
 		"/proc/sys/kernel/keys/root_*", "/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv4/conf/*/route_localnet",
 		"/proc/sys/net/netfilter/nf_conntrack_*max", "/proc/sys/net/netfilter/nf_conntrack_*timeout*", "/proc/sys/net/bridge/*"} {
 		files, err := filepath.Glob(pattern)
@@ -205,7 +207,8 @@ func machineState(t *testing.T) []string {
 	}
 	for _, dir := range []string{"/var/lib", "/opt", "/usr/libexec", "/etc", "/var/log"} {
 		err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-			if err == nil && (strings.Contains(path, "cni") || strings.Contains(path, "kube") || path == "/var/log/pods" || path == "/var/log/containers") {
+			if err == nil && (strings.Contains(path, "cni") || strings.Contains(path, "kube") || path == "/var/log/pods" ||
+				path == "/var/log/containers") {
 				all = append(all, path)
 			}
 			return nil
@@ -473,7 +476,8 @@ func TestCluster(t *testing.T) {
 		})
 		c.eventually(60*time.Second, "all nodes to be Ready for 5 s", func() error {
 			for range 10 {
-				if got := c.kubectl("get", "nodes", "-o", `jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}`); strings.Count(got, "True") != *testNodes {
+				if got := c.kubectl("get", "nodes", "-o",
+					`jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}`); strings.Count(got, "True") != *testNodes {
 					return fmt.Errorf("Ready: %s", got)
 				}
 				time.Sleep(500 * time.Millisecond)
@@ -483,7 +487,8 @@ func TestCluster(t *testing.T) {
 		c.run("node-kill", lastNode())
 		killed := time.Now()
 		c.eventually(30*time.Second, lastNode()+" to be known as dead", func() error {
-			if got := c.kubectl("get", "node", lastNode(), "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`); got != "Unknown" {
+			if got := c.kubectl("get", "node", lastNode(), "-o",
+				`jsonpath={.status.conditions[?(@.type=="Ready")].status}`); got != "Unknown" {
 				return fmt.Errorf("Ready is %s", got)
 			}
 			return nil

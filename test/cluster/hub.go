@@ -60,7 +60,8 @@ func runHub(listen, apiServer, dir string) error {
 	if err != nil {
 		return fmt.Errorf("hub: file 4 is no socket: `up` starts this: %w", err)
 	}
-	handler := registry.New(registry.WithBlobHandler(registry.NewDiskBlobHandler(dir)), registry.Logger(log.New(io.Discard, "", 0)))
+	handler := registry.New(registry.WithBlobHandler(registry.NewDiskBlobHandler(dir)),
+		registry.Logger(log.New(io.Discard, "", 0)))
 	failed := make(chan error, 3)
 	go func() { failed <- forward(apiHere, apiServer) }()
 	for _, l := range []net.Listener{lan, registryHere} {

@@ -39,7 +39,10 @@ func programImage(file string) (v1.Image, error) {
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil })
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(b.Bytes())),
+			nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("image of %s: %w", base, err)
 	}

@@ -45,7 +45,8 @@ func runMachine(configFile string) error {
 	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
 		return fmt.Errorf("machine %s: cgroup namespace: %w", c.Name, err)
 	}
-	return fmt.Errorf("machine %s: exec: %w", c.Name, unix.Exec("/proc/self/exe", []string{os.Args[0], "machine-inside", configFile}, os.Environ()))
+	return fmt.Errorf("machine %s: exec: %w", c.Name, unix.Exec("/proc/self/exe",
+		[]string{os.Args[0], "machine-inside", configFile}, os.Environ()))
 }
 
 func readMachineConfig(file string) (machineConfig, error) {
@@ -130,7 +131,8 @@ func mountMachine(c machineConfig) error {
 		{source: "tmpfs", target: "/opt", kind: "tmpfs", data: "mode=755"},
 		{source: "tmpfs", target: "/var/lib", kind: "tmpfs", data: "mode=755"},
 		{source: "tmpfs", target: "/var/log", kind: "tmpfs", data: "mode=755"},
-		{source: "overlay", target: "/etc", kind: "overlay", data: fmt.Sprintf("lowerdir=/etc,upperdir=%s,workdir=%s", etc, work)},
+		{source: "overlay", target: "/etc", kind: "overlay", data: fmt.Sprintf("lowerdir=/etc,upperdir=%s,workdir=%s", etc,
+			work)},
 	}
 	for _, m := range steps {
 		if err := unix.Mount(m.source, m.target, m.kind, m.flags, m.data); err != nil && !m.optional {

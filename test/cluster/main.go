@@ -60,7 +60,8 @@ func commands() []command {
 				fs.IntVar(&o.nodes, "nodes", 1, fmt.Sprintf("how many nodes, 1 to %d", maxNodes))
 				cniFlag(fs, o)
 				fs.StringVar(&o.proxyMode, "proxy-mode", "iptables", "kube-proxy's mode: iptables or nftables")
-				fs.DurationVar(&o.nodeGrace, "node-grace", nodeGrace, "how long until a node without a lease counts as dead; Kubernetes' own is 50s")
+				fs.DurationVar(&o.nodeGrace, "node-grace", nodeGrace,
+					"how long until a node without a lease counts as dead; Kubernetes' own is 50s")
 				fs.DurationVar(&o.timeout, "timeout", 5*time.Minute, "give up after this time, building not counted")
 			}},
 		{name: "down", help: "remove every trace of a cluster, also of one that was left half removed", run: runDown,
@@ -68,15 +69,18 @@ func commands() []command {
 				fs.BoolVar(&o.keepLogs, "keep-logs", false, "leave the folder with logs and keys")
 			}},
 		{name: "status", help: "look at what runs, write DIR/cluster.json anew and print it", run: runStatus},
-		{name: "node-kill", args: "NODE", help: "end a node as a power cut does: processes, pods and link at once", run: runNodeKill},
+		{name: "node-kill", args: "NODE", help: "end a node as a power cut does: processes, pods and link at once",
+			run: runNodeKill},
 		{name: "node-start", args: "NODE", help: "start a killed node again, as after a reboot", run: runNodeStart},
-		{name: "restart-proxy", help: "restart all kube-proxies in a mode; the old one's rules are flushed", run: runRestartProxy,
+		{name: "restart-proxy", help: "restart all kube-proxies in a mode; the old one's rules are flushed",
+			run: runRestartProxy,
 			flags: func(fs *flag.FlagSet, o *options) {
 				fs.StringVar(&o.proxyMode, "proxy-mode", "iptables", "iptables or nftables")
 			}},
 		{name: "stop-apiserver", help: "kill the API server; it stays away until start-apiserver", run: runStopAPIServer},
 		{name: "start-apiserver", help: "start it again and wait until it is ready", run: runStartAPIServer},
-		{name: "exec", args: "COMMAND...", help: "run a command in the namespaces of a node, of the client or of the control plane", run: runExec,
+		{name: "exec", args: "COMMAND...",
+			help: "run a command in the namespaces of a node, of the client or of the control plane", run: runExec,
 			flags: func(fs *flag.FlagSet, o *options) {
 				fs.StringVar(&o.node, "node", "", "the node's name")
 				fs.BoolVar(&o.client, "client", false, "the client host on the LAN (network namespace only)")
@@ -193,7 +197,8 @@ func runUp(ctx context.Context, o *options, _ []string) error {
 	if err := up(ctx, p, bin, os.Stdout); err != nil {
 		return fmt.Errorf("up: %w", err)
 	}
-	fmt.Printf("cluster %s is up: export KUBECONFIG=%s; %s\n", p.Name, filepath.Join(p.Dir, "admin.conf"), filepath.Join(bin, "kubectl"))
+	fmt.Printf("cluster %s is up: export KUBECONFIG=%s; %s\n", p.Name, filepath.Join(p.Dir, "admin.conf"),
+		filepath.Join(bin, "kubectl"))
 	return nil
 }
 
@@ -292,7 +297,8 @@ func runKubectl(ctx context.Context, o *options, args []string) error {
 	if err != nil {
 		return err
 	}
-	return passThrough(ctx, s, filepath.Join(s.Bin, "kubectl"), append([]string{"--kubeconfig=" + s.Kubeconfig}, args...)...)
+	return passThrough(ctx, s, filepath.Join(s.Bin, "kubectl"),
+		append([]string{"--kubeconfig=" + s.Kubeconfig}, args...)...)
 }
 
 // passThrough runs a program with our own input and output.

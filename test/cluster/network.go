@@ -128,7 +128,8 @@ func joinLAN(p plan, host string, ip netip.Addr) error {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = host
 		attrs.MasterIndex = br.Attrs().Index
-		veth := &netlink.Veth{LinkAttrs: attrs, PeerName: nodeInterface, PeerNamespace: netlink.NsFd(there), PeerHardwareAddr: mac(ip)}
+		veth := &netlink.Veth{LinkAttrs: attrs, PeerName: nodeInterface, PeerNamespace: netlink.NsFd(there),
+			PeerHardwareAddr: mac(ip)}
 		if err := netlink.LinkAdd(veth); err != nil {
 			return fmt.Errorf("make link of %s to the LAN: %w", host, err)
 		}

@@ -50,7 +50,8 @@ func nodeServices(p plan, n nodePlan, bin string) []service {
 
 // proxyCleanup returns the program that removes what kube-proxy of either mode left in a node's firewall.
 func proxyCleanup(p plan, n nodePlan, bin string) service {
-	return service{Name: "kube-proxy-cleanup", Argv: []string{filepath.Join(bin, "kube-proxy"), "--cleanup"}, Env: programEnv(bin),
+	return service{Name: "kube-proxy-cleanup", Argv: []string{filepath.Join(bin, "kube-proxy"), "--cleanup"},
+		Env: programEnv(bin),
 		Log: filepath.Join(p.machineDir(n.Name), "log", "kube-proxy.log")}
 }
 
@@ -76,9 +77,10 @@ func writeNodeFiles(p plan, n nodePlan) error {
 		"kubernetes/resolv.conf": []byte("# no name server\n"),
 		"containerd/config.toml": []byte(containerdConfig()),
 		// Every registry is the local one: nothing is pulled from outside, and what is missing is missing at once.
-		"containerd/certs.d/_default/hosts.toml":             []byte(mirror),
-		"containerd/certs.d/" + registryName + "/hosts.toml": []byte(fmt.Sprintf("server = %q\n", "http://"+registryOnLAN(p)) + mirror),
-		"containerd/certs.d/registry.loutres.me/hosts.toml":  []byte(mirror),
+		"containerd/certs.d/_default/hosts.toml": []byte(mirror),
+		"containerd/certs.d/" + registryName + "/hosts.toml": []byte(fmt.Sprintf("server = %q\n",
+			"http://"+registryOnLAN(p)) + mirror),
+		"containerd/certs.d/registry.loutres.me/hosts.toml": []byte(mirror),
 	}
 	mtu := 1500
 	if p.CNI == cniFlannel {
@@ -130,8 +132,8 @@ state = "/run/containerd"
 `
 }
 
-// bridgeConfig is the CNI configuration of a node: its pods are on one bridge, and routes lead to those of others. It is
-// also what flannel's own plugin hands on to the bridge plugin.
+// bridgeConfig is the CNI configuration of a node: its pods are on one bridge, and routes lead to those of others. It
+// is also what flannel's own plugin hands on to the bridge plugin.
 func bridgeConfig(n nodePlan, mtu int) string {
 	return fmt.Sprintf(`{
   "cniVersion": "1.0.0", "name": "cluster",
@@ -158,7 +160,8 @@ func kubeletConfig(p plan, n nodePlan) map[string]any {
 		"clusterDNS":               []string{p.DNSIP.String()},
 		"resolvConf":               "/etc/kubernetes/resolv.conf",
 		"containerRuntimeEndpoint": "unix://" + containerdSocket,
-		// The root of the node's cgroup namespace. Kubelets that share a kernel need one each, or they remove each other's pods.
+		// The root of the node's cgroup namespace. Kubelets that share a kernel need one each, or they remove each other's
+		// pods.
 		"cgroupRoot":      "/",
 		"cgroupDriver":    "cgroupfs",
 		"failCgroupV1":    false,

@@ -130,7 +130,8 @@ func makePKI(p plan) error {
 	loopback := netip.MustParseAddr("127.0.0.1")
 	requests := []certRequest{
 		{file: "apiserver", user: "kube-apiserver",
-			names:     []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost"},
+			names: []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc",
+				"kubernetes.default.svc.cluster.local", "localhost"},
 			addresses: []netip.Addr{p.ControlIP, p.kubernetesIP(), loopback}},
 		{file: "apiserver-kubelet-client", user: "kube-apiserver-kubelet-client", groups: []string{"system:masters"}},
 		{file: "admin", user: "kubernetes-admin", groups: []string{"system:masters"}},

@@ -24,7 +24,8 @@ func TestPlanKeepsRangesApart(t *testing.T) {
 			}
 		}
 	}
-	if !p.LAN.Overlaps(p.VIPs) || p.VIPs.Contains(p.Gateway) || p.VIPs.Contains(p.ControlIP) || p.VIPs.Contains(p.ClientIP) {
+	if !p.LAN.Overlaps(p.VIPs) || p.VIPs.Contains(p.Gateway) || p.VIPs.Contains(p.ControlIP) ||
+		p.VIPs.Contains(p.ClientIP) {
 		t.Errorf("service addresses %s: not a free part of LAN %s", p.VIPs, p.LAN)
 	}
 	seen := map[netip.Prefix]bool{}

@@ -26,8 +26,9 @@ func newState(p plan, bin string) *state {
 		Registry: clusterfile.Registry{Address: registryName, LAN: registryOnLAN(p)},
 		LAN: clusterfile.LAN{Subnet: p.LAN.String(), Gateway: p.Gateway.String(), ServiceAddresses: p.VIPs.String(),
 			NetnsPath: p.netnsPath("lan"), Bridge: lanBridge},
-		Client:       clusterfile.Host{NetnsPath: p.netnsPath("client"), IP: p.ClientIP.String(), Interface: nodeInterface},
-		ControlPlane: clusterfile.Host{NetnsPath: p.netnsPath(controlMachine), IP: p.ControlIP.String(), Interface: nodeInterface},
+		Client: clusterfile.Host{NetnsPath: p.netnsPath("client"), IP: p.ClientIP.String(), Interface: nodeInterface},
+		ControlPlane: clusterfile.Host{NetnsPath: p.netnsPath(controlMachine), IP: p.ControlIP.String(),
+			Interface: nodeInterface},
 		Versions: map[string]string{"kubernetes": kubernetesVersion, "etcd": etcdVersion, "containerd": containerdVersion,
 			"coredns": corednsVersion, "cni-plugins": cniVersion, "flannel": flannelVersion},
 	}}

@@ -49,7 +49,8 @@ func up(ctx context.Context, p plan, bin string, out io.Writer) error {
 		return err
 	}
 	if len(left) > 0 {
-		return fmt.Errorf("cluster %s runs or was left half removed (%s): run `down --name %s`, with its --dir", p.Name, strings.Join(left, " "), p.Name)
+		return fmt.Errorf("cluster %s runs or was left half removed (%s): run `down --name %s`, with its --dir", p.Name,
+			strings.Join(left, " "), p.Name)
 	}
 	if err := os.MkdirAll(p.Dir, 0o755); err != nil {
 		return err
@@ -120,7 +121,8 @@ func up(ctx context.Context, p plan, bin string, out io.Writer) error {
 		}
 		say("%s started: %s, pods %s", p.Nodes[i].Name, p.Nodes[i].IP, p.Nodes[i].Pods)
 	}
-	manifest := strings.NewReplacer("IMAGE", registryName+"/coredns:"+corednsVersion, "DNSIP", p.DNSIP.String()).Replace(corednsManifest)
+	manifest := strings.NewReplacer("IMAGE", registryName+"/coredns:"+corednsVersion, "DNSIP",
+		p.DNSIP.String()).Replace(corednsManifest)
 	if err := apply(ctx, s, manifest); err != nil {
 		return err
 	}
@@ -165,7 +167,8 @@ func startControlPlane(ctx context.Context, p plan, s *state, program string) er
 		return err
 	}
 	dir := p.machineDir(controlMachine)
-	first, err := startMachine(ctx, p, program, machineConfig{Name: controlMachine, Dir: dir, Cgroup: p.cgroup(controlMachine)})
+	first, err := startMachine(ctx, p, program, machineConfig{Name: controlMachine, Dir: dir,
+		Cgroup: p.cgroup(controlMachine)})
 	if err != nil {
 		return err
 	}
@@ -258,14 +261,16 @@ func startNode(ctx context.Context, p plan, s *state, name, program string) erro
 func nodeObjects(p plan) string {
 	var b strings.Builder
 	for _, n := range p.Nodes {
-		fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Node\nmetadata: {name: %s}\nspec: {podCIDR: %q, podCIDRs: [%q]}\n", n.Name, n.Pods, n.Pods)
+		fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Node\nmetadata: {name: %s}\nspec: {podCIDR: %q, podCIDRs: [%q]}\n",
+			n.Name, n.Pods, n.Pods)
 	}
 	return b.String()
 }
 
 // kubectl runs kubectl with the cluster's kubeconfig and returns what it wrote.
 func kubectl(ctx context.Context, s *state, stdin string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(s.Bin, "kubectl"), append([]string{"--kubeconfig=" + s.Kubeconfig}, args...)...)
+	cmd := exec.CommandContext(ctx, filepath.Join(s.Bin, "kubectl"),
+		append([]string{"--kubeconfig=" + s.Kubeconfig}, args...)...)
 	cmd.Stdin = strings.NewReader(stdin)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -293,7 +298,8 @@ func waitNode(ctx context.Context, s *state, node string) error {
 
 // waitDNS waits until the cluster's DNS answers at its ClusterIP, as asked from a node.
 func waitDNS(ctx context.Context, p plan, node string) error {
-	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (conn net.Conn, err error) {
+	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (conn net.Conn,
+		err error) {
 		err = inNetns(p.netnsPath(node), func() error {
 			var d net.Dialer
 			conn, err = d.DialContext(ctx, "udp4", net.JoinHostPort(p.DNSIP.String(), "53"))
