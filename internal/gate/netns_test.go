@@ -7,10 +7,8 @@ import (
 	"os/exec"
 	"runtime"
 	"testing"
-	"unsafe"
 
 	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
 )
 
 // sh runs a shell script.
@@ -70,26 +68,4 @@ func podNamespace(t testing.TB, w *world, i int) func(n int) [][]byte {
 		t.Fatal(err)
 	}
 	return wait
-}
-
-// setChecksumOffload turns transmit checksum offload of a device on or off: SIOCETHTOOL (netdevice(7)) with a struct
-// ethtool_value (linux/ethtool.h).
-func setChecksumOffload(fd int, device string, on bool) error {
-	value := struct{ cmd, data uint32 }{cmd: unix.ETHTOOL_STXCSUM}
-	if on {
-		value.data = 1
-	}
-	var request struct { // struct ifreq
-		name [unix.IFNAMSIZ]byte
-		data unsafe.Pointer
-		_    [16]byte
-	}
-	copy(request.name[:unix.IFNAMSIZ-1], device)
-	request.data = unsafe.Pointer(&value)
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request)))
-	runtime.KeepAlive(&value)
-	if errno != 0 {
-		return fmt.Errorf("checksum offload of %s: %w", device, errno)
-	}
-	return nil
 }

@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // network is a real network: the node is this test's own namespace, with a client behind eth0 and pods behind veths.
@@ -216,14 +218,7 @@ func (n *network) wantClosed(i int, flows uint64) {
 // offload turns the checksum offload of a device on or off (and with it segmentation offload).
 func offload(t *testing.T, ns, device string, on bool) {
 	t.Helper()
-	if err := inNamespace(ns, func() error {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		return setChecksumOffload(fd, device, on)
-	}); err != nil {
+	if err := inNamespace(ns, func() error { return netlab.SetChecksumOffload(device, on) }); err != nil {
 		t.Fatal(err)
 	}
 }

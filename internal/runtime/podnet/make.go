@@ -13,8 +13,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
-	"unsafe"
 
+	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -284,33 +284,16 @@ func setSysctl(name, value string) error {
 	return nil
 }
 
-// enableGRO switches generic receive offload on for a device of the calling thread's namespace (ioctl SIOCETHTOOL,
-// ETHTOOL_SGRO; linux/ethtool.h). It makes veth receive through NAPI: frames that XDP redirects to the other
-// end vanish without it.
+// groFeature is the kernel's name of generic receive offload.
+const groFeature = "rx-gro"
+
+// enableGRO switches generic receive offload on for a device of the calling thread's namespace. It makes veth receive
+// through NAPI; without it, frames that XDP redirects to the other end vanish.
 func enableGRO(device string) error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	e, err := ethtool.NewEthtool()
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd)
-	_, err = ethtool(fd, device, unix.ETHTOOL_SGRO, 1)
-	return err
-}
-
-// ethtool does one ioctl with a struct ethtool_value and returns the value that the kernel leaves there.
-func ethtool(fd int, device string, command, data uint32) (uint32, error) {
-	value := struct{ cmd, data uint32 }{command, data}
-	var request struct { // struct ifreq: the name, then a union of 24 bytes whose pointer is used
-		name [unix.IFNAMSIZ]byte
-		data unsafe.Pointer
-		_    [16]byte
-	}
-	copy(request.name[:unix.IFNAMSIZ-1], device)
-	request.data = unsafe.Pointer(&value)
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request)))
-	runtime.KeepAlive(&value)
-	if errno != 0 {
-		return 0, errno
-	}
-	return value.data, nil
+	defer e.Close()
+	return e.Change(device, map[string]bool{groFeature: true})
 }

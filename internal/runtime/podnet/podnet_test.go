@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/internal/testutil/ownns"
 )
@@ -248,14 +248,14 @@ func TestAddressesAreUsedOnce(t *testing.T) {
 // gro reports whether GRO is enabled on a device of this thread's namespace.
 func gro(t *testing.T, device string) bool {
 	t.Helper()
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	e, err := ethtool.NewEthtool()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(fd)
-	on, err := ethtool(fd, device, unix.ETHTOOL_GGRO, 0)
+	defer e.Close()
+	features, err := e.Features(device)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return on == 1
+	return features[groFeature]
 }

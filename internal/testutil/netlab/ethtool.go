@@ -4,32 +4,20 @@ package netlab
 
 import (
 	"fmt"
-	"runtime"
-	"unsafe"
 
-	"golang.org/x/sys/unix"
+	"github.com/safchain/ethtool"
 )
 
-// noChecksumOffload turns transmit checksum offload off for a device in the calling thread's namespace, by one
-// SIOCETHTOOL call (netdevice(7)) with a struct ethtool_value (linux/ethtool.h).
-func noChecksumOffload(device string) error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+// SetChecksumOffload turns transmit checksum offload of a veth device on or off, and segmentation offload with it. The
+// device is in the calling thread's network namespace.
+func SetChecksumOffload(device string, on bool) error {
+	e, err := ethtool.NewEthtool()
 	if err != nil {
-		return fmt.Errorf("turn checksum offload of %s off: %w", device, err)
+		return fmt.Errorf("set checksum offload of %s: %w", device, err)
 	}
-	defer unix.Close(fd)
-	value := struct{ cmd, data uint32 }{cmd: unix.ETHTOOL_STXCSUM}
-	var request struct { // struct ifreq: the name, then a union of 24 bytes of which a pointer is used
-		name [unix.IFNAMSIZ]byte
-		data unsafe.Pointer
-		_    [16]byte
-	}
-	copy(request.name[:unix.IFNAMSIZ-1], device)
-	request.data = unsafe.Pointer(&value)
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request)))
-	runtime.KeepAlive(&value)
-	if errno != 0 {
-		return fmt.Errorf("turn checksum offload of %s off: %w", device, errno)
+	defer e.Close()
+	if err := e.Change(device, map[string]bool{"tx-checksum-ip-generic": on}); err != nil {
+		return fmt.Errorf("set checksum offload of %s: %w", device, err)
 	}
 	return nil
 }

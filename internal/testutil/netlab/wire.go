@@ -110,7 +110,7 @@ func setUpHost(host *Namespace, cfg Config) error {
 		return err
 	}
 	if cfg.FullChecksums {
-		if err := noChecksumOffload(Device); err != nil {
+		if err := SetChecksumOffload(Device, false); err != nil {
 			return err
 		}
 	}
