@@ -1,38 +1,41 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Which pod gets a new flow. */
+/* Chooses the pod of a new flow. */
 #pragma once
 
 #include "maps.h"
 #include <bpf/bpf_endian.h>
 
 #define NO_POD -1
-#define MAGLEV_STEPS 64 /* places of a table that are looked at, if pods in it do not take flows */
+#define MAGLEV_STEPS 64 /* entries of a Maglev table that are tried while their pods accept no flows */
 
-/* How far pick has got. */
+/* State of pick_pod's loops. */
 struct choice {
-	struct service_state *st; /* whose pods */
-	struct maglev *table;     /* its table, if it has one */
-	__u32 service;            /* its index */
-	__u32 tried;              /* pod.slot bits of pods that are out of the question */
-	__u32 at;                 /* place of the next candidate */
-	__u32 least;              /* flows of the best so far; those on this machine before others where these are preferred */
-	int best;                 /* its index, or NO_POD */
+	struct service_status *st;  /* the service */
+	struct maglev_table *table; /* its Maglev table, if it has one */
+	__u32 service;              /* service index */
+	__u32 tried;                /* pod.slot bits of pods to leave out */
+	__u32 at;                   /* position of the next candidate */
+	__u32 least;                /* load of the best candidate so far */
+	int best;                   /* its pod index, or NO_POD */
 };
 
-static __always_inline bool takes(const struct pod *p, const struct choice *c)
+/* Whether a pod can be chosen. */
+static __always_inline bool is_eligible(const struct pod *p, const struct choice *c)
 {
 	return p && p->state == POD_SERVING && p->service == c->service && !(c->tried & (1u << (p->slot & 31)));
 }
 
-static long consider(__u32 i, void *ctx)
+/* Compares the next pod of the service with the least loaded so far. */
+static long least_loaded_step(__u32 i, void *ctx)
 {
 	struct choice *c = ctx;
 	__u32 candidate = c->st->pod[c->at & (MAX_PODS_PER_SERVICE - 1)];
 	struct pod *p = bpf_map_lookup_elem(&pods, &candidate);
 	c->at = c->at + 1 >= c->st->pods ? 0 : c->at + 1;
-	if (!takes(p, c))
+	if (!is_eligible(p, c))
 		return 0;
 	__u32 load = (p->open + p->half_open + p->elsewhere) & 0x7fffffff;
+	/* Where local pods are preferred, any of them counts as less loaded than any other. */
 	if (p->node && (c->st->flags & SERVICE_PREFER_LOCAL))
 		load |= 0x80000000;
 	if (load < c->least) {
@@ -42,12 +45,13 @@ static long consider(__u32 i, void *ctx)
 	return 0;
 }
 
-static long hashed(__u32 i, void *ctx)
+/* Takes the next entry of the Maglev table if its pod can be chosen. */
+static long maglev_step(__u32 i, void *ctx)
 {
 	struct choice *c = ctx;
-	__u32 at = c->at >= MAGLEV ? 0 : c->at;
+	__u32 at = c->at >= MAGLEV_SIZE ? 0 : c->at;
 	__u32 candidate = c->table->pod[at];
-	if (takes(bpf_map_lookup_elem(&pods, &candidate), c)) {
+	if (is_eligible(bpf_map_lookup_elem(&pods, &candidate), c)) {
 		c->best = candidate;
 		return 1;
 	}
@@ -55,8 +59,8 @@ static long hashed(__u32 i, void *ctx)
 	return 0;
 }
 
-/* Mixes the bits of a client's address: murmur3's finalizer. Every node has the same. */
-static __always_inline __u32 mix(__u32 h)
+/* Hashes a client address, equally on every node: murmur3's finalizer. */
+static __always_inline __u32 hash_client(__u32 h)
 {
 	h ^= h >> 16;
 	h *= 0x85ebca6b;
@@ -65,11 +69,11 @@ static __always_inline __u32 mix(__u32 h)
 	return h ^ h >> 16;
 }
 
-/* Chooses a pod for a client's new flow, other than those tried: by the client's address where the service wants that,
- * otherwise the serving pod with the fewest flows; ties rotate. Returns its index, or NO_POD. */
-__noinline int pick(__u32 service, __u32 tried, __be32 client)
+/* Chooses a pod for a client's new flow, leaving out those in tried: by the client's address if the service has
+ * SERVICE_AFFINITY, else the serving pod with the fewest flows; ties rotate. Returns its index, or NO_POD. */
+__noinline int pick_pod(__u32 service, __u32 tried, __be32 client)
 {
-	struct service_state *st = bpf_map_lookup_elem(&states, &service);
+	struct service_status *st = status_of(service);
 	if (!st)
 		return NO_POD;
 	__u32 n = st->pods;
@@ -79,20 +83,20 @@ __noinline int pick(__u32 service, __u32 tried, __be32 client)
 		return NO_POD;
 	struct choice c = {.st = st, .service = service, .tried = tried, .least = 0xffffffff, .best = NO_POD};
 	if (st->flags & SERVICE_AFFINITY) {
-		c.table = bpf_map_lookup_elem(&maglevs, &service);
+		c.table = bpf_map_lookup_elem(&maglev_tables, &service);
 		if (c.table) {
-			c.at = mix(bpf_ntohl(client)) % MAGLEV;
-			bpf_loop(MAGLEV_STEPS, hashed, &c, 0);
+			c.at = hash_client(bpf_ntohl(client)) % MAGLEV_SIZE;
+			bpf_loop(MAGLEV_STEPS, maglev_step, &c, 0);
 			if (c.best != NO_POD)
 				return c.best;
 		}
 		c.at = 0;
 	}
 	if (n == 1) {
-		consider(0, &c);
+		least_loaded_step(0, &c);
 	} else {
 		c.at = __sync_fetch_and_add(&st->next, 1) % n;
-		bpf_loop(n, consider, &c, 0);
+		bpf_loop(n, least_loaded_step, &c, 0);
 	}
 	return c.best;
 }

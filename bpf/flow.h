@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* The flow table: entries, and the counts that follow from them. Packets of several CPUs may meet at one entry,
- * so whoever changes its state by compare-and-swap does what follows from the change, and nobody else.
- * The larger functions are global: the verifier looks at each once, not at every path through all of them. */
+/* The flow table: entries, and the counts derived from them. Several CPUs may handle one entry at once. Its state is
+ * changed by compare-and-swap, and only the CPU that succeeds applies what follows from the change. The larger
+ * functions are global, so that the verifier checks each of them once. */
 #pragma once
 
 #include "parse.h"
@@ -12,10 +12,13 @@
 #define RING_HALF_OPEN 0
 #define RING_CLOSED 1
 
-static __always_inline void pod_add(__u32 index, __u32 generation, __s32 open, __s32 half_open)
+#define EEXIST 17 /* <asm-generic/errno-base.h> */
+
+/* Adds to the flow counts of a pod, unless the pod is gone. */
+static __always_inline void pod_count_flows(__u32 index, __u32 generation, __s32 open, __s32 half_open)
 {
-	struct pod *p = bpf_map_lookup_elem(&pods, &index);
-	if (!p || p->generation != generation)
+	struct pod *p = lookup_pod(index, generation);
+	if (!p)
 		return;
 	if (open)
 		__sync_fetch_and_add(&p->open, open);
@@ -25,10 +28,10 @@ static __always_inline void pod_add(__u32 index, __u32 generation, __s32 open, _
 		__sync_fetch_and_add(&p->new_flows, 1);
 }
 
-/* Takes a flow on to a later state, and out of its pod's counts. True for exactly one caller. */
-static __always_inline bool flow_leave(struct flow *f, __u32 to)
+/* Moves a flow forward to a later state and removes it from its pod's counts. True for exactly one caller. */
+static __always_inline bool flow_advance(struct flow *f, __u32 to)
 {
-	/* States only go forward, so that this many tries are enough. */
+	/* States only move forward, so three attempts suffice. */
 	for (int i = 0; i < 3; i++) {
 		__u32 was = *(volatile __u32 *)&f->state;
 		if (was >= to)
@@ -36,69 +39,77 @@ static __always_inline bool flow_leave(struct flow *f, __u32 to)
 		if (__sync_val_compare_and_swap(&f->state, was, to) != was)
 			continue;
 		if (was == FLOW_ESTABLISHED)
-			pod_add(f->pod, f->generation, -1, 0);
+			pod_count_flows(f->pod, f->generation, -1, 0);
 		else if (was == FLOW_HALF_OPEN)
-			pod_add(f->pod, f->generation, 0, -1);
+			pod_count_flows(f->pod, f->generation, 0, -1);
 		return true;
 	}
 	return false;
 }
 
-/* Removes a flow's entry, unless somebody else just does. */
+/* Removes a flow's entry, unless another CPU is doing so. */
 static __always_inline void flow_forget(const struct flow_key *k, struct flow *f)
 {
-	if (flow_leave(f, FLOW_GONE))
+	if (flow_advance(f, FLOW_GONE))
 		bpf_map_delete_elem(&flows, k);
 }
 
-/* The half-open ring of a service address. Others' floods are in other rings, mostly. */
-static __always_inline __u32 shard_of(const struct flow_key *k)
+/* Returns the ring shard of a flow's service address. */
+static __always_inline __u32 ring_shard(const struct flow_key *k)
 {
-	return (k->service.w[3] ^ (k->service.w[3] >> 24) ^ k->service_port ^ (k->service_port >> 8)) & (RING_SHARDS - 1);
+	return (k->service.w[3] ^ (k->service.w[3] >> 24) ^ k->service_port ^ (k->service_port >> 8)) &
+	       (RING_SHARDS - 1);
 }
 
-/* What is kept of a half-open flow's SYN; NULL if nothing is. */
-static __always_inline struct kept *kept_of(const struct flow_key *k, const struct flow *f)
+/* Returns the index into `syn_backups` for a half-open flow with a stamp. */
+static __always_inline __u32 backup_index(const struct flow_key *k, __u32 stamp)
 {
-	__u32 at = shard_of(k) * ring_size + (((f->stamp - 1) >> 1) & (ring_size - 1));
-	struct kept *s = f->stamp ? bpf_map_lookup_elem(&kepts, &at) : NULL;
+	return ring_shard(k) * ring_size + (((stamp - 1) >> 1) & (ring_size - 1));
+}
+
+/* Returns the backup of a half-open flow's SYN, or NULL if there is none. */
+static __always_inline struct syn_backup *find_syn_backup(const struct flow_key *k, const struct flow *f)
+{
+	__u32 at = backup_index(k, f->stamp);
+	struct syn_backup *s = f->stamp ? bpf_map_lookup_elem(&syn_backups, &at) : NULL;
 	return s && s->stamp == f->stamp ? s : NULL;
 }
 
-/* Wakes whoever looks for SYNs that are not answered, unless it looks already. */
-static __always_inline void want_watch(void)
+/* Makes the daemon look for unanswered SYNs, if it does not do so already. */
+static __always_inline void start_syn_watch(void)
 {
 	__u32 zero = 0;
-	struct watch *w = bpf_map_lookup_elem(&watches, &zero);
+	struct syn_watcher *w = bpf_map_lookup_elem(&syn_watch, &zero);
 	if (w && !*(volatile __u32 *)&w->on && !__sync_lock_test_and_set(&w->on, 1))
 		notify(EVENT_SYN, 0, 0, 0, true, NULL);
 }
 
-/* Takes the next place in a ring of short-lived flows for a flow; the flow that had the place is forgotten
- * if it is still short-lived. Half-open and closed flows are bounded this way without a timer, and a flood
- * on one service can only push out flows of its own shard. Returns the flow's stamp. */
-__noinline int ring_take(__u32 kind, const struct flow_key *k)
+/* Gives a flow the next slot in the ring of its shard. The flow that had the slot is removed if it is still
+ * half-open or closed. That bounds such flows without a timer, and a flood on one service only evicts flows of its
+ * own shard. Returns the flow's stamp, or 0 if it got no slot. */
+__noinline int ring_claim_slot(__u32 kind, const struct flow_key *k)
 {
 	if (!k || kind > RING_CLOSED)
 		return 0;
-	__u32 ring = kind * RING_SHARDS + shard_of(k);
+	__u32 ring = kind * RING_SHARDS + ring_shard(k);
 	__u64 *head = bpf_map_lookup_elem(&ring_heads, &ring);
 	if (!head)
 		return 0;
 	__u32 pos = __sync_fetch_and_add(head, 1);
 	__u32 at = ring * ring_size + (pos & (ring_size - 1));
-	/* Tells places of both rings apart: a flow goes from one to the other. */
+	/* The lowest bit distinguishes the kinds, as a flow moves from one ring to the other. The daemon computes
+	 * stamps as well (silent.go). */
 	__u32 stamp = (pos << 1 | kind) + 1;
-	struct ring_slot *slot = bpf_map_lookup_elem(&short_lived, &at);
+	struct ring_slot *slot = bpf_map_lookup_elem(&ring_slots, &at);
 	if (!slot)
 		return 0;
 	if (slot->stamp) {
 		struct flow_key old = slot->flow;
 		struct flow *f = bpf_map_lookup_elem(&flows, &old);
 		if (f && f->stamp == slot->stamp) {
-			/* Not flow_forget: the handshake may be completed at this moment. */
+			/* In two steps, as the handshake may complete at this moment. */
 			if (__sync_val_compare_and_swap(&f->state, FLOW_HALF_OPEN, FLOW_CLOSED) == FLOW_HALF_OPEN)
-				pod_add(f->pod, f->generation, 0, -1);
+				pod_count_flows(f->pod, f->generation, 0, -1);
 			if (__sync_val_compare_and_swap(&f->state, FLOW_CLOSED, FLOW_GONE) == FLOW_CLOSED) {
 				bpf_map_delete_elem(&flows, &old);
 				count(COUNT_EVICTED);
@@ -110,26 +121,26 @@ __noinline int ring_take(__u32 kind, const struct flow_key *k)
 	return stamp;
 }
 
-/* Ends a flow; its entry stays a while for stragglers. */
+/* Closes a flow; its entry stays for stragglers. */
 __noinline int flow_close(const struct flow_key *k, struct flow *f)
 {
 	if (!k || !f)
 		return -1;
-	if (flow_leave(f, FLOW_CLOSED))
-		f->stamp = ring_take(RING_CLOSED, k);
+	if (flow_advance(f, FLOW_CLOSED))
+		f->stamp = ring_claim_slot(RING_CLOSED, k);
 	return 0;
 }
 
-/* Whether a new SYN on a known 5-tuple begins a new flow (the client uses its port again). A SYN that differs from an
- * established flow's goes to its pod, which answers as RFC 5961, 4.2 says. */
+/* Whether a SYN on the 5-tuple of a known flow starts a new flow, because the client reuses its port. A different
+ * SYN on an established flow is the pod's to answer (RFC 5961, 4.2). */
 static __always_inline bool flow_reusable(const struct flow *f, const struct packet *p)
 {
 	return f->state >= FLOW_CLOSED || (f->seen & SEEN_FINS) == SEEN_FINS ||
 	       (f->state == FLOW_HALF_OPEN && f->isn != p->seq);
 }
 
-/* Makes the entry of a new flow to a pod, in place of one that may be used again. Returns 0 if the flow's entry
- * is there now: it may be one that another CPU made for the same SYN, to another pod. -1: there is no room. */
+/* Enters a new flow to a pod in place of any reusable one. Returns 0 if there is an entry now, which may be one that
+ * another CPU made for the same SYN and another pod, or -1 if there is no room. */
 __noinline int flow_open(const struct flow_key *k, const struct packet *p, const struct origin *o, __u32 index)
 {
 	struct pod *pod = bpf_map_lookup_elem(&pods, &index);
@@ -139,7 +150,7 @@ __noinline int flow_open(const struct flow_key *k, const struct packet *p, const
 	if (old) {
 		if (!flow_reusable(old, p))
 			return 0;
-		if (!flow_leave(old, FLOW_GONE))
+		if (!flow_advance(old, FLOW_GONE))
 			return 0;
 		bpf_map_delete_elem(&flows, k);
 	}
@@ -157,9 +168,9 @@ __noinline int flow_open(const struct flow_key *k, const struct packet *p, const
 		.created = now,
 		.last = now,
 	};
-	f.stamp = ring_take(RING_HALF_OPEN, k);
+	f.stamp = ring_claim_slot(RING_HALF_OPEN, k);
 	long err = bpf_map_update_elem(&flows, k, &f, BPF_NOEXIST);
-	if (err == -17) /* EEXIST */
+	if (err == -EEXIST)
 		return 0;
 	if (err) {
 		count(COUNT_FLOWS_FULL);
@@ -174,16 +185,17 @@ static __always_inline void flow_establish(struct flow *f)
 {
 	f->stamp = 0;
 	if (__sync_val_compare_and_swap(&f->state, FLOW_HALF_OPEN, FLOW_ESTABLISHED) == FLOW_HALF_OPEN)
-		pod_add(f->pod, f->generation, 1, -1);
+		pod_count_flows(f->pod, f->generation, 1, -1);
 }
 
-/* Counts a packet that goes on. */
-static __always_inline void account(__u32 index, struct flow *f, int dir, __u32 ip_len)
+/* Counts a packet of a flow that is sent on. */
+static __always_inline void account(struct flow *f, int dir, __u32 ip_len)
 {
+	__u32 index = f->pod;
 	struct traffic *t = bpf_map_lookup_elem(&pod_traffic, &index);
 	if (!t)
 		return;
-	/* The coarse clock goes on with the ticks. To read it anew for each packet would be a call. */
+	/* The coarse clock advances with the tick: reading it only then saves a helper call a packet. */
 	__u64 tick = bpf_jiffies64();
 	if (t->tick != tick) {
 		t->tick = tick;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* ICMP for a service address: pings are answered, errors (path MTU) go to the pod whose packet they are about. */
+/* ICMP to a VIP: pings are answered; errors, such as those of path MTU discovery, go to the pod that they are about. */
 #pragma once
 
 #include "remote.h"
 
 /* Answers an echo request (RFC 792). */
-static __always_inline int ping(struct __sk_buff *skb, const struct packet *p, bool ingress)
+static __always_inline int answer_ping(struct __sk_buff *skb, const struct packet *p, bool ingress)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct ethhdr *eth = data;
@@ -18,15 +18,15 @@ static __always_inline int ping(struct __sk_buff *skb, const struct packet *p, b
 	ip->daddr = p->saddr;
 	icmp->type = ICMP_ECHOREPLY;
 	count(COUNT_PINGS);
-	/* Type and code are one 16-bit word of the checksum: 8,c becomes 0,c. */
+	/* Type and code form one 16-bit word of the checksum; the type becomes 0 and the code stays. */
 	if (bpf_l4_csum_replace(skb, p->l4 + offsetof(struct icmphdr, checksum), bpf_htons(ICMP_ECHO << 8), 0, 2))
 		return TCX_DROP;
 	return send_back(skb, ingress);
 }
 
-/* Carries an ICMP error to the pod that sent the packet inside of it (RFC 1812, 4.3.2.3; RFC 5508, 4.2: what
- * translates a flow translates the errors about it). */
-static __always_inline int icmp_error(struct __sk_buff *skb, const struct packet *p, bool ingress)
+/* Forwards an ICMP error to the pod that sent the quoted packet (RFC 1812, 4.3.2.3), translated like its flow (RFC
+ * 5508, 4.2). */
+static __always_inline int forward_icmp_error(struct __sk_buff *skb, const struct packet *p, bool ingress)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct ethhdr *eth = data;
@@ -42,19 +42,18 @@ static __always_inline int icmp_error(struct __sk_buff *skb, const struct packet
 	if ((void *)tcp + 8 > end)
 		return TCX_DROP;
 	struct flow_key k;
-	addr4(&k.client, inner->daddr);
-	addr4(&k.service, inner->saddr);
+	set_addr(&k.client, inner->daddr);
+	set_addr(&k.service, inner->saddr);
 	k.client_port = tcp->dest;
 	k.service_port = tcp->source;
 	struct flow *f = bpf_map_lookup_elem(&flows, &k);
-	if (!f)
+	struct pod *pod = f ? pod_of_flow(f) : NULL;
+	if (!pod)
 		return TCX_DROP;
-	struct pod *pod = bpf_map_lookup_elem(&pods, &f->pod);
-	if (pod && pod->generation == f->generation && pod->node)
-		return to_node(skb, p, pod, true); /* its home node knows what it has sent */
-	/* The sequence number must be one that the pod has sent, or anyone could shrink its path MTU (RFC 5927, 4.1). */
-	if (!pod || pod->generation != f->generation || seq_diff(bpf_ntohl(tcp->seq), f->seq[OUT]) >= 0 ||
-	    seq_diff(bpf_ntohl(tcp->seq), f->ack[IN]) < 0)
+	if (pod->node)
+		return send_to_node(skb, p, pod, true); /* the home node validates it */
+	/* The pod must have sent that sequence number, or anyone could reduce its path MTU (RFC 5927, 4.1). */
+	if (seq_diff(bpf_ntohl(tcp->seq), f->seq[OUT]) >= 0 || seq_diff(bpf_ntohl(tcp->seq), f->ack[IN]) < 0)
 		return TCX_DROP;
 	struct iphdr *ip = data + sizeof(*eth);
 	if ((void *)(ip + 1) > end)
@@ -63,30 +62,29 @@ static __always_inline int icmp_error(struct __sk_buff *skb, const struct packet
 	__be16 port = pod->port, was_port = tcp->source;
 	ip_csum_replace(ip, p->daddr, to);
 	ip->daddr = to;
-	/* The inner header's checksum takes up its change of address, so the ICMP checksum sees only the port. */
+	/* The change of address cancels out against that of the inner checksum, so only the port changes ICMP's. */
 	ip_csum_replace(inner, was, to);
 	inner->saddr = to;
 	tcp->source = port;
 	__builtin_memcpy(eth->h_dest, pod->mac, 6);
 	__builtin_memcpy(eth->h_source, pod->host_mac, 6);
 	__u32 ifindex = pod->ifindex;
-	if (was_port != port &&
-	    bpf_l4_csum_replace(skb, p->l4 + offsetof(struct icmphdr, checksum), was_port, port, 2))
+	if (was_port != port && bpf_l4_csum_replace(skb, p->l4 + offsetof(struct icmphdr, checksum), was_port, port, 2))
 		return TCX_DROP;
 	count(COUNT_ICMP_ERRORS);
 	return ingress ? bpf_redirect_peer(ifindex, 0) : bpf_redirect(ifindex, 0);
 }
 
-/* ICMP for a service's VIP. */
-static __always_inline int icmp(struct __sk_buff *skb, const struct packet *p, bool ingress)
+/* Handles ICMP to a VIP. */
+static __always_inline int handle_icmp(struct __sk_buff *skb, const struct packet *p, bool ingress)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct icmphdr *h = data + (p->l4 & 0x7f);
 	if ((void *)(h + 1) > end)
 		return TCX_DROP;
 	if (h->type == ICMP_ECHO && h->code == 0)
-		return ping(skb, p, ingress);
+		return answer_ping(skb, p, ingress);
 	if (h->type == ICMP_DEST_UNREACH || h->type == ICMP_TIME_EXCEEDED || h->type == ICMP_PARAMETERPROB)
-		return icmp_error(skb, p, ingress);
+		return forward_icmp_error(skb, p, ingress);
 	return TCX_DROP;
 }

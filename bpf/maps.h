@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* All maps of the gate. The daemon sets sizes when it loads them; those here are the defaults.
- * Nothing that cannot be rebuilt is in an LRU map: these evict live entries. */
+/* All maps of the gate. The sizes here are defaults; the daemon sets the real ones when it loads the programs. State
+ * that cannot be rebuilt is never in an LRU map, because these evict live entries. */
 #pragma once
 
 #include "types.h"
 #include <bpf/bpf_helpers.h>
 
-/* Service addresses to services. */
+/* Service address → configuration of the service. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
@@ -15,7 +15,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 } services SEC(".maps");
 
-/* VIPs, and ADDRESS_ bits of each. */
+/* VIP → enum address_flag bits. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
@@ -24,16 +24,16 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 } addresses SEC(".maps");
 
-/* The changing part of each service, by index. */
+/* Service index → the part of the service that changes. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 16384);
 	__type(key, __u32);
-	__type(value, struct service_state);
+	__type(value, struct service_status);
 	__uint(map_flags, BPF_F_MMAPABLE);
-} states SEC(".maps");
+} service_statuses SEC(".maps");
 
-/* Pods, by index. */
+/* Pod index → pod. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 4096);
@@ -42,7 +42,7 @@ struct {
 	__uint(map_flags, BPF_F_MMAPABLE);
 } pods SEC(".maps");
 
-/* What passed to and from each pod. */
+/* Pod index → traffic to and from the pod, per CPU. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 4096);
@@ -50,7 +50,7 @@ struct {
 	__type(value, struct traffic);
 } pod_traffic SEC(".maps");
 
-/* From a pod's device and source port to its index. */
+/* Interface and source port of a reply → pod index. Pods on this node only. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -59,7 +59,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 } pod_ports SEC(".maps");
 
-/* The flow table. */
+/* The flow table: client and service address → flow. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 262144);
@@ -68,43 +68,44 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 } flows SEC(".maps");
 
-/* Rings of half-open (first half) and closed (second half) flows: who comes makes room of the oldest. */
+/* Rings of half-open (first half of the map) and closed flows (second half), RING_SHARDS of each with ring_size slots
+ * a ring. A new flow evicts the oldest of its ring. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 131072);
 	__type(key, __u32);
 	__type(value, struct ring_slot);
 	__uint(map_flags, BPF_F_MMAPABLE);
-} short_lived SEC(".maps");
+} ring_slots SEC(".maps");
 
-/* SYNs of the flows in the half-open rings, by place. */
+/* Slot in the half-open rings (same index as in `ring_slots`) → that flow's SYN. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 65536);
 	__type(key, __u32);
-	__type(value, struct kept);
+	__type(value, struct syn_backup);
 	__uint(map_flags, BPF_F_MMAPABLE);
-} kepts SEC(".maps");
+} syn_backups SEC(".maps");
 
-/* Tables of consistent hashing of services with SERVICE_AFFINITY, by index. */
+/* Service index → Maglev lookup table. Services with SERVICE_AFFINITY and a serving pod only. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
 	__type(key, __u32);
-	__type(value, struct maglev);
+	__type(value, struct maglev_table);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-} maglevs SEC(".maps");
+} maglev_tables SEC(".maps");
 
-/* One entry. */
+/* 0 → whether the daemon looks for unanswered SYNs. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct watch);
+	__type(value, struct syn_watcher);
 	__uint(map_flags, BPF_F_MMAPABLE);
-} watches SEC(".maps");
+} syn_watch SEC(".maps");
 
-/* Next place in each ring: RING_SHARDS of half-open flows, then as many of closed ones. */
+/* Ring → how many slots of it were taken so far. The rings are in the order of `ring_slots`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 2 * RING_SHARDS);
@@ -113,7 +114,7 @@ struct {
 	__uint(map_flags, BPF_F_MMAPABLE);
 } ring_heads SEC(".maps");
 
-/* Parked SYNs, by service and order of arrival. */
+/* Service index and order of arrival → parked SYN. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -121,7 +122,7 @@ struct {
 	__type(value, struct parked);
 } parked_syns SEC(".maps");
 
-/* Parked SYNs, by flow: recognises duplicates. */
+/* Flow → its parked SYN; recognises retransmissions. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -129,7 +130,7 @@ struct {
 	__type(value, struct parked_flow);
 } parked_flows SEC(".maps");
 
-/* How many SYNs a source has parked at a service. */
+/* Service index and client address → number of SYNs this client has parked there. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -137,7 +138,7 @@ struct {
 	__type(value, __u32);
 } parked_sources SEC(".maps");
 
-/* Room to build a parked SYN in: it is too large for the stack. */
+/* 0 → buffer in which a parked SYN is assembled, per CPU: it is too large for the stack. Not pinned. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -145,7 +146,7 @@ struct {
 	__type(value, struct parked);
 } scratch SEC(".maps");
 
-/* External interfaces, by index, for ARP. */
+/* Interface index → external interface. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 64);
@@ -153,7 +154,7 @@ struct {
 	__type(value, struct nic);
 } nics SEC(".maps");
 
-/* Addresses of the other nodes: from these only, encapsulated packets are taken. */
+/* IPv4 address of another node → 1. Encapsulated packets from any other address are dropped. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 8192);
@@ -162,32 +163,32 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 } nodes SEC(".maps");
 
-/* Other nodes with pods of a service, by its index. */
+/* Service index → the other nodes with pods of the service. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
 	__type(key, __u32);
-	__type(value, struct home_nodes);
+	__type(value, struct home_node_list);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-} homes SEC(".maps");
+} home_nodes SEC(".maps");
 
-/* Flows that home nodes were asked for. What is evicted is asked again. */
+/* Flow → query to the home nodes. An evicted one is sent again. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 8192);
 	__type(key, struct flow_key);
-	__type(value, struct asked);
-} askeds SEC(".maps");
+	__type(value, struct pending_query);
+} pending_queries SEC(".maps");
 
-/* One entry. */
+/* 0 → rate limit for queries to home nodes. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct asking);
-} askings SEC(".maps");
+	__type(value, struct query_count);
+} query_budget SEC(".maps");
 
-/* From a pod's name to its index. */
+/* The controller's ID and service address of a pod → pod index. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -196,7 +197,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 } pod_names SEC(".maps");
 
-/* LISTENs that are waited for, and the pod index and generation (low and high half) that they mean. */
+/* Socket that is expected to enter LISTEN → its pod: index in the low half, generation in the high half. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -205,17 +206,15 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 } listeners SEC(".maps");
 
-/* struct event, to the daemon. */
+/* Ring buffer of struct event, read by the daemon. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
 } events SEC(".maps");
 
-/* Places for counters: more than there are, as a map of another size would not be adopted. */
-#define MAX_COUNTERS 64
-_Static_assert(COUNTERS <= MAX_COUNTERS, "counters: the map is too small");
+_Static_assert((int)COUNTERS <= (int)MAX_COUNTERS, "counters: the map is too small");
 
-/* enum counter. */
+/* enum counter → count, per CPU. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, MAX_COUNTERS);
@@ -223,7 +222,7 @@ struct {
 	__type(value, __u64);
 } counters SEC(".maps");
 
-/* What gate_sweep counted, by pod index. */
+/* Pod index → flows that gate_sweep found. The daemon zeroes it before each sweep. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 4096);
@@ -232,20 +231,21 @@ struct {
 	__uint(map_flags, BPF_F_MMAPABLE);
 } recounts SEC(".maps");
 
-/* Set by the daemon when it loads the programs. */
-volatile const __u32 ranges = 0;               /* how many ranges of service addresses there are */
-volatile const __be32 range_addr[MAX_RANGES];  /* their addresses, network byte order */
-volatile const __be32 range_mask[MAX_RANGES];  /* their masks */
-volatile const __u32 wangell_ifindex = 0;      /* wangell0 */
-volatile const __u8 wangell_mac[6] = {};       /* MAC address of wangell0 */
-volatile const __u32 ring_size = 4096;         /* places in each ring of short-lived flows; a power of two */
-volatile const bool shortcut = false;          /* pods' SYNs to services are the stack's; what follows goes round it */
-volatile const __be16 encap_port = 0;          /* UDP port of encapsulated packets, network byte order; 0: none */
-volatile const __be32 node_addr = 0;           /* this node's address, network byte order */
+/* Constants that the daemon sets when it loads the programs. */
+volatile const __u32 range_count = 0;         /* valid entries of range_addr and range_mask */
+volatile const __be32 range_addr[MAX_RANGES]; /* network addresses of the service ranges */
+volatile const __be32 range_mask[MAX_RANGES]; /* their netmasks */
+volatile const __u32 wangell_ifindex = 0;     /* interface index of wangell0 */
+volatile const __u8 wangell_mac[6] = {};      /* MAC address of wangell0 */
+volatile const __u32 ring_size = 4096;        /* slots in each ring; a power of two */
+volatile const bool shortcut_enabled = false; /* pods' SYNs to services pass the stack, later segments bypass it */
+volatile const __be16 encap_port = 0;         /* UDP port of encapsulated packets; 0 on a single node */
+volatile const __be32 node_addr = 0;          /* this node's IPv4 address */
 
-/* Set by the daemon while some VIPs are outside of all ranges. */
-volatile __u32 outside = 0;
+/* Nonzero while some VIPs are outside all service ranges. Set by the daemon at any time. */
+volatile __u32 vips_outside_ranges = 0;
 
+/* Adds one to a counter. */
 static __always_inline void count(enum counter which)
 {
 	__u64 *c = bpf_map_lookup_elem(&counters, &which);
@@ -253,7 +253,10 @@ static __always_inline void count(enum counter which)
 		*c += 1;
 }
 
-static __always_inline void notify(enum event_type type, __u32 index, __u32 generation, __u64 at, bool force, bool *sent)
+/* Sends an event to the daemon and reports in *sent (may be NULL) whether there was room for it. A forced event wakes
+ * the reader at once. Any other wakes it only if it has caught up, on which a wake must not depend. */
+static __always_inline void notify(enum event_type type, __u32 index, __u32 generation, __u64 at, bool force,
+				   bool *sent)
 {
 	struct event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
 	if (sent)
@@ -267,9 +270,36 @@ static __always_inline void notify(enum event_type type, __u32 index, __u32 gene
 	e->generation = generation;
 	e->pad = 0;
 	e->at = at;
-	/* Unforced, the reader is woken only once it has caught up; a wake must not depend on that. */
 	bpf_ringbuf_submit(e, force ? BPF_RB_FORCE_WAKEUP : 0);
 }
 
-/* Makes the compiler emit the type for bpf2go: no map has it as its value. */
-const struct event *event_type_for_go __attribute__((unused));
+/* Returns the pod with an index and generation, or NULL if that pod is gone. */
+static __always_inline struct pod *lookup_pod(__u32 index, __u32 generation)
+{
+	struct pod *pod = bpf_map_lookup_elem(&pods, &index);
+	return pod && pod->generation == generation ? pod : NULL;
+}
+
+/* Returns the pod of a flow, or NULL if it is gone. */
+static __always_inline struct pod *pod_of_flow(const struct flow *f)
+{
+	return lookup_pod(f->pod, f->generation);
+}
+
+/* Returns the status of a service. */
+static __always_inline struct service_status *status_of(__u32 service)
+{
+	return bpf_map_lookup_elem(&service_statuses, &service);
+}
+
+/* Returns the state of a service as it is now, whatever the compiler has read before. */
+static __always_inline enum service_state state_now(const struct service_status *st)
+{
+	return *(volatile enum service_state *)&st->state;
+}
+
+/* Whether replies of a flow go back through another node. */
+static __always_inline bool through_edge_node(const struct origin *o)
+{
+	return o->path == PATH_EDGE_NIC || o->path == PATH_EDGE_NODE;
+}

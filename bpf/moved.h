@@ -1,47 +1,51 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Flows whose client comes by another edge node than before, because its service address has moved. The new edge node
- * knows nothing of them, so it asks the home nodes of the service (ENCAP_WHOSE), each with a copy of the client's
- * segment. The one that has the flow sends its copy back (ENCAP_MINE); the edge node makes an entry and sends the segment
- * on, as all that follow. The home node then tells the edge node before, if it is still there (ENCAP_CLOSED). */
+/* Flows whose client uses another edge node than before, because its service address has moved. The new edge node
+ * does not know them, so it sends a copy of the client's segment to every home node of the service
+ * (ENCAP_FLOW_QUERY). The one that has the flow sends its copy back (ENCAP_FLOW_CLAIM). The edge node then enters
+ * the flow and sends this and all further segments there. Finally the home node informs the previous edge node, if
+ * it still exists (ENCAP_CLOSED). */
 #pragma once
 
 #include "remote.h"
 
-#define ASK_TIMEOUT 200000000ull    /* ns: what comes later and is still nobody's gets a RST */
-#define ASK_FORGOTTEN 120000000000ull /* ns: this is another connection, as TCP sends again sooner (RFC 6298, 2.5) */
-#define ASK_WINDOW 100000000ull     /* ns in which at most so many packets are sent to ask: */
-#define MAX_ASKS 1024
-#define FAR (1u << 30) /* in sequence space: beyond all windows (RFC 7323, 2.3) */
+#define QUERY_TIMEOUT 200000000ull   /* ns without a claim after which a flow's next segment gets a RST */
+#define QUERY_EXPIRY 120000000000ull /* ns after which the ports are a new connection's (RFC 6298, 2.5) */
+#define QUERY_WINDOW 100000000ull    /* ns over which the query budget is counted */
+#define MAX_QUERIES 1024             /* packets in one such window */
+#define FAR (1u << 30)               /* in sequence space: beyond any window (RFC 7323, 2.3) */
 
-/* Takes some packets out of what may be sent now. Where two CPUs begin a window at once, it may be a little more. */
-static __always_inline bool may_ask(__u32 packets, __u64 now)
+/* Takes packets out of the query budget; false if there are not enough left. If two CPUs start a window at once, it may
+ * be exceeded by a few. */
+static __always_inline bool spend_query_budget(__u32 packets, __u64 now)
 {
 	__u32 zero = 0;
-	struct asking *a = bpf_map_lookup_elem(&askings, &zero);
-	if (!a)
+	struct query_count *b = bpf_map_lookup_elem(&query_budget, &zero);
+	if (!b)
 		return false;
-	__u64 window = now / ASK_WINDOW;
-	if (a->window != window) {
-		a->window = window;
-		a->packets = 0;
+	__u64 window = now / QUERY_WINDOW;
+	if (b->window != window) {
+		b->window = window;
+		b->packets = 0;
 	}
-	return __sync_fetch_and_add(&a->packets, packets) + packets <= MAX_ASKS;
+	return __sync_fetch_and_add(&b->packets, packets) + packets <= MAX_QUERIES;
 }
 
-/* New edge node: asks for the flow of a client's segment. */
-static __always_inline int ask(struct __sk_buff *skb, const struct packet *p, const struct flow_key *k, __u32 service)
+/* New edge node: asks the home nodes for the flow of a client's segment. */
+static __always_inline int query_homes(struct __sk_buff *skb, const struct packet *p, const struct flow_key *k,
+				       __u32 service)
 {
-	struct home_nodes *h = bpf_map_lookup_elem(&homes, &service);
-	struct asked *before = bpf_map_lookup_elem(&askeds, k);
-	__u64 now = bpf_ktime_get_ns(), age = before ? now - before->at : ASK_FORGOTTEN;
-	/* What is neither ACK nor RST is no segment of an open connection (RFC 9293, 3.10.7.4). */
-	if (!h || !(p->flags & (TCP_ACK | TCP_RST)) || (p->flags & TCP_SYN) || (age >= ASK_TIMEOUT && age < ASK_FORGOTTEN)) {
+	struct home_node_list *h = bpf_map_lookup_elem(&home_nodes, &service);
+	struct pending_query *before = bpf_map_lookup_elem(&pending_queries, k);
+	__u64 now = bpf_ktime_get_ns(), age = before ? now - before->at : QUERY_EXPIRY;
+	/* A segment with neither ACK nor RST does not belong to an open connection (RFC 9293, 3.10.7.4). */
+	if (!h || !(p->flags & (TCP_ACK | TCP_RST)) || (p->flags & TCP_SYN) ||
+	    (age >= QUERY_TIMEOUT && age < QUERY_EXPIRY)) {
 		if (before)
-			bpf_map_delete_elem(&askeds, k);
+			bpf_map_delete_elem(&pending_queries, k);
 		count(COUNT_STRAY);
-		return reset(skb, p, true);
+		return reply_reset(skb, p, true);
 	}
-	if (!may_ask(h->n, now)) {
+	if (!spend_query_budget(h->n, now)) {
 		count(COUNT_ASK_LIMIT);
 		return TCX_DROP;
 	}
@@ -49,13 +53,12 @@ static __always_inline int ask(struct __sk_buff *skb, const struct packet *p, co
 	struct ethhdr *eth = data;
 	if ((void *)(eth + 1) > end)
 		return TCX_DROP;
-	struct asked a = {.at = age < ASK_TIMEOUT ? before->at : now, .origin = {.ifindex = skb->ifindex, .path = PATH_NIC}};
-	__builtin_memcpy(a.origin.client_mac, eth->h_source, 6);
-	__builtin_memcpy(a.origin.our_mac, eth->h_dest, 6);
-	bpf_map_update_elem(&askeds, k, &a, BPF_ANY);
+	struct pending_query q = {.at = age < QUERY_TIMEOUT ? before->at : now};
+	origin_from_frame(&q.origin, eth, skb->ifindex, PATH_NIC);
+	bpf_map_update_elem(&pending_queries, k, &q, BPF_ANY);
 	count(COUNT_ASKED);
-	/* A copy cannot be sent by way of a neighbour that is yet to be found. Each goes through wangell0, where it comes
-	 * to ask_one. */
+	/* A clone cannot be redirected to a neighbour that is not yet resolved. So each goes through wangell0, on
+	 * which it comes back to query_marked_home. */
 	for (int i = 0; i < MAX_HOMES && i < h->n; i++) {
 		skb->mark = i + 1;
 		bpf_clone_redirect(skb, wangell_ifindex, BPF_F_INGRESS);
@@ -63,109 +66,125 @@ static __always_inline int ask(struct __sk_buff *skb, const struct packet *p, co
 	return TCX_DROP;
 }
 
-/* New edge node: sends a copy of a client's segment to the home node that its mark says. */
-static __always_inline int ask_one(struct __sk_buff *skb, const struct packet *p, __u32 service)
+/* New edge node: sends a copy of a client's segment to the home node that its mark selects. */
+static __always_inline int query_marked_home(struct __sk_buff *skb, const struct packet *p, __u32 service)
 {
-	struct home_nodes *h = bpf_map_lookup_elem(&homes, &service);
+	struct home_node_list *h = bpf_map_lookup_elem(&home_nodes, &service);
 	__u32 i = skb->mark - 1;
 	if (!h || i >= MAX_HOMES || i >= h->n)
 		return TCX_DROP;
 	skb->mark = 0;
-	struct passage w = {.node = h->node[i], .type = ENCAP_WHOSE, .len = p->ip_len, .hash = flow_hash(p->saddr, p->sport)};
-	return encapsulate(skb, &w);
+	struct encap_meta m = {
+		.node = h->node[i],
+		.type = ENCAP_FLOW_QUERY,
+		.len = p->ip_len,
+		.hash = flow_hash(p->saddr, p->sport),
+	};
+	return encapsulate(skb, &m);
 }
 
-/* What gate_moved does with a client's segment: one of no known flow, its copy, one whose flow was just taken over, or one
- * whose flow is at home here and came by another edge node so far. */
-static __always_inline int moved(struct __sk_buff *skb, const struct packet *p)
+/* Handles a client's segment in gate_moved: one of an unknown flow, a copy of such a segment, one whose flow was just
+ * taken over, or one whose flow has its home here and used another edge node so far. */
+static __always_inline int handle_moved(struct __sk_buff *skb, const struct packet *p)
 {
 	struct flow_key k;
-	flow_key_in(&k, p);
-	struct service_key sk;
-	service_key_in(&sk, p);
-	struct service *s = bpf_map_lookup_elem(&services, &sk);
+	flow_key_from_client(&k, p);
+	struct service *s = service_of_flow(&k);
 	if (!s)
 		return TCX_DROP;
 	if (skb->ifindex == wangell_ifindex)
-		return ask_one(skb, p, s->index);
+		return query_marked_home(skb, p, s->index);
 	struct flow *f = bpf_map_lookup_elem(&flows, &k);
 	if (!f)
-		return ask(skb, p, &k, s->index);
-	__u32 index = f->pod;
-	struct pod *pod = bpf_map_lookup_elem(&pods, &index);
-	if (!pod || pod->generation != f->generation)
+		return query_homes(skb, p, &k, s->index);
+	struct pod *pod = pod_of_flow(f);
+	if (!pod)
 		return TCX_DROP;
 	if (!pod->node)
-		return over_at(skb, p, pod, f->origin.edge, ENCAP_MOVED);
+		return deliver_and_close_at(skb, p, pod, f->origin.edge, ENCAP_MOVED);
 	track(&k, f, p, IN);
-	account(index, f, IN, p->ip_len);
-	return to_node(skb, p, pod, false);
+	account(f, IN, p->ip_len);
+	return send_to_node(skb, p, pod, false);
 }
 
-static __always_inline __u32 nibble(__u8 wscale) { return wscale == NO_WSCALE ? 15 : wscale & 15; }
+/* Encodes a window scale in four bits of encap_header.scales. */
+static __always_inline __u32 wscale_to_nibble(__u8 wscale)
+{
+	return wscale == NO_WSCALE ? 15 : wscale & 15;
+}
 
-/* Home node: another node asks whose a client's segment is. Who does not know says nothing. */
-__noinline int whose(struct __sk_buff *skb, const struct packet *p, const struct passage *w)
+/* Decodes a window scale. */
+static __always_inline __u8 wscale_from_nibble(__u32 nibble)
+{
+	return (nibble & 15) == 15 ? NO_WSCALE : nibble & 15;
+}
+
+/* Home node: answers a query if the flow's pod is here; stays silent otherwise. */
+__noinline int answer_flow_query(struct __sk_buff *skb, const struct packet *p, const struct encap_meta *m)
 {
 	struct flow_key k;
-	if (!p || !w)
+	if (!p || !m)
 		return TCX_DROP;
-	flow_key_in(&k, p);
+	flow_key_from_client(&k, p);
 	struct flow *f = bpf_map_lookup_elem(&flows, &k);
-	if (!f || !fits(f, p))
+	if (!f || !segment_fits_flow(f, p))
 		return TCX_DROP;
-	__u32 index = f->pod;
-	struct pod *pod = bpf_map_lookup_elem(&pods, &index);
-	if (!pod || pod->generation != f->generation || pod->node)
+	struct pod *pod = pod_of_flow(f);
+	if (!pod || pod->node)
 		return TCX_DROP;
-	struct passage back = {.node = w->node, .type = ENCAP_MINE, .flags = f->seen & SEEN_FINS, .len = p->ip_len, .hash = flow_hash(p->saddr, p->sport),
-			       .scales = nibble(f->wscale[IN]) | nibble(f->wscale[OUT]) << 4, .id = pod->id};
-	return encapsulate(skb, &back);
+	struct encap_meta claim = {
+		.node = m->node,
+		.type = ENCAP_FLOW_CLAIM,
+		.flags = f->seen & SEEN_FINS,
+		.len = p->ip_len,
+		.hash = flow_hash(p->saddr, p->sport),
+		.scales = wscale_to_nibble(f->wscale[IN]) | wscale_to_nibble(f->wscale[OUT]) << 4,
+		.id = pod->id,
+	};
+	return encapsulate(skb, &claim);
 }
 
-static __always_inline __u8 wscale_in(__u32 nibble) { return (nibble & 15) == 15 ? NO_WSCALE : nibble & 15; }
-
-/* New edge node: a home node has the flow of a client's segment. Makes its entry. Returns 0 if there is one now. */
-__noinline int adopt(const struct packet *p, const struct passage *w)
+/* New edge node: enters the flow of a client's segment that a home node has claimed. Returns 0 if there is an entry
+ * now. */
+__noinline int adopt_claimed_flow(const struct packet *p, const struct encap_meta *m)
 {
 	struct flow_key k;
-	if (!p || !w)
+	if (!p || !m)
 		return -1;
-	flow_key_in(&k, p);
+	flow_key_from_client(&k, p);
 	if (bpf_map_lookup_elem(&flows, &k))
 		return 0;
-	struct pod_name n = {.id = w->id, .vip = {.addr = k.service, .port = k.service_port}};
-	__u32 *index = bpf_map_lookup_elem(&pod_names, &n);
-	struct pod *pod = index ? bpf_map_lookup_elem(&pods, index) : NULL;
-	struct asked *a = bpf_map_lookup_elem(&askeds, &k);
-	if (!pod || pod->node != w->node || !a)
+	__u32 index;
+	struct pod *pod = pod_by_name(&k, m->id, &index);
+	struct pending_query *q = bpf_map_lookup_elem(&pending_queries, &k);
+	if (!pod || pod->node != m->node || !q)
 		return -1;
 	__u64 now = bpf_ktime_get_coarse_ns();
-	/* The pod's numbers are learned as those of a flow whose replies go past this node. */
+	/* The pod's numbers are learned as for any flow whose replies bypass this node. */
 	struct flow f = {
 		.state = FLOW_ESTABLISHED,
-		.pod = *index,
+		.pod = index,
 		.generation = pod->generation,
 		.isn = p->seq - 1,
-		.origin = a->origin,
+		.origin = q->origin,
 		.seq = {p->seq, p->ack},
-		.ack = {p->ack, p->seq - FAR}, /* what the pod has acknowledged is not known: something before may be sent again */
+		.ack = {p->ack, p->seq - FAR}, /* unknown: the client may retransmit earlier segments */
 		.edge = {p->ack, p->seq},
-		.fin_end = {p->seq + FAR, p->ack + FAR}, /* not known, if there is a FIN */
-		.seen = SEEN_SYNACK | SEEN_BLIND | (w->flags & SEEN_FINS),
-		.wscale = {wscale_in(w->scales), wscale_in(w->scales >> 4)},
+		.fin_end = {p->seq + FAR, p->ack + FAR}, /* unknown, if there was a FIN */
+		.seen = SEEN_SYNACK | SEEN_BLIND | (m->flags & SEEN_FINS),
+		.wscale = {wscale_from_nibble(m->scales), wscale_from_nibble(m->scales >> 4)},
 		.created = now,
 		.last = now,
 	};
 	long err = bpf_map_update_elem(&flows, &k, &f, BPF_NOEXIST);
-	if (err == -17) /* EEXIST */
+	if (err == -EEXIST)
 		return 0;
 	if (err) {
 		count(COUNT_FLOWS_FULL);
 		return -1;
 	}
 	__sync_fetch_and_add(&pod->open, 1);
-	bpf_map_delete_elem(&askeds, &k);
+	bpf_map_delete_elem(&pending_queries, &k);
 	count(COUNT_MOVED);
 	return 0;
 }

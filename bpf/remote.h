@@ -1,65 +1,83 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Flows whose pod is not on the client's edge node. The edge node has an entry, and sees all that the client sends;
- * the home node has one too, and sees everything. Replies to clients of the edge node's external interfaces go straight
- * to the client, except those that say where the flow stands: these go by the edge node, so that it knows as well. */
+/* Flows whose pod is not on the client's edge node. Both nodes have an entry. The edge node sees all that the client
+ * sends, the home node sees everything. Replies to clients behind an external interface of the edge node go straight to
+ * the client, except for those that tell the edge node how far the flow has got. */
 #pragma once
 
 #include "encap.h"
+#include "steps.h"
 #include "track.h"
 
-/* Edge node: sends a client's packet to its pod's home node. */
-__noinline int to_node(struct __sk_buff *skb, const struct packet *p, const struct pod *pod, bool inside)
+/* Edge node: sends a client's packet to its pod's home node. inside: the client is on this node. */
+__noinline int send_to_node(struct __sk_buff *skb, const struct packet *p, const struct pod *pod, bool inside)
 {
 	if (!p || !pod)
 		return TCX_DROP;
-	struct passage w = {.node = pod->node, .type = ENCAP_TO_POD, .flags = inside ? ENCAP_INSIDE : 0, .len = p->ip_len,
-			    .id = pod->id};
-	if (p->l4_len) { /* it is a segment */
-		w.hash = flow_hash(p->saddr, p->sport);
+	struct encap_meta m = {
+		.node = pod->node,
+		.type = ENCAP_TO_POD,
+		.flags = inside ? ENCAP_INSIDE : 0,
+		.len = p->ip_len,
+		.id = pod->id,
+	};
+	if (p->l4_len) { /* a TCP segment */
+		m.hash = flow_hash(p->saddr, p->sport);
 		if ((p->flags & TCP_SYN) && clamp_mss(skb, p, pod->node))
 			return TCX_DROP;
 	}
-	return encapsulate(skb, &w);
+	return encapsulate(skb, &m);
 }
 
-/* Sends a client's packet to its pod, which may be on another node. */
+/* Sends a client's packet to its pod, on this node or another. */
 static __always_inline int deliver(struct __sk_buff *skb, const struct packet *p, const struct pod *pod,
 				   enum flow_path path, bool ingress)
 {
-	return pod->node ? to_node(skb, p, pod, path != PATH_NIC) : to_pod(skb, p, pod, ingress);
+	return pod->node ? send_to_node(skb, p, pod, path != PATH_NIC) : send_to_pod(skb, p, pod, ingress);
 }
 
-/* Home node: sends a packet from a service address by the edge node. */
-static __always_inline int by_edge(struct __sk_buff *skb, const struct packet *p, __be32 client, __be16 client_port,
-				   __u32 len, __u64 id, __be32 edge, __u32 type, __u32 flags)
+/* Home node: sends a packet from a service address through the edge node. */
+static __always_inline int send_to_edge(struct __sk_buff *skb, __be32 client, __be16 client_port, __u32 len, __u64 id,
+					__be32 edge, __u32 type, __u32 flags)
 {
-	struct passage w = {.node = edge, .type = type, .flags = flags, .len = len, .id = id,
-			    .hash = flow_hash(client, client_port)};
-	return encapsulate(skb, &w);
+	struct encap_meta m = {
+		.node = edge,
+		.type = type,
+		.flags = flags,
+		.len = len,
+		.id = id,
+		.hash = flow_hash(client, client_port),
+	};
+	return encapsulate(skb, &m);
 }
 
-/* Home node: follows the client to another edge node. Returns the one before, or 0. */
-static __always_inline __be32 follow_edge(struct flow *f, const struct passage *w)
+/* Where the packets that an edge node has encapsulated come from. */
+static __always_inline enum flow_path path_by_edge(const struct encap_meta *m)
 {
-	enum flow_path path = w->flags & ENCAP_INSIDE ? PATH_EDGE_NODE : PATH_EDGE_NIC;
-	__be32 before = f->origin.path >= PATH_EDGE_NIC && f->origin.edge != w->node ? f->origin.edge : 0;
-	if (f->origin.edge == w->node && f->origin.path == path)
+	return m->flags & ENCAP_INSIDE ? PATH_EDGE_NODE : PATH_EDGE_NIC;
+}
+
+/* Home node: notes that a flow's client now uses this edge node. Returns the previous edge node, or 0. */
+static __always_inline __be32 follow_edge(struct flow *f, const struct encap_meta *m)
+{
+	enum flow_path path = path_by_edge(m);
+	__be32 before = through_edge_node(&f->origin) && f->origin.edge != m->node ? f->origin.edge : 0;
+	if (f->origin.edge == m->node && f->origin.path == path)
 		return 0;
-	f->origin.edge = w->node;
+	f->origin.edge = m->node;
 	f->origin.path = path;
 	f->origin.ifindex = 0;
 	return before;
 }
 
-/* Home node: gives a client's segment to the pod, and tells an edge node that the flow is over for it: with a RST, or
- * the last ACK, as it cannot know as well what the pod had sent and acknowledged; or because the client comes by another
- * node now. */
-static __always_inline int over_at(struct __sk_buff *skb, const struct packet *p, const struct pod *pod, __be32 node,
-				   __u32 flags)
+/* Home node: delivers a client's segment to its pod, and also sends it to an edge node as word that the flow has ended
+ * there: by a RST or the last ACK, which the edge node cannot judge as it does not see all of the pod's segments, or
+ * because the client now uses another edge node. */
+static __always_inline int deliver_and_close_at(struct __sk_buff *skb, const struct packet *p, const struct pod *pod,
+						__be32 node, __u32 flags)
 {
-	if (translate_in(skb, p, pod) || bpf_clone_redirect(skb, pod->ifindex, 0))
+	if (translate_to_pod(skb, p, pod) || bpf_clone_redirect(skb, pod->ifindex, 0))
 		return TCX_DROP;
-	/* And as it was. */
+	/* Undo the translation for the other copy. */
 	if (tcp_csum_replace(skb, p, pod->addr.w[3], p->daddr, pod->port, p->dport))
 		return TCX_DROP;
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -70,89 +88,100 @@ static __always_inline int over_at(struct __sk_buff *skb, const struct packet *p
 	ip_csum_replace(ip, ip->daddr, p->daddr);
 	ip->daddr = p->daddr;
 	tcp->dest = p->dport;
-	return by_edge(skb, p, p->saddr, p->sport, p->ip_len, pod->id, node, ENCAP_CLOSED, flags);
+	return send_to_edge(skb, p->saddr, p->sport, p->ip_len, pod->id, node, ENCAP_CLOSED, flags);
 }
 
-/* Home node: a client's segment that an edge node sent for a pod. */
-static __always_inline int at_home(struct __sk_buff *skb, struct packet *p, const struct passage *w)
+/* Finds a pod by its controller's ID and the service address of a flow. Stores its index. */
+static __always_inline struct pod *pod_by_name(const struct flow_key *k, __u64 id, __u32 *index)
+{
+	struct pod_name n = {.id = id, .vip = {.addr = k->service, .port = k->service_port}};
+	__u32 *found = bpf_map_lookup_elem(&pod_names, &n);
+	if (!found)
+		return NULL;
+	*index = *found;
+	return bpf_map_lookup_elem(&pods, index);
+}
+
+/* Home node: handles a client's segment from an edge node. */
+static __always_inline int home_from_edge(struct __sk_buff *skb, struct packet *p, const struct encap_meta *m)
 {
 	struct flow_key k;
-	flow_key_in(&k, p);
+	flow_key_from_client(&k, p);
 	struct flow *f = bpf_map_lookup_elem(&flows, &k);
 	bool syn = is_syn(p);
-	if (syn && clamp_mss(skb, p, w->node))
+	if (syn && clamp_mss(skb, p, m->node))
 		return TCX_DROP;
 	if (f && !(syn && flow_reusable(f, p))) {
-		__u32 index = f->pod;
-		struct pod *pod = bpf_map_lookup_elem(&pods, &index);
-		if (pod && pod->generation == f->generation && pod->id == w->id && !pod->node) {
+		struct pod *pod = pod_of_flow(f);
+		if (pod && pod->id == m->id && !pod->node) {
 			bool open = f->state < FLOW_CLOSED;
 			__be32 before = 0;
 			if (track(&k, f, p, IN))
-				before = follow_edge(f, w);
-			account(index, f, IN, p->ip_len);
-			if (open && f->state >= FLOW_CLOSED && !(w->flags & ENCAP_INSIDE))
-				return over_at(skb, p, pod, w->node, 0);
-			return before ? over_at(skb, p, pod, before, ENCAP_MOVED) : to_pod(skb, p, pod, true);
+				before = follow_edge(f, m);
+			account(f, IN, p->ip_len);
+			if (open && f->state >= FLOW_CLOSED && !(m->flags & ENCAP_INSIDE))
+				return deliver_and_close_at(skb, p, pod, m->node, 0);
+			return before ? deliver_and_close_at(skb, p, pod, before, ENCAP_MOVED)
+				      : send_to_pod(skb, p, pod, true);
 		}
 	}
-	struct pod_name n = {.id = w->id, .vip = {.addr = k.service, .port = k.service_port}};
-	__u32 *index = bpf_map_lookup_elem(&pod_names, &n);
-	struct pod *pod = index ? bpf_map_lookup_elem(&pods, index) : NULL;
+	__u32 index;
+	struct pod *pod = pod_by_name(&k, m->id, &index);
 	if (!syn || !pod || pod->node || pod->state == POD_UNUSED) {
-		/* The pod is gone, or its node has forgotten the flow. */
+		/* The pod is gone, or this node has forgotten the flow. */
 		count(COUNT_STRAY);
-		if (make_reset(skb, p))
+		if (build_reset(skb, p))
 			return TCX_DROP;
-		return by_edge(skb, p, p->saddr, p->sport, sizeof(struct iphdr) + sizeof(struct tcphdr), w->id, w->node,
-			       ENCAP_TO_CLIENT, ENCAP_CLOSES);
+		return send_to_edge(skb, p->saddr, p->sport, sizeof(struct iphdr) + sizeof(struct tcphdr), m->id,
+				    m->node, ENCAP_TO_CLIENT, ENCAP_CLOSES);
 	}
-	/* The edge node chooses: what it knows nothing of is over. */
+	/* The edge node chose the pod, so a flow that it does not know has ended. */
 	if (f)
 		flow_forget(&k, f);
 	parse_wscale(skb, p);
-	struct origin o = {.path = w->flags & ENCAP_INSIDE ? PATH_EDGE_NODE : PATH_EDGE_NIC, .edge = w->node};
-	if (flow_open(&k, p, &o, *index))
+	struct origin o = {.path = path_by_edge(m), .edge = m->node};
+	if (flow_open(&k, p, &o, index))
 		return TCX_DROP;
 	f = bpf_map_lookup_elem(&flows, &k);
-	if (!f || f->isn != p->seq || f->pod != *index)
+	if (!f || f->isn != p->seq || f->pod != index)
 		return TCX_DROP;
-	account(*index, f, IN, p->ip_len);
-	return to_pod(skb, p, pod, true);
+	account(f, IN, p->ip_len);
+	return send_to_pod(skb, p, pod, true);
 }
 
-/* Home node: a pod's segment of a flow that came by an edge node. */
-static __always_inline int from_home(struct __sk_buff *skb, const struct flow_key *k, struct flow *f, struct packet *p,
-				     const struct pod *pod)
+/* Home node: sends a pod's segment of a flow that came through an edge node. */
+static __always_inline int home_to_client(struct __sk_buff *skb, const struct flow_key *k, struct flow *f,
+					  struct packet *p, const struct pod *pod)
 {
 	struct origin o = f->origin;
-	/* A FIN that is repeated may be so because the edge node is gone: the client itself is to know. */
-	bool again = (p->flags & TCP_FIN) && (f->seen & SEEN_FIN(OUT));
-	bool by = o.path == PATH_EDGE_NODE || f->state == FLOW_HALF_OPEN || (p->flags & (TCP_SYN | TCP_RST)) ||
-		  ((p->flags & TCP_FIN) && !again);
+	/* A retransmitted FIN may mean that the edge node is gone: it goes straight to the client. */
+	bool fin_again = (p->flags & TCP_FIN) && (f->seen & SEEN_FIN(OUT));
+	bool by_edge = o.path == PATH_EDGE_NODE || f->state == FLOW_HALF_OPEN || (p->flags & (TCP_SYN | TCP_RST)) ||
+		       ((p->flags & TCP_FIN) && !fin_again);
 	if (p->flags & TCP_SYN) {
 		parse_wscale(skb, p);
 		if (clamp_mss(skb, p, o.edge))
 			return TCX_DROP;
 	}
 	track(k, f, p, OUT);
-	account(f->pod, f, OUT, p->ip_len);
-	bool over = f->state >= FLOW_CLOSED;
-	/* The ACK of the client's FIN says where the flow stands, too. */
-	by = by || over || ((f->seen & SEEN_FIN(IN)) && !p->payload && !again);
-	if (translate_out(skb, p, pod))
+	account(f, OUT, p->ip_len);
+	bool closed = f->state >= FLOW_CLOSED;
+	/* The edge node also needs the ACK of the client's FIN. */
+	by_edge = by_edge || closed || ((f->seen & SEEN_FIN(IN)) && !p->payload && !fin_again);
+	if (translate_from_pod(skb, p, pod))
 		return TCX_DROP;
-	if (!by) {
+	if (!by_edge) {
 		struct bpf_fib_lookup fib;
 		if (!find_route(skb, pod->vip.addr.w[3], p->daddr, IPPROTO_TCP, 0, &fib))
-			return by_route(&fib);
-		/* Only the edge node has a way to this client. */
+			return send_by_route(&fib);
+		/* Only the edge node can reach this client. */
 	}
-	return by_edge(skb, p, p->daddr, p->dport, p->ip_len, pod->id, o.edge, ENCAP_TO_CLIENT, over ? ENCAP_CLOSES : 0);
+	return send_to_edge(skb, p->daddr, p->dport, p->ip_len, pod->id, o.edge, ENCAP_TO_CLIENT,
+			    closed ? ENCAP_CLOSES : 0);
 }
 
-/* Edge node: whether a pod's segment is of this flow, and not of an earlier one of the same ports. */
-static __always_inline bool is_of(const struct flow *f, const struct packet *p)
+/* Edge node: whether a pod's segment belongs to this flow, and not to an earlier one on the same ports. */
+static __always_inline bool belongs_to_flow(const struct flow *f, const struct packet *p)
 {
 	if (!(p->flags & TCP_ACK))
 		return seq_diff(p->seq, f->ack[IN]) >= 0 && seq_diff(p->seq, f->edge[IN]) <= 1;
@@ -160,58 +189,60 @@ static __always_inline bool is_of(const struct flow *f, const struct packet *p)
 	return behind >= 0 && behind <= OLD_ACK && (f->state != FLOW_HALF_OPEN || seq_diff(p->ack, f->isn) > 0);
 }
 
-/* Edge node: finds the pod of a flow that is on another node. */
-static __always_inline struct pod *remote_pod(const struct flow *f, const struct passage *w)
+/* Edge node: whether a flow is that of the pod and home node that a packet comes from. */
+static __always_inline bool is_flow_of_sender(const struct flow *f, const struct encap_meta *m)
 {
-	__u32 index = f->pod;
-	struct pod *pod = bpf_map_lookup_elem(&pods, &index);
-	return pod && pod->generation == f->generation && pod->id == w->id && pod->node == w->node ? pod : NULL;
+	struct pod *pod = pod_of_flow(f);
+	return pod && pod->id == m->id && pod->node == m->node;
 }
 
-/* Edge node: a pod's segment from its home node. */
-static __always_inline int at_edge(struct __sk_buff *skb, struct packet *p, const struct passage *w)
+/* Edge node: handles a pod's segment from its home node. */
+static __always_inline int edge_from_home(struct __sk_buff *skb, struct packet *p, const struct encap_meta *m)
 {
-	struct flow_key k = {.client_port = p->dport, .service_port = p->sport};
-	addr4(&k.client, p->daddr);
-	addr4(&k.service, p->saddr);
+	struct flow_key k;
+	flow_key_to_client(&k, p);
 	struct flow *f = bpf_map_lookup_elem(&flows, &k);
-	if (!f || !remote_pod(f, w)) {
-		/* The pod is to forget what nobody here knows; the flow may be another pod's by now. */
+	if (!f || !is_flow_of_sender(f, m)) {
+		/* Nobody here knows the flow, or it is another pod's by now: the pod gets a RST. */
 		count(COUNT_LATE_REPLIES);
-		if (make_reset(skb, p))
+		if (build_reset(skb, p))
 			return TCX_DROP;
-		struct passage back = {.node = w->node, .type = ENCAP_TO_POD, .id = w->id, .hash = flow_hash(p->daddr, p->dport),
-				       .len = sizeof(struct iphdr) + sizeof(struct tcphdr)};
-		return encapsulate(skb, &back);
+		struct encap_meta reply = {
+			.node = m->node,
+			.type = ENCAP_TO_POD,
+			.id = m->id,
+			.hash = flow_hash(p->daddr, p->dport),
+			.len = sizeof(struct iphdr) + sizeof(struct tcphdr),
+		};
+		return encapsulate(skb, &reply);
 	}
 	if (p->flags & TCP_SYN) {
 		parse_wscale(skb, p);
-		if (clamp_mss(skb, p, w->node))
+		if (clamp_mss(skb, p, m->node))
 			return TCX_DROP;
 	}
-	bool closes = (w->flags & ENCAP_CLOSES) && is_of(f, p);
-	if (closes && refuses(f, p)) {
-		bpf_tail_call(skb, &steps, STEP_RETRY);
-		return TCX_DROP;
-	}
+	bool closes = (m->flags & ENCAP_CLOSES) && belongs_to_flow(f, p);
+	if (closes && refuses_syn(f, p))
+		return run_step(skb, STEP_RETRY);
 	struct origin o = f->origin;
 	track(&k, f, p, OUT);
-	account(f->pod, f, OUT, p->ip_len);
+	account(f, OUT, p->ip_len);
 	if (closes)
 		flow_close(&k, f);
-	return to_origin(skb, &o);
+	return send_to_origin(skb, &o);
 }
 
-/* Edge node: a client's segment with which its flow is over here, as the home node tells. */
-static __always_inline int closed_at_edge(const struct packet *p, const struct passage *w)
+/* Edge node: handles a client's segment that ended its flow, according to the home node. */
+static __always_inline int edge_flow_closed(const struct packet *p, const struct encap_meta *m)
 {
 	struct flow_key k;
-	flow_key_in(&k, p);
+	flow_key_from_client(&k, p);
 	struct flow *f = bpf_map_lookup_elem(&flows, &k);
-	/* It may have been on its way while the client began anew with the same ports. */
-	if (!f || !remote_pod(f, w) || (f->state == FLOW_HALF_OPEN && p->seq != f->isn + 1 && p->seq != f->seq[IN]))
+	/* Meanwhile the client may have started anew from the same port. */
+	if (!f || !is_flow_of_sender(f, m) ||
+	    (f->state == FLOW_HALF_OPEN && p->seq != f->isn + 1 && p->seq != f->seq[IN]))
 		return TCX_DROP;
-	if (w->flags & ENCAP_MOVED)
+	if (m->flags & ENCAP_MOVED)
 		flow_forget(&k, f); /* the client may come back */
 	else
 		flow_close(&k, f);

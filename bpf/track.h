@@ -1,48 +1,62 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* What TCP says of a connection (RFC 9293, 5961), as far as it can be known in between. Nothing here drops a
- * packet: what does not belong to a flow goes on to its pod, which knows better, and changes nothing. */
+/* Follows TCP connections (RFC 9293, RFC 5961) as far as an observer can. Nothing here drops a packet: a segment that
+ * does not fit its flow is forwarded to the pod, which knows better, and changes nothing. */
 #pragma once
 
 #include "flow.h"
 
-/* Acknowledgments this much older than the newest are still taken as the peer's (RFC 5961, 5.2). */
+/* How far behind the latest acknowledgment another is still accepted (RFC 5961, 5.2), bytes. */
 #define OLD_ACK (1 << 20)
 
-/* a - b in sequence space (RFC 9293, 3.4). */
-static __always_inline __s32 seq_diff(__u32 a, __u32 b) { return (__s32)(a - b); }
+/* Returns a - b in sequence space (RFC 9293, 3.4). */
+static __always_inline __s32 seq_diff(__u32 a, __u32 b)
+{
+	return (__s32)(a - b);
+}
 
-/* Notes when something happened for the first time in a pod's life. */
-static __always_inline void first(__u64 *when, enum event_type type, const struct flow *f)
+/* Returns the sequence number after a segment's payload and FIN. */
+static __always_inline __u32 seq_end(const struct packet *p)
+{
+	return p->seq + p->payload + ((p->flags & TCP_FIN) ? 1 : 0);
+}
+
+/* Records the time of an event that is reported once in a pod's life, and reports it. */
+static __always_inline void record_first(__u64 *when, enum event_type type, const struct flow *f)
 {
 	__u64 at = bpf_ktime_get_ns();
 	if (__sync_val_compare_and_swap(when, 0, at) == 0)
 		notify(type, f->pod, f->generation, at, false, NULL);
 }
 
-/* Learns where the pod's sequence numbers begin; seq is one that it may send next. */
-static __always_inline void learn_pod(struct flow *f, const struct packet *p, __u32 seq)
+/* Learns the pod's sequence numbers from its segment; seq is the next one that it may send. */
+static __always_inline void learn_pod_seq(struct flow *f, const struct packet *p, __u32 seq)
 {
 	f->seq[OUT] = seq;
 	f->ack[IN] = seq - 1;
 	f->ack[OUT] = p->ack;
 	f->edge[OUT] = p->ack + p->window;
-	/* The client's window in its SYN is relative to a sequence number that is known only now. */
+	/* The window in the client's SYN is relative to a sequence number that is only known now. */
 	f->edge[IN] = seq + f->syn_window;
 }
 
-/* Whether a pod's segment refuses a SYN that it never answered otherwise. */
-static __always_inline bool refuses(const struct flow *f, const struct packet *p)
+/* Whether a pod's segment is a RST that acknowledges the client's SYN. */
+static __always_inline bool resets_syn(const struct flow *f, const struct packet *p)
 {
-	return (p->flags & (TCP_RST | TCP_ACK)) == (TCP_RST | TCP_ACK) && f->state == FLOW_HALF_OPEN &&
-	       !(f->seen & SEEN_SYNACK) && (p->ack == f->isn + 1 || p->ack == f->seq[IN]);
+	return (p->flags & (TCP_RST | TCP_ACK)) == (TCP_RST | TCP_ACK) &&
+	       (p->ack == f->isn + 1 || p->ack == f->seq[IN]);
 }
 
-/* The pod answers a SYN with SYN-ACK or RST. */
+/* Whether a pod refuses a SYN that it has not answered before. */
+static __always_inline bool refuses_syn(const struct flow *f, const struct packet *p)
+{
+	return f->state == FLOW_HALF_OPEN && !(f->seen & SEEN_SYNACK) && resets_syn(f, p);
+}
+
+/* Follows a pod's SYN-ACK or RST during the handshake. Returns 1 if it fits the flow. */
 static __always_inline int track_answer(const struct flow_key *k, struct flow *f, const struct packet *p)
 {
 	if (p->flags & TCP_RST) {
-		bool of_syn = (p->flags & TCP_ACK) && (p->ack == f->isn + 1 || p->ack == f->seq[IN]);
-		if (of_syn || ((f->seen & SEEN_SYNACK) && p->seq == f->seq[OUT])) {
+		if (resets_syn(f, p) || ((f->seen & SEEN_SYNACK) && p->seq == f->seq[OUT])) {
 			flow_close(k, f);
 			return 1;
 		}
@@ -55,62 +69,66 @@ static __always_inline int track_answer(const struct flow_key *k, struct flow *f
 		count(COUNT_OUT_OF_WINDOW);
 		return 0;
 	}
-	/* A repeated SYN-ACK changes nothing. One with another sequence number does: with SYN cookies, each is new. */
+	/* A retransmitted SYN-ACK changes nothing. With SYN cookies, each has a new sequence number. */
 	if ((f->seen & SEEN_SYNACK) && f->ack[IN] == p->seq)
 		return 1;
 	f->wscale[OUT] = p->wscale;
-	learn_pod(f, p, p->seq + 1);
+	learn_pod_seq(f, p, p->seq + 1);
 	f->seq[OUT] += p->payload;
 	__sync_fetch_and_or(&f->seen, SEEN_SYNACK);
-	struct kept *syn = kept_of(k, f);
+	struct syn_backup *syn = find_syn_backup(k, f);
 	if (syn)
 		syn->stamp = 0;
 	struct pod *pod = bpf_map_lookup_elem(&pods, &f->pod);
 	if (pod && !pod->first_synack)
-		first(&pod->first_synack, EVENT_SYNACK, f);
+		record_first(&pod->first_synack, EVENT_SYNACK, f);
 	return 1;
 }
 
-/* Follows a segment of a flow whose handshake is under way. Returns 0 if that is all there is to be learned. */
+/* Follows any other segment during the handshake. Returns 0 if there is nothing more to learn from it. */
 static __always_inline int track_handshake(struct flow *f, const struct packet *p, __u32 dir)
 {
 	if (!(f->seen & SEEN_SYNACK))
 		return 0;
 	if (dir == IN) {
-		/* ack[IN] is the pod's initial sequence number. More than that + 1 is possible: TCP Fast Open. */
+		/* ack[IN] is the pod's initial sequence number. With TCP Fast Open, more than that + 1 is valid. */
 		if (!(p->flags & TCP_ACK) || seq_diff(p->ack, f->ack[IN]) <= 0 || seq_diff(p->ack, f->seq[OUT]) > 0)
 			return 0;
 		flow_establish(f);
 		return 1;
 	}
-	/* A pod sends data only once it holds the connection for established. So the client has acknowledged a
-	 * SYN-ACK, though not the one known here (cookies), or the connection is by TCP Fast Open. A bare ACK tells
-	 * nothing: anyone can provoke one (RFC 5961). */
+	/* A pod that sends data considers the connection established: the client has acknowledged a SYN-ACK that did
+	 * not pass here (SYN cookies), or uses TCP Fast Open. A bare ACK proves nothing, as anyone can provoke one
+	 * (RFC 5961). */
 	if (!p->payload && !(p->flags & TCP_FIN))
 		return 0;
 	if (seq_diff(p->seq, f->ack[IN]) <= 0 || seq_diff(p->seq, f->seq[OUT]) > 0)
-		learn_pod(f, p, p->seq);
+		learn_pod_seq(f, p, p->seq);
 	if (seq_diff(p->ack, f->seq[IN]) > 0)
 		f->seq[IN] = p->ack;
 	flow_establish(f);
 	return 1;
 }
 
-static __always_inline __u32 scaled(const struct flow *f, int side, __u16 window)
+/* Whether both sides have offered window scaling; otherwise neither uses it (RFC 7323, 2.2). */
+static __always_inline bool scales_windows(const struct flow *f)
 {
-	/* Both must have offered it for either to use it (RFC 7323, 2.2). */
-	if (f->wscale[0] == NO_WSCALE || f->wscale[1] == NO_WSCALE)
-		return window;
-	return (__u32)window << (f->wscale[side] & 0xf);
+	return f->wscale[IN] != NO_WSCALE && f->wscale[OUT] != NO_WSCALE;
 }
 
-/* Follows the acknowledgment of dir's segment. Returns 0 if it cannot be the sender's. */
+/* Returns the window that a side offers, bytes. */
+static __always_inline __u32 scale_window(const struct flow *f, int side, __u16 window)
+{
+	return scales_windows(f) ? (__u32)window << (f->wscale[side] & 0xf) : window;
+}
+
+/* Follows the acknowledgment in a segment of direction dir. Returns 0 if its sender cannot have sent it. */
 static __always_inline int track_ack(const struct flow_key *k, struct flow *f, const struct packet *p, __u32 dir)
 {
 	__u32 peer = !dir;
 	if (seq_diff(p->ack, f->seq[peer]) > 0 || seq_diff(p->ack, f->ack[dir]) < -OLD_ACK)
 		return 0;
-	__u32 edge = p->ack + scaled(f, dir, p->window);
+	__u32 edge = p->ack + scale_window(f, dir, p->window);
 	if (seq_diff(edge, f->edge[dir]) > 0)
 		f->edge[dir] = edge;
 	if (seq_diff(p->ack, f->ack[dir]) > 0)
@@ -119,10 +137,11 @@ static __always_inline int track_ack(const struct flow_key *k, struct flow *f, c
 	if (!(seen & SEEN_FIN(peer)))
 		return 1;
 	if (seq_diff(p->ack, f->fin_end[peer]) > 0) {
-		/* Nothing follows a FIN: as more was acknowledged, that one was not the peer's. */
+		/* Nothing follows a FIN, so the one that was seen was not the peer's. */
 		__sync_fetch_and_and(&f->seen, ~(SEEN_FIN(peer) | SEEN_FIN_ACK(peer)));
 	} else if (p->ack == f->fin_end[peer] && !(seen & SEEN_FIN_ACK(peer))) {
-		/* Half-closed is alive: both must have closed. Atomic, or two last ACKs could miss one another. */
+		/* A half-closed flow is alive until the other side closes as well. Atomic, so that one of two last
+		 * ACKs on different CPUs sees both bits. */
 		seen = __sync_fetch_and_or(&f->seen, SEEN_FIN_ACK(peer)) | SEEN_FIN_ACK(peer);
 		if ((seen & SEEN_FIN_ACKS) == SEEN_FIN_ACKS)
 			flow_close(k, f);
@@ -130,31 +149,31 @@ static __always_inline int track_ack(const struct flow_key *k, struct flow *f, c
 	return 1;
 }
 
-/* Follows the FIN, or the data after one, of dir's segment, which ends before stop. A FIN that the peer never
- * acknowledges, such as a forged one, ends nothing. */
+/* Follows the FIN, or data after an earlier FIN, in a segment of direction dir that ends before stop. A FIN that the
+ * peer never acknowledges, such as a forged one, closes nothing. */
 static __always_inline void track_fin(struct flow *f, const struct packet *p, __u32 dir, __u32 stop)
 {
 	__u32 peer = !dir;
 	if (p->flags & TCP_FIN) {
 		if (seq_diff(stop, f->ack[peer]) <= 0)
-			return; /* a repeated one, or none: what is acknowledged already was no FIN */
+			return; /* retransmitted, or forged: that sequence number was acknowledged before */
 		if (!(f->seen & SEEN_FIN(dir)) || seq_diff(stop, f->fin_end[dir]) < 0)
 			f->fin_end[dir] = stop;
 		if (!(f->seen & SEEN_FIN(dir)))
 			__sync_fetch_and_or(&f->seen, SEEN_FIN(dir));
 	} else if (p->payload && (f->seen & (SEEN_FIN(dir) | SEEN_FIN_ACK(dir))) == SEEN_FIN(dir) &&
 		   seq_diff(stop, f->fin_end[dir]) > 0) {
-		/* Data after its end: that FIN was not this side's. */
+		/* Data beyond the FIN: it was not this side's. */
 		__sync_fetch_and_and(&f->seen, ~SEEN_FIN(dir));
 	}
 }
 
-/* Learns from a client's segment, which ends before stop, what the pod has sent and acknowledged meanwhile without
- * being seen here. All of the client's segments are, so its window tells what the pod can have sent, and the largest
- * window that the pod can offer tells what it must have acknowledged for the client to send this. */
+/* Learns from a client's segment that ends before stop what the pod has sent and acknowledged past this node. All of
+ * the client's segments pass here. Its window bounds what the pod can have sent. The largest window that the pod can
+ * offer bounds what the pod must have acknowledged before the client could send this segment. */
 static __always_inline void track_blind(struct flow *f, const struct packet *p, __u32 stop)
 {
-	__u32 window = f->wscale[0] == NO_WSCALE || f->wscale[1] == NO_WSCALE ? 0xffff : 0xffffu << (f->wscale[OUT] & 0xf);
+	__u32 window = scale_window(f, OUT, 0xffff);
 	__u32 edge = f->seq[IN] + window;
 	if (seq_diff(edge, f->edge[OUT]) > 0)
 		f->edge[OUT] = edge;
@@ -166,19 +185,20 @@ static __always_inline void track_blind(struct flow *f, const struct packet *p, 
 		f->seq[OUT] = p->ack;
 }
 
-/* Whether a client's segment can be of a flow that is open, as far as its numbers tell. It changes nothing. */
-static __always_inline bool fits(const struct flow *f, const struct packet *p)
+/* Whether a client's segment can belong to an open flow, judging by its sequence numbers. Changes nothing. */
+static __always_inline bool segment_fits_flow(const struct flow *f, const struct packet *p)
 {
-	__u32 stop = p->seq + p->payload + ((p->flags & TCP_FIN) ? 1 : 0);
-	if (f->state >= FLOW_CLOSED || (f->state == FLOW_HALF_OPEN && !(f->seen & SEEN_SYNACK)) || (p->flags & TCP_SYN) ||
-	    seq_diff(stop, f->edge[OUT]) > 1 || seq_diff(p->seq, f->ack[OUT]) < -OLD_ACK)
+	bool half_open = f->state == FLOW_HALF_OPEN;
+	if (f->state >= FLOW_CLOSED || (half_open && !(f->seen & SEEN_SYNACK)) || (p->flags & TCP_SYN) ||
+	    seq_diff(seq_end(p), f->edge[OUT]) > 1 || seq_diff(p->seq, f->ack[OUT]) < -OLD_ACK)
 		return false;
 	if (!(p->flags & TCP_ACK))
 		return p->flags & TCP_RST;
-	return seq_diff(p->ack, f->seq[OUT]) <= 0 && seq_diff(p->ack, f->ack[IN]) >= (f->state == FLOW_HALF_OPEN ? 1 : -OLD_ACK);
+	return seq_diff(p->ack, f->seq[OUT]) <= 0 && seq_diff(p->ack, f->ack[IN]) >= (half_open ? 1 : -OLD_ACK);
 }
 
-/* Follows one segment of a flow; dir is who sent it. Returns 1 if it is the sender's as far as can be known. */
+/* Follows one segment of a flow in direction dir. Returns 1 if it fits the flow: as far as can be told, its sender
+ * is who it claims to be. */
 __noinline int track(const struct flow_key *k, struct flow *f, const struct packet *p, __u32 dir)
 {
 	if (!k || !f || !p || dir > OUT || f->state >= FLOW_CLOSED)
@@ -188,9 +208,9 @@ __noinline int track(const struct flow_key *k, struct flow *f, const struct pack
 		if (dir == OUT && (p->flags & (TCP_SYN | TCP_RST)))
 			return track_answer(k, f, p);
 		if (dir == IN && (p->flags & TCP_SYN))
-			return p->seq == f->isn; /* repeated */
+			return p->seq == f->isn; /* retransmitted */
 		if (dir == IN && (p->flags & TCP_RST)) {
-			/* The client's kernel gave up, or does not know of the connection. */
+			/* The client gave up, or does not know the connection. */
 			if (p->seq == f->isn + 1 || p->seq == f->seq[IN]) {
 				flow_close(k, f);
 				return 1;
@@ -202,9 +222,9 @@ __noinline int track(const struct flow_key *k, struct flow *f, const struct pack
 			return 0;
 	}
 	if (p->flags & TCP_RST) {
-		/* Exactly what the peer expects next, or exactly what its sender would send next: anything else in
-		 * the window gets a challenge ACK from the peer, and the real sender repeats it with the right
-		 * number (RFC 5961, 3.2). */
+		/* Only the number that the peer expects next, or that its sender would send next, is certain. To any
+		 * other in the window the peer replies with a challenge ACK, and the real sender repeats the RST
+		 * with the exact number (RFC 5961, 3.2). */
 		if (p->seq == f->ack[peer] || p->seq == f->seq[dir]) {
 			flow_close(k, f);
 			return 1;
@@ -212,10 +232,10 @@ __noinline int track(const struct flow_key *k, struct flow *f, const struct pack
 		count(COUNT_BAD_RST);
 		return 0;
 	}
-	__u32 stop = p->seq + p->payload + ((p->flags & TCP_FIN) ? 1 : 0);
+	__u32 stop = seq_end(p);
 	if ((f->seen & SEEN_BLIND) && dir == IN)
 		track_blind(f, p, stop);
-	/* In the window that the peer offered, as far as it can be known here. */
+	/* The window that the peer offered, as far as it is known here. */
 	if ((p->flags & TCP_SYN) || seq_diff(stop, f->edge[peer]) > 1 || seq_diff(p->seq, f->ack[peer]) < -OLD_ACK ||
 	    ((p->flags & TCP_ACK) && !track_ack(k, f, p, dir))) {
 		count(COUNT_OUT_OF_WINDOW);
@@ -227,7 +247,7 @@ __noinline int track(const struct flow_key *k, struct flow *f, const struct pack
 	if (dir == OUT && p->payload) {
 		struct pod *pod = bpf_map_lookup_elem(&pods, &f->pod);
 		if (pod && !pod->first_byte)
-			first(&pod->first_byte, EVENT_FIRST_BYTE, f);
+			record_first(&pod->first_byte, EVENT_FIRST_BYTE, f);
 	}
 	return 1;
 }

@@ -1,346 +1,364 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Structs that the gate's programs and the daemon share. bpf2go makes the Go types from these. */
+/* Types shared by the gate's programs and the daemon. bpf2go generates the Go types from these. */
 #pragma once
 
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <stdbool.h>
 
-#define MAX_PODS_PER_SERVICE 32 /* pods of one service that one gate balances over */
-#define MAX_OPTIONS 40          /* longest TCP options */
-#define MAX_FRAME 1536          /* longest SYN that is parked, Ethernet header included */
-#define MAX_RANGES 8            /* ranges of service addresses */
-#define MAX_HOMES 64            /* other nodes with pods of one service that are asked for a flow */
-#define MAGLEV 1021             /* places in a table of consistent hashing; a prime */
-#define RING_SHARDS 16          /* queues of short-lived flows, so that a flood on one service spares others */
+/* Makes the compiler emit debug information for a type that no map uses, so that bpf2go finds it. */
+#define EXPORT_TO_GO(kind, name) const kind name *export_##name __attribute__((unused))
 
-/* An address of 128 bits in network byte order; IPv4 as ::ffff:a.b.c.d (RFC 4291, 2.5.5.2). */
+/* Sizes fixed at compile time. */
+enum limit {
+	MAX_PODS_PER_SERVICE = 32, /* pods of one service that one gate balances over */
+	MAX_OPTIONS = 40,          /* longest TCP options, bytes */
+	MAX_FRAME = 1536,          /* longest SYN that is parked, bytes, Ethernet header included */
+	MAX_RANGES = 8,            /* service address ranges */
+	MAX_HOMES = 64,            /* home nodes queried for a flow of one service */
+	MAGLEV_SIZE = 1021,        /* entries in a Maglev lookup table; must be prime */
+	RING_SHARDS = 16,          /* rings of each kind, so that a flood on one service spares the others */
+	MAX_COUNTERS = 64,         /* entries in `counters`; spare ones let the map survive new counters */
+};
+EXPORT_TO_GO(enum, limit);
+
+/* A 128-bit address. IPv4 is mapped: ::ffff:a.b.c.d (RFC 4291, 2.5.5.2). */
 struct addr {
-	__be32 w[4]; /* the address, most significant word first */
+	__be32 w[4]; /* most significant word first */
 };
 
 /* Key of `services`: a service address. */
 struct service_key {
 	struct addr addr; /* VIP */
-	__be16 port;      /* TCP port, network byte order */
+	__be16 port;      /* TCP port */
 	__u16 pad;        /* zero */
 };
 
-/* Value of `services`: what does not change while the service is known. Written by the daemon. */
+/* Bits of service.flags and service_status.flags. */
+enum service_flag {
+	SERVICE_AFFINITY = 1,     /* a client address keeps its pod */
+	SERVICE_PREFER_LOCAL = 2, /* prefer pods on this node */
+};
+EXPORT_TO_GO(enum, service_flag);
+
+/* Value of `services`: a service's configuration. Written by the daemon. */
 struct service {
-	__u32 index;                 /* place in `states` */
-	__u32 max_parked;            /* parked SYNs at most, 0 refuses all */
-	__u32 max_parked_per_source; /* of these, at most so many from one client address */
-	__u8 flags;                  /* SERVICE_ bits */
-	__u8 retries;                /* other pods that a SYN is given to at most, after one that did not take it */
+	__u32 index;                 /* index into `service_statuses` */
+	__u32 max_parked;            /* limit on parked SYNs; 0 refuses all */
+	__u32 max_parked_per_source; /* limit on parked SYNs from one client address */
+	__u8 flags;                  /* enum service_flag */
+	__u8 retries;                /* limit on further pods tried after one did not take a SYN */
 	__u16 pad;                   /* zero */
 };
 
-#define SERVICE_AFFINITY 1     /* a client address keeps its pod */
-#define SERVICE_PREFER_LOCAL 2 /* pods on this machine come first */
+/* Bits in the values of `addresses`. */
+enum address_flag {
+	ADDRESS_ANNOUNCED = 1, /* this node answers ARP requests for the VIP */
+};
+EXPORT_TO_GO(enum, address_flag);
 
-/* Value of `addresses`: a VIP. */
-#define ADDRESS_ANNOUNCED 1u /* ARP requests for it are answered here */
-
-/* What the gate does with a new SYN of a service. */
-enum phase {
-	PHASE_COLD = 0,   /* park, and tell the daemon */
-	PHASE_WAKING = 1, /* park; the daemon knows */
-	PHASE_WARM = 2,   /* give it to a pod */
+/* Decides what happens to a service's next SYN. */
+enum service_state {
+	SERVICE_COLD = 0,   /* park it and send a wake event */
+	SERVICE_WAKING = 1, /* park it; a wake event was sent */
+	SERVICE_WARM = 2,   /* send it to a pod */
 };
 
-/* Value of `states`, by service index: what changes. The daemon maps it into its memory. */
-struct service_state {
-	enum phase phase;    /* where it stands */
-	__u32 pods;          /* how many of pod[] take new flows */
-	__u32 next;          /* where the search for the least loaded pod begins, so that ties rotate */
-	__u32 flags;         /* SERVICE_ bits (daemon) */
-	__u32 to;            /* 1 + index of the pod that gets released SYNs; 0: the usual choice (daemon) */
-	__u32 parked;        /* SYNs parked now */
-	__u32 head;          /* ticket that the next parked SYN gets */
-	__u32 tail;          /* lowest ticket that may still be parked (daemon) */
-	__u64 syn_seen;      /* when the SYN that began the present wake was parked, ns of CLOCK_MONOTONIC */
-	__u64 wakes;         /* wake events sent */
-	__u64 parked_total;  /* SYNs parked since the service is known */
-	__u64 duplicates;    /* retransmissions of a parked SYN */
-	__u64 overflows;     /* SYNs dropped because a limit was reached */
-	__u64 refused;       /* clients told with an RST */
-	__u64 released;      /* SYNs let go to a pod */
-	__u32 pod[MAX_PODS_PER_SERVICE]; /* indices into `pods`; only the first `pods` count */
+/* Value of `service_statuses`: the part of a service that changes. The daemon maps it into its memory. Fields marked
+ * (daemon) are written by the daemon only. */
+struct service_status {
+	enum service_state state; /* what happens to the next SYN */
+	__u32 pods;               /* how many entries of pod[] are valid */
+	__u32 next;               /* where the search for the least loaded pod starts, so that ties rotate */
+	__u32 flags;              /* enum service_flag (daemon) */
+	__u32 release_to;         /* 1 + index of the pod that receives released SYNs; 0: balance as usual (daemon) */
+	__u32 parked;             /* SYNs parked now */
+	__u32 head;               /* ticket number of the next parked SYN */
+	__u32 tail;               /* lowest ticket number that may still be parked (daemon) */
+	__u64 syn_seen;           /* when the SYN that started the latest wake was parked, ns of CLOCK_MONOTONIC */
+	__u64 wakes;              /* wake events sent */
+	__u64 parked_total;       /* SYNs parked since the service was added */
+	__u64 duplicates;         /* retransmissions of parked SYNs */
+	__u64 overflows;          /* SYNs dropped because a limit was reached */
+	__u64 refused;            /* parked SYNs answered with a RST */
+	__u64 released;           /* parked SYNs sent on to a pod */
+	__u32 pod[MAX_PODS_PER_SERVICE]; /* indices into `pods` of those that take new flows */
 };
 
-/* What a pod is to the gate. */
+/* State of an entry of `pods`. */
 enum pod_state {
-	POD_UNUSED = 0,   /* the place is free */
-	POD_STARTING = 1, /* its replies are rewritten; no new flow yet */
-	POD_SERVING = 2,  /* takes new flows */
-	POD_DRAINING = 3, /* keeps its flows, takes no new one */
+	POD_UNUSED = 0,   /* the entry is free */
+	POD_STARTING = 1, /* its replies are translated; it takes no flow yet */
+	POD_SERVING = 2,  /* it takes new flows */
+	POD_DRAINING = 3, /* it keeps its flows and takes no new ones */
 };
 
-/* Value of `pods`, by pod index. The daemon maps it into its memory. */
+/* Value of `pods`. The daemon maps it into its memory. */
 struct pod {
-	struct service_key vip; /* service address whose copy it is */
-	struct addr addr;       /* the pod's own address */
-	__be16 port;            /* port on which it listens, network byte order */
+	struct service_key vip; /* its service address */
+	struct addr addr;       /* its own address */
+	__be16 port;            /* its own port */
 	__u16 pad;              /* zero */
-	enum pod_state state;   /* where it stands */
-	__u32 service;          /* service index */
-	__u32 generation;       /* tells this pod from earlier ones of the same index; never 0 */
-	__u32 ifindex;          /* host end of its veth; 0: it is on another node, as are both below */
-	__u8 mac[6];            /* MAC address of the pod's end */
-	__u8 host_mac[6];       /* MAC address of the host's end */
-	__u32 open;             /* established flows that are not closed */
-	__u32 half_open;        /* flows whose handshake is under way */
-	__be32 node;            /* address of its home node; 0: this one */
-	__u32 elsewhere;        /* node set: flows that it has by other edge nodes, as last told (daemon) */
-	__u32 slot;             /* its bit in kept.tried: no other serving pod of its service has it */
-	__u64 id;               /* the controller's name for it */
-	__u64 new_flows;        /* handshakes that were completed */
-	__u64 first_synack;     /* when its first SYN-ACK went out, ns of CLOCK_MONOTONIC, 0: not yet */
-	__u64 first_byte;       /* when its first payload went out, ns of CLOCK_MONOTONIC, 0: not yet */
+	enum pod_state state;   /* whether it takes flows */
+	__u32 service;          /* index of its service */
+	__u32 generation;       /* distinguishes it from earlier pods with the same index; never 0 */
+	__u32 ifindex;          /* host end of its veth; 0 if it is on another node */
+	__u8 mac[6];            /* MAC address of the pod's end; zero if it is on another node */
+	__u8 host_mac[6];       /* MAC address of the host's end; zero if it is on another node */
+	__u32 open;             /* flows established and not closed */
+	__u32 half_open;        /* flows in handshake */
+	__be32 node;            /* IPv4 address of its home node; 0 if that is this node */
+	__u32 elsewhere;        /* if remote: its open flows through other edge nodes, as reported (daemon) */
+	__u32 slot;             /* its bit in syn_backup.tried, unique among the serving pods of its service */
+	__u64 id;               /* the controller's ID for it */
+	__u64 new_flows;        /* handshakes completed */
+	__u64 first_synack;     /* when its first SYN-ACK passed, ns of CLOCK_MONOTONIC; 0: not yet */
+	__u64 first_byte;       /* when its first payload passed, ns of CLOCK_MONOTONIC; 0: not yet */
 };
 
-/* Value of `pod_traffic`, by pod index, one a CPU. */
+/* Value of `pod_traffic`. Index [0] is client to pod, [1] pod to client. */
 struct traffic {
-	__u64 bytes[2];   /* IP bytes: [0] client to pod, [1] pod to client */
-	__u64 packets[2]; /* packets, likewise */
-	__u64 last;       /* when the last packet of a flow passed, ns of CLOCK_MONOTONIC, coarse (one tick) */
-	__u64 tick;       /* the kernel's tick at that time */
+	__u64 bytes[2];   /* IP bytes */
+	__u64 packets[2]; /* packets */
+	__u64 last;       /* time of the last packet, ns of CLOCK_MONOTONIC, precise to one tick */
+	__u64 tick;       /* jiffies at that time */
 };
 
-/* Key of `pod_ports`: from where a pod's replies come. */
+/* Key of `pod_ports`: where a pod's replies come from. */
 struct pod_port {
 	__u32 ifindex; /* host end of the pod's veth */
-	__be16 port;   /* the pod's source port, network byte order */
+	__be16 port;   /* the pod's source port */
 	__u16 pad;     /* zero */
 };
 
-/* Key of `pod_names`: a pod as all nodes call it. */
+/* Key of `pod_names`: identifies a pod on every node. */
 struct pod_name {
-	__u64 id;               /* the controller's name for it */
-	struct service_key vip; /* service address whose copy it is */
+	__u64 id;               /* the controller's ID for it */
+	struct service_key vip; /* its service address */
 	__u32 pad;              /* zero */
 };
 
-/* Key of `flows`: one TCP connection as the client sees it. */
+/* Key of `flows`: a TCP connection as its client sees it. */
 struct flow_key {
-	struct addr client;   /* client's address */
-	struct addr service;  /* service address */
-	__be16 client_port;   /* network byte order */
-	__be16 service_port;  /* network byte order */
+	struct addr client;  /* client address */
+	struct addr service; /* VIP */
+	__be16 client_port;  /* client port */
+	__be16 service_port; /* service port */
 };
 
-/* Where a flow's client packets come in, and so where its replies leave. */
+/* How a flow's client packets arrive, and thus how its replies leave. */
 enum flow_path {
-	PATH_NIC = 0,   /* an external interface: straight back to the neighbour it came from */
-	PATH_STACK = 1, /* wangell0: through the machine's own stack, so that conntrack sees both directions */
-	PATH_POD = 2,   /* the veth of a pod on this machine: straight into it */
-	PATH_EDGE_NIC = 3,  /* an external interface of an edge node: most replies go straight to the client */
-	PATH_EDGE_NODE = 4, /* an edge node's own stack or pods: all replies go back by it */
+	PATH_NIC = 0,       /* external interface: replies go straight back to the neighbour that sent the packet */
+	PATH_STACK = 1,     /* wangell0: replies go through the node's stack, so that conntrack sees both directions */
+	PATH_POD = 2,       /* veth of a pod on this node: replies go straight into it */
+	PATH_EDGE_NIC = 3,  /* external interface of an edge node: most replies go straight to the client */
+	PATH_EDGE_NODE = 4, /* stack or pods of an edge node: all replies go back through it */
 };
 
-/* A flow's state only goes forward, by compare-and-swap, so that counts are changed exactly once. */
+/* Flow states only move forward, by compare-and-swap, so that each change is counted exactly once. */
 enum flow_state {
 	FLOW_HALF_OPEN = 1,   /* SYN passed; handshake under way */
-	FLOW_ESTABLISHED = 2, /* handshake complete; alive until both sides' FIN are acknowledged, or a valid RST */
-	FLOW_CLOSED = 3,      /* kept a while for stragglers (the last ACK, retransmitted FINs) */
-	FLOW_GONE = 4,        /* somebody is just removing the entry */
+	FLOW_ESTABLISHED = 2, /* handshake complete; lasts until both FINs are acknowledged, or a valid RST */
+	FLOW_CLOSED = 3,      /* kept for stragglers: the last ACK, retransmitted FINs */
+	FLOW_GONE = 4,        /* the entry is being removed */
 };
 
-/* From where a client's packets come: what a reply needs. */
+/* Where a flow's client packets come from; replies go back there. */
 struct origin {
-	__u32 ifindex;      /* device the packets come in by; 0: another node's */
-	__u8 client_mac[6]; /* neighbour that sent them: the client or its router */
-	__u8 our_mac[6];    /* to which of our MAC addresses */
-	enum flow_path path; /* what kind of device that is */
-	__be32 edge;         /* address of the edge node, if that is another */
+	__u32 ifindex;       /* interface they arrive on; 0 if they arrive from an edge node */
+	__u8 client_mac[6];  /* MAC address of the neighbour that sends them: the client or its router */
+	__u8 our_mac[6];     /* MAC address they are sent to */
+	enum flow_path path; /* kind of interface */
+	__be32 edge;         /* IPv4 address of the edge node; 0 if that is this node */
 };
 
-/* What a flow has seen; side is 0 for the client, 1 for the pod. */
-#define SEEN_FIN(side) (1u << (side))       /* this side's FIN has passed */
-#define SEEN_FIN_ACK(side) (4u << (side))   /* the other side has acknowledged it */
-#define SEEN_SYNACK 16u                     /* the pod's SYN-ACK has passed */
-#define SEEN_BLIND 32u                      /* most of the pod's segments do not pass here: they go straight to the client */
+/* Bits of flow.seen. In SEEN_FIN and SEEN_FIN_ACK, side is 0 for the client and 1 for the pod. */
+#define SEEN_FIN(side) (1u << (side))     /* this side's FIN has passed */
+#define SEEN_FIN_ACK(side) (4u << (side)) /* the other side has acknowledged it */
+#define SEEN_SYNACK 16u                   /* the pod's SYN-ACK has passed */
+#define SEEN_BLIND 32u                    /* most of the pod's segments bypass this node */
 #define SEEN_FINS (SEEN_FIN(0) | SEEN_FIN(1))
 #define SEEN_FIN_ACKS (SEEN_FIN_ACK(0) | SEEN_FIN_ACK(1))
 
-/* Value of `flows`. Index [0] is the client's side, [1] the pod's. Sequence numbers in host byte order. */
+/* Value of `flows`. Index [0] is the client's side, [1] the pod's. Sequence numbers are in host byte order. */
 struct flow {
-	enum flow_state state; /* where it stands */
-	__u32 pod;            /* pod index */
-	__u32 generation;     /* of that pod */
-	__u32 isn;            /* client's initial sequence number */
-	struct origin origin; /* the way back */
-	__u32 seq[2];         /* next sequence number that this side will send: highest seen + 1 */
-	__u32 ack[2];         /* highest acknowledgment this side has sent */
-	__u32 edge[2];        /* right edge of the window that this side has offered */
-	__u32 fin_end[2];     /* sequence number after this side's FIN */
-	__u32 seen;           /* SEEN_ bits; changed by atomic operations: both sides may close at once */
-	__u8 wscale[2];       /* window scale (RFC 7323); 0xff: not offered */
-	__u16 syn_window;     /* window of the client's SYN */
-	__u32 stamp;          /* place in the ring of short-lived flows; 0: in none */
-	__u64 created;        /* ns of CLOCK_MONOTONIC, coarse */
-	__u64 last;           /* last packet, ns of CLOCK_MONOTONIC, coarse */
+	enum flow_state state; /* how far the connection has got */
+	__u32 pod;             /* pod index */
+	__u32 generation;      /* generation of that pod */
+	__u32 isn;             /* client's initial sequence number */
+	struct origin origin;  /* where replies go */
+	__u32 seq[2];          /* next sequence number this side will send: highest seen + 1 */
+	__u32 ack[2];          /* highest acknowledgment this side has sent */
+	__u32 edge[2];         /* right edge of the window this side has offered */
+	__u32 fin_end[2];      /* sequence number after this side's FIN */
+	__u32 seen;            /* SEEN_ bits; changed atomically, as both sides may close at once */
+	__u8 wscale[2];        /* window scale (RFC 7323); 0xff if not offered */
+	__u16 syn_window;      /* window of the client's SYN, unscaled */
+	__u32 stamp;           /* stamp of its entry in `ring_slots`; 0 if it has none */
+	__u64 created;         /* ns of CLOCK_MONOTONIC, precise to one tick */
+	__u64 last;            /* time of the last packet, same clock */
 };
 
-/* Value of `homes`, by service index: the other nodes that have pods of it, in whatever state. Written by the daemon. */
-struct home_nodes {
-	__u32 n;                /* nodes that count */
-	__be32 node[MAX_HOMES]; /* their addresses, network byte order */
+/* Value of `home_nodes`: the other nodes with pods of a service, in any state. Written by the daemon. */
+struct home_node_list {
+	__u32 n;                /* how many entries of node[] are valid */
+	__be32 node[MAX_HOMES]; /* their IPv4 addresses */
 };
 
-/* Value of `askeds`: the home nodes were asked whose a client's segments are. */
-struct asked {
-	__u64 at;             /* when first, ns of CLOCK_MONOTONIC */
-	struct origin origin; /* the way back */
+/* Value of `pending_queries`: home nodes were queried for a client's flow. */
+struct pending_query {
+	__u64 at;             /* time of the first query, ns of CLOCK_MONOTONIC */
+	struct origin origin; /* where replies go if a home node claims the flow */
 };
 
-/* Value of `askings`: bounds how many packets are sent in order to ask. */
-struct asking {
-	__u64 window;  /* which stretch of ASK_WINDOW ns is counted */
-	__u32 packets; /* sent in it */
+/* Value of `query_budget`: limits the rate of queries. */
+struct query_count {
+	__u64 window;  /* current window: CLOCK_MONOTONIC divided by QUERY_WINDOW */
+	__u32 packets; /* packets sent in it */
 	__u32 pad;     /* zero */
 };
 
 /* Key of `parked_syns`. */
 struct ticket {
 	__u32 service; /* service index */
-	__u32 number;  /* order of arrival */
+	__u32 number;  /* order of arrival within the service; wraps around */
 };
 
 /* Value of `parked_syns`: a SYN, byte for byte. */
 struct parked {
-	__u64 seen;           /* ns of CLOCK_MONOTONIC */
-	struct flow_key flow; /* whose SYN it is */
-	__u32 isn;            /* its sequence number, host byte order */
-	struct origin origin; /* the way back */
-	__u32 len;            /* bytes of frame that count */
+	__u64 seen;            /* when it arrived, ns of CLOCK_MONOTONIC */
+	struct flow_key flow;  /* its flow */
+	__u32 isn;             /* its sequence number, host byte order */
+	struct origin origin;  /* where a reply goes */
+	__u32 len;             /* valid bytes of frame */
 	__u8 frame[MAX_FRAME]; /* from the Ethernet header on */
 };
 
 /* Value of `parked_flows`: finds a parked SYN by its flow. */
 struct parked_flow {
 	struct ticket ticket; /* key in `parked_syns` */
-	__u32 isn;            /* host byte order */
+	__u32 isn;            /* sequence number of the SYN, host byte order */
 	__u32 pad;            /* zero */
 };
 
 /* Key of `parked_sources`. */
 struct source_key {
 	__u32 service;      /* service index */
-	struct addr client; /* client's address */
+	struct addr client; /* client address */
 };
 
-/* Value of `short_lived`: a place in a ring of flows that are half-open or closed. */
+/* Value of `ring_slots`: an entry in a ring of half-open or closed flows. */
 struct ring_slot {
-	struct flow_key flow; /* whose place it is */
-	__u32 stamp;          /* flow.stamp must equal it, or the place is no longer that flow's */
+	struct flow_key flow; /* the flow that last took the slot */
+	__u32 stamp;          /* equals flow.stamp as long as the slot is that flow's; 0: never used */
 };
 
-/* Value of `kept`, by place in the half-open rings: what of a SYN is needed to give it to another pod. IP options and
- * payload are not: the client sends its payload again. */
-struct kept {
-	__u32 stamp;                 /* flow.stamp must equal it; 0: the flow has been answered, or was given up */
-	__u32 tried;                 /* bits of the pods that did not take it: pod.slot */
-	__u64 sent;                  /* when it was given to its present pod, ns of CLOCK_MONOTONIC, coarse */
-	__u32 isn;                   /* its sequence number, host byte order */
-	__u32 retries;               /* how often it was given to another pod */
-	__u8 options[MAX_OPTIONS];   /* its TCP options */
-	__u8 options_len;            /* bytes that count; a multiple of 4 */
-	__u8 tos;                    /* of its IP header */
-	__u8 ttl;                    /* likewise */
-	__u8 flags;                  /* byte 13 of its TCP header */
-	__be16 window;               /* as sent */
-	__u16 pad;                   /* zero */
+/* Value of `syn_backups`: what it takes to send a half-open flow's SYN to another pod. IP options and payload are not
+ * kept; the client retransmits the payload. */
+struct syn_backup {
+	__u32 stamp;               /* equals flow.stamp; 0 once the SYN was answered or given up */
+	__u32 tried;               /* pod.slot bits of the pods that did not take it */
+	__u64 sent;                /* when its present pod got it, ns of CLOCK_MONOTONIC, precise to one tick */
+	__u32 isn;                 /* sequence number, host byte order */
+	__u32 retries;             /* how many times it was sent to another pod */
+	__u8 options[MAX_OPTIONS]; /* TCP options */
+	__u8 options_len;          /* valid bytes of options; a multiple of 4 */
+	__u8 tos;                  /* from the IP header */
+	__u8 ttl;                  /* from the IP header */
+	__u8 flags;                /* byte 13 of the TCP header */
+	__be16 window;             /* unscaled */
+	__u16 pad;                 /* zero */
 };
 
-/* Value of `maglev`, by service index: a client's address, hashed, gives a place. */
-struct maglev {
-	__u32 pod[MAGLEV]; /* pod indices */
-	__u32 pad;         /* zero */
+/* Value of `maglev_tables`: maps the hash of a client address to a pod. */
+struct maglev_table {
+	__u32 pod[MAGLEV_SIZE]; /* pod indices */
+	__u32 pad;              /* zero */
 };
 
-/* Value of `watch`: whether somebody looks for SYNs that are not answered. */
-struct watch {
-	__u32 on;  /* 0: the next SYN wakes the daemon */
+/* Value of `syn_watch`: whether the daemon looks for unanswered SYNs. */
+struct syn_watcher {
+	__u32 on;  /* 0: the next SYN sends EVENT_SYN */
 	__u32 pad; /* zero */
 };
 
-/* Key of `listeners`: which LISTEN is waited for. */
+/* Key of `listeners`: a socket that is expected to enter LISTEN. */
 struct listener_key {
-	__u64 netns;  /* network namespace cookie */
-	__u32 port;   /* host byte order */
-	__u32 pad;    /* zero */
+	__u64 netns; /* network namespace cookie */
+	__u32 port;  /* host byte order */
+	__u32 pad;   /* zero */
 };
 
 /* Value of `nics`: an external interface. */
 struct nic {
 	__u8 mac[6]; /* its MAC address */
-	__u8 tx;     /* 1: XDP_TX works. A veth loses such frames unless its peer has NAPI, and does not tell. */
+	__u8 tx;     /* 1 if XDP_TX works. A veth silently drops such frames unless its peer has NAPI. */
 	__u8 pad;    /* zero */
 };
 
+/* Type of an event. */
 enum event_type {
 	EVENT_WAKE = 1,       /* the first SYN of a cold service was parked */
 	EVENT_LISTEN = 2,     /* a pod's socket entered LISTEN */
 	EVENT_SYNACK = 3,     /* a pod's first SYN-ACK passed */
 	EVENT_FIRST_BYTE = 4, /* a pod's first payload passed */
-	EVENT_SYN = 5,        /* there are half-open flows again, whose SYNs may want another pod */
+	EVENT_SYN = 5,        /* a flow became half-open while syn_watch was off */
 };
 
-/* What `events` carries. */
+/* Record in `events`. */
 struct event {
 	enum event_type type; /* what happened */
-	__u32 index;      /* WAKE: service index; else pod index */
-	__u32 generation; /* pod's generation; 0 for WAKE */
-	__u32 pad;        /* zero */
-	__u64 at;         /* ns of CLOCK_MONOTONIC */
+	__u32 index;          /* EVENT_WAKE: service index; EVENT_SYN: 0; else pod index */
+	__u32 generation;     /* generation of the pod; 0 if the event is about none */
+	__u32 pad;            /* zero */
+	__u64 at;             /* ns of CLOCK_MONOTONIC; 0 for EVENT_SYN */
 };
+EXPORT_TO_GO(struct, event);
 
-/* Counters of the whole gate, by number, one a CPU. */
+/* Key of `counters`. */
 enum counter {
-	COUNT_ARP_REPLIES = 0, /* ARP requests for service addresses answered */
+	COUNT_ARP_REPLIES = 0, /* ARP requests for VIPs answered */
 	COUNT_PINGS,           /* ICMP echo requests answered */
-	COUNT_ICMP_ERRORS,     /* ICMP errors carried on to a pod */
-	COUNT_MALFORMED,       /* for a service address, but no valid TCP over IPv4: dropped */
-	COUNT_FRAGMENTS,       /* IP fragments for a service address: dropped */
-	COUNT_STRAY,           /* segments of no known flow: answered with RST */
-	COUNT_NO_SERVICE,      /* SYNs to a port that is no service's: answered with RST */
-	COUNT_BAD_RST,         /* RSTs whose sequence number is not exact: carried on, the flow stays */
-	COUNT_OUT_OF_WINDOW,   /* segments outside of the window: carried on, not counted for the flow's state */
-	COUNT_FLOWS_FULL,      /* SYNs dropped because the flow table is full */
-	COUNT_PARKED_FULL,     /* SYNs dropped because the table of parked SYNs is full */
-	COUNT_EVICTED,         /* half-open or closed flows that made room for newer ones */
-	COUNT_EVENTS_LOST,     /* events that found the ring buffer full */
+	COUNT_ICMP_ERRORS,     /* ICMP errors forwarded to a pod */
+	COUNT_MALFORMED,       /* packets to a VIP that are not well-formed TCP or ICMP over IPv4: dropped */
+	COUNT_FRAGMENTS,       /* IP fragments to a VIP: dropped */
+	COUNT_STRAY,           /* segments of no known flow: answered with a RST */
+	COUNT_NO_SERVICE,      /* segments to a VIP's port without a service: answered with a RST */
+	COUNT_BAD_RST,         /* RSTs with an inexact sequence number: forwarded, the flow stays */
+	COUNT_OUT_OF_WINDOW,   /* segments outside the window: forwarded, the flow's state does not change */
+	COUNT_FLOWS_FULL,      /* flows not entered because `flows` is full: the segment is dropped */
+	COUNT_PARKED_FULL,     /* SYNs dropped because `parked_syns` or `parked_flows` is full */
+	COUNT_EVICTED,         /* half-open or closed flows evicted in favour of newer ones */
+	COUNT_EVENTS_LOST,     /* events dropped because `events` is full */
 	COUNT_NO_POD,          /* SYNs of a warm service that no pod could take: dropped */
-	COUNT_TOO_LONG,        /* SYNs longer than MAX_FRAME: dropped, TCP sends them again without data */
-	COUNT_UNKNOWN_NODE,    /* encapsulated packets of an unknown source: dropped */
-	COUNT_BAD_ENCAP,       /* encapsulated packets that are not to be understood: dropped */
-	COUNT_LATE_REPLIES,    /* replies from other nodes of no known flow: dropped */
-	COUNT_NO_ROUTE,        /* packets for another node to which there is no route: dropped */
-	COUNT_RETRIES,         /* SYNs given to another pod: theirs refused, or did not answer */
-	COUNT_TOO_BIG,         /* packets for another node longer than the way there allows: dropped */
-	COUNT_ASKED,           /* segments of no known flow: the home nodes of the service were asked for it */
-	COUNT_ASK_LIMIT,       /* segments of no known flow that were too many to ask: dropped */
-	COUNT_MOVED,           /* flows that came here from another edge node */
-	COUNT_SHORTCUTS,       /* flows of pods here that go round the stack since their SYN has passed it */
-	COUNTERS,
+	COUNT_TOO_LONG,        /* SYNs longer than MAX_FRAME: dropped, TCP retransmits them without data */
+	COUNT_UNKNOWN_NODE,    /* encapsulated packets from an address that is not in `nodes`: dropped */
+	COUNT_BAD_ENCAP,       /* encapsulated packets that cannot be parsed: dropped */
+	COUNT_LATE_REPLIES,    /* replies from a home node for no known flow: the pod gets a RST */
+	COUNT_NO_ROUTE,        /* packets to another node without a route there: dropped */
+	COUNT_RETRIES,         /* SYNs sent to another pod after one refused or did not answer */
+	COUNT_TOO_BIG,         /* packets to another node that exceed the path's MTU: dropped */
+	COUNT_ASKED,           /* segments of no known flow for which the home nodes were queried */
+	COUNT_ASK_LIMIT,       /* segments of no known flow beyond the query budget: dropped */
+	COUNT_MOVED,           /* flows taken over from another edge node */
+	COUNT_SHORTCUTS,       /* flows of pods on this node that bypass the stack after their handshake */
+	COUNTERS,              /* how many there are */
 };
 
 /* Argument of gate_unpark (BPF_PROG_TYPE_SYSCALL). */
 struct unpark_args {
-	struct ticket ticket; /* which SYN to forget */
-	__u32 refused;        /* 1: count it as refused */
+	struct ticket ticket; /* the SYN to drop */
+	__u32 refused;        /* 1 counts it as refused */
 };
 
-/* Argument of gate_sweep (BPF_PROG_TYPE_SYSCALL). All times in ns. */
+/* Argument of gate_sweep (BPF_PROG_TYPE_SYSCALL): maximum ages in ns, measured from a flow's last packet. */
 struct sweep_args {
-	__u64 half_open;   /* age at which a half-open flow is forgotten, or one that both sides have closed */
-	__u64 closed;      /* likewise closed flows */
-	__u64 established; /* likewise established flows, since their last packet */
+	__u64 half_open;   /* of a half-open flow, or an established one of which both sides have sent FIN */
+	__u64 closed;      /* of a closed flow */
+	__u64 established; /* of any other established flow */
 };
 
-/* Value of `recount`, by pod index: what gate_sweep counted. */
+/* Value of `recounts`: flows of a pod that gate_sweep found. */
 struct recount {
 	__u32 open;      /* established flows */
 	__u32 half_open; /* half-open flows */

@@ -3,10 +3,8 @@
 package gate
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"time"
@@ -14,22 +12,10 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// addressAnnounced is ADDRESS_ANNOUNCED of bpf/types.h.
-const addressAnnounced = 1
-
-// announcements says for which VIPs ARP is answered.
-type announcements struct {
-	all  bool
-	vips map[netip.Addr]bool // if not all
-}
-
-func (a *announcements) has(vip netip.Addr) bool { return a.all || a.vips[vip] }
-
-// Announce says for which VIPs this node answers ARP requests on its external interfaces: all, or those named. It
-// tells the link of those for which it did not answer before (gratuitous ARP, RFC 5227, 3). Pings and packets that
-// come for other VIPs are answered all the same. Before the first call, a gate with Config.EncapPort answers for
-// those VIPs only for which an earlier process did, and one without it for all. Names that are no VIPs are kept until
-// they are.
+// Announce sets the VIPs for which this node answers ARP requests on its external interfaces: all, or those listed. It
+// announces the ones that are new to the link (gratuitous ARP; RFC 5227, 3). Pings and other packets to the remaining VIPs
+// are handled regardless. Listed addresses that are not VIPs take effect once they are. Before the first call, a gate with
+// Config.EncapPort answers for the VIPs for which an earlier process did, and one without it for all.
 func (g *Gate) Announce(all bool, vips []netip.Addr) error {
 	t := &g.services
 	t.mu.Lock()
@@ -41,18 +27,18 @@ func (g *Gate) Announce(all bool, vips []netip.Addr) error {
 	var fresh []netip.Addr
 	var errs []error
 	for vip := range t.vips {
-		is, err := g.announceVIP(vip)
+		isNew, err := g.writeAnnounced(vip)
 		errs = append(errs, err)
-		if is {
+		if isNew {
 			fresh = append(fresh, vip)
 		}
 	}
-	g.tellLink(fresh)
+	g.announceToLink(fresh)
 	return errors.Join(errs...)
 }
 
-// AnnounceVIP is Announce for one VIP, and leaves the others as they are. Of a gate that answers for all VIPs nothing
-// changes.
+// AnnounceVIP is like Announce for one VIP, and leaves the others as they are. It has no effect on a gate that answers for
+// all VIPs.
 func (g *Gate) AnnounceVIP(vip netip.Addr, announce bool) error {
 	t := &g.services
 	t.mu.Lock()
@@ -68,66 +54,120 @@ func (g *Gate) AnnounceVIP(vip netip.Addr, announce bool) error {
 	if t.vips[vip] == 0 {
 		return nil
 	}
-	fresh, err := g.announceVIP(vip)
+	fresh, err := g.writeAnnounced(vip)
 	if fresh {
-		g.tellLink([]netip.Addr{vip})
+		g.announceToLink([]netip.Addr{vip})
 	}
 	return err
 }
 
-// announceVIP writes whether ARP is answered for a VIP. It tells whether it was not before, and is now.
-func (g *Gate) announceVIP(vip netip.Addr) (fresh bool, err error) {
+// adoptAnnouncements takes over the VIPs for which an earlier process answered.
+func (g *Gate) adoptAnnouncements() error {
+	a := &g.services.announced
+	a.vips = map[netip.Addr]bool{}
+	if a.all = g.cfg.EncapPort == 0; a.all {
+		return nil
+	}
+	var vip gateAddr
+	var flags uint32
+	it := g.objs.Addresses.Iterate()
+	for it.Next(&vip, &flags) {
+		if flags&uint32(gateAddressFlagADDRESS_ANNOUNCED) != 0 {
+			a.vips[fromAddr(vip)] = true
+		}
+	}
+	if err := it.Err(); err != nil {
+		return fmt.Errorf("reading the gate's VIPs: %w", err)
+	}
+	return nil
+}
+
+// writeAnnounced writes to the map whether ARP requests for a VIP are answered, and adds the VIP to it if necessary. It
+// reports whether they are now and were not before.
+func (g *Gate) writeAnnounced(vip netip.Addr) (fresh bool, err error) {
 	var was, is uint32
 	err = g.objs.Addresses.Lookup(toAddr(vip), &was)
 	known := err == nil
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return false, fmt.Errorf("VIP %v: asking the gate: %w", vip, err)
+		return false, fmt.Errorf("VIP %v: reading the gate's map: %w", vip, err)
 	}
 	if g.services.announced.has(vip) {
-		is = addressAnnounced
+		is = uint32(gateAddressFlagADDRESS_ANNOUNCED)
 	}
 	if known && was == is {
 		return false, nil
 	}
 	if err := g.objs.Addresses.Put(toAddr(vip), is); err != nil {
-		return false, fmt.Errorf("VIP %v: telling the gate: %w", vip, err)
+		return false, fmt.Errorf("VIP %v: writing the gate's map: %w", vip, err)
 	}
 	return is != 0, nil
 }
 
-// addVIP makes a new VIP known. g.services is locked.
+// addVIP adds a VIP. The caller holds services.mu.
 func (g *Gate) addVIP(vip netip.Addr) error {
-	if !g.inRange(vip) {
+	if !g.cfg.inRange(vip) {
 		if err := g.dev.route(netip.PrefixFrom(vip, 32)); err != nil {
 			return err
 		}
-		if err := g.tellOutside(); err != nil {
+		if err := g.writeOutside(); err != nil {
 			return err
 		}
 	}
-	fresh, err := g.announceVIP(vip)
+	fresh, err := g.writeAnnounced(vip)
 	if fresh {
-		g.tellLink([]netip.Addr{vip})
+		g.announceToLink([]netip.Addr{vip})
 	}
 	return err
 }
 
-// removeVIP is the reverse of addVIP.
+// removeVIP reverses addVIP.
 func (g *Gate) removeVIP(vip netip.Addr) error {
 	if err := g.objs.Addresses.Delete(toAddr(vip)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return err
 	}
-	if g.inRange(vip) {
+	if g.cfg.inRange(vip) {
 		return nil
 	}
-	return errors.Join(g.dev.unroute(netip.PrefixFrom(vip, 32)), g.tellOutside())
+	return errors.Join(g.dev.unroute(netip.PrefixFrom(vip, 32)), g.writeOutside())
 }
 
-// announceAgain are the times after which the link is told once more: a frame may be lost.
+// syncRoutes routes exactly the service ranges and the VIPs outside of them to wangell0.
+func (g *Gate) syncRoutes() error {
+	var wanted []netip.Prefix
+	for _, p := range g.cfg.ServiceRanges {
+		wanted = append(wanted, p.Masked())
+	}
+	for vip := range g.services.vips {
+		if !g.cfg.inRange(vip) {
+			wanted = append(wanted, netip.PrefixFrom(vip, 32))
+		}
+	}
+	if err := g.dev.setRoutes(wanted); err != nil {
+		return err
+	}
+	return g.writeOutside()
+}
+
+// writeOutside tells the programs whether there are VIPs outside all service ranges.
+func (g *Gate) writeOutside() error {
+	var some uint32
+	for vip := range g.services.vips {
+		if !g.cfg.inRange(vip) {
+			some = 1
+		}
+	}
+	if err := g.objs.VipsOutsideRanges.Set(some); err != nil {
+		return fmt.Errorf("setting whether VIPs are outside all service ranges: %w", err)
+	}
+	return nil
+}
+
+// announceAgain are the pauses before an announcement is repeated, as a frame may be lost.
 var announceAgain = []time.Duration{200 * time.Millisecond, time.Second}
 
-// tellLink sends gratuitous ARP for VIPs by all external interfaces.
-func (g *Gate) tellLink(vips []netip.Addr) {
+// announceToLink sends ARP announcements for VIPs on all external interfaces, and repeats them. The caller holds
+// services.mu.
+func (g *Gate) announceToLink(vips []netip.Addr) {
 	if len(vips) == 0 || len(g.nicMACs) == 0 {
 		return
 	}
@@ -139,34 +179,27 @@ func (g *Gate) tellLink(vips []netip.Addr) {
 				return
 			case <-time.After(d):
 			}
-			g.services.mu.Lock()
-			// Another node may have become the owner meanwhile.
-			mine := slices.DeleteFunc(slices.Clone(vips), func(v netip.Addr) bool { return !g.services.announced.has(v) || g.services.vips[v] == 0 })
-			g.services.mu.Unlock()
-			g.sendAnnouncements(mine)
+			g.sendAnnouncements(g.stillAnnounced(vips))
 		}
+	})
+}
+
+// stillAnnounced returns those of some VIPs that have not been removed or moved to another node.
+func (g *Gate) stillAnnounced(vips []netip.Addr) []netip.Addr {
+	t := &g.services
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(vips), func(v netip.Addr) bool {
+		return !t.announced.has(v) || t.vips[v] == 0
 	})
 }
 
 func (g *Gate) sendAnnouncements(vips []netip.Addr) {
 	for ifindex, mac := range g.nicMACs {
 		for _, vip := range vips {
-			if err := g.inject.send(ifindex, announcement(mac, vip)); err != nil {
-				g.log.Warn("the link cannot be told of a VIP", "vip", vip, "interface", ifindex, "error", err)
+			if err := g.inject.send(ifindex, arpAnnouncement(mac, vip)); err != nil {
+				g.log.Warn("cannot announce a VIP to the link", "vip", vip, "interface", ifindex, "error", err)
 			}
 		}
 	}
-}
-
-// announcement is the frame of an ARP announcement (RFC 5227, 2.3): a request for the sender's own address.
-func announcement(mac net.HardwareAddr, vip netip.Addr) []byte {
-	f := make([]byte, 0, 42)
-	f = append(f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)
-	f = append(f, mac...)
-	f = binary.BigEndian.AppendUint16(f, 0x0806) // ARP
-	f = append(f, 0, 1, 8, 0, 6, 4, 0, 1)        // Ethernet, IPv4, lengths of addresses, request
-	f = append(f, mac...)
-	f = append(f, vip.AsSlice()...)
-	f = append(f, make([]byte, 6)...)
-	return append(f, vip.AsSlice()...)
 }

@@ -5,7 +5,7 @@ package gate
 import (
 	"errors"
 	"fmt"
-	"net"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,49 +16,20 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// attachAll attaches the gate to wangell0, to the external interfaces and to the pods that are known, and
-// detaches it from interfaces that are no longer wanted.
-func (g *Gate) attachAll() error {
-	wanted := []string{"listen"}
-	if err := g.attachTCX("wangell0-egress", g.dev.inner, ebpf.AttachTCXEgress, g.objs.GateLocal); err != nil {
-		return err
-	}
-	if err := g.attachTCX("wangell0-ingress", g.dev.inner, ebpf.AttachTCXIngress, g.objs.GateReleased); err != nil {
-		return err
-	}
-	wanted = append(wanted, "wangell0-egress", "wangell0-ingress")
-	if err := g.attachListen(); err != nil {
-		return err
-	}
-	for _, name := range g.cfg.Interfaces {
-		if err := g.attachNIC(name); err != nil {
-			return err
-		}
-		wanted = append(wanted, "nic-"+name, xdpWay{mode: XDPMode(g.attached[name])}.pin(name))
-	}
-	for _, index := range g.podTable.used() {
-		p := g.pods.at(index)
-		if p.Ifindex == 0 {
-			continue // it is on another node
-		}
-		// A pod whose device is gone is the daemon's to remove.
-		if err := g.attachPod(int(p.Ifindex)); err != nil {
-			g.log.Warn("a pod's device cannot be attached to", "pod", p.Id, "error", err)
-		}
-		wanted = append(wanted, podLink(p.Ifindex))
-	}
-	if g.cfg.Shortcut {
-		if err := g.syncShortcuts(); err != nil {
-			return err
-		}
-		for index := range g.shortcuts.devices {
-			wanted = append(wanted, podLink(uint32(index)))
-		}
-	}
-	return g.detachOthers(wanted)
-}
+// listenLink is the name of the link of gate_listen.
+const listenLink = "listen"
 
-func podLink(ifindex uint32) string { return fmt.Sprintf("pod-%d", ifindex) }
+// podLink is the name of the link to a pod's device.
+func podLink(ifindex int) string { return fmt.Sprintf("pod-%d", ifindex) }
+
+// Attached returns the XDP mode of each external interface by name: native, generic or off.
+func (g *Gate) Attached() map[string]string { return maps.Clone(g.attached) }
+
+// FollowsListen reports whether WatchListen works. Otherwise, readiness must be probed.
+func (g *Gate) FollowsListen() bool { return g.followsListen }
+
+// pinPath is the path of a link's pin.
+func (g *Gate) pinPath(name string) string { return filepath.Join(g.cfg.linksDir(), name) }
 
 // detachOthers removes pinned links that are not wanted.
 func (g *Gate) detachOthers(wanted []string) error {
@@ -76,11 +47,10 @@ func (g *Gate) detachOthers(wanted []string) error {
 	return nil
 }
 
-// adoptLink takes over a pinned link and gives it the program of this process. It returns nil when there is
-// none, or when its device is gone.
+// adoptLink takes over a pinned link and replaces its program by this process's. It returns nil if there is no such link,
+// or if its device is gone.
 func (g *Gate) adoptLink(name string, prog *ebpf.Program) (link.Link, error) {
-	path := filepath.Join(g.cfg.linksDir(), name)
-	l, err := link.LoadPinnedLink(path, nil)
+	l, err := link.LoadPinnedLink(g.pinPath(name), nil)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
@@ -88,19 +58,24 @@ func (g *Gate) adoptLink(name string, prog *ebpf.Program) (link.Link, error) {
 		if err = l.Update(prog); err == nil {
 			return l, nil
 		}
-		// The device went away, or the kernel cannot update this kind of link: make a new one.
+		// The device is gone, or the kernel cannot update this kind of link.
 		l.Close()
 	}
-	g.log.Debug("a pinned link is not to be used again", "link", name, "error", err)
-	if err := os.Remove(path); err != nil {
-		return nil, fmt.Errorf("removing the old link %s: %w", name, err)
+	g.log.Debug("cannot adopt a pinned link", "link", name, "error", err)
+	return nil, g.removePin(name)
+}
+
+// removePin removes a link's pin, if there is one.
+func (g *Gate) removePin(name string) error {
+	if err := os.Remove(g.pinPath(name)); err != nil && !os.IsNotExist(err) {
+		return fmt.Errorf("removing the link %s: %w", name, err)
 	}
-	return nil, nil
+	return nil
 }
 
 // keep pins a new link, so that it outlives this process.
 func (g *Gate) keep(name string, l link.Link) error {
-	if err := l.Pin(filepath.Join(g.cfg.linksDir(), name)); err != nil {
+	if err := l.Pin(g.pinPath(name)); err != nil {
 		l.Close()
 		return fmt.Errorf("pinning the link %s: %w", name, err)
 	}
@@ -108,6 +83,17 @@ func (g *Gate) keep(name string, l link.Link) error {
 	return nil
 }
 
+// detach removes a pinned link, which detaches its program.
+func (g *Gate) detach(name string) error {
+	if l, ok := g.links[name]; ok {
+		delete(g.links, name)
+		_ = l.Unpin()
+		return l.Close()
+	}
+	return g.removePin(name)
+}
+
+// attachTCX attaches a program to a device by tcx.
 func (g *Gate) attachTCX(name string, ifindex int, at ebpf.AttachType, prog *ebpf.Program) error {
 	l, err := g.adoptLink(name, prog)
 	if err != nil {
@@ -120,8 +106,8 @@ func (g *Gate) attachTCX(name string, ifindex int, at ebpf.AttachType, prog *ebp
 			return nil
 		}
 		l.Close()
-		if err := os.Remove(filepath.Join(g.cfg.linksDir(), name)); err != nil {
-			return fmt.Errorf("removing the old link %s: %w", name, err)
+		if err := g.removePin(name); err != nil {
+			return err
 		}
 	}
 	l, err = link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: prog, Attach: at})
@@ -131,33 +117,33 @@ func (g *Gate) attachTCX(name string, ifindex int, at ebpf.AttachType, prog *ebp
 	return g.keep(name, l)
 }
 
-// attachListen follows sockets that enter LISTEN. Without it, readiness is found by probing.
+// attachListen attaches gate_listen. If that is impossible, readiness must be probed.
 func (g *Gate) attachListen() error {
-	// A tracing link cannot be updated; a new one is attached before the old one goes, so no LISTEN is missed.
-	path := filepath.Join(g.cfg.linksDir(), "listen")
+	// A tracing link cannot be updated. The new one is attached before the old one is removed, so that no LISTEN is
+	// missed.
 	l, err := link.AttachTracing(link.TracingOptions{Program: g.objs.GateListen, AttachType: ebpf.AttachTraceRawTp})
 	if err != nil {
-		g.log.Warn("sockets that listen cannot be followed: readiness is found by probing", "error", err)
+		g.log.Warn("cannot follow sockets that enter LISTEN: readiness is probed instead", "error", err)
 		return nil
 	}
-	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+	if err := g.removePin(listenLink); err != nil {
 		l.Close()
-		return fmt.Errorf("removing the old link listen: %w", err)
+		return err
 	}
 	g.followsListen = true
-	return g.keep("listen", l)
+	return g.keep(listenLink, l)
 }
 
-// attachNIC attaches to an external interface: gate_nic by tcx, gate_xdp by XDP.
-func (g *Gate) attachNIC(name string) error {
+// attachNIC attaches gate_nic and gate_xdp to an external interface. It returns the names of the links.
+func (g *Gate) attachNIC(name string) ([]string, error) {
 	dev, err := netlink.LinkByName(name)
 	if err != nil {
-		return fmt.Errorf("interface %s: %w: name one that exists with --interface", name, err)
+		return nil, fmt.Errorf("interface %s: %w: name one that exists with --interface", name, err)
 	}
 	index := dev.Attrs().Index
 	mac := dev.Attrs().HardwareAddr
 	if len(mac) != 6 {
-		return fmt.Errorf("interface %s: not an Ethernet device: name another with --interface", name)
+		return nil, fmt.Errorf("interface %s: not an Ethernet device: name another with --interface", name)
 	}
 	g.nicMACs[index] = mac
 	nic := gateNic{Mac: hardwareAddr(mac), Tx: 1}
@@ -165,97 +151,105 @@ func (g *Gate) attachNIC(name string) error {
 		nic.Tx = 0
 	}
 	if err := g.objs.Nics.Put(uint32(index), nic); err != nil {
-		return fmt.Errorf("interface %s: telling the gate its MAC address: %w", name, err)
+		return nil, fmt.Errorf("interface %s: writing its MAC address to the gate's map: %w", name, err)
 	}
-	if err := g.attachTCX("nic-"+name, index, ebpf.AttachTCXIngress, g.objs.GateNic); err != nil {
-		return err
+	tcx := "nic-" + name
+	if err := g.attachTCX(tcx, index, ebpf.AttachTCXIngress, g.objs.GateNic); err != nil {
+		return nil, err
 	}
-	return g.attachXDP(name, index)
+	mode, err := g.attachXDP(name, index)
+	if err != nil {
+		return nil, err
+	}
+	g.attached[name] = string(mode)
+	return []string{tcx, xdpLink(mode, name)}, nil
 }
 
-// xdpWay is one way to attach to XDP.
-type xdpWay struct {
+// xdpLink is the name of the XDP link to an external interface.
+func xdpLink(mode XDPMode, device string) string { return "xdp-" + string(mode) + "-" + device }
+
+// xdpAttempt is a way to attach to XDP.
+type xdpAttempt struct {
 	mode  XDPMode
 	flags link.XDPAttachFlags
 	prog  *ebpf.Program
 }
 
-// pin is the name of a link's pin.
-func (w xdpWay) pin(device string) string { return "xdp-" + string(w.mode) + "-" + device }
-
-// attachXDP attaches to XDP of an external interface in the first way that works.
-func (g *Gate) attachXDP(name string, index int) error {
-	ways := []xdpWay{{XDPNative, link.XDPDriverMode, g.objs.GateXdp}, {XDPGeneric, link.XDPGenericMode, g.objs.GateXdpSkb}}
+// xdpAttempts returns the ways that the configuration allows, in order of preference.
+func (g *Gate) xdpAttempts() []xdpAttempt {
+	native := xdpAttempt{XDPNative, link.XDPDriverMode, g.objs.GateXdp}
+	generic := xdpAttempt{XDPGeneric, link.XDPGenericMode, g.objs.GateXdpSkb}
 	switch g.cfg.XDPMode {
 	case XDPOff:
-		g.attached[name] = string(XDPOff)
-		ways = nil
+		return nil
 	case XDPNative:
-		ways = ways[:1]
+		return []xdpAttempt{native}
 	case XDPGeneric:
-		ways = ways[1:]
+		return []xdpAttempt{generic}
+	default:
+		return []xdpAttempt{native, generic}
 	}
-	for _, w := range ways {
-		l, err := g.adoptLink(w.pin(name), w.prog)
+}
+
+// attachXDP attaches to XDP of an external interface in the first way that works, and returns the mode.
+func (g *Gate) attachXDP(name string, index int) (XDPMode, error) {
+	attempts := g.xdpAttempts()
+	for _, a := range attempts {
+		pin := xdpLink(a.mode, name)
+		l, err := g.adoptLink(pin, a.prog)
 		if err != nil {
-			return err
+			return "", err
 		}
 		if l == nil {
 			continue
 		}
 		if info, err := l.Info(); err == nil && info.XDP() != nil && info.XDP().Ifindex == uint32(index) {
-			g.links[w.pin(name)] = l
-			g.attached[name] = string(w.mode)
-			return nil
+			g.links[pin] = l
+			return a.mode, nil
 		}
 		l.Close()
-		if err := g.detach(w.pin(name)); err != nil {
-			return err
+		if err := g.detach(pin); err != nil {
+			return "", err
 		}
 	}
-	// One of another mode is in the way.
+	// A link of another mode would be in the way.
 	for _, old := range []XDPMode{XDPNative, XDPGeneric} {
-		if err := g.detach(xdpWay{mode: old}.pin(name)); err != nil {
-			return err
+		if err := g.detach(xdpLink(old, name)); err != nil {
+			return "", err
 		}
+	}
+	if len(attempts) == 0 {
+		return XDPOff, nil
 	}
 	var errs []error
-	for _, w := range ways {
-		l, err := link.AttachXDP(link.XDPOptions{Program: w.prog, Interface: index, Flags: w.flags})
+	for _, a := range attempts {
+		l, err := link.AttachXDP(link.XDPOptions{Program: a.prog, Interface: index, Flags: a.flags})
 		if err == nil {
-			g.attached[name] = string(w.mode)
-			return g.keep(w.pin(name), l)
+			return a.mode, g.keep(xdpLink(a.mode, name), l)
 		}
 		errs = append(errs, err)
 	}
-	if len(ways) == 0 {
-		return nil
-	}
 	hint := "try --xdp-mode generic"
 	if strings.Contains(errors.Join(errs...).Error(), "busy") {
-		hint = "another XDP program is there: detach it, or use --xdp-mode off"
+		hint = "another XDP program is attached: detach it, or use --xdp-mode off"
 	}
-	return fmt.Errorf("interface %s: attaching XDP (%s): %w: %s", name, g.cfg.XDPMode, errors.Join(errs...), hint)
+	return "", fmt.Errorf("interface %s: attaching XDP (%s): %w: %s", name, g.cfg.XDPMode, errors.Join(errs...), hint)
 }
 
-// detach removes a pinned link, and with it its program's attachment.
-func (g *Gate) detach(name string) error {
-	if l, ok := g.links[name]; ok {
-		delete(g.links, name)
-		_ = l.Unpin()
-		return l.Close()
+// attachPod attaches gate_pod to a pod's device, unless it is attached. The caller holds podTable.mu, or is Open.
+func (g *Gate) attachPod(ifindex int) error {
+	name := podLink(ifindex)
+	if g.links[name] != nil {
+		return nil
 	}
-	if err := os.Remove(filepath.Join(g.cfg.linksDir(), name)); err != nil && !os.IsNotExist(err) {
-		return fmt.Errorf("removing the link %s: %w", name, err)
-	}
-	return nil
+	return g.attachTCX(name, ifindex, ebpf.AttachTCXIngress, g.objs.GatePod)
 }
 
-// Attached tells the external interfaces and the mode of XDP of each: native, generic or off.
-func (g *Gate) Attached() map[string]string { return g.attached }
-
-// hardwareAddr copies a MAC address into the gate's form.
-func hardwareAddr(m net.HardwareAddr) (out [6]uint8) {
-	copy(out[:], m)
-	return out
+// detachPod detaches gate_pod from the device of a removed pod, unless the pod may still be a client. The caller holds
+// podTable.mu.
+func (g *Gate) detachPod(ifindex int) error {
+	if g.shortcuts.devices[ifindex] {
+		return nil
+	}
+	return g.detach(podLink(ifindex))
 }

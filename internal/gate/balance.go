@@ -3,72 +3,77 @@
 package gate
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
 )
 
-// maglevSize is MAGLEV of bpf/types.h.
-const maglevSize = len(gateMaglev{}.Pod)
+// MaxPodsPerService is the maximum number of pods that take a service's new flows.
+const MaxPodsPerService = uint32(gateLimitMAX_PODS_PER_SERVICE)
 
-// maglevTable fills a table of consistent hashing (Eisenbud et al., Maglev, NSDI 2016, 3.4): for each place, which of
-// the names has it. Each name has an equal share, give or take one place, and few places change their names when a name
-// comes or goes. It does not depend on the order of names, which are to differ. Without names it is nil.
-func maglevTable(names []uint64, size int) []int {
-	if len(names) == 0 {
-		return nil
+// errTooManyPods says that a service has MaxPodsPerService serving pods.
+var errTooManyPods = fmt.Errorf("the gate balances over %d pods at most", MaxPodsPerService)
+
+// addServing adds a pod to those that take a service's new flows, and makes the service warm.
+func (g *Gate) addServing(service, pod uint32) error {
+	g.podTable.serving.Lock()
+	defer g.podTable.serving.Unlock()
+	st := g.statuses.at(service)
+	n := atomic.LoadUint32(&st.Pods)
+	there := false
+	for i := range n {
+		there = there || atomic.LoadUint32(&st.Pod[i]) == pod
 	}
-	order := make([]int, len(names))
-	for i := range order {
-		order[i] = i
+	if !there && n >= MaxPodsPerService {
+		return errTooManyPods
 	}
-	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(names[a], names[b]) })
-	offset, skip, next := make([]uint64, len(names)), make([]uint64, len(names)), make([]uint64, len(names))
-	for i, n := range names {
-		offset[i] = splitmix(n) % uint64(size)
-		skip[i] = splitmix(n^0x9e3779b97f4a7c15)%uint64(size-1) + 1
-	}
-	table := make([]int, size)
-	for i := range table {
-		table[i] = -1
-	}
-	for filled := 0; ; {
-		for _, i := range order {
-			at := (offset[i] + next[i]*skip[i]) % uint64(size)
-			for table[at] >= 0 {
-				next[i]++
-				at = (offset[i] + next[i]*skip[i]) % uint64(size)
-			}
-			table[at] = i
-			next[i]++
-			if filled++; filled == size {
-				return table
-			}
+	p := g.pods.at(pod)
+	setPodState(p, gatePodStatePOD_SERVING)
+	if !there {
+		atomic.StoreUint32(&p.Slot, g.freeSlot(st))
+		atomic.StoreUint32(&st.Pod[n], pod)
+		atomic.StoreUint32(&st.Pods, n+1)
+		if err := g.updateMaglev(service); err != nil {
+			g.log.Error("clients with affinity do not get the new pod yet", "error", err)
 		}
 	}
+	setServiceState(st, gateServiceStateSERVICE_WARM)
+	return nil
 }
 
-// splitmix mixes the bits of a number (Steele et al., OOPSLA 2014).
-func splitmix(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
-}
-
-// hashPods makes the table of consistent hashing of a service anew, if it wants one, from the pods that take flows.
-// g.podTable.serving is locked.
-func (g *Gate) hashPods(service uint32) error {
-	st := g.states.at(service)
+// removeServing removes a pod from those that take a service's new flows. The service becomes cold with the last one.
+func (g *Gate) removeServing(service, pod uint32) {
+	g.podTable.serving.Lock()
+	defer g.podTable.serving.Unlock()
+	st := g.statuses.at(service)
 	n := atomic.LoadUint32(&st.Pods)
-	if atomic.LoadUint32(&st.Flags)&serviceAffinity == 0 || n == 0 {
-		if err := g.objs.Maglevs.Delete(service); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("removing a table of pods: %w", err)
+	for i := range n {
+		if atomic.LoadUint32(&st.Pod[i]) != pod {
+			continue
+		}
+		if n == 1 {
+			setServiceState(st, gateServiceStateSERVICE_COLD)
+		}
+		atomic.StoreUint32(&st.Pod[i], atomic.LoadUint32(&st.Pod[n-1]))
+		atomic.StoreUint32(&st.Pods, n-1)
+		if err := g.updateMaglev(service); err != nil {
+			g.log.Error("clients with affinity may still get a removed pod", "error", err)
+		}
+		return
+	}
+}
+
+// updateMaglev rebuilds a service's Maglev table from its serving pods, or removes it if the service has no affinity or no
+// serving pod. The caller holds podTable.serving.
+func (g *Gate) updateMaglev(service uint32) error {
+	st := g.statuses.at(service)
+	n := atomic.LoadUint32(&st.Pods)
+	if atomic.LoadUint32(&st.Flags)&uint32(gateServiceFlagSERVICE_AFFINITY) == 0 || n == 0 {
+		if err := g.objs.MaglevTables.Delete(service); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("removing a Maglev table: %w", err)
 		}
 		return nil
 	}
@@ -76,18 +81,18 @@ func (g *Gate) hashPods(service uint32) error {
 	for i := range names {
 		names[i] = g.pods.at(st.Pod[i]).Id
 	}
-	var m gateMaglev
-	for at, i := range maglevTable(names, maglevSize) {
+	var m gateMaglevTable
+	for at, i := range maglevTable(names, len(m.Pod)) {
 		m.Pod[at] = st.Pod[i]
 	}
-	if err := g.objs.Maglevs.Put(service, m); err != nil {
-		return fmt.Errorf("telling the gate a table of pods: %w", err)
+	if err := g.objs.MaglevTables.Put(service, m); err != nil {
+		return fmt.Errorf("writing a Maglev table: %w", err)
 	}
 	return nil
 }
 
-// freeSlot finds a bit for a pod among those of its service that take flows. g.podTable.serving is locked.
-func (g *Gate) freeSlot(st *gateServiceState) uint32 {
+// freeSlot returns a bit that no serving pod of the service has. The caller holds podTable.serving.
+func (g *Gate) freeSlot(st *gateServiceStatus) uint32 {
 	var used uint32
 	for i := range atomic.LoadUint32(&st.Pods) {
 		used |= 1 << (g.pods.at(st.Pod[i]).Slot & 31)
@@ -99,25 +104,29 @@ func (g *Gate) freeSlot(st *gateServiceState) uint32 {
 	return slot
 }
 
-// OpenFlows returns how many flows a pod has open: all of one on this node, those by this node of another. It makes no
-// system call. It is false for a pod that is not known.
+// OpenFlows returns the number of a pod's open flows: all of a pod on this node, those through this node of another. It
+// makes no system call. It returns false for an unknown pod.
 func (g *Gate) OpenFlows(service netip.AddrPort, id uint64) (uint32, bool) {
-	index, ok := g.podIndex(service, id)
+	index, ok := g.podTable.index(service, id)
 	if !ok {
 		return 0, false
 	}
 	return atomic.LoadUint32(&g.pods.at(index).Open), true
 }
 
-// SetElsewhere tells how many open flows a pod on another node has by other edge nodes than this one: its home node's
-// count, less the one here. New flows go to the pod with the fewest in all.
+// SetElsewhere sets the number of open flows that a pod on another node has through other edge nodes: its home node's
+// count, less this node's. New flows go to the pod with the fewest in total.
 func (g *Gate) SetElsewhere(service netip.AddrPort, id uint64, flows uint32) error {
-	index, ok := g.podIndex(service, id)
+	index, ok := g.podTable.index(service, id)
 	if !ok {
-		return fmt.Errorf("pod %d of %v: not known to the gate", id, service)
+		return errUnknownPod(service, id)
 	}
 	if p := g.pods.at(index); p.Node != 0 {
 		atomic.StoreUint32(&p.Elsewhere, flows)
 	}
 	return nil
+}
+
+func errUnknownPod(service netip.AddrPort, id uint64) error {
+	return fmt.Errorf("pod %d of %v: not known to the gate", id, service)
 }

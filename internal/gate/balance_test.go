@@ -29,21 +29,21 @@ func TestMaglevShares(t *testing.T) {
 				names[i] = uint64(i) // small numbers are names, too
 			}
 		}
-		table := maglevTable(names, maglevSize)
+		table := maglevTable(names, int(gateLimitMAGLEV_SIZE))
 		for i, s := range shares(table, n) {
-			if s < maglevSize/n-1 || s > maglevSize/n+1 {
-				t.Errorf("%d names: name %d has %d of %d places", n, i, s, maglevSize)
+			if s < int(gateLimitMAGLEV_SIZE)/n-1 || s > int(gateLimitMAGLEV_SIZE)/n+1 {
+				t.Errorf("%d names: name %d has %d of %d places", n, i, s, int(gateLimitMAGLEV_SIZE))
 			}
 		}
 		other := append([]uint64(nil), names...)
 		r.Shuffle(n, func(i, j int) { other[i], other[j] = other[j], other[i] })
-		for at, i := range maglevTable(other, maglevSize) {
+		for at, i := range maglevTable(other, int(gateLimitMAGLEV_SIZE)) {
 			if other[i] != names[table[at]] {
 				t.Fatalf("%d names: place %d depends on the order", n, at)
 			}
 		}
 	}
-	if maglevTable(nil, maglevSize) != nil {
+	if maglevTable(nil, int(gateLimitMAGLEV_SIZE)) != nil {
 		t.Error("a table of nobody")
 	}
 }
@@ -56,8 +56,8 @@ func TestMaglevDisruption(t *testing.T) {
 		for i := range names {
 			names[i] = r.Uint64()
 		}
-		before := maglevTable(names, maglevSize)
-		after := maglevTable(names[:n-1], maglevSize)
+		before := maglevTable(names, int(gateLimitMAGLEV_SIZE))
+		after := maglevTable(names[:n-1], int(gateLimitMAGLEV_SIZE))
 		moved := 0
 		for at := range before {
 			if before[at] != n-1 && before[at] != after[at] {
@@ -65,8 +65,8 @@ func TestMaglevDisruption(t *testing.T) {
 			}
 		}
 		// The paper's figure 12: some percent more than what must move.
-		if moved > maglevSize*15/100 {
-			t.Errorf("%d names, one goes: %d of %d places of others moved", n, moved, maglevSize)
+		if moved > int(gateLimitMAGLEV_SIZE)*15/100 {
+			t.Errorf("%d names, one goes: %d of %d places of others moved", n, moved, int(gateLimitMAGLEV_SIZE))
 		}
 	}
 }
@@ -123,9 +123,9 @@ func TestAffinity(t *testing.T) {
 	}
 	// Without affinity, the fewest flows count again.
 	w.service(vip, 100, 100)
-	var n gateMaglev
-	i, _ := w.g.index(vip)
-	if err := w.g.objs.Maglevs.Lookup(i, &n); err == nil {
+	var n gateMaglevTable
+	i, _ := w.g.services.index(vip)
+	if err := w.g.objs.MaglevTables.Lookup(i, &n); err == nil {
 		t.Error("the table is still there")
 	}
 }

@@ -192,7 +192,7 @@ func BenchmarkSweep(b *testing.B) {
 	connected(w)
 	f, _ := w.flow(client, vip)
 	w.fillFlowsWith(100000, f)
-	i, _ := w.g.podIndex(vip, 1)
+	i, _ := w.g.podTable.index(vip, 1)
 	w.g.pods.at(i).Open = 100001
 	for b.Loop() {
 		s, err := w.g.Sweep(DefaultAges())
@@ -225,7 +225,7 @@ func BenchmarkScale(b *testing.B) {
 	w.fillFlows(100000)
 	var sum uint64
 	o := &w.g.objs.gateMaps
-	for _, m := range []*ebpf.Map{o.Services, o.Addresses, o.States, o.Pods, o.PodTraffic, o.PodPorts, o.PodNames, o.Flows, o.ShortLived, o.Kepts, o.Maglevs, o.ParkedSyns, o.ParkedFlows, o.ParkedSources} {
+	for _, m := range []*ebpf.Map{o.Services, o.Addresses, o.ServiceStatuses, o.Pods, o.PodTraffic, o.PodPorts, o.PodNames, o.Flows, o.RingSlots, o.SynBackups, o.MaglevTables, o.ParkedSyns, o.ParkedFlows, o.ParkedSources} {
 		info, err := m.Info()
 		w.must(err)
 		lock, _ := info.Memlock()
@@ -303,8 +303,8 @@ func TestSize(t *testing.T) {
 	}
 	var sum uint64
 	o := &w.g.objs.gateMaps
-	for name, m := range map[string]*ebpf.Map{"services": o.Services, "addresses": o.Addresses, "states": o.States, "pods": o.Pods, "pod_traffic": o.PodTraffic,
-		"pod_ports": o.PodPorts, "flows": o.Flows, "short_lived": o.ShortLived, "kepts": o.Kepts, "maglevs": o.Maglevs, "nodes": o.Nodes, "pod_names": o.PodNames, "ring_heads": o.RingHeads, "parked_syns": o.ParkedSyns, "parked_flows": o.ParkedFlows,
+	for name, m := range map[string]*ebpf.Map{"services": o.Services, "addresses": o.Addresses, "service_statuses": o.ServiceStatuses, "pods": o.Pods, "pod_traffic": o.PodTraffic,
+		"pod_ports": o.PodPorts, "flows": o.Flows, "ring_slots": o.RingSlots, "syn_backups": o.SynBackups, "maglev_tables": o.MaglevTables, "nodes": o.Nodes, "pod_names": o.PodNames, "ring_heads": o.RingHeads, "parked_syns": o.ParkedSyns, "parked_flows": o.ParkedFlows,
 		"parked_sources": o.ParkedSources, "scratch": o.Scratch, "nics": o.Nics, "listeners": o.Listeners, "events": o.Events, "counters": o.Counters, "recounts": o.Recounts} {
 		info, err := m.Info()
 		w.must(err)

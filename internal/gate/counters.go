@@ -4,7 +4,7 @@ package gate
 
 import "fmt"
 
-// counterNames are the names of enum counter, in its order, as they stand in metrics.
+// counterNames are the names of enum counter in metrics.
 var counterNames = [gateCounterCOUNTERS]string{
 	gateCounterCOUNT_ARP_REPLIES:   "arp_replies",
 	gateCounterCOUNT_PINGS:         "pings",
@@ -33,8 +33,7 @@ var counterNames = [gateCounterCOUNTERS]string{
 	gateCounterCOUNT_SHORTCUTS:     "shortcuts",
 }
 
-// Counters returns the counters of the whole gate by name: how many packets met which fate. The names and
-// meanings are those of enum counter in bpf/types.h.
+// Counters returns the counters of the whole gate by name. Their meanings are those of enum counter in bpf/types.h.
 func (g *Gate) Counters() (map[string]uint64, error) {
 	out := make(map[string]uint64, len(counterNames))
 	for i, name := range counterNames {

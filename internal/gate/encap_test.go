@@ -304,9 +304,9 @@ func TestEdge(t *testing.T) {
 		cold(w)
 		w.wantRun(onXDP, synFrame(w), xdpDrop)
 		w.must(w.g.AddPod(Pod{ID: 1, Service: vip, Addr: podAt[1], Node: otherNode}))
-		i, _ := w.g.index(vip)
-		p, _ := w.g.podIndex(vip, 1)
-		w.g.putIn(i, p)
+		i, _ := w.g.services.index(vip)
+		p, _ := w.g.podTable.index(vip, 1)
+		w.g.addServing(i, p)
 		f := synFrame(w)
 		sameButMSS(t, f, w.unwrap(w.wantRun(onReleased, f, tcxRedirect), toPodType, 0, 1, f))
 		w.wantParked(0, 0)
@@ -485,7 +485,7 @@ func TestHome(t *testing.T) {
 		defer func() { w.must(w.g.SetNodes([]netip.Addr{otherNode})) }()
 		connect(t, w, 0)
 		w.wantRun(onNIC, w.wrap(stranger, toPodType, inside, 1, w.fromClient("A", 1001, 5001).frame()), tcxRedirect)
-		if f, _ := w.flow(client, vip); f.Origin.Edge != nodeBE(stranger) || f.Origin.Path != gateFlowPathPATH_EDGE_NODE {
+		if f, _ := w.flow(client, vip); f.Origin.Edge != toBE(stranger) || f.Origin.Path != gateFlowPathPATH_EDGE_NODE {
 			t.Errorf("origin %+v", f.Origin)
 		}
 		w.wantRun(onNIC, w.fromClient("A", 1001, 5001).frame(), tcxRedirect)

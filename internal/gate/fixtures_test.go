@@ -339,9 +339,9 @@ func parkedAndWarm(w *world) {
 	cold(w)
 	w.wantRun(onXDP, synFrame(w), xdpDrop)
 	w.addPod(vip, 1)
-	i, _ := w.g.index(vip)
-	p, _ := w.g.podIndex(vip, 1)
-	w.g.putIn(i, p)
+	i, _ := w.g.services.index(vip)
+	p, _ := w.g.podTable.index(vip, 1)
+	w.g.addServing(i, p)
 }
 
 // sent lets a segment of pod 1 go to the client.

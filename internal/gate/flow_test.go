@@ -403,7 +403,7 @@ func TestSweepAges(t *testing.T) {
 func TestSweepCorrects(t *testing.T) {
 	w := newWorld(t, nil)
 	connected(w)
-	i, _ := w.g.podIndex(vip, 1)
+	i, _ := w.g.podTable.index(vip, 1)
 	w.g.pods.at(i).Open, w.g.pods.at(i).HalfOpen = 7, 0xffffffff
 	s, err := w.g.Sweep(DefaultAges())
 	if err != nil || s.Fixed != 1 || s.Flows != 1 {
@@ -625,7 +625,7 @@ func TestSYNRaces(t *testing.T) {
 func podOfIndex(w *world, index uint32) int {
 	w.Helper()
 	for p := 1; p <= 3; p++ {
-		if i, _ := w.g.podIndex(vip, uint64(p)); i == index {
+		if i, _ := w.g.podTable.index(vip, uint64(p)); i == index {
 			return p
 		}
 	}

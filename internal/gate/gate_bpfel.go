@@ -18,25 +18,11 @@ type gateAddr struct {
 	W [4]uint32
 }
 
-type gateAsked struct {
-	_      structs.HostLayout
-	At     uint64
-	Origin struct {
-		_         structs.HostLayout
-		Ifindex   uint32
-		ClientMac [6]uint8
-		OurMac    [6]uint8
-		Path      gateFlowPath
-		Edge      uint32
-	}
-}
+type gateAddressFlag uint32
 
-type gateAsking struct {
-	_       structs.HostLayout
-	Window  uint64
-	Packets uint32
-	Pad     uint32
-}
+const (
+	gateAddressFlagADDRESS_ANNOUNCED gateAddressFlag = 1
+)
 
 type gateCounter uint32
 
@@ -67,6 +53,24 @@ const (
 	gateCounterCOUNT_MOVED         gateCounter = 23
 	gateCounterCOUNT_SHORTCUTS     gateCounter = 24
 	gateCounterCOUNTERS            gateCounter = 25
+)
+
+type gateEncapFlag uint32
+
+const (
+	gateEncapFlagENCAP_INSIDE gateEncapFlag = 1
+	gateEncapFlagENCAP_CLOSES gateEncapFlag = 2
+	gateEncapFlagENCAP_MOVED  gateEncapFlag = 4
+)
+
+type gateEncapType uint32
+
+const (
+	gateEncapTypeENCAP_TO_POD     gateEncapType = 1
+	gateEncapTypeENCAP_TO_CLIENT  gateEncapType = 2
+	gateEncapTypeENCAP_CLOSED     gateEncapType = 3
+	gateEncapTypeENCAP_FLOW_QUERY gateEncapType = 4
+	gateEncapTypeENCAP_FLOW_CLAIM gateEncapType = 5
 )
 
 type gateEvent struct {
@@ -142,27 +146,24 @@ const (
 	gateFlowStateFLOW_GONE        gateFlowState = 4
 )
 
-type gateHomeNodes struct {
+type gateHomeNodeList struct {
 	_    structs.HostLayout
 	N    uint32
 	Node [64]uint32
 }
 
-type gateKept struct {
-	_          structs.HostLayout
-	Stamp      uint32
-	Tried      uint32
-	Sent       uint64
-	Isn        uint32
-	Retries    uint32
-	Options    [40]uint8
-	OptionsLen uint8
-	Tos        uint8
-	Ttl        uint8
-	Flags      uint8
-	Window     uint16
-	Pad        uint16
-}
+type gateLimit uint32
+
+const (
+	gateLimitMAX_PODS_PER_SERVICE gateLimit = 32
+	gateLimitMAX_OPTIONS          gateLimit = 40
+	gateLimitMAX_FRAME            gateLimit = 1536
+	gateLimitMAX_RANGES           gateLimit = 8
+	gateLimitMAX_HOMES            gateLimit = 64
+	gateLimitMAGLEV_SIZE          gateLimit = 1021
+	gateLimitRING_SHARDS          gateLimit = 16
+	gateLimitMAX_COUNTERS         gateLimit = 64
+)
 
 type gateListenerKey struct {
 	_     structs.HostLayout
@@ -171,7 +172,7 @@ type gateListenerKey struct {
 	Pad   uint32
 }
 
-type gateMaglev struct {
+type gateMaglevTable struct {
 	_   structs.HostLayout
 	Pod [1021]uint32
 	Pad uint32
@@ -209,13 +210,18 @@ type gateParkedFlow struct {
 	Pad    uint32
 }
 
-type gatePhase uint32
-
-const (
-	gatePhasePHASE_COLD   gatePhase = 0
-	gatePhasePHASE_WAKING gatePhase = 1
-	gatePhasePHASE_WARM   gatePhase = 2
-)
+type gatePendingQuery struct {
+	_      structs.HostLayout
+	At     uint64
+	Origin struct {
+		_         structs.HostLayout
+		Ifindex   uint32
+		ClientMac [6]uint8
+		OurMac    [6]uint8
+		Path      gateFlowPath
+		Edge      uint32
+	}
+}
 
 type gatePod struct {
 	_           structs.HostLayout
@@ -263,6 +269,13 @@ const (
 	gatePodStatePOD_DRAINING gatePodState = 3
 )
 
+type gateQueryCount struct {
+	_       structs.HostLayout
+	Window  uint64
+	Packets uint32
+	Pad     uint32
+}
+
 type gateRecount struct {
 	_        structs.HostLayout
 	Open     uint32
@@ -285,6 +298,13 @@ type gateService struct {
 	Pad                uint16
 }
 
+type gateServiceFlag uint32
+
+const (
+	gateServiceFlagSERVICE_AFFINITY     gateServiceFlag = 1
+	gateServiceFlagSERVICE_PREFER_LOCAL gateServiceFlag = 2
+)
+
 type gateServiceKey struct {
 	_    structs.HostLayout
 	Addr gateAddr
@@ -292,13 +312,21 @@ type gateServiceKey struct {
 	Pad  uint16
 }
 
-type gateServiceState struct {
+type gateServiceState uint32
+
+const (
+	gateServiceStateSERVICE_COLD   gateServiceState = 0
+	gateServiceStateSERVICE_WAKING gateServiceState = 1
+	gateServiceStateSERVICE_WARM   gateServiceState = 2
+)
+
+type gateServiceStatus struct {
 	_           structs.HostLayout
-	Phase       gatePhase
+	State       gateServiceState
 	Pods        uint32
 	Next        uint32
 	Flags       uint32
-	To          uint32
+	ReleaseTo   uint32
 	Parked      uint32
 	Head        uint32
 	Tail        uint32
@@ -325,6 +353,28 @@ type gateSweepArgs struct {
 	Established uint64
 }
 
+type gateSynBackup struct {
+	_          structs.HostLayout
+	Stamp      uint32
+	Tried      uint32
+	Sent       uint64
+	Isn        uint32
+	Retries    uint32
+	Options    [40]uint8
+	OptionsLen uint8
+	Tos        uint8
+	Ttl        uint8
+	Flags      uint8
+	Window     uint16
+	Pad        uint16
+}
+
+type gateSynWatcher struct {
+	_   structs.HostLayout
+	On  uint32
+	Pad uint32
+}
+
 type gateTicket struct {
 	_       structs.HostLayout
 	Service uint32
@@ -345,67 +395,66 @@ type gateUnparkArgs struct {
 	Refused uint32
 }
 
-type gateWatch struct {
-	_   structs.HostLayout
-	On  uint32
-	Pad uint32
-}
-
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	gateMapAddresses      = "addresses"
-	gateMapAskeds         = "askeds"
-	gateMapAskings        = "askings"
-	gateMapCounters       = "counters"
-	gateMapEvents         = "events"
-	gateMapFlows          = "flows"
-	gateMapHomes          = "homes"
-	gateMapKepts          = "kepts"
-	gateMapListeners      = "listeners"
-	gateMapMaglevs        = "maglevs"
-	gateMapNics           = "nics"
-	gateMapNodes          = "nodes"
-	gateMapParkedFlows    = "parked_flows"
-	gateMapParkedSources  = "parked_sources"
-	gateMapParkedSyns     = "parked_syns"
-	gateMapPodNames       = "pod_names"
-	gateMapPodPorts       = "pod_ports"
-	gateMapPodTraffic     = "pod_traffic"
-	gateMapPods           = "pods"
-	gateMapRecounts       = "recounts"
-	gateMapRingHeads      = "ring_heads"
-	gateMapScratch        = "scratch"
-	gateMapServices       = "services"
-	gateMapShortLived     = "short_lived"
-	gateMapStates         = "states"
-	gateMapSteps          = "steps"
-	gateMapWatches        = "watches"
-	gateProgGateHome      = "gate_home"
-	gateProgGateListen    = "gate_listen"
-	gateProgGateLocal     = "gate_local"
-	gateProgGateMoved     = "gate_moved"
-	gateProgGateNic       = "gate_nic"
-	gateProgGateNode      = "gate_node"
-	gateProgGatePod       = "gate_pod"
-	gateProgGateReleased  = "gate_released"
-	gateProgGateRetry     = "gate_retry"
-	gateProgGateSweep     = "gate_sweep"
-	gateProgGateUnpark    = "gate_unpark"
-	gateProgGateXdp       = "gate_xdp"
-	gateProgGateXdpSkb    = "gate_xdp_skb"
-	gateVarEncapPort      = "encap_port"
-	gateVarEventTypeForGo = "event_type_for_go"
-	gateVarNodeAddr       = "node_addr"
-	gateVarOutside        = "outside"
-	gateVarRangeAddr      = "range_addr"
-	gateVarRangeMask      = "range_mask"
-	gateVarRanges         = "ranges"
-	gateVarRingSize       = "ring_size"
-	gateVarShortcut       = "shortcut"
-	gateVarWangellIfindex = "wangell_ifindex"
-	gateVarWangellMac     = "wangell_mac"
+	gateMapAddresses         = "addresses"
+	gateMapCounters          = "counters"
+	gateMapEvents            = "events"
+	gateMapFlows             = "flows"
+	gateMapHomeNodes         = "home_nodes"
+	gateMapListeners         = "listeners"
+	gateMapMaglevTables      = "maglev_tables"
+	gateMapNics              = "nics"
+	gateMapNodes             = "nodes"
+	gateMapParkedFlows       = "parked_flows"
+	gateMapParkedSources     = "parked_sources"
+	gateMapParkedSyns        = "parked_syns"
+	gateMapPendingQueries    = "pending_queries"
+	gateMapPodNames          = "pod_names"
+	gateMapPodPorts          = "pod_ports"
+	gateMapPodTraffic        = "pod_traffic"
+	gateMapPods              = "pods"
+	gateMapQueryBudget       = "query_budget"
+	gateMapRecounts          = "recounts"
+	gateMapRingHeads         = "ring_heads"
+	gateMapRingSlots         = "ring_slots"
+	gateMapScratch           = "scratch"
+	gateMapServiceStatuses   = "service_statuses"
+	gateMapServices          = "services"
+	gateMapSteps             = "steps"
+	gateMapSynBackups        = "syn_backups"
+	gateMapSynWatch          = "syn_watch"
+	gateProgGateHome         = "gate_home"
+	gateProgGateListen       = "gate_listen"
+	gateProgGateLocal        = "gate_local"
+	gateProgGateMoved        = "gate_moved"
+	gateProgGateNic          = "gate_nic"
+	gateProgGateNode         = "gate_node"
+	gateProgGatePod          = "gate_pod"
+	gateProgGateReleased     = "gate_released"
+	gateProgGateRetry        = "gate_retry"
+	gateProgGateSweep        = "gate_sweep"
+	gateProgGateUnpark       = "gate_unpark"
+	gateProgGateXdp          = "gate_xdp"
+	gateProgGateXdpSkb       = "gate_xdp_skb"
+	gateVarEncapPort         = "encap_port"
+	gateVarExportAddressFlag = "export_address_flag"
+	gateVarExportEncapFlag   = "export_encap_flag"
+	gateVarExportEncapType   = "export_encap_type"
+	gateVarExportEvent       = "export_event"
+	gateVarExportLimit       = "export_limit"
+	gateVarExportServiceFlag = "export_service_flag"
+	gateVarNodeAddr          = "node_addr"
+	gateVarRangeAddr         = "range_addr"
+	gateVarRangeCount        = "range_count"
+	gateVarRangeMask         = "range_mask"
+	gateVarRingSize          = "ring_size"
+	gateVarShortcutEnabled   = "shortcut_enabled"
+	gateVarVipsOutsideRanges = "vips_outside_ranges"
+	gateVarWangellIfindex    = "wangell_ifindex"
+	gateVarWangellMac        = "wangell_mac"
 )
 
 // loadGate returns the embedded CollectionSpec for gate.
@@ -469,50 +518,55 @@ type gateProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type gateMapSpecs struct {
-	Addresses     *ebpf.MapSpec `ebpf:"addresses"`
-	Askeds        *ebpf.MapSpec `ebpf:"askeds"`
-	Askings       *ebpf.MapSpec `ebpf:"askings"`
-	Counters      *ebpf.MapSpec `ebpf:"counters"`
-	Events        *ebpf.MapSpec `ebpf:"events"`
-	Flows         *ebpf.MapSpec `ebpf:"flows"`
-	Homes         *ebpf.MapSpec `ebpf:"homes"`
-	Kepts         *ebpf.MapSpec `ebpf:"kepts"`
-	Listeners     *ebpf.MapSpec `ebpf:"listeners"`
-	Maglevs       *ebpf.MapSpec `ebpf:"maglevs"`
-	Nics          *ebpf.MapSpec `ebpf:"nics"`
-	Nodes         *ebpf.MapSpec `ebpf:"nodes"`
-	ParkedFlows   *ebpf.MapSpec `ebpf:"parked_flows"`
-	ParkedSources *ebpf.MapSpec `ebpf:"parked_sources"`
-	ParkedSyns    *ebpf.MapSpec `ebpf:"parked_syns"`
-	PodNames      *ebpf.MapSpec `ebpf:"pod_names"`
-	PodPorts      *ebpf.MapSpec `ebpf:"pod_ports"`
-	PodTraffic    *ebpf.MapSpec `ebpf:"pod_traffic"`
-	Pods          *ebpf.MapSpec `ebpf:"pods"`
-	Recounts      *ebpf.MapSpec `ebpf:"recounts"`
-	RingHeads     *ebpf.MapSpec `ebpf:"ring_heads"`
-	Scratch       *ebpf.MapSpec `ebpf:"scratch"`
-	Services      *ebpf.MapSpec `ebpf:"services"`
-	ShortLived    *ebpf.MapSpec `ebpf:"short_lived"`
-	States        *ebpf.MapSpec `ebpf:"states"`
-	Steps         *ebpf.MapSpec `ebpf:"steps"`
-	Watches       *ebpf.MapSpec `ebpf:"watches"`
+	Addresses       *ebpf.MapSpec `ebpf:"addresses"`
+	Counters        *ebpf.MapSpec `ebpf:"counters"`
+	Events          *ebpf.MapSpec `ebpf:"events"`
+	Flows           *ebpf.MapSpec `ebpf:"flows"`
+	HomeNodes       *ebpf.MapSpec `ebpf:"home_nodes"`
+	Listeners       *ebpf.MapSpec `ebpf:"listeners"`
+	MaglevTables    *ebpf.MapSpec `ebpf:"maglev_tables"`
+	Nics            *ebpf.MapSpec `ebpf:"nics"`
+	Nodes           *ebpf.MapSpec `ebpf:"nodes"`
+	ParkedFlows     *ebpf.MapSpec `ebpf:"parked_flows"`
+	ParkedSources   *ebpf.MapSpec `ebpf:"parked_sources"`
+	ParkedSyns      *ebpf.MapSpec `ebpf:"parked_syns"`
+	PendingQueries  *ebpf.MapSpec `ebpf:"pending_queries"`
+	PodNames        *ebpf.MapSpec `ebpf:"pod_names"`
+	PodPorts        *ebpf.MapSpec `ebpf:"pod_ports"`
+	PodTraffic      *ebpf.MapSpec `ebpf:"pod_traffic"`
+	Pods            *ebpf.MapSpec `ebpf:"pods"`
+	QueryBudget     *ebpf.MapSpec `ebpf:"query_budget"`
+	Recounts        *ebpf.MapSpec `ebpf:"recounts"`
+	RingHeads       *ebpf.MapSpec `ebpf:"ring_heads"`
+	RingSlots       *ebpf.MapSpec `ebpf:"ring_slots"`
+	Scratch         *ebpf.MapSpec `ebpf:"scratch"`
+	ServiceStatuses *ebpf.MapSpec `ebpf:"service_statuses"`
+	Services        *ebpf.MapSpec `ebpf:"services"`
+	Steps           *ebpf.MapSpec `ebpf:"steps"`
+	SynBackups      *ebpf.MapSpec `ebpf:"syn_backups"`
+	SynWatch        *ebpf.MapSpec `ebpf:"syn_watch"`
 }
 
 // gateVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type gateVariableSpecs struct {
-	EncapPort      *ebpf.VariableSpec `ebpf:"encap_port"`
-	EventTypeForGo *ebpf.VariableSpec `ebpf:"event_type_for_go"`
-	NodeAddr       *ebpf.VariableSpec `ebpf:"node_addr"`
-	Outside        *ebpf.VariableSpec `ebpf:"outside"`
-	RangeAddr      *ebpf.VariableSpec `ebpf:"range_addr"`
-	RangeMask      *ebpf.VariableSpec `ebpf:"range_mask"`
-	Ranges         *ebpf.VariableSpec `ebpf:"ranges"`
-	RingSize       *ebpf.VariableSpec `ebpf:"ring_size"`
-	Shortcut       *ebpf.VariableSpec `ebpf:"shortcut"`
-	WangellIfindex *ebpf.VariableSpec `ebpf:"wangell_ifindex"`
-	WangellMac     *ebpf.VariableSpec `ebpf:"wangell_mac"`
+	EncapPort         *ebpf.VariableSpec `ebpf:"encap_port"`
+	ExportAddressFlag *ebpf.VariableSpec `ebpf:"export_address_flag"`
+	ExportEncapFlag   *ebpf.VariableSpec `ebpf:"export_encap_flag"`
+	ExportEncapType   *ebpf.VariableSpec `ebpf:"export_encap_type"`
+	ExportEvent       *ebpf.VariableSpec `ebpf:"export_event"`
+	ExportLimit       *ebpf.VariableSpec `ebpf:"export_limit"`
+	ExportServiceFlag *ebpf.VariableSpec `ebpf:"export_service_flag"`
+	NodeAddr          *ebpf.VariableSpec `ebpf:"node_addr"`
+	RangeAddr         *ebpf.VariableSpec `ebpf:"range_addr"`
+	RangeCount        *ebpf.VariableSpec `ebpf:"range_count"`
+	RangeMask         *ebpf.VariableSpec `ebpf:"range_mask"`
+	RingSize          *ebpf.VariableSpec `ebpf:"ring_size"`
+	ShortcutEnabled   *ebpf.VariableSpec `ebpf:"shortcut_enabled"`
+	VipsOutsideRanges *ebpf.VariableSpec `ebpf:"vips_outside_ranges"`
+	WangellIfindex    *ebpf.VariableSpec `ebpf:"wangell_ifindex"`
+	WangellMac        *ebpf.VariableSpec `ebpf:"wangell_mac"`
 }
 
 // gateObjects contains all objects after they have been loaded into the kernel.
@@ -535,64 +589,64 @@ func (o *gateObjects) Close() error {
 //
 // It can be passed to loadGateObjects or ebpf.CollectionSpec.LoadAndAssign.
 type gateMaps struct {
-	Addresses     *ebpf.Map `ebpf:"addresses"`
-	Askeds        *ebpf.Map `ebpf:"askeds"`
-	Askings       *ebpf.Map `ebpf:"askings"`
-	Counters      *ebpf.Map `ebpf:"counters"`
-	Events        *ebpf.Map `ebpf:"events"`
-	Flows         *ebpf.Map `ebpf:"flows"`
-	Homes         *ebpf.Map `ebpf:"homes"`
-	Kepts         *ebpf.Map `ebpf:"kepts"`
-	Listeners     *ebpf.Map `ebpf:"listeners"`
-	Maglevs       *ebpf.Map `ebpf:"maglevs"`
-	Nics          *ebpf.Map `ebpf:"nics"`
-	Nodes         *ebpf.Map `ebpf:"nodes"`
-	ParkedFlows   *ebpf.Map `ebpf:"parked_flows"`
-	ParkedSources *ebpf.Map `ebpf:"parked_sources"`
-	ParkedSyns    *ebpf.Map `ebpf:"parked_syns"`
-	PodNames      *ebpf.Map `ebpf:"pod_names"`
-	PodPorts      *ebpf.Map `ebpf:"pod_ports"`
-	PodTraffic    *ebpf.Map `ebpf:"pod_traffic"`
-	Pods          *ebpf.Map `ebpf:"pods"`
-	Recounts      *ebpf.Map `ebpf:"recounts"`
-	RingHeads     *ebpf.Map `ebpf:"ring_heads"`
-	Scratch       *ebpf.Map `ebpf:"scratch"`
-	Services      *ebpf.Map `ebpf:"services"`
-	ShortLived    *ebpf.Map `ebpf:"short_lived"`
-	States        *ebpf.Map `ebpf:"states"`
-	Steps         *ebpf.Map `ebpf:"steps"`
-	Watches       *ebpf.Map `ebpf:"watches"`
+	Addresses       *ebpf.Map `ebpf:"addresses"`
+	Counters        *ebpf.Map `ebpf:"counters"`
+	Events          *ebpf.Map `ebpf:"events"`
+	Flows           *ebpf.Map `ebpf:"flows"`
+	HomeNodes       *ebpf.Map `ebpf:"home_nodes"`
+	Listeners       *ebpf.Map `ebpf:"listeners"`
+	MaglevTables    *ebpf.Map `ebpf:"maglev_tables"`
+	Nics            *ebpf.Map `ebpf:"nics"`
+	Nodes           *ebpf.Map `ebpf:"nodes"`
+	ParkedFlows     *ebpf.Map `ebpf:"parked_flows"`
+	ParkedSources   *ebpf.Map `ebpf:"parked_sources"`
+	ParkedSyns      *ebpf.Map `ebpf:"parked_syns"`
+	PendingQueries  *ebpf.Map `ebpf:"pending_queries"`
+	PodNames        *ebpf.Map `ebpf:"pod_names"`
+	PodPorts        *ebpf.Map `ebpf:"pod_ports"`
+	PodTraffic      *ebpf.Map `ebpf:"pod_traffic"`
+	Pods            *ebpf.Map `ebpf:"pods"`
+	QueryBudget     *ebpf.Map `ebpf:"query_budget"`
+	Recounts        *ebpf.Map `ebpf:"recounts"`
+	RingHeads       *ebpf.Map `ebpf:"ring_heads"`
+	RingSlots       *ebpf.Map `ebpf:"ring_slots"`
+	Scratch         *ebpf.Map `ebpf:"scratch"`
+	ServiceStatuses *ebpf.Map `ebpf:"service_statuses"`
+	Services        *ebpf.Map `ebpf:"services"`
+	Steps           *ebpf.Map `ebpf:"steps"`
+	SynBackups      *ebpf.Map `ebpf:"syn_backups"`
+	SynWatch        *ebpf.Map `ebpf:"syn_watch"`
 }
 
 func (m *gateMaps) Close() error {
 	return _GateClose(
 		m.Addresses,
-		m.Askeds,
-		m.Askings,
 		m.Counters,
 		m.Events,
 		m.Flows,
-		m.Homes,
-		m.Kepts,
+		m.HomeNodes,
 		m.Listeners,
-		m.Maglevs,
+		m.MaglevTables,
 		m.Nics,
 		m.Nodes,
 		m.ParkedFlows,
 		m.ParkedSources,
 		m.ParkedSyns,
+		m.PendingQueries,
 		m.PodNames,
 		m.PodPorts,
 		m.PodTraffic,
 		m.Pods,
+		m.QueryBudget,
 		m.Recounts,
 		m.RingHeads,
+		m.RingSlots,
 		m.Scratch,
+		m.ServiceStatuses,
 		m.Services,
-		m.ShortLived,
-		m.States,
 		m.Steps,
-		m.Watches,
+		m.SynBackups,
+		m.SynWatch,
 	)
 }
 
@@ -600,17 +654,22 @@ func (m *gateMaps) Close() error {
 //
 // It can be passed to loadGateObjects or ebpf.CollectionSpec.LoadAndAssign.
 type gateVariables struct {
-	EncapPort      *ebpf.Variable `ebpf:"encap_port"`
-	EventTypeForGo *ebpf.Variable `ebpf:"event_type_for_go"`
-	NodeAddr       *ebpf.Variable `ebpf:"node_addr"`
-	Outside        *ebpf.Variable `ebpf:"outside"`
-	RangeAddr      *ebpf.Variable `ebpf:"range_addr"`
-	RangeMask      *ebpf.Variable `ebpf:"range_mask"`
-	Ranges         *ebpf.Variable `ebpf:"ranges"`
-	RingSize       *ebpf.Variable `ebpf:"ring_size"`
-	Shortcut       *ebpf.Variable `ebpf:"shortcut"`
-	WangellIfindex *ebpf.Variable `ebpf:"wangell_ifindex"`
-	WangellMac     *ebpf.Variable `ebpf:"wangell_mac"`
+	EncapPort         *ebpf.Variable `ebpf:"encap_port"`
+	ExportAddressFlag *ebpf.Variable `ebpf:"export_address_flag"`
+	ExportEncapFlag   *ebpf.Variable `ebpf:"export_encap_flag"`
+	ExportEncapType   *ebpf.Variable `ebpf:"export_encap_type"`
+	ExportEvent       *ebpf.Variable `ebpf:"export_event"`
+	ExportLimit       *ebpf.Variable `ebpf:"export_limit"`
+	ExportServiceFlag *ebpf.Variable `ebpf:"export_service_flag"`
+	NodeAddr          *ebpf.Variable `ebpf:"node_addr"`
+	RangeAddr         *ebpf.Variable `ebpf:"range_addr"`
+	RangeCount        *ebpf.Variable `ebpf:"range_count"`
+	RangeMask         *ebpf.Variable `ebpf:"range_mask"`
+	RingSize          *ebpf.Variable `ebpf:"ring_size"`
+	ShortcutEnabled   *ebpf.Variable `ebpf:"shortcut_enabled"`
+	VipsOutsideRanges *ebpf.Variable `ebpf:"vips_outside_ranges"`
+	WangellIfindex    *ebpf.Variable `ebpf:"wangell_ifindex"`
+	WangellMac        *ebpf.Variable `ebpf:"wangell_mac"`
 }
 
 // gatePrograms contains all programs after they have been loaded into the kernel.

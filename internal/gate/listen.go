@@ -10,29 +10,26 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// WatchListen sends an EventListen when a socket in the network namespace with the given cookie
-// (SO_NETNS_COOKIE) enters LISTEN on the pod's port.
+// WatchListen requests an EventListen when a socket in a network namespace enters LISTEN on the pod's port. The namespace
+// is given by its cookie (SO_NETNS_COOKIE).
 func (g *Gate) WatchListen(cookie uint64, service netip.AddrPort, id uint64) error {
-	index, ok := g.podIndex(service, id)
+	index, ok := g.podTable.index(service, id)
 	if !ok {
-		return fmt.Errorf("pod %d of %v: not known to the gate", id, service)
+		return errUnknownPod(service, id)
 	}
 	p := g.pods.at(index)
-	value := uint64(p.Generation)<<32 | uint64(index)
-	if err := g.objs.Listeners.Put(gateListenerKey{Netns: cookie, Port: uint32(ntohs(p.Port))}, value); err != nil {
-		return fmt.Errorf("pod %d of %v: waiting for its LISTEN: %w", id, service, err)
+	key := gateListenerKey{Netns: cookie, Port: uint32(ntohs(p.Port))}
+	if err := g.objs.Listeners.Put(key, uint64(p.Generation)<<32|uint64(index)); err != nil {
+		return fmt.Errorf("pod %d of %v: requesting an event for its LISTEN: %w", id, service, err)
 	}
 	return nil
 }
 
-// UnwatchListen ends WatchListen.
+// UnwatchListen cancels WatchListen.
 func (g *Gate) UnwatchListen(cookie uint64, port uint16) error {
 	err := g.objs.Listeners.Delete(gateListenerKey{Netns: cookie, Port: uint32(port)})
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("no longer waiting for LISTEN on port %d: %w", port, err)
+		return fmt.Errorf("cancelling the event for LISTEN on port %d: %w", port, err)
 	}
 	return nil
 }
-
-// FollowsListen tells whether the kernel's word on LISTEN is to be had; otherwise readiness must be probed.
-func (g *Gate) FollowsListen() bool { return g.followsListen }

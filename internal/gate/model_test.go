@@ -195,7 +195,7 @@ func (m *model) ask(s segment, verdict uint32) {
 	if verdict != tcxDrop {
 		m.fail("a segment of no flow: verdict %d", int32(verdict))
 	}
-	m.must(m.g.objs.Askeds.Delete(flowKey(s.from, vip))) // the next one does not come too late
+	m.must(m.g.objs.PendingQueries.Delete(flowKey(s.from, vip))) // the next one does not come too late
 	if m.orphans[s.from.Port()] != nil {
 		return
 	}
@@ -671,11 +671,11 @@ func (m *model) sweep() {
 // rewind lets ties among pods be broken as in the beginning, so that a seed does the same each time.
 func (w *world) rewind() {
 	w.Helper()
-	i, _ := w.g.index(vip)
-	st := w.g.states.at(i)
+	i, _ := w.g.services.index(vip)
+	st := w.g.statuses.at(i)
 	st.Next = 0
 	for p := range st.Pods {
-		st.Pod[p], _ = w.g.podIndex(vip, uint64(p+1))
+		st.Pod[p], _ = w.g.podTable.index(vip, uint64(p+1))
 	}
 }
 

@@ -19,7 +19,9 @@ import (
 const scalesAt = ethernetHeader + 20 + 8 + 3
 
 // asked counts the flows that home nodes were asked for.
-func (w *world) asked() int { return entries[gateFlowKey, gateAsked](w, w.g.objs.Askeds) }
+func (w *world) asked() int {
+	return entries[gateFlowKey, gatePendingQuery](w, w.g.objs.PendingQueries)
+}
 
 // runMarked runs a frame with a mark and returns what is sent; nil if nothing is.
 func (w *world) runMarked(p program, frame []byte, mark uint32) []byte {
@@ -40,9 +42,9 @@ func TestAsk(t *testing.T) {
 		w := all.in(t)
 		w.remote()
 		for _, k := range []segment{w.syn(0), w.syn(0).fromOther(1, 2)} {
-			_ = w.g.objs.Askeds.Delete(flowKey(k.from, vip))
+			_ = w.g.objs.PendingQueries.Delete(flowKey(k.from, vip))
 		}
-		w.must(w.g.objs.Askings.Put(uint32(0), gateAsking{}))
+		w.must(w.g.objs.QueryBudget.Put(uint32(0), gateQueryCount{}))
 		w.before = w.counters()
 		return w
 	}
@@ -53,11 +55,11 @@ func TestAsk(t *testing.T) {
 		}
 	}
 	age := func(w *world, by time.Duration) {
-		var a gateAsked
+		var a gatePendingQuery
 		k := flowKey(client, vip)
-		w.must(w.g.objs.Askeds.Lookup(k, &a))
+		w.must(w.g.objs.PendingQueries.Lookup(k, &a))
 		a.At -= uint64(by)
-		w.must(w.g.objs.Askeds.Put(k, a))
+		w.must(w.g.objs.PendingQueries.Put(k, a))
 	}
 	t.Run("nobody has it", func(t *testing.T) {
 		w := begin(t)
@@ -179,8 +181,8 @@ func TestAsk(t *testing.T) {
 			} else {
 				answered++
 			}
-			var a gateAsking
-			w.must(w.g.objs.Askings.Lookup(uint32(0), &a))
+			var a gateQueryCount
+			w.must(w.g.objs.QueryBudget.Lookup(uint32(0), &a))
 			if first == 0 {
 				first = a.Window
 			}

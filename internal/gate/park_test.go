@@ -80,13 +80,13 @@ func TestWakeEvents(t *testing.T) {
 	if c := w.g.ServiceCounters(vip); c.Wakes != 1 || c.Parked+c.Duplicates != 30 {
 		t.Errorf("%+v", c)
 	}
-	if w.g.Phase(vip) != Waking || len(w.g.Pending()) != 1 {
-		t.Errorf("phase %d, pending %v", w.g.Phase(vip), w.g.Pending())
+	if w.g.ServiceState(vip) != Waking || len(w.g.Pending()) != 1 {
+		t.Errorf("phase %d, pending %v", w.g.ServiceState(vip), w.g.Pending())
 	}
 	// A new reader, as of a daemon that starts again, gets the next wake's.
 	w.g.Refuse(vip)
-	if w.g.Phase(vip) != Cold {
-		t.Errorf("phase %d, want cold", w.g.Phase(vip))
+	if w.g.ServiceState(vip) != Cold {
+		t.Errorf("phase %d, want cold", w.g.ServiceState(vip))
 	}
 	w.wantRun(onXDP, w.syn(7).frame(), xdpDrop)
 	if got := e.await(t, EventWake, 2); len(got) != 2 {
@@ -152,7 +152,7 @@ func TestRingBufferFull(t *testing.T) {
 	}
 	for range 3 {
 		w.wantRun(onXDP, w.syn(1000).frame(), xdpDrop)
-		if p := w.g.Phase(vip); p != Cold {
+		if p := w.g.ServiceState(vip); p != Cold {
 			t.Fatalf("phase %d, want cold: nobody was told", p)
 		}
 	}
@@ -166,7 +166,7 @@ func TestRingBufferFull(t *testing.T) {
 	e := w.events()
 	e.await(t, EventWake, 1) // the reader has begun
 	deadline := time.Now().Add(60 * time.Second)
-	for w.g.Phase(vip) == Cold {
+	for w.g.ServiceState(vip) == Cold {
 		if time.Now().After(deadline) {
 			t.Fatal("no event after the ring buffer was read")
 		}
@@ -229,7 +229,7 @@ func TestParkedFull(t *testing.T) {
 	s := w.syn(1)
 	s.to = other
 	w.wantRun(onXDP, s.frame(), xdpDrop)
-	if w.g.Phase(other) != Waking {
+	if w.g.ServiceState(other) != Waking {
 		t.Error("another service cannot be woken")
 	}
 	if c := w.g.ServiceCounters(other); c.ParkedNow != 0 || c.Parked != 0 {
@@ -264,8 +264,8 @@ func TestParkWhole(t *testing.T) {
 		s.payload = make([]byte, 1463)
 		w.run(on, s.frame())
 		w.wantParked(0, 0)
-		if w.counted()["too_long"] != 1 || w.g.Phase(vip) != Waking {
-			t.Errorf("%v: counted %v, phase %d", on, w.counted(), w.g.Phase(vip))
+		if w.counted()["too_long"] != 1 || w.g.ServiceState(vip) != Waking {
+			t.Errorf("%v: counted %v, phase %d", on, w.counted(), w.g.ServiceState(vip))
 		}
 	}
 }
@@ -387,8 +387,8 @@ func TestRelease(t *testing.T) {
 	if c := w.g.ServiceCounters(vip); c.Released != 40 || c.Parked != 40 || c.Duplicates != 40 || c.Overflows != 0 || c.Refused != 0 {
 		t.Errorf("%+v", c)
 	}
-	if w.g.Phase(vip) != Warm {
-		t.Errorf("phase %d", w.g.Phase(vip))
+	if w.g.ServiceState(vip) != Warm {
+		t.Errorf("phase %d", w.g.ServiceState(vip))
 	}
 }
 
@@ -506,8 +506,8 @@ func TestDrain(t *testing.T) {
 	connected(w)
 	e := w.events()
 	w.must(w.g.Drain(vip, 1))
-	if w.g.Phase(vip) != Cold {
-		t.Errorf("phase %d", w.g.Phase(vip))
+	if w.g.ServiceState(vip) != Cold {
+		t.Errorf("phase %d", w.g.ServiceState(vip))
 	}
 	s := w.syn(1).fromOther(9, 9)
 	w.wantRun(onXDP, s.frame(), xdpDrop)
@@ -540,8 +540,8 @@ func TestServiceRemoved(t *testing.T) {
 	w.untouched(onXDP, arpFrame(1, client.Addr(), vip.Addr()))
 	next := netip.MustParseAddrPort("10.46.100.9:80")
 	w.service(next, 5, 5)
-	if c := w.g.ServiceCounters(next); c != (ServiceCounters{}) || w.g.Phase(next) != Cold {
-		t.Errorf("the next service begins with %+v, phase %d", c, w.g.Phase(next))
+	if c := w.g.ServiceCounters(next); c != (ServiceCounters{}) || w.g.ServiceState(next) != Cold {
+		t.Errorf("the next service begins with %+v, phase %d", c, w.g.ServiceState(next))
 	}
 }
 

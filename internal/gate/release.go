@@ -3,59 +3,27 @@
 package gate
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 )
 
-const ethernetHeader = 14
-
-// injector sends frames out of devices of this machine.
-type injector struct {
-	fd    int
-	outer int // wangell1: what is sent there comes in by wangell0
-}
-
-func newInjector(outer int) (*injector, error) {
-	// Protocol 0: it sends, and receives nothing.
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("opening a packet socket: %w: this needs CAP_NET_RAW", err)
-	}
-	// No queue in between: order stays, and nothing waits.
-	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_QDISC_BYPASS, 1); err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("setting up a packet socket: %w", err)
-	}
-	return &injector{fd: fd, outer: outer}, nil
-}
-
-func (i *injector) send(ifindex int, frame []byte) error {
-	to := &unix.SockaddrLinklayer{Ifindex: ifindex, Halen: 6, Protocol: binary.NativeEndian.Uint16(frame[12:])}
-	copy(to.Addr[:], frame[:6])
-	return unix.Sendto(i.fd, frame, 0, to)
-}
-
-func (i *injector) close() error { return unix.Close(i.fd) }
-
-// releaseRounds bounds how often release goes through the queue; each round waits a little longer.
+// releaseRounds bounds how many times release walks the queue. The pause between rounds doubles.
 const releaseRounds = 12
 
-// release sends every parked SYN of a warm service on, in order of arrival. The gate itself forgets each
-// one as it passes (gate_released). It returns how many went.
+// release sends every SYN that is parked at a warm service on, in order of arrival. The gate removes each one as it passes
+// gate_released. It returns how many have passed.
 func (g *Gate) release(service uint32) (int, error) {
-	st := g.states.at(service)
-	atomic.StoreUint32(&st.To, 0)
+	st := g.statuses.at(service)
+	atomic.StoreUint32(&st.ReleaseTo, 0)
 	before := atomic.LoadUint64(&st.Released)
 	var all error
 	for round := range releaseRounds {
-		// Every ticket below head is either in the map, or gone, or its SYN is just being parked: that SYN's
-		// program finds the service warm and lets it go itself.
+		// A ticket below head is in the map, or done with, or its SYN is just being parked. In the last case the
+		// program finds the service warm and sends the SYN on itself.
 		head := atomic.LoadUint32(&st.Head)
 		left, err := g.releaseUpTo(service, head)
 		all = errors.Join(all, err)
@@ -71,16 +39,17 @@ func (g *Gate) release(service uint32) (int, error) {
 	return int(atomic.LoadUint64(&st.Released) - before), all
 }
 
-// releaseShare sends those of a warm service's parked SYNs on that came first, so many of them, to one pod. Where something
-// else than the number of flows decides, the pods that serve share them as ever. It returns how many went.
+// releaseShare sends the oldest SYNs that are parked at a warm service on, at most share of them, to one pod. If the
+// service has affinity or prefers local pods, they are balanced over the serving pods as usual. It returns how many have
+// passed.
 func (g *Gate) releaseShare(service, pod, share uint32) (int, error) {
-	st := g.states.at(service)
+	st := g.statuses.at(service)
 	to := uint32(0)
 	if atomic.LoadUint32(&st.Flags) == 0 {
 		to = pod + 1
 	}
-	atomic.StoreUint32(&st.To, to)
-	defer atomic.StoreUint32(&st.To, 0)
+	atomic.StoreUint32(&st.ReleaseTo, to)
+	defer atomic.StoreUint32(&st.ReleaseTo, 0)
 	before := atomic.LoadUint64(&st.Released)
 	end, all := g.ticketAfter(service, share)
 	for round := range releaseRounds {
@@ -95,9 +64,9 @@ func (g *Gate) releaseShare(service, pod, share uint32) (int, error) {
 	return int(atomic.LoadUint64(&st.Released) - before), all
 }
 
-// ticketAfter is the ticket behind the first n that are parked.
+// ticketAfter returns the number of the ticket after the oldest n parked ones.
 func (g *Gate) ticketAfter(service, n uint32) (uint32, error) {
-	st := g.states.at(service)
+	st := g.statuses.at(service)
 	head, t := atomic.LoadUint32(&st.Head), gateTicket{Service: service, Number: atomic.LoadUint32(&st.Tail)}
 	for ; n > 0 && t.Number != head; t.Number++ {
 		var p gateParked
@@ -111,24 +80,23 @@ func (g *Gate) ticketAfter(service, n uint32) (uint32, error) {
 	return t.Number, nil
 }
 
-// releaseUpTo sends the SYNs with tickets below end on. It tells whether there were some.
+// releaseUpTo sends the parked SYNs with tickets below end on, and reports whether there were any.
 func (g *Gate) releaseUpTo(service, end uint32) (left bool, err error) {
-	for n := atomic.LoadUint32(&g.states.at(service).Tail); n != end; n++ {
+	for n := atomic.LoadUint32(&g.statuses.at(service).Tail); n != end; n++ {
 		there, e := g.releaseOne(gateTicket{Service: service, Number: n})
 		left, err = left || there, errors.Join(err, e)
 	}
 	return left, err
 }
 
-// awaitReleased waits for what may be on its way through the device's queue, or was dropped there. At first nothing is
-// waited for: mostly all has gone.
+// awaitReleased waits for frames that the device has queued. The first round does not wait, as most have passed by then.
 func awaitReleased(round int) {
 	if round > 0 {
 		time.Sleep(50 * time.Microsecond << round)
 	}
 }
 
-// releaseBehindTail sends those SYNs on that were parked just when a refusal had gone by their tickets.
+// releaseBehindTail sends those SYNs on that were parked just as a refusal passed their tickets.
 func (g *Gate) releaseBehindTail(service uint32) error {
 	var t gateTicket
 	var p gateParked
@@ -144,7 +112,7 @@ func (g *Gate) releaseBehindTail(service uint32) error {
 	return endOf(it)
 }
 
-// releaseOne sends a parked SYN to the gate again. It tells whether there was one.
+// releaseOne sends a parked SYN to gate_released, and reports whether there was one.
 func (g *Gate) releaseOne(t gateTicket) (bool, error) {
 	var p gateParked
 	err := g.objs.ParkedSyns.Lookup(t, &p)
@@ -154,40 +122,40 @@ func (g *Gate) releaseOne(t gateTicket) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("reading a parked SYN: %w", err)
 	}
-	frame := p.Frame[:p.Len]
-	switch tcpSum(frame[ethernetHeader:]) {
+	f := p.Frame[:p.Len]
+	switch tcpSum(f[ethernetHeader:]) {
 	case sumPartial:
-		setTCPSum(frame[ethernetHeader:])
+		setTCPSum(f[ethernetHeader:])
 	case sumWrong:
-		// It was damaged on its way; a host would have dropped it.
+		// It was damaged in transit; any host would drop it.
 		return true, g.unpark(t, false)
 	}
-	copy(frame[:6], g.dev.innerMAC)
-	if err := g.inject.send(g.inject.outer, frame); err != nil {
-		return true, fmt.Errorf("sending a parked SYN on: %w", err)
+	copy(f[:6], g.dev.innerMAC)
+	if err := g.inject.send(g.inject.outer, f); err != nil {
+		return true, fmt.Errorf("sending a parked SYN: %w", err)
 	}
 	return true, nil
 }
 
-// refuse answers every SYN that is parked now with a RST, and makes the service cold. It returns how many
-// clients were told.
+// refuse answers every SYN that is parked now with a RST and makes the service cold. It returns how many were answered.
 func (g *Gate) refuse(service uint32) int {
-	st := g.states.at(service)
+	st := g.statuses.at(service)
 	head := atomic.LoadUint32(&st.Head)
-	// Cold first: a SYN that is parked from now on asks for a wake of its own.
-	g.setPhase(service, gatePhasePHASE_COLD)
-	told := g.refuseUpTo(service, head)
-	// One that was parked just before that did not ask. If nobody has since, it would wait for nothing.
-	if late := atomic.LoadUint32(&st.Head); late != head && g.phase(service) == gatePhasePHASE_COLD {
-		told += g.refuseUpTo(service, late)
+	// Cold comes first, so that a SYN that is parked from now on requests a wake.
+	setServiceState(st, gateServiceStateSERVICE_COLD)
+	refused := g.refuseUpTo(service, head)
+	// One that was parked just before did not, and would wait in vain unless another has meanwhile.
+	late := atomic.LoadUint32(&st.Head)
+	if late != head && serviceState(st) == gateServiceStateSERVICE_COLD {
+		refused += g.refuseUpTo(service, late)
 	}
-	return told
+	return refused
 }
 
-// refuseUpTo refuses the SYNs with tickets below head.
+// refuseUpTo refuses the SYNs with tickets below head, and returns how many were answered.
 func (g *Gate) refuseUpTo(service, head uint32) int {
-	st := g.states.at(service)
-	told := 0
+	st := g.statuses.at(service)
+	refused := 0
 	for n := atomic.LoadUint32(&st.Tail); n != head; n++ {
 		t := gateTicket{Service: service, Number: n}
 		var p gateParked
@@ -195,44 +163,51 @@ func (g *Gate) refuseUpTo(service, head uint32) int {
 			continue
 		}
 		if err := g.unpark(t, true); err != nil {
-			g.log.Warn("a parked SYN cannot be removed", "error", err)
+			g.log.Warn("cannot remove a parked SYN", "error", err)
 			continue
 		}
 		if err := g.sendReset(&p); err != nil {
-			// The client's device may be gone; it learns by its own timeout.
-			g.log.Debug("a client cannot be told", "error", err)
+			// The client's device may be gone. The client times out.
+			g.log.Debug("cannot send a RST to a client", "error", err)
 			continue
 		}
-		told++
+		refused++
 	}
 	atomic.StoreUint32(&st.Tail, head)
-	return told
+	return refused
 }
 
-// sendReset sends the RST for a parked SYN the way that its client came.
+// sendReset answers a parked SYN with a RST, back the way that the SYN came.
 func (g *Gate) sendReset(p *gateParked) error {
-	frame := make([]byte, 0, ethernetHeader+40)
-	ifindex := int(p.Origin.Ifindex)
+	ifindex, to := int(p.Origin.Ifindex), p.Origin.ClientMac[:]
 	if p.Origin.Path == gateFlowPathPATH_STACK {
-		ifindex = g.inject.outer
-		frame = append(frame, g.dev.innerMAC...)
-	} else {
-		frame = append(frame, p.Origin.ClientMac[:]...)
+		ifindex, to = g.inject.outer, g.dev.innerMAC
 	}
-	frame = append(frame, p.Origin.OurMac[:]...)
-	frame = append(frame, 0x08, 0x00)
-	frame = append(frame, resetFor(p.Frame[ethernetHeader:p.Len])...)
-	return g.inject.send(ifindex, frame)
+	return g.inject.send(ifindex, frame(to, p.Origin.OurMac[:], resetFor(p.Frame[ethernetHeader:p.Len])))
 }
 
-// unpark forgets a parked SYN.
+// unpark removes a parked SYN.
 func (g *Gate) unpark(t gateTicket, refused bool) error {
 	args := gateUnparkArgs{Ticket: t}
 	if refused {
 		args.Refused = 1
 	}
 	if _, err := g.objs.GateUnpark.Run(&ebpf.RunOptions{Context: args}); err != nil {
-		return fmt.Errorf("forgetting a parked SYN: %w", err)
+		return fmt.Errorf("removing a parked SYN: %w", err)
+	}
+	return nil
+}
+
+// behindTail reports whether releases of a ticket's service start after the ticket.
+func (g *Gate) behindTail(t gateTicket) bool {
+	return int32(t.Number-atomic.LoadUint32(&g.statuses.at(t.Service).Tail)) < 0
+}
+
+// endOf returns the error that ended an iteration. One that was aborted because the map keeps changing is not an error:
+// the next sweep finds the rest.
+func endOf(it *ebpf.MapIterator) error {
+	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+		return fmt.Errorf("listing parked SYNs: %w", err)
 	}
 	return nil
 }

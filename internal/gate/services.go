@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
@@ -14,61 +13,54 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// Service is what the gate knows of a service.
+// Service is the configuration of a service.
 type Service struct {
-	Addr               netip.AddrPort
-	MaxParked          uint32
-	MaxParkedPerSource uint32
-	Affinity           bool  // a client address keeps its pod
-	PreferLocal        bool  // pods on this machine come first
-	Retries            uint8 // other pods that a SYN is given to at most, after one that did not take it
+	Addr               netip.AddrPort // service address (IPv4)
+	MaxParked          uint32         // limit on parked SYNs; 0 refuses all
+	MaxParkedPerSource uint32         // limit on parked SYNs from one client address
+	Affinity           bool           // a client address keeps its pod
+	PreferLocal        bool           // prefer pods on this node
+	Retries            uint8          // limit on further pods tried after one did not take a SYN
 }
 
-// SERVICE_ bits of bpf/types.h.
+// flags returns the service's enum service_flag bits.
+func (s *Service) flags() (flags uint32) {
+	if s.Affinity {
+		flags |= uint32(gateServiceFlagSERVICE_AFFINITY)
+	}
+	if s.PreferLocal {
+		flags |= uint32(gateServiceFlagSERVICE_PREFER_LOCAL)
+	}
+	return flags
+}
+
+// ServiceState decides what the gate does with a service's next SYN.
+type ServiceState uint32
+
+// The states of a service in the gate.
 const (
-	serviceAffinity    = 1
-	servicePreferLocal = 2
+	Cold   = ServiceState(gateServiceStateSERVICE_COLD)   // park it and send EventWake
+	Waking = ServiceState(gateServiceStateSERVICE_WAKING) // park it
+	Warm   = ServiceState(gateServiceStateSERVICE_WARM)   // send it to a pod
 )
 
-// ServiceCounters are a service's counts since the gate knows it.
+// ServiceCounters are a service's counts since it was added.
 type ServiceCounters struct {
-	Wakes      uint64 // wake events
+	Wakes      uint64 // EventWake sent
 	Parked     uint64 // SYNs parked
 	Duplicates uint64 // retransmissions of parked SYNs
 	Overflows  uint64 // SYNs dropped because of a limit
-	Refused    uint64 // clients told with an RST
-	Released   uint64 // SYNs let go to a pod
+	Refused    uint64 // parked SYNs answered with a RST
+	Released   uint64 // parked SYNs sent on to a pod
 	ParkedNow  uint32 // SYNs parked at present
 }
 
-// serviceTable keeps which service has which index.
-type serviceTable struct {
-	mu      sync.Mutex
-	indices map[netip.AddrPort]uint32
-	addrs   map[uint32]netip.AddrPort
-	free    []uint32 // indices that were used and are free
-	next    uint32   // indices from here on were never used
-	vips    map[netip.Addr]uint32
-
-	announced announcements
-}
-
-// adopt learns from the maps what an earlier process put there.
-func (t *serviceTable) adopt(g *Gate) error {
+// adoptServices takes over the services that an earlier process has added.
+func (g *Gate) adoptServices() error {
+	t := &g.services
 	t.indices, t.addrs, t.vips = map[netip.AddrPort]uint32{}, map[uint32]netip.AddrPort{}, map[netip.Addr]uint32{}
-	t.announced.vips = map[netip.Addr]bool{}
-	if t.announced.all = g.cfg.EncapPort == 0; !t.announced.all {
-		var vip gateAddr
-		var flags uint32
-		it := g.objs.Addresses.Iterate()
-		for it.Next(&vip, &flags) {
-			if flags&addressAnnounced != 0 {
-				t.announced.vips[fromAddr(vip)] = true
-			}
-		}
-		if err := it.Err(); err != nil {
-			return fmt.Errorf("reading the gate's VIPs: %w", err)
-		}
+	if err := g.adoptAnnouncements(); err != nil {
+		return err
 	}
 	var k gateServiceKey
 	var v gateService
@@ -77,34 +69,15 @@ func (t *serviceTable) adopt(g *Gate) error {
 		a := fromServiceKey(k)
 		t.indices[a], t.addrs[v.Index] = v.Index, a
 		t.vips[a.Addr()]++
-		t.next = max(t.next, v.Index+1)
 	}
 	if err := it.Err(); err != nil {
 		return fmt.Errorf("reading the gate's services: %w", err)
 	}
-	for i := range t.next {
-		if _, ok := t.addrs[i]; !ok {
-			t.free = append(t.free, i)
-		}
-	}
+	t.pool.adopt(g.cfg.Sizes.Services, func(i uint32) bool { _, ok := t.addrs[i]; return ok })
 	return nil
 }
 
-// take finds a free index.
-func (t *serviceTable) take(limit uint32) (uint32, bool) {
-	if n := len(t.free); n > 0 {
-		i := t.free[n-1]
-		t.free = t.free[:n-1]
-		return i, true
-	}
-	if t.next >= limit {
-		return 0, false
-	}
-	t.next++
-	return t.next - 1, true
-}
-
-// SetService adds a service, cold, or changes its limits. It returns the service's index.
+// SetService adds a service, cold, or changes its configuration. It returns the service's index.
 func (g *Gate) SetService(s Service) (uint32, error) {
 	if !s.Addr.Addr().Is4() || s.Addr.Addr().IsUnspecified() {
 		return 0, fmt.Errorf("service address %v: not an IPv4 address", s.Addr)
@@ -115,30 +88,24 @@ func (g *Gate) SetService(s Service) (uint32, error) {
 	index, known := t.indices[s.Addr]
 	if !known {
 		var ok bool
-		if index, ok = t.take(g.cfg.Sizes.Services); !ok {
+		if index, ok = t.pool.take(g.cfg.Sizes.Services); !ok {
 			return 0, fmt.Errorf("service address %v: the gate has room for %d services", s.Addr, g.cfg.Sizes.Services)
 		}
-		// What an earlier service of this index left: tickets go on, so that none is given twice, and what is
-		// parked is counted until Sweep removes it.
-		st := g.states.at(index)
-		*st = gateServiceState{Head: st.Head, Tail: st.Head, Parked: st.Parked}
+		// Tickets continue where an earlier service with this index stopped, so that none is used twice. SYNs that it
+		// has left behind count until Sweep removes them.
+		st := g.statuses.at(index)
+		*st = gateServiceStatus{Head: st.Head, Tail: st.Head, Parked: st.Parked}
 	}
-	v := gateService{Index: index, MaxParked: s.MaxParked, MaxParkedPerSource: s.MaxParkedPerSource, Retries: s.Retries}
-	if s.Affinity {
-		v.Flags |= serviceAffinity
-	}
-	if s.PreferLocal {
-		v.Flags |= servicePreferLocal
-	}
-	if err := g.objs.Services.Put(toServiceKey(s.Addr), v); err != nil {
+	if err := g.writeService(s, index); err != nil {
 		if !known {
-			t.free = append(t.free, index)
+			t.pool.release(index)
 		}
-		return 0, fmt.Errorf("service address %v: telling the gate: %w", s.Addr, err)
+		return 0, fmt.Errorf("service address %v: writing the gate's map: %w", s.Addr, err)
 	}
-	if st := g.states.at(index); atomic.SwapUint32(&st.Flags, uint32(v.Flags)) != uint32(v.Flags) {
+	flags := s.flags()
+	if atomic.SwapUint32(&g.statuses.at(index).Flags, flags) != flags {
 		g.podTable.serving.Lock()
-		err := g.hashPods(index)
+		err := g.updateMaglev(index)
 		g.podTable.serving.Unlock()
 		if err != nil {
 			return 0, fmt.Errorf("service address %v: %w", s.Addr, err)
@@ -149,17 +116,27 @@ func (g *Gate) SetService(s Service) (uint32, error) {
 	}
 	t.indices[s.Addr], t.addrs[index] = index, s.Addr
 	vip := s.Addr.Addr()
-	t.vips[vip]++
-	if t.vips[vip] > 1 {
+	if t.vips[vip]++; t.vips[vip] > 1 {
 		return index, nil
 	}
 	if err := g.addVIP(vip); err != nil {
-		return 0, fmt.Errorf("service address %v: telling the gate its VIP: %w", s.Addr, err)
+		return 0, fmt.Errorf("service address %v: adding its VIP: %w", s.Addr, err)
 	}
 	return index, nil
 }
 
-// RemoveService forgets a service and refuses the clients that are parked there. Its pods are to be removed before.
+// writeService writes a service's configuration to the map.
+func (g *Gate) writeService(s Service, index uint32) error {
+	return g.objs.Services.Put(toServiceKey(s.Addr), gateService{
+		Index:              index,
+		MaxParked:          s.MaxParked,
+		MaxParkedPerSource: s.MaxParkedPerSource,
+		Flags:              uint8(s.flags()),
+		Retries:            s.Retries,
+	})
+}
+
+// RemoveService removes a service and answers the SYNs that are parked there with a RST. Its pods must be removed before.
 func (g *Gate) RemoveService(a netip.AddrPort) error {
 	t := &g.services
 	t.mu.Lock()
@@ -181,7 +158,7 @@ func (g *Gate) RemoveService(a netip.AddrPort) error {
 	g.refuse(index)
 	delete(t.indices, a)
 	delete(t.addrs, index)
-	t.free = append(t.free, index)
+	t.pool.release(index)
 	return nil
 }
 
@@ -196,65 +173,31 @@ func (g *Gate) Services() []netip.AddrPort {
 	return out
 }
 
-// index finds a service.
-func (g *Gate) index(a netip.AddrPort) (uint32, bool) {
-	g.services.mu.Lock()
-	defer g.services.mu.Unlock()
-	i, ok := g.services.indices[a]
-	return i, ok
-}
-
-// addrOf finds a service by its index.
-func (g *Gate) addrOf(index uint32) (netip.AddrPort, bool) {
-	g.services.mu.Lock()
-	defer g.services.mu.Unlock()
-	a, ok := g.services.addrs[index]
-	return a, ok
-}
-
-// Phase is what the gate does with a new SYN of a service.
-type Phase uint32
-
-// The phases of a service in the gate.
-const (
-	Cold   = Phase(gatePhasePHASE_COLD)   // park it and send a wake event
-	Waking = Phase(gatePhasePHASE_WAKING) // park it
-	Warm   = Phase(gatePhasePHASE_WARM)   // give it to a pod
-)
-
-// Phase returns a service's phase; Cold for a service that is not known.
-func (g *Gate) Phase(a netip.AddrPort) Phase {
-	i, ok := g.index(a)
+// ServiceState returns a service's state; Cold for an unknown service.
+func (g *Gate) ServiceState(a netip.AddrPort) ServiceState {
+	i, ok := g.services.index(a)
 	if !ok {
 		return Cold
 	}
-	return Phase(g.phase(i))
+	return ServiceState(serviceState(g.statuses.at(i)))
 }
 
-func (g *Gate) phase(index uint32) gatePhase {
-	return gatePhase(atomic.LoadUint32((*uint32)(&g.states.at(index).Phase)))
-}
-
-func (g *Gate) setPhase(index uint32, p gatePhase) {
-	atomic.StoreUint32((*uint32)(&g.states.at(index).Phase), uint32(p))
-}
-
-// SYNSeen returns when the SYN that began the present or last wake was parked.
+// SYNSeen returns when the SYN that started the service's latest wake was parked.
 func (g *Gate) SYNSeen(a netip.AddrPort) monotime.Time {
-	i, ok := g.index(a)
+	i, ok := g.services.index(a)
 	if !ok {
 		return 0
 	}
-	return monotime.Time(atomic.LoadUint64(&g.states.at(i).SynSeen))
+	return monotime.Time(atomic.LoadUint64(&g.statuses.at(i).SynSeen))
 }
 
-// ServiceCounters returns a service's counts.
+// ServiceCounters returns a service's counts; zeros for an unknown service.
 func (g *Gate) ServiceCounters(a netip.AddrPort) ServiceCounters {
-	i, ok := g.index(a)
+	i, ok := g.services.index(a)
 	if !ok {
 		return ServiceCounters{}
 	}
-	st := g.states.at(i)
+	st := g.statuses.at(i)
 	return ServiceCounters{
 		Wakes:      atomic.LoadUint64(&st.Wakes),
 		Parked:     atomic.LoadUint64(&st.ParkedTotal),
@@ -264,4 +207,16 @@ func (g *Gate) ServiceCounters(a netip.AddrPort) ServiceCounters {
 		Released:   atomic.LoadUint64(&st.Released),
 		ParkedNow:  atomic.LoadUint32(&st.Parked),
 	}
+}
+
+// Pending returns the services that have parked SYNs and are not warm. A daemon that starts must wake them, because the
+// events went to an earlier one.
+func (g *Gate) Pending() []netip.AddrPort {
+	var out []netip.AddrPort
+	for _, a := range g.Services() {
+		if g.ServiceState(a) != Warm && g.ServiceCounters(a).ParkedNow > 0 {
+			out = append(out, a)
+		}
+	}
+	return out
 }

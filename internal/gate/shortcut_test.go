@@ -114,7 +114,7 @@ func TestShortcutDevices(t *testing.T) {
 	newNamespace(t, "far")
 	device := func(name string) string {
 		sh(t, "ip link add %[1]s type veth peer name %[1]s netns far; ip link set %[1]s up", name)
-		return podLink(uint32(linkByName(t, name).Attrs().Index))
+		return podLink(linkByName(t, name).Attrs().Index)
 	}
 	early := device("early")
 	nic := veth(t, "nic")

@@ -3,32 +3,20 @@
 package gate
 
 import (
-	"encoding/binary"
 	"sync/atomic"
 	"time"
 
 	"wangell.loutres.me/internal/monotime"
 )
 
-// DefaultSYNTimeout is how long a pod may take to answer a SYN before another gets it, if Config.SYNTimeout is zero.
-// A client's TCP sends a SYN again after one second (RFC 6298).
-const DefaultSYNTimeout = 200 * time.Millisecond
-
-// maxSilent is how many SYNs are sent on at a time: what a flood at a pod that does not answer may cost. The others
-// wait for the next time.
+// maxSilent limits the SYNs sent to other pods in one round, which bounds the cost of a flood at a pod that does not
+// answer. The others wait for the next round.
 const maxSilent = 256
 
-// silence looks for SYNs that their pods do not answer. It reads the half-open rings, which the programs fill, from
-// their oldest unanswered place on.
-type silence struct {
-	next  [ringShards]uint64 // first place of each ring that is not done with
-	until [ringShards]uint64 // the first that may still be being written
-	sent  int                // SYNs sent on in this round
-	wake  chan struct{}      // there are half-open flows again
-}
+const ringShards = uint32(gateLimitRING_SHARDS)
 
-// watchSYNs sends on the SYNs that are not answered in time, until done is closed. It works only while there are
-// half-open flows whose SYNs may yet be sent on.
+// watchSYNs sends SYNs that are not answered in time to other pods, until done is closed. It sleeps while there are no
+// half-open flows.
 func (g *Gate) watchSYNs(done <-chan struct{}) {
 	if g.cfg.SYNTimeout < 0 {
 		return
@@ -52,15 +40,15 @@ func (g *Gate) watchSYNs(done <-chan struct{}) {
 	}
 }
 
-// sendSilent sends each SYN on whose pod has not answered in time. It tells whether there are others to wait for;
-// when not, the next SYN wakes watchSYNs.
+// sendSilent sends the SYNs that were not answered in time to other pods. It reports whether others are pending. If not,
+// the next SYN wakes watchSYNs.
 func (g *Gate) sendSilent(now monotime.Time) bool {
 	if g.scanRings(now) {
 		return true
 	}
 	on := &g.watch.at(0).On
 	atomic.StoreUint32(on, 0)
-	// One that came just before that woke nobody.
+	// A SYN that arrived just before woke nobody.
 	if !g.ringsMoved() {
 		return false
 	}
@@ -68,8 +56,9 @@ func (g *Gate) sendSilent(now monotime.Time) bool {
 	return true
 }
 
+// ringsMoved reports whether there are flows that the search has not seen.
 func (g *Gate) ringsMoved() bool {
-	for shard := range uint32(ringShards) {
+	for shard := range ringShards {
 		if atomic.LoadUint64(g.heads.at(shard)) != g.silence.next[shard] {
 			return true
 		}
@@ -77,18 +66,18 @@ func (g *Gate) ringsMoved() bool {
 	return false
 }
 
-// scanRings goes on through all rings, up to what is too young. It tells whether something was left.
+// scanRings continues the search in all rings, up to the SYNs that may still be answered in time. It reports whether there
+// are such SYNs.
 func (g *Gate) scanRings(now monotime.Time) bool {
 	s, size := &g.silence, uint64(g.cfg.Sizes.Ring)
 	left := false
 	s.sent = 0
-	for shard := range uint32(ringShards) {
+	for shard := range ringShards {
 		head := atomic.LoadUint64(g.heads.at(shard))
-		if head-s.next[shard] > size { // others have the places by now
+		if head-s.next[shard] > size { // newer flows have taken the slots
 			s.next[shard] = head - size
 		}
-		// A place that was taken before the last round is written.
-		for s.next[shard] < s.until[shard] && g.scanPlace(shard, s.next[shard], now) {
+		for s.next[shard] < s.until[shard] && g.scanSlot(shard, s.next[shard], now) {
 			s.next[shard]++
 		}
 		s.until[shard] = head
@@ -97,53 +86,24 @@ func (g *Gate) scanRings(now monotime.Time) bool {
 	return left
 }
 
-// scanPlace looks at one place of a ring; false if its SYN may still be answered in time.
-func (g *Gate) scanPlace(shard uint32, place uint64, now monotime.Time) bool {
-	at := shard*g.cfg.Sizes.Ring + uint32(place)&(g.cfg.Sizes.Ring-1)
-	k, stamp := g.kepts.at(at), uint32(place)<<1+1
-	if atomic.LoadUint32(&k.Stamp) != stamp {
-		return true // it was answered, or is gone
+// scanSlot examines one slot of a ring. It returns false if its SYN may still be answered in time.
+func (g *Gate) scanSlot(shard uint32, pos uint64, now monotime.Time) bool {
+	at := shard*g.cfg.Sizes.Ring + uint32(pos)&(g.cfg.Sizes.Ring-1)
+	b, stamp := g.backups.at(at), uint32(pos)<<1+1 // the stamp of ring_claim_slot in bpf/flow.h
+	if atomic.LoadUint32(&b.Stamp) != stamp {
+		return true // answered, or gone
 	}
-	if now.Sub(monotime.Time(k.Sent)) < g.cfg.SYNTimeout || g.silence.sent == maxSilent {
+	if now.Sub(monotime.Time(b.Sent)) < g.cfg.SYNTimeout || g.silence.sent == maxSilent {
 		return false
 	}
-	frame := g.synFrame(*k, g.rings.at(at).Flow)
-	if frame == nil || atomic.LoadUint32(&k.Stamp) != stamp {
+	backup := *b
+	syn := synOf(&backup, g.rings.at(at).Flow)
+	if syn == nil || atomic.LoadUint32(&b.Stamp) != stamp {
 		return true
 	}
 	g.silence.sent++
-	if err := g.inject.send(g.inject.outer, frame); err != nil {
-		g.log.Warn("a SYN that is not answered cannot be given to another pod", "error", err)
+	if err := g.inject.send(g.inject.outer, frame(g.dev.innerMAC, make([]byte, 6), syn)); err != nil {
+		g.log.Warn("cannot send an unanswered SYN to another pod", "error", err)
 	}
 	return true
-}
-
-// synFrame is the SYN that was kept of a flow, as gate_released takes it.
-func (g *Gate) synFrame(k gateKept, flow gateFlowKey) []byte {
-	n := int(k.OptionsLen)
-	if n > len(k.Options) || n%4 != 0 {
-		return nil
-	}
-	client, service := fromAddr(flow.Client), fromAddr(flow.Service)
-	if !client.Is4() || !service.Is4() {
-		return nil
-	}
-	f := make([]byte, ethernetHeader+40+n)
-	copy(f, g.dev.innerMAC)
-	f[12] = 0x08
-	ip := f[ethernetHeader:]
-	ip[0], ip[1], ip[6], ip[8], ip[9] = 0x45, k.Tos, 0x40, k.Ttl, 6
-	binary.BigEndian.PutUint16(ip[2:], uint16(40+n))
-	copy(ip[12:], client.AsSlice())
-	copy(ip[16:], service.AsSlice())
-	binary.BigEndian.PutUint16(ip[10:], ^fold16(sum16(0, ip[:20])))
-	tcp := ip[20:]
-	binary.BigEndian.PutUint16(tcp, ntohs(flow.ClientPort))
-	binary.BigEndian.PutUint16(tcp[2:], ntohs(flow.ServicePort))
-	binary.BigEndian.PutUint32(tcp[4:], k.Isn)
-	tcp[12], tcp[13] = byte(5+n/4)<<4, k.Flags
-	binary.NativeEndian.PutUint16(tcp[14:], k.Window)
-	copy(tcp[20:], k.Options[:n])
-	setTCPSum(ip)
-	return f
 }

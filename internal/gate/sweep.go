@@ -5,6 +5,8 @@ package gate
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -13,47 +15,45 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// Ages are how long flows are kept.
+// Ages are the maximum ages of flows, measured from their last packet.
 type Ages struct {
-	HalfOpen    time.Duration // a handshake that goes no further, or a close
-	Closed      time.Duration // for stragglers of a closed connection
-	Established time.Duration // since the last packet
+	HalfOpen    time.Duration // of a flow in handshake, or of which both sides have sent FIN
+	Closed      time.Duration // of a closed flow, which is kept for stragglers
+	Established time.Duration // of any other flow
 }
 
-// DefaultAges are those of a careful host: TCP's own handshake gives up after about 60 s, and an
-// established connection may be silent for days (RFC 5382, REQ-5 asks for at least 2 h 4 min).
+// DefaultAges are those of a conservative host: TCP gives up on a handshake after about 60 s, and an established
+// connection may be silent for days (RFC 5382, REQ-5, requires at least 2 h 4 min).
 func DefaultAges() Ages {
 	return Ages{HalfOpen: 70 * time.Second, Closed: 15 * time.Second, Established: 24 * time.Hour}
 }
 
-// Swept tells what Sweep found.
+// Swept is the result of Sweep.
 type Swept struct {
-	Flows  uint32 // flows that are left
+	Flows  uint32 // remaining flows
 	Fixed  int    // pods whose counts were wrong
-	Parked int    // remains of parked SYNs that belonged to nobody
+	Parked int    // removed leftovers of parked SYNs
 }
 
-// flowCounts are a pod's flows.
-type flowCounts struct{ open, halfOpen uint32 }
-
-// Sweep forgets flows that are over, and counts the others: where that differs from a pod's counts, it corrects
-// them. A pod whose counts change meanwhile is left for the next time. It also removes what races between the
-// programs may have left of parked SYNs. It must not run twice at once.
+// Sweep removes flows that have ended, counts the others, and corrects the counts of pods where they differ. A pod whose
+// counts change meanwhile is left to the next sweep. It also removes what races between the programs may have left of
+// parked SYNs. Only one sweep may run at a time.
 func (g *Gate) Sweep(ages Ages) (Swept, error) {
-	wrong, left, err := g.recount(ages, g.podTable.used())
+	first, left, err := g.recount(ages, g.podTable.used())
 	if err != nil {
 		return Swept{}, err
 	}
 	s := Swept{Flows: left}
-	if len(wrong) > 0 {
-		// Counts may have changed on the way, and the walk through a table that changes may miss a flow. What is
-		// really wrong is so twice.
-		first := wrong
-		if wrong, s.Flows, err = g.recount(ages, keys(first)); err != nil {
+	if len(first) > 0 {
+		// A count may have changed during the walk, and a walk through a changing table may miss flows. A count that is
+		// really wrong is wrong twice.
+		again, left, err := g.recount(ages, slices.Collect(maps.Keys(first)))
+		if err != nil {
 			return Swept{}, err
 		}
-		for i, w := range wrong {
-			if w == first[i] && g.correct(i, w) {
+		s.Flows = left
+		for i, m := range again {
+			if m == first[i] && g.correct(i, m) {
 				s.Fixed++
 			}
 		}
@@ -62,38 +62,41 @@ func (g *Gate) Sweep(ages Ages) (Swept, error) {
 	return s, err
 }
 
-// miscount is what a pod's counts are and what they should be.
+// flowCounts are the numbers of a pod's flows.
+type flowCounts struct{ open, halfOpen uint32 }
+
+// miscount is a pod's counts, and the flows that it really has.
 type miscount struct{ is, want flowCounts }
 
-// recount runs gate_sweep, and returns those of some pods whose counts did not fit, and the number of all flows.
+// recount runs gate_sweep. It returns the miscounts of some pods, and the number of all flows.
 func (g *Gate) recount(ages Ages, pods []uint32) (map[uint32]miscount, uint32, error) {
 	for i := range g.recounts.items {
 		r := g.recounts.at(uint32(i))
 		atomic.StoreUint32(&r.Open, 0)
 		atomic.StoreUint32(&r.HalfOpen, 0)
 	}
-	args := gateSweepArgs{HalfOpen: uint64(ages.HalfOpen), Closed: uint64(ages.Closed), Established: uint64(ages.Established)}
+	args := gateSweepArgs{
+		HalfOpen:    uint64(ages.HalfOpen),
+		Closed:      uint64(ages.Closed),
+		Established: uint64(ages.Established),
+	}
 	left, err := g.objs.GateSweep.Run(&ebpf.RunOptions{Context: args})
 	if err != nil {
 		return nil, 0, fmt.Errorf("sweeping the flow table: %w", err)
 	}
 	wrong := map[uint32]miscount{}
 	for _, i := range pods {
-		r := g.recounts.at(i)
+		r, p := g.recounts.at(i), g.pods.at(i)
 		found := flowCounts{atomic.LoadUint32(&r.Open), atomic.LoadUint32(&r.HalfOpen)}
-		if is := g.flowCounts(i); is != found {
+		is := flowCounts{atomic.LoadUint32(&p.Open), atomic.LoadUint32(&p.HalfOpen)}
+		if is != found {
 			wrong[i] = miscount{is, found}
 		}
 	}
 	return wrong, left, nil
 }
 
-func (g *Gate) flowCounts(pod uint32) flowCounts {
-	p := g.pods.at(pod)
-	return flowCounts{atomic.LoadUint32(&p.Open), atomic.LoadUint32(&p.HalfOpen)}
-}
-
-// correct corrects a pod's counts, if they have not changed since.
+// correct corrects a pod's counts, unless they have changed.
 func (g *Gate) correct(pod uint32, m miscount) bool {
 	p := g.pods.at(pod)
 	a := atomic.CompareAndSwapUint32(&p.Open, m.is.open, m.want.open)
@@ -101,26 +104,29 @@ func (g *Gate) correct(pod uint32, m miscount) bool {
 	return a && b
 }
 
-func keys[K comparable, V any](m map[K]V) []K {
-	out := make([]K, 0, len(m))
-	for k := range m {
-		out = append(out, k)
-	}
-	return out
-}
-
-// parkedSettled is how old a parked SYN is when its program must have ended.
+// parkedSettled is the age of a parked SYN after which the program that parked it has certainly finished.
 const parkedSettled = 10 * time.Second
 
-// sweepParked removes what is left of parked SYNs that nobody will release: those of a service that is gone, those
-// that came in just behind a release, and counts of sources that have none. It returns how many there were.
+// sweepParked removes what is left of parked SYNs that nothing will release. It returns how many entries it has removed.
 func (g *Gate) sweepParked() (int, error) {
 	removed := 0
+	for _, sweep := range []func() (int, error){g.sweepParkedSYNs, g.sweepParkedFlows, g.sweepParkedSources} {
+		n, err := sweep()
+		removed += n
+		if err != nil {
+			return removed, err
+		}
+	}
+	return removed, nil
+}
+
+// sweepParkedSYNs removes SYNs of removed services, and SYNs that were parked just behind a release.
+func (g *Gate) sweepParkedSYNs() (removed int, err error) {
 	var t gateTicket
 	var p gateParked
-	syns := g.objs.ParkedSyns.Iterate()
-	for syns.Next(&t, &p) {
-		if monotime.Now().Sub(monotime.Time(p.Seen)) < parkedSettled || g.parkedWell(t, &p) {
+	it := g.objs.ParkedSyns.Iterate()
+	for it.Next(&t, &p) {
+		if monotime.Now().Sub(monotime.Time(p.Seen)) < parkedSettled || g.isReachable(t, &p) {
 			continue
 		}
 		if err := g.unpark(t, false); err != nil {
@@ -128,39 +134,12 @@ func (g *Gate) sweepParked() (int, error) {
 		}
 		removed++
 	}
-	if err := endOf(syns); err != nil {
-		return removed, err
-	}
-	var k gateFlowKey
-	var pf gateParkedFlow
-	flows := g.objs.ParkedFlows.Iterate()
-	for flows.Next(&k, &pf) {
-		if err := g.objs.ParkedSyns.Lookup(pf.Ticket, &p); !errors.Is(err, ebpf.ErrKeyNotExist) {
-			continue
-		}
-		// A new SYN of the same flow may have the place now.
-		var now gateParkedFlow
-		if g.objs.ParkedFlows.Lookup(k, &now) == nil && now == pf && g.objs.ParkedFlows.Delete(k) == nil {
-			removed++
-		}
-	}
-	if err := endOf(flows); err != nil {
-		return removed, err
-	}
-	var src gateSourceKey
-	var n uint32
-	sources := g.objs.ParkedSources.Iterate()
-	for sources.Next(&src, &n) {
-		if atomic.LoadUint32(&g.states.at(src.Service).Parked) == 0 && g.objs.ParkedSources.Delete(src) == nil {
-			removed++
-		}
-	}
-	return removed, endOf(sources)
+	return removed, endOf(it)
 }
 
-// parkedWell tells whether a release or refusal will find a parked SYN.
-func (g *Gate) parkedWell(t gateTicket, p *gateParked) bool {
-	if _, ok := g.addrOf(t.Service); !ok || g.behindTail(t) {
+// isReachable reports whether a release or refusal will find a parked SYN.
+func (g *Gate) isReachable(t gateTicket, p *gateParked) bool {
+	if _, ok := g.services.addr(t.Service); !ok || g.behindTail(t) {
 		return false
 	}
 	var pf gateParkedFlow
@@ -171,16 +150,34 @@ func (g *Gate) parkedWell(t gateTicket, p *gateParked) bool {
 	return pf.Ticket == t
 }
 
-// behindTail tells whether releases of a ticket's service begin after it.
-func (g *Gate) behindTail(t gateTicket) bool {
-	return int32(t.Number-atomic.LoadUint32(&g.states.at(t.Service).Tail)) < 0
+// sweepParkedFlows removes entries that lead to no parked SYN.
+func (g *Gate) sweepParkedFlows() (removed int, err error) {
+	var k gateFlowKey
+	var pf, now gateParkedFlow
+	var p gateParked
+	it := g.objs.ParkedFlows.Iterate()
+	for it.Next(&k, &pf) {
+		if err := g.objs.ParkedSyns.Lookup(pf.Ticket, &p); !errors.Is(err, ebpf.ErrKeyNotExist) {
+			continue
+		}
+		// A new SYN of the same flow may use the entry by now.
+		if g.objs.ParkedFlows.Lookup(k, &now) == nil && now == pf && g.objs.ParkedFlows.Delete(k) == nil {
+			removed++
+		}
+	}
+	return removed, endOf(it)
 }
 
-// endOf returns why a walk through a map ended, other than by its end. A map that changes a lot cannot be walked
-// through; there is a next time.
-func endOf(it *ebpf.MapIterator) error {
-	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
-		return fmt.Errorf("walking through parked SYNs: %w", err)
+// sweepParkedSources removes counts of clients at services without parked SYNs.
+func (g *Gate) sweepParkedSources() (removed int, err error) {
+	var src gateSourceKey
+	var n uint32
+	it := g.objs.ParkedSources.Iterate()
+	for it.Next(&src, &n) {
+		parked := atomic.LoadUint32(&g.statuses.at(src.Service).Parked)
+		if parked == 0 && g.objs.ParkedSources.Delete(src) == nil {
+			removed++
+		}
 	}
-	return nil
+	return removed, endOf(it)
 }

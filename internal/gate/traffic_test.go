@@ -539,7 +539,7 @@ func TestAdopt(t *testing.T) {
 	if err := <-cold; !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Error(err)
 	}
-	if len(n.g.Services()) != 2 || len(n.g.PodIDs(vip)) != 1 || n.g.Phase(vip) != Warm || n.g.Phase(vip2) != Cold {
+	if len(n.g.Services()) != 2 || len(n.g.PodIDs(vip)) != 1 || n.g.ServiceState(vip) != Warm || n.g.ServiceState(vip2) != Cold {
 		t.Errorf("adopted: %v, pods %v", n.g.Services(), n.g.PodIDs(vip))
 	}
 }

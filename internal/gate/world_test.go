@@ -121,7 +121,7 @@ func (w *world) clearFlows() {
 
 func (w *world) podIndex(i int) uint32 {
 	w.Helper()
-	index, ok := w.g.podIndex(vip, uint64(i))
+	index, ok := w.g.podTable.index(vip, uint64(i))
 	if !ok {
 		w.Fatalf("pod %d is not known", i)
 	}

@@ -115,7 +115,7 @@ func (d *daemon) releaseRest(s *service) {
 	if d.service(s.addr) != s {
 		return // it was removed, and its clients were refused
 	}
-	if d.gate.Phase(s.addr) != gate.Warm {
+	if d.gate.ServiceState(s.addr) != gate.Warm {
 		if d.ctx.Err() == nil && d.gate.ServiceCounters(s.addr).ParkedNow > 0 {
 			d.watchers.Go(func() { d.wake(s.addr, d.gate.SYNSeen(s.addr)) })
 		}

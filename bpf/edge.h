@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* The edge: clients' packets to service addresses, as they enter the cluster on this node. */
+#pragma once
+
+#include "icmp.h"
+#include "retry.h"
+
+/* Parks the SYN of a service that is not warm before a socket buffer is allocated. All other packets pass: gate_nic
+ * handles them. */
+static __always_inline int edge_xdp(struct xdp_md *ctx, struct ethhdr *eth)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct packet p;
+	if (parse(data, end, bpf_xdp_get_buff_len(ctx), &p) != PACKET_TCP || !is_syn(&p) || !in_range(p.daddr))
+		return XDP_PASS;
+	struct flow_key k;
+	flow_key_from_client(&k, &p);
+	struct service *s = service_of_flow(&k);
+	if (!s)
+		return XDP_PASS;
+	struct service_status *st = status_of(s->index);
+	if (!st || state_now(st) == SERVICE_WARM)
+		return XDP_PASS;
+	/* A frame that a switch has flooded is for another host. */
+	__u32 ifindex = ctx->ingress_ifindex;
+	struct nic *nic = bpf_map_lookup_elem(&nics, &ifindex);
+	if (!nic || __builtin_memcmp(nic->mac, eth->h_dest, 6))
+		return XDP_PASS;
+	struct flow *f = bpf_map_lookup_elem(&flows, &k);
+	if (f && !flow_reusable(f, &p))
+		return XDP_PASS;
+	struct origin o;
+	origin_from_frame(&o, eth, ifindex, PATH_NIC);
+	return park(ctx, true, &p, &k, s, st, &o) == PARKED ? XDP_DROP : XDP_PASS;
+}
+
+/* Chooses a pod for a SYN, or NO_POD. Forgets a reusable flow on its 5-tuple (old, may be NULL) first, so that it
+ * does not count when pods are compared. */
+static __always_inline int choose_pod(const struct flow_key *k, struct flow *old, const struct packet *p, __u32 service)
+{
+	if (old && flow_reusable(old, p))
+		flow_forget(k, old);
+	return pick_pod(service, 0, p->saddr);
+}
+
+/* Chooses a pod for a released SYN: the one the daemon has set, else as for any other SYN. */
+static __always_inline int choose_pod_for_released(const struct flow_key *k, struct flow *old, const struct packet *p,
+						   const struct service_status *st, __u32 service)
+{
+	int usual = choose_pod(k, old, p, service);
+	__u32 index = *(volatile __u32 *)&st->release_to - 1;
+	struct pod *pod = bpf_map_lookup_elem(&pods, &index);
+	return pod && pod->state == POD_SERVING && pod->service == service ? (int)index : usual;
+}
+
+/* Opens a flow to a pod and sends the SYN there. */
+static __always_inline int open_and_deliver(struct __sk_buff *skb, struct packet *p, const struct flow_key *k,
+					    __u32 index, const struct origin *o, bool ingress)
+{
+	if (flow_open(k, p, o, index))
+		return TCX_DROP;
+	struct flow *f = bpf_map_lookup_elem(&flows, k);
+	/* Another CPU may be entering the flow at this moment; the client retransmits its SYN. */
+	if (!f || f->isn != p->seq)
+		return TCX_DROP;
+	/* Or it has entered it already, with another pod. */
+	struct pod *pod = pod_of_flow(f);
+	if (!pod)
+		return TCX_DROP;
+	backup_syn(skb, p, k, f);
+	account(f, IN, p->ip_len);
+	return deliver(skb, p, pod, o->path, ingress);
+}
+
+/* Drops the parked copy of a SYN that was retransmitted just as its service became warm: only one may be sent on. */
+static __always_inline void unpark_twin(struct service_status *st, const struct flow_key *k)
+{
+	struct parked_flow *pf = bpf_map_lookup_elem(&parked_flows, k);
+	if (!pf)
+		return;
+	struct ticket t = pf->ticket;
+	if (unpark(&t) == 0)
+		__sync_fetch_and_add(&st->released, 1);
+}
+
+/* Handles a packet to the service range that is not a TCP segment. */
+static __always_inline int edge_not_tcp(struct __sk_buff *skb, enum packet_kind kind, const struct packet *p,
+					bool ingress)
+{
+	struct addr vip;
+	set_addr(&vip, p->daddr);
+	if (!bpf_map_lookup_elem(&addresses, &vip))
+		return TCX_NEXT;
+	if (kind == PACKET_ICMP)
+		return handle_icmp(skb, p, ingress);
+	count(kind == PACKET_FRAGMENT ? COUNT_FRAGMENTS : COUNT_MALFORMED);
+	return TCX_DROP;
+}
+
+/* Updates where replies go from a segment that only the client can have sent, as its router may change. Returns true if
+ * the client used another edge node so far. */
+static __always_inline bool follow_route(struct flow *f, const struct ethhdr *eth, __u32 ifindex)
+{
+	if (!__builtin_memcmp(f->origin.client_mac, eth->h_source, 6) && f->origin.ifindex == ifindex)
+		return false;
+	if (f->origin.path == PATH_STACK || f->origin.path == PATH_POD)
+		return false;
+	bool moved = f->origin.path != PATH_NIC;
+	f->origin.path = PATH_NIC;
+	f->origin.ifindex = ifindex;
+	__builtin_memcpy(f->origin.client_mac, eth->h_source, 6);
+	__builtin_memcpy(f->origin.our_mac, eth->h_dest, 6);
+	return moved;
+}
+
+/* Handles a client's packet. path says how it arrived; ingress: it did not leave this node's stack. */
+static __always_inline int edge_from_client(struct __sk_buff *skb, enum packet_kind kind, struct packet *p,
+					    enum flow_path path, bool ingress)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	if (kind == PACKET_OTHER || !in_range(p->daddr))
+		return TCX_NEXT;
+	if (kind != PACKET_TCP)
+		return edge_not_tcp(skb, kind, p, ingress);
+
+	struct ethhdr *eth = data;
+	if ((void *)(eth + 1) > end)
+		return TCX_DROP;
+	struct flow_key k;
+	flow_key_from_client(&k, p);
+	struct flow *f = bpf_map_lookup_elem(&flows, &k);
+	bool syn = is_syn(p), known = f;
+	if (f && !(syn && flow_reusable(f, p))) {
+		struct pod *pod = pod_of_flow(f);
+		if (pod) {
+			int genuine = track(&k, f, p, IN);
+			account(f, IN, p->ip_len);
+			if (genuine && path == PATH_NIC && follow_route(f, eth, skb->ifindex))
+				bpf_tail_call(skb, &steps, STEP_MOVED);
+			return deliver(skb, p, pod, path, ingress);
+		}
+		flow_forget(&k, f);
+		f = NULL;
+	}
+
+	struct service *s = service_of_flow(&k);
+	if (!s) {
+		if (!bpf_map_lookup_elem(&addresses, &k.service))
+			return TCX_NEXT;
+		count(COUNT_NO_SERVICE);
+		return reply_reset(skb, p, ingress);
+	}
+	if (!syn) {
+		/* The VIP may just have moved here from another node. */
+		if (!known && path == PATH_NIC && encap_port)
+			bpf_tail_call(skb, &steps, STEP_MOVED);
+		count(COUNT_STRAY);
+		return reply_reset(skb, p, ingress);
+	}
+	struct service_status *st = status_of(s->index);
+	if (!st)
+		return TCX_DROP;
+	struct origin o;
+	origin_from_frame(&o, eth, skb->ifindex, path);
+	if (state_now(st) != SERVICE_WARM && park(skb, false, p, &k, s, st, &o) == PARKED)
+		return TCX_DROP;
+	int pod = choose_pod(&k, f, p, s->index);
+	if (pod == NO_POD) {
+		count(COUNT_NO_POD);
+		return TCX_DROP;
+	}
+	if (*(volatile __u32 *)&st->parked)
+		unpark_twin(st, &k);
+	return open_and_deliver(skb, p, &k, pod, &o, ingress);
+}
+
+/* Handles a SYN that the daemon has released, or sends to another pod because it was not answered. */
+static __always_inline int edge_from_daemon(struct __sk_buff *skb, struct packet *p)
+{
+	struct flow_key k;
+	flow_key_from_client(&k, p);
+	struct parked_flow *pf = bpf_map_lookup_elem(&parked_flows, &k);
+	if (!pf || pf->isn != p->seq)
+		return run_step(skb, STEP_RETRY);
+	struct ticket t = pf->ticket;
+	struct parked *syn = bpf_map_lookup_elem(&parked_syns, &t);
+	struct service_status *st = status_of(t.service);
+	if (!syn || !st)
+		return TCX_DROP;
+	struct origin o = syn->origin;
+	/* In the next two cases it stays parked, unless another CPU has sent it on. */
+	if (state_now(st) != SERVICE_WARM)
+		return TCX_DROP;
+	int pod = choose_pod_for_released(&k, bpf_map_lookup_elem(&flows, &k), p, st, t.service);
+	if (pod == NO_POD || unpark(&t))
+		return TCX_DROP;
+	__sync_fetch_and_add(&st->released, 1);
+	return open_and_deliver(skb, p, &k, pod, &o, true);
+}

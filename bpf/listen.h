@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Readiness: reports that a pod's socket has entered LISTEN. */
+#pragma once
+
+#include "maps.h"
+
+/* The parts of the kernel's structs that are read; CO-RE finds the offsets. */
+struct net {
+	__u64 net_cookie;
+} __attribute__((preserve_access_index));
+
+struct sock_common {
+	__be32 skc_rcv_saddr;
+	__u16 skc_num;
+	unsigned short skc_family;
+	struct {
+		struct net *net;
+	} skc_net;
+} __attribute__((preserve_access_index));
+
+struct sock {
+	struct sock_common __sk_common;
+} __attribute__((preserve_access_index));
+
+#define TCP_LISTEN 10 /* <net/tcp_states.h> */
+
+/* Handles a socket's change of state. */
+static __always_inline int socket_state_changed(struct sock *sk, int state)
+{
+	if (state != TCP_LISTEN)
+		return 0;
+	struct listener_key k = {.netns = sk->__sk_common.skc_net.net->net_cookie, .port = sk->__sk_common.skc_num};
+	__u64 *listener = bpf_map_lookup_elem(&listeners, &k);
+	if (!listener)
+		return 0;
+	__u32 index = *listener, generation = *listener >> 32;
+	struct pod *pod = lookup_pod(index, generation);
+	/* A socket bound to the loopback address cannot serve clients. */
+	__be32 bound = sk->__sk_common.skc_rcv_saddr;
+	if (pod && (!bound || bound == pod->addr.w[3]))
+		notify(EVENT_LISTEN, index, generation, bpf_ktime_get_ns(), true, NULL);
+	return 0;
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gate
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// MaxRanges is the maximum number of service ranges.
+const MaxRanges = int(gateLimitMAX_RANGES)
+
+// DefaultSYNTimeout is the default of Config.SYNTimeout. A client retransmits its SYN after one second (RFC 6298).
+const DefaultSYNTimeout = 200 * time.Millisecond
+
+// Sizes are the limits of the gate's tables. Zero means the default.
+type Sizes struct {
+	Services uint32 // services; default 16,384
+	Pods     uint32 // pods; default 4,096
+	Flows    uint32 // tracked connections; default 262,144
+	Parked   uint32 // SYNs parked over all services; default 4,096 (about 7 MB)
+	Ring     uint32 // half-open and closed flows per ring, of which there are 16 each; a power of two; default 4,096
+}
+
+func (s Sizes) withDefaults() Sizes {
+	def := func(v *uint32, d uint32) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&s.Services, 16384)
+	def(&s.Pods, 4096)
+	def(&s.Flows, 262144)
+	def(&s.Parked, 4096)
+	def(&s.Ring, 4096)
+	return s
+}
+
+// XDPMode selects how gate_xdp is attached.
+type XDPMode string
+
+// The XDP modes. They differ in speed only: without XDP, gate_nic answers ARP requests and parks SYNs.
+const (
+	XDPAuto    XDPMode = "auto"    // native, or generic if the driver refuses
+	XDPNative  XDPMode = "native"  // in the driver
+	XDPGeneric XDPMode = "generic" // in the network stack
+	XDPOff     XDPMode = "off"     // not at all
+)
+
+// Config configures a gate.
+type Config struct {
+	// Dir is a directory of the gate's own. A bpf file system is mounted on Dir/bpf, unless BPFDir is set.
+	Dir string
+	// BPFDir is a directory for pins in an existing bpf file system. It is created if necessary.
+	BPFDir string
+	// ServiceRanges are the IPv4 ranges of service addresses, at most MaxRanges. They are routed to wangell0. A service
+	// address outside of them gets a route of its own.
+	ServiceRanges []netip.Prefix
+	// Interfaces are the external interfaces, through which clients on other hosts connect. The interface with NodeAddr
+	// is added if EncapPort is set.
+	Interfaces []string
+	// EncapPort is the UDP port on which gates exchange packets, the same on all nodes; 0 on a single node.
+	EncapPort uint16
+	// NodeAddr is this node's IPv4 address, for encapsulated packets.
+	NodeAddr netip.Addr
+	// SYNTimeout is how long a pod may take to answer a SYN before another pod gets it. Zero is DefaultSYNTimeout;
+	// a negative value waits forever.
+	SYNTimeout time.Duration
+	// XDPMode is the XDP mode; empty is XDPAuto.
+	XDPMode XDPMode
+	// Shortcut makes connections of pods on this node bypass its stack once the stack has let their SYN pass. The gate
+	// is then attached to the devices of all pods, whoever created them. Otherwise it is attached to services' pods
+	// only, and the SYNs of these bypass the stack as well.
+	Shortcut bool
+	// Sizes are the limits of the tables.
+	Sizes Sizes
+	// Log receives log messages; nil is slog.Default.
+	Log *slog.Logger
+}
+
+// withDefaults replaces zero values by defaults.
+func (c Config) withDefaults() Config {
+	c.Sizes = c.Sizes.withDefaults()
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if c.SYNTimeout == 0 {
+		c.SYNTimeout = DefaultSYNTimeout
+	}
+	if c.XDPMode == "" {
+		c.XDPMode = XDPAuto
+	}
+	return c
+}
+
+// check returns an error for a configuration that cannot work.
+func (c *Config) check() error {
+	if len(c.ServiceRanges) > MaxRanges {
+		return fmt.Errorf("%d service ranges: at most %d: join neighbouring ones", len(c.ServiceRanges), MaxRanges)
+	}
+	for _, r := range c.ServiceRanges {
+		if !r.IsValid() || !r.Addr().Is4() {
+			return fmt.Errorf("service range %v: not an IPv4 range: give one like 10.46.100.0/24", r)
+		}
+	}
+	if c.EncapPort != 0 && !c.NodeAddr.Is4() {
+		return fmt.Errorf("node address %v: not an IPv4 address: other nodes send packets there", c.NodeAddr)
+	}
+	if c.Sizes.Ring&(c.Sizes.Ring-1) != 0 {
+		return fmt.Errorf("ring size %d: not a power of two", c.Sizes.Ring)
+	}
+	return nil
+}
+
+// inRange reports whether an address is in a service range.
+func (c *Config) inRange(a netip.Addr) bool {
+	return slices.ContainsFunc(c.ServiceRanges, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// owner names the gate, uniquely in its network namespace.
+func (c *Config) owner() string {
+	if c.BPFDir != "" {
+		return c.BPFDir
+	}
+	return c.Dir
+}
+
+// bpffs is the directory with the pins.
+func (c *Config) bpffs() string {
+	if c.BPFDir != "" {
+		return c.BPFDir
+	}
+	return filepath.Join(c.Dir, "bpf")
+}
+
+func (c *Config) mapsDir() string  { return filepath.Join(c.bpffs(), "maps") }
+func (c *Config) linksDir() string { return filepath.Join(c.bpffs(), "links") }
+
+// ensureBPF makes sure that the directory for pins is in a bpf file system.
+func (c *Config) ensureBPF() error {
+	dir := c.bpffs()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("creating %s: %w", dir, err)
+	}
+	is, err := isBPF(dir)
+	if err != nil {
+		return fmt.Errorf("determining the file system of %s: %w", dir, err)
+	}
+	if is {
+		return nil
+	}
+	if c.BPFDir != "" {
+		return fmt.Errorf("%s: not in a bpf file system: mount one (mount -t bpf bpf /sys/fs/bpf)", dir)
+	}
+	if err := unix.Mount("bpf", dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
+		return fmt.Errorf("mounting a bpf file system on %s: %w: this needs root with CAP_SYS_ADMIN", dir, err)
+	}
+	return nil
+}
+
+// isBPF reports whether a directory is in a bpf file system.
+func isBPF(dir string) (bool, error) {
+	var fs unix.Statfs_t
+	err := unix.Statfs(dir, &fs)
+	return err == nil && uint32(fs.Type) == unix.BPF_FS_MAGIC, err
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gate
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+)
+
+// Open creates the gate of a directory, or adopts the one that is there: it mounts the bpf file system, creates wangell0,
+// loads the programs, takes over pinned maps, so that flows and parked SYNs persist, and attaches everything. If it fails,
+// nothing that it has created remains attached.
+//
+// If a map's layout or size differs from this program's, all maps are replaced by empty ones, with a warning, and their
+// flows are lost.
+func Open(cfg Config) (*Gate, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	// Kernels before 5.11 charge maps to this limit. Later ones do not, so an error does not matter there.
+	_ = rlimit.RemoveMemlock()
+	g := &Gate{
+		cfg:       cfg,
+		log:       cfg.Log,
+		links:     map[string]link.Link{},
+		attached:  map[string]string{},
+		nicMACs:   map[int]net.HardwareAddr{},
+		closing:   make(chan struct{}),
+		silence:   silence{wake: make(chan struct{}, 1)},
+		shortcuts: shortcuts{devices: map[int]bool{}},
+	}
+	if err := g.open(); err != nil {
+		g.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+func (g *Gate) open() error {
+	if err := g.cfg.ensureBPF(); err != nil {
+		return err
+	}
+	var err error
+	if g.cfg.Interfaces, err = withNodeInterface(&g.cfg); err != nil {
+		return err
+	}
+	for _, dir := range []string{g.cfg.mapsDir(), g.cfg.linksDir()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("creating a directory for pins: %w", err)
+		}
+	}
+	if g.dev, err = ensureDevices(g.cfg.owner()); err != nil {
+		return err
+	}
+	if err := load(&g.objs, &g.cfg, &g.dev); err != nil {
+		return err
+	}
+	if err := g.mapViews(); err != nil {
+		return err
+	}
+	if err := g.adoptServices(); err != nil {
+		return err
+	}
+	g.podTable.adopt(g.pods)
+	if err := g.syncRoutes(); err != nil {
+		return err
+	}
+	if g.inject, err = newInjector(g.dev.outer); err != nil {
+		return err
+	}
+	if err := g.attachAll(); err != nil || !g.cfg.Shortcut {
+		return err
+	}
+	return g.followShortcuts()
+}
+
+// mapViews maps the array maps into memory.
+func (g *Gate) mapViews() (err error) {
+	o := &g.objs
+	if g.statuses, err = newView[gateServiceStatus](o.ServiceStatuses); err != nil {
+		return err
+	}
+	if g.pods, err = newView[gatePod](o.Pods); err != nil {
+		return err
+	}
+	if g.recounts, err = newView[gateRecount](o.Recounts); err != nil {
+		return err
+	}
+	if g.backups, err = newView[gateSynBackup](o.SynBackups); err != nil {
+		return err
+	}
+	if g.rings, err = newView[gateRingSlot](o.RingSlots); err != nil {
+		return err
+	}
+	if g.heads, err = newView[uint64](o.RingHeads); err != nil {
+		return err
+	}
+	g.watch, err = newView[gateSynWatcher](o.SynWatch)
+	return err
+}
+
+// attachAll attaches the gate to wangell0, the external interfaces and the known pods, and detaches it from everything
+// else.
+func (g *Gate) attachAll() error {
+	const egress, ingress = "wangell0-egress", "wangell0-ingress"
+	wanted := []string{listenLink, egress, ingress}
+	if err := g.attachTCX(egress, g.dev.inner, ebpf.AttachTCXEgress, g.objs.GateLocal); err != nil {
+		return err
+	}
+	if err := g.attachTCX(ingress, g.dev.inner, ebpf.AttachTCXIngress, g.objs.GateReleased); err != nil {
+		return err
+	}
+	if err := g.attachListen(); err != nil {
+		return err
+	}
+	for _, name := range g.cfg.Interfaces {
+		links, err := g.attachNIC(name)
+		if err != nil {
+			return err
+		}
+		wanted = append(wanted, links...)
+	}
+	for _, index := range g.podTable.used() {
+		p := g.pods.at(index)
+		if p.Ifindex == 0 {
+			continue // on another node
+		}
+		// A pod whose device is gone is for the daemon to remove.
+		if err := g.attachPod(int(p.Ifindex)); err != nil {
+			g.log.Warn("cannot attach to a pod's device", "pod", p.Id, "error", err)
+		}
+		wanted = append(wanted, podLink(int(p.Ifindex)))
+	}
+	if g.cfg.Shortcut {
+		if err := g.syncShortcuts(); err != nil {
+			return err
+		}
+		for index := range g.shortcuts.devices {
+			wanted = append(wanted, podLink(index))
+		}
+	}
+	return g.detachOthers(wanted)
+}
+
+// Close releases the gate's resources in this process. Its programs, maps and devices remain and keep working.
+func (g *Gate) Close() error {
+	var errs []error
+	close(g.closing)
+	g.announcing.Wait()
+	g.stopShortcuts()
+	// The reader of events uses the maps that are unmapped below.
+	if g.stopEvents != nil {
+		errs = append(errs, g.stopEvents())
+	}
+	if g.inject != nil {
+		errs = append(errs, g.inject.close())
+	}
+	g.dev.close()
+	for _, l := range g.links {
+		errs = append(errs, l.Close())
+	}
+	views := []interface{ close() error }{g.statuses, g.pods, g.recounts, g.backups, g.rings, g.heads, g.watch}
+	for _, v := range views {
+		errs = append(errs, v.close())
+	}
+	errs = append(errs, g.objs.Close())
+	return errors.Join(errs...)
+}
+
+// Remove removes everything that Open has created for a Config.Dir: links, maps, the bpf file system and wangell0.
+// Established flows through the gate are cut. It is no error if there is no gate.
+func Remove(dir string) error { return (&Config{Dir: dir}).Remove() }
+
+// Remove is like the function of the same name, for the gate of Dir or BPFDir.
+func (c *Config) Remove() error {
+	var errs []error
+	// Links come first: they detach their programs.
+	for _, d := range []string{c.linksDir(), c.mapsDir()} {
+		if err := os.RemoveAll(d); err != nil {
+			errs = append(errs, fmt.Errorf("removing pins: %w", err))
+		}
+	}
+	if is, err := isBPF(c.bpffs()); c.BPFDir == "" && err == nil && is {
+		if err := unix.Unmount(c.bpffs(), unix.MNT_DETACH); err != nil {
+			errs = append(errs, fmt.Errorf("unmounting %s: %w", c.bpffs(), err))
+		}
+	}
+	if err := os.Remove(c.bpffs()); err != nil && !os.IsNotExist(err) {
+		errs = append(errs, fmt.Errorf("removing the directory for pins: %w", err))
+	}
+	errs = append(errs, removeDevices(c.owner()))
+	return errors.Join(errs...)
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gate
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// indexPool hands out indices of a map.
+type indexPool struct {
+	free []uint32 // indices that were released
+	next uint32   // indices from here on were never used
+}
+
+// adopt marks the indices for which used reports true as taken, up to the limit.
+func (p *indexPool) adopt(limit uint32, used func(uint32) bool) {
+	for i := range limit {
+		if used(i) {
+			p.next = i + 1
+		}
+	}
+	for i := range p.next {
+		if !used(i) {
+			p.free = append(p.free, i)
+		}
+	}
+}
+
+// take returns an unused index below the limit; false if there is none.
+func (p *indexPool) take(limit uint32) (uint32, bool) {
+	if n := len(p.free); n > 0 {
+		i := p.free[n-1]
+		p.free = p.free[:n-1]
+		return i, true
+	}
+	if p.next >= limit {
+		return 0, false
+	}
+	p.next++
+	return p.next - 1, true
+}
+
+// release makes an index available again.
+func (p *indexPool) release(i uint32) { p.free = append(p.free, i) }
+
+// serviceTable maps services to indices.
+type serviceTable struct {
+	mu        sync.Mutex
+	pool      indexPool
+	indices   map[netip.AddrPort]uint32
+	addrs     map[uint32]netip.AddrPort
+	vips      map[netip.Addr]uint32 // number of services by VIP
+	announced announcements
+}
+
+// announcements are the VIPs for which this node answers ARP requests.
+type announcements struct {
+	all  bool
+	vips map[netip.Addr]bool // if not all
+}
+
+func (a *announcements) has(vip netip.Addr) bool { return a.all || a.vips[vip] }
+
+// index returns a service's index.
+func (t *serviceTable) index(a netip.AddrPort) (uint32, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i, ok := t.indices[a]
+	return i, ok
+}
+
+// addr returns the address of the service with an index.
+func (t *serviceTable) addr(index uint32) (netip.AddrPort, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a, ok := t.addrs[index]
+	return a, ok
+}
+
+// podName identifies a pod on every node.
+type podName struct {
+	service netip.AddrPort
+	id      uint64
+}
+
+// podTable maps pods to indices.
+type podTable struct {
+	mu         sync.Mutex
+	pool       indexPool
+	indices    map[podName]uint32
+	generation uint32 // of the latest pod
+
+	serving sync.Mutex // held while the pods that take a service's new flows change
+}
+
+// adopt takes over the pods that an earlier process has added.
+func (t *podTable) adopt(pods *view[gatePod]) {
+	t.indices = map[podName]uint32{}
+	// Above that of any removed pod, whose flows may still be in the table.
+	t.generation = uint32(time.Now().Unix())
+	used := func(i uint32) bool { return podState(pods.at(i)) != gatePodStatePOD_UNUSED }
+	t.pool.adopt(uint32(len(pods.items)), used)
+	for i := range t.pool.next {
+		p := pods.at(i)
+		t.generation = max(t.generation, p.Generation)
+		if used(i) {
+			t.indices[podName{fromServiceKey(p.Vip), p.Id}] = i
+		}
+	}
+}
+
+// index returns a pod's index.
+func (t *podTable) index(service netip.AddrPort, id uint64) (uint32, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i, ok := t.indices[podName{service, id}]
+	return i, ok
+}
+
+// used returns the indices of all pods.
+func (t *podTable) used() []uint32 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make([]uint32, 0, len(t.indices))
+	for _, i := range t.indices {
+		out = append(out, i)
+	}
+	return out
+}
+
+func podState(p *gatePod) gatePodState {
+	return gatePodState(atomic.LoadUint32((*uint32)(&p.State)))
+}
+
+func setPodState(p *gatePod, s gatePodState) { atomic.StoreUint32((*uint32)(&p.State), uint32(s)) }
+
+func serviceState(st *gateServiceStatus) gateServiceState {
+	return gateServiceState(atomic.LoadUint32((*uint32)(&st.State)))
+}
+
+func setServiceState(st *gateServiceStatus, s gateServiceState) {
+	atomic.StoreUint32((*uint32)(&st.State), uint32(s))
+}
