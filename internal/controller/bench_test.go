@@ -5,7 +5,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	goruntime "runtime"
 	"slices"
 	"testing"
@@ -35,18 +34,16 @@ func heapBytes() uint64 {
 	return m.HeapAlloc
 }
 
-func wide(c *Config) { c.Addresses = netip.MustParsePrefix("10.47.0.0/16") }
-
 // BenchmarkApply10000 measures how long 10,000 services take until the daemon has them all, what they
 // cost in heap and goroutines, and how long it takes to apply the same again.
 func BenchmarkApply10000(b *testing.B) {
 	all := manyServices()
 	for range b.N {
 		b.StopTimer()
-		w := newWorld(b, wide)
+		w := newWorld(b, nil)
 		w.until("a daemon is there", func() bool {
 			n := 0
-			w.c.call(func() { n = len(w.c.peers) })
+			w.c.loop.call(func() { n = len(w.c.engine.daemons.peers) })
 			return n == 1
 		})
 		before, goroutines := heapBytes(), goruntime.NumGoroutine()
@@ -89,7 +86,6 @@ func (r *startClock) Start(ctx context.Context, s *v1alpha1.WangellService, h ru
 func BenchmarkWakeToStart(b *testing.B) {
 	clock := &startClock{at: make(chan monotime.Time, 1)}
 	w := newWorld(b, func(c *Config) {
-		wide(c)
 		clock.fakeRuntime = c.Runtime.(*fakeRuntime)
 		c.Runtime = clock
 	})
@@ -98,8 +94,8 @@ func BenchmarkWakeToStart(b *testing.B) {
 	var took []time.Duration
 	for b.Loop() {
 		begin := monotime.Now()
-		w.c.post(func() {
-			w.c.receive(wire.Peer{}, &wire.Wake{Service: a, SYNSeen: begin, Noticed: begin, Parked: 1})
+		w.c.loop.post(func() {
+			w.c.receiver.receive(wire.Peer{}, &wire.Wake{Service: a, SYNSeen: begin, Noticed: begin, Parked: 1})
 		})
 		took = append(took, (<-clock.at).Sub(begin))
 		b.StopTimer()
@@ -116,12 +112,12 @@ func BenchmarkWakeToStart(b *testing.B) {
 
 // warmForTest looks at one service only: Status copies all.
 func (c *Controller) warmForTest(k runtime.Key) (warm bool) {
-	c.call(func() { s := c.services[k]; warm = s.machine.State().String() == "Warm" })
+	c.loop.call(func() { s := c.engine.table.services[k]; warm = s.machine.State().String() == "Warm" })
 	return warm
 }
 
 func BenchmarkStatus10000(b *testing.B) {
-	w := newWorld(b, wide)
+	w := newWorld(b, nil)
 	w.apply(manyServices()...)
 	for b.Loop() {
 		if len(w.c.Status()) != many {

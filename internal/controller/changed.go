@@ -6,7 +6,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,10 +14,10 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// latestPause is how much newer the time of a service's last request must be to be a change by itself.
+// latestPause is how much newer the time of a service's last packet must be to count as a change by itself.
 const latestPause = 10 * time.Second
 
-// glance is what of a service's Status is compared to tell whether it changed.
+// glance is the part of a service's Status that decides whether it has changed.
 type glance struct {
 	state                      lifecycle.State
 	message, image             string
@@ -26,41 +25,42 @@ type glance struct {
 	wake                       uint64
 	result                     lifecycle.Result
 	phases                     int
-	latest                     monotime.Time
+	lastPacket                 monotime.Time
 }
 
-// look tells those who wait for changes if there is one.
-func (c *Controller) look(s *service) {
+// glance returns what the service's Status looks like now.
+func (s *service) glance() glance {
 	g := glance{
 		state: s.machine.State(), message: s.machine.Message(), image: s.imageErr,
-		serving: s.machine.Serving(), desired: s.machine.Desired(), latest: s.told.latest,
+		serving: s.machine.Serving(), desired: s.machine.Desired(), replicas: s.replicas(),
+		lastPacket: s.reported.lastPacket,
 	}
-	for _, p := range s.pods {
-		if p.runs() {
-			g.replicas++
-		}
+	if w := s.lastWake; w != nil {
+		g.wake, g.result, g.phases = w.Number, w.Result, len(w.Phases)
 	}
-	if s.wake != nil {
-		g.wake, g.result, g.phases = s.wake.Number, s.wake.Result, len(s.wake.Phases)
+	if s.lastPacket.Sub(s.reported.lastPacket) >= latestPause || s.reported.lastPacket == 0 {
+		g.lastPacket = s.lastPacket
 	}
-	if s.last.Sub(s.told.latest) >= latestPause || s.told.latest == 0 {
-		g.latest = s.last
-	}
-	if g != s.told {
-		s.told = g
-		c.changed.add(s.key)
-	}
+	return g
 }
 
-// changedSet collects the services whose Status changed, each once however often it did.
+// changedSet collects the services whose Status has changed, each once.
 type changedSet struct {
 	mu   sync.Mutex
 	keys map[runtime.Key]bool
-	more chan struct{} // has an element while keys are there
+	more chan struct{} // has an element while there are keys
 }
 
 func newChangedSet() *changedSet {
 	return &changedSet{keys: map[runtime.Key]bool{}, more: make(chan struct{}, 1)}
+}
+
+// check adds a service if its Status has changed.
+func (c *changedSet) check(s *service) {
+	if g := s.glance(); g != s.reported {
+		s.reported = g
+		c.add(s.key)
+	}
 }
 
 func (c *changedSet) add(k runtime.Key) {
@@ -73,41 +73,28 @@ func (c *changedSet) add(k runtime.Key) {
 	}
 }
 
-func (c *changedSet) take() []runtime.Key {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	keys := slices.SortedFunc(maps.Keys(c.keys), compareKeys)
-	clear(c.keys)
-	return keys
+func (c *changedSet) addAll(services map[runtime.Key]*service) {
+	for k := range services {
+		c.add(k)
+	}
 }
 
-func compareKeys(a, b runtime.Key) int { return strings.Compare(string(a), string(b)) }
-
-// Changed waits until the Status of a service has changed since the last call, and returns which ones, each once: also
-// one that is gone. A newer time of the last request alone counts as a change every latestPause. There is one set:
-// who calls takes.
-func (c *Controller) Changed(ctx context.Context) ([]runtime.Key, error) {
+// take waits until there are keys, and removes and returns them. It returns ErrClosed once done is closed.
+func (c *changedSet) take(ctx context.Context, done <-chan struct{}) ([]runtime.Key, error) {
 	for {
 		select {
-		case <-c.changed.more:
-			if keys := c.changed.take(); len(keys) > 0 {
+		case <-c.more:
+			c.mu.Lock()
+			keys := slices.SortedFunc(maps.Keys(c.keys), compareKeys)
+			clear(c.keys)
+			c.mu.Unlock()
+			if len(keys) > 0 {
 				return keys, nil
 			}
-		case <-c.done:
+		case <-done:
 			return nil, ErrClosed
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}
-}
-
-// StatusOf returns one service, and whether there is such a one.
-func (c *Controller) StatusOf(key runtime.Key) (st Status, ok bool) {
-	c.call(func() {
-		if s := c.services[key]; s != nil {
-			st, ok = s.status(), true
-			st.NoDaemon = c.alone
-		}
-	})
-	return st, ok
 }

@@ -98,7 +98,7 @@ func newCluster(t *testing.T, before func(*fakeCluster)) *clusterWorld {
 	if before != nil {
 		before(w.cluster)
 	}
-	w.boot("", func(c *Config) { c.Runtime, c.Addresses, c.StateDir, c.Node = w.cluster, netip.Prefix{}, "", "" })
+	w.boot(func(c *Config) { c.Runtime, c.Node = w.cluster, "" })
 	w.d, w.d2 = w.daemonOn("n1", &wire.Node{Addr: nodeAddr("n1")}), w.daemonOn("n2", &wire.Node{Addr: nodeAddr("n2")})
 	t.Cleanup(func() {
 		w.d.client.Close()
@@ -106,7 +106,7 @@ func newCluster(t *testing.T, before func(*fakeCluster)) *clusterWorld {
 		w.c.Detach()
 	})
 	w.until("both daemons are there", func() (both bool) {
-		w.c.call(func() { both = len(w.c.peers) == 2 })
+		w.c.loop.call(func() { both = len(w.c.engine.daemons.peers) == 2 })
 		return both
 	})
 	return w
@@ -184,7 +184,7 @@ func TestOneByOne(t *testing.T) {
 	}
 	w.d.mu.Unlock()
 	other := newService("c")
-	if err := w.c.Put(Service{Spec: other, Addr: b.Addr()}); err == nil || !strings.Contains(err.Error(), "is that of service default/b") {
+	if err := w.c.Put(Service{Spec: other, Addr: b.Addr()}); err == nil || !strings.Contains(err.Error(), "is already that of service default/b") {
 		t.Errorf("an address twice: %v", err)
 	}
 	if err := w.c.Put(Service{Spec: other}); err == nil {
@@ -471,7 +471,7 @@ func TestSeenAndNodes(t *testing.T) {
 	if err := w.d2.client.Leave(); err != nil {
 		t.Fatal(err)
 	}
-	w.until("it left", func() (left bool) { w.c.call(func() { left = len(w.c.peers) == 1 }); return left })
+	w.until("it left", func() (left bool) { w.c.loop.call(func() { left = len(w.c.engine.daemons.peers) == 1 }); return left })
 	w.d.client.Close()
 	w.d = w.daemonOn("n1") // it tells nothing of itself yet, but did before
 	w.until("both are told", func() bool { return slices.Equal(nodes(w.d), both) })
@@ -492,10 +492,10 @@ func TestAllDaemonsLost(t *testing.T) {
 	})
 	w.d.client.Close()
 	w.d2.client.Close()
-	w.until("both are lost", func() (lost bool) { w.c.call(func() { lost = len(w.c.peers) == 0 }); return lost })
+	w.until("both are lost", func() (lost bool) { w.c.loop.call(func() { lost = len(w.c.engine.daemons.peers) == 0 }); return lost })
 	w.d = w.daemonOn("n1")
-	w.until("n1 is back", func() (back bool) { w.c.call(func() { back = len(w.c.peers) == 1 }); return back })
-	w.c.call(func() { w.c.flushNodes() })
+	w.until("n1 is back", func() (back bool) { w.c.loop.call(func() { back = len(w.c.engine.daemons.peers) == 1 }); return back })
+	w.c.loop.call(func() { w.c.receiver.nodes.flush() })
 	w.d2 = w.daemonOn("n2")
 	var first []string
 	w.until("n1 is told", func() bool { w.d.set(func(d *fakeDaemon) { first = slices.Clone(d.nodes) }); return len(first) > 0 })
@@ -556,7 +556,7 @@ func TestStopBeforeStartReturns(t *testing.T) {
 				w.untilState("a", "Warm")
 				go func() { slept <- w.c.Sleep(t.Context(), "default/a") }()
 				w.until("the pod is to stop", func() (stopping bool) {
-					w.c.call(func() { p := w.c.byRuntime["a-1"]; stopping = p != nil && p.stopping })
+					w.c.loop.call(func() { p := w.c.engine.table.byRuntime["a-1"]; stopping = p != nil && p.stopping })
 					return stopping
 				})
 				if c.hangs {
@@ -592,7 +592,7 @@ func TestExitBeforeStartReturns(t *testing.T) {
 				w.rt.onReturn = nil
 				w.rt.exits <- runtime.Exit{PodID: "a-1", Service: "default/a", Code: 1, LogTail: "broken pipe"}
 				w.until("the exit is known", func() (known bool) {
-					w.c.call(func() { p := w.c.byRuntime["a-1"]; known = p != nil && p.early != nil })
+					w.c.loop.call(func() { p := w.c.engine.table.byRuntime["a-1"]; known = p != nil && p.early != nil })
 					return known
 				})
 				w.d.set(func(d *fakeDaemon) { d.mute = c.err == nil })

@@ -108,7 +108,7 @@ func TestSleep(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- w.c.Sleep(context.Background(), "default/a") }()
 	w.until("somebody waits", func() (waits bool) {
-		w.c.call(func() { waits = len(w.c.services["default/a"].sleepers) == 1 })
+		w.c.loop.call(func() { waits = len(w.c.engine.table.services["default/a"].sleepers) == 1 })
 		return waits
 	})
 	close(gate)
@@ -435,7 +435,7 @@ func TestDetachAndAdopt(t *testing.T) {
 		t.Fatalf("running %v after Detach", running)
 	}
 	w.d.client.Close()
-	w.boot(w.cfg.StateDir, func(*Config) {})
+	w.boot(func(*Config) {})
 	defer w.c.Detach()
 	w.d = w.daemon()
 	w.apply(newService("a"))
@@ -598,8 +598,8 @@ func TestShutdown(t *testing.T) {
 	if running, _, _ := w.rt.state(); len(running) != 0 {
 		t.Errorf("running %v", running)
 	}
-	if err := w.c.Apply(t.Context(), nil); !errors.Is(err, ErrClosed) {
-		t.Errorf("Apply after the end: %v", err)
+	if err := w.c.Update(nil, nil); !errors.Is(err, ErrClosed) {
+		t.Errorf("Update after the end: %v", err)
 	}
 	if err := w.c.Sleep(t.Context(), "default/a"); !errors.Is(err, ErrClosed) {
 		t.Errorf("Sleep after the end: %v", err)
@@ -623,19 +623,23 @@ func TestShutdownTimesOut(t *testing.T) {
 	}
 }
 
-func TestApplyRefuses(t *testing.T) {
+func TestUpdateRefusesWhatCannotBe(t *testing.T) {
 	w := newWorld(t, nil)
 	w.apply(newService("a"))
+	at := func(s *v1alpha1.WangellServiceSpec) { s.Address = "10.46.100.2" } // that of a
 	cases := map[string][]*v1alpha1.WangellService{
-		"given twice": {newService("a"), newService("a")},
-		"outside":     {newService("b", func(s *v1alpha1.WangellServiceSpec) { s.Address = "10.1.1.1" })},
+		"a service given twice":         {newService("a"), newService("a")},
+		"an address in use":             {newService("a"), newService("b", at)},
+		"an address given twice":        {newService("b", at), newService("c", at)},
+		"an address that is not IPv4":   {newService("d", func(s *v1alpha1.WangellServiceSpec) { s.Address = "fd00::1" })},
+		"an address kept by its holder": {newService("b", at), newService("a")},
 	}
 	for name, services := range cases {
-		if err := w.c.Apply(t.Context(), services); err == nil {
+		if err := w.tryApply(services...); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
-		if n := len(w.c.Status()); n != 1 {
-			t.Errorf("%s: %d services after a refusal", name, n)
+		if st := w.c.Status(); len(st) != 1 || st[0].Service.Name != "a" {
+			t.Errorf("%s: %d services after a refusal", name, len(st))
 		}
 	}
 }

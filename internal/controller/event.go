@@ -4,21 +4,23 @@ package controller
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
 	"wangell.loutres.me/internal/runtime"
 )
 
-// EventKind tells what an Event is about.
+// EventKind is the kind of an Event.
 type EventKind string
 
 // The kinds of events.
 const (
-	EventReport EventKind = "report" // something to tell a user: Severity and Text
-	EventState  EventKind = "state"  // a service has come to State
-	EventPull   EventKind = "pull"   // an image is fetched: Image, Done, Total
-	EventDaemon EventKind = "daemon" // the daemon of Node came or went: Text
+	EventReport EventKind = "report" // a message for users: Severity and Text
+	EventState  EventKind = "state"  // a service has entered State
+	EventPull   EventKind = "pull"   // an image is being fetched: Image, Done, Total
+	EventDaemon EventKind = "daemon" // the daemon of Node has connected or disconnected: Text
 )
 
 // Severities of a report.
@@ -37,22 +39,22 @@ type Event struct {
 	Text     string      `json:"text,omitempty"`
 	State    string      `json:"state,omitempty"`
 	Image    string      `json:"image,omitempty"`
-	// Done and Total are bytes of an image's layers; Total is 0 while not known.
+	// Done and Total are bytes of an image's layers; Total is 0 while it is not known.
 	Done  int64  `json:"done,omitempty"`
 	Total int64  `json:"total,omitempty"`
 	Node  string `json:"node,omitempty"`
-	// Lost is how many events before this one the subscriber missed because it was too slow.
+	// Lost is the number of events before this one that the subscriber missed because it was too slow.
 	Lost int `json:"lost,omitempty"`
 }
 
-// subscriberBuffer is how many events wait for a subscriber before it begins to miss some.
+// subscriberBuffer is the number of events that wait for a subscriber before it misses some.
 const subscriberBuffer = 1024
 
-// hub gives events to subscribers, and never waits for one.
+// hub distributes events to subscribers, and never waits for one.
 type hub struct {
-	mu     sync.Mutex
-	subs   map[*subscriber]struct{}
-	closed bool
+	mu          sync.Mutex
+	subscribers map[*subscriber]struct{}
+	closed      bool
 }
 
 type subscriber struct {
@@ -60,10 +62,15 @@ type subscriber struct {
 	lost int
 }
 
+// report emits a message about a service, or about the whole if key is empty.
+func (h *hub) report(key runtime.Key, severity, text string) {
+	h.emit(Event{Time: time.Now(), Kind: EventReport, Service: key, Severity: severity, Text: text})
+}
+
 func (h *hub) emit(e Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for s := range h.subs {
+	for s := range h.subscribers {
 		e.Lost = s.lost
 		select {
 		case s.ch <- e:
@@ -82,28 +89,49 @@ func (h *hub) subscribe(ctx context.Context) <-chan Event {
 		close(s.ch)
 		return s.ch
 	}
-	if h.subs == nil {
-		h.subs = map[*subscriber]struct{}{}
+	if h.subscribers == nil {
+		h.subscribers = map[*subscriber]struct{}{}
 	}
-	h.subs[s] = struct{}{}
+	h.subscribers[s] = struct{}{}
 	context.AfterFunc(ctx, func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		if _, there := h.subs[s]; there {
-			delete(h.subs, s)
+		if _, there := h.subscribers[s]; there {
+			delete(h.subscribers, s)
 			close(s.ch)
 		}
 	})
 	return s.ch
 }
 
-// close ends all subscriptions, once what is in their channels was read.
+// close ends all subscriptions, once the events in their channels have been read.
 func (h *hub) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closed = true
-	for s := range h.subs {
+	for s := range h.subscribers {
 		close(s.ch)
 	}
-	h.subs = nil
+	h.subscribers = nil
+}
+
+// writeLog writes events to the log until there are no more. It has a goroutine of its own, as a log may be slow.
+func writeLog(events <-chan Event, log *slog.Logger) {
+	levels := map[string]slog.Level{
+		SeverityInfo: slog.LevelInfo, SeverityWarning: slog.LevelWarn, SeverityError: slog.LevelError,
+	}
+	for e := range events {
+		if e.Lost > 0 {
+			log.Warn("events were not logged: the log is too slow", "events", e.Lost)
+		}
+		switch {
+		case e.Kind == EventReport && e.Service != "":
+			text := fmt.Sprintf("service %s: %s", e.Service, e.Text)
+			log.Log(context.Background(), levels[e.Severity], text, "service", string(e.Service))
+		case e.Kind == EventReport:
+			log.Log(context.Background(), levels[e.Severity], e.Text)
+		case e.Kind == EventState:
+			log.Debug("state", "service", string(e.Service), "state", e.State)
+		}
+	}
 }

@@ -180,6 +180,9 @@ type world struct {
 	d    *fakeDaemon
 	cfg  Config
 	addr string
+
+	addresses map[runtime.Key]netip.Addr // given to services without an address of their own
+	applied   []runtime.Key
 }
 
 func newWorld(t testing.TB, change func(*Config)) *world {
@@ -187,7 +190,7 @@ func newWorld(t testing.TB, change func(*Config)) *world {
 	if change == nil {
 		change = func(*Config) {}
 	}
-	w.boot(t.TempDir(), change)
+	w.boot(change)
 	w.d = w.daemon()
 	t.Cleanup(func() {
 		w.d.client.Close()
@@ -197,14 +200,12 @@ func newWorld(t testing.TB, change func(*Config)) *world {
 }
 
 // boot makes a controller.
-func (w *world) boot(dir string, change func(*Config)) {
+func (w *world) boot(change func(*Config)) {
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.cfg = Config{
-		Runtime: w.rt, Conn: conn, Addresses: netip.MustParsePrefix("10.46.100.0/24"), StateDir: dir, Node: "n1",
-	}
+	w.cfg = Config{Runtime: w.rt, Conn: conn, Node: "n1"}
 	rand.Read(w.cfg.Key[:])
 	change(&w.cfg)
 	w.addr = conn.LocalAddr().String()
@@ -219,7 +220,7 @@ func (w *world) daemon() *fakeDaemon { return w.daemonOn("n1") }
 func (w *world) daemonOn(node string, first ...wire.Message) *fakeDaemon {
 	c := w.c
 	d := &fakeDaemon{
-		node: node, settle: func() { c.call(func() {}) }, table: map[netip.AddrPort]wire.Service{}, backends: map[netip.AddrPort]*wire.Backends{},
+		node: node, settle: func() { c.loop.call(func() {}) }, table: map[netip.AddrPort]wire.Service{}, backends: map[netip.AddrPort]*wire.Backends{},
 		refused: map[netip.AddrPort][]string{}, last: map[netip.AddrPort]monotime.Time{}, loads: map[uint64]uint32{},
 	}
 	d.mu.Lock()
@@ -361,11 +362,39 @@ func newService(name string, change ...func(*v1alpha1.WangellServiceSpec)) *v1al
 	return s
 }
 
+// apply makes the services the given ones. A service keeps its address, also under the next controller.
 func (w *world) apply(services ...*v1alpha1.WangellService) {
 	w.t.Helper()
-	if err := w.c.Apply(context.Background(), services); err != nil {
+	if err := w.tryApply(services...); err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+func (w *world) tryApply(services ...*v1alpha1.WangellService) error {
+	if w.addresses == nil {
+		w.addresses = map[runtime.Key]netip.Addr{}
+	}
+	var put []Service
+	var keys []runtime.Key
+	for _, s := range services {
+		addr, known := w.addresses[runtime.KeyOf(s)]
+		switch {
+		case s.Spec.Address != "":
+			addr = netip.MustParseAddr(s.Spec.Address)
+		case !known:
+			n := len(w.addresses) + 2
+			addr = netip.AddrFrom4([4]byte{10, 46, byte(100 + n>>8), byte(n)})
+			w.addresses[runtime.KeyOf(s)] = addr
+		}
+		put = append(put, Service{Spec: s, Addr: addr, Announce: true})
+		keys = append(keys, runtime.KeyOf(s))
+	}
+	remove := slices.DeleteFunc(slices.Clone(w.applied), func(k runtime.Key) bool { return slices.Contains(keys, k) })
+	if err := w.c.Update(put, remove); err != nil {
+		return err
+	}
+	w.applied = keys
+	return w.c.Synced(context.Background())
 }
 
 // vip is the service address of a service, once the daemon knows it.

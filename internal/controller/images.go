@@ -11,18 +11,22 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// preparer has the runtime fetch images ahead of need, a few at a time, and forget those of services
-// that are gone. Its goroutines live only while there is something to do. Nobody waits for it: a wake
-// fetches what it needs by itself.
+// preparer makes the runtime fetch images ahead of need, a few at a time, and forget those of deleted services. Its
+// goroutines exist only while there is something to do. A wake does not wait for it: it fetches what it needs itself.
 type preparer struct {
-	c      *Controller
+	runtime runtime.Runtime
+	events  *hub
+	limit   int // of images fetched at once
+	// done is called with the reason why the image of a service could not be fetched; empty if it is there.
+	done func(w *wanted, reason string)
+
 	ctx    context.Context
 	cancel context.CancelFunc
 	group  sync.WaitGroup
 
 	mu      sync.Mutex
 	jobs    []job
-	busy    map[runtime.Key]bool // one job a service at a time
+	busy    map[runtime.Key]bool // one job per service at a time
 	workers int
 	stopped bool
 }
@@ -33,9 +37,9 @@ type job struct {
 	want *wanted
 }
 
-func newPreparer(c *Controller) *preparer {
-	p := &preparer{c: c, busy: map[runtime.Key]bool{}}
-	p.ctx, p.cancel = context.WithCancel(c.ctx)
+func newPreparer(ctx context.Context, rt runtime.Runtime, events *hub, limit int) *preparer {
+	p := &preparer{runtime: rt, events: events, limit: limit, busy: map[runtime.Key]bool{}}
+	p.ctx, p.cancel = context.WithCancel(ctx)
 	return p
 }
 
@@ -49,13 +53,13 @@ func (p *preparer) enqueue(j job) {
 		return
 	}
 	p.jobs = append(p.jobs, j)
-	if p.workers < p.c.cfg.MaxConcurrentPulls {
+	if p.workers < p.limit {
 		p.workers++
 		p.group.Go(p.work)
 	}
 }
 
-// stop gives up what is under way and waits until nothing is.
+// stop cancels all jobs and waits for their end.
 func (p *preparer) stop() {
 	p.mu.Lock()
 	p.stopped, p.jobs = true, nil
@@ -64,7 +68,7 @@ func (p *preparer) stop() {
 	p.group.Wait()
 }
 
-// next takes the first job of a service that has none under way. Without one the worker ends.
+// next takes the first job of a service that has none in progress. Without one the worker ends.
 func (p *preparer) next(last runtime.Key) (job, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,37 +100,32 @@ func (p *preparer) work() {
 }
 
 func (p *preparer) do(j job) {
-	c := p.c
 	if j.want == nil {
-		if err := c.cfg.Runtime.Forget(p.ctx, j.key); err != nil && p.ctx.Err() == nil {
-			c.report(j.key, SeverityWarning, "what was kept ready cannot be dropped: "+bare(j.key, err))
+		if err := p.runtime.Forget(p.ctx, j.key); err != nil && p.ctx.Err() == nil {
+			text := "what was prepared for it cannot be removed: " + bare(j.key, err)
+			p.events.report(j.key, SeverityWarning, text)
 		}
 		return
 	}
-	err := c.prepare(p.ctx, j.want)
+	err := p.prepare(p.ctx, j.want)
 	if p.ctx.Err() != nil {
 		return
 	}
-	text := ""
+	reason := ""
 	if err != nil {
-		text = bare(j.key, err)
-		c.report(j.key, SeverityWarning, text+" (tried again when a client comes)")
+		reason = bare(j.key, err)
+		p.events.report(j.key, SeverityWarning, reason+" (tried again when a client comes)")
 	}
-	c.post(func() {
-		if s := c.services[j.key]; s != nil && s.wanted == j.want {
-			s.imageErr = text
-			c.look(s)
-		}
-	})
+	p.done(j.want, reason)
 }
 
-// prepare fetches what a service needs, if that is not known to be there.
-func (c *Controller) prepare(ctx context.Context, w *wanted) error {
+// prepare fetches what a service needs, unless it is known to be there.
+func (p *preparer) prepare(ctx context.Context, w *wanted) error {
 	if w.prepared.Load() {
 		return nil
 	}
-	err := c.cfg.Runtime.Prepare(ctx, w.spec, func(image string, done, total int64) {
-		c.hub.emit(Event{Time: time.Now(), Kind: EventPull, Service: w.key, Image: image, Done: done, Total: total})
+	err := p.runtime.Prepare(ctx, w.spec, func(image string, done, total int64) {
+		p.events.emit(Event{Time: time.Now(), Kind: EventPull, Service: w.key, Image: image, Done: done, Total: total})
 	})
 	if err == nil {
 		w.prepared.Store(true)

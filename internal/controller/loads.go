@@ -10,83 +10,85 @@ import (
 )
 
 const (
-	// relayPause is how long at least counts are gathered before they are passed on again.
+	// relayPause is the least time for which counts are collected before they are passed on.
 	relayPause = 50 * time.Millisecond
-	// relayCost is the pause for each message: many nodes and pods make counts older, not messages more than 20,000 a second.
+	// relayCost is the pause for each message: with many nodes and pods, counts get older, but there are not more than
+	// 20,000 messages per second.
 	relayCost = 50 * time.Microsecond
-	// loadsAgain is after how long a daemon that is new is told the counts once more: a message may be lost, or come before
-	// the pods.
-	loadsAgain = time.Second
+	// repeatLoads is the time after which a new daemon gets the counts again: the first message may be lost, or arrive
+	// before the pods.
+	repeatLoads = time.Second
 )
 
-// relay passes open flows of pods on from their home nodes to the others, the newest of each pod.
+// relay passes the numbers of open flows of pods from their home nodes to the other nodes, the newest of each pod.
 type relay struct {
-	due   map[*pod]bool
-	armed bool      // it will be sent
-	next  time.Time // not before
+	loop    *loop
+	table   *table
+	daemons *daemons
+	due     map[*pod]bool
+	armed   bool      // passOn will run
+	next    time.Time // not before
 }
 
-// load takes what a pod's home node tells.
-func (c *Controller) load(from wire.Peer, l wire.PodLoad) {
-	p := c.byWire[l.PodID]
+// add takes a number that a pod's home node reports.
+func (r *relay) add(from wire.Peer, l wire.PodLoad) {
+	p := r.table.byWire[l.PodID]
 	if p == nil || p.node != from.Node || p.service.homeless || p.service.addr != l.Service {
 		return
 	}
-	p.load, p.loaded = l.OpenFlows, true
-	r := &c.relay
+	p.load = &l.OpenFlows
 	r.due[p] = true
 	if !r.armed {
 		r.armed = true
-		c.after(time.Until(r.next), c.passOn)
+		r.loop.after(time.Until(r.next), r.passOn)
 	}
 }
 
-// passOn tells every node the counts that came of pods on others.
-func (c *Controller) passOn() {
-	r := &c.relay
+// passOn sends new numbers to every node but the pod's own.
+func (r *relay) passOn() {
 	n := 0
-	for id, peer := range c.peers {
+	for id, peer := range r.daemons.peers {
 		var pods []*pod
 		for p := range r.due {
-			if c.byWire[p.id] == p && p.node != peer.Node {
+			if r.table.byWire[p.id] == p && p.node != peer.Node {
 				pods = append(pods, p)
 			}
 		}
-		n += c.sendLoads(id, pods)
+		n += r.send(id, pods)
 	}
 	clear(r.due)
 	r.armed, r.next = false, time.Now().Add(max(relayPause, time.Duration(n)*relayCost))
 }
 
-// tellLoads tells a daemon that is new all counts: its gate may have those of before.
-func (c *Controller) tellLoads(peer wire.Peer) {
-	tell := func() {
+// welcome sends all numbers to a new daemon, whose gate may have old ones.
+func (r *relay) welcome(peer wire.Peer) {
+	sendAll := func() {
 		var pods []*pod
-		for _, p := range c.byWire {
-			if p.loaded && p.node != peer.Node {
+		for _, p := range r.table.byWire {
+			if p.load != nil && p.node != peer.Node {
 				pods = append(pods, p)
 			}
 		}
-		c.sendLoads(peer.ID, pods)
+		r.send(peer.ID, pods)
 	}
-	tell()
-	c.after(loadsAgain, func() {
-		if _, there := c.peers[peer.ID]; there {
-			tell()
+	sendAll()
+	r.loop.after(repeatLoads, func() {
+		if _, there := r.daemons.peers[peer.ID]; there {
+			sendAll()
 		}
 	})
 }
 
-// sendLoads tells counts to a daemon, and returns in how many messages.
-func (c *Controller) sendLoads(peer uint64, pods []*pod) (n int) {
+// send sends numbers to a daemon, and returns in how many messages.
+func (r *relay) send(peer uint64, pods []*pod) (n int) {
 	for chunk := range slices.Chunk(pods, wire.MaxPodLoads) {
 		m := &wire.Loads{}
 		for _, p := range chunk {
-			if !p.service.homeless {
-				m.Pods = append(m.Pods, wire.PodLoad{Service: p.service.addr, PodID: p.id, OpenFlows: p.load})
+			if !p.service.homeless && p.load != nil {
+				m.Pods = append(m.Pods, wire.PodLoad{Service: p.service.addr, PodID: p.id, OpenFlows: *p.load})
 			}
 		}
-		c.send(peer, m)
+		r.daemons.send(peer, m)
 		n++
 	}
 	return n

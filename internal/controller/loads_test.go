@@ -56,10 +56,10 @@ func TestLoadsArePassedOn(t *testing.T) {
 	w.until("n3 knows", func() bool { c := d3.counts(); return c[one.PodID] == 100 && c[two.PodID] == 7 })
 
 	// What is relayed waits for more, and one that is gone meanwhile is left out.
-	w.c.call(func() {
-		w.c.relay.due[&pod{service: w.c.byWire[one.PodID].service, id: 4711}] = true
-		w.c.passOn()
-		if len(w.c.relay.due) > 0 || w.c.relay.armed {
+	w.c.loop.call(func() {
+		w.c.receiver.relay.due[&pod{service: w.c.engine.table.byWire[one.PodID].service, id: 4711}] = true
+		w.c.receiver.relay.passOn()
+		if len(w.c.receiver.relay.due) > 0 || w.c.receiver.relay.armed {
 			t.Error("not passed on")
 		}
 	})

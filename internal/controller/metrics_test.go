@@ -32,20 +32,20 @@ func TestMetrics(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(w.c.Collector())
 	const want = `
-# HELP wangell_daemons Daemons that are connected.
+# HELP wangell_daemons Connected daemons.
 # TYPE wangell_daemons gauge
 wangell_daemons 1
-# HELP wangell_pods Pods that are not yet removed.
+# HELP wangell_pods Pods that are not removed yet.
 # TYPE wangell_pods gauge
 wangell_pods 1
-# HELP wangell_service_bytes_total IP bytes to (in) and from (out) the pods, by service that was ever used.
+# HELP wangell_service_bytes_total IP bytes to (in) and from (out) the pods, by service that has been used.
 # TYPE wangell_service_bytes_total counter
 wangell_service_bytes_total{direction="in",service="default/a"} 180
 wangell_service_bytes_total{direction="out",service="default/a"} 1800
-# HELP wangell_service_flows_total Connections established, by service that was ever used.
+# HELP wangell_service_flows_total Connections established, by service that has been used.
 # TYPE wangell_service_flows_total counter
 wangell_service_flows_total{service="default/a"} 8
-# HELP wangell_service_open_flows Connections open at present, by service that was ever used.
+# HELP wangell_service_open_flows Open connections, by service that has been used.
 # TYPE wangell_service_open_flows gauge
 wangell_service_open_flows{service="default/a"} 2
 # HELP wangell_services Services by state.
@@ -55,7 +55,7 @@ wangell_services{state="Failed"} 0
 wangell_services{state="Stopping"} 0
 wangell_services{state="Waking"} 0
 wangell_services{state="Warm"} 1
-# HELP wangell_wakes_total Wakes that ended, by result.
+# HELP wangell_wakes_total Wakes that have ended, by result.
 # TYPE wangell_wakes_total counter
 wangell_wakes_total{result="cancelled"} 0
 wangell_wakes_total{result="failed"} 0

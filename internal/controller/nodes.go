@@ -9,182 +9,185 @@ import (
 
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
 )
 
 const (
-	// nodesPause is how long a new controller waits for daemons before it tells them who is there: until then they go on
-	// with what the one before has told.
+	// nodesPause is how long a new controller waits for daemons before it sends them the list of nodes. Until then they
+	// go on with the list of the previous controller.
 	nodesPause = 500 * time.Millisecond
-	// regatherPause is how long, after all daemons were lost, one waits for the others when the first is back: it is less
-	// likely that all nodes died than that nobody heard the controller, and whoever is back first must not get all VIPs.
-	// It is more than a daemon's pause between two HELLOs (docs/protocol.md).
+	// regatherPause is how long the controller waits for other daemons when, after all were lost, the first one is back.
+	// It is unlikely that all nodes died, and more likely that the controller was not reachable; the first one back
+	// must not get all VIPs. It is longer than a daemon's pause between two HELLOs (docs/protocol.md).
 	regatherPause = 1500 * time.Millisecond
-	// stayFor is how long a node is kept whose daemon said that it will be back.
+	// stayFor is how long a node is kept whose daemon has announced that it restarts.
 	stayFor = 30 * time.Second
-	// awayAfter is how long after its daemon was lost a node's pods get no new flow, and others are started.
+	// awayAfter is how long after the loss of its daemon a node's pods get no new flows, and others are started.
 	awayAfter = 5 * time.Second
 )
 
-// node is a node of which a daemon was heard, or a pod.
+// node is a node that has, or had, a daemon or a pod.
 type node struct {
-	name    string
-	session uint64     // of its daemon; 0 while there is none
-	info    *wire.Node // what the daemon told of it, or the one before; nil if none did
-	lost    monotime.Time
-	staying bool // the daemon said that it will be back
-	away    bool // its pods count no more
+	name       string
+	session    uint64        // of its daemon; 0 while there is none
+	info       *wire.Node    // as its daemon, or the daemon before, described it; nil if none did
+	lost       monotime.Time // when its daemon was lost
+	restarting bool          // as its daemon has announced
+	away       bool          // its pods do not count
 }
 
-// nodes are all nodes, and what daemons know of them.
+// nodes are all nodes, and the list of nodes that daemons have.
 type nodes struct {
+	loop    *loop
+	table   *table
+	daemons *daemons
+	cluster runtime.Cluster // nil on one machine
+	deliver deliver
+
 	byName     map[string]*node
 	open       bool            // the pause is over
-	gathering  bool            // all were lost: the pause begins when the first is back
-	dirty      bool            // there may be something to tell
-	untold     map[uint64]bool // sessions that were told nothing yet
-	told       []wire.NodeInfo
+	gathering  bool            // all daemons were lost: the pause begins when the first is back
+	dirty      bool            // the list may have changed
+	newcomers  map[uint64]bool // sessions that have not got the list yet
+	lastSent   []wire.NodeInfo
 	generation uint64
 }
 
-// after has the loop run f after a time, unless it has ended by then.
-func (c *Controller) after(d time.Duration, f func()) {
-	time.AfterFunc(d, func() { c.post(f) })
+func (n *nodes) node(name string) *node {
+	at := n.byName[name]
+	if at == nil {
+		at = &node{name: name}
+		n.byName[name] = at
+	}
+	return at
 }
 
-func (c *Controller) node(name string) *node {
-	n := c.nodes.byName[name]
-	if n == nil {
-		n = &node{name: name}
-		c.nodes.byName[name] = n
-	}
-	return n
+// describe takes a daemon's description of its node.
+func (n *nodes) describe(from wire.Peer, info *wire.Node) {
+	n.node(from.Node).info, n.dirty = info, true
 }
 
-// nodeJoined notes the daemon of a node, whose pods count again.
-func (c *Controller) nodeJoined(p wire.Peer) {
-	n := c.node(p.Node)
-	n.session, n.staying, n.lost = p.ID, false, 0
-	c.nodes.untold[p.ID], c.nodes.dirty = true, true
-	if c.nodes.gathering {
-		c.nodes.gathering = false
-		c.after(regatherPause, c.openNodes)
+// joined notes the daemon of a node, whose pods count again.
+func (n *nodes) joined(p wire.Peer) {
+	at := n.node(p.Node)
+	at.session, at.restarting, at.lost = p.ID, false, 0
+	n.newcomers[p.ID], n.dirty = true, true
+	if n.gathering {
+		n.gathering = false
+		n.loop.after(regatherPause, n.endPause)
 	}
-	if n.away {
-		n.away = false
-		c.eachPodOn(n, func(p *pod) { c.step(p.service, lifecycle.Back{Ref: p.ref}) })
+	if at.away {
+		at.away = false
+		for _, p := range n.podsOn(at) {
+			n.deliver(p.service, lifecycle.Back{Ref: p.ref})
+		}
 	}
 }
 
-// nodeLeft notes that the daemon of a node is gone.
-func (c *Controller) nodeLeft(p wire.Peer) {
-	delete(c.nodes.untold, p.ID)
-	n := c.node(p.Node)
-	if n.session != p.ID {
+// left notes that the daemon of a node is gone.
+func (n *nodes) left(p wire.Peer) {
+	delete(n.newcomers, p.ID)
+	at := n.node(p.Node)
+	if at.session != p.ID {
 		return // it has another one already
 	}
-	n.session = 0
-	n.staying, c.nodes.dirty = p.Restarting, true
-	if len(c.peers) == 0 {
-		c.nodes.open, c.nodes.gathering = false, true
+	at.session = 0
+	at.restarting, n.dirty = p.Restarting, true
+	if len(n.daemons.peers) == 0 {
+		n.open, n.gathering = false, true
 	}
-	c.lose(n)
+	n.lose(at)
 }
 
-// noteHome watches over the node of a pod. One without a daemon counts as just lost.
-func (c *Controller) noteHome(p *pod) {
-	if c.cluster == nil || p.node == "" {
+// watch watches over the home node of a pod. A node without a daemon counts as just lost.
+func (n *nodes) watch(p *pod) {
+	if n.cluster == nil || p.node == "" {
 		return
 	}
-	if n := c.node(p.node); n.session == 0 && n.lost == 0 {
-		c.lose(n)
+	if at := n.node(p.node); at.session == 0 && at.lost == 0 {
+		n.lose(at)
 	}
 }
 
 // lose gives the daemon of a node time to come back.
-func (c *Controller) lose(n *node) {
-	n.lost = monotime.Now()
-	lost, wait := n.lost, awayAfter
-	if n.staying {
+func (n *nodes) lose(at *node) {
+	at.lost = monotime.Now()
+	lost, wait := at.lost, awayAfter
+	if at.restarting {
 		wait = stayFor
 	}
-	c.after(wait, func() {
-		if n.session != 0 || n.lost != lost {
+	n.loop.after(wait, func() {
+		if at.session != 0 || at.lost != lost {
 			return
 		}
-		n.staying, c.nodes.dirty = false, true
-		busy := false
-		c.eachPodOn(n, func(p *pod) {
-			busy, n.away = true, true
-			c.step(p.service, lifecycle.Away{Ref: p.ref})
-		})
-		if !busy && c.nodes.byName[n.name] == n {
-			delete(c.nodes.byName, n.name)
+		at.restarting, n.dirty = false, true
+		pods := n.podsOn(at)
+		at.away = at.away || len(pods) > 0
+		for _, p := range pods {
+			n.deliver(p.service, lifecycle.Away{Ref: p.ref})
+		}
+		if len(pods) == 0 && n.byName[at.name] == at {
+			delete(n.byName, at.name)
 		}
 	})
 }
 
-// eachPodOn calls f for the pods of a node. Without a cluster, whose pods come and go by themselves, there is only one
-// node, and nowhere else to go.
-func (c *Controller) eachPodOn(n *node, f func(*pod)) {
-	if c.cluster == nil {
-		return
+// podsOn returns the pods of a node. Without a cluster it returns none: there is only one node, and nowhere else to go.
+func (n *nodes) podsOn(at *node) []*pod {
+	if n.cluster == nil {
+		return nil
 	}
-	var pods []*pod
-	for _, s := range c.services {
-		for _, p := range s.pods {
-			if p.node == n.name {
-				pods = append(pods, p)
-			}
-		}
-	}
-	for _, p := range pods {
-		f(p)
+	return n.table.podsOn(at.name)
+}
+
+// endPause ends the pause, unless all daemons were lost meanwhile.
+func (n *nodes) endPause() {
+	if !n.gathering {
+		n.open, n.dirty = true, true
 	}
 }
 
-// openNodes ends the pause, unless all daemons were lost meanwhile.
-func (c *Controller) openNodes() {
-	if !c.nodes.gathering {
-		c.nodes.open, c.nodes.dirty = true, true
-	}
-}
-
-// flushNodes tells daemons which nodes there are, if that changed; those that are new are told in any case.
-func (c *Controller) flushNodes() {
-	ns := &c.nodes
-	if !ns.dirty || !ns.open || !c.synced {
-		return
-	}
-	ns.dirty = false
+// list is the nodes that have a daemon, by name.
+func (n *nodes) list() []wire.NodeInfo {
 	var list []wire.NodeInfo
-	for _, n := range ns.byName {
-		if n.info != nil && (n.session != 0 || n.staying) {
-			list = append(list, wire.NodeInfo{Name: n.name, Addr: n.info.Addr})
+	for _, at := range n.byName {
+		if at.info != nil && (at.session != 0 || at.restarting) {
+			list = append(list, wire.NodeInfo{Name: at.name, Addr: at.info.Addr})
 		}
 	}
 	slices.SortFunc(list, func(a, b wire.NodeInfo) int { return strings.Compare(a.Name, b.Name) })
-	if len(list) == 0 && len(ns.told) == 0 {
-		clear(ns.untold)
+	return list
+}
+
+// flush sends the list of nodes to all daemons if it has changed, and to new ones in any case.
+func (n *nodes) flush() {
+	if !n.dirty || !n.open {
+		return
+	}
+	n.dirty = false
+	list := n.list()
+	if len(list) == 0 && len(n.lastSent) == 0 {
+		clear(n.newcomers)
 		return // nodes without addresses: there is only one
 	}
-	everyone := !slices.Equal(list, ns.told)
+	everyone := !slices.Equal(list, n.lastSent)
 	if everyone {
-		ns.generation, ns.told = ns.generation+1, list
-		if c.cluster != nil {
+		n.generation, n.lastSent = n.generation+1, list
+		if n.cluster != nil {
 			names := make([]string, len(list))
-			for i, n := range list {
-				names[i] = n.Name
+			for i, at := range list {
+				names[i] = at.Name
 			}
-			c.cluster.SetNodes(names)
+			n.cluster.SetNodes(names)
 		}
 	}
-	for _, m := range wire.NewNodes(ns.generation, list) {
-		for id := range c.peers {
-			if everyone || ns.untold[id] {
-				c.send(id, m)
+	for _, m := range wire.NewNodes(n.generation, list) {
+		for id := range n.daemons.peers {
+			if everyone || n.newcomers[id] {
+				n.daemons.send(id, m)
 			}
 		}
 	}
-	clear(ns.untold)
+	clear(n.newcomers)
 }

@@ -3,8 +3,6 @@
 package controller
 
 import (
-	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -12,20 +10,29 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// publish tells all daemons the pods of a service.
-func (c *Controller) publish(s *service, a lifecycle.PublishBackends) {
+// publisher tells daemons which pods a service has.
+type publisher struct {
+	loop    *loop
+	table   *table
+	daemons *daemons
+	deliver deliver
+}
+
+// publish sends the pods of a service to all daemons.
+func (u *publisher) publish(s *service, a lifecycle.PublishBackends) {
 	m := &wire.Backends{Service: s.addr, Generation: a.Generation, Sharing: uint8(a.Sharing)}
 	for _, p := range s.pods {
-		p.state = 0
+		p.published = 0
 	}
-	draining := false
+	newDrain := false
 	for _, b := range a.Pods {
 		p := s.pod(b.Ref)
-		p.served = p.served || b.State == lifecycle.BackendServing
-		if p.state = b.State; b.State != lifecycle.BackendDraining {
+		p.published = b.State
+		p.served = p.served || b.State == lifecycle.PodServing
+		if b.State != lifecycle.PodDraining {
 			p.quietFrom = 0
 		} else if p.quietFrom == 0 {
-			draining = true
+			newDrain = true
 		}
 		m.Pods = append(m.Pods, wire.Backend{
 			PodID: p.id, State: wire.PodState(b.State), Addr: netip.AddrPortFrom(p.rt.Addr, p.port),
@@ -35,16 +42,29 @@ func (c *Controller) publish(s *service, a lifecycle.PublishBackends) {
 	s.sent, s.round = m, nil
 	switch {
 	case s.homeless:
-	case draining:
-		c.drainRound(s, m)
+	case newDrain:
+		u.drain(s, m)
 	default:
-		for id, p := range c.peers {
-			c.send(id, forNode(m, p.Node))
+		for id, p := range u.daemons.peers {
+			u.daemons.send(id, forNode(m, p.Node))
 		}
 	}
 }
 
-// forNode is a message as a node gets it: only a pod's home needs to know its network namespace.
+// welcome sends the pods of all services to a daemon that has joined. The table of services is on its way already.
+func (u *publisher) welcome(p wire.Peer) {
+	for _, s := range u.table.services {
+		switch {
+		case s.homeless:
+		case s.machine.State() == lifecycle.Stopping && len(s.pods) > 0:
+			u.deliver(s, lifecycle.Rejoined{}) // a drain has to wait for this daemon's answer, too
+		case s.sent != nil && (len(s.sent.Pods) > 0 || len(s.pods) > 0):
+			u.daemons.send(p.ID, forNode(s.sent, p.Node))
+		}
+	}
+}
+
+// forNode is a message as a node gets it: only a pod's home node needs its network namespace.
 func forNode(m *wire.Backends, node string) *wire.Backends {
 	out := m
 	for i := range m.Pods {
@@ -60,73 +80,45 @@ func forNode(m *wire.Backends, node string) *wire.Backends {
 	return out
 }
 
-// round is a drain on its way to all daemons. Any of them may give the pod a new flow until it knows; so what the pod's
-// home node says of open flows and packets counts only from then on.
-type round struct{ awaited int }
-
-// drainRound sends pods of which some are newly drained, and has their home nodes asked once every daemon knows. A
+// drain publishes newly drained pods, and asks their home nodes how busy they are once every daemon has the message. A
 // daemon that leaves meanwhile is not waited for.
-func (c *Controller) drainRound(s *service, m *wire.Backends) {
-	r := &round{}
+func (u *publisher) drain(s *service, m *wire.Backends) {
+	r := &drainRound{}
 	s.round = r
-	for id, p := range c.peers {
-		err := c.server.SendThen(id, forNode(m, p.Node), func(error) {
-			c.post(func() {
-				if r.awaited--; r.awaited == 0 {
-					c.everyoneKnows(s, r)
-				}
-			})
-		})
-		if err == nil {
+	acknowledged := func() {
+		if r.awaited--; r.awaited == 0 {
+			u.drainKnown(s, r)
+		}
+	}
+	for id, p := range u.daemons.peers {
+		if u.daemons.sendThen(id, forNode(m, p.Node), acknowledged) {
 			r.awaited++
-		} else {
-			c.notSent(id, m, err)
 		}
 	}
 	switch {
-	case len(c.peers) <= 1: // the only daemon there is answers by itself
+	case len(u.daemons.peers) <= 1: // the only daemon answers by itself
 		s.round = nil
-		c.quietFrom(s, m.Generation)
+		allowQuiet(s, m.Generation)
 	case r.awaited == 0: // all of them are just leaving; not from within a step
-		c.after(0, func() { c.everyoneKnows(s, r) })
+		u.loop.after(0, func() { u.drainKnown(s, r) })
 	}
 }
 
-// everyoneKnows asks the home nodes of drained pods how busy they are, now that no daemon gives them new flows.
-func (c *Controller) everyoneKnows(s *service, r *round) {
-	if s.round != r || c.services[s.key] != s {
+// drainKnown asks the home nodes of drained pods how busy they are, now that no daemon gives the pods new flows.
+func (u *publisher) drainKnown(s *service, r *drainRound) {
+	if s.round != r || u.table.services[s.key] != s {
 		return
 	}
 	s.round = nil
-	c.quietFrom(s, s.machine.Generation()+1)
-	c.step(s, lifecycle.Rejoined{}) // daemons answer it as they did before
+	allowQuiet(s, s.machine.Generation()+1)
+	u.deliver(s, lifecycle.Rejoined{}) // publishes again, and daemons answer that
 }
 
-// quietFrom lets Quiet answers to a generation count, or to a later one.
-func (c *Controller) quietFrom(s *service, generation uint64) {
+// allowQuiet makes Quiet answers to a generation, or to a later one, count.
+func allowQuiet(s *service, generation uint64) {
 	for _, p := range s.pods {
-		if p.state == lifecycle.BackendDraining && p.quietFrom == 0 {
+		if p.published == lifecycle.PodDraining && p.quietFrom == 0 {
 			p.quietFrom = generation
 		}
-	}
-}
-
-// broadcast queues a message for all daemons.
-func (c *Controller) broadcast(m wire.Message) {
-	for id := range c.peers {
-		c.send(id, m)
-	}
-}
-
-func (c *Controller) send(peer uint64, m wire.Message) {
-	if err := c.server.Send(peer, m); err != nil {
-		c.notSent(peer, m, err)
-	}
-}
-
-// notSent tells of a message that was not sent. A daemon that is gone is told anew when it joins.
-func (c *Controller) notSent(peer uint64, m wire.Message, err error) {
-	if !errors.Is(err, wire.ErrPeerGone) {
-		c.report("", SeverityError, fmt.Sprintf("node %s: %v is not sent: %v", c.peers[peer].Node, m.Type(), err))
 	}
 }

@@ -3,200 +3,117 @@
 package controller
 
 import (
-	"container/heap"
-	"context"
-	"fmt"
-	"net/netip"
-	"strings"
-	"sync/atomic"
+	"math"
+	"slices"
 	"time"
-	"unicode/utf8"
 
-	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
-	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/scale"
 	"wangell.loutres.me/internal/wire"
 )
 
-// wanted is a service as applied. It does not change; a new Apply makes a new one.
-type wanted struct {
-	key  runtime.Key
-	spec *v1alpha1.WangellService
-	hash string
-	addr netip.AddrPort
-	// announce: one of the nodes answers ARP for the address.
-	announce bool
-	// prepared: the runtime has the image.
-	prepared atomic.Bool
+// Status is the status of a service.
+type Status struct {
+	// Service is the manifest with its Status. The manifest must not be changed.
+	Service v1alpha1.WangellService `json:"service"`
+	Pods    []PodStatus             `json:"pods,omitempty"`
+	// Serving is the number of pods that get new flows, Desired the number of pods that the service should have now: 0
+	// while it sleeps.
+	Serving int `json:"serving"`
+	Desired int `json:"desired"`
+	// NoDaemon is set if no daemon at all has been connected for some seconds, so that nothing serves. Only StatusOf
+	// sets it.
+	NoDaemon bool `json:"-"`
+	// LastWake is the last wake; nil if there was none.
+	LastWake *lifecycle.Waterfall `json:"lastWake,omitempty"`
+	// Traffic is that of all pods since the controller started, and of adopted ones since they did.
+	Traffic Traffic `json:"traffic"`
 }
 
-// entry is the service in the table of the daemons.
-func (w *wanted) entry() wire.Service {
-	s := &w.spec.Spec
-	e := wire.Service{
-		Addr: w.addr, Name: string(w.key), IdleSeconds: uint32(s.IdleTimeout),
-		MaxParked: uint16(s.MaxParked), MaxParkedPerSource: uint16(s.MaxParkedPerSource),
-	}
-	if w.announce {
-		e.Flags |= wire.FlagAnnounce
-	}
-	if s.SessionAffinity == corev1.ServiceAffinityClientIP {
-		e.Flags |= wire.FlagAffinity
-	}
-	if s.Balancing != nil && s.Balancing.LocalityPreference == v1alpha1.LocalityLocal {
-		e.Flags |= wire.FlagPreferLocal
-	}
-	if metered(s) {
-		e.Flags |= wire.FlagUsage
-	}
-	if s.Retries != nil {
-		e.Retries = uint8(*s.Retries)
-	}
-	return e
+// Observation is the load of a service.
+type Observation struct {
+	At monotime.Time
+	// Desired is the number of pods that the service should have, Serving the number of pods that get new flows.
+	Desired, Serving int
+	// Open is the number of open flows of the serving pods.
+	Open uint64
+	// NewPerSecond is the number of flows of all pods established per second since the previous observation, at least
+	// scaleEvery ago; NaN if there was none.
+	NewPerSecond float64
+	// CPU and Memory are the mean use of the serving pods in percent of their requests; NaN if it is not known for one
+	// of them. Only services that are scaled by one of them are measured.
+	CPU, Memory float64
+	// Pods are all pods that have an address.
+	Pods []PodStatus
 }
 
-// wakeSpec is what the state machine has to know of the service.
-func (w *wanted) wakeSpec(rolls bool) lifecycle.Spec {
-	s := &w.spec.Spec
-	spec := lifecycle.Spec{
-		Name: string(w.key), Port: uint16(s.TargetPort),
-		WakeTimeout: time.Duration(s.WakeTimeout) * time.Second, Grace: w.grace(),
-		Min: int(s.MinReplicas), Max: int(s.MaxReplicas), Rolls: rolls,
+// value is the metric for each serving pod; NaN if it is not known.
+func (o Observation) value(m v1alpha1.ScalingMetric) float64 {
+	if o.Serving == 0 {
+		return math.NaN()
 	}
-	if s.DrainTimeout != nil {
-		spec.DrainTimeout = max(time.Duration(*s.DrainTimeout)*time.Second, 1) // 0 is no default here
+	switch m {
+	case v1alpha1.MetricConnections:
+		return float64(o.Open) / float64(o.Serving)
+	case v1alpha1.MetricRate:
+		return o.NewPerSecond / float64(o.Serving)
+	case v1alpha1.MetricCPU:
+		return o.CPU
+	case v1alpha1.MetricMemory:
+		return o.Memory
 	}
-	if s.Scaling != nil {
-		spec.BurstPerPod = int(s.Scaling.BurstPerPod)
-	}
-	return spec
-}
-
-func (w *wanted) grace() time.Duration {
-	return time.Duration(*w.spec.Spec.TerminationGracePeriodSeconds) * time.Second
+	return math.NaN()
 }
 
 // service is a service with all that is known of it. It belongs to the loop.
 type service struct {
 	*wanted
-	machine   *lifecycle.Machine
-	pods      []*pod
-	traffic   Traffic       // of all its pods, also those that are gone
-	last      monotime.Time // when it saw a packet last
-	imageErr  string        // why its image could not be fetched ahead of need
-	counted   uint64        // number of the last wake that is in the metrics
-	again     *wanted       // applied again while it is being removed
-	homeless  bool          // its address belongs to another service already
-	sleepers  []*sleeper
-	scaler    scale.Scaler         // while it follows its load
-	rate      rate                 // of new flows, too
-	measured  monotime.Time        // when the runtime was asked what its pods use
-	wake      *lifecycle.Waterfall // the last one
-	idleWords map[string]idleWord  // by node
-	sent      *wire.Backends       // what daemons were told last; nil if nothing
-	round     *round               // of a drain that not every daemon has acknowledged yet
-	told      glance               // what those who wait for changes know
-	due       monotime.Time
-	heapPos   int
+	machine *lifecycle.Machine
+	pods    []*pod
+	again   *wanted // it was deleted, and is wanted again once its pods are gone
+	// homeless is set once its address belongs to another service: it was deleted, and its pods are not gone yet.
+	homeless bool
+	sleepers []*sleeper
+	due      monotime.Time // of its machine's timer
+	heapPos  int           // in deadlines; -1 if it is not there
+
+	traffic    Traffic              // of all its pods, including those that are gone
+	lastPacket monotime.Time        // of all its pods
+	imageErr   string               // why its image could not be fetched ahead of need
+	lastWake   *lifecycle.Waterfall // nil if there was none
+	counted    uint64               // number of the last wake that is in the metrics
+	reported   glance               // as last reported by Changed
+	idle       map[string]idleNode  // by node
+
+	scaler   scale.Scaler  // while it follows its load
+	newFlows rate          // likewise
+	measured monotime.Time // when the runtime was asked for the use of its pods
+
+	sent  *wire.Backends // the last message to the daemons; nil if there was none
+	round *drainRound    // of a drain that not every daemon has acknowledged yet
 }
 
-// pod is a pod of a service from StartPod to StopDone.
-type pod struct {
-	service  *service
-	ref      lifecycle.Ref
-	port     uint16      // on which it is expected to listen
-	rt       runtime.Pod // zero before its network is ready
-	id       uint64      // its wire ID; 0 before its network is ready
-	node     string      // its home node, once its network is ready
-	cancel   context.CancelFunc
-	returned bool          // Start has returned
-	served   bool          // it was published as one that listens
-	exited   bool          // its process ended
-	early    *runtime.Exit // that came before Start had returned
-	stopping bool
-	grace    time.Duration
-	stats    wire.PodStats
-	used     consumption
-	load     uint32                 // its open flows as its home node told last, for other nodes
-	loaded   bool                   // it did
-	state    lifecycle.BackendState // as last published; 0 if it is not
-	// quietFrom: the first generation whose Quiet counts, because every daemon knows of the drain; 0 before that.
-	quietFrom uint64
+// deliver gives an event to a service's state machine, and carries out what that decides.
+type deliver func(*service, lifecycle.Event)
+
+// idleNode is a node's report that it sees no packet for its pods of a service.
+type idleNode struct {
+	at         monotime.Time // when it came
+	lastPacket monotime.Time // or when the last of the node's pods began to serve
 }
+
+// drainRound is a drain on its way to all daemons. Any of them may give the pod a new flow until it has the message, so
+// reports of the pod's home node on open flows and packets count only once all have it.
+type drainRound struct{ awaited int }
 
 // sleeper waits until pods are gone.
 type sleeper struct {
 	refs map[lifecycle.Ref]bool
 	done chan struct{}
-}
-
-// step gives an event to the service's machine and does what it says. Once the controller ends, nothing is decided any
-// more: that a start was given up because of that is no reason to refuse clients who wait for the next controller.
-func (c *Controller) step(s *service, ev lifecycle.Event) {
-	if c.halted {
-		return
-	}
-	before := s.machine.State()
-	for _, a := range s.machine.Step(ev, monotime.Now()) {
-		c.do(s, a)
-	}
-	if after := s.machine.State(); after != before {
-		c.hub.emit(Event{Time: time.Now(), Kind: EventState, Service: s.key, State: after.String()})
-	}
-	c.look(s)
-	c.watchLoad(s)
-	if s.machine.Gone() {
-		c.remove(s)
-	}
-}
-
-func (c *Controller) do(s *service, a lifecycle.Action) {
-	switch a := a.(type) {
-	case lifecycle.StartPod:
-		c.start(s, a.Ref)
-	case lifecycle.PublishBackends:
-		c.publish(s, a)
-	case lifecycle.RefuseParked:
-		if !s.homeless {
-			c.broadcast(&wire.Refuse{Service: s.addr, Reason: truncate(a.Reason, maxReason)})
-		}
-	case lifecycle.StopPod:
-		c.stop(s.pod(a.Ref), a.Grace)
-	case lifecycle.ArmTimer:
-		c.due.set(s, a.At)
-	case lifecycle.Record:
-		c.record(s, a)
-	case lifecycle.Report:
-		if c.closing && a.Severity == lifecycle.Info {
-			return // ten thousand times "removed"
-		}
-		c.report(s.key, [...]string{SeverityInfo, SeverityWarning, SeverityError}[a.Severity], a.Text)
-	}
-}
-
-// report tells users of a service, or of the whole if key is empty.
-func (c *Controller) report(key runtime.Key, severity, text string) {
-	c.hub.emit(Event{Time: time.Now(), Kind: EventReport, Service: key, Severity: severity, Text: text})
-}
-
-func (c *Controller) record(s *service, r lifecycle.Record) {
-	if r.First {
-		now := monotime.Now()
-		r.Waterfall.Start = time.Now().Add(-now.Sub(r.Waterfall.SYNSeen))
-	} else if s.wake != nil && s.wake.Number == r.Waterfall.Number {
-		r.Waterfall.Start = s.wake.Start
-	}
-	c.ring.Put(r)
-	s.wake = &r.Waterfall
-	c.meters.phases(r.News)
-	if w := r.Waterfall; w.Result != lifecycle.ResultRunning && s.counted < w.Number {
-		s.counted = w.Number
-		c.meters.wakes.WithLabelValues(string(w.Result)).Inc()
-	}
 }
 
 func (s *service) pod(r lifecycle.Ref) *pod {
@@ -208,168 +125,171 @@ func (s *service) pod(r lifecycle.Ref) *pod {
 	return nil
 }
 
-// remove forgets a service of which nothing remains, or begins anew if it is wanted again.
-func (c *Controller) remove(s *service) {
-	if c.services[s.key] != s {
-		return
-	}
-	c.due.set(s, 0)
-	delete(c.services, s.key)
-	c.changed.add(s.key)
-	if c.byAddr[s.addr] == s {
-		delete(c.byAddr, s.addr)
-		c.removals = append(c.removals, s.addr)
-	}
-	if s.again != nil {
-		again, taken := c.add(s.again)
-		c.update([]wire.Service{s.again.entry()}, nil)
-		if taken {
-			c.step(again, lifecycle.Rejoined{})
-		}
-		c.begin(again)
-		c.images.add(s.again)
-	} else if !c.closing {
-		c.images.forget(s.key)
-	}
-	c.checkIdle()
+// addPod adds a pod before its network is known.
+func (s *service) addPod(ref lifecycle.Ref) *pod {
+	p := &pod{service: s, ref: ref, port: uint16(s.spec.Spec.TargetPort), cancel: func() {}}
+	s.pods = append(s.pods, p)
+	return p
 }
 
-// add begins a service. The table of the daemons is the caller's business, and if the address was
-// taken from another service, so is to tell them that its pods are none of this one's.
-func (c *Controller) add(w *wanted) (s *service, taken bool) {
-	s = &service{wanted: w, machine: lifecycle.New(w.wakeSpec(c.cluster != nil), c.newGeneration()), heapPos: -1}
-	taken = c.evict(w.addr)
-	c.services[w.key] = s
-	c.byAddr[w.addr] = s
-	c.changed.add(w.key)
-	return s, taken
-}
-
-// evict takes an address from a service that is being removed. It reports whether there was one.
-func (c *Controller) evict(a netip.AddrPort) bool {
-	holder := c.byAddr[a]
-	if holder == nil {
-		return false
-	}
-	c.broadcast(&wire.Refuse{Service: a, Reason: "the service was removed"})
-	holder.homeless = true
-	delete(c.byAddr, a)
-	return true
-}
-
-// flushRemovals takes the addresses of services that are gone from the daemons' table.
-func (c *Controller) flushRemovals() {
-	if len(c.removals) == 0 || c.closing {
-		return
-	}
-	gone := c.removals[:0]
-	for _, a := range c.removals {
-		if c.byAddr[a] == nil {
-			gone = append(gone, a)
+// removePod forgets a pod of which nothing remains, and tells the sleepers that wait for that.
+func (s *service) removePod(p *pod) {
+	for i, q := range s.pods {
+		if q == p {
+			s.pods = append(s.pods[:i], s.pods[i+1:]...)
+			break
 		}
 	}
-	c.update(nil, gone)
-	c.removals = nil
-}
-
-// update changes the daemons' table of services.
-func (c *Controller) update(upserts []wire.Service, removals []netip.AddrPort) {
-	if len(upserts)+len(removals) == 0 {
-		return
-	}
-	if err := c.server.UpdateServices(upserts, removals); err != nil {
-		c.report("", SeverityError, fmt.Sprintf("the daemons' table of services cannot be changed: %v", err))
-	}
-}
-
-// newGeneration is above all that anybody has published before: generations begin at times. A controller before this one
-// may have had another clock; so daemons forget generations when they meet another controller.
-func (c *Controller) newGeneration() uint64 {
-	return uint64(c.began.UnixNano()) + uint64(time.Since(c.began))
-}
-
-// maxReason is how many bytes of a reason fit into wire.Refuse.
-const maxReason = 200
-
-// truncate cuts a text to n bytes, at a rune's boundary.
-func truncate(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	const mark = "…"
-	n -= len(mark)
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n] + mark
-}
-
-// bare is an error's text without the service's name, which reports have already.
-func bare(k runtime.Key, err error) string {
-	return strings.TrimPrefix(err.Error(), fmt.Sprintf("service %s: ", k))
-}
-
-// deadlines are the services that wait for a time, the earliest first.
-type deadlines []*service
-
-// set makes at the time for which a service waits; zero for none.
-func (d *deadlines) set(s *service, at monotime.Time) {
-	s.due = at
-	switch {
-	case at == 0 && s.heapPos >= 0:
-		heap.Remove(d, s.heapPos)
-	case at != 0 && s.heapPos >= 0:
-		heap.Fix(d, s.heapPos)
-	case at != 0:
-		heap.Push(d, s)
-	}
-}
-
-// first is the earliest time, zero if there is none.
-func (d deadlines) first() monotime.Time {
-	if len(d) == 0 {
-		return 0
-	}
-	return d[0].due
-}
-
-// Len implements heap.Interface.
-func (d deadlines) Len() int { return len(d) }
-
-// Less implements heap.Interface.
-func (d deadlines) Less(i, j int) bool { return d[i].due < d[j].due }
-
-// Swap implements heap.Interface.
-func (d deadlines) Swap(i, j int) {
-	d[i], d[j] = d[j], d[i]
-	d[i].heapPos, d[j].heapPos = i, j
-}
-
-// Push implements heap.Interface.
-func (d *deadlines) Push(x any) {
-	s := x.(*service)
-	s.heapPos = len(*d)
-	*d = append(*d, s)
-}
-
-// Pop implements heap.Interface.
-func (d *deadlines) Pop() any {
-	old := *d
-	s := old[len(old)-1]
-	old[len(old)-1] = nil
-	*d = old[:len(old)-1]
-	s.heapPos = -1
-	return s
-}
-
-// runDue delivers the timers that have come.
-func (c *Controller) runDue() {
-	for now := monotime.Now(); len(c.due) > 0 && c.due[0].due <= now; {
-		s := c.due[0]
-		before := s.due
-		c.step(s, lifecycle.Timer{Rolling: c.cluster != nil && c.cluster.Rolling(s.key)})
-		if len(c.due) > 0 && c.due[0] == s && s.due == before {
-			c.due.set(s, 0) // a machine with nothing to do at its own time must not hold up the others
+	waiting := s.sleepers[:0]
+	for _, w := range s.sleepers {
+		if delete(w.refs, p.ref); len(w.refs) == 0 {
+			close(w.done)
+		} else {
+			waiting = append(waiting, w)
 		}
 	}
+	s.sleepers = waiting
+}
+
+// awaitPods returns a sleeper that waits for the end of the present pods; nil if there are none.
+func (s *service) awaitPods() *sleeper {
+	if len(s.pods) == 0 {
+		return nil
+	}
+	w := &sleeper{refs: map[lifecycle.Ref]bool{}, done: make(chan struct{})}
+	for _, p := range s.pods {
+		w.refs[p.ref] = true
+	}
+	s.sleepers = append(s.sleepers, w)
+	return w
+}
+
+func (s *service) removeSleeper(w *sleeper) {
+	s.sleepers = slices.DeleteFunc(s.sleepers, func(o *sleeper) bool { return o == w })
+}
+
+// replicas is the number of pods whose process runs.
+func (s *service) replicas() int {
+	n := 0
+	for _, p := range s.pods {
+		if p.runs() {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *service) status() Status {
+	st := Status{Service: *s.spec, Traffic: s.traffic, Serving: s.machine.Serving(), Desired: s.machine.Desired()}
+	if s.lastWake != nil {
+		w := *s.lastWake
+		st.LastWake = &w
+	}
+	w := &st.Service.Status
+	*w = v1alpha1.WangellServiceStatus{
+		LoadBalancerIP: s.addr.Addr().String(), State: s.machine.State().String(), Message: s.machine.Message(),
+		Replicas: int32(s.replicas()),
+	}
+	if w.Message == "" {
+		w.Message = s.imageErr
+	}
+	if s.lastPacket != 0 {
+		w.LatestRequest = &metav1.Time{Time: s.lastPacket.Wall()}
+	}
+	for _, p := range s.pods {
+		ps := p.status()
+		st.Pods = append(st.Pods, ps)
+		st.Traffic.OpenFlows += ps.Traffic.OpenFlows
+	}
+	return st
+}
+
+// observe measures the load at a time.
+func (s *service) observe(now monotime.Time) Observation {
+	o := Observation{
+		At: now, Desired: s.machine.Desired(), Serving: s.machine.Serving(),
+		NewPerSecond: s.newFlows.at(s.traffic.NewFlows, now),
+		CPU:          s.use(v1alpha1.MetricCPU, now), Memory: s.use(v1alpha1.MetricMemory, now),
+	}
+	for _, p := range s.pods {
+		if p.published == lifecycle.PodServing {
+			o.Open += uint64(p.stats.OpenFlows)
+		}
+	}
+	return o
+}
+
+// use is the mean use of a resource by the serving pods, in percent of their requests; NaN if it is not known for one of
+// them.
+func (s *service) use(m v1alpha1.ScalingMetric, now monotime.Time) float64 {
+	requests, sum, n := requestsOf(&s.spec.Spec), 0.0, 0
+	for _, p := range s.pods {
+		if p.published == lifecycle.PodServing {
+			sum, n = sum+p.usage.percent(m, requests, now), n+1
+		}
+	}
+	return sum / float64(n) // NaN if there is none
+}
+
+// followsLoad reports whether the number of the service's pods follows its load now.
+func (s *service) followsLoad() bool {
+	return s.spec.Spec.Scaling != nil && s.machine.State() == lifecycle.Warm
+}
+
+// idleForAge is how long a node's idle report counts: daemons repeat it every 10 s.
+const idleForAge = 30 * time.Second
+
+// noteIdle takes a node's idle report. ok is true once such reports hold for every node that has a serving pod.
+func (s *service) noteIdle(node string, report idleNode, now monotime.Time) (ev lifecycle.IdleSeen, ok bool) {
+	if s.idle == nil {
+		s.idle = map[string]idleNode{}
+	}
+	s.idle[node] = report
+	ev = lifecycle.IdleSeen{Of: map[lifecycle.Ref]monotime.Time{}}
+	for _, p := range s.pods {
+		if !s.machine.Serves(p.ref) {
+			continue
+		}
+		r, known := s.idle[p.node]
+		if !known || now.Sub(r.at) > idleForAge || p.stats.LastPacket > r.lastPacket {
+			return ev, false
+		}
+		ev.Of[p.ref], ev.LastPacket = r.lastPacket, max(ev.LastPacket, r.lastPacket)
+	}
+	clear(s.idle)
+	return ev, true
+}
+
+// addStats takes a pod's counters, which are totals since its start.
+func (s *service) addStats(p *pod, st wire.PodStats) {
+	old := p.stats
+	p.stats = st
+	if st.NewFlows < old.NewFlows || st.BytesIn < old.BytesIn || st.BytesOut < old.BytesOut {
+		old = wire.PodStats{} // the gate was replaced and counts from zero
+	}
+	s.traffic.NewFlows += st.NewFlows - old.NewFlows
+	s.traffic.BytesIn += st.BytesIn - old.BytesIn
+	s.traffic.BytesOut += st.BytesOut - old.BytesOut
+	s.lastPacket = max(s.lastPacket, st.LastPacket)
+}
+
+// scaleEvery is how often services that follow their load are observed. Daemons report counts of flows as often.
+const scaleEvery = time.Second
+
+// rate measures how fast a count grows.
+type rate struct {
+	since monotime.Time
+	count uint64
+	value float64
+}
+
+// at returns the rate per second at a time, measured over at least scaleEvery; NaN the first time.
+func (r *rate) at(count uint64, now monotime.Time) float64 {
+	switch d := now.Sub(r.since); {
+	case r.since == 0:
+		*r = rate{now, count, math.NaN()}
+	case d >= scaleEvery*9/10: // a timer may fire slightly early
+		*r = rate{now, count, float64(count-r.count) / d.Seconds()}
+	}
+	return r.value
 }

@@ -10,31 +10,27 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
-	"wangell.loutres.me/internal/wire"
 )
 
 const (
-	// usageSpan is the least time over which CPU is measured.
+	// usageSpan is the shortest time over which CPU is measured.
 	usageSpan = 1500 * time.Millisecond
-	// usageAge is how long what is known of a pod's use counts.
+	// usageAge is how long a measurement of a pod counts.
 	usageAge = 15 * time.Second
-	// usageEvery is how often a runtime is asked that knows what its pods use.
-	usageEvery = 2 * time.Second
 )
 
-// consumption is what a pod uses.
+// consumption is the CPU time and memory that a pod uses.
 type consumption struct {
 	last  runtime.Usage
 	cores float64 // in use between the last two measurements; NaN before there are two
 }
 
-// take takes a measurement. They may come out of order.
-func (u *consumption) take(next runtime.Usage) {
+// add takes a measurement. Measurements may arrive out of order.
+func (u *consumption) add(next runtime.Usage) {
 	switch span := next.At.Sub(u.last.At); {
-	case u.last.At == 0 || next.CPU < u.last.CPU && span > 0: // the first one, or its processes were started anew
+	case u.last.At == 0 || next.CPU < u.last.CPU && span > 0: // the first one, or the pod's processes were restarted
 		u.last, u.cores = next, math.NaN()
 	case span >= usageSpan:
 		u.cores = float64(next.CPU-u.last.CPU) / float64(span)
@@ -42,8 +38,10 @@ func (u *consumption) take(next runtime.Usage) {
 	}
 }
 
-// of tells what the pod has of a metric, in percent of what it asks for; NaN if that is not known.
-func (u *consumption) of(m v1alpha1.ScalingMetric, requests map[corev1.ResourceName]float64, now monotime.Time) float64 {
+// percent returns the use of a resource in percent of the pod's requests; NaN if it is not known.
+func (u *consumption) percent(
+	m v1alpha1.ScalingMetric, requests map[corev1.ResourceName]float64, now monotime.Time,
+) float64 {
 	if u.last.At == 0 || now.Sub(u.last.At) > usageAge {
 		return math.NaN()
 	}
@@ -56,13 +54,13 @@ func (u *consumption) of(m v1alpha1.ScalingMetric, requests map[corev1.ResourceN
 	return math.NaN()
 }
 
-// metered tells whether a service is scaled by what its pods use.
+// metered reports whether a service is scaled by what its pods use.
 func metered(s *v1alpha1.WangellServiceSpec) bool {
 	return s.Scaling != nil && (s.Scaling.Metric == v1alpha1.MetricCPU || s.Scaling.Metric == v1alpha1.MetricMemory)
 }
 
-// requestsOf is what all containers of a pod ask for together, in cores and bytes; NaN for what one of them does not ask
-// for: a percentage of it would mean nothing.
+// requestsOf returns the requests of all containers of a pod together, in cores and bytes. A resource that one of them
+// does not request is NaN, because a percentage of it would mean nothing.
 func requestsOf(s *v1alpha1.WangellServiceSpec) map[corev1.ResourceName]float64 {
 	all := []corev1.ResourceRequirements{s.Resources}
 	if s.Template != nil {
@@ -72,7 +70,7 @@ func requestsOf(s *v1alpha1.WangellServiceSpec) map[corev1.ResourceName]float64 
 		}
 		for _, c := range s.Template.Spec.InitContainers {
 			if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
-				all = append(all, c.Resources) // it runs beside them
+				all = append(all, c.Resources) // a sidecar, which runs beside the others
 			}
 		}
 	}
@@ -85,7 +83,7 @@ func requestsOf(s *v1alpha1.WangellServiceSpec) map[corev1.ResourceName]float64 
 	return sum
 }
 
-// request is what a container asks for. As in Kubernetes, one that only has a limit asks for that.
+// request returns a container's request. As in Kubernetes, a container with only a limit requests that.
 func request(r corev1.ResourceRequirements, name corev1.ResourceName) float64 {
 	for _, list := range []corev1.ResourceList{r.Requests, r.Limits} {
 		if q, ok := list[name]; ok && q.Cmp(resource.Quantity{}) > 0 {
@@ -93,49 +91,4 @@ func request(r corev1.ResourceRequirements, name corev1.ResourceName) float64 {
 		}
 	}
 	return math.NaN()
-}
-
-// use is the mean of what serving pods have of a metric, in percent of what they ask for; NaN if it is not known of one.
-func (s *service) use(m v1alpha1.ScalingMetric, now monotime.Time) float64 {
-	requests, sum, n := requestsOf(&s.spec.Spec), 0.0, 0
-	for _, p := range s.pods {
-		if p.state == lifecycle.BackendServing {
-			sum, n = sum+p.used.of(m, requests, now), n+1
-		}
-	}
-	return sum / float64(n) // NaN if there is none
-}
-
-// usage takes what a pod's home node tells.
-func (c *Controller) usage(from wire.Peer, u wire.PodUsage) {
-	if p := c.find(u.Service, u.PodID); p != nil && p.node == from.Node {
-		p.used.take(runtime.Usage{CPU: time.Duration(u.CPU), Memory: u.Memory, At: u.At})
-	}
-}
-
-// measure asks the runtime, if it knows, what the pods of a service use that is scaled by that.
-func (c *Controller) measure(s *service, now monotime.Time) {
-	meter, ok := c.cfg.Runtime.(runtime.Meter)
-	if !ok || !metered(&s.spec.Spec) || now.Sub(s.measured) < usageEvery || c.halted {
-		return
-	}
-	s.measured = now
-	for _, p := range s.pods {
-		if p.state != lifecycle.BackendServing {
-			continue
-		}
-		id := p.rt.ID
-		c.workers.Go(func() {
-			u, err := meter.Usage(c.ctx, id)
-			if err != nil {
-				c.log.Debug("it is not known what a pod uses", "pod", id, "error", err)
-				return // without a value nothing changes
-			}
-			c.post(func() {
-				if p := c.byRuntime[id]; p != nil {
-					p.used.take(u)
-				}
-			})
-		})
-	}
 }

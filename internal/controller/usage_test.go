@@ -38,11 +38,11 @@ func TestConsumption(t *testing.T) {
 		{14 * s, 3500 * time.Millisecond, 14*s + 16*s, math.NaN(), 1500, math.NaN()}, // too old
 		{31 * s, time.Millisecond, 31 * s, math.NaN(), 10, 1},                        // a new process
 	} {
-		c.take(runtime.Usage{CPU: step.cpu, Memory: step.ofMemory, At: step.at})
-		if got := c.of(v1alpha1.MetricCPU, requests, step.now); !near(got, step.percent) {
+		c.add(runtime.Usage{CPU: step.cpu, Memory: step.ofMemory, At: step.at})
+		if got := c.percent(v1alpha1.MetricCPU, requests, step.now); !near(got, step.percent) {
 			t.Errorf("step %d: %v %% of CPU, want %v", i, got, step.percent)
 		}
-		if got := c.of(v1alpha1.MetricMemory, requests, step.now); !near(got, step.wantsMemory) {
+		if got := c.percent(v1alpha1.MetricMemory, requests, step.now); !near(got, step.wantsMemory) {
 			t.Errorf("step %d: %v %% of memory, want %v", i, got, step.wantsMemory)
 		}
 	}
@@ -87,18 +87,18 @@ func TestUse(t *testing.T) {
 	const now = monotime.Time(20e9)
 	spec := &v1alpha1.WangellService{}
 	spec.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100")}
-	using := func(n uint64, state lifecycle.BackendState) *pod {
-		return &pod{state: state, used: consumption{last: runtime.Usage{Memory: n, At: now}}}
+	using := func(n uint64, state lifecycle.PodState) *pod {
+		return &pod{published: state, usage: consumption{last: runtime.Usage{Memory: n, At: now}}}
 	}
 	s := &service{wanted: &wanted{spec: spec}}
 	if got := s.use(v1alpha1.MetricMemory, now); !math.IsNaN(got) {
 		t.Errorf("without a pod: %v", got)
 	}
-	s.pods = []*pod{using(50, lifecycle.BackendServing), using(150, lifecycle.BackendServing), using(900, lifecycle.BackendDraining)}
+	s.pods = []*pod{using(50, lifecycle.PodServing), using(150, lifecycle.PodServing), using(900, lifecycle.PodDraining)}
 	if got := s.use(v1alpha1.MetricMemory, now); !near(got, 100) {
 		t.Errorf("two pods: %v, want 100", got)
 	}
-	s.pods = append(s.pods, &pod{state: lifecycle.BackendServing})
+	s.pods = append(s.pods, &pod{published: lifecycle.PodServing})
 	if got := s.use(v1alpha1.MetricMemory, now); !math.IsNaN(got) {
 		t.Errorf("with a pod of which nothing is known: %v", got)
 	}

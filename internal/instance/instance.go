@@ -137,18 +137,17 @@ func load(runDir string) (c Config, found bool, err error) {
 	return c, true, nil
 }
 
-// writeFile puts a file of mode 0600 in place at once, so that no reader sees half of it.
+// writeFile replaces a file (mode 0600) in one step: no reader sees half of it, not even after a crash of the machine.
 func writeFile(path string, data []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(data)
-	if closeErr := tmp.Close(); err == nil {
-		err = closeErr
+	defer os.Remove(tmp.Name()) // fails once it is renamed
+	if _, err = tmp.Write(data); err == nil {
+		err = tmp.Sync()
 	}
-	if err != nil {
+	if err = errors.Join(err, tmp.Close()); err != nil {
 		return err
 	}
 	return os.Rename(tmp.Name(), path)

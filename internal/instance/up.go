@@ -114,6 +114,7 @@ type up struct {
 	metrics    net.Listener
 	runtime    *containerd.Runtime
 	controller *controller.Controller
+	services   *services
 	stopParts  []func() error // ends what runs beside the runtime and the controller
 	endDaemon  context.CancelFunc
 	parts      sync.WaitGroup
@@ -157,13 +158,16 @@ func (u *up) start(ctx context.Context) (err error) {
 		return fmt.Errorf("name of this node: %w", err)
 	}
 	u.controller, err = controller.New(controller.Config{
-		Runtime: u.runtime, Conn: u.conn, Key: u.key, Addresses: u.Addresses, StateDir: u.StateDir, Node: name, Log: u.Log,
+		Runtime: u.runtime, Conn: u.conn, Key: u.key, Node: name, Log: u.Log,
 	})
 	if err != nil {
 		return err
 	}
 	u.conn = nil // the controller's now
-	if err := u.controller.Apply(ctx, u.set); err != nil {
+	if u.services, err = newServices(u.controller, u.StateDir, u.Addresses); err != nil {
+		return err
+	}
+	if err := u.services.apply(ctx, u.set); err != nil {
 		return err
 	}
 	u.set = nil // the controller's now
@@ -229,7 +233,7 @@ func (u *up) watch() {
 	u.parts.Go(func() {
 		err := u.Manifests.Watch(ctx, func(set manifest.Set, err error) {
 			if err == nil {
-				err = u.controller.Apply(ctx, set)
+				err = u.services.apply(ctx, set)
 			}
 			if err != nil && ctx.Err() == nil {
 				u.Log.Error("manifests: nothing is changed", "error", err)

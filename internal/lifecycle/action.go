@@ -26,21 +26,11 @@ type PublishBackends struct {
 	Sharing int
 }
 
-// Backend is a pod as daemons see it.
+// Backend is a pod as daemons see it. Its State is PodStarting, PodServing or PodDraining.
 type Backend struct {
 	Ref   Ref
-	State BackendState
+	State PodState
 }
-
-// BackendState tells a daemon what to do with a pod. The values are those of wire.PodState.
-type BackendState uint8
-
-// The states of a backend, in the order of its life.
-const (
-	BackendStarting BackendState = 1 // wait until it listens, then serve
-	BackendServing  BackendState = 2 // it listens: give it flows
-	BackendDraining BackendState = 3 // no new flows; open ones continue
-)
 
 // RefuseParked answers the parked clients with an RST. Reason is for users.
 type RefuseParked struct{ Reason string }

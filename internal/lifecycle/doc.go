@@ -7,10 +7,10 @@
 //	          WakeAsked               Listening                 IdleSeen, SleepAsked
 //	Cold ───────────────▶ Waking ───────────────▶ Warm ───────────────────────────────▶ Stopping
 //	  ▲                     │ StartFailed,          │ ▲                                   │ │
-//	  │                     │ PodExited, deadline   │ │ newer packet, or WakeAsked before │ │
+//	  │                     │ Exited, deadline      │ │ newer packet, or WakeAsked before │ │
 //	  │                     ▼                       │ └── SIGTERM ────────────────────────┘ │
 //	  │                   Failed ──▶ (next WakeAsked after the backoff: Waking)             │
-//	  └─────────────────────────────────────────────┴── PodExited ───────────── StopDone ───┘
+//	  └─────────────────────────────────────────────┴── Exited ──────────────── StopDone ───┘
 //
 // A wake starts one pod, or several for a crowd of clients; Scale changes the number. While at least one pod serves, the
 // service is Warm: missing pods are started, and excess pods are drained, those with the fewest open flows first. When

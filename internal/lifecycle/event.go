@@ -29,6 +29,34 @@ func (s State) String() string {
 // States returns all states.
 func States() []State { return []State{Cold, Waking, Warm, Stopping, Failed} }
 
+// PodState is the state of a pod as users and daemons see it. The first three tell a daemon what to do with the pod, and
+// have the values of wire.PodState.
+type PodState uint8
+
+// The states of a pod, in the order of its life.
+const (
+	PodStarting PodState = 1 // wait until it listens, then serve
+	PodServing  PodState = 2 // it listens: give it flows
+	PodDraining PodState = 3 // no new flows; open ones continue
+	PodStopping PodState = 4 // told to end
+	PodExited   PodState = 5 // its process has ended
+)
+
+var podStateNames = [...]string{"unknown", "starting", "serving", "draining", "stopping", "exited"}
+
+// String returns the state's name as it appears in status and metrics.
+func (s PodState) String() string {
+	if int(s) < len(podStateNames) {
+		return podStateNames[s]
+	}
+	return podStateNames[0]
+}
+
+// PodStates returns all states of a pod.
+func PodStates() []PodState {
+	return []PodState{PodStarting, PodServing, PodDraining, PodStopping, PodExited}
+}
+
 // Ref names a pod of a service. The machine numbers pods from 1 and never uses a number twice for a service.
 type Ref uint64
 
@@ -39,7 +67,7 @@ type Event interface{ event() }
 type WakeAsked struct {
 	Seq     uint64        // the daemon's count of its wake requests for this service
 	SYNSeen monotime.Time // when the gate parked the first SYN
-	Told    monotime.Time // when the daemon's user space read the gate's event
+	Noticed monotime.Time // when the daemon's user space read the gate's event
 	Parked  uint32        // SYNs parked so far
 }
 
@@ -79,8 +107,8 @@ type Trace struct {
 	ReleasedN                        uint32 // parked SYNs released
 }
 
-// PodExited reports that the pod's process has ended. StopPod removes what remains of the pod.
-type PodExited struct {
+// Exited reports that the pod's process has ended. StopPod removes what remains of the pod.
+type Exited struct {
 	Ref     Ref
 	Code    uint32 // exit status; 128+n for signal n
 	LogTail string // the end of the process's output
@@ -129,7 +157,7 @@ type SpecChanged struct {
 type Deleted struct{}
 
 // Adopted reports a running pod that the machine did not start. Ref comes from Machine.NextRef. Leaving is set if the
-// pod is being removed from outside already; PodExited or StopDone follows then.
+// pod is being removed from outside already; Exited or StopDone follows then.
 type Adopted struct {
 	Ref     Ref
 	Leaving bool
@@ -138,7 +166,7 @@ type Adopted struct {
 // Appeared reports a pod that was started from outside and has a network. Ref comes from Machine.NextRef.
 type Appeared struct{ Ref Ref }
 
-// Leaving reports that the pod is being removed from outside. Its process may still run; PodExited or StopDone follows.
+// Leaving reports that the pod is being removed from outside. Its process may still run; Exited or StopDone follows.
 type Leaving struct{ Ref Ref }
 
 // Away reports that the daemon on the pod's home node is silent. The node may be lost, or come back.
@@ -163,7 +191,7 @@ func (Started) event()      {}
 func (StartFailed) event()  {}
 func (Listening) event()    {}
 func (Trace) event()        {}
-func (PodExited) event()    {}
+func (Exited) event()       {}
 func (IdleSeen) event()     {}
 func (Quiet) event()        {}
 func (FlowsSeen) event()    {}

@@ -9,12 +9,12 @@ func (t *transition) listening(e Listening) {
 	t.back(e.Ref) // its node is heard
 	p := t.pod(e.Ref)
 	switch {
-	case p == nil || p.state == podExited:
-	case p.state > podServing:
+	case p == nil || p.life == lifeExited:
+	case p.life > lifeServing:
 		if p.sleeping && e.At <= t.sleep.at {
 			t.answered(p, e.At) // it listened before it was told to end, so its wake has succeeded
 		}
-	case p.state == podServing:
+	case p.life == lifeServing:
 		if p.progress < podConfirmed {
 			p.progress, p.deadline, t.next.wake = podConfirmed, 0, nil
 			t.clearDeadlines()
@@ -26,8 +26,8 @@ func (t *transition) listening(e Listening) {
 
 // serve makes a starting pod that listens a serving one.
 func (t *transition) serve(p *pod, at monotime.Time) {
-	replaces := p.state == podReplacing
-	p.state, p.progress, p.deadline = podServing, podConfirmed, 0
+	replaces := p.life == lifeReplacing
+	p.life, p.progress, p.deadline = lifeServing, podConfirmed, 0
 	t.next.wake = nil
 	switch {
 	case replaces:

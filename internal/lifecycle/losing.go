@@ -11,9 +11,9 @@ func (t *transition) startFailed(e StartFailed) {
 	case p == nil:
 	case p.progress >= podListened || p.stopped():
 		// It ran all the same: what is left of it is removed, and until then its connections continue.
-		was := p.state
+		was := p.life
 		t.stop(p, p.grace)
-		if was >= podStopping {
+		if was >= lifeStopping {
 			t.removePod(p)
 		}
 		t.lost(p, was, fmt.Sprintf("its start failed although it listened: %v", e.Err))
@@ -26,19 +26,19 @@ func (t *transition) startFailed(e StartFailed) {
 		t.report(Warning, "start failed, tried again in %s: %v", delay, e.Err)
 	default:
 		t.removePod(p)
-		t.lost(p, p.state, fmt.Sprint(e.Err))
+		t.lost(p, p.life, fmt.Sprint(e.Err))
 	}
 }
 
 // exited goes on after a pod's process has ended.
-func (t *transition) exited(e PodExited) {
+func (t *transition) exited(e Exited) {
 	p := t.pod(e.Ref)
-	if p == nil || p.state == podExited {
+	if p == nil || p.life == lifeExited {
 		return
 	}
-	was := p.state
+	was := p.life
 	t.stop(p, 0)
-	p.state = podExited
+	p.life = lifeExited
 	t.lost(p, was, exitReason(e))
 }
 
@@ -49,22 +49,22 @@ func (t *transition) removed(r Ref) {
 		return
 	}
 	t.removePod(p)
-	t.lost(p, p.state, "the pod is gone")
+	t.lost(p, p.life, "the pod is gone")
 }
 
 // lost goes on after a pod's process has ended, or its start has failed. was is its state before.
-func (t *transition) lost(p *pod, was podState, reason string) {
+func (t *transition) lost(p *pod, was podLife, reason string) {
 	switch {
 	case t.deleted:
 	case p.sleeping:
-		if was < podStopping && !p.leaving {
+		if was < lifeStopping && !p.leaving {
 			t.report(Warning, "ended while it was drained: %s", reason)
 		}
 		t.asleepOnceGone()
-	case was >= podDraining || p.away:
-	case was == podReplacing:
+	case was >= lifeDraining || p.away:
+	case was == lifeReplacing:
 		t.updateFailed(reason)
-	case was == podServing:
+	case was == lifeServing:
 		t.lostServing(reason)
 	case t.state == Waking && t.count((*pod).starts) == 0:
 		t.fail(reason)
@@ -113,9 +113,9 @@ func (t *transition) overdue(p *pod) {
 		t.stopAll() // no gate answers, and the user does not wait for one
 	case p.drainsForSleep():
 		t.stayAwake("no gate confirmed that the pod is drained")
-	case p.state >= podDraining || p.away:
+	case p.life >= lifeDraining || p.away:
 		t.stop(p, p.grace)
-	case p.state == podReplacing:
+	case p.life == lifeReplacing:
 		t.updateFailed(t.updateTimeoutReason(p))
 		t.stop(p, p.grace)
 	case t.state == Waking && t.now < t.start.deadline && others((*pod).starts):
@@ -123,13 +123,13 @@ func (t *transition) overdue(p *pod) {
 		t.forget(p)
 	case t.state == Waking:
 		t.fail(reason)
-	case p.state == podServing && others((*pod).serves):
+	case p.life == lifeServing && others((*pod).serves):
 		t.stop(p, p.grace)
 		t.report(Warning, "a pod is stopped: %s", reason)
-	case p.state == podServing && t.count((*pod).startsReachable) > 0:
+	case p.life == lifeServing && t.count((*pod).startsReachable) > 0:
 		t.stop(p, p.grace)
 		t.lostToStarting(reason)
-	case p.state == podServing:
+	case p.life == lifeServing:
 		t.fail(reason)
 	default:
 		t.stop(p, p.grace)

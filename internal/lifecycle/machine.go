@@ -124,6 +124,14 @@ func (m *Machine) Pods() []Ref {
 	return refs
 }
 
+// PodState returns the state of a pod, PodExited if it is not there any more.
+func (m *Machine) PodState(r Ref) PodState {
+	if p := m.pod(r); p != nil {
+		return p.state()
+	}
+	return PodExited
+}
+
 // Generation is the generation of the last PublishBackends.
 func (m *Machine) Generation() uint64 { return m.published.generation }
 
@@ -154,7 +162,7 @@ func (m *Machine) pod(r Ref) *pod {
 
 func (m *Machine) newPod() *pod {
 	m.lastRef++
-	p := &pod{ref: m.lastRef, state: podStarting, rev: m.rev, grace: m.spec.Grace}
+	p := &pod{ref: m.lastRef, life: lifeStarting, rev: m.rev, grace: m.spec.Grace}
 	m.pods = append(m.pods, p)
 	return p
 }
@@ -182,7 +190,7 @@ func (m *Machine) outdated() bool {
 // stopped pod still runs while none serves, and its successor may need the same volumes for itself.
 func (m *Machine) blocked() bool {
 	return len(m.pods) >= maxPods || !m.spec.Rolls && m.state == Waking &&
-		m.count(func(p *pod) bool { return p.state == podStopping }) > 0
+		m.count(func(p *pod) bool { return p.life == lifeStopping }) > 0
 }
 
 // clientsWait reports whether clients wait while no pod is starting.
@@ -218,18 +226,12 @@ func (m *Machine) victim(is func(*pod) bool) *pod {
 	return best
 }
 
-// backends is what daemons should know now. A pod that never listened is not published as draining; one whose process
-// has ended is, because its last segments may still be on their way to clients.
+// backends is what daemons should know now.
 func (m *Machine) backends() []Backend {
 	var view []Backend
 	for _, p := range m.pods {
-		switch {
-		case p.starting() && p.progress >= podNetwork, p.serves() && p.progress < podConfirmed:
-			view = append(view, Backend{p.ref, BackendStarting})
-		case p.serves():
-			view = append(view, Backend{p.ref, BackendServing})
-		case p.state >= podServing && p.progress >= podListened:
-			view = append(view, Backend{p.ref, BackendDraining})
+		if state, published := p.backend(); published {
+			view = append(view, Backend{p.ref, state})
 		}
 	}
 	return view

@@ -95,9 +95,9 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 			{400, WakeAsked{Parked: 1}, Waking, "start 2 | timer 7m40s | info: wakes: 1 connection request parked"}}},
 		"cold: other events change nothing": {nil, []did{
 			{0, SleepAsked{}, Cold, ""}, {0, SpecChanged{testSpec, true}, Cold, ""}, {0, Timer{}, Cold, ""},
-			{0, Quiet{Ref: 1}, Cold, ""}, {0, Listening{Ref: 1}, Cold, ""}, {0, PodExited{Ref: 1}, Cold, ""}, {0, StopDone{1}, Cold, ""}}},
+			{0, Quiet{Ref: 1}, Cold, ""}, {0, Listening{Ref: 1}, Cold, ""}, {0, Exited{Ref: 1}, Cold, ""}, {0, StopDone{1}, Cold, ""}}},
 		"cold: a daemon refers to a pod": {nil, []did{{0, IdleSeen{}, Cold, "publish 1"}, {0, Rejoined{}, Cold, "publish 2"}}},
-		"cold: deleted":                    {nil, []did{{0, Deleted{}, Stopping, "info: removed"}, {0, WakeAsked{}, Stopping, "refuse: the service was removed"}}},
+		"cold: deleted":                  {nil, []did{{0, Deleted{}, Stopping, "info: removed"}, {0, WakeAsked{}, Stopping, "refuse: the service was removed"}}},
 
 		"waking: asked again": {toWaking, []did{{0.01, WakeAsked{Parked: 9}, Waking, ""}}},
 		"waking: listens before Start returns": {toWaking, []did{
@@ -105,11 +105,11 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 			{0.06, Listening{1, at(0.06)}, Warm, "publish 2 1:serving | timer never | info: warm: listens 60.000 ms after the SYN"},
 			{0.07, Started{1}, Warm, ""}}},
 		"waking: process exits": {toNet, []did{
-			{1, PodExited{1, 1, "no such file\n"}, Failed, "publish 2 | refuse: process exited with code 1: no such file | stop 1 0s | timer never | error: wake failed: process exited with code 1: no such file"},
+			{1, Exited{1, 1, "no such file\n"}, Failed, "publish 2 | refuse: process exited with code 1: no such file | stop 1 0s | timer never | error: wake failed: process exited with code 1: no such file"},
 			{1, WakeAsked{Parked: 1}, Waking, "start 2 | timer 1m1s | info: wakes: 1 connection request parked"},
 			{1.1, StopDone{1}, Waking, ""}}},
 		"waking: killed by signal": {toWaking, []did{
-			{1, PodExited{1, 137, ""}, Failed, "refuse: process was ended by signal 9 | stop 1 0s | timer never | error: wake failed: process was ended by signal 9"}}},
+			{1, Exited{1, 137, ""}, Failed, "refuse: process was ended by signal 9 | stop 1 0s | timer never | error: wake failed: process was ended by signal 9"}}},
 		"waking: deadline, nothing listens": {toNet, []did{
 			{59, Timer{}, Waking, ""},
 			{60, Timer{}, Failed, "publish 2 | refuse: process runs but nothing listens on port 6379 after 1m0s: check spec.targetPort, and that the process does not listen on 127.0.0.1 only | stop 1 30s | timer never | " +
@@ -155,24 +155,24 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 			{1, Deleted{}, Stopping, "publish 2 | refuse: the service was removed | stop 1 30s | timer never | info: removed"},
 			{1, WakeAsked{}, Stopping, "refuse: the service was removed"}, {1, SpecChanged{other, true}, Stopping, ""}, {1, SleepAsked{}, Stopping, ""},
 			{2, StopDone{1}, Stopping, ""}}},
-		"waking: daemon came back":   {toNet, []did{{1, Rejoined{}, Waking, "publish 2 1:starting"}}},
-		"waking: idle is ignored": {toNet, []did{{1, IdleSeen{LastPacket: at(0)}, Waking, ""}}},
+		"waking: daemon came back": {toNet, []did{{1, Rejoined{}, Waking, "publish 2 1:starting"}}},
+		"waking: idle is ignored":  {toNet, []did{{1, IdleSeen{LastPacket: at(0)}, Waking, ""}}},
 
-		"warm: asked again":         {toWarm, []did{{1, WakeAsked{Parked: 1}, Warm, "publish 3 1:serving"}}},
-		"warm: daemon came back":    {toWarm, []did{{1, Rejoined{}, Warm, "publish 3 1:serving"}}},
-		"warm: listens once more":   {toWarm, []did{{1, Listening{1, at(1)}, Warm, ""}}},
-		"warm: a flow count":        {toWarm, []did{{1, FlowsSeen{1, 0}, Warm, ""}}},
-		"warm: a stale Quiet":       {toWarm, []did{{1, Quiet{1, 2, at(0), 0}, Warm, ""}}},
-		"warm: only timeouts new":   {toWarm, []did{{1, SpecChanged{other, false}, Warm, ""}}},
+		"warm: asked again":             {toWarm, []did{{1, WakeAsked{Parked: 1}, Warm, "publish 3 1:serving"}}},
+		"warm: daemon came back":        {toWarm, []did{{1, Rejoined{}, Warm, "publish 3 1:serving"}}},
+		"warm: listens once more":       {toWarm, []did{{1, Listening{1, at(1)}, Warm, ""}}},
+		"warm: a flow count":            {toWarm, []did{{1, FlowsSeen{1, 0}, Warm, ""}}},
+		"warm: a stale Quiet":           {toWarm, []did{{1, Quiet{1, 2, at(0), 0}, Warm, ""}}},
+		"warm: only timeouts new":       {toWarm, []did{{1, SpecChanged{other, false}, Warm, ""}}},
 		"warm: removed without an exit": {toWarm, []did{{1, StopDone{1}, Cold, "publish 3 | error: crashed: the pod is gone; the next connection request wakes it again"}}},
 		"warm: crash": {toWarm, []did{
-			{9, PodExited{1, 2, "panic"}, Cold, "publish 3 1:draining | stop 1 0s | error: crashed: process exited with code 2: panic; the next connection request wakes it again"},
+			{9, Exited{1, 2, "panic"}, Cold, "publish 3 1:draining | stop 1 0s | error: crashed: process exited with code 2: panic; the next connection request wakes it again"},
 			{9, WakeAsked{Parked: 1}, Waking, "start 2 | timer 1m9s | info: wakes: 1 connection request parked"},
 			{9.1, NetworkReady{2}, Waking, "publish 4 1:draining 2:starting"},
 			{9.2, StopDone{1}, Waking, "publish 5 2:starting"}}},
 		"warm: deleted": {toWarm, []did{
 			{1, Deleted{}, Stopping, "publish 3 1:draining | refuse: the service was removed | stop 1 30s | info: removed"},
-			{2, PodExited{1, 143, ""}, Stopping, ""},
+			{2, Exited{1, 143, ""}, Stopping, ""},
 			{2, StopDone{1}, Stopping, "publish 4"}}},
 
 		"drain: a packet came": {toDrain, []did{
@@ -194,13 +194,13 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 			{300.002, Quiet{1, 3, at(299.9), 1}, Warm, "start 2 | publish 4 1:serving | timer 21m0.002s | info: stays awake: a packet came | " +
 				"info: the manifest changed: a new pod starts, the old one serves until it listens"}}},
 		"drain: process ends by itself": {toDrain, []did{
-			{300.001, PodExited{1, 0, ""}, Cold, "stop 1 0s | timer never | warn: ended while it was drained: process exited with code 0 | info: sleeps"}}},
+			{300.001, Exited{1, 0, ""}, Cold, "stop 1 0s | timer never | warn: ended while it was drained: process exited with code 0 | info: sleeps"}}},
 		"drain: deleted": {toDrain, []did{{301, Deleted{}, Stopping, "refuse: the service was removed | stop 1 30s | timer never | info: removed"}}},
 
 		"term: a client comes": {toTerm, []did{
 			{300.5, WakeAsked{Parked: 1}, Stopping, "timer 6m30.5s"},
 			{300.6, WakeAsked{Parked: 4}, Stopping, ""},
-			{301, PodExited{1, 0, ""}, Waking, "start 2 | timer 6m1s | info: sleeps | info: wakes: 4 connection requests parked"},
+			{301, Exited{1, 0, ""}, Waking, "start 2 | timer 6m1s | info: sleeps | info: wakes: 4 connection requests parked"},
 			{301.1, StopDone{1}, Waking, "publish 4"}}},
 		"term: a client comes, no exit seen": {toTerm, []did{
 			{300.5, WakeAsked{Parked: 1}, Stopping, "timer 6m30.5s"},
@@ -210,7 +210,7 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 			{390.5, Timer{}, Stopping, "refuse: the previous pod does not end: waited 1m30s | timer never | error: wake failed: the previous pod does not end: waited 1m30s"},
 			{391, StopDone{1}, Cold, "publish 4 | info: sleeps"}}},
 		"term: exit, then removed": {toTerm, []did{
-			{301, PodExited{1, 0, ""}, Cold, "info: sleeps"},
+			{301, Exited{1, 0, ""}, Cold, "info: sleeps"},
 			{302, StopDone{1}, Cold, "publish 4"}}},
 		"term: spec changed": {toTerm, []did{{301, SpecChanged{testSpec, true}, Stopping, ""}, {302, StopDone{1}, Cold, "publish 4 | info: sleeps"}}},
 
@@ -230,15 +230,15 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 			{13, StopDone{1}, Warm, "publish 5 2:serving"}}},
 		"update: no flows":                      {toSwitched, []did{{10.3, Quiet{1, 4, at(10), 0}, Warm, "stop 1 30s | timer never"}}},
 		"update: flows do not end":              {toSwitched, []did{{40.2, Timer{}, Warm, "stop 1 30s | timer never"}}},
-		"update: old one crashes while drained": {toSwitched, []did{{11, PodExited{1, 1, ""}, Warm, "stop 1 0s | timer never"}}},
+		"update: old one crashes while drained": {toSwitched, []did{{11, Exited{1, 1, ""}, Warm, "stop 1 0s | timer never"}}},
 		"update: new one crashes after the switch": {toSwitched, []did{
-			{11, PodExited{2, 1, ""}, Cold, "publish 5 1:draining 2:draining | stop 2 0s | error: crashed: process exited with code 1; the next connection request wakes it again"},
+			{11, Exited{2, 1, ""}, Cold, "publish 5 1:draining 2:draining | stop 2 0s | error: crashed: process exited with code 1; the next connection request wakes it again"},
 			{11, WakeAsked{Parked: 1}, Waking, "start 3 | info: wakes: 1 connection request parked"}}},
 		"update: new one fails to start": {toUpdate, []did{
 			{11, StartFailed{2, errors.New("no image"), false}, Warm, "timer never | error: update failed, the pod of the previous manifest continues to serve: no image"},
 			{12, WakeAsked{}, Warm, "publish 3 1:serving"}}},
 		"update: new one exits": {toUpdate, []did{
-			{11, PodExited{2, 1, ""}, Warm, "stop 2 0s | timer never | error: update failed, the pod of the previous manifest continues to serve: process exited with code 1"}}},
+			{11, Exited{2, 1, ""}, Warm, "stop 2 0s | timer never | error: update failed, the pod of the previous manifest continues to serve: process exited with code 1"}}},
 		"update: new one never listens": {toUpdate, []did{
 			{10, PhaseEnded{2, PhaseImage, at(10)}, Warm, "timer 1m10s"},
 			{11, Started{2}, Warm, "publish 3 1:serving 2:starting"},
@@ -248,7 +248,7 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 		"update: new one gets no image": {toUpdate, []did{
 			{970, Timer{}, Warm, "stop 2 30s | timer never | error: update failed, the pod of the previous manifest continues to serve: its process was not started in time"}}},
 		"update: old one crashes meanwhile": {toUpdate, []did{
-			{11, PodExited{1, 1, ""}, Waking, "publish 3 1:draining | stop 1 0s | timer 1m11s | error: lost its pod while the replacement starts: process exited with code 1"},
+			{11, Exited{1, 1, ""}, Waking, "publish 3 1:draining | stop 1 0s | timer 1m11s | error: lost its pod while the replacement starts: process exited with code 1"},
 			{12, WakeAsked{Parked: 1}, Waking, ""},
 			{13, Listening{2, at(13)}, Warm, "publish 4 1:draining 2:serving | timer never | info: warm"}}},
 		"update: idle meanwhile": {toUpdate, []did{
@@ -273,7 +273,7 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 		"failed: a success resets": {toFailed2, []did{
 			{3, WakeAsked{Parked: 1}, Waking, "start 3 | timer 1m3s | info: wakes: 1 connection request parked"},
 			{4, Listening{3, at(4)}, Warm, "publish 1 3:serving | timer never | info: warm: listens 1000.000 ms after the SYN"},
-			{5, PodExited{3, 1, ""}, Cold, "publish 2 3:draining | stop 3 0s | error: crashed: process exited with code 1; the next connection request wakes it again"},
+			{5, Exited{3, 1, ""}, Cold, "publish 2 3:draining | stop 3 0s | error: crashed: process exited with code 1; the next connection request wakes it again"},
 			{5, WakeAsked{Parked: 1}, Waking, "start 4 | timer 1m5s | info: wakes: 1 connection request parked"},
 			{6, StartFailed{Ref: 4, Err: errors.New("no image")}, Failed, "refuse: no image | timer never | error: wake failed: no image"}}},
 		"failed: sleep asked, deleted": {toFailed1, []did{{2, SleepAsked{}, Failed, ""}, {3, Deleted{}, Stopping, "info: removed"}}},
@@ -364,7 +364,7 @@ func TestPodsThatCannotBeRemovedAreBounded(t *testing.T) {
 		m.Step(Timer{}, now)
 		m.Step(WakeAsked{}, now)
 		for _, r := range m.Pods() {
-			m.Step(PodExited{Ref: r}, now)
+			m.Step(Exited{Ref: r}, now)
 		}
 	}
 	if n := len(m.Pods()); n != maxPods {
@@ -388,7 +388,7 @@ func TestWaterfallGetsEachPhaseOnce(t *testing.T) {
 			}
 		}
 	}
-	step(WakeAsked{SYNSeen: us(0), Told: us(40), Parked: 3}, 90)
+	step(WakeAsked{SYNSeen: us(0), Noticed: us(40), Parked: 3}, 90)
 	for i, p := range []PhaseName{PhaseImage, PhaseSandbox, PhaseCreated, PhaseStarted} {
 		step(PhaseEnded{1, p, us(int64(i+1) * 1000)}, int64(i+1)*1000)
 	}

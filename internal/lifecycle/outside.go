@@ -33,7 +33,7 @@ func (t *transition) adopt(e Adopted) {
 		t.drain(p, p.grace+leaveTimeout)
 		return
 	}
-	p.state = podServing
+	p.life = lifeServing
 	if t.state != Warm {
 		t.state, t.message, t.desired, t.start.after = Warm, "", 0, 0
 		t.report(Info, "warm: its pod was found running")
@@ -73,7 +73,7 @@ func (t *transition) leaving(r Ref) {
 		return
 	}
 	p.leaving = true
-	was := p.state
+	was := p.life
 	switch {
 	case p.sleeping: // it is drained already
 		return
@@ -83,10 +83,10 @@ func (t *transition) leaving(r Ref) {
 	}
 	t.drain(p, p.grace+leaveTimeout)
 	switch {
-	case was == podReplacing:
+	case was == lifeReplacing:
 		t.updateFailed("the new pod was removed from outside")
 	case p.away:
-	case was == podServing:
+	case was == lifeServing:
 		t.report(Info, "a pod is being removed from outside: it is drained")
 		t.lostReachable("its last pod is being removed")
 	default:
@@ -97,14 +97,14 @@ func (t *transition) leaving(r Ref) {
 // away stops counting a pod whose home node is silent. Its connections continue, if it lives.
 func (t *transition) away(r Ref) {
 	p := t.pod(r)
-	if p == nil || p.away || p.state == podReplacing {
+	if p == nil || p.away || p.life == lifeReplacing {
 		return
 	}
 	p.away = true
-	switch p.state {
-	case podStarting:
+	switch p.life {
+	case lifeStarting:
 		t.forget(p)
-	case podServing:
+	case lifeServing:
 		p.deadline = 0
 		t.report(Warning, "the node of a pod is silent: the pod gets no new connections")
 		t.lostReachable("the node of its last pod is silent")
@@ -118,10 +118,10 @@ func (t *transition) back(r Ref) {
 		return
 	}
 	p.away = false
-	if p.state > podServing {
+	if p.life > lifeServing {
 		return
 	}
-	p.state = podStarting
+	p.life = lifeStarting
 	p.unconfirm()
 	switch t.state {
 	case Cold, Failed:

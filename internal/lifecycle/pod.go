@@ -8,18 +8,18 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// podState is the stage of a pod's life, as far as the machine has decided about it. States only increase, except when a
-// drain is taken back or a silent node returns.
-type podState uint8
+// podLife is what the machine has decided about a pod. It only increases, except when a drain is taken back or a silent
+// node returns.
+type podLife uint8
 
 const (
-	podReplacing podState = iota // starts to replace a pod of an older spec, which serves until then
-	podStarting                  // starts, and counts as a pod that will serve soon
-	podServing                   // listens, or was adopted
-	podDraining                  // daemons have been told to drain it
-	podDrained                   // drained, and no gate gives it new flows any more
-	podStopping                  // StopPod was issued
-	podExited                    // StopPod was issued, and its process has ended
+	lifeReplacing podLife = iota // starts to replace a pod of an older spec, which serves until then
+	lifeStarting                 // starts, and counts as a pod that will serve soon
+	lifeServing                  // listens, or was adopted
+	lifeDraining                 // daemons have been told to drain it
+	lifeDrained                  // drained, and no gate gives it new flows any more
+	lifeStopping                 // StopPod was issued
+	lifeExited                   // StopPod was issued, and its process has ended
 )
 
 // podProgress is how far a pod has come towards serving. The steps come in this order, but some may be skipped.
@@ -45,7 +45,7 @@ const (
 // pod is what the machine knows of a pod.
 type pod struct {
 	ref      Ref
-	state    podState
+	life     podLife
 	progress podProgress
 	origin   podOrigin
 
@@ -62,26 +62,55 @@ type pod struct {
 	phases    [len(phaseNames)]monotime.Time // when the phases of its start ended
 }
 
+// state is the pod's state as users and daemons see it.
+func (p *pod) state() PodState {
+	switch {
+	case p.life == lifeExited:
+		return PodExited
+	case p.stopped():
+		return PodStopping
+	}
+	if state, published := p.backend(); published {
+		return state
+	}
+	return PodStarting
+}
+
+// backend is the pod's state as daemons should know it, and whether they should know the pod at all. A pod that never
+// listened is not published as draining; one whose process has ended is, because its last segments may still be on
+// their way to clients.
+func (p *pod) backend() (state PodState, published bool) {
+	switch {
+	case p.starting():
+		return PodStarting, p.progress >= podNetwork
+	case p.serves() && p.progress < podConfirmed:
+		return PodStarting, true
+	case p.serves():
+		return PodServing, true
+	}
+	return PodDraining, p.progress >= podListened
+}
+
 // serves reports whether the pod counts as serving.
-func (p *pod) serves() bool { return p.state == podServing && !p.away }
+func (p *pod) serves() bool { return p.life == lifeServing && !p.away }
 
 // starts reports whether the pod counts as one that will serve soon.
-func (p *pod) starts() bool { return p.state == podStarting && !p.away }
+func (p *pod) starts() bool { return p.life == lifeStarting && !p.away }
 
 // starting reports whether the pod has been started and does not serve yet, for whatever reason it was started.
-func (p *pod) starting() bool { return p.state < podServing }
+func (p *pod) starting() bool { return p.life < lifeServing }
 
 // startsReachable is starting, but for pods on silent nodes.
 func (p *pod) startsReachable() bool { return p.starting() && !p.away }
 
 // drains reports whether the pod is being drained and has not been stopped.
-func (p *pod) drains() bool { return p.state == podDraining || p.state == podDrained }
+func (p *pod) drains() bool { return p.life == lifeDraining || p.life == lifeDrained }
 
 // drainsForSleep is drains, for a pod that ends because the service goes to sleep.
 func (p *pod) drainsForSleep() bool { return p.sleeping && p.drains() }
 
 // stopped reports whether StopPod was issued.
-func (p *pod) stopped() bool { return p.state >= podStopping }
+func (p *pod) stopped() bool { return p.life >= lifeStopping }
 
 // reach notes the pod's progress.
 func (p *pod) reach(progress podProgress) { p.progress = max(p.progress, progress) }

@@ -62,13 +62,13 @@ func (w *world) step(ev Event) {
 		w.parked = true
 	case Listening:
 		delete(w.starting, e.Ref)
-		if slices.Contains(w.view, Backend{e.Ref, BackendStarting}) {
+		if slices.Contains(w.view, Backend{e.Ref, PodStarting}) {
 			w.parked = false // the daemon serves it without another message
 		}
 	case StartFailed:
 		delete(w.starting, e.Ref)
 		delete(w.live, e.Ref)
-	case PodExited:
+	case Exited:
 		delete(w.starting, e.Ref)
 		delete(w.live, e.Ref)
 	case StopDone:
@@ -143,9 +143,9 @@ func (w *world) apply(a Action) {
 		w.gen, w.view, w.sharing = a.Generation, a.Pods, a.Sharing
 		for _, b := range a.Pods {
 			switch b.State {
-			case BackendServing:
+			case PodServing:
 				w.parked = false
-			case BackendDraining:
+			case PodDraining:
 				w.others[b.Ref] = true
 			}
 		}
@@ -186,7 +186,7 @@ func (w *world) chaos(kind, arg byte) Event {
 	case 10:
 		return Trace{Ref: ref, Released: w.now, ReleasedN: 1}
 	case 11:
-		return PodExited{Ref: ref, Code: uint32(arg)}
+		return Exited{Ref: ref, Code: uint32(arg)}
 	case 12, 13:
 		return IdleSeen{LastPacket: recent}
 	case 14:

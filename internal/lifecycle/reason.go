@@ -48,7 +48,7 @@ func predecessorStays(waited time.Duration) string {
 }
 
 // exitReason tells how a process ended.
-func exitReason(e PodExited) string {
+func exitReason(e Exited) string {
 	s := fmt.Sprintf("process exited with code %d", e.Code)
 	if e.Code > 128 && e.Code <= 128+64 {
 		s = fmt.Sprintf("process was ended by signal %d", e.Code-128)

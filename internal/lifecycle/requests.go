@@ -27,7 +27,7 @@ func (t *transition) wakeAsked(e WakeAsked) {
 		t.publish = true
 		t.awaitListening(e)
 	case t.mayStayAwake() && !t.sleep.forced:
-		serving := func(p *pod) bool { return p.sleeping && p.progress == podConfirmed && p.state != podExited }
+		serving := func(p *pod) bool { return p.sleeping && p.progress == podConfirmed && p.life != lifeExited }
 		if t.next.wake == nil && t.count(serving) == 0 {
 			t.next.wake = &e
 		}

@@ -66,7 +66,7 @@ func TestServiceWithSeveralPodsStepsThroughItsStates(t *testing.T) {
 			{3.1, Quiet{1, 6, at(3.05), 5}, Stopping, ""},
 			{3.1, Quiet{2, 6, at(3.05), 1}, Stopping, ""},
 			{3.2, Quiet{3, 6, at(3.05), 9}, Stopping, "stop 1 30s | stop 2 30s | stop 3 30s | timer never"},
-			{4, PodExited{1, 143, ""}, Stopping, ""}, {4, StopDone{3}, Stopping, "publish 7 1:draining 2:draining"},
+			{4, Exited{1, 143, ""}, Stopping, ""}, {4, StopDone{3}, Stopping, "publish 7 1:draining 2:draining"},
 			{5, StopDone{2}, Cold, "publish 8 1:draining | info: sleeps"}}},
 		"scale from zero": {upTo4, nil, []did{
 			{0, Scale{2, "a user"}, Waking, "start 1 | start 2 | timer 1m0s | info: starts 2 pods: scaled to 2: a user"},
@@ -85,19 +85,19 @@ func TestServiceWithSeveralPodsStepsThroughItsStates(t *testing.T) {
 			{301, Quiet{3, 6, at(5), 0}, Stopping, ""},
 			{301, WakeAsked{Parked: 1}, Warm, "publish 7 1:serving 2:serving 3:serving | timer never | info: stays awake: a new client came"}}},
 		"idle: one ends by itself": {upTo4, toAllDrain, []did{
-			{301, PodExited{1, 0, ""}, Stopping, "stop 1 0s | warn: ended while it was drained: process exited with code 0"},
+			{301, Exited{1, 0, ""}, Stopping, "stop 1 0s | warn: ended while it was drained: process exited with code 0"},
 			{301, Quiet{2, 6, at(4), 0}, Stopping, ""},
 			{301, Quiet{3, 6, at(5), 0}, Stopping, "stop 2 30s | stop 3 30s | timer never"}}},
 		"one of several crashes, again and again": {upTo4, toThree, []did{
-			{10, PodExited{1, 1, "oh"}, Warm, "start 4 | publish 6 1:draining 2:serving 3:serving | stop 1 0s | timer 1m10s | error: a pod crashed: process exited with code 1: oh; the others continue to serve"},
-			{11, PodExited{4, 1, ""}, Warm, "stop 4 0s | timer 12s | warn: a new pod does not serve: process exited with code 1"},
+			{10, Exited{1, 1, "oh"}, Warm, "start 4 | publish 6 1:draining 2:serving 3:serving | stop 1 0s | timer 1m10s | error: a pod crashed: process exited with code 1: oh; the others continue to serve"},
+			{11, Exited{4, 1, ""}, Warm, "stop 4 0s | timer 12s | warn: a new pod does not serve: process exited with code 1"},
 			{12, Timer{}, Warm, "start 5 | timer 1m12s"},
 			{13, StartFailed{5, errors.New("no room"), false}, Warm, "timer 15s | warn: a new pod does not serve: no room"},
 			{20, Scale{2, "load"}, Warm, "timer never | info: scaled from 3 to 2: load"}}},
 		"all crash": {upTo4, toThree, []did{
-			{10, PodExited{1, 1, ""}, Warm, "start 4 | publish 6 1:draining 2:serving 3:serving | stop 1 0s | timer 1m10s | error: a pod crashed: process exited with code 1; the others continue to serve"},
-			{10, PodExited{2, 1, ""}, Warm, "publish 7 1:draining 2:draining 3:serving | stop 2 0s | timer 11s | error: a pod crashed: process exited with code 1; the others continue to serve"},
-			{10, PodExited{3, 1, ""}, Waking, "publish 8 1:draining 2:draining 3:draining | stop 3 0s | error: lost its pod while the replacement starts: process exited with code 1"}}},
+			{10, Exited{1, 1, ""}, Warm, "start 4 | publish 6 1:draining 2:serving 3:serving | stop 1 0s | timer 1m10s | error: a pod crashed: process exited with code 1; the others continue to serve"},
+			{10, Exited{2, 1, ""}, Warm, "publish 7 1:draining 2:draining 3:serving | stop 2 0s | timer 11s | error: a pod crashed: process exited with code 1; the others continue to serve"},
+			{10, Exited{3, 1, ""}, Waking, "publish 8 1:draining 2:draining 3:draining | stop 3 0s | error: lost its pod while the replacement starts: process exited with code 1"}}},
 		"a new one never listens": {upTo4, toWarm, []did{
 			{1, Scale{2, "load"}, Warm, "start 2 | timer 1m1s | info: scaled from 1 to 2: load"},
 			{61, Timer{}, Warm, "start 3 | stop 2 30s | timer 2m1s | warn: a new pod does not serve: no process after 1m0s: the image is still being fetched, or too many pods start at once"}}},
@@ -126,7 +126,7 @@ func TestServiceWithSeveralPodsStepsThroughItsStates(t *testing.T) {
 		"burst: no client waits for a pod that was started later": {burst, nil, []did{
 			{0, WakeAsked{Parked: 11}, Waking, "start 1 | start 2 | timer 1m0s | info: wakes: 11 connection requests parked"},
 			{1, Listening{1, at(1)}, Warm, "publish 1 1:serving shared by 2 | info: warm: listens 1000.000 ms after the SYN"},
-			{2, PodExited{2, 1, ""}, Warm, "start 3 | publish 2 1:serving | stop 2 0s | timer 1m2s | warn: a new pod does not serve: process exited with code 1"}}},
+			{2, Exited{2, 1, ""}, Warm, "start 3 | publish 2 1:serving | stop 2 0s | timer 1m2s | warn: a new pod does not serve: process exited with code 1"}}},
 		"scaled, not woken by a crowd: no client waits": {upTo4, nil, []did{
 			{0, Scale{3, "a user"}, Waking, "start 1 | start 2 | start 3 | timer 1m0s | info: starts 3 pods: scaled to 3: a user"},
 			{1, NetworkReady{1}, Waking, "publish 1 1:starting"}}},
@@ -172,13 +172,13 @@ func TestPodsComeAndGoFromOutsideOnACluster(t *testing.T) {
 			{101, Listening{2, at(101)}, Warm, "publish 4 1:serving 2:serving | info: 2 pods serve"},
 			{102, Leaving{1}, Warm, "publish 5 1:draining 2:serving | timer 3m12s | info: a pod is being removed from outside: it is drained"},
 			{103, Quiet{1, 5, at(102), 0}, Warm, ""}, // others end it
-			{130, PodExited{1, 143, ""}, Warm, "stop 1 0s | timer never"},
+			{130, Exited{1, 143, ""}, Warm, "stop 1 0s | timer never"},
 			{131, StopDone{1}, Warm, "publish 6 2:serving"}}},
 		"the last one is removed from outside": {toWarm, []did{
 			{10, Leaving{1}, Waking, "start 2 | publish 3 1:draining | timer 1m10s | info: a pod is being removed from outside: it is drained | info: starts 1 pod: its last pod is being removed"},
 			{11, WakeAsked{Parked: 1}, Waking, ""},
 			{12, NetworkReady{2}, Waking, "publish 4 1:draining 2:starting"},
-			{12, PodExited{1, 143, ""}, Waking, "stop 1 0s"},
+			{12, Exited{1, 143, ""}, Waking, "stop 1 0s"},
 			{12, StopDone{1}, Waking, "publish 5 2:starting"},
 			{13, Listening{2, at(13)}, Warm, "publish 6 2:serving | timer never | info: warm"}}},
 		"the last one is removed from outside, and its successor is there already": {toWarm, []did{
@@ -187,7 +187,7 @@ func TestPodsComeAndGoFromOutsideOnACluster(t *testing.T) {
 			{13, Listening{2, at(13)}, Warm, "publish 5 1:draining 2:serving | timer 1m40s | info: warm"}}},
 		"one that starts is removed from outside": {toNet, []did{
 			{1, Leaving{1}, Waking, "start 2 | publish 2"},
-			{2, PodExited{1, 0, ""}, Waking, "stop 1 0s"},
+			{2, Exited{1, 0, ""}, Waking, "stop 1 0s"},
 			{3, StopDone{1}, Waking, ""}}},
 		"one that is drained for sleep is removed from outside": {toDrain, []did{
 			{301, Leaving{1}, Stopping, ""},
@@ -230,7 +230,7 @@ func TestPodsComeAndGoFromOutsideOnACluster(t *testing.T) {
 			{0, Adopted{Ref: 2}, Warm, "publish 2 1:draining 2:starting | info: warm: its pod was found running"},
 			{1, Listening{2, at(1)}, Warm, "publish 3 1:draining 2:serving"},
 			{2, Leaving{1}, Warm, ""}, {2, Quiet{1, 1, at(1), 0}, Warm, ""},
-			{3, PodExited{1, 143, ""}, Warm, "stop 1 0s | timer never"},
+			{3, Exited{1, 143, ""}, Warm, "stop 1 0s | timer never"},
 			{4, StopDone{1}, Warm, "publish 4 2:serving"}}},
 		"several are adopted": {nil, []did{
 			{0, Adopted{Ref: 1}, Warm, "publish 1 1:starting | info: warm: its pod was found running"},

@@ -39,7 +39,7 @@ func (t *transition) goToSleep(why string) {
 		t.report(Info, "wake given up: %s", why)
 		t.state, t.sleep = Stopping, sleep{true, t.now, why}
 		for _, p := range t.pods {
-			if p.state <= podServing {
+			if p.life <= lifeServing {
 				p.sleeping = p.starts()
 				t.stop(p, p.grace)
 			}
@@ -61,7 +61,7 @@ func (t *transition) drainAll(e IdleSeen) {
 			}
 			p.sleeping = true
 			t.drain(p, quietTimeout)
-		case p.state <= podServing:
+		case p.life <= lifeServing:
 			t.stop(p, p.grace)
 		}
 	}
@@ -76,13 +76,13 @@ func (t *transition) quiet(e Quiet) {
 	if p == nil || !p.drains() || e.Generation < p.drainGen {
 		return
 	}
-	p.state, p.openFlows = podDrained, e.OpenFlows
+	p.life, p.openFlows = lifeDrained, e.OpenFlows
 	switch {
 	case !p.sleeping:
 		t.drained(p)
 	case !t.sleep.forced && e.LastPacket > p.lastIdle:
 		t.stayAwake("a packet came")
-	case t.count(func(q *pod) bool { return q.sleeping && q.state == podDraining }) == 0:
+	case t.count(func(q *pod) bool { return q.sleeping && q.life == lifeDraining }) == 0:
 		t.stopAll()
 	}
 }
@@ -121,7 +121,7 @@ func (t *transition) stayAwake(why string) {
 		case p.drains() && p.leaving:
 			p.deadline = t.now.Add(p.grace + leaveTimeout)
 		case p.drains():
-			p.state, p.deadline = podServing, 0
+			p.life, p.deadline = lifeServing, 0
 			if t.next.wake != nil && p.progress < podConfirmed {
 				p.deadline = t.now.Add(t.spec.WakeTimeout)
 			}
@@ -133,7 +133,7 @@ func (t *transition) stayAwake(why string) {
 
 // asleepOnceGone ends Stopping once all processes that it stopped have ended.
 func (t *transition) asleepOnceGone() {
-	if t.state == Stopping && !t.deleted && t.count(func(p *pod) bool { return p.sleeping && p.state != podExited }) == 0 {
+	if t.state == Stopping && !t.deleted && t.count(func(p *pod) bool { return p.sleeping && p.life != lifeExited }) == 0 {
 		t.fallAsleep()
 	}
 }

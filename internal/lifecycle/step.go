@@ -27,7 +27,7 @@ func (t *transition) handle(ev Event) {
 		t.wakeAsked(e)
 	case PhaseEnded:
 		t.mark(e.Ref, e.Phase, e.At)
-		if p := t.pod(e.Ref); p != nil && p.state == podReplacing && e.Phase == PhaseImage {
+		if p := t.pod(e.Ref); p != nil && p.life == lifeReplacing && e.Phase == PhaseImage {
 			p.deadline = t.now.Add(t.spec.WakeTimeout)
 		}
 	case NetworkReady:
@@ -44,7 +44,7 @@ func (t *transition) handle(ev Event) {
 		t.listening(e)
 	case Trace:
 		t.trace(e)
-	case PodExited:
+	case Exited:
 		t.exited(e)
 	case IdleSeen:
 		t.idle(e)
@@ -154,7 +154,7 @@ func (t *transition) settle() {
 			t.startPod(t.now.Add(t.spec.WakeTimeout))
 		}
 	case t.state == Warm && t.outdated():
-		t.startPod(t.now.Add(updateImageTimeout + t.spec.WakeTimeout)).state = podReplacing
+		t.startPod(t.now.Add(updateImageTimeout + t.spec.WakeTimeout)).life = lifeReplacing
 		t.report(Info, "the manifest changed: a new pod starts, the old one serves until it listens")
 	}
 }

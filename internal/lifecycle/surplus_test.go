@@ -26,12 +26,12 @@ func (w *world) calm() {
 			case p.away:
 				w.step(Back{r})
 			case p.leaving: // others end it
-				w.step(PodExited{Ref: r})
-			case p.starting() || p.state == podServing && p.progress < podConfirmed:
+				w.step(Exited{Ref: r})
+			case p.starting() || p.life == lifeServing && p.progress < podConfirmed:
 				w.step(NetworkReady{r})
 				w.step(Started{r})
 				w.step(Listening{r, w.now})
-			case p.state == podDraining:
+			case p.life == lifeDraining:
 				w.step(Quiet{r, w.gen, 0, 0})
 			}
 			answered = answered || len(w.history) > said
@@ -74,7 +74,7 @@ func TestServiceComesToRestWithTheDesiredNumberOfPods(t *testing.T) {
 			case 10:
 				ev = Quiet{ref, w.gen, 0, 0}
 			case 11:
-				ev = PodExited{Ref: ref}
+				ev = Exited{Ref: ref}
 			case 12:
 				ev = Adopted{Ref: ref}
 			default:

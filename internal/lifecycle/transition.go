@@ -35,7 +35,7 @@ func (t *transition) startPod(deadline monotime.Time) *pod {
 func (t *transition) stop(p *pod, grace time.Duration) {
 	p.deadline = 0
 	if !p.stopped() {
-		p.state = podStopping
+		p.life = lifeStopping
 		t.stops = append(t.stops, StopPod{p.ref, grace})
 	}
 }
@@ -51,7 +51,7 @@ func (t *transition) stopStarting() {
 
 // drain gives a pod no new flows; what it waits for has to come within a time.
 func (t *transition) drain(p *pod, wait time.Duration) {
-	p.state, p.drainGen, p.deadline = podDraining, t.published.generation+1, t.now.Add(wait)
+	p.life, p.drainGen, p.deadline = lifeDraining, t.published.generation+1, t.now.Add(wait)
 	t.publish = t.publish || p.progress >= podListened // it may have been published as draining before
 }
 

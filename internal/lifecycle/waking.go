@@ -34,7 +34,7 @@ func (t *transition) wake(e WakeAsked) {
 		e.SYNSeen = t.now
 	}
 	t.timeline.mark(PhaseSYNSeen, e.SYNSeen)
-	t.timeline.mark(PhaseTold, e.Told)
+	t.timeline.mark(PhaseTold, e.Noticed)
 	t.timeline.mark(PhaseHandled, t.now)
 	t.record = true
 	t.report(Info, "wakes: %s parked", counted(e.Parked, "connection request"))
@@ -66,7 +66,7 @@ func (t *transition) waitForStarting() {
 	t.state, t.next.wake, t.start.deadline = Waking, nil, 0
 	for _, p := range t.pods {
 		if p.startsReachable() {
-			p.state = podStarting
+			p.life = lifeStarting
 			if latest := t.now.Add(t.spec.WakeTimeout); p.deadline == 0 || p.deadline > latest {
 				p.deadline = latest
 			}
@@ -136,7 +136,7 @@ func (t *transition) updateFailed(reason string) {
 // clearDeadlines lifts the deadlines that existed because clients waited.
 func (t *transition) clearDeadlines() {
 	for _, p := range t.pods {
-		if p.state == podServing || p.origin == originOutside && p.starting() {
+		if p.life == lifeServing || p.origin == originOutside && p.starting() {
 			p.deadline = 0
 		}
 	}

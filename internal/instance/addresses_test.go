@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package instance
 
 import (
 	"fmt"
@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime"
@@ -26,35 +28,40 @@ func book(prefix string, given ...string) addressBook {
 func wants(names ...string) (out []*v1alpha1.WangellService) {
 	for _, n := range names {
 		name, addr, _ := strings.Cut(n, "=")
-		out = append(out, newService(name, func(s *v1alpha1.WangellServiceSpec) { s.Address = addr }))
+		s := &v1alpha1.WangellService{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+			Spec:       v1alpha1.WangellServiceSpec{Image: "registry.example/" + name + ":1", Port: 80, TargetPort: 8080, Address: addr},
+		}
+		v1alpha1.Default(s)
+		out = append(out, s)
 	}
 	return out
 }
 
-func TestAssign(t *testing.T) {
+func TestAddressesAreAssignedByPreference(t *testing.T) {
 	cases := map[string]struct {
 		book  addressBook
 		wants []string
 		want  string // or the error
 	}{
-		"the first three are not given":   {book("10.0.0.0/29"), []string{"a", "b"}, "a=10.0.0.2 b=10.0.0.3"},
-		"kept":                            {book("10.0.0.0/29", "b", "10.0.0.5"), []string{"a", "b"}, "a=10.0.0.2 b=10.0.0.5"},
-		"asked for":                       {book("10.0.0.0/29"), []string{"a", "b=10.0.0.2"}, "a=10.0.0.3 b=10.0.0.2"},
-		"asked for instead of kept":       {book("10.0.0.0/29", "a", "10.0.0.4"), []string{"a=10.0.0.5"}, "a=10.0.0.5"},
-		"those of others are reserved":    {book("10.0.0.0/29", "x", "10.0.0.2"), []string{"a"}, "a=10.0.0.3 x=10.0.0.2"},
-		"reserved ones go when asked for": {book("10.0.0.0/29", "x", "10.0.0.2"), []string{"a=10.0.0.2"}, "a=10.0.0.2"},
-		"reserved ones go when it is full": {book("10.0.0.0/29", "x", "10.0.0.2", "y", "10.0.0.4"), []string{"a", "b", "c", "d"},
+		"the first addresses are not assigned":          {book("10.0.0.0/29"), []string{"a", "b"}, "a=10.0.0.2 b=10.0.0.3"},
+		"an address is kept":                            {book("10.0.0.0/29", "b", "10.0.0.5"), []string{"a", "b"}, "a=10.0.0.2 b=10.0.0.5"},
+		"the manifest asks for one":                     {book("10.0.0.0/29"), []string{"a", "b=10.0.0.2"}, "a=10.0.0.3 b=10.0.0.2"},
+		"the manifest asks for another one than before": {book("10.0.0.0/29", "a", "10.0.0.4"), []string{"a=10.0.0.5"}, "a=10.0.0.5"},
+		"addresses of others are reserved":              {book("10.0.0.0/29", "x", "10.0.0.2"), []string{"a"}, "a=10.0.0.3 x=10.0.0.2"},
+		"a reserved address can be asked for":           {book("10.0.0.0/29", "x", "10.0.0.2"), []string{"a=10.0.0.2"}, "a=10.0.0.2"},
+		"reserved addresses are used when the range is full": {book("10.0.0.0/29", "x", "10.0.0.2", "y", "10.0.0.4"), []string{"a", "b", "c", "d"},
 			"a=10.0.0.3 b=10.0.0.5 c=10.0.0.6 d=10.0.0.2 y=10.0.0.4"},
-		"smallest range": {book("10.0.0.0/30"), []string{"a"}, "a=10.0.0.2"},
-		"full": {book("10.0.0.0/30"), []string{"a", "b"},
+		"the smallest range": {book("10.0.0.0/30"), []string{"a"}, "a=10.0.0.2"},
+		"the range is full": {book("10.0.0.0/30"), []string{"a", "b"},
 			"service default/b: no address is left: all 1 of the range 10.0.0.0/30 are in use: start with larger --addresses"},
-		"asked for twice": {book("10.0.0.0/29"), []string{"a=10.0.0.2", "b=10.0.0.2"},
-			"service default/b: spec.address 10.0.0.2 is that of service default/a already: choose another, or leave it out"},
-		"asked for what another has": {book("10.0.0.0/29", "a", "10.0.0.4"), []string{"a", "b=10.0.0.4"},
-			"service default/b: spec.address 10.0.0.4 was given to service default/a already, which may be in use: choose another, or leave it out"},
-		"the machine's own": {book("10.0.0.0/29"), []string{"a=10.0.0.1"},
+		"two manifests ask for the same": {book("10.0.0.0/29"), []string{"a=10.0.0.2", "b=10.0.0.2"},
+			"service default/b: spec.address 10.0.0.2 is already that of service default/a: choose another, or leave it out"},
+		"the manifest asks for that of another service": {book("10.0.0.0/29", "a", "10.0.0.4"), []string{"a", "b=10.0.0.4"},
+			"service default/b: spec.address 10.0.0.4 was already given to service default/a, which may be in use: choose another, or leave it out"},
+		"the manifest asks for that of the machine": {book("10.0.0.0/29"), []string{"a=10.0.0.1"},
 			"service default/a: spec.address 10.0.0.1 cannot be used: the range 10.0.0.0/29 has 10.0.0.2 to 10.0.0.6 for services: choose one of these, or start with another --addresses"},
-		"broadcast": {book("10.0.0.0/29"), []string{"a=10.0.0.7"},
+		"the manifest asks for the broadcast address": {book("10.0.0.0/29"), []string{"a=10.0.0.7"},
 			"service default/a: spec.address 10.0.0.7 cannot be used: the range 10.0.0.0/29 has 10.0.0.2 to 10.0.0.6 for services: choose one of these, or start with another --addresses"},
 	}
 	for name, c := range cases {
@@ -81,7 +88,7 @@ func TestAssign(t *testing.T) {
 	}
 }
 
-func TestAddressFile(t *testing.T) {
+func TestAddressBookSurvivesInItsFile(t *testing.T) {
 	dir := t.TempDir()
 	b := book("10.0.0.0/24", "a", "10.0.0.9", "b", "10.0.0.200")
 	if err := b.save(dir); err != nil {

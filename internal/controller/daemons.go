@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"wangell.loutres.me/internal/wire"
+)
+
+// alonePatience is how long no daemon at all may be connected before services count as not served.
+const alonePatience = 5 * time.Second
+
+// daemons are the connected daemons. They belong to the loop.
+type daemons struct {
+	loop   *loop
+	events *hub
+	server *wire.Server
+	peers  map[uint64]wire.Peer // by session
+	alone  bool                 // no daemon has been connected for alonePatience
+	// aloneChanged is called when alone has changed.
+	aloneChanged func()
+}
+
+// broadcast queues a message for all daemons.
+func (d *daemons) broadcast(m wire.Message) {
+	for id := range d.peers {
+		d.send(id, m)
+	}
+}
+
+// send queues a message for one daemon.
+func (d *daemons) send(peer uint64, m wire.Message) {
+	if err := d.server.Send(peer, m); err != nil {
+		d.notSent(peer, m, err)
+	}
+}
+
+// sendThen is send, and runs f on the loop once the daemon has the message or is gone. It returns whether it will.
+func (d *daemons) sendThen(peer uint64, m wire.Message, f func()) bool {
+	err := d.server.SendThen(peer, m, func(error) { d.loop.post(f) })
+	if err != nil {
+		d.notSent(peer, m, err)
+	}
+	return err == nil
+}
+
+// notSent reports a message that was not sent. A daemon that is gone gets everything when it joins again.
+func (d *daemons) notSent(peer uint64, m wire.Message, err error) {
+	if !errors.Is(err, wire.ErrPeerGone) {
+		text := fmt.Sprintf("node %s: message %v was not sent: %v", d.peers[peer].Node, m.Type(), err)
+		d.events.report("", SeverityError, text)
+	}
+}
+
+// setServices replaces the daemons' table of services.
+func (d *daemons) setServices(all []wire.Service) {
+	if err := d.server.SetServices(all); err != nil {
+		d.events.report("", SeverityError, fmt.Sprintf("the daemons' table of services cannot be set: %v", err))
+	}
+}
+
+// updateServices changes the daemons' table of services.
+func (d *daemons) updateServices(upserts []wire.Service, removals []netip.AddrPort) {
+	if len(upserts)+len(removals) == 0 {
+		return
+	}
+	if err := d.server.UpdateServices(upserts, removals); err != nil {
+		d.events.report("", SeverityError, fmt.Sprintf("the daemons' table of services cannot be changed: %v", err))
+	}
+}
+
+// joined notes a daemon that has connected.
+func (d *daemons) joined(p wire.Peer) {
+	d.peers[p.ID] = p
+	d.setAlone(false)
+	d.events.emit(Event{Time: time.Now(), Kind: EventDaemon, Node: p.Node, Text: "connected"})
+}
+
+// left notes a daemon that has disconnected.
+func (d *daemons) left(p wire.Peer) {
+	delete(d.peers, p.ID)
+	d.watchAlone()
+	d.events.emit(Event{Time: time.Now(), Kind: EventDaemon, Node: p.Node, Text: "disconnected"})
+}
+
+// watchAlone notes that there is no daemon, if that lasts.
+func (d *daemons) watchAlone() {
+	if len(d.peers) == 0 && !d.loop.halted {
+		d.loop.after(alonePatience, func() { d.setAlone(len(d.peers) == 0) })
+	}
+}
+
+func (d *daemons) setAlone(alone bool) {
+	if d.alone != alone {
+		d.alone = alone
+		d.aloneChanged()
+	}
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"net/netip"
+	"time"
+
+	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/wire"
+)
+
+// maxReason is the number of bytes of a reason that fit into wire.Refuse.
+const maxReason = 200
+
+// engine runs the state machines of all services, and has their decisions carried out. It belongs to the loop.
+type engine struct {
+	loop      *loop
+	events    *hub
+	table     *table
+	daemons   *daemons
+	publisher *publisher
+	runner    *runner
+	scaler    *autoscaler
+	images    *preparer
+	wakes     *wakes
+	changed   *changedSet
+	cluster   runtime.Cluster // nil on one machine
+	began     time.Time       // with the monotonic clock
+
+	due      deadlines
+	removals []netip.AddrPort // addresses of services that are gone, not yet removed from the daemons' table
+	synced   bool             // the first set of services is complete
+	closing  bool             // all services are being removed
+	idle     chan struct{}    // closed as soon as no pod is left, if set
+}
+
+// step gives an event to a service's machine and carries out its actions. Once the controller ends, nothing is decided:
+// a start that was cancelled because of that is no reason to refuse clients, who wait for the next controller.
+func (e *engine) step(s *service, ev lifecycle.Event) {
+	if e.loop.halted {
+		return
+	}
+	before := s.machine.State()
+	for _, a := range s.machine.Step(ev, monotime.Now()) {
+		e.do(s, a)
+	}
+	if after := s.machine.State(); after != before {
+		e.events.emit(Event{Time: time.Now(), Kind: EventState, Service: s.key, State: after.String()})
+	}
+	e.changed.check(s)
+	e.scaler.watch(s)
+	if s.machine.Gone() {
+		e.remove(s)
+	}
+}
+
+// do carries out an action.
+func (e *engine) do(s *service, a lifecycle.Action) {
+	switch a := a.(type) {
+	case lifecycle.StartPod:
+		e.runner.start(s, a.Ref)
+	case lifecycle.PublishBackends:
+		e.publisher.publish(s, a)
+	case lifecycle.RefuseParked:
+		if !s.homeless {
+			e.daemons.broadcast(&wire.Refuse{Service: s.addr, Reason: truncate(a.Reason, maxReason)})
+		}
+	case lifecycle.StopPod:
+		e.runner.stop(s.pod(a.Ref), a.Grace)
+	case lifecycle.ArmTimer:
+		e.due.set(s, a.At)
+	case lifecycle.Record:
+		e.wakes.record(s, a)
+	case lifecycle.Report:
+		if e.closing && a.Severity == lifecycle.Info {
+			return // there would be one for each of ten thousand services
+		}
+		severity := [...]string{SeverityInfo, SeverityWarning, SeverityError}[a.Severity]
+		e.events.report(s.key, severity, a.Text)
+	}
+}
+
+// begin starts the pods that a service has even while it is not used, unless they were found running.
+func (e *engine) begin(s *service) { e.step(s, lifecycle.Timer{}) }
+
+// add adds a service. The caller adds it to the daemons' table. taken is set if the address was taken from another
+// service: the caller then publishes, so that daemons drop that one's pods.
+func (e *engine) add(w *wanted) (s *service, taken bool) {
+	s = &service{wanted: w, machine: lifecycle.New(w.lifecycle(e.cluster != nil), e.newGeneration()), heapPos: -1}
+	taken = e.evict(w.addr)
+	e.table.services[w.key] = s
+	e.table.byAddr[w.addr] = s
+	e.changed.add(w.key)
+	return s, taken
+}
+
+// evict takes an address from a service that is being removed. It reports whether there was one.
+func (e *engine) evict(a netip.AddrPort) bool {
+	holder := e.table.byAddr[a]
+	if holder == nil {
+		return false
+	}
+	e.daemons.broadcast(&wire.Refuse{Service: a, Reason: "the service was removed"})
+	holder.homeless = true
+	delete(e.table.byAddr, a)
+	return true
+}
+
+// remove forgets a service of which nothing remains, or begins anew if it is wanted again.
+func (e *engine) remove(s *service) {
+	if e.table.services[s.key] != s {
+		return
+	}
+	e.due.set(s, 0)
+	delete(e.table.services, s.key)
+	e.changed.add(s.key)
+	if e.table.byAddr[s.addr] == s {
+		delete(e.table.byAddr, s.addr)
+		e.removals = append(e.removals, s.addr)
+	}
+	if s.again != nil {
+		again, taken := e.add(s.again)
+		e.daemons.updateServices([]wire.Service{s.again.entry()}, nil)
+		if taken {
+			e.step(again, lifecycle.Rejoined{})
+		}
+		e.begin(again)
+		e.images.add(s.again)
+	} else if !e.closing {
+		e.images.forget(s.key)
+	}
+	e.checkIdle()
+}
+
+// imagePrepared notes that the image of a service is there, or the reason why it is not.
+func (e *engine) imagePrepared(w *wanted, reason string) {
+	if s := e.table.services[w.key]; s != nil && s.wanted == w {
+		s.imageErr = reason
+		e.changed.check(s)
+	}
+}
+
+// newGeneration returns a number above all generations published so far, also by earlier controllers: it is the time. An
+// earlier controller may have had another clock; so daemons forget generations when they meet another controller.
+func (e *engine) newGeneration() uint64 {
+	return uint64(e.began.UnixNano()) + uint64(time.Since(e.began))
+}
+
+// turn does what is due after each function on the loop, and returns the time of the next timer.
+func (e *engine) turn(nodes *nodes) monotime.Time {
+	e.runDue()
+	e.flushRemovals()
+	if e.synced {
+		nodes.flush()
+	}
+	return e.due.first()
+}
+
+// runDue delivers the timers whose time has come.
+func (e *engine) runDue() {
+	for now := monotime.Now(); len(e.due) > 0 && e.due[0].due <= now; {
+		s := e.due[0]
+		before := s.due
+		e.step(s, lifecycle.Timer{Rolling: e.cluster != nil && e.cluster.Rolling(s.key)})
+		if len(e.due) > 0 && e.due[0] == s && s.due == before {
+			e.due.set(s, 0) // a machine that does nothing at its own time must not hold up the others
+		}
+	}
+}
+
+// flushRemovals removes the addresses of services that are gone from the daemons' table.
+func (e *engine) flushRemovals() {
+	if len(e.removals) == 0 || e.closing {
+		return
+	}
+	gone := e.removals[:0]
+	for _, a := range e.removals {
+		if e.table.byAddr[a] == nil {
+			gone = append(gone, a)
+		}
+	}
+	e.daemons.updateServices(nil, gone)
+	e.removals = nil
+}
+
+// shutdown removes all services, and closes idle when no pod is left.
+func (e *engine) shutdown(idle chan struct{}) {
+	e.closing, e.idle = true, idle
+	for _, s := range e.table.services {
+		s.again = nil
+		e.step(s, lifecycle.Deleted{})
+	}
+	e.checkIdle()
+}
+
+// checkIdle tells shutdown when no pod is left.
+func (e *engine) checkIdle() {
+	if e.idle != nil && len(e.table.services) == 0 && e.runner.orphans == 0 {
+		close(e.idle)
+		e.idle = nil
+	}
+}
+
+// podsLeft is the number of pods that are not gone.
+func (e *engine) podsLeft() int {
+	left := e.runner.orphans
+	for _, s := range e.table.services {
+		left += len(s.pods)
+	}
+	return left
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"wangell.loutres.me/internal/monotime"
+)
+
+// ErrClosed is returned by a controller that has ended.
+var ErrClosed = errors.New("controller: closed")
+
+// queueSize is the number of functions that wait for the loop before post blocks.
+const queueSize = 4096
+
+// loop runs functions one at a time on one goroutine, which owns all services. The functions must not block.
+type loop struct {
+	queue chan func()
+	quit  chan struct{} // closed to end the loop
+	done  chan struct{} // closed when the loop has ended
+	// halted is set, by the loop itself, once nothing may be decided, started or stopped any more.
+	halted bool
+}
+
+func newLoop() *loop {
+	return &loop{queue: make(chan func(), queueSize), quit: make(chan struct{}), done: make(chan struct{})}
+}
+
+// run runs posted functions until quit. After each of them it calls turn, which returns the time when it wants to be
+// called at the latest; zero for no such time.
+func (l *loop) run(turn func() monotime.Time) {
+	defer close(l.done)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	var armed monotime.Time
+	for {
+		select {
+		case f := <-l.queue:
+			f()
+		case <-timer.C:
+			armed = 0
+		case <-l.quit:
+			return
+		}
+		if at := turn(); at != armed {
+			armed = at
+			if at == 0 {
+				timer.Stop()
+			} else {
+				timer.Reset(at.Sub(monotime.Now()))
+			}
+		}
+	}
+}
+
+// post runs f on the loop. After the loop's end f is dropped.
+func (l *loop) post(f func()) {
+	select {
+	case l.queue <- f:
+	case <-l.done:
+	}
+}
+
+// call runs f on the loop and waits for it. It returns false if the loop has ended.
+func (l *loop) call(f func()) bool {
+	ran := make(chan struct{})
+	l.post(func() { f(); close(ran) })
+	select {
+	case <-ran:
+		return true
+	case <-l.done:
+		return false
+	}
+}
+
+// after runs f on the loop after a time, unless the loop has ended by then.
+func (l *loop) after(d time.Duration, f func()) {
+	time.AfterFunc(d, func() { l.post(f) })
+}
+
+// workers are the goroutines that wait for the runtime on behalf of the loop.
+type workers struct {
+	group   sync.WaitGroup
+	ctx     context.Context // of all work but stops
+	stopCtx context.Context // of stops
+	cancel  context.CancelFunc
+}
+
+func newWorkers() *workers {
+	w := &workers{}
+	ctx, cancel := context.WithCancel(context.Background())
+	stopCtx, cancelStops := context.WithCancel(context.Background())
+	w.ctx, w.stopCtx, w.cancel = ctx, stopCtx, func() { cancel(); cancelStops() }
+	return w
+}
+
+// stop cancels all work and waits for its end.
+func (w *workers) stop() {
+	w.cancel()
+	w.group.Wait()
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// Ready returns why the controller cannot wake services yet; nil if it can.
+func (c *Controller) Ready() error {
+	synced, daemons := false, 0
+	if !c.loop.call(func() { synced, daemons = c.engine.synced, len(c.engine.daemons.peers) }) {
+		return ErrClosed
+	}
+	switch {
+	case !synced:
+		return errors.New("the services are not known yet")
+	case daemons == 0:
+		return errors.New("no daemon is connected")
+	}
+	return nil
+}
+
+// Subscribe returns the events from now on, until ctx ends. A subscriber that does not read misses events (Event.Lost),
+// but does not block anything.
+func (c *Controller) Subscribe(ctx context.Context) <-chan Event { return c.events.subscribe(ctx) }
+
+// Status returns all services, sorted by namespace and name; none after the controller's end.
+func (c *Controller) Status() []Status {
+	var out []Status
+	c.loop.call(func() {
+		out = make([]Status, 0, len(c.engine.table.services))
+		for _, s := range c.engine.table.services {
+			out = append(out, s.status())
+		}
+	})
+	slices.SortFunc(out, func(a, b Status) int {
+		return strings.Compare(a.Service.Namespace+"/"+a.Service.Name, b.Service.Namespace+"/"+b.Service.Name)
+	})
+	return out
+}
+
+// StatusOf returns the status of one service, and whether it exists.
+func (c *Controller) StatusOf(key runtime.Key) (st Status, ok bool) {
+	c.loop.call(func() {
+		if s := c.engine.table.services[key]; s != nil {
+			st, ok = s.status(), true
+			st.NoDaemon = c.engine.daemons.alone
+		}
+	})
+	return st, ok
+}
+
+// Changed waits until the Status of services has changed since the last call, and returns their keys, each once; deleted
+// services are among them. A newer time of the last packet counts as a change every latestPause only. There is one set
+// of changes: only one goroutine should call Changed.
+func (c *Controller) Changed(ctx context.Context) ([]runtime.Key, error) {
+	return c.engine.changed.take(ctx, c.loop.done)
+}
+
+// Observe returns the load of a service, and whether it exists.
+func (c *Controller) Observe(key runtime.Key) (o Observation, ok bool) {
+	c.loop.call(func() {
+		if s := c.engine.table.services[key]; s != nil {
+			o, ok = s.observe(monotime.Now()), true
+			for _, p := range s.pods {
+				if p.id != 0 {
+					o.Pods = append(o.Pods, p.status())
+				}
+			}
+		}
+	})
+	return o, ok
+}
+
+// Resolve finds the service that a user means: "namespace/name", or a name alone if only one service has it, or one in
+// the namespace default.
+func (c *Controller) Resolve(name string) (runtime.Key, error) {
+	var found []runtime.Key
+	c.loop.call(func() {
+		for k := range c.engine.table.services {
+			if string(k) == name || !strings.Contains(name, "/") && strings.HasSuffix(string(k), "/"+name) {
+				found = append(found, k)
+			}
+		}
+	})
+	slices.Sort(found)
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) == 0:
+		return "", fmt.Errorf("service %q: %w", name, runtime.ErrNotFound)
+	case slices.Contains(found, runtime.Key("default/"+name)):
+		return runtime.Key("default/" + name), nil
+	}
+	return "", fmt.Errorf("service %q: there are several: %v: name one with its namespace", name, found)
+}
+
+// Wakes returns the kept waterfalls (lifecycle.RingSize over all services) of a service, or of all if key is empty,
+// oldest first.
+func (c *Controller) Wakes(key runtime.Key) []lifecycle.Waterfall {
+	return c.engine.wakes.ring.Wakes(string(key))
+}
+
+// Logs copies the output of the service's pods to w (runtime.Runtime).
+func (c *Controller) Logs(ctx context.Context, key runtime.Key, w io.Writer, tail int, follow bool) error {
+	return c.runtime.Logs(ctx, key, w, tail, follow)
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"net/netip"
+	"time"
+
+	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/wire"
+)
+
+// receiver handles what daemons send. It belongs to the loop.
+type receiver struct {
+	engine *engine
+	nodes  *nodes
+	relay  *relay
+}
+
+// joined handles a daemon that has connected.
+func (r *receiver) joined(p wire.Peer) {
+	r.engine.daemons.joined(p)
+	r.nodes.joined(p)
+	r.engine.publisher.welcome(p)
+	r.relay.welcome(p)
+}
+
+// left handles a daemon that has disconnected.
+func (r *receiver) left(p wire.Peer) {
+	r.engine.daemons.left(p)
+	r.nodes.left(p)
+	for _, s := range r.engine.table.services {
+		delete(s.idle, p.Node)
+	}
+}
+
+// receive handles a message.
+func (r *receiver) receive(from wire.Peer, m wire.Message) {
+	e := r.engine
+	switch m := m.(type) {
+	case *wire.Node:
+		r.nodes.describe(from, m)
+	case *wire.PodReport:
+		r.podReport(from, m)
+	case *wire.Wake:
+		r.wake(from, m)
+	case *wire.Listening:
+		if p := r.find(m.Service, m.PodID); p != nil {
+			e.step(p.service, lifecycle.Listening{Ref: p.ref, At: m.At})
+		}
+	case *wire.Trace:
+		if p := r.find(m.Service, m.PodID); p != nil {
+			e.step(p.service, lifecycle.Trace{
+				Ref: p.ref, Released: m.Released, FirstSYNACK: m.FirstSYNACK, FirstByte: m.FirstByte, ReleasedN: m.ReleasedN,
+			})
+		}
+	case *wire.Quiet:
+		if p := r.findAtHome(from, m.Service, m.PodID); p != nil && p.quietFrom != 0 && m.Generation >= p.quietFrom {
+			e.step(p.service, lifecycle.Quiet{
+				Ref: p.ref, Generation: m.Generation, LastPacket: m.LastPacket, OpenFlows: m.OpenFlows,
+			})
+		}
+	case *wire.Idle:
+		if s := e.table.byAddr[m.Service]; s != nil {
+			now := monotime.Now()
+			if ev, ok := s.noteIdle(from.Node, idleNode{at: now, lastPacket: m.LastPacket}, now); ok {
+				e.step(s, ev)
+			}
+		}
+	case *wire.Usage:
+		for _, u := range m.Pods {
+			if p := r.findAtHome(from, u.Service, u.PodID); p != nil {
+				p.usage.add(runtime.Usage{CPU: time.Duration(u.CPU), Memory: u.Memory, At: u.At})
+			}
+		}
+	case *wire.Loads:
+		for _, l := range m.Pods {
+			r.relay.add(from, l)
+		}
+	case *wire.Stats:
+		for _, st := range m.Pods {
+			r.stats(from, st)
+		}
+	}
+}
+
+// wake handles a request to wake a service. Before the services are known it is dropped: the daemon repeats it when it
+// has the table of services.
+func (r *receiver) wake(from wire.Peer, m *wire.Wake) {
+	e := r.engine
+	s := e.table.byAddr[m.Service]
+	switch {
+	case !e.synced:
+	case s == nil:
+		e.daemons.send(from.ID, &wire.Refuse{Service: m.Service, Reason: "there is no such service"})
+	default:
+		s.lastPacket = max(s.lastPacket, m.SYNSeen)
+		e.step(s, lifecycle.WakeAsked{Seq: m.Seq, SYNSeen: m.SYNSeen, Noticed: m.Noticed, Parked: m.Parked})
+	}
+}
+
+// find returns the pod that a daemon refers to. If there is none, the daemon gets the list of pods, and so forgets it.
+func (r *receiver) find(addr netip.AddrPort, id uint64) *pod {
+	p, s := r.engine.table.byWire[id], r.engine.table.byAddr[addr]
+	if p != nil && p.service == s {
+		return p
+	}
+	if s != nil {
+		r.engine.step(s, lifecycle.Rejoined{})
+	}
+	return nil
+}
+
+// findAtHome is find, for what only the pod's home node knows; nil for any other node.
+func (r *receiver) findAtHome(from wire.Peer, addr netip.AddrPort, id uint64) *pod {
+	if p := r.find(addr, id); p != nil && p.node == from.Node {
+		return p
+	}
+	return nil
+}
+
+// stats handles a pod's counters. They may arrive out of order. Other nodes than the pod's home node report which pods
+// their gates have.
+func (r *receiver) stats(from wire.Peer, st wire.PodStats) {
+	p := r.findAtHome(from, st.Service, st.PodID)
+	if p == nil || st.LastPacket < p.stats.LastPacket {
+		return
+	}
+	p.service.addStats(p, st)
+	r.engine.step(p.service, lifecycle.FlowsSeen{Ref: p.ref, Open: st.OpenFlows})
+}
+
+// podReport passes what a node's daemon has observed on to the cluster.
+func (r *receiver) podReport(from wire.Peer, m *wire.PodReport) {
+	cluster := r.engine.cluster
+	if cluster == nil {
+		return
+	}
+	pod := runtime.Pod{
+		ID: m.UID, Service: runtime.Key(m.Service), SpecHash: m.SpecHash, Addr: m.Addr, Netns: m.Netns, Node: from.Node,
+	}
+	if info := r.nodes.node(from.Node).info; info != nil {
+		pod.NodeAddr = info.Addr
+	}
+	event := runtime.PodEvent(m.Event)
+	if event == runtime.PodContainerStarted {
+		pod.Started = m.At
+	}
+	cluster.ReportPod(runtime.PodReport{
+		Event: event, Pod: pod, Name: m.Name, Container: m.Container, At: m.At, Code: m.Code,
+	})
+}

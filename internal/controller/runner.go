@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// stopRetries are the pauses between attempts to stop a pod that the runtime fails to stop.
+var stopRetries = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Cap: 5 * time.Second, Steps: math.MaxInt}
+
+// returnPatience is how long the start of a pod that serves already may go on when the pod is to stop.
+const returnPatience = 5 * time.Second
+
+// runner starts and stops pods. What may take long runs on goroutines of its own, which post the outcome to the loop.
+type runner struct {
+	runtime runtime.Runtime
+	loop    *loop
+	workers *workers
+	events  *hub
+	images  *preparer
+	table   *table
+	nodes   *nodes
+	deliver deliver
+	slots   chan struct{} // has one element for each start in progress
+
+	orphans int // pods of no service that are being stopped
+	// orphanGone is called when one of them is gone.
+	orphanGone func()
+}
+
+// start starts a pod of a service.
+func (r *runner) start(s *service, ref lifecycle.Ref) {
+	p := s.addPod(ref)
+	if r.loop.halted {
+		return
+	}
+	ctx, cancel := context.WithCancel(r.workers.ctx)
+	p.cancel = cancel
+	w := s.wanted
+	r.workers.group.Go(func() {
+		rt, err := r.runStart(ctx, p, w)
+		r.loop.post(func() { r.started(p, rt, err) })
+	})
+}
+
+// runStart waits for a free slot and starts a pod. An image that is missing is fetched before that: starts that wait for
+// a registry must not take the slots of others.
+func (r *runner) runStart(ctx context.Context, p *pod, w *wanted) (runtime.Pod, error) {
+	if err := r.images.prepare(ctx, w); err != nil {
+		return runtime.Pod{}, err
+	}
+	select {
+	case r.slots <- struct{}{}:
+		defer func() { <-r.slots }()
+	case <-ctx.Done():
+		return runtime.Pod{}, ctx.Err()
+	}
+	return r.runtime.Start(ctx, w.spec, runtime.StartHooks{
+		Phase: func(ph runtime.Phase, at monotime.Time) {
+			r.loop.post(func() {
+				r.deliver(p.service, lifecycle.PhaseEnded{Ref: p.ref, Phase: lifecycle.PhaseName(ph), At: at})
+			})
+		},
+		Network: func(rt runtime.Pod) {
+			r.loop.post(func() {
+				r.identify(p, rt)
+				r.deliver(p.service, lifecycle.NetworkReady{Ref: p.ref})
+			})
+		},
+	})
+}
+
+// identify makes a pod known by its names, and watches over its home node.
+func (r *runner) identify(p *pod, rt runtime.Pod) {
+	r.table.identify(p, rt)
+	r.nodes.watch(p)
+}
+
+// started takes the outcome of a start.
+func (r *runner) started(p *pod, rt runtime.Pod, err error) {
+	p.cancel()
+	p.returned = true
+	switch {
+	case err == nil && p.stopping:
+		r.identify(p, rt)
+		r.runStop(p)
+	case err == nil:
+		r.identify(p, rt)
+		r.deliver(p.service, lifecycle.Started{Ref: p.ref})
+		if p.early != nil {
+			r.exited(p, *p.early)
+		}
+	case p.stopping && p.id != 0 && errors.Is(err, runtime.ErrUnavailable):
+		r.runStop(p) // the runtime cannot know what is left
+	case p.stopping:
+		r.stopped(p)
+	default:
+		r.deliver(p.service, lifecycle.StartFailed{
+			Ref: p.ref, Err: errors.New(bare(p.service.key, err)), Retryable: errors.Is(err, runtime.ErrUnavailable),
+		})
+		if !p.stopping { // otherwise it listened all the same, and is being stopped now
+			r.table.removePod(p)
+		}
+	}
+}
+
+// stopped takes the end of a pod. The machine publishes the remaining pods while this one is still known.
+func (r *runner) stopped(p *pod) {
+	r.deliver(p.service, lifecycle.StopDone{Ref: p.ref})
+	r.table.removePod(p)
+}
+
+// stop stops a pod. If its start is in progress, the pod is stopped when Start returns: that is at once, unless the pod
+// serves already. A process can listen before the runtime has reported that it runs, and then has its grace period for
+// its connections.
+func (r *runner) stop(p *pod, grace time.Duration) {
+	if r.loop.halted {
+		return
+	}
+	p.stopping, p.grace = true, grace
+	switch {
+	case p.returned:
+		r.runStop(p)
+	case p.served:
+		time.AfterFunc(min(grace, returnPatience), p.cancel)
+	default:
+		p.cancel()
+	}
+}
+
+func (r *runner) runStop(p *pod) {
+	r.work(p.service.key, p.rt.ID, p.grace, func() { r.stopped(p) })
+}
+
+// stopOrphan stops a pod of no service.
+func (r *runner) stopOrphan(rt runtime.Pod, grace time.Duration) {
+	r.orphans++
+	r.work(rt.Service, rt.ID, grace, func() {
+		r.orphans--
+		r.orphanGone()
+	})
+}
+
+// work stops a pod, with as many attempts as it takes, and then runs done on the loop.
+func (r *runner) work(k runtime.Key, id string, grace time.Duration, done func()) {
+	if r.loop.halted {
+		return
+	}
+	r.workers.group.Go(func() {
+		ctx := r.workers.stopCtx
+		for pauses := stopRetries; ; {
+			err := r.runtime.Stop(ctx, id, grace)
+			if err == nil {
+				r.loop.post(done)
+				return
+			}
+			if ctx.Err() != nil {
+				return
+			}
+			pause := pauses.Step()
+			text := fmt.Sprintf("pod %s cannot be stopped, tried again in %s: %s", id, pause, bare(k, err))
+			r.events.report(k, SeverityWarning, text)
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+}
+
+// exited takes the exit of a pod's process. While the pod is being started, its process may have ended because the
+// runtime itself did: Start knows the reason, and its outcome comes first, unless the pod serves already.
+func (r *runner) exited(p *pod, e runtime.Exit) {
+	if !p.returned && !p.stopping && p.published != lifecycle.PodServing {
+		p.early = &e
+		return
+	}
+	r.deliver(p.service, lifecycle.Exited{Ref: p.ref, Code: e.Code, LogTail: e.LogTail})
+}
+
+// readExits reads the exits of processes until the controller ends.
+func (r *runner) readExits() {
+	for {
+		select {
+		case e, open := <-r.runtime.Exits():
+			if !open {
+				return
+			}
+			r.loop.post(func() {
+				if p := r.table.byRuntime[e.PodID]; p != nil {
+					r.exited(p, e)
+				}
+			})
+		case <-r.workers.ctx.Done():
+			return
+		}
+	}
+}

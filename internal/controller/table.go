@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"net/netip"
+
+	"wangell.loutres.me/internal/runtime"
+)
+
+// table finds services and pods by their names. It belongs to the loop.
+type table struct {
+	services  map[runtime.Key]*service
+	byAddr    map[netip.AddrPort]*service
+	byRuntime map[string]*pod // by the runtime's ID
+	byWire    map[uint64]*pod // by the ID on the wire
+	node      string          // home node of the pods for which the runtime does not name one
+}
+
+func newTable(node string) *table {
+	return &table{
+		services: map[runtime.Key]*service{}, byAddr: map[netip.AddrPort]*service{},
+		byRuntime: map[string]*pod{}, byWire: map[uint64]*pod{}, node: node,
+	}
+}
+
+// identify makes a pod known by the names that the runtime and daemons use for it.
+func (t *table) identify(p *pod, rt runtime.Pod) {
+	p.identify(rt, t.node)
+	t.byRuntime[rt.ID] = p
+	t.byWire[p.id] = p
+}
+
+// removePod forgets a pod of which nothing remains.
+func (t *table) removePod(p *pod) {
+	if t.byRuntime[p.rt.ID] == p {
+		delete(t.byRuntime, p.rt.ID)
+	}
+	if t.byWire[p.id] == p {
+		delete(t.byWire, p.id)
+	}
+	p.service.removePod(p)
+}
+
+// podsOn returns the pods of a node.
+func (t *table) podsOn(node string) []*pod {
+	var pods []*pod
+	for _, s := range t.services {
+		for _, p := range s.pods {
+			if p.node == node {
+				pods = append(pods, p)
+			}
+		}
+	}
+	return pods
+}

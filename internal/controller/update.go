@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"net/netip"
+
+	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/wire"
+)
+
+// changes are the differences between two sets of wanted services.
+type changes struct {
+	first   bool // before, there were no services
+	added   []*wanted
+	changed []*wanted
+	removed []runtime.Key
+	prepare []*wanted     // whose images may have to be fetched
+	found   []runtime.Pod // if first: the pods that ran before
+}
+
+// updater carries out changes, on the loop.
+type updater struct {
+	engine  *engine
+	adopter *adopter
+
+	vacated map[netip.AddrPort]bool // addresses that services leave
+	upserts []wire.Service
+	after   []func() // steps of machines, once the daemons' table has changed
+	begun   []*service
+}
+
+// update carries out changes.
+func update(e *engine, a *adopter, ch changes) {
+	u := &updater{engine: e, adopter: a, vacated: map[netip.AddrPort]bool{}}
+	if ch.first {
+		e.synced = true
+		e.daemons.watchAlone()
+	}
+	u.vacate(ch.changed) // first, as others may come to these addresses
+	for _, w := range ch.added {
+		u.add(w)
+	}
+	for _, w := range ch.changed {
+		u.change(w)
+	}
+	for _, k := range ch.removed {
+		u.remove(k)
+	}
+	u.updateTable(ch.first)
+	for _, f := range u.after {
+		f()
+	}
+	a.adopt(ch.found)
+	if ch.first {
+		a.adoptEarly()
+	}
+	if ch.first || e.cluster == nil {
+		for _, s := range u.begun {
+			e.begin(s)
+		}
+	} // otherwise lookFor begins them
+}
+
+// vacate takes their addresses from services that get other ones.
+func (u *updater) vacate(changed []*wanted) {
+	e := u.engine
+	for _, w := range changed {
+		if s := e.table.services[w.key]; s.addr != w.addr && !s.machine.Deleted() {
+			reason := "the service has another address now: " + w.addr.String()
+			e.daemons.broadcast(&wire.Refuse{Service: s.addr, Reason: reason})
+			delete(e.table.byAddr, s.addr)
+			u.vacated[s.addr] = true
+		}
+	}
+}
+
+func (u *updater) add(w *wanted) {
+	e := u.engine
+	if s := e.table.services[w.key]; s != nil { // it is still being removed
+		s.again = w
+		return
+	}
+	s, taken := e.add(w)
+	u.begun = append(u.begun, s)
+	u.upserts = append(u.upserts, w.entry())
+	if taken || u.vacated[w.addr] {
+		u.after = append(u.after, func() { e.step(s, lifecycle.Rejoined{}) })
+	}
+}
+
+func (u *updater) change(w *wanted) {
+	e := u.engine
+	s := e.table.services[w.key]
+	if s.machine.Deleted() {
+		s.again = w
+		return
+	}
+	u.upserts = append(u.upserts, w.entry())
+	old := s.wanted
+	s.wanted = w
+	s.imageErr = ""
+	if old.addr != w.addr {
+		e.evict(w.addr)
+		e.table.byAddr[w.addr] = s
+	}
+	u.after = append(u.after, func() {
+		e.step(s, lifecycle.SpecChanged{Spec: w.lifecycle(e.cluster != nil), Restart: old.hash != w.hash})
+		if old.addr != w.addr {
+			s.machine.SkipGenerations(e.newGeneration())
+			e.step(s, lifecycle.Rejoined{})
+		}
+	})
+}
+
+func (u *updater) remove(k runtime.Key) {
+	e := u.engine
+	s := e.table.services[k]
+	switch {
+	case s == nil:
+	case s.machine.Deleted():
+		s.again = nil
+	default:
+		u.after = append(u.after, func() { e.step(s, lifecycle.Deleted{}) })
+	}
+}
+
+// updateTable changes the daemons' table of services.
+func (u *updater) updateTable(first bool) {
+	if first {
+		u.engine.daemons.setServices(u.upserts)
+		return
+	}
+	var removals []netip.AddrPort
+	for a := range u.vacated {
+		if u.engine.table.byAddr[a] == nil {
+			removals = append(removals, a)
+		}
+	}
+	u.engine.daemons.updateServices(u.upserts, removals)
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/scale"
+	"wangell.loutres.me/internal/wire"
+)
+
+// Service is a service as the controller's user wants it.
+type Service struct {
+	// Spec is the validated manifest. The controller copies it.
+	Spec *v1alpha1.WangellService
+	// Addr is the service address without its port (IPv4). No two services have the same Addr and port.
+	Addr netip.Addr
+	// Announce is set if one of the nodes answers ARP for Addr. Otherwise something else brings packets to the nodes.
+	Announce bool
+}
+
+// wanted is a Service with what follows from it. It does not change: an update makes a new one.
+type wanted struct {
+	key      runtime.Key
+	spec     *v1alpha1.WangellService // with defaults
+	hash     string                   // of the spec: pods with another one are replaced
+	addr     netip.AddrPort
+	announce bool
+	// prepared is set once the runtime has the image.
+	prepared atomic.Bool
+}
+
+// newWanted returns a wanted without its hash, which the caller sets if it keeps it.
+func newWanted(s Service) *wanted {
+	spec := s.Spec.DeepCopy()
+	v1alpha1.Default(spec)
+	return &wanted{
+		key: runtime.KeyOf(spec), spec: spec,
+		addr: netip.AddrPortFrom(s.Addr, uint16(spec.Spec.Port)), announce: s.Announce,
+	}
+}
+
+// equal reports whether two versions of a service are the same.
+func (w *wanted) equal(o *wanted) bool {
+	return w.addr == o.addr && w.announce == o.announce && equality.Semantic.DeepEqual(w.spec.Spec, o.spec.Spec)
+}
+
+// sameImage reports whether what the runtime has prepared for an older version does for this one.
+func (w *wanted) sameImage(old *wanted) bool {
+	return w.hash == old.hash && w.spec.Spec.ImagePullPolicy == old.spec.Spec.ImagePullPolicy
+}
+
+// entry is the service's entry in the daemons' table of services.
+func (w *wanted) entry() wire.Service {
+	s := &w.spec.Spec
+	e := wire.Service{
+		Addr: w.addr, Name: string(w.key), IdleSeconds: uint32(s.IdleTimeout),
+		MaxParked: uint16(s.MaxParked), MaxParkedPerSource: uint16(s.MaxParkedPerSource),
+	}
+	if w.announce {
+		e.Flags |= wire.FlagAnnounce
+	}
+	if s.SessionAffinity == corev1.ServiceAffinityClientIP {
+		e.Flags |= wire.FlagAffinity
+	}
+	if s.Balancing != nil && s.Balancing.LocalityPreference == v1alpha1.LocalityLocal {
+		e.Flags |= wire.FlagPreferLocal
+	}
+	if metered(s) {
+		e.Flags |= wire.FlagUsage
+	}
+	if s.Retries != nil {
+		e.Retries = uint8(*s.Retries)
+	}
+	return e
+}
+
+// lifecycle is what the service's state machine needs.
+func (w *wanted) lifecycle(rolls bool) lifecycle.Spec {
+	s := &w.spec.Spec
+	spec := lifecycle.Spec{
+		Name: string(w.key), Port: uint16(s.TargetPort),
+		WakeTimeout: time.Duration(s.WakeTimeout) * time.Second, Grace: w.grace(),
+		Min: int(s.MinReplicas), Max: int(s.MaxReplicas), Rolls: rolls,
+	}
+	if s.DrainTimeout != nil {
+		spec.DrainTimeout = max(time.Duration(*s.DrainTimeout)*time.Second, 1) // zero would mean the default
+	}
+	if s.Scaling != nil {
+		spec.BurstPerPod = int(s.Scaling.BurstPerPod)
+	}
+	return spec
+}
+
+// policy is how the service is scaled by its load.
+func (w *wanted) policy() scale.Policy {
+	s := w.spec.Spec.Scaling
+	seconds := func(n int64) time.Duration { return time.Duration(n) * time.Second }
+	p := scale.Policy{
+		Metric: string(s.Metric), Target: float64(s.Target),
+		Min: max(1, int(w.spec.Spec.MinReplicas)), Max: int(w.spec.Spec.MaxReplicas),
+		Out: scale.Direction{Interval: seconds(s.OutInterval), MaxStep: int(s.MaxStep)},
+		In:  scale.Direction{Interval: seconds(s.InInterval), MaxStep: int(s.MaxStep)},
+	}
+	if s.OutStabilization != nil {
+		p.Out.Window = seconds(*s.OutStabilization)
+	}
+	if s.InStabilization != nil {
+		p.In.Window = seconds(*s.InStabilization)
+	}
+	return p
+}
+
+// grace is the time between SIGTERM and SIGKILL.
+func (w *wanted) grace() time.Duration {
+	return time.Duration(*w.spec.Spec.TerminationGracePeriodSeconds) * time.Second
+}
+
+func compareKeys(a, b runtime.Key) int { return strings.Compare(string(a), string(b)) }
+
+// bare returns an error's text without the service's name, which reports have already.
+func bare(k runtime.Key, err error) string {
+	return strings.TrimPrefix(err.Error(), fmt.Sprintf("service %s: ", k))
+}
+
+// truncate cuts a text to n bytes, at the boundary of a rune.
+func truncate(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	const mark = "…"
+	n -= len(mark)
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + mark
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// keeper is the controller as services needs it.
+type keeper interface {
+	Update(put []controller.Service, remove []runtime.Key) error
+	Synced(context.Context) error
+}
+
+// services gives the controller the services of this machine, with addresses from a range.
+type services struct {
+	keeper  keeper
+	dir     string // the state folder, for the book
+	book    addressBook
+	applied []runtime.Key
+}
+
+// newServices returns services that have no service yet. Addresses given earlier from the range are kept in the state
+// folder dir.
+func newServices(k keeper, dir string, addresses netip.Prefix) (*services, error) {
+	book, err := loadAddresses(dir, addresses)
+	if err != nil {
+		return nil, err
+	}
+	return &services{keeper: k, dir: dir, book: book}, nil
+}
+
+// apply makes the services the given ones, which must have been validated: new ones are added, and those that are not in
+// the list are removed with their pods. On an error nothing is changed. The first apply also adopts the running pods that
+// fit, and stops all others.
+//
+// It returns once daemons are being informed; images are fetched and pods replaced afterwards.
+func (a *services) apply(ctx context.Context, list []*v1alpha1.WangellService) error {
+	if len(list) > controller.MaxServices {
+		return fmt.Errorf("%d services: no more than %d fit into the table of a daemon", len(list), controller.MaxServices)
+	}
+	keys := make([]runtime.Key, 0, len(list))
+	wanted := make(map[runtime.Key]bool, len(list))
+	for _, s := range list {
+		k := runtime.KeyOf(s)
+		if wanted[k] {
+			return fmt.Errorf("service %s: given twice: remove one", k)
+		}
+		wanted[k] = true
+		keys = append(keys, k)
+	}
+	book, err := a.book.assign(list)
+	if err != nil {
+		return err
+	}
+	if !book.equal(a.book) {
+		if err := book.save(a.dir); err != nil {
+			return err
+		}
+	}
+	put := make([]controller.Service, 0, len(list))
+	for i, s := range list {
+		put = append(put, controller.Service{Spec: s, Addr: book.given[keys[i]], Announce: true})
+	}
+	remove := slices.DeleteFunc(slices.Clone(a.applied), func(k runtime.Key) bool { return wanted[k] })
+	if err := a.keeper.Update(put, remove); err != nil {
+		return err
+	}
+	a.book, a.applied = book, keys
+	return a.keeper.Synced(ctx)
+}
