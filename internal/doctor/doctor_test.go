@@ -18,7 +18,7 @@ import (
 	"wangell.loutres.me/internal/testutil/need"
 )
 
-func TestKernelVersion(t *testing.T) {
+func TestKernelsBefore66AreMissing(t *testing.T) {
 	for release, want := range map[string]State{
 		"6.6.0": OK, "6.18.44-fc-v657": OK, "7.0.0-rc1": OK, "6.5.13": Missing, "5.15.0-100-generic": Missing,
 		"": Skipped, "unknown": Skipped,
@@ -29,7 +29,7 @@ func TestKernelVersion(t *testing.T) {
 	}
 }
 
-func TestEffectiveCapabilities(t *testing.T) {
+func TestMissingCapabilitiesAreFound(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "status")
 	write := func(s string) {
 		t.Helper()
@@ -56,15 +56,15 @@ func TestEffectiveCapabilities(t *testing.T) {
 	}
 	write("Name:\tx\n")
 	if _, err := effectiveCapabilities(file); err == nil {
-		t.Error("a status file without CapEff is accepted")
+		t.Error("no error for a status file without CapEff")
 	}
 	write("CapEff:\tzz\n")
 	if _, err := effectiveCapabilities(file); err == nil {
-		t.Error("a CapEff that is no number is accepted")
+		t.Error("no error for a CapEff that is not a number")
 	}
 }
 
-func TestHasFilesystemAndModule(t *testing.T) {
+func TestFilesystemsAndModulesAreFoundByName(t *testing.T) {
 	list := []byte("nodev\tsysfs\n\text4\nnodev\tbpf\n")
 	for name, want := range map[string]bool{"ext4": true, "bpf": true, "overlay": false, "sys": false, "": false} {
 		if got := hasFilesystem(list, name); got != want {
@@ -85,7 +85,7 @@ func TestCgroupsOfAnEmptyFolderAreMissing(t *testing.T) {
 	}
 }
 
-func TestProgram(t *testing.T) {
+func TestProgramMustRunAndPrintItsVersion(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)
 	script := func(name, text string) {
@@ -108,7 +108,7 @@ func TestProgram(t *testing.T) {
 	}
 }
 
-func TestWriteTable(t *testing.T) {
+func TestTableShowsGroupsAndWhatToDo(t *testing.T) {
 	checks := []Check{
 		{Name: "a", Group: Kernel, State: OK, Required: true, Found: "6.18"},
 		{Name: "b", Group: Gate, State: Missing, Required: true, Found: strings.Repeat("x\n", 500), Do: "boot another"},
@@ -128,19 +128,19 @@ func TestWriteTable(t *testing.T) {
 	}
 }
 
-func TestSummary(t *testing.T) {
+func TestSummaryNamesRequiredChecksThatFailed(t *testing.T) {
 	good := Check{Name: "a", State: Warn, Required: true}
 	bad := Check{Name: "b", State: Skipped, Required: true}
 	if got := Summary([]Check{good}); !strings.Contains(got, "everything") {
-		t.Errorf("all there: %q", got)
+		t.Errorf("nothing failed: %q", got)
 	}
-	if got := Summary([]Check{good, bad}); got != "1 required missing: b" {
-		t.Errorf("one missing: %q", got)
+	if got := Summary([]Check{good, bad}); got != "1 required checks failed: b" {
+		t.Errorf("one failed: %q", got)
 	}
 }
 
-// TestRunLeavesNothing makes every check for real and compares the machine before and after.
-func TestRunLeavesNothing(t *testing.T) {
+// The test runs every check for real and compares the machine before and after.
+func TestRunLeavesNothingBehind(t *testing.T) {
 	need.Root(t)
 	type state struct {
 		Links []string
@@ -183,7 +183,7 @@ func TestRunLeavesNothing(t *testing.T) {
 	})
 }
 
-// inNewNamespace keeps the comparison free of devices that other tests make at the same time.
+// inNewNamespace calls f in a network namespace without the devices of tests that run at the same time.
 func inNewNamespace(t *testing.T, f func()) {
 	t.Helper()
 	if err := inScratch(func() error { f(); return nil }); err != nil {
@@ -191,7 +191,7 @@ func inNewNamespace(t *testing.T, f func()) {
 	}
 }
 
-func TestScratchComesBack(t *testing.T) {
+func TestThreadReturnsFromScratchNamespace(t *testing.T) {
 	need.Root(t)
 	var inside string
 	err := inScratch(func() error {

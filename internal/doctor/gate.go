@@ -13,22 +13,27 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// gateFeatures are what the gate's programs are made of and the features package can tell.
+// gateFeatures lists kernel features of the gate that the package features can detect.
 var gateFeatures = []struct {
 	name string
 	use  string
 	have func() error
 }{
 	{"XDP programs", "packets of clients on other machines", func() error { return features.HaveProgramType(ebpf.XDP) }},
-	{"traffic control programs", "packets of clients on this machine, replies of pods", func() error { return features.HaveProgramType(ebpf.SchedCLS) }},
-	{"hash maps", "flows and parked SYNs", func() error { return errors.Join(features.HaveMapType(ebpf.Hash), features.HaveMapType(ebpf.LRUHash)) }},
+	{"traffic control programs", "packets of clients on this machine, replies of pods",
+		func() error { return features.HaveProgramType(ebpf.SchedCLS) }},
+	{"hash maps", "flows and parked SYNs", func() error {
+		return errors.Join(features.HaveMapType(ebpf.Hash), features.HaveMapType(ebpf.LRUHash))
+	}},
 	{"ring buffer", "wake events", func() error { return features.HaveMapType(ebpf.RingBuf) }},
 	{"bounded loops", "TCP options", features.HaveBoundedLoops},
-	{"XDP redirect", "packets from one device to the other", func() error { return features.HaveProgramHelper(ebpf.XDP, asm.FnRedirect) }},
-	{"XDP route lookup", "finding the way to the client", func() error { return features.HaveProgramHelper(ebpf.XDP, asm.FnFibLookup) }},
+	{"XDP redirect", "passing packets between devices",
+		func() error { return features.HaveProgramHelper(ebpf.XDP, asm.FnRedirect) }},
+	{"XDP route lookup", "finding the route to the client",
+		func() error { return features.HaveProgramHelper(ebpf.XDP, asm.FnFibLookup) }},
 }
 
-// gateTries are what only a try in a scratch network namespace tells.
+// gateTries lists features that can only be detected by using them in a temporary network namespace.
 var gateTries = []struct {
 	name     string
 	use      string
@@ -37,18 +42,19 @@ var gateTries = []struct {
 	try      func() error
 }{
 	{"veth", "the network of pods", "use a kernel with CONFIG_VETH, or: modprobe veth", true, tryVeth},
-	{"tcx", "attaching beside other programs", "boot Linux 6.6 or later", true, tryTCX},
-	{"native XDP on veth", "speed between network namespaces", "nothing: generic XDP is used", false, tryNativeXDP},
+	{"tcx", "attaching alongside other programs", "boot Linux 6.6 or later", true, tryTCX},
+	{"native XDP on veth", "speed between network namespaces", "nothing; generic XDP is used instead",
+		false, tryNativeXDP},
 	{"XDP on veth", "attaching to network devices", "use a kernel with CONFIG_XDP_SOCKETS, CONFIG_BPF_JIT", true, tryXDP},
-	{"LISTEN events", "readiness without probing (tracepoint inet_sock_set_state, cookie of the network namespace)",
-		"nothing: Wangell probes with SYNs instead", false, tryListenEvent},
+	{"LISTEN events", "readiness without probing (tracepoint inet_sock_set_state, network namespace cookie)",
+		"nothing; Wangell probes with SYNs instead", false, tryListenEvent},
 }
 
 func gate() []Check {
 	var checks []Check
 	if os.Geteuid() != 0 {
 		c := Check{Name: "eBPF", Group: Gate, Required: true, For: "the gate", Do: "run it with sudo"}
-		return []Check{c.skipped("only root may try")}
+		return []Check{c.skipped("needs root")}
 	}
 	for _, f := range gateFeatures {
 		c := Check{Name: f.name, Group: Gate, Required: true, For: f.use, Do: "boot Linux 6.6 or later"}
@@ -71,7 +77,7 @@ func tryVeth() error {
 	return err
 }
 
-// verdict loads a program of two instructions that returns a verdict.
+// verdict loads a program that only returns a verdict.
 func verdict(t ebpf.ProgramType, attach ebpf.AttachType, value int32) (*ebpf.Program, error) {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "wg_doctor", Type: t, AttachType: attach, License: "GPL",

@@ -40,7 +40,7 @@ func kernel() []Check {
 			Do: "use a kernel with CONFIG_DEBUG_INFO_BTF=y",
 		}),
 		filesystem("bpf", release, Check{
-			Name: "bpffs", Group: Kernel, Required: true, For: "pins that outlive the daemon",
+			Name: "bpffs", Group: Kernel, Required: true, For: "pinning maps and programs beyond the life of the daemon",
 			Do: "use a kernel with CONFIG_BPF_SYSCALL=y",
 		}),
 		filesystem("overlay", release, Check{
@@ -63,7 +63,7 @@ func kernelVersion(release string) Check {
 	}
 	var got [2]int
 	if n, _ := fmt.Sscanf(release, "%d.%d", &got[0], &got[1]); n != 2 {
-		return c.skipped(fmt.Sprintf("release %q not understood", release))
+		return c.skipped(fmt.Sprintf("cannot parse release %q", release))
 	}
 	if slices.Compare(got[:], minKernel[:]) < 0 {
 		return c.missing(release)
@@ -71,7 +71,7 @@ func kernelVersion(release string) Check {
 	return c.ok(release)
 }
 
-// fileCheck is ok when a file exists.
+// fileCheck is ok if a file exists.
 func fileCheck(path string, c Check) Check {
 	if _, err := os.Stat(path); err != nil {
 		c = c.missing("no " + path)
@@ -83,8 +83,8 @@ func fileCheck(path string, c Check) Check {
 	return c.ok(path)
 }
 
-// filesystem is ok when the kernel has a type of file system, built in or as a module. It mounts
-// nothing, so that no module is loaded.
+// filesystem is ok if the kernel has a type of file system, built in or as a module. It does not try to mount one,
+// which would load the module.
 func filesystem(name, release string, c Check) Check {
 	data, err := os.ReadFile(procFilesystems)
 	if err != nil {
@@ -102,7 +102,7 @@ func filesystem(name, release string, c Check) Check {
 	return c.missing("not in " + procFilesystems + ", no module")
 }
 
-// hasFilesystem reads proc_filesystems(5): "nodev" or nothing, a tab, the name.
+// hasFilesystem searches proc_filesystems(5), where each line is "nodev" or nothing, a tab, and a name.
 func hasFilesystem(data []byte, name string) bool {
 	for s := bufio.NewScanner(bytes.NewReader(data)); s.Scan(); {
 		if _, have, ok := strings.Cut(s.Text(), "\t"); ok && have == name {
@@ -112,7 +112,7 @@ func hasFilesystem(data []byte, name string) bool {
 	return false
 }
 
-// hasModule looks for a module in modules.dep or modules.builtin (modprobe(8)): each line begins with a path.
+// hasModule searches modules.dep or modules.builtin (modprobe(8)), where each line begins with a path.
 func hasModule(data []byte, name string) bool {
 	for s := bufio.NewScanner(bytes.NewReader(data)); s.Scan(); {
 		path, _, _ := strings.Cut(s.Text(), ":")
@@ -123,10 +123,10 @@ func hasModule(data []byte, name string) bool {
 	return false
 }
 
-// cgroups tells which kind of control groups is mounted below root (cgroups(7)).
+// cgroups checks which kind of control groups is mounted at root (cgroups(7)).
 func cgroups(root string) Check {
 	c := Check{
-		Name: "cgroups", Group: Kernel, Required: true, For: "limits and the freezing of containers",
+		Name: "cgroups", Group: Kernel, Required: true, For: "limiting and freezing containers",
 		Do: "mount cgroup2 at " + root,
 	}
 	isV2 := func(path string) bool {
@@ -152,12 +152,12 @@ func cgroups(root string) Check {
 	}
 	kind := "v1"
 	if isV2(filepath.Join(root, "unified")) {
-		kind = "hybrid (v1 with v2 beside it)"
+		kind = "hybrid (v1 and v2)"
 	}
 	return c.controllers(kind, found, "cpu", "memory", "devices")
 }
 
-// controllers is ok when every wanted controller is there; a missing one only takes a limit away.
+// controllers is ok if every wanted controller is available. Without one, only its limit is not enforced.
 func (c Check) controllers(kind string, have []string, want ...string) Check {
 	var lacking []string
 	for _, w := range want {
@@ -172,13 +172,13 @@ func (c Check) controllers(kind string, have []string, want ...string) Check {
 	return c.ok(kind)
 }
 
-// jit tells whether eBPF programs are compiled (bpf_jit_enable, Documentation/admin-guide/sysctl/net.rst).
+// jit checks whether eBPF programs are compiled (bpf_jit_enable, Documentation/admin-guide/sysctl/net.rst).
 func jit(sysctl string) Check {
 	c := Check{Name: "BPF JIT", Group: Kernel, For: "the gate's speed", Do: "sysctl net.core.bpf_jit_enable=1"}
 	value, err := os.ReadFile(sysctl)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		// net.core is in /proc of the machine's first network namespace only.
+		// Only the initial network namespace shows this sysctl.
 		c.Do = ""
 		return c.skipped("not visible in this network namespace")
 	case err != nil:

@@ -18,11 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listenEventTimeout is how long the event of a socket that already listens may take.
+// listenEventTimeout is how long the event of a listening socket may take to arrive.
 const listenEventTimeout = time.Second
 
-// tryListenEvent listens in the scratch network namespace and waits for the tracepoint
-// inet_sock_set_state to tell the namespace's cookie through a ring buffer.
+// tryListenEvent makes a socket listen in the current network namespace and waits until a program at the tracepoint
+// inet_sock_set_state has written the namespace's cookie to a ring buffer.
 func tryListenEvent() error {
 	events, err := ebpf.NewMap(&ebpf.MapSpec{Name: "wg_doctor", Type: ebpf.RingBuf, MaxEntries: 64 << 10})
 	if err != nil {
@@ -60,17 +60,17 @@ func tryListenEvent() error {
 	for {
 		record, err := reader.Read()
 		if err != nil {
-			return fmt.Errorf("no event for a socket that listens: %w", err)
+			return fmt.Errorf("no event for a listening socket: %w", err)
 		}
-		// Sockets of the whole machine tell their state here; only ours has our cookie.
+		// Sockets of the whole machine make events here; only ours has this cookie.
 		if len(record.RawSample) >= 8 && binary.NativeEndian.Uint64(record.RawSample) == cookie {
 			return nil
 		}
 	}
 }
 
-// cookieProgram returns a program that writes the cookie (u64) of the network namespace of the
-// tracepoint's socket to a ring buffer.
+// cookieProgram returns a program that writes the network namespace cookie (u64, native byte order) of the tracepoint's
+// socket to a ring buffer.
 func cookieProgram(events *ebpf.Map) (asm.Instructions, error) {
 	spec, err := btf.LoadKernelSpec()
 	if err != nil {
@@ -118,8 +118,8 @@ func memberOffset(spec *btf.Spec, structure, member string) (int16, error) {
 	return 0, fmt.Errorf("struct %s has no member %s", structure, member)
 }
 
-// listenOnce lets a socket of the calling thread's network namespace enter LISTEN and returns the cookie
-// of that namespace.
+// listenOnce makes a socket enter LISTEN in the calling thread's network namespace and returns the cookie of that
+// namespace.
 func listenOnce() (uint64, error) {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// network tells of settings that people ask about first; none of them stops Wangell.
+// network shows settings that users often ask about. None of them stops Wangell.
 func network(sysctls string) []Check {
 	read := func(name string) (string, error) {
 		data, err := os.ReadFile(filepath.Join(sysctls, name))
@@ -22,9 +22,10 @@ func network(sysctls string) []Check {
 		return c.ok(value + ": " + text)
 	}
 	return []Check{
-		note(Check{Name: "ip_forward", Group: Network, For: "nothing: the gate forwards by itself"},
-			"net/ipv4/ip_forward", "not needed, not changed"),
-		note(Check{Name: "rp_filter", Group: Network, For: "a note: strict (1) drops what comes back by another device"},
-			"net/ipv4/conf/all/rp_filter", "not changed"),
+		note(Check{Name: "ip_forward", Group: Network, For: "nothing; the gate forwards by itself"},
+			"net/ipv4/ip_forward", "not needed, left as it is"),
+		note(Check{Name: "rp_filter", Group: Network,
+			For: "information; strict (1) drops packets that return through another device"},
+			"net/ipv4/conf/all/rp_filter", "left as it is"),
 	}
 }

@@ -18,13 +18,13 @@ import (
 func containers(ctx context.Context, address string) []Check {
 	running, answer := containerdAnswers(ctx, address)
 	installed := program(ctx, Check{
-		Name: "containerd", Group: Runtime, Required: !running, For: "an instance with a containerd of its own",
+		Name: "containerd", Group: Runtime, Required: !running, For: "instances with their own containerd",
 		Do: "install the package containerd",
 	}, "containerd", "--version")
 
 	socket := Check{
 		Name: "containerd service", Group: Runtime, For: "using the machine's containerd (--containerd auto)",
-		Do: "nothing: Wangell starts one of its own",
+		Do: "nothing; Wangell starts its own",
 	}
 	if running {
 		socket = socket.ok(answer)
@@ -35,8 +35,9 @@ func containers(ctx context.Context, address string) []Check {
 		installed,
 		socket,
 		program(ctx, Check{
-			Name: "containerd-shim-runc-v2", Group: Runtime, Required: true, For: "keeping containers while containerd restarts",
-			Do: "install the package containerd",
+			Name: "containerd-shim-runc-v2", Group: Runtime, Required: true,
+			For: "keeping containers while containerd restarts",
+			Do:  "install the package containerd",
 		}, "containerd-shim-runc-v2", "-v"),
 		program(ctx, Check{
 			Name: "runc", Group: Runtime, Required: true, For: "starting processes in containers",
@@ -45,11 +46,11 @@ func containers(ctx context.Context, address string) []Check {
 	}
 }
 
-// containerdAnswers asks a containerd for its version.
+// containerdAnswers asks the containerd at address for its version. It returns a description either way.
 func containerdAnswers(ctx context.Context, address string) (bool, string) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	// The client retries a socket that is not there until its time is up; a plain dial tells at once.
+	// The client keeps retrying a missing socket; a plain dial fails at once.
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", address)
 	if err != nil {
 		return false, "none at " + address
@@ -67,7 +68,7 @@ func containerdAnswers(ctx context.Context, address string) (bool, string) {
 	return true, fmt.Sprintf("%s at %s", v.Version, address)
 }
 
-// building checks the programs that make build and make generate call.
+// building checks the programs used by make build and make generate.
 func building(ctx context.Context) []Check {
 	optional := func(c Check) Check {
 		if c.State == Missing {
@@ -76,23 +77,27 @@ func building(ctx context.Context) []Check {
 		return c
 	}
 	header := fileCheck("/usr/include/bpf/bpf_helpers.h", Check{
-		Name: "libbpf headers", Group: Building, For: "compiling the gate (make generate)", Do: "install the package libbpf-dev",
+		Name: "libbpf headers", Group: Building, For: "compiling the gate (make generate)",
+		Do: "install the package libbpf-dev",
 	})
 	return []Check{
 		optional(program(ctx, Check{
-			Name: "go", Group: Building, For: "make build", Do: "install Go, at least the version in go.mod, from https://go.dev/dl",
+			Name: "go", Group: Building, For: "make build",
+			Do: "install Go, at least the version in go.mod, from https://go.dev/dl",
 		}, "go", "version")),
 		optional(program(ctx, Check{
-			Name: "clang-19", Group: Building, For: "compiling the gate (make generate)", Do: "install the package clang-19",
+			Name: "clang-19", Group: Building, For: "compiling the gate (make generate)",
+			Do: "install the package clang-19",
 		}, "clang-19", "--version")),
 		optional(program(ctx, Check{
-			Name: "llvm-strip-19", Group: Building, For: "compiling the gate (make generate)", Do: "install the package llvm-19",
+			Name: "llvm-strip-19", Group: Building, For: "compiling the gate (make generate)",
+			Do: "install the package llvm-19",
 		}, "llvm-strip-19", "--version")),
 		header,
 	}
 }
 
-// program is ok when a program is found and tells its version, whose first line is shown.
+// program is ok if a program is found and prints its version. The first line of that is shown.
 func program(ctx context.Context, c Check, name string, args ...string) Check {
 	path, err := lookPath(name)
 	if err != nil {
@@ -105,7 +110,7 @@ func program(ctx context.Context, c Check, name string, args ...string) Check {
 		return c.missing(fmt.Sprintf("%s %s: %v", path, strings.Join(args, " "), err))
 	}
 	for line := range strings.Lines(string(out)) {
-		// containerd-shim-runc-v2 begins with its path, then "  Version: ...".
+		// containerd-shim-runc-v2 prints its path first, then "  Version: ...".
 		line = strings.TrimSpace(line)
 		if line != "" && !strings.HasSuffix(line, ":") {
 			return c.ok(line)
@@ -114,7 +119,7 @@ func program(ctx context.Context, c Check, name string, args ...string) Check {
 	return c.ok(path)
 }
 
-// lookPath finds a program in PATH or in the folders of the system's programs, which a user's PATH may lack.
+// lookPath finds a program in $PATH or in the system's folders, which the $PATH of a user may lack.
 func lookPath(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err == nil {
@@ -122,7 +127,8 @@ func lookPath(name string) (string, error) {
 	}
 	for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"} {
 		candidate := filepath.Join(dir, name)
-		if info, statErr := os.Stat(candidate); statErr == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+		info, statErr := os.Stat(candidate)
+		if statErr == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
 			return candidate, nil
 		}
 	}

@@ -21,17 +21,17 @@ type capability struct {
 }
 
 var capabilities = []capability{
-	{"CAP_SYS_ADMIN", unix.CAP_SYS_ADMIN, true, "mounts and network namespaces of the pods"},
-	{"CAP_NET_ADMIN", unix.CAP_NET_ADMIN, true, "devices and routes; attaching the gate"},
+	{"CAP_SYS_ADMIN", unix.CAP_SYS_ADMIN, true, "mounts and network namespaces of pods"},
+	{"CAP_NET_ADMIN", unix.CAP_NET_ADMIN, true, "devices, routes and attaching the gate"},
 	{"CAP_BPF", unix.CAP_BPF, true, "loading the gate"},
 	{"CAP_PERFMON", unix.CAP_PERFMON, true, "watching sockets enter LISTEN"},
 	{"CAP_SYS_RESOURCE", unix.CAP_SYS_RESOURCE, false, "lowering the out-of-memory score of containers"},
 }
 
-// RootCheck is the name of the check whose failure brings most others with it.
+// RootCheck is the name of a check whose failure makes most others fail.
 const RootCheck = "root"
 
-// rights checks the user and its effective capabilities; status is /proc/self/status.
+// rights checks the user and its effective capabilities. status is the path of /proc/self/status.
 func rights(status string) []Check {
 	root := Check{Name: RootCheck, Group: Rights, Required: true, For: "starting containers", Do: "run it with sudo"}
 	if uid := os.Geteuid(); uid == 0 {
@@ -55,7 +55,7 @@ func rights(status string) []Check {
 		case c.required:
 			check = check.missing("not effective")
 		default:
-			check = check.warn("not effective: containers keep Wangell's own score")
+			check = check.warn("not effective; containers keep the score of Wangell")
 			check.Do = ""
 		}
 		checks = append(checks, check)
@@ -63,7 +63,7 @@ func rights(status string) []Check {
 	return checks
 }
 
-// effectiveCapabilities reads the line CapEff of a status file of proc(5): 64 bits in hexadecimal.
+// effectiveCapabilities reads CapEff, 64 bits in hexadecimal, from a status file of proc(5).
 func effectiveCapabilities(status string) (uint64, error) {
 	f, err := os.Open(status)
 	if err != nil {
@@ -79,5 +79,5 @@ func effectiveCapabilities(status string) (uint64, error) {
 			return v, nil
 		}
 	}
-	return 0, fmt.Errorf("%s: no line CapEff", status)
+	return 0, fmt.Errorf("%s: no CapEff line", status)
 }

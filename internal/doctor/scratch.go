@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Names of the scratch devices; they exist in the scratch network namespace only.
+// Names of the devices in a temporary network namespace.
 const (
 	scratchDevice = "wgscratch0"
 	scratchPeer   = "wgscratch1"
 )
 
-// inScratch calls f on a thread that is in a new network namespace. The namespace has no name, so it and
-// all that is in it end when the thread leaves it and f has closed what it opened.
+// inScratch calls f on a thread in a new network namespace. The namespace has no name, so it disappears with everything
+// in it once the thread has left it and f has closed its files.
 func inScratch(f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- scratchThread(f) }()
@@ -34,10 +34,10 @@ func scratchThread(f func() error) (err error) {
 	defer unix.Close(home)
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		runtime.UnlockOSThread()
-		return fmt.Errorf("new network namespace: %w", err)
+		return fmt.Errorf("create network namespace: %w", err)
 	}
 	defer func() {
-		// Without the way back, the thread stays locked and so ends with this goroutine.
+		// If the thread cannot return, it stays locked and ends with this goroutine.
 		if back := unix.Setns(home, unix.CLONE_NEWNET); back != nil {
 			err = fmt.Errorf("return to own network namespace: %w", back)
 			return
@@ -47,14 +47,14 @@ func scratchThread(f func() error) (err error) {
 	return f()
 }
 
-// scratchVeth makes a veth pair in the calling thread's network namespace, both ends up, and returns the
-// index of one end.
+// scratchVeth creates a veth pair in the calling thread's network namespace, sets both ends up, and returns the index
+// of one end.
 func scratchVeth() (int, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = scratchDevice
 	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: scratchPeer}
 	if err := netlink.LinkAdd(veth); err != nil {
-		return 0, fmt.Errorf("make a veth pair: %w", err)
+		return 0, fmt.Errorf("create a veth pair: %w", err)
 	}
 	for _, name := range []string{scratchDevice, scratchPeer} {
 		link, err := netlink.LinkByName(name)

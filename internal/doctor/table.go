@@ -13,7 +13,7 @@ import (
 
 var marks = map[State]string{OK: "✓", Warn: "!", Missing: "✗", Skipped: "?"}
 
-// WriteTable prints checks for a reader.
+// WriteTable prints checks as a table with a heading per group.
 func WriteTable(w io.Writer, checks []Check) error {
 	var b bytes.Buffer
 	for len(checks) > 0 {
@@ -30,14 +30,14 @@ func WriteTable(w io.Writer, checks []Check) error {
 	return err
 }
 
-// writeGroup prints the checks of a group in columns; what to do stands below a check, outside of them.
+// writeGroup prints the checks of a group in columns, and what to do on a line below the check.
 func writeGroup(b *bytes.Buffer, checks []Check) {
 	var columns bytes.Buffer
 	t := tabwriter.NewWriter(&columns, 0, 4, 2, ' ', 0)
 	for _, c := range checks {
 		fmt.Fprintf(t, "  %s %s\t%s\t%s\n", marks[c.State], c.Name, oneLine(c.Found), c.For)
 	}
-	_ = t.Flush() // a buffer takes everything
+	_ = t.Flush() // a buffer never fails
 	for i, line := range slices.Collect(strings.Lines(columns.String())) {
 		b.WriteString(line)
 		if c := checks[i]; c.State != OK && c.Do != "" {
@@ -46,20 +46,20 @@ func writeGroup(b *bytes.Buffer, checks []Check) {
 	}
 }
 
-// Summary says in one line whether what is required is there.
+// Summary says in one line whether everything required was found.
 func Summary(checks []Check) string {
 	bad := Bad(checks)
 	if len(bad) == 0 {
-		return "everything required is there"
+		return "everything required was found"
 	}
 	names := make([]string, len(bad))
 	for i, c := range bad {
 		names[i] = c.Name
 	}
-	return fmt.Sprintf("%d required missing: %s", len(bad), strings.Join(names, ", "))
+	return fmt.Sprintf("%d required checks failed: %s", len(bad), strings.Join(names, ", "))
 }
 
-// Line is a check in one line, for a program that cannot start because of it.
+// Line returns a failed check on one line, for the error of a program that cannot start because of it.
 func (c Check) Line() string {
 	line := fmt.Sprintf("%s: %s (for %s)", c.Name, oneLine(c.Found), c.For)
 	if c.Do != "" {
@@ -68,7 +68,7 @@ func (c Check) Line() string {
 	return line
 }
 
-// oneLine shortens what may be a verifier's log.
+// oneLine shortens text, which may be the log of the verifier, to one line.
 func oneLine(s string) string {
 	const most = 160
 	s = strings.Join(strings.Fields(s), " ")
