@@ -1,58 +1,115 @@
-# Wangell. "make build" and "make demo" are all that a user needs; "make test" proves the rest.
+# SPDX-License-Identifier: Apache-2.0
+# "make build" and "make demo" are all that a user needs; "make help" lists the rest, CONTRIBUTING.md explains it.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-GO      ?= go
+GO ?= go
 # The file VERSION, with the commit as build metadata unless this is the tagged release: see hack/version.sh.
 VERSION := $(shell hack/version.sh)
 LDFLAGS := -s -w -X wangell.loutres.me/internal/buildinfo.Version=$(VERSION)
 
-# The same for all, so that every package is compiled once. The race detector alone needs C. Without DWARF, and with
-# compilers that collect less garbage, it takes 30 % less time.
+# The same flags for every target, so that each package is compiled once. Without DWARF, and with a compiler that collects
+# garbage less often, compiling takes 30 % less time. Only the race detector needs C.
 export GOFLAGS := -trimpath -gcflags=all=-dwarf=false
 export CGO_ENABLED := 0
 COMPILE := GOGC=400 $(GO)
 
-# Test programs run as root, in network namespaces that they make; the compiler needs no root.
+# Tests that need root run under sudo if make does not run as root. The compiler needs no root.
 ROOT := $(shell [ "$$(id -u)" = 0 ] || echo '-exec "sudo -E"')
+
+# go test with a closing line of what passed, failed and was skipped. In CI a skipped test fails the run, except for
+# reasons that the test chooses itself.
+ALLOWED_SKIPS := runs on demand|not run with -short|only run by
+GOTEST = $(GO) run ./hack/gotest -allow '$(ALLOWED_SKIPS)' -label $@ --
+RACE   = CGO_ENABLED=1 $(COMPILE) build -race ./... && CGO_ENABLED=1 $(GOTEST) -race -timeout 30m $(2) $(1)
+# Runs append their totals to this file during make test.
+TOTALS := $(CURDIR)/bin/test-totals
+
 # A section heading in the output of make test.
 say = @printf '\n== %s\n' "$(1)"
 
 .PHONY: help
 help: ## print this help
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } \
+		/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+##@ Build and try
 
 .PHONY: build
-build: ## build bin/wangell
-	$(COMPILE) build -ldflags '$(LDFLAGS)' -o bin/wangell ./cmd/wangell
+build: ## build the programs into bin/
+	$(COMPILE) build -ldflags '$(LDFLAGS)' -o bin/ $(patsubst %,./%,$(wildcard cmd/*))
 
 .PHONY: demo
-demo: ## install what is missing, build, and show a cold and a warm request (needs root)
+demo: ## one machine: install what is missing, build, show a cold and a warm request (root)
 	@hack/install-deps.sh demo
 	@$(MAKE) --no-print-directory build
 	@hack/demo.sh
 
 .PHONY: demo-kubernetes
-demo-kubernetes: ## the same on a real Kubernetes of three nodes (needs root; compiles Kubernetes the first time)
+demo-kubernetes: ## the same on a real Kubernetes of three nodes, which the first run compiles (root)
 	@hack/install-deps.sh demo-kubernetes
 	@$(MAKE) --no-print-directory build
 	@hack/demo-kubernetes.sh
 
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin dist
+
+##@ Test
+
+.PHONY: unit
+unit: ## tests that need neither root nor Kubernetes, with the race detector
+	@$(call RACE,$(shell hack/packages.sh unit),)
+
+.PHONY: gate
+gate: ## packet, network-namespace and container tests, with the race detector (root)
+	@$(call RACE,$(shell hack/packages.sh gate),$(ROOT))
+
+.PHONY: race
+race: unit gate operator ## unit, gate and the tests of the operator
+
+.PHONY: operator
+operator: ## tests against an API server, with the race detector (root; needs cluster-build)
+	@$(call RACE,$(shell hack/packages.sh kube),$(ROOT))
+
+.PHONY: e2e
+e2e: ## end to end on one machine: the built program and real servers (root)
+	@$(GOTEST) -p 1 -timeout 60m $(ROOT) ./test/e2e/...
+
+.PHONY: kube
+kube: ## end to end on a real Kubernetes of three nodes, and beside Knative (root)
+	@$(GOTEST) -short ./test/cluster ./test/knative
+	@$(GOTEST) -p 1 -timeout 60m $(ROOT) ./test/kube/...
+
 .PHONY: test
-test: ## install what is missing and run everything (needs root)
+test: ## everything, as CI runs it: install what is missing, lint, all tests (root)
 	$(call say,What the tests need)
 	@hack/install-deps.sh test
 	$(call say,Build)
 	@$(MAKE) --no-print-directory build
-	$(call say,Kubernetes and Knative are built; meanwhile: is generated code fresh; lint; end to end on one machine)
+	@rm -f $(TOTALS)
+	$(call say,Kubernetes and Knative are built; meanwhile: generated code; chart; lint; release; one machine end to end)
 	@$(MAKE) --no-print-directory cluster-build & built=$$!; trap "kill $$built 2>/dev/null || true" EXIT; \
-	checks=0; $(MAKE) --no-print-directory check-generated chart-check lint release-check e2e || checks=$$?; \
+	checks=0; GOTEST_TOTALS=$(TOTALS) $(MAKE) --no-print-directory check-generated chart-check lint release-check e2e || \
+		checks=$$?; \
 	wait $$built && exit $$checks
 	$(call say,Unit packet and network-namespace tests with the race detector)
-	@$(MAKE) --no-print-directory race
+	@GOTEST_TOTALS=$(TOTALS) $(MAKE) --no-print-directory race
 	$(call say,End to end on Kubernetes)
-	@$(MAKE) --no-print-directory kube
+	@GOTEST_TOTALS=$(TOTALS) $(MAKE) --no-print-directory kube
+	$(call say,All tests)
+	@$(GO) run ./hack/gotest -sum $(TOTALS)
+
+.PHONY: fuzz
+fuzz: ## run every fuzz test for 10 s, and the gate against its model with other seeds (root)
+	@hack/fuzz.sh 10s
+
+.PHONY: bench
+bench: ## run the benchmarks, ns per packet among them (root)
+	$(GO) test -run '^$$' -bench . -benchmem $(ROOT) ./internal/...
+
+##@ Check and generate
 
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck
@@ -61,40 +118,20 @@ lint: ## gofmt, go vet, staticcheck
 	$(COMPILE) vet ./...
 	hack/tool.sh staticcheck ./...
 
-.PHONY: race
-race: ## unit, packet and network-namespace tests and fuzz seeds, with the race detector
-	CGO_ENABLED=1 $(COMPILE) build -race ./...
-	CGO_ENABLED=1 $(GO) test -race -timeout 30m $(ROOT) ./api/... ./cmd/... ./deploy/... ./hack/... ./internal/...
-
-.PHONY: e2e
-e2e: ## end-to-end tests with the built program and real servers
-	$(GO) test -p 1 -timeout 60m $(ROOT) ./test/e2e/...
-
-.PHONY: kube
-kube: ## end-to-end tests on a real Kubernetes of three nodes, and beside Knative
-	$(GO) test -short ./test/cluster ./test/knative
-	$(GO) test -p 1 -timeout 60m $(ROOT) ./test/kube/...
-
-.PHONY: fuzz
-fuzz: ## run every fuzz test for 10 s
-	@hack/fuzz.sh 10s
-
-.PHONY: bench
-bench: ## run the benchmarks, ns per packet among them
-	$(GO) test -run '^$$' -bench . -benchmem $(ROOT) ./internal/...
-
 .PHONY: generate
-generate: ## compile the gate, and generate its Go side, the definition of the kind, and the manifests (clang-19)
+generate: ## compile the gate (clang-19), and generate its Go side, the CRD, the chart's copies and the manifests
 	$(GO) generate ./internal/gate ./api/...
 	@hack/chart-generate.sh
 
 .PHONY: check-generated
-check-generated: ## fail if the generated code does not belong to its sources
+check-generated: ## fail if generated code is not what its sources give
 	@hack/check-generated.sh
 
 .PHONY: chart-check
-chart-check: ## lint the chart; fail if the plain manifests or the chart's definition are stale
+chart-check: ## lint the chart; fail if its generated files or the plain manifests are stale
 	@hack/chart-check.sh
+
+##@ Image and release
 
 IMAGE     ?= registry.loutres.me/wangell
 PLATFORMS ?= linux/amd64,linux/arm64
@@ -118,7 +155,8 @@ release: ## build everything of a release from VERSION into dist/: see RELEASE.m
 release-check: ## build a release twice for this architecture, compare the two, and try the Debian package
 	@hack/release-check.sh
 
-# A real Kubernetes on this machine: see test/cluster/README.md.
+##@ A real Kubernetes on this machine: see test/cluster/README.md
+
 NODES      ?= 1
 PROXY_MODE ?= iptables
 CNI        ?= bridge
@@ -129,14 +167,10 @@ cluster-build: ## build Kubernetes and Knative for tests, unless they are in the
 	$(COMPILE) run -C test/knative . build
 
 .PHONY: cluster
-cluster: ## start a real Kubernetes of NODES nodes for tests (needs root): make cluster NODES=3
+cluster: ## start a cluster: make cluster NODES=3 [PROXY_MODE=nftables] [CNI=flannel] (root)
 	$(GO) run -C test/cluster . build
 	$(GO) run -C test/cluster $(ROOT) . up --nodes $(NODES) --proxy-mode $(PROXY_MODE) --cni $(CNI)
 
 .PHONY: cluster-down
-cluster-down: ## remove every trace of it
+cluster-down: ## remove every trace of it (root)
 	$(GO) run -C test/cluster $(ROOT) . down
-
-.PHONY: clean
-clean: ## remove what was built
-	rm -rf bin dist
