@@ -15,15 +15,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// headerTimeout bounds how long a client of the metrics may take for its request's header.
+// headerTimeout limits how long a client may take to send the header of its request.
 const headerTimeout = 5 * time.Second
 
-// serveHTTP serves metrics and health where the configuration says. The returned function ends it.
+// serveHTTP serves metrics and health on the configured addresses until stop is called.
 func (d *daemon) serveHTTP() (stop func(), err error) {
 	var listeners []net.Listener
 	if d.cfg.MetricsSocket != "" {
 		if err := os.Remove(d.cfg.MetricsSocket); err != nil && !os.IsNotExist(err) {
-			return nil, fmt.Errorf("removing an old metrics socket: %w", err)
+			return nil, fmt.Errorf("removing the old metrics socket: %w", err)
 		}
 		l, err := net.Listen("unix", d.cfg.MetricsSocket)
 		if err != nil {
@@ -45,17 +45,18 @@ func (d *daemon) serveHTTP() (stop func(), err error) {
 	for _, l := range listeners {
 		go func() {
 			if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-				d.log.Error("metrics and health cannot be served", "address", l.Addr(), "error", err)
+				d.log.Error("cannot serve metrics and health", "address", l.Addr(), "error", err)
 			}
 		}()
 	}
 	return func() { _ = srv.Close() }, nil
 }
 
+// handler returns the handler of /metrics, /healthz and /readyz.
 func (d *daemon) handler() http.Handler {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(newCollector(d))
-	// The daemon's own process, apart from that of the controller.
+	// The namespace keeps the daemon's process metrics apart from the controller's.
 	reg.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{Namespace: "wangell_daemon"}))
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
@@ -65,7 +66,7 @@ func (d *daemon) handler() http.Handler {
 		case <-d.tabled:
 			fmt.Fprintln(w, "ok")
 		default:
-			http.Error(w, "no table of services has come from the controller yet", http.StatusServiceUnavailable)
+			http.Error(w, "no table of services received from the controller yet", http.StatusServiceUnavailable)
 		}
 	})
 	return mux

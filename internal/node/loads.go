@@ -10,21 +10,16 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// Home nodes tell how many open flows their pods have, by all edge nodes together, so that each edge node gives new flows
-// to the pods with the fewest in all. Only services with several pods have a choice.
+// Home nodes report the open flows of their pods, from all edge nodes together, so that each edge node gives new flows to
+// the pods with the fewest in all. Only services with several pods have a choice.
 const (
-	// loadInterval is how often open flows are read, and told at most.
+	// loadInterval is the interval at which open flows are read, and the shortest between two reports of a pod.
 	loadInterval = 100 * time.Millisecond
-	// loadAgain is after how many readings without a change a count is told once more: the message may have been lost, or
-	// the edge node's own flows may have changed while it was on its way.
-	loadAgain = 5
-	// loadMessages is how many messages an interval may make. Whatever does not fit waits for the next one.
+	// loadMessages is the largest number of messages per interval. Further loads wait for the next interval.
 	loadMessages = 8
-	// loadReadings is how many readings of its own flows an edge node looks back on.
-	loadReadings = 3
 )
 
-// balance reads and tells open flows until ctx ends. While no service has several pods it sleeps.
+// balance reads and reports open flows until ctx ends. It sleeps while no service has several pods.
 func (d *daemon) balance(ctx context.Context) {
 	ticker := time.NewTicker(loadInterval)
 	defer ticker.Stop()
@@ -34,7 +29,7 @@ func (d *daemon) balance(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-d.sharing:
+			case <-d.sharedAdded:
 				ticker.Reset(loadInterval)
 			}
 		}
@@ -42,13 +37,13 @@ func (d *daemon) balance(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			d.readLoads()
+			d.sendLoads()
 		}
 	}
 }
 
-// share notes whether a service has several pods. s.mu is held.
-func (d *daemon) share(s *service) {
+// noteShared records whether a service has several pods. s.mu is held.
+func (d *daemon) noteShared(s *service) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(s.pods) < 2 {
@@ -56,12 +51,10 @@ func (d *daemon) share(s *service) {
 		return
 	}
 	d.shared[s] = true
-	select {
-	case d.sharing <- struct{}{}:
-	default:
-	}
+	notify(d.sharedAdded)
 }
 
+// sharedServices returns the services with several pods.
 func (d *daemon) sharedServices() []*service {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -72,9 +65,9 @@ func (d *daemon) sharedServices() []*service {
 	return out
 }
 
-// readLoads reads the open flows of all pods of services that have several, and tells those of this node's pods that are
-// due. The order of a map is another each time, so if they are too many each has its turn.
-func (d *daemon) readLoads() {
+// sendLoads reads the open flows of all pods of services with several pods, and reports those of local pods that are
+// due. Maps are iterated in random order, so if there are too many, each pod has its turn.
+func (d *daemon) sendLoads() {
 	var due []wire.PodLoad
 	for _, s := range d.sharedServices() {
 		s.mu.Lock()
@@ -95,8 +88,8 @@ func (d *daemon) readLoads() {
 	}
 }
 
-// loads takes the open flows of pods on other nodes.
-func (d *daemon) loads(m *wire.Loads) {
+// applyLoads tells the gate how many flows of other edge nodes the pods on other nodes have.
+func (d *daemon) applyLoads(m *wire.Loads) {
 	for _, l := range m.Pods {
 		s := d.service(l.Service)
 		if s == nil {
@@ -104,51 +97,12 @@ func (d *daemon) loads(m *wire.Loads) {
 		}
 		s.mu.Lock()
 		if p := s.pods[l.PodID]; p != nil && !p.home {
-			// It cannot have gone: s.mu is held.
+			// The gate has the pod: pods are removed with s.mu held.
 			own, _ := d.gate.OpenFlows(s.addr, p.id)
 			if err := d.gate.SetElsewhere(s.addr, p.id, p.own.others(l.OpenFlows, own)); err != nil {
-				d.log.Error("new flows are not balanced", "service", s.name, "pod", p.id, "error", err)
+				d.log.Error("cannot balance new flows", "service", s.name, "pod", p.id, "error", err)
 			}
 		}
 		s.mu.Unlock()
 	}
-}
-
-// told is what the controller was told of a pod's open flows in this session.
-type told struct {
-	known bool
-	open  uint32
-	quiet int // readings since then without a change
-}
-
-// due reports whether a reading is to be told, and takes it as told then.
-func (t *told) due(open uint32) bool {
-	if !t.known || t.open != open {
-		*t = told{known: true, open: open}
-		return true
-	}
-	if t.quiet < loadAgain {
-		t.quiet++
-		return t.quiet == loadAgain
-	}
-	return false
-}
-
-// readings are the last ones of the flows that a pod on another node has by this one.
-type readings struct {
-	open [loadReadings]uint32
-	next int
-}
-
-func (r *readings) add(open uint32) {
-	r.open[r.next] = open
-	r.next = (r.next + 1) % loadReadings
-}
-
-// others returns how many of a pod's flows are other edge nodes', when its home node counts all and this node has own now.
-// The home node's count is older than own: flows that were closed since must not be taken for others', or one edge node
-// alone would not balance exactly. So the most that this node had of late is taken off. What that hides is seen when
-// the home node tells the count once more.
-func (r *readings) others(all, own uint32) uint32 {
-	return all - min(all, max(own, slices.Max(r.open[:])))
 }

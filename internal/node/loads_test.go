@@ -17,9 +17,8 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// A count is told when it changes, once more when it has not changed for a while, and then no more.
-func TestLoadIsDue(t *testing.T) {
-	var l told
+func TestLoadIsReportedWhenItChangesAndOnceMoreAfterAWhile(t *testing.T) {
+	var l reportedLoad
 	var got []int
 	for i, open := range []uint32{0, 0, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 0, 0} {
 		if l.due(open) {
@@ -27,43 +26,43 @@ func TestLoadIsDue(t *testing.T) {
 		}
 	}
 	if want := []int{0, 2, 5, 5 + loadAgain, 16}; !slices.Equal(got, want) {
-		t.Errorf("told at %v, want %v", got, want)
+		t.Errorf("reported at readings %v, want %v", got, want)
 	}
-	// A new session is told what is there, even if that is nothing.
-	l = told{}
+	// A new session gets every load, even 0.
+	l = reportedLoad{}
 	if !l.due(0) {
-		t.Error("a new session is told nothing")
+		t.Error("a new session does not get the load")
 	}
 }
 
-// What is an edge node's own is never taken for that of others, also when it was closed while the count was on its way.
-func TestOthersFlows(t *testing.T) {
+// The total of the home node is older than the own number, so flows that were closed since must not count as others'.
+func TestOwnFlowsNeverCountAsThoseOfOtherNodes(t *testing.T) {
 	var r readings
-	for _, c := range []struct{ all, own, want uint32 }{
+	for _, c := range []struct{ total, own, want uint32 }{
 		{0, 0, 0},
-		{10, 0, 10},  // all are others'
-		{30, 10, 20}, // some are
-		{10, 12, 0},  // the newest of its own are not counted yet
+		{10, 0, 10},
+		{30, 10, 20},
+		{10, 12, 0}, // the newest own flows are not in the total yet
 	} {
-		if got := r.others(c.all, c.own); got != c.want {
-			t.Errorf("%d in all, %d own: %d of others, want %d", c.all, c.own, got, c.want)
+		if got := r.others(c.total, c.own); got != c.want {
+			t.Errorf("total %d, own %d: %d of others, want %d", c.total, c.own, got, c.want)
 		}
 	}
 	for _, own := range []uint32{50, 40, 0} {
 		r.add(own)
 	}
 	if got := r.others(50, 0); got != 0 {
-		t.Errorf("%d closed just now are others'", got)
+		t.Errorf("%d of 50 flows that were just closed count as others'", got)
 	}
 	for range loadReadings {
 		r.add(0)
 	}
 	if got := r.others(50, 0); got != 50 {
-		t.Errorf("closed long ago: %d of others, want 50", got)
+		t.Errorf("own flows closed long ago: %d of others, want 50", got)
 	}
 }
 
-// hold opens a connection from a namespace and returns the name of the pod that took it.
+// hold opens a connection from a namespace and returns the name of the pod that answers.
 func hold(t *testing.T, ns string) (pod string, conn net.Conn) {
 	t.Helper()
 	h, err := netns.GetFromName(ns)
@@ -92,7 +91,7 @@ func hold(t *testing.T, ns string) (pod string, conn net.Conn) {
 	return pod, conn
 }
 
-// awaitQuiet waits until a node has told each count once more.
+// awaitQuiet waits until a node sends no more loads.
 func awaitQuiet(l *lan, node string) {
 	l.t.Helper()
 	count := func() (n int) {
@@ -112,13 +111,12 @@ func awaitQuiet(l *lan, node string) {
 			return
 		}
 		if time.Now().After(end) {
-			l.t.Fatalf("%s goes on telling", node)
+			l.t.Fatalf("%s keeps sending loads", node)
 		}
 	}
 }
 
-// TestLoads: home nodes tell what their pods have, and an edge node balances by it.
-func TestLoads(t *testing.T) {
+func TestEdgeNodeBalancesByTheLoadsThatHomeNodesReport(t *testing.T) {
 	l := newLAN(t)
 	l.tellNodes(1, "n1", "n2")
 	edge := owner(vip.Addr(), []scored{score("n1"), score("n2")})
@@ -129,14 +127,14 @@ func TestLoads(t *testing.T) {
 		l.listen(i + 1)
 	}
 	l.tellAll(&wire.Backends{Service: vip, Generation: 1, Pods: pods})
-	tells := func(pod uint64, open uint32) {
+	awaitLoad := func(pod uint64, open uint32) {
 		t.Helper()
 		awaitFrom(l, home, func(m *wire.Loads) bool {
 			return slices.Contains(m.Pods, wire.PodLoad{Service: vip, PodID: pod, OpenFlows: open})
 		})
 	}
-	tells(1, 0)
-	tells(2, 0)
+	awaitLoad(1, 0)
+	awaitLoad(2, 0)
 	l.forget()
 	took := map[string]int{}
 	var last net.Conn
@@ -148,10 +146,10 @@ func TestLoads(t *testing.T) {
 	if took["pod1"] != 2 || took["pod2"] != 2 {
 		t.Errorf("connections by pod: %v", took)
 	}
-	tells(1, 2)
-	tells(2, 2)
+	awaitLoad(1, 2)
+	awaitLoad(2, 2)
 
-	// Pod 1 has 6 more by another edge node, so it gets none of the next five.
+	// Pod 1 has 6 more from another edge node, so it gets none of the next five.
 	edgePeer := uint64(0)
 	for _, p := range l.server.Peers() {
 		if p.Node == edge {
@@ -164,16 +162,16 @@ func TestLoads(t *testing.T) {
 	}}); err != nil {
 		t.Fatal(err)
 	}
-	l.tellAll(&wire.Refuse{Service: netip.MustParseAddrPort("10.46.100.9:1")}) // it is handled after that
+	l.tellAll(&wire.Refuse{Service: netip.MustParseAddrPort("10.46.100.9:1")}) // so the Loads before it have been handled
 	for range 5 {
 		if pod, _ := hold(t, client); pod != "pod2" {
 			t.Errorf("a connection went to %s", pod)
 		}
 	}
-	tells(2, 7)
+	awaitLoad(2, 7)
 
-	// A change of the service is in force while it is warm: now the client keeps its pod, whatever that has. Before, the
-	// next two would go to two pods.
+	// A change of a warm service takes effect: with affinity, all connections of the client go to one pod. Without it,
+	// the next two would go to two pods.
 	if err := l.server.UpdateServices([]wire.Service{{Addr: vip, Name: "default/hello", IdleSeconds: 2, MaxParked: 100, MaxParkedPerSource: 100,
 		Flags: wire.FlagAnnounce | wire.FlagAffinity, Retries: 2}}, nil); err != nil {
 		t.Fatal(err)
@@ -188,7 +186,7 @@ func TestLoads(t *testing.T) {
 	}
 	awaitQuiet(l, home)
 
-	// It is told of those that end; and then nobody tells anything.
+	// Closed connections are reported, and then nothing more.
 	l.forget()
 	last.Close()
 	awaitFrom(l, home, func(m *wire.Loads) bool { return true })

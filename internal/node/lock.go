@@ -15,21 +15,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockAgain is how often a lock that another daemon holds is tried.
+// lockAgain is the interval of attempts to take a lock that another daemon holds.
 const lockAgain = 50 * time.Millisecond
 
-// errLocked: another daemon runs there.
-var errLocked = errors.New("another daemon runs in this folder")
+// errLocked means that another daemon holds the lock.
+var errLocked = errors.New("another daemon uses this folder")
 
-// lock waits until no other daemon runs in a folder: an older one may be ending still.
+// lock waits until no other daemon uses a folder, because the previous one may still be ending, and locks it.
 func lock(ctx context.Context, runDir string, log *slog.Logger) (unlock func() error, err error) {
-	for told := false; ; told = true {
+	for logged := false; ; logged = true {
 		unlock, err := tryLock(runDir)
 		if !errors.Is(err, errLocked) {
 			return unlock, err
 		}
-		if !told {
-			log.Info("another daemon runs; waiting for it to end", "folder", runDir)
+		if !logged {
+			log.Info("waiting for another daemon to end", "folder", runDir)
 		}
 		select {
 		case <-ctx.Done():
@@ -39,8 +39,8 @@ func lock(ctx context.Context, runDir string, log *slog.Logger) (unlock func() e
 	}
 }
 
-// tryLock takes the lock of a folder. The kernel gives it back when the process ends, however it ends. Where there is no
-// folder there is nothing to lock.
+// tryLock locks a folder, or returns errLocked. The kernel releases the lock when the process ends, in whatever way. A
+// folder that does not exist needs no lock.
 func tryLock(runDir string) (unlock func() error, err error) {
 	f, err := os.OpenFile(filepath.Join(runDir, "daemon.lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if errors.Is(err, fs.ErrNotExist) {

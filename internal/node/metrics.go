@@ -8,8 +8,8 @@ import (
 	"wangell.loutres.me/internal/gate"
 )
 
-// collector gives the gate's counters to Prometheus. Services that never saw a SYN are left out, so ten
-// thousand sleeping services do not make ten thousand series.
+// collector exports the gate's counters to Prometheus. Services without any SYN are left out, so that ten thousand
+// sleeping services do not cause ten thousand series.
 type collector struct {
 	d       *daemon
 	packets *prometheus.Desc
@@ -23,25 +23,27 @@ type collector struct {
 
 func newCollector(d *daemon) *collector {
 	byService := []string{"service", "address"}
+	byDirection := append(byService, "direction")
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("wangell_gate_"+name, help, labels, nil)
 	}
 	return &collector{
-		d:       d,
-		packets: desc("special_packets_total", "Packets for service addresses that were not simply carried, by what they were.", "kind"),
+		d: d,
+		packets: desc("special_packets_total",
+			"Packets for service addresses that were not simply forwarded, by kind.", "kind"),
 		service: map[string]*prometheus.Desc{
-			"wakes":      desc("wakes_total", "Wake events of a cold service.", byService...),
+			"wakes":      desc("wakes_total", "Wake events of cold services.", byService...),
 			"parked":     desc("parked_syns_total", "SYNs parked.", byService...),
 			"duplicates": desc("parked_duplicates_total", "Retransmissions of parked SYNs.", byService...),
-			"overflows":  desc("parked_overflows_total", "SYNs dropped because a service or source had too many parked.", byService...),
+			"overflows":  desc("parked_overflows_total", "SYNs dropped because too many of the service or source were parked.", byService...),
 			"refused":    desc("refused_syns_total", "Parked SYNs answered with RST.", byService...),
 			"released":   desc("released_syns_total", "Parked SYNs released to a pod.", byService...),
 		},
-		parked: desc("parked_syns", "SYNs parked at present.", byService...),
-		open:   desc("open_flows", "Established connections at present.", byService...),
-		flows:  desc("flows_total", "Connections established with the present pods.", byService...),
-		bytes:  desc("bytes_total", "IP bytes carried to (in) and from (out) the present pods.", append(byService, "direction")...),
-		passed: desc("packets_total", "Packets carried to (in) and from (out) the present pods.", append(byService, "direction")...),
+		parked: desc("parked_syns", "SYNs parked now.", byService...),
+		open:   desc("open_flows", "Connections established now.", byService...),
+		flows:  desc("flows_total", "Connections established with the current pods.", byService...),
+		bytes:  desc("bytes_total", "IP bytes forwarded to (in) and from (out) the current pods.", byDirection...),
+		passed: desc("packets_total", "Packets forwarded to (in) and from (out) the current pods.", byDirection...),
 	}
 }
 
@@ -64,11 +66,12 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for name, n := range counters {
 		ch <- prometheus.MustNewConstMetric(c.packets, prometheus.CounterValue, float64(n), name)
 	}
-	for _, s := range c.d.all() {
+	for _, s := range c.d.allServices() {
 		c.collectService(ch, s)
 	}
 }
 
+// collectService exports the metrics of one service.
 func (c *collector) collectService(ch chan<- prometheus.Metric, s *service) {
 	n := c.d.gate.ServiceCounters(s.addr)
 	s.mu.Lock()
@@ -78,7 +81,7 @@ func (c *collector) collectService(ch chan<- prometheus.Metric, s *service) {
 		home = home || pod.home
 	}
 	if n == (gate.ServiceCounters{}) && !home {
-		return // nothing has happened here
+		return // no packet for it came to this node
 	}
 	addr := s.addr.String()
 	for name, v := range map[string]uint64{
@@ -91,11 +94,11 @@ func (c *collector) collectService(ch chan<- prometheus.Metric, s *service) {
 	var sum gate.PodCounters
 	for id, pod := range s.pods {
 		if !pod.home {
-			continue // its home node counts
+			continue // its home node counts its flows
 		}
 		p, err := c.d.gate.PodCounters(s.addr, id)
 		if err != nil {
-			continue // it went away just now
+			continue // it was removed just now
 		}
 		sum.Open += p.Open
 		sum.NewFlows += p.NewFlows

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package node is the daemon: it holds the gate of one node, follows the table of services, tells the
-// controller what the gate and the container runtime see, and knows by the kernel's word when a pod listens.
+// Package node implements the daemon of a node. It manages the node's gate, keeps the table of services, reports to the
+// controller what the gate and the container runtime observe, and detects when pods listen.
 //
-// Traffic does not pass through it. When it stops or crashes, the gate goes on; the next daemon adopts it.
+// No traffic passes through the daemon. When it stops or crashes, the gate keeps running, and the next daemon adopts it.
 package node
 
 import (
@@ -17,50 +17,49 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// Config says what daemon to run.
+// Config configures a daemon.
 type Config struct {
-	// Server is the controller's UDP address, host:port; empty if Follow tells it.
+	// Server is the controller's UDP address, host:port; empty if Follow provides it.
 	Server string
-	// Follow tells moved where the controller is, and whenever that changes, until ctx ends. It may be nil.
+	// Follow calls moved with the controller's address, now and whenever it changes, until ctx ends. Optional.
 	Follow func(ctx context.Context, moved func(addr string))
-	// Key seals what is said to the controller.
+	// Key is shared with the controller and seals the messages to it.
 	Key wire.Key
-	// Node is this node's name.
+	// Node is the name of this node.
 	Node string
-	// NodeAddr is this node's address (IPv4), to which other nodes send packets for its pods; the zero value if there
-	// is one node only.
+	// NodeAddr is this node's IPv4 address, to which other nodes send packets for its pods; zero if there is only one
+	// node.
 	NodeAddr netip.Addr
-	// EncapPort is the UDP port of such packets, the same on all nodes; 0 if there is one node only.
+	// EncapPort is the UDP port of such packets, the same on all nodes; 0 if there is only one node.
 	EncapPort uint16
-	// CRI is the socket of the container runtime (internal/cri); empty if pods are not to be seen there.
+	// CRI is the endpoint of the container runtime (internal/cri); if empty, the daemon does not observe pods there.
 	CRI string
-	// RunDir is the daemon's folder. No two daemons run in one: the second waits.
+	// RunDir is the daemon's folder. A second daemon with the same folder waits until the first has ended.
 	RunDir string
-	// BPFDir is a folder for the gate's pins in a bpf file system that is there already; if empty, one is mounted on
-	// RunDir/bpf.
+	// BPFDir is a folder for the gate's pins in an existing bpf file system. If empty, the gate mounts one on RunDir/bpf.
 	BPFDir string
-	// ServiceRanges hold the service addresses.
+	// ServiceRanges contain the service addresses.
 	ServiceRanges []netip.Prefix
-	// Interfaces are the external interfaces; none means those with a default route.
+	// Interfaces are the external interfaces. The default is the interfaces with a default route.
 	Interfaces []string
-	// XDPMode is auto, native, generic or off; empty is auto.
+	// XDPMode is auto, native, generic or off. The default is auto.
 	XDPMode string
-	// Shortcut has connections of pods on this node go round its stack once it has let their SYN pass.
+	// Shortcut lets connections of pods on this node bypass its network stack once the stack has accepted their SYN.
 	Shortcut bool
-	// MetricsSocket and MetricsAddress (host:port) are where /metrics (Prometheus), /healthz and /readyz are served
-	// over HTTP; empty serves none.
+	// MetricsSocket (a unix socket) and MetricsAddress (host:port) serve /metrics (Prometheus), /healthz and /readyz over
+	// HTTP. Each is optional.
 	MetricsSocket, MetricsAddress string
-	// Sizes are the limits of the gate's tables.
+	// Sizes are the limits of the gate's maps.
 	Sizes gate.Sizes
 	Log   *slog.Logger
-	// Ready is called once the gate is attached and the first table of services is in it. It may be nil.
+	// Ready is called when the gate is attached and holds the first table of services. Optional.
 	Ready func()
-	// Clean is asked when ctx has ended whether to remove the gate; otherwise, and if it is nil, it goes on without a
-	// daemon.
+	// Clean reports, after ctx has ended, whether to remove the gate. If it is nil or returns false, the gate keeps
+	// running without a daemon.
 	Clean func() bool
 }
 
-// Run runs the daemon until ctx ends. An error means that it could not start.
+// Run runs the daemon until ctx ends. It returns an error if the daemon cannot start, or not end cleanly.
 func Run(ctx context.Context, cfg Config) (err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
@@ -89,18 +88,17 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	for name, mode := range g.Attached() {
 		cfg.Log.Info("gate attached", "interface", name, "xdp", mode)
 	}
-	d := newDaemon(cfg, g)
-	err = d.run(ctx)
+	clean, err := newDaemon(cfg, g).run(ctx)
 	err = errors.Join(err, g.Close())
-	if d.cleaning {
+	if clean {
 		err = errors.Join(err, remove(cfg.RunDir, cfg.BPFDir))
 	}
 	return err
 }
 
-// Clean removes the gate of a daemon that does not run: programs, maps, the bpf file system (unless bpfDir is a folder in
-// another's) and the gate's devices. It must be called in the network namespace of the gate. A gate that is not
-// there is not an error; a daemon that runs is.
+// Clean removes the gate that an ended daemon left behind: programs, maps, devices, and the bpf file system unless
+// bpfDir names a folder in another one. It must be called in the gate's network namespace. It does nothing if there is
+// no gate, and fails while a daemon runs.
 func Clean(runDir, bpfDir string) error {
 	unlock, err := tryLock(runDir)
 	if err != nil {

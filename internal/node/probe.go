@@ -13,21 +13,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probeTimeout is how long an answer to a probe is waited for; pod and prober share a kernel.
+// probeTimeout limits the wait for the answer to a probe. It is short because pod and prober share a kernel.
 const probeTimeout = time.Millisecond
 
-// prober sends SYNs to a pod from within its network namespace. A listening socket answers with a SYN-ACK,
-// which the kernel itself answers with RST, as no socket wants it: the server's program never sees a connection.
+// prober sends SYNs to a pod from within the pod's network namespace. A listening socket answers with a SYN-ACK. The
+// kernel answers that with an RST, because it belongs to no socket, so the pod's program never sees a connection.
 type prober struct {
 	fd   int
 	addr netip.AddrPort
 }
 
-// newProber opens a prober; the calling thread must be in the pod's network namespace.
+// newProber opens a prober. The calling thread must be in the pod's network namespace.
 func newProber(addr netip.AddrPort) (*prober, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
 	if err != nil {
-		return nil, fmt.Errorf("opening a raw socket: %w: this needs CAP_NET_RAW", err)
+		return nil, fmt.Errorf("opening a raw socket: %w: the daemon needs CAP_NET_RAW", err)
 	}
 	tv := unix.NsecToTimeval(probeTimeout.Nanoseconds())
 	err = errors.Join(
@@ -43,9 +43,9 @@ func newProber(addr netip.AddrPort) (*prober, error) {
 
 func (p *prober) close() { unix.Close(p.fd) }
 
-// answers sends one SYN and tells whether a SYN-ACK comes back.
+// answers sends one SYN and reports whether a SYN-ACK comes back.
 func (p *prober) answers() bool {
-	// A source port from outside of the usual ephemeral range.
+	// The source port is outside the usual ephemeral range.
 	port := uint16(61000 + rand.IntN(4000))
 	seq := rand.Uint32()
 	to := p.addr.Addr().As4()
@@ -65,7 +65,7 @@ func (p *prober) answers() bool {
 	return false
 }
 
-// probeSYN builds a SYN from and to the same address.
+// probeSYN returns a TCP SYN whose source and destination address are addr.
 func probeSYN(addr [4]byte, from, to uint16, seq uint32) []byte {
 	b := make([]byte, 20)
 	binary.BigEndian.PutUint16(b[0:], from)
@@ -89,7 +89,7 @@ func probeSYN(addr [4]byte, from, to uint16, seq uint32) []byte {
 	return b
 }
 
-// probeAnswer reads an IPv4 packet: whether it answers the probe, and whether that is a SYN-ACK.
+// probeAnswer reports whether an IPv4 packet answers the probe with sequence number seq, and whether it is a SYN-ACK.
 func probeAnswer(packet []byte, from, to uint16, seq uint32) (synack, ours bool) {
 	if len(packet) < 20 {
 		return false, false
@@ -99,8 +99,9 @@ func probeAnswer(packet []byte, from, to uint16, seq uint32) (synack, ours bool)
 		return false, false
 	}
 	tcp := packet[ihl:]
-	if binary.BigEndian.Uint16(tcp) != from || binary.BigEndian.Uint16(tcp[2:]) != to || binary.BigEndian.Uint32(tcp[8:]) != seq+1 {
+	if binary.BigEndian.Uint16(tcp) != from || binary.BigEndian.Uint16(tcp[2:]) != to ||
+		binary.BigEndian.Uint32(tcp[8:]) != seq+1 {
 		return false, false
 	}
-	return tcp[13]&0x17 == 0x12, true
+	return tcp[13]&0x17 == 0x12, true // of ACK, RST, SYN and FIN, ACK and SYN are set
 }

@@ -7,9 +7,9 @@ import (
 	"net/netip"
 )
 
-// owner returns which of the nodes answers ARP for a VIP: that with the highest score (rendezvous hashing), so all
-// nodes that know the same names agree, VIPs are spread evenly, and when a node goes only its own VIPs move.
-// docs/protocol.md specifies the score, as nodes of different versions must agree. Without nodes it is empty.
+// owner returns the name of the node that answers ARP for a VIP: the one with the highest score (rendezvous hashing).
+// All nodes with the same list agree, VIPs are divided evenly, and when a node leaves, only its VIPs move.
+// docs/protocol.md specifies the score, because nodes of different versions must agree. Without nodes, the name is empty.
 func owner(vip netip.Addr, nodes []scored) string {
 	b := vip.As16()
 	key := fnv64(b[:])
@@ -22,15 +22,16 @@ func owner(vip netip.Addr, nodes []scored) string {
 	return best
 }
 
-// scored is a node's name with its hash.
+// scored is a node's name with the hash of the name.
 type scored struct {
 	name string
 	hash uint64
 }
 
+// score hashes a node's name.
 func score(name string) scored { return scored{name, mix(fnv64([]byte(name)))} }
 
-// fnv64 is FNV-1a with 64 bits.
+// fnv64 is the 64-bit FNV-1a hash.
 func fnv64(b []byte) uint64 {
 	h := fnv.New64a()
 	h.Write(b)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sockDiag asks one network namespace for its sockets (sock_diag(7)).
+// sockDiag looks up sockets of one network namespace (sock_diag(7)).
 type sockDiag struct{ socket *nl.SocketHandle }
 
 func newSockDiag(ns netns.NsHandle) (*sockDiag, error) {
@@ -20,7 +20,7 @@ func newSockDiag(ns netns.NsHandle) (*sockDiag, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The kernel answers within the request.
+	// The kernel answers while it handles the request; the timeout guards against bugs only.
 	if err := s.SetReceiveTimeout(&nl.SocketTimeoutTv); err != nil {
 		s.Close()
 		return nil, err
@@ -30,7 +30,8 @@ func newSockDiag(ns netns.NsHandle) (*sockDiag, error) {
 
 func (d *sockDiag) close() { d.socket.Close() }
 
-// Layout of struct inet_diag_req_v2 and struct inet_diag_msg (linux/inet_diag.h). Ports and addresses are big-endian.
+// Sizes and offsets of struct inet_diag_req_v2 and struct inet_diag_msg (linux/inet_diag.h). Ports and addresses are big
+// endian, the rest is in host order.
 const (
 	diagReqSize   = 56
 	diagReqStates = 4
@@ -41,10 +42,10 @@ const (
 	tcpListen     = 10 // TCP_LISTEN (net/tcp_states.h)
 )
 
-// listens tells whether a SYN to an IPv4 address would find a listening socket now, be it one of that address, of all, or one
-// of IPv6 that takes IPv4, too. It has the kernel look up this one socket. A list of all sockets, filtered or not, has it go
-// through the table of connections of the whole machine, which takes milliseconds where that is large.
-func (d *sockDiag) listens(addr netip.AddrPort) (bool, error) {
+// hasListener reports whether a SYN to an IPv4 address would find a listening socket now: one bound to that address, to
+// the wildcard address, or a dual-stack IPv6 socket. It makes the kernel look up this one socket. Listing sockets, even
+// with a filter, would walk the machine's whole table of connections, which takes milliseconds if the table is large.
+func (d *sockDiag) hasListener(addr netip.AddrPort) (bool, error) {
 	q := make([]byte, diagReqSize)
 	q[0], q[1] = unix.AF_INET, unix.IPPROTO_TCP
 	binary.NativeEndian.PutUint32(q[diagReqStates:], 1<<tcpListen)
@@ -52,7 +53,7 @@ func (d *sockDiag) listens(addr netip.AddrPort) (bool, error) {
 	a := addr.Addr().As4()
 	copy(q[diagReqAddr:], a[:])
 	for i := range 8 {
-		q[diagReqCookie+i] = 0xff // any
+		q[diagReqCookie+i] = 0xff // INET_DIAG_NOCOOKIE: any socket
 	}
 	req := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, 0)
 	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: d.socket}
@@ -61,5 +62,8 @@ func (d *sockDiag) listens(addr netip.AddrPort) (bool, error) {
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
 	}
-	return err == nil && len(found) > 0 && len(found[0]) > diagMsgState && found[0][diagMsgState] == tcpListen, err
+	if err != nil || len(found) == 0 || len(found[0]) <= diagMsgState {
+		return false, err
+	}
+	return found[0][diagMsgState] == tcpListen, nil
 }

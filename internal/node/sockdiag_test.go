@@ -16,7 +16,8 @@ import (
 	"wangell.loutres.me/internal/testutil/need"
 )
 
-func hereDiag(t testing.TB) *sockDiag {
+// localDiag returns a sockDiag for the network namespace of the test.
+func localDiag(t testing.TB) *sockDiag {
 	t.Helper()
 	ns, err := netns.Get()
 	if err != nil {
@@ -36,11 +37,11 @@ func hereDiag(t testing.TB) *sockDiag {
 	return d
 }
 
-func TestSockDiag(t *testing.T) {
-	d := hereDiag(t)
+func TestSockDiagFindsSocketsThatListenOnAnAddress(t *testing.T) {
+	d := localDiag(t)
 	listens := func(addr string, port uint16) bool {
 		t.Helper()
-		yes, err := d.listens(netip.AddrPortFrom(netip.MustParseAddr(addr), port))
+		yes, err := d.hasListener(netip.AddrPortFrom(netip.MustParseAddr(addr), port))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,19 +64,19 @@ func TestSockDiag(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name, network, address string
-		only6, one, two        bool // whether 127.0.0.1 and 127.0.0.2 are listened to
+		only6, one, two        bool // whether a socket listens on 127.0.0.1 and on 127.0.0.2
 	}{
 		{"one address", "tcp4", "127.0.0.1:0", false, true, false},
-		{"all", "tcp4", "0.0.0.0:0", false, true, true},
+		{"all addresses", "tcp4", "0.0.0.0:0", false, true, true},
 		{"IPv6 and IPv4", "tcp", "[::]:0", false, true, true},
 		{"IPv6 only", "tcp6", "[::]:0", true, false, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l, port := listen(c.network, c.address, c.only6)
 			if one, two := listens("127.0.0.1", port), listens("127.0.0.2", port); one != c.one || two != c.two {
-				t.Errorf("listened to on 127.0.0.1: %t, on 127.0.0.2: %t", one, two)
+				t.Errorf("a socket listens on 127.0.0.1: %t, on 127.0.0.2: %t", one, two)
 			}
-			if c.one { // a connection is no listening socket
+			if c.one { // the socket of a connection does not count
 				conn, err := net.Dial("tcp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port).String())
 				if err != nil {
 					t.Fatal(err)
@@ -84,16 +85,16 @@ func TestSockDiag(t *testing.T) {
 			}
 			l.Close()
 			if listens("127.0.0.1", port) {
-				t.Error("it is still listened to")
+				t.Error("a closed socket still listens")
 			}
 		})
 	}
 }
 
 func BenchmarkSockDiag(b *testing.B) {
-	d := hereDiag(b)
+	d := localDiag(b)
 	for b.Loop() {
-		if _, err := d.listens(netip.MustParseAddrPort("127.0.0.1:1")); err != nil {
+		if _, err := d.hasListener(netip.MustParseAddrPort("127.0.0.1:1")); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -4,27 +4,26 @@ package node
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"wangell.loutres.me/internal/wire"
 )
 
-// usageInterval is how often the controller is told what pods use that are scaled by it.
-const (
-	usageInterval = 2 * time.Second
-	usagePerBatch = 20 // wire.Usage
-)
+// usageInterval is the interval at which the usage of pods is reported.
+const usageInterval = 2 * time.Second
 
-// usage is the measuring of what pods use.
-type usage struct {
-	at     time.Time     // when it was begun last
-	busy   chan struct{} // holds one while the container runtime is asked
-	failed bool          // the last time; of whoever holds busy
+// usageReader is the state of reading the pods' usage from the container runtime.
+type usageReader struct {
+	at     time.Time     // when the last reading began
+	busy   chan struct{} // holds one element while a reading is in progress
+	failed bool          // the last reading failed; used by the reading in progress
 }
 
-// measure tells what pods use of services that are scaled by that. Nothing is asked for others. It does not wait for the
-// container runtime; one that is slow is asked more seldom.
-func (d *daemon) measure(ctx context.Context) {
+// sendUsage reports what the pods of services with wire.FlagUsage use. It does not wait for the container runtime; one
+// that is slow is asked less often.
+func (d *daemon) sendUsage(ctx context.Context) {
 	if d.cri == nil || time.Since(d.usage.at) < usageInterval {
 		return
 	}
@@ -38,20 +37,20 @@ func (d *daemon) measure(ctx context.Context) {
 	default:
 		return
 	}
-	d.watchers.Go(func() {
+	d.tasks.Go(func() {
 		defer func() { <-d.usage.busy }()
-		err := d.tellUsage(ctx, pods)
+		err := d.readUsage(ctx, pods)
 		if err != nil && ctx.Err() == nil && !d.usage.failed {
-			d.log.Warn("it is not known what pods use, so services do not scale by that", "error", err)
+			d.log.Warn("cannot read the usage of pods: services do not scale by it", "error", err)
 		}
 		d.usage.failed = err != nil
 	})
 }
 
-// meteredPods are the serving pods here of services that are scaled by what these use, by network namespace.
+// meteredPods returns the serving local pods whose usage the controller wants, by network namespace.
 func (d *daemon) meteredPods() map[string][]wire.PodUsage {
 	out := map[string][]wire.PodUsage{}
-	for _, s := range d.all() {
+	for _, s := range d.allServices() {
 		s.mu.Lock()
 		for _, p := range s.pods {
 			if s.usage && p.home && p.serving {
@@ -63,26 +62,20 @@ func (d *daemon) meteredPods() map[string][]wire.PodUsage {
 	return out
 }
 
-func (d *daemon) tellUsage(ctx context.Context, pods map[string][]wire.PodUsage) error {
-	paths := make([]string, 0, len(pods))
-	for path := range pods {
-		paths = append(paths, path)
-	}
-	used, err := d.cri.Usage(ctx, paths)
+// readUsage reads the usage of pods from the container runtime and reports it.
+func (d *daemon) readUsage(ctx context.Context, pods map[string][]wire.PodUsage) error {
+	used, err := d.cri.Usage(ctx, slices.Collect(maps.Keys(pods)))
 	if err != nil {
 		return err
 	}
-	var batch []wire.PodUsage
+	var usage []wire.PodUsage
 	for path, u := range used {
 		for _, p := range pods[path] {
 			p.CPU, p.Memory, p.At = uint64(u.CPU), u.Memory, u.At
-			if batch = append(batch, p); len(batch) == usagePerBatch {
-				d.send(&wire.Usage{Pods: batch})
-				batch = nil
-			}
+			usage = append(usage, p)
 		}
 	}
-	if len(batch) > 0 {
+	for batch := range slices.Chunk(usage, wire.MaxPodUsage) {
 		d.send(&wire.Usage{Pods: batch})
 	}
 	return nil

@@ -6,18 +6,18 @@ import (
 	"net/netip"
 	"time"
 
+	"wangell.loutres.me/internal/backoff"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/wire"
 )
 
-// How soon after a wake was asked for it is looked whether more clients came, for the first time; each further look is
-// after twice that time, up to the longest.
+// Pauses between looks at the number of parked SYNs after a wake was asked for.
 const (
-	firstLook   = 4 * time.Millisecond
-	longestLook = time.Second
+	firstParkedPause   = 4 * time.Millisecond
+	longestParkedPause = time.Second
 )
 
-// wake asks the controller for a pod.
+// wake asks the controller for a pod of the service at a. seen is when its first SYN was parked.
 func (d *daemon) wake(a netip.AddrPort, seen monotime.Time) {
 	s := d.service(a)
 	if s == nil {
@@ -30,15 +30,18 @@ func (d *daemon) wake(a netip.AddrPort, seen monotime.Time) {
 	if d.cri != nil {
 		d.cri.Hurry()
 	}
-	m := wire.Wake{Service: a, Seq: seq, SYNSeen: seen, Noticed: monotime.Now(), Parked: d.gate.ServiceCounters(a).ParkedNow}
+	m := wire.Wake{
+		Service: a, Seq: seq, SYNSeen: seen, Noticed: monotime.Now(), Parked: d.gate.ServiceCounters(a).ParkedNow,
+	}
 	d.send(&m)
-	d.watchers.Go(func() { d.lookAgain(s, m) })
+	d.tasks.Go(func() { d.reportParked(s, m) })
 }
 
-// lookAgain tells the controller, as long as clients wait, when more of them do: the gate tells of the first one only, and
-// a crowd may need several pods. m is what was told.
-func (d *daemon) lookAgain(s *service, m wire.Wake) {
-	for pause := firstLook; ; pause = min(2*pause, longestLook) {
+// reportParked sends the wake m again whenever more SYNs are parked, until none are left or another wake begins. The
+// gate has an event for the first parked SYN only, and a crowd may need several pods.
+func (d *daemon) reportParked(s *service, m wire.Wake) {
+	for pause := time.Duration(0); ; {
+		pause = backoff.Next(pause, firstParkedPause, longestParkedPause)
 		select {
 		case <-time.After(pause):
 		case <-d.ctx.Done():

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/wire"
+)
+
+// applyNodes adds a piece of the list of nodes. A complete list decides whose packets the gate accepts and which VIPs
+// this node announces.
+func (d *daemon) applyNodes(m *wire.Nodes) {
+	if !d.members.add(m, monotime.Now()) {
+		return
+	}
+	if err := d.gate.SetNodes(d.members.accepted()); err != nil {
+		d.log.Error("cannot update the accepted nodes: packets of other nodes may be dropped", "error", err)
+	}
+	d.announceAll()
+}
+
+// setAnnounce records whether a service wants its VIP to be announced. If that changes whether the VIP is announced, the
+// VIP is added to changed. s.mu is held.
+func (d *daemon) setAnnounce(s *service, announce bool, changed map[netip.Addr]bool) {
+	if s.announce == announce {
+		return
+	}
+	s.announce = announce
+	vip, by := s.addr.Addr(), 1
+	if !announce {
+		by = -1
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	before := d.vips[vip]
+	if d.vips[vip] = before + by; before+by == 0 {
+		delete(d.vips, vip)
+	}
+	if before == 0 || before+by == 0 {
+		changed[vip] = true
+	}
+}
+
+// announceAll makes the gate answer ARP for exactly the VIPs that this node owns. Before the first list of nodes, and
+// always if there is only one node, the gate decides by itself.
+func (d *daemon) announceAll() {
+	nodes, known := d.members.candidates()
+	if !known {
+		return
+	}
+	d.mu.Lock()
+	vips := slices.Collect(maps.Keys(d.vips))
+	d.mu.Unlock()
+	own := slices.DeleteFunc(vips, func(vip netip.Addr) bool { return owner(vip, nodes) != d.cfg.Node })
+	if err := d.gate.Announce(false, own); err != nil {
+		d.log.Error("cannot announce service addresses: ARP requests may go unanswered", "error", err)
+	}
+}
+
+// announceChanged is announceAll for the VIPs in changed only, because with ten thousand services the others cost too
+// much.
+func (d *daemon) announceChanged(changed map[netip.Addr]bool) {
+	nodes, known := d.members.candidates()
+	if !known {
+		return
+	}
+	for vip := range changed {
+		d.mu.Lock()
+		wanted := d.vips[vip] > 0
+		d.mu.Unlock()
+		if err := d.gate.AnnounceVIP(vip, wanted && owner(vip, nodes) == d.cfg.Node); err != nil {
+			d.log.Error("cannot announce a service address: ARP requests may go unanswered", "address", vip, "error", err)
+		}
+	}
+}

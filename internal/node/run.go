@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"wangell.loutres.me/internal/cri"
+	"wangell.loutres.me/internal/gate"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/wire"
+)
+
+// run runs the daemon until ctx ends. clean reports whether the gate is to be removed after that.
+func (d *daemon) run(ctx context.Context) (clean bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	d.ctx = ctx
+	stopHTTP, err := d.serveHTTP()
+	if err != nil {
+		return false, err
+	}
+	defer stopHTTP()
+	if d.cfg.CRI != "" {
+		if d.cri, err = cri.New(cri.Config{Endpoint: d.cfg.CRI, OnPodReport: d.reportPod, Log: d.log}); err != nil {
+			return false, err
+		}
+	}
+	d.adopt()
+	var first []wire.Message
+	if d.cfg.NodeAddr.IsValid() {
+		first = append(first, &wire.Node{Addr: d.cfg.NodeAddr})
+	}
+	d.client, err = wire.NewClient(wire.ClientConfig{
+		Server: d.cfg.Server, Key: d.cfg.Key, Node: d.cfg.Node, Log: d.log, First: first,
+		Connected:    d.connected,
+		Disconnected: d.disconnected,
+		Services:     d.setServices,
+		Receive:      d.receive,
+	})
+	if err != nil {
+		return false, err
+	}
+	close(d.started)
+	stopEvents, err := d.gate.Events(d.event)
+	if err != nil {
+		return false, errors.Join(err, d.client.Close())
+	}
+	var group sync.WaitGroup
+	if d.cfg.Follow != nil {
+		group.Go(func() { d.cfg.Follow(ctx, d.moved) })
+	}
+	if d.cri != nil {
+		group.Go(func() { d.cri.Run(ctx) })
+	}
+	if d.cfg.NodeAddr.IsValid() {
+		group.Go(func() { d.balance(ctx) })
+	}
+	d.maintain(ctx)
+	cancel()
+	group.Wait()
+	leave := d.client.Leave
+	if clean = d.cfg.Clean != nil && d.cfg.Clean(); clean {
+		leave = d.client.Close
+	}
+	err = errors.Join(stopEvents(), leave())
+	d.endTasks()
+	return clean, err
+}
+
+// endTasks stops the goroutines of single services and waits for them. d.ctx has ended.
+func (d *daemon) endTasks() {
+	d.mu.Lock()
+	if d.lost != nil {
+		d.lost.Stop()
+	}
+	d.mu.Unlock()
+	for _, s := range d.allServices() {
+		s.mu.Lock()
+		for _, p := range s.pods {
+			d.endWatch(p)
+		}
+		s.mu.Unlock()
+	}
+	d.tasks.Wait()
+}
+
+// adopt takes over the services and pods that an earlier daemon left in the gate.
+func (d *daemon) adopt() {
+	for _, a := range d.gate.Services() {
+		s := &service{addr: a, pods: map[uint64]*pod{}}
+		d.services[a] = s
+		for _, id := range d.gate.PodIDs(a) {
+			state, _ := d.gate.PodState(a, id)
+			s.pods[id] = &pod{id: id, serving: state == gate.PodServing, since: monotime.Now()}
+			d.pods++
+		}
+		if len(s.pods) > 1 {
+			d.shared[s] = true
+		}
+		// SYNs that the earlier daemon kept for further pods of a wake.
+		if n, err := d.gate.Release(a); err != nil {
+			d.log.Error("cannot release parked SYNs", "address", a, "released", n, "error", err)
+		}
+	}
+	if d.pods > 0 {
+		d.podAdded <- struct{}{}
+	}
+}
+
+// event handles an event of the gate. It runs on the goroutine that reads the ring buffer, so it must not wait.
+func (d *daemon) event(e gate.Event) {
+	switch e.Kind {
+	case gate.EventWake:
+		d.wake(e.Service, e.At)
+	case gate.EventListen:
+		d.listenEvent(e)
+	case gate.EventFirstSYNACK, gate.EventFirstByte:
+		d.traceEvent(e)
+	}
+}
+
+// receive handles a message of the controller. The message is acknowledged as handled when receive returns, so its
+// effect must be complete by then.
+func (d *daemon) receive(m wire.Message) {
+	switch m := m.(type) {
+	case *wire.Backends:
+		d.applyBackends(m)
+	case *wire.Refuse:
+		n := d.gate.Refuse(m.Service)
+		d.log.Info("wake failed: parked clients refused", "address", m.Service, "clients", n, "reason", m.Reason)
+	case *wire.Nodes:
+		d.applyNodes(m)
+	case *wire.Loads:
+		d.applyLoads(m)
+	default:
+		d.log.Warn("unexpected message from the controller", "message", m.Type())
+	}
+}

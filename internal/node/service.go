@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"wangell.loutres.me/internal/gate"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/wire"
+)
+
+// service is a service of the table. mu guards everything except addr. It is held while the gate is changed for the
+// service, so that messages and kernel events of one service are handled one at a time.
+type service struct {
+	addr netip.AddrPort
+
+	mu           sync.Mutex
+	name         string
+	idle         time.Duration // idle timeout; 0 if the service never sleeps
+	generation   uint64        // of the last Backends; 0 if none came in this session
+	wakes        uint64        // wakes asked for since the daemon started
+	pods         map[uint64]*pod
+	crowd        crowd
+	idleReported monotime.Time // when Idle was sent last; zero after a packet
+	announce     bool          // a node answers ARP for the address
+	usage        bool          // the controller wants the usage of its pods
+}
+
+// pod is a pod of a service, guarded by the service's mu.
+type pod struct {
+	id    uint64
+	addr  netip.AddrPort
+	netns string
+	// home reports that the pod is on this node. It is false for an adopted pod until the controller has listed it.
+	home    bool
+	state   wire.PodState // as of the last Backends; 0 if none listed the pod in this session
+	serving bool          // the gate gives it new flows
+	// restarting: a process of the pod ended, and the pod gets no new flow until it listens again.
+	restarting   bool
+	since        monotime.Time // when it began to serve
+	watch        *listenWatch  // until it listens
+	trace        wire.Trace
+	lastReported wire.PodStats // counters that the controller has
+	load         reportedLoad  // home: open flows that the other nodes have
+	own          readings      // not home: its open flows from this node
+	drained      uint64        // generation of the Backends that drained it
+}
+
+// serving returns the number of pods that get new flows. s.mu is held.
+func (s *service) serving() int {
+	n := 0
+	for _, p := range s.pods {
+		if p.serving {
+			n++
+		}
+	}
+	return n
+}
+
+// leader returns the pod to whose wake the SYNs that p gets now are attributed: while SYNs are kept for several pods,
+// the one that served first, otherwise p. s.mu is held.
+func (s *service) leader(p *pod) *pod {
+	if first := s.pods[s.crowd.first]; first != nil && s.crowd.until != 0 {
+		return first
+	}
+	return p
+}
+
+// lastPacket returns when a pod was last used: its last packet, but not before it began to serve.
+func lastPacket(p *pod, c gate.PodCounters) monotime.Time { return max(c.LastPacket, p.since) }
+
+// describe names a pod in errors.
+func describe(a netip.AddrPort, id uint64) string { return fmt.Sprintf("pod %d of %v", id, a) }

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"time"
+
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/wire"
+)
+
+// lostAfter is how long the controller may be away before a warning: restarts and changes of leader take a moment.
+const lostAfter = 2 * time.Second
+
+// connected runs at the start of a session. The controller may be another one, which counts generations anew.
+func (d *daemon) connected() {
+	d.mu.Lock()
+	if d.lost != nil {
+		d.lost.Stop()
+	}
+	d.sessionStart = monotime.Now()
+	d.mu.Unlock()
+	for _, s := range d.allServices() {
+		s.mu.Lock()
+		s.generation = 0
+		for _, p := range s.pods {
+			// Report every pod again, so that the controller can tell which are not its own.
+			p.lastReported, p.load, p.state = wire.PodStats{}, reportedLoad{}, 0
+		}
+		s.mu.Unlock()
+	}
+	d.members.beginSession()
+	d.reports.sendAll(d.send)
+}
+
+// disconnected runs at the end of a session.
+func (d *daemon) disconnected() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lost = time.AfterFunc(lostAfter, func() {
+		if d.ctx.Err() == nil {
+			d.log.Warn("no connection to the controller: traffic continues, but sleeping services cannot wake until it is back")
+		}
+	})
+}
+
+// moved changes the controller's address.
+func (d *daemon) moved(addr string) {
+	if err := d.client.SetServer(addr); err != nil {
+		d.log.Error("cannot use the controller's new address", "error", err)
+	}
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"slices"
+	"time"
+
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/wire"
+)
+
+// idleAgain is the interval at which Idle is repeated while the controller does not stop the pods of an idle service.
+const idleAgain = 10 * time.Second
+
+// sendStats reports the counters of pods that changed, and services that have become idle.
+func (d *daemon) sendStats(now monotime.Time) {
+	var changed []wire.PodStats
+	for _, s := range d.allServices() {
+		s.mu.Lock()
+		changed = append(changed, d.readStats(s, now)...)
+		s.mu.Unlock()
+	}
+	for pods := range slices.Chunk(changed, wire.MaxPodStats) {
+		d.send(&wire.Stats{Pods: pods})
+	}
+}
+
+// readStats returns the changed counters of a service's pods, and reports the service if it has become idle. s.mu is
+// held.
+func (d *daemon) readStats(s *service, now monotime.Time) (changed []wire.PodStats) {
+	var last monotime.Time
+	serving := false
+	for _, p := range s.pods {
+		if !p.home {
+			if s.generation == 0 {
+				// Report only that the pod is known here, so that the controller can object.
+				changed = append(changed, wire.PodStats{Service: s.addr, PodID: p.id})
+			}
+			continue
+		}
+		c, err := d.gate.PodCounters(s.addr, p.id)
+		if err != nil {
+			d.log.Error("cannot read the counters of a pod", "service", s.name, "pod", p.id, "error", err)
+			continue
+		}
+		st := wire.PodStats{
+			Service: s.addr, PodID: p.id, OpenFlows: c.Open, NewFlows: c.NewFlows,
+			BytesIn: c.BytesIn, BytesOut: c.BytesOut, LastPacket: c.LastPacket,
+		}
+		if p.state == wire.PodDraining && p.lastReported.OpenFlows != c.Open {
+			d.sendQuiet(s, p)
+		}
+		if st != p.lastReported || s.generation == 0 {
+			p.lastReported = st
+			changed = append(changed, st)
+		}
+		if p.serving {
+			serving = true
+			last = max(last, lastPacket(p, c))
+		}
+	}
+	if !serving || s.idle == 0 || now.Sub(last) < s.idle {
+		s.idleReported = 0
+		return changed
+	}
+	// Repeated because the controller may have been replaced since.
+	if s.idleReported == 0 || now.Sub(s.idleReported) > idleAgain {
+		s.idleReported = now
+		d.send(&wire.Idle{Service: s.addr, LastPacket: last})
+	}
+	return changed
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"net/netip"
+	"time"
+
+	"wangell.loutres.me/internal/gate"
+	"wangell.loutres.me/internal/wire"
+)
+
+// setServices applies a step of the table of services. full reports that upserts is the whole table.
+func (d *daemon) setServices(full bool, upserts []wire.Service, removals []netip.AddrPort) {
+	if full {
+		removals = append(removals, d.servicesExcept(upserts)...)
+	}
+	changed := map[netip.Addr]bool{} // VIPs
+	for _, a := range removals {
+		d.removeService(a, changed)
+	}
+	for _, u := range upserts {
+		if err := d.setService(u, changed); err != nil {
+			d.log.Error("cannot serve a service", "service", u.Name, "address", u.Addr, "error", err)
+		}
+	}
+	if !full {
+		d.announceChanged(changed)
+	} else {
+		d.announceAll()
+		for _, a := range d.gate.Pending() {
+			// The wake event went to an earlier daemon, or the WAKE to an earlier controller.
+			d.wake(a, d.gate.SYNSeen(a))
+		}
+	}
+	d.ready.Do(func() {
+		close(d.tabled)
+		if d.cfg.Ready != nil {
+			d.cfg.Ready()
+		}
+	})
+}
+
+// servicesExcept returns the addresses of the present services that are not in a table.
+func (d *daemon) servicesExcept(table []wire.Service) (others []netip.AddrPort) {
+	listed := make(map[netip.AddrPort]bool, len(table))
+	for _, s := range table {
+		listed[s.Addr] = true
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for a := range d.services {
+		if !listed[a] {
+			others = append(others, a)
+		}
+	}
+	return others
+}
+
+// setService adds or changes a service. See setAnnounce for changed.
+func (d *daemon) setService(u wire.Service, changed map[netip.Addr]bool) error {
+	_, err := d.gate.SetService(gate.Service{
+		Addr: u.Addr, MaxParked: uint32(u.MaxParked), MaxParkedPerSource: uint32(u.MaxParkedPerSource),
+		Affinity: u.Flags&wire.FlagAffinity != 0, PreferLocal: u.Flags&wire.FlagPreferLocal != 0, Retries: u.Retries,
+	})
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	s := d.services[u.Addr]
+	if s == nil {
+		s = &service{addr: u.Addr}
+		d.services[u.Addr] = s
+	}
+	d.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.name, s.idle = u.Name, time.Duration(u.IdleSeconds)*time.Second
+	d.setAnnounce(s, u.Flags&wire.FlagAnnounce != 0, changed)
+	s.usage = u.Flags&wire.FlagUsage != 0
+	return nil
+}
+
+// removeService removes a service with its pods. See setAnnounce for changed.
+func (d *daemon) removeService(a netip.AddrPort, changed map[netip.Addr]bool) {
+	d.mu.Lock()
+	s := d.services[a]
+	delete(d.services, a)
+	d.mu.Unlock()
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.pods {
+		d.removePod(s, p)
+	}
+	d.noteShared(s)
+	d.setAnnounce(s, false, changed)
+	if err := d.gate.RemoveService(a); err != nil {
+		d.log.Error("cannot remove a service", "service", s.name, "address", a, "error", err)
+	}
+}
