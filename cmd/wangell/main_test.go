@@ -5,6 +5,8 @@ package main
 import (
 	"bytes"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -62,10 +64,6 @@ func TestExitCodesTellUsageFromFailure(t *testing.T) {
 		"image build":                          exitUsage,
 		"image build hello":                    exitUsage,
 		"image build nginx --out x":            exitUsage,
-		"lab cold":                             exitUsage,
-		"lab cold --out x --requests 0":        exitUsage,
-		"lab cold --out x --image y":           exitUsage,
-		"lab nonsense":                         exitUsage,
 		"up":                                   exitUsage,
 		"up -f x --addresses 10.0.0.0/33":      exitUsage,
 		"up -f x --xdp-mode fast":              exitUsage,
@@ -136,5 +134,24 @@ func TestCompletionOffersValuesOfFlags(t *testing.T) {
 		if strings.Join(strings.Fields(got), " ") != want {
 			t.Errorf("wangell %s: completion offers %q, want %q", line, got, want)
 		}
+	}
+}
+
+func TestLabRunsTheProgramBesideThisOne(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir)
+	if _, err := findLab(); err == nil || !strings.Contains(err.Error(), "make build") {
+		t.Errorf("no wangell-lab anywhere: error %v, want one that says where to get it", err)
+	}
+	script := "#!/bin/sh\nprintf 'cold\\tcold requests\\n:4\\n'\n"
+	if err := os.WriteFile(filepath.Join(dir, labProgram), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if file, err := findLab(); err != nil || file != filepath.Join(dir, labProgram) {
+		t.Errorf("%s, %v", file, err)
+	}
+	words, directive := completeLab(nil, nil, "c")
+	if len(words) != 1 || words[0] != "cold\tcold requests" || directive != cobra.ShellCompDirectiveNoFileComp {
+		t.Errorf("completion: %q, %d", words, directive)
 	}
 }

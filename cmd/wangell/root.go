@@ -49,7 +49,7 @@ has started, and then lets that same SYN through.`,
 		newImage(g),
 		newController(g),
 		newDaemon(g),
-		newLab(g),
+		newLab(),
 		newDoctor(),
 		newVersion(),
 	)

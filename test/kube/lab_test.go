@@ -12,8 +12,9 @@ import (
 
 // testLabs runs the experiments on this cluster in their small sizes: that they work, not what they measure.
 func testLabs(t *testing.T) {
-	program := filepath.Join(folder, "wangell")
-	if out, err := exec.Command("go", "build", "-o", program, "wangell.loutres.me/cmd/wangell").CombinedOutput(); err != nil {
+	program := filepath.Join(folder, "wangell-lab")
+	build := exec.Command("go", "build", "-o", program, "wangell.loutres.me/cmd/wangell-lab")
+	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v: %s", err, out)
 	}
 	knative := func(args ...string) {
@@ -36,7 +37,7 @@ func testLabs(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			out := t.TempDir()
-			c := exec.Command(program, append([]string{"lab", x.name, "--cluster", file, "--quick", "--out", out}, x.args...)...)
+			c := exec.Command(program, append([]string{x.name, "--cluster", file, "--quick", "--out", out}, x.args...)...)
 			if text, err := c.CombinedOutput(); err != nil {
 				t.Fatalf("lab %s: %v: %s", x.name, err, text)
 			}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package balance
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"wangell.loutres.me/internal/lab/proxy"
+)
+
+func TestBusiestIsTheLargestOverTheMean(t *testing.T) {
+	for _, c := range []struct {
+		counts map[string]int
+		want   float64
+	}{
+		{map[string]int{"a": 10, "b": 10}, 1},
+		{map[string]int{"a": 10, "b": 0, "c": 0, "d": 0, "e": 0}, 5},
+		{map[string]int{"a": 3, "b": 1}, 1.5},
+		{map[string]int{"a": 0}, 1},
+		{nil, 1},
+	} {
+		if got := busiest(c.counts); got != c.want {
+			t.Errorf("%v: %v, want %v", c.counts, got, c.want)
+		}
+	}
+}
+
+// TestPatternsUseConnectionsAsTheyClaim uses a server that answers each connection as the next of 5 pods.
+func TestPatternsUseConnectionsAsTheyClaim(t *testing.T) {
+	pods := []string{"p0", "p1", "p2", "p3", "p4"}
+	var next, asked atomic.Int64
+	type podKey struct{}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		w.Header().Set("Served-By", r.Context().Value(podKey{}).(string))
+	}))
+	server.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+		return context.WithValue(ctx, podKey{}, pods[next.Add(1)%5])
+	}
+	server.Start()
+	defer server.Close()
+	var d net.Dialer
+	for _, p := range Patterns {
+		threads := p.Clients * p.Threads
+		var s Sample
+		var requests, connections int
+		// On a busy machine, a short time may not be enough for every thread to ask.
+		for _, length := range []time.Duration{300 * time.Millisecond, 3 * time.Second, 10 * time.Second} {
+			asked.Store(0)
+			s = runPattern(t.Context(), p, d.DialContext, server.Listener.Addr().String(), pods, length)
+			requests, connections = 0, 0
+			for _, pod := range pods {
+				requests, connections = requests+s.Requests[pod], connections+s.Connections[pod]
+			}
+			if s.Failed > 0 || len(s.Requests) == 5 && (!p.OwnConnection || connections >= threads) {
+				break
+			}
+		}
+		if s.Failed > 0 || requests == 0 || int64(requests) != asked.Load() || len(s.Requests) != 5 || s.perSecond() <= 0 {
+			t.Errorf("%s: %+v; the server was asked %d times", p.Key, s, asked.Load())
+		}
+		switch {
+		case p.NewConnection && connections != requests:
+			t.Errorf("%s: %d connections for %d requests", p.Key, connections, requests)
+		case p.OwnConnection && connections != threads:
+			t.Errorf("%s: %d connections of %d threads", p.Key, connections, threads)
+		case !p.NewConnection && connections > threads:
+			t.Errorf("%s: %d connections of %d threads", p.Key, connections, threads)
+		}
+	}
+}
+
+func TestPatternCountsFailures(t *testing.T) {
+	refuse := func(context.Context, string, string) (net.Conn, error) {
+		time.Sleep(time.Millisecond)
+		return nil, fmt.Errorf("refused")
+	}
+	s := runPattern(t.Context(), Patterns[0], refuse, "192.0.2.1:80", []string{"a"}, 50*time.Millisecond)
+	if s.Failed == 0 || len(s.Errors) == 0 || len(s.Errors) > tallyErrors || s.Requests["a"] != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestReportShowsTheBusiestPod(t *testing.T) {
+	var samples []Sample
+	for i, p := range Patterns {
+		for _, mode := range proxy.InTurn(AllModes, i) {
+			s := Sample{Mode: mode, Pattern: p.Key, Seconds: 2, Connections: map[string]int{"a": 1},
+				Requests: map[string]int{"a": 100, "b": 100, "c": 100, "d": 100, "e": 100}}
+			if mode == proxy.ModeNftables {
+				s.Requests["a"] += 500
+			}
+			samples = append(samples, s)
+		}
+	}
+	r := newReport(samples)
+	for key, want := range map[string]float64{"pool_20_busiest_over_mean_nftables": 3,
+		"pool_20_busiest_over_mean_wangell": 1, "one_connection_req_per_s_wangell": 250} {
+		if got := r.Summary.Get(key); got != want {
+			t.Errorf("%s = %v, want %v", key, got, want)
+		}
+	}
+	if err := r.Write(t.TempDir()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestParamsAreChecked(t *testing.T) {
+	for _, bad := range []Params{{}, {Cluster: "x", Modes: []string{"direct"}}, {Cluster: "x", Time: -1}} {
+		if err := bad.Check(nil); err == nil {
+			t.Errorf("%+v was accepted", bad)
+		}
+	}
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package balance
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"sync"
+	"time"
+
+	"wangell.loutres.me/internal/lab/probe"
+)
+
+// tally counts requests and connections by pod.
+type tally struct {
+	mu          sync.Mutex
+	requests    map[string]int
+	connections map[net.Conn]string
+	failed      int
+	errors      []string
+}
+
+// tallyErrors is the number of errors that a tally keeps.
+const tallyErrors = 5
+
+func (t *tally) answered(pod string, conn net.Conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.requests[pod]++
+	t.connections[conn] = pod
+}
+
+func (t *tally) lost(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.failed++
+	if len(t.errors) < tallyErrors {
+		t.errors = append(t.errors, err.Error())
+	}
+}
+
+// runPattern runs clients against a service for a time. pods are the names of all pods that may answer.
+func runPattern(
+	ctx context.Context, p Pattern, dial probe.DialFunc, address string, pods []string, length time.Duration,
+) Sample {
+	t := &tally{requests: map[string]int{}, connections: map[net.Conn]string{}}
+	for _, pod := range pods {
+		t.requests[pod] = 0
+	}
+	begin := time.Now()
+	end := begin.Add(length)
+	var all sync.WaitGroup
+	for range p.Clients {
+		client := newClient(p, dial)
+		defer client.CloseIdleConnections()
+		for range p.Threads {
+			if p.OwnConnection {
+				client = newClient(p, dial)
+				defer client.CloseIdleConnections()
+			}
+			thread := client
+			all.Go(func() {
+				for ctx.Err() == nil && time.Now().Before(end) {
+					pod, conn, err := ask(ctx, thread, address)
+					if err == nil {
+						t.answered(pod, conn)
+					} else if ctx.Err() == nil {
+						t.lost(err)
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+	s := Sample{Pattern: p.Key, Seconds: time.Since(begin).Seconds(), Requests: t.requests,
+		Connections: map[string]int{}, Failed: t.failed, Errors: t.errors}
+	for _, pod := range pods {
+		s.Connections[pod] = 0
+	}
+	for _, pod := range t.connections {
+		s.Connections[pod]++
+	}
+	return s
+}
+
+// newClient returns a client with a pool of at most as many connections as its threads need. Without this limit net/http
+// dials another connection whenever one that was just used is not yet back in the pool.
+func newClient(p Pattern, dial probe.DialFunc) *http.Client {
+	transport := &http.Transport{DialContext: dial, DisableKeepAlives: p.NewConnection, DisableCompression: true}
+	switch {
+	case p.OwnConnection:
+		transport.MaxConnsPerHost, transport.MaxIdleConnsPerHost = 1, 1
+	case !p.NewConnection:
+		transport.MaxConnsPerHost, transport.MaxIdleConnsPerHost = p.Threads, p.Threads
+	}
+	return &http.Client{Timeout: probe.Timeout, Transport: transport}
+}
+
+// ask makes a request. It returns the pod that answered and the connection.
+func ask(ctx context.Context, client *http.Client, address string) (pod string, conn net.Conn, err error) {
+	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { conn = info.Conn }}
+	ctx = httptrace.WithClientTrace(ctx, trace)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/", nil)
+	if err != nil {
+		return "", nil, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return "", nil, err
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		return "", nil, err
+	}
+	pod = resp.Header.Get("Served-By")
+	switch {
+	case resp.StatusCode != http.StatusOK:
+		return "", nil, errors.New("answer " + resp.Status)
+	case pod == "":
+		return "", nil, errors.New("the answer has no header Served-By")
+	}
+	return pod, conn, nil
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package balance is the experiment `wangell-lab balance`: how evenly requests reach pods.
+package balance
+
+import (
+	"wangell.loutres.me/internal/lab"
+	"wangell.loutres.me/internal/lab/report"
+)
+
+func init() {
+	lab.Register(lab.Experiment{
+		Name:     "balance",
+		Question: "How evenly are requests spread over pods, by the way clients use connections?",
+		Help: `Balance runs clients that use connections in several ways against a service of 5 pods,
+behind kube-proxy (nftables) and behind Wangell, and counts the requests and connections of
+each pod. The cluster must have been started by test/cluster, with Wangell's chart installed.`,
+		Example: `  sudo wangell-lab balance --cluster /var/tmp/wangell-cluster-lab/cluster.json --out out
+  sudo wangell-lab balance --cluster cluster.json --quick --out out -o json`,
+		Reports:   []string{reportName},
+		NewParams: func() lab.Params { return &Params{} },
+		Render:    render,
+	})
+}
+
+func render(saved *report.Saved) (*report.Report, error) {
+	var samples []Sample
+	if err := saved.Samples(&samples); err != nil {
+		return nil, err
+	}
+	return saved.Restore(newReport(samples)), nil
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package balance
+
+import (
+	"slices"
+
+	"wangell.loutres.me/internal/lab/proxy"
+)
+
+// AllModes are the compared modes.
+var AllModes = []string{proxy.ModeNftables, proxy.ModeWangell}
+
+// Pattern is a way in which clients use connections.
+type Pattern struct {
+	// Key is the name in summaries, Name the one for people.
+	Key  string `json:"key"`
+	Name string `json:"name"`
+	// Clients share nothing. Each has a number of Threads, which make one request after the other.
+	Clients int `json:"clients"`
+	Threads int `json:"threads"`
+	// OwnConnection: each thread keeps a connection of its own. NewConnection: each request makes one. With neither, each
+	// request takes a connection from its client's pool and returns it.
+	OwnConnection bool `json:"own_connection,omitempty"`
+	NewConnection bool `json:"new_connection,omitempty"`
+}
+
+// Patterns are the measured patterns.
+var Patterns = []Pattern{
+	{Key: "one_connection", Name: "one connection, reused", Clients: 1, Threads: 1, OwnConnection: true},
+	{Key: "five_connections", Name: "5 threads, a connection each", Clients: 1, Threads: 5, OwnConnection: true},
+	{Key: "new_connection", Name: "a new connection for each request", Clients: 1, Threads: 1, NewConnection: true},
+	{Key: "pool_5", Name: "a pool shared by 5 threads", Clients: 1, Threads: 5},
+	{Key: "pool_20", Name: "a pool shared by 20 threads", Clients: 1, Threads: 20},
+	{Key: "seven_clients", Name: "7 clients of 3 threads", Clients: 7, Threads: 3},
+}
+
+// Sample is the outcome of a pattern in a mode.
+type Sample struct {
+	Mode    string  `json:"mode"`
+	Pattern string  `json:"pattern"`
+	Seconds float64 `json:"seconds"`
+	// Requests and Connections are by pod. A pod without any has a zero.
+	Requests    map[string]int `json:"requests"`
+	Connections map[string]int `json:"connections"`
+	Failed      int            `json:"failed"`
+	Errors      []string       `json:"errors,omitempty"` // the first few
+}
+
+// perSecond returns the requests per second.
+func (s Sample) perSecond() float64 {
+	n := 0
+	for _, r := range s.Requests {
+		n += r
+	}
+	return float64(n) / s.Seconds
+}
+
+// busiest returns the largest count over the mean: 1 if all are equal, also if all are zero.
+func busiest(counts map[string]int) float64 {
+	sum, most := 0, 0
+	for _, n := range counts {
+		sum, most = sum+n, max(most, n)
+	}
+	if sum == 0 {
+		return 1
+	}
+	return float64(most) * float64(len(counts)) / float64(sum)
+}
+
+// descending returns the counts in descending order.
+func descending(counts map[string]int) []int {
+	var out []int
+	for _, n := range counts {
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	slices.Reverse(out)
+	return out
+}

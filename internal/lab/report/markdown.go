@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// textWidth is the width of paragraphs in Markdown, in characters.
+const textWidth = 110
+
+// Markdown returns the report as people read it.
+func (r *Report) Markdown() []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# %s\n\n", r.Title)
+	r.Summary.table().write(&b)
+	fmt.Fprintf(&b, "\n![%s](%s.svg)\n\n## How it was measured\n\n%s\n", r.Title, r.Name, wrap(r.How, textWidth))
+	for _, t := range r.Tables {
+		fmt.Fprintf(&b, "\n## %s\n\n", t.Title)
+		t.write(&b)
+	}
+	settings := Table{Header: []string{"setting", "value"}}
+	for _, k := range slices.Sorted(maps.Keys(r.Params)) {
+		settings.Rows = append(settings.Rows, []string{k, fmt.Sprint(r.Params[k])})
+	}
+	for _, k := range slices.Sorted(maps.Keys(r.Versions)) {
+		settings.Rows = append(settings.Rows, []string{k, r.Versions[k]})
+	}
+	b.WriteString("\n## Settings and versions\n\n")
+	settings.write(&b)
+	fmt.Fprintf(&b, "\nMeasured %s. [%s.json](%s.json) has every sample; the plot is also available as [PNG](%s.png).\n",
+		r.Time.UTC().Format("2006-01-02 15:04 MST"), r.Name, r.Name, r.Name)
+	return b.Bytes()
+}
+
+// table puts the summary into rows; an interval is one row.
+func (s Summary) table() Table {
+	t := Table{Header: []string{"", "value", "key"}}
+	for i := 0; i < len(s); i++ {
+		v := s[i]
+		value, key := number(v.Value, v.Key), "`"+v.Key+"`"
+		if v.Interval && i+1 < len(s) {
+			i++
+			if !math.IsNaN(v.Value) {
+				value = strings.TrimSuffix(value, unitOf(v.Key)) + " to " + number(s[i].Value, s[i].Key)
+			}
+			key += ", `" + s[i].Key + "`"
+		}
+		t.Rows = append(t.Rows, []string{v.Meaning, value, key})
+	}
+	return t
+}
+
+// unitOf returns the unit that a key ends with, as it stands behind a number; "" if there is none.
+func unitOf(key string) string {
+	for _, unit := range []string{"ms", "us", "ns"} {
+		if strings.HasSuffix(key, "_"+unit) {
+			return " " + strings.Replace(unit, "us", "µs", 1)
+		}
+	}
+	return ""
+}
+
+// number formats a value by its key: whole numbers without decimals, all others with two.
+func number(v float64, key string) string {
+	unit := unitOf(key)
+	switch {
+	case math.IsNaN(v):
+		return "not measured"
+	case unit == "" && v == math.Trunc(v):
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(v, 'f', 2, 64) + unit
+}
+
+// write writes the table in Markdown, padded so that the source is readable too.
+func (t Table) write(b *bytes.Buffer) {
+	widths := make([]int, len(t.Header))
+	for _, row := range append([][]string{t.Header}, t.Rows...) {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(escape(cell)), 3)
+		}
+	}
+	line := func(row []string) {
+		for i, cell := range row {
+			cell = escape(cell)
+			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
+			if i == 0 {
+				cell += pad
+			} else {
+				cell = pad + cell
+			}
+			b.WriteString("| " + cell + " ")
+		}
+		b.WriteString("|\n")
+	}
+	line(t.Header)
+	for i, w := range widths {
+		if i == 0 {
+			b.WriteString("|" + strings.Repeat("-", w+2))
+		} else {
+			b.WriteString("|" + strings.Repeat("-", w+1) + ":")
+		}
+	}
+	b.WriteString("|\n")
+	for _, row := range t.Rows {
+		line(row)
+	}
+}
+
+func escape(cell string) string {
+	return strings.NewReplacer("|", `\|`, "\n", " ").Replace(cell)
+}
+
+// wrap breaks text into lines of at most width characters.
+func wrap(text string, width int) string {
+	var b strings.Builder
+	at := 0
+	for _, word := range strings.Fields(text) {
+		if at > 0 && at+1+utf8.RuneCountInString(word) > width {
+			b.WriteByte('\n')
+			at = 0
+		} else if at > 0 {
+			b.WriteByte(' ')
+			at++
+		}
+		b.WriteString(word)
+		at += utf8.RuneCountInString(word)
+	}
+	return b.String()
+}
+
+// Decimal formats a number with two decimals.
+func Decimal(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) }
+
+// Whole formats a number without decimals.
+func Whole(v float64) string { return strconv.FormatFloat(v, 'f', 0, 64) }
