@@ -30,12 +30,14 @@ import (
 	"wangell.loutres.me/internal/image"
 	"wangell.loutres.me/internal/lab/probe"
 	"wangell.loutres.me/internal/lab/report"
+	"wangell.loutres.me/internal/testutil/clusterfile"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // Cluster is a running cluster with a namespace for the experiment.
 type Cluster struct {
-	File    File
+	// File describes the cluster.
+	File    *clusterfile.Cluster
 	Kube    kubernetes.Interface
 	Dynamic dynamic.Interface
 	// Client is a host on the nodes' LAN that is not a node.
@@ -56,10 +58,10 @@ func Open(ctx context.Context, file string, kinds ...schema.GroupVersionResource
 	c := &Cluster{kinds: append(kinds, WangellServices), killed: map[types.UID]bool{}}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("cluster %s: %w", file, err), c.runUndo())
+			err = errors.Join(fmt.Errorf("open cluster %s: %w", file, err), c.runUndo())
 		}
 	}()
-	if c.File, err = readFile(file); err != nil {
+	if c.File, err = clusterfile.Load(file); err != nil {
 		return nil, err
 	}
 	if c.Client, err = netlab.Existing(c.File.Client.NetnsPath); err != nil {
@@ -139,7 +141,7 @@ func (c *Cluster) removeAll() error {
 
 // routePods gives the client a route to the pods of a node until Close, if it has none. A host outside of a cluster has
 // none by itself, but the floor is a pod that is asked directly.
-func (c *Cluster) routePods(n Node) error {
+func (c *Cluster) routePods(n clusterfile.Node) error {
 	_, pods, err := net.ParseCIDR(n.PodCIDR)
 	if err != nil {
 		return fmt.Errorf("pod addresses of %s: %w", n.Name, err)

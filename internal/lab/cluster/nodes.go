@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wangell.loutres.me/internal/testutil/clusterfile"
 )
 
 // Runtimes are the container runtimes of the cluster's nodes.
@@ -20,7 +22,7 @@ type Runtimes struct {
 	conns []*grpc.ClientConn
 }
 
-func dialRuntimes(nodes []Node) (*Runtimes, error) {
+func dialRuntimes(nodes []clusterfile.Node) (*Runtimes, error) {
 	r := &Runtimes{}
 	for _, n := range nodes {
 		conn, err := grpc.NewClient("unix://"+n.ContainerdSocket,
