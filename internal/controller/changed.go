@@ -9,24 +9,11 @@ import (
 	"sync"
 	"time"
 
-	"wangell.loutres.me/internal/lifecycle"
-	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
 )
 
 // latestPause is how much newer the time of a service's last packet must be to count as a change by itself.
 const latestPause = 10 * time.Second
-
-// glance is the part of a service's Status that decides whether it has changed.
-type glance struct {
-	state                      lifecycle.State
-	message, image             string
-	serving, desired, replicas int
-	wake                       uint64
-	result                     lifecycle.Result
-	phases                     int
-	lastPacket                 monotime.Time
-}
 
 // glance returns what the service's Status looks like now.
 func (s *service) glance() glance {

@@ -4,61 +4,11 @@ package controller
 
 import (
 	"cmp"
-	"context"
 	"hash/fnv"
-	"net/netip"
-	"time"
 
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/runtime"
-	"wangell.loutres.me/internal/wire"
 )
-
-// Traffic counts what went through the gate. Bytes are IP lengths; In is from client to pod.
-type Traffic struct {
-	OpenFlows uint32 `json:"openFlows"`
-	NewFlows  uint64 `json:"newFlows"`
-	BytesIn   uint64 `json:"bytesIn"`
-	BytesOut  uint64 `json:"bytesOut"`
-}
-
-// PodStatus is the status of a pod.
-type PodStatus struct {
-	// ID is the runtime's ID; empty while the pod has no network.
-	ID   string     `json:"id,omitempty"`
-	Addr netip.Addr `json:"address,omitzero"`
-	// Node is the home node; empty while the pod has no network.
-	Node string `json:"node,omitempty"`
-	// State is the name of a lifecycle.PodState.
-	State   string    `json:"state"`
-	Started time.Time `json:"started,omitzero"`
-	Traffic Traffic   `json:"traffic"`
-}
-
-// pod is a pod of a service, from StartPod to StopDone.
-type pod struct {
-	service *service
-	ref     lifecycle.Ref      // in the service's state machine
-	port    uint16             // on which it is expected to listen
-	rt      runtime.Pod        // zero before its network is ready
-	id      uint64             // its ID on the wire; 0 before its network is ready
-	node    string             // its home node, once its network is ready
-	cancel  context.CancelFunc // of its start
-
-	returned bool          // Start has returned
-	stopping bool          // the runtime was asked to stop it, or will be when Start returns
-	served   bool          // it was published as serving at some time
-	early    *runtime.Exit // its exit, if that came before Start returned
-	grace    time.Duration // with which it is stopped
-
-	published lifecycle.PodState // as daemons know it; 0 if they do not
-	// quietFrom is the first generation whose Quiet counts, because every daemon has the drain by then; 0 before that.
-	quietFrom uint64
-
-	stats wire.PodStats
-	usage consumption
-	load  *uint32 // its open flows as last reported for other nodes; nil if they were not
-}
 
 // state is the pod's state in its service's state machine.
 func (p *pod) state() lifecycle.PodState { return p.service.machine.PodState(p.ref) }

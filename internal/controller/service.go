@@ -3,7 +3,6 @@
 package controller
 
 import (
-	"math"
 	"slices"
 	"time"
 
@@ -12,109 +11,8 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
-	"wangell.loutres.me/internal/scale"
 	"wangell.loutres.me/internal/wire"
 )
-
-// Status is the status of a service.
-type Status struct {
-	// Service is the manifest with its Status. The manifest must not be changed.
-	Service v1alpha1.WangellService `json:"service"`
-	Pods    []PodStatus             `json:"pods,omitempty"`
-	// Serving is the number of pods that get new flows, Desired the number of pods that the service should have now: 0
-	// while it sleeps.
-	Serving int `json:"serving"`
-	Desired int `json:"desired"`
-	// NoDaemon is set if no daemon at all has been connected for some seconds, so that nothing serves. Only StatusOf
-	// sets it.
-	NoDaemon bool `json:"-"`
-	// LastWake is the last wake; nil if there was none.
-	LastWake *lifecycle.Waterfall `json:"lastWake,omitempty"`
-	// Traffic is that of all pods since the controller started, and of adopted ones since they did.
-	Traffic Traffic `json:"traffic"`
-}
-
-// Observation is the load of a service.
-type Observation struct {
-	At monotime.Time
-	// Desired is the number of pods that the service should have, Serving the number of pods that get new flows.
-	Desired, Serving int
-	// Open is the number of open flows of the serving pods.
-	Open uint64
-	// NewPerSecond is the number of flows of all pods established per second since the previous observation, at least
-	// scaleEvery ago; NaN if there was none.
-	NewPerSecond float64
-	// CPU and Memory are the mean use of the serving pods in percent of their requests; NaN if it is not known for one
-	// of them. Only services that are scaled by one of them are measured.
-	CPU, Memory float64
-	// Pods are all pods that have an address.
-	Pods []PodStatus
-}
-
-// value is the metric for each serving pod; NaN if it is not known.
-func (o Observation) value(m v1alpha1.ScalingMetric) float64 {
-	if o.Serving == 0 {
-		return math.NaN()
-	}
-	switch m {
-	case v1alpha1.MetricConnections:
-		return float64(o.Open) / float64(o.Serving)
-	case v1alpha1.MetricRate:
-		return o.NewPerSecond / float64(o.Serving)
-	case v1alpha1.MetricCPU:
-		return o.CPU
-	case v1alpha1.MetricMemory:
-		return o.Memory
-	}
-	return math.NaN()
-}
-
-// service is a service with all that is known of it. It belongs to the loop.
-type service struct {
-	*wanted
-	machine *lifecycle.Machine
-	pods    []*pod
-	again   *wanted // it was deleted, and is wanted again once its pods are gone
-	// homeless is set once its address belongs to another service: it was deleted, and its pods are not gone yet.
-	homeless bool
-	sleepers []*sleeper
-	due      monotime.Time // of its machine's timer
-	heapPos  int           // in deadlines; -1 if it is not there
-
-	traffic    Traffic              // of all its pods, including those that are gone
-	lastPacket monotime.Time        // of all its pods
-	imageErr   string               // why its image could not be fetched ahead of need
-	lastWake   *lifecycle.Waterfall // nil if there was none
-	counted    uint64               // number of the last wake that is in the metrics
-	reported   glance               // as last reported by Changed
-	idle       map[string]idleNode  // by node
-
-	scaler   scale.Scaler  // while it follows its load
-	newFlows rate          // likewise
-	measured monotime.Time // when the runtime was asked for the use of its pods
-
-	sent  *wire.Backends // the last message to the daemons; nil if there was none
-	round *drainRound    // of a drain that not every daemon has acknowledged yet
-}
-
-// deliver gives an event to a service's state machine, and carries out what that decides.
-type deliver func(*service, lifecycle.Event)
-
-// idleNode is a node's report that it sees no packet for its pods of a service.
-type idleNode struct {
-	at         monotime.Time // when it came
-	lastPacket monotime.Time // or when the last of the node's pods began to serve
-}
-
-// drainRound is a drain on its way to all daemons. Any of them may give the pod a new flow until it has the message, so
-// reports of the pod's home node on open flows and packets count only once all have it.
-type drainRound struct{ awaited int }
-
-// sleeper waits until pods are gone.
-type sleeper struct {
-	refs map[lifecycle.Ref]bool
-	done chan struct{}
-}
 
 func (s *service) pod(r lifecycle.Ref) *pod {
 	for _, p := range s.pods {
@@ -271,25 +169,4 @@ func (s *service) addStats(p *pod, st wire.PodStats) {
 	s.traffic.BytesIn += st.BytesIn - old.BytesIn
 	s.traffic.BytesOut += st.BytesOut - old.BytesOut
 	s.lastPacket = max(s.lastPacket, st.LastPacket)
-}
-
-// scaleEvery is how often services that follow their load are observed. Daemons report counts of flows as often.
-const scaleEvery = time.Second
-
-// rate measures how fast a count grows.
-type rate struct {
-	since monotime.Time
-	count uint64
-	value float64
-}
-
-// at returns the rate per second at a time, measured over at least scaleEvery; NaN the first time.
-func (r *rate) at(count uint64, now monotime.Time) float64 {
-	switch d := now.Sub(r.since); {
-	case r.since == 0:
-		*r = rate{now, count, math.NaN()}
-	case d >= scaleEvery*9/10: // a timer may fire slightly early
-		*r = rate{now, count, float64(count-r.count) / d.Seconds()}
-	}
-	return r.value
 }

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/node"
 	"wangell.loutres.me/internal/process"
 )
 
@@ -42,9 +41,9 @@ func Down(ctx context.Context, c Config, patience time.Duration, log *slog.Logge
 	}
 	if found {
 		c = kept
-		log.Info("removing what an instance that was killed left", "run-dir", c.RunDir)
+		log.Info("removing what a killed instance left", "run-dir", c.RunDir)
 		if now, err := ownNetns(); err != nil || now != c.Netns {
-			log.Warn("the instance was in another network namespace: if that is still there, its device wangell0 is too", "error", err)
+			log.Warn("the instance ran in another network namespace: its device wangell0 may still exist there", "error", err)
 		}
 		if err := destroy(ctx, c); err != nil {
 			return errors.Join(err, l.release())
@@ -84,12 +83,4 @@ func end(ctx context.Context, c Config, patience time.Duration, log *slog.Logger
 	}
 	_, err = p.Wait(ctx, patience)
 	return err
-}
-
-// removeGate removes the gate of the instance and its devices.
-func removeGate(c Config) error {
-	if err := node.Clean(c.RunDir, ""); err != nil {
-		return fmt.Errorf("remove the gate: %w", err)
-	}
-	return nil
 }

@@ -16,7 +16,7 @@ import (
 	"wangell.loutres.me/internal/testutil/need"
 )
 
-// signalOf tells which signal ended a process.
+// signalOf returns the signal that ended a process.
 func signalOf(t *testing.T, wait error, state *os.ProcessState) syscall.Signal {
 	t.Helper()
 	status, ok := state.Sys().(syscall.WaitStatus)
@@ -26,7 +26,7 @@ func signalOf(t *testing.T, wait error, state *os.ProcessState) syscall.Signal {
 	return status.Signal()
 }
 
-// testConfig is one that Down accepts, in folders of the test.
+// testConfig returns a configuration that Down accepts, in folders of the test.
 func testConfig(t *testing.T) Config {
 	c := good(t)
 	dir, err := os.MkdirTemp("", "wginst-")
@@ -38,9 +38,9 @@ func testConfig(t *testing.T) Config {
 	return c
 }
 
-func TestEndAsksAndThenKills(t *testing.T) {
+func TestRunningInstanceIsAskedToExitAndThenKilled(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	t.Run("asks", func(t *testing.T) {
+	t.Run("it exits when asked", func(t *testing.T) {
 		c := testConfig(t)
 		p := hold(t, c.RunDir)
 		if err := end(context.Background(), c, time.Minute, log); err != nil {
@@ -50,7 +50,7 @@ func TestEndAsksAndThenKills(t *testing.T) {
 			t.Errorf("ended by %v, want SIGTERM", s)
 		}
 	})
-	t.Run("kills", func(t *testing.T) {
+	t.Run("it is killed after the patience", func(t *testing.T) {
 		t.Setenv(stubbornEnv, "1")
 		c := testConfig(t)
 		p := hold(t, c.RunDir)
@@ -61,12 +61,12 @@ func TestEndAsksAndThenKills(t *testing.T) {
 			t.Errorf("ended by %v, want SIGKILL", s)
 		}
 	})
-	t.Run("nobody", func(t *testing.T) {
+	t.Run("no instance is no error", func(t *testing.T) {
 		if err := end(context.Background(), testConfig(t), time.Minute, log); err != nil {
-			t.Errorf("nobody holds the folder: %v", err)
+			t.Errorf("no process holds the folder: %v", err)
 		}
 	})
-	t.Run("gives up", func(t *testing.T) {
+	t.Run("the wait ends with the context", func(t *testing.T) {
 		t.Setenv(stubbornEnv, "1")
 		c := testConfig(t)
 		hold(t, c.RunDir)
@@ -78,8 +78,7 @@ func TestEndAsksAndThenKills(t *testing.T) {
 	})
 }
 
-// TestDownOfNothing is not an error, and leaves nothing.
-func TestDownOfNothing(t *testing.T) {
+func TestDownOfNoInstanceLeavesNothing(t *testing.T) {
 	need.Root(t)
 	c := testConfig(t)
 	if err := Down(context.Background(), c, time.Minute, slog.New(slog.DiscardHandler)); err != nil {
@@ -92,7 +91,7 @@ func TestDownOfNothing(t *testing.T) {
 	}
 }
 
-func TestAdopts(t *testing.T) {
+func TestOnlyAnInstanceWithTheSameConfigurationIsAdopted(t *testing.T) {
 	left := good(t)
 	if err := left.adopts(left); err != nil {
 		t.Errorf("the same configuration: %v", err)
@@ -107,10 +106,10 @@ func TestAdopts(t *testing.T) {
 		c := left
 		change(&c)
 		if err := c.adopts(left); err == nil || !strings.Contains(err.Error(), flag) || !strings.Contains(err.Error(), "wangell down") {
-			t.Errorf("%s: %v, want an error that names it and what to do", flag, err)
+			t.Errorf("%s: %v, want an error that names the flag and what to do", flag, err)
 		}
 	}
-	// What can change while pods run.
+	// These may change while pods run.
 	c := left
 	c.XDPMode, c.Interfaces, c.MetricsAddress = "generic", []string{"eth1"}, ""
 	if err := c.adopts(left); err != nil {

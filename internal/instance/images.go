@@ -13,8 +13,9 @@ import (
 	"wangell.loutres.me/internal/runtime/containerd"
 )
 
-// WithContainerd calls f with the containerd of an instance, in the namespace of the instance's images: the one that
-// a running instance uses; without one, that of c, which is started for the time of f if it would be an own one.
+// WithContainerd calls f with a client of an instance's containerd, in the namespace of the instance's images. If the
+// instance runs, it is the one that it uses; otherwise the one of c, which is started for the duration of f if it is an
+// own one.
 func WithContainerd(ctx context.Context, c Config, log *slog.Logger, f func(*client.Client) error) (err error) {
 	if err := c.Validate(); err != nil {
 		return err
@@ -26,7 +27,7 @@ func WithContainerd(ctx context.Context, c Config, log *slog.Logger, f func(*cli
 			return err
 		}
 		if !found {
-			return fmt.Errorf("%w: it is starting or ending: try again", running)
+			return fmt.Errorf("%w: it is starting or shutting down: try again", running)
 		}
 		return withClient(socketOf(ctx, kept), f)
 	}
@@ -39,7 +40,7 @@ func WithContainerd(ctx context.Context, c Config, log *slog.Logger, f func(*cli
 	}
 	if killed {
 		c = kept
-		// Pods of the instance that was killed may run: its containerd stays, for the next up to adopt.
+		// Pods of the killed instance may run: its containerd stays, for the next up to adopt.
 		defer func() { err = errors.Join(err, l.release()) }()
 	} else {
 		defer func() { err = errors.Join(err, l.remove()) }()
@@ -60,12 +61,12 @@ func WithContainerd(ctx context.Context, c Config, log *slog.Logger, f func(*cli
 	return errors.Join(err, own.Stop())
 }
 
-// socketOf returns the socket of the containerd that a configuration means now, as the runtime chooses it.
+// socketOf returns the socket of a configuration's containerd, by the same rules as the runtime.
 func socketOf(ctx context.Context, c Config) string {
 	switch c.Containerd {
 	case ContainerdOwn:
 	case ContainerdAuto:
-		// An own one that runs was chosen when the machine's did not answer.
+		// A running own one was chosen when the machine's did not answer.
 		if _, err := containerd.Dial(ctx, containerd.OwnSocket(c.RunDir)); err == nil {
 			break
 		}
@@ -78,6 +79,7 @@ func socketOf(ctx context.Context, c Config) string {
 	return containerd.OwnSocket(c.RunDir)
 }
 
+// withClient calls f with a client of the containerd at a socket.
 func withClient(socket string, f func(*client.Client) error) error {
 	c, err := client.New(socket, client.WithDefaultNamespace(containerd.DefaultNamespace))
 	if err != nil {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package instance runs one Wangell on a machine: it owns the run folder with its lock, key and
-// sockets, starts the parts (containerd, controller, daemon), and takes all of it down again, also
-// after an instance that was killed.
+// Package instance runs Wangell on one machine. It owns the run folder with its lock, key and sockets, starts the parts
+// (containerd, controller, daemon), and removes all of it again, also after an instance that was killed.
 package instance
 
 import (
@@ -22,40 +21,39 @@ const (
 	DefaultMetricsAddress = "127.0.0.1:9464"
 )
 
-// Default ranges: of the service addresses and of the pods' addresses.
+// Default ranges of the addresses of services and of pods.
 var (
 	DefaultAddresses    = netip.MustParsePrefix("10.46.100.0/24")
 	DefaultPodAddresses = netip.MustParsePrefix("10.46.128.0/17")
 )
 
-// How an instance finds its containerd; any other value is the path of a socket.
+// How an instance finds its containerd. Any other value is the path of a socket.
 const (
-	ContainerdAuto = "auto" // the machine's if it answers, else an own one
-	ContainerdOwn  = "own"
+	ContainerdAuto = "auto" // the machine's own if it answers, else one of the instance
+	ContainerdOwn  = "own"  // one that the instance starts
 )
 
-// Config is what an instance is made of. It is kept in the run folder, so that Down takes down what
-// Up made.
+// Config is the configuration of an instance. It is saved in the run folder, so that Down removes what Up made.
 type Config struct {
-	// RunDir holds what ends with the instance; it is what makes an instance one.
+	// RunDir holds what ends with the instance. Each instance has its own.
 	RunDir string `json:"runDir"`
-	// StateDir holds what is worth keeping: images, an own containerd's root, addresses, logs.
+	// StateDir holds what outlives the instance: images, the root of its own containerd, addresses, logs.
 	StateDir string `json:"stateDir"`
-	// Addresses is the range of service addresses, PodAddresses that of pods; IPv4.
+	// Addresses is the range of service addresses, PodAddresses the range of pod addresses; IPv4, /8 to /30.
 	Addresses    netip.Prefix `json:"addresses"`
 	PodAddresses netip.Prefix `json:"podAddresses"`
-	// Interfaces are the devices to which the gate is attached for clients on other machines; none means
-	// those with a default route.
+	// Interfaces are the devices to which the gate is attached for clients on other machines. Default: the devices with
+	// a default route.
 	Interfaces []string `json:"interfaces,omitempty"`
 	// XDPMode is auto, native, generic or off.
 	XDPMode string `json:"xdpMode"`
 	// Containerd is ContainerdAuto, ContainerdOwn or the path of a socket.
 	Containerd string `json:"containerd"`
-	// InsecureRegistries are registries that are spoken to in plain HTTP.
+	// InsecureRegistries are registries that are accessed by plain HTTP.
 	InsecureRegistries []string `json:"insecureRegistries,omitempty"`
-	// Netns is the inode of the network namespace in which the instance is; Up sets it.
+	// Netns is the inode of the instance's network namespace; Up sets it.
 	Netns uint64 `json:"netns"`
-	// MetricsAddress is where Prometheus metrics are served, host:port; empty for nowhere.
+	// MetricsAddress is the address (host:port) of the Prometheus metrics; empty if they are not served.
 	MetricsAddress string `json:"metricsAddress,omitempty"`
 }
 
@@ -66,22 +64,23 @@ func (c Config) keyFile() string       { return filepath.Join(c.RunDir, "wire.ke
 func (c Config) daemonSocket() string  { return filepath.Join(c.RunDir, "daemon.sock") }
 func (c Config) controlSocket() string { return ControlSocket(c.RunDir) }
 
-// ControlSocket is the path of the unix socket on which the instance of a run folder is controlled.
+// ControlSocket returns the path of the unix socket of the local API of a run folder's instance.
 func ControlSocket(runDir string) string { return filepath.Join(runDir, "control.sock") }
 
 // maxSocketPath is the longest path of a unix socket: sun_path without its final NUL (unix(7)).
 const maxSocketPath = 107
 
-// Validate tells what in the configuration cannot work, naming the flag.
+// Validate returns what in the configuration cannot work, by flag.
 func (c Config) Validate() error {
 	var errs []error
 	for _, dir := range []struct{ flag, path string }{{"--run-dir", c.RunDir}, {"--state-dir", c.StateDir}} {
 		if !filepath.IsAbs(dir.path) || dir.path == "/" {
-			errs = append(errs, fmt.Errorf("%s %q: want an absolute path of a folder for Wangell alone", dir.flag, dir.path))
+			errs = append(errs, fmt.Errorf("%s %q: want the absolute path of a folder for Wangell alone", dir.flag, dir.path))
 		}
 	}
 	if n := len(c.controlSocket()); n > maxSocketPath {
-		errs = append(errs, fmt.Errorf("--run-dir %s: sockets in it would have paths of %d bytes, Linux allows %d: use a shorter one", c.RunDir, n, maxSocketPath))
+		errs = append(errs, fmt.Errorf("--run-dir %s: sockets in it would have paths of %d bytes, Linux allows %d: "+
+			"use a shorter one", c.RunDir, n, maxSocketPath))
 	}
 	for _, r := range []struct {
 		flag   string
@@ -97,7 +96,8 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.Addresses.IsValid() && c.PodAddresses.IsValid() && c.Addresses.Overlaps(c.PodAddresses) {
-		errs = append(errs, fmt.Errorf("--addresses %s and --pod-addresses %s overlap: choose ranges apart", c.Addresses, c.PodAddresses))
+		errs = append(errs, fmt.Errorf("--addresses %s and --pod-addresses %s overlap: choose separate ranges",
+			c.Addresses, c.PodAddresses))
 	}
 	switch c.XDPMode {
 	case "auto", "native", "generic", "off":
@@ -110,7 +110,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// save keeps the configuration in the run folder.
+// save writes the configuration to the run folder.
 func (c Config) save() error {
 	data, err := json.MarshalIndent(c, "", "  ")
 	if err != nil {
@@ -119,7 +119,7 @@ func (c Config) save() error {
 	return writeFile(c.configFile(), append(data, '\n'))
 }
 
-// load returns the configuration kept in a run folder; found is false when there is none.
+// load reads the configuration from a run folder; found is false if there is none.
 func load(runDir string) (c Config, found bool, err error) {
 	file := Config{RunDir: runDir}.configFile()
 	data, err := os.ReadFile(file)
@@ -132,7 +132,7 @@ func load(runDir string) (c Config, found bool, err error) {
 	if err != nil {
 		return Config{}, false, fmt.Errorf("configuration of the instance: %s: %w", file, err)
 	}
-	// The folder may have been reached by another path then.
+	// The folder may have had another path when the configuration was saved.
 	c.RunDir = runDir
 	return c, true, nil
 }

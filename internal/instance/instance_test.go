@@ -36,7 +36,7 @@ func good(t *testing.T) Config {
 	}
 }
 
-func TestValidate(t *testing.T) {
+func TestValidateNamesTheFlag(t *testing.T) {
 	if err := good(t).Validate(); err != nil {
 		t.Errorf("good configuration: %v", err)
 	}
@@ -64,7 +64,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-func TestConfigIsKept(t *testing.T) {
+func TestConfigIsSavedAndLoaded(t *testing.T) {
 	c := good(t)
 	c.RunDir = t.TempDir()
 	if _, found, err := load(c.RunDir); found || err != nil {
@@ -84,7 +84,7 @@ func TestConfigIsKept(t *testing.T) {
 	}
 }
 
-func TestKey(t *testing.T) {
+func TestKeyIsMadeOnceAndChecked(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "wire.key")
 	first, err := loadOrMakeKey(path)
 	if err != nil {
@@ -106,7 +106,7 @@ func TestKey(t *testing.T) {
 	}
 }
 
-func TestParseRecord(t *testing.T) {
+func TestParseRecordKeepsLevelMessageAndAttributes(t *testing.T) {
 	level, message, attrs := parseRecord([]byte(`{"time":"x","level":"WARN","msg":"no room","b":1,"a":"x"}` + "\n"))
 	if level != slog.LevelWarn || message != "no room" || len(attrs) != 2 || attrs[0].Key != "a" {
 		t.Errorf("got %v %q %v", level, message, attrs)
@@ -118,7 +118,7 @@ func TestParseRecord(t *testing.T) {
 	}
 }
 
-// syncBuffer is a bytes.Buffer for several goroutines.
+// syncBuffer is a bytes.Buffer that is safe for concurrent use.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -136,12 +136,12 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// shell is a child that runs a shell script.
+// shell returns a child that runs a shell script.
 func shell(script string, log io.Writer) child {
 	return child{name: "part", path: "/bin/sh", args: []string{"-c", script}, log: slog.New(slog.NewTextHandler(log, nil))}
 }
 
-func TestChildIsStartedAgainAndStopped(t *testing.T) {
+func TestChildIsRestartedAndStopped(t *testing.T) {
 	var out syncBuffer
 	pids, ready := make(chan int, 16), make(chan bool, 16)
 	c := shell(`echo '{"level":"INFO","msg":"hello"}' >&2; echo ready; exec sleep 1000`, &out)
@@ -174,7 +174,7 @@ func TestChildIsStartedAgainAndStopped(t *testing.T) {
 	}
 }
 
-func TestChildThatCannotStart(t *testing.T) {
+func TestChildThatCannotStartIsAnError(t *testing.T) {
 	for script, want := range map[string]string{
 		"echo 'wangell: no such device' >&2; exit 1": "cannot start: no such device",
 		"exit 3": "cannot start: exit status 3",
@@ -186,7 +186,7 @@ func TestChildThatCannotStart(t *testing.T) {
 	}
 }
 
-// TestChildDiesWithItsParent kills a process that keeps a child, as kill -9 of wangell up does.
+// The parent is killed, as by kill -9 of wangell up.
 func TestChildDiesWithItsParent(t *testing.T) {
 	parent := exec.Command("/proc/self/exe")
 	parent.Env = append(os.Environ(), keepEnv+"=1")
@@ -216,11 +216,11 @@ func TestChildDiesWithItsParent(t *testing.T) {
 	_ = parent.Wait()
 	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 60_000)
 	if err != nil || n != 1 {
-		t.Errorf("the child lives on: %d, %v", n, err)
+		t.Errorf("the child is still there: %d, %v", n, err)
 	}
 }
 
-func TestMetricsOfBothParts(t *testing.T) {
+func TestMetricsAreThoseOfControllerAndDaemon(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "daemon.sock")
 	daemon := prometheus.NewRegistry()
 	parked := prometheus.NewCounter(prometheus.CounterOpts{Name: "wangell_parked_total", Help: "Parked SYNs."})

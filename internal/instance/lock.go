@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RunningError: the run folder belongs to an instance that runs.
+// RunningError is returned if the run folder belongs to a running instance.
 type RunningError struct {
 	RunDir string
 	// PID is the process of the instance; 0 if it is not visible from here.
@@ -24,17 +24,17 @@ type RunningError struct {
 // Error implements error.
 func (e *RunningError) Error() string {
 	if e.PID == 0 {
-		return fmt.Sprintf("%s belongs to an instance that runs: stop it, or give another --run-dir", e.RunDir)
+		return fmt.Sprintf("%s belongs to a running instance: stop it, or give another --run-dir", e.RunDir)
 	}
-	return fmt.Sprintf("%s belongs to an instance that runs (pid %d): stop it with 'wangell down', or give another --run-dir", e.RunDir, e.PID)
+	return fmt.Sprintf("%s belongs to a running instance (pid %d): stop it with 'wangell down', or give another --run-dir",
+		e.RunDir, e.PID)
 }
 
-// lock is the exclusive right to a run folder. The kernel gives it back when the process ends, however
-// it ends.
+// lock is the exclusive right to a run folder. The kernel releases it when the process ends, for whatever reason.
 type lock struct{ file *os.File }
 
-// acquire locks a run folder, which it makes if need be (mode 0700). The error is a *RunningError when
-// another process has the lock.
+// acquire locks a run folder, which it makes if necessary (mode 0700). The error is a *RunningError if another process
+// has the lock.
 func acquire(c Config) (*lock, error) {
 	for {
 		l, err := tryAcquire(c)
@@ -44,7 +44,7 @@ func acquire(c Config) (*lock, error) {
 	}
 }
 
-// tryAcquire returns nil when the file was removed by its last owner between opening and locking.
+// tryAcquire returns nil if the file was removed by its last owner between opening and locking.
 func tryAcquire(c Config) (*lock, error) {
 	if err := os.MkdirAll(c.RunDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the run folder: %w", err)
@@ -73,7 +73,7 @@ func tryAcquire(c Config) (*lock, error) {
 		f.Close()
 		return nil, nil
 	}
-	// The number is for people; the program asks the kernel (holder).
+	// The number is for people only: holder asks the kernel.
 	pid := strconv.Itoa(os.Getpid()) + "\n"
 	if err := errors.Join(f.Truncate(0), writeAt(f, pid)); err != nil {
 		f.Close()
@@ -87,11 +87,11 @@ func writeAt(f *os.File, s string) error {
 	return err
 }
 
-// release gives the lock back and leaves the folder.
+// release releases the lock and keeps the folder.
 func (l *lock) release() error { return l.file.Close() }
 
-// remove removes the run folder and gives the lock back; the lock's file goes last, so that nobody gets
-// a folder that is half gone. What is mounted in the folder is not touched but an error.
+// remove removes the run folder and releases the lock. The lock file goes last, so that no other instance gets a folder
+// that is half removed. A mount in the folder is not touched: it is an error.
 func (l *lock) remove() error {
 	dir := filepath.Dir(l.file.Name())
 	err := removeContents(dir, l.file.Name())
@@ -101,8 +101,8 @@ func (l *lock) remove() error {
 	return errors.Join(err, l.file.Close())
 }
 
-// removeContents empties a folder but for one file. It stays on the folder's own file system: emptying
-// what is mounted below would remove what is not ours.
+// removeContents empties a folder except for one file. It stays on the folder's own file system, as files on another one
+// mounted below are not the instance's.
 func removeContents(dir, except string) error {
 	var home unix.Stat_t
 	if err := unix.Lstat(dir, &home); err != nil {
@@ -138,8 +138,8 @@ func removeContents(dir, except string) error {
 	return nil
 }
 
-// holder returns the process that holds the lock of a run folder, as the kernel tells (proc_locks(5)):
-// 0 when nobody does. The pid that stands in the file is not trusted.
+// holder returns the process that holds the lock of a run folder, according to the kernel (proc_locks(5)); 0 if none
+// does. The PID in the file is not trusted.
 func holder(c Config) (int, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(c.lockFile(), &st); err != nil {
@@ -161,8 +161,8 @@ func holder(c Config) (int, error) {
 	return 0, nil
 }
 
-// parseFlock reads a line of /proc/locks: "1: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF" gives 1234 and
-// 567; other kinds of lock give 0. A line of a waiting process has "->" in its second field.
+// parseFlock parses a line of /proc/locks: "1: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF" gives 1234 and 567. Other
+// kinds of lock give 0. The line of a waiting process has "->" in its second field.
 func parseFlock(line string) (pid int, inode uint64) {
 	fields := strings.Fields(line)
 	if len(fields) < 6 || fields[1] != "FLOCK" || fields[3] != "WRITE" {
@@ -179,8 +179,8 @@ func parseFlock(line string) (pid int, inode uint64) {
 	return pid, inode
 }
 
-// hasOpen tells whether a process has a file open. Inode numbers repeat from one file system to the next,
-// and the device number in /proc/locks is not always that of stat(2) (btrfs).
+// hasOpen reports whether a process has a file open. Inode numbers are not unique across file systems, and the device
+// number in /proc/locks is not always that of stat(2) (btrfs).
 func hasOpen(pid int, file *unix.Stat_t) bool {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(dir)

@@ -20,7 +20,7 @@ import (
 	"wangell.loutres.me/internal/testutil/need"
 )
 
-// holdEnv makes the test program hold the lock of the run folder it names until its standard input ends.
+// holdEnv makes the test program hold the lock of the run folder that it names, until its standard input ends.
 const holdEnv = "WANGELL_TEST_HOLD"
 
 func TestMain(m *testing.M) {
@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 // stubbornEnv makes the holder ignore SIGTERM.
 const stubbornEnv = "WANGELL_TEST_STUBBORN"
 
-// keepEnv makes the test program keep a child and tell its pid.
+// keepEnv makes the test program keep a child running and print its PID.
 const keepEnv = "WANGELL_TEST_KEEP"
 
 // hold starts a process that holds the lock of a run folder.
@@ -80,7 +80,7 @@ func TestLockIsExclusiveAndNamesItsHolder(t *testing.T) {
 		t.Fatalf("holder of no folder: %d, %v", pid, err)
 	}
 	other := hold(t, c.RunDir)
-	// What stands in the file is for people; the kernel's word counts.
+	// The number in the file is for people; the kernel's counts.
 	if err := os.WriteFile(c.lockFile(), []byte("1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestLockIsExclusiveAndNamesItsHolder(t *testing.T) {
 	}
 }
 
-func TestRemoveKeepsWhatIsMounted(t *testing.T) {
+func TestRemoveDoesNotTouchMounts(t *testing.T) {
 	need.Root(t)
 	c := Config{RunDir: filepath.Join(t.TempDir(), "run")}
 	l, err := acquire(c)
@@ -138,7 +138,7 @@ func TestRemoveKeepsWhatIsMounted(t *testing.T) {
 	}
 }
 
-func TestParseFlock(t *testing.T) {
+func TestParseFlockReadsTheHolder(t *testing.T) {
 	for line, want := range map[string][2]uint64{
 		"1: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF":    {1234, 567},
 		"1: POSIX  ADVISORY  WRITE 1234 00:1a:567 0 EOF":    {},

@@ -4,7 +4,6 @@ package instance
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -23,7 +22,7 @@ import (
 // metricsTimeout bounds how long a scrape waits for the daemon.
 const metricsTimeout = 2 * time.Second
 
-// daemonGatherer gathers the metrics of the daemon from its unix socket.
+// daemonGatherer gathers the daemon's metrics from its unix socket.
 func daemonGatherer(socket string) prometheus.Gatherer {
 	client := &http.Client{
 		Timeout: metricsTimeout,
@@ -43,6 +42,7 @@ func daemonGatherer(socket string) prometheus.Gatherer {
 	})
 }
 
+// fetch reads the daemon's metrics.
 func fetch(client *http.Client) ([]*dto.MetricFamily, error) {
 	response, err := client.Get("http://daemon/metrics")
 	if err != nil {
@@ -50,7 +50,7 @@ func fetch(client *http.Client) ([]*dto.MetricFamily, error) {
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("answer %s", response.Status)
+		return nil, fmt.Errorf("GET /metrics: %s", response.Status)
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	byName, err := parser.TextToMetricFamilies(response.Body)
@@ -67,41 +67,33 @@ func ownRegistry() *prometheus.Registry {
 	return r
 }
 
-// listenMetrics opens the address of the metrics.
-func (u *up) listenMetrics() error {
-	if u.MetricsAddress == "" {
-		return nil
-	}
-	var err error
-	if u.metrics, err = net.Listen("tcp", u.MetricsAddress); err != nil {
-		return fmt.Errorf("metrics: %w: give another --metrics-address, or none (--metrics-address '')", err)
-	}
-	return nil
-}
-
-// serveMetrics serves the metrics of all parts at /metrics, and at /readyz whether services can wake.
-func (u *up) serveMetrics() {
-	if u.metrics == nil {
-		return
-	}
+// metricsHandler serves the metrics of all parts at /metrics, and at /readyz whether services can wake. ready returns the
+// reason why they cannot.
+func metricsHandler(c prometheus.Collector, daemonSocket string, ready func() error) http.Handler {
 	own := ownRegistry()
-	own.MustRegister(u.controller.Collector())
-	all := prometheus.Gatherers{own, daemonGatherer(u.daemonSocket())}
+	own.MustRegister(c)
+	all := prometheus.Gatherers{own, daemonGatherer(daemonSocket)}
 	mux := http.NewServeMux()
-	// Without the daemon, what the controller knows is still told.
+	// Without the daemon, the controller's metrics are still served.
 	mux.Handle("GET /metrics", promhttp.HandlerFor(all, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if err := u.controller.Ready(); err != nil {
+		if err := ready(); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ready")
 	})
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: metricsTimeout, ReadTimeout: metricsTimeout, IdleTimeout: time.Minute}
-	u.stopParts = append(u.stopParts, server.Close)
-	u.parts.Go(func() {
-		if err := server.Serve(u.metrics); !errors.Is(err, http.ErrServerClosed) {
-			u.Log.Error("metrics are not served any more", "error", err)
-		}
-	})
+	return mux
+}
+
+// listenMetrics opens the address of the metrics; nil if there is none.
+func listenMetrics(address string) (net.Listener, error) {
+	if address == "" {
+		return nil, nil
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w: give another --metrics-address, or none (--metrics-address '')", err)
+	}
+	return l, nil
 }

@@ -19,19 +19,20 @@ func ownNetns() (uint64, error) {
 	return st.Ino, nil
 }
 
-// checkLoopback tells whether lo is up in this network namespace: controller and daemon speak over it.
+// checkLoopback returns an error if lo is down in this network namespace: controller and daemon communicate over it.
 func checkLoopback() error {
 	lo, err := net.InterfaceByName("lo")
 	if err != nil {
 		return fmt.Errorf("device lo: %w", err)
 	}
 	if lo.Flags&net.FlagUp == 0 {
-		return errors.New("device lo is down, but the controller and the daemon speak over 127.0.0.1: set it up (ip link set lo up)")
+		return errors.New("device lo is down, but the controller and the daemon communicate over 127.0.0.1: " +
+			"set it up (ip link set lo up)")
 	}
 	return nil
 }
 
-// checkInterfaces tells which of the devices are not there.
+// checkInterfaces returns an error for each device that does not exist.
 func checkInterfaces(names []string) error {
 	var errs []error
 	for _, name := range names {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// parseRecord reads a line of slog's JSON handler. Its time is left out: the reader's is as good.
+// parseRecord parses a line of slog's JSON handler, without its time. Any other line is a message of level Error.
 func parseRecord(line []byte) (slog.Level, string, []slog.Attr) {
 	text := strings.TrimRight(string(line), "\r\n")
 	var fields map[string]any

@@ -10,7 +10,7 @@ import (
 	"wangell.loutres.me/internal/doctor"
 )
 
-// checkRights tells, one line each, what the machine lacks that an instance needs.
+// checkRights returns what the machine lacks for an instance, one line for each.
 func checkRights(ctx context.Context, c Config) error {
 	opt := doctor.Options{RequiredOnly: true}
 	if c.Containerd != ContainerdAuto && c.Containerd != ContainerdOwn {
@@ -24,7 +24,7 @@ func checkRights(ctx context.Context, c Config) error {
 	for _, check := range bad {
 		lines = append(lines, check.Line())
 		if check.Name == doctor.RootCheck {
-			break // without root nothing else works, and nobody asked for the consequences
+			break // the other failures follow from this one
 		}
 	}
 	return errors.New("this machine cannot run an instance:\n  " + strings.Join(lines, "\n  ") + "\nSee 'wangell doctor'.")

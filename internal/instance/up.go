@@ -7,26 +7,30 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"runtime/debug"
 	"sync"
 	"time"
 
+	"wangell.loutres.me/internal/buildinfo"
 	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/localapi"
 	"wangell.loutres.me/internal/manifest"
 	"wangell.loutres.me/internal/runtime/containerd"
 	"wangell.loutres.me/internal/wire"
 )
 
-// Options are what Up works with beside the configuration.
+// Options are the parameters of Up beside the configuration.
 type Options struct {
 	Config
-	// Manifests are the services; they are followed as their files change.
+	// Manifests are the services. They are watched for changes.
 	Manifests *manifest.Reader
 	Log       *slog.Logger
-	// Force, when it ends, ends waiting for pods to end by themselves.
+	// Force, once cancelled, ends waiting for pods to end by themselves.
 	Force context.Context
 	// Started is called once the controller has the services, before the gate is attached.
 	Started func(*controller.Controller)
@@ -34,9 +38,9 @@ type Options struct {
 	Ready func()
 }
 
-// Up runs an instance until ctx ends, or a part of it cannot go on, and removes all of it then. What an
-// instance with the same run folder left when it was killed is adopted: pods and connections go on.
-// Nothing is started before manifests, rights and configuration are known to be right.
+// Up runs an instance until ctx is cancelled or a part of it fails for good, and then removes all of it. What a killed
+// instance with the same run folder left is adopted: pods and connections go on. Nothing is started before manifests,
+// rights and configuration have been checked.
 func Up(ctx context.Context, o Options) (err error) {
 	set, err := o.Manifests.Load(ctx)
 	if err != nil {
@@ -44,7 +48,7 @@ func Up(ctx context.Context, o Options) (err error) {
 	}
 	if err := errors.Join(o.Validate(), checkRights(ctx, o.Config), checkLoopback(), checkInterfaces(o.Interfaces)); err != nil {
 		if ctx.Err() != nil {
-			return nil // told to end before anything was begun: what was asked meanwhile has no answer
+			return nil // asked to exit before anything was started: the checks were cut off
 		}
 		return err
 	}
@@ -63,7 +67,7 @@ func Up(ctx context.Context, o Options) (err error) {
 		return errors.Join(err, l.release())
 	}
 	if killed {
-		o.Log.Info("adopting what an instance that was killed left")
+		o.Log.Info("adopting what a killed instance left")
 	}
 	u := &up{Options: o, set: set, failed: make(chan error, 1)}
 	if err = u.start(ctx); err == nil {
@@ -72,20 +76,20 @@ func Up(ctx context.Context, o Options) (err error) {
 		case err = <-u.failed:
 		}
 	}
-	o.Log.Info("ending")
+	o.Log.Info("shutting down")
 	stopErr := u.stop()
-	left := killed && u.runtime == nil // by the killed instance: it could not be adopted,
-	if left && err == nil {            // or Up was told to end before that
+	left := killed && u.runtime == nil // what the killed instance left could not be adopted,
+	if left && err == nil {            // or Up was asked to exit before that
 		stopErr, left = errors.Join(stopErr, destroy(context.WithoutCancel(ctx), o.Config)), false
 	}
 	if stopErr != nil || left {
-		// The lock's folder stays, with the configuration: wangell down finds by it what is left.
+		// The run folder stays, with the configuration: with that, wangell down finds what is left.
 		return errors.Join(err, stopErr, l.release())
 	}
 	return errors.Join(err, l.remove())
 }
 
-// adopts tells why an instance with this configuration cannot adopt what one with another left.
+// adopts returns why an instance with this configuration cannot adopt what one with another configuration left.
 func (c Config) adopts(left Config) error {
 	for _, f := range []struct{ flag, want, left string }{
 		{"--state-dir", c.StateDir, left.StateDir},
@@ -94,11 +98,12 @@ func (c Config) adopts(left Config) error {
 		{"--containerd", c.Containerd, left.Containerd},
 	} {
 		if f.want != f.left {
-			return fmt.Errorf("%s has what an instance with %s %s left, this one has %s: run 'wangell down' first", c.RunDir, f.flag, f.left, f.want)
+			return fmt.Errorf("%s belongs to a killed instance with %s %s, this one has %s: run 'wangell down' first",
+				c.RunDir, f.flag, f.left, f.want)
 		}
 	}
 	if c.Netns != left.Netns {
-		return fmt.Errorf("%s has what an instance in another network namespace left: run 'wangell down' first", c.RunDir)
+		return fmt.Errorf("%s belongs to a killed instance in another network namespace: run 'wangell down' first", c.RunDir)
 	}
 	return nil
 }
@@ -107,7 +112,7 @@ func (c Config) adopts(left Config) error {
 type up struct {
 	Options
 	set    manifest.Set
-	failed chan error // what ends the instance; the first counts
+	failed chan error // the first error that ends the instance
 
 	conn       *net.UDPConn
 	key        wire.Key
@@ -115,8 +120,8 @@ type up struct {
 	runtime    *containerd.Runtime
 	controller *controller.Controller
 	services   *services
-	stopParts  []func() error // ends what runs beside the runtime and the controller
-	endDaemon  context.CancelFunc
+	stopParts  []func() error // stop what runs beside the runtime, the controller and the daemon
+	stopDaemon context.CancelFunc
 	parts      sync.WaitGroup
 }
 
@@ -131,12 +136,12 @@ func (u *up) fail(err error) {
 // start starts the parts. After an error, stop ends those that started.
 func (u *up) start(ctx context.Context) (err error) {
 	if err := u.save(); err != nil {
-		return fmt.Errorf("keep the configuration: %w", err)
+		return fmt.Errorf("save the configuration: %w", err)
 	}
-	// A signal while parts start is not an error of theirs, whatever they say of being cut off.
+	// Errors of parts that were cut off by a signal while they started are not reported.
 	defer func() {
 		if ctx.Err() != nil && err != nil {
-			u.Log.Debug("the start is cut off", "error", err)
+			u.Log.Debug("the start was cut off", "error", err)
 			err = nil
 		}
 	}()
@@ -147,7 +152,7 @@ func (u *up) start(ctx context.Context) (err error) {
 		return fmt.Errorf("socket for the daemon: %w", err)
 	}
 	server := u.conn.LocalAddr().String()
-	if err := u.listenMetrics(); err != nil {
+	if u.metrics, err = listenMetrics(u.MetricsAddress); err != nil {
 		return err
 	}
 	if u.runtime, err = containerd.New(ctx, u.runtimeConfig(u.Log)); err != nil {
@@ -183,14 +188,7 @@ func (u *up) start(ctx context.Context) (err error) {
 	return nil
 }
 
-func (c Config) runtimeConfig(log *slog.Logger) containerd.Config {
-	return containerd.Config{
-		Containerd: c.Containerd, StateDir: c.StateDir, RunDir: c.RunDir, PodAddresses: c.PodAddresses,
-		InsecureRegistries: c.InsecureRegistries, Log: log,
-	}
-}
-
-// startDaemon keeps the daemon running, as a process of its own: traffic does not depend on this one.
+// startDaemon keeps the daemon running. It is a process of its own, so that traffic does not depend on this one.
 func (u *up) startDaemon(name, server string) {
 	args := []string{
 		"daemon", "--server", server, "--key-file", u.keyFile(), "--node", name, "--run-dir", u.RunDir,
@@ -203,12 +201,12 @@ func (u *up) startDaemon(name, server string) {
 	var once sync.Once
 	ready := func() {
 		u.Ready()
-		// Reading ten thousand manifests took memory that sleeping services do not need.
+		// Reading many manifests took memory that sleeping services do not need.
 		debug.FreeOSMemory()
 	}
 	daemon := child{name: "daemon", path: "/proc/self/exe", args: args, log: u.Log, ready: func() { once.Do(ready) }}
 	ctx, cancel := context.WithCancel(context.Background())
-	u.endDaemon = cancel
+	u.stopDaemon = cancel
 	u.parts.Go(func() {
 		if err := daemon.keep(ctx); err != nil {
 			u.fail(err)
@@ -216,7 +214,7 @@ func (u *up) startDaemon(name, server string) {
 	})
 }
 
-// logLevel is the lowest level that the log takes.
+// logLevel is the lowest level that is logged.
 func (u *up) logLevel() string {
 	for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn} {
 		if u.Log.Enabled(context.Background(), level) {
@@ -226,7 +224,7 @@ func (u *up) logLevel() string {
 	return slog.LevelError.String()
 }
 
-// watch applies manifests as their files change. A broken file changes nothing.
+// watch applies manifests when their files change. While one of them is wrong, nothing is changed.
 func (u *up) watch() {
 	ctx, cancel := context.WithCancel(context.Background())
 	u.stopParts = append(u.stopParts, func() error { cancel(); return nil })
@@ -236,17 +234,51 @@ func (u *up) watch() {
 				err = u.services.apply(ctx, set)
 			}
 			if err != nil && ctx.Err() == nil {
-				u.Log.Error("manifests: nothing is changed", "error", err)
+				u.Log.Error("manifests are not applied: nothing is changed", "error", err)
 			}
 		})
 		if err != nil {
-			u.Log.Error("manifests are not watched any more", "error", err)
+			u.Log.Error("manifests are no longer watched for changes", "error", err)
 		}
 	})
 }
 
-// stop ends the parts in the order in which nobody misses another, and removes what they made: first no new
-// orders, then the pods (whose connections the daemon still sees), the daemon, containerd, the gate.
+// serveControl serves the control socket.
+func (u *up) serveControl() error {
+	server, err := localapi.Serve(localapi.Config{
+		Path: u.controlSocket(), Services: u.controller, Log: u.Log,
+		Versions: func(ctx context.Context) map[string]string {
+			versions := map[string]string{"wangell": buildinfo.Version}
+			maps.Copy(versions, u.runtime.Versions(ctx))
+			return versions
+		},
+	})
+	if err != nil {
+		return err
+	}
+	u.stopParts = append(u.stopParts, server.Close)
+	return nil
+}
+
+// serveMetrics serves the metrics, if there is an address for them.
+func (u *up) serveMetrics() {
+	if u.metrics == nil {
+		return
+	}
+	server := &http.Server{
+		Handler:           metricsHandler(u.controller.Collector(), u.daemonSocket(), u.controller.Ready),
+		ReadHeaderTimeout: metricsTimeout, ReadTimeout: metricsTimeout, IdleTimeout: time.Minute,
+	}
+	u.stopParts = append(u.stopParts, server.Close)
+	u.parts.Go(func() {
+		if err := server.Serve(u.metrics); !errors.Is(err, http.ErrServerClosed) {
+			u.Log.Error("metrics are no longer served", "error", err)
+		}
+	})
+}
+
+// stop stops the parts, each before those that it needs, and removes what they made: first what gives orders, then the
+// pods (whose connections the daemon still sees), the daemon, containerd, and the gate.
 func (u *up) stop() error {
 	var errs []error
 	for _, stop := range u.stopParts {
@@ -254,11 +286,11 @@ func (u *up) stop() error {
 	}
 	if u.controller != nil {
 		if err := u.controller.Shutdown(u.Force); err != nil {
-			u.Log.Warn("pods are killed", "error", err)
+			u.Log.Warn("pods did not end in time and are killed", "error", err)
 		}
 	}
-	if u.endDaemon != nil {
-		u.endDaemon()
+	if u.stopDaemon != nil {
+		u.stopDaemon()
 	}
 	u.parts.Wait()
 	if u.conn != nil {
@@ -273,30 +305,10 @@ func (u *up) stop() error {
 	return errors.Join(append(errs, removeGate(u.Config))...)
 }
 
+// ignoreClosed ignores the error of closing twice.
 func ignoreClosed(err error) error {
 	if errors.Is(err, net.ErrClosed) {
 		return nil
 	}
 	return err
-}
-
-// destroyTimeout bounds the removal of pods that are killed; containerd may hang.
-const destroyTimeout = time.Minute
-
-func destroyRuntime(r *containerd.Runtime) error {
-	ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
-	defer cancel()
-	if err := r.Destroy(ctx); err != nil {
-		return fmt.Errorf("remove what ran: %w", err)
-	}
-	return nil
-}
-
-// destroy removes what an instance that was killed left.
-func destroy(ctx context.Context, c Config) error {
-	r, err := containerd.New(ctx, c.runtimeConfig(slog.Default()))
-	if err != nil {
-		return errors.Join(err, removeGate(c))
-	}
-	return errors.Join(destroyRuntime(r), removeGate(c))
 }

@@ -142,7 +142,7 @@ func TestSecondSignalForces(t *testing.T) {
 	if err := u.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(patience); !strings.Contains(u.said(), "ending"); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !strings.Contains(u.said(), "shutting down"); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("up does not say that it is ending")
 		}

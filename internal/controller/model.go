@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/scale"
+	"wangell.loutres.me/internal/wire"
+)
+
+// pod is a pod of a service, from StartPod to StopDone.
+type pod struct {
+	service *service
+	ref     lifecycle.Ref      // in the service's state machine
+	port    uint16             // on which it is expected to listen
+	rt      runtime.Pod        // zero before its network is ready
+	id      uint64             // its ID on the wire; 0 before its network is ready
+	node    string             // its home node, once its network is ready
+	cancel  context.CancelFunc // of its start
+
+	returned bool          // Start has returned
+	stopping bool          // the runtime was asked to stop it, or will be when Start returns
+	served   bool          // it was published as serving at some time
+	early    *runtime.Exit // its exit, if that came before Start returned
+	grace    time.Duration // with which it is stopped
+
+	published lifecycle.PodState // as daemons know it; 0 if they do not
+	// quietFrom is the first generation whose Quiet counts, because every daemon has the drain by then; 0 before that.
+	quietFrom uint64
+
+	stats wire.PodStats
+	usage consumption
+	load  *uint32 // its open flows as last reported for other nodes; nil if they were not
+}
+
+// service is a service with all that is known of it. It belongs to the loop.
+type service struct {
+	*wanted
+	machine *lifecycle.Machine
+	pods    []*pod
+	again   *wanted // it was deleted, and is wanted again once its pods are gone
+	// homeless is set once its address belongs to another service: it was deleted, and its pods are not gone yet.
+	homeless bool
+	sleepers []*sleeper
+	due      monotime.Time // of its machine's timer
+	heapPos  int           // in deadlines; -1 if it is not there
+
+	traffic    Traffic              // of all its pods, including those that are gone
+	lastPacket monotime.Time        // of all its pods
+	imageErr   string               // why its image could not be fetched ahead of need
+	lastWake   *lifecycle.Waterfall // nil if there was none
+	counted    uint64               // number of the last wake that is in the metrics
+	reported   glance               // as last reported by Changed
+	idle       map[string]idleNode  // by node
+
+	scaler   scale.Scaler  // while it follows its load
+	newFlows rate          // likewise
+	measured monotime.Time // when the runtime was asked for the use of its pods
+
+	sent  *wire.Backends // the last message to the daemons; nil if there was none
+	round *drainRound    // of a drain that not every daemon has acknowledged yet
+}
+
+// deliver gives an event to a service's state machine, and carries out what that decides.
+type deliver func(*service, lifecycle.Event)
+
+// idleNode is a node's report that it sees no packet for its pods of a service.
+type idleNode struct {
+	at         monotime.Time // when it came
+	lastPacket monotime.Time // or when the last of the node's pods began to serve
+}
+
+// drainRound is a drain on its way to all daemons. Any of them may give the pod a new flow until it has the message, so
+// reports of the pod's home node on open flows and packets count only once all have it.
+type drainRound struct{ awaited int }
+
+// sleeper waits until pods are gone.
+type sleeper struct {
+	refs map[lifecycle.Ref]bool
+	done chan struct{}
+}
+
+// glance is the part of a service's Status that decides whether it has changed.
+type glance struct {
+	state                      lifecycle.State
+	message, image             string
+	serving, desired, replicas int
+	wake                       uint64
+	result                     lifecycle.Result
+	phases                     int
+	lastPacket                 monotime.Time
+}
+
+// scaleEvery is how often services that follow their load are observed. Daemons report counts of flows as often.
+const scaleEvery = time.Second
+
+// rate measures how fast a count grows.
+type rate struct {
+	since monotime.Time
+	count uint64
+	value float64
+}
+
+// at returns the rate per second at a time, measured over at least scaleEvery; NaN the first time.
+func (r *rate) at(count uint64, now monotime.Time) float64 {
+	switch d := now.Sub(r.since); {
+	case r.since == 0:
+		*r = rate{now, count, math.NaN()}
+	case d >= scaleEvery*9/10: // a timer may fire slightly early
+		*r = rate{now, count, float64(count-r.count) / d.Seconds()}
+	}
+	return r.value
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"math"
+	"net/netip"
+	"time"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/monotime"
+)
+
+// Traffic counts what went through the gate. Bytes are IP lengths; In is from client to pod.
+type Traffic struct {
+	OpenFlows uint32 `json:"openFlows"`
+	NewFlows  uint64 `json:"newFlows"`
+	BytesIn   uint64 `json:"bytesIn"`
+	BytesOut  uint64 `json:"bytesOut"`
+}
+
+// PodStatus is the status of a pod.
+type PodStatus struct {
+	// ID is the runtime's ID; empty while the pod has no network.
+	ID   string     `json:"id,omitempty"`
+	Addr netip.Addr `json:"address,omitzero"`
+	// Node is the home node; empty while the pod has no network.
+	Node string `json:"node,omitempty"`
+	// State is the name of a lifecycle.PodState.
+	State   string    `json:"state"`
+	Started time.Time `json:"started,omitzero"`
+	Traffic Traffic   `json:"traffic"`
+}
+
+// Status is the status of a service.
+type Status struct {
+	// Service is the manifest with its Status. The manifest must not be changed.
+	Service v1alpha1.WangellService `json:"service"`
+	Pods    []PodStatus             `json:"pods,omitempty"`
+	// Serving is the number of pods that get new flows, Desired the number of pods that the service should have now: 0
+	// while it sleeps.
+	Serving int `json:"serving"`
+	Desired int `json:"desired"`
+	// NoDaemon is set if no daemon at all has been connected for some seconds, so that nothing serves. Only StatusOf
+	// sets it.
+	NoDaemon bool `json:"-"`
+	// LastWake is the last wake; nil if there was none.
+	LastWake *lifecycle.Waterfall `json:"lastWake,omitempty"`
+	// Traffic is that of all pods since the controller started, and of adopted ones since they did.
+	Traffic Traffic `json:"traffic"`
+}
+
+// Observation is the load of a service.
+type Observation struct {
+	At monotime.Time
+	// Desired is the number of pods that the service should have, Serving the number of pods that get new flows.
+	Desired, Serving int
+	// Open is the number of open flows of the serving pods.
+	Open uint64
+	// NewPerSecond is the number of flows of all pods established per second since the previous observation, at least
+	// scaleEvery ago; NaN if there was none.
+	NewPerSecond float64
+	// CPU and Memory are the mean use of the serving pods in percent of their requests; NaN if it is not known for one
+	// of them. Only services that are scaled by one of them are measured.
+	CPU, Memory float64
+	// Pods are all pods that have an address.
+	Pods []PodStatus
+}
+
+// value is the metric for each serving pod; NaN if it is not known.
+func (o Observation) value(m v1alpha1.ScalingMetric) float64 {
+	if o.Serving == 0 {
+		return math.NaN()
+	}
+	switch m {
+	case v1alpha1.MetricConnections:
+		return float64(o.Open) / float64(o.Serving)
+	case v1alpha1.MetricRate:
+		return o.NewPerSecond / float64(o.Serving)
+	case v1alpha1.MetricCPU:
+		return o.CPU
+	case v1alpha1.MetricMemory:
+		return o.Memory
+	}
+	return math.NaN()
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"wangell.loutres.me/internal/node"
+	"wangell.loutres.me/internal/runtime/containerd"
+)
+
+// destroyTimeout bounds the removal of pods that are killed, as containerd may hang.
+const destroyTimeout = time.Minute
+
+// runtimeConfig is the part of the configuration that the runtime needs.
+func (c Config) runtimeConfig(log *slog.Logger) containerd.Config {
+	return containerd.Config{
+		Containerd: c.Containerd, StateDir: c.StateDir, RunDir: c.RunDir, PodAddresses: c.PodAddresses,
+		InsecureRegistries: c.InsecureRegistries, Log: log,
+	}
+}
+
+// destroy removes what a killed instance left.
+func destroy(ctx context.Context, c Config) error {
+	r, err := containerd.New(ctx, c.runtimeConfig(slog.Default()))
+	if err != nil {
+		return errors.Join(err, removeGate(c))
+	}
+	return errors.Join(destroyRuntime(r), removeGate(c))
+}
+
+// destroyRuntime removes all pods, and what the runtime made on this machine.
+func destroyRuntime(r *containerd.Runtime) error {
+	ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
+	defer cancel()
+	if err := r.Destroy(ctx); err != nil {
+		return fmt.Errorf("remove what was running: %w", err)
+	}
+	return nil
+}
+
+// removeGate removes the gate of the instance and its devices.
+func removeGate(c Config) error {
+	if err := node.Clean(c.RunDir, ""); err != nil {
+		return fmt.Errorf("remove the gate: %w", err)
+	}
+	return nil
+}
