@@ -7,7 +7,10 @@ SHELL := /bin/bash
 GO ?= go
 # The file VERSION, with the commit as build metadata unless this is the tagged release: see hack/version.sh.
 VERSION := $(shell hack/version.sh)
-LDFLAGS := -s -w -X wangell.loutres.me/internal/buildinfo.Version=$(VERSION)
+COMMIT  := $(shell git rev-parse --verify --quiet HEAD)
+BUILDINFO := wangell.loutres.me/internal/buildinfo
+# As in hack/release.sh, so that "make image-push" gives the image of the release.
+LDFLAGS := -s -w -X $(BUILDINFO).Version=$(VERSION) -X $(BUILDINFO).commit=$(COMMIT)
 
 # The same flags for every target, so that each package is compiled once. Without DWARF, and with a compiler that collects
 # garbage less often, compiling takes 30 % less time. Only the race detector needs C.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Holds a pod's namespaces. As the first process of a PID namespace it reaps what is left to it, and ends when asked. */
 #include <signal.h>
 #include <stdlib.h>

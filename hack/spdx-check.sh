@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Fails if a source file does not name its license in its first two lines. Without arguments it checks all files of the
+# repository. Generated Go files are left out.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+if [ $# -gt 0 ]; then files=("$@"); else mapfile -t files < <(git ls-files '*.go' '*.c' '*.h' '*.sh' .ci/run); fi
+
+missing=()
+for file in "${files[@]}"; do
+    if [ ! -e "$file" ]; then continue; fi # deleted, and not staged yet
+    case $file in
+    bpf/*) want='SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0' ;;
+    *) want='SPDX-License-Identifier: Apache-2.0' ;;
+    esac
+    if head -2 "$file" | grep -qF "$want" || head -3 "$file" | grep -q '^// Code generated .* DO NOT EDIT\.$'; then continue; fi
+    missing+=("$file: want \"$want\" in line 1 or 2")
+done
+if [ ${#missing[@]} -gt 0 ]; then
+    printf '%s\n' "${missing[@]}" >&2
+    exit 1
+fi
