@@ -76,7 +76,8 @@ func (m *machine) podFound(uid, hash, specHash string, inherited bool, now time.
 		return
 	}
 	if m.direct == nil {
-		m.direct = &direct{hash: hash, uids: map[string]bool{}, first: now, last: now}
+		// Whoever created it may have scaled the Deployment already.
+		m.direct = &direct{hash: hash, uids: map[string]bool{}, first: now, last: now, announced: true}
 	}
 	dir := m.direct
 	if dir.hash != hash || dir.uids[uid] {

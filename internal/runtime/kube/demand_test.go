@@ -74,7 +74,9 @@ func TestCancelledStartsTakeTheirReplicasBack(t *testing.T) {
 	if get(w, a).err == nil || get(w, b).err == nil {
 		t.Error("a cancelled Start returned a pod")
 	}
-	w.until("one pod is wanted", func() bool { return w.holds(func(s *service) bool { return s.machine.want == 1 && s.machine.written == 1 }) })
+	w.until("one pod is wanted", func() bool {
+		return w.holds(func(s *service) bool { return s.machine.want == 1 && s.machine.written == 1 })
+	})
 }
 
 // A change of the Deployment's status during a rollout, while a Start waits, does not raise the wanted number.

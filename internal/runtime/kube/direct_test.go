@@ -216,7 +216,9 @@ func TestDirectPodIsHandedOver(t *testing.T) {
 	if want := w.deploymentNow().Spec.Template; fmt.Sprint(*template) != fmt.Sprint(want) {
 		t.Errorf("the template is %v, want %v", *template, want)
 	}
-	w.until("the hand-over", func() bool { return w.holds(func(s *service) bool { return s.machine.direct == nil && s.machine.written == 1 }) })
+	w.until("the hand-over", func() bool {
+		return w.holds(func(s *service) bool { return s.machine.direct == nil && s.machine.written == 1 })
+	})
 
 	yes := true
 	w.update(pod, func(p *corev1.Pod) {
@@ -271,7 +273,9 @@ func TestDirectPodIsDeletedWhenTheServiceSleeps(t *testing.T) {
 	// A pod that was not cached yet when it was deleted is deleted again when it is.
 	w.until("the deletion", func() bool { return strings.HasPrefix(w.done(), "create pod, delete app-1, create pod, delete app-2") })
 	w.until("nothing is left", func() bool {
-		return w.holds(func(s *service) bool { return s.machine.direct == nil && s.machine.written == 0 && s.machine.stage == idle })
+		return w.holds(func(s *service) bool {
+			return s.machine.direct == nil && s.machine.written == 0 && s.machine.stage == idle
+		})
 	})
 }
 

@@ -14,113 +14,6 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 )
 
-// A wake must not wait for the Deployment controller and the ReplicaSet controller, each of which hears of a change, reads,
-// and writes, one after the other. So the pods of a wake are created here, from the template of the Deployment, and are
-// handed over to one of its ReplicaSets when the wake is over. Until then they are direct pods.
-//
-//	at rest         The Deployment is paused, wants no pod, and has no ReplicaSet: nothing below can scale one.
-//	direct          Pods exist with the labels that a ReplicaSet's selector will match, and without a controller.
-//	handing over    The Deployment is scaled to their number; it is paused, so nothing happens. A ReplicaSet of its
-//	                template is created, which selects the pods and adopts them. Once the Deployment recognizes the
-//	                ReplicaSet as its own, it is resumed.
-//	managed         The Deployment is one like any other: its number of replicas is written to it.
-//
-// The order makes this safe: no controller ever sees a pod too many or too few, whichever change it hears of last.
-// (pkg/controller/deployment/sync.go of Kubernetes: the ReplicaSets of a paused Deployment are scaled, but none is created;
-// pkg/controller/controller_ref_manager.go: a pod that matches a selector and has no controller is adopted.)
-
-const (
-	// handOverDelay is the time from the creation of the last direct pod to the hand-over: the work that it causes in the API
-	// server and its controllers must not slow down the wake.
-	handOverDelay = 2 * time.Second
-	// handOverLatest is the time from the creation of the first direct pod to the hand-over although a wake is still under
-	// way: until then nothing in the cluster replaces a pod that is lost with its node.
-	handOverLatest = 10 * time.Second
-	// restDelay is the time from the end of the last pod until its Deployment is brought to rest.
-	restDelay = 200 * time.Millisecond
-	// observeTimeout bounds the wait for the caches, or the Deployment controller, to see a change.
-	observeTimeout = 10 * time.Second
-)
-
-// unknown is a number of replicas whose write was not confirmed: it is written again.
-const unknown = -1
-
-// machine decides how the number of pods that a service wants is brought about, and what is done to its Deployment
-// afterwards. It is pure: what is observed and the time go in, actions come out, and the result of each is reported back
-// with done. It is not safe for concurrent use.
-type machine struct {
-	// throughDeployment: create no pod directly.
-	throughDeployment bool
-
-	want    int32  // replicas that the service is to have
-	excess  int32  // replicas kept in the write until the victim pods carry their deletion cost
-	written int32  // replicas of the Deployment, or number of direct pods, as far as known; else unknown
-	uid     string // of the Deployment; empty while there is none
-	version uint64 // resource version of the Deployment: older ones are not looked at
-	sending bool   // the number is being written: what is observed of it meanwhile may be old
-	direct  *direct
-	epoch   int // counts the Deployments that were deleted: what is done to one says nothing of the next
-
-	stage    stage
-	deadline time.Time // of a stage that waits
-	target   int32     // replicas that the Deployment is being scaled to
-	scaled   uint64    // the resource version that this write made
-	adopter  string    // name of the ReplicaSet that adopts the pods
-	doomed   []*appsv1.ReplicaSet
-}
-
-// direct is what is known of a service's direct pods.
-type direct struct {
-	hash string          // the ReplicaSet will select them by this label pod-template-hash
-	uids map[string]bool // of those that exist, or are about to
-	// from is the Deployment as it was when its template was used; nil if another controller created the pods.
-	from *appsv1.Deployment
-	// specHash is the label of pods that another controller created.
-	specHash    string
-	first, last time.Time // when the first and the last were created
-	announced   bool      // the Deployment may have been scaled to their number
-}
-
-// stage is a step of what the machine is doing. A sequence begins and ends with idle.
-type stage uint8
-
-const (
-	idle stage = iota
-	scaling
-	creating
-
-	// The service sleeps before its direct pods were handed over.
-	dropScaling
-	dropDeleting
-
-	// Direct pods are handed over.
-	handScaling
-	handObserving // until the Deployment controller has seen the number
-	handCreating
-	handAdopting // until the Deployment has recognized the ReplicaSet
-
-	// A paused Deployment is resumed; the last part of a hand-over, too.
-	resuming
-	resumeObserving // until the cache has seen it
-
-	// A Deployment without pods is brought to rest.
-	restPausing
-	restObserving // until the Deployment controller has seen that it is paused
-	restDeleting
-	restEnding // until the cache has no ReplicaSet of it
-)
-
-// task is what begins a sequence.
-type task uint8
-
-const (
-	noTask task = iota
-	writeTask
-	handOverTask
-	resumeTask
-	restTask
-)
-
 // number is how many replicas may be written now.
 func (m *machine) number() int32 { return m.want + m.excess }
 
@@ -177,12 +70,10 @@ func (m *machine) next(o observation) action {
 			return createSet{set}
 		}
 		return m.waitOr(expired, fmt.Sprintf("wants %d pods", m.target))
-	case handAdopting:
-		// A Deployment that does not know the ReplicaSet makes another one once it is resumed. It does not look for one of an
-		// older template, so the wait ends in any case.
-		if !expired && !slices.ContainsFunc(o.sets, func(s *appsv1.ReplicaSet) bool {
-			return s.Name == m.adopter && s.Annotations[revisionAnnotation] != ""
-		}) {
+	case recognizing:
+		// A Deployment that does not know its ReplicaSet creates another one once it is resumed. It does not look for one of
+		// an older template, so the wait ends in any case.
+		if !expired && !m.recognized(o.sets) {
 			return wait{m.deadline}
 		}
 		m.stage = resuming
@@ -235,7 +126,7 @@ func (m *machine) begin(o observation) {
 	case what == handOverTask:
 		m.beginGiveUpDirect()
 	case what == resumeTask:
-		m.stage = resuming
+		m.enter(recognizing, o.now)
 	case what == restTask:
 		m.stage = restPausing
 	}
@@ -271,6 +162,20 @@ func (m *machine) beginGiveUpDirect() {
 	default:
 		m.stage = dropDeleting
 	}
+}
+
+// recognized reports whether the Deployment has recognized its ReplicaSets, in a hand-over the one that adopts the pods.
+func (m *machine) recognized(sets []*appsv1.ReplicaSet) bool {
+	found := m.adopter == ""
+	for _, s := range sets {
+		if m.adopter == "" || m.adopter == s.Name {
+			if s.Annotations[revisionAnnotation] == "" {
+				return false
+			}
+			found = true
+		}
+	}
+	return found
 }
 
 // template is the one that the pods were created from. The Deployment's may be newer by now; it then replaces the pods. Of
@@ -309,7 +214,7 @@ func (m *machine) done(res result, now time.Time) {
 		m.scaled = res.version
 		m.enter(handObserving, now)
 	case handCreating:
-		m.enter(handAdopting, now)
+		m.enter(recognizing, now)
 	case resuming:
 		m.enter(resumeObserving, now)
 	case restPausing:
@@ -342,7 +247,7 @@ func (m *machine) end() action {
 }
 
 // abort leaves the sequence that is under way. One that did not complete begins anew when it is due again.
-func (m *machine) abort() { m.stage, m.sending, m.doomed = idle, false, nil }
+func (m *machine) abort() { m.stage, m.sending, m.adopter, m.doomed = idle, false, "", nil }
 
 func (m *machine) enter(s stage, now time.Time) { m.stage, m.deadline = s, now.Add(observeTimeout) }
 
