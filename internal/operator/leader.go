@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,13 +15,12 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -36,78 +33,47 @@ import (
 	"wangell.loutres.me/internal/runtime/kube"
 )
 
-// leader is what runs only in the process that leads.
+// leader is what runs in the leading process only.
 type leader struct {
 	cfg        Config
 	log        *slog.Logger
 	client     kubernetes.Interface
 	mgr        manager.Manager
 	r          *reconciler
-	changed    *keySource
+	changed    changedServices
 	controller atomic.Pointer[controller.Controller]
 }
 
-// statusDelay is how long a change of a service's state may go on changing before it is written: a wake has better use
-// for the machine than telling the API server of each of its steps.
+// statusDelay is the time from a change of a service's state to its reconciliation, in which further changes are gathered: a
+// wake has better use for the machine than to report each of its steps to the API server.
 const statusDelay = 300 * time.Millisecond
 
-// keySource brings keys to the reconciler's queue, each once however often it was added before it was taken.
-type keySource struct {
-	ch   chan event.TypedGenericEvent[runtime.Key]
-	mu   sync.Mutex
-	keys map[runtime.Key]bool
-	more chan struct{} // has an element while keys are there
+// changedServices adds services to the reconciler's queue. Those that are added before the queue exists are dropped: the
+// reconciler begins with all services.
+type changedServices struct {
+	queue atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]]
 }
 
-func newKeySource() *keySource {
-	return &keySource{ch: make(chan event.TypedGenericEvent[runtime.Key]), keys: map[runtime.Key]bool{}, more: make(chan struct{}, 1)}
-}
-
-// add never waits.
-func (s *keySource) add(keys ...runtime.Key) {
-	s.mu.Lock()
+// add never blocks.
+func (s *changedServices) add(keys ...runtime.Key) {
+	q := s.queue.Load()
+	if q == nil {
+		return
+	}
 	for _, k := range keys {
-		s.keys[k] = true
-	}
-	s.mu.Unlock()
-	select {
-	case s.more <- struct{}{}:
-	default:
+		namespace, name, _ := strings.Cut(string(k), "/")
+		(*q).AddAfter(reconcile.Request{NamespacedName: client.ObjectKey{Namespace: namespace, Name: name}}, statusDelay)
 	}
 }
 
-// run brings what is added, until ctx ends.
-func (s *keySource) run(ctx context.Context) {
-	for {
-		select {
-		case <-s.more:
-		case <-ctx.Done():
-			return
-		}
-		s.mu.Lock()
-		keys := slices.Collect(maps.Keys(s.keys))
-		clear(s.keys)
-		s.mu.Unlock()
-		for _, k := range keys {
-			select {
-			case s.ch <- event.TypedGenericEvent[runtime.Key]{Object: k}:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}
-}
-
-func (s *keySource) source() source.Source {
-	return source.Channel(s.ch, handler.TypedFuncs[runtime.Key, reconcile.Request]{
-		GenericFunc: func(_ context.Context, e event.TypedGenericEvent[runtime.Key], q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			namespace, name, _ := strings.Cut(string(e.Object), "/")
-			q.AddAfter(reconcile.Request{NamespacedName: client.ObjectKey{Namespace: namespace, Name: name}}, statusDelay)
-		},
+func (s *changedServices) source() source.Source {
+	return source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		s.queue.Store(&q)
+		return nil
 	})
 }
 
-// register has the manager run the reconciler and the leader.
+// register adds the reconcilers and the leader to the manager.
 func (l *leader) register() error {
 	b := ctrl.NewControllerManagedBy(l.mgr).Named("wangellservice").
 		For(&v1alpha1.WangellService{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -125,7 +91,7 @@ func (l *leader) register() error {
 	return l.mgr.Add(manager.RunnableFunc(l.lead)) // a RunnableFunc runs in the leader only
 }
 
-// readPools takes the pools from the ConfigMap. What cannot be read changes nothing.
+// readPools replaces the pools by those in the ConfigMap. One that cannot be parsed changes nothing.
 func (l *leader) readPools(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if from := l.cfg.PoolsFrom; req.Namespace != from.Namespace || req.Name != from.Name {
 		return reconcile.Result{}, nil
@@ -144,33 +110,29 @@ func (l *leader) readPools(ctx context.Context, req reconcile.Request) (reconcil
 	return reconcile.Result{}, nil
 }
 
-// setPools replaces the pools. Services keep the addresses that they have; those that wait for one ask again soon.
+// setPools replaces the pools. Services keep their addresses; those that wait for one try again soon.
 func (r *reconciler) setPools(p Pools) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.book.pools = p
 }
 
-// lead runs while this process leads: the controller with its runtime and its socket for daemons.
+// lead runs the controller, with its runtime and its socket for daemons, while this process leads.
 func (l *leader) lead(ctx context.Context) error {
 	conn, err := listen(l.cfg.WireAddress)
 	if err != nil {
 		return err
 	}
-	rt, err := kube.Open(ctx, kube.Config{
-		Client: l.client, Namespace: l.cfg.Namespace, ThroughDeployment: l.cfg.StartThroughDeployment, Log: l.log, Trouble: l.troubled,
-	})
+	rt, err := l.openRuntime(ctx)
 	if err != nil {
-		_ = conn.Close()
-		return err
+		return errors.Join(err, conn.Close())
 	}
 	c, err := controller.New(controller.Config{Runtime: rt, Conn: conn, Key: l.cfg.Key, Log: l.log})
 	if err != nil {
-		_ = conn.Close()
-		return errors.Join(err, rt.Close())
+		return errors.Join(err, conn.Close(), rt.Close())
 	}
-	// The runtime ends first: starts that the controller then gives up change nothing in the cluster, where the next
-	// leader finds their pods.
+	// The runtime ends first, so that starts which the controller then abandons change nothing in the cluster: the next leader
+	// finds their pods.
 	defer c.Detach()
 	defer rt.Close()
 	collector := c.Collector()
@@ -188,7 +150,6 @@ func (l *leader) lead(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	happened := c.Subscribe(ctx)
-	workers.Go(func() { l.changed.run(ctx) })
 	workers.Go(func() { l.r.narrate(ctx, happened) })
 	workers.Go(func() { l.callSynced(ctx, c) })
 	l.r.begin(c, all.Items)
@@ -196,35 +157,45 @@ func (l *leader) lead(ctx context.Context) error {
 	for {
 		keys, err := c.Changed(ctx)
 		if err != nil {
-			return nil // the end
+			return nil // ctx ended
 		}
 		l.changed.add(keys...)
 	}
 }
 
-// callSynced tells the controller that it knows all services, once every one was looked at.
+// openRuntime opens the runtime. It has the Deployments from the cache that the reconciler uses.
+func (l *leader) openRuntime(ctx context.Context) (*kube.Runtime, error) {
+	deployments, err := l.mgr.GetCache().GetInformer(ctx, &appsv1.Deployment{})
+	if err != nil {
+		return nil, fmt.Errorf("cache of Deployments: %w", err)
+	}
+	return kube.Open(ctx, kube.Config{
+		Client: l.client, Deployments: deployments, Namespace: l.cfg.Namespace,
+		ThroughDeployment: l.cfg.StartThroughDeployment, Log: l.log, Trouble: l.reportTrouble,
+	})
+}
+
+// callSynced calls Synced of the controller once every service was reconciled.
 func (l *leader) callSynced(ctx context.Context, c *controller.Controller) {
 	select {
 	case <-l.r.synced:
 	case <-ctx.Done():
 		return
 	}
-	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
+	backoff := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Cap: 5 * time.Second, Steps: 10}
+	// The only error is that of ctx.
+	_ = backoff.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		err := c.Synced(ctx)
-		if err == nil || errors.Is(err, controller.ErrClosed) {
-			return
+		if err != nil && !errors.Is(err, controller.ErrClosed) {
+			l.log.Error(err.Error())
+			return false, nil
 		}
-		l.log.Error(err.Error())
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return
-		}
-	}
+		return true, nil
+	})
 }
 
-// troubled takes what holds up a service's pods. It must not wait: the runtime calls it.
-func (l *leader) troubled(k runtime.Key, t kube.Trouble) {
+// reportTrouble records why a service's pods do not start. The runtime calls it, so it must not block.
+func (l *leader) reportTrouble(k runtime.Key, t kube.Trouble) {
 	l.r.mu.Lock()
 	if t == (kube.Trouble{}) {
 		delete(l.r.trouble, k)

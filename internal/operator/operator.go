@@ -102,7 +102,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("operator: %w", err)
 	}
 	r := newReconciler(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder(fieldManager), cfg.Pools)
-	l := &leader{cfg: cfg, log: cfg.Log, client: typed, mgr: mgr, r: r, changed: newKeySource()}
+	l := &leader{cfg: cfg, log: cfg.Log, client: typed, mgr: mgr, r: r}
 	if err := l.register(); err != nil {
 		return fmt.Errorf("operator: %w", err)
 	}

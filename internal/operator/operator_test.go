@@ -4,7 +4,10 @@ package operator
 
 import (
 	"context"
+	"net/http"
 	"net/netip"
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -13,6 +16,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"wangell.loutres.me/api/v1alpha1"
@@ -339,4 +343,38 @@ func TestNoDaemon(t *testing.T) {
 	w.condition("a", v1alpha1.ConditionReady, metav1.ConditionFalse, "NoDaemon")
 	w.d = newPlayer(w, w.d.server)
 	w.condition("a", v1alpha1.ConditionReady, metav1.ConditionTrue, "CanWake")
+}
+
+// counting counts requests that list or watch all Deployments of a namespace.
+type counting struct {
+	http.RoundTripper
+	lists, watches *atomic.Int32
+}
+
+// RoundTrip implements http.RoundTripper.
+func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/deployments") {
+		if r.URL.Query().Get("watch") == "true" {
+			c.watches.Add(1)
+		} else {
+			c.lists.Add(1)
+		}
+	}
+	return c.RoundTripper.RoundTrip(r)
+}
+
+// The operator and its runtime have one cache of Deployments between them.
+func TestDeploymentsAreListedAndWatchedOnce(t *testing.T) {
+	var lists, watches atomic.Int32
+	w := newWorld(t, func(c *Config) {
+		c.Rest = rest.CopyConfig(c.Rest)
+		c.Rest.Wrap(func(rt http.RoundTripper) http.RoundTripper { return counting{rt, &lists, &watches} })
+	})
+	w.run()
+	w.apply("app")
+	w.condition("app", v1alpha1.ConditionReady, metav1.ConditionTrue, "CanWake")
+	t.Logf("%d lists, %d watches", lists.Load(), watches.Load())
+	if lists.Load() > 1 || watches.Load() != 1 {
+		t.Errorf("Deployments were listed %d times and watched %d times", lists.Load(), watches.Load())
+	}
 }

@@ -361,6 +361,10 @@ func (x *simulation) step() {
 	case 9:
 		x.act()
 	}
+	// Direct pods are there, and no controller has been given anything to do.
+	if dir := x.m.direct; dir != nil && !dir.announced && x.m.stage == idle && !x.m.pending() && len(x.pods) == len(dir.uids) {
+		x.fewest, x.most = len(x.pods), len(x.pods)
+	}
 }
 
 // ask wants a number of pods.
