@@ -15,17 +15,19 @@ import (
 	"strings"
 )
 
-// maintainerTools are patterns of packages on which others depend only because their maintainer scripts call them.
-var maintainerTools = []string{"adduser", "debconf", "dpkg", "init-system-helpers", "libpam-runtime", "libperl*", "lib*-perl",
-	"lsb-base", "passwd", "perl*", "runit-helper", "sensible-utils", "sysvinit-utils", "tar", "ucf", "usrmerge"}
+// maintainerTools are patterns of packages that others need only for their maintainer scripts.
+var maintainerTools = []string{
+	"adduser", "debconf", "dpkg", "init-system-helpers", "libpam-runtime", "libperl*", "lib*-perl", "lsb-base", "passwd",
+	"perl*", "runit-helper", "sensible-utils", "sysvinit-utils", "tar", "ucf", "usrmerge",
+}
 
-// apt runs apt-get with a configuration and an empty package state of its own.
+// apt runs apt-get with its own configuration and an empty package state.
 type apt struct {
-	dir string   // everything that it writes is in here
+	dir string   // for everything that it writes
 	env []string // with the configuration
 }
 
-// newApt writes apt's configuration into dir: that of the machine, without its hooks, and with other folders.
+// newApt writes a configuration for apt into dir: the machine's own without hooks, and with folders below dir.
 func newApt(ctx context.Context, dir string) (*apt, error) {
 	dump, err := run(exec.CommandContext(ctx, "apt-config", "dump"))
 	if err != nil {
@@ -37,13 +39,17 @@ func newApt(ctx context.Context, dir string) (*apt, error) {
 			conf.WriteString(line)
 		}
 	}
-	// Parts and Main were read already, by apt-config.
+	// apt-config has read Parts and Main already.
 	fmt.Fprintf(&conf, `Dir::Etc::Parts "/dev/null"; Dir::Etc::Main "/dev/null"; Dir::State::status %q; Dir::Cache %q;
 APT::Sandbox::User ""; Debug::NoLocking "true"; APT::Install-Recommends "false"; APT::Install-Suggests "false";
 `, filepath.Join(dir, "status"), filepath.Join(dir, "cache"))
-	a := &apt{dir: dir, env: append(os.Environ(), "APT_CONFIG="+filepath.Join(dir, "apt.conf"), "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive")}
-	return a, errors.Join(os.WriteFile(filepath.Join(dir, "apt.conf"), conf.Bytes(), 0o600), os.WriteFile(filepath.Join(dir, "status"), nil, 0o600),
-		os.MkdirAll(filepath.Join(dir, "cache", "archives", "partial"), 0o700))
+	file := filepath.Join(dir, "apt.conf")
+	env := append(os.Environ(), "APT_CONFIG="+file, "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive")
+	return &apt{dir: dir, env: env}, errors.Join(
+		os.WriteFile(file, conf.Bytes(), 0o600),
+		os.WriteFile(filepath.Join(dir, "status"), nil, 0o600),
+		os.MkdirAll(filepath.Join(dir, "cache", "archives", "partial"), 0o700),
+	)
 }
 
 func (a *apt) get(ctx context.Context, dir string, args ...string) ([]byte, error) {
@@ -52,8 +58,8 @@ func (a *apt) get(ctx context.Context, dir string, args ...string) ([]byte, erro
 	return run(cmd)
 }
 
-// resolve tells which packages have to be installed on an empty system to have those of names, in apt's order. If the
-// machine's package lists do not do, it fetches lists of its own.
+// resolve returns the packages to install on an empty system to get names, in apt's order. If the machine's package
+// lists are insufficient, it downloads its own.
 func (a *apt) resolve(ctx context.Context, names []string) ([]Package, error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -71,7 +77,7 @@ func (a *apt) resolve(ctx context.Context, names []string) ([]Package, error) {
 	return parseURIs(string(out))
 }
 
-// update fetches the package lists into a folder of its own, and uses them from then on.
+// update downloads package lists into a folder below a.dir and uses them from then on.
 func (a *apt) update(ctx context.Context) error {
 	lists := filepath.Join(a.dir, "lists")
 	if err := os.MkdirAll(filepath.Join(lists, "partial"), 0o700); err != nil {
@@ -89,7 +95,7 @@ func (a *apt) update(ctx context.Context) error {
 	return err
 }
 
-// download fetches packages and returns their files, in order. apt checks signatures and hashes.
+// download downloads packages and returns their files, in order. apt verifies signatures and hashes.
 func (a *apt) download(ctx context.Context, packages []Package) ([]string, error) {
 	if len(packages) == 0 {
 		return nil, nil
@@ -103,7 +109,7 @@ func (a *apt) download(ctx context.Context, packages []Package) ([]string, error
 		args = append(args, p.Name+"="+p.Version)
 	}
 	if _, err := a.get(ctx, debs, args...); err != nil {
-		return nil, fmt.Errorf("%w: if a package is not found, the machine's package lists are old: run apt-get update", err)
+		return nil, fmt.Errorf("%w: if a package is not found, the package lists are outdated: run apt-get update", err)
 	}
 	var files []string
 	for _, p := range packages {
@@ -116,7 +122,7 @@ func (a *apt) download(ctx context.Context, packages []Package) ([]string, error
 	return files, nil
 }
 
-// parseURIs reads what `apt-get --print-uris` prints: 'URI' NAME_VERSION_ARCHITECTURE.deb SIZE [HASH].
+// parseURIs parses the output of `apt-get --print-uris`: 'URI' NAME_VERSION_ARCHITECTURE.deb SIZE [HASH].
 func parseURIs(out string) ([]Package, error) {
 	var packages []Package
 	for line := range strings.Lines(out) {
@@ -140,7 +146,7 @@ func parseURIs(out string) ([]Package, error) {
 	return packages, nil
 }
 
-// wanted drops the packages whose names match a pattern.
+// wanted returns the packages whose names match none of the patterns.
 func wanted(packages []Package, without []string) []Package {
 	var kept []Package
 next:
@@ -155,7 +161,7 @@ next:
 	return kept
 }
 
-// run runs a command and returns its standard output; its error tells what it wrote to standard error.
+// run runs a command and returns its standard output. The error includes its standard error.
 func run(cmd *exec.Cmd) ([]byte, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

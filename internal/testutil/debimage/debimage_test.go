@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,7 +32,7 @@ func digest(t *testing.T, b *Built) string {
 	return d.String()
 }
 
-func TestSameRecipeSameDigest(t *testing.T) {
+func TestSameRecipeGivesTheSameDigest(t *testing.T) {
 	ctx, cache := testContext(t), t.TempDir()
 	fresh, err := build(ctx, NeverListens(), "")
 	if err != nil {
@@ -50,12 +51,13 @@ func TestSameRecipeSameDigest(t *testing.T) {
 		t.Fatal(err)
 	}
 	if digest(t, fresh) != digest(t, first) || digest(t, first) != digest(t, again) {
-		t.Errorf("digests differ: without cache %s, into it %s, out of it %s", digest(t, fresh), digest(t, first), digest(t, again))
+		t.Errorf("digests differ: without cache %s, first build %s, from the cache %s",
+			digest(t, fresh), digest(t, first), digest(t, again))
 	}
 	if len(first.Packages) == 0 || first.Packages[0].Version == "" || first.Tag != "wangell.local/deaf:debian" {
 		t.Errorf("packages %v, tag %s", first.Packages, first.Tag)
 	}
-	// What is damaged or missing is made again.
+	// A damaged or incomplete image is built again.
 	layers, err := first.Image.Layers()
 	if err != nil || len(layers) != 1 {
 		t.Fatalf("%d layers, %v", len(layers), err)
@@ -86,7 +88,7 @@ func TestSameRecipeSameDigest(t *testing.T) {
 			t.Errorf("a layer that was %s in the cache was not replaced (%v)", what, err)
 		}
 	}
-	// Another recipe of the same name is another image, and takes the place of the first.
+	// Another recipe with the same name gives another image, which replaces the first one in the cache.
 	other := NeverListens()
 	other.Env = []string{"A=b"}
 	changed, err := build(ctx, other, cache)
@@ -99,18 +101,21 @@ func TestSameRecipeSameDigest(t *testing.T) {
 	}
 }
 
-func TestUnknownPackage(t *testing.T) {
+func TestErrorNamesAnUnknownPackage(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
 	_, err := Build(ctx, Recipe{Name: "x", Packages: []string{"wangell-no-such-package"}})
-	if err == nil || !strings.Contains(err.Error(), "wangell-no-such-package") || !strings.Contains(err.Error(), "apt sources") {
+	if err == nil || !strings.Contains(err.Error(), "wangell-no-such-package") ||
+		!strings.Contains(err.Error(), "apt sources") {
 		t.Errorf("error %v: want the package's name, and what to check", err)
 	}
 }
 
-func TestParseURIs(t *testing.T) {
-	got, err := parseURIs("'http://x/redis_7.deb' redis-tools_5%3a7.0.15-1~deb12u10_amd64.deb 991988 MD5Sum:00\nWARNING\n\n'http://x/l' libc6_2.36-9+deb12u14_amd64.deb 1 \n")
-	if err != nil || len(got) != 2 || got[0] != (Package{"redis-tools", "5:7.0.15-1~deb12u10"}) || got[1] != (Package{"libc6", "2.36-9+deb12u14"}) {
+func TestPackagesAreParsedFromURIs(t *testing.T) {
+	got, err := parseURIs("'http://x/redis_7.deb' redis-tools_5%3a7.0.15-1~deb12u10_amd64.deb 991988 MD5Sum:00\n" +
+		"WARNING\n\n'http://x/l' libc6_2.36-9+deb12u14_amd64.deb 1 \n")
+	want := []Package{{"redis-tools", "5:7.0.15-1~deb12u10"}, {"libc6", "2.36-9+deb12u14"}}
+	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %v", got, err)
 	}
 	for _, bad := range []string{"", "'uri' nounderscore.deb 1\n", "'uri' a_%zz_b.deb 1\n"} {
@@ -123,7 +128,7 @@ func TestParseURIs(t *testing.T) {
 	}
 }
 
-func TestAddTar(t *testing.T) {
+func TestArchiveMembersMoveToMergedUsr(t *testing.T) {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	for _, h := range []tar.Header{
@@ -166,7 +171,8 @@ func TestAddTar(t *testing.T) {
 		"/libexec/x":         {Mode: 0o644, Data: []byte("data")},
 	} {
 		got, ok := files[name]
-		if !ok || got.Mode.Type() != want.Mode.Type() || got.Link != want.Link || got.UID != want.UID || !bytes.Equal(got.Data, want.Data) ||
+		if !ok || got.Mode.Type() != want.Mode.Type() || got.Link != want.Link || got.UID != want.UID ||
+			!bytes.Equal(got.Data, want.Data) ||
 			want.Mode.Type() != fs.ModeSymlink && got.Mode != want.Mode {
 			t.Errorf("%s: %+v, want %+v", name, got, want)
 		}
@@ -186,9 +192,16 @@ func TestAddTar(t *testing.T) {
 	}
 }
 
-func TestUsers(t *testing.T) {
-	files := baseFiles(Recipe{Users: []User{{Name: "root", Home: "/root", Shell: "/bin/sh", EmptyPassword: true}, {Name: "db", ID: 9, Home: "/db"}}})
-	if got := string(files["/etc/passwd"].Data); got != "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\ndb:x:9:9:db:/db:/usr/sbin/nologin\n" {
+func TestUsersReplaceThoseOfTheSameName(t *testing.T) {
+	files := baseFiles(Recipe{Users: []User{
+		{Name: "root", Home: "/root", Shell: "/bin/sh", EmptyPassword: true},
+		{Name: "db", ID: 9, Home: "/db"},
+	}})
+	const passwd = `root:x:0:0:root:/root:/bin/sh
+nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
+db:x:9:9:db:/db:/usr/sbin/nologin
+`
+	if got := string(files["/etc/passwd"].Data); got != passwd {
 		t.Errorf("passwd:\n%s", got)
 	}
 	if got := string(files["/etc/shadow"].Data); got != "root::1::::::\nnobody:*:1::::::\ndb:*:1::::::\n" {

@@ -13,15 +13,18 @@ import (
 	"wangell.loutres.me/internal/image"
 )
 
-// busybox gives the shell of those images that need one.
+// busybox is the package with the shell of images that need one.
 const busybox = "busybox-static"
 
 var shell = image.File{Mode: fs.ModeSymlink | 0o777, Link: "busybox"}
 
-// Nginx is nginx on port 8080: / answers "nginx\n", /1m one MiB of zeros.
+// Nginx is nginx on port 8080. / returns "nginx\n", and /1m returns one MiB of zeros.
 func Nginx() Recipe {
 	return Recipe{
-		Name: "nginx", Packages: []string{"nginx"}, Without: []string{"iproute2", "libcap2-bin", "libbpf*", "libelf*", "libtirpc*", "libxtables*", "libmnl*", "libdb5*"},
+		Name: "nginx", Packages: []string{"nginx"},
+		Without: []string{
+			"iproute2", "libcap2-bin", "libbpf*", "libelf*", "libtirpc*", "libxtables*", "libmnl*", "libdb5*",
+		},
 		Users:      []User{{Name: "www-data", ID: 33, Home: "/var/www"}},
 		Entrypoint: []string{"/usr/sbin/nginx", "-c", "/etc/nginx/wangell.conf", "-e", "stderr"},
 		Port:       8080, StopSignal: "SIGQUIT",
@@ -51,23 +54,29 @@ http {
 }
 `
 
-// Redis is a Redis server on port 6379, for all addresses, that keeps nothing on disk.
+// Redis is a Redis server on port 6379 of all addresses that stores nothing on disk.
 func Redis() Recipe {
 	return Recipe{
 		Name: "redis", Packages: []string{"redis-server"},
 		Users: []User{{Name: "redis", ID: 999, Home: "/var/lib/redis"}}, User: "999:999",
-		Entrypoint: []string{"/usr/bin/redis-server", "--bind", "0.0.0.0", "--port", "6379", "--protected-mode", "no", "--save", "", "--dir", "/tmp"},
-		Port:       6379,
+		Entrypoint: []string{
+			"/usr/bin/redis-server", "--bind", "0.0.0.0", "--port", "6379", "--protected-mode", "no",
+			"--save", "", "--dir", "/tmp",
+		},
+		Port: 6379,
 	}
 }
 
-// Postgres is a PostgreSQL server (15 on Debian 12) on port 5432 that trusts everybody as user postgres. Its data are in
-// /var/lib/postgresql/data, which it makes if there are none: mount a folder at /var/lib/postgresql to keep them.
+// Postgres is a PostgreSQL server (15 on Debian 12) on port 5432. Every client may log in as user postgres without a
+// password. The first start creates the data in /var/lib/postgresql/data; mount a folder at /var/lib/postgresql to keep
+// it.
 func Postgres() Recipe {
 	const uid = 999
 	return Recipe{
 		Name: "postgres", Packages: []string{"postgresql", busybox},
-		Without:    []string{"libllvm*", "libz3*", "postgresql-common*", "ssl-cert", "openssl", "locales", "libc-l10n", "netbase"},
+		Without: []string{
+			"libllvm*", "libz3*", "postgresql-common*", "ssl-cert", "openssl", "locales", "libc-l10n", "netbase",
+		},
 		Users:      []User{{Name: "postgres", ID: uid, Home: "/var/lib/postgresql", Shell: "/bin/sh"}},
 		User:       "999:999",
 		Entrypoint: []string{"/bin/sh", "/start"},
@@ -92,7 +101,8 @@ fi
 exec "$bin/postgres" -D "$data" -c listen_addresses='*' -c port=5432 -c unix_socket_directories=/tmp -c jit=off
 `
 
-// SSH is an OpenSSH server on port 22: it speaks first. root logs in without a password and has a small shell.
+// SSH is an OpenSSH server on port 22, a protocol in which the server speaks first. root logs in without a password and
+// has a small shell.
 func SSH() Recipe {
 	return Recipe{
 		Name: "ssh", Packages: []string{"openssh-server", busybox},
@@ -102,7 +112,7 @@ func SSH() Recipe {
 		Entrypoint: []string{"/usr/sbin/sshd", "-D", "-e", "-f", "/etc/ssh/wangell.conf"},
 		Port:       22,
 		Files: map[string]image.File{
-			"/etc/ssh/wangell.conf": {Data: []byte("Port 22\nHostKey /etc/ssh/host_key\nUsePAM no\nPermitRootLogin yes\nPermitEmptyPasswords yes\nPidFile none\nUseDNS no\n")},
+			"/etc/ssh/wangell.conf": {Data: []byte(sshdConf)},
 			"/etc/ssh/host_key":     {Data: hostKey(), Mode: 0o600},
 			"/run/sshd":             {Mode: fs.ModeDir | 0o755},
 			"/usr/bin/sh":           shell,
@@ -110,12 +120,21 @@ func SSH() Recipe {
 	}
 }
 
-// hostKey is the SSH server's key. It is always the same, so that the image is, and so is no secret.
+const sshdConf = `Port 22
+HostKey /etc/ssh/host_key
+UsePAM no
+PermitRootLogin yes
+PermitEmptyPasswords yes
+PidFile none
+UseDNS no
+`
+
+// hostKey returns the SSH server's key. It is constant, and so not secret, because the image must be reproducible.
 func hostKey() []byte {
 	scalar := sha256.Sum256([]byte("the host key of Wangell's test image"))
 	key, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), scalar[:])
 	if err != nil {
-		panic(err) // the constant above is a valid scalar
+		panic(err) // the hash above is a valid scalar
 	}
 	der, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
@@ -124,12 +143,12 @@ func hostKey() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})
 }
 
-// ExitsAtOnce writes a message to standard error and ends with status 3.
+// ExitsAtOnce is a program that writes a message to standard error and exits with status 3.
 func ExitsAtOnce() Recipe {
 	return script("exits", `echo "no configuration: /etc/app.conf is missing" >&2; exit 3`)
 }
 
-// NeverListens runs and never listens.
+// NeverListens is a program that runs until SIGTERM and never listens.
 func NeverListens() Recipe { return script("deaf", "trap 'exit 0' TERM; sleep 1000000 & wait") }
 
 func script(name, text string) Recipe {

@@ -44,7 +44,8 @@ func (o *output) String() string {
 	return o.buf.String()
 }
 
-// start runs an image's command on the node of a network: its root file system in a mount and a pid namespace.
+// start runs the command of an image on the node of a network, in the image's root file system and in its own mount and
+// pid namespaces.
 func start(t *testing.T, node *netlab.Namespace, r Recipe) (exited <-chan error, out *output) {
 	t.Helper()
 	ctx := testContext(t)
@@ -61,8 +62,9 @@ func start(t *testing.T, node *netlab.Namespace, r Recipe) (exited <-chan error,
 	if user == "" {
 		user = "0:0"
 	}
-	// Everything execs, so the command itself is the first process of its pid namespace, and its end is that of all.
-	script := `mount --make-rprivate / && mount --rbind /dev "$0/dev" && mount -t proc proc "$0/proc" && exec chroot --userspec="$1" "$0" "${@:2}"`
+	// Everything execs, so the command is the first process of its pid namespace, and its exit ends the namespace.
+	script := `mount --make-rprivate / && mount --rbind /dev "$0/dev" && mount -t proc proc "$0/proc" &&
+		exec chroot --userspec="$1" "$0" "${@:2}"`
 	cmd := node.Command(ctx, append([]string{"bash", "-c", script, root, user}, r.Entrypoint...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
 	out = &output{}
@@ -86,7 +88,7 @@ func start(t *testing.T, node *netlab.Namespace, r Recipe) (exited <-chan error,
 	return result, out
 }
 
-// extract writes a root file system.
+// extract unpacks a layer as a root file system.
 func extract(t *testing.T, r io.ReadCloser, root string) {
 	t.Helper()
 	defer r.Close()
@@ -97,7 +99,7 @@ func extract(t *testing.T, r io.ReadCloser, root string) {
 	}
 }
 
-// dial connects as soon as somebody listens.
+// dial connects as soon as the server listens.
 func dial(t *testing.T, from *netlab.Namespace, address string, exited <-chan error) net.Conn {
 	t.Helper()
 	for ctx := testContext(t); ; time.Sleep(10 * time.Millisecond) {
@@ -116,22 +118,25 @@ func dial(t *testing.T, from *netlab.Namespace, address string, exited <-chan er
 	}
 }
 
-// Every ready-made server answers in its own protocol to a client on another host.
-func TestServersAnswer(t *testing.T) {
+// Each server answers a client on another host in its own protocol.
+func TestServersAnswerClientsOnOtherHosts(t *testing.T) {
 	for _, test := range []struct {
 		recipe Recipe
 		ask    string
 		want   string // the answer's first line begins with it
-		// client is a real client to try, if the machine has it; %s is the server's address.
+		// client is a real client, used if the machine has it. %s stands for the server's address.
 		client []string
 		prints string
 	}{
-		{Nginx(), "GET / HTTP/1.0\r\n\r\n", "HTTP/1.1 200 OK", []string{"curl", "-sS", "-m", "20", "http://%s:8080/"}, "nginx\n"},
+		{Nginx(), "GET / HTTP/1.0\r\n\r\n", "HTTP/1.1 200 OK",
+			[]string{"curl", "-sS", "-m", "20", "http://%s:8080/"}, "nginx\n"},
 		{Redis(), "PING\r\n", "+PONG", []string{"redis-cli", "-h", "%s", "echo", "hello"}, "hello\n"},
-		// An SSLRequest (PostgreSQL's protocol, 55.2.10); the server has no certificate.
-		{Postgres(), "\x00\x00\x00\x08\x04\xd2\x16\x2f", "N", []string{"psql", "-h", "%s", "-U", "postgres", "-Atc", "select 6*7"}, "42\n"},
-		{SSH(), "", "SSH-2.0-OpenSSH", []string{"ssh", "-F", "/dev/null", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR",
-			"-o", "ConnectTimeout=60", "root@%s", "echo", "hello"}, "hello\n"},
+		// An SSLRequest (PostgreSQL's documentation, 55.2.10), which a server without a certificate refuses.
+		{Postgres(), "\x00\x00\x00\x08\x04\xd2\x16\x2f", "N",
+			[]string{"psql", "-h", "%s", "-U", "postgres", "-Atc", "select 6*7"}, "42\n"},
+		{SSH(), "", "SSH-2.0-OpenSSH", []string{"ssh", "-F", "/dev/null", "-o", "StrictHostKeyChecking=no",
+			"-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "-o", "ConnectTimeout=60",
+			"root@%s", "echo", "hello"}, "hello\n"},
 	} {
 		t.Run(test.recipe.Name, func(t *testing.T) {
 			n := netlabtest.New(t, netlab.Config{})
@@ -162,11 +167,13 @@ func TestServersAnswer(t *testing.T) {
 	}
 }
 
-func TestExitsAtOnce(t *testing.T) {
+func TestExitsAtOnceReportsWhy(t *testing.T) {
 	n := netlabtest.New(t, netlab.Config{})
 	exited, out := start(t, n.Node, ExitsAtOnce())
 	var status *exec.ExitError
-	if err := <-exited; !errors.As(err, &status) || status.ExitCode() != 3 || !strings.Contains(out.String(), "/etc/app.conf is missing") {
+	err := <-exited
+	if !errors.As(err, &status) || status.ExitCode() != 3 ||
+		!strings.Contains(out.String(), "/etc/app.conf is missing") {
 		t.Errorf("ended with %v and wrote %q", err, out)
 	}
 }
@@ -181,8 +188,8 @@ func TestNeverListensRuns(t *testing.T) {
 	}
 }
 
-// Nothing that the dynamic linker or a script would miss: every symbolic link to a library leads somewhere.
-func TestLibraryLinks(t *testing.T) {
+// The dynamic linker needs the target of every symbolic link to a library.
+func TestLibraryLinksHaveTargets(t *testing.T) {
 	for _, r := range []Recipe{Nginx(), Redis(), Postgres(), SSH()} {
 		b, err := Build(context.Background(), r)
 		if err != nil {

@@ -17,12 +17,11 @@ import (
 	"wangell.loutres.me/internal/image"
 )
 
-// mergedDirs are the folders of / that are links into /usr on a merged-usr system.
-var mergedDirs = []string{"bin", "lib", "lib64", "sbin"}
-
-// dropped are folders that a server does not need.
-var dropped = []string{"/usr/share/bash-completion/", "/usr/share/bug/", "/usr/share/doc/", "/usr/share/i18n/", "/usr/share/info/",
-	"/usr/share/lintian/", "/usr/share/locale/", "/usr/share/man/"}
+// dropped are folders that no server needs.
+var dropped = []string{
+	"/usr/share/bash-completion/", "/usr/share/bug/", "/usr/share/doc/", "/usr/share/i18n/", "/usr/share/info/",
+	"/usr/share/lintian/", "/usr/share/locale/", "/usr/share/man/",
+}
 
 // unpack adds the files of a package to files.
 func unpack(ctx context.Context, deb string, files map[string]image.File) error {
@@ -74,12 +73,12 @@ func addTar(r io.Reader, files map[string]image.File) error {
 		case tar.TypeSymlink:
 			f.Link = h.Linkname
 			if at != name && !path.IsAbs(f.Link) {
-				f.Link = path.Join(path.Dir(name), f.Link) // it is one folder deeper now
+				f.Link = path.Join(path.Dir(name), f.Link) // the link is one folder deeper than in the archive
 			}
 		case tar.TypeLink:
 			first, ok := files[merge(path.Clean("/"+h.Linkname))]
 			if !ok {
-				continue // what it links to was dropped
+				continue // its target was dropped
 			}
 			f = first
 		default:
@@ -89,17 +88,7 @@ func addTar(r io.Reader, files map[string]image.File) error {
 	}
 }
 
-// merge tells where a path is on a merged-usr system.
-func merge(name string) string {
-	for _, dir := range mergedDirs {
-		if name == "/"+dir || strings.HasPrefix(name, "/"+dir+"/") {
-			return "/usr" + name
-		}
-	}
-	return name
-}
-
-// skip tells whether a member is left out: documentation, and folders that are there already (perhaps as links).
+// skip reports whether a member is left out: documentation, and folders that exist already, possibly as links.
 func skip(name string, files map[string]image.File) bool {
 	for _, d := range dropped {
 		if strings.HasPrefix(name+"/", d) {
@@ -108,9 +97,4 @@ func skip(name string, files map[string]image.File) bool {
 	}
 	old, ok := files[name]
 	return name == "/" || ok && old.Mode&(fs.ModeDir|fs.ModeSymlink) != 0 && isSystemDir(name)
-}
-
-// isSystemDir tells whether baseFiles made a path, with modes that a package must not change.
-func isSystemDir(name string) bool {
-	return strings.Count(name, "/") == 1 || name == "/var/tmp" || strings.HasPrefix(name, "/usr/") && merge(name[len("/usr"):]) == name && strings.Count(name, "/") == 2
 }

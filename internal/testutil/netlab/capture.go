@@ -17,16 +17,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// captureLimit is how many packets a Capture keeps.
+// captureLimit is the number of packets that a Capture keeps.
 const captureLimit = 1 << 16
 
-// Packet is a frame that a Capture saw.
+// Packet is a captured frame.
 type Packet struct {
-	// At is when the capture read it, which is a little after it passed.
+	// At is when the capture read the frame, shortly after it passed.
 	At time.Time
-	// Outgoing tells that the namespace sent it.
+	// Outgoing is whether the namespace sent the frame.
 	Outgoing bool
-	// Data is the frame from its Ethernet header on.
+	// Data is the frame, beginning with the Ethernet header.
 	Data []byte
 }
 
@@ -35,7 +35,7 @@ func (p Packet) Decode() gopacket.Packet {
 	return gopacket.NewPacket(p.Data, layers.LayerTypeEthernet, gopacket.Default)
 }
 
-// TCP returns the IPv4 and TCP headers of the frame; ok is false if it has none.
+// TCP returns the IPv4 and TCP headers of the frame. ok is false if it has none.
 func (p Packet) TCP() (ip *layers.IPv4, tcp *layers.TCP, ok bool) {
 	d := p.Decode()
 	ip, _ = d.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
@@ -43,8 +43,8 @@ func (p Packet) TCP() (ip *layers.IPv4, tcp *layers.TCP, ok bool) {
 	return ip, tcp, ip != nil && tcp != nil
 }
 
-// Capture keeps all frames that pass a device (packet(7)). What an XDP program takes, sends or redirects passes
-// below it and is not seen at that device: capture at a client, or at the port of the link.
+// Capture records all frames that pass a device (packet(7)). Frames that an XDP program of the device drops, sends or
+// redirects are not seen there: capture them at a client or at the port of the link.
 type Capture struct {
 	file *os.File
 	done chan struct{}
@@ -55,7 +55,7 @@ type Capture struct {
 	err     error
 }
 
-// Capture starts to capture at a device of the namespace. The caller ends it with Close.
+// Capture starts a capture at a device of the namespace. The caller ends it with Close.
 func (ns *Namespace) Capture(device string) (*Capture, error) {
 	var fd int
 	err := ns.Do(func() error {
@@ -63,11 +63,11 @@ func (ns *Namespace) Capture(device string) (*Capture, error) {
 		if err != nil {
 			return err
 		}
-		// Protocol 0 receives nothing until bind, so that no other device's frame gets in.
+		// Protocol 0 receives nothing before bind, so no frame of another device is captured.
 		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
-		// Room for bursts; the kernel takes what it allows.
+		// Room for bursts, as far as the kernel allows.
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20)
 		all := uint16(unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8) // network byte order
 		if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: link.Attrs().Index}); err != nil {
@@ -129,14 +129,14 @@ func (c *Capture) run(raw syscall.RawConn) {
 	}
 }
 
-// Packets returns what was captured so far.
+// Packets returns the packets captured so far.
 func (c *Capture) Packets() []Packet {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]Packet(nil), c.packets...)
 }
 
-// Wait returns the first packet, of those captured already or to come, for which match is true.
+// Wait returns the first packet, captured already or later, for which match returns true.
 func (c *Capture) Wait(ctx context.Context, match func(Packet) bool) (Packet, error) {
 	for seen := 0; ; {
 		c.mu.Lock()
@@ -153,14 +153,14 @@ func (c *Capture) Wait(ctx context.Context, match func(Packet) bool) (Packet, er
 		select {
 		case <-changed:
 		case <-c.done:
-			return Packet{}, errors.New("capture: closed before the packet came")
+			return Packet{}, errors.New("capture: closed before the packet arrived")
 		case <-ctx.Done():
 			return Packet{}, fmt.Errorf("capture: no such packet among %d: %w", seen, ctx.Err())
 		}
 	}
 }
 
-// Close ends the capture and returns all packets. It is an error if the capture missed any.
+// Close ends the capture and returns all packets. It returns an error if the capture missed any.
 func (c *Capture) Close() ([]Packet, error) {
 	var missed uint32
 	if raw, err := c.file.SyscallConn(); err == nil {

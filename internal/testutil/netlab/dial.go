@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dialer makes connections from a namespace. The fields of net.Dialer may be set, but for Control.
+// Dialer connects from a namespace. All fields of net.Dialer may be set, except Control and ControlContext.
 type Dialer struct {
 	net.Dialer
 	ns *Namespace
@@ -26,8 +26,8 @@ func (d *Dialer) Dial(network, address string) (net.Conn, error) {
 	return d.DialContext(context.Background(), network, address)
 }
 
-// DialContext connects to address, which must be an IP address and port: a name would be looked up outside of the
-// namespace. It fails rather than connect from another namespace. A thread is used while it waits.
+// DialContext connects to address, an IP address and port; a host name would be resolved outside of the namespace. It
+// never connects from another namespace. It occupies a thread while it waits.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	if _, err := netip.ParseAddrPort(address); err != nil {
 		return nil, fmt.Errorf("dial from %s: %w: want an IP address and port", d.ns.Name, err)
@@ -43,7 +43,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	return conn, err
 }
 
-// Listen listens in the namespace on address, an IP address (or none) and port.
+// Listen listens in the namespace on address, a port with an optional IP address.
 func (ns *Namespace) Listen(ctx context.Context, network, address string) (net.Listener, error) {
 	config := net.ListenConfig{Control: ns.check}
 	var l net.Listener
@@ -54,7 +54,7 @@ func (ns *Namespace) Listen(ctx context.Context, network, address string) (net.L
 	return l, err
 }
 
-// check refuses a socket that is not in the namespace.
+// check is a net.Dialer.Control that refuses sockets of other namespaces.
 func (ns *Namespace) check(_, _ string, c syscall.RawConn) error {
 	var cookie uint64
 	var err error
@@ -67,21 +67,7 @@ func (ns *Namespace) check(_, _ string, c syscall.RawConn) error {
 		return fmt.Errorf("read the network namespace of a socket: %w", err)
 	}
 	if cookie != ns.Cookie {
-		return fmt.Errorf("a socket is in network namespace %d, not in %s (%d)", cookie, ns.Name, ns.Cookie)
+		return fmt.Errorf("the socket is in network namespace %d, not in %s (%d)", cookie, ns.Name, ns.Cookie)
 	}
 	return nil
-}
-
-// threadCookie returns the cookie of the calling thread's namespace.
-func threadCookie() (uint64, error) {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return 0, err
-	}
-	defer unix.Close(fd)
-	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	if err != nil {
-		return 0, fmt.Errorf("read the network namespace's cookie (Linux 5.14 or later): %w", err)
-	}
-	return cookie, nil
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netlab makes real networks out of Linux network namespaces, for the lab, the demo and the
-// tests: a node and some clients, each in a namespace of its own, on one Ethernet segment. Nothing of
-// it touches the machine's own devices, routes or settings, and no packet can leave the machine.
+// Package netlab builds networks from Linux network namespaces for experiments and tests: a node and some clients, each
+// in its own namespace, on one Ethernet segment. It does not touch the machine's own devices, routes or settings, and
+// no packet can leave the machine.
 //
 //	     namespace "link": bridge br0
 //	   ┌─────────┬─────────────┬──────────┐
@@ -11,7 +11,7 @@
 //	  eth0      eth0          eth0              10.46.200.1  .10  .11  …
 //	ns "node"  ns "client0"  ns "client1"
 //
-// Everything needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN).
+// All of it needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN).
 package netlab
 
 import (
@@ -19,42 +19,15 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"strconv"
 )
 
-// The default networks.
-var (
-	// DefaultLink is the network of the segment.
-	DefaultLink = netip.MustParsePrefix("10.46.200.0/24")
-	// DefaultServices is the range of service addresses.
-	DefaultServices = netip.MustParsePrefix("10.46.100.0/24")
-)
-
-// Device is the name of the device by which a node or client is on the link.
-const Device = "eth0"
-
-// Config says what to make. The zero value is a node and one client.
-type Config struct {
-	// Clients is the number of clients, 1-200. 0 means 1.
-	Clients int
-	// Link is the network of the segment, a /24 or larger. The node has its address number 1, client i number
-	// 10+i; the last host address is the node's default gateway, at which nobody is. Default: DefaultLink.
-	Link netip.Prefix
-	// Services is the range of service addresses, to which clients have a route directly on the link, so that
-	// they ask for service addresses by ARP. Default: DefaultServices.
-	Services netip.Prefix
-	// FullChecksums turns checksum offload off on the clients and the node, so that every packet on the link
-	// carries a full checksum, as from a real wire. Without it, a veth hands on partial checksums.
-	FullChecksums bool
-}
-
-// Net is a network made by New.
+// Net is a network created by New.
 type Net struct {
-	// Node is the namespace of the node; it has a default route by eth0.
+	// Node is the namespace of the node. Its default route goes through eth0.
 	Node *Namespace
-	// Link is the namespace of the bridge; its ports have the names of the hosts ("node", "client0", …).
+	// Link is the namespace of the bridge. Ports are named after the hosts ("node", "client0", …).
 	Link *Namespace
 	// Clients are the namespaces of the clients.
 	Clients []*Namespace
@@ -62,14 +35,14 @@ type Net struct {
 	prefix string
 }
 
-// New makes a network as cfg says. It first removes what killed processes left (CleanStale). On error nothing
-// of the network remains. The caller ends it with Close.
+// New creates a network, after removing what killed processes left behind (CleanStale). The caller removes it with
+// Close. On error nothing remains.
 func New(cfg Config) (_ *Net, err error) {
 	if cfg, err = cfg.withDefaults(); err != nil {
 		return nil, err
 	}
 	if os.Geteuid() != 0 {
-		return nil, errors.New("make a network: needs root: run it with sudo")
+		return nil, errors.New("create a network: needs root: run with sudo")
 	}
 	if err := CleanStale(); err != nil {
 		return nil, err
@@ -81,7 +54,7 @@ func New(cfg Config) (_ *Net, err error) {
 	n := &Net{prefix: prefix}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("make network %s: %w", prefix, err), n.Close())
+			err = errors.Join(fmt.Errorf("create network %s: %w", prefix, err), n.Close())
 		}
 	}()
 	add := func(host string, number int) (*Namespace, error) {
@@ -104,7 +77,7 @@ func New(cfg Config) (_ *Net, err error) {
 		}
 		n.Clients = append(n.Clients, c)
 	}
-	if err := n.wire(cfg); err != nil {
+	if err := wire(n.Link, n.Node, n.Clients, cfg); err != nil {
 		return nil, err
 	}
 	return n, nil
@@ -124,13 +97,13 @@ func (n *Net) Namespaces() []*Namespace {
 	return all
 }
 
-// Close removes the network. A process that still runs in one of its namespaces is killed, and told as an error,
-// because whoever started it should have ended it. Close may be called more than once.
+// Close removes the network. Processes that still run in its namespaces are killed and reported as errors, because
+// their tests should have ended them. Close may be called more than once.
 func (n *Net) Close() error {
 	var errs []error
-	// The namespaces end when their last user has gone; the cables are taken out now, so that nothing moves any more.
+	// A namespace lives until its last user is gone. Removing the veths first stops all traffic at once.
 	if n.Link != nil && n.Link.open() {
-		if err := n.unwire(); err != nil {
+		if err := unwire(n.Link); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -140,57 +113,22 @@ func (n *Net) Close() error {
 			errs = append(errs, err)
 		}
 		for _, p := range left {
-			errs = append(errs, fmt.Errorf("network namespace %s: process %s was still running at Close and was killed", ns.Name, p))
+			errs = append(errs, fmt.Errorf("network namespace %s: process %s was still running and was killed", ns.Name, p))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (c Config) withDefaults() (Config, error) {
-	if c.Clients == 0 {
-		c.Clients = 1
-	}
-	if !c.Link.IsValid() {
-		c.Link = DefaultLink
-	}
-	if !c.Services.IsValid() {
-		c.Services = DefaultServices
-	}
-	c.Link, c.Services = c.Link.Masked(), c.Services.Masked()
-	switch {
-	case c.Clients < 0 || c.Clients > 200:
-		return c, fmt.Errorf("make a network: %d clients: want 1 to 200", c.Clients)
-	case !c.Link.Addr().Is4() || c.Link.Bits() > 24 || c.Link.Bits() < 8:
-		return c, fmt.Errorf("make a network: link %s: want an IPv4 network between /8 and /24", c.Link)
-	case !c.Services.Addr().Is4():
-		return c, fmt.Errorf("make a network: services %s: want an IPv4 network", c.Services)
-	case c.Link.Overlaps(c.Services):
-		return c, fmt.Errorf("make a network: link %s and services %s overlap: choose other ranges", c.Link, c.Services)
-	}
-	return c, nil
-}
-
-// nth returns address number i of an IPv4 network; a negative i counts from its end (-1 is the broadcast address).
-func nth(p netip.Prefix, i int) netip.Addr {
-	b := p.Masked().Addr().As4()
-	base := uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
-	if i < 0 {
-		base += uint32(1) << (32 - p.Bits())
-	}
-	v := base + uint32(int32(i))
-	return netip.AddrFrom4([4]byte{byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)})
-}
-
-// uniquePrefix returns how the names of a new network's namespaces begin: our mark, the pid of this process and
-// its start time (pids are used again), and a random part.
+// uniquePrefix returns the prefix of the names of a network's namespaces: Prefix, the pid and the start time of this
+// process (because pids are reused), and a random part.
 func uniquePrefix() (string, error) {
 	start, err := startTime(os.Getpid())
 	if err != nil {
-		return "", fmt.Errorf("make a network: %w", err)
+		return "", fmt.Errorf("create a network: %w", err)
 	}
 	var b [3]byte
 	if _, err := rand.Read(b[:]); err != nil {
-		return "", fmt.Errorf("make a network: %w", err)
+		return "", fmt.Errorf("create a network: %w", err)
 	}
 	return fmt.Sprintf("%s%d-%s-%s-", Prefix, os.Getpid(), start, hex.EncodeToString(b[:])), nil
 }

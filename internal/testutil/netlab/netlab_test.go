@@ -34,7 +34,7 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// echo serves one connection after another on a host, until the test ends.
+// echo runs an echo server on a host until the test ends.
 func echo(t *testing.T, on *netlab.Namespace, port string) {
 	t.Helper()
 	l, err := on.Listen(testContext(t), "tcp4", on.Addr.String()+":"+port)
@@ -74,13 +74,14 @@ func exchange(t *testing.T, from *netlab.Namespace, address string) (local netip
 	return c.LocalAddr().(*net.TCPAddr).AddrPort()
 }
 
-func TestNetCarriesTraffic(t *testing.T) {
+func TestHostsExchangeTraffic(t *testing.T) {
 	for _, full := range []bool{false, true} {
 		t.Run("full checksums "+strconv.FormatBool(full), func(t *testing.T) {
 			n := netlabtest.New(t, netlab.Config{Clients: 2, FullChecksums: full})
 			echo(t, n.Node, "7")
 			for i, c := range n.Clients {
-				if local := exchange(t, c, n.Node.Addr.String()+":7"); local.Addr() != c.Addr || !strings.HasSuffix(c.Addr.String(), "."+strconv.Itoa(10+i)) {
+				local := exchange(t, c, n.Node.Addr.String()+":7")
+				if local.Addr() != c.Addr || !strings.HasSuffix(c.Addr.String(), "."+strconv.Itoa(10+i)) {
 					t.Errorf("client %d connected from %s, has address %s", i, local, c.Addr)
 				}
 			}
@@ -90,8 +91,8 @@ func TestNetCarriesTraffic(t *testing.T) {
 	}
 }
 
-// A wangell node finds its external devices by their default routes, and clients ask for service addresses by ARP.
-func TestRoutesAndARP(t *testing.T) {
+// A node of Wangell finds its external devices by their default routes, so the node must have one.
+func TestClientsLookUpServiceAddressesByARP(t *testing.T) {
 	n := netlabtest.New(t, netlab.Config{})
 	err := n.Node.Do(func() error {
 		routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
@@ -125,7 +126,8 @@ func TestRoutesAndARP(t *testing.T) {
 	go func() {
 		_, err := capture.Wait(ctx, func(p netlab.Packet) bool {
 			// Ethernet type 0x0806, operation 1, target address at 38 (RFC 826).
-			return len(p.Data) >= 42 && p.Data[12] == 8 && p.Data[13] == 6 && p.Data[21] == 1 && bytes.Equal(p.Data[38:42], []byte{10, 46, 100, 9})
+			return len(p.Data) >= 42 && p.Data[12] == 8 && p.Data[13] == 6 && p.Data[21] == 1 &&
+				bytes.Equal(p.Data[38:42], []byte{10, 46, 100, 9})
 		})
 		if err != nil {
 			t.Error(err)
@@ -140,12 +142,13 @@ func TestRoutesAndARP(t *testing.T) {
 	if _, err := capture.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := n.Client().Dialer().Dial("tcp4", "localhost:80"); err == nil || !strings.Contains(err.Error(), "IP address") {
+	_, err = n.Client().Dialer().Dial("tcp4", "localhost:80")
+	if err == nil || !strings.Contains(err.Error(), "IP address") {
 		t.Errorf("dialing a name: %v", err)
 	}
 }
 
-func TestDoLeavesTheThreadWhereItWas(t *testing.T) {
+func TestDoRestoresTheThreadsNamespace(t *testing.T) {
 	n := netlabtest.New(t, netlab.Config{})
 	read := func() string {
 		s, err := os.Readlink("/proc/thread-self/ns/net")
@@ -172,7 +175,7 @@ func TestDoLeavesTheThreadWhereItWas(t *testing.T) {
 	}
 }
 
-func TestCommandRunsInside(t *testing.T) {
+func TestCommandRunsInTheNamespace(t *testing.T) {
 	n := netlabtest.New(t, netlab.Config{})
 	out, err := n.Node.Command(testContext(t), "cat", "/proc/net/fib_trie").Output()
 	if err != nil {
@@ -186,12 +189,12 @@ func TestCommandRunsInside(t *testing.T) {
 	}
 }
 
-func TestSYNRetransmits(t *testing.T) {
+func TestSYNRetransmitsAreCounted(t *testing.T) {
 	n := netlabtest.New(t, netlab.Config{})
 	if got, err := n.Client().SYNRetransmits(); err != nil || got != 0 {
 		t.Fatalf("at first: %d, %v", got, err)
 	}
-	// The node takes the SYN of 10.46.100.9 and says nothing, so the client must send it again.
+	// The node receives the SYN to 10.46.100.9 and stays silent, so the client must retransmit it.
 	err := n.Node.Do(func() error {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
@@ -276,11 +279,12 @@ func TestCaptureSeesTheHandshake(t *testing.T) {
 	}
 }
 
-func TestCloseLeavesNothing(t *testing.T) {
+func TestCloseLeavesNothingBehind(t *testing.T) {
 	need.Root(t)
-	// Only namespaces of this process: another test binary may have its own meanwhile.
+	// Only namespaces of this process, because another test binary may run at the same time.
 	scope := netlab.Scope{Paths: []string{netlab.Dir + "/" + netlab.Prefix + strconv.Itoa(os.Getpid())}, OwnProcess: true,
-		Namespaces: []string{netlab.Prefix + strconv.Itoa(os.Getpid()) + "-"}, Devices: []string{"veth", "client", "node", "br"}}
+		Namespaces: []string{netlab.Prefix + strconv.Itoa(os.Getpid()) + "-"},
+		Devices:    []string{"veth", "client", "node", "br"}}
 	before, err := netlab.TakeSnapshot(scope)
 	if err != nil {
 		t.Fatal(err)
@@ -317,7 +321,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	}
 }
 
-// waitInside waits until a process is in a namespace: nsenter takes a moment.
+// waitInside waits until a process has entered a namespace, for which nsenter takes a moment.
 func waitInside(t *testing.T, pid int, ns *netlab.Namespace) {
 	t.Helper()
 	want, err := os.Stat(ns.Path)
@@ -334,8 +338,8 @@ func waitInside(t *testing.T, pid int, ns *netlab.Namespace) {
 	t.Fatal("the process never entered the namespace")
 }
 
-// TestCleanStale kills a process that has made a network, and looks that the next New removes it, with what runs in it.
-func TestCleanStale(t *testing.T) {
+// The test kills a process that has created a network.
+func TestNewRemovesNetworksOfKilledProcesses(t *testing.T) {
 	if os.Getenv("NETLAB_TEST_MAKER") != "" {
 		n, err := netlab.New(netlab.Config{})
 		if err != nil {
@@ -350,7 +354,7 @@ func TestCleanStale(t *testing.T) {
 		select {}
 	}
 	living := netlabtest.New(t, netlab.Config{})
-	maker := exec.CommandContext(testContext(t), os.Args[0], "-test.run=^TestCleanStale$")
+	maker := exec.CommandContext(testContext(t), os.Args[0], "-test.run=^TestNewRemovesNetworksOfKilledProcesses$")
 	maker.Env = append(os.Environ(), "NETLAB_TEST_MAKER=1")
 	out, err := maker.StdoutPipe()
 	if err != nil {
@@ -397,7 +401,7 @@ func TestSnapshotSeesLeaks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// One process that names our folder, with no child that could outlive it.
+	// One process that names the folder, without a child that could outlive it.
 	sleeper := exec.Command("tail", "-f", "/dev/null", dir)
 	if err := sleeper.Start(); err != nil {
 		t.Fatal(err)
@@ -423,7 +427,7 @@ func TestSnapshotSeesLeaks(t *testing.T) {
 	}
 }
 
-func TestConfigRefused(t *testing.T) {
+func TestInvalidConfigsAreRefused(t *testing.T) {
 	for name, cfg := range map[string]netlab.Config{
 		"too many clients": {Clients: 201},
 		"small link":       {Link: netip.MustParsePrefix("10.46.200.0/28")},
@@ -438,8 +442,8 @@ func TestConfigRefused(t *testing.T) {
 	}
 }
 
-// With FullChecksums the TCP checksums on the link are right; without, the sender leaves them to the device.
-func TestFullChecksums(t *testing.T) {
+// Without FullChecksums, the sender leaves checksums to the device.
+func TestFullChecksumsAreOnTheLink(t *testing.T) {
 	for _, full := range []bool{false, true} {
 		n := netlabtest.New(t, netlab.Config{FullChecksums: full})
 		echo(t, n.Node, "7")
@@ -464,7 +468,8 @@ func TestFullChecksums(t *testing.T) {
 		}
 		want := tcp.Checksum
 		buf := gopacket.NewSerializeBuffer()
-		if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{ComputeChecksums: true}, tcp, gopacket.Payload(tcp.Payload)); err != nil {
+		options := gopacket.SerializeOptions{ComputeChecksums: true}
+		if err := gopacket.SerializeLayers(buf, options, tcp, gopacket.Payload(tcp.Payload)); err != nil {
 			t.Fatal(err)
 		}
 		if right := tcp.Checksum == want; right != full {

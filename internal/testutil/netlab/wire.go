@@ -17,14 +17,15 @@ import (
 
 const bridgeName = "br0"
 
-// wire puts the bridge into the link's namespace and a cable from it to every host.
-func (n *Net) wire(cfg Config) error {
-	for _, ns := range n.Namespaces() {
-		if err := ns.Do(quiet); err != nil {
+// wire creates the bridge in the link's namespace and a veth from it to every host.
+func wire(linkNS, node *Namespace, clients []*Namespace, cfg Config) error {
+	hosts := append([]*Namespace{node}, clients...)
+	for _, ns := range append([]*Namespace{linkNS}, hosts...) {
+		if err := ns.Do(disableIPv6); err != nil {
 			return err
 		}
 	}
-	link, err := n.Link.handle()
+	link, err := linkNS.handle()
 	if err != nil {
 		return err
 	}
@@ -38,47 +39,53 @@ func (n *Net) wire(cfg Config) error {
 	if err := link.LinkSetUp(bridge); err != nil {
 		return fmt.Errorf("set bridge up: %w", err)
 	}
-	for _, host := range n.Namespaces() {
-		if host == n.Link {
-			continue
+	for _, host := range hosts {
+		port, err := plug(link, bridge, host)
+		if err != nil {
+			return fmt.Errorf("connect %s to the link: %w", host.Host, err)
 		}
-		if err := n.plug(link, bridge, host, cfg); err != nil {
-			return fmt.Errorf("plug %s into the link: %w", host.Host, err)
+		if host == node {
+			if err := linkNS.Do(func() error { return acceptXDP(host.Host) }); err != nil {
+				return err
+			}
+		}
+		if err := link.LinkSetUp(port); err != nil {
+			return fmt.Errorf("set the port of %s up: %w", host.Host, err)
+		}
+		if err := host.Do(func() error { return setUpHost(host, cfg) }); err != nil {
+			return fmt.Errorf("set up %s: %w", host.Host, err)
+		}
+		if host != node {
+			if err := host.Do(func() error { return routeServices(cfg.Services) }); err != nil {
+				return fmt.Errorf("set up %s: %w", host.Host, err)
+			}
 		}
 	}
-	return n.Node.Do(func() error { return defaultRoute(nth(cfg.Link, -2)) })
+	return node.Do(func() error { return defaultRoute(nth(cfg.Link, -2)) })
 }
 
-// plug connects one host.
-func (n *Net) plug(link *netlink.Handle, bridge netlink.Link, host *Namespace, cfg Config) error {
+// plug connects a host to the bridge and returns its port there.
+func plug(link *netlink.Handle, bridge netlink.Link, host *Namespace) (netlink.Link, error) {
 	fd, err := os.Open(host.Path)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer fd.Close()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = host.Host
 	port := &netlink.Veth{LinkAttrs: attrs, PeerName: Device, PeerNamespace: netlink.NsFd(int(fd.Fd()))}
 	if err := link.LinkAdd(port); err != nil {
-		return fmt.Errorf("add veth: %w", err)
+		return nil, fmt.Errorf("add veth: %w", err)
 	}
 	if err := link.LinkSetMaster(port, bridge); err != nil {
-		return fmt.Errorf("add to bridge: %w", err)
+		return nil, fmt.Errorf("add to bridge: %w", err)
 	}
-	if host == n.Node {
-		if err := n.Link.Do(func() error { return acceptXDP(host.Host) }); err != nil {
-			return err
-		}
-	}
-	if err := link.LinkSetUp(port); err != nil {
-		return fmt.Errorf("set port up: %w", err)
-	}
-	return host.Do(func() error { return setUpHost(host, cfg) })
+	return port, nil
 }
 
-// acceptXDP makes a port of the link take what an XDP program at the other end sends back, as a real wire does: it
-// gives the port an XDP program that lets everything pass. Without one, the frames of XDP_TX are lost silently or
-// wait in a ring: veth_xdp_flush in drivers/net/veth.c looks for a program at the peer; GRO there is not enough.
+// acceptXDP makes a port of the link accept frames that an XDP program at the other end sends back, as a real wire
+// does. It attaches an XDP program that passes everything. Without one, frames of XDP_TX are lost silently or wait in a
+// ring: veth_xdp_flush in drivers/net/veth.c looks for a program at the peer, and GRO there is not enough.
 func acceptXDP(port string) error {
 	dev, err := netlink.LinkByName(port)
 	if err != nil {
@@ -89,14 +96,14 @@ func acceptXDP(port string) error {
 	if err != nil {
 		return fmt.Errorf("load an XDP program for %s: %w", port, err)
 	}
-	defer pass.Close() // the device holds it from now on
+	defer pass.Close() // the device holds a reference
 	if err := netlink.LinkSetXdpFdWithFlags(dev, pass.FD(), nl.XDP_FLAGS_DRV_MODE); err != nil {
 		return fmt.Errorf("attach an XDP program to %s: %w", port, err)
 	}
 	return nil
 }
 
-// setUpHost runs in the host's namespace.
+// setUpHost configures a host's devices. It runs in the host's namespace.
 func setUpHost(host *Namespace, cfg Config) error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -114,18 +121,25 @@ func setUpHost(host *Namespace, cfg Config) error {
 			return err
 		}
 	}
-	if err := netlink.AddrAdd(dev, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(host.Addr, cfg.Link.Bits()))}); err != nil {
+	address := &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(host.Addr, cfg.Link.Bits()))}
+	if err := netlink.AddrAdd(dev, address); err != nil {
 		return fmt.Errorf("add address %s: %w", host.Addr, err)
 	}
 	if err := netlink.LinkSetUp(dev); err != nil {
 		return fmt.Errorf("set %s up: %w", Device, err)
 	}
-	if host.Host == "node" {
-		return nil
+	return nil
+}
+
+// routeServices adds a route directly on the link to the range of service addresses.
+func routeServices(services netip.Prefix) error {
+	dev, err := netlink.LinkByName(Device)
+	if err != nil {
+		return err
 	}
-	route := &netlink.Route{LinkIndex: dev.Attrs().Index, Dst: ipNet(cfg.Services), Scope: netlink.SCOPE_LINK}
+	route := &netlink.Route{LinkIndex: dev.Attrs().Index, Dst: ipNet(services), Scope: netlink.SCOPE_LINK}
 	if err := netlink.RouteAdd(route); err != nil {
-		return fmt.Errorf("add route to %s: %w", cfg.Services, err)
+		return fmt.Errorf("add route to %s: %w", services, err)
 	}
 	return nil
 }
@@ -141,16 +155,16 @@ func defaultRoute(gateway netip.Addr) error {
 	return nil
 }
 
-// unwire takes all cables out; a veth takes its peer with it.
-func (n *Net) unwire() error {
-	link, err := n.Link.handle()
+// unwire removes all veths, and with each its peer, and the bridge.
+func unwire(linkNS *Namespace) error {
+	link, err := linkNS.handle()
 	if err != nil {
 		return err
 	}
 	defer link.Close()
 	links, err := link.LinkList()
 	if err != nil {
-		return fmt.Errorf("list devices of %s: %w", n.Link.Name, err)
+		return fmt.Errorf("list devices of %s: %w", linkNS.Name, err)
 	}
 	var errs []error
 	for _, l := range links {
@@ -158,19 +172,18 @@ func (n *Net) unwire() error {
 			continue
 		}
 		if err := link.LinkDel(l); err != nil {
-			errs = append(errs, fmt.Errorf("remove %s of %s: %w", l.Attrs().Name, n.Link.Name, err))
+			errs = append(errs, fmt.Errorf("remove %s of %s: %w", l.Attrs().Name, linkNS.Name, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// quiet turns IPv6 off in the namespace of the calling thread, so that no neighbour discovery is in the way of
-// what is observed.
-func quiet() error {
+// disableIPv6 disables IPv6 in the calling thread's namespace, so that captures contain no neighbor discovery.
+func disableIPv6() error {
 	for _, conf := range []string{"all", "default"} {
 		path := "/proc/sys/net/ipv6/conf/" + conf + "/disable_ipv6"
 		if err := os.WriteFile(path, []byte("1"), 0o644); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("turn IPv6 off: %w", err)
+			return fmt.Errorf("disable IPv6: %w", err)
 		}
 	}
 	return nil

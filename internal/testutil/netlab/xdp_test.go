@@ -15,7 +15,7 @@ import (
 	"wangell.loutres.me/internal/testutil/netlab/netlabtest"
 )
 
-// What a native XDP program on the node's device sends back must reach the link, as on a real wire.
+// Frames that a native XDP program on the node's device sends back must reach the link, as on a real wire.
 func TestXDPTransmitReachesTheLink(t *testing.T) {
 	n := netlabtest.New(t, netlab.Config{})
 	reflect, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "wgl_reflect", Type: ebpf.XDP, License: "GPL",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ownns lets a test binary run in namespaces of its own, so that what it makes (devices, routes,
-// mounts) touches nothing of the machine and ends with it.
+// Package ownns runs a test binary in its own namespaces, so that its devices, routes and mounts do not touch the
+// machine and disappear with it.
 package ownns
 
 import (
@@ -21,14 +21,14 @@ const (
 	named  = "/run/netns" // ip-netns(8)
 )
 
-// Main runs a test binary again in a network and a mount namespace of its own and exits with its status; there,
-// it calls run and exits with what that returns. Call it from TestMain: ownns.Main(m.Run). Without root it
-// fails: a test that did not run has not passed.
+// Main runs the test binary again in its own network and mount namespaces, where it calls run, and exits with the
+// status that run returns. Call it from TestMain: ownns.Main(m.Run). Without root it fails, because a test that did not
+// run has not passed.
 func Main(run func() int) {
 	if os.Getenv(inside) != "" {
-		// Named namespaces are this process's own too.
+		// Named network namespaces are private to this process as well.
 		if err := errors.Join(os.MkdirAll(named, 0o755), unix.Mount("none", named, "tmpfs", 0, "")); err != nil {
-			fmt.Println("mounting", named, err)
+			fmt.Println("mount", named, err)
 			os.Exit(1)
 		}
 		os.Exit(run())
@@ -37,7 +37,10 @@ func Main(run func() int) {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Env = append(os.Environ(), inside+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS,
+		Pdeathsig:    syscall.SIGKILL,
+	}
 	err := cmd.Run()
 	var exit *exec.ExitError
 	switch {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netlabtest is netlab for tests.
+// Package netlabtest creates networks of package netlab for tests.
 package netlabtest
 
 import (
@@ -10,7 +10,7 @@ import (
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// New makes a network that ends with the test. The test needs root.
+// New creates a network that is removed at the end of the test. The test needs root.
 func New(t testing.TB, cfg netlab.Config) *netlab.Net {
 	t.Helper()
 	need.Root(t)
