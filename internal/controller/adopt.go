@@ -22,8 +22,9 @@ type adopter struct {
 	early  []func() // what the cluster reported before the services were known
 }
 
-// adopt takes over running pods: of each service those that have its spec, the newest first, as many as it may have. All
-// others are stopped. On a cluster, all pods of services are taken, and none is stopped: they belong to the cluster.
+// adopt takes over running pods: of each service those that have its spec, the newest first, as many as it may have.
+// All others are stopped. On a cluster, all pods of services are taken, and none is stopped: they belong to the
+// cluster.
 func (a *adopter) adopt(found []runtime.Pod) {
 	slices.SortFunc(found, func(a, b runtime.Pod) int { return cmp.Compare(b.Started, a.Started) })
 	for _, rt := range found {
@@ -69,8 +70,8 @@ func (a *adopter) take(s *service, rt runtime.Pod, event func(lifecycle.Ref) lif
 	}
 }
 
-// appeared takes a pod of the cluster that was started from outside, or runs already. It ignores pods of other services.
-// A pod without a network is reported again when it has one.
+// appeared takes a pod of the cluster that was started from outside, or runs already. It ignores pods of other
+// services. A pod without a network is reported again when it has one.
 func (a *adopter) appeared(rt runtime.Pod) {
 	s := a.engine.table.services[rt.Service]
 	if s == nil || s.machine.Deleted() || !rt.Addr.IsValid() || a.engine.table.byRuntime[rt.ID] != nil {

@@ -184,7 +184,8 @@ func TestOneByOne(t *testing.T) {
 	}
 	w.d.mu.Unlock()
 	other := newService("c")
-	if err := w.c.Put(Service{Spec: other, Addr: b.Addr()}); err == nil || !strings.Contains(err.Error(), "is already that of service default/b") {
+	if err := w.c.Put(Service{Spec: other, Addr: b.Addr()}); err == nil || !strings.Contains(err.Error(), "is already "+
+		"that of service default/b") {
 		t.Errorf("an address twice: %v", err)
 	}
 	if err := w.c.Put(Service{Spec: other}); err == nil {
@@ -205,8 +206,8 @@ func TestOneByOne(t *testing.T) {
 	}
 }
 
-// A service that is deleted and made again under its name can be scaled when the old one is gone, and not before: it would
-// be forgotten.
+// A service that is deleted and made again under its name can be scaled when the old one is gone, and not before: it
+// would be forgotten.
 func TestScaleOfAnotherOfThatName(t *testing.T) {
 	w := newCluster(t, nil)
 	w.put(newService("a"), 1)
@@ -423,8 +424,8 @@ func TestClusterAdopts(t *testing.T) {
 	}
 }
 
-// TestClusterLeast: a service that never sleeps has its pods without a client, whether it was there from the beginning or
-// comes later; those that it has already count.
+// TestClusterLeast: a service that never sleeps has its pods without a client, whether it was there from the beginning
+// or comes later; those that it has already count.
 func TestClusterLeast(t *testing.T) {
 	least := func(s *v1alpha1.WangellServiceSpec) { s.MinReplicas, s.MaxReplicas = 2, 2 }
 	a, b, x := newService("a", least), newService("b", least), newService("x", least)
@@ -530,7 +531,8 @@ func TestStartFailsAfterListening(t *testing.T) {
 	}
 	w.d.syn(a)
 	w.until("its remains are stopped", func() bool { _, _, s := w.rt.state(); return len(s) == 1 && w.state("a") == "Cold" })
-	if got := w.status("a").Service.Status.Message; got != "crashed: its start failed although it listened: start: runtime not available" {
+	if got := w.status("a").Service.Status.Message; got != "crashed: its start failed although it listened: start: "+
+		"runtime not available" {
 		t.Errorf("message %q", got)
 	}
 	w.until("no pod is left", func() bool { return len(w.status("a").Pods) == 0 })
@@ -582,7 +584,8 @@ func TestExitBeforeStartReturns(t *testing.T) {
 	for _, c := range []struct {
 		name, state string
 		err         error
-	}{{"the runtime is gone", "Warm", fmt.Errorf("start: %w", runtime.ErrUnavailable)}, {"the process crashed", "Failed", nil}} {
+	}{{"the runtime is gone", "Warm", fmt.Errorf("start: %w", runtime.ErrUnavailable)}, {"the process " +
+		"crashed", "Failed", nil}} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, nil)
 			w.d.set(func(d *fakeDaemon) { d.mute = true })
@@ -627,7 +630,8 @@ func TestFollowsLoad(t *testing.T) {
 	}
 }
 
-// A pod that somebody else made, beyond what is wanted, is drained and stopped; but not while the runtime replaces pods.
+// A pod that somebody else made, beyond what is wanted, is drained and stopped; but not while the runtime replaces
+// pods.
 func TestOneTooMany(t *testing.T) {
 	w := newCluster(t, func(r *fakeCluster) { r.roll = true })
 	a := w.put(newService("a", upTo(3)), 1)

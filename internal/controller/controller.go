@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package controller keeps services: it wakes them when a daemon asks, puts them to sleep, and reports what happens. The
-// decisions are those of package lifecycle. Pods are run by a runtime.Runtime, and daemons are reached through package
-// wire.
+// Package controller keeps services: it wakes them when a daemon asks, puts them to sleep, and reports what happens.
+// The decisions are those of package lifecycle. Pods are run by a runtime.Runtime, and daemons are reached through
+// package wire.
 //
 // One goroutine, the loop, owns all services and runs all their state machines. It never waits: what may take long
 // (starting, stopping, fetching images) has goroutines of its own, which post the outcome to the loop. A sleeping
@@ -151,8 +151,8 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 	}
 }
 
-// Shutdown ends the controller and all pods, each with its grace, and waits until they are gone. If ctx ends before that,
-// it returns with pods left, and its error tells how many.
+// Shutdown ends the controller and all pods, each with its grace, and waits until they are gone. If ctx ends before
+// that, it returns with pods left, and its error tells how many.
 func (c *Controller) Shutdown(ctx context.Context) error {
 	c.catalog.close()
 	c.engine.images.stop()

@@ -190,7 +190,8 @@ func TestNeverListens(t *testing.T) {
 	a := w.vip("a")
 	w.d.syn(a)
 	w.until("refused", func() bool { return len(w.d.reasons(a)) == 1 })
-	if got := w.d.reasons(a)[0]; got != "process runs but nothing listens on port 8080 after 1s: check spec.targetPort, and that the process does not listen on 127.0.0.1 only" {
+	if got := w.d.reasons(a)[0]; got != "process runs but nothing listens on port 8080 after 1s: check spec.targetPort, "+
+		"and that the process does not listen on 127.0.0.1 only" {
 		t.Errorf("refused because %q", got)
 	}
 	w.until("stopped", func() bool { r, _, _ := w.rt.state(); return len(r) == 0 })
@@ -228,7 +229,8 @@ func TestCrashWhileWarm(t *testing.T) {
 	w.untilState("a", "Cold")
 	for e := range events {
 		if e.Kind == EventReport && e.Severity == SeverityError {
-			if e.Text != "crashed: process was ended by signal 11; the next connection request wakes it again" || e.Service != "default/a" {
+			if e.Text != "crashed: process was ended by signal 11; the next connection request wakes it "+
+				"again" || e.Service != "default/a" {
 				t.Errorf("event %+v", e)
 			}
 			break
@@ -618,7 +620,8 @@ func TestShutdownTimesOut(t *testing.T) {
 	w.rt.onStop = func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // long enough to begin
 	defer cancel()
-	if err := w.c.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 pods are not gone") {
+	if err := w.c.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 pods "+
+		"are not gone") {
 		t.Errorf("%v", err)
 	}
 }

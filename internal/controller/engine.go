@@ -143,8 +143,8 @@ func (e *engine) imagePrepared(w *wanted, reason string) {
 	}
 }
 
-// newGeneration returns a number above all generations published so far, also by earlier controllers: it is the time. An
-// earlier controller may have had another clock; so daemons forget generations when they meet another controller.
+// newGeneration returns a number above all generations published so far, also by earlier controllers: it is the time.
+// An earlier controller may have had another clock; so daemons forget generations when they meet another controller.
 func (e *engine) newGeneration() uint64 {
 	return uint64(e.began.UnixNano()) + uint64(time.Since(e.began))
 }

@@ -428,7 +428,8 @@ func (w *world) until(what string, f func() bool) {
 	for deadline := time.Now().Add(60 * time.Second); !f(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			running, started, stopped := w.rt.state()
-			w.t.Fatalf("never: %s\nruntime: running %v, started %v, stopped %v\nstatus: %+v", what, running, started, stopped, w.c.Status())
+			w.t.Fatalf("never: %s\nruntime: running %v, started %v, stopped %v\nstatus: "+
+				"%+v", what, running, started, stopped, w.c.Status())
 		}
 	}
 }

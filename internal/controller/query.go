@@ -60,9 +60,9 @@ func (c *Controller) StatusOf(key runtime.Key) (st Status, ok bool) {
 	return st, ok
 }
 
-// Changed waits until the Status of services has changed since the last call, and returns their keys, each once; deleted
-// services are among them. A newer time of the last packet counts as a change every latestPause only. There is one set
-// of changes: only one goroutine should call Changed.
+// Changed waits until the Status of services has changed since the last call, and returns their keys, each once;
+// deleted services are among them. A newer time of the last packet counts as a change every latestPause only. There is
+// one set of changes: only one goroutine should call Changed.
 func (c *Controller) Changed(ctx context.Context) ([]runtime.Key, error) {
 	return c.engine.changed.take(ctx, c.loop.done)
 }

@@ -54,8 +54,8 @@ func (r *runner) start(s *service, ref lifecycle.Ref) {
 	})
 }
 
-// runStart waits for a free slot and starts a pod. An image that is missing is fetched before that: starts that wait for
-// a registry must not take the slots of others.
+// runStart waits for a free slot and starts a pod. An image that is missing is fetched before that: starts that wait
+// for a registry must not take the slots of others.
 func (r *runner) runStart(ctx context.Context, p *pod, w *wanted) (runtime.Pod, error) {
 	if err := r.images.prepare(ctx, w); err != nil {
 		return runtime.Pod{}, err

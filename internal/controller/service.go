@@ -117,8 +117,8 @@ func (s *service) observe(now monotime.Time) Observation {
 	return o
 }
 
-// use is the mean use of a resource by the serving pods, in percent of their requests; NaN if it is not known for one of
-// them.
+// use is the mean use of a resource by the serving pods, in percent of their requests; NaN if it is not known for one
+// of them.
 func (s *service) use(m v1alpha1.ScalingMetric, now monotime.Time) float64 {
 	requests, sum, n := requestsOf(&s.spec.Spec), 0.0, 0
 	for _, p := range s.pods {

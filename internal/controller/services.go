@@ -57,8 +57,8 @@ func (c *Controller) carryOut(ch changes) bool {
 // Put adds a service, or changes the one with its name. It is Update for one service.
 func (c *Controller) Put(s Service) error { return c.Update([]Service{s}, nil) }
 
-// Delete removes a service with its pods. It returns at once, and the pods end with their grace. A service that does not
-// exist is not an error.
+// Delete removes a service with its pods. It returns at once, and the pods end with their grace. A service that does
+// not exist is not an error.
 func (c *Controller) Delete(key runtime.Key) error { return c.Update(nil, []runtime.Key{key}) }
 
 // Synced declares the set of services complete: now daemons get the table of services, and running pods are adopted if
@@ -84,10 +84,10 @@ func (c *Controller) Synced(ctx context.Context) error {
 	return nil
 }
 
-// Scale gives a service n pods, within its limits: 0 puts it to sleep now, whatever its clients do; more than 0 wakes it,
-// or changes the number of serving pods. It returns at once. An error means that nothing was changed, and that it may be
-// tried again: a service that was deleted and put again does not begin before its old pods are gone. why is a reason in
-// a few words, for users.
+// Scale gives a service n pods, within its limits: 0 puts it to sleep now, whatever its clients do; more than 0 wakes
+// it, or changes the number of serving pods. It returns at once. An error means that nothing was changed, and that it
+// may be tried again: a service that was deleted and put again does not begin before its old pods are gone. why is a
+// reason in a few words, for users.
 func (c *Controller) Scale(key runtime.Key, n int, why string) error {
 	if n < 0 {
 		return fmt.Errorf("service %s: %d replicas: the minimum is 0", key, n)

@@ -44,12 +44,14 @@ func TestAddressesAreAssignedByPreference(t *testing.T) {
 		wants []string
 		want  string // or the error
 	}{
-		"the first addresses are not assigned":          {book("10.0.0.0/29"), []string{"a", "b"}, "a=10.0.0.2 b=10.0.0.3"},
-		"an address is kept":                            {book("10.0.0.0/29", "b", "10.0.0.5"), []string{"a", "b"}, "a=10.0.0.2 b=10.0.0.5"},
-		"the manifest asks for one":                     {book("10.0.0.0/29"), []string{"a", "b=10.0.0.2"}, "a=10.0.0.3 b=10.0.0.2"},
+		"the first addresses are not assigned": {book("10.0.0.0/29"), []string{"a", "b"}, "a=10.0.0.2 b=10.0.0.3"},
+		"an address is kept":                   {book("10.0.0.0/29", "b", "10.0.0.5"), []string{"a", "b"}, "a=10.0.0.2 b=10.0.0.5"},
+		"the manifest asks for one": {book("10.0.0.0/29"), []string{"a", "b=10.0.0.2"}, "a=10.0.0.3 " +
+			"b=10.0.0.2"},
 		"the manifest asks for another one than before": {book("10.0.0.0/29", "a", "10.0.0.4"), []string{"a=10.0.0.5"}, "a=10.0.0.5"},
-		"addresses of others are reserved":              {book("10.0.0.0/29", "x", "10.0.0.2"), []string{"a"}, "a=10.0.0.3 x=10.0.0.2"},
-		"a reserved address can be asked for":           {book("10.0.0.0/29", "x", "10.0.0.2"), []string{"a=10.0.0.2"}, "a=10.0.0.2"},
+		"addresses of others are reserved": {book("10.0.0.0/29", "x", "10.0.0.2"), []string{"a"}, "a=10.0.0.3 " +
+			"x=10.0.0.2"},
+		"a reserved address can be asked for": {book("10.0.0.0/29", "x", "10.0.0.2"), []string{"a=10.0.0.2"}, "a=10.0.0.2"},
 		"reserved addresses are used when the range is full": {book("10.0.0.0/29", "x", "10.0.0.2", "y", "10.0.0.4"), []string{"a", "b", "c", "d"},
 			"a=10.0.0.3 b=10.0.0.5 c=10.0.0.6 d=10.0.0.2 y=10.0.0.4"},
 		"the smallest range": {book("10.0.0.0/30"), []string{"a"}, "a=10.0.0.2"},
@@ -58,11 +60,14 @@ func TestAddressesAreAssignedByPreference(t *testing.T) {
 		"two manifests ask for the same": {book("10.0.0.0/29"), []string{"a=10.0.0.2", "b=10.0.0.2"},
 			"service default/b: spec.address 10.0.0.2 is already that of service default/a: choose another, or leave it out"},
 		"the manifest asks for that of another service": {book("10.0.0.0/29", "a", "10.0.0.4"), []string{"a", "b=10.0.0.4"},
-			"service default/b: spec.address 10.0.0.4 was already given to service default/a, which may be in use: choose another, or leave it out"},
+			"service default/b: spec.address 10.0.0.4 was already given to service default/a, which may be in use: choose " +
+				"another, or leave it out"},
 		"the manifest asks for that of the machine": {book("10.0.0.0/29"), []string{"a=10.0.0.1"},
-			"service default/a: spec.address 10.0.0.1 cannot be used: the range 10.0.0.0/29 has 10.0.0.2 to 10.0.0.6 for services: choose one of these, or start with another --addresses"},
+			"service default/a: spec.address 10.0.0.1 cannot be used: the range 10.0.0.0/29 has 10.0.0.2 to 10.0.0.6 for " +
+				"services: choose one of these, or start with another --addresses"},
 		"the manifest asks for the broadcast address": {book("10.0.0.0/29"), []string{"a=10.0.0.7"},
-			"service default/a: spec.address 10.0.0.7 cannot be used: the range 10.0.0.0/29 has 10.0.0.2 to 10.0.0.6 for services: choose one of these, or start with another --addresses"},
+			"service default/a: spec.address 10.0.0.7 cannot be used: the range 10.0.0.0/29 has 10.0.0.2 to 10.0.0.6 for " +
+				"services: choose one of these, or start with another --addresses"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

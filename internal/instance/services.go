@@ -37,9 +37,9 @@ func newServices(k keeper, dir string, addresses netip.Prefix) (*services, error
 	return &services{keeper: k, dir: dir, book: book}, nil
 }
 
-// apply makes the services the given ones, which must have been validated: new ones are added, and those that are not in
-// the list are removed with their pods. On an error nothing is changed. The first apply also adopts the running pods that
-// fit, and stops all others.
+// apply makes the services the given ones, which must have been validated: new ones are added, and those that are not
+// in the list are removed with their pods. On an error nothing is changed. The first apply also adopts the running pods
+// that fit, and stops all others.
 //
 // It returns once daemons are being informed; images are fetched and pods replaced afterwards.
 func (a *services) apply(ctx context.Context, list []*v1alpha1.WangellService) error {

@@ -12,11 +12,11 @@
 //	  │                   Failed ──▶ (next WakeAsked after the backoff: Waking)             │
 //	  └─────────────────────────────────────────────┴── Exited ──────────────── StopDone ───┘
 //
-// A wake starts one pod, or several for a crowd of clients; Scale changes the number. While at least one pod serves, the
-// service is Warm: missing pods are started, and excess pods are drained, those with the fewest open flows first. When
-// the last serving pod is lost, the service is Waking again if another pod is starting, and Cold otherwise. An idle
-// service first drains all its pods. They are stopped only once no gate gives any of them a new flow and no packet has
-// arrived meanwhile.
+// A wake starts one pod, or several for a crowd of clients; Scale changes the number. While at least one pod serves,
+// the service is Warm: missing pods are started, and excess pods are drained, those with the fewest open flows first.
+// When the last serving pod is lost, the service is Waking again if another pod is starting, and Cold otherwise. An
+// idle service first drains all its pods. They are stopped only once no gate gives any of them a new flow and no packet
+// has arrived meanwhile.
 //
 // On a cluster (Spec.Rolls), pods also come and go without the machine's doing (Appeared, Leaving), and nodes may be
 // silent for a while (Away, Back).

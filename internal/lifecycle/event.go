@@ -29,8 +29,8 @@ func (s State) String() string {
 // States returns all states.
 func States() []State { return []State{Cold, Waking, Warm, Stopping, Failed} }
 
-// PodState is the state of a pod as users and daemons see it. The first three tell a daemon what to do with the pod, and
-// have the values of wire.PodState.
+// PodState is the state of a pod as users and daemons see it. The first three tell a daemon what to do with the pod,
+// and have the values of wire.PodState.
 type PodState uint8
 
 // The states of a pod, in the order of its life.

@@ -20,10 +20,10 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// ErrNotRunning: no instance serves the socket.
-var ErrNotRunning = errors.New("no wangell runs here")
+// ErrNotRunning is returned if no instance serves the socket.
+var ErrNotRunning = errors.New("no wangell instance is running here")
 
-// Error is what an instance answered.
+// Error is an error that an instance has answered.
 type Error struct {
 	Code int // HTTP status
 	Text string
@@ -32,18 +32,18 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return e.Text }
 
-// Is tells that status 404 is runtime.ErrNotFound.
+// Is makes status 404 match runtime.ErrNotFound.
 func (e *Error) Is(target error) bool {
 	return target == runtime.ErrNotFound && e.Code == http.StatusNotFound
 }
 
-// Client talks to an instance.
+// Client is a client of a running instance.
 type Client struct {
 	path string
 	http http.Client
 }
 
-// NewClient returns a client of the instance with the given control socket. It does not connect yet.
+// NewClient returns a client of the instance with a control socket. It does not connect yet.
 func NewClient(path string) *Client {
 	c := &Client{path: path}
 	c.http.Transport = &http.Transport{
@@ -55,7 +55,7 @@ func NewClient(path string) *Client {
 	return c
 }
 
-// Close lets go of connections.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Status returns all services.
@@ -63,7 +63,7 @@ func (c *Client) Status(ctx context.Context) (out []controller.Status, err error
 	return out, c.getJSON(ctx, "/v1/services", nil, &out)
 }
 
-// Wakes returns the last wakes of a service, or of all if name is empty; oldest first.
+// Wakes returns the most recent wakes of a service, or of all services if name is empty, oldest first.
 func (c *Client) Wakes(ctx context.Context, name string) (out []lifecycle.Waterfall, err error) {
 	q := url.Values{}
 	if name != "" {
@@ -72,12 +72,12 @@ func (c *Client) Wakes(ctx context.Context, name string) (out []lifecycle.Waterf
 	return out, c.getJSON(ctx, "/v1/wakes", q, &out)
 }
 
-// Versions names the programs of the instance and their versions.
+// Versions returns the versions of the instance's programs, by name.
 func (c *Client) Versions(ctx context.Context) (out map[string]string, err error) {
 	return out, c.getJSON(ctx, "/v1/versions", nil, &out)
 }
 
-// Sleep puts a service to sleep and returns when it does.
+// Sleep puts a service to sleep, and returns when it sleeps.
 func (c *Client) Sleep(ctx context.Context, name string) error {
 	return c.nothing(ctx, http.MethodPost, "/v1/sleep", url.Values{"service": {name}})
 }
@@ -92,8 +92,8 @@ func (c *Client) Ready(ctx context.Context) error {
 	return c.nothing(ctx, http.MethodGet, "/readyz", nil)
 }
 
-// Logs copies what the service's pods wrote to w: the last tail lines (negative: all), and, if follow, what
-// comes until ctx ends.
+// Logs copies the output of the service's pods to w: the last tail lines (all if negative), and with follow also new
+// output, until ctx ends.
 func (c *Client) Logs(ctx context.Context, name string, w io.Writer, tail int, follow bool) error {
 	resp, err := c.do(ctx, http.MethodGet, "/v1/logs", url.Values{
 		"service": {name}, "tail": {strconv.Itoa(tail)}, "follow": {strconv.FormatBool(follow)},
@@ -115,8 +115,8 @@ func (c *Client) Logs(ctx context.Context, name string, w io.Writer, tail int, f
 	return nil
 }
 
-// Events calls f for everything that happens, until ctx or the instance ends; begun, which may be nil, is called
-// once nothing is missed any more.
+// Events calls f for each event until ctx or the instance ends. begun, which may be nil, is called once no event is
+// missed any more.
 func (c *Client) Events(ctx context.Context, begun func(), f func(controller.Event)) error {
 	resp, err := c.do(ctx, http.MethodGet, "/v1/events", nil)
 	if err != nil {
@@ -137,6 +137,7 @@ func (c *Client) Events(ctx context.Context, begun func(), f func(controller.Eve
 	}
 }
 
+// getJSON sends a GET request and decodes its answer.
 func (c *Client) getJSON(ctx context.Context, path string, q url.Values, out any) error {
 	resp, err := c.do(ctx, http.MethodGet, path, q)
 	if err != nil {
@@ -149,6 +150,7 @@ func (c *Client) getJSON(ctx context.Context, path string, q url.Values, out any
 	return nil
 }
 
+// nothing sends a request whose answer has no content.
 func (c *Client) nothing(ctx context.Context, method, path string, q url.Values) error {
 	resp, err := c.do(ctx, method, path, q)
 	if err != nil {
@@ -157,7 +159,7 @@ func (c *Client) nothing(ctx context.Context, method, path string, q url.Values)
 	return resp.Body.Close()
 }
 
-// do sends a request; an answer that is not a success is an error.
+// do sends a request. An unsuccessful answer is an *Error.
 func (c *Client) do(ctx context.Context, method, path string, q url.Values) (*http.Response, error) {
 	u := url.URL{Scheme: "http", Host: "wangell", Path: path, RawQuery: q.Encode()}
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
@@ -169,16 +171,16 @@ func (c *Client) do(ctx context.Context, method, path string, q url.Values) (*ht
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTDIR):
 		return nil, fmt.Errorf("%w (%s): start one with \"wangell up -f FILE\"", ErrNotRunning, c.path)
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("the socket %s is root's: use sudo", c.path)
+		return nil, fmt.Errorf("the socket %s belongs to root: use sudo", c.path)
 	case err != nil:
-		return nil, fmt.Errorf("ask the wangell that runs here: %w", errors.Unwrap(err)) // without the URL
+		return nil, fmt.Errorf("ask the running wangell: %w", errors.Unwrap(err)) // without the URL
 	case resp.StatusCode < 300:
 		return resp, nil
 	}
 	defer resp.Body.Close()
 	var body errorBody
 	if err := json.NewDecoder(io.LimitReader(resp.Body, 64<<10)).Decode(&body); err != nil || body.Error == "" {
-		body.Error = "the wangell that runs here answers " + resp.Status
+		body.Error = "the running wangell answers " + resp.Status
 	}
 	return nil, &Error{Code: resp.StatusCode, Text: body.Error}
 }

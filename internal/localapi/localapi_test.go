@@ -95,7 +95,7 @@ func start(t *testing.T, f *fake) (*Client, string) {
 	return c, path
 }
 
-func TestAnswers(t *testing.T) {
+func TestClientReadsTheServersAnswers(t *testing.T) {
 	f := &fake{}
 	c, path := start(t, f)
 	ctx := t.Context()
@@ -133,8 +133,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// A client that goes away ends what it asked for.
-func TestSleepEndsWithItsClient(t *testing.T) {
+func TestSleepIsCancelledWithItsClient(t *testing.T) {
 	f := &fake{}
 	c, _ := start(t, f)
 	if err := c.Sleep(t.Context(), "nope"); !errors.Is(err, runtime.ErrNotFound) {
@@ -152,7 +151,7 @@ func TestSleepEndsWithItsClient(t *testing.T) {
 	}
 }
 
-func TestLogs(t *testing.T) {
+func TestLogsAreStreamedWithTheirError(t *testing.T) {
 	f := &fake{logs: func(context.Context, io.Writer) error { return nil }}
 	c, _ := start(t, f)
 	var b bytes.Buffer
@@ -164,7 +163,7 @@ func TestLogs(t *testing.T) {
 	}
 	f.logs = func(context.Context, io.Writer) error { return errors.New("disk\nfull") }
 	if err := c.Logs(t.Context(), "redis", io.Discard, -1, false); err == nil || err.Error() != "disk\nfull" {
-		t.Errorf("an error after the begin: %v", err)
+		t.Errorf("an error after the beginning: %v", err)
 	}
 	// Lines come as they are written.
 	more := make(chan struct{})
@@ -181,7 +180,7 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-func TestEvents(t *testing.T) {
+func TestEventsAreStreamed(t *testing.T) {
 	f := &fake{events: make(chan controller.Event)}
 	c, _ := start(t, f)
 	got := make(chan controller.Event)
@@ -199,7 +198,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-func TestBadRequests(t *testing.T) {
+func TestBadRequestsAreRefused(t *testing.T) {
 	_, path := start(t, &fake{})
 	c := NewClient(path)
 	defer c.Close()
@@ -219,10 +218,10 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-func TestNotRunning(t *testing.T) {
+func TestMissingInstanceIsReported(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "control.sock")
-	want := "no wangell runs here (" + path + `): start one with "wangell up -f FILE"`
+	want := "no wangell instance is running here (" + path + `): start one with "wangell up -f FILE"`
 	if err := NewClient(path).Healthy(t.Context()); !errors.Is(err, ErrNotRunning) || err.Error() != want {
 		t.Errorf("no socket: %v", err)
 	}
@@ -238,9 +237,10 @@ func TestNotRunning(t *testing.T) {
 	}
 	s, err := Serve(Config{Path: path, Services: &fake{}})
 	if err != nil {
-		t.Fatalf("the left socket is in the way: %v", err)
+		t.Fatalf("a socket without a server is in the way: %v", err)
 	}
-	if _, err := Serve(Config{Path: path, Services: &fake{}}); err == nil || !strings.Contains(err.Error(), "served by another") {
+	if _, err := Serve(Config{Path: path, Services: &fake{}}); err == nil || !strings.Contains(err.Error(), "served by "+
+		"another") {
 		t.Errorf("a second server: %v", err)
 	}
 	if err := s.Close(); err != nil {

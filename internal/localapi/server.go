@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package localapi is the local API of a running instance: HTTP and JSON over a unix socket that only
-// root can open. 'wangell ps', 'logs', 'wakes' and 'sleep' are its clients.
+// Package localapi is the local API of a running instance: HTTP and JSON over a unix socket that only root can open.
+// Its clients are 'wangell ps', 'logs', 'wakes' and 'sleep'.
 //
 //	GET  /v1/services                     []controller.Status
-//	GET  /v1/wakes?service=NAME           []lifecycle.Waterfall; without service those of all
+//	GET  /v1/wakes?service=NAME           []lifecycle.Waterfall; of all services without NAME
 //	POST /v1/sleep?service=NAME           204 once nothing of the service's pods is left
-//	GET  /v1/logs?service=NAME&tail=N&follow=true   text as it was written
+//	GET  /v1/logs?service=NAME&tail=N&follow=true   the output of the pods, as text
 //	GET  /v1/events                       controller.Event as JSON lines, from now on
 //	GET  /v1/versions                     {"program": "version"}
 //	GET  /healthz                         204 while the instance answers
-//	GET  /readyz                          204 when it can wake services, else 503
+//	GET  /readyz                          204 if it can wake services, else 503
 //
-// NAME is namespace/name, or a name alone where that is clear. An error is {"error": "text"}; one that
-// comes after the begin of a log is in the trailer Wangell-Error.
+// NAME is namespace/name, or a name alone if that is unambiguous. An error is {"error": "text"}. An error after the
+// beginning of a log is in the trailer Wangell-Error.
 package localapi
 
 import (
@@ -36,13 +36,13 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// errorTrailer carries an error that came after the begin of an answer.
+// errorTrailer is the trailer with an error after the beginning of an answer.
 const errorTrailer = "Wangell-Error"
 
-// closeTimeout is how long Close waits for requests to end.
+// closeTimeout bounds the time that Close waits for requests to end.
 const closeTimeout = 2 * time.Second
 
-// Services is what is controlled; a controller.Controller is one.
+// Services is what the API gives access to. A controller.Controller is one.
 type Services interface {
 	Status() []controller.Status
 	Resolve(name string) (runtime.Key, error)
@@ -55,10 +55,10 @@ type Services interface {
 
 // Config configures a Server.
 type Config struct {
-	// Path is that of the socket; a socket that nobody serves any more is replaced.
+	// Path is the path of the socket. A socket that is no longer served is replaced.
 	Path     string
 	Services Services
-	// Versions names the programs of the instance; may be nil.
+	// Versions returns the versions of the instance's programs, by name; may be nil.
 	Versions func(ctx context.Context) map[string]string
 	// Log may be nil.
 	Log *slog.Logger
@@ -72,7 +72,7 @@ type Server struct {
 	done   chan struct{}
 }
 
-// Serve begins to serve.
+// Serve starts to serve the API.
 func Serve(cfg Config) (*Server, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -91,13 +91,13 @@ func Serve(cfg Config) (*Server, error) {
 	go func() {
 		defer close(s.done)
 		if err := s.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			cfg.Log.Error("the control socket is served no longer", "path", cfg.Path, "error", err)
+			cfg.Log.Error("the control socket is no longer served", "path", cfg.Path, "error", err)
 		}
 	}()
 	return s, nil
 }
 
-// listen makes the socket with mode 0600 from the begin.
+// listen makes the socket. It has mode 0600 from the beginning.
 func listen(path string) (net.Listener, error) {
 	if _, err := os.Lstat(path); err == nil {
 		if c, err := net.Dial("unix", path); err == nil {
@@ -108,7 +108,7 @@ func listen(path string) (net.Listener, error) {
 			return nil, err
 		}
 	}
-	// The mode of an unbound socket's inode, less the umask, becomes that of its file (unix(7), Linux).
+	// The file gets the mode of the unbound socket's inode, without the bits of the umask (unix(7), Linux).
 	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var chmodErr error
 		err := raw.Control(func(fd uintptr) { chmodErr = syscall.Fchmod(int(fd), 0o600) })
@@ -117,7 +117,7 @@ func listen(path string) (net.Listener, error) {
 	return lc.Listen(context.Background(), "unix", path)
 }
 
-// Close ends all requests and removes the socket.
+// Close cancels all requests and removes the socket.
 func (s *Server) Close() error {
 	s.cancel()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
@@ -177,14 +177,16 @@ func answer(w http.ResponseWriter, v any, err error) {
 		w.WriteHeader(http.StatusNoContent)
 	default:
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(v) // a client that is gone is no error
+		_ = json.NewEncoder(w).Encode(v) // it fails only if the client is gone
 	}
 }
 
+// errorBody is the JSON form of an error.
 type errorBody struct {
 	Error string `json:"error"`
 }
 
+// refuse answers with an error.
 func refuse(w http.ResponseWriter, code int, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
@@ -235,7 +237,7 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// flushWriter sends what it gets at once.
+// flushWriter sends each write to the client at once.
 type flushWriter struct {
 	w     http.ResponseWriter
 	begun bool
@@ -254,7 +256,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	events := s.cfg.Services.Subscribe(r.Context())
 	w.Header().Set("Content-Type", "application/jsonl")
 	out := &flushWriter{w: w}
-	if err := http.NewResponseController(w).Flush(); err != nil { // the client knows that it misses nothing from here
+	if err := http.NewResponseController(w).Flush(); err != nil { // from here the client misses no event
 		return
 	}
 	lines := json.NewEncoder(out)

@@ -107,7 +107,8 @@ func (p *Process) Signal(s unix.Signal) error {
 	return sent
 }
 
-// Wait waits for the exit, for at most the timeout, and reports whether the process has exited. The error is that of ctx.
+// Wait waits for the exit, for at most the timeout, and reports whether the process has exited. The error is that of
+// ctx.
 func (p *Process) Wait(ctx context.Context, timeout time.Duration) (exited bool, err error) {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()

@@ -40,8 +40,8 @@ func (s *Supervisor) set(p *Process) {
 	s.process = p
 }
 
-// Run watches p, which runs already, and restarts it until ctx is cancelled. The process that runs then goes on: Process
-// returns it, and the caller stops or closes it. A first process that cannot be started is the caller's to
+// Run watches p, which runs already, and restarts it until ctx is cancelled. The process that runs then goes on:
+// Process returns it, and the caller stops or closes it. A first process that cannot be started is the caller's to
 // judge, as it may never start; later failures are tried again for ever.
 func (s *Supervisor) Run(ctx context.Context, p *Process) {
 	s.set(p)

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package scale decides how many pods a service has: pure functions of what was observed, with time as a parameter. It
-// knows neither Kubernetes nor the gate; it does nothing itself.
+// Package scale decides how many pods a service has. Its functions are pure: observations and times are parameters. It
+// depends on neither Kubernetes nor the gate.
 //
-// The rule is that of Kubernetes' horizontal pod autoscaler
+// The rule is that of the horizontal pod autoscaler of Kubernetes
 // (https://kubernetes.io/docs/concepts/workloads/autoscaling/horizontal-pod-autoscale/#algorithm-details): replicas =
-// ceil(current × value / target), nothing within a tolerance, bounds, stabilisation windows and a limit on step size,
-// each for out and in by itself. Going to zero and coming from zero is not decided here, but by idleness and by the
-// first SYN.
+// ceil(current × value / target), with a tolerance, bounds, stabilization windows and a limit of the step size, the
+// last two for each direction. Scaling to zero and from zero is not decided here, but by idleness and by the first SYN.
 package scale
 
 import (
@@ -18,70 +17,72 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// Tolerance is how far value / target may be from 1 without a change.
+// Tolerance is the deviation of value / target from 1 that causes no change.
 const Tolerance = 0.1
 
-// Direction is what differs between scaling out and in.
+// Direction holds the rules for scaling out or in.
 type Direction struct {
-	// Interval is the least time between two changes in this direction, and after a change in the other one.
+	// Interval is the minimum time before a change in this direction, after any change.
 	Interval time.Duration
-	// Window is the stabilisation window: of what was recommended in it, the most careful counts. That is the
-	// smallest number for out, and the largest for in. Zero: only the present recommendation counts.
+	// Window is the stabilization window. Of the recommendations within it, the most careful one counts: the smallest
+	// number for out, the largest for in. With zero, only the current recommendation counts.
 	Window time.Duration
-	// MaxStep is by how many pods one change may go; zero: by any number.
+	// MaxStep is the maximum number of pods by which one change may go; zero for no maximum.
 	MaxStep int
 }
 
-// Policy is what a user wants.
+// Policy is how a user wants a service to be scaled.
 type Policy struct {
-	// Metric names what is observed, for reasons only: "connections", "rate", "cpu" or "memory".
+	// Metric is the name of the value, for messages only: "connections", "rate", "cpu" or "memory".
 	Metric string
-	// Target is the value for each pod that is aimed at, above zero.
+	// Target is the desired value for each pod, above zero.
 	Target float64
 	// Min and Max bound the pods of a service that is awake; 1 ≤ Min ≤ Max.
 	Min, Max int
-	// Out and In are the rules of either direction.
+	// Out and In are the rules for each direction.
 	Out, In Direction
 }
 
-// Check tells what is wrong with a policy.
+// Check returns what is wrong with a policy.
 func (p Policy) Check() error {
 	switch {
 	case !(p.Target > 0) || math.IsInf(p.Target, 0):
 		return fmt.Errorf("target %v: must be above zero", p.Target)
 	case p.Min < 1 || p.Max < p.Min:
-		return fmt.Errorf("%d to %d replicas: the least must be at least 1 and not above the most", p.Min, p.Max)
-	case p.Out.Interval < 0 || p.In.Interval < 0 || p.Out.Window < 0 || p.In.Window < 0 || p.Out.MaxStep < 0 || p.In.MaxStep < 0:
+		return fmt.Errorf("%d to %d replicas: the minimum must be at least 1 and not above the maximum", p.Min, p.Max)
+	case p.Out.negative() || p.In.negative():
 		return fmt.Errorf("intervals, windows and steps must not be negative")
 	}
 	return nil
 }
 
-// Observation is what was seen of a service at a time.
+func (d Direction) negative() bool { return d.Interval < 0 || d.Window < 0 || d.MaxStep < 0 }
+
+// Observation is the state of a service at a time.
 type Observation struct {
 	At monotime.Time
-	// Replicas is how many pods are wanted at present, at least 1.
+	// Replicas is the number of pods that the service should have now, at least 1.
 	Replicas int
-	// Value is the metric for each pod, in the unit of the target: its sum over all pods that serve, divided by
-	// their number. NaN: not known; nothing is changed then.
+	// Value is the metric for each pod, in the unit of the target: the sum over all serving pods, divided by their
+	// number. NaN means that it is not known, and causes no change.
 	Value float64
 }
 
-// Decision is how many pods there should be, and why.
+// Decision is the number of pods that a service should have, with the reason.
 type Decision struct {
-	// Replicas is the number to have from now on.
+	// Replicas is the number from now on.
 	Replicas int
-	// Wanted is what the formula alone gives.
+	// Wanted is the result of the formula alone.
 	Wanted int
 	// Limit names what holds Replicas back from Wanted: "", "tolerance", "minReplicas", "maxReplicas", "step",
 	// "interval", "window" or "no value".
 	Limit string
-	// Value and Target are those that it was decided by.
+	// Value and Target are the basis of the decision.
 	Value, Target float64
 	metric        string
 }
 
-// String tells the reason in one line, for status and events.
+// String returns the reason in one line, for status and events.
 func (d Decision) String() string {
 	s := fmt.Sprintf("%s %.4g for each pod, target %.4g: wants %d", d.metric, d.Value, d.Target, d.Wanted)
 	if d.Limit != "" {
@@ -90,24 +91,24 @@ func (d Decision) String() string {
 	return s
 }
 
-// recommendation is what a moment asked for.
+// recommendation is the number of pods recommended at a time.
 type recommendation struct {
 	at       monotime.Time
 	replicas int
 }
 
-// maxHistory bounds what a scaler remembers. With more observations in a window than that, the window is shorter.
+// maxHistory bounds the history of a Scaler. If there are more observations within a window, the window is shorter.
 const maxHistory = 1024
 
-// Scaler decides for one service. The zero value has no history. It is not safe for use by several goroutines at once.
+// Scaler decides for one service. The zero value has no history. It is not safe for concurrent use.
 type Scaler struct {
 	history []recommendation
-	changed monotime.Time // when Replicas last differed from what it was; zero: never
+	changed monotime.Time // time of the last change
 	scaled  bool
 }
 
-// Decide takes an observation and decides. Observations must come in the order of their times. A policy that Check
-// refuses keeps what there is.
+// Decide takes an observation and decides. Observations must come in the order of their times. With a policy that Check
+// refuses, nothing changes.
 func (s *Scaler) Decide(p Policy, o Observation) Decision {
 	d := Decision{Replicas: o.Replicas, Wanted: o.Replicas, Value: o.Value, Target: p.Target, metric: p.Metric}
 	if p.Check() != nil || math.IsNaN(o.Value) || o.Value < 0 || o.Replicas < 1 {
@@ -137,7 +138,7 @@ func (s *Scaler) Decide(p Policy, o Observation) Decision {
 	if limit != "" {
 		d.Limit = limit
 	}
-	// Bounds hold at once, whatever the pace: they are orders, not recommendations.
+	// Bounds are not recommendations: they apply at once, whatever the pace.
 	next = min(max(next, p.Min), p.Max)
 	if next != o.Replicas {
 		s.changed, s.scaled = o.At, true
@@ -146,13 +147,13 @@ func (s *Scaler) Decide(p Policy, o Observation) Decision {
 	return d
 }
 
-// want is the formula.
+// want is the formula alone.
 func want(p Policy, o Observation) int {
 	n := math.Ceil(float64(o.Replicas)*o.Value/p.Target - 1e-9) // 3 × 0.1 / 0.3 is one pod, not two
 	return int(min(n, math.MaxInt32))
 }
 
-// remember keeps a recommendation as long as a window needs it.
+// remember adds a recommendation, and drops those that no window needs.
 func (s *Scaler) remember(r recommendation, window time.Duration) {
 	keep := 0
 	for keep < len(s.history) && r.at.Sub(s.history[keep].at) > window {
@@ -165,9 +166,9 @@ func (s *Scaler) remember(r recommendation, window time.Duration) {
 	s.history = append(s.history, r)
 }
 
-// stable is the most careful of what was recommended in the windows.
+// stable returns the most careful recommendation within the windows. now is the current one.
 func (s *Scaler) stable(p Policy, o Observation, now int) int {
-	least, most := now, now // of what was asked for in the window of out, and of in
+	least, most := now, now // of the recommendations within the windows of out and in
 	for _, r := range s.history {
 		age := o.At.Sub(r.at)
 		if age <= p.Out.Window {
@@ -186,7 +187,7 @@ func (s *Scaler) stable(p Policy, o Observation, now int) int {
 	return o.Replicas
 }
 
-// paced holds a change back by interval and step.
+// paced limits a change by interval and step. limit names what it was limited by.
 func paced(p Policy, o Observation, next int, scaled bool, changed monotime.Time) (int, string) {
 	rule := p.Out
 	if next < o.Replicas {

@@ -14,8 +14,8 @@ import (
 
 func at(s float64) monotime.Time { return monotime.Time(1 + int64(s*1e9)) }
 
-// TestFormula has the rule alone: no windows, no pace.
-func TestFormula(t *testing.T) {
+// The rule alone, without windows or pace.
+func TestFormulaFollowsTheAutoscalersRule(t *testing.T) {
 	p := Policy{Metric: "connections", Target: 10, Min: 1, Max: 10}
 	for _, c := range []struct {
 		replicas int
@@ -50,7 +50,7 @@ func TestFormula(t *testing.T) {
 	}
 }
 
-// step is an observation and what must come of it.
+// step is an observation with the expected decision.
 type step struct {
 	at       float64
 	value    float64
@@ -70,20 +70,20 @@ func play(t *testing.T, p Policy, replicas int, steps []step) {
 	}
 }
 
-func TestStep(t *testing.T) {
+func TestStepLimitsTheChange(t *testing.T) {
 	play(t, Policy{Target: 1, Min: 1, Max: 9, Out: Direction{MaxStep: 2}, In: Direction{MaxStep: 1}}, 1, []step{
 		{0, 9, 3, "step"}, {1, 3, 5, "step"}, {2, 9. / 5, 7, "step"}, {3, 9. / 7, 9, ""}, {4, 0, 8, "step"}, {5, 0, 7, "step"},
 	})
 }
 
-func TestInterval(t *testing.T) {
+func TestIntervalDelaysTheNextChange(t *testing.T) {
 	play(t, Policy{Target: 1, Min: 1, Max: 9, Out: Direction{Interval: 10 * time.Second}, In: Direction{Interval: 30 * time.Second}}, 1, []step{
 		{0, 2, 2, ""}, {5, 2, 2, "interval"}, {9.9, 2, 2, "interval"}, {10, 2, 4, ""}, {20, 0.5, 4, "interval"}, {39.9, 0.5, 4, "interval"}, {40, 0.5, 2, ""},
 		{45, 1.5, 2, "interval"}, {50, 1.5, 3, ""},
 	})
 }
 
-func TestWindow(t *testing.T) {
+func TestWindowTakesTheMostCarefulRecommendation(t *testing.T) {
 	play(t, Policy{Target: 1, Min: 1, Max: 9, In: Direction{Window: 10 * time.Second}}, 4, []step{
 		{0, 1, 4, ""}, {5, 0.5, 4, "window"}, {10, 0.5, 4, "window"}, {10.1, 0.75, 3, ""},
 	})
@@ -92,8 +92,7 @@ func TestWindow(t *testing.T) {
 	})
 }
 
-// TestBounds: bounds are orders; pace and windows do not hold them up.
-func TestBounds(t *testing.T) {
+func TestBoundsApplyAtOnce(t *testing.T) {
 	slow := Direction{Interval: time.Hour, Window: time.Hour, MaxStep: 1}
 	var s Scaler
 	if d := s.Decide(Policy{Target: 1, Min: 3, Max: 9, Out: slow, In: slow}, Observation{at(0), 1, 1}); d.Replicas != 3 {
@@ -104,7 +103,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-func TestCheck(t *testing.T) {
+func TestCheckRefusesWhatCannotBe(t *testing.T) {
 	good := Policy{Target: 1, Min: 1, Max: 1}
 	if err := good.Check(); err != nil {
 		t.Error(err)
@@ -121,9 +120,9 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestConstantLoad: whatever the policy and the load, the number is always in bounds, moves by no more than a step, and
-// comes to rest while the load stays the same.
-func TestConstantLoad(t *testing.T) {
+// For any policy and load, the number is within its bounds, changes by at most a step, and comes to rest while the load
+// stays the same.
+func TestReplicasComeToRestAtConstantLoad(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		direction := func() Direction {
@@ -157,9 +156,10 @@ func TestConstantLoad(t *testing.T) {
 	}
 }
 
-func TestReason(t *testing.T) {
+func TestDecisionTellsItsReason(t *testing.T) {
 	d := new(Scaler).Decide(Policy{Metric: "connections", Target: 10, Min: 1, Max: 3}, Observation{at(0), 1, 55})
-	if s := d.String(); !strings.Contains(s, "connections 55") || !strings.Contains(s, "target 10") || !strings.Contains(s, "wants 6") || !strings.Contains(s, "3 because of maxReplicas") {
+	if s := d.String(); !strings.Contains(s, "connections 55") || !strings.Contains(s, "target "+
+		"10") || !strings.Contains(s, "wants 6") || !strings.Contains(s, "3 because of maxReplicas") {
 		t.Error(s)
 	}
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package screen keeps a few lines at the bottom of a terminal up to date, while other lines, such as a
-// log, scroll by above them.
+// Package screen keeps a few lines at the bottom of a terminal up to date while other lines, such as a log, scroll
+// above them.
 package screen
 
 import (
@@ -19,8 +19,8 @@ const (
 	upOne      = "\x1b[A"
 )
 
-// Screen draws a region of lines in place. It is an io.Writer for the lines above the region. Its
-// methods may be called from several goroutines at once.
+// Screen draws a region of lines in place. It is an io.Writer for the lines above the region. It is safe for concurrent
+// use.
 type Screen struct {
 	out    io.Writer
 	size   func() (width, height int)
@@ -28,17 +28,17 @@ type Screen struct {
 
 	mu      sync.Mutex
 	drawn   int    // lines of the region that are on the terminal
-	partial []byte // the begin of a line whose end was not written yet
+	partial []byte // the beginning of a line that is not complete yet
 	closed  bool
 }
 
-// New returns a screen on a terminal. size tells its size in columns and lines; render gives the lines of the region, which are
-// cut at the terminal's right edge and bottom. Nothing is drawn before Refresh.
+// New returns a screen on a terminal. size returns the terminal's size in columns and lines. render returns the lines
+// of the region, which are cut at the right edge and the bottom of the terminal. Nothing is drawn before Refresh.
 func New(out io.Writer, size func() (width, height int), render func(width int) []string) *Screen {
 	return &Screen{out: out, size: size, render: render}
 }
 
-// Refresh draws the region anew.
+// Refresh redraws the region.
 func (s *Screen) Refresh() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,7 +48,7 @@ func (s *Screen) Refresh() error {
 	return s.draw(nil)
 }
 
-// Write implements io.Writer: whole lines appear above the region at once, the rest with its newline.
+// Write implements io.Writer. Complete lines appear above the region at once, an incomplete one with its newline.
 func (s *Screen) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +65,7 @@ func (s *Screen) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-// Close draws the region a last time and leaves it; what is written later goes below it.
+// Close draws the region a last time. What is written later appears below it.
 func (s *Screen) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +80,7 @@ func (s *Screen) Close() error {
 	return s.draw(rest)
 }
 
-// draw replaces the region by lines that stay, and the region below them, in one write: no flicker.
+// draw replaces the region by the lines above, which stay, and the region below them. A single write avoids flicker.
 func (s *Screen) draw(above []byte) error {
 	width, height := s.size()
 	var b strings.Builder
@@ -89,12 +89,12 @@ func (s *Screen) draw(above []byte) error {
 	}
 	b.Write(above)
 	lines := s.render(width)
-	// The line below the region holds the cursor; a region higher than the terminal could not be reached again.
+	// The cursor is on the line below the region. The top of a region higher than the terminal would be out of reach.
 	if most := max(height-1, 1); len(lines) > most {
 		lines = lines[:most]
 	}
 	for _, line := range lines {
-		// The last column stays free: some terminals wrap when it is written.
+		// The last column stays free, as some terminals wrap when it is written.
 		b.WriteString(runewidth.Truncate(line, max(width-1, 1), "…"))
 		b.WriteByte('\n')
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// terminal plays the few control sequences that Screen uses.
+// terminal interprets the few control sequences that Screen uses.
 func terminal(t *testing.T, text string) []string {
 	t.Helper()
 	lines := []string{""}
@@ -88,7 +88,7 @@ func TestRegionFitsTheTerminal(t *testing.T) {
 	}
 }
 
-func TestBar(t *testing.T) {
+func TestBarShowsTheShareDone(t *testing.T) {
 	for _, test := range []struct {
 		done, total int64
 		want        string

@@ -19,33 +19,33 @@ import (
 	"wangell.loutres.me/internal/screen"
 )
 
-// Source is what a live view shows; a controller.Controller is one.
+// Source provides what a live view shows. A controller.Controller is one.
 type Source interface {
 	Status() []controller.Status
 	Wakes(key runtime.Key) []lifecycle.Waterfall
 	Subscribe(ctx context.Context) <-chan controller.Event
 }
 
-// The pace of a live view: it is drawn after an event, but not more often than drawPause, and at least every drawEvery.
+// A live view is redrawn after an event, but at most every drawPause, and at least every drawEvery.
 const (
 	drawPause = 100 * time.Millisecond
 	drawEvery = time.Second
 )
 
-// Live shows the services of an instance on a terminal, at its bottom, with the progress of image pulls.
-// What is written to it, such as a log, scrolls by above.
+// Live shows the services of an instance at the bottom of a terminal, with the progress of image pulls. What is written
+// to it, such as a log, scrolls above.
 type Live struct {
 	screen *screen.Screen
-	// lines are the last ones made. Those who write draw them anew, and may be parts of the source, which cannot be asked then.
+	// lines are the lines made last. Write redraws them, and does not ask the source: it may be called by the source.
 	lines  atomic.Pointer[[]string]
-	cancel context.CancelFunc // ends Follow's goroutine, which closes done; nil before Follow
+	cancel context.CancelFunc // stops Follow's goroutine, which closes done; nil before Follow
 	done   chan struct{}
 }
 
-// IsTerminal tells whether a file is a terminal on which a live view can be.
+// IsTerminal reports whether a file is a terminal that can show a live view.
 func IsTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" }
 
-// NewLive makes a live view on a terminal. It shows only what is written to it before Follow.
+// NewLive returns a live view on a terminal. Before Follow, it shows only what is written to it.
 func NewLive(terminal *os.File) *Live {
 	l := &Live{}
 	size := func() (int, int) {
@@ -72,7 +72,7 @@ var _ io.Writer = (*Live)(nil)
 // Write implements io.Writer.
 func (l *Live) Write(p []byte) (int, error) { return l.screen.Write(p) }
 
-// Follow begins to show source, until Close. It is called at most once.
+// Follow shows source until Close. It must be called at most once.
 func (l *Live) Follow(source Source) {
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cancel, l.done = cancel, make(chan struct{})
@@ -101,7 +101,7 @@ func (l *Live) run(source Source, events <-chan controller.Event) {
 					return
 				}
 				p.see(e)
-				// Soon, with what else happens meanwhile.
+				// Redraw soon, together with other events that come until then.
 				next = pause
 			case <-next:
 				break gather
@@ -110,17 +110,16 @@ func (l *Live) run(source Source, events <-chan controller.Event) {
 	}
 }
 
-// lines is all that is shown: pulls and the table of services.
+// lines returns all that is shown: pulls, and the table of services.
 func lines(source Source, p pulls, now time.Time) *[]string {
 	var table bytes.Buffer
-	_ = Services(&table, source.Status(), source.Wakes(""), now) // a buffer takes everything
+	_ = Services(&table, source.Status(), source.Wakes(""), now) // writing to a buffer does not fail
 	all := append([]string{""}, p.lines(now)...)
 	all = append(all, strings.Split(strings.TrimRight(table.String(), "\n"), "\n")...)
 	return &all
 }
 
-// Close draws a last time and leaves the terminal as it is then. A terminal that takes nothing is waited for at most
-// for patience.
+// Close draws a last time. It waits at most for patience, as writing to a stopped terminal blocks.
 func (l *Live) Close(patience time.Duration) {
 	closed := make(chan struct{})
 	go func() {
@@ -129,7 +128,7 @@ func (l *Live) Close(patience time.Duration) {
 			l.cancel()
 			<-l.done
 		}
-		_ = l.screen.Close() // without its terminal, the view has nobody left to tell
+		_ = l.screen.Close() // if the terminal is gone, there is nowhere to report that
 	}()
 	select {
 	case <-closed:

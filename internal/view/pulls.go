@@ -12,21 +12,22 @@ import (
 	"wangell.loutres.me/internal/screen"
 )
 
-// pullForgotten is how long after its last news a pull is no longer shown: it has failed or was given up.
+// pullForgotten is the time after its last event when a pull is no longer shown, as it must have failed.
 const pullForgotten = 15 * time.Second
 
 // barColumns is the width of a progress bar.
 const barColumns = 30
 
-// pulls are the images being fetched, by name.
+// pulls are the images that are being fetched, by name.
 type pulls map[string]pull
 
+// pull is the progress of a pull, in bytes.
 type pull struct {
 	done, total int64
 	at          time.Time
 }
 
-// see takes an event into account.
+// see takes an event.
 func (p pulls) see(e controller.Event) {
 	if e.Kind != controller.EventPull {
 		return
@@ -38,7 +39,7 @@ func (p pulls) see(e controller.Event) {
 	p[e.Image] = pull{e.Done, e.Total, e.Time}
 }
 
-// lines shows each pull in a line, sorted by image.
+// lines returns one line for each pull, sorted by image.
 func (p pulls) lines(now time.Time) []string {
 	maps.DeleteFunc(p, func(_ string, p pull) bool { return now.Sub(p.at) > pullForgotten })
 	var lines []string

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// queueSize bounds what waits for a slow reader, in bytes.
+// queueSize bounds the data that waits for a slow reader, in bytes.
 const queueSize = 1 << 20
 
-// Queue writes to w what is written to it, on a goroutine of its own. A terminal that is stopped (Ctrl-S) or a pipe
-// that nobody reads thus holds up nobody: what does not fit into the queue is lost, and the reader is told how much.
+// Queue passes what is written to it on to another writer, on a goroutine of its own. So a stopped terminal (Ctrl-S),
+// or a pipe that is not read, blocks nothing. What does not fit into the queue is lost, and the reader sees how much.
 type Queue struct {
 	w    io.Writer
 	done chan struct{} // closed when the goroutine has ended
@@ -33,7 +33,7 @@ func NewQueue(w io.Writer) *Queue {
 	return q
 }
 
-// Write implements io.Writer. It never waits and never fails.
+// Write implements io.Writer. It does not block and does not fail.
 func (q *Queue) Write(p []byte) (int, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -43,7 +43,7 @@ func (q *Queue) Write(p []byte) (int, error) {
 		q.lost++
 	default:
 		if q.lost > 0 {
-			q.queue = fmt.Appendf(q.queue, "(%d lines lost: nobody read them)\n", q.lost)
+			q.queue = fmt.Appendf(q.queue, "(%d lines lost: the output was not read)\n", q.lost)
 			q.lost = 0
 		}
 		q.queue = append(q.queue, p...)
@@ -52,6 +52,7 @@ func (q *Queue) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// run writes batches until Close.
 func (q *Queue) run() {
 	defer close(q.done)
 	q.mu.Lock()
@@ -67,12 +68,12 @@ func (q *Queue) run() {
 		batch := q.queue
 		q.queue = nil
 		q.mu.Unlock()
-		_, _ = q.w.Write(batch) // a log has nobody to tell that it cannot be written
+		_, _ = q.w.Write(batch) // if a log cannot be written, there is nowhere to report that
 		q.mu.Lock()
 	}
 }
 
-// Close writes what waits, for at most patience, and ends. What is written later is lost.
+// Close writes what waits, for at most patience. What is written later is lost.
 func (q *Queue) Close(patience time.Duration) {
 	q.mu.Lock()
 	q.closed = true

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package view shows an instance to a person: the table of services, and a live view of it on a terminal.
+// Package view presents an instance to users: as a table of services, and as a live view on a terminal.
 package view
 
 import (
@@ -16,8 +16,8 @@ import (
 	"wangell.loutres.me/internal/lifecycle"
 )
 
-// Services writes the table of services, a line each. wakes are the last wakes that are kept, oldest first;
-// now is the time from which "last request" counts.
+// Services writes the table of services, one line each. wakes are the most recent wakes, oldest first. The age of the
+// last request is relative to now.
 func Services(w io.Writer, services []controller.Status, wakes []lifecycle.Waterfall, now time.Time) error {
 	last := make(map[string]lifecycle.Waterfall, len(wakes))
 	for _, f := range wakes {
@@ -36,11 +36,12 @@ func Services(w io.Writer, services []controller.Status, wakes []lifecycle.Water
 	return t.Flush()
 }
 
-// Address is the service address, with its port.
+// Address returns the service address with its port.
 func Address(s controller.Status) string {
 	return net.JoinHostPort(s.Service.Status.LoadBalancerIP, strconv.Itoa(int(s.Service.Spec.Port)))
 }
 
+// wakeCount returns the number of wakes.
 func wakeCount(f lifecycle.Waterfall, woken bool) string {
 	if !woken {
 		return "-"
@@ -48,7 +49,7 @@ func wakeCount(f lifecycle.Waterfall, woken bool) string {
 	return strconv.FormatUint(f.Number, 10)
 }
 
-// wakeTime is the time from the first SYN to the release of the last parked one, in milliseconds, or what became of the wake.
+// wakeTime returns the time from the first SYN to the release of the last parked one, or the result of the wake.
 func wakeTime(f lifecycle.Waterfall, woken bool) string {
 	if !woken {
 		return "-"
@@ -60,7 +61,7 @@ func wakeTime(f lifecycle.Waterfall, woken bool) string {
 	return fmt.Sprintf("%.1f ms", float64(released.Microseconds())/1000)
 }
 
-// ago is how long ago t was, in the largest unit.
+// ago returns the age of t in the largest unit.
 func ago(t, now time.Time) string {
 	if t.IsZero() {
 		return "never"
@@ -78,7 +79,7 @@ func ago(t, now time.Time) string {
 	}
 }
 
-// latest is when the service last saw a packet, zero if it never did.
+// latest returns the time of the service's last packet, zero if there was none.
 func latest(s controller.Status) time.Time {
 	if t := s.Service.Status.LatestRequest; t != nil {
 		return t.Time

@@ -33,7 +33,7 @@ func status(name string, last time.Time) controller.Status {
 	return s
 }
 
-func TestServices(t *testing.T) {
+func TestServicesAreATable(t *testing.T) {
 	warm := status("web", now.Add(-90*time.Second))
 	warm.Service.Status.State, warm.Service.Status.Replicas = "Warm", 1
 	warm.Traffic.OpenFlows = 7
@@ -57,7 +57,7 @@ default/web      10.46.100.2:80   Warm    1          1 min ago      7       2   
 	}
 }
 
-func TestAgo(t *testing.T) {
+func TestAgoUsesTheLargestUnit(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		-time.Second: "0 s ago", 59 * time.Second: "59 s ago", time.Minute: "1 min ago",
 		119 * time.Minute: "1 h ago", 47 * time.Hour: "47 h ago", 49 * time.Hour: "2 days ago",
@@ -68,7 +68,7 @@ func TestAgo(t *testing.T) {
 	}
 }
 
-func TestPulls(t *testing.T) {
+func TestPullsAreShownUntilTheyEnd(t *testing.T) {
 	p := pulls{}
 	see := func(image string, done, total int64) {
 		p.see(controller.Event{Kind: controller.EventPull, Image: image, Done: done, Total: total, Time: now})
@@ -89,7 +89,7 @@ func TestPulls(t *testing.T) {
 	}
 }
 
-// source is a Source that a test controls.
+// source is a Source under the control of a test.
 type source struct {
 	mu     sync.Mutex
 	list   []controller.Status
@@ -107,7 +107,7 @@ func (s *source) Subscribe(ctx context.Context) <-chan controller.Event {
 	return s.events
 }
 
-// buffer is a bytes.Buffer for several goroutines.
+// buffer is a bytes.Buffer that is safe for concurrent use.
 type buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -154,7 +154,7 @@ func TestLiveShowsEventsAndTable(t *testing.T) {
 	l.Close(time.Minute)
 }
 
-func TestQueueDoesNotWaitForItsReader(t *testing.T) {
+func TestQueueDoesNotBlockOnItsReader(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -173,7 +173,7 @@ func TestQueueDoesNotWaitForItsReader(t *testing.T) {
 	w.Close()
 }
 
-func TestQueueTellsWhatIsLost(t *testing.T) {
+func TestQueueReportsWhatIsLost(t *testing.T) {
 	release := make(chan struct{})
 	var out buffer
 	q := NewQueue(writerFunc(func(p []byte) (int, error) {
