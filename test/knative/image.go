@@ -25,16 +25,18 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// libraryDirs are where this machine has its C library.
-var libraryDirs = []string{"/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"}
+// libraryDirs are the possible folders of this machine's C library.
+var libraryDirs = []string{
+	"/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib",
+}
 
-// programImage makes the image of one program, which has what the program is linked with besides. The same files give
-// the same digest. Programs of Knative are where ko would have put them, and run as nobody, as in Knative's own images.
+// programImage makes the image of one program and the libraries that it is linked with. The same files give the same
+// digest. Knative's programs are at the path that ko uses, and run as an unprivileged user, as in Knative's own images.
 func programImage(file string) (v1.Image, error) {
 	program := filepath.Base(file)
 	at := "/ko-app/" + program
 	if program == "envoy" {
-		at = "/usr/local/bin/envoy" // the gateway's manifest asks for this path
+		at = "/usr/local/bin/envoy" // the path in the gateway's manifest
 	}
 	files := map[string]string{at: file}
 	if err := addLibraries(files, file); err != nil {
@@ -58,7 +60,7 @@ func programImage(file string) (v1.Image, error) {
 	return mutate.ConfigFile(img, c)
 }
 
-// addLibraries adds what a program is linked with, found on this machine; the key is the path in the image.
+// addLibraries adds the libraries of a program, as this machine has them. The key is the path in the image.
 func addLibraries(files map[string]string, file string) error {
 	f, err := elf.Open(file)
 	if err != nil {
@@ -85,7 +87,7 @@ func addLibraries(files map[string]string, file string) error {
 		if err != nil {
 			return err
 		}
-		// The loader looks in /lib, wherever the distribution of the machine had it.
+		// The loader looks in /lib, wherever this machine's distribution has the library.
 		to := "/lib/" + library
 		if _, known := files[to]; !known {
 			files[to] = source
@@ -111,7 +113,7 @@ func isFile(file string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// layerOf makes a layer of files that all may read and run.
+// layerOf makes a layer of files that every user may read and execute.
 func layerOf(files map[string]string) (v1.Layer, error) {
 	var names []string
 	for to := range files {
@@ -136,7 +138,8 @@ func layerOf(files map[string]string) (v1.Layer, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: to[1:], Mode: 0o755, Size: int64(len(data))}); err != nil {
+		header := &tar.Header{Typeflag: tar.TypeReg, Name: to[1:], Mode: 0o755, Size: int64(len(data))}
+		if err := w.WriteHeader(header); err != nil {
 			return nil, err
 		}
 		if _, err := w.Write(data); err != nil {
@@ -150,7 +153,7 @@ func layerOf(files map[string]string) (v1.Layer, error) {
 		tarball.WithCompressionLevel(gzip.BestSpeed))
 }
 
-// push puts a program's image into the cluster's registry, and returns the reference by which nodes pull it.
+// push pushes a program's image to the cluster's registry and returns the reference for nodes.
 func push(ctx context.Context, c *cluster, b *built, program string) (string, error) {
 	img, err := programImage(filepath.Join(b.Bin, program))
 	if err != nil {

@@ -21,7 +21,7 @@ type cluster struct{ *clusterfile.Cluster }
 
 func loadCluster(file string) (*cluster, error) {
 	if file == "" {
-		return nil, errors.New("--cluster is missing: name the cluster.json of a cluster that test/cluster has started")
+		return nil, errors.New("--cluster is missing: name the cluster.json of a cluster started by test/cluster")
 	}
 	c, err := clusterfile.Load(file)
 	if err != nil {
@@ -32,18 +32,19 @@ func loadCluster(file string) (*cluster, error) {
 
 // kubectl runs the cluster's kubectl with a manifest as its input.
 func (c *cluster) kubectl(ctx context.Context, input []byte, args ...string) error {
-	cmd := exec.CommandContext(ctx, filepath.Join(c.Bin, "kubectl"), append([]string{"--kubeconfig=" + c.Kubeconfig}, args...)...)
+	args = append([]string{"--kubeconfig=" + c.Kubeconfig}, args...)
+	cmd := exec.CommandContext(ctx, filepath.Join(c.Bin, "kubectl"), args...)
 	cmd.Stdin = bytes.NewReader(input)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("kubectl %s: %w\n%s", args[0], err, tail(out))
+		return fmt.Errorf("kubectl %s: %w\n%s", args[1], err, tail(out))
 	}
 	return nil
 }
 
-// readyTimeout is how long the deployments may take to be ready. Seven images are unpacked meanwhile.
+// readyTimeout is how long the deployments may take to become ready, which includes unpacking seven images.
 const readyTimeout = 5 * time.Minute
 
-// deployments are what must be ready, by namespace.
+// deployments have to become ready, by namespace.
 var deployments = map[string][]string{
 	"knative-serving": {"activator", "autoscaler", "controller", "webhook", "net-kourier-controller"},
 	"kourier-system":  {"3scale-kourier-gateway"},
@@ -68,14 +69,17 @@ func install(ctx context.Context, c *cluster, b *built, grace time.Duration) err
 	if err := c.kubectl(ctx, marshal(first), apply...); err != nil {
 		return fmt.Errorf("install: %w", err)
 	}
-	if err := c.kubectl(ctx, nil, "wait", "crd", "--selector=app.kubernetes.io/name=knative-serving", "--for=condition=Established", "--timeout=60s"); err != nil {
+	err = c.kubectl(ctx, nil, "wait", "crd", "--selector=app.kubernetes.io/name=knative-serving",
+		"--for=condition=Established", "--timeout=60s")
+	if err != nil {
 		return fmt.Errorf("install: %w", err)
 	}
 	if err := c.kubectl(ctx, marshal(rest), apply...); err != nil {
 		return fmt.Errorf("install: %w", err)
 	}
 	for namespace, names := range deployments {
-		args := []string{"wait", "--namespace=" + namespace, "--for=condition=Available", "--timeout=" + readyTimeout.String()}
+		args := []string{"wait", "--namespace=" + namespace, "--for=condition=Available",
+			"--timeout=" + readyTimeout.String()}
 		for _, name := range names {
 			args = append(args, "deployment/"+name)
 		}
@@ -96,7 +100,7 @@ func uninstall(ctx context.Context, c *cluster) error {
 		}
 		b.Modules[path] = m
 	}
-	images := map[string]string{"envoy": "none"} // to delete, only the names count
+	images := map[string]string{"envoy": "none"} // only names matter for deletion
 	for program := range programs {
 		images[program] = "none"
 	}
@@ -106,25 +110,31 @@ func uninstall(ctx context.Context, c *cluster) error {
 	}
 	wait := "--timeout=" + readyTimeout.String()
 	if err := c.kubectl(ctx, nil, "get", "crd", "services.serving.knative.dev"); err == nil {
-		if err := c.kubectl(ctx, nil, "delete", "services.serving.knative.dev", "--all", "--all-namespaces", "--cascade=foreground", wait); err != nil {
+		err := c.kubectl(ctx, nil, "delete", "services.serving.knative.dev", "--all", "--all-namespaces",
+			"--cascade=foreground", wait)
+		if err != nil {
 			return fmt.Errorf("uninstall: %w", err)
 		}
 	}
-	// Without its deployment the webhook would refuse everything.
+	// A webhook without its deployment would refuse every change.
 	const webhooks = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
-	if err := c.kubectl(ctx, nil, "delete", webhooks, "--selector=app.kubernetes.io/name=knative-serving", wait); err != nil {
+	err = c.kubectl(ctx, nil, "delete", webhooks, "--selector=app.kubernetes.io/name=knative-serving", wait)
+	if err != nil {
 		return fmt.Errorf("uninstall: %w", err)
 	}
-	// Pods go before their owners and namespaces do: those would give them up to ten minutes, which is their grace period.
+	// Pods go before their owners and namespaces, which would grant them their grace period of up to ten minutes.
 	for namespace := range deployments {
-		for _, args := range [][]string{{"delete", "deployments", "--all", "--cascade=orphan"}, {"delete", "replicasets", "--all", "--cascade=orphan"},
-			{"delete", "pods", "--all", "--grace-period=1"}} {
+		for _, args := range [][]string{
+			{"delete", "deployments", "--all", "--cascade=orphan"},
+			{"delete", "replicasets", "--all", "--cascade=orphan"},
+			{"delete", "pods", "--all", "--grace-period=1"},
+		} {
 			if err := c.kubectl(ctx, nil, append(args, "--namespace="+namespace, wait)...); err != nil {
 				return fmt.Errorf("uninstall: %w", err)
 			}
 		}
 	}
-	// Knative's own kinds may be gone already, and their objects go with the namespace.
+	// Knative's own kinds may not exist any more. Their objects go with the namespace.
 	rest = slices.DeleteFunc(rest, func(o object) bool {
 		version, _ := o["apiVersion"].(string)
 		return strings.Contains(version, ".knative.dev/")
@@ -137,7 +147,7 @@ func uninstall(ctx context.Context, c *cluster) error {
 	return nil
 }
 
-// manifestsOf returns the manifests of what must be there first, and of the rest.
+// manifestsOf returns the manifests of what must exist first, and of everything else.
 func manifestsOf(b *built, images map[string]string, grace time.Duration) (first, rest []object, err error) {
 	text, err := readManifests(b.Modules)
 	if err != nil {

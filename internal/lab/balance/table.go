@@ -13,14 +13,14 @@ import (
 
 const reportName = "balance"
 
-const how = `A service of %d pods on a cluster of several nodes on one machine, once behind kube-proxy in nftables mode
-(ClusterIP) and once behind Wangell (its service address). The answers name the pod that they come from. Clients are Go
-programs with net/http in the network namespace of a pod of the first node; each thread makes one request after the other.
-A pool is net/http's: a request takes the connection that was returned last, or makes a new one if none is free. Both
-sides balance connections, not requests: everything on one connection goes to one pod. So with few connections the busiest
-pod is far above the mean, and a pool that uses some connections more than others is uneven even if its connections are
-spread evenly. Least open flows counts the flows that are open when a new one arrives: connections that follow each other
-are spread in turn. Client and pods share the machine's cores.`
+const how = `A service of %d pods on a cluster of several nodes on one machine, once behind kube-proxy in nftables
+mode (ClusterIP) and once behind Wangell (its service address). The answers name the pod that they come from. Clients
+are Go programs with net/http in the network namespace of a pod of the first node; each thread makes one request after
+the other. A pool is net/http's: a request takes the connection that was returned last, or makes a new one if none is
+free. Both sides balance connections, not requests: everything on one connection goes to one pod. So with few
+connections the busiest pod is far above the mean, and a pool that uses some connections more than others is uneven
+even if its connections are spread evenly. Least open flows counts the flows that are open when a new one arrives:
+connections that follow each other are spread in turn. Client and pods share the machine's cores.`
 
 // newReport makes the report from samples. The caller adds time, parameters and versions.
 func newReport(samples []Sample) *report.Report {

@@ -52,8 +52,8 @@ type Cluster struct {
 	undo   []func() error
 }
 
-// Open connects to the cluster of a cluster.json and makes the namespace. The caller must call Close. Kinds are resources
-// that create pods: Close deletes those in the namespace first.
+// Open connects to the cluster of a cluster.json and makes the namespace. The caller must call Close. Kinds are
+// resources that create pods: Close deletes those in the namespace first.
 func Open(ctx context.Context, file string, kinds ...schema.GroupVersionResource) (_ *Cluster, err error) {
 	c := &Cluster{kinds: append(kinds, WangellServices), killed: map[types.UID]bool{}}
 	defer func() {
@@ -119,7 +119,8 @@ func (c *Cluster) removeAll() error {
 	ctx, cancel := context.WithTimeout(context.Background(), ZeroTimeout)
 	defer cancel()
 	for _, r := range append(c.kinds, corev1.SchemeGroupVersion.WithResource("pods")) {
-		err := c.Dynamic.Resource(r).Namespace(c.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+		objects := c.Dynamic.Resource(r).Namespace(c.Namespace)
+		err := objects.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 		if err != nil && !apierrors.IsNotFound(err) { // not found: the cluster does not have the kind
 			return fmt.Errorf("delete %s: %w", r.Resource, err)
 		}

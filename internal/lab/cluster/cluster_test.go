@@ -21,7 +21,8 @@ func TestPodEventsYieldPhasesAndAddress(t *testing.T) {
 	}
 	events := make(chan *criv1.ContainerEventResponse, 8)
 	send := func(id string, kind criv1.ContainerEventType, at int64, status *criv1.PodSandboxStatus) {
-		events <- &criv1.ContainerEventResponse{ContainerId: id, ContainerEventType: kind, CreatedAt: at, PodSandboxStatus: status}
+		events <- &criv1.ContainerEventResponse{ContainerId: id, ContainerEventType: kind, CreatedAt: at,
+			PodSandboxStatus: status}
 	}
 	send("s", criv1.ContainerEventType_CONTAINER_CREATED_EVENT, 1, sandbox(""))
 	send("s", criv1.ContainerEventType_CONTAINER_STARTED_EVENT, 9, sandbox("10.0.0.7"))
@@ -30,7 +31,8 @@ func TestPodEventsYieldPhasesAndAddress(t *testing.T) {
 	if err := e.Until(t.Context(), lifecycle.PhaseCreated, events); err != nil {
 		t.Fatal(err)
 	}
-	if e.Addr != netip.MustParseAddr("10.0.0.7") || e.Phases[lifecycle.PhaseSandbox].UnixNano() != 2 || e.Phases[lifecycle.PhaseCreated].UnixNano() != 11 {
+	if e.Addr != netip.MustParseAddr("10.0.0.7") || e.Phases[lifecycle.PhaseSandbox].UnixNano() != 2 ||
+		e.Phases[lifecycle.PhaseCreated].UnixNano() != 11 {
 		t.Errorf("got %+v", e)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

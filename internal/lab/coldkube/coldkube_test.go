@@ -17,7 +17,8 @@ import (
 
 // labPod is a pod as the API returns it.
 func labPod(name string, labels map[string]string, ready, ending bool) corev1.Pod {
-	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning}}
 	if ready {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	}
@@ -84,7 +85,8 @@ func TestFloorPodBelongsToNoController(t *testing.T) {
 	no := false
 	template := corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{v1alpha1.LabelService: "x"}},
-		Spec:       corev1.PodSpec{AutomountServiceAccountToken: &no, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		Spec: corev1.PodSpec{AutomountServiceAccountToken: &no,
+			Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}
 	p := floorPod(template, "ns", "floor-1")
 	if sideOf(p) != SideFloor || p.Labels[v1alpha1.LabelService] != "" {
@@ -100,16 +102,20 @@ func TestFloorPodBelongsToNoController(t *testing.T) {
 }
 
 func TestReportComparesSides(t *testing.T) {
+	first := map[string]float64{"syn-seen": 0, "sandbox": 100, "started": 150, "listening": 190}
+	second := map[string]float64{"syn-seen": 0, "sandbox": 120, "started": 160, "listening": 200}
+	floor := map[string]float64{"sandbox": 100, "created": 110, "started": 150}
 	raw := Samples{
-		SideWangell: {{Done: 200, FirstByte: 199, Phases: map[string]float64{"syn-seen": 0, "sandbox": 100, "started": 150, "listening": 190}, Warm: []float64{1, 3}},
-			{Done: 220, FirstByte: 219, Phases: map[string]float64{"syn-seen": 0, "sandbox": 120, "started": 160, "listening": 200}, Warm: []float64{2}}},
-		SideFloor:          {{Done: 190, FirstByte: 190, Phases: map[string]float64{"sandbox": 100, "created": 110, "started": 150}}, {Done: 200, FirstByte: 199}},
+		SideWangell: {{Done: 200, FirstByte: 199, Phases: first, Warm: []float64{1, 3}},
+			{Done: 220, FirstByte: 219, Phases: second, Warm: []float64{2}}},
+		SideFloor:          {{Done: 190, FirstByte: 190, Phases: floor}, {Done: 200, FirstByte: 199}},
 		SideKnative:        {{Done: 1000}, {Done: 1100}, {Error: "refused", Done: 3}},
 		SideKnativeNoToken: {{Done: 800, WarmErrors: []string{"reset"}}, {Done: 900}},
 	}
 	r := newReport(raw)
-	for key, want := range map[string]float64{"wangell_mean_ms": 210, "wangell_median_ms": 210, "wangell_stddev_ms": math.Sqrt(200), "knative_mean_ms": 1050,
-		"knative_notoken_mean_ms": 850, "ratio_mean": 5, "floor_median_ms": 195, "overhead_median_ms": 15, "wangell_warm_median_ms": 2, "lost": 2, "requests": 3} {
+	for key, want := range map[string]float64{"wangell_mean_ms": 210, "wangell_median_ms": 210,
+		"wangell_stddev_ms": math.Sqrt(200), "knative_mean_ms": 1050, "knative_notoken_mean_ms": 850, "ratio_mean": 5,
+		"floor_median_ms": 195, "overhead_median_ms": 15, "wangell_warm_median_ms": 2, "lost": 2, "requests": 3} {
 		if got := r.Summary.Get(key); math.Abs(got-want) > 1e-9 {
 			t.Errorf("%s is %v, want %v", key, got, want)
 		}

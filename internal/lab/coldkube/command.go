@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package coldkube is the experiment `wangell-lab knative`: cold requests on Kubernetes, beside Knative and beside a pod
-// made by hand.
+// Package coldkube is the experiment `wangell-lab knative`: cold requests on Kubernetes, beside Knative and beside a
+// pod made by hand.
 package coldkube
 
 import (

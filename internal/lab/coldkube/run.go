@@ -185,8 +185,8 @@ func warm(ctx context.Context, of side, sample *Sample) error {
 	return nil
 }
 
-// untilReady waits until the pod that answered is Ready, so that its start does not disturb the next sample, and records
-// the pod.
+// untilReady waits until the pod that answered is Ready, so that its start does not disturb the next sample, and
+// records the pod.
 func (s *sampler) untilReady(ctx context.Context, of side, sample *Sample) error {
 	return cluster.Until(ctx, cluster.ReadyTimeout, func() error {
 		pods, err := s.cluster.Pods(ctx, "")

@@ -13,23 +13,23 @@ import (
 
 const reportName = "knative"
 
-const how = `One cluster, one image, one client: a host on the cluster's network that is not a node. A cold request is a
-connect() by the client and an HTTP/1.1 GET on a connection of its own, timed from before connect() to the end of the
-answer. Before every round of requests there has been no pod of any service for two seconds. Before every cold request the
-API is asked again: the experiment fails if there is a pod of that service, even a terminating one, or if a pod of another
-service is starting or ending. Before each request there is a random pause of up to one second, so that samples do not
-lock onto a periodic task. Wangell is asked at its service address, and sent to sleep through the scale subresource after
-its pod has been handed over to the Deployment. Knative Serving and Kourier with Envoy are built from their Go modules and
-installed by their own manifests; they are asked at Kourier's node port on the node where Kourier runs. Knative scales to
-zero by itself. The annotation autoscaling.knative.dev/window and the setting scale-to-zero-grace-period are shortened so
-that this takes seconds (see the settings below), and once Knative has decided to end a pod, its containers are killed
-instead of waiting for 30 s; neither affects a cold request. One Knative service has default settings. The other has no
-service account token volume, which favours it: Wangell's pods have none by default either. The two change places from
-round to round. The floor is the pod template of Wangell's own Deployment, created through the API as a Pod and placed by
-the scheduler. The node's container runtime reports its address, and from the moment the container is created the same
-client tries to connect every 0.5 ms, over a direct route to the node's pods. The floor is timed from before the pod is
-requested. All images are on every node beforehand. After each cold request the pod becomes Ready, and warm requests
-follow. The first round is not counted.`
+const how = `One cluster, one image, one client: a host on the cluster's network that is not a node. A cold request is
+a connect() by the client and an HTTP/1.1 GET on a connection of its own, timed from before connect() to the end of
+the answer. Before every round of requests there has been no pod of any service for two seconds. Before every cold
+request the API is asked again: the experiment fails if there is a pod of that service, even a terminating one, or if
+a pod of another service is starting or ending. Before each request there is a random pause of up to one second, so
+that samples do not lock onto a periodic task. Wangell is asked at its service address, and sent to sleep through the
+scale subresource after its pod has been handed over to the Deployment. Knative Serving and Kourier with Envoy are
+built from their Go modules and installed by their own manifests; they are asked at Kourier's node port on the node
+where Kourier runs. Knative scales to zero by itself. The annotation autoscaling.knative.dev/window and the setting
+scale-to-zero-grace-period are shortened so that this takes seconds (see the settings below), and once Knative has
+decided to end a pod, its containers are killed instead of waiting for 30 s; neither affects a cold request. One
+Knative service has default settings. The other has no service account token volume, which favours it: Wangell's pods
+have none by default either. The two change places from round to round. The floor is the pod template of Wangell's own
+Deployment, created through the API as a Pod and placed by the scheduler. The node's container runtime reports its
+address, and from the moment the container is created the same client tries to connect every 0.5 ms, over a direct
+route to the node's pods. The floor is timed from before the pod is requested. All images are on every node
+beforehand. After each cold request the pod becomes Ready, and warm requests follow. The first round is not counted.`
 
 // newReport makes the report from samples. The caller adds time, parameters and versions.
 func newReport(raw Samples) *report.Report {
@@ -143,8 +143,8 @@ func spans(ends map[string]float64) map[string]report.Span {
 }
 
 func table(cold, warm map[string][]float64) report.Table {
-	t := report.Table{Title: "Cold and warm requests", Header: []string{"", "cold: n", "median (ms)", "mean (ms)", "SD (ms)",
-		"SD (% of mean)", "min (ms)", "p99 (ms)", "max (ms)", "warm: n", "median (ms)"}}
+	t := report.Table{Title: "Cold and warm requests", Header: []string{"", "cold: n", "median (ms)", "mean (ms)",
+		"SD (ms)", "SD (% of mean)", "min (ms)", "p99 (ms)", "max (ms)", "warm: n", "median (ms)"}}
 	for _, side := range AllSides {
 		s := cold[side]
 		if len(s) == 0 {

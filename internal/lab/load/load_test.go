@@ -24,8 +24,10 @@ func TestAbOutputIsParsed(t *testing.T) {
 		lost                 int
 	}{
 		{"failures", abWell, "", Result{Seconds: 32.382, Requests: 60000, PerSecond: 1852.9, Failed: 309}, 309},
-		{"refusals", strings.Replace(abWell, "309", "0", 1) + "Non-2xx responses:      7\n", "", Result{Seconds: 32.382, Requests: 60000, PerSecond: 1852.9, Failed: 7}, 7},
-		{"cut off", "Benchmarking 10.0.0.1 (be patient)...Total of 2820 requests completed\n", "apr_socket_recv: Connection refused (111)\n",
+		{"refusals", strings.Replace(abWell, "309", "0", 1) + "Non-2xx responses:      7\n", "",
+			Result{Seconds: 32.382, Requests: 60000, PerSecond: 1852.9, Failed: 7}, 7},
+		{"cut off", "Benchmarking 10.0.0.1 (be patient)...Total of 2820 requests completed\n",
+			"apr_socket_recv: Connection refused (111)\n",
 			Result{Requests: 2820, Aborted: "apr_socket_recv: Connection refused (111)"}, 1},
 		{"hangs", "Total of 5 requests completed\n", "\napr_pollset_poll: The timeout specified has expired (70007)\n",
 			Result{Requests: 5, Aborted: "apr_pollset_poll: The timeout specified has expired (70007)"}, 1},
@@ -54,10 +56,13 @@ func TestWrkOutputIsParsed(t *testing.T) {
 		want                 Result
 	}{
 		{"well", well + rate, "", Result{Seconds: 3.09, Requests: 79309, PerSecond: 25635}},
-		{"errors", well + "  Socket errors: connect 1, read 20, write 300, timeout 4000\n  Non-2xx or 3xx responses: 50000\n" + rate, "",
+		{"errors", well + "  Socket errors: connect 1, read 20, write 300, timeout 4000\n" +
+			"  Non-2xx or 3xx responses: 50000\n" + rate, "",
 			Result{Seconds: 3.09, Requests: 79309, PerSecond: 25635, Failed: 54321}},
-		{"minutes", "  100 requests in 1.50m, 1MB read\nRequests/sec:  1.11\n", "", Result{Seconds: 90, Requests: 100, PerSecond: 1.11}},
-		{"refused", "", "unable to connect to 10.204.0.11:9 Connection refused\n", Result{Aborted: "unable to connect to 10.204.0.11:9 Connection refused"}},
+		{"minutes", "  100 requests in 1.50m, 1MB read\nRequests/sec:  1.11\n", "",
+			Result{Seconds: 90, Requests: 100, PerSecond: 1.11}},
+		{"refused", "", "unable to connect to 10.204.0.11:9 Connection refused\n",
+			Result{Aborted: "unable to connect to 10.204.0.11:9 Connection refused"}},
 		{"killed", "", "", Result{Aborted: "wrk printed no result"}},
 	} {
 		if got := parseWrk(c.stdout, c.stderr); got != c.want {
@@ -80,11 +85,13 @@ func FuzzParsers(f *testing.F) {
 }
 
 func TestResultsAddUp(t *testing.T) {
-	got := sum([]Result{{Seconds: 1, Requests: 10, PerSecond: 10}, {Seconds: 3, Requests: 20, PerSecond: 7, Failed: 2, Aborted: "a"}, {Aborted: "b", Failed: 1}})
+	got := sum([]Result{{Seconds: 1, Requests: 10, PerSecond: 10}, {Seconds: 3, Requests: 20, PerSecond: 7, Failed: 2, Aborted: "a"},
+		{Aborted: "b", Failed: 1}})
 	if want := (Result{Seconds: 3, Requests: 30, PerSecond: 17, Failed: 3, Aborted: "a"}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	got = InSequence([]Result{{Seconds: 1, Requests: 10, PerSecond: 10}, {Seconds: 3, Requests: 6, PerSecond: 2, Failed: 2, Aborted: "a"}, {Aborted: "b", Failed: 1}})
+	got = InSequence([]Result{{Seconds: 1, Requests: 10, PerSecond: 10}, {Seconds: 3, Requests: 6, PerSecond: 2, Failed: 2, Aborted: "a"},
+		{Aborted: "b", Failed: 1}})
 	if want := (Result{Seconds: 4, Requests: 16, PerSecond: 4, Failed: 3, Aborted: "a"}); got != want {
 		t.Errorf("one after the other: %+v, want %+v", got, want)
 	}

@@ -69,7 +69,8 @@ func TestFloorMeasuresEachRequestedStart(t *testing.T) {
 	}()
 	client := floorClient{in: in, out: bufio.NewScanner(out)}
 	s, err := client.Sample()
-	if err != nil || s.Attempts < 1 || s.FirstByte < s.Connected || s.Connected < s.Phases["created"] || len(s.Phases) != 3 {
+	if err != nil || s.Attempts < 1 || s.FirstByte < s.Connected || s.Connected < s.Phases["created"] ||
+		len(s.Phases) != 3 {
 		t.Errorf("sample %+v, %v", s, err)
 	}
 	status = http.StatusInternalServerError

@@ -78,7 +78,8 @@ func NewInstance(wangell string, services netip.Prefix) (_ *Instance, err error)
 	return i, nil
 }
 
-// cgroup returns a part of the path of every cgroup of the runtime with this run folder; see containerd.Config.Instance.
+// cgroup returns a part of the path of every cgroup of the runtime with this run folder; see
+// containerd.Config.Instance.
 func cgroup(runDir string) string {
 	sum := sha256.Sum256([]byte(runDir))
 	return "wangell-" + hex.EncodeToString(sum[:4])

@@ -76,8 +76,8 @@ func Open(ctx context.Context, file string) (*Cluster, error) {
 // restartTimeout is how long the restart of all kube-proxies may take.
 const restartTimeout = 2 * time.Minute
 
-// SetMode restarts every kube-proxy in a mode and flushes the rules of the other mode. It does nothing if the mode is not
-// one of kube-proxy or is set already.
+// SetMode restarts every kube-proxy in a mode and flushes the rules of the other mode. It does nothing if the mode is
+// not one of kube-proxy or is set already.
 func (c *Cluster) SetMode(ctx context.Context, mode string) error {
 	if mode == c.mode || mode != ModeIptables && mode != ModeNftables {
 		return nil
@@ -95,8 +95,8 @@ func (c *Cluster) SetMode(ctx context.Context, mode string) error {
 
 var deployments = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
 
-// Target makes a Deployment and a Service of type LoadBalancer for kube-proxy. The cluster has no load balancer, so this
-// function assigns the Service's address, and gives the client a route to it through a node.
+// Target makes a Deployment and a Service of type LoadBalancer for kube-proxy. The cluster has no load balancer, so
+// this function assigns the Service's address, and gives the client a route to it through a node.
 func (c *Cluster) Target(ctx context.Context, name string, server cluster.Server) (*cluster.Target, error) {
 	labels := map[string]any{"app": name, "load": "server"}
 	err := c.Create(ctx, deployments, "Deployment", name, map[string]any{

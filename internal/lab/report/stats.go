@@ -33,8 +33,8 @@ func StdDev(samples []float64) float64 {
 	return stat.StdDev(samples, nil)
 }
 
-// Percentile returns the p-th percentile (0 to 100) by linear interpolation between the two closest samples: method 7 of
-// Hyndman and Fan (1996), the default of NumPy and R. With n samples, percentiles beyond 100·(n-1)/n carry no more
+// Percentile returns the p-th percentile (0 to 100) by linear interpolation between the two closest samples: method 7
+// of Hyndman and Fan (1996), the default of NumPy and R. With n samples, percentiles beyond 100·(n-1)/n carry no more
 // information than the largest sample. It is NaN if there are no samples.
 func Percentile(samples []float64, p float64) float64 {
 	if len(samples) == 0 || math.IsNaN(p) {
@@ -58,7 +58,8 @@ func MedianInterval(samples []float64, confidence float64) (low, high float64) {
 	return bootstrap(confidence, func(r *rand.Rand) float64 { return Median(resample(r, samples)) })
 }
 
-// MedianDifferenceInterval is MedianInterval for the median of a minus the median of b, which were sampled independently.
+// MedianDifferenceInterval is MedianInterval for the median of a minus the median of b, which were sampled
+// independently.
 func MedianDifferenceInterval(a, b []float64, confidence float64) (low, high float64) {
 	return bootstrap(confidence, func(r *rand.Rand) float64 { return Median(resample(r, a)) - Median(resample(r, b)) })
 }

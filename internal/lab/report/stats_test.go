@@ -47,7 +47,9 @@ func TestStatisticsOfKnownSamples(t *testing.T) {
 			}
 		})
 	}
-	for _, test := range []struct{ p, want float64 }{{-1, 1}, {0, 1}, {25, 2}, {50, 3}, {90, 4.6}, {100, 5}, {200, 5}, {nan, nan}} {
+	for _, test := range []struct{ p, want float64 }{
+		{-1, 1}, {0, 1}, {25, 2}, {50, 3}, {90, 4.6}, {100, 5}, {200, 5}, {nan, nan},
+	} {
 		if got := Percentile([]float64{5, 4, 3, 2, 1}, test.p); !near(got, test.want) {
 			t.Errorf("percentile %v: %v, want %v", test.p, got, test.want)
 		}
@@ -72,7 +74,8 @@ func TestMedianIntervalHoldsTheTrueMedian(t *testing.T) {
 	}
 	// 95 of 100 are expected. The seed is fixed, so the outcome does not vary.
 	if hits < 90 || differenceHits < 90 {
-		t.Errorf("the interval held the true median in %d and the true difference in %d of %d trials", hits, differenceHits, trials)
+		t.Errorf("the interval held the true median in %d and the true difference in %d of %d trials",
+			hits, differenceHits, trials)
 	}
 	if low, high := MedianInterval([]float64{5, 5, 5}, 0.95); low != 5 || high != 5 {
 		t.Errorf("interval of equal samples: %v to %v", low, high)

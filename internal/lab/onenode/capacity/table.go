@@ -10,16 +10,16 @@ import (
 
 const reportName = "capacity"
 
-const how = `An instance of Wangell with a containerd of its own runs in a network namespace. Its services use one image
-and are asleep. The start is timed from the start of the program until the instance reports that it can wake every
-service: it has read the manifest, assigned addresses, loaded and attached the gate, and the gate has the table of
-services. After the instance has settled (less than 2 % of a core over a second), no request is made for the idle time.
-Memory is VmRSS and RssAnon at the end of that time; processor use is what the kernel counted for the process, in steps
-of 10 ms. Then one client on another host makes a cold request to the last service. The gate's maps are kernel memory and
-not included in these numbers; they are bounded by their limits, see docs/architecture.md.`
+const how = `An instance of Wangell with a containerd of its own runs in a network namespace. Its services use one
+image and are asleep. The start is timed from the start of the program until the instance reports that it can wake
+every service: it has read the manifest, assigned addresses, loaded and attached the gate, and the gate has the table
+of services. After the instance has settled (less than 2 % of a core over a second), no request is made for the idle
+time. Memory is VmRSS and RssAnon at the end of that time; processor use is what the kernel counted for the process,
+in steps of 10 ms. Then one client on another host makes a cold request to the last service. The gate's maps are
+kernel memory and not included in these numbers; they are bounded by their limits, see docs/architecture.md.`
 
-// newReport makes the report from samples, the last of which has the most services. The caller adds time, parameters and
-// versions.
+// newReport makes the report from samples, the last of which has the most services. The caller adds time, parameters
+// and versions.
 func newReport(samples []Sample) *report.Report {
 	last := samples[len(samples)-1]
 	return &report.Report{

@@ -30,8 +30,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestColdRunsAndLeavesNothing runs the whole experiment with few requests and a wangell built from this tree. It checks
-// that the experiment works and cleans up, not how long things take.
+// TestColdRunsAndLeavesNothing runs the whole experiment with few requests and a wangell built from this tree. It
+// checks that the experiment works and cleans up, not how long things take.
 func TestColdRunsAndLeavesNothing(t *testing.T) {
 	need.Root(t)
 	need.Program(t, "containerd", "containerd")

@@ -11,17 +11,18 @@ import (
 
 const reportName = "cold"
 
-const how = `A node and a client are network namespaces joined by a bridge. An instance of Wangell runs on the node with
-a containerd of its own. Its only service is asleep: before every request the instance reports no replica, and containerd
-no task. A cold request is a connect() by the client to the service address and an HTTP GET, timed from before connect()
-to the first byte of the answer. The floor is measured on the node, alternating with the cold requests: a separate process
-starts the same container with the same specification through the same runtime code and the same containerd, and tries to
-connect every 0.5 ms from the moment the container is created. (Before that no process could listen, and attempts would
-only slow the start down.) It is timed from before the start to the first byte of the answer. So the floor includes
-everything that the start of the container costs, and on average 0.25 ms of waiting for the next attempt, but no gate, no
-daemon, no wire protocol, and no link between client and pod. Before each sample there is a random pause, so that samples
-do not lock onto a periodic task. The first sample of each kind is not counted. The waterfall shows the median of each
-phase's end, as reported by the instance (since the first SYN) and by the floor process (since the start).`
+const how = `A node and a client are network namespaces joined by a bridge. An instance of Wangell runs on the node
+with a containerd of its own. Its only service is asleep: before every request the instance reports no replica, and
+containerd no task. A cold request is a connect() by the client to the service address and an HTTP GET, timed from
+before connect() to the first byte of the answer. The floor is measured on the node, alternating with the cold
+requests: a separate process starts the same container with the same specification through the same runtime code and
+the same containerd, and tries to connect every 0.5 ms from the moment the container is created. (Before that no
+process could listen, and attempts would only slow the start down.) It is timed from before the start to the first
+byte of the answer. So the floor includes everything that the start of the container costs, and on average 0.25 ms of
+waiting for the next attempt, but no gate, no daemon, no wire protocol, and no link between client and pod. Before
+each sample there is a random pause, so that samples do not lock onto a periodic task. The first sample of each kind
+is not counted. The waterfall shows the median of each phase's end, as reported by the instance (since the first SYN)
+and by the floor process (since the start).`
 
 // newReport makes the report from samples. The caller adds time, parameters and versions.
 func newReport(raw Samples, retransmits uint64) *report.Report {

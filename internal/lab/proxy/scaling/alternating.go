@@ -46,8 +46,8 @@ func (s *sampler) alternating(ctx context.Context) error {
 	return nil
 }
 
-// useDelayedServer makes services whose server waits before each answer the measured ones. Without the delay, one client
-// on the same machine uses nearly as much processor time as a hundred: they all wait for the processor alone.
+// useDelayedServer makes services whose server waits before each answer the measured ones. Without the delay, one
+// client on the same machine uses nearly as much processor time as a hundred: they all wait for the processor alone.
 func (s *sampler) useDelayedServer(ctx context.Context) (restore func(), err error) {
 	img, err := image.Program(ctx, serverSource, image.Spec{ExposedPorts: []string{"8080/tcp"}, User: "65532:65532"})
 	if err != nil {

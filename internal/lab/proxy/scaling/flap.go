@@ -47,8 +47,8 @@ func (s *sampler) flap(ctx context.Context) error {
 	return nil
 }
 
-// flapUnderLoad generates load for a time while the pods of a target are disturbed at an interval. A load generator that
-// breaks off is started again.
+// flapUnderLoad generates load for a time while the pods of a target are disturbed at an interval. A load generator
+// that breaks off is started again.
 func flapUnderLoad(
 	ctx context.Context, t *cluster.Target, from *cluster.Vantage, c FlapCase, length, interval time.Duration,
 ) (FlapSample, error) {

@@ -54,8 +54,8 @@ type Params struct {
 	Cases []string
 	// Clients is the place of clients: cluster.VantagePods (default) or cluster.VantageLAN. PartRates has both.
 	Clients string
-	// Requests is the number of requests of a run of ab, Repetitions that of repetitions. Default: 500,000 and 10, or 4,000
-	// and 2 if Quick.
+	// Requests is the number of requests of a run of ab, Repetitions that of repetitions. Default: 500,000 and 10, or
+	// 4,000 and 2 if Quick.
 	Requests, Repetitions int
 	// Interval is the time between two decisions of the autoscaler, and between two disturbances. Default: 10 s, or 1 s if
 	// Quick.
@@ -157,7 +157,8 @@ func (p Params) rateSize() (repetitions, turns int, length time.Duration) {
 	return 5, 3, 2 * time.Second
 }
 
-// alternatingRequests returns the number of requests of a heavy run: even a quick one outlasts the autoscaler's interval.
+// alternatingRequests returns the number of requests of a heavy run: even a quick one outlasts the autoscaler's
+// interval.
 func (p Params) alternatingRequests() int {
 	if p.Quick {
 		return 4 * p.Requests

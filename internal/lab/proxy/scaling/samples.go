@@ -141,7 +141,8 @@ type FlapCase struct {
 	KeepAlive bool `json:"keep_alive"`
 	// Key is the name in summaries and flags.
 	Key string `json:"case"`
-	// Stop is what the load server does at SIGTERM: "now", it exits; "refuse", it stops listening and finishes what is open.
+	// Stop is what the load server does at SIGTERM: "now", it exits; "refuse", it stops listening and finishes what is
+	// open.
 	Stop string `json:"stop"`
 }
 
@@ -154,8 +155,8 @@ func (c FlapCase) String() string {
 	return c.Disturb + ", " + tool + ", server ends: " + c.Stop
 }
 
-// FlapCases are all cases. A server that exits at once cuts off what it has not answered when a rollout or a user deletes
-// it, which no balancing can prevent. So this server is measured only while it is scaled.
+// FlapCases are all cases. A server that exits at once cuts off what it has not answered when a rollout or a user
+// deletes it, which no balancing can prevent. So this server is measured only while it is scaled.
 var FlapCases = []FlapCase{
 	{DisturbScale, false, "scale_ab", cluster.StopNow},
 	{DisturbScale, false, "scale_refuse_ab", cluster.StopRefuse},

@@ -43,7 +43,9 @@ func TestCPUMeterCountsPodsOfBothLooks(t *testing.T) {
 	if !ok || got != 0 {
 		t.Error(got, ok)
 	}
-	got, ok = m.observe(begin.Add(3*time.Second), map[string]time.Duration{"a": 2 * time.Second, "b": 4 * time.Second, "c": 9 * time.Second})
+	got, ok = m.observe(begin.Add(3*time.Second), map[string]time.Duration{
+		"a": 2 * time.Second, "b": 4 * time.Second, "c": 9 * time.Second,
+	})
 	if !ok || got != 1 {
 		t.Errorf("%v cores for each pod, want 1", got)
 	}
@@ -63,7 +65,8 @@ func TestCPUPolicyDecidesAtEachInterval(t *testing.T) {
 		cores float64
 		want  int
 	}{{math.NaN(), 1}, {0.4, 2}, {0.26, 2}, {0.5, 3}, {0.9, 3}, {0.05, 1}, {0.3, 2}} {
-		d := s.Decide(p, scale.Observation{At: monotime.Time(1 + int64(i)*int64(10*time.Second)), Replicas: replicas, Value: c.cores})
+		at := monotime.Time(1 + int64(i)*int64(10*time.Second))
+		d := s.Decide(p, scale.Observation{At: at, Replicas: replicas, Value: c.cores})
 		if d.Replicas != c.want {
 			t.Errorf("decision %d: %v cores for each of %d pods: %s; want %d", i, c.cores, replicas, d, c.want)
 		}
