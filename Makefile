@@ -7,7 +7,7 @@ SHELL := /bin/bash
 GO ?= go
 # The file VERSION, with the commit as build metadata unless this is the tagged release: see hack/version.sh.
 VERSION := $(shell hack/version.sh)
-COMMIT  := $(shell git rev-parse --verify --quiet HEAD)
+COMMIT  := $(shell git rev-parse --verify --quiet HEAD 2>/dev/null)
 BUILDINFO := wangell.loutres.me/internal/buildinfo
 # As in hack/release.sh, so that "make image-push" gives the image of the release.
 LDFLAGS := -s -w -X $(BUILDINFO).Version=$(VERSION) -X $(BUILDINFO).commit=$(COMMIT)
@@ -85,6 +85,15 @@ kube: ## end to end on a real Kubernetes of three nodes, and beside Knative (roo
 	@$(GOTEST) -short ./test/cluster ./test/knative
 	@$(GOTEST) -p 1 -timeout 60m $(ROOT) ./test/kube/...
 
+.PHONY: docs-check
+docs-check: ## run the commands of README.md for one machine as they are written (root)
+	@hack/readme-check.sh one-machine
+
+.PHONY: docs-check-kubernetes
+docs-check-kubernetes: ## run those for Kubernetes, and the demos (root; needs cluster-build)
+	@hack/readme-check.sh kubernetes
+	@hack/readme-check.sh demo
+
 .PHONY: test
 test: ## everything, as CI runs it: install what is missing, lint, all tests (root)
 	$(call say,What the tests need)
@@ -94,13 +103,14 @@ test: ## everything, as CI runs it: install what is missing, lint, all tests (ro
 	@rm -f $(TOTALS)
 	$(call say,Kubernetes and Knative are built; meanwhile: generated code; chart; lint; release; one machine end to end)
 	@$(MAKE) --no-print-directory cluster-build & built=$$!; trap "kill $$built 2>/dev/null || true" EXIT; \
-	checks=0; GOTEST_TOTALS=$(TOTALS) $(MAKE) --no-print-directory check-generated chart-check lint release-check e2e || \
+	checks=0; GOTEST_TOTALS=$(TOTALS) $(MAKE) --no-print-directory check-generated chart-check lint \
+		release-check docs-check e2e || \
 		checks=$$?; \
 	wait $$built && exit $$checks
 	$(call say,Unit packet and network-namespace tests with the race detector)
 	@GOTEST_TOTALS=$(TOTALS) $(MAKE) --no-print-directory race
 	$(call say,End to end on Kubernetes)
-	@GOTEST_TOTALS=$(TOTALS) $(MAKE) --no-print-directory kube
+	@GOTEST_TOTALS=$(TOTALS) $(MAKE) --no-print-directory kube docs-check-kubernetes
 	$(call say,All tests)
 	@$(GO) run ./hack/gotest -sum $(TOTALS)
 

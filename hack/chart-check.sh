@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 fresh=$(mktemp -d)
 trap 'rm -rf "$fresh"' EXIT
 hack/chart-generate.sh "$fresh"
-for part in chart/Chart.yaml chart/crds manifests/wangell.yaml; do
+for part in chart/Chart.yaml chart/crds manifests; do
     if ! diff -r "deploy/$part" "$fresh/$part"; then
         echo "deploy/$part is stale: run hack/chart-generate.sh and commit." >&2
         exit 1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Generates what follows from other files: the chart's version (from VERSION), its copy of the CustomResourceDefinition
-# (from deploy/crd), and the plain manifests (from the chart).
+# (from deploy/crd), the plain manifests (from the chart), and the image in manifests/clean.yaml.
 # Usage: hack/chart-generate.sh [FOLDER]   (default: deploy, of this repository)
 # IMAGE_DIGEST=sha256:... pins the image in the manifests, as a release does.
 set -euo pipefail
@@ -15,6 +15,10 @@ cp deploy/crd/*.yaml "$out/chart/crds/"
 chart=$(sed -e "s/^version: .*/version: $version/" -e "s/^appVersion: .*/appVersion: v$version/" \
     deploy/chart/Chart.yaml)
 printf '%s\n' "$chart" >"$out/chart/Chart.yaml"
+image=registry.loutres.me/wangell:v$version
+if [ -n "${IMAGE_DIGEST:-}" ]; then image=registry.loutres.me/wangell@$IMAGE_DIGEST; fi
+clean=$(sed "s,image: registry.loutres.me/wangell.*,image: $image," deploy/manifests/clean.yaml)
+printf '%s\n' "$clean" >"$out/manifests/clean.yaml"
 
 {
     cat <<'EOT'

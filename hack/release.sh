@@ -81,6 +81,7 @@ digest=$(<"$stage/digest")
 say "chart and manifests"
 IMAGE_DIGEST=$digest hack/chart-generate.sh "$stage/generated"
 cp "$stage/generated/manifests/wangell.yaml" "$out/wangell_$version.yaml"
+cp "$stage/generated/manifests/clean.yaml" "$out/wangell-clean_$version.yaml"
 mkdir "$stage/chart"
 cp -r deploy/chart "$stage/chart/wangell"
 archive_in=$stage stage=$stage/chart
