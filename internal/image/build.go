@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package image builds small container images without Docker and without a registry, writes and
-// reads them as tarballs, and brings them into containerd.
+// Package image builds small container images without Docker or a registry, writes them to tarballs and registries, and
+// imports tarballs into containerd.
 package image
 
 import (
@@ -27,55 +27,55 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// File is one entry of an image's file system.
+// File is an entry of an image's file system.
 type File struct {
 	// Data is the content of a regular file.
 	Data []byte
-	// Mode is its type (regular, fs.ModeDir or fs.ModeSymlink) and permissions, setuid and sticky bit
-	// included. 0 means a regular file that all may read (0644).
+	// Mode holds the type (regular, fs.ModeDir or fs.ModeSymlink) and the permissions, with setuid, setgid and sticky
+	// bits. Zero means a regular file with mode 0644.
 	Mode fs.FileMode
 	// Link is the target of a symbolic link.
 	Link string
-	// UID and GID are the owner.
+	// UID and GID are the owner and group.
 	UID, GID int
 }
 
-// Spec says what an image is made of.
+// Spec describes an image.
 type Spec struct {
-	// Base is a folder that becomes the image's root file system, with its modes and owners. Devices,
-	// sockets and pipes are left out. Empty: none.
+	// Base is a folder whose content becomes the image's root file system, with its modes and owners, but without
+	// devices, sockets and pipes. Empty: none.
 	Base string
-	// Files are added, or replace those of Base. The key is the absolute path.
+	// Files are added, or replace files of Base. Keys are absolute paths.
 	Files map[string]File
-	// Entrypoint and Cmd are what a container runs: Entrypoint, then Cmd as its arguments.
+	// Entrypoint and Cmd together are the command of a container. Users replace Cmd to pass other arguments.
 	Entrypoint, Cmd []string
-	// Env has entries "NAME=value". Without a PATH there, Debian's usual one is added.
+	// Env holds entries "NAME=value". If it has no PATH, Debian's default is added.
 	Env []string
-	// ExposedPorts are such as "8080/tcp"; they only document.
+	// ExposedPorts documents ports, such as "8080/tcp".
 	ExposedPorts []string
-	// User is "uid", "uid:gid" or a name that /etc/passwd of the image has. Empty: root.
+	// User is "uid", "uid:gid" or a name in the image's /etc/passwd. Empty: root.
 	User string
-	// WorkingDir is the folder in which the process starts. Empty: /.
+	// WorkingDir is the working directory of the process. Empty: /.
 	WorkingDir string
-	// StopSignal is what asks the process to end, such as "SIGQUIT". Empty: SIGTERM.
+	// StopSignal is the signal that stops the process, such as "SIGQUIT". Empty: SIGTERM.
 	StopSignal string
-	// Platform is "os/architecture". Empty: that of this machine.
+	// Platform is "os/architecture". Empty: Linux on this machine's architecture.
 	Platform string
 }
 
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// epoch is the time stamp of everything in an image, so that equal content gives an equal digest.
+// epoch is the time stamp of everything in an image, so that the same content gives the same digest.
 var epoch = time.Unix(0, 0).UTC()
 
-// Build makes an image of one uncompressed layer. The same content always has the same digest. It
-// fails if Base cannot be read, a path is not absolute, or the spec has no file at all.
+// Build builds an image with one uncompressed layer. The same content always gives the same digest. Build fails if Base
+// cannot be read, a path is not absolute, or the image would have no file.
 func Build(s Spec) (v1.Image, error) {
 	data, err := layerTar(s)
 	if err != nil {
 		return nil, fmt.Errorf("build image: %w", err)
 	}
-	// Uncompressed: images made here are read once, on this machine.
+	// Uncompressed, because these images are read once and on this machine.
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(data)), nil
 	}, tarball.WithMediaType(types.DockerUncompressedLayer))
@@ -125,13 +125,13 @@ func withPath(env []string) []string {
 	return append([]string{defaultPath}, env...)
 }
 
-// entry is one tar member; open gives the content of a regular file.
+// entry is a tar member. open returns the content of a regular file.
 type entry struct {
 	header tar.Header
 	open   func() (io.ReadCloser, error)
 }
 
-// layerTar collects Base and Files, adds missing parent folders, and writes them sorted by name.
+// layerTar returns the tar archive of a layer: Base, Files and missing parent folders, sorted by name.
 func layerTar(s Spec) ([]byte, error) {
 	entries := map[string]entry{}
 	if s.Base != "" {
@@ -150,7 +150,7 @@ func layerTar(s Spec) ([]byte, error) {
 		entries[e.header.Name] = e
 	}
 	if len(entries) == 0 {
-		return nil, errors.New("no file: give a base folder or files")
+		return nil, errors.New("no files: name a base folder or files")
 	}
 	for name := range entries {
 		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
@@ -212,12 +212,13 @@ func fileEntry(name string, f File) (entry, error) {
 	case fs.ModeSymlink:
 		h.Typeflag, h.Linkname = tar.TypeSymlink, f.Link
 	default:
-		return entry{}, fmt.Errorf("file %q: type %v is not possible: write a file, a folder or a symbolic link", name, mode.Type())
+		return entry{}, fmt.Errorf("file %q: type %v is not supported: use a file, a folder or a symbolic link",
+			name, mode.Type())
 	}
 	return entry{header: h}, nil
 }
 
-// addTree adds the folder base. Hard links become separate files.
+// addTree adds the content of the folder base. Hard links become separate files.
 func addTree(entries map[string]entry, base string) error {
 	return filepath.WalkDir(base, func(p string, d fs.DirEntry, err error) error {
 		if err != nil || p == base {
@@ -255,7 +256,7 @@ func addTree(entries map[string]entry, base string) error {
 	})
 }
 
-// unixMode gives permissions with the bits that Go keeps apart in their places in a Unix mode.
+// unixMode converts a mode to Unix, where setuid, setgid and sticky bits are next to the permissions.
 func unixMode(m fs.FileMode) int64 {
 	mode := int64(m.Perm())
 	for bit, unix := range map[fs.FileMode]int64{fs.ModeSetuid: 0o4000, fs.ModeSetgid: 0o2000, fs.ModeSticky: 0o1000} {

@@ -4,7 +4,7 @@ package image
 
 import (
 	"context"
-	_ "embed" // the source of the hello server
+	_ "embed" // for helloSource
 	"fmt"
 	"maps"
 	"os"
@@ -16,20 +16,20 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// HelloTag is the name of the hello image.
+// HelloTag is the reference of the hello image.
 const HelloTag = "wangell.local/hello:v1"
 
 //go:embed hello/main.go
 var helloSource []byte
 
-// Hello is the image of the hello server (folder hello, in this package), under the user 65532. See Program.
+// Hello builds the image of the hello server, whose source is in folder hello. The server runs as user 65532. See
+// Program for what it needs.
 func Hello(ctx context.Context) (v1.Image, error) {
 	return Program(ctx, helloSource, Spec{ExposedPorts: []string{"8080/tcp"}, User: "65532:65532"})
 }
 
-// Program compiles one Go file of package main that uses the standard library alone, static, with the Go toolchain
-// found in $PATH, and makes an image that runs it and has, besides what spec says, no other file. It needs nothing
-// from the network.
+// Program compiles a Go file of package main that imports only the standard library, with the Go toolchain in $PATH,
+// and builds an image from spec that also contains the static program as its entrypoint. It needs no network.
 func Program(ctx context.Context, source []byte, spec Spec) (v1.Image, error) {
 	binary, err := compile(ctx, source)
 	if err != nil {
@@ -53,7 +53,8 @@ func compile(ctx context.Context, source []byte) ([]byte, error) {
 			return nil, err
 		}
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-buildvcs=false", "-ldflags=-s -w", "-o", out, ".")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-buildvcs=false",
+		"-ldflags=-s -w", "-o", out, ".")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GOOS=linux", "GOARCH="+runtime.GOARCH)
 	if text, err := cmd.CombinedOutput(); err != nil {

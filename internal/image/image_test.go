@@ -48,8 +48,8 @@ func spec(base string) Spec {
 			"/srv":           {Mode: fs.ModeDir | fs.ModeSticky | 0o777},
 			"/link":          {Mode: fs.ModeSymlink | 0o777, Link: "/etc/deep/file"},
 		},
-		Entrypoint: []string{"/bin/tool"}, Cmd: []string{"serve"}, Env: []string{"A=b"}, ExposedPorts: []string{"80/tcp"},
-		User: "7:8", WorkingDir: "/srv", StopSignal: "SIGQUIT",
+		Entrypoint: []string{"/bin/tool"}, Cmd: []string{"serve"}, Env: []string{"A=b"},
+		ExposedPorts: []string{"80/tcp"}, User: "7:8", WorkingDir: "/srv", StopSignal: "SIGQUIT",
 	}
 }
 
@@ -76,7 +76,7 @@ func members(t *testing.T, img v1.Image) map[string]tar.Header {
 	}
 }
 
-func TestBuild(t *testing.T) {
+func TestBuildKeepsFilesModesAndConfig(t *testing.T) {
 	img, err := Build(spec(tree(t)))
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +93,8 @@ func TestBuild(t *testing.T) {
 		"link":          {Typeflag: tar.TypeSymlink, Mode: 0o777, Linkname: "/etc/deep/file"},
 	} {
 		h, ok := got[name]
-		if !ok || h.Typeflag != want.Typeflag || h.Mode != want.Mode || h.Size != want.Size || h.Linkname != want.Linkname || !h.ModTime.Equal(epoch) {
+		if !ok || h.Typeflag != want.Typeflag || h.Mode != want.Mode || h.Size != want.Size ||
+			h.Linkname != want.Linkname || !h.ModTime.Equal(epoch) {
 			t.Errorf("%s: got %+v", name, h)
 		}
 		if want.Uid != 0 && (h.Uid != want.Uid || h.Gid != want.Gid) {
@@ -101,21 +102,22 @@ func TestBuild(t *testing.T) {
 		}
 	}
 	if _, ok := got["pipe"]; ok {
-		t.Error("a pipe is in the image")
+		t.Error("the image contains a pipe")
 	}
 	config, err := img.ConfigFile()
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := config.Config
-	if fmt.Sprintf("%v %v %v %v %v %v %v %v", c.Entrypoint, c.Cmd, c.Env, c.User, c.WorkingDir, c.StopSignal, c.ExposedPorts, config.OS) !=
-		"[/bin/tool] [serve] ["+defaultPath+" A=b] 7:8 /srv SIGQUIT map[80/tcp:{}] linux" {
+	text := fmt.Sprintf("%v %v %v %v %v %v %v %v", c.Entrypoint, c.Cmd, c.Env, c.User, c.WorkingDir, c.StopSignal,
+		c.ExposedPorts, config.OS)
+	if text != "[/bin/tool] [serve] ["+defaultPath+" A=b] 7:8 /srv SIGQUIT map[80/tcp:{}] linux" {
 		t.Errorf("config %+v", c)
 	}
 }
 
-// The same content has the same digest, wherever it lies and whenever it was written.
-func TestBuildIsDeterministic(t *testing.T) {
+// The digest does not depend on the folder or on file times.
+func TestSameContentHasTheSameDigest(t *testing.T) {
 	var digests []v1.Hash
 	for range 2 {
 		img, err := Build(spec(tree(t)))
@@ -130,15 +132,15 @@ func TestBuildIsDeterministic(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if digests[0] != digests[1] {
-		t.Errorf("two digests: %v", digests)
+		t.Errorf("different digests: %v", digests)
 	}
 }
 
-func TestBuildRefuses(t *testing.T) {
+func TestBuildRefusesInvalidSpecs(t *testing.T) {
 	for want, s := range map[string]Spec{
-		"no file":                {},
+		"no files":               {},
 		"write an absolute path": {Files: map[string]File{"etc/x": {}}},
-		"is not possible":        {Files: map[string]File{"/dev/x": {Mode: fs.ModeDevice}}},
+		"is not supported":       {Files: map[string]File{"/dev/x": {Mode: fs.ModeDevice}}},
 		"no such file":           {Base: "/no/such/folder"},
 		"platform":               {Files: map[string]File{"/x": {}}, Platform: "a/b/c/d/e"},
 	} {
@@ -148,7 +150,7 @@ func TestBuildRefuses(t *testing.T) {
 	}
 }
 
-func TestTarball(t *testing.T) {
+func TestTarballKeepsTheImageAndItsName(t *testing.T) {
 	img, err := Build(Spec{Files: map[string]File{"/x": {Data: []byte("x")}}, Entrypoint: []string{"/x"}})
 	if err != nil {
 		t.Fatal(err)
@@ -172,9 +174,9 @@ func TestTarball(t *testing.T) {
 	}
 	bad := filepath.Join(t.TempDir(), "bad.tar")
 	if err := WriteFile(bad, "Not A Name", img); err == nil {
-		t.Error("a bad name was accepted")
+		t.Error("no error for an invalid name")
 	}
 	if _, err := os.Stat(bad); err == nil {
-		t.Error("a file remains of what failed")
+		t.Error("a file remains after an error")
 	}
 }

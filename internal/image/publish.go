@@ -22,42 +22,43 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// The annotations by which importers of an OCI layout find the name of an image: the one of the OCI image-spec, and the
-// one that containerd prefers.
+// Annotations with the name of an image in an OCI layout: the standard one of the OCI image-spec, and the one that
+// containerd prefers.
 const (
 	annotationRefName        = "org.opencontainers.image.ref.name"
 	annotationContainerdName = "io.containerd.image.name"
 )
 
-// Index makes one image for several platforms, to be kept in a registry: OCI media types, layers compressed with gzip,
-// and labels (see the OCI image-spec, "Pre-Defined Annotation Keys") on each image and as annotations of the index. The
-// images are such as Build makes; two for one platform are refused. The same content always has the same digest.
+// Index combines images built by Build into one image for several platforms, suitable for a registry: OCI media types,
+// layers compressed with gzip, and labels (OCI image-spec, "Pre-Defined Annotation Keys") on each image and as
+// annotations of the index. Two images for one platform are an error. The same content always gives the same digest.
 func Index(labels map[string]string, images ...v1.Image) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	seen := map[string]bool{}
 	for _, img := range images {
 		config, err := img.ConfigFile()
 		if err != nil {
-			return nil, fmt.Errorf("make image index: %w", err)
+			return nil, fmt.Errorf("create image index: %w", err)
 		}
 		platform := config.Platform()
 		if seen[platform.String()] {
-			return nil, fmt.Errorf("make image index: two images for %s: give one a platform", platform)
+			return nil, fmt.Errorf("create image index: two images for %s: set Platform of one", platform)
 		}
 		seen[platform.String()] = true
 		packed, err := compress(img, labels)
 		if err != nil {
-			return nil, fmt.Errorf("make image index: image for %s: %w", platform, err)
+			return nil, fmt.Errorf("create image index: image for %s: %w", platform, err)
 		}
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: packed, Descriptor: v1.Descriptor{Platform: platform}})
+		addendum := mutate.IndexAddendum{Add: packed, Descriptor: v1.Descriptor{Platform: platform}}
+		index = mutate.AppendManifests(index, addendum)
 	}
 	if len(seen) == 0 {
-		return nil, fmt.Errorf("make image index: no image")
+		return nil, fmt.Errorf("create image index: no images")
 	}
 	return mutate.Annotations(index, labels).(v1.ImageIndex), nil
 }
 
-// compress gives img gzip layers, OCI media types and labels.
+// compress returns img with gzip layers, OCI media types and labels.
 func compress(img v1.Image, labels map[string]string) (v1.Image, error) {
 	layers, err := img.Layers()
 	if err != nil {
@@ -91,8 +92,8 @@ func compress(img v1.Image, labels map[string]string) (v1.Image, error) {
 	return mutate.ConfigFile(packed, config)
 }
 
-// WriteLayout writes index under the name tag into a new file: a tarball of an OCI image layout, which docker load,
-// podman load, ctr image import and Import read. On error no file remains.
+// WriteLayout writes index under the name tag into a new tarball of an OCI image layout, which docker load, podman
+// load, ctr image import and Import can read. On error no file remains.
 func WriteLayout(file, tag string, index v1.ImageIndex) error {
 	if err := writeLayout(file, tag, index); err != nil {
 		_ = os.Remove(file)
@@ -130,7 +131,7 @@ func writeLayout(file, tag string, index v1.ImageIndex) error {
 	return err
 }
 
-// tarFolder writes the regular files below dir, sorted by name and without times.
+// tarFolder writes the regular files below dir, sorted by name and with constant times.
 func tarFolder(w io.Writer, dir string) error {
 	out := tar.NewWriter(w)
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
@@ -156,9 +157,9 @@ func tarFolder(w io.Writer, dir string) error {
 	return out.Close()
 }
 
-// Push writes index to a registry under the name tag and returns what it is then pulled by, NAME@DIGEST. Who may push is
-// read from the files that docker login writes. plain allows HTTP instead of HTTPS for any registry; without it, HTTP is
-// for registries of this machine only.
+// Push writes index to a registry under the name tag and returns the reference to pull it by, NAME@DIGEST. It uses the
+// credentials of docker login. plain allows HTTP with any registry; otherwise only registries on this machine may use
+// it.
 func Push(ctx context.Context, tag string, index v1.ImageIndex, plain bool) (string, error) {
 	var options []name.Option
 	if plain {

@@ -26,7 +26,10 @@ func twoPlatforms(t *testing.T) v1.ImageIndex {
 	t.Helper()
 	var images []v1.Image
 	for _, p := range []string{"linux/amd64", "linux/arm64"} {
-		img, err := Build(Spec{Platform: p, Files: map[string]File{"/program": {Data: []byte(p), Mode: 0o755}}, Entrypoint: []string{"/program"}, User: "1:2"})
+		program := File{Data: []byte(p), Mode: 0o755}
+		img, err := Build(Spec{
+			Platform: p, Files: map[string]File{"/program": program}, Entrypoint: []string{"/program"}, User: "1:2",
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -39,7 +42,7 @@ func twoPlatforms(t *testing.T) v1.ImageIndex {
 	return index
 }
 
-func TestIndex(t *testing.T) {
+func TestIndexHoldsCompressedImagesOfEveryPlatform(t *testing.T) {
 	index := twoPlatforms(t)
 	if a, b := digestOf(t, index), digestOf(t, twoPlatforms(t)); a != b {
 		t.Errorf("the same content has the digests %v and %v", a, b)
@@ -48,7 +51,8 @@ func TestIndex(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.MediaType != types.OCIImageIndex || m.Annotations["org.opencontainers.image.version"] != "v1" || len(m.Manifests) != 2 {
+	if m.MediaType != types.OCIImageIndex || m.Annotations["org.opencontainers.image.version"] != "v1" ||
+		len(m.Manifests) != 2 {
 		t.Fatalf("manifest %+v", m)
 	}
 	for i, platform := range []string{"linux/amd64", "linux/arm64"} {
@@ -64,7 +68,8 @@ func TestIndex(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := config.Config
-		if config.Platform().String() != platform || c.User != "1:2" || c.Entrypoint[0] != "/program" || c.Labels["org.opencontainers.image.version"] != "v1" {
+		if config.Platform().String() != platform || c.User != "1:2" || c.Entrypoint[0] != "/program" ||
+			c.Labels["org.opencontainers.image.version"] != "v1" {
 			t.Errorf("config %+v", config)
 		}
 		layers, err := img.Layers()
@@ -98,20 +103,20 @@ func digestOf(t *testing.T, index v1.ImageIndex) v1.Hash {
 	return d
 }
 
-func TestIndexRefuses(t *testing.T) {
+func TestIndexRefusesTwoImagesForOnePlatform(t *testing.T) {
 	img, err := Build(Spec{Files: map[string]File{"/x": {}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Index(nil, img, img); err == nil || !strings.Contains(err.Error(), "two images for linux/") {
-		t.Errorf("two for one platform: %v", err)
+		t.Errorf("two images for one platform: %v", err)
 	}
 	if _, err := Index(nil); err == nil {
-		t.Error("an index of no image was made")
+		t.Error("no error for an index without images")
 	}
 }
 
-func TestWriteLayout(t *testing.T) {
+func TestLayoutHoldsEveryBlobAndTheName(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "image.tar")
 	index := twoPlatforms(t)
@@ -142,26 +147,27 @@ func TestWriteLayout(t *testing.T) {
 		t.Fatalf("index.json: %v: %s", err, found["index.json"])
 	}
 	m := top.Manifests[0]
-	if m.Digest != digestOf(t, index) || m.Annotations[annotationRefName] != "v1" || m.Annotations[annotationContainerdName] != "wangell.local/test:v1" {
+	if m.Digest != digestOf(t, index) || m.Annotations[annotationRefName] != "v1" ||
+		m.Annotations[annotationContainerdName] != "wangell.local/test:v1" {
 		t.Errorf("index.json: %+v", m)
 	}
-	// The index, and for each platform a manifest, a config and a layer.
+	// The index, and a manifest, a config and a layer per platform.
 	if blobs := len(found) - 2; blobs != 7 {
 		t.Errorf("%d blobs, want 7", blobs)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
-		t.Errorf("left in the folder: %v, %v", left, err)
+		t.Errorf("files in the folder: %v, %v", left, err)
 	}
 	bad := filepath.Join(dir, "bad.tar")
 	if err := WriteLayout(bad, "not a name", index); err == nil {
-		t.Error("a bad name was accepted")
+		t.Error("no error for an invalid name")
 	}
 	if _, err := os.Stat(bad); !os.IsNotExist(err) {
-		t.Errorf("a file is left of an image that could not be written: %v", err)
+		t.Errorf("a file remains after an error: %v", err)
 	}
 }
 
-func TestPush(t *testing.T) {
+func TestPushedIndexCanBePulledForEveryPlatform(t *testing.T) {
 	server := httptest.NewServer(registry.New())
 	defer server.Close()
 	host := strings.TrimPrefix(server.URL, "http://")
@@ -182,13 +188,14 @@ func TestPush(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// What comes from a registry is checked against its digests while it is read.
+		// Reading from a registry verifies digests.
 		if h, ok := members(t, img)["program"]; !ok || h.Mode != 0o755 || h.Size != int64(len("linux/"+arch)) {
 			t.Errorf("%s: %+v", arch, h)
 		}
 	}
 	server.Close()
-	if _, err := Push(t.Context(), host+"/a/test:v2", index, true); err == nil || !strings.Contains(err.Error(), "/a/test:v2") {
-		t.Errorf("push to a registry that is gone: %v", err)
+	if _, err := Push(t.Context(), host+"/a/test:v2", index, true); err == nil ||
+		!strings.Contains(err.Error(), "/a/test:v2") {
+		t.Errorf("push to a stopped registry: %v", err)
 	}
 }

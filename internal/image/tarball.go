@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// Write writes img under the name tag as a tarball of the form that docker save writes and that
-// docker load, ctr image import and Import read.
+// Write writes img under the name tag as a tarball in the format of docker save, which docker load, ctr image import
+// and Import can read.
 func Write(w io.Writer, tag string, img v1.Image) error {
 	ref, err := name.NewTag(tag)
 	if err != nil {
@@ -27,7 +27,7 @@ func Write(w io.Writer, tag string, img v1.Image) error {
 	return nil
 }
 
-// WriteFile is Write into a new file. On error no file remains.
+// WriteFile is like Write, to a new file. On error no file remains.
 func WriteFile(file, tag string, img v1.Image) error {
 	f, err := os.Create(file)
 	if err != nil {
@@ -43,9 +43,9 @@ func WriteFile(file, tag string, img v1.Image) error {
 	return err
 }
 
-// Import brings every image of a tarball (of docker save or an OCI layout) into containerd, in the
-// default namespace of c, and unpacks it, so that a container can start from it at once. It returns the
-// images' names. Images for another platform than this machine's are refused.
+// Import imports every image of a tarball (docker save or OCI layout) into containerd, in the default namespace of c,
+// and unpacks it, so that containers can start from it at once. It returns the names of the images. Images for other
+// platforms are refused.
 func Import(ctx context.Context, c *client.Client, r io.Reader) ([]string, error) {
 	images, err := c.Import(ctx, r)
 	if err != nil {
@@ -59,12 +59,12 @@ func Import(ctx context.Context, c *client.Client, r io.Reader) ([]string, error
 		names = append(names, i.Name)
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("import image: the tarball names no image: give it a tag when it is made")
+		return nil, fmt.Errorf("import image: the tarball names no image: set a tag when you build it")
 	}
 	return names, nil
 }
 
-// ImportImage is Import for an image in memory, under the name tag.
+// ImportImage is like Import, for an image in memory and under the name tag.
 func ImportImage(ctx context.Context, c *client.Client, tag string, img v1.Image) error {
 	r, w := io.Pipe()
 	go func() { _ = w.CloseWithError(Write(w, tag, img)) }()
