@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Flows whose pod is not on the client's edge node. Both nodes have an entry. The edge node sees all that the client
  * sends, the home node sees everything. Replies to clients behind an external interface of the edge node go straight to
- * the client, except for those that tell the edge node how far the flow has got. */
+ * the client, except for those that the edge node needs to follow the flow. */
 #pragma once
 
 #include "encap.h"
@@ -203,7 +203,7 @@ static __always_inline int edge_from_home(struct __sk_buff *skb, struct packet *
 	flow_key_to_client(&k, p);
 	struct flow *f = bpf_map_lookup_elem(&flows, &k);
 	if (!f || !is_flow_of_sender(f, m)) {
-		/* Nobody here knows the flow, or it is another pod's by now: the pod gets a RST. */
+		/* This node does not know the flow, or it is another pod's by now: the pod gets a RST. */
 		count(COUNT_LATE_REPLIES);
 		if (build_reset(skb, p))
 			return TCX_DROP;

@@ -197,8 +197,7 @@ static __always_inline bool segment_fits_flow(const struct flow *f, const struct
 	return seq_diff(p->ack, f->seq[OUT]) <= 0 && seq_diff(p->ack, f->ack[IN]) >= (half_open ? 1 : -OLD_ACK);
 }
 
-/* Follows one segment of a flow in direction dir. Returns 1 if it fits the flow: as far as can be told, its sender
- * is who it claims to be. */
+/* Follows one segment of a flow in direction dir. Returns 1 if it fits the flow, so that it is most likely genuine. */
 __noinline int track(const struct flow_key *k, struct flow *f, const struct packet *p, __u32 dir)
 {
 	if (!k || !f || !p || dir > OUT || f->state >= FLOW_CLOSED)

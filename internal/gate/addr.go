@@ -8,8 +8,8 @@ import (
 	"net/netip"
 )
 
-// toAddr converts an address to the 128 bits that the programs use; IPv4 becomes ::ffff:a.b.c.d. The words are in network
-// byte order in memory.
+// toAddr converts an address to the 128 bits that the programs use; IPv4 becomes ::ffff:a.b.c.d. The words are in
+// network byte order in memory.
 func toAddr(a netip.Addr) gateAddr {
 	b := a.As16()
 	var out gateAddr

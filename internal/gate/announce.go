@@ -13,9 +13,9 @@ import (
 )
 
 // Announce sets the VIPs for which this node answers ARP requests on its external interfaces: all, or those listed. It
-// announces the ones that are new to the link (gratuitous ARP; RFC 5227, 3). Pings and other packets to the remaining VIPs
-// are handled regardless. Listed addresses that are not VIPs take effect once they are. Before the first call, a gate with
-// Config.EncapPort answers for the VIPs for which an earlier process did, and one without it for all.
+// announces the ones that are new to the link (gratuitous ARP; RFC 5227, 3). Pings and other packets to the remaining
+// VIPs are handled regardless. Listed addresses that are not VIPs take effect once they are. Before the first call, a
+// gate with Config.EncapPort answers for the VIPs for which an earlier process did, and one without it for all.
 func (g *Gate) Announce(all bool, vips []netip.Addr) error {
 	t := &g.services
 	t.mu.Lock()
@@ -37,8 +37,8 @@ func (g *Gate) Announce(all bool, vips []netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// AnnounceVIP is like Announce for one VIP, and leaves the others as they are. It has no effect on a gate that answers for
-// all VIPs.
+// AnnounceVIP is like Announce for one VIP, and leaves the others as they are. It has no effect on a gate that answers
+// for all VIPs.
 func (g *Gate) AnnounceVIP(vip netip.Addr, announce bool) error {
 	t := &g.services
 	t.mu.Lock()
@@ -148,7 +148,7 @@ func (g *Gate) syncRoutes() error {
 	return g.writeOutside()
 }
 
-// writeOutside tells the programs whether there are VIPs outside all service ranges.
+// writeOutside sets whether the programs must look for VIPs outside all service ranges.
 func (g *Gate) writeOutside() error {
 	var some uint32
 	for vip := range g.services.vips {

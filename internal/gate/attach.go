@@ -47,8 +47,8 @@ func (g *Gate) detachOthers(wanted []string) error {
 	return nil
 }
 
-// adoptLink takes over a pinned link and replaces its program by this process's. It returns nil if there is no such link,
-// or if its device is gone.
+// adoptLink takes over a pinned link and replaces its program by this process's. It returns nil if there is no such
+// link, or if its device is gone.
 func (g *Gate) adoptLink(name string, prog *ebpf.Program) (link.Link, error) {
 	l, err := link.LoadPinnedLink(g.pinPath(name), nil)
 	if errors.Is(err, os.ErrNotExist) {

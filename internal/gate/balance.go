@@ -66,8 +66,8 @@ func (g *Gate) removeServing(service, pod uint32) {
 	}
 }
 
-// updateMaglev rebuilds a service's Maglev table from its serving pods, or removes it if the service has no affinity or no
-// serving pod. The caller holds podTable.serving.
+// updateMaglev rebuilds a service's Maglev table from its serving pods, or removes it if the service has no affinity or
+// no serving pod. The caller holds podTable.serving.
 func (g *Gate) updateMaglev(service uint32) error {
 	st := g.statuses.at(service)
 	n := atomic.LoadUint32(&st.Pods)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// shares counts the places of each name.
+// shares counts the entries of each name.
 func shares(table []int, names int) []int {
 	out := make([]int, names)
 	for _, i := range table {
@@ -18,38 +18,38 @@ func shares(table []int, names int) []int {
 	return out
 }
 
-// Every name has its share of the places, whatever the order of names.
-func TestMaglevShares(t *testing.T) {
+// Every name gets an equal share of the table, whatever the order of the names.
+func TestMaglevSharesAreEqual(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for n := 1; n <= 32; n++ {
 		names := make([]uint64, n)
 		for i := range names {
 			names[i] = r.Uint64()
 			if n%2 == 0 {
-				names[i] = uint64(i) // small numbers are names, too
+				names[i] = uint64(i) // small numbers are valid names, too
 			}
 		}
 		table := maglevTable(names, int(gateLimitMAGLEV_SIZE))
 		for i, s := range shares(table, n) {
 			if s < int(gateLimitMAGLEV_SIZE)/n-1 || s > int(gateLimitMAGLEV_SIZE)/n+1 {
-				t.Errorf("%d names: name %d has %d of %d places", n, i, s, int(gateLimitMAGLEV_SIZE))
+				t.Errorf("%d names: name %d has %d of %d entries", n, i, s, int(gateLimitMAGLEV_SIZE))
 			}
 		}
 		other := append([]uint64(nil), names...)
 		r.Shuffle(n, func(i, j int) { other[i], other[j] = other[j], other[i] })
 		for at, i := range maglevTable(other, int(gateLimitMAGLEV_SIZE)) {
 			if other[i] != names[table[at]] {
-				t.Fatalf("%d names: place %d depends on the order", n, at)
+				t.Fatalf("%d names: entry %d depends on the order", n, at)
 			}
 		}
 	}
 	if maglevTable(nil, int(gateLimitMAGLEV_SIZE)) != nil {
-		t.Error("a table of nobody")
+		t.Error("a table without names")
 	}
 }
 
-// When a name goes, its places go to others, and few others change.
-func TestMaglevDisruption(t *testing.T) {
+// Removing a name leaves most entries of the others unchanged.
+func TestMaglevChangesFewEntriesWhenANameGoes(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for n := 2; n <= 32; n++ {
 		names := make([]uint64, n)
@@ -64,16 +64,16 @@ func TestMaglevDisruption(t *testing.T) {
 				moved++
 			}
 		}
-		// The paper's figure 12: some percent more than what must move.
+		// Eisenbud et al., figure 12: a few percent more than necessary.
 		if moved > int(gateLimitMAGLEV_SIZE)*15/100 {
-			t.Errorf("%d names, one goes: %d of %d places of others moved", n, moved, int(gateLimitMAGLEV_SIZE))
+			t.Errorf("%d names: removing one moved %d of %d entries of others", n, moved, int(gateLimitMAGLEV_SIZE))
 		}
 	}
 }
 
-// With affinity, a client's address keeps its pod whatever its port, clients spread over pods, and a pod that goes takes
-// only its own clients along.
-func TestAffinity(t *testing.T) {
+// With affinity, a client address keeps its pod whatever the port, clients spread over the pods, and draining a pod
+// moves only its own clients.
+func TestAffinityKeepsAClientsPod(t *testing.T) {
 	w := newWorld(t, nil)
 	w.warm(vip, 1, 2, 3)
 	_, err := w.g.SetService(Service{Addr: vip, MaxParked: 100, MaxParkedPerSource: 100, Affinity: true, Retries: 3})
@@ -101,7 +101,7 @@ func TestAffinity(t *testing.T) {
 	for h, was := range before {
 		switch now := where(h); {
 		case now == 2:
-			t.Fatalf("client %d went to the pod that is drained", h)
+			t.Fatalf("client %d went to the draining pod", h)
 		case was != 2 && now != was:
 			moved++
 		}
@@ -115,24 +115,23 @@ func TestAffinity(t *testing.T) {
 			t.Fatalf("client %d: pod %d before, %d now", h, was, now)
 		}
 	}
-	// A client whose pod refuses goes elsewhere, for this once.
+	// A client whose pod refuses gets another one, this time only.
 	s := w.syn(1000)
 	pod := podOf(t, w.wantRun(onNIC, s.frame(), tcxRedirect))
 	if to := podOf(t, w.wantRun(onPod1+program(pod-1), w.refusal(pod), tcxRedirect)); to == pod {
 		t.Error("it went to the same pod")
 	}
-	// Without affinity, the fewest flows count again.
+	// Without affinity, the load decides again.
 	w.service(vip, 100, 100)
 	var n gateMaglevTable
 	i, _ := w.g.services.index(vip)
 	if err := w.g.objs.MaglevTables.Lookup(i, &n); err == nil {
-		t.Error("the table is still there")
+		t.Error("the table remains")
 	}
 }
 
-// The pod with the fewest flows in all gets the next, counting those that it has by other edge nodes; pods on this node
-// come first if the service wants it.
-func TestLeastAcrossNodes(t *testing.T) {
+// The count includes flows through other edge nodes. Pods on this node come first if the service prefers them.
+func TestNewFlowsGoToThePodWithFewestAcrossNodes(t *testing.T) {
 	w := newRemoteWorld(t, nil)
 	w.warm(vip, 1)
 	for i := 2; i <= 3; i++ {
@@ -149,7 +148,7 @@ func TestLeastAcrossNodes(t *testing.T) {
 	}
 	w.must(w.g.SetElsewhere(vip, 2, 10))
 	w.must(w.g.SetElsewhere(vip, 3, 4))
-	w.must(w.g.SetElsewhere(vip, 1, 99)) // it is here: all its flows are known
+	w.must(w.g.SetElsewhere(vip, 1, 99)) // ignored for a pod on this node
 	var got [4]int
 	for i := range uint16(18) {
 		got[next(i)]++
@@ -167,9 +166,9 @@ func TestLeastAcrossNodes(t *testing.T) {
 	}
 	w.must(w.g.Drain(vip, 1))
 	if p := next(200); p == 1 {
-		t.Error("went to a pod that is drained")
+		t.Error("went to a draining pod")
 	}
 	if err := w.g.SetElsewhere(netip.MustParseAddrPort("10.46.100.77:1"), 9, 1); err == nil {
-		t.Error("an unknown pod is told of")
+		t.Error("no error for an unknown pod")
 	}
 }

@@ -23,10 +23,10 @@ func median(v []float64) float64 {
 	return s[len(s)/2]
 }
 
-// runBatch is how many times a frame goes through a program in one call.
+// runBatch is the number of packets per test run.
 const runBatch = 20000
 
-// batches runs a frame again and again, and reports the median time of a batch for one packet.
+// batches runs batches of a frame and reports the median time per packet.
 func (w *world) batches(b *testing.B, on program, frame []byte, verdict uint32) {
 	b.Helper()
 	if r := w.runs(on, frame, 2); r.verdict != verdict {
@@ -39,15 +39,16 @@ func (w *world) batches(b *testing.B, on program, frame []byte, verdict uint32) 
 	reportMedian(b, took)
 }
 
-// mirrored makes two warm services, each the pod of the other: what comes out of gate_nic or gate_pod for one is a
-// packet of the other, so that a frame can go through again and again with address and port rewritten each time.
+// mirrored adds two warm services, each the pod of the other: a frame that gate_nic or gate_pod has translated for one
+// is a packet to the other, so it can be run any number of times and is translated each time.
 func mirrored(w *world) (data, reply segment) {
 	w.Helper()
 	second := netip.MustParseAddrPort("10.46.100.6:8080")
 	l := w.podLink[1].Attrs()
 	for i, a := range []netip.AddrPort{vip, second} {
 		w.service(a, 100, 100)
-		w.must(w.g.AddPod(Pod{ID: 1, Service: a, Addr: []netip.AddrPort{second, vip}[i], Ifindex: l.Index, MAC: w.nic.Attrs().HardwareAddr, HostMAC: clientMAC}))
+		w.must(w.g.AddPod(Pod{ID: 1, Service: a, Addr: []netip.AddrPort{second, vip}[i], Ifindex: l.Index,
+			MAC: w.nic.Attrs().HardwareAddr, HostMAC: clientMAC}))
 		w.serve(a, 1)
 	}
 	for i, a := range []netip.AddrPort{vip, second} {
@@ -67,14 +68,13 @@ func mirrored(w *world) (data, reply segment) {
 	data = w.fromClient("PA", 1001, 5001, make([]byte, 100)...)
 	reply = w.fromPod(1, "PA", 5001, 1001, make([]byte, 1000)...)
 	reply.from = second
-	for _, s := range []*segment{&data, &reply} { // as Linux sends it
+	for _, s := range []*segment{&data, &reply} { // like Linux
 		s.options = synOptions[2:3]
 	}
 	return data, reply
 }
 
-// BenchmarkGate gives the time of a packet in each program, many in a row: DESIGN's budget is 150 ns for an
-// established one.
+// BenchmarkGate reports the time of a packet in each program, many in a row.
 func BenchmarkGate(b *testing.B) {
 	all := newWorld(b, nil)
 	b.Run("established/to pod", func(b *testing.B) {
@@ -87,7 +87,7 @@ func BenchmarkGate(b *testing.B) {
 		_, reply := mirrored(w)
 		w.batches(b, onPod1, reply.frame(), tcxRedirect)
 	})
-	b.Run("established/to pod from the machine", func(b *testing.B) {
+	b.Run("established/to pod from this node", func(b *testing.B) {
 		w := all.in(b)
 		data, _ := mirrored(w)
 		w.batches(b, onLocal, data.frame(), tcxRedirect)
@@ -131,12 +131,13 @@ func BenchmarkGate(b *testing.B) {
 		w.warm(vip, 1)
 		w.fillFlows(int(w.g.cfg.Sizes.Flows))
 		s := w.syn(1)
-		// Dropped, so that it comes again as it was.
+		// It is dropped, so it stays the same.
 		w.batches(b, onNIC, s.frame(), tcxDrop)
 	})
 	b.Run("nothing", func(b *testing.B) {
 		w := all.in(b)
-		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}})
+		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL",
+			Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}})
 		w.must(err)
 		defer p.Close()
 		w.g.objs.GateNic, p = p, w.g.objs.GateNic
@@ -165,7 +166,7 @@ func BenchmarkGate(b *testing.B) {
 	})
 }
 
-// each runs SYNs of ever other clients, one a call, and reports the median less what an empty run takes.
+// each runs single SYNs of different clients, and reports the median time less that of an empty run.
 func (w *world) each(b *testing.B, on program, verdict uint32, before func(i int)) {
 	b.Helper()
 	var took, empty []float64
@@ -186,7 +187,7 @@ func (w *world) each(b *testing.B, on program, verdict uint32, before func(i int
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkSweep gives the time of a sweep through many flows: it runs every few seconds.
+// BenchmarkSweep reports the time of a sweep over 100,000 flows.
 func BenchmarkSweep(b *testing.B) {
 	w := newWorld(b, nil)
 	connected(w)
@@ -202,8 +203,8 @@ func BenchmarkSweep(b *testing.B) {
 	}
 }
 
-// BenchmarkScale gives the gate 10,000 services, 1,000 pods on another node, and 100,000 flows: the time of
-// a packet, of changes, and the memory of the maps.
+// BenchmarkScale reports the time of a packet and of changes, and the memory of the maps, with 10,000 services, 1,000
+// pods on another node and 100,000 flows.
 func BenchmarkScale(b *testing.B) {
 	w := newRemoteWorld(b, nil)
 	const services, pods = 10000, 1000
@@ -225,7 +226,8 @@ func BenchmarkScale(b *testing.B) {
 	w.fillFlows(100000)
 	var sum uint64
 	o := &w.g.objs.gateMaps
-	for _, m := range []*ebpf.Map{o.Services, o.Addresses, o.ServiceStatuses, o.Pods, o.PodTraffic, o.PodPorts, o.PodNames, o.Flows, o.RingSlots, o.SynBackups, o.MaglevTables, o.ParkedSyns, o.ParkedFlows, o.ParkedSources} {
+	for _, m := range []*ebpf.Map{o.Services, o.Addresses, o.ServiceStatuses, o.Pods, o.PodTraffic, o.PodPorts, o.PodNames,
+		o.Flows, o.RingSlots, o.SynBackups, o.MaglevTables, o.ParkedSyns, o.ParkedFlows, o.ParkedSources} {
 		info, err := m.Info()
 		w.must(err)
 		lock, _ := info.Memlock()
@@ -245,15 +247,15 @@ func BenchmarkScale(b *testing.B) {
 	})
 }
 
-// BenchmarkAnnounce gives the gate 10,000 VIPs: the time to announce them all, as when nodes come or go, and one, as when
-// a service does.
+// BenchmarkAnnounce reports the time to announce 10,000 VIPs at once, as when nodes come or go, and one, as when a
+// service does.
 func BenchmarkAnnounce(b *testing.B) {
 	w := newRemoteWorld(b, func(c *Config) { c.ServiceRanges = []netip.Prefix{netip.MustParsePrefix("10.46.64.0/18")} })
 	vips := make([]netip.Addr, 10000)
 	for i := range vips {
 		vips[i] = netip.AddrFrom4([4]byte{10, 46, byte(64 + i>>8), byte(i)})
 	}
-	w.must(w.g.Announce(false, nil)) // so that nothing is told to the link here
+	w.must(w.g.Announce(false, nil)) // no announcements to the link yet
 	for _, v := range vips {
 		w.service(netip.AddrPortFrom(v, 80), 100, 100)
 	}
@@ -270,7 +272,7 @@ func BenchmarkAnnounce(b *testing.B) {
 	})
 }
 
-// fillFlows puts n flows of other clients into the table.
+// fillFlows enters n flows of other clients.
 func (w *world) fillFlows(n int) {
 	w.Helper()
 	w.fillFlowsWith(n, gateFlow{State: estab, Generation: 1, Last: uint64(monotime.Now())})
@@ -284,11 +286,12 @@ func (w *world) fillFlowsWith(n int, f gateFlow) {
 	}
 }
 
-// TestSize tells the size of the programs and of the maps at default sizes; it fails when a program grows out of
-// proportion.
-func TestSize(t *testing.T) {
+// It logs the size of the programs, and of the maps at default sizes.
+func TestProgramsAndMapsStaySmall(t *testing.T) {
 	w := newWorld(t, nil)
-	for _, p := range []*ebpf.Program{w.g.objs.GateXdp, w.g.objs.GateNic, w.g.objs.GateLocal, w.g.objs.GateReleased, w.g.objs.GatePod, w.g.objs.GateNode, w.g.objs.GateHome, w.g.objs.GateRetry, w.g.objs.GateListen, w.g.objs.GateUnpark, w.g.objs.GateSweep} {
+	for _, p := range []*ebpf.Program{w.g.objs.GateXdp, w.g.objs.GateNic, w.g.objs.GateLocal, w.g.objs.GateReleased,
+		w.g.objs.GatePod, w.g.objs.GateNode, w.g.objs.GateHome, w.g.objs.GateRetry, w.g.objs.GateListen, w.g.objs.GateUnpark,
+		w.g.objs.GateSweep} {
 		info, err := p.Info()
 		w.must(err)
 		size, err := info.TranslatedSize()
@@ -296,16 +299,21 @@ func TestSize(t *testing.T) {
 		jited, err := info.JitedSize()
 		w.must(err)
 		verified, _ := info.VerifiedInstructions()
-		t.Logf("%-16s %5d instructions, %6d bytes of machine code, %6d instructions verified", info.Name, size/8, jited, verified)
+		t.Logf("%-16s %5d instructions, %6d bytes of machine code, %6d instructions verified", info.Name, size/8, jited,
+			verified)
 		if size/8 > 6144 {
 			t.Errorf("%s has %d instructions", info.Name, size/8)
 		}
 	}
 	var sum uint64
 	o := &w.g.objs.gateMaps
-	for name, m := range map[string]*ebpf.Map{"services": o.Services, "addresses": o.Addresses, "service_statuses": o.ServiceStatuses, "pods": o.Pods, "pod_traffic": o.PodTraffic,
-		"pod_ports": o.PodPorts, "flows": o.Flows, "ring_slots": o.RingSlots, "syn_backups": o.SynBackups, "maglev_tables": o.MaglevTables, "nodes": o.Nodes, "pod_names": o.PodNames, "ring_heads": o.RingHeads, "parked_syns": o.ParkedSyns, "parked_flows": o.ParkedFlows,
-		"parked_sources": o.ParkedSources, "scratch": o.Scratch, "nics": o.Nics, "listeners": o.Listeners, "events": o.Events, "counters": o.Counters, "recounts": o.Recounts} {
+	for name, m := range map[string]*ebpf.Map{"services": o.Services, "addresses": o.Addresses,
+		"service_statuses": o.ServiceStatuses, "pods": o.Pods, "pod_traffic": o.PodTraffic,
+		"pod_ports": o.PodPorts, "flows": o.Flows, "ring_slots": o.RingSlots, "syn_backups": o.SynBackups,
+		"maglev_tables": o.MaglevTables, "nodes": o.Nodes, "pod_names": o.PodNames, "ring_heads": o.RingHeads,
+		"parked_syns": o.ParkedSyns, "parked_flows": o.ParkedFlows,
+		"parked_sources": o.ParkedSources, "scratch": o.Scratch, "nics": o.Nics, "listeners": o.Listeners, "events": o.Events,
+		"counters": o.Counters, "recounts": o.Recounts} {
 		info, err := m.Info()
 		w.must(err)
 		lock, ok := info.Memlock()

@@ -93,8 +93,8 @@ func ensureInner(owner string) (netlink.Link, error) {
 	return inner, nil
 }
 
-// setUp sets up one of the gate's devices and brings it up. They carry nothing but what the gate puts there, so they have
-// no IPv6 and no ARP.
+// setUp sets up one of the gate's devices and brings it up. They carry nothing but what the gate puts there, so they
+// have no IPv6 and no ARP.
 func setUp(l netlink.Link) error {
 	name := l.Attrs().Name
 	for file, value := range map[string]string{

@@ -13,27 +13,28 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// The nodes of packet tests: this one, another whose gate is known, and a stranger.
+// The nodes in packet tests: this one, a known one, and an unknown one.
 var (
 	thisNode  = netip.MustParseAddr("10.46.200.1")
 	otherNode = netip.MustParseAddr("10.46.200.2")
 	stranger  = netip.MustParseAddr("10.46.200.66")
 )
 
-// Types and flags of bpf/encap.h.
+// Types and flags of encapsulated packets.
 const (
-	toPodType    = 1
-	toClientType = 2
-	closedType   = 3
-	whoseType    = 4
-	mineType     = 5
-	inside       = 1
-	closes       = 2
-
-	outerLen = 40
+	toPodType     = byte(gateEncapTypeENCAP_TO_POD)
+	toClientType  = byte(gateEncapTypeENCAP_TO_CLIENT)
+	closedType    = byte(gateEncapTypeENCAP_CLOSED)
+	flowQueryType = byte(gateEncapTypeENCAP_FLOW_QUERY)
+	flowClaimType = byte(gateEncapTypeENCAP_FLOW_CLAIM)
+	inside        = byte(gateEncapFlagENCAP_INSIDE)
+	closes        = byte(gateEncapFlagENCAP_CLOSES)
 )
 
-// newRemoteWorld is a world whose gate takes and sends encapsulated packets.
+// outerLen is the length of the headers before the inner packet, apart from Ethernet's.
+const outerLen = 40
+
+// newRemoteWorld returns a world whose gate exchanges encapsulated packets.
 func newRemoteWorld(t testing.TB, change func(*Config)) *world {
 	t.Helper()
 	w := newWorld(t, func(c *Config) {
@@ -48,7 +49,7 @@ func newRemoteWorld(t testing.TB, change func(*Config)) *world {
 	return w
 }
 
-// remote makes a service whose pod 1 is on the other node.
+// remote adds a service whose pod 1 is on the other node.
 func (w *world) remote() {
 	w.Helper()
 	w.service(vip, 100, 100)
@@ -56,13 +57,13 @@ func (w *world) remote() {
 	w.serve(vip, 1)
 }
 
-// wrap encapsulates the IP packet of a frame as another node does.
+// wrap encapsulates the IP packet of a frame like another node.
 func (w *world) wrap(from netip.Addr, typ, flags byte, pod uint64, frame []byte) []byte {
 	w.Helper()
 	return w.wrapTo(from, thisNode, typ, flags, pod, frame)
 }
 
-// wrapTo is wrap for any node.
+// wrapTo is like wrap for a packet to any node.
 func (w *world) wrapTo(from, to netip.Addr, typ, flags byte, pod uint64, frame []byte) []byte {
 	w.Helper()
 	inner := frame[ethernetHeader:]
@@ -75,7 +76,8 @@ func (w *world) wrapTo(from, to netip.Addr, typ, flags byte, pod uint64, frame [
 	if err := udp.SetNetworkLayerForChecksum(ip); err != nil {
 		w.Fatal(err)
 	}
-	f := serialize(&layers.Ethernet{SrcMAC: clientMAC, DstMAC: w.nic.Attrs().HardwareAddr, EthernetType: layers.EthernetTypeIPv4}, ip, udp, gopacket.Payload(append(header, inner...)))
+	f := serialize(&layers.Ethernet{SrcMAC: clientMAC, DstMAC: w.nic.Attrs().HardwareAddr,
+		EthernetType: layers.EthernetTypeIPv4}, ip, udp, gopacket.Payload(append(header, inner...)))
 	binary.BigEndian.PutUint16(f[40:], 0)
 	return f
 }
@@ -112,19 +114,19 @@ func (w *world) unwrap(out []byte, typ, flags byte, pod uint64, like []byte) []b
 	return f
 }
 
-// bare is a segment's frame without padding: what comes out of a node is not padded, as what came in encapsulated.
+// bare returns a segment's frame without padding, as it is when it arrives encapsulated.
 func bare(s segment) []byte {
 	f := s.frame()
 	return f[:ethernetHeader+int(binary.BigEndian.Uint16(f[16:]))]
 }
 
-// straight checks that out is in, of a pod, from the service address; whoever sends it sets the MAC addresses.
+// straight checks that out is a pod's frame in, translated to the service address. Its MAC addresses are set later.
 func (w *world) straight(in, out []byte) {
 	w.Helper()
 	rewritten(w, in, out, in[6:12], in[:6], vip, destinationOf(in))
 }
 
-// mssOf returns the MSS of a SYN.
+// mssOf returns the MSS of a SYN; 0 if it has none.
 func mssOf(t testing.TB, frame []byte) uint16 {
 	t.Helper()
 	_, tcp := tcpOf(t, decode(t, frame))
@@ -136,7 +138,7 @@ func mssOf(t testing.TB, frame []byte) uint16 {
 	return 0
 }
 
-// sameButMSS checks that two frames differ in nothing but the MSS option and the TCP checksum.
+// sameButMSS checks that two frames differ only in the MSS option and the TCP checksum.
 func sameButMSS(t testing.TB, a, b []byte) {
 	t.Helper()
 	plain := func(f []byte) []byte {
@@ -153,15 +155,15 @@ func sameButMSS(t testing.TB, a, b []byte) {
 	}
 }
 
-// At the edge node: a client's segments go to the pod's node, and what comes back from there goes to the client.
-func TestEdge(t *testing.T) {
+// The edge node sends clients' segments to the home node, and what comes back to the client.
+func TestEdgeNodeForwardsFlowsToRemotePods(t *testing.T) {
 	all := newRemoteWorld(t, nil)
 	t.Run("nic", func(t *testing.T) {
 		w := all.in(t)
 		w.remote()
 		w.before = w.counters()
 		syn := w.syn(1000)
-		for _, f := range [][]byte{syn.frame(), syn.frame()} { // and again
+		for _, f := range [][]byte{syn.frame(), syn.frame()} { // the second is a retransmission
 			inner := w.unwrap(w.wantRun(onNIC, f, tcxRedirect), toPodType, 0, 1, f)
 			sameButMSS(t, f, inner)
 			if m := mssOf(t, inner); m != 1500-outerLen-40 {
@@ -169,35 +171,38 @@ func TestEdge(t *testing.T) {
 			}
 		}
 		w.wantCounts(0, 1, 0)
-		// The SYN-ACK comes back.
+		// The SYN-ACK returns through this node.
 		reply := w.asSent(w.fromPod(1, "SA", 5000, 1001))
 		reply.options = synOptions
 		out := w.wantRun(onNIC, w.wrap(otherNode, toClientType, 0, 1, reply.frame()), tcxRedirect)
 		sameButMSS(t, append(bytes.Clone(out[:12]), reply.frame()[12:]...), out)
-		if m := mssOf(t, out); m != 1420 || !bytes.Equal(out[:6], clientMAC) || !bytes.Equal(out[6:12], w.nic.Attrs().HardwareAddr) {
+		if m := mssOf(t, out); m != 1420 || !bytes.Equal(out[:6], clientMAC) ||
+			!bytes.Equal(out[6:12], w.nic.Attrs().HardwareAddr) {
 			t.Errorf("MSS %d, %x", m, out)
 		}
 		ack := w.fromClient("A", 1001, 5001)
 		ack.padding = 6
 		f := ack.frame()
-		if got := w.wantRun(onNIC, f, tcxRedirect); !bytes.Equal(w.unwrap(got[:len(got)-6], toPodType, 0, 1, f), f[:len(f)-6]) {
+		if got := w.wantRun(onNIC, f, tcxRedirect); !bytes.Equal(w.unwrap(got[:len(got)-6], toPodType, 0, 1, f),
+			f[:len(f)-6]) {
 			t.Errorf("changed: %x", got)
 		}
 		w.wantCounts(1, 0, 1)
-		// The pod's data went straight to the client. Its acknowledgments and its next data tell of them.
+		// The pod's data goes straight to the client; the client's next segments show it.
 		data := w.fromClient("PA", 1001, 45001, make([]byte, 100)...).frame()
 		if got := w.unwrap(w.wantRun(onNIC, data, tcxRedirect), toPodType, 0, 1, data); !bytes.Equal(got, data) {
 			t.Errorf("changed: %x", got)
 		}
-		for i := range uint32(100) { // past what the pod offered in its SYN-ACK
+		for i := range uint32(100) { // beyond the window that the pod offered in its SYN-ACK
 			w.wantRun(onNIC, w.fromClient("PA", 1101+i*1400, 45001, make([]byte, 1400)...).frame(), tcxRedirect)
 		}
-		// The pod closes first; its ACK of the client's FIN comes back, too.
+		// The pod closes first. Its ACK of the client's FIN returns through this node as well.
 		end := uint32(1101 + 100*1400)
 		w.wantRun(onNIC, w.wrap(otherNode, toClientType, 0, 1, w.asSent(w.fromPod(1, "FA", 45001, end)).frame()), tcxRedirect)
 		w.wantRun(onNIC, w.fromClient("FA", end, 45002).frame(), tcxRedirect)
 		w.wantCounts(1, 0, 1)
-		w.wantRun(onNIC, w.wrap(otherNode, toClientType, closes, 1, w.asSent(w.fromPod(1, "A", 45002, end+1)).frame()), tcxRedirect)
+		w.wantRun(onNIC, w.wrap(otherNode, toClientType, closes, 1, w.asSent(w.fromPod(1, "A", 45002, end+1)).frame()),
+			tcxRedirect)
 		w.wantCounts(0, 0, 1)
 		if got := w.counted(); len(got) > 0 {
 			t.Errorf("counted %v", got)
@@ -223,7 +228,7 @@ func TestEdge(t *testing.T) {
 		if !bytes.Equal(out[12:], reply[12:]) || !bytes.Equal(out[:6], w.g.dev.innerMAC) {
 			t.Errorf("became %x from %x", out, reply)
 		}
-		// All passes here: what was never sent is not acknowledged.
+		// All segments pass here, so an ACK of data that was never sent is out of window.
 		w.wantRun(onLocal, w.fromClient("FA", 1006, 9999).frame(), tcxRedirect)
 		if got := w.counted(); !maps.Equal(got, map[string]uint64{"out_of_window": 1}) {
 			t.Errorf("counted %v", got)
@@ -234,10 +239,10 @@ func TestEdge(t *testing.T) {
 			frame func(w *world) []byte
 			open  uint32
 		}{
-			"of the pod, after data that went straight": {func(w *world) []byte {
+			"of the pod, after data that bypassed this node": {func(w *world) []byte {
 				return w.wrap(otherNode, toClientType, closes, 1, w.asSent(w.fromPod(1, "R", 30001, 0)).frame())
 			}, 0},
-			"of the pod, which its node does not believe": {func(w *world) []byte {
+			"of the pod, which its node considers invalid": {func(w *world) []byte {
 				return w.wrap(otherNode, toClientType, 0, 1, w.asSent(w.fromPod(1, "R", 30001, 0)).frame())
 			}, 1},
 			"of the pod, of an earlier flow": {func(w *world) []byte {
@@ -245,10 +250,10 @@ func TestEdge(t *testing.T) {
 			}, 1},
 			"of the client":                 {func(w *world) []byte { return w.fromClient("R", 1001, 0).frame() }, 0},
 			"of the client, not its latest": {func(w *world) []byte { return w.fromClient("R", 990, 0).frame() }, 1},
-			"of the client, as its pod's node tells": {func(w *world) []byte {
+			"of the client, reported by the home node": {func(w *world) []byte {
 				return w.wrap(otherNode, closedType, 0, 1, w.fromClient("R", 990, 0).frame())
 			}, 0},
-			"as another pod's node tells": {func(w *world) []byte {
+			"of the client, reported for another pod": {func(w *world) []byte {
 				return w.wrap(otherNode, closedType, 0, 2, w.fromClient("R", 990, 0).frame())
 			}, 1},
 		} {
@@ -268,14 +273,16 @@ func TestEdge(t *testing.T) {
 		other.to = netip.AddrPortFrom(client.Addr(), 1)
 		w.must(w.g.SetNodes([]netip.Addr{otherNode, stranger}))
 		defer func() { w.must(w.g.SetNodes([]netip.Addr{otherNode})) }()
-		// The pod is told.
+		// The pod gets a RST.
 		for _, s := range []struct {
 			segment
 			pod uint64
 		}{{other, 1}, {reply, 2}} {
 			f := s.frame()
 			like := append(bytes.Clone(f[6:12]), f[:6]...)
-			resetTo(t, s.segment, w.unwrap(w.wantRun(onNIC, w.wrap(otherNode, toClientType, 0, s.pod, f), tcxRedirect), toPodType, 0, s.pod, append(like, f[12:]...)))
+			resetTo(t, s.segment,
+				w.unwrap(w.wantRun(onNIC, w.wrap(otherNode, toClientType, 0, s.pod, f), tcxRedirect), toPodType, 0, s.pod,
+					append(like, f[12:]...)))
 		}
 		w.wantRun(onNIC, w.wrap(stranger, toClientType, 0, 1, reply.frame()), tcxRedirect)
 		other.flags = "R"
@@ -327,8 +334,9 @@ func TestEdge(t *testing.T) {
 	})
 }
 
-// At the home node: what another node sends goes to the pod; its replies go where the rules say.
-func TestHome(t *testing.T) {
+// The home node gives an edge node's packets to the pod, and sends replies through the edge node or straight to the
+// client.
+func TestHomeNodeServesFlowsFromEdgeNodes(t *testing.T) {
 	all := newRemoteWorld(t, nil)
 	wrapped := func(w *world, flags byte, s segment) []byte {
 		return w.wrap(otherNode, toPodType, flags, 1, s.frame())
@@ -355,7 +363,8 @@ func TestHome(t *testing.T) {
 		if m := mssOf(t, back); m != 1420 {
 			t.Errorf("MSS %d", m)
 		}
-		w.toPod(1, bare(w.fromClient("A", 1001, 5001)), w.wantRun(onNIC, wrapped(w, flags, w.fromClient("A", 1001, 5001)), tcxRedirect))
+		w.toPod(1, bare(w.fromClient("A", 1001, 5001)),
+			w.wantRun(onNIC, wrapped(w, flags, w.fromClient("A", 1001, 5001)), tcxRedirect))
 		w.wantCounts(1, 0, 1)
 	}
 	t.Run("replies", func(t *testing.T) {
@@ -366,7 +375,7 @@ func TestHome(t *testing.T) {
 		for _, s := range []segment{w.fromPod(1, "A", 5001, 1004), w.fromPod(1, "PA", 5001, 1004, make([]byte, 1448)...)} {
 			w.straight(bare(s), w.wantRun(onPod1, bare(s), tcxRedirect))
 		}
-		// Half-closed: the ACK of the FIN goes by the edge node, data straight.
+		// Half-closed: the ACK of the FIN goes through the edge node, data straight to the client.
 		w.wantRun(onNIC, wrapped(w, 0, w.fromClient("FA", 1004, 6449)), tcxRedirect)
 		for range 2 {
 			ack := w.fromPod(1, "A", 6449, 1005)
@@ -376,7 +385,7 @@ func TestHome(t *testing.T) {
 		w.straight(more.frame(), w.wantRun(onPod1, more.frame(), tcxRedirect))
 		fin := w.fromPod(1, "FA", 6549, 1005)
 		w.unwrap(w.wantRun(onPod1, fin.frame(), tcxRedirect), toClientType, 0, 1, fin.frame())
-		// So does what ends the flow.
+		// The segment that ends the flow goes through the edge node, too.
 		last := w.fromClient("A", 1005, 6550)
 		w.unwrap(w.wantRun(onNIC, wrapped(w, 0, last), tcxRedirect), closedType, 0, 1, last.frame())
 		w.wantCounts(0, 0, 1)
@@ -406,12 +415,12 @@ func TestHome(t *testing.T) {
 		if !bytes.Equal(back, w.asSent(s).frame()) {
 			t.Errorf("became %x", back)
 		}
-		// The client's RST: the edge node sees all that it needs.
+		// The edge node sees all segments of this flow, so it needs no word of the client's RST.
 		r := w.fromClient("R", 1001, 0)
 		w.toPod(1, bare(r), w.wantRun(onNIC, wrapped(w, inside, r), tcxRedirect))
 		w.wantCounts(0, 0, 1)
 	})
-	t.Run("no way straight to the client", func(t *testing.T) {
+	t.Run("no route to the client", func(t *testing.T) {
 		w := begin(t)
 		sh(t, "ip route add unreachable 10.47.0.0/16")
 		defer sh(t, "ip route del unreachable 10.47.0.0/16")
@@ -434,7 +443,8 @@ func TestHome(t *testing.T) {
 		w := begin(t)
 		connect(t, w, 0)
 		r := bare(w.fromClient("R", 1001, 0))
-		if got := w.unwrap(w.wantRun(onNIC, w.wrap(otherNode, toPodType, 0, 1, r), tcxRedirect), closedType, 0, 1, r); !bytes.Equal(got[34:], r[34:]) || !bytes.Equal(got[26:34], r[26:34]) {
+		if got := w.unwrap(w.wantRun(onNIC, w.wrap(otherNode, toPodType, 0, 1, r), tcxRedirect), closedType, 0, 1,
+			r); !bytes.Equal(got[34:], r[34:]) || !bytes.Equal(got[26:34], r[26:34]) {
 			t.Errorf("became %x from %x", got, r)
 		}
 		w.wantCounts(0, 0, 1)
@@ -457,7 +467,8 @@ func TestHome(t *testing.T) {
 			like := bytes.Clone(f)
 			copy(like, f[6:12])
 			copy(like[6:], f[:6])
-			resetTo(t, s, w.unwrap(w.wantRun(onNIC, w.wrap(otherNode, toPodType, 0, pod, f), tcxRedirect), toClientType, closes, pod, like))
+			resetTo(t, s,
+				w.unwrap(w.wantRun(onNIC, w.wrap(otherNode, toPodType, 0, pod, f), tcxRedirect), toClientType, closes, pod, like))
 		}
 		w.wantRun(onNIC, w.wrap(otherNode, toPodType, 0, 1, w.fromClient("R", 1, 0).frame()), tcxDrop)
 		w.wantCounts(0, 0, 0)
@@ -465,11 +476,11 @@ func TestHome(t *testing.T) {
 			t.Errorf("counted %v", got)
 		}
 	})
-	t.Run("the edge node chooses anew", func(t *testing.T) {
+	t.Run("the edge node chooses another pod", func(t *testing.T) {
 		w := begin(t)
 		connect(t, w, 0)
 		w.addPod(vip, 2)
-		// The edge node forgot the flow, and sends a new one to another pod.
+		// The edge node has forgotten the flow and sends a new one to another pod.
 		out := w.wantRun(onNIC, w.wrap(otherNode, toPodType, 0, 2, w.syn(9000).frame()), tcxRedirect)
 		if podOf(t, out) != 2 {
 			t.Errorf("went to %v", destinationOf(out))
@@ -479,7 +490,7 @@ func TestHome(t *testing.T) {
 			t.Errorf("pod 2: %d open, %d half-open, %d new", o, h, n)
 		}
 	})
-	t.Run("the client comes by another edge node, and then here", func(t *testing.T) {
+	t.Run("the client moves to another edge node, then here", func(t *testing.T) {
 		w := begin(t)
 		w.must(w.g.SetNodes([]netip.Addr{otherNode, stranger}))
 		defer func() { w.must(w.g.SetNodes([]netip.Addr{otherNode})) }()
@@ -501,31 +512,36 @@ func TestHome(t *testing.T) {
 	})
 }
 
-// The MSS is found wherever it stands among the options, and is never made larger.
-func TestClampMSS(t *testing.T) {
+// The MSS is never increased.
+func TestMSSIsClampedWhereverTheOptionStands(t *testing.T) {
 	w := newRemoteWorld(t, nil)
 	w.remote()
 	nop := layers.TCPOption{OptionType: layers.TCPOptionKindNop}
 	mss := func(n uint16) layers.TCPOption {
-		return layers.TCPOption{OptionType: layers.TCPOptionKindMSS, OptionLength: 4, OptionData: binary.BigEndian.AppendUint16(nil, n)}
+		return layers.TCPOption{OptionType: layers.TCPOptionKindMSS, OptionLength: 4,
+			OptionData: binary.BigEndian.AppendUint16(nil, n)}
 	}
 	sack := synOptions[1]
 	for i, c := range []struct {
 		options []layers.TCPOption
 		want    uint16
 	}{
-		{[]layers.TCPOption{mss(1460)}, 1420}, {[]layers.TCPOption{nop, mss(1460)}, 1420}, {[]layers.TCPOption{nop, nop, mss(1460)}, 1420},
-		{[]layers.TCPOption{sack, nop, mss(65535), nop}, 1420}, {[]layers.TCPOption{mss(1421)}, 1420}, {[]layers.TCPOption{mss(1420)}, 1420},
-		{[]layers.TCPOption{mss(536)}, 536}, {[]layers.TCPOption{nop, mss(100)}, 100}, {[]layers.TCPOption{sack}, 0}, {nil, 0},
-		{append(append([]layers.TCPOption{}, synOptions...), layers.TCPOption{OptionType: 254, OptionLength: 12, OptionData: make([]byte, 10)}, mss(9)), 1420},
+		{[]layers.TCPOption{mss(1460)}, 1420}, {[]layers.TCPOption{nop, mss(1460)}, 1420},
+		{[]layers.TCPOption{nop, nop, mss(1460)}, 1420},
+		{[]layers.TCPOption{sack, nop, mss(65535), nop}, 1420}, {[]layers.TCPOption{mss(1421)}, 1420},
+		{[]layers.TCPOption{mss(1420)}, 1420},
+		{[]layers.TCPOption{mss(536)}, 536}, {[]layers.TCPOption{nop, mss(100)}, 100}, {[]layers.TCPOption{sack}, 0},
+		{nil, 0},
+		{append(append([]layers.TCPOption{}, synOptions...),
+			layers.TCPOption{OptionType: 254, OptionLength: 12, OptionData: make([]byte, 10)}, mss(9)), 1420},
 	} {
 		for _, partial := range []bool{false, true} {
 			s := w.syn(uint32(i + 1))
 			s.options, s.from = c.options, netip.AddrPortFrom(client.Addr(), uint16(1000+i))
-			s.payload = make([]byte, i) // of odd lengths, too
+			s.payload = make([]byte, i) // odd lengths as well
 			f := s.frame()
 			if partial {
-				continue // a test run knows no partial checksums; TestRemote does
+				continue // test runs have no partial checksums; TestRemotePodsServeClientsEverywhere has
 			}
 			inner := w.unwrap(w.wantRun(onNIC, f, tcxRedirect), toPodType, 0, 1, f)
 			if m := mssOf(t, inner); m != c.want {
@@ -536,8 +552,8 @@ func TestClampMSS(t *testing.T) {
 	}
 }
 
-// Encapsulated packets of strangers, and those cut short or of wrong lengths, come to nobody.
-func TestBadEncapsulation(t *testing.T) {
+// Packets from unknown addresses and truncated or inconsistent ones reach no pod.
+func TestBadEncapsulationIsDropped(t *testing.T) {
 	w := newRemoteWorld(t, nil)
 	w.service(vip, 100, 100)
 	w.addPod(vip, 1)
@@ -553,7 +569,7 @@ func TestBadEncapsulation(t *testing.T) {
 	w.wantRun(onNIC, w.wrap(stranger, toPodType, 0, 1, w.syn(1000).frame()), tcxDrop)
 	counted("unknown_node")
 	for n := 34; n < len(good); n++ {
-		w.untouched(onNIC, good[:n]) // the stack drops it: the IP header says more
+		w.untouched(onNIC, good[:n]) // shorter than its IP header says: the stack drops it
 		if n < 42 {
 			continue // no UDP header
 		}
@@ -566,9 +582,12 @@ func TestBadEncapsulation(t *testing.T) {
 		counted("bad_encap")
 	}
 	for name, change := range map[string]func(b []byte){
-		"version": func(b []byte) { b[42] = 2 }, "type": func(b []byte) { b[43] = 9 }, "outer length": set16(16, 99), "udp length": set16(38, 99),
-		"inner length": set16(56, 99), "inner version": func(b []byte) { b[54] = 0x65 }, "inner protocol": func(b []byte) { b[63] = 17 },
-		"inner fragment": set16(60, 0x2000), "inner destination": func(b []byte) { b[70] = 11 }, "a reply": func(b []byte) { b[43] = toClientType },
+		"version": func(b []byte) { b[42] = 2 }, "type": func(b []byte) { b[43] = 9 }, "outer length": set16(16, 99),
+		"udp length":   set16(38, 99),
+		"inner length": set16(56, 99), "inner version": func(b []byte) { b[54] = 0x65 },
+		"inner protocol": func(b []byte) { b[63] = 17 },
+		"inner fragment": set16(60, 0x2000), "inner destination": func(b []byte) { b[70] = 11 },
+		"a reply": func(b []byte) { b[43] = toClientType },
 	} {
 		b := bytes.Clone(good)
 		change(b)
@@ -577,8 +596,9 @@ func TestBadEncapsulation(t *testing.T) {
 		}
 		counted("bad_encap")
 	}
-	// Not for this gate: to the stack.
-	for _, change := range []func(b []byte){set16(36, encapPort+1), func(b []byte) { b[33] ^= 1 }, set16(20, 0x2000), func(b []byte) { b[23] = 132 }} {
+	// Not for this gate: it goes to the stack.
+	for _, change := range []func(b []byte){set16(36, encapPort+1), func(b []byte) { b[33] ^= 1 }, set16(20, 0x2000),
+		func(b []byte) { b[23] = 132 }} {
 		b := bytes.Clone(good)
 		change(b)
 		w.untouched(onNIC, b)
@@ -588,8 +608,8 @@ func TestBadEncapsulation(t *testing.T) {
 	}
 }
 
-// FuzzDecapsulate gives the gate encapsulated packets of a known node: whatever is inside, what comes out to a pod is
-// a well-formed packet of the service, and nothing else changes.
+// FuzzDecapsulate gives the gate encapsulated packets from a known node. Whatever is inside, a pod only gets
+// well-formed packets of the service, and nothing else changes.
 func FuzzDecapsulate(f *testing.F) {
 	w := newRemoteWorld(f, smallTables)
 	w.warm(vip, 1)
@@ -599,8 +619,8 @@ func FuzzDecapsulate(f *testing.F) {
 			if b := frame(&seed); len(b) >= 34 {
 				f.Add(byte(toPodType), byte(0), uint64(1), b[14:])
 				f.Add(byte(toClientType), byte(closes), uint64(1), b[14:])
-				f.Add(byte(whoseType), byte(0), uint64(0), b[14:])
-				f.Add(byte(mineType), byte(3), uint64(1), b[14:])
+				f.Add(byte(flowQueryType), byte(0), uint64(0), b[14:])
+				f.Add(byte(flowClaimType), byte(3), uint64(1), b[14:])
 			}
 		}
 	}
@@ -620,7 +640,7 @@ func FuzzDecapsulate(f *testing.F) {
 		if verdict == tcxDrop {
 			return
 		}
-		// It went to the pod as gate_nic lets such a frame go, or was answered by the node it came from.
+		// The pod got it like the same frame at gate_nic, or the sender got a RST.
 		plain := append(bytes.Clone(frame[:ethernetHeader]), inner...)
 		if verdict != tcxRedirect || len(inner) < 20 || int(binary.BigEndian.Uint16(inner[2:])) != len(inner) {
 			t.Fatalf("verdict %d for\n%x", int32(verdict), frame)
@@ -628,7 +648,7 @@ func FuzzDecapsulate(f *testing.F) {
 		switch fateOf(plain, sub.nic.Attrs().HardwareAddr) {
 		case fatePod:
 			if pod != 1 {
-				break // refused
+				break // unknown pod: RST
 			}
 			if destinationOf(out) != podAt[1] {
 				t.Fatalf("went to %v\n%x", destinationOf(out), frame)
@@ -636,12 +656,13 @@ func FuzzDecapsulate(f *testing.F) {
 			return
 		case fateReset:
 		default:
-			// Of an address of the range that is no VIP the home node does not know the pod.
+			// The home node knows no pod of an address in the range that is not a VIP.
 			if a := netip.AddrFrom4([4]byte(inner[16:20])); a == vip.Addr() || !serviceRange.Contains(a) {
 				t.Fatalf("verdict %d for\n%x\n%v", int32(verdict), frame, dump(plain))
 			}
 		}
-		if r := out[ethernetHeader+outerLen:]; out[43] != toClientType || out[44] != closes || len(r) != 40 || r[33]&4 == 0 || !bytes.Equal(r[12:16], inner[16:20]) || !bytes.Equal(r[16:20], inner[12:16]) {
+		if r := out[ethernetHeader+outerLen:]; out[43] != toClientType || out[44] != closes || len(r) != 40 || r[33]&4 == 0 ||
+			!bytes.Equal(r[12:16], inner[16:20]) || !bytes.Equal(r[16:20], inner[12:16]) {
 			t.Fatalf("no RST to\n%x is\n%x", frame, out)
 		}
 	})

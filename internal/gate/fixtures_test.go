@@ -14,25 +14,24 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// fixture is one packet at one of the programs. All are tests (TestFixtures) and benchmarks (BenchmarkFixtures).
+// fixture is a packet at a program. Each is a test and a benchmark.
 type fixture struct {
 	name    string
 	on      program
-	world   func(w *world) // what there is before; nil: vip is warm, with pod 1
+	world   func(w *world) // prepares the world; nil: vip is warm, with pod 1
 	frame   func(w *world) []byte
 	verdict uint32
-	check   func(w *world, in, out []byte) // nil: the frame is as it was
-	counts  map[string]uint64              // what the gate counts for it, and nothing else
+	check   func(w *world, in, out []byte) // nil: the frame is unchanged
+	counts  map[string]uint64              // nonzero counters
 }
 
-// connected is a world with an established flow of client to pod 1: the client's next sequence number is 1001, the
-// pod's 5001.
+// connected establishes a flow from client to pod 1. The client's next sequence number is 1001, the pod's 5001.
 func connected(w *world) {
 	w.warm(vip, 1)
 	w.connect(1000, 5000)
 }
 
-// connect makes the handshake of client with pod 1.
+// connect runs the handshake of client with pod 1.
 func (w *world) connect(isn, podISN uint32) {
 	w.Helper()
 	w.wantRun(onNIC, w.syn(isn).frame(), tcxRedirect)
@@ -62,32 +61,33 @@ func synFrame(w *world) []byte { return w.syn(1000).frame() }
 
 func dataFrame(w *world) []byte { return w.fromClient("PA", 1001, 5001, []byte("hello")...).frame() }
 
-// segmentFrame makes a fixture's frame of a segment.
+// segmentFrame makes a fixture's frame from a segment.
 func segmentFrame(f func(w *world) segment) func(w *world) []byte {
 	return func(w *world) []byte { return f(w).frame() }
 }
 
 func toPod1(w *world, in, out []byte) { w.toPod(1, in, out) }
 
-// reset checks the RST to the segment that f made.
+// reset checks the RST to a segment.
 func reset(f func(w *world) segment) func(w *world, in, out []byte) {
 	return func(w *world, _, out []byte) { resetTo(w, f(w), out) }
 }
 
-// echoed checks the answer to a ping.
+// echoed checks the reply to a ping.
 func echoed(w *world, in, out []byte) {
 	p := decode(w, out)
 	ip := p.NetworkLayer().(*layers.IPv4)
 	icmp := p.Layer(layers.LayerTypeICMPv4).(*layers.ICMPv4)
-	if icmp.TypeCode.Type() != layers.ICMPv4TypeEchoReply || !ip.SrcIP.Equal(vip.Addr().AsSlice()) || !ip.DstIP.Equal(client.Addr().AsSlice()) {
-		w.Errorf("no answer:\n%v", p.String())
+	if icmp.TypeCode.Type() != layers.ICMPv4TypeEchoReply || !ip.SrcIP.Equal(vip.Addr().AsSlice()) ||
+		!ip.DstIP.Equal(client.Addr().AsSlice()) {
+		w.Errorf("not an echo reply:\n%v", p.String())
 	}
 	if !bytes.Equal(out[:6], in[6:12]) || !bytes.Equal(out[6:12], in[:6]) || !bytes.Equal(out[38:], in[38:]) {
-		w.Errorf("the answer's addresses or data differ:\n%v", p.String())
+		w.Errorf("the reply's addresses or data differ:\n%v", p.String())
 	}
 }
 
-// arpAnswered checks the answer to arpFrame.
+// arpAnswered checks the reply to arpFrame.
 func arpAnswered(w *world, in, out []byte) {
 	var want layers.ARP
 	if err := want.DecodeFromBytes(in[14:], gopacket.NilDecodeFeedback); err != nil {
@@ -95,30 +95,33 @@ func arpAnswered(w *world, in, out []byte) {
 	}
 	got := decode(w, out).Layer(layers.LayerTypeARP).(*layers.ARP)
 	ours := w.nic.Attrs().HardwareAddr
-	if got.Operation != layers.ARPReply || !bytes.Equal(got.SourceHwAddress, ours) || !bytes.Equal(got.SourceProtAddress, want.DstProtAddress) ||
+	if got.Operation != layers.ARPReply || !bytes.Equal(got.SourceHwAddress, ours) ||
+		!bytes.Equal(got.SourceProtAddress, want.DstProtAddress) ||
 		!bytes.Equal(got.DstHwAddress, want.SourceHwAddress) || !bytes.Equal(got.DstProtAddress, want.SourceProtAddress) ||
 		!bytes.Equal(out[:6], want.SourceHwAddress) || !bytes.Equal(out[6:12], ours) || len(out) != len(in) {
-		w.Errorf("no right answer: %+v", got)
+		w.Errorf("not the right reply: %+v", got)
 	}
 }
 
-// icmpCarried checks that an ICMP error about a packet of vip came to pod 1 as one about a packet of the pod.
+// icmpCarried checks that an ICMP error about a packet from vip was forwarded to pod 1, translated.
 func icmpCarried(w *world, in, out []byte) {
 	p := decode(w, out)
 	ip := p.NetworkLayer().(*layers.IPv4)
-	if !ip.DstIP.Equal(podAt[1].Addr().AsSlice()) || !ip.SrcIP.Equal(client.Addr().AsSlice()) || !bytes.Equal(out[:6], podMAC[1]) {
-		w.Errorf("not to the pod:\n%v", p.String())
+	if !ip.DstIP.Equal(podAt[1].Addr().AsSlice()) || !ip.SrcIP.Equal(client.Addr().AsSlice()) ||
+		!bytes.Equal(out[:6], podMAC[1]) {
+		w.Errorf("not sent to the pod:\n%v", p.String())
 	}
 	inner := out[42:]
 	var about layers.IPv4
 	if err := about.DecodeFromBytes(inner, gopacket.NilDecodeFeedback); err != nil {
 		w.Fatal(err)
 	}
-	if !about.SrcIP.Equal(podAt[1].Addr().AsSlice()) || fold16(sum16(0, inner[:20])) != 0xffff || binary.BigEndian.Uint16(inner[20:]) != podAt[1].Port() {
-		w.Errorf("it is not about the pod's packet: %+v", about)
+	if !about.SrcIP.Equal(podAt[1].Addr().AsSlice()) || fold16(sum16(0, inner[:20])) != 0xffff ||
+		binary.BigEndian.Uint16(inner[20:]) != podAt[1].Port() {
+		w.Errorf("the quoted packet is not the pod's: %+v", about)
 	}
 	if !bytes.Equal(out[34:36], in[34:36]) || !bytes.Equal(out[38:42], in[38:42]) || !bytes.Equal(inner[22:], in[64:]) {
-		w.Error("more changed than the address and port")
+		w.Error("more than the address and port has changed")
 	}
 }
 
@@ -136,9 +139,9 @@ func toOtherPort(w *world) segment {
 	return s
 }
 
-func strayData(w *world) segment { return w.fromClient("PA", 7, 8, []byte("who?")...) }
+func strayData(w *world) segment { return w.fromClient("PA", 7, 8, []byte("stray")...) }
 
-func strayFIN(w *world) segment { return w.fromClient("F", 7, 0, []byte("who?")...) }
+func strayFIN(w *world) segment { return w.fromClient("F", 7, 0, []byte("stray")...) }
 
 func synWithData(w *world) segment {
 	s := toOtherPort(w)
@@ -151,19 +154,23 @@ func udp(w *world) []byte {
 	ip := ip4(client.Addr(), vip.Addr(), layers.IPProtocolUDP)
 	u := &layers.UDP{SrcPort: 1, DstPort: 80}
 	_ = u.SetNetworkLayerForChecksum(ip)
-	return serialize(&layers.Ethernet{SrcMAC: clientMAC, DstMAC: w.nic.Attrs().HardwareAddr, EthernetType: layers.EthernetTypeIPv4}, ip, u, gopacket.Payload("hi"))
+	return serialize(&layers.Ethernet{SrcMAC: clientMAC, DstMAC: w.nic.Attrs().HardwareAddr,
+		EthernetType: layers.EthernetTypeIPv4}, ip, u, gopacket.Payload("hi"))
 }
 
 func sctp(w *world) []byte {
-	return serialize(&layers.Ethernet{SrcMAC: clientMAC, DstMAC: w.nic.Attrs().HardwareAddr, EthernetType: layers.EthernetTypeIPv4},
+	return serialize(&layers.Ethernet{SrcMAC: clientMAC, DstMAC: w.nic.Attrs().HardwareAddr,
+		EthernetType: layers.EthernetTypeIPv4},
 		ip4(client.Addr(), vip.Addr(), layers.IPProtocolSCTP), gopacket.Payload(make([]byte, 12)))
 }
 
 func ipv6(w *world) []byte {
-	ip := &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: layers.IPProtocolTCP, SrcIP: net.ParseIP("fd00::1"), DstIP: net.ParseIP("::ffff:10.46.100.5")}
+	ip := &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: layers.IPProtocolTCP, SrcIP: net.ParseIP("fd00::1"),
+		DstIP: net.ParseIP("::ffff:10.46.100.5")}
 	tcp := &layers.TCP{SrcPort: 1, DstPort: 80, SYN: true}
 	_ = tcp.SetNetworkLayerForChecksum(ip)
-	return serialize(&layers.Ethernet{SrcMAC: clientMAC, DstMAC: w.nic.Attrs().HardwareAddr, EthernetType: layers.EthernetTypeIPv6}, ip, tcp)
+	return serialize(&layers.Ethernet{SrcMAC: clientMAC, DstMAC: w.nic.Attrs().HardwareAddr,
+		EthernetType: layers.EthernetTypeIPv6}, ip, tcp)
 }
 
 func vlan(w *world) []byte {
@@ -173,7 +180,7 @@ func vlan(w *world) []byte {
 
 func ping(w *world) []byte { return w.icmpFrame(8, 0, 0x12340001, []byte("how are you")) }
 
-// toVIP2 changes the destination to an address in the service range that is no service's.
+// toVIP2 changes the destination to an address in the service range without a service.
 func toVIP2(b []byte) {
 	b[33] = 77
 	b[24], b[25] = 0, 0
@@ -190,81 +197,128 @@ func arpFor(target netip.Addr, op uint16, change func(b []byte)) func(w *world) 
 	}
 }
 
-// podData is a segment of pod 1 in the flow that connected makes.
+// podData is a segment of pod 1 in the flow of connected.
 func podData(w *world) segment { return w.fromPod(1, "PA", 5001, 1001, []byte("hello, you")...) }
 
 var fixtures = []fixture{
 	// A warm service.
 	{name: "syn to a pod", on: onNIC, frame: synFrame, verdict: tcxRedirect, check: toPod1},
-	{name: "syn of the machine itself to a pod", on: onLocal, frame: synFrame, verdict: tcxRedirect, check: toPod1},
+	{name: "syn of this node to a pod", on: onLocal, frame: synFrame, verdict: tcxRedirect, check: toPod1},
 	{name: "syn of another pod to a pod", on: onPod2, frame: synFrame, verdict: tcxRedirect, check: toPod1},
 	{name: "syn passes xdp", on: onXDP, frame: synFrame, verdict: xdpPass},
-	{name: "syn with ecn", on: onNIC, frame: with(synFrame, func(b []byte) { b[47] |= 0xc0; setTCPSum(b[14:]) }), verdict: tcxRedirect, check: toPod1},
-	{name: "syn with ip options", on: onNIC, frame: segmentFrame(func(w *world) segment { s := w.syn(1000); s.ipOptions = router; return s }), verdict: tcxRedirect, check: toPod1},
-	{name: "syn with data (tcp fast open)", on: onNIC, frame: segmentFrame(func(w *world) segment { s := w.syn(1000); s.payload = []byte("GET /"); return s }), verdict: tcxRedirect, check: toPod1},
-	{name: "syn with padding", on: onNIC, frame: func(w *world) []byte { s := w.fromClient("S", 1000, 0); s.padding = 6; return s.frame() }, verdict: tcxRedirect, check: toPod1},
+	{name: "syn with ecn", on: onNIC, frame: with(synFrame, func(b []byte) { b[47] |= 0xc0; setTCPSum(b[14:]) }),
+		verdict: tcxRedirect, check: toPod1},
+	{name: "syn with ip options", on: onNIC,
+		frame:   segmentFrame(func(w *world) segment { s := w.syn(1000); s.ipOptions = router; return s }),
+		verdict: tcxRedirect, check: toPod1},
+	{name: "syn with data (tcp fast open)", on: onNIC,
+		frame:   segmentFrame(func(w *world) segment { s := w.syn(1000); s.payload = []byte("GET /"); return s }),
+		verdict: tcxRedirect, check: toPod1},
+	{name: "syn with padding", on: onNIC,
+		frame:   func(w *world) []byte { s := w.fromClient("S", 1000, 0); s.padding = 6; return s.frame() },
+		verdict: tcxRedirect, check: toPod1},
 	{name: "data to a pod", on: onNIC, world: connected, frame: dataFrame, verdict: tcxRedirect, check: toPod1},
 	{name: "data passes xdp", on: onXDP, world: connected, frame: dataFrame, verdict: xdpPass},
-	{name: "long data to a pod", on: onNIC, world: connected, frame: segmentFrame(func(w *world) segment { return w.fromClient("A", 1001, 5001, make([]byte, 1448)...) }), verdict: tcxRedirect, check: toPod1},
-	{name: "data of an odd length with ip options", on: onNIC, world: connected, frame: segmentFrame(func(w *world) segment {
-		s := w.fromClient("A", 1001, 5001, 1, 2, 3)
-		s.ipOptions = router
-		return s
-	}), verdict: tcxRedirect, check: toPod1},
-	{name: "data from a pod", on: onPod1, world: connected, frame: segmentFrame(podData), verdict: tcxRedirect, check: (*world).toClient},
-	{name: "data of the machine itself to a pod", on: onLocal, world: connected, frame: dataFrame, verdict: tcxRedirect, check: toPod1},
+	{name: "long data to a pod", on: onNIC, world: connected,
+		frame:   segmentFrame(func(w *world) segment { return w.fromClient("A", 1001, 5001, make([]byte, 1448)...) }),
+		verdict: tcxRedirect, check: toPod1},
+	{name: "data of an odd length with ip options", on: onNIC, world: connected,
+		frame: segmentFrame(func(w *world) segment {
+			s := w.fromClient("A", 1001, 5001, 1, 2, 3)
+			s.ipOptions = router
+			return s
+		}), verdict: tcxRedirect, check: toPod1},
+	{name: "data from a pod", on: onPod1, world: connected, frame: segmentFrame(podData), verdict: tcxRedirect,
+		check: (*world).toClient},
+	{name: "data of this node to a pod", on: onLocal, world: connected, frame: dataFrame, verdict: tcxRedirect,
+		check: toPod1},
 
-	// A cold one.
+	// A cold service.
 	{name: "syn parked by xdp", on: onXDP, world: cold, frame: synFrame, verdict: xdpDrop},
 	{name: "syn parked by nic", on: onNIC, world: cold, frame: synFrame, verdict: tcxDrop},
 	{name: "syn parked by local", on: onLocal, world: cold, frame: synFrame, verdict: tcxDrop},
-	{name: "syn to another mac passes xdp", on: onXDP, world: cold, frame: with(synFrame, func(b []byte) { b[5] ^= 1 }), verdict: xdpPass},
-	{name: "syn too long to be parked", on: onXDP, world: cold, frame: segmentFrame(func(w *world) segment { s := w.syn(1); s.payload = make([]byte, 1500); return s }), verdict: xdpDrop, counts: map[string]uint64{"too_long": 1}},
+	{name: "syn to another mac passes xdp", on: onXDP, world: cold, frame: with(synFrame, func(b []byte) { b[5] ^= 1 }),
+		verdict: xdpPass},
+	{name: "syn too long to be parked", on: onXDP, world: cold,
+		frame:   segmentFrame(func(w *world) segment { s := w.syn(1); s.payload = make([]byte, 1500); return s }),
+		verdict: xdpDrop, counts: map[string]uint64{"too_long": 1}},
 
-	// Segments that belong to nothing.
-	{name: "syn to a port without service", on: onNIC, frame: segmentFrame(toOtherPort), verdict: tcxRedirect, check: reset(toOtherPort), counts: map[string]uint64{"no_service": 1}},
-	{name: "syn of the machine to a port without service", on: onLocal, frame: segmentFrame(toOtherPort), verdict: tcxRedirect, check: reset(toOtherPort), counts: map[string]uint64{"no_service": 1}},
-	{name: "syn with data to a port without service", on: onNIC, frame: segmentFrame(synWithData), verdict: tcxRedirect, check: reset(synWithData), counts: map[string]uint64{"no_service": 1}},
-	{name: "stray data", on: onNIC, frame: segmentFrame(strayData), verdict: tcxRedirect, check: reset(strayData), counts: map[string]uint64{"stray": 1}},
-	{name: "stray fin without ack", on: onNIC, frame: segmentFrame(strayFIN), verdict: tcxRedirect, check: reset(strayFIN), counts: map[string]uint64{"stray": 1}},
-	{name: "stray data to a cold service", on: onNIC, world: cold, frame: segmentFrame(strayData), verdict: tcxRedirect, check: reset(strayData), counts: map[string]uint64{"stray": 1}},
-	{name: "stray data to a cold service passes xdp", on: onXDP, world: cold, frame: segmentFrame(strayData), verdict: xdpPass},
-	{name: "stray rst is not answered", on: onNIC, frame: segmentFrame(func(w *world) segment { return w.fromClient("R", 1, 0) }), verdict: tcxDrop, counts: map[string]uint64{"stray": 1}},
-	{name: "syn and fin at once", on: onNIC, frame: with(synFrame, func(b []byte) { b[47] |= TCPFin; setTCPSum(b[14:]) }), verdict: tcxRedirect, counts: map[string]uint64{"stray": 1},
+	// Segments of no flow.
+	{name: "syn to a port without service", on: onNIC, frame: segmentFrame(toOtherPort), verdict: tcxRedirect,
+		check: reset(toOtherPort), counts: map[string]uint64{"no_service": 1}},
+	{name: "syn of this node to a port without service", on: onLocal, frame: segmentFrame(toOtherPort),
+		verdict: tcxRedirect, check: reset(toOtherPort), counts: map[string]uint64{"no_service": 1}},
+	{name: "syn with data to a port without service", on: onNIC, frame: segmentFrame(synWithData), verdict: tcxRedirect,
+		check: reset(synWithData), counts: map[string]uint64{"no_service": 1}},
+	{name: "stray data", on: onNIC, frame: segmentFrame(strayData), verdict: tcxRedirect, check: reset(strayData),
+		counts: map[string]uint64{"stray": 1}},
+	{name: "stray fin without ack", on: onNIC, frame: segmentFrame(strayFIN), verdict: tcxRedirect, check: reset(strayFIN),
+		counts: map[string]uint64{"stray": 1}},
+	{name: "stray data to a cold service", on: onNIC, world: cold, frame: segmentFrame(strayData), verdict: tcxRedirect,
+		check: reset(strayData), counts: map[string]uint64{"stray": 1}},
+	{name: "stray data to a cold service passes xdp", on: onXDP, world: cold, frame: segmentFrame(strayData),
+		verdict: xdpPass},
+	{name: "stray rst is not answered", on: onNIC,
+		frame: segmentFrame(func(w *world) segment { return w.fromClient("R", 1, 0) }), verdict: tcxDrop,
+		counts: map[string]uint64{"stray": 1}},
+	{name: "syn and fin at once", on: onNIC, frame: with(synFrame, func(b []byte) { b[47] |= TCPFin; setTCPSum(b[14:]) }),
+		verdict: tcxRedirect, counts: map[string]uint64{"stray": 1},
 		check: func(w *world, in, out []byte) { s := w.syn(1000); s.flags = "SF"; resetTo(w, s, out) }},
-	{name: "no flags", on: onNIC, frame: segmentFrame(func(w *world) segment { return w.fromClient("", 9, 0) }), verdict: tcxRedirect,
-		check: reset(func(w *world) segment { return w.fromClient("", 9, 0) }), counts: map[string]uint64{"stray": 1}},
+	{name: "no flags", on: onNIC, frame: segmentFrame(func(w *world) segment { return w.fromClient("", 9, 0) }),
+		verdict: tcxRedirect,
+		check:   reset(func(w *world) segment { return w.fromClient("", 9, 0) }), counts: map[string]uint64{"stray": 1}},
 
 	// Malformed.
-	{name: "ihl 4", on: onNIC, frame: with(synFrame, func(b []byte) { b[14] = 0x44 }), verdict: tcxDrop, counts: map[string]uint64{"malformed": 1}},
-	{name: "ihl 15 beyond the packet", on: onNIC, frame: with(segmentFrame(func(w *world) segment { return w.fromClient("S", 1, 0) }), func(b []byte) { b[14] = 0x4f }), verdict: tcxDrop, counts: map[string]uint64{"malformed": 1}},
-	{name: "ip version 5", on: onNIC, frame: with(synFrame, func(b []byte) { b[14] = 0x55 }), verdict: tcxDrop, counts: map[string]uint64{"malformed": 1}},
-	{name: "total length 0", on: onNIC, frame: with(synFrame, set16(16, 0)), verdict: tcxDrop, counts: map[string]uint64{"malformed": 1}},
-	{name: "total length shorter than the header", on: onNIC, frame: with(synFrame, set16(16, 19)), verdict: tcxDrop, counts: map[string]uint64{"malformed": 1}},
-	{name: "total length longer than the frame", on: onNIC, frame: with(synFrame, set16(16, 61)), verdict: tcxDrop, counts: map[string]uint64{"malformed": 1}},
-	{name: "total length ends in the tcp header", on: onNIC, frame: with(synFrame, set16(16, 39)), verdict: tcxDrop, counts: map[string]uint64{"malformed": 1}},
-	{name: "total length ends in the tcp options", on: onNIC, frame: with(synFrame, set16(16, 59)), verdict: tcxDrop, counts: map[string]uint64{"malformed": 1}},
-	{name: "data offset 4", on: onNIC, frame: with(synFrame, func(b []byte) { b[46] = 0x40 }), verdict: tcxDrop, counts: map[string]uint64{"malformed": 1}},
-	{name: "data offset beyond the packet", on: onNIC, frame: with(synFrame, func(b []byte) { b[46] = 0xf0 }), verdict: tcxDrop, counts: map[string]uint64{"malformed": 1}},
-	{name: "malformed passes xdp", on: onXDP, world: cold, frame: with(synFrame, func(b []byte) { b[46] = 0xf0 }), verdict: xdpPass},
-	{name: "malformed at local", on: onLocal, frame: with(synFrame, set16(16, 0)), verdict: tcxDrop, counts: map[string]uint64{"malformed": 1}},
-	{name: "malformed to an address without service", on: onNIC, frame: with(with(synFrame, set16(16, 0)), toVIP2), verdict: tcxNext},
-	{name: "tcp options that do not end", on: onNIC, frame: with(synFrame, func(b []byte) { copy(b[54:], bytes.Repeat([]byte{254, 0}, 10)); setTCPSum(b[14:]) }), verdict: tcxRedirect, check: toPod1},
+	{name: "ihl 4", on: onNIC, frame: with(synFrame, func(b []byte) { b[14] = 0x44 }), verdict: tcxDrop,
+		counts: map[string]uint64{"malformed": 1}},
+	{name: "ihl 15 beyond the packet", on: onNIC,
+		frame: with(segmentFrame(func(w *world) segment { return w.fromClient("S", 1, 0) }),
+			func(b []byte) { b[14] = 0x4f }),
+		verdict: tcxDrop, counts: map[string]uint64{"malformed": 1}},
+	{name: "ip version 5", on: onNIC, frame: with(synFrame, func(b []byte) { b[14] = 0x55 }), verdict: tcxDrop,
+		counts: map[string]uint64{"malformed": 1}},
+	{name: "total length 0", on: onNIC, frame: with(synFrame, set16(16, 0)), verdict: tcxDrop,
+		counts: map[string]uint64{"malformed": 1}},
+	{name: "total length shorter than the header", on: onNIC, frame: with(synFrame, set16(16, 19)), verdict: tcxDrop,
+		counts: map[string]uint64{"malformed": 1}},
+	{name: "total length longer than the frame", on: onNIC, frame: with(synFrame, set16(16, 61)), verdict: tcxDrop,
+		counts: map[string]uint64{"malformed": 1}},
+	{name: "total length ends in the tcp header", on: onNIC, frame: with(synFrame, set16(16, 39)), verdict: tcxDrop,
+		counts: map[string]uint64{"malformed": 1}},
+	{name: "total length ends in the tcp options", on: onNIC, frame: with(synFrame, set16(16, 59)), verdict: tcxDrop,
+		counts: map[string]uint64{"malformed": 1}},
+	{name: "data offset 4", on: onNIC, frame: with(synFrame, func(b []byte) { b[46] = 0x40 }), verdict: tcxDrop,
+		counts: map[string]uint64{"malformed": 1}},
+	{name: "data offset beyond the packet", on: onNIC, frame: with(synFrame, func(b []byte) { b[46] = 0xf0 }),
+		verdict: tcxDrop, counts: map[string]uint64{"malformed": 1}},
+	{name: "malformed passes xdp", on: onXDP, world: cold, frame: with(synFrame, func(b []byte) { b[46] = 0xf0 }),
+		verdict: xdpPass},
+	{name: "malformed at local", on: onLocal, frame: with(synFrame, set16(16, 0)), verdict: tcxDrop,
+		counts: map[string]uint64{"malformed": 1}},
+	{name: "malformed to an address without service", on: onNIC, frame: with(with(synFrame, set16(16, 0)), toVIP2),
+		verdict: tcxNext},
+	{name: "tcp options that do not end", on: onNIC,
+		frame:   with(synFrame, func(b []byte) { copy(b[54:], bytes.Repeat([]byte{254, 0}, 10)); setTCPSum(b[14:]) }),
+		verdict: tcxRedirect, check: toPod1},
 
 	// Fragments.
-	{name: "first fragment", on: onNIC, frame: with(synFrame, set16(20, 0x2000)), verdict: tcxDrop, counts: map[string]uint64{"fragments": 1}},
-	{name: "middle fragment", on: onNIC, frame: with(synFrame, set16(20, 0x2010)), verdict: tcxDrop, counts: map[string]uint64{"fragments": 1}},
-	{name: "last fragment", on: onNIC, frame: with(synFrame, set16(20, 0x0010)), verdict: tcxDrop, counts: map[string]uint64{"fragments": 1}},
+	{name: "first fragment", on: onNIC, frame: with(synFrame, set16(20, 0x2000)), verdict: tcxDrop,
+		counts: map[string]uint64{"fragments": 1}},
+	{name: "middle fragment", on: onNIC, frame: with(synFrame, set16(20, 0x2010)), verdict: tcxDrop,
+		counts: map[string]uint64{"fragments": 1}},
+	{name: "last fragment", on: onNIC, frame: with(synFrame, set16(20, 0x0010)), verdict: tcxDrop,
+		counts: map[string]uint64{"fragments": 1}},
 	{name: "fragment passes xdp", on: onXDP, world: cold, frame: with(synFrame, set16(20, 0x2000)), verdict: xdpPass},
 	{name: "foreign fragment", on: onNIC, frame: with(segmentFrame(toForeign), set16(20, 0x2000)), verdict: tcxNext},
-	{name: "fragment to an address without service", on: onNIC, frame: with(with(synFrame, set16(20, 0x2000)), toVIP2), verdict: tcxNext},
+	{name: "fragment to an address without service", on: onNIC, frame: with(with(synFrame, set16(20, 0x2000)), toVIP2),
+		verdict: tcxNext},
 
-	// What is not for a service.
+	// Packets that are not for a service.
 	{name: "foreign syn", on: onNIC, frame: segmentFrame(toForeign), verdict: tcxNext},
 	{name: "foreign syn at xdp", on: onXDP, frame: segmentFrame(toForeign), verdict: xdpPass},
 	{name: "foreign syn of a pod", on: onPod1, frame: segmentFrame(toForeign), verdict: tcxNext},
 	{name: "foreign packet on wangell0", on: onLocal, frame: segmentFrame(toForeign), verdict: tcxDrop},
-	{name: "reply to the machine itself", on: onReleased, frame: segmentFrame(toForeign), verdict: tcxNext},
+	{name: "reply to this node", on: onReleased, frame: segmentFrame(toForeign), verdict: tcxNext},
 	{name: "syn to an address without service", on: onNIC, frame: with(synFrame, toVIP2), verdict: tcxNext},
 	{name: "syn to another host's mac", on: onNIC, frame: with(synFrame, func(b []byte) { b[5] ^= 1 }), verdict: tcxNext},
 	{name: "syn to all", on: onNIC, frame: with(synFrame, func(b []byte) { copy(b, broadcast) }), verdict: tcxNext},
@@ -278,11 +332,14 @@ var fixtures = []fixture{
 	{name: "vlan tag at xdp", on: onXDP, world: cold, frame: vlan, verdict: xdpPass},
 	{name: "unknown ethertype", on: onNIC, frame: with(synFrame, set16(12, 0x88b5)), verdict: tcxNext},
 	{name: "a pod's packet of no flow", on: onPod1, frame: segmentFrame(podData), verdict: tcxNext},
-	{name: "a pod's packet of another's flow", on: onPod2, world: connected, frame: segmentFrame(podData), verdict: tcxNext},
+	{name: "a pod's packet of another pod's flow", on: onPod2, world: connected, frame: segmentFrame(podData),
+		verdict: tcxNext},
 
 	// ARP.
-	{name: "arp request at xdp", on: onXDP, frame: arpFor(vip.Addr(), 1, nil), verdict: xdpTX, check: arpAnswered, counts: map[string]uint64{"arp_replies": 1}},
-	{name: "arp request", on: onNIC, frame: arpFor(vip.Addr(), 1, nil), verdict: tcxRedirect, check: arpAnswered, counts: map[string]uint64{"arp_replies": 1}},
+	{name: "arp request at xdp", on: onXDP, frame: arpFor(vip.Addr(), 1, nil), verdict: xdpTX, check: arpAnswered,
+		counts: map[string]uint64{"arp_replies": 1}},
+	{name: "arp request", on: onNIC, frame: arpFor(vip.Addr(), 1, nil), verdict: tcxRedirect, check: arpAnswered,
+		counts: map[string]uint64{"arp_replies": 1}},
 	{name: "arp request where xdp cannot send", on: onXDP, world: func(w *world) {
 		w.warm(vip, 1)
 		w.must(w.g.objs.Nics.Put(uint32(w.nic.Attrs().Index), gateNic{Mac: hardwareAddr(w.nic.Attrs().HardwareAddr)}))
@@ -290,51 +347,73 @@ var fixtures = []fixture{
 			w.must(w.g.objs.Nics.Put(uint32(w.nic.Attrs().Index), gateNic{Mac: hardwareAddr(w.nic.Attrs().HardwareAddr), Tx: 1}))
 		})
 	}, frame: arpFor(vip.Addr(), 1, nil), verdict: xdpPass},
-	{name: "arp probe (RFC 5227)", on: onXDP, frame: arpFor(vip.Addr(), 1, func(b []byte) { copy(b[28:32], make([]byte, 4)) }), verdict: xdpTX, check: arpAnswered, counts: map[string]uint64{"arp_replies": 1}},
-	{name: "arp for an address without service", on: onXDP, frame: arpFor(netip.MustParseAddr("10.46.100.77"), 1, nil), verdict: xdpPass},
+	{name: "arp probe (RFC 5227)", on: onXDP,
+		frame: arpFor(vip.Addr(), 1, func(b []byte) { copy(b[28:32], make([]byte, 4)) }), verdict: xdpTX, check: arpAnswered,
+		counts: map[string]uint64{"arp_replies": 1}},
+	{name: "arp for an address without service", on: onXDP, frame: arpFor(netip.MustParseAddr("10.46.100.77"), 1, nil),
+		verdict: xdpPass},
 	{name: "arp for a foreign address", on: onNIC, frame: arpFor(foreign.Addr(), 1, nil), verdict: tcxNext},
-	{name: "gratuitous arp", on: onXDP, frame: func(*world) []byte { return arpFrame(1, vip.Addr(), vip.Addr()) }, verdict: xdpPass},
+	{name: "gratuitous arp", on: onXDP, frame: func(*world) []byte { return arpFrame(1, vip.Addr(), vip.Addr()) },
+		verdict: xdpPass},
 	{name: "arp reply", on: onXDP, frame: arpFor(vip.Addr(), 2, nil), verdict: xdpPass},
-	{name: "arp truncated", on: onXDP, frame: func(*world) []byte { return arpFrame(1, client.Addr(), vip.Addr())[:41] }, verdict: xdpPass},
-	{name: "arp truncated at nic", on: onNIC, frame: func(*world) []byte { return arpFrame(1, client.Addr(), vip.Addr())[:41] }, verdict: tcxNext},
-	{name: "arp with other hardware length", on: onXDP, frame: arpFor(vip.Addr(), 1, func(b []byte) { b[18] = 8 }), verdict: xdpPass},
-	{name: "arp with other protocol length", on: onXDP, frame: arpFor(vip.Addr(), 1, func(b []byte) { b[19] = 16 }), verdict: xdpPass},
+	{name: "arp truncated", on: onXDP, frame: func(*world) []byte { return arpFrame(1, client.Addr(), vip.Addr())[:41] },
+		verdict: xdpPass},
+	{name: "arp truncated at nic", on: onNIC,
+		frame: func(*world) []byte { return arpFrame(1, client.Addr(), vip.Addr())[:41] }, verdict: tcxNext},
+	{name: "arp with other hardware length", on: onXDP, frame: arpFor(vip.Addr(), 1, func(b []byte) { b[18] = 8 }),
+		verdict: xdpPass},
+	{name: "arp with other protocol length", on: onXDP, frame: arpFor(vip.Addr(), 1, func(b []byte) { b[19] = 16 }),
+		verdict: xdpPass},
 	{name: "arp of other hardware", on: onXDP, frame: arpFor(vip.Addr(), 1, set16(14, 6)), verdict: xdpPass},
 
 	// ICMP.
 	{name: "ping", on: onNIC, frame: ping, verdict: tcxRedirect, check: echoed, counts: map[string]uint64{"pings": 1}},
-	{name: "ping a cold service", on: onNIC, world: cold, frame: ping, verdict: tcxRedirect, check: echoed, counts: map[string]uint64{"pings": 1}},
-	{name: "ping of the machine itself", on: onLocal, frame: ping, verdict: tcxRedirect, check: echoed, counts: map[string]uint64{"pings": 1}},
+	{name: "ping a cold service", on: onNIC, world: cold, frame: ping, verdict: tcxRedirect, check: echoed,
+		counts: map[string]uint64{"pings": 1}},
+	{name: "ping from this node", on: onLocal, frame: ping, verdict: tcxRedirect, check: echoed,
+		counts: map[string]uint64{"pings": 1}},
 	{name: "ping passes xdp", on: onXDP, frame: ping, verdict: xdpPass},
 	{name: "ping of an address without service", on: onNIC, frame: with(ping, toVIP2), verdict: tcxNext},
 	{name: "echo reply", on: onNIC, frame: func(w *world) []byte { return w.icmpFrame(0, 0, 0, nil) }, verdict: tcxDrop},
-	{name: "icmp truncated", on: onNIC, frame: with(ping, set16(16, 27)), verdict: tcxDrop, counts: map[string]uint64{"malformed": 1}},
-	{name: "fragmentation needed", on: onNIC, world: func(w *world) { connected(w); w.sent(podData(w)) }, frame: func(w *world) []byte { return w.fragNeeded(w.asSent(podData(w)), 1400) },
+	{name: "icmp truncated", on: onNIC, frame: with(ping, set16(16, 27)), verdict: tcxDrop,
+		counts: map[string]uint64{"malformed": 1}},
+	{name: "fragmentation needed", on: onNIC, world: func(w *world) { connected(w); w.sent(podData(w)) },
+		frame:   func(w *world) []byte { return w.fragNeeded(w.asSent(podData(w)), 1400) },
 		verdict: tcxRedirect, check: icmpCarried, counts: map[string]uint64{"icmp_errors": 1}},
-	{name: "fragmentation needed at local", on: onLocal, world: func(w *world) { connected(w); w.sent(podData(w)) }, frame: func(w *world) []byte { return w.fragNeeded(w.asSent(podData(w)), 1400) },
+	{name: "fragmentation needed at local", on: onLocal, world: func(w *world) { connected(w); w.sent(podData(w)) },
+		frame:   func(w *world) []byte { return w.fragNeeded(w.asSent(podData(w)), 1400) },
 		verdict: tcxRedirect, check: icmpCarried, counts: map[string]uint64{"icmp_errors": 1}},
-	{name: "fragmentation needed, packet acknowledged", on: onNIC, world: func(w *world) { connected(w); w.sent(podData(w)); w.acked(5011) },
+	{name: "fragmentation needed, packet acknowledged", on: onNIC,
+		world: func(w *world) { connected(w); w.sent(podData(w)); w.acked(5011) },
 		frame: func(w *world) []byte { return w.fragNeeded(w.asSent(podData(w)), 1400) }, verdict: tcxDrop},
-	{name: "forged fragmentation needed, packet never sent", on: onNIC, world: connected, frame: func(w *world) []byte { return w.fragNeeded(w.asSent(podData(w)), 68) }, verdict: tcxDrop},
-	{name: "forged fragmentation needed, no flow", on: onNIC, frame: func(w *world) []byte { return w.fragNeeded(w.asSent(podData(w)), 68) }, verdict: tcxDrop},
-	{name: "forged fragmentation needed, udp", on: onNIC, world: connected, frame: with(func(w *world) []byte { return w.fragNeeded(w.asSent(podData(w)), 68) }, func(b []byte) { b[51] = 17 }), verdict: tcxDrop},
+	{name: "forged fragmentation needed, packet never sent", on: onNIC, world: connected,
+		frame: func(w *world) []byte { return w.fragNeeded(w.asSent(podData(w)), 68) }, verdict: tcxDrop},
+	{name: "forged fragmentation needed, no flow", on: onNIC,
+		frame: func(w *world) []byte { return w.fragNeeded(w.asSent(podData(w)), 68) }, verdict: tcxDrop},
+	{name: "forged fragmentation needed, udp", on: onNIC, world: connected,
+		frame:   with(func(w *world) []byte { return w.fragNeeded(w.asSent(podData(w)), 68) }, func(b []byte) { b[51] = 17 }),
+		verdict: tcxDrop},
 	{name: "fragmentation needed, inner truncated", on: onNIC, world: connected, frame: func(w *world) []byte {
 		return w.icmpFrame(3, 4, 1400, w.asSent(podData(w)).frame()[14:][:27])
 	}, verdict: tcxDrop},
-	{name: "fragmentation needed, inner ihl 2", on: onNIC, world: connected, frame: with(func(w *world) []byte { return w.fragNeeded(w.asSent(podData(w)), 1400) }, func(b []byte) { b[42] = 0x42 }), verdict: tcxDrop},
+	{name: "fragmentation needed, inner ihl 2", on: onNIC, world: connected,
+		frame: with(func(w *world) []byte { return w.fragNeeded(w.asSent(podData(w)), 1400) },
+			func(b []byte) { b[42] = 0x42 }), verdict: tcxDrop},
 
 	// Released SYNs.
 	{name: "released syn that is not parked", on: onReleased, frame: synFrame, verdict: tcxDrop},
 	{name: "released data", on: onReleased, world: connected, frame: dataFrame, verdict: tcxDrop},
-	{name: "released syn while waking", on: onReleased, world: func(w *world) { cold(w); w.wantRun(onXDP, synFrame(w), xdpDrop) }, frame: synFrame, verdict: tcxDrop},
+	{name: "released syn while waking", on: onReleased,
+		world: func(w *world) { cold(w); w.wantRun(onXDP, synFrame(w), xdpDrop) }, frame: synFrame, verdict: tcxDrop},
 	{name: "released syn", on: onReleased, world: parkedAndWarm, frame: synFrame, verdict: tcxRedirect, check: toPod1},
-	{name: "released syn of another sequence number", on: onReleased, world: parkedAndWarm, frame: segmentFrame(func(w *world) segment { return w.syn(999) }), verdict: tcxDrop},
+	{name: "released syn of another sequence number", on: onReleased, world: parkedAndWarm,
+		frame: segmentFrame(func(w *world) segment { return w.syn(999) }), verdict: tcxDrop},
 }
 
 // TCPFin is the flag in byte 13 of the TCP header.
 const TCPFin = 1
 
-// parkedAndWarm has a parked SYN of a service that is warm, but whose release has not begun.
+// parkedAndWarm parks a SYN and makes its service warm without releasing it.
 func parkedAndWarm(w *world) {
 	cold(w)
 	w.wantRun(onXDP, synFrame(w), xdpDrop)
@@ -344,27 +423,26 @@ func parkedAndWarm(w *world) {
 	w.g.addServing(i, p)
 }
 
-// sent lets a segment of pod 1 go to the client.
+// sent sends a segment of pod 1 to the client.
 func (w *world) sent(s segment) { w.Helper(); w.wantRun(onPod1, s.frame(), tcxRedirect) }
 
-// acked lets the client acknowledge.
+// acked sends an acknowledgment of the client.
 func (w *world) acked(ack uint32) {
 	w.Helper()
 	w.wantRun(onNIC, w.fromClient("A", 1001, ack).frame(), tcxRedirect)
 }
 
-// asSent is a pod's segment as it is on the wire to the client.
+// asSent returns a pod's segment as the client sees it.
 func (w *world) asSent(s segment) segment {
 	s.from = vip
 	return s
 }
 
-// names of fixtures are said once.
-func TestFixtureNames(t *testing.T) {
+func TestFixtureNamesAreUnique(t *testing.T) {
 	seen := map[string]bool{}
 	for _, f := range fixtures {
 		if seen[f.name] {
-			t.Errorf("%q is there twice", f.name)
+			t.Errorf("%q is not unique", f.name)
 		}
 		seen[f.name] = true
 	}
@@ -380,7 +458,7 @@ func (f *fixture) prepare(w *world) []byte {
 	return f.frame(w)
 }
 
-func TestFixtures(t *testing.T) {
+func TestFixturesGetTheirVerdicts(t *testing.T) {
 	all := newWorld(t, nil)
 	for _, f := range fixtures {
 		t.Run(f.name, func(t *testing.T) {
@@ -399,15 +477,16 @@ func TestFixtures(t *testing.T) {
 	}
 }
 
-// Every truncation of a SYN, of data and of ICMP: nothing of it comes to a pod, nothing is changed. The kernel runs
-// programs on no frame without a whole Ethernet header, and in a test run only XDP on one without a whole IP header:
-// TestShortFrames sends such.
-func TestTruncated(t *testing.T) {
+// It tries every truncation of a SYN, of data, of ICMP and of ARP. The kernel runs programs only on frames with a
+// complete Ethernet header, and in a test run only XDP on one without a complete IP header;
+// TestTaggedForeignAndShortFramesAreIgnored sends such frames.
+func TestTruncatedPacketsReachNoPod(t *testing.T) {
 	w := newWorld(t, nil)
 	connected(w)
 	long := w.syn(1)
 	long.payload = []byte("0123456789")
-	whole := map[string][]byte{"syn": long.frame(), "data": dataFrame(w), "icmp": w.fragNeeded(w.asSent(podData(w)), 1400), "arp": arpFrame(1, client.Addr(), vip.Addr())[:42]}
+	whole := map[string][]byte{"syn": long.frame(), "data": dataFrame(w), "icmp": w.fragNeeded(w.asSent(podData(w)), 1400),
+		"arp": arpFrame(1, client.Addr(), vip.Addr())[:42]}
 	for name, frame := range whole {
 		if name != "arp" {
 			frame = frame[:ethernetHeader+int(binary.BigEndian.Uint16(frame[16:]))] // without padding
@@ -424,12 +503,13 @@ func TestTruncated(t *testing.T) {
 				case p == onXDP:
 					pass = xdpPass
 				case p == onLocal:
-					pass = tcxDrop // there is nothing behind it
+					pass = tcxDrop // there is nothing behind wangell0
 				case name != "arp":
-					pass = tcxDrop // it is known for whom it is
+					pass = tcxDrop // the destination is readable
 				}
 				if verdict != pass || !bytes.Equal(in, out) {
-					t.Fatalf("%s of %d bytes at gate_%v: verdict %d, want %d; changed %v", name, n, p, int32(verdict), int32(pass), !bytes.Equal(in, out))
+					t.Fatalf("%s of %d bytes at gate_%v: verdict %d, want %d; changed %v", name, n, p, int32(verdict), int32(pass),
+						!bytes.Equal(in, out))
 				}
 			}
 		}
@@ -437,8 +517,8 @@ func TestTruncated(t *testing.T) {
 	w.wantCounts(1, 0, 1)
 }
 
-// Benchmarks of the fixtures give the time of one run each, for a packet comes out as another than went in. So they
-// are of cold caches; BenchmarkGate runs many at once.
+// BenchmarkFixtures reports the time of single runs, which are those of cold caches: the packet that comes out is not
+// the one that went in. BenchmarkGate runs many in a row.
 func BenchmarkFixtures(b *testing.B) {
 	all := newWorld(b, nil)
 	for _, f := range fixtures {

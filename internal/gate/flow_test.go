@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// step is one segment of client's flow to pod 1 (or from it), and what is to be true after it.
+// step is a segment of the flow between client and pod 1, and the expected state after it.
 type step struct {
 	pod       bool // the pod sends it
 	flags     string
@@ -28,7 +28,7 @@ const (
 	closed = gateFlowStateFLOW_CLOSED
 )
 
-// The client begins with 1000, the pod with 5000.
+// The client starts with sequence number 1000, the pod with 5000.
 var (
 	syn       = step{flags: "S", seq: 1000, state: half}
 	synack    = step{pod: true, flags: "SA", seq: 5000, ack: 1001, state: half}
@@ -36,7 +36,7 @@ var (
 	handshake = []step{syn, synack, ack}
 )
 
-// then gives steps, each after a handshake, the counts of an established flow unless they have a state.
+// then returns a handshake followed by steps. Steps without a state expect an established flow.
 func then(steps ...step) []step {
 	out := append([]step(nil), handshake...)
 	for _, s := range steps {
@@ -59,7 +59,7 @@ func pod1(flags string, seq, ack uint32, n int) step {
 	return step{pod: true, flags: flags, seq: seq, ack: ack, n: n}
 }
 
-// is gives a step another state than established.
+// is sets the expected state of a step.
 func (s step) is(state gateFlowState) step {
 	s.state = state
 	return s
@@ -72,72 +72,124 @@ var conversations = []struct {
 }{
 	{name: "a request, the client closes first", steps: then(
 		client1("PA", 1001, 5001, 100), pod1("A", 5001, 1101, 0), pod1("PA", 5001, 1101, 500), client1("A", 1101, 5501, 0),
-		client1("FA", 1101, 5501, 0), pod1("A", 5501, 1102, 0), pod1("FA", 5501, 1102, 0), client1("A", 1102, 5502, 0).is(closed))},
+		client1("FA", 1101, 5501, 0), pod1("A", 5501, 1102, 0), pod1("FA", 5501, 1102, 0),
+		client1("A", 1102, 5502, 0).is(closed))},
 	{name: "the pod closes first", steps: then(
-		pod1("FA", 5001, 1001, 0), client1("A", 1001, 5002, 0), client1("FA", 1001, 5002, 0), pod1("A", 5002, 1002, 0).is(closed))},
+		pod1("FA", 5001, 1001, 0), client1("A", 1001, 5002, 0), client1("FA", 1001, 5002, 0),
+		pod1("A", 5002, 1002, 0).is(closed))},
 	{name: "half-closed stays alive", steps: then(
 		client1("FA", 1001, 5001, 0), pod1("A", 5001, 1002, 0), pod1("PA", 5001, 1002, 1000), client1("A", 1002, 6001, 0),
-		pod1("PA", 6001, 1002, 1000), client1("A", 1002, 7001, 0), pod1("FA", 7001, 1002, 0), client1("A", 1002, 7002, 0).is(closed))},
+		pod1("PA", 6001, 1002, 1000), client1("A", 1002, 7001, 0), pod1("FA", 7001, 1002, 0),
+		client1("A", 1002, 7002, 0).is(closed))},
 	{name: "simultaneous close", steps: then(
-		client1("FA", 1001, 5001, 0), pod1("FA", 5001, 1001, 0), client1("A", 1002, 5002, 0), pod1("A", 5002, 1002, 0).is(closed))},
+		client1("FA", 1001, 5001, 0), pod1("FA", 5001, 1001, 0), client1("A", 1002, 5002, 0),
+		pod1("A", 5002, 1002, 0).is(closed))},
 	{name: "fin with data", steps: then(
 		client1("FPA", 1001, 5001, 100), pod1("FPA", 5001, 1102, 200), client1("A", 1102, 5202, 0).is(closed))},
 	{name: "fin with the handshake's ack", steps: []step{syn, synack,
-		{flags: "FA", seq: 1001, ack: 5001, state: estab, open: 1, new: 1}, {pod: true, flags: "FA", seq: 5001, ack: 1002, state: estab, open: 1, new: 1},
+		{flags: "FA", seq: 1001, ack: 5001, state: estab, open: 1, new: 1},
+		{pod: true, flags: "FA", seq: 5001, ack: 1002, state: estab, open: 1, new: 1},
 		{flags: "A", seq: 1002, ack: 5002, state: closed, new: 1}}},
-	{name: "fin sent again", steps: then(
+	{name: "fin retransmitted", steps: then(
 		client1("FA", 1001, 5001, 0), client1("FA", 1001, 5001, 0), pod1("A", 5001, 1002, 0), client1("FA", 1001, 5001, 0),
-		pod1("FA", 5001, 1002, 0), pod1("FA", 5001, 1002, 0), client1("A", 1002, 5002, 0).is(closed), pod1("FA", 5001, 1002, 0).is(closed))},
+		pod1("FA", 5001, 1002, 0), pod1("FA", 5001, 1002, 0), client1("A", 1002, 5002, 0).is(closed),
+		pod1("FA", 5001, 1002, 0).is(closed))},
 	{name: "fin before its data", steps: then(
-		client1("FA", 1101, 5001, 0), client1("PA", 1001, 5001, 100), pod1("A", 5001, 1102, 0), pod1("FA", 5001, 1102, 0), client1("A", 1102, 5002, 0).is(closed))},
-	{name: "syn-ack lost, syn sent again", steps: []step{syn, synack, syn, synack, syn, ack}},
-	{name: "syn sent again before the syn-ack", steps: []step{syn, syn, syn, synack, ack}},
-	{name: "handshake's ack lost, data instead", steps: []step{syn, synack, {flags: "PA", seq: 1001, ack: 5001, n: 10, state: estab, open: 1, new: 1}}},
-	{name: "handshake's ack forged", steps: []step{syn, synack, {flags: "A", seq: 1001, ack: 5002, state: half}, {flags: "A", seq: 1001, ack: 5000, state: half}, ack}},
+		client1("FA", 1101, 5001, 0), client1("PA", 1001, 5001, 100), pod1("A", 5001, 1102, 0), pod1("FA", 5001, 1102, 0),
+		client1("A", 1102, 5002, 0).is(closed))},
+	{name: "syn-ack lost, syn retransmitted", steps: []step{syn, synack, syn, synack, syn, ack}},
+	{name: "syn retransmitted before the syn-ack", steps: []step{syn, syn, syn, synack, ack}},
+	{name: "handshake's ack lost, data instead",
+		steps: []step{syn, synack, {flags: "PA", seq: 1001, ack: 5001, n: 10, state: estab, open: 1, new: 1}}},
+	{name: "handshake's ack forged",
+		steps: []step{syn, synack, {flags: "A", seq: 1001, ack: 5002, state: half},
+			{flags: "A", seq: 1001, ack: 5000, state: half}, ack}},
 	{name: "ack before the syn-ack", steps: []step{syn, {flags: "A", seq: 1001, ack: 1, state: half}, synack, ack}},
-	{name: "syn-ack that acknowledges something else", steps: []step{syn, {pod: true, flags: "SA", seq: 7000, ack: 1002, state: half}, {pod: true, flags: "SA", seq: 7000, ack: 1000, state: half}, synack, ack},
+	{name: "syn-ack that acknowledges something else",
+		steps: []step{syn, {pod: true, flags: "SA", seq: 7000, ack: 1002, state: half},
+			{pod: true, flags: "SA", seq: 7000, ack: 1000, state: half}, synack, ack},
 		bad: map[string]uint64{"out_of_window": 2}},
-	{name: "syn cookies: another sequence number each time", steps: []step{syn, synack, {pod: true, flags: "SA", seq: 9000, ack: 1001, state: half},
-		{flags: "A", seq: 1001, ack: 9001, state: estab, open: 1, new: 1}, {pod: true, flags: "PA", seq: 9001, ack: 1001, n: 10, state: estab, open: 1, new: 1}}},
-	{name: "syn cookies: the client got the first", steps: []step{syn, synack, {pod: true, flags: "SA", seq: 9000, ack: 1001, state: half},
-		{flags: "PA", seq: 1001, ack: 5001, n: 50, state: half}, {pod: true, flags: "A", seq: 5001, ack: 1051, state: half},
-		{pod: true, flags: "PA", seq: 5001, ack: 1051, n: 10, state: estab, open: 1, new: 1}, {flags: "FA", seq: 1051, ack: 5011, state: estab, open: 1, new: 1},
-		{pod: true, flags: "FA", seq: 5011, ack: 1052, state: estab, open: 1, new: 1}, {flags: "A", seq: 1052, ack: 5012, state: closed, new: 1}}},
-	{name: "a challenge ack of the pod is no handshake", steps: []step{syn, synack, {pod: true, flags: "A", seq: 5001, ack: 1001, state: half}}},
-	{name: "fast open: data before the handshake's ack", steps: []step{{flags: "S", seq: 1000, n: 20, state: half}, {pod: true, flags: "SA", seq: 5000, ack: 1021, state: half},
-		{pod: true, flags: "PA", seq: 5001, ack: 1021, n: 30, state: estab, open: 1, new: 1}, {flags: "A", seq: 1021, ack: 5031, state: estab, open: 1, new: 1},
-		{flags: "FA", seq: 1021, ack: 5031, state: estab, open: 1, new: 1}, {pod: true, flags: "FA", seq: 5031, ack: 1022, state: estab, open: 1, new: 1}, {flags: "A", seq: 1022, ack: 5032, state: closed, new: 1}}},
-	{name: "fast open refused: data not acknowledged", steps: []step{{flags: "S", seq: 1000, n: 20, state: half}, synack, ack}},
+	{name: "syn cookies: another sequence number each time",
+		steps: []step{syn, synack, {pod: true, flags: "SA", seq: 9000, ack: 1001, state: half},
+			{flags: "A", seq: 1001, ack: 9001, state: estab, open: 1, new: 1},
+			{pod: true, flags: "PA", seq: 9001, ack: 1001, n: 10, state: estab, open: 1, new: 1}}},
+	{name: "syn cookies: the client got the first",
+		steps: []step{syn, synack, {pod: true, flags: "SA", seq: 9000, ack: 1001, state: half},
+			{flags: "PA", seq: 1001, ack: 5001, n: 50, state: half}, {pod: true, flags: "A", seq: 5001, ack: 1051, state: half},
+			{pod: true, flags: "PA", seq: 5001, ack: 1051, n: 10, state: estab, open: 1, new: 1},
+			{flags: "FA", seq: 1051, ack: 5011, state: estab, open: 1, new: 1},
+			{pod: true, flags: "FA", seq: 5011, ack: 1052, state: estab, open: 1, new: 1},
+			{flags: "A", seq: 1052, ack: 5012, state: closed, new: 1}}},
+	{name: "a challenge ack of the pod is no handshake",
+		steps: []step{syn, synack, {pod: true, flags: "A", seq: 5001, ack: 1001, state: half}}},
+	{name: "fast open: data before the handshake's ack",
+		steps: []step{{flags: "S", seq: 1000, n: 20, state: half},
+			{pod: true, flags: "SA", seq: 5000, ack: 1021, state: half},
+			{pod: true, flags: "PA", seq: 5001, ack: 1021, n: 30, state: estab, open: 1, new: 1},
+			{flags: "A", seq: 1021, ack: 5031, state: estab, open: 1, new: 1},
+			{flags: "FA", seq: 1021, ack: 5031, state: estab, open: 1, new: 1},
+			{pod: true, flags: "FA", seq: 5031, ack: 1022, state: estab, open: 1, new: 1},
+			{flags: "A", seq: 1022, ack: 5032, state: closed, new: 1}}},
+	{name: "fast open refused: data not acknowledged",
+		steps: []step{{flags: "S", seq: 1000, n: 20, state: half}, synack, ack}},
 
 	{name: "rst of the client", steps: then(client1("R", 1001, 0, 0).is(closed))},
-	{name: "rst of the client after data in flight", steps: then(client1("PA", 1001, 5001, 100), client1("R", 1101, 0, 0).is(closed))},
+	{name: "rst of the client after data in flight",
+		steps: then(client1("PA", 1001, 5001, 100), client1("R", 1101, 0, 0).is(closed))},
 	{name: "rst of the pod", steps: then(pod1("R", 5001, 0, 0).is(closed))},
-	{name: "rst and ack of the pod", steps: then(client1("PA", 1001, 5001, 100), pod1("RA", 5001, 1101, 0).is(closed))},
-	{name: "forged rst in the window", steps: then(client1("R", 1002, 0, 0), client1("R", 1000, 0, 0), client1("R", 1001+64240, 0, 0), pod1("R", 5002, 0, 0)), bad: map[string]uint64{"bad_rst": 4}},
-	{name: "forged rst outside of it", steps: then(client1("R", 900000000, 0, 0), client1("RA", 0, 5001, 0)), bad: map[string]uint64{"bad_rst": 2}},
-	{name: "rst of the pod refuses the syn", steps: []step{syn, {pod: true, flags: "RA", seq: 0, ack: 1001, state: closed}}},
-	{name: "rst of the pod refuses the syn with data", steps: []step{{flags: "S", seq: 1000, n: 5, state: half}, {pod: true, flags: "RA", seq: 0, ack: 1006, state: closed}}},
-	{name: "rst of the pod after its syn-ack", steps: []step{syn, synack, {pod: true, flags: "R", seq: 5001, state: closed}}},
-	{name: "rst of the pod to a forged ack", steps: []step{syn, synack, {flags: "A", seq: 1001, ack: 777, state: half}, {pod: true, flags: "R", seq: 777, state: half}, ack}, bad: map[string]uint64{"bad_rst": 1}},
+	{name: "rst with ack of the pod", steps: then(client1("PA", 1001, 5001, 100), pod1("RA", 5001, 1101, 0).is(closed))},
+	{name: "forged rst in the window",
+		steps: then(client1("R", 1002, 0, 0), client1("R", 1000, 0, 0), client1("R", 1001+64240, 0, 0),
+			pod1("R", 5002, 0, 0)), bad: map[string]uint64{"bad_rst": 4}},
+	{name: "forged rst outside the window", steps: then(client1("R", 900000000, 0, 0), client1("RA", 0, 5001, 0)),
+		bad: map[string]uint64{"bad_rst": 2}},
+	{name: "rst of the pod refuses the syn",
+		steps: []step{syn, {pod: true, flags: "RA", seq: 0, ack: 1001, state: closed}}},
+	{name: "rst of the pod refuses the syn with data",
+		steps: []step{{flags: "S", seq: 1000, n: 5, state: half},
+			{pod: true, flags: "RA", seq: 0, ack: 1006, state: closed}}},
+	{name: "rst of the pod after its syn-ack",
+		steps: []step{syn, synack, {pod: true, flags: "R", seq: 5001, state: closed}}},
+	{name: "rst of the pod to a forged ack",
+		steps: []step{syn, synack, {flags: "A", seq: 1001, ack: 777, state: half},
+			{pod: true, flags: "R", seq: 777, state: half}, ack}, bad: map[string]uint64{"bad_rst": 1}},
 	{name: "rst of the client to the syn-ack", steps: []step{syn, synack, {flags: "R", seq: 1001, state: closed}}},
-	{name: "forged rst to a half-open flow", steps: []step{syn, synack, {flags: "R", seq: 1002, state: half}, {flags: "R", seq: 0, state: half}, ack}, bad: map[string]uint64{"bad_rst": 2}},
+	{name: "forged rst to a half-open flow",
+		steps: []step{syn, synack, {flags: "R", seq: 1002, state: half}, {flags: "R", seq: 0, state: half}, ack},
+		bad:   map[string]uint64{"bad_rst": 2}},
 
-	{name: "forged fins end nothing", steps: then(client1("FA", 1001+70000, 5001, 0), client1("FA", 900000000, 5001, 0), client1("FA", 1001, 9999999, 0), client1("FA", 1001, 3000000000, 0),
-		pod1("FA", 5001, 1001, 0), client1("A", 1001, 5002, 0), client1("PA", 1001, 5002, 10), pod1("A", 5002, 1011, 0)), bad: map[string]uint64{"out_of_window": 4}},
-	{name: "forged fin in the window, then data", steps: then(client1("FA", 1050, 5001, 0), pod1("FA", 5001, 1001, 0), client1("A", 1001, 5002, 0),
-		client1("PA", 1001, 5002, 100), pod1("A", 5002, 1101, 0), client1("PA", 1101, 5002, 100), pod1("A", 5002, 1201, 0), client1("FA", 1201, 5002, 0), pod1("A", 5002, 1202, 0).is(closed))},
-	{name: "forged fin of what is acknowledged already", steps: then(client1("PA", 1001, 5001, 500), pod1("A", 5001, 1501, 0), client1("FA", 1200, 5001, 0), client1("FA", 1500, 5001, 0),
-		pod1("FA", 5001, 1501, 0), client1("A", 1501, 5002, 0), client1("PA", 1501, 5002, 10), pod1("A", 5002, 1511, 0))},
-	{name: "forged fin of the last byte that is acknowledged", steps: then(client1("PA", 1001, 5001, 500), pod1("A", 5001, 1501, 0), client1("FA", 1500, 5001, 0),
-		pod1("FA", 5001, 1501, 0), client1("A", 1501, 5002, 0), client1("PA", 1501, 5002, 10), pod1("A", 5002, 1511, 0))},
-	{name: "forged fin after the real one", steps: then(client1("FA", 1001, 5001, 0), client1("FA", 1500, 5001, 0), pod1("A", 5001, 1002, 0), client1("FA", 1600, 5001, 0), pod1("FA", 5001, 1002, 0), client1("A", 1002, 5002, 0).is(closed))},
-	{name: "forged data after the real fin", steps: then(client1("FA", 1001, 5001, 0), pod1("A", 5001, 1002, 0), client1("PA", 1500, 5001, 10), pod1("FA", 5001, 1002, 0), client1("A", 1002, 5002, 0).is(closed))},
-	{name: "forged syn to an established flow", steps: then(client1("S", 777, 0, 0), client1("S", 1000, 0, 0)), bad: map[string]uint64{"out_of_window": 2}},
-	{name: "a window probe and a keepalive", steps: then(client1("A", 1000, 5001, 0), pod1("A", 5001, 1001, 0), client1("A", 1000, 5001, 1))},
-	{name: "data outside of the window", steps: then(client1("PA", 1001+64240, 5001, 100), client1("PA", 3000000000, 5001, 1)), bad: map[string]uint64{"out_of_window": 2}},
+	{name: "forged fins close nothing",
+		steps: then(client1("FA", 1001+70000, 5001, 0), client1("FA", 900000000, 5001, 0), client1("FA", 1001, 9999999, 0),
+			client1("FA", 1001, 3000000000, 0),
+			pod1("FA", 5001, 1001, 0), client1("A", 1001, 5002, 0), client1("PA", 1001, 5002, 10), pod1("A", 5002, 1011, 0)),
+		bad: map[string]uint64{"out_of_window": 4}},
+	{name: "forged fin in the window, then data",
+		steps: then(client1("FA", 1050, 5001, 0), pod1("FA", 5001, 1001, 0), client1("A", 1001, 5002, 0),
+			client1("PA", 1001, 5002, 100), pod1("A", 5002, 1101, 0), client1("PA", 1101, 5002, 100), pod1("A", 5002, 1201, 0),
+			client1("FA", 1201, 5002, 0), pod1("A", 5002, 1202, 0).is(closed))},
+	{name: "forged fin with an acknowledged number",
+		steps: then(client1("PA", 1001, 5001, 500), pod1("A", 5001, 1501, 0), client1("FA", 1200, 5001, 0),
+			client1("FA", 1500, 5001, 0),
+			pod1("FA", 5001, 1501, 0), client1("A", 1501, 5002, 0), client1("PA", 1501, 5002, 10), pod1("A", 5002, 1511, 0))},
+	{name: "forged fin with the last acknowledged number",
+		steps: then(client1("PA", 1001, 5001, 500), pod1("A", 5001, 1501, 0), client1("FA", 1500, 5001, 0),
+			pod1("FA", 5001, 1501, 0), client1("A", 1501, 5002, 0), client1("PA", 1501, 5002, 10), pod1("A", 5002, 1511, 0))},
+	{name: "forged fin after the real one",
+		steps: then(client1("FA", 1001, 5001, 0), client1("FA", 1500, 5001, 0), pod1("A", 5001, 1002, 0),
+			client1("FA", 1600, 5001, 0), pod1("FA", 5001, 1002, 0), client1("A", 1002, 5002, 0).is(closed))},
+	{name: "forged data after the real fin",
+		steps: then(client1("FA", 1001, 5001, 0), pod1("A", 5001, 1002, 0), client1("PA", 1500, 5001, 10),
+			pod1("FA", 5001, 1002, 0), client1("A", 1002, 5002, 0).is(closed))},
+	{name: "forged syn to an established flow", steps: then(client1("S", 777, 0, 0), client1("S", 1000, 0, 0)),
+		bad: map[string]uint64{"out_of_window": 2}},
+	{name: "a window probe and a keepalive",
+		steps: then(client1("A", 1000, 5001, 0), pod1("A", 5001, 1001, 0), client1("A", 1000, 5001, 1))},
+	{name: "data outside the window",
+		steps: then(client1("PA", 1001+64240, 5001, 100), client1("PA", 3000000000, 5001, 1)),
+		bad:   map[string]uint64{"out_of_window": 2}},
 }
 
-// play runs steps and checks state and counts after each.
+// play runs steps and checks the state and the counts after each.
 func (w *world) play(steps []step) {
 	w.Helper()
 	for i, s := range steps {
@@ -156,12 +208,13 @@ func (w *world) play(steps []step) {
 		}
 		open, halfOpen, flows := w.counts(vip, 1)
 		if f.State != s.state || open != s.open || halfOpen != wantHalf || flows != uint64(s.new) {
-			w.Fatalf("step %d %+v: state %d, open %d, half-open %d, new %d; want %d, %d, %d, %d", i, s, f.State, open, halfOpen, flows, s.state, s.open, wantHalf, s.new)
+			w.Fatalf("step %d %+v: state %d, open %d, half-open %d, new %d; want %d, %d, %d, %d", i, s, f.State, open, halfOpen,
+				flows, s.state, s.open, wantHalf, s.new)
 		}
 	}
 }
 
-func TestConversations(t *testing.T) {
+func TestConversationsAreTracked(t *testing.T) {
 	all := newWorld(t, nil)
 	for _, c := range conversations {
 		t.Run(c.name, func(t *testing.T) {
@@ -177,9 +230,9 @@ func TestConversations(t *testing.T) {
 				delete(got, name)
 			}
 			if len(got) > 0 {
-				t.Errorf("counted %v besides", got)
+				t.Errorf("also counted %v", got)
 			}
-			// What a recount finds agrees.
+			// A recount agrees.
 			if s, err := w.g.Sweep(Ages{time.Hour, time.Hour, time.Hour}); err != nil || s.Fixed != 0 || s.Flows != 1 {
 				t.Errorf("sweep: %+v, %v", s, err)
 			}
@@ -187,12 +240,13 @@ func TestConversations(t *testing.T) {
 	}
 }
 
-// The same conversations with sequence numbers that pass 2^32 on the way.
-func TestConversationsWrapAround(t *testing.T) {
+// The same conversations, with sequence numbers that wrap around.
+func TestConversationsAreTrackedAcrossWrapAround(t *testing.T) {
 	w := newWorld(t, nil)
 	w.warm(vip, 1)
 	for _, c := range conversations {
-		for _, shift := range []uint32{^uint32(999), ^uint32(1000), ^uint32(1049), ^uint32(5000), ^uint32(5399), 1<<31 - 1001} {
+		for _, shift := range []uint32{^uint32(999), ^uint32(1000), ^uint32(1049), ^uint32(5000), ^uint32(5399),
+			1<<31 - 1001} {
 			w.forgetFlows()
 			steps := append([]step(nil), c.steps...)
 			for i := range steps {
@@ -205,14 +259,15 @@ func TestConversationsWrapAround(t *testing.T) {
 	}
 }
 
-// Windows are as large as both sides' options say (RFC 7323), and only then.
-func TestWindowScale(t *testing.T) {
+// See RFC 7323, 2.2.
+func TestWindowScaleAppliesOnlyIfBothOfferIt(t *testing.T) {
 	all := newWorld(t, nil)
 	for _, c := range []struct {
 		name        string
 		client, pod bool   // offers 7
 		reach       uint32 // how far the client may send
-	}{{"both", true, true, 60000 << 7}, {"the client only", true, false, 60000}, {"the pod only", false, true, 60000}, {"none", false, false, 60000}} {
+	}{{"both", true, true, 60000 << 7}, {"the client only", true, false, 60000}, {"the pod only", false, true, 60000},
+		{"neither", false, false, 60000}} {
 		t.Run(c.name, func(t *testing.T) {
 			w := all.in(t)
 			w.warm(vip, 1)
@@ -238,15 +293,14 @@ func TestWindowScale(t *testing.T) {
 			}
 			w.wantRun(onNIC, w.fromClient("PA", 1001+reach+1, 5001, make([]byte, 10)...).frame(), tcxRedirect)
 			if got := w.counted(); got["out_of_window"] != 1 {
-				t.Errorf("bytes behind the window: %v", got)
+				t.Errorf("bytes after the window: %v", got)
 			}
 		})
 	}
 }
 
-// A new SYN on the 5-tuple of a flow that is closing is a new flow, possibly to another pod (trap 4); before, it is
-// not.
-func TestPortReuse(t *testing.T) {
+// The new flow may go to another pod. A SYN on a flow that is not closing starts none.
+func TestSYNOnAClosingFlowStartsANewFlow(t *testing.T) {
 	all := newWorld(t, nil)
 	for _, c := range []struct {
 		name  string
@@ -254,7 +308,8 @@ func TestPortReuse(t *testing.T) {
 		seq   uint32 // of the new SYN
 		reuse bool
 	}{
-		{"closed", then(client1("FA", 1001, 5001, 0), pod1("FA", 5001, 1002, 0), client1("A", 1002, 5002, 0).is(closed)), 70000, true},
+		{"closed", then(client1("FA", 1001, 5001, 0), pod1("FA", 5001, 1002, 0), client1("A", 1002, 5002, 0).is(closed)),
+			70000, true},
 		{"closed, same sequence number", then(client1("R", 1001, 0, 0).is(closed)), 1000, true},
 		{"both have sent fin", then(client1("FA", 1001, 5001, 0), pod1("FA", 5001, 1002, 0)), 70000, true},
 		{"half-open, another sequence number", []step{syn, synack}, 70000, true},
@@ -266,7 +321,7 @@ func TestPortReuse(t *testing.T) {
 			w := all.in(t)
 			w.warm(vip, 1)
 			w.play(c.steps)
-			// Another pod takes new flows now.
+			// From now on, another pod takes new flows.
 			w.addPod(vip, 2)
 			w.serve(vip, 2)
 			w.must(w.g.Drain(vip, 1))
@@ -282,7 +337,7 @@ func TestPortReuse(t *testing.T) {
 			if !c.reuse {
 				return
 			}
-			// The old pod's stragglers are not of the new flow.
+			// Stragglers of the old pod do not belong to the new flow.
 			w.wantRun(onPod1, w.fromPod(1, "FA", 5001, 1002).frame(), tcxNext)
 			w.wantRun(onPod2, w.fromPod(2, "SA", 90000, c.seq+1).frame(), tcxRedirect)
 			w.wantRun(onNIC, w.fromClient("A", c.seq+1, 90001).frame(), tcxRedirect)
@@ -293,8 +348,8 @@ func TestPortReuse(t *testing.T) {
 	}
 }
 
-// New flows go to the pod with the fewest, and to none that drains (least connections).
-func TestBalance(t *testing.T) {
+// A draining pod gets none.
+func TestNewFlowsGoToThePodWithFewest(t *testing.T) {
 	w := newWorld(t, nil)
 	w.warm(vip, 1, 2, 3)
 	count := map[int]int{}
@@ -302,10 +357,10 @@ func TestBalance(t *testing.T) {
 		s := w.syn(1000)
 		s.from = netip.AddrPortFrom(client.Addr(), port)
 		i := podOf(t, w.wantRun(onNIC, s.frame(), tcxRedirect))
-		// Sent again, it goes to the same pod and is counted once (trap 1).
+		// Retransmitted, it goes to the same pod and is counted once.
 		for range 3 {
 			if again := podOf(t, w.wantRun(onNIC, s.frame(), tcxRedirect)); again != i {
-				t.Fatalf("sent again, the SYN went to pod %d instead of %d", again, i)
+				t.Fatalf("the retransmitted SYN went to pod %d instead of %d", again, i)
 			}
 		}
 		count[i]++
@@ -330,39 +385,38 @@ func TestBalance(t *testing.T) {
 		dial(42000 + i)
 	}
 	if count[2] != before {
-		t.Errorf("a pod that drains got %d flows", count[2]-before)
+		t.Errorf("a draining pod got %d flows", count[2]-before)
 	}
-	// What it has goes on.
+	// Its flows continue.
 	if _, h, _ := w.counts(vip, 2); int(h) != before {
 		t.Errorf("it has %d flows, want %d", h, before)
 	}
 }
 
-// The flow of a pod that is gone gets an RST, its next SYN another pod; and nothing of it counts for a new pod that
-// has its place in the table.
-func TestPodRemoved(t *testing.T) {
+// The next SYN goes to another pod, and nothing counts for a new pod that has got the same index.
+func TestRemovedPodsFlowsAreReset(t *testing.T) {
 	w := newWorld(t, nil)
 	connected(w)
 	w.addPod(vip, 2)
 	w.serve(vip, 2)
 	w.must(w.g.RemovePod(vip, 1))
-	w.addPod(vip, 3) // takes the free place
+	w.addPod(vip, 3) // takes the free index
 	w.serve(vip, 3)
 	data := w.fromClient("PA", 1001, 5001, 1, 2, 3)
 	resetTo(t, data, w.wantRun(onNIC, data.frame(), tcxRedirect))
 	if _, ok := w.flow(client, vip); ok {
-		t.Error("the flow is still there")
+		t.Error("the flow remains")
 	}
 	w.wantRun(onPod1, podData(w).frame(), tcxNext)
 	if i := podOf(t, w.wantRun(onNIC, w.syn(90000).frame(), tcxRedirect)); i == 1 {
-		t.Error("a new SYN went to the pod that is gone")
+		t.Error("a new SYN went to the removed pod")
 	}
 	o2, h2, _ := w.counts(vip, 2)
 	o3, h3, _ := w.counts(vip, 3)
 	if o2+o3 != 0 || h2+h3 != 1 {
 		t.Errorf("pod 2: %d, %d; pod 3: %d, %d", o2, h2, o3, h3)
 	}
-	// Sweep forgets flows of pods that are gone, too.
+	// Sweep removes flows of removed pods as well.
 	w.must(w.g.RemovePod(vip, 2))
 	w.must(w.g.RemovePod(vip, 3))
 	if s, err := w.g.Sweep(DefaultAges()); err != nil || s.Flows != 0 {
@@ -370,8 +424,8 @@ func TestPodRemoved(t *testing.T) {
 	}
 }
 
-// Sweep forgets what is old, and counts stay right without being corrected.
-func TestSweepAges(t *testing.T) {
+// Counts stay right without being corrected.
+func TestSweepRemovesOldFlows(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		steps []step
@@ -388,7 +442,7 @@ func TestSweepAges(t *testing.T) {
 			if s, err := w.g.Sweep(Ages{time.Hour, time.Hour, time.Hour}); err != nil || s != (Swept{Flows: 1}) {
 				t.Errorf("nothing is old: %+v, %v", s, err)
 			}
-			time.Sleep(10 * time.Millisecond) // the flow's clock has ticks of up to 4 ms
+			time.Sleep(10 * time.Millisecond) // the flow's clock has a resolution of up to 4 ms
 			if s, err := w.g.Sweep(c.ages); err != nil || s != (Swept{}) {
 				t.Errorf("%+v, %v; want nothing left", s, err)
 			}
@@ -399,8 +453,7 @@ func TestSweepAges(t *testing.T) {
 	}
 }
 
-// Sweep corrects counts that went wrong (trap 2).
-func TestSweepCorrects(t *testing.T) {
+func TestSweepCorrectsCounts(t *testing.T) {
 	w := newWorld(t, nil)
 	connected(w)
 	i, _ := w.g.podTable.index(vip, 1)
@@ -412,8 +465,8 @@ func TestSweepCorrects(t *testing.T) {
 	w.wantCounts(1, 0, 1)
 }
 
-// A full flow table lets no new flow in and no old one go.
-func TestFlowsFull(t *testing.T) {
+// No old flow is evicted.
+func TestFullFlowTableRefusesNewFlows(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Sizes.Flows = 8; c.Sizes.Ring = 64 })
 	w.warm(vip, 1)
 	var full int
@@ -429,8 +482,8 @@ func TestFlowsFull(t *testing.T) {
 	}
 }
 
-// The rings bound half-open and closed flows: who comes makes room of the oldest, and established ones stay.
-func TestRings(t *testing.T) {
+// Half-open and closed flows are bounded; established ones stay.
+func TestRingsEvictTheOldestShortLivedFlows(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Sizes.Ring = 4 })
 	w.warm(vip, 1)
 	from := func(i int) netip.AddrPort { return netip.AddrPortFrom(client.Addr(), uint16(41000+i)) }
@@ -457,7 +510,7 @@ func TestRings(t *testing.T) {
 		open(i)
 	}
 	w.wantCounts(6, 0, 6)
-	// Half-open ones: the last four are kept.
+	// Half-open flows: the last four stay.
 	for i := 10; i < 20; i++ {
 		send(i, "S", 1000, 0)
 	}
@@ -467,10 +520,10 @@ func TestRings(t *testing.T) {
 	}
 	for i := 10; i < 20; i++ {
 		if _, there := w.flow(from(i), vip); there != (i >= 16) {
-			t.Errorf("half-open flow %d: there %v", i, there)
+			t.Errorf("half-open flow %d exists: %v", i, there)
 		}
 	}
-	// Those that are established meanwhile stay.
+	// A flow that is established meanwhile stays.
 	reply(19, "SA", 5000, 1001)
 	send(19, "A", 1001, 5001)
 	w.wantCounts(7, 3, 7)
@@ -481,29 +534,29 @@ func TestRings(t *testing.T) {
 	if _, there := w.flow(from(19), vip); !there {
 		t.Error("an established flow was evicted")
 	}
-	// Closed ones.
+	// Closed flows: the last four stay.
 	for i := range 6 {
 		send(i, "R", 1001, 0)
 	}
 	w.wantCounts(1, 4, 7)
 	for i := range 6 {
 		if _, there := w.flow(from(i), vip); there != (i >= 2) {
-			t.Errorf("closed flow %d: there %v", i, there)
+			t.Errorf("closed flow %d exists: %v", i, there)
 		}
 	}
-	// One that begins anew is no longer the closed one, whose place goes to the next ones.
+	// A flow that starts anew is not evicted for the closed one on its ports.
 	open(5)
 	for i := range 6 {
 		open(30 + i)
 		send(30+i, "R", 1001, 0)
 	}
 	if f, _ := w.flow(from(5), vip); f.State != estab {
-		t.Errorf("a flow that began anew is %d", f.State)
+		t.Errorf("a flow that started anew has state %d", f.State)
 	}
 	if s, err := w.g.Sweep(Ages{time.Hour, time.Hour, time.Hour}); err != nil || s.Fixed != 0 {
 		t.Errorf("sweep: %+v, %v", s, err)
 	}
-	// Nor is it one whose place in the other ring has the same number.
+	// Nor is one whose position in the other ring was the same.
 	rewind := func() {
 		t.Helper()
 		for ring := range w.g.objs.RingHeads.MaxEntries() {
@@ -517,17 +570,18 @@ func TestRings(t *testing.T) {
 	send(50, "S", 70000, 0)
 	pod := w.podIndex(1)
 	for i := range 4 {
-		w.must(w.g.objs.Flows.Put(flowKey(from(60+i), vip), gateFlow{State: estab, Pod: pod, Generation: w.g.pods.at(pod).Generation,
-			Seq: [2]uint32{1001, 5001}, Ack: [2]uint32{5001, 1001}}))
+		w.must(w.g.objs.Flows.Put(flowKey(from(60+i), vip),
+			gateFlow{State: estab, Pod: pod, Generation: w.g.pods.at(pod).Generation,
+				Seq: [2]uint32{1001, 5001}, Ack: [2]uint32{5001, 1001}}))
 		send(60+i, "R", 1001, 0)
 	}
 	if f, there := w.flow(from(50), vip); !there || f.State != half {
-		t.Errorf("a half-open flow: there %v, state %d", there, f.State)
+		t.Errorf("the half-open flow exists: %v, state %d", there, f.State)
 	}
 }
 
-// The way back follows the client's router, but only for segments that can be the client's.
-func TestRouterChanges(t *testing.T) {
+// Only segments that the client can have sent change the way of replies.
+func TestRepliesFollowTheClientsRouter(t *testing.T) {
 	w := newWorld(t, nil)
 	connected(w)
 	other := w.fromClient("PA", 1001+900000, 5001, 1)
@@ -543,8 +597,7 @@ func TestRouterChanges(t *testing.T) {
 	}
 }
 
-// Bytes, packets and the time of the last packet are counted for the pod.
-func TestTraffic(t *testing.T) {
+func TestTrafficIsCountedPerPod(t *testing.T) {
 	w := newWorld(t, nil)
 	connected(w)
 	w.wantRun(onPod1, podData(w).frame(), tcxRedirect)
@@ -552,12 +605,13 @@ func TestTraffic(t *testing.T) {
 	c, err := w.g.PodCounters(vip, 1)
 	w.must(err)
 	// SYN 60, ACK 40, data 45; SYN-ACK 60, data 50: IP bytes.
-	if c.PacketsIn != 3 || c.BytesIn != 60+40+45 || c.PacketsOut != 2 || c.BytesOut != 60+50 || c.LastPacket == 0 || c.FirstSYNACK == 0 || c.FirstByte < c.FirstSYNACK {
+	if c.PacketsIn != 3 || c.BytesIn != 60+40+45 || c.PacketsOut != 2 || c.BytesOut != 60+50 || c.LastPacket == 0 ||
+		c.FirstSYNACK == 0 || c.FirstByte < c.FirstSYNACK {
 		t.Errorf("%+v", c)
 	}
 }
 
-// together runs two functions n times on two goroutines, each time as close together as can be, and waits for both.
+// together runs two functions n times on two goroutines, each time as simultaneously as possible.
 func together(n int, prepare func(side, i int) func()) {
 	var wg sync.WaitGroup
 	var turn [2]atomic.Int64
@@ -565,7 +619,7 @@ func together(n int, prepare func(side, i int) func()) {
 		meet := func() {
 			now := turn[side].Add(1)
 			for spin := 0; turn[1-side].Load() < now; spin++ {
-				if spin > 1000 { // the other has no CPU
+				if spin > 1000 { // the other goroutine has no CPU
 					runtime.Gosched()
 				}
 			}
@@ -584,14 +638,14 @@ func together(n int, prepare func(side, i int) func()) {
 	wg.Wait()
 }
 
-// The same SYNs on several CPUs at once, on free 5-tuples and on such as are used again: each flow has one pod, and is
-// counted once.
-func TestSYNRaces(t *testing.T) {
+// The same SYNs arrive on several CPUs at once, on free and on reused 5-tuples. Each flow has one pod and is counted
+// once.
+func TestConcurrentSYNsOpenOneFlow(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Sizes.Flows = 4096 })
 	w.warm(vip, 1, 2, 3)
 	const ports, rounds, senders = 400, 10, 2
 	for round := range rounds {
-		var took [senders][ports]int // the pod to which a sender's SYN went, by port
+		var took [senders][ports]int // pod that got a sender's SYN, by port
 		together(ports, func(s, p int) func() {
 			f, on := w.syn(uint32(1000*(round+1))).fromOther(1, uint16(2000+p)).frame(), []program{onNIC, onLocal}[s]
 			return func() {
@@ -604,19 +658,19 @@ func TestSYNRaces(t *testing.T) {
 		for p := range ports {
 			f, ok := w.flow(netip.AddrPortFrom(netip.MustParseAddr("10.46.200.1"), uint16(2000+p)), vip)
 			if !ok || f.Isn != uint32(1000*(round+1)) {
-				t.Fatalf("round %d: flow %d: there %v, %d", round, p, ok, f.Isn)
+				t.Fatalf("round %d: flow %d exists: %v, ISN %d", round, p, ok, f.Isn)
 			}
 			pod := podOfIndex(w, f.Pod)
 			half[pod]++
 			for s := range senders {
 				if took[s][p] != 0 && took[s][p] != pod {
-					t.Errorf("round %d: flow %d is pod %d's, a SYN of it went to pod %d", round, p, pod, took[s][p])
+					t.Errorf("round %d: flow %d belongs to pod %d, but one of its SYNs went to pod %d", round, p, pod, took[s][p])
 				}
 			}
 		}
 		for p := 1; p <= 3; p++ {
 			if o, h, _ := w.counts(vip, p); h != half[p] || o != 0 {
-				t.Errorf("round %d: pod %d: %d half-open and %d open are counted, there are %d", round, p, h, o, half[p])
+				t.Errorf("round %d: pod %d: %d half-open and %d open counted, want %d half-open", round, p, h, o, half[p])
 			}
 		}
 	}
@@ -633,8 +687,8 @@ func podOfIndex(w *world, index uint32) int {
 	return 0
 }
 
-// Both last ACKs of a connection at once, on two CPUs: it is closed, and counted so, each time.
-func TestCloseRaces(t *testing.T) {
+// Both last ACKs arrive on two CPUs at once. The flow is closed and counted as such.
+func TestConcurrentLastACKsCloseTheFlow(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Sizes.Flows = 4096 })
 	w.warm(vip, 1)
 	const flows = 1500
@@ -657,7 +711,7 @@ func TestCloseRaces(t *testing.T) {
 		acks[0], acks[1] = append(acks[0], in(i, "A", 1002, 5002)), append(acks[1], out(i, "A", 5002, 1002))
 	}
 	w.wantCounts(flows, 0, flows)
-	// FINs at once, then ACKs at once.
+	// Simultaneous FINs, then simultaneous ACKs.
 	for _, frames := range [][2]func(i int) []byte{
 		{func(i int) []byte { return in(i, "FA", 1001, 5001) }, func(i int) []byte { return out(i, "FA", 5001, 1001) }},
 		{func(i int) []byte { return acks[0][i] }, func(i int) []byte { return acks[1][i] }},
@@ -670,9 +724,8 @@ func TestCloseRaces(t *testing.T) {
 	w.wantCounts(0, 0, flows)
 }
 
-// Handshakes that are completed while their ring is full of others: none is lost that the gate said it had, and counts
-// are right.
-func TestRingRaces(t *testing.T) {
+// Handshakes complete while their ring evicts flows.
+func TestEvictionRacesKeepCountsRight(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Sizes.Ring = 8; c.Sizes.Flows = 4096 })
 	w.warm(vip, 1)
 	var wg sync.WaitGroup

@@ -3,8 +3,8 @@
 // Package gate loads, pins and attaches the eBPF programs of bpf/ and provides typed views of their maps. It deals in
 // addresses, pods and packets, and depends on neither the controller nor a container runtime.
 //
-// Programs and maps are pinned in a bpf file system of the gate's own. Traffic therefore continues while no daemon runs,
-// and the next daemon adopts what it finds.
+// Programs and maps are pinned in a bpf file system of the gate's own. Traffic therefore continues while no daemon
+// runs, and the next daemon adopts what it finds.
 package gate
 
 import (
@@ -50,8 +50,8 @@ type Gate struct {
 	announcing sync.WaitGroup // goroutines that repeat announcements
 }
 
-// silence is the state of the search for SYNs that their pods do not answer. It walks the rings of half-open flows, which
-// the programs fill, from the oldest slot that may hold one.
+// silence is the state of the search for SYNs that their pods do not answer. It walks the rings of half-open flows,
+// which the programs fill, from the oldest slot that may hold one.
 type silence struct {
 	next  [gateLimitRING_SHARDS]uint64 // position in each ring up to which the search is done
 	until [gateLimitRING_SHARDS]uint64 // head of each ring one round ago: slots before it are completely written

@@ -10,8 +10,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// WatchListen requests an EventListen when a socket in a network namespace enters LISTEN on the pod's port. The namespace
-// is given by its cookie (SO_NETNS_COOKIE).
+// WatchListen requests an EventListen when a socket in a network namespace enters LISTEN on the pod's port. The
+// namespace is given by its cookie (SO_NETNS_COOKIE).
 func (g *Gate) WatchListen(cookie uint64, service netip.AddrPort, id uint64) error {
 	index, ok := g.podTable.index(service, id)
 	if !ok {

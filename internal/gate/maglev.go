@@ -8,8 +8,8 @@ import (
 )
 
 // maglevTable fills a Maglev lookup table (Eisenbud et al., Maglev, NSDI 2016, 3.4) of a prime size: each entry is the
-// index of a name. Every name gets an equal share, give or take one entry, and few entries change when a name is added or
-// removed. The result does not depend on the order of the names, which must be distinct. It is nil without names.
+// index of a name. Every name gets an equal share, give or take one entry, and few entries change when a name is added
+// or removed. The result does not depend on the order of the names, which must be distinct. It is nil without names.
 func maglevTable(names []uint64, size int) []int {
 	if len(names) == 0 {
 		return nil

@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 
 const worker = "WANGELL_TEST_WORKER"
 
-// runWorker runs a worker of go test -fuzz again in namespaces of its own: those of the process that started it, which
-// it has otherwise, hold that one's gate. The files 3 to 5 are how both talk.
+// runWorker runs a worker of go test -fuzz in namespaces of its own, because those of its parent hold the parent's
+// gate. Both communicate through the files 3 to 5.
 func runWorker() int {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Env = append(os.Environ(), worker+"=1")
@@ -37,7 +37,8 @@ func runWorker() int {
 	for fd := uintptr(3); fd <= 5; fd++ {
 		cmd.ExtraFiles = append(cmd.ExtraFiles, os.NewFile(fd, "fuzz"))
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS,
+		Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Run(); err != nil {
 		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 			return exit.ExitCode()
@@ -50,7 +51,7 @@ func runWorker() int {
 
 var serviceRange = netip.MustParsePrefix("10.46.100.0/24")
 
-// veth makes a pair of devices and returns the first.
+// veth creates a veth pair and returns the first end.
 func veth(t testing.TB, name string) netlink.Link {
 	t.Helper()
 	attrs := netlink.NewLinkAttrs()
@@ -78,7 +79,8 @@ func veth(t testing.TB, name string) netlink.Link {
 func openGate(t testing.TB, change func(*Config)) *Gate {
 	t.Helper()
 	nic := veth(t, "nic")
-	cfg := Config{Dir: t.TempDir(), ServiceRanges: []netip.Prefix{serviceRange}, Interfaces: []string{nic.Attrs().Name}, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	cfg := Config{Dir: t.TempDir(), ServiceRanges: []netip.Prefix{serviceRange}, Interfaces: []string{nic.Attrs().Name},
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	if change != nil {
 		change(&cfg)
 	}

@@ -15,15 +15,15 @@ import (
 	"time"
 )
 
-// scales is where the header of an encapsulated frame has the window scales.
+// scalesAt is the offset of the window scales in an encapsulated frame.
 const scalesAt = ethernetHeader + 20 + 8 + 3
 
-// asked counts the flows that home nodes were asked for.
-func (w *world) asked() int {
+// pendingQueries counts the entries of the map of that name.
+func (w *world) pendingQueries() int {
 	return entries[gateFlowKey, gatePendingQuery](w, w.g.objs.PendingQueries)
 }
 
-// runMarked runs a frame with a mark and returns what is sent; nil if nothing is.
+// runMarked runs a program on a frame with a mark and returns the frame that is sent, or nil.
 func (w *world) runMarked(p program, frame []byte, mark uint32) []byte {
 	w.Helper()
 	w.mark = mark
@@ -34,9 +34,8 @@ func (w *world) runMarked(p program, frame []byte, mark uint32) []byte {
 	return nil
 }
 
-// A client's segment of a flow that the edge node does not know asks the home nodes. The one that has it makes the edge
-// node know it; otherwise the client gets a RST with what it sends later.
-func TestAsk(t *testing.T) {
+// If a home node claims the flow, the edge node takes it over. Otherwise a later segment gets a RST.
+func TestUnknownFlowIsQueriedAtHomeNodes(t *testing.T) {
 	all := newRemoteWorld(t, nil)
 	begin := func(t *testing.T) *world {
 		w := all.in(t)
@@ -61,7 +60,7 @@ func TestAsk(t *testing.T) {
 		a.At -= uint64(by)
 		w.must(w.g.objs.PendingQueries.Put(k, a))
 	}
-	t.Run("nobody has it", func(t *testing.T) {
+	t.Run("no node claims it", func(t *testing.T) {
 		w := begin(t)
 		s := strayData(w)
 		for range 3 {
@@ -70,26 +69,27 @@ func TestAsk(t *testing.T) {
 		age(w, 200*time.Millisecond)
 		resetTo(t, s, w.wantRun(onNIC, s.frame(), tcxRedirect))
 		wantCounted(t, w, map[string]uint64{"asked": 3, "stray": 1})
-		// The next may be another connection's.
+		// Later, the ports may be a new connection's.
 		w.wantRun(onNIC, s.frame(), tcxDrop)
 		age(w, 121*time.Second)
 		w.wantRun(onNIC, s.frame(), tcxDrop)
 		wantCounted(t, w, map[string]uint64{"asked": 5, "stray": 1})
 	})
-	t.Run("nobody is asked", func(t *testing.T) {
+	t.Run("no query is sent", func(t *testing.T) {
 		for name, c := range map[string]struct {
 			on    program
 			flags string
 			alone bool
-		}{"no pod elsewhere": {onNIC, "PA", true}, "of this machine": {onLocal, "PA", false}, "neither ACK nor RST": {onNIC, "F", false}, "SYN-ACK": {onNIC, "SA", false}} {
+		}{"no remote pod": {onNIC, "PA", true}, "of this node": {onLocal, "PA", false},
+			"neither ACK nor RST": {onNIC, "F", false}, "SYN-ACK": {onNIC, "SA", false}} {
 			w := begin(t)
 			if c.alone {
 				w.must(w.g.RemovePod(vip, 1))
 			}
 			s := w.fromClient(c.flags, 7, 8)
 			resetTo(t, s, w.wantRun(c.on, s.frame(), tcxRedirect))
-			if got := w.counted(); !maps.Equal(got, map[string]uint64{"stray": 1}) || w.asked() != 0 {
-				t.Errorf("%s: counted %v, asked for %d", name, got, w.asked())
+			if got := w.counted(); !maps.Equal(got, map[string]uint64{"stray": 1}) || w.pendingQueries() != 0 {
+				t.Errorf("%s: counted %v, %d pending", name, got, w.pendingQueries())
 			}
 		}
 	})
@@ -99,43 +99,46 @@ func TestAsk(t *testing.T) {
 		w.wantRun(onNIC, s.frame(), tcxDrop)
 		f := s.frame()
 		out := w.runMarked(onReleased, f, 1)
-		if got := w.unwrap(out, whoseType, 0, 0, f); !bytes.Equal(got, f) {
+		if got := w.unwrap(out, flowQueryType, 0, 0, f); !bytes.Equal(got, f) {
 			t.Errorf("became %x from %x", got, f)
 		}
-		for _, mark := range []uint32{0, 2, 65, ^uint32(0)} { // there is one home node
+		for _, mark := range []uint32{0, 2, 65, ^uint32(0)} { // there is only one home node
 			if out := w.runMarked(onReleased, f, mark); out != nil {
 				t.Errorf("mark %d: sent %x", mark, out)
 			}
 		}
 	})
-	t.Run("it is a node's", func(t *testing.T) {
+	t.Run("a node claims it", func(t *testing.T) {
 		w := begin(t)
 		s := w.fromClient("PA", 1001, 5001, 1, 2, 3)
 		f := bare(s)
 		w.wantRun(onNIC, s.frame(), tcxDrop)
-		mine := w.wrap(otherNode, mineType, 0, 1, f)
-		mine[scalesAt] = 7 | 9<<4
-		if got := w.unwrap(w.wantRun(onNIC, mine, tcxRedirect), toPodType, 0, 1, f); !bytes.Equal(got, f) {
+		claim := w.wrap(otherNode, flowClaimType, 0, 1, f)
+		claim[scalesAt] = 7 | 9<<4
+		if got := w.unwrap(w.wantRun(onNIC, claim, tcxRedirect), toPodType, 0, 1, f); !bytes.Equal(got, f) {
 			t.Errorf("became %x from %x", got, f)
 		}
 		w.wantCounts(1, 0, 0)
 		got, _ := w.flow(client, vip)
-		if got.Wscale != [2]uint8{7, 9} || got.Origin.Ifindex != uint32(w.nic.Attrs().Index) || !bytes.Equal(got.Origin.ClientMac[:], clientMAC) || w.asked() != 0 {
-			t.Errorf("flow %+v, asked for %d", got, w.asked())
+		if got.Wscale != [2]uint8{7, 9} || got.Origin.Ifindex != uint32(w.nic.Attrs().Index) ||
+			!bytes.Equal(got.Origin.ClientMac[:], clientMAC) || w.pendingQueries() != 0 {
+			t.Errorf("flow %+v, %d pending", got, w.pendingQueries())
 		}
-		// A second one, which asked meanwhile, goes the same way; so do those that follow, at once.
-		w.wantRun(onNIC, mine, tcxRedirect)
+		// A second segment that was queried meanwhile goes the same way, and later ones go there at once.
+		w.wantRun(onNIC, claim, tcxRedirect)
 		next := w.fromClient("PA", 1004, 9000, 1)
 		next.padding = 0
 		w.unwrap(w.wantRun(onNIC, next.frame(), tcxRedirect), toPodType, 0, 1, next.frame())
 		w.wantCounts(1, 0, 0)
-		// The pod's FIN comes here, the client's answer ends it.
+		// The pod's FIN passes here, and the client's answer ends the flow.
 		fin := w.asSent(w.fromPod(1, "FA", 9000, 1005)).frame()
-		if out := w.wantRun(onNIC, w.wrap(otherNode, toClientType, 0, 1, fin), tcxRedirect); !bytes.Equal(out[:6], clientMAC) {
+		if out := w.wantRun(onNIC, w.wrap(otherNode, toClientType, 0, 1, fin), tcxRedirect); !bytes.Equal(out[:6],
+			clientMAC) {
 			t.Errorf("the pod's FIN went to %x", out[:6])
 		}
 		w.wantRun(onNIC, w.fromClient("FA", 1005, 9001).frame(), tcxRedirect)
-		w.wantRun(onNIC, w.wrap(otherNode, toClientType, closes, 1, w.asSent(w.fromPod(1, "A", 9001, 1006)).frame()), tcxRedirect)
+		w.wantRun(onNIC, w.wrap(otherNode, toClientType, closes, 1, w.asSent(w.fromPod(1, "A", 9001, 1006)).frame()),
+			tcxRedirect)
 		w.wantCounts(0, 0, 0)
 		wantCounted(t, w, map[string]uint64{"asked": 1, "moved": 1})
 	})
@@ -143,28 +146,28 @@ func TestAsk(t *testing.T) {
 		w := begin(t)
 		s := w.fromClient("R", 1001, 0)
 		w.wantRun(onNIC, s.frame(), tcxDrop)
-		w.unwrap(w.wantRun(onNIC, w.wrap(otherNode, mineType, 0, 1, bare(s)), tcxRedirect), toPodType, 0, 1, bare(s))
+		w.unwrap(w.wantRun(onNIC, w.wrap(otherNode, flowClaimType, 0, 1, bare(s)), tcxRedirect), toPodType, 0, 1, bare(s))
 		w.wantCounts(0, 0, 0)
 		wantCounted(t, w, map[string]uint64{"asked": 1, "moved": 1})
 	})
-	t.Run("what nobody asked for", func(t *testing.T) {
+	t.Run("unsolicited claims", func(t *testing.T) {
 		w := begin(t)
 		f := bare(strayData(w))
-		w.wantRun(onNIC, w.wrap(otherNode, mineType, 0, 1, f), tcxDrop)
+		w.wantRun(onNIC, w.wrap(otherNode, flowClaimType, 0, 1, f), tcxDrop)
 		w.wantRun(onNIC, f, tcxDrop)
-		w.wantRun(onNIC, w.wrap(otherNode, mineType, 0, 7, f), tcxDrop) // a pod that is not known
+		w.wantRun(onNIC, w.wrap(otherNode, flowClaimType, 0, 7, f), tcxDrop) // an unknown pod
 		w.must(w.g.SetNodes([]netip.Addr{otherNode, stranger}))
 		defer func() { w.must(w.g.SetNodes([]netip.Addr{otherNode})) }()
-		w.wantRun(onNIC, w.wrap(stranger, mineType, 0, 1, f), tcxDrop) // another node's pod
+		w.wantRun(onNIC, w.wrap(stranger, flowClaimType, 0, 1, f), tcxDrop) // another node's pod
 		if _, there := w.flow(client, vip); there {
-			t.Error("there is a flow")
+			t.Error("a flow was entered")
 		}
-		// The client begins anew with the same port, and the pod of its new flow is here.
+		// The client starts anew from the same port, and the pod of its new flow is here.
 		w.addPod(vip, 2)
 		w.serve(vip, 2)
 		w.must(w.g.Drain(vip, 1))
 		w.wantRun(onNIC, w.syn(9000).frame(), tcxRedirect)
-		w.wantRun(onNIC, w.wrap(otherNode, mineType, 0, 1, f), tcxDrop)
+		w.wantRun(onNIC, w.wrap(otherNode, flowClaimType, 0, 1, f), tcxDrop)
 		w.wantCounts(0, 0, 0)
 	})
 	t.Run("a flood", func(t *testing.T) {
@@ -189,35 +192,36 @@ func TestAsk(t *testing.T) {
 			windows = a.Window - first + 1
 		}
 		got := w.counted()
-		if limit := windows * 1024; answered > 0 || dropped != 20000 || got["asked"] > limit || got["asked"]+got["ask_limit"] != 20000 || got["ask_limit"] == 0 {
+		if limit := windows * 1024; answered > 0 || dropped != 20000 || got["asked"] > limit ||
+			got["asked"]+got["ask_limit"] != 20000 || got["ask_limit"] == 0 {
 			t.Errorf("in %d windows: %d dropped, %d answered, counted %v", windows, dropped, answered, got)
 		}
-		if n := w.asked(); n > 8192 {
-			t.Errorf("%d are kept", n)
+		if n := w.pendingQueries(); n > 8192 {
+			t.Errorf("%d pending queries", n)
 		}
 		t.Logf("in %d windows of 100 ms: %v", windows, got)
 	})
 }
 
-// At the home node: it says that a flow is its own if it is, and if the segment can be of it.
-func TestWhose(t *testing.T) {
+// The segment must also fit the flow.
+func TestHomeNodeClaimsOnlyItsOpenFlows(t *testing.T) {
 	w := newRemoteWorld(t, nil)
 	w.service(vip, 100, 100)
 	w.addPod(vip, 1)
 	w.wantRun(onNIC, w.wrap(otherNode, toPodType, 0, 1, w.syn(1000).frame()), tcxRedirect)
-	ask := func(s segment) (uint32, []byte) { return w.run(onNIC, w.wrap(otherNode, whoseType, 0, 0, bare(s))) }
-	mine := func(what string, s segment, seen byte, want bool) {
+	query := func(s segment) (uint32, []byte) { return w.run(onNIC, w.wrap(otherNode, flowQueryType, 0, 0, bare(s))) }
+	wantClaim := func(what string, s segment, seen byte, want bool) {
 		t.Helper()
 		before, _ := w.flow(client, vip)
-		verdict, out := ask(s)
+		verdict, out := query(s)
 		if want != (verdict == tcxRedirect) {
-			t.Errorf("%s: verdict %d, want it to be its own: %v", what, int32(verdict), want)
+			t.Errorf("%s: verdict %d, want a claim: %v", what, int32(verdict), want)
 		} else if want {
 			if got := out[scalesAt]; got != 0x77 && got != 0xff {
 				t.Errorf("%s: scales %#x", what, got)
 			}
 			out[scalesAt] = 0
-			if got := w.unwrap(out, mineType, seen, 1, bare(s)); !bytes.Equal(got, bare(s)) {
+			if got := w.unwrap(out, flowClaimType, seen, 1, bare(s)); !bytes.Equal(got, bare(s)) {
 				t.Errorf("%s: became %x", what, got)
 			}
 		}
@@ -226,36 +230,36 @@ func TestWhose(t *testing.T) {
 		}
 	}
 	ack := w.fromClient("A", 1001, 5001)
-	mine("no SYN-ACK yet", ack, 0, false)
+	wantClaim("before the SYN-ACK", ack, 0, false)
 	synack := w.fromPod(1, "SA", 5000, 1001)
 	synack.options = synOptions
 	w.wantRun(onPod1, synack.frame(), tcxRedirect)
-	mine("the last of the handshake", ack, 0, true)
-	mine("an ACK of nothing", w.fromClient("A", 1001, 5000), 0, false)
+	wantClaim("the handshake's last ACK", ack, 0, true)
+	wantClaim("an ACK of no data", w.fromClient("A", 1001, 5000), 0, false)
 	w.wantRun(onNIC, w.wrap(otherNode, toPodType, 0, 1, bare(ack)), tcxRedirect)
 	w.wantRun(onPod1, w.fromPod(1, "PA", 5001, 1001, make([]byte, 1000)...).frame(), tcxRedirect)
-	mine("data", w.fromClient("PA", 1001, 6001, 1, 2, 3), 0, true)
-	mine("what was lost before it is not known", w.fromClient("PA", 3000, 6001, 1), 0, true)
-	mine("RST", w.fromClient("R", 1001, 0), 0, true)
-	mine("FIN", w.fromClient("FA", 1001, 5001), 0, true)
-	mine("outside of the window", w.fromClient("PA", 1001+1<<30, 6001, 1), 0, false)
-	mine("before the window", w.fromClient("PA", 1<<32+1001-1<<22, 6001, 1), 0, false)
-	mine("RST outside of the window", w.fromClient("R", 1001+1<<30, 0), 0, false)
-	mine("an ACK of what was not sent", w.fromClient("A", 1001, 6002), 0, false)
-	mine("SYN-ACK", w.fromClient("SA", 1001, 6001), 0, false)
-	mine("another's", w.fromClient("PA", 1001, 6001).fromOther(9, 9), 0, false)
+	wantClaim("data", w.fromClient("PA", 1001, 6001, 1, 2, 3), 0, true)
+	wantClaim("data after a gap", w.fromClient("PA", 3000, 6001, 1), 0, true)
+	wantClaim("RST", w.fromClient("R", 1001, 0), 0, true)
+	wantClaim("FIN", w.fromClient("FA", 1001, 5001), 0, true)
+	wantClaim("outside the window", w.fromClient("PA", 1001+1<<30, 6001, 1), 0, false)
+	wantClaim("before the window", w.fromClient("PA", 1<<32+1001-1<<22, 6001, 1), 0, false)
+	wantClaim("RST outside the window", w.fromClient("R", 1001+1<<30, 0), 0, false)
+	wantClaim("an ACK of data that was not sent", w.fromClient("A", 1001, 6002), 0, false)
+	wantClaim("SYN-ACK", w.fromClient("SA", 1001, 6001), 0, false)
+	wantClaim("of another client", w.fromClient("PA", 1001, 6001).fromOther(9, 9), 0, false)
 	w.wantRun(onPod1, w.fromPod(1, "FA", 6001, 1001).frame(), tcxRedirect)
-	mine("after the pod's FIN", w.fromClient("A", 1001, 6002), 2, true)
+	wantClaim("after the pod's FIN", w.fromClient("A", 1001, 6002), 2, true)
 	w.wantRun(onNIC, w.wrap(otherNode, toPodType, 0, 1, bare(w.fromClient("FA", 1001, 6002))), tcxRedirect)
 	w.wantRun(onPod1, w.fromPod(1, "A", 6002, 1002).frame(), tcxRedirect)
-	mine("over", w.fromClient("FA", 1001, 6002), 0, false)
-	if verdict, _ := w.run(onNIC, w.wrap(stranger, whoseType, 0, 0, bare(ack))); verdict != tcxDrop {
-		t.Error("a stranger is answered")
+	wantClaim("closed", w.fromClient("FA", 1001, 6002), 0, false)
+	if verdict, _ := w.run(onNIC, w.wrap(stranger, flowQueryType, 0, 0, bare(ack))); verdict != tcxDrop {
+		t.Error("an unknown node got an answer")
 	}
 }
 
-// A FIN that a pod repeats goes to the client, and not only to an edge node that may be gone.
-func TestRepeatedFIN(t *testing.T) {
+// The edge node may be gone.
+func TestRetransmittedFINGoesToTheClient(t *testing.T) {
 	w := newRemoteWorld(t, nil)
 	w.service(vip, 100, 100)
 	w.addPod(vip, 1)
@@ -270,8 +274,8 @@ func TestRepeatedFIN(t *testing.T) {
 	w.straight(bare(fin), w.wantRun(onPod1, bare(fin), tcxRedirect))
 }
 
-// A pod's SYN-ACK to a client outside leaves room for encapsulation, though the pod is here.
-func TestRoomForMoves(t *testing.T) {
+// The client may use another edge node later.
+func TestSYNACKOfALocalPodLeavesRoomForEncapsulation(t *testing.T) {
 	w := newRemoteWorld(t, nil)
 	w.warm(vip, 1)
 	for on, want := range map[program]uint16{onNIC: 1420, onLocal: 1460} {
@@ -285,7 +289,7 @@ func TestRoomForMoves(t *testing.T) {
 	}
 }
 
-// movable is a cluster with a third node, to which service addresses move.
+// movable is a cluster with a third node, to which VIPs can move.
 type movable struct {
 	*cluster
 	third *node
@@ -308,7 +312,7 @@ func newMovable(t *testing.T) *movable {
 	return m
 }
 
-// move makes a VIP that of another node.
+// move moves the VIP to another node and waits until the client knows.
 func (m *movable) move(from, to *node) {
 	m.Helper()
 	if from != nil {
@@ -325,7 +329,7 @@ func (m *movable) move(from, to *node) {
 	})
 }
 
-// wantFlows waits until a node has some open flows of a pod.
+// wantFlows waits until a node has a number of open flows of a pod.
 func (m *movable) wantFlows(n *node, pod int, open uint32) {
 	m.Helper()
 	eventually(m, func() error {
@@ -337,11 +341,12 @@ func (m *movable) wantFlows(n *node, pod int, open uint32) {
 	})
 }
 
-// mirror serves pod i: what comes goes back.
+// mirror runs a server in pod i that sends back what it receives.
 func mirror(t *testing.T, i int) {
 	t.Helper()
 	var l net.Listener
-	if err := inNamespace(podNS(i), func() (err error) { l, err = net.Listen("tcp4", podAt[i].String()); return err }); err != nil {
+	if err := inNamespace(podNS(i),
+		func() (err error) { l, err = net.Listen("tcp4", podAt[i].String()); return err }); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
@@ -359,9 +364,9 @@ func mirror(t *testing.T, i int) {
 	}()
 }
 
-// Connections go on while their service address moves: from an edge node to a third one, back, and to the pod's own node,
-// with the pod on the edge node and elsewhere. All nodes then count what is true.
-func TestConnectionsMove(t *testing.T) {
+// The VIP moves from an edge node to a third one, back, and to the pod's own node, with the pod on the edge node and
+// on another. Afterwards all nodes have the right counts.
+func TestConnectionsSurviveMovesOfTheirVIP(t *testing.T) {
 	for _, offloads := range []bool{true, false} {
 		for pod, at := range []string{1: "elsewhere", 2: "on the edge node"} {
 			if at == "" {
@@ -369,7 +374,8 @@ func TestConnectionsMove(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("pod %s, offloads %v", at, offloads), func(t *testing.T) {
 				m := newMovable(t)
-				for _, d := range [][2]string{{"client", "eth0"}, {"edge", "eth0"}, {"home", "eth0"}, {"third", "eth0"}, {"pod1", "eth0"}, {"home", "pod1"}, {"pod2", "eth0"}, {"edge", "pod2"}} {
+				for _, d := range [][2]string{{"client", "eth0"}, {"edge", "eth0"}, {"home", "eth0"}, {"third", "eth0"},
+					{"pod1", "eth0"}, {"home", "pod1"}, {"pod2", "eth0"}, {"edge", "pod2"}} {
 					offload(t, d[0], d[1], offloads)
 				}
 				mirror(t, pod)
@@ -405,7 +411,7 @@ func TestConnectionsMove(t *testing.T) {
 						if n == to || n == owner {
 							want = busy + silent
 						}
-						if n == owner || n != at { // what was on its way from the edge node before may come late
+						if n == owner || n != at { // segments through the previous edge node may arrive late
 							m.wantFlows(n, pod, want)
 						}
 					}
@@ -429,9 +435,8 @@ func TestConnectionsMove(t *testing.T) {
 	}
 }
 
-// The edge node dies with connections through it. Whatever the client or pod does then, the home node's count comes
-// to the truth.
-func TestEdgeDies(t *testing.T) {
+// Whatever the client or pod does afterwards, the home node's count becomes right.
+func TestConnectionsSurviveTheEdgeNodesDeath(t *testing.T) {
 	m := newMovable(t)
 	m.serve(vip, 1)
 	var l net.Listener
@@ -456,7 +461,7 @@ func TestEdgeDies(t *testing.T) {
 	m.wantFlows(m.home, 1, 5)
 	sh(t, "ip -n lan link set edge down")
 	m.move(nil, m.third)
-	// It goes on.
+	// The connection continues.
 	if _, err := clients[0].Write([]byte("?")); err != nil {
 		t.Fatal(err)
 	}
@@ -464,7 +469,7 @@ func TestEdgeDies(t *testing.T) {
 		t.Errorf("what the client sent: %v", err)
 	}
 	m.wantFlows(m.third, 1, 1)
-	// The client resets it, and closes it.
+	// The client resets one, and closes one.
 	m.must(clients[1].SetLinger(0))
 	clients[1].Close()
 	if _, err := servers[1].Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
@@ -477,7 +482,7 @@ func TestEdgeDies(t *testing.T) {
 	}
 	servers[2].Close()
 	m.wantFlows(m.home, 1, 3)
-	// The pod closes it.
+	// The pod closes one.
 	servers[3].Close()
 	if _, err := clients[3].Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("the pod has closed: %v", err)
@@ -485,14 +490,15 @@ func TestEdgeDies(t *testing.T) {
 	clients[3].Close()
 	m.wantFlows(m.home, 1, 2)
 	m.wantFlows(m.third, 1, 1)
-	// The home node does not know it any more: the client is told.
+	// The home node has forgotten one: the client gets a RST.
 	m.must(m.home.g.objs.Flows.Delete(flowKey(clients[4].LocalAddr().(*net.TCPAddr).AddrPort(), vip)))
 	if _, err := clients[4].Write([]byte("?")); err != nil {
 		t.Fatal(err)
 	}
 	begin := time.Now()
 	if _, err := clients[4].Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("a connection that nobody knows: %v", err)
+		t.Errorf("a forgotten connection: %v", err)
 	}
-	t.Logf("the client of a connection that nobody knows was told after %v; third counted %v", time.Since(begin), counted(t, m.third.g))
+	t.Logf("the client of a forgotten connection got a RST after %v; third counted %v", time.Since(begin),
+		counted(t, m.third.g))
 }

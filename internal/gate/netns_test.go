@@ -22,14 +22,15 @@ func sh(t testing.TB, format string, args ...any) string {
 	return string(out)
 }
 
-// newNamespace makes a network namespace, with lo up and without IPv6, that this process alone sees by its name.
+// newNamespace creates a network namespace with lo up and without IPv6. Only this process sees its name.
 func newNamespace(t testing.TB, name string) {
 	t.Helper()
-	sh(t, `ip netns add %[1]s; ip -n %[1]s link set lo up; ip netns exec %[1]s sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1`, name)
+	sh(t, `ip netns add %[1]s; ip -n %[1]s link set lo up
+		ip netns exec %[1]s sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1`, name)
 	t.Cleanup(func() { sh(t, "ip netns del %s", name) })
 }
 
-// inNamespace runs f on a thread that is in a named network namespace; in this test's own if the name is empty.
+// inNamespace runs f on a thread in a named network namespace; in the test's own if the name is empty.
 func inNamespace(name string, f func() error) error {
 	if name == "" {
 		return f()
@@ -50,14 +51,14 @@ func inNamespace(name string, f func() error) error {
 	}
 	err = f()
 	if back := netns.Set(home); back != nil {
-		return back // the thread stays locked, and ends with its goroutine
+		return back // the thread stays locked and ends with its goroutine
 	}
 	runtime.UnlockOSThread()
 	return err
 }
 
-// podNamespace puts the pod's end of pod i's veth into a network namespace, and returns a function that waits for
-// frames that come in there.
+// podNamespace moves the pod's end of pod i's veth into a network namespace. It returns a function that waits for
+// frames arriving there.
 func podNamespace(t testing.TB, w *world, i int) func(n int) [][]byte {
 	t.Helper()
 	name := fmt.Sprintf("pod%d", i)

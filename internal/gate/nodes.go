@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// SetNodes sets the IPv4 addresses of the other nodes. Encapsulated packets from any other address are dropped and counted
-// (unknown_node).
+// SetNodes sets the IPv4 addresses of the other nodes. Encapsulated packets from any other address are dropped and
+// counted (unknown_node).
 func (g *Gate) SetNodes(nodes []netip.Addr) error {
 	wanted := map[uint32]bool{}
 	for _, n := range nodes {

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open creates the gate of a directory, or adopts the one that is there: it mounts the bpf file system, creates wangell0,
-// loads the programs, takes over pinned maps, so that flows and parked SYNs persist, and attaches everything. If it fails,
-// nothing that it has created remains attached.
+// Open creates the gate of a directory, or adopts the one that is there: it mounts the bpf file system, creates
+// wangell0, loads the programs, takes over pinned maps, so that flows and parked SYNs persist, and attaches everything.
+// If it fails, nothing that it has created remains attached.
 //
 // If a map's layout or size differs from this program's, all maps are replaced by empty ones, with a warning, and their
 // flows are lost.

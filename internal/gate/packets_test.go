@@ -14,7 +14,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// segment is a TCP segment to be sent. What is not given is what a host would send.
+// segment is a TCP segment to be sent. Zero fields become what a host would send.
 type segment struct {
 	from, to  netip.AddrPort
 	flags     string // of S, A, F, R, P
@@ -24,11 +24,11 @@ type segment struct {
 	options   []layers.TCPOption
 	ipOptions []layers.IPv4Option
 	src, dst  net.HardwareAddr
-	padding   int  // bytes behind the packet
-	partial   bool // only the pseudo header is in the checksum
+	padding   int  // bytes after the packet
+	partial   bool // the checksum is that of the pseudo header
 }
 
-// wscale is the option by which a SYN offers a window scale (RFC 7323).
+// wscale is a window scale option (RFC 7323).
 func wscale(n byte) layers.TCPOption {
 	return layers.TCPOption{OptionType: layers.TCPOptionKindWindowScale, OptionLength: 3, OptionData: []byte{n}}
 }
@@ -44,22 +44,25 @@ var synOptions = []layers.TCPOption{
 
 func serialize(l ...gopacket.SerializableLayer) []byte {
 	b := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, l...); err != nil {
+	if err := gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
+		l...); err != nil {
 		panic(err)
 	}
 	return bytes.Clone(b.Bytes())
 }
 
 func ip4(from, to netip.Addr, protocol layers.IPProtocol) *layers.IPv4 {
-	return &layers.IPv4{Version: 4, TTL: 64, Id: 0x4711, Protocol: protocol, Flags: layers.IPv4DontFragment, SrcIP: from.AsSlice(), DstIP: to.AsSlice()}
+	return &layers.IPv4{Version: 4, TTL: 64, Id: 0x4711, Protocol: protocol, Flags: layers.IPv4DontFragment,
+		SrcIP: from.AsSlice(), DstIP: to.AsSlice()}
 }
 
-// frame is the segment's Ethernet frame.
+// frame builds the segment's Ethernet frame.
 func (s segment) frame() []byte {
 	ip := ip4(s.from.Addr(), s.to.Addr(), layers.IPProtocolTCP)
 	ip.Options = s.ipOptions
 	has := func(f string) bool { return strings.Contains(s.flags, f) }
-	tcp := &layers.TCP{SrcPort: layers.TCPPort(s.from.Port()), DstPort: layers.TCPPort(s.to.Port()), Seq: s.seq, Ack: s.ack, Window: s.window,
+	tcp := &layers.TCP{SrcPort: layers.TCPPort(s.from.Port()), DstPort: layers.TCPPort(s.to.Port()), Seq: s.seq,
+		Ack: s.ack, Window: s.window,
 		SYN: has("S"), ACK: has("A"), FIN: has("F"), RST: has("R"), PSH: has("P"), Options: s.options}
 	if s.window == 0 {
 		tcp.Window = 64240
@@ -67,7 +70,8 @@ func (s segment) frame() []byte {
 	if err := tcp.SetNetworkLayerForChecksum(ip); err != nil {
 		panic(err)
 	}
-	f := serialize(&layers.Ethernet{SrcMAC: s.src, DstMAC: s.dst, EthernetType: layers.EthernetTypeIPv4}, ip, tcp, gopacket.Payload(s.payload))
+	f := serialize(&layers.Ethernet{SrcMAC: s.src, DstMAC: s.dst, EthernetType: layers.EthernetTypeIPv4}, ip, tcp,
+		gopacket.Payload(s.payload))
 	if s.partial {
 		l4 := ethernetHeader + int(f[14]&0xf)*4
 		binary.BigEndian.PutUint16(f[l4+16:], fold16(pseudoSum(f[26:30], f[30:34], len(f)-l4)))
@@ -75,14 +79,16 @@ func (s segment) frame() []byte {
 	return append(f, make([]byte, s.padding)...)
 }
 
-// fromClient is a segment of client to vip, as the node's interface gets it.
+// fromClient is a segment from client to vip, as it arrives at the node's interface.
 func (w *world) fromClient(flags string, seq, ack uint32, payload ...byte) segment {
-	return segment{from: client, to: vip, flags: flags, seq: seq, ack: ack, payload: payload, src: clientMAC, dst: w.nic.Attrs().HardwareAddr}
+	return segment{from: client, to: vip, flags: flags, seq: seq, ack: ack, payload: payload, src: clientMAC,
+		dst: w.nic.Attrs().HardwareAddr}
 }
 
-// fromPod is a segment of a pod to client.
+// fromPod is a segment from a pod to client.
 func (w *world) fromPod(i int, flags string, seq, ack uint32, payload ...byte) segment {
-	return segment{from: podAt[i], to: client, flags: flags, seq: seq, ack: ack, payload: payload, src: podMAC[i], dst: w.podLink[i].Attrs().HardwareAddr}
+	return segment{from: podAt[i], to: client, flags: flags, seq: seq, ack: ack, payload: payload, src: podMAC[i],
+		dst: w.podLink[i].Attrs().HardwareAddr}
 }
 
 // syn is client's SYN with a sequence number.
@@ -95,22 +101,26 @@ func (w *world) syn(seq uint32) segment {
 // icmpFrame is an ICMP packet from client to vip's address.
 func (w *world) icmpFrame(typ, code uint8, rest uint32, body []byte) []byte {
 	h := &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(typ, code), Id: uint16(rest >> 16), Seq: uint16(rest)}
-	return serialize(&layers.Ethernet{SrcMAC: clientMAC, DstMAC: w.nic.Attrs().HardwareAddr, EthernetType: layers.EthernetTypeIPv4},
+	return serialize(&layers.Ethernet{SrcMAC: clientMAC, DstMAC: w.nic.Attrs().HardwareAddr,
+		EthernetType: layers.EthernetTypeIPv4},
 		ip4(client.Addr(), vip.Addr(), layers.IPProtocolICMPv4), h, gopacket.Payload(body))
 }
 
-// fragNeeded is the ICMP error that a router with a small MTU sends about a packet.
+// fragNeeded is a router's ICMP error about a packet that exceeds an MTU.
 func (w *world) fragNeeded(about segment, mtu uint16) []byte {
-	return w.icmpFrame(layers.ICMPv4TypeDestinationUnreachable, layers.ICMPv4CodeFragmentationNeeded, uint32(mtu), about.frame()[ethernetHeader:][:28])
+	return w.icmpFrame(layers.ICMPv4TypeDestinationUnreachable, layers.ICMPv4CodeFragmentationNeeded, uint32(mtu),
+		about.frame()[ethernetHeader:][:28])
 }
 
 var broadcast = net.HardwareAddr{255, 255, 255, 255, 255, 255}
 
-// arpFrame asks who has target.
+// arpFrame is an ARP frame about target.
 func arpFrame(op uint16, sender, target netip.Addr) []byte {
 	f := serialize(&layers.Ethernet{SrcMAC: clientMAC, DstMAC: broadcast, EthernetType: layers.EthernetTypeARP},
-		&layers.ARP{AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4, Operation: op,
-			SourceHwAddress: clientMAC, SourceProtAddress: sender.AsSlice(), DstHwAddress: make([]byte, 6), DstProtAddress: target.AsSlice()})
+		&layers.ARP{AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6,
+			ProtAddressSize: 4, Operation: op,
+			SourceHwAddress: clientMAC, SourceProtAddress: sender.AsSlice(), DstHwAddress: make([]byte, 6),
+			DstProtAddress: target.AsSlice()})
 	return append(f, make([]byte, 60-len(f))...)
 }
 
@@ -118,12 +128,12 @@ func dump(frame []byte) string {
 	return gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.Default).String()
 }
 
-// decode parses a frame that came out, and checks all its checksums.
+// decode parses a resulting frame and verifies its checksums.
 func decode(t testing.TB, frame []byte) gopacket.Packet {
 	t.Helper()
 	p := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.Default)
 	if e := p.ErrorLayer(); e != nil {
-		t.Fatalf("what came out: %v\n%x", e.Error(), frame)
+		t.Fatalf("resulting frame: %v\n%x", e.Error(), frame)
 	}
 	if tcp, ok := p.TransportLayer().(*layers.TCP); ok {
 		if err := tcp.SetNetworkLayerForChecksum(p.NetworkLayer()); err != nil {
@@ -147,8 +157,8 @@ func tcpOf(t testing.TB, p gopacket.Packet) (*layers.IPv4, *layers.TCP) {
 	return ip, tcp
 }
 
-// rewritten checks that out is in with other MAC addresses, another source or destination, and right checksums, and
-// nothing else changed.
+// rewritten checks that out differs from in only in MAC addresses, source, destination and checksums, and that the
+// checksums are right.
 func rewritten(t testing.TB, in, out []byte, src, dst net.HardwareAddr, from, to netip.AddrPort) {
 	t.Helper()
 	decode(t, out)
@@ -160,20 +170,20 @@ func rewritten(t testing.TB, in, out []byte, src, dst net.HardwareAddr, from, to
 	copy(want[30:], to.Addr().AsSlice())
 	binary.BigEndian.PutUint16(want[l4:], from.Port())
 	binary.BigEndian.PutUint16(want[l4+2:], to.Port())
-	copy(want[24:26], out[24:26])            // checksums: decode has looked
-	copy(want[l4+16:l4+18], out[l4+16:][:2]) // at them
+	copy(want[24:26], out[24:26])            // decode has verified
+	copy(want[l4+16:l4+18], out[l4+16:][:2]) // the checksums
 	if !bytes.Equal(out, want) {
 		t.Errorf("became\n%x, want\n%x", out, want)
 	}
 }
 
-// toPod checks that in went to a pod as out.
+// toPod checks that out is in as sent to a pod.
 func (w *world) toPod(i int, in, out []byte) {
 	w.Helper()
 	rewritten(w, in, out, w.podLink[i].Attrs().HardwareAddr, podMAC[i], sourceOf(in), podAt[i])
 }
 
-// toClient checks that in, of a pod, went to the client as out.
+// toClient checks that out is a pod's frame in as sent to the client.
 func (w *world) toClient(in, out []byte) {
 	w.Helper()
 	rewritten(w, in, out, w.nic.Attrs().HardwareAddr, clientMAC, vip, destinationOf(in))
@@ -189,7 +199,7 @@ func destinationOf(f []byte) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(f[30:34])), binary.BigEndian.Uint16(f[l4+2:]))
 }
 
-// podOf tells to which pod a frame went.
+// podOf returns the pod to which a frame was sent.
 func podOf(t testing.TB, out []byte) int {
 	t.Helper()
 	to := destinationOf(out)
@@ -198,11 +208,11 @@ func podOf(t testing.TB, out []byte) int {
 			return i
 		}
 	}
-	t.Fatalf("went to %v, no pod", to)
+	t.Fatalf("sent to %v, which is no pod", to)
 	return 0
 }
 
-// resetTo checks that out is the RST that answers a segment, and that its sender believes it.
+// resetTo checks that out is a RST that answers a segment and that the segment's sender accepts.
 func resetTo(t testing.TB, s segment, out []byte) {
 	t.Helper()
 	p := decode(t, out)
@@ -216,11 +226,12 @@ func resetTo(t testing.TB, s segment, out []byte) {
 		t.Errorf("RST from %v:%d to %v:%d, want from %v to %v", ip.SrcIP, tcp.SrcPort, ip.DstIP, tcp.DstPort, s.to, s.from)
 	}
 	if !tcp.RST || tcp.SYN || tcp.FIN || len(out) != 54 || ip.TTL == 0 || len(ip.Options) > 0 {
-		t.Errorf("no plain RST:\n%v", p.String())
+		t.Errorf("not a plain RST:\n%v", p.String())
 	}
 	if strings.Contains(s.flags, "A") {
 		if tcp.ACK || tcp.Seq != s.ack {
-			t.Errorf("RST with ACK %v, sequence number %d; want %d, what was acknowledged (RFC 9293, 3.10.7.1)", tcp.ACK, tcp.Seq, s.ack)
+			t.Errorf("RST with ACK %v, sequence number %d; want %d, the acknowledged one (RFC 9293, 3.10.7.1)", tcp.ACK, tcp.Seq,
+				s.ack)
 		}
 		return
 	}

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// from gives a segment another client.
+// fromOther returns a segment of another client.
 func (s segment) fromOther(host byte, port uint16) segment {
 	a := client.Addr().As4()
 	a[3] = host
@@ -41,7 +41,7 @@ func (w *world) events() *events {
 	return e
 }
 
-// await waits for n events of a kind, and returns all of that kind that came.
+// await waits for n events of a kind and returns all of that kind.
 func (e *events) await(t testing.TB, kind EventKind, n int) []Event {
 	t.Helper()
 	deadline := time.Now().Add(60 * time.Second)
@@ -53,14 +53,14 @@ func (e *events) await(t testing.TB, kind EventKind, n int) []Event {
 			return got
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%d events of kind %d came, want %d", len(got), kind, n)
+			t.Fatalf("got %d events of kind %d, want %d", len(got), kind, n)
 		}
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// One event a wake, however many SYNs; a wake that ended is followed by another.
-func TestWakeEvents(t *testing.T) {
+// It does not depend on the number of SYNs. The next wake has an event of its own.
+func TestOneWakeEventPerWake(t *testing.T) {
 	w := newWorld(t, nil)
 	e := w.events()
 	cold(w)
@@ -74,19 +74,20 @@ func TestWakeEvents(t *testing.T) {
 		seen[on] = true
 		w.wantRun(on, w.syn(1000).fromOther(byte(i%3), uint16(1000+i/2)).frame(), want)
 	}
-	if got := e.await(t, EventWake, 1); len(got) != 1 || got[0].Service != vip || got[0].At != w.g.SYNSeen(vip) || got[0].At == 0 {
+	if got := e.await(t, EventWake, 1); len(got) != 1 || got[0].Service != vip || got[0].At != w.g.SYNSeen(vip) ||
+		got[0].At == 0 {
 		t.Errorf("%+v", got)
 	}
 	if c := w.g.ServiceCounters(vip); c.Wakes != 1 || c.Parked+c.Duplicates != 30 {
 		t.Errorf("%+v", c)
 	}
 	if w.g.ServiceState(vip) != Waking || len(w.g.Pending()) != 1 {
-		t.Errorf("phase %d, pending %v", w.g.ServiceState(vip), w.g.Pending())
+		t.Errorf("state %d, pending %v", w.g.ServiceState(vip), w.g.Pending())
 	}
-	// A new reader, as of a daemon that starts again, gets the next wake's.
+	// The next wake has an event of its own.
 	w.g.Refuse(vip)
 	if w.g.ServiceState(vip) != Cold {
-		t.Errorf("phase %d, want cold", w.g.ServiceState(vip))
+		t.Errorf("state %d, want cold", w.g.ServiceState(vip))
 	}
 	w.wantRun(onXDP, w.syn(7).frame(), xdpDrop)
 	if got := e.await(t, EventWake, 2); len(got) != 2 {
@@ -94,8 +95,8 @@ func TestWakeEvents(t *testing.T) {
 	}
 }
 
-// The reader of the ring buffer is woken although it has not caught up (trap 10).
-func TestWakeEventForcesWakeUp(t *testing.T) {
+// The ring buffer's reader is woken even if it has not caught up.
+func TestWakeEventWakesASlowReader(t *testing.T) {
 	w := newWorld(t, nil)
 	second := netip.MustParseAddrPort("10.46.100.6:80")
 	cold(w)
@@ -106,8 +107,9 @@ func TestWakeEventForcesWakeUp(t *testing.T) {
 	poll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	w.must(err)
 	defer unix.Close(poll)
-	// Edge-triggered: it tells wake-ups, not that something is there.
-	w.must(unix.EpollCtl(poll, unix.EPOLL_CTL_ADD, w.g.objs.Events.FD(), &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(w.g.objs.Events.FD())}))
+	// Edge-triggered: it reports wake-ups, not the presence of data.
+	w.must(unix.EpollCtl(poll, unix.EPOLL_CTL_ADD, w.g.objs.Events.FD(),
+		&unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(w.g.objs.Events.FD())}))
 	woken := func() bool {
 		got := make([]unix.EpollEvent, 1)
 		for {
@@ -124,7 +126,7 @@ func TestWakeEventForcesWakeUp(t *testing.T) {
 	if !woken() {
 		t.Fatal("no wake-up for the first event")
 	}
-	// Nobody reads; the next one wakes again.
+	// The event is not read; the next one wakes again.
 	s.to = second
 	w.wantRun(onXDP, s.frame(), xdpDrop)
 	if !woken() {
@@ -132,9 +134,9 @@ func TestWakeEventForcesWakeUp(t *testing.T) {
 	}
 }
 
-// A wake whose event finds the ring buffer full is not lost: the service is cold again, and the next SYN, also the
-// same one again, asks anew (trap 10).
-func TestRingBufferFull(t *testing.T) {
+// If the ring buffer is full, the service becomes cold again, and the next SYN, even a retransmitted one, requests the
+// wake again.
+func TestLostWakeEventIsSentAgain(t *testing.T) {
 	w := newWorld(t, nil)
 	cold(w)
 	filler := netip.MustParseAddrPort("10.46.100.6:80")
@@ -142,7 +144,7 @@ func TestRingBufferFull(t *testing.T) {
 	s := w.syn(1)
 	s.to = filler
 	f := s.frame()
-	// Nobody reads: each wake and refusal fills it a little.
+	// Without a reader, each wake adds an event.
 	for i := 0; w.counted()["events_lost"] == 0; i++ {
 		if i > 100000 {
 			t.Fatal("the ring buffer is never full")
@@ -153,7 +155,7 @@ func TestRingBufferFull(t *testing.T) {
 	for range 3 {
 		w.wantRun(onXDP, w.syn(1000).frame(), xdpDrop)
 		if p := w.g.ServiceState(vip); p != Cold {
-			t.Fatalf("phase %d, want cold: nobody was told", p)
+			t.Fatalf("state %d, want cold: the event was lost", p)
 		}
 	}
 	w.wantParked(1, 1)
@@ -164,7 +166,7 @@ func TestRingBufferFull(t *testing.T) {
 		t.Errorf("pending %v", p)
 	}
 	e := w.events()
-	e.await(t, EventWake, 1) // the reader has begun
+	e.await(t, EventWake, 1) // the reader has started
 	deadline := time.Now().Add(60 * time.Second)
 	for w.g.ServiceState(vip) == Cold {
 		if time.Now().After(deadline) {
@@ -175,14 +177,14 @@ func TestRingBufferFull(t *testing.T) {
 	}
 	for !slices.ContainsFunc(e.await(t, EventWake, 1), func(ev Event) bool { return ev.Service == vip }) {
 		if time.Now().After(deadline) {
-			t.Fatal("the wake's event did not come")
+			t.Fatal("no event for the wake")
 		}
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// Limits of a service and of a source are exact (trap 5), and what is given up can be parked again.
-func TestParkLimits(t *testing.T) {
+// Refused SYNs make room.
+func TestParkLimitsAreExact(t *testing.T) {
 	w := newWorld(t, nil)
 	w.service(vip, 10, 4)
 	for i := range 8 {
@@ -200,11 +202,11 @@ func TestParkLimits(t *testing.T) {
 	if c := w.g.ServiceCounters(vip); c.Parked != 10 || c.Overflows != 4+4+18 || c.Wakes != 1 || c.Duplicates != 0 {
 		t.Errorf("%+v", c)
 	}
-	// Sent again, those that are parked are duplicates and no more.
+	// Retransmissions of parked SYNs are duplicates only.
 	w.wantRun(onXDP, w.syn(1).fromOther(1, 1000).frame(), xdpDrop)
 	w.wantParked(10, 4)
 	if n := w.g.Refuse(vip); n != 10 {
-		t.Errorf("%d clients were told, want 10", n)
+		t.Errorf("%d clients refused, want 10", n)
 	}
 	w.wantParked(0, 0)
 	for i := range 8 {
@@ -213,8 +215,7 @@ func TestParkLimits(t *testing.T) {
 	w.wantParked(4, 1)
 }
 
-// A full table of parked SYNs neither grows nor keeps another service from waking.
-func TestParkedFull(t *testing.T) {
+func TestFullParkTableDoesNotBlockOtherServices(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Sizes.Parked = 8 })
 	cold(w)
 	for i := range 20 {
@@ -239,8 +240,8 @@ func TestParkedFull(t *testing.T) {
 	w.wantParked(0, 0)
 }
 
-// A SYN with data (TCP Fast Open) is parked whole; one that is too long is not, but wakes.
-func TestParkWhole(t *testing.T) {
+// A SYN that is too long is not parked, but requests a wake.
+func TestSYNIsParkedWithItsData(t *testing.T) {
 	all := newWorld(t, nil)
 	for _, on := range []program{onXDP, onNIC} {
 		for _, n := range []int{0, 1, 1000, 1442, 1462} {
@@ -265,13 +266,13 @@ func TestParkWhole(t *testing.T) {
 		w.run(on, s.frame())
 		w.wantParked(0, 0)
 		if w.counted()["too_long"] != 1 || w.g.ServiceState(vip) != Waking {
-			t.Errorf("%v: counted %v, phase %d", on, w.counted(), w.g.ServiceState(vip))
+			t.Errorf("%v: counted %v, state %d", on, w.counted(), w.g.ServiceState(vip))
 		}
 	}
 }
 
-// A client that begins anew from the same port takes its own place.
-func TestParkedAnew(t *testing.T) {
+// The client started anew from the same port.
+func TestNewSYNReplacesAParkedOne(t *testing.T) {
 	w := newWorld(t, nil)
 	cold(w)
 	w.wantRun(onXDP, w.syn(1000).frame(), xdpDrop)
@@ -287,17 +288,18 @@ func TestParkedAnew(t *testing.T) {
 	}
 }
 
-// capture reads what comes out of a device.
+// capture returns a function that waits for frames received by a device.
 func capture(t testing.TB, device string) func(n int) [][]byte {
 	t.Helper()
-	// With protocol 0 it gets nothing before it is bound: else it would get what the kernel sends on any device, IPv6 too.
+	// With protocol 0 it receives nothing before it is bound, when it would get frames of all devices.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Close(fd) })
 	l := linkByName(t, device)
-	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_IP), Ifindex: l.Attrs().Index}); err != nil {
+	if err := unix.Bind(fd,
+		&unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_IP), Ifindex: l.Attrs().Index}); err != nil {
 		t.Fatal(err)
 	}
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10}); err != nil {
@@ -310,7 +312,7 @@ func capture(t testing.TB, device string) func(n int) [][]byte {
 			b := make([]byte, 2048)
 			m, from, err := unix.Recvfrom(fd, b, 0)
 			if err != nil {
-				t.Fatalf("%d frames came out of %s, want %d: %v", len(out), device, n, os.NewSyscallError("recvfrom", err))
+				t.Fatalf("%d frames received by %s, want %d: %v", len(out), device, n, os.NewSyscallError("recvfrom", err))
 			}
 			if a, ok := from.(*unix.SockaddrLinklayer); ok && a.Pkttype == unix.PACKET_OUTGOING {
 				continue
@@ -321,8 +323,8 @@ func capture(t testing.TB, device string) func(n int) [][]byte {
 	}
 }
 
-// Refusal answers every parked client with an RST that it believes (trap 3), the way it came.
-func TestRefuse(t *testing.T) {
+// The RST is one that the client accepts, and takes the way that the SYN came.
+func TestRefuseResetsParkedClients(t *testing.T) {
 	w := newWorld(t, nil)
 	cold(w)
 	atClient, atPod := capture(t, "nicp"), capture(t, "pod2p")
@@ -340,7 +342,7 @@ func TestRefuse(t *testing.T) {
 	fromPod.src, fromPod.dst = podMAC[2], w.podLink[2].Attrs().HardwareAddr
 	w.wantRun(onPod2, fromPod.frame(), tcxDrop)
 	if n := w.g.Refuse(vip); n != 4 {
-		t.Errorf("%d told, want 4", n)
+		t.Errorf("%d clients refused, want 4", n)
 	}
 	for i, out := range atClient(3) {
 		resetTo(t, want[i], out)
@@ -351,12 +353,11 @@ func TestRefuse(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	if w.g.Refuse(vip) != 0 {
-		t.Error("told twice")
+		t.Error("refused twice")
 	}
 }
 
-// Release lets all SYNs go to the pod, byte for byte and in order of arrival.
-func TestRelease(t *testing.T) {
+func TestReleaseKeepsOrderAndBytes(t *testing.T) {
 	w := newWorld(t, nil)
 	out := podNamespace(t, w, 1)
 	cold(w)
@@ -373,7 +374,7 @@ func TestRelease(t *testing.T) {
 		want = append(want, f[:74+i*20])
 		s.partial = i%3 == 0
 		w.wantRun(on, s.frame(), verdict)
-		w.wantRun(on, s.frame(), verdict) // sent again
+		w.wantRun(on, s.frame(), verdict) // retransmitted
 	}
 	w.addPod(vip, 1)
 	if n := w.serve(vip, 1); n != 40 {
@@ -384,17 +385,17 @@ func TestRelease(t *testing.T) {
 	}
 	w.wantParked(0, 0)
 	w.wantCounts(0, 40, 0)
-	if c := w.g.ServiceCounters(vip); c.Released != 40 || c.Parked != 40 || c.Duplicates != 40 || c.Overflows != 0 || c.Refused != 0 {
+	if c := w.g.ServiceCounters(vip); c.Released != 40 || c.Parked != 40 || c.Duplicates != 40 || c.Overflows != 0 ||
+		c.Refused != 0 {
 		t.Errorf("%+v", c)
 	}
 	if w.g.ServiceState(vip) != Warm {
-		t.Errorf("phase %d", w.g.ServiceState(vip))
+		t.Errorf("state %d", w.g.ServiceState(vip))
 	}
 }
 
-// Of what is parked, a pod gets its share, those that came first; the rest stays parked for other pods, whatever comes in
-// meanwhile, and is released to whoever serves in the end.
-func TestServeShare(t *testing.T) {
+// The rest stays parked for other pods, whatever arrives meanwhile, until Release.
+func TestServeShareReleasesTheOldest(t *testing.T) {
 	w := newWorld(t, nil)
 	out := [4]func(n int) [][]byte{}
 	for i := 1; i <= 3; i++ {
@@ -418,11 +419,11 @@ func TestServeShare(t *testing.T) {
 	}
 	share(1, 4, 0, 1, 2, 3)
 	w.wantParked(8, 8)
-	// One that comes now goes on at once, as does one that is sent again.
+	// A SYN that arrives now is sent on at once, as is one that is retransmitted.
 	w.toPod(1, w.syn(7).fromOther(50, 50).frame(), w.wantRun(onNIC, w.syn(7).fromOther(50, 50).frame(), tcxRedirect))
 	w.toPod(1, syns[5], w.wantRun(onNIC, syns[5], tcxRedirect))
 	w.wantParked(7, 7)
-	// The share is that pod's, even if the other one has no flow any more.
+	// The pod gets its share even if the other one has no flows left.
 	w.forgetFlows()
 	share(2, 4, 4, 6, 7, 8)
 	w.wantParked(3, 3)
@@ -432,7 +433,7 @@ func TestServeShare(t *testing.T) {
 		t.Errorf("%d released, %v; want 3", n, err)
 	}
 	w.wantParked(0, 0)
-	// The fewest flows: pod 2 has four already.
+	// The others have the fewest flows: pod 2 has four.
 	out[1](1)
 	out[3](1)
 	if c := w.g.ServiceCounters(vip); c.Released != 12 || c.Parked != 12 || c.Overflows != 0 {
@@ -440,8 +441,8 @@ func TestServeShare(t *testing.T) {
 	}
 }
 
-// A share goes by clients' addresses where these decide: no client's next connection is another pod's for that.
-func TestServeShareAffinity(t *testing.T) {
+// A client's next connection goes to the pod of its released one.
+func TestServeShareRespectsAffinity(t *testing.T) {
 	w := newWorld(t, nil)
 	_, err := w.g.SetService(Service{Addr: vip, MaxParked: 100, MaxParkedPerSource: 100, Affinity: true})
 	w.must(err)
@@ -459,13 +460,13 @@ func TestServeShareAffinity(t *testing.T) {
 		f, _ := w.flow(first.from, vip)
 		next := podOf(t, w.wantRun(onNIC, w.syn(1).fromOther(20+i, 4001).frame(), tcxRedirect))
 		if f.Pod != w.podIndex(next) {
-			t.Errorf("client %d: first the pod of index %d, then pod %d", 20+i, f.Pod, next)
+			t.Errorf("client %d: first the pod with index %d, then pod %d", 20+i, f.Pod, next)
 		}
 	}
 }
 
-// A SYN whose checksum is wrong was damaged: no pod gets it, and nothing of it stays.
-func TestReleaseDamaged(t *testing.T) {
+// A wrong checksum means that the SYN was damaged. Nothing of it remains.
+func TestDamagedSYNIsNotReleased(t *testing.T) {
 	w := newWorld(t, nil)
 	cold(w)
 	w.wantRun(onXDP, with(synFrame, func(b []byte) { b[50] ^= 0x55 })(w), xdpDrop)
@@ -478,9 +479,9 @@ func TestReleaseDamaged(t *testing.T) {
 	w.wantCounts(0, 0, 0)
 }
 
-// A SYN that is sent again when its service is warm, but before it is released, goes on at once, and its parked twin
-// does not go to another pod.
-func TestReleaseTwin(t *testing.T) {
+// A SYN that is retransmitted when its service is warm, but before the release, is sent on at once; the parked one is
+// dropped.
+func TestRetransmittedSYNUnparksItsTwin(t *testing.T) {
 	w := newWorld(t, nil)
 	parkedAndWarm(w)
 	w.toPod(1, synFrame(w), w.wantRun(onNIC, synFrame(w), tcxRedirect))
@@ -492,43 +493,42 @@ func TestReleaseTwin(t *testing.T) {
 	w.wantRun(onReleased, synFrame(w), tcxDrop)
 	w.wantCounts(0, 1, 0)
 	if _, h, _ := w.counts(vip, 2); h != 0 {
-		t.Error("the twin went to another pod")
+		t.Error("the parked SYN went to another pod")
 	}
 	if c := w.g.ServiceCounters(vip); c.Released != 1 || c.Parked != 1 {
 		t.Errorf("%+v", c)
 	}
 }
 
-// A service goes cold with its last pod that takes flows; SYNs are parked from then on, and the flows of the pod
-// that drains go on.
-func TestDrain(t *testing.T) {
+// New SYNs are parked, and the flows of the draining pod continue.
+func TestDrainingTheLastPodMakesTheServiceCold(t *testing.T) {
 	w := newWorld(t, nil)
 	connected(w)
 	e := w.events()
 	w.must(w.g.Drain(vip, 1))
 	if w.g.ServiceState(vip) != Cold {
-		t.Errorf("phase %d", w.g.ServiceState(vip))
+		t.Errorf("state %d", w.g.ServiceState(vip))
 	}
 	s := w.syn(1).fromOther(9, 9)
 	w.wantRun(onXDP, s.frame(), xdpDrop)
 	e.await(t, EventWake, 1)
 	w.toPod(1, dataFrame(w), w.wantRun(onNIC, dataFrame(w), tcxRedirect))
 	w.untouched(onXDP, dataFrame(w))
-	// A SYN on the open flow is its pod's to answer, cold or not.
+	// A SYN on an open flow is for its pod to answer, whatever the service's state.
 	w.untouched(onXDP, w.syn(77).frame())
 	w.wantCounts(1, 0, 1)
 	w.addPod(vip, 2)
-	w.wantRun(onNIC, w.syn(2).fromOther(9, 10).frame(), tcxDrop) // not before it serves
+	w.wantRun(onNIC, w.syn(2).fromOther(9, 10).frame(), tcxDrop) // it does not serve yet
 	if n := w.serve(vip, 2); n != 2 {
 		t.Errorf("%d released", n)
 	}
 	if st, _ := w.g.PodState(vip, 1); st != PodDraining {
-		t.Errorf("pod 1 is %d", st)
+		t.Errorf("pod 1 has state %d", st)
 	}
 }
 
-// A service that is removed refuses who is parked there, and leaves nothing to the next one of its place.
-func TestServiceRemoved(t *testing.T) {
+// Nothing is left to the next service with the same index.
+func TestRemovedServiceRefusesParkedSYNs(t *testing.T) {
 	w := newWorld(t, nil)
 	cold(w)
 	out := capture(t, "nicp")
@@ -541,20 +541,20 @@ func TestServiceRemoved(t *testing.T) {
 	next := netip.MustParseAddrPort("10.46.100.9:80")
 	w.service(next, 5, 5)
 	if c := w.g.ServiceCounters(next); c != (ServiceCounters{}) || w.g.ServiceState(next) != Cold {
-		t.Errorf("the next service begins with %+v, phase %d", c, w.g.ServiceState(next))
+		t.Errorf("the next service starts with %+v, state %d", c, w.g.ServiceState(next))
 	}
 }
 
-// The remains of races are swept: SYNs of a service that is gone, links to nothing, counts of nobody.
-func TestSweepParked(t *testing.T) {
+// Leftovers are SYNs of a removed service, entries that lead to no SYN, and counts without SYNs.
+func TestSweepRemovesLeftoversOfParkedSYNs(t *testing.T) {
 	w := newWorld(t, nil)
 	cold(w)
 	w.wantRun(onXDP, synFrame(w), xdpDrop)
 	if s, err := w.g.Sweep(DefaultAges()); err != nil || s.Parked != 0 {
-		t.Errorf("a parked SYN is well: %+v, %v", s, err)
+		t.Errorf("a valid parked SYN was swept: %+v, %v", s, err)
 	}
 	w.wantParked(1, 1)
-	// An old SYN of a service that is gone; a link without SYN; a count without SYNs.
+	// An old SYN of a removed service, an entry without SYN, a count without SYNs.
 	var t1 gateTicket
 	var p gateParked
 	w.g.objs.ParkedSyns.Iterate().Next(&t1, &p)
@@ -573,8 +573,7 @@ func TestSweepParked(t *testing.T) {
 	w.wantParked(1, 1)
 }
 
-// The same SYN on two CPUs at once is parked once.
-func TestParkSameSYN(t *testing.T) {
+func TestConcurrentSYNIsParkedOnce(t *testing.T) {
 	w := newWorld(t, nil)
 	w.service(vip, 4000, 4000)
 	const n = 3000
@@ -588,8 +587,8 @@ func TestParkSameSYN(t *testing.T) {
 	}
 }
 
-// A SYN that is just being parked when its service becomes warm goes on: by the release, or by itself.
-func TestServeRaces(t *testing.T) {
+// Either the release or the program sends it on.
+func TestSYNParkedDuringServeIsReleased(t *testing.T) {
 	w := newWorld(t, nil)
 	podNamespace(t, w, 1)
 	w.service(vip, 1000, 1000)
@@ -620,9 +619,9 @@ func TestServeRaces(t *testing.T) {
 	}
 }
 
-// Many SYNs on all CPUs, while the service wakes, is refused and is served: each is parked at most once, released or
-// refused at most once, and nothing stays.
-func TestParkRaces(t *testing.T) {
+// Many SYNs arrive on all CPUs while the service is woken, refused and served. Each is parked at most once and
+// released or refused at most once, and nothing remains.
+func TestParkedSYNsAreHandledExactlyOnce(t *testing.T) {
 	w := newWorld(t, nil)
 	podNamespace(t, w, 1)
 	w.service(vip, 1000, 1000)
@@ -634,7 +633,7 @@ func TestParkRaces(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			for i := range each {
-				// Two senders have the same SYNs: sent again, on another CPU.
+				// Two senders have the same SYNs: retransmissions on another CPU.
 				f := w.syn(uint32(1000+i)).fromOther(byte(s/2), uint16(1000+i)).frame()
 				on := onXDP
 				if s%2 == 1 {
@@ -660,13 +659,13 @@ func TestParkRaces(t *testing.T) {
 	syns, flows, sources := w.parkedNow()
 	c := w.g.ServiceCounters(vip)
 	if syns != 0 || flows != 0 || c.ParkedNow != 0 || sources > 1 {
-		t.Errorf("left: %d SYNs, %d flows, %d sources; %+v", syns, flows, sources, c)
+		t.Errorf("remaining: %d SYNs, %d flows, %d sources; %+v", syns, flows, sources, c)
 	}
 	if c.Parked != c.Released+c.Refused {
 		t.Errorf("parked %d, released %d and refused %d", c.Parked, c.Released, c.Refused)
 	}
 	open, half, _ := w.counts(vip, 1)
 	if n := entries[gateFlowKey, gateFlow](w, w.g.objs.Flows); int(half) != n || open != 0 {
-		t.Errorf("%d half-open flows are counted, there are %d; %d open", half, n, open)
+		t.Errorf("%d half-open flows counted, want %d; %d open", half, n, open)
 	}
 }

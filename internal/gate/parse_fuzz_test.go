@@ -12,20 +12,19 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// fate is what should become of a frame that comes in by an external interface: vip is warm with pod 1, and there is
-// no flow.
+// fate is the expected fate of a frame at an external interface, when vip is warm with pod 1 and there is no flow.
 type fate int
 
 const (
-	fatePass   fate = iota // untouched, to the stack
+	fatePass   fate = iota // unchanged, to the stack
 	fateDrop               // dropped
-	fateAnswer             // sent back, as the answer of ARP or ping
-	fateReset              // answered with RST
+	fateAnswer             // sent back as the reply to ARP or ping
+	fateReset              // answered with a RST
 	fatePod                // to pod 1
 )
 
-// fateOf is the specification, by gopacket's decoders. They look at IP options, which the gate leaves to the host,
-// and take a total length of zero for an offload, which no frame on a wire has.
+// fateOf is the specification, in terms of gopacket's decoders. Unlike the gate, these check IP options, and accept a
+// total length of zero, as segmentation offload may produce.
 func fateOf(frame []byte, ours []byte) fate {
 	var eth layers.Ethernet
 	if eth.DecodeFromBytes(frame, gopacket.NilDecodeFeedback) != nil {
@@ -34,23 +33,26 @@ func fateOf(frame []byte, ours []byte) fate {
 	inRange := func(b []byte) bool { return serviceRange.Contains(netip.AddrFrom4([4]byte(b))) }
 	if binary.BigEndian.Uint16(frame[12:]) == uint16(layers.EthernetTypeARP) {
 		var arp layers.ARP
-		if arp.DecodeFromBytes(frame[14:], gopacket.NilDecodeFeedback) != nil || arp.AddrType != layers.LinkTypeEthernet || arp.Protocol != layers.EthernetTypeIPv4 ||
-			arp.HwAddressSize != 6 || arp.ProtAddressSize != 4 || arp.Operation != layers.ARPRequest || bytes.Equal(arp.SourceProtAddress, arp.DstProtAddress) ||
+		if arp.DecodeFromBytes(frame[14:], gopacket.NilDecodeFeedback) != nil || arp.AddrType != layers.LinkTypeEthernet ||
+			arp.Protocol != layers.EthernetTypeIPv4 ||
+			arp.HwAddressSize != 6 || arp.ProtAddressSize != 4 || arp.Operation != layers.ARPRequest ||
+			bytes.Equal(arp.SourceProtAddress, arp.DstProtAddress) ||
 			!bytes.Equal(arp.DstProtAddress, vip.Addr().AsSlice()) {
 			return fatePass
 		}
 		return fateAnswer
 	}
-	if binary.BigEndian.Uint16(frame[12:]) != uint16(layers.EthernetTypeIPv4) || !bytes.Equal(frame[:6], ours) || len(frame) < 34 || !inRange(frame[30:34]) {
+	if binary.BigEndian.Uint16(frame[12:]) != uint16(layers.EthernetTypeIPv4) || !bytes.Equal(frame[:6], ours) ||
+		len(frame) < 34 || !inRange(frame[30:34]) {
 		return fatePass
 	}
 	if !bytes.Equal(frame[30:34], vip.Addr().AsSlice()) {
-		return fatePass // nobody's
+		return fatePass // no VIP
 	}
 	plain := bytes.Clone(frame[14:])
 	ihl := int(plain[0]&0xf) * 4
 	for i := 20; i < ihl && i < len(plain); i++ {
-		plain[i] = 1 // no operation
+		plain[i] = 1 // no-operation
 	}
 	var ip layers.IPv4
 	var cut truncated
@@ -90,17 +92,17 @@ type truncated bool
 
 func (t *truncated) SetTruncated() { *t = true }
 
-// smallTables are quick to walk through.
+// smallTables makes tables small, so that they are quick to iterate over.
 func smallTables(c *Config) { c.Sizes = Sizes{Flows: 64, Ring: 64, Parked: 64} }
 
-// judge runs a frame through gate_nic and gate_xdp and compares it with its fate.
+// judge runs gate_nic and gate_xdp on a frame and checks its fate.
 func (w *world) judge(frame []byte) {
 	w.Helper()
 	w.clearFlows()
 	ours := w.nic.Attrs().HardwareAddr
 	want := fateOf(frame, ours)
 	arpFrame := binary.BigEndian.Uint16(frame[12:]) == uint16(layers.EthernetTypeARP)
-	// A warm service's packets pass XDP, but for ARP.
+	// Packets to a warm service pass XDP, ARP requests do not.
 	if verdict, out := w.run(onXDP, frame); want == fateAnswer && arpFrame {
 		if verdict != xdpTX || bytes.Equal(out, frame) {
 			w.Fatalf("gate_xdp: verdict %d for an ARP request\n%x", verdict, frame)
@@ -109,7 +111,8 @@ func (w *world) judge(frame []byte) {
 		w.Fatalf("gate_xdp: verdict %d, changed %v, for\n%x", verdict, !bytes.Equal(out, frame), frame)
 	}
 	verdict, out := w.run(onNIC, frame)
-	wantVerdict := map[fate]uint32{fatePass: tcxNext, fateDrop: tcxDrop, fateAnswer: tcxRedirect, fateReset: tcxRedirect, fatePod: tcxRedirect}[want]
+	wantVerdict := map[fate]uint32{fatePass: tcxNext, fateDrop: tcxDrop, fateAnswer: tcxRedirect, fateReset: tcxRedirect,
+		fatePod: tcxRedirect}[want]
 	if verdict != wantVerdict {
 		w.Fatalf("gate_nic: verdict %d, want fate %d, for\n%x\n%v", int32(verdict), want, frame, dump(frame))
 	}
@@ -121,12 +124,14 @@ func (w *world) judge(frame []byte) {
 	case fatePod:
 		checkPod(w, frame, out)
 	case fateReset:
-		if len(out) != 54 || out[47]&4 == 0 || !bytes.Equal(out[26:30], frame[30:34]) || !bytes.Equal(out[30:34], frame[26:30]) {
+		if len(out) != 54 || out[47]&4 == 0 || !bytes.Equal(out[26:30], frame[30:34]) ||
+			!bytes.Equal(out[30:34], frame[26:30]) {
 			w.Fatalf("no RST to\n%x is\n%x", frame, out)
 		}
 		decode(w, out)
 	case fateAnswer:
-		if len(out) != len(frame) || !bytes.Equal(out[6:12], ours) || !arpFrame && (out[34+int(out[14]&0xf-5)*4] != 0 || !bytes.Equal(out[30:34], frame[26:30])) {
+		if len(out) != len(frame) || !bytes.Equal(out[6:12], ours) || !arpFrame &&
+			(out[34+int(out[14]&0xf-5)*4] != 0 || !bytes.Equal(out[30:34], frame[26:30])) {
 			w.Fatalf("no answer to\n%x is\n%x", frame, out)
 		}
 	}
@@ -135,8 +140,7 @@ func (w *world) judge(frame []byte) {
 	}
 }
 
-// checkPod checks that only addresses changed, and that the checksums are as right as they were: the difference
-// between what they are and what they should be stays.
+// checkPod checks that only addresses and checksums have changed, and that a checksum is off by as much as before.
 func checkPod(w *world, frame, out []byte) {
 	w.Helper()
 	l4 := 14 + int(frame[14]&0xf)*4
@@ -157,12 +161,12 @@ func checkPod(w *world, frame, out []byte) {
 	ip0, tcp0 := sums(frame)
 	ip1, tcp1 := sums(out)
 	if ip0 != ip1 || tcp0 != tcp1 {
-		w.Fatalf("checksums differ from right ones by %d and %d, before by %d and %d, for\n%x", ip1, tcp1, ip0, tcp0, frame)
+		w.Fatalf("checksums are off by %d and %d, before by %d and %d, for\n%x", ip1, tcp1, ip0, tcp0, frame)
 	}
 }
 
-// FuzzParse holds what the gate takes a frame for against gopacket: never may a malformed packet come to a pod, nor
-// anything that is not for a service be touched.
+// FuzzParse compares the gate's parser with gopacket's: no malformed packet may reach a pod, and nothing that is not
+// for a service may be changed.
 func FuzzParse(f *testing.F) {
 	w := newWorld(f, smallTables)
 	w.warm(vip, 1)
@@ -176,7 +180,7 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, frame []byte, others bool) {
 		if len(frame) < 34 || len(frame) > 2000 || frame[12] == 0x86 && frame[13] == 0xdd && len(frame) < 54 {
-			return // a test run takes no less than an IP header, and longer frames are no different
+			return // a test run needs an IP header, and longer frames behave the same
 		}
 		frame = bytes.Clone(frame)
 		if !others {
@@ -188,13 +192,14 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// The same for every value of every byte of the headers of some packets.
-func TestParseEveryByte(t *testing.T) {
+// The same check for every value of every header byte of some packets.
+func TestParseWithEveryValueOfEveryByte(t *testing.T) {
 	w := newWorld(t, smallTables)
 	w.warm(vip, 1)
 	options := w.syn(7)
 	options.ipOptions = router
-	for _, frame := range [][]byte{synFrame(w), options.frame(), dataFrame(w), ping(w), arpFrame(1, client.Addr(), vip.Addr())} {
+	for _, frame := range [][]byte{synFrame(w), options.frame(), dataFrame(w), ping(w),
+		arpFrame(1, client.Addr(), vip.Addr())} {
 		for at := 12; at < min(len(frame), 80); at++ {
 			for v := range 256 {
 				in := bytes.Clone(frame)

@@ -48,8 +48,9 @@ type PodCounters struct {
 	FirstByte             monotime.Time // zero: none yet
 }
 
-// AddPod adds a pod, and attaches to its veth if it is on this node. It takes no flows before Serve. A pod that is known
-// already, such as an adopted one, keeps its flows and counts. The calling thread must be in the gate's network namespace.
+// AddPod adds a pod, and attaches to its veth if it is on this node. It takes no flows before Serve. A pod that is
+// known already, such as an adopted one, keeps its flows and counts. The calling thread must be in the gate's network
+// namespace.
 func (g *Gate) AddPod(p Pod) error {
 	service, ok := g.services.index(p.Service)
 	if !ok {

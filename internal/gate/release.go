@@ -14,8 +14,8 @@ import (
 // releaseRounds bounds how many times release walks the queue. The pause between rounds doubles.
 const releaseRounds = 12
 
-// release sends every SYN that is parked at a warm service on, in order of arrival. The gate removes each one as it passes
-// gate_released. It returns how many have passed.
+// release sends every SYN that is parked at a warm service on, in order of arrival. The gate removes each one as it
+// passes gate_released. It returns how many have passed.
 func (g *Gate) release(service uint32) (int, error) {
 	st := g.statuses.at(service)
 	atomic.StoreUint32(&st.ReleaseTo, 0)
@@ -40,8 +40,8 @@ func (g *Gate) release(service uint32) (int, error) {
 }
 
 // releaseShare sends the oldest SYNs that are parked at a warm service on, at most share of them, to one pod. If the
-// service has affinity or prefers local pods, they are balanced over the serving pods as usual. It returns how many have
-// passed.
+// service has affinity or prefers local pods, they are balanced over the serving pods as usual. It returns how many
+// have passed.
 func (g *Gate) releaseShare(service, pod, share uint32) (int, error) {
 	st := g.statuses.at(service)
 	to := uint32(0)
@@ -89,7 +89,8 @@ func (g *Gate) releaseUpTo(service, end uint32) (left bool, err error) {
 	return left, err
 }
 
-// awaitReleased waits for frames that the device has queued. The first round does not wait, as most have passed by then.
+// awaitReleased waits for frames that the device has queued. The first round does not wait, as most have passed by
+// then.
 func awaitReleased(round int) {
 	if round > 0 {
 		time.Sleep(50 * time.Microsecond << round)

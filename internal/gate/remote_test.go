@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// node is one of several with a gate each, in a network namespace of its own.
+// node is a node with a gate, in a network namespace of its own.
 type node struct {
 	name string
 	addr netip.Addr
@@ -36,9 +36,10 @@ type cluster struct {
 
 const encapPort = 7947
 
-// The nodes are routers with strict reverse-path filters, and drop what conntrack takes for invalid, as kube-proxy's
-// rules do.
-const nodeSetup = `ip netns exec %[1]s sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.default.rp_filter=1
+// nodeSetup makes a node a router with strict reverse-path filters that drops packets that conntrack considers invalid,
+// as kube-proxy's rules do.
+const nodeSetup = `ip netns exec %[1]s sysctl -qw net.ipv4.ip_forward=1
+ip netns exec %[1]s sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.default.rp_filter=1
 ip netns exec %[1]s nft 'table ip rules {
 	chain forward { type filter hook forward priority 0;
 		ct state invalid counter drop
@@ -64,21 +65,23 @@ func newClusterOf(t *testing.T, mtu int, shortcut bool) *cluster {
 	return c
 }
 
-// plug makes a network namespace on the link.
+// plug creates a network namespace on the link.
 func (c *cluster) plug(name string, addr netip.Addr, mtu int) {
 	c.Helper()
 	newNamespace(c, name)
-	sh(c, `ip link add eth0 mtu %[3]d netns %[1]s type veth peer name %[1]s mtu %[3]d netns lan; ip -n lan link set %[1]s master br0 up
+	sh(c, `ip link add eth0 mtu %[3]d netns %[1]s type veth peer name %[1]s mtu %[3]d netns lan
+		ip -n lan link set %[1]s master br0 up
 		ip -n %[1]s addr add %[2]v/24 dev eth0; ip -n %[1]s link set eth0 up`, name, addr, mtu)
 }
 
-// join makes a node that answers for some VIPs, and knows all that may join.
+// join creates a node that announces some VIPs and accepts packets from all nodes.
 func (c *cluster) join(name string, addr netip.Addr, mtu int, announced ...netip.Addr) *node {
 	c.Helper()
 	n := &node{name: name, addr: addr}
 	c.plug(name, addr, mtu)
 	sh(c, nodeSetup, name)
-	n.cfg = Config{Dir: c.TempDir(), ServiceRanges: []netip.Prefix{serviceRange}, EncapPort: encapPort, NodeAddr: addr, XDPMode: XDPAuto, Shortcut: c.shortcut,
+	n.cfg = Config{Dir: c.TempDir(), ServiceRanges: []netip.Prefix{serviceRange}, EncapPort: encapPort, NodeAddr: addr,
+		XDPMode: XDPAuto, Shortcut: c.shortcut,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", name)}
 	c.open(n)
 	c.Cleanup(func() {
@@ -117,17 +120,20 @@ func (c *cluster) open(n *node) {
 	n.ev = (&world{TB: c.T, g: n.g}).events()
 }
 
-// podNet makes the network of pod i on a node, with the address podAt[i].
+// podNet creates the network of pod i on a node, with the address podAt[i].
 func (c *cluster) podNet(n *node, i, mtu int) {
 	c.Helper()
 	newNamespace(c, podNS(i))
-	sh(c, `ip link add %[1]s mtu %[3]d netns %[5]s address 02:00:00:00:0e:0%[4]d type veth peer name eth0 netns %[1]s; ip -n %[5]s link set %[1]s up; ip -n %[5]s route add %[2]v/32 dev %[1]s
-		ip -n %[1]s link set eth0 mtu %[3]d up; ip -n %[1]s addr add %[2]v/32 dev eth0; ip -n %[1]s route add 169.254.46.1 dev eth0
-		ip -n %[1]s neigh add 169.254.46.1 lladdr 02:00:00:00:0e:0%[4]d dev eth0; ip -n %[1]s route add default via 169.254.46.1`,
+	sh(c, `ip link add %[1]s mtu %[3]d netns %[5]s address 02:00:00:00:0e:0%[4]d type veth peer name eth0 netns %[1]s
+		ip -n %[5]s link set %[1]s up; ip -n %[5]s route add %[2]v/32 dev %[1]s
+		ip -n %[1]s link set eth0 mtu %[3]d up; ip -n %[1]s addr add %[2]v/32 dev eth0
+		ip -n %[1]s route add 169.254.46.1 dev eth0
+		ip -n %[1]s neigh add 169.254.46.1 lladdr 02:00:00:00:0e:0%[4]d dev eth0
+		ip -n %[1]s route add default via 169.254.46.1`,
 		podNS(i), podAt[i].Addr(), mtu, i, n.name)
 }
 
-// addPod makes pod i, which is on a node, known to both.
+// addPod adds pod i, which is on a node, to both gates.
 func (c *cluster) addPod(service netip.AddrPort, on *node, i int) {
 	c.Helper()
 	for _, n := range []*node{c.edge, c.home} {
@@ -145,7 +151,7 @@ func (c *cluster) addPod(service netip.AddrPort, on *node, i int) {
 	}
 }
 
-// serve lets a pod take flows on both nodes.
+// serve makes a pod take flows on both nodes.
 func (c *cluster) serve(service netip.AddrPort, i int) (released int) {
 	c.Helper()
 	for _, n := range []*node{c.home, c.edge} {
@@ -156,21 +162,22 @@ func (c *cluster) serve(service netip.AddrPort, i int) (released int) {
 	return released
 }
 
-// wantClosed waits until both nodes have had n flows of pod i, all over.
+// wantClosed waits until both nodes have counted n flows of pod i and none is left.
 func (c *cluster) wantClosed(i int, flows uint64) {
 	c.Helper()
 	for _, n := range []*node{c.edge, c.home} {
 		eventually(c, func() error {
 			p, err := n.g.PodCounters(vip, uint64(i))
 			if err == nil && (p.Open != 0 || p.HalfOpen != 0 || p.NewFlows != flows) {
-				err = fmt.Errorf("%s: pod %d: %d open, %d half-open, %d new; want 0, 0, %d", n.name, i, p.Open, p.HalfOpen, p.NewFlows, flows)
+				err = fmt.Errorf("%s: pod %d: %d open, %d half-open, %d new; want 0, 0, %d", n.name, i, p.Open, p.HalfOpen,
+					p.NewFlows, flows)
 			}
 			return err
 		})
 	}
 }
 
-// counted returns what the gates of both nodes have counted.
+// counted returns the nonzero counters of both nodes.
 func (c *cluster) counted() map[string]uint64 {
 	c.Helper()
 	out := map[string]uint64{}
@@ -182,7 +189,7 @@ func (c *cluster) counted() map[string]uint64 {
 	return out
 }
 
-// wantCounted compares it, but for ARP.
+// wantCounted checks the counters, except for ARP.
 func (c *cluster) wantCounted(want map[string]uint64) {
 	c.Helper()
 	got := c.counted()
@@ -193,23 +200,26 @@ func (c *cluster) wantCounted(want map[string]uint64) {
 		c.Errorf("counted %v, want %v", got, want)
 	}
 	for _, n := range []*node{c.edge, c.home} {
-		if rules := sh(c, "ip netns exec %s nft list ruleset", n.name); strings.Count(rules, "counter packets 0 bytes 0 drop") != 3 {
-			c.Errorf("%s: packets were invalid to conntrack: %s", n.name, rules)
+		if rules := sh(c, "ip netns exec %s nft list ruleset", n.name); strings.Count(rules,
+			"counter packets 0 bytes 0 drop") != 3 {
+			c.Errorf("%s: conntrack considered packets invalid: %s", n.name, rules)
 		}
 	}
 }
 
-// plainPod makes the network of a pod on the edge node that is not Wangell's.
+// plainPod creates the network of a pod on the edge node that is not Wangell's.
 func (c *cluster) plainPod(mtu int) netip.Addr {
 	c.Helper()
 	a := netip.MustParseAddr("10.46.129.9")
 	newNamespace(c, "plain")
-	sh(c, `ip link add plain mtu %[2]d netns edge type veth peer name eth0 mtu %[2]d netns plain; ip -n edge addr add 10.46.129.1/24 dev plain; ip -n edge link set plain up
-		ip -n plain addr add %[1]v/24 dev eth0; ip -n plain link set eth0 up; ip -n plain route add default via 10.46.129.1; ip -n home route add 10.46.129.0/24 via %[3]v`, a, mtu, c.edge.addr)
+	sh(c, `ip link add plain mtu %[2]d netns edge type veth peer name eth0 mtu %[2]d netns plain
+		ip -n edge addr add 10.46.129.1/24 dev plain; ip -n edge link set plain up
+		ip -n plain addr add %[1]v/24 dev eth0; ip -n plain link set eth0 up; ip -n plain route add default via 10.46.129.1
+		ip -n home route add 10.46.129.0/24 via %[3]v`, a, mtu, c.edge.addr)
 	return a
 }
 
-// wantStraight checks by which way the answer of a size came.
+// wantStraight checks which way an answer of a given size took.
 func (c *cluster) wantStraight(straight bool, size uint64) {
 	c.Helper()
 	edge, err := c.edge.g.PodCounters(vip, 1)
@@ -217,13 +227,13 @@ func (c *cluster) wantStraight(straight bool, size uint64) {
 	home, err := c.home.g.PodCounters(vip, 1)
 	c.must(err)
 	if home.BytesOut < size || straight && edge.BytesOut > size/100 || !straight && edge.BytesOut < size {
-		c.Errorf("of %d bytes, %d went by the home node and %d by the edge node; straight: %v", size, home.BytesOut, edge.BytesOut, straight)
+		c.Errorf("of %d bytes, %d passed the home node and %d the edge node; straight: %v", size, home.BytesOut,
+			edge.BytesOut, straight)
 	}
 }
 
-// Cold and warm connections to a pod on another node, from clients everywhere; 10 MB both ways, half-closed in
-// between.
-func TestRemote(t *testing.T) {
+// Cold and warm connections carry 10 MB both ways, half-closed in between.
+func TestRemotePodsServeClientsEverywhere(t *testing.T) {
 	for _, v := range []struct {
 		mtu                int
 		offloads, shortcut bool
@@ -241,7 +251,8 @@ func testRemote(t *testing.T, mtu int, offloads, shortcut bool) {
 	c.podNet(c.edge, 2, mtu)
 	c.addPod(vip2, c.edge, 2)
 	plain := c.plainPod(mtu)
-	for _, d := range [][2]string{{"client", "eth0"}, {"edge", "eth0"}, {"home", "eth0"}, {"pod1", "eth0"}, {"home", "pod1"}, {"pod2", "eth0"}, {"edge", "pod2"}, {"plain", "eth0"}, {"edge", "plain"}, {"edge", InnerDevice}} {
+	for _, d := range [][2]string{{"client", "eth0"}, {"edge", "eth0"}, {"home", "eth0"}, {"pod1", "eth0"},
+		{"home", "pod1"}, {"pod2", "eth0"}, {"edge", "pod2"}, {"plain", "eth0"}, {"edge", "plain"}, {"edge", InnerDevice}} {
 		offload(t, d[0], d[1], offloads)
 	}
 	from := echo(t, podNS(1), podAt[1])
@@ -275,14 +286,14 @@ func testRemote(t *testing.T, mtu int, offloads, shortcut bool) {
 		}
 	}
 	var want map[string]uint64
-	if shortcut { // two connections of either pod
+	if shortcut { // two connections of each pod
 		want = map[string]uint64{"edge shortcuts": 4}
 	}
 	c.wantCounted(want)
 }
 
-// Short connections that either side closes first, or resets: both nodes count the same, and come back to zero.
-func TestRemoteCounts(t *testing.T) {
+// Either side closes first, or resets. The counts return to zero.
+func TestBothNodesCountShortConnections(t *testing.T) {
 	c := newCluster(t, 1500)
 	c.podNet(c.home, 1, 1500)
 	c.addPod(vip, c.home, 1)
@@ -290,7 +301,7 @@ func TestRemoteCounts(t *testing.T) {
 	var l net.Listener
 	c.must(inNamespace(podNS(1), func() (err error) { l, err = net.Listen("tcp4", podAt[1].String()); return err }))
 	defer l.Close()
-	// A byte tells what the server does: answer and close, answer and wait for the client's end, or reset.
+	// The first byte selects what the server does: answer and close, answer and wait for the client to close, or reset.
 	go func() {
 		for {
 			conn, err := l.Accept()
@@ -325,7 +336,7 @@ func TestRemoteCounts(t *testing.T) {
 			return err
 		}
 		first := kind
-		if kind == 'R' { // the client resets, with data in flight
+		if kind == 'R' { // the client resets with data in flight
 			first = 'w'
 		}
 		if _, err := conn.Write([]byte{first}); err != nil {
@@ -381,9 +392,8 @@ func TestRemoteCounts(t *testing.T) {
 	t.Logf("counted %v", got)
 }
 
-// Connections through both nodes go on while their gates are opened anew, by processes of another version, with pins
-// in a folder of a bpf file system that is there.
-func TestRemoteAdopt(t *testing.T) {
+// The processes that reopen the gates are of another version, and their pins are in an existing bpf file system.
+func TestConnectionsSurviveReopenedGates(t *testing.T) {
 	c := newCluster(t, 1500)
 	c.podNet(c.home, 1, 1500)
 	c.addPod(vip, c.home, 1)
@@ -400,7 +410,7 @@ func TestRemoteAdopt(t *testing.T) {
 		for _, n := range []*node{c.edge, c.home} {
 			before := n.g
 			n.cfg.ServiceRanges = append(n.cfg.ServiceRanges, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 99, byte(i), 0}), 24))
-			c.open(n) // other constants, as another version has other programs
+			c.open(n) // other constants stand in for the programs of another version
 			c.must(before.Close())
 		}
 	}
@@ -423,7 +433,7 @@ func TestRemoteAdopt(t *testing.T) {
 	}
 }
 
-// mirrored64k sends 64 KiB at a time and waits until they have come back, until it is stopped.
+// mirrored64k sends 64 KiB at a time and checks that they come back, until it is stopped.
 func mirrored64k(c *net.TCPConn, stop <-chan struct{}) error {
 	defer c.Close()
 	data, got := make([]byte, 64<<10), make([]byte, 64<<10)
@@ -446,7 +456,7 @@ func mirrored64k(c *net.TCPConn, stop <-chan struct{}) error {
 			return err
 		}
 		if !bytes.Equal(data, got) {
-			return errors.New("other bytes came back")
+			return errors.New("different bytes came back")
 		}
 	}
 }
@@ -465,9 +475,8 @@ func (c *cluster) wantOpen(i int, n uint32) {
 	}
 }
 
-// A VIP moves to another node, which tells the link: the client's new connections come there, without a new ARP
-// request. The old owner answers what still comes to it.
-func TestAnnounceMoves(t *testing.T) {
+// New connections reach the new node without another ARP request. The old node still answers what reaches it.
+func TestAnnouncedVIPMoves(t *testing.T) {
 	c := newCluster(t, 1500)
 	c.podNet(c.home, 1, 1500)
 	c.addPod(vip, c.home, 1)
@@ -505,7 +514,7 @@ func TestAnnounceMoves(t *testing.T) {
 		return nil
 	})
 	connect(2, 3)
-	// The connection from before goes on: its pod is here.
+	// The earlier connection continues: its pod is here.
 	c.must(exchange(open, 1<<20))
 	if err := pingOnce("client", vip.Addr()); err != nil {
 		t.Errorf("ping: %v", err)
@@ -513,22 +522,21 @@ func TestAnnounceMoves(t *testing.T) {
 	if n := asked() - before; n != 0 {
 		t.Errorf("%d ARP requests answered", n)
 	}
-	// Asked anew, only the owner answers.
+	// Only the owner answers a new ARP request.
 	sh(t, "ip -n client neigh flush dev eth0")
 	connect(2, 4)
 	if e, h := counted(t, c.edge.g)["arp_replies"], counted(t, c.home.g)["arp_replies"]; h != 1 || e != before {
 		t.Errorf("ARP replies: edge %d, home %d", e, h)
 	}
-	// A gate that is opened anew goes on announcing what it did, and a new VIP that is named already is told at once.
+	// A reopened gate still answers for its VIPs.
 	c.must(c.home.g.Close())
 	c.open(c.home)
 	sh(t, "ip -n client neigh flush dev eth0")
 	connect(2, 5)
 }
 
-// A service address outside of all ranges is reached from everywhere; other addresses are let alone, and nothing
-// remains when the service goes.
-func TestOutsideRange(t *testing.T) {
+// Other addresses are left alone, and nothing remains when the service is removed.
+func TestVIPOutsideAllRangesIsReachable(t *testing.T) {
 	c := newCluster(t, 1500)
 	c.podNet(c.home, 1, 1500)
 	outside := netip.MustParseAddrPort("192.0.2.7:80")
@@ -541,7 +549,7 @@ func TestOutsideRange(t *testing.T) {
 	c.addPod(outside, c.home, 1)
 	c.serve(outside, 1)
 	echo(t, podNS(1), podAt[1])
-	sh(t, "ip -n client route add 192.0.2.0/24 via %v", c.edge.addr) // as a router brings it
+	sh(t, "ip -n client route add 192.0.2.0/24 via %v", c.edge.addr) // like a router
 	for range 2 {
 		for _, ns := range []string{"client", "edge"} {
 			conn, err := dial(ns, outside)
@@ -549,10 +557,10 @@ func TestOutsideRange(t *testing.T) {
 			c.must(exchange(conn, 1<<20))
 		}
 		c.must(c.edge.g.Close())
-		c.open(c.edge) // and the next process knows it as well
+		c.open(c.edge) // the next process adopts it
 	}
 	if _, err := dial("client", netip.MustParseAddrPort("192.0.2.8:80")); err == nil {
-		t.Error("an address that is no VIP answers")
+		t.Error("an address that is not a VIP answers")
 	}
 	for _, n := range []*node{c.edge, c.home} {
 		c.must(n.g.RemovePod(outside, 1))
@@ -563,18 +571,20 @@ func TestOutsideRange(t *testing.T) {
 	}
 }
 
-// A router with a smaller MTU between the client and the nodes makes a pod on another node send smaller segments: its
-// ICMP error comes to the edge node.
-func TestRemotePathMTU(t *testing.T) {
+// The ICMP error of a router with a smaller MTU reaches the edge node, and makes the pod send smaller segments.
+func TestPathMTUReachesRemotePods(t *testing.T) {
 	c := newCluster(t, 1500)
 	c.podNet(c.home, 1, 1500)
 	c.addPod(vip, c.home, 1)
 	c.serve(vip, 1)
 	echo(t, podNS(1), podAt[1])
 	newNamespace(t, "far")
-	sh(t, `ip -n client link add far0 mtu 1300 type veth peer name eth0 netns far; ip -n client addr add 10.46.201.1/24 dev far0; ip -n client link set far0 up
-		ip -n far addr add 10.46.201.10/24 dev eth0; ip -n far link set eth0 mtu 1500 up; ip -n far route add default via 10.46.201.1
-		ip netns exec client sysctl -qw net.ipv4.ip_forward=1; ip -n edge route add 10.46.201.0/24 via %[1]v; ip -n home route add 10.46.201.0/24 via %[1]v`, client.Addr())
+	sh(t, `ip -n client link add far0 mtu 1300 type veth peer name eth0 netns far
+		ip -n client addr add 10.46.201.1/24 dev far0; ip -n client link set far0 up
+		ip -n far addr add 10.46.201.10/24 dev eth0; ip -n far link set eth0 mtu 1500 up
+		ip -n far route add default via 10.46.201.1
+		ip netns exec client sysctl -qw net.ipv4.ip_forward=1; ip -n edge route add 10.46.201.0/24 via %[1]v
+		ip -n home route add 10.46.201.0/24 via %[1]v`, client.Addr())
 	conn, err := dial("far", vip)
 	c.must(err)
 	c.must(exchange(conn, 1<<20))
@@ -584,8 +594,8 @@ func TestRemotePathMTU(t *testing.T) {
 	c.wantClosed(1, 1)
 }
 
-// The home node goes: clients that still send are told, and the pod's successor elsewhere takes new ones.
-func TestRemotePodGone(t *testing.T) {
+// A pod on another node takes new connections.
+func TestClientsOfALostNodeAreReset(t *testing.T) {
 	c := newCluster(t, 1500)
 	c.podNet(c.home, 1, 1500)
 	c.podNet(c.edge, 2, 1500)
@@ -607,7 +617,7 @@ func TestRemotePodGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("a connection to a pod that is gone: %v", err)
+		t.Errorf("a connection to a lost pod: %v", err)
 	}
 	conn2, err := dial("client", vip)
 	c.must(err)

@@ -17,29 +17,28 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// retries makes vip give SYNs to so many other pods.
+// retries sets vip's limit on further pods.
 func (w *world) retries(n uint8) {
 	w.Helper()
 	_, err := w.g.SetService(Service{Addr: vip, MaxParked: 100, MaxParkedPerSource: 100, Retries: n})
 	w.must(err)
 }
 
-// refusal is the RST by which pod i refuses client's SYN.
+// refusal is the RST with which pod i refuses client's SYN.
 func (w *world) refusal(i int) []byte { return w.fromPod(i, "RA", 0, 1001).frame() }
 
-// sameSYN checks that out is the SYN that was sent as in, to pod i.
+// sameSYN checks that out is the SYN in, sent to pod i.
 func (w *world) sameSYN(in, out []byte, i int) {
 	w.Helper()
 	want := bytes.Clone(in)
-	want[18], want[19] = 0, 0 // the IP header's identification means nothing without fragments (RFC 6864)
+	want[18], want[19] = 0, 0 // the identification is meaningless without fragments (RFC 6864)
 	sum := fold16(sum16(0, want[14:24]) + sum16(0, want[26:34]))
 	binary.BigEndian.PutUint16(want[24:], ^sum)
 	w.toPod(i, want, out)
 }
 
-// A SYN that is refused goes to one pod after another, with all that it said, and the client hears of the last refusal
-// only.
-func TestRefusedSYN(t *testing.T) {
+// It is tried at one pod after another, unchanged. The client only sees the last refusal.
+func TestRefusedSYNGoesToAnotherPod(t *testing.T) {
 	all := newWorld(t, nil)
 	for _, c := range []struct {
 		pods    []int
@@ -57,9 +56,9 @@ func TestRefusedSYN(t *testing.T) {
 			at := podOf(t, out)
 			for range c.moves {
 				seen[at] = true
-				// The client's own retransmission stays with the present pod.
+				// The client's retransmission goes to the present pod.
 				if again := podOf(t, w.wantRun(onNIC, syn.frame(), tcxRedirect)); again != at {
-					t.Errorf("sent again, it went to pod %d instead of %d", again, at)
+					t.Errorf("retransmitted, it went to pod %d instead of %d", again, at)
 				}
 				out = w.wantRun(onPod1+program(at-1), w.refusal(at), tcxRedirect)
 				if o, h, n := w.counts(vip, at); o != 0 || h != 0 || n != 0 {
@@ -91,8 +90,7 @@ func TestRefusedSYN(t *testing.T) {
 	}
 }
 
-// What does not refuse a SYN moves no flow.
-func TestNotRefused(t *testing.T) {
+func TestOnlyARefusalMovesAFlow(t *testing.T) {
 	all := newWorld(t, nil)
 	for name, steps := range map[string]func(w *world, pod int){
 		"forged, of another SYN": func(w *world, pod int) {
@@ -122,8 +120,8 @@ func TestNotRefused(t *testing.T) {
 	}
 }
 
-// Options of every length, windows, ECN: the SYN that another pod gets is the same.
-func TestKeptSYN(t *testing.T) {
+// It has the same options, of any length, window and ECN bits.
+func TestRetriedSYNIsTheSame(t *testing.T) {
 	w := newWorld(t, nil)
 	w.warm(vip, 1, 2)
 	w.retries(1)
@@ -153,8 +151,8 @@ func TestKeptSYN(t *testing.T) {
 	}
 }
 
-// A service that is being drained or sleeps parks what its last pod refuses, and wakes.
-func TestRefusedWhileCold(t *testing.T) {
+// It requests a wake.
+func TestRefusedSYNOfAColdServiceIsParked(t *testing.T) {
 	w := newWorld(t, nil)
 	w.warm(vip, 1)
 	w.retries(1)
@@ -165,7 +163,7 @@ func TestRefusedWhileCold(t *testing.T) {
 	ev.await(t, EventWake, 1)
 	w.wantParked(1, 1)
 	if _, ok := w.flow(client, vip); ok {
-		t.Error("the flow is still there")
+		t.Error("the flow remains")
 	}
 	w.addPod(vip, 2)
 	await := podNamespace(t, w, 2)
@@ -181,15 +179,15 @@ func TestRefusedWhileCold(t *testing.T) {
 	}
 }
 
-// scan looks at the rings as the daemon does at a time: once to see them, and once again.
+// scan searches the rings like the daemon after some time. The first round only finds which slots are written.
 func (w *world) scan(after time.Duration) (left bool) {
 	w.Helper()
 	w.g.scanRings(monotime.Now())
 	return w.g.scanRings(monotime.Now().Add(after))
 }
 
-// A SYN that is not answered goes to another pod after its time, and not before; one that is answered does not.
-func TestSilentPod(t *testing.T) {
+// It does so after the timeout, and not before.
+func TestUnansweredSYNGoesToAnotherPod(t *testing.T) {
 	w := newWorld(t, nil)
 	w.warm(vip, 1, 2)
 	w.retries(1)
@@ -200,15 +198,15 @@ func TestSilentPod(t *testing.T) {
 	reply.to = answered.from
 	w.wantRun(onPod1+program(pod-1), reply.frame(), tcxRedirect)
 	if left := w.scan(DefaultSYNTimeout / 2); !left {
-		t.Error("nothing is left to wait for")
+		t.Error("no SYN is pending")
 	}
 	if f, _ := w.flow(client, vip); f.Pod != w.podIndex(first) {
-		t.Error("moved before its time")
+		t.Error("moved before the timeout")
 	}
 	w.scan(2 * DefaultSYNTimeout)
-	eventually(t, func() error { // the frame goes through a device
+	eventually(t, func() error { // the frame passes through a device
 		if f, _ := w.flow(client, vip); f.Pod != w.podIndex(3-first) {
-			return errors.New("it was not given to another pod")
+			return errors.New("the SYN was not sent to another pod")
 		}
 		return nil
 	})
@@ -217,12 +215,12 @@ func TestSilentPod(t *testing.T) {
 	}
 	w.scan(10 * DefaultSYNTimeout)
 	if left := w.scan(10 * DefaultSYNTimeout); left {
-		t.Error("there is still something to wait for")
+		t.Error("a SYN is still pending")
 	}
 	if got := w.counted()["retries"]; got != 1 {
 		t.Errorf("counted %d retries", got)
 	}
-	// The first pod answers after all: it is told, and the client hears nothing.
+	// The first pod answers after all: it gets a RST, and the client gets nothing.
 	late := w.fromPod(first, "SA", 5000, 1001)
 	resetTo(t, late, w.wantRun(onPod1+program(first-1), late.frame(), tcxRedirect))
 	// The new one's answer goes to the client.
@@ -230,8 +228,8 @@ func TestSilentPod(t *testing.T) {
 	w.toClient(ok, w.wantRun(onPod1+program(2-first), ok, tcxRedirect))
 }
 
-// Nobody looks for unanswered SYNs while there are none, and the first one wakes whoever does.
-func TestSilenceSleeps(t *testing.T) {
+// The first unanswered SYN wakes it.
+func TestSYNWatchSleepsWithoutHalfOpenFlows(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.SYNTimeout = 20 * time.Millisecond })
 	w.warm(vip, 1, 2)
 	w.retries(1)
@@ -239,7 +237,7 @@ func TestSilenceSleeps(t *testing.T) {
 	for i := range 3 {
 		eventually(t, func() error {
 			if w.g.watch.at(0).On != 0 {
-				return errors.New("it does not sleep")
+				return errors.New("the watch does not sleep")
 			}
 			return nil
 		})
@@ -247,15 +245,15 @@ func TestSilenceSleeps(t *testing.T) {
 		first := podOf(t, w.wantRun(onNIC, s.frame(), tcxRedirect))
 		eventually(t, func() error {
 			if f, _ := w.flow(s.from, vip); f.Pod != w.podIndex(3-first) {
-				return errors.New("it was not given to another pod")
+				return errors.New("the SYN was not sent to another pod")
 			}
 			return nil
 		})
 	}
 }
 
-// At the edge node: the home node's word that a pod refuses moves the SYN, here or to another node.
-func TestRefusedRemote(t *testing.T) {
+// The edge node moves it on the home node's word, to a pod here or on another node.
+func TestRefusalByARemotePodMovesTheSYN(t *testing.T) {
 	all := newRemoteWorld(t, nil)
 	refused := func(w *world, pod int) []byte {
 		return w.wrap(otherNode, toClientType, closes, uint64(pod), w.asSent(w.fromPod(pod, "RA", 0, 1001)).frame())
@@ -270,12 +268,14 @@ func TestRefusedRemote(t *testing.T) {
 		w.serve(vip, 2)
 		w.sameSYN(syn, w.wantRun(onNIC, refused(w, 1), tcxRedirect), 2)
 		w.wantCounts(0, 0, 0)
-		// A late answer of the first is refused.
+		// A late answer of the first pod gets a RST.
 		late := w.asSent(w.fromPod(1, "SA", 5000, 1001))
 		f := late.frame()
 		like := append(bytes.Clone(f[6:12]), f[:6]...)
-		resetTo(t, late, w.unwrap(w.wantRun(onNIC, w.wrap(otherNode, toClientType, 0, 1, f), tcxRedirect), toPodType, 0, 1, append(like, f[12:]...)))
-		// And the second refuses, too: it goes back to nobody.
+		resetTo(t, late,
+			w.unwrap(w.wantRun(onNIC, w.wrap(otherNode, toClientType, 0, 1, f), tcxRedirect), toPodType, 0, 1,
+				append(like, f[12:]...)))
+		// The second pod refuses as well: the client gets the RST.
 		r := w.refusal(2)
 		w.toClient(r, w.wantRun(onPod2, r, tcxRedirect))
 	})
@@ -289,12 +289,13 @@ func TestRefusedRemote(t *testing.T) {
 		w.serve(vip, 1)
 		r := w.refusal(2)
 		got := w.unwrap(w.wantRun(onPod2, r, tcxRedirect), toPodType, 0, 1, r)
-		if _, tcp := tcpOf(t, decode(t, got)); !tcp.SYN || tcp.ACK || tcp.Seq != 1000 || sourceOf(got) != client || destinationOf(got) != vip || mssOf(t, got) != 1420 {
+		if _, tcp := tcpOf(t, decode(t, got)); !tcp.SYN || tcp.ACK || tcp.Seq != 1000 || sourceOf(got) != client ||
+			destinationOf(got) != vip || mssOf(t, got) != 1420 {
 			t.Errorf("became\n%v", dump(got))
 		}
 		w.wantCounts(0, 1, 0)
 	})
-	t.Run("nobody else", func(t *testing.T) {
+	t.Run("without another pod", func(t *testing.T) {
 		w := all.in(t)
 		w.remote()
 		w.retries(2)
@@ -310,7 +311,7 @@ func TestRefusedRemote(t *testing.T) {
 	})
 }
 
-// serveOne answers each connection in a network namespace with a byte that says who it is, and closes.
+// serveOne runs a server that answers each connection with a byte that identifies it, and closes.
 func serveOne(t testing.TB, ns string, at netip.AddrPort, who byte) net.Listener {
 	t.Helper()
 	var l net.Listener
@@ -331,8 +332,8 @@ func serveOne(t testing.TB, ns string, at netip.AddrPort, who byte) net.Listener
 	return l
 }
 
-// ask connects and returns who answered.
-func ask(ns string, to netip.AddrPort) (byte, error) {
+// answerOf connects and returns the byte of the server that answered.
+func answerOf(ns string, to netip.AddrPort) (byte, error) {
 	c, err := dial(ns, to)
 	if err != nil {
 		return 0, err
@@ -348,9 +349,8 @@ func ask(ns string, to netip.AddrPort) (byte, error) {
 	return b[0], nil
 }
 
-// With real traffic, on one node and on two: of three pods one does not listen and one's host drops everything; no
-// client, wherever it is, notices.
-func TestSecondChance(t *testing.T) {
+// Of three pods on two nodes, one does not listen and one's host drops everything. No client notices.
+func TestClientsDoNotNoticeBadPods(t *testing.T) {
 	c := newCluster(t, 1500)
 	for i, at := range []*node{nil, c.home, c.home, c.edge} {
 		if i > 0 {
@@ -372,7 +372,7 @@ func TestSecondChance(t *testing.T) {
 			errs := make(chan error, each)
 			for range each {
 				go func() {
-					who, err := ask(ns, vip)
+					who, err := answerOf(ns, vip)
 					if err == nil && who != good && good != 0 {
 						err = fmt.Errorf("pod %d answered", who)
 					}
@@ -390,7 +390,8 @@ func TestSecondChance(t *testing.T) {
 		}
 	}
 	two := serveOne(t, podNS(2), podAt[2], 2)
-	sh(t, "ip netns exec pod1 nft 'add table ip mute; add chain ip mute in { type filter hook input priority 0; policy drop; }'")
+	sh(t, `ip netns exec pod1 nft 'add table ip mute
+		add chain ip mute in { type filter hook input priority 0; policy drop; }'`)
 	run("pod 1 is silent, pod 3 refuses", 2, true)
 	two.Close()
 	serveOne(t, podNS(3), podAt[3], 3)
@@ -409,14 +410,16 @@ func TestSecondChance(t *testing.T) {
 		}
 		return nil
 	})
-	// And when nobody takes it, the client is told at once.
+	// If every pod refuses, the client is refused at once.
 	for i := uint64(1); i <= 2; i++ {
 		for _, n := range []*node{c.edge, c.home} {
 			c.must(n.g.Drain(vip, i))
 		}
 	}
-	sh(t, "ip netns exec pod3 nft 'add table ip no; add chain ip no in { type filter hook input priority 0; }; add rule ip no in tcp dport 8080 reject with tcp reset'")
-	if _, err := ask("client", vip); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("nobody listens: %v", err)
+	sh(t, `ip netns exec pod3 nft 'add table ip no
+		add chain ip no in { type filter hook input priority 0; }
+		add rule ip no in tcp dport 8080 reject with tcp reset'`)
+	if _, err := answerOf("client", vip); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("no pod listens: %v", err)
 	}
 }

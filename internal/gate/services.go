@@ -136,7 +136,8 @@ func (g *Gate) writeService(s Service, index uint32) error {
 	})
 }
 
-// RemoveService removes a service and answers the SYNs that are parked there with a RST. Its pods must be removed before.
+// RemoveService removes a service and answers the SYNs that are parked there with a RST. Its pods must be removed
+// before.
 func (g *Gate) RemoveService(a netip.AddrPort) error {
 	t := &g.services
 	t.mu.Lock()

@@ -26,8 +26,8 @@ func (g *Gate) isPodDevice(l netlink.Link) bool {
 	return (l.Type() == "veth" || l.Type() == "netkit") && a.NetNsID >= 0 && !slices.Contains(g.cfg.Interfaces, a.Name)
 }
 
-// syncShortcuts attaches to the pods' devices that exist, and forgets the others. The calling thread must be in the gate's
-// network namespace.
+// syncShortcuts attaches to the pods' devices that exist, and forgets the others. The calling thread must be in the
+// gate's network namespace.
 func (g *Gate) syncShortcuts() error {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -112,8 +112,8 @@ func (g *Gate) followShortcuts() error {
 // errStopped says that stopShortcuts was called.
 var errStopped = errors.New("stopped")
 
-// followDevices follows the devices of a network namespace. It returns nil if it must be called again because changes were
-// lost.
+// followDevices follows the devices of a network namespace. It returns nil if it must be called again because changes
+// were lost.
 func (g *Gate) followDevices(ns netns.NsHandle) error {
 	updates, end := make(chan netlink.LinkUpdate, 64), make(chan struct{})
 	if err := netlink.LinkSubscribeWithOptions(updates, end, netlink.LinkSubscribeOptions{

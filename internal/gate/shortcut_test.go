@@ -13,11 +13,10 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// What a pod sends to a service goes through the stack until its connection is known from there, and was answered; then
-// round it, both ways. A connection that was established before stays in the stack.
-func TestShortcut(t *testing.T) {
+// A connection that was established in the stack stays there.
+func TestShortcutBypassesTheStackAfterTheHandshake(t *testing.T) {
 	all := newRemoteWorld(t, func(c *Config) { c.Shortcut = true })
-	// begin has the SYN of pod 2 come through the stack, and be answered there.
+	// begin sends pod 2's SYN and the SYN-ACK through the stack.
 	begin := func(w *world) {
 		w.Helper()
 		w.warm(vip, 1)
@@ -45,7 +44,7 @@ func TestShortcut(t *testing.T) {
 		w.toPod(1, dataFrame(w), w.wantRun(onPod2, dataFrame(w), tcxRedirect))
 		out := w.wantRun(onPod1, podData(w).frame(), tcxRedirect)
 		rewritten(w, podData(w).frame(), out, ack[:6], ack[6:12], vip, client)
-		// Its SYN again, late, and a new one from the same port are the stack's.
+		// A late retransmission of its SYN and a new SYN from the same port go through the stack.
 		w.untouched(onPod2, w.syn(1000).frame())
 		w.untouched(onPod2, w.syn(77).frame())
 		counted(w, map[string]uint64{"shortcuts": 1})
@@ -67,10 +66,10 @@ func TestShortcut(t *testing.T) {
 		}
 		counted(w, map[string]uint64{"shortcuts": 1})
 	})
-	t.Run("not its own", func(t *testing.T) {
+	t.Run("forged ack", func(t *testing.T) {
 		w := all.in(t)
 		begin(w)
-		// What the client cannot have sent is the stack's, and turns nothing round.
+		// A segment that the client cannot have sent goes through the stack and does not start the shortcut.
 		w.untouched(onPod2, w.fromClient("A", 1001, 9999).frame())
 		reply := w.fromPod(1, "SA", 5000, 1001)
 		if out := w.wantRun(onPod1, reply.frame(), tcxRedirect); !bytes.Equal(out[:6], w.g.dev.innerMAC) {
@@ -78,15 +77,15 @@ func TestShortcut(t *testing.T) {
 		}
 		counted(w, map[string]uint64{})
 	})
-	t.Run("older", func(t *testing.T) {
+	t.Run("established in the stack", func(t *testing.T) {
 		w := all.in(t)
 		begin(w)
 		ack := w.fromClient("A", 1001, 5001).frame()
-		w.toPod(1, ack, w.wantRun(onLocal, ack, tcxRedirect)) // before its device was attached to
+		w.toPod(1, ack, w.wantRun(onLocal, ack, tcxRedirect)) // before the gate was attached to the device
 		w.untouched(onPod2, dataFrame(w))
 		counted(w, map[string]uint64{})
 	})
-	t.Run("nobody's", func(t *testing.T) {
+	t.Run("other packets", func(t *testing.T) {
 		w := all.in(t)
 		w.warm(vip, 1)
 		w.before = w.counters()
@@ -95,11 +94,11 @@ func TestShortcut(t *testing.T) {
 		w.untouched(onPod2, udp(w))
 		w.untouched(onPod2, toForeign(w).frame())
 		counted(w, map[string]uint64{})
-		// One of another host is none of a pod's.
+		// A flow of another host is not the pod's.
 		w.connect(1000, 5000)
 		w.untouched(onPod2, dataFrame(w))
 	})
-	t.Run("its pod is gone", func(t *testing.T) {
+	t.Run("removed pod", func(t *testing.T) {
 		w := all.in(t)
 		begin(w)
 		w.wantRun(onPod2, w.fromClient("A", 1001, 5001).frame(), tcxRedirect)
@@ -108,9 +107,9 @@ func TestShortcut(t *testing.T) {
 	})
 }
 
-// The gate is attached to the devices of pods as they come, those of services too, and to no other; nothing remains of
-// those that went, whether a daemon saw it or not.
-func TestShortcutDevices(t *testing.T) {
+// The gate is attached to pods' devices as they appear, and to no others. No link to a removed device remains, even if
+// no daemon saw the removal.
+func TestShortcutFollowsPodDevices(t *testing.T) {
 	newNamespace(t, "far")
 	device := func(name string) string {
 		sh(t, "ip link add %[1]s type veth peer name %[1]s netns far; ip link set %[1]s up", name)
@@ -118,7 +117,8 @@ func TestShortcutDevices(t *testing.T) {
 	}
 	early := device("early")
 	nic := veth(t, "nic")
-	cfg := Config{Dir: t.TempDir(), ServiceRanges: []netip.Prefix{serviceRange}, Interfaces: []string{"nic"}, Shortcut: true}
+	cfg := Config{Dir: t.TempDir(), ServiceRanges: []netip.Prefix{serviceRange}, Interfaces: []string{"nic"},
+		Shortcut: true}
 	w := &world{TB: t, podLink: make([]netlink.Link, 4), nic: nic}
 	open := func() {
 		t.Helper()
@@ -156,10 +156,10 @@ func TestShortcutDevices(t *testing.T) {
 	links(early)
 	late := device("late")
 	links(early, late)
-	// A bridge's port goes from it, and stays a device.
+	// A device that leaves a bridge remains a device.
 	sh(t, "ip link add br0 type bridge; ip link set late master br0; ip link set late nomaster; ip link del br0")
-	veth(t, "neighbour") // both ends are here
-	// A pod of a service, on a device that is attached to already.
+	veth(t, "neighbour") // both ends are in this namespace
+	// A service's pod on a device to which the gate is attached.
 	w.podLink[3] = linkByName(t, "late")
 	w.service(vip, 1, 1)
 	w.addPod(vip, 3)
@@ -168,17 +168,17 @@ func TestShortcutDevices(t *testing.T) {
 	links(early, late)
 	w.addPod(vip, 3)
 	sh(t, "ip link del late")
-	last := device("last") // its event comes after that of late
+	last := device("last") // its event follows that of late
 	links(early, late, last)
 	w.must(w.g.RemovePod(vip, 3))
 	links(early, last)
-	// While no daemon runs, one goes and one comes.
+	// One device disappears and one appears while no daemon runs.
 	w.must(w.g.Close())
 	sh(t, "ip link del early")
 	during := device("during")
 	open()
 	links(last, during)
-	// Without the shortcut, services' pods alone.
+	// Without the shortcut, only services' pods are attached.
 	w.must(w.g.Close())
 	cfg.Shortcut = false
 	open()

@@ -40,15 +40,15 @@ func (g *Gate) watchSYNs(done <-chan struct{}) {
 	}
 }
 
-// sendSilent sends the SYNs that were not answered in time to other pods. It reports whether others are pending. If not,
-// the next SYN wakes watchSYNs.
+// sendSilent sends the SYNs that were not answered in time to other pods. It reports whether others are pending. If
+// not, the next SYN wakes watchSYNs.
 func (g *Gate) sendSilent(now monotime.Time) bool {
 	if g.scanRings(now) {
 		return true
 	}
 	on := &g.watch.at(0).On
 	atomic.StoreUint32(on, 0)
-	// A SYN that arrived just before woke nobody.
+	// A SYN that arrived just before sent no event.
 	if !g.ringsMoved() {
 		return false
 	}
@@ -66,8 +66,8 @@ func (g *Gate) ringsMoved() bool {
 	return false
 }
 
-// scanRings continues the search in all rings, up to the SYNs that may still be answered in time. It reports whether there
-// are such SYNs.
+// scanRings continues the search in all rings, up to the SYNs that may still be answered in time. It reports whether
+// there are such SYNs.
 func (g *Gate) scanRings(now monotime.Time) bool {
 	s, size := &g.silence, uint64(g.cfg.Sizes.Ring)
 	left := false

@@ -35,9 +35,9 @@ type Swept struct {
 	Parked int    // removed leftovers of parked SYNs
 }
 
-// Sweep removes flows that have ended, counts the others, and corrects the counts of pods where they differ. A pod whose
-// counts change meanwhile is left to the next sweep. It also removes what races between the programs may have left of
-// parked SYNs. Only one sweep may run at a time.
+// Sweep removes flows that have ended, counts the others, and corrects the counts of pods where they differ. A pod
+// whose counts change meanwhile is left to the next sweep. It also removes what races between the programs may have
+// left of parked SYNs. Only one sweep may run at a time.
 func (g *Gate) Sweep(ages Ages) (Swept, error) {
 	first, left, err := g.recount(ages, g.podTable.used())
 	if err != nil {
@@ -107,7 +107,8 @@ func (g *Gate) correct(pod uint32, m miscount) bool {
 // parkedSettled is the age of a parked SYN after which the program that parked it has certainly finished.
 const parkedSettled = 10 * time.Second
 
-// sweepParked removes what is left of parked SYNs that nothing will release. It returns how many entries it has removed.
+// sweepParked removes what is left of parked SYNs that nothing will release. It returns how many entries it has
+// removed.
 func (g *Gate) sweepParked() (int, error) {
 	removed := 0
 	for _, sweep := range []func() (int, error){g.sweepParkedSYNs, g.sweepParkedFlows, g.sweepParkedSources} {

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writeSysctl writes a kernel setting, named relative to /proc/sys. In an unprivileged container /proc/sys is read-only.
-// There, it uses a proc file system of its own that shows the same settings and is mounted nowhere (fsopen(2),
-// fsmount(2)), which needs CAP_SYS_ADMIN.
+// writeSysctl writes a kernel setting, named relative to /proc/sys. In an unprivileged container /proc/sys is
+// read-only. There, it uses a proc file system of its own that shows the same settings and is mounted nowhere
+// (fsopen(2), fsmount(2)), which needs CAP_SYS_ADMIN.
 func writeSysctl(name, value string) error {
 	err := os.WriteFile("/proc/sys/"+name, []byte(value), 0o644)
 	if !errors.Is(err, unix.EROFS) {

@@ -24,7 +24,7 @@ import (
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// network is a real network: the node is this test's own namespace, with a client behind eth0 and pods behind veths.
+// network is a real network: the node is the test's own namespace, with a client behind eth0 and pods behind veths.
 type network struct {
 	*testing.T
 	g   *Gate
@@ -37,16 +37,18 @@ var vip2 = netip.MustParseAddrPort("10.46.100.6:80")
 
 const nodeAddr = "10.46.200.1"
 
-// newNetwork makes it, with devices of some MTU, and opens the gate.
+// newNetwork creates a network whose devices have a given MTU, and opens the gate.
 func newNetwork(t *testing.T, mode XDPMode, mtu int) *network {
-	sh(t, "ip link set lo up; sysctl -qw net.ipv4.conf.all.rp_filter=1") // strict, as some distributions have it
+	sh(t, "ip link set lo up; sysctl -qw net.ipv4.conf.all.rp_filter=1") // strict, as in some distributions
 	newNamespace(t, "client")
-	sh(t, `ip link add eth0 mtu %[1]d type veth peer name eth0 netns client; ip addr add %[2]s/24 dev eth0; ip link set eth0 up
+	sh(t, `ip link add eth0 mtu %[1]d type veth peer name eth0 netns client; ip addr add %[2]s/24 dev eth0
+		ip link set eth0 up
 		ip -n client link set eth0 mtu %[1]d; ip -n client addr add %[3]v/24 dev eth0; ip -n client link set eth0 up
 		ip -n client route add %[4]v dev eth0`, mtu, nodeAddr, client.Addr(), serviceRange)
 	t.Cleanup(func() { sh(t, "ip link del eth0; ip addr flush dev lo") })
 	n := &network{T: t}
-	n.cfg = Config{Dir: t.TempDir(), ServiceRanges: []netip.Prefix{serviceRange}, Interfaces: []string{"eth0"}, XDPMode: mode, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	n.cfg = Config{Dir: t.TempDir(), ServiceRanges: []netip.Prefix{serviceRange}, Interfaces: []string{"eth0"},
+		XDPMode: mode, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	for i := 1; i <= 2; i++ {
 		n.podNet(i, mtu)
 	}
@@ -75,27 +77,31 @@ func (n *network) open() {
 
 func podNS(i int) string { return fmt.Sprintf("pod%d", i) }
 
-// podNet makes the network of a pod, as a runtime does.
+// podNet creates the network of a pod, like a runtime.
 func (n *network) podNet(i, mtu int) {
 	n.Helper()
 	newNamespace(n, podNS(i))
-	sh(n.T, `ip link add %[1]s address 02:00:00:00:0e:0%[4]d mtu %[3]d type veth peer name eth0 netns %[1]s; ip link set %[1]s up
-		ip -n %[1]s link set eth0 mtu %[3]d up; ip -n %[1]s addr add %[2]v/32 dev eth0; ip -n %[1]s route add 169.254.46.1 dev eth0
-		ip -n %[1]s neigh add 169.254.46.1 lladdr 02:00:00:00:0e:0%[4]d dev eth0; ip -n %[1]s route add default via 169.254.46.1`,
+	sh(n.T, `ip link add %[1]s address 02:00:00:00:0e:0%[4]d mtu %[3]d type veth peer name eth0 netns %[1]s
+		ip link set %[1]s up
+		ip -n %[1]s link set eth0 mtu %[3]d up; ip -n %[1]s addr add %[2]v/32 dev eth0
+		ip -n %[1]s route add 169.254.46.1 dev eth0
+		ip -n %[1]s neigh add 169.254.46.1 lladdr 02:00:00:00:0e:0%[4]d dev eth0
+		ip -n %[1]s route add default via 169.254.46.1`,
 		podNS(i), podAt[i].Addr(), mtu, i)
 	n.Cleanup(func() { sh(n.T, "ip link del %s", podNS(i)) })
 }
 
-// addPod makes a pod known and lets it serve.
+// addPod adds a pod.
 func (n *network) addPod(service netip.AddrPort, i int) {
 	n.Helper()
 	host := linkByName(n, podNS(i)).Attrs()
 	var mac net.HardwareAddr
 	n.must(inNamespace(podNS(i), func() error { mac = linkByName(n, "eth0").Attrs().HardwareAddr; return nil }))
-	n.must(n.g.AddPod(Pod{ID: uint64(i), Service: service, Addr: podAt[i], Ifindex: host.Index, MAC: mac, HostMAC: host.HardwareAddr}))
+	n.must(n.g.AddPod(Pod{ID: uint64(i), Service: service, Addr: podAt[i], Ifindex: host.Index, MAC: mac,
+		HostMAC: host.HardwareAddr}))
 }
 
-// service adds the service vip, and another whose pod, number 2, can be a client.
+// service adds the service vip, and another whose pod 2 can be a client.
 func (n *network) service() {
 	n.Helper()
 	for _, a := range []netip.AddrPort{vip, vip2} {
@@ -105,8 +111,8 @@ func (n *network) service() {
 	n.addPod(vip2, 2)
 }
 
-// echo starts a server in a network namespace that answers a request of any length with its SHA-256 sum and the
-// request again, once the client has closed its side. It tells the clients' addresses.
+// echo starts a server in a network namespace. Once a client has closed its side, it answers with the SHA-256 sum of
+// the request and the request. It reports the clients' addresses.
 func echo(t testing.TB, ns string, at netip.AddrPort) <-chan netip.AddrPort {
 	t.Helper()
 	var l net.Listener
@@ -148,7 +154,7 @@ func dial(from string, to netip.AddrPort) (c *net.TCPConn, err error) {
 	return c, err
 }
 
-// visit connects from a network namespace, sends bytes and checks what comes back; it does not wait for that.
+// visit is like dial and exchange, in the background.
 func visit(ns string, to netip.AddrPort, size int) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -161,7 +167,7 @@ func visit(ns string, to netip.AddrPort, size int) <-chan error {
 	return done
 }
 
-// exchange sends bytes and checks what comes back.
+// exchange sends bytes to an echo server and checks the answer.
 func exchange(c *net.TCPConn, size int) error {
 	defer c.Close()
 	if err := c.SetDeadline(time.Now().Add(60 * time.Second)); err != nil {
@@ -182,12 +188,12 @@ func exchange(c *net.TCPConn, size int) error {
 	}
 	sum := sha256.Sum256(data)
 	if len(got) != len(sum)+size || !bytes.Equal(got[:len(sum)], sum[:]) || !bytes.Equal(got[len(sum):], data) {
-		return fmt.Errorf("%d bytes came back, want %d, or others", len(got), len(sum)+size)
+		return fmt.Errorf("%d bytes came back, want %d, or they differ", len(got), len(sum)+size)
 	}
 	return nil
 }
 
-// eventually waits until f says that all is well.
+// eventually waits until f returns nil.
 func eventually(t testing.TB, f func() error) {
 	t.Helper()
 	deadline := time.Now().Add(60 * time.Second)
@@ -203,7 +209,7 @@ func eventually(t testing.TB, f func() error) {
 	}
 }
 
-// wantClosed waits until pod i has had n flows, all over.
+// wantClosed waits until pod i has had a number of flows and none is left.
 func (n *network) wantClosed(i int, flows uint64) {
 	n.Helper()
 	eventually(n, func() error {
@@ -215,7 +221,7 @@ func (n *network) wantClosed(i int, flows uint64) {
 	})
 }
 
-// offload turns the checksum offload of a device on or off (and with it segmentation offload).
+// offload enables or disables a device's checksum offload, and with it segmentation offload.
 func offload(t *testing.T, ns, device string, on bool) {
 	t.Helper()
 	if err := inNamespace(ns, func() error { return netlab.SetChecksumOffload(device, on) }); err != nil {
@@ -223,12 +229,13 @@ func offload(t *testing.T, ns, device string, on bool) {
 	}
 }
 
-// The clients, by the namespace they are in.
-var clients = []struct{ name, ns, addr string }{{"another host", "client", client.Addr().String()}, {"this machine", "", ""}, {"another pod", "pod2", podAt[2].Addr().String()}}
+// clients are the clients, by namespace.
+var clients = []struct{ name, ns, addr string }{{"another host", "client", client.Addr().String()},
+	{"this node", "", ""}, {"another pod", "pod2", podAt[2].Addr().String()}}
 
-// A cold service: the first SYN is parked, the same connection is answered, and 10 MB go both ways; for every mode of
-// XDP, with and without offloads, for clients everywhere.
-func TestConnections(t *testing.T) {
+// The first SYN is parked, the same connection is served, and 10 MB go both ways: in every XDP mode, with and without
+// offloads, for clients everywhere.
+func TestColdAndWarmConnectionsCarryData(t *testing.T) {
 	const size = 10 << 20
 	for _, mode := range []XDPMode{XDPNative, XDPGeneric, XDPOff} {
 		for _, mtu := range []int{1500, 9000} {
@@ -241,7 +248,8 @@ func TestConnections(t *testing.T) {
 					if got := n.g.Attached()["eth0"]; got != string(mode) {
 						t.Fatalf("XDP is %s", got)
 					}
-					for _, d := range [][2]string{{"", "eth0"}, {"client", "eth0"}, {"pod1", "eth0"}, {"", "pod1"}, {"pod2", "eth0"}, {"", "pod2"}, {"", InnerDevice}} {
+					for _, d := range [][2]string{{"", "eth0"}, {"client", "eth0"}, {"pod1", "eth0"}, {"", "pod1"}, {"pod2", "eth0"},
+						{"", "pod2"}, {"", InnerDevice}} {
 						offload(t, d[0], d[1], offloads)
 					}
 					n.service()
@@ -260,7 +268,7 @@ func TestConnections(t *testing.T) {
 							t.Errorf("%s: the pod saw %s, want %s", c.name, a, c.addr)
 						}
 						n.wantClosed(1, 1)
-						// And a warm one.
+						// A warm connection.
 						conn, err := dial(c.ns, vip)
 						n.must(err)
 						n.must(exchange(conn, 1000))
@@ -280,16 +288,15 @@ func TestConnections(t *testing.T) {
 	}
 }
 
-// forgiveRaces takes a counter of segments outside of the window out of what was counted, if they are few. A sender that
-// moves to another CPU has segments of one direction on two CPUs at once; the window that the gate noted may then be an
-// older one until the next segment.
+// forgiveRaces removes a counter of out-of-window segments if it is small. When a sender moves to another CPU, segments
+// of one direction are handled on two CPUs at once, and the recorded window may be outdated until the next segment.
 func forgiveRaces(counted map[string]uint64, name string) {
 	if counted[name] < 200 {
 		delete(counted, name)
 	}
 }
 
-// counted returns the counters of the gate that are not zero.
+// counted returns the gate's nonzero counters.
 func counted(t testing.TB, g *Gate) map[string]uint64 {
 	t.Helper()
 	all, err := g.Counters()
@@ -304,9 +311,9 @@ func counted(t testing.TB, g *Gate) map[string]uint64 {
 	return all
 }
 
-// A port without service and a wake that failed answer at once with a RST that clients believe, and pings are
-// answered; whoever is to complete checksums on the way.
-func TestRefusedAndPing(t *testing.T) {
+// A port without a service and a failed wake get a RST at once that clients accept, whichever device completes
+// checksums.
+func TestRefusalsAndPingsAreAnswered(t *testing.T) {
 	n := newNetwork(t, XDPAuto, 1500)
 	n.service()
 	refused := func(what string, err error, took time.Duration) {
@@ -316,7 +323,7 @@ func TestRefusedAndPing(t *testing.T) {
 		}
 	}
 	wakes := 0
-	for _, offloads := range [][2]bool{{true, true}, {true, false}, {false, true}} { // sender's, and the node's
+	for _, offloads := range [][2]bool{{true, true}, {true, false}, {false, true}} { // of the sender and of the node
 		for _, c := range clients {
 			name := fmt.Sprintf("%s, offloads %v", c.name, offloads)
 			if c.ns != "" {
@@ -337,8 +344,8 @@ func TestRefusedAndPing(t *testing.T) {
 			wakes++
 			n.ev.await(t, EventWake, wakes)
 			start = time.Now()
-			if told := n.g.Refuse(vip); told != 1 {
-				t.Errorf("%s: %d told", name, told)
+			if n := n.g.Refuse(vip); n != 1 {
+				t.Errorf("%s: %d refused", name, n)
 			}
 			refused(name+", failed wake", <-done, time.Since(start))
 			if err := pingOnce(c.ns, vip.Addr()); err != nil {
@@ -348,7 +355,7 @@ func TestRefusedAndPing(t *testing.T) {
 	}
 }
 
-// pingOnce sends an ICMP echo request from a namespace and waits for its answer.
+// pingOnce sends an ICMP echo request from a namespace and waits for the reply.
 func pingOnce(ns string, to netip.Addr) error {
 	return inNamespace(ns, func() error {
 		c, err := net.Dial("ip4:icmp", to.String())
@@ -374,7 +381,7 @@ func pingOnce(ns string, to netip.Addr) error {
 			}
 			if b := got[:m]; m == len(msg) && b[0] == 0 && bytes.Equal(b[4:], msg[4:]) {
 				if fold16(sum16(0, b)) != 0xffff {
-					return errors.New("the answer's checksum is wrong")
+					return errors.New("the reply's checksum is wrong")
 				}
 				return nil
 			}
@@ -382,13 +389,15 @@ func pingOnce(ns string, to netip.Addr) error {
 	})
 }
 
-// A router with a smaller MTU in between makes the pod send smaller segments (trap 12).
-func TestPathMTU(t *testing.T) {
+// A router with a smaller MTU makes the pod send smaller segments.
+func TestPathMTUReachesPods(t *testing.T) {
 	n := newNetwork(t, XDPAuto, 1500)
 	newNamespace(t, "far")
-	// client becomes the router; far is the client, whose own MTU is larger than that of the way to it.
-	sh(t, `ip -n client link add far0 mtu 1300 type veth peer name eth0 netns far; ip -n client addr add 10.46.201.1/24 dev far0; ip -n client link set far0 up
-		ip -n far addr add 10.46.201.10/24 dev eth0; ip -n far link set eth0 mtu 1500 up; ip -n far route add default via 10.46.201.1
+	// The namespace client is the router; far is the client, whose own MTU exceeds that of the path.
+	sh(t, `ip -n client link add far0 mtu 1300 type veth peer name eth0 netns far
+		ip -n client addr add 10.46.201.1/24 dev far0; ip -n client link set far0 up
+		ip -n far addr add 10.46.201.10/24 dev eth0; ip -n far link set eth0 mtu 1500 up
+		ip -n far route add default via 10.46.201.1
 		ip netns exec client sysctl -qw net.ipv4.ip_forward=1; ip route add 10.46.201.0/24 via %v`, client.Addr())
 	n.service()
 	echo(n, podNS(1), podAt[1])
@@ -399,7 +408,7 @@ func TestPathMTU(t *testing.T) {
 	n.must(err)
 	n.must(exchange(c, 1<<20))
 	if got := counted(t, n.g); got["icmp_errors"] == 0 {
-		t.Errorf("no ICMP error was carried to the pod: %v", got)
+		t.Errorf("no ICMP error was forwarded to the pod: %v", got)
 	}
 	if r := sh(t, "ip -n pod1 route get 10.46.201.10"); !strings.Contains(r, "mtu 1300") {
 		t.Errorf("the pod's route to the client: %s", r)
@@ -426,13 +435,14 @@ func (n *network) sendRaw(frames ...[]byte) {
 	}))
 }
 
-// Frames with a VLAN tag, for other hosts, and shorter than an IP header are none of the gate's, in any mode.
-func TestShortFrames(t *testing.T) {
+// Frames with a VLAN tag, for other hosts, or shorter than an IP header are ignored in any XDP mode.
+func TestTaggedForeignAndShortFramesAreIgnored(t *testing.T) {
 	for _, mode := range []XDPMode{XDPNative, XDPGeneric, XDPOff} {
 		t.Run(string(mode), func(t *testing.T) {
 			n := newNetwork(t, mode, 1500)
 			n.service()
-			s := segment{from: client, to: vip, flags: "S", seq: 1000, options: synOptions, src: clientMAC, dst: linkByName(t, "eth0").Attrs().HardwareAddr}
+			s := segment{from: client, to: vip, flags: "S", seq: 1000, options: synOptions, src: clientMAC,
+				dst: linkByName(t, "eth0").Attrs().HardwareAddr}
 			syn := s.frame()
 			tagged := append(append(bytes.Clone(syn[:12]), 0x81, 0, 0, 5), syn[12:]...)
 			other := bytes.Clone(syn)
@@ -442,7 +452,7 @@ func TestShortFrames(t *testing.T) {
 				frames = append(frames, syn[:i])
 			}
 			n.sendRaw(frames...)
-			n.sendRaw(syn) // comes after them
+			n.sendRaw(syn) // arrives last
 			n.ev.await(t, EventWake, 1)
 			if c := n.g.ServiceCounters(vip); c.Parked != 1 || c.Duplicates != 0 || len(counted(t, n.g)) != 0 {
 				t.Errorf("%+v, counted %v", c, counted(t, n.g))
@@ -451,8 +461,8 @@ func TestShortFrames(t *testing.T) {
 	}
 }
 
-// LISTEN in a pod's network namespace is told, for the pod's port and for addresses that clients can reach.
-func TestListen(t *testing.T) {
+// LISTEN is reported for the pod's port, on addresses that clients can reach.
+func TestListenIsReported(t *testing.T) {
 	n := newNetwork(t, XDPOff, 1500)
 	n.service()
 	n.addPod(vip, 1)
@@ -471,7 +481,7 @@ func TestListen(t *testing.T) {
 		t.Helper()
 		n.must(inNamespace(ns, func() error {
 			var config net.ListenConfig
-			config.SetMultipathTCP(false) // which is several sockets
+			config.SetMultipathTCP(false) // it uses several sockets
 			l, err := config.Listen(context.Background(), network, addr)
 			if err == nil {
 				l.Close()
@@ -499,8 +509,8 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// Traffic goes on while no process holds the gate, SYNs of a cold service wait, and the next process finds both.
-func TestAdopt(t *testing.T) {
+// Traffic continues while no process holds the gate, SYNs of a cold service wait, and the next process finds both.
+func TestNextProcessAdoptsTheGate(t *testing.T) {
 	n := newNetwork(t, XDPAuto, 1500)
 	n.service()
 	echo(n, podNS(1), podAt[1])
@@ -511,7 +521,7 @@ func TestAdopt(t *testing.T) {
 	n.must(err)
 
 	before := n.g
-	n.open() // a second process while the first still runs
+	n.open() // a second process, while the first still runs
 	n.must(before.Close())
 	cold := make(chan error, 1)
 	go func() {
@@ -521,7 +531,7 @@ func TestAdopt(t *testing.T) {
 	n.ev.await(t, EventWake, 1)
 	n.must(n.g.Close())
 
-	// Nobody is there.
+	// No process holds the gate.
 	warm, err := dial("client", vip)
 	n.must(err)
 	n.must(exchange(warm, 1<<20))
@@ -539,12 +549,13 @@ func TestAdopt(t *testing.T) {
 	if err := <-cold; !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Error(err)
 	}
-	if len(n.g.Services()) != 2 || len(n.g.PodIDs(vip)) != 1 || n.g.ServiceState(vip) != Warm || n.g.ServiceState(vip2) != Cold {
+	if len(n.g.Services()) != 2 || len(n.g.PodIDs(vip)) != 1 || n.g.ServiceState(vip) != Warm ||
+		n.g.ServiceState(vip2) != Cold {
 		t.Errorf("adopted: %v, pods %v", n.g.Services(), n.g.PodIDs(vip))
 	}
 }
 
-// wantClosedBut waits until a pod has so many open flows of so many.
+// wantClosedBut waits until a pod has had a number of flows, of which some are open.
 func (n *network) wantClosedBut(i int, open uint32, flows uint64) {
 	n.Helper()
 	eventually(n, func() error {

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Verdicts of the programs: <linux/bpf.h> TCX_ and XDP_.
+// Verdicts of programs: TCX_ and XDP_ in <linux/bpf.h>. TCX_REDIRECT is 7.
 const (
 	tcxNext     = ^uint32(0)
 	tcxDrop     = 2
@@ -28,7 +28,7 @@ const (
 	xdpTX       = 3
 )
 
-// program is one of those that packets go through.
+// program selects a program and the device at which it runs.
 type program int
 
 const (
@@ -36,7 +36,7 @@ const (
 	onNIC
 	onLocal
 	onReleased
-	onPod1 // gate_pod at the device of pod 1
+	onPod1 // gate_pod at pod 1's device
 	onPod2
 	onPod3
 )
@@ -45,26 +45,27 @@ func (p program) String() string {
 	return [...]string{"xdp", "nic", "local", "released", "pod1", "pod2", "pod3"}[p]
 }
 
-// The addresses of the tests.
+// Addresses in tests.
 var (
 	vip     = netip.MustParseAddrPort("10.46.100.5:80")
 	client  = netip.MustParseAddrPort("10.46.200.10:40000")
-	foreign = netip.MustParseAddrPort("10.99.0.1:80") // outside of the service range
-	podAt   = []netip.AddrPort{{}, netip.MustParseAddrPort("10.46.128.1:8080"), netip.MustParseAddrPort("10.46.128.2:8080"), netip.MustParseAddrPort("10.46.128.3:8080")}
+	foreign = netip.MustParseAddrPort("10.99.0.1:80") // outside the service range
+	podAt   = []netip.AddrPort{{}, netip.MustParseAddrPort("10.46.128.1:8080"),
+		netip.MustParseAddrPort("10.46.128.2:8080"), netip.MustParseAddrPort("10.46.128.3:8080")}
 
 	clientMAC = net.HardwareAddr{2, 0, 0, 0, 0xc, 1}
 	podMAC    = []net.HardwareAddr{{}, {2, 0, 0, 0, 0xd, 1}, {2, 0, 0, 0, 0xd, 2}, {2, 0, 0, 0, 0xd, 3}}
 )
 
-// world is a gate whose programs are given packets one by one, without a network.
+// world is a gate whose programs are run on single packets, without a network.
 type world struct {
 	testing.TB
 	g       *Gate
-	ns      string // network namespace of the gate; the test's own if empty
+	ns      string // network namespace of the gate; empty for the test's own
 	nic     netlink.Link
 	podLink []netlink.Link
 	before  map[string]uint64 // counters at the last reset
-	mark    uint32            // of the packets that are run
+	mark    uint32            // skb->mark of packets
 }
 
 func newWorld(t testing.TB, change func(*Config)) *world {
@@ -89,7 +90,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// in makes the world of a test that of its subtest, empty again.
+// in returns the world for a subtest, emptied.
 func (w *world) in(t testing.TB) *world {
 	sub := *w
 	sub.TB = t
@@ -97,7 +98,7 @@ func (w *world) in(t testing.TB) *world {
 	return &sub
 }
 
-// reset takes away all services, pods, flows and parked SYNs.
+// reset removes all services, pods, flows and parked SYNs.
 func (w *world) reset() {
 	w.Helper()
 	for _, s := range w.g.Services() {
@@ -123,7 +124,7 @@ func (w *world) podIndex(i int) uint32 {
 	w.Helper()
 	index, ok := w.g.podTable.index(vip, uint64(i))
 	if !ok {
-		w.Fatalf("pod %d is not known", i)
+		w.Fatalf("pod %d is unknown", i)
 	}
 	return index
 }
@@ -145,7 +146,7 @@ func (w *world) counters() map[string]uint64 {
 	return c
 }
 
-// counted returns what the counters of the gate have counted since the last reset.
+// counted returns the gate's nonzero counters since the last reset.
 func (w *world) counted() map[string]uint64 {
 	w.Helper()
 	out := map[string]uint64{}
@@ -164,16 +165,17 @@ func (w *world) service(a netip.AddrPort, parked, perSource uint32) {
 	w.must(err)
 }
 
-// addPod makes a pod of a service known.
+// addPod adds a pod of a service.
 func (w *world) addPod(a netip.AddrPort, i int) {
 	w.Helper()
 	l := w.podLink[i].Attrs()
 	w.must(inNamespace(w.ns, func() error {
-		return w.g.AddPod(Pod{ID: uint64(i), Service: a, Addr: podAt[i], Ifindex: l.Index, MAC: podMAC[i], HostMAC: l.HardwareAddr})
+		return w.g.AddPod(Pod{ID: uint64(i), Service: a, Addr: podAt[i], Ifindex: l.Index, MAC: podMAC[i],
+			HostMAC: l.HardwareAddr})
 	}))
 }
 
-// serve lets a pod take flows, and tells how many SYNs were released.
+// serve makes a pod take flows, and returns how many SYNs were released.
 func (w *world) serve(a netip.AddrPort, i int) int {
 	w.Helper()
 	n, err := w.g.Serve(a, uint64(i))
@@ -181,7 +183,7 @@ func (w *world) serve(a netip.AddrPort, i int) int {
 	return n
 }
 
-// warm makes a service with some pods.
+// warm adds a service with serving pods.
 func (w *world) warm(a netip.AddrPort, pods ...int) {
 	w.Helper()
 	w.service(a, 100, 100)
@@ -191,7 +193,7 @@ func (w *world) warm(a netip.AddrPort, pods ...int) {
 	}
 }
 
-// counts are what Gate tells of a pod.
+// counts returns a pod's counts.
 func (w *world) counts(a netip.AddrPort, i int) (open, halfOpen uint32, flows uint64) {
 	w.Helper()
 	c, err := w.g.PodCounters(a, uint64(i))
@@ -199,7 +201,7 @@ func (w *world) counts(a netip.AddrPort, i int) (open, halfOpen uint32, flows ui
 	return c.Open, c.HalfOpen, c.NewFlows
 }
 
-// wantCounts compares the counts of pod 1 of vip: open, half-open and new flows.
+// wantCounts checks the counts of vip's pod 1.
 func (w *world) wantCounts(open, halfOpen uint32, flows uint64) {
 	w.Helper()
 	o, h, n := w.counts(vip, 1)
@@ -224,14 +226,14 @@ func (w *world) prog(p program) (*ebpf.Program, int) {
 	}
 }
 
-// run gives a frame to a program and returns its verdict and the frame that comes out.
+// run runs a program on a frame and returns the verdict and the resulting frame.
 func (w *world) run(p program, frame []byte) (uint32, []byte) {
 	w.Helper()
 	r := w.runs(p, frame, 1)
 	return r.verdict, r.out
 }
 
-// wantRun also compares the verdict.
+// wantRun is like run and checks the verdict.
 func (w *world) wantRun(p program, frame []byte, verdict uint32) []byte {
 	w.Helper()
 	got, out := w.run(p, frame)
@@ -241,7 +243,7 @@ func (w *world) wantRun(p program, frame []byte, verdict uint32) []byte {
 	return out
 }
 
-// untouched runs a frame that is to be passed as it is.
+// untouched runs a program on a frame that must pass unchanged.
 func (w *world) untouched(p program, frame []byte) {
 	w.Helper()
 	next := tcxNext
@@ -253,22 +255,23 @@ func (w *world) untouched(p program, frame []byte) {
 	}
 }
 
-// result is what a test run gives.
+// result is the result of a test run.
 type result struct {
 	verdict uint32
 	out     []byte
-	took    time.Duration // for one packet, as the kernel measures it
+	took    time.Duration // of one packet, measured by the kernel
 }
 
-// runs gives a frame to a program, the frame that comes out again, and so on: BPF_PROG_TEST_RUN with repeat. The
-// methods of ebpf.Program take either a context or the time.
+// runs runs a program on a frame, on the resulting frame, and so on: BPF_PROG_TEST_RUN with repeat. The methods of
+// ebpf.Program either take a context or return the time.
 func (w *world) runs(p program, frame []byte, repeat uint32) result {
 	w.Helper()
 	prog, ifindex := w.prog(p)
 	out := make([]byte, len(frame)+256)
 	var ctx []byte
 	if p == onXDP {
-		md := struct{ data, dataEnd, dataMeta, ingressIfindex, rxQueue, egressIfindex uint32 }{dataEnd: uint32(len(frame)), ingressIfindex: uint32(ifindex)}
+		md := struct{ data, dataEnd, dataMeta, ingressIfindex, rxQueue, egressIfindex uint32 }{dataEnd: uint32(len(frame)),
+			ingressIfindex: uint32(ifindex)}
 		ctx = unsafe.Slice((*byte)(unsafe.Pointer(&md)), unsafe.Sizeof(md))
 	} else {
 		skb := struct { // the first fields of struct __sk_buff
@@ -285,11 +288,13 @@ func (w *world) runs(p program, frame []byte, repeat uint32) result {
 		ctxIn, ctxOut               uint32
 		ctxDataIn, ctxDataOut       unsafe.Pointer
 		flags, cpu, batch, _        uint32
-	}{fd: uint32(prog.FD()), sizeIn: uint32(len(frame)), sizeOut: uint32(len(out)), dataIn: unsafe.Pointer(&frame[0]), dataOut: unsafe.Pointer(&out[0]),
-		repeat: repeat, ctxIn: uint32(len(ctx)), ctxDataIn: unsafe.Pointer(&ctx[0])}
+	}{fd: uint32(prog.FD()), sizeIn: uint32(len(frame)), sizeOut: uint32(len(out)), dataIn: unsafe.Pointer(&frame[0]),
+		dataOut: unsafe.Pointer(&out[0]),
+		repeat:  repeat, ctxIn: uint32(len(ctx)), ctxDataIn: unsafe.Pointer(&ctx[0])}
 	for {
 		err := inNamespace(w.ns, func() error {
-			_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_TEST_RUN, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+			_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_TEST_RUN, uintptr(unsafe.Pointer(&attr)),
+				unsafe.Sizeof(attr))
 			if errno != 0 {
 				return errno
 			}
@@ -321,10 +326,11 @@ func (w *world) flow(from, to netip.AddrPort) (gateFlow, bool) {
 }
 
 func flowKey(from, to netip.AddrPort) gateFlowKey {
-	return gateFlowKey{Client: toAddr(from.Addr()), Service: toAddr(to.Addr()), ClientPort: htons(from.Port()), ServicePort: htons(to.Port())}
+	return gateFlowKey{Client: toAddr(from.Addr()), Service: toAddr(to.Addr()), ClientPort: htons(from.Port()),
+		ServicePort: htons(to.Port())}
 }
 
-// entries counts what is in a map.
+// entries counts the entries of a map.
 func entries[K, V any](w *world, m *ebpf.Map) int {
 	w.Helper()
 	var k K
@@ -338,19 +344,21 @@ func entries[K, V any](w *world, m *ebpf.Map) int {
 	return n
 }
 
-// parkedNow counts the entries of the three tables of parked SYNs.
+// parkedNow counts the entries of the maps of parked SYNs.
 func (w *world) parkedNow() (syns, flows, sources int) {
 	w.Helper()
-	return entries[gateTicket, gateParked](w, w.g.objs.ParkedSyns), entries[gateFlowKey, gateParkedFlow](w, w.g.objs.ParkedFlows),
+	return entries[gateTicket, gateParked](w, w.g.objs.ParkedSyns),
+		entries[gateFlowKey, gateParkedFlow](w, w.g.objs.ParkedFlows),
 		entries[gateSourceKey, uint32](w, w.g.objs.ParkedSources)
 }
 
-// wantParked compares them, and what the service says.
+// wantParked checks these counts and the service's own.
 func (w *world) wantParked(syns, sources int) {
 	w.Helper()
 	s, f, c := w.parkedNow()
 	if now := w.g.ServiceCounters(vip).ParkedNow; s != syns || f != syns || c != sources || int(now) != syns {
-		w.Errorf("parked: %d SYNs, %d flows, %d sources, the service says %d; want %d of %d sources", s, f, c, now, syns, sources)
+		w.Errorf("parked: %d SYNs, %d flows, %d sources, %d in the service's count; want %d of %d sources", s, f, c, now,
+			syns, sources)
 	}
 }
 
