@@ -17,9 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-func TestKinds(t *testing.T) {
+func TestChartRendersAllObjects(t *testing.T) {
 	for name, r := range variants(t) {
-		if r.daemon.Name == "" || r.controller.Name == "" || len(r.accounts) != 2 || len(r.budgets) != 1 || len(r.config) != 1 {
+		if r.daemon.Name == "" || r.controller.Name == "" ||
+			len(r.accounts) != 2 || len(r.budgets) != 1 || len(r.config) != 1 {
 			t.Errorf("%s: something is missing: %v", name, r.kinds)
 		}
 		want := namespace
@@ -40,8 +41,8 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// Two releases do not share an object that is not in a namespace.
-func TestNamesAreTheRelease(t *testing.T) {
+// Cluster-wide objects have the release's name, so that two releases do not share any.
+func TestObjectNamesBeginWithTheRelease(t *testing.T) {
 	r := render(t)
 	for _, o := range r.roles {
 		if !strings.HasPrefix(o.meta.Name, release+"-") {
@@ -56,15 +57,16 @@ func TestNamesAreTheRelease(t *testing.T) {
 	}
 }
 
-func TestImage(t *testing.T) {
+func TestImageTagFollowsVersion(t *testing.T) {
 	version, err := os.ReadFile("../VERSION")
 	if err != nil {
 		t.Fatal(err)
 	}
+	digest := "sha256:" + strings.Repeat("0123456789abcdef", 4)
 	for args, want := range map[string]string{
 		"": ":v" + strings.TrimSpace(string(version)),
-		"image.repository=localhost:5000/wangell,image.tag=v9":                      "localhost:5000/wangell:v9",
-		"image.tag=v9,image.digest=sha256:" + strings.Repeat("0123456789abcdef", 4): "wangell@sha256:" + strings.Repeat("0123456789abcdef", 4),
+		"image.repository=localhost:5000/wangell,image.tag=v9": "localhost:5000/wangell:v9",
+		"image.tag=v9,image.digest=" + digest:                  "wangell@" + digest,
 	} {
 		r := render(t, "--set", args)
 		for _, c := range containers(r) {
@@ -76,7 +78,7 @@ func TestImage(t *testing.T) {
 	for name, r := range variants(t) {
 		for _, c := range containers(r) {
 			if strings.HasSuffix(c.Image, ":latest") || !strings.Contains(filepath.Base(c.Image), ":") {
-				t.Errorf("%s: image %s: its tag does not stay what it is", name, c.Image)
+				t.Errorf("%s: the image %s has no fixed tag", name, c.Image)
 			}
 		}
 	}
@@ -87,8 +89,8 @@ func containers(r *rendered) []corev1.Container {
 		r.controller.Spec.Template.Spec.InitContainers, r.controller.Spec.Template.Spec.Containers)
 }
 
-// What selects pods finds them, and only those of its own component.
-func TestSelectors(t *testing.T) {
+// A selector matches the pods of its own component only.
+func TestSelectorsMatchTheirComponent(t *testing.T) {
 	for name, r := range variants(t) {
 		controller, daemon := r.controller.Spec.Template.Labels, r.daemon.Spec.Template.Labels
 		check := func(what string, s *metav1.LabelSelector, in, out map[string]string) {
@@ -96,7 +98,7 @@ func TestSelectors(t *testing.T) {
 			if err != nil {
 				t.Errorf("%s: %s: %v", name, what, err)
 			} else if !selector.Matches(labels.Set(in)) || selector.Matches(labels.Set(out)) {
-				t.Errorf("%s: %s selects by %s what it should not, or not what it should", name, what, selector)
+				t.Errorf("%s: the selector %s of the %s does not match its component only", name, selector, what)
 			}
 		}
 		check("deployment", r.controller.Spec.Selector, controller, daemon)
@@ -119,14 +121,14 @@ func TestSelectors(t *testing.T) {
 	}
 }
 
-// Each mount has its volume; ports that probes and monitors name are there.
-func TestReferences(t *testing.T) {
+// Mounts name volumes, and probes and monitors name ports, that exist.
+func TestReferencesResolve(t *testing.T) {
 	for name, r := range variants(t) {
 		for _, spec := range []corev1.PodSpec{r.daemon.Spec.Template.Spec, r.controller.Spec.Template.Spec} {
 			c := spec.Containers[0]
 			for _, m := range c.VolumeMounts {
 				if !slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name }) {
-					t.Errorf("%s: %s mounts %s, which is no volume", name, c.Name, m.Name)
+					t.Errorf("%s: %s mounts %s, which is not a volume", name, c.Name, m.Name)
 				}
 			}
 			ports := map[string]bool{}
@@ -135,29 +137,31 @@ func TestReferences(t *testing.T) {
 			}
 			for _, p := range []*corev1.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe} {
 				if p == nil || p.HTTPGet == nil || !ports[p.HTTPGet.Port.StrVal] {
-					t.Errorf("%s: %s: a probe is missing or asks a port that is not there: %+v", name, c.Name, p)
+					t.Errorf("%s: %s: a probe is missing, or its port does not exist: %+v", name, c.Name, p)
 				}
 			}
 			if !ports["metrics"] {
-				t.Errorf("%s: %s has no port for metrics", name, c.Name)
+				t.Errorf("%s: %s has no metrics port", name, c.Name)
 			}
-			if !slices.ContainsFunc(r.accounts, func(a corev1.ServiceAccount) bool { return a.Name == spec.ServiceAccountName }) {
+			named := func(a corev1.ServiceAccount) bool { return a.Name == spec.ServiceAccountName }
+			if !slices.ContainsFunc(r.accounts, named) {
 				t.Errorf("%s: %s: no service account %s", name, c.Name, spec.ServiceAccountName)
 			}
-			if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().IsZero() {
+			if requests := c.Resources.Requests; requests.Cpu().IsZero() || requests.Memory().IsZero() ||
+				c.Resources.Limits.Memory().IsZero() {
 				t.Errorf("%s: %s: resources %+v", name, c.Name, c.Resources)
 			}
 			if !slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool {
 				return v.Secret != nil && v.Secret.SecretName == keySecret(r) && *v.Secret.DefaultMode&0o007 == 0
 			}) {
-				t.Errorf("%s: %s does not mount the key of the wire, or lets everybody read it", name, c.Name)
+				t.Errorf("%s: %s does not mount the shared key, or makes it readable for all", name, c.Name)
 			}
 		}
 	}
 }
 
-// keySecret is the name of the Secret with the key of the wire: that of the rendering, or the one that the plain
-// manifests ask for.
+// keySecret returns the name of the Secret with the shared key: the rendered one, or the one that the plain manifests
+// expect.
 func keySecret(r *rendered) string {
 	if len(r.secrets) == 1 {
 		return r.secrets[0].Name
@@ -165,7 +169,7 @@ func keySecret(r *rendered) string {
 	return "wangell-wire"
 }
 
-func TestKey(t *testing.T) {
+func TestEachInstallationHasItsOwnKey(t *testing.T) {
 	a, b := render(t), render(t)
 	if len(a.secrets) != 1 || len(a.secrets[0].Data["wire.key"]) != 32 {
 		t.Fatalf("secrets %+v", a.secrets)
@@ -175,7 +179,7 @@ func TestKey(t *testing.T) {
 	}
 	own := render(t, "--set", "wire.existingSecret=mine")
 	if len(own.secrets) != 0 {
-		t.Error("a Secret is made although one is named")
+		t.Error("a Secret is rendered although existingSecret is set")
 	}
 	for _, spec := range []corev1.PodSpec{own.daemon.Spec.Template.Spec, own.controller.Spec.Template.Spec} {
 		if got := spec.Volumes[0].Secret.SecretName; got != "mine" {
@@ -184,7 +188,7 @@ func TestKey(t *testing.T) {
 	}
 }
 
-func TestSchemaRefuses(t *testing.T) {
+func TestSchemaRefusesWrongValues(t *testing.T) {
 	for args, want := range map[string]string{
 		"image.tag=latest":         "/image/tag",
 		"image.repository=":        "/image/repository",
@@ -193,7 +197,7 @@ func TestSchemaRefuses(t *testing.T) {
 		"addresses={300.0.0.0/24}": "/addresses/0",
 		"addresses={10.0.0.0/33}":  "/addresses/0",
 		"addresses={fd00::/64}":    "/addresses/0",
-		"addresses={10.0.0.0/24,10.0.1.0/24,10.0.2.0/24,10.0.3.0/24,10.0.4.0/24,10.0.5.0/24,10.0.6.0/24,10.0.7.0/24,10.0.8.0/24}": "/addresses",
+		"addresses={" + strings.Repeat("10.0.0.0/24,", 8) + "10.0.1.0/24}": "/addresses",
 		"addresses={10.0.0.1}":                         "/addresses/0",
 		"wire.port=70000":                              "/wire/port",
 		"wire.key=abc":                                 "/wire",
@@ -220,23 +224,23 @@ func TestSchemaRefuses(t *testing.T) {
 	}
 }
 
-func TestAddresses(t *testing.T) {
+func TestDaemonsRestartWhenAddressesChange(t *testing.T) {
 	a := render(t, "--set", "addresses={10.1.0.0/24,10.2.0.10-10.2.0.20}")
 	if got := a.config[0].Data["addresses"]; got != "10.1.0.0/24,10.2.0.10-10.2.0.20" {
 		t.Errorf("addresses %q", got)
 	}
-	// Daemons read them at their start only.
+	// Daemons read the pools only when they start.
 	const sum = "checksum/addresses"
 	if b := render(t); a.daemon.Spec.Template.Annotations[sum] == b.daemon.Spec.Template.Annotations[sum] {
 		t.Error("a change of the pools does not restart the daemons")
 	}
 }
 
-// Every flag that the chart passes is one of the program's.
-func TestFlags(t *testing.T) {
+// The program has every flag that the chart passes.
+func TestChartPassesKnownFlags(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "wangell")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../cmd/wangell")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as everybody builds it: there is nothing to compile
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // with the flags of make build, so the packages are compiled already
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package deploy has no code: it tests what the chart renders to.
+// Package deploy has no code. Its tests check what the chart renders to.
 package deploy
 
 import (
@@ -25,17 +25,18 @@ const (
 	namespace = "elsewhere"
 )
 
-// helm renders the chart with further arguments, and returns what went to standard output and standard error.
+// helm renders the chart with additional arguments, and returns its standard output and standard error.
 func helm(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "../hack/helm.sh", append([]string{"template", release, "chart", "--namespace", namespace}, args...)...)
+	args = append([]string{"template", release, "chart", "--namespace", namespace}, args...)
+	cmd := exec.CommandContext(t.Context(), "../hack/helm.sh", args...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err = cmd.Run()
 	return out.String(), errs.String(), err
 }
 
-// rendered are the documents of one rendering, decoded.
+// rendered holds the decoded documents of one rendering.
 type rendered struct {
 	text       string
 	daemon     appsv1.DaemonSet
@@ -67,7 +68,7 @@ type binding struct {
 	subjects []rbacv1.Subject
 }
 
-// podMonitor is what the chart uses of the Prometheus operator's PodMonitor.
+// podMonitor has the fields of the Prometheus operator's PodMonitor that the chart uses.
 type podMonitor struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -89,7 +90,7 @@ func render(t *testing.T, args ...string) *rendered {
 	return decode(t, out)
 }
 
-// decode reads documents strictly: a field that its type does not have, or a kind that is not known here, fails the test.
+// decode reads documents strictly: an unknown field or kind fails the test.
 func decode(t *testing.T, text string) *rendered {
 	t.Helper()
 	r := &rendered{text: text}
@@ -165,28 +166,32 @@ func decode(t *testing.T, text string) *rendered {
 			r.namespaces = append(r.namespaces, corev1.Namespace{})
 			into(&r.namespaces[len(r.namespaces)-1])
 		default:
-			t.Errorf("kind %s: tell this test what it is", kind)
+			t.Errorf("unknown kind %s: add it to this test", kind)
 		}
 	}
 	return r
 }
 
-// everything turns on what is off by default.
+const nodeExpression = "daemon.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution." +
+	"nodeSelectorTerms[0].matchExpressions[0]"
+
+// everything enables what is off by default.
 var everything = []string{
 	"--include-crds",
 	"--set", "podMonitor.enabled=true,podMonitor.labels.team=x",
-	"--set", "networkPolicy.enabled=true,networkPolicy.nodeCIDRs={192.0.2.0/24},networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.a=b",
+	"--set", "networkPolicy.enabled=true,networkPolicy.nodeCIDRs={192.0.2.0/24}",
+	"--set", "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.a=b",
 	"--set", "imagePullSecrets[0].name=pull,daemon.interfaces={eth0,eth1}",
 	"--set", "daemon.podLabels.a=b,daemon.podAnnotations.a=b,controller.podLabels.a=b,controller.podAnnotations.a=b",
 	"--set", "daemon.extraArgs={--log-level=debug},controller.extraArgs={--log-level=debug}",
-	"--set", "daemon.extraEnv[0].name=A,daemon.extraEnv[0].value=b,controller.extraEnv[0].name=A,controller.extraEnv[0].value=b",
-	"--set", "daemon.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].key=a",
-	"--set", "daemon.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].operator=Exists",
+	"--set", "daemon.extraEnv[0].name=A,daemon.extraEnv[0].value=b",
+	"--set", "controller.extraEnv[0].name=A,controller.extraEnv[0].value=b",
+	"--set", nodeExpression + ".key=a," + nodeExpression + ".operator=Exists",
 	"--set", "controller.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution=null",
 	"--set", "controller.tolerations[0].operator=Exists",
 }
 
-// variants are the renderings that every rule holds for.
+// variants are the renderings to which every rule applies.
 func variants(t *testing.T) map[string]*rendered {
 	t.Helper()
 	plain, err := os.ReadFile("manifests/wangell.yaml")

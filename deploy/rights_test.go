@@ -12,30 +12,32 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// daemonCapabilities are all that the daemon has. README.md says what each is for.
+// daemonCapabilities are all capabilities of the daemon. README.md says what each is for.
 var daemonCapabilities = []corev1.Capability{"BPF", "NET_ADMIN", "NET_RAW", "PERFMON", "SYS_ADMIN"}
 
-func TestDaemonRights(t *testing.T) {
+func TestDaemonHasNoRightsBeyondTheListed(t *testing.T) {
 	for name, r := range variants(t) {
 		spec := r.daemon.Spec.Template.Spec
 		c := spec.Containers[0]
 		s := c.SecurityContext
 		if len(spec.Containers) != 1 || len(spec.InitContainers) != 0 {
-			t.Fatalf("%s: tell this test what the other containers may do", name)
+			t.Fatalf("%s: there are other containers: add their rights to this test", name)
 		}
-		if s.Privileged == nil || *s.Privileged || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem {
+		if s.Privileged == nil || *s.Privileged || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation ||
+			!*s.ReadOnlyRootFilesystem {
 			t.Errorf("%s: %+v", name, s)
 		}
-		if !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || !slices.Equal(s.Capabilities.Add, daemonCapabilities) {
+		if !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
+			!slices.Equal(s.Capabilities.Add, daemonCapabilities) {
 			t.Errorf("%s: capabilities %+v", name, s.Capabilities)
 		}
 		if s.SeccompProfile == nil || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
 			t.Errorf("%s: seccomp %+v", name, s.SeccompProfile)
 		}
 		if !spec.HostNetwork || spec.HostPID || spec.HostIPC || spec.ShareProcessNamespace != nil {
-			t.Errorf("%s: it needs the node's network namespace, and no other", name)
+			t.Errorf("%s: the daemon must share the node's network namespace, and no other", name)
 		}
-		// Folders of the node, and whether they may be written to.
+		// Folders of the node, and whether they are writable.
 		want := map[string]bool{"/sys/fs/bpf": true, "/run/wangell": true, "/run/netns": false, "/run/containerd": false}
 		for _, v := range spec.Volumes {
 			if v.HostPath == nil {
@@ -43,11 +45,16 @@ func TestDaemonRights(t *testing.T) {
 			}
 			write, ok := want[v.HostPath.Path]
 			i := slices.IndexFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == v.Name })
-			if !ok || i < 0 || c.VolumeMounts[i].ReadOnly == write || c.VolumeMounts[i].MountPath != v.HostPath.Path {
-				t.Errorf("%s: folder %s of the node", name, v.HostPath.Path)
+			if !ok || i < 0 {
+				t.Errorf("%s: the folder %s of the node is not listed here, or not mounted", name, v.HostPath.Path)
+				continue
 			}
-			if i >= 0 && c.VolumeMounts[i].MountPropagation != nil && *c.VolumeMounts[i].MountPropagation == corev1.MountPropagationBidirectional {
-				t.Errorf("%s: mounts of the daemon reach the node at %s", name, v.HostPath.Path)
+			mount := c.VolumeMounts[i]
+			if mount.ReadOnly == write || mount.MountPath != v.HostPath.Path {
+				t.Errorf("%s: the folder %s of the node is mounted as %+v", name, v.HostPath.Path, mount)
+			}
+			if p := mount.MountPropagation; p != nil && *p == corev1.MountPropagationBidirectional {
+				t.Errorf("%s: mounts of the daemon in %s propagate to the node", name, v.HostPath.Path)
 			}
 			delete(want, v.HostPath.Path)
 		}
@@ -55,15 +62,15 @@ func TestDaemonRights(t *testing.T) {
 			t.Errorf("%s: not mounted: %v", name, want)
 		}
 		if max := r.daemon.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable; max.IntValue() != 1 {
-			t.Errorf("%s: %v daemons are updated at once", name, max)
+			t.Errorf("%s: %v daemons are updated at the same time", name, max)
 		}
-		if len(spec.Tolerations) != 1 || spec.Tolerations[0].Operator != corev1.TolerationOpExists || spec.Tolerations[0].Key != "" {
-			t.Errorf("%s: not on every node: %+v", name, spec.Tolerations)
+		if !slices.Equal(spec.Tolerations, []corev1.Toleration{{Operator: corev1.TolerationOpExists}}) {
+			t.Errorf("%s: the daemon does not run on every node: %+v", name, spec.Tolerations)
 		}
 	}
 }
 
-func TestControllerRights(t *testing.T) {
+func TestControllerHasNoRightsOnTheNode(t *testing.T) {
 	for name, r := range variants(t) {
 		spec := r.controller.Spec.Template.Spec
 		s, pod := spec.Containers[0].SecurityContext, spec.SecurityContext
@@ -85,7 +92,7 @@ func TestControllerRights(t *testing.T) {
 	}
 }
 
-// allowed is all that each role may do: who, where, what, on which names: how.
+// allowed lists the rights of each role: role, namespace (* for all), resource, [names]: verbs.
 var allowed = `
 wg-controller * apps/deployments: get list watch create update patch delete
 wg-controller * apps/deployments/scale: update
@@ -112,7 +119,7 @@ wg-view * wangell.loutres.me/wangellservices/status: get list watch
 wg-view * wangell.loutres.me/wangellservices: get list watch
 `
 
-func TestRoles(t *testing.T) {
+func TestRolesHaveNoRightsBeyondTheListed(t *testing.T) {
 	for name, r := range variants(t) {
 		var got []string
 		for _, o := range r.roles {
@@ -136,7 +143,7 @@ func TestRoles(t *testing.T) {
 		}
 		slices.Sort(want)
 		if !slices.Equal(got, want) {
-			t.Errorf("%s: rights are\n%s\nand not\n%s", name, strings.Join(got, "\n"), strings.Join(want, "\n"))
+			t.Errorf("%s: rights are\n%s\nwant\n%s", name, strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 	}
 }
@@ -155,16 +162,20 @@ func line(role, namespace, group, resource string, names, verbs []string) string
 	return fmt.Sprintf("%s %s %s: %s", role, namespace, what, strings.Join(verbs, " "))
 }
 
-// Each binding gives a role that is there to the account of the same component.
-func TestBindings(t *testing.T) {
+// Each binding gives an existing role to the account of the same component.
+func TestBindingsResolve(t *testing.T) {
 	for name, r := range variants(t) {
 		if len(r.bindings) != 3 {
 			t.Errorf("%s: %d bindings", name, len(r.bindings))
 		}
 		for _, b := range r.bindings {
-			there := slices.ContainsFunc(r.roles, func(o role) bool { return o.meta.Name == b.ref.Name && o.meta.Namespace == b.meta.Namespace })
+			there := slices.ContainsFunc(r.roles, func(o role) bool {
+				return o.meta.Name == b.ref.Name && o.meta.Namespace == b.meta.Namespace
+			})
 			s := b.subjects[0]
-			account := slices.ContainsFunc(r.accounts, func(a corev1.ServiceAccount) bool { return a.Name == s.Name && a.Namespace == s.Namespace })
+			account := slices.ContainsFunc(r.accounts, func(a corev1.ServiceAccount) bool {
+				return a.Name == s.Name && a.Namespace == s.Namespace
+			})
 			if !there || !account || len(b.subjects) != 1 || s.Kind != "ServiceAccount" || s.Name != b.ref.Name {
 				t.Errorf("%s: binding %+v", name, b)
 			}
@@ -172,8 +183,8 @@ func TestBindings(t *testing.T) {
 	}
 }
 
-// The manifest that cleans nodes belongs to the same version and looks where the daemon leaves things.
-func TestClean(t *testing.T) {
+// The cleaning manifest has the version of the daemon, and looks in the daemon's folders.
+func TestCleanMatchesTheDaemon(t *testing.T) {
 	text, err := os.ReadFile("manifests/clean.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -181,22 +192,24 @@ func TestClean(t *testing.T) {
 	clean, r := decode(t, string(text)).daemon.Spec.Template.Spec, render(t).daemon.Spec.Template.Spec
 	c, daemon := clean.InitContainers[0], r.Containers[0]
 	if c.Image != daemon.Image {
-		t.Errorf("it runs %s, the daemon is %s", c.Image, daemon.Image)
+		t.Errorf("image %s, want the daemon's %s", c.Image, daemon.Image)
 	}
 	for _, arg := range c.Args[2:] {
 		if !slices.Contains(daemon.Args, arg) {
-			t.Errorf("%s: the daemon has %v", arg, daemon.Args)
+			t.Errorf("argument %s is not one of the daemon's: %v", arg, daemon.Args)
 		}
 	}
 	for _, m := range c.VolumeMounts {
-		if !slices.ContainsFunc(daemon.VolumeMounts, func(d corev1.VolumeMount) bool { return d.Name == m.Name && d.MountPath == m.MountPath }) {
-			t.Errorf("it mounts %s, the daemon does not", m.MountPath)
+		same := func(d corev1.VolumeMount) bool { return d.Name == m.Name && d.MountPath == m.MountPath }
+		if !slices.ContainsFunc(daemon.VolumeMounts, same) {
+			t.Errorf("%s is mounted, but not by the daemon", m.MountPath)
 		}
 	}
-	if s := c.SecurityContext; s.Privileged != nil || *s.AllowPrivilegeEscalation || !slices.Equal(s.Capabilities.Add, []corev1.Capability{"NET_ADMIN"}) {
+	if s := c.SecurityContext; s.Privileged != nil || *s.AllowPrivilegeEscalation ||
+		!slices.Equal(s.Capabilities.Add, []corev1.Capability{"NET_ADMIN"}) {
 		t.Errorf("rights %+v", s)
 	}
 	if !clean.HostNetwork || !slices.Equal(clean.Tolerations, r.Tolerations) {
-		t.Error("it is not on every node, or not in its network")
+		t.Error("it does not run on every node, or not in the node's network namespace")
 	}
 }

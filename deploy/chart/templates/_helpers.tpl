@@ -8,14 +8,14 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Labels by which objects are selected. Argument: dict "root" . "component" NAME */}}
+{{/* Labels that select objects. Argument: dict "root" . "component" NAME */}}
 {{- define "wangell.selector" -}}
 app.kubernetes.io/name: wangell
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
-{{/* All labels. Argument as above; without component, those of what both use. */}}
+{{/* All labels. Argument as above; without a component, for objects that both components use. */}}
 {{- define "wangell.labels" -}}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
@@ -39,7 +39,7 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 {{- .Values.wire.existingSecret | default (printf "%s-wire" (include "wangell.fullname" .)) -}}
 {{- end -}}
 
-{{/* The 32 bytes of the wire's key, in base64: those that are there already, or new ones. */}}
+{{/* The 32 bytes of the wire's key in base64: those of the existing Secret, or new ones. */}}
 {{- define "wangell.key" -}}
 {{- $there := lookup "v1" "Secret" .Release.Namespace (include "wangell.keySecret" .) -}}
 {{- if and $there $there.data (index $there.data "wire.key") -}}
