@@ -25,8 +25,8 @@ func (f *clusterFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "cluster: file that tells how to reach the API server (default: as a pod does)")
 }
 
-// follow makes the daemon follow the leader, and know whether it is to clean up. The returned function waits for what it
-// started; ctx must have ended.
+// follow makes the daemon follow the leader, and know whether it is to clean up. The returned function waits for what
+// it started; ctx must have ended.
 func (f *clusterFlags) follow(ctx context.Context, cmd *cobra.Command, c *node.Config, clean bool, cache string) (wait func(), err error) {
 	namespace, name, ok := namespaced(f.lease)
 	if !ok {

@@ -15,10 +15,10 @@ var Version = "devel"
 // commit is set through the linker by a release, which is built without version control information.
 var commit string
 
-// Info is what a report or a user asking for help needs to know about the program.
+// Info describes the program in reports and in requests for help.
 type Info struct {
 	Version string `json:"version"`
-	// Commit is the git commit, empty if the build did not record it.
+	// Commit is the git commit; empty if the build did not record it.
 	Commit string `json:"commit,omitempty"`
 	Go     string `json:"go"`
 	OS     string `json:"os"`

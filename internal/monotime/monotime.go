@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package monotime gives times as the kernel's CLOCK_MONOTONIC counts them, the clock that
-// bpf_ktime_get_ns reads, so that what an eBPF program stamped and what a Go program stamped
-// can be subtracted from one another.
+// Package monotime provides readings of CLOCK_MONOTONIC, the clock of bpf_ktime_get_ns, so that timestamps of eBPF
+// programs and of Go programs on one machine can be compared.
 package monotime
 
 import (
@@ -11,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Time is a reading of CLOCK_MONOTONIC in nanoseconds since an unspecified start (on Linux,
-// boot, not counting suspend). Zero means "not known". Times of two machines are not comparable.
+// Time is a reading of CLOCK_MONOTONIC in nanoseconds. On Linux the clock starts at boot and does not count suspends.
+// Zero means "not known". Times of different machines are not comparable.
 type Time int64
 
 // Now reads the clock.
 func Now() Time {
 	var ts unix.Timespec
-	// CLOCK_MONOTONIC cannot fail with a valid pointer (clock_gettime(2)).
+	// With a valid clock and pointer, clock_gettime(2) does not fail.
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
 	return Time(ts.Nano())
 }
@@ -29,7 +28,7 @@ func (t Time) Sub(u Time) time.Duration { return time.Duration(t - u) }
 // Add returns t+d.
 func (t Time) Add(d time.Duration) Time { return t + Time(d) }
 
-// Wall converts t to wall-clock time, by the difference between both clocks now.
+// Wall converts t to wall-clock time, using the present difference between the clocks. Zero becomes the zero time.
 func (t Time) Wall() time.Time {
 	if t == 0 {
 		return time.Time{}

@@ -23,8 +23,8 @@ func (d *daemon) applyNodes(m *wire.Nodes) {
 	d.announceAll()
 }
 
-// setAnnounce records whether a service wants its VIP to be announced. If that changes whether the VIP is announced, the
-// VIP is added to changed. s.mu is held.
+// setAnnounce records whether a service wants its VIP to be announced. If that changes whether the VIP is announced,
+// the VIP is added to changed. s.mu is held.
 func (d *daemon) setAnnounce(s *service, announce bool, changed map[netip.Addr]bool) {
 	if s.announce == announce {
 		return

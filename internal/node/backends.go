@@ -87,7 +87,8 @@ func (d *daemon) applyBackend(s *service, b wire.Backend) error {
 	return nil
 }
 
-// applyStarting makes a pod wait until it listens. before is its previous state in this session, 0 if none. s.mu is held.
+// applyStarting makes a pod wait until it listens. before is its previous state in this session, 0 if none. s.mu is
+// held.
 func (d *daemon) applyStarting(s *service, p *pod, before wire.PodState) error {
 	switch {
 	case p.home && p.serving:

@@ -9,8 +9,8 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// crowdWait is how long SYNs are kept for the other pods of a wake after the first one listens. Pods that start together
-// mostly listen within this time of each other, and it is well below the one second after which a client's TCP
+// crowdWait is how long SYNs are kept for the other pods of a wake after the first one listens. Pods that start
+// together mostly listen within this time of each other, and it is well below the one second after which a client's TCP
 // retransmits its SYN (RFC 6298).
 const crowdWait = 250 * time.Millisecond
 
@@ -22,8 +22,8 @@ type crowd struct {
 	first uint64        // ID of the pod that served first
 }
 
-// share returns the number of parked SYNs that a pod gets as it begins to serve, and whether the SYNs left after that are
-// released to all serving pods at once. serving is the number of serving pods, including this one.
+// share returns the number of parked SYNs that a pod gets as it begins to serve, and whether the SYNs left after that
+// are released to all serving pods at once. serving is the number of serving pods, including this one.
 func (c *crowd) share(pod uint64, parked uint32, serving int, now monotime.Time) (n uint32, rest bool) {
 	if c.until == 0 && serving == 1 {
 		c.given, c.first = 0, pod

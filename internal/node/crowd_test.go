@@ -79,7 +79,8 @@ func TestCrowdOver(t *testing.T) {
 	}
 }
 
-// greets starts a server in a pod that says the pod's number on each connection and closes it, at once or when the test ends.
+// greets starts a server in a pod that says the pod's number on each connection and closes it, at once or when the test
+// ends.
 func (w *world) greets(pod byte, closes bool) {
 	w.t.Helper()
 	in(w.t, fmt.Sprintf("pod%d", pod), func() error {
@@ -157,8 +158,8 @@ func (g *greeted) counts() map[byte]int {
 	return maps.Clone(g.by)
 }
 
-// released waits until so many pods listen, and the controller was told that so many SYNs were released since the first of
-// them did. It returns when the first and the last did.
+// released waits until so many pods listen, and the controller was told that so many SYNs were released since the first
+// of them did. It returns when the first and the last did.
 func (w *world) released(pods int, syns uint32) (first, last time.Time) {
 	w.t.Helper()
 	pod, told := uint64(0), map[uint64]uint32{}
@@ -182,8 +183,8 @@ func (w *world) threePods() *wire.Backends {
 	return &wire.Backends{Service: vip, Generation: 1, Sharing: 3, Pods: []wire.Backend{w.pod(1), w.pod(2), w.pod(3)}}
 }
 
-// TestSpread: the pods that a crowd started each get their share of it, whether those that listen first have their connections
-// still when the others listen or not.
+// TestSpread: the pods that a crowd started each get their share of it, whether those that listen first have their
+// connections still when the others listen or not.
 func TestSpread(t *testing.T) {
 	for name, closes := range map[string]bool{"open": false, "short": true} {
 		t.Run(name, func(t *testing.T) {
@@ -208,7 +209,8 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestSpreadOverNodes: an edge node shares out what is parked there over pods on another node, also if it hears of all at once.
+// TestSpreadOverNodes: an edge node shares out what is parked there over pods on another node, also if it hears of all
+// at once.
 func TestSpreadOverNodes(t *testing.T) {
 	l := newLAN(t)
 	l.tellNodes(1, "n1", "n2")
@@ -229,7 +231,8 @@ func TestSpreadOverNodes(t *testing.T) {
 	}
 }
 
-// TestSpreadOneIsDeaf: the share of a pod that does not listen goes to the others soon, and sooner if it is known to have failed.
+// TestSpreadOneIsDeaf: the share of a pod that does not listen goes to the others soon, and sooner if it is known to
+// have failed.
 func TestSpreadOneIsDeaf(t *testing.T) {
 	for name, fails := range map[string]bool{"never listens": false, "fails": true} {
 		t.Run(name, func(t *testing.T) {
@@ -262,8 +265,8 @@ func TestSpreadOneIsDeaf(t *testing.T) {
 	}
 }
 
-// TestCrowdLost: when the only pod that served is lost, a wake is asked for on behalf of those that it did not get, and they are
-// the next pod's.
+// TestCrowdLost: when the only pod that served is lost, a wake is asked for on behalf of those that it did not get, and
+// they are the next pod's.
 func TestCrowdLost(t *testing.T) {
 	w := newWorld(t)
 	pods := w.threePods()
@@ -319,7 +322,8 @@ func TestCrowdDaemonEnds(t *testing.T) {
 	}
 }
 
-// TestCrowdLeft: a daemon releases what one that crashed had kept. The SYN is sent once: its client's TCP knows nothing of it.
+// TestCrowdLeft: a daemon releases what one that crashed had kept. The SYN is sent once: its client's TCP knows nothing
+// of it.
 func TestCrowdLeft(t *testing.T) {
 	w := newWorld(t)
 	pod := w.pod(1)

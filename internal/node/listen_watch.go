@@ -23,8 +23,8 @@ const (
 	longestLookupPause = 20 * time.Millisecond
 )
 
-// listenWatch waits for a pod to listen. The kernel's event precedes, by microseconds, the moment from which an incoming
-// SYN finds the socket. So an event only triggers a look; isListening decides.
+// listenWatch waits for a pod to listen. The kernel's event precedes, by microseconds, the moment from which an
+// incoming SYN finds the socket. So an event only triggers a look; isListening decides.
 type listenWatch struct {
 	addr   netip.AddrPort
 	cookie uint64 // of the pod's network namespace
@@ -104,8 +104,8 @@ func (w *listenWatch) confirm(ctx context.Context) bool {
 	return false
 }
 
-// isListening reports whether a SYN to the pod's address would find a listening socket now. It asks the kernel; where the
-// kernel has no sock_diag, it sends a SYN.
+// isListening reports whether a SYN to the pod's address would find a listening socket now. It asks the kernel; where
+// the kernel has no sock_diag, it sends a SYN.
 func (w *listenWatch) isListening() bool {
 	yes, err := w.diag.hasListener(w.addr)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// Home nodes report the open flows of their pods, from all edge nodes together, so that each edge node gives new flows to
-// the pods with the fewest in all. Only services with several pods have a choice.
+// Home nodes report the open flows of their pods, from all edge nodes together, so that each edge node gives new flows
+// to the pods with the fewest in all. Only services with several pods have a choice.
 const (
 	// loadInterval is the interval at which open flows are read, and the shortest between two reports of a pod.
 	loadInterval = 100 * time.Millisecond

@@ -3,7 +3,8 @@
 // Package node implements the daemon of a node. It manages the node's gate, keeps the table of services, reports to the
 // controller what the gate and the container runtime observe, and detects when pods listen.
 //
-// No traffic passes through the daemon. When it stops or crashes, the gate keeps running, and the next daemon adopts it.
+// No traffic passes through the daemon. When it stops or crashes, the gate keeps running, and the next daemon adopts
+// it.
 package node
 
 import (
@@ -36,7 +37,8 @@ type Config struct {
 	CRI string
 	// RunDir is the daemon's folder. A second daemon with the same folder waits until the first has ended.
 	RunDir string
-	// BPFDir is a folder for the gate's pins in an existing bpf file system. If empty, the gate mounts one on RunDir/bpf.
+	// BPFDir is a folder for the gate's pins in an existing bpf file system. If empty, the gate mounts one on
+	// RunDir/bpf.
 	BPFDir string
 	// ServiceRanges contain the service addresses.
 	ServiceRanges []netip.Prefix
@@ -46,8 +48,8 @@ type Config struct {
 	XDPMode string
 	// Shortcut lets connections of pods on this node bypass its network stack once the stack has accepted their SYN.
 	Shortcut bool
-	// MetricsSocket (a unix socket) and MetricsAddress (host:port) serve /metrics (Prometheus), /healthz and /readyz over
-	// HTTP. Each is optional.
+	// MetricsSocket (a unix socket) and MetricsAddress (host:port) serve /metrics (Prometheus), /healthz and /readyz
+	// over HTTP. Each is optional.
 	MetricsSocket, MetricsAddress string
 	// Sizes are the limits of the gate's maps.
 	Sizes gate.Sizes

@@ -31,8 +31,8 @@ func (d *daemon) serve(s *service, p *pod) {
 	}
 }
 
-// release makes the gate give a pod new flows, and releases the parked SYNs, or the pod's share of them, to it. It returns
-// the number of released SYNs. s.mu is held.
+// release makes the gate give a pod new flows, and releases the parked SYNs, or the pod's share of them, to it. It
+// returns the number of released SYNs. s.mu is held.
 func (d *daemon) release(s *service, p *pod) (int, error) {
 	if s.crowd.pods < 2 {
 		return d.gate.Serve(s.addr, p.id)

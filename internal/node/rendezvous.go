@@ -9,7 +9,8 @@ import (
 
 // owner returns the name of the node that answers ARP for a VIP: the one with the highest score (rendezvous hashing).
 // All nodes with the same list agree, VIPs are divided evenly, and when a node leaves, only its VIPs move.
-// docs/protocol.md specifies the score, because nodes of different versions must agree. Without nodes, the name is empty.
+// docs/protocol.md specifies the score, because nodes of different versions must agree. Without nodes, the name is
+// empty.
 func owner(vip netip.Addr, nodes []scored) string {
 	b := vip.As16()
 	key := fnv64(b[:])

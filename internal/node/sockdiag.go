@@ -30,8 +30,8 @@ func newSockDiag(ns netns.NsHandle) (*sockDiag, error) {
 
 func (d *sockDiag) close() { d.socket.Close() }
 
-// Sizes and offsets of struct inet_diag_req_v2 and struct inet_diag_msg (linux/inet_diag.h). Ports and addresses are big
-// endian, the rest is in host order.
+// Sizes and offsets of struct inet_diag_req_v2 and struct inet_diag_msg (linux/inet_diag.h). Ports and addresses are
+// big endian, the rest is in host order.
 const (
 	diagReqSize   = 56
 	diagReqStates = 4

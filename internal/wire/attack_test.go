@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// dial opens a stranger's socket to a server.
+// dial opens a socket to a server for a stranger, who has no key.
 func dial(t *testing.T, server string) *net.UDPConn {
 	t.Helper()
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.MustParseAddrPort(server)))
@@ -23,8 +23,8 @@ func dial(t *testing.T, server string) *net.UDPConn {
 	return c
 }
 
-// sendAll sends datagrams and waits until the server has counted them. Loopback loses what overflows the
-// server's socket, so it goes in small steps.
+// sendAll sends datagrams and waits until the server has counted them. It sends small batches, because loopback drops
+// what overflows the server's socket buffer.
 func sendAll(t *testing.T, ctl *controller, write func([]byte), datagrams [][]byte) {
 	t.Helper()
 	for len(datagrams) > 0 {
@@ -38,8 +38,8 @@ func sendAll(t *testing.T, ctl *controller, write func([]byte), datagrams [][]by
 	}
 }
 
-// silent fails the test if anything comes back to a stranger.
-func silent(t *testing.T, c *net.UDPConn) {
+// wantSilence fails the test if the server answers a stranger.
+func wantSilence(t *testing.T, c *net.UDPConn) {
 	t.Helper()
 	if err := c.SetReadDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ func silent(t *testing.T, c *net.UDPConn) {
 	}
 }
 
-func TestGarbageFlood(t *testing.T) {
+func TestFloodOfGarbageHarmsNoSession(t *testing.T) {
 	noLeak(t)
 	ctl := startController(t, "127.0.0.1:0", nil)
 	r := startRelay(t, ctl.addr)
@@ -73,16 +73,16 @@ func TestGarbageFlood(t *testing.T) {
 			for i := range d {
 				d[i] = byte(rnd.Uint32())
 			}
-		case 1: // noise behind a right header
+		case 1: // noise after a valid header
 			d = make([]byte, 4+rnd.IntN(1300))
 			for i := range d {
 				d[i] = byte(rnd.Uint32())
 			}
 			copy(d, []byte{magic0, magic1, protocolVersion, byte(rnd.IntN(5))})
-		case 2: // a real one, with a bit turned
+		case 2: // a captured datagram with one bit flipped
 			d = bytes.Clone(captured[rnd.IntN(len(captured))])
 			d[rnd.IntN(len(d))] ^= 1 << rnd.IntN(8)
-		case 3: // a real one, cut short or made longer
+		case 3: // a captured datagram with another length
 			whole := captured[rnd.IntN(len(captured))]
 			d = append(bytes.Clone(whole), make([]byte, 400)...)
 			if d = d[:rnd.IntN(len(d))]; len(d) == len(whole) {
@@ -96,25 +96,26 @@ func TestGarbageFlood(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	sendAll(t, ctl, func(d []byte) { _, _ = stranger.Write(d) }, flood)
-	// The same from the address of the session: it must not end it either.
+	// From the address of the session, the same must not end the session either.
 	sendAll(t, ctl, r.inject, flood[:4000])
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 4<<20 {
 		t.Errorf("the heap grew by %d bytes", grown)
 	}
-	silent(t, stranger)
+	wantSilence(t, stranger)
 	if err := ctl.SendWait(t.Context(), p.ID, wake(1)); err != nil {
 		t.Fatal(err)
 	}
 	c := ctl.Counters()
 	dropped := c.DroppedNoise + c.DroppedVersion + c.DroppedSeal + c.DroppedUnknown + c.DroppedReplay
-	if dropped < 23_000 || c.Lost != 0 || c.Sessions != 1 || c.DroppedNoise == 0 || c.DroppedSeal == 0 || c.DroppedVersion == 0 || c.DroppedUnknown == 0 {
+	if dropped < 23_000 || c.Lost != 0 || c.Sessions != 1 ||
+		c.DroppedNoise == 0 || c.DroppedSeal == 0 || c.DroppedVersion == 0 || c.DroppedUnknown == 0 {
 		t.Errorf("counters %+v", c)
 	}
 }
 
-func TestReplays(t *testing.T) {
+func TestReplayedDatagramsHaveNoEffect(t *testing.T) {
 	noLeak(t)
 	ctl := startController(t, "127.0.0.1:0", nil)
 	r := startRelay(t, ctl.addr)
@@ -146,20 +147,20 @@ func TestReplays(t *testing.T) {
 		t.Errorf("counters %+v", c)
 	}
 
-	// After the session: the whole of it again brings nothing up, from a new server with the same key neither.
+	// After the session, replaying all of it creates no session, neither here nor at a new server with the same key.
 	dmn.Close()
 	eventually(t, "gone", func() bool { return ctl.leaves() == 1 })
 	sendAll(t, ctl, r.inject, all)
 	again := startController(t, "127.0.0.1:0", nil)
 	other := dial(t, again.addr)
 	sendAll(t, again, func(d []byte) { _, _ = other.Write(d) }, all)
-	if ctl.joins() != 1 || again.joins() != 0 || len(again.Peers())+len(ctl.Peers()) != 0 || len(ctl.received()) != 50 {
-		t.Error("replayed datagrams made a session or a message")
+	peers := len(again.Peers()) + len(ctl.Peers())
+	if ctl.joins() != 1 || again.joins() != 0 || peers != 0 || len(ctl.received()) != 50 {
+		t.Error("replayed datagrams created a session or a message")
 	}
 }
 
-// TestHandshakeReplays repeats a captured HELLO of the live daemon, from many addresses.
-func TestHandshakeReplays(t *testing.T) {
+func TestReplayedHelloFromManyAddressesTakesOnePlace(t *testing.T) {
 	noLeak(t)
 	ctl := startController(t, "127.0.0.1:0", nil)
 	r := startRelay(t, ctl.addr)
@@ -169,7 +170,7 @@ func TestHandshakeReplays(t *testing.T) {
 	var hello []byte
 	r.set(func() { hello = bytes.Clone(r.captured[0]) })
 	if hello[3] != kindHello {
-		t.Fatal("the first datagram is no HELLO")
+		t.Fatal("the first datagram is not a HELLO")
 	}
 	for range 40 {
 		stranger := dial(t, ctl.addr)
@@ -183,15 +184,15 @@ func TestHandshakeReplays(t *testing.T) {
 	}
 	ctl.Server.mu.Lock()
 	if n := len(ctl.pending.list); n > 1 {
-		t.Errorf("one HELLO takes the room of %d handshakes", n)
+		t.Errorf("one HELLO takes %d places", n)
 	}
 	ctl.Server.mu.Unlock()
 
 	if n := ctl.Counters().DroppedReplay; n < 2*39 {
-		t.Errorf("only %d of the repeats from other addresses were dropped", n)
+		t.Errorf("only %d of the replays from other addresses were dropped", n)
 	}
 
-	// Many HELLOs, all different: bounded, and the daemon can still connect.
+	// Many different HELLOs: pending handshakes are limited, and a daemon can still connect.
 	var many [][]byte
 	for range 3 * maxPending {
 		h := newHelloOf("node-1")
@@ -211,11 +212,12 @@ func TestHandshakeReplays(t *testing.T) {
 	}
 }
 
+// newHelloOf returns a HELLO that is newer than those of real clients.
 func newHelloOf(node string) *hello {
 	return &hello{client: newRandom(), session: newID(), instance: 1 << 63, sent: 1, node: node}
 }
 
-func TestWrongKeyAndOtherVersion(t *testing.T) {
+func TestWrongKeyAndOtherVersionsAreCountedButNotAnswered(t *testing.T) {
 	noLeak(t)
 	ctl := startController(t, "127.0.0.1:0", nil)
 	wrong := startDaemon(t, ctl.addr, "node-1", func(c *ClientConfig) { c.Key[5]++ })
@@ -226,12 +228,12 @@ func TestWrongKeyAndOtherVersion(t *testing.T) {
 		d[2] = v
 		sendAll(t, ctl, func(d []byte) { _, _ = stranger.Write(d) }, [][]byte{d})
 	}
-	eventually(t, "other version counted", func() bool { return ctl.Counters().DroppedVersion == 3 })
-	silent(t, stranger)
+	eventually(t, "other versions counted", func() bool { return ctl.Counters().DroppedVersion == 3 })
+	wantSilence(t, stranger)
 	if c := wrong.Counters(); c.ReceivedDatagrams != 0 || ctl.joins() != 0 || ctl.Counters().SentDatagrams != 0 {
 		t.Error("the wrong key was answered")
 	}
-	// A version altered to the right one does not open: the header is sealed, too.
+	// The header is authenticated too: an altered kind fails.
 	sealed := sealHandshake(newHandshakeSeals(testKey).hello, kindWelcome, newNonce(), newHelloOf("node-2").encode())
 	sealed[3] = kindHello
 	before := ctl.Counters().DroppedSeal
@@ -239,8 +241,8 @@ func TestWrongKeyAndOtherVersion(t *testing.T) {
 	eventually(t, "altered header counted", func() bool { return ctl.Counters().DroppedSeal > before })
 }
 
-// TestFalseServer plays a server that repeats what it once heard a true one say.
-func TestFalseServer(t *testing.T) {
+// The false server replays a WELCOME of a real one, and reflects HELLOs.
+func TestClientDoesNotConnectToAFalseServer(t *testing.T) {
 	noLeak(t)
 	seals := newHandshakeSeals(testKey)
 	w := welcome{client: newRandom(), server: newRandom(), session: 5, sent: 1, echo: 1, echoArrived: 1}
@@ -260,7 +262,10 @@ func TestFalseServer(t *testing.T) {
 		}
 	}()
 	dmn := startDaemon(t, conn.LocalAddr().String(), "node-1", nil)
-	eventually(t, "dropped", func() bool { c := dmn.Counters(); return c.DroppedReplay >= 3 && c.DroppedUnknown >= 3 })
+	eventually(t, "dropped", func() bool {
+		c := dmn.Counters()
+		return c.DroppedReplay >= 3 && c.DroppedUnknown >= 3
+	})
 	if dmn.connections() != 0 || dmn.Counters().Sessions != 0 {
 		t.Error("connected to a replay")
 	}

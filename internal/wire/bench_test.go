@@ -10,8 +10,8 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// BenchmarkOneWay measures Send at a daemon to Receive at the controller over loopback, one message at a
-// time with a pause, as wakes come.
+// BenchmarkOneWay measures the time from Send at a daemon to Receive at the controller over loopback, for single
+// messages with pauses between them, like wakes.
 func BenchmarkOneWay(b *testing.B) {
 	at := make(chan monotime.Time, 1)
 	ctl := startController(b, "127.0.0.1:0", func(c *ServerConfig) {
@@ -35,7 +35,7 @@ func BenchmarkOneWay(b *testing.B) {
 	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1e3, "p99-µs")
 }
 
-// BenchmarkSendWait measures the way there, the handler, and the acknowledgement.
+// BenchmarkSendWait measures a message, its handler and the acknowledgement over loopback.
 func BenchmarkSendWait(b *testing.B) {
 	ctl := startController(b, "127.0.0.1:0", nil)
 	startDaemon(b, ctl.addr, "node-1", func(c *ClientConfig) { c.Receive = func(Message) {} })
@@ -47,7 +47,7 @@ func BenchmarkSendWait(b *testing.B) {
 	}
 }
 
-// BenchmarkSync brings 10,000 services to a daemon, whole, through loopback.
+// BenchmarkSync measures sending a whole table of 10,000 services over loopback.
 func BenchmarkSync(b *testing.B) {
 	services := manyServices(10_000)
 	for b.Loop() {
@@ -67,7 +67,7 @@ func BenchmarkSync(b *testing.B) {
 	}
 }
 
-// BenchmarkStranger measures what a datagram costs that does not open.
+// BenchmarkStranger measures the cost of a datagram that fails authentication.
 func BenchmarkStranger(b *testing.B) {
 	v := readVectors(b)
 	d := unhex(b, v.Hello.Datagram)

@@ -76,8 +76,8 @@ func (c *Client) SetServer(addr string) error {
 
 // Send queues a message to the server and does not block. Without a session, reliable messages wait for one, at most
 // 1,024 of them; Stats, Usage, Loads, Node and PodReport are dropped. Messages that a session did not deliver before it
-// ended are sent again in the next one, so they may arrive twice. Errors are ErrClosed, ErrQueueFull, or that a field of
-// the message is outside its limits.
+// ended are sent again in the next one, so they may arrive twice. Errors are ErrClosed, ErrQueueFull, or that a field
+// of the message is outside its limits.
 func (c *Client) Send(m Message) error {
 	data, err := encodeToServer(m)
 	if err != nil {

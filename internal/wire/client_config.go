@@ -34,8 +34,8 @@ type ClientConfig struct {
 	// Connected and Disconnected are called when a session with the server begins and ends; they are optional. The
 	// server of a new session may be another one, so Connected must send it the present state.
 	Connected, Disconnected func()
-	// Services is called when a step of the table of services is complete and its hash is right; it is optional. If full
-	// is true, upserts is the whole table, and services that are not in it were removed.
+	// Services is called when a step of the table of services is complete and its hash is right; it is optional. If
+	// full is true, upserts is the whole table, and services that are not in it were removed.
 	Services func(full bool, upserts []Service, removals []netip.AddrPort)
 	// Receive is called once for every message other than Sync, in the order in which the server sent them.
 	Receive func(Message)

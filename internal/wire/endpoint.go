@@ -10,8 +10,8 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// socketBuffer is the size in bytes that both ends ask for as the receive buffer of their socket. The kernel grants what
-// net.core.rmem_max allows; datagrams that do not fit are lost and repeated.
+// socketBuffer is the size in bytes that both ends ask for as the receive buffer of their socket. The kernel grants
+// what net.core.rmem_max allows; datagrams that do not fit are lost and repeated.
 const socketBuffer = 1 << 20
 
 // environment is what both ends need from the machine they run on. Tests replace it to play another machine.

@@ -12,7 +12,7 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// fuzzMessage checks one decoder: it takes only what encodes to the same bytes again.
+// fuzzMessage checks that a message that decodes encodes to the same bytes again.
 func fuzzMessage(f *testing.F, kind Type) {
 	v := readVectors(f)
 	for _, m := range v.Messages {
@@ -61,8 +61,8 @@ func FuzzPodReport(f *testing.F) { fuzzMessage(f, TypePodReport) }
 func FuzzUsage(f *testing.F)     { fuzzMessage(f, TypeUsage) }
 func FuzzLoads(f *testing.F)     { fuzzMessage(f, TypeLoads) }
 
-// FuzzDatagram gives any bytes to a server as a datagram. Nothing of them may open but the vectors' own
-// HELLO, and none may make a session.
+// FuzzDatagram checks that a server accepts no datagram except the HELLO of the vectors, and that none creates a
+// session.
 func FuzzDatagram(f *testing.F) {
 	v := readVectors(f)
 	hello := unhex(f, v.Hello.Datagram)
@@ -75,7 +75,7 @@ func FuzzDatagram(f *testing.F) {
 		f.Add(unhex(f, d))
 	}
 	conn := listen(f, "127.0.0.1:0")
-	from := netip.MustParseAddrPort(conn.LocalAddr().String()) // answers come back, and are dropped
+	from := netip.MustParseAddrPort(conn.LocalAddr().String()) // answers return to the same socket, where nobody reads them
 	s := &Server{
 		cfg:   ServerConfig{Conn: conn, Key: Key(unhex(f, v.Key)), environment: environment{now: monotime.Now}},
 		seals: newHandshakeSeals(Key(unhex(f, v.Key))), peers: map[uint64]*peer{}, nodes: map[string]*peer{},
@@ -84,10 +84,10 @@ func FuzzDatagram(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		err := s.receive(bytes.Clone(b), from)
 		if err == nil && !bytes.Equal(b, hello) {
-			t.Fatalf("%x is taken", b)
+			t.Fatalf("%x is accepted", b)
 		}
 		if len(s.peers) != 0 || len(s.pending.list) > 1 {
-			t.Fatal("a session came up")
+			t.Fatal("a session was created")
 		}
 		if err != nil {
 			s.counters.drop(err)
@@ -95,7 +95,8 @@ func FuzzDatagram(f *testing.F) {
 	})
 }
 
-// FuzzPayload gives any bytes to a session as the payload of a datagram that opened.
+// FuzzPayload checks that frames that can be parsed encode to the same bytes again, and that malformed payloads have no
+// effect.
 func FuzzPayload(f *testing.F) {
 	v := readVectors(f)
 	for _, d := range v.Data {
@@ -126,7 +127,7 @@ func FuzzPayload(f *testing.F) {
 	})
 }
 
-// FuzzHandshake gives any bytes to the decoders of what HELLO and WELCOME hold.
+// FuzzHandshake checks that plaintexts of HELLO and WELCOME that decode encode to the same bytes again.
 func FuzzHandshake(f *testing.F) {
 	v := readVectors(f)
 	f.Add(unhex(f, v.Hello.Plaintext))

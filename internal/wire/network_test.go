@@ -14,29 +14,30 @@ import (
 	"time"
 )
 
-// patience is how long a test waits for what must come; it is no measure of speed.
+// patience limits the wait for what must happen eventually. It does not measure speed.
 const patience = 60 * time.Second
 
 var testKey = Key{0: 1, 31: 2}
 
-// eventually waits until cond holds.
+// eventually waits until cond returns true.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !cond(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("still not: %s", what)
+			t.Fatalf("not after %v: %s", patience, what)
 		}
 	}
 }
 
-// noLeak fails a test that leaves goroutines. It is called first, so that its check runs last.
+// noLeak fails a test that leaks goroutines. It must be called first, so that its check runs last.
 func noLeak(t testing.TB) {
 	before := runtime.NumGoroutine()
 	t.Cleanup(func() {
 		for end := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				var buf [1 << 16]byte
-				t.Fatalf("%d goroutines before, %d after:\n%s", before, runtime.NumGoroutine(), buf[:runtime.Stack(buf[:], true)])
+				stack := buf[:runtime.Stack(buf[:], true)]
+				t.Fatalf("%d goroutines before, %d after:\n%s", before, runtime.NumGoroutine(), stack)
 			}
 		}
 	})
@@ -51,7 +52,7 @@ func listen(t testing.TB, addr string) *net.UDPConn {
 	return c
 }
 
-// logWriter gives log lines to a test while it runs.
+// logWriter writes log lines to a test's log until the test has ended.
 type logWriter struct {
 	mu sync.Mutex
 	t  testing.TB
@@ -76,7 +77,7 @@ func testLog(t testing.TB, who string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, nil)).With("at", who)
 }
 
-// controller is a server that remembers what happened.
+// controller is a server that records what happens.
 type controller struct {
 	*Server
 	addr string
@@ -159,7 +160,7 @@ func (c *controller) peer(t testing.TB, node string) Peer {
 	return out
 }
 
-// daemon is a client that remembers what happened.
+// daemon is a client that records what happens.
 type daemon struct {
 	*Client
 
@@ -237,8 +238,8 @@ func (d *daemon) connections() int {
 	return ups
 }
 
-// relay is a bad network between clients and a server: it loses, doubles and reorders datagrams, or
-// cuts the line, and keeps what went to the server.
+// relay is a bad network between clients and a server: it loses, duplicates and reorders datagrams, or all of them are
+// lost. It captures the datagrams to the server.
 type relay struct {
 	t      testing.TB
 	front  *net.UDPConn
@@ -249,7 +250,7 @@ type relay struct {
 	rnd      *rand.Rand
 	loss     float64
 	double   float64
-	late     float64 // share that comes up to 3 ms later
+	late     float64 // fraction that is delayed by up to 3 ms
 	cut      bool
 	lines    map[netip.AddrPort]*net.UDPConn
 	captured [][]byte
@@ -320,7 +321,7 @@ func (r *relay) fromServer(line *net.UDPConn, client netip.AddrPort) {
 			if r.closed() {
 				return
 			}
-			continue // the server is not there
+			continue // the server is not running
 		}
 		r.pass(bytes.Clone(buf[:n]), func(d []byte) { _, _ = r.front.WriteToUDPAddrPort(d, client) })
 	}
@@ -350,7 +351,7 @@ func (r *relay) pass(d []byte, write func([]byte)) {
 	}
 }
 
-// inject sends a datagram to the server as if client had sent it.
+// inject sends a datagram to the server from the address of every client.
 func (r *relay) inject(d []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

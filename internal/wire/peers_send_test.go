@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// outcomes remembers what SendThen and SendAll told.
+// outcomes records the callbacks of SendThen and SendAll.
 type outcomes struct {
 	mu     sync.Mutex
 	errs   []error
@@ -35,14 +35,14 @@ func (o *outcomes) counts() (errs, missed int) {
 	return len(o.errs), len(o.missed)
 }
 
-func TestSendThenTellsOnce(t *testing.T) {
+func TestSendThenCallsBackExactlyOnce(t *testing.T) {
 	noLeak(t)
 	var o outcomes
-	var toldAtLeft int
+	var calledBeforeLeft int
 	ctl := startController(t, "127.0.0.1:0", func(c *ServerConfig) {
 		left := c.Left
 		c.Left = func(p Peer) {
-			toldAtLeft, _ = o.counts()
+			calledBeforeLeft, _ = o.counts()
 			left(p)
 		}
 	})
@@ -64,12 +64,12 @@ func TestSendThenTellsOnce(t *testing.T) {
 	}
 	eventually(t, "an answer", func() bool { n, _ := o.counts(); return n == 1 })
 	if o.errs[0] != nil || len(dmn.received()) != 1 {
-		t.Errorf("told %v with %d messages handled", o.errs[0], len(dmn.received()))
+		t.Errorf("called with %v after %d handled messages", o.errs[0], len(dmn.received()))
 	}
 	if err := ctl.SendThen(p.ID, &Stats{}, o.then); err == nil {
-		t.Error("Stats have no answer, but one is promised")
+		t.Error("SendThen accepts Stats, which are not acknowledged")
 	}
-	// The handler hangs, and then the session ends: each waits and is told once.
+	// The handler hangs until the session ends: each callback runs once.
 	for range 3 {
 		if err := ctl.SendThen(p.ID, &Refuse{Service: service4}, o.then); err != nil {
 			t.Fatal(err)
@@ -77,7 +77,7 @@ func TestSendThenTellsOnce(t *testing.T) {
 	}
 	eventually(t, "the handler hangs", func() bool { return len(dmn.received()) == 2 })
 	if n, _ := o.counts(); n != 1 {
-		t.Errorf("%d told before the handler has returned", n)
+		t.Errorf("%d callbacks before the handler has returned", n)
 	}
 	ctl.mu.Lock()
 	session := ctl.Server.peers[p.ID].session
@@ -85,23 +85,23 @@ func TestSendThenTellsOnce(t *testing.T) {
 	session.end(errSlow, goodbyeClosed)
 	close(block)
 	eventually(t, "left", func() bool { return ctl.leaves() == 1 })
-	if n, _ := o.counts(); n != 4 || toldAtLeft != 4 {
-		t.Errorf("%d told, %d before Left; want 4", n, toldAtLeft)
+	if n, _ := o.counts(); n != 4 || calledBeforeLeft != 4 {
+		t.Errorf("%d callbacks, %d before Left, want 4", n, calledBeforeLeft)
 	}
 	for _, err := range o.errs[1:] {
 		if !errors.Is(err, ErrPeerGone) {
-			t.Errorf("told %v", err)
+			t.Errorf("called with %v, want ErrPeerGone", err)
 		}
 	}
 	if err := ctl.SendThen(p.ID, backends, o.then); !errors.Is(err, ErrPeerGone) {
 		t.Errorf("to a peer that is gone: %v", err)
 	}
 	if n, _ := o.counts(); n != 4 {
-		t.Error("told in spite of an error")
+		t.Error("SendThen returned an error and called back")
 	}
 }
 
-func TestSendAllWaitsForEveryone(t *testing.T) {
+func TestSendAllWaitsForEveryPeer(t *testing.T) {
 	noLeak(t)
 	ctl := startController(t, "127.0.0.1:0", nil)
 	var o outcomes
@@ -127,19 +127,19 @@ func TestSendAllWaitsForEveryone(t *testing.T) {
 	}
 	eventually(t, "a has it", func() bool { return len(a.received()) == 1 })
 	if _, n := o.counts(); n != 1 {
-		t.Error("told before the second has handled it")
+		t.Error("called back before the second peer has handled the message")
 	}
 	close(block)
-	eventually(t, "told", func() bool { _, n := o.counts(); return n == 2 })
+	eventually(t, "called back", func() bool { _, n := o.counts(); return n == 2 })
 	if len(o.missed[1]) != 0 || len(b.received()) != 1 {
 		t.Errorf("missed %v", o.missed[1])
 	}
 	if err := ctl.SendAll(&Wake{}, o.all); err == nil {
-		t.Error("a message outside its limits is sent")
+		t.Error("SendAll accepts a message outside its limits")
 	}
 }
 
-func TestSendAllTellsWhoWasGone(t *testing.T) {
+func TestSendAllReportsPeersThatWereGone(t *testing.T) {
 	noLeak(t)
 	quick := 200 * time.Millisecond
 	ctl := startController(t, "127.0.0.1:0", func(c *ServerConfig) { c.Keepalive = quick })
@@ -151,21 +151,21 @@ func TestSendAllTellsWhoWasGone(t *testing.T) {
 	if err := ctl.SendAll(&Backends{Service: service4, Generation: 7}, o.all); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "told", func() bool { _, n := o.counts(); return n == 1 })
+	eventually(t, "called back", func() bool { _, n := o.counts(); return n == 1 })
 	if len(o.missed[0]) != 1 || o.missed[0][0].Node != "a" {
 		t.Errorf("missed %v", o.missed[0])
 	}
 }
 
-func TestLeavingTellsThatTheNodeStays(t *testing.T) {
+func TestLeaveAnnouncesARestartAndCloseDoesNot(t *testing.T) {
 	noLeak(t)
 	ctl := startController(t, "127.0.0.1:0", nil)
-	for i := range 40 { // also of a session that the daemon itself does not know to be up yet
-		staying := i%2 == 0
+	for i := range 40 { // in some rounds the client does not know yet that its session is live
+		restarting := i%2 == 0
 		dmn := startDaemon(t, ctl.addr, "node-1", nil)
 		eventually(t, "joined", func() bool { return ctl.joins() == i+1 })
 		var err error
-		if staying {
+		if restarting {
 			err = dmn.Leave()
 		} else {
 			err = dmn.Close()
@@ -175,14 +175,14 @@ func TestLeavingTellsThatTheNodeStays(t *testing.T) {
 		}
 		eventually(t, "left", func() bool { return ctl.leaves() == i+1 })
 		ctl.mu.Lock()
-		if got := ctl.left[i].Restarting; got != staying {
-			t.Errorf("told staying %v, want %v", got, staying)
+		if got := ctl.left[i].Restarting; got != restarting {
+			t.Errorf("Restarting is %v, want %v", got, restarting)
 		}
 		ctl.mu.Unlock()
 	}
 }
 
-func TestClientFollowsItsServer(t *testing.T) {
+func TestClientMovesWithItsServer(t *testing.T) {
 	noLeak(t)
 	one, two := startController(t, "127.0.0.1:0", nil), startController(t, "127.0.0.1:0", nil)
 	for _, c := range []*controller{one, two} {
@@ -199,7 +199,7 @@ func TestClientFollowsItsServer(t *testing.T) {
 	if err := dmn.Send(&PodReport{Event: 1, Service: "a/b", UID: "u"}); err != nil {
 		t.Fatal(err)
 	}
-	received := []int{2, 1, 3} // in all by the server of each turn
+	received := []int{2, 1, 3} // messages in all at the server of each turn
 	for i, c := range []*controller{one, two, one} {
 		begin := time.Now()
 		if err := dmn.SetServer(c.addr); err != nil {
@@ -212,7 +212,7 @@ func TestClientFollowsItsServer(t *testing.T) {
 			return dmn.fulls == i+1
 		})
 		t.Logf("moved in %v", time.Since(begin))
-		// What is not acknowledged when the client leaves is told to the next server, or is of the session and told to none.
+		// Otherwise the client would send them again to the next server.
 		eventually(t, "its messages, acknowledged", func() bool {
 			dmn.Client.mu.Lock()
 			s := dmn.current
@@ -220,21 +220,20 @@ func TestClientFollowsItsServer(t *testing.T) {
 			return len(c.received()) == received[i] && len(s.unfinished()) == 0
 		})
 	}
-	// What waited comes after the first message; what belongs to a session did not wait.
+	// The wake waited for a session and comes after the first message. The pod report did not wait.
 	if got := one.received(); !reflect.DeepEqual(got, []Message{node, wake, node}) {
 		t.Errorf("got %+v", got)
 	}
 	eventually(t, "one session left at each", func() bool { return one.leaves() == 1 && two.leaves() == 1 })
 	if err := dmn.SetServer("nonsense"); err == nil {
-		t.Error("an address without a port is taken")
+		t.Error("SetServer accepts an address without a port")
 	}
 	if err := dmn.SetServer(one.addr); err != nil || dmn.connections() != 3 {
-		t.Error("the same address ends the session")
+		t.Error("SetServer with the same address ended the session")
 	}
 }
 
-// TestClientLeavesAServerThatIsSilent: a handshake that nobody answers does not hold up the move.
-func TestClientLeavesAServerThatIsSilent(t *testing.T) {
+func TestUnansweredHandshakeDoesNotDelayAMove(t *testing.T) {
 	noLeak(t)
 	silent := listen(t, "127.0.0.1:0")
 	t.Cleanup(func() { silent.Close() })
@@ -250,7 +249,7 @@ func TestClientLeavesAServerThatIsSilent(t *testing.T) {
 	eventually(t, "connected", func() bool { return dmn.connections() == 1 })
 }
 
-func TestNodesAreCut(t *testing.T) {
+func TestNewNodesSplitsTheList(t *testing.T) {
 	for _, n := range []int{0, 1, maxNodes, maxNodes + 1, 10 * maxNodes} {
 		nodes := make([]NodeInfo, n)
 		for i := range nodes {

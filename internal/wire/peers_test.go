@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,7 +19,7 @@ import (
 
 func wake(i int) *Wake { return &Wake{Service: service4, Seq: uint64(i), SYNSeen: 5, Noticed: 6} }
 
-// wantWakes checks that messages are wakes first..last, each once and in order.
+// wantWakes checks that the messages are the wakes from first to last, each once and in order.
 func wantWakes(t *testing.T, got []Message, first, last int) {
 	t.Helper()
 	if len(got) != last-first+1 {
@@ -31,19 +32,19 @@ func wantWakes(t *testing.T, got []Message, first, last int) {
 	}
 }
 
-func TestMessagesBothWays(t *testing.T) {
+func TestMessagesArriveInBothDirections(t *testing.T) {
 	noLeak(t)
 	ctl := startController(t, "127.0.0.1:0", nil)
 	dmn := startDaemon(t, ctl.addr, "node-1", nil)
 	p := ctl.peer(t, "node-1")
 	if !p.SameHost {
-		t.Error("the same machine is not recognised")
+		t.Error("SameHost is false on one machine")
 	}
 	eventually(t, "connected", func() bool { return dmn.connections() == 1 })
 	want := map[Type]Message{}
 	for name, m := range samples() {
-		if m.Type() == TypeSync || name == "backends full" || name == "backends none" || name == "stats full" || name == "usage full" || name == "loads full" ||
-			name == "nodes none" || name == "nodes full" || name == "report of a pod's network" {
+		oneOfItsType := !strings.HasSuffix(name, " full") && !strings.HasSuffix(name, " none")
+		if m.Type() == TypeSync || !oneOfItsType || name == "report of a pod's network" {
 			continue
 		}
 		want[m.Type()] = m
@@ -55,7 +56,7 @@ func TestMessagesBothWays(t *testing.T) {
 		}
 	}
 	for _, got := range []func() []Message{ctl.received, dmn.received} {
-		eventually(t, "all messages there", func() bool { return len(got()) == len(want) })
+		eventually(t, "all messages received", func() bool { return len(got()) == len(want) })
 		for _, m := range got() {
 			if !reflect.DeepEqual(m, want[m.Type()]) {
 				t.Errorf("got %+v, want %+v", m, want[m.Type()])
@@ -68,10 +69,10 @@ func TestMessagesBothWays(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := dmn.received(); !reflect.DeepEqual(got[len(got)-1], full) {
-		t.Error("the longest message came otherwise")
+		t.Error("the longest message was altered")
 	}
 	if err := ctl.Send(p.ID+1, wake(1)); !errors.Is(err, ErrPeerGone) {
-		t.Errorf("to a peer that is not there: %v", err)
+		t.Errorf("sending to an unknown peer: %v", err)
 	}
 	if err := ctl.Send(p.ID, &Wake{}); err == nil {
 		t.Error("a message outside its limits was sent")
@@ -101,11 +102,11 @@ func TestSendWaitReturnsAfterTheHandler(t *testing.T) {
 		t.Fatalf("%v after %d handlers", err, handled.Load())
 	}
 	if err := ctl.SendWait(t.Context(), p.ID, &Stats{}); err == nil {
-		t.Error("waited for Stats")
+		t.Error("SendWait accepts Stats, which are not acknowledged")
 	}
 }
 
-func TestBadNetwork(t *testing.T) {
+func TestMessagesSurviveLossDuplicationAndReordering(t *testing.T) {
 	noLeak(t)
 	ctl := startController(t, "127.0.0.1:0", nil)
 	r := startRelay(t, ctl.addr)
@@ -133,9 +134,9 @@ func TestBadNetwork(t *testing.T) {
 	if _, _, steps, _, services := dmn.state(); services != 2000 || steps != 1 {
 		t.Errorf("%d services after %d steps", services, steps)
 	}
-	// Whether an acknowledgement was lost is chance: it goes on until one was.
+	// Send until an acknowledgement was lost, which is a matter of chance.
 	more := n
-	eventually(t, "a message that came twice", func() bool {
+	eventually(t, "a duplicate", func() bool {
 		if err := dmn.Send(wake(more)); err != nil {
 			t.Error(err)
 		}
@@ -148,7 +149,7 @@ func TestBadNetwork(t *testing.T) {
 	}
 }
 
-func TestCutLine(t *testing.T) {
+func TestMessagesWaitWhileTheNetworkIsCut(t *testing.T) {
 	noLeak(t)
 	quick := 200 * time.Millisecond
 	ctl := startController(t, "127.0.0.1:0", func(c *ServerConfig) { c.Keepalive = quick })
@@ -164,7 +165,7 @@ func TestCutLine(t *testing.T) {
 		return downs == 1 && ctl.leaves() == 1
 	})
 	if err := <-waiting; !errors.Is(err, ErrPeerGone) {
-		t.Errorf("waiting for a peer that went: %v", err)
+		t.Errorf("SendWait to a peer that was lost: %v", err)
 	}
 	for i := range 5 { // wait for the next session
 		if err := dmn.Send(wake(i)); err != nil {
@@ -180,7 +181,7 @@ func TestCutLine(t *testing.T) {
 		}
 	}
 	if err := dmn.Send(wake(0)); !errors.Is(err, ErrQueueFull) {
-		t.Errorf("queue without an end: %v", err)
+		t.Errorf("the queue is not limited: %v", err)
 	}
 	r.set(func() { r.cut = false })
 	eventually(t, "all messages after the cut", func() bool { return len(ctl.received()) >= maxWaiting })
@@ -193,7 +194,6 @@ func TestCutLine(t *testing.T) {
 	}
 }
 
-// TestUnacknowledgedMessagesGoToTheNextServer cuts a server off without a goodbye.
 func TestUnacknowledgedMessagesGoToTheNextServer(t *testing.T) {
 	noLeak(t)
 	quick := 200 * time.Millisecond
@@ -225,7 +225,7 @@ func TestUnacknowledgedMessagesGoToTheNextServer(t *testing.T) {
 	}
 }
 
-func TestServerRestart(t *testing.T) {
+func TestClientKeepsItsTableWhenTheServerRestarts(t *testing.T) {
 	noLeak(t)
 	ctl := startController(t, "127.0.0.1:0", nil)
 	dmn := startDaemon(t, ctl.addr, "node-1", nil)
@@ -239,17 +239,17 @@ func TestServerRestart(t *testing.T) {
 	if ctl.leaves() != 1 {
 		t.Error("Left was not called by Close")
 	}
-	eventually(t, "the goodbye came", func() bool { _, downs, _, _, _ := dmn.state(); return downs == 1 })
+	eventually(t, "disconnected", func() bool { _, downs, _, _, _ := dmn.state(); return downs == 1 })
 	if err := dmn.Send(wake(0)); err != nil {
 		t.Fatal(err)
 	}
 	again := startController(t, ctl.addr, nil)
-	eventually(t, "the message came", func() bool { return len(again.received()) == 1 })
-	// A server that was not given a table takes nothing away.
+	eventually(t, "the message received", func() bool { return len(again.received()) == 1 })
+	// A server without a table does not change the client's.
 	if _, _, steps, _, n := dmn.state(); n != 100 || steps != 1 {
 		t.Errorf("%d services, %d steps", n, steps)
 	}
-	// The same content is not sent again, though the server is another.
+	// A new server sends the whole table.
 	if err := again.SetServices(manyServices(100)); err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +259,7 @@ func TestServerRestart(t *testing.T) {
 	eventually(t, "table", func() bool { _, _, _, _, n := dmn.state(); return n == 101 })
 }
 
-func TestClientRestart(t *testing.T) {
+func TestRestartedClientGetsANewSession(t *testing.T) {
 	noLeak(t)
 	ctl := startController(t, "127.0.0.1:0", nil)
 	one := startDaemon(t, ctl.addr, "node-1", nil)
@@ -277,30 +277,30 @@ func TestClientRestart(t *testing.T) {
 	}
 }
 
-func TestNewerOfTwoClientsWins(t *testing.T) {
+func TestNewerOfTwoClientsOfANodeWins(t *testing.T) {
 	noLeak(t)
 	quick := 200 * time.Millisecond
 	ctl := startController(t, "127.0.0.1:0", func(c *ServerConfig) { c.Keepalive = quick })
 	set := func(c *ClientConfig) { c.Keepalive = quick }
 	older := startDaemon(t, ctl.addr, "node-1", set)
 	first := ctl.peer(t, "node-1")
-	eventually(t, "the older is connected", func() bool { return older.connections() == 1 })
+	eventually(t, "the older connected", func() bool { return older.connections() == 1 })
 	newer := startDaemon(t, ctl.addr, "node-1", set)
-	eventually(t, "the older is out", func() bool { _, downs, _, _, _ := older.state(); return downs == 1 })
+	eventually(t, "the older disconnected", func() bool { _, downs, _, _, _ := older.state(); return downs == 1 })
 	p := ctl.peer(t, "node-1")
 	if p.ID == first.ID || len(ctl.Peers()) != 1 {
 		t.Errorf("peers %+v", ctl.Peers())
 	}
-	// The older one tries again, and is refused for as long as the newer one is there.
+	// The older client tries again, and is refused while the newer one is connected.
 	eventually(t, "refused", func() bool { return ctl.Counters().Replaced >= 2 })
 	if err := ctl.SendWait(t.Context(), p.ID, wake(1)); err != nil || len(newer.received()) != 1 {
-		t.Errorf("to the newer: %v, it got %d", err, len(newer.received()))
+		t.Errorf("sending to the newer: %v, it has %d messages", err, len(newer.received()))
 	}
 	if _, downs, _, _, _ := newer.state(); downs != 0 || older.connections() != 1 {
-		t.Errorf("the newer was disturbed %d times, the older connected %d times", downs, older.connections())
+		t.Errorf("the newer was disconnected %d times, the older connected %d times", downs, older.connections())
 	}
 	newer.Close()
-	eventually(t, "the older is back", func() bool { return older.connections() == 2 })
+	eventually(t, "the older connected again", func() bool { return older.connections() == 2 })
 	eventually(t, "joined three times", func() bool { return ctl.joins() == 3 })
 	ctl.mu.Lock()
 	defer ctl.mu.Unlock()
@@ -309,8 +309,8 @@ func TestNewerOfTwoClientsWins(t *testing.T) {
 	}
 }
 
-// TestTimesOfAnotherMachine gives the client a clock that is an hour and a bit ahead.
-func TestTimesOfAnotherMachine(t *testing.T) {
+// The client's clock is an hour and a bit ahead.
+func TestTimesOfAnotherMachineAreConverted(t *testing.T) {
 	noLeak(t)
 	const ahead = time.Hour + 123*time.Millisecond
 	ctl := startController(t, "127.0.0.1:0", nil)
@@ -320,7 +320,7 @@ func TestTimesOfAnotherMachine(t *testing.T) {
 	})
 	p := ctl.peer(t, "node-1")
 	if p.SameHost {
-		t.Error("another boot ID is taken for the same host")
+		t.Error("SameHost is true with another boot ID")
 	}
 	roundTrip := func() (longer time.Duration) {
 		ctl.Server.mu.Lock()
@@ -346,18 +346,18 @@ func TestTimesOfAnotherMachine(t *testing.T) {
 	if err := ctl.SendWait(t.Context(), p.ID, &Idle{Service: service4, LastPacket: at}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "both there", func() bool { return len(ctl.received()) == 1 })
-	// The estimate is wrong by less than the shortest round trip.
+	eventually(t, "both received", func() bool { return len(ctl.received()) == 1 })
+	// The error of the estimate is below the shortest round trip.
 	slack = max(slack, roundTrip())
 	if d := ctl.received()[0].(*Listening).At.Sub(at); d.Abs() > slack {
-		t.Errorf("the server is wrong by %v", d)
+		t.Errorf("the server is off by %v", d)
 	}
 	if d := dmn.received()[0].(*Idle).LastPacket.Sub(at.Add(ahead)); d.Abs() > slack {
-		t.Errorf("the client is wrong by %v", d)
+		t.Errorf("the client is off by %v", d)
 	}
 }
 
-func TestHandlersMaySendAndCloseEndsAll(t *testing.T) {
+func TestHandlersMaySendAndCloseStopsEverything(t *testing.T) {
 	noLeak(t)
 	var ctl *controller
 	ready := make(chan struct{})
@@ -387,17 +387,20 @@ func TestHandlersMaySendAndCloseEndsAll(t *testing.T) {
 	}
 }
 
-func TestBadConfigurations(t *testing.T) {
+func TestBadConfigurationsAreRejected(t *testing.T) {
 	noLeak(t)
-	for _, c := range []ClientConfig{{Server: "nowhere", Node: "n"}, {Server: "127.0.0.1:1"}, {Server: "127.0.0.1:1", Node: string(make([]byte, 254))}} {
+	for _, c := range []ClientConfig{
+		{Server: "nowhere", Node: "n"}, {Server: "127.0.0.1:1"},
+		{Server: "127.0.0.1:1", Node: string(make([]byte, 254))},
+	} {
 		if _, err := NewClient(c); err == nil {
-			t.Errorf("%+v is taken", c)
+			t.Errorf("%+v is accepted", c)
 		}
 	}
 	if _, err := NewServer(ServerConfig{}); err == nil {
-		t.Error("a server without a socket")
+		t.Error("NewServer accepts a configuration without a socket")
 	}
-	// Nobody there: Close does not wait.
+	// Close does not wait for a server that does not answer.
 	c, err := NewClient(ClientConfig{Server: "127.0.0.1:1", Node: "n"})
 	if err != nil {
 		t.Fatal(err)
@@ -407,7 +410,6 @@ func TestBadConfigurations(t *testing.T) {
 	}
 }
 
-// TestSlowHandlerHoldsTheSenderBack sends more than the receiver keeps while its handler stands still.
 func TestSlowHandlerHoldsTheSenderBack(t *testing.T) {
 	noLeak(t)
 	let := make(chan struct{})
@@ -429,7 +431,7 @@ func TestSlowHandlerHoldsTheSenderBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The other direction does not wait for it.
+	// The other direction is not affected.
 	if err := ctl.SendWait(t.Context(), p.ID, wake(1)); err != nil {
 		t.Fatal(err)
 	}
@@ -446,12 +448,11 @@ func TestSlowHandlerHoldsTheSenderBack(t *testing.T) {
 		t.Errorf("%d messages wait", kept())
 	}
 	release()
-	eventually(t, "all there", func() bool { return len(ctl.received()) == n })
+	eventually(t, "all received", func() bool { return len(ctl.received()) == n })
 	wantWakes(t, ctl.received(), 0, n-1)
 }
 
-// TestIdleSessionsAreQuiet counts what a session without messages sends.
-func TestIdleSessionsAreQuiet(t *testing.T) {
+func TestIdleSessionSendsKeepalivesOnly(t *testing.T) {
 	noLeak(t)
 	ctl := startController(t, "127.0.0.1:0", nil)
 	dmn := startDaemon(t, ctl.addr, "node-1", nil)

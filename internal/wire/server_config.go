@@ -20,8 +20,9 @@ type Peer struct {
 	Node string
 	// ID is unique among the sessions of a server.
 	ID uint64
-	// SameHost reports that the daemon and the controller run on the same kernel (same boot ID), so that their monotonic
-	// times are comparable. Otherwise the times in received messages were converted to the controller's clock.
+	// SameHost reports that the daemon and the controller run on the same kernel (same boot ID), so that their
+	// monotonic times are comparable. Otherwise the times in received messages were converted to the controller's
+	// clock.
 	SameHost bool
 	// Restarting is set in calls of Left only: the daemon announced that it will be restarted. Its node's gate keeps
 	// running meanwhile.
@@ -37,8 +38,8 @@ type ServerConfig struct {
 	Key  Key
 	// Log is optional.
 	Log *slog.Logger
-	// Keepalive is the interval of the clients' keepalives; a client is gone after five of them without a datagram. Both
-	// ends must have the same value. The default is DefaultKeepalive.
+	// Keepalive is the interval of the clients' keepalives; a client is gone after five of them without a datagram.
+	// Both ends must have the same value. The default is DefaultKeepalive.
 	Keepalive time.Duration
 	// Joined is called when a daemon has connected. The table of services has been sent before, so messages sent from
 	// then on arrive after it. If the daemon had a session before, Left has been called for that. Optional.

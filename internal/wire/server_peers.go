@@ -43,8 +43,8 @@ func (s *Server) forget(p *peer) {
 	}
 }
 
-// disconnect ends the session of a peer that does not keep up. The peer reconnects and gets the present state. This runs
-// on a goroutine of its own because the callbacks of unanswered messages may take locks that the caller holds.
+// disconnect ends the session of a peer that does not keep up. The peer reconnects and gets the present state. This
+// runs on a goroutine of its own because the callbacks of unanswered messages may take locks that the caller holds.
 func (s *Server) disconnect(p *peer) {
 	s.group.Go(func() { p.session.end(errSlow, goodbyeClosed) })
 }

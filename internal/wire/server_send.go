@@ -11,8 +11,8 @@ import (
 )
 
 // Send queues a message to the peer with this ID and does not block. A reliable message (all except Stats, Usage and
-// Loads) is repeated until it is acknowledged or the session ends. Errors are ErrPeerGone, ErrQueueFull, or that a field
-// of the message is outside its limits.
+// Loads) is repeated until it is acknowledged or the session ends. Errors are ErrPeerGone, ErrQueueFull, or that a
+// field of the message is outside its limits.
 func (s *Server) Send(peerID uint64, m Message) error {
 	data, err := encodeToClient(m)
 	if err != nil {
@@ -25,10 +25,10 @@ func (s *Server) Send(peerID uint64, m Message) error {
 	return p.session.send(nil, reliable(m.Type()), data)
 }
 
-// SendThen is Send for reliable messages, with a callback: then is called exactly once, with nil when the peer's Receive
-// handler has returned, or with ErrPeerGone if the session ended first. In the latter case it is unknown whether the
-// message was handled, and Left has not been called yet. then runs on a goroutine of the server and must return quickly.
-// If SendThen returns an error, then is not called.
+// SendThen is Send for reliable messages, with a callback: then is called exactly once, with nil when the peer's
+// Receive handler has returned, or with ErrPeerGone if the session ended first. In the latter case it is unknown
+// whether the message was handled, and Left has not been called yet. then runs on a goroutine of the server and must
+// return quickly. If SendThen returns an error, then is not called.
 func (s *Server) SendThen(peerID uint64, m Message, then func(error)) error {
 	data, err := encodeAnswered(m)
 	if err != nil {

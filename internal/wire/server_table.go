@@ -66,8 +66,8 @@ func (p *peer) heardTable(state tableState) {
 	}
 }
 
-// compareTable compares the reported state of the peer's table with the expected one, and sends what is missing. It runs
-// on the session's goroutine.
+// compareTable compares the reported state of the peer's table with the expected one, and sends what is missing. It
+// runs on the session's goroutine.
 func (s *Server) compareTable(p *peer) {
 	r := p.report.Swap(nil)
 	if r == nil {

@@ -11,7 +11,7 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// loneSession is a server's end whose datagrams are opened again, frame by frame.
+// loneSession returns the server's end of a session, and a function that returns the frames it has sent.
 func loneSession(t *testing.T, receive func(Message), heard func(keepalive)) (s *session, sent func() []frame) {
 	t.Helper()
 	noLeak(t)
@@ -48,7 +48,7 @@ func loneSession(t *testing.T, receive func(Message), heard func(keepalive)) (s 
 	}
 }
 
-func TestAcknowledgementsAtOnceAndWhenHandled(t *testing.T) {
+func TestSegmentIsAcknowledgedAtOnceAndWhenHandled(t *testing.T) {
 	let := make(chan struct{})
 	s, sent := loneSession(t, func(Message) { <-let }, func(keepalive) {})
 	b, err := encode(wake(1))
@@ -62,11 +62,11 @@ func TestAcknowledgementsAtOnceAndWhenHandled(t *testing.T) {
 		t.Errorf("while the handler runs: %+v", got)
 	}
 	close(let)
-	eventually(t, "told that it is handled", func() bool { return len(sent()) == 2 })
+	eventually(t, "acknowledged as handled", func() bool { return len(sent()) == 2 })
 	if got := sent()[1]; got.ack != (ack{next: 1, done: 1}) {
 		t.Errorf("after the handler: %+v", got)
 	}
-	// The same once more is acknowledged, not handled; one after a gap is told by its bit.
+	// A duplicate is acknowledged but not handled. A segment after a gap has its bit set.
 	if err := s.process(1, appendReliable(appendReliable(nil, 0, flagDone, b), 3, 0, b)); err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestAcknowledgementsAtOnceAndWhenHandled(t *testing.T) {
 	}
 }
 
-func TestOnlyTheNewestKeepaliveCounts(t *testing.T) {
+func TestOvertakenKeepaliveIsIgnored(t *testing.T) {
 	var versions []uint64
 	s, sent := loneSession(t, func(Message) {}, func(k keepalive) { versions = append(versions, k.tableVersion) })
 	for _, counter := range []uint64{5, 4, 6} {
@@ -88,34 +88,34 @@ func TestOnlyTheNewestKeepaliveCounts(t *testing.T) {
 	}
 }
 
-func TestMalformedPayloadCountsWholeOrNotAtAll(t *testing.T) {
+func TestMalformedPayloadHasNoEffect(t *testing.T) {
 	s, sent := loneSession(t, func(m Message) { t.Errorf("handled %+v", m) }, func(keepalive) {})
 	b, err := encode(wake(1))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s.process(0, append(appendReliable(nil, 0, 0, b), 99)) == nil {
-		t.Error("an unknown frame is taken")
+		t.Error("an unknown frame is accepted")
 	}
 	if s.process(1, ack{next: 7}.append(nil)) == nil {
-		t.Error("an acknowledgement of what was never sent is taken")
+		t.Error("an acknowledgement of a segment that was never sent is accepted")
 	}
 	if len(sent()) != 0 || s.receiver.next != 0 {
 		t.Error("a frame of a malformed payload was used")
 	}
 }
 
-// TestPauseIsNoSilence: an end that stood still gives its peer a keepalive's time before it takes the session for over.
-func TestPauseIsNoSilence(t *testing.T) {
+// An end that was suspended gives its peer one interval after it resumes.
+func TestSuspendedProcessDoesNotTakeItsPauseForSilence(t *testing.T) {
 	s, _ := loneSession(t, func(Message) {}, func(keepalive) {})
-	s.keepalive = time.Hour // no timer fires by itself
+	s.keepalive = time.Hour // so that no timer fires by itself
 	hear := func(counter uint64) {
 		t.Helper()
 		if err := s.process(counter, keepalive{sent: 1}.append(nil)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	// pass has the timer fire as if d had passed since s heard something, or since it had doubts.
+	// pass fires the timer as if d had passed since the last datagram, or since the session came into doubt.
 	pass := func(d time.Duration) (over bool) {
 		s.mu.Lock()
 		s.heardAt = s.heardAt.Add(-d)
@@ -131,22 +131,22 @@ func TestPauseIsNoSilence(t *testing.T) {
 	for i := range 3 {
 		hear(uint64(i))
 		if pass(100 * s.keepalive) {
-			t.Fatal("over at once after a pause")
+			t.Fatal("the session ended right after a pause")
 		}
 	}
 	if !pass(s.keepalive) || s.endErr != errSilent {
-		t.Errorf("not over after a keepalive without a word: %v", s.endErr)
+		t.Errorf("the session did not end one silent interval after the pause: %v", s.endErr)
 	}
 }
 
-// The session that replaces one waits until that has finished, also when it never began.
-func TestUnprovenSessionFinishes(t *testing.T) {
+// A session that replaces this one waits until it has finished.
+func TestSessionThatNeverBecameLiveFinishes(t *testing.T) {
 	s, _ := loneSession(t, func(Message) {}, func(keepalive) {})
 	s.end(errUnproven, 0)
 	select {
 	case <-s.finished:
 	case <-time.After(time.Minute):
-		t.Fatal("who waits for it waits for ever")
+		t.Fatal("the session does not finish")
 	}
 	if err := s.process(0, nil); err != nil {
 		t.Error(err)

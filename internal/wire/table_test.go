@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// manyServices returns n services with names of a usual length.
+// manyServices returns n services whose names have a typical length.
 func manyServices(n int) []Service {
 	out := make([]Service, n)
 	for i := range out {
@@ -25,7 +25,7 @@ func manyServices(n int) []Service {
 	return out
 }
 
-// play brings a follower to the table, through the encoding.
+// play sends a follower the step that it lacks, through the encoding, and applies it to have.
 func play(t *testing.T, tb *table, f *follower, have map[netip.AddrPort]Service) (pieces int, full bool) {
 	t.Helper()
 	cut := tb.step(f.tableState)
@@ -59,7 +59,7 @@ func play(t *testing.T, tb *table, f *follower, have map[netip.AddrPort]Service)
 	return len(cut), full
 }
 
-func TestTableAndFollowersAgree(t *testing.T) {
+func TestFollowersAgreeWithTheTable(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(5, 6))
 	var tb table
 	want := map[netip.AddrPort]Service{}
@@ -95,9 +95,9 @@ func TestTableAndFollowersAgree(t *testing.T) {
 			t.Fatal(err)
 		}
 		if tb.changed > maxHistoryAddrs || len(tb.history) > maxHistory {
-			t.Fatal("the history has no end")
+			t.Fatal("the history is not limited")
 		}
-		// The followers come by every round, now and then, and hardly ever.
+		// One follower is up to date in every round, one now and then, one almost never.
 		for i, every := range []int{1, 40, 1900} {
 			if round%every != every-1 || tb.tableState == followers[i].tableState {
 				continue
@@ -106,13 +106,14 @@ func TestTableAndFollowersAgree(t *testing.T) {
 			if full && i == 0 {
 				fulls++
 			}
-			if followers[i].tableState != tb.tableState || !maps.Equal(haves[i], want) || len(followers[i].entries) != len(want) {
+			f := &followers[i]
+			if f.tableState != tb.tableState || !maps.Equal(haves[i], want) || len(f.entries) != len(want) {
 				t.Fatalf("round %d: follower %d differs", round, i)
 			}
 		}
 	}
 	if fulls != 1 {
-		t.Errorf("the follower that is always there got the whole table %d times", fulls)
+		t.Errorf("the follower that is always up to date got the whole table %d times", fulls)
 	}
 	var sum uint64
 	for _, s := range want {
@@ -123,18 +124,19 @@ func TestTableAndFollowersAgree(t *testing.T) {
 	}
 }
 
-func TestTableRefusesBadInputWhole(t *testing.T) {
+func TestTableIsUnchangedAfterBadInput(t *testing.T) {
 	var tb table
 	if err := tb.set(manyServices(3)); err != nil {
 		t.Fatal(err)
 	}
 	before := tb.tableState
 	bad := append(manyServices(2), Service{})
-	if tb.set(bad) == nil || tb.update(bad, nil) == nil || tb.set(append(manyServices(2), manyServices(1)...)) == nil {
-		t.Error("taken")
+	twice := append(manyServices(2), manyServices(1)...)
+	if tb.set(bad) == nil || tb.update(bad, nil) == nil || tb.set(twice) == nil {
+		t.Error("bad input is accepted")
 	}
 	if tb.set(manyServices(65536)) != nil {
-		t.Error("a large table is refused")
+		t.Error("a large table is rejected")
 	}
 	if tb.set(append(manyServices(65536), func() []Service {
 		more := manyServices(40_000)
@@ -143,14 +145,14 @@ func TestTableRefusesBadInputWhole(t *testing.T) {
 		}
 		return more
 	}()...)) == nil {
-		t.Error("more than the limit is taken")
+		t.Error("a table above the limit is accepted")
 	}
 	if len(tb.entries) != 65536 || tb.version != before.version+1 {
 		t.Errorf("%d entries, version %d", len(tb.entries), tb.version)
 	}
 }
 
-func TestFollowerRefusesWhatDoesNotFit(t *testing.T) {
+func TestFollowerRejectsStepsThatDoNotFit(t *testing.T) {
 	s := manyServices(3)
 	h := func(n int) (sum uint64) {
 		for i := range n {
@@ -159,11 +161,17 @@ func TestFollowerRefusesWhatDoesNotFit(t *testing.T) {
 		return sum
 	}
 	for name, pieces := range map[string][]*Sync{
-		"wrong hash":    {{Version: 1, Hash: 1, Pieces: 1, Upserts: s}},
-		"wrong base":    {{Base: 3, Version: 4, Hash: h(3), Pieces: 1, Upserts: s}},
-		"piece missing": {{Version: 1, Hash: h(3), Pieces: 3, Upserts: s[:1]}, {Version: 1, Hash: h(3), Piece: 2, Pieces: 3, Upserts: s[1:]}},
-		"no beginning":  {{Version: 1, Hash: h(3), Piece: 1, Pieces: 2, Upserts: s}},
-		"two steps":     {{Version: 1, Hash: h(3), Pieces: 2, Upserts: s[:1]}, {Version: 2, Hash: h(3), Piece: 1, Pieces: 2, Upserts: s[1:]}},
+		"wrong hash": {{Version: 1, Hash: 1, Pieces: 1, Upserts: s}},
+		"wrong base": {{Base: 3, Version: 4, Hash: h(3), Pieces: 1, Upserts: s}},
+		"piece missing": {
+			{Version: 1, Hash: h(3), Pieces: 3, Upserts: s[:1]},
+			{Version: 1, Hash: h(3), Piece: 2, Pieces: 3, Upserts: s[1:]},
+		},
+		"first piece missing": {{Version: 1, Hash: h(3), Piece: 1, Pieces: 2, Upserts: s}},
+		"two steps": {
+			{Version: 1, Hash: h(3), Pieces: 2, Upserts: s[:1]},
+			{Version: 2, Hash: h(3), Piece: 1, Pieces: 2, Upserts: s[1:]},
+		},
 	} {
 		var f follower
 		var last error
@@ -178,7 +186,7 @@ func TestFollowerRefusesWhatDoesNotFit(t *testing.T) {
 			t.Errorf("%s: error %v, state %v", name, last, f.tableState)
 		}
 	}
-	// A step may begin anew.
+	// A first piece starts over.
 	var f follower
 	if _, err := f.add(&Sync{Version: 1, Hash: h(3), Pieces: 2, Upserts: s[:1]}); err != nil {
 		t.Fatal(err)
@@ -188,7 +196,7 @@ func TestFollowerRefusesWhatDoesNotFit(t *testing.T) {
 	}
 }
 
-func TestTenThousandServices(t *testing.T) {
+func TestTenThousandServicesAreSentOnceAndThenByDifferences(t *testing.T) {
 	noLeak(t)
 	ctl := startController(t, "127.0.0.1:0", nil)
 	dmn := startDaemon(t, ctl.addr, "node-1", func(c *ClientConfig) {
@@ -215,7 +223,7 @@ func TestTenThousandServices(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	t.Logf("10,000 services: %v, %d datagrams, %d repeats, heap of server, client and test grew by %d KiB",
 		took, ctl.Counters().SentDatagrams, ctl.Counters().Repeats, int64(after.HeapAlloc-before.HeapAlloc)/1024)
-	// Far above what it takes (0.1 s, 8 MiB), so that a busy machine does not fail it.
+	// The limits are far above the usual values (0.1 s, 8 MiB), so that the test passes on a busy machine.
 	if took > 20*time.Second {
 		t.Errorf("took %v", took)
 	}
@@ -241,7 +249,7 @@ func TestTenThousandServices(t *testing.T) {
 	}
 }
 
-func TestTableOverReconnects(t *testing.T) {
+func TestReconnectedClientGetsDifferencesOnly(t *testing.T) {
 	noLeak(t)
 	quick := 200 * time.Millisecond
 	ctl := startController(t, "127.0.0.1:0", func(c *ServerConfig) { c.Keepalive = quick })
@@ -259,11 +267,11 @@ func TestTableOverReconnects(t *testing.T) {
 	r.set(func() { r.cut = false })
 	eventually(t, "the change", func() bool { _, _, _, _, n := dmn.state(); return n == 999 })
 	if _, _, _, fulls, _ := dmn.state(); fulls != 1 {
-		t.Errorf("%d whole tables: the differences were known", fulls)
+		t.Errorf("%d whole tables, although the server knew the differences", fulls)
 	}
 }
 
-func TestWrongHashIsRepaired(t *testing.T) {
+func TestWholeTableIsSentAfterAWrongHash(t *testing.T) {
 	noLeak(t)
 	quick := 200 * time.Millisecond
 	ctl := startController(t, "127.0.0.1:0", func(c *ServerConfig) { c.Keepalive = quick })
@@ -283,7 +291,7 @@ func TestWrongHashIsRepaired(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the table", func() bool { _, _, _, _, n := dmn.state(); return n == 50 })
-	// A follower that has lost an entry: the next difference does not have the right hash.
+	// The follower's table is wrong, so the hash does not match after the next difference.
 	spoil <- func(f *follower) { f.hash++ }
 	if err := ctl.SendWait(t.Context(), p.ID, wake(1)); err != nil {
 		t.Fatal(err)

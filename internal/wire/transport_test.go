@@ -11,9 +11,8 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// TestSegmentsOverABadNetwork runs sender and receiver in made-up time: what arrives is what was sent, once
-// and in order, and nothing is left to repeat in the end.
-func TestSegmentsOverABadNetwork(t *testing.T) {
+// Sender and receiver run in simulated time. In the end, nothing must be left to repeat.
+func TestSegmentsArriveOnceAndInOrderOverABadNetwork(t *testing.T) {
 	for seed := range uint64(20) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		loss := float64(seed%5) / 10
@@ -53,7 +52,8 @@ func TestSegmentsOverABadNetwork(t *testing.T) {
 		arrived := 0
 		for steps := 0; arrived < messages || handled < messages/3 || len(s.flight) > 0; steps++ {
 			if steps > 1_000_000 {
-				t.Fatalf("seed %d: no progress: %d arrived, %d handled, %d in flight", seed, arrived, handled, len(s.flight))
+				t.Fatalf("seed %d: no progress: %d arrived, %d handled, %d in flight",
+					seed, arrived, handled, len(s.flight))
 			}
 			for g := s.peek(now); g != nil; g = s.peek(now) {
 				s.sent(g, now)
@@ -71,7 +71,7 @@ func TestSegmentsOverABadNetwork(t *testing.T) {
 				case f.toAck:
 					done, ok := s.acknowledge(f.ack)
 					if !ok {
-						t.Fatal("acknowledgement refused")
+						t.Fatal("acknowledgement rejected")
 					}
 					for _, d := range done {
 						d(nil)
@@ -88,7 +88,7 @@ func TestSegmentsOverABadNetwork(t *testing.T) {
 				whole = append(whole, in.data...)
 				if in.flags&flagMore == 0 {
 					if n := binary.BigEndian.Uint32(whole); int(n) != arrived {
-						t.Fatalf("message %d came as number %d", n, arrived)
+						t.Fatalf("message %d arrived as number %d", n, arrived)
 					}
 					arrived++
 					got += len(whole)
@@ -104,7 +104,7 @@ func TestSegmentsOverABadNetwork(t *testing.T) {
 	}
 }
 
-func TestRepeatsComeWithinMillisecondsAndBackOff(t *testing.T) {
+func TestSegmentsAreRepeatedWithinMillisecondsAndThenLessOften(t *testing.T) {
 	var s sender
 	now := time.Unix(0, 0)
 	s.push(&outgoing{data: []byte{1}})
@@ -126,11 +126,11 @@ func TestRepeatsComeWithinMillisecondsAndBackOff(t *testing.T) {
 		}
 	}
 	if _, ok := s.acknowledge(ack{next: 2}); ok {
-		t.Error("an acknowledgement of what was never sent is taken")
+		t.Error("an acknowledgement of a segment that was never sent is accepted")
 	}
 }
 
-func TestReceiverIsBounded(t *testing.T) {
+func TestReceiverKeepsALimitedNumberOfMessages(t *testing.T) {
 	var r receiver
 	if r.accept(sendWindow, 0, []byte{1}) {
 		t.Error("a segment beyond the window is kept")
@@ -144,14 +144,16 @@ func TestReceiverIsBounded(t *testing.T) {
 	}
 }
 
-func TestClockFilterBelievesTheShortestRoundTrip(t *testing.T) {
+func TestClockFilterUsesTheShortestRoundTrip(t *testing.T) {
 	var f clockFilter
-	const offset = 1_000_000 // the peer's clock + offset = ours
+	const offset = 1_000_000 // peer's clock + offset = own clock
 	for _, d := range [][2]int64{{500, 90_000}, {40, 60}, {70_000, 20}, {-5_000_000, 0}} {
 		asked := int64(2_000_000)
 		arrived := asked - offset + d[0]
 		answered := arrived + 777
-		f.add(exchange{asked: mono(asked), arrived: mono(arrived), answered: mono(answered), received: mono(answered + offset + d[1])})
+		f.add(exchange{
+			asked: mono(asked), arrived: mono(arrived), answered: mono(answered), received: mono(answered + offset + d[1]),
+		})
 	}
 	rtt, got := f.best()
 	if rtt != 100 || got != offset+10 {

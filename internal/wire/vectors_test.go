@@ -18,11 +18,11 @@ import (
 	"golang.org/x/crypto/chacha20poly1305"
 )
 
-var update = flag.Bool("update", false, "write testdata/vectors.json anew")
+var update = flag.Bool("update", false, "write testdata/vectors.json")
 
 const vectorsFile = "testdata/vectors.json"
 
-// vectors are what docs/protocol.md promises to other implementations. All byte strings are hex.
+// vectors is the content of the file for other implementations; see docs/protocol.md. Byte strings are hexadecimal.
 type vectors struct {
 	Comment      string `json:"comment"`
 	Key          string `json:"key"`
@@ -70,6 +70,7 @@ type tableVector struct {
 	Hash    string   `json:"hash"`
 }
 
+// counting returns n bytes that count up from a value.
 func counting(from byte, n int) []byte {
 	out := make([]byte, n)
 	for i := range out {
@@ -87,7 +88,8 @@ func makeVectors(t testing.TB) vectors {
 	seals := newSessionSeals(key, client, server)
 	hexKey := func(k Key) string { return hex.EncodeToString(k[:]) }
 	v := vectors{
-		Comment:      "Test vectors of docs/protocol.md, version 2. Byte strings are hex. Written by `go test ./internal/wire -run Vectors -update`.",
+		Comment: "Test vectors of docs/protocol.md, version 2. Byte strings are hex. " +
+			"Written by `go test ./internal/wire -run Vectors -update`.",
 		Key:          hexKey(key),
 		HelloKey:     hexKey(deriveKey(key, nil, infoHello)),
 		WelcomeKey:   hexKey(deriveKey(key, nil, infoWelcome)),
@@ -96,13 +98,20 @@ func makeVectors(t testing.TB) vectors {
 		ToClientKey: hexKey(sessionKey(key, client, server, infoToClient)),
 	}
 	const clientID, serverID = 0x1111111111111111, 0x2222222222222222
-	h := hello{client: client, session: clientID, boot: bootID(counting(0xa0, 16)), instance: 1_700_000_000_000_000_000, sent: 1_000_000_000, node: "node-1"}
-	helloNonce, welcomeNonce := [chacha20poly1305.NonceSizeX]byte(counting(0x60, 24)), [chacha20poly1305.NonceSizeX]byte(counting(0x80, 24))
+	h := hello{
+		client: client, session: clientID, boot: bootID(counting(0xa0, 16)),
+		instance: 1_700_000_000_000_000_000, sent: 1_000_000_000, node: "node-1",
+	}
+	helloNonce := [chacha20poly1305.NonceSizeX]byte(counting(0x60, 24))
+	welcomeNonce := [chacha20poly1305.NonceSizeX]byte(counting(0x80, 24))
 	v.Hello = handshakeVector{
 		Nonce: hex.EncodeToString(helloNonce[:]), Plaintext: hex.EncodeToString(h.encode()),
 		Datagram: hex.EncodeToString(sealHandshake(hs.hello, kindHello, helloNonce, h.encode())),
 	}
-	w := welcome{client: client, server: server, session: serverID, boot: bootID(counting(0xb0, 16)), instance: 1_700_000_000_000_000_001, sent: 2_000_000_200, echo: 1_000_000_000, echoArrived: 2_000_000_100}
+	w := welcome{
+		client: client, server: server, session: serverID, boot: bootID(counting(0xb0, 16)),
+		instance: 1_700_000_000_000_000_001, sent: 2_000_000_200, echo: 1_000_000_000, echoArrived: 2_000_000_100,
+	}
 	v.Welcome = handshakeVector{
 		Nonce: hex.EncodeToString(welcomeNonce[:]), Plaintext: hex.EncodeToString(w.encode()),
 		Datagram: hex.EncodeToString(sealHandshake(hs.welcome, kindWelcome, welcomeNonce, w.encode())),
@@ -110,7 +119,9 @@ func makeVectors(t testing.TB) vectors {
 
 	sent := map[bool]uint64{} // counter of each direction
 	data := func(name string, fromClient bool, payload []byte) {
-		dv := dataVector{Name: name, From: "server", Counter: sent[fromClient], Plaintext: hex.EncodeToString(payload)}
+		dv := dataVector{
+			Name: name, From: "server", Counter: sent[fromClient], Plaintext: hex.EncodeToString(payload),
+		}
 		id, a := uint64(clientID), seals.toClient
 		if fromClient {
 			dv.From, id, a = "client", serverID, seals.toServer
@@ -122,8 +133,12 @@ func makeVectors(t testing.TB) vectors {
 		dv.Datagram = hex.EncodeToString(sealData(a, d))
 		v.Data = append(v.Data, dv)
 	}
-	data("first keepalive", true, keepalive{sent: 1_000_000_500, echo: 2_000_000_200, echoArrived: 1_000_000_400}.append(nil))
-	data("answer", false, keepalive{sent: 2_000_000_700, echo: 1_000_000_500, echoArrived: 2_000_000_600}.append(nil))
+	data("first keepalive", true, keepalive{
+		sent: 1_000_000_500, echo: 2_000_000_200, echoArrived: 1_000_000_400,
+	}.append(nil))
+	data("answer", false, keepalive{
+		sent: 2_000_000_700, echo: 1_000_000_500, echoArrived: 2_000_000_600,
+	}.append(nil))
 	all := samples()
 	seq := map[bool]uint64{}
 	for _, name := range slices.Sorted(func(yield func(string) bool) {
@@ -141,7 +156,9 @@ func makeVectors(t testing.TB) vectors {
 		if err != nil {
 			t.Fatal(err)
 		}
-		v.Messages = append(v.Messages, messageVector{Name: name, Type: uint8(m.Type()), Fields: m, Encoded: hex.EncodeToString(b)})
+		v.Messages = append(v.Messages, messageVector{
+			Name: name, Type: uint8(m.Type()), Fields: m, Encoded: hex.EncodeToString(b),
+		})
 		fromClient := false
 		switch m.Type() {
 		case TypeWake, TypeListening, TypeTrace, TypeStats, TypeIdle, TypeQuiet, TypeNode, TypePodReport, TypeUsage:
@@ -159,7 +176,8 @@ func makeVectors(t testing.TB) vectors {
 		seq[fromClient]++
 	}
 	data("acknowledgement", true, ack{next: 3, bits: 0b101, done: 2}.append(nil))
-	data("acknowledgement and a segment", false, appendReliable(ack{next: 4, done: 4}.append(nil), seq[false], flagMore, []byte{byte(TypeRefuse), 0xff}))
+	data("acknowledgement and a segment", false,
+		appendReliable(ack{next: 4, done: 4}.append(nil), seq[false], flagMore, []byte{byte(TypeRefuse), 0xff}))
 	data("goodbye", false, []byte{frameGoodbye, goodbyeClosed})
 	data("goodbye, restarting", true, []byte{frameGoodbye, goodbyeRestarting})
 
@@ -171,7 +189,7 @@ func makeVectors(t testing.TB) vectors {
 	}
 	v.Table.Hash = fmt.Sprintf("%016x", sum)
 
-	// What a receiver must refuse.
+	// What a receiver must drop.
 	good, _ := hex.DecodeString(v.Hello.Datagram)
 	spoil := func(at int, b byte) string {
 		d := bytes.Clone(good)
@@ -204,7 +222,7 @@ func makeVectors(t testing.TB) vectors {
 	return v
 }
 
-func TestVectors(t *testing.T) {
+func TestVectorsMatchTheCode(t *testing.T) {
 	v := makeVectors(t)
 	got, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -224,12 +242,12 @@ func TestVectors(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s is not what the code makes: the protocol changed. If that is meant, give it another version and run with -update", vectorsFile)
+		t.Errorf("%s differs from what the code generates: the protocol has changed. If that is intended, change its "+
+			"version and run the test with -update", vectorsFile)
 	}
 }
 
-// TestVectorsOpen reads the file as another implementation would: from its bytes alone.
-func TestVectorsOpen(t *testing.T) {
+func TestVectorsCanBeReadFromTheirBytesAlone(t *testing.T) {
 	v := readVectors(t)
 	key := Key(unhex(t, v.Key))
 	hs := newHandshakeSeals(key)
@@ -265,7 +283,7 @@ func TestVectorsOpen(t *testing.T) {
 			continue
 		}
 		if !bytes.Equal(payload, unhex(t, d.Plaintext)) {
-			t.Errorf("%s: another plaintext", d.Name)
+			t.Errorf("%s: the plaintext differs", d.Name)
 		}
 		if err := parseFrames(payload, func(*frame) {}); err != nil {
 			t.Errorf("%s: %v", d.Name, err)
@@ -281,13 +299,13 @@ func TestVectorsOpen(t *testing.T) {
 		b := unhex(t, d)
 		if _, err := datagramKind(b); err == nil {
 			if _, err := openHandshake(hs.hello, b, helloSize); err == nil {
-				t.Errorf("datagram %s opens", d)
+				t.Errorf("datagram %s is accepted", d)
 			}
 		}
 	}
 	for _, p := range v.Refused["payload"] {
-		if parseFrames(unhex(t, p), func(*frame) { t.Errorf("payload %s: a frame of it is used", p) }) == nil {
-			t.Errorf("payload %s is taken", p)
+		if parseFrames(unhex(t, p), func(*frame) { t.Errorf("payload %s: one of its frames is used", p) }) == nil {
+			t.Errorf("payload %s is accepted", p)
 		}
 	}
 	for _, m := range v.Refused["message"] {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestReplayWindowAgainstASet(t *testing.T) {
+func TestReplayWindowAgreesWithASetOfCounters(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for _, spread := range []uint64{4, 100, replayBits - 1, replayBits + 500, 5 * replayBits} {
 		var w replayWindow
@@ -29,6 +29,6 @@ func TestReplayWindowAgainstASet(t *testing.T) {
 	var w replayWindow
 	w.commit(maxCounter)
 	if w.fresh(maxCounter) || !w.fresh(maxCounter-1) || w.fresh(0) {
-		t.Error("wrong at the highest counter")
+		t.Error("the highest counter is handled wrongly")
 	}
 }
