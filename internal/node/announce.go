@@ -73,7 +73,8 @@ func (d *daemon) announceChanged(changed map[netip.Addr]bool) {
 		wanted := d.vips[vip] > 0
 		d.mu.Unlock()
 		if err := d.gate.AnnounceVIP(vip, wanted && owner(vip, nodes) == d.cfg.Node); err != nil {
-			d.log.Error("cannot announce a service address: ARP requests may go unanswered", "address", vip, "error", err)
+			d.log.Error("cannot announce a service address: ARP requests may go unanswered",
+				"address", vip, "error", err)
 		}
 	}
 }

@@ -26,7 +26,7 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// asDaemon names the variable that makes this test binary a daemon with the Config in it.
+// asDaemon is the environment variable with the daemonConfig for which this test binary runs as a daemon.
 const asDaemon = "WANGELL_TEST_DAEMON"
 
 func TestMain(m *testing.M) {
@@ -41,11 +41,11 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// daemonConfig is what of a Config a test passes to a process.
+// daemonConfig is the part of Config that a test passes to a daemon's process.
 type daemonConfig struct {
 	Server, Node, NodeAddr, RunDir, CRI string
 	Key                                 wire.Key
-	Clean                               bool // clean up only
+	Clean                               bool // run Clean, not Run
 }
 
 func daemonMain(text string) error {
@@ -59,37 +59,38 @@ func daemonMain(text string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // ends with the test, however that ends
+		_, _ = io.Copy(io.Discard, os.Stdin) // ends when the test does, even if it is killed
 		os.Exit(1)
 	}()
 	return Run(ctx, Config{
-		Server: c.Server, Key: c.Key, Node: c.Node, NodeAddr: netip.MustParseAddr(c.NodeAddr), EncapPort: 7947, CRI: c.CRI, RunDir: c.RunDir,
+		Server: c.Server, Key: c.Key, Node: c.Node, NodeAddr: netip.MustParseAddr(c.NodeAddr), EncapPort: 7947,
+		CRI: c.CRI, RunDir: c.RunDir,
 		ServiceRanges: []netip.Prefix{netip.MustParsePrefix("10.46.100.0/24")}, Interfaces: []string{"eth0"},
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)).With("at", c.Node),
 	})
 }
 
-// testNode is a node: a network namespace with a daemon's process in it.
+// testNode is a node: a network namespace with the process of a daemon.
 type testNode struct {
 	config daemonConfig
 	cmd    *exec.Cmd
 	cri    *critest.Runtime
 }
 
-// lan is this test's network: the test is the controller's machine with the LAN's bridge, a client and two nodes are
-// namespaces on it.
+// lan is a network with two nodes and a client, each a namespace. The test itself is the controller's machine and has
+// the bridge.
 type lan struct {
 	*world
 	nodes map[string]*testNode
 	mu    sync.Mutex
-	left  []wire.Peer
-	from  []string // nodes of the messages, in order
-	all   []wire.Message
+	left  []wire.Peer    // in order
+	from  []string       // nodes of the messages in all
+	all   []wire.Message // in order
 }
 
 const client = "client"
 
-// machine makes a namespace on the LAN.
+// machine creates a namespace on the LAN.
 func machine(t *testing.T, name, addr string) {
 	namespace(t, name, "lan-"+name, fmt.Sprintf(`ip link set lan-%[1]s master lan0
 		ip -n %[1]s addr add %[2]s/24 dev eth0; ip -n %[1]s route add default via 192.0.2.1
@@ -100,9 +101,12 @@ func newLAN(t *testing.T) *lan {
 	sh(t, `ip link set lo up; ip link add lan0 type bridge; ip addr add 192.0.2.1/24 dev lan0; ip link set lan0 up`)
 	t.Cleanup(func() { sh(t, "ip link del lan0") })
 	machine(t, client, "192.0.2.10")
-	// The service addresses are on the LAN: who has one is asked by ARP.
+	// The service addresses are on the LAN, so the client sends ARP requests for them.
 	sh(t, "ip -n client route add 10.46.100.0/24 dev eth0")
-	l := &lan{world: &world{t: t, messages: make(chan wire.Message, 1000), joined: make(chan wire.Peer, 10)}, nodes: map[string]*testNode{}}
+	l := &lan{
+		world: &world{t: t, messages: make(chan wire.Message, 1000), joined: make(chan wire.Peer, 10)},
+		nodes: map[string]*testNode{},
+	}
 	copy(l.key[:], "a key for this test, 32 bytes...")
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(192, 0, 2, 1)})
 	if err != nil {
@@ -127,13 +131,15 @@ func newLAN(t *testing.T) *lan {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.server.Close() })
-	if err := l.server.SetServices([]wire.Service{{Addr: vip, Name: "default/hello", IdleSeconds: 2, MaxParked: 100, MaxParkedPerSource: 100, Flags: wire.FlagAnnounce | wire.FlagUsage}}); err != nil {
+	if err := l.server.SetServices([]wire.Service{hello(wire.FlagAnnounce | wire.FlagUsage)}); err != nil {
 		t.Fatal(err)
 	}
 	for i, name := range []string{"n1", "n2"} {
 		addr := fmt.Sprintf("192.0.2.%d", 11+i)
 		machine(t, name, addr)
-		n := &testNode{cri: critest.New(t), config: daemonConfig{Server: l.addr, Node: name, NodeAddr: addr, RunDir: t.TempDir(), Key: l.key}}
+		n := &testNode{cri: critest.New(t), config: daemonConfig{
+			Server: l.addr, Node: name, NodeAddr: addr, RunDir: t.TempDir(), Key: l.key,
+		}}
 		n.config.CRI = n.cri.Path
 		n.cri.Start()
 		l.nodes[name] = n
@@ -149,6 +155,7 @@ func newLAN(t *testing.T) *lan {
 	return l
 }
 
+// process returns the command that runs the daemon of a node.
 func (l *lan) process(n *testNode) *exec.Cmd {
 	text, err := json.Marshal(n.config)
 	if err != nil {
@@ -187,7 +194,7 @@ func (l *lan) startNode(name string) {
 				return
 			}
 		case <-deadline:
-			l.t.Fatalf("%s does not connect", name)
+			l.t.Fatalf("the daemon of %s does not connect", name)
 		}
 	}
 }
@@ -206,38 +213,39 @@ func (l *lan) endNode(name string, s syscall.Signal) {
 	n.cmd = nil
 }
 
-// tellAll tells a message to all daemons and waits until all have done it.
-func (l *lan) tellAll(m wire.Message) {
+// sendAll sends a message to all daemons and waits until all have handled it.
+func (l *lan) sendAll(m wire.Message) {
 	l.t.Helper()
 	done := make(chan []wire.Peer, 1)
 	if err := l.server.SendAll(m, func(missed []wire.Peer) { done <- missed }); err != nil {
 		l.t.Fatal(err)
 	}
 	if missed := <-done; len(missed) > 0 {
-		l.t.Fatalf("%v is not done by %v", m.Type(), missed)
+		l.t.Fatalf("%v was not handled by %v", m.Type(), missed)
 	}
 }
 
-// tellNodes tells who is there.
-func (l *lan) tellNodes(generation uint64, names ...string) {
+// sendNodes sends a list of nodes to all daemons.
+func (l *lan) sendNodes(generation uint64, names ...string) {
 	l.t.Helper()
 	var infos []wire.NodeInfo
 	for _, n := range names {
 		infos = append(infos, wire.NodeInfo{Name: n, Addr: netip.MustParseAddr(l.nodes[n].config.NodeAddr)})
 	}
 	for _, m := range wire.NewNodes(generation, infos) {
-		l.tellAll(m)
+		l.sendAll(m)
 	}
 }
 
-// podOn makes a pod's network on a node.
+// podOn creates the network of pod n on a node.
 func (l *lan) podOn(node string, n int) wire.Backend {
 	name, addr := fmt.Sprintf("pod%d", n), fmt.Sprintf("10.244.%s.%d", strings.TrimPrefix(node, "n"), n)
 	sh(l.t, `ip netns add %[1]s; ip -n %[3]s link add veth%[1]s type veth peer name eth0 netns %[1]s
 		ip -n %[3]s link set veth%[1]s up; ip -n %[1]s link set lo up; ip -n %[1]s link set eth0 up
 		ip -n %[1]s addr add %[2]s/32 dev eth0; ip -n %[1]s route add 169.254.46.1 dev eth0
 		ip -n %[1]s route add default via 169.254.46.1 dev eth0
-		ip -n %[1]s neigh add 169.254.46.1 lladdr $(ip -n %[3]s -j link show veth%[1]s | grep -o '"address":"[^"]*' | cut -d'"' -f4) dev eth0`, name, addr, node)
+		mac=$(ip -n %[3]s -j link show veth%[1]s | grep -o '"address":"[^"]*' | cut -d'"' -f4)
+		ip -n %[1]s neigh add 169.254.46.1 lladdr $mac dev eth0`, name, addr, node)
 	l.t.Cleanup(func() { sh(l.t, "ip netns del %s", name) })
 	return wire.Backend{
 		PodID: uint64(n), State: wire.PodStarting, Addr: netip.MustParseAddrPort(addr + ":8080"), Node: node,
@@ -245,7 +253,7 @@ func (l *lan) podOn(node string, n int) wire.Backend {
 	}
 }
 
-// neighbour is the hardware address that the client has for the VIP.
+// neighbour returns the hardware address that the client has for the VIP; empty if it has none.
 func (l *lan) neighbour() string {
 	for _, f := range strings.Split(sh(l.t, "ip -n client neigh show %s", vip.Addr()), " ") {
 		if strings.Count(f, ":") == 5 {
@@ -255,11 +263,12 @@ func (l *lan) neighbour() string {
 	return ""
 }
 
+// hardware returns the hardware address of a node.
 func (l *lan) hardware(node string) string {
 	return strings.TrimSpace(sh(l.t, "ip netns exec %s cat /sys/class/net/eth0/address", node))
 }
 
-// awaitFrom waits for a message of a node that fits.
+// awaitFrom waits for a message from a node for which fits returns true, and returns it.
 func awaitFrom[T wire.Message](l *lan, node string, fits func(T) bool) T {
 	l.t.Helper()
 	next := 0
@@ -274,17 +283,18 @@ func awaitFrom[T wire.Message](l *lan, node string, fits func(T) bool) T {
 		l.mu.Unlock()
 	}
 	var zero T
-	l.t.Fatalf("no such %T came from %s", zero, node)
+	l.t.Fatalf("no such %T from %s", zero, node)
 	return zero
 }
 
+// forget drops the messages received so far.
 func (l *lan) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.from, l.all = nil, nil
 }
 
-// ask does a request from the client.
+// ask sends a request from the client. The channel gets the answer or the error.
 func (l *lan) ask() chan string {
 	answer := make(chan string, 1)
 	go func() {
@@ -297,16 +307,16 @@ func (l *lan) ask() chan string {
 	return answer
 }
 
-func TestTwoNodes(t *testing.T) {
+func TestServiceOnTwoNodesFromColdStartToTheDeathOfANode(t *testing.T) {
 	l := newLAN(t)
 	for name, n := range l.nodes {
 		awaitFrom(l, name, func(m *wire.Node) bool { return m.Addr.String() == n.config.NodeAddr })
 	}
-	l.tellNodes(1, "n1", "n2")
+	l.sendNodes(1, "n1", "n2")
 	edge := owner(vip.Addr(), []scored{score("n1"), score("n2")})
 	home := map[string]string{"n1": "n2", "n2": "n1"}[edge]
 
-	// Cold: the edge node asks, the home node tells that the pod listens, and the edge node lets the client go on.
+	// Cold: the edge node asks for a wake, the home node reports that the pod listens, the edge node releases the SYN.
 	answer := l.ask()
 	awaitFrom(l, edge, func(m *wire.Wake) bool { return m.Service == vip && m.Parked == 1 })
 	if got := l.neighbour(); got != l.hardware(edge) {
@@ -315,17 +325,18 @@ func TestTwoNodes(t *testing.T) {
 	pod := l.podOn(home, 1)
 	runtime := l.nodes[home].cri
 	runtime.Pod("p", "hello", pod.Netns, pod.Addr.Addr().String())
-	seen := awaitFrom(l, home, func(m *wire.PodReport) bool { return m.Event == 1 })
-	if seen.Service != "default/hello" || seen.UID != "uid-p" || seen.Addr != pod.Addr.Addr() || seen.Netns != pod.Netns || seen.SpecHash != "abc" {
-		t.Errorf("seen %+v", seen)
+	report := awaitFrom(l, home, func(m *wire.PodReport) bool { return m.Event == 1 })
+	if report.Service != "default/hello" || report.UID != "uid-p" || report.Addr != pod.Addr.Addr() ||
+		report.Netns != pod.Netns || report.SpecHash != "abc" {
+		t.Errorf("report %+v", report)
 	}
 	runtime.Container("p", "c", "main")
 	runtime.Become("c", critest.Running, 0)
-	l.tellAll(&wire.Backends{Service: vip, Generation: 1, Pods: []wire.Backend{pod}})
+	l.sendAll(&wire.Backends{Service: vip, Generation: 1, Pods: []wire.Backend{pod}})
 	srv := l.listen(1)
 	awaitFrom(l, home, func(m *wire.Listening) bool { return m.PodID == 1 })
 	pod.State = wire.PodServing
-	l.tellAll(&wire.Backends{Service: vip, Generation: 2, Pods: []wire.Backend{pod}})
+	l.sendAll(&wire.Backends{Service: vip, Generation: 2, Pods: []wire.Backend{pod}})
 	if a := <-answer; a != "pod1 192.0.2.10" {
 		t.Errorf("cold: %q", a)
 	}
@@ -336,14 +347,18 @@ func TestTwoNodes(t *testing.T) {
 		}
 	}
 
-	// What the pod uses is told by its home node.
+	// The home node reports the pod's usage.
 	runtime.Use("c", 3*time.Second, 1<<20)
 	used := awaitFrom(l, home, func(m *wire.Usage) bool { return true })
-	if len(used.Pods) != 1 || used.Pods[0].PodID != 1 || used.Pods[0].Service != vip || used.Pods[0].CPU != 3e9 || used.Pods[0].Memory != 1<<20 || used.Pods[0].At == 0 {
+	if len(used.Pods) != 1 || used.Pods[0].At == 0 {
+		t.Fatalf("usage %+v", used)
+	}
+	used.Pods[0].At = 0
+	if used.Pods[0] != (wire.PodUsage{Service: vip, PodID: 1, CPU: 3e9, Memory: 1 << 20}) {
 		t.Errorf("usage %+v", used)
 	}
 
-	// The home node alone counts and knows when it is idle.
+	// Only the home node counts flows and reports when the service is idle.
 	idle := awaitFrom(l, home, func(m *wire.Idle) bool { return true })
 	if idle.Service != vip || idle.LastPacket == 0 {
 		t.Errorf("idle %+v", idle)
@@ -353,34 +368,34 @@ func TestTwoNodes(t *testing.T) {
 		switch m := m.(type) {
 		case *wire.Idle, *wire.Listening, *wire.Quiet:
 			if l.from[i] != home {
-				t.Errorf("%s tells %+v", l.from[i], m)
+				t.Errorf("%s sends %+v", l.from[i], m)
 			}
 		case *wire.Stats:
 			if l.from[i] != home && m.Pods[0] != (wire.PodStats{Service: vip, PodID: 1}) {
-				t.Errorf("%s counts %+v", l.from[i], m)
+				t.Errorf("%s sends counters %+v", l.from[i], m)
 			}
 		}
 	}
 	l.mu.Unlock()
 
-	// The process ends and is started anew in its place: meanwhile it gets no flow.
+	// The process ends and is restarted in place. Meanwhile the pod gets no flow.
 	l.forget()
 	srv.Close()
 	runtime.Become("c", critest.Exited, 1)
 	awaitFrom(l, home, func(m *wire.PodReport) bool { return m.Event == 4 && m.Code == 1 && m.Container == "main" })
 	pod.State = wire.PodStarting
-	l.tellAll(&wire.Backends{Service: vip, Generation: 3, Pods: []wire.Backend{pod}})
+	l.sendAll(&wire.Backends{Service: vip, Generation: 3, Pods: []wire.Backend{pod}})
 	answer = l.ask()
 	awaitFrom(l, edge, func(m *wire.Wake) bool { return m.Service == vip })
 	l.listen(1)
 	awaitFrom(l, home, func(m *wire.Listening) bool { return m.PodID == 1 })
 	pod.State = wire.PodServing
-	l.tellAll(&wire.Backends{Service: vip, Generation: 4, Pods: []wire.Backend{pod}})
+	l.sendAll(&wire.Backends{Service: vip, Generation: 4, Pods: []wire.Backend{pod}})
 	if a := <-answer; a != "pod1 192.0.2.10" {
-		t.Errorf("after the process was started anew: %q", a)
+		t.Errorf("after the restart of the process: %q", a)
 	}
 
-	// Both daemons are ended and started under requests: nothing is lost, and all is told anew.
+	// Both daemons are restarted during requests: nothing is lost, and everything is reported again.
 	l.forget()
 	for _, name := range []string{edge, home} {
 		l.endNode(name, syscall.SIGTERM)
@@ -389,20 +404,20 @@ func TestTwoNodes(t *testing.T) {
 		}
 		l.startNode(name)
 		if a := <-l.ask(); a != "pod1 192.0.2.10" {
-			t.Errorf("before the daemon of %s knows more: %q", name, a)
+			t.Errorf("before the daemon of %s gets the pods: %q", name, a)
 		}
-		// It asks which pods there are.
+		// It reports the adopted pod.
 		awaitFrom(l, name, func(m *wire.Stats) bool { return m.Pods[0] == wire.PodStats{Service: vip, PodID: 1} })
-		l.tellAll(&wire.Backends{Service: vip, Generation: 5, Pods: []wire.Backend{pod}})
+		l.sendAll(&wire.Backends{Service: vip, Generation: 5, Pods: []wire.Backend{pod}})
 	}
 	awaitFrom(l, home, func(m *wire.PodReport) bool { return m.Event == 1 && m.UID == "uid-p" })
 	l.mu.Lock()
 	if len(l.left) != 2 || !l.left[0].Restarting || !l.left[1].Restarting {
-		t.Errorf("those that left: %+v, want two that stay", l.left)
+		t.Errorf("left: %+v, want two that are restarting", l.left)
 	}
 	l.mu.Unlock()
 
-	// The edge node dies. Its VIP moves, the client is told, and the pod is at home now.
+	// The edge node dies. Its VIP moves to the home node of the pod, which announces it to the client.
 	begin := time.Now()
 	sh(t, "ip link set lan-%s down", edge)
 	l.endNode(edge, syscall.SIGKILL)
@@ -414,14 +429,14 @@ func TestTwoNodes(t *testing.T) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("nobody misses the node")
+			t.Fatal("the controller does not notice that the node died")
 		}
 	}
-	t.Logf("the node is missed after %v", time.Since(begin))
+	t.Logf("the controller noticed after %v", time.Since(begin))
 	if l.left[2].Restarting {
-		t.Error("a node that died is believed to stay")
+		t.Error("the death of a node looks like a restart")
 	}
-	l.tellNodes(2, home)
+	l.sendNodes(2, home)
 	for end := time.Now().Add(60 * time.Second); l.neighbour() != l.hardware(home); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("the client still has %q for the VIP", l.neighbour())
@@ -433,23 +448,22 @@ func TestTwoNodes(t *testing.T) {
 	t.Logf("answered after %v", time.Since(begin))
 	sh(t, "ip link set lan-%s up", edge)
 
-	// Drained: only the home node tells how quiet it is.
+	// Draining: the home node reports that the pod is quiet.
 	l.forget()
 	pod.State = wire.PodDraining
-	l.tellAll(&wire.Backends{Service: vip, Generation: 6, Pods: []wire.Backend{pod}})
+	l.sendAll(&wire.Backends{Service: vip, Generation: 6, Pods: []wire.Backend{pod}})
 	awaitFrom(l, home, func(m *wire.Quiet) bool { return m.Generation == 6 && m.PodID == 1 })
-	l.tellAll(&wire.Backends{Service: vip, Generation: 7})
+	l.sendAll(&wire.Backends{Service: vip, Generation: 7})
 }
 
-// TestSecondDaemonWaits: two daemons of one folder take turns; a gate is not removed below one that runs.
-func TestSecondDaemonWaits(t *testing.T) {
+func TestSecondDaemonOfAFolderWaitsAndCleanFails(t *testing.T) {
 	dir := t.TempDir()
 	unlock, err := tryLock(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := Clean(dir, ""); err == nil || !strings.Contains(err.Error(), "another daemon") {
-		t.Errorf("cleaning below a daemon: %v", err)
+		t.Errorf("Clean while a daemon runs: %v", err)
 	}
 	got := make(chan error, 1)
 	go func() {
@@ -461,7 +475,7 @@ func TestSecondDaemonWaits(t *testing.T) {
 	}()
 	select {
 	case err := <-got:
-		t.Fatalf("the second does not wait: %v", err)
+		t.Fatalf("the second daemon does not wait: %v", err)
 	case <-time.After(3 * lockAgain):
 	}
 	if err := unlock(); err != nil {
@@ -478,14 +492,14 @@ func TestSecondDaemonWaits(t *testing.T) {
 	}
 	defer unlock()
 	if _, err := lock(ctx, dir, slog.Default()); err == nil {
-		t.Error("a lock that another holds is given")
+		t.Error("lock succeeds although another daemon holds the lock")
 	}
 	if err := Clean(filepath.Join(dir, "none"), ""); err != nil {
-		t.Errorf("cleaning what is not there: %v", err)
+		t.Errorf("Clean of a folder that does not exist: %v", err)
 	}
 }
 
-func TestHealth(t *testing.T) {
+func TestReadyzFailsBeforeTheFirstTable(t *testing.T) {
 	sh(t, "ip link set lo up")
 	d := newDaemon(Config{Log: slog.Default()}, nil)
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -508,7 +522,7 @@ func TestHealth(t *testing.T) {
 		return r.StatusCode
 	}
 	if got := []int{status("/healthz"), status("/readyz")}; got[0] != 200 || got[1] != 503 {
-		t.Errorf("before a table came: %v", got)
+		t.Errorf("before the first table: %v", got)
 	}
 	close(d.tabled)
 	if got := status("/readyz"); got != 200 {

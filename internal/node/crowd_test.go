@@ -22,29 +22,41 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// TestShare: what each pod gets that begins to serve, and when the rest is released.
-func TestShare(t *testing.T) {
+func TestEachPodGetsItsShareOfTheParkedSYNs(t *testing.T) {
 	type serves struct {
-		pods           int           // that share it, as the controller says by now
-		serving        int           // this one included
-		after          time.Duration // since the first
+		pods           int           // that share the SYNs, as of the last message of the controller
+		serving        int           // including this one
+		after          time.Duration // since the first pod
 		parked, shared uint32
 		rest           bool
 	}
 	for name, steps := range map[string][]serves{
-		"three in time":              {{3, 1, 0, 60, 20, false}, {3, 2, 9e6, 40, 20, false}, {3, 3, 30e6, 20, 20, true}},
-		"not divisible":              {{3, 1, 0, 40, 14, false}, {3, 2, 9e6, 26, 14, false}, {3, 3, 30e6, 12, 12, true}},
-		"as few as pods":             {{3, 1, 0, 3, 1, false}, {3, 2, 1e6, 2, 1, false}, {3, 3, 2e6, 1, 1, true}},
-		"fewer than pods":            {{3, 1, 0, 2, 1, false}, {3, 2, 1e6, 1, 1, true}, {3, 3, 2e6, 0, 0, true}},
-		"one waits for nobody":       {{3, 1, 0, 1, 1, true}, {3, 2, 1e6, 0, 0, true}},
-		"nobody is parked":           {{3, 1, 0, 0, 0, true}, {3, 2, 1e6, 5, 0, true}},
-		"too late":                   {{3, 1, 0, 60, 20, false}, {3, 2, crowdWait, 40, 0, true}, {3, 3, 2 * crowdWait, 0, 0, true}},
-		"one fails":                  {{3, 1, 0, 60, 20, false}, {2, 2, 9e6, 40, 30, true}},
-		"one more":                   {{2, 1, 0, 60, 30, false}, {3, 2, 9e6, 30, 20, false}, {3, 3, 20e6, 10, 10, true}},
-		"the first ends meanwhile":   {{3, 1, 0, 60, 20, false}, {2, 1, 9e6, 40, 30, false}, {2, 2, 20e6, 10, 10, true}},
-		"some went another way":      {{3, 1, 0, 60, 20, false}, {3, 2, 9e6, 4, 4, true}},
-		"one more pod of a warm one": {{4, 4, 0, 7, 0, true}},
-		"two wakes":                  {{2, 1, 0, 10, 5, false}, {2, 2, 1e6, 5, 5, true}, {2, 1, time.Hour, 10, 5, false}, {2, 2, time.Hour, 5, 5, true}},
+		"three in time": {
+			{3, 1, 0, 60, 20, false}, {3, 2, 9e6, 40, 20, false}, {3, 3, 30e6, 20, 20, true},
+		},
+		"not divisible": {
+			{3, 1, 0, 40, 14, false}, {3, 2, 9e6, 26, 14, false}, {3, 3, 30e6, 12, 12, true},
+		},
+		"as many SYNs as pods": {{3, 1, 0, 3, 1, false}, {3, 2, 1e6, 2, 1, false}, {3, 3, 2e6, 1, 1, true}},
+		"fewer SYNs than pods": {{3, 1, 0, 2, 1, false}, {3, 2, 1e6, 1, 1, true}, {3, 3, 2e6, 0, 0, true}},
+		"one SYN":              {{3, 1, 0, 1, 1, true}, {3, 2, 1e6, 0, 0, true}},
+		"no SYN":               {{3, 1, 0, 0, 0, true}, {3, 2, 1e6, 5, 0, true}},
+		"others too late": {
+			{3, 1, 0, 60, 20, false}, {3, 2, crowdWait, 40, 0, true}, {3, 3, 2 * crowdWait, 0, 0, true},
+		},
+		"one fails": {{3, 1, 0, 60, 20, false}, {2, 2, 9e6, 40, 30, true}},
+		"one more pod starts": {
+			{2, 1, 0, 60, 30, false}, {3, 2, 9e6, 30, 20, false}, {3, 3, 20e6, 10, 10, true},
+		},
+		"the first ends meanwhile": {
+			{3, 1, 0, 60, 20, false}, {2, 1, 9e6, 40, 30, false}, {2, 2, 20e6, 10, 10, true},
+		},
+		"some were released otherwise": {{3, 1, 0, 60, 20, false}, {3, 2, 9e6, 4, 4, true}},
+		"a pod joins a warm service":   {{4, 4, 0, 7, 0, true}},
+		"two wakes": {
+			{2, 1, 0, 10, 5, false}, {2, 2, 1e6, 5, 5, true},
+			{2, 1, time.Hour, 10, 5, false}, {2, 2, time.Hour, 5, 5, true},
+		},
 	} {
 		c := crowd{}
 		for i, s := range steps {
@@ -61,8 +73,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// What is kept is released when all pods serve, whether there are fewer than thought or not, and in any case in time.
-func TestCrowdOver(t *testing.T) {
+func TestKeptSYNsAreReleasedWhenAllPodsServeOrTheTimeIsUp(t *testing.T) {
 	now := monotime.Time(1e9)
 	for _, c := range []struct {
 		crowd   crowd
@@ -70,17 +81,18 @@ func TestCrowdOver(t *testing.T) {
 		over    bool
 	}{
 		{crowd{pods: 3}, 3, false}, {crowd{pods: 3, until: now + 1}, 2, false}, {crowd{pods: 3, until: now}, 2, true},
-		{crowd{pods: 2, until: now + 1}, 2, true}, {crowd{pods: 1, until: now + 1}, 1, true}, {crowd{until: now + 1}, 1, true},
+		{crowd{pods: 2, until: now + 1}, 2, true}, {crowd{pods: 1, until: now + 1}, 1, true},
+		{crowd{until: now + 1}, 1, true},
 		{crowd{until: now + 1}, 0, false}, {crowd{pods: 2, until: now}, 0, true},
 	} {
 		if over := c.crowd.over(c.serving, now); over != c.over {
-			t.Errorf("%+v, %d serve: %v", c.crowd, c.serving, over)
+			t.Errorf("%+v with %d serving pods: over is %v", c.crowd, c.serving, over)
 		}
 	}
 }
 
-// greets starts a server in a pod that says the pod's number on each connection and closes it, at once or when the test
-// ends.
+// greets starts a server in a pod. It sends the pod's number on each connection and closes the connection, at once or
+// when the test ends.
 func (w *world) greets(pod byte, closes bool) {
 	w.t.Helper()
 	in(w.t, fmt.Sprintf("pod%d", pod), func() error {
@@ -112,17 +124,17 @@ func fromHost(name string, f func() error) error {
 	return inNetns(h, f)
 }
 
-// greeted are the connections of a crowd that were answered.
+// greeted records the connections of a crowd that pods have answered.
 type greeted struct {
 	mu   sync.Mutex
 	by   map[byte]int // pods
 	last time.Time
-	wake wire.Wake // what the controller was told last
+	wake wire.Wake // the last one that the controller has
 	each chan byte // the pod that answered
 	all  sync.WaitGroup
 }
 
-// crowd opens connections from another host, and returns when they are parked.
+// crowd opens n connections from another host, and returns when their SYNs are parked.
 func (w *world) crowd(host string, n uint32) *greeted {
 	w.t.Helper()
 	g := &greeted{by: map[byte]int{}, each: make(chan byte, n)}
@@ -130,7 +142,10 @@ func (w *world) crowd(host string, n uint32) *greeted {
 		g.all.Go(func() {
 			var c net.Conn
 			pod := make([]byte, 1)
-			err := fromHost(host, func() (err error) { c, err = net.DialTimeout("tcp4", vip.String(), 60*time.Second); return err })
+			err := fromHost(host, func() (err error) {
+				c, err = net.DialTimeout("tcp4", vip.String(), 60*time.Second)
+				return err
+			})
 			if err == nil {
 				w.t.Cleanup(func() { c.Close() })
 				_, err = io.ReadFull(c, pod)
@@ -158,8 +173,8 @@ func (g *greeted) counts() map[byte]int {
 	return maps.Clone(g.by)
 }
 
-// released waits until so many pods listen, and the controller was told that so many SYNs were released since the first
-// of them did. It returns when the first and the last did.
+// released waits until the controller has reports that a number of pods listen, and that a number of SYNs were released
+// since the first of them. It returns when the first and the last report arrived.
 func (w *world) released(pods int, syns uint32) (first, last time.Time) {
 	w.t.Helper()
 	pod, told := uint64(0), map[uint64]uint32{}
@@ -178,20 +193,19 @@ func (w *world) released(pods int, syns uint32) (first, last time.Time) {
 	return first, last
 }
 
-// threePods makes three pods of one wake.
+// threePods creates the networks of three pods that one wake starts.
 func (w *world) threePods() *wire.Backends {
 	return &wire.Backends{Service: vip, Generation: 1, Sharing: 3, Pods: []wire.Backend{w.pod(1), w.pod(2), w.pod(3)}}
 }
 
-// TestSpread: the pods that a crowd started each get their share of it, whether those that listen first have their
-// connections still when the others listen or not.
-func TestSpread(t *testing.T) {
+// The shares do not depend on whether the first connections are still open when the other pods listen.
+func TestPodsOfAWakeShareTheCrowd(t *testing.T) {
 	for name, closes := range map[string]bool{"open": false, "short": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			pods := w.threePods()
 			g := w.crowd(clientNet, 60)
-			w.tell(pods)
+			w.send(pods)
 			for i := range byte(3) {
 				w.greets(1+i, closes)
 			}
@@ -209,45 +223,42 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestSpreadOverNodes: an edge node shares out what is parked there over pods on another node, also if it hears of all
-// at once.
-func TestSpreadOverNodes(t *testing.T) {
+// The edge node learns of all serving pods at once.
+func TestEdgeNodeSharesTheCrowdAmongPodsOfAnotherNode(t *testing.T) {
 	l := newLAN(t)
-	l.tellNodes(1, "n1", "n2")
+	l.sendNodes(1, "n1", "n2")
 	edge := owner(vip.Addr(), []scored{score("n1"), score("n2")})
 	home := map[string]string{"n1": "n2", "n2": "n1"}[edge]
 	pods := []wire.Backend{l.podOn(home, 1), l.podOn(home, 2), l.podOn(home, 3)}
 	g := l.crowd(client, 60)
-	l.tellAll(&wire.Backends{Service: vip, Generation: 1, Sharing: 3, Pods: pods})
+	l.sendAll(&wire.Backends{Service: vip, Generation: 1, Sharing: 3, Pods: pods})
 	for i := range pods {
 		l.greets(byte(i+1), false)
 		pods[i].State = wire.PodServing
 		await[*wire.Listening](l.world)
 	}
-	l.tellAll(&wire.Backends{Service: vip, Generation: 2, Pods: pods})
+	l.sendAll(&wire.Backends{Service: vip, Generation: 2, Pods: pods})
 	g.all.Wait()
 	if got := g.counts(); got[1] != 20 || got[2] != 20 || got[3] != 20 {
 		t.Errorf("answers by pod: %v, want 20 each", got)
 	}
 }
 
-// TestSpreadOneIsDeaf: the share of a pod that does not listen goes to the others soon, and sooner if it is known to
-// have failed.
-func TestSpreadOneIsDeaf(t *testing.T) {
+func TestShareOfAPodThatDoesNotListenGoesToTheOthers(t *testing.T) {
 	for name, fails := range map[string]bool{"never listens": false, "fails": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			pods := w.threePods()
 			g := w.crowd(clientNet, 60)
-			w.tell(pods)
+			w.send(pods)
 			w.greets(1, false)
 			w.greets(2, false)
 			first, second := w.released(2, 40)
 			if fails {
-				// The third has failed: nobody is waited for.
+				// The third pod has failed, so nothing waits for it.
 				pods.Generation, pods.Sharing, pods.Pods = 2, 0, pods.Pods[:2]
 				pods.Pods[0].State, pods.Pods[1].State = wire.PodServing, wire.PodServing
-				w.tell(pods)
+				w.send(pods)
 			}
 			g.all.Wait()
 			got := g.counts()
@@ -256,7 +267,7 @@ func TestSpreadOneIsDeaf(t *testing.T) {
 				need.Unmet(t, "the machine is too busy: the second pod did not listen within %s", crowdWait)
 			}
 			if g.last.Sub(first) >= time.Second {
-				t.Error("so late that clients may have sent their SYNs again")
+				t.Error("so late that clients may have retransmitted their SYNs")
 			}
 			if got[1] != 30 || got[2] != 30 {
 				t.Errorf("answers by pod: %v, want 30 each", got)
@@ -265,24 +276,23 @@ func TestSpreadOneIsDeaf(t *testing.T) {
 	}
 }
 
-// TestCrowdLost: when the only pod that served is lost, a wake is asked for on behalf of those that it did not get, and
-// they are the next pod's.
-func TestCrowdLost(t *testing.T) {
+// The SYNs that the lost pod did not get go to the next pod.
+func TestLossOfTheOnlyPodWakesTheServiceForTheRestOfTheCrowd(t *testing.T) {
 	w := newWorld(t)
 	pods := w.threePods()
 	g := w.crowd(clientNet, 60)
-	w.tell(pods)
+	w.send(pods)
 	w.greets(1, false)
 	w.released(1, 20)
 	for range 20 {
 		<-g.each
 	}
-	w.tell(&wire.Backends{Service: vip, Generation: 2})
-	// What the gate itself asks for is of a SYN that came later.
+	w.send(&wire.Backends{Service: vip, Generation: 2})
+	// A wake event of the gate itself would be about a later SYN.
 	if wake := await[*wire.Wake](w); wake.SYNSeen != g.wake.SYNSeen || wake.Seq == g.wake.Seq || wake.Parked != 40 {
-		t.Errorf("asked for %+v after %+v", wake, g.wake)
+		t.Errorf("wake %+v after %+v", wake, g.wake)
 	}
-	w.tell(&wire.Backends{Service: vip, Generation: 3, Pods: pods.Pods[1:2]})
+	w.send(&wire.Backends{Service: vip, Generation: 3, Pods: pods.Pods[1:2]})
 	w.greets(2, false)
 	w.released(1, 40)
 	g.all.Wait()
@@ -291,13 +301,12 @@ func TestCrowdLost(t *testing.T) {
 	}
 }
 
-// TestCrowdAlone: without others to wait for, the first pod gets all.
-func TestCrowdAlone(t *testing.T) {
+func TestSinglePodGetsTheWholeCrowd(t *testing.T) {
 	w := newWorld(t)
 	pods := w.threePods()
 	g := w.crowd(clientNet, 20)
 	pods.Sharing = 0
-	w.tell(pods)
+	w.send(pods)
 	w.greets(2, false)
 	w.released(1, 20)
 	g.all.Wait()
@@ -306,12 +315,11 @@ func TestCrowdAlone(t *testing.T) {
 	}
 }
 
-// TestCrowdDaemonEnds: a daemon that ends keeps nothing back for pods that do not listen yet.
-func TestCrowdDaemonEnds(t *testing.T) {
+func TestEndingDaemonReleasesKeptSYNs(t *testing.T) {
 	w := newWorld(t)
 	pods := w.threePods()
 	g := w.crowd(clientNet, 20)
-	w.tell(pods)
+	w.send(pods)
 	w.greets(1, false)
 	await[*wire.Listening](w)
 	w.stop()
@@ -322,14 +330,16 @@ func TestCrowdDaemonEnds(t *testing.T) {
 	}
 }
 
-// TestCrowdLeft: a daemon releases what one that crashed had kept. The SYN is sent once: its client's TCP knows nothing
-// of it.
-func TestCrowdLeft(t *testing.T) {
+// The SYN comes from a raw socket, so it is sent only once.
+func TestDaemonReleasesSYNsThatACrashedOneKept(t *testing.T) {
 	w := newWorld(t)
 	pod := w.pod(1)
 	w.greets(1, false)
 	w.stop()
-	g, err := gate.Open(gate.Config{Dir: w.runDir, ServiceRanges: []netip.Prefix{netip.MustParsePrefix("10.46.100.0/24")}, Interfaces: []string{"eth0"}})
+	g, err := gate.Open(gate.Config{
+		Dir: w.runDir, ServiceRanges: []netip.Prefix{netip.MustParsePrefix("10.46.100.0/24")},
+		Interfaces: []string{"eth0"},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -345,7 +355,8 @@ func TestCrowdLeft(t *testing.T) {
 	if err := unix.Sendto(raw, synOf([4]byte{10, 46, 200, 10}, to), 0, &unix.SockaddrInet4{Addr: to}); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(60 * time.Second); g.ServiceCounters(vip).ParkedNow == 0; time.Sleep(time.Millisecond) {
+	deadline := time.Now().Add(60 * time.Second)
+	for ; g.ServiceCounters(vip).ParkedNow == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the SYN is not parked")
 		}
@@ -354,7 +365,9 @@ func TestCrowdLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := g.AddPod(gate.Pod{ID: 1, Service: vip, Addr: pod.Addr, Ifindex: network.hostIfindex, MAC: network.mac, HostMAC: network.hostMAC}); err != nil {
+	if err := g.AddPod(gate.Pod{
+		ID: 1, Service: vip, Addr: pod.Addr, Ifindex: network.hostIfindex, MAC: network.mac, HostMAC: network.hostMAC,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := g.ServeShare(vip, 1, 0); n != 0 || err != nil || g.ServiceCounters(vip).ParkedNow != 1 {
@@ -377,10 +390,10 @@ func TestCrowdLeft(t *testing.T) {
 	}
 }
 
-// synOf is a SYN from port 1234 to port 80 with sequence number 1.
+// synOf returns a SYN from port 1234 to port 80 with sequence number 1.
 func synOf(from, to [4]byte) []byte {
 	b := probeSYN(to, 1234, 80, 1)
-	// The checksum that it has is of a SYN from to (RFC 1624).
+	// probeSYN used to as both addresses: correct the checksum for from (RFC 1624).
 	sum := uint32(^binary.BigEndian.Uint16(b[16:]))
 	for i := 0; i < 4; i += 2 {
 		sum += uint32(^binary.BigEndian.Uint16(to[i:])) + uint32(binary.BigEndian.Uint16(from[i:]))

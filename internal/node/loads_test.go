@@ -118,7 +118,7 @@ func awaitQuiet(l *lan, node string) {
 
 func TestEdgeNodeBalancesByTheLoadsThatHomeNodesReport(t *testing.T) {
 	l := newLAN(t)
-	l.tellNodes(1, "n1", "n2")
+	l.sendNodes(1, "n1", "n2")
 	edge := owner(vip.Addr(), []scored{score("n1"), score("n2")})
 	home := map[string]string{"n1": "n2", "n2": "n1"}[edge]
 	pods := []wire.Backend{l.podOn(home, 1), l.podOn(home, 2)}
@@ -126,7 +126,7 @@ func TestEdgeNodeBalancesByTheLoadsThatHomeNodesReport(t *testing.T) {
 		pods[i].State = wire.PodServing
 		l.listen(i + 1)
 	}
-	l.tellAll(&wire.Backends{Service: vip, Generation: 1, Pods: pods})
+	l.sendAll(&wire.Backends{Service: vip, Generation: 1, Pods: pods})
 	awaitLoad := func(pod uint64, open uint32) {
 		t.Helper()
 		awaitFrom(l, home, func(m *wire.Loads) bool {
@@ -162,7 +162,8 @@ func TestEdgeNodeBalancesByTheLoadsThatHomeNodesReport(t *testing.T) {
 	}}); err != nil {
 		t.Fatal(err)
 	}
-	l.tellAll(&wire.Refuse{Service: netip.MustParseAddrPort("10.46.100.9:1")}) // so the Loads before it have been handled
+	// Messages are handled in order, so after this one the Loads have been handled.
+	l.sendAll(&wire.Refuse{Service: netip.MustParseAddrPort("10.46.100.9:1")})
 	for range 5 {
 		if pod, _ := hold(t, client); pod != "pod2" {
 			t.Errorf("a connection went to %s", pod)
@@ -172,8 +173,9 @@ func TestEdgeNodeBalancesByTheLoadsThatHomeNodesReport(t *testing.T) {
 
 	// A change of a warm service takes effect: with affinity, all connections of the client go to one pod. Without it,
 	// the next two would go to two pods.
-	if err := l.server.UpdateServices([]wire.Service{{Addr: vip, Name: "default/hello", IdleSeconds: 2, MaxParked: 100, MaxParkedPerSource: 100,
-		Flags: wire.FlagAnnounce | wire.FlagAffinity, Retries: 2}}, nil); err != nil {
+	affine := hello(wire.FlagAnnounce | wire.FlagAffinity)
+	affine.Retries = 2
+	if err := l.server.UpdateServices([]wire.Service{affine}, nil); err != nil {
 		t.Fatal(err)
 	}
 	for kept := map[string]int{}; len(kept) != 1; {
@@ -205,5 +207,5 @@ func TestEdgeNodeBalancesByTheLoadsThatHomeNodesReport(t *testing.T) {
 		}
 	}
 	l.mu.Unlock()
-	l.tellAll(&wire.Backends{Service: vip, Generation: 2})
+	l.sendAll(&wire.Backends{Service: vip, Generation: 2})
 }

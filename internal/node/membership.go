@@ -42,12 +42,15 @@ func (m *membership) add(piece *wire.Nodes, now monotime.Time) bool {
 	if piece.Generation < m.generation {
 		return false
 	}
-	switch part := m.partial; {
+	part := m.partial
+	follows := part != nil && part.Generation == piece.Generation && part.Pieces == piece.Pieces &&
+		part.Piece+1 == piece.Piece
+	switch {
 	case piece.Piece == 0:
 		m.partial = &wire.Nodes{
 			Generation: piece.Generation, Pieces: piece.Pieces, Nodes: slices.Clone(piece.Nodes),
 		}
-	case part == nil || part.Generation != piece.Generation || part.Pieces != piece.Pieces || part.Piece+1 != piece.Piece:
+	case !follows:
 		m.partial = nil
 		return false
 	default:

@@ -33,7 +33,7 @@ func findNetwork(path string, addr netip.Addr) (podNetwork, error) {
 	defer ns.Close()
 	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
 	if err != nil {
-		return podNetwork{}, fmt.Errorf("pod %v: opening a netlink socket in its network namespace %s: %w", addr, path, err)
+		return podNetwork{}, fmt.Errorf("pod %v: opening a netlink socket in %s: %w", addr, path, err)
 	}
 	defer h.Close()
 	addrs, err := h.AddrList(nil, netlink.FAMILY_V4)
@@ -50,8 +50,8 @@ func findNetwork(path string, addr netip.Addr) (podNetwork, error) {
 		}
 		host, err := netlink.LinkByIndex(dev.Attrs().ParentIndex)
 		if err != nil {
-			return podNetwork{}, fmt.Errorf("pod %v: its device %s has no other end on the host: %w: use a network plugin "+
-				"with veth or netkit", addr, dev.Attrs().Name, err)
+			return podNetwork{}, fmt.Errorf("pod %v: its device %s has no other end on the host: %w: "+
+				"use a network plugin with veth or netkit", addr, dev.Attrs().Name, err)
 		}
 		return podNetwork{host.Attrs().Index, dev.Attrs().HardwareAddr, host.Attrs().HardwareAddr}, nil
 	}

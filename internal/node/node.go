@@ -71,7 +71,8 @@ func Run(ctx context.Context, cfg Config) (err error) {
 			return err
 		}
 		if len(cfg.Interfaces) == 0 {
-			cfg.Log.Warn("no interface has a default route: only clients on this machine reach services (see --interface)")
+			cfg.Log.Warn("no interface has a default route: only clients on this machine reach services " +
+				"(see --interface)")
 		}
 	}
 	unlock, err := lock(ctx, cfg.RunDir, cfg.Log)

@@ -23,8 +23,8 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// world is this test's network: the node is the namespace of the test itself, with a client behind eth0 and
-// pods behind veths of their own.
+// world is a network with one node, which is the namespace of the test itself. A client is behind eth0, and each pod
+// behind a veth of its own.
 type world struct {
 	t        *testing.T
 	server   *wire.Server
@@ -43,6 +43,14 @@ var (
 	clientNet = "cl"
 )
 
+// hello returns the service of these tests.
+func hello(flags uint8) wire.Service {
+	return wire.Service{
+		Addr: vip, Name: "default/hello", IdleSeconds: 2, MaxParked: 100, MaxParkedPerSource: 100, Flags: flags,
+	}
+}
+
+// sh runs a shell script.
 func sh(t *testing.T, format string, args ...any) string {
 	t.Helper()
 	line := fmt.Sprintf(format, args...)
@@ -53,7 +61,8 @@ func sh(t *testing.T, format string, args ...any) string {
 	return string(out)
 }
 
-// namespace makes a named network namespace (visible in this test's mount namespace only) with a veth to the node.
+// namespace creates a named network namespace with a veth to the node. The name is visible in the mount namespace of
+// the test only.
 func namespace(t *testing.T, name, hostDev, inside string) {
 	t.Helper()
 	sh(t, `ip netns add %[1]s; ip link add %[2]s type veth peer name eth0 netns %[1]s
@@ -80,7 +89,9 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.server.Close() })
-	w.server.SetServices([]wire.Service{{Addr: vip, Name: "default/hello", IdleSeconds: 2, MaxParked: 100, MaxParkedPerSource: 100}})
+	if err := w.server.SetServices([]wire.Service{hello(0)}); err != nil {
+		t.Fatal(err)
+	}
 	w.start()
 	t.Cleanup(func() {
 		w.stop()
@@ -91,13 +102,17 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
+// start starts the daemon and waits until it is ready.
 func (w *world) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel, w.done = cancel, make(chan error, 1)
 	ready := make(chan struct{})
 	go func() {
-		w.done <- Run(ctx, Config{Server: w.addr, Key: w.key, Node: "n1", RunDir: w.runDir, ServiceRanges: []netip.Prefix{netip.MustParsePrefix("10.46.100.0/24")},
-			Interfaces: []string{"eth0"}, Log: slog.Default(), Ready: func() { close(ready) }})
+		w.done <- Run(ctx, Config{
+			Server: w.addr, Key: w.key, Node: "n1", RunDir: w.runDir, Interfaces: []string{"eth0"},
+			ServiceRanges: []netip.Prefix{netip.MustParsePrefix("10.46.100.0/24")},
+			Log:           slog.Default(), Ready: func() { close(ready) },
+		})
 	}()
 	select {
 	case <-ready:
@@ -106,6 +121,7 @@ func (w *world) start() {
 	}
 }
 
+// stop stops the daemon; the gate keeps running.
 func (w *world) stop() {
 	w.cancel()
 	if err := <-w.done; err != nil {
@@ -113,6 +129,7 @@ func (w *world) stop() {
 	}
 }
 
+// peer returns the ID of the daemon's session.
 func (w *world) peer() uint64 {
 	peers := w.server.Peers()
 	if len(peers) != 1 {
@@ -121,7 +138,8 @@ func (w *world) peer() uint64 {
 	return peers[0].ID
 }
 
-func (w *world) tell(m wire.Message) {
+// send sends a message to the daemon and waits until it has been handled.
+func (w *world) send(m wire.Message) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
@@ -142,7 +160,7 @@ func await[T wire.Message](w *world) T {
 			}
 		case <-deadline:
 			var zero T
-			w.t.Fatalf("no %T came", zero)
+			w.t.Fatalf("no %T", zero)
 		}
 	}
 }
@@ -160,17 +178,21 @@ func in(t *testing.T, name string, f func() error) {
 	}
 }
 
-// pod makes a pod's network.
+// pod creates the network of pod n.
 func (w *world) pod(n int) wire.Backend {
 	name, dev := fmt.Sprintf("pod%d", n), fmt.Sprintf("wgpod%d", n)
 	addr := fmt.Sprintf("%s%d", podRange, n)
-	namespace(w.t, name, dev, fmt.Sprintf(`ip -n %[1]s addr add %[2]s/32 dev eth0; ip -n %[1]s route add 169.254.46.1 dev eth0
-		ip -n %[1]s route add default via 169.254.46.1 dev eth0
-		ip -n %[1]s neigh add 169.254.46.1 lladdr $(ip -j link show %[3]s | grep -o '"address":"[^"]*' | cut -d'"' -f4) dev eth0`, name, addr, dev))
-	return wire.Backend{PodID: uint64(n), State: wire.PodStarting, Addr: netip.MustParseAddrPort(addr + ":8080"), Node: "n1", Netns: "/run/netns/" + name}
+	namespace(w.t, name, dev, fmt.Sprintf(`ip -n %[1]s addr add %[2]s/32 dev eth0
+		ip -n %[1]s route add 169.254.46.1 dev eth0; ip -n %[1]s route add default via 169.254.46.1 dev eth0
+		mac=$(ip -j link show %[3]s | grep -o '"address":"[^"]*' | cut -d'"' -f4)
+		ip -n %[1]s neigh add 169.254.46.1 lladdr $mac dev eth0`, name, addr, dev))
+	return wire.Backend{
+		PodID: uint64(n), State: wire.PodStarting, Addr: netip.MustParseAddrPort(addr + ":8080"), Node: "n1",
+		Netns: "/run/netns/" + name,
+	}
 }
 
-// listen starts an HTTP server in a pod; it answers with its name and the client's address.
+// listen starts an HTTP server in pod n, which answers with the pod's name and the client's address.
 func (w *world) listen(n int) *http.Server {
 	name := fmt.Sprintf("pod%d", n)
 	srv := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -188,7 +210,7 @@ func (w *world) listen(n int) *http.Server {
 	return srv
 }
 
-// get does a request from a namespace; "" is the node itself.
+// get sends a request to the service from a namespace, or from the node itself if ns is empty.
 func get(ns string) (string, error) {
 	dial := func(ctx context.Context, network, addr string) (c net.Conn, err error) {
 		d := func() error { c, err = net.DialTimeout("tcp4", addr, 30*time.Second); return err }
@@ -204,7 +226,8 @@ func get(ns string) (string, error) {
 		defer runtime.UnlockOSThread()
 		return c, inNetns(h, d)
 	}
-	client := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}, Timeout: 40 * time.Second}
+	transport := &http.Transport{DialContext: dial, DisableKeepAlives: true}
+	client := &http.Client{Transport: transport, Timeout: 40 * time.Second}
 	resp, err := client.Get("http://" + vip.String() + "/")
 	if err != nil {
 		return "", err
@@ -214,7 +237,7 @@ func get(ns string) (string, error) {
 	return string(b), err
 }
 
-func TestWake(t *testing.T) {
+func TestServiceWakesSleepsAndSurvivesARestartOfTheDaemon(t *testing.T) {
 	w := newWorld(t)
 	answers := make(chan string, 10)
 	ask := func(ns string) {
@@ -232,7 +255,7 @@ func TestWake(t *testing.T) {
 		t.Fatalf("wake %+v", wake)
 	}
 	pod := w.pod(1)
-	w.tell(&wire.Backends{Service: vip, Generation: 1, Pods: []wire.Backend{pod}})
+	w.send(&wire.Backends{Service: vip, Generation: 1, Pods: []wire.Backend{pod}})
 	w.listen(1)
 	l := await[*wire.Listening](w)
 	if l.PodID != 1 || l.At < wake.SYNSeen {
@@ -248,34 +271,32 @@ func TestWake(t *testing.T) {
 			t.Errorf("warm, from %q: %q, want %q", ns, a, want)
 		}
 	}
-	// A second pod is a client of the first.
-	w.pod(2)
+	pod2 := w.pod(2)
 	idle := await[*wire.Idle](w)
 	if idle.Service != vip || idle.LastPacket == 0 {
 		t.Fatalf("idle %+v", idle)
 	}
 	pod.State = wire.PodDraining
-	w.tell(&wire.Backends{Service: vip, Generation: 2, Pods: []wire.Backend{pod}})
+	w.send(&wire.Backends{Service: vip, Generation: 2, Pods: []wire.Backend{pod}})
 	if q := await[*wire.Quiet](w); q.Generation != 2 || q.OpenFlows != 0 || q.LastPacket != idle.LastPacket {
 		t.Fatalf("quiet %+v, after %+v", q, idle)
 	}
-	// Going down: a SYN is parked now, and goes to the next pod.
+	// While the pod drains, a SYN is parked, and goes to the next pod.
 	ask("")
 	await[*wire.Wake](w)
 	w.listen(2)
-	pod2 := wire.Backend{PodID: 2, State: wire.PodStarting, Addr: netip.MustParseAddrPort(podRange + "2:8080"), Node: "n1", Netns: "/run/netns/pod2"}
-	w.tell(&wire.Backends{Service: vip, Generation: 3, Pods: []wire.Backend{pod2}})
+	w.send(&wire.Backends{Service: vip, Generation: 3, Pods: []wire.Backend{pod2}})
 	if a := <-answers; a != "pod2 10.46.200.1" {
 		t.Errorf("cold, from the node: %q", a)
 	}
-	// The daemon goes; traffic does not mind. The next one adopts.
+	// Traffic continues without a daemon, and the next daemon adopts the pod.
 	w.stop()
 	ask(clientNet)
 	if a := <-answers; a != "pod2 10.46.200.10" {
 		t.Errorf("without a daemon: %q", a)
 	}
 	w.start()
-	w.tell(&wire.Backends{Service: vip, Generation: 1, Pods: []wire.Backend{pod2}})
+	w.send(&wire.Backends{Service: vip, Generation: 1, Pods: []wire.Backend{pod2}})
 	if l := await[*wire.Listening](w); l.PodID != 2 {
 		t.Errorf("listening %+v", l)
 	}
@@ -285,24 +306,22 @@ func TestWake(t *testing.T) {
 	}
 }
 
-// TestNewLeader: a pod of which a new controller does not know yet keeps its connections and gets new ones; for a while
-// only.
-func TestNewLeader(t *testing.T) {
+func TestPodsUnknownToANewLeaderServeDuringTheGracePeriod(t *testing.T) {
 	w := newWorld(t)
 	pods := []wire.Backend{w.pod(1), w.pod(2)}
 	w.listen(1)
 	w.listen(2)
-	w.tell(&wire.Backends{Service: vip, Generation: 1, Pods: pods})
+	w.send(&wire.Backends{Service: vip, Generation: 1, Pods: pods})
 	await[*wire.Listening](w)
 	await[*wire.Listening](w)
 	w.stop()
 	w.start()
-	w.tell(&wire.Backends{Service: vip, Generation: 1, Pods: pods[:1]})
+	w.send(&wire.Backends{Service: vip, Generation: 1, Pods: pods[:1]})
 	answers := func() (n int, by map[string]bool) {
 		by = map[string]bool{}
 		for range 10 {
 			a, err := get(clientNet)
-			if err != nil { // it was the moment in which the pod is forgotten
+			if err != nil { // the pod was just being removed
 				a = err.Error()
 			}
 			by[strings.Fields(a)[0]] = true
@@ -310,7 +329,7 @@ func TestNewLeader(t *testing.T) {
 		return len(by), by
 	}
 	if n, by := answers(); n != 2 {
-		t.Errorf("at first %v answer", by)
+		t.Errorf("during the grace period, %v answer", by)
 	}
 	for end := time.Now().Add(60 * time.Second); ; {
 		n, by := answers()
@@ -318,13 +337,12 @@ func TestNewLeader(t *testing.T) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatalf("in the end %v answer", by)
+			t.Fatalf("after the grace period, %v answer", by)
 		}
 	}
 }
 
-// TestCrowd: the controller hears when more clients wait, without another wake.
-func TestCrowd(t *testing.T) {
+func TestWakeIsRepeatedWhenMoreClientsWait(t *testing.T) {
 	w := newWorld(t)
 	var group sync.WaitGroup
 	first := wire.Wake{}
@@ -342,11 +360,11 @@ func TestCrowd(t *testing.T) {
 			t.Errorf("with %d clients: %+v, the first %+v", i+1, wake, first)
 		}
 	}
-	w.tell(&wire.Refuse{Service: vip, Reason: "no such image"})
+	w.send(&wire.Refuse{Service: vip, Reason: "no such image"})
 	group.Wait()
 }
 
-func TestRefuse(t *testing.T) {
+func TestRefusedClientsGetAReset(t *testing.T) {
 	w := newWorld(t)
 	var group sync.WaitGroup
 	for _, ns := range []string{clientNet, ""} {
@@ -357,19 +375,19 @@ func TestRefuse(t *testing.T) {
 			}
 		})
 		await[*wire.Wake](w)
-		w.tell(&wire.Refuse{Service: vip, Reason: "no such image"})
+		w.send(&wire.Refuse{Service: vip, Reason: "no such image"})
 	}
 	group.Wait()
 }
 
-func TestProbe(t *testing.T) {
+func TestProbeFindsAListener(t *testing.T) {
 	w := newWorld(t)
 	pod := w.pod(7)
 	var p *prober
 	in(t, "pod7", func() (err error) { p, err = newProber(pod.Addr); return err })
 	defer p.close()
 	if p.answers() {
-		t.Error("nothing listens, but the probe says so")
+		t.Error("the probe finds a listener where there is none")
 	}
 	w.listen(7)
 	deadline := time.Now().Add(60 * time.Second)

@@ -39,7 +39,8 @@ func (d *daemon) disconnected() {
 	defer d.mu.Unlock()
 	d.lost = time.AfterFunc(lostAfter, func() {
 		if d.ctx.Err() == nil {
-			d.log.Warn("no connection to the controller: traffic continues, but sleeping services cannot wake until it is back")
+			d.log.Warn("no connection to the controller: traffic continues, but sleeping services cannot wake " +
+				"until it is back")
 		}
 	})
 }

@@ -27,16 +27,16 @@ func (c *Client) run() {
 		case moved:
 			attempt, c.pause = 0, 0
 		case errors.Is(err, errReplaced):
-			c.cfg.Log.Warn("a newer daemon with this node's name is connected: stop one of them, or give each its own --node",
-				"node", c.cfg.Node)
+			c.cfg.Log.Warn("a newer daemon with this node's name is connected: stop one of them, or give each its "+
+				"own --node", "node", c.cfg.Node)
 			// Try again later: the other daemon may end.
 			c.sleep(missedKeepalives * c.cfg.Keepalive)
 		case live:
 			attempt = 0
 		default:
 			if attempt&(attempt-1) == 0 { // ever more rarely
-				c.cfg.Log.Warn("cannot connect to the controller: check that it runs, its address, and that both have the same key",
-					"server", c.target, "attempts", attempt, "error", err)
+				c.cfg.Log.Warn("cannot connect to the controller: check that it runs, its address, and that both have "+
+					"the same key", "server", c.target, "attempts", attempt, "error", err)
 			}
 			c.sleep(c.nextPause())
 		}

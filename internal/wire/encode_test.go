@@ -69,16 +69,19 @@ func samples() map[string]Message {
 		"backends full": full,
 		"listening":     &Listening{Service: service4, PodID: 1, At: 1_000_900_000},
 		"trace": &Trace{
-			Service: service4, PodID: 1, Released: 1_000_910_000, FirstSYNACK: 1_000_920_000, FirstByte: 1_001_000_000, ReleasedN: 2,
+			Service: service4, PodID: 1, Released: 1_000_910_000, FirstSYNACK: 1_000_920_000, FirstByte: 1_001_000_000,
+			ReleasedN: 2,
 		},
 		"stats": &Stats{Pods: []PodStats{{
-			Service: service4, PodID: 1, OpenFlows: 2, NewFlows: 30, BytesIn: 4000, BytesOut: 50000, LastPacket: 1_002_000_000,
+			Service: service4, PodID: 1, OpenFlows: 2, NewFlows: 30, BytesIn: 4000, BytesOut: 50000,
+			LastPacket: 1_002_000_000,
 		}}},
 		"stats full": stats,
 		"idle":       &Idle{Service: service4, LastPacket: 1_002_000_000},
 		"quiet":      &Quiet{Service: service4, PodID: 1, Generation: 11, LastPacket: 1_002_000_000, OpenFlows: 1},
 		"nodes": &Nodes{Generation: 12, Piece: 1, Pieces: 2, Nodes: []NodeInfo{
-			{Name: "node-1", Addr: netip.MustParseAddr("192.0.2.1")}, {Name: "node-2", Addr: netip.MustParseAddr("fd00::2")},
+			{Name: "node-1", Addr: netip.MustParseAddr("192.0.2.1")},
+			{Name: "node-2", Addr: netip.MustParseAddr("fd00::2")},
 		}},
 		"nodes none": &Nodes{Generation: 13, Pieces: 1},
 		"nodes full": nodes,
@@ -165,7 +168,9 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 		{&Backends{Service: service4, Pods: []Backend{{State: PodStarting, Node: long(254)}}}, "254 bytes"},
 		{&Backends{Service: service4, Pods: []Backend{{State: PodStarting, Netns: long(256)}}}, "256 bytes"},
 		{
-			&Backends{Service: service4, Pods: []Backend{{State: PodStarting, NodeAddr: netip.MustParseAddr("fe80::1%eth0")}}},
+			&Backends{Service: service4, Pods: []Backend{
+				{State: PodStarting, NodeAddr: netip.MustParseAddr("fe80::1%eth0")},
+			}},
 			"address of its node fe80::1%eth0: an address with a zone",
 		},
 		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{{Addr: service4, Flags: 16}}}, "unknown flags 0x10"},
@@ -199,7 +204,8 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 		{&Sync{Base: 1, Version: 2, Pieces: 1, Removals: make([]netip.AddrPort, 1)}, "removed service: no address"},
 	} {
 		name := c.m.Type().String()
-		if _, err := encode(c.m); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), name) {
+		_, err := encode(c.m)
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%+v: error %v, want one with %q", c.m, err, c.want)
 		}
 		// A value that does not fit its length field cannot be encoded, and the encoding of an address has no zone.

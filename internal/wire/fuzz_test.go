@@ -75,7 +75,8 @@ func FuzzDatagram(f *testing.F) {
 		f.Add(unhex(f, d))
 	}
 	conn := listen(f, "127.0.0.1:0")
-	from := netip.MustParseAddrPort(conn.LocalAddr().String()) // answers return to the same socket, where nobody reads them
+	// Answers return to the same socket, which is never read.
+	from := netip.MustParseAddrPort(conn.LocalAddr().String())
 	s := &Server{
 		cfg:   ServerConfig{Conn: conn, Key: Key(unhex(f, v.Key)), environment: environment{now: monotime.Now}},
 		seals: newHandshakeSeals(Key(unhex(f, v.Key))), peers: map[uint64]*peer{}, nodes: map[string]*peer{},

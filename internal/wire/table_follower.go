@@ -62,7 +62,8 @@ func (f *follower) apply(s *Sync) error {
 	if s.Base == 0 {
 		f.entries, hash = make(map[netip.AddrPort]uint64, len(s.Upserts)), 0
 	} else if s.Base != f.version {
-		return fmt.Errorf("wire: SYNC: the step starts from version %d, the local table has version %d", s.Base, f.version)
+		return fmt.Errorf("wire: SYNC: the step starts from version %d, the local table has version %d",
+			s.Base, f.version)
 	}
 	for _, a := range s.Removals {
 		hash -= f.entries[a]
@@ -75,7 +76,8 @@ func (f *follower) apply(s *Sync) error {
 		f.entries[u.Addr] = h
 	}
 	if hash != s.Hash {
-		return fmt.Errorf("wire: SYNC: version %d has hash %016x, the local table has %016x after the step", s.Version, s.Hash, hash)
+		return fmt.Errorf("wire: SYNC: version %d has hash %016x, the local table has %016x after the step",
+			s.Version, s.Hash, hash)
 	}
 	f.tableState = tableState{version: s.Version, hash: hash}
 	return nil

@@ -152,7 +152,8 @@ func TestClockFilterUsesTheShortestRoundTrip(t *testing.T) {
 		arrived := asked - offset + d[0]
 		answered := arrived + 777
 		f.add(exchange{
-			asked: mono(asked), arrived: mono(arrived), answered: mono(answered), received: mono(answered + offset + d[1]),
+			asked: mono(asked), arrived: mono(arrived), answered: mono(answered),
+			received: mono(answered + offset + d[1]),
 		})
 	}
 	rtt, got := f.best()

@@ -199,21 +199,26 @@ func makeVectors(t testing.TB) vectors {
 	wakeBytes, _ := encode(all["wake"])
 	v.Refused = map[string][]string{
 		"datagram": {
-			hex.EncodeToString(good[:3]), spoil(0, 'w'), spoil(2, 1), spoil(3, kindWelcome), spoil(4, 0), spoil(len(good)-1, 0),
+			hex.EncodeToString(good[:3]), spoil(0, 'w'), spoil(2, 1), spoil(3, kindWelcome), spoil(4, 0),
+			spoil(len(good)-1, 0),
 			hex.EncodeToString(good[:len(good)-1]), hex.EncodeToString(append(bytes.Clone(good), 0)),
 		},
 		"payload": {
 			"", "00", "06", "0500ff", hex.EncodeToString(ack{next: 1, done: 2}.append(nil)),
-			hex.EncodeToString(appendReliable(nil, 0, 4, []byte{1})), hex.EncodeToString(appendReliable(nil, 0, 0, nil)),
+			hex.EncodeToString(appendReliable(nil, 0, 4, []byte{1})),
+			hex.EncodeToString(appendReliable(nil, 0, 0, nil)),
 			hex.EncodeToString(appendUnreliable(nil, nil)), hex.EncodeToString(keepalive{sent: -1}.append(nil)),
 			hex.EncodeToString(make([]byte, 8)),
 		},
 		"message": {
-			"", "00", "0b", "0c", hex.EncodeToString(append(bytes.Clone(wakeBytes), 0)), hex.EncodeToString(wakeBytes[:len(wakeBytes)-1]),
+			"", "00", "0b", "0c", hex.EncodeToString(append(bytes.Clone(wakeBytes), 0)),
+			hex.EncodeToString(wakeBytes[:len(wakeBytes)-1]),
 			hex.EncodeToString((&Wake{Service: netip.MustParseAddrPort("10.0.0.1:0")}).append([]byte{byte(TypeWake)})),
 			hex.EncodeToString((&Wake{Service: service4, SYNSeen: -1}).append([]byte{byte(TypeWake)})),
 			hex.EncodeToString((&Refuse{Service: service4, Reason: "\xff"}).append([]byte{byte(TypeRefuse)})),
-			hex.EncodeToString((&Sync{Version: 1, Pieces: 1, Upserts: []Service{{Addr: service4, Flags: 1 << 7}}}).append([]byte{byte(TypeSync)})),
+			hex.EncodeToString((&Sync{
+				Version: 1, Pieces: 1, Upserts: []Service{{Addr: service4, Flags: 1 << 7}},
+			}).append([]byte{byte(TypeSync)})),
 			hex.EncodeToString((&Nodes{Pieces: 1, Nodes: []NodeInfo{{Name: "a"}}}).append([]byte{byte(TypeNodes)})),
 			hex.EncodeToString((&Node{}).append([]byte{byte(TypeNode)})),
 			hex.EncodeToString((&PodReport{Event: 6, Service: "a/b", UID: "u"}).append([]byte{byte(TypePodReport)})),
