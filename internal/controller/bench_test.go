@@ -34,18 +34,14 @@ func heapBytes() uint64 {
 	return m.HeapAlloc
 }
 
-// BenchmarkApply10000 measures how long 10,000 services take until the daemon has them all, what they
-// cost in heap and goroutines, and how long it takes to apply the same again.
+// BenchmarkApply10000 measures the time until a daemon has 10,000 services, their cost in heap and goroutines, and the
+// time to apply the same services again.
 func BenchmarkApply10000(b *testing.B) {
 	all := manyServices()
 	for range b.N {
 		b.StopTimer()
 		w := newWorld(b, nil)
-		w.until("a daemon is there", func() bool {
-			n := 0
-			w.c.loop.call(func() { n = len(w.c.engine.daemons.peers) })
-			return n == 1
-		})
+		w.untilDaemons(1)
 		before, goroutines := heapBytes(), goruntime.NumGoroutine()
 		b.StartTimer()
 		begin := time.Now()
@@ -70,7 +66,7 @@ func BenchmarkApply10000(b *testing.B) {
 	}
 }
 
-// startClock notes when Start is called.
+// startClock is a runtime that notes when Start is called.
 type startClock struct {
 	*fakeRuntime
 	at chan monotime.Time
@@ -81,8 +77,8 @@ func (r *startClock) Start(ctx context.Context, s *v1alpha1.WangellService, h ru
 	return r.fakeRuntime.Start(ctx, s, h)
 }
 
-// BenchmarkWakeToStart measures the time from a WAKE given to the controller until Runtime.Start is
-// called, among 10,000 sleeping services.
+// BenchmarkWakeToStart measures the time from the arrival of a WAKE until the call of Runtime.Start, among 10,000
+// sleeping services.
 func BenchmarkWakeToStart(b *testing.B) {
 	clock := &startClock{at: make(chan monotime.Time, 1)}
 	w := newWorld(b, func(c *Config) {
@@ -110,7 +106,7 @@ func BenchmarkWakeToStart(b *testing.B) {
 	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds()), "ns/p99")
 }
 
-// warmForTest looks at one service only: Status copies all.
+// warmForTest looks at one service only, as Status copies all.
 func (c *Controller) warmForTest(k runtime.Key) (warm bool) {
 	c.loop.call(func() { s := c.engine.table.services[k]; warm = s.machine.State().String() == "Warm" })
 	return warm

@@ -8,7 +8,7 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// counts returns those that a daemon was told last.
+// counts returns the open flows of pods that the daemon received last.
 func (d *fakeDaemon) counts() map[uint64]uint32 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -19,8 +19,8 @@ func (d *fakeDaemon) counts() map[uint64]uint32 {
 	return out
 }
 
-// Counts go from a pod's home node to all others, the newest of each pod, and to those that come later.
-func TestLoadsArePassedOn(t *testing.T) {
+// The newest count of each pod goes from its home node to all others, and to daemons that join later.
+func TestLoadsArePassedOnToOtherNodes(t *testing.T) {
 	w := newCluster(t, func(r *fakeCluster) { r.next = []string{"n1", "n2"} })
 	a := w.put(newService("a", upTo(2)), 1)
 	w.synced()
@@ -31,31 +31,32 @@ func TestLoadsArePassedOn(t *testing.T) {
 	if one.Node != "n1" || two.Node != "n2" {
 		one, two = two, one
 	}
-	w.d.send(&wire.Loads{Pods: []wire.PodLoad{{Service: a, PodID: two.PodID, OpenFlows: 99}, {Service: a, PodID: 12345, OpenFlows: 98}}}) // none of its pods
+	w.d.send(&wire.Loads{Pods: []wire.PodLoad{{Service: a, PodID: two.PodID, OpenFlows: 99},
+		{Service: a, PodID: 12345, OpenFlows: 98}}}) // none of its pods
 	for n := range uint32(100) {
 		w.d.send(&wire.Loads{Pods: []wire.PodLoad{{Service: a, PodID: one.PodID, OpenFlows: n + 1}}})
 	}
 	w.d2.send(&wire.Loads{Pods: []wire.PodLoad{{Service: a, PodID: two.PodID, OpenFlows: 7}}})
 	w.until("the newest is there", func() bool { return w.d2.counts()[one.PodID] == 100 && w.d.counts()[two.PodID] == 7 })
 	if own := w.d2.counts(); len(own) != 1 {
-		t.Errorf("n2 was told %v", own)
+		t.Errorf("n2 received %v", own)
 	}
 	if own := w.d.counts(); len(own) != 1 {
-		t.Errorf("n1 was told %v", own)
+		t.Errorf("n1 received %v", own)
 	}
 	w.d2.mu.Lock()
-	told := w.d2.loadsTold
+	received := w.d2.loadMessages
 	w.d2.mu.Unlock()
-	if told > 60 {
-		t.Errorf("100 messages of n1 made %d to n2", told)
+	if received > 60 {
+		t.Errorf("100 messages of n1 made %d to n2", received)
 	}
 
-	// A daemon that comes later is told all.
+	// A daemon that joins later gets all.
 	d3 := w.daemonOn("n3", &wire.Node{Addr: nodeAddr("n3")})
 	defer d3.client.Close()
-	w.until("n3 knows", func() bool { c := d3.counts(); return c[one.PodID] == 100 && c[two.PodID] == 7 })
+	w.until("n3 has them", func() bool { c := d3.counts(); return c[one.PodID] == 100 && c[two.PodID] == 7 })
 
-	// What is relayed waits for more, and one that is gone meanwhile is left out.
+	// A pod that is gone meanwhile is left out.
 	w.c.loop.call(func() {
 		w.c.receiver.relay.due[&pod{service: w.c.engine.table.byWire[one.PodID].service, id: 4711}] = true
 		w.c.receiver.relay.passOn()

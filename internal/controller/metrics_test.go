@@ -13,20 +13,21 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-func TestMetrics(t *testing.T) {
+func TestMetricsAreExported(t *testing.T) {
 	w := newWorld(t, nil)
 	w.apply(newService("a"), newService("b"))
 	a := w.warm("a")
 	now := monotime.Now()
 	stats := func(flows, in uint64, last monotime.Time) *wire.Stats {
-		return &wire.Stats{Pods: []wire.PodStats{{Service: a, PodID: wireID("a-1"), OpenFlows: 2, NewFlows: flows, BytesIn: in, BytesOut: 10 * in, LastPacket: last}}}
+		return &wire.Stats{Pods: []wire.PodStats{{Service: a, PodID: wireID("a-1"), OpenFlows: 2, NewFlows: flows,
+			BytesIn: in, BytesOut: 10 * in, LastPacket: last}}}
 	}
 	w.d.send(stats(5, 100, now))
 	w.until("counted", func() bool { return w.status("a").Traffic.NewFlows == 5 })
 	w.d.send(stats(4, 80, now-1))  // overtaken
 	w.d.send(stats(7, 150, now+1)) // +2 flows, +50 bytes
 	w.until("counted", func() bool { return w.status("a").Traffic.NewFlows == 7 })
-	w.d.send(stats(1, 30, now+2)) // a gate made anew
+	w.d.send(stats(1, 30, now+2)) // the gate was replaced
 	w.until("counted", func() bool { return w.status("a").Traffic.NewFlows == 8 })
 
 	reg := prometheus.NewPedanticRegistry()
@@ -61,7 +62,8 @@ wangell_wakes_total{result="cancelled"} 0
 wangell_wakes_total{result="failed"} 0
 wangell_wakes_total{result="warm"} 1
 `
-	err := testutil.GatherAndCompare(reg, strings.NewReader(want), "wangell_daemons", "wangell_pods", "wangell_service_bytes_total",
+	err := testutil.GatherAndCompare(reg, strings.NewReader(want), "wangell_daemons", "wangell_pods",
+		"wangell_service_bytes_total",
 		"wangell_service_flows_total", "wangell_service_open_flows", "wangell_services", "wangell_wakes_total")
 	if err != nil {
 		t.Error(err)

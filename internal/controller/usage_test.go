@@ -18,7 +18,7 @@ import (
 
 func near(a, b float64) bool { return math.Abs(a-b) < 1e-6 || math.IsNaN(a) && math.IsNaN(b) }
 
-func TestConsumption(t *testing.T) {
+func TestConsumptionIsAPercentageOfRequests(t *testing.T) {
 	const s = monotime.Time(1e9)
 	requests := map[corev1.ResourceName]float64{corev1.ResourceCPU: 0.5, corev1.ResourceMemory: 1000}
 	var c consumption
@@ -48,7 +48,7 @@ func TestConsumption(t *testing.T) {
 	}
 }
 
-func TestRequests(t *testing.T) {
+func TestRequestsAreSummedOverContainers(t *testing.T) {
 	list := func(cpu, memory string) corev1.ResourceList {
 		l := corev1.ResourceList{}
 		for name, q := range map[corev1.ResourceName]string{corev1.ResourceCPU: cpu, corev1.ResourceMemory: memory} {
@@ -57,6 +57,9 @@ func TestRequests(t *testing.T) {
 			}
 		}
 		return l
+	}
+	plain := func(requests, limits corev1.ResourceList) v1alpha1.WangellServiceSpec {
+		return v1alpha1.WangellServiceSpec{Resources: corev1.ResourceRequirements{Requests: requests, Limits: limits}}
 	}
 	container := func(requests, limits corev1.ResourceList) corev1.Container {
 		return corev1.Container{Resources: corev1.ResourceRequirements{Requests: requests, Limits: limits}}
@@ -70,9 +73,11 @@ func TestRequests(t *testing.T) {
 		cpu, memory float64
 	}{
 		{"nothing", v1alpha1.WangellServiceSpec{}, math.NaN(), math.NaN()},
-		{"requests", v1alpha1.WangellServiceSpec{Resources: corev1.ResourceRequirements{Requests: list("250m", "64Mi")}}, 0.25, 64 << 20},
-		{"a limit stands for a request", v1alpha1.WangellServiceSpec{Resources: corev1.ResourceRequirements{Requests: list("1", ""), Limits: list("2", "1Ki")}}, 1, 1024},
-		{"zero", v1alpha1.WangellServiceSpec{Resources: corev1.ResourceRequirements{Requests: list("0", "")}}, math.NaN(), math.NaN()},
+		{"requests", plain(list("250m", "64Mi"), nil),
+			0.25, 64 << 20},
+		{"a limit counts as a request", plain(list("1", ""), list("2", "1Ki")), 1, 1024},
+		{"zero", plain(list("0", ""), nil), math.NaN(),
+			math.NaN()},
 		{"two containers", template(container(list("1", "1Ki"), nil), container(list("500m", ""), nil)), 1.5, math.NaN()},
 	} {
 		got := requestsOf(&c.spec)
@@ -82,8 +87,8 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// The mean is that of pods that serve, and is not known unless it is of all of them.
-func TestUse(t *testing.T) {
+// It is not known unless it is known for all of them.
+func TestUseIsTheMeanOfServingPods(t *testing.T) {
 	const now = monotime.Time(20e9)
 	spec := &v1alpha1.WangellService{}
 	spec.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100")}
@@ -100,6 +105,6 @@ func TestUse(t *testing.T) {
 	}
 	s.pods = append(s.pods, &pod{published: lifecycle.PodServing})
 	if got := s.use(v1alpha1.MetricMemory, now); !math.IsNaN(got) {
-		t.Errorf("with a pod of which nothing is known: %v", got)
+		t.Errorf("with a pod that was not measured: %v", got)
 	}
 }

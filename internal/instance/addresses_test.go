@@ -30,7 +30,8 @@ func wants(names ...string) (out []*v1alpha1.WangellService) {
 		name, addr, _ := strings.Cut(n, "=")
 		s := &v1alpha1.WangellService{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
-			Spec:       v1alpha1.WangellServiceSpec{Image: "registry.example/" + name + ":1", Port: 80, TargetPort: 8080, Address: addr},
+			Spec: v1alpha1.WangellServiceSpec{Image: "registry.example/" + name + ":1", Port: 80, TargetPort: 8080,
+				Address: addr},
 		}
 		v1alpha1.Default(s)
 		out = append(out, s)
@@ -45,14 +46,17 @@ func TestAddressesAreAssignedByPreference(t *testing.T) {
 		want  string // or the error
 	}{
 		"the first addresses are not assigned": {book("10.0.0.0/29"), []string{"a", "b"}, "a=10.0.0.2 b=10.0.0.3"},
-		"an address is kept":                   {book("10.0.0.0/29", "b", "10.0.0.5"), []string{"a", "b"}, "a=10.0.0.2 b=10.0.0.5"},
+		"an address is kept": {book("10.0.0.0/29", "b", "10.0.0.5"), []string{"a", "b"},
+			"a=10.0.0.2 b=10.0.0.5"},
 		"the manifest asks for one": {book("10.0.0.0/29"), []string{"a", "b=10.0.0.2"}, "a=10.0.0.3 " +
 			"b=10.0.0.2"},
-		"the manifest asks for another one than before": {book("10.0.0.0/29", "a", "10.0.0.4"), []string{"a=10.0.0.5"}, "a=10.0.0.5"},
+		"the manifest asks for another one than before": {book("10.0.0.0/29", "a", "10.0.0.4"), []string{"a=10.0.0.5"},
+			"a=10.0.0.5"},
 		"addresses of others are reserved": {book("10.0.0.0/29", "x", "10.0.0.2"), []string{"a"}, "a=10.0.0.3 " +
 			"x=10.0.0.2"},
 		"a reserved address can be asked for": {book("10.0.0.0/29", "x", "10.0.0.2"), []string{"a=10.0.0.2"}, "a=10.0.0.2"},
-		"reserved addresses are used when the range is full": {book("10.0.0.0/29", "x", "10.0.0.2", "y", "10.0.0.4"), []string{"a", "b", "c", "d"},
+		"reserved addresses are used when the range is full": {book("10.0.0.0/29", "x", "10.0.0.2", "y", "10.0.0.4"),
+			[]string{"a", "b", "c", "d"},
 			"a=10.0.0.3 b=10.0.0.5 c=10.0.0.6 d=10.0.0.2 y=10.0.0.4"},
 		"the smallest range": {book("10.0.0.0/30"), []string{"a"}, "a=10.0.0.2"},
 		"the range is full": {book("10.0.0.0/30"), []string{"a", "b"},

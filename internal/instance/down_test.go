@@ -105,7 +105,8 @@ func TestOnlyAnInstanceWithTheSameConfigurationIsAdopted(t *testing.T) {
 	} {
 		c := left
 		change(&c)
-		if err := c.adopts(left); err == nil || !strings.Contains(err.Error(), flag) || !strings.Contains(err.Error(), "wangell down") {
+		if err := c.adopts(left); err == nil || !strings.Contains(err.Error(), flag) ||
+			!strings.Contains(err.Error(), "wangell down") {
 			t.Errorf("%s: %v, want an error that names the flag and what to do", flag, err)
 		}
 	}

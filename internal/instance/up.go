@@ -46,7 +46,8 @@ func Up(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(o.Validate(), checkRights(ctx, o.Config), checkLoopback(), checkInterfaces(o.Interfaces)); err != nil {
+	if err := errors.Join(o.Validate(), checkRights(ctx, o.Config), checkLoopback(),
+		checkInterfaces(o.Interfaces)); err != nil {
 		if ctx.Err() != nil {
 			return nil // asked to exit before anything was started: the checks were cut off
 		}

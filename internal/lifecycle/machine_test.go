@@ -98,7 +98,8 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 			{400, WakeAsked{Parked: 1}, Waking, "start 2 | timer 7m40s | info: wakes: 1 connection request parked"}}},
 		"cold: other events change nothing": {nil, []did{
 			{0, SleepAsked{}, Cold, ""}, {0, SpecChanged{testSpec, true}, Cold, ""}, {0, Timer{}, Cold, ""},
-			{0, Quiet{Ref: 1}, Cold, ""}, {0, Listening{Ref: 1}, Cold, ""}, {0, Exited{Ref: 1}, Cold, ""}, {0, StopDone{1}, Cold, ""}}},
+			{0, Quiet{Ref: 1}, Cold, ""}, {0, Listening{Ref: 1}, Cold, ""}, {0, Exited{Ref: 1}, Cold, ""},
+			{0, StopDone{1}, Cold, ""}}},
 		"cold: a daemon refers to a pod": {nil, []did{{0, IdleSeen{}, Cold, "publish 1"}, {0, Rejoined{}, Cold, "publish " +
 			"2"}}},
 		"cold: deleted": {nil, []did{{0, Deleted{}, Stopping, "info: " +
@@ -179,7 +180,8 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 			{2, StopDone{1}, Cold, "info: sleeps"}}},
 		"waking: deleted": {toNet, []did{
 			{1, Deleted{}, Stopping, "publish 2 | refuse: the service was removed | stop 1 30s | timer never | info: removed"},
-			{1, WakeAsked{}, Stopping, "refuse: the service was removed"}, {1, SpecChanged{other, true}, Stopping, ""}, {1, SleepAsked{}, Stopping, ""},
+			{1, WakeAsked{}, Stopping, "refuse: the service was removed"}, {1, SpecChanged{other, true}, Stopping, ""},
+			{1, SleepAsked{}, Stopping, ""},
 			{2, StopDone{1}, Stopping, ""}}},
 		"waking: daemon came back": {toNet, []did{{1, Rejoined{}, Waking, "publish 2 1:starting"}}},
 		"waking: idle is ignored":  {toNet, []did{{1, IdleSeen{LastPacket: at(0)}, Waking, ""}}},
@@ -246,7 +248,8 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 		"term: exit, then removed": {toTerm, []did{
 			{301, Exited{1, 0, ""}, Cold, "info: sleeps"},
 			{302, StopDone{1}, Cold, "publish 4"}}},
-		"term: spec changed": {toTerm, []did{{301, SpecChanged{testSpec, true}, Stopping, ""}, {302, StopDone{1}, Cold, "publish 4 | info: sleeps"}}},
+		"term: spec changed": {toTerm, []did{{301, SpecChanged{testSpec, true}, Stopping, ""},
+			{302, StopDone{1}, Cold, "publish 4 | info: sleeps"}}},
 
 		"sleep: packets do not matter": {toSlept, []did{
 			{5.001, Quiet{1, 3, at(4.99), 7}, Stopping, "stop 1 30s | timer never"}}},

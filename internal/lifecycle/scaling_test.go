@@ -323,7 +323,8 @@ func TestWaterfallOfABurstFollowsThePodThatListensFirst(t *testing.T) {
 		{at: 0, ev: WakeAsked{Parked: 20}},
 		{at: 1, ev: PhaseEnded{1, PhaseImage, at(1)}}, {at: 2, ev: PhaseEnded{2, PhaseImage, at(2)}},
 		{at: 3, ev: PhaseEnded{2, PhaseStarted, at(3)}}, {at: 4, ev: Listening{2, at(4)}}, {at: 5, ev: Listening{1, at(5)}},
-		{at: 6, ev: Trace{Ref: 2, Released: at(4.5), ReleasedN: 20}}, {at: 6, ev: Trace{Ref: 1, Released: at(5.5), ReleasedN: 1}},
+		{at: 6, ev: Trace{Ref: 2, Released: at(4.5), ReleasedN: 20}},
+		{at: 6, ev: Trace{Ref: 1, Released: at(5.5), ReleasedN: 1}},
 	} {
 		for _, a := range m.Step(d.ev, at(d.at)) {
 			if r, ok := a.(Record); ok {
@@ -332,7 +333,8 @@ func TestWaterfallOfABurstFollowsThePodThatListensFirst(t *testing.T) {
 		}
 	}
 	w := ring.Wakes("")[0]
-	for phase, want := range map[PhaseName]time.Duration{PhaseImage: 2 * time.Second, PhaseStarted: 3 * time.Second, PhaseListening: 4 * time.Second, PhaseReleased: 4500 * time.Millisecond} {
+	for phase, want := range map[PhaseName]time.Duration{PhaseImage: 2 * time.Second, PhaseStarted: 3 * time.Second,
+		PhaseListening: 4 * time.Second, PhaseReleased: 4500 * time.Millisecond} {
 		if got, ok := w.At(phase); !ok || got != want {
 			t.Errorf("%s at %v (%v), want %v", phase, got, ok, want)
 		}

@@ -49,7 +49,8 @@ func TestDrawMatchesGoldenFiles(t *testing.T) {
 		width int
 	}{
 		"whole-80": {whole(), 80}, "whole-120": {whole(), 120}, "whole-narrow": {whole(), 20},
-		"failed-80": {failed, 80}, "only-syn-80": {tiny, 80}, "empty": {Waterfall{Service: "a/b", Number: 1, Result: ResultRunning}, 80},
+		"failed-80": {failed, 80}, "only-syn-80": {tiny, 80},
+		"empty": {Waterfall{Service: "a/b", Number: 1, Result: ResultRunning}, 80},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -101,8 +102,10 @@ func TestWaterfallSurvivesJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"service":"default/redis","number":3,"start":"2026-02-03T04:05:06.789Z","result":"warm","parked":2,"released":2,` +
-		`"phases":[{"phase":"syn-seen","at_us":0,"took_us":0},{"phase":"told","at_us":41,"took_us":41},{"phase":"listening","at_us":78230,"took_us":78189}]}`
+	want := `{"service":"default/redis","number":3,"start":"2026-02-03T04:05:06.789Z","result":"warm",` +
+		`"parked":2,"released":2,` +
+		`"phases":[{"phase":"syn-seen","at_us":0,"took_us":0},{"phase":"told","at_us":41,"took_us":41},` +
+		`{"phase":"listening","at_us":78230,"took_us":78189}]}`
 	if string(b) != want {
 		t.Errorf("got  %s\nwant %s", b, want)
 	}
@@ -130,7 +133,8 @@ func TestWaterfallOrdersPhasesByTime(t *testing.T) {
 func TestRingKeepsTheLastWakes(t *testing.T) {
 	var r Ring
 	for i := range uint64(RingSize + 20) {
-		r.Put(Record{First: true, Waterfall: Waterfall{Service: fmt.Sprintf("ns/s%d", i%2), Number: i, Result: ResultRunning}})
+		r.Put(Record{First: true, Waterfall: Waterfall{Service: fmt.Sprintf("ns/s%d", i%2), Number: i,
+			Result: ResultRunning}})
 	}
 	if n := len(r.Wakes("")); n != RingSize {
 		t.Errorf("keeps %d wakes, want %d", n, RingSize)

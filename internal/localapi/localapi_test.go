@@ -40,7 +40,8 @@ func (f *fake) Status() []controller.Status {
 		Service: v1alpha1.WangellService{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "redis"},
 			Spec:       v1alpha1.WangellServiceSpec{Image: "redis:7", Port: 6379},
-			Status:     v1alpha1.WangellServiceStatus{State: "Warm", Replicas: 1, LatestRequest: &metav1.Time{Time: time.Unix(1e9, 0)}},
+			Status: v1alpha1.WangellServiceStatus{State: "Warm", Replicas: 1,
+				LatestRequest: &metav1.Time{Time: time.Unix(1e9, 0)}},
 		},
 		Pods:    []controller.PodStatus{{ID: "redis-1", State: "serving"}, {State: "starting"}},
 		Traffic: controller.Traffic{NewFlows: 3},
@@ -59,7 +60,8 @@ func (f *fake) Wakes(k runtime.Key) []lifecycle.Waterfall {
 		return nil
 	}
 	return []lifecycle.Waterfall{{Service: "default/redis", Number: 1, Result: lifecycle.ResultWarm,
-		Phases: []lifecycle.Phase{{Name: lifecycle.PhaseSYNSeen}, {Name: lifecycle.PhaseListening, At: time.Millisecond, Took: time.Millisecond}}}}
+		Phases: []lifecycle.Phase{{Name: lifecycle.PhaseSYNSeen},
+			{Name: lifecycle.PhaseListening, At: time.Millisecond, Took: time.Millisecond}}}}
 }
 
 func (f *fake) Sleep(ctx context.Context, k runtime.Key) error {
@@ -78,7 +80,8 @@ func (f *fake) Ready() error                                          { return f
 
 func start(t *testing.T, f *fake) (*Client, string) {
 	path := filepath.Join(t.TempDir(), "control.sock")
-	s, err := Serve(Config{Path: path, Services: f, Versions: func(context.Context) map[string]string { return map[string]string{"runc": "1.1"} }})
+	versions := func(context.Context) map[string]string { return map[string]string{"runc": "1.1"} }
+	s, err := Serve(Config{Path: path, Services: f, Versions: versions})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +107,8 @@ func TestClientReadsTheServersAnswers(t *testing.T) {
 	}
 	st, err := c.Status(ctx)
 	if err != nil || len(st) != 1 || st[0].Service.Spec.Port != 6379 || st[0].Service.Status.Replicas != 1 ||
-		!st[0].Service.Status.LatestRequest.Time.Equal(time.Unix(1e9, 0)) || len(st[0].Pods) != 2 || st[0].Traffic.NewFlows != 3 {
+		!st[0].Service.Status.LatestRequest.Time.Equal(time.Unix(1e9, 0)) || len(st[0].Pods) != 2 ||
+		st[0].Traffic.NewFlows != 3 {
 		t.Errorf("%+v, %v", st, err)
 	}
 	ws, err := c.Wakes(ctx, "")
@@ -128,7 +132,8 @@ func TestClientReadsTheServersAnswers(t *testing.T) {
 	}
 	f.ready = errors.New("no daemon is connected")
 	var answer *Error
-	if err := c.Ready(ctx); !errors.As(err, &answer) || answer.Code != http.StatusServiceUnavailable || err.Error() != "no daemon is connected" {
+	if err := c.Ready(ctx); !errors.As(err, &answer) || answer.Code != http.StatusServiceUnavailable ||
+		err.Error() != "no daemon is connected" {
 		t.Errorf("%v", err)
 	}
 }
@@ -213,7 +218,8 @@ func TestBadRequestsAreRefused(t *testing.T) {
 			t.Errorf("%s: %s", p, resp.Status)
 		}
 	}
-	if err := c.nothing(t.Context(), http.MethodGet, "/nonsense", nil); err == nil || !strings.Contains(err.Error(), "404") {
+	if err := c.nothing(t.Context(), http.MethodGet, "/nonsense", nil); err == nil ||
+		!strings.Contains(err.Error(), "404") {
 		t.Errorf("%v", err)
 	}
 }

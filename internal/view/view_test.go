@@ -41,7 +41,8 @@ func TestServicesAreATable(t *testing.T) {
 	broken.Service.Status.Message = "image not found"
 	wakes := []lifecycle.Waterfall{
 		{Service: "default/web", Number: 1, Result: lifecycle.ResultWarm},
-		{Service: "default/web", Number: 2, Result: lifecycle.ResultWarm, Phases: []lifecycle.Phase{{Name: lifecycle.PhaseReleased, At: 61234 * time.Microsecond}}},
+		{Service: "default/web", Number: 2, Result: lifecycle.ResultWarm,
+			Phases: []lifecycle.Phase{{Name: lifecycle.PhaseReleased, At: 61234 * time.Microsecond}}},
 		{Service: "default/broken", Number: 1, Result: lifecycle.ResultFailed},
 	}
 	var out bytes.Buffer

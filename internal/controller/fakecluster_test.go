@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/wire"
+)
+
+// fakeCluster is a runtime whose pods are on several nodes, and come and go.
+type fakeCluster struct {
+	*fakeRuntime
+	appeared chan runtime.Pod
+	leaving  chan string
+
+	mu    sync.Mutex
+	next  []string // nodes of the next pods; without any, n1
+	saw   []runtime.PodReport
+	nodes []string // of the last SetNodes
+	roll  bool
+	asked int // how often Rolling was called
+}
+
+func (r *fakeCluster) Rolling(runtime.Key) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked++
+	return r.roll
+}
+
+func (r *fakeCluster) Appeared() <-chan runtime.Pod { return r.appeared }
+
+func (r *fakeCluster) Leaving() <-chan string { return r.leaving }
+
+func (r *fakeCluster) ReportPod(s runtime.PodReport) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.saw = append(r.saw, s)
+}
+
+func (r *fakeCluster) SetNodes(names []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.nodes = names
+}
+
+// place puts a pod on a node.
+func (r *fakeCluster) place(s *v1alpha1.WangellService) runtime.Pod {
+	p := r.add(s)
+	r.mu.Lock()
+	p.Node = "n1"
+	if len(r.next) > 0 {
+		p.Node, r.next = r.next[0], r.next[1:]
+	}
+	r.mu.Unlock()
+	p.NodeAddr = nodeAddr(p.Node)
+	r.fakeRuntime.mu.Lock()
+	r.pods[p.ID] = p
+	r.fakeRuntime.mu.Unlock()
+	return p
+}
+
+func nodeAddr(name string) netip.Addr {
+	return netip.AddrFrom4([4]byte{192, 0, 2, name[len(name)-1] - '0'})
+}
+
+func (r *fakeCluster) Start(ctx context.Context, s *v1alpha1.WangellService, hooks runtime.StartHooks) (runtime.Pod,
+	error) {
+	if r.onStart != nil {
+		if err := r.onStart(ctx, s); err != nil {
+			return runtime.Pod{}, err
+		}
+	}
+	p := r.place(s)
+	hooks.Network(p)
+	return p, nil
+}
+
+// clusterWorld is a controller of a cluster with daemons on nodes n1 and n2.
+type clusterWorld struct {
+	*world
+	cluster *fakeCluster
+	d2      *fakeDaemon
+}
+
+func newCluster(t *testing.T, before func(*fakeCluster)) *clusterWorld {
+	w := &clusterWorld{world: &world{t: t, rt: newFakeRuntime()}}
+	w.cluster = &fakeCluster{fakeRuntime: w.rt, appeared: make(chan runtime.Pod, 16), leaving: make(chan string, 16)}
+	if before != nil {
+		before(w.cluster)
+	}
+	w.boot(func(c *Config) { c.Runtime, c.Node = w.cluster, "" })
+	w.d, w.d2 = w.daemonOn("n1", &wire.Node{Addr: nodeAddr("n1")}), w.daemonOn("n2", &wire.Node{Addr: nodeAddr("n2")})
+	t.Cleanup(func() {
+		w.d.client.Close()
+		w.d2.client.Close()
+		w.c.Detach()
+	})
+	w.untilDaemons(2)
+	return w
+}
+
+// stick stops a daemon from handling messages until the returned function is called.
+func (d *fakeDaemon) stick(t *testing.T) func() {
+	stuck := make(chan struct{})
+	d.set(func(d *fakeDaemon) { d.stuck = stuck })
+	release := sync.OnceFunc(func() {
+		d.set(func(d *fakeDaemon) { d.stuck = nil })
+		close(stuck)
+	})
+	t.Cleanup(release)
+	return release
+}
+
+func (w *clusterWorld) put(s *v1alpha1.WangellService, n byte) netip.AddrPort {
+	w.t.Helper()
+	a := netip.AddrFrom4([4]byte{203, 0, 113, n})
+	if err := w.c.Put(Service{Spec: s, Addr: a, Announce: true}); err != nil {
+		w.t.Fatal(err)
+	}
+	return netip.AddrPortFrom(a, uint16(s.Spec.Port))
+}
+
+func (w *clusterWorld) synced() {
+	w.t.Helper()
+	if err := w.c.Synced(w.t.Context()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *clusterWorld) untilPods(a netip.AddrPort, want string) {
+	w.t.Helper()
+	for _, d := range []*fakeDaemon{w.d, w.d2} {
+		w.until(fmt.Sprintf("%s has%s", d.node, want), func() bool { return d.pods(a) == want })
+	}
+}
+
+func (w *clusterWorld) scale(name string, n int) {
+	w.t.Helper()
+	if err := w.c.Scale(runtime.Key("default/"+name), n, "tested"); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func upTo(n int32) func(*v1alpha1.WangellServiceSpec) {
+	return func(s *v1alpha1.WangellServiceSpec) { s.MaxReplicas = n }
+}

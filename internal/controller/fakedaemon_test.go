@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/wire"
+)
+
+// fakeDaemon is a real client of the wire with a gate made of maps.
+type fakeDaemon struct {
+	client *wire.Client
+	node   string
+	// settle makes the controller see what the test has changed: the race detector does not follow datagrams.
+	settle func()
+
+	mu           sync.Mutex
+	table        map[netip.AddrPort]wire.Service
+	backends     map[netip.AddrPort]*wire.Backends // the last of each service
+	history      []string                          // "address: states" of all
+	refused      map[netip.AddrPort][]string
+	last         map[netip.AddrPort]monotime.Time // last packet
+	open         uint32                           // open flows of draining pods
+	mute         bool                             // do not answer that pods listen
+	deaf         bool                             // do not answer that pods are drained
+	seq          uint64
+	loads        map[uint64]uint32 // open flows of pods, as last received
+	loadMessages int               // messages with these
+	nodes        []string          // as last received, with their addresses
+	stuck        chan struct{}     // if set: Backends are not handled before it is closed
+}
+
+func (d *fakeDaemon) services(full bool, upserts []wire.Service, removals []netip.AddrPort) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if full {
+		clear(d.table)
+	}
+	for _, s := range upserts {
+		d.table[s.Addr] = s
+	}
+	for _, a := range removals {
+		delete(d.table, a)
+		delete(d.backends, a)
+	}
+}
+
+func (d *fakeDaemon) receive(m wire.Message) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if stuck := d.stuck; stuck != nil {
+		d.mu.Unlock()
+		<-stuck
+		d.mu.Lock()
+	}
+	switch m := m.(type) {
+	case *wire.Nodes:
+		if m.Piece == 0 {
+			d.nodes = nil
+		}
+		for _, n := range m.Nodes {
+			d.nodes = append(d.nodes, n.Name+"="+n.Addr.String())
+		}
+	case *wire.Loads:
+		d.loadMessages++
+		for _, l := range m.Pods {
+			d.loads[l.PodID] = l.OpenFlows
+		}
+	case *wire.Refuse:
+		d.refused[m.Service] = append(d.refused[m.Service], m.Reason)
+	case *wire.Backends:
+		if old := d.backends[m.Service]; old != nil && old.Generation >= m.Generation {
+			return
+		}
+		d.backends[m.Service] = m
+		d.history = append(d.history, fmt.Sprintf("%v:%s", m.Service, states(m)))
+		for _, b := range m.Pods {
+			switch {
+			case b.Node != d.node:
+			case b.State == wire.PodStarting && !d.mute:
+				d.client.Send(&wire.Listening{Service: m.Service, PodID: b.PodID, At: monotime.Now()})
+			case b.State == wire.PodDraining && !d.deaf:
+				d.client.Send(&wire.Quiet{Service: m.Service, PodID: b.PodID, Generation: m.Generation,
+					LastPacket: d.last[m.Service], OpenFlows: d.open})
+			}
+		}
+	}
+}
+
+// states returns the states of all pods of a message, as in " starting serving".
+func states(m *wire.Backends) string {
+	s := ""
+	if m != nil {
+		for _, b := range m.Pods {
+			s += " " + map[wire.PodState]string{wire.PodStarting: "starting", wire.PodServing: "serving",
+				wire.PodDraining: "draining"}[b.State]
+		}
+	}
+	return s
+}
+
+// syn reports a SYN that finds no pod.
+func (d *fakeDaemon) syn(a netip.AddrPort) {
+	d.settle()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.seq++
+	now := monotime.Now()
+	d.last[a] = now
+	d.client.Send(&wire.Wake{Service: a, Seq: d.seq, SYNSeen: now.Add(-50 * time.Microsecond), Noticed: now, Parked: 1})
+}
+
+func (d *fakeDaemon) send(m wire.Message) { d.client.Send(m) }
+
+// pods returns the states of a service's pods, as the daemon has them.
+func (d *fakeDaemon) pods(a netip.AddrPort) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return states(d.backends[a])
+}
+
+func (d *fakeDaemon) backend(a netip.AddrPort, i int) wire.Backend {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.backends[a].Pods[i]
+}
+
+func (d *fakeDaemon) reasons(a netip.AddrPort) []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.refused[a])
+}
+
+func (d *fakeDaemon) has(a netip.AddrPort) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, ok := d.table[a]
+	return ok
+}
+
+// set changes the daemon's state or behavior.
+func (d *fakeDaemon) set(f func(*fakeDaemon)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f(d)
+}
