@@ -54,7 +54,7 @@ func (f *clusterFlags) follow(ctx context.Context, cmd *cobra.Command, c *node.C
 		return nil, err
 	}
 	set := &kubewatch.DaemonSet{DaemonSets: apps.DaemonSets(setNamespace), Name: setName, Log: c.Log}
-	c.Clean = func() bool { return clean || set.Going() }
+	c.Clean = func() bool { return clean || set.Deleted() }
 	var group sync.WaitGroup
 	group.Go(func() { set.Follow(ctx) })
 	return group.Wait, nil

@@ -11,27 +11,26 @@ import (
 	"k8s.io/client-go/kubernetes/typed/apps/v1"
 )
 
-// DaemonSet tells whether the DaemonSet of the daemons is being taken away: then the daemon that ends is the last one of
-// its node. It is watched all along, because whoever takes it away takes the right to ask for it too.
+// DaemonSet follows the DaemonSet of the daemons, to know whether it is being deleted: then a daemon that ends is the
+// last one of its node. It is watched all the time, because the right to read it may be deleted together with it.
 type DaemonSet struct {
-	// DaemonSets is a client for its namespace, Name its name.
-	DaemonSets v1.DaemonSetInterface
+	DaemonSets v1.DaemonSetInterface // client for its namespace
 	Name       string
 	Log        *slog.Logger
 
-	going atomic.Bool
+	deleted atomic.Bool
 }
 
-// Going tells whether it was deleted, or is being.
-func (d *DaemonSet) Going() bool { return d.going.Load() }
+// Deleted reports whether the DaemonSet was deleted, or is being deleted.
+func (d *DaemonSet) Deleted() bool { return d.deleted.Load() }
 
-// Follow watches it until ctx ends.
+// Follow watches the DaemonSet until ctx ends.
 func (d *DaemonSet) Follow(ctx context.Context) {
-	there := false
+	existed := false
 	items := func(list *appsv1.DaemonSetList) []appsv1.DaemonSet { return list.Items }
 	follow(ctx, d.Log, d.Name, source[*appsv1.DaemonSetList](d.DaemonSets), items, func(set *appsv1.DaemonSet) {
-		// One that never was there has another name: nothing follows from that.
-		there = there || set != nil
-		d.going.Store(there && (set == nil || set.DeletionTimestamp != nil))
+		// If none ever existed, the name is wrong: that says nothing.
+		existed = existed || set != nil
+		d.deleted.Store(existed && (set == nil || set.DeletionTimestamp != nil))
 	})
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubewatch follows single objects of a Kubernetes cluster by their name: the Lease of the controllers' leader, and
-// the DaemonSet of the daemons. It asks for no more rights than get, list and watch on those objects.
+// Package kubewatch follows single objects of a Kubernetes cluster by name: the Lease of the leading controller, and
+// the DaemonSet of the daemons. It needs no rights but get, list and watch on these objects.
 package kubewatch
 
 import (
@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"time"
 
@@ -17,21 +16,28 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
 const (
-	firstRetry = 100 * time.Millisecond
-	lastRetry  = time.Second // an API server that comes back is asked so soon
-	// watchFor is how long one watch lasts; the server ends it then.
-	watchFor = 5 * time.Minute
-	askFor   = 10 * time.Second // the most that a question without an answer is waited for
+	// lastRetry is the longest pause between two tries while the API server does not answer.
+	lastRetry = time.Second
+	// watchTimeout is the time after which the API server ends a watch.
+	watchTimeout = 5 * time.Minute
+	// listTimeout bounds a request.
+	listTimeout = 10 * time.Second
 )
 
-// RESTConfig returns how to reach the API server: by a kubeconfig file, or if path is empty as a pod does. A server
-// that vanishes without a word is noticed in about ten seconds.
+// retries returns the pauses between tries, in which clients do not keep step with each other.
+func retries() wait.Backoff {
+	return wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: lastRetry}
+}
+
+// RESTConfig returns the configuration to reach the API server: from the kubeconfig file at path, or if that is empty
+// the one of a pod. A server that is cut off is noticed within about ten seconds.
 func RESTConfig(path string) (*rest.Config, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", path)
 	if err != nil {
@@ -45,55 +51,59 @@ func RESTConfig(path string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// source is where an object is listed and watched; L is the kind of its list.
+// source lists and watches objects of one kind; L is the type of its list.
 type source[L runtime.Object] interface {
 	List(context.Context, metav1.ListOptions) (L, error)
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// follow tells each state of an object, nil while there is none, until ctx ends. While the API server does not answer
-// nothing is told.
-func follow[T any, L runtime.Object](ctx context.Context, log *slog.Logger, name string, src source[L], items func(L) []T, tell func(*T)) {
-	pause, silent := firstRetry, false
+// follow reports each state of an object, nil while it does not exist, until ctx ends. It reports nothing while the API
+// server does not answer.
+func follow[T any, L runtime.Object](
+	ctx context.Context, log *slog.Logger, name string, src source[L], items func(L) []T, report func(*T),
+) {
+	backoff, silent := retries(), false
 	for {
 		begin := time.Now()
-		err := followOnce(ctx, name, src, items, tell)
+		err := followOnce(ctx, name, src, items, report)
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil && !silent {
-			log.Warn("the API server does not answer; it is asked until it does", "object", name, "error", err)
+			log.Warn("the API server does not answer; trying again", "object", name, "error", err)
 		}
 		if silent = err != nil; !silent && time.Since(begin) > lastRetry {
-			pause = firstRetry // the watch's time was over
+			backoff = retries() // the watch ended regularly
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(pause/2 + rand.N(pause)):
+		case <-time.After(backoff.Step()):
 		}
-		pause = min(2*pause, lastRetry)
 	}
 }
 
-func followOnce[T any, L runtime.Object](ctx context.Context, name string, src source[L], items func(L) []T, tell func(*T)) error {
+// followOnce lists the object and watches it until the watch ends.
+func followOnce[T any, L runtime.Object](
+	ctx context.Context, name string, src source[L], items func(L) []T, report func(*T),
+) error {
 	opts := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
-	ask, cancel := context.WithTimeout(ctx, askFor)
+	request, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	list, err := src.List(ask, opts)
+	list, err := src.List(request, opts)
 	if err != nil {
 		return err
 	}
 	if all := items(list); len(all) > 0 {
-		tell(&all[0])
+		report(&all[0])
 	} else {
-		tell(nil)
+		report(nil)
 	}
 	meta, ok := any(list).(metav1.ListInterface)
 	if !ok {
-		return fmt.Errorf("a %T has no version", list)
+		return fmt.Errorf("a %T has no resource version", list)
 	}
-	seconds := int64(watchFor.Seconds())
+	seconds := int64(watchTimeout.Seconds())
 	opts.ResourceVersion, opts.TimeoutSeconds = meta.GetResourceVersion(), &seconds
 	w, err := src.Watch(ctx, opts)
 	if err != nil {
@@ -111,10 +121,10 @@ func followOnce[T any, L runtime.Object](ctx context.Context, name string, src s
 			switch e.Type {
 			case watch.Added, watch.Modified:
 				if o, ok := any(e.Object).(*T); ok {
-					tell(o)
+					report(o)
 				}
 			case watch.Deleted:
-				tell(nil)
+				report(nil)
 			case watch.Error:
 				return errors.Join(errors.New("watching"), apierrors.FromObject(e.Object))
 			}

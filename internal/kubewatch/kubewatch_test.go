@@ -21,7 +21,7 @@ import (
 	ktesting "k8s.io/client-go/testing"
 )
 
-// patience is how long a test waits for what must come.
+// patience bounds the wait for what must happen.
 const patience = 60 * time.Second
 
 func lease(holder string) *coordinationv1.Lease {
@@ -32,7 +32,7 @@ func lease(holder string) *coordinationv1.Lease {
 	return l
 }
 
-// followed runs a Leader's Follow and returns what it tells.
+// followed runs a Leader's Follow and returns the addresses that it reports.
 func followed(t *testing.T, l *Leader) chan string {
 	t.Helper()
 	out := make(chan string, 100)
@@ -49,86 +49,88 @@ func followed(t *testing.T, l *Leader) chan string {
 	return out
 }
 
-func expect(t *testing.T, told chan string, want string) {
+func expect(t *testing.T, moved chan string, want string) {
 	t.Helper()
 	select {
-	case got := <-told:
+	case got := <-moved:
 		if got != want {
-			t.Fatalf("told %q, want %q", got, want)
+			t.Fatalf("got %q, want %q", got, want)
 		}
 	case <-time.After(patience):
-		t.Fatalf("%q is not told", want)
+		t.Fatalf("%q is not reported", want)
 	}
 }
 
-func TestLeaderIsFollowed(t *testing.T) {
+func TestLeaderIsFollowedAndCached(t *testing.T) {
 	c := fake.NewClientset()
 	events := watch.NewFake() // each event is taken before the next
 	c.PrependReactor("list", "leases", func(a ktesting.Action) (bool, runtime.Object, error) {
 		if got := a.(ktesting.ListAction).GetListRestrictions().Fields.String(); got != "metadata.name=leader" {
-			t.Errorf("asked for %q: there are rights for one object only", got)
+			t.Errorf("listed %q: there are rights for one object only", got)
 		}
 		return false, nil, nil
 	})
 	c.PrependWatchReactor("leases", func(a ktesting.Action) (bool, watch.Interface, error) {
 		if got := a.(ktesting.WatchAction).GetWatchRestrictions().Fields.String(); got != "metadata.name=leader" {
-			t.Errorf("watched is %q: there are rights for one object only", got)
+			t.Errorf("watched %q: there are rights for one object only", got)
 		}
 		return true, events, nil
 	})
 	cache := filepath.Join(t.TempDir(), "leader")
-	told := followed(t, &Leader{Leases: c.CoordinationV1().Leases("wangell"), Name: "leader", Cache: cache, Log: slog.Default()})
+	moved := followed(t, &Leader{Leases: c.CoordinationV1().Leases("wangell"), Name: "leader", Cache: cache,
+		Log: slog.Default()})
 	events.Add(lease("a/10.0.0.1:7946"))
-	expect(t, told, "10.0.0.1:7946")
+	expect(t, moved, "10.0.0.1:7946")
 	events.Modify(lease("a/10.0.0.1:7946")) // renewed
-	events.Modify(lease(""))                // given up
+	events.Modify(lease(""))                // released
 	events.Modify(lease("nonsense"))
 	events.Modify(lease("b/10.0.0.2:7946"))
-	expect(t, told, "10.0.0.2:7946")
+	expect(t, moved, "10.0.0.2:7946")
 	events.Delete(lease("b/10.0.0.2:7946"))
 	events.Add(lease("c/[fd00::1]:7946"))
-	expect(t, told, "[fd00::1]:7946")
+	expect(t, moved, "[fd00::1]:7946")
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		if b, _ := os.ReadFile(cache); string(b) == "[fd00::1]:7946\n" {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("the address is not kept")
+			t.Fatal("the address is not cached")
 		}
 	}
-	// The next daemon knows it before the API server answers.
-	away := fake.NewClientset()
-	away.PrependReactor("list", "leases", func(ktesting.Action) (bool, runtime.Object, error) {
+	// The next daemon uses it before the API server answers.
+	down := fake.NewClientset()
+	down.PrependReactor("list", "leases", func(ktesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("connection refused")
 	})
-	next := followed(t, &Leader{Leases: away.CoordinationV1().Leases("wangell"), Name: "leader", Cache: cache, Log: slog.Default()})
+	next := followed(t, &Leader{Leases: down.CoordinationV1().Leases("wangell"), Name: "leader", Cache: cache,
+		Log: slog.Default()})
 	expect(t, next, "[fd00::1]:7946")
 	if files, err := os.ReadDir(filepath.Dir(cache)); err != nil || len(files) != 1 {
 		t.Errorf("left in the folder: %v (%v)", files, err)
 	}
 }
 
-// TestAPIServerComesBack: it is asked again soon, however long it was away.
-func TestAPIServerComesBack(t *testing.T) {
+// However long the API server was down, the leader is known soon after it is back.
+func TestLeaderIsFoundWhenTheAPIServerIsBack(t *testing.T) {
 	c := fake.NewClientset(lease("a/10.0.0.1:7946"))
-	var away atomic.Bool
-	var asked atomic.Int32
-	away.Store(true)
+	var down atomic.Bool
+	var requests atomic.Int32
+	down.Store(true)
 	c.PrependReactor("list", "leases", func(ktesting.Action) (bool, runtime.Object, error) {
-		asked.Add(1)
-		return away.Load(), nil, errors.New("connection refused")
+		requests.Add(1)
+		return down.Load(), nil, errors.New("connection refused")
 	})
-	told := followed(t, &Leader{Leases: c.CoordinationV1().Leases("wangell"), Name: "leader", Log: slog.Default()})
-	for end := time.Now().Add(patience); asked.Load() < 5; time.Sleep(time.Millisecond) {
+	moved := followed(t, &Leader{Leases: c.CoordinationV1().Leases("wangell"), Name: "leader", Log: slog.Default()})
+	for end := time.Now().Add(patience); requests.Load() < 5; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("it is not asked again")
+			t.Fatal("the API server is not tried again")
 		}
 	}
-	away.Store(false)
-	expect(t, told, "10.0.0.1:7946")
+	down.Store(false)
+	expect(t, moved, "10.0.0.1:7946")
 }
 
-func TestAddress(t *testing.T) {
+func TestAddressOfAnIdentity(t *testing.T) {
 	for identity, want := range map[string]string{
 		"pod-1/10.0.0.1:7946": "10.0.0.1:7946", "pod/[fd00::1]:7946": "[fd00::1]:7946",
 		"": "", "pod": "", "10.0.0.1:7946": "", "pod/10.0.0.1": "", "pod/": "", "a/b/10.0.0.1:1": "",
@@ -140,20 +142,21 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-func TestDaemonSetThatGoes(t *testing.T) {
+func TestDeletedDaemonSetIsNoticed(t *testing.T) {
 	set := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "wangell", Name: "daemon"}}
 	dying := set.DeepCopy()
 	dying.DeletionTimestamp = &metav1.Time{Time: time.Now()}
 	for name, c := range map[string]struct {
 		objects []runtime.Object
 		events  func(*watch.FakeWatcher)
-		going   bool
+		deleted bool
 	}{
-		"changed":                 {[]runtime.Object{set}, func(w *watch.FakeWatcher) { w.Modify(set) }, false},
-		"deleted":                 {[]runtime.Object{set}, func(w *watch.FakeWatcher) { w.Delete(set) }, true},
-		"being deleted":           {[]runtime.Object{set}, func(w *watch.FakeWatcher) { w.Modify(dying) }, true},
-		"made anew":               {[]runtime.Object{set}, func(w *watch.FakeWatcher) { w.Delete(set); w.Add(set) }, false},
-		"another name, not there": {nil, func(w *watch.FakeWatcher) { w.Delete(set) }, false},
+		"changed":       {[]runtime.Object{set}, func(w *watch.FakeWatcher) { w.Modify(set) }, false},
+		"deleted":       {[]runtime.Object{set}, func(w *watch.FakeWatcher) { w.Delete(set) }, true},
+		"being deleted": {[]runtime.Object{set}, func(w *watch.FakeWatcher) { w.Modify(dying) }, true},
+		"created again": {[]runtime.Object{set}, func(w *watch.FakeWatcher) { w.Delete(set); w.Add(set) },
+			false},
+		"of another name": {nil, func(w *watch.FakeWatcher) { w.Delete(set) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(c.objects...)
@@ -164,11 +167,11 @@ func TestDaemonSetThatGoes(t *testing.T) {
 			done := make(chan struct{})
 			go func() { defer close(done); d.Follow(ctx) }()
 			c.events(events)
-			// The last event was taken; that it is told is waited for by ending.
+			// The last event was received; Follow has handled it when it returns.
 			cancel()
 			<-done
-			if d.Going() != c.going {
-				t.Errorf("going: %v", d.Going())
+			if d.Deleted() != c.deleted {
+				t.Errorf("deleted: %v", d.Deleted())
 			}
 		})
 	}

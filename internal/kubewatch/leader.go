@@ -15,17 +15,16 @@ import (
 	"k8s.io/client-go/kubernetes/typed/coordination/v1"
 )
 
-// Leader says which controllers' leader to follow.
+// Leader follows the Lease of the leading controller.
 type Leader struct {
-	// Leases is a client for the namespace of the Lease, Name the Lease.
-	Leases v1.LeaseInterface
-	Name   string
-	// Cache is a file that keeps the leader's last known address, for when the API server is away; empty keeps none.
+	Leases v1.LeaseInterface // client for the namespace of the Lease
+	Name   string            // of the Lease
+	// Cache is a file for the leader's last known address, which is used while the API server does not answer. Optional.
 	Cache string
 	Log   *slog.Logger
 }
 
-// Address returns the wire address in a leader's identity, which is NAME/HOST:PORT.
+// Address returns the wire address in the identity of a leader, which is NAME/HOST:PORT.
 func Address(identity string) (string, error) {
 	_, addr, ok := strings.Cut(identity, "/")
 	if !ok || !validAddress(addr) {
@@ -34,8 +33,8 @@ func Address(identity string) (string, error) {
 	return addr, nil
 }
 
-// Follow tells moved the leader's address, at first the one kept from before, and whenever there is another leader, until
-// ctx ends. While there is none, the last one stays.
+// Follow calls moved with the leader's address until ctx ends: first with the cached one, then whenever the leader
+// changes. While there is no leader, the last one stays.
 func (l *Leader) Follow(ctx context.Context, moved func(addr string)) {
 	last := ""
 	if b, err := os.ReadFile(l.Cache); err == nil && l.Cache != "" {
@@ -51,17 +50,17 @@ func (l *Leader) Follow(ctx context.Context, moved func(addr string)) {
 		}
 		addr, err := Address(*lease.Spec.HolderIdentity)
 		if err != nil {
-			l.Log.Error("the controllers' leader cannot be followed", "lease", l.Name, "error", err)
+			l.Log.Error("cannot follow the leading controller", "lease", l.Name, "error", err)
 			return
 		}
 		if addr == last {
 			return
 		}
-		l.Log.Info("the controllers have a leader", "leader", *lease.Spec.HolderIdentity)
+		l.Log.Info("a controller leads", "leader", *lease.Spec.HolderIdentity)
 		last = addr
 		moved(addr)
-		if err := l.keep(addr); err != nil {
-			l.Log.Warn("the leader's address is not kept for when the API server is away", "error", err)
+		if err := l.writeCache(addr); err != nil {
+			l.Log.Warn("cannot cache the leader's address", "error", err)
 		}
 	})
 }
@@ -71,8 +70,8 @@ func validAddress(addr string) bool {
 	return err == nil && host != "" && port != "" && !strings.Contains(host, "/")
 }
 
-// keep writes the cache whole or not at all.
-func (l *Leader) keep(addr string) error {
+// writeCache replaces the cache file atomically.
+func (l *Leader) writeCache(addr string) error {
 	if l.Cache == "" {
 		return nil
 	}

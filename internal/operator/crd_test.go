@@ -18,7 +18,7 @@ import (
 	"wangell.loutres.me/internal/manifest"
 )
 
-// design is the manifest that is accepted for good.
+// design is a manifest that every version accepts.
 const design = `apiVersion: wangell.loutres.me/v1alpha1
 kind: WangellService
 metadata: {name: serverless-example, namespace: default}
@@ -33,7 +33,7 @@ status:
   replicas: 0
 `
 
-// send has the API server take a document as it is written, fields that it does not know refused.
+// send creates an object from a document. The API server refuses unknown fields.
 func (w *world) send(text string) (*v1alpha1.WangellService, error) {
 	w.t.Helper()
 	o := &unstructured.Unstructured{}
@@ -41,14 +41,15 @@ func (w *world) send(text string) (*v1alpha1.WangellService, error) {
 		w.t.Fatal(err)
 	}
 	o.SetNamespace(w.namespace)
-	if err := w.client.Create(context.Background(), o, &client.CreateOptions{FieldValidation: metav1.FieldValidationStrict}); err != nil {
+	if err := w.client.Create(context.Background(), o,
+		&client.CreateOptions{FieldValidation: metav1.FieldValidationStrict}); err != nil {
 		return nil, err
 	}
 	return w.service(o.GetName()), nil
 }
 
-// What the API server makes of a manifest, and what `wangell up` makes of it, have the same defaults.
-func TestDesignManifest(t *testing.T) {
+// The API server and `wangell up` apply the same defaults to a manifest.
+func TestDefaultsOfServerAndCommandAreEqual(t *testing.T) {
 	w := newWorld(t, nil)
 	got, err := w.send(design)
 	if err != nil {
@@ -76,14 +77,15 @@ func TestDesignManifest(t *testing.T) {
 		if !equality.Semantic.DeepEqual(byServer.Spec, set[0].Spec) {
 			t.Errorf("by the API server %+v\nby the reader %+v", byServer.Spec, set[0].Spec)
 		}
-		if got.Spec.IdleTimeout != 1800 || got.Spec.WakeTimeout != 60 || got.Spec.TerminationGracePeriodSeconds != nil || *byServer.Spec.TerminationGracePeriodSeconds != 30 || got.Spec.MaxParked != 1024 {
+		if got.Spec.IdleTimeout != 1800 || got.Spec.WakeTimeout != 60 || got.Spec.TerminationGracePeriodSeconds != nil ||
+			*byServer.Spec.TerminationGracePeriodSeconds != 30 || got.Spec.MaxParked != 1024 {
 			t.Errorf("the API server's defaults: %+v", got.Spec)
 		}
 	}
 }
 
-// The schema refuses what cannot work, and says what to change.
-func TestSchema(t *testing.T) {
+// The schema refuses manifests that cannot work, and says what to change.
+func TestSchemaRefusesWhatCannotWork(t *testing.T) {
 	w := newWorld(t, nil)
 	n := 0
 	for spec, want := range map[string]string{
@@ -130,8 +132,8 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// Nothing of a template is lost.
-func TestTemplateIsKept(t *testing.T) {
+// The schema keeps every field of a pod template.
+func TestSchemaKeepsThePodTemplate(t *testing.T) {
 	w := newWorld(t, nil)
 	s, err := w.send(`apiVersion: wangell.loutres.me/v1alpha1
 kind: WangellService
@@ -149,8 +151,10 @@ spec:
 		t.Fatal(err)
 	}
 	p := s.Spec.Template
-	if p.Labels["a"] != "b" || p.Annotations["c"] != "d" || p.Spec.Tolerations[0].Key != "e" || p.Spec.InitContainers[0].Name != "f" ||
-		p.Spec.Containers[0].ReadinessProbe.HTTPGet.Port.StrVal != "web" || p.Spec.Containers[0].Resources.Limits.Memory().Value() != 64<<20 {
+	if p.Labels["a"] != "b" || p.Annotations["c"] != "d" || p.Spec.Tolerations[0].Key != "e" ||
+		p.Spec.InitContainers[0].Name != "f" ||
+		p.Spec.Containers[0].ReadinessProbe.HTTPGet.Port.StrVal != "web" ||
+		p.Spec.Containers[0].Resources.Limits.Memory().Value() != 64<<20 {
 		t.Errorf("got %+v", p)
 	}
 }

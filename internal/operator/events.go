@@ -15,20 +15,20 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// kubeEvent is an Event as Kubernetes has it.
+// kubeEvent is an Event of Kubernetes. One without a reason is none.
 type kubeEvent struct{ kind, reason, action, note string }
 
-// maxNote is how many bytes an Event's note may have.
+// maxNote is the most bytes that the note of an Event may have.
 const maxNote = 1024
 
-// narrator makes Kubernetes' Events of the controller's. It remembers the last report of each service, which tells why
-// the state that comes after it is what it is.
+// narrator translates the controller's events into those of Kubernetes. It remembers the last report of each service,
+// which is the reason of the state that follows it.
 type narrator struct {
 	last map[runtime.Key]controller.Event
 }
 
-// tell returns the Event to make of what happened; none if its reason is empty.
-func (n *narrator) tell(e controller.Event) kubeEvent {
+// eventOf returns the Event for one of the controller's.
+func (n *narrator) eventOf(e controller.Event) kubeEvent {
 	normal, warning := corev1.EventTypeNormal, corev1.EventTypeWarning
 	last := n.last[e.Service]
 	why := func(otherwise string) string {
@@ -62,14 +62,14 @@ func (n *narrator) tell(e controller.Event) kubeEvent {
 func (r *reconciler) narrate(ctx context.Context, happened <-chan controller.Event) {
 	n := narrator{last: map[runtime.Key]controller.Event{}}
 	for e := range happened {
-		k := n.tell(e)
+		k := n.eventOf(e)
 		if k.reason == "" {
 			continue
 		}
 		var s v1alpha1.WangellService
 		namespace, name, _ := strings.Cut(string(e.Service), "/")
 		if err := r.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &s); err != nil {
-			continue // it was just deleted
+			continue // it was deleted
 		}
 		r.recorder.Eventf(&s, nil, k.kind, k.reason, k.action, "%s", shorten(k.note))
 	}

@@ -18,25 +18,25 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// maxLastGood is how long a spec may be, in bytes, that is kept for the next leader: all annotations of an object
-// together have at most 256 KiB. One that is longer is not kept.
+// maxLastGood is the size in bytes up to which a spec is kept for the next leader: all annotations of an object
+// together may have 256 KiB. A longer one is not kept.
 const maxLastGood = 128 << 10
 
-// specText is a spec as it is kept for the next leader, without what changes with its pods.
+// specText encodes a spec to be kept for the next leader, without the number of replicas.
 func specText(s *v1alpha1.WangellService) string {
 	spec := s.Spec.DeepCopy()
 	spec.Replicas = nil
 	text, err := json.Marshal(spec)
 	if err != nil {
-		panic("operator: " + err.Error()) // types of Kubernetes can be written
+		panic("operator: " + err.Error()) // types of Kubernetes can be encoded
 	}
 	return string(text)
 }
 
-// hold gives a new leader's controller a service whose spec cannot be brought about now: as the Deployment was made last,
-// at the address that it had. Its pods serve, and a mistake in a manifest must not end that because another leader looks
-// at it. What is not there, or not good either, is left out.
-func (r *reconciler) hold(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService) error {
+// putLastGood passes a service whose spec is invalid or refused to the controller of a new leader: with the spec that
+// its Deployment was made from last, and the address that it had. Its pods serve, and a mistake in the manifest must
+// not end that because the leader changes. A service without a valid last spec is left out.
+func (r *reconciler) putLastGood(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService) error {
 	a, err := netip.ParseAddr(s.Status.LoadBalancerIP)
 	if err != nil || !usable(a) {
 		return nil
@@ -52,10 +52,10 @@ func (r *reconciler) hold(ctx context.Context, key runtime.Key, s *v1alpha1.Wang
 	}
 	last := &v1alpha1.WangellService{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, UID: s.UID}}
 	if json.Unmarshal([]byte(d.Annotations[lastGood]), &last.Spec) != nil {
-		return nil // there is none
+		return nil // no last spec
 	}
 	v1alpha1.Default(last)
-	if len(v1alpha1.ValidateCluster(last)) > 0 || ours(last) && !r.holds(key, a) {
+	if len(v1alpha1.ValidateCluster(last)) > 0 || ours(last) && !r.takeHeld(key, a) {
 		return nil
 	}
 	err = r.Put(controller.Service{Spec: last, Addr: a, Announce: ours(last)})
@@ -65,11 +65,11 @@ func (r *reconciler) hold(ctx context.Context, key runtime.Key, s *v1alpha1.Wang
 	if errors.Is(err, controller.ErrClosed) {
 		return err
 	}
-	return nil // the outcome tells what is wrong
+	return nil // the outcome has the error
 }
 
-// holds takes an address for a service that had it, and reports whether that is possible.
-func (r *reconciler) holds(key runtime.Key, a netip.Addr) bool {
+// takeHeld takes an address for a service that had it, and reports whether that is possible.
+func (r *reconciler) takeHeld(key runtime.Key, a netip.Addr) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if other, taken := r.book.held[a]; taken {

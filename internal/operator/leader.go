@@ -44,12 +44,12 @@ type leader struct {
 	controller atomic.Pointer[controller.Controller]
 }
 
-// statusDelay is the time from a change of a service's state to its reconciliation, in which further changes are gathered: a
-// wake has better use for the machine than to report each of its steps to the API server.
+// statusDelay is the time from a change of a service's state to its reconciliation, in which further changes are
+// gathered: a wake has better use for the machine than to report each of its steps to the API server.
 const statusDelay = 300 * time.Millisecond
 
-// changedServices adds services to the reconciler's queue. Those that are added before the queue exists are dropped: the
-// reconciler begins with all services.
+// changedServices adds services to the reconciler's queue. Those that are added before the queue exists are dropped:
+// the reconciler begins with all services.
 type changedServices struct {
 	queue atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]]
 }
@@ -131,8 +131,8 @@ func (l *leader) lead(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, conn.Close(), rt.Close())
 	}
-	// The runtime ends first, so that starts which the controller then abandons change nothing in the cluster: the next leader
-	// finds their pods.
+	// The runtime ends first, so that starts which the controller then abandons change nothing in the cluster: the next
+	// leader finds their pods.
 	defer c.Detach()
 	defer rt.Close()
 	collector := c.Collector()

@@ -7,10 +7,10 @@ import (
 	"log/slog"
 )
 
-// quiet passes on what controller-runtime has to say, but not its every step.
+// quiet lowers the level of what controller-runtime logs.
 type quiet struct{ slog.Handler }
 
-// Enabled implements slog.Handler: what the library calls info is what we call debug.
+// Enabled implements slog.Handler: what the library logs as info is debug here.
 func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
 	if level == slog.LevelInfo {
 		level = slog.LevelDebug
@@ -30,7 +30,7 @@ func (q quiet) Handle(ctx context.Context, rec slog.Record) error {
 	case rec.Level == slog.LevelInfo:
 		rec.Level = slog.LevelDebug
 	case rec.Level == slog.LevelError && rec.Message == "Reconciler error":
-		rec.Level = slog.LevelWarn // it is tried again
+		rec.Level = slog.LevelWarn // it is retried
 	}
 	return q.Handler.Handle(ctx, rec)
 }

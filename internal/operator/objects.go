@@ -25,18 +25,19 @@ const (
 	managedBy      = "wangell"
 	// madeFrom is the annotation with the hash of what an object was made from.
 	madeFrom = v1alpha1.Group + "/made-from"
-	// lastGood is the annotation of a Deployment with the spec that it was made from; see hold.
+	// lastGood is the annotation of a Deployment with the spec that it was made from; see putLastGood.
 	lastGood = v1alpha1.Group + "/last-good-spec"
 	portName = "tcp"
 )
 
-// ownerOf is the reference that has an object removed with its service.
+// ownerOf returns the owner reference by which an object is deleted with its service.
 func ownerOf(s *v1alpha1.WangellService) metav1.OwnerReference {
 	yes := true
-	return metav1.OwnerReference{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.Kind, Name: s.Name, UID: s.UID, Controller: &yes}
+	return metav1.OwnerReference{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.Kind, Name: s.Name, UID: s.UID,
+		Controller: &yes}
 }
 
-// meta is the metadata of what belongs to a service.
+// meta returns the metadata of an object of a service.
 func meta(s *v1alpha1.WangellService) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: s.Namespace, Name: s.Name, OwnerReferences: []metav1.OwnerReference{ownerOf(s)},
@@ -45,14 +46,13 @@ func meta(s *v1alpha1.WangellService) metav1.ObjectMeta {
 	}
 }
 
-// selector finds the pods of a service.
+// selector returns the labels that select the pods of a service.
 func selector(s *v1alpha1.WangellService) map[string]string {
 	return map[string]string{v1alpha1.LabelService: s.Name}
 }
 
-// DeploymentOf is the Deployment of a service, with no replicas and paused: how many there are, and when it goes on, is
-// internal/runtime/kube's to write.
-// The spec has its defaults.
+// DeploymentOf returns the Deployment of a service, whose spec has its defaults. It is paused and has no replicas:
+// internal/runtime/kube writes these two fields.
 func DeploymentOf(s *v1alpha1.WangellService) *appsv1.Deployment {
 	none, revisions := int32(0), int32(2)
 	one, zero := intstr.FromInt32(1), intstr.FromInt32(0)
@@ -62,7 +62,7 @@ func DeploymentOf(s *v1alpha1.WangellService) *appsv1.Deployment {
 			Replicas: &none, RevisionHistoryLimit: &revisions,
 			Selector: &metav1.LabelSelector{MatchLabels: selector(s)},
 			Template: podTemplateOf(s),
-			// A new pod comes before an old one goes: a service with one pod has none to lose.
+			// A new pod starts before an old one ends: a service with one pod has none to lose.
 			Strategy: appsv1.DeploymentStrategy{
 				Type:          appsv1.RollingUpdateDeploymentStrategyType,
 				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &one, MaxUnavailable: &zero},
@@ -70,16 +70,16 @@ func DeploymentOf(s *v1alpha1.WangellService) *appsv1.Deployment {
 		},
 	}
 	d.Annotations[madeFrom] = digest(d.Spec)
-	d.Spec.Paused = true // at rest: internal/runtime/kube has it go on when it has pods
+	d.Spec.Paused = true // at rest: internal/runtime/kube resumes it when it has pods
 	if text := specText(s); len(text) <= maxLastGood {
 		d.Annotations[lastGood] = text
 	}
 	return d
 }
 
-// podTemplateOf is what pods are made from. Its defaults are those that start quickest: a token volume makes a start
-// some 300 ms slower, service links make it slower the more Services there are, and a pull of an image that is there
-// asks a registry while clients wait.
+// podTemplateOf returns the template of a service's pods. Its defaults are those that start quickest: a token volume
+// delays a start by some 300 ms, service links delay it the more Services there are, and a pull of an image that is on
+// the node asks a registry while clients wait.
 func podTemplateOf(s *v1alpha1.WangellService) corev1.PodTemplateSpec {
 	spec := &s.Spec
 	var t corev1.PodTemplateSpec
@@ -97,9 +97,10 @@ func podTemplateOf(s *v1alpha1.WangellService) corev1.PodTemplateSpec {
 			AutomountServiceAccountToken: spec.AutomountServiceAccountToken, EnableServiceLinks: spec.EnableServiceLinks,
 		}
 	}
-	// Who is given what must not be told by users' own metadata of a template.
+	// The metadata of a user's template must not override the labels by which pods are assigned to services.
 	t.Name, t.GenerateName, t.Namespace = "", "", ""
-	t.Labels, t.Annotations = with(t.Labels, v1alpha1.LabelService, s.Name), with(t.Annotations, v1alpha1.AnnotationContainer, mainContainer(s))
+	t.Labels, t.Annotations = with(t.Labels, v1alpha1.LabelService, s.Name),
+		with(t.Annotations, v1alpha1.AnnotationContainer, mainContainer(s))
 	t.Labels[v1alpha1.LabelSpecHash] = v1alpha1.Hash(spec)
 	t.Annotations[v1alpha1.AnnotationTargetPort] = strconv.Itoa(int(spec.TargetPort))
 	no := false
@@ -117,19 +118,19 @@ func podTemplateOf(s *v1alpha1.WangellService) corev1.PodTemplateSpec {
 	return t
 }
 
-// leaveNotice is how many seconds a pod that somebody takes away goes on before it gets its SIGTERM, but no more than half of
-// the grace period, of which they are a part.
+// leaveNotice is the number of seconds that a pod runs between its deletion and its SIGTERM, at most half of its grace
+// period, which includes them.
 //
-// Whoever deletes a pod (kubectl delete, a rollout, a drained node, an eviction), its kubelet and we hear of it at the
-// same time. A server that listens no more at its SIGTERM refuses what gates still send it, which they then give to
-// another pod; but it also resets what the kernel has accepted for it and it has not, and no gate can repeat what a client
-// was already told has begun. With this notice, gates know of the end some milliseconds after it was decided, and the
-// SIGTERM comes when no new connection does; and where the controller that leads is itself taken away just then, its
-// successor tells them in time. It takes nothing from anybody: the next pod does not wait for it.
+// When a pod is deleted (by kubectl, a rollout, a drained node, an eviction), its kubelet and the controller learn of it
+// at the same time. A server that stops listening at its SIGTERM refuses the SYNs that gates still send it; they give
+// these to another pod. But it also resets connections that its kernel has accepted and it has not, and no gate can
+// repeat those: their clients take them for established. With this notice, gates stop sending connections some
+// milliseconds after the deletion, and the SIGTERM comes later. If the leading controller is deleted at the same time,
+// the notice is long enough for its successor. It delays nothing else: the next pod does not wait for it.
 const leaveNotice = 3
 
-// giveNotice has containers wait so many seconds before their SIGTERM, all of them: one may ask another. A container with a
-// preStop hook of its own keeps that.
+// giveNotice makes all containers wait this long before their SIGTERM, as one may need another. A container with a
+// preStop hook keeps that.
 func giveNotice(containers []corev1.Container, seconds int64) {
 	if seconds <= 0 {
 		return
@@ -159,7 +160,7 @@ func with(m map[string]string, key, value string) map[string]string {
 	return m
 }
 
-// mainContainer is the one that listens: the one that is named like the service, or else the first.
+// mainContainer returns the name of the container that listens: the one named like the service, or else the first.
 func mainContainer(s *v1alpha1.WangellService) string {
 	if s.Spec.Template == nil {
 		return s.Name
@@ -172,13 +173,13 @@ func mainContainer(s *v1alpha1.WangellService) string {
 	return s.Spec.Template.Spec.Containers[0].Name
 }
 
-// ours tells whether the service's address is Wangell's to give.
+// ours reports whether Wangell gives the service its address.
 func ours(s *v1alpha1.WangellService) bool {
 	return s.Spec.LoadBalancerClass == "" || s.Spec.LoadBalancerClass == v1alpha1.LoadBalancerClass
 }
 
-// serviceOf is the Service of a service. It has no selector: its one endpoint is the service address, so that who uses
-// the name in the cluster comes to the gate, and kube-proxy never sees a sleeping service as one without endpoints.
+// serviceOf returns the Service of a service. It has no selector. Its one endpoint is the service address: clients in
+// the cluster that use the name reach the gate, and kube-proxy never sees a sleeping service as one without endpoints.
 func serviceOf(s *v1alpha1.WangellService) *corev1.Service {
 	class, single := v1alpha1.LoadBalancerClass, corev1.IPFamilyPolicySingleStack
 	svc := &corev1.Service{
@@ -186,28 +187,29 @@ func serviceOf(s *v1alpha1.WangellService) *corev1.Service {
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: &class,
 			IPFamilyPolicy: &single, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
-			Ports: []corev1.ServicePort{{Name: portName, Protocol: corev1.ProtocolTCP, Port: s.Spec.Port, TargetPort: intstr.FromInt32(s.Spec.Port)}},
+			Ports: []corev1.ServicePort{{Name: portName, Protocol: corev1.ProtocolTCP, Port: s.Spec.Port,
+				TargetPort: intstr.FromInt32(s.Spec.Port)}},
 		},
 	}
 	if ours(s) {
 		no := false
 		svc.Spec.AllocateLoadBalancerNodePorts = &no
 	} else {
-		// Others may bring packets to a node port, and may be asked for an address by this field.
+		// Another load balancer may use a node port, and may take the wanted address from this field.
 		svc.Spec.LoadBalancerClass, svc.Spec.LoadBalancerIP = &s.Spec.LoadBalancerClass, s.Spec.Address
 	}
 	svc.Annotations[madeFrom] = digest(svc.Spec)
 	return svc
 }
 
-// ingressOf is what the Service of our own class tells of its address: with the mode Proxy, kube-proxy leaves the
-// address alone.
+// ingressOf returns the load balancer status with an address of Wangell's. With the mode Proxy, kube-proxy does not
+// handle the address.
 func ingressOf(addr netip.Addr) corev1.LoadBalancerStatus {
 	mode := corev1.LoadBalancerIPModeProxy
 	return corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: addr.String(), IPMode: &mode}}}
 }
 
-// addressOf is the IPv4 address that somebody else's load balancer gave to a Service.
+// addressOf returns the IPv4 address that a load balancer gave to a Service; the zero value if it gave none.
 func addressOf(svc *corev1.Service) netip.Addr {
 	for _, in := range svc.Status.LoadBalancer.Ingress {
 		if a, err := netip.ParseAddr(in.IP); err == nil && a.Is4() {
@@ -217,7 +219,7 @@ func addressOf(svc *corev1.Service) netip.Addr {
 	return netip.Addr{}
 }
 
-// hostnameOf is the host name that somebody else's load balancer gave to a Service; empty if it gave none.
+// hostnameOf returns the host name that a load balancer gave to a Service; empty if it gave none.
 func hostnameOf(svc *corev1.Service) string {
 	for _, in := range svc.Status.LoadBalancer.Ingress {
 		if in.Hostname != "" {
@@ -227,14 +229,15 @@ func hostnameOf(svc *corev1.Service) string {
 	return ""
 }
 
-// sliceOf is the EndpointSlice of a service: the service address, always ready.
+// sliceOf returns the EndpointSlice of a service: the service address, always ready.
 func sliceOf(s *v1alpha1.WangellService, addr netip.Addr) *discoveryv1.EndpointSlice {
 	yes, no, name, tcp := true, false, portName, corev1.ProtocolTCP
 	port := s.Spec.Port
 	e := &discoveryv1.EndpointSlice{
 		ObjectMeta: meta(s), AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints: []discoveryv1.Endpoint{{
-			Addresses: []string{addr.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: &no},
+			Addresses: []string{addr.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes,
+				Terminating: &no},
 		}},
 		Ports: []discoveryv1.EndpointPort{{Name: &name, Protocol: &tcp, Port: &port}},
 	}
@@ -244,18 +247,18 @@ func sliceOf(s *v1alpha1.WangellService, addr netip.Addr) *discoveryv1.EndpointS
 	return e
 }
 
-// digest tells whether two values are written the same.
+// digest returns a hash of a value's encoding.
 func digest(v any) string {
 	text, err := json.Marshal(v)
 	if err != nil {
-		panic("operator: " + err.Error()) // types of Kubernetes can be written
+		panic("operator: " + err.Error()) // types of Kubernetes can be encoded
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
 }
 
-// The functions below bring what is there to what shall be, and report whether anything changed. What the API server
-// filled in, and what others added, stays.
+// The functions below update an existing object to the wanted one, and report whether anything changed. Fields that the
+// API server filled in or others added stay.
 
 func updateMeta(is *metav1.ObjectMeta, want metav1.ObjectMeta) (changed bool) {
 	for _, m := range []struct {
@@ -279,12 +282,14 @@ func updateDeployment(is, want *appsv1.Deployment) bool {
 	if changed := updateMeta(&is.ObjectMeta, want.ObjectMeta); same {
 		return changed
 	}
-	is.Spec.Template, is.Spec.Strategy, is.Spec.RevisionHistoryLimit = want.Spec.Template, want.Spec.Strategy, want.Spec.RevisionHistoryLimit
+	is.Spec.Template, is.Spec.Strategy, is.Spec.RevisionHistoryLimit = want.Spec.Template, want.Spec.Strategy,
+		want.Spec.RevisionHistoryLimit
 	return true
 }
 
 func updateService(is, want *corev1.Service) bool {
-	same := is.Annotations[madeFrom] == want.Annotations[madeFrom] && equality.Semantic.DeepDerivative(want.Spec, is.Spec) && len(is.Spec.Selector) == 0
+	same := is.Annotations[madeFrom] == want.Annotations[madeFrom] &&
+		equality.Semantic.DeepDerivative(want.Spec, is.Spec) && len(is.Spec.Selector) == 0
 	if changed := updateMeta(&is.ObjectMeta, want.ObjectMeta); same {
 		return changed
 	}
@@ -292,7 +297,8 @@ func updateService(is, want *corev1.Service) bool {
 	for _, p := range is.Spec.Ports {
 		nodePorts[p.Name] = p.NodePort
 	}
-	is.Spec.Type, is.Spec.Selector, is.Spec.Ports, is.Spec.LoadBalancerIP = want.Spec.Type, nil, want.Spec.Ports, want.Spec.LoadBalancerIP
+	is.Spec.Type, is.Spec.Selector, is.Spec.Ports, is.Spec.LoadBalancerIP = want.Spec.Type, nil, want.Spec.Ports,
+		want.Spec.LoadBalancerIP
 	is.Spec.AllocateLoadBalancerNodePorts = want.Spec.AllocateLoadBalancerNodePorts
 	for i := range is.Spec.Ports {
 		is.Spec.Ports[i].NodePort = nodePorts[is.Spec.Ports[i].Name]
@@ -310,7 +316,7 @@ func updateSlice(is, want *discoveryv1.EndpointSlice) bool {
 	return true
 }
 
-// otherClass tells whether a Service has to be made anew: its class cannot be changed.
+// otherClass reports whether a Service has to be created again because its class cannot be changed.
 func otherClass(is, want *corev1.Service) bool {
 	return !equality.Semantic.DeepEqual(is.Spec.LoadBalancerClass, want.Spec.LoadBalancerClass)
 }

@@ -25,29 +25,33 @@ func example(change func(*v1alpha1.WangellServiceSpec)) *v1alpha1.WangellService
 	return s
 }
 
-// The defaults are those that start quickest.
-func TestPodTemplate(t *testing.T) {
+// The defaults of a pod template are those that start quickest.
+func TestPodTemplateHasQuickDefaults(t *testing.T) {
 	s := example(nil)
 	p := podTemplateOf(s)
 	c := p.Spec.Containers[0]
 	if *p.Spec.AutomountServiceAccountToken || *p.Spec.EnableServiceLinks || *p.Spec.TerminationGracePeriodSeconds != 30 ||
-		c.ImagePullPolicy != corev1.PullIfNotPresent || c.ReadinessProbe != nil || c.LivenessProbe != nil || c.Name != "shop" || c.Ports[0].ContainerPort != 8080 {
+		c.ImagePullPolicy != corev1.PullIfNotPresent || c.ReadinessProbe != nil || c.LivenessProbe != nil ||
+		c.Name != "shop" || c.Ports[0].ContainerPort != 8080 {
 		t.Errorf("%+v", p.Spec)
 	}
-	if p.Labels[v1alpha1.LabelService] != "shop" || p.Labels[v1alpha1.LabelSpecHash] != v1alpha1.Hash(&s.Spec) || p.Annotations[v1alpha1.AnnotationContainer] != "shop" {
+	if p.Labels[v1alpha1.LabelService] != "shop" || p.Labels[v1alpha1.LabelSpecHash] != v1alpha1.Hash(&s.Spec) ||
+		p.Annotations[v1alpha1.AnnotationContainer] != "shop" {
 		t.Errorf("%+v", p.ObjectMeta)
 	}
 	yes := true
 	p = podTemplateOf(example(func(s *v1alpha1.WangellServiceSpec) {
-		s.AutomountServiceAccountToken, s.EnableServiceLinks, s.ServiceAccountName, s.ImagePullPolicy = &yes, &yes, "robot", corev1.PullAlways
+		s.AutomountServiceAccountToken, s.EnableServiceLinks, s.ServiceAccountName, s.ImagePullPolicy = &yes, &yes, "robot",
+			corev1.PullAlways
 	}))
-	if !*p.Spec.AutomountServiceAccountToken || !*p.Spec.EnableServiceLinks || p.Spec.ServiceAccountName != "robot" || p.Spec.Containers[0].ImagePullPolicy != corev1.PullAlways {
+	if !*p.Spec.AutomountServiceAccountToken || !*p.Spec.EnableServiceLinks || p.Spec.ServiceAccountName != "robot" ||
+		p.Spec.Containers[0].ImagePullPolicy != corev1.PullAlways {
 		t.Errorf("%+v", p.Spec)
 	}
 }
 
-// A pod goes on for a moment after its end was decided, unless its manifest says otherwise or leaves no time for that.
-func TestLeaveNotice(t *testing.T) {
+// Containers wait before their SIGTERM, unless the manifest has a preStop hook or leaves no time for it.
+func TestContainersWaitBeforeSIGTERM(t *testing.T) {
 	own := &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"/bye"}}}}
 	started := &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"/hello"}}}
 	given := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{
@@ -64,29 +68,34 @@ func TestLeaveNotice(t *testing.T) {
 			}
 			return l.PreStop.Sleep.Seconds
 		}
-		if sleeps(c[0].Lifecycle) != wanted || sleeps(c[2].Lifecycle) != wanted || c[1].Lifecycle.PreStop.Exec == nil || c[1].Lifecycle.PreStop.Sleep != nil ||
+		if sleeps(c[0].Lifecycle) != wanted || sleeps(c[2].Lifecycle) != wanted || c[1].Lifecycle.PreStop.Exec == nil ||
+			c[1].Lifecycle.PreStop.Sleep != nil ||
 			c[2].Lifecycle.PostStart.Exec == nil {
 			t.Errorf("grace %d: %+v", grace, c)
 		}
 	}
 }
 
-func TestWholeTemplate(t *testing.T) {
+func TestTemplateOfTheSpecIsUsedWhole(t *testing.T) {
 	grace, yes := int64(5), true
 	given := &corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Name: "odd", Labels: map[string]string{"a": "b", v1alpha1.LabelService: "another"}},
 		Spec: corev1.PodSpec{
 			TerminationGracePeriodSeconds: &grace, EnableServiceLinks: &yes, NodeSelector: map[string]string{"c": "d"},
-			Containers: []corev1.Container{{Name: "proxy", Image: "p", ImagePullPolicy: corev1.PullAlways}, {Name: "shop", Image: "i"}},
+			Containers: []corev1.Container{{Name: "proxy", Image: "p", ImagePullPolicy: corev1.PullAlways},
+				{Name: "shop", Image: "i"}},
 		},
 	}
 	s := example(func(s *v1alpha1.WangellServiceSpec) { s.Image, s.Template = "", given.DeepCopy() })
 	p := podTemplateOf(s)
-	if p.Name != "" || p.Labels["a"] != "b" || p.Labels[v1alpha1.LabelService] != "shop" || p.Annotations[v1alpha1.AnnotationContainer] != "shop" {
+	if p.Name != "" || p.Labels["a"] != "b" || p.Labels[v1alpha1.LabelService] != "shop" ||
+		p.Annotations[v1alpha1.AnnotationContainer] != "shop" {
 		t.Errorf("%+v", p.ObjectMeta)
 	}
-	if *p.Spec.TerminationGracePeriodSeconds != 5 || !*p.Spec.EnableServiceLinks || *p.Spec.AutomountServiceAccountToken || p.Spec.NodeSelector["c"] != "d" ||
-		p.Spec.Containers[0].ImagePullPolicy != corev1.PullAlways || p.Spec.Containers[1].ImagePullPolicy != corev1.PullIfNotPresent {
+	if *p.Spec.TerminationGracePeriodSeconds != 5 || !*p.Spec.EnableServiceLinks || *p.Spec.AutomountServiceAccountToken ||
+		p.Spec.NodeSelector["c"] != "d" ||
+		p.Spec.Containers[0].ImagePullPolicy != corev1.PullAlways ||
+		p.Spec.Containers[1].ImagePullPolicy != corev1.PullIfNotPresent {
 		t.Errorf("%+v", p.Spec)
 	}
 	if s.Spec.Template.Name != "odd" || s.Spec.Template.Spec.AutomountServiceAccountToken != nil {
@@ -98,20 +107,22 @@ func TestWholeTemplate(t *testing.T) {
 	}
 }
 
-// An update changes what is ours and leaves what others and the API server put there.
-func TestUpdates(t *testing.T) {
+// An update changes the operator's fields, and keeps those of others and of the API server.
+func TestUpdatesKeepFieldsOfOthers(t *testing.T) {
 	s := example(nil)
 	is := DeploymentOf(s)
 	five := int32(5)
 	is.Spec.Replicas = &five
 	is.Labels["theirs"], is.Annotations["deployment.kubernetes.io/revision"] = "a", "3"
-	is.Spec.Template.Spec.RestartPolicy, is.Spec.Template.Spec.DNSPolicy = corev1.RestartPolicyAlways, corev1.DNSClusterFirst // filled in
+	is.Spec.Template.Spec.RestartPolicy, is.Spec.Template.Spec.DNSPolicy = corev1.RestartPolicyAlways,
+		corev1.DNSClusterFirst // filled in
 	is.Spec.Template.Spec.Containers[0].TerminationMessagePath = "/dev/termination-log"
 	if updateDeployment(is, DeploymentOf(s)) {
 		t.Error("nothing changed, and an update is wanted")
 	}
 	s.Spec.Env = []corev1.EnvVar{{Name: "A", Value: "1"}}
-	if !updateDeployment(is, DeploymentOf(s)) || *is.Spec.Replicas != 5 || is.Labels["theirs"] != "a" || is.Spec.Template.Spec.Containers[0].Env[0].Value != "1" {
+	if !updateDeployment(is, DeploymentOf(s)) || *is.Spec.Replicas != 5 || is.Labels["theirs"] != "a" ||
+		is.Spec.Template.Spec.Containers[0].Env[0].Value != "1" {
 		t.Errorf("%+v", is)
 	}
 	s.Spec.Env = nil
@@ -124,7 +135,8 @@ func TestUpdates(t *testing.T) {
 	}
 
 	svc := serviceOf(s)
-	svc.Spec.ClusterIP, svc.Spec.ClusterIPs, svc.Spec.SessionAffinity = "10.96.0.7", []string{"10.96.0.7"}, corev1.ServiceAffinityNone
+	svc.Spec.ClusterIP, svc.Spec.ClusterIPs, svc.Spec.SessionAffinity = "10.96.0.7", []string{"10.96.0.7"},
+		corev1.ServiceAffinityNone
 	if updateService(svc, serviceOf(s)) {
 		t.Error("nothing changed, and an update is wanted")
 	}
@@ -138,23 +150,31 @@ func TestUpdates(t *testing.T) {
 	}
 }
 
-func TestNarrator(t *testing.T) {
+func TestEventsForTheControllersReports(t *testing.T) {
 	n := narrator{last: map[runtime.Key]controller.Event{}}
 	for i, c := range []struct {
 		e    controller.Event
 		want kubeEvent
 	}{
-		{controller.Event{Kind: controller.EventReport, Service: "a/b", Severity: controller.SeverityInfo, Text: "wakes: 1 connection request parked"}, kubeEvent{}},
+		{controller.Event{Kind: controller.EventReport, Service: "a/b", Severity: controller.SeverityInfo,
+			Text: "wakes: 1 connection request parked"}, kubeEvent{}},
 		{controller.Event{Kind: controller.EventState, Service: "a/b", State: "Waking"}, kubeEvent{}},
-		{controller.Event{Kind: controller.EventReport, Service: "a/b", Severity: controller.SeverityInfo, Text: "warm: listens 200.000 ms after the SYN"}, kubeEvent{}},
-		{controller.Event{Kind: controller.EventState, Service: "a/b", State: "Warm"}, kubeEvent{"Normal", "Woke", "Wake", "warm: listens 200.000 ms after the SYN"}},
-		{controller.Event{Kind: controller.EventReport, Service: "a/b", Severity: controller.SeverityInfo, Text: "scaled from 1 to 2: busy"}, kubeEvent{"Normal", "Scaled", "Scale", "scaled from 1 to 2: busy"}},
-		{controller.Event{Kind: controller.EventReport, Service: "a/b", Severity: controller.SeverityError, Text: "wake failed: x"}, kubeEvent{"Warning", "WakeFailed", "Wake", "wake failed: x"}},
-		{controller.Event{Kind: controller.EventReport, Service: "a/b", Severity: controller.SeverityWarning, Text: "y"}, kubeEvent{"Warning", "Problem", "Run", "y"}},
-		{controller.Event{Kind: controller.EventState, Service: "a/c", State: "Cold"}, kubeEvent{"Normal", "Slept", "Sleep", "no pod is left"}},
-		{controller.Event{Kind: controller.EventReport, Severity: controller.SeverityError, Text: "of no service"}, kubeEvent{}},
+		{controller.Event{Kind: controller.EventReport, Service: "a/b", Severity: controller.SeverityInfo,
+			Text: "warm: listens 200.000 ms after the SYN"}, kubeEvent{}},
+		{controller.Event{Kind: controller.EventState, Service: "a/b", State: "Warm"},
+			kubeEvent{"Normal", "Woke", "Wake", "warm: listens 200.000 ms after the SYN"}},
+		{controller.Event{Kind: controller.EventReport, Service: "a/b", Severity: controller.SeverityInfo,
+			Text: "scaled from 1 to 2: busy"}, kubeEvent{"Normal", "Scaled", "Scale", "scaled from 1 to 2: busy"}},
+		{controller.Event{Kind: controller.EventReport, Service: "a/b", Severity: controller.SeverityError,
+			Text: "wake failed: x"}, kubeEvent{"Warning", "WakeFailed", "Wake", "wake failed: x"}},
+		{controller.Event{Kind: controller.EventReport, Service: "a/b", Severity: controller.SeverityWarning, Text: "y"},
+			kubeEvent{"Warning", "Problem", "Run", "y"}},
+		{controller.Event{Kind: controller.EventState, Service: "a/c", State: "Cold"},
+			kubeEvent{"Normal", "Slept", "Sleep", "no pod is left"}},
+		{controller.Event{Kind: controller.EventReport, Severity: controller.SeverityError, Text: "of no service"},
+			kubeEvent{}},
 	} {
-		if got := n.tell(c.e); got != c.want {
+		if got := n.eventOf(c.e); got != c.want {
 			t.Errorf("%d: %+v, want %+v", i, got, c.want)
 		}
 	}

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package operator is the Kubernetes side of the controller: it gives every WangellService a Deployment, a Service, an
-// EndpointSlice and an address, tells the controller of it, and tells in its status and in Events what becomes of it.
+// Package operator is the Kubernetes side of the controller. It gives every WangellService a Deployment, a Service, an
+// EndpointSlice and an address, passes it to the controller, and reports in its status and in Events what becomes of
+// it.
 //
-// Of several processes one leads, by a Lease: only that one reconciles and talks to daemons. What shall be is decided by
-// pure functions (objects.go, pools.go, replicas.go, statusOf); the rest of the package carries it out.
+// One of several processes leads, by a Lease: only the leader reconciles, and daemons connect to it. Pure functions
+// decide what the objects are to be (objects.go, pools.go, replicas.go, statusOf); the rest of the package carries that
+// out.
 package operator
 
 import (
@@ -44,7 +46,7 @@ import (
 // Name is an object's namespace and name.
 type Name struct{ Namespace, Name string }
 
-// String is "namespace/name"; empty of the zero value.
+// String returns "namespace/name"; nothing for the zero value.
 func (n Name) String() string {
 	if n == (Name{}) {
 		return ""
@@ -56,35 +58,35 @@ func (n Name) String() string {
 type Config struct {
 	// Rest reaches the API server.
 	Rest *rest.Config
-	// Key is that of the wire.
+	// Key seals the wire.
 	Key wire.Key
-	// Pools are the addresses to give; more come from PoolsFrom.
+	// Pools are the service addresses; PoolsFrom adds more.
 	Pools Pools
-	// PoolsFrom is a ConfigMap with pools under the key "addresses", as ParsePoolsYAML reads them. It may be left out.
+	// PoolsFrom is a ConfigMap with pools under the key "addresses", in the format of ParsePoolsYAML. Optional.
 	PoolsFrom Name
-	// WireAddress is where daemons are listened for (UDP), host:port.
+	// WireAddress is the UDP address for daemons, host:port.
 	WireAddress string
-	// Identity is the holder of the Lease when this process leads: "POD/IP:PORT", the address of the wire. Daemons
-	// connect to what they read there.
+	// Identity is the holder of the Lease while this process leads: "POD/IP:PORT". Daemons connect to that address.
 	Identity string
-	Lease    Name
-	// LeaseDuration is for how long a leader that is silent still is one; it gives up after RenewDeadline, and
-	// everybody tries every RetryPeriod.
+	// Lease is held by the leader.
+	Lease Name
+	// LeaseDuration is the time without a renewal after which another process may lead. The leader gives up after
+	// RenewDeadline. The Lease is renewed, or tried, every RetryPeriod.
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
-	// Namespace is the only one whose services are looked after; empty for all.
+	// Namespace is the only one whose services are managed; empty for all.
 	Namespace string
-	// StartThroughDeployment: the pods of a wake are made by the Deployment; see kube.Config.
+	// StartThroughDeployment leaves it to the Deployment to create the pods of a wake; see kube.Config.
 	StartThroughDeployment bool
-	// MetricsAddress and HealthAddress are where HTTP is served, host:port; empty for nowhere.
+	// MetricsAddress and HealthAddress serve HTTP, host:port; an empty one serves nothing.
 	MetricsAddress, HealthAddress string
 	// Log may be nil.
 	Log *slog.Logger
 }
 
-// ErrLostLease: another process leads now.
+// ErrLostLease is returned by Run when another process has the Lease.
 var ErrLostLease = errors.New("the lease was lost: another controller leads")
 
-// Run runs until ctx ends, or the lease is lost. Pods and traffic are left as they are.
+// Run runs the operator until ctx ends, or returns ErrLostLease. Pods and traffic go on without it.
 func Run(ctx context.Context, cfg Config) error {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -92,7 +94,7 @@ func Run(ctx context.Context, cfg Config) error {
 	log := logr.FromSlogHandler(quiet{cfg.Log.Handler()})
 	ctrl.SetLogger(log)
 	restConfig := rest.CopyConfig(cfg.Rest)
-	restConfig.QPS = -1 // a wake waits for no rate limit; what is written is limited where it is decided
+	restConfig.QPS = -1 // no rate limit may delay a wake; writes are limited where they are decided
 	typed, err := kube.NewClient(restConfig)
 	if err != nil {
 		return err
@@ -112,7 +114,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return err
 	}
-	// The Lease is released only by who ends it: the manager stops what the leader does before.
+	// The manager stops the leader before it releases the Lease.
 	if err := mgr.Start(ctx); err != nil && ctx.Err() == nil {
 		if err.Error() == "leader election lost" {
 			return ErrLostLease
@@ -122,8 +124,10 @@ func Run(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// newManager makes the manager with caches of nothing but what is the operator's.
-func newManager(cfg Config, restConfig *rest.Config, typed kubernetes.Interface, log logr.Logger) (manager.Manager, error) {
+// newManager returns a manager that caches only objects of the operator. The runtime uses its cache of Deployments,
+// too.
+func newManager(cfg Config, restConfig *rest.Config, typed kubernetes.Interface, log logr.Logger) (manager.Manager,
+	error) {
 	scheme, err := newScheme()
 	if err != nil {
 		return nil, err
@@ -184,21 +188,21 @@ func newScheme() (*runtime.Scheme, error) {
 	return s, nil
 }
 
-// ready tells why this process could not lead, or does not yet.
+// ready returns why this process is not ready. A process that does not lead is.
 func (l *leader) ready(*http.Request) error {
 	c := l.controller.Load()
 	if c == nil {
-		return nil // another one leads, and this one waits
+		return nil
 	}
 	select {
 	case <-l.r.synced:
 		return nil
 	default:
-		return errors.New("services are still being looked at")
+		return errors.New("not all services are reconciled yet")
 	}
 }
 
-// listen opens the socket for daemons.
+// listen opens the UDP socket for daemons.
 func listen(address string) (*net.UDPConn, error) {
 	a, err := net.ResolveUDPAddr("udp", address)
 	if err != nil {

@@ -23,20 +23,20 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// A whole life: made, woken by a SYN, scaled, put to sleep by kubectl scale, removed.
-func TestLife(t *testing.T) {
+// A service is created, woken by a SYN, put to sleep by kubectl scale, and removed.
+func TestServiceWakesSleepsAndIsRemoved(t *testing.T) {
 	w := newWorld(t, nil)
 	w.run()
 	w.apply("hello")
 	a := w.vip("hello")
 	if s, _ := w.d.has(a); s.Flags&wire.FlagAnnounce == 0 || s.IdleSeconds != 300 {
-		t.Errorf("daemons were told %+v", s)
+		t.Errorf("daemons got %+v", s)
 	}
 	w.condition("hello", v1alpha1.ConditionReady, metav1.ConditionTrue, "CanWake")
 	w.condition("hello", v1alpha1.ConditionAddressAssigned, metav1.ConditionTrue, "Assigned")
 	w.condition("hello", v1alpha1.ConditionProgressing, metav1.ConditionFalse, "Complete")
 	if n := w.replicas("hello"); n != 0 {
-		t.Errorf("%d replicas of a service that nobody uses", n)
+		t.Errorf("%d replicas of a service without traffic", n)
 	}
 	w.until("spec.replicas is 0", func() bool { r := w.service("hello").Spec.Replicas; return r != nil && *r == 0 })
 
@@ -45,23 +45,27 @@ func TestLife(t *testing.T) {
 	if !w.get("hello", &svc) || !w.get("hello", &slice) {
 		t.Fatal("there is no Service or no EndpointSlice")
 	}
-	if in := svc.Status.LoadBalancer.Ingress; len(in) != 1 || in[0].IP != a.Addr().String() || *in[0].IPMode != corev1.LoadBalancerIPModeProxy {
-		t.Errorf("the Service tells of %+v", in)
+	if in := svc.Status.LoadBalancer.Ingress; len(in) != 1 || in[0].IP != a.Addr().String() ||
+		*in[0].IPMode != corev1.LoadBalancerIPModeProxy {
+		t.Errorf("the Service has the addresses %+v", in)
 	}
-	if len(svc.Spec.Selector) > 0 || *svc.Spec.LoadBalancerClass != v1alpha1.LoadBalancerClass || svc.Spec.Ports[0].NodePort != 0 {
+	if len(svc.Spec.Selector) > 0 || *svc.Spec.LoadBalancerClass != v1alpha1.LoadBalancerClass ||
+		svc.Spec.Ports[0].NodePort != 0 {
 		t.Errorf("the Service is %+v", svc.Spec)
 	}
-	if e := slice.Endpoints; len(e) != 1 || e[0].Addresses[0] != a.Addr().String() || *slice.Ports[0].Port != 80 || slice.Labels[discoveryv1.LabelServiceName] != "hello" {
+	if e := slice.Endpoints; len(e) != 1 || e[0].Addresses[0] != a.Addr().String() || *slice.Ports[0].Port != 80 ||
+		slice.Labels[discoveryv1.LabelServiceName] != "hello" {
 		t.Errorf("the EndpointSlice is %+v", slice)
 	}
 
 	w.d.syn(a)
 	w.until("a pod serves", func() bool { return w.d.serving(a) == 1 })
 	w.condition("hello", v1alpha1.ConditionAwake, metav1.ConditionTrue, "Warm")
-	w.until("the status tells", func() bool {
+	w.until("the status is written", func() bool {
 		s := w.service("hello")
 		return s.Status.Replicas == 1 && s.Status.State == "Warm" && s.Status.DesiredReplicas == 1 && *s.Spec.Replicas == 1 &&
-			s.Status.LastWake != nil && s.Status.LastWake.Result == "warm" && s.Status.LatestRequest != nil && s.Status.Selector == v1alpha1.LabelService+"=hello"
+			s.Status.LastWake != nil && s.Status.LastWake.Result == "warm" && s.Status.LatestRequest != nil &&
+			s.Status.Selector == v1alpha1.LabelService+"=hello"
 	})
 
 	// kubectl scale --replicas=0
@@ -73,16 +77,16 @@ func TestLife(t *testing.T) {
 	w.until("it sleeps", func() bool {
 		return w.d.serving(a) == 0 && w.replicas("hello") == 0 && w.service("hello").Status.State == "Cold"
 	})
-	w.until("Events tell", func() bool { return hasAll(w.reasons("hello"), "AddressAssigned", "Woke", "Slept") })
+	w.until("the Events", func() bool { return hasAll(w.reasons("hello"), "AddressAssigned", "Woke", "Slept") })
 
 	if err := w.client.Delete(t.Context(), w.service("hello")); err != nil {
 		t.Fatal(err)
 	}
-	w.until("daemons have forgotten it", func() bool { _, ok := w.d.has(a); return !ok })
+	w.until("daemons have removed it", func() bool { _, ok := w.d.has(a); return !ok })
 }
 
-// Scaled out by others, within its limits; our own echo does nothing.
-func TestScale(t *testing.T) {
+// Others scale a service, within its limits. The operator does not write their number back.
+func TestScaleWithinLimitsIsObeyed(t *testing.T) {
 	w := newWorld(t, nil)
 	w.run()
 	w.apply("many", func(s *v1alpha1.WangellServiceSpec) { s.MaxReplicas = 3 })
@@ -90,22 +94,26 @@ func TestScale(t *testing.T) {
 	three := int32(3)
 	w.change("many", func(s *v1alpha1.WangellServiceSpec) { s.Replicas = &three })
 	w.until("three pods serve", func() bool { return w.d.serving(a) == 3 && w.replicas("many") == 3 })
-	w.until("the status tells", func() bool { s := w.service("many").Status; return s.Replicas == 3 && s.DesiredReplicas == 3 })
+	w.until("the status is written", func() bool {
+		s := w.service("many").Status
+		return s.Replicas == 3 &&
+			s.DesiredReplicas == 3
+	})
 	one := int32(1)
 	w.change("many", func(s *v1alpha1.WangellServiceSpec) { s.Replicas = &one })
 	w.until("one pod serves", func() bool { return w.d.serving(a) == 1 && w.replicas("many") == 1 })
-	// An autoscaler that wants more than is allowed gets what is allowed, and no answer.
+	// An autoscaler that wants more than is allowed gets what is allowed; its number stays in the spec.
 	nine := int32(9)
 	w.change("many", func(s *v1alpha1.WangellServiceSpec) { s.Replicas = &nine })
 	w.until("as many as are allowed serve", func() bool { return w.d.serving(a) == 3 })
-	w.until("the status tells", func() bool { return w.service("many").Status.DesiredReplicas == 3 })
+	w.until("the status is written", func() bool { return w.service("many").Status.DesiredReplicas == 3 })
 	if got := *w.service("many").Spec.Replicas; got != 9 {
 		t.Errorf("spec.replicas was made %d", got)
 	}
 }
 
-// What the spec changes goes to the Deployment, the Service and the daemons, and replicas are left alone.
-func TestChange(t *testing.T) {
+// A change of the spec reaches the Deployment, the Service and the daemons. The number of replicas stays.
+func TestChangeOfTheSpecReachesObjectsAndDaemons(t *testing.T) {
 	w := newWorld(t, nil)
 	w.run()
 	w.apply("web")
@@ -127,25 +135,26 @@ func TestChange(t *testing.T) {
 		w.get("web", &svc)
 		w.get("web", &slice)
 		c := d.Spec.Template.Spec.Containers[0]
-		return c.Image == "registry.example/web:2" && c.Ports[0].ContainerPort == 9090 && svc.Spec.Ports[0].Port == 81 && *slice.Ports[0].Port == 81
+		return c.Image == "registry.example/web:2" && c.Ports[0].ContainerPort == 9090 && svc.Spec.Ports[0].Port == 81 &&
+			*slice.Ports[0].Port == 81
 	})
 	if *d.Spec.Replicas != 1 {
 		t.Errorf("the Deployment has %d replicas", *d.Spec.Replicas)
 	}
-	w.until("daemons know", func() bool { s, ok := w.d.has(b); return ok && s.IdleSeconds == 7 })
-	// What somebody else breaks is mended.
+	w.until("daemons have the change", func() bool { s, ok := w.d.has(b); return ok && s.IdleSeconds == 7 })
+	// A change by others is undone.
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"template":{"spec":{"automountServiceAccountToken":true}}}}`))
 	if err := w.client.Patch(t.Context(), &d, patch); err != nil {
 		t.Fatal(err)
 	}
-	w.until("the Deployment is mended", func() bool {
+	w.until("the Deployment is as it was", func() bool {
 		w.get("web", &d)
 		return !*d.Spec.Template.Spec.AutomountServiceAccountToken
 	})
 }
 
-// The next leader finds pods, addresses and numbers as they were.
-func TestLeaderChange(t *testing.T) {
+// A new leader finds pods, addresses and numbers of replicas as they were.
+func TestNewLeaderTakesOver(t *testing.T) {
 	w := newWorld(t, nil)
 	stop := w.run()
 	w.apply("stays")
@@ -162,10 +171,14 @@ func TestLeaderChange(t *testing.T) {
 	if got := w.vip("stays"); got != a {
 		t.Errorf("it had %v and has %v", a, got)
 	}
-	w.until("it is known to be warm", func() bool { return w.service("stays").Status.State == "Warm" && w.d.serving(a) == 1 })
+	w.until("it is known to be warm", func() bool {
+		return w.service("stays").Status.State == "Warm" &&
+			w.d.serving(a) == 1
+	})
 	w.until("the other wakes", func() bool { w.d.syn(b); return w.d.serving(b) == 1 }) // daemons ask until they are heard
 	var after corev1.PodList
-	if err := w.client.List(t.Context(), &after, client.InNamespace(w.namespace), client.MatchingLabels{v1alpha1.LabelService: "stays"}); err != nil {
+	if err := w.client.List(t.Context(), &after, client.InNamespace(w.namespace),
+		client.MatchingLabels{v1alpha1.LabelService: "stays"}); err != nil {
 		t.Fatal(err)
 	}
 	if len(before.Items) != 1 || len(after.Items) != 1 || before.Items[0].UID != after.Items[0].UID {
@@ -173,8 +186,8 @@ func TestLeaderChange(t *testing.T) {
 	}
 }
 
-// A wake for which there is no image, and one for which there is no room.
-func TestWakeFails(t *testing.T) {
+// The status says why a wake fails: the image cannot be pulled, or no node has room.
+func TestWakeFailsWithoutAnImageOrRoom(t *testing.T) {
 	w := newWorld(t, nil)
 	w.run()
 	w.apply("bad", func(s *v1alpha1.WangellServiceSpec) { s.WakeTimeout = 3 })
@@ -196,10 +209,12 @@ func TestWakeFails(t *testing.T) {
 	w.d.broken = "room"
 	w.d.mu.Unlock()
 	w.d.syn(b)
-	if message := w.condition("big", v1alpha1.ConditionScheduled, metav1.ConditionFalse, "Unschedulable"); !contains(message, "1 Insufficient cpu") {
+	if message := w.condition("big", v1alpha1.ConditionScheduled, metav1.ConditionFalse,
+		"Unschedulable"); !contains(message, "1 Insufficient cpu") {
 		t.Errorf("got %q", message)
 	}
-	if message := w.condition("big", v1alpha1.ConditionReady, metav1.ConditionFalse, "WakeFailed"); !contains(message, "no node takes pod big-") {
+	if message := w.condition("big", v1alpha1.ConditionReady, metav1.ConditionFalse, "WakeFailed"); !contains(message,
+		"no node takes pod big-") {
 		t.Errorf("got %q", message)
 	}
 	w.d.mu.Lock()
@@ -209,7 +224,7 @@ func TestWakeFails(t *testing.T) {
 	w.d.mu.Unlock()
 }
 
-func TestAddresses(t *testing.T) {
+func TestServicesGetAddressesFromThePools(t *testing.T) {
 	w := newWorld(t, nil)
 	w.run()
 	at := func(ip string) func(*v1alpha1.WangellServiceSpec) {
@@ -220,7 +235,8 @@ func TestAddresses(t *testing.T) {
 		t.Errorf("it got %v", a)
 	}
 	w.apply("b", at("10.46.100.3"))
-	if m := w.condition("b", v1alpha1.ConditionAddressAssigned, metav1.ConditionFalse, "Conflict"); !contains(m, "is that of service "+w.namespace+"/a") {
+	if m := w.condition("b", v1alpha1.ConditionAddressAssigned, metav1.ConditionFalse, "Conflict"); !contains(m,
+		"is that of service "+w.namespace+"/a") {
 		t.Errorf("got %q", m)
 	}
 	w.condition("b", v1alpha1.ConditionReady, metav1.ConditionFalse, "NoAddress")
@@ -233,8 +249,8 @@ func TestAddresses(t *testing.T) {
 	w.condition("b", v1alpha1.ConditionAddressAssigned, metav1.ConditionTrue, "Assigned")
 }
 
-// Somebody else's load balancer gives the address.
-func TestOtherClass(t *testing.T) {
+// The load balancer of another class gives the address.
+func TestAddressOfAnotherLoadBalancerIsUsed(t *testing.T) {
 	w := newWorld(t, nil)
 	w.run()
 	w.apply("cloud", func(s *v1alpha1.WangellServiceSpec) { s.LoadBalancerClass = "example.com/lb" })
@@ -245,7 +261,8 @@ func TestOtherClass(t *testing.T) {
 	if err := w.client.Status().Update(t.Context(), &svc); err != nil {
 		t.Fatal(err)
 	}
-	if m := w.condition("cloud", v1alpha1.ConditionAddressAssigned, metav1.ConditionFalse, "HostnameOnly"); !contains(m, "lb-7.example.com") {
+	if m := w.condition("cloud", v1alpha1.ConditionAddressAssigned, metav1.ConditionFalse, "HostnameOnly"); !contains(m,
+		"lb-7.example.com") {
 		t.Errorf("got %q", m)
 	}
 	svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.7"}}
@@ -259,18 +276,21 @@ func TestOtherClass(t *testing.T) {
 	// Back to our own: the Service has to be made anew.
 	w.change("cloud", func(s *v1alpha1.WangellServiceSpec) { s.LoadBalancerClass = "" })
 	w.until("it has an address of the pools", func() bool {
-		return contains(w.service("cloud").Status.LoadBalancerIP, "10.46.100.") && w.get("cloud", &svc) && *svc.Spec.LoadBalancerClass == v1alpha1.LoadBalancerClass
+		return contains(w.service("cloud").Status.LoadBalancerIP, "10.46.100.") && w.get("cloud", &svc) &&
+			*svc.Spec.LoadBalancerClass == v1alpha1.LoadBalancerClass
 	})
 }
 
-// What belongs to somebody else is left alone.
-func TestForeign(t *testing.T) {
+// Objects of other owners are not changed.
+func TestObjectsOfOtherOwnersAreNotChanged(t *testing.T) {
 	w := newWorld(t, nil)
 	w.run()
-	theirs := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "taken"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 5}}}}
+	theirs := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "taken"},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 5}}}}
 	w.create(theirs)
 	w.apply("taken")
-	if m := w.condition("taken", v1alpha1.ConditionReady, metav1.ConditionFalse, "Refused"); !contains(m, "Service "+w.namespace+"/taken is there already") {
+	if m := w.condition("taken", v1alpha1.ConditionReady, metav1.ConditionFalse, "Refused"); !contains(m,
+		"Service "+w.namespace+"/taken exists already") {
 		t.Errorf("got %q", m)
 	}
 	var svc corev1.Service
@@ -282,8 +302,8 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// A template that the API server refuses is told of.
-func TestRefusedTemplate(t *testing.T) {
+// The status says that the API server refused a template.
+func TestRefusedTemplateIsReported(t *testing.T) {
 	w := newWorld(t, nil)
 	w.run()
 	w.apply("odd", func(s *v1alpha1.WangellServiceSpec) {
@@ -291,13 +311,14 @@ func TestRefusedTemplate(t *testing.T) {
 	})
 	w.condition("odd", v1alpha1.ConditionProgressing, metav1.ConditionFalse, "Refused")
 	w.apply("unread", func(s *v1alpha1.WangellServiceSpec) { s.Image = "Not an image" })
-	if m := w.condition("unread", v1alpha1.ConditionAddressAssigned, metav1.ConditionFalse, "Invalid"); !contains(m, "spec.image") {
+	if m := w.condition("unread", v1alpha1.ConditionAddressAssigned, metav1.ConditionFalse, "Invalid"); !contains(m,
+		"spec.image") {
 		t.Errorf("got %q", m)
 	}
 }
 
-// Manifests have mistakes when another leader comes: what was good last is served on.
-func TestLeaderChangeWithMistakes(t *testing.T) {
+// After a change of the leader, a service whose manifest has a mistake is served as its last valid spec says.
+func TestNewLeaderServesTheLastGoodSpec(t *testing.T) {
 	w := newWorld(t, nil)
 	stop := w.run()
 	names := []string{"invalid", "refused", "moved"}
@@ -324,7 +345,10 @@ func TestLeaderChangeWithMistakes(t *testing.T) {
 	w.d.mu.Unlock()
 	w.run()
 	for _, name := range names {
-		w.until(name+" is known again", func() bool { return w.d.serving(vips[name]) == 1 && w.service(name).Status.State == "Warm" })
+		w.until(name+" is known again", func() bool {
+			return w.d.serving(vips[name]) == 1 &&
+				w.service(name).Status.State == "Warm"
+		})
 		if _, has := w.d.has(vips[name]); !has {
 			t.Errorf("%s is not in the daemon's table", name)
 		}
@@ -334,7 +358,7 @@ func TestLeaderChangeWithMistakes(t *testing.T) {
 	w.condition("moved", v1alpha1.ConditionReady, metav1.ConditionTrue, "Serving")
 }
 
-func TestNoDaemon(t *testing.T) {
+func TestServiceIsNotReadyWithoutADaemon(t *testing.T) {
 	w := newWorld(t, nil)
 	w.run()
 	w.apply("a")

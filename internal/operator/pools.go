@@ -14,10 +14,10 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// Range is IPv4 addresses from First to Last, both in it.
+// Range is a range of IPv4 addresses, First and Last included.
 type Range struct{ First, Last netip.Addr }
 
-// size is how many addresses there are.
+// size returns the number of addresses.
 func (r Range) size() uint64 {
 	return uint64(number(r.Last)) - uint64(number(r.First)) + 1
 }
@@ -33,20 +33,21 @@ func address(n uint32) netip.Addr {
 	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, n)))
 }
 
-// Pools are the addresses from which services get theirs. Ranges do not overlap.
+// Pools are the ranges from which services get their addresses. They do not overlap.
 type Pools []Range
 
-// minBits is the shortest prefix of a pool: more addresses than it has, no cluster has services for.
+// minBits is the shortest prefix of a pool.
 const minBits = 8
 
-// ParsePools reads pools: each is "10.46.100.0/24" (all but the network's and the broadcast address, where there are
-// more than two) or "10.46.100.10-10.46.100.20" (all of them).
+// ParsePools parses pools. Each is "10.46.100.0/24" (without the network and broadcast address, unless it has two
+// addresses only) or "10.46.100.10-10.46.100.20".
 func ParsePools(texts []string) (Pools, error) {
 	var pools Pools
 	for _, text := range texts {
 		r, err := parseRange(strings.TrimSpace(text))
 		if err != nil {
-			return nil, fmt.Errorf("service addresses %q: %w: write 10.46.100.0/24 or 10.46.100.10-10.46.100.20, for example", text, err)
+			return nil, fmt.Errorf("service addresses %q: %w: write 10.46.100.0/24 or 10.46.100.10-10.46.100.20, for example",
+				text, err)
 		}
 		for i, other := range pools {
 			if other.has(r.First) || r.has(other.First) {
@@ -58,7 +59,7 @@ func ParsePools(texts []string) (Pools, error) {
 	return pools, nil
 }
 
-// ParsePoolsYAML reads pools from a YAML list, or from text with commas or lines between them.
+// ParsePoolsYAML parses a YAML list of pools, or text with commas, spaces or newlines between them.
 func ParsePoolsYAML(text string) (Pools, error) {
 	var list []string
 	if err := yaml.Unmarshal([]byte(text), &list); err != nil {
@@ -78,7 +79,7 @@ func parseRange(text string) (Range, error) {
 		case err != nil:
 			return Range{}, err
 		case !usable(first) || !usable(last):
-			return Range{}, fmt.Errorf("is not of IPv4 addresses that clients can use")
+			return Range{}, fmt.Errorf("has no IPv4 addresses that clients can use")
 		case last.Less(first):
 			return Range{}, fmt.Errorf("%s is before %s", last, first)
 		case number(last)-number(first) > 1<<(32-minBits):
@@ -95,7 +96,7 @@ func parseRange(text string) (Range, error) {
 	case p.Bits() < minBits:
 		return Range{}, fmt.Errorf("has too many addresses")
 	case !usable(p.Addr()):
-		return Range{}, fmt.Errorf("is not of IPv4 addresses that clients can use")
+		return Range{}, fmt.Errorf("has no IPv4 addresses that clients can use")
 	}
 	first := number(p.Masked().Addr())
 	last := first | uint32(1<<(32-p.Bits())-1)
@@ -132,7 +133,7 @@ func (p Pools) size() (n uint64) {
 	return n
 }
 
-// at is the address with this number, counted over all ranges.
+// at returns the n-th address of all ranges.
 func (p Pools) at(n uint64) netip.Addr {
 	for _, r := range p {
 		if n < r.size() {
@@ -143,7 +144,7 @@ func (p Pools) at(n uint64) netip.Addr {
 	return netip.Addr{}
 }
 
-// addressError says why a service has no address.
+// addressError is why a service has no address.
 type addressError struct {
 	reason  string // of the condition AddressAssigned
 	message string
@@ -152,24 +153,24 @@ type addressError struct {
 // Error implements error.
 func (e addressError) Error() string { return e.message }
 
-// book knows which service has which address of the pools. It does nothing itself, and nothing in it is kept but by the
-// services' own status.
+// book records which service has which address. It is rebuilt from the status of the services.
 type book struct {
 	pools Pools
 	held  map[netip.Addr]runtime.Key
 	of    map[runtime.Key]netip.Addr
-	// left are addresses of services that are gone: they are given to others last, so that a service that comes back
-	// finds its own again.
+	// left are the addresses of services that are gone. Others get them last, so that a service which is created again
+	// gets its own back.
 	left map[netip.Addr]runtime.Key
 }
 
 func newBook(pools Pools) *book {
-	return &book{pools: pools, held: map[netip.Addr]runtime.Key{}, of: map[runtime.Key]netip.Addr{}, left: map[netip.Addr]runtime.Key{}}
+	return &book{pools: pools, held: map[netip.Addr]runtime.Key{}, of: map[runtime.Key]netip.Addr{},
+		left: map[netip.Addr]runtime.Key{}}
 }
 
-// claim gives a service its address: the one that it asks for, else the one that it has, else the one that it had, else
-// one of the pools, which for one name is always the same as long as it is free. An address that a service has stays,
-// also when the pools change.
+// claim returns the address of a service: the one that its spec asks for, else the one that it has, else the one that
+// it had, else one of the pools, which is always the same for one name as long as it is free. A service keeps its
+// address when the pools change.
 func (b *book) claim(k runtime.Key, asked string, had netip.Addr) (netip.Addr, error) {
 	if asked != "" {
 		a, err := netip.ParseAddr(asked)
@@ -177,9 +178,12 @@ func (b *book) claim(k runtime.Key, asked string, had netip.Addr) (netip.Addr, e
 		case err != nil:
 			return a, addressError{"Invalid", fmt.Sprintf("spec.address: %v", err)}
 		case taken && other != k:
-			return a, addressError{"Conflict", fmt.Sprintf("spec.address %s is that of service %s already: choose another, or leave it out", a, other)}
+			return a, addressError{"Conflict", fmt.Sprintf(
+				"spec.address %s is that of service %s already: choose another, or leave it out", a, other)}
 		case !b.pools.has(a) && b.of[k] != a:
-			return a, addressError{"OutOfRange", fmt.Sprintf("spec.address %s is not in the pools of service addresses (%s): choose one of these, or leave it out", a, b.pools)}
+			return a, addressError{"OutOfRange", fmt.Sprintf(
+				"spec.address %s is not in the pools of service addresses (%s): choose one of these, or leave it out",
+				a, b.pools)}
 		}
 		return b.take(k, a), nil
 	}
@@ -191,7 +195,9 @@ func (b *book) claim(k runtime.Key, asked string, had netip.Addr) (netip.Addr, e
 	}
 	size := b.pools.size()
 	if size == 0 {
-		return netip.Addr{}, addressError{"NoPool", "there is no pool of service addresses: name one under addresses in the ConfigMap that the controller's Deployment reads (the chart's value addresses), or start the controller with --service-addresses"}
+		return netip.Addr{}, addressError{"NoPool", "there is no pool of service addresses: name one under addresses " +
+			"in the ConfigMap that the controller's Deployment reads (the chart's value addresses), " +
+			"or start the controller with --service-addresses"}
 	}
 	for _, mayTake := range []func(netip.Addr) bool{
 		func(a netip.Addr) bool { left, was := b.left[a]; return !was || left == k },
@@ -205,13 +211,14 @@ func (b *book) claim(k runtime.Key, asked string, had netip.Addr) (netip.Addr, e
 			}
 		}
 	}
-	return netip.Addr{}, addressError{"Exhausted", fmt.Sprintf("no address is left: all %d of the pools (%s) are in use: add a pool", size, b.pools)}
+	return netip.Addr{}, addressError{"Exhausted", fmt.Sprintf(
+		"no address is left: all %d of the pools (%s) are in use: add a pool", size, b.pools)}
 }
 
 func hash(k runtime.Key) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(k))
-	// The low bits of FNV are not even for short keys that differ in the end only.
+	// The low bits of FNV are unevenly distributed for short keys that differ at their end only.
 	v := h.Sum64()
 	return v ^ v>>32
 }
@@ -225,10 +232,10 @@ func (b *book) take(k runtime.Key, a netip.Addr) netip.Addr {
 	return a
 }
 
-// maxLeft bounds what is remembered of services that are gone.
+// maxLeft bounds the addresses that are remembered of services that are gone.
 const maxLeft = 100_000
 
-// release takes the address from a service that is gone. It reports whether there was one.
+// release frees the address of a service, and reports whether it had one.
 func (b *book) release(k runtime.Key) bool {
 	a, has := b.of[k]
 	if !has {

@@ -24,7 +24,7 @@ func TestParsePools(t *testing.T) {
 		"10.0.0.0":                            "!",
 		"10.0.0.9-10.0.0.5":                   "!is before",
 		"::/64":                               "!is not IPv4",
-		"::1-::2":                             "!is not of IPv4",
+		"::1-::2":                             "!has no IPv4",
 		"127.0.0.0/8":                         "!that clients can use",
 		"224.0.0.1-224.0.0.2":                 "!that clients can use",
 		"10.0.0.0/4":                          "!too many",
@@ -35,14 +35,16 @@ func TestParsePools(t *testing.T) {
 	} {
 		got, err := ParsePools(strings.Split(text, ","))
 		if part, bad := strings.CutPrefix(want, "!"); bad {
-			if err == nil || !strings.Contains(err.Error(), part) || !strings.Contains(err.Error(), "write 10.46.100.0/24") && !strings.Contains(err.Error(), "leave one") {
+			if err == nil || !strings.Contains(err.Error(), part) || !strings.Contains(err.Error(), "write 10.46.100.0/24") &&
+				!strings.Contains(err.Error(), "leave one") {
 				t.Errorf("%q: %v, %v", text, got, err)
 			}
 		} else if err != nil || got.String() != want {
 			t.Errorf("%q: %v, %v; want %s", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"- 10.0.0.0/30\n- 10.0.1.0/30\n", "[10.0.0.0/30, 10.0.1.0/30]", "10.0.0.0/30, 10.0.1.0/30", "10.0.0.0/30\n10.0.1.0/30\n"} {
+	for _, text := range []string{"- 10.0.0.0/30\n- 10.0.1.0/30\n", "[10.0.0.0/30, 10.0.1.0/30]",
+		"10.0.0.0/30, 10.0.1.0/30", "10.0.0.0/30\n10.0.1.0/30\n"} {
 		if got, err := ParsePoolsYAML(text); err != nil || got.String() != "10.0.0.1-10.0.0.2, 10.0.1.1-10.0.1.2" {
 			t.Errorf("%q: %v, %v", text, got, err)
 		}
@@ -71,7 +73,7 @@ func claim(t *testing.T, b *book, k runtime.Key, asked, had string) netip.Addr {
 	return got
 }
 
-func TestClaim(t *testing.T) {
+func TestClaimGivesTheSameAddressAgain(t *testing.T) {
 	b := testBook(t, "10.0.0.0/29", "10.0.1.5-10.0.1.6")
 	x := claim(t, b, "n/x", "", "")
 	if claim(t, b, "n/x", "", "") != x {
@@ -91,7 +93,8 @@ func TestClaim(t *testing.T) {
 		t.Errorf("it came back and got %v instead of %v", got, x)
 	}
 	_, err := b.claim("n/more", "", netip.Addr{})
-	if want := "all 8 of the pools (10.0.0.1-10.0.0.6, 10.0.1.5-10.0.1.6) are in use"; err == nil || !strings.Contains(err.Error(), want) {
+	if want := "all 8 of the pools (10.0.0.1-10.0.0.6, 10.0.1.5-10.0.1.6) are in use"; err == nil ||
+		!strings.Contains(err.Error(), want) {
 		t.Errorf("from full pools: %v", err)
 	}
 	b.release("n/x")
@@ -100,7 +103,7 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-func TestClaimAsked(t *testing.T) {
+func TestClaimOfAChosenAddress(t *testing.T) {
 	b := testBook(t, "10.0.0.0/29")
 	if got := claim(t, b, "n/a", "10.0.0.3", "10.0.0.5"); got.String() != "10.0.0.3" {
 		t.Errorf("got %v", got)
@@ -118,7 +121,8 @@ func TestClaimAsked(t *testing.T) {
 			t.Errorf("%s: %v", asked, err)
 		}
 	}
-	if _, err := newBook(nil).claim("n/a", "", netip.Addr{}); err == nil || !strings.Contains(err.Error(), "--service-addresses") {
+	if _, err := newBook(nil).claim("n/a", "", netip.Addr{}); err == nil ||
+		!strings.Contains(err.Error(), "--service-addresses") {
 		t.Errorf("without pools: %v", err)
 	}
 	// Another one is asked for: the old one is free.

@@ -14,9 +14,9 @@ import (
 	"wangell.loutres.me/internal/runtime/kube"
 )
 
-// played is a controller with one service.
+// played is a fake controller with one service.
 type played struct {
-	keeper
+	controllerAPI
 	status controller.Status
 	scaled int
 }
@@ -25,15 +25,16 @@ func (p *played) StatusOf(runtime.Key) (controller.Status, bool) { return p.stat
 
 func (p *played) Scale(_ runtime.Key, n int, _ string) error { p.scaled = n; return nil }
 
-// During a short wake nothing is written of a service; there is no client with which it could be. What others have
-// written into spec.replicas is obeyed all the same.
+// During a short wake nothing is written: the reconciler has no client. A number that others write into spec.replicas
+// is obeyed all the same.
 func TestNothingIsWrittenDuringAWake(t *testing.T) {
 	const key = runtime.Key("default/app")
 	now := time.Unix(1000, 0)
-	p := &played{status: controller.Status{Desired: 1, LastWake: &lifecycle.Waterfall{Start: now.Add(-500 * time.Millisecond), Result: lifecycle.ResultRunning}}}
+	p := &played{status: controller.Status{Desired: 1,
+		LastWake: &lifecycle.Waterfall{Start: now.Add(-500 * time.Millisecond), Result: lifecycle.ResultRunning}}}
 	p.status.Service.Status.State = lifecycle.Waking.String()
 	r := newReconciler(nil, nil, nil, nil)
-	r.keeper, r.now = p, func() time.Time { return now }
+	r.controllerAPI, r.now = p, func() time.Time { return now }
 	zero := int32(0)
 	s := &v1alpha1.WangellService{}
 	s.Spec.Replicas, s.Status.ObservedGeneration = &zero, 1
@@ -62,7 +63,7 @@ func TestNothingIsWrittenDuringAWake(t *testing.T) {
 		clear(r.trouble)
 		change()
 		if wait := r.observe(key).quiet(now); wait != 0 {
-			t.Errorf("%s is not told of for %s", name, wait)
+			t.Errorf("%s is not written for %s", name, wait)
 		}
 		p.status.LastWake = was
 	}

@@ -24,14 +24,14 @@ import (
 	"wangell.loutres.me/internal/runtime/kube"
 )
 
-// fieldManager is who writes, as managed fields have it.
+// fieldManager is the name of the operator in managed fields.
 const fieldManager = "wangell-controller"
 
-// addressRetry is when a service that got no address asks again.
+// addressRetry is the pause before a service without an address claims one again.
 const addressRetry = 5 * time.Second
 
-// keeper is what the reconciler needs of a controller.Controller.
-type keeper interface {
+// controllerAPI is what the reconciler uses of a controller.Controller.
+type controllerAPI interface {
 	Put(controller.Service) error
 	Delete(runtime.Key) error
 	Synced(context.Context) error
@@ -39,32 +39,31 @@ type keeper interface {
 	StatusOf(runtime.Key) (controller.Status, bool)
 }
 
-// reconciler brings WangellServices about: the objects that belong to each, its address, what the controller knows of
-// it, and its status.
+// reconciler maintains the objects, the address and the status of each WangellService, and passes it to the controller.
 type reconciler struct {
 	client   client.Client // reads from a cache
 	live     client.Reader // reads from the API server
 	recorder events.EventRecorder
 	now      func() time.Time
 
-	begun chan struct{} // closed when keeper is there
-	keeper
+	begun chan struct{} // closed when controllerAPI is set
+	controllerAPI
 
 	mu      sync.Mutex // guards what follows
 	book    *book
-	pending map[runtime.Key]bool // not yet Put since the begin; nil when Synced was called
+	pending map[runtime.Key]bool // services that were not reconciled since begin; nil once there are none
 	synced  chan struct{}        // closed when pending has become empty
 	known   map[runtime.Key]*memory
 	trouble map[runtime.Key]kube.Trouble
 }
 
-// memory is what is remembered of a service between two looks at it.
+// memory is what is remembered of a service between two reconciliations.
 type memory struct {
 	replicas *replicasMemory
-	// generation is that of the last spec.replicas that was written here.
+	// generation is that of the service after the last write of spec.replicas.
 	generation int64
-	written    time.Time // when its status was written
-	put        bool      // this controller was given it
+	written    time.Time // when its status was written last
+	put        bool      // it was passed to the controller
 }
 
 func newReconciler(c client.Client, live client.Reader, recorder events.EventRecorder, pools Pools) *reconciler {
@@ -74,8 +73,8 @@ func newReconciler(c client.Client, live client.Reader, recorder events.EventRec
 	}
 }
 
-// begin has the reconciler work with k. Before, it waits. all are the services that there are.
-func (r *reconciler) begin(k keeper, all []v1alpha1.WangellService) {
+// begin starts the reconciler, which waits for it. all are the services that exist.
+func (r *reconciler) begin(c controllerAPI, all []v1alpha1.WangellService) {
 	r.mu.Lock()
 	r.pending = map[runtime.Key]bool{}
 	oldestFirst(all)
@@ -83,14 +82,15 @@ func (r *reconciler) begin(k keeper, all []v1alpha1.WangellService) {
 		s := &all[i]
 		key := runtime.KeyOf(s)
 		r.pending[key] = true
-		// What a service has is its own, before anybody asks for more.
-		if a, err := netip.ParseAddr(s.Status.LoadBalancerIP); err == nil && ours(s) && usable(a) && (s.Spec.Address == "" || s.Spec.Address == a.String()) {
+		// Services keep their addresses before any claims a new one.
+		a, err := netip.ParseAddr(s.Status.LoadBalancerIP)
+		if err == nil && ours(s) && usable(a) && (s.Spec.Address == "" || s.Spec.Address == a.String()) {
 			if _, taken := r.book.held[a]; !taken {
 				r.book.take(key, a)
 			}
 		}
 	}
-	r.keeper = k
+	r.controllerAPI = c
 	r.checkSynced()
 	r.mu.Unlock()
 	close(r.begun)
@@ -104,8 +104,8 @@ func (r *reconciler) checkSynced() {
 	}
 }
 
-// settled takes that a service was Put, or cannot be.
-func (r *reconciler) settled(k runtime.Key) {
+// reconciled records that a service was passed to the controller, or cannot be.
+func (r *reconciler) reconciled(k runtime.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.pending != nil {
@@ -114,15 +114,15 @@ func (r *reconciler) settled(k runtime.Key) {
 	}
 }
 
-// outcome is what came of bringing a spec about.
+// outcome is the result of ensuring what a spec asks for.
 type outcome struct {
 	addr    netip.Addr
-	addrErr error // why there is no address, or not the one that is asked for
+	addrErr error // why there is no address, or not the one that the spec asks for
 	invalid v1alpha1.ValidationErrors
-	refused error // the API server refused an object, or one that is somebody else's is in the way
+	refused error // the API server refused an object, or one of another owner is in the way
 	deploy  *appsv1.Deployment
-	put     error // the controller refused the service
-	retry   time.Duration
+	put     error         // the controller refused the service
+	retry   time.Duration // zero: no retry
 	// maxReplicas is that of the spec, or its default.
 	maxReplicas int32
 }
@@ -145,11 +145,11 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	spec := s.DeepCopy()
 	v1alpha1.Default(spec)
-	out, err := r.bring(ctx, key, spec)
+	out, err := r.ensure(ctx, key, spec)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	r.settled(key)
+	r.reconciled(key)
 	if err := r.syncReplicas(ctx, key, &s, out); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -163,7 +163,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-// forget removes a service that is gone. Its objects go with their owner.
+// forget removes a service that is gone. Its objects are deleted with their owner.
 func (r *reconciler) forget(key runtime.Key) error {
 	if err := r.Delete(key); err != nil {
 		return err
@@ -173,71 +173,75 @@ func (r *reconciler) forget(key runtime.Key) error {
 	delete(r.known, key)
 	delete(r.trouble, key)
 	r.mu.Unlock()
-	r.settled(key)
+	r.reconciled(key)
 	return nil
 }
 
-// bring brings a spec about, or sees to it that what was good last is served. What a user has to mend is in the outcome;
-// an error is worth another try.
-func (r *reconciler) bring(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService) (outcome, error) {
-	out, err := r.bringSpec(ctx, key, s)
+// ensure ensures what a spec asks for, or that its last valid version is served. What a user has to fix is in the
+// outcome; an error is worth another try.
+func (r *reconciler) ensure(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService) (outcome, error) {
+	out, err := r.ensureSpec(ctx, key, s)
 	if err == nil && !r.remember(key).put {
-		err = r.hold(ctx, key, s)
+		err = r.putLastGood(ctx, key, s)
 	}
 	return out, err
 }
 
-func (r *reconciler) bringSpec(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService) (outcome, error) {
+func (r *reconciler) ensureSpec(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService) (outcome, error) {
 	out := outcome{maxReplicas: s.Spec.MaxReplicas}
 	if out.invalid = v1alpha1.ValidateCluster(s); len(out.invalid) > 0 {
 		return out, nil
 	}
-	svc, err := r.bringService(ctx, s)
+	svc, err := r.ensureService(ctx, s)
 	if err != nil {
 		return out, onlyRefused(&out, err)
 	}
 	out.addr, out.addrErr = r.addressFor(key, s, svc)
-	if out.deploy, err = bringObject(ctx, r, DeploymentOf(s), updateDeployment); err != nil {
+	if out.deploy, err = ensureObject(ctx, r, DeploymentOf(s), updateDeployment); err != nil {
 		return out, onlyRefused(&out, err)
 	}
 	if !out.addr.IsValid() || out.addrErr != nil {
 		out.retry = addressRetry
 		return out, nil
 	}
-	if _, err := bringObject(ctx, r, sliceOf(s, out.addr), updateSlice); err != nil {
+	if _, err := ensureObject(ctx, r, sliceOf(s, out.addr), updateSlice); err != nil {
 		return out, onlyRefused(&out, err)
 	}
 	if ours(s) {
-		if err := r.tellIngress(ctx, svc, out.addr); err != nil {
+		if err := r.writeIngress(ctx, svc, out.addr); err != nil {
 			return out, err
 		}
 	}
 	put := s.DeepCopy()
 	put.Spec.Replicas, put.ManagedFields = nil, nil
 	put.Status = v1alpha1.WangellServiceStatus{}
-	if out.put = r.Put(controller.Service{Spec: put, Addr: out.addr, Announce: ours(s)}); errors.Is(out.put, controller.ErrClosed) {
+	out.put = r.Put(controller.Service{Spec: put, Addr: out.addr, Announce: ours(s)})
+	switch {
+	case errors.Is(out.put, controller.ErrClosed):
 		return out, out.put
-	} else if out.put != nil {
+	case out.put != nil:
 		out.retry = addressRetry
-	} else {
+	default:
 		r.remember(key).put = true
 	}
 	return out, nil
 }
 
-// errForeign: an object with the name of ours belongs to somebody else.
-var errForeign = errors.New("is there already and does not belong to this WangellService: rename one of the two, or remove it")
+// errForeign means that an object with the wanted name has another owner.
+var errForeign = errors.New("exists already and does not belong to this WangellService: " +
+	"rename one of the two, or remove it")
 
-// onlyRefused keeps in the outcome what a user has to mend, and returns any other error.
+// onlyRefused moves an error that a user has to fix to the outcome, and returns any other.
 func onlyRefused(out *outcome, err error) error {
-	if errors.Is(err, errForeign) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) {
+	if errors.Is(err, errForeign) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) ||
+		apierrors.IsBadRequest(err) {
 		out.refused, out.retry = err, time.Minute
 		return nil
 	}
 	return err
 }
 
-// addressFor is the service's address.
+// addressFor returns the service's address.
 func (r *reconciler) addressFor(key runtime.Key, s *v1alpha1.WangellService, svc *corev1.Service) (netip.Addr, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -245,10 +249,13 @@ func (r *reconciler) addressFor(key runtime.Key, s *v1alpha1.WangellService, svc
 		r.book.release(key)
 		a := addressOf(svc)
 		if host := hostnameOf(svc); !a.IsValid() && host != "" {
-			return a, addressError{"HostnameOnly", fmt.Sprintf("load balancer %s gives the host name %s and no IPv4 address, which Wangell needs to know its packets: have it give an address, or leave spec.loadBalancerClass out", s.Spec.LoadBalancerClass, host)}
+			return a, addressError{"HostnameOnly", fmt.Sprintf("load balancer %s gives the host name %s and no IPv4 address, "+
+				"by which Wangell recognizes packets: have it give an address, or leave spec.loadBalancerClass out",
+				s.Spec.LoadBalancerClass, host)}
 		}
 		if !a.IsValid() {
-			return a, addressError{"Pending", fmt.Sprintf("load balancer %s has not given the Service an IPv4 address yet", s.Spec.LoadBalancerClass)}
+			return a, addressError{"Pending", fmt.Sprintf(
+				"load balancer %s has not given the Service an IPv4 address yet", s.Spec.LoadBalancerClass)}
 		}
 		return a, nil
 	}
@@ -259,10 +266,10 @@ func (r *reconciler) addressFor(key runtime.Key, s *v1alpha1.WangellService, svc
 	return r.book.claim(key, s.Spec.Address, had)
 }
 
-// bringService brings the Service about. One of another class has to be made anew.
-func (r *reconciler) bringService(ctx context.Context, s *v1alpha1.WangellService) (*corev1.Service, error) {
+// ensureService ensures the Service. One of another class is created again: the class cannot be changed.
+func (r *reconciler) ensureService(ctx context.Context, s *v1alpha1.WangellService) (*corev1.Service, error) {
 	want := serviceOf(s)
-	svc, err := bringObject(ctx, r, want, func(is, want *corev1.Service) bool {
+	svc, err := ensureObject(ctx, r, want, func(is, want *corev1.Service) bool {
 		return !otherClass(is, want) && updateService(is, want)
 	})
 	if err != nil || !otherClass(svc, want) {
@@ -278,9 +285,9 @@ func (r *reconciler) create(ctx context.Context, o client.Object) error {
 	return r.client.Create(ctx, o, client.FieldOwner(fieldManager))
 }
 
-// bringObject makes an object, or brings it to what it shall be. What is returned is as the API server has it, or as the
-// cache had it if nothing was to change.
-func bringObject[T any, O interface {
+// ensureObject creates an object, or updates it. It returns the object as the API server has it, or as the cache had it
+// if nothing was to change.
+func ensureObject[T any, O interface {
 	*T
 	client.Object
 }](ctx context.Context, r *reconciler, want O, update func(is, want O) bool) (O, error) {
@@ -289,14 +296,14 @@ func bringObject[T any, O interface {
 	name := client.ObjectKeyFromObject(want)
 	err := r.client.Get(ctx, name, is)
 	if apierrors.IsNotFound(err) {
-		made := want.DeepCopyObject().(O)
-		if err = r.create(ctx, made); err == nil {
-			return made, nil
+		created := want.DeepCopyObject().(O)
+		if err = r.create(ctx, created); err == nil {
+			return created, nil
 		}
 		if !apierrors.IsAlreadyExists(err) {
 			return nil, fmt.Errorf("create %s %s: %w", kind, name, err)
 		}
-		// The cache is late, or the object has not our label.
+		// The cache is late, or the object does not have the label.
 		err = r.live.Get(ctx, name, is)
 	}
 	if err != nil {
@@ -314,8 +321,8 @@ func bringObject[T any, O interface {
 	return is, nil
 }
 
-// tellIngress tells in the Service's status which address it has.
-func (r *reconciler) tellIngress(ctx context.Context, svc *corev1.Service, addr netip.Addr) error {
+// writeIngress writes the address into the Service's status.
+func (r *reconciler) writeIngress(ctx context.Context, svc *corev1.Service, addr netip.Addr) error {
 	want := ingressOf(addr)
 	if addressOf(svc) == addr && len(svc.Status.LoadBalancer.Ingress) == 1 {
 		if mode := svc.Status.LoadBalancer.Ingress[0].IPMode; mode != nil && *mode == *want.Ingress[0].IPMode {

@@ -2,21 +2,21 @@
 
 package operator
 
-// none is a number of replicas that is not there.
+// none stands for no number of replicas.
 const none = -1
 
-// replicasMemory is what spec.replicas, which others write as well as we, has to do with the service's pods. The zero
-// value is not usable; see newReplicas.
+// replicasMemory relates spec.replicas, which others write, too, to the number of pods that the controller wants.
+// Create one with newReplicas.
 type replicasMemory struct {
 	// acted is the last spec.replicas that was obeyed or written here.
 	acted int32
-	// desired is how many pods the controller wanted when that was last compared.
+	// desired is the number of pods that the controller wanted at the last comparison.
 	desired int32
-	// expected is what the controller will want once it has obeyed; none if nothing is to come.
+	// expected is the number that the controller will want once it has obeyed; none if nothing is under way.
 	expected int32
 }
 
-// newReplicas begins with what was the case when the status was last written; observed tells whether it ever was.
+// newReplicas begins with the status as it was written last; observed is whether it ever was.
 func newReplicas(observed bool, desired int32) replicasMemory {
 	if !observed {
 		return replicasMemory{none, none, none}
@@ -24,15 +24,15 @@ func newReplicas(observed bool, desired int32) replicasMemory {
 	return replicasMemory{acted: desired, desired: none, expected: none}
 }
 
-// decide tells what to do about spec.replicas (none if it is not set): have the controller scale, or write another
-// number into the spec; none for nothing. desired is how many pods the controller wants now, allowed how many it will
-// want if it is told to want spec.
+// decide returns the number that the controller is to be scaled to, or the one to write into spec.replicas; none for
+// neither. spec is spec.replicas, or none; desired is the number that the controller wants now, and allowed the one
+// that it will want if it is scaled to spec.
 //
-// What others wrote is obeyed once. What the controller wants is written when that changes, and not whenever it differs
-// from the spec: an autoscaler that wants more than maxReplicas allows would be answered for ever.
+// A number that others wrote is obeyed once. The controller's is written when it changes, not whenever the two differ:
+// an autoscaler that wants more than maxReplicas would be answered for ever.
 func (m *replicasMemory) decide(spec, desired, allowed int32) (scale, write int32) {
 	changed := desired != m.desired && desired != m.expected
-	// One that has just become the leader takes all pods that it finds for wanted: also the one more that a rollout has.
+	// A new leader takes all pods that it finds for wanted, the surplus pod of a rollout included.
 	found := m.acted != none && m.desired == none && spec > 0 && desired > 0 && spec != desired
 	switch {
 	case spec != none && spec != m.acted || found:
@@ -41,8 +41,8 @@ func (m *replicasMemory) decide(spec, desired, allowed int32) (scale, write int3
 			return none, none
 		}
 		if desired > 0 {
-			// A service that is awake has obeyed as soon as it is told. If it is seen to want as many as before all the same,
-			// it has changed its mind: a client woke it just when it was put to sleep.
+			// A service that is awake obeys at once. If it wants as many as before all the same, a client woke it just
+			// when it was put to sleep.
 			m.desired, m.expected = allowed, none
 		}
 		return spec, none
@@ -56,5 +56,5 @@ func (m *replicasMemory) decide(spec, desired, allowed int32) (scale, write int3
 	return none, none
 }
 
-// wrote takes that a number was written into the spec.
+// wrote records that a number was written into the spec.
 func (m *replicasMemory) wrote(n int32) { *m = replicasMemory{n, n, none} }

@@ -4,7 +4,7 @@ package operator
 
 import "testing"
 
-func TestDecide(t *testing.T) {
+func TestDecideScalesOrWritesOnce(t *testing.T) {
 	type step struct {
 		spec, desired int32
 		scale, write  int32
@@ -22,7 +22,8 @@ func TestDecide(t *testing.T) {
 			{2, 0, 2, none, false}, {2, 0, none, none, false}, {2, 2, none, none, false},
 		}},
 		"woken and asleep again": {newReplicas(false, 0), 1, []step{
-			{0, 0, none, none, false}, {0, 1, none, 1, false}, {1, 1, none, none, false}, {1, 0, none, 0, false}, {0, 0, none, none, false},
+			{0, 0, none, none, false}, {0, 1, none, 1, false}, {1, 1, none, none, false}, {1, 0, none, 0, false},
+			{0, 0, none, none, false},
 		}},
 		"our echo comes late": {newReplicas(false, 0), 1, []step{
 			{0, 0, none, none, false}, {0, 1, none, 1, false}, {1, 1, none, none, false}, {1, 1, none, none, false},
@@ -31,7 +32,8 @@ func TestDecide(t *testing.T) {
 			{0, 0, none, none, false}, {0, 1, none, 1, true}, {0, 1, none, 1, false}, {1, 1, none, none, false},
 		}},
 		"kubectl scale to 0, then to 2": {newReplicas(true, 1), 3, []step{
-			{1, 1, none, none, false}, {0, 1, 0, none, false}, {0, 0, none, none, false}, {2, 0, 2, none, false}, {2, 2, none, none, false},
+			{1, 1, none, none, false}, {0, 1, 0, none, false}, {0, 0, none, none, false}, {2, 0, 2, none, false},
+			{2, 2, none, none, false},
 		}},
 		"more than is allowed is not answered": {newReplicas(true, 1), 3, []step{
 			{1, 1, none, none, false}, {9, 1, 9, none, false}, {9, 3, none, none, false}, {9, 3, none, none, false},
@@ -41,12 +43,14 @@ func TestDecide(t *testing.T) {
 			{1, 1, none, none, false}, {0, 1, 0, none, false}, {0, 1, none, 1, false}, {1, 1, none, none, false},
 		}},
 		"scaled while it goes to sleep": {newReplicas(true, 1), 3, []step{
-			{1, 1, none, none, false}, {0, 1, 0, none, false}, {0, 0, none, none, false}, {2, 0, 2, none, false}, {2, 0, none, none, false}, {2, 2, none, none, false},
+			{1, 1, none, none, false}, {0, 1, 0, none, false}, {0, 0, none, none, false}, {2, 0, 2, none, false},
+			{2, 0, none, none, false}, {2, 2, none, none, false},
 		}},
 		"scaled while nobody led":  {newReplicas(true, 1), 5, []step{{4, 1, 4, none, false}, {4, 4, none, none, false}}},
 		"slept while nobody wrote": {newReplicas(true, 1), 1, []step{{1, 0, none, 0, false}}},
-		"more found than wanted":   {newReplicas(true, 1), 3, []step{{1, 2, 1, none, false}, {1, 1, none, none, false}, {1, 2, none, 2, false}}},
-		"taken out of the spec":    {newReplicas(true, 1), 1, []step{{1, 1, none, none, false}, {none, 1, none, 1, false}}},
+		"more found than wanted": {newReplicas(true, 1), 3,
+			[]step{{1, 2, 1, none, false}, {1, 1, none, none, false}, {1, 2, none, 2, false}}},
+		"taken out of the spec": {newReplicas(true, 1), 1, []step{{1, 1, none, none, false}, {none, 1, none, 1, false}}},
 	} {
 		m := c.begin
 		for i, s := range c.steps {

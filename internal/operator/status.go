@@ -28,16 +28,17 @@ import (
 	"wangell.loutres.me/internal/runtime/kube"
 )
 
-// statusPause is the least time between two writes of a service's status.
+// statusPause is the shortest time between two writes of a service's status.
 const statusPause = time.Second
 
-// wakePatience is how long a wake may last before it is written that it is under way. A shorter one needs the API server
-// and the machine itself, and is told as a whole when it is over.
+// wakePatience is the time after which the status says that a wake is under way. A shorter wake is written when it is
+// over, as it needs the API server and the machine itself.
 const wakePatience = 2 * time.Second
 
 func oldestFirst(all []v1alpha1.WangellService) {
 	slices.SortFunc(all, func(a, b v1alpha1.WangellService) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name))
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+			strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name))
 	})
 }
 
@@ -47,11 +48,11 @@ type observed struct {
 	alone  bool // no daemon is connected
 	status v1alpha1.WangellServiceStatus
 	wake   *v1alpha1.LastWake
-	waking time.Time // when the wake began that is under way without trouble; zero if there is none
+	waking time.Time // when the wake that is under way began; zero if there is none, or it has trouble
 }
 
-// quiet is how long nothing may be written of a service because it is being woken. The end of the wake is a change of
-// its own.
+// quiet returns for how long nothing is written of a service because it is being woken. The end of the wake causes a
+// reconciliation of its own.
 func (o observed) quiet(now time.Time) time.Duration {
 	if o.waking.IsZero() {
 		return 0
@@ -75,27 +76,28 @@ func (r *reconciler) observe(key runtime.Key) observed {
 	return o
 }
 
-// lastWake is a waterfall as the status tells it.
+// lastWake converts a waterfall for the status.
 func lastWake(w lifecycle.Waterfall) *v1alpha1.LastWake {
-	out := &v1alpha1.LastWake{Start: metav1.NewTime(w.Start.Truncate(time.Second)), Result: string(w.Result), Reason: w.Reason}
+	out := &v1alpha1.LastWake{Start: metav1.NewTime(w.Start.Truncate(time.Second)), Result: string(w.Result),
+		Reason: w.Reason}
 	for _, p := range w.Phases {
 		out.Phases = append(out.Phases, v1alpha1.WakePhase{Name: string(p.Name), Ms: p.At.Milliseconds()})
 	}
 	return out
 }
 
-// syncReplicas has spec.replicas and the number of pods that the controller wants agree.
+// syncReplicas scales the controller as spec.replicas says, or writes the number that it wants there.
 func (r *reconciler) syncReplicas(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService, out outcome) error {
 	if len(out.invalid) > 0 || out.refused != nil || out.put != nil || !out.addr.IsValid() {
 		return nil
 	}
 	st := r.observe(key)
 	if !st.known {
-		return nil // not synced yet: a change of the status comes when it is
+		return nil // not synced yet; that changes the status and causes another reconciliation
 	}
 	m := r.remember(key)
 	if s.Generation < m.generation {
-		return nil // the cache has not seen our own write yet: its number is not what anybody wants now
+		return nil // the cache has not seen the last write here: its number is outdated
 	}
 	if m.replicas == nil {
 		first := newReplicas(s.Status.ObservedGeneration != 0, s.Status.DesiredReplicas)
@@ -125,20 +127,22 @@ func (r *reconciler) syncReplicas(ctx context.Context, key runtime.Key, s *v1alp
 	return nil
 }
 
-// writeReplicas writes spec.replicas, unless somebody else did meanwhile. It returns the generation that this made.
+// writeReplicas writes spec.replicas, unless others did meanwhile. It returns the generation that this made.
 func (r *reconciler) writeReplicas(ctx context.Context, s *v1alpha1.WangellService, from, to int32) (int64, error) {
-	patch := fmt.Sprintf(`[{"op":"test","path":"/spec/replicas","value":%d},{"op":"replace","path":"/spec/replicas","value":%d}]`, from, to)
+	patch := fmt.Sprintf(`[{"op":"test","path":"/spec/replicas","value":%d},`+
+		`{"op":"replace","path":"/spec/replicas","value":%d}]`, from, to)
 	if from == none {
 		patch = fmt.Sprintf(`[{"op":"test","path":"/metadata/resourceVersion","value":%q},{"op":"add","path":"/spec/replicas","value":%d}]`, s.ResourceVersion, to)
 	}
 	written := s.DeepCopy()
-	if err := r.client.Patch(ctx, written, client.RawPatch("application/json-patch+json", []byte(patch)), client.FieldOwner(fieldManager)); err != nil {
+	if err := r.client.Patch(ctx, written, client.RawPatch("application/json-patch+json", []byte(patch)),
+		client.FieldOwner(fieldManager)); err != nil {
 		return 0, fmt.Errorf("write spec.replicas %d: %w", to, err)
 	}
 	return written.Generation, nil
 }
 
-// remember returns the memory of a service. Only its own reconciliation uses it, and that runs once at a time.
+// remember returns the memory of a service, which may be new. Only the service's reconciliation uses it, one at a time.
 func (r *reconciler) remember(key runtime.Key) *memory {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -150,9 +154,10 @@ func (r *reconciler) remember(key runtime.Key) *memory {
 	return m
 }
 
-// writeStatus writes the status if it is another, but not more often than every statusPause, and not during a wake that
-// is short and has no trouble. It returns in what time it wants to be called again; zero for not at all.
-func (r *reconciler) writeStatus(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService, out outcome) (time.Duration, error) {
+// writeStatus writes the status if it has changed, at most once in statusPause, and not during a short wake without
+// trouble. It returns after which time it is to be called again; zero for not at all.
+func (r *reconciler) writeStatus(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService,
+	out outcome) (time.Duration, error) {
 	r.mu.Lock()
 	trouble := r.trouble[key]
 	r.mu.Unlock()
@@ -170,11 +175,12 @@ func (r *reconciler) writeStatus(ctx context.Context, key runtime.Key, s *v1alph
 		return wait, nil
 	}
 	if next.Status.LoadBalancerIP != s.Status.LoadBalancerIP && next.Status.LoadBalancerIP != "" {
-		r.recorder.Eventf(s, nil, corev1.EventTypeNormal, "AddressAssigned", "AssignAddress", "the service address is %s:%d", next.Status.LoadBalancerIP, s.Spec.Port)
+		r.recorder.Eventf(s, nil, corev1.EventTypeNormal, "AddressAssigned", "AssignAddress", "the service address is %s:%d",
+			next.Status.LoadBalancerIP, s.Spec.Port)
 	}
 	if err := r.client.Status().Patch(ctx, next, client.MergeFrom(s), client.FieldOwner(fieldManager)); err != nil {
 		if apierrors.IsNotFound(err) {
-			return 0, nil // just deleted
+			return 0, nil // it was deleted
 		}
 		return 0, fmt.Errorf("status: %w", err)
 	}
@@ -182,19 +188,23 @@ func (r *reconciler) writeStatus(ctx context.Context, key runtime.Key, s *v1alph
 	return 0, nil
 }
 
-// statusOf is the status of a service, made from what is known of it. It keeps the times of conditions that stay.
-func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.Trouble, now time.Time) v1alpha1.WangellServiceStatus {
+// statusOf returns the status of a service. Conditions that have not changed keep their times.
+func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.Trouble,
+	now time.Time) v1alpha1.WangellServiceStatus {
 	old := s.Status
 	st := v1alpha1.WangellServiceStatus{
-		LatestRequest: old.LatestRequest, LoadBalancerIP: old.LoadBalancerIP, LastWake: old.LastWake, State: lifecycle.Cold.String(),
-		DesiredReplicas: old.DesiredReplicas, ObservedGeneration: s.Generation, Selector: labels.SelectorFromSet(selector(s)).String(),
+		LatestRequest: old.LatestRequest, LoadBalancerIP: old.LoadBalancerIP, LastWake: old.LastWake,
+		State:           lifecycle.Cold.String(),
+		DesiredReplicas: old.DesiredReplicas, ObservedGeneration: s.Generation,
+		Selector:   labels.SelectorFromSet(selector(s)).String(),
 		Conditions: slices.Clone(old.Conditions),
 	}
 	if out.addr.IsValid() && out.addrErr == nil {
 		st.LoadBalancerIP = out.addr.String()
 	}
 	if o.known {
-		st.State, st.Message, st.Replicas, st.DesiredReplicas = o.status.State, o.status.Message, o.status.Replicas, o.status.DesiredReplicas
+		st.State, st.Message, st.Replicas, st.DesiredReplicas = o.status.State, o.status.Message, o.status.Replicas,
+			o.status.DesiredReplicas
 		if l := o.status.LatestRequest; l != nil && (old.LatestRequest == nil || l.After(old.LatestRequest.Time)) {
 			seconds := metav1.NewTime(l.Truncate(time.Second))
 			st.LatestRequest = &seconds
@@ -204,7 +214,8 @@ func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.
 		}
 	}
 	for _, c := range []metav1.Condition{
-		readyCondition(out, o, st), awakeCondition(o, st), addressCondition(out), progressingCondition(out), scheduledCondition(trouble),
+		readyCondition(out, o, st), awakeCondition(o, st), addressCondition(out), progressingCondition(out),
+		scheduledCondition(trouble),
 	} {
 		c.ObservedGeneration, c.LastTransitionTime = s.Generation, metav1.NewTime(now.Truncate(time.Second))
 		apimeta.SetStatusCondition(&st.Conditions, c)
@@ -215,7 +226,7 @@ func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.
 	return st
 }
 
-// problem is what a user has to mend, in one line; empty if there is nothing.
+// problem returns what a user has to fix, in one line; empty if there is nothing.
 func problem(out outcome, trouble kube.Trouble) string {
 	switch {
 	case len(out.invalid) > 0:
@@ -230,7 +241,7 @@ func problem(out outcome, trouble kube.Trouble) string {
 	return trouble.Reason
 }
 
-// condition makes a condition; what makes it true is told by nothing but its reason if message is empty.
+// condition returns a condition. message may be empty.
 func condition(name string, is bool, reason, message string) metav1.Condition {
 	c := metav1.Condition{Type: name, Status: metav1.ConditionFalse, Reason: reason, Message: message}
 	if is {
@@ -251,9 +262,10 @@ func readyCondition(out outcome, o observed, st v1alpha1.WangellServiceStatus) m
 	case out.put != nil:
 		return condition(name, false, "Refused", out.put.Error())
 	case !o.known:
-		return condition(name, false, "Starting", "the controller is just starting")
+		return condition(name, false, "Starting", "the controller is starting")
 	case o.alone:
-		return condition(name, false, "NoDaemon", "no daemon is connected to the controller: look at the pods of the daemons' DaemonSet and their log")
+		return condition(name, false, "NoDaemon",
+			"no daemon is connected to the controller: check the pods of the daemons' DaemonSet and their logs")
 	case st.State == lifecycle.Failed.String():
 		return condition(name, false, "WakeFailed", o.status.Message)
 	case st.State == lifecycle.Warm.String():
@@ -293,12 +305,13 @@ func progressingCondition(out outcome) metav1.Condition {
 	case out.refused != nil:
 		return condition(name, false, "Refused", out.refused.Error())
 	case d != nil && rollingOut(d):
-		return condition(name, true, "RollingOut", fmt.Sprintf("%d of %d pods are of the present spec", d.Status.UpdatedReplicas, *d.Spec.Replicas))
+		return condition(name, true, "RollingOut", fmt.Sprintf("%d of %d pods are of the present spec",
+			d.Status.UpdatedReplicas, *d.Spec.Replicas))
 	}
 	return condition(name, false, "Complete", "")
 }
 
-// rollingOut tells whether pods of an older spec are being replaced.
+// rollingOut reports whether pods of an older spec are being replaced.
 func rollingOut(d *appsv1.Deployment) bool {
 	return d.Status.Replicas > d.Status.UpdatedReplicas && d.Spec.Replicas != nil && *d.Spec.Replicas > 0
 }
@@ -310,4 +323,4 @@ func scheduledCondition(t kube.Trouble) metav1.Condition {
 	return condition(v1alpha1.ConditionScheduled, true, "Scheduled", "")
 }
 
-var _ keeper = (*controller.Controller)(nil)
+var _ controllerAPI = (*controller.Controller)(nil)

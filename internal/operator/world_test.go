@@ -37,7 +37,7 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// patience is how long a test waits for what must come, on a machine that may be busy.
+// patience bounds the wait for what must happen, on a machine that may be busy.
 const patience = 60 * time.Second
 
 // apiServer is one real API server with its etcd for all tests of the package.
@@ -106,7 +106,7 @@ func api(t *testing.T) *rest.Config {
 	return apiServer.config
 }
 
-// world is a namespace with an operator, and a daemon and a cluster that are played.
+// world is a namespace with an operator, and a fake daemon and cluster.
 type world struct {
 	t         *testing.T
 	config    *rest.Config
@@ -150,7 +150,7 @@ func newWorld(t *testing.T, change func(*Config)) *world {
 	return w
 }
 
-// run starts an operator, which ends with the test or when stop is called, and returns when it leads.
+// run starts an operator and returns once it leads. It ends with the test, or when stop is called.
 func (w *world) run() (stop func()) {
 	w.t.Helper()
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -195,7 +195,7 @@ func (w *world) create(o client.Object) {
 	}
 }
 
-// apply makes a service of the fields of a spec.
+// apply creates a service.
 func (w *world) apply(name string, change ...func(*v1alpha1.WangellServiceSpec)) *v1alpha1.WangellService {
 	w.t.Helper()
 	s := &v1alpha1.WangellService{
@@ -209,7 +209,7 @@ func (w *world) apply(name string, change ...func(*v1alpha1.WangellServiceSpec))
 	return s
 }
 
-// change changes the spec of a service that is there.
+// change changes the spec of a service.
 func (w *world) change(name string, f func(*v1alpha1.WangellServiceSpec)) {
 	w.t.Helper()
 	w.until("the spec of "+name+" is changed", func() bool {
@@ -226,7 +226,7 @@ func (w *world) change(name string, f func(*v1alpha1.WangellServiceSpec)) {
 	})
 }
 
-// get reads an object of the namespace; false if there is none.
+// get reads an object of the namespace, and reports whether it exists.
 func (w *world) get(name string, o client.Object) bool {
 	w.t.Helper()
 	err := w.client.Get(context.Background(), client.ObjectKey{Namespace: w.namespace, Name: name}, o)
@@ -252,7 +252,7 @@ func (w *world) until(what string, holds func() bool) {
 			return
 		}
 	}
-	w.t.Fatalf("not seen: %s", what)
+	w.t.Fatalf("did not happen: %s", what)
 }
 
 // condition waits until a condition of a service has a status and a reason, and returns its message.
@@ -278,7 +278,7 @@ func (w *world) condition(name, kind string, status metav1.ConditionStatus, reas
 	return message
 }
 
-// replicas is that of a Deployment; -1 if there is none.
+// replicas returns those of a Deployment; -1 if there is none.
 func (w *world) replicas(name string) int32 {
 	var d appsv1.Deployment
 	if !w.get(name, &d) {
@@ -287,7 +287,7 @@ func (w *world) replicas(name string) int32 {
 	return *d.Spec.Replicas
 }
 
-// reasons are those of the Events of a service.
+// reasons returns those of the Events of a service.
 func (w *world) reasons(name string) []string {
 	w.t.Helper()
 	var list eventsv1.EventList
@@ -303,7 +303,7 @@ func (w *world) reasons(name string) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// player plays what is not there: the ReplicaSet controller, the kubelet and the daemon of one node.
+// player stands for the ReplicaSet controller, and the kubelet and the daemon of one node.
 type player struct {
 	w      *world
 	client *wire.Client
@@ -319,7 +319,9 @@ type player struct {
 }
 
 func newPlayer(w *world, server string) *player {
-	p := &player{w: w, server: server, table: map[netip.AddrPort]wire.Service{}, backends: map[netip.AddrPort]*wire.Backends{}, refused: map[netip.AddrPort]string{}, running: map[string]*corev1.Pod{}}
+	p := &player{w: w, server: server, table: map[netip.AddrPort]wire.Service{},
+		backends: map[netip.AddrPort]*wire.Backends{}, refused: map[netip.AddrPort]string{},
+		running: map[string]*corev1.Pod{}}
 	p.mu.Lock()
 	var err error
 	p.client, err = wire.NewClient(wire.ClientConfig{
@@ -374,7 +376,7 @@ func (p *player) receive(m wire.Message) {
 	}
 }
 
-// connected tells a new leader what runs.
+// connected reports the running pods to a new leader.
 func (p *player) connected() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -387,12 +389,13 @@ func (p *player) connected() {
 func (p *player) seen(o *corev1.Pod, sight wangellruntime.PodEvent) {
 	p.client.Send(&wire.PodReport{
 		Event: uint8(sight), Service: o.Namespace + "/" + o.Labels[v1alpha1.LabelService], UID: string(o.UID), Name: o.Name,
-		Container: o.Annotations[v1alpha1.AnnotationContainer], Addr: netip.MustParseAddr(o.Status.PodIP), Netns: "/run/netns/" + o.Name,
+		Container: o.Annotations[v1alpha1.AnnotationContainer], Addr: netip.MustParseAddr(o.Status.PodIP),
+		Netns:    "/run/netns/" + o.Name,
 		SpecHash: o.Labels[v1alpha1.LabelSpecHash], At: monotime.Now(),
 	})
 }
 
-// syn is a SYN that finds no pod.
+// syn reports a SYN that finds no pod.
 func (p *player) syn(a netip.AddrPort) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -401,7 +404,7 @@ func (p *player) syn(a netip.AddrPort) {
 	p.client.Send(&wire.Wake{Service: a, Seq: p.seq, SYNSeen: now, Noticed: now, Parked: 1})
 }
 
-// has tells whether the daemon knows a service, and what.
+// has returns a service as the daemon has it, and whether it has it.
 func (p *player) has(a netip.AddrPort) (wire.Service, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -409,7 +412,7 @@ func (p *player) has(a netip.AddrPort) (wire.Service, bool) {
 	return s, ok
 }
 
-// serving is how many pods a service has.
+// serving returns the number of serving pods of a service.
 func (p *player) serving(a netip.AddrPort) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -424,7 +427,7 @@ func (p *player) serving(a netip.AddrPort) int {
 	return n
 }
 
-// play gives every Deployment as many pods as it wants, and each its life.
+// play gives every Deployment as many pods as it wants, and runs each.
 func (p *player) play(ctx context.Context) {
 	n := 0
 	for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
@@ -469,16 +472,20 @@ func (p *player) begin(ctx context.Context, d *appsv1.Deployment, n int) {
 	case "image":
 		o.Status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
 			Name: o.Spec.Containers[0].Name, Image: o.Spec.Containers[0].Image,
-			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "manifest unknown"}},
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull",
+				Message: "manifest unknown"}},
 		}}}
 	case "room":
 		o.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
-			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/1 nodes are available: 1 Insufficient cpu.",
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable",
+			Message: "0/1 nodes are available: 1 Insufficient cpu.",
 		}}}
 	default:
-		o.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: fmt.Sprintf("10.1.%d.%d", n/200, n%200+1), HostIP: "192.0.2.1"}
+		o.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: fmt.Sprintf("10.1.%d.%d", n/200, n%200+1),
+			HostIP: "192.0.2.1"}
 		p.running[string(o.UID)] = o
-		for _, s := range []wangellruntime.PodEvent{wangellruntime.PodNetworkReady, wangellruntime.PodContainerCreated, wangellruntime.PodContainerStarted} {
+		for _, s := range []wangellruntime.PodEvent{wangellruntime.PodNetworkReady, wangellruntime.PodContainerCreated,
+			wangellruntime.PodContainerStarted} {
 			p.seen(o, s)
 		}
 	}
@@ -496,7 +503,7 @@ func (p *player) end(ctx context.Context, o *corev1.Pod) {
 	_ = p.w.client.Delete(ctx, o, client.GracePeriodSeconds(0))
 }
 
-// vip waits until a service has its address, and daemons know it.
+// vip waits until a service has its address and the daemon has the service.
 func (w *world) vip(name string) netip.AddrPort {
 	w.t.Helper()
 	var a netip.AddrPort
@@ -518,7 +525,7 @@ func (w *world) vip(name string) netip.AddrPort {
 	return a
 }
 
-// hasAll tells whether a list has all words.
+// hasAll reports whether a list has all words.
 func hasAll(list []string, words ...string) bool {
 	for _, word := range words {
 		if !slices.Contains(list, word) {

@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// action is one of the structs below: at most one request to the API server, or several of one kind at once. The caller of
-// next carries it out and passes its result to done.
+// action is one of the structs below: at most one request to the API server, or several of one kind at once. The caller
+// of next carries it out and passes its result to done.
 type action interface{ action() }
 
 // wait: call next again when something else is observed, or at until. Zero: there is nothing to do.

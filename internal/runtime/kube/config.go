@@ -25,8 +25,8 @@ type Config struct {
 	Namespace string
 	// Log may be nil.
 	Log *slog.Logger
-	// WithoutDaemons: no daemon reports pods (in tests), so everything is taken from the API, late as it is and without what
-	// only a node knows: a pod's network namespace, and when it got its address.
+	// WithoutDaemons: no daemon reports pods (in tests), so everything is taken from the API, late as it is and without
+	// what only a node knows: a pod's network namespace, and when it got its address.
 	WithoutDaemons bool
 	// ThroughDeployment: create no pod here; all come from the Deployment and its ReplicaSets. Wakes are slower, and each
 	// makes fewer requests.
@@ -51,8 +51,8 @@ type Informer interface {
 	RemoveEventHandler(cache.ResourceEventHandlerRegistration) error
 }
 
-// NewClient returns a client for a Runtime: it uses protobuf and has no rate limit of its own. Its watches keep open the
-// one HTTP/2 connection that the requests of a wake use.
+// NewClient returns a client for a Runtime: it uses protobuf and has no rate limit of its own. Its watches keep open
+// the one HTTP/2 connection that the requests of a wake use.
 func NewClient(config *rest.Config) (kubernetes.Interface, error) {
 	c := rest.CopyConfig(config)
 	c.QPS, c.RateLimiter = -1, nil

@@ -79,7 +79,8 @@ type withDeployments struct {
 }
 
 // Start makes the Deployment, or brings it up to date, and starts a pod.
-func (r withDeployments) Start(ctx context.Context, s *v1alpha1.WangellService, hooks runtime.StartHooks) (runtime.Pod, error) {
+func (r withDeployments) Start(ctx context.Context, s *v1alpha1.WangellService, hooks runtime.StartHooks) (runtime.Pod,
+	error) {
 	spec := s.DeepCopy()
 	v1alpha1.Default(spec)
 	spec.Spec.ImagePullPolicy = corev1.PullIfNotPresent // nodes have to fetch the image once

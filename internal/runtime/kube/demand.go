@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// This file has what happens to a machine: pods that are wanted or not, and what the API server reports of the Deployment
-// and of direct pods.
+// This file has what happens to a machine: pods that are wanted or not, and what the API server reports of the
+// Deployment and of direct pods.
 
-// wantMore makes room for one more Start. held is the number of pods that stay and were delivered, waiting the number of
-// Starts without a pod. A pod that is wanted already and was not delivered is enough: the replacement of a pod that was
-// taken away, or one that a controller before this one asked for.
+// wantMore makes room for one more Start. held is the number of pods that stay and were delivered, waiting the number
+// of Starts without a pod. A pod that is wanted already and was not delivered is enough: the replacement of a pod that
+// was taken away, or one that a controller before this one asked for.
 func (m *machine) wantMore(held, waiting int) {
 	if int(m.want)-held-waiting < 1 {
 		m.want++
@@ -28,8 +28,8 @@ func (m *machine) wantLess(held, waiting int) bool {
 	return true
 }
 
-// deploymentSeen takes the number of replicas of one version of the Deployment. Versions older than the last write, and all
-// that arrive while a number is being written, say nothing.
+// deploymentSeen takes the number of replicas of one version of the Deployment. Versions older than the last write, and
+// all that arrive while a number is being written, say nothing.
 func (m *machine) deploymentSeen(uid string, version uint64, replicas int32, held, waiting int) {
 	if m.sending && m.uid == uid || version < m.version && version != 0 {
 		return
@@ -67,11 +67,11 @@ func (m *machine) podLost(uid string) {
 	}
 }
 
-// podFound takes a pod without a controller that this machine is not known to have created: the controller before this one
-// did, or a request that was not answered. inherited: the pod existed before this process.
+// podFound takes a pod without a controller that this machine is not known to have created: the controller before this
+// one did, or a request that was not answered. inherited: the pod existed before this process.
 func (m *machine) podFound(uid, hash, specHash string, inherited bool, now time.Time) {
-	// Where the Deployment has pods, this one is about to be adopted, unless the controller before this one ended just then:
-	// to hand it over once more does no harm.
+	// Where the Deployment has pods, this one is about to be adopted, unless the controller before this one ended just
+	// then: to hand it over once more does no harm.
 	if hash == "" || m.sending || m.written > 0 && m.direct == nil && !inherited {
 		return
 	}

@@ -26,8 +26,8 @@ func (w *world) holds(of func(*service) bool) bool {
 	return s != nil && of(s)
 }
 
-// A change of the Deployment's status between the decision to stop a pod and the write does not change the wanted number.
-// The number is not written before the pod is marked, or another one might go.
+// A change of the Deployment's status between the decision to stop a pod and the write does not change the wanted
+// number. The number is not written before the pod is marked, or another one might go.
 func TestStopIgnoresAnOldNumberOfReplicas(t *testing.T) {
 	w := newWorld(t, 0)
 	for _, id := range []string{"app-1", "app-2", "app-3"} {

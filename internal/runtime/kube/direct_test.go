@@ -185,8 +185,8 @@ func (w *directWorld) settled(want string) {
 	w.until(want, func() bool { got = w.done(); return got == want })
 }
 
-// A wake creates its pod and nothing else. Later, in this order, the Deployment is scaled, gets a ReplicaSet that selects
-// the pod, and is resumed. When the service sleeps, the Deployment comes to rest.
+// A wake creates its pod and nothing else. Later, in this order, the Deployment is scaled, gets a ReplicaSet that
+// selects the pod, and is resumed. When the service sleeps, the Deployment comes to rest.
 func TestDirectPodIsHandedOver(t *testing.T) {
 	t.Parallel()
 	w := newDirectWorld(t, nil)
@@ -197,7 +197,8 @@ func TestDirectPodIsHandedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	hash := pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
-	if hash == "" || pod.Labels[v1alpha1.LabelSpecHash] != "h" || pod.Spec.Containers[0].Image != "a/b:1" || metav1.GetControllerOf(pod) != nil ||
+	if hash == "" || pod.Labels[v1alpha1.LabelSpecHash] != "h" || pod.Spec.Containers[0].Image != "a/b:1" ||
+		metav1.GetControllerOf(pod) != nil ||
 		len(pod.OwnerReferences) != 1 || pod.GenerateName != "app-"+hash+"-" {
 		t.Errorf("the pod is %+v", pod)
 	}
@@ -222,7 +223,8 @@ func TestDirectPodIsHandedOver(t *testing.T) {
 
 	yes := true
 	w.update(pod, func(p *corev1.Pod) {
-		p.OwnerReferences = append(p.OwnerReferences, metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: set.Name, UID: set.UID, Controller: &yes})
+		p.OwnerReferences = append(p.OwnerReferences, metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet",
+			Name: set.Name, UID: set.UID, Controller: &yes})
 	})
 	w.until("the adoption", func() bool { w.r.mu.Lock(); defer w.r.mu.Unlock(); return !w.r.byUID["app-1"].alone })
 
@@ -253,7 +255,8 @@ func TestDirectPodIsHandedOver(t *testing.T) {
 	w.settled("create pod, scale 1, create set of 1, resume, scale 0, pause, delete set, create pod")
 }
 
-// The pod of a service that sleeps before its hand-over, or whose wake is cancelled, is deleted; the service is at rest.
+// The pod of a service that sleeps before its hand-over, or whose wake is cancelled, is deleted; the service is at
+// rest.
 func TestDirectPodIsDeletedWhenTheServiceSleeps(t *testing.T) {
 	t.Parallel()
 	w := newDirectWorld(t, nil)
@@ -271,7 +274,10 @@ func TestDirectPodIsDeletedWhenTheServiceSleeps(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	// A pod that was not cached yet when it was deleted is deleted again when it is.
-	w.until("the deletion", func() bool { return strings.HasPrefix(w.done(), "create pod, delete app-1, create pod, delete app-2") })
+	w.until("the deletion", func() bool {
+		return strings.HasPrefix(w.done(),
+			"create pod, delete app-1, create pod, delete app-2")
+	})
 	w.until("nothing is left", func() bool {
 		return w.holds(func(s *service) bool {
 			return s.machine.direct == nil && s.machine.written == 0 && s.machine.stage == idle
@@ -279,8 +285,8 @@ func TestDirectPodIsDeletedWhenTheServiceSleeps(t *testing.T) {
 	})
 }
 
-// Further pods that are wanted before the hand-over are direct ones, too, of the same ReplicaSet. When fewer are wanted,
-// they are handed over, and the ReplicaSet chooses.
+// Further pods that are wanted before the hand-over are direct ones, too, of the same ReplicaSet. When fewer are
+// wanted, they are handed over, and the ReplicaSet chooses.
 func TestDirectPodsAreOfOneReplicaSet(t *testing.T) {
 	t.Parallel()
 	w := newDirectWorld(t, nil)
@@ -299,7 +305,10 @@ func TestDirectPodsAreOfOneReplicaSet(t *testing.T) {
 		t.Errorf("the pods are of different ReplicaSets: %v", hashes)
 	}
 	go w.r.Stop(w.t.Context(), "app-2", grace) //nolint:errcheck // it waits for a controller that is not there
-	w.until("the Deployment wants one", func() bool { return strings.Contains(w.done(), "scale 1, create set of 2, resume") })
+	w.until("the Deployment wants one", func() bool {
+		return strings.Contains(w.done(),
+			"scale 1, create set of 2, resume")
+	})
 }
 
 // A direct pod that is deleted by others is replaced, as its ReplicaSet would do.
@@ -319,8 +328,10 @@ func TestNewLeaderHandsOverDirectPods(t *testing.T) {
 	for _, spec := range []string{"h", "older"} {
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: "default", Name: "app-1", UID: "app-1", Annotations: map[string]string{v1alpha1.AnnotationContainer: "app"},
-				Labels: map[string]string{v1alpha1.LabelService: "app", v1alpha1.LabelSpecHash: spec, appsv1.DefaultDeploymentUniqueLabelKey: "x"},
+				Namespace: "default", Name: "app-1", UID: "app-1",
+				Annotations: map[string]string{v1alpha1.AnnotationContainer: "app"},
+				Labels: map[string]string{v1alpha1.LabelService: "app", v1alpha1.LabelSpecHash: spec,
+					appsv1.DefaultDeploymentUniqueLabelKey: "x"},
 			},
 			Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.1", PodIPs: []corev1.PodIP{{IP: "10.1.0.1"}}},
 		}
@@ -344,8 +355,10 @@ func TestNewLeaderHandsOverDirectPods(t *testing.T) {
 func TestNewLeaderCompletesAHandOver(t *testing.T) {
 	t.Parallel()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "default", Name: "app-1", UID: "app-1", Annotations: map[string]string{v1alpha1.AnnotationContainer: "app"},
-		Labels: map[string]string{v1alpha1.LabelService: "app", v1alpha1.LabelSpecHash: "h", appsv1.DefaultDeploymentUniqueLabelKey: "x"},
+		Namespace: "default", Name: "app-1", UID: "app-1",
+		Annotations: map[string]string{v1alpha1.AnnotationContainer: "app"},
+		Labels: map[string]string{v1alpha1.LabelService: "app", v1alpha1.LabelSpecHash: "h",
+			appsv1.DefaultDeploymentUniqueLabelKey: "x"},
 	}}
 	w := newDirectWorld(t, func(d *appsv1.Deployment) { one := int32(1); d.Spec.Replicas = &one }, pod)
 	w.later()
@@ -388,11 +401,13 @@ func TestRefusedPodIsNotRetried(t *testing.T) {
 	resource := corev1.Resource("pods")
 	w.refuse("create pod", apierrors.NewForbidden(resource, "app-1", errors.New("exceeded quota: pods=0")))
 	_, err := w.r.Start(t.Context(), w.service(), runtime.StartHooks{})
-	if err == nil || errors.Is(err, runtime.ErrUnavailable) || !strings.Contains(err.Error(), "service default/app: create a pod") || strings.Contains(err.Error(), "ClusterRole") {
+	if err == nil || errors.Is(err, runtime.ErrUnavailable) ||
+		!strings.Contains(err.Error(), "service default/app: create a pod") || strings.Contains(err.Error(), "ClusterRole") {
 		t.Errorf("got %v", err)
 	}
 	w.refuse("create pod", apierrors.NewForbidden(resource, "", errors.New(`User "x" cannot create resource "pods"`)))
-	if _, err = w.r.Start(t.Context(), w.service(), runtime.StartHooks{}); err == nil || !strings.Contains(err.Error(), "ClusterRole") {
+	if _, err = w.r.Start(t.Context(), w.service(), runtime.StartHooks{}); err == nil ||
+		!strings.Contains(err.Error(), "ClusterRole") {
 		t.Errorf("got %v", err)
 	}
 	w.refuse("create pod", apierrors.NewServiceUnavailable("no"))
@@ -409,7 +424,8 @@ func emptySet(has int32) *appsv1.ReplicaSet {
 	return &appsv1.ReplicaSet{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: "app-s", UID: "s", Labels: map[string]string{v1alpha1.LabelService: "app"},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "app", UID: "d", Controller: &yes}},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "app", UID: "d",
+				Controller: &yes}},
 		},
 		Spec: appsv1.ReplicaSetSpec{Replicas: new(int32)}, Status: appsv1.ReplicaSetStatus{Replicas: has},
 	}
@@ -429,7 +445,8 @@ func TestDeploymentThatIsNotAtRestIsScaled(t *testing.T) {
 		"a ReplicaSet":     {sets: []*appsv1.ReplicaSet{set}},
 		"is being deleted": {change: func(d *appsv1.Deployment) { d.DeletionTimestamp = &metav1.Time{} }},
 	} {
-		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Generation: 1}, Spec: appsv1.DeploymentSpec{Paused: true, Replicas: &none}}
+		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Generation: 1},
+			Spec: appsv1.DeploymentSpec{Paused: true, Replicas: &none}}
 		d.Status.ObservedGeneration = 1
 		if !atRest(d, nil) {
 			t.Fatal("the unchanged Deployment is not at rest")

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube runs services on Kubernetes: it is a runtime.Cluster. The pods of a service belong to a Deployment of the
-// same name, which internal/operator creates. Only this package writes its number of replicas, as one number in one
+// Package kube runs services on Kubernetes: it is a runtime.Cluster. The pods of a service belong to a Deployment of
+// the same name, which internal/operator creates. Only this package writes its number of replicas, as one number in one
 // request. The pods of a wake are created here and handed over to the Deployment later (see machine), because two
 // controllers would otherwise stand between the decision to start a pod and its creation.
 //
-// A pod's life is reported twice: by the daemon of its node at once (ReportPod), and by the API up to a second later. The
-// daemon's report counts. A pod is used only after its node's daemon reports it: without a daemon its node has no gate that
-// could serve it. The API knows what no daemon does: that a pod fits on no node, that an image cannot be pulled, that a pod
-// is being deleted.
+// A pod's life is reported twice: by the daemon of its node at once (ReportPod), and by the API up to a second later.
+// The daemon's report counts. A pod is used only after its node's daemon reports it: without a daemon its node has no
+// gate that could serve it. The API knows what no daemon does: that a pod fits on no node, that an image cannot be
+// pulled, that a pod is being deleted.
 //
 // The files point one way: pure functions of what was observed (machine, demand, trouble), requests to the API server
-// (requests, podlogs), what is known of services and pods (state, pods), what carries out decisions (drive, maintain), and
-// on top of these what others call (start, stop, nodes, reports, logs, runtime).
+// (requests, podlogs), what is known of services and pods (state, pods), what carries out decisions (drive, maintain),
+// and on top of these what others call (start, stop, nodes, reports, logs, runtime).
 package kube

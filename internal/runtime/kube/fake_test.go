@@ -74,11 +74,12 @@ func newWorldWith(t *testing.T, replicas int32, change func(*appsv1.Deployment),
 }
 
 func (w *world) open() {
-	r, err := Open(w.t.Context(), Config{Client: w.client, ThroughDeployment: !w.direct, Trouble: func(_ runtime.Key, t Trouble) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.trouble = append(w.trouble, t)
-	}})
+	r, err := Open(w.t.Context(), Config{Client: w.client, ThroughDeployment: !w.direct,
+		Trouble: func(_ runtime.Key, t Trouble) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.trouble = append(w.trouble, t)
+		}})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -89,7 +90,8 @@ func (w *world) open() {
 func (w *world) deployment(replicas int32) *appsv1.Deployment {
 	d := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: "app", UID: "d", Labels: map[string]string{v1alpha1.LabelService: "app"}, ResourceVersion: strconv.Itoa(w.version),
+			Namespace: "default", Name: "app", UID: "d", Labels: map[string]string{v1alpha1.LabelService: "app"},
+			ResourceVersion: strconv.Itoa(w.version),
 		},
 		Spec: appsv1.DeploymentSpec{Replicas: &replicas, Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{
 			Annotations: map[string]string{v1alpha1.AnnotationContainer: "app"},
@@ -102,7 +104,8 @@ func (w *world) deployment(replicas int32) *appsv1.Deployment {
 }
 
 func (w *world) service() *v1alpha1.WangellService {
-	s := &v1alpha1.WangellService{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "app"}, Spec: v1alpha1.WangellServiceSpec{Image: "a/b:1", Port: 80}}
+	s := &v1alpha1.WangellService{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "app"},
+		Spec: v1alpha1.WangellServiceSpec{Image: "a/b:1", Port: 80}}
 	v1alpha1.Default(s)
 	return s
 }
@@ -133,9 +136,11 @@ func (w *world) apiPod(change func(*corev1.Pod)) *corev1.Pod {
 	yes := true
 	o := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: name, UID: types.UID(name), Labels: map[string]string{v1alpha1.LabelService: "app", v1alpha1.LabelSpecHash: "h"},
-			Annotations:     map[string]string{v1alpha1.AnnotationContainer: "app"},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "app", UID: "s", Controller: &yes}},
+			Namespace: "default", Name: name, UID: types.UID(name),
+			Labels:      map[string]string{v1alpha1.LabelService: "app", v1alpha1.LabelSpecHash: "h"},
+			Annotations: map[string]string{v1alpha1.AnnotationContainer: "app"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "app", UID: "s",
+				Controller: &yes}},
 		},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "a/b:1"}}},
 	}

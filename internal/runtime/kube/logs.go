@@ -13,8 +13,8 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// Logs implements runtime.Runtime with the log endpoint of the API server. The logs of pods that are gone are gone, too.
-// tail counts lines for each pod.
+// Logs implements runtime.Runtime with the log endpoint of the API server. The logs of pods that are gone are gone,
+// too. tail counts lines for each pod.
 func (r *Runtime) Logs(ctx context.Context, k runtime.Key, w io.Writer, tail int, follow bool) error {
 	shared := &lineWriter{w: w}
 	if !follow {

@@ -43,8 +43,8 @@ func (m *machine) due(o observation) (what task, at time.Time) {
 	return noTask, time.Time{}
 }
 
-// next returns what is to be done now. When nothing is under way it begins what is due; a number that is not written comes
-// first, also if the Deployment is not known.
+// next returns what is to be done now. When nothing is under way it begins what is due; a number that is not written
+// comes first, also if the Deployment is not known.
 func (m *machine) next(o observation) action {
 	if m.stage == idle {
 		m.begin(o)
@@ -164,7 +164,8 @@ func (m *machine) beginGiveUpDirect() {
 	}
 }
 
-// recognized reports whether the Deployment has recognized its ReplicaSets, in a hand-over the one that adopts the pods.
+// recognized reports whether the Deployment has recognized its ReplicaSets, in a hand-over the one that adopts the
+// pods.
 func (m *machine) recognized(sets []*appsv1.ReplicaSet) bool {
 	found := m.adopter == ""
 	for _, s := range sets {
@@ -178,8 +179,8 @@ func (m *machine) recognized(sets []*appsv1.ReplicaSet) bool {
 	return found
 }
 
-// template is the one that the pods were created from. The Deployment's may be newer by now; it then replaces the pods. Of
-// pods that another controller created, only the label tells.
+// template is the one that the pods were created from. The Deployment's may be newer by now; it then replaces the pods.
+// Of pods that another controller created, only the label tells.
 func (dir *direct) template(d *appsv1.Deployment) *corev1.PodTemplateSpec {
 	if dir.from != nil {
 		return &dir.from.Spec.Template

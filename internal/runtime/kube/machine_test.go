@@ -27,7 +27,8 @@ func restingDeployment() *appsv1.Deployment {
 
 // setOf returns a ReplicaSet of a Deployment.
 func setOf(uid string, replicas int32, revision string) *appsv1.ReplicaSet {
-	s := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: uid, UID: types.UID(uid), ResourceVersion: "1"}}
+	s := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: uid, UID: types.UID(uid),
+		ResourceVersion: "1"}}
 	s.Spec.Replicas = &replicas
 	if revision != "" {
 		s.Annotations = map[string]string{revisionAnnotation: revision}
@@ -79,7 +80,8 @@ func TestNextAction(t *testing.T) {
 		})
 	}
 	two := func() *direct {
-		return &direct{hash: "x", uids: map[string]bool{"a": true, "b": true}, from: restingDeployment(), first: now, last: now}
+		return &direct{hash: "x", uids: map[string]bool{"a": true, "b": true}, from: restingDeployment(), first: now,
+			last: now}
 	}
 	announced := func() *direct { dir := two(); dir.announced = true; return dir }
 	later := now.Add(handOverDelay)
@@ -88,48 +90,75 @@ func TestNextAction(t *testing.T) {
 		o    observation
 		want string
 	}{
-		"at rest and nothing wanted":               {machine{}, observation{deployment: restingDeployment()}, "wait"},
-		"at rest and pods wanted":                  {machine{want: 3}, observation{deployment: restingDeployment()}, "create pods 3"},
-		"at rest, but not to create pods":          {machine{want: 3, throughDeployment: true}, observation{deployment: restingDeployment()}, "scale 3"},
-		"the Deployment is not known":              {machine{want: 3}, observation{}, "scale 3"},
-		"its controller has not seen that":         {machine{want: 1}, observation{deployment: paused(func(d *appsv1.Deployment) { d.Generation = 2 })}, "scale 1"},
-		"paused, with a ReplicaSet":                {machine{want: 1}, observation{deployment: restingDeployment(), sets: []*appsv1.ReplicaSet{setOf("s", 0, "1")}}, "scale 1"},
-		"managed":                                  {machine{want: 2, written: 1}, observation{deployment: running}, "scale 2"},
-		"a write was not confirmed":                {machine{want: 1, written: unknown}, observation{deployment: restingDeployment()}, "scale 1"},
-		"a victim is not marked":                   {machine{want: 1, excess: 1, written: 2}, observation{deployment: running}, "wait"},
-		"paused, with pods":                        {machine{want: 1, written: 1}, observation{deployment: restingDeployment()}, "pause false"},
-		"paused, but not to create pods":           {machine{throughDeployment: true}, observation{deployment: restingDeployment()}, "pause false"},
-		"direct pods":                              {machine{want: 2, written: 2, direct: two()}, observation{}, "wait 2s"},
-		"direct pods in a wake":                    {machine{want: 2, written: 2, direct: two()}, observation{starting: true}, "wait 10s"},
-		"more direct pods":                         {machine{want: 5, written: 2, direct: two()}, observation{}, "create pods 3"},
-		"fewer direct pods":                        {machine{want: 1, written: 2, direct: two()}, observation{}, "scale 1"},
-		"no direct pods":                           {machine{want: 0, written: 2, direct: two()}, observation{}, "delete pods a b"},
-		"no direct pods, which a set may select":   {machine{want: 0, written: 2, direct: announced()}, observation{}, "scale 0"},
-		"more direct pods, which a set may select": {machine{want: 3, written: 2, direct: announced()}, observation{}, "scale 3"},
-		"hand-over is due":                         {machine{want: 2, written: 2, direct: two()}, observation{now: later}, "scale 2"},
-		"scaled, and not seen by its controller": {machine{stage: handObserving, target: 2, scaled: 7, direct: announced(), deadline: later},
+		"at rest and nothing wanted": {machine{}, observation{deployment: restingDeployment()}, "wait"},
+		"at rest and pods wanted": {machine{want: 3}, observation{deployment: restingDeployment()},
+			"create pods 3"},
+		"at rest, but not to create pods": {machine{want: 3, throughDeployment: true},
+			observation{deployment: restingDeployment()}, "scale 3"},
+		"the Deployment is not known": {machine{want: 3}, observation{}, "scale 3"},
+		"its controller has not seen that": {machine{want: 1},
+			observation{deployment: paused(func(d *appsv1.Deployment) { d.Generation = 2 })}, "scale 1"},
+		"paused, with a ReplicaSet": {machine{want: 1},
+			observation{deployment: restingDeployment(), sets: []*appsv1.ReplicaSet{setOf("s", 0, "1")}}, "scale 1"},
+		"managed": {machine{want: 2, written: 1}, observation{deployment: running},
+			"scale 2"},
+		"a write was not confirmed": {machine{want: 1, written: unknown},
+			observation{deployment: restingDeployment()}, "scale 1"},
+		"a victim is not marked": {machine{want: 1, excess: 1, written: 2},
+			observation{deployment: running}, "wait"},
+		"paused, with pods": {machine{want: 1, written: 1},
+			observation{deployment: restingDeployment()}, "pause false"},
+		"paused, but not to create pods": {machine{throughDeployment: true},
+			observation{deployment: restingDeployment()}, "pause false"},
+		"direct pods": {machine{want: 2, written: 2, direct: two()}, observation{}, "wait 2s"},
+		"direct pods in a wake": {machine{want: 2, written: 2, direct: two()}, observation{starting: true},
+			"wait 10s"},
+		"more direct pods": {machine{want: 5, written: 2, direct: two()}, observation{},
+			"create pods 3"},
+		"fewer direct pods": {machine{want: 1, written: 2, direct: two()}, observation{}, "scale 1"},
+		"no direct pods": {machine{want: 0, written: 2, direct: two()}, observation{},
+			"delete pods a b"},
+		"no direct pods, which a set may select": {machine{want: 0, written: 2, direct: announced()}, observation{},
+			"scale 0"},
+		"more direct pods, which a set may select": {machine{want: 3, written: 2, direct: announced()}, observation{},
+			"scale 3"},
+		"hand-over is due": {machine{want: 2, written: 2, direct: two()}, observation{now: later},
+			"scale 2"},
+		"scaled, and not seen by its controller": {machine{stage: handObserving, target: 2, scaled: 7, direct: announced(),
+			deadline: later},
 			observation{deployment: scaledTo(2, "7", false)}, "wait 2s"},
-		"scaled, and seen by its controller": {machine{stage: handObserving, target: 2, scaled: 7, direct: announced(), deadline: later},
+		"scaled, and seen by its controller": {machine{stage: handObserving, target: 2, scaled: 7, direct: announced(),
+			deadline: later},
 			observation{deployment: scaledTo(2, "7", true)}, "create set of 2"},
-		"scaled, and an older version is known": {machine{stage: handObserving, target: 2, scaled: 8, direct: announced(), deadline: later},
+		"scaled, and an older version is known": {machine{stage: handObserving, target: 2, scaled: 8, direct: announced(),
+			deadline: later},
 			observation{deployment: scaledTo(2, "7", true)}, "wait 2s"},
-		"scaled, and never seen": {machine{stage: handObserving, target: 2, scaled: 7, direct: announced(), deadline: now}, observation{}, "give up"},
+		"scaled, and never seen": {machine{stage: handObserving, target: 2, scaled: 7, direct: announced(), deadline: now},
+			observation{}, "give up"},
 		"a set that is not recognized": {machine{stage: recognizing, adopter: "s", direct: announced(), deadline: later},
 			observation{sets: []*appsv1.ReplicaSet{setOf("s", 2, "")}}, "wait 2s"},
 		"a set that is recognized": {machine{stage: recognizing, adopter: "s", direct: announced(), deadline: later},
 			observation{sets: []*appsv1.ReplicaSet{setOf("s", 2, "1")}}, "pause false"},
-		"a set that is never recognized":      {machine{stage: recognizing, adopter: "s", direct: announced(), deadline: now}, observation{}, "pause false"},
-		"resumed, and not seen":               {machine{stage: resumeObserving, deadline: later}, observation{deployment: restingDeployment()}, "wait 2s"},
-		"resumed, and seen":                   {machine{stage: resumeObserving, deadline: later}, observation{deployment: running}, "wait"},
-		"asleep, and not at rest":             {machine{}, observation{deployment: running}, "pause true 1"},
-		"asleep, and just empty":              {machine{}, observation{deployment: running, emptySince: now}, "wait 200ms"},
-		"asleep, with a pod":                  {machine{}, observation{deployment: running, pods: 1}, "wait"},
-		"asleep, with a Start":                {machine{}, observation{deployment: running, starting: true}, "wait"},
-		"asleep, with a ReplicaSet":           {machine{}, observation{deployment: restingDeployment(), sets: []*appsv1.ReplicaSet{setOf("s", 0, "1")}}, "delete set s"},
-		"asleep, with a ReplicaSet with pods": {machine{}, observation{deployment: restingDeployment(), sets: []*appsv1.ReplicaSet{setOf("s", 1, "1")}}, "give up"},
+		"a set that is never recognized": {machine{stage: recognizing, adopter: "s", direct: announced(), deadline: now},
+			observation{}, "pause false"},
+		"resumed, and not seen": {machine{stage: resumeObserving, deadline: later},
+			observation{deployment: restingDeployment()}, "wait 2s"},
+		"resumed, and seen": {machine{stage: resumeObserving, deadline: later},
+			observation{deployment: running}, "wait"},
+		"asleep, and not at rest": {machine{}, observation{deployment: running}, "pause true 1"},
+		"asleep, and just empty":  {machine{}, observation{deployment: running, emptySince: now}, "wait 200ms"},
+		"asleep, with a pod":      {machine{}, observation{deployment: running, pods: 1}, "wait"},
+		"asleep, with a Start":    {machine{}, observation{deployment: running, starting: true}, "wait"},
+		"asleep, with a ReplicaSet": {machine{},
+			observation{deployment: restingDeployment(), sets: []*appsv1.ReplicaSet{setOf("s", 0, "1")}}, "delete set s"},
+		"asleep, with a ReplicaSet with pods": {machine{},
+			observation{deployment: restingDeployment(), sets: []*appsv1.ReplicaSet{setOf("s", 1, "1")}}, "give up"},
 		"paused, and not seen by its controller": {machine{stage: restObserving, deadline: later},
 			observation{deployment: paused(func(d *appsv1.Deployment) { d.Generation = 2 })}, "wait 2s"},
-		"being deleted": {machine{}, observation{deployment: paused(func(d *appsv1.Deployment) { d.Spec.Paused, d.DeletionTimestamp = false, &metav1.Time{} })}, "wait"},
+		"being deleted": {machine{}, observation{deployment: paused(func(d *appsv1.Deployment) {
+			d.Spec.Paused,
+				d.DeletionTimestamp = false, &metav1.Time{}
+		})}, "wait"},
 	} {
 		c.m.uid = "d"
 		if c.o.now.IsZero() {

@@ -14,8 +14,8 @@ const (
 	lastRetry  = 5 * time.Second
 )
 
-// maintain does what is due for services, until Close: it hands pods over, brings Deployments to rest, and writes numbers
-// that no call writes. Services do not wait for each other.
+// maintain does what is due for services, until Close: it hands pods over, brings Deployments to rest, and writes
+// numbers that no call writes. Services do not wait for each other.
 func (r *Runtime) maintain() {
 	for {
 		key, closed := r.due.Get()

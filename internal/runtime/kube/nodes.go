@@ -5,7 +5,8 @@ package kube
 import "time"
 
 // nodePatience is how long a pod that a Start waits for may be bound to a node without a daemon. The daemon may just be
-// starting. And the scheduler avoids a dead node only once Kubernetes has noticed, which takes longer than a client waits.
+// starting. And the scheduler avoids a dead node only once Kubernetes has noticed, which takes longer than a client
+// waits.
 const nodePatience = time.Second
 
 // SetNodes implements runtime.Cluster.
@@ -21,8 +22,8 @@ func (r *Runtime) SetNodes(names []string) {
 	}
 }
 
-// misplaced reports whether a Start waits in vain for a pod, because its node has no daemon and another has. The lock is
-// held.
+// misplaced reports whether a Start waits in vain for a pod, because its node has no daemon and another has. The lock
+// is held.
 func (r *Runtime) misplaced(p *pod) bool {
 	return r.byUID[p.rt.ID] == p && p.node != "" && len(r.nodes) > 0 && !r.nodes[p.node] &&
 		!p.delivered && p.stays() && len(p.service.waiters) > 0

@@ -26,7 +26,8 @@ func TestPodOnANodeWithoutADaemonIsReplaced(t *testing.T) {
 	w.r.SetNodes([]string{"n1"})
 	w.until("the deletion of the pod on the dead node", func() bool {
 		for _, a := range w.client.Actions() {
-			if d, ok := a.(interface{ GetName() string }); ok && a.GetVerb() == "delete" && a.GetResource().Resource == "pods" && d.GetName() == dead.Name {
+			if d, ok := a.(interface{ GetName() string }); ok && a.GetVerb() == "delete" && a.GetResource().Resource == "pods" &&
+				d.GetName() == dead.Name {
 				return true
 			}
 		}

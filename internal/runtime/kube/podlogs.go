@@ -24,9 +24,10 @@ const maxLogTail = 2 << 10
 // removedLog is how kubelet begins a log, in place of an error, of a container that it has removed already.
 const removedLog = "unable to retrieve container logs"
 
-// copyLog copies a pod's log to w, the last lines only unless tail is negative. A pod that is gone, or not started yet, has
-// none.
-func (q *requests) copyLog(ctx context.Context, namespace, name, container string, w io.Writer, tail int, follow bool) error {
+// copyLog copies a pod's log to w, the last lines only unless tail is negative. A pod that is gone, or not started yet,
+// has none.
+func (q *requests) copyLog(ctx context.Context, namespace, name, container string, w io.Writer, tail int,
+	follow bool) error {
 	options := &corev1.PodLogOptions{Container: container, Follow: follow}
 	if tail >= 0 {
 		options.TailLines = new(int64(tail))

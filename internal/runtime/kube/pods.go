@@ -16,8 +16,8 @@ import (
 // unknownCode is the exit status of a process whose end was not observed: that of SIGKILL.
 const unknownCode = 128 + 9
 
-// networkReady takes what is known of a pod's network, and delivers the pod once it has an address: to the Start that waits
-// longest, or by Appeared. inherited: the pod existed before this process, and is for List to deliver.
+// networkReady takes what is known of a pod's network, and delivers the pod once it has an address: to the Start that
+// waits longest, or by Appeared. inherited: the pod existed before this process, and is for List to deliver.
 func (r *Runtime) networkReady(p *pod, from runtime.Pod, at monotime.Time, inherited bool) {
 	if from.Addr.IsValid() {
 		p.rt.Addr = from.Addr

@@ -16,8 +16,8 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// daemonPatience is how long a pod that runs, as the API has it, may be unknown to all daemons before that counts as what
-// holds up its Start.
+// daemonPatience is how long a pod that runs, as the API has it, may be unknown to all daemons before that counts as
+// what holds up its Start.
 const daemonPatience = 2 * time.Second
 
 // ReportPod implements runtime.Cluster.

@@ -96,7 +96,8 @@ func (q *requests) createPod(ctx context.Context, id ident, pod *corev1.Pod) (ui
 	return "", apiError(id.key, "create a pod", err)
 }
 
-// deletePod deletes a pod with seconds of grace; nil for those of its spec. It reports whether the pod was gone already.
+// deletePod deletes a pod with seconds of grace; nil for those of its spec. It reports whether the pod was gone
+// already.
 func (q *requests) deletePod(ctx context.Context, id ident, name, uid string, seconds *int64) (gone bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

@@ -164,8 +164,8 @@ func (r *Runtime) Close() error {
 	return errors.Join(errs...)
 }
 
-// Destroy implements runtime.Runtime: it scales the Deployments of all services to zero, and returns when their pods are
-// gone. The Deployments belong to the operator and stay.
+// Destroy implements runtime.Runtime: it scales the Deployments of all services to zero, and returns when their pods
+// are gone. The Deployments belong to the operator and stay.
 func (r *Runtime) Destroy(ctx context.Context) error {
 	r.mu.Lock()
 	var all []*service

@@ -34,7 +34,8 @@ func TestStartAndStopAPod(t *testing.T) {
 		t.Fatalf("%+v, %v", got.pod, got.err)
 	}
 	want := []runtime.Phase{runtime.PhaseSandbox, runtime.PhaseCreated, runtime.PhaseStarted}
-	if !slices.Equal(phases, want) || delivered.ID != "u1" || delivered.Netns != "/run/netns/u1" || delivered.Started != 0 {
+	if !slices.Equal(phases, want) || delivered.ID != "u1" || delivered.Netns != "/run/netns/u1" ||
+		delivered.Started != 0 {
 		t.Errorf("phases %v, network %+v", phases, delivered)
 	}
 	if w.writes() != "[1]" {
@@ -154,8 +155,9 @@ func TestStartGetsAPodThatIsWantedAlready(t *testing.T) {
 func TestInheritedPodsAreListedAndAppear(t *testing.T) {
 	w := newWorld(t, 1)
 	w.apiPod(func(p *corev1.Pod) {
-		p.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.1", HostIP: "192.0.2.1", ContainerStatuses: []corev1.ContainerStatus{{
-			Name: "app", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}}}}
+		p.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.1", HostIP: "192.0.2.1",
+			ContainerStatuses: []corev1.ContainerStatus{{
+				Name: "app", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}}}}
 	})
 	w.r.Close()
 	w.open()
@@ -178,10 +180,13 @@ func TestStartFailsWhenTheImageCannotBePulled(t *testing.T) {
 			w.report("app-1", network)
 		}
 		w.update(o, func(p *corev1.Pod) {
-			p.Status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "app", Image: "a/b:1", State: waiting("ErrImagePull", "no such tag")}}}
+			p.Status = corev1.PodStatus{Phase: corev1.PodPending,
+				ContainerStatuses: []corev1.ContainerStatus{{Name: "app", Image: "a/b:1",
+					State: waiting("ErrImagePull", "no such tag")}}}
 		})
 		got := get(w, out)
-		if !errors.Is(got.err, runtime.ErrImage) || !strings.HasPrefix(got.err.Error(), `service default/app: pod app-1: image "a/b:1" cannot be pulled: no such tag`) {
+		if !errors.Is(got.err, runtime.ErrImage) || !strings.HasPrefix(got.err.Error(),
+			`service default/app: pod app-1: image "a/b:1" cannot be pulled: no such tag`) {
 			t.Errorf("got %v", got.err)
 		}
 		w.until("the replica is taken back", func() bool { return w.writes() == "[1 0]" })
@@ -197,10 +202,12 @@ func TestStartSaysWhyAPodIsUnschedulable(t *testing.T) {
 	s.Spec.WakeTimeout = 1
 	out := w.startOf(t.Context(), s, runtime.StartHooks{})
 	w.apiPod(func(p *corev1.Pod) {
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/1 nodes are available."}}
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+			Message: "0/1 nodes are available."}}
 	})
 	got := get(w, out)
-	if got.err == nil || errors.Is(got.err, runtime.ErrUnavailable) || got.err.Error() != "service default/app: waited 900ms: no node takes pod app-1: 0/1 nodes are available" {
+	if got.err == nil || errors.Is(got.err, runtime.ErrUnavailable) ||
+		got.err.Error() != "service default/app: waited 900ms: no node takes pod app-1: 0/1 nodes are available" {
 		t.Errorf("got %v", got.err)
 	}
 	w.mu.Lock()
@@ -276,13 +283,15 @@ func TestStartIsRetryableWhenTheAPIServerFails(t *testing.T) {
 		w.fail = err
 	}
 	set(apierrors.NewInternalError(errors.New("etcd is down")))
-	if got := get(w, w.start(t.Context(), runtime.StartHooks{})); !errors.Is(got.err, runtime.ErrUnavailable) || !strings.Contains(got.err.Error(), "write replicas 1 of Deployment app") {
+	if got := get(w, w.start(t.Context(), runtime.StartHooks{})); !errors.Is(got.err, runtime.ErrUnavailable) ||
+		!strings.Contains(got.err.Error(), "write replicas 1 of Deployment app") {
 		t.Errorf("got %v", got.err)
 	}
 	set(nil)
 	w.until("0 is written, although the 1 was not confirmed", func() bool { return w.writes() == "[0]" })
 	set(apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, "app", errors.New("no")))
-	if got := get(w, w.start(t.Context(), runtime.StartHooks{})); errors.Is(got.err, runtime.ErrUnavailable) || !strings.Contains(got.err.Error(), "check the controller's ClusterRole") {
+	if got := get(w, w.start(t.Context(), runtime.StartHooks{})); errors.Is(got.err, runtime.ErrUnavailable) ||
+		!strings.Contains(got.err.Error(), "check the controller's ClusterRole") {
 		t.Errorf("got %v", got.err)
 	}
 }

@@ -16,9 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// simulation is a machine with a simulated API server, Deployment controller and ReplicaSet controller. Each of the three
-// sees the objects of the others late, and any of them may act next. The controllers do what pkg/controller/deployment and
-// pkg/controller/replicaset of Kubernetes do with a Deployment that has one template.
+// simulation is a machine with a simulated API server, Deployment controller and ReplicaSet controller. Each of the
+// three sees the objects of the others late, and any of them may act next. The controllers do what
+// pkg/controller/deployment and pkg/controller/replicaset of Kubernetes do with a Deployment that has one template.
 type simulation struct {
 	*testing.T
 	rng     *rand.Rand
@@ -120,7 +120,8 @@ func (x *simulation) observePods(inherited bool) {
 
 // observation returns what the machine decides on.
 func (x *simulation) observation() observation {
-	o := observation{now: x.now, deployment: x.service.deployment, pods: len(x.knownPods), emptySince: x.service.emptySince}
+	o := observation{now: x.now, deployment: x.service.deployment, pods: len(x.knownPods),
+		emptySince: x.service.emptySince}
 	if d := o.deployment; string(d.UID) != x.m.uid || parseVersion(d.ResourceVersion) < x.m.version {
 		o.deployment = nil
 	}
@@ -213,8 +214,8 @@ func (x *simulation) createSet(name, hash string, replicas int32) {
 	x.sets[name] = s
 }
 
-// createPod and deletePod hold the property: whoever creates or deletes a pod, there are never more than were wanted, nor
-// fewer, since all came to rest.
+// createPod and deletePod hold the property: whoever creates or deletes a pod, there are never more than were wanted,
+// nor fewer, since all came to rest.
 func (x *simulation) createPod(hash string, owner types.UID) string {
 	x.nextPod++
 	uid := fmt.Sprint("pod-", x.nextPod)
@@ -362,7 +363,8 @@ func (x *simulation) step() {
 		x.act()
 	}
 	// Direct pods are there, and no controller has been given anything to do.
-	if dir := x.m.direct; dir != nil && !dir.announced && x.m.stage == idle && !x.m.pending() && len(x.pods) == len(dir.uids) {
+	if dir := x.m.direct; dir != nil && !dir.announced && x.m.stage == idle && !x.m.pending() &&
+		len(x.pods) == len(dir.uids) {
 		x.fewest, x.most = len(x.pods), len(x.pods)
 	}
 }
@@ -407,8 +409,8 @@ func (x *simulation) settle() {
 	x.log = nil
 }
 
-// Whatever is observed in whichever order, and whichever request fails, no controller ever creates a pod that is not wanted
-// or deletes one that is; and in the end there are as many as are wanted.
+// Whatever is observed in whichever order, and whichever request fails, no controller ever creates a pod that is not
+// wanted or deletes one that is; and in the end there are as many as are wanted.
 func TestNoPodTooManyOrTooFew(t *testing.T) {
 	t.Parallel()
 	seeds := uint64(2000)

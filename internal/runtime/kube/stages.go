@@ -8,9 +8,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 )
 
-// A wake must not wait for the Deployment controller and the ReplicaSet controller, each of which hears of a change, reads,
-// and writes, one after the other. So the pods of a wake are created here, from the template of the Deployment, and are
-// handed over to one of its ReplicaSets when the wake is over. Until then they are direct pods.
+// A wake must not wait for the Deployment controller and the ReplicaSet controller, each of which hears of a change,
+// reads, and writes, one after the other. So the pods of a wake are created here, from the template of the Deployment,
+// and are handed over to one of its ReplicaSets when the wake is over. Until then they are direct pods.
 //
 //	at rest         The Deployment is paused, wants no pod, and has no ReplicaSet: nothing below can scale one.
 //	direct          Pods exist with the labels that a ReplicaSet's selector will match, and without a controller.
@@ -20,12 +20,12 @@ import (
 //	managed         The Deployment is one like any other: its number of replicas is written to it.
 //
 // The order makes this safe: no controller ever sees a pod too many or too few, whichever change it hears of last.
-// (pkg/controller/deployment/sync.go of Kubernetes: the ReplicaSets of a paused Deployment are scaled, but none is created;
-// pkg/controller/controller_ref_manager.go: a pod that matches a selector and has no controller is adopted.)
+// (pkg/controller/deployment/sync.go of Kubernetes: the ReplicaSets of a paused Deployment are scaled, but none is
+// created; pkg/controller/controller_ref_manager.go: a pod that matches a selector and has no controller is adopted.)
 
 const (
-	// handOverDelay is the time from the creation of the last direct pod to the hand-over: the work that it causes in the API
-	// server and its controllers must not slow down the wake.
+	// handOverDelay is the time from the creation of the last direct pod to the hand-over: the work that it causes in
+	// the API server and its controllers must not slow down the wake.
 	handOverDelay = 2 * time.Second
 	// handOverLatest is the time from the creation of the first direct pod to the hand-over although a wake is still under
 	// way: until then nothing in the cluster replaces a pod that is lost with its node.
@@ -40,8 +40,8 @@ const (
 const unknown = -1
 
 // machine decides how the number of pods that a service wants is brought about, and what is done to its Deployment
-// afterwards. It is pure: what is observed and the time go in, actions come out, and the result of each is reported back
-// with done. It is not safe for concurrent use.
+// afterwards. It is pure: what is observed and the time go in, actions come out, and the result of each is reported
+// back with done. It is not safe for concurrent use.
 type machine struct {
 	// throughDeployment: create no pod directly.
 	throughDeployment bool

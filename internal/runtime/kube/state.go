@@ -161,7 +161,8 @@ func (s *service) wantLess() bool { return s.machine.wantLess(s.held(), len(s.wa
 // observe returns what the machine decides on. The lock is held.
 func (s *service) observe(now time.Time) observation {
 	o := observation{now: now, pods: len(s.pods), emptySince: s.emptySince, starting: len(s.waiters) > 0}
-	if d := s.deployment; d != nil && string(d.UID) == s.machine.uid && parseVersion(d.ResourceVersion) >= s.machine.version {
+	if d := s.deployment; d != nil && string(d.UID) == s.machine.uid &&
+		parseVersion(d.ResourceVersion) >= s.machine.version {
 		o.deployment = d
 	}
 	for _, set := range s.sets {

@@ -18,9 +18,9 @@ const (
 	lostPatience = 10 * time.Second
 )
 
-// Stop implements runtime.Runtime: the Deployment is scaled down by one, this pod is its victim, and Stop returns when the
-// pod is gone. grace is rounded up to seconds. A pod whose node is not ready any more counts as gone some seconds after its
-// grace, and its object is deleted without waiting for the node.
+// Stop implements runtime.Runtime: the Deployment is scaled down by one, this pod is its victim, and Stop returns when
+// the pod is gone. grace is rounded up to seconds. A pod whose node is not ready any more counts as gone some seconds
+// after its grace, and its object is deleted without waiting for the node.
 func (r *Runtime) Stop(ctx context.Context, podID string, grace time.Duration) error {
 	r.mu.Lock()
 	p := r.byUID[podID]
@@ -94,8 +94,8 @@ func (r *Runtime) waitLeaving(ctx context.Context, p *pod, timeout time.Duration
 	}
 }
 
-// remove writes the number of replicas and makes this very pod the one that goes. excess: one replica was kept in the write
-// for it.
+// remove writes the number of replicas and makes this very pod the one that goes. excess: one replica was kept in the
+// write for it.
 func (r *Runtime) remove(ctx context.Context, p *pod, grace time.Duration, excess bool) error {
 	s := p.service
 	r.mu.Lock()

@@ -38,8 +38,8 @@ func directPod(d *appsv1.Deployment, hash string) *corev1.Pod {
 	}
 }
 
-// adopterOf returns the ReplicaSet that adopts direct pods. The Deployment recognizes it as its own if its template is the
-// one that the pods were created from.
+// adopterOf returns the ReplicaSet that adopts direct pods. The Deployment recognizes it as its own if its template is
+// the one that the pods were created from.
 func adopterOf(d *appsv1.Deployment, t *corev1.PodTemplateSpec, hash string, replicas int32) *appsv1.ReplicaSet {
 	t = t.DeepCopy()
 	t.Labels = with(t.Labels, appsv1.DefaultDeploymentUniqueLabelKey, hash)

@@ -56,8 +56,8 @@ func containerStatus(o *corev1.Pod, container string) *corev1.ContainerStatus {
 	return nil
 }
 
-// exitCodeOf returns the exit status of the main container's process, if it has ended since the pod was created; it may be
-// running again.
+// exitCodeOf returns the exit status of the main container's process, if it has ended since the pod was created; it may
+// be running again.
 func exitCodeOf(o *corev1.Pod, container string) (code uint32, ended bool) {
 	c := containerStatus(o, container)
 	if c == nil {
@@ -96,8 +96,8 @@ func (e retryable) Error() string { return e.reason }
 // Is implements the interface of errors.Is.
 func (e retryable) Is(target error) bool { return target == runtime.ErrUnavailable }
 
-// Reasons for which a container waits, as kubelet names them (pkg/kubelet/images and pkg/kubelet/kuberuntime of Kubernetes),
-// and what each means.
+// Reasons for which a container waits, as kubelet names them (pkg/kubelet/images and pkg/kubelet/kuberuntime of
+// Kubernetes), and what each means.
 var (
 	imageReasons = map[string]string{
 		"ErrImagePull":              "cannot be pulled",

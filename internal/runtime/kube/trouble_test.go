@@ -36,27 +36,38 @@ func TestTroubleOfAPodNamesTheCause(t *testing.T) {
 		"initialised": {status(waiting("PodInitializing", "")), trouble{}},
 		"runs":        {status(corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: ran}}), trouble{}},
 		"pull": {status(waiting("ErrImagePull", "manifest unknown")),
-			trouble{`pod p: image "a/b:1" cannot be pulled: manifest unknown: check spec.image and what the registry wants`, true, true, false}},
+			trouble{`pod p: image "a/b:1" cannot be pulled: manifest unknown: check spec.image and what the registry wants`,
+				true, true, false}},
 		"back-off": {status(waiting("ImagePullBackOff", "")),
-			trouble{`pod p: image "a/b:1" cannot be pulled: ImagePullBackOff: check spec.image and what the registry wants`, true, true, false}},
-		"name": {status(waiting("InvalidImageName", "x")), trouble{`pod p: image "a/b:1" is not a valid name: x: check spec.image and what the registry wants`, true, true, false}},
+			trouble{`pod p: image "a/b:1" cannot be pulled: ImagePullBackOff: check spec.image and what the registry wants`,
+				true, true, false}},
+		"name": {status(waiting("InvalidImageName", "x")),
+			trouble{`pod p: image "a/b:1" is not a valid name: x: check spec.image and what the registry wants`, true, true,
+				false}},
 		"config": {status(waiting("CreateContainerConfigError", `configmap "c" not found`)),
 			trouble{`pod p: the container's configuration is wrong: configmap "c" not found`, true, false, false}},
-		"crash loop": {status(waiting("CrashLoopBackOff", "back-off 10s"), corev1.ContainerStateTerminated{ExitCode: 3, Reason: "Error", StartedAt: ran}),
+		"crash loop": {status(waiting("CrashLoopBackOff", "back-off 10s"),
+			corev1.ContainerStateTerminated{ExitCode: 3, Reason: "Error", StartedAt: ran}),
 			trouble{"pod p: the process ends again and again: exit code 3: Error", true, false, false}},
-		"no program": {status(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 128, Reason: "StartError", Message: "exec: /x: not found"}}),
+		"no program": {status(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 128,
+			Reason: "StartError", Message: "exec: /x: not found"}}),
 			trouble{"pod p: the process cannot be started: exec: /x: not found", true, false, false}},
-		"ended": {status(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", StartedAt: ran}}), trouble{}},
-		"sidecar": {corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{{Name: "side", Image: "c", State: waiting("ErrImagePull", "no")}}},
-			trouble{`container side of pod p: image "c" cannot be pulled: no: check spec.image and what the registry wants`, true, true, false}},
-		"no room": {corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/3 nodes are available."}}},
+		"ended": {status(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error",
+			StartedAt: ran}}), trouble{}},
+		"sidecar": {corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{{Name: "side", Image: "c",
+			State: waiting("ErrImagePull", "no")}}},
+			trouble{`container side of pod p: image "c" cannot be pulled: no: check spec.image and what the registry wants`,
+				true, true, false}},
+		"no room": {corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled,
+			Status: corev1.ConditionFalse, Message: "0/3 nodes are available."}}},
 			trouble{"no node takes pod p: 0/3 nodes are available", false, false, true}},
 	} {
 		got := troubleOf(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Status: c.status}, "app")
 		if got != c.want {
 			t.Errorf("%s:\n got %+v\nwant %+v", name, got, c.want)
 		}
-		if err := fmt.Errorf("x: %w", got); errors.Is(err, runtime.ErrImage) != c.want.image || errors.Is(err, runtime.ErrUnavailable) {
+		if err := fmt.Errorf("x: %w", got); errors.Is(err, runtime.ErrImage) != c.want.image ||
+			errors.Is(err, runtime.ErrUnavailable) {
 			t.Errorf("%s: errors.Is matches the wrong error", name)
 		}
 	}
@@ -72,9 +83,11 @@ func TestExitCodeOfAPod(t *testing.T) {
 		status corev1.ContainerStatus
 		ended  bool
 	}{
-		"ended":          {corev1.ContainerStatus{State: corev1.ContainerState{Terminated: ended}}, true},
-		"waits again":    {corev1.ContainerStatus{State: waiting("CrashLoopBackOff", ""), LastTerminationState: corev1.ContainerState{Terminated: ended}}, true},
-		"runs again":     {corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, LastTerminationState: corev1.ContainerState{Terminated: ended}}, false},
+		"ended": {corev1.ContainerStatus{State: corev1.ContainerState{Terminated: ended}}, true},
+		"waits again": {corev1.ContainerStatus{State: waiting("CrashLoopBackOff", ""),
+			LastTerminationState: corev1.ContainerState{Terminated: ended}}, true},
+		"runs again": {corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+			LastTerminationState: corev1.ContainerState{Terminated: ended}}, false},
 		"never ran":      {corev1.ContainerStatus{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 128}}}, false},
 		"not made":       {corev1.ContainerStatus{State: waiting("ContainerCreating", "")}, false},
 		"another's":      {corev1.ContainerStatus{Name: "side", State: corev1.ContainerState{Terminated: ended}}, false},
