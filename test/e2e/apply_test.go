@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/testutil/e2e"
 )
 
 // files is a folder of manifests.
@@ -27,7 +28,7 @@ func (l *lab) files(t *testing.T) files {
 	return f
 }
 
-// write replaces a file as editors do: a new one takes its place.
+// write replaces a file as editors do: a new file takes its place.
 func (f files) write(t *testing.T, name, text string) {
 	t.Helper()
 	path := filepath.Join(f.dir, name)
@@ -43,43 +44,44 @@ func (f files) remove(t *testing.T, name string) {
 	}
 }
 
-// version is a service that tells its version.
+// version is a service whose answers have a version.
 func version(name, v string) service {
 	return service{name: name, env: map[string]string{"VERSION": v}}
 }
 
-// TestFilesThatChange are applied: added, changed, broken, repaired, removed.
-func TestFilesThatChange(t *testing.T) {
+// Files are added, changed, broken, repaired and removed.
+func TestChangedManifestFilesAreApplied(t *testing.T) {
 	l := newLab(t, 1)
 	f := l.files(t)
 	f.write(t, "a.yaml", manifest(version("a", "1")))
 	u := l.startWith(t, "", "-f", f.dir)
 	a := l.address(t, "a")
-	if got := mustAsk(t, l.Client(), a); got.Version != "1" {
+	if got := e2e.MustAsk(t, l.Client(), a); got.Version != "1" {
 		t.Errorf("a: %+v", got)
 	}
 
 	f.write(t, "b.yaml", manifest(version("b", "1")))
 	l.untilThere(t, "b")
 	b := l.address(t, "b")
-	mustAsk(t, l.Client(), b)
+	e2e.MustAsk(t, l.Client(), b)
 
-	// A cold service takes its new spec at the next wake, under its address.
+	// A cold service uses its new spec from the next wake on, at the same address.
 	l.sleep(t, "b")
 	f.write(t, "b.yaml", manifest(version("b", "2")))
 	l.until(t, "b", "the new spec", func(s controller.Status) bool { return s.Service.Spec.Env[0].Value == "2" })
-	if got := mustAsk(t, l.Client(), b); got.Version != "2" {
+	if got := e2e.MustAsk(t, l.Client(), b); got.Version != "2" {
 		t.Errorf("b, changed while cold: %+v", got)
 	}
 
-	// A broken file changes nothing of any file, and is told with its line.
+	// With a broken file no change is applied, and its line is reported.
 	begin := strings.Count(u.said(), "b.yaml")
 	f.write(t, "b.yaml", strings.Replace(manifest(version("b", "3")), "port: 80\n", "port: eighty\n", 1))
 	f.write(t, "c.yaml", manifest(version("c", "1")))
 	l.untilSaid(t, u, func(said string) bool {
-		return strings.Count(said, "b.yaml") > begin && strings.Contains(said, "nothing is changed") && strings.Contains(said, "spec.port")
+		return strings.Count(said, "b.yaml") > begin && strings.Contains(said, "nothing is changed") &&
+			strings.Contains(said, "spec.port")
 	})
-	if got := mustAsk(t, l.Client(), b); got.Version != "2" {
+	if got := e2e.MustAsk(t, l.Client(), b); got.Version != "2" {
 		t.Errorf("b, with a broken file: %+v", got)
 	}
 	if n := len(l.services(t)); n != 2 {
@@ -89,7 +91,7 @@ func TestFilesThatChange(t *testing.T) {
 	f.write(t, "b.yaml", manifest(version("b", "4")))
 	l.untilThere(t, "c")
 	l.untilVersion(t, "b", b, "4")
-	mustAsk(t, l.Client(), l.address(t, "c"))
+	e2e.MustAsk(t, l.Client(), l.address(t, "c"))
 
 	f.remove(t, "a.yaml")
 	l.untilGone(t, "a")
@@ -97,12 +99,12 @@ func TestFilesThatChange(t *testing.T) {
 	dialer.Timeout = time.Second
 	if c, err := dialer.Dial("tcp", a); err == nil {
 		c.Close()
-		t.Error("a service that was removed still answers")
+		t.Error("a removed service still answers")
 	}
-	mustAsk(t, l.Client(), b)
+	e2e.MustAsk(t, l.Client(), b)
 }
 
-// untilThere and untilGone wait until the instance knows a service, or knows it no more.
+// untilThere and untilGone wait until the instance has a service, or does not have it.
 func (l *lab) untilThere(t *testing.T, name string) { l.untilKnown(t, name, true) }
 func (l *lab) untilGone(t *testing.T, name string)  { l.untilKnown(t, name, false) }
 
@@ -118,26 +120,27 @@ func (l *lab) untilKnown(t *testing.T, name string, want bool) {
 	})
 }
 
-// untilSaid waits until what up has written is as ok wants it.
+// untilSaid waits until the output of up matches.
 func (l *lab) untilSaid(t *testing.T, u *up, ok func(string) bool) {
 	t.Helper()
 	eventually(t, "words in the log", func() bool { return ok(u.said()) })
 }
 
-// untilVersion waits until a service answers with a version; every answer must come.
+// untilVersion waits until a service answers with a version. Every request must be answered.
 func (l *lab) untilVersion(t *testing.T, name, address, want string) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("version %s of %s", want, name), func() bool { return mustAsk(t, l.Client(), address).Version == want })
+	eventually(t, fmt.Sprintf("version %s of %s", want, name),
+		func() bool { return e2e.MustAsk(t, l.Client(), address).Version == want })
 }
 
-// TestChangeUnderLoad: changes of a warm service, of its environment and of its image, lose no request of ab or of others.
-func TestChangeUnderLoad(t *testing.T) {
+// Changes of the environment and the image of a warm service lose no request, neither of ab nor of other clients.
+func TestChangesUnderLoadLoseNoRequest(t *testing.T) {
 	l := newLab(t, 2)
 	f := l.files(t)
 	f.write(t, "a.yaml", manifest(version("a", "1")))
 	l.startWith(t, "", "-f", f.dir)
 	address := l.address(t, "a")
-	load := l.load(t, "http://"+address+"/", newConnections)
+	load := l.load(t, address, newConnections)
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -146,11 +149,12 @@ func TestChangeUnderLoad(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				ab(t, l.Client(), 500, 4, "http://"+address+"/", "-l") // answers differ in length
+				ab(t, l.Client(), 500, 4, address, "-l") // answers differ in length
 			}
 		}
 	}()
-	for _, change := range []service{version("a", "2"), version("a", "3"), {name: "a", image: otherTag}, version("a", "4")} {
+	for _, change := range []service{version("a", "2"), version("a", "3"), {name: "a", image: otherTag},
+		version("a", "4")} {
 		want := change.env["VERSION"]
 		if change.image != "" {
 			want = "of the image"
@@ -158,30 +162,30 @@ func TestChangeUnderLoad(t *testing.T) {
 		f.write(t, "a.yaml", manifest(change))
 		l.untilVersion(t, "a", address, want)
 		l.until(t, "a", "the end of the old pod", func(s controller.Status) bool { return len(s.Pods) == 1 })
-		load.goesOn(t)
+		load.GoesOn(t)
 	}
 	close(stop)
 	<-stopped
-	load.stop(t)
+	load.Stop(t)
 }
 
-// TestChangeKeepsConnections: a connection that is open stays with the old pod until it ends, while new ones go to the new pod.
-func TestChangeKeepsConnections(t *testing.T) {
+// An open connection stays with the old pod until it ends, while new ones go to the new pod.
+func TestOpenConnectionsStayWithTheOldPodAfterAChange(t *testing.T) {
 	l := newLab(t, 1)
 	f := l.files(t)
 	s := lines("a")
 	f.write(t, "a.yaml", manifest(s))
 	l.startWith(t, "", "-f", f.dir)
 	address := l.address(t, "a")
-	old := newTalk(t, l.Client(), address)
+	old := e2e.MustConverse(t, l.Client(), address)
 	s.env["VERSION"] = "2"
 	f.write(t, "a.yaml", manifest(s))
 	eventually(t, "the new version", func() bool {
-		k := newTalk(t, l.Client(), address)
+		k := e2e.MustConverse(t, l.Client(), address)
 		defer k.Close()
-		return k.greeting.Version == "2"
+		return k.Greeting.Version == "2"
 	})
-	old.mustEcho(t, "still here")
+	old.MustEcho(t, "still here")
 	if pods := l.service(t, "a").Pods; len(pods) != 2 {
 		t.Errorf("pods: %+v, want the old and the new one", pods)
 	}
@@ -189,21 +193,25 @@ func TestChangeKeepsConnections(t *testing.T) {
 	l.until(t, "a", "the end of the old pod", hasPod("serving"))
 }
 
-// TestWrongManifests start nothing, and are told with file, line, field and what to do.
-func TestWrongManifests(t *testing.T) {
+// An invalid manifest starts nothing. The message names the file, the line, the field and what to do.
+func TestInvalidManifestsAreRefusedWithTheirLine(t *testing.T) {
 	l := newLab(t, 1)
 	good := manifest(service{name: "good"})
 	for _, test := range []struct {
 		what, text string
 		want       []string
 	}{
-		{"port out of range", strings.Replace(good, "port: 80\n", "port: 70000\n", 1), []string{"m.yaml:7", "spec.port", "65535"}},
+		{"port out of range", strings.Replace(good, "port: 80\n", "port: 70000\n", 1),
+			[]string{"m.yaml:7", "spec.port", "65535"}},
 		{"wrong type", strings.Replace(good, "port: 80\n", "port: eighty\n", 1), []string{"m.yaml:7", "spec.port"}},
-		{"unknown field", strings.Replace(good, "idleTimeout", "idleTimeOut", 1), []string{"m.yaml:9", "idleTimeOut", "idleTimeout"}},
-		{"two services on one address", manifest(service{name: "a", more: "address: 10.46.100.9"}, service{name: "b", more: "address: 10.46.100.9"}),
+		{"unknown field", strings.Replace(good, "idleTimeout", "idleTimeOut", 1),
+			[]string{"m.yaml:9", "idleTimeOut", "idleTimeout"}},
+		{"two services on one address", manifest(service{name: "a", more: "address: 10.46.100.9"},
+			service{name: "b", more: "address: 10.46.100.9"}),
 			[]string{"m.yaml", "10.46.100.9", "default/a"}},
 		{"the same service twice", good + good, []string{"m.yaml", "default/good"}},
-		{"an address out of the range", manifest(service{name: "a", more: "address: 192.0.2.1"}), []string{"192.0.2.1", "10.46.100.0/24"}},
+		{"an address out of the range", manifest(service{name: "a", more: "address: 192.0.2.1"}),
+			[]string{"192.0.2.1", "10.46.100.0/24"}},
 		{"no YAML", "{", []string{"m.yaml:1"}},
 		{"nothing", "", []string{"m.yaml"}},
 	} {

@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// foreignMaps are the eBPF maps that processes hold which do not belong to the lab: another Wangell on the same machine
-// has maps and programs of the same names.
+// foreignMaps returns the ids of eBPF maps that processes outside of the lab hold: another Wangell on the machine has
+// maps and programs of the same names.
 func (l *lab) foreignMaps() map[string]bool {
 	foreign := map[string]bool{}
 	processes, _ := filepath.Glob("/proc/[0-9]*")
@@ -34,11 +34,11 @@ func (l *lab) foreignMaps() map[string]bool {
 	return foreign
 }
 
-// isForeign tells whether a line of a difference is about an eBPF object of another process: a map that it holds, or
+// isForeign reports whether a line of a difference is about an eBPF object of another process: a map that it holds, or
 // a program with such a map.
 func isForeign(line string, foreign map[string]bool) bool {
 	if strings.HasPrefix(line, "gone: eBPF") {
-		return true // what was there before is another's, and so is its end
+		return true // it was there before the test, so it belongs to another process
 	}
 	_, rest, _ := strings.Cut(line, "(id ")
 	id, tail, _ := strings.Cut(rest, ")")

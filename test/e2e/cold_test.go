@@ -10,12 +10,12 @@ import (
 
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/testutil/e2e"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// TestColdAndWarm is the way of a service: nothing, a request that starts it, one that finds it running, sleep, and the
-// next request.
-func TestColdAndWarm(t *testing.T) {
+// A service without pods is started by a request, serves the next one warm, is put to sleep, and wakes again.
+func TestServiceWakesServesAndSleepsAgain(t *testing.T) {
 	l := newLab(t, 1)
 	l.start(t, service{name: "hello"})
 	if s := l.service(t, "hello"); s.Service.Status.Replicas != 0 || s.Service.Status.State != "Cold" || len(s.Pods) != 0 {
@@ -30,8 +30,8 @@ func TestColdAndWarm(t *testing.T) {
 		if want.what == "cold again" {
 			l.sleep(t, "hello")
 		}
-		a := mustAsk(t, l.Client(), address)
-		if a.client() != l.Client().Addr {
+		a := e2e.MustAsk(t, l.Client(), address)
+		if a.ClientAddr() != l.Client().Addr {
 			t.Errorf("%s: the server sees %s, want the client's address %s", want.what, a.Client, l.Client().Addr)
 		}
 		if instances[a.Instance] = true; len(instances) != want.instances {
@@ -43,14 +43,14 @@ func TestColdAndWarm(t *testing.T) {
 			t.Errorf("%s: %+v", want.what, s)
 		}
 		l.until(t, "hello", "the time of the request", func(s controller.Status) bool {
-			return s.Service.Status.LatestRequest != nil && time.Since(s.Service.Status.LatestRequest.Time) < patience
+			return s.Service.Status.LatestRequest != nil && time.Since(s.Service.Status.LatestRequest.Time) < e2e.Patience
 		})
 	}
 }
 
-// TestHundredColdRequests: each begins with no pod; none is lost, and no client has to send its SYN twice, as it does after a
-// second: a wake that itself took that long, on a machine that stood still, is no such case.
-func TestHundredColdRequests(t *testing.T) {
+// Each request finds no pod. None is lost, and no client has to repeat its SYN, which it does after a second; wakes
+// that took that long, on a machine that was stalled, do not count.
+func TestHundredColdRequestsLoseNoSYN(t *testing.T) {
 	const requests = 100
 	l := newLab(t, 1)
 	l.start(t, service{name: "hello"})
@@ -67,7 +67,7 @@ func TestHundredColdRequests(t *testing.T) {
 	instances := map[string]bool{}
 	for i := range requests {
 		before := retransmits(t, l.Client())
-		a, err := ask(l.Client(), address)
+		a, err := e2e.Ask(l.Client(), address)
 		if err != nil {
 			t.Fatalf("request %d: %v", i, err)
 		}
@@ -89,18 +89,18 @@ func TestHundredColdRequests(t *testing.T) {
 	}
 }
 
-// crowd has every client ask many times at once, each on a connection of its own, and returns the answers.
-func crowd(t *testing.T, clients []*netlab.Namespace, each int, address string) []answer {
+// crowd has every client send a number of requests at once, each on a new connection, and returns the answers.
+func crowd(t *testing.T, clients []*netlab.Namespace, each int, address string) []e2e.Answer {
 	t.Helper()
 	var mu sync.Mutex
-	var answers []answer
+	var answers []e2e.Answer
 	var group sync.WaitGroup
 	begin := make(chan struct{})
 	for _, c := range clients {
 		for range each {
 			group.Go(func() {
 				<-begin
-				a, err := ask(c, address)
+				a, err := e2e.Ask(c, address)
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {
@@ -115,8 +115,7 @@ func crowd(t *testing.T, clients []*netlab.Namespace, each int, address string) 
 	return answers
 }
 
-// TestFiveHundredClients at once find a cold service: one wake, one pod, and all are answered.
-func TestFiveHundredClients(t *testing.T) {
+func TestFiveHundredClientsOfAColdServiceWakeOnePod(t *testing.T) {
 	const clients, each = 4, 125
 	l := newLab(t, clients)
 	l.start(t, service{name: "hello"})
@@ -130,14 +129,15 @@ func TestFiveHundredClients(t *testing.T) {
 	if w := l.wakes(t, "hello"); len(w) != 1 || w[0].Result != lifecycle.ResultWarm {
 		t.Errorf("wakes: %+v, want one", w)
 	}
-	s := l.until(t, "hello", "all flows counted", func(s controller.Status) bool { return s.Traffic.NewFlows >= clients*each })
+	s := l.until(t, "hello", "all flows counted",
+		func(s controller.Status) bool { return s.Traffic.NewFlows >= clients*each })
 	if s.Traffic.NewFlows != clients*each {
 		t.Errorf("%d flows counted, want %d", s.Traffic.NewFlows, clients*each)
 	}
 	l.untilNoFlows(t, "hello")
 }
 
-// TestEightServicesWakeAtOnce on one machine, each by several clients.
+// Each service is woken by several clients.
 func TestEightServicesWakeAtOnce(t *testing.T) {
 	const services, each = 8, 5
 	l := newLab(t, 2)

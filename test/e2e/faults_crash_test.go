@@ -11,44 +11,35 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/testutil/e2e"
 )
 
-// slow is a service that takes a while to wake.
+// slow is a service that listens only after a delay.
 func slow(name string, delay time.Duration) service {
 	return service{name: name, env: map[string]string{"LISTEN_DELAY": delay.String()}}
 }
 
-// answerLater asks in the background.
-func (l *lab) answerLater(address string) <-chan error {
-	answered := make(chan error, 1)
-	go func() {
-		_, err := ask(l.Client(), address)
-		answered <- err
-	}()
-	return answered
-}
-
-// TestContainerdKilledDuringWake at several moments of it: it is started again, and the client that waits is answered.
-func TestContainerdKilledDuringWake(t *testing.T) {
+// containerd is killed at several points of a wake. It is restarted, and the waiting client is answered.
+func TestClientIsAnsweredWhenContainerdIsKilledDuringTheWake(t *testing.T) {
 	l := newLab(t, 1)
 	u := l.start(t, service{name: "hello"}, lines("warm"))
 	address := l.address(t, "hello")
-	k := newTalk(t, l.Client(), l.address(t, "warm"))
+	k := e2e.MustConverse(t, l.Client(), l.address(t, "warm"))
 	for _, after := range []time.Duration{0, 5, 20, 40} {
-		answered := l.answerLater(address)
-		time.Sleep(after * time.Millisecond) // some moment of the wake
+		answered := e2e.AskLater(l.Client(), address)
+		time.Sleep(after * time.Millisecond) // some point of the wake
 		killed := time.Now()
 		l.killOne(t, containerdProcess...)
 		if err := <-answered; err != nil {
 			t.Errorf("the client that came %d ms before containerd was killed is not answered %v later: %v; %+v",
 				after, time.Since(killed), err, l.service(t, "hello"))
 		}
-		k.mustEcho(t, "not disturbed")
+		k.MustEcho(t, "still served")
 		l.containerdIsBack(t)
 		l.until(t, "hello", fmt.Sprintf("warm, after containerd was killed %d ms after the request,", after), isState("Warm"))
 		l.sleep(t, "hello")
 	}
-	mustAsk(t, l.Client(), address)
+	e2e.MustAsk(t, l.Client(), address)
 	if said := u.said(); !strings.Contains(said, "containerd has exited; it is restarted") {
 		t.Error("the log does not report that containerd exited")
 	}
@@ -59,38 +50,38 @@ func (l *lab) containerdIsBack(t *testing.T) {
 	eventually(t, "containerd is back", func() bool { return len(l.processes(containerdProcess...)) == 1 })
 }
 
-// TestContainerdKilledBeforeItAnswers: it has had the process started and ends before it can say so. The pod, to which
-// clients are connected already, goes on.
-func TestContainerdKilledBeforeItAnswers(t *testing.T) {
+// containerd has started the process and exits before it can report that. The pod, to which clients are connected
+// already, keeps running.
+func TestPodSurvivesWhenContainerdIsKilledBeforeItAnswers(t *testing.T) {
 	l := newLab(t, 1)
 	l.start(t, lines("hello"))
 	address := l.address(t, "hello")
-	k := l.talkWithContainerdHalted(t, address)
+	k := l.converseWithContainerdStopped(t, address)
 	for tries := 1; k == nil; tries++ {
 		if tries == 100 {
 			t.Fatal("runc was never seen at work")
 		}
 		l.sleep(t, "hello")
-		k = l.talkWithContainerdHalted(t, address)
+		k = l.converseWithContainerdStopped(t, address)
 	}
 	l.until(t, "hello", "warm", isState("Warm"))
 	l.killOne(t, containerdProcess...)
-	k.mustEcho(t, "while there is no containerd")
+	k.MustEcho(t, "while there is no containerd")
 	l.containerdIsBack(t)
-	k.mustEcho(t, "with the next containerd")
-	if again := newTalk(t, l.Client(), address); again.greeting.Instance != k.greeting.Instance {
-		t.Errorf("another process answers: %+v, before %+v", again.greeting, k.greeting)
+	k.MustEcho(t, "with the next containerd")
+	if again := e2e.MustConverse(t, l.Client(), address); again.Greeting.Instance != k.Greeting.Instance {
+		t.Errorf("another process answers: %+v, before %+v", again.Greeting, k.Greeting)
 	}
 	l.sleep(t, "hello")
-	if _, err := k.r.ReadByte(); err == nil {
-		t.Error("the pod was put to sleep, and its connection is not closed")
+	if _, err := k.Reader.ReadByte(); err == nil {
+		t.Error("the service sleeps, but the connection is not closed")
 	}
-	newTalk(t, l.Client(), address)
+	e2e.MustConverse(t, l.Client(), address)
 }
 
-// talkWithContainerdHalted wakes a service and halts containerd while runc starts the process, which takes some milliseconds.
-// It returns nil if runc was not seen in time.
-func (l *lab) talkWithContainerdHalted(t *testing.T, address string) *talk {
+// converseWithContainerdStopped wakes a service and stops containerd with SIGSTOP while runc starts the process, which
+// takes some milliseconds. It returns nil if runc was not seen in time.
+func (l *lab) converseWithContainerdStopped(t *testing.T, address string) *e2e.Conversation {
 	t.Helper()
 	pid := l.processes(containerdProcess...)[0].pid
 	halted, connected := make(chan bool, 1), make(chan struct{})
@@ -105,7 +96,7 @@ func (l *lab) talkWithContainerdHalted(t *testing.T, address string) *talk {
 		}
 		halted <- syscall.Kill(pid, syscall.SIGSTOP) == nil
 	}()
-	k := newTalk(t, l.Client(), address)
+	k := e2e.MustConverse(t, l.Client(), address)
 	close(connected)
 	if !<-halted {
 		return nil
@@ -113,7 +104,7 @@ func (l *lab) talkWithContainerdHalted(t *testing.T, address string) *talk {
 	return k
 }
 
-// children are the processes whose parent is pid.
+// children returns the child processes of pid.
 func children(pid int) (found []int) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
 	if err != nil {
@@ -128,16 +119,16 @@ func children(pid int) (found []int) {
 	return found
 }
 
-// TestCrashWhileWarm: the process of a warm service is killed, or its shim is, and the next request starts another one.
-func TestCrashWhileWarm(t *testing.T) {
+// The process of a warm service is killed, or its shim is, and the next request starts another one.
+func TestNextRequestStartsAnotherPodAfterACrash(t *testing.T) {
 	l := newLab(t, 1)
 	u := l.start(t, service{name: "hello"}, lines("other"))
 	address := l.address(t, "hello")
-	k := newTalk(t, l.Client(), l.address(t, "other"))
+	k := e2e.MustConverse(t, l.Client(), l.address(t, "other"))
 	otherShims := l.processes(shimProcess...)
 	for _, what := range []string{"process", "shim"} {
 		begin := u.now()
-		before := mustAsk(t, l.Client(), address)
+		before := e2e.MustAsk(t, l.Client(), address)
 		for _, shim := range l.processes(shimProcess...) {
 			if len(otherShims) == 1 && shim.pid == otherShims[0].pid {
 				continue
@@ -155,41 +146,47 @@ func TestCrashWhileWarm(t *testing.T) {
 			}
 		}
 		e := u.await(t, begin, "the crash of the "+what, reports(controller.SeverityError, "crashed"))
-		// A process can answer before containerd has told that it runs; then it is the start that fails.
-		if !strings.Contains(e.Text, "signal 9") && !strings.Contains(e.Text, "code") && !strings.Contains(e.Text, "its start failed although it listened") {
+		// A process may answer before containerd reports that it runs. Then the start fails.
+		if !strings.Contains(e.Text, "signal 9") && !strings.Contains(e.Text, "code") &&
+			!strings.Contains(e.Text, "its start failed although it listened") {
 			t.Errorf("the crash of the %s: %q", what, e.Text)
 		}
-		if s := l.until(t, "hello", "its end", func(s controller.Status) bool { return len(s.Pods) == 0 }); s.Service.Status.Message == "" {
+		if s := l.until(t, "hello", "its end",
+			func(s controller.Status) bool { return len(s.Pods) == 0 }); s.Service.Status.Message == "" {
 			t.Errorf("after the crash of the %s: %+v", what, s)
 		}
-		if after := mustAsk(t, l.Client(), address); after.Instance == before.Instance {
+		if after := e2e.MustAsk(t, l.Client(), address); after.Instance == before.Instance {
 			t.Errorf("after the crash of the %s: the same process answers", what)
 		}
 		l.sleep(t, "hello")
-		k.mustEcho(t, "not disturbed")
+		k.MustEcho(t, "still served")
 	}
 }
 
-// TestDaemonKilledUnderLoad: traffic of a warm service goes on, no request fails, a new daemon is started, and a client of
-// a cold service that came meanwhile is answered.
-func TestDaemonKilledUnderLoad(t *testing.T) {
+// Traffic of a warm service goes on, a new daemon is started, and clients of cold services that came meanwhile are
+// answered.
+func TestKilledDaemonLosesNoRequest(t *testing.T) {
 	l := newLab(t, 2)
-	u := l.start(t, service{name: "warm"}, service{name: "cold"}, slow("slow", 3*time.Second)) // it is to be seen while it wakes
-	cold, slow, warm := l.address(t, "cold"), l.address(t, "slow"), "http://"+l.address(t, "warm")+"/"
+	// long enough to be observed
+	u := l.start(t, service{name: "warm"}, service{name: "cold"}, slow("slow", 3*time.Second))
+	cold, slow, warm := l.address(t, "cold"), l.address(t, "slow"), l.address(t, "warm")
 	load := l.load(t, warm, newConnections, keptConnections)
 	wrkDone := make(chan struct{})
 	go func() {
 		defer close(wrkDone)
-		wrk(t, l.Clients[1], 10, "4s", warm)
+		wrk(t, l.Clients[1], 10, 4*time.Second, warm)
 	}()
 	for range 3 {
 		begin := u.now()
-		parked := l.answerLater(slow)
+		parked := e2e.AskLater(l.Client(), slow)
 		l.until(t, "slow", "waking", isState("Waking"))
 		l.killOne(t, daemonProcess...)
-		answered := l.answerLater(cold) // while no daemon is there to hear of it
-		load.goesOn(t)
-		u.await(t, begin, "the next daemon", func(e controller.Event) bool { return e.Kind == controller.EventDaemon && e.Text == "connected" })
+		answered := e2e.AskLater(l.Client(), cold) // while there is no daemon
+		load.GoesOn(t)
+		u.await(t, begin, "the next daemon", func(e controller.Event) bool {
+			return e.Kind == controller.EventDaemon &&
+				e.Text == "connected"
+		})
 		for what, err := range map[string]error{"while there is no daemon": <-answered, "before it was killed": <-parked} {
 			if err != nil {
 				t.Errorf("the client that came %s: %v", what, err)
@@ -199,48 +196,47 @@ func TestDaemonKilledUnderLoad(t *testing.T) {
 			l.until(t, name, "warm", isState("Warm"))
 			l.sleep(t, name)
 		}
-		load.goesOn(t)
+		load.GoesOn(t)
 	}
 	<-wrkDone
-	load.stop(t)
+	load.Stop(t)
 	l.untilNoFlows(t, "warm")
 }
 
-// TestUpKilledUnderLoad: traffic of a warm service goes on through the end of everything in user space, and through the
-// adoption by the next instance.
-func TestUpKilledUnderLoad(t *testing.T) {
+// Traffic of a warm service goes on while all user-space programs are gone, and while the next instance adopts the
+// pods.
+func TestKilledUpLosesNoRequest(t *testing.T) {
 	l := newLab(t, 2)
 	u := l.start(t, service{name: "hello"}, service{name: "cold"})
-	load := l.load(t, "http://"+l.address(t, "hello")+"/", newConnections, keptConnections)
+	load := l.load(t, l.address(t, "hello"), newConnections, keptConnections)
 	cold := l.address(t, "cold")
 	for range 2 {
 		if err := u.kill(); err != nil {
 			t.Fatal(err)
 		}
-		load.goesOn(t)
-		answered := l.answerLater(cold)
+		load.GoesOn(t)
+		answered := e2e.AskLater(l.Client(), cold)
 		u = l.start(t, service{name: "hello"}, service{name: "cold"})
 		if err := <-answered; err != nil {
 			t.Errorf("the client that came while there was no instance: %v", err)
 		}
-		load.goesOn(t)
+		load.GoesOn(t)
 		l.until(t, "cold", "warm", isState("Warm"))
 		l.sleep(t, "cold")
 	}
-	load.stop(t)
+	load.Stop(t)
 	l.untilNoFlows(t, "hello")
 }
 
-// TestUpKilledDuringWake: the clients that wait are answered by the next instance, whether the pod that was being started
-// is there yet or not.
-func TestUpKilledDuringWake(t *testing.T) {
+// Waiting clients are answered by the next instance, whether or not their pod exists yet.
+func TestNextUpFinishesAnInterruptedWake(t *testing.T) {
 	l := newLab(t, 1)
-	specs := []service{slow("slow", 3*time.Second), {name: "hello"}} // the first is to be seen while it wakes
+	specs := []service{slow("slow", 3*time.Second), {name: "hello"}} // the first wakes slowly enough to be observed
 	u := l.start(t, specs...)
 	slow, hello := l.address(t, "slow"), l.address(t, "hello")
-	waiting := []<-chan error{l.answerLater(slow)}
+	waiting := []<-chan error{e2e.AskLater(l.Client(), slow)}
 	l.until(t, "slow", "its process", hasPod("starting"))
-	waiting = append(waiting, l.answerLater(hello)) // and one whose wake has hardly begun
+	waiting = append(waiting, e2e.AskLater(l.Client(), hello)) // and one whose wake has just begun
 	if err := u.kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -259,34 +255,32 @@ func TestUpKilledDuringWake(t *testing.T) {
 	}
 }
 
-// TestAdoptionOfAnotherManifest: what runs with a spec that is no longer wanted is stopped, what is still wanted stays.
-func TestAdoptionOfAnotherManifest(t *testing.T) {
+func TestNextUpKeepsOnlyPodsOfUnchangedServices(t *testing.T) {
 	l := newLab(t, 1)
 	u := l.start(t, version("same", "1"), version("changed", "1"), version("removed", "1"))
-	before := map[string]answer{}
+	before := map[string]e2e.Answer{}
 	for _, name := range []string{"same", "changed", "removed"} {
-		before[name] = mustAsk(t, l.Client(), l.address(t, name))
+		before[name] = e2e.MustAsk(t, l.Client(), l.address(t, name))
 	}
 	if err := u.kill(); err != nil {
 		t.Fatal(err)
 	}
 	l.start(t, version("same", "1"), version("changed", "2"))
-	if a := mustAsk(t, l.Client(), l.address(t, "same")); a.Instance != before["same"].Instance {
+	if a := e2e.MustAsk(t, l.Client(), l.address(t, "same")); a.Instance != before["same"].Instance {
 		t.Error("the pod of a service that did not change was replaced")
 	}
-	if a := mustAsk(t, l.Client(), l.address(t, "changed")); a.Version != "2" {
+	if a := e2e.MustAsk(t, l.Client(), l.address(t, "changed")); a.Version != "2" {
 		t.Errorf("the service that changed: %+v", a)
 	}
 	eventually(t, "two pods", func() bool { return len(l.processes(shimProcess...)) == 2 })
 }
 
-// TestContainerdKilledWhileGoingDown: the pod goes all the same.
-func TestContainerdKilledWhileGoingDown(t *testing.T) {
+func TestPodStopsAlthoughContainerdIsKilledMeanwhile(t *testing.T) {
 	l := newLab(t, 1)
-	s := service{name: "hello", env: map[string]string{"STOP_DELAY": "5s"}} // it is to be seen while it goes down
+	s := service{name: "hello", env: map[string]string{"STOP_DELAY": "5s"}} // long enough to be observed
 	l.start(t, s)
 	address := l.address(t, "hello")
-	before := mustAsk(t, l.Client(), address)
+	before := e2e.MustAsk(t, l.Client(), address)
 	slept := make(chan error, 1)
 	go func() {
 		_, err := l.wangell("sleep", "hello")
@@ -298,7 +292,7 @@ func TestContainerdKilledWhileGoingDown(t *testing.T) {
 		t.Error(err)
 	}
 	l.untilAsleep(t, "hello")
-	if after := mustAsk(t, l.Client(), address); after.Instance == before.Instance {
+	if after := e2e.MustAsk(t, l.Client(), address); after.Instance == before.Instance {
 		t.Error("the pod that was asked to stop answers")
 	}
 }

@@ -14,14 +14,14 @@ import (
 
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/image"
+	"wangell.loutres.me/internal/testutil/e2e"
 )
 
-// TestDiskFullWhilePulling: the message says so, nothing of the pull keeps the disk full, and once there is room the next
-// request works.
-func TestDiskFullWhilePulling(t *testing.T) {
+// The message says so, nothing of the pull keeps the disk full, and the next request works once there is room.
+func TestPullReportsAFullDiskAndRecovers(t *testing.T) {
 	l := newLab(t, 2)
 	l.state = filepath.Join(l.dir, "state")
-	l.own(t, "state", 0)
+	l.makeDir(t, "state", 0)
 	if err := unix.Mount("tmpfs", l.state, "tmpfs", 0, "size=40m"); err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestDiskFullWhilePulling(t *testing.T) {
 		t.Fatal(err)
 	}
 	ballast := make([]byte, 48<<20)
-	rand.NewChaCha8([32]byte{}).Read(ballast) // does not compress
+	rand.NewChaCha8([32]byte{}).Read(ballast) // incompressible
 	large, err := image.Build(image.Spec{
 		Files:      map[string]image.File{"/server": {Data: code, Mode: 0o755}, "/ballast": {Data: ballast}},
 		Entrypoint: []string{"/server"},
@@ -52,22 +52,24 @@ func TestDiskFullWhilePulling(t *testing.T) {
 		}
 		push(t, l.Clients[1], fmt.Sprintf("%s/%s:v1", host, tag), img)
 	}
-	u := l.startWith(t, manifest(service{name: "large", image: host + "/large:v1", more: "wakeTimeout: 120"}, service{name: "small", image: host + "/small:v1"}),
+	u := l.startWith(t, manifest(service{name: "large", image: host + "/large:v1", more: "wakeTimeout: 120"},
+		service{name: "small", image: host + "/small:v1"}),
 		"-f", "-", "--insecure-registry", host)
 	address := l.address(t, "large")
 	refused(t, l.Client(), address)
 	const want = "no space left on device"
 	e := u.await(t, 0, "the failure", reports(controller.SeverityError, want))
-	if s := l.until(t, "large", "failed", isState("Failed")).Service.Status; !strings.Contains(s.Message, want) || !strings.Contains(s.Message, "free some") {
+	if s := l.until(t, "large", "failed", isState("Failed")).Service.Status; !strings.Contains(s.Message, want) ||
+		!strings.Contains(s.Message, "free some") {
 		t.Errorf("status: %+v, event: %q", s, e.Text)
 	}
-	mustAsk(t, l.Client(), l.address(t, "small"))
+	e2e.MustAsk(t, l.Client(), l.address(t, "small"))
 	if err := unix.Mount("", l.state, "", unix.MS_REMOUNT, "size=400m"); err != nil {
 		t.Fatal(err)
 	}
-	// The pause between tries has begun; a client that is told "next try in" comes again.
+	// The service backs off; a refused client tries again.
 	eventually(t, "an answer, once there is room", func() bool {
-		_, err := ask(l.Client(), address)
+		_, err := e2e.Ask(l.Client(), address)
 		if err != nil {
 			time.Sleep(200 * time.Millisecond)
 		}

@@ -22,19 +22,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/testutil/e2e"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// flood sends SYNs to a service from a client, as Ethernet frames with random source addresses and ports, until stop.
+// flood sends SYNs to a service until stop, as Ethernet frames with random source addresses and ports.
 type flood struct {
 	fd      int
-	frame   []byte // with everything but source and sequence number
+	frame   []byte // all but source and sequence number is filled in
 	sent    atomic.Int64
 	quit    chan struct{}
 	stopped chan struct{}
 }
 
-// mac is the address of a host's device.
+// mac returns the hardware address and the index of a host's device.
 func mac(t *testing.T, host *netlab.Namespace) (net.HardwareAddr, int) {
 	t.Helper()
 	var link netlink.Link
@@ -48,7 +49,7 @@ func mac(t *testing.T, host *netlab.Namespace) (net.HardwareAddr, int) {
 	return link.Attrs().HardwareAddr, link.Attrs().Index
 }
 
-// flood begins a flood of a service.
+// flood starts a flood of a service.
 func (l *lab) flood(t *testing.T, from *netlab.Namespace, to netip.AddrPort) *flood {
 	t.Helper()
 	source, index := mac(t, from)
@@ -94,7 +95,7 @@ func (f *flood) run() {
 	}
 }
 
-// next is a SYN of another client, in 198.18.0.0/15 (RFC 2544), with right checksums.
+// next returns a SYN of another client in 198.18.0.0/15 (RFC 2544), with correct checksums.
 func (f *flood) next(r *rand.Rand) []byte {
 	ip, tcp := f.frame[14:34], f.frame[34:]
 	binary.BigEndian.PutUint32(ip[12:], 198<<24|18<<16|r.Uint32()&0x1ffff)
@@ -126,6 +127,7 @@ func (f *flood) await(t *testing.T, more int64) {
 	eventually(t, fmt.Sprintf("%d SYNs", more), func() bool { return f.sent.Load() >= enough })
 }
 
+// stop ends the flood. It may be called twice.
 func (f *flood) stop() {
 	select {
 	case <-f.quit:
@@ -136,7 +138,7 @@ func (f *flood) stop() {
 	}
 }
 
-// memory is the resident memory of a process, in bytes.
+// memory returns the resident memory of a process in bytes.
 func memory(t *testing.T, pid int) int {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -154,7 +156,7 @@ func memory(t *testing.T, pid int) int {
 	return kb << 10
 }
 
-// entries counts what is in a map of the gate.
+// entries returns the number of entries of a map of the gate.
 func (l *lab) entries(t *testing.T, name string) int {
 	t.Helper()
 	var path string
@@ -179,15 +181,15 @@ func (l *lab) entries(t *testing.T, name string) int {
 	return n
 }
 
-// TestSYNFlood of a cold service and of a warm one: memory is bounded, another service on the same gate is not harmed, cold
-// or warm, and the flooded one works.
-func TestSYNFlood(t *testing.T) {
+// A cold and then warm service is flooded. Memory stays bounded, other services on the same gate keep working, cold and
+// warm, and the flooded one works afterwards.
+func TestSYNFloodHarmsNoOtherService(t *testing.T) {
 	const syns, maxParked = 100_000, 1024
 	l := newLab(t, 2)
-	flooded := slow("flooded", 2*time.Second) // long enough to be flooded while it wakes
+	flooded := slow("flooded", 2*time.Second) // long enough for a flood during the wake
 	u := l.start(t, flooded, service{name: "warm"}, service{name: "cold"})
 	target, warm, cold := netip.MustParseAddrPort(l.address(t, "flooded")), l.address(t, "warm"), l.address(t, "cold")
-	mustAsk(t, l.Client(), warm)
+	e2e.MustAsk(t, l.Client(), warm)
 	daemon := l.processes(daemonProcess...)
 	if len(daemon) != 1 {
 		t.Fatalf("daemons: %+v", daemon)
@@ -196,9 +198,9 @@ func TestSYNFlood(t *testing.T) {
 	others := func() {
 		t.Helper()
 		for range 20 {
-			mustAsk(t, l.Client(), warm)
+			e2e.MustAsk(t, l.Client(), warm)
 		}
-		mustAsk(t, l.Client(), cold)
+		e2e.MustAsk(t, l.Client(), cold)
 		l.until(t, "cold", "warm", isState("Warm"))
 		l.sleep(t, "cold")
 	}
@@ -206,9 +208,9 @@ func TestSYNFlood(t *testing.T) {
 		t.Helper()
 		parked, flows, resident := l.entries(t, "parked_syns"), l.entries(t, "flows"), memory(t, daemon[0].pid)
 		t.Logf("%s: %d SYNs parked, %d flows, daemon %d MiB", what, parked, flows, resident>>20)
-		// Half-open and closed flows have places of their own, 4096 of each for a service.
+		// Half-open and closed flows have their own limits: 4096 of each for a service.
 		if parked > maxParked || flows > 3*4096 || resident-begin > 16<<20 {
-			t.Errorf("%s: not bounded", what)
+			t.Errorf("%s: the limits are exceeded", what)
 		}
 	}
 
@@ -223,35 +225,35 @@ func TestSYNFlood(t *testing.T) {
 	f.await(t, syns)
 	others()
 	check("flooded while warm")
-	answered := l.answerLater(target.String())
+	answered := e2e.AskLater(l.Client(), target.String())
 	f.await(t, syns)
 	f.stop()
 	if err := <-answered; err != nil {
 		t.Errorf("a client that came during the flood: %v", err)
 	}
-	mustAsk(t, l.Client(), target.String())
-	load := l.load(t, "http://"+target.String()+"/", newConnections, keptConnections)
-	load.goesOn(t)
-	load.stop(t)
+	e2e.MustAsk(t, l.Client(), target.String())
+	load := l.load(t, target.String(), newConnections, keptConnections)
+	load.GoesOn(t)
+	load.Stop(t)
 	t.Logf("%d SYNs sent", f.sent.Load())
 	l.sleep(t, "flooded")
-	mustAsk(t, l.Client(), target.String())
+	e2e.MustAsk(t, l.Client(), target.String())
 	if now := l.processes(daemonProcess...); len(now) != 1 || now[0].pid != daemon[0].pid {
 		t.Errorf("the daemon was replaced: %+v, before %+v", now, daemon)
 	}
 	if strings.Contains(u.said(), "panic") {
-		t.Error("something panicked")
+		t.Error("the log has a panic")
 	}
 }
 
-// TestFloodOfParkedLimit: a service with a small limit keeps that many SYNs, and those who are kept are answered.
-func TestFloodOfParkedLimit(t *testing.T) {
+// A service with a small limit parks that many SYNs, and their clients are answered. The others repeat their SYN.
+func TestParkedSYNsStayWithinTheLimitOfAService(t *testing.T) {
 	l := newLab(t, 2)
 	s := slow("slow", time.Second)
 	s.more = "maxParked: 4\nmaxParkedPerSource: 2"
 	l.start(t, s)
 	address := l.address(t, "slow")
-	answers := crowd(t, l.Clients, 4, address) // those who are not kept come again by themselves
+	answers := crowd(t, l.Clients, 4, address) // clients that are not parked repeat their SYN
 	if len(answers) != 8 {
 		t.Errorf("%d answers", len(answers))
 	}

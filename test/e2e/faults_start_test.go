@@ -20,13 +20,14 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/testutil/e2e"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// refused wants an answer, and that answer to be RST: a client whose service cannot wake must not wait for its own timeout.
+// refused expects a RST: a client whose service cannot wake must not wait for its own timeout.
 func refused(t *testing.T, from *netlab.Namespace, address string) {
 	t.Helper()
-	c, err := dial(from, address)
+	c, err := e2e.Dial(from.Dialer(), address)
 	if err == nil {
 		c.Close()
 	}
@@ -35,22 +36,28 @@ func refused(t *testing.T, from *netlab.Namespace, address string) {
 	}
 }
 
-// TestServicesThatCannotStart: each is refused with a message in status, event and log that says why; it does no harm to
-// another service; and once its manifest is repaired, the next request works.
-func TestServicesThatCannotStart(t *testing.T) {
+// The client is refused, and status, event and log say why. Other services are not affected, and once the manifest is
+// repaired the next request works.
+func TestServicesThatCannotStartSayWhy(t *testing.T) {
 	const timeout = "wakeTimeout: 5\nterminationGracePeriodSeconds: 1" // long enough for the process to start
 	for _, test := range []struct {
 		what   string
 		broken service
-		want   []string // in the message
+		want   []string // parts of the message
 	}{
-		{"process exits at once", service{env: map[string]string{"MODE": "exit"}}, []string{"exited with code 3", "/etc/app.conf is missing"}},
-		{"port already taken in the container", service{env: map[string]string{"MODE": "taken"}}, []string{"exited with code 1", "address already in use"}},
-		{"process never listens", service{env: map[string]string{"MODE": "deaf"}, more: timeout}, []string{"nothing listens on port 8080", "5s", "spec.targetPort"}},
-		{"process listens on 127.0.0.1 only", service{env: map[string]string{"BIND": "127.0.0.1"}, more: timeout}, []string{"port 8080", "127.0.0.1"}},
-		{"process listens on another port", service{env: map[string]string{"PORT": "8081"}, more: timeout}, []string{"nothing listens on port 8080"}},
+		{"process exits at once", service{env: map[string]string{"MODE": "exit"}},
+			[]string{"exited with code 3", "/etc/app.conf is missing"}},
+		{"port already taken in the container", service{env: map[string]string{"MODE": "taken"}},
+			[]string{"exited with code 1", "address already in use"}},
+		{"process never listens", service{env: map[string]string{"MODE": "deaf"}, more: timeout},
+			[]string{"nothing listens on port 8080", "5s", "spec.targetPort"}},
+		{"process listens on 127.0.0.1 only", service{env: map[string]string{"BIND": "127.0.0.1"}, more: timeout},
+			[]string{"port 8080", "127.0.0.1"}},
+		{"process listens on another port", service{env: map[string]string{"PORT": "8081"}, more: timeout},
+			[]string{"nothing listens on port 8080"}},
 		{"no such program in the image", service{more: `command: ["/nowhere"]`}, []string{"/nowhere"}},
-		{"image not on the machine", service{image: "wangell.local/none:v1", more: "imagePullPolicy: Never"}, []string{"wangell.local/none:v1", "imagePullPolicy"}},
+		{"image not on the machine", service{image: "wangell.local/none:v1", more: "imagePullPolicy: Never"},
+			[]string{"wangell.local/none:v1", "imagePullPolicy"}},
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			l := newLab(t, 1)
@@ -75,15 +82,16 @@ func TestServicesThatCannotStart(t *testing.T) {
 				t.Errorf("wakes: %+v", w)
 			}
 			l.until(t, "broken", "the end of its pod", func(s controller.Status) bool { return len(s.Pods) == 0 })
-			mustAsk(t, l.Client(), l.address(t, "good"))
+			e2e.MustAsk(t, l.Client(), l.address(t, "good"))
 			f.write(t, "m.yaml", manifest(service{name: "broken"}, service{name: "good"}))
-			l.until(t, "broken", "another manifest", func(s controller.Status) bool { return s.Service.Status.State != "Failed" })
-			mustAsk(t, l.Client(), address)
+			l.until(t, "broken", "another manifest",
+				func(s controller.Status) bool { return s.Service.Status.State != "Failed" })
+			e2e.MustAsk(t, l.Client(), address)
 		})
 	}
 }
 
-// serveRegistry serves an image registry on a host, and returns its host:port.
+// serveRegistry serves an image registry on a host and returns its host:port.
 func (l *lab) serveRegistry(t *testing.T, on *netlab.Namespace) string {
 	t.Helper()
 	const port = 5000
@@ -97,26 +105,27 @@ func (l *lab) serveRegistry(t *testing.T, on *netlab.Namespace) string {
 	return listener.Addr().String()
 }
 
-// push puts an image into a registry, from a host.
+// push pushes an image to a registry from a host.
 func push(t *testing.T, from *netlab.Namespace, ref string, img v1.Image) {
 	t.Helper()
 	tag, err := name.NewTag(ref, name.Insecure)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := remote.Write(tag, img, remote.WithTransport(&http.Transport{DialContext: from.Dialer().DialContext})); err != nil {
+	if err := remote.Write(tag, img,
+		remote.WithTransport(&http.Transport{DialContext: from.Dialer().DialContext})); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestImageMissing: the registry does not have the image, then it has, and the next request works.
-func TestImageMissing(t *testing.T) {
+// The registry lacks the image at first.
+func TestServiceStartsOnceItsImageIsInTheRegistry(t *testing.T) {
 	l := newLab(t, 2)
 	host := l.serveRegistry(t, l.Clients[1])
 	image := fmt.Sprintf("%s/team/hello:v1", host)
 	u := l.startWith(t, manifest(service{name: "hello", image: image}), "-f", "-", "--insecure-registry", host)
 	const want = "not found in registry (pull 404): check spec.image"
-	// It is told before anybody comes.
+	// The message comes before the first client.
 	u.await(t, 0, "the image is missing", reports(controller.SeverityWarning, want))
 	s := l.until(t, "hello", "the message", func(s controller.Status) bool { return s.Service.Status.Message != "" })
 	for _, part := range []string{image, want} {
@@ -127,32 +136,35 @@ func TestImageMissing(t *testing.T) {
 	address := l.address(t, "hello")
 	refused(t, l.Client(), address)
 	e := u.await(t, 0, "the failure", reports(controller.SeverityError, "wake failed"))
-	if s := l.until(t, "hello", "failed", isState("Failed")).Service.Status; !strings.Contains(s.Message, want) || !strings.Contains(e.Text, want) {
+	if s := l.until(t, "hello", "failed", isState("Failed")).Service.Status; !strings.Contains(s.Message, want) ||
+		!strings.Contains(e.Text, want) {
 		t.Errorf("status %+v, event %q", s, e.Text)
 	}
 	push(t, l.Clients[1], image, serverImage)
-	mustAsk(t, l.Client(), address)
-	if got := u.await(t, 0, "progress", func(e controller.Event) bool { return e.Kind == controller.EventPull }); got.Service != "default/hello" {
+	e2e.MustAsk(t, l.Client(), address)
+	if got := u.await(t, 0, "progress",
+		func(e controller.Event) bool { return e.Kind == controller.EventPull }); got.Service != "default/hello" {
 		t.Errorf("progress of the pull: %+v", got)
 	}
-	// Now it is on the machine: the registry is not needed any more.
+	// The image is on the machine now, so the registry is not needed.
 	l.sleep(t, "hello")
-	mustAsk(t, l.Client(), address)
+	e2e.MustAsk(t, l.Client(), address)
 }
 
-// TestRegistryAway: nothing answers where the registry should be.
-func TestRegistryAway(t *testing.T) {
+func TestWakeFailsWhenTheRegistryDoesNotAnswer(t *testing.T) {
 	l := newLab(t, 1)
 	image := l.Client().Addr.String() + ":5000/hello:v1"
-	l.startWith(t, manifest(service{name: "hello", image: image}), "-f", "-", "--insecure-registry", l.Client().Addr.String())
+	l.startWith(t, manifest(service{name: "hello", image: image}), "-f", "-", "--insecure-registry",
+		l.Client().Addr.String())
 	refused(t, l.Client(), l.address(t, "hello"))
-	if s := l.until(t, "hello", "failed", isState("Failed")).Service.Status; !strings.Contains(s.Message, "does not answer") || !strings.Contains(s.Message, image) {
+	if s := l.until(t, "hello", "failed", isState("Failed")).Service.Status; !strings.Contains(s.Message,
+		"does not answer") || !strings.Contains(s.Message, image) {
 		t.Errorf("status: %+v", s)
 	}
 }
 
-// TestBackoff: a service that fails again and again is not started for each SYN, and every client is refused all the same.
-func TestBackoff(t *testing.T) {
+// Every client is refused all the same.
+func TestFailingServiceIsNotStartedForEachSYN(t *testing.T) {
 	l := newLab(t, 1)
 	l.start(t, service{name: "broken", env: map[string]string{"MODE": "exit"}})
 	address := l.address(t, "broken")
@@ -165,9 +177,8 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// TestPortsTakenOnTheNode: a listener of the node on the port of a service is no hindrance; one on the metrics address
-// is an error before anything is started.
-func TestPortsTakenOnTheNode(t *testing.T) {
+// A metrics address that is in use, however, is an error before anything is started.
+func TestListenersOfTheNodeMayUseThePortOfAService(t *testing.T) {
 	l := newLab(t, 1)
 	const metrics = "127.0.0.1:9464"
 	for _, address := range []string{":80", metrics} {
@@ -188,28 +199,29 @@ func TestPortsTakenOnTheNode(t *testing.T) {
 			}
 		}()
 	}
-	_, err := l.wangell("up", "-f", "../../examples/hello.yaml", "--state-dir", l.state, "--containerd", "own", "--interface", "eth0", "--metrics-address", metrics)
-	if err == nil || !strings.Contains(err.Error(), "--metrics-address") || !strings.Contains(err.Error(), "address already in use") {
+	_, err := l.wangell("up", "-f", "../../examples/hello.yaml", "--state-dir", l.state, "--containerd", "own",
+		"--interface", "eth0", "--metrics-address", metrics)
+	if err == nil || !strings.Contains(err.Error(), "--metrics-address") ||
+		!strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("up with a metrics address that is taken: %v", err)
 	}
 	l.start(t, service{name: "hello"})
 	for _, from := range []*netlab.Namespace{l.Client(), l.Node} {
-		mustAsk(t, from, l.address(t, "hello"))
+		e2e.MustAsk(t, from, l.address(t, "hello"))
 	}
 }
 
-// TestInterfaceMissing is told before anything is started.
-func TestInterfaceMissing(t *testing.T) {
+func TestMissingInterfaceIsReportedBeforeTheStart(t *testing.T) {
 	l := newLab(t, 1)
-	_, err := l.wangell("up", "-f", "../../examples/hello.yaml", "--state-dir", l.state, "--containerd", "own", "--interface", "eth7")
+	_, err := l.wangell("up", "-f", "../../examples/hello.yaml", "--state-dir", l.state, "--containerd", "own",
+		"--interface", "eth7")
 	if err == nil || !strings.Contains(err.Error(), "--interface eth7: no such device") {
 		t.Errorf("up with a device that does not exist: %v", err)
 	}
 }
 
-// TestSecondInstanceOnTheNode, with a run folder of its own, is refused with words that say what to do, and does the first
-// one no harm.
-func TestSecondInstanceOnTheNode(t *testing.T) {
+// It has its own run folder. The message says what to do, and the first instance is not affected.
+func TestSecondInstanceOnTheNodeIsRefused(t *testing.T) {
 	l := newLab(t, 1)
 	l.start(t, service{name: "hello"})
 	other := *l
@@ -222,7 +234,7 @@ func TestSecondInstanceOnTheNode(t *testing.T) {
 	if u.err == nil || !strings.Contains(u.said(), "wangell0") {
 		t.Errorf("the second instance: %v: %s", u.err, u.said())
 	}
-	mustAsk(t, l.Client(), l.address(t, "hello"))
+	e2e.MustAsk(t, l.Client(), l.address(t, "hello"))
 	l.sleep(t, "hello")
-	mustAsk(t, l.Client(), l.address(t, "hello"))
+	e2e.MustAsk(t, l.Client(), l.address(t, "hello"))
 }

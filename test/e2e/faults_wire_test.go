@@ -15,16 +15,17 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"golang.org/x/sys/unix"
 
+	"wangell.loutres.me/internal/testutil/e2e"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// datagram is one between the daemon and the controller.
+// datagram is a datagram between the daemon and the controller.
 type datagram struct {
 	from, to netip.AddrPort
 	payload  []byte
 }
 
-// datagrams picks those of the wire out of what was captured at lo.
+// datagrams returns the datagrams between daemon and controller in a capture of lo.
 func datagrams(packets []netlab.Packet, server netip.AddrPort) (found []datagram) {
 	for _, p := range packets {
 		d := p.Decode()
@@ -43,14 +44,14 @@ func datagrams(packets []netlab.Packet, server netip.AddrPort) (found []datagram
 	return found
 }
 
-// forger sends datagrams with any source address from a namespace.
+// forger sends datagrams with arbitrary source addresses from a namespace.
 type forger int
 
 func newForger(t *testing.T, ns *netlab.Namespace) forger {
 	t.Helper()
 	var fd int
 	err := ns.Do(func() (err error) {
-		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW) // the IP header is ours
+		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW) // with an IP header of our own
 		return err
 	})
 	if err != nil {
@@ -75,7 +76,7 @@ func (f forger) send(t *testing.T, d datagram) {
 	}
 }
 
-// damaged are things that a datagram may have become, and things that never were one.
+// damaged returns variants of a datagram, and payloads that never were one.
 func damaged(r *rand.Rand, d datagram) []datagram {
 	with := func(payload []byte) datagram { return datagram{d.from, d.to, payload} }
 	flipped := append([]byte(nil), d.payload...)
@@ -86,15 +87,16 @@ func damaged(r *rand.Rand, d datagram) []datagram {
 	}
 	return []datagram{
 		d, // replayed, from its own address
-		with(d.payload[:r.IntN(len(d.payload))]), with(append(append([]byte(nil), d.payload...), noise...)), with(flipped), with(noise), with(nil),
+		with(d.payload[:r.IntN(len(d.payload))]), with(append(append([]byte(nil), d.payload...), noise...)), with(flipped),
+		with(noise), with(nil),
 		{netip.AddrPortFrom(d.from.Addr(), 9), d.to, d.payload}, // replayed, from another address
 		{d.to, d.from, d.payload},                               // sent back
 	}
 }
 
-// TestDatagramsOfOthers: garbage, truncated, changed and replayed datagrams at both ends of the wire, while services wake
-// and sleep, change nothing but counters.
-func TestDatagramsOfOthers(t *testing.T) {
+// Garbage and truncated, changed and replayed datagrams are sent to both ends of the wire while services wake and
+// sleep.
+func TestForgedDatagramsOnlyRaiseCounters(t *testing.T) {
 	const metrics = "127.0.0.1:9464"
 	l := newLab(t, 1)
 	found, err := l.Node.Capture("lo")
@@ -102,7 +104,8 @@ func TestDatagramsOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _, _ = found.Close() }()
-	l.startWith(t, manifest(service{name: "hello"}, slow("slow", 500*time.Millisecond)), "-f", "-", "--metrics-address", metrics)
+	l.startWith(t, manifest(service{name: "hello"}, slow("slow", 500*time.Millisecond)), "-f", "-", "--metrics-address",
+		metrics)
 	daemon := l.processes(daemonProcess...)
 	if len(daemon) != 1 {
 		t.Fatalf("daemons: %+v", daemon)
@@ -112,10 +115,10 @@ func TestDatagramsOfOthers(t *testing.T) {
 		t.Fatalf("no address in %q", daemon[0].command)
 	}
 	server := netip.MustParseAddrPort(match[1])
-	mustAsk(t, l.Client(), l.address(t, "hello"))
+	e2e.MustAsk(t, l.Client(), l.address(t, "hello"))
 	l.until(t, "hello", "warm", isState("Warm"))
 	l.sleep(t, "hello")
-	packets, err := found.Close() // before ours are among them
+	packets, err := found.Close() // before the forged ones
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,9 +127,9 @@ func TestDatagramsOfOthers(t *testing.T) {
 		t.Fatal("nothing of the wire was captured")
 	}
 	forge := newForger(t, l.Node)
-	r := rand.New(rand.NewPCG(1, 2)) // always the same
+	r := rand.New(rand.NewPCG(1, 2)) // a fixed seed
 	for i := range 5 {
-		answered := l.answerLater(l.address(t, "slow"))
+		answered := e2e.AskLater(l.Client(), l.address(t, "slow"))
 		for done := false; !done; {
 			for range 50 {
 				for _, d := range damaged(r, all[r.IntN(len(all))]) {
@@ -141,7 +144,7 @@ func TestDatagramsOfOthers(t *testing.T) {
 			case <-time.After(time.Millisecond):
 			}
 		}
-		mustAsk(t, l.Client(), l.address(t, "hello"))
+		e2e.MustAsk(t, l.Client(), l.address(t, "hello"))
 		for _, name := range []string{"slow", "hello"} {
 			l.until(t, name, "warm", isState("Warm"))
 			l.sleep(t, name)
@@ -152,18 +155,19 @@ func TestDatagramsOfOthers(t *testing.T) {
 			t.Errorf("service %s: %d wakes, want %d", name, n, want)
 		}
 	}
-	text, err := get(l.Node, metrics, "/metrics")
+	text, err := e2e.Get(l.Node, metrics, "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, reason := range []string{"noise", "replay", "seal"} {
-		if m := regexp.MustCompile(fmt.Sprintf(`(?m)^wangell_wire_dropped_datagrams_total\{reason="%s"\} (\S+)$`, reason)).FindSubmatch(text); m == nil || string(m[1]) == "0" {
+		if m := regexp.MustCompile(fmt.Sprintf(`(?m)^wangell_wire_dropped_datagrams_total\{reason="%s"\} (\S+)$`,
+			reason)).FindSubmatch(text); m == nil || string(m[1]) == "0" {
 			t.Errorf("no datagram was counted as %s: %s", reason, grep(string(text), "wire_dropped"))
 		}
 	}
 }
 
-// grep returns the lines of a text that have a part.
+// grep returns the lines of a text that contain a part.
 func grep(text, part string) string {
 	var found []string
 	for line := range strings.Lines(text) {

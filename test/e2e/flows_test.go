@@ -3,69 +3,19 @@
 package e2e
 
 import (
-	"bufio"
-	"encoding/json"
-	"fmt"
 	"io"
 	"net"
 	"testing"
 	"time"
 
 	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/testutil/e2e"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// lines is a service of the tests' own server that speaks first and then repeats lines.
+// lines is a service of the tests' own server in mode lines, see e2e.Conversation.
 func lines(name string) service {
 	return service{name: name, env: map[string]string{"MODE": "lines"}}
-}
-
-// talk is a conversation with such a service.
-type talk struct {
-	*net.TCPConn
-	r        *bufio.Reader
-	greeting answer
-}
-
-// newTalk connects and reads the greeting.
-func newTalk(t *testing.T, from *netlab.Namespace, address string) *talk {
-	t.Helper()
-	k, err := converse(mustDial(t, from, address))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return k
-}
-
-func converse(c *net.TCPConn) (*talk, error) {
-	k := &talk{TCPConn: c, r: bufio.NewReader(c)}
-	line, err := k.r.ReadBytes('\n')
-	if err == nil {
-		err = json.Unmarshal(line, &k.greeting)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("greeting %q: %w", line, err)
-	}
-	return k, nil
-}
-
-// say sends a line and returns what comes back.
-func (k *talk) say(line string) (string, error) {
-	if err := k.SetDeadline(time.Now().Add(patience)); err != nil {
-		return "", err
-	}
-	if _, err := io.WriteString(k, line+"\n"); err != nil {
-		return "", err
-	}
-	return k.r.ReadString('\n')
-}
-
-// mustEcho fails the test if the line does not come back.
-func (k *talk) mustEcho(t *testing.T, line string) {
-	t.Helper()
-	if got, err := k.say(line); err != nil || got != line+"\n" {
-		t.Fatalf("said %q, heard %q, %v", line, got, err)
-	}
 }
 
 // nft runs nft in a namespace.
@@ -78,12 +28,12 @@ func nft(t *testing.T, ns *netlab.Namespace, command string) string {
 	return string(out)
 }
 
-// TestLostSYNACK: the client loses the SYN-ACKs, sends its SYN again, and is the same flow, for a warm and a cold service.
-func TestLostSYNACK(t *testing.T) {
+// The client loses the SYN-ACKs and repeats its SYN, for a warm and for a cold service.
+func TestRepeatedSYNIsTheSameFlow(t *testing.T) {
 	l := newLab(t, 1)
 	l.start(t, lines("lines"))
 	address := l.address(t, "lines")
-	first := newTalk(t, l.Client(), address)
+	first := e2e.MustConverse(t, l.Client(), address)
 	first.Close()
 	l.until(t, "lines", "the first flow counted", func(s controller.Status) bool { return s.Traffic.NewFlows == 1 })
 	for i, what := range []string{"warm", "cold"} {
@@ -95,26 +45,26 @@ func TestLostSYNACK(t *testing.T) {
 		nft(t, l.Client(), "add table ip lose; add chain ip lose in { type filter hook input priority 0; }; "+
 			"add rule ip lose in tcp flags & (syn|ack) == syn|ack counter drop")
 		done := make(chan error, 1)
-		var k *talk
+		var k *e2e.Conversation
 		go func() {
-			c, err := dial(l.Client(), address)
+			c, err := e2e.Dial(l.Client().Dialer(), address)
 			if err == nil {
-				k, err = converse(c)
+				k, err = e2e.Greeted(c)
 			}
 			done <- err
 		}()
-		for deadline := time.Now().Add(patience); retransmits(t, l.Client()) == again; time.Sleep(10 * time.Millisecond) {
+		for deadline := time.Now().Add(e2e.Patience); retransmits(t, l.Client()) == again; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatal("the client does not send its SYN again")
+				t.Fatal("the client does not repeat its SYN")
 			}
 		}
 		nft(t, l.Client(), "delete table ip lose")
 		if err := <-done; err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
-		k.mustEcho(t, "hello")
-		if same := k.greeting.Instance == first.greeting.Instance; same != (what == "warm") {
-			t.Errorf("%s: answered by process %s, before by %s", what, k.greeting.Instance, first.greeting.Instance)
+		k.MustEcho(t, "hello")
+		if same := k.Greeting.Instance == first.Greeting.Instance; same != (what == "warm") {
+			t.Errorf("%s: answered by process %s, before by %s", what, k.Greeting.Instance, first.Greeting.Instance)
 		}
 		if n := len(l.wakes(t, "lines")); n != i+1 {
 			t.Errorf("%s: %d wakes, want %d", what, n, i+1)
@@ -127,31 +77,30 @@ func TestLostSYNACK(t *testing.T) {
 	}
 }
 
-// TestHalfClosed: a client that has sent all it had still gets its answer; the flow lives until both sides are done.
-func TestHalfClosed(t *testing.T) {
+// A client that has sent all it had still gets its answer; the flow lives until both sides have closed.
+func TestHalfClosedConnectionStillDelivers(t *testing.T) {
 	l := newLab(t, 1)
 	l.start(t, lines("lines"))
-	k := newTalk(t, l.Client(), l.address(t, "lines"))
-	k.mustEcho(t, "four")
+	k := e2e.MustConverse(t, l.Client(), l.address(t, "lines"))
+	k.MustEcho(t, "four")
 	if err := k.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	rest, err := io.ReadAll(k.r)
+	rest, err := io.ReadAll(k.Reader)
 	if err != nil || string(rest) != "5 bytes\n" {
 		t.Errorf("after the client's FIN: %q, %v", rest, err)
 	}
 	l.untilNoFlows(t, "lines")
 }
 
-// TestResets of either side end the flow at once.
-func TestResets(t *testing.T) {
+func TestResetOfEitherSideEndsTheFlow(t *testing.T) {
 	l := newLab(t, 1)
 	l.start(t, lines("lines"))
 	address := l.address(t, "lines")
 	const flows = 20
 	for i := range flows {
-		k := newTalk(t, l.Client(), address)
-		k.mustEcho(t, "hello")
+		k := e2e.MustConverse(t, l.Client(), address)
+		k.MustEcho(t, "hello")
 		if i%2 == 0 {
 			if err := k.SetLinger(0); err != nil {
 				t.Fatal(err)
@@ -159,47 +108,57 @@ func TestResets(t *testing.T) {
 			k.Close()
 			continue
 		}
-		if got, err := k.say("reset"); err == nil {
+		if got, err := k.Say("reset"); err == nil {
 			t.Errorf("after a reset by the server: %q", got)
 		}
 	}
 	l.untilNoFlows(t, "lines")
-	newTalk(t, l.Client(), address).mustEcho(t, "still there")
+	e2e.MustConverse(t, l.Client(), address).MustEcho(t, "still there")
 }
 
-// TestPortReuse: the client takes the same port again and again, right after either side has closed or reset.
-func TestPortReuse(t *testing.T) {
+// The client uses the same port again right after either side has closed or reset the connection.
+func TestPortIsReusedAtOnce(t *testing.T) {
 	l := newLab(t, 1)
 	l.start(t, lines("lines"))
 	address := l.address(t, "lines")
 	dialer := l.Client().Dialer()
 	dialer.LocalAddr = &net.TCPAddr{IP: l.Client().Addr.AsSlice(), Port: 40000}
-	dialer.Timeout = patience
+	dialer.Timeout = e2e.Patience
 	for i := range 30 {
 		c, err := dialer.Dial("tcp", address)
 		if err != nil {
 			t.Fatalf("connection %d: %v", i, err)
 		}
-		k, err := converse(c.(*net.TCPConn))
+		k, err := e2e.Greeted(c.(*net.TCPConn))
 		if err != nil {
 			t.Fatalf("connection %d: %v", i, err)
 		}
-		k.mustEcho(t, "hello")
+		k.MustEcho(t, "hello")
 		switch i % 3 {
 		case 0: // the client resets
 			if err := k.SetLinger(0); err != nil {
 				t.Fatal(err)
 			}
 		case 1: // the server resets
-			if got, err := k.say("reset"); err == nil {
+			if got, err := k.Say("reset"); err == nil {
 				t.Errorf("after a reset by the server: %q", got)
 			}
-		case 2: // the server closes first, so that its side waits (TIME-WAIT) while the port comes again
-			if got, err := k.say("close"); err != io.EOF {
+		case 2: // the server closes first, and so has the port in TIME-WAIT when it is reused
+			if got, err := k.Say("close"); err != io.EOF {
 				t.Errorf("after a close by the server: %q, %v", got, err)
 			}
 		}
 		k.Close()
 	}
 	l.untilNoFlows(t, "lines")
+}
+
+// retransmits returns the number of SYNs that a client has repeated.
+func retransmits(t *testing.T, client *netlab.Namespace) uint64 {
+	t.Helper()
+	n, err := client.SYNRetransmits()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }

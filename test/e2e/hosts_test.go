@@ -11,12 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"wangell.loutres.me/internal/testutil/e2e"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// TestClientsEverywhere: on another host, on the node, and in another container. Each finds the service cold and warm, and
-// the server sees each one's own address.
-func TestClientsEverywhere(t *testing.T) {
+// A client on another host and one on the node find the service cold and warm. The server sees their own addresses.
+func TestClientsEverywhereKeepTheirAddress(t *testing.T) {
 	l := newLab(t, 1)
 	l.start(t, service{name: "hello"})
 	address := l.address(t, "hello")
@@ -25,11 +25,11 @@ func TestClientsEverywhere(t *testing.T) {
 		from *netlab.Namespace
 	}{{"on another host", l.Client()}, {"on the node", l.Node}} {
 		for _, state := range []string{"cold", "warm"} {
-			a, err := ask(c.from, address)
+			a, err := e2e.Ask(c.from, address)
 			if err != nil {
 				t.Fatalf("client %s, %s: %v", c.what, state, err)
 			}
-			if a.client() != c.from.Addr {
+			if a.ClientAddr() != c.from.Addr {
 				t.Errorf("client %s, %s: the server sees %s, want %s", c.what, state, a.Client, c.from.Addr)
 			}
 		}
@@ -37,8 +37,8 @@ func TestClientsEverywhere(t *testing.T) {
 	}
 }
 
-// TestClientInContainer: a container that is a client of another service, also while both are cold.
-func TestClientInContainer(t *testing.T) {
+// Also while both are cold.
+func TestContainerIsAClientOfAnotherService(t *testing.T) {
 	const hello = "10.46.100.77"
 	l := newLab(t, 1)
 	l.start(t, service{name: "hello", more: "address: " + hello},
@@ -48,20 +48,20 @@ func TestClientInContainer(t *testing.T) {
 		if state == "cold behind warm" {
 			l.sleep(t, "hello")
 		}
-		a, err := parse(get(l.Client(), proxy, "/proxy"))
+		a, err := e2e.ParseAnswer(e2e.Get(l.Client(), proxy, "/proxy"))
 		if err != nil {
 			t.Fatalf("%s: %v", state, err)
 		}
-		if pods := l.service(t, "proxy").Pods; len(pods) != 1 || a.client() != pods[0].Addr {
+		if pods := l.service(t, "proxy").Pods; len(pods) != 1 || a.ClientAddr() != pods[0].Addr {
 			t.Errorf("%s: the server sees %s, want the address of the proxy's pod %+v", state, a.Client, pods)
 		}
 	}
 	l.untilNoFlows(t, "hello")
 }
 
-// TestOtherTrafficPasses: what is not for a service address goes its way while the gate is attached: TCP and UDP servers of
-// the node, also on the port of a service, both ways, and large packets.
-func TestOtherTrafficPasses(t *testing.T) {
+// TCP and UDP servers of the node work while the gate is attached: also on the port of a service, in both directions,
+// and with large packets.
+func TestTrafficToOtherAddressesPassesTheGate(t *testing.T) {
 	l := newLab(t, 1)
 	for _, port := range []string{"80", "2222"} {
 		listener, err := l.Node.Listen(t.Context(), "tcp", ":"+port)
@@ -84,7 +84,7 @@ func TestOtherTrafficPasses(t *testing.T) {
 	}
 	l.start(t, service{name: "hello"})
 	for _, port := range []uint16{80, 2222} {
-		c := mustDial(t, l.Client(), netip.AddrPortFrom(l.Node.Addr, port).String())
+		c := e2e.MustDial(t, l.Client(), netip.AddrPortFrom(l.Node.Addr, port).String())
 		if err := echoes(c, 1<<20); err != nil {
 			t.Errorf("the node's own server at port %d: %v", port, err)
 		}
@@ -93,10 +93,10 @@ func TestOtherTrafficPasses(t *testing.T) {
 	if err := l.udpEcho(t); err != nil {
 		t.Errorf("UDP: %v", err)
 	}
-	mustAsk(t, l.Client(), l.address(t, "hello"))
+	e2e.MustAsk(t, l.Client(), l.address(t, "hello"))
 }
 
-// echoes sends n bytes and wants them back.
+// echoes sends n bytes and expects them back.
 func echoes(c *net.TCPConn, n int) error {
 	want := bytes.Repeat([]byte("0123456789abcdef"), n/16)
 	sent := make(chan error, 1)
@@ -120,7 +120,7 @@ func echoes(c *net.TCPConn, n int) error {
 	return nil
 }
 
-// udpEcho sends a datagram to the node and wants it back.
+// udpEcho sends a datagram to the node and expects it back.
 func (l *lab) udpEcho(t *testing.T) error {
 	t.Helper()
 	var server net.PacketConn
@@ -147,7 +147,7 @@ func (l *lab) udpEcho(t *testing.T) error {
 		return err
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(e2e.Patience)); err != nil {
 		return err
 	}
 	want := bytes.Repeat([]byte("x"), 1400)

@@ -8,16 +8,17 @@ import (
 
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/testutil/e2e"
 )
 
-// TestIdleServiceSleeps: no packet for the idle timeout, and the pod is gone; the next SYN wakes the service.
+// After the idle timeout without packets the pod is gone, and the next SYN wakes the service.
 func TestIdleServiceSleeps(t *testing.T) {
 	l := newLab(t, 1)
 	u := l.start(t, service{name: "hello", idle: 1})
 	address := l.address(t, "hello")
 	for i := range 2 {
 		begin := u.now()
-		mustAsk(t, l.Client(), address)
+		e2e.MustAsk(t, l.Client(), address)
 		u.await(t, begin, "sleep", func(e controller.Event) bool {
 			return e.Kind == controller.EventState && e.Service == "default/hello" && e.State == "Cold"
 		})
@@ -31,82 +32,88 @@ func TestIdleServiceSleeps(t *testing.T) {
 	}
 }
 
-// TestPacketsKeepAwake, and silence does not: a connection that says something now and then holds the service, one that
-// is only open does not, and learns that it has ended.
-func TestPacketsKeepAwake(t *testing.T) {
+// A connection that sends something now and then keeps the service awake. One that is only open does not, and is told
+// that it has ended.
+func TestPacketsKeepAServiceAwakeAndSilenceDoesNot(t *testing.T) {
 	l := newLab(t, 1)
 	s := lines("lines")
 	s.idle = 4
 	u := l.start(t, s)
-	k := newTalk(t, l.Client(), l.address(t, "lines"))
+	k := e2e.MustConverse(t, l.Client(), l.address(t, "lines"))
 	begin := u.now()
 	for until := time.Now().Add(6 * time.Second); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
-		k.mustEcho(t, "still here")
+		k.MustEcho(t, "still here")
 	}
 	if n := len(l.wakes(t, "lines")); n != 1 {
 		t.Errorf("%d wakes, want 1", n)
 	}
-	u.await(t, begin, "sleep", func(e controller.Event) bool { return e.Kind == controller.EventState && e.State == "Cold" })
-	if err := k.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	u.await(t, begin, "sleep", func(e controller.Event) bool {
+		return e.Kind == controller.EventState &&
+			e.State == "Cold"
+	})
+	if err := k.SetReadDeadline(time.Now().Add(e2e.Patience)); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := k.r.ReadByte(); err == nil {
+	if n, err := k.Reader.ReadByte(); err == nil {
 		t.Errorf("the silent connection still reads %q", n)
 	} else if timeout, ok := err.(interface{ Timeout() bool }); ok && timeout.Timeout() {
-		t.Error("the silent connection is not told that its server has gone")
+		t.Error("the silent connection is not closed")
 	}
 	l.untilNoFlows(t, "lines")
 }
 
-// TestSYNWhileGoingDown is kept, and answered by the next pod: the one that got its SIGTERM takes no new flow, while one
-// that was open goes on until it ends.
-func TestSYNWhileGoingDown(t *testing.T) {
+// The pod that got its SIGTERM receives no new flow, while its open connection goes on until it ends.
+func TestSYNDuringASleepIsAnsweredByTheNextPod(t *testing.T) {
 	l := newLab(t, 1)
 	s := lines("lines")
-	s.env["STOP_DELAY"] = "8s" // it is to be seen while it goes down
+	s.env["STOP_DELAY"] = "8s" // long enough to be observed
 	u := l.start(t, s)
 	address := l.address(t, "lines")
-	old := newTalk(t, l.Client(), address)
+	old := e2e.MustConverse(t, l.Client(), address)
 	begin := u.now()
 	slept := make(chan error, 1)
 	go func() {
 		_, err := l.wangell("sleep", "lines")
 		slept <- err
 	}()
-	l.until(t, "lines", "stopping", func(s controller.Status) bool { return len(s.Pods) == 1 && s.Pods[0].State == "stopping" })
-	next := make(chan *talk, 1)
+	l.until(t, "lines", "stopping", func(s controller.Status) bool {
+		return len(s.Pods) == 1 &&
+			s.Pods[0].State == "stopping"
+	})
+	next := make(chan *e2e.Conversation, 1)
 	failed := make(chan error, 1)
 	go func() {
-		c, err := dial(l.Client(), address)
+		c, err := e2e.Dial(l.Client().Dialer(), address)
 		if err != nil {
 			failed <- err
 			return
 		}
-		k, err := converse(c)
+		k, err := e2e.Greeted(c)
 		if err != nil {
 			failed <- err
 			return
 		}
 		next <- k
 	}()
-	old.mustEcho(t, "not yet gone")
+	old.MustEcho(t, "not yet gone")
 	select {
 	case err := <-failed:
-		t.Fatalf("the client that came while the service went down: %v", err)
+		t.Fatalf("the client that came during the sleep: %v", err)
 	case k := <-next:
 		defer k.Close()
-		if k.greeting.Instance == old.greeting.Instance {
+		if k.Greeting.Instance == old.Greeting.Instance {
 			t.Error("the pod that was asked to stop got a new flow")
 		}
-		k.mustEcho(t, "hello")
-	case <-time.After(patience):
-		t.Fatal("the client that came while the service went down waits for ever")
+		k.MustEcho(t, "hello")
+	case <-time.After(e2e.Patience):
+		t.Fatal("the client that came during the sleep is not answered")
 	}
 	if err := <-slept; err != nil {
 		t.Error(err)
 	}
 	u.await(t, begin, "the second wake", reports(controller.SeverityInfo, "wakes:"))
-	if s := l.until(t, "lines", "warm", func(s controller.Status) bool { return s.Service.Status.State == "Warm" }); s.Service.Status.Replicas != 1 {
+	if s := l.until(t, "lines", "warm",
+		func(s controller.Status) bool { return s.Service.Status.State == "Warm" }); s.Service.Status.Replicas != 1 {
 		t.Errorf("afterwards: %+v", s)
 	}
 }

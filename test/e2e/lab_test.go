@@ -21,6 +21,7 @@ import (
 	"wangell.loutres.me/internal/instance"
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/localapi"
+	"wangell.loutres.me/internal/testutil/e2e"
 	"wangell.loutres.me/internal/testutil/netlab"
 	"wangell.loutres.me/internal/view"
 )
@@ -31,14 +32,14 @@ type lab struct {
 	dir, run, state string
 }
 
-// gateObjects are how the names of the gate's programs and maps begin, as the kernel has them.
+// gateObjects are prefixes of the kernel's names of the gate's programs and maps.
 var gateObjects = []string{
 	"gate_", "services", "addresses", "states", "pods", "pod_traffic", "pod_ports", "flows", "short_lived", "ring_heads",
 	"parked_", "scratch", "nics", "listeners", "events", "counters", "recounts",
 }
 
-// newLab makes a network and folders, and checks at the test's end that all is as before: namespaces, devices, addresses,
-// routes, rules, mounts, pins, eBPF programs, maps and links, cgroups, processes, files.
+// newLab creates a network and folders. At the end of the test it checks that the machine is as before: namespaces,
+// devices, addresses, routes, rules, mounts, pins, eBPF programs, maps and links, cgroups, processes, files.
 func newLab(t *testing.T, clients int) *lab {
 	t.Helper()
 	n, err := netlab.New(netlab.Config{Clients: clients})
@@ -47,10 +48,10 @@ func newLab(t *testing.T, clients int) *lab {
 	}
 	t.Cleanup(func() {
 		if err := n.Close(); err != nil {
-			t.Errorf("the network: %v", err)
+			t.Errorf("close the network: %v", err)
 		}
 	})
-	// t.TempDir has the test's name in it, which makes paths of sockets too long.
+	// The path of t.TempDir contains the test's name, which makes the paths of sockets too long.
 	dir, err := os.MkdirTemp(folder, "t")
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +68,7 @@ func newLab(t *testing.T, clients int) *lab {
 	return l
 }
 
-// temp is where programs of the instance put temporary files.
+// temp is the TMPDIR of the instance.
 func (l *lab) temp() string { return filepath.Join(l.dir, "tmp") }
 
 func (l *lab) scope() netlab.Scope {
@@ -77,13 +78,13 @@ func (l *lab) scope() netlab.Scope {
 	}
 }
 
-// hash8 is how the runtime makes names of folders: cgroups and devices have them.
+// hash8 computes names of cgroups and devices as the runtime does.
 func hash8(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(sum[:4])
 }
 
-// snapshot looks at the machine from inside the node.
+// snapshot takes a snapshot of the machine from inside the node.
 func (l *lab) snapshot() (s netlab.Snapshot, err error) {
 	err = l.Node.Do(func() error {
 		s, err = netlab.TakeSnapshot(l.scope())
@@ -92,12 +93,12 @@ func (l *lab) snapshot() (s netlab.Snapshot, err error) {
 	return s, err
 }
 
-// checkClean waits until the machine is as before, and removes the folders. If something is left, it is told, and
-// wangell down may try, so that other tests can go on.
+// checkClean waits until the machine is as before, and removes the folders. It reports what is left behind and runs
+// wangell down then, so that other tests can continue.
 func (l *lab) checkClean(t *testing.T, before netlab.Snapshot) {
 	t.Helper()
 	var diff []string
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(e2e.Patience)
 	if t.Failed() {
 		deadline = time.Now().Add(time.Second)
 	}
@@ -116,10 +117,10 @@ func (l *lab) checkClean(t *testing.T, before netlab.Snapshot) {
 		}
 	}
 	for _, d := range diff {
-		t.Error("after the test:", d)
+		t.Error("left behind:", d)
 	}
 	if _, err := os.Stat(l.run); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the run folder: %v, want it gone", err)
+		t.Errorf("run folder: %v, want it gone", err)
 	}
 	if left, err := os.ReadDir(l.temp()); err != nil || len(left) > 0 {
 		t.Errorf("temporary files: %v %v, want none", left, err)
@@ -130,13 +131,13 @@ func (l *lab) checkClean(t *testing.T, before netlab.Snapshot) {
 		}
 	}
 	if err := os.RemoveAll(l.dir); err != nil {
-		t.Errorf("the folders: %v", err)
+		t.Errorf("remove the folders: %v", err)
 	}
 }
 
-// wangell runs a command of the program on the node to its end and returns what it writes to standard output.
+// wangell runs a command of the program on the node and returns its standard output.
 func (l *lab) wangell(args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), e2e.Patience)
 	defer cancel()
 	cmd := l.Node.Command(ctx, append(append([]string{program}, args...), "--run-dir", l.run)...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+l.temp())
@@ -149,7 +150,7 @@ func (l *lab) wangell(args ...string) (string, error) {
 	return stdout.String(), err
 }
 
-// must is wangell for commands that work.
+// must is wangell for a command that must succeed.
 func (l *lab) must(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := l.wangell(args...)
@@ -159,10 +160,10 @@ func (l *lab) must(t *testing.T, args ...string) string {
 	return out
 }
 
-// control calls f with the control socket of the instance.
-func (l *lab) control(t *testing.T, f func(context.Context, *localapi.Client) error) {
+// callAPI calls f with a client of the instance.
+func (l *lab) callAPI(t *testing.T, f func(context.Context, *localapi.Client) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), e2e.Patience)
 	defer cancel()
 	c := localapi.NewClient(instance.ControlSocket(l.run))
 	defer c.Close()
@@ -171,17 +172,17 @@ func (l *lab) control(t *testing.T, f func(context.Context, *localapi.Client) er
 	}
 }
 
-// services is what wangell ps -o json tells.
+// services returns the status of all services.
 func (l *lab) services(t *testing.T) (list []controller.Status) {
 	t.Helper()
-	l.control(t, func(ctx context.Context, c *localapi.Client) (err error) {
+	l.callAPI(t, func(ctx context.Context, c *localapi.Client) (err error) {
 		list, err = c.Status(ctx)
 		return err
 	})
 	return list
 }
 
-// service is what wangell ps -o json tells of a service in the namespace default.
+// service returns the status of a service in the namespace default.
 func (l *lab) service(t *testing.T, name string) controller.Status {
 	t.Helper()
 	list := l.services(t)
@@ -194,46 +195,46 @@ func (l *lab) service(t *testing.T, name string) controller.Status {
 	panic("not reached")
 }
 
-// address is the service address of a service, with its port.
+// address returns the service address of a service, with its port.
 func (l *lab) address(t *testing.T, name string) string {
 	t.Helper()
 	return view.Address(l.service(t, name))
 }
 
-// wakes is what wangell wakes -o json tells.
+// wakes returns the waterfalls of the last wakes of a service.
 func (l *lab) wakes(t *testing.T, name string) (list []lifecycle.Waterfall) {
 	t.Helper()
-	l.control(t, func(ctx context.Context, c *localapi.Client) (err error) {
+	l.callAPI(t, func(ctx context.Context, c *localapi.Client) (err error) {
 		list, err = c.Wakes(ctx, name)
 		return err
 	})
 	return list
 }
 
-// sleep does what wangell sleep does, and checks that nothing of the service runs.
+// sleep puts a service to sleep and checks that nothing of it runs.
 func (l *lab) sleep(t *testing.T, name string) {
 	t.Helper()
-	l.control(t, func(ctx context.Context, c *localapi.Client) error { return c.Sleep(ctx, name) })
+	l.callAPI(t, func(ctx context.Context, c *localapi.Client) error { return c.Sleep(ctx, name) })
 	if s := l.service(t, name); s.Service.Status.Replicas != 0 || len(s.Pods) != 0 {
 		t.Fatalf("service %s after sleep: %+v, pods %+v", name, s.Service.Status, s.Pods)
 	}
 }
 
-// until waits until a service is as ok wants it.
+// until waits until the status of a service matches, and returns it.
 func (l *lab) until(t *testing.T, name, what string, ok func(controller.Status) bool) controller.Status {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(e2e.Patience); ; time.Sleep(20 * time.Millisecond) {
 		s := l.service(t, name)
 		if ok(s) {
 			return s
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("service %s: %s does not come: %+v, pods %+v, traffic %+v", name, what, s.Service.Status, s.Pods, s.Traffic)
+			t.Fatalf("service %s: no %s: %+v, pods %+v, traffic %+v", name, what, s.Service.Status, s.Pods, s.Traffic)
 		}
 	}
 }
 
-// untilAsleep waits until a service has no replica.
+// untilAsleep waits until a service has no pod.
 func (l *lab) untilAsleep(t *testing.T, name string) {
 	t.Helper()
 	l.until(t, name, "sleep", func(s controller.Status) bool { return s.Service.Status.Replicas == 0 && len(s.Pods) == 0 })
@@ -245,8 +246,8 @@ func (l *lab) untilNoFlows(t *testing.T, name string) controller.Status {
 	return l.until(t, name, "the end of its flows", func(s controller.Status) bool { return s.Traffic.OpenFlows == 0 })
 }
 
-// own makes a folder of the lab that belongs to a user.
-func (l *lab) own(t *testing.T, name string, uid int) {
+// makeDir creates a folder of the lab that belongs to a user.
+func (l *lab) makeDir(t *testing.T, name string, uid int) {
 	t.Helper()
 	path := filepath.Join(l.dir, name)
 	if err := errors.Join(os.MkdirAll(path, 0o700), os.Chown(path, uid, uid)); err != nil {

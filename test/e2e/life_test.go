@@ -13,15 +13,17 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"wangell.loutres.me/internal/testutil/e2e"
 )
 
-// process is a process of a lab's instance.
+// process is a process of the instance.
 type process struct {
 	pid     int
 	command string
 }
 
-// processes finds those processes of the instance whose command line has all of the parts.
+// processes returns the processes of the instance whose command line has all of the parts.
 func (l *lab) processes(parts ...string) (found []process) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range dirs {
@@ -42,7 +44,7 @@ func (l *lab) processes(parts ...string) (found []process) {
 	return found
 }
 
-// killOne kills the one process of the instance whose command line has all of the parts, as kill -9 does.
+// killOne sends SIGKILL to the one process of the instance whose command line has all of the parts.
 func (l *lab) killOne(t *testing.T, parts ...string) {
 	t.Helper()
 	found := l.processes(parts...)
@@ -61,14 +63,14 @@ var (
 	shimProcess       = []string{"containerd-shim-runc-v2"}
 )
 
-// TestSignalsLeaveNothing: SIGINT and SIGTERM end an instance with pods and open connections; newLab looks what is left.
-func TestSignalsLeaveNothing(t *testing.T) {
+// SIGINT and SIGTERM end an instance with pods and open connections. newLab checks what is left.
+func TestSignalEndsTheInstanceAndLeavesNothing(t *testing.T) {
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		t.Run(signal.String(), func(t *testing.T) {
 			l := newLab(t, 1)
 			u := l.start(t, lines("a"), service{name: "b"}, service{name: "c"})
-			newTalk(t, l.Client(), l.address(t, "a"))
-			mustAsk(t, l.Client(), l.address(t, "b"))
+			e2e.MustConverse(t, l.Client(), l.address(t, "a"))
+			e2e.MustAsk(t, l.Client(), l.address(t, "b"))
 			if err := u.cmd.Process.Signal(signal); err != nil {
 				t.Fatal(err)
 			}
@@ -80,29 +82,28 @@ func TestSignalsLeaveNothing(t *testing.T) {
 	}
 }
 
-// awaitEnd waits for the end of the process.
+// awaitEnd waits until the process has exited.
 func (u *up) awaitEnd(t *testing.T) {
 	t.Helper()
 	select {
 	case <-u.done:
-	case <-time.After(patience):
+	case <-time.After(e2e.Patience):
 		t.Fatal("wangell up does not end")
 	}
 }
 
-// TestSignalWhileStarting: an instance that is told to end before it is ready leaves nothing either.
-func TestSignalWhileStarting(t *testing.T) {
+func TestSignalDuringTheStartLeavesNothing(t *testing.T) {
 	l := newLab(t, 1)
 	for _, after := range []time.Duration{10, 50, 100, 200, 250, 300, 400, 600} {
 		u, err := l.launch(manifest(service{name: "hello"}), "-f", "-")
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(after * time.Millisecond) // any moment will do
+		time.Sleep(after * time.Millisecond) // any point of the start
 		err = u.stop()
 		var exit *exec.ExitError
 		if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGTERM && u.said() == "" {
-			continue // before it has its handler, the signal just ends it
+			continue // the signal came before up had a handler for it
 		}
 		if err != nil {
 			t.Errorf("after %d ms: %v\n%s", after, err, u.said())
@@ -110,14 +111,14 @@ func TestSignalWhileStarting(t *testing.T) {
 	}
 }
 
-// TestSignalWhileWaking: parked clients are refused, not left to wait.
-func TestSignalWhileWaking(t *testing.T) {
+func TestSignalDuringAWakeRefusesParkedClients(t *testing.T) {
 	l := newLab(t, 1)
-	u := l.start(t, service{name: "slow", env: map[string]string{"LISTEN_DELAY": "1h"}, more: "terminationGracePeriodSeconds: 1"})
+	u := l.start(t, service{name: "slow", env: map[string]string{"LISTEN_DELAY": "1h"},
+		more: "terminationGracePeriodSeconds: 1"})
 	failed := make(chan error, 1)
 	address := l.address(t, "slow")
 	go func() {
-		_, err := dial(l.Client(), address)
+		_, err := e2e.Dial(l.Client().Dialer(), address)
 		failed <- err
 	}()
 	l.until(t, "slow", "waking", isState("Waking"))
@@ -129,24 +130,22 @@ func TestSignalWhileWaking(t *testing.T) {
 	}
 }
 
-// stubborn is a service whose process does not end when it is asked to.
+// stubborn is a service whose process ignores SIGTERM for an hour, which is its grace period.
 func stubborn() service {
-	return service{name: "stubborn", env: map[string]string{"STOP_DELAY": "1h"}, more: "terminationGracePeriodSeconds: 3600"}
+	return service{name: "stubborn", env: map[string]string{"STOP_DELAY": "1h"},
+		more: "terminationGracePeriodSeconds: 3600"}
 }
 
-// TestSecondSignalForces: the first one waits for containers, for an hour if they have it; the second does not.
-func TestSecondSignalForces(t *testing.T) {
+// The first one waits for containers, for up to their grace period.
+func TestSecondSignalDoesNotWaitForContainers(t *testing.T) {
 	l := newLab(t, 1)
 	u := l.start(t, stubborn())
-	mustAsk(t, l.Client(), l.address(t, "stubborn"))
+	e2e.MustAsk(t, l.Client(), l.address(t, "stubborn"))
+	l.until(t, "stubborn", "warm", isState("Warm")) // a start in progress would be cancelled instead
 	if err := u.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(patience); !strings.Contains(u.said(), "shutting down"); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("up does not say that it is ending")
-		}
-	}
+	eventually(t, "up reports that it is shutting down", func() bool { return strings.Contains(u.said(), "shutting down") })
 	select {
 	case <-u.done:
 		t.Fatalf("up did not wait for the container: %v", u.err)
@@ -157,17 +156,18 @@ func TestSecondSignalForces(t *testing.T) {
 	}
 }
 
-// TestDownKillsWhatDoesNotEnd: an up that waits for its containers is killed after the timeout, and all of it removed.
-func TestDownKillsWhatDoesNotEnd(t *testing.T) {
+// After the timeout, up is killed and all of it removed.
+func TestDownKillsAnUpThatWaitsForItsContainers(t *testing.T) {
 	l := newLab(t, 1)
 	u := l.start(t, stubborn())
-	mustAsk(t, l.Client(), l.address(t, "stubborn"))
+	e2e.MustAsk(t, l.Client(), l.address(t, "stubborn"))
+	l.until(t, "stubborn", "warm", isState("Warm"))
 	l.must(t, "down", "--timeout", "1s")
 	u.awaitEnd(t)
 }
 
-// TestDownStopsUp: down ends a running up, which ends without an error.
-func TestDownStopsUp(t *testing.T) {
+// up exits without an error.
+func TestDownStopsARunningUp(t *testing.T) {
 	l := newLab(t, 1)
 	u := l.start(t, service{name: "hello"})
 	l.must(t, "down")
@@ -175,19 +175,19 @@ func TestDownStopsUp(t *testing.T) {
 	if u.err != nil {
 		t.Errorf("up: %v", u.err)
 	}
-	l.must(t, "down") // nothing to do is no error
+	l.must(t, "down") // without an instance it succeeds, too
 }
 
-// TestDownAfterKill removes all of an instance that was killed, with pods that run, one that is waking and one that is
-// going down.
-func TestDownAfterKill(t *testing.T) {
+// The instance had pods that run, one that is waking and one that is being stopped.
+func TestDownRemovesAKilledInstance(t *testing.T) {
 	l := newLab(t, 1)
-	u := l.start(t, service{name: "warm"}, service{name: "waking", env: map[string]string{"LISTEN_DELAY": "1h"}}, stubborn())
-	mustAsk(t, l.Client(), l.address(t, "warm"))
-	mustAsk(t, l.Client(), l.address(t, "stubborn"))
+	u := l.start(t, service{name: "warm"}, service{name: "waking", env: map[string]string{"LISTEN_DELAY": "1h"}},
+		stubborn())
+	e2e.MustAsk(t, l.Client(), l.address(t, "warm"))
+	e2e.MustAsk(t, l.Client(), l.address(t, "stubborn"))
 	waking := l.address(t, "waking")
 	go func() {
-		if c, err := dial(l.Client(), waking); err == nil {
+		if c, err := e2e.Dial(l.Client().Dialer(), waking); err == nil {
 			c.Close()
 		}
 	}()
@@ -200,41 +200,40 @@ func TestDownAfterKill(t *testing.T) {
 	l.must(t, "down")
 }
 
-// TestKilledUpIsAdopted: after a kill -9, an open connection goes on, and the next up goes on with what runs: the same
-// pod, the same address, the same connection.
-func TestKilledUpIsAdopted(t *testing.T) {
+// After a kill -9 an open connection goes on, and the next up keeps the pod, the address and the connection.
+func TestNextUpAdoptsPodsAndConnections(t *testing.T) {
 	l := newLab(t, 1)
 	first := l.start(t, lines("lines"), service{name: "cold"})
 	address, cold := l.address(t, "lines"), l.address(t, "cold")
-	k := newTalk(t, l.Client(), address)
-	k.mustEcho(t, "before")
+	k := e2e.MustConverse(t, l.Client(), address)
+	k.MustEcho(t, "before")
 	pod := l.service(t, "lines").Pods[0].ID
 	for range 2 {
 		if err := first.kill(); err != nil {
 			t.Fatal(err)
 		}
-		k.mustEcho(t, "without up")
+		k.MustEcho(t, "without up")
 		first = l.start(t, lines("lines"), service{name: "cold"})
-		k.mustEcho(t, "with the next up")
-		if next := newTalk(t, l.Client(), address); next.greeting.Instance != k.greeting.Instance {
+		k.MustEcho(t, "with the next up")
+		if next := e2e.MustConverse(t, l.Client(), address); next.Greeting.Instance != k.Greeting.Instance {
 			t.Error("another process serves after the next up")
 		}
 		s := l.until(t, "lines", "warm", isState("Warm"))
 		if len(s.Pods) != 1 || s.Pods[0].ID != pod || l.address(t, "lines") != address {
 			t.Errorf("after the next up: %+v", s)
 		}
-		mustAsk(t, l.Client(), cold)
+		e2e.MustAsk(t, l.Client(), cold)
 		l.sleep(t, "cold")
 	}
-	k.mustEcho(t, "at the end")
+	k.MustEcho(t, "at the end")
 	k.Close()
 	l.untilNoFlows(t, "lines")
 	l.sleep(t, "lines")
-	newTalk(t, l.Client(), address)
+	e2e.MustConverse(t, l.Client(), address)
 }
 
-// TestSYNWhileUpIsKilled: a client that comes while there is no up waits, and the next up answers it.
-func TestSYNWhileUpIsKilled(t *testing.T) {
+// The next up answers it.
+func TestClientWaitsWhileThereIsNoUp(t *testing.T) {
 	l := newLab(t, 1)
 	first := l.start(t, service{name: "hello"})
 	address := l.address(t, "hello")
@@ -243,7 +242,7 @@ func TestSYNWhileUpIsKilled(t *testing.T) {
 	}
 	answered := make(chan error, 1)
 	go func() {
-		_, err := ask(l.Client(), address)
+		_, err := e2e.Ask(l.Client(), address)
 		answered <- err
 	}()
 	select {
@@ -257,14 +256,15 @@ func TestSYNWhileUpIsKilled(t *testing.T) {
 	}
 }
 
-// TestSecondUpIsRefused and names the process that has the run folder.
+// The message names the process that holds the run folder.
 func TestSecondUpIsRefused(t *testing.T) {
 	l := newLab(t, 1)
 	u := l.start(t, service{name: "hello"})
 	_, err := l.wangell("up", "-f", "../../examples/hello.yaml", "--state-dir", l.state, "--containerd", "own")
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", u.cmd.Process.Pid)) {
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(err.Error(),
+		fmt.Sprintf("pid %d", u.cmd.Process.Pid)) {
 		t.Errorf("second up: %v, want exit code 1 and pid %d", err, u.cmd.Process.Pid)
 	}
-	mustAsk(t, l.Client(), l.address(t, "hello"))
+	e2e.MustAsk(t, l.Client(), l.address(t, "hello"))
 }

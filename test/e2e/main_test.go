@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package e2e tests the built program as a user runs it: wangell up in the network namespace of a node,
-// real containers, and clients in network namespaces of their own.
+// Package e2e tests the built program as users run it: wangell up in the network namespace of a node, with real
+// containers, and clients in their own network namespaces.
 package e2e
 
 import (
@@ -13,9 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/snapshots"
@@ -23,24 +21,21 @@ import (
 
 	"wangell.loutres.me/internal/image"
 	"wangell.loutres.me/internal/instance"
+	"wangell.loutres.me/internal/testutil/e2e"
 	"wangell.loutres.me/internal/testutil/need"
 )
 
-// patience is how long a step may take that normally takes a second or less; it is this long because the
-// machine may be busy, and no test passes or fails by it otherwise.
-const patience = 60 * time.Second
-
-// serverTag is the image of the tests' own server; otherTag one whose VERSION is "of the image".
+// serverTag is the image of the tests' own server; otherTag is one whose VERSION is "of the image".
 const (
 	serverTag = "wangell.local/e2e:v1"
 	otherTag  = "wangell.local/e2e:v2"
 )
 
-// What all tests use.
+// Shared by all tests.
 var (
 	program     string   // the program under test
-	folder      string   // everything of this run is in it
-	sharedState string   // a state folder with images in it; tests take turns
+	folder      string   // for all files of this run
+	sharedState string   // a state folder with images, used by one test at a time
 	serverImage v1.Image // the tests' own server, for registries
 )
 
@@ -49,7 +44,7 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
-// run runs all tests and looks at what they leave.
+// run runs all tests and checks what they leave behind.
 func run(m *testing.M) (code int) {
 	fail := func(err error) int {
 		fmt.Fprintln(os.Stderr, "end-to-end tests:", err)
@@ -74,27 +69,25 @@ func run(m *testing.M) (code int) {
 	return code
 }
 
-// prepare builds the program, unless WANGELL_BIN names one, and the server's image.
+// prepare builds the program, unless WANGELL_BIN names one, and the server's images.
 func prepare() error {
 	sharedState = filepath.Join(folder, "state")
 	server := filepath.Join(folder, "server")
-	builds := [][]string{{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", server, "wangell.loutres.me/test/e2e/server"}}
+	if err := e2e.GoBuild(e2e.ServerPackage, server); err != nil {
+		return err
+	}
 	if program = os.Getenv("WANGELL_BIN"); program == "" {
 		program = filepath.Join(folder, "wangell")
-		builds = append(builds, []string{"go", "build", "-o", program, "wangell.loutres.me/cmd/wangell"})
-	}
-	for _, argv := range builds {
-		cmd := exec.Command(argv[0], argv[1:]...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, out)
+		if err := e2e.GoBuild("wangell.loutres.me/cmd/wangell", program); err != nil {
+			return err
 		}
 	}
 	code, err := serverFile()
 	if err != nil {
 		return err
 	}
-	spec := image.Spec{Files: map[string]image.File{"/server": {Data: code, Mode: 0o755}}, Entrypoint: []string{"/server"}, User: "65532:65532"}
+	spec := image.Spec{Files: map[string]image.File{"/server": {Data: code, Mode: 0o755}}, Entrypoint: []string{"/server"},
+		User: "65532:65532"}
 	if serverImage, err = image.Build(spec); err != nil {
 		return err
 	}
@@ -106,28 +99,28 @@ func prepare() error {
 	return errors.Join(loadImage(serverTag, serverImage), loadImage(otherTag, other))
 }
 
-// loadImage brings an image into the shared state, by wangell image load.
+// loadImage loads an image into the shared state folder, with wangell image load.
 func loadImage(tag string, img v1.Image) error {
 	tarball := filepath.Join(folder, "image.tar")
 	defer os.Remove(tarball)
 	if err := image.WriteFile(tarball, tag, img); err != nil {
 		return err
 	}
-	cmd := exec.Command(program, "image", "load", tarball, "--run-dir", filepath.Join(folder, "load"), "--state-dir", sharedState, "--containerd", "own")
+	cmd := exec.Command(program, "image", "load", tarball, "--run-dir", filepath.Join(folder, "load"), "--state-dir",
+		sharedState, "--containerd", "own")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("image load %s: %w: %s", tag, err, out)
 	}
 	return nil
 }
 
-// nothingLeftInContainerd looks for what tests left in the shared containerd: only images and their snapshots may be
-// there.
+// nothingLeftInContainerd returns an error for everything in the shared containerd except images and their snapshots.
 func nothingLeftInContainerd() error {
 	config := instance.Config{
 		RunDir: filepath.Join(folder, "look"), StateDir: sharedState, Containerd: instance.ContainerdOwn, XDPMode: "auto",
 		Addresses: instance.DefaultAddresses, PodAddresses: instance.DefaultPodAddresses,
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), e2e.Patience)
 	defer cancel()
 	err := instance.WithContainerd(ctx, config, slog.New(slog.DiscardHandler), func(c *client.Client) error {
 		containers, err := c.ContainerService().List(ctx)
@@ -152,5 +145,5 @@ func nothingLeftInContainerd() error {
 	return err
 }
 
-// serverFile is the program of the server.
+// serverFile returns the program of the server.
 func serverFile() ([]byte, error) { return os.ReadFile(filepath.Join(folder, "server")) }

@@ -17,22 +17,22 @@ import (
 
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/testutil/e2e"
 )
 
-// decode reads JSON that has no field which the type does not know.
+// decode decodes JSON and refuses fields that the type does not have.
 func decode(text string, into any) error {
 	d := json.NewDecoder(strings.NewReader(text))
 	d.DisallowUnknownFields()
 	return d.Decode(into)
 }
 
-// TestOutputs of the commands that look at an instance: tables for people, JSON for programs.
-func TestOutputs(t *testing.T) {
+func TestCommandsPrintTablesAndJSON(t *testing.T) {
 	l := newLab(t, 1)
 	l.start(t, service{name: "hello"}, service{name: "sleeper"})
-	mustAsk(t, l.Client(), l.address(t, "hello"))
+	e2e.MustAsk(t, l.Client(), l.address(t, "hello"))
 	l.until(t, "hello", "warm", isState("Warm"))
-	// The last phases, and what the process says, come a moment after that.
+	// The last phases and the output of the process come a moment later.
 	eventually(t, "the whole waterfall", func() bool {
 		_, ok := l.wakes(t, "hello")[0].At(lifecycle.PhaseFirstByte)
 		return ok
@@ -44,19 +44,22 @@ func TestOutputs(t *testing.T) {
 		t.Errorf("ps -o json: %v: %+v", err, list)
 	}
 	table := l.must(t, "ps")
-	for _, want := range []string{"SERVICE", "REPLICAS", "default/hello", "default/sleeper", l.address(t, "hello"), "Warm", "Cold"} {
+	for _, want := range []string{"SERVICE", "REPLICAS", "default/hello", "default/sleeper", l.address(t, "hello"), "Warm",
+		"Cold"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("ps: no %q in\n%s", want, table)
 		}
 	}
-	for _, args := range [][]string{{"wakes", "-o", "json"}, {"wakes", "hello", "-o", "json"}, {"wakes", "default/hello", "-o", "json"}} {
+	for _, args := range [][]string{{"wakes", "-o", "json"}, {"wakes", "hello", "-o", "json"},
+		{"wakes", "default/hello", "-o", "json"}} {
 		var wakes []lifecycle.Waterfall
 		if err := decode(l.must(t, args...), &wakes); err != nil || len(wakes) != 1 || len(wakes[0].Phases) < 8 {
 			t.Errorf("%v: %v: %+v", args, err, wakes)
 		}
 	}
 	drawn := l.must(t, "wakes", "hello")
-	for _, phase := range []lifecycle.PhaseName{lifecycle.PhaseSYNSeen, lifecycle.PhaseCreated, lifecycle.PhaseListening, lifecycle.PhaseReleased} {
+	for _, phase := range []lifecycle.PhaseName{lifecycle.PhaseSYNSeen, lifecycle.PhaseCreated, lifecycle.PhaseListening,
+		lifecycle.PhaseReleased} {
 		if !strings.Contains(drawn, string(phase)) {
 			t.Errorf("wakes: no %q in\n%s", phase, drawn)
 		}
@@ -68,7 +71,8 @@ func TestOutputs(t *testing.T) {
 		t.Errorf("logs of a service that never ran: %q", out)
 	}
 	var images []struct{ Name string }
-	if err := json.Unmarshal([]byte(l.must(t, "image", "ls", "-o", "json", "--state-dir", l.state, "--containerd", "own")), &images); err != nil || len(images) == 0 {
+	if err := json.Unmarshal([]byte(l.must(t, "image", "ls", "-o", "json", "--state-dir", l.state, "--containerd", "own")),
+		&images); err != nil || len(images) == 0 {
 		t.Errorf("image ls -o json: %v: %+v", err, images)
 	}
 	l.must(t, "sleep", "hello")
@@ -82,16 +86,17 @@ func TestOutputs(t *testing.T) {
 	}
 }
 
-// TestOutputsWithoutInstance say that there is none and how to start one.
-func TestOutputsWithoutInstance(t *testing.T) {
+func TestCommandsWithoutAnInstanceSayHowToStartOne(t *testing.T) {
 	l := newLab(t, 1)
 	for _, args := range [][]string{{"ps"}, {"wakes"}, {"logs", "hello"}, {"sleep", "hello"}} {
-		if _, err := l.wangell(args...); err == nil || !strings.Contains(err.Error(), "wangell up") || !strings.Contains(err.Error(), l.run) {
+		if _, err := l.wangell(args...); err == nil || !strings.Contains(err.Error(), "wangell up") ||
+			!strings.Contains(err.Error(), l.run) {
 			t.Errorf("%v without an instance: %v", args, err)
 		}
 	}
 	var version map[string]any
-	if err := json.Unmarshal([]byte(l.must(t, "version", "-o", "json")), &version); err != nil || version["version"] == "" {
+	if err := json.Unmarshal([]byte(l.must(t, "version", "-o", "json")), &version); err != nil ||
+		version["version"] == "" {
 		t.Errorf("version -o json: %v: %v", err, version)
 	}
 	var checks []map[string]any
@@ -105,11 +110,10 @@ func TestOutputsWithoutInstance(t *testing.T) {
 	}
 }
 
-// TestLogsFollow goes on while the service sleeps and wakes.
-func TestLogsFollow(t *testing.T) {
-	l := newLab(t, 1) // no other test's service has this name, and logs stay
+func TestLogsAreFollowedAcrossWakes(t *testing.T) {
+	l := newLab(t, 1) // the name of the service is unique, as logs stay
 	l.start(t, service{name: "follow"})
-	mustAsk(t, l.Client(), l.address(t, "follow"))
+	e2e.MustAsk(t, l.Client(), l.address(t, "follow"))
 	cmd := l.Node.Command(t.Context(), program, "logs", "follow", "-f", "--run-dir", l.run)
 	var out lockedBuffer
 	cmd.Stdout = &out
@@ -120,15 +124,18 @@ func TestLogsFollow(t *testing.T) {
 	listening := func() int { return strings.Count(out.String(), "listening on") }
 	eventually(t, "the first pod's line", func() bool { return listening() == 1 })
 	l.sleep(t, "follow")
-	mustAsk(t, l.Client(), l.address(t, "follow"))
-	eventually(t, "the second pod's line", func() bool { return listening() == 2 && strings.Contains(out.String(), "asked to stop") })
+	e2e.MustAsk(t, l.Client(), l.address(t, "follow"))
+	eventually(t, "the second pod's line", func() bool {
+		return listening() == 2 &&
+			strings.Contains(out.String(), "asked to stop")
+	})
 }
 
-// TestEventsAsJSON: each line of standard output is an event, and each line of the log is JSON if that is asked for.
-func TestEventsAsJSON(t *testing.T) {
+// Each line of standard output is an event, and each line of the log is JSON with --log-format json.
+func TestEventsAndLogAreJSONLines(t *testing.T) {
 	l := newLab(t, 1)
 	u := l.startWith(t, manifest(service{name: "hello"}), "-f", "-", "--log-format", "json")
-	mustAsk(t, l.Client(), l.address(t, "hello"))
+	e2e.MustAsk(t, l.Client(), l.address(t, "hello"))
 	l.until(t, "hello", "warm", isState("Warm"))
 	if err := u.stop(); err != nil {
 		t.Fatal(err)
@@ -154,14 +161,14 @@ func TestEventsAsJSON(t *testing.T) {
 	}
 }
 
-// TestMetrics: one address serves those of the controller and of the daemon; names and help are as Prometheus wants them.
-func TestMetrics(t *testing.T) {
+// One address serves the metrics of the controller and of the daemon.
+func TestMetricsFollowTheConventionsOfPrometheus(t *testing.T) {
 	const address = "127.0.0.1:9464"
 	l := newLab(t, 1)
 	l.startWith(t, manifest(service{name: "hello"}, service{name: "sleeper"}), "-f", "-", "--metrics-address", address)
-	mustAsk(t, l.Client(), l.address(t, "hello"))
+	e2e.MustAsk(t, l.Client(), l.address(t, "hello"))
 	l.until(t, "hello", "all flows counted", func(s controller.Status) bool { return s.Traffic.NewFlows == 1 })
-	text, err := get(l.Node, address, "/metrics")
+	text, err := e2e.Get(l.Node, address, "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,10 +185,14 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{
-		"wangell_wake_phase_seconds", "wangell_wake_seconds", "wangell_wakes_total", "wangell_services", "wangell_pods", "wangell_daemons",
-		"wangell_service_open_flows", "wangell_service_flows_total", "wangell_service_bytes_total", "wangell_service_latest_request_timestamp_seconds",
-		"wangell_wire_dropped_datagrams_total", "wangell_gate_parked_syns_total", "wangell_gate_released_syns_total", "wangell_gate_refused_syns_total",
-		"wangell_gate_packets_total", "wangell_gate_bytes_total", "wangell_gate_open_flows", "wangell_gate_special_packets_total",
+		"wangell_wake_phase_seconds", "wangell_wake_seconds", "wangell_wakes_total", "wangell_services", "wangell_pods",
+		"wangell_daemons",
+		"wangell_service_open_flows", "wangell_service_flows_total", "wangell_service_bytes_total",
+		"wangell_service_latest_request_timestamp_seconds",
+		"wangell_wire_dropped_datagrams_total", "wangell_gate_parked_syns_total", "wangell_gate_released_syns_total",
+		"wangell_gate_refused_syns_total",
+		"wangell_gate_packets_total", "wangell_gate_bytes_total", "wangell_gate_open_flows",
+		"wangell_gate_special_packets_total",
 		"process_resident_memory_bytes", "wangell_daemon_process_resident_memory_bytes",
 	} {
 		if families[name] == nil {
@@ -189,7 +200,8 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		`wangell_services{state="Cold"} 1`, `wangell_services{state="Warm"} 1`, `wangell_wakes_total{result="warm"} 1`, "wangell_daemons 1",
+		`wangell_services{state="Cold"} 1`, `wangell_services{state="Warm"} 1`, `wangell_wakes_total{result="warm"} 1`,
+		"wangell_daemons 1",
 		`wangell_service_flows_total{service="default/hello"} 1`,
 		fmt.Sprintf(`wangell_gate_released_syns_total{address="%s",service="default/hello"} 1`, l.address(t, "hello")),
 	} {
@@ -198,9 +210,9 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	if strings.Contains(string(text), "sleeper") {
-		t.Errorf("a service that was never used has series:\n%s", grep(string(text), "sleeper"))
+		t.Errorf("a service that was never used has metrics:\n%s", grep(string(text), "sleeper"))
 	}
-	if body, err := get(l.Node, address, "/readyz"); err != nil || string(body) != "ready\n" {
+	if body, err := e2e.Get(l.Node, address, "/readyz"); err != nil || string(body) != "ready\n" {
 		t.Errorf("/readyz: %q, %v", body, err)
 	}
 }

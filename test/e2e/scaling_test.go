@@ -10,10 +10,11 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/testutil/e2e"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// scaled is a service that follows its open connections, ten for each of at most three pods, within seconds.
+// scaled is a service that is scaled by its open connections within seconds: ten for each of at most three pods.
 func scaled() service {
 	return service{
 		name: "scaled", env: map[string]string{"STOP": "close"},
@@ -21,42 +22,42 @@ func scaled() service {
 	}
 }
 
-// hasServing returns a condition: so many pods serve, and there are no others.
+// hasServing returns a condition for until: n pods serve, and there are no others.
 func hasServing(n int) func(controller.Status) bool {
 	return func(s controller.Status) bool { return s.Serving == n && s.Desired == n && len(s.Pods) == n }
 }
 
-// openMany opens connections on which nothing is asked.
+// openMany opens connections and sends nothing.
 func openMany(t *testing.T, from *netlab.Namespace, address string, n int) (open []net.Conn) {
 	t.Helper()
 	for range n {
-		open = append(open, mustDial(t, from, address))
+		open = append(open, e2e.MustDial(t, from, address))
 	}
 	return open
 }
 
-// TestFollowsConnections: from nothing to three pods as connections are opened, back to one as they are closed, and to
-// nothing in the end, while clients ask all the time.
-func TestFollowsConnections(t *testing.T) {
+// From zero to three pods as connections are opened, back to one as they are closed, and to zero in the end, under
+// load.
+func TestReplicasFollowOpenConnections(t *testing.T) {
 	l := newLab(t, 2)
 	s := scaled()
 	s.idle = 3
 	u := l.start(t, s)
 	address := l.address(t, "scaled")
-	mustAsk(t, l.Client(), address)
+	e2e.MustAsk(t, l.Client(), address)
 	l.until(t, "scaled", "one pod", hasServing(1))
 	for range 2 {
 		begin := u.now()
-		g := l.load(t, "http://"+address+"/", newConnections, keptConnections)
+		g := l.load(t, address, newConnections, keptConnections)
 		open := openMany(t, l.Client(), address, 30)
 		l.until(t, "scaled", "three pods", hasServing(3))
-		// The reason is told, with what it was decided by.
+		// The reason is reported with its numbers.
 		u.await(t, begin, "the reason", reports(controller.SeverityInfo, "target 10"))
-		g.goesOn(t)
-		// New connections go to those with the fewest: not to the one that has most of what was opened before they started.
+		g.GoesOn(t)
+		// New connections go to the pods with the fewest, and not to the one that has most of the earlier ones.
 		counts := map[string]int{}
 		for range 60 {
-			counts[mustAsk(t, l.Clients[1], address).Instance]++
+			counts[e2e.MustAsk(t, l.Clients[1], address).Instance]++
 		}
 		if len(counts) < 2 {
 			t.Errorf("answers by pod: %v", counts)
@@ -65,26 +66,26 @@ func TestFollowsConnections(t *testing.T) {
 			c.Close()
 		}
 		l.until(t, "scaled", "one pod again", func(s controller.Status) bool { return s.Desired == 1 && s.Serving == 1 })
-		g.goesOn(t)
-		g.stop(t)
-		// Or all of them, if that took longer than the idle timeout.
+		g.GoesOn(t)
+		g.Stop(t)
+		// All are gone if that took longer than the idle timeout.
 		l.until(t, "scaled", "the others are gone", func(s controller.Status) bool { return len(s.Pods) <= 1 })
 	}
 	l.untilAsleep(t, "scaled")
-	mustAsk(t, l.Client(), address)
+	e2e.MustAsk(t, l.Client(), address)
 }
 
-// TestScaleInKeepsConnections: the pod that goes is the one with the fewest connections, and those go on until they end.
-func TestScaleInKeepsConnections(t *testing.T) {
+// The pod with the fewest connections is removed, once these have ended.
+func TestScaleInKeepsOpenConnections(t *testing.T) {
 	l := newLab(t, 1)
 	s := lines("lines")
 	s.more = "maxReplicas: 2\ndrainTimeout: 3600\nscaling: {target: 2, outInterval: 1, inInterval: 1, inStabilization: 1, burstPerPod: 1000}"
 	l.start(t, s)
 	address := l.address(t, "lines")
-	pods := map[string][]*talk{}
+	pods := map[string][]*e2e.Conversation{}
 	talkOnce := func() {
-		k := newTalk(t, l.Client(), address)
-		pods[k.greeting.Instance] = append(pods[k.greeting.Instance], k)
+		k := e2e.MustConverse(t, l.Client(), address)
+		pods[k.Greeting.Instance] = append(pods[k.Greeting.Instance], k)
 	}
 	for range 4 {
 		talkOnce()
@@ -93,7 +94,7 @@ func TestScaleInKeepsConnections(t *testing.T) {
 	for len(pods) < 2 { // the next ones go to the pod that has none
 		talkOnce()
 	}
-	// One connection stays on the pod with fewer of them, and one on the other: too few for two pods.
+	// One connection stays on each pod, which is too few for two pods.
 	fewer, other := "", ""
 	for id, talks := range pods {
 		if fewer == "" || len(talks) < len(pods[fewer]) {
@@ -109,23 +110,24 @@ func TestScaleInKeepsConnections(t *testing.T) {
 		}
 	}
 	st := l.until(t, "lines", "one of them drains", func(s controller.Status) bool {
-		return s.Desired == 1 && slices.ContainsFunc(s.Pods, func(p controller.PodStatus) bool { return p.State == "draining" })
+		return s.Desired == 1 &&
+			slices.ContainsFunc(s.Pods, func(p controller.PodStatus) bool { return p.State == "draining" })
 	})
 	if len(st.Pods) != 2 {
 		t.Errorf("while one drains: %+v", st.Pods)
 	}
 	for _, id := range []string{fewer, other} {
-		pods[id][0].mustEcho(t, "still here")
+		pods[id][0].MustEcho(t, "still here")
 	}
-	// New connections go to the one that stays, and not to the other.
+	// New connections go to the pod that stays.
 	who := func() string {
-		k := newTalk(t, l.Client(), address)
+		k := e2e.MustConverse(t, l.Client(), address)
 		defer k.Close()
-		return k.greeting.Instance
+		return k.Greeting.Instance
 	}
 	stays := who()
 	for range 5 {
-		// Three connections are too many for one pod: whoever is slow here sees two again.
+		// Three connections are too many for one pod: a slow machine may see two pods again.
 		if id := who(); id != stays && l.service(t, "lines").Desired == 1 {
 			t.Errorf("%s answers, and %s before", id, stays)
 		}
@@ -134,20 +136,20 @@ func TestScaleInKeepsConnections(t *testing.T) {
 	if stays == fewer {
 		goes = other
 	}
-	pods[goes][0].mustEcho(t, "until the end")
+	pods[goes][0].MustEcho(t, "until the end")
 	pods[goes][0].Close()
 	l.until(t, "lines", "it is gone", func(s controller.Status) bool { return len(s.Pods) == 1 || s.Desired > 1 })
-	pods[stays][0].mustEcho(t, "and on")
+	pods[stays][0].MustEcho(t, "and on")
 }
 
-// TestBurst: a crowd at a sleeping service starts several pods at once, before the first of them listens, and each gets its
-// share of the crowd.
-func TestBurst(t *testing.T) {
-	// Between two SYNs of a client: Linux sends it again after a second, two, three and four (tcp_syn_linear_timeouts), and one
-	// that is sent again while pods begin to listen goes to one that listens already.
+// The pods start before the first of them listens, and each gets its share of the crowd.
+func TestCrowdAtASleepingServiceStartsSeveralPods(t *testing.T) {
+	// The delay ends between two SYNs of a client. Linux repeats a SYN after one, two, three and four seconds
+	// (tcp_syn_linear_timeouts), and one that is repeated while pods begin to listen goes to a pod that listens already.
 	const delay = 2400 * time.Millisecond
 	l := newLab(t, 1)
-	s := service{name: "scaled", env: map[string]string{"LISTEN_DELAY": delay.String()}, more: "maxReplicas: 3\nscaling: {target: 1000000, burstPerPod: 10}"}
+	s := service{name: "scaled", env: map[string]string{"LISTEN_DELAY": delay.String()},
+		more: "maxReplicas: 3\nscaling: {target: 1000000, burstPerPod: 10}"}
 	u := l.start(t, s)
 	address := l.address(t, "scaled")
 	begin := u.now()
@@ -175,7 +177,7 @@ func TestBurst(t *testing.T) {
 	if w := wakes[0]; w.Released < w.Parked/2 {
 		t.Errorf("%d of %d were released: that is one pod's share only", w.Released, w.Parked)
 	}
-	// What is started within a moment listens within one. Who comes later than that is not one of the crowd.
+	// Pods that start at about the same time listen at about the same time. Clients that come later are not in the crowd.
 	if apart := (last - first) / 1e6; apart > 200 || wakes[0].Parked < 40 {
 		t.Logf("the machine is too busy: the pods were started %d ms apart, and %d were parked", apart, wakes[0].Parked)
 		return
@@ -187,8 +189,8 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// TestFollowsCPU: pods are started for work, and go without it.
-func TestFollowsCPU(t *testing.T) {
+// Pods are started for work, and stopped without it.
+func TestReplicasFollowUsage(t *testing.T) {
 	for _, metric := range []struct {
 		name   string
 		target int
@@ -199,15 +201,15 @@ func TestFollowsCPU(t *testing.T) {
 				"maxReplicas: 2\nresources: {requests: {cpu: 100m, memory: 40Mi}}\nscaling: {metric: %s, target: %d, outInterval: 1, inInterval: 1, inStabilization: 1}", metric.name, metric.target)}
 			u := l.start(t, s)
 			address := l.address(t, "busy")
-			mustAsk(t, l.Client(), address)
+			e2e.MustAsk(t, l.Client(), address)
 			l.until(t, "busy", "one pod", hasServing(1))
 			begin := u.now()
 			var end func()
 			if metric.name == "cpu" {
-				g := l.load(t, "http://"+address+"/", keptConnections, newConnections)
-				end = func() { g.stop(t) }
+				g := l.load(t, address, keptConnections, newConnections)
+				end = func() { g.Stop(t) }
 			} else {
-				if _, err := get(l.Client(), address, "/hold?bytes=33554432"); err != nil {
+				if _, err := e2e.Get(l.Client(), address, "/hold?bytes=33554432"); err != nil {
 					t.Fatal(err)
 				}
 				end = func() {}

@@ -7,20 +7,20 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"wangell.loutres.me/internal/testutil/debimage"
+	"wangell.loutres.me/internal/testutil/e2e"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// debian makes the image of a recipe, once, and returns its service.
+// debian builds the image of a recipe, once, and returns its service.
 func debian(t *testing.T, r debimage.Recipe) service {
 	t.Helper()
 	if !debianImages[r.Name] {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // packages come from a mirror
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // packages are downloaded
 		defer cancel()
 		built, err := debimage.Build(ctx, r)
 		if err != nil {
@@ -34,7 +34,7 @@ func debian(t *testing.T, r debimage.Recipe) service {
 	return service{name: r.Name, image: r.Tag(), port: r.Port, to: r.Port}
 }
 
-// debianImages are those in the shared state. Tests do not run in parallel.
+// debianImages are the images in the shared state folder. Tests do not run in parallel.
 var debianImages = map[string]bool{}
 
 // tool runs a client program on a host and returns what it prints.
@@ -56,36 +56,24 @@ func tool(t *testing.T, from *netlab.Namespace, argv ...string) string {
 }
 
 // ab runs ApacheBench and checks that no request failed.
-func ab(t *testing.T, from *netlab.Namespace, requests, clients int, url string, flags ...string) {
+func ab(t *testing.T, from *netlab.Namespace, requests, clients int, address string, flags ...string) {
 	t.Helper()
-	argv := append([]string{"ab", "-q", "-n", fmt.Sprint(requests), "-c", fmt.Sprint(clients), "-s", "60"}, flags...)
-	checkAB(t, tool(t, from, append(argv, url)...), requests)
-}
-
-func checkAB(t *testing.T, out string, requests int) {
-	t.Helper()
-	number := func(name string) string {
-		if m := regexp.MustCompile(name + `:\s+(\d+)`).FindStringSubmatch(out); m != nil {
-			return m[1]
-		}
-		return "none"
-	}
-	if done, failed := number("Complete requests"), number("Failed requests"); done != fmt.Sprint(requests) || failed != "0" || strings.Contains(out, "Non-2xx") {
-		t.Errorf("ab: %s requests complete, %s failed, want %d and 0:\n%s", done, failed, requests, out)
+	flags = append([]string{"-n", fmt.Sprint(requests), "-c", fmt.Sprint(clients), "-s", "60"}, flags...)
+	if r := e2e.AB(t.Context(), from, address, flags...); r.Requests != requests || r.Lost != 0 {
+		t.Errorf("ab: %d requests complete, %d lost, want %d and 0:\n%s", r.Requests, r.Lost, requests, r.Output)
 	}
 }
 
-// wrk runs wrk for a time and checks that there was no error.
-func wrk(t *testing.T, from *netlab.Namespace, clients int, duration, url string) {
+// wrk runs wrk for a time and checks that no request failed.
+func wrk(t *testing.T, from *netlab.Namespace, clients int, length time.Duration, address string) {
 	t.Helper()
-	out := tool(t, from, "wrk", "-t", "1", "-c", fmt.Sprint(clients), "-d", duration, "--timeout", "30s", url)
-	if m := regexp.MustCompile(`(\d+) requests in`).FindStringSubmatch(out); m == nil || m[1] == "0" || strings.Contains(out, "Socket errors") || strings.Contains(out, "Non-2xx") {
-		t.Errorf("wrk: %s", out)
+	if r := e2e.Wrk(t.Context(), from, address, clients, length); r.Requests == 0 || r.Lost != 0 {
+		t.Errorf("wrk: %d requests, %d lost:\n%s", r.Requests, r.Lost, r.Output)
 	}
 }
 
-// TestNginx with curl, ab with and without keep-alive, and wrk, each of which finds it cold.
-func TestNginx(t *testing.T) {
+// curl, ab with and without keep-alive, and wrk, each of which finds it cold.
+func TestNginxServesItsClients(t *testing.T) {
 	s := debian(t, debimage.Nginx())
 	l := newLab(t, 1)
 	l.start(t, s)
@@ -100,14 +88,15 @@ func TestNginx(t *testing.T) {
 			}
 		}},
 		{"curl, a large answer", func() {
-			out := tool(t, l.Client(), "curl", "-sS", "--fail", "--noproxy", "*", "-o", "/dev/null", "-w", "%{size_download}", url+"/1m")
+			out := tool(t, l.Client(), "curl", "-sS", "--fail", "--noproxy", "*", "-o", "/dev/null", "-w", "%{size_download}",
+				url+"/1m")
 			if out != fmt.Sprint(1<<20) {
 				t.Errorf("curl of 1 MiB: %s bytes", out)
 			}
 		}},
-		{"ab", func() { ab(t, l.Client(), 3000, 20, url+"/") }},
-		{"ab -k", func() { ab(t, l.Client(), 10000, 20, url+"/", "-k") }},
-		{"wrk", func() { wrk(t, l.Client(), 20, "2s", url+"/") }},
+		{"ab", func() { ab(t, l.Client(), 3000, 20, l.address(t, s.name)) }},
+		{"ab -k", func() { ab(t, l.Client(), 10000, 20, l.address(t, s.name), "-k") }},
+		{"wrk", func() { wrk(t, l.Client(), 20, 2*time.Second, l.address(t, s.name)) }},
 	} {
 		use.do()
 		if s := l.service(t, s.name); s.Service.Status.Replicas != 1 {
@@ -118,13 +107,13 @@ func TestNginx(t *testing.T) {
 	}
 }
 
-// TestRedis with redis-benchmark.
-func TestRedis(t *testing.T) {
+func TestRedisServesItsBenchmark(t *testing.T) {
 	s := debian(t, debimage.Redis())
 	l := newLab(t, 1)
 	l.start(t, s)
 	host, port, _ := strings.Cut(l.address(t, s.name), ":")
-	out := tool(t, l.Client(), "redis-benchmark", "-h", host, "-p", port, "-n", "5000", "-c", "20", "--csv", "-t", "ping,set,get")
+	out := tool(t, l.Client(), "redis-benchmark", "-h", host, "-p", port, "-n", "5000", "-c", "20", "--csv", "-t",
+		"ping,set,get")
 	for _, want := range []string{`"SET"`, `"GET"`} {
 		if !strings.Contains(out, want) {
 			t.Errorf("redis-benchmark: no %s: %s", want, out)
@@ -136,17 +125,16 @@ func TestRedis(t *testing.T) {
 	l.untilNoFlows(t, s.name)
 }
 
-// TestPostgres with psql: what was written before a sleep is there after it.
-func TestPostgres(t *testing.T) {
+func TestPostgresKeepsItsDataAcrossASleep(t *testing.T) {
 	s := debian(t, debimage.Postgres())
 	l := newLab(t, 1)
 	s.more = "volumes:\n  - {name: data, hostPath: {path: " + l.dir + "/data, type: DirectoryOrCreate}}\n" +
 		"volumeMounts:\n  - {name: data, mountPath: /var/lib/postgresql}\n"
-	l.own(t, "data", 999)
+	l.makeDir(t, "data", 999)
 	l.start(t, s)
 	host, port, _ := strings.Cut(l.address(t, s.name), ":")
 	psql := func(sql string) string {
-		// PostgreSQL listens a little before it takes queries, and says so; its clients try again.
+		// PostgreSQL listens shortly before it accepts queries, and answers so. Its clients try again.
 		const script = `until psql "$@" 2>"$ERR"; do grep -q "starting up" "$ERR" || { cat "$ERR" >&2; exit 1; }; sleep 0.1; done`
 		return strings.TrimSpace(tool(t, l.Client(), "env", "ERR="+l.dir+"/psql", "sh", "-c", script, "psql",
 			"-X", "-h", host, "-p", port, "-U", "postgres", "-Atqc", sql))
@@ -159,14 +147,14 @@ func TestPostgres(t *testing.T) {
 	l.untilNoFlows(t, s.name)
 }
 
-// TestSSH: a server that speaks first.
-func TestSSH(t *testing.T) {
+func TestSSHServerSpeaksFirst(t *testing.T) {
 	s := debian(t, debimage.SSH())
 	l := newLab(t, 1)
 	l.start(t, s)
 	host, port, _ := strings.Cut(l.address(t, s.name), ":")
 	for _, state := range []string{"cold", "warm"} {
-		out := tool(t, l.Client(), "ssh", "-F", "/dev/null", "-p", port, "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null",
+		out := tool(t, l.Client(), "ssh", "-F", "/dev/null", "-p", port, "-o", "StrictHostKeyChecking=no", "-o",
+			"UserKnownHostsFile=/dev/null",
 			"-o", "LogLevel=ERROR", "-o", "ConnectTimeout=60", "root@"+host, "echo", "hello")
 		if out != "hello\n" {
 			t.Errorf("ssh, %s: %q", state, out)

@@ -21,9 +21,10 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/testutil/e2e"
 )
 
-// service is a manifest in short.
+// service is a short form of a manifest.
 type service struct {
 	name  string
 	image string // default: the tests' own server
@@ -48,8 +49,10 @@ func manifest(services ...service) string {
 		if img == "" {
 			img = serverTag
 		}
-		fmt.Fprintf(&b, "---\napiVersion: wangell.loutres.me/v1alpha1\nkind: WangellService\nmetadata: {name: %s}\nspec:\n", s.name)
-		fmt.Fprintf(&b, "  image: %q\n  port: %d\n  targetPort: %d\n  idleTimeout: %d\n", img, or(s.port, 80), or(s.to, 8080), or(s.idle, 3600))
+		fmt.Fprintf(&b, "---\napiVersion: wangell.loutres.me/v1alpha1\nkind: WangellService\nmetadata: {name: %s}\nspec:\n",
+			s.name)
+		fmt.Fprintf(&b, "  image: %q\n  port: %d\n  targetPort: %d\n  idleTimeout: %d\n", img, or(s.port, 80), or(s.to, 8080),
+			or(s.idle, 3600))
 		if len(s.env) > 0 {
 			fmt.Fprintf(&b, "  env:\n")
 			for _, name := range slices.Sorted(maps.Keys(s.env)) {
@@ -75,7 +78,7 @@ type up struct {
 	log     bytes.Buffer
 }
 
-// start runs wangell up with services and waits until it is ready. The test's end stops it.
+// start runs wangell up with services and returns once it is ready. It is stopped at the end of the test.
 func (l *lab) start(t *testing.T, services ...service) *up {
 	t.Helper()
 	return l.startWith(t, manifest(services...), "-f", "-")
@@ -93,7 +96,7 @@ func (l *lab) startWith(t *testing.T, stdin string, flags ...string) *up {
 			t.Errorf("wangell up: %v", err)
 		}
 		if t.Failed() {
-			t.Logf("wangell up said:\n%s", u.said())
+			t.Logf("output of wangell up:\n%s", u.said())
 		}
 	})
 	u.await(t, 0, "ready", func(e controller.Event) bool { return e.Kind == "ready" })
@@ -106,9 +109,11 @@ func (l *lab) launch(stdin string, flags ...string) (*up, error) {
 		program, "up", "--run-dir", l.run, "--state-dir", l.state, "--containerd", "own", "--interface", "eth0",
 		"--metrics-address", "", "-o", "json", "--log-level", "debug",
 	}
-	u := &up{cmd: l.Node.Command(context.Background(), append(argv, flags...)...), done: make(chan struct{}), changed: make(chan struct{})}
+	u := &up{cmd: l.Node.Command(context.Background(), append(argv, flags...)...), done: make(chan struct{}),
+		changed: make(chan struct{})}
 	u.cmd.Stdin, u.cmd.Env = strings.NewReader(stdin), append(os.Environ(), "TMPDIR="+l.temp())
-	// Pipes of our own: processes that up leaves behind when it is killed may hold them, so the end of the process counts.
+	// Not the pipes of exec.Cmd: processes that a killed up leaves behind may hold them open, and Wait would wait for
+	// these.
 	stdout, stdoutW, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -166,7 +171,7 @@ func (u *up) readLog(r io.ReadCloser) {
 	}
 }
 
-// said is all that up has written: its log, then its events.
+// said returns everything that up has written: its log, then its events.
 func (u *up) said() string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -178,17 +183,17 @@ func (u *up) said() string {
 	return text
 }
 
-// now is the number of events so far.
+// now returns the number of events so far.
 func (u *up) now() int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return len(u.events)
 }
 
-// await returns the first event from number since on, past or to come, that matches.
+// await returns the first matching event from number since on, past or future.
 func (u *up) await(t *testing.T, since int, what string, match func(controller.Event) bool) controller.Event {
 	t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(e2e.Patience)
 	for {
 		u.mu.Lock()
 		for ; since < len(u.events); since++ {
@@ -202,21 +207,21 @@ func (u *up) await(t *testing.T, since int, what string, match func(controller.E
 		select {
 		case <-changed:
 		case <-u.done:
-			t.Fatalf("wangell up ended before %s: %v", what, u.err)
+			t.Fatalf("wangell up exited before %s: %v", what, u.err)
 		case <-timeout:
 			t.Fatalf("wangell up: no event: %s", what)
 		}
 	}
 }
 
-// reports returns a match for an event that tells a user a text.
+// reports returns a match for an event that reports a text to the user.
 func reports(severity, text string) func(controller.Event) bool {
 	return func(e controller.Event) bool {
 		return e.Kind == controller.EventReport && e.Severity == severity && strings.Contains(e.Text, text)
 	}
 }
 
-// stop ends wangell up politely and returns how it ended; nil if it has ended already.
+// stop stops wangell up with SIGTERM and returns its error; nil if it has exited already.
 func (u *up) stop() error {
 	select {
 	case <-u.done:
@@ -229,8 +234,8 @@ func (u *up) stop() error {
 	select {
 	case <-u.done:
 		return u.err
-	case <-time.After(patience):
-		return errors.Join(errors.New("does not end after SIGTERM"), u.kill())
+	case <-time.After(e2e.Patience):
+		return errors.Join(errors.New("does not exit after SIGTERM"), u.kill())
 	}
 }
 

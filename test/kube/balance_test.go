@@ -3,12 +3,8 @@
 package kube
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"net/netip"
@@ -17,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"wangell.loutres.me/internal/testutil/e2e"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
@@ -38,56 +35,22 @@ func spread(key, more string) string {
 func (c *cluster) scaled(t *testing.T, key string, n int) {
 	t.Helper()
 	namespace, name, _ := strings.Cut(key, "/")
-	must(c.kubectl("", "scale", "wgs", "-n", namespace, name, fmt.Sprintf("--replicas=%d", n)))(t)
-	eventually(t, fmt.Sprintf("%s: %d pods", key, n), func() (bool, string) {
+	e2e.Must(c.kubectl("", "scale", "wgs", "-n", namespace, name, fmt.Sprintf("--replicas=%d", n)))(t)
+	e2e.Eventually(t, fmt.Sprintf("%s: %d pods", key, n), func() (bool, string) {
 		s := c.get(t, key)
 		return int(s.Status.Replicas) == n && s.Status.State == "Warm", fmt.Sprintf("%+v", s.Status)
 	})
 }
 
-// held is an open connection.
-type held struct {
-	conn net.Conn
-	answer
-}
-
-// hold opens a connection and learns who took it.
-func hold(d *netlab.Dialer, address string) (*held, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	conn, err := d.DialContext(ctx, "tcp", address)
-	if err != nil {
-		return nil, err
-	}
-	h := &held{conn: conn}
-	line, err := bufio.NewReader(conn).ReadBytes('\n')
-	if err == nil {
-		err = json.Unmarshal(line, &h.answer)
-	}
-	if err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	return h, nil
-}
-
-// end closes the connection in both directions: when it returns, the gate has seen that.
-func (h *held) end() error {
-	err := h.conn.(*net.TCPConn).CloseWrite()
-	if err == nil {
-		_, err = io.Copy(io.Discard, h.conn)
-	}
-	return errors.Join(err, h.conn.Close())
-}
-
 // holding are open connections by the pod that has them.
-type holding map[string][]*held
+type holding map[string][]*e2e.Conversation
 
 // open opens n connections, one after the other.
 func (h holding) open(t *testing.T, from *netlab.Namespace, address string, n int) {
 	t.Helper()
 	for range n {
-		c := must(hold(from.Dialer(), address))(t)
-		h[c.Instance] = append(h[c.Instance], c)
+		c := e2e.Must(e2e.Converse(from.Dialer(), address))(t)
+		h[c.Greeting.Instance] = append(h[c.Greeting.Instance], c)
 	}
 }
 
@@ -95,7 +58,7 @@ func (h holding) open(t *testing.T, from *netlab.Namespace, address string, n in
 func (h holding) end(t *testing.T, pod string) {
 	t.Helper()
 	for _, c := range h[pod] {
-		if err := c.end(); err != nil {
+		if err := c.End(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -132,7 +95,7 @@ func testBalance(t *testing.T) {
 	t.Run("one edge node", func(t *testing.T) {
 		trials(t, "connections of the pods", func() string {
 			// Every gate knows all pods once each has taken one.
-			eventually(t, "each pod takes a connection", func() (bool, string) {
+			e2e.Eventually(t, "each pod takes a connection", func() (bool, string) {
 				h.endAll(t)
 				clear(h)
 				h.open(t, lab.client, addr, 5)
@@ -166,7 +129,7 @@ func testBalance(t *testing.T) {
 		want := len(h[pods[0]])
 		others := holding{}
 		defer others.endAll(t)
-		eventually(t, "all nodes balance by the counts of the others", func() (bool, string) {
+		e2e.Eventually(t, "all nodes balance by the counts of the others", func() (bool, string) {
 			others.endAll(t)
 			// The counts of the nodes' own connections have time to go round.
 			time.Sleep(700 * time.Millisecond)
@@ -224,14 +187,14 @@ func testAffinity(t *testing.T) {
 		for _, a := range clients {
 			d := lab.client.Dialer()
 			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(a, 0))
-			c := must(hold(d, addr))(t)
-			if err := c.end(); err != nil {
+			c := e2e.Must(e2e.Converse(d, addr))(t)
+			if err := c.End(); err != nil {
 				t.Error(err)
 			}
-			if c.client() != a {
-				t.Fatalf("client %v is %v to its pod", a, c.client())
+			if c.Greeting.ClientAddr() != a {
+				t.Fatalf("client %v is %v to its pod", a, c.Greeting.ClientAddr())
 			}
-			out[a] = c.Instance
+			out[a] = c.Greeting.Instance
 		}
 		return out
 	}
@@ -244,7 +207,7 @@ func testAffinity(t *testing.T) {
 	}
 	var first map[netip.Addr]string
 	trials(t, "clients that keep their pods", func() string {
-		eventually(t, "the clients are on three pods", func() (bool, string) {
+		e2e.Eventually(t, "the clients are on three pods", func() (bool, string) {
 			first = pods()
 			n := distinct(first)
 			return len(n) == 3, fmt.Sprint(n)
@@ -258,7 +221,7 @@ func testAffinity(t *testing.T) {
 	})
 	lab.scaled(t, key, 4)
 	var then map[netip.Addr]string
-	eventually(t, "the new pod has clients", func() (bool, string) {
+	e2e.Eventually(t, "the new pod has clients", func() (bool, string) {
 		then = pods()
 		n := distinct(then)
 		return len(n) == 4, fmt.Sprint(n)
@@ -285,17 +248,17 @@ func testPreferLocal(t *testing.T) {
 	lab.scaled(t, key, len(lab.nodes))
 	var out string
 	// The API tells a pod's address up to a second after it was served.
-	eventually(t, "addresses of all pods", func() (bool, string) {
-		out = must(lab.kubectl("", "get", "pods", "-n", "default", "-l", "wangell.loutres.me/service=near",
+	e2e.Eventually(t, "addresses of all pods", func() (bool, string) {
+		out = e2e.Must(lab.kubectl("", "get", "pods", "-n", "default", "-l", "wangell.loutres.me/service=near",
 			"-o", `jsonpath={range .items[*]}{.spec.nodeName} {.status.podIP}{"\n"}{end}`))(t)
 		return len(strings.Fields(out)) == 2*len(lab.nodes), out
 	})
 	local := map[string]string{} // the pod on each node
 	for line := range strings.Lines(out) {
 		name, ip, _ := strings.Cut(strings.TrimSpace(line), " ")
-		c := must(hold(lab.node(name).ns.Dialer(), net.JoinHostPort(ip, "8080")))(t)
-		local[name] = c.Instance
-		if err := c.end(); err != nil {
+		c := e2e.Must(e2e.Converse(lab.node(name).ns.Dialer(), net.JoinHostPort(ip, "8080")))(t)
+		local[name] = c.Greeting.Instance
+		if err := c.End(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -306,7 +269,7 @@ func testPreferLocal(t *testing.T) {
 		trials(t, n.name+": connections of its own pod", func() string {
 			h := holding{}
 			defer h.endAll(t)
-			eventually(t, n.name+": its gate gives it flows", func() (bool, string) {
+			e2e.Eventually(t, n.name+": its gate gives it flows", func() (bool, string) {
 				h.endAll(t)
 				h.open(t, n.ns, addr, 1)
 				return len(h[local[n.name]]) > 0, fmt.Sprint(h.counts())
@@ -320,7 +283,7 @@ func testPreferLocal(t *testing.T) {
 	}
 	// Without its own pod a node uses the others.
 	lab.scaled(t, key, len(lab.nodes)-1)
-	eventually(t, "one pod is gone", func() (bool, string) {
+	e2e.Eventually(t, "one pod is gone", func() (bool, string) {
 		p := lab.pods(t, key)
 		return len(p) == len(lab.nodes)-1, strings.Join(p, " ")
 	})

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/testutil/clusterfile"
+	"wangell.loutres.me/internal/testutil/e2e"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
@@ -67,7 +68,7 @@ var apiAway = []string{
 
 // kubectl runs kubectl, with a document on its standard input if there is one. It tries again while there is no API server.
 func (c *cluster) kubectl(stdin string, args ...string) (out string, err error) {
-	for end := time.Now().Add(patience); ; time.Sleep(500 * time.Millisecond) {
+	for end := time.Now().Add(e2e.Patience); ; time.Sleep(500 * time.Millisecond) {
 		out, err = c.kubectlOnce(stdin, args...)
 		if err == nil || time.Now().After(end) || !slices.ContainsFunc(apiAway, func(s string) bool { return strings.Contains(err.Error(), s) }) {
 			return out, err
@@ -109,7 +110,7 @@ func (c *cluster) resolve(from *netlab.Namespace, name string) (netip.Addr, erro
 	r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return from.Dialer().DialContext(ctx, network, net.JoinHostPort(c.DNSIP, "53"))
 	}}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), e2e.Patience)
 	defer cancel()
 	addrs, err := r.LookupNetIP(ctx, "ip4", name)
 	if err != nil {
@@ -121,7 +122,7 @@ func (c *cluster) resolve(from *netlab.Namespace, name string) (netip.Addr, erro
 // podNamespace finds the network namespace of a running pod, on whichever node it is.
 func (c *cluster) podNamespace(t *testing.T, namespace, pod string) *netlab.Namespace {
 	t.Helper()
-	out := must(c.kubectl("", "get", "pod", "-n", namespace, pod, "-o", "jsonpath={.spec.nodeName} {.metadata.uid}"))(t)
+	out := e2e.Must(c.kubectl("", "get", "pod", "-n", namespace, pod, "-o", "jsonpath={.spec.nodeName} {.metadata.uid}"))(t)
 	where, uid, _ := strings.Cut(strings.TrimSpace(out), " ")
 	n := c.node(where)
 	if n == nil {
@@ -131,7 +132,7 @@ func (c *cluster) podNamespace(t *testing.T, namespace, pod string) *netlab.Name
 	if err != nil {
 		t.Fatalf("pod %s/%s: %v", namespace, pod, err)
 	}
-	return must(netlab.Existing(fmt.Sprintf("/proc/%d/ns/net", pid)))(t)
+	return e2e.Must(netlab.Existing(fmt.Sprintf("/proc/%d/ns/net", pid)))(t)
 }
 
 // processOf finds a process of a pod by its cgroup, which the kubelet names by the pod's UID.
@@ -155,15 +156,4 @@ func processOf(uid string) (int, error) {
 		}
 	}
 	return 0, errors.New("no process has its cgroup")
-}
-
-// must ends the test unless err is nil.
-func must[T any](v T, err error) func(*testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
 }

@@ -7,14 +7,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"wangell.loutres.me/internal/testutil/e2e"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
@@ -25,7 +24,7 @@ func drainTime(t *testing.T) (_ time.Duration, parallel bool) {
 	if text == "" {
 		return 25 * time.Second, false
 	}
-	return must(time.ParseDuration(text))(t), true
+	return e2e.Must(time.ParseDuration(text))(t), true
 }
 
 // testDrain takes pods away in all ways while clients ask, with a connection for each request and with kept ones. No
@@ -48,8 +47,8 @@ func testDrain(t *testing.T) {
 			key := "default/" + name
 			lab.apply(t, manifest(key, "idleTimeout: 600\nmaxReplicas: 3\ndrainTimeout: 5\nenv: [{name: STOP, value: close}]"))
 			addr := lab.address(t, key)
-			must(lab.kubectl("", "scale", "wgs", "-n", "default", name, "--replicas=3"))(t)
-			eventually(t, "three pods", func() (bool, string) {
+			e2e.Must(lab.kubectl("", "scale", "wgs", "-n", "default", name, "--replicas=3"))(t)
+			e2e.Eventually(t, "three pods", func() (bool, string) {
 				s := lab.get(t, key)
 				d := lab.deployment(t, key)
 				return s.Status.Replicas == 3 && len(lab.pods(t, key)) == 3 && d == "paused= wants=3 has=3 sets=1", fmt.Sprintf("%+v, %s", s.Status, d)
@@ -58,20 +57,20 @@ func testDrain(t *testing.T) {
 			fresh, kept := bothFor(t, addr, length)
 			// Where a rollout or a drained node takes long, one time is no proof: it goes on for another.
 			for range 5 {
-				if d.done() < 2 && fresh.lost+kept.lost == 0 {
+				if d.done() < 2 && fresh.Lost+kept.Lost == 0 {
 					f, k := bothFor(t, addr, length)
-					fresh.add(f)
-					kept.add(k)
+					fresh.Add(f)
+					kept.Add(k)
 				}
 			}
 			n := d.end(t)
-			for tool, l := range map[string]loss{"ab": fresh, "wrk": kept} {
-				t.Logf("%s: %d requests, %d lost, the slowest %v; disturbed %d times", tool, l.requests, l.lost, l.slowest, n)
-				if l.lost > 0 {
-					t.Errorf("%s: %d of %d requests are lost:\n%s", tool, l.lost, l.requests, l.output)
+			for tool, l := range map[string]e2e.Result{"ab": fresh, "wrk": kept} {
+				t.Logf("%s: %d requests, %d lost, the slowest %v; disturbed %d times", tool, l.Requests, l.Lost, l.Slowest, n)
+				if l.Lost > 0 {
+					t.Errorf("%s: %d of %d requests are lost:\n%s", tool, l.Lost, l.Requests, l.Output)
 				}
-				if l.requests == 0 || n < 2 {
-					t.Errorf("%s: %d requests and %d disturbances prove nothing", tool, l.requests, n)
+				if l.Requests == 0 || n < 2 {
+					t.Errorf("%s: %d requests and %d disturbances prove nothing", tool, l.Requests, n)
 				}
 			}
 		})
@@ -80,21 +79,21 @@ func testDrain(t *testing.T) {
 
 // bothFor has clients of both kinds ask for a time: with a connection for each request, and with kept ones. It tells in
 // which part of a long time something was lost.
-func bothFor(t *testing.T, addr string, length time.Duration) (fresh, kept loss) {
+func bothFor(t *testing.T, addr string, length time.Duration) (fresh, kept e2e.Result) {
 	t.Helper()
 	for length > 0 {
 		part := min(length, 30*time.Second)
 		length -= part
-		var f, k loss
+		var f, k e2e.Result
 		var both sync.WaitGroup
-		both.Go(func() { f = abFor(t, lab.client, addr, part) })
-		both.Go(func() { k = wrkFor(t, lab.client, addr, part) })
+		both.Go(func() { f = abFor(lab.client, addr, part) })
+		both.Go(func() { k = wrkUntil(context.Background(), lab.client, addr, part) })
 		both.Wait()
-		if f.lost+k.lost > 0 {
-			t.Logf("in the %v before %s: %d and %d lost", part, time.Now().UTC().Format(time.TimeOnly), f.lost, k.lost)
+		if f.Lost+k.Lost > 0 {
+			t.Logf("in the %v before %s: %d and %d lost", part, time.Now().UTC().Format(time.TimeOnly), f.Lost, k.Lost)
 		}
-		fresh.add(f)
-		kept.add(k)
+		fresh.Add(f)
+		kept.Add(k)
 	}
 	return fresh, kept
 }
@@ -120,85 +119,30 @@ spec:
   selector: {wangell.loutres.me/service: plain}
   ports: [{port: 80, targetPort: 8080}]
 `, serverImage))
-	must(lab.kubectl("", "rollout", "status", "-n", "default", "deployment/plain", "--timeout=90s"))(t)
-	ip := strings.TrimSpace(must(lab.kubectl("", "get", "service", "-n", "default", "plain", "-o", "jsonpath={.spec.clusterIP}"))(t))
+	e2e.Must(lab.kubectl("", "rollout", "status", "-n", "default", "deployment/plain", "--timeout=90s"))(t)
+	ip := strings.TrimSpace(e2e.Must(lab.kubectl("", "get", "service", "-n", "default", "plain", "-o", "jsonpath={.spec.clusterIP}"))(t))
 	awaitProxy(t, lab.nodes[0].ns, ip+":80")
 	d := disturbance(deletePods).begin(t, "plain")
-	l := abFor(t, lab.nodes[0].ns, ip+":80", 20*time.Second)
+	l := abFor(lab.nodes[0].ns, ip+":80", 20*time.Second)
 	n := d.end(t)
-	t.Logf("%d requests, %d lost; disturbed %d times", l.requests, l.lost, n)
-	if l.requests < 1000 {
-		t.Errorf("%d requests prove nothing:\n%s", l.requests, l.output)
+	t.Logf("%d requests, %d lost; disturbed %d times", l.Requests, l.Lost, n)
+	if l.Requests < 1000 {
+		t.Errorf("%d requests prove nothing:\n%s", l.Requests, l.Output)
 	}
-	if l.lost == 0 {
+	if l.Lost == 0 {
 		t.Error("nothing is lost with kube-proxy either: this load and these disturbances prove nothing")
 	}
 }
 
-// loss is what clients saw.
-type loss struct {
-	requests, lost int
-	slowest        time.Duration
-	output         string
+// abFor has 100 clients send requests for a time, each on a new connection.
+func abFor(from *netlab.Namespace, addr string, length time.Duration) e2e.Result {
+	return e2e.AB(context.Background(), from, addr,
+		"-r", "-l", "-c", "100", "-s", "30", "-t", fmt.Sprint(int(length.Seconds())), "-n", "100000000")
 }
 
-// add is what clients saw after that. Of the output, only what tells of losses is kept.
-func (l *loss) add(next loss) {
-	l.requests, l.lost, l.slowest = l.requests+next.requests, l.lost+next.lost, max(l.slowest, next.slowest)
-	if next.lost > 0 {
-		l.output += next.output
-	}
-}
-
-// number finds the number behind a pattern in a tool's output; 0 if it is not there.
-func number(output, pattern string) int {
-	if m := regexp.MustCompile(pattern + `\s*(\d+)`).FindStringSubmatch(output); m != nil {
-		n, _ := strconv.Atoi(m[1])
-		return n
-	}
-	return 0
-}
-
-// abFor has 100 clients ask for a time, each request on a new connection.
-func abFor(t *testing.T, from *netlab.Namespace, addr string, length time.Duration) loss {
-	t.Helper()
-	out, err := from.Command(context.Background(), "ab", "-q", "-r", "-l", "-c", "100", "-s", "30", "-t", fmt.Sprint(int(length.Seconds())), "-n", "100000000", "http://"+addr+"/").CombinedOutput()
-	l := loss{
-		requests: number(string(out), `Complete requests:`), slowest: time.Duration(number(string(out), `100%`)) * time.Millisecond, output: string(out),
-		lost: number(string(out), `Failed requests:`) + number(string(out), `Non-2xx responses:`),
-	}
-	if err != nil {
-		l.lost++ // it gave up, and tells less
-		l.requests = max(l.requests, number(string(out), `Total of`))
-	}
-	return l
-}
-
-// wrkFor has 100 clients ask for a time on connections that they keep.
-func wrkFor(t *testing.T, from *netlab.Namespace, addr string, length time.Duration) loss {
-	t.Helper()
-	return wrkUntil(context.Background(), from, addr, length)
-}
-
-// wrkUntil is wrkFor that ends earlier if ctx does.
-func wrkUntil(ctx context.Context, from *netlab.Namespace, addr string, length time.Duration) loss {
-	cmd := from.Command(ctx, "wrk", "-t", "1", "-c", "100", "-d", fmt.Sprintf("%ds", int(length.Seconds())), "--timeout", "30s", "http://"+addr+"/")
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it tells what it has seen, and ends well
-	out, err := cmd.CombinedOutput()
-	l := loss{output: string(out)}
-	if m := regexp.MustCompile(`(\d+) requests in`).FindStringSubmatch(l.output); m != nil {
-		l.requests, _ = strconv.Atoi(m[1])
-	}
-	if m := regexp.MustCompile(`Latency\s+\S+\s+\S+\s+(\S+)`).FindStringSubmatch(l.output); m != nil {
-		l.slowest, _ = time.ParseDuration(m[1])
-	}
-	for _, kind := range []string{"connect", "read,? ?", "write", "timeout", `Non-2xx or 3xx responses:`} {
-		l.lost += number(l.output, kind)
-	}
-	if err != nil && ctx.Err() == nil {
-		l.lost++
-	}
-	return l
+// wrkUntil has 100 clients send requests on kept connections for a time, or until ctx ends.
+func wrkUntil(ctx context.Context, from *netlab.Namespace, addr string, length time.Duration) e2e.Result {
+	return e2e.Wrk(ctx, from, addr, 100, length)
 }
 
 // disturbance does something to the pods of a Deployment, again and again until ctx ends; count is how often it has.
@@ -275,7 +219,7 @@ func rollOut(ctx context.Context, name string, _ int) error {
 	if _, err := lab.kubectl("", "rollout", "restart", "-n", "default", "deployment/"+name); err != nil {
 		return err
 	}
-	_, err := lab.kubectl("", "rollout", "status", "-n", "default", "deployment/"+name, "--timeout="+patience.String())
+	_, err := lab.kubectl("", "rollout", "status", "-n", "default", "deployment/"+name, "--timeout="+e2e.Patience.String())
 	wait(ctx, time.Second)
 	return err
 }
@@ -283,7 +227,7 @@ func rollOut(ctx context.Context, name string, _ int) error {
 // drainNodes drains one node after the other, each with the product's own leader or without.
 func drainNodes(ctx context.Context, _ string, count int) error {
 	node := lab.nodes[count%len(lab.nodes)].name
-	_, err := lab.kubectl("", "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout="+patience.String())
+	_, err := lab.kubectl("", "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout="+e2e.Patience.String())
 	wait(ctx, 5*time.Second)
 	if _, e := lab.kubectl("", "uncordon", node); err == nil {
 		err = e

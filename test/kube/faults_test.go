@@ -20,20 +20,21 @@ import (
 
 	"github.com/gopacket/gopacket/layers"
 
+	"wangell.loutres.me/internal/testutil/e2e"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // testNodeKilled kills the node that answers for a service address, and on which the leading controller runs.
 func testNodeKilled(t *testing.T) {
-	place := must(lab.kubectl("", "get", "pod", "-n", productNamespace, lab.leader(t), "-o", "jsonpath={.spec.nodeName}"))(t)
+	place := e2e.Must(lab.kubectl("", "get", "pod", "-n", productNamespace, lab.leader(t), "-o", "jsonpath={.spec.nodeName}"))(t)
 	leader := lab.node(place)
 	key, addr := lab.answeredBy(t, leader, "default/survivor", func(key string) string { return manifest(key, "idleTimeout: 600") })
 	vip := netip.MustParseAddrPort(addr).Addr()
-	mustAsk(t, lab.client, addr)
+	e2e.MustAsk(t, lab.client, addr)
 	lab.sleep(t, key)
 	open := lab.openThrough(t, leader)
 
-	hardware := must(leader.hardware())(t)
+	hardware := e2e.Must(leader.hardware())(t)
 	link, err := lab.client.Capture("eth0")
 	if err != nil {
 		t.Fatal(err)
@@ -43,14 +44,14 @@ func testNodeKilled(t *testing.T) {
 	killed := time.Now()
 	defer func() {
 		lab.command(t, "node-start", leader.name)
-		must(lab.kubectl("", "wait", "node", leader.name, "--for=condition=Ready", "--timeout="+patience.String()))(t)
+		e2e.Must(lab.kubectl("", "wait", "node", leader.name, "--for=condition=Ready", "--timeout="+e2e.Patience.String()))(t)
 		lab.waitDaemons(t)
-		eventually(t, "the address is back", func() (bool, string) { return lab.announcer(t, open.vip) == leader, "no" })
+		e2e.Eventually(t, "the address is back", func() (bool, string) { return lab.announcer(t, open.vip) == leader, "no" })
 		open.goOn(t, "the address has moved back")
 		open.end(t)
 	}()
 	// Another node says that the address is with it.
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), e2e.Patience)
 	defer cancel()
 	said, err := link.Wait(ctx, func(p netlab.Packet) bool {
 		arp, _ := p.Decode().Layer(layers.LayerTypeARP).(*layers.ARP)
@@ -75,7 +76,7 @@ func testNodeKilled(t *testing.T) {
 		open.goOn(t, fmt.Sprintf("the address has moved to %s, their pod is on %s", n.name, open.home.name))
 	}
 	// The service wakes on whatever node is alive.
-	_, cold := mustAsk(t, lab.client, addr)
+	_, cold := timedAsk(t, lab.client, addr)
 	t.Logf("a cold request after that: %v", cold)
 }
 
@@ -147,7 +148,7 @@ func (c *cluster) openThrough(t *testing.T, edge *node) *kept {
 
 // askAgain asks the tests' server by a connection that is open.
 func askAgain(conn net.Conn) error {
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(e2e.Patience)); err != nil {
 		return err
 	}
 	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: kept\r\n\r\n"); err != nil {
@@ -191,7 +192,7 @@ func (k *kept) end(t *testing.T) {
 func (k *kept) wantOpen(t *testing.T, n int) {
 	t.Helper()
 	want := regexp.MustCompile(fmt.Sprintf(`(?m)^wangell_gate_open_flows\{[^}]*service="%s"[^}]*\} %d$`, k.key, n))
-	eventually(t, fmt.Sprintf("%s counts %d connections", k.home.name, n), func() (bool, string) {
+	e2e.Eventually(t, fmt.Sprintf("%s counts %d connections", k.home.name, n), func() (bool, string) {
 		text, err := k.home.metrics()
 		if err != nil {
 			return false, err.Error()
@@ -202,7 +203,7 @@ func (k *kept) wantOpen(t *testing.T, n int) {
 
 // metrics are those of a node's daemon, in Prometheus' text format.
 func (n *node) metrics() (string, error) {
-	r, err := httpClient(lab.client, false).Get(fmt.Sprintf("http://%v:9465/metrics", n.ip))
+	r, err := e2e.HTTPClient(lab.client, false).Get(fmt.Sprintf("http://%v:9465/metrics", n.ip))
 	if err != nil {
 		return "", err
 	}
@@ -214,18 +215,18 @@ func (n *node) metrics() (string, error) {
 // shortcuts is how many connections of a node's pods went round its stack.
 func (n *node) shortcuts(t *testing.T) int {
 	t.Helper()
-	text := must(n.metrics())(t)
+	text := e2e.Must(n.metrics())(t)
 	found := regexp.MustCompile(`(?m)^wangell_gate_special_packets_total\{kind="shortcuts"\} (\d+)$`).FindStringSubmatch(text)
 	if found == nil {
 		t.Fatalf("%s tells of no shortcuts:\n%s", n.name, text)
 	}
-	return must(strconv.Atoi(found[1]))(t)
+	return e2e.Must(strconv.Atoi(found[1]))(t)
 }
 
 // announcer is the node that answers ARP for an address.
 func (c *cluster) announcer(t *testing.T, vip netip.Addr) (n *node) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("a node answers ARP for %v", vip), func() (bool, string) {
+	e2e.Eventually(t, fmt.Sprintf("a node answers ARP for %v", vip), func() (bool, string) {
 		n = c.askWho(vip)
 		return n != nil, "no answer"
 	})
@@ -281,28 +282,28 @@ func testLeaderKilled(t *testing.T) {
 			lab.sleep(t, key)
 		}
 		go func() {
-			_, err := ask(lab.client, addr)
+			_, err := e2e.Ask(lab.client, addr)
 			got <- err
 		}()
-		eventually(t, key+": it wakes", func() (bool, string) {
+		e2e.Eventually(t, key+": it wakes", func() (bool, string) {
 			s := lab.get(t, key)
 			waking = s.Status.State == "Waking"
 			return waking || s.Status.State == "Warm", fmt.Sprintf("%+v", s.Status)
 		})
 	}
-	must(lab.kubectl("", "delete", "pod", "-n", productNamespace, leader, "--grace-period=0", "--force"))(t)
+	e2e.Must(lab.kubectl("", "delete", "pod", "-n", productNamespace, leader, "--grace-period=0", "--force"))(t)
 	if err := <-got; err != nil {
 		t.Errorf("the client of the wake: %v", err)
 	}
-	eventually(t, "another leader", func() (bool, string) { l := lab.leader(t); return l != leader, l })
+	e2e.Eventually(t, "another leader", func() (bool, string) { l := lab.leader(t); return l != leader, l })
 	lab.waitState(t, key, "Warm")
 }
 
 // leader is the name of the controller pod that leads; one that has gone, or released the Lease, does not.
 func (c *cluster) leader(t *testing.T) (name string) {
 	t.Helper()
-	eventually(t, "a leader", func() (bool, string) {
-		holder := must(c.kubectl("", "get", "lease", "-n", productNamespace, leaseName, "-o", "jsonpath={.spec.holderIdentity}"))(t)
+	e2e.Eventually(t, "a leader", func() (bool, string) {
+		holder := e2e.Must(c.kubectl("", "get", "lease", "-n", productNamespace, leaseName, "-o", "jsonpath={.spec.holderIdentity}"))(t)
 		name, _, _ = strings.Cut(holder, "/")
 		if name == "" {
 			return false, "nobody holds the Lease"
@@ -318,24 +319,23 @@ func testDaemonsKilled(t *testing.T) {
 	const key = "default/steady"
 	lab.apply(t, manifest(key, "idleTimeout: 600"))
 	addr := lab.address(t, key)
-	mustAsk(t, lab.client, addr)
-	outside, inside := keepAsking(lab.client, addr), keepAsking(lab.nodes[2].ns, addr)
-	must(lab.kubectl("", "delete", "pod", "-n", productNamespace, "-l", daemonLabel, "--grace-period=0", "--force"))(t)
+	e2e.MustAsk(t, lab.client, addr)
+	outside, inside := keepAsking(t, lab.client, addr), keepAsking(t, lab.nodes[2].ns, addr)
+	e2e.Must(lab.kubectl("", "delete", "pod", "-n", productNamespace, "-l", daemonLabel, "--grace-period=0", "--force"))(t)
 	lab.waitDaemons(t)
-	must(lab.kubectl("", "rollout", "restart", "-n", productNamespace, "daemonset/"+daemonName))(t)
+	e2e.Must(lab.kubectl("", "rollout", "restart", "-n", productNamespace, "daemonset/"+daemonName))(t)
 	lab.waitDaemons(t)
-	outside.end(t)
-	inside.end(t)
-	t.Logf("%d and %d requests meanwhile", outside.asked, inside.asked)
+	outside.Stop(t)
+	inside.Stop(t)
 	// They know the service and wake it.
 	lab.sleep(t, key)
-	mustAsk(t, lab.client, addr)
+	e2e.MustAsk(t, lab.client, addr)
 }
 
 // waitDaemons waits until there is a daemon of the present kind on every node.
 func (c *cluster) waitDaemons(t *testing.T) {
 	t.Helper()
-	must(c.kubectl("", "rollout", "status", "-n", productNamespace, "daemonset/"+daemonName, "--timeout="+patience.String()))(t)
+	e2e.Must(c.kubectl("", "rollout", "status", "-n", productNamespace, "daemonset/"+daemonName, "--timeout="+e2e.Patience.String()))(t)
 }
 
 // testAPIServerDown takes the API server away for 30 s.
@@ -345,13 +345,13 @@ func testAPIServerDown(t *testing.T) {
 	// The wake waits for as long as the API server needs to be back, and the controllers after it.
 	lab.apply(t, manifest(cold, "idleTimeout: 600\nwakeTimeout: 600"))
 	warmAddr, coldAddr := lab.address(t, warm), lab.address(t, cold)
-	mustAsk(t, lab.client, warmAddr)
+	e2e.MustAsk(t, lab.client, warmAddr)
 	lab.waitCold(t, cold)
-	tr := keepAsking(lab.client, warmAddr)
+	tr := keepAsking(t, lab.client, warmAddr)
 	lab.command(t, "stop-apiserver")
 	got := make(chan error, 1)
 	go func() {
-		_, err := ask(lab.client, coldAddr)
+		_, err := e2e.Ask(lab.client, coldAddr)
 		got <- err
 	}()
 	time.Sleep(30 * time.Second) // this is how long it is away, not a wait for something
@@ -359,8 +359,7 @@ func testAPIServerDown(t *testing.T) {
 	if err := <-got; err != nil {
 		t.Errorf("the client that came while the API server was away: %v", err)
 	}
-	tr.end(t)
-	t.Logf("%d warm requests meanwhile", tr.asked)
+	tr.Stop(t)
 }
 
 // testLossyWire takes away a third of what daemons and the controller say to each other, and then all of it.
@@ -374,7 +373,7 @@ func testLossyWire(t *testing.T) {
 	}
 	for range 3 {
 		lab.sleep(t, key)
-		_, cold := mustAsk(t, lab.client, addr)
+		_, cold := timedAsk(t, lab.client, addr)
 		t.Logf("30 %% lost: cold %v", cold)
 	}
 	lab.sleep(t, key)
@@ -385,7 +384,7 @@ func testLossyWire(t *testing.T) {
 	got := make(chan error, 1)
 	begin := time.Now()
 	go func() {
-		_, err := ask(lab.client, addr)
+		_, err := e2e.Ask(lab.client, addr)
 		got <- err
 	}()
 	time.Sleep(5 * time.Second) // this is how long it is cut

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"wangell.loutres.me/internal/testutil/e2e"
 )
 
 // metricsModule is the Go module of metrics-server, which test/cluster builds.
@@ -22,7 +24,7 @@ func metricsServer(t *testing.T) {
 	t.Helper()
 	download := exec.Command("go", "mod", "download", "-json", metricsModule)
 	download.Dir = filepath.Join(root, "test/cluster/modules/metrics-server")
-	out := must(download.Output())(t)
+	out := e2e.Must(download.Output())(t)
 	var module struct{ Version, Dir string }
 	if err := json.Unmarshal(out, &module); err != nil {
 		t.Fatalf("go mod download %s: %v in %q", metricsModule, err, out)
@@ -31,8 +33,8 @@ func metricsServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Kustomize wants the way from here to there.
-	dir := must(os.MkdirTemp(folder, "metrics-server-"))(t)
-	base := must(filepath.Rel(dir, filepath.Join(module.Dir, "manifests/base")))(t)
+	dir := e2e.Must(os.MkdirTemp(folder, "metrics-server-"))(t)
+	base := e2e.Must(filepath.Rel(dir, filepath.Join(module.Dir, "manifests/base")))(t)
 	kustomization := fmt.Sprintf(`resources: [%s]
 images: [{name: gcr.io/k8s-staging-metrics-server/metrics-server, newName: %s, newTag: %s}]
 patches:
@@ -52,8 +54,8 @@ patches:
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	lab.apply(t, must(lab.kubectl("", "kustomize", dir))(t))
-	must(lab.kubectl("", "wait", "apiservice", "v1beta1.metrics.k8s.io", "--for=condition=Available", "--timeout="+patience.String()))(t)
+	lab.apply(t, e2e.Must(lab.kubectl("", "kustomize", dir))(t))
+	e2e.Must(lab.kubectl("", "wait", "apiservice", "v1beta1.metrics.k8s.io", "--for=condition=Available", "--timeout="+e2e.Patience.String()))(t)
 }
 
 // hpa is a HorizontalPodAutoscaler, as far as it is used here.
@@ -79,7 +81,7 @@ func (c *cluster) autoscaler(t *testing.T, key string) *hpa {
 	t.Helper()
 	namespace, name, _ := strings.Cut(key, "/")
 	h := new(hpa)
-	if err := json.Unmarshal([]byte(must(c.kubectl("", "get", "hpa", "-n", namespace, name, "-o", "json"))(t)), h); err != nil {
+	if err := json.Unmarshal([]byte(e2e.Must(c.kubectl("", "get", "hpa", "-n", namespace, name, "-o", "json"))(t)), h); err != nil {
 		t.Fatal(err)
 	}
 	return h
@@ -89,7 +91,7 @@ func (c *cluster) autoscaler(t *testing.T, key string) *hpa {
 func (c *cluster) rescales(t *testing.T, key string) (n int) {
 	t.Helper()
 	namespace, name, _ := strings.Cut(key, "/")
-	out := must(c.kubectl("", "get", "events", "-n", namespace, "-o", "jsonpath={.items[*].count}",
+	out := e2e.Must(c.kubectl("", "get", "events", "-n", namespace, "-o", "jsonpath={.items[*].count}",
 		"--field-selector", "involvedObject.kind=HorizontalPodAutoscaler,reason=SuccessfulRescale,involvedObject.name="+name))(t)
 	for _, count := range strings.Fields(out) {
 		var times int
@@ -121,7 +123,7 @@ spec:
 `)
 	rests := func() {
 		t.Helper()
-		eventually(t, "the autoscaler rests", func() (bool, string) {
+		e2e.Eventually(t, "the autoscaler rests", func() (bool, string) {
 			h := lab.autoscaler(t, key)
 			is, reason := h.scaling()
 			return !is && reason == "ScalingDisabled" && h.Status.CurrentReplicas == 0, fmt.Sprintf("%+v", h.Status)
@@ -131,25 +133,25 @@ spec:
 	rests()
 	generation := lab.get(t, key).Generation
 
-	mustAsk(t, lab.client, addr)
-	loaded := make(chan loss, 1)
+	e2e.MustAsk(t, lab.client, addr)
+	loaded := make(chan e2e.Result, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	go func() { loaded <- wrkUntil(ctx, lab.client, addr, 2*patience) }()
+	go func() { loaded <- wrkUntil(ctx, lab.client, addr, 2*e2e.Patience) }()
 	lab.replicas(t, key, 3)
 	// It shall not sleep before the autoscaler has taken two pods away, nor have work for more than one.
-	tr := askEvery(100*time.Millisecond, lab.client, addr)
+	tr := e2e.StartLoad(t, addr, e2e.Client{From: lab.client, Pause: 100 * time.Millisecond})
 	cancel()
-	if l := <-loaded; l.lost > 0 || l.requests == 0 {
-		t.Errorf("%d of %d requests are lost:\n%s", l.lost, l.requests, l.output)
+	if l := <-loaded; l.Lost > 0 || l.Requests == 0 {
+		t.Errorf("%d of %d requests are lost:\n%s", l.Lost, l.Requests, l.Output)
 	}
 	lab.replicas(t, key, 1)
-	eventually(t, "the autoscaler sees one pod", func() (bool, string) {
+	e2e.Eventually(t, "the autoscaler sees one pod", func() (bool, string) {
 		h := lab.autoscaler(t, key)
 		is, _ := h.scaling()
 		return is && h.Status.CurrentReplicas == 1, fmt.Sprintf("%+v", h.Status)
 	})
-	tr.end(t)
+	tr.Stop(t)
 
 	lab.waitCold(t, key)
 	rests()
@@ -157,5 +159,5 @@ spec:
 	if s, n := lab.get(t, key), lab.rescales(t, key); *s.Spec.Replicas != 0 || s.Status.State != "Cold" || s.Generation != generation+int64(n)+2 {
 		t.Errorf("replicas %d, %s; spec.replicas was written %d times, %d times by the autoscaler", *s.Spec.Replicas, s.Status.State, s.Generation-generation, n)
 	}
-	mustAsk(t, lab.client, addr)
+	e2e.MustAsk(t, lab.client, addr)
 }

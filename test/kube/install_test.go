@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"wangell.loutres.me/internal/image"
+	"wangell.loutres.me/internal/testutil/e2e"
 )
 
 // Names of what the chart makes, as release "wangell".
@@ -153,7 +154,7 @@ func helmCommand(src string, args ...string) error {
 // uninstall takes the product away; nothing of the gate may be left on any node.
 func uninstall() error {
 	err := helmCommand(root, "uninstall", "wangell", "--wait", "--cascade", "foreground", "--ignore-not-found")
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(e2e.Patience)
 	for _, n := range lab.nodes {
 		for {
 			out, e := n.ns.Command(context.Background(), "ip", "link", "show", "wangell0").CombinedOutput()
@@ -175,26 +176,25 @@ func testUpgrade(t *testing.T) {
 	const key = "default/upgraded"
 	lab.apply(t, manifest(key, "idleTimeout: 600"))
 	addr := lab.address(t, key)
-	mustAsk(t, lab.client, addr)
-	held := httpClient(lab.client, true) // one connection, open all the time
-	first, err := askBy(held, addr)
+	e2e.MustAsk(t, lab.client, addr)
+	held := e2e.HTTPClient(lab.client, true) // one connection, open all the time
+	first, err := e2e.AskBy(held, addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	outside, inside := keepAsking(lab.client, addr), keepAsking(lab.nodes[1].ns, addr)
+	outside, inside := keepAsking(t, lab.client, addr), keepAsking(t, lab.nodes[1].ns, addr)
 	if err := helm(root, thisTag); err != nil {
 		t.Fatal(err)
 	}
-	last, err := askBy(held, addr)
+	last, err := e2e.AskBy(held, addr)
 	if err != nil {
 		t.Errorf("the connection that was open during the upgrade: %v", err)
 	}
 	if first.Client != last.Client {
 		t.Errorf("the connection was made anew: %s, then %s", first.Client, last.Client)
 	}
-	outside.end(t)
-	inside.end(t)
-	t.Logf("%d and %d requests meanwhile", outside.asked, inside.asked)
+	outside.Stop(t)
+	inside.Stop(t)
 	lab.sleep(t, key)
-	mustAsk(t, lab.client, addr)
+	e2e.MustAsk(t, lab.client, addr)
 }

@@ -5,7 +5,6 @@
 package kube
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -14,14 +13,9 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"wangell.loutres.me/internal/testutil/need"
 )
-
-// patience is how long a step may take that normally takes some seconds or less; it is this long because the machine
-// may be busy, and no test passes or fails by it otherwise.
-const patience = 3 * time.Minute
 
 // The cluster that all tests use.
 var (
@@ -99,22 +93,4 @@ func trials(t *testing.T, what string, f func() (wrong string)) {
 		all = append(all, wrong)
 	}
 	t.Errorf("%s: wrong each time: %s", what, strings.Join(all, "; "))
-}
-
-// eventually waits until f says yes, and fails the test with what f said last if that takes too long.
-func eventually(t *testing.T, what string, f func() (ok bool, saw string)) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	for {
-		ok, saw := f()
-		if ok {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s: not within %s; last seen: %s", what, patience, saw)
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"wangell.loutres.me/internal/testutil/e2e"
 )
 
 // follows are the settings of scaling that follow the load within seconds.
@@ -17,7 +19,7 @@ const follows = "outInterval: 1, inInterval: 1, inStabilization: 2"
 // replicas waits until a service has so many pods, and no others.
 func (c *cluster) replicas(t *testing.T, key string, n int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%s: %d pods", key, n), func() (bool, string) {
+	e2e.Eventually(t, fmt.Sprintf("%s: %d pods", key, n), func() (bool, string) {
 		s, p := c.get(t, key), c.pods(t, key)
 		return int(s.Status.Replicas) == n && len(p) == n, fmt.Sprintf("%+v; pods %s", s.Status, strings.Join(p, " "))
 	})
@@ -28,7 +30,7 @@ func testFollowsConnections(t *testing.T) {
 	const key = "default/follows"
 	lab.apply(t, manifest(key, "idleTimeout: 5\nmaxReplicas: 3\nenv: [{name: STOP, value: close}]\nscaling: {target: 10, burstPerPod: 1000, "+follows+"}"))
 	addr := lab.address(t, key)
-	tr := keepAsking(lab.client, addr) // from the beginning: it may take longer than idleTimeout to look
+	tr := keepAsking(t, lab.client, addr) // from the beginning: it may take longer than idleTimeout to look
 	lab.replicas(t, key, 1)
 	var open []net.Conn
 	for range 30 {
@@ -42,18 +44,17 @@ func testFollowsConnections(t *testing.T) {
 	begin := time.Now()
 	lab.replicas(t, key, 3)
 	t.Logf("three pods within %v", time.Since(begin))
-	eventually(t, "an event tells why", func() (bool, string) {
-		events := must(lab.kubectl("", "get", "events", "-n", "default", "--field-selector", "involvedObject.name=follows", "-o", "jsonpath={range .items[*]}{.message}{\"\\n\"}{end}"))(t)
+	e2e.Eventually(t, "an event tells why", func() (bool, string) {
+		events := e2e.Must(lab.kubectl("", "get", "events", "-n", "default", "--field-selector", "involvedObject.name=follows", "-o", "jsonpath={range .items[*]}{.message}{\"\\n\"}{end}"))(t)
 		return strings.Contains(events, "connections") && strings.Contains(events, "target 10"), events
 	})
 	for _, c := range open {
 		c.Close()
 	}
 	lab.replicas(t, key, 1)
-	tr.end(t)
-	t.Logf("%d requests meanwhile", tr.asked)
+	tr.Stop(t)
 	lab.waitCold(t, key)
-	eventually(t, "spec.replicas of a service that sleeps", func() (bool, string) {
+	e2e.Eventually(t, "spec.replicas of a service that sleeps", func() (bool, string) {
 		s := lab.get(t, key)
 		return s.Spec.Replicas != nil && *s.Spec.Replicas == 0, fmt.Sprintf("%+v", s.Spec)
 	})
@@ -70,10 +71,10 @@ func testFollowsUsage(t *testing.T) {
 			lab.apply(t, manifest(key, fmt.Sprintf("idleTimeout: 600\nmaxReplicas: 2\nenv: [{name: STOP, value: close}]\nresources: {requests: {cpu: 50m, memory: 40Mi}}\nscaling: {metric: %s, target: %d, %s}",
 				metric.name, metric.target, follows)))
 			addr := lab.address(t, key)
-			mustAsk(t, lab.client, addr)
+			e2e.MustAsk(t, lab.client, addr)
 			lab.replicas(t, key, 1)
 			if metric.name == "memory" {
-				r, err := httpClient(lab.client, false).Get("http://" + addr + "/hold?bytes=33554432")
+				r, err := e2e.HTTPClient(lab.client, false).Get("http://" + addr + "/hold?bytes=33554432")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -81,14 +82,14 @@ func testFollowsUsage(t *testing.T) {
 				lab.replicas(t, key, 2)
 				return
 			}
-			loaded := make(chan loss, 1)
+			loaded := make(chan e2e.Result, 1)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			go func() { loaded <- wrkUntil(ctx, lab.client, addr, 2*patience) }()
+			go func() { loaded <- wrkUntil(ctx, lab.client, addr, 2*e2e.Patience) }()
 			lab.replicas(t, key, 2)
 			cancel()
-			if l := <-loaded; l.lost > 0 || l.requests == 0 {
-				t.Errorf("%d of %d requests are lost:\n%s", l.lost, l.requests, l.output)
+			if l := <-loaded; l.Lost > 0 || l.Requests == 0 {
+				t.Errorf("%d of %d requests are lost:\n%s", l.Lost, l.Requests, l.Output)
 			}
 			lab.replicas(t, key, 1)
 		})

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"wangell.loutres.me/internal/testutil/e2e"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
@@ -29,15 +30,15 @@ func testManifest(t *testing.T) {
 	lab.apply(t, string(doc))
 	addr := lab.address(t, key)
 	lab.waitCold(t, key)
-	_, cold := mustAsk(t, lab.client, addr)
+	_, cold := timedAsk(t, lab.client, addr)
 	lab.waitState(t, key, "Warm")
-	_, warm := mustAsk(t, lab.client, addr)
+	_, warm := timedAsk(t, lab.client, addr)
 	t.Logf("cold %v, warm %v", cold, warm)
-	eventually(t, "the status of a warm service", func() (bool, string) {
+	e2e.Eventually(t, "the status of a warm service", func() (bool, string) {
 		s := lab.get(t, key)
 		return s.Status.Replicas == 1 && s.Status.LatestRequest != nil, fmt.Sprintf("%+v", s.Status)
 	})
-	table := must(lab.kubectl("", "get", "wgs", "-n", "default", "serverless-example"))(t)
+	table := e2e.Must(lab.kubectl("", "get", "wgs", "-n", "default", "serverless-example"))(t)
 	for _, column := range []string{"ADDRESS", "REPLICAS", "STATE", "LAST REQUEST", "AGE"} {
 		if !strings.Contains(table, column) {
 			t.Errorf("no column %s in\n%s", column, table)
@@ -51,13 +52,13 @@ func testManifest(t *testing.T) {
 func testEverywhere(t *testing.T) {
 	here, elsewhere := lab.nodes[0], lab.nodes[1]
 	lab.apply(t, clientPod("here", here)+"---\n"+clientPod("elsewhere", elsewhere))
-	must(lab.kubectl("", "wait", "-n", "default", "pod/here", "pod/elsewhere", "--for=condition=Ready", "--timeout="+patience.String()))(t)
+	e2e.Must(lab.kubectl("", "wait", "-n", "default", "pod/here", "pod/elsewhere", "--for=condition=Ready", "--timeout="+e2e.Patience.String()))(t)
 	const key = "default/everywhere"
 	lab.apply(t, on(here, key))
 	vip := lab.address(t, key)
 	// The cluster's DNS hears of a Service when it does, which is no concern of the product.
 	var name netip.Addr
-	eventually(t, "the name is known", func() (bool, string) {
+	e2e.Eventually(t, "the name is known", func() (bool, string) {
 		var err error
 		name, err = lab.resolve(lab.podNamespace(t, "default", "here"), "everywhere.default.svc.cluster.local")
 		return err == nil, fmt.Sprint(err)
@@ -88,18 +89,18 @@ func testEverywhere(t *testing.T) {
 				if c.pod != nil {
 					before = c.pod.shortcuts(t)
 				}
-				a, cold := mustAsk(t, c.from, to.address)
-				b, warm := mustAsk(t, c.from, to.address)
+				a, cold := timedAsk(t, c.from, to.address)
+				b, warm := timedAsk(t, c.from, to.address)
 				if c.pod != nil && to.how == "address" && c.pod.shortcuts(t) < before+2 {
 					t.Error("the pod's connections went through its node's stack")
 				}
-				t.Logf("cold %v, warm %v; the pod sees %v", cold, warm, a.client())
+				t.Logf("cold %v, warm %v; the pod sees %v", cold, warm, a.ClientAddr())
 				if a.Instance != b.Instance {
 					t.Errorf("two pods answered: %s and %s", a.Instance, b.Instance)
 				}
 				// A host has several addresses; its packets to a service may bear that of another of its devices.
-				if a.client() != c.ip && !strings.Contains(c.name, "node") {
-					t.Errorf("the pod sees %v, the client is %v", a.client(), c.ip)
+				if a.ClientAddr() != c.ip && !strings.Contains(c.name, "node") {
+					t.Errorf("the pod sees %v, the client is %v", a.ClientAddr(), c.ip)
 				}
 			})
 		}
@@ -114,7 +115,7 @@ func clientPod(name string, n *node) string {
 
 func podIP(t *testing.T, name string) netip.Addr {
 	t.Helper()
-	return netip.MustParseAddr(must(lab.kubectl("", "get", "pod", "-n", "default", name, "-o", "jsonpath={.status.podIP}"))(t))
+	return netip.MustParseAddr(e2e.Must(lab.kubectl("", "get", "pod", "-n", "default", name, "-o", "jsonpath={.status.podIP}"))(t))
 }
 
 // testIdle lets a service fall asleep by itself, and wakes it again.
@@ -123,14 +124,14 @@ func testIdle(t *testing.T) {
 	lab.apply(t, manifest(key, "idleTimeout: 2"))
 	addr := lab.address(t, key)
 	lab.waitCold(t, key)
-	first, _ := mustAsk(t, lab.client, addr)
+	first := e2e.MustAsk(t, lab.client, addr)
 	// Not Warm and then Cold: it is warm for two seconds only, which may pass between two looks. A time of the last request
 	// tells that the status is not that of before.
-	eventually(t, "asleep again", func() (bool, string) {
+	e2e.Eventually(t, "asleep again", func() (bool, string) {
 		s, p := lab.get(t, key), lab.pods(t, key)
 		return s.Status.State == "Cold" && s.Status.LatestRequest != nil && s.Status.Replicas == 0 && len(p) == 0, fmt.Sprintf("%+v; pods %s", s.Status, strings.Join(p, " "))
 	})
-	second, _ := mustAsk(t, lab.client, addr)
+	second := e2e.MustAsk(t, lab.client, addr)
 	if first.Instance == second.Instance {
 		t.Error("the same process answered")
 	}
@@ -154,13 +155,13 @@ func testHandedOver(t *testing.T) {
 	atRest()
 	created := 0
 	for range 3 {
-		_, _ = mustAsk(t, lab.client, addr)
+		e2e.MustAsk(t, lab.client, addr)
 		woken := lab.pods(t, key)
 		lab.waitDeployment(t, key, handedOver)
 		if now := lab.pods(t, key); len(woken) != 1 || len(now) != 1 || now[0] != woken[0] {
 			t.Errorf("pods %v became %v", woken, now)
 		}
-		owner := must(lab.kubectl("", "get", "pod", "-n", "default", woken[0], "-o", `jsonpath={.metadata.ownerReferences[?(@.controller==true)].kind}`))(t)
+		owner := e2e.Must(lab.kubectl("", "get", "pod", "-n", "default", woken[0], "-o", `jsonpath={.metadata.ownerReferences[?(@.controller==true)].kind}`))(t)
 		if owner != "ReplicaSet" {
 			t.Errorf("pod %s is controlled by a %q", woken[0], owner)
 		}
@@ -169,7 +170,7 @@ func testHandedOver(t *testing.T) {
 		created++
 	}
 	// Kubernetes tells of every pod that gets a node.
-	scheduled := strings.Fields(must(lab.kubectl("", "get", "events", "-n", "default", "--field-selector", "reason=Scheduled", "-o",
+	scheduled := strings.Fields(e2e.Must(lab.kubectl("", "get", "events", "-n", "default", "--field-selector", "reason=Scheduled", "-o",
 		`jsonpath={range .items[*]}{.involvedObject.name}{.regarding.name}{"\n"}{end}`))(t))
 	n := 0
 	for _, pod := range scheduled {
@@ -181,18 +182,18 @@ func testHandedOver(t *testing.T) {
 		t.Errorf("%d wakes made %d pods", created, n)
 	}
 
-	_, _ = mustAsk(t, lab.client, addr)
+	e2e.MustAsk(t, lab.client, addr)
 	lab.waitDeployment(t, key, handedOver)
 	before := lab.pods(t, key)
 	if err := rollOut(t.Context(), name, 0); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, key+": another pod", func() (bool, string) {
+	e2e.Eventually(t, key+": another pod", func() (bool, string) {
 		now := lab.pods(t, key)
 		return len(now) == 1 && now[0] != before[0], strings.Join(now, " ")
 	})
-	must(lab.kubectl("", append([]string{"delete", "pod", "-n", "default"}, lab.pods(t, key)...)...))(t)
-	_, _ = mustAsk(t, lab.client, addr)
+	e2e.Must(lab.kubectl("", append([]string{"delete", "pod", "-n", "default"}, lab.pods(t, key)...)...))(t)
+	e2e.MustAsk(t, lab.client, addr)
 	lab.sleep(t, key)
 	atRest()
 }
@@ -204,7 +205,7 @@ func testSameName(t *testing.T) {
 	lab.apply(t, manifest(a, "env: [{name: VERSION, value: a}]"))
 	lab.apply(t, manifest(b, "env: [{name: VERSION, value: b}]"))
 	for key, version := range map[string]string{a: "a", b: "b"} {
-		if got, _ := mustAsk(t, lab.client, lab.address(t, key)); got.Version != version {
+		if got := e2e.MustAsk(t, lab.client, lab.address(t, key)); got.Version != version {
 			t.Errorf("%s: version %q answers, want %q", key, got.Version, version)
 		}
 	}
@@ -215,33 +216,33 @@ func testChange(t *testing.T) {
 	const key = "default/change"
 	lab.apply(t, manifest(key, "idleTimeout: 600\nenv: [{name: VERSION, value: one}]"))
 	addr := lab.address(t, key)
-	mustAsk(t, lab.client, addr)
-	tr := keepAsking(lab.client, addr)
-	eventually(t, "version one", func() (bool, string) { seen := tr.answers(); return seen["one"] > 0, fmt.Sprint(seen) })
+	e2e.MustAsk(t, lab.client, addr)
+	tr := keepAsking(t, lab.client, addr)
+	e2e.Eventually(t, "version one", func() (bool, string) { seen := tr.Versions(); return seen["one"] > 0, fmt.Sprint(seen) })
 	change := func(version, doc string) {
 		t.Helper()
-		must(lab.kubectl(doc, "apply", "-f", "-"))(t)
-		eventually(t, "version "+version, func() (bool, string) {
-			seen := tr.answers()
+		e2e.Must(lab.kubectl(doc, "apply", "-f", "-"))(t)
+		e2e.Eventually(t, "version "+version, func() (bool, string) {
+			seen := tr.Versions()
 			return seen[version] > 0, fmt.Sprint(seen)
 		})
 	}
 	change("two", manifest(key, "idleTimeout: 600\nenv: [{name: VERSION, value: two}]"))
 	change("three", strings.Replace(manifest(key, "idleTimeout: 600\nenv: [{name: VERSION, value: three}, {name: PORT, value: '9090'}]"), "targetPort: 8080", "targetPort: 9090", 1))
 	change("of the image", strings.Replace(manifest(key, "idleTimeout: 600"), serverImage, otherImage, 1))
-	tr.end(t)
-	if seen := tr.answers(); len(seen) != 4 {
+	tr.Stop(t)
+	if seen := tr.Versions(); len(seen) != 4 {
 		t.Errorf("answers by version: %v", seen)
 	}
 	// The port of the service address: the old one ends, the new one answers.
-	must(lab.kubectl(strings.Replace(manifest(key, "idleTimeout: 600"), "port: 80\n", "port: 81\n", 1), "apply", "-f", "-"))(t)
+	e2e.Must(lab.kubectl(strings.Replace(manifest(key, "idleTimeout: 600"), "port: 80\n", "port: 81\n", 1), "apply", "-f", "-"))(t)
 	moved := netip.AddrPortFrom(netip.MustParseAddrPort(addr).Addr(), 81).String()
-	eventually(t, "the new port answers", func() (bool, string) {
-		_, err := ask(lab.client, moved)
+	e2e.Eventually(t, "the new port answers", func() (bool, string) {
+		_, err := e2e.Ask(lab.client, moved)
 		return err == nil, fmt.Sprint(err)
 	})
-	eventually(t, "the old port is closed", func() (bool, string) {
-		_, err := ask(lab.client, addr)
+	e2e.Eventually(t, "the old port is closed", func() (bool, string) {
+		_, err := e2e.Ask(lab.client, addr)
 		return err != nil, "it answers"
 	})
 }
@@ -253,17 +254,17 @@ func testDeleteParked(t *testing.T) {
 	addr := lab.address(t, key)
 	refused := make(chan error, 1)
 	go func() {
-		_, err := ask(lab.client, addr)
+		_, err := e2e.Ask(lab.client, addr)
 		refused <- err
 	}()
 	lab.waitState(t, key, "Waking")
-	must(lab.kubectl("", "delete", "wgs", "-n", "default", "gone"))(t)
+	e2e.Must(lab.kubectl("", "delete", "wgs", "-n", "default", "gone"))(t)
 	select {
 	case err := <-refused:
 		if err == nil || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("the client got %v, want: connection refused", err)
 		}
-	case <-time.After(patience):
+	case <-time.After(e2e.Patience):
 		t.Error("the client still waits")
 	}
 }
@@ -274,16 +275,16 @@ func testUnschedulable(t *testing.T) {
 	lab.apply(t, manifest(key, "wakeTimeout: 10\nresources: {requests: {memory: 500Ti}}"))
 	addr := lab.address(t, key)
 	begin := time.Now()
-	_, err := ask(lab.client, addr)
+	_, err := e2e.Ask(lab.client, addr)
 	if err == nil || !strings.Contains(err.Error(), "connection refused") {
 		t.Fatalf("the client got %v, want: connection refused", err)
 	}
 	t.Logf("refused after %v", time.Since(begin))
-	eventually(t, "failed, and why", func() (bool, string) {
+	e2e.Eventually(t, "failed, and why", func() (bool, string) {
 		s := lab.get(t, key)
 		return s.Status.State == "Failed" && strings.Contains(s.Status.Message, "Insufficient memory"), fmt.Sprintf("%+v", s.Status)
 	})
-	eventually(t, "no pod is left", func() (bool, string) { p := lab.pods(t, key); return len(p) == 0, strings.Join(p, " ") })
+	e2e.Eventually(t, "no pod is left", func() (bool, string) { p := lab.pods(t, key); return len(p) == 0, strings.Join(p, " ") })
 }
 
 // testScale drives the number of pods as kubectl, HPA and KEDA do.
@@ -291,22 +292,22 @@ func testScale(t *testing.T) {
 	const key = "default/many"
 	lab.apply(t, manifest(key, "idleTimeout: 600\nmaxReplicas: 3"))
 	addr := lab.address(t, key)
-	must(lab.kubectl("", "scale", "wgs", "-n", "default", "many", "--replicas=3"))(t)
-	eventually(t, "three pods", func() (bool, string) {
+	e2e.Must(lab.kubectl("", "scale", "wgs", "-n", "default", "many", "--replicas=3"))(t)
+	e2e.Eventually(t, "three pods", func() (bool, string) {
 		s := lab.get(t, key)
 		return s.Status.Replicas == 3 && s.Status.State == "Warm", fmt.Sprintf("%+v", s.Status)
 	})
 	// The status tells of a pod a moment before or after each gate knows it.
 	instances := map[string]int{}
-	eventually(t, "all three answer", func() (bool, string) {
-		a, _ := mustAsk(t, lab.client, addr)
+	e2e.Eventually(t, "all three answer", func() (bool, string) {
+		a := e2e.MustAsk(t, lab.client, addr)
 		instances[a.Instance]++
 		return len(instances) == 3, fmt.Sprint(instances)
 	})
-	tr := keepAsking(lab.client, addr)
-	must(lab.kubectl("", "scale", "wgs", "-n", "default", "many", "--replicas=1"))(t)
-	eventually(t, "one pod", func() (bool, string) { p := lab.pods(t, key); return len(p) == 1, strings.Join(p, " ") })
-	tr.end(t)
+	tr := keepAsking(t, lab.client, addr)
+	e2e.Must(lab.kubectl("", "scale", "wgs", "-n", "default", "many", "--replicas=1"))(t)
+	e2e.Eventually(t, "one pod", func() (bool, string) { p := lab.pods(t, key); return len(p) == 1, strings.Join(p, " ") })
+	tr.Stop(t)
 	lab.sleep(t, key)
-	mustAsk(t, lab.client, addr)
+	e2e.MustAsk(t, lab.client, addr)
 }

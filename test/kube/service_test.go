@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/testutil/e2e"
 )
 
 // get returns a WangellService.
@@ -35,7 +36,7 @@ func (c *cluster) find(key string) (*v1alpha1.WangellService, error) {
 // apply applies a document; what it makes is deleted at the end of the test, and waited for.
 func (c *cluster) apply(t *testing.T, doc string) {
 	t.Helper()
-	must(c.kubectl(doc, "apply", "-f", "-"))(t)
+	e2e.Must(c.kubectl(doc, "apply", "-f", "-"))(t)
 	t.Cleanup(func() {
 		if _, err := c.kubectl(doc, "delete", "--ignore-not-found", "--wait", "-f", "-"); err != nil {
 			t.Error(err)
@@ -47,7 +48,7 @@ func (c *cluster) apply(t *testing.T, doc string) {
 func (c *cluster) address(t *testing.T, key string) string {
 	t.Helper()
 	var addr string
-	eventually(t, key+": an address", func() (bool, string) {
+	e2e.Eventually(t, key+": an address", func() (bool, string) {
 		s, err := c.find(key)
 		if err != nil {
 			return false, err.Error()
@@ -62,7 +63,7 @@ func (c *cluster) address(t *testing.T, key string) string {
 // waitState waits for a state of a service.
 func (c *cluster) waitState(t *testing.T, key, state string) {
 	t.Helper()
-	eventually(t, key+": state "+state, func() (bool, string) {
+	e2e.Eventually(t, key+": state "+state, func() (bool, string) {
 		s, err := c.find(key)
 		if err != nil {
 			return false, err.Error()
@@ -75,7 +76,7 @@ func (c *cluster) waitState(t *testing.T, key, state string) {
 func (c *cluster) pods(t *testing.T, key string) []string {
 	t.Helper()
 	namespace, name, _ := strings.Cut(key, "/")
-	return strings.Fields(must(c.kubectl("", "get", "pods", "-n", namespace, "-l", "wangell.loutres.me/service="+name, "-o", "jsonpath={.items[*].metadata.name}"))(t))
+	return strings.Fields(e2e.Must(c.kubectl("", "get", "pods", "-n", namespace, "-l", "wangell.loutres.me/service="+name, "-o", "jsonpath={.items[*].metadata.name}"))(t))
 }
 
 // deployment tells of a service's Deployment: whether it is paused, how many pods it wants and has, and how many
@@ -83,15 +84,15 @@ func (c *cluster) pods(t *testing.T, key string) []string {
 func (c *cluster) deployment(t *testing.T, key string) string {
 	t.Helper()
 	namespace, name, _ := strings.Cut(key, "/")
-	d := must(c.kubectl("", "get", "deployment", "-n", namespace, name, "-o", "jsonpath={.spec.paused} wants={.spec.replicas} has={.status.replicas}"))(t)
-	sets := must(c.kubectl("", "get", "replicasets", "-n", namespace, "-l", "wangell.loutres.me/service="+name, "-o", "name"))(t)
+	d := e2e.Must(c.kubectl("", "get", "deployment", "-n", namespace, name, "-o", "jsonpath={.spec.paused} wants={.spec.replicas} has={.status.replicas}"))(t)
+	sets := e2e.Must(c.kubectl("", "get", "replicasets", "-n", namespace, "-l", "wangell.loutres.me/service="+name, "-o", "name"))(t)
 	return fmt.Sprintf("paused=%s sets=%d", d, len(strings.Fields(sets)))
 }
 
 // waitDeployment waits until a service's Deployment is as deployment tells.
 func (c *cluster) waitDeployment(t *testing.T, key, want string) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("the Deployment of %s: %s", key, want), func() (bool, string) {
+	e2e.Eventually(t, fmt.Sprintf("the Deployment of %s: %s", key, want), func() (bool, string) {
 		d := c.deployment(t, key)
 		return d == want, d
 	})
@@ -102,7 +103,7 @@ func (c *cluster) sleep(t *testing.T, key string) {
 	t.Helper()
 	namespace, name, _ := strings.Cut(key, "/")
 	// Its status may still be that of before it woke.
-	eventually(t, key+": cold, and without a pod", func() (bool, string) {
+	e2e.Eventually(t, key+": cold, and without a pod", func() (bool, string) {
 		if _, err := c.kubectl("", "scale", "wgs", "-n", namespace, name, "--replicas=0"); err != nil {
 			return false, err.Error()
 		}
@@ -117,7 +118,7 @@ func (c *cluster) sleep(t *testing.T, key string) {
 func (c *cluster) waitCold(t *testing.T, key string) {
 	t.Helper()
 	c.waitState(t, key, "Cold")
-	eventually(t, key+": no pod", func() (bool, string) {
+	e2e.Eventually(t, key+": no pod", func() (bool, string) {
 		p := c.pods(t, key)
 		return len(p) == 0, strings.Join(p, " ")
 	})

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command server is what runs in the containers of the end-to-end tests. Its environment says how it behaves:
+// Command server runs in the containers of the end-to-end tests. Its environment controls how it behaves:
 //
 //	PORT          port to listen on, default 8080
 //	BIND          address to listen on, default all
 //	MODE          http (default), lines, exit, deaf, taken
-//	LISTEN_DELAY  how long it waits before it listens, such as 500ms
-//	STOP_DELAY    how long it goes on after SIGTERM
-//	STOP          close: at SIGTERM it listens no more at once, and ends when no connection is left; each answer says
-//	              that it is the last one on its connection (mode http)
-//	VERSION       what it calls itself
-//	TARGET        host:port that /proxy asks
+//	LISTEN_DELAY  delay before it listens, such as 500ms
+//	STOP_DELAY    time between SIGTERM and its exit
+//	STOP          close: at SIGTERM it closes the listening socket at once, and exits when no connection is left; each
+//	              answer from then on closes its connection (mode http)
+//	VERSION       version in its answers
+//	TARGET        host:port that /proxy sends requests to
 //
-// Mode http answers / with an Answer, /proxy with what TARGET answers, /slow?for=100ms later, and /hold?bytes=1000000
-// uses so much memory from then on. Mode lines speaks
-// first: it greets with an Answer on a line, and then repeats each line but "reset", which resets the connection, and
-// "close", which closes it; at the end of the client's half it writes how many bytes came. Mode exit ends with a message and status 3, deaf
-// never listens, taken finds its port in use.
+// Mode http answers / with an Answer, /proxy with the answer of TARGET, and /slow?for=100ms after a delay;
+// /hold?bytes=1000000 allocates memory. Mode lines greets each client with an Answer on a line and repeats each line,
+// except "reset", which resets the connection, and "close", which closes it; when the client has closed its half, the
+// server writes the number of bytes. Mode exit prints a message and exits with status 3, deaf never listens, and taken
+// finds its port in use.
 package main
 
 import (
@@ -36,16 +36,16 @@ import (
 	"time"
 )
 
-// Answer tells who asked and who answers.
+// Answer identifies the client and the server.
 type Answer struct {
-	Client   string `json:"client"`   // address and port of the client, as the server sees them
-	Instance string `json:"instance"` // another one for each process
+	Client   string `json:"client"`   // address and port, as the server sees them
+	Instance string `json:"instance"` // unique to each process
 	Version  string `json:"version"`
 }
 
 var instance = rand.Text()
 
-// held is memory that a client wants it to use.
+// held is the memory that /hold has allocated.
 var held atomic.Pointer[[]byte]
 
 func answer(client net.Addr) Answer { return Answer{client.String(), instance, os.Getenv("VERSION")} }
@@ -99,7 +99,7 @@ func run() error {
 	return last.serve(l)
 }
 
-// occupy binds the port and does not listen, as another program would that starts at the same time.
+// occupy binds the port and does not listen, like another program that starts at the same time.
 func occupy(port int) error {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// last is the server's way to end politely.
+// last lets the server exit without breaking connections.
 var last ending
 
-// ending counts connections.
+// ending counts open connections.
 type ending struct {
 	listener atomic.Pointer[net.Listener]
 	begun    atomic.Bool
@@ -45,13 +45,13 @@ func (e *ending) serve(l net.Listener) error {
 	}
 	err := s.Serve(l)
 	if e.begun.Load() {
-		select {} // connections go on
+		select {} // connections stay open
 	}
 	return err
 }
 
-// close listens no more, and returns when no connection is left. Unlike http.Server.Shutdown it leaves it to clients to
-// close connections on which nothing is asked: one that asks just then would lose its request.
+// close closes the listening socket and returns when no connection is left. Unlike http.Server.Shutdown it leaves idle
+// connections to their clients: a client that sends a request at that moment would lose it.
 func (e *ending) close() {
 	l := e.listener.Load()
 	if l == nil {
