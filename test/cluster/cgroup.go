@@ -17,8 +17,8 @@ import (
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-// hierarchies lists where cgroup hierarchies are mounted: one on cgroup v2, one a controller on v1, and on a hybrid
-// system those of v1 and the v2 one beside them.
+// hierarchies returns the mount points of the cgroup hierarchies: a single one on v2, one for each controller on v1,
+// and both on a hybrid system.
 func hierarchies() ([]string, error) {
 	if isCgroup2(cgroupRoot) {
 		return []string{cgroupRoot}, nil
@@ -30,7 +30,7 @@ func hierarchies() ([]string, error) {
 	var all []string
 	for _, e := range entries {
 		dir := filepath.Join(cgroupRoot, e.Name())
-		// cpu and cpuacct may be links to one hierarchy cpu,cpuacct: the folder itself is enough.
+		// cpu and cpuacct may be links to the hierarchy cpu,cpuacct: the folder itself is enough.
 		if e.IsDir() {
 			if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err == nil {
 				all = append(all, dir)
@@ -48,7 +48,7 @@ func isCgroup2(dir string) bool {
 	return unix.Statfs(dir, &s) == nil && s.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
-// makeCgroup makes a cgroup and its parents in every hierarchy, ready to have processes and children.
+// makeCgroup creates a cgroup and its parents in every hierarchy, ready for processes and children.
 func makeCgroup(path string) error {
 	roots, err := hierarchies()
 	if err != nil {
@@ -81,8 +81,8 @@ func makeCgroup(path string) error {
 	return nil
 }
 
-// enableControllers hands a v2 cgroup's controllers to its children, one by one: one that cannot be must not keep
-// back the others, and kubelet says which it misses.
+// enableControllers delegates the controllers of a v2 cgroup to its children, one by one: one that fails must not
+// prevent the others, and kubelet names those that it misses.
 func enableControllers(dir string) {
 	list, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
 	if err != nil {
@@ -107,8 +107,8 @@ func joinCgroup(path string) error {
 	return nil
 }
 
-// removeCgroup removes a cgroup with its children in every hierarchy. Its processes are dead or dying: those that die
-// slowly are waited for until the deadline.
+// removeCgroup removes a cgroup with its children in every hierarchy. Processes that are still exiting are waited for
+// until the deadline.
 func removeCgroup(path string, patience time.Duration) error {
 	roots, err := hierarchies()
 	if err != nil {
@@ -129,7 +129,7 @@ func removeCgroup(path string, patience time.Duration) error {
 	}
 }
 
-// removeTree removes a folder of a cgroup file system with the folders in it; the files in them go by themselves.
+// removeTree removes a folder of a cgroup file system with its subfolders. The files in them need no removal.
 func removeTree(dir string) error {
 	var dirs []string
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -152,7 +152,7 @@ func removeTree(dir string) error {
 	return nil
 }
 
-// cgroupMounts is how the machine has its cgroup hierarchies mounted.
+// cgroupMounts describes how the cgroup hierarchies of the host are mounted.
 type cgroupMounts struct {
 	mounts []cgroupMount
 	links  map[string]string // names of v1 controllers that share a hierarchy, such as cpu → cpu,cpuacct
@@ -160,7 +160,7 @@ type cgroupMounts struct {
 
 type cgroupMount struct{ target, kind, data string }
 
-// findCgroupMounts looks how the cgroup hierarchies are mounted.
+// findCgroupMounts reads how the cgroup hierarchies are mounted.
 func findCgroupMounts() (cgroupMounts, error) {
 	m := cgroupMounts{links: map[string]string{}}
 	b, err := os.ReadFile("/proc/self/mountinfo")
@@ -203,7 +203,7 @@ func findCgroupMounts() (cgroupMounts, error) {
 }
 
 // mount mounts the hierarchies in the same way, as the cgroup namespace of the process shows them: below its own root.
-// So a kubelet sees the cgroups of its node and no others.
+// So a kubelet sees only the cgroups of its node.
 func (m cgroupMounts) mount() error {
 	if len(m.mounts) == 0 {
 		return fmt.Errorf("no cgroup hierarchy is mounted below %s", cgroupRoot)

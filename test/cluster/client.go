@@ -26,7 +26,7 @@ import (
 // process is a process that outlives the command that started it.
 type process struct{ clusterfile.Process }
 
-// processOf notes a process by its id.
+// processOf returns the process with an id.
 func processOf(pid int) (process, error) {
 	start, err := startTime(pid)
 	return process{clusterfile.Process{Pid: pid, Start: start}}, err
@@ -37,7 +37,7 @@ func startTime(pid int) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	// The program's name in field 2 may hold anything, ')' too.
+	// The program's name in field 2 may contain anything, also ')'.
 	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 	if len(fields) < 20 || fields[0] == "Z" {
 		return 0, fmt.Errorf("process %d has ended", pid)
@@ -45,13 +45,13 @@ func startTime(pid int) (uint64, error) {
 	return strconv.ParseUint(fields[19], 10, 64)
 }
 
-// alive tells whether the process still runs.
+// alive reports whether the process still runs.
 func (p process) alive() bool {
 	start, err := startTime(p.Pid)
 	return err == nil && start == p.Start
 }
 
-// kill ends the process at once and waits until it is gone.
+// kill kills the process and waits until it is gone.
 func (p process) kill() error {
 	for deadline := time.Now().Add(20 * time.Second); p.alive(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -64,7 +64,7 @@ func (p process) kill() error {
 	return nil
 }
 
-// startMachine starts a machine in the network namespace of its name and waits until it takes orders.
+// startMachine starts a machine in the network namespace of its name and waits until it accepts requests.
 func startMachine(ctx context.Context, p plan, program string, c machineConfig) (process, error) {
 	if err := makeCgroup(c.Cgroup); err != nil {
 		return process{}, err
@@ -93,7 +93,7 @@ func startMachine(ctx context.Context, p plan, program string, c machineConfig) 
 	}
 }
 
-// startDetached starts a program in a network namespace and a session of its own, so that it outlives its parent.
+// startDetached starts a program in a network namespace and in its own session, so that it outlives its parent.
 func startDetached(netns, logFile string, clone uintptr, files []*os.File, argv ...string) (process, error) {
 	out, err := os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -108,11 +108,11 @@ func startDetached(netns, logFile string, clone uintptr, files []*os.File, argv 
 	if err := inNetns(netns, cmd.Start); err != nil {
 		return process{}, fmt.Errorf("start %s: %w", argv[0], err)
 	}
-	go func() { _ = cmd.Wait() }() // so that one that ends early is no zombie
+	go func() { _ = cmd.Wait() }() // reaps a program that exits early
 	return processOf(cmd.Process.Pid)
 }
 
-// programEnv is the environment of everything that the cluster starts; bin comes first in its PATH.
+// programEnv is the environment of all programs of the cluster. bin comes first in PATH.
 func programEnv(bin string) []string {
 	path := "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	if bin != "" {
@@ -169,12 +169,12 @@ func startService(ctx context.Context, dir string, s service) error {
 	return askMachine(ctx, dir, http.MethodPut, "/", s, nil)
 }
 
-// stopService ends a service; it is killed if it has not ended after the patience.
+// stopService stops a service, with SIGKILL after the patience.
 func stopService(ctx context.Context, dir, name string, patience time.Duration) error {
 	return askMachine(ctx, dir, http.MethodDelete, "/"+name+"?patience="+patience.String(), nil, nil)
 }
 
-// runOnce runs a program on a machine to its end; it must exit with 0.
+// runOnce runs a program on a machine to its end. An exit status other than 0 is an error.
 func runOnce(ctx context.Context, dir string, s service) error {
 	var status int
 	if err := askMachine(ctx, dir, http.MethodPost, "/run", s, &status); err != nil {
@@ -186,7 +186,7 @@ func runOnce(ctx context.Context, dir string, s service) error {
 	return nil
 }
 
-// hostPids maps the process ids of a machine's PID namespace to those seen from here.
+// hostPids maps the process ids in a machine's PID namespace to those of the host.
 func hostPids(first int) (map[int]int, error) {
 	ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", first))
 	if err != nil {
@@ -228,7 +228,7 @@ func writeJSON(path string, v any) error {
 	return writeFile(path, append(b, '\n'), 0o644)
 }
 
-// writeFile puts a file in place at once, so that nobody reads half of it; it makes the folders to it.
+// writeFile writes a file atomically and creates the folders to it.
 func writeFile(path string, b []byte, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -240,7 +240,7 @@ func writeFile(path string, b []byte, mode os.FileMode) error {
 	return os.Rename(tmp, path)
 }
 
-// writeKeyFile writes JSON that holds a key.
+// writeKeyFile writes JSON that contains a key.
 func writeKeyFile(path string, v any) error {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {

@@ -27,13 +27,13 @@ import (
 	"wangell.loutres.me/internal/testutil/need"
 )
 
-// testNodes is for machines with room for fewer; some tests need two.
+// testNodes may be lowered on small machines; some tests need two nodes.
 var testNodes = flag.Int("nodes", 3, "how many nodes the tests' clusters have, 2 at least")
 
-// lastNode is the node that goes away.
+// lastNode is the node that is killed.
 func lastNode() string { return fmt.Sprintf("node-%d", *testNodes) }
 
-// A testCluster runs the program as a user does, with a name and a folder of its own.
+// testCluster runs the program as users do, with its own name and folder.
 type testCluster struct {
 	t         *testing.T
 	program   string
@@ -60,7 +60,7 @@ func newTestCluster(t *testing.T, name string) testCluster {
 	return c
 }
 
-// in returns the cluster for a part of the test.
+// in returns the cluster for a subtest.
 func (c testCluster) in(t *testing.T) testCluster {
 	c.t = t
 	return c
@@ -70,7 +70,7 @@ func (c testCluster) command(word string, args ...string) *exec.Cmd {
 	return exec.Command(c.program, append([]string{word, "--name", c.name, "--dir", c.dir}, args...)...)
 }
 
-// run runs a command and returns what it wrote; that it fails is an error of the test.
+// run runs a command and returns its output. A failure fails the test.
 func (c testCluster) run(word string, args ...string) string {
 	c.t.Helper()
 	out, err := c.try(word, args...)
@@ -96,7 +96,7 @@ func (c testCluster) kubectl(args ...string) string {
 	return strings.TrimSpace(c.run("kubectl", append([]string{"--"}, args...)...))
 }
 
-// eventually waits until f has no error.
+// eventually waits until f succeeds.
 func (c testCluster) eventually(within time.Duration, what string, f func() error) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
@@ -106,7 +106,7 @@ func (c testCluster) eventually(within time.Duration, what string, f func() erro
 	}
 }
 
-// get asks a URL from a network namespace.
+// get requests a URL from a network namespace.
 func get(netns, url string) (string, error) {
 	client := http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -133,7 +133,7 @@ func get(netns, url string) (string, error) {
 	return strings.TrimSpace(b.String()), nil
 }
 
-// traces lists everything of a cluster that can be found on the machine.
+// traces returns everything of a cluster that exists on the machine.
 func (c testCluster) traces() []string {
 	c.t.Helper()
 	found, err := leftOvers(c.name)
@@ -165,8 +165,8 @@ func (c testCluster) traces() []string {
 	return found
 }
 
-// machineState is what a cluster must leave as it is: the machine's links, addresses, routes, firewall, and the
-// settings that kubelet and kube-proxy are known to write.
+// machineState is what a cluster must not change: the machine's links, addresses, routes and firewall, and the settings
+// that kubelet and kube-proxy are known to write.
 func machineState(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -220,7 +220,7 @@ func machineState(t *testing.T) []string {
 	return all
 }
 
-// pushProbe builds the probe and pushes it by the command that users have.
+// pushProbe builds the probe and pushes it with the command for users.
 func (c testCluster) pushProbe() string {
 	c.t.Helper()
 	file := filepath.Join(filepath.Dir(c.program), "probe")
@@ -286,7 +286,7 @@ func (c testCluster) runProbes(s *state) {
 	c.kubectl("rollout", "status", "deployment/probe", "--timeout=60s")
 }
 
-// pods maps each node to the address of the probe that runs on it.
+// pods maps each node to the address of its probe.
 func (c testCluster) pods() map[string]string {
 	c.t.Helper()
 	found := map[string]string{}
@@ -305,7 +305,7 @@ func (c testCluster) probeIP() string {
 	return c.kubectl("get", "service", "probe", "-o", "jsonpath={.spec.clusterIP}")
 }
 
-// podToPod has each probe ask each.
+// podToPod sends a request from each probe to each other.
 func (c testCluster) podToPod(s *state) {
 	t := c.t
 	t.Helper()
@@ -323,12 +323,12 @@ func (c testCluster) podToPod(s *state) {
 	}
 }
 
-// service has each probe ask the Service by name, and a node by its ClusterIP until all have answered. It asks
-// nothing of the API.
+// service sends requests to the Service: by name from each probe, and to the ClusterIP from a node until all probes
+// have answered. It does not use the API.
 func (c testCluster) service(s *state, at map[string]string) {
 	t := c.t
 	t.Helper()
-	// A proxy learns of the last pods a little after the Deployment is complete.
+	// kube-proxy has the last pods a little after the Deployment is complete.
 	for node, a := range at {
 		c.eventually(20*time.Second, "the Service to answer the pod on "+node, func() error {
 			_, err := get(s.ControlPlane.NetnsPath, "http://"+a+":8080/get?url=http://probe.default.svc.cluster.local/")
@@ -353,8 +353,9 @@ func (c testCluster) service(s *state, at map[string]string) {
 	})
 }
 
-// TestCluster brings up nodes, uses what tests use of a cluster, breaks it, and looks for what is left of it.
-func TestCluster(t *testing.T) {
+// TestClusterWorksSurvivesFaultsAndLeavesNothing starts nodes, uses what tests use of a cluster, breaks it, and looks
+// for what is left.
+func TestClusterWorksSurvivesFaultsAndLeavesNothing(t *testing.T) {
 	need.Long(t, "it starts a whole cluster")
 	before := machineState(t)
 	c := newTestCluster(t, "selftest")
@@ -364,7 +365,7 @@ func TestCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.runProbes(s)
-	// ruled tells whether kube-proxy on a node has rules with that text.
+	// ruled reports whether kube-proxy on a node has rules with a text.
 	ruled := func(node, text string) error {
 		out, err := c.try("exec", "--node", node, "--", "sh", "-c", "iptables-save; nft list ruleset")
 		if err == nil && !strings.Contains(out, text) {
@@ -390,7 +391,7 @@ func TestCluster(t *testing.T) {
 		if got := c.kubectl("logs", "deployment/probe"); !strings.Contains(got, "probe listens") {
 			t.Errorf("logs: %q", got)
 		}
-		// The image has no shell: the program itself is run again, and tells that its port is taken.
+		// The image has no shell. The program itself is run again, and reports that its port is in use.
 		_, err := c.try("kubectl", "--", "exec", "deployment/probe", "--", "/probe")
 		if err == nil || !strings.Contains(err.Error(), "address already in use") {
 			t.Errorf("exec: %v", err)
@@ -456,14 +457,14 @@ func TestCluster(t *testing.T) {
 		if out, err := c.try("kubectl", "--", "--request-timeout=3s", "get", "nodes"); err == nil {
 			t.Errorf("the API still answers: %s", out)
 		}
-		c.service(s, at) // what runs goes on
+		c.service(s, at) // running pods are not affected
 		c.run("start-apiserver")
 		c.kubectl("get", "nodes")
 	})
 	t.Run("node killed", func(t *testing.T) {
 		c := c.in(t)
 		pod := c.pods()[lastNode()]
-		// The API server was away: its controllers may take all nodes for dead until they have read the leases again.
+		// After the outage, controllers may consider all nodes dead until they have read the leases again.
 		lease := func() string {
 			return c.kubectl("-n", "kube-node-lease", "get", "lease", lastNode(), "-o", "jsonpath={.spec.renewTime}")
 		}
@@ -519,8 +520,8 @@ func TestCluster(t *testing.T) {
 	})
 }
 
-// TestFlannel has pods reach each other and Services over flannel's vxlan.
-func TestFlannel(t *testing.T) {
+// TestFlannelConnectsPodsAndServices uses pods and Services over vxlan.
+func TestFlannelConnectsPodsAndServices(t *testing.T) {
 	need.Long(t, "it starts a whole cluster")
 	c := newTestCluster(t, "selftest-fl")
 	t.Log(c.run("up", "--nodes", strconv.Itoa(*testNodes), "--cni", "flannel", "--proxy-mode", "nftables"))
@@ -540,8 +541,8 @@ func TestFlannel(t *testing.T) {
 	}
 }
 
-// TestDownAfterKill kills `up` in the middle and then the hub, the one process that no machine takes with it.
-func TestDownAfterKill(t *testing.T) {
+// TestDownRemovesAnInterruptedUp kills `up` in the middle, and then the hub, the one process that ends with no machine.
+func TestDownRemovesAnInterruptedUp(t *testing.T) {
 	need.Long(t, "it starts a whole cluster")
 	c := newTestCluster(t, "selftest-kill")
 	cmd := c.command("up")
@@ -578,5 +579,5 @@ func TestDownAfterKill(t *testing.T) {
 	if left := c.traces(); len(left) > 0 {
 		t.Errorf("left:\n%s", strings.Join(left, "\n"))
 	}
-	c.run("down") // once more does no harm
+	c.run("down") // it may be repeated
 }

@@ -15,7 +15,7 @@ import (
 	"wangell.loutres.me/internal/testutil/clusterfile"
 )
 
-// nodeArgument opens the state for a command that takes one node.
+// nodeArgument opens the state for a command with one node as its argument.
 func nodeArgument(o *options, args []string) (*state, plan, func(), error) {
 	if len(args) != 1 {
 		return nil, plan{}, nil, errors.New("give one node's name, such as node-1")
@@ -57,7 +57,7 @@ func runNodeStart(ctx context.Context, o *options, args []string) error {
 	if info.Up {
 		return fmt.Errorf("node-start: %s runs already", args[0])
 	}
-	// A booted machine has no routes, rules or programs from before.
+	// A rebooted machine has no old routes, rules or programs.
 	if err := leaveLAN(p, args[0]); err != nil {
 		return fmt.Errorf("node-start: %w", err)
 	}
@@ -86,7 +86,7 @@ func runRestartProxy(ctx context.Context, o *options, _ []string) error {
 	for i, n := range p.Nodes {
 		info := &s.Nodes[i]
 		if !info.Up {
-			continue // it starts in the new mode
+			continue // it will start in the new mode
 		}
 		if err := restartProxy(ctx, p, n, info, s.Bin); err != nil {
 			return fmt.Errorf("restart-proxy: %s: %w", n.Name, err)
@@ -158,7 +158,8 @@ func runStartAPIServer(ctx context.Context, o *options, _ []string) error {
 
 func runPush(ctx context.Context, o *options, args []string) error {
 	if len(args) != 2 {
-		return errors.New("push: give an image as `docker save` writes it, and a reference, such as app.tar registry.cluster.local:5000/app:1")
+		return errors.New("push: give an image as `docker save` writes it, and a reference, such as app.tar " +
+			"registry.cluster.local:5000/app:1")
 	}
 	s, err := loadState(o.folder())
 	if err != nil {

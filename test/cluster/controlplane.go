@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// The control plane's services, in the order in which they start.
+// Names of the services of the control plane, in the order of their start.
 const (
 	etcdService       = "etcd"
 	apiServerService  = "kube-apiserver"
@@ -35,7 +35,7 @@ func controlServices(p plan, bin string) []service {
 			Log: filepath.Join(dir, "log", name+".log")}
 	}
 	return []service{
-		// Only root can enter the namespace whose loopback etcd is on.
+		// Only root can enter the namespace of the loopback on which etcd listens.
 		s(etcdService,
 			"--name="+p.Name, "--data-dir=/var/lib/etcd",
 			"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
@@ -59,7 +59,7 @@ func controlServices(p plan, bin string) []service {
 			"--requestheader-extra-headers-prefix=X-Remote-Extra-", "--requestheader-group-headers=X-Remote-Group",
 			"--requestheader-username-headers=X-Remote-User",
 			"--proxy-client-cert-file="+pki("front-proxy-client.crt"), "--proxy-client-key-file="+pki("front-proxy-client.key"),
-			// No kube-proxy runs here: webhooks and aggregated APIs are called at their pods.
+			// No kube-proxy runs here, so webhooks and aggregated APIs are called at their pods.
 			"--enable-aggregator-routing=true",
 			"--profiling=false", "--v=0"),
 		s(controllerService,
@@ -68,7 +68,7 @@ func controlServices(p plan, bin string) []service {
 			"--use-service-account-credentials=true", "--service-account-private-key-file="+pki("sa.key"),
 			"--root-ca-file="+pki("ca.crt"), "--client-ca-file="+pki("ca.crt"),
 			"--requestheader-client-ca-file="+pki("front-proxy-ca.crt"),
-			// Each of the four signers would watch the CA's files: see checkInotify. All certificates are made by makePKI.
+			// Each of the four signers would watch the files of the CA: see checkInotify. makePKI creates all certificates.
 			"--controllers=*,-certificatesigningrequest-signing-controller",
 			"--allocate-node-cidrs=true", "--cluster-cidr="+p.Pods.String(), "--node-cidr-mask-size=24",
 			"--service-cluster-ip-range="+p.Services.String(), "--cluster-name="+p.Name,
@@ -90,7 +90,7 @@ func findService(all []service, name string) (service, error) {
 	return service{}, fmt.Errorf("no service %s", name)
 }
 
-// waitAPIServer waits until the API server behind a loopback port says that it is ready.
+// waitAPIServer waits until the API server behind a loopback port reports that it is ready.
 func waitAPIServer(ctx context.Context, p plan, server string) error {
 	data, err := readAll(filepath.Join(p.Dir, "pki", "ca.crt"))
 	if err != nil {
@@ -123,7 +123,7 @@ func waitAPIServer(ctx context.Context, p plan, server string) error {
 	})
 }
 
-// poll calls f until it has no error, or the context ends: then what is waited for and the last error are told.
+// poll calls f until it succeeds. When ctx ends before, the error names what was waited for and the last error.
 func poll(ctx context.Context, every time.Duration, what string, f func() error) error {
 	for {
 		err := f()

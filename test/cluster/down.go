@@ -16,7 +16,7 @@ import (
 	"wangell.loutres.me/internal/testutil/clusterfile"
 )
 
-// namespaces returns the names of the network namespaces of a cluster that there are.
+// namespaces returns the names of the existing network namespaces of a cluster.
 func namespaces(cluster string) ([]string, error) {
 	entries, err := os.ReadDir(netnsDir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -35,7 +35,7 @@ func namespaces(cluster string) ([]string, error) {
 	return names, nil
 }
 
-// processesIn returns the processes whose network namespace is the one of that name.
+// processesIn returns the processes in a network namespace.
 func processesIn(name string) ([]process, error) {
 	var ns unix.Stat_t
 	if err := unix.Stat(filepath.Join(netnsDir, name), &ns); err != nil {
@@ -62,8 +62,8 @@ func processesIn(name string) ([]process, error) {
 	return found, nil
 }
 
-// killNamespace kills every process of a network namespace, until there is none. The first process of a machine takes
-// the machine's others with it, pods in namespaces of their own among them.
+// killNamespace kills the processes of a network namespace until there is none. With the first process of a machine all
+// others end, including pods in their own namespaces.
 func killNamespace(name string) error {
 	for {
 		procs, err := processesIn(name)
@@ -78,7 +78,7 @@ func killNamespace(name string) error {
 	}
 }
 
-// leftOvers returns what there is of a cluster outside of its folder: network namespaces and cgroups.
+// leftOvers returns what exists of a cluster outside of its folder: network namespaces and cgroups.
 func leftOvers(cluster string) ([]string, error) {
 	found, err := namespaces(cluster)
 	if err != nil {
@@ -96,8 +96,8 @@ func leftOvers(cluster string) ([]string, error) {
 	return found, nil
 }
 
-// down removes every trace of a cluster. It goes by the names of namespaces and cgroups rather than by notes of what
-// was started, so it also cleans up after an `up` that was killed. With keepLogs the folder stays.
+// down removes every trace of a cluster. It finds everything by the names of namespaces and cgroups instead of notes,
+// and so also cleans up after an `up` that was killed. With keepLogs the folder stays.
 func down(cluster, dir string, keepLogs bool) error {
 	names, err := namespaces(cluster)
 	if err != nil {
@@ -119,14 +119,14 @@ func down(cluster, dir string, keepLogs bool) error {
 	if keepLogs {
 		return os.Remove(clusterfile.Path(dir))
 	}
-	// Only a folder that `up` made is removed.
+	// Only a folder of `up` is removed.
 	if !exists(filepath.Join(dir, "pki")) && !exists(clusterfile.Path(dir)) {
 		return nil
 	}
 	return os.RemoveAll(dir)
 }
 
-// killNode ends a node as a power cut does: its link goes, and all its processes with all its pods at once.
+// killNode cuts the power of a node: its link and all its processes, pods included, end at once.
 func killNode(p plan, s *state, name string) error {
 	info, err := s.node(name)
 	if err != nil {
@@ -144,6 +144,7 @@ func killNode(p plan, s *state, name string) error {
 	if err := removeCgroup(p.cgroup(name), 20*time.Second); err != nil {
 		return err
 	}
-	info.Up, info.HolderPid, info.KubeletPid, info.ContainerdPid, info.ProxyPid, info.ContainerdSocket = false, 0, 0, 0, 0, ""
+	info.Up, info.ContainerdSocket = false, ""
+	info.HolderPid, info.KubeletPid, info.ContainerdPid, info.ProxyPid = 0, 0, 0, 0
 	return s.save()
 }

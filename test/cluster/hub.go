@@ -19,8 +19,8 @@ import (
 // registryOnLAN returns the address at which nodes reach the local registry.
 func registryOnLAN(p plan) string { return fmt.Sprintf("%s:5000", p.ControlIP) }
 
-// startHub starts the process that serves the registry and that lets programs outside of the cluster's namespaces reach
-// the registry and the API server, through two ports of the machine's loopback. It returns their addresses.
+// startHub starts the process that serves the registry and connects programs outside of the cluster's namespaces to the
+// registry and the API server, through two ports of the host's loopback. It returns their addresses.
 func startHub(p plan, program string) (proc process, registryAddr, apiAddr string, err error) {
 	var files []*os.File
 	var addrs []string
@@ -42,8 +42,8 @@ func startHub(p plan, program string) (proc process, registryAddr, apiAddr strin
 	return proc, addrs[0], addrs[1], err
 }
 
-// runHub is the hub process. It is in the control plane's network namespace, with the two loopback sockets, of the
-// machine's own namespace, as files 3 and 4.
+// runHub is the hub process. It runs in the network namespace of the control plane, with two loopback sockets of the
+// host's namespace as files 3 and 4.
 func runHub(listen, apiServer, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("hub: %w", err)
@@ -71,7 +71,7 @@ func runHub(listen, apiServer, dir string) error {
 	return fmt.Errorf("hub: %w", <-failed)
 }
 
-// forward connects everyone who comes to l with an address, until l fails.
+// forward forwards connections of l to an address, until l fails.
 func forward(l net.Listener, to string) error {
 	for {
 		in, err := l.Accept()

@@ -21,7 +21,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// programImage makes an image of one static program, which is its entry point.
+// programImage builds an image of one static program, which is its entry point.
 func programImage(file string) (v1.Image, error) {
 	program, err := os.ReadFile(file)
 	if err != nil {
@@ -60,8 +60,8 @@ func programImage(file string) (v1.Image, error) {
 	return mutate.ConfigFile(img, c)
 }
 
-// push puts an image into the local registry. The registry that the reference names does not matter: to the nodes
-// every registry is the local one.
+// push pushes an image to the local registry. The registry in the reference is ignored: nodes are redirected to the
+// local one anyway.
 func push(ctx context.Context, img v1.Image, registryAddr, reference string) error {
 	ref, err := name.ParseReference(reference)
 	if err != nil {

@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// The inotify instances that a cluster's programs hold, as counted on a running one: of the control plane's, and of
-// each node's. Pods that watch files come on top.
+// Number of inotify instances of a cluster's programs, as counted on a running one: of the control plane, and of each
+// node. Pods that watch files need more.
 const (
 	inotifyControl = 9
 	inotifyNode    = 8
 )
 
-// checkInotify fails if the kernel would refuse some programs of a cluster their inotify instances, of which root's
-// processes together may have few: 128 unless it is set otherwise. kubelet and containerd then fail in strange ways.
+// checkInotify fails if the kernel would refuse inotify instances to some programs of a cluster. All processes of root
+// together may have 128 by default. Without enough, kubelet and containerd fail in confusing ways.
 func checkInotify(nodes int) error {
 	b, err := os.ReadFile("/proc/sys/fs/inotify/max_user_instances")
 	if err != nil {
@@ -28,7 +28,7 @@ func checkInotify(nodes int) error {
 	if err != nil {
 		return fmt.Errorf("fs.inotify.max_user_instances: %w", err)
 	}
-	// Files of processes that end meanwhile cannot be read, and do not count.
+	// Processes that exit meanwhile are skipped.
 	files, err := filepath.Glob("/proc/[0-9]*/fd/*")
 	if err != nil {
 		return err
@@ -40,7 +40,8 @@ func checkInotify(nodes int) error {
 		}
 	}
 	if need := inotifyControl + nodes*inotifyNode; used+need > limit {
-		return fmt.Errorf("too few inotify instances: %d of %d are in use and a cluster of %d needs %d: take another cluster down, "+
+		return fmt.Errorf("too few inotify instances: %d of %d are in use and a cluster of %d needs %d: take another "+
+			"cluster down, "+
 			"or raise the limit (sysctl fs.inotify.max_user_instances)", used, limit, nodes, need)
 	}
 	return nil

@@ -16,21 +16,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A machineConfig tells a machine's first process what to make of its namespaces. The control plane and each node are
-// machines: own network, mount, PID and host name. When the first process is killed, the kernel kills all of them and
-// lets go of every mount.
+// machineConfig configures the first process of a machine. The control plane and each node are machines, with their own
+// network, mount and PID namespaces and host name. When the first process is killed, the kernel kills all others and
+// removes every mount.
 type machineConfig struct {
-	Name   string
-	Dir    string // its own folder on the machine's disk
-	Cgroup string // below the root of each hierarchy; inside it is the root itself, and the programs are in its "system"
+	Name string
+	Dir  string // its own folder on the host's disk
+	// relative to the root of each hierarchy. Inside the machine it is the root; the programs are in its child "system"
+	Cgroup string
 	CNIBin string // folder with CNI plugins; empty for none
 	Node   bool   // a node that runs pods
 }
 
 func machineSocket(dir string) string { return filepath.Join(dir, "init.sock") }
 
-// runMachine is the first process of a machine. It enters its cgroup and makes that the root of a cgroup namespace; as
-// a namespace is of a thread, it then becomes runMachineInside by exec.
+// runMachine is the first process of a machine. It enters its cgroup and makes that the root of a cgroup namespace. As
+// a namespace belongs to a thread, it then becomes runMachineInside by exec.
 func runMachine(configFile string) error {
 	c, err := readMachineConfig(configFile)
 	if err != nil {
@@ -61,8 +62,8 @@ func readMachineConfig(file string) (machineConfig, error) {
 	return c, nil
 }
 
-// runMachineInside goes on within the machine's namespaces: it mounts, and runs the machine's programs. It returns only
-// if that fails.
+// runMachineInside continues in the machine's namespaces: it mounts, and runs the machine's programs. It returns only
+// on failure.
 func runMachineInside(configFile string) error {
 	c, err := readMachineConfig(configFile)
 	if err != nil {
@@ -74,7 +75,7 @@ func runMachineInside(configFile string) error {
 	if err := mountMachine(c); err != nil {
 		return fmt.Errorf("machine %s: %w", c.Name, err)
 	}
-	// A cgroup that has processes can hand no controllers to its children on v2: only after the move it can.
+	// On v2, a cgroup with processes cannot delegate controllers to its children, so this comes after the move.
 	for _, f := range []func(string) error{makeCgroup, joinCgroup, makeCgroup} {
 		if err := f("/system"); err != nil {
 			return fmt.Errorf("machine %s: %w", c.Name, err)
@@ -99,9 +100,9 @@ func runMachineInside(configFile string) error {
 	return http.Serve(l, s.handler())
 }
 
-// mountMachine gives a machine its own /run, /var/lib, /var/log, /etc, /opt and kernel file systems, and leaves the
-// machine's own untouched. The whole tree is shared within the node, as on a real one: what kubelet mounts reaches the
-// containers that ask for it.
+// mountMachine gives a machine its own /run, /var/lib, /var/log, /etc, /opt and kernel file systems, without touching
+// those of the host. All mounts are shared within the node, as on a real one, so that what kubelet mounts reaches the
+// containers.
 func mountMachine(c machineConfig) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
@@ -139,7 +140,7 @@ func mountMachine(c machineConfig) error {
 			return fmt.Errorf("mount %s on %s: %w", m.source, m.target, err)
 		}
 	}
-	// The fresh sysfs shows the devices of this network namespace, and no cgroups.
+	// The new sysfs shows the devices of this network namespace, and no cgroups.
 	if err := cgroups.mount(); err != nil {
 		return err
 	}
@@ -173,8 +174,8 @@ func mountMachine(c machineConfig) error {
 	return nil
 }
 
-// fakeTunables puts files over the kernel settings that kubelet writes at its start. They are the whole machine's, not
-// a node's, and must stay as they are.
+// fakeTunables mounts files over the kernel settings that kubelet writes at its start. The settings belong to the whole
+// host and must not change.
 func fakeTunables(dir string, binds map[string]string) error {
 	for name, value := range map[string]string{
 		"vm/overcommit_memory":     "1",
@@ -182,7 +183,7 @@ func fakeTunables(dir string, binds map[string]string) error {
 		"kernel/panic":             "10",
 		"kernel/panic_on_oops":     "1",
 		"kernel/keys/root_maxkeys": "1000000",
-		// 25 bytes a key.
+		// 25 bytes for each key.
 		"kernel/keys/root_maxbytes": "25000000",
 	} {
 		target := filepath.Join("/proc/sys", name)
@@ -201,7 +202,7 @@ func fakeTunables(dir string, binds map[string]string) error {
 	return nil
 }
 
-// bind mounts source on target, and makes what is missing of both, as folders.
+// bind mounts source on target, and creates missing folders of both.
 func bind(source, target string) error {
 	for _, d := range []string{source, target} {
 		if _, err := os.Stat(d); err == nil {

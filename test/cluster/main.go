@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Program cluster brings up a real Kubernetes of one or more nodes on one machine, for tests: etcd, API server,
-// controller manager, scheduler, and per node containerd, kubelet and kube-proxy, each node in namespaces of its own.
-// See README.md.
+// Program cluster starts a real Kubernetes of one or more nodes on one machine, for tests: etcd, API server, controller
+// manager, scheduler, and on each node containerd, kubelet and kube-proxy, with each node in its own namespaces. See
+// README.md.
 package main
 
 import (
@@ -10,6 +10,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -23,20 +24,20 @@ import (
 	"wangell.loutres.me/internal/testutil/clusterfile"
 )
 
-// The main goroutine keeps the main thread. So no goroutine that enters a namespace runs on it, and
-// /proc/PID/ns/net, which is the main thread's, always tells where the process belongs.
+// init keeps the main thread for the main goroutine. So no goroutine that enters a namespace runs on it, and
+// /proc/PID/ns/net, which is that of the main thread, always is the namespace of the process.
 func init() { runtime.LockOSThread() }
 
 const defaultName = "wangell"
 
-// A command is one word of the command line.
+// command is a command of the program.
 type command struct {
 	name, args, help string
 	run              func(ctx context.Context, o *options, args []string) error
 	flags            func(fs *flag.FlagSet, o *options)
 }
 
-// options are all flags of all commands.
+// options are the flags of all commands.
 type options struct {
 	name, dir, cni, proxyMode, node string
 	nodes                           int
@@ -53,26 +54,26 @@ func (o *options) folder() string {
 
 func commands() []command {
 	return []command{
-		{name: "build", help: "build every program into the cache folder; what is there is kept", run: runBuild,
+		{name: "build", help: "build the missing programs into the cache folder", run: runBuild,
 			flags: func(fs *flag.FlagSet, o *options) { cniFlag(fs, o) }},
-		{name: "up", help: "build what is missing, start a cluster, wait until it works", run: runUp,
+		{name: "up", help: "build missing programs, start a cluster, and wait until it works", run: runUp,
 			flags: func(fs *flag.FlagSet, o *options) {
-				fs.IntVar(&o.nodes, "nodes", 1, fmt.Sprintf("how many nodes, 1 to %d", maxNodes))
+				fs.IntVar(&o.nodes, "nodes", 1, fmt.Sprintf("number of nodes, 1 to %d", maxNodes))
 				cniFlag(fs, o)
 				fs.StringVar(&o.proxyMode, "proxy-mode", "iptables", "kube-proxy's mode: iptables or nftables")
 				fs.DurationVar(&o.nodeGrace, "node-grace", nodeGrace,
 					"how long until a node without a lease counts as dead; Kubernetes' own is 50s")
-				fs.DurationVar(&o.timeout, "timeout", 5*time.Minute, "give up after this time, building not counted")
+				fs.DurationVar(&o.timeout, "timeout", 5*time.Minute, "time limit, not including the build")
 			}},
-		{name: "down", help: "remove every trace of a cluster, also of one that was left half removed", run: runDown,
+		{name: "down", help: "remove every trace of a cluster, also after an interrupted up or down", run: runDown,
 			flags: func(fs *flag.FlagSet, o *options) {
 				fs.BoolVar(&o.keepLogs, "keep-logs", false, "leave the folder with logs and keys")
 			}},
-		{name: "status", help: "look at what runs, write DIR/cluster.json anew and print it", run: runStatus},
-		{name: "node-kill", args: "NODE", help: "end a node as a power cut does: processes, pods and link at once",
+		{name: "status", help: "update DIR/cluster.json and print it", run: runStatus},
+		{name: "node-kill", args: "NODE", help: "cut the power of a node: processes, pods and link end at once",
 			run: runNodeKill},
 		{name: "node-start", args: "NODE", help: "start a killed node again, as after a reboot", run: runNodeStart},
-		{name: "restart-proxy", help: "restart all kube-proxies in a mode; the old one's rules are flushed",
+		{name: "restart-proxy", help: "restart all kube-proxies in a mode and flush the old rules",
 			run: runRestartProxy,
 			flags: func(fs *flag.FlagSet, o *options) {
 				fs.StringVar(&o.proxyMode, "proxy-mode", "iptables", "iptables or nftables")
@@ -98,7 +99,7 @@ func usage() {
 	}
 	fmt.Fprintf(os.Stderr, `
 Every command takes --name NAME (default %q) and --dir DIR (default /var/tmp/wangell-cluster-NAME).
-"cluster COMMAND -h" tells a command's other flags.
+"cluster COMMAND -h" prints the other flags of a command.
 `, defaultName)
 }
 
@@ -120,7 +121,7 @@ func run(args []string) error {
 		usage()
 		return flag.ErrHelp
 	}
-	// The programs that `up` starts from its copy of itself.
+	// Programs that `up` starts from its copy of itself.
 	switch {
 	case args[0] == "machine" && len(args) == 2:
 		return runMachine(args[1])
@@ -128,6 +129,10 @@ func run(args []string) error {
 		return runMachineInside(args[1])
 	case args[0] == "hub" && len(args) == 4:
 		return runHub(args[1], args[2], args[3])
+	}
+	// The programs of a cluster outlive this command. They must not inherit files of its caller, such as a lock.
+	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return fmt.Errorf("set close-on-exec on inherited files: %w", err)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
@@ -237,7 +242,7 @@ func runStatus(ctx context.Context, o *options, _ []string) error {
 	return err
 }
 
-// openState reads a cluster's state and keeps other commands from changing it.
+// openState reads the state of a cluster and locks it against other commands.
 func openState(o *options) (*state, func(), error) {
 	if _, err := loadState(o.folder()); err != nil {
 		return nil, nil, err
@@ -301,7 +306,7 @@ func runKubectl(ctx context.Context, o *options, args []string) error {
 		append([]string{"--kubeconfig=" + s.Kubeconfig}, args...)...)
 }
 
-// passThrough runs a program with our own input and output.
+// passThrough runs a program with the standard input and output of this one.
 func passThrough(ctx context.Context, s *state, program string, args ...string) error {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr

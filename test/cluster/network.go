@@ -17,11 +17,11 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// inNetns runs f on a thread that is in the network namespace at path. A process that f starts is in it too.
+// inNetns runs f on a thread in the network namespace at path. Processes that f starts are in it, too.
 func inNetns(path string, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		// The thread is not unlocked unless it is back where it was: it ends with the goroutine.
+		// The thread is only unlocked if it has returned to its namespace. Otherwise it ends with the goroutine.
 		runtime.LockOSThread()
 		home, err := netns.Get()
 		if err != nil {
@@ -48,7 +48,7 @@ func inNetns(path string, f func() error) error {
 	return <-done
 }
 
-// addNetns makes a named network namespace with its loopback device up. The calling thread stays where it is.
+// addNetns creates a named network namespace with its loopback device up. The calling thread does not move.
 func addNetns(name string) error {
 	if _, err := os.Stat(filepath.Join(netnsDir, name)); err == nil {
 		return fmt.Errorf("network namespace %s exists: another cluster of that name runs, or run `down` first", name)
@@ -67,7 +67,7 @@ func addNetns(name string) error {
 	return <-done
 }
 
-// deleteNetns removes a named network namespace; that there is none is no error.
+// deleteNetns removes a named network namespace. A missing one is not an error.
 func deleteNetns(name string) error {
 	if err := netns.DeleteNamed(name); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove network namespace %s: %w", name, err)
@@ -86,7 +86,7 @@ func linkUp(name string) error {
 	return nil
 }
 
-// makeLAN makes the LAN's namespace with its bridge, which is the gateway of everything on it.
+// makeLAN creates the namespace of the LAN with its bridge, which is the default gateway on it.
 func makeLAN(p plan) error {
 	if err := addNetns(p.netns("lan")); err != nil {
 		return err
@@ -97,7 +97,7 @@ func makeLAN(p plan) error {
 		if err := netlink.LinkAdd(br); err != nil {
 			return fmt.Errorf("make bridge %s: %w", lanBridge, err)
 		}
-		// A LAN's switch filters nothing. The file is missing where bridge netfilter is not loaded.
+		// A switch does not filter. The file is missing if bridge netfilter is not loaded.
 		for _, f := range []string{"iptables", "ip6tables", "arptables"} {
 			if err := setSysctl("net/bridge/bridge-nf-call-"+f, "0"); err != nil && !errors.Is(err, os.ErrNotExist) {
 				return err
@@ -110,7 +110,7 @@ func makeLAN(p plan) error {
 	})
 }
 
-// joinLAN makes the namespace of one host on the LAN, with its link and its routes.
+// joinLAN creates the namespace of a host on the LAN, with its link and its routes.
 func joinLAN(p plan, host string, ip netip.Addr) error {
 	if err := addNetns(p.netns(host)); err != nil {
 		return err
@@ -153,8 +153,8 @@ func joinLAN(p plan, host string, ip netip.Addr) error {
 	})
 }
 
-// leaveLAN removes a host's link and its namespace. Without its name the kernel takes a namespace down at leisure, and
-// the link with it: the link is removed first.
+// leaveLAN removes the link and the namespace of a host. The link is removed first, because the kernel removes an
+// unnamed namespace, and the link with it, only after a while.
 func leaveLAN(p plan, host string) error {
 	err := inNetns(p.netnsPath("lan"), func() error {
 		l, err := netlink.LinkByName(host)
@@ -170,13 +170,13 @@ func leaveLAN(p plan, host string) error {
 	return deleteNetns(p.netns(host))
 }
 
-// mac is the hardware address of a host. A node that is started again has the one it had, as a real one does.
+// mac returns the hardware address of a host. It stays the same when a node is restarted, as on a real one.
 func mac(ip netip.Addr) net.HardwareAddr {
 	b := ip.As4()
 	return net.HardwareAddr{0x02, 0, b[0], b[1], b[2], b[3]}
 }
 
-// setLANLink takes a host's link to the LAN up or down, at the bridge: the host sees that its carrier is lost.
+// setLANLink sets the link of a host up or down at the bridge: the host loses its carrier.
 func setLANLink(p plan, host string, up bool) error {
 	return inNetns(p.netnsPath("lan"), func() error {
 		l, err := netlink.LinkByName(host)
@@ -205,8 +205,7 @@ func routePods(p plan, host string) error {
 	})
 }
 
-// prepareNodeNetwork makes a node's namespace forward, and its pods reach what is outside of the pod network under
-// the node's address.
+// prepareNodeNetwork enables forwarding in a node's namespace and masquerades pods that leave the pod network.
 func prepareNodeNetwork(p plan, n nodePlan) error {
 	return inNetns(p.netnsPath(n.Name), func() error {
 		if err := setSysctl("net/ipv4/ip_forward", "1"); err != nil {
@@ -249,7 +248,7 @@ func addRoute(to netip.Prefix, via netip.Addr) error {
 	return nil
 }
 
-// setSysctl sets a sysctl of the network namespace that the thread is in: /proc/sys/net follows the thread.
+// setSysctl sets a sysctl of the network namespace of the calling thread, which /proc/sys/net follows.
 func setSysctl(name, value string) error {
 	if err := os.WriteFile(filepath.Join("/proc/sys", name), []byte(value), 0o644); err != nil {
 		return fmt.Errorf("set sysctl %s: %w", name, err)

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// The services of a node, in the order in which they start.
+// Names of the services of a node, in the order of their start.
 const (
 	containerdService = "containerd"
 	kubeletService    = "kubelet"
@@ -33,8 +33,8 @@ func nodeServices(p plan, n nodePlan, bin string) []service {
 		s(kubeletService, "--config=/etc/kubernetes/kubelet.json", "--kubeconfig=/etc/kubernetes/kubelet.conf",
 			"--hostname-override="+n.Name, "--node-ip="+n.IP.String(), "--root-dir=/var/lib/kubelet",
 			"--housekeeping-interval=30s", "--v=1"),
-		// Flags rather than a file, which each kube-proxy would watch: see checkInotify. Conntrack's limits are the whole
-		// machine's and are left alone.
+		// Flags instead of a file, which each kube-proxy would watch: see checkInotify. The limits of conntrack belong to the
+		// whole host and are not changed.
 		s(proxyService, "--kubeconfig="+filepath.Join(p.Dir, "kube-proxy.conf"), "--proxy-mode="+p.ProxyMode,
 			"--cluster-cidr="+p.Pods.String(), "--hostname-override="+n.Name,
 			"--conntrack-max-per-core=0", "--conntrack-min=0", "--conntrack-tcp-timeout-established=0s",
@@ -48,14 +48,14 @@ func nodeServices(p plan, n nodePlan, bin string) []service {
 	return all
 }
 
-// proxyCleanup returns the program that removes what kube-proxy of either mode left in a node's firewall.
+// proxyCleanup returns the program that removes the rules of a kube-proxy of either mode.
 func proxyCleanup(p plan, n nodePlan, bin string) service {
 	return service{Name: "kube-proxy-cleanup", Argv: []string{filepath.Join(bin, "kube-proxy"), "--cleanup"},
 		Env: programEnv(bin),
 		Log: filepath.Join(p.machineDir(n.Name), "log", "kube-proxy.log")}
 }
 
-// writeNodeFiles writes the configuration of a node into what its /etc is laid over with. It is not called while the
+// writeNodeFiles writes the configuration of a node into the upper layer of its /etc. It must not be called while the
 // node runs.
 func writeNodeFiles(p plan, n nodePlan) error {
 	etc := filepath.Join(p.machineDir(n.Name), "etc")
@@ -73,10 +73,10 @@ func writeNodeFiles(p plan, n nodePlan) error {
 		"hostname":                   []byte(n.Name + "\n"),
 		"machine-id":                 fmt.Appendf(nil, "%x\n", md5.Sum([]byte(p.Name+n.Name))),
 		"hosts":                      fmt.Appendf(nil, "127.0.0.1 localhost\n%s %s\n", n.IP, n.Name),
-		// Nothing outside of the cluster can be resolved, and no name server of the machine's is asked.
+		// Names outside of the cluster cannot be resolved: no name server of the host is used.
 		"kubernetes/resolv.conf": []byte("# no name server\n"),
 		"containerd/config.toml": []byte(containerdConfig()),
-		// Every registry is the local one: nothing is pulled from outside, and what is missing is missing at once.
+		// Every registry is redirected to the local one. Nothing is pulled from outside, and a missing image fails at once.
 		"containerd/certs.d/_default/hosts.toml": []byte(mirror),
 		"containerd/certs.d/" + registryName + "/hosts.toml": []byte(fmt.Sprintf("server = %q\n",
 			"http://"+registryOnLAN(p)) + mirror),
@@ -100,8 +100,8 @@ func writeNodeFiles(p plan, n nodePlan) error {
 	return writeJSON(filepath.Join(etc, "kubernetes/kubelet.json"), kubeletConfig(p, n))
 }
 
-// containerdConfig is containerd's configuration. restrict_oom_score_adj is for machines where root lacks
-// CAP_SYS_RESOURCE: runc dies with "can't get final child's PID" otherwise.
+// containerdConfig is the configuration of containerd. restrict_oom_score_adj is for machines where root lacks
+// CAP_SYS_RESOURCE, without which runc exits with "can't get final child's PID".
 func containerdConfig() string {
 	return `version = 3
 root = "/var/lib/containerd"
@@ -132,8 +132,8 @@ state = "/run/containerd"
 `
 }
 
-// bridgeConfig is the CNI configuration of a node: its pods are on one bridge, and routes lead to those of others. It
-// is also what flannel's own plugin hands on to the bridge plugin.
+// bridgeConfig is the CNI configuration of a node: its pods are on one bridge, and routes lead to the pods of other
+// nodes. flannel's plugin delegates to the same configuration.
 func bridgeConfig(n nodePlan, mtu int) string {
 	return fmt.Sprintf(`{
   "cniVersion": "1.0.0", "name": "cluster",
@@ -160,8 +160,8 @@ func kubeletConfig(p plan, n nodePlan) map[string]any {
 		"clusterDNS":               []string{p.DNSIP.String()},
 		"resolvConf":               "/etc/kubernetes/resolv.conf",
 		"containerRuntimeEndpoint": "unix://" + containerdSocket,
-		// The root of the node's cgroup namespace. Kubelets that share a kernel need one each, or they remove each other's
-		// pods.
+		// The root of the node's cgroup namespace. Kubelets that share a kernel need different ones, or they remove each
+		// other's pods.
 		"cgroupRoot":      "/",
 		"cgroupDriver":    "cgroupfs",
 		"failCgroupV1":    false,
@@ -170,7 +170,7 @@ func kubeletConfig(p plan, n nodePlan) map[string]any {
 		"evictionHard": map[string]string{"memory.available": "64Mi", "nodefs.available": "1%", "nodefs.inodesFree": "1%",
 			"imagefs.available": "1%", "imagefs.inodesFree": "1%"},
 		"imageGCHighThresholdPercent": 100, "imageGCLowThresholdPercent": 99,
-		// The lease is renewed every 2 s, so that a killed node is known to be within 10 s.
+		// The lease is renewed every 2 s, so that a killed node is noticed within 10 s.
 		"nodeLeaseDurationSeconds": 8,
 		"serializeImagePulls":      false,
 		"enableProfilingHandler":   false,

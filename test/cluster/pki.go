@@ -18,14 +18,14 @@ import (
 	"time"
 )
 
-// An authority signs certificates of P-256 keys, and keeps what it makes in a folder as NAME.crt and NAME.key.
+// authority is a CA for P-256 keys. It writes certificates and keys to a folder as NAME.crt and NAME.key.
 type authority struct {
 	dir  string
 	cert *x509.Certificate
 	key  crypto.Signer
 }
 
-// A certRequest names who a certificate is for. Without names and addresses it is a client's.
+// certRequest describes the subject of a certificate. Without names and addresses it is a client certificate.
 type certRequest struct {
 	file      string
 	user      string
@@ -34,7 +34,7 @@ type certRequest struct {
 	addresses []netip.Addr
 }
 
-// newAuthority makes a CA whose certificate is dir/NAME.crt.
+// newAuthority creates a CA whose certificate is dir/NAME.crt.
 func newAuthority(dir, name string) (*authority, error) {
 	a := &authority{dir: dir}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -54,12 +54,12 @@ func newAuthority(dir, name string) (*authority, error) {
 func template(user string, groups []string) *x509.Certificate {
 	return &x509.Certificate{
 		Subject: pkix.Name{CommonName: user, Organization: groups},
-		// An hour back, for clocks that are not quite right.
+		// An hour earlier, for clocks that are slightly wrong.
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(365 * 24 * time.Hour),
 	}
 }
 
-// issue makes a key and a certificate.
+// issue creates a key and a certificate.
 func (a *authority) issue(r certRequest) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -113,7 +113,7 @@ func writePEM(path, kind string, der []byte) error {
 	return writeFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
 }
 
-// makePKI makes every key and certificate of a cluster in its pki folder.
+// makePKI creates all keys and certificates of a cluster in its pki folder.
 func makePKI(p plan) error {
 	dir := filepath.Join(p.Dir, "pki")
 	ca, err := newAuthority(dir, "ca")
@@ -149,7 +149,7 @@ func makePKI(p plan) error {
 			return err
 		}
 	}
-	// Tokens of service accounts are signed with this one, and checked with its public half.
+	// Tokens of service accounts are signed with this key and verified with its public half.
 	sa, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
@@ -177,15 +177,15 @@ func makePKI(p plan) error {
 	return writeKubeconfig(p, "admin", "admin-lan.conf", p.apiServer())
 }
 
-// writeKubeconfig writes a kubeconfig for one of the certificates in the pki folder, with the keys inside, so that the
-// file is all that its user needs.
+// writeKubeconfig writes a kubeconfig for a certificate in the pki folder. It contains the keys, so that no other file
+// is needed.
 func writeKubeconfig(p plan, cert, file, server string) error {
 	dir := filepath.Join(p.Dir, "pki")
 	data, err := readAll(filepath.Join(dir, "ca.crt"), filepath.Join(dir, cert+".crt"), filepath.Join(dir, cert+".key"))
 	if err != nil {
 		return err
 	}
-	// JSON is YAML, and what client-go reads.
+	// JSON is valid YAML, so client-go reads it.
 	return writeKeyFile(filepath.Join(p.Dir, file), map[string]any{
 		"apiVersion": "v1", "kind": "Config", "current-context": p.Name,
 		"clusters": []any{map[string]any{"name": p.Name,

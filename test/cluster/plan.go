@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// maxNodes is how many nodes a cluster may have: each takes one /24 of the 64 in the pod range.
+	// maxNodes is the largest number of nodes: each uses one /24 of the 64 in the pod range.
 	maxNodes = 60
-	// nodeGrace is a NodeGrace that makes tests of dead nodes quick. Kubernetes' own is 50 s.
+	// nodeGrace is the default of NodeGrace. It makes tests of dead nodes fast; the default of Kubernetes is 50 s.
 	nodeGrace = 8 * time.Second
-	// slots is how many /16 address ranges clusters are spread over: 10.200.0.0 to 10.207.0.0.
+	// slots is the number of /16 address ranges that clusters are spread over: 10.200.0.0 to 10.207.0.0.
 	slots = 8
-	// nodeInterface is the name of a node's, the client's and the control plane's link to the LAN.
+	// nodeInterface is the name of the link to the LAN on nodes, client and control plane.
 	nodeInterface = "eth0"
 	// lanBridge is the name of the bridge in the LAN's namespace.
 	lanBridge = "lan0"
-	// registryName is the name under which nodes pull what was pushed to the local registry.
+	// registryName is the name of the local registry in image references.
 	registryName = "registry.cluster.local:5000"
 	// netnsDir is where named network namespaces are bound, as ip-netns(8) does it.
 	netnsDir = "/run/netns"
@@ -35,27 +35,27 @@ const (
 	cniFlannel = "flannel"
 )
 
-// A plan is every name and address of a cluster. It is a pure function of what the user asked for.
+// plan has all names and addresses of a cluster. It is a pure function of the flags.
 type plan struct {
 	Name      string
 	Dir       string
 	CNI       string // cniBridge or cniFlannel
 	ProxyMode string // iptables or nftables
-	// NodeGrace is how long a node's lease may not be renewed before the node counts as dead.
+	// NodeGrace is the time without a renewed lease after which a node counts as dead.
 	NodeGrace time.Duration
 
 	LAN       netip.Prefix // nodes, client, control plane; a /22
-	VIPs      netip.Prefix // a /24 in the LAN that nobody uses: for service addresses
-	Pods      netip.Prefix // a /18, a /24 of it a node
+	VIPs      netip.Prefix // an unused /24 in the LAN, for service addresses
+	Pods      netip.Prefix // a /18, of which each node has a /24
 	Services  netip.Prefix // ClusterIPs; a /20
-	Gateway   netip.Addr   // the bridge itself: default route of everything on the LAN
+	Gateway   netip.Addr   // the bridge: the default route on the LAN
 	ControlIP netip.Addr
 	ClientIP  netip.Addr
 	DNSIP     netip.Addr
 	Nodes     []nodePlan
 }
 
-// A nodePlan is what is fixed about one node.
+// nodePlan has the names and addresses of one node.
 type nodePlan struct {
 	Name string
 	IP   netip.Addr
@@ -64,8 +64,8 @@ type nodePlan struct {
 
 var validName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,19}$`)
 
-// newPlan works out a cluster's addresses. The /16 that it uses depends on the name alone. Two clusters with the same
-// range may live side by side, as no network of a cluster is connected to anything outside of it.
+// newPlan computes the addresses of a cluster. Its /16 depends on the name alone. Two clusters with the same range can
+// run side by side, as no network of a cluster is connected to anything outside of it.
 func newPlan(name, dir, cni, proxyMode string, nodes int) (plan, error) {
 	var p plan
 	switch {
@@ -114,7 +114,7 @@ func checkProxyMode(mode string) error {
 	return nil
 }
 
-// checkDir refuses folders that a node's own mounts hide, and such as make socket paths too long (108 bytes, unix(7)).
+// checkDir refuses folders that a node's own mounts hide, and paths that are too long for sockets (108 bytes, unix(7)).
 func checkDir(dir string) error {
 	if !filepath.IsAbs(dir) {
 		return fmt.Errorf("--dir %q: give an absolute path", dir)
@@ -130,16 +130,16 @@ func checkDir(dir string) error {
 	return nil
 }
 
-// netns returns the name of one of the cluster's network namespaces: lan, client, control or a node's name.
+// netns returns the name of a network namespace of the cluster: lan, client, control or the name of a node.
 func (p plan) netns(part string) string { return p.Name + "-" + part }
 
-// netnsPath returns the file that holds one of the cluster's network namespaces.
+// netnsPath returns the path of a network namespace of the cluster.
 func (p plan) netnsPath(part string) string { return filepath.Join(netnsDir, p.netns(part)) }
 
 // machineDir returns the folder of a node or of the control plane.
 func (p plan) machineDir(machine string) string { return filepath.Join(p.Dir, machine) }
 
-// cgroup returns a node's cgroup below the root of each hierarchy; without a node, the cluster's.
+// cgroup returns the cgroup of a node relative to the root of each hierarchy; without a node, that of the cluster.
 func (p plan) cgroup(node string) string { return filepath.Join("/wangell-cluster-"+p.Name, node) }
 
 // apiServer returns the URL of the API server on the LAN.

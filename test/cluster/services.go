@@ -15,39 +15,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A service is a long-running program of a machine. It is started again when it ends, a second later.
+// service is a long-running program of a machine. It is restarted one second after it exits.
 type service struct {
 	Name string
-	Argv []string // the first is the program's path
+	Argv []string // starts with the program's path
 	Env  []string
-	Log  string // file that takes its output, added to
+	Log  string // file that its output is appended to
 }
 
-// services runs a machine's programs and reaps every process whose parent has gone.
+// services runs a machine's programs, and reaps every process whose parent has exited.
 type services struct {
 	log *slog.Logger
 	mu  sync.Mutex
-	// running has each service that should run; its pid is 0 between two starts.
+	// running has the services that should run. The pid is 0 between two starts.
 	running map[string]*running
-	// ended has a channel for each child that somebody waits for.
+	// ended has a channel for each child that is waited for.
 	ended map[int]chan syscall.WaitStatus
 }
 
 type running struct {
 	spec service
 	pid  int
-	stop chan time.Duration // told once, when it shall run no more: how long it has to end by itself
-	done chan struct{}      // closed when it does not
+	stop chan time.Duration // receives the patience of the stop, once
+	done chan struct{}      // closed once the service has stopped
 }
 
 func newServices(log *slog.Logger) *services {
 	return &services{log: log, running: map[string]*running{}, ended: map[int]chan syscall.WaitStatus{}}
 }
 
-// reap takes the exit status of every child that has ended.
+// reap collects the exit status of every child that has exited.
 func (s *services) reap() {
 	for {
-		// The lock keeps a child that ends at once from being reaped before launch has noted it.
+		// The lock prevents a short-lived child from being reaped before launch has noted it.
 		s.mu.Lock()
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
@@ -66,7 +66,7 @@ func (s *services) reap() {
 	}
 }
 
-// launch starts a program; the channel gets its exit status.
+// launch starts a program. The channel delivers its exit status.
 func (s *services) launch(spec service) (int, <-chan syscall.WaitStatus, error) {
 	out, err := os.OpenFile(spec.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -124,7 +124,7 @@ func (s *services) setPid(r *running, pid int) {
 	r.pid = pid
 }
 
-// end asks a process to end, and kills it if it has not in time.
+// end sends SIGTERM to a process, and SIGKILL if it does not exit in time.
 func end(pid int, ended <-chan syscall.WaitStatus, patience time.Duration) {
 	if patience > 0 {
 		_ = unix.Kill(pid, unix.SIGTERM)
@@ -137,8 +137,8 @@ func end(pid int, ended <-chan syscall.WaitStatus, patience time.Duration) {
 	}
 }
 
-// stopService ends a service and waits for it; one that is not there is left so. One that has not ended after the
-// patience is killed.
+// stopService stops a service, with SIGKILL after the patience, and waits for its exit. A service that does not run is
+// not an error.
 func (s *services) stopService(name string, patience time.Duration) {
 	s.mu.Lock()
 	r := s.running[name]
@@ -150,7 +150,7 @@ func (s *services) stopService(name string, patience time.Duration) {
 	}
 }
 
-// startService starts a service, in the place of one of the same name.
+// startService starts a service, and replaces one of the same name.
 func (s *services) startService(spec service) {
 	s.stopService(spec.Name, 5*time.Second)
 	r := &running{spec: spec, stop: make(chan time.Duration, 1), done: make(chan struct{})}
@@ -160,8 +160,8 @@ func (s *services) startService(spec service) {
 	go s.keep(r)
 }
 
-// handler serves: GET / (name → pid in the machine's own PID namespace), PUT / (a service, to be started or
-// replaced), DELETE /NAME?patience=5s (stop it), POST /run (a service, run once; answers its exit status).
+// handler serves: GET / (names and pids in the machine's PID namespace), PUT / (starts or replaces a service), DELETE
+// /NAME?patience=5s (stops it), POST /run (runs a service once and returns its exit status).
 func (s *services) handler() http.Handler {
 	mux := http.NewServeMux()
 	decode := func(w http.ResponseWriter, r *http.Request) (service, bool) {

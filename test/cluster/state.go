@@ -40,7 +40,7 @@ func newState(p plan, bin string) *state {
 	return s
 }
 
-// plan works the plan of a running cluster out again.
+// plan computes the plan of a running cluster again.
 func (s *state) plan() (plan, error) { return newPlan(s.Name, s.Dir, s.CNI, s.ProxyMode, len(s.Nodes)) }
 
 func (s *state) node(name string) (*clusterfile.Node, error) {
@@ -76,12 +76,13 @@ func refreshNode(ctx context.Context, n *clusterfile.Node) error {
 	if err != nil {
 		return err
 	}
-	n.ContainerdPid, n.KubeletPid, n.ProxyPid = here[pids[containerdService]], here[pids[kubeletService]], here[pids[proxyService]]
+	n.ContainerdPid, n.KubeletPid = here[pids[containerdService]], here[pids[kubeletService]]
+	n.ProxyPid = here[pids[proxyService]]
 	n.ContainerdSocket = fmt.Sprintf("/proc/%d/root%s", n.HolderPid, containerdSocket)
 	return nil
 }
 
-// lock keeps two commands from changing a folder at the same time; it waits for the other.
+// lock locks a folder against concurrent commands. It waits for the lock.
 func lock(dir string) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

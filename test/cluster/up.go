@@ -26,7 +26,7 @@ var corednsManifest string
 //go:embed flannel.yaml
 var flannelManifest string
 
-// up brings a cluster up and returns when every node is Ready and the cluster's DNS answers.
+// up starts a cluster and returns once every node is Ready and its DNS answers.
 func up(ctx context.Context, p plan, bin string, out io.Writer) error {
 	begin := time.Now()
 	say := func(format string, args ...any) {
@@ -64,7 +64,7 @@ func up(ctx context.Context, p plan, bin string, out io.Writer) error {
 	if err := s.save(); err != nil {
 		return err
 	}
-	// The program itself is copied: `go run` removes its own.
+	// The program is copied, as `go run` removes its own.
 	program := filepath.Join(p.Dir, "cluster")
 	if err := copyProgram(program); err != nil {
 		return err
@@ -106,7 +106,7 @@ func up(ctx context.Context, p plan, bin string, out io.Writer) error {
 		return err
 	}
 	say("API server is ready")
-	// Nodes are made before their kubelets come, so that each has the pod range of its number.
+	// Nodes are created before their kubelets start, so that each has the pod range of its number.
 	if err := apply(ctx, s, nodeObjects(p)); err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func startControlPlane(ctx context.Context, p plan, s *state, program string) er
 			return err
 		}
 		if svc.Name == apiServerService {
-			// The others end at once without it.
+			// The other services exit at once without it.
 			if err := waitAPIServer(ctx, p, "https://"+api); err != nil {
 				return fmt.Errorf("%w: see %s", err, filepath.Join(dir, "log"))
 			}
@@ -244,7 +244,7 @@ func startNode(ctx context.Context, p plan, s *state, name, program string) erro
 		if svc.Name != containerdService {
 			continue
 		}
-		// kubelet ends at once without containerd.
+		// kubelet exits at once without containerd.
 		socket := fmt.Sprintf("/proc/%d/root%s", first.Pid, containerdSocket)
 		err := poll(ctx, 20*time.Millisecond, "containerd on "+name, func() error { _, err := os.Stat(socket); return err })
 		if err != nil {
@@ -267,7 +267,7 @@ func nodeObjects(p plan) string {
 	return b.String()
 }
 
-// kubectl runs kubectl with the cluster's kubeconfig and returns what it wrote.
+// kubectl runs kubectl with the cluster's kubeconfig and returns its output.
 func kubectl(ctx context.Context, s *state, stdin string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(s.Bin, "kubectl"),
 		append([]string{"--kubeconfig=" + s.Kubeconfig}, args...)...)
@@ -296,7 +296,7 @@ func waitNode(ctx context.Context, s *state, node string) error {
 	})
 }
 
-// waitDNS waits until the cluster's DNS answers at its ClusterIP, as asked from a node.
+// waitDNS waits until the cluster's DNS answers at its ClusterIP, from a node.
 func waitDNS(ctx context.Context, p plan, node string) error {
 	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (conn net.Conn,
 		err error) {

@@ -145,7 +145,10 @@ func TestSecondSignalDoesNotWaitForContainers(t *testing.T) {
 	if err := u.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "up reports that it is shutting down", func() bool { return strings.Contains(u.said(), "shutting down") })
+	eventually(t, "up reports that it is shutting down", func() bool {
+		return strings.Contains(u.said(),
+			"shutting down")
+	})
 	select {
 	case <-u.done:
 		t.Fatalf("up did not wait for the container: %v", u.err)

@@ -79,7 +79,8 @@ func TestReplicasFollowOpenConnections(t *testing.T) {
 func TestScaleInKeepsOpenConnections(t *testing.T) {
 	l := newLab(t, 1)
 	s := lines("lines")
-	s.more = "maxReplicas: 2\ndrainTimeout: 3600\nscaling: {target: 2, outInterval: 1, inInterval: 1, inStabilization: 1, burstPerPod: 1000}"
+	s.more = "maxReplicas: 2\ndrainTimeout: 3600\nscaling: {target: 2, outInterval: 1, inInterval: 1, inStabilization: " +
+		"1, burstPerPod: 1000}"
 	l.start(t, s)
 	address := l.address(t, "lines")
 	pods := map[string][]*e2e.Conversation{}
@@ -198,7 +199,8 @@ func TestReplicasFollowUsage(t *testing.T) {
 		t.Run(metric.name, func(t *testing.T) {
 			l := newLab(t, 1)
 			s := service{name: "busy", env: map[string]string{"STOP": "close"}, more: fmt.Sprintf(
-				"maxReplicas: 2\nresources: {requests: {cpu: 100m, memory: 40Mi}}\nscaling: {metric: %s, target: %d, outInterval: 1, inInterval: 1, inStabilization: 1}", metric.name, metric.target)}
+				"maxReplicas: 2\nresources: {requests: {cpu: 100m, memory: 40Mi}}\n"+
+					"scaling: {metric: %s, target: %d, outInterval: 1, inInterval: 1, inStabilization: 1}", metric.name, metric.target)}
 			u := l.start(t, s)
 			address := l.address(t, "busy")
 			e2e.MustAsk(t, l.Client(), address)

@@ -135,7 +135,8 @@ func TestPostgresKeepsItsDataAcrossASleep(t *testing.T) {
 	host, port, _ := strings.Cut(l.address(t, s.name), ":")
 	psql := func(sql string) string {
 		// PostgreSQL listens shortly before it accepts queries, and answers so. Its clients try again.
-		const script = `until psql "$@" 2>"$ERR"; do grep -q "starting up" "$ERR" || { cat "$ERR" >&2; exit 1; }; sleep 0.1; done`
+		const script = `until psql "$@" 2>"$ERR"; do grep -q "starting up" "$ERR" || { cat "$ERR" >&2; exit 1; }; sleep ` +
+			`0.1; done`
 		return strings.TrimSpace(tool(t, l.Client(), "env", "ERR="+l.dir+"/psql", "sh", "-c", script, "psql",
 			"-X", "-h", host, "-p", port, "-U", "postgres", "-Atqc", sql))
 	}

@@ -17,8 +17,8 @@ import (
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// spread is the manifest of a service whose pods are spread over all nodes, and whose server speaks first: a connection
-// knows at once who took it. More is added to its spec.
+// spread is the manifest of a service whose pods are spread over all nodes and whose server speaks first, so that each
+// connection is known to belong to a certain pod. More is added to its spec.
 func spread(key, more string) string {
 	_, name, _ := strings.Cut(key, "/")
 	template := fmt.Sprintf(`template:
@@ -28,10 +28,11 @@ func spread(key, more string) string {
     containers:
     - {name: server, image: %q, env: [{name: MODE, value: lines}]}
 `, name, serverImage)
-	return strings.Replace(manifest(key, "idleTimeout: 600\nmaxReplicas: 5\n"+more+template), "  image: "+serverImage+"\n", "", 1)
+	return strings.Replace(manifest(key, "idleTimeout: 600\nmaxReplicas: 5\n"+more+template), "  image: "+serverImage+"\n",
+		"", 1)
 }
 
-// scaled has a service have n pods.
+// scaled scales a service to n pods and waits for them.
 func (c *cluster) scaled(t *testing.T, key string, n int) {
 	t.Helper()
 	namespace, name, _ := strings.Cut(key, "/")
@@ -42,7 +43,7 @@ func (c *cluster) scaled(t *testing.T, key string, n int) {
 	})
 }
 
-// holding are open connections by the pod that has them.
+// holding are open connections by the instance of their pod.
 type holding map[string][]*e2e.Conversation
 
 // open opens n connections, one after the other.
@@ -72,7 +73,7 @@ func (h holding) endAll(t *testing.T) {
 	}
 }
 
-// counts are how many connections each pod has, the fewest first.
+// counts returns the number of connections of each pod, in ascending order.
 func (h holding) counts() (n []int) {
 	for _, c := range h {
 		n = append(n, len(c))
@@ -81,10 +82,10 @@ func (h holding) counts() (n []int) {
 	return n
 }
 
-// uneven is the difference between the most and the fewest connections of several pods.
+// uneven returns the difference between the most and the fewest connections of the pods.
 func uneven(n []int) int { return slices.Max(n) - slices.Min(n) }
 
-// testBalance has five pods: connections are even, for one edge node and for several.
+// testBalance spreads connections over five pods, from one edge node and from several.
 func testBalance(t *testing.T) {
 	const key = "default/even"
 	lab.apply(t, spread(key, ""))
@@ -94,7 +95,7 @@ func testBalance(t *testing.T) {
 	defer h.endAll(t)
 	t.Run("one edge node", func(t *testing.T) {
 		trials(t, "connections of the pods", func() string {
-			// Every gate knows all pods once each has taken one.
+			// Every gate knows all pods once each pod has a connection.
 			e2e.Eventually(t, "each pod takes a connection", func() (bool, string) {
 				h.endAll(t)
 				clear(h)
@@ -106,7 +107,7 @@ func testBalance(t *testing.T) {
 					return fmt.Sprint(h.counts())
 				}
 			}
-			// Two pods lose theirs, and get all of the next.
+			// Two pods lose their connections, and get all of the next ones.
 			pods := slices.Sorted(maps.Keys(h))
 			gone := len(h[pods[0]]) + len(h[pods[3]])
 			h.end(t, pods[0])
@@ -119,8 +120,8 @@ func testBalance(t *testing.T) {
 		})
 	})
 	t.Run("several edge nodes", func(t *testing.T) {
-		// Nearly all connections are those of one edge node with two pods; those of the others even that out, although
-		// their gates have given out none yet.
+		// Nearly all connections belong to one edge node and two pods. The other nodes even that out, although their gates
+		// have none yet.
 		h.open(t, lab.client, addr, 100-33)
 		pods := slices.Sorted(maps.Keys(h))
 		for _, pod := range pods[2:] {
@@ -131,10 +132,10 @@ func testBalance(t *testing.T) {
 		defer others.endAll(t)
 		e2e.Eventually(t, "all nodes balance by the counts of the others", func() (bool, string) {
 			others.endAll(t)
-			// The counts of the nodes' own connections have time to go round.
+			// The nodes exchange their counts meanwhile.
 			time.Sleep(700 * time.Millisecond)
 			for range want {
-				time.Sleep(50 * time.Millisecond) // all at once, no node could know of the others'
+				time.Sleep(50 * time.Millisecond) // a burst would be faster than the exchange of counts
 				for _, n := range lab.nodes {
 					others.open(t, n.ns, addr, 1)
 				}
@@ -143,15 +144,15 @@ func testBalance(t *testing.T) {
 			for _, pod := range pods {
 				n = append(n, len(h[pod])+len(others[pod]))
 			}
-			// Each node is even within one by what it knows, and that is a moment old. Without the counts of others it would
-			// be about twenty.
+			// Each node is even within one by the counts that it has, which are slightly old. Without the counts of others the
+			// difference would be about twenty.
 			t.Logf("connections of the pods: %v", n)
 			return uneven(n) <= 4, fmt.Sprint(n)
 		})
 	})
 }
 
-// clientAddresses gives the client outside more addresses on the nodes' link.
+// clientAddresses gives the client outside more addresses on the nodes' LAN.
 func clientAddresses(t *testing.T, n int) (out []netip.Addr) {
 	t.Helper()
 	base := netip.MustParseAddr(lab.Client.IP).As4()
@@ -159,7 +160,8 @@ func clientAddresses(t *testing.T, n int) (out []netip.Addr) {
 		a := netip.AddrFrom4([4]byte{base[0], base[1], base[2] + 1, byte(i + 1)})
 		for _, do := range []string{"add", "del"} {
 			change := func() {
-				if b, err := lab.client.Command(context.Background(), "ip", "addr", do, a.String()+"/32", "dev", lab.Client.Interface).CombinedOutput(); err != nil {
+				if b, err := lab.client.Command(context.Background(), "ip", "addr", do, a.String()+"/32", "dev",
+					lab.Client.Interface).CombinedOutput(); err != nil {
 					t.Errorf("ip addr %s %v: %v: %s", do, a, err, b)
 				}
 			}
@@ -174,14 +176,14 @@ func clientAddresses(t *testing.T, n int) (out []netip.Addr) {
 	return out
 }
 
-// testAffinity: an address keeps its pod, and most keep it when another pod comes.
+// testAffinity checks that a client address keeps its pod, and that most keep it when a pod is added.
 func testAffinity(t *testing.T) {
 	const key = "default/sticky"
 	lab.apply(t, spread(key, "sessionAffinity: ClientIP\n"))
 	addr := lab.address(t, key)
 	lab.scaled(t, key, 3)
 	clients := clientAddresses(t, 48)
-	// pods asks who takes the connections of each client.
+	// pods returns the pod of each client's connections.
 	pods := func() map[netip.Addr]string {
 		out := map[netip.Addr]string{}
 		for _, a := range clients {
@@ -232,14 +234,15 @@ func testAffinity(t *testing.T) {
 			moved++
 		}
 	}
-	// A quarter must move: 12 of 48, with a standard deviation of 3.
+	// A quarter is expected to move: 12 of 48, with a standard deviation of 3.
 	if moved > len(clients)/2 {
 		t.Errorf("%d of %d clients changed their pods", moved, len(clients))
 	}
-	t.Logf("with three pods %v, with four %v: %d of %d clients moved", distinct(first), distinct(then), moved, len(clients))
+	t.Logf("with three pods %v, with four %v: %d of %d clients moved", distinct(first), distinct(then), moved,
+		len(clients))
 }
 
-// testPreferLocal: a client on a node with a pod is served by it, even if it has more connections than others; a node
+// testPreferLocal checks that a pod of the same node is preferred even if it has more connections, and that a node
 // without pods uses those of others.
 func testPreferLocal(t *testing.T) {
 	const key = "default/near"
@@ -247,13 +250,13 @@ func testPreferLocal(t *testing.T) {
 	addr := lab.address(t, key)
 	lab.scaled(t, key, len(lab.nodes))
 	var out string
-	// The API tells a pod's address up to a second after it was served.
+	// The API has a pod's address up to a second later than the daemons.
 	e2e.Eventually(t, "addresses of all pods", func() (bool, string) {
 		out = e2e.Must(lab.kubectl("", "get", "pods", "-n", "default", "-l", "wangell.loutres.me/service=near",
 			"-o", `jsonpath={range .items[*]}{.spec.nodeName} {.status.podIP}{"\n"}{end}`))(t)
 		return len(strings.Fields(out)) == 2*len(lab.nodes), out
 	})
-	local := map[string]string{} // the pod on each node
+	local := map[string]string{} // the instance of the pod on each node
 	for line := range strings.Lines(out) {
 		name, ip, _ := strings.Cut(strings.TrimSpace(line), " ")
 		c := e2e.Must(e2e.Converse(lab.node(name).ns.Dialer(), net.JoinHostPort(ip, "8080")))(t)
@@ -269,7 +272,7 @@ func testPreferLocal(t *testing.T) {
 		trials(t, n.name+": connections of its own pod", func() string {
 			h := holding{}
 			defer h.endAll(t)
-			e2e.Eventually(t, n.name+": its gate gives it flows", func() (bool, string) {
+			e2e.Eventually(t, n.name+": its gate has its pod", func() (bool, string) {
 				h.endAll(t)
 				h.open(t, n.ns, addr, 1)
 				return len(h[local[n.name]]) > 0, fmt.Sprint(h.counts())
@@ -281,7 +284,7 @@ func testPreferLocal(t *testing.T) {
 			return ""
 		})
 	}
-	// Without its own pod a node uses the others.
+	// A node without a pod uses the others.
 	lab.scaled(t, key, len(lab.nodes)-1)
 	e2e.Eventually(t, "one pod is gone", func() (bool, string) {
 		p := lab.pods(t, key)

@@ -22,21 +22,22 @@ import (
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// cluster is a cluster under test.
+// cluster is the cluster under test.
 type cluster struct {
 	*clusterfile.Cluster
 	dir    string
-	client *netlab.Namespace // outside, on the nodes' link
+	client *netlab.Namespace // a host outside of the cluster, on the nodes' LAN
 	nodes  []*node
 }
 
-// node is one of its machines.
+// node is a node of the cluster.
 type node struct {
 	name string
 	ip   netip.Addr
 	ns   *netlab.Namespace
 }
 
+// openCluster reads a cluster.json and opens the network namespaces of the cluster.
 func openCluster(file string) (*cluster, error) {
 	described, err := clusterfile.Load(file)
 	if err != nil {
@@ -60,17 +61,21 @@ func openCluster(file string) (*cluster, error) {
 	return c, nil
 }
 
-// apiAway are words of kubectl when the API server, which is not under test, is not there or too busy for a moment.
+// apiAway are parts of the errors of kubectl while the API server, which is not under test, is away or overloaded.
 var apiAway = []string{
-	"Unable to connect to the server", "was refused", "TLS handshake timeout", "etcdserver:", "the server is currently unable to handle the request",
-	"the server was unable to return a response in the time allotted", "unexpected EOF", "connection reset by peer", "i/o timeout",
+	"Unable to connect to the server", "was refused", "TLS handshake timeout", "etcdserver:",
+	"the server is currently unable to handle the request",
+	"the server was unable to return a response in the time allotted", "unexpected EOF", "connection reset by peer",
+	"i/o timeout",
 }
 
-// kubectl runs kubectl, with a document on its standard input if there is one. It tries again while there is no API server.
+// kubectl runs kubectl, with a document on its standard input if there is one. It tries again while the API server is
+// away.
 func (c *cluster) kubectl(stdin string, args ...string) (out string, err error) {
 	for end := time.Now().Add(e2e.Patience); ; time.Sleep(500 * time.Millisecond) {
 		out, err = c.kubectlOnce(stdin, args...)
-		if err == nil || time.Now().After(end) || !slices.ContainsFunc(apiAway, func(s string) bool { return strings.Contains(err.Error(), s) }) {
+		if err == nil || time.Now().After(end) || !slices.ContainsFunc(apiAway,
+			func(s string) bool { return strings.Contains(err.Error(), s) }) {
 			return out, err
 		}
 	}
@@ -96,6 +101,7 @@ func (c *cluster) command(t *testing.T, args ...string) {
 	}
 }
 
+// node returns a node by its name; nil if there is none.
 func (c *cluster) node(name string) *node {
 	for _, n := range c.nodes {
 		if n.name == name {
@@ -119,10 +125,11 @@ func (c *cluster) resolve(from *netlab.Namespace, name string) (netip.Addr, erro
 	return addrs[0].Unmap(), nil
 }
 
-// podNamespace finds the network namespace of a running pod, on whichever node it is.
+// podNamespace returns the network namespace of a running pod, on whichever node it runs.
 func (c *cluster) podNamespace(t *testing.T, namespace, pod string) *netlab.Namespace {
 	t.Helper()
-	out := e2e.Must(c.kubectl("", "get", "pod", "-n", namespace, pod, "-o", "jsonpath={.spec.nodeName} {.metadata.uid}"))(t)
+	out := e2e.Must(c.kubectl("", "get", "pod", "-n", namespace, pod, "-o",
+		"jsonpath={.spec.nodeName} {.metadata.uid}"))(t)
 	where, uid, _ := strings.Cut(strings.TrimSpace(out), " ")
 	n := c.node(where)
 	if n == nil {
@@ -135,7 +142,7 @@ func (c *cluster) podNamespace(t *testing.T, namespace, pod string) *netlab.Name
 	return e2e.Must(netlab.Existing(fmt.Sprintf("/proc/%d/ns/net", pid)))(t)
 }
 
-// processOf finds a process of a pod by its cgroup, which the kubelet names by the pod's UID.
+// processOf returns a process of a pod. It is found by its cgroup, which the kubelet names by the pod's UID.
 func processOf(uid string) (int, error) {
 	names := []string{"pod" + uid, "pod" + strings.ReplaceAll(uid, "-", "_")}
 	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
@@ -145,7 +152,7 @@ func processOf(uid string) (int, error) {
 	for _, file := range files {
 		b, err := os.ReadFile(file)
 		if err != nil {
-			continue // it has just ended
+			continue // it has just exited
 		}
 		if !bytes.Contains(b, []byte(names[0])) && !bytes.Contains(b, []byte(names[1])) {
 			continue

@@ -17,8 +17,8 @@ import (
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// drainTime is how long each case of testDrain lasts: WANGELL_DRAIN_TIME, in which case all go on at the same time, or else
-// 25 s, one after the other.
+// drainTime returns the duration of each case of testDrain, and whether the cases run at the same time: 25 s one after
+// the other, or WANGELL_DRAIN_TIME at the same time.
 func drainTime(t *testing.T) (_ time.Duration, parallel bool) {
 	text := os.Getenv("WANGELL_DRAIN_TIME")
 	if text == "" {
@@ -27,9 +27,8 @@ func drainTime(t *testing.T) (_ time.Duration, parallel bool) {
 	return e2e.Must(time.ParseDuration(text))(t), true
 }
 
-// testDrain takes pods away in all ways while clients ask, with a connection for each request and with kept ones. No
-// request may be lost. The server listens no more at once when it is asked to end, so that a connection request that still
-// comes is refused.
+// testDrain removes pods in all ways while clients send requests, on new connections and on kept ones. No request may
+// be lost. At SIGTERM the server closes its listening socket at once, so that a SYN that still arrives is refused.
 func testDrain(t *testing.T) {
 	t.Run("kube-proxy loses some", testProxyLoses)
 	length, parallel := drainTime(t)
@@ -51,11 +50,12 @@ func testDrain(t *testing.T) {
 			e2e.Eventually(t, "three pods", func() (bool, string) {
 				s := lab.get(t, key)
 				d := lab.deployment(t, key)
-				return s.Status.Replicas == 3 && len(lab.pods(t, key)) == 3 && d == "paused= wants=3 has=3 sets=1", fmt.Sprintf("%+v, %s", s.Status, d)
+				return s.Status.Replicas == 3 && len(lab.pods(t, key)) == 3 &&
+					d == "paused= wants=3 has=3 sets=1", fmt.Sprintf("%+v, %s", s.Status, d)
 			})
 			d := c.disturb.begin(t, name)
 			fresh, kept := bothFor(t, addr, length)
-			// Where a rollout or a drained node takes long, one time is no proof: it goes on for another.
+			// A rollout or a drain may take longer than the time. Then the case goes on, as a single disturbance proves little.
 			for range 5 {
 				if d.done() < 2 && fresh.Lost+kept.Lost == 0 {
 					f, k := bothFor(t, addr, length)
@@ -70,15 +70,15 @@ func testDrain(t *testing.T) {
 					t.Errorf("%s: %d of %d requests are lost:\n%s", tool, l.Lost, l.Requests, l.Output)
 				}
 				if l.Requests == 0 || n < 2 {
-					t.Errorf("%s: %d requests and %d disturbances prove nothing", tool, l.Requests, n)
+					t.Errorf("%s: %d requests and %d disturbances prove too little", tool, l.Requests, n)
 				}
 			}
 		})
 	}
 }
 
-// bothFor has clients of both kinds ask for a time: with a connection for each request, and with kept ones. It tells in
-// which part of a long time something was lost.
+// bothFor has clients of both kinds send requests for a time: on new connections and on kept ones. It logs in which
+// part of a long time something was lost.
 func bothFor(t *testing.T, addr string, length time.Duration) (fresh, kept e2e.Result) {
 	t.Helper()
 	for length > 0 {
@@ -98,7 +98,7 @@ func bothFor(t *testing.T, addr string, length time.Duration) (fresh, kept e2e.R
 	return fresh, kept
 }
 
-// testProxyLoses deletes pods behind kube-proxy: requests must be lost, or testDrain proves nothing.
+// testProxyLoses deletes pods behind kube-proxy. Requests must be lost there, or testDrain would prove nothing.
 func testProxyLoses(t *testing.T) {
 	lab.apply(t, fmt.Sprintf(`apiVersion: apps/v1
 kind: Deployment
@@ -120,17 +120,18 @@ spec:
   ports: [{port: 80, targetPort: 8080}]
 `, serverImage))
 	e2e.Must(lab.kubectl("", "rollout", "status", "-n", "default", "deployment/plain", "--timeout=90s"))(t)
-	ip := strings.TrimSpace(e2e.Must(lab.kubectl("", "get", "service", "-n", "default", "plain", "-o", "jsonpath={.spec.clusterIP}"))(t))
+	ip := strings.TrimSpace(e2e.Must(lab.kubectl("", "get", "service", "-n", "default", "plain", "-o",
+		"jsonpath={.spec.clusterIP}"))(t))
 	awaitProxy(t, lab.nodes[0].ns, ip+":80")
 	d := disturbance(deletePods).begin(t, "plain")
 	l := abFor(lab.nodes[0].ns, ip+":80", 20*time.Second)
 	n := d.end(t)
 	t.Logf("%d requests, %d lost; disturbed %d times", l.Requests, l.Lost, n)
 	if l.Requests < 1000 {
-		t.Errorf("%d requests prove nothing:\n%s", l.Requests, l.Output)
+		t.Errorf("%d requests prove too little:\n%s", l.Requests, l.Output)
 	}
 	if l.Lost == 0 {
-		t.Error("nothing is lost with kube-proxy either: this load and these disturbances prove nothing")
+		t.Error("nothing is lost with kube-proxy either: this load and these disturbances prove too little")
 	}
 }
 
@@ -145,16 +146,17 @@ func wrkUntil(ctx context.Context, from *netlab.Namespace, addr string, length t
 	return e2e.Wrk(ctx, from, addr, 100, length)
 }
 
-// disturbance does something to the pods of a Deployment, again and again until ctx ends; count is how often it has.
+// disturbance disturbs the pods of a Deployment once. It is called until ctx ends; count is the number of calls before.
 type disturbance func(ctx context.Context, name string, count int) error
 
-// disturbing is a disturbance that goes on.
+// disturbing is a running disturbance.
 type disturbing struct {
 	cancel context.CancelFunc
 	ended  chan error
 	count  atomic.Int64
 }
 
+// begin starts a disturbance of a Deployment.
 func (f disturbance) begin(t *testing.T, name string) *disturbing {
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &disturbing{cancel: cancel, ended: make(chan error, 1)}
@@ -172,7 +174,7 @@ func (f disturbance) begin(t *testing.T, name string) *disturbing {
 	return d
 }
 
-// end ends it and tells how often it was done.
+// end ends the disturbance and returns how often it was done.
 func (d *disturbing) end(t *testing.T) int {
 	t.Helper()
 	d.cancel()
@@ -182,7 +184,7 @@ func (d *disturbing) end(t *testing.T) int {
 	return d.done()
 }
 
-// done is how often it was done so far.
+// done returns how often it was done so far.
 func (d *disturbing) done() int { return int(d.count.Load()) }
 
 // wait waits for a time, or until ctx ends.
@@ -193,14 +195,14 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// flap has one pod and three in turn, 10 s each.
+// flap alternates between one pod and three, 10 s each.
 func flap(ctx context.Context, name string, count int) error {
 	_, err := lab.kubectl("", "scale", "wgs", "-n", "default", name, fmt.Sprintf("--replicas=%d", []int{1, 3}[count%2]))
 	wait(ctx, 10*time.Second)
 	return err
 }
 
-// deletePods deletes one of the pods, and waits until it is gone.
+// deletePods deletes one of the pods and waits until it is gone.
 func deletePods(ctx context.Context, name string, _ int) error {
 	out, err := lab.kubectl("", "get", "pods", "-n", "default", "-l", "wangell.loutres.me/service="+name, "-o",
 		`jsonpath={range .items[?(@.status.phase=="Running")]}{.metadata.name}{"\n"}{end}`)
@@ -208,7 +210,8 @@ func deletePods(ctx context.Context, name string, _ int) error {
 	if err != nil || len(pods) == 0 {
 		return err
 	}
-	if _, err = lab.kubectl("", "delete", "pod", "-n", "default", "--ignore-not-found", pods[rand.IntN(len(pods))]); err == nil {
+	if _, err = lab.kubectl("", "delete", "pod", "-n", "default", "--ignore-not-found",
+		pods[rand.IntN(len(pods))]); err == nil {
 		wait(ctx, time.Second)
 	}
 	return err
@@ -224,10 +227,11 @@ func rollOut(ctx context.Context, name string, _ int) error {
 	return err
 }
 
-// drainNodes drains one node after the other, each with the product's own leader or without.
+// drainNodes drains a node and uncordons it, each time the next one.
 func drainNodes(ctx context.Context, _ string, count int) error {
 	node := lab.nodes[count%len(lab.nodes)].name
-	_, err := lab.kubectl("", "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout="+e2e.Patience.String())
+	_, err := lab.kubectl("", "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force",
+		"--timeout="+e2e.Patience.String())
 	wait(ctx, 5*time.Second)
 	if _, e := lab.kubectl("", "uncordon", node); err == nil {
 		err = e

@@ -24,11 +24,13 @@ import (
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// testNodeKilled kills the node that answers for a service address, and on which the leading controller runs.
+// testNodeKilled kills the node that announces a service address and runs the leading controller.
 func testNodeKilled(t *testing.T) {
-	place := e2e.Must(lab.kubectl("", "get", "pod", "-n", productNamespace, lab.leader(t), "-o", "jsonpath={.spec.nodeName}"))(t)
+	place := e2e.Must(lab.kubectl("", "get", "pod", "-n", productNamespace, lab.leader(t), "-o",
+		"jsonpath={.spec.nodeName}"))(t)
 	leader := lab.node(place)
-	key, addr := lab.answeredBy(t, leader, "default/survivor", func(key string) string { return manifest(key, "idleTimeout: 600") })
+	key, addr := lab.announcedBy(t, leader, "default/survivor",
+		func(key string) string { return manifest(key, "idleTimeout: 600") })
 	vip := netip.MustParseAddrPort(addr).Addr()
 	e2e.MustAsk(t, lab.client, addr)
 	lab.sleep(t, key)
@@ -50,39 +52,40 @@ func testNodeKilled(t *testing.T) {
 		open.goOn(t, "the address has moved back")
 		open.end(t)
 	}()
-	// Another node says that the address is with it.
+	// Another node announces the address.
 	ctx, cancel := context.WithTimeout(context.Background(), e2e.Patience)
 	defer cancel()
 	said, err := link.Wait(ctx, func(p netlab.Packet) bool {
 		arp, _ := p.Decode().Layer(layers.LayerTypeARP).(*layers.ARP)
 		return p.At.After(begin) && arp != nil && netip.AddrFrom4([4]byte(arp.SourceProtAddress)) == vip &&
-			net.HardwareAddr(arp.SourceHwAddress).String() != hardware // what it still said itself
+			net.HardwareAddr(arp.SourceHwAddress).String() != hardware // not by the killed node itself
 	})
 	if _, e := link.Close(); err != nil || e != nil {
 		t.Fatal(err, e)
 	}
-	// The command returns when the node is dead; it began to die somewhat earlier.
-	t.Logf("%s, with the leader, is dead: the address moves %v after, %v after that was begun", leader.name, said.At.Sub(killed), said.At.Sub(begin))
-	// On a machine with time to spare this takes less than 3 s; the bound is for one that has none.
+	// The command returns once the node is dead, which takes a moment.
+	t.Logf("%s, with the leader, is dead: the address moves %v after, %v after that was begun", leader.name,
+		said.At.Sub(killed), said.At.Sub(begin))
+	// On an idle machine this takes less than 3 s. The limit is for a busy one.
 	if took := said.At.Sub(killed); took > 10*time.Second {
 		t.Errorf("the address moved after %v", took)
 	}
 	if moved := lab.announcer(t, vip); moved == leader {
-		t.Errorf("%s still answers", moved.name)
+		t.Errorf("%s still announces the address", moved.name)
 	}
 	if n := lab.announcer(t, open.vip); n == leader {
-		t.Errorf("%s still answers for %v", n.name, open.vip)
+		t.Errorf("%s still announces the address for %v", n.name, open.vip)
 	} else {
 		open.goOn(t, fmt.Sprintf("the address has moved to %s, their pod is on %s", n.name, open.home.name))
 	}
-	// The service wakes on whatever node is alive.
+	// The service wakes on a remaining node.
 	_, cold := timedAsk(t, lab.client, addr)
 	t.Logf("a cold request after that: %v", cold)
 }
 
-// answeredBy makes services with a prefix until a node answers for the address of one. Which node does follows from both, so
-// some address is its own.
-func (c *cluster) answeredBy(t *testing.T, n *node, prefix string, doc func(key string) string) (key, addr string) {
+// announcedBy creates services with a prefix until a node announces the address of one. The node follows from address
+// and node names, so some address is its own.
+func (c *cluster) announcedBy(t *testing.T, n *node, prefix string, doc func(key string) string) (key, addr string) {
 	t.Helper()
 	for i := range 30 {
 		key = fmt.Sprintf("%s-%d", prefix, i)
@@ -96,17 +99,17 @@ func (c *cluster) answeredBy(t *testing.T, n *node, prefix string, doc func(key 
 	return "", ""
 }
 
-// kept are connections that stay open while the address by which they go moves.
+// kept are connections that stay open while their service address moves to another node.
 type kept struct {
 	key   string
 	vip   netip.Addr
-	home  *node // of their pod
+	home  *node // the node of their pod
 	conns []net.Conn
 	stop  chan struct{}
-	busy  chan error // of one more, which asks all the time
+	busy  chan error // of one more connection, which is used all the time
 }
 
-// openThrough opens connections by a node, with their pod on another one.
+// openThrough opens connections through an edge node to a pod on another one.
 func (c *cluster) openThrough(t *testing.T, edge *node) *kept {
 	t.Helper()
 	k := &kept{stop: make(chan struct{}), busy: make(chan error, 1)}
@@ -116,7 +119,7 @@ func (c *cluster) openThrough(t *testing.T, edge *node) *kept {
 		}
 	}
 	var addr string
-	k.key, addr = c.answeredBy(t, edge, "default/kept", func(key string) string { return on(k.home, key) })
+	k.key, addr = c.announcedBy(t, edge, "default/kept", func(key string) string { return on(k.home, key) })
 	k.vip = netip.MustParseAddrPort(addr).Addr()
 	for range 21 {
 		conn, err := c.client.Dialer().DialContext(context.Background(), "tcp", addr)
@@ -146,7 +149,7 @@ func (c *cluster) openThrough(t *testing.T, edge *node) *kept {
 	return k
 }
 
-// askAgain asks the tests' server by a connection that is open.
+// askAgain sends a request to the tests' server on an open connection.
 func askAgain(conn net.Conn) error {
 	if err := conn.SetDeadline(time.Now().Add(e2e.Patience)); err != nil {
 		return err
@@ -161,7 +164,7 @@ func askAgain(conn net.Conn) error {
 	return err
 }
 
-// goOn asks once more by each connection, and waits until their pod's node counts them all.
+// goOn sends a request on each connection and waits until the pod's node counts them all.
 func (k *kept) goOn(t *testing.T, when string) {
 	t.Helper()
 	begin := time.Now()
@@ -174,7 +177,7 @@ func (k *kept) goOn(t *testing.T, when string) {
 	k.wantOpen(t, 21)
 }
 
-// end closes all connections but the busy one: their pod's node is to know.
+// end closes all connections but the busy one and waits until the pod's node has noticed.
 func (k *kept) end(t *testing.T) {
 	t.Helper()
 	k.wantOpen(t, 21)
@@ -188,7 +191,7 @@ func (k *kept) end(t *testing.T) {
 	k.wantOpen(t, 1)
 }
 
-// wantOpen waits until the pod's node counts so many open connections.
+// wantOpen waits until the pod's node counts n open connections.
 func (k *kept) wantOpen(t *testing.T, n int) {
 	t.Helper()
 	want := regexp.MustCompile(fmt.Sprintf(`(?m)^wangell_gate_open_flows\{[^}]*service="%s"[^}]*\} %d$`, k.key, n))
@@ -197,11 +200,12 @@ func (k *kept) wantOpen(t *testing.T, n int) {
 		if err != nil {
 			return false, err.Error()
 		}
-		return want.MatchString(text), strings.Join(regexp.MustCompile(`(?m)^wangell_gate_open_flows.*$`).FindAllString(text, -1), "\n")
+		return want.MatchString(text), strings.Join(regexp.MustCompile(`(?m)^wangell_gate_open_flows.*$`).FindAllString(text,
+			-1), "\n")
 	})
 }
 
-// metrics are those of a node's daemon, in Prometheus' text format.
+// metrics returns the metrics of a node's daemon, in the text format of Prometheus.
 func (n *node) metrics() (string, error) {
 	r, err := e2e.HTTPClient(lab.client, false).Get(fmt.Sprintf("http://%v:9465/metrics", n.ip))
 	if err != nil {
@@ -212,29 +216,29 @@ func (n *node) metrics() (string, error) {
 	return string(b), err
 }
 
-// shortcuts is how many connections of a node's pods went round its stack.
+// shortcuts returns how many connections of a node's pods bypassed its network stack.
 func (n *node) shortcuts(t *testing.T) int {
 	t.Helper()
 	text := e2e.Must(n.metrics())(t)
 	found := regexp.MustCompile(`(?m)^wangell_gate_special_packets_total\{kind="shortcuts"\} (\d+)$`).FindStringSubmatch(text)
 	if found == nil {
-		t.Fatalf("%s tells of no shortcuts:\n%s", n.name, text)
+		t.Fatalf("%s: no metric of shortcuts in\n%s", n.name, text)
 	}
 	return e2e.Must(strconv.Atoi(found[1]))(t)
 }
 
-// announcer is the node that answers ARP for an address.
+// announcer returns the node that answers ARP requests for an address.
 func (c *cluster) announcer(t *testing.T, vip netip.Addr) (n *node) {
 	t.Helper()
 	e2e.Eventually(t, fmt.Sprintf("a node answers ARP for %v", vip), func() (bool, string) {
-		n = c.askWho(vip)
+		n = c.arp(vip)
 		return n != nil, "no answer"
 	})
 	return n
 }
 
-// askWho asks the link who has an address.
-func (c *cluster) askWho(vip netip.Addr) *node {
+// arp returns the node that answers an ARP request for an address; nil if there is no answer.
+func (c *cluster) arp(vip netip.Addr) *node {
 	out, err := c.client.Command(context.Background(), "arping", "-c1", "-w1", "-I", "eth0", vip.String()).Output()
 	if err != nil {
 		return nil
@@ -247,7 +251,7 @@ func (c *cluster) askWho(vip netip.Addr) *node {
 	return nil
 }
 
-// hardware is the address of the node's device on the link.
+// hardware returns the hardware address of the node's device on the LAN.
 func (n *node) hardware() (string, error) {
 	link, err := n.ns.Command(context.Background(), "ip", "-json", "link", "show", "eth0").Output()
 	if err != nil {
@@ -263,7 +267,7 @@ func (n *node) hardware() (string, error) {
 	return links[0].Address, nil
 }
 
-// testLeaderKilled kills the leading controller during a wake: the next one finishes it.
+// testLeaderKilled kills the leading controller during a wake, which the next leader finishes.
 func testLeaderKilled(t *testing.T) {
 	const key = "default/orphan"
 	lab.apply(t, manifest(key, "env: [{name: LISTEN_DELAY, value: 3s}]"))
@@ -275,7 +279,7 @@ func testLeaderKilled(t *testing.T) {
 		if tries == 5 {
 			t.Fatal("the wake was never seen while it lasted")
 		}
-		if tries > 0 { // it was over before it was seen
+		if tries > 0 { // the wake was too fast to be observed
 			if err := <-got; err != nil {
 				t.Fatal(err)
 			}
@@ -299,14 +303,15 @@ func testLeaderKilled(t *testing.T) {
 	lab.waitState(t, key, "Warm")
 }
 
-// leader is the name of the controller pod that leads; one that has gone, or released the Lease, does not.
+// leader returns the name of the leading controller pod. A pod that is gone, or has released the Lease, does not count.
 func (c *cluster) leader(t *testing.T) (name string) {
 	t.Helper()
 	e2e.Eventually(t, "a leader", func() (bool, string) {
-		holder := e2e.Must(c.kubectl("", "get", "lease", "-n", productNamespace, leaseName, "-o", "jsonpath={.spec.holderIdentity}"))(t)
+		holder := e2e.Must(c.kubectl("", "get", "lease", "-n", productNamespace, leaseName, "-o",
+			"jsonpath={.spec.holderIdentity}"))(t)
 		name, _, _ = strings.Cut(holder, "/")
 		if name == "" {
-			return false, "nobody holds the Lease"
+			return false, "the Lease has no holder"
 		}
 		_, err := c.kubectl("", "get", "pod", "-n", productNamespace, name)
 		return err == nil, fmt.Sprint(err)
@@ -327,22 +332,23 @@ func testDaemonsKilled(t *testing.T) {
 	lab.waitDaemons(t)
 	outside.Stop(t)
 	inside.Stop(t)
-	// They know the service and wake it.
+	// The new daemons have the service, and wake it.
 	lab.sleep(t, key)
 	e2e.MustAsk(t, lab.client, addr)
 }
 
-// waitDaemons waits until there is a daemon of the present kind on every node.
+// waitDaemons waits until an up-to-date daemon runs on every node.
 func (c *cluster) waitDaemons(t *testing.T) {
 	t.Helper()
-	e2e.Must(c.kubectl("", "rollout", "status", "-n", productNamespace, "daemonset/"+daemonName, "--timeout="+e2e.Patience.String()))(t)
+	e2e.Must(c.kubectl("", "rollout", "status", "-n", productNamespace, "daemonset/"+daemonName,
+		"--timeout="+e2e.Patience.String()))(t)
 }
 
-// testAPIServerDown takes the API server away for 30 s.
+// testAPIServerDown stops the API server for 30 s.
 func testAPIServerDown(t *testing.T) {
 	const warm, cold = "default/api-warm", "default/api-cold"
 	lab.apply(t, manifest(warm, "idleTimeout: 600"))
-	// The wake waits for as long as the API server needs to be back, and the controllers after it.
+	// The wake may take as long as the API server and the controllers need to be back.
 	lab.apply(t, manifest(cold, "idleTimeout: 600\nwakeTimeout: 600"))
 	warmAddr, coldAddr := lab.address(t, warm), lab.address(t, cold)
 	e2e.MustAsk(t, lab.client, warmAddr)
@@ -354,7 +360,7 @@ func testAPIServerDown(t *testing.T) {
 		_, err := e2e.Ask(lab.client, coldAddr)
 		got <- err
 	}()
-	time.Sleep(30 * time.Second) // this is how long it is away, not a wait for something
+	time.Sleep(30 * time.Second) // the length of the outage, not a wait for something
 	lab.command(t, "start-apiserver")
 	if err := <-got; err != nil {
 		t.Errorf("the client that came while the API server was away: %v", err)
@@ -362,14 +368,14 @@ func testAPIServerDown(t *testing.T) {
 	tr.Stop(t)
 }
 
-// testLossyWire takes away a third of what daemons and the controller say to each other, and then all of it.
+// testLossyWire drops a third of the datagrams between daemons and controller, and then all of them.
 func testLossyWire(t *testing.T) {
 	const key = "default/lossy"
 	lab.apply(t, manifest(key, "idleTimeout: 600"))
 	addr := lab.address(t, key)
 	for _, n := range lab.nodes {
-		nft(t, n, "numgen random mod 10 < 3 ")
-		t.Cleanup(func() { unNft(n) })
+		dropWire(t, n, "numgen random mod 10 < 3 ")
+		t.Cleanup(func() { restoreWire(n) })
 	}
 	for range 3 {
 		lab.sleep(t, key)
@@ -378,8 +384,8 @@ func testLossyWire(t *testing.T) {
 	}
 	lab.sleep(t, key)
 	for _, n := range lab.nodes {
-		unNft(n)
-		nft(t, n, "")
+		restoreWire(n)
+		dropWire(t, n, "")
 	}
 	got := make(chan error, 1)
 	begin := time.Now()
@@ -387,9 +393,9 @@ func testLossyWire(t *testing.T) {
 		_, err := e2e.Ask(lab.client, addr)
 		got <- err
 	}()
-	time.Sleep(5 * time.Second) // this is how long it is cut
+	time.Sleep(5 * time.Second) // the length of the outage
 	for _, n := range lab.nodes {
-		unNft(n)
+		restoreWire(n)
 	}
 	if err := <-got; err != nil {
 		t.Errorf("the client that came while the wire was cut: %v", err)
@@ -397,19 +403,20 @@ func testLossyWire(t *testing.T) {
 	t.Logf("cut for 5 s: answered %v after the request", time.Since(begin))
 }
 
-// nft has a node lose what daemons and the controller say to each other, if the condition holds, by a table of its own.
-func nft(t *testing.T, n *node, condition string) {
+// nft makes a node drop datagrams between daemons and controller on a condition, with a table of its own.
+func dropWire(t *testing.T, n *node, condition string) {
 	t.Helper()
 	drop := "udp sport 7946 " + condition + "counter drop; udp dport 7946 " + condition + "counter drop;"
 	c := n.ns.Command(context.Background(), "nft", "-f", "-")
-	c.Stdin = strings.NewReader("table inet wangelltest { chain host { type filter hook input priority -300; " + drop + " }; chain pods { type filter hook forward priority -300; " + drop + " }; }")
+	c.Stdin = strings.NewReader("table inet wangelltest { chain host { type filter hook input priority -300; " + drop +
+		" }; chain pods { type filter hook forward priority -300; " + drop + " }; }")
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("%s: nft: %v: %s", n.name, err, out)
 	}
 }
 
-// unNft takes that away again; it may be gone already.
-func unNft(n *node) {
+// restoreWire removes that table; it may be gone already.
+func restoreWire(n *node) {
 	_ = n.ns.Command(context.Background(), "nft", "delete", "table", "inet", "wangelltest").Run()
 }
 

@@ -16,10 +16,10 @@ import (
 	"wangell.loutres.me/internal/testutil/e2e"
 )
 
-// metricsModule is the Go module of metrics-server, which test/cluster builds.
+// metricsModule is the Go module of metrics-server. test/cluster builds the program.
 const metricsModule = "sigs.k8s.io/metrics-server"
 
-// metricsServer runs the real metrics-server until the end of the test, by the manifests of its module.
+// metricsServer runs metrics-server until the end of the test, from the manifests of its module.
 func metricsServer(t *testing.T) {
 	t.Helper()
 	download := exec.Command("go", "mod", "download", "-json", metricsModule)
@@ -32,7 +32,7 @@ func metricsServer(t *testing.T) {
 	if err := pushProgram(filepath.Join(lab.Bin, "metrics-server"), "metrics-server:"+module.Version); err != nil {
 		t.Fatal(err)
 	}
-	// Kustomize wants the way from here to there.
+	// Kustomize needs a relative path.
 	dir := e2e.Must(os.MkdirTemp(folder, "metrics-server-"))(t)
 	base := e2e.Must(filepath.Rel(dir, filepath.Join(module.Dir, "manifests/base")))(t)
 	kustomization := fmt.Sprintf(`resources: [%s]
@@ -55,10 +55,11 @@ patches:
 		t.Fatal(err)
 	}
 	lab.apply(t, e2e.Must(lab.kubectl("", "kustomize", dir))(t))
-	e2e.Must(lab.kubectl("", "wait", "apiservice", "v1beta1.metrics.k8s.io", "--for=condition=Available", "--timeout="+e2e.Patience.String()))(t)
+	e2e.Must(lab.kubectl("", "wait", "apiservice", "v1beta1.metrics.k8s.io", "--for=condition=Available",
+		"--timeout="+e2e.Patience.String()))(t)
 }
 
-// hpa is a HorizontalPodAutoscaler, as far as it is used here.
+// hpa has the fields of a HorizontalPodAutoscaler that are used here.
 type hpa struct {
 	Status struct {
 		CurrentReplicas int
@@ -66,7 +67,7 @@ type hpa struct {
 	}
 }
 
-// scaling tells whether an autoscaler scales, and why it does or does not.
+// scaling reports whether an autoscaler is active, and the reason.
 func (h *hpa) scaling() (is bool, reason string) {
 	for _, c := range h.Status.Conditions {
 		if c.Type == "ScalingActive" {
@@ -76,18 +77,19 @@ func (h *hpa) scaling() (is bool, reason string) {
 	return false, ""
 }
 
-// autoscaler returns the HorizontalPodAutoscaler of a name.
+// autoscaler returns a HorizontalPodAutoscaler.
 func (c *cluster) autoscaler(t *testing.T, key string) *hpa {
 	t.Helper()
 	namespace, name, _ := strings.Cut(key, "/")
 	h := new(hpa)
-	if err := json.Unmarshal([]byte(e2e.Must(c.kubectl("", "get", "hpa", "-n", namespace, name, "-o", "json"))(t)), h); err != nil {
+	if err := json.Unmarshal([]byte(e2e.Must(c.kubectl("", "get", "hpa", "-n", namespace, name, "-o", "json"))(t)),
+		h); err != nil {
 		t.Fatal(err)
 	}
 	return h
 }
 
-// rescales is how often an autoscaler has written a number of pods.
+// rescales returns how often an autoscaler has changed the number of pods.
 func (c *cluster) rescales(t *testing.T, key string) (n int) {
 	t.Helper()
 	namespace, name, _ := strings.Cut(key, "/")
@@ -103,8 +105,8 @@ func (c *cluster) rescales(t *testing.T, key string) (n int) {
 	return n
 }
 
-// testAutoscaler has a HorizontalPodAutoscaler decide by the processor, as metrics-server tells: it rests while the service
-// sleeps, goes on when a client has woken it, and the two do not fight over spec.replicas.
+// testAutoscaler has a HorizontalPodAutoscaler scale by CPU, with metrics-server. It is inactive while the service
+// sleeps, becomes active when a client wakes the service, and the two do not fight over spec.replicas.
 func testAutoscaler(t *testing.T) {
 	metricsServer(t)
 	const key = "default/autoscaled"
@@ -123,7 +125,7 @@ spec:
 `)
 	rests := func() {
 		t.Helper()
-		e2e.Eventually(t, "the autoscaler rests", func() (bool, string) {
+		e2e.Eventually(t, "the autoscaler is inactive", func() (bool, string) {
 			h := lab.autoscaler(t, key)
 			is, reason := h.scaling()
 			return !is && reason == "ScalingDisabled" && h.Status.CurrentReplicas == 0, fmt.Sprintf("%+v", h.Status)
@@ -139,7 +141,7 @@ spec:
 	defer cancel()
 	go func() { loaded <- wrkUntil(ctx, lab.client, addr, 2*e2e.Patience) }()
 	lab.replicas(t, key, 3)
-	// It shall not sleep before the autoscaler has taken two pods away, nor have work for more than one.
+	// Keeps the service awake until the autoscaler has removed two pods, with too little work for a second one.
 	tr := e2e.StartLoad(t, addr, e2e.Client{From: lab.client, Pause: 100 * time.Millisecond})
 	cancel()
 	if l := <-loaded; l.Lost > 0 || l.Requests == 0 {
@@ -155,9 +157,11 @@ spec:
 
 	lab.waitCold(t, key)
 	rests()
-	// A generation is a change of the spec: those of the autoscaler, one by the wake, one by falling asleep.
-	if s, n := lab.get(t, key), lab.rescales(t, key); *s.Spec.Replicas != 0 || s.Status.State != "Cold" || s.Generation != generation+int64(n)+2 {
-		t.Errorf("replicas %d, %s; spec.replicas was written %d times, %d times by the autoscaler", *s.Spec.Replicas, s.Status.State, s.Generation-generation, n)
+	// Each change of the spec is a generation: those of the autoscaler, one by the wake, and one by the sleep.
+	if s, n := lab.get(t, key), lab.rescales(t, key); *s.Spec.Replicas != 0 || s.Status.State != "Cold" ||
+		s.Generation != generation+int64(n)+2 {
+		t.Errorf("replicas %d, %s; spec.replicas was written %d times, %d times by the autoscaler", *s.Spec.Replicas,
+			s.Status.State, s.Generation-generation, n)
 	}
 	e2e.MustAsk(t, lab.client, addr)
 }

@@ -21,7 +21,7 @@ import (
 	"wangell.loutres.me/internal/testutil/e2e"
 )
 
-// Names of what the chart makes, as release "wangell".
+// Names of objects of the chart, as release "wangell".
 const (
 	productNamespace = "wangell-system"
 	leaseName        = "wangell"
@@ -29,23 +29,23 @@ const (
 	daemonLabel      = "app.kubernetes.io/component=daemon"
 )
 
-// Images of the tests' own server, as nodes name them; the second's VERSION is "of the image". The third has the name
-// of the design's manifest.
+// Images of the tests' own server, as nodes name them. VERSION of the second is "of the image"; the third is that of
+// the minimal manifest.
 const (
 	serverImage  = "registry.cluster.local:5000/server:v1"
 	otherImage   = "registry.cluster.local:5000/server:v2"
 	exampleImage = "registry.loutres.me/helloworld-go:latest"
 )
 
-// Tags of the product's images: this tree's, and that of the commit before it. Nodes keep what they have pulled, so each
-// run has its own.
+// Tags of the product's images, of this tree and of the previous commit. They differ in each run, as nodes keep what
+// they have pulled.
 var (
 	thisTag   = fmt.Sprintf("this-%d", time.Now().UnixNano())
 	beforeTag = "before" + thisTag[len("this"):]
 )
 
-// install makes all images, pushes them to the cluster's registry, and installs the chart: that of the commit before
-// this one, if there is one, for testUpgrade.
+// install builds and pushes all images and installs the chart: that of the previous commit if there is one, for
+// testUpgrade.
 func install() error {
 	if err := pushServers(); err != nil {
 		return err
@@ -65,8 +65,8 @@ func install() error {
 	return helm(src, tag)
 }
 
-// commitBefore unpacks the tree of the commit before this one, and returns its folder: empty if there is none, or if
-// it had no chart yet.
+// commitBefore unpacks the tree of the previous commit and returns its folder; empty if there is none, or if it has no
+// chart.
 func commitBefore() (string, error) {
 	if err := exec.Command("git", "-C", root, "cat-file", "-e", "HEAD~1:deploy/chart/Chart.yaml").Run(); err != nil {
 		return "", nil
@@ -87,9 +87,10 @@ func commitBefore() (string, error) {
 	return dir, nil
 }
 
-// pushProduct builds the product's image from a source tree.
+// pushProduct builds and pushes the product's image from a source tree.
 func pushProduct(src, tag string) error {
-	c := exec.Command("go", "run", "./hack/image", "--version", tag, "--name", lab.Registry.PushAddress+"/wangell", "--platforms", "linux/amd64", "--push", "--plain-http")
+	c := exec.Command("go", "run", "./hack/image", "--version", tag, "--name", lab.Registry.PushAddress+"/wangell",
+		"--platforms", "linux/amd64", "--push", "--plain-http")
 	c.Dir = src
 	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("image of %s: %w: %s", src, err, out)
@@ -97,7 +98,7 @@ func pushProduct(src, tag string) error {
 	return nil
 }
 
-// pushServers builds the tests' own server.
+// pushServers builds and pushes the images of the tests' own server.
 func pushServers() error {
 	server := filepath.Join(folder, "server")
 	build := exec.Command("go", "build", "-o", server, "wangell.loutres.me/test/e2e/server")
@@ -114,14 +115,15 @@ func pushServers() error {
 	return nil
 }
 
-// pushProgram pushes an image of one program to the cluster's registry, under a name and tag there.
+// pushProgram pushes an image with one program to the cluster's registry.
 func pushProgram(file, path string, env ...string) error {
 	content, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
 	at := "/" + filepath.Base(file)
-	img, err := image.Build(image.Spec{Files: map[string]image.File{at: {Data: content, Mode: 0o755}}, Entrypoint: []string{at}, Env: env})
+	img, err := image.Build(image.Spec{Files: map[string]image.File{at: {Data: content, Mode: 0o755}},
+		Entrypoint: []string{at}, Env: env})
 	if err != nil {
 		return err
 	}
@@ -135,23 +137,26 @@ func pushProgram(file, path string, env ...string) error {
 	return nil
 }
 
-// helm installs or upgrades the product to the chart and image of a source tree.
+// helm installs the chart and image of a source tree, or upgrades to them.
 func helm(src, tag string) error {
-	return helmCommand(src, "upgrade", "--install", "wangell", filepath.Join(src, "deploy/chart"), "--create-namespace", "--wait", "--timeout", "10m",
+	return helmCommand(src, "upgrade", "--install", "wangell", filepath.Join(src, "deploy/chart"), "--create-namespace",
+		"--wait", "--timeout", "10m",
 		"--set", "image.repository="+lab.Registry.Address+"/wangell", "--set", "image.tag="+tag, "--set", "addresses={"+lab.LAN.ServiceAddresses+"}")
 }
 
 func helmCommand(src string, args ...string) error {
-	c := exec.Command(filepath.Join(src, "hack/helm.sh"), append(args, "--namespace", productNamespace, "--kubeconfig", lab.Kubeconfig)...)
+	c := exec.Command(filepath.Join(src, "hack/helm.sh"),
+		append(args, "--namespace", productNamespace, "--kubeconfig", lab.Kubeconfig)...)
 	if out, err := c.CombinedOutput(); err != nil {
 		pods, _ := lab.kubectl("", "get", "pods", "-n", productNamespace, "-o", "wide")
-		logs, _ := lab.kubectl("", "logs", "-n", productNamespace, "-l", "app.kubernetes.io/name=wangell", "--all-containers", "--tail=20", "--prefix")
+		logs, _ := lab.kubectl("", "logs", "-n", productNamespace, "-l", "app.kubernetes.io/name=wangell", "--all-containers",
+			"--tail=20", "--prefix")
 		return fmt.Errorf("helm %s: %w: %s\n%s\n%s", args[0], err, out, pods, logs)
 	}
 	return nil
 }
 
-// uninstall takes the product away; nothing of the gate may be left on any node.
+// uninstall removes the product. Nothing of the gate may be left on any node.
 func uninstall() error {
 	err := helmCommand(root, "uninstall", "wangell", "--wait", "--cascade", "foreground", "--ignore-not-found")
 	deadline := time.Now().Add(e2e.Patience)
@@ -171,13 +176,13 @@ func uninstall() error {
 	return err
 }
 
-// testUpgrade upgrades from the commit before this one while connections are open and others are made.
+// testUpgrade upgrades from the previous commit while connections are open and new ones are made.
 func testUpgrade(t *testing.T) {
 	const key = "default/upgraded"
 	lab.apply(t, manifest(key, "idleTimeout: 600"))
 	addr := lab.address(t, key)
 	e2e.MustAsk(t, lab.client, addr)
-	held := e2e.HTTPClient(lab.client, true) // one connection, open all the time
+	held := e2e.HTTPClient(lab.client, true) // one kept connection
 	first, err := e2e.AskBy(held, addr)
 	if err != nil {
 		t.Fatal(err)

@@ -8,42 +8,42 @@ import (
 	"time"
 )
 
-// A part is one of the tests on the cluster.
+// part is one of the tests on the cluster.
 type part struct {
 	name string
 	run  func(*testing.T)
 }
 
-// calm are those that disturb nobody and measure nothing that others disturb: they run beside each other.
+// calm tests neither disturb others nor measure what others disturb. They run in parallel.
 var calm = []part{
-	{"Autoscaler", testAutoscaler},
-	{"Manifest", testManifest},
-	{"Everywhere", testEverywhere},
-	{"Idle", testIdle},
-	{"HandedOver", testHandedOver},
-	{"SameName", testSameName},
-	{"Change", testChange},
-	{"DeleteParked", testDeleteParked},
-	{"Unschedulable", testUnschedulable},
-	{"Scale", testScale},
-	{"FollowsConnections", testFollowsConnections},
+	{"a HorizontalPodAutoscaler scales it", testAutoscaler},
+	{"the minimal manifest works", testManifest},
+	{"clients everywhere wake it and keep their addresses", testEverywhere},
+	{"an idle service sleeps and wakes again", testIdle},
+	{"the pod of a wake is handed over to its Deployment", testHandedOver},
+	{"services of one name in two namespaces are separate", testSameName},
+	{"changes under load lose no request", testChange},
+	{"deleting a service refuses its parked clients", testDeleteParked},
+	{"a pod that fits on no node fails the wake", testUnschedulable},
+	{"the scale subresource sets the number of pods", testScale},
+	{"replicas follow open connections", testFollowsConnections},
 }
 
-// alone are the others, in their order.
+// alone are the other tests, in their order.
 var alone = []part{
-	{"Balance", testBalance},
-	{"Affinity", testAffinity},
-	{"PreferLocal", testPreferLocal},
-	{"LeaderKilled", testLeaderKilled},
-	{"DaemonsKilled", testDaemonsKilled},
-	{"LossyWire", testLossyWire},
-	{"ProxyModes", testProxyModes},
-	{"Labs", testLabs},
-	{"FollowsUsage", testFollowsUsage},
-	{"Drain", testDrain},
-	{"NodeKilled", testNodeKilled},
-	// Last, as it takes the API server from everybody.
-	{"APIServerDown", testAPIServerDown},
+	{"connections are spread evenly over pods", testBalance},
+	{"a client address keeps its pod", testAffinity},
+	{"a pod of the same node is preferred", testPreferLocal},
+	{"the next leader finishes a wake", testLeaderKilled},
+	{"killed daemons lose no request", testDaemonsKilled},
+	{"wakes survive a lossy wire", testLossyWire},
+	{"kube-proxy may run in its other mode", testProxyModes},
+	{"the experiments run", testLabs},
+	{"replicas follow resource usage", testFollowsUsage},
+	{"removing pods loses no request", testDrain},
+	{"addresses and connections move from a killed node", testNodeKilled},
+	// Last, as no other test can use the API server meanwhile.
+	{"services work without the API server", testAPIServerDown},
 }
 
 // TestCluster runs all tests on one cluster.
@@ -62,8 +62,8 @@ func TestCluster(t *testing.T) {
 			p.run(t)
 		})
 	}
-	run(t, part{"Upgrade", testUpgrade}, false)
-	t.Run("Calm", func(t *testing.T) {
+	run(t, part{"an upgrade keeps connections", testUpgrade}, false)
+	t.Run("calm", func(t *testing.T) {
 		for _, p := range calm {
 			run(t, p, true)
 		}
@@ -73,9 +73,10 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// logs is what controller and daemons said since a time.
+// logs returns what controller and daemons have logged since a time.
 func (c *cluster) logs(since time.Time) string {
-	out, err := c.kubectl("", "logs", "-n", productNamespace, "-l", "app.kubernetes.io/name=wangell", "--prefix", "--tail=-1", fmt.Sprintf("--since=%ds", int(time.Since(since).Seconds())+1))
+	out, err := c.kubectl("", "logs", "-n", productNamespace, "-l", "app.kubernetes.io/name=wangell", "--prefix",
+		"--tail=-1", fmt.Sprintf("--since=%ds", int(time.Since(since).Seconds())+1))
 	if err != nil {
 		out += err.Error()
 	}

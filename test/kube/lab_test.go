@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// testLabs runs the experiments on this cluster in their small sizes: that they work, not what they measure.
+// testLabs runs the experiments on this cluster in their small sizes. It checks that they work, not what they measure.
 func testLabs(t *testing.T) {
 	program := filepath.Join(folder, "wangell-lab")
 	build := exec.Command("go", "build", "-o", program, "wangell.loutres.me/cmd/wangell-lab")
@@ -32,7 +32,8 @@ func testLabs(t *testing.T) {
 		args []string
 		keys []string // of the summary
 	}{
-		{"knative", []string{"--sides", "wangell,floor,knative"}, []string{"wangell_mean_ms", "wangell_stddev_ms", "knative_mean_ms", "ratio_mean", "overhead_median_ms", "lost"}},
+		{"knative", []string{"--sides", "wangell,floor,knative"},
+			[]string{"wangell_mean_ms", "wangell_stddev_ms", "knative_mean_ms", "ratio_mean", "overhead_median_ms", "lost"}},
 		{"balance", nil, nil},
 	} {
 		t.Run(x.name, func(t *testing.T) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package kube tests the product on a real Kubernetes of several nodes (test/cluster): installed by its chart, used by
-// clients of all kinds, and broken on purpose.
+// all kinds of clients, and with faults.
 package kube
 
 import (
@@ -17,15 +17,15 @@ import (
 	"wangell.loutres.me/internal/testutil/need"
 )
 
-// The cluster that all tests use.
+// Shared by all tests.
 var (
 	lab    *cluster
-	folder string // of this run
-	root   string // of the repository
+	folder string // for the files of this run
+	root   string // folder of the repository
 )
 
-// init keeps the first thread to TestMain. A goroutine that has moved it into a network namespace of the cluster would make
-// this process one of that namespace (/proc/PID/ns/net), and be killed with it at the end.
+// init keeps the first thread for TestMain. If a goroutine moved it into a network namespace of the cluster, this
+// process would count as one of that namespace (/proc/PID/ns/net), and be killed with it at the end.
 func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) {
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
-// run brings a cluster up, unless WANGELL_CLUSTER names the cluster.json of one, and installs the product there.
+// run starts a cluster, unless WANGELL_CLUSTER names the cluster.json of one, and installs the product there.
 func run(m *testing.M) (code int) {
 	err := func() (err error) {
 		if root, err = filepath.Abs("../.."); err != nil {
@@ -78,9 +78,9 @@ func clusterCommand(args ...string) error {
 	return nil
 }
 
-// trials runs a measurement until it is as it should be, at most three times, and fails the test with all that was wrong
-// otherwise. It is for what is exact on a machine that never stands still: where this one does, a SYN-ACK may be later than
-// the 200 ms after which a gate, rightly, gives the connection to another pod.
+// trials repeats a measurement until it is correct, at most three times, and fails the test with all wrong results
+// otherwise. It is for results that are exact only on a machine that never stalls: during a stall, a SYN-ACK may take
+// longer than the 200 ms after which a gate correctly gives the connection to another pod.
 func trials(t *testing.T, what string, f func() (wrong string)) {
 	t.Helper()
 	var all []string

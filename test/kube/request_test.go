@@ -11,8 +11,9 @@ import (
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// awaitProxy waits until a node's kube-proxy knows a Service, which is no concern of the product. It tries anew soon: the
-// connection tracking keeps a connection as it was begun, so one from before kube-proxy has its rules is never answered.
+// awaitProxy waits until the kube-proxy of a node serves a Service, which the product has no part in. It tries again
+// soon, because connection tracking pins a connection to the rules at its start, so that one from before kube-proxy has
+// its rules is never answered.
 func awaitProxy(t *testing.T, from *netlab.Namespace, address string) {
 	t.Helper()
 	c := e2e.HTTPClient(from, false)

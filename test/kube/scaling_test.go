@@ -13,10 +13,10 @@ import (
 	"wangell.loutres.me/internal/testutil/e2e"
 )
 
-// follows are the settings of scaling that follow the load within seconds.
+// follows are settings of spec.scaling that follow the load within seconds.
 const follows = "outInterval: 1, inInterval: 1, inStabilization: 2"
 
-// replicas waits until a service has so many pods, and no others.
+// replicas waits until a service has n pods, and no others.
 func (c *cluster) replicas(t *testing.T, key string, n int) {
 	t.Helper()
 	e2e.Eventually(t, fmt.Sprintf("%s: %d pods", key, n), func() (bool, string) {
@@ -25,12 +25,13 @@ func (c *cluster) replicas(t *testing.T, key string, n int) {
 	})
 }
 
-// testFollowsConnections opens connections and closes them: pods come, go, and all go in the end.
+// testFollowsConnections opens and closes connections: pods are added and removed, in the end all of them.
 func testFollowsConnections(t *testing.T) {
 	const key = "default/follows"
-	lab.apply(t, manifest(key, "idleTimeout: 5\nmaxReplicas: 3\nenv: [{name: STOP, value: close}]\nscaling: {target: 10, burstPerPod: 1000, "+follows+"}"))
+	lab.apply(t, manifest(key,
+		"idleTimeout: 5\nmaxReplicas: 3\nenv: [{name: STOP, value: close}]\nscaling: {target: 10, burstPerPod: 1000, "+follows+"}"))
 	addr := lab.address(t, key)
-	tr := keepAsking(t, lab.client, addr) // from the beginning: it may take longer than idleTimeout to look
+	tr := keepAsking(t, lab.client, addr) // from the start, as kubectl may take longer than idleTimeout
 	lab.replicas(t, key, 1)
 	var open []net.Conn
 	for range 30 {
@@ -45,7 +46,8 @@ func testFollowsConnections(t *testing.T) {
 	lab.replicas(t, key, 3)
 	t.Logf("three pods within %v", time.Since(begin))
 	e2e.Eventually(t, "an event tells why", func() (bool, string) {
-		events := e2e.Must(lab.kubectl("", "get", "events", "-n", "default", "--field-selector", "involvedObject.name=follows", "-o", "jsonpath={range .items[*]}{.message}{\"\\n\"}{end}"))(t)
+		events := e2e.Must(lab.kubectl("", "get", "events", "-n", "default", "--field-selector",
+			"involvedObject.name=follows", "-o", "jsonpath={range .items[*]}{.message}{\"\\n\"}{end}"))(t)
 		return strings.Contains(events, "connections") && strings.Contains(events, "target 10"), events
 	})
 	for _, c := range open {
@@ -60,7 +62,7 @@ func testFollowsConnections(t *testing.T) {
 	})
 }
 
-// testFollowsUsage has pods started for what they use of their nodes, as the nodes' container runtimes tell.
+// testFollowsUsage scales by resource usage, as reported by the nodes' container runtimes.
 func testFollowsUsage(t *testing.T) {
 	for _, metric := range []struct {
 		name   string
@@ -68,8 +70,10 @@ func testFollowsUsage(t *testing.T) {
 	}{{"cpu", 50}, {"memory", 60}} {
 		t.Run(metric.name, func(t *testing.T) {
 			key := "default/uses-" + metric.name
-			lab.apply(t, manifest(key, fmt.Sprintf("idleTimeout: 600\nmaxReplicas: 2\nenv: [{name: STOP, value: close}]\nresources: {requests: {cpu: 50m, memory: 40Mi}}\nscaling: {metric: %s, target: %d, %s}",
-				metric.name, metric.target, follows)))
+			lab.apply(t, manifest(key,
+				fmt.Sprintf("idleTimeout: 600\nmaxReplicas: 2\nenv: [{name: STOP, value: close}]\n"+
+					"resources: {requests: {cpu: 50m, memory: 40Mi}}\nscaling: {metric: %s, target: %d, %s}",
+					metric.name, metric.target, follows)))
 			addr := lab.address(t, key)
 			e2e.MustAsk(t, lab.client, addr)
 			lab.replicas(t, key, 1)

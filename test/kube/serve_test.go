@@ -16,11 +16,12 @@ import (
 
 // on is the manifest of a service whose pods are pinned to a node by a pod template.
 func on(n *node, key string) string {
-	template := fmt.Sprintf("template:\n  spec:\n    nodeSelector: {kubernetes.io/hostname: %s}\n    containers:\n    - {name: server, image: %q}\n", n.name, serverImage)
+	template := fmt.Sprintf("template:\n  spec:\n    nodeSelector: {kubernetes.io/hostname: %s}\n    containers:\n"+
+		"    - {name: server, image: %q}\n", n.name, serverImage)
 	return strings.Replace(manifest(key, "idleTimeout: 600\n"+template), "  image: "+serverImage+"\n", "", 1)
 }
 
-// testManifest applies the manifest of the design as it stands.
+// testManifest applies the minimal manifest.
 func testManifest(t *testing.T) {
 	doc, err := os.ReadFile("testdata/manifest.yaml")
 	if err != nil {
@@ -47,16 +48,17 @@ func testManifest(t *testing.T) {
 	t.Logf("kubectl get wgs\n%s", table)
 }
 
-// testEverywhere wakes and uses a service from all kinds of clients, by its address and by its name, with its pod here
-// and elsewhere; the pod must see who they are.
+// testEverywhere wakes and uses a service from all kinds of clients, by address and by name, with its pod on the same
+// node and elsewhere. The pod must see their addresses.
 func testEverywhere(t *testing.T) {
 	here, elsewhere := lab.nodes[0], lab.nodes[1]
 	lab.apply(t, clientPod("here", here)+"---\n"+clientPod("elsewhere", elsewhere))
-	e2e.Must(lab.kubectl("", "wait", "-n", "default", "pod/here", "pod/elsewhere", "--for=condition=Ready", "--timeout="+e2e.Patience.String()))(t)
+	e2e.Must(lab.kubectl("", "wait", "-n", "default", "pod/here", "pod/elsewhere", "--for=condition=Ready",
+		"--timeout="+e2e.Patience.String()))(t)
 	const key = "default/everywhere"
 	lab.apply(t, on(here, key))
 	vip := lab.address(t, key)
-	// The cluster's DNS hears of a Service when it does, which is no concern of the product.
+	// The cluster's DNS has the Service after a while, which the product has no part in.
 	var name netip.Addr
 	e2e.Eventually(t, "the name is known", func() (bool, string) {
 		var err error
@@ -70,7 +72,7 @@ func testEverywhere(t *testing.T) {
 		name string
 		from *netlab.Namespace
 		ip   netip.Addr
-		pod  *node // whose pod it is
+		pod  *node // the node of a pod
 	}{
 		{"outside", lab.client, netip.MustParseAddr(lab.Client.IP), nil},
 		{"pod on the node", lab.podNamespace(t, "default", "here"), podIP(t, "here"), here},
@@ -79,9 +81,10 @@ func testEverywhere(t *testing.T) {
 		{"another node", elsewhere.ns, elsewhere.ip, nil},
 	}
 	for _, c := range clients {
-		for _, to := range []struct{ how, address string }{{"address", vip}, {"name", netip.AddrPortFrom(name, 80).String()}} {
+		for _, to := range []struct{ how, address string }{{"address", vip},
+			{"name", netip.AddrPortFrom(name, 80).String()}} {
 			if c.name == "outside" && to.how == "name" {
-				continue // cluster addresses are for the cluster
+				continue // ClusterIPs only work in the cluster
 			}
 			t.Run(c.name+" by "+to.how, func(t *testing.T) {
 				lab.sleep(t, key)
@@ -92,13 +95,13 @@ func testEverywhere(t *testing.T) {
 				a, cold := timedAsk(t, c.from, to.address)
 				b, warm := timedAsk(t, c.from, to.address)
 				if c.pod != nil && to.how == "address" && c.pod.shortcuts(t) < before+2 {
-					t.Error("the pod's connections went through its node's stack")
+					t.Error("the pod's connections did not take the shortcut")
 				}
 				t.Logf("cold %v, warm %v; the pod sees %v", cold, warm, a.ClientAddr())
 				if a.Instance != b.Instance {
 					t.Errorf("two pods answered: %s and %s", a.Instance, b.Instance)
 				}
-				// A host has several addresses; its packets to a service may bear that of another of its devices.
+				// A host has several addresses, and may use that of another device for a service address.
 				if a.ClientAddr() != c.ip && !strings.Contains(c.name, "node") {
 					t.Errorf("the pod sees %v, the client is %v", a.ClientAddr(), c.ip)
 				}
@@ -107,29 +110,33 @@ func testEverywhere(t *testing.T) {
 	}
 }
 
-// clientPod is a pod that only lends its network.
+// clientPod is a pod whose network the tests use.
 func clientPod(name string, n *node) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: default}\nspec:\n  nodeName: %s\n  terminationGracePeriodSeconds: 0\n  automountServiceAccountToken: false\n  containers: [{name: client, image: %q}]\n",
+	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: default}\nspec:\n  nodeName: %s\n"+
+		"  terminationGracePeriodSeconds: 0\n  automountServiceAccountToken: false\n"+
+		"  containers: [{name: client, image: %q}]\n",
 		name, n.name, serverImage)
 }
 
 func podIP(t *testing.T, name string) netip.Addr {
 	t.Helper()
-	return netip.MustParseAddr(e2e.Must(lab.kubectl("", "get", "pod", "-n", "default", name, "-o", "jsonpath={.status.podIP}"))(t))
+	return netip.MustParseAddr(e2e.Must(lab.kubectl("", "get", "pod", "-n", "default", name, "-o",
+		"jsonpath={.status.podIP}"))(t))
 }
 
-// testIdle lets a service fall asleep by itself, and wakes it again.
+// testIdle lets a service fall asleep, and wakes it again.
 func testIdle(t *testing.T) {
 	const key = "default/idle"
 	lab.apply(t, manifest(key, "idleTimeout: 2"))
 	addr := lab.address(t, key)
 	lab.waitCold(t, key)
 	first := e2e.MustAsk(t, lab.client, addr)
-	// Not Warm and then Cold: it is warm for two seconds only, which may pass between two looks. A time of the last request
-	// tells that the status is not that of before.
+	// Not Warm and then Cold: it is warm for only two seconds, which may pass between two looks. With the time of the last
+	// request, the status is known to be a later one.
 	e2e.Eventually(t, "asleep again", func() (bool, string) {
 		s, p := lab.get(t, key), lab.pods(t, key)
-		return s.Status.State == "Cold" && s.Status.LatestRequest != nil && s.Status.Replicas == 0 && len(p) == 0, fmt.Sprintf("%+v; pods %s", s.Status, strings.Join(p, " "))
+		return s.Status.State == "Cold" && s.Status.LatestRequest != nil && s.Status.Replicas == 0 &&
+			len(p) == 0, fmt.Sprintf("%+v; pods %s", s.Status, strings.Join(p, " "))
 	})
 	second := e2e.MustAsk(t, lab.client, addr)
 	if first.Instance == second.Instance {
@@ -137,12 +144,11 @@ func testIdle(t *testing.T) {
 	}
 }
 
-// handedOver is the Deployment of a service with one pod.
+// handedOver is the summary of the Deployment of a service with one pod.
 const handedOver = "paused= wants=1 has=1 sets=1"
 
-// testHandedOver has a service wake, whose pod then belongs to a Deployment like any other: it can be rolled out, and a pod
-// that is lost is replaced. No other pod was made on the way, however often it wakes; and in between the Deployment is at
-// rest.
+// testHandedOver checks that the pod of a wake ends up in a Deployment like any other: it can be rolled out, and is
+// replaced when lost. No other pod is created on the way, and while the service sleeps the Deployment is at rest.
 func testHandedOver(t *testing.T) {
 	const key, name = "default/handed", "handed"
 	lab.apply(t, manifest(key, ""))
@@ -161,7 +167,8 @@ func testHandedOver(t *testing.T) {
 		if now := lab.pods(t, key); len(woken) != 1 || len(now) != 1 || now[0] != woken[0] {
 			t.Errorf("pods %v became %v", woken, now)
 		}
-		owner := e2e.Must(lab.kubectl("", "get", "pod", "-n", "default", woken[0], "-o", `jsonpath={.metadata.ownerReferences[?(@.controller==true)].kind}`))(t)
+		owner := e2e.Must(lab.kubectl("", "get", "pod", "-n", "default", woken[0], "-o",
+			`jsonpath={.metadata.ownerReferences[?(@.controller==true)].kind}`))(t)
 		if owner != "ReplicaSet" {
 			t.Errorf("pod %s is controlled by a %q", woken[0], owner)
 		}
@@ -169,8 +176,9 @@ func testHandedOver(t *testing.T) {
 		atRest()
 		created++
 	}
-	// Kubernetes tells of every pod that gets a node.
-	scheduled := strings.Fields(e2e.Must(lab.kubectl("", "get", "events", "-n", "default", "--field-selector", "reason=Scheduled", "-o",
+	// Kubernetes has an event for every scheduled pod.
+	scheduled := strings.Fields(e2e.Must(lab.kubectl("", "get", "events", "-n", "default", "--field-selector",
+		"reason=Scheduled", "-o",
 		`jsonpath={range .items[*]}{.involvedObject.name}{.regarding.name}{"\n"}{end}`))(t))
 	n := 0
 	for _, pod := range scheduled {
@@ -198,7 +206,7 @@ func testHandedOver(t *testing.T) {
 	atRest()
 }
 
-// testSameName has two services of one name in two namespaces.
+// testSameName has two services of the same name in two namespaces.
 func testSameName(t *testing.T) {
 	lab.apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: other}\n")
 	const a, b = "default/twin", "other/twin"
@@ -211,14 +219,18 @@ func testSameName(t *testing.T) {
 	}
 }
 
-// testChange changes image, port and target port while a client asks all the time.
+// testChange changes image, port and target port under load.
 func testChange(t *testing.T) {
 	const key = "default/change"
 	lab.apply(t, manifest(key, "idleTimeout: 600\nenv: [{name: VERSION, value: one}]"))
 	addr := lab.address(t, key)
 	e2e.MustAsk(t, lab.client, addr)
 	tr := keepAsking(t, lab.client, addr)
-	e2e.Eventually(t, "version one", func() (bool, string) { seen := tr.Versions(); return seen["one"] > 0, fmt.Sprint(seen) })
+	e2e.Eventually(t, "version one", func() (bool, string) {
+		seen := tr.Versions()
+		return seen["one"] > 0,
+			fmt.Sprint(seen)
+	})
 	change := func(version, doc string) {
 		t.Helper()
 		e2e.Must(lab.kubectl(doc, "apply", "-f", "-"))(t)
@@ -228,14 +240,16 @@ func testChange(t *testing.T) {
 		})
 	}
 	change("two", manifest(key, "idleTimeout: 600\nenv: [{name: VERSION, value: two}]"))
-	change("three", strings.Replace(manifest(key, "idleTimeout: 600\nenv: [{name: VERSION, value: three}, {name: PORT, value: '9090'}]"), "targetPort: 8080", "targetPort: 9090", 1))
+	change("three", strings.Replace(manifest(key,
+		"idleTimeout: 600\nenv: [{name: VERSION, value: three}, {name: PORT, value: '9090'}]"), "targetPort: 8080", "targetPort: 9090", 1))
 	change("of the image", strings.Replace(manifest(key, "idleTimeout: 600"), serverImage, otherImage, 1))
 	tr.Stop(t)
 	if seen := tr.Versions(); len(seen) != 4 {
 		t.Errorf("answers by version: %v", seen)
 	}
-	// The port of the service address: the old one ends, the new one answers.
-	e2e.Must(lab.kubectl(strings.Replace(manifest(key, "idleTimeout: 600"), "port: 80\n", "port: 81\n", 1), "apply", "-f", "-"))(t)
+	// The port of the service address changes: the old one is closed, the new one answers.
+	e2e.Must(lab.kubectl(strings.Replace(manifest(key, "idleTimeout: 600"), "port: 80\n", "port: 81\n", 1), "apply", "-f",
+		"-"))(t)
 	moved := netip.AddrPortFrom(netip.MustParseAddrPort(addr).Addr(), 81).String()
 	e2e.Eventually(t, "the new port answers", func() (bool, string) {
 		_, err := e2e.Ask(lab.client, moved)
@@ -269,7 +283,7 @@ func testDeleteParked(t *testing.T) {
 	}
 }
 
-// testUnschedulable wants a pod that fits on no node.
+// testUnschedulable starts a pod that fits on no node.
 func testUnschedulable(t *testing.T) {
 	const key = "default/huge"
 	lab.apply(t, manifest(key, "wakeTimeout: 10\nresources: {requests: {memory: 500Ti}}"))
@@ -282,12 +296,17 @@ func testUnschedulable(t *testing.T) {
 	t.Logf("refused after %v", time.Since(begin))
 	e2e.Eventually(t, "failed, and why", func() (bool, string) {
 		s := lab.get(t, key)
-		return s.Status.State == "Failed" && strings.Contains(s.Status.Message, "Insufficient memory"), fmt.Sprintf("%+v", s.Status)
+		return s.Status.State == "Failed" && strings.Contains(s.Status.Message, "Insufficient memory"), fmt.Sprintf("%+v",
+			s.Status)
 	})
-	e2e.Eventually(t, "no pod is left", func() (bool, string) { p := lab.pods(t, key); return len(p) == 0, strings.Join(p, " ") })
+	e2e.Eventually(t, "no pod is left", func() (bool, string) {
+		p := lab.pods(t, key)
+		return len(p) == 0,
+			strings.Join(p, " ")
+	})
 }
 
-// testScale drives the number of pods as kubectl, HPA and KEDA do.
+// testScale changes the number of pods as kubectl, HPA and KEDA do.
 func testScale(t *testing.T) {
 	const key = "default/many"
 	lab.apply(t, manifest(key, "idleTimeout: 600\nmaxReplicas: 3"))
@@ -297,7 +316,7 @@ func testScale(t *testing.T) {
 		s := lab.get(t, key)
 		return s.Status.Replicas == 3 && s.Status.State == "Warm", fmt.Sprintf("%+v", s.Status)
 	})
-	// The status tells of a pod a moment before or after each gate knows it.
+	// The status may have a pod before all gates have it.
 	instances := map[string]int{}
 	e2e.Eventually(t, "all three answer", func() (bool, string) {
 		a := e2e.MustAsk(t, lab.client, addr)

@@ -33,7 +33,7 @@ func (c *cluster) find(key string) (*v1alpha1.WangellService, error) {
 	return s, json.Unmarshal([]byte(out), s)
 }
 
-// apply applies a document; what it makes is deleted at the end of the test, and waited for.
+// apply applies a document and deletes its objects at the end of the test.
 func (c *cluster) apply(t *testing.T, doc string) {
 	t.Helper()
 	e2e.Must(c.kubectl(doc, "apply", "-f", "-"))(t)
@@ -72,24 +72,27 @@ func (c *cluster) waitState(t *testing.T, key, state string) {
 	})
 }
 
-// pods lists a service's pods, those that are just ending too.
+// pods returns the names of a service's pods, including terminating ones.
 func (c *cluster) pods(t *testing.T, key string) []string {
 	t.Helper()
 	namespace, name, _ := strings.Cut(key, "/")
-	return strings.Fields(e2e.Must(c.kubectl("", "get", "pods", "-n", namespace, "-l", "wangell.loutres.me/service="+name, "-o", "jsonpath={.items[*].metadata.name}"))(t))
+	return strings.Fields(e2e.Must(c.kubectl("", "get", "pods", "-n", namespace, "-l", "wangell.loutres.me/service="+name,
+		"-o", "jsonpath={.items[*].metadata.name}"))(t))
 }
 
-// deployment tells of a service's Deployment: whether it is paused, how many pods it wants and has, and how many
-// ReplicaSets there are.
+// deployment summarizes a service's Deployment: whether it is paused, how many pods it wants and has, and the number of
+// ReplicaSets.
 func (c *cluster) deployment(t *testing.T, key string) string {
 	t.Helper()
 	namespace, name, _ := strings.Cut(key, "/")
-	d := e2e.Must(c.kubectl("", "get", "deployment", "-n", namespace, name, "-o", "jsonpath={.spec.paused} wants={.spec.replicas} has={.status.replicas}"))(t)
-	sets := e2e.Must(c.kubectl("", "get", "replicasets", "-n", namespace, "-l", "wangell.loutres.me/service="+name, "-o", "name"))(t)
+	d := e2e.Must(c.kubectl("", "get", "deployment", "-n", namespace, name, "-o",
+		"jsonpath={.spec.paused} wants={.spec.replicas} has={.status.replicas}"))(t)
+	sets := e2e.Must(c.kubectl("", "get", "replicasets", "-n", namespace, "-l", "wangell.loutres.me/service="+name, "-o",
+		"name"))(t)
 	return fmt.Sprintf("paused=%s sets=%d", d, len(strings.Fields(sets)))
 }
 
-// waitDeployment waits until a service's Deployment is as deployment tells.
+// waitDeployment waits for a summary of a service's Deployment.
 func (c *cluster) waitDeployment(t *testing.T, key, want string) {
 	t.Helper()
 	e2e.Eventually(t, fmt.Sprintf("the Deployment of %s: %s", key, want), func() (bool, string) {
@@ -98,11 +101,11 @@ func (c *cluster) waitDeployment(t *testing.T, key, want string) {
 	})
 }
 
-// sleep puts a service to sleep and waits until it has no pod left.
+// sleep puts a service to sleep and waits until it has no pod.
 func (c *cluster) sleep(t *testing.T, key string) {
 	t.Helper()
 	namespace, name, _ := strings.Cut(key, "/")
-	// Its status may still be that of before it woke.
+	// The status may still be older than the wake.
 	e2e.Eventually(t, key+": cold, and without a pod", func() (bool, string) {
 		if _, err := c.kubectl("", "scale", "wgs", "-n", namespace, name, "--replicas=0"); err != nil {
 			return false, err.Error()
@@ -115,6 +118,7 @@ func (c *cluster) sleep(t *testing.T, key string) {
 	})
 }
 
+// waitCold waits until a service sleeps and has no pod.
 func (c *cluster) waitCold(t *testing.T, key string) {
 	t.Helper()
 	c.waitState(t, key, "Cold")
@@ -124,10 +128,11 @@ func (c *cluster) waitCold(t *testing.T, key string) {
 	})
 }
 
-// manifest is a service of the tests' server; more is added to its spec, indented by two.
+// manifest is a service of the tests' server. More is added to its spec, indented by two.
 func manifest(key, more string) string {
 	namespace, name, _ := strings.Cut(key, "/")
-	doc := fmt.Sprintf("apiVersion: wangell.loutres.me/v1alpha1\nkind: WangellService\nmetadata: {name: %s, namespace: %s}\nspec:\n  image: %s\n  targetPort: 8080\n  port: 80\n",
+	doc := fmt.Sprintf("apiVersion: wangell.loutres.me/v1alpha1\nkind: WangellService\n"+
+		"metadata: {name: %s, namespace: %s}\nspec:\n  image: %s\n  targetPort: 8080\n  port: 80\n",
 		name, namespace, serverImage)
 	for line := range strings.Lines(more) {
 		doc += "  " + line

@@ -2,9 +2,9 @@
 
 // Program probe is the server that the cluster's own tests run in pods. It answers
 //
-//	/              with its host name and the address that the client has to it
-//	/get?url=URL   with what it gets from there itself
-//	/lookup?name=N with the addresses that its DNS gives
+//	/              with its host name and the address of the client
+//	/get?url=URL   with the response to a request of its own
+//	/lookup?name=N with the addresses from its DNS
 package main
 
 import (
