@@ -16,18 +16,24 @@ import (
 	"wangell.loutres.me/internal/node"
 )
 
-// clusterFlags say what the daemon follows in a cluster.
+// clusterFlags names the objects that a daemon follows in a cluster.
 type clusterFlags struct{ lease, daemonSet, kubeconfig string }
 
 func (f *clusterFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.lease, "lease", "", "cluster: NAMESPACE/NAME of the Lease of the controllers' leader, instead of --server")
-	flags.StringVar(&f.daemonSet, "daemonset", "", "cluster: NAMESPACE/NAME of the DaemonSet that runs this daemon: if it is deleted, do as with --clean")
-	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "cluster: file that tells how to reach the API server (default: as a pod does)")
+	flags.StringVar(&f.lease, "lease", "",
+		"cluster: NAMESPACE/NAME of the Lease of the leading controller, instead of --server")
+	flags.StringVar(&f.daemonSet, "daemonset", "",
+		"cluster: NAMESPACE/NAME of the DaemonSet that runs this daemon; if it is deleted, act as with --clean")
+	flags.StringVar(&f.kubeconfig, "kubeconfig", "",
+		"cluster: kubeconfig file for the API server (default: the pod's service account)")
 }
 
-// follow makes the daemon follow the leader, and know whether it is to clean up. The returned function waits for what
-// it started; ctx must have ended.
-func (f *clusterFlags) follow(ctx context.Context, cmd *cobra.Command, c *node.Config, clean bool, cache string) (wait func(), err error) {
+// follow sets Follow and Clean of c: the daemon follows the holder of the Lease, whose address is kept in the file
+// cache, and removes the gate at its end if clean is set or the DaemonSet is being deleted. The returned function waits
+// for the goroutines that follow started; they run until ctx ends.
+func (f *clusterFlags) follow(
+	ctx context.Context, cmd *cobra.Command, c *node.Config, clean bool, cache string,
+) (wait func(), err error) {
 	namespace, name, ok := namespaced(f.lease)
 	if !ok {
 		return nil, usage(cmd, "--lease %q: want NAMESPACE/NAME", f.lease)
@@ -60,6 +66,7 @@ func (f *clusterFlags) follow(ctx context.Context, cmd *cobra.Command, c *node.C
 	return group.Wait, nil
 }
 
+// namespaced splits NAMESPACE/NAME.
 func namespaced(text string) (namespace, name string, ok bool) {
 	namespace, name, ok = strings.Cut(text, "/")
 	return namespace, name, ok && namespace != "" && name != "" && !strings.Contains(name, "/")
