@@ -46,6 +46,13 @@ type daemon struct {
 	usage   usageReader
 }
 
+// usageReader is the state of reading the pods' usage from the container runtime.
+type usageReader struct {
+	at     time.Time     // when the last reading began
+	busy   chan struct{} // holds one element while a reading is in progress
+	failed bool          // the last reading failed; used by the reading in progress
+}
+
 func newDaemon(cfg Config, g *gate.Gate) *daemon {
 	return &daemon{
 		cfg: cfg, log: cfg.Log, gate: g, started: make(chan struct{}), tabled: make(chan struct{}),

@@ -14,13 +14,6 @@ import (
 // usageInterval is the interval at which the usage of pods is reported.
 const usageInterval = 2 * time.Second
 
-// usageReader is the state of reading the pods' usage from the container runtime.
-type usageReader struct {
-	at     time.Time     // when the last reading began
-	busy   chan struct{} // holds one element while a reading is in progress
-	failed bool          // the last reading failed; used by the reading in progress
-}
-
 // sendUsage reports what the pods of services with wire.FlagUsage use. It does not wait for the container runtime; one
 // that is slow is asked less often.
 func (d *daemon) sendUsage(ctx context.Context) {

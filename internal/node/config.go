@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+
+	"wangell.loutres.me/internal/gate"
+	"wangell.loutres.me/internal/wire"
+)
+
+// Config configures a daemon.
+type Config struct {
+	// Server is the controller's UDP address, host:port; empty if Follow provides it.
+	Server string
+	// Follow calls moved with the controller's address, now and whenever it changes, until ctx ends. Optional.
+	Follow func(ctx context.Context, moved func(addr string))
+	// Key is shared with the controller and seals the messages to it.
+	Key wire.Key
+	// Node is the name of this node.
+	Node string
+	// NodeAddr is this node's IPv4 address, to which other nodes send packets for its pods; zero if there is only one
+	// node.
+	NodeAddr netip.Addr
+	// EncapPort is the UDP port of such packets, the same on all nodes; 0 if there is only one node.
+	EncapPort uint16
+	// CRI is the endpoint of the container runtime (internal/cri); if empty, the daemon does not observe pods there.
+	CRI string
+	// RunDir is the daemon's folder. A second daemon with the same folder waits until the first has ended.
+	RunDir string
+	// BPFDir is a folder for the gate's pins in an existing bpf file system. If empty, the gate mounts one on
+	// RunDir/bpf.
+	BPFDir string
+	// ServiceRanges contain the service addresses.
+	ServiceRanges []netip.Prefix
+	// Interfaces are the external interfaces. The default is the interfaces with a default route.
+	Interfaces []string
+	// XDPMode is auto, native, generic or off. The default is auto.
+	XDPMode string
+	// Shortcut lets connections of pods on this node bypass its network stack once the stack has accepted their SYN.
+	Shortcut bool
+	// MetricsSocket (a unix socket) and MetricsAddress (host:port) serve /metrics (Prometheus), /healthz and /readyz
+	// over HTTP. Each is optional.
+	MetricsSocket, MetricsAddress string
+	// Sizes are the limits of the gate's maps.
+	Sizes gate.Sizes
+	Log   *slog.Logger
+	// Ready is called when the gate is attached and holds the first table of services. Optional.
+	Ready func()
+	// Clean reports, after ctx has ended, whether to remove the gate. If it is nil or returns false, the gate keeps
+	// running without a daemon.
+	Clean func() bool
+}
