@@ -83,7 +83,8 @@ show kubectl get nodes
 
 say "Wangell's image, pushed to the cluster's registry"
 platform=linux/$($go env GOARCH)
-show make --no-print-directory image-push REF="$(field .registry.pushAddress)/wangell" PLAIN_HTTP=1 PLATFORMS="$platform"
+show make --no-print-directory image-push REF="$(field .registry.pushAddress)/wangell" PLAIN_HTTP=1 \
+    PLATFORMS="$platform"
 
 say "Two more images: the hello service, and curl for a client pod"
 "$wangell" image build hello --out "$work/hello.tar"
@@ -107,7 +108,8 @@ kubectl wait --for=condition=Ready --timeout=60s wgs/hello >/dev/null
 show kubectl get wgs
 address=$(kubectl get wgs hello -o jsonpath='{.status.loadBalancerIP}')
 
-timing='  %{http_code} in %{time_total} s (connected after %{time_connect} s, first byte after %{time_starttransfer} s)\n'
+timing='  %{http_code} in %{time_total} s'
+timing+=' (connected after %{time_connect} s, first byte after %{time_starttransfer} s)\n'
 request() { # request COMMAND...: run curl by COMMAND, and print the answer and how long it took
     "$@" curl -sS --max-time 60 -w "$timing" "$url" | sed 's/^\([^ ]\)/  | \1/'
 }
@@ -118,7 +120,8 @@ asleep() {
 }
 
 url=http://$address/
-say "From outside the cluster, cold: no pod exists; the kernel holds the SYN until one listens (first, it pulls the image)"
+echo "The first wake also pulls the image."
+say "From outside the cluster, cold: no pod exists; the kernel holds the SYN until one listens"
 request outside
 say "The same again, warm: only the kernel is in the path"
 request outside
@@ -145,9 +148,10 @@ say "Cleaning up"
 kubectl delete pod client --wait=true
 show kubectl delete -f examples/hello.yaml
 show helm uninstall wangell --namespace wangell-system --wait --cascade foreground
+traces_on_node='ip -o link show wangell0 2>/dev/null; find /sys/fs/bpf/wangell 2>/dev/null'
 for node in node-1 node-2 node-3; do
     for _ in $(seq 100); do
-        left=$(cluster exec --node "$node" -- sh -c 'ip -o link show wangell0 2>/dev/null; find /sys/fs/bpf/wangell 2>/dev/null') || true
+        left=$(cluster exec --node "$node" -- sh -c "$traces_on_node") || true
         if [ -z "$left" ]; then break; fi
         sleep 0.1
     done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Shows a cold and a warm request, in network namespaces of its own: a node, a link and a client.
-# The machine's own devices, routes and firewall are not touched, and nothing is left at the end.
+# Shows a cold and a warm request in network namespaces of its own: a node, a link and a client. It does not touch the
+# machine's devices, routes or firewall, and leaves nothing behind.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH=$PATH:/usr/sbin:/sbin
@@ -20,7 +20,7 @@ say() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
 inside() { nsenter --net="/run/netns/$1" -- "${@:2}"; }
 wg() { "$wangell" "$@" --run-dir "$run"; }
 
-# A namespace ends with its devices; what still runs in it was started by this script.
+# Deleting a namespace deletes its devices. Whatever runs in it was started by this script.
 clean() {
     local status=$?
     trap - EXIT INT TERM
@@ -30,7 +30,7 @@ clean() {
     fi
     for ns in "$node" "$link" "$client"; do ip netns del "$ns" 2>/dev/null || true; done
     if [ $status -ne 0 ] && [ -e "$log" ]; then
-        say "What wangell up said"
+        say "Output of wangell up"
         cat "$log"
     fi
     rm -rf --one-file-system "$dir"
@@ -40,8 +40,8 @@ trap clean EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# what_there_is prints what this instance could leave on the machine. Its cgroups have the begin of the SHA-256 of
-# the run folder in their names.
+# what_there_is prints everything that this instance could leave on the machine. The names of its cgroups contain the
+# beginning of the run folder's SHA-256.
 cgroups=wangell-$(printf %s "$run" | sha256sum | cut -c 1-8)
 what_there_is() {
     { ip netns list | awk -v id="$id" 'index($1, id) { print "namespace", $1 }'
@@ -65,49 +65,51 @@ join() { # join NAMESPACE PORT ADDRESS
 }
 join "$node" node 10.46.200.1/24
 join "$client" client 10.46.200.10/24
-# Service addresses are on the link: the client asks for them by ARP, and the gate answers.
+# The client resolves service addresses on the link by ARP, and the gate answers.
 inside "$client" ip route add 10.46.100.0/24 dev eth0
 echo "node 10.46.200.1, client 10.46.200.10, services 10.46.100.0/24"
 
-say "An image, without Docker and without a registry"
+say "An image, without Docker or a registry"
 "$wangell" image build hello --out "$dir/hello.tar"
 
 say "wangell up -f examples/hello.yaml"
 inside "$node" "$wangell" image load "$dir/hello.tar" --run-dir "$run" --state-dir "$state" --containerd own
-# Not through a function: $! shall be wangell itself.
+# Not through a function, so that $! is wangell itself.
 nsenter --net="/run/netns/$node" -- "$wangell" up -f examples/hello.yaml --run-dir "$run" --state-dir "$state" \
     --containerd own --interface eth0 </dev/null >"$log" 2>&1 &
 up=$!
 for _ in $(seq 600); do
     if grep -qx ready "$log"; then break; fi
-    kill -0 "$up" 2>/dev/null || { echo "wangell up ended" >&2; exit 1; }
+    kill -0 "$up" 2>/dev/null || { echo "wangell up exited" >&2; exit 1; }
     sleep 0.1
 done
 wg ps
 
 address=$(wg ps -o json | jq -r '.[0].service | "\(.status.loadBalancerIP):\(.spec.port)"')
+timing='  %{http_code} in %{time_total} s'
+timing+=' (connected after %{time_connect} s, first byte after %{time_starttransfer} s)\n'
 request() {
     inside "$client" curl -sS --max-time 30 -o "$dir/body" \
-        -w "  %{http_code} in %{time_total} s (connected after %{time_connect} s, first byte after %{time_starttransfer} s)\n" "http://$address/"
+        -w "$timing" "http://$address/"
     sed 's/^/  | /' "$dir/body"
 }
-say "A cold request: no container exists; the SYN is kept until one listens"
+say "A cold request: no container exists; the kernel holds the SYN until one listens"
 request
-say "A warm request: the kernel alone is in the path"
+say "A warm request: only the kernel is in the path"
 request
 say "wangell ps"
 wg ps
 say "wangell wakes hello"
 wg wakes hello
 
-say "wangell down, and what is left"
+say "wangell down, and what it leaves"
 wg down
 wait "$up"
 up=
 for ns in "$node" "$link" "$client"; do ip netns del "$ns"; done
 after=$(what_there_is)
 if [ "$before" = "$after" ]; then
-    echo "nothing: namespaces, devices, mounts, cgroups and processes are as before"
+    echo "nothing: namespaces, devices, mounts, cgroups and processes are the same as before"
 else
     diff <(echo "$before") <(echo "$after") || true
     exit 1

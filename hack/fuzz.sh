@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs every native fuzz test of the module for a while, and the gate (as root) against its model with other seeds than make test. Usage: hack/fuzz.sh [TIME]   (default 10s)
+# Runs every native fuzz test of the module for some time, and compares the gate (as root) with its model for seeds that
+# "make test" does not use. Usage: hack/fuzz.sh [TIME]   (default 10s)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 time=${1:-10s}
 go=${GO:-go}
 
-# A package without fuzz tests prints its "ok" line only.
+# go test -list also prints an "ok" line per package.
 grep -rlE --include='*_test.go' '^func Fuzz' . | xargs -r -n 1 dirname | sort -u | while read -r package; do
     "$go" test -list '^Fuzz' "$package" | grep '^Fuzz' | while read -r test; do
         printf '== %s %s\n' "$package" "$test"

@@ -69,8 +69,8 @@ check_go() {
         return
     fi
     wanted=$(awk '$1 == "go" { print $2 }' "$(dirname "$0")/../go.mod")
-    echo "Go is missing or too old: ${version:-none found}. Install Go $wanted or later from https://go.dev/dl and put" \
-        "its bin folder into PATH." >&2
+    echo "Go is missing or too old: ${version:-none found}. Install Go $wanted or later from https://go.dev/dl and" \
+        "put its bin folder into PATH." >&2
     exit 1
 }
 

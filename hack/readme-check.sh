@@ -3,20 +3,20 @@
 # Runs the commands of the documentation, so that they stay true. A fenced sh block is run if the line before it is
 #
 #   <!-- run: ENVIRONMENT -->              runs it, and fails if a command of it fails
-#   <!-- run: ENVIRONMENT until TEXT -->   runs it in the background until it prints the line TEXT, goes on with the next
-#                                          block, and ends it like Ctrl-C after the last
+#   <!-- run: ENVIRONMENT until TEXT -->   runs it in the background, continues with the next block once it has printed
+#                                          the line TEXT, and interrupts it (Ctrl-C) after the last block
 #
-# Blocks of one environment run in their order, in one folder: a copy of the repository. sudo runs its arguments, as all of
-# it is root already. The environments:
+# Blocks of one environment run in order, in one copy of the repository, as root; sudo just runs its arguments. The
+# environments:
 #
-#   demo         this machine, for commands that make their own namespaces
-#   one-machine  network and mount namespaces with one device "eth0" and a default route; /run and /var/lib/wangell are
+#   demo         this machine, for commands that create their own namespaces
+#   one-machine  new network and mount namespaces with a device "eth0" and a default route; /run and /var/lib/wangell are
 #                empty
-#   kubernetes   a cluster of three nodes, in the client's network namespace, with helm, kubectl and KUBECONFIG.
-#                REGISTRY and the addresses 10.46.100.0/24 are replaced by those of the cluster, and the hello server
-#                stands for public images, which nodes cannot pull here
+#   kubernetes   a new cluster of three nodes, in the network namespace of its client, with helm, kubectl and KUBECONFIG.
+#                REGISTRY and 10.46.100.0/24 become the registry and the addresses of the cluster. The hello server stands
+#                in for public images, which the nodes cannot pull
 #
-# The blocks of a translation (README.*.md) are not run, but must have the same commands as those of README.md.
+# The blocks of a translation (README.*.md) do not run, but must have the same commands as those of README.md.
 #
 # Usage: hack/readme-check.sh ENVIRONMENT|--list [FILE.md...]   (default: README.md, deploy/README.md and docs/*.md)
 set -euo pipefail
@@ -27,7 +27,7 @@ environment=${1:?usage: $0 demo|one-machine|kubernetes|--list [FILE.md...]}
 shift
 if [ $# -eq 0 ]; then set -- README.md deploy/README.md docs/*.md; fi
 
-# blocks FOLDER FILES...: write each marked block into FOLDER/N.sh, and print its file name, place, environment and TEXT.
+# blocks FOLDER FILES...: write each marked block to FOLDER/N.sh, and print its file, place, environment and TEXT.
 blocks() {
     awk -v folder="$1" '
         FNR == 1 { wanted = ""; inside = 0 }

@@ -54,16 +54,18 @@ fi
 deb=$one/wangell_${version}_$arch.deb root=$work/root
 mkdir -p "$root/var/lib/dpkg/updates" "$root/var/lib/dpkg/info"
 touch "$root/var/lib/dpkg/status" "$root/var/lib/dpkg/available"
-# Scripts of the package run here with DPKG_ROOT set. There is no /run/systemd/system in that folder, so they start nothing.
+# The package's scripts run here with DPKG_ROOT set. That folder has no /run/systemd/system, so they start nothing.
 package() {
-    dpkg --root="$root" --force-not-root --force-script-chrootless --force-depends --force-confold --log=/dev/null "$@" \
-        >"$work/dpkg.log" 2>&1 || { cat "$work/dpkg.log" >&2; fail "dpkg $*"; }
+    dpkg --root="$root" --force-not-root --force-script-chrootless --force-depends --force-confold --log=/dev/null \
+        "$@" >"$work/dpkg.log" 2>&1 || { cat "$work/dpkg.log" >&2; fail "dpkg $*"; }
 }
 dpkg-deb --info "$deb" >/dev/null
-dpkg-deb --contents "$deb" | awk '$2 != "root/root" { print; bad = 1 } END { exit bad }' || fail "files that are not root's"
+dpkg-deb --contents "$deb" | awk '$2 != "root/root" { print; bad = 1 } END { exit bad }' ||
+    fail "files in the package do not belong to root"
 package --install "$deb"
 "$root/usr/bin/wangell" version >/dev/null
-for file in etc/default/wangell etc/wangell/services usr/lib/systemd/system/wangell.service usr/share/doc/wangell/copyright; do
+for file in etc/default/wangell etc/wangell/services usr/lib/systemd/system/wangell.service \
+    usr/share/doc/wangell/copyright; do
     [ -e "$root/$file" ] || fail "the package has no /$file"
 done
 echo 'WANGELL_FLAGS="--interface eth1"' >"$root/etc/default/wangell"
@@ -78,8 +80,8 @@ echo "the Debian package installs, keeps its configuration in an upgrade, and le
 
 if command -v systemd-analyze >/dev/null; then
     # verify looks for the program, which is not installed on this machine.
-    sed "s,^ExecStart=/usr/bin/wangell,ExecStart=$(find "$work/unpacked" -name wangell -type f)," deploy/debian/wangell.service \
-        >"$work/wangell.service"
+    program=$(find "$work/unpacked" -name wangell -type f)
+    sed "s,^ExecStart=/usr/bin/wangell,ExecStart=$program," deploy/debian/wangell.service >"$work/wangell.service"
     problems=$(systemd-analyze verify --man=no "$work/wangell.service" 2>&1 | grep -F wangell.service || true)
     [ -z "$problems" ] || fail "systemd-analyze verify: $problems"
     echo "the systemd unit is sound"

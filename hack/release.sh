@@ -39,9 +39,9 @@ mkdir -p "$out"
 out=$(realpath "$out")
 say() { echo "release: $*"; }
 
-# archive FILE FOLDER: a compressed tar of FOLDER below $stage that depends on names, modes and contents alone.
+# archive FILE FOLDER [PARENT]: a compressed tar of $stage/PARENT/FOLDER that depends on names, modes and contents only.
 archive() {
-    tar --create --directory "$stage" --sort=name --format=ustar --owner=0 --group=0 --numeric-owner \
+    tar --create --directory "$stage/${3:-}" --sort=name --format=ustar --owner=0 --group=0 --numeric-owner \
         --mode=u+rwX,go+rX,go-w --mtime="@$SOURCE_DATE_EPOCH" "$2" | gzip --no-name --best >"$1"
 }
 
@@ -54,8 +54,8 @@ for arch in "${architectures[@]}"; do
     mkdir -p "$stage/$folder"
     for program in "${programs[@]}"; do
         say "$program for linux/$arch"
-        GOFLAGS='' GOOS=linux GOARCH=$arch CGO_ENABLED=0 "$go" build -trimpath -buildvcs=false -gcflags=all=-dwarf=false \
-            -ldflags "$ldflags" -o "$stage/$folder/$program" "./cmd/$program"
+        GOFLAGS='' GOOS=linux GOARCH=$arch CGO_ENABLED=0 "$go" build -trimpath -buildvcs=false \
+            -gcflags=all=-dwarf=false -ldflags "$ldflags" -o "$stage/$folder/$program" "./cmd/$program"
         "$go" run ./hack/sbom --name "$program" --version "v$version" --time "$SOURCE_DATE_EPOCH" \
             "$stage/$folder/$program" >"$out/${program}_${version}_linux_$arch.cdx.json"
     done
@@ -84,9 +84,7 @@ cp "$stage/generated/manifests/wangell.yaml" "$out/wangell_$version.yaml"
 cp "$stage/generated/manifests/clean.yaml" "$out/wangell-clean_$version.yaml"
 mkdir "$stage/chart"
 cp -r deploy/chart "$stage/chart/wangell"
-archive_in=$stage stage=$stage/chart
-archive "$out/wangell-$version.tgz" wangell
-stage=$archive_in
+archive "$out/wangell-$version.tgz" wangell chart
 
 (cd "$out" && sha256sum -- * >"$stage/SHA256SUMS" && cp "$stage/SHA256SUMS" .)
 say "v$version in $out; image $repository:v$version is $digest"

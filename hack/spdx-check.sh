@@ -13,7 +13,8 @@ for file in "${files[@]}"; do
     bpf/*) want='SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0' ;;
     *) want='SPDX-License-Identifier: Apache-2.0' ;;
     esac
-    if head -2 "$file" | grep -qF "$want" || head -3 "$file" | grep -q '^// Code generated .* DO NOT EDIT\.$'; then continue; fi
+    if head -2 "$file" | grep -qF "$want"; then continue; fi
+    if head -3 "$file" | grep -q '^// Code generated .* DO NOT EDIT\.$'; then continue; fi
     missing+=("$file: want \"$want\" in line 1 or 2")
 done
 if [ ${#missing[@]} -gt 0 ]; then

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command sbom writes the software bill of materials of a Go program as CycloneDX 1.6 JSON
-// (https://cyclonedx.org/docs/1.6/json/). It reads what the linker recorded in the program, so it lists the modules that
-// are linked and no others, for any target platform. The same program gives the same document.
+// (https://cyclonedx.org/docs/1.6/json/). It reads what the linker recorded in the program, so it lists exactly the
+// modules that are linked, for any target platform. The same program gives the same document.
 //
-//	go run ./hack/sbom --name wangell --version v0.3.0 --time 1750000000 bin/wangell > wangell.cdx.json
+//	go run ./hack/sbom --name wangell --version v0.3.0 --time 1750000000 bin/wangell
 package main
 
 import (
