@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -18,7 +19,7 @@ import (
 	"wangell.loutres.me/internal/operator"
 )
 
-// controllerFlags are the flags of controller.
+// controllerFlags are the flags of the controller command.
 type controllerFlags struct {
 	config                                operator.Config
 	addresses                             []string
@@ -29,14 +30,14 @@ func newController(g *globals) *cobra.Command {
 	c := &controllerFlags{}
 	cmd := &cobra.Command{
 		Use:   "controller",
-		Short: "Look after the WangellServices of a Kubernetes cluster",
+		Short: "Manage the WangellServices of a Kubernetes cluster",
 		Long: `Controller gives each WangellService of a cluster a Deployment, a Service and an
-address, wakes it when a daemon asks for it, and tells in its status what becomes
-of it. It runs in a Deployment with two replicas or more, of which one leads: it
-holds the Lease, where daemons read its address.
+address, wakes it when a daemon asks for it, and reports in its status what becomes
+of it. It runs in a Deployment with two replicas or more. The one that holds the
+Lease leads: daemons read its address there.
 
-It ends when it loses the Lease, so that it is started again. Pods and traffic go
-on without it; only a service that sleeps has to wait.`,
+It ends when it loses the Lease, and is then restarted. Pods and traffic go on
+without it; only a sleeping service has to wait.`,
 		GroupID: groupMachine,
 		Example: `  wangell controller --service-addresses 10.46.100.0/24 --key-file /etc/wangell/key/wire.key
   wangell controller --service-addresses 192.0.2.10-192.0.2.20,198.51.100.0/28 --key-file wire.key
@@ -46,20 +47,28 @@ on without it; only a service that sleeps has to wait.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd, g) },
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&c.addresses, "service-addresses", nil, "pools of service addresses: ranges such as 10.46.100.0/24 or 10.46.100.10-10.46.100.20")
-	f.StringVar(&c.addressesFrom, "addresses-configmap", "", "ConfigMap with more pools under the key addresses, as NAMESPACE/NAME; changes apply")
+	f.StringSliceVar(&c.addresses, "service-addresses", nil,
+		"pools of service addresses: ranges such as 10.46.100.0/24 or 10.46.100.10-10.46.100.20")
+	f.StringVar(&c.addressesFrom, "addresses-configmap", "",
+		"ConfigMap with more pools under the key addresses, as NAMESPACE/NAME; changes apply at once")
 	f.StringVar(&c.key, "key-file", "", "file with the 32 bytes of the wire's key (required)")
-	f.StringVar(&c.config.WireAddress, "wire-address", ":7946", "where daemons are listened for (UDP)")
-	f.StringVar(&c.lease, "lease", "wangell-system/wangell-controller", "the Lease that the leader holds, as NAMESPACE/NAME")
-	f.StringVar(&c.config.Identity, "identity", "", "holder of the Lease, as NAME/IP:PORT, where daemons find the leader (default: from $POD_NAME, $POD_IP and --wire-address)")
-	f.DurationVar(&c.config.LeaseDuration, "lease-duration", 2*time.Second, "after how long without a sign of it another controller takes the place of the leader")
-	f.DurationVar(&c.config.RenewDeadline, "renew-deadline", 1500*time.Millisecond, "after how long a leader that cannot renew the Lease ends")
-	f.DurationVar(&c.config.RetryPeriod, "retry-period", 300*time.Millisecond, "how often the Lease is renewed, or tried")
-	f.StringVar(&c.config.Namespace, "namespace", "", "look after the services of this namespace only")
-	f.BoolVar(&c.config.StartThroughDeployment, "start-through-deployment", false, "leave it to the Deployment to make the pods of a wake: slower, and fewer requests to the API server")
-	f.StringVar(&c.config.MetricsAddress, "metrics-address", ":9464", "where Prometheus metrics are served; empty for nowhere")
-	f.StringVar(&c.config.HealthAddress, "health-address", ":8081", "where /healthz and /readyz are served; empty for nowhere")
-	f.StringVar(&c.kubeconfig, "kubeconfig", "", "file that tells how to reach the API server (default: that of the pod, $KUBECONFIG, ~/.kube/config)")
+	f.StringVar(&c.config.WireAddress, "wire-address", ":7946", "UDP address for daemons")
+	f.StringVar(&c.lease, "lease", "wangell-system/wangell-controller", "Lease that the leader holds, as NAMESPACE/NAME")
+	f.StringVar(&c.config.Identity, "identity", "", "holder of the Lease, as NAME/IP:PORT, the address to which "+
+		"daemons connect (default: from $POD_NAME, $POD_IP and --wire-address)")
+	f.DurationVar(&c.config.LeaseDuration, "lease-duration", 2*time.Second,
+		"time without a renewal of the Lease after which another controller leads")
+	f.DurationVar(&c.config.RenewDeadline, "renew-deadline", 1500*time.Millisecond,
+		"time after which a leader that cannot renew the Lease ends")
+	f.DurationVar(&c.config.RetryPeriod, "retry-period", 300*time.Millisecond,
+		"time between two renewals of the Lease, or two tries to get it")
+	f.StringVar(&c.config.Namespace, "namespace", "", "manage the services of this namespace only")
+	f.BoolVar(&c.config.StartThroughDeployment, "start-through-deployment", false,
+		"have the Deployment create the pods of a wake: slower, with fewer requests to the API server")
+	f.StringVar(&c.config.MetricsAddress, "metrics-address", ":9464", "TCP address of the Prometheus metrics; empty: none")
+	f.StringVar(&c.config.HealthAddress, "health-address", ":8081", "TCP address of /healthz and /readyz; empty: none")
+	f.StringVar(&c.kubeconfig, "kubeconfig", "",
+		"kubeconfig file to reach the API server (default: the pod's, $KUBECONFIG or ~/.kube/config)")
 	return cmd
 }
 
@@ -87,9 +96,10 @@ func (c *controllerFlags) run(cmd *cobra.Command, g *globals) error {
 	if err != nil {
 		return usageError{cmd.CommandPath(), err}
 	}
-	if c.config.LeaseDuration <= c.config.RenewDeadline || c.config.RenewDeadline <= c.config.RetryPeriod*6/5 || c.config.RetryPeriod <= 0 {
-		return usage(cmd, "--lease-duration %s, --renew-deadline %s, --retry-period %s: want the first longer than the second, and that 1.2 times longer than the third",
-			c.config.LeaseDuration, c.config.RenewDeadline, c.config.RetryPeriod)
+	lease, renew, retry := c.config.LeaseDuration, c.config.RenewDeadline, c.config.RetryPeriod
+	if lease <= renew || renew <= retry*6/5 || retry <= 0 {
+		return usage(cmd, "--lease-duration %s, --renew-deadline %s, --retry-period %s: "+
+			"the first must be longer than the second, and that 1.2 times longer than the third", lease, renew, retry)
 	}
 	if c.config.Key, err = instance.LoadKey(c.key); err != nil {
 		return err
@@ -98,21 +108,21 @@ func (c *controllerFlags) run(cmd *cobra.Command, g *globals) error {
 		return err
 	}
 	if c.config.Rest, err = restConfig(c.kubeconfig); err != nil {
-		return fmt.Errorf("how to reach the API server: %w: give --kubeconfig", err)
+		return fmt.Errorf("configuration to reach the API server: %w: give --kubeconfig", err)
 	}
 	shortenSlices()
 	return operator.Run(cmd.Context(), c.config)
 }
 
-// restConfig tells how to reach the API server: by the file, if one is given, else by $KUBECONFIG, ~/.kube/config, or
-// what a pod is given.
+// restConfig returns the configuration to reach the API server: from the file, if one is given, else from $KUBECONFIG,
+// ~/.kube/config, or the pod's service account.
 func restConfig(file string) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = file
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 }
 
-// parseName reads "NAMESPACE/NAME".
+// parseName parses "NAMESPACE/NAME".
 func parseName(flag, text string) (operator.Name, error) {
 	namespace, name, ok := strings.Cut(text, "/")
 	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
@@ -121,7 +131,7 @@ func parseName(flag, text string) (operator.Name, error) {
 	return operator.Name{Namespace: namespace, Name: name}, nil
 }
 
-// podIdentity makes the identity of what the pod is told of itself.
+// podIdentity returns the identity of a pod, from its environment.
 func podIdentity(wireAddress string) (string, error) {
 	_, port, err := net.SplitHostPort(wireAddress)
 	if err != nil {
@@ -129,13 +139,14 @@ func podIdentity(wireAddress string) (string, error) {
 	}
 	name, ip := os.Getenv("POD_NAME"), os.Getenv("POD_IP")
 	if name == "" || ip == "" {
-		return "", fmt.Errorf("$POD_NAME and $POD_IP are not set: give --identity NAME/IP:PORT, with the address where daemons reach this process")
+		return "", errors.New("$POD_NAME and $POD_IP are not set: " +
+			"give --identity NAME/IP:PORT, with the address where daemons reach this process")
 	}
 	identity := name + "/" + net.JoinHostPort(ip, port)
 	return identity, checkIdentity(identity)
 }
 
-// checkIdentity tells what daemons could not read.
+// checkIdentity returns an error for an identity that daemons could not parse.
 func checkIdentity(identity string) error {
 	name, addr, ok := strings.Cut(identity, "/")
 	a, err := netip.ParseAddrPort(addr)

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cri watches the pods of services on this node through the node's container runtime (CRI v1), which knows
-// a pod's network and the steps of its containers long before the API server tells them.
+// Package cri watches the pods of services on this node through the node's container runtime (CRI v1). The runtime
+// knows a pod's network and the states of its containers long before the API server does.
 //
-// A runtime tells events on a stream (containerd since 1.7, CRI-O with enable_pod_events). One that does not is asked:
-// see poll.go.
+// A runtime that streams events (containerd since 1.7, CRI-O with enable_pod_events) is followed. Any other is polled.
 package cri
 
 import (
@@ -25,34 +24,35 @@ import (
 )
 
 const (
-	maxMessage = 16 << 20 // bytes of an answer; kubelet's limit
+	maxMessage = 16 << 20 // bytes of a response; kubelet's limit
 	retryAfter = 200 * time.Millisecond
-	// callTimeout bounds one question: a runtime that hangs is asked again.
+	// callTimeout bounds a call: one that hangs is made again.
 	callTimeout = 10 * time.Second
 )
 
-// Config says what to watch.
+// Config configures a Watcher.
 type Config struct {
-	// Endpoint is the runtime's socket: unix:///run/containerd/containerd.sock, or the path alone.
+	// Endpoint is the runtime's socket: unix:///run/containerd/containerd.sock, or only the path.
 	Endpoint string
-	// OnPodReport is told what happens to pods with the label v1alpha1.LabelService: for each pod, first PodNetworkReady, in the
-	// end PodNetworkGone; for each of its containers PodContainerCreated, PodContainerStarted and PodContainerExited in this order, also those
-	// that were over before they were seen. Times are the runtime's own. It is called by one goroutine.
+	// OnPodReport gets the events of pods with the label v1alpha1.LabelService: for each pod PodNetworkReady first and
+	// PodNetworkGone last; for each of its containers PodContainerCreated, PodContainerStarted and PodContainerExited
+	// in this order, also those that happened before the watch began. Times are the runtime's. It is called by one
+	// goroutine.
 	OnPodReport func(runtime.PodReport)
 	// Log may be nil.
 	Log *slog.Logger
 }
 
-// Watcher watches one runtime.
+// Watcher watches one container runtime.
 type Watcher struct {
 	cfg    Config
 	conn   *grpc.ClientConn
 	client criv1.RuntimeServiceClient
-	hurry  chan struct{}
+	hurry  chan struct{} // holds an element while a pod is expected
 	pods   pods
 }
 
-// New makes a watcher; nothing is asked before Run. Errors: an endpoint that is no socket address.
+// New returns a Watcher, which does nothing before Run. It fails if the endpoint is not the address of a socket.
 func New(cfg Config) (*Watcher, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -75,11 +75,11 @@ func New(cfg Config) (*Watcher, error) {
 		return nil, fmt.Errorf("container runtime %s: %w", cfg.Endpoint, err)
 	}
 	w := &Watcher{cfg: cfg, conn: conn, client: criv1.NewRuntimeServiceClient(conn), hurry: make(chan struct{}, 1)}
-	w.pods.seen, w.pods.known = cfg.OnPodReport, map[string]*sandbox{}
+	w.pods.onReport, w.pods.known = cfg.OnPodReport, map[string]*sandbox{}
 	return w, nil
 }
 
-// Hurry tells that a pod is expected: a runtime without events is asked oftener for a while.
+// Hurry announces that a pod is expected: a runtime without events is polled more often for a while.
 func (w *Watcher) Hurry() {
 	select {
 	case w.hurry <- struct{}{}:
@@ -87,7 +87,7 @@ func (w *Watcher) Hurry() {
 	}
 }
 
-// Run watches until ctx ends. While the runtime does not answer, nothing is told; afterwards, what changed meanwhile.
+// Run watches until ctx ends. While the runtime does not answer, nothing is reported; afterwards, what has changed.
 func (w *Watcher) Run(ctx context.Context) {
 	defer w.conn.Close()
 	follow, lost := w.follow, false
@@ -98,12 +98,13 @@ func (w *Watcher) Run(ctx context.Context) {
 		}
 		switch {
 		case status.Code(err) == codes.Unimplemented:
-			w.cfg.Log.Warn("this container runtime tells no events; it is asked once a second, and often while something happens: containerd 1.7 or CRI-O with enable_pod_events is better",
-				"endpoint", w.cfg.Endpoint)
+			w.cfg.Log.Warn("this container runtime has no events: polling it once a second, and often while pods change; "+
+				"containerd 1.7 or CRI-O with enable_pod_events is quicker", "endpoint", w.cfg.Endpoint)
 			follow = w.poll
 			continue
 		case connected || !lost:
-			w.cfg.Log.Warn("the container runtime does not answer: new pods are not seen until it does", "endpoint", w.cfg.Endpoint, "error", err)
+			w.cfg.Log.Warn("the container runtime does not answer: new pods are not served until it does",
+				"endpoint", w.cfg.Endpoint, "error", err)
 		}
 		lost = true
 		select {

@@ -16,24 +16,24 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// patience is how long a test waits for what must come.
+// patience bounds the wait for what must happen.
 const patience = 60 * time.Second
 
-// told collects what a watcher tells.
-type told struct {
+// reports collects what a watcher reports.
+type reports struct {
 	mu   sync.Mutex
 	all  []runtime.PodReport
 	next int
 }
 
-func (l *told) add(s runtime.PodReport) {
+func (l *reports) add(s runtime.PodReport) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all = append(l.all, s)
 }
 
-// await checks that just these come next, as "sight pod container code".
-func (l *told) await(t *testing.T, want ...string) {
+// await checks that these reports come next, and no others, as "event pod container code".
+func (l *reports) await(t *testing.T, want ...string) {
 	t.Helper()
 	for _, w := range want {
 		for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
@@ -43,31 +43,32 @@ func (l *told) await(t *testing.T, want ...string) {
 				l.next++
 				l.mu.Unlock()
 				if got := fmt.Sprintf("%d %s %s %d", s.Event, s.Pod.ID, s.Container, s.Code); got != w {
-					t.Fatalf("told %q, want %q", got, w)
+					t.Fatalf("got %q, want %q", got, w)
 				}
-				if s.Pod.Service != "default/hello" || s.Pod.SpecHash != "abc" || s.Pod.Addr.String() != "10.244.0.9" || s.Pod.Netns == "" ||
+				if s.Pod.Service != "default/hello" || s.Pod.SpecHash != "abc" || s.Pod.Addr.String() != "10.244.0.9" ||
+					s.Pod.Netns == "" ||
 					!strings.HasPrefix(s.Name, "pod-") || s.At <= 0 || s.At > monotime.Now() {
-					t.Fatalf("told %+v", s)
+					t.Fatalf("got %+v", s)
 				}
 				break
 			}
 			l.mu.Unlock()
 			if time.Now().After(end) {
-				t.Fatalf("%q is not told", w)
+				t.Fatalf("%q is not reported", w)
 			}
 		}
 	}
 }
 
-func (l *told) count() int {
+func (l *reports) count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.all)
 }
 
-func watchFake(t *testing.T, f *critest.Runtime) *told {
+func watchFake(t *testing.T, f *critest.Runtime) *reports {
 	t.Helper()
-	l := &told{}
+	l := &reports{}
 	w, err := New(Config{Endpoint: "unix://" + f.Path, OnPodReport: l.add})
 	if err != nil {
 		t.Fatal(err)
@@ -82,8 +83,8 @@ func watchFake(t *testing.T, f *critest.Runtime) *told {
 	return l
 }
 
-// aLife is a pod's life: it starts, crashes, is started anew in its place, and goes.
-func aLife(t *testing.T, f *critest.Runtime, l *told, id string) {
+// runPod plays a pod: its container starts, crashes and is restarted, and the pod is removed.
+func runPod(t *testing.T, f *critest.Runtime, l *reports, id string) {
 	t.Helper()
 	f.Pod(id, "hello", t.TempDir(), "10.244.0.9")
 	l.await(t, fmt.Sprintf("1 uid-%s  0", id))
@@ -100,26 +101,26 @@ func aLife(t *testing.T, f *critest.Runtime, l *told, id string) {
 	l.await(t, fmt.Sprintf("5 uid-%s  0", id))
 }
 
-func TestEvents(t *testing.T) {
+func TestEventsAreReported(t *testing.T) {
 	f := critest.New(t)
 	f.Start()
 	f.Pod("other", "", t.TempDir(), "10.244.0.8")
 	l := watchFake(t, f)
 	for end := time.Now().Add(patience); !f.Watched(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("nobody watches")
+			t.Fatal("the watcher does not connect")
 		}
 	}
 	f.Pod("other2", "", t.TempDir(), "10.244.0.8")
-	aLife(t, f, l, "a")
-	aLife(t, f, l, "b")
+	runPod(t, f, l, "a")
+	runPod(t, f, l, "b")
 	if n := l.count(); n != 14 {
-		t.Errorf("%d sights, want 14", n)
+		t.Errorf("%d reports, want 14", n)
 	}
 }
 
-// TestWhatWasThere: a pod that lived before the watch began is told from its beginning, with the runtime's times.
-func TestWhatWasThere(t *testing.T) {
+// All events of a pod that existed before the watch are reported, with the runtime's times.
+func TestExistingPodIsReported(t *testing.T) {
 	f := critest.New(t)
 	f.Pod("a", "hello", t.TempDir(), "10.244.0.9")
 	f.Container("a", "c1", "main")
@@ -135,13 +136,13 @@ func TestWhatWasThere(t *testing.T) {
 	for i := 2; i < len(l.all); i++ {
 		// Wall clock to monotonic and back costs some microseconds.
 		if l.all[i].At < l.all[i-1].At-monotime.Time(time.Millisecond) {
-			t.Errorf("sight %d was at %d, the one before at %d", i, l.all[i].At, l.all[i-1].At)
+			t.Errorf("report %d was at %d, the one before at %d", i, l.all[i].At, l.all[i-1].At)
 		}
 	}
 }
 
-// TestRuntimeIsAway: what happened while the runtime did not answer is told afterwards, and nothing twice.
-func TestRuntimeIsAway(t *testing.T) {
+// What happened while the runtime did not answer is reported once it does, and nothing twice.
+func TestEventsAreReportedAfterAnOutage(t *testing.T) {
 	f := critest.New(t)
 	l := watchFake(t, f)
 	f.Start()
@@ -150,7 +151,7 @@ func TestRuntimeIsAway(t *testing.T) {
 	f.Pod("b", "hello", t.TempDir(), "10.244.0.9")
 	for end := time.Now().Add(patience); l.count() < 3; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("nothing is told")
+			t.Fatal("nothing is reported")
 		}
 	}
 	f.Stop()
@@ -158,10 +159,11 @@ func TestRuntimeIsAway(t *testing.T) {
 	f.Become("c1", critest.Running, 0)
 	f.Pod("c", "hello", t.TempDir(), "10.244.0.9")
 	f.Start()
-	want := map[string]bool{"1 uid-a": true, "2 uid-a": true, "3 uid-a": true, "1 uid-b": true, "5 uid-b": true, "1 uid-c": true}
+	want := map[string]bool{"1 uid-a": true, "2 uid-a": true, "3 uid-a": true, "1 uid-b": true, "5 uid-b": true,
+		"1 uid-c": true}
 	for end := time.Now().Add(patience); l.count() < len(want); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("told %+v", l.all)
+			t.Fatalf("got %+v", l.all)
 		}
 	}
 	l.mu.Lock()
@@ -170,31 +172,31 @@ func TestRuntimeIsAway(t *testing.T) {
 		if k := fmt.Sprintf("%d %s", s.Event, s.Pod.ID); want[k] {
 			delete(want, k)
 		} else {
-			t.Errorf("told %q, which is wrong or twice", k)
+			t.Errorf("got %q, which is wrong or repeated", k)
 		}
 	}
 }
 
-// TestPolling: a runtime without events is asked, seldom while nothing happens.
-func TestPolling(t *testing.T) {
+// A runtime without events is polled, seldom while nothing happens.
+func TestRuntimeWithoutEventsIsPolled(t *testing.T) {
 	f := critest.New(t)
 	f.NoEvents = true
 	f.Start()
 	l := watchFake(t, f)
 	for end := time.Now().Add(patience); f.Listed() == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("nobody asks")
+			t.Fatal("the runtime is not polled")
 		}
 	}
 	before, begin := f.Listed(), time.Now()
 	time.Sleep(2 * pollQuiet)
 	if n, most := f.Listed()-before, int(time.Since(begin)/pollQuiet)+1; n > most {
-		t.Errorf("asked %d times while all was quiet, at most %d expected", n, most)
+		t.Errorf("polled %d times in a quiet time, at most %d expected", n, most)
 	}
-	aLife(t, f, l, "a")
+	runPod(t, f, l, "a")
 }
 
-func TestHurry(t *testing.T) {
+func TestHurryPollsMoreOften(t *testing.T) {
 	f := critest.New(t)
 	f.NoEvents = true
 	f.Start()
@@ -206,13 +208,13 @@ func TestHurry(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); w.Run(ctx) }()
 	defer func() { cancel(); <-done }()
-	// Who does not hurry needs five times pollQuiet, each time; a machine that stands still does so now and then.
+	// Without Hurry it takes five times pollQuiet, always. On a machine that stalls, it takes that long now and then.
 	for tries := 1; ; tries++ {
 		before, begin := f.Listed(), time.Now()
 		w.Hurry()
 		for end := begin.Add(patience); f.Listed() < before+5; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatal("asked less than five times")
+				t.Fatal("polled less than five times")
 			}
 		}
 		took := time.Since(begin)
@@ -220,20 +222,20 @@ func TestHurry(t *testing.T) {
 			break
 		}
 		if tries == 3 {
-			t.Fatalf("asked five times in %v: that is not often", took)
+			t.Fatalf("polled five times in %v: that is not often", took)
 		}
 	}
 }
 
-func TestEndpoints(t *testing.T) {
+func TestNewRefusesInvalidEndpoints(t *testing.T) {
 	for _, bad := range []string{"", "containerd.sock", "tcp://127.0.0.1:1", "unix://relative"} {
 		if _, err := New(Config{Endpoint: bad}); err == nil {
-			t.Errorf("%q is taken", bad)
+			t.Errorf("New accepts %q", bad)
 		}
 	}
 }
 
-func TestNamespace(t *testing.T) {
+func TestNamespaceOfAVerboseStatus(t *testing.T) {
 	there, self := t.TempDir(), os.Getpid()
 	own := fmt.Sprintf("/proc/%d/ns/net", self)
 	spec := `{"pid":%d,"runtimeSpec":{"linux":{"namespaces":[{"type":"network","path":"%s"}]}}}`
@@ -252,7 +254,7 @@ func TestNamespace(t *testing.T) {
 	}
 }
 
-// FuzzNamespace gives any text as the runtime's verbose answer.
+// FuzzNamespace parses any text as a runtime's verbose status.
 func FuzzNamespace(f *testing.F) {
 	f.Add(`{"pid":1,"runtimeSpec":{"linux":{"namespaces":[{"type":"network","path":"/x"}]}}}`)
 	f.Add(`{"pid":-1}`)

@@ -10,16 +10,17 @@ import (
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// relists are when all pods are listed after a stream was opened: at once, because of what is there; soon again,
-// because nothing tells when the runtime has begun to send; then now and then, should it forget one.
+// relists are the pauses between lists of all pods after a stream was opened: one at once, for the pods that exist; one
+// soon, because nothing says from when on the runtime sends events; then one a minute, in case an event is lost.
 var relists = []time.Duration{0, 100 * time.Millisecond, time.Second, time.Minute}
 
-// queue keeps events until they are used. Its reader must never wait: runtimes send to all their clients in turn.
+// queue is an unbounded queue of events. Whatever reads the stream must never block: a runtime sends to its clients in
+// turn.
 type queue struct {
 	mu     sync.Mutex
 	events []*criv1.ContainerEventResponse
 	err    error
-	ready  chan struct{} // holds one: there is something
+	ready  chan struct{} // holds an element while there is an event or an error
 }
 
 func (q *queue) put(e *criv1.ContainerEventResponse, err error) {
@@ -43,7 +44,7 @@ func (q *queue) take() (events []*criv1.ContainerEventResponse, err error) {
 	return events, q.err
 }
 
-// follow reads the runtime's events until the stream ends. It is connected if the runtime answered.
+// follow reads the runtime's events until the stream ends. connected is whether the runtime answered.
 func (w *Watcher) follow(ctx context.Context) (connected bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -75,7 +76,7 @@ func (w *Watcher) follow(ctx context.Context) (connected bool, err error) {
 		case <-q.ready:
 			events, err := q.take()
 			for _, e := range events {
-				if err := w.event(ctx, e); err != nil {
+				if err := w.handle(ctx, e); err != nil {
 					return connected, err
 				}
 			}
@@ -96,12 +97,12 @@ func (w *Watcher) follow(ctx context.Context) (connected bool, err error) {
 	}
 }
 
-// event takes an event, which brings the state of the whole pod.
-func (w *Watcher) event(ctx context.Context, e *criv1.ContainerEventResponse) error {
+// handle handles an event, which has the state of the whole pod.
+func (w *Watcher) handle(ctx context.Context, e *criv1.ContainerEventResponse) error {
 	s := e.PodSandboxStatus
 	if s == nil {
 		if e.ContainerEventType == criv1.ContainerEventType_CONTAINER_DELETED_EVENT {
-			w.pods.gone(e.ContainerId, e.CreatedAt)
+			w.pods.networkGone(e.ContainerId, e.CreatedAt)
 		}
 		return nil
 	}
@@ -113,7 +114,7 @@ func (w *Watcher) event(ctx context.Context, e *criv1.ContainerEventResponse) er
 	}
 	w.pods.containers(s.Id, e.ContainersStatuses)
 	if !ready || e.ContainerId == s.Id && e.ContainerEventType == criv1.ContainerEventType_CONTAINER_DELETED_EVENT {
-		w.pods.gone(s.Id, e.CreatedAt)
+		w.pods.networkGone(s.Id, e.CreatedAt)
 	}
 	return nil
 }

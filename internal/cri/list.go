@@ -14,7 +14,7 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 )
 
-// list asks for all pods and tells what changed.
+// list lists all pods and reports what has changed.
 func (w *Watcher) list(ctx context.Context) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -22,12 +22,12 @@ func (w *Watcher) list(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listing pods: %w", err)
 	}
-	there := map[string]bool{}
+	ready := map[string]bool{}
 	for _, s := range sandboxes.Items {
 		if s.Labels[v1alpha1.LabelService] == "" || s.State != criv1.PodSandboxState_SANDBOX_READY {
 			continue
 		}
-		there[s.Id] = true
+		ready[s.Id] = true
 		if err := w.learn(ctx, s.Id); err != nil {
 			return err
 		}
@@ -39,10 +39,10 @@ func (w *Watcher) list(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listing containers: %w", err)
 	}
-	w.pods.forgetBut(list.Containers)
+	w.pods.forgetOthers(list.Containers)
 	changed := map[string][]*criv1.ContainerStatus{}
 	for _, c := range list.Containers {
-		if !w.pods.news(c) {
+		if !w.pods.advanced(c) {
 			continue
 		}
 		r, err := w.client.ContainerStatus(call, &criv1.ContainerStatusRequest{ContainerId: c.Id})
@@ -50,7 +50,7 @@ func (w *Watcher) list(ctx context.Context) error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("asking for container %s: %w", c.Id, err)
+			return fmt.Errorf("status of container %s: %w", c.Id, err)
 		}
 		changed[c.PodSandboxId] = append(changed[c.PodSandboxId], r.Status)
 	}
@@ -58,14 +58,14 @@ func (w *Watcher) list(ctx context.Context) error {
 		w.pods.containers(id, statuses)
 	}
 	for id := range w.pods.known {
-		if !there[id] {
-			w.pods.gone(id, time.Now().UnixNano())
+		if !ready[id] {
+			w.pods.networkGone(id, time.Now().UnixNano())
 		}
 	}
 	return nil
 }
 
-// learn asks for a pod that is not known yet, and tells its network.
+// learn asks for a pod that is not known yet, and reports its network.
 func (w *Watcher) learn(ctx context.Context, id string) error {
 	if w.pods.known[id] != nil {
 		return nil
@@ -74,10 +74,10 @@ func (w *Watcher) learn(ctx context.Context, id string) error {
 	defer cancel()
 	r, err := w.client.PodSandboxStatus(ctx, &criv1.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
 	if status.Code(err) == codes.NotFound {
-		return nil // it went meanwhile
+		return nil // it is gone
 	}
 	if err != nil {
-		return fmt.Errorf("asking for pod %s: %w", id, err)
+		return fmt.Errorf("status of pod %s: %w", id, err)
 	}
 	s := r.Status
 	name := s.GetMetadata().GetNamespace() + "/" + s.GetMetadata().GetName()
@@ -85,19 +85,20 @@ func (w *Watcher) learn(ctx context.Context, id string) error {
 	case s.State != criv1.PodSandboxState_SANDBOX_READY:
 		return nil
 	case s.GetLinux().GetNamespaces().GetOptions().GetNetwork() == criv1.NamespaceMode_NODE:
-		w.cfg.Log.Warn("this pod has the network of its node, where the gate cannot serve it: set hostNetwork: false", "pod", name)
+		w.cfg.Log.Warn("a pod uses the network of its node, where the gate cannot serve it: set hostNetwork: false",
+			"pod", name)
 		return nil
 	}
 	addr, err := address(s.Network)
 	if err != nil {
-		w.cfg.Log.Warn("this pod cannot be served", "pod", name, "error", err)
+		w.cfg.Log.Warn("cannot serve a pod", "pod", name, "error", err)
 		return nil
 	}
 	netns, err := namespace(r.Info)
 	if err != nil {
-		w.cfg.Log.Warn("this pod cannot be served", "pod", name, "error", err)
+		w.cfg.Log.Warn("cannot serve a pod", "pod", name, "error", err)
 		return nil
 	}
-	w.pods.network(s, addr, netns)
+	w.pods.networkReady(s, addr, netns)
 	return nil
 }

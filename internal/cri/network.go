@@ -26,7 +26,7 @@ func address(n *criv1.PodSandboxNetworkStatus) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("no IPv4 address among %q", all)
 }
 
-// info is what containerd and CRI-O tell of a pod when asked to be verbose: JSON under the key "info".
+// info is the verbose status of a pod in containerd and CRI-O: JSON under the key "info".
 type info struct {
 	PID         int `json:"pid"` // of the pod's pause process
 	RuntimeSpec struct {
@@ -39,12 +39,12 @@ type info struct {
 	} `json:"runtimeSpec"`
 }
 
-// namespace returns the path of a pod's network namespace: as the runtime names it, or where that is not to be
-// seen from here (a daemon in a mount namespace of its own), that of the pod's first process.
+// namespace returns the path of a pod's network namespace: the runtime's, or if that does not exist here (in a daemon
+// with a mount namespace of its own) the one of the pod's pause process.
 func namespace(verbose map[string]string) (string, error) {
 	var i info
 	if err := json.Unmarshal([]byte(verbose["info"]), &i); err != nil {
-		return "", fmt.Errorf("the runtime's verbose status cannot be read: %w", err)
+		return "", fmt.Errorf("parse the runtime's verbose status: %w", err)
 	}
 	var paths []string
 	for _, n := range i.RuntimeSpec.Linux.Namespaces {
@@ -55,7 +55,7 @@ func namespace(verbose map[string]string) (string, error) {
 	if i.PID > 0 {
 		paths = append(paths, fmt.Sprintf("/proc/%d/ns/net", i.PID))
 	}
-	errs := []error{errors.New("its network namespace is not to be found")}
+	errs := []error{errors.New("no network namespace found")}
 	for _, p := range paths {
 		_, err := os.Stat(p)
 		if err == nil {

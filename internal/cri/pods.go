@@ -15,29 +15,29 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// pods is what was told of the pods that are there.
+// pods are the pods that exist, with what was reported of each.
 type pods struct {
-	seen  func(runtime.PodReport)
-	known map[string]*sandbox // by the runtime's ID of the sandbox; only the goroutine that watches writes it
-	mu    sync.Mutex          // of writing it, and of reading it elsewhere
+	onReport func(runtime.PodReport)
+	known    map[string]*sandbox // by the runtime's ID of the sandbox; written by the goroutine of Run only
+	mu       sync.Mutex          // held to write known, and to read it in other goroutines
 
-	tellings int // calls of seen
+	reports int // number of calls of onReport
 }
 
-// sandbox is a pod's network with the containers in it.
+// sandbox is a pod's network namespace with its containers.
 type sandbox struct {
-	pod  runtime.Pod
-	name string
-	told map[string]runtime.PodEvent // the last step told, by the runtime's ID of the container
+	pod          runtime.Pod
+	name         string
+	lastReported map[string]runtime.PodEvent // by the runtime's ID of the container
 }
 
-// concerns tells whether an event may be of a labelled pod.
+// concerns reports whether an event may be of a labelled pod.
 func (*pods) concerns(e *criv1.ContainerEventResponse) bool {
 	return e.PodSandboxStatus == nil || e.PodSandboxStatus.Labels[v1alpha1.LabelService] != ""
 }
 
-// network takes a pod whose network exists.
-func (p *pods) network(s *criv1.PodSandboxStatus, addr netip.Addr, netns string) {
+// networkReady adds a pod whose network exists.
+func (p *pods) networkReady(s *criv1.PodSandboxStatus, addr netip.Addr, netns string) {
 	service := v1alpha1.WangellService{}
 	service.Namespace, service.Name = s.Metadata.Namespace, s.Labels[v1alpha1.LabelService]
 	b := &sandbox{
@@ -45,15 +45,15 @@ func (p *pods) network(s *criv1.PodSandboxStatus, addr netip.Addr, netns string)
 			ID: s.Metadata.Uid, Service: runtime.KeyOf(&service), SpecHash: s.Labels[v1alpha1.LabelSpecHash],
 			Addr: addr, Netns: netns,
 		},
-		name: s.Metadata.Name, told: map[string]runtime.PodEvent{},
+		name: s.Metadata.Name, lastReported: map[string]runtime.PodEvent{},
 	}
 	p.mu.Lock()
 	p.known[s.Id] = b
 	p.mu.Unlock()
-	p.tell(b, runtime.PodNetworkReady, "", s.CreatedAt, 0)
+	p.report(b, runtime.PodNetworkReady, "", s.CreatedAt, 0)
 }
 
-// sandboxes are the runtime's IDs of the pods with these network namespaces, by namespace.
+// sandboxes returns the runtime's IDs of the pods with these network namespaces, by namespace.
 func (p *pods) sandboxes(netns []string) map[string]string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,8 +66,8 @@ func (p *pods) sandboxes(netns []string) map[string]string {
 	return out
 }
 
-// step is how far a container is; 0 if that is not known.
-func step(s criv1.ContainerState) runtime.PodEvent {
+// eventOf returns the last event of a container in this state; 0 if the state is not known.
+func eventOf(s criv1.ContainerState) runtime.PodEvent {
 	switch s {
 	case criv1.ContainerState_CONTAINER_CREATED:
 		return runtime.PodContainerCreated
@@ -79,60 +79,67 @@ func step(s criv1.ContainerState) runtime.PodEvent {
 	return 0
 }
 
-// news tells whether a container is further than was told.
-func (p *pods) news(c *criv1.Container) bool {
+// advanced reports whether a container has had an event that was not reported.
+func (p *pods) advanced(c *criv1.Container) bool {
 	b := p.known[c.PodSandboxId]
-	return b != nil && step(c.State) > b.told[c.Id]
+	return b != nil && eventOf(c.State) > b.lastReported[c.Id]
 }
 
-// forgetBut forgets containers that are not there any more: one that crashes all the time leaves many.
-func (p *pods) forgetBut(there []*criv1.Container) {
-	ids := make(map[string]bool, len(there))
-	for _, c := range there {
+// forgetOthers forgets exited containers that are not listed: one that crashes again and again leaves many.
+func (p *pods) forgetOthers(listed []*criv1.Container) {
+	ids := make(map[string]bool, len(listed))
+	for _, c := range listed {
 		ids[c.Id] = true
 	}
 	for _, b := range p.known {
-		maps.DeleteFunc(b.told, func(id string, s runtime.PodEvent) bool { return s == runtime.PodContainerExited && !ids[id] })
+		maps.DeleteFunc(b.lastReported, func(id string, e runtime.PodEvent) bool {
+			return e == runtime.PodContainerExited && !ids[id]
+		})
 	}
 }
 
-// containers takes how far the containers of a pod are, and tells every step that was not told yet.
+// containers reports the events of a pod's containers that were not reported yet.
 func (p *pods) containers(sandbox string, all []*criv1.ContainerStatus) {
 	b := p.known[sandbox]
 	if b == nil {
 		return
 	}
-	// A container that was started again is another one of the same name: the newer one's steps come later.
-	all = slices.SortedFunc(slices.Values(all), func(a, b *criv1.ContainerStatus) int { return cmp.Compare(a.CreatedAt, b.CreatedAt) })
+	// A container that is restarted is a new one of the same name: its events come later.
+	all = slices.SortedFunc(slices.Values(all), func(a,
+		b *criv1.ContainerStatus) int {
+		return cmp.Compare(a.CreatedAt, b.CreatedAt)
+	})
 	for _, c := range all {
-		for s := max(b.told[c.Id]+1, runtime.PodContainerCreated); s <= step(c.State); s++ {
-			b.told[c.Id] = s
+		for s := max(b.lastReported[c.Id]+1, runtime.PodContainerCreated); s <= eventOf(c.State); s++ {
+			b.lastReported[c.Id] = s
 			switch name := c.GetMetadata().GetName(); s {
 			case runtime.PodContainerCreated:
-				p.tell(b, s, name, c.CreatedAt, 0)
+				p.report(b, s, name, c.CreatedAt, 0)
 			case runtime.PodContainerStarted:
 				if c.StartedAt != 0 {
-					p.tell(b, s, name, c.StartedAt, 0)
+					p.report(b, s, name, c.StartedAt, 0)
 				}
 			case runtime.PodContainerExited:
-				p.tell(b, s, name, c.FinishedAt, uint32(c.ExitCode))
+				p.report(b, s, name, c.FinishedAt, uint32(c.ExitCode))
 			}
 		}
 	}
 }
 
-// gone takes a pod whose network goes. Those that are not known are ignored.
-func (p *pods) gone(sandbox string, at int64) {
+// networkGone removes a pod whose network is gone. One that is not known is ignored.
+func (p *pods) networkGone(sandbox string, at int64) {
 	if b := p.known[sandbox]; b != nil {
 		p.mu.Lock()
 		delete(p.known, sandbox)
 		p.mu.Unlock()
-		p.tell(b, runtime.PodNetworkGone, "", at, 0)
+		p.report(b, runtime.PodNetworkGone, "", at, 0)
 	}
 }
 
-// tell tells a step; at is Unix time in nanoseconds.
-func (p *pods) tell(b *sandbox, s runtime.PodEvent, container string, at int64, code uint32) {
-	p.tellings++
-	p.seen(runtime.PodReport{Event: s, Pod: b.pod, Name: b.name, Container: container, At: monotimeOf(at), Code: code})
+// report reports an event; at is Unix time in nanoseconds.
+func (p *pods) report(b *sandbox, e runtime.PodEvent, container string, at int64, code uint32) {
+	p.reports++
+	p.onReport(runtime.PodReport{
+		Event: e, Pod: b.pod, Name: b.name, Container: container, At: monotimeOf(at), Code: code,
+	})
 }

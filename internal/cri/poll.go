@@ -9,28 +9,28 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// How often a runtime without events is asked: seldom while all is quiet, often from when a network namespace is made or a
-// pod is expected (Hurry) until nothing has happened for a while.
+// The intervals at which a runtime without events is polled. It is busy from the creation of a network namespace, or
+// the announcement of a pod (Hurry), until nothing has happened for busyFor.
 const (
 	pollQuiet = time.Second
 	pollBusy  = 25 * time.Millisecond
 	busyFor   = 5 * time.Second
 )
 
-// netnsFolder is where runtimes make the network namespaces of pods.
+// netnsFolder is where runtimes create the network namespaces of pods.
 const netnsFolder = "/run/netns"
 
-// poll lists the pods again and again. It is connected if the runtime answered.
+// poll lists the pods again and again, until the runtime does not answer. connected is whether it ever answered.
 func (w *Watcher) poll(ctx context.Context) (connected bool, err error) {
-	var made chan fsnotify.Event
+	var created chan fsnotify.Event
 	var failed chan error
 	if n, err := fsnotify.NewWatcher(); err == nil {
 		defer n.Close()
 		if n.Add(netnsFolder) == nil {
-			made, failed = n.Events, n.Errors
+			created, failed = n.Events, n.Errors
 		}
 	}
-	var busy time.Time // until then
+	var busyUntil time.Time
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -38,24 +38,24 @@ func (w *Watcher) poll(ctx context.Context) (connected bool, err error) {
 		case <-ctx.Done():
 			return connected, ctx.Err()
 		case <-w.hurry:
-		case <-made:
-		case <-failed: // too much at once: look
+		case <-created:
+		case <-failed: // too many events
 		case <-timer.C:
-			before := w.pods.tellings
+			before := w.pods.reports
 			if err := w.list(ctx); err != nil {
 				return connected, err
 			}
-			if connected = true; w.pods.tellings != before {
-				busy = time.Now().Add(busyFor)
+			if connected = true; w.pods.reports != before {
+				busyUntil = time.Now().Add(busyFor)
 			}
-			if time.Now().Before(busy) {
+			if time.Now().Before(busyUntil) {
 				timer.Reset(pollBusy)
 			} else {
 				timer.Reset(pollQuiet)
 			}
 			continue
 		}
-		if busy = time.Now().Add(busyFor); timer.Stop() {
+		if busyUntil = time.Now().Add(busyFor); timer.Stop() {
 			timer.Reset(pollBusy)
 		}
 	}

@@ -18,9 +18,9 @@ import (
 	"wangell.loutres.me/internal/testutil/need"
 )
 
-// TestRealRuntime lets a pod live in a real container runtime: WANGELL_TEST_CRI is its socket, WANGELL_TEST_CRI_IMAGE an image
-// that it has, whose process goes on until it is ended.
-func TestRealRuntime(t *testing.T) {
+// TestEventsOfARealRuntime runs a pod in a real container runtime: WANGELL_TEST_CRI is its socket,
+// WANGELL_TEST_CRI_IMAGE an image that it has, whose process runs until it is killed.
+func TestEventsOfARealRuntime(t *testing.T) {
 	endpoint := need.Chosen(t, "WANGELL_TEST_CRI", "the socket of a container runtime, and WANGELL_TEST_CRI_IMAGE to an image it has")
 	image := os.Getenv("WANGELL_TEST_CRI_IMAGE")
 	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -29,12 +29,12 @@ func TestRealRuntime(t *testing.T) {
 	}
 	defer conn.Close()
 	c := criv1.NewRuntimeServiceClient(conn)
-	type sight struct {
+	type received struct {
 		runtime.PodReport
 		came time.Time
 	}
-	seen := make(chan sight, 100)
-	w, err := New(Config{Endpoint: endpoint, OnPodReport: func(s runtime.PodReport) { seen <- sight{s, time.Now()} }})
+	reports := make(chan received, 100)
+	w, err := New(Config{Endpoint: endpoint, OnPodReport: func(s runtime.PodReport) { reports <- received{s, time.Now()} }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,17 +46,18 @@ func TestRealRuntime(t *testing.T) {
 	expect := func(want runtime.PodEvent, since time.Time) runtime.PodReport {
 		t.Helper()
 		select {
-		case s := <-seen:
+		case s := <-reports:
 			if s.Event != want || s.Pod.Service != "default/hello" || s.Pod.ID != "uid-real" || !s.Pod.Addr.Is4() {
-				t.Fatalf("seen %+v, want sight %d", s, want)
+				t.Fatalf("got %+v, want event %d", s, want)
 			}
 			if _, err := os.Stat(s.Pod.Netns); want != runtime.PodNetworkGone && err != nil {
 				t.Error(err)
 			}
-			t.Logf("sight %d came %v after the call began, container %q, code %d, netns %s", want, s.came.Sub(since), s.Container, s.Code, s.Pod.Netns)
+			t.Logf("event %d came %v after the call began, container %q, code %d, netns %s", want, s.came.Sub(since),
+				s.Container, s.Code, s.Pod.Netns)
 			return s.PodReport
 		case <-time.After(patience):
-			t.Fatalf("sight %d does not come", want)
+			t.Fatalf("event %d does not come", want)
 		}
 		return runtime.PodReport{}
 	}
@@ -77,10 +78,11 @@ func TestRealRuntime(t *testing.T) {
 	expect(runtime.PodNetworkReady, begin)
 	for attempt := range 2 {
 		begin = time.Now()
-		created, err := c.CreateContainer(ctx, &criv1.CreateContainerRequest{PodSandboxId: id, SandboxConfig: pod, Config: &criv1.ContainerConfig{
-			Metadata: &criv1.ContainerMetadata{Name: "main", Attempt: uint32(attempt)}, Image: &criv1.ImageSpec{Image: image},
-			LogPath: fmt.Sprintf("%d.log", attempt), Linux: &criv1.LinuxContainerConfig{},
-		}})
+		created, err := c.CreateContainer(ctx, &criv1.CreateContainerRequest{PodSandboxId: id, SandboxConfig: pod,
+			Config: &criv1.ContainerConfig{
+				Metadata: &criv1.ContainerMetadata{Name: "main", Attempt: uint32(attempt)}, Image: &criv1.ImageSpec{Image: image},
+				LogPath: fmt.Sprintf("%d.log", attempt), Linux: &criv1.LinuxContainerConfig{},
+			}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,18 +13,18 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// Usage asks the runtime what the pods with these network namespaces use, and returns that by namespace; a pod of which it
-// knows nothing yet is not in it. Other than Run, it may be called by several goroutines at once. It is one question for
-// each pod: the filter of the CRI knows one.
+// Usage returns what the pods with these network namespaces use, by namespace, without those of which the runtime has
+// no figures yet. It makes one call for each pod, as the CRI's filter takes one. It is safe for concurrent use.
 func (w *Watcher) Usage(ctx context.Context, netns []string) (map[string]runtime.Usage, error) {
 	ids := w.pods.sandboxes(netns)
 	out := make(map[string]runtime.Usage, len(ids))
 	for path, id := range ids {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
-		r, err := w.client.ListContainerStats(call, &criv1.ListContainerStatsRequest{Filter: &criv1.ContainerStatsFilter{PodSandboxId: id}})
+		filter := &criv1.ContainerStatsFilter{PodSandboxId: id}
+		r, err := w.client.ListContainerStats(call, &criv1.ListContainerStatsRequest{Filter: filter})
 		cancel()
 		if err != nil {
-			return nil, fmt.Errorf("asking what pod %s uses: %w", id, err)
+			return nil, fmt.Errorf("stats of pod %s: %w", id, err)
 		}
 		if u, ok := sumOf(r.Stats); ok {
 			out[path] = u
@@ -33,7 +33,7 @@ func (w *Watcher) Usage(ctx context.Context, netns []string) (map[string]runtime
 	return out, nil
 }
 
-// sumOf adds up what containers use. There is no sum without a figure of each.
+// sumOf adds up what containers use. ok is false if figures of one are missing.
 func sumOf(stats []*criv1.ContainerStats) (u runtime.Usage, ok bool) {
 	var at int64
 	for _, s := range stats {
@@ -49,7 +49,7 @@ func sumOf(stats []*criv1.ContainerStats) (u runtime.Usage, ok bool) {
 	return u, len(stats) > 0
 }
 
-// monotimeOf is a Unix time in nanoseconds as a monotonic one; now if it is not known, or still to come.
+// monotimeOf converts a Unix time in nanoseconds; it returns now if that is 0 or in the future.
 func monotimeOf(at int64) monotime.Time {
 	now := monotime.Now()
 	if since := time.Since(time.Unix(0, at)); at > 0 && since > 0 {

@@ -11,11 +11,11 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// TestUsage: all containers of a pod together, and nothing of a pod of whose containers one has no figures.
-func TestUsage(t *testing.T) {
+// The usage of a pod is that of all its containers. A pod with a container without figures is left out.
+func TestUsageIsTheSumOfTheContainers(t *testing.T) {
 	f := critest.New(t)
 	f.Start()
-	l := &told{}
+	l := &reports{}
 	w, err := New(Config{Endpoint: f.Path, OnPodReport: l.add})
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +42,8 @@ func TestUsage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if u := got[known]; len(got) != 1 || u.CPU != 1001*time.Millisecond || u.Memory != 111 || u.At <= 0 || u.At > monotime.Now() {
+	if u := got[known]; len(got) != 1 || u.CPU != 1001*time.Millisecond || u.Memory != 111 || u.At <= 0 ||
+		u.At > monotime.Now() {
 		t.Errorf("%+v", got)
 	}
 	f.Stop()

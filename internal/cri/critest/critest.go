@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package critest plays a container runtime in this process, over a real socket, for tests: what its pods are, a test says.
+// Package critest is a fake container runtime for tests. It serves the CRI over a real socket; the test controls its
+// pods.
 package critest
 
 import (
@@ -20,12 +21,12 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 )
 
-// Runtime is a container runtime. It starts no process; pods and containers are what the methods make of them.
+// Runtime is a fake container runtime. It starts no process: its methods set the states of pods and containers.
 type Runtime struct {
 	criv1.UnimplementedRuntimeServiceServer
 	// Path is its socket.
 	Path string
-	// NoEvents makes it one that tells no events. Set it before Start.
+	// NoEvents makes it a runtime without events. Set it before Start.
 	NoEvents bool
 	t        *testing.T
 
@@ -46,17 +47,19 @@ const (
 	Exited  = criv1.ContainerState_CONTAINER_EXITED
 )
 
-// New makes a runtime that does not answer before Start.
+// New returns a runtime, which does not answer before Start.
 func New(t *testing.T) *Runtime {
 	f := &Runtime{
-		t: t, Path: filepath.Join(t.TempDir(), "cri.sock"), sandboxes: map[string]*criv1.PodSandboxStatus{}, netns: map[string]string{},
-		containers: map[string]*criv1.ContainerStatus{}, homes: map[string]string{}, stats: map[string]*criv1.ContainerStats{}, streams: map[chan *criv1.ContainerEventResponse]bool{},
+		t: t, Path: filepath.Join(t.TempDir(), "cri.sock"), sandboxes: map[string]*criv1.PodSandboxStatus{},
+		netns:      map[string]string{},
+		containers: map[string]*criv1.ContainerStatus{}, homes: map[string]string{},
+		stats: map[string]*criv1.ContainerStats{}, streams: map[chan *criv1.ContainerEventResponse]bool{},
 	}
 	t.Cleanup(f.Stop)
 	return f
 }
 
-// Start makes it answer.
+// Start starts to serve.
 func (f *Runtime) Start() {
 	l, err := net.Listen("unix", f.Path)
 	if err != nil {
@@ -70,7 +73,7 @@ func (f *Runtime) Start() {
 	go srv.Serve(l)
 }
 
-// Stop makes it vanish with all connections; its pods stay.
+// Stop closes the socket and all connections. Its pods stay.
 func (f *Runtime) Stop() {
 	f.mu.Lock()
 	srv := f.server
@@ -94,7 +97,8 @@ func (f *Runtime) ListPodSandbox(context.Context, *criv1.ListPodSandboxRequest) 
 }
 
 // PodSandboxStatus implements the CRI.
-func (f *Runtime) PodSandboxStatus(_ context.Context, r *criv1.PodSandboxStatusRequest) (*criv1.PodSandboxStatusResponse, error) {
+func (f *Runtime) PodSandboxStatus(_ context.Context,
+	r *criv1.PodSandboxStatusRequest) (*criv1.PodSandboxStatusResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.sandboxes[r.PodSandboxId]
@@ -102,7 +106,8 @@ func (f *Runtime) PodSandboxStatus(_ context.Context, r *criv1.PodSandboxStatusR
 		return nil, status.Error(codes.NotFound, "no such sandbox")
 	}
 	return &criv1.PodSandboxStatusResponse{Status: s, Info: map[string]string{
-		"info": fmt.Sprintf(`{"pid":0,"runtimeSpec":{"linux":{"namespaces":[{"type":"pid"},{"type":"network","path":%q}]}}}`, f.netns[s.Id]),
+		"info": fmt.Sprintf(`{"pid":0,"runtimeSpec":{"linux":{"namespaces":[{"type":"pid"},{"type":"network","path":%q}]}}}`,
+			f.netns[s.Id]),
 	}}, nil
 }
 
@@ -112,13 +117,15 @@ func (f *Runtime) ListContainers(context.Context, *criv1.ListContainersRequest) 
 	defer f.mu.Unlock()
 	r := &criv1.ListContainersResponse{}
 	for _, c := range f.containers {
-		r.Containers = append(r.Containers, &criv1.Container{Id: c.Id, PodSandboxId: f.homes[c.Id], Metadata: c.Metadata, State: c.State, CreatedAt: c.CreatedAt})
+		r.Containers = append(r.Containers, &criv1.Container{Id: c.Id, PodSandboxId: f.homes[c.Id], Metadata: c.Metadata,
+			State: c.State, CreatedAt: c.CreatedAt})
 	}
 	return r, nil
 }
 
 // ContainerStatus implements the CRI.
-func (f *Runtime) ContainerStatus(_ context.Context, r *criv1.ContainerStatusRequest) (*criv1.ContainerStatusResponse, error) {
+func (f *Runtime) ContainerStatus(_ context.Context, r *criv1.ContainerStatusRequest) (*criv1.ContainerStatusResponse,
+	error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := f.containers[r.ContainerId]
@@ -129,7 +136,8 @@ func (f *Runtime) ContainerStatus(_ context.Context, r *criv1.ContainerStatusReq
 }
 
 // ListContainerStats implements the CRI.
-func (f *Runtime) ListContainerStats(_ context.Context, r *criv1.ListContainerStatsRequest) (*criv1.ListContainerStatsResponse, error) {
+func (f *Runtime) ListContainerStats(_ context.Context,
+	r *criv1.ListContainerStatsRequest) (*criv1.ListContainerStatsResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out := &criv1.ListContainerStatsResponse{}
@@ -146,7 +154,7 @@ func (f *Runtime) ListContainerStats(_ context.Context, r *criv1.ListContainerSt
 	return out, nil
 }
 
-// Use says what a container uses: time of all cores together since its start, and bytes.
+// Use sets what a container uses: CPU time of all cores since its start, and bytes of memory.
 func (f *Runtime) Use(container string, cpu time.Duration, memory uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -159,7 +167,8 @@ func (f *Runtime) Use(container string, cpu time.Duration, memory uint64) {
 }
 
 // GetContainerEvents implements the CRI.
-func (f *Runtime) GetContainerEvents(_ *criv1.GetEventsRequest, s grpc.ServerStreamingServer[criv1.ContainerEventResponse]) error {
+func (f *Runtime) GetContainerEvents(_ *criv1.GetEventsRequest,
+	s grpc.ServerStreamingServer[criv1.ContainerEventResponse]) error {
 	if f.NoEvents {
 		return status.Error(codes.Unimplemented, "no events here")
 	}
@@ -186,7 +195,8 @@ func (f *Runtime) GetContainerEvents(_ *criv1.GetEventsRequest, s grpc.ServerStr
 
 // publish sends an event to all streams. f.mu is held.
 func (f *Runtime) publish(kind criv1.ContainerEventType, container, sandbox string) {
-	e := &criv1.ContainerEventResponse{ContainerId: container, ContainerEventType: kind, CreatedAt: time.Now().UnixNano(), PodSandboxStatus: f.sandboxes[sandbox]}
+	e := &criv1.ContainerEventResponse{ContainerId: container, ContainerEventType: kind, CreatedAt: time.Now().UnixNano(),
+		PodSandboxStatus: f.sandboxes[sandbox]}
 	for id, c := range f.containers {
 		if f.homes[id] == sandbox {
 			e.ContainersStatuses = append(e.ContainersStatuses, c)
@@ -197,8 +207,8 @@ func (f *Runtime) publish(kind criv1.ContainerEventType, container, sandbox stri
 	}
 }
 
-// Pod makes a pod of the service default/NAME, with spec hash "abc" and UID "uid-ID"; of no service if name is empty. netns
-// is the path of its network namespace, ip its IPv4 address.
+// Pod creates a pod of the service default/NAME, with spec hash "abc" and UID "uid-ID"; of no service if name is empty.
+// netns is the path of its network namespace, ip its IPv4 address.
 func (f *Runtime) Pod(id, name, netns, ip string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -221,17 +231,19 @@ func (f *Runtime) Container(sandbox, id, name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.homes[id] = sandbox
-	f.containers[id] = &criv1.ContainerStatus{Id: id, Metadata: &criv1.ContainerMetadata{Name: name}, State: criv1.ContainerState_CONTAINER_CREATED, CreatedAt: time.Now().UnixNano()}
+	f.containers[id] = &criv1.ContainerStatus{Id: id, Metadata: &criv1.ContainerMetadata{Name: name},
+		State: criv1.ContainerState_CONTAINER_CREATED, CreatedAt: time.Now().UnixNano()}
 	f.publish(criv1.ContainerEventType_CONTAINER_CREATED_EVENT, id, sandbox)
 }
 
-// Become changes a container's state; code is the exit status.
+// Become sets a container's state; code is the exit status.
 func (f *Runtime) Become(id string, state criv1.ContainerState, code int32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	old := f.containers[id]
-	// Statuses that were sent stay as they are.
-	c := &criv1.ContainerStatus{Id: id, Metadata: old.Metadata, State: state, CreatedAt: old.CreatedAt, StartedAt: old.StartedAt, ExitCode: code}
+	// Statuses that were sent must not change.
+	c := &criv1.ContainerStatus{Id: id, Metadata: old.Metadata, State: state, CreatedAt: old.CreatedAt,
+		StartedAt: old.StartedAt, ExitCode: code}
 	kind := criv1.ContainerEventType_CONTAINER_STARTED_EVENT
 	if state == criv1.ContainerState_CONTAINER_RUNNING {
 		c.StartedAt = time.Now().UnixNano()
@@ -242,12 +254,13 @@ func (f *Runtime) Become(id string, state criv1.ContainerState, code int32) {
 	f.publish(kind, id, f.homes[id])
 }
 
-// Remove takes a pod away.
+// Remove removes a pod.
 func (f *Runtime) Remove(sandbox string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.sandboxes[sandbox]
-	f.sandboxes[sandbox] = &criv1.PodSandboxStatus{Id: s.Id, Metadata: s.Metadata, State: criv1.PodSandboxState_SANDBOX_NOTREADY, Labels: s.Labels, Network: &criv1.PodSandboxNetworkStatus{}}
+	f.sandboxes[sandbox] = &criv1.PodSandboxStatus{Id: s.Id, Metadata: s.Metadata,
+		State: criv1.PodSandboxState_SANDBOX_NOTREADY, Labels: s.Labels, Network: &criv1.PodSandboxNetworkStatus{}}
 	f.publish(criv1.ContainerEventType_CONTAINER_STOPPED_EVENT, sandbox, sandbox)
 	delete(f.sandboxes, sandbox)
 	for c, home := range f.homes {
@@ -259,14 +272,14 @@ func (f *Runtime) Remove(sandbox string) {
 	f.publish(criv1.ContainerEventType_CONTAINER_DELETED_EVENT, sandbox, sandbox)
 }
 
-// Watched tells whether somebody reads its events.
+// Watched reports whether a client reads events.
 func (f *Runtime) Watched() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.streams) > 0
 }
 
-// Listed is how often it was asked for its pods.
+// Listed returns how often pods were listed.
 func (f *Runtime) Listed() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
