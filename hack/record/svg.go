@@ -34,9 +34,10 @@ func (s screen) svg(lines []line) []byte {
 <style>
 text { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #d4dae3; white-space: pre }
 .h { fill: #7fd1ae; font-weight: 600 } .c { fill: #ffd479 }
-@keyframes show { to { visibility: visible } }
-.l { visibility: hidden; animation: show 1ms step-end forwards }
+@keyframes wait { from { visibility: hidden } }
+.l { animation: wait 1ms step-end }
 `)
+	// Lines are hidden until their time; a viewer without animations shows them all from the start.
 	fmt.Fprintf(&b, "#page { animation: scroll %dms step-end forwards }\n@keyframes scroll {\n", total.Milliseconds())
 	for i, l := range lines {
 		if over := i + 1 - s.rows; over > 0 {
@@ -48,7 +49,7 @@ text { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mo
 	fmt.Fprintf(&b, `<clipPath id="screen"><rect x="0" y="%d" width="%d" height="%d"/></clipPath>`+"\n", margin, width, s.rows*rowHeight)
 	b.WriteString(`<g clip-path="url(#screen)"><g id="page">` + "\n")
 	for i, l := range lines {
-		fmt.Fprintf(&b, `<text class="%s" style="animation-delay:%dms" x="%d" y="%d" xml:space="preserve">`,
+		fmt.Fprintf(&b, `<text class="%s" style="animation-duration:%dms" x="%d" y="%d" xml:space="preserve">`,
 			class(lines, i), l.at.Milliseconds(), margin, margin+(i+1)*rowHeight-5)
 		_ = xml.EscapeText(&b, []byte(cut(l.text, s.cols))) // a bytes.Buffer never fails
 		b.WriteString("</text>\n")
