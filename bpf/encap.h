@@ -66,7 +66,7 @@ static __always_inline long find_route(struct __sk_buff *skb, __be32 from, __be3
 	fib->ipv4_dst = to;
 	/* As if it came in on wangell0, where forwarding is always enabled. */
 	fib->ifindex = wangell_ifindex;
-	/* Resolving the neighbour is left to bpf_redirect_neigh. */
+	/* Resolving the neighbor is left to bpf_redirect_neigh. */
 	return bpf_fib_lookup(skb, fib, sizeof(*fib), BPF_FIB_LOOKUP_SKIP_NEIGH);
 }
 

@@ -122,7 +122,7 @@ struct {
 	__type(value, struct parked);
 } parked_syns SEC(".maps");
 
-/* Flow → its parked SYN; recognises retransmissions. */
+/* Flow → its parked SYN; recognizes retransmissions. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);

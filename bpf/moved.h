@@ -57,7 +57,7 @@ static __always_inline int query_homes(struct __sk_buff *skb, const struct packe
 	origin_from_frame(&q.origin, eth, skb->ifindex, PATH_NIC);
 	bpf_map_update_elem(&pending_queries, k, &q, BPF_ANY);
 	count(COUNT_ASKED);
-	/* A clone cannot be redirected to a neighbour that is not yet resolved. So each goes through wangell0, on
+	/* A clone cannot be redirected to a neighbor that is not yet resolved. So each goes through wangell0, on
 	 * which it comes back to query_marked_home. */
 	for (int i = 0; i < MAX_HOMES && i < h->n; i++) {
 		skb->mark = i + 1;

@@ -148,7 +148,7 @@ struct flow_key {
 
 /* How a flow's client packets arrive, and thus how its replies leave. */
 enum flow_path {
-	PATH_NIC = 0,       /* external interface: replies go straight back to the neighbour that sent the packet */
+	PATH_NIC = 0,       /* external interface: replies go straight back to the neighbor that sent the packet */
 	PATH_STACK = 1,     /* wangell0: replies go through the node's stack, so that conntrack sees both directions */
 	PATH_POD = 2,       /* veth of a pod on this node: replies go straight into it */
 	PATH_EDGE_NIC = 3,  /* external interface of an edge node: most replies go straight to the client */
@@ -166,7 +166,7 @@ enum flow_state {
 /* Where a flow's client packets come from; replies go back there. */
 struct origin {
 	__u32 ifindex;       /* interface they arrive on; 0 if they arrive from an edge node */
-	__u8 client_mac[6];  /* MAC address of the neighbour that sends them: the client or its router */
+	__u8 client_mac[6];  /* MAC address of the neighbor that sends them: the client or its router */
 	__u8 our_mac[6];     /* MAC address they are sent to */
 	enum flow_path path; /* kind of interface */
 	__be32 edge;         /* IPv4 address of the edge node; 0 if that is this node */
@@ -328,7 +328,7 @@ enum counter {
 	COUNT_OUT_OF_WINDOW,   /* segments outside the window: forwarded, the flow's state does not change */
 	COUNT_FLOWS_FULL,      /* flows not entered because `flows` is full: the segment is dropped */
 	COUNT_PARKED_FULL,     /* SYNs dropped because `parked_syns` or `parked_flows` is full */
-	COUNT_EVICTED,         /* half-open or closed flows evicted in favour of newer ones */
+	COUNT_EVICTED,         /* half-open or closed flows evicted in favor of newer ones */
 	COUNT_EVENTS_LOST,     /* events dropped because `events` is full */
 	COUNT_NO_POD,          /* SYNs of a warm service that no pod could take: dropped */
 	COUNT_TOO_LONG,        /* SYNs longer than MAX_FRAME: dropped, TCP retransmits them without data */

@@ -103,7 +103,7 @@ func (c Config) withDefaults() Config {
 // check returns an error for a configuration that cannot work.
 func (c *Config) check() error {
 	if len(c.ServiceRanges) > MaxRanges {
-		return fmt.Errorf("%d service ranges: at most %d: join neighbouring ones", len(c.ServiceRanges), MaxRanges)
+		return fmt.Errorf("%d service ranges: at most %d: join neighboring ones", len(c.ServiceRanges), MaxRanges)
 	}
 	for _, r := range c.ServiceRanges {
 		if !r.IsValid() || !r.Addr().Is4() {

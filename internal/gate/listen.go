@@ -29,7 +29,7 @@ func (g *Gate) WatchListen(cookie uint64, service netip.AddrPort, id uint64) err
 func (g *Gate) UnwatchListen(cookie uint64, port uint16) error {
 	err := g.objs.Listeners.Delete(gateListenerKey{Netns: cookie, Port: uint32(port)})
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("cancelling the event for LISTEN on port %d: %w", port, err)
+		return fmt.Errorf("canceling the event for LISTEN on port %d: %w", port, err)
 	}
 	return nil
 }

@@ -271,7 +271,8 @@ func (m *model) passOut(s modelSegment) {
 	verdict, out := m.nodeOf(s.talk.pod).run(onPod1+program(s.talk.pod-1), m.wire(s).frame())
 	if f == nil || f.talk != s.talk || f.pod == 0 {
 		// The flow may still be there: the SYN-ACK is too late, and the pod gets a RST.
-		if reset := verdict == tcxRedirect && s.flags == "SA" && len(out) == 54 && out[47] == 4; !reset && verdict != tcxNext {
+		reset := verdict == tcxRedirect && s.flags == "SA" && len(out) == 54 && out[47] == 4
+		if !reset && verdict != tcxNext {
 			m.fail("a pod's segment of no flow: verdict %d", int32(verdict))
 		}
 		return

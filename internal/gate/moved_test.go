@@ -323,7 +323,7 @@ func (m *movable) move(from, to *node) {
 	m.in(to, func() error { mac = linkByName(m, "eth0").Attrs().HardwareAddr; return nil })
 	eventually(m, func() error {
 		if r := sh(m, "ip -n client neigh show %v", vip.Addr()); !bytes.Contains([]byte(r), []byte(mac.String())) {
-			return fmt.Errorf("the client's neighbour: %s", r)
+			return fmt.Errorf("the client's neighbor: %s", r)
 		}
 		return nil
 	})
@@ -344,24 +344,7 @@ func (m *movable) wantFlows(n *node, pod int, open uint32) {
 // mirror runs a server in pod i that sends back what it receives.
 func mirror(t *testing.T, i int) {
 	t.Helper()
-	var l net.Listener
-	if err := inNamespace(podNS(i),
-		func() (err error) { l, err = net.Listen("tcp4", podAt[i].String()); return err }); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				_, _ = io.Copy(conn, conn)
-				conn.Close()
-			}()
-		}
-	}()
+	serveIn(t, podNS(i), podAt[i], func(c net.Conn) { _, _ = io.Copy(c, c) })
 }
 
 // The VIP moves from an edge node to a third one, back, and to the pod's own node, with the pod on the edge node and
@@ -439,9 +422,7 @@ func TestConnectionsSurviveMovesOfTheirVIP(t *testing.T) {
 func TestConnectionsSurviveTheEdgeNodesDeath(t *testing.T) {
 	m := newMovable(t)
 	m.serve(vip, 1)
-	var l net.Listener
-	m.must(inNamespace(podNS(1), func() (err error) { l, err = net.Listen("tcp4", podAt[1].String()); return err }))
-	defer l.Close()
+	l := listenIn(t, podNS(1), podAt[1])
 	dialed := func() (client *net.TCPConn, server net.Conn) {
 		t.Helper()
 		client, err := dial("client", vip)

@@ -4,6 +4,8 @@ package gate
 
 import (
 	"fmt"
+	"net"
+	"net/netip"
 	"os/exec"
 	"runtime"
 	"testing"
@@ -69,4 +71,35 @@ func podNamespace(t testing.TB, w *world, i int) func(n int) [][]byte {
 		t.Fatal(err)
 	}
 	return wait
+}
+
+// listenIn listens in a network namespace until the test ends.
+func listenIn(t testing.TB, ns string, at netip.AddrPort) net.Listener {
+	t.Helper()
+	var l net.Listener
+	if err := inNamespace(ns, func() (err error) { l, err = net.Listen("tcp4", at.String()); return err }); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// serveIn runs a server in a network namespace until the test ends. handle is called for each connection, on a
+// goroutine of its own, and the connection is then closed.
+func serveIn(t testing.TB, ns string, at netip.AddrPort, handle func(net.Conn)) net.Listener {
+	t.Helper()
+	l := listenIn(t, ns, at)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				handle(c)
+			}()
+		}
+	}()
+	return l
 }

@@ -70,7 +70,7 @@ func (g *Gate) AddPod(p Pod) error {
 	if _, known := t.indices[name]; known {
 		return nil
 	}
-	index, ok := t.pool.take(g.cfg.Sizes.Pods)
+	index, ok := t.pool.acquire(g.cfg.Sizes.Pods)
 	if !ok {
 		return fmt.Errorf("pod %d of %v: the gate has room for %d pods", p.ID, p.Service, g.cfg.Sizes.Pods)
 	}
@@ -85,7 +85,7 @@ func (g *Gate) AddPod(p Pod) error {
 	if err := g.linkPod(p, index); err != nil {
 		undo := g.unlinkPod(name, uint32(p.Ifindex), htons(p.Addr.Port()))
 		*g.pods.at(index) = gatePod{}
-		t.pool.release(index)
+		t.pool.put(index)
 		return fmt.Errorf("pod %d of %v: %w", p.ID, p.Service, errors.Join(err, undo))
 	}
 	t.indices[name] = index
@@ -148,7 +148,7 @@ func (g *Gate) RemovePod(service netip.AddrPort, id uint64) error {
 	// Generation 0 matches no flow, and the next pod with this index has another generation.
 	*p = gatePod{}
 	delete(t.indices, name)
-	t.pool.release(index)
+	t.pool.put(index)
 	if known {
 		err = errors.Join(err, g.updateHomes(service, s))
 	}

@@ -298,34 +298,22 @@ func TestBothNodesCountShortConnections(t *testing.T) {
 	c.podNet(c.home, 1, 1500)
 	c.addPod(vip, c.home, 1)
 	c.serve(vip, 1)
-	var l net.Listener
-	c.must(inNamespace(podNS(1), func() (err error) { l, err = net.Listen("tcp4", podAt[1].String()); return err }))
-	defer l.Close()
 	// The first byte selects what the server does: answer and close, answer and wait for the client to close, or reset.
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				var b [1]byte
-				if _, err := io.ReadFull(conn, b[:]); err != nil {
-					return
-				}
-				switch b[0] {
-				case 'r':
-					_ = conn.(*net.TCPConn).SetLinger(0)
-				case 'c':
-					_, _ = conn.Write(make([]byte, 3000))
-				default:
-					_, _ = conn.Write(make([]byte, 3000))
-					_, _ = io.Copy(io.Discard, conn)
-				}
-			}()
+	serveIn(t, podNS(1), podAt[1], func(conn net.Conn) {
+		var b [1]byte
+		if _, err := io.ReadFull(conn, b[:]); err != nil {
+			return
 		}
-	}()
+		switch b[0] {
+		case 'r':
+			_ = conn.(*net.TCPConn).SetLinger(0)
+		case 'c':
+			_, _ = conn.Write(make([]byte, 3000))
+		default:
+			_, _ = conn.Write(make([]byte, 3000))
+			_, _ = io.Copy(io.Discard, conn)
+		}
+	})
 	one := func(ns string, kind byte) error {
 		conn, err := dial(ns, vip)
 		if err != nil {
@@ -509,7 +497,7 @@ func TestAnnouncedVIPMoves(t *testing.T) {
 	c.in(c.home, func() error { mac = linkByName(t, "eth0").Attrs().HardwareAddr; return nil })
 	eventually(t, func() error {
 		if r := sh(t, "ip -n client neigh show %v", vip.Addr()); !strings.Contains(r, mac.String()) {
-			return fmt.Errorf("the client's neighbour: %s", r)
+			return fmt.Errorf("the client's neighbor: %s", r)
 		}
 		return nil
 	})

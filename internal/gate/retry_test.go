@@ -312,24 +312,9 @@ func TestRefusalByARemotePodMovesTheSYN(t *testing.T) {
 }
 
 // serveOne runs a server that answers each connection with a byte that identifies it, and closes.
-func serveOne(t testing.TB, ns string, at netip.AddrPort, who byte) net.Listener {
+func serveOne(t testing.TB, ns string, at netip.AddrPort, name byte) net.Listener {
 	t.Helper()
-	var l net.Listener
-	if err := inNamespace(ns, func() (err error) { l, err = net.Listen("tcp4", at.String()); return err }); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = c.Write([]byte{who})
-			c.Close()
-		}
-	}()
-	return l
+	return serveIn(t, ns, at, func(c net.Conn) { _, _ = c.Write([]byte{name}) })
 }
 
 // answerOf connects and returns the byte of the server that answered.

@@ -23,8 +23,8 @@ type Service struct {
 	Retries            uint8          // limit on further pods tried after one did not take a SYN
 }
 
-// flags returns the service's enum service_flag bits.
-func (s *Service) flags() (flags uint32) {
+// flagBits returns the service's enum service_flag bits.
+func (s *Service) flagBits() (flags uint32) {
 	if s.Affinity {
 		flags |= uint32(gateServiceFlagSERVICE_AFFINITY)
 	}
@@ -88,7 +88,7 @@ func (g *Gate) SetService(s Service) (uint32, error) {
 	index, known := t.indices[s.Addr]
 	if !known {
 		var ok bool
-		if index, ok = t.pool.take(g.cfg.Sizes.Services); !ok {
+		if index, ok = t.pool.acquire(g.cfg.Sizes.Services); !ok {
 			return 0, fmt.Errorf("service address %v: the gate has room for %d services", s.Addr, g.cfg.Sizes.Services)
 		}
 		// Tickets continue where an earlier service with this index stopped, so that none is used twice. SYNs that it
@@ -98,11 +98,11 @@ func (g *Gate) SetService(s Service) (uint32, error) {
 	}
 	if err := g.writeService(s, index); err != nil {
 		if !known {
-			t.pool.release(index)
+			t.pool.put(index)
 		}
 		return 0, fmt.Errorf("service address %v: writing the gate's map: %w", s.Addr, err)
 	}
-	flags := s.flags()
+	flags := s.flagBits()
 	if atomic.SwapUint32(&g.statuses.at(index).Flags, flags) != flags {
 		g.podTable.serving.Lock()
 		err := g.updateMaglev(index)
@@ -131,7 +131,7 @@ func (g *Gate) writeService(s Service, index uint32) error {
 		Index:              index,
 		MaxParked:          s.MaxParked,
 		MaxParkedPerSource: s.MaxParkedPerSource,
-		Flags:              uint8(s.flags()),
+		Flags:              uint8(s.flagBits()),
 		Retries:            s.Retries,
 	})
 }
@@ -159,7 +159,7 @@ func (g *Gate) RemoveService(a netip.AddrPort) error {
 	g.refuse(index)
 	delete(t.indices, a)
 	delete(t.addrs, index)
-	t.pool.release(index)
+	t.pool.put(index)
 	return nil
 }
 

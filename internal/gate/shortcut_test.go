@@ -158,7 +158,7 @@ func TestShortcutFollowsPodDevices(t *testing.T) {
 	links(early, late)
 	// A device that leaves a bridge remains a device.
 	sh(t, "ip link add br0 type bridge; ip link set late master br0; ip link set late nomaster; ip link del br0")
-	veth(t, "neighbour") // both ends are in this namespace
+	veth(t, "neighbor") // both ends are in this namespace
 	// A service's pod on a device to which the gate is attached.
 	w.podLink[3] = linkByName(t, "late")
 	w.service(vip, 1, 1)

@@ -11,7 +11,7 @@ import (
 
 // indexPool hands out indices of a map.
 type indexPool struct {
-	free []uint32 // indices that were released
+	free []uint32 // indices that were put back
 	next uint32   // indices from here on were never used
 }
 
@@ -29,8 +29,8 @@ func (p *indexPool) adopt(limit uint32, used func(uint32) bool) {
 	}
 }
 
-// take returns an unused index below the limit; false if there is none.
-func (p *indexPool) take(limit uint32) (uint32, bool) {
+// acquire returns an unused index below the limit; false if there is none.
+func (p *indexPool) acquire(limit uint32) (uint32, bool) {
 	if n := len(p.free); n > 0 {
 		i := p.free[n-1]
 		p.free = p.free[:n-1]
@@ -43,8 +43,8 @@ func (p *indexPool) take(limit uint32) (uint32, bool) {
 	return p.next - 1, true
 }
 
-// release makes an index available again.
-func (p *indexPool) release(i uint32) { p.free = append(p.free, i) }
+// put makes an index available again.
+func (p *indexPool) put(i uint32) { p.free = append(p.free, i) }
 
 // serviceTable maps services to indices.
 type serviceTable struct {

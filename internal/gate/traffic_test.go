@@ -115,30 +115,16 @@ func (n *network) service() {
 // the request and the request. It reports the clients' addresses.
 func echo(t testing.TB, ns string, at netip.AddrPort) <-chan netip.AddrPort {
 	t.Helper()
-	var l net.Listener
-	if err := inNamespace(ns, func() (err error) { l, err = net.Listen("tcp4", at.String()); return err }); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
 	from := make(chan netip.AddrPort, 100)
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				from <- c.RemoteAddr().(*net.TCPAddr).AddrPort()
-				all, err := io.ReadAll(c)
-				if err != nil {
-					return
-				}
-				sum := sha256.Sum256(all)
-				_, _ = c.Write(append(sum[:], all...))
-			}()
+	serveIn(t, ns, at, func(c net.Conn) {
+		from <- c.RemoteAddr().(*net.TCPAddr).AddrPort()
+		all, err := io.ReadAll(c)
+		if err != nil {
+			return
 		}
-	}()
+		sum := sha256.Sum256(all)
+		_, _ = c.Write(append(sum[:], all...))
+	})
 	return from
 }
 

@@ -34,8 +34,9 @@ type lab struct {
 
 // gateObjects are prefixes of the kernel's names of the gate's programs and maps.
 var gateObjects = []string{
-	"gate_", "services", "addresses", "states", "pods", "pod_traffic", "pod_ports", "flows", "short_lived", "ring_heads",
-	"parked_", "scratch", "nics", "listeners", "events", "counters", "recounts",
+	"gate_", "services", "service_status", "addresses", "pods", "pod_", "flows", "ring_", "syn_", "maglev_tables",
+	"home_nodes", "pending_queries", "query_budget", "parked_", "scratch", "nics", "listeners", "events", "counters",
+	"recounts",
 }
 
 // newLab creates a network and folders. At the end of the test it checks that the machine is as before: namespaces,
