@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package examples has no code: it tests that the manifests for Kubernetes decode strictly and that what they refer to
-// is there. The manifests for one machine are tested in internal/manifest.
+// Package examples has no code. Its tests check that the manifests for Kubernetes decode strictly, and that the objects
+// they refer to exist. The manifests for one machine are tested in internal/manifest.
 package examples
 
 import (

@@ -30,7 +30,9 @@ func TestCompressCutsLongPauses(t *testing.T) {
 }
 
 func TestSVGIsWellFormedAndEscapesText(t *testing.T) {
-	svg := screen{rows: 2, cols: 20}.svg([]line{{"$ make demo", 0}, {"", 1}, {"<Heading> & more", 2}, {strings.Repeat("x", 30), 3}})
+	svg := screen{rows: 2, cols: 20}.svg([]line{
+		{"$ make demo", 0}, {"", 1}, {"<Heading> & more", 2}, {strings.Repeat("x", 30), 3},
+	})
 	var texts []string
 	d := xml.NewDecoder(strings.NewReader(string(svg)))
 	for {

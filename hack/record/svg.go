@@ -32,7 +32,8 @@ func (s screen) svg(lines []line) []byte {
 		width, height, width, height)
 	b.WriteString(`<title>Recording of a terminal</title>
 <style>
-text { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #d4dae3; white-space: pre }
+text { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; }
+text { fill: #d4dae3; white-space: pre }
 .h { fill: #7fd1ae; font-weight: 600 } .c { fill: #ffd479 }
 @keyframes wait { from { visibility: hidden } }
 .l { animation: wait 1ms step-end }
@@ -46,7 +47,8 @@ text { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mo
 	}
 	fmt.Fprintf(&b, "to { transform: translateY(-%dpx) }\n}\n</style>\n", max(0, len(lines)-s.rows)*rowHeight)
 	fmt.Fprintf(&b, `<rect width="%d" height="%d" rx="8" fill="#12161d"/>`+"\n", width, height)
-	fmt.Fprintf(&b, `<clipPath id="screen"><rect x="0" y="%d" width="%d" height="%d"/></clipPath>`+"\n", margin, width, s.rows*rowHeight)
+	fmt.Fprintf(&b, `<clipPath id="screen"><rect x="0" y="%d" width="%d" height="%d"/></clipPath>`+"\n",
+		margin, width, s.rows*rowHeight)
 	b.WriteString(`<g clip-path="url(#screen)"><g id="page">` + "\n")
 	for i, l := range lines {
 		fmt.Fprintf(&b, `<text class="%s" style="animation-duration:%dms" x="%d" y="%d" xml:space="preserve">`,

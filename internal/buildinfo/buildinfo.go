@@ -9,7 +9,7 @@ import (
 )
 
 // Version is the version of the program: the release in the file VERSION, with the commit as build metadata in
-// development builds, such as v0.3.0+gde681fd. The Makefile sets it through the linker; a plain go build leaves "devel".
+// development builds, such as v0.3.0+gde681fd. The Makefile sets it through the linker; plain go build leaves "devel".
 var Version = "devel"
 
 // commit is set through the linker by a release, which is built without version control information.
