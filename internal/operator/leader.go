@@ -7,7 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
+	"net"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,7 +18,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,7 +25,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
@@ -42,79 +41,6 @@ type leader struct {
 	r          *reconciler
 	changed    changedServices
 	controller atomic.Pointer[controller.Controller]
-}
-
-// statusDelay is the time from a change of a service's state to its reconciliation, in which further changes are
-// gathered: a wake has better use for the machine than to report each of its steps to the API server.
-const statusDelay = 300 * time.Millisecond
-
-// changedServices adds services to the reconciler's queue. Those that are added before the queue exists are dropped:
-// the reconciler begins with all services.
-type changedServices struct {
-	queue atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]]
-}
-
-// add never blocks.
-func (s *changedServices) add(keys ...runtime.Key) {
-	q := s.queue.Load()
-	if q == nil {
-		return
-	}
-	for _, k := range keys {
-		namespace, name, _ := strings.Cut(string(k), "/")
-		(*q).AddAfter(reconcile.Request{NamespacedName: client.ObjectKey{Namespace: namespace, Name: name}}, statusDelay)
-	}
-}
-
-func (s *changedServices) source() source.Source {
-	return source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		s.queue.Store(&q)
-		return nil
-	})
-}
-
-// register adds the reconcilers and the leader to the manager.
-func (l *leader) register() error {
-	b := ctrl.NewControllerManagedBy(l.mgr).Named("wangellservice").
-		For(&v1alpha1.WangellService{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Owns(&appsv1.Deployment{}).Owns(&corev1.Service{}).Owns(&discoveryv1.EndpointSlice{}).
-		WatchesRawSource(l.changed.source())
-	if err := b.Complete(l.r); err != nil {
-		return err
-	}
-	if l.cfg.PoolsFrom != (Name{}) {
-		pools := ctrl.NewControllerManagedBy(l.mgr).Named("pools").For(&corev1.ConfigMap{})
-		if err := pools.Complete(reconcile.Func(l.readPools)); err != nil {
-			return err
-		}
-	}
-	return l.mgr.Add(manager.RunnableFunc(l.lead)) // a RunnableFunc runs in the leader only
-}
-
-// readPools replaces the pools by those in the ConfigMap. One that cannot be parsed changes nothing.
-func (l *leader) readPools(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	if from := l.cfg.PoolsFrom; req.Namespace != from.Namespace || req.Name != from.Name {
-		return reconcile.Result{}, nil
-	}
-	var m corev1.ConfigMap
-	if err := l.r.client.Get(ctx, req.NamespacedName, &m); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
-	}
-	pools, err := ParsePoolsYAML(m.Data["addresses"])
-	if err != nil {
-		l.log.Error(fmt.Sprintf("ConfigMap %s, key addresses: %v; the pools stay as they are", l.cfg.PoolsFrom, err))
-		return reconcile.Result{}, nil
-	}
-	l.r.setPools(append(append(Pools(nil), l.cfg.Pools...), pools...))
-	l.log.Info("pools of service addresses", "pools", pools.String())
-	return reconcile.Result{}, nil
-}
-
-// setPools replaces the pools. Services keep their addresses; those that wait for one try again soon.
-func (r *reconciler) setPools(p Pools) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.book.pools = p
 }
 
 // lead runs the controller, with its runtime and its socket for daemons, while this process leads.
@@ -204,4 +130,68 @@ func (l *leader) reportTrouble(k runtime.Key, t kube.Trouble) {
 	}
 	l.r.mu.Unlock()
 	l.changed.add(k)
+}
+
+// ready returns why this process is not ready. A process that does not lead is.
+func (l *leader) ready(*http.Request) error {
+	c := l.controller.Load()
+	if c == nil {
+		return nil
+	}
+	select {
+	case <-l.r.synced:
+		return nil
+	default:
+		return errors.New("not all services are reconciled yet")
+	}
+}
+
+// listen opens the UDP socket for daemons.
+func listen(address string) (*net.UDPConn, error) {
+	a, err := net.ResolveUDPAddr("udp", address)
+	if err != nil {
+		return nil, fmt.Errorf("wire address %q: %w", address, err)
+	}
+	conn, err := net.ListenUDP("udp", a)
+	if err != nil {
+		return nil, fmt.Errorf("wire address %q: %w", address, err)
+	}
+	return conn, nil
+}
+
+// register adds the reconcilers and the leader to the manager.
+func (l *leader) register() error {
+	b := ctrl.NewControllerManagedBy(l.mgr).Named("wangellservice").
+		For(&v1alpha1.WangellService{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Owns(&appsv1.Deployment{}).Owns(&corev1.Service{}).Owns(&discoveryv1.EndpointSlice{}).
+		WatchesRawSource(l.changed.source())
+	if err := b.Complete(l.r); err != nil {
+		return err
+	}
+	if l.cfg.PoolsFrom != (Name{}) {
+		pools := ctrl.NewControllerManagedBy(l.mgr).Named("pools").For(&corev1.ConfigMap{})
+		if err := pools.Complete(reconcile.Func(l.readPools)); err != nil {
+			return err
+		}
+	}
+	return l.mgr.Add(manager.RunnableFunc(l.lead)) // a RunnableFunc runs in the leader only
+}
+
+// readPools replaces the pools by those in the ConfigMap. One that cannot be parsed changes nothing.
+func (l *leader) readPools(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	if from := l.cfg.PoolsFrom; req.Namespace != from.Namespace || req.Name != from.Name {
+		return reconcile.Result{}, nil
+	}
+	var m corev1.ConfigMap
+	if err := l.r.client.Get(ctx, req.NamespacedName, &m); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	pools, err := ParsePoolsYAML(m.Data["addresses"])
+	if err != nil {
+		l.log.Error(fmt.Sprintf("ConfigMap %s, key addresses: %v; the pools stay as they are", l.cfg.PoolsFrom, err))
+		return reconcile.Result{}, nil
+	}
+	l.r.setPools(append(append(Pools(nil), l.cfg.Pools...), pools...))
+	l.log.Info("pools of service addresses", "pools", pools.String())
+	return reconcile.Result{}, nil
 }

@@ -12,7 +12,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -29,6 +28,10 @@ const (
 	lastGood = v1alpha1.Group + "/last-good-spec"
 	portName = "tcp"
 )
+
+// maxLastGood is the size in bytes up to which a spec is kept for the next leader: all annotations of an object
+// together may have 256 KiB. A longer one is not kept.
+const maxLastGood = 128 << 10
 
 // ownerOf returns the owner reference by which an object is deleted with its service.
 func ownerOf(s *v1alpha1.WangellService) metav1.OwnerReference {
@@ -75,6 +78,17 @@ func DeploymentOf(s *v1alpha1.WangellService) *appsv1.Deployment {
 		d.Annotations[lastGood] = text
 	}
 	return d
+}
+
+// specText encodes a spec to be kept for the next leader, without the number of replicas.
+func specText(s *v1alpha1.WangellService) string {
+	spec := s.Spec.DeepCopy()
+	spec.Replicas = nil
+	text, err := json.Marshal(spec)
+	if err != nil {
+		panic("operator: " + err.Error()) // types of Kubernetes can be encoded
+	}
+	return string(text)
 }
 
 // podTemplateOf returns the template of a service's pods. Its defaults are those that start quickest: a token volume
@@ -255,68 +269,4 @@ func digest(v any) string {
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
-}
-
-// The functions below update an existing object to the wanted one, and report whether anything changed. Fields that the
-// API server filled in or others added stay.
-
-func updateMeta(is *metav1.ObjectMeta, want metav1.ObjectMeta) (changed bool) {
-	for _, m := range []struct {
-		is   *map[string]string
-		want map[string]string
-	}{{&is.Labels, want.Labels}, {&is.Annotations, want.Annotations}} {
-		for k, v := range m.want {
-			if (*m.is)[k] != v {
-				*m.is = with(*m.is, k, v)
-				changed = true
-			}
-		}
-	}
-	return changed
-}
-
-func updateDeployment(is, want *appsv1.Deployment) bool {
-	same := is.Annotations[madeFrom] == want.Annotations[madeFrom] &&
-		equality.Semantic.DeepDerivative(want.Spec.Template, is.Spec.Template) &&
-		equality.Semantic.DeepDerivative(want.Spec.Strategy, is.Spec.Strategy)
-	if changed := updateMeta(&is.ObjectMeta, want.ObjectMeta); same {
-		return changed
-	}
-	is.Spec.Template, is.Spec.Strategy, is.Spec.RevisionHistoryLimit = want.Spec.Template, want.Spec.Strategy,
-		want.Spec.RevisionHistoryLimit
-	return true
-}
-
-func updateService(is, want *corev1.Service) bool {
-	same := is.Annotations[madeFrom] == want.Annotations[madeFrom] &&
-		equality.Semantic.DeepDerivative(want.Spec, is.Spec) && len(is.Spec.Selector) == 0
-	if changed := updateMeta(&is.ObjectMeta, want.ObjectMeta); same {
-		return changed
-	}
-	nodePorts := map[string]int32{}
-	for _, p := range is.Spec.Ports {
-		nodePorts[p.Name] = p.NodePort
-	}
-	is.Spec.Type, is.Spec.Selector, is.Spec.Ports, is.Spec.LoadBalancerIP = want.Spec.Type, nil, want.Spec.Ports,
-		want.Spec.LoadBalancerIP
-	is.Spec.AllocateLoadBalancerNodePorts = want.Spec.AllocateLoadBalancerNodePorts
-	for i := range is.Spec.Ports {
-		is.Spec.Ports[i].NodePort = nodePorts[is.Spec.Ports[i].Name]
-	}
-	return true
-}
-
-func updateSlice(is, want *discoveryv1.EndpointSlice) bool {
-	same := is.Annotations[madeFrom] == want.Annotations[madeFrom] &&
-		equality.Semantic.DeepEqual(want.Endpoints, is.Endpoints) && equality.Semantic.DeepEqual(want.Ports, is.Ports)
-	if changed := updateMeta(&is.ObjectMeta, want.ObjectMeta); same {
-		return changed
-	}
-	is.Endpoints, is.Ports = want.Endpoints, want.Ports
-	return true
-}
-
-// otherClass reports whether a Service has to be created again because its class cannot be changed.
-func otherClass(is, want *corev1.Service) bool {
-	return !equality.Semantic.DeepEqual(is.Spec.LoadBalancerClass, want.Spec.LoadBalancerClass)
 }

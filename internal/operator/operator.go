@@ -5,17 +5,14 @@
 // it.
 //
 // One of several processes leads, by a Lease: only the leader reconciles, and daemons connect to it. Pure functions
-// decide what the objects are to be (objects.go, pools.go, replicas.go, statusOf); the rest of the package carries that
-// out.
+// decide what objects and status are to be (objects, updates, pools, replicas, conditions); the rest of the package
+// carries that out.
 package operator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -40,51 +37,7 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime/kube"
-	"wangell.loutres.me/internal/wire"
 )
-
-// Name is an object's namespace and name.
-type Name struct{ Namespace, Name string }
-
-// String returns "namespace/name"; nothing for the zero value.
-func (n Name) String() string {
-	if n == (Name{}) {
-		return ""
-	}
-	return n.Namespace + "/" + n.Name
-}
-
-// Config configures a process of the operator.
-type Config struct {
-	// Rest reaches the API server.
-	Rest *rest.Config
-	// Key seals the wire.
-	Key wire.Key
-	// Pools are the service addresses; PoolsFrom adds more.
-	Pools Pools
-	// PoolsFrom is a ConfigMap with pools under the key "addresses", in the format of ParsePoolsYAML. Optional.
-	PoolsFrom Name
-	// WireAddress is the UDP address for daemons, host:port.
-	WireAddress string
-	// Identity is the holder of the Lease while this process leads: "POD/IP:PORT". Daemons connect to that address.
-	Identity string
-	// Lease is held by the leader.
-	Lease Name
-	// LeaseDuration is the time without a renewal after which another process may lead. The leader gives up after
-	// RenewDeadline. The Lease is renewed, or tried, every RetryPeriod.
-	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
-	// Namespace is the only one whose services are managed; empty for all.
-	Namespace string
-	// StartThroughDeployment leaves it to the Deployment to create the pods of a wake; see kube.Config.
-	StartThroughDeployment bool
-	// MetricsAddress and HealthAddress serve HTTP, host:port; an empty one serves nothing.
-	MetricsAddress, HealthAddress string
-	// Log may be nil.
-	Log *slog.Logger
-}
-
-// ErrLostLease is returned by Run when another process has the Lease.
-var ErrLostLease = errors.New("the lease was lost: another controller leads")
 
 // Run runs the operator until ctx ends, or returns ErrLostLease. Pods and traffic go on without it.
 func Run(ctx context.Context, cfg Config) error {
@@ -186,31 +139,4 @@ func newScheme() (*runtime.Scheme, error) {
 		}
 	}
 	return s, nil
-}
-
-// ready returns why this process is not ready. A process that does not lead is.
-func (l *leader) ready(*http.Request) error {
-	c := l.controller.Load()
-	if c == nil {
-		return nil
-	}
-	select {
-	case <-l.r.synced:
-		return nil
-	default:
-		return errors.New("not all services are reconciled yet")
-	}
-}
-
-// listen opens the UDP socket for daemons.
-func listen(address string) (*net.UDPConn, error) {
-	a, err := net.ResolveUDPAddr("udp", address)
-	if err != nil {
-		return nil, fmt.Errorf("wire address %q: %w", address, err)
-	}
-	conn, err := net.ListenUDP("udp", a)
-	if err != nil {
-		return nil, fmt.Errorf("wire address %q: %w", address, err)
-	}
-	return conn, nil
 }

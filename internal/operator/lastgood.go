@@ -18,21 +18,6 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// maxLastGood is the size in bytes up to which a spec is kept for the next leader: all annotations of an object
-// together may have 256 KiB. A longer one is not kept.
-const maxLastGood = 128 << 10
-
-// specText encodes a spec to be kept for the next leader, without the number of replicas.
-func specText(s *v1alpha1.WangellService) string {
-	spec := s.Spec.DeepCopy()
-	spec.Replicas = nil
-	text, err := json.Marshal(spec)
-	if err != nil {
-		panic("operator: " + err.Error()) // types of Kubernetes can be encoded
-	}
-	return string(text)
-}
-
 // putLastGood passes a service whose spec is invalid or refused to the controller of a new leader: with the spec that
 // its Deployment was made from last, and the address that it had. Its pods serve, and a mistake in the manifest must
 // not end that because the leader changes. A service without a valid last spec is left out.

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/runtime/kube"
+)
+
+// statusOf returns the status of a service. Conditions that have not changed keep their times.
+func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.Trouble,
+	now time.Time) v1alpha1.WangellServiceStatus {
+	old := s.Status
+	st := v1alpha1.WangellServiceStatus{
+		LatestRequest: old.LatestRequest, LoadBalancerIP: old.LoadBalancerIP, LastWake: old.LastWake,
+		State:           lifecycle.Cold.String(),
+		DesiredReplicas: old.DesiredReplicas, ObservedGeneration: s.Generation,
+		Selector:   labels.SelectorFromSet(selector(s)).String(),
+		Conditions: slices.Clone(old.Conditions),
+	}
+	if out.addr.IsValid() && out.addrErr == nil {
+		st.LoadBalancerIP = out.addr.String()
+	}
+	if o.known {
+		st.State, st.Message, st.Replicas, st.DesiredReplicas = o.status.State, o.status.Message, o.status.Replicas,
+			o.status.DesiredReplicas
+		if l := o.status.LatestRequest; l != nil && (old.LatestRequest == nil || l.After(old.LatestRequest.Time)) {
+			seconds := metav1.NewTime(l.Truncate(time.Second))
+			st.LatestRequest = &seconds
+		}
+		if o.wake != nil {
+			st.LastWake = o.wake
+		}
+	}
+	for _, c := range []metav1.Condition{
+		readyCondition(out, o, st), awakeCondition(o, st), addressCondition(out), progressingCondition(out),
+		scheduledCondition(trouble),
+	} {
+		c.ObservedGeneration, c.LastTransitionTime = s.Generation, metav1.NewTime(now.Truncate(time.Second))
+		apimeta.SetStatusCondition(&st.Conditions, c)
+	}
+	if st.Message == "" {
+		st.Message = problem(out, trouble)
+	}
+	return st
+}
+
+// problem returns what a user has to fix, in one line; empty if there is nothing.
+func problem(out outcome, trouble kube.Trouble) string {
+	switch {
+	case len(out.invalid) > 0:
+		return strings.ReplaceAll(out.invalid.Error(), "\n", "; ")
+	case out.refused != nil:
+		return out.refused.Error()
+	case out.addrErr != nil:
+		return out.addrErr.Error()
+	case out.put != nil:
+		return out.put.Error()
+	}
+	return trouble.Reason
+}
+
+// condition returns a condition. message may be empty.
+func condition(name string, is bool, reason, message string) metav1.Condition {
+	c := metav1.Condition{Type: name, Status: metav1.ConditionFalse, Reason: reason, Message: message}
+	if is {
+		c.Status = metav1.ConditionTrue
+	}
+	return c
+}
+
+func readyCondition(out outcome, o observed, st v1alpha1.WangellServiceStatus) metav1.Condition {
+	const name = v1alpha1.ConditionReady
+	switch {
+	case len(out.invalid) > 0:
+		return condition(name, false, "Invalid", problem(out, kube.Trouble{}))
+	case out.refused != nil:
+		return condition(name, false, "Refused", out.refused.Error())
+	case out.addrErr != nil:
+		return condition(name, false, "NoAddress", out.addrErr.Error())
+	case out.put != nil:
+		return condition(name, false, "Refused", out.put.Error())
+	case !o.known:
+		return condition(name, false, "Starting", "the controller is starting")
+	case o.alone:
+		return condition(name, false, "NoDaemon",
+			"no daemon is connected to the controller: check the pods of the daemons' DaemonSet and their logs")
+	case st.State == lifecycle.Failed.String():
+		return condition(name, false, "WakeFailed", o.status.Message)
+	case st.State == lifecycle.Warm.String():
+		return condition(name, true, "Serving", "")
+	}
+	return condition(name, true, "CanWake", "")
+}
+
+func awakeCondition(o observed, st v1alpha1.WangellServiceStatus) metav1.Condition {
+	if !o.known {
+		return condition(v1alpha1.ConditionAwake, false, "Unknown", "")
+	}
+	return condition(v1alpha1.ConditionAwake, st.State == lifecycle.Warm.String(), st.State, "")
+}
+
+func addressCondition(out outcome) metav1.Condition {
+	const name = v1alpha1.ConditionAddressAssigned
+	var reason addressError
+	switch {
+	case len(out.invalid) > 0:
+		return condition(name, false, "Invalid", problem(out, kube.Trouble{}))
+	case out.refused != nil && !out.addr.IsValid():
+		return condition(name, false, "Refused", out.refused.Error())
+	case errors.As(out.addrErr, &reason):
+		return condition(name, false, reason.reason, reason.message)
+	case out.put != nil:
+		return condition(name, false, "Conflict", out.put.Error())
+	}
+	return condition(name, true, "Assigned", "")
+}
+
+func progressingCondition(out outcome) metav1.Condition {
+	const name = v1alpha1.ConditionProgressing
+	switch d := out.deploy; {
+	case len(out.invalid) > 0:
+		return condition(name, false, "Invalid", problem(out, kube.Trouble{}))
+	case out.refused != nil:
+		return condition(name, false, "Refused", out.refused.Error())
+	case d != nil && rollingOut(d):
+		return condition(name, true, "RollingOut", fmt.Sprintf("%d of %d pods are of the present spec",
+			d.Status.UpdatedReplicas, *d.Spec.Replicas))
+	}
+	return condition(name, false, "Complete", "")
+}
+
+// rollingOut reports whether pods of an older spec are being replaced.
+func rollingOut(d *appsv1.Deployment) bool {
+	return d.Status.Replicas > d.Status.UpdatedReplicas && d.Spec.Replicas != nil && *d.Spec.Replicas > 0
+}
+
+func scheduledCondition(t kube.Trouble) metav1.Condition {
+	if t.Unschedulable {
+		return condition(v1alpha1.ConditionScheduled, false, "Unschedulable", t.Reason)
+	}
+	return condition(v1alpha1.ConditionScheduled, true, "Scheduled", "")
+}

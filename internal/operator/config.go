@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"errors"
+	"log/slog"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"wangell.loutres.me/internal/wire"
+)
+
+// Name is an object's namespace and name.
+type Name struct{ Namespace, Name string }
+
+// String returns "namespace/name"; nothing for the zero value.
+func (n Name) String() string {
+	if n == (Name{}) {
+		return ""
+	}
+	return n.Namespace + "/" + n.Name
+}
+
+// Config configures a process of the operator.
+type Config struct {
+	// Rest reaches the API server.
+	Rest *rest.Config
+	// Key seals the wire.
+	Key wire.Key
+	// Pools are the service addresses; PoolsFrom adds more.
+	Pools Pools
+	// PoolsFrom is a ConfigMap with pools under the key "addresses", in the format of ParsePoolsYAML. Optional.
+	PoolsFrom Name
+	// WireAddress is the UDP address for daemons, host:port.
+	WireAddress string
+	// Identity is the holder of the Lease while this process leads: "POD/IP:PORT". Daemons connect to that address.
+	Identity string
+	// Lease is held by the leader.
+	Lease Name
+	// LeaseDuration is the time without a renewal after which another process may lead. The leader gives up after
+	// RenewDeadline. The Lease is renewed, or tried, every RetryPeriod.
+	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
+	// Namespace is the only one whose services are managed; empty for all.
+	Namespace string
+	// StartThroughDeployment leaves it to the Deployment to create the pods of a wake; see kube.Config.
+	StartThroughDeployment bool
+	// MetricsAddress and HealthAddress serve HTTP, host:port; an empty one serves nothing.
+	MetricsAddress, HealthAddress string
+	// Log may be nil.
+	Log *slog.Logger
+}
+
+// ErrLostLease is returned by Run when another process has the Lease.
+var ErrLostLease = errors.New("the lease was lost: another controller leads")

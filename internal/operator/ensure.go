@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// ensure ensures what a spec asks for, or that its last valid version is served. What a user has to fix is in the
+// outcome; an error is worth another try.
+func (r *reconciler) ensure(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService) (outcome, error) {
+	out, err := r.ensureSpec(ctx, key, s)
+	if err == nil && !r.remember(key).put {
+		err = r.putLastGood(ctx, key, s)
+	}
+	return out, err
+}
+
+func (r *reconciler) ensureSpec(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService) (outcome, error) {
+	out := outcome{maxReplicas: s.Spec.MaxReplicas}
+	if out.invalid = v1alpha1.ValidateCluster(s); len(out.invalid) > 0 {
+		return out, nil
+	}
+	svc, err := r.ensureService(ctx, s)
+	if err != nil {
+		return out, onlyRefused(&out, err)
+	}
+	out.addr, out.addrErr = r.addressFor(key, s, svc)
+	if out.deploy, err = ensureObject(ctx, r, DeploymentOf(s), updateDeployment); err != nil {
+		return out, onlyRefused(&out, err)
+	}
+	if !out.addr.IsValid() || out.addrErr != nil {
+		out.retry = addressRetry
+		return out, nil
+	}
+	if _, err := ensureObject(ctx, r, sliceOf(s, out.addr), updateSlice); err != nil {
+		return out, onlyRefused(&out, err)
+	}
+	if ours(s) {
+		if err := r.writeIngress(ctx, svc, out.addr); err != nil {
+			return out, err
+		}
+	}
+	put := s.DeepCopy()
+	put.Spec.Replicas, put.ManagedFields = nil, nil
+	put.Status = v1alpha1.WangellServiceStatus{}
+	out.put = r.Put(controller.Service{Spec: put, Addr: out.addr, Announce: ours(s)})
+	switch {
+	case errors.Is(out.put, controller.ErrClosed):
+		return out, out.put
+	case out.put != nil:
+		out.retry = addressRetry
+	default:
+		r.remember(key).put = true
+	}
+	return out, nil
+}
+
+// addressFor returns the service's address.
+func (r *reconciler) addressFor(key runtime.Key, s *v1alpha1.WangellService, svc *corev1.Service) (netip.Addr, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !ours(s) {
+		r.book.release(key)
+		a := addressOf(svc)
+		if host := hostnameOf(svc); !a.IsValid() && host != "" {
+			return a, addressError{"HostnameOnly", fmt.Sprintf("load balancer %s gives the host name %s and no IPv4 address, "+
+				"by which Wangell recognizes packets: have it give an address, or leave spec.loadBalancerClass out",
+				s.Spec.LoadBalancerClass, host)}
+		}
+		if !a.IsValid() {
+			return a, addressError{"Pending", fmt.Sprintf(
+				"load balancer %s has not given the Service an IPv4 address yet", s.Spec.LoadBalancerClass)}
+		}
+		return a, nil
+	}
+	had, err := netip.ParseAddr(s.Status.LoadBalancerIP)
+	if err != nil {
+		had = netip.Addr{}
+	}
+	return r.book.claim(key, s.Spec.Address, had)
+}
+
+// ensureService ensures the Service. One of another class is created again: the class cannot be changed.
+func (r *reconciler) ensureService(ctx context.Context, s *v1alpha1.WangellService) (*corev1.Service, error) {
+	want := serviceOf(s)
+	svc, err := ensureObject(ctx, r, want, func(is, want *corev1.Service) bool {
+		return !otherClass(is, want) && updateService(is, want)
+	})
+	if err != nil || !otherClass(svc, want) {
+		return svc, err
+	}
+	if err := r.client.Delete(ctx, svc, client.Preconditions{UID: &svc.UID}); err != nil && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("delete Service %s/%s of another class: %w", svc.Namespace, svc.Name, err)
+	}
+	return svc, r.create(ctx, want)
+}
+
+func (r *reconciler) create(ctx context.Context, o client.Object) error {
+	return r.client.Create(ctx, o, client.FieldOwner(fieldManager))
+}
+
+// ensureObject creates an object, or updates it. It returns the object as the API server has it, or as the cache had it
+// if nothing was to change.
+func ensureObject[T any, O interface {
+	*T
+	client.Object
+}](ctx context.Context, r *reconciler, want O, update func(is, want O) bool) (O, error) {
+	kind := fmt.Sprintf("%T", want)[len("*v1."):]
+	is := O(new(T))
+	name := client.ObjectKeyFromObject(want)
+	err := r.client.Get(ctx, name, is)
+	if apierrors.IsNotFound(err) {
+		created := want.DeepCopyObject().(O)
+		if err = r.create(ctx, created); err == nil {
+			return created, nil
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			return nil, fmt.Errorf("create %s %s: %w", kind, name, err)
+		}
+		// The cache is late, or the object does not have the label.
+		err = r.live.Get(ctx, name, is)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look at %s %s: %w", kind, name, err)
+	}
+	if !metav1.IsControlledBy(is, &metav1.ObjectMeta{UID: want.GetOwnerReferences()[0].UID}) {
+		return nil, fmt.Errorf("%s %s %w", kind, name, errForeign)
+	}
+	if is = is.DeepCopyObject().(O); !update(is, want) {
+		return is, nil
+	}
+	if err := r.client.Update(ctx, is, client.FieldOwner(fieldManager)); err != nil {
+		return nil, fmt.Errorf("update %s %s: %w", kind, name, err)
+	}
+	return is, nil
+}
+
+// writeIngress writes the address into the Service's status.
+func (r *reconciler) writeIngress(ctx context.Context, svc *corev1.Service, addr netip.Addr) error {
+	want := ingressOf(addr)
+	if addressOf(svc) == addr && len(svc.Status.LoadBalancer.Ingress) == 1 {
+		if mode := svc.Status.LoadBalancer.Ingress[0].IPMode; mode != nil && *mode == *want.Ingress[0].IPMode {
+			return nil
+		}
+	}
+	next := svc.DeepCopy()
+	next.Status.LoadBalancer = want
+	if err := r.client.Status().Patch(ctx, next, client.MergeFrom(svc), client.FieldOwner(fieldManager)); err != nil {
+		return fmt.Errorf("status of Service %s/%s: %w", svc.Namespace, svc.Name, err)
+	}
+	return nil
+}

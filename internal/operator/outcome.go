@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"errors"
+	"net/netip"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/lifecycle"
+)
+
+// outcome is the result of ensuring what a spec asks for.
+type outcome struct {
+	addr    netip.Addr
+	addrErr error // why there is no address, or not the one that the spec asks for
+	invalid v1alpha1.ValidationErrors
+	refused error // the API server refused an object, or one of another owner is in the way
+	deploy  *appsv1.Deployment
+	put     error         // the controller refused the service
+	retry   time.Duration // zero: no retry
+	// maxReplicas is that of the spec, or its default.
+	maxReplicas int32
+}
+
+// errForeign means that an object with the wanted name has another owner.
+var errForeign = errors.New("exists already and does not belong to this WangellService: " +
+	"rename one of the two, or remove it")
+
+// onlyRefused moves an error that a user has to fix to the outcome, and returns any other.
+func onlyRefused(out *outcome, err error) error {
+	if errors.Is(err, errForeign) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) ||
+		apierrors.IsBadRequest(err) {
+		out.refused, out.retry = err, time.Minute
+		return nil
+	}
+	return err
+}
+
+// wakePatience is the time after which the status says that a wake is under way. A shorter wake is written when it is
+// over, as it needs the API server and the machine itself.
+const wakePatience = 2 * time.Second
+
+// observed is what the controller knows of a service.
+type observed struct {
+	known  bool // the controller has the service
+	alone  bool // no daemon is connected
+	status v1alpha1.WangellServiceStatus
+	wake   *v1alpha1.LastWake
+	waking time.Time // when the wake that is under way began; zero if there is none, or it has trouble
+}
+
+// quiet returns for how long nothing is written of a service because it is being woken. The end of the wake causes a
+// reconciliation of its own.
+func (o observed) quiet(now time.Time) time.Duration {
+	if o.waking.IsZero() {
+		return 0
+	}
+	return max(o.waking.Add(wakePatience).Sub(now), 0)
+}
+
+// lastWake converts a waterfall for the status.
+func lastWake(w lifecycle.Waterfall) *v1alpha1.LastWake {
+	out := &v1alpha1.LastWake{Start: metav1.NewTime(w.Start.Truncate(time.Second)), Result: string(w.Result),
+		Reason: w.Reason}
+	for _, p := range w.Phases {
+		out.Phases = append(out.Phases, v1alpha1.WakePhase{Name: string(p.Name), Ms: p.At.Milliseconds()})
+	}
+	return out
+}
