@@ -277,7 +277,7 @@ func TestNextUpKeepsOnlyPodsOfUnchangedServices(t *testing.T) {
 
 func TestPodStopsAlthoughContainerdIsKilledMeanwhile(t *testing.T) {
 	l := newLab(t, 1)
-	s := service{name: "hello", env: map[string]string{"STOP_DELAY": "5s"}} // long enough to be observed
+	s := service{name: "hello", env: map[string]string{"STOP_DELAY": "3s"}} // long enough to be observed
 	l.start(t, s)
 	address := l.address(t, "hello")
 	before := e2e.MustAsk(t, l.Client(), address)

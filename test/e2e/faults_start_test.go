@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/testutil/e2e"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
@@ -37,10 +38,11 @@ func refused(t *testing.T, from *netlab.Namespace, address string) {
 }
 
 // The client is refused, and status, event and log say why. Other services are not affected, and once the manifest is
-// repaired the next request works.
+// repaired the next request works. All services are broken at the same time, as most of the test is waiting for
+// timeouts.
 func TestServicesThatCannotStartSayWhy(t *testing.T) {
 	const timeout = "wakeTimeout: 5\nterminationGracePeriodSeconds: 1" // long enough for the process to start
-	for _, test := range []struct {
+	tests := []struct {
 		what   string
 		broken service
 		want   []string // parts of the message
@@ -58,36 +60,46 @@ func TestServicesThatCannotStartSayWhy(t *testing.T) {
 		{"no such program in the image", service{more: `command: ["/nowhere"]`}, []string{"/nowhere"}},
 		{"image not on the machine", service{image: "wangell.local/none:v1", more: "imagePullPolicy: Never"},
 			[]string{"wangell.local/none:v1", "imagePullPolicy"}},
-	} {
-		t.Run(test.what, func(t *testing.T) {
-			l := newLab(t, 1)
-			f := l.files(t)
-			test.broken.name = "broken"
-			f.write(t, "m.yaml", manifest(test.broken, service{name: "good"}))
-			u := l.startWith(t, "", "-f", f.dir)
-			address := l.address(t, "broken")
-			begin := u.now()
-			refused(t, l.Client(), address)
-			s := l.until(t, "broken", "failed", isState("Failed"))
-			event := u.await(t, begin, "the failure", reports(controller.SeverityError, "wake failed"))
-			for _, want := range test.want {
-				l.untilSaid(t, u, func(said string) bool { return strings.Contains(said, want) })
-				for where, text := range map[string]string{"status": s.Service.Status.Message, "event": event.Text} {
-					if !strings.Contains(text, want) {
-						t.Errorf("no %q in the message of the %s: %q", want, where, text)
+	}
+	l := newLab(t, 1)
+	f := l.files(t)
+	broken, repaired := []service{{name: "good"}}, []service{{name: "good"}}
+	for i := range tests {
+		tests[i].broken.name = fmt.Sprintf("broken-%d", i)
+		broken, repaired = append(broken, tests[i].broken), append(repaired, service{name: tests[i].broken.name})
+	}
+	f.write(t, "m.yaml", manifest(broken...))
+	u := l.startWith(t, "", "-f", f.dir)
+	t.Run("while they are broken", func(t *testing.T) {
+		for _, test := range tests {
+			t.Run(test.what, func(t *testing.T) {
+				t.Parallel()
+				name := test.broken.name
+				refused(t, l.Client(), l.address(t, name))
+				s := l.until(t, name, "failure", isState("Failed"))
+				event := u.await(t, 0, "the failure", func(e controller.Event) bool {
+					return e.Service == runtime.Key("default/"+name) && reports(controller.SeverityError, "wake failed")(e)
+				})
+				for _, want := range test.want {
+					l.untilSaid(t, u, func(said string) bool { return strings.Contains(said, want) })
+					for where, text := range map[string]string{"status": s.Service.Status.Message, "event": event.Text} {
+						if !strings.Contains(text, want) {
+							t.Errorf("no %q in the message of the %s: %q", want, where, text)
+						}
 					}
 				}
-			}
-			if w := l.wakes(t, "broken"); len(w) != 1 || w[0].Result != "failed" || w[0].Reason == "" {
-				t.Errorf("wakes: %+v", w)
-			}
-			l.until(t, "broken", "the end of its pod", func(s controller.Status) bool { return len(s.Pods) == 0 })
-			e2e.MustAsk(t, l.Client(), l.address(t, "good"))
-			f.write(t, "m.yaml", manifest(service{name: "broken"}, service{name: "good"}))
-			l.until(t, "broken", "another manifest",
-				func(s controller.Status) bool { return s.Service.Status.State != "Failed" })
-			e2e.MustAsk(t, l.Client(), address)
-		})
+				if w := l.wakes(t, name); len(w) != 1 || w[0].Result != "failed" || w[0].Reason == "" {
+					t.Errorf("wakes: %+v", w)
+				}
+				l.until(t, name, "end of its pod", func(s controller.Status) bool { return len(s.Pods) == 0 })
+				e2e.MustAsk(t, l.Client(), l.address(t, "good"))
+			})
+		}
+	})
+	f.write(t, "m.yaml", manifest(repaired...))
+	for _, s := range repaired {
+		l.until(t, s.name, "repaired manifest", func(s controller.Status) bool { return s.Service.Status.State != "Failed" })
+		e2e.MustAsk(t, l.Client(), l.address(t, s.name))
 	}
 }
 

@@ -37,11 +37,11 @@ func TestIdleServiceSleeps(t *testing.T) {
 func TestPacketsKeepAServiceAwakeAndSilenceDoesNot(t *testing.T) {
 	l := newLab(t, 1)
 	s := lines("lines")
-	s.idle = 4
+	s.idle = 3
 	u := l.start(t, s)
 	k := e2e.MustConverse(t, l.Client(), l.address(t, "lines"))
 	begin := u.now()
-	for until := time.Now().Add(6 * time.Second); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
+	for until := time.Now().Add(4500 * time.Millisecond); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
 		k.MustEcho(t, "still here")
 	}
 	if n := len(l.wakes(t, "lines")); n != 1 {
@@ -66,7 +66,7 @@ func TestPacketsKeepAServiceAwakeAndSilenceDoesNot(t *testing.T) {
 func TestSYNDuringASleepIsAnsweredByTheNextPod(t *testing.T) {
 	l := newLab(t, 1)
 	s := lines("lines")
-	s.env["STOP_DELAY"] = "8s" // long enough to be observed
+	s.env["STOP_DELAY"] = "4s" // long enough to be observed
 	u := l.start(t, s)
 	address := l.address(t, "lines")
 	old := e2e.MustConverse(t, l.Client(), address)

@@ -82,7 +82,7 @@ func (k *Conversation) MustEcho(t testing.TB, line string) {
 
 // End closes the connection in both directions. When it returns, the gate has seen both.
 func (k *Conversation) End() error {
-	err := k.CloseWrite()
+	err := errors.Join(k.SetDeadline(time.Now().Add(Patience)), k.CloseWrite())
 	if err == nil {
 		_, err = io.Copy(io.Discard, k.Reader)
 	}
