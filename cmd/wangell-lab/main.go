@@ -50,11 +50,3 @@ func run(args []string) int {
 		return exitError
 	}
 }
-
-// usageError is an invalid command line.
-type usageError struct {
-	command string // the command whose help explains it
-	error
-}
-
-func (e usageError) Unwrap() error { return e.error }

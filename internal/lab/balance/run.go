@@ -99,7 +99,7 @@ func measure(ctx context.Context, c *proxy.Cluster, p Params, out lab.Output) ([
 func sample(
 	ctx context.Context, t *cluster.Target, from *cluster.Vantage, p Pattern, length time.Duration,
 ) (Sample, error) {
-	if err := t.Serves(ctx, from); err != nil {
+	if err := from.UntilServed(ctx, t); err != nil {
 		return Sample{}, err
 	}
 	pods, err := t.Pods(ctx)

@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"net/netip"
 	"time"
 
@@ -18,13 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/lab/probe"
 )
-
-// WangellServices is the resource of Wangell's own kind.
-var WangellServices = schema.GroupVersionResource{
-	Group: v1alpha1.Group, Version: v1alpha1.Version, Resource: "wangellservices",
-}
 
 // HelloPort is the port of the hello image and of every load server.
 const HelloPort = 8080
@@ -168,42 +160,4 @@ func (t *Target) ScaleTo(ctx context.Context, n int) error {
 		}
 		return nil
 	})
-}
-
-// wantAnswers is the number of answers in a row after which a service is in order.
-const wantAnswers = 10
-
-// Serves waits until the service answers clients several times in a row.
-func (t *Target) Serves(ctx context.Context, from *Vantage) error {
-	answers := 0
-	return Until(ctx, ReadyTimeout, func() error {
-		for ; answers < wantAnswers; answers++ {
-			if err := get(ctx, from.Hosts[0].Namespace.Dialer().DialContext, from.Address(t)); err != nil {
-				answers = 0
-				return fmt.Errorf("%s does not answer clients in %s: %w", t.Name, from.Name, err)
-			}
-		}
-		return nil
-	})
-}
-
-// get makes one request on a connection of its own.
-func get(ctx context.Context, dial probe.DialFunc, address string) error {
-	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/", nil)
-	if err != nil {
-		return err
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-		return err
-	}
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s", address, resp.Status)
-	}
-	return nil
 }

@@ -61,9 +61,6 @@ func (s Summary) Get(key string) float64 {
 	return math.NaN()
 }
 
-// round keeps three decimals: microseconds of a time in milliseconds.
-func round(v float64) float64 { return math.Round(v*1000) / 1000 }
-
 // Table is a table of a report.
 type Table struct {
 	// Title is the heading above the table.

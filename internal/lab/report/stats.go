@@ -14,6 +14,9 @@ import (
 // Milliseconds converts a duration to milliseconds, with a resolution of 1 µs.
 func Milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
+// round keeps three decimals: microseconds of a time in milliseconds.
+func round(v float64) float64 { return math.Round(v*1000) / 1000 }
+
 // Median returns the middle sample, or the mean of the middle two. It is NaN if there are no samples.
 func Median(samples []float64) float64 { return Percentile(samples, 50) }
 

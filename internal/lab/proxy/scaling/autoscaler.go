@@ -115,25 +115,3 @@ func (a *autoscaler) decide(ctx context.Context, now time.Time, pods []corev1.Po
 	a.wanted = d.Replicas
 	return nil
 }
-
-// autoscaled calls f while the target of a mode is autoscaled, starting from one pod.
-func (s *sampler) autoscaled(
-	ctx context.Context, mode string, targetCPU float64, f func(begin time.Time) error,
-) ([]Step, error) {
-	t, err := s.enter(ctx, mode, s.from)
-	if err != nil {
-		return nil, err
-	}
-	if err := t.ScaleTo(ctx, 1); err != nil {
-		return nil, err
-	}
-	a := &autoscaler{target: t, policy: cpuPolicy(targetCPU, s.params.Interval), interval: s.params.Interval,
-		begin: time.Now()}
-	stop := a.start(ctx, 1)
-	err = f(a.begin)
-	steps, stopErr := stop()
-	if err == nil {
-		err = stopErr
-	}
-	return steps, err
-}

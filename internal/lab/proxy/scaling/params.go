@@ -35,11 +35,13 @@ const (
 	mostReplicas  = 6    // pods of PartReplicas
 	rateHosts     = 3    // clients of PartRates, one for each pod
 
-	// alternatingCPU is the autoscaler's target for PartAlternating, in cores per pod: above what one client uses of three
-	// pods, and far below a third of what a hundred connections use.
-	alternatingCPU = 0.15
+	// alternatingCPU is the autoscaler's target for PartAlternating, in cores per pod: more than the total use of one
+	// client, and much less than a third of the total use of a hundred connections, also on a busy machine.
+	alternatingCPU = 0.08
 	// lightShare is how many times fewer requests a light run of PartAlternating makes than a heavy one.
 	lightShare = 5
+	// defaultDelay is the default of Params.AlternatingDelay.
+	defaultDelay = 10 * time.Millisecond
 )
 
 // Params configures the experiment.
@@ -62,7 +64,7 @@ type Params struct {
 	Interval time.Duration
 	// FlapTime is how long each disturbance of PartFlap lasts. Default: 1 min, or 4 s if Quick.
 	FlapTime time.Duration
-	// AlternatingDelay is how long the server of PartAlternating waits before each answer. Default: 2 ms.
+	// AlternatingDelay is how long the server of PartAlternating waits before each answer. Default: 10 ms.
 	AlternatingDelay time.Duration
 }
 

@@ -5,7 +5,6 @@ package scaling
 import (
 	"slices"
 	"strconv"
-	"time"
 
 	"wangell.loutres.me/internal/lab/cluster"
 	"wangell.loutres.me/internal/lab/load"
@@ -186,9 +185,6 @@ type FlapSample struct {
 	Aborts []string `json:"aborts,omitempty"`
 	load.Result
 }
-
-// defaultDelay is the default of Params.AlternatingDelay.
-const defaultDelay = 2 * time.Millisecond
 
 // withDirect adds the limit to modes.
 func withDirect(modes []string) []string { return append(slices.Clone(modes), proxy.ModeDirect) }

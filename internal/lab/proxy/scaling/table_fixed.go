@@ -11,13 +11,6 @@ import (
 	"wangell.loutres.me/internal/lab/report"
 )
 
-// fixedTimes returns the times of complete runs in a mode.
-func fixedTimes(samples []FixedSample, mode string) []float64 {
-	return report.Collect(samples, func(s FixedSample) (float64, bool) {
-		return s.Seconds, s.Mode == mode && s.Aborted == ""
-	})
-}
-
 func fixedSummary(p plan, samples []FixedSample) (s report.Summary) {
 	for _, mode := range p.modes {
 		s = append(s, report.Value{Key: "fixed_mean_s_" + mode, Value: report.Mean(fixedTimes(samples, mode)),
@@ -66,12 +59,6 @@ func ratesReport(p plan, samples []RateSample) *report.Report {
 			second or more of waiting, and the more the longer a run lasts.`, rateHosts, concurrency, fixedReplicas),
 		Summary: ratesSummary(p, samples), Tables: []report.Table{ratesTable(p, samples)}, Figure: ratesFigure(p, samples),
 	}
-}
-
-func rateValues(samples []RateSample, mode, clients string, keep bool) []float64 {
-	return report.Collect(samples, func(s RateSample) (float64, bool) {
-		return s.PerSecond, s.Mode == mode && s.Clients == clients && s.KeepAlive == keep
-	})
 }
 
 func ratesSummary(p plan, samples []RateSample) (s report.Summary) {
@@ -128,12 +115,6 @@ func replicasReport(p plan, samples []ReplicaSample) *report.Report {
 			own autoscaler (see the report on alternating load), starting from one pod.`,
 		Summary: replicasSummary(p, samples), Tables: replicasTables(p, samples), Figure: replicasFigure(p, samples),
 	}
-}
-
-func replicaTimes(samples []ReplicaSample, mode string, replicas int) []float64 {
-	return report.Collect(samples, func(s ReplicaSample) (float64, bool) {
-		return s.Seconds, s.Mode == mode && s.Replicas == replicas && s.Aborted == ""
-	})
 }
 
 func replicasSummary(p plan, samples []ReplicaSample) (s report.Summary) {
