@@ -152,7 +152,7 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 }
 
 // Shutdown ends the controller and all pods, each with its grace, and waits until they are gone. If ctx ends before
-// that, it returns with pods left, and its error tells how many.
+// that, it returns with pods left, and its error has their number.
 func (c *Controller) Shutdown(ctx context.Context) error {
 	c.catalog.close()
 	c.engine.images.stop()

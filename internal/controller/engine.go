@@ -196,7 +196,7 @@ func (e *engine) shutdown(idle chan struct{}) {
 	e.checkIdle()
 }
 
-// checkIdle tells shutdown when no pod is left.
+// checkIdle closes idle if no pod is left.
 func (e *engine) checkIdle() {
 	if e.idle != nil && len(e.table.services) == 0 && e.runner.orphans == 0 {
 		close(e.idle)

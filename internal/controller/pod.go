@@ -19,7 +19,7 @@ func (p *pod) runs() bool {
 	return running && p.state() != lifecycle.PodExited
 }
 
-// identify notes what the runtime tells about the pod.
+// identify takes the runtime's description of the pod.
 func (p *pod) identify(rt runtime.Pod, defaultNode string) {
 	p.rt = rt
 	p.port = cmp.Or(rt.Port, p.port)

@@ -10,7 +10,7 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// publisher tells daemons which pods a service has.
+// publisher sends the pods of services to daemons.
 type publisher struct {
 	loop    *loop
 	table   *table

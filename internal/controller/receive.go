@@ -113,7 +113,7 @@ func (r *receiver) find(addr netip.AddrPort, id uint64) *pod {
 	return nil
 }
 
-// findAtHome is find, for what only the pod's home node knows; nil for any other node.
+// findAtHome is find for reports that count only from the pod's home node; it returns nil for any other node.
 func (r *receiver) findAtHome(from wire.Peer, addr netip.AddrPort, id uint64) *pod {
 	if p := r.find(addr, id); p != nil && p.node == from.Node {
 		return p

@@ -181,7 +181,7 @@ func (r *runner) work(k runtime.Key, id string, grace time.Duration, done func()
 }
 
 // exited takes the exit of a pod's process. While the pod is being started, its process may have ended because the
-// runtime itself did: Start knows the reason, and its outcome comes first, unless the pod serves already.
+// runtime itself did: Start returns the reason, and is handled first, unless the pod serves already.
 func (r *runner) exited(p *pod, e runtime.Exit) {
 	if !p.returned && !p.stopping && p.published != lifecycle.PodServing {
 		p.early = &e

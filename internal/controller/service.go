@@ -30,7 +30,7 @@ func (s *service) addPod(ref lifecycle.Ref) *pod {
 	return p
 }
 
-// removePod forgets a pod of which nothing remains, and tells the sleepers that wait for that.
+// removePod forgets a pod of which nothing remains, and releases the sleepers that wait for that.
 func (s *service) removePod(p *pod) {
 	for i, q := range s.pods {
 		if q == p {

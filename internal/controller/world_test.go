@@ -113,6 +113,7 @@ func (w *world) tryApply(services ...*v1alpha1.WangellService) error {
 	}
 	var put []Service
 	var keys []runtime.Key
+	wanted := map[runtime.Key]bool{}
 	for _, s := range services {
 		addr, known := w.addresses[runtime.KeyOf(s)]
 		switch {
@@ -125,8 +126,9 @@ func (w *world) tryApply(services ...*v1alpha1.WangellService) error {
 		}
 		put = append(put, Service{Spec: s, Addr: addr, Announce: true})
 		keys = append(keys, runtime.KeyOf(s))
+		wanted[runtime.KeyOf(s)] = true
 	}
-	remove := slices.DeleteFunc(slices.Clone(w.applied), func(k runtime.Key) bool { return slices.Contains(keys, k) })
+	remove := slices.DeleteFunc(slices.Clone(w.applied), func(k runtime.Key) bool { return wanted[k] })
 	if err := w.c.Update(put, remove); err != nil {
 		return err
 	}

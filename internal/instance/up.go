@@ -279,7 +279,7 @@ func (u *up) serveMetrics() {
 }
 
 // stop stops the parts, each before those that it needs, and removes what they made: first what gives orders, then the
-// pods (whose connections the daemon still sees), the daemon, containerd, and the gate.
+// pods (while the daemon still counts their connections), the daemon, containerd, and the gate.
 func (u *up) stop() error {
 	var errs []error
 	for _, stop := range u.stopParts {

@@ -38,7 +38,7 @@ const (
 	PodStarting PodState = 1 // wait until it listens, then serve
 	PodServing  PodState = 2 // it listens: give it flows
 	PodDraining PodState = 3 // no new flows; open ones continue
-	PodStopping PodState = 4 // told to end
+	PodStopping PodState = 4 // StopPod was issued
 	PodExited   PodState = 5 // its process has ended
 )
 
@@ -100,7 +100,7 @@ type Listening struct {
 	At  monotime.Time
 }
 
-// Trace carries times of a wake that only the gate knows. Zero means not known yet.
+// Trace carries times of a wake that the gate has measured. Zero means not measured yet.
 type Trace struct {
 	Ref                              Ref
 	Released, FirstSYNACK, FirstByte monotime.Time

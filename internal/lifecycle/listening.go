@@ -12,7 +12,7 @@ func (t *transition) listening(e Listening) {
 	case p == nil || p.life == lifeExited:
 	case p.life > lifeServing:
 		if p.sleeping && e.At <= t.sleep.at {
-			t.answered(p, e.At) // it listened before it was told to end, so its wake has succeeded
+			t.answered(p, e.At) // it listened before sleep was requested, so its wake has succeeded
 		}
 	case p.life == lifeServing:
 		if p.progress < podConfirmed {

@@ -16,7 +16,7 @@ const (
 	lifeReplacing podLife = iota // starts to replace a pod of an older spec, which serves until then
 	lifeStarting                 // starts, and counts as a pod that will serve soon
 	lifeServing                  // listens, or was adopted
-	lifeDraining                 // daemons have been told to drain it
+	lifeDraining                 // published as draining
 	lifeDrained                  // drained, and no gate gives it new flows any more
 	lifeStopping                 // StopPod was issued
 	lifeExited                   // StopPod was issued, and its process has ended
@@ -27,7 +27,7 @@ type podProgress uint8
 
 const (
 	podCreated   podProgress = iota // StartPod was issued
-	podNetwork                      // has a network: daemons can be told of it
+	podNetwork                      // has a network: it can be published
 	podRunning                      // its process runs
 	podListened                     // its socket was seen to listen, or it was adopted
 	podConfirmed                    // its socket was seen to listen by a daemon that is still there
@@ -42,7 +42,7 @@ const (
 	originOutside                  // not started by the machine
 )
 
-// pod is what the machine knows of a pod.
+// pod is the machine's record of a pod.
 type pod struct {
 	ref      Ref
 	life     podLife

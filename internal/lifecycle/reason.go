@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// timeoutReason tells how far a wake that missed its deadline has come, with the pod for which it waited; nil for none.
+// timeoutReason describes how far a wake that missed its deadline has come, with the pod for which it waited; nil for
+// none.
 func (m *Machine) timeoutReason(p *pod) string {
 	after, port := m.spec.WakeTimeout, m.spec.Port
 	switch {
@@ -47,7 +48,7 @@ func predecessorStays(waited time.Duration) string {
 	return fmt.Sprintf("the previous pod does not end: waited %s", waited)
 }
 
-// exitReason tells how a process ended.
+// exitReason describes how a process ended.
 func exitReason(e Exited) string {
 	s := fmt.Sprintf("process exited with code %d", e.Code)
 	if e.Code > 128 && e.Code <= 128+64 {

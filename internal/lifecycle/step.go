@@ -82,7 +82,7 @@ func (t *transition) handle(ev Event) {
 	}
 }
 
-// trace notes times that only the gate knows.
+// trace notes times that the gate has measured.
 func (t *transition) trace(e Trace) {
 	t.mark(e.Ref, PhaseReleased, e.Released)
 	t.mark(e.Ref, PhaseFirstSYNACK, e.FirstSYNACK)

@@ -55,7 +55,7 @@ func (t *transition) drain(p *pod, wait time.Duration) {
 	t.publish = t.publish || p.progress >= podListened // it may have been published as draining before
 }
 
-// report tells users something.
+// report adds a message for users.
 func (t *transition) report(s Severity, format string, args ...any) {
 	t.reports = append(t.reports, Report{s, fmt.Sprintf(format, args...)})
 }

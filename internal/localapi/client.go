@@ -150,7 +150,7 @@ func (c *Client) getJSON(ctx context.Context, path string, q url.Values, out any
 	return nil
 }
 
-// nothing sends a request whose answer has no content.
+// nothing sends a request whose answer is empty.
 func (c *Client) nothing(ctx context.Context, method, path string, q url.Values) error {
 	resp, err := c.do(ctx, method, path, q)
 	if err != nil {
