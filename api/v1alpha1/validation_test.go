@@ -222,7 +222,8 @@ func TestDefaultFillsWhatIsLeftOut(t *testing.T) {
 		t.Errorf("got %s %s in %s", s.APIVersion, s.Kind, s.Namespace)
 	}
 	if spec.TargetPort != 80 || spec.IdleTimeout != 300 || spec.WakeTimeout != 60 ||
-		spec.ImagePullPolicy != "IfNotPresent" || spec.MaxParked != 10 || spec.MaxParkedPerSource != 10 || *spec.TerminationGracePeriodSeconds != 30 {
+		spec.ImagePullPolicy != "IfNotPresent" || spec.MaxParked != 10 || spec.MaxParkedPerSource != 10 ||
+		*spec.TerminationGracePeriodSeconds != 30 {
 		t.Errorf("got %+v", spec)
 	}
 	if errs := v1alpha1.Validate(s); len(errs) > 0 {

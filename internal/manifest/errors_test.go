@@ -75,7 +75,7 @@ func TestNearestSuggestsOnlyCloseNames(t *testing.T) {
 	names := []string{"port", "targetPort", "imagePullPolicy", "idleTimeout", "env", "args"}
 	for word, want := range map[string]string{
 		"prot": "port", "Port": "port", "por": "port", "ports": "port", "targetport": "targetPort",
-		"target_port": "targetPort", "imagePullPolcy": "imagePullPolicy", "idle": "", "x": "", "enviroment": "",
+		"target_port": "targetPort", "imagePullPolcy": "imagePullPolicy", "idle": "", "x": "", "environs": "",
 	} {
 		if got, _ := nearest(word, names); got != want {
 			t.Errorf("%s: got %q, want %q", word, got, want)
