@@ -136,7 +136,7 @@ func TestClientsLookUpServiceAddressesByARP(t *testing.T) {
 	}()
 	if c, err := n.Client().Dialer().DialContext(dialCtx, "tcp4", "10.46.100.9:80"); err == nil {
 		c.Close()
-		t.Error("somebody answered for a service address although no gate runs")
+		t.Error("connected to a service address although no gate runs")
 	}
 	<-dialCtx.Done()
 	if _, err := capture.Close(); err != nil {

@@ -44,7 +44,7 @@ func TestXDPTransmitReachesTheLink(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(testContext(t))
 	done := make(chan struct{})
-	go func() { // its ARP requests are what is reflected
+	go func() { // its ARP requests are reflected
 		defer close(done)
 		if c, err := n.Client().Dialer().DialContext(ctx, "tcp4", n.Node.Addr.String()+":80"); err == nil {
 			c.Close()
