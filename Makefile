@@ -125,11 +125,9 @@ bench: ## run the benchmarks, ns per packet among them (root)
 ##@ Check and generate
 
 .PHONY: lint
-lint: ## gofmt, go vet, staticcheck
-	@unformatted=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
-	if [ -n "$$unformatted" ]; then echo "not formatted (run gofmt -w):"; echo "$$unformatted"; exit 1; fi
-	$(COMPILE) vet ./...
-	hack/tool.sh staticcheck ./...
+lint: ## license headers; golangci-lint: gofmt, go vet, staticcheck, comments, spelling, lines of 120 columns
+	@hack/spdx-check.sh
+	hack/tool.sh golangci-lint run --allow-parallel-runners
 
 .PHONY: generate
 generate: ## compile the gate (clang-19), and generate its Go side, the CRD, the chart's copies and the manifests
