@@ -60,9 +60,8 @@ func TestDefaultsOfServerAndCommandAreEqual(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, full := range []bool{false, true} {
-		text := design
 		if full {
-			text = strings.Replace(design, "  port: 80\n", "  port: 80\n  scaling: {target: 5}\n  balancing: {}\n", 1)
+			text := strings.Replace(design, "  port: 80\n", "  port: 80\n  scaling: {target: 5}\n  balancing: {}\n", 1)
 			text = strings.Replace(text, "serverless-example", "full", 1)
 			if got, err = w.send(text); err != nil {
 				t.Fatal(err)

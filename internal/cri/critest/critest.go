@@ -70,7 +70,7 @@ func (f *Runtime) Start() {
 	f.mu.Lock()
 	f.server = srv
 	f.mu.Unlock()
-	go srv.Serve(l)
+	go func() { _ = srv.Serve(l) }() // returns when the server is stopped
 }
 
 // Stop closes the socket and all connections. Its pods stay.
