@@ -105,10 +105,8 @@ func (p *pods) containers(sandbox string, all []*criv1.ContainerStatus) {
 		return
 	}
 	// A container that is restarted is a new one of the same name: its events come later.
-	all = slices.SortedFunc(slices.Values(all), func(a,
-		b *criv1.ContainerStatus) int {
-		return cmp.Compare(a.CreatedAt, b.CreatedAt)
-	})
+	all = slices.Clone(all)
+	slices.SortFunc(all, func(a, b *criv1.ContainerStatus) int { return cmp.Compare(a.CreatedAt, b.CreatedAt) })
 	for _, c := range all {
 		for s := max(b.lastReported[c.Id]+1, runtime.PodContainerCreated); s <= eventOf(c.State); s++ {
 			b.lastReported[c.Id] = s

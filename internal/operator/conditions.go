@@ -34,8 +34,8 @@ func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.
 		st.LoadBalancerIP = out.addr.String()
 	}
 	if o.known {
-		st.State, st.Message, st.Replicas, st.DesiredReplicas = o.status.State, o.status.Message, o.status.Replicas,
-			o.status.DesiredReplicas
+		st.State, st.Message = o.status.State, o.status.Message
+		st.Replicas, st.DesiredReplicas = o.status.Replicas, o.status.DesiredReplicas
 		if l := o.status.LatestRequest; l != nil && (old.LatestRequest == nil || l.After(old.LatestRequest.Time)) {
 			seconds := metav1.NewTime(l.Truncate(time.Second))
 			st.LatestRequest = &seconds

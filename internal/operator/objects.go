@@ -113,8 +113,8 @@ func podTemplateOf(s *v1alpha1.WangellService) corev1.PodTemplateSpec {
 	}
 	// The metadata of a user's template must not override the labels by which pods are assigned to services.
 	t.Name, t.GenerateName, t.Namespace = "", "", ""
-	t.Labels, t.Annotations = with(t.Labels, v1alpha1.LabelService, s.Name),
-		with(t.Annotations, v1alpha1.AnnotationContainer, mainContainer(s))
+	t.Labels = with(t.Labels, v1alpha1.LabelService, s.Name)
+	t.Annotations = with(t.Annotations, v1alpha1.AnnotationContainer, mainContainer(s))
 	t.Labels[v1alpha1.LabelSpecHash] = v1alpha1.Hash(spec)
 	t.Annotations[v1alpha1.AnnotationTargetPort] = strconv.Itoa(int(spec.TargetPort))
 	no := false

@@ -35,8 +35,8 @@ func updateDeployment(is, want *appsv1.Deployment) bool {
 	if changed := updateMeta(&is.ObjectMeta, want.ObjectMeta); same {
 		return changed
 	}
-	is.Spec.Template, is.Spec.Strategy, is.Spec.RevisionHistoryLimit = want.Spec.Template, want.Spec.Strategy,
-		want.Spec.RevisionHistoryLimit
+	is.Spec.Template, is.Spec.Strategy = want.Spec.Template, want.Spec.Strategy
+	is.Spec.RevisionHistoryLimit = want.Spec.RevisionHistoryLimit
 	return true
 }
 
@@ -50,8 +50,8 @@ func updateService(is, want *corev1.Service) bool {
 	for _, p := range is.Spec.Ports {
 		nodePorts[p.Name] = p.NodePort
 	}
-	is.Spec.Type, is.Spec.Selector, is.Spec.Ports, is.Spec.LoadBalancerIP = want.Spec.Type, nil, want.Spec.Ports,
-		want.Spec.LoadBalancerIP
+	is.Spec.Type, is.Spec.Selector = want.Spec.Type, nil
+	is.Spec.Ports, is.Spec.LoadBalancerIP = want.Spec.Ports, want.Spec.LoadBalancerIP
 	is.Spec.AllocateLoadBalancerNodePorts = want.Spec.AllocateLoadBalancerNodePorts
 	for i := range is.Spec.Ports {
 		is.Spec.Ports[i].NodePort = nodePorts[is.Spec.Ports[i].Name]
