@@ -27,7 +27,7 @@ func (d *daemon) applyBackends(m *wire.Backends) {
 	}
 	s.generation = m.Generation
 	wanted := make(map[uint64]bool, len(m.Pods))
-	// To a gate that does not know the serving pods yet, they may be added one after the other here.
+	// Serving pods that the gate does not have yet are added one by one below, and each may take its share only.
 	s.crowd.pods = max(int(m.Sharing), servingIn(m))
 	for _, b := range m.Pods {
 		wanted[b.PodID] = true

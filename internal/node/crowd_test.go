@@ -177,8 +177,8 @@ func (g *greeted) counts() map[byte]int {
 // since the first of them. It returns when the first and the last report arrived.
 func (w *world) released(pods int, syns uint32) (first, last time.Time) {
 	w.t.Helper()
-	pod, told := uint64(0), map[uint64]uint32{}
-	for pods > 0 || told[pod] < syns {
+	pod, released := uint64(0), map[uint64]uint32{}
+	for pods > 0 || released[pod] < syns {
 		switch m := await[wire.Message](w).(type) {
 		case *wire.Listening:
 			last = time.Now()
@@ -187,7 +187,7 @@ func (w *world) released(pods int, syns uint32) (first, last time.Time) {
 			}
 			pods--
 		case *wire.Trace:
-			told[m.PodID] = m.ReleasedN
+			released[m.PodID] = m.ReleasedN
 		}
 	}
 	return first, last

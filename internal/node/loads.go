@@ -88,7 +88,7 @@ func (d *daemon) sendLoads() {
 	}
 }
 
-// applyLoads tells the gate how many flows of other edge nodes the pods on other nodes have.
+// applyLoads passes to the gate how many flows the pods on other nodes have from other edge nodes.
 func (d *daemon) applyLoads(m *wire.Loads) {
 	for _, l := range m.Pods {
 		s := d.service(l.Service)

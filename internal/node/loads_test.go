@@ -198,12 +198,12 @@ func TestEdgeNodeBalancesByTheLoadsThatHomeNodesReport(t *testing.T) {
 	l.mu.Lock()
 	for i, m := range l.all {
 		if m, ok := m.(*wire.Loads); ok {
-			t.Errorf("%s tells %+v though nothing changes", l.from[i], m)
+			t.Errorf("%s sends %+v although nothing changes", l.from[i], m)
 		}
 	}
 	for i, m := range l.all {
 		if _, ok := m.(*wire.Loads); ok && l.from[i] == edge {
-			t.Errorf("%s has no pod, and tells %+v", edge, m)
+			t.Errorf("%s has no pod, but sends %+v", edge, m)
 		}
 	}
 	l.mu.Unlock()

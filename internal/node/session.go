@@ -12,7 +12,7 @@ import (
 // lostAfter is how long the controller may be away before a warning: restarts and changes of leader take a moment.
 const lostAfter = 2 * time.Second
 
-// connected runs at the start of a session. The controller may be another one, which counts generations anew.
+// connected runs at the start of a session. The controller may be another one, whose generations start over.
 func (d *daemon) connected() {
 	d.mu.Lock()
 	if d.lost != nil {
@@ -24,7 +24,7 @@ func (d *daemon) connected() {
 		s.mu.Lock()
 		s.generation = 0
 		for _, p := range s.pods {
-			// Report every pod again, so that the controller can tell which are not its own.
+			// Report every pod again, so that the controller can recognise pods that are not its own.
 			p.lastReported, p.load, p.state = wire.PodStats{}, reportedLoad{}, 0
 		}
 		s.mu.Unlock()

@@ -108,7 +108,7 @@ func (c *Client) Send(m Message) error {
 // are lost. Handlers must not call it.
 func (c *Client) Close() error { return c.close(goodbyeClosed) }
 
-// Leave is Close for a daemon that will be restarted and whose gate keeps running until then. It tells the server so
+// Leave is Close for a daemon that will be restarted and whose gate keeps running until then. It announces that
 // (Peer.Restarting).
 func (c *Client) Leave() error { return c.close(goodbyeRestarting) }
 

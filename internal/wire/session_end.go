@@ -37,7 +37,7 @@ func (s *session) end(err error, goodbye byte) {
 	s.ended()
 }
 
-// refuse tells the client that a newer one has replaced it. Nothing else is sent in this session.
+// refuse ends a new session at once, because a newer client of its node is connected. Only a GOODBYE is sent in it.
 func (s *session) refuse() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
