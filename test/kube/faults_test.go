@@ -74,7 +74,7 @@ func testNodeKilled(t *testing.T) {
 		t.Errorf("%s still announces the address", moved.name)
 	}
 	if n := lab.announcer(t, open.vip); n == leader {
-		t.Errorf("%s still announces the address for %v", n.name, open.vip)
+		t.Errorf("%s still announces %v", n.name, open.vip)
 	} else {
 		open.goOn(t, fmt.Sprintf("the address has moved to %s, their pod is on %s", n.name, open.home.name))
 	}

@@ -33,22 +33,25 @@ var podSysctls = []struct{ name, value string }{
 	{"ipv4/ping_group_range", "0 2147483647"},
 }
 
-// make creates a network. On error nothing of it remains.
-func (p *Pool) make() (Network, error) {
-	name, addr, err := p.newName()
-	if err != nil {
-		return Network{}, err
-	}
-	n := Network{Name: name, Netns: p.path(name), Addr: addr}
-	err = onThread(func() error {
-		if err := p.unshare(n.Netns); err != nil {
+// maker creates and removes single networks. It has no state of its own.
+type maker struct {
+	cfg  Config
+	host *netlink.Handle // in the host's network namespace
+}
+
+func (m *maker) path(name string) string { return filepath.Join(m.cfg.Dir, name) }
+
+// make creates a network with a name and an address. On error parts of it may remain.
+func (m *maker) make(name string, addr netip.Addr) (Network, error) {
+	n := Network{Name: name, Netns: m.path(name), Addr: addr}
+	err := onThread(func() error {
+		if err := m.unshare(n.Netns); err != nil {
 			return err
 		}
-		return p.connect(&n)
+		return m.connect(&n)
 	})
 	if err != nil {
-		err = fmt.Errorf("make pod network %s (%v): %w", name, addr, err)
-		return Network{}, errors.Join(err, p.Release(name))
+		return Network{}, fmt.Errorf("make pod network %s (%v): %w", name, addr, err)
 	}
 	return n, nil
 }
@@ -77,7 +80,7 @@ func onThread(f func() error) error {
 }
 
 // unshare moves the calling thread into a new network namespace and binds the namespace to path.
-func (p *Pool) unshare(path string) error {
+func (m *maker) unshare(path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
 	if err != nil {
 		return err
@@ -99,7 +102,7 @@ func (p *Pool) unshare(path string) error {
 }
 
 // connect creates the veth pair of n and configures both ends. The calling thread is in n's namespace.
-func (p *Pool) connect(n *Network) error {
+func (m *maker) connect(n *Network) error {
 	pod, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("open netlink: %w", err)
@@ -112,20 +115,20 @@ func (p *Pool) connect(n *Network) error {
 	defer here.Close()
 	hostMAC, podMAC := randomMAC(), randomMAC()
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.HardwareAddr = n.Name, p.cfg.MTU, hostMAC
-	if err := p.host.LinkAdd(&netlink.Veth{
-		LinkAttrs: attrs, PeerName: Device, PeerHardwareAddr: podMAC, PeerMTU: uint32(p.cfg.MTU),
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = n.Name, m.cfg.MTU, hostMAC
+	if err := m.host.LinkAdd(&netlink.Veth{
+		LinkAttrs: attrs, PeerName: Device, PeerHardwareAddr: podMAC, PeerMTU: uint32(m.cfg.MTU),
 		PeerNamespace: netlink.NsFd(here),
 	}); err != nil {
 		return fmt.Errorf("make veth pair: %w", err)
 	}
-	if err := p.configurePod(pod, n.Addr, hostMAC); err != nil {
+	if err := m.configurePod(pod, n.Addr, hostMAC); err != nil {
 		return err
 	}
-	return p.configureHost(n, podMAC)
+	return m.configureHost(n, podMAC)
 }
 
-func (p *Pool) configurePod(pod *netlink.Handle, addr netip.Addr, hostMAC net.HardwareAddr) error {
+func (m *maker) configurePod(pod *netlink.Handle, addr netip.Addr, hostMAC net.HardwareAddr) error {
 	lo, err := pod.LinkByName("lo")
 	if err != nil {
 		return fmt.Errorf("find lo: %w", err)
@@ -160,8 +163,8 @@ func (p *Pool) configurePod(pod *netlink.Handle, addr netip.Addr, hostMAC net.Ha
 
 // configureHost sets up the host's end. Only sysctls of the device itself are changed. They are written on a thread in
 // the host's namespace, because /proc/sys/net shows the namespace of the thread that opens it.
-func (p *Pool) configureHost(n *Network, podMAC net.HardwareAddr) error {
-	link, err := p.host.LinkByName(n.Name)
+func (m *maker) configureHost(n *Network, podMAC net.HardwareAddr) error {
+	link, err := m.host.LinkByName(n.Name)
 	if err != nil {
 		return fmt.Errorf("find %s: %w", n.Name, err)
 	}
@@ -174,14 +177,14 @@ func (p *Pool) configureHost(n *Network, podMAC net.HardwareAddr) error {
 			return err
 		}
 	}
-	if err := p.host.LinkSetUp(link); err != nil {
+	if err := m.host.LinkSetUp(link); err != nil {
 		return fmt.Errorf("set %s up: %w", n.Name, err)
 	}
-	if err := p.host.NeighSet(permanent(n.HostDevice, n.Addr, podMAC)); err != nil {
+	if err := m.host.NeighSet(permanent(n.HostDevice, n.Addr, podMAC)); err != nil {
 		return fmt.Errorf("add neighbor: %w", err)
 	}
 	// Replaced, because the address may still be routed to the device of a pod that is being removed.
-	if err := p.host.RouteReplace(&netlink.Route{LinkIndex: n.HostDevice, Dst: hostNet(n.Addr),
+	if err := m.host.RouteReplace(&netlink.Route{LinkIndex: n.HostDevice, Dst: hostNet(n.Addr),
 		Scope: netlink.SCOPE_LINK}); err != nil {
 		return fmt.Errorf("add route: %w", err)
 	}
@@ -189,9 +192,9 @@ func (p *Pool) configureHost(n *Network, podMAC net.HardwareAddr) error {
 }
 
 // read returns the network of a name as the kernel has it.
-func (p *Pool) read(name string) (Network, error) {
-	n := Network{Name: name, Netns: p.path(name)}
-	link, err := p.host.LinkByName(name)
+func (m *maker) read(name string) (Network, error) {
+	n := Network{Name: name, Netns: m.path(name)}
+	link, err := m.host.LinkByName(name)
 	if err != nil {
 		if errors.As(err, &netlink.LinkNotFoundError{}) {
 			err = fmt.Errorf("device %s: %w", name, fs.ErrNotExist)
@@ -218,25 +221,25 @@ func (p *Pool) read(name string) (Network, error) {
 		return n, fmt.Errorf("read addresses of %s in %s: %w", Device, n.Netns, err)
 	}
 	for _, a := range addrs {
-		if ip, ok := netip.AddrFromSlice(a.IP.To4()); ok && p.cfg.Addresses.Contains(ip) {
+		if ip, ok := netip.AddrFromSlice(a.IP.To4()); ok && m.cfg.Addresses.Contains(ip) {
 			n.Addr = ip
 			return n, nil
 		}
 	}
-	return n, fmt.Errorf("%s in %s has no address in %v: %w", Device, n.Netns, p.cfg.Addresses, fs.ErrNotExist)
+	return n, fmt.Errorf("%s in %s has no address in %v: %w", Device, n.Netns, m.cfg.Addresses, fs.ErrNotExist)
 }
 
 // destroy removes the device and the namespace of a name, if they exist.
-func (p *Pool) destroy(name string) error {
+func (m *maker) destroy(name string) error {
 	var errs []error
-	link, err := p.host.LinkByName(name)
+	link, err := m.host.LinkByName(name)
 	if err == nil {
-		err = p.host.LinkDel(link)
+		err = m.host.LinkDel(link)
 	}
 	if err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) && !errors.Is(err, unix.ENODEV) {
 		errs = append(errs, fmt.Errorf("remove device %s: %w", name, err))
 	}
-	path := filepath.Join(p.cfg.Dir, name)
+	path := filepath.Join(m.cfg.Dir, name)
 	// EINVAL: nothing is mounted there.
 	if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && err != unix.EINVAL &&
 		err != unix.ENOENT {

@@ -17,57 +17,19 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 
 	"github.com/vishvananda/netlink"
 )
 
-// Gateway is the next hop of every pod's default route. No device has this address.
-var Gateway = netip.MustParseAddr("169.254.46.1")
-
-// Device is the name of a pod's network device inside its namespace.
-const Device = "eth0"
-
-// Config configures a Pool.
-type Config struct {
-	// Dir is the folder in which the namespaces are bound, one file each. It is created, and must be on a file system that
-	// does not survive a reboot. Required.
-	Dir string
-	// Addresses is the range of the pods' addresses: IPv4, at least a /30. Required.
-	Addresses netip.Prefix
-	// DevicePrefix starts the name of the host's end of every veth pair, with at most 7 bytes. Pools in one network
-	// namespace need different prefixes, because Clean removes unknown devices with the pool's prefix. Required.
-	DevicePrefix string
-	// Ready is the number of networks that Refill keeps ready. With 0, each network is made when it is taken.
-	Ready int
-	// MTU is the MTU of both ends, in bytes. 0 means 1500.
-	MTU int
-	// Log receives failures in the background. Required.
-	Log *slog.Logger
-}
-
-// Network is the network of one pod.
-type Network struct {
-	// Name is the name of the host's device and of the file in Config.Dir.
-	Name string
-	// Netns is the path at which the pod's network namespace is bound.
-	Netns string
-	// Addr is the pod's address.
-	Addr netip.Addr
-	// HostDevice is the interface index of the host's device.
-	HostDevice int
-}
-
 // Pool creates networks, keeps some ready, and removes them, in the network namespace in which NewPool was called. Its
 // methods may be called concurrently.
 type Pool struct {
-	cfg  Config
-	host *netlink.Handle
+	cfg   Config
+	maker maker
 
 	mu    sync.Mutex
 	used  map[netip.Addr]string // names of networks, by address
@@ -97,7 +59,7 @@ func NewPool(cfg Config) (*Pool, error) {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
 	cfg.Addresses = cfg.Addresses.Masked()
-	p := &Pool{cfg: cfg, host: host, used: map[netip.Addr]string{}}
+	p := &Pool{cfg: cfg, maker: maker{cfg, host}, used: map[netip.Addr]string{}}
 	p.last = p.randomAddr()
 	return p, nil
 }
@@ -105,7 +67,7 @@ func NewPool(cfg Config) (*Pool, error) {
 // Adopt takes over a network of an earlier process by its name. The error wraps fs.ErrNotExist if the namespace or its
 // device does not exist.
 func (p *Pool) Adopt(name string) (Network, error) {
-	n, err := p.read(name)
+	n, err := p.maker.read(name)
 	if err != nil {
 		return Network{}, fmt.Errorf("adopt pod network %s: %w", name, err)
 	}
@@ -132,7 +94,7 @@ func (p *Pool) Clean() error {
 	for _, f := range files {
 		names[f.Name()] = true
 	}
-	links, err := p.host.LinkList()
+	links, err := p.maker.host.LinkList()
 	if err != nil {
 		return fmt.Errorf("list devices: %w", err)
 	}
@@ -144,7 +106,7 @@ func (p *Pool) Clean() error {
 	var errs []error
 	for name := range names {
 		if !known[name] {
-			errs = append(errs, p.destroy(name))
+			errs = append(errs, p.maker.destroy(name))
 		}
 	}
 	return errors.Join(errs...)
@@ -194,7 +156,7 @@ func (p *Pool) Refill() (made bool, err error) {
 // Release removes a network that was taken or adopted. A network that does not exist is not an error. Networks are not
 // reused, so that whatever a pod left in one (sockets in TIME-WAIT, routes) is removed with it.
 func (p *Pool) Release(name string) error {
-	if err := p.destroy(name); err != nil {
+	if err := p.maker.destroy(name); err != nil {
 		return err
 	}
 	p.mu.Lock()
@@ -225,8 +187,21 @@ func (p *Pool) Close() error {
 	for _, n := range ready {
 		errs = append(errs, p.Release(n.Name))
 	}
-	p.host.Close()
+	p.maker.host.Close()
 	return errors.Join(errs...)
+}
+
+// make makes one network. On error nothing of it remains.
+func (p *Pool) make() (Network, error) {
+	name, addr, err := p.newName()
+	if err != nil {
+		return Network{}, err
+	}
+	n, err := p.maker.make(name, addr)
+	if err != nil {
+		return Network{}, errors.Join(err, p.Release(name))
+	}
+	return n, nil
 }
 
 // newName chooses the name of a new network and reserves a free address for it.
@@ -267,8 +242,6 @@ func (p *Pool) randomAddr() netip.Addr {
 	}
 	return p.next(netip.AddrFrom4(a))
 }
-
-func (p *Pool) path(name string) string { return filepath.Join(p.cfg.Dir, name) }
 
 func randomHex(n int) string {
 	b := make([]byte, n)
