@@ -23,6 +23,18 @@ func dial(t *testing.T, server string) *net.UDPConn {
 	return c
 }
 
+// connectedThroughRelay starts a controller and a daemon, and connects them through a relay that captures datagrams.
+func connectedThroughRelay(t *testing.T) (*controller, *relay, *daemon, Peer) {
+	t.Helper()
+	noLeak(t)
+	ctl := startController(t, "127.0.0.1:0", nil)
+	r := startRelay(t, ctl.addr)
+	dmn := startDaemon(t, r.addr(), "node-1", nil)
+	p := ctl.peer(t, "node-1")
+	eventually(t, "connected", func() bool { return dmn.connections() == 1 })
+	return ctl, r, dmn, p
+}
+
 // sendAll sends datagrams and waits until the server has counted them. It sends small batches, because loopback drops
 // what overflows the server's socket buffer.
 func sendAll(t *testing.T, ctl *controller, write func([]byte), datagrams [][]byte) {
@@ -51,12 +63,7 @@ func wantSilence(t *testing.T, c *net.UDPConn) {
 }
 
 func TestFloodOfGarbageHarmsNoSession(t *testing.T) {
-	noLeak(t)
-	ctl := startController(t, "127.0.0.1:0", nil)
-	r := startRelay(t, ctl.addr)
-	dmn := startDaemon(t, r.addr(), "node-1", nil)
-	p := ctl.peer(t, "node-1")
-	eventually(t, "connected", func() bool { return dmn.connections() == 1 })
+	ctl, r, _, p := connectedThroughRelay(t)
 	if err := ctl.SendWait(t.Context(), p.ID, wake(0)); err != nil {
 		t.Fatal(err)
 	}
@@ -116,12 +123,7 @@ func TestFloodOfGarbageHarmsNoSession(t *testing.T) {
 }
 
 func TestReplayedDatagramsHaveNoEffect(t *testing.T) {
-	noLeak(t)
-	ctl := startController(t, "127.0.0.1:0", nil)
-	r := startRelay(t, ctl.addr)
-	dmn := startDaemon(t, r.addr(), "node-1", nil)
-	p := ctl.peer(t, "node-1")
-	eventually(t, "connected", func() bool { return dmn.connections() == 1 })
+	ctl, r, dmn, p := connectedThroughRelay(t)
 	for i := range 50 {
 		if err := dmn.Send(wake(i)); err != nil {
 			t.Fatal(err)
@@ -161,12 +163,7 @@ func TestReplayedDatagramsHaveNoEffect(t *testing.T) {
 }
 
 func TestReplayedHelloFromManyAddressesTakesOnePlace(t *testing.T) {
-	noLeak(t)
-	ctl := startController(t, "127.0.0.1:0", nil)
-	r := startRelay(t, ctl.addr)
-	dmn := startDaemon(t, r.addr(), "node-1", nil)
-	p := ctl.peer(t, "node-1")
-	eventually(t, "connected", func() bool { return dmn.connections() == 1 })
+	ctl, r, _, p := connectedThroughRelay(t)
 	var hello []byte
 	r.set(func() { hello = bytes.Clone(r.captured[0]) })
 	if hello[3] != kindHello {
