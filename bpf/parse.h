@@ -129,9 +129,12 @@ static __always_inline enum packet_kind parse(void *data, void *end, __u32 frame
 /* Makes the first bytes of a packet directly readable. Pulling more than needed may copy the packet in vain. */
 static __always_inline void pull(struct __sk_buff *skb, __u32 want)
 {
+	__u32 have = (void *)(long)skb->data_end - (void *)(long)skb->data;
+	if (have >= want)
+		return;
 	if (want > skb->len)
 		want = skb->len;
-	if ((void *)(long)skb->data_end - (void *)(long)skb->data < want)
+	if (have < want)
 		bpf_skb_pull_data(skb, want);
 }
 
