@@ -32,6 +32,9 @@ func (s *sampler) alternating(ctx context.Context) error {
 					return err
 				}
 				result.Runs = append(result.Runs, run)
+				if run.Aborted != "" {
+					s.pause(ctx, abortPause*s.params.Interval)
+				}
 			}
 			return nil
 		})
@@ -44,6 +47,18 @@ func (s *sampler) alternating(ctx context.Context) error {
 		return slices.Index(s.params.Modes, a.Mode) - slices.Index(s.params.Modes, b.Mode)
 	})
 	return nil
+}
+
+// abortPause is the pause after a run that broke off, in intervals of the autoscaler. Without it, the next run would
+// start, and break off too, while kube-proxy still routes to the pods that are gone.
+const abortPause = 2
+
+// pause waits for a time, or until ctx ends.
+func (s *sampler) pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
 }
 
 // useDelayedServer makes services whose server waits before each answer the measured ones. Without the delay, one

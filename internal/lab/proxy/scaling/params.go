@@ -37,11 +37,11 @@ const (
 
 	// alternatingCPU is the autoscaler's target for PartAlternating, in cores per pod: more than the total use of one
 	// client, and much less than a third of the total use of a hundred connections, also on a busy machine.
-	alternatingCPU = 0.08
+	alternatingCPU = 0.04
 	// lightShare is how many times fewer requests a light run of PartAlternating makes than a heavy one.
-	lightShare = 5
+	lightShare = 20
 	// defaultDelay is the default of Params.AlternatingDelay.
-	defaultDelay = 10 * time.Millisecond
+	defaultDelay = 30 * time.Millisecond
 )
 
 // Params configures the experiment.
@@ -64,7 +64,7 @@ type Params struct {
 	Interval time.Duration
 	// FlapTime is how long each disturbance of PartFlap lasts. Default: 1 min, or 4 s if Quick.
 	FlapTime time.Duration
-	// AlternatingDelay is how long the server of PartAlternating waits before each answer. Default: 10 ms.
+	// AlternatingDelay is how long the server of PartAlternating waits before each answer. Default: 30 ms.
 	AlternatingDelay time.Duration
 }
 

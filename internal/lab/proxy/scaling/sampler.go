@@ -126,11 +126,12 @@ func (s *sampler) ab(ctx context.Context, mode string, requests int) (load.Resul
 func (s *sampler) autoscaled(
 	ctx context.Context, mode string, targetCPU float64, f func(begin time.Time) error,
 ) ([]Step, error) {
-	t, err := s.enter(ctx, mode, s.from)
-	if err != nil {
+	// First the pods: enter waits until the mode's own state follows them.
+	if err := s.targets[mode].ScaleTo(ctx, 1); err != nil {
 		return nil, err
 	}
-	if err := t.ScaleTo(ctx, 1); err != nil {
+	t, err := s.enter(ctx, mode, s.from)
+	if err != nil {
 		return nil, err
 	}
 	a := &autoscaler{target: t, policy: cpuPolicy(targetCPU, s.params.Interval), interval: s.params.Interval,

@@ -20,7 +20,8 @@ func alternatingReport(p plan, modes []AlternatingMode) *report.Report {
 			3) from the same data, the processor time that the kernel counts for the pods' cgroups. It sets the number
 			through the scale subresource of the Deployment and of the WangellService. Under heavy load the number rises to
 			3; under light load it falls to 1, and pods end while ab runs. ab runs without -r: it breaks off at the first
-			connection that is cut.`, p.heavy, concurrency, p.heavy/lightShare, p.pairs),
+			connection that is cut, and the next run begins two intervals of the autoscaler later.`,
+			p.heavy, concurrency, p.heavy/lightShare, p.pairs),
 		Summary: alternatingSummary(modes), Tables: []report.Table{alternatingTable(modes)},
 		Figure: alternatingFigure(modes),
 	}
