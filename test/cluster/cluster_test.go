@@ -189,10 +189,12 @@ func machineState(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	all = append(all, "rules "+string(rules))
-	for _, pattern := range []string{"/proc/sys/vm/overcommit_memory", "/proc/sys/vm/panic_on_oom",
-		"/proc/sys/kernel/panic*",
+	for _, pattern := range []string{
+		"/proc/sys/vm/overcommit_memory", "/proc/sys/vm/panic_on_oom", "/proc/sys/kernel/panic*",
 		"/proc/sys/kernel/keys/root_*", "/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv4/conf/*/route_localnet",
-		"/proc/sys/net/netfilter/nf_conntrack_*max", "/proc/sys/net/netfilter/nf_conntrack_*timeout*", "/proc/sys/net/bridge/*"} {
+		"/proc/sys/net/netfilter/nf_conntrack_*max", "/proc/sys/net/netfilter/nf_conntrack_*timeout*",
+		"/proc/sys/net/bridge/*",
+	} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -257,9 +259,15 @@ spec:
     spec:
       terminationGracePeriodSeconds: 0
       topologySpreadConstraints:
-      - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: probe}}}
+      - maxSkew: 1
+        topologyKey: kubernetes.io/hostname
+        whenUnsatisfiable: DoNotSchedule
+        labelSelector: {matchLabels: {app: probe}}
       containers:
-      - {name: probe, image: IMAGE, ports: [{containerPort: 8080}], readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}}
+      - name: probe
+        image: IMAGE
+        ports: [{containerPort: 8080}]
+        readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
 ---
 apiVersion: v1
 kind: Service

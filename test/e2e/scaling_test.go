@@ -200,7 +200,8 @@ func TestReplicasFollowUsage(t *testing.T) {
 			l := newLab(t, 1)
 			s := service{name: "busy", env: map[string]string{"STOP": "close"}, more: fmt.Sprintf(
 				"maxReplicas: 2\nresources: {requests: {cpu: 100m, memory: 40Mi}}\n"+
-					"scaling: {metric: %s, target: %d, outInterval: 1, inInterval: 1, inStabilization: 1}", metric.name, metric.target)}
+					"scaling: {metric: %s, target: %d, outInterval: 1, inInterval: 1, inStabilization: 1}",
+				metric.name, metric.target)}
 			u := l.start(t, s)
 			address := l.address(t, "busy")
 			e2e.MustAsk(t, l.Client(), address)

@@ -24,7 +24,10 @@ func spread(key, more string) string {
 	template := fmt.Sprintf(`template:
   spec:
     topologySpreadConstraints:
-    - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {wangell.loutres.me/service: %s}}}
+    - maxSkew: 1
+      topologyKey: kubernetes.io/hostname
+      whenUnsatisfiable: DoNotSchedule
+      labelSelector: {matchLabels: {wangell.loutres.me/service: %s}}
     containers:
     - {name: server, image: %q, env: [{name: MODE, value: lines}]}
 `, name, serverImage)

@@ -110,7 +110,11 @@ spec:
     metadata: {labels: {wangell.loutres.me/service: plain}}
     spec:
       automountServiceAccountToken: false
-      containers: [{name: server, image: %q, env: [{name: STOP, value: close}], readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}}]
+      containers:
+      - name: server
+        image: %q
+        env: [{name: STOP, value: close}]
+        readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}
 ---
 apiVersion: v1
 kind: Service

@@ -220,7 +220,8 @@ func (n *node) metrics() (string, error) {
 func (n *node) shortcuts(t *testing.T) int {
 	t.Helper()
 	text := e2e.Must(n.metrics())(t)
-	found := regexp.MustCompile(`(?m)^wangell_gate_special_packets_total\{kind="shortcuts"\} (\d+)$`).FindStringSubmatch(text)
+	metric := regexp.MustCompile(`(?m)^wangell_gate_special_packets_total\{kind="shortcuts"\} (\d+)$`)
+	found := metric.FindStringSubmatch(text)
 	if found == nil {
 		t.Fatalf("%s: no metric of shortcuts in\n%s", n.name, text)
 	}

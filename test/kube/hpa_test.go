@@ -47,8 +47,14 @@ patches:
         spec:
           containers:
           - name: metrics-server
-            args: [--cert-dir=/tmp, --secure-port=10250, --kubelet-preferred-address-types=InternalIP, --kubelet-use-node-status-port,
-              --kubelet-certificate-authority=/var/run/secrets/kubernetes.io/serviceaccount/ca.crt, --metric-resolution=10s, --kubelet-request-timeout=5s]
+            args:
+            - --cert-dir=/tmp
+            - --secure-port=10250
+            - --kubelet-preferred-address-types=InternalIP
+            - --kubelet-use-node-status-port
+            - --kubelet-certificate-authority=/var/run/secrets/kubernetes.io/serviceaccount/ca.crt
+            - --metric-resolution=10s
+            - --kubelet-request-timeout=5s
             readinessProbe: {initialDelaySeconds: 0, periodSeconds: 1}
 `, base, lab.Registry.Address+"/metrics-server", module.Version)
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o644); err != nil {
@@ -94,7 +100,8 @@ func (c *cluster) rescales(t *testing.T, key string) (n int) {
 	t.Helper()
 	namespace, name, _ := strings.Cut(key, "/")
 	out := e2e.Must(c.kubectl("", "get", "events", "-n", namespace, "-o", "jsonpath={.items[*].count}",
-		"--field-selector", "involvedObject.kind=HorizontalPodAutoscaler,reason=SuccessfulRescale,involvedObject.name="+name))(t)
+		"--field-selector",
+		"involvedObject.kind=HorizontalPodAutoscaler,reason=SuccessfulRescale,involvedObject.name="+name))(t)
 	for _, count := range strings.Fields(out) {
 		var times int
 		if _, err := fmt.Sscan(count, &times); err != nil {
@@ -110,7 +117,8 @@ func (c *cluster) rescales(t *testing.T, key string) (n int) {
 func testAutoscaler(t *testing.T) {
 	metricsServer(t)
 	const key = "default/autoscaled"
-	lab.apply(t, manifest(key, "idleTimeout: 20\nmaxReplicas: 3\nenv: [{name: STOP, value: close}]\nresources: {requests: {cpu: 100m}}")+`---
+	lab.apply(t, manifest(key, "idleTimeout: 20\nmaxReplicas: 3\nenv: [{name: STOP, value: close}]\n"+
+		"resources: {requests: {cpu: 100m}}")+`---
 apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
 metadata: {name: autoscaled, namespace: default}

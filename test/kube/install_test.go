@@ -141,7 +141,8 @@ func pushProgram(file, path string, env ...string) error {
 func helm(src, tag string) error {
 	return helmCommand(src, "upgrade", "--install", "wangell", filepath.Join(src, "deploy/chart"), "--create-namespace",
 		"--wait", "--timeout", "10m",
-		"--set", "image.repository="+lab.Registry.Address+"/wangell", "--set", "image.tag="+tag, "--set", "addresses={"+lab.LAN.ServiceAddresses+"}")
+		"--set", "image.repository="+lab.Registry.Address+"/wangell", "--set", "image.tag="+tag,
+		"--set", "addresses={"+lab.LAN.ServiceAddresses+"}")
 }
 
 func helmCommand(src string, args ...string) error {

@@ -29,7 +29,8 @@ func (c *cluster) replicas(t *testing.T, key string, n int) {
 func testFollowsConnections(t *testing.T) {
 	const key = "default/follows"
 	lab.apply(t, manifest(key,
-		"idleTimeout: 5\nmaxReplicas: 3\nenv: [{name: STOP, value: close}]\nscaling: {target: 10, burstPerPod: 1000, "+follows+"}"))
+		"idleTimeout: 5\nmaxReplicas: 3\nenv: [{name: STOP, value: close}]\n"+
+			"scaling: {target: 10, burstPerPod: 1000, "+follows+"}"))
 	addr := lab.address(t, key)
 	tr := keepAsking(t, lab.client, addr) // from the start, as kubectl may take longer than idleTimeout
 	lab.replicas(t, key, 1)

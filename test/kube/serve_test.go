@@ -241,7 +241,8 @@ func testChange(t *testing.T) {
 	}
 	change("two", manifest(key, "idleTimeout: 600\nenv: [{name: VERSION, value: two}]"))
 	change("three", strings.Replace(manifest(key,
-		"idleTimeout: 600\nenv: [{name: VERSION, value: three}, {name: PORT, value: '9090'}]"), "targetPort: 8080", "targetPort: 9090", 1))
+		"idleTimeout: 600\nenv: [{name: VERSION, value: three}, {name: PORT, value: '9090'}]"),
+		"targetPort: 8080", "targetPort: 9090", 1))
 	change("of the image", strings.Replace(manifest(key, "idleTimeout: 600"), serverImage, otherImage, 1))
 	tr.Stop(t)
 	if seen := tr.Versions(); len(seen) != 4 {
