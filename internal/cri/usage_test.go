@@ -35,7 +35,7 @@ func TestUsageIsTheSumOfTheContainers(t *testing.T) {
 	f.Use("side", time.Millisecond, 11)
 	for end := time.Now().Add(patience); l.count() < 8; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%d sights, want 8", l.count())
+			t.Fatalf("%d pod events, want 8", l.count())
 		}
 	}
 	got, err := w.Usage(ctx, []string{known, unknown, "/not/there"})
