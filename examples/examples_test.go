@@ -58,7 +58,7 @@ func TestKubernetesExamplesAreValid(t *testing.T) {
 	}
 }
 
-// decode reads a document of one of the kinds that the examples use, and returns it with its name. A field that its kind
+// decode reads a document of a kind that the examples use, and returns it with its name. A field that its kind
 // does not have fails the test.
 func decode(t *testing.T, file string, doc []byte) (object any, name string) {
 	t.Helper()
