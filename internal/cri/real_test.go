@@ -21,7 +21,8 @@ import (
 // TestEventsOfARealRuntime runs a pod in a real container runtime: WANGELL_TEST_CRI is its socket,
 // WANGELL_TEST_CRI_IMAGE an image that it has, whose process runs until it is killed.
 func TestEventsOfARealRuntime(t *testing.T) {
-	endpoint := need.Chosen(t, "WANGELL_TEST_CRI", "the socket of a container runtime, and WANGELL_TEST_CRI_IMAGE to an image it has")
+	endpoint := need.Chosen(t, "WANGELL_TEST_CRI",
+		"the socket of a container runtime, and WANGELL_TEST_CRI_IMAGE to an image it has")
 	image := os.Getenv("WANGELL_TEST_CRI_IMAGE")
 	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -34,7 +35,8 @@ func TestEventsOfARealRuntime(t *testing.T) {
 		came time.Time
 	}
 	reports := make(chan received, 100)
-	w, err := New(Config{Endpoint: endpoint, OnPodReport: func(s runtime.PodReport) { reports <- received{s, time.Now()} }})
+	onReport := func(s runtime.PodReport) { reports <- received{s, time.Now()} }
+	w, err := New(Config{Endpoint: endpoint, OnPodReport: onReport})
 	if err != nil {
 		t.Fatal(err)
 	}

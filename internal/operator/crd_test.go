@@ -83,48 +83,61 @@ func TestDefaultsOfServerAndCommandAreEqual(t *testing.T) {
 	}
 }
 
+// header begins a manifest of a WangellService.
+const header = "apiVersion: wangell.loutres.me/v1alpha1\nkind: WangellService\n"
+
 // The schema refuses manifests that cannot work, and says what to change.
 func TestSchemaRefusesWhatCannotWork(t *testing.T) {
 	w := newWorld(t, nil)
 	n := 0
-	for spec, want := range map[string]string{
-		`{image: a/b, port: 80}`: "",
-		`{image: a/b, port: 80, replicas: 0, minReplicas: 2, maxReplicas: 2, sessionAffinity: ClientIP, address: 10.46.100.5}`:                             "",
-		`{port: 80, template: {metadata: {labels: {a: b}}, spec: {nodeSelector: {c: d}, containers: [{name: e, image: f, ports: [{containerPort: 5}]}]}}}`: "",
-		`{image: a/b, port: 80, volumes: [{name: a, secret: {secretName: b}}], env: [{name: A, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]}`:        "",
-
-		`{port: 80}`:                                                                           "write which image to run",
-		`{image: a/b}`:                                                                         "spec.port: Required value",
-		`{image: "", port: 80}`:                                                                "spec.image",
-		`{image: a/b, port: 0}`:                                                                "want a port from 1 to 65535: write port: 80, for example",
-		`{image: a/b, port: 70000}`:                                                            "want a port from 1 to 65535",
-		`{image: a/b, port: 80, targetPort: -1}`:                                               "write targetPort: 8080",
-		`{image: a/b, port: 80, idleTimeout: 0}`:                                               "write idleTimeout: 300",
-		`{image: a/b, port: 80, maxReplicas: 33}`:                                              "want a number from 1 to 32",
-		`{image: a/b, port: 80, minReplicas: 3, maxReplicas: 2}`:                               "maxReplicas is less than minReplicas: raise maxReplicas or lower minReplicas",
-		`{image: a/b, port: 80, minReplicas: 3}`:                                               "write maxReplicas as well",
-		`{image: a/b, port: 80, address: "::1"}`:                                               "want an IPv4 address that clients can use",
-		`{image: a/b, port: 80, address: 127.0.0.1}`:                                           "want an IPv4 address that clients can use",
-		`{image: a/b, port: 80, address: 10.46.100}`:                                           "want an IPv4 address that clients can use",
-		`{image: a/b, port: 80, imagePullPolicy: Sometimes}`:                                   `supported values: "IfNotPresent", "Always", "Never"`,
-		`{image: a/b, port: 80, scaling: {}}`:                                                  "spec.scaling.target: Required value",
-		`{image: a/b, port: 80, scaling: {target: 5, metric: qps}}`:                            "spec.scaling.metric",
-		`{image: a/b, port: 80, prot: 81}`:                                                     `unknown field "spec.prot"`,
-		`{image: a/b, port: 80, template: {spec: {containers: [{name: a, image: b}]}}}`:        "image and template cannot both be set",
-		`{port: 80, args: [a], template: {spec: {containers: [{name: a, image: b}]}}}`:         "write them in template.spec, or leave template out",
-		`{port: 80, template: {spec: {containers: []}}}`:                                       "spec.containers must have at least one container",
-		`{port: 80, template: {}}`:                                                             "spec.containers must have at least one container",
-		`{port: 80, template: {spec: {hostNetwork: true, containers: [{name: a, image: b}]}}}`: "spec.hostNetwork cannot work",
-		`{port: 80, template: {spec: {containers: [{name: a, image: b, prots: []}]}}}`:         `unknown field "spec.template.spec.containers[0].prots"`,
+	for _, c := range []struct{ spec, want string }{
+		{`{image: a/b, port: 80}`, ""},
+		{`{image: a/b, port: 80, replicas: 0, minReplicas: 2, maxReplicas: 2, sessionAffinity: ClientIP, ` +
+			`address: 10.46.100.5}`,
+			""},
+		{`{port: 80, template: {metadata: {labels: {a: b}}, spec: {nodeSelector: {c: d}, ` +
+			`containers: [{name: e, image: f, ports: [{containerPort: 5}]}]}}}`,
+			""},
+		{`{image: a/b, port: 80, volumes: [{name: a, secret: {secretName: b}}], env: [{name: A, ` +
+			`valueFrom: {fieldRef: {fieldPath: status.podIP}}}]}`,
+			""},
+		{`{port: 80}`, "write which image to run"},
+		{`{image: a/b}`, "spec.port: Required value"},
+		{`{image: "", port: 80}`, "spec.image"},
+		{`{image: a/b, port: 0}`, "want a port from 1 to 65535: write port: 80, for example"},
+		{`{image: a/b, port: 70000}`, "want a port from 1 to 65535"},
+		{`{image: a/b, port: 80, targetPort: -1}`, "write targetPort: 8080"},
+		{`{image: a/b, port: 80, idleTimeout: 0}`, "write idleTimeout: 300"},
+		{`{image: a/b, port: 80, maxReplicas: 33}`, "want a number from 1 to 32"},
+		{`{image: a/b, port: 80, minReplicas: 3, maxReplicas: 2}`,
+			"maxReplicas is less than minReplicas: raise maxReplicas or lower minReplicas"},
+		{`{image: a/b, port: 80, minReplicas: 3}`, "write maxReplicas as well"},
+		{`{image: a/b, port: 80, address: "::1"}`, "want an IPv4 address that clients can use"},
+		{`{image: a/b, port: 80, address: 127.0.0.1}`, "want an IPv4 address that clients can use"},
+		{`{image: a/b, port: 80, address: 10.46.100}`, "want an IPv4 address that clients can use"},
+		{`{image: a/b, port: 80, imagePullPolicy: Sometimes}`, `supported values: "IfNotPresent", "Always", "Never"`},
+		{`{image: a/b, port: 80, scaling: {}}`, "spec.scaling.target: Required value"},
+		{`{image: a/b, port: 80, scaling: {target: 5, metric: qps}}`, "spec.scaling.metric"},
+		{`{image: a/b, port: 80, prot: 81}`, `unknown field "spec.prot"`},
+		{`{image: a/b, port: 80, template: {spec: {containers: [{name: a, image: b}]}}}`,
+			"image and template cannot both be set"},
+		{`{port: 80, args: [a], template: {spec: {containers: [{name: a, image: b}]}}}`,
+			"write them in template.spec, or leave template out"},
+		{`{port: 80, template: {spec: {containers: []}}}`, "spec.containers must have at least one container"},
+		{`{port: 80, template: {}}`, "spec.containers must have at least one container"},
+		{`{port: 80, template: {spec: {hostNetwork: true, containers: [{name: a, image: b}]}}}`,
+			"spec.hostNetwork cannot work"},
+		{`{port: 80, template: {spec: {containers: [{name: a, image: b, prots: []}]}}}`,
+			`unknown field "spec.template.spec.containers[0].prots"`},
 	} {
 		n++
-		_, err := w.send(fmt.Sprintf("apiVersion: wangell.loutres.me/v1alpha1\nkind: WangellService\nmetadata: {name: s%d}\nspec: %s\n", n, spec))
-		if want == "" && err != nil || want != "" && (err == nil || !contains(err.Error(), want)) {
-			t.Errorf("%s:\n got %v\nwant %q", spec, err, want)
+		_, err := w.send(fmt.Sprintf(header+"metadata: {name: s%d}\nspec: %s\n", n, c.spec))
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !contains(err.Error(), c.want)) {
+			t.Errorf("%s:\n got %v\nwant %q", c.spec, err, c.want)
 		}
 	}
 	for _, name := range []string{"1a", "a.b", strings.Repeat("a", 64)} {
-		_, err := w.send(fmt.Sprintf("apiVersion: wangell.loutres.me/v1alpha1\nkind: WangellService\nmetadata: {name: %s}\nspec: {image: a/b, port: 80}\n", name))
+		_, err := w.send(fmt.Sprintf(header+"metadata: {name: %s}\nspec: {image: a/b, port: 80}\n", name))
 		if err == nil || !contains(err.Error(), "metadata.name: write at most 63") {
 			t.Errorf("%s: %v", name, err)
 		}

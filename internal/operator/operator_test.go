@@ -143,7 +143,8 @@ func TestChangeOfTheSpecReachesObjectsAndDaemons(t *testing.T) {
 	}
 	w.until("daemons have the change", func() bool { s, ok := w.d.has(b); return ok && s.IdleSeconds == 7 })
 	// A change by others is undone.
-	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"template":{"spec":{"automountServiceAccountToken":true}}}}`))
+	patch := client.RawPatch(types.MergePatchType, []byte(
+		`{"spec":{"template":{"spec":{"automountServiceAccountToken":true}}}}`))
 	if err := w.client.Patch(t.Context(), &d, patch); err != nil {
 		t.Fatal(err)
 	}
@@ -307,7 +308,8 @@ func TestRefusedTemplateIsReported(t *testing.T) {
 	w := newWorld(t, nil)
 	w.run()
 	w.apply("odd", func(s *v1alpha1.WangellServiceSpec) {
-		s.Image, s.Template = "", &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "Not a name", Image: "a"}}}}
+		refused := corev1.PodSpec{Containers: []corev1.Container{{Name: "Not a name", Image: "a"}}}
+		s.Image, s.Template = "", &corev1.PodTemplateSpec{Spec: refused}
 	})
 	w.condition("odd", v1alpha1.ConditionProgressing, metav1.ConditionFalse, "Refused")
 	w.apply("unread", func(s *v1alpha1.WangellServiceSpec) { s.Image = "Not an image" })
@@ -331,7 +333,8 @@ func TestNewLeaderServesTheLastGoodSpec(t *testing.T) {
 	}
 	w.change("invalid", func(s *v1alpha1.WangellServiceSpec) { s.Port, s.Image = 81, "Not an image" })
 	w.change("refused", func(s *v1alpha1.WangellServiceSpec) {
-		s.Image, s.Template = "", &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "Not a name", Image: "a"}}}}
+		refused := corev1.PodSpec{Containers: []corev1.Container{{Name: "Not a name", Image: "a"}}}
+		s.Image, s.Template = "", &corev1.PodTemplateSpec{Spec: refused}
 	})
 	w.change("moved", func(s *v1alpha1.WangellServiceSpec) { s.Address = "10.9.9.9" })
 	reasons := map[string]string{"invalid": "Invalid", "refused": "Refused", "moved": "NoAddress"}

@@ -82,7 +82,8 @@ func (r *reconciler) writeReplicas(ctx context.Context, s *v1alpha1.WangellServi
 	patch := fmt.Sprintf(`[{"op":"test","path":"/spec/replicas","value":%d},`+
 		`{"op":"replace","path":"/spec/replicas","value":%d}]`, from, to)
 	if from == none {
-		patch = fmt.Sprintf(`[{"op":"test","path":"/metadata/resourceVersion","value":%q},{"op":"add","path":"/spec/replicas","value":%d}]`, s.ResourceVersion, to)
+		patch = fmt.Sprintf(`[{"op":"test","path":"/metadata/resourceVersion","value":%q},`+
+			`{"op":"add","path":"/spec/replicas","value":%d}]`, s.ResourceVersion, to)
 	}
 	written := s.DeepCopy()
 	if err := r.client.Patch(ctx, written, client.RawPatch("application/json-patch+json", []byte(patch)),

@@ -101,7 +101,8 @@ func api(t *testing.T) *rest.Config {
 		t.Fatalf("start an API server: %v", apiServer.err)
 	}
 	if apiServer.config == nil {
-		need.Unmet(t, "needs etcd and kube-apiserver: build them with 'make cluster-build', or set KUBEBUILDER_ASSETS to their folder")
+		need.Unmet(t, "needs etcd and kube-apiserver: "+
+			"build them with 'make cluster-build', or set KUBEBUILDER_ASSETS to their folder")
 	}
 	return apiServer.config
 }

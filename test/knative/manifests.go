@@ -27,8 +27,8 @@ const (
 	defaultGrace = 30 * time.Second
 )
 
-// sources are the folders of manifests that make up a release of Serving's core and of Kourier. Serving's repository has
-// symbolic links to the folders of networking and caching, but modules have no symbolic links.
+// sources are the folders of manifests that make up a release of Serving's core and of Kourier. Serving's repository
+// has symbolic links to the folders of networking and caching, but modules have no symbolic links.
 var sources = []struct{ module, folder string }{
 	{"knative.dev/caching", "config"},
 	{"knative.dev/networking", "config"},
@@ -80,8 +80,8 @@ var (
 	envoyImage = regexp.MustCompile(`docker\.io/envoyproxy/envoy:\S+`)
 )
 
-// render puts the images, and the few settings that differ from the defaults, into manifests. images has a reference for
-// every program.
+// render puts the images, and the few settings that differ from the defaults, into manifests. images has a reference
+// for every program.
 func render(manifests []byte, images map[string]string, grace time.Duration) ([]object, error) {
 	byPackage := map[string]string{}
 	for program, pkg := range programs {

@@ -85,12 +85,14 @@ func FuzzParsers(f *testing.F) {
 }
 
 func TestResultsAddUp(t *testing.T) {
-	got := sum([]Result{{Seconds: 1, Requests: 10, PerSecond: 10}, {Seconds: 3, Requests: 20, PerSecond: 7, Failed: 2, Aborted: "a"},
+	got := sum([]Result{{Seconds: 1, Requests: 10, PerSecond: 10},
+		{Seconds: 3, Requests: 20, PerSecond: 7, Failed: 2, Aborted: "a"},
 		{Aborted: "b", Failed: 1}})
 	if want := (Result{Seconds: 3, Requests: 30, PerSecond: 17, Failed: 3, Aborted: "a"}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	got = InSequence([]Result{{Seconds: 1, Requests: 10, PerSecond: 10}, {Seconds: 3, Requests: 6, PerSecond: 2, Failed: 2, Aborted: "a"},
+	got = InSequence([]Result{{Seconds: 1, Requests: 10, PerSecond: 10},
+		{Seconds: 3, Requests: 6, PerSecond: 2, Failed: 2, Aborted: "a"},
 		{Aborted: "b", Failed: 1}})
 	if want := (Result{Seconds: 4, Requests: 16, PerSecond: 4, Failed: 3, Aborted: "a"}); got != want {
 		t.Errorf("one after the other: %+v, want %+v", got, want)

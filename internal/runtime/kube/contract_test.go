@@ -94,7 +94,8 @@ func (r withDeployments) Start(ctx context.Context, s *v1alpha1.WangellService, 
 		if apierrors.IsAlreadyExists(err) {
 			err = nil // by a Start at the same time
 		}
-	case err == nil && is.Spec.Template.Labels[v1alpha1.LabelSpecHash] != want.Spec.Template.Labels[v1alpha1.LabelSpecHash]:
+	case err == nil &&
+		is.Spec.Template.Labels[v1alpha1.LabelSpecHash] != want.Spec.Template.Labels[v1alpha1.LabelSpecHash]:
 		is.Spec.Template = want.Spec.Template
 		_, err = deployments.Update(ctx, is, metav1.UpdateOptions{})
 	}

@@ -255,7 +255,8 @@ func (m *machine) enter(s stage, now time.Time) { m.stage, m.deadline = s, now.A
 // waitOr waits for the Deployment controller to have seen something, or gives up.
 func (m *machine) waitOr(expired bool, what string) action {
 	if expired {
-		return giveUp{"the Deployment controller has not seen that the Deployment " + what + ": check kube-controller-manager"}
+		return giveUp{"the Deployment controller has not seen that the Deployment " + what +
+			": check kube-controller-manager"}
 	}
 	return wait{m.deadline}
 }

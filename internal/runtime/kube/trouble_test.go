@@ -79,6 +79,8 @@ func TestTroubleOfAPodNamesTheCause(t *testing.T) {
 func TestExitCodeOfAPod(t *testing.T) {
 	ran := metav1.NewTime(time.Unix(1e9, 0))
 	ended := &corev1.ContainerStateTerminated{ExitCode: 7, StartedAt: ran}
+	neverRan := &corev1.ContainerStateTerminated{ExitCode: 128}
+	neverBegan := &corev1.ContainerStateTerminated{ExitCode: 128, StartedAt: metav1.NewTime(time.Unix(0, 0))}
 	for name, c := range map[string]struct {
 		status corev1.ContainerStatus
 		ended  bool
@@ -88,15 +90,16 @@ func TestExitCodeOfAPod(t *testing.T) {
 			LastTerminationState: corev1.ContainerState{Terminated: ended}}, true},
 		"runs again": {corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
 			LastTerminationState: corev1.ContainerState{Terminated: ended}}, false},
-		"never ran":      {corev1.ContainerStatus{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 128}}}, false},
+		"never ran":      {corev1.ContainerStatus{State: corev1.ContainerState{Terminated: neverRan}}, false},
 		"not made":       {corev1.ContainerStatus{State: waiting("ContainerCreating", "")}, false},
 		"another's":      {corev1.ContainerStatus{Name: "side", State: corev1.ContainerState{Terminated: ended}}, false},
-		"1970 is no day": {corev1.ContainerStatus{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 128, StartedAt: metav1.NewTime(time.Unix(0, 0))}}}, false},
+		"1970 is no day": {corev1.ContainerStatus{State: corev1.ContainerState{Terminated: neverBegan}}, false},
 	} {
 		if c.status.Name == "" {
 			c.status.Name = "app"
 		}
-		code, ended := exitCodeOf(&corev1.Pod{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{c.status}}}, "app")
+		status := corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{c.status}}
+		code, ended := exitCodeOf(&corev1.Pod{Status: status}, "app")
 		if ended != c.ended || ended && code != 7 {
 			t.Errorf("%s: %d, %v", name, code, ended)
 		}
