@@ -157,7 +157,8 @@ spec:
     spec:
       tolerations: [{key: e, operator: Exists}]
       initContainers: [{name: f, image: g, restartPolicy: Always}]
-      containers: [{name: h, image: i, resources: {limits: {memory: 64Mi}}, readinessProbe: {httpGet: {path: /, port: web}}}]
+      containers:
+      - {name: h, image: i, resources: {limits: {memory: 64Mi}}, readinessProbe: {httpGet: {path: /, port: web}}}
 `)
 	if err != nil {
 		t.Fatal(err)

@@ -137,8 +137,8 @@ func podTemplateOf(s *v1alpha1.WangellService) corev1.PodTemplateSpec {
 //
 // When a pod is deleted (by kubectl, a rollout, a drained node, an eviction), its kubelet and the controller learn of
 // it at the same time. A server that stops listening at its SIGTERM refuses the SYNs that gates still send it; they
-// give these to another pod. But it also resets connections that its kernel has accepted and it has not, and no gate can
-// repeat those: their clients take them for established. With this notice, gates stop sending connections some
+// give these to another pod. But it also resets connections that its kernel has accepted and it has not, and no gate
+// can repeat those: their clients take them for established. With this notice, gates stop sending connections some
 // milliseconds after the deletion, and the SIGTERM comes later. If the leading controller is deleted at the same time,
 // the notice is long enough for its successor. It delays nothing else: the next pod does not wait for it.
 const leaveNotice = 3
