@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/lab"
 	"wangell.loutres.me/internal/lab/report"
 	"wangell.loutres.me/internal/view"
@@ -39,7 +40,7 @@ func newExperiment(e lab.Experiment, name string) *cobra.Command {
 				err = fmt.Errorf("--output %q: want table or json", format)
 			}
 			if err != nil {
-				return usageError{cmd.CommandPath(), err}
+				return cli.UsageError{Command: cmd.CommandPath(), Err: err}
 			}
 			out, clear := output(quiet)
 			reports, err := params.Run(cmd.Context(), out)

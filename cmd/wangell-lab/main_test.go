@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/lab"
 )
 
@@ -31,22 +32,22 @@ func TestEveryCommandHasHelpAndExamples(t *testing.T) {
 
 func TestExitCodes(t *testing.T) {
 	for line, want := range map[string]int{
-		"--help":                        exitOK,
-		"completion bash":               exitOK,
-		"nonsense":                      exitUsage,
-		"cold":                          exitUsage,
-		"cold extra":                    exitUsage,
-		"cold --nonsense":               exitUsage,
-		"cold --out x --requests 0":     exitUsage,
-		"cold --out x --image y":        exitUsage,
-		"cold --out x -o xml":           exitUsage,
-		"capacity --out x --services 0": exitUsage,
-		"scale --out x --services 0":    exitUsage,
-		"knative --out x":               exitUsage,
-		"scaling --out x --parts z":     exitUsage,
-		"balance --out x":               exitUsage,
-		"render":                        exitUsage,
-		"render missing.json":           exitError,
+		"--help":                        cli.ExitOK,
+		"completion bash":               cli.ExitOK,
+		"nonsense":                      cli.ExitUsage,
+		"cold":                          cli.ExitUsage,
+		"cold extra":                    cli.ExitUsage,
+		"cold --nonsense":               cli.ExitUsage,
+		"cold --out x --requests 0":     cli.ExitUsage,
+		"cold --out x --image y":        cli.ExitUsage,
+		"cold --out x -o xml":           cli.ExitUsage,
+		"capacity --out x --services 0": cli.ExitUsage,
+		"scale --out x --services 0":    cli.ExitUsage,
+		"knative --out x":               cli.ExitUsage,
+		"scaling --out x --parts z":     cli.ExitUsage,
+		"balance --out x":               cli.ExitUsage,
+		"render":                        cli.ExitUsage,
+		"render missing.json":           cli.ExitError,
 	} {
 		if got := run(strings.Fields(line)); got != want {
 			t.Errorf("wangell-lab %s: exit code %d, want %d", line, got, want)

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"wangell.loutres.me/internal/buildinfo"
+	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/lab"
 	"wangell.loutres.me/internal/lab/onenode"
 )
@@ -39,7 +40,9 @@ samples, parameters, versions, summary), .md, .svg and .png.`,
 		}
 	}
 	root.AddCommand(newRender(), newFloor())
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{cmd.CommandPath(), err} })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return cli.UsageError{Command: cmd.CommandPath(), Err: err}
+	})
 	markArgErrors(root)
 	return root
 }
@@ -49,7 +52,7 @@ func markArgErrors(cmd *cobra.Command) {
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if err := check(cmd, args); err != nil {
-				return usageError{cmd.CommandPath(), err}
+				return cli.UsageError{Command: cmd.CommandPath(), Err: err}
 			}
 			return nil
 		}

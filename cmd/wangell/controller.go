@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/instance"
 	"wangell.loutres.me/internal/operator"
 )
@@ -81,11 +82,11 @@ func (c *controllerFlags) run(cmd *cobra.Command, g *globals) error {
 		return usage(cmd, "--service-addresses: %w", err)
 	}
 	if c.config.Lease, err = parseName("lease", c.lease); err != nil {
-		return usageError{cmd.CommandPath(), err}
+		return cli.UsageError{Command: cmd.CommandPath(), Err: err}
 	}
 	if c.addressesFrom != "" {
 		if c.config.PoolsFrom, err = parseName("addresses-configmap", c.addressesFrom); err != nil {
-			return usageError{cmd.CommandPath(), err}
+			return cli.UsageError{Command: cmd.CommandPath(), Err: err}
 		}
 	}
 	if c.config.Identity == "" {
@@ -94,7 +95,7 @@ func (c *controllerFlags) run(cmd *cobra.Command, g *globals) error {
 		err = checkIdentity(c.config.Identity)
 	}
 	if err != nil {
-		return usageError{cmd.CommandPath(), err}
+		return cli.UsageError{Command: cmd.CommandPath(), Err: err}
 	}
 	lease, renew, retry := c.config.LeaseDuration, c.config.RenewDeadline, c.config.RetryPeriod
 	if lease <= renew || renew <= retry*6/5 || retry <= 0 {

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"wangell.loutres.me/internal/cli"
 )
 
 // Every command needs a short and a long description, examples, a group and checked arguments.
@@ -52,36 +54,36 @@ func TestEveryCommandIsDocumented(t *testing.T) {
 func TestExitCodesTellUsageFromFailure(t *testing.T) {
 	missing := t.TempDir() + "/none"
 	for line, want := range map[string]int{
-		"version":                              exitOK,
-		"version -o json":                      exitOK,
-		"--help":                               exitOK,
-		"completion bash":                      exitOK,
-		"nonsense":                             exitUsage,
-		"version -o xml":                       exitUsage,
-		"version extra":                        exitUsage,
-		"version --nonsense":                   exitUsage,
-		"image nonsense":                       exitUsage,
-		"image build":                          exitUsage,
-		"image build hello":                    exitUsage,
-		"image build nginx --out x":            exitUsage,
-		"up":                                   exitUsage,
-		"up -f x --addresses 10.0.0.0/33":      exitUsage,
-		"up -f x --xdp-mode fast":              exitUsage,
-		"up -f x --run-dir relative":           exitUsage,
-		"up -f " + missing + " -o json":        exitError,
-		"ps --run-dir " + missing:              exitError,
-		"ps --run-dir " + missing + " -o json": exitError,
-		"wakes a b":                            exitUsage,
-		"wakes --last -1":                      exitUsage,
-		"logs":                                 exitUsage,
-		"logs x --run-dir " + missing:          exitError,
-		"sleep":                                exitUsage,
-		"sleep x --run-dir " + missing:         exitError,
-		"ps --log-level loud --run-dir " + missing: exitError,
-		"down --log-level loud":                    exitUsage,
-		"down --log-format xml":                    exitUsage,
-		"daemon":                                   exitUsage,
-		"daemon --server x --key-file " + missing:  exitError,
+		"version":                              cli.ExitOK,
+		"version -o json":                      cli.ExitOK,
+		"--help":                               cli.ExitOK,
+		"completion bash":                      cli.ExitOK,
+		"nonsense":                             cli.ExitUsage,
+		"version -o xml":                       cli.ExitUsage,
+		"version extra":                        cli.ExitUsage,
+		"version --nonsense":                   cli.ExitUsage,
+		"image nonsense":                       cli.ExitUsage,
+		"image build":                          cli.ExitUsage,
+		"image build hello":                    cli.ExitUsage,
+		"image build nginx --out x":            cli.ExitUsage,
+		"up":                                   cli.ExitUsage,
+		"up -f x --addresses 10.0.0.0/33":      cli.ExitUsage,
+		"up -f x --xdp-mode fast":              cli.ExitUsage,
+		"up -f x --run-dir relative":           cli.ExitUsage,
+		"up -f " + missing + " -o json":        cli.ExitError,
+		"ps --run-dir " + missing:              cli.ExitError,
+		"ps --run-dir " + missing + " -o json": cli.ExitError,
+		"wakes a b":                            cli.ExitUsage,
+		"wakes --last -1":                      cli.ExitUsage,
+		"logs":                                 cli.ExitUsage,
+		"logs x --run-dir " + missing:          cli.ExitError,
+		"sleep":                                cli.ExitUsage,
+		"sleep x --run-dir " + missing:         cli.ExitError,
+		"ps --log-level loud --run-dir " + missing: cli.ExitError,
+		"down --log-level loud":                    cli.ExitUsage,
+		"down --log-format xml":                    cli.ExitUsage,
+		"daemon":                                   cli.ExitUsage,
+		"daemon --server x --key-file " + missing:  cli.ExitError,
 	} {
 		if got := run(strings.Fields(line)); got != want {
 			t.Errorf("wangell %s: exit code %d, want %d", line, got, want)
@@ -105,7 +107,7 @@ func TestUsageErrorsSayWhatToWrite(t *testing.T) {
 		root := newRoot()
 		root.SetArgs(strings.Fields(line))
 		err := root.ExecuteContext(t.Context())
-		var usage usageError
+		var usage cli.UsageError
 		if !errors.As(err, &usage) || !strings.Contains(err.Error(), want) {
 			t.Errorf("wangell %s: %v, want %q", line, err, want)
 		}

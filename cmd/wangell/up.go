@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/instance"
 	"wangell.loutres.me/internal/manifest"
@@ -90,7 +91,7 @@ func (u *upFlags) run(cmd *cobra.Command) error {
 		*r.to = prefix
 	}
 	if err := config.Validate(); err != nil {
-		return usageError{cmd.CommandPath(), err}
+		return cli.UsageError{Command: cmd.CommandPath(), Err: err}
 	}
 	show, err := u.newShow(cmd)
 	if err != nil {

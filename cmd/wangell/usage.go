@@ -7,23 +7,13 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"wangell.loutres.me/internal/cli"
 )
-
-// usageError is an error in the command line.
-type usageError struct {
-	command string // the command whose help the message refers to
-	err     error
-}
-
-// Error implements error.
-func (e usageError) Error() string { return e.err.Error() }
-
-// Unwrap returns the error without the command.
-func (e usageError) Unwrap() error { return e.err }
 
 // usage returns a usage error of a command.
 func usage(cmd *cobra.Command, format string, args ...any) error {
-	return usageError{cmd.CommandPath(), fmt.Errorf(format, args...)}
+	return cli.UsageError{Command: cmd.CommandPath(), Err: fmt.Errorf(format, args...)}
 }
 
 // noArgs is a cobra.PositionalArgs for commands without arguments.
@@ -60,12 +50,12 @@ func serviceArg(_ *cobra.Command, args []string) error {
 // markUsageErrors turns errors of flags and arguments of a command and its subcommands into usage errors.
 func markUsageErrors(cmd *cobra.Command) {
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError{cmd.CommandPath(), err}
+		return cli.UsageError{Command: cmd.CommandPath(), Err: err}
 	})
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if err := check(cmd, args); err != nil {
-				return usageError{cmd.CommandPath(), err}
+				return cli.UsageError{Command: cmd.CommandPath(), Err: err}
 			}
 			return nil
 		}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cli runs the command line of a program: signals, error messages and exit codes.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes.
+const (
+	ExitOK    = 0
+	ExitError = 1
+	ExitUsage = 2
+)
+
+// UsageError is an error in the command line.
+type UsageError struct {
+	Command string // the command whose help the message refers to
+	Err     error
+}
+
+// Error implements error.
+func (e UsageError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error without the command.
+func (e UsageError) Unwrap() error { return e.Err }
+
+// Run executes a command line of root and returns the exit code. Errors are printed to standard error. The first SIGINT
+// or SIGTERM cancels the command's context and restores the default action, so that a second one kills the process.
+func Run(root *cobra.Command, args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return ExitOK
+	}
+	fmt.Fprintf(os.Stderr, "%s: %v\n", root.Name(), err)
+	var usage UsageError
+	if errors.As(err, &usage) {
+		fmt.Fprintf(os.Stderr, "See '%s --help'.\n", usage.Command)
+		return ExitUsage
+	}
+	return ExitError
+}
