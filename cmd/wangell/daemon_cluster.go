@@ -60,7 +60,7 @@ func (f *clusterFlags) follow(
 		return nil, err
 	}
 	set := &kubewatch.DaemonSet{DaemonSets: apps.DaemonSets(setNamespace), Name: setName, Log: c.Log}
-	c.Clean = func() bool { return clean || set.Deleted() }
+	c.Clean = func() bool { return clean || set.Deleted(context.WithoutCancel(ctx)) }
 	var group sync.WaitGroup
 	group.Go(func() { set.Follow(ctx) })
 	return group.Wait, nil

@@ -83,11 +83,16 @@ func follow[T any, L runtime.Object](
 	}
 }
 
+// byName returns options that select one object.
+func byName(name string) metav1.ListOptions {
+	return metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
+}
+
 // followOnce lists the object and watches it until the watch ends.
 func followOnce[T any, L runtime.Object](
 	ctx context.Context, name string, src source[L], items func(L) []T, report func(*T),
 ) error {
-	opts := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
+	opts := byName(name)
 	request, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	list, err := src.List(request, opts)

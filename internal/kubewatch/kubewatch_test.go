@@ -14,8 +14,10 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	ktesting "k8s.io/client-go/testing"
@@ -170,8 +172,43 @@ func TestDeletedDaemonSetIsNoticed(t *testing.T) {
 			// The last event was received; Follow has handled it when it returns.
 			cancel()
 			<-done
-			if d.Deleted() != c.deleted {
-				t.Errorf("deleted: %v", d.Deleted())
+			// The fake server's list does not change with the fake watch.
+			if got := d.deleted.Load(); got != c.deleted {
+				t.Errorf("deleted: %v", got)
+			}
+		})
+	}
+}
+
+// A daemon may be told to end before its watch has reported the deletion, and when it has no rights any more.
+func TestEndingDaemonAsksWhetherItsDaemonSetIsDeleted(t *testing.T) {
+	set := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "wangell", Name: "daemon"}}
+	dying := set.DeepCopy()
+	dying.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+	gr := schema.GroupResource{Group: "apps", Resource: "daemonsets"}
+	for name, c := range map[string]struct {
+		list    []appsv1.DaemonSet
+		err     error
+		unknown bool // the daemon has never seen the DaemonSet
+		deleted bool
+	}{
+		"there":          {list: []appsv1.DaemonSet{*set}},
+		"being deleted":  {list: []appsv1.DaemonSet{*dying}, deleted: true},
+		"gone":           {deleted: true},
+		"forbidden":      {err: apierrors.NewForbidden(gr, "daemon", nil), deleted: true},
+		"unauthorized":   {err: apierrors.NewUnauthorized("no such account"), deleted: true},
+		"server is away": {err: errors.New("connection refused")},
+		"never existed":  {unknown: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset()
+			client.PrependReactor("list", "daemonsets", func(ktesting.Action) (bool, runtime.Object, error) {
+				return true, &appsv1.DaemonSetList{Items: c.list}, c.err
+			})
+			d := &DaemonSet{DaemonSets: client.AppsV1().DaemonSets("wangell"), Name: "daemon", Log: slog.Default()}
+			d.existed.Store(!c.unknown)
+			if got := d.Deleted(t.Context()); got != c.deleted {
+				t.Errorf("deleted: %v", got)
 			}
 		})
 	}
