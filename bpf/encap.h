@@ -164,6 +164,22 @@ __noinline int clamp_mss(struct __sk_buff *skb, const struct packet *p, __be32 n
 	return bpf_l4_csum_replace(skb, p->l4 + offsetof(struct tcphdr, check), was, is, 2);
 }
 
+/* Whether a pod's packet that is no TCP segment is for the port at which gates exchange packets. Where the pod's node
+ * masquerades it, it would arrive from the address of a node. Later fragments are harmless without the first one. */
+static __always_inline bool is_for_gates(struct __sk_buff *skb)
+{
+	struct iphdr ip;
+	if (!encap_port || skb->protocol != bpf_htons(ETH_P_IP) ||
+	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &ip, sizeof(ip)) || ip.protocol != IPPROTO_UDP ||
+	    (ip.frag_off & bpf_htons(IP_OFFSET)))
+		return false;
+	if (ip.daddr != node_addr && !bpf_map_lookup_elem(&nodes, &ip.daddr))
+		return false;
+	__be16 port;
+	__u32 at = sizeof(struct ethhdr) + ip.ihl * 4 + offsetof(struct udphdr, dest);
+	return bpf_skb_load_bytes(skb, at, &port, sizeof(port)) || port == encap_port;
+}
+
 /* Result of decapsulate. */
 enum decap_result {
 	DECAP_NONE = 0, /* no encapsulated packet: passes untouched */

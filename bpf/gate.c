@@ -115,6 +115,10 @@ int gate_pod(struct __sk_buff *skb)
 		return reply_from_pod(skb, &p, &k, f, pod);
 	if (answers_retried_syn(f, &p))
 		return reply_reset(skb, &p, true);
+	if (kind != PACKET_TCP && is_for_gates(skb)) {
+		count(COUNT_PODS_TO_GATES);
+		return TCX_DROP;
+	}
 	return shortcut_enabled ? shortcut_from_pod(skb, kind, &p) : edge_from_client(skb, kind, &p, PATH_POD, true);
 }
 

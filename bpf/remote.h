@@ -232,15 +232,26 @@ static __always_inline int edge_from_home(struct __sk_buff *skb, struct packet *
 	return send_to_origin(skb, &o);
 }
 
+/* Edge node: whether a segment that ended a flow according to the home node can be the client's. Its numbers are within
+ * the windows as far as they are known here, as most of the pod's segments bypass this node. */
+static __always_inline bool can_end_flow(const struct flow *f, const struct packet *p)
+{
+	/* The client may have started anew from the same port. */
+	if (f->state == FLOW_HALF_OPEN)
+		return p->seq == f->isn + 1 || p->seq == f->seq[IN];
+	if (seq_diff(seq_end(p), f->edge[OUT]) > 1 || seq_diff(p->seq, f->ack[OUT]) < -OLD_ACK)
+		return false;
+	return !(p->flags & TCP_ACK) ||
+	       (seq_diff(p->ack, f->edge[IN]) <= 1 && seq_diff(p->ack, f->ack[IN]) >= -OLD_ACK);
+}
+
 /* Edge node: handles a client's segment that ended its flow, according to the home node. */
 static __always_inline int edge_flow_closed(const struct packet *p, const struct encap_meta *m)
 {
 	struct flow_key k;
 	flow_key_from_client(&k, p);
 	struct flow *f = bpf_map_lookup_elem(&flows, &k);
-	/* Meanwhile the client may have started anew from the same port. */
-	if (!f || !is_flow_of_sender(f, m) ||
-	    (f->state == FLOW_HALF_OPEN && p->seq != f->isn + 1 && p->seq != f->seq[IN]))
+	if (!f || !is_flow_of_sender(f, m) || !can_end_flow(f, p))
 		return TCX_DROP;
 	if (m->flags & ENCAP_MOVED)
 		flow_forget(&k, f); /* the client may come back */

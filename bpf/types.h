@@ -342,6 +342,7 @@ enum counter {
 	COUNT_ASK_LIMIT,       /* segments of no known flow beyond the query budget: dropped */
 	COUNT_MOVED,           /* flows taken over from another edge node */
 	COUNT_SHORTCUTS,       /* flows of pods on this node that bypass the stack after their handshake */
+	COUNT_PODS_TO_GATES,   /* UDP packets of pods to the gates' port of a node: dropped */
 	COUNTERS,              /* how many there are */
 };
 

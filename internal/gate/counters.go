@@ -31,6 +31,7 @@ var counterNames = [gateCounterCOUNTERS]string{
 	gateCounterCOUNT_ASK_LIMIT:     "ask_limit",
 	gateCounterCOUNT_MOVED:         "moved",
 	gateCounterCOUNT_SHORTCUTS:     "shortcuts",
+	gateCounterCOUNT_PODS_TO_GATES: "pods_to_gates",
 }
 
 // Counters returns the counters of the whole gate by name. Their meanings are those of enum counter in bpf/types.h.

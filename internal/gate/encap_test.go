@@ -29,6 +29,7 @@ const (
 	flowClaimType = byte(gateEncapTypeENCAP_FLOW_CLAIM)
 	inside        = byte(gateEncapFlagENCAP_INSIDE)
 	closes        = byte(gateEncapFlagENCAP_CLOSES)
+	moved         = byte(gateEncapFlagENCAP_MOVED)
 )
 
 // outerLen is the length of the headers before the inner packet, apart from Ethernet's.

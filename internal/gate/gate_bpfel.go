@@ -52,7 +52,8 @@ const (
 	gateCounterCOUNT_ASK_LIMIT     gateCounter = 22
 	gateCounterCOUNT_MOVED         gateCounter = 23
 	gateCounterCOUNT_SHORTCUTS     gateCounter = 24
-	gateCounterCOUNTERS            gateCounter = 25
+	gateCounterCOUNT_PODS_TO_GATES gateCounter = 25
+	gateCounterCOUNTERS            gateCounter = 26
 )
 
 type gateEncapFlag uint32
