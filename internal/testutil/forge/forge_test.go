@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package forge
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"os/exec"
+	"testing"
+
+	"github.com/safchain/ethtool"
+	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/testutil/ownns"
+)
+
+func TestMain(m *testing.M) { ownns.Main(m.Run) }
+
+func TestForgedSYNsAreValidAndDiffer(t *testing.T) {
+	out, err := exec.Command("sh", "-ec", `sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
+		ip link add forge type veth peer name sink; ip link set forge up; ip link set sink up`).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Cleanup(func() { _ = exec.Command("ip", "link", "del", "forge").Run() })
+	tool, err := ethtool.NewEthtool()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tool.Close()
+	if err := tool.Change("sink", map[string]bool{"rx-gro": true}); err != nil {
+		t.Fatal(err)
+	}
+	sink, err := net.InterfaceByName("sink")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	const n = 300
+	if err := errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1<<21),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 20}),
+		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: 0x0008 /* ETH_P_IP in network order */, Ifindex: sink.Index}),
+	); err != nil {
+		t.Fatal(err)
+	}
+	sources, service := netip.MustParsePrefix("10.47.0.0/16"), netip.MustParseAddrPort("10.46.100.5:80")
+	s, err := Open(Config{Device: "forge", From: net.HardwareAddr{2, 0, 0, 0, 0, 1}, To: sink.HardwareAddr,
+		Sources: sources, Service: service, Batch: 128})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if sent, err := s.Send(context.Background(), n, 0); err != nil || sent != n {
+		t.Fatalf("%d sent: %v", sent, err)
+	}
+	type name struct {
+		from netip.AddrPort
+		seq  uint32
+	}
+	seen, addrs := map[name]bool{}, map[netip.Addr]bool{}
+	for range n {
+		b := make([]byte, 2048)
+		got, _, err := unix.Recvfrom(fd, b, 0)
+		if err != nil {
+			t.Fatalf("after %d frames: %v", len(seen), err)
+		}
+		f := b[:got]
+		if got != frameLen || sum(f[14:34], 0) != 0xffff ||
+			sum(f[34:], uint32(sum(f[26:34], 0))+unix.IPPROTO_TCP+frameLen-34) != 0xffff {
+			t.Fatalf("not valid: %x", f)
+		}
+		src, _ := netip.AddrFromSlice(f[26:30])
+		dst, _ := netip.AddrFromSlice(f[30:34])
+		port := binary.BigEndian.Uint16(f[34:])
+		if !sources.Contains(src) || port < 1024 || netip.AddrPortFrom(dst, binary.BigEndian.Uint16(f[36:])) != service ||
+			f[47] != 2 {
+			t.Errorf("a frame from %v:%d to %v: %x", src, port, dst, f)
+		}
+		seen[name{netip.AddrPortFrom(src, port), binary.BigEndian.Uint32(f[38:])}] = true
+		addrs[src] = true
+	}
+	if len(seen) < n-2 || len(addrs) < n/2 {
+		t.Errorf("%d different SYNs of %d addresses", len(seen), len(addrs))
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if sent, err := s.Send(ctx, n, 0); err != nil || sent != 0 {
+		t.Errorf("%d sent after the end: %v", sent, err)
+	}
+}
