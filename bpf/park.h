@@ -3,8 +3,9 @@
 #pragma once
 
 #include "flow.h"
+#include "verify.h"
 
-#define PARKED 0     /* the SYN is parked or beyond a limit: drop the packet */
+#define PARKED 0     /* the SYN is parked, beyond a limit, or invalid: drop the packet */
 #define NOT_PARKED 1 /* the service became warm meanwhile: send the packet on */
 
 /* Reverses admit. */
@@ -84,7 +85,7 @@ full:
 }
 
 /* Parks the SYN in ctx, which is a struct xdp_md if xdp is set, else a struct __sk_buff. A SYN that cannot be parked
- * still requests a wake, as its client retransmits it. Returns PARKED or NOT_PARKED. */
+ * for want of room still requests a wake, as its client retransmits it. Returns PARKED or NOT_PARKED. */
 static __always_inline int park(void *ctx, bool xdp, const struct packet *p, const struct flow_key *k,
 				const struct service *s, struct service_status *st, const struct origin *o)
 {
@@ -94,16 +95,16 @@ static __always_inline int park(void *ctx, bool xdp, const struct packet *p, con
 	struct parked_flow *have = bpf_map_lookup_elem(&parked_flows, k);
 	struct source_key src = {.service = s->index, .client = k->client};
 
+	if (!may_wake(ctx, xdp, p, k))
+		return PARKED;
 	if (have && have->isn == p->seq) {
 		__sync_fetch_and_add(&st->duplicates, 1);
 		goto wake;
 	}
 	/* Bounds in a form that the verifier understands. */
 	__u32 n = (len - 1) & 0x7ff;
-	if (len > MAX_FRAME || n >= MAX_FRAME) {
-		count(COUNT_TOO_LONG);
-		goto wake;
-	}
+	if (n >= MAX_FRAME)
+		return PARKED;
 	__u32 zero = 0;
 	struct parked *syn = bpf_map_lookup_elem(&scratch, &zero);
 	if (!syn)

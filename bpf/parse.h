@@ -172,7 +172,7 @@ struct options {
 struct option_walk {
 	const struct options *o; /* where to look */
 	__u32 at;                /* next byte */
-	__u32 kind, len;         /* option to find */
+	__u32 kind, len;         /* option to find; len 0 is any */
 	int found;               /* offset of its data, or -1 */
 };
 
@@ -189,7 +189,7 @@ static long find_option_step(__u32 i, void *ctx)
 		w->at = at + 1;
 		return 0;
 	}
-	if (kind == w->kind && len == w->len && at + len <= w->o->len) {
+	if (kind == w->kind && (len == w->len || !w->len) && at + len <= w->o->len) {
 		w->found = at + 2;
 		return 1;
 	}
@@ -197,8 +197,8 @@ static long find_option_step(__u32 i, void *ctx)
 	return len < 2;
 }
 
-/* Finds an option of a given kind and length (RFC 9293, 3.1). Returns the offset of its data in the options, or -1.
- * A global function, so that the verifier checks it once. */
+/* Finds an option of a given kind and length (RFC 9293, 3.1), or of any length if len is 0. Returns the offset of its
+ * data in the options, or -1. A global function, so that the verifier checks it once. */
 __noinline int find_option(const struct options *o, __u32 kind, __u32 len)
 {
 	struct option_walk w = {.o = o, .kind = kind, .len = len, .found = -1};

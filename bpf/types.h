@@ -331,7 +331,7 @@ enum counter {
 	COUNT_EVICTED,         /* half-open or closed flows evicted in favor of newer ones */
 	COUNT_EVENTS_LOST,     /* events dropped because `events` is full */
 	COUNT_NO_POD,          /* SYNs of a warm service that no pod could take: dropped */
-	COUNT_TOO_LONG,        /* SYNs longer than MAX_FRAME: dropped, TCP retransmits them without data */
+	COUNT_TOO_LONG,        /* SYNs of cold services longer than MAX_FRAME: dropped, TCP retransmits without data */
 	COUNT_UNKNOWN_NODE,    /* encapsulated packets from an address that is not in `nodes`: dropped */
 	COUNT_BAD_ENCAP,       /* encapsulated packets that cannot be parsed: dropped */
 	COUNT_LATE_REPLIES,    /* replies from a home node for no known flow: the pod gets a RST */
@@ -343,6 +343,8 @@ enum counter {
 	COUNT_MOVED,           /* flows taken over from another edge node */
 	COUNT_SHORTCUTS,       /* flows of pods on this node that bypass the stack after their handshake */
 	COUNT_PODS_TO_GATES,   /* UDP packets of pods to the gates' port of a node: dropped */
+	COUNT_BAD_CHECKSUM,    /* SYNs of cold services with a wrong TCP checksum: dropped */
+	COUNT_BAD_SOURCE,      /* SYNs of cold services from an impossible address, or source-routed: dropped */
 	COUNTERS,              /* how many there are */
 };
 

@@ -32,6 +32,8 @@ var counterNames = [gateCounterCOUNTERS]string{
 	gateCounterCOUNT_MOVED:         "moved",
 	gateCounterCOUNT_SHORTCUTS:     "shortcuts",
 	gateCounterCOUNT_PODS_TO_GATES: "pods_to_gates",
+	gateCounterCOUNT_BAD_CHECKSUM:  "bad_checksum",
+	gateCounterCOUNT_BAD_SOURCE:    "bad_source",
 }
 
 // Counters returns the counters of the whole gate by name. Their meanings are those of enum counter in bpf/types.h.

@@ -53,7 +53,9 @@ const (
 	gateCounterCOUNT_MOVED         gateCounter = 23
 	gateCounterCOUNT_SHORTCUTS     gateCounter = 24
 	gateCounterCOUNT_PODS_TO_GATES gateCounter = 25
-	gateCounterCOUNTERS            gateCounter = 26
+	gateCounterCOUNT_BAD_CHECKSUM  gateCounter = 26
+	gateCounterCOUNT_BAD_SOURCE    gateCounter = 27
+	gateCounterCOUNTERS            gateCounter = 28
 )
 
 type gateEncapFlag uint32

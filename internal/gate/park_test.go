@@ -240,7 +240,6 @@ func TestFullParkTableDoesNotBlockOtherServices(t *testing.T) {
 	w.wantParked(0, 0)
 }
 
-// A SYN that is too long is not parked, but requests a wake.
 func TestSYNIsParkedWithItsData(t *testing.T) {
 	all := newWorld(t, nil)
 	for _, on := range []program{onXDP, onNIC} {
@@ -258,15 +257,6 @@ func TestSYNIsParkedWithItsData(t *testing.T) {
 			if !it.Next(&k, &p) || int(p.Len) != 74+n || !bytes.Equal(p.Frame[:p.Len], f[:74+n]) {
 				t.Errorf("%v: SYN with %d bytes of data: parked %d bytes", on, n, p.Len)
 			}
-		}
-		w := all.in(t)
-		cold(w)
-		s := w.syn(1000)
-		s.payload = make([]byte, 1463)
-		w.run(on, s.frame())
-		w.wantParked(0, 0)
-		if w.counted()["too_long"] != 1 || w.g.ServiceState(vip) != Waking {
-			t.Errorf("%v: counted %v, state %d", on, w.counted(), w.g.ServiceState(vip))
 		}
 	}
 }
@@ -463,20 +453,6 @@ func TestServeShareRespectsAffinity(t *testing.T) {
 			t.Errorf("client %d: first the pod with index %d, then pod %d", 20+i, f.Pod, next)
 		}
 	}
-}
-
-// A wrong checksum means that the SYN was damaged. Nothing of it remains.
-func TestDamagedSYNIsNotReleased(t *testing.T) {
-	w := newWorld(t, nil)
-	cold(w)
-	w.wantRun(onXDP, with(synFrame, func(b []byte) { b[50] ^= 0x55 })(w), xdpDrop)
-	w.wantParked(1, 1)
-	w.addPod(vip, 1)
-	if n := w.serve(vip, 1); n != 0 {
-		t.Errorf("%d released", n)
-	}
-	w.wantParked(0, 0)
-	w.wantCounts(0, 0, 0)
 }
 
 // A SYN that is retransmitted when its service is warm, but before the release, is sent on at once; the parked one is
