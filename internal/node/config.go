@@ -6,6 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"time"
 
 	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/wire"
@@ -44,6 +45,9 @@ type Config struct {
 	// MetricsSocket (a unix socket) and MetricsAddress (host:port) serve /metrics (Prometheus), /healthz and /readyz
 	// over HTTP. Each is optional.
 	MetricsSocket, MetricsAddress string
+	// CrowdWait is how long SYNs are kept for the other pods of a wake after the first one listens. The default is
+	// 250 ms.
+	CrowdWait time.Duration
 	// Sizes are the limits of the gate's maps.
 	Sizes gate.Sizes
 	Log   *slog.Logger

@@ -9,9 +9,8 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// crowdWait is how long SYNs are kept for the other pods of a wake after the first one listens. Pods that start
-// together mostly listen within this time of each other, and it is well below the one second after which a client's TCP
-// retransmits its SYN (RFC 6298).
+// crowdWait is the default of Config.CrowdWait. Pods that start together mostly listen within this time of each other,
+// and it is well below the one second after which a client's TCP retransmits its SYN (RFC 6298).
 const crowdWait = 250 * time.Millisecond
 
 // crowd divides the SYNs parked at a service among the pods that its wake started. Time is a parameter.
@@ -23,8 +22,11 @@ type crowd struct {
 }
 
 // share returns the number of parked SYNs that a pod gets as it begins to serve, and whether the SYNs left after that
-// are released to all serving pods at once. serving is the number of serving pods, including this one.
-func (c *crowd) share(pod uint64, parked uint32, serving int, now monotime.Time) (n uint32, rest bool) {
+// are released to all serving pods at once. serving is the number of serving pods, including this one. SYNs are kept
+// until now+wait at the longest.
+func (c *crowd) share(
+	pod uint64, parked uint32, serving int, now monotime.Time, wait time.Duration,
+) (n uint32, rest bool) {
 	if c.until == 0 && serving == 1 {
 		c.given, c.first = 0, pod
 	} else if now >= c.until {
@@ -39,7 +41,7 @@ func (c *crowd) share(pod uint64, parked uint32, serving int, now monotime.Time)
 		return n, true
 	}
 	if c.until == 0 {
-		c.until = now.Add(crowdWait)
+		c.until = now.Add(wait)
 	}
 	return n, false
 }

@@ -18,9 +18,11 @@ import (
 
 	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/monotime"
-	"wangell.loutres.me/internal/testutil/need"
 	"wangell.loutres.me/internal/wire"
 )
+
+// patience is longer than anything takes here, even on a busy machine.
+const patience = 30 * time.Second
 
 func TestEachPodGetsItsShareOfTheParkedSYNs(t *testing.T) {
 	type serves struct {
@@ -62,7 +64,7 @@ func TestEachPodGetsItsShareOfTheParkedSYNs(t *testing.T) {
 		for i, s := range steps {
 			c.pods = s.pods
 			now := monotime.Time(1e9).Add(s.after)
-			shared, rest := c.share(uint64(i+1), s.parked, s.serving, now)
+			shared, rest := c.share(uint64(i+1), s.parked, s.serving, now, crowdWait)
 			if shared != s.shared || rest != s.rest {
 				t.Errorf("%s, %d: %d SYNs, rest %v; want %d, %v", name, i, shared, rest, s.shared, s.rest)
 			}
@@ -174,23 +176,22 @@ func (g *greeted) counts() map[byte]int {
 }
 
 // released waits until the controller has reports that a number of pods listen, and that a number of SYNs were released
-// since the first of them. It returns when the first and the last report arrived.
-func (w *world) released(pods int, syns uint32) (first, last time.Time) {
+// since the first of them. It returns when the first report arrived.
+func (w *world) released(pods int, syns uint32) (first time.Time) {
 	w.t.Helper()
 	pod, released := uint64(0), map[uint64]uint32{}
 	for pods > 0 || released[pod] < syns {
 		switch m := await[wire.Message](w).(type) {
 		case *wire.Listening:
-			last = time.Now()
 			if pod == 0 {
-				pod, first = m.PodID, last
+				pod, first = m.PodID, time.Now()
 			}
 			pods--
 		case *wire.Trace:
 			released[m.PodID] = m.ReleasedN
 		}
 	}
-	return first, last
+	return first
 }
 
 // threePods creates the networks of three pods that one wake starts.
@@ -202,20 +203,16 @@ func (w *world) threePods() *wire.Backends {
 func TestPodsOfAWakeShareTheCrowd(t *testing.T) {
 	for name, closes := range map[string]bool{"open": false, "short": true} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newWorld(t, func(c *Config) { c.CrowdWait = patience })
 			pods := w.threePods()
 			g := w.crowd(clientNet, 60)
 			w.send(pods)
 			for i := range byte(3) {
 				w.greets(1+i, closes)
 			}
-			first, last := w.released(3, 60)
+			w.released(3, 60)
 			g.all.Wait()
 			got := g.counts()
-			t.Logf("answers by pod: %v; the last listened %s after the first", got, last.Sub(first))
-			if last.Sub(first) >= crowdWait {
-				need.Unmet(t, "the machine is too busy: the pods did not listen within %s", crowdWait)
-			}
 			if got[1] != 20 || got[2] != 20 || got[3] != 20 {
 				t.Errorf("answers by pod: %v, want 20 each", got)
 			}
@@ -247,13 +244,17 @@ func TestEdgeNodeSharesTheCrowdAmongPodsOfAnotherNode(t *testing.T) {
 func TestShareOfAPodThatDoesNotListenGoesToTheOthers(t *testing.T) {
 	for name, fails := range map[string]bool{"never listens": false, "fails": true} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			wait := patience
+			if !fails {
+				wait = 5 * time.Second // long enough for two pods on a busy machine
+			}
+			w := newWorld(t, func(c *Config) { c.CrowdWait = wait })
 			pods := w.threePods()
 			g := w.crowd(clientNet, 60)
 			w.send(pods)
 			w.greets(1, false)
 			w.greets(2, false)
-			first, second := w.released(2, 40)
+			first := w.released(2, 40)
 			if fails {
 				// The third pod has failed, so nothing waits for it.
 				pods.Generation, pods.Sharing, pods.Pods = 2, 0, pods.Pods[:2]
@@ -263,11 +264,8 @@ func TestShareOfAPodThatDoesNotListenGoesToTheOthers(t *testing.T) {
 			g.all.Wait()
 			got := g.counts()
 			t.Logf("answers by pod: %v; the last came %s after the first pod listened", got, g.last.Sub(first))
-			if second.Sub(first) >= crowdWait {
-				need.Unmet(t, "the machine is too busy: the second pod did not listen within %s", crowdWait)
-			}
-			if g.last.Sub(first) >= time.Second {
-				t.Error("so late that clients may have retransmitted their SYNs")
+			if fails && g.last.Sub(first) >= wait {
+				t.Error("SYNs were kept for a pod that has failed")
 			}
 			if got[1] != 30 || got[2] != 30 {
 				t.Errorf("answers by pod: %v, want 30 each", got)
@@ -278,7 +276,19 @@ func TestShareOfAPodThatDoesNotListenGoesToTheOthers(t *testing.T) {
 
 // The SYNs that the lost pod did not get go to the next pod.
 func TestLossOfTheOnlyPodWakesTheServiceForTheRestOfTheCrowd(t *testing.T) {
-	w := newWorld(t)
+	for attempt, done := 0, false; !done && !t.Failed(); attempt++ {
+		if attempt == 10 {
+			t.Fatal("a client always retransmitted its SYN before the daemon asked for a wake")
+		}
+		t.Run("", func(t *testing.T) { done = wakesForTheRest(t) })
+	}
+}
+
+// wakesForTheRest returns false if the machine is so busy that a retransmitted SYN asked for the wake.
+func wakesForTheRest(t *testing.T) bool {
+	t.Helper()
+	// In this time the first pod answers its share and goes. A client retransmits its SYN after a second.
+	w := newWorld(t, func(c *Config) { c.CrowdWait = 600 * time.Millisecond })
 	pods := w.threePods()
 	g := w.crowd(clientNet, 60)
 	w.send(pods)
@@ -288,8 +298,9 @@ func TestLossOfTheOnlyPodWakesTheServiceForTheRestOfTheCrowd(t *testing.T) {
 		<-g.each
 	}
 	w.send(&wire.Backends{Service: vip, Generation: 2})
-	// A wake event of the gate itself would be about a later SYN.
-	if wake := await[*wire.Wake](w); wake.SYNSeen != g.wake.SYNSeen || wake.Seq == g.wake.Seq || wake.Parked != 40 {
+	wake := await[*wire.Wake](w)
+	later := wake.SYNSeen > g.wake.SYNSeen // the gate's own event, about a retransmitted SYN
+	if !later && wake.SYNSeen != g.wake.SYNSeen || wake.Seq == g.wake.Seq || wake.Parked != 40 {
 		t.Errorf("wake %+v after %+v", wake, g.wake)
 	}
 	w.send(&wire.Backends{Service: vip, Generation: 3, Pods: pods.Pods[1:2]})
@@ -299,6 +310,7 @@ func TestLossOfTheOnlyPodWakesTheServiceForTheRestOfTheCrowd(t *testing.T) {
 	if got := g.counts(); got[1] != 20 || got[2] != 40 {
 		t.Errorf("answers by pod: %v, want 20 and 40", got)
 	}
+	return !later
 }
 
 func TestSinglePodGetsTheWholeCrowd(t *testing.T) {

@@ -21,6 +21,9 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
+	if cfg.CrowdWait == 0 {
+		cfg.CrowdWait = crowdWait
+	}
 	if len(cfg.Interfaces) == 0 {
 		if cfg.Interfaces, err = gate.DefaultInterfaces(); err != nil {
 			return err

@@ -35,6 +35,7 @@ type world struct {
 	runDir   string
 	key      wire.Key
 	addr     string
+	changes  []func(*Config) // to the daemon's configuration
 }
 
 var (
@@ -70,7 +71,8 @@ func namespace(t *testing.T, name, hostDev, inside string) {
 	t.Cleanup(func() { sh(t, "ip link del %s 2>/dev/null || true; ip netns del %s", hostDev, name) })
 }
 
-func newWorld(t *testing.T) *world {
+// newWorld starts a controller and a daemon, whose configuration the changes adapt.
+func newWorld(t *testing.T, changes ...func(*Config)) *world {
 	sh(t, "ip link set lo up")
 	namespace(t, clientNet, "eth0", `ip addr add 10.46.200.1/24 dev eth0
 		ip -n cl addr add 10.46.200.10/24 dev eth0; ip -n cl route add 10.46.100.0/24 dev eth0`)
@@ -92,6 +94,7 @@ func newWorld(t *testing.T) *world {
 	if err := w.server.SetServices([]wire.Service{hello(0)}); err != nil {
 		t.Fatal(err)
 	}
+	w.changes = changes
 	w.start()
 	t.Cleanup(func() {
 		w.stop()
@@ -107,13 +110,15 @@ func (w *world) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel, w.done = cancel, make(chan error, 1)
 	ready := make(chan struct{})
-	go func() {
-		w.done <- Run(ctx, Config{
-			Server: w.addr, Key: w.key, Node: "n1", RunDir: w.runDir, Interfaces: []string{"eth0"},
-			ServiceRanges: []netip.Prefix{netip.MustParsePrefix("10.46.100.0/24")},
-			Log:           slog.Default(), Ready: func() { close(ready) },
-		})
-	}()
+	c := Config{
+		Server: w.addr, Key: w.key, Node: "n1", RunDir: w.runDir, Interfaces: []string{"eth0"},
+		ServiceRanges: []netip.Prefix{netip.MustParsePrefix("10.46.100.0/24")},
+		Log:           slog.Default(), Ready: func() { close(ready) },
+	}
+	for _, change := range w.changes {
+		change(&c)
+	}
+	go func() { w.done <- Run(ctx, c) }()
 	select {
 	case <-ready:
 	case err := <-w.done:

@@ -42,7 +42,8 @@ func (d *daemon) release(s *service, p *pod) (int, error) {
 		serving++
 	}
 	kept := s.crowd.until != 0
-	share, rest := s.crowd.share(p.id, d.gate.ServiceCounters(s.addr).ParkedNow, serving, monotime.Now())
+	parked := d.gate.ServiceCounters(s.addr).ParkedNow
+	share, rest := s.crowd.share(p.id, parked, serving, monotime.Now(), d.cfg.CrowdWait)
 	if !kept && s.crowd.until != 0 {
 		d.tasks.Go(func() { d.releaseLater(s) })
 	}
@@ -57,7 +58,7 @@ func (d *daemon) release(s *service, p *pod) (int, error) {
 // releaseLater releases the kept SYNs when the time for the other pods is up or the daemon ends.
 func (d *daemon) releaseLater(s *service) {
 	select {
-	case <-time.After(crowdWait):
+	case <-time.After(d.cfg.CrowdWait):
 	case <-d.ctx.Done():
 	}
 	s.mu.Lock()
