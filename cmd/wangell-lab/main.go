@@ -10,6 +10,7 @@ import (
 	"wangell.loutres.me/internal/cli"
 	_ "wangell.loutres.me/internal/lab/balance"
 	_ "wangell.loutres.me/internal/lab/coldkube"
+	_ "wangell.loutres.me/internal/lab/fleet"
 	_ "wangell.loutres.me/internal/lab/onenode/capacity"
 	_ "wangell.loutres.me/internal/lab/onenode/cold"
 	_ "wangell.loutres.me/internal/lab/proxy/scaling"

@@ -46,6 +46,7 @@ func TestExitCodes(t *testing.T) {
 		"knative --out x":               cli.ExitUsage,
 		"scaling --out x --parts z":     cli.ExitUsage,
 		"balance --out x":               cli.ExitUsage,
+		"fleet --out x --daemons 1":     cli.ExitUsage,
 		"render":                        cli.ExitUsage,
 		"render missing.json":           cli.ExitError,
 	} {
@@ -63,7 +64,7 @@ func TestFormerNameIsHidden(t *testing.T) {
 }
 
 func TestExperimentsAskQuestions(t *testing.T) {
-	if len(lab.Experiments()) != 5 {
+	if len(lab.Experiments()) != 6 {
 		t.Errorf("%d experiments", len(lab.Experiments()))
 	}
 	for _, e := range lab.Experiments() {

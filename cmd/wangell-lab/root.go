@@ -11,6 +11,7 @@ import (
 	"wangell.loutres.me/internal/buildinfo"
 	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/lab"
+	"wangell.loutres.me/internal/lab/fleet"
 	"wangell.loutres.me/internal/lab/onenode"
 )
 
@@ -39,7 +40,7 @@ samples, parameters, versions, summary), .md, .svg and .png.`,
 			root.AddCommand(former)
 		}
 	}
-	root.AddCommand(newRender(), newFloor())
+	root.AddCommand(newRender(), newFloor(), newFleetController())
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return cli.UsageError{Command: cmd.CommandPath(), Err: err}
 	})
@@ -73,6 +74,21 @@ func newFloor() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 			return onenode.RunFloor(cmd.Context(), os.Stdin, os.Stdout, log)
+		},
+	}
+}
+
+// newFleetController is the controller that the experiment fleet starts. It is not a command for people.
+func newFleetController() *cobra.Command {
+	return &cobra.Command{
+		Use:     "fleet-controller",
+		Short:   "Run a controller on request, for an experiment",
+		Example: `  wangell-lab fleet-controller < requests`,
+		Hidden:  true,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+			return fleet.RunController(cmd.Context(), os.Stdin, os.Stdout, log)
 		},
 	}
 }
