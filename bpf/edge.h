@@ -68,7 +68,7 @@ static __always_inline int open_and_deliver(struct __sk_buff *skb, struct packet
 	if (!pod)
 		return TCX_DROP;
 	backup_syn(skb, p, k, f);
-	account(f, IN, p->ip_len);
+	account(f, p, IN, true);
 	return deliver(skb, p, pod, o->path, ingress);
 }
 
@@ -134,7 +134,7 @@ static __always_inline int edge_from_client(struct __sk_buff *skb, enum packet_k
 		struct pod *pod = pod_of_flow(f);
 		if (pod) {
 			int genuine = track(&k, f, p, IN);
-			account(f, IN, p->ip_len);
+			account(f, p, IN, genuine);
 			if (genuine && path == PATH_NIC && follow_route(f, eth, skb->ifindex))
 				bpf_tail_call(skb, &steps, STEP_MOVED);
 			return deliver(skb, p, pod, path, ingress);

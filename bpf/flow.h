@@ -188,8 +188,9 @@ static __always_inline void flow_establish(struct flow *f)
 		pod_count_flows(f->pod, f->generation, 1, -1);
 }
 
-/* Counts a packet of a flow that is sent on. */
-static __always_inline void account(struct flow *f, int dir, __u32 ip_len)
+/* Counts a packet of a flow that is sent on. genuine is what track says of it. Only genuine segments keep a flow from
+ * aging, and of a pod only those that are no bare ACKs, as anyone can provoke these (RFC 5961). */
+static __always_inline void account(struct flow *f, const struct packet *p, int dir, int genuine)
 {
 	__u32 index = f->pod;
 	struct traffic *t = bpf_map_lookup_elem(&pod_traffic, &index);
@@ -201,8 +202,9 @@ static __always_inline void account(struct flow *f, int dir, __u32 ip_len)
 		t->tick = tick;
 		t->last = bpf_ktime_get_coarse_ns();
 	}
-	if (f->last != t->last)
+	bool bare = dir == OUT && !p->payload && !(p->flags & (TCP_SYN | TCP_FIN | TCP_RST));
+	if (genuine && !bare && f->last != t->last)
 		f->last = t->last;
-	t->bytes[dir] += ip_len;
+	t->bytes[dir] += p->ip_len;
 	t->packets[dir] += 1;
 }

@@ -102,8 +102,7 @@ static __always_inline int handle_moved(struct __sk_buff *skb, const struct pack
 		return TCX_DROP;
 	if (!pod->node)
 		return deliver_and_close_at(skb, p, pod, f->origin.edge, ENCAP_MOVED);
-	track(&k, f, p, IN);
-	account(f, IN, p->ip_len);
+	account(f, p, IN, track(&k, f, p, IN));
 	return send_to_node(skb, p, pod, false);
 }
 

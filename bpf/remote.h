@@ -115,10 +115,9 @@ static __always_inline int home_from_edge(struct __sk_buff *skb, struct packet *
 		struct pod *pod = pod_of_flow(f);
 		if (pod && pod->id == m->id && !pod->node) {
 			bool open = f->state < FLOW_CLOSED;
-			__be32 before = 0;
-			if (track(&k, f, p, IN))
-				before = follow_edge(f, m);
-			account(f, IN, p->ip_len);
+			int genuine = track(&k, f, p, IN);
+			__be32 before = genuine ? follow_edge(f, m) : 0;
+			account(f, p, IN, genuine);
 			if (open && f->state >= FLOW_CLOSED && !(m->flags & ENCAP_INSIDE))
 				return deliver_and_close_at(skb, p, pod, m->node, 0);
 			return before ? deliver_and_close_at(skb, p, pod, before, ENCAP_MOVED)
@@ -145,7 +144,7 @@ static __always_inline int home_from_edge(struct __sk_buff *skb, struct packet *
 	f = bpf_map_lookup_elem(&flows, &k);
 	if (!f || f->isn != p->seq || f->pod != index)
 		return TCX_DROP;
-	account(f, IN, p->ip_len);
+	account(f, p, IN, true);
 	return send_to_pod(skb, p, pod, true);
 }
 
@@ -163,8 +162,7 @@ static __always_inline int home_to_client(struct __sk_buff *skb, const struct fl
 		if (clamp_mss(skb, p, o.edge))
 			return TCX_DROP;
 	}
-	track(k, f, p, OUT);
-	account(f, OUT, p->ip_len);
+	account(f, p, OUT, track(k, f, p, OUT));
 	bool closed = f->state >= FLOW_CLOSED;
 	/* The edge node also needs the ACK of the client's FIN. */
 	by_edge = by_edge || closed || ((f->seen & SEEN_FIN(IN)) && !p->payload && !fin_again);
@@ -225,8 +223,7 @@ static __always_inline int edge_from_home(struct __sk_buff *skb, struct packet *
 	if (closes && refuses_syn(f, p))
 		return run_step(skb, STEP_RETRY);
 	struct origin o = f->origin;
-	track(&k, f, p, OUT);
-	account(f, OUT, p->ip_len);
+	account(f, p, OUT, track(&k, f, p, OUT));
 	if (closes)
 		flow_close(&k, f);
 	return send_to_origin(skb, &o);

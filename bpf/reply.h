@@ -43,7 +43,6 @@ static __always_inline int reply_from_pod(struct __sk_buff *skb, struct packet *
 		if ((p->flags & TCP_SYN) && encap_port && o.path == PATH_NIC && clamp_mss(skb, p, p->daddr))
 			return TCX_DROP;
 	}
-	track(k, f, p, OUT);
-	account(f, OUT, p->ip_len);
+	account(f, p, OUT, track(k, f, p, OUT));
 	return send_to_client(skb, p, pod, &o);
 }

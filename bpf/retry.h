@@ -95,12 +95,11 @@ static __always_inline int retry_syn(struct __sk_buff *skb, struct packet *p)
 		syn->retries = retries;
 	}
 	count(COUNT_RETRIES);
-	account(f, IN, p->ip_len);
+	account(f, p, IN, true);
 	return deliver(skb, p, pod, o.path, true);
 give_up:
 	if (silent)
 		return TCX_DROP;
-	track(&k, f, p, OUT);
-	account(f, OUT, p->ip_len);
+	account(f, p, OUT, track(&k, f, p, OUT));
 	return send_to_origin(skb, &o);
 }

@@ -37,6 +37,6 @@ static __always_inline int shortcut_from_pod(struct __sk_buff *skb, enum packet_
 		f->origin.path = PATH_POD;
 		count(COUNT_SHORTCUTS);
 	}
-	account(f, IN, p->ip_len);
+	account(f, p, IN, genuine);
 	return deliver(skb, p, pod, PATH_POD, true);
 }

@@ -18,7 +18,7 @@ static __always_inline __u64 max_age(const struct flow *f, const struct sweep_ar
 		return args->closed;
 	if (f->state == FLOW_HALF_OPEN || (f->seen & SEEN_FINS) == SEEN_FINS)
 		return args->half_open;
-	return args->established;
+	return f->seen & SEEN_FINS ? args->half_closed : args->established;
 }
 
 static long sweep_flow(void *map, const void *key, void *value, void *ctx)
@@ -27,8 +27,8 @@ static long sweep_flow(void *map, const void *key, void *value, void *ctx)
 	struct flow_key k = *(struct flow_key *)key;
 	struct flow *f = value;
 	__u32 index = f->pod;
-	__u64 age = s->now > f->last ? s->now - f->last : 0;
-	if (!pod_of_flow(f) || age > max_age(f, &s->args)) {
+	__s64 age = s->now - f->last; /* below zero if another CPU has just set it */
+	if (!pod_of_flow(f) || (age > 0 && age > max_age(f, &s->args))) {
 		/* A program that set FLOW_GONE may have failed to delete the entry because its bucket was locked. */
 		if (f->state == FLOW_GONE)
 			bpf_map_delete_elem(&flows, &k);

@@ -202,6 +202,8 @@ __noinline int track(const struct flow_key *k, struct flow *f, const struct pack
 {
 	if (!k || !f || !p || dir > OUT || f->state >= FLOW_CLOSED)
 		return 0;
+	barrier_var(dir); /* so that the verifier sees the next line */
+	dir &= OUT;
 	__u32 peer = !dir;
 	if (f->state == FLOW_HALF_OPEN) {
 		if (dir == OUT && (p->flags & (TCP_SYN | TCP_RST)))
@@ -234,9 +236,9 @@ __noinline int track(const struct flow_key *k, struct flow *f, const struct pack
 	__u32 stop = seq_end(p);
 	if ((f->seen & SEEN_BLIND) && dir == IN)
 		track_blind(f, p, stop);
-	/* The window that the peer offered, as far as it is known here. */
+	/* The window that the peer offered, as far as it is known here. Without ACK, TCP drops a segment. */
 	if ((p->flags & TCP_SYN) || seq_diff(stop, f->edge[peer]) > 1 || seq_diff(p->seq, f->ack[peer]) < -OLD_ACK ||
-	    ((p->flags & TCP_ACK) && !track_ack(k, f, p, dir))) {
+	    !(p->flags & TCP_ACK) || !track_ack(k, f, p, dir)) {
 		count(COUNT_OUT_OF_WINDOW);
 		return 0;
 	}

@@ -196,7 +196,7 @@ struct flow {
 	__u16 syn_window;      /* window of the client's SYN, unscaled */
 	__u32 stamp;           /* stamp of its entry in `ring_slots`; 0 if it has none */
 	__u64 created;         /* ns of CLOCK_MONOTONIC, precise to one tick */
-	__u64 last;            /* time of the last packet, same clock */
+	__u64 last;            /* time of the last genuine segment, same clock; see account */
 };
 
 /* Value of `home_nodes`: the other nodes with pods of a service, in any state. Written by the daemon. */
@@ -354,10 +354,11 @@ struct unpark_args {
 	__u32 refused;        /* 1 counts it as refused */
 };
 
-/* Argument of gate_sweep (BPF_PROG_TYPE_SYSCALL): maximum ages in ns, measured from a flow's last packet. */
+/* Argument of gate_sweep (BPF_PROG_TYPE_SYSCALL): maximum ages in ns, measured from a flow's last genuine segment. */
 struct sweep_args {
 	__u64 half_open;   /* of a half-open flow, or an established one of which both sides have sent FIN */
 	__u64 closed;      /* of a closed flow */
+	__u64 half_closed; /* of an established flow of which one side has sent FIN */
 	__u64 established; /* of any other established flow */
 };
 

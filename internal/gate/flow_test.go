@@ -233,7 +233,7 @@ func TestConversationsAreTracked(t *testing.T) {
 				t.Errorf("also counted %v", got)
 			}
 			// A recount agrees.
-			if s, err := w.g.Sweep(Ages{time.Hour, time.Hour, time.Hour}); err != nil || s.Fixed != 0 || s.Flows != 1 {
+			if s, err := w.g.Sweep(hours()); err != nil || s.Fixed != 0 || s.Flows != 1 {
 				t.Errorf("sweep: %+v, %v", s, err)
 			}
 		})
@@ -431,15 +431,15 @@ func TestSweepRemovesOldFlows(t *testing.T) {
 		steps []step
 		ages  Ages
 	}{
-		{"half-open", []step{syn, synack}, Ages{0, time.Hour, time.Hour}},
-		{"closed", then(client1("R", 1001, 0, 0).is(closed)), Ages{time.Hour, 0, time.Hour}},
-		{"established", then(), Ages{time.Hour, time.Hour, 0}},
+		{"half-open", []step{syn, synack}, Ages{0, time.Hour, time.Hour, time.Hour}},
+		{"closed", then(client1("R", 1001, 0, 0).is(closed)), Ages{time.Hour, 0, time.Hour, time.Hour}},
+		{"established", then(), Ages{time.Hour, time.Hour, time.Hour, 0}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, nil)
 			w.warm(vip, 1)
 			w.play(c.steps)
-			if s, err := w.g.Sweep(Ages{time.Hour, time.Hour, time.Hour}); err != nil || s != (Swept{Flows: 1}) {
+			if s, err := w.g.Sweep(hours()); err != nil || s != (Swept{Flows: 1}) {
 				t.Errorf("nothing is old: %+v, %v", s, err)
 			}
 			time.Sleep(10 * time.Millisecond) // the flow's clock has a resolution of up to 4 ms
@@ -553,7 +553,7 @@ func TestRingsEvictTheOldestShortLivedFlows(t *testing.T) {
 	if f, _ := w.flow(from(5), vip); f.State != estab {
 		t.Errorf("a flow that started anew has state %d", f.State)
 	}
-	if s, err := w.g.Sweep(Ages{time.Hour, time.Hour, time.Hour}); err != nil || s.Fixed != 0 {
+	if s, err := w.g.Sweep(hours()); err != nil || s.Fixed != 0 {
 		t.Errorf("sweep: %+v, %v", s, err)
 	}
 	// Nor is one whose position in the other ring was the same.
@@ -751,7 +751,7 @@ func TestEvictionRacesKeepCountsRight(t *testing.T) {
 		}()
 	}
 	wg.Wait()
-	s, err := w.g.Sweep(Ages{time.Hour, time.Hour, time.Hour})
+	s, err := w.g.Sweep(hours())
 	if err != nil || s.Fixed != 0 {
 		o, h, n := w.counts(vip, 1)
 		t.Errorf("%d open, %d half-open, %d new before a sweep that found %+v, %v", o, h, n, s, err)

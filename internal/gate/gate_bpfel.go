@@ -353,6 +353,7 @@ type gateSweepArgs struct {
 	_           structs.HostLayout
 	HalfOpen    uint64
 	Closed      uint64
+	HalfClosed  uint64
 	Established uint64
 }
 

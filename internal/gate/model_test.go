@@ -646,9 +646,9 @@ func (m *model) replace() {
 // sweep removes flows in some state.
 func (m *model) sweep() {
 	m.Helper()
-	ages, state := Ages{time.Hour, 0, time.Hour}, gateFlowState(closed)
+	ages, state := Ages{time.Hour, 0, time.Hour, time.Hour}, gateFlowState(closed)
 	if m.chance(2) {
-		ages, state = Ages{0, time.Hour, time.Hour}, half
+		ages, state = Ages{0, time.Hour, time.Hour, time.Hour}, half
 	}
 	m.note("flows in state %d are swept", state)
 	s, err := m.g.Sweep(ages)
@@ -800,7 +800,7 @@ func runModel(t *testing.T, w, home *world) {
 			for range *modelSteps {
 				m.step()
 			}
-			if s, err := m.g.Sweep(Ages{time.Hour, time.Hour, time.Hour}); err != nil || s.Fixed != 0 {
+			if s, err := m.g.Sweep(hours()); err != nil || s.Fixed != 0 {
 				m.fail("sweep: %+v, %v", s, err)
 			}
 			byEdge, moved, takenOver = byEdge+m.byEdge, moved+m.moved, takenOver+m.takenOver

@@ -371,7 +371,7 @@ func TestBothNodesCountShortConnections(t *testing.T) {
 		c.wantClosed(1, total)
 	}
 	for _, n := range []*node{c.edge, c.home} {
-		s, err := n.g.Sweep(Ages{time.Hour, 0, time.Hour})
+		s, err := n.g.Sweep(Ages{time.Hour, 0, time.Hour, time.Hour})
 		if err != nil || s.Fixed != 0 || s.Flows != 0 {
 			t.Errorf("%s: sweep: %+v, %v", n.name, s, err)
 		}

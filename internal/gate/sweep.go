@@ -15,18 +15,50 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// Ages are the maximum ages of flows, measured from their last packet.
+// Ages are the maximum ages of flows, measured from the last segment that fits the flow. A pod's bare ACKs do not
+// count, because anyone can provoke them (RFC 5961).
 type Ages struct {
 	HalfOpen    time.Duration // of a flow in handshake, or of which both sides have sent FIN
 	Closed      time.Duration // of a closed flow, which is kept for stragglers
+	HalfClosed  time.Duration // of a flow of which one side has sent FIN
 	Established time.Duration // of any other flow
 }
 
-// DefaultAges are those of a conservative host: TCP gives up on a handshake after about 60 s, and an established
-// connection may be silent for days (RFC 5382, REQ-5, requires at least 2 h 4 min).
+// DefaultAges returns the ages for a table with room: TCP gives up on a handshake after about 60 s, and an established
+// connection may be silent for 2 h 4 min (RFC 5382, REQ-5), a little more than the usual interval of keep-alives.
 func DefaultAges() Ages {
-	return Ages{HalfOpen: 70 * time.Second, Closed: 15 * time.Second, Established: 24 * time.Hour}
+	return Ages{HalfOpen: 70 * time.Second, Closed: 15 * time.Second, HalfClosed: 4 * time.Minute,
+		Established: 124 * time.Minute}
 }
+
+// shortestAges returns the ages for a table that is almost full.
+func shortestAges() Ages {
+	return Ages{HalfOpen: 20 * time.Second, Closed: 5 * time.Second, HalfClosed: 30 * time.Second,
+		Established: 10 * time.Minute}
+}
+
+// Fills of the flow table from which, and up to which, ages become shorter.
+const (
+	fillToShorten  = 0.75
+	fillToShortest = 0.95
+)
+
+// AgesAt returns the ages for a flow table that is filled to some part, 0 to 1: the default ages up to three quarters,
+// and then ever shorter ones.
+func AgesAt(fill float64) Ages {
+	part := min(max((fill-fillToShorten)/(fillToShortest-fillToShorten), 0), 1)
+	between := func(from, to time.Duration) time.Duration { return from - time.Duration(part*float64(from-to)) }
+	from, to := DefaultAges(), shortestAges()
+	return Ages{
+		HalfOpen:    between(from.HalfOpen, to.HalfOpen),
+		Closed:      between(from.Closed, to.Closed),
+		HalfClosed:  between(from.HalfClosed, to.HalfClosed),
+		Established: between(from.Established, to.Established),
+	}
+}
+
+// MaxFlows returns how many flows the flow table can hold.
+func (g *Gate) MaxFlows() int { return int(g.cfg.Sizes.Flows) }
 
 // Swept is the result of Sweep.
 type Swept struct {
@@ -78,6 +110,7 @@ func (g *Gate) recount(ages Ages, pods []uint32) (map[uint32]miscount, uint32, e
 	args := gateSweepArgs{
 		HalfOpen:    uint64(ages.HalfOpen),
 		Closed:      uint64(ages.Closed),
+		HalfClosed:  uint64(ages.HalfClosed),
 		Established: uint64(ages.Established),
 	}
 	left, err := g.objs.GateSweep.Run(&ebpf.RunOptions{Context: args})

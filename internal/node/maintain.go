@@ -21,6 +21,7 @@ func (d *daemon) maintain(ctx context.Context) {
 	ticker := time.NewTicker(statsInterval)
 	defer ticker.Stop()
 	flows, swept := uint32(1), time.Time{} // an earlier daemon may have left flows
+	room := float64(d.gate.MaxFlows())
 	for {
 		d.mu.Lock()
 		pods := d.pods
@@ -44,7 +45,7 @@ func (d *daemon) maintain(ctx context.Context) {
 		d.removeUnlisted(monotime.Now())
 		if time.Since(swept) >= sweepInterval {
 			swept = time.Now()
-			s, err := d.gate.Sweep(gate.DefaultAges())
+			s, err := d.gate.Sweep(gate.AgesAt(float64(flows) / room))
 			if err != nil {
 				d.log.Error("cannot sweep the flow table", "error", err)
 			}
