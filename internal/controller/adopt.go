@@ -23,8 +23,8 @@ type adopter struct {
 }
 
 // adopt takes over running pods: of each service those that have its spec, the newest first, as many as it may have.
-// All others are stopped. On a cluster, all pods of services are taken, and none is stopped: they belong to the
-// cluster.
+// All others are stopped. One of another spec is taken first if no pod may start beside it. On a cluster, all pods of
+// services are taken, and none is stopped: they belong to the cluster.
 func (a *adopter) adopt(found []runtime.Pod) {
 	slices.SortFunc(found, func(a, b runtime.Pod) int { return cmp.Compare(b.Started, a.Started) })
 	for _, rt := range found {
@@ -36,6 +36,9 @@ func (a *adopter) adopt(found []runtime.Pod) {
 		reason, grace := unfit(s, rt)
 		if reason == "" {
 			a.take(s, rt, func(r lifecycle.Ref) lifecycle.Event { return lifecycle.Adopted{Ref: r} })
+			if s.hash != rt.SpecHash {
+				a.engine.step(s, lifecycle.SpecChanged{Spec: s.lifecycle(false), Restart: true})
+			}
 			continue
 		}
 		a.engine.events.report(rt.Service, SeverityInfo, fmt.Sprintf("pod %s was found and is stopped: %s", rt.ID, reason))
@@ -51,7 +54,7 @@ func unfit(s *service, rt runtime.Pod) (reason string, grace time.Duration) {
 		return "there is no such service", orphanGrace
 	case rt.Started == 0:
 		return "its process does not run", 0
-	case s.hash != rt.SpecHash:
+	case s.hash != rt.SpecHash && (!s.lifecycle(false).Single || len(s.pods) > 0):
 		return "no service has its spec", s.grace()
 	case !rt.Addr.IsValid() || len(s.pods) >= int(s.spec.Spec.MaxReplicas):
 		return "the service has a newer one", s.grace()

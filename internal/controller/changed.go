@@ -18,7 +18,7 @@ const latestPause = 10 * time.Second
 // glance returns what the service's Status looks like now.
 func (s *service) glance() glance {
 	g := glance{
-		state: s.machine.State(), message: s.machine.Message(), image: s.imageErr,
+		state: s.machine.State(), message: s.message(), image: s.imageErr,
 		serving: s.machine.Serving(), desired: s.machine.Desired(), replicas: s.replicas(),
 		lastPacket: s.reported.lastPacket,
 	}

@@ -3,6 +3,8 @@
 package controller
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -85,7 +87,7 @@ func (s *service) status() Status {
 	}
 	w := &st.Service.Status
 	*w = v1alpha1.WangellServiceStatus{
-		LoadBalancerIP: s.addr.Addr().String(), State: s.machine.State().String(), Message: s.machine.Message(),
+		LoadBalancerIP: s.addr.Addr().String(), State: s.machine.State().String(), Message: s.message(),
 		Replicas: int32(s.replicas()),
 	}
 	if w.Message == "" {
@@ -100,6 +102,22 @@ func (s *service) status() Status {
 		st.Traffic.OpenFlows += ps.Traffic.OpenFlows
 	}
 	return st
+}
+
+// message explains the service's state where it needs an explanation.
+func (s *service) message() string {
+	r, waits := s.machine.WaitsFor()
+	if !waits {
+		return s.machine.Message()
+	}
+	name := "the previous pod"
+	if p := s.pod(r); p != nil && p.rt.ID != "" {
+		name = "pod " + cmp.Or(p.rt.Name, p.rt.ID)
+		if p.node != "" {
+			name += " on " + p.node
+		}
+	}
+	return fmt.Sprintf("waits for %s to end: it may still write volume %q", name, s.spec.Spec.SharedVolume())
 }
 
 // observe measures the load at a time.

@@ -181,16 +181,23 @@ func (m *Machine) missing() int { return m.desired - m.active() }
 
 // outdated reports whether to start a pod that replaces one of an older spec. Pods are replaced one at a time.
 func (m *Machine) outdated() bool {
-	return !m.spec.Rolls && m.badRev != m.rev &&
+	return !m.spec.Rolls && !m.spec.Single && m.badRev != m.rev &&
 		m.count((*pod).serves) == len(m.pods) &&
 		m.count(func(p *pod) bool { return p.rev != m.rev }) > 0
 }
 
-// blocked reports whether new pods have to wait: because the runtime fails to remove many old ones, or because a
-// stopped pod still runs while none serves, and its successor may need the same volumes for itself.
+// blocked reports whether new pods have to wait: because the runtime fails to remove many old ones, or because a pod
+// is not known to be gone that must not run beside its successor.
 func (m *Machine) blocked() bool {
-	return len(m.pods) >= maxPods || !m.spec.Rolls && m.state == Waking &&
-		m.count(func(p *pod) bool { return p.life == lifeStopping }) > 0
+	return len(m.pods) >= maxPods || m.spec.Single && len(m.pods) > 0
+}
+
+// WaitsFor returns the pod whose end must come before another pod may start, if one is wanted; else false.
+func (m *Machine) WaitsFor() (Ref, bool) {
+	if m.spec.Single && !m.deleted && len(m.pods) > 0 && m.clientsWait() {
+		return m.pods[0].ref, true
+	}
+	return 0, false
 }
 
 // clientsWait reports whether clients wait while no pod is starting.

@@ -40,7 +40,9 @@ func (t *transition) adopt(e Adopted) {
 	} else {
 		t.report(Info, "one more of its pods was found running")
 	}
-	t.desired = max(t.desired, t.active())
+	if t.desired = max(t.desired, t.active()); t.spec.Single {
+		t.desired = 1
+	}
 	if t.next.wake != nil {
 		p.deadline = t.now.Add(t.spec.WakeTimeout)
 	}

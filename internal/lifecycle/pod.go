@@ -52,6 +52,7 @@ type pod struct {
 	sleeping bool // it ends because the service goes to sleep
 	leaving  bool // it is being removed from outside
 	away     bool // the daemon on its home node is silent
+	hurry    bool // drained: it is stopped without waiting for its open flows, because its successor waits for its end
 
 	rev       uint32                         // of the spec from which it was started
 	grace     time.Duration                  // of the same spec
@@ -125,6 +126,8 @@ func (p *pod) missedLess(q *pod, rev uint32) bool {
 	switch {
 	case pp != qp:
 		return pp < qp
+	case p.serves() != q.serves():
+		return q.serves()
 	case (p.rev == rev) != (q.rev == rev):
 		return p.rev != rev
 	case p.openFlows != q.openFlows:

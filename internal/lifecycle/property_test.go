@@ -41,6 +41,8 @@ var specs = []Spec{
 	{Min: 1, Max: 4},
 	{Min: 2, Max: 5, DrainTimeout: 3 * time.Second, Rolls: true},
 	{Max: 8, BurstPerPod: 100, Rolls: true},
+	{Single: true},
+	{Single: true, Min: 1, Volume: "data"},
 }
 
 func newWorld(t *testing.T, choice byte) *world {
@@ -101,6 +103,9 @@ func (w *world) step(ev Event) {
 			own++
 		}
 	}
+	if w.spec.Single && len(w.starting) > 1 {
+		w.fatal("pods %v start at once", w.starting)
+	}
 	if own > w.spec.clamp(MaxReplicas)+1 { // one more for an update
 		w.fatal("pods %v live at once, pods from outside: %v", w.live, w.others)
 	}
@@ -131,6 +136,9 @@ func (w *world) found(r Ref) {
 func (w *world) apply(a Action) {
 	switch a := a.(type) {
 	case StartPod:
+		if n := len(w.m.Pods()); w.spec.Single && n != 1 {
+			w.fatal("StartPod %d while there are %d pods", a.Ref, n)
+		}
 		if a.Ref <= w.lastRef {
 			w.fatal("StartPod %d after %d", a.Ref, w.lastRef)
 		}

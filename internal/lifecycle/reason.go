@@ -16,7 +16,7 @@ func (m *Machine) timeoutReason(p *pod) string {
 	case p == nil && m.start.lastErr != nil:
 		return fmt.Sprintf("no pod after %s: %v", after, m.start.lastErr)
 	case p == nil:
-		return predecessorStays(after + m.spec.Grace)
+		return m.predecessorStays(after + m.spec.Grace)
 	case p.progress >= podListened:
 		return fmt.Sprintf("the pod found running does not listen on port %d: waited %s", port, after)
 	case p.progress == podRunning || p.phases[phaseIndex(PhaseStarted)] != 0:
@@ -44,8 +44,11 @@ func (m *Machine) updateTimeoutReason(p *pod) string {
 }
 
 // predecessorStays is the reason of a wake that could not start a pod because the previous one is still there.
-func predecessorStays(waited time.Duration) string {
-	return fmt.Sprintf("the previous pod does not end: waited %s", waited)
+func (m *Machine) predecessorStays(waited time.Duration) string {
+	if m.spec.Volume == "" {
+		return fmt.Sprintf("the previous pod does not end: waited %s", waited)
+	}
+	return fmt.Sprintf("the previous pod does not end, and may still write volume %q: waited %s", m.spec.Volume, waited)
 }
 
 // exitReason describes how a process ended.

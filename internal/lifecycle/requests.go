@@ -32,7 +32,7 @@ func (t *transition) wakeAsked(e WakeAsked) {
 			t.next.wake = &e
 		}
 		t.stayAwake("a new client came")
-	case t.spec.Rolls && !t.mayStayAwake():
+	case !t.spec.Single && !t.mayStayAwake():
 		t.next.wake = &e
 		t.fallAsleep()
 	case t.next.wake == nil:
@@ -83,7 +83,7 @@ func (t *transition) scale(e Scale) {
 			return
 		}
 		t.next.replicas, t.next.why = n, scaledTo(n, e.Why)
-		if t.spec.Rolls && !t.mayStayAwake() {
+		if !t.spec.Single && !t.mayStayAwake() {
 			t.fallAsleep()
 		}
 	}
@@ -128,10 +128,30 @@ func (t *transition) restart() {
 			t.timeline.restart()
 		}
 	case Warm:
-		if !t.spec.Rolls {
+		switch {
+		case t.spec.Single:
+			t.replaceFirst()
+		case !t.spec.Rolls:
 			t.stopStarting()
 		}
 	}
+}
+
+// replaceFirst ends the pod of an old spec before one of the new spec is started. Its open flows get the pod's grace
+// period only: new clients wait meanwhile.
+func (t *transition) replaceFirst() {
+	t.stopStarting()
+	for _, p := range t.pods {
+		if p.serves() {
+			p.hurry = true
+			t.drain(p, quietTimeout)
+		}
+	}
+	t.next.wake = nil
+	t.enterWaking(1)
+	t.start.deadline = t.start.deadline.Add(quietTimeout)
+	t.endTimeline()
+	t.report(Info, "the manifest changed: the pod ends before the new one starts")
 }
 
 // delete stops all pods of a deleted service.

@@ -65,7 +65,7 @@ func (t *transition) retire(p *pod) {
 
 // drained stops a pod that is no longer needed once its flows have ended.
 func (t *transition) drained(p *pod) {
-	if p.life == lifeDrained && !p.sleeping && !p.leaving && p.openFlows == 0 {
+	if p.life == lifeDrained && !p.sleeping && !p.leaving && (p.openFlows == 0 || p.hurry) {
 		t.stop(p, p.grace)
 	}
 }

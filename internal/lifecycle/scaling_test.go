@@ -76,9 +76,9 @@ func TestServiceWithSeveralPodsStepsThroughItsStates(t *testing.T) {
 			{1, WakeAsked{Parked: 1}, Waking, ""},
 			{2, Listening{2, at(2)}, Warm, "publish 1 2:serving | info: warm"}}},
 		"scale while it ends: the next wake has that many": {upTo4, toTerm, []did{
-			{301, Scale{2, "a user"}, Stopping, ""},
-			{302, StopDone{1}, Waking, "start 2 | start 3 | publish 4 | timer 6m2s | info: sleeps | " +
-				"info: starts 2 pods: scaled to 2: a user"}}},
+			{301, Scale{2, "a user"}, Waking, "start 2 | start 3 | timer 6m1s | info: sleeps | " +
+				"info: starts 2 pods: scaled to 2: a user"},
+			{302, StopDone{1}, Waking, "publish 4"}}},
 		"idle: all are quiet": {upTo4, toAllDrain, []did{
 			{301, Quiet{3, 6, at(5), 0}, Stopping, ""}, {301, Quiet{1, 6, at(5), 0}, Stopping, ""},
 			{301, Quiet{2, 6, at(4), 0}, Stopping, "stop 1 30s | stop 2 30s | stop 3 30s | timer never"}}},
@@ -286,8 +286,8 @@ func TestStartThatFailsAfterThePodListenedLeavesNothing(t *testing.T) {
 		{1, StartFailed{1, down, true}, Cold, "publish 3 1:draining | stop 1 30s | " +
 			"error: crashed: its start failed although it listened: runtime not available; the next connection request wakes " +
 			"it again"},
-		{2, WakeAsked{Parked: 1}, Waking, "timer 1m32s | info: wakes: 1 connection request parked"},
-		{3, StopDone{1}, Waking, "start 2 | publish 4 | timer 1m3s"},
+		{2, WakeAsked{Parked: 1}, Waking, "start 2 | timer 1m2s | info: wakes: 1 connection request parked"},
+		{3, StopDone{1}, Waking, "publish 4"},
 	})
 }
 

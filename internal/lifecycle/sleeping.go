@@ -95,7 +95,7 @@ func (t *transition) stopAll() {
 		}
 	}
 	t.stopOtherDrains()
-	if t.spec.Rolls && (t.next.wake != nil || t.next.replicas > 0) {
+	if !t.spec.Single && (t.next.wake != nil || t.next.replicas > 0) {
 		t.fallAsleep() // waiting clients do not have to wait until the pods are gone
 	}
 }

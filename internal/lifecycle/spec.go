@@ -27,13 +27,21 @@ type Spec struct {
 	// BurstPerPod is the number of parked connection requests for each pod that a wake starts. Zero starts one pod,
 	// however many requests are parked.
 	BurstPerPod int
-	// Rolls is set for a runtime that replaces pods of an old spec itself, and where a new pod does not need the place
-	// of the one before it.
+	// Rolls is set for a runtime that replaces pods of an old spec itself. It excludes Single.
 	Rolls bool
+	// Single is set if no two pods may run at the same time: none is started before the one before it is known to be
+	// gone, and there is never more than one. A changed spec ends the old pod first. Without it, the next pod starts
+	// beside one that is ending.
+	Single bool
+	// Volume is the volume that two pods at once would both write to, for messages; it may be empty.
+	Volume string
 }
 
 // clamp limits a number of pods to the spec's bounds; it is at least 1.
 func (s Spec) clamp(n int) int {
+	if s.Single {
+		return 1
+	}
 	return min(max(n, 1, s.Min), max(s.Max, 1, s.Min), MaxReplicas)
 }
 

@@ -121,7 +121,7 @@ func (t *transition) timer(e Timer) {
 		return
 	}
 	t.next.wake, t.start.deadline = nil, 0
-	t.refuse = predecessorStays(t.longestGrace() + t.spec.WakeTimeout)
+	t.refuse = t.predecessorStays(t.longestGrace() + t.spec.WakeTimeout)
 	t.report(Error, "wake failed: %s", t.refuse)
 }
 

@@ -36,6 +36,8 @@ func KeyOf(s *v1alpha1.WangellService) Key { return Key(s.Namespace + "/" + s.Na
 type Pod struct {
 	// ID is unique among all pods that this machine has ever had.
 	ID string
+	// Name is what users call the pod; empty if that is the ID.
+	Name string
 	// Service is the service that the pod belongs to.
 	Service Key
 	// SpecHash is v1alpha1.Hash of the spec from which the pod was started.

@@ -49,7 +49,10 @@ func (r *Runtime) Start(ctx context.Context, s *v1alpha1.WangellService, hooks r
 	warm := make(chan struct{})
 	go warmCgroups(r.ownCgroup, warm)
 	defer close(warm)
-	p, err := r.launch(ctx, s, c, hooks.Network, phase)
+	var p runtime.Pod
+	if err = r.awaitAlone(ctx, s); err == nil {
+		p, err = r.launch(ctx, s, c, hooks.Network, phase)
+	}
 	if err != nil {
 		err = fmt.Errorf("service %s: start pod %s: %w", runtime.KeyOf(s), c.id, err)
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
@@ -80,9 +83,9 @@ func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *con
 		ID: c.id, Service: c.service, SpecHash: c.hash, Addr: n.Addr, Netns: n.Netns, HostDevice: n.HostDevice,
 	}}
 	// Known from here on, so that its exit is not missed and a failed start is cleaned up.
-	r.mu.Lock()
-	r.pods[c.id] = p
-	r.mu.Unlock()
+	if err := r.add(s, p); err != nil {
+		return runtime.Pod{}, errors.Join(err, r.nets.Release(n.Name))
+	}
 	if err := r.connectPodDir(c.service, c.id, n.Netns, n.Addr); err != nil {
 		return runtime.Pod{}, err
 	}

@@ -134,7 +134,7 @@ func (r *Runtime) ensurePod(uid string, service runtime.Key, name string) *pod {
 	p := &pod{
 		service: s, name: name, container: s.container, gone: make(chan struct{}),
 		grace: v1alpha1.DefaultTerminationGracePeriodSeconds * time.Second,
-		rt:    runtime.Pod{ID: uid, Service: service},
+		rt:    runtime.Pod{ID: uid, Name: name, Service: service},
 	}
 	r.byUID[uid], s.pods[uid] = p, p
 	r.notify()

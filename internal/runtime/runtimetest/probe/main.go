@@ -9,7 +9,9 @@
 //	/print?t=&n= prints the line t n times
 //	/exit?code=  exits with a status
 //
-// With EXIT=n it prints a line and exits with status n at once. With IGNORE_TERM set it ignores SIGTERM.
+// With EXIT=n it prints a line and exits with status n at once. With IGNORE_TERM set it ignores SIGTERM. With LOCK=file
+// it locks that file for its life; if another process holds the lock, it makes the file conflict beside it and exits
+// with status 3.
 package main
 
 import (
@@ -19,6 +21,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -44,6 +47,9 @@ func main() {
 		fmt.Println("probe: told to exit")
 		n, _ := strconv.Atoi(code)
 		os.Exit(n)
+	}
+	if name := os.Getenv("LOCK"); name != "" {
+		lock(name)
 	}
 	port := os.Getenv("PORT")
 	if port == "" {
@@ -86,6 +92,21 @@ func main() {
 	fmt.Println("probe: listening on port " + port)
 	fmt.Fprintln(os.Stderr, http.Serve(l, nil))
 	os.Exit(1)
+}
+
+// held keeps the lock's file open.
+var held *os.File
+
+func lock(name string) {
+	var err error
+	if held, err = os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644); err == nil {
+		err = syscall.Flock(int(held.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "probe: lock:", err)
+		_ = os.WriteFile(filepath.Join(filepath.Dir(name), "conflict"), []byte(err.Error()), 0o644)
+		os.Exit(3)
+	}
 }
 
 func answer(w http.ResponseWriter, text string, err error) {

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"wangell.loutres.me/api/v1alpha1"
+)
+
+// writes makes the pods of a service write to a folder of the machine.
+func writes(s *v1alpha1.WangellServiceSpec) {
+	s.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+		HostPath: &corev1.HostPathVolumeSource{Path: "/srv"},
+	}}}
+	s.VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
+}
+
+// alone fails the test if a pod is started while another one has not been removed.
+func alone(w *world) {
+	w.rt.onStart = func(context.Context, *v1alpha1.WangellService) error {
+		if running, _, _ := w.rt.state(); len(running) > 0 {
+			w.t.Errorf("a pod is started beside %v", running)
+		}
+		return nil
+	}
+}
+
+func TestClientWaitsUntilThePreviousWriterIsGone(t *testing.T) {
+	w := newWorld(t, nil)
+	alone(w)
+	stopping, gone := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	w.rt.onStop = func(ctx context.Context, _ string) error {
+		once.Do(func() { close(stopping) })
+		select {
+		case <-gone:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	w.apply(newService("a", writes))
+	a := w.warm("a")
+	var slept error
+	done := make(chan struct{})
+	go func() { slept = w.c.Sleep(t.Context(), "default/a"); close(done) }()
+	<-stopping
+	w.d.syn(a)
+	const want = `waits for pod a-1 on n1 to end: it may still write volume "data"`
+	w.until("the wait is told", func() bool { return w.status("a").Service.Status.Message == want })
+	if _, started, _ := w.rt.state(); len(started) != 1 {
+		t.Errorf("started %v", started)
+	}
+	close(gone)
+	w.untilState("a", "Warm")
+	if m := w.status("a").Service.Status.Message; m != "" {
+		t.Errorf("message %q", m)
+	}
+	if <-done; slept != nil {
+		t.Error(slept)
+	}
+}
+
+func TestChangedSpecEndsTheWriterBeforeTheNextOneStarts(t *testing.T) {
+	w := newWorld(t, nil)
+	alone(w)
+	w.apply(newService("a", writes))
+	a := w.warm("a")
+	w.apply(newService("a", writes, func(s *v1alpha1.WangellServiceSpec) { s.Args = []string{"-v"} }))
+	w.until("replaced", func() bool {
+		running, _, _ := w.rt.state()
+		return len(running) == 1 && running[0] == "a-2"
+	})
+	w.until("it serves", func() bool { return strings.HasSuffix(w.d.pods(a), " serving") })
+	if r := w.d.reasons(a); len(r) > 0 {
+		t.Errorf("refused: %q", r)
+	}
+}
+
+// What an earlier controller left of another spec ends before the new one starts, too.
+func TestFoundWriterOfAnotherSpecEndsFirst(t *testing.T) {
+	w := newWorld(t, nil)
+	alone(w)
+	older := newService("a", writes, func(s *v1alpha1.WangellServiceSpec) { s.Args = []string{"old"} })
+	w.rt.add(older)
+	w.apply(newService("a", writes))
+	w.until("replaced", func() bool {
+		running, _, _ := w.rt.state()
+		return len(running) == 1 && running[0] == "a-2"
+	})
+}
+
+// A pod that cannot be stopped keeps the next one waiting, however often it is tried.
+func TestWriterThatCannotBeStoppedIsNeverJoined(t *testing.T) {
+	w := newWorld(t, nil)
+	alone(w)
+	tries := make(chan struct{}, 100)
+	w.rt.onStop = func(context.Context, string) error {
+		tries <- struct{}{}
+		if len(tries) < 3 {
+			return errors.New("runtime: try again")
+		}
+		return nil
+	}
+	w.apply(newService("a", writes))
+	a := w.warm("a")
+	go func() { _ = w.c.Sleep(t.Context(), "default/a") }()
+	<-tries
+	w.d.syn(a)
+	w.until("the next pod serves", func() bool {
+		running, _, _ := w.rt.state()
+		return len(running) == 1 && running[0] == "a-2"
+	})
+}
