@@ -72,7 +72,7 @@ static __always_inline int forward_icmp_error(struct __sk_buff *skb, const struc
 	if (was_port != port && bpf_l4_csum_replace(skb, p->l4 + offsetof(struct icmphdr, checksum), was_port, port, 2))
 		return TCX_DROP;
 	count(COUNT_ICMP_ERRORS);
-	return ingress ? bpf_redirect_peer(ifindex, 0) : bpf_redirect(ifindex, 0);
+	return send_to_peer(skb, ifindex, ingress);
 }
 
 /* Handles ICMP to a VIP. */

@@ -97,14 +97,21 @@ static __always_inline int translate_to_pod(struct __sk_buff *skb, const struct 
 	return 0;
 }
 
-/* Sends a client's packet to a pod on this node. ingress: the packet arrived on an interface instead of leaving the
- * stack, so it can go straight into the pod's network namespace. */
+/* Sends a packet to the other end of a pod's device. ingress: it arrived on an interface instead of leaving the stack,
+ * so it can go straight into the pod's network namespace. A packet that a netkit device is about to pass on, which has
+ * no ingress interface yet, cannot (skb_do_redirect). */
+static __always_inline int send_to_peer(struct __sk_buff *skb, __u32 ifindex, bool ingress)
+{
+	return ingress && skb->ingress_ifindex ? bpf_redirect_peer(ifindex, 0) : bpf_redirect(ifindex, 0);
+}
+
+/* Sends a client's packet to a pod on this node. */
 static __always_inline int send_to_pod(struct __sk_buff *skb, const struct packet *p, const struct pod *pod,
 				       bool ingress)
 {
 	if (translate_to_pod(skb, p, pod))
 		return TCX_DROP;
-	return ingress ? bpf_redirect_peer(pod->ifindex, 0) : bpf_redirect(pod->ifindex, 0);
+	return send_to_peer(skb, pod->ifindex, ingress);
 }
 
 /* Gives a pod's packet the service address as its source. */
@@ -142,7 +149,7 @@ static __always_inline int send_to_origin(struct __sk_buff *skb, const struct or
 	__builtin_memcpy(eth->h_dest, o->client_mac, 6);
 	__builtin_memcpy(eth->h_source, o->our_mac, 6);
 	if (o->path == PATH_POD)
-		return bpf_redirect_peer(o->ifindex, 0);
+		return send_to_peer(skb, o->ifindex, true);
 	return bpf_redirect(o->ifindex, 0);
 }
 

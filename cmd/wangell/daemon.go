@@ -48,7 +48,7 @@ capabilities BPF, PERFMON, NET_ADMIN, NET_RAW and SYS_ADMIN, a bpf file system o
 host, and the network namespaces of pods (/run/netns or hostPID).`,
 		GroupID: groupMachine,
 		Example: `  sudo wangell daemon --server 127.0.0.1:7465 --key-file /run/wangell/wire.key
-  sudo wangell daemon --server 127.0.0.1:7465 --key-file /run/wangell/wire.key --interface eth1 --xdp-mode generic
+  sudo wangell daemon --server 127.0.0.1:7465 --key-file /run/wangell/wire.key --interface eth1 --xdp-mode native
   wangell daemon --node=node-1 --node-address=192.0.2.11 --lease=wangell/wangell-controller \
     --cri=unix:///run/containerd/containerd.sock --key-file=/etc/wangell/key/wire.key \
     --service-addresses=10.46.100.0/24 --bpf-dir=/sys/fs/bpf/wangell --metrics-address=192.0.2.11:9465`,
@@ -71,7 +71,7 @@ func (f *daemonFlags) add(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&f.addresses, "addresses", addresses, "alias of --service-addresses")
 	flags.StringArrayVar(&c.Interfaces, "interface", nil,
 		"interface towards clients on other machines (repeatable; default: those with a default route)")
-	flags.StringVar(&c.XDPMode, "xdp-mode", "auto", "auto, native, generic or off")
+	flags.StringVar(&c.XDPMode, "xdp-mode", "auto", "auto (native, or off if the driver refuses), native, generic or off")
 	flags.StringVar(&c.BPFDir, "bpf-dir", "",
 		"folder for the gate's pins in an existing bpf file system (default: a new one below --run-dir)")
 	flags.StringVar(&c.MetricsSocket, "metrics-socket", "", "unix socket that serves /metrics, /healthz and /readyz")

@@ -5,12 +5,16 @@ package doctor
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
+
+	wangellgate "wangell.loutres.me/internal/gate"
 )
 
 // gateFeatures lists kernel features of the gate that the package features can detect.
@@ -43,9 +47,7 @@ var gateTries = []struct {
 }{
 	{"veth", "the network of pods", "use a kernel with CONFIG_VETH, or: modprobe veth", true, tryVeth},
 	{"tcx", "attaching alongside other programs", "boot Linux 6.6 or later", true, tryTCX},
-	{"native XDP on veth", "speed between network namespaces", "nothing; generic XDP is used instead",
-		false, tryNativeXDP},
-	{"XDP on veth", "attaching to network devices", "use a kernel with CONFIG_XDP_SOCKETS, CONFIG_BPF_JIT", true, tryXDP},
+	{"native XDP on veth", "speed between network namespaces", "nothing; the gate works without XDP", false, tryNativeXDP},
 	{"LISTEN events", "readiness without probing (tracepoint inet_sock_set_state, network namespace cookie)",
 		"nothing; Wangell probes with SYNs instead", false, tryListenEvent},
 }
@@ -68,6 +70,28 @@ func gate() []Check {
 			c.State = Warn
 		}
 		checks = append(checks, c)
+	}
+	return append(checks, xdp()...)
+}
+
+// xdp shows how the gate uses XDP at each external interface, or would.
+func xdp() []Check {
+	c := Check{
+		Name: "XDP", Group: Gate, For: "parking SYNs of sleeping services at little cost",
+		Do: "nothing; the gate works without XDP",
+	}
+	at, err := wangellgate.InspectXDP()
+	if err != nil {
+		return []Check{c.skipped(err.Error())}
+	}
+	var checks []Check
+	for _, name := range slices.Sorted(maps.Keys(at)) {
+		c.Name = "XDP at " + name
+		if x := at[name]; x.Mode == wangellgate.XDPOff {
+			checks = append(checks, c.warn("off: "+x.Why))
+		} else {
+			checks = append(checks, c.ok(string(x.Mode)))
+		}
 	}
 	return checks
 }
@@ -107,11 +131,7 @@ func tryTCX() error {
 	return l.Close()
 }
 
-func tryNativeXDP() error { return attachXDP(link.XDPDriverMode) }
-
-func tryXDP() error { return attachXDP(link.XDPGenericMode) }
-
-func attachXDP(mode link.XDPAttachFlags) error {
+func tryNativeXDP() error {
 	const pass = 2 // XDP_PASS, linux/bpf.h
 	prog, err := verdict(ebpf.XDP, ebpf.AttachXDP, pass)
 	if err != nil {
@@ -122,7 +142,7 @@ func attachXDP(mode link.XDPAttachFlags) error {
 	if err != nil {
 		return err
 	}
-	l, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: device, Flags: mode})
+	l, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: device, Flags: link.XDPDriverMode})
 	if err != nil {
 		return err
 	}

@@ -168,7 +168,7 @@ var announceAgain = []time.Duration{200 * time.Millisecond, time.Second}
 // announceToLink sends ARP announcements for VIPs on all external interfaces, and repeats them. The caller holds
 // services.mu.
 func (g *Gate) announceToLink(vips []netip.Addr) {
-	if len(vips) == 0 || len(g.nicMACs) == 0 {
+	if len(vips) == 0 || len(g.nics.macs()) == 0 {
 		return
 	}
 	g.sendAnnouncements(vips)
@@ -184,6 +184,20 @@ func (g *Gate) announceToLink(vips []netip.Addr) {
 	})
 }
 
+// announceAll announces all VIPs for which this node answers: the link has another MAC address for them, or none.
+func (g *Gate) announceAll() {
+	t := &g.services
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var vips []netip.Addr
+	for vip := range t.vips {
+		if t.announced.has(vip) {
+			vips = append(vips, vip)
+		}
+	}
+	g.announceToLink(vips)
+}
+
 // stillAnnounced returns those of some VIPs that have not been removed or moved to another node.
 func (g *Gate) stillAnnounced(vips []netip.Addr) []netip.Addr {
 	t := &g.services
@@ -195,7 +209,7 @@ func (g *Gate) stillAnnounced(vips []netip.Addr) []netip.Addr {
 }
 
 func (g *Gate) sendAnnouncements(vips []netip.Addr) {
-	for ifindex, mac := range g.nicMACs {
+	for ifindex, mac := range g.nics.macs() {
 		for _, vip := range vips {
 			if err := g.inject.send(ifindex, arpAnnouncement(mac, vip)); err != nil {
 				g.log.Warn("cannot announce a VIP to the link", "vip", vip, "interface", ifindex, "error", err)

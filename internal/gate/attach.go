@@ -5,16 +5,62 @@ package gate
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
+	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
+
+// attachPoint is a place in the kernel where the gate's program comes before those of others.
+type attachPoint struct {
+	ifindex int
+	at      ebpf.AttachType // of tcx or netkit; zero if there is no order, as in XDP
+	prog    *ebpf.Program
+}
+
+// attach attaches the program before all others.
+func (p *attachPoint) attach() (link.Link, error) {
+	if p.at == ebpf.AttachNetkitPeer {
+		return link.AttachNetkit(link.NetkitOptions{
+			Interface: p.ifindex, Program: p.prog, Attach: p.at, Anchor: link.Head(),
+		})
+	}
+	return link.AttachTCX(link.TCXOptions{
+		Interface: p.ifindex, Program: p.prog, Attach: p.at, Anchor: link.Head(),
+	})
+}
+
+// has reports whether a link is at this point.
+func (p *attachPoint) has(info *link.Info) bool {
+	if p.at == ebpf.AttachNetkitPeer {
+		nk := info.Netkit()
+		return nk != nil && nk.Ifindex == uint32(p.ifindex) && ebpf.AttachType(nk.AttachType) == p.at
+	}
+	tcx := info.TCX()
+	return tcx != nil && tcx.Ifindex == uint32(p.ifindex) && ebpf.AttachType(tcx.AttachType) == p.at
+}
+
+// attachment is an attached program.
+type attachment struct {
+	link.Link
+	at attachPoint
+}
+
+// attachments are the attached programs, by name of the pin.
+type attachments struct {
+	mu     sync.Mutex // taken after podTable.mu and nics.mu
+	byName map[string]*attachment
+}
+
+func (a *attachments) has(name string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.byName[name] != nil
+}
 
 // listenLink is the name of the link of gate_listen.
 const listenLink = "listen"
@@ -22,33 +68,31 @@ const listenLink = "listen"
 // podLink is the name of the link to a pod's device.
 func podLink(ifindex int) string { return fmt.Sprintf("pod-%d", ifindex) }
 
-// Attached returns the XDP mode of each external interface by name: native, generic or off.
-func (g *Gate) Attached() map[string]string { return maps.Clone(g.attached) }
-
 // FollowsListen reports whether WatchListen works. Otherwise, readiness must be probed.
 func (g *Gate) FollowsListen() bool { return g.followsListen }
 
 // pinPath is the path of a link's pin.
 func (g *Gate) pinPath(name string) string { return filepath.Join(g.cfg.linksDir(), name) }
 
-// detachOthers removes pinned links that are not wanted.
-func (g *Gate) detachOthers(wanted []string) error {
+// detachOthers removes the pinned links of an earlier process that this one does not use.
+func (g *Gate) detachOthers() error {
 	entries, err := os.ReadDir(g.cfg.linksDir())
 	if err != nil {
 		return fmt.Errorf("listing pinned links: %w", err)
 	}
 	for _, e := range entries {
-		if !slices.Contains(wanted, e.Name()) {
-			if err := g.detach(e.Name()); err != nil {
-				return err
-			}
+		if g.links.has(e.Name()) {
+			continue
+		}
+		if err := g.removePin(e.Name()); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
 // adoptLink takes over a pinned link and replaces its program by this process's. It returns nil if there is no such
-// link, or if its device is gone.
+// link, or if its device is gone. The caller holds links.mu.
 func (g *Gate) adoptLink(name string, prog *ebpf.Program) (link.Link, error) {
 	l, err := link.LoadPinnedLink(g.pinPath(name), nil)
 	if errors.Is(err, os.ErrNotExist) {
@@ -65,44 +109,62 @@ func (g *Gate) adoptLink(name string, prog *ebpf.Program) (link.Link, error) {
 	return nil, g.removePin(name)
 }
 
-// removePin removes a link's pin, if there is one.
+// removePin removes a link's pin, if there is one, and detaches the link at once: the kernel would do that a little
+// later, when another link may already be wanted there.
 func (g *Gate) removePin(name string) error {
+	if l, err := link.LoadPinnedLink(g.pinPath(name), nil); err == nil {
+		_ = l.Detach() // the device may be gone; tracing links cannot be detached
+		l.Close()
+	}
 	if err := os.Remove(g.pinPath(name)); err != nil && !os.IsNotExist(err) {
 		return fmt.Errorf("removing the link %s: %w", name, err)
 	}
 	return nil
 }
 
-// keep pins a new link, so that it outlives this process.
-func (g *Gate) keep(name string, l link.Link) error {
+// keep pins a new link, so that it outlives this process. The caller holds links.mu.
+func (g *Gate) keep(name string, l *attachment) error {
 	if err := l.Pin(g.pinPath(name)); err != nil {
 		l.Close()
 		return fmt.Errorf("pinning the link %s: %w", name, err)
 	}
-	g.links[name] = l
+	g.links.byName[name] = l
 	return nil
 }
 
 // detach removes a pinned link, which detaches its program.
 func (g *Gate) detach(name string) error {
-	if l, ok := g.links[name]; ok {
-		delete(g.links, name)
+	g.links.mu.Lock()
+	defer g.links.mu.Unlock()
+	return g.drop(name)
+}
+
+// drop is detach for a caller that holds links.mu.
+func (g *Gate) drop(name string) error {
+	if l, ok := g.links.byName[name]; ok {
+		delete(g.links.byName, name)
 		_ = l.Unpin()
 		return l.Close()
 	}
 	return g.removePin(name)
 }
 
-// attachTCX attaches a program to a device by tcx.
+// attachTCX attaches a program to a device by tcx, before the programs of others.
 func (g *Gate) attachTCX(name string, ifindex int, at ebpf.AttachType, prog *ebpf.Program) error {
-	l, err := g.adoptLink(name, prog)
+	return g.attach(name, attachPoint{ifindex, at, prog})
+}
+
+// attach attaches a program at a point, or adopts the link that an earlier process has pinned.
+func (g *Gate) attach(name string, at attachPoint) error {
+	g.links.mu.Lock()
+	defer g.links.mu.Unlock()
+	l, err := g.adoptLink(name, at.prog)
 	if err != nil {
 		return err
 	}
 	if l != nil {
-		info, err := l.Info()
-		if err == nil && info.TCX() != nil && info.TCX().Ifindex == uint32(ifindex) {
-			g.links[name] = l
+		if info, err := l.Info(); err == nil && at.has(info) {
+			g.links.byName[name] = &attachment{l, at}
 			return nil
 		}
 		l.Close()
@@ -110,11 +172,16 @@ func (g *Gate) attachTCX(name string, ifindex int, at ebpf.AttachType, prog *ebp
 			return err
 		}
 	}
-	l, err = link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: prog, Attach: at})
+	return g.attachFirst(name, at)
+}
+
+// attachFirst attaches a program before all others at its point. The caller holds links.mu.
+func (g *Gate) attachFirst(name string, at attachPoint) error {
+	l, err := at.attach()
 	if err != nil {
-		return fmt.Errorf("attaching the gate to interface %d (%s): %w: tcx needs Linux 6.6", ifindex, name, err)
+		return fmt.Errorf("attaching the gate to interface %d (%s): %w: tcx needs Linux 6.6", at.ifindex, name, err)
 	}
-	return g.keep(name, l)
+	return g.keep(name, &attachment{l, at})
 }
 
 // attachListen attaches gate_listen. If that is impossible, readiness must be probed.
@@ -131,118 +198,29 @@ func (g *Gate) attachListen() error {
 		return err
 	}
 	g.followsListen = true
-	return g.keep(listenLink, l)
+	g.links.mu.Lock()
+	defer g.links.mu.Unlock()
+	return g.keep(listenLink, &attachment{Link: l})
 }
 
-// attachNIC attaches gate_nic and gate_xdp to an external interface. It returns the names of the links.
-func (g *Gate) attachNIC(name string) ([]string, error) {
-	dev, err := netlink.LinkByName(name)
-	if err != nil {
-		return nil, fmt.Errorf("interface %s: %w: name one that exists with --interface", name, err)
-	}
-	index := dev.Attrs().Index
-	mac := dev.Attrs().HardwareAddr
-	if len(mac) != 6 {
-		return nil, fmt.Errorf("interface %s: not an Ethernet device: name another with --interface", name)
-	}
-	g.nicMACs[index] = mac
-	nic := gateNic{Mac: hardwareAddr(mac), Tx: 1}
-	if dev.Type() == "veth" {
-		nic.Tx = 0
-	}
-	if err := g.objs.Nics.Put(uint32(index), nic); err != nil {
-		return nil, fmt.Errorf("interface %s: writing its MAC address to the gate's map: %w", name, err)
-	}
-	tcx := "nic-" + name
-	if err := g.attachTCX(tcx, index, ebpf.AttachTCXIngress, g.objs.GateNic); err != nil {
-		return nil, err
-	}
-	mode, err := g.attachXDP(name, index)
-	if err != nil {
-		return nil, err
-	}
-	g.attached[name] = string(mode)
-	return []string{tcx, xdpLink(mode, name)}, nil
-}
-
-// xdpLink is the name of the XDP link to an external interface.
-func xdpLink(mode XDPMode, device string) string { return "xdp-" + string(mode) + "-" + device }
-
-// xdpAttempt is a way to attach to XDP.
-type xdpAttempt struct {
-	mode  XDPMode
-	flags link.XDPAttachFlags
-	prog  *ebpf.Program
-}
-
-// xdpAttempts returns the ways that the configuration allows, in order of preference.
-func (g *Gate) xdpAttempts() []xdpAttempt {
-	native := xdpAttempt{XDPNative, link.XDPDriverMode, g.objs.GateXdp}
-	generic := xdpAttempt{XDPGeneric, link.XDPGenericMode, g.objs.GateXdpSkb}
-	switch g.cfg.XDPMode {
-	case XDPOff:
-		return nil
-	case XDPNative:
-		return []xdpAttempt{native}
-	case XDPGeneric:
-		return []xdpAttempt{generic}
-	default:
-		return []xdpAttempt{native, generic}
-	}
-}
-
-// attachXDP attaches to XDP of an external interface in the first way that works, and returns the mode.
-func (g *Gate) attachXDP(name string, index int) (XDPMode, error) {
-	attempts := g.xdpAttempts()
-	for _, a := range attempts {
-		pin := xdpLink(a.mode, name)
-		l, err := g.adoptLink(pin, a.prog)
-		if err != nil {
-			return "", err
-		}
-		if l == nil {
-			continue
-		}
-		if info, err := l.Info(); err == nil && info.XDP() != nil && info.XDP().Ifindex == uint32(index) {
-			g.links[pin] = l
-			return a.mode, nil
-		}
-		l.Close()
-		if err := g.detach(pin); err != nil {
-			return "", err
-		}
-	}
-	// A link of another mode would be in the way.
-	for _, old := range []XDPMode{XDPNative, XDPGeneric} {
-		if err := g.detach(xdpLink(old, name)); err != nil {
-			return "", err
-		}
-	}
-	if len(attempts) == 0 {
-		return XDPOff, nil
-	}
-	var errs []error
-	for _, a := range attempts {
-		l, err := link.AttachXDP(link.XDPOptions{Program: a.prog, Interface: index, Flags: a.flags})
-		if err == nil {
-			return a.mode, g.keep(xdpLink(a.mode, name), l)
-		}
-		errs = append(errs, err)
-	}
-	hint := "try --xdp-mode generic"
-	if strings.Contains(errors.Join(errs...).Error(), "busy") {
-		hint = "another XDP program is attached: detach it, or use --xdp-mode off"
-	}
-	return "", fmt.Errorf("interface %s: attaching XDP (%s): %w: %s", name, g.cfg.XDPMode, errors.Join(errs...), hint)
-}
-
-// attachPod attaches gate_pod to a pod's device, unless it is attached. The caller holds podTable.mu, or is Open.
+// attachPod attaches gate_pod to a pod's device, unless it is attached. The calling thread must be in the gate's
+// network namespace. The caller holds podTable.mu, or is Open.
 func (g *Gate) attachPod(ifindex int) error {
 	name := podLink(ifindex)
-	if g.links[name] != nil {
+	if g.links.has(name) {
 		return nil
 	}
-	return g.attachTCX(name, ifindex, ebpf.AttachTCXIngress, g.objs.GatePod)
+	tcx := attachPoint{ifindex, ebpf.AttachTCXIngress, g.objs.GatePod}
+	if dev, err := netlink.LinkByIndex(ifindex); err != nil || dev.Type() != "netkit" {
+		return g.attach(name, tcx)
+	}
+	// What programs there redirect or drop never gets as far as tcx.
+	err := g.attach(name, attachPoint{ifindex, ebpf.AttachNetkitPeer, g.objs.GatePod})
+	if err == nil || errors.Is(err, unix.ENODEV) {
+		return err
+	}
+	g.log.Debug("cannot attach to a netkit device as such: using tcx", "interface", ifindex, "error", err)
+	return g.attach(name, tcx)
 }
 
 // detachPod detaches gate_pod from the device of a removed pod, unless the pod may still be a client. The caller holds

@@ -46,11 +46,13 @@ func (s Sizes) withDefaults() Sizes {
 // XDPMode selects how gate_xdp is attached.
 type XDPMode string
 
-// The XDP modes. They differ in speed only: without XDP, gate_nic answers ARP requests and parks SYNs.
+// The XDP modes. They differ in speed only: without XDP, gate_nic answers ARP requests and parks SYNs. In every mode
+// XDP is off at interfaces where it cannot work: bonds, interfaces that remove the tags of VLANs on them, and those
+// with an XDP program of another.
 const (
-	XDPAuto    XDPMode = "auto"    // native, or generic if the driver refuses
+	XDPAuto    XDPMode = "auto"    // native, or off if the driver refuses
 	XDPNative  XDPMode = "native"  // in the driver
-	XDPGeneric XDPMode = "generic" // in the network stack
+	XDPGeneric XDPMode = "generic" // in the network stack, which copies packets of several fragments: for tests
 	XDPOff     XDPMode = "off"     // not at all
 )
 
@@ -64,8 +66,10 @@ type Config struct {
 	// address outside of them gets a route of its own.
 	ServiceRanges []netip.Prefix
 	// Interfaces are the external interfaces, through which clients on other hosts connect. The interface with NodeAddr
-	// is added if EncapPort is set.
+	// is added if EncapPort is set. The gate follows their devices: one that disappears later may come back.
 	Interfaces []string
+	// DefaultInterfaces adds the interfaces with an IPv4 default route, now and later.
+	DefaultInterfaces bool
 	// EncapPort is the UDP port on which gates exchange packets, the same on all nodes; 0 on a single node.
 	EncapPort uint16
 	// NodeAddr is this node's IPv4 address, for encapsulated packets.

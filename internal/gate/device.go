@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -186,46 +187,77 @@ func (d *devices) setRoutes(wanted []netip.Prefix) error {
 	return nil
 }
 
-// withNodeInterface returns the external interfaces, including the one with the node's address if other nodes send
-// packets there.
-func withNodeInterface(c *Config) ([]string, error) {
-	if c.EncapPort == 0 {
-		return c.Interfaces, nil
+// listDevices returns all devices of the calling thread's network namespace.
+func listDevices() ([]netlink.Link, error) {
+	const attempts = 10 // the kernel says when devices have changed while it listed them
+	var devices []netlink.Link
+	err := error(netlink.ErrDumpInterrupted)
+	for n := 0; n < attempts && errors.Is(err, netlink.ErrDumpInterrupted); n++ {
+		devices, err = netlink.LinkList()
 	}
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil, fmt.Errorf("listing devices: %w", err)
+	}
+	return devices, nil
+}
+
+// addrOf returns an IPv4 address.
+func addrOf(a *net.IPNet) netip.Addr {
+	ip, _ := netip.AddrFromSlice(a.IP.To4())
+	return ip
+}
+
+// interfaceWith returns the name of the interface with an address of this node.
+func interfaceWith(node netip.Addr) (string, error) {
 	addrs, err := netlink.AddrList(nil, netlink.FAMILY_V4)
-	if err != nil {
-		return nil, fmt.Errorf("listing this node's addresses: %w", err)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return "", fmt.Errorf("listing this node's addresses: %w", err)
 	}
 	for _, a := range addrs {
-		if ip, _ := netip.AddrFromSlice(a.IP.To4()); ip != c.NodeAddr {
+		if addrOf(a.IPNet) != node {
 			continue
 		}
 		dev, err := netlink.LinkByIndex(a.LinkIndex)
 		if err != nil {
-			return nil, fmt.Errorf("looking for the interface with %v: %w", c.NodeAddr, err)
+			return "", fmt.Errorf("looking for the interface with %v: %w", node, err)
 		}
-		if name := dev.Attrs().Name; !slices.Contains(c.Interfaces, name) {
-			return append(slices.Clone(c.Interfaces), name), nil
-		}
-		return c.Interfaces, nil
+		return dev.Attrs().Name, nil
 	}
-	return nil, fmt.Errorf("node address %v: no interface has it: give this node's address", c.NodeAddr)
+	return "", fmt.Errorf("node address %v: no interface has it: give this node's address", node)
+}
+
+// removesVLANTags reports whether a device removes VLAN tags from the frames that it receives.
+func removesVLANTags(name string) bool {
+	e, err := ethtool.NewEthtool()
+	if err != nil {
+		return true
+	}
+	defer e.Close()
+	features, err := e.Features(name)
+	return err != nil || features["rx-vlan-hw-parse"]
+}
+
+// isDefault reports whether a route is a default route.
+func isDefault(r *netlink.Route) bool {
+	if r.Dst == nil {
+		return true
+	}
+	ones, _ := r.Dst.Mask.Size()
+	return ones == 0
 }
 
 // DefaultInterfaces returns the names of the interfaces with an IPv4 default route, except for the gate's own.
 func DefaultInterfaces() ([]string, error) {
 	main := &netlink.Route{Table: unix.RT_TABLE_MAIN}
 	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, main, netlink.RT_FILTER_TABLE)
-	if err != nil {
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		return nil, fmt.Errorf("listing routes: %w", err)
 	}
 	var names []string
 	seen := map[int]bool{}
 	for _, r := range routes {
-		if r.Dst != nil {
-			if ones, _ := r.Dst.Mask.Size(); ones != 0 {
-				continue
-			}
+		if !isDefault(&r) {
+			continue
 		}
 		indices := []int{r.LinkIndex}
 		for _, hop := range r.MultiPath {

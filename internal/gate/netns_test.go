@@ -16,12 +16,21 @@ import (
 // sh runs a shell script.
 func sh(t testing.TB, format string, args ...any) string {
 	t.Helper()
+	out, err := shErr(format, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// shErr is like sh and returns an error.
+func shErr(format string, args ...any) (string, error) {
 	line := fmt.Sprintf(format, args...)
 	out, err := exec.Command("sh", "-ec", line).CombinedOutput()
 	if err != nil {
-		t.Fatalf("%s: %v\n%s", line, err, out)
+		return "", fmt.Errorf("%s: %w\n%s", line, err, out)
 	}
-	return string(out)
+	return string(out), nil
 }
 
 // newNamespace creates a network namespace with lo up and without IPv6. Only this process sees its name.

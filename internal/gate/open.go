@@ -5,11 +5,9 @@ package gate
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 )
@@ -30,9 +28,8 @@ func Open(cfg Config) (*Gate, error) {
 	g := &Gate{
 		cfg:       cfg,
 		log:       cfg.Log,
-		links:     map[string]link.Link{},
-		attached:  map[string]string{},
-		nicMACs:   map[int]net.HardwareAddr{},
+		links:     attachments{byName: map[string]*attachment{}},
+		nics:      nics{byName: map[string]*nic{}, missing: map[string]bool{}},
 		closing:   make(chan struct{}),
 		silence:   silence{wake: make(chan struct{}, 1)},
 		shortcuts: shortcuts{devices: map[int]bool{}},
@@ -49,9 +46,6 @@ func (g *Gate) open() error {
 		return err
 	}
 	var err error
-	if g.cfg.Interfaces, err = withNodeInterface(&g.cfg); err != nil {
-		return err
-	}
 	for _, dir := range []string{g.cfg.mapsDir(), g.cfg.linksDir()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("creating a directory for pins: %w", err)
@@ -76,10 +70,10 @@ func (g *Gate) open() error {
 	if g.inject, err = newInjector(g.dev.outer); err != nil {
 		return err
 	}
-	if err := g.attachAll(); err != nil || !g.cfg.Shortcut {
+	if err := g.attachAll(); err != nil {
 		return err
 	}
-	return g.followShortcuts()
+	return g.follow()
 }
 
 // mapViews maps the array maps into memory.
@@ -110,23 +104,19 @@ func (g *Gate) mapViews() (err error) {
 // attachAll attaches the gate to wangell0, the external interfaces and the known pods, and detaches it from everything
 // else.
 func (g *Gate) attachAll() error {
-	const egress, ingress = "wangell0-egress", "wangell0-ingress"
-	wanted := []string{listenLink, egress, ingress}
-	if err := g.attachTCX(egress, g.dev.inner, ebpf.AttachTCXEgress, g.objs.GateLocal); err != nil {
+	err := g.attachTCX("wangell0-egress", g.dev.inner, ebpf.AttachTCXEgress, g.objs.GateLocal)
+	if err != nil {
 		return err
 	}
-	if err := g.attachTCX(ingress, g.dev.inner, ebpf.AttachTCXIngress, g.objs.GateReleased); err != nil {
+	err = g.attachTCX("wangell0-ingress", g.dev.inner, ebpf.AttachTCXIngress, g.objs.GateReleased)
+	if err != nil {
 		return err
 	}
 	if err := g.attachListen(); err != nil {
 		return err
 	}
-	for _, name := range g.cfg.Interfaces {
-		links, err := g.attachNIC(name)
-		if err != nil {
-			return err
-		}
-		wanted = append(wanted, links...)
+	if err := g.syncNICs(true); err != nil {
+		return err
 	}
 	for _, index := range g.podTable.used() {
 		p := g.pods.at(index)
@@ -137,17 +127,12 @@ func (g *Gate) attachAll() error {
 		if err := g.attachPod(int(p.Ifindex)); err != nil {
 			g.log.Warn("cannot attach to a pod's device", "pod", p.Id, "error", err)
 		}
-		wanted = append(wanted, podLink(int(p.Ifindex)))
 	}
-	if g.cfg.Shortcut {
-		if err := g.syncShortcuts(); err != nil {
-			return err
-		}
-		for index := range g.shortcuts.devices {
-			wanted = append(wanted, podLink(index))
-		}
+	if err := g.syncShortcuts(); err != nil {
+		return err
 	}
-	return g.detachOthers(wanted)
+	g.keepFirst()
+	return g.detachOthers()
 }
 
 // Close releases the gate's resources in this process. Its programs, maps and devices remain and keep working.
@@ -155,7 +140,7 @@ func (g *Gate) Close() error {
 	var errs []error
 	close(g.closing)
 	g.announcing.Wait()
-	g.stopShortcuts()
+	g.stopFollowing()
 	// The reader of events uses the maps that are unmapped below.
 	if g.stopEvents != nil {
 		errs = append(errs, g.stopEvents())
@@ -164,7 +149,7 @@ func (g *Gate) Close() error {
 		errs = append(errs, g.inject.close())
 	}
 	g.dev.close()
-	for _, l := range g.links {
+	for _, l := range g.links.byName {
 		errs = append(errs, l.Close())
 	}
 	views := []interface{ close() error }{g.statuses, g.pods, g.recounts, g.backups, g.rings, g.heads, g.watch}

@@ -4,34 +4,31 @@ package gate
 
 import (
 	"errors"
-	"fmt"
-	"runtime"
 	"slices"
-	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
 // With Config.Shortcut, gate_pod is attached to the devices of all pods on this node. A connection that was established
 // before its pod's device was attached stays in the stack.
 
-// followPause is the pause between two subscriptions to changes of devices, each of which examines all devices.
-const followPause = 100 * time.Millisecond
-
 // isPodDevice reports whether a device is the host end of a pod's: its peer is in another network namespace.
 func (g *Gate) isPodDevice(l netlink.Link) bool {
 	a := l.Attrs()
-	return (l.Type() == "veth" || l.Type() == "netkit") && a.NetNsID >= 0 && !slices.Contains(g.cfg.Interfaces, a.Name)
+	return (l.Type() == "veth" || l.Type() == "netkit") && a.NetNsID >= 0 && !g.nics.has(a.Name) &&
+		!slices.Contains(g.cfg.Interfaces, a.Name)
 }
 
 // syncShortcuts attaches to the pods' devices that exist, and forgets the others. The calling thread must be in the
 // gate's network namespace.
 func (g *Gate) syncShortcuts() error {
-	links, err := netlink.LinkList()
+	if !g.cfg.Shortcut {
+		return nil
+	}
+	links, err := listDevices()
 	if err != nil {
-		return fmt.Errorf("listing devices: %w", err)
+		return err
 	}
 	there := map[int]bool{}
 	for _, l := range links {
@@ -84,76 +81,14 @@ func (g *Gate) dropShortcut(index int) {
 	}
 }
 
-// followShortcuts attaches to pods' devices as they appear, until stopShortcuts.
-func (g *Gate) followShortcuts() error {
-	here, err := netns.Get()
-	if err != nil {
-		return fmt.Errorf("opening this network namespace: %w", err)
-	}
-	g.shortcuts.stop = make(chan struct{})
-	g.shortcuts.done.Go(func() {
-		defer here.Close()
-		// Interface indices are only valid in this network namespace. The thread is never unlocked, so it ends with the
-		// goroutine.
-		runtime.LockOSThread()
-		err := netns.Set(here)
-		for err == nil {
-			if err = g.followDevices(here); err == nil {
-				time.Sleep(followPause)
-			}
-		}
-		if !errors.Is(err, errStopped) {
-			g.log.Error("connections of new pods do not bypass the stack", "error", err)
-		}
-	})
-	return nil
-}
-
-// errStopped says that stopShortcuts was called.
-var errStopped = errors.New("stopped")
-
-// followDevices follows the devices of a network namespace. It returns nil if it must be called again because changes
-// were lost.
-func (g *Gate) followDevices(ns netns.NsHandle) error {
-	updates, end := make(chan netlink.LinkUpdate, 64), make(chan struct{})
-	if err := netlink.LinkSubscribeWithOptions(updates, end, netlink.LinkSubscribeOptions{
-		Namespace:     &ns,
-		ErrorCallback: func(err error) { g.log.Debug("following devices", "error", err) },
-	}); err != nil {
-		return fmt.Errorf("following devices: %w", err)
-	}
-	defer func() {
-		close(end)
-		for range updates { // the subscription's goroutine must not block on a send before it sees end
-		}
-	}()
-	if err := g.syncShortcuts(); err != nil {
-		return err
-	}
-	for {
-		select {
-		case <-g.shortcuts.stop:
-			return errStopped
-		case u, ok := <-updates:
-			switch {
-			case !ok:
-				return nil
-			case u.Family == unix.AF_BRIDGE: // about a bridge port: the device itself stays
-			case u.Header.Type == unix.RTM_DELLINK:
-				g.podTable.mu.Lock()
-				g.dropShortcut(u.Attrs().Index)
-				g.podTable.mu.Unlock()
-			case g.isPodDevice(u.Link):
-				g.addShortcut(u.Link)
-			}
-		}
-	}
-}
-
-// stopShortcuts stops following devices.
-func (g *Gate) stopShortcuts() {
-	if g.shortcuts.stop != nil {
-		close(g.shortcuts.stop)
-		g.shortcuts.done.Wait()
+// followShortcut attaches to a pod's device that has appeared, and forgets one that is gone.
+func (g *Gate) followShortcut(u netlink.LinkUpdate) {
+	switch {
+	case u.Header.Type == unix.RTM_DELLINK:
+		g.podTable.mu.Lock()
+		g.dropShortcut(u.Attrs().Index)
+		g.podTable.mu.Unlock()
+	case g.isPodDevice(u.Link):
+		g.addShortcut(u.Link)
 	}
 }

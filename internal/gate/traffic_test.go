@@ -231,7 +231,7 @@ func TestColdAndWarmConnectionsCarryData(t *testing.T) {
 				}
 				t.Run(fmt.Sprintf("xdp %s, mtu %d, offloads %v", mode, mtu, offloads), func(t *testing.T) {
 					n := newNetwork(t, mode, mtu)
-					if got := n.g.Attached()["eth0"]; got != string(mode) {
+					if got := n.g.Attached()["eth0"].Mode; got != mode {
 						t.Fatalf("XDP is %s", got)
 					}
 					for _, d := range [][2]string{{"", "eth0"}, {"client", "eth0"}, {"pod1", "eth0"}, {"", "pod1"}, {"pod2", "eth0"},

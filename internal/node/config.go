@@ -36,7 +36,7 @@ type Config struct {
 	BPFDir string
 	// ServiceRanges contain the service addresses.
 	ServiceRanges []netip.Prefix
-	// Interfaces are the external interfaces. The default is the interfaces with a default route.
+	// Interfaces are the external interfaces. The default is the interfaces with a default route, now and later.
 	Interfaces []string
 	// XDPMode is auto, native, generic or off. The default is auto.
 	XDPMode string

@@ -19,6 +19,8 @@ type collector struct {
 	flows   *prometheus.Desc
 	bytes   *prometheus.Desc
 	passed  *prometheus.Desc
+	again   *prometheus.Desc
+	nics    *prometheus.Desc
 }
 
 func newCollector(d *daemon) *collector {
@@ -44,13 +46,16 @@ func newCollector(d *daemon) *collector {
 		open:   desc("open_flows", "Connections established now.", byService...),
 		flows:  desc("flows_total", "Connections established with the current pods.", byService...),
 		bytes:  desc("bytes_total", "IP bytes forwarded to (in) and from (out) the current pods.", byDirection...),
+		again: desc("reattached_total",
+			"How often the gate's programs had to be attached again, because others came before them or detached them."),
+		nics:   desc("interface_info", "1 for each external interface, with its XDP mode.", "interface", "xdp", "reason"),
 		passed: desc("packets_total", "Packets forwarded to (in) and from (out) the current pods.", byDirection...),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.packets, c.parked, c.open, c.flows, c.bytes, c.passed} {
+	for _, d := range []*prometheus.Desc{c.packets, c.parked, c.open, c.flows, c.bytes, c.passed, c.again, c.nics} {
 		ch <- d
 	}
 	for _, d := range c.service {
@@ -66,6 +71,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for name, n := range counters {
 		ch <- prometheus.MustNewConstMetric(c.packets, prometheus.CounterValue, float64(n), name)
+	}
+	ch <- prometheus.MustNewConstMetric(c.again, prometheus.CounterValue, float64(c.d.gate.Reattached()))
+	for name, xdp := range c.d.gate.Attached() {
+		ch <- prometheus.MustNewConstMetric(c.nics, prometheus.GaugeValue, 1, name, string(xdp.Mode), xdp.Why)
 	}
 	for _, s := range c.d.allServices() {
 		c.collectService(ch, s)

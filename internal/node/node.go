@@ -24,15 +24,6 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if cfg.CrowdWait == 0 {
 		cfg.CrowdWait = crowdWait
 	}
-	if len(cfg.Interfaces) == 0 {
-		if cfg.Interfaces, err = gate.DefaultInterfaces(); err != nil {
-			return err
-		}
-		if len(cfg.Interfaces) == 0 {
-			cfg.Log.Warn("no interface has a default route: only clients on this machine reach services " +
-				"(see --interface)")
-		}
-	}
 	unlock, err := lock(ctx, cfg.RunDir, cfg.Log)
 	if err != nil {
 		return err
@@ -40,14 +31,18 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	defer func() { err = errors.Join(err, unlock()) }()
 	g, err := gate.Open(gate.Config{
 		Dir: cfg.RunDir, BPFDir: cfg.BPFDir, ServiceRanges: cfg.ServiceRanges, Interfaces: cfg.Interfaces,
-		EncapPort: cfg.EncapPort, NodeAddr: cfg.NodeAddr,
+		DefaultInterfaces: len(cfg.Interfaces) == 0, EncapPort: cfg.EncapPort, NodeAddr: cfg.NodeAddr,
 		XDPMode: gate.XDPMode(cfg.XDPMode), Shortcut: cfg.Shortcut, Sizes: cfg.Sizes, Log: cfg.Log,
 	})
 	if err != nil {
 		return err
 	}
-	for name, mode := range g.Attached() {
-		cfg.Log.Info("gate attached", "interface", name, "xdp", mode)
+	attached := g.Attached()
+	for name, xdp := range attached {
+		cfg.Log.Info("gate attached", "interface", name, "xdp", xdp.Mode, "reason", xdp.Why)
+	}
+	if len(attached) == 0 {
+		cfg.Log.Warn("no interface has a default route: only clients on this machine reach services (see --interface)")
 	}
 	clean, err := newDaemon(cfg, g).run(ctx)
 	err = errors.Join(err, g.Close())

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gate
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// One goroutine follows the devices of the gate's network namespace, from Open to Close: the external interfaces, and
+// those of pods for the shortcut.
+
+const (
+	// followPause is the pause between two subscriptions to changes of devices, each of which examines all devices.
+	followPause = 100 * time.Millisecond
+	// tendInterval is how often the gate checks what no event announces: the order of programs, and whether an XDP
+	// program of another is gone. A check takes a few microseconds for each device.
+	tendInterval = 10 * time.Second
+)
+
+// follower is the goroutine that follows devices.
+type follower struct {
+	stop chan struct{}  // closed by stopFollowing; nil if nothing is followed
+	done sync.WaitGroup // the goroutine
+}
+
+// errStopped says that stopFollowing was called.
+var errStopped = errors.New("stopped")
+
+// follow starts to follow devices, until stopFollowing.
+func (g *Gate) follow() error {
+	here, err := netns.Get()
+	if err != nil {
+		return fmt.Errorf("opening this network namespace: %w", err)
+	}
+	g.follower.stop = make(chan struct{})
+	g.follower.done.Go(func() {
+		defer here.Close()
+		// Interface indices are only valid in this network namespace. The thread is never unlocked, so it ends with the
+		// goroutine.
+		runtime.LockOSThread()
+		err := netns.Set(here)
+		for err == nil {
+			if err = g.followDevices(here); err == nil {
+				time.Sleep(followPause)
+			}
+		}
+		if !errors.Is(err, errStopped) {
+			g.log.Error("the gate does not follow changes of network devices", "error", err)
+		}
+	})
+	return nil
+}
+
+// stopFollowing stops following devices.
+func (g *Gate) stopFollowing() {
+	if g.follower.stop != nil {
+		close(g.follower.stop)
+		g.follower.done.Wait()
+	}
+}
+
+// followDevices follows the devices of a network namespace. It returns nil if it must be called again because changes
+// were lost.
+func (g *Gate) followDevices(ns netns.NsHandle) error {
+	end := make(chan struct{})
+	stop := sync.OnceFunc(func() { close(end) })
+	lost := func(err error) { g.log.Debug("following devices", "error", err) }
+	links := make(chan netlink.LinkUpdate, 64)
+	var addrs chan netlink.AddrUpdate
+	var routes chan netlink.RouteUpdate
+	err := netlink.LinkSubscribeWithOptions(links, end, netlink.LinkSubscribeOptions{Namespace: &ns, ErrorCallback: lost})
+	if err != nil {
+		return fmt.Errorf("following devices: %w", err)
+	}
+	defer drain(stop, links)
+	if g.cfg.EncapPort != 0 {
+		addrs = make(chan netlink.AddrUpdate, 64)
+		err := netlink.AddrSubscribeWithOptions(addrs, end, netlink.AddrSubscribeOptions{Namespace: &ns, ErrorCallback: lost})
+		if err != nil {
+			return fmt.Errorf("following addresses: %w", err)
+		}
+		defer drain(stop, addrs)
+	}
+	if g.cfg.DefaultInterfaces {
+		routes = make(chan netlink.RouteUpdate, 64)
+		err := netlink.RouteSubscribeWithOptions(routes, end,
+			netlink.RouteSubscribeOptions{Namespace: &ns, ErrorCallback: lost})
+		if err != nil {
+			return fmt.Errorf("following routes: %w", err)
+		}
+		defer drain(stop, routes)
+	}
+	// What has changed before the subscription.
+	if err := g.syncShortcuts(); err != nil {
+		return err
+	}
+	g.tendNICs()
+	again := time.NewTicker(tendInterval)
+	defer again.Stop()
+	for {
+		ok := true
+		select {
+		case <-g.follower.stop:
+			return errStopped
+		case <-again.C:
+			g.tend()
+		case u, more := <-links:
+			if ok = more; ok {
+				g.linkChanged(u)
+			}
+		case u, more := <-addrs:
+			if ok = more; ok && addrOf(&u.LinkAddress) == g.cfg.NodeAddr {
+				g.tendNICs()
+			}
+		case u, more := <-routes:
+			if ok = more; ok && isDefault(&u.Route) {
+				g.tendNICs()
+			}
+		}
+		if !ok {
+			return nil
+		}
+	}
+}
+
+// drain ends a subscription, whose goroutine must not block on a send before it sees the end.
+func drain[T any](stop func(), updates <-chan T) {
+	stop()
+	for range updates {
+	}
+}
+
+// linkChanged handles a change of a device.
+func (g *Gate) linkChanged(u netlink.LinkUpdate) {
+	if u.Family == unix.AF_BRIDGE {
+		return // about a bridge port: the device itself stays
+	}
+	if g.cfg.Shortcut {
+		g.followShortcut(u)
+	}
+	if g.concernsNIC(u.Link) {
+		g.tendNICs()
+	}
+}
+
+// concernsNIC reports whether a device is an external interface, was or may become one, or is a VLAN on one.
+func (g *Gate) concernsNIC(d netlink.Link) bool {
+	g.nics.mu.Lock()
+	defer g.nics.mu.Unlock()
+	a := d.Attrs()
+	if g.nics.byName[a.Name] != nil || slices.Contains(g.cfg.Interfaces, a.Name) {
+		return true
+	}
+	for _, n := range g.nics.byName {
+		if n.index == a.Index || d.Type() == "vlan" && n.index == a.ParentIndex {
+			return true
+		}
+	}
+	return false
+}
+
+// tend checks what no event announces.
+func (g *Gate) tend() {
+	g.keepFirst()
+	if g.xdpBusy() {
+		g.tendNICs()
+	}
+}
+
+// tendNICs follows what has changed at the external interfaces.
+func (g *Gate) tendNICs() {
+	if err := g.syncNICs(false); err != nil {
+		g.log.Error("the gate cannot follow a change of network devices", "error", err)
+	}
+}
