@@ -130,7 +130,7 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 		loop: c.loop, events: c.events, peers: map[uint64]wire.Peer{},
 		aloneChanged: func() { e.changed.addAll(e.table.services) },
 	}
-	e.publisher = &publisher{loop: c.loop, table: e.table, daemons: e.daemons, deliver: e.step}
+	e.publisher = newPublisher(c.loop, e.table, e.daemons, e.step)
 	meter, _ := cfg.Runtime.(runtime.Meter)
 	e.scaler = &autoscaler{
 		loop: c.loop, workers: c.workers, table: e.table, meter: meter, log: cfg.Log, deliver: e.step,

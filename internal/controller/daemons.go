@@ -39,18 +39,41 @@ func (d *daemons) send(peer uint64, m wire.Message) {
 	}
 }
 
-// sendThen is send, and runs f on the loop once the daemon has the message or is gone. It returns whether it will.
-func (d *daemons) sendThen(peer uint64, m wire.Message, f func()) bool {
-	err := d.server.SendThen(peer, m, func(error) { d.loop.post(f) })
-	if err != nil {
-		d.notSent(peer, m, err)
+// disconnect ends the session of a daemon that cannot be told something. It gets everything when it joins again.
+func (d *daemons) disconnect(p wire.Peer, why error) {
+	d.events.report("", SeverityError, fmt.Sprintf("node %s: disconnected: %v", p.Node, why))
+	d.server.Disconnect(p.ID)
+}
+
+// encode encodes the list of nodes, once for all daemons.
+func (d *daemons) encode(list []*wire.Nodes) (batch []wire.Encoded) {
+	for _, m := range list {
+		e, err := wire.Encode(m)
+		if err != nil {
+			d.events.report("", SeverityError, fmt.Sprintf("the list of nodes cannot be sent: %v", err))
+			continue
+		}
+		batch = append(batch, e)
 	}
-	return err == nil
+	return batch
+}
+
+// sendBatch queues messages for one daemon.
+func (d *daemons) sendBatch(peer uint64, batch []wire.Encoded) {
+	if len(batch) == 0 {
+		return
+	}
+	if err := d.server.SendBatch(peer, batch, nil); errors.Is(err, wire.ErrQueueFull) {
+		d.disconnect(d.peers[peer], err)
+	}
 }
 
 // notSent reports a message that was not sent. A daemon that is gone gets everything when it joins again.
 func (d *daemons) notSent(peer uint64, m wire.Message, err error) {
-	if !errors.Is(err, wire.ErrPeerGone) {
+	switch {
+	case errors.Is(err, wire.ErrQueueFull):
+		d.disconnect(d.peers[peer], err)
+	case !errors.Is(err, wire.ErrPeerGone):
 		text := fmt.Sprintf("node %s: message %v was not sent: %v", d.peers[peer].Node, m.Type(), err)
 		d.events.report("", SeverityError, text)
 	}

@@ -65,6 +65,7 @@ func (e *engine) do(s *service, a lifecycle.Action) {
 	case lifecycle.PublishBackends:
 		e.publisher.publish(s, a)
 	case lifecycle.RefuseParked:
+		s.askers = nil
 		if !s.homeless {
 			e.daemons.broadcast(&wire.Refuse{Service: s.addr, Reason: truncate(a.Reason, maxReason)})
 		}

@@ -63,8 +63,9 @@ type service struct {
 	newFlows rate          // likewise
 	measured monotime.Time // when the runtime was asked for the use of its pods
 
-	sent  *wire.Backends // the last message to the daemons; nil if there was none
-	round *drainRound    // of a drain that not every daemon has acknowledged yet
+	publication *publication    // what daemons were told last; nil if nothing
+	round       *drainRound     // of a drain that not every daemon has handled yet
+	askers      map[uint64]bool // sessions that asked for a pod since the last one began to serve
 }
 
 // deliver gives an event to a service's state machine, and carries out what that decides.
@@ -75,10 +76,6 @@ type idleNode struct {
 	at         monotime.Time // when it came
 	lastPacket monotime.Time // or when the last of the node's pods began to serve
 }
-
-// drainRound is a drain on its way to all daemons. Any of them may give the pod a new flow until it has the message, so
-// reports of the pod's home node on open flows and packets count only once all have it.
-type drainRound struct{ awaited int }
 
 // sleeper waits until pods are gone.
 type sleeper struct {

@@ -27,6 +27,13 @@ const (
 	awayAfter = 5 * time.Second
 )
 
+// listShare is the pause after a list of nodes, as a multiple of the time that sending it took, and listPause the least
+// such pause if the list takes several messages: while many daemons join, there is not a list for each of them.
+const (
+	listShare = 4
+	listPause = 100 * time.Millisecond
+)
+
 // node is a node that has, or had, a daemon or a pod.
 type node struct {
 	name       string
@@ -52,6 +59,8 @@ type nodes struct {
 	newcomers  map[uint64]bool // sessions that have not got the list yet
 	lastSent   []wire.NodeInfo
 	generation uint64
+	next       time.Time // no list is sent before
+	waiting    bool      // for that time
 }
 
 func (n *nodes) node(name string) *node {
@@ -162,7 +171,13 @@ func (n *nodes) list() []wire.NodeInfo {
 
 // flush sends the list of nodes to all daemons if it has changed, and to new ones in any case.
 func (n *nodes) flush() {
-	if !n.dirty || !n.open {
+	if !n.dirty || !n.open || n.waiting {
+		return
+	}
+	begin := time.Now()
+	if wait := n.next.Sub(begin); wait > 0 {
+		n.waiting = true
+		n.loop.after(wait, func() { n.waiting = false })
 		return
 	}
 	n.dirty = false
@@ -182,12 +197,15 @@ func (n *nodes) flush() {
 			n.cluster.SetNodes(names)
 		}
 	}
-	for _, m := range wire.NewNodes(n.generation, list) {
-		for id := range n.daemons.peers {
-			if everyone || n.newcomers[id] {
-				n.daemons.send(id, m)
-			}
+	messages := n.daemons.encode(wire.NewNodes(n.generation, list))
+	for id := range n.daemons.peers {
+		if everyone || n.newcomers[id] {
+			n.daemons.sendBatch(id, messages)
 		}
 	}
 	clear(n.newcomers)
+	if len(messages) > 1 {
+		now := time.Now()
+		n.next = now.Add(max(listPause, listShare*now.Sub(begin)))
+	}
 }

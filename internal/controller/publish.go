@@ -10,15 +10,22 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// publisher sends the pods of services to daemons.
+// publisher tells daemons of the pods of services.
 type publisher struct {
 	loop    *loop
 	table   *table
 	daemons *daemons
+	feed    *feed
 	deliver deliver
 }
 
-// publish sends the pods of a service to all daemons.
+func newPublisher(l *loop, t *table, d *daemons, deliver deliver) *publisher {
+	u := &publisher{loop: l, table: t, daemons: d, feed: newFeed(l, t, d), deliver: deliver}
+	u.feed.known = u.drainKnown
+	return u
+}
+
+// publish makes the pods of a service known to all daemons.
 func (u *publisher) publish(s *service, a lifecycle.PublishBackends) {
 	m := &wire.Backends{Service: s.addr, Generation: a.Generation, Sharing: uint8(a.Sharing)}
 	for _, p := range s.pods {
@@ -39,28 +46,24 @@ func (u *publisher) publish(s *service, a lifecycle.PublishBackends) {
 			Node: p.node, NodeAddr: p.rt.NodeAddr, Netns: p.rt.Netns,
 		})
 	}
-	s.sent, s.round = m, nil
-	switch {
-	case s.homeless:
-	case newDrain:
+	s.round = nil
+	f := u.feed.add(s, m)
+	if newDrain && !s.homeless {
 		u.drain(s, m)
-	default:
-		for id, p := range u.daemons.peers {
-			u.daemons.send(id, forNode(m, p.Node))
-		}
+	}
+	if !s.homeless {
+		u.feed.spread(f)
+	}
+	if slices.ContainsFunc(m.Pods, func(b wire.Backend) bool { return b.State == wire.PodServing }) {
+		s.askers = nil
 	}
 }
 
-// welcome sends the pods of all services to a daemon that has joined. The table of services is on its way already.
+// welcome brings a daemon that has joined up to date. The table of services is on its way already.
 func (u *publisher) welcome(p wire.Peer) {
-	for _, s := range u.table.services {
-		switch {
-		case s.homeless:
-		case s.machine.State() == lifecycle.Stopping && len(s.pods) > 0:
-			u.deliver(s, lifecycle.Rejoined{}) // a drain has to wait for this daemon's answer, too
-		case s.sent != nil && (len(s.sent.Pods) > 0 || len(s.pods) > 0):
-			u.daemons.send(p.ID, forNode(s.sent, p.Node))
-		}
+	u.feed.join(p)
+	for _, s := range u.feed.stopping() {
+		u.deliver(s, lifecycle.Rejoined{}) // a drain has to wait for this daemon's answer, too
 	}
 }
 
@@ -80,32 +83,24 @@ func forNode(m *wire.Backends, node string) *wire.Backends {
 	return out
 }
 
-// drain publishes newly drained pods, and asks their home nodes how busy they are once every daemon has the message. A
-// daemon that leaves meanwhile is not waited for.
+// drain begins a round in which every daemon learns that pods are drained. Then their home nodes are asked how busy
+// they are. A daemon that leaves meanwhile is not waited for.
 func (u *publisher) drain(s *service, m *wire.Backends) {
-	r := &drainRound{}
-	s.round = r
-	acknowledged := func() {
-		if r.awaited--; r.awaited == 0 {
-			u.drainKnown(s, r)
-		}
-	}
-	for id, p := range u.daemons.peers {
-		if u.daemons.sendThen(id, forNode(m, p.Node), acknowledged) {
-			r.awaited++
-		}
-	}
-	switch {
-	case len(u.daemons.peers) <= 1: // the only daemon answers by itself
-		s.round = nil
+	if len(u.daemons.peers) <= 1 { // the only daemon answers by itself
 		allowQuiet(s, m.Generation)
-	case r.awaited == 0: // all of them are just leaving; not from within a step
-		u.loop.after(0, func() { u.drainKnown(s, r) })
+		return
+	}
+	r := u.feed.begin(s)
+	if s.round = r; r == nil { // all of them are just leaving; not from within a step
+		r = &drainRound{service: s}
+		s.round = r
+		u.loop.after(0, func() { u.drainKnown(r) })
 	}
 }
 
 // drainKnown asks the home nodes of drained pods how busy they are, now that no daemon gives the pods new flows.
-func (u *publisher) drainKnown(s *service, r *drainRound) {
+func (u *publisher) drainKnown(r *drainRound) {
+	s := r.service
 	if s.round != r || u.table.services[s.key] != s {
 		return
 	}

@@ -30,6 +30,7 @@ func (r *receiver) joined(p wire.Peer) {
 // left handles a daemon that has disconnected.
 func (r *receiver) left(p wire.Peer) {
 	r.engine.daemons.left(p)
+	r.engine.publisher.feed.leave(p)
 	r.nodes.left(p)
 	for _, s := range r.engine.table.services {
 		delete(s.idle, p.Node)
@@ -97,6 +98,10 @@ func (r *receiver) wake(from wire.Peer, m *wire.Wake) {
 		e.daemons.send(from.ID, &wire.Refuse{Service: m.Service, Reason: "there is no such service"})
 	default:
 		s.lastPacket = max(s.lastPacket, m.SYNSeen)
+		if s.askers == nil {
+			s.askers = map[uint64]bool{}
+		}
+		s.askers[from.ID] = true
 		e.step(s, lifecycle.WakeAsked{Seq: m.Seq, SYNSeen: m.SYNSeen, Noticed: m.Noticed, Parked: m.Parked})
 	}
 }

@@ -13,8 +13,8 @@ const (
 	// datagrams of 1,200 bytes fit the kernel's default socket buffer (net.core.rmem_default, 212,992 bytes).
 	sendWindow = 64
 
-	// A segment is repeated firstRepeat plus two round trips after it was sent, then after pauses that double up to
-	// lastRepeat or two round trips, whichever is longer.
+	// A segment is repeated firstRepeat plus patience after it was sent, then after pauses that double up to lastRepeat
+	// or two round trips, whichever is longer.
 	firstRepeat = 4 * time.Millisecond
 	lastRepeat  = 250 * time.Millisecond
 )
@@ -33,8 +33,11 @@ type segment struct {
 	flags uint8
 	seq   uint64 // set when first sent
 	acked bool
-	due   time.Time     // when it is repeated
-	pause time.Duration // between the last two transmissions, or until the first repetition
+	// repeated is set once it has been sent more than once.
+	repeated bool
+	first    time.Time     // when it was first sent
+	due      time.Time     // when it is repeated
+	pause    time.Duration // between the last two transmissions, or until the first repetition
 }
 
 // sender numbers the reliable segments of one direction and repeats them until they are acknowledged. It does no I/O.
@@ -43,6 +46,34 @@ type sender struct {
 	queue  []*segment // not yet sent
 	flight []*segment // sent and not acknowledged, or handling not confirmed; in order of numbers
 	rtt    time.Duration
+
+	// How long acknowledgements take, by the segments that were sent once: smoothed, and its mean deviation (RFC 6298).
+	// It grows with the load of both ends, unlike rtt.
+	smoothed, deviation time.Duration
+	// backoff is the pause of the last acknowledged segment that was repeated, until one is acknowledged that was not:
+	// the repetition may not have been the cause (Karn, 1987).
+	backoff time.Duration
+}
+
+// patience is how long an acknowledgement may take, beyond firstRepeat, before the segment counts as lost.
+func (s *sender) patience() time.Duration {
+	return max(2*s.rtt, min(max(s.smoothed+4*s.deviation, s.backoff), lastRepeat))
+}
+
+// learn takes the time until a segment was acknowledged.
+func (s *sender) learn(g *segment, now time.Time) {
+	if g.repeated {
+		s.backoff = g.pause
+		return
+	}
+	s.backoff = 0
+	took := now.Sub(g.first)
+	if s.smoothed == 0 {
+		s.smoothed, s.deviation = took, took/2
+		return
+	}
+	s.deviation += ((took - s.smoothed).Abs() - s.deviation) / 4
+	s.smoothed += (took - s.smoothed) / 8
 }
 
 // push splits a message into segments and queues them.
@@ -86,6 +117,7 @@ func (s *sender) peek(now time.Time) *segment {
 // sent records that the segment returned by peek was sent. It reports whether that was a repetition.
 func (s *sender) sent(g *segment, now time.Time) (repeat bool) {
 	if g.pause > 0 {
+		g.repeated = true
 		g.pause = backoff.Next(g.pause, firstRepeat, max(lastRepeat, 2*s.rtt))
 		g.due = now.Add(g.pause)
 		return true
@@ -94,7 +126,7 @@ func (s *sender) sent(g *segment, now time.Time) (repeat bool) {
 	s.queue = s.queue[1:]
 	g.seq = s.next
 	s.next++
-	g.pause = firstRepeat + 2*s.rtt
+	g.first, g.pause = now, firstRepeat+s.patience()
 	g.due = now.Add(g.pause)
 	s.flight = append(s.flight, g)
 	return false
@@ -102,7 +134,7 @@ func (s *sender) sent(g *segment, now time.Time) (repeat bool) {
 
 // acknowledge applies the peer's acknowledgement. It returns the callbacks of the messages that were handled. ok is
 // false if the acknowledgement covers segments that were never sent.
-func (s *sender) acknowledge(a ack) (handled []func(error), ok bool) {
+func (s *sender) acknowledge(a ack, now time.Time) (handled []func(error), ok bool) {
 	if a.next > s.next || a.done > a.next {
 		return nil, false
 	}
@@ -110,6 +142,7 @@ func (s *sender) acknowledge(a ack) (handled []func(error), ok bool) {
 	for _, g := range s.flight {
 		if !g.acked && (g.seq < a.next || g.seq > a.next && g.seq-a.next-1 < 64 && a.bits>>(g.seq-a.next-1)&1 == 1) {
 			g.acked = true
+			s.learn(g, now)
 			g.msg.unacked--
 		}
 		switch {

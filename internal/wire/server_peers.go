@@ -43,6 +43,13 @@ func (s *Server) forget(p *peer) {
 	}
 }
 
+// Disconnect ends the session of a peer, which then connects again. It returns at once; Left is called later.
+func (s *Server) Disconnect(peerID uint64) {
+	if p, err := s.peer(peerID); err == nil {
+		s.disconnect(p)
+	}
+}
+
 // disconnect ends the session of a peer that does not keep up. The peer reconnects and gets the present state. This
 // runs on a goroutine of its own because the callbacks of unanswered messages may take locks that the caller holds.
 func (s *Server) disconnect(p *peer) {

@@ -41,7 +41,7 @@ func (s *session) process(counter uint64, payload []byte) error {
 	err := parseFrames(payload, func(f *frame) {
 		switch f.kind {
 		case frameAck:
-			handled, ok := s.sender.acknowledge(f.ack)
+			handled, ok := s.sender.acknowledge(f.ack, now)
 			if !ok {
 				problem = errAckBeyond
 			}

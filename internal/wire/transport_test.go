@@ -69,7 +69,7 @@ func TestSegmentsArriveOnceAndInOrderOverABadNetwork(t *testing.T) {
 				case f.at.After(now):
 					keep = append(keep, f)
 				case f.toAck:
-					done, ok := s.acknowledge(f.ack)
+					done, ok := s.acknowledge(f.ack, now)
 					if !ok {
 						t.Fatal("acknowledgement rejected")
 					}
@@ -125,7 +125,7 @@ func TestSegmentsAreRepeatedWithinMillisecondsAndThenLessOften(t *testing.T) {
 			t.Fatalf("pauses %v", gaps)
 		}
 	}
-	if _, ok := s.acknowledge(ack{next: 2}); ok {
+	if _, ok := s.acknowledge(ack{next: 2}, time.Time{}); ok {
 		t.Error("an acknowledgement of a segment that was never sent is accepted")
 	}
 }

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sort"
+	"time"
+
+	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/wire"
+)
+
+const (
+	// feedBatch is the number of messages that are sent to a daemon at once.
+	feedBatch = 128
+	// feedWindow is the number of messages to a daemon that it may not have handled yet. Beyond it, further changes of a
+	// service replace earlier ones.
+	feedWindow = 512
+	// feedShare is the pause after a round of all daemons, as a multiple of the time that the round took. What changes
+	// meanwhile shares datagrams.
+	feedShare = 2
+)
+
+// feed brings the newest publication of every service to every daemon. Daemons that a change concerns get it at once,
+// all others in rounds. A daemon that is slow, or has just joined, skips publications that have been superseded, so
+// what waits for it is never more than one message for each service. It belongs to the loop.
+type feed struct {
+	loop    *loop
+	table   *table
+	daemons *daemons
+
+	log       []*publication // in the order of seq; superseded ones are removed now and then
+	last      uint64         // seq of the newest publication
+	compactAt int            // length of log at which superseded publications are removed
+	readers   map[uint64]*reader
+	byNode    map[string]*reader
+	rounds    []*drainRound // in the order of seq
+	armed     bool          // a round of all daemons will run
+	next      time.Time     // not before
+	// known is called when all daemons have a drain.
+	known func(*drainRound)
+}
+
+// publication is what daemons are told of a service.
+type publication struct {
+	seq     uint64
+	service *service
+	message *wire.Backends
+	homes   map[string]bool // nodes of its pods
+	plain   *wire.Encoded   // for nodes without a pod of it; nil until it is needed
+}
+
+// reader is a daemon's place in the log.
+type reader struct {
+	peer     wire.Peer
+	joined   uint64 // seq of the newest publication when it joined
+	next     uint64 // seq of the next publication to look at
+	handled  uint64 // it has handled all publications up to this seq
+	inFlight int    // messages sent and not handled
+	gone     bool   // its session has ended, or is about to
+}
+
+func newFeed(l *loop, t *table, d *daemons) *feed {
+	return &feed{
+		loop: l, table: t, daemons: d, compactAt: 256, readers: map[uint64]*reader{}, byNode: map[string]*reader{},
+	}
+}
+
+// add appends a publication. The caller calls spread after it.
+func (f *feed) add(s *service, m *wire.Backends) *publication {
+	f.last++
+	p := &publication{seq: f.last, service: s, message: m, homes: make(map[string]bool, len(m.Pods))}
+	for i := range m.Pods {
+		p.homes[m.Pods[i].Node] = true
+	}
+	s.publication = p
+	if len(f.log) >= f.compactAt {
+		f.compact()
+	}
+	f.log = append(f.log, p)
+	return p
+}
+
+// compact removes publications that nobody will need.
+func (f *feed) compact() {
+	seen := f.last // all readers have looked at those below
+	for _, r := range f.readers {
+		seen = min(seen, r.next)
+	}
+	f.log = slices.DeleteFunc(f.log, func(p *publication) bool {
+		return !f.current(p) || p.seq < seen && p.empty()
+	})
+	f.compactAt = 2*len(f.log) + 256
+}
+
+// current reports whether a publication is the newest of a service that daemons know.
+func (f *feed) current(p *publication) bool {
+	s := p.service
+	return s.publication == p && !s.homeless && f.table.services[s.key] == s
+}
+
+// empty reports whether a daemon that has just joined does without it.
+func (p *publication) empty() bool { return len(p.message.Pods) == 0 && len(p.service.pods) == 0 }
+
+// spread sends a publication at once to those whom it concerns: the homes of its pods, and the daemons that asked for a
+// wake. All others get it in the next round, which is now unless there was one just before.
+func (f *feed) spread(p *publication) {
+	now := time.Now()
+	if !f.armed && !now.Before(f.next) {
+		f.round()
+		return
+	}
+	for node := range p.homes {
+		f.send(f.byNode[node])
+	}
+	for id := range p.service.askers {
+		f.send(f.readers[id])
+	}
+	if !f.armed {
+		f.armed = true
+		f.loop.after(f.next.Sub(now), f.round)
+	}
+}
+
+// round sends all daemons what they lack.
+func (f *feed) round() {
+	begin := time.Now()
+	for _, r := range f.readers {
+		f.send(r)
+	}
+	now := time.Now()
+	f.armed, f.next = false, now.Add(feedShare*now.Sub(begin))
+}
+
+// send sends a daemon what it lacks, as much as may be in flight. r may be nil.
+func (f *feed) send(r *reader) {
+	for r != nil && !r.gone && r.next <= f.last && r.inFlight+feedBatch <= feedWindow {
+		batch := f.take(r)
+		if len(batch) == 0 {
+			if r.inFlight == 0 {
+				f.loop.post(func() { f.handled(r, 0, r.next-1) })
+			}
+			return
+		}
+		upTo, n := r.next-1, len(batch)
+		err := f.daemons.server.SendBatch(r.peer.ID, batch, func(err error) {
+			f.loop.post(func() {
+				if err != nil {
+					f.drop(r)
+					return
+				}
+				f.handled(r, n, upTo)
+			})
+		})
+		switch {
+		case err == nil:
+			r.inFlight += n
+		case errors.Is(err, wire.ErrPeerGone):
+			f.loop.after(0, func() { f.drop(r) }) // not from within a step
+			return
+		default:
+			f.daemons.disconnect(r.peer, err)
+			f.loop.after(0, func() { f.drop(r) })
+			return
+		}
+	}
+}
+
+// take returns the next messages for a daemon, and moves its place behind them.
+func (f *feed) take(r *reader) (batch []wire.Encoded) {
+	i := sort.Search(len(f.log), func(i int) bool { return f.log[i].seq >= r.next })
+	for ; i < len(f.log) && len(batch) < feedBatch; i++ {
+		p := f.log[i]
+		r.next = p.seq + 1
+		if !f.current(p) || p.seq <= r.joined && p.empty() {
+			continue
+		}
+		if e, ok := f.encode(p, r.peer.Node); ok {
+			batch = append(batch, e)
+		}
+	}
+	if i == len(f.log) {
+		r.next = f.last + 1
+	}
+	return batch
+}
+
+// encode returns a publication as a node gets it. ok is false if it cannot be encoded, which is reported.
+func (f *feed) encode(p *publication, node string) (e wire.Encoded, ok bool) {
+	if !p.homes[node] && p.plain != nil {
+		return *p.plain, p.plain.Size() > 0
+	}
+	e, err := wire.Encode(forNode(p.message, node))
+	if err != nil {
+		f.daemons.events.report(p.service.key, SeverityError, fmt.Sprintf("its pods cannot be published: %v", err))
+		e = wire.Encoded{}
+	}
+	if !p.homes[node] {
+		p.plain = &e
+	}
+	return e, err == nil
+}
+
+// join gives a new daemon all services that have pods.
+func (f *feed) join(p wire.Peer) {
+	r := &reader{peer: p, joined: f.last, next: 1}
+	f.readers[p.ID], f.byNode[p.Node] = r, r
+	f.send(r)
+}
+
+// leave forgets a daemon.
+func (f *feed) leave(p wire.Peer) {
+	r := f.readers[p.ID]
+	if r == nil {
+		return
+	}
+	delete(f.readers, p.ID)
+	if f.byNode[p.Node] == r {
+		delete(f.byNode, p.Node)
+	}
+	f.drop(r)
+}
+
+// stopping returns the services that are being drained, as far as daemons know them.
+func (f *feed) stopping() (out []*service) {
+	for _, p := range f.log {
+		if s := p.service; f.current(p) && s.machine.State() == lifecycle.Stopping && len(s.pods) > 0 {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// handled notes that a daemon has handled n messages, and so all publications up to a seq.
+func (f *feed) handled(r *reader, n int, upTo uint64) {
+	if r.inFlight -= n; r.inFlight == 0 {
+		upTo = r.next - 1 // what follows is of no use to it
+	}
+	if r.gone || upTo <= r.handled {
+		return
+	}
+	from := r.handled
+	r.handled = upTo
+	f.settle(r, from, upTo)
+	f.send(r)
+}
+
+// drop no longer waits for a daemon that is gone.
+func (f *feed) drop(r *reader) {
+	if !r.gone {
+		r.gone = true
+		f.settle(r, r.handled, f.last)
+	}
+}

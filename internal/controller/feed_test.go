@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"testing"
+
+	"wangell.loutres.me/internal/lifecycle"
+)
+
+// TestSlowDaemonSkipsWhatIsSuperseded changes a service often while a daemon does not handle messages: what waits for
+// the daemon must not grow, and afterwards it has the newest state.
+func TestSlowDaemonSkipsWhatIsSuperseded(t *testing.T) {
+	w := newCluster(t, nil)
+	a := w.put(newService("a"), 1)
+	w.synced()
+	w.until("the daemon has the service", func() bool { return w.d.has(a) && w.d2.has(a) })
+	w.d.syn(a)
+	w.untilPods(a, " serving")
+	release := w.d2.stick(t)
+	const changes = 10 * feedWindow
+	var newest uint64
+	for range changes {
+		w.c.loop.call(func() {
+			s := w.c.engine.table.byAddr[a]
+			w.c.engine.step(s, lifecycle.Rejoined{})
+			newest = s.machine.Generation()
+		})
+	}
+	generation := func(d *fakeDaemon) uint64 {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.backends[a].Generation
+	}
+	w.until("the quick daemon has the newest state", func() bool { return generation(w.d) == newest })
+	release()
+	w.until("the slow daemon has the newest state", func() bool { return generation(w.d2) == newest })
+	w.d2.mu.Lock()
+	defer w.d2.mu.Unlock()
+	if n := len(w.d2.history); n > 2*feedWindow {
+		t.Errorf("the slow daemon got %d messages of %d changes", n, changes)
+	}
+	w.c.loop.call(func() {
+		if n := len(w.c.engine.publisher.feed.log); n > 300 {
+			t.Errorf("%d publications of one service are kept", n)
+		}
+	})
+}
+
+// TestDaemonThatJoinsGetsOnlyServicesWithPods counts the messages for a new daemon among services that sleep again.
+func TestDaemonThatJoinsGetsOnlyServicesWithPods(t *testing.T) {
+	w := newWorld(t, nil)
+	w.apply(newService("awake"), newService("slept"))
+	awake := w.warm("awake")
+	slept := w.warm("slept")
+	if err := w.c.Sleep(t.Context(), "default/slept"); err != nil {
+		t.Fatal(err)
+	}
+	w.until("it is cold everywhere", func() bool { return w.d.pods(slept) == "" })
+	d := w.daemonOn("n2")
+	t.Cleanup(func() { d.client.Close() })
+	w.until("the new daemon has the service that is awake", func() bool { return d.pods(awake) == " serving" })
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.backends[slept] != nil {
+		t.Errorf("it was told of the other one: %+v", d.backends[slept])
+	}
+}
