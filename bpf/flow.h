@@ -4,7 +4,7 @@
  * functions are global, so that the verifier checks each of them once. */
 #pragma once
 
-#include "parse.h"
+#include "share.h"
 
 #define IN 0  /* client to pod */
 #define OUT 1 /* pod to client */
@@ -28,8 +28,8 @@ static __always_inline void pod_count_flows(__u32 index, __u32 generation, __s32
 		__sync_fetch_and_add(&p->new_flows, 1);
 }
 
-/* Moves a flow forward to a later state and removes it from its pod's counts. True for exactly one caller. */
-static __always_inline bool flow_advance(struct flow *f, __u32 to)
+/* Moves a flow forward to a later state and removes it from the counts. True for exactly one caller. */
+static __always_inline bool flow_advance(const struct flow_key *k, struct flow *f, __u32 to)
 {
 	/* States only move forward, so three attempts suffice. */
 	for (int i = 0; i < 3; i++) {
@@ -38,10 +38,12 @@ static __always_inline bool flow_advance(struct flow *f, __u32 to)
 			return false;
 		if (__sync_val_compare_and_swap(&f->state, was, to) != was)
 			continue;
-		if (was == FLOW_ESTABLISHED)
+		if (was == FLOW_ESTABLISHED) {
 			pod_count_flows(f->pod, f->generation, -1, 0);
-		else if (was == FLOW_HALF_OPEN)
+			share_add(k, -1);
+		} else if (was == FLOW_HALF_OPEN) {
 			pod_count_flows(f->pod, f->generation, 0, -1);
+		}
 		return true;
 	}
 	return false;
@@ -50,7 +52,7 @@ static __always_inline bool flow_advance(struct flow *f, __u32 to)
 /* Removes a flow's entry, unless another CPU is doing so. */
 static __always_inline void flow_forget(const struct flow_key *k, struct flow *f)
 {
-	if (flow_advance(f, FLOW_GONE))
+	if (flow_advance(k, f, FLOW_GONE))
 		bpf_map_delete_elem(&flows, k);
 }
 
@@ -126,7 +128,7 @@ __noinline int flow_close(const struct flow_key *k, struct flow *f)
 {
 	if (!k || !f)
 		return -1;
-	if (flow_advance(f, FLOW_CLOSED))
+	if (flow_advance(k, f, FLOW_CLOSED))
 		f->stamp = ring_claim_slot(RING_CLOSED, k);
 	return 0;
 }
@@ -150,10 +152,12 @@ __noinline int flow_open(const struct flow_key *k, const struct packet *p, const
 	if (old) {
 		if (!flow_reusable(old, p))
 			return 0;
-		if (!flow_advance(old, FLOW_GONE))
+		if (!flow_advance(k, old, FLOW_GONE))
 			return 0;
 		bpf_map_delete_elem(&flows, k);
 	}
+	if (!share_has_room(k))
+		return -1;
 	__u64 now = bpf_ktime_get_coarse_ns();
 	struct flow f = {
 		.state = FLOW_HALF_OPEN,
@@ -181,11 +185,13 @@ __noinline int flow_open(const struct flow_key *k, const struct packet *p, const
 }
 
 /* Completes a flow's handshake. */
-static __always_inline void flow_establish(struct flow *f)
+static __always_inline void flow_establish(const struct flow_key *k, struct flow *f)
 {
 	f->stamp = 0;
-	if (__sync_val_compare_and_swap(&f->state, FLOW_HALF_OPEN, FLOW_ESTABLISHED) == FLOW_HALF_OPEN)
-		pod_count_flows(f->pod, f->generation, 1, -1);
+	if (__sync_val_compare_and_swap(&f->state, FLOW_HALF_OPEN, FLOW_ESTABLISHED) != FLOW_HALF_OPEN)
+		return;
+	pod_count_flows(f->pod, f->generation, 1, -1);
+	share_add(k, 1);
 }
 
 /* Counts a packet of a flow that is sent on. genuine is what track says of it. Only genuine segments keep a flow from

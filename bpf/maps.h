@@ -231,6 +231,33 @@ struct {
 	__uint(map_flags, BPF_F_MMAPABLE);
 } recounts SEC(".maps");
 
+/* Hash of a client's IPv4 address → established flows. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SOURCE_SHARES);
+	__type(key, __u32);
+	__type(value, struct flow_share);
+	__uint(map_flags, BPF_F_MMAPABLE);
+} source_shares SEC(".maps");
+
+/* Service index → established flows. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct flow_share);
+	__uint(map_flags, BPF_F_MMAPABLE);
+} service_shares SEC(".maps");
+
+/* Silence in units of 2^IDLE_SHIFT ns → flows that gate_sweep found. The daemon zeroes it before each sweep. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, IDLE_TIMES);
+	__type(key, __u32);
+	__type(value, struct idle_count);
+	__uint(map_flags, BPF_F_MMAPABLE);
+} idle_flows SEC(".maps");
+
 /* Constants that the daemon sets when it loads the programs. */
 volatile const __u32 range_count = 0;         /* valid entries of range_addr and range_mask */
 volatile const __be32 range_addr[MAX_RANGES]; /* network addresses of the service ranges */
@@ -238,6 +265,8 @@ volatile const __be32 range_mask[MAX_RANGES]; /* their netmasks */
 volatile const __u32 wangell_ifindex = 0;     /* interface index of wangell0 */
 volatile const __u8 wangell_mac[6] = {};      /* MAC address of wangell0 */
 volatile const __u32 ring_size = 4096;        /* slots in each ring; a power of two */
+volatile const __u32 source_share_max = 131072;  /* established flows of one client address */
+volatile const __u32 service_share_max = 196608; /* established flows of one service */
 volatile const bool shortcut_enabled = false; /* pods' SYNs to services pass the stack, later segments bypass it */
 volatile const __be16 encap_port = 0;         /* UDP port of encapsulated packets; 0 on a single node */
 volatile const __be32 node_addr = 0;          /* this node's IPv4 address */

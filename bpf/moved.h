@@ -183,6 +183,7 @@ __noinline int adopt_claimed_flow(const struct packet *p, const struct encap_met
 		return -1;
 	}
 	__sync_fetch_and_add(&pod->open, 1);
+	share_add(&k, 1);
 	bpf_map_delete_elem(&pending_queries, &k);
 	count(COUNT_MOVED);
 	return 0;

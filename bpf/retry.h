@@ -67,7 +67,7 @@ static __always_inline int retry_syn(struct __sk_buff *skb, struct packet *p)
 	/* A partial checksum starts at the original TCP header, so that must not move. */
 	if (!silent && p->l4 != sizeof(struct ethhdr) + sizeof(struct iphdr))
 		goto give_up;
-	if (!flow_advance(f, FLOW_GONE))
+	if (!flow_advance(&k, f, FLOW_GONE))
 		return TCX_DROP;
 	bpf_map_delete_elem(&flows, &k);
 	syn->stamp = 0;

@@ -6,7 +6,7 @@
 
 /* State of sweep_flows' loop. */
 struct sweep {
-	struct sweep_args args; /* maximum ages */
+	struct sweep_args args; /* maximum ages, and evictions that are left */
 	__u64 now;              /* ns of CLOCK_MONOTONIC */
 	__u32 left;             /* flows that stay */
 };
@@ -21,6 +21,12 @@ static __always_inline __u64 max_age(const struct flow *f, const struct sweep_ar
 	return f->seen & SEEN_FINS ? args->half_closed : args->established;
 }
 
+/* Whether a flow is established and not both sides have sent FIN. */
+static __always_inline bool is_open(const struct flow *f)
+{
+	return f->state == FLOW_ESTABLISHED && (f->seen & SEEN_FINS) != SEEN_FINS;
+}
+
 static long sweep_flow(void *map, const void *key, void *value, void *ctx)
 {
 	struct sweep *s = ctx;
@@ -28,7 +34,13 @@ static long sweep_flow(void *map, const void *key, void *value, void *ctx)
 	struct flow *f = value;
 	__u32 index = f->pod;
 	__s64 age = s->now - f->last; /* below zero if another CPU has just set it */
-	if (!pod_of_flow(f) || (age > 0 && age > max_age(f, &s->args))) {
+	bool old = age > 0 && age > max_age(f, &s->args), open = is_open(f);
+	if (!old && open && age > 0 && age > s->args.evictable && s->args.evictions) {
+		s->args.evictions--;
+		count(COUNT_IDLE_EVICTED);
+		old = true;
+	}
+	if (!pod_of_flow(f) || old) {
 		/* A program that set FLOW_GONE may have failed to delete the entry because its bucket was locked. */
 		if (f->state == FLOW_GONE)
 			bpf_map_delete_elem(&flows, &k);
@@ -37,16 +49,27 @@ static long sweep_flow(void *map, const void *key, void *value, void *ctx)
 		return 0;
 	}
 	s->left++;
+	if (open) {
+		__u32 at = age > 0 ? (__u64)age >> IDLE_SHIFT : 0;
+		if (at >= IDLE_TIMES)
+			at = IDLE_TIMES - 1;
+		struct idle_count *idle = bpf_map_lookup_elem(&idle_flows, &at);
+		if (idle)
+			idle->established++;
+	}
 	struct recount *r = bpf_map_lookup_elem(&recounts, &index);
-	if (r && f->state == FLOW_ESTABLISHED)
-		r->open++;
-	else if (r && f->state == FLOW_HALF_OPEN)
+	if (f->state == FLOW_ESTABLISHED) {
+		if (r)
+			r->open++;
+		share_found(&k);
+	} else if (r && f->state == FLOW_HALF_OPEN) {
 		r->half_open++;
+	}
 	return 0;
 }
 
-/* Removes flows that have ended or whose pod is gone, and counts the others in `recounts`. Returns how many are
- * left. */
+/* Removes flows that have ended, whose pod is gone or that are evicted, and counts the others in `recounts`,
+ * `idle_flows` and the shares. Returns how many are left. */
 static __always_inline int sweep_flows(const struct sweep_args *args)
 {
 	struct sweep s = {.args = *args, .now = bpf_ktime_get_ns()};

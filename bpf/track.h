@@ -86,7 +86,7 @@ static __always_inline int track_answer(const struct flow_key *k, struct flow *f
 }
 
 /* Follows any other segment during the handshake. Returns 0 if there is nothing more to learn from it. */
-static __always_inline int track_handshake(struct flow *f, const struct packet *p, __u32 dir)
+static __always_inline int track_handshake(const struct flow_key *k, struct flow *f, const struct packet *p, __u32 dir)
 {
 	if (!(f->seen & SEEN_SYNACK))
 		return 0;
@@ -94,7 +94,7 @@ static __always_inline int track_handshake(struct flow *f, const struct packet *
 		/* ack[IN] is the pod's initial sequence number. With TCP Fast Open, more than that + 1 is valid. */
 		if (!(p->flags & TCP_ACK) || seq_diff(p->ack, f->ack[IN]) <= 0 || seq_diff(p->ack, f->seq[OUT]) > 0)
 			return 0;
-		flow_establish(f);
+		flow_establish(k, f);
 		return 1;
 	}
 	/* A pod that sends data considers the connection established: the client has acknowledged a SYN-ACK that did
@@ -106,7 +106,7 @@ static __always_inline int track_handshake(struct flow *f, const struct packet *
 		learn_pod_seq(f, p, p->seq);
 	if (seq_diff(p->ack, f->seq[IN]) > 0)
 		f->seq[IN] = p->ack;
-	flow_establish(f);
+	flow_establish(k, f);
 	return 1;
 }
 
@@ -219,7 +219,7 @@ __noinline int track(const struct flow_key *k, struct flow *f, const struct pack
 			count(COUNT_BAD_RST);
 			return 0;
 		}
-		if (!track_handshake(f, p, dir))
+		if (!track_handshake(k, f, p, dir))
 			return 0;
 	}
 	if (p->flags & TCP_RST) {

@@ -18,6 +18,9 @@ enum limit {
 	MAX_HOMES = 64,            /* home nodes queried for a flow of one service */
 	MAGLEV_SIZE = 1021,        /* entries in a Maglev lookup table; must be prime */
 	RING_SHARDS = 16,          /* rings of each kind, so that a flood on one service spares the others */
+	SOURCE_SHARES = 65536,     /* entries in `source_shares`; a power of two */
+	IDLE_TIMES = 128,          /* entries in `idle_flows` */
+	IDLE_SHIFT = 36,           /* they stand for as many times 2^IDLE_SHIFT ns (69 s) of silence, and the last for more */
 	MAX_COUNTERS = 64,         /* entries in `counters`; spare ones let the map survive new counters */
 };
 EXPORT_TO_GO(enum, limit);
@@ -345,6 +348,9 @@ enum counter {
 	COUNT_PODS_TO_GATES,   /* UDP packets of pods to the gates' port of a node: dropped */
 	COUNT_BAD_CHECKSUM,    /* SYNs of cold services with a wrong TCP checksum: dropped */
 	COUNT_BAD_SOURCE,      /* SYNs of cold services from an impossible address, or source-routed: dropped */
+	COUNT_SOURCE_FULL,     /* SYNs of client addresses that have their share of `flows`: dropped */
+	COUNT_SERVICE_FULL,    /* SYNs to services that have their share of `flows`: dropped */
+	COUNT_IDLE_EVICTED,    /* established flows removed before their age because `flows` was almost full */
 	COUNTERS,              /* how many there are */
 };
 
@@ -360,6 +366,22 @@ struct sweep_args {
 	__u64 closed;      /* of a closed flow */
 	__u64 half_closed; /* of an established flow of which one side has sent FIN */
 	__u64 established; /* of any other established flow */
+	__u64 evictable;   /* age from which other established flows may be removed as well */
+	__u64 evictions;   /* how many of those */
+};
+
+/* Value of `source_shares` and `service_shares`: established flows of a client address or service. */
+struct flow_share {
+	__u32 open;    /* now */
+	__u32 found;   /* by gate_sweep; the daemon zeroes this and the next two before each sweep */
+	__be32 client; /* `source_shares`: the IPv4 address with most of them */
+	__s32 votes;   /* flows found of that address less those of others */
+};
+
+/* Value of `idle_flows`: flows that gate_sweep found. */
+struct idle_count {
+	__u32 established; /* established flows that were silent for this long, of which not both sides have sent FIN */
+	__u32 pad;         /* zero */
 };
 
 /* Value of `recounts`: flows of a pod that gate_sweep found. */

@@ -72,6 +72,10 @@ func (f *daemonFlags) add(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&c.Interfaces, "interface", nil,
 		"interface towards clients on other machines (repeatable; default: those with a default route)")
 	flags.StringVar(&c.XDPMode, "xdp-mode", "auto", "auto (native, or off if the driver refuses), native, generic or off")
+	flags.Uint32Var(&c.Sizes.FlowsPerSource, "max-flows-per-source", 0,
+		"connections of one client address, of all that the gate has room for (default: half of them)")
+	flags.Uint32Var(&c.Sizes.FlowsPerService, "max-flows-per-service", 0,
+		"connections of one service (default: three quarters)")
 	flags.StringVar(&c.BPFDir, "bpf-dir", "",
 		"folder for the gate's pins in an existing bpf file system (default: a new one below --run-dir)")
 	flags.StringVar(&c.MetricsSocket, "metrics-socket", "", "unix socket that serves /metrics, /healthz and /readyz")

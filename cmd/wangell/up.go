@@ -64,6 +64,10 @@ standard error, and the line "ready" to standard output.`,
 	f.StringArrayVar(&u.config.Interfaces, "interface", nil,
 		"device towards clients on other machines (repeatable; default: devices with a default route)")
 	f.StringVar(&u.config.XDPMode, "xdp-mode", "auto", oneOf(xdpModes))
+	f.Uint32Var(&u.config.MaxFlowsPerSource, "max-flows-per-source", 0,
+		"connections of one client address, of all that the gate has room for (default: half of them)")
+	f.Uint32Var(&u.config.MaxFlowsPerService, "max-flows-per-service", 0,
+		"connections of one service (default: three quarters)")
 	f.StringArrayVar(&u.config.InsecureRegistries, "insecure-registry", nil,
 		"registry to use over plain HTTP, as HOST, HOST:PORT or an address range (repeatable)")
 	f.StringVar(&u.config.MetricsAddress, "metrics-address", instance.DefaultMetricsAddress,

@@ -27,6 +27,9 @@ type Sizes struct {
 	Flows    uint32 // tracked connections; default 262,144
 	Parked   uint32 // SYNs parked over all services; default 4,096 (about 7 MB)
 	Ring     uint32 // half-open and closed flows per ring, of which there are 16 each; a power of two; default 4,096
+
+	FlowsPerSource  uint32 // established connections of one client address; default half of Flows
+	FlowsPerService uint32 // established connections of one service; default three quarters of Flows
 }
 
 func (s Sizes) withDefaults() Sizes {
@@ -38,6 +41,8 @@ func (s Sizes) withDefaults() Sizes {
 	def(&s.Services, 16384)
 	def(&s.Pods, 4096)
 	def(&s.Flows, 262144)
+	def(&s.FlowsPerSource, max(s.Flows/2, 1))
+	def(&s.FlowsPerService, max(s.Flows/4*3, 1))
 	def(&s.Parked, 4096)
 	def(&s.Ring, 4096)
 	return s

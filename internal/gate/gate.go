@@ -24,13 +24,16 @@ type Gate struct {
 	inject *injector
 
 	// Array maps, mapped into memory.
-	statuses *view[gateServiceStatus]
-	pods     *view[gatePod]
-	recounts *view[gateRecount]
-	backups  *view[gateSynBackup]
-	rings    *view[gateRingSlot]
-	heads    *view[uint64]
-	watch    *view[gateSynWatcher]
+	statuses      *view[gateServiceStatus]
+	pods          *view[gatePod]
+	recounts      *view[gateRecount]
+	sourceShares  *view[gateFlowShare]
+	serviceShares *view[gateFlowShare]
+	idle          *view[gateIdleCount]
+	backups       *view[gateSynBackup]
+	rings         *view[gateRingSlot]
+	heads         *view[uint64]
+	watch         *view[gateSynWatcher]
 
 	services  serviceTable
 	podTable  podTable

@@ -55,7 +55,10 @@ const (
 	gateCounterCOUNT_PODS_TO_GATES gateCounter = 25
 	gateCounterCOUNT_BAD_CHECKSUM  gateCounter = 26
 	gateCounterCOUNT_BAD_SOURCE    gateCounter = 27
-	gateCounterCOUNTERS            gateCounter = 28
+	gateCounterCOUNT_SOURCE_FULL   gateCounter = 28
+	gateCounterCOUNT_SERVICE_FULL  gateCounter = 29
+	gateCounterCOUNT_IDLE_EVICTED  gateCounter = 30
+	gateCounterCOUNTERS            gateCounter = 31
 )
 
 type gateEncapFlag uint32
@@ -140,6 +143,14 @@ const (
 	gateFlowPathPATH_EDGE_NODE gateFlowPath = 4
 )
 
+type gateFlowShare struct {
+	_      structs.HostLayout
+	Open   uint32
+	Found  uint32
+	Client uint32
+	Votes  int32
+}
+
 type gateFlowState uint32
 
 const (
@@ -155,6 +166,12 @@ type gateHomeNodeList struct {
 	Node [64]uint32
 }
 
+type gateIdleCount struct {
+	_           structs.HostLayout
+	Established uint32
+	Pad         uint32
+}
+
 type gateLimit uint32
 
 const (
@@ -165,6 +182,9 @@ const (
 	gateLimitMAX_HOMES            gateLimit = 64
 	gateLimitMAGLEV_SIZE          gateLimit = 1021
 	gateLimitRING_SHARDS          gateLimit = 16
+	gateLimitSOURCE_SHARES        gateLimit = 65536
+	gateLimitIDLE_TIMES           gateLimit = 128
+	gateLimitIDLE_SHIFT           gateLimit = 36
 	gateLimitMAX_COUNTERS         gateLimit = 64
 )
 
@@ -355,6 +375,8 @@ type gateSweepArgs struct {
 	Closed      uint64
 	HalfClosed  uint64
 	Established uint64
+	Evictable   uint64
+	Evictions   uint64
 }
 
 type gateSynBackup struct {
@@ -408,6 +430,7 @@ const (
 	gateMapEvents            = "events"
 	gateMapFlows             = "flows"
 	gateMapHomeNodes         = "home_nodes"
+	gateMapIdleFlows         = "idle_flows"
 	gateMapListeners         = "listeners"
 	gateMapMaglevTables      = "maglev_tables"
 	gateMapNics              = "nics"
@@ -425,8 +448,10 @@ const (
 	gateMapRingHeads         = "ring_heads"
 	gateMapRingSlots         = "ring_slots"
 	gateMapScratch           = "scratch"
+	gateMapServiceShares     = "service_shares"
 	gateMapServiceStatuses   = "service_statuses"
 	gateMapServices          = "services"
+	gateMapSourceShares      = "source_shares"
 	gateMapSteps             = "steps"
 	gateMapSynBackups        = "syn_backups"
 	gateMapSynWatch          = "syn_watch"
@@ -455,7 +480,9 @@ const (
 	gateVarRangeCount        = "range_count"
 	gateVarRangeMask         = "range_mask"
 	gateVarRingSize          = "ring_size"
+	gateVarServiceShareMax   = "service_share_max"
 	gateVarShortcutEnabled   = "shortcut_enabled"
+	gateVarSourceShareMax    = "source_share_max"
 	gateVarVipsOutsideRanges = "vips_outside_ranges"
 	gateVarWangellIfindex    = "wangell_ifindex"
 	gateVarWangellMac        = "wangell_mac"
@@ -527,6 +554,7 @@ type gateMapSpecs struct {
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
 	HomeNodes       *ebpf.MapSpec `ebpf:"home_nodes"`
+	IdleFlows       *ebpf.MapSpec `ebpf:"idle_flows"`
 	Listeners       *ebpf.MapSpec `ebpf:"listeners"`
 	MaglevTables    *ebpf.MapSpec `ebpf:"maglev_tables"`
 	Nics            *ebpf.MapSpec `ebpf:"nics"`
@@ -544,8 +572,10 @@ type gateMapSpecs struct {
 	RingHeads       *ebpf.MapSpec `ebpf:"ring_heads"`
 	RingSlots       *ebpf.MapSpec `ebpf:"ring_slots"`
 	Scratch         *ebpf.MapSpec `ebpf:"scratch"`
+	ServiceShares   *ebpf.MapSpec `ebpf:"service_shares"`
 	ServiceStatuses *ebpf.MapSpec `ebpf:"service_statuses"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
+	SourceShares    *ebpf.MapSpec `ebpf:"source_shares"`
 	Steps           *ebpf.MapSpec `ebpf:"steps"`
 	SynBackups      *ebpf.MapSpec `ebpf:"syn_backups"`
 	SynWatch        *ebpf.MapSpec `ebpf:"syn_watch"`
@@ -567,7 +597,9 @@ type gateVariableSpecs struct {
 	RangeCount        *ebpf.VariableSpec `ebpf:"range_count"`
 	RangeMask         *ebpf.VariableSpec `ebpf:"range_mask"`
 	RingSize          *ebpf.VariableSpec `ebpf:"ring_size"`
+	ServiceShareMax   *ebpf.VariableSpec `ebpf:"service_share_max"`
 	ShortcutEnabled   *ebpf.VariableSpec `ebpf:"shortcut_enabled"`
+	SourceShareMax    *ebpf.VariableSpec `ebpf:"source_share_max"`
 	VipsOutsideRanges *ebpf.VariableSpec `ebpf:"vips_outside_ranges"`
 	WangellIfindex    *ebpf.VariableSpec `ebpf:"wangell_ifindex"`
 	WangellMac        *ebpf.VariableSpec `ebpf:"wangell_mac"`
@@ -598,6 +630,7 @@ type gateMaps struct {
 	Events          *ebpf.Map `ebpf:"events"`
 	Flows           *ebpf.Map `ebpf:"flows"`
 	HomeNodes       *ebpf.Map `ebpf:"home_nodes"`
+	IdleFlows       *ebpf.Map `ebpf:"idle_flows"`
 	Listeners       *ebpf.Map `ebpf:"listeners"`
 	MaglevTables    *ebpf.Map `ebpf:"maglev_tables"`
 	Nics            *ebpf.Map `ebpf:"nics"`
@@ -615,8 +648,10 @@ type gateMaps struct {
 	RingHeads       *ebpf.Map `ebpf:"ring_heads"`
 	RingSlots       *ebpf.Map `ebpf:"ring_slots"`
 	Scratch         *ebpf.Map `ebpf:"scratch"`
+	ServiceShares   *ebpf.Map `ebpf:"service_shares"`
 	ServiceStatuses *ebpf.Map `ebpf:"service_statuses"`
 	Services        *ebpf.Map `ebpf:"services"`
+	SourceShares    *ebpf.Map `ebpf:"source_shares"`
 	Steps           *ebpf.Map `ebpf:"steps"`
 	SynBackups      *ebpf.Map `ebpf:"syn_backups"`
 	SynWatch        *ebpf.Map `ebpf:"syn_watch"`
@@ -629,6 +664,7 @@ func (m *gateMaps) Close() error {
 		m.Events,
 		m.Flows,
 		m.HomeNodes,
+		m.IdleFlows,
 		m.Listeners,
 		m.MaglevTables,
 		m.Nics,
@@ -646,8 +682,10 @@ func (m *gateMaps) Close() error {
 		m.RingHeads,
 		m.RingSlots,
 		m.Scratch,
+		m.ServiceShares,
 		m.ServiceStatuses,
 		m.Services,
+		m.SourceShares,
 		m.Steps,
 		m.SynBackups,
 		m.SynWatch,
@@ -670,7 +708,9 @@ type gateVariables struct {
 	RangeCount        *ebpf.Variable `ebpf:"range_count"`
 	RangeMask         *ebpf.Variable `ebpf:"range_mask"`
 	RingSize          *ebpf.Variable `ebpf:"ring_size"`
+	ServiceShareMax   *ebpf.Variable `ebpf:"service_share_max"`
 	ShortcutEnabled   *ebpf.Variable `ebpf:"shortcut_enabled"`
+	SourceShareMax    *ebpf.Variable `ebpf:"source_share_max"`
 	VipsOutsideRanges *ebpf.Variable `ebpf:"vips_outside_ranges"`
 	WangellIfindex    *ebpf.Variable `ebpf:"wangell_ifindex"`
 	WangellMac        *ebpf.Variable `ebpf:"wangell_mac"`

@@ -75,7 +75,8 @@ func renamePins(dir string) error {
 func setSizes(spec *ebpf.CollectionSpec, s Sizes) {
 	bySize := map[uint32][]string{}
 	add := func(n uint32, names ...string) { bySize[n] = append(bySize[n], names...) }
-	add(s.Services, gateMapServices, gateMapAddresses, gateMapServiceStatuses, gateMapMaglevTables, gateMapHomeNodes)
+	add(s.Services, gateMapServices, gateMapAddresses, gateMapServiceStatuses, gateMapMaglevTables, gateMapHomeNodes,
+		gateMapServiceShares)
 	add(s.Pods, gateMapPods, gateMapPodTraffic, gateMapPodPorts, gateMapPodNames, gateMapListeners, gateMapRecounts)
 	add(s.Flows, gateMapFlows)
 	add(s.Parked, gateMapParkedSyns, gateMapParkedFlows, gateMapParkedSources)
@@ -108,6 +109,8 @@ func setConstants(spec *ebpf.CollectionSpec, cfg *Config, dev *devices) error {
 		gateVarWangellIfindex:  uint32(dev.inner),
 		gateVarWangellMac:      hardwareAddr(dev.innerMAC),
 		gateVarRingSize:        cfg.Sizes.Ring,
+		gateVarSourceShareMax:  cfg.Sizes.FlowsPerSource,
+		gateVarServiceShareMax: cfg.Sizes.FlowsPerService,
 		gateVarShortcutEnabled: cfg.Shortcut,
 		gateVarEncapPort:       htons(cfg.EncapPort),
 		gateVarNodeAddr:        toBE(cfg.NodeAddr),

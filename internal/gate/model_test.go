@@ -358,6 +358,13 @@ func (m *model) takeOver() {
 		from := netip.AddrPortFrom(client.Addr(), t.port)
 		m.must(m.g.objs.Flows.Delete(flowKey(from, vip)))
 		m.g.pods.at(m.podIndex(f.pod)).Open--
+		for _, shares := range []*view[gateFlowShare]{m.g.sourceShares, m.g.serviceShares} {
+			for i := range shares.items { // there is one client address and one service
+				if s := &shares.items[i]; s.Open > 0 {
+					s.Open--
+				}
+			}
+		}
 		s := modelSegment{talk: t, flags: "A", seq: t.next[0], ack: t.got[0], n: m.r.IntN(2) * m.r.IntN(50)}
 		if t.fin[0] {
 			s.n = 0

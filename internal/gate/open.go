@@ -88,6 +88,15 @@ func (g *Gate) mapViews() (err error) {
 	if g.recounts, err = newView[gateRecount](o.Recounts); err != nil {
 		return err
 	}
+	if g.sourceShares, err = newView[gateFlowShare](o.SourceShares); err != nil {
+		return err
+	}
+	if g.serviceShares, err = newView[gateFlowShare](o.ServiceShares); err != nil {
+		return err
+	}
+	if g.idle, err = newView[gateIdleCount](o.IdleFlows); err != nil {
+		return err
+	}
 	if g.backups, err = newView[gateSynBackup](o.SynBackups); err != nil {
 		return err
 	}
@@ -152,7 +161,8 @@ func (g *Gate) Close() error {
 	for _, l := range g.links.byName {
 		errs = append(errs, l.Close())
 	}
-	views := []interface{ close() error }{g.statuses, g.pods, g.recounts, g.backups, g.rings, g.heads, g.watch}
+	views := []interface{ close() error }{g.statuses, g.pods, g.recounts, g.sourceShares, g.serviceShares, g.idle,
+		g.backups, g.rings, g.heads, g.watch}
 	for _, v := range views {
 		errs = append(errs, v.close())
 	}

@@ -95,6 +95,7 @@ func (g *Gate) SetService(s Service) (uint32, error) {
 		// has left behind count until Sweep removes them.
 		st := g.statuses.at(index)
 		*st = gateServiceStatus{Head: st.Head, Tail: st.Head, Parked: st.Parked}
+		atomic.StoreUint32(&g.serviceShares.at(index).Open, 0)
 	}
 	if err := g.writeService(s, index); err != nil {
 		if !known {

@@ -5,8 +5,6 @@ package gate
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -62,36 +60,58 @@ func (g *Gate) MaxFlows() int { return int(g.cfg.Sizes.Flows) }
 
 // Swept is the result of Sweep.
 type Swept struct {
-	Flows  uint32 // remaining flows
-	Fixed  int    // pods whose counts were wrong
-	Parked int    // removed leftovers of parked SYNs
+	Flows   uint32 // remaining flows
+	Evicted uint32 // flows removed before their age because the table was almost full
+	Fixed   int    // pods, client addresses and services whose counts were wrong
+	Parked  int    // removed leftovers of parked SYNs
 }
 
-// Sweep removes flows that have ended, counts the others, and corrects the counts of pods where they differ. A pod
-// whose counts change meanwhile is left to the next sweep. It also removes what races between the programs may have
-// left of parked SYNs. Only one sweep may run at a time.
+// Sweep removes flows that have ended, counts the others, and corrects the counts of pods, client addresses and
+// services where they differ. What changes meanwhile is left to the next sweep. If the table is almost full, it also
+// evicts the flows that have been silent for longest. Finally it removes what races between the programs may have left
+// of parked SYNs. Only one sweep may run at a time.
 func (g *Gate) Sweep(ages Ages) (Swept, error) {
-	first, left, err := g.recount(ages, g.podTable.used())
+	first, err := g.recount(ages, eviction{})
 	if err != nil {
 		return Swept{}, err
 	}
-	s := Swept{Flows: left}
-	if len(first) > 0 {
+	s := Swept{Flows: first.left}
+	if g.almostFull(first.left) {
+		if first, err = g.makeRoom(ages); err != nil {
+			return Swept{}, err
+		}
+		s.Evicted, s.Flows = s.Flows-min(s.Flows, first.left), first.left
+	}
+	if first.wrong() {
 		// A count may have changed during the walk, and a walk through a changing table may miss flows. A count that is
 		// really wrong is wrong twice.
-		again, left, err := g.recount(ages, slices.Collect(maps.Keys(first)))
+		again, err := g.recount(ages, eviction{})
 		if err != nil {
 			return Swept{}, err
 		}
-		s.Flows = left
-		for i, m := range again {
-			if m == first[i] && g.correct(i, m) {
+		s.Flows = again.left
+		for i, m := range again.pods {
+			if m == first.pods[i] && g.correct(i, m) {
 				s.Fixed++
 			}
 		}
+		s.Fixed += correctShares(g.sourceShares, first.sources, again.sources)
+		s.Fixed += correctShares(g.serviceShares, first.services, again.services)
 	}
 	s.Parked, err = g.sweepParked()
 	return s, err
+}
+
+// makeRoom removes flows before their age: first those that have begun to end, and if that is not enough, those that
+// were silent for longest.
+func (g *Gate) makeRoom(ages Ages) (recounted, error) {
+	least := shortestAges()
+	least.Established = ages.Established
+	r, err := g.recount(least, eviction{})
+	if err != nil || !g.almostFull(r.left) {
+		return r, err
+	}
+	return g.recount(least, g.evictions(r.left))
 }
 
 // flowCounts are the numbers of a pod's flows.
@@ -100,33 +120,51 @@ type flowCounts struct{ open, halfOpen uint32 }
 // miscount is a pod's counts, and the flows that it really has.
 type miscount struct{ is, want flowCounts }
 
-// recount runs gate_sweep. It returns the miscounts of some pods, and the number of all flows.
-func (g *Gate) recount(ages Ages, pods []uint32) (map[uint32]miscount, uint32, error) {
+// recounted is the result of recount.
+type recounted struct {
+	left              uint32                // flows in the table
+	pods              map[uint32]miscount   // wrong counts, by pod index
+	sources, services map[uint32]shareCount // the same, by index of the share
+}
+
+// wrong reports whether any count is wrong.
+func (r *recounted) wrong() bool { return len(r.pods)+len(r.sources)+len(r.services) > 0 }
+
+// recount runs gate_sweep.
+func (g *Gate) recount(ages Ages, e eviction) (recounted, error) {
 	for i := range g.recounts.items {
 		r := g.recounts.at(uint32(i))
 		atomic.StoreUint32(&r.Open, 0)
 		atomic.StoreUint32(&r.HalfOpen, 0)
 	}
+	clear(g.idle.items)
+	clearFound(g.sourceShares)
+	clearFound(g.serviceShares)
 	args := gateSweepArgs{
 		HalfOpen:    uint64(ages.HalfOpen),
 		Closed:      uint64(ages.Closed),
 		HalfClosed:  uint64(ages.HalfClosed),
 		Established: uint64(ages.Established),
 	}
+	if e.n > 0 {
+		args.Established = min(args.Established, uint64(e.all))
+		args.Evictable, args.Evictions = uint64(e.some), uint64(e.n)
+	}
 	left, err := g.objs.GateSweep.Run(&ebpf.RunOptions{Context: args})
 	if err != nil {
-		return nil, 0, fmt.Errorf("sweeping the flow table: %w", err)
+		return recounted{}, fmt.Errorf("sweeping the flow table: %w", err)
 	}
-	wrong := map[uint32]miscount{}
-	for _, i := range pods {
+	out := recounted{left: left, pods: map[uint32]miscount{}}
+	for _, i := range g.podTable.used() {
 		r, p := g.recounts.at(i), g.pods.at(i)
 		found := flowCounts{atomic.LoadUint32(&r.Open), atomic.LoadUint32(&r.HalfOpen)}
 		is := flowCounts{atomic.LoadUint32(&p.Open), atomic.LoadUint32(&p.HalfOpen)}
 		if is != found {
-			wrong[i] = miscount{is, found}
+			out.pods[i] = miscount{is, found}
 		}
 	}
-	return wrong, left, nil
+	out.sources, out.services = wrongShares(g.sourceShares), wrongShares(g.serviceShares)
+	return out, nil
 }
 
 // correct corrects a pod's counts, unless they have changed.

@@ -118,6 +118,8 @@ func (w *world) clearFlows() {
 	for w.g.objs.Flows.NextKey(nil, &k) == nil {
 		w.must(w.g.objs.Flows.Delete(k))
 	}
+	clear(w.g.sourceShares.items)
+	clear(w.g.serviceShares.items)
 }
 
 func (w *world) podIndex(i int) uint32 {

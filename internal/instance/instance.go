@@ -47,6 +47,10 @@ type Config struct {
 	Interfaces []string `json:"interfaces,omitempty"`
 	// XDPMode is auto, native, generic or off.
 	XDPMode string `json:"xdpMode"`
+	// MaxFlowsPerSource and MaxFlowsPerService are the limits on connections of one client address and of one service;
+	// 0 is the gate's default.
+	MaxFlowsPerSource  uint32 `json:"maxFlowsPerSource,omitempty"`
+	MaxFlowsPerService uint32 `json:"maxFlowsPerService,omitempty"`
 	// Containerd is ContainerdAuto, ContainerdOwn or the path of a socket.
 	Containerd string `json:"containerd"`
 	// InsecureRegistries are registries that are accessed by plain HTTP.

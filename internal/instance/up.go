@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime/debug"
+	"strconv"
 	"sync"
 	"time"
 
@@ -198,6 +199,13 @@ func (u *up) startDaemon(name, server string) {
 	}
 	for _, i := range u.Interfaces {
 		args = append(args, "--interface", i)
+	}
+	for flag, n := range map[string]uint32{
+		"--max-flows-per-source": u.MaxFlowsPerSource, "--max-flows-per-service": u.MaxFlowsPerService,
+	} {
+		if n != 0 {
+			args = append(args, flag, strconv.FormatUint(uint64(n), 10))
+		}
 	}
 	var once sync.Once
 	ready := func() {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"wangell.loutres.me/internal/cri"
@@ -41,6 +42,7 @@ type daemon struct {
 	podAdded    chan struct{} // holds one element: maintain has something to do
 	sharedAdded chan struct{} // holds one element: balance has something to do
 
+	flows   atomic.Int64 // entries of the flow table at the last sweep
 	members membership
 	reports podReports
 	usage   usageReader

@@ -17,6 +17,8 @@ type collector struct {
 	parked  *prometheus.Desc
 	open    *prometheus.Desc
 	flows   *prometheus.Desc
+	entries *prometheus.Desc
+	limit   *prometheus.Desc
 	bytes   *prometheus.Desc
 	passed  *prometheus.Desc
 	again   *prometheus.Desc
@@ -45,7 +47,10 @@ func newCollector(d *daemon) *collector {
 		parked: desc("parked_syns", "SYNs parked now.", byService...),
 		open:   desc("open_flows", "Connections established now.", byService...),
 		flows:  desc("flows_total", "Connections established with the current pods.", byService...),
-		bytes:  desc("bytes_total", "IP bytes forwarded to (in) and from (out) the current pods.", byDirection...),
+		entries: desc("flow_table_entries",
+			"Entries of the flow table: connections in handshake, established, and just closed."),
+		limit: desc("flow_table_limit", "Entries for which the flow table has room."),
+		bytes: desc("bytes_total", "IP bytes forwarded to (in) and from (out) the current pods.", byDirection...),
 		again: desc("reattached_total",
 			"How often the gate's programs had to be attached again, because others came before them or detached them."),
 		nics:   desc("interface_info", "1 for each external interface, with its XDP mode.", "interface", "xdp", "reason"),
@@ -55,7 +60,8 @@ func newCollector(d *daemon) *collector {
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.packets, c.parked, c.open, c.flows, c.bytes, c.passed, c.again, c.nics} {
+	for _, d := range []*prometheus.Desc{c.packets, c.parked, c.open, c.flows, c.entries, c.limit, c.bytes, c.passed,
+		c.again, c.nics} {
 		ch <- d
 	}
 	for _, d := range c.service {
@@ -76,6 +82,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for name, xdp := range c.d.gate.Attached() {
 		ch <- prometheus.MustNewConstMetric(c.nics, prometheus.GaugeValue, 1, name, string(xdp.Mode), xdp.Why)
 	}
+	ch <- prometheus.MustNewConstMetric(c.entries, prometheus.GaugeValue, float64(c.d.flows.Load()))
+	ch <- prometheus.MustNewConstMetric(c.limit, prometheus.GaugeValue, float64(c.d.gate.MaxFlows()))
 	for _, s := range c.d.allServices() {
 		c.collectService(ch, s)
 	}
