@@ -5,35 +5,6 @@
 #include "icmp.h"
 #include "retry.h"
 
-/* Parks the SYN of a service that is not warm before a socket buffer is allocated. All other packets pass: gate_nic
- * handles them. */
-static __always_inline int edge_xdp(struct xdp_md *ctx, struct ethhdr *eth)
-{
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct packet p;
-	if (parse(data, end, bpf_xdp_get_buff_len(ctx), &p) != PACKET_TCP || !is_syn(&p) || !in_range(p.daddr))
-		return XDP_PASS;
-	struct flow_key k;
-	flow_key_from_client(&k, &p);
-	struct service *s = service_of_flow(&k);
-	if (!s)
-		return XDP_PASS;
-	struct service_status *st = status_of(s->index);
-	if (!st || state_now(st) == SERVICE_WARM)
-		return XDP_PASS;
-	/* A frame that a switch has flooded is for another host. */
-	__u32 ifindex = ctx->ingress_ifindex;
-	struct nic *nic = bpf_map_lookup_elem(&nics, &ifindex);
-	if (!nic || __builtin_memcmp(nic->mac, eth->h_dest, 6))
-		return XDP_PASS;
-	struct flow *f = bpf_map_lookup_elem(&flows, &k);
-	if (f && !flow_reusable(f, &p))
-		return XDP_PASS;
-	struct origin o;
-	origin_from_frame(&o, eth, ifindex, PATH_NIC);
-	return park(ctx, true, &p, &k, s, st, &o) == PARKED ? XDP_DROP : XDP_PASS;
-}
-
 /* Chooses a pod for a SYN, or NO_POD. Forgets a reusable flow on its 5-tuple (old, may be NULL) first, so that it
  * does not count when pods are compared. */
 static __always_inline int choose_pod(const struct flow_key *k, struct flow *old, const struct packet *p, __u32 service)
@@ -81,6 +52,21 @@ static __always_inline void unpark_twin(struct service_status *st, const struct 
 	struct ticket t = pf->ticket;
 	if (unpark(&t) == 0)
 		__sync_fetch_and_add(&st->released, 1);
+}
+
+/* Opens a flow to a pod of a warm service and sends the SYN there. old is the flow on its 5-tuple, or NULL. */
+static __always_inline int open_to_some_pod(struct __sk_buff *skb, struct packet *p, const struct flow_key *k,
+					    struct flow *old, __u32 service, struct service_status *st,
+					    const struct origin *o, bool ingress)
+{
+	int pod = choose_pod(k, old, p, service);
+	if (pod == NO_POD) {
+		count(COUNT_NO_POD);
+		return TCX_DROP;
+	}
+	if (*(volatile __u32 *)&st->parked)
+		unpark_twin(st, k);
+	return open_and_deliver(skb, p, k, pod, o, ingress);
 }
 
 /* Handles a packet to the service range that is not a TCP segment. */
@@ -150,6 +136,11 @@ static __always_inline int edge_from_client(struct __sk_buff *skb, enum packet_k
 		count(COUNT_NO_SERVICE);
 		return reply_reset(skb, p, ingress);
 	}
+	struct service_status *st = status_of(s->index);
+	if (!st)
+		return TCX_DROP;
+	if (state_now(st) != SERVICE_WARM && (syn || (p->flags & TCP_RST)))
+		return run_step(skb, STEP_COLD);
 	if (!syn) {
 		/* The VIP may just have moved here from another node. */
 		if (!known && path == PATH_NIC && encap_port)
@@ -157,21 +148,9 @@ static __always_inline int edge_from_client(struct __sk_buff *skb, enum packet_k
 		count(COUNT_STRAY);
 		return reply_reset(skb, p, ingress);
 	}
-	struct service_status *st = status_of(s->index);
-	if (!st)
-		return TCX_DROP;
 	struct origin o;
 	origin_from_frame(&o, eth, skb->ifindex, path);
-	if (state_now(st) != SERVICE_WARM && park(skb, false, p, &k, s, st, &o) == PARKED)
-		return TCX_DROP;
-	int pod = choose_pod(&k, f, p, s->index);
-	if (pod == NO_POD) {
-		count(COUNT_NO_POD);
-		return TCX_DROP;
-	}
-	if (*(volatile __u32 *)&st->parked)
-		unpark_twin(st, &k);
-	return open_and_deliver(skb, p, &k, pod, &o, ingress);
+	return open_to_some_pod(skb, p, &k, f, s->index, st, &o, ingress);
 }
 
 /* Handles a SYN that the daemon has released, or sends to another pod because it was not answered. */

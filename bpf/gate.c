@@ -11,12 +11,13 @@
  *   gate_home      tail call:                       replies to clients of other nodes
  *   gate_retry     tail call:                       SYNs that their pod refused or did not answer
  *   gate_moved     tail call:                       flows whose client now uses another edge node
+ *   gate_cold      tail call:                       SYNs of services that are not warm
  *   gate_listen    tracepoint inet_sock_set_state:  a pod's socket enters LISTEN
  *   gate_unpark    run by the daemon:               drops a parked SYN
  *   gate_sweep     run by the daemon:               removes flows that have ended
  */
 #include "arp.h"
-#include "edge.h"
+#include "cold.h"
 #include "listen.h"
 #include "moved.h"
 #include "reply.h"
@@ -169,6 +170,13 @@ int gate_moved(struct __sk_buff *skb)
 {
 	struct packet p = {};
 	return parse_skb(skb, &p) == PACKET_TCP ? handle_moved(skb, &p) : TCX_DROP;
+}
+
+SEC("tc")
+int gate_cold(struct __sk_buff *skb)
+{
+	struct packet p = {};
+	return parse_skb(skb, &p) == PACKET_TCP ? cold_from_client(skb, &p) : TCX_DROP;
 }
 
 SEC("tp_btf/inet_sock_set_state")

@@ -138,6 +138,39 @@ struct {
 	__type(value, __u32);
 } parked_sources SEC(".maps");
 
+/* 0 → limits on wakes that all services share. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct node_limits);
+} wake_limits SEC(".maps");
+
+/* Keyed hash of a client's /24 → when its budget of wakes is full again, ns of CLOCK_MONOTONIC. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SOURCE_BUDGETS);
+	__type(key, __u32);
+	__type(value, __u64);
+} source_budgets SEC(".maps");
+
+/* Service index and client address → when the client has proven itself, ns of CLOCK_MONOTONIC. An evicted client is
+ * challenged again. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct source_key);
+	__type(value, __u64);
+} proven_clients SEC(".maps");
+
+/* Keyed hash of a SYN → its repeats. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, REPEATED_SYNS);
+	__type(key, __u32);
+	__type(value, struct repeated_syn);
+} repeated_syns SEC(".maps");
+
 /* 0 → buffer in which a parked SYN is assembled, per CPU: it is too large for the stack. Not pinned. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -269,6 +302,10 @@ volatile const __u32 source_share_max = 131072;  /* established flows of one cli
 volatile const __u32 service_share_max = 196608; /* established flows of one service */
 volatile const bool shortcut_enabled = false; /* pods' SYNs to services pass the stack, later segments bypass it */
 volatile const __be16 encap_port = 0;         /* UDP port of encapsulated packets; 0 on a single node */
+volatile const __u64 proof_key[2] = {};       /* key of what strangers must not predict: challenges, hashes */
+volatile const __u64 wake_interval[WAKE_SCOPES] = {}; /* ns until a budget of wakes has one more */
+volatile const __u64 wake_burst[WAKE_SCOPES] = {};    /* most wakes in a budget; 0 is without limit */
+volatile const __u32 unproven_parked = 0;     /* SYNs of unproven clients that a waking service keeps; 0: any */
 volatile const __be32 node_addr = 0;          /* this node's IPv4 address */
 
 /* Nonzero while some VIPs are outside all service ranges. Set by the daemon at any time. */

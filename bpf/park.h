@@ -3,9 +3,8 @@
 #pragma once
 
 #include "flow.h"
-#include "verify.h"
 
-#define PARKED 0     /* the SYN is parked, beyond a limit, or invalid: drop the packet */
+#define PARKED 0     /* the SYN is parked or beyond a limit: drop the packet */
 #define NOT_PARKED 1 /* the service became warm meanwhile: send the packet on */
 
 /* Reverses admit. */
@@ -95,8 +94,6 @@ static __always_inline int park(void *ctx, bool xdp, const struct packet *p, con
 	struct parked_flow *have = bpf_map_lookup_elem(&parked_flows, k);
 	struct source_key src = {.service = s->index, .client = k->client};
 
-	if (!may_wake(ctx, xdp, p, k))
-		return PARKED;
 	if (have && have->isn == p->seq) {
 		__sync_fetch_and_add(&st->duplicates, 1);
 		goto wake;

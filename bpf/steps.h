@@ -8,6 +8,7 @@ int gate_node(struct __sk_buff *skb);
 int gate_home(struct __sk_buff *skb);
 int gate_retry(struct __sk_buff *skb);
 int gate_moved(struct __sk_buff *skb);
+int gate_cold(struct __sk_buff *skb);
 
 /* Programs that others call. */
 enum step {
@@ -15,6 +16,7 @@ enum step {
 	STEP_HOME,     /* gate_home */
 	STEP_RETRY,    /* gate_retry */
 	STEP_MOVED,    /* gate_moved */
+	STEP_COLD,     /* gate_cold */
 	STEPS,         /* how many there are */
 };
 
@@ -31,6 +33,7 @@ struct {
 			[STEP_HOME] = (void *)&gate_home,
 			[STEP_RETRY] = (void *)&gate_retry,
 			[STEP_MOVED] = (void *)&gate_moved,
+			[STEP_COLD] = (void *)&gate_cold,
 		},
 };
 

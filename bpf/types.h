@@ -21,6 +21,8 @@ enum limit {
 	SOURCE_SHARES = 65536,     /* entries in `source_shares`; a power of two */
 	IDLE_TIMES = 128,          /* entries in `idle_flows` */
 	IDLE_SHIFT = 36,           /* they stand for as many times 2^IDLE_SHIFT ns (69 s) of silence, and the last for more */
+	SOURCE_BUDGETS = 16384,    /* budgets of client prefixes; a power of two */
+	REPEATED_SYNS = 65536,     /* SYNs whose repeats are counted; a power of two */
 	MAX_COUNTERS = 64,         /* entries in `counters`; spare ones let the map survive new counters */
 };
 EXPORT_TO_GO(enum, limit);
@@ -41,6 +43,8 @@ struct service_key {
 enum service_flag {
 	SERVICE_AFFINITY = 1,     /* a client address keeps its pod */
 	SERVICE_PREFER_LOCAL = 2, /* prefer pods on this node */
+	SERVICE_PROOF_ALWAYS = 4, /* a client that wakes it always proves itself first */
+	SERVICE_PROOF_NEVER = 8,  /* clients beyond a budget are dropped instead of asked for a proof */
 };
 EXPORT_TO_GO(enum, service_flag);
 
@@ -78,6 +82,7 @@ struct service_status {
 	__u32 parked;             /* SYNs parked now */
 	__u32 head;               /* ticket number of the next parked SYN */
 	__u32 tail;               /* lowest ticket number that may still be parked (daemon) */
+	__u64 wake_budget;        /* when its budget of wakes is full again, ns of CLOCK_MONOTONIC */
 	__u64 syn_seen;           /* when the SYN that started the latest wake was parked, ns of CLOCK_MONOTONIC */
 	__u64 wakes;              /* wake events sent */
 	__u64 parked_total;       /* SYNs parked since the service was added */
@@ -250,6 +255,29 @@ struct source_key {
 	struct addr client; /* client address */
 };
 
+/* Which budget of wakes: index of wake_interval and wake_burst. */
+enum wake_scope {
+	WAKES_NODE = 0, /* all wakes on this node */
+	WAKES_SERVICE,  /* wakes of one service */
+	WAKES_SOURCE,   /* wakes by clients of one /24 */
+	WAKE_SCOPES,    /* how many there are */
+};
+EXPORT_TO_GO(enum, wake_scope);
+
+/* Value of `wake_limits`: what all services of this node share. Times are ns of CLOCK_MONOTONIC. */
+struct node_limits {
+	__u64 wakes;   /* when the node's budget of wakes is full again */
+	__u64 repeats; /* when the budget of SYNs admitted for their repeats is full again */
+	__u64 told;    /* when EVENT_OVER_BUDGET was sent last; 0: never */
+};
+
+/* Value of `repeated_syns`: a SYN whose client was challenged. */
+struct repeated_syn {
+	__u32 tag;     /* hash of its 5-tuple and sequence number */
+	__u32 repeats; /* how often it was repeated */
+	__u64 at;      /* when it came last, ns of CLOCK_MONOTONIC */
+};
+
 /* Value of `ring_slots`: an entry in a ring of half-open or closed flows. */
 struct ring_slot {
 	struct flow_key flow; /* the flow that last took the slot */
@@ -301,18 +329,19 @@ struct nic {
 
 /* Type of an event. */
 enum event_type {
-	EVENT_WAKE = 1,       /* the first SYN of a cold service was parked */
-	EVENT_LISTEN = 2,     /* a pod's socket entered LISTEN */
-	EVENT_SYNACK = 3,     /* a pod's first SYN-ACK passed */
-	EVENT_FIRST_BYTE = 4, /* a pod's first payload passed */
-	EVENT_SYN = 5,        /* a flow became half-open while syn_watch was off */
+	EVENT_WAKE = 1,        /* the first SYN of a cold service was parked */
+	EVENT_LISTEN = 2,      /* a pod's socket entered LISTEN */
+	EVENT_SYNACK = 3,      /* a pod's first SYN-ACK passed */
+	EVENT_FIRST_BYTE = 4,  /* a pod's first payload passed */
+	EVENT_SYN = 5,         /* a flow became half-open while syn_watch was off */
+	EVENT_OVER_BUDGET = 6, /* a client exceeded a budget of wakes */
 };
 
 /* Record in `events`. */
 struct event {
 	enum event_type type; /* what happened */
-	__u32 index;          /* EVENT_WAKE: service index; EVENT_SYN: 0; else pod index */
-	__u32 generation;     /* generation of the pod; 0 if the event is about none */
+	__u32 index;          /* EVENT_WAKE, EVENT_OVER_BUDGET: service index; EVENT_SYN: 0; else pod index */
+	__u32 generation;     /* generation of the pod; EVENT_OVER_BUDGET: the client's IPv4 address; else 0 */
 	__u32 pad;            /* zero */
 	__u64 at;             /* ns of CLOCK_MONOTONIC; 0 for EVENT_SYN */
 };
@@ -351,6 +380,10 @@ enum counter {
 	COUNT_SOURCE_FULL,     /* SYNs of client addresses that have their share of `flows`: dropped */
 	COUNT_SERVICE_FULL,    /* SYNs to services that have their share of `flows`: dropped */
 	COUNT_IDLE_EVICTED,    /* established flows removed before their age because `flows` was almost full */
+	COUNT_CHALLENGES,      /* SYNs of cold services answered with a challenge */
+	COUNT_PROVEN,          /* valid answers to challenges */
+	COUNT_UNPROVEN,        /* SYNs admitted without a proof, for their repeats */
+	COUNT_OVER_BUDGET,     /* SYNs beyond a budget of a service that asks for no proof: dropped */
 	COUNTERS,              /* how many there are */
 };
 

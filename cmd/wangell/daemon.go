@@ -87,6 +87,7 @@ func (f *daemonFlags) add(flags *pflag.FlagSet) {
 		"cluster: UDP port of packets between nodes, the same on all (used with --node-address)")
 	flags.BoolVar(&c.Shortcut, "shortcut", true,
 		"cluster: connections of this node's pods bypass its network stack after the SYN (used with --node-address)")
+	addWakeBudgets(flags, &c.WakeBudgets)
 	flags.StringVar(&c.CRI, "cri", "",
 		"cluster: endpoint of the container runtime, such as unix:///run/containerd/containerd.sock")
 	f.cluster.add(flags)

@@ -3,6 +3,7 @@
 package gate
 
 import (
+	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -84,6 +85,10 @@ type Config struct {
 	SYNTimeout time.Duration
 	// XDPMode is the XDP mode; empty is XDPAuto.
 	XDPMode XDPMode
+	// WakeBudgets limit what clients start that have not proven that they are where they claim to be.
+	WakeBudgets WakeBudgets
+	// ProofKey is the key of challenges, the same on all nodes; zero is a random one.
+	ProofKey [16]byte
 	// Shortcut makes connections of pods on this node bypass its stack once the stack has let their SYN pass. The gate
 	// is then attached to the devices of all pods, whoever created them. Otherwise it is attached to services' pods
 	// only, and the SYNs of these bypass the stack as well.
@@ -102,6 +107,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.SYNTimeout == 0 {
 		c.SYNTimeout = DefaultSYNTimeout
+	}
+	if c.ProofKey == [16]byte{} {
+		_, _ = rand.Read(c.ProofKey[:]) // it never fails
 	}
 	if c.XDPMode == "" {
 		c.XDPMode = XDPAuto
@@ -125,7 +133,7 @@ func (c *Config) check() error {
 	if c.Sizes.Ring&(c.Sizes.Ring-1) != 0 {
 		return fmt.Errorf("ring size %d: not a power of two", c.Sizes.Ring)
 	}
-	return nil
+	return c.WakeBudgets.check()
 }
 
 // inRange reports whether an address is in a service range.

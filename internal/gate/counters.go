@@ -37,6 +37,10 @@ var counterNames = [gateCounterCOUNTERS]string{
 	gateCounterCOUNT_PODS_TO_GATES: "pods_to_gates",
 	gateCounterCOUNT_BAD_CHECKSUM:  "bad_checksum",
 	gateCounterCOUNT_BAD_SOURCE:    "bad_source",
+	gateCounterCOUNT_CHALLENGES:    "challenges",
+	gateCounterCOUNT_PROVEN:        "proven",
+	gateCounterCOUNT_UNPROVEN:      "unproven",
+	gateCounterCOUNT_OVER_BUDGET:   "over_budget",
 }
 
 // Counters returns the counters of the whole gate by name. Their meanings are those of enum counter in bpf/types.h.

@@ -24,13 +24,16 @@ const (
 	EventListen      = EventKind(gateEventTypeEVENT_LISTEN)     // a pod's socket enters LISTEN; it accepts within µs
 	EventFirstSYNACK = EventKind(gateEventTypeEVENT_SYNACK)     // a pod's first SYN-ACK passed
 	EventFirstByte   = EventKind(gateEventTypeEVENT_FIRST_BYTE) // a pod's first payload passed
+	// EventOverBudget: a client exceeded a budget of wakes. At most one is sent in ten seconds.
+	EventOverBudget = EventKind(gateEventTypeEVENT_OVER_BUDGET)
 )
 
 // Event is something that the gate reports.
 type Event struct {
 	Kind    EventKind
 	Service netip.AddrPort
-	Pod     uint64 // the pod's ID; 0 for EventWake
+	Pod     uint64       // the pod's ID; 0 for EventWake and EventOverBudget
+	Source  netip.Prefix // EventOverBudget: the client's /24
 	At      monotime.Time
 }
 
@@ -91,7 +94,10 @@ func (g *Gate) readEvents(r *ringbuf.Reader, handle func(Event)) {
 // resolve replaces the indices in an event by names; false if its service or pod is gone.
 func (g *Gate) resolve(e *gateEvent) (Event, bool) {
 	ev := Event{Kind: EventKind(e.Type), At: monotime.Time(e.At)}
-	if ev.Kind == EventWake {
+	if ev.Kind == EventWake || ev.Kind == EventOverBudget {
+		if ev.Kind == EventOverBudget {
+			ev.Source = prefixOf(e.Generation)
+		}
 		var ok bool
 		ev.Service, ok = g.services.addr(e.Index)
 		return ev, ok

@@ -58,7 +58,11 @@ const (
 	gateCounterCOUNT_SOURCE_FULL   gateCounter = 28
 	gateCounterCOUNT_SERVICE_FULL  gateCounter = 29
 	gateCounterCOUNT_IDLE_EVICTED  gateCounter = 30
-	gateCounterCOUNTERS            gateCounter = 31
+	gateCounterCOUNT_CHALLENGES    gateCounter = 31
+	gateCounterCOUNT_PROVEN        gateCounter = 32
+	gateCounterCOUNT_UNPROVEN      gateCounter = 33
+	gateCounterCOUNT_OVER_BUDGET   gateCounter = 34
+	gateCounterCOUNTERS            gateCounter = 35
 )
 
 type gateEncapFlag uint32
@@ -91,11 +95,12 @@ type gateEvent struct {
 type gateEventType uint32
 
 const (
-	gateEventTypeEVENT_WAKE       gateEventType = 1
-	gateEventTypeEVENT_LISTEN     gateEventType = 2
-	gateEventTypeEVENT_SYNACK     gateEventType = 3
-	gateEventTypeEVENT_FIRST_BYTE gateEventType = 4
-	gateEventTypeEVENT_SYN        gateEventType = 5
+	gateEventTypeEVENT_WAKE        gateEventType = 1
+	gateEventTypeEVENT_LISTEN      gateEventType = 2
+	gateEventTypeEVENT_SYNACK      gateEventType = 3
+	gateEventTypeEVENT_FIRST_BYTE  gateEventType = 4
+	gateEventTypeEVENT_SYN         gateEventType = 5
+	gateEventTypeEVENT_OVER_BUDGET gateEventType = 6
 )
 
 type gateFlow struct {
@@ -185,6 +190,8 @@ const (
 	gateLimitSOURCE_SHARES        gateLimit = 65536
 	gateLimitIDLE_TIMES           gateLimit = 128
 	gateLimitIDLE_SHIFT           gateLimit = 36
+	gateLimitSOURCE_BUDGETS       gateLimit = 16384
+	gateLimitREPEATED_SYNS        gateLimit = 65536
 	gateLimitMAX_COUNTERS         gateLimit = 64
 )
 
@@ -206,6 +213,13 @@ type gateNic struct {
 	Mac [6]uint8
 	Tx  uint8
 	Pad uint8
+}
+
+type gateNodeLimits struct {
+	_       structs.HostLayout
+	Wakes   uint64
+	Repeats uint64
+	Told    uint64
 }
 
 type gateParked struct {
@@ -305,6 +319,13 @@ type gateRecount struct {
 	HalfOpen uint32
 }
 
+type gateRepeatedSyn struct {
+	_       structs.HostLayout
+	Tag     uint32
+	Repeats uint32
+	At      uint64
+}
+
 type gateRingSlot struct {
 	_     structs.HostLayout
 	Flow  gateFlowKey
@@ -326,6 +347,8 @@ type gateServiceFlag uint32
 const (
 	gateServiceFlagSERVICE_AFFINITY     gateServiceFlag = 1
 	gateServiceFlagSERVICE_PREFER_LOCAL gateServiceFlag = 2
+	gateServiceFlagSERVICE_PROOF_ALWAYS gateServiceFlag = 4
+	gateServiceFlagSERVICE_PROOF_NEVER  gateServiceFlag = 8
 )
 
 type gateServiceKey struct {
@@ -353,6 +376,7 @@ type gateServiceStatus struct {
 	Parked      uint32
 	Head        uint32
 	Tail        uint32
+	WakeBudget  uint64
 	SynSeen     uint64
 	Wakes       uint64
 	ParkedTotal uint64
@@ -421,6 +445,15 @@ type gateUnparkArgs struct {
 	Refused uint32
 }
 
+type gateWakeScope uint32
+
+const (
+	gateWakeScopeWAKES_NODE    gateWakeScope = 0
+	gateWakeScopeWAKES_SERVICE gateWakeScope = 1
+	gateWakeScopeWAKES_SOURCE  gateWakeScope = 2
+	gateWakeScopeWAKE_SCOPES   gateWakeScope = 3
+)
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -443,18 +476,23 @@ const (
 	gateMapPodPorts          = "pod_ports"
 	gateMapPodTraffic        = "pod_traffic"
 	gateMapPods              = "pods"
+	gateMapProvenClients     = "proven_clients"
 	gateMapQueryBudget       = "query_budget"
 	gateMapRecounts          = "recounts"
+	gateMapRepeatedSyns      = "repeated_syns"
 	gateMapRingHeads         = "ring_heads"
 	gateMapRingSlots         = "ring_slots"
 	gateMapScratch           = "scratch"
 	gateMapServiceShares     = "service_shares"
 	gateMapServiceStatuses   = "service_statuses"
 	gateMapServices          = "services"
+	gateMapSourceBudgets     = "source_budgets"
 	gateMapSourceShares      = "source_shares"
 	gateMapSteps             = "steps"
 	gateMapSynBackups        = "syn_backups"
 	gateMapSynWatch          = "syn_watch"
+	gateMapWakeLimits        = "wake_limits"
+	gateProgGateCold         = "gate_cold"
 	gateProgGateHome         = "gate_home"
 	gateProgGateListen       = "gate_listen"
 	gateProgGateLocal        = "gate_local"
@@ -475,7 +513,9 @@ const (
 	gateVarExportEvent       = "export_event"
 	gateVarExportLimit       = "export_limit"
 	gateVarExportServiceFlag = "export_service_flag"
+	gateVarExportWakeScope   = "export_wake_scope"
 	gateVarNodeAddr          = "node_addr"
+	gateVarProofKey          = "proof_key"
 	gateVarRangeAddr         = "range_addr"
 	gateVarRangeCount        = "range_count"
 	gateVarRangeMask         = "range_mask"
@@ -483,7 +523,10 @@ const (
 	gateVarServiceShareMax   = "service_share_max"
 	gateVarShortcutEnabled   = "shortcut_enabled"
 	gateVarSourceShareMax    = "source_share_max"
+	gateVarUnprovenParked    = "unproven_parked"
 	gateVarVipsOutsideRanges = "vips_outside_ranges"
+	gateVarWakeBurst         = "wake_burst"
+	gateVarWakeInterval      = "wake_interval"
 	gateVarWangellIfindex    = "wangell_ifindex"
 	gateVarWangellMac        = "wangell_mac"
 )
@@ -530,6 +573,7 @@ type gateSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type gateProgramSpecs struct {
+	GateCold     *ebpf.ProgramSpec `ebpf:"gate_cold"`
 	GateHome     *ebpf.ProgramSpec `ebpf:"gate_home"`
 	GateListen   *ebpf.ProgramSpec `ebpf:"gate_listen"`
 	GateLocal    *ebpf.ProgramSpec `ebpf:"gate_local"`
@@ -567,18 +611,22 @@ type gateMapSpecs struct {
 	PodPorts        *ebpf.MapSpec `ebpf:"pod_ports"`
 	PodTraffic      *ebpf.MapSpec `ebpf:"pod_traffic"`
 	Pods            *ebpf.MapSpec `ebpf:"pods"`
+	ProvenClients   *ebpf.MapSpec `ebpf:"proven_clients"`
 	QueryBudget     *ebpf.MapSpec `ebpf:"query_budget"`
 	Recounts        *ebpf.MapSpec `ebpf:"recounts"`
+	RepeatedSyns    *ebpf.MapSpec `ebpf:"repeated_syns"`
 	RingHeads       *ebpf.MapSpec `ebpf:"ring_heads"`
 	RingSlots       *ebpf.MapSpec `ebpf:"ring_slots"`
 	Scratch         *ebpf.MapSpec `ebpf:"scratch"`
 	ServiceShares   *ebpf.MapSpec `ebpf:"service_shares"`
 	ServiceStatuses *ebpf.MapSpec `ebpf:"service_statuses"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
+	SourceBudgets   *ebpf.MapSpec `ebpf:"source_budgets"`
 	SourceShares    *ebpf.MapSpec `ebpf:"source_shares"`
 	Steps           *ebpf.MapSpec `ebpf:"steps"`
 	SynBackups      *ebpf.MapSpec `ebpf:"syn_backups"`
 	SynWatch        *ebpf.MapSpec `ebpf:"syn_watch"`
+	WakeLimits      *ebpf.MapSpec `ebpf:"wake_limits"`
 }
 
 // gateVariableSpecs contains global variables before they are loaded into the kernel.
@@ -592,7 +640,9 @@ type gateVariableSpecs struct {
 	ExportEvent       *ebpf.VariableSpec `ebpf:"export_event"`
 	ExportLimit       *ebpf.VariableSpec `ebpf:"export_limit"`
 	ExportServiceFlag *ebpf.VariableSpec `ebpf:"export_service_flag"`
+	ExportWakeScope   *ebpf.VariableSpec `ebpf:"export_wake_scope"`
 	NodeAddr          *ebpf.VariableSpec `ebpf:"node_addr"`
+	ProofKey          *ebpf.VariableSpec `ebpf:"proof_key"`
 	RangeAddr         *ebpf.VariableSpec `ebpf:"range_addr"`
 	RangeCount        *ebpf.VariableSpec `ebpf:"range_count"`
 	RangeMask         *ebpf.VariableSpec `ebpf:"range_mask"`
@@ -600,7 +650,10 @@ type gateVariableSpecs struct {
 	ServiceShareMax   *ebpf.VariableSpec `ebpf:"service_share_max"`
 	ShortcutEnabled   *ebpf.VariableSpec `ebpf:"shortcut_enabled"`
 	SourceShareMax    *ebpf.VariableSpec `ebpf:"source_share_max"`
+	UnprovenParked    *ebpf.VariableSpec `ebpf:"unproven_parked"`
 	VipsOutsideRanges *ebpf.VariableSpec `ebpf:"vips_outside_ranges"`
+	WakeBurst         *ebpf.VariableSpec `ebpf:"wake_burst"`
+	WakeInterval      *ebpf.VariableSpec `ebpf:"wake_interval"`
 	WangellIfindex    *ebpf.VariableSpec `ebpf:"wangell_ifindex"`
 	WangellMac        *ebpf.VariableSpec `ebpf:"wangell_mac"`
 }
@@ -643,18 +696,22 @@ type gateMaps struct {
 	PodPorts        *ebpf.Map `ebpf:"pod_ports"`
 	PodTraffic      *ebpf.Map `ebpf:"pod_traffic"`
 	Pods            *ebpf.Map `ebpf:"pods"`
+	ProvenClients   *ebpf.Map `ebpf:"proven_clients"`
 	QueryBudget     *ebpf.Map `ebpf:"query_budget"`
 	Recounts        *ebpf.Map `ebpf:"recounts"`
+	RepeatedSyns    *ebpf.Map `ebpf:"repeated_syns"`
 	RingHeads       *ebpf.Map `ebpf:"ring_heads"`
 	RingSlots       *ebpf.Map `ebpf:"ring_slots"`
 	Scratch         *ebpf.Map `ebpf:"scratch"`
 	ServiceShares   *ebpf.Map `ebpf:"service_shares"`
 	ServiceStatuses *ebpf.Map `ebpf:"service_statuses"`
 	Services        *ebpf.Map `ebpf:"services"`
+	SourceBudgets   *ebpf.Map `ebpf:"source_budgets"`
 	SourceShares    *ebpf.Map `ebpf:"source_shares"`
 	Steps           *ebpf.Map `ebpf:"steps"`
 	SynBackups      *ebpf.Map `ebpf:"syn_backups"`
 	SynWatch        *ebpf.Map `ebpf:"syn_watch"`
+	WakeLimits      *ebpf.Map `ebpf:"wake_limits"`
 }
 
 func (m *gateMaps) Close() error {
@@ -677,18 +734,22 @@ func (m *gateMaps) Close() error {
 		m.PodPorts,
 		m.PodTraffic,
 		m.Pods,
+		m.ProvenClients,
 		m.QueryBudget,
 		m.Recounts,
+		m.RepeatedSyns,
 		m.RingHeads,
 		m.RingSlots,
 		m.Scratch,
 		m.ServiceShares,
 		m.ServiceStatuses,
 		m.Services,
+		m.SourceBudgets,
 		m.SourceShares,
 		m.Steps,
 		m.SynBackups,
 		m.SynWatch,
+		m.WakeLimits,
 	)
 }
 
@@ -703,7 +764,9 @@ type gateVariables struct {
 	ExportEvent       *ebpf.Variable `ebpf:"export_event"`
 	ExportLimit       *ebpf.Variable `ebpf:"export_limit"`
 	ExportServiceFlag *ebpf.Variable `ebpf:"export_service_flag"`
+	ExportWakeScope   *ebpf.Variable `ebpf:"export_wake_scope"`
 	NodeAddr          *ebpf.Variable `ebpf:"node_addr"`
+	ProofKey          *ebpf.Variable `ebpf:"proof_key"`
 	RangeAddr         *ebpf.Variable `ebpf:"range_addr"`
 	RangeCount        *ebpf.Variable `ebpf:"range_count"`
 	RangeMask         *ebpf.Variable `ebpf:"range_mask"`
@@ -711,7 +774,10 @@ type gateVariables struct {
 	ServiceShareMax   *ebpf.Variable `ebpf:"service_share_max"`
 	ShortcutEnabled   *ebpf.Variable `ebpf:"shortcut_enabled"`
 	SourceShareMax    *ebpf.Variable `ebpf:"source_share_max"`
+	UnprovenParked    *ebpf.Variable `ebpf:"unproven_parked"`
 	VipsOutsideRanges *ebpf.Variable `ebpf:"vips_outside_ranges"`
+	WakeBurst         *ebpf.Variable `ebpf:"wake_burst"`
+	WakeInterval      *ebpf.Variable `ebpf:"wake_interval"`
 	WangellIfindex    *ebpf.Variable `ebpf:"wangell_ifindex"`
 	WangellMac        *ebpf.Variable `ebpf:"wangell_mac"`
 }
@@ -720,6 +786,7 @@ type gateVariables struct {
 //
 // It can be passed to loadGateObjects or ebpf.CollectionSpec.LoadAndAssign.
 type gatePrograms struct {
+	GateCold     *ebpf.Program `ebpf:"gate_cold"`
 	GateHome     *ebpf.Program `ebpf:"gate_home"`
 	GateListen   *ebpf.Program `ebpf:"gate_listen"`
 	GateLocal    *ebpf.Program `ebpf:"gate_local"`
@@ -737,6 +804,7 @@ type gatePrograms struct {
 
 func (p *gatePrograms) Close() error {
 	return _GateClose(
+		p.GateCold,
 		p.GateHome,
 		p.GateListen,
 		p.GateLocal,

@@ -114,6 +114,10 @@ func setConstants(spec *ebpf.CollectionSpec, cfg *Config, dev *devices) error {
 		gateVarShortcutEnabled: cfg.Shortcut,
 		gateVarEncapPort:       htons(cfg.EncapPort),
 		gateVarNodeAddr:        toBE(cfg.NodeAddr),
+		gateVarProofKey:        proofKeyWords(cfg.ProofKey),
+		gateVarWakeInterval:    cfg.WakeBudgets.intervals(),
+		gateVarWakeBurst:       cfg.WakeBudgets.bursts(),
+		gateVarUnprovenParked:  cfg.WakeBudgets.Parked,
 	} {
 		if err := spec.Variables[name].Set(v); err != nil {
 			return fmt.Errorf("setting the constant %s: %w", name, err)

@@ -21,6 +21,7 @@ type Service struct {
 	Affinity           bool           // a client address keeps its pod
 	PreferLocal        bool           // prefer pods on this node
 	Retries            uint8          // limit on further pods tried after one did not take a SYN
+	Proof              Proof          // when a client that wakes it has to prove itself
 }
 
 // flagBits returns the service's enum service_flag bits.
@@ -30,6 +31,12 @@ func (s *Service) flagBits() (flags uint32) {
 	}
 	if s.PreferLocal {
 		flags |= uint32(gateServiceFlagSERVICE_PREFER_LOCAL)
+	}
+	switch s.Proof {
+	case ProofAlways:
+		flags |= uint32(gateServiceFlagSERVICE_PROOF_ALWAYS)
+	case ProofNever:
+		flags |= uint32(gateServiceFlagSERVICE_PROOF_NEVER)
 	}
 	return flags
 }

@@ -42,6 +42,8 @@ type Config struct {
 	XDPMode string
 	// Shortcut lets connections of pods on this node bypass its network stack once the stack has accepted their SYN.
 	Shortcut bool
+	// WakeBudgets limit the wakes that clients start without proving where they are.
+	WakeBudgets gate.WakeBudgets
 	// MetricsSocket (a unix socket) and MetricsAddress (host:port) serve /metrics (Prometheus), /healthz and /readyz
 	// over HTTP. Each is optional.
 	MetricsSocket, MetricsAddress string

@@ -14,6 +14,7 @@ import (
 	"log/slog"
 
 	"wangell.loutres.me/internal/gate"
+	"wangell.loutres.me/internal/wire"
 )
 
 // Run runs the daemon until ctx ends. It returns an error if the daemon cannot start, or not end cleanly.
@@ -33,6 +34,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		Dir: cfg.RunDir, BPFDir: cfg.BPFDir, ServiceRanges: cfg.ServiceRanges, Interfaces: cfg.Interfaces,
 		DefaultInterfaces: len(cfg.Interfaces) == 0, EncapPort: cfg.EncapPort, NodeAddr: cfg.NodeAddr,
 		XDPMode: gate.XDPMode(cfg.XDPMode), Shortcut: cfg.Shortcut, Sizes: cfg.Sizes, Log: cfg.Log,
+		WakeBudgets: cfg.WakeBudgets, ProofKey: proofKey(cfg.Key),
 	})
 	if err != nil {
 		return err
@@ -50,6 +52,12 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		err = errors.Join(err, remove(cfg.RunDir, cfg.BPFDir))
 	}
 	return err
+}
+
+// proofKey is the key of the gates' challenges, the same on all nodes.
+func proofKey(key wire.Key) [16]byte {
+	k := key.Derive("proof")
+	return [16]byte(k[:16])
 }
 
 // Clean removes the gate that an ended daemon left behind: programs, maps, devices, and the bpf file system unless

@@ -115,6 +115,8 @@ func (d *daemon) event(e gate.Event) {
 	switch e.Kind {
 	case gate.EventWake:
 		d.wake(e.Service, e.At)
+	case gate.EventOverBudget:
+		d.overBudget(e)
 	case gate.EventListen:
 		d.listenEvent(e)
 	case gate.EventFirstSYNACK, gate.EventFirstByte:

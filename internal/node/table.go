@@ -59,9 +59,17 @@ func (d *daemon) servicesExcept(table []wire.Service) (others []netip.AddrPort) 
 
 // setService adds or changes a service. See setAnnounce for changed.
 func (d *daemon) setService(u wire.Service, changed map[netip.Addr]bool) error {
+	proof := gate.ProofAuto
+	switch {
+	case u.Flags&wire.FlagProofAlways != 0:
+		proof = gate.ProofAlways
+	case u.Flags&wire.FlagProofNever != 0:
+		proof = gate.ProofNever
+	}
 	_, err := d.gate.SetService(gate.Service{
 		Addr: u.Addr, MaxParked: uint32(u.MaxParked), MaxParkedPerSource: uint32(u.MaxParkedPerSource),
 		Affinity: u.Flags&wire.FlagAffinity != 0, PreferLocal: u.Flags&wire.FlagPreferLocal != 0, Retries: u.Retries,
+		Proof: proof,
 	})
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/backoff"
+	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/wire"
 )
@@ -35,6 +36,19 @@ func (d *daemon) wake(a netip.AddrPort, seen monotime.Time) {
 	}
 	d.send(&m)
 	d.tasks.Go(func() { d.reportParked(s, m) })
+}
+
+// overBudget logs that clients exceed a budget of wakes.
+func (d *daemon) overBudget(e gate.Event) {
+	s := d.service(e.Service)
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	name := s.name
+	s.mu.Unlock()
+	d.log.Warn("a budget of wakes is spent: clients have to prove where they are before they wake or wait for services",
+		"service", name, "address", e.Service, "source", e.Source)
 }
 
 // reportParked sends the wake m again whenever more SYNs are parked, until none are left or another wake begins. The

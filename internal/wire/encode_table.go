@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	knownFlags  = FlagAnnounce | FlagAffinity | FlagPreferLocal | FlagUsage
+	knownFlags  = FlagAnnounce | FlagAffinity | FlagPreferLocal | FlagUsage | FlagProofAlways | FlagProofNever
 	maxServices = 100_000 // entries of the table
 
 	serviceFixed = addrSize + 4 + 2 + 2 + 1 + 1 + 2 // bytes of an entry without its name

@@ -173,7 +173,7 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 			}},
 			"address of its node fe80::1%eth0: an address with a zone",
 		},
-		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{{Addr: service4, Flags: 16}}}, "unknown flags 0x10"},
+		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{{Addr: service4, Flags: 64}}}, "unknown flags 0x40"},
 		{&Nodes{}, "piece 0 of 0"},
 		{&Nodes{Pieces: 1, Nodes: make([]NodeInfo, maxNodes+1)}, "33 nodes, at most 32"},
 		{&Nodes{Pieces: 1, Nodes: []NodeInfo{{Addr: service4.Addr()}}}, "without a name"},

@@ -65,6 +65,10 @@ const (
 	FlagPreferLocal
 	// FlagUsage makes the home nodes of the service's pods send Usage.
 	FlagUsage
+	// FlagProofAlways makes clients that wake the service prove where they are, whatever the node's budgets.
+	FlagProofAlways
+	// FlagProofNever drops what exceeds the node's budgets instead of asking for a proof.
+	FlagProofNever
 )
 
 // Service is an entry of the table of services.

@@ -78,6 +78,9 @@ func newID() uint64 {
 	}
 }
 
+// Derive returns a key for a purpose other than sealing messages, the same on every node.
+func (k Key) Derive(purpose string) Key { return deriveKey(k, nil, "wangell "+purpose) }
+
 // deriveKey derives a key with HKDF-SHA-256 (RFC 5869) from the shared key.
 func deriveKey(key Key, salt []byte, info string) Key {
 	out, err := hkdf.Key(sha256.New, key[:], salt, info, KeySize)

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Budgets of wakes: how many strangers may start before they must prove that they are where they claim to be. */
+#pragma once
+
+#include "balance.h"
+
+#define REPEAT_PAUSE 500000000ull     /* ns: less apart, two equal SYNs are not a repeat; TCP waits 1 s (RFC 6298) */
+#define REPEAT_EXPIRY 20000000000ull  /* ns after which a SYN is forgotten */
+#define REPEATS 3                     /* repeats of a SYN that count as much as a proof */
+#define REPEAT_INTERVAL 1000000000ull /* ns for one more such SYN on this node */
+#define REPEAT_BURST 16               /* such SYNs at once */
+#define TELL_PAUSE 10000000000ull     /* ns between two reports to the daemon */
+
+/* Takes one from a budget that holds burst of them at most and gets one more each interval (ns); burst 0 is without
+ * limit. *due is the time at which the budget is full again: a generic cell rate algorithm (ITU-T I.371). */
+static __always_inline bool spend(__u64 *due, __u64 interval, __u64 burst, __u64 now)
+{
+	if (!burst)
+		return true;
+	for (int i = 0; i < 4; i++) {
+		__u64 was = *(volatile __u64 *)due, from = was > now ? was : now;
+		if (from + interval > now + burst * interval)
+			return false;
+		if (__sync_val_compare_and_swap(due, was, from + interval) == was)
+			return true;
+	}
+	/* Other CPUs took some at this moment. To be off by a few does no harm. */
+	return true;
+}
+
+/* Returns the budget of a client's /24. Prefixes share the entries of a table, by a keyed hash that strangers cannot
+ * predict. */
+static __always_inline __u64 *source_budget(const struct flow_key *k)
+{
+	__u32 prefix = bpf_ntohl(k->client.w[3]) >> 8;
+	__u32 at = hash_client(prefix ^ (__u32)proof_key[0]) & (SOURCE_BUDGETS - 1);
+	return bpf_map_lookup_elem(&source_budgets, &at);
+}
+
+/* Whether a SYN of an unproven client is within the budgets: those of wakes if it would start one, else the number of
+ * SYNs that its service keeps for unproven clients. The source comes first, so that one alone cannot spend what others
+ * share. */
+static __always_inline bool within_budget(const struct flow_key *k, struct service_status *st, __u64 now)
+{
+	if (state_now(st) != SERVICE_COLD)
+		return !unproven_parked || *(volatile __u32 *)&st->parked < unproven_parked;
+	__u32 zero = 0;
+	struct node_limits *node = bpf_map_lookup_elem(&wake_limits, &zero);
+	__u64 *source = source_budget(k);
+	return source && node && spend(source, wake_interval[WAKES_SOURCE], wake_burst[WAKES_SOURCE], now) &&
+	       spend(&st->wake_budget, wake_interval[WAKES_SERVICE], wake_burst[WAKES_SERVICE], now) &&
+	       spend(&node->wakes, wake_interval[WAKES_NODE], wake_burst[WAKES_NODE], now);
+}
+
+/* Whether a SYN has come so often that its client must be one whose network swallows challenges. These have a budget
+ * of their own, as anyone can repeat a SYN. */
+static __always_inline bool is_repeated(const struct flow_key *k, __u32 isn, __u64 now)
+{
+	__u32 zero = 0;
+	__u32 ports = (__u32)k->client_port << 16 | k->service_port;
+	__u32 h = hash_client(k->client.w[3] ^ (__u32)proof_key[1]);
+	h = hash_client(h ^ k->service.w[3]);
+	h = hash_client(h ^ ports);
+	__u32 tag = hash_client(h ^ isn), at = hash_client(tag ^ h) & (REPEATED_SYNS - 1);
+	struct repeated_syn *r = bpf_map_lookup_elem(&repeated_syns, &at);
+	struct node_limits *node = bpf_map_lookup_elem(&wake_limits, &zero);
+	if (!r || !node)
+		return false;
+	__u64 age = now - r->at;
+	if (r->tag != tag || age > REPEAT_EXPIRY) {
+		/* One that was repeated already stays, so that a flood of new ones does not displace it. */
+		if (r->repeats && age <= REPEAT_EXPIRY)
+			return false;
+		r->tag = tag;
+		r->repeats = 0;
+		r->at = now;
+		return false;
+	}
+	if (age < REPEAT_PAUSE)
+		return false;
+	r->at = now;
+	r->repeats++;
+	return r->repeats >= REPEATS && spend(&node->repeats, REPEAT_INTERVAL, REPEAT_BURST, now);
+}
+
+/* Tells the daemon, now and then, which service and client exceed a budget. */
+static __always_inline void tell_over_budget(__u32 service, const struct flow_key *k, __u64 now)
+{
+	__u32 zero = 0;
+	struct node_limits *node = bpf_map_lookup_elem(&wake_limits, &zero);
+	if (!node)
+		return;
+	__u64 told = *(volatile __u64 *)&node->told;
+	if ((told && now - told < TELL_PAUSE) || __sync_val_compare_and_swap(&node->told, told, now) != told)
+		return;
+	notify(EVENT_OVER_BUDGET, service, k->client.w[3], now, false, NULL);
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Proof that a client is where it claims to be, asked for without keeping state. The gate answers a SYN with an ACK of
+ * a number that the client has not sent. A client that waits for a SYN-ACK answers with a RST that carries this number
+ * (RFC 9293, 3.10.7.3) and goes on waiting; its next SYN counts. docs/adr/0012-prove-by-challenge.md says why. */
+#pragma once
+
+#include "budget.h"
+#include "build.h"
+#include "verify.h"
+
+#define PROOF_SLOT_SHIFT 33           /* a number is valid for 2^33 ns (8.6 s) and as long again */
+#define PROOF_EXPIRY 10000000000ull   /* ns for which a client stays proven at a service */
+#define MIN_FRAME 60                  /* shortest Ethernet frame, bytes, without its checksum */
+
+#define ROTL(x, n) ((x) << (n) | (x) >> (64 - (n)))
+
+/* One round of SipHash. */
+#define SIPROUND                                                                                                       \
+	do {                                                                                                           \
+		a += b, b = ROTL(b, 13) ^ a, a = ROTL(a, 32);                                                          \
+		c += d, d = ROTL(d, 16) ^ c;                                                                           \
+		a += d, d = ROTL(d, 21) ^ a;                                                                           \
+		c += b, b = ROTL(b, 17) ^ c, c = ROTL(c, 32);                                                          \
+	} while (0)
+
+/* Returns the SipHash-2-4 of two 64-bit words, little-endian, under the gate's key (Aumasson and Bernstein, 2012). */
+static __always_inline __u64 siphash(__u64 m0, __u64 m1)
+{
+	__u64 a = proof_key[0] ^ 0x736f6d6570736575ull, b = proof_key[1] ^ 0x646f72616e646f6dull;
+	__u64 c = proof_key[0] ^ 0x6c7967656e657261ull, d = proof_key[1] ^ 0x7465646279746573ull;
+	__u64 m[3] = {m0, m1, 16ull << 56};
+#pragma clang loop unroll(full)
+	for (int i = 0; i < 3; i++) {
+		d ^= m[i];
+		SIPROUND;
+		SIPROUND;
+		a ^= m[i];
+	}
+	c ^= 0xff;
+	SIPROUND;
+	SIPROUND;
+	SIPROUND;
+	SIPROUND;
+	return a ^ b ^ c ^ d;
+}
+
+/* Returns the number that a client is challenged with in a slot of time. */
+static __always_inline __u32 challenge_number(const struct flow_key *k, __u32 slot)
+{
+	return siphash((__u64)k->service.w[3] << 32 | k->client.w[3],
+		       (__u64)slot << 32 | (__u32)k->service_port << 16 | k->client_port);
+}
+
+/* Returns the present slot of time. It is the same on nodes whose clocks agree. */
+static __always_inline __u32 proof_slot(void)
+{
+	return bpf_ktime_get_tai_ns() >> PROOF_SLOT_SHIFT;
+}
+
+/* Takes the RST with which a client answers a challenge. Returns true if it is one. */
+static __always_inline bool take_proof(const struct packet *p, const struct flow_key *k, __u32 service)
+{
+	__u32 slot = proof_slot();
+	if (p->seq != challenge_number(k, slot) && p->seq != challenge_number(k, slot - 1))
+		return false;
+	struct source_key src = {.service = service, .client = k->client};
+	__u64 now = bpf_ktime_get_ns();
+	bpf_map_update_elem(&proven_clients, &src, &now, BPF_ANY);
+	count(COUNT_PROVEN);
+	return true;
+}
+
+/* Whether a client has proven itself to a service of late. */
+static __always_inline bool is_proven(const struct flow_key *k, __u32 service, __u64 now)
+{
+	struct source_key src = {.service = service, .client = k->client};
+	__u64 *at = bpf_map_lookup_elem(&proven_clients, &src);
+	return at && now - *at < PROOF_EXPIRY;
+}
+
+/* What is to be done with the SYN of a service that has no pod. */
+enum judgment {
+	ADMIT = 0, /* park it */
+	REJECT,    /* drop it */
+	CHALLENGE, /* ask its client for a proof */
+};
+
+/* Judges a SYN before it is kept or wakes anything. ctx is a struct xdp_md if xdp is set, else a struct __sk_buff. */
+static __always_inline enum judgment judge(void *ctx, bool xdp, const struct packet *p, const struct flow_key *k,
+					   const struct service *s, struct service_status *st)
+{
+	if (!may_wake(ctx, xdp, p, k))
+		return REJECT;
+	struct parked_flow *have = bpf_map_lookup_elem(&parked_flows, k);
+	if (have && have->isn == p->seq)
+		return ADMIT; /* it was admitted before */
+	__u64 now = bpf_ktime_get_ns();
+	if (is_proven(k, s->index, now))
+		return ADMIT;
+	if (!(s->flags & SERVICE_PROOF_ALWAYS)) {
+		if (within_budget(k, st, now))
+			return ADMIT;
+		tell_over_budget(s->index, k, now);
+	}
+	if (s->flags & SERVICE_PROOF_NEVER) {
+		count(COUNT_OVER_BUDGET);
+		return REJECT;
+	}
+	if (is_repeated(k, p->seq, now)) {
+		count(COUNT_UNPROVEN);
+		return ADMIT;
+	}
+	return CHALLENGE;
+}
+
+/* Writes the challenge to a SYN into its frame, all but the TCP checksum. Returns the TCP header, or NULL if there is
+ * no room. */
+static __always_inline struct tcphdr *write_challenge(void *data, void *end, const struct packet *p,
+						      const struct flow_key *k)
+{
+	struct ethhdr *eth = data;
+	struct iphdr *ip = data + sizeof(*eth);
+	struct tcphdr *tcp = (void *)(ip + 1);
+	if ((void *)(tcp + 1) > end)
+		return NULL;
+	swap_macs(eth);
+	write_ip(ip, IPPROTO_TCP, p->daddr, p->saddr, sizeof(*ip) + sizeof(*tcp), 0, 64);
+	__builtin_memset(tcp, 0, sizeof(*tcp));
+	tcp->source = p->dport;
+	tcp->dest = p->sport;
+	tcp->ack_seq = bpf_htonl(challenge_number(k, proof_slot()));
+	tcp->doff = sizeof(*tcp) / 4;
+	tcp->ack = 1;
+	count(COUNT_CHALLENGES);
+	return tcp;
+}
+
+/* Turns a SYN into the challenge that answers it, in XDP. Returns 0 on success. */
+static __always_inline int challenge_xdp(struct xdp_md *ctx, const struct packet *p, const struct flow_key *k)
+{
+	const __u32 used = sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct tcphdr);
+	int more = MIN_FRAME - (int)bpf_xdp_get_buff_len(ctx);
+	if (more < 0 && bpf_xdp_adjust_tail(ctx, more))
+		return -1;
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct tcphdr *tcp = write_challenge(data, end, p, k);
+	if (!tcp)
+		return -1;
+	__be32 pseudo[3] = {p->daddr, p->saddr, bpf_htonl(IPPROTO_TCP << 16 | sizeof(*tcp))};
+	__u32 sum = bpf_csum_diff(NULL, 0, pseudo, sizeof(pseudo), 0);
+	tcp->check = csum_fold((__u32)bpf_csum_diff(NULL, 0, (__be32 *)tcp, sizeof(*tcp), sum));
+	if (data + MIN_FRAME <= end)
+		__builtin_memset(data + used, 0, MIN_FRAME - used);
+	return 0;
+}
+
+/* Answers a SYN with a challenge. */
+__noinline int challenge(struct __sk_buff *skb, const struct packet *p, const struct flow_key *k, bool ingress)
+{
+	if (!p || !k ||
+	    bpf_skb_change_tail(skb, sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct tcphdr), 0))
+		return TCX_DROP;
+	struct tcphdr *tcp = write_challenge((void *)(long)skb->data, (void *)(long)skb->data_end, p, k);
+	if (!tcp)
+		return TCX_DROP;
+	tcp->check = tcp_csum(skb, p->daddr, p->saddr, tcp, sizeof(*tcp), sizeof(*tcp));
+	return send_back(skb, ingress);
+}

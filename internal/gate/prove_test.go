@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gate
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket/layers"
+)
+
+// proving adds a cold service whose clients always prove themselves.
+func (w *world) proving(a netip.AddrPort, proof Proof) {
+	w.Helper()
+	_, err := w.g.SetService(Service{Addr: a, MaxParked: 100, MaxParkedPerSource: 100, Proof: proof})
+	w.must(err)
+}
+
+// challengeTo checks that out is a challenge to a SYN, and returns the RST with which the SYN's client answers.
+func challengeTo(w *world, s segment, out []byte) segment {
+	w.Helper()
+	p := decode(w, out)
+	ip, tcp := tcpOf(w, p)
+	eth := p.LinkLayer().(*layers.Ethernet)
+	from, to := netip.AddrPortFrom(netip.AddrFrom4([4]byte(ip.SrcIP)), uint16(tcp.SrcPort)),
+		netip.AddrPortFrom(netip.AddrFrom4([4]byte(ip.DstIP)), uint16(tcp.DstPort))
+	if from != s.to || to != s.from || !bytes.Equal(eth.DstMAC, s.src) || !bytes.Equal(eth.SrcMAC, s.dst) {
+		w.Errorf("challenge from %v (%v) to %v (%v)", from, eth.SrcMAC, to, eth.DstMAC)
+	}
+	if !tcp.ACK || tcp.SYN || tcp.RST || tcp.FIN || ip.Length != 40 || ip.TTL == 0 || tcp.Ack == s.seq+1 {
+		w.Errorf("not a challenge:\n%v", p.String())
+	}
+	r := s
+	r.flags, r.seq, r.options, r.payload = "R", tcp.Ack, nil, nil
+	return r
+}
+
+// synAt returns client's SYN as it arrives at a program, and the verdicts with which the program answers and drops it.
+func synAt(w *world, on program) (s segment, answered, dropped uint32) {
+	s = w.syn(1000)
+	switch on {
+	case onXDP:
+		return s, xdpTX, xdpDrop
+	case onPod2:
+		s.src, s.dst = podMAC[2], w.podLink[2].Attrs().HardwareAddr
+	}
+	return s, tcxRedirect, tcxDrop
+}
+
+// forgetProofs forgets which clients have proven themselves.
+func (w *world) forgetProofs() {
+	w.Helper()
+	var k gateSourceKey
+	for w.g.objs.ProvenClients.NextKey(nil, &k) == nil {
+		w.must(w.g.objs.ProvenClients.Delete(k))
+	}
+}
+
+// The client's next SYN, and that of its other connections, is parked. Nothing is kept for a client before.
+func TestProofAdmitsAClient(t *testing.T) {
+	all := newWorld(t, nil)
+	for _, on := range []program{onXDP, onNIC, onLocal, onPod2} {
+		for _, options := range [][]layers.IPv4Option{nil, router} {
+			w := all.in(t)
+			w.forgetProofs()
+			w.proving(vip, ProofAlways)
+			s, answered, dropped := synAt(w, on)
+			s.ipOptions, s.padding = options, 9
+			answer := challengeTo(w, s, w.wantRun(on, s.frame(), answered))
+			for _, wrong := range []uint32{answer.seq + 1, answer.seq - 1, s.seq + 1, 0} {
+				forged := answer
+				forged.seq = wrong
+				if v, _ := w.run(on, forged.frame()); on == onXDP && v != xdpPass {
+					t.Errorf("%v: verdict %d for a forged proof", on, v)
+				}
+			}
+			other := answer
+			other.from = netip.MustParseAddrPort("10.46.200.11:40000")
+			w.run(on, other.frame())
+			// Without the right number, the SYN is challenged again.
+			challengeTo(w, s, w.wantRun(on, s.frame(), answered))
+			if c := w.counted(); c["proven"] != 0 || w.g.ServiceState(vip) != Cold {
+				t.Errorf("%v: counted %v, state %d", on, c, w.g.ServiceState(vip))
+			}
+			w.wantRun(on, answer.frame(), dropped)
+			w.wantParked(0, 0)
+			w.wantRun(on, s.frame(), dropped)
+			w.wantParked(1, 1)
+			s.from = netip.AddrPortFrom(s.from.Addr(), 40001)
+			w.wantRun(on, s.frame(), dropped)
+			w.wantParked(2, 1)
+			if c := w.counted(); c["proven"] != 1 || c["challenges"] != 2 || w.g.ServiceState(vip) != Waking {
+				t.Errorf("%v: counted %v, state %d", on, c, w.g.ServiceState(vip))
+			}
+			// It has proven nothing to another service.
+			s.to = netip.MustParseAddrPort("10.46.100.6:80")
+			w.proving(s.to, ProofAlways)
+			challengeTo(w, s, w.wantRun(on, s.frame(), answered))
+		}
+	}
+}
+
+// XDP that cannot send leaves the challenge to gate_nic.
+func TestChallengeWithoutTX(t *testing.T) {
+	w := newWorld(t, nil)
+	w.must(w.g.objs.Nics.Put(uint32(w.nic.Attrs().Index), gateNic{Mac: hardwareAddr(w.nic.Attrs().HardwareAddr)}))
+	w.proving(vip, ProofAlways)
+	s := w.syn(1000)
+	w.untouched(onXDP, s.frame())
+	answer := challengeTo(w, s, w.wantRun(onNIC, s.frame(), tcxRedirect))
+	w.wantRun(onXDP, answer.frame(), xdpDrop)
+	w.wantRun(onXDP, s.frame(), xdpDrop)
+	w.wantParked(1, 1)
+}
+
+// strangers returns the SYN of the i-th of many clients, each in a /24 of its own unless same is set.
+func strangers(w *world, i int, same bool) segment {
+	s := w.syn(uint32(i))
+	a := [4]byte{198, 18, byte(i), 7}
+	if same {
+		a = [4]byte{198, 18, 1, byte(i)}
+	}
+	s.from = netip.AddrPortFrom(netip.AddrFrom4(a), 4000)
+	return s
+}
+
+// serviceAt is the i-th of many services.
+func serviceAt(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 46, 100, byte(10 + i)}), 80)
+}
+
+// What is within a budget starts wakes as ever. Beyond it, a service with a proof challenges, one without drops.
+func TestBudgetsOfWakes(t *testing.T) {
+	const slow = 1.0 / 3600
+	for _, c := range []struct {
+		name    string
+		budgets WakeBudgets
+		// service and source of the i-th SYN
+		service, source int
+	}{
+		{"node", WakeBudgets{Node: Budget{5, slow}}, 1, 1},
+		{"source", WakeBudgets{Source: Budget{5, slow}}, 1, 0},
+		{"service", WakeBudgets{Service: Budget{5, slow}}, 0, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, func(cfg *Config) { cfg.WakeBudgets = c.budgets })
+			e := w.events()
+			for _, proof := range []Proof{ProofAuto, ProofNever} {
+				w.reset()
+				w.refillBudgets()
+				for i := range 20 {
+					w.proving(serviceAt(i), proof)
+				}
+				woken := 0
+				for i := range 10 {
+					s := strangers(w, i, c.source == 0)
+					s.to = serviceAt(i * c.service)
+					v, _ := w.run(onXDP, s.frame())
+					switch state := w.g.ServiceState(s.to); {
+					case state == Waking && v == xdpDrop && i < 5:
+						woken++
+					case state == Cold && i >= 5 && (proof == ProofAuto && v == xdpTX || proof == ProofNever && v == xdpDrop):
+					default:
+						t.Errorf("SYN %d: verdict %d, state %d", i, v, state)
+					}
+					w.g.Refuse(s.to)
+				}
+				if woken != 5 {
+					t.Errorf("proof %d: %d wakes, want 5", proof, woken)
+				}
+				if n := w.counted(); n["challenges"]+n["over_budget"] != 5 || (proof == ProofNever) != (n["over_budget"] == 5) {
+					t.Errorf("proof %d: counted %v", proof, n)
+				}
+			}
+			over := e.await(t, EventOverBudget, 1)[0]
+			if first := strangers(w, 5, c.source == 0).from.Addr(); !over.Source.Contains(first) || over.Source.Bits() != 24 ||
+				over.Service != serviceAt(5*c.service) {
+				t.Errorf("reported %+v, want the /24 of %v", over, first)
+			}
+		})
+	}
+}
+
+// refillBudgets fills the budgets.
+func (w *world) refillBudgets() {
+	w.Helper()
+	w.must(w.g.objs.WakeLimits.Put(uint32(0), gateNodeLimits{}))
+	var k uint32
+	var v uint64
+	it := w.g.objs.SourceBudgets.Iterate()
+	for it.Next(&k, &v) {
+		if v != 0 {
+			w.must(w.g.objs.SourceBudgets.Put(k, uint64(0)))
+		}
+	}
+	w.must(it.Err())
+}
+
+// A budget that is spent has one more after its interval.
+func TestBudgetRefills(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.WakeBudgets = WakeBudgets{Service: Budget{1, 1000}} })
+	w.proving(vip, ProofNever)
+	for i := range 5 {
+		eventually(t, func() error {
+			w.run(onXDP, strangers(w, i, false).frame())
+			if w.g.ServiceState(vip) != Waking {
+				return fmt.Errorf("wake %d: the budget does not refill", i)
+			}
+			return nil
+		})
+		w.g.Refuse(vip)
+	}
+}
+
+// A waking service keeps few SYNs of unproven clients, and those of proven ones up to its limits.
+func TestUnprovenSYNsAreFew(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.WakeBudgets = WakeBudgets{Parked: 8} })
+	w.proving(vip, ProofAuto)
+	for i := range 50 {
+		w.run(onXDP, strangers(w, i, false).frame())
+	}
+	w.wantParked(8, 8)
+	for i := range 50 {
+		s := w.syn(1000).fromOther(byte(i), 1000)
+		w.wantRun(onXDP, challengeTo(w, s, w.wantRun(onXDP, s.frame(), xdpTX)).frame(), xdpDrop)
+		w.wantRun(onXDP, s.frame(), xdpDrop)
+	}
+	w.wantParked(58, 58)
+	if c := w.counted(); c["challenges"] != 42+50 || c["proven"] != 50 {
+		t.Errorf("counted %v", c)
+	}
+}
+
+// The SYN of a client that gets no challenge is admitted when it has come a fourth time, as TCP repeats it.
+func TestRepeatedSYNIsAdmitted(t *testing.T) {
+	w := newWorld(t, nil)
+	w.proving(vip, ProofAlways)
+	s := w.syn(1000)
+	// age makes the last SYN of all clients older.
+	age := func(by time.Duration) {
+		var k uint32
+		var r gateRepeatedSyn
+		it := w.g.objs.RepeatedSyns.Iterate()
+		for it.Next(&k, &r) {
+			if r.At != 0 {
+				r.At -= uint64(by)
+				w.must(w.g.objs.RepeatedSyns.Put(k, r))
+			}
+		}
+		w.must(it.Err())
+	}
+	for range 3 {
+		// At once, it is not a repeat.
+		for range 5 {
+			w.wantRun(onXDP, s.frame(), xdpTX)
+		}
+		age(time.Second)
+	}
+	w.wantParked(0, 0)
+	w.wantRun(onXDP, s.frame(), xdpDrop)
+	w.wantParked(1, 1)
+	if c := w.counted(); c["unproven"] != 1 {
+		t.Errorf("counted %v", c)
+	}
+	// Another SYN of the same client begins anew, and so does one that was forgotten.
+	w.wantRun(onXDP, w.syn(2000).fromOther(9, 9).frame(), xdpTX)
+	for range 5 {
+		age(time.Minute)
+		w.wantRun(onXDP, w.syn(2000).fromOther(9, 9).frame(), xdpTX)
+	}
+}
+
+// Forged SYNs at fifty cold services wake none of them, and a genuine client of each, which is a kernel's own socket
+// behind the interface or on the node, is served.
+func TestForgedSYNsWakeNothingAndGenuineClientsAreServed(t *testing.T) {
+	const count, forged = 50, 100_000
+	for _, mode := range []XDPMode{XDPOff, XDPNative, XDPGeneric} {
+		t.Run(string(mode), func(t *testing.T) {
+			n := newNetwork(t, mode, 1500)
+			w := &world{TB: t, g: n.g, nic: linkByName(t, "eth0")}
+			services := make([]netip.AddrPort, count)
+			for i := range services {
+				services[i] = serviceAt(i)
+				w.proving(services[i], ProofAlways)
+			}
+			on := onXDP
+			if mode == XDPOff {
+				on = onNIC
+			}
+			s := segment{flags: "S", src: clientMAC, dst: w.nic.Attrs().HardwareAddr}
+			for i := range forged {
+				s.from = netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}), uint16(1024+i%50000))
+				s.to, s.seq = services[i%count], uint32(i)*2654435761
+				w.run(on, s.frame())
+			}
+			for _, a := range services {
+				if c := n.g.ServiceCounters(a); c != (ServiceCounters{}) || n.g.ServiceState(a) != Cold {
+					t.Errorf("%v: %+v, state %d after forged SYNs", a, c, n.g.ServiceState(a))
+				}
+			}
+			if c := w.counters(); c["proven"]+c["unproven"] != 0 {
+				t.Errorf("counters %v after forged SYNs", c)
+			}
+			n.serveWoken(services)
+			var clients sync.WaitGroup
+			for i, a := range services {
+				clients.Go(func() {
+					from := "client"
+					if i%5 == 0 {
+						from = "" // on the node
+					}
+					if err := <-visit(from, a, 100); err != nil {
+						t.Errorf("%v: %v", a, err)
+					}
+				})
+			}
+			clients.Wait()
+			c := w.counters()
+			if c["proven"] < count || c["unproven"] != 0 {
+				t.Errorf("%d of %d clients have proven themselves, %d were admitted for their repeats", c["proven"], count,
+					c["unproven"])
+			}
+		})
+	}
+}
+
+// serveWoken gives each service a port of pod 1 when it wakes.
+func (n *network) serveWoken(services []netip.AddrPort) {
+	host := linkByName(n, podNS(1)).Attrs()
+	var mac net.HardwareAddr
+	n.must(inNamespace(podNS(1), func() error { mac = linkByName(n, "eth0").Attrs().HardwareAddr; return nil }))
+	for i, a := range services {
+		at := netip.AddrPortFrom(podAt[1].Addr(), uint16(9000+i))
+		echo(n.T, podNS(1), at)
+		n.must(n.g.AddPod(Pod{ID: uint64(100 + i), Service: a, Addr: at, Ifindex: host.Index, MAC: mac,
+			HostMAC: host.HardwareAddr}))
+	}
+	done := make(chan struct{})
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(time.Millisecond):
+			}
+			for i, a := range services {
+				if n.g.ServiceState(a) != Waking {
+					continue
+				}
+				if _, err := n.g.Serve(a, uint64(100+i)); err != nil {
+					n.Error(err)
+				}
+			}
+		}
+	}()
+	n.Cleanup(func() { close(done); <-stopped })
+}
