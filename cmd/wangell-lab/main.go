@@ -13,6 +13,7 @@ import (
 	_ "wangell.loutres.me/internal/lab/fleet"
 	_ "wangell.loutres.me/internal/lab/onenode/capacity"
 	_ "wangell.loutres.me/internal/lab/onenode/cold"
+	_ "wangell.loutres.me/internal/lab/onenode/flood"
 	_ "wangell.loutres.me/internal/lab/proxy/scaling"
 )
 

@@ -47,6 +47,7 @@ func TestExitCodes(t *testing.T) {
 		"scaling --out x --parts z":     cli.ExitUsage,
 		"balance --out x":               cli.ExitUsage,
 		"fleet --out x --daemons 1":     cli.ExitUsage,
+		"flood --out x --rate 3000000":  cli.ExitUsage,
 		"render":                        cli.ExitUsage,
 		"render missing.json":           cli.ExitError,
 	} {
@@ -64,7 +65,7 @@ func TestFormerNameIsHidden(t *testing.T) {
 }
 
 func TestExperimentsAskQuestions(t *testing.T) {
-	if len(lab.Experiments()) != 6 {
+	if len(lab.Experiments()) != 7 {
 		t.Errorf("%d experiments", len(lab.Experiments()))
 	}
 	for _, e := range lab.Experiments() {

@@ -61,8 +61,16 @@ type Instance struct {
 
 // NewInstance makes the network and the folders of an instance of a wangell program whose service addresses are from
 // services. The caller must call Close, also when another method fails.
-func NewInstance(wangell string, services netip.Prefix) (_ *Instance, err error) {
-	i := &Instance{wangell: wangell, services: services}
+func NewInstance(wangell string, services netip.Prefix) (*Instance, error) {
+	return NewInstanceOn(wangell, netlab.Config{Services: services})
+}
+
+// NewInstanceOn is NewInstance with a network of another shape.
+func NewInstanceOn(wangell string, network netlab.Config) (_ *Instance, err error) {
+	if !network.Services.IsValid() {
+		network.Services = netlab.DefaultServices
+	}
+	i := &Instance{wangell: wangell, services: network.Services}
 	if i.baseDir, err = os.MkdirTemp("", "wangell-lab-"); err != nil {
 		return nil, err
 	}
@@ -70,7 +78,7 @@ func NewInstance(wangell string, services netip.Prefix) (_ *Instance, err error)
 	i.floorRun = filepath.Join(i.baseDir, "floor-run")
 	i.scope = netlab.Scope{Paths: []string{i.baseDir}, Cgroups: []string{cgroup(i.runDir), cgroup(i.floorRun)}}
 	if i.before, err = netlab.TakeSnapshot(i.scope); err == nil {
-		i.Net, err = netlab.New(netlab.Config{Services: services})
+		i.Net, err = netlab.New(network)
 	}
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(i.baseDir))

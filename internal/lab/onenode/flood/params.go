@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package flood
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"wangell.loutres.me/internal/lab/onenode"
+)
+
+// Bounds of the attack: it stays in network namespaces of its own, and ends.
+const (
+	maxRate = 2_000_000
+	maxTime = 2 * time.Minute
+)
+
+// Params configures the experiment.
+type Params struct {
+	// Wangell is the program to measure. Default: see onenode.FindWangell.
+	Wangell string
+	// Rate is the number of forged SYNs per second, at most maxRate. Default: 200,000, or 20,000 if Quick.
+	Rate int
+	// Time is how long each flood lasts, at most maxTime. Default: 10 s, or 1 s if Quick.
+	Time time.Duration
+	// Cold is the number of services that sleep and are attacked together, 1 to 100. Default: 50, or 4 if Quick.
+	Cold int
+	// Vanished is the number of clients that vanish, 1 to 20,000. Default: 10,000, or 200 if Quick.
+	Vanished int
+	// RTT is the long round trip. Default: 150 ms.
+	RTT time.Duration
+	// Quick attacks shortly: enough to see that the experiment works, not to trust the numbers.
+	Quick bool
+}
+
+// Flags implements lab.Params.
+func (p *Params) Flags(f *pflag.FlagSet) {
+	f.StringVar(&p.Wangell, "wangell", "", "program to measure (default: the wangell beside this program, or in $PATH)")
+	f.IntVar(&p.Rate, "rate", 0, "forged SYNs per second (default 200000, with --quick 20000)")
+	f.DurationVar(&p.Time, "time", 0, "how long each flood lasts (default 10s, with --quick 1s)")
+	f.IntVar(&p.Cold, "cold", 0, "sleeping services that are attacked together (default 50, with --quick 4)")
+	f.IntVar(&p.Vanished, "vanished", 0, "clients that vanish (default 10000, with --quick 200)")
+	f.DurationVar(&p.RTT, "rtt", 150*time.Millisecond, "round trip of the distant client")
+	f.BoolVar(&p.Quick, "quick", false, "attack shortly: to see that it works, not to trust the numbers")
+}
+
+// Check implements lab.Params.
+func (p *Params) Check(f *pflag.FlagSet) error {
+	for _, n := range []struct {
+		flag        string
+		value, most int
+	}{{"rate", p.Rate, maxRate}, {"cold", p.Cold, 100}, {"vanished", p.Vanished, 20_000}} {
+		if f.Changed(n.flag) && (n.value < 1 || n.value > n.most) {
+			return fmt.Errorf("--%s %d: want 1 to %d", n.flag, n.value, n.most)
+		}
+	}
+	if f.Changed("time") && (p.Time <= 0 || p.Time > maxTime) {
+		return fmt.Errorf("--time %v: want more than 0 and at most %v", p.Time, maxTime)
+	}
+	if p.RTT < time.Millisecond || p.RTT > time.Second {
+		return fmt.Errorf("--rtt %v: want 1ms to 1s", p.RTT)
+	}
+	return nil
+}
+
+func (p Params) withDefaults() (Params, error) {
+	rate, duration, cold, vanished := 200_000, 10*time.Second, 50, 10_000
+	if p.Quick {
+		rate, duration, cold, vanished = 20_000, time.Second, 4, 200
+	}
+	if p.Rate == 0 {
+		p.Rate = rate
+	}
+	if p.Time == 0 {
+		p.Time = duration
+	}
+	if p.Cold == 0 {
+		p.Cold = cold
+	}
+	if p.Vanished == 0 {
+		p.Vanished = vanished
+	}
+	if p.RTT == 0 {
+		p.RTT = 150 * time.Millisecond
+	}
+	var err error
+	if p.Wangell == "" {
+		p.Wangell, err = onenode.FindWangell()
+	}
+	return p, err
+}
