@@ -86,6 +86,9 @@ func (a *adopter) appeared(rt runtime.Pod) {
 		}
 		return lifecycle.Appeared{Ref: r}
 	})
+	if spec := s.lifecycle(true); spec.Single && !rt.Leaving && rt.SpecHash != "" && rt.SpecHash != s.hash {
+		a.engine.step(s, lifecycle.SpecChanged{Spec: spec, Restart: true}) // nothing else replaces it
+	}
 }
 
 // whenSynced runs f on the loop, once the services are known.

@@ -93,8 +93,9 @@ func (w *wanted) lifecycle(rolls bool) lifecycle.Spec {
 		Name: string(w.key), Port: uint16(s.TargetPort),
 		WakeTimeout: time.Duration(s.WakeTimeout) * time.Second, Grace: w.grace(),
 		Min: int(s.MinReplicas), Max: int(s.MaxReplicas),
-		Rolls: rolls, Single: !rolls && s.Strategy() == v1alpha1.UpdateRecreate, Volume: s.SharedVolume(),
+		Single: s.Strategy() == v1alpha1.UpdateRecreate, Volume: s.SharedVolume(),
 	}
+	spec.Rolls = rolls && !spec.Single
 	if s.DrainTimeout != nil {
 		spec.DrainTimeout = max(time.Duration(*s.DrainTimeout)*time.Second, 1) // zero would mean the default
 	}

@@ -72,6 +72,9 @@ func DeploymentOf(s *v1alpha1.WangellService) *appsv1.Deployment {
 			},
 		},
 	}
+	if s.Spec.Strategy() == v1alpha1.UpdateRecreate {
+		d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
+	}
 	d.Annotations[madeFrom] = digest(d.Spec)
 	d.Spec.Paused = true // at rest: internal/runtime/kube resumes it when it has pods
 	if text := specText(s); len(text) <= maxLastGood {

@@ -5,6 +5,7 @@ package operator
 import (
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -176,6 +177,28 @@ func TestEventsForTheControllersReports(t *testing.T) {
 	} {
 		if got := n.eventOf(c.e); got != c.want {
 			t.Errorf("%d: %+v, want %+v", i, got, c.want)
+		}
+	}
+}
+
+// Pods that may write to one volume are not the Deployment's to start.
+func TestDeploymentOfAWriterIsRecreate(t *testing.T) {
+	s := &v1alpha1.WangellService{}
+	s.Name, s.Spec = "db", v1alpha1.WangellServiceSpec{
+		Image: "registry.example.com/db:v1", Port: 5432,
+		Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "db"},
+		}}},
+		VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}},
+	}
+	for most, want := range map[int32]appsv1.DeploymentStrategyType{
+		1: appsv1.RecreateDeploymentStrategyType, 2: appsv1.RollingUpdateDeploymentStrategyType,
+	} {
+		s.Spec.MaxReplicas = most
+		c := s.DeepCopy()
+		v1alpha1.Default(c)
+		if got := DeploymentOf(c).Spec.Strategy; got.Type != want {
+			t.Errorf("%d pods: %+v", most, got)
 		}
 	}
 }

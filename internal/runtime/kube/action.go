@@ -40,8 +40,11 @@ type deletePods struct {
 // createSet: create the ReplicaSet. One that exists is a success.
 type createSet struct{ set *appsv1.ReplicaSet }
 
-// deleteSet: delete the ReplicaSet as it was observed.
-type deleteSet struct{ set *appsv1.ReplicaSet }
+// deleteSet: delete the ReplicaSet as it was observed; its pods stay if orphan is set.
+type deleteSet struct {
+	set    *appsv1.ReplicaSet
+	orphan bool
+}
 
 // giveUp: what is under way cannot be completed now. The text is the reason.
 type giveUp struct{ reason string }

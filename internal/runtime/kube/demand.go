@@ -34,6 +34,13 @@ func (m *machine) deploymentSeen(uid string, version uint64, replicas int32, hel
 	if m.sending && m.uid == uid || version < m.version && version != 0 {
 		return
 	}
+	if m.single {
+		m.uid, m.version, m.written, m.want = uid, version, replicas, 0
+		if m.stage == idle {
+			m.direct = nil
+		}
+		return
+	}
 	if m.direct != nil && replicas == 0 {
 		m.uid, m.version = uid, version // it does not know of them
 		return

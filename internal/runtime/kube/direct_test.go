@@ -137,6 +137,9 @@ func (w *directWorld) react(a clienttesting.Action) (bool, apiruntime.Object, er
 		return true, w.put(func(d *appsv1.Deployment) { d.Spec.Paused = p.Spec.Paused }), nil
 	case a.Matches("create", "pods"):
 		p := a.(clienttesting.CreateAction).GetObject().(*corev1.Pod).DeepCopy()
+		if p.GenerateName == "" && p.UID == "" {
+			return w.createSingle(p)
+		}
 		if p.GenerateName == "" {
 			return false, nil, nil // the test's own
 		}
@@ -159,6 +162,10 @@ func (w *directWorld) react(a clienttesting.Action) (bool, apiruntime.Object, er
 		s.UID, s.Annotations = types.UID(s.Name), map[string]string{revisionAnnotation: "1"} // the Deployment controller's
 		return true, s, w.client.Tracker().Create(setsGVR, s, "default")
 	case a.Matches("delete", "replicasets"):
+		policy := a.(clienttesting.DeleteActionImpl).DeleteOptions.PropagationPolicy
+		if policy != nil && *policy == metav1.DeletePropagationOrphan {
+			return false, nil, w.did("orphan set")
+		}
 		return false, nil, w.did("delete set")
 	}
 	return false, nil, nil

@@ -87,7 +87,7 @@ func (r *Runtime) perform(ctx context.Context, s *service, a action, changed <-c
 	case createSet:
 		res.err = r.api.createSet(ctx, s.ident, a.set)
 	case deleteSet:
-		res.err = r.api.deleteSet(ctx, s.ident, a.set)
+		res.err = r.api.deleteSet(ctx, s.ident, a.set, a.orphan)
 	}
 	return res
 }

@@ -69,6 +69,14 @@ func trimSet(s *appsv1.ReplicaSet) {
 	s.Status = appsv1.ReplicaSetStatus{Replicas: s.Status.Replicas}
 }
 
+// controllerKind returns the kind of the controller of an object; empty if it has none.
+func controllerKind(o metav1.Object) string {
+	if owner := metav1.GetControllerOfNoCopy(o); owner != nil {
+		return owner.Kind
+	}
+	return ""
+}
+
 // controllerOf returns the UID of the controller of an object; empty if it has none.
 func controllerOf(o metav1.Object) types.UID {
 	if owner := metav1.GetControllerOfNoCopy(o); owner != nil {

@@ -25,6 +25,9 @@ func (m *machine) due(o observation) (what task, at time.Time) {
 	d := o.deployment
 	switch {
 	case m.uid == "" || m.stage != idle:
+	case m.single && d != nil && (!d.Spec.Paused || len(o.sets) > 0):
+		return convertTask, o.now
+	case m.single && (d == nil || !m.pending()): // an unknown Deployment may have a ReplicaSet, which would end the pod
 	case m.pending():
 		return writeTask, o.now
 	case m.direct != nil:
@@ -103,10 +106,10 @@ func (m *machine) next(o observation) action {
 			m.enter(restEnding, o.now)
 			return m.next(o)
 		}
-		if s := m.doomed[0]; s.Status.Replicas > 0 || s.Spec.Replicas != nil && *s.Spec.Replicas > 0 {
+		if s := m.doomed[0]; !m.single && (s.Status.Replicas > 0 || s.Spec.Replicas != nil && *s.Spec.Replicas > 0) {
 			return giveUp{fmt.Sprintf("ReplicaSet %s has pods, though none is wanted", s.Name)}
 		}
-		return deleteSet{m.doomed[0]}
+		return deleteSet{m.doomed[0], m.single}
 	case restEnding:
 		if len(o.sets) > 0 && !expired {
 			return wait{m.deadline}
@@ -120,6 +123,9 @@ func (m *machine) next(o observation) action {
 func (m *machine) begin(o observation) {
 	what, at := m.due(o)
 	switch {
+	case what == convertTask:
+		m.stage = restPausing
+	case m.single && what == noTask:
 	case m.pending(): // due leaves it out while there is no Deployment
 		m.beginWrite(o)
 	case at.After(o.now):

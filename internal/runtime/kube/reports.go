@@ -70,6 +70,7 @@ func (r *Runtime) podSeen(o *corev1.Pod, inherited bool) {
 		p.grace = time.Duration(*g) * time.Second
 	}
 	p.inAPI, p.alone = true, controllerOf(o) == ""
+	p.set, p.single = controllerKind(o) == "ReplicaSet", controllerKind(o) == "Deployment"
 	p.node, p.template = o.Spec.NodeName, o.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
 	r.checkNode(p)
 	known := podOf(o, p.container)
@@ -100,7 +101,7 @@ func (r *Runtime) podSeen(o *corev1.Pod, inherited bool) {
 		r.after(daemonPatience, func() { r.checkReported(p, known.Node) })
 	}
 	r.heldUp(p, o)
-	if p.alone && p.stays() {
+	if p.alone && p.stays() && !p.service.machine.single {
 		p.service.machine.podFound(p.rt.ID, p.template, p.rt.SpecHash, inherited, time.Now())
 		r.schedule(p.service)
 	}
@@ -142,6 +143,7 @@ func (r *Runtime) deploymentSeen(d *appsv1.Deployment) {
 	s := r.ensureService(runtime.Key(d.Namespace + "/" + d.Name))
 	s.deployment = d
 	s.container = d.Spec.Template.Annotations[v1alpha1.AnnotationContainer]
+	s.machine.single = isSingle(d)
 	s.machine.deploymentSeen(string(d.UID), parseVersion(d.ResourceVersion), replicasOf(d), s.held(), len(s.waiters))
 	r.notify()
 	r.schedule(s)

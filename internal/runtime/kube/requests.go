@@ -149,13 +149,17 @@ func (q *requests) createSet(ctx context.Context, id ident, set *appsv1.ReplicaS
 	return nil
 }
 
-// deleteSet deletes a ReplicaSet at the resource version that it has here.
-func (q *requests) deleteSet(ctx context.Context, id ident, set *appsv1.ReplicaSet) error {
+// deleteSet deletes a ReplicaSet at the resource version that it has here. Its pods stay if orphan is set.
+func (q *requests) deleteSet(ctx context.Context, id ident, set *appsv1.ReplicaSet, orphan bool) error {
+	propagation := metav1.DeletePropagationBackground
+	if orphan {
+		propagation = metav1.DeletePropagationOrphan
+	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	err := q.client.AppsV1().ReplicaSets(id.namespace).Delete(ctx, set.Name, metav1.DeleteOptions{
 		Preconditions:     &metav1.Preconditions{UID: &set.UID, ResourceVersion: &set.ResourceVersion},
-		PropagationPolicy: new(metav1.DeletePropagationBackground),
+		PropagationPolicy: &propagation,
 	})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return apiError(id.key, "delete ReplicaSet "+set.Name, err)

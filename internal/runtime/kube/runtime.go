@@ -37,10 +37,10 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 		services: map[runtime.Key]*service{}, byUID: map[string]*pod{}, changed: make(chan struct{}),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
-	r.workers.Go(r.maintain)
 	if err := r.watch(ctx); err != nil {
 		return nil, fmt.Errorf("watch pods, Deployments and ReplicaSets: %w", errors.Join(err, r.Close()))
 	}
+	r.workers.Go(r.maintain) // only now: a Deployment seems to have no ReplicaSets until they are listed
 	return r, nil
 }
 
@@ -179,6 +179,13 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 			return err
 		}
 	}
+	r.mu.Lock()
+	for _, p := range r.byUID {
+		if p.single || p.service.machine.single {
+			r.workers.Go(func() { _ = r.stopSingle(ctx, p, p.grace) })
+		}
+	}
+	r.mu.Unlock()
 	for {
 		r.mu.Lock()
 		left, changed := len(r.byUID), r.changed

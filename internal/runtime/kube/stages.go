@@ -45,6 +45,8 @@ const unknown = -1
 type machine struct {
 	// throughDeployment: create no pod directly.
 	throughDeployment bool
+	// single: the pod is not the Deployment's business, which is brought to rest and stays there; see single.go.
+	single bool
 
 	want    int32  // replicas that the service is to have
 	excess  int32  // replicas kept in the write until the victim pods carry their deletion cost
@@ -110,6 +112,7 @@ type task uint8
 const (
 	noTask task = iota
 	writeTask
+	convertTask // of single pods that a ReplicaSet has: they stay, and it goes
 	handOverTask
 	resumeTask
 	restTask

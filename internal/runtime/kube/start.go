@@ -25,6 +25,9 @@ const explanationTimeout = 2 * time.Second
 func (r *Runtime) Start(
 	ctx context.Context, service *v1alpha1.WangellService, hooks runtime.StartHooks,
 ) (runtime.Pod, error) {
+	if service.Spec.Strategy() == v1alpha1.UpdateRecreate {
+		return r.startSingle(ctx, service, hooks)
+	}
 	key := runtime.KeyOf(service)
 	w := newWaiter()
 	r.mu.Lock()
@@ -63,15 +66,22 @@ func startTimeout(s *v1alpha1.WangellService) time.Duration {
 	return t - min(t/10, time.Second)
 }
 
-// await writes the number of replicas, and follows the pod until its process runs.
+// await writes the number of replicas, and follows the pod.
 func (r *Runtime) await(
+	ctx context.Context, s *service, w *waiter, hooks runtime.StartHooks, timeout time.Duration,
+) (runtime.Pod, error) {
+	if err := r.write(ctx, s); err != nil {
+		return runtime.Pod{}, err
+	}
+	return r.follow(ctx, s, w, hooks, timeout)
+}
+
+// follow follows the pod of a waiter until its process runs.
+func (r *Runtime) follow(
 	ctx context.Context, s *service, w *waiter, hooks runtime.StartHooks, timeout time.Duration,
 ) (runtime.Pod, error) {
 	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
-	if err := r.write(ctx, s); err != nil {
-		return runtime.Pod{}, err
-	}
 	var explained <-chan time.Time // set once the process has ended before it was reported to run
 	for {
 		select {
@@ -129,13 +139,18 @@ func (r *Runtime) endedEarly(w *waiter) runtime.Pod {
 	return rt
 }
 
+// dropWaiter forgets a Start that waits for a pod. The lock is held.
+func (r *Runtime) dropWaiter(s *service, w *waiter) {
+	s.waiters = slices.DeleteFunc(s.waiters, func(o *waiter) bool { return o == w })
+}
+
 // abandon undoes what a Start asked for. The lock is held.
 func (r *Runtime) abandon(s *service, w *waiter) {
 	p, reduced := w.pod, false
 	if p == nil || !p.leaving && !p.failed { // else the pod that replaces it is for the next Start
 		reduced = s.wantLess()
 	}
-	s.waiters = slices.DeleteFunc(s.waiters, func(o *waiter) bool { return o == w })
+	r.dropWaiter(s, w)
 	if p == nil {
 		// The pod that was created for it has no network yet: its ReplicaSet deletes such a one first.
 		r.reportTrouble(s, trouble{})

@@ -77,6 +77,8 @@ type pod struct {
 
 	inAPI     bool        // the API server has reported it
 	alone     bool        // it has no controller, as the API has it: nothing else would end it
+	set       bool        // its controller is a ReplicaSet, as the API has it
+	single    bool        // its controller is the Deployment, as the API has it: see single.go
 	delivered bool        // the caller knows it: by a Start, Appeared or List
 	waiter    *waiter     // the Start that it was assigned to, until that returns
 	stopping  bool        // Stop was called, or its Start failed
@@ -145,7 +147,7 @@ func (r *Runtime) ensurePod(uid string, service runtime.Key, name string) *pod {
 func (s *service) held() int {
 	n := 0
 	for _, p := range s.pods {
-		if p.stays() && p.delivered {
+		if p.stays() && p.delivered && !p.single {
 			n++
 		}
 	}

@@ -20,7 +20,7 @@ const (
 
 // Stop implements runtime.Runtime: the Deployment is scaled down by one, this pod is its victim, and Stop returns when
 // the pod is gone. grace is rounded up to seconds. A pod whose node is not ready any more counts as gone some seconds
-// after its grace, and its object is deleted without waiting for the node.
+// after its grace, and its object is deleted without waiting for the node; but not a single pod.
 func (r *Runtime) Stop(ctx context.Context, podID string, grace time.Duration) error {
 	r.mu.Lock()
 	p := r.byUID[podID]
@@ -29,6 +29,10 @@ func (r *Runtime) Stop(ctx context.Context, podID string, grace time.Duration) e
 		return nil
 	}
 	s := p.service
+	if p.single || s.machine.single {
+		r.mu.Unlock()
+		return r.stopSingle(ctx, p, grace)
+	}
 	first := !p.stopping
 	reduced, rollout := false, false
 	if first && !p.leaving && !p.failed {

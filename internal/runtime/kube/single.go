@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// A service whose Deployment has the strategy Recreate has a single pod. It is created here, with a name of its own
+// that is always the same, and stays without a ReplicaSet: as with a StatefulSet, the API server refuses a second pod
+// for as long as the object of the first exists, which is until kubelet has ended its processes. Nothing here deletes a
+// pod with a grace of zero, which would remove the object without kubelet.
+
+// singleRetry is the pause after which the creation of a single pod is tried again if nothing is observed meanwhile.
+const singleRetry = time.Second
+
+// isSingle reports whether the pods of a Deployment must not run at the same time.
+func isSingle(d *appsv1.Deployment) bool {
+	return d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType
+}
+
+// singleName is the name of the single pod of a service.
+func singleName(service string) string { return service + "-single" }
+
+// singlePod returns the single pod of a Deployment. The Deployment is its controller, so that no ReplicaSet adopts it.
+func singlePod(d *appsv1.Deployment) *corev1.Pod {
+	t := d.Spec.Template.DeepCopy()
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: d.Namespace, Name: singleName(d.Name),
+			Labels: t.Labels, Annotations: t.Annotations, Finalizers: t.Finalizers,
+			OwnerReferences: []metav1.OwnerReference{
+				{APIVersion: "apps/v1", Kind: "Deployment", Name: d.Name, UID: d.UID, Controller: new(true)},
+			},
+		},
+		Spec: t.Spec,
+	}
+}
+
+// startSingle is Start for a service with a single pod.
+func (r *Runtime) startSingle(
+	ctx context.Context, service *v1alpha1.WangellService, hooks runtime.StartHooks,
+) (runtime.Pod, error) {
+	key := runtime.KeyOf(service)
+	w := newWaiter()
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return runtime.Pod{}, fmt.Errorf("service %s: %w: closed", key, runtime.ErrUnavailable)
+	}
+	s := r.ensureService(key)
+	s.waiters = append(s.waiters, w)
+	r.mu.Unlock()
+
+	creating, end := context.WithCancel(ctx)
+	created := make(chan string, 1) // the UID of the pod, empty if it was not created
+	go func() { created <- r.createSingle(creating, s, w, v1alpha1.Hash(&service.Spec)) }()
+	rt, err := r.follow(ctx, s, w, hooks, startTimeout(service))
+	end()
+	uid := <-created
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil {
+		w.pod.waiter = nil
+		r.deliverKeptExit(w.pod)
+		return rt, nil
+	}
+	r.abandonSingle(s, w, uid)
+	if errors.Is(err, context.Canceled) {
+		err = fmt.Errorf("service %s: start: %w", key, err)
+	}
+	return runtime.Pod{}, err
+}
+
+// createSingle creates the single pod once no pod of the service is left, and once more if it goes before it has a
+// network. It returns the UID of the last one when ctx ends or the waiter has a pod.
+func (r *Runtime) createSingle(ctx context.Context, s *service, w *waiter, hash string) (uid string) {
+	for {
+		r.deleteFailed(ctx, s)
+		r.mu.Lock()
+		assigned, d, waits, changed := w.pod != nil, s.deployment, r.singleWaits(s, hash), r.changed
+		if uid != "" && r.gone.has(uid) {
+			uid = ""
+		}
+		if w.pod == nil && waits != "" && uid == "" {
+			w.heldUp = waits
+			r.reportTrouble(s, trouble{reason: waits})
+		}
+		r.mu.Unlock()
+		if assigned || ctx.Err() != nil {
+			return uid
+		}
+		if waits == "" && uid == "" {
+			made, err := r.api.createSingle(ctx, s.ident, singlePod(d))
+			if err != nil {
+				w.fail(err)
+				return ""
+			}
+			uid = made
+		}
+		select {
+		case <-changed:
+		case <-time.After(singleRetry):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// deleteFailed deletes the pods of a service whose processes have ended for good: their objects are in the way.
+func (r *Runtime) deleteFailed(ctx context.Context, s *service) {
+	r.mu.Lock()
+	failed := map[string]string{}
+	for uid, p := range s.pods {
+		if p.failed && !p.leaving {
+			failed[uid], p.stopping = p.name, true
+		}
+	}
+	r.mu.Unlock()
+	for uid, name := range failed {
+		if err := r.deletePod(ctx, s, name, uid, nil); err != nil {
+			r.log.Warn(err.Error(), "service", string(s.key))
+		}
+	}
+}
+
+// singleWaits returns what the creation of a single pod has to wait for; empty if nothing. The lock is held.
+func (r *Runtime) singleWaits(s *service, hash string) string {
+	for _, p := range s.pods {
+		where := ""
+		if p.node != "" {
+			where = " on node " + p.node
+		}
+		return fmt.Sprintf("waits for pod %s%s to end: it may still write to the service's volume", p.name, where)
+	}
+	o := s.observe(time.Now())
+	switch d := o.deployment; {
+	case d == nil:
+		return fmt.Sprintf("Deployment %s is not known yet", s.name)
+	case !isSingle(d) || d.Spec.Template.Labels[v1alpha1.LabelSpecHash] != hash:
+		return fmt.Sprintf("Deployment %s does not have the present spec yet", s.name)
+	case !atRest(d, o.sets) || s.machine.stage != idle:
+		return fmt.Sprintf("Deployment %s is not paused yet: check kube-controller-manager", s.name)
+	}
+	return ""
+}
+
+// abandonSingle deletes what a Start made. The lock is held.
+func (r *Runtime) abandonSingle(s *service, w *waiter, uid string) {
+	r.dropWaiter(s, w)
+	r.reportTrouble(s, trouble{})
+	if p := w.pod; p != nil {
+		uid = p.rt.ID
+		p.waiter, p.stopping = nil, true
+	} else if p := r.byUID[uid]; p != nil {
+		p.stopping = true
+	}
+	if uid == "" || r.closed {
+		return
+	}
+	r.workers.Go(func() {
+		if err := r.deletePod(r.ctx, s, singleName(s.name), uid, nil); err != nil {
+			r.log.Warn(err.Error(), "service", string(s.key))
+		}
+	})
+}
+
+// stopSingle is Stop for a pod that must be gone before another one may start, which no ReplicaSet has any more. It
+// returns only once kubelet has ended the pod, or the API server does not have it any more; a node that is not ready
+// may still run it.
+func (r *Runtime) stopSingle(ctx context.Context, p *pod, grace time.Duration) error {
+	s := p.service
+	for {
+		r.mu.Lock()
+		o := s.observe(time.Now())
+		managed, changed := p.set && len(o.sets) > 0, r.changed
+		p.stopping = true
+		r.mu.Unlock()
+		if !managed {
+			break
+		}
+		select { // a ReplicaSet would replace the pod: see convertTask
+		case <-changed:
+		case <-p.gone:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("service %s: pod %s is not gone yet: %w", s.key, p.name, ctx.Err())
+		}
+	}
+	seconds := int64(math.Ceil(max(grace, time.Second).Seconds()))
+	if err := r.deletePod(ctx, s, p.name, p.rt.ID, &seconds); err != nil {
+		return err
+	}
+	for timeout := grace + lostPatience; ; timeout = time.Minute {
+		select {
+		case <-p.gone:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("service %s: pod %s is not gone yet: %w", s.key, p.name, ctx.Err())
+		case <-time.After(timeout):
+			r.log.Warn("the pod does not end, and may still write to its volume: no other one starts. "+
+				"If its node is off for good, delete the Node, or the pod with --force",
+				"service", string(s.key), "pod", p.name, "node", p.node)
+		}
+	}
+}
+
+// createSingle creates a pod with a fixed name, unless the API server has any pod of the service. It returns the UID of
+// the pod, or none if another pod is in the way.
+func (q *requests) createSingle(ctx context.Context, id ident, pod *corev1.Pod) (uid string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	list, err := q.client.CoreV1().Pods(id.namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: v1alpha1.LabelService + "=" + id.name,
+	})
+	if err != nil {
+		return "", apiError(id.key, "list its pods", err)
+	}
+	if len(list.Items) > 0 {
+		return "", nil
+	}
+	uid, err = q.createPod(ctx, id, pod)
+	if apierrors.IsAlreadyExists(err) {
+		return "", nil
+	}
+	return uid, err
+}
