@@ -71,14 +71,14 @@ static __always_inline int open_to_some_pod(struct __sk_buff *skb, struct packet
 
 /* Handles a packet to the service range that is not a TCP segment. */
 static __always_inline int edge_not_tcp(struct __sk_buff *skb, enum packet_kind kind, const struct packet *p,
-					bool ingress)
+					enum flow_path path, bool ingress)
 {
 	struct addr vip;
 	set_addr(&vip, p->daddr);
 	if (!bpf_map_lookup_elem(&addresses, &vip))
 		return TCX_NEXT;
 	if (kind == PACKET_ICMP)
-		return handle_icmp(skb, p, ingress);
+		return handle_icmp(skb, p, path, ingress);
 	count(kind == PACKET_FRAGMENT ? COUNT_FRAGMENTS : COUNT_MALFORMED);
 	return TCX_DROP;
 }
@@ -107,7 +107,7 @@ static __always_inline int edge_from_client(struct __sk_buff *skb, enum packet_k
 	if (kind == PACKET_OTHER || !in_range(p->daddr))
 		return TCX_NEXT;
 	if (kind != PACKET_TCP)
-		return edge_not_tcp(skb, kind, p, ingress);
+		return edge_not_tcp(skb, kind, p, path, ingress);
 
 	struct ethhdr *eth = data;
 	if ((void *)(eth + 1) > end)
@@ -118,7 +118,12 @@ static __always_inline int edge_from_client(struct __sk_buff *skb, enum packet_k
 	bool syn = is_syn(p), known = f;
 	if (f && !(syn && flow_reusable(f, p))) {
 		struct pod *pod = pod_of_flow(f);
+		/* Another pod's packet with this client's address is for the stack to judge. */
+		if (path == PATH_POD && f->origin.path == PATH_POD && !is_from_client_pod(f, skb->ifindex))
+			return TCX_NEXT;
 		if (pod) {
+			if (syn)
+				parse_wscale(skb, p);
 			int genuine = track(&k, f, p, IN);
 			account(f, p, IN, genuine);
 			if (genuine && path == PATH_NIC && follow_route(f, eth, skb->ifindex))

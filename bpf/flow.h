@@ -194,6 +194,23 @@ static __always_inline void flow_establish(const struct flow_key *k, struct flow
 	share_add(k, 1);
 }
 
+/* Reads where a flow's replies go. While shortcut_from_pod changes it, the path and the other fields fit each other:
+ * these are read at an address that depends on the path, and no CPU does that before it has read the path. */
+static __always_inline void read_origin(const struct flow *f, struct origin *o)
+{
+	const struct origin *from = &f->origin;
+	__u64 path = *(volatile const __u32 *)&from->path, zero = path;
+	asm volatile("%[zero] &= 0\n\t%[from] += %[zero]" : [from] "+r"(from), [zero] "+r"(zero));
+	*o = *from;
+	o->path = path;
+}
+
+/* Whether a device is that of the pod on this node that is a flow's client. */
+static __always_inline bool is_from_client_pod(const struct flow *f, __u32 ifindex)
+{
+	return f->origin.path == PATH_POD && f->origin.ifindex == ifindex;
+}
+
 /* Counts a packet of a flow that is sent on. genuine is what track says of it. Only genuine segments keep a flow from
  * aging, and of a pod only those that are no bare ACKs, as anyone can provoke these (RFC 5961). */
 static __always_inline void account(struct flow *f, const struct packet *p, int dir, int genuine)

@@ -98,10 +98,10 @@ int gate_released(struct __sk_buff *skb)
 	enum packet_kind kind = parse_skb(skb, &p);
 	if (kind == PACKET_OTHER || !in_range(p.daddr))
 		return TCX_NEXT; /* a reply to a client on this node */
-	if (kind != PACKET_TCP)
+	if (kind != PACKET_TCP && kind != PACKET_ICMP)
 		return TCX_DROP;
-	/* Other segments are copies that query_homes has made. */
-	return is_syn(&p) ? edge_from_daemon(skb, &p) : run_step(skb, STEP_MOVED);
+	/* Other packets are copies that send_queries has made. */
+	return kind == PACKET_TCP && is_syn(&p) ? edge_from_daemon(skb, &p) : run_step(skb, STEP_MOVED);
 }
 
 SEC("tc")
@@ -134,8 +134,8 @@ int gate_node(struct __sk_buff *skb)
 	enum packet_kind kind = parse_skb(skb, &p);
 	if (m.type == ENCAP_TO_POD && kind == PACKET_TCP && in_range(p.daddr))
 		return home_from_edge(skb, &p, &m);
-	if (m.type == ENCAP_TO_POD && kind == PACKET_ICMP && in_range(p.daddr))
-		return forward_icmp_error(skb, &p, true);
+	if ((m.type == ENCAP_TO_POD || m.type == ENCAP_FLOW_QUERY) && kind == PACKET_ICMP && in_range(p.daddr))
+		return forward_icmp_error(skb, &p, true, false);
 	if (m.type == ENCAP_TO_CLIENT && kind == PACKET_TCP && in_range(p.saddr))
 		return edge_from_home(skb, &p, &m);
 	if (m.type == ENCAP_CLOSED && kind == PACKET_TCP)
@@ -169,7 +169,10 @@ SEC("tc")
 int gate_moved(struct __sk_buff *skb)
 {
 	struct packet p = {};
-	return parse_skb(skb, &p) == PACKET_TCP ? handle_moved(skb, &p) : TCX_DROP;
+	enum packet_kind kind = parse_skb(skb, &p);
+	if (kind == PACKET_ICMP)
+		return handle_error_of_unknown_flow(skb, &p);
+	return kind == PACKET_TCP ? handle_moved(skb, &p) : TCX_DROP;
 }
 
 SEC("tc")

@@ -24,29 +24,47 @@ static __always_inline int answer_ping(struct __sk_buff *skb, const struct packe
 	return send_back(skb, ingress);
 }
 
-/* Forwards an ICMP error to the pod that sent the quoted packet (RFC 1812, 4.3.2.3), translated like its flow (RFC
- * 5508, 4.2). */
-static __always_inline int forward_icmp_error(struct __sk_buff *skb, const struct packet *p, bool ingress)
+/* Finds the TCP segment of a service address that an ICMP error quotes. Stores its flow's key and where the quoted IP
+ * header starts; false if there is none. */
+static __always_inline bool find_quoted(struct __sk_buff *skb, const struct packet *p, struct flow_key *k,
+					struct iphdr **ip, struct tcphdr **tcp)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	struct ethhdr *eth = data;
 	__u32 at = (p->l4 & 0x7f) + sizeof(struct icmphdr);
 	struct iphdr *inner = data + at;
 	if ((void *)(inner + 1) > end || inner->version != 4 || inner->protocol != IPPROTO_TCP ||
 	    (inner->frag_off & bpf_htons(IP_OFFSET)))
-		return TCX_DROP;
+		return false;
 	__u32 ihl = inner->ihl * 4;
 	if (ihl < sizeof(*inner))
-		return TCX_DROP;
-	struct tcphdr *tcp = data + at + (ihl & 0x3f);
-	if ((void *)tcp + 8 > end)
-		return TCX_DROP;
+		return false;
+	struct tcphdr *quoted = data + at + (ihl & 0x3f);
+	if ((void *)quoted + 8 > end)
+		return false;
+	set_addr(&k->client, inner->daddr);
+	set_addr(&k->service, inner->saddr);
+	k->client_port = quoted->dest;
+	k->service_port = quoted->source;
+	*ip = inner;
+	*tcp = quoted;
+	return true;
+}
+
+/* Forwards an ICMP error to the pod that sent the quoted packet (RFC 1812, 4.3.2.3), translated like its flow (RFC
+ * 5508, 4.2). asks: if the flow is unknown, the home nodes are asked for it, as the error may come by another edge node
+ * than the client's packets. */
+static __always_inline int forward_icmp_error(struct __sk_buff *skb, const struct packet *p, bool ingress, bool asks)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct ethhdr *eth = data;
 	struct flow_key k;
-	set_addr(&k.client, inner->daddr);
-	set_addr(&k.service, inner->saddr);
-	k.client_port = tcp->dest;
-	k.service_port = tcp->source;
+	struct iphdr *inner;
+	struct tcphdr *tcp;
+	if (!find_quoted(skb, p, &k, &inner, &tcp))
+		return TCX_DROP;
 	struct flow *f = bpf_map_lookup_elem(&flows, &k);
+	if (!f && asks && encap_port)
+		return run_step(skb, STEP_MOVED);
 	struct pod *pod = f ? pod_of_flow(f) : NULL;
 	if (!pod)
 		return TCX_DROP;
@@ -76,7 +94,8 @@ static __always_inline int forward_icmp_error(struct __sk_buff *skb, const struc
 }
 
 /* Handles ICMP to a VIP. */
-static __always_inline int handle_icmp(struct __sk_buff *skb, const struct packet *p, bool ingress)
+static __always_inline int handle_icmp(struct __sk_buff *skb, const struct packet *p, enum flow_path path,
+				       bool ingress)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct icmphdr *h = data + (p->l4 & 0x7f);
@@ -85,6 +104,6 @@ static __always_inline int handle_icmp(struct __sk_buff *skb, const struct packe
 	if (h->type == ICMP_ECHO && h->code == 0)
 		return answer_ping(skb, p, ingress);
 	if (h->type == ICMP_DEST_UNREACH || h->type == ICMP_TIME_EXCEEDED || h->type == ICMP_PARAMETERPROB)
-		return forward_icmp_error(skb, p, ingress);
+		return forward_icmp_error(skb, p, ingress, path == PATH_NIC);
 	return TCX_DROP;
 }

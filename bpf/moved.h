@@ -6,7 +6,7 @@
  * it still exists (ENCAP_CLOSED). */
 #pragma once
 
-#include "remote.h"
+#include "icmp.h"
 
 #define QUERY_TIMEOUT 200000000ull   /* ns without a claim after which a flow's next segment gets a RST */
 #define QUERY_EXPIRY 120000000000ull /* ns after which the ports are a new connection's (RFC 6298, 2.5) */
@@ -14,10 +14,11 @@
 #define MAX_QUERIES 1024             /* packets in one such window */
 #define FAR (1u << 30)               /* in sequence space: beyond any window (RFC 7323, 2.3) */
 
-/* Takes packets out of the query budget; false if there are not enough left. If two CPUs start a window at once, it may
- * be exceeded by a few. */
-static __always_inline bool spend_query_budget(__u32 packets, __u64 now)
+/* Takes copies of a packet, which may be of several segments, out of the query budget; false if there is not enough
+ * left. If two CPUs start a window at once, it may be exceeded by a few. */
+static __always_inline bool spend_query_budget(struct __sk_buff *skb, __u32 copies, __u64 now)
 {
+	__u32 segments = skb->gso_segs, packets = segments > 1 ? copies * segments : copies;
 	__u32 zero = 0;
 	struct query_count *b = bpf_map_lookup_elem(&query_budget, &zero);
 	if (!b)
@@ -28,6 +29,17 @@ static __always_inline bool spend_query_budget(__u32 packets, __u64 now)
 		b->packets = 0;
 	}
 	return __sync_fetch_and_add(&b->packets, packets) + packets <= MAX_QUERIES;
+}
+
+/* New edge node: sends a copy of a packet to each home node. A clone cannot be redirected to a neighbor that is not yet
+ * resolved. So each goes through wangell0, on which it comes back to query_marked_home. */
+static __always_inline void send_queries(struct __sk_buff *skb, const struct home_node_list *h)
+{
+	count(COUNT_ASKED);
+	for (int i = 0; i < MAX_HOMES && i < h->n; i++) {
+		skb->mark = i + 1;
+		bpf_clone_redirect(skb, wangell_ifindex, BPF_F_INGRESS);
+	}
 }
 
 /* New edge node: asks the home nodes for the flow of a client's segment. */
@@ -45,7 +57,7 @@ static __always_inline int query_homes(struct __sk_buff *skb, const struct packe
 		count(COUNT_STRAY);
 		return reply_reset(skb, p, true);
 	}
-	if (!spend_query_budget(h->n, now)) {
+	if (!spend_query_budget(skb, h->n, now)) {
 		count(COUNT_ASK_LIMIT);
 		return TCX_DROP;
 	}
@@ -56,13 +68,7 @@ static __always_inline int query_homes(struct __sk_buff *skb, const struct packe
 	struct pending_query q = {.at = age < QUERY_TIMEOUT ? before->at : now};
 	origin_from_frame(&q.origin, eth, skb->ifindex, PATH_NIC);
 	bpf_map_update_elem(&pending_queries, k, &q, BPF_ANY);
-	count(COUNT_ASKED);
-	/* A clone cannot be redirected to a neighbor that is not yet resolved. So each goes through wangell0, on
-	 * which it comes back to query_marked_home. */
-	for (int i = 0; i < MAX_HOMES && i < h->n; i++) {
-		skb->mark = i + 1;
-		bpf_clone_redirect(skb, wangell_ifindex, BPF_F_INGRESS);
-	}
+	send_queries(skb, h);
 	return TCX_DROP;
 }
 
@@ -104,6 +110,29 @@ static __always_inline int handle_moved(struct __sk_buff *skb, const struct pack
 		return deliver_and_close_at(skb, p, pod, f->origin.edge, ENCAP_MOVED);
 	account(f, p, IN, track(&k, f, p, IN));
 	return send_to_node(skb, p, pod, false);
+}
+
+/* Handles an ICMP error about a segment of an unknown flow in gate_moved, or a copy of such an error. The home node
+ * that has the flow checks it and gives it to the pod. */
+static __always_inline int handle_error_of_unknown_flow(struct __sk_buff *skb, const struct packet *p)
+{
+	struct flow_key k;
+	struct iphdr *inner;
+	struct tcphdr *tcp;
+	if (!find_quoted(skb, p, &k, &inner, &tcp))
+		return TCX_DROP;
+	struct service *s = service_of_flow(&k);
+	__u32 service = s ? s->index : 0;
+	struct home_node_list *h = s ? bpf_map_lookup_elem(&home_nodes, &service) : NULL;
+	if (!h)
+		return TCX_DROP;
+	if (skb->ifindex == wangell_ifindex)
+		return query_marked_home(skb, p, service);
+	if (spend_query_budget(skb, h->n, bpf_ktime_get_ns()))
+		send_queries(skb, h);
+	else
+		count(COUNT_ASK_LIMIT);
+	return TCX_DROP;
 }
 
 /* Encodes a window scale in four bits of encap_header.scales. */

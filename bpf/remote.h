@@ -115,6 +115,8 @@ static __always_inline int home_from_edge(struct __sk_buff *skb, struct packet *
 		struct pod *pod = pod_of_flow(f);
 		if (pod && pod->id == m->id && !pod->node) {
 			bool open = f->state < FLOW_CLOSED;
+			if (syn)
+				parse_wscale(skb, p);
 			int genuine = track(&k, f, p, IN);
 			__be32 before = genuine ? follow_edge(f, m) : 0;
 			account(f, p, IN, genuine);
@@ -222,7 +224,8 @@ static __always_inline int edge_from_home(struct __sk_buff *skb, struct packet *
 	bool closes = (m->flags & ENCAP_CLOSES) && belongs_to_flow(f, p);
 	if (closes && refuses_syn(f, p))
 		return run_step(skb, STEP_RETRY);
-	struct origin o = f->origin;
+	struct origin o;
+	read_origin(f, &o);
 	account(f, p, OUT, track(&k, f, p, OUT));
 	if (closes)
 		flow_close(&k, f);

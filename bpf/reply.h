@@ -32,7 +32,8 @@ static __always_inline bool answers_retried_syn(const struct flow *f, const stru
 static __always_inline int reply_from_pod(struct __sk_buff *skb, struct packet *p, const struct flow_key *k,
 					  struct flow *f, struct pod *pod)
 {
-	struct origin o = f->origin;
+	struct origin o;
+	read_origin(f, &o);
 	if (through_edge_node(&o))
 		return run_step(skb, STEP_HOME);
 	if (p->flags & (TCP_SYN | TCP_RST)) {

@@ -19,7 +19,8 @@ static __always_inline int shortcut_from_pod(struct __sk_buff *skb, enum packet_
 	if (!f)
 		return TCX_NEXT;
 	bool starts = f->origin.path == PATH_STACK && f->state == FLOW_HALF_OPEN;
-	if (!starts && f->origin.path != PATH_POD)
+	/* Another pod's packet with this client's address is for the stack to judge. */
+	if (!starts && !is_from_client_pod(f, skb->ifindex))
 		return TCX_NEXT;
 	struct pod *pod = pod_of_flow(f);
 	struct ethhdr *eth = (void *)(long)skb->data;
@@ -33,8 +34,8 @@ static __always_inline int shortcut_from_pod(struct __sk_buff *skb, enum packet_
 		f->origin.ifindex = skb->ifindex;
 		__builtin_memcpy(f->origin.client_mac, eth->h_source, 6);
 		__builtin_memcpy(f->origin.our_mac, eth->h_dest, 6);
-		barrier();
-		f->origin.path = PATH_POD;
+		/* An exchange orders the stores before it, on every CPU; read_origin orders the loads. */
+		__sync_lock_test_and_set((__u32 *)&f->origin.path, PATH_POD);
 		count(COUNT_SHORTCUTS);
 	}
 	account(f, p, IN, genuine);

@@ -185,6 +185,32 @@ static __always_inline void track_blind(struct flow *f, const struct packet *p, 
 		f->seq[OUT] = p->ack;
 }
 
+/* Follows a SYN or SYN-ACK of an established flow. To a SYN, a pod that has the connection replies with a challenge ACK
+ * (RFC 5961, 4.2). One that has lost it accepts a new one: its SYN-ACK, which it sends for no other reason, starts the
+ * flow anew. Returns 1 then. */
+static __always_inline int track_new_start(struct flow *f, const struct packet *p, __u32 dir)
+{
+	if (dir == OUT && (p->flags & TCP_ACK) && (f->seen & SEEN_NEXT_SYN) && p->ack == f->next_isn + 1 &&
+	    f->next_isn != f->isn) {
+		f->isn = f->next_isn;
+		f->seq[IN] = p->ack;
+		f->wscale[IN] = f->next_wscale;
+		f->wscale[OUT] = p->wscale;
+		f->syn_window = f->next_window;
+		learn_pod_seq(f, p, p->seq + 1);
+		__sync_fetch_and_and(&f->seen, ~(SEEN_FINS | SEEN_FIN_ACKS | SEEN_NEXT_SYN));
+		return 1;
+	}
+	if (dir == IN && is_syn(p)) {
+		f->next_isn = p->seq;
+		f->next_window = p->window;
+		f->next_wscale = p->wscale;
+		__sync_fetch_and_or(&f->seen, SEEN_NEXT_SYN);
+	}
+	count(COUNT_OUT_OF_WINDOW);
+	return 0;
+}
+
 /* Whether a client's segment can belong to an open flow, judging by its sequence numbers. Changes nothing. */
 static __always_inline bool segment_fits_flow(const struct flow *f, const struct packet *p)
 {
@@ -233,11 +259,13 @@ __noinline int track(const struct flow_key *k, struct flow *f, const struct pack
 		count(COUNT_BAD_RST);
 		return 0;
 	}
+	if (p->flags & TCP_SYN)
+		return track_new_start(f, p, dir);
 	__u32 stop = seq_end(p);
 	if ((f->seen & SEEN_BLIND) && dir == IN)
 		track_blind(f, p, stop);
 	/* The window that the peer offered, as far as it is known here. Without ACK, TCP drops a segment. */
-	if ((p->flags & TCP_SYN) || seq_diff(stop, f->edge[peer]) > 1 || seq_diff(p->seq, f->ack[peer]) < -OLD_ACK ||
+	if (seq_diff(stop, f->edge[peer]) > 1 || seq_diff(p->seq, f->ack[peer]) < -OLD_ACK ||
 	    !(p->flags & TCP_ACK) || !track_ack(k, f, p, dir)) {
 		count(COUNT_OUT_OF_WINDOW);
 		return 0;

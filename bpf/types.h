@@ -185,6 +185,7 @@ struct origin {
 #define SEEN_FIN_ACK(side) (4u << (side)) /* the other side has acknowledged it */
 #define SEEN_SYNACK 16u                   /* the pod's SYN-ACK has passed */
 #define SEEN_BLIND 32u                    /* most of the pod's segments bypass this node */
+#define SEEN_NEXT_SYN 64u                 /* a SYN of the client has passed while established */
 #define SEEN_FINS (SEEN_FIN(0) | SEEN_FIN(1))
 #define SEEN_FIN_ACKS (SEEN_FIN_ACK(0) | SEEN_FIN_ACK(1))
 
@@ -203,6 +204,10 @@ struct flow {
 	__u8 wscale[2];        /* window scale (RFC 7323); 0xff if not offered */
 	__u16 syn_window;      /* window of the client's SYN, unscaled */
 	__u32 stamp;           /* stamp of its entry in `ring_slots`; 0 if it has none */
+	__u32 next_isn;        /* sequence number of the last SYN of the client while established */
+	__u16 next_window;     /* window of that SYN, unscaled */
+	__u8 next_wscale;      /* its window scale; 0xff if not offered */
+	__u8 pad;              /* zero */
 	__u64 created;         /* ns of CLOCK_MONOTONIC, precise to one tick */
 	__u64 last;            /* time of the last genuine segment, same clock; see account */
 };

@@ -233,6 +233,13 @@ var fixtures = []fixture{
 	{name: "data of this node to a pod", on: onLocal, world: connected, frame: dataFrame, verdict: tcxRedirect,
 		check: toPod1},
 
+	{name: "data of a pod with another's address", on: onPod3, world: func(w *world) {
+		w.warm(vip, 1)
+		w.wantRun(onPod2, synFrame(w), tcxRedirect)
+		w.wantRun(onPod1, w.fromPod(1, "SA", 5000, 1001).frame(), tcxRedirect)
+		w.wantRun(onPod2, w.fromClient("A", 1001, 5001).frame(), tcxRedirect)
+	}, frame: dataFrame, verdict: tcxNext},
+
 	// A cold service.
 	{name: "syn parked by xdp", on: onXDP, world: cold, frame: synFrame, verdict: xdpDrop},
 	{name: "syn parked by nic", on: onNIC, world: cold, frame: synFrame, verdict: tcxDrop},

@@ -182,6 +182,19 @@ var conversations = []struct {
 			pod1("FA", 5001, 1002, 0), client1("A", 1002, 5002, 0).is(closed))},
 	{name: "forged syn to an established flow", steps: then(client1("S", 777, 0, 0), client1("S", 1000, 0, 0)),
 		bad: map[string]uint64{"out_of_window": 2}},
+	{name: "the pod has lost the connection and accepts a new one", steps: then(
+		client1("PA", 1001, 5001, 100), pod1("FA", 5001, 1101, 0),
+		client1("S", 90000, 0, 0), pod1("SA", 3000000, 90001, 0), pod1("SA", 3000000, 90001, 0),
+		client1("A", 90001, 3000001, 0), client1("PA", 90001, 3000001, 100), pod1("PA", 3000001, 90101, 10),
+		client1("FA", 90101, 3000011, 0), pod1("FA", 3000011, 90102, 0), client1("A", 90102, 3000012, 0).is(closed)),
+		bad: map[string]uint64{"out_of_window": 2}},
+	{name: "the client did not want the new connection", steps: then(
+		client1("S", 90000, 0, 0), pod1("SA", 3000000, 90001, 0), client1("R", 90001, 0, 0).is(closed)),
+		bad: map[string]uint64{"out_of_window": 1}},
+	{name: "a syn-ack to another syn starts nothing anew", steps: then(
+		pod1("SA", 3000000, 90001, 0), client1("S", 90000, 0, 0), pod1("A", 5001, 1001, 0), pod1("SA", 3000000, 80001, 0),
+		client1("PA", 1001, 5001, 100), client1("R", 1101, 0, 0).is(closed)),
+		bad: map[string]uint64{"out_of_window": 3}},
 	{name: "a window probe and a keepalive",
 		steps: then(client1("A", 1000, 5001, 0), pod1("A", 5001, 1001, 0), client1("A", 1000, 5001, 1))},
 	{name: "data outside the window",

@@ -117,17 +117,21 @@ type gateFlow struct {
 		Path      gateFlowPath
 		Edge      uint32
 	}
-	Seq       [2]uint32
-	Ack       [2]uint32
-	Edge      [2]uint32
-	FinEnd    [2]uint32
-	Seen      uint32
-	Wscale    [2]uint8
-	SynWindow uint16
-	Stamp     uint32
-	_         [4]byte
-	Created   uint64
-	Last      uint64
+	Seq        [2]uint32
+	Ack        [2]uint32
+	Edge       [2]uint32
+	FinEnd     [2]uint32
+	Seen       uint32
+	Wscale     [2]uint8
+	SynWindow  uint16
+	Stamp      uint32
+	NextIsn    uint32
+	NextWindow uint16
+	NextWscale uint8
+	Pad        uint8
+	_          [4]byte
+	Created    uint64
+	Last       uint64
 }
 
 type gateFlowKey struct {

@@ -170,6 +170,31 @@ func TestUnknownFlowIsQueriedAtHomeNodes(t *testing.T) {
 		w.wantRun(onNIC, w.wrap(otherNode, flowClaimType, 0, 1, f), tcxDrop)
 		w.wantCounts(0, 0, 0)
 	})
+	t.Run("a packet of many segments", func(t *testing.T) {
+		w := begin(t)
+		w.segs = 40
+		w.wantRun(onNIC, strayData(w).frame(), tcxDrop)
+		var c gateQueryCount
+		w.must(w.g.objs.QueryBudget.Lookup(uint32(0), &c))
+		if c.Packets != 40 {
+			t.Errorf("%d segments charged, want 40", c.Packets)
+		}
+	})
+	t.Run("an icmp error", func(t *testing.T) {
+		w := begin(t)
+		f := w.fragNeeded(w.asSent(podData(w)), 1400)
+		w.wantRun(onNIC, f, tcxDrop)
+		wantCounted(t, w, map[string]uint64{"asked": 1})
+		if got := w.unwrap(w.runMarked(onReleased, f, 1), flowQueryType, 0, 0, f); !bytes.Equal(got, f) {
+			t.Errorf("became %x from %x", got, f)
+		}
+		if out := w.runMarked(onReleased, f, 2); out != nil { // there is only one home node
+			t.Errorf("sent %x", out)
+		}
+		w.must(w.g.RemovePod(vip, 1))
+		w.wantRun(onNIC, f, tcxDrop)
+		wantCounted(t, w, map[string]uint64{"asked": 1})
+	})
 	t.Run("a flood", func(t *testing.T) {
 		w := begin(t)
 		dropped, answered := 0, 0
@@ -201,6 +226,27 @@ func TestUnknownFlowIsQueriedAtHomeNodes(t *testing.T) {
 		}
 		t.Logf("in %d windows of 100 ms: %v", windows, got)
 	})
+}
+
+// The home node checks the error as if it had come by the edge node of the flow.
+func TestHomeNodeTakesICMPErrorsByAnyEdgeNode(t *testing.T) {
+	w := newRemoteWorld(t, nil)
+	connected(w)
+	w.sent(podData(w))
+	f := w.fragNeeded(w.asSent(podData(w)), 1400)
+	icmpCarried(w, f, w.wantRun(onNIC, w.wrap(otherNode, flowQueryType, 0, 0, f), tcxRedirect))
+	forged := podData(w)
+	forged.seq += 100000
+	f = w.fragNeeded(w.asSent(forged), 1400)
+	w.wantRun(onNIC, w.wrap(otherNode, flowQueryType, 0, 0, f), tcxDrop)
+	// One of no flow here is not passed on.
+	other := podData(w)
+	other.to = netip.AddrPortFrom(client.Addr(), 9)
+	f = w.fragNeeded(w.asSent(other), 1400)
+	w.wantRun(onNIC, w.wrap(otherNode, flowQueryType, 0, 0, f), tcxDrop)
+	if got := w.counted(); got["asked"] != 0 || got["icmp_errors"] != 1 {
+		t.Errorf("counted %v", got)
+	}
 }
 
 // The segment must also fit the flow.

@@ -44,6 +44,8 @@ func TestShortcutBypassesTheStackAfterTheHandshake(t *testing.T) {
 		w.toPod(1, dataFrame(w), w.wantRun(onPod2, dataFrame(w), tcxRedirect))
 		out := w.wantRun(onPod1, podData(w).frame(), tcxRedirect)
 		rewritten(w, podData(w).frame(), out, ack[:6], ack[6:12], vip, client)
+		// Another pod that uses the address of this one has no part in its connection.
+		w.untouched(onPod3, dataFrame(w))
 		// A late retransmission of its SYN and a new SYN from the same port go through the stack.
 		w.untouched(onPod2, w.syn(1000).frame())
 		w.untouched(onPod2, w.syn(77).frame())

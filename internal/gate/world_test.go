@@ -66,6 +66,7 @@ type world struct {
 	podLink []netlink.Link
 	before  map[string]uint64 // counters at the last reset
 	mark    uint32            // skb->mark of packets
+	segs    uint32            // skb->gso_segs of packets
 }
 
 func newWorld(t testing.TB, change func(*Config)) *world {
@@ -280,7 +281,9 @@ func (w *world) runs(p program, frame []byte, repeat uint32) result {
 			_, _, mark uint32
 			_          [7]uint32
 			ifindex    uint32
-		}{mark: w.mark, ifindex: uint32(ifindex)}
+			_          [30]uint32
+			gsoSegs    uint32
+		}{mark: w.mark, ifindex: uint32(ifindex), gsoSegs: w.segs}
 		ctx = unsafe.Slice((*byte)(unsafe.Pointer(&skb)), unsafe.Sizeof(skb))
 	}
 	attr := struct { // union bpf_attr, BPF_PROG_TEST_RUN
