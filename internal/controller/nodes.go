@@ -30,7 +30,7 @@ const (
 // listShare is the pause after a list of nodes, as a multiple of the time that sending it took, and listPause the least
 // such pause if the list takes several messages: while many daemons join, there is not a list for each of them.
 const (
-	listShare = 4
+	listShare = 8
 	listPause = 100 * time.Millisecond
 )
 

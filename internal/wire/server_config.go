@@ -29,9 +29,9 @@ type Peer struct {
 	Restarting bool
 }
 
-// ServerConfig configures a Server. The handlers run on goroutines of the server, for each peer one call at a time, in
-// the order Joined, Receive…, Left. They must not block on the network. They may call every method of the server except
-// Close.
+// ServerConfig configures a Server. The handlers run on goroutines of the server, for each peer one call at a
+// time, in the order Joined, Receive…, Left. They must not block on the network. They may call every method of the
+// server except Close.
 type ServerConfig struct {
 	// Conn is the socket. The server owns it and closes it.
 	Conn *net.UDPConn
@@ -71,6 +71,8 @@ type Server struct {
 	pending pendings
 	closed  bool
 
+	admission chan struct{} // has an element for each peer that receives its first table
+
 	tableMu sync.Mutex // taken before mu and before a session's mu
 	table   table
 }
@@ -89,9 +91,12 @@ type peer struct {
 	// report is the newest state of its table that the peer reported while no step was in flight.
 	report atomic.Pointer[tableReport]
 
+	admitted bool // used by the session's goroutine only: it has waited for its first table
+
 	// Guarded by tableMu.
-	known bool       // the peer has reported its table
-	table tableState // state of the peer's table once it has applied all steps
+	release func()     // called once the peer has the table of the next step; nil if nobody waits for that
+	known   bool       // the peer has reported its table
+	table   tableState // state of the peer's table once it has applied all steps
 }
 
 // tableReport is the state of a client's table after a number of steps.

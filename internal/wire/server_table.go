@@ -5,6 +5,7 @@ package wire
 import (
 	"errors"
 	"net/netip"
+	"sync"
 )
 
 // SetServices replaces the whole table of services, at most 100,000 entries with distinct addresses. The server keeps
@@ -39,19 +40,47 @@ func (s *Server) sendTable() {
 	}
 }
 
+// maxWholeTables is the number of peers that receive the whole table at the same time. Many more would keep each other
+// from receiving anything.
+const maxWholeTables = 16
+
+// admit waits while too many other peers receive their first table. It returns nil if the session ends meanwhile;
+// otherwise the caller calls the result once the peer has the table.
+func (s *Server) admit(p *peer) (release func()) {
+	select {
+	case s.admission <- struct{}{}:
+		return sync.OnceFunc(func() { <-s.admission })
+	case <-p.session.gone:
+		return nil
+	}
+}
+
 // sendStep sends a peer what its table lacks, in order with all other messages to the peer. tableMu is held.
 func (s *Server) sendStep(p *peer) {
+	release := p.release
+	p.release = nil
 	if !p.known || s.table.version == 0 || p.table == s.table.tableState {
+		if release != nil {
+			release()
+		}
 		return
 	}
 	p.queued.Add(1)
 	handled := func(err error) {
+		if release != nil {
+			release()
+		}
 		if err == nil {
 			p.handled.Add(1)
 		}
 	}
-	if err := p.session.send(handled, true, s.table.step(p.table)...); errors.Is(err, ErrQueueFull) {
-		s.disconnect(p)
+	if err := p.session.send(handled, true, s.table.step(p.table)...); err != nil {
+		if release != nil {
+			release()
+		}
+		if errors.Is(err, ErrQueueFull) {
+			s.disconnect(p)
+		}
 	}
 	p.table = s.table.tableState
 	s.counters.syncSteps.Add(1)
@@ -73,9 +102,21 @@ func (s *Server) compareTable(p *peer) {
 	if r == nil {
 		return
 	}
+	first := !p.admitted
+	p.admitted = true
+	var release func()
+	if first {
+		if release = s.admit(p); release == nil {
+			return
+		}
+	}
 	s.tableMu.Lock()
 	defer s.tableMu.Unlock()
+	p.release = release
 	if p.queued.Load() != r.steps {
+		if release != nil {
+			release()
+		}
 		return // the report is older than the last step; the next keepalive has a new one
 	}
 	if p.known && r.state != p.table {
