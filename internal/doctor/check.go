@@ -46,8 +46,8 @@ type Check struct {
 // Bad reports whether the check stops wangell up.
 func (c Check) Bad() bool { return c.Required && (c.State == Missing || c.State == Skipped) }
 
-// checkTimeout bounds a call of another program.
-const checkTimeout = 3 * time.Second
+// checkTimeout bounds a call of another program. On a busy machine even containerd --version takes seconds.
+const checkTimeout = 30 * time.Second
 
 // Bad returns the checks that stop wangell up.
 func Bad(checks []Check) []Check { return keep(checks, Check.Bad) }

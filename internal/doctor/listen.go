@@ -19,7 +19,7 @@ import (
 )
 
 // listenEventTimeout is how long the event of a listening socket may take to arrive.
-const listenEventTimeout = time.Second
+const listenEventTimeout = 10 * time.Second
 
 // tryListenEvent makes a socket listen in the current network namespace and waits until a program at the tracepoint
 // inet_sock_set_state has written the namespace's cookie to a ring buffer.

@@ -106,6 +106,9 @@ func program(ctx context.Context, c Check, name string, args ...string) Check {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, path, args...).Output()
+	if ctx.Err() != nil {
+		err = fmt.Errorf("no answer within %s", checkTimeout)
+	}
 	if err != nil {
 		return c.missing(fmt.Sprintf("%s %s: %v", path, strings.Join(args, " "), err))
 	}
