@@ -5,9 +5,21 @@ package main
 
 import (
 	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/internal/cli"
 )
+
+func init() {
+	// A daemon is started by way of /proc/self/exe, whose last part would be its name in ps and top. The main thread, on
+	// which init functions run, is the one that gives a process its name.
+	name, err := unix.BytePtrFromString("wangell")
+	if err == nil {
+		_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0) // only for people
+	}
+}
 
 func main() { os.Exit(run(os.Args[1:])) }
 

@@ -143,6 +143,7 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 	e.runner = &runner{
 		runtime: cfg.Runtime, loop: c.loop, workers: c.workers, events: c.events, images: e.images, table: e.table,
 		nodes: nodes, deliver: e.step, slots: make(chan struct{}, cfg.MaxConcurrentStarts), orphanGone: e.checkIdle,
+		changed: e.changed, cluster: e.cluster != nil,
 	}
 	c.engine, c.adopter = e, &adopter{engine: e}
 	c.receiver = &receiver{

@@ -29,6 +29,7 @@ type pod struct {
 	served   bool          // it was published as serving at some time
 	early    *runtime.Exit // its exit, if that came before Start returned
 	grace    time.Duration // with which it is stopped
+	slow     string        // that it does not end on SIGTERM; empty if that is not known
 
 	published lifecycle.PodState // as daemons know it; 0 if they do not
 	// quietFrom is the first generation whose Quiet counts, because every daemon has the drain by then; 0 before that.

@@ -22,6 +22,9 @@ var stopRetries = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Cap:
 // returnPatience is how long the start of a pod that serves already may go on when the pod is to stop.
 const returnPatience = 5 * time.Second
 
+// slowStop is how long a process may take to end after SIGTERM before that is told.
+const slowStop = 2 * time.Second
+
 // runner starts and stops pods. What may take long runs on goroutines of its own, which post the outcome to the loop.
 type runner struct {
 	runtime runtime.Runtime
@@ -32,6 +35,8 @@ type runner struct {
 	table   *table
 	nodes   *nodes
 	deliver deliver
+	changed *changedSet
+	cluster bool          // a cluster's pods are told to end by their nodes, later
 	slots   chan struct{} // has one element for each start in progress
 
 	orphans int // pods of no service that are being stopped
@@ -140,7 +145,22 @@ func (r *runner) stop(p *pod, grace time.Duration) {
 }
 
 func (r *runner) runStop(p *pod) {
+	if !r.cluster && p.grace > slowStop {
+		time.AfterFunc(slowStop, func() { r.loop.post(func() { r.slow(p) }) })
+	}
 	r.work(p.service.key, p.rt.ID, p.grace, func() { r.stopped(p) })
+}
+
+// slow tells that a pod does not end on SIGTERM.
+func (r *runner) slow(p *pod) {
+	if p.service.pod(p.ref) != p || p.state() != lifecycle.PodStopping {
+		return
+	}
+	p.slow = fmt.Sprintf("pod %s did not end on SIGTERM within %s: it is killed %s after the signal. Let the program "+
+		"handle SIGTERM (as PID 1 it ignores what it does not handle), or give its image another STOPSIGNAL, "+
+		"or lower terminationGracePeriodSeconds", p.rt.ID, slowStop, p.grace)
+	r.events.report(p.service.key, SeverityWarning, p.slow)
+	r.changed.check(p.service)
 }
 
 // stopOrphan stops a pod of no service.

@@ -108,7 +108,7 @@ func (s *service) status() Status {
 func (s *service) message() string {
 	r, waits := s.machine.WaitsFor()
 	if !waits {
-		return s.machine.Message()
+		return cmp.Or(s.machine.Message(), s.slowStop())
 	}
 	name := "the previous pod"
 	if p := s.pod(r); p != nil && p.rt.ID != "" {
@@ -118,6 +118,16 @@ func (s *service) message() string {
 		}
 	}
 	return fmt.Sprintf("waits for %s to end: it may still write volume %q", name, s.spec.Spec.SharedVolume())
+}
+
+// slowStop tells of a pod that does not end on SIGTERM; empty if there is none.
+func (s *service) slowStop() string {
+	for _, p := range s.pods {
+		if p.slow != "" {
+			return p.slow
+		}
+	}
+	return ""
 }
 
 // observe measures the load at a time.

@@ -119,3 +119,27 @@ func TestWriterThatCannotBeStoppedIsNeverJoined(t *testing.T) {
 		return len(running) == 1 && running[0] == "a-2"
 	})
 }
+
+func TestPodThatIgnoresSIGTERMIsTold(t *testing.T) {
+	w := newWorld(t, nil)
+	end := make(chan struct{})
+	var once sync.Once
+	defer once.Do(func() { close(end) })
+	w.rt.onStop = func(ctx context.Context, _ string) error {
+		select {
+		case <-end:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	w.apply(newService("a"))
+	w.warm("a")
+	go func() { _ = w.c.Sleep(t.Context(), "default/a") }()
+	w.until("it is told", func() bool {
+		m := w.status("a").Service.Status.Message
+		return strings.HasPrefix(m, "pod a-1 did not end on SIGTERM within 2s: it is killed 30s after the signal.")
+	})
+	once.Do(func() { close(end) })
+	w.until("it is over", func() bool { return w.status("a").Service.Status.Message == "" })
+}

@@ -192,8 +192,8 @@ func TestWakeFailsWhenThePodNeverListens(t *testing.T) {
 	a := w.vip("a")
 	w.d.syn(a)
 	w.until("refused", func() bool { return len(w.d.reasons(a)) == 1 })
-	if got := w.d.reasons(a)[0]; got != "process runs but nothing listens on port 8080 after 1s: check spec.targetPort, "+
-		"and that the process does not listen on 127.0.0.1 only" {
+	if got := w.d.reasons(a)[0]; got != "process runs but nothing listens on port 8080 for IPv4 after 1s: "+
+		"check spec.targetPort, and that the process listens on 0.0.0.0 or [::], not on 127.0.0.1 or for IPv6 only" {
 		t.Errorf("refused because %q", got)
 	}
 	w.until("stopped", func() bool { r, _, _ := w.rt.state(); return len(r) == 0 })

@@ -25,6 +25,9 @@ const (
 	longestPause = 5 * time.Second
 )
 
+// selfExe is this program, also after its file was replaced.
+const selfExe = "/proc/self/exe"
+
 // childGrace is the time between SIGTERM and SIGKILL when a child is stopped.
 const childGrace = 5 * time.Second
 
@@ -80,6 +83,9 @@ func (c child) keep(ctx context.Context) error {
 // start starts the process and returns once it is ready. When ctx is cancelled before, the process is stopped.
 func (c child) start(ctx context.Context) (*process.Process, error) {
 	cmd := exec.Command(c.path, c.args...)
+	if c.path == selfExe {
+		cmd.Args[0] = "wangell"
+	}
 	// A process group of its own: Ctrl-C in a terminal is for this process, which stops the child in its turn.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	stdout, outErr := cmd.StdoutPipe()

@@ -213,7 +213,7 @@ func (u *up) startDaemon(name, server string) {
 		// Reading many manifests took memory that sleeping services do not need.
 		debug.FreeOSMemory()
 	}
-	daemon := child{name: "daemon", path: "/proc/self/exe", args: args, log: u.Log, ready: func() { once.Do(ready) }}
+	daemon := child{name: "daemon", path: selfExe, args: args, log: u.Log, ready: func() { once.Do(ready) }}
 	ctx, cancel := context.WithCancel(context.Background())
 	u.stopDaemon = cancel
 	u.parts.Go(func() {

@@ -121,10 +121,11 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 				"error: wake failed: process was ended by signal 9"}}},
 		"waking: deadline, nothing listens": {toNet, []did{
 			{59, Timer{}, Waking, ""},
-			{60, Timer{}, Failed, "publish 2 | refuse: process runs but nothing listens on port 6379 after 1m0s: check " +
-				"spec.targetPort, and that the process does not listen on 127.0.0.1 only | stop 1 30s | timer never | " +
-				"error: wake failed: process runs but nothing listens on port 6379 after 1m0s: check spec.targetPort, and that " +
-				"the process does not listen on 127.0.0.1 only"},
+			{60, Timer{}, Failed, "publish 2 | refuse: process runs but nothing listens on port 6379 for IPv4 after 1m0s: " +
+				"check spec.targetPort, and that the process listens on 0.0.0.0 or [::], " +
+				"not on 127.0.0.1 or for IPv6 only | stop 1 30s | timer never | " +
+				"error: wake failed: process runs but nothing listens on port 6379 for IPv4 after 1m0s: " +
+				"check spec.targetPort, and that the process listens on 0.0.0.0 or [::], not on 127.0.0.1 or for IPv6 only"},
 			{61, WakeAsked{Parked: 1}, Waking, "start 2 | timer 2m1s | info: wakes: 1 connection request parked"},
 			{62, StopDone{1}, Waking, ""}}},
 		"waking: deadline, no image": {toWaking, []did{

@@ -20,8 +20,8 @@ func (m *Machine) timeoutReason(p *pod) string {
 	case p.progress >= podListened:
 		return fmt.Sprintf("the pod found running does not listen on port %d: waited %s", port, after)
 	case p.progress == podRunning || p.phases[phaseIndex(PhaseStarted)] != 0:
-		return fmt.Sprintf("process runs but nothing listens on port %d after %s: check spec.targetPort, "+
-			"and that the process does not listen on 127.0.0.1 only", port, after)
+		return fmt.Sprintf("process runs but nothing listens on port %d for IPv4 after %s: check spec.targetPort, and that "+
+			"the process listens on 0.0.0.0 or [::], not on 127.0.0.1 or for IPv6 only", port, after)
 	}
 	why := "the image is still being fetched, or too many pods start at once"
 	switch lastOf(p.phases) {

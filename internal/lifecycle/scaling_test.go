@@ -157,11 +157,12 @@ func TestServiceWithSeveralPodsStepsThroughItsStates(t *testing.T) {
 		"burst: none listens": {burst, nil, []did{
 			{0, WakeAsked{Parked: 11}, Waking, "start 1 | start 2 | timer 1m0s | info: wakes: 11 connection requests parked"},
 			{2, Started{1}, Waking, "publish 1 1:starting shared by 2"},
-			{60, Timer{}, Failed, "publish 2 | refuse: process runs but nothing listens on port 6379 after 1m0s: check " +
-				"spec.targetPort, and that the process does not listen on 127.0.0.1 only | stop 1 30s | stop 2 30s | " +
+			{60, Timer{}, Failed, "publish 2 | refuse: process runs but nothing listens on port 6379 for IPv4 after 1m0s: " +
+				"check spec.targetPort, and that the process listens on 0.0.0.0 or [::], " +
+				"not on 127.0.0.1 or for IPv6 only | stop 1 30s | stop 2 30s | " +
 				"timer never | " +
-				"error: wake failed: process runs but nothing listens on port 6379 after 1m0s: check spec.targetPort, and that " +
-				"the process does not listen on 127.0.0.1 only"}}},
+				"error: wake failed: process runs but nothing listens on port 6379 for IPv4 after 1m0s: " +
+				"check spec.targetPort, and that the process listens on 0.0.0.0 or [::], not on 127.0.0.1 or for IPv6 only"}}},
 
 		"at least two: from the start, and idle": {least, nil, []did{
 			{0, Timer{}, Waking, "start 1 | start 2 | timer 1m0s | info: starts 2 pods: at least 2 pods wanted"},

@@ -17,10 +17,11 @@ func TestSinglePodStartsOnlyOnceTheOneBeforeItIsGone(t *testing.T) {
 	const stays = `the previous pod does not end, and may still write volume "data": waited `
 	for name, c := range map[string]struct{ way, rest []did }{
 		"a wake timed out": {toNet, []did{
-			{60, Timer{}, Failed, "publish 2 | refuse: process runs but nothing listens on port 6379 after 1m0s: check " +
-				"spec.targetPort, and that the process does not listen on 127.0.0.1 only | stop 1 30s | timer never | " +
-				"error: wake failed: process runs but nothing listens on port 6379 after 1m0s: check spec.targetPort, and that " +
-				"the process does not listen on 127.0.0.1 only"},
+			{60, Timer{}, Failed, "publish 2 | refuse: process runs but nothing listens on port 6379 for IPv4 after 1m0s: " +
+				"check spec.targetPort, and that the process listens on 0.0.0.0 or [::], " +
+				"not on 127.0.0.1 or for IPv6 only | stop 1 30s | timer never | " +
+				"error: wake failed: process runs but nothing listens on port 6379 for IPv4 after 1m0s: " +
+				"check spec.targetPort, and that the process listens on 0.0.0.0 or [::], not on 127.0.0.1 or for IPv6 only"},
 			{61, WakeAsked{Parked: 1}, Waking, "timer 2m31s | info: wakes: 1 connection request parked"},
 			{62, StopDone{1}, Waking, "start 2 | timer 2m2s"}}},
 		"crash": {toWarm, []did{

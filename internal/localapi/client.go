@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"strconv"
 	"syscall"
+	"time"
 
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/lifecycle"
@@ -82,6 +83,10 @@ func (c *Client) Sleep(ctx context.Context, name string) error {
 	return c.nothing(ctx, http.MethodPost, "/v1/sleep", url.Values{"service": {name}})
 }
 
+// answerTimeout is how long an instance may take to answer what it knows already. It answers in milliseconds, unless it
+// is stopped (SIGSTOP) or the machine is overloaded.
+var answerTimeout = 10 * time.Second
+
 // Healthy returns nil if an instance answers.
 func (c *Client) Healthy(ctx context.Context) error {
 	return c.nothing(ctx, http.MethodGet, "/healthz", nil)
@@ -139,7 +144,13 @@ func (c *Client) Events(ctx context.Context, begun func(), f func(controller.Eve
 
 // getJSON sends a GET request and decodes its answer.
 func (c *Client) getJSON(ctx context.Context, path string, q url.Values, out any) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, answerTimeout, fmt.Errorf("the running wangell (%s) has not answered "+
+		"for %s: is it stopped? If so, continue it with 'kill -CONT PID'", c.path, answerTimeout))
+	defer cancel()
 	resp, err := c.do(ctx, http.MethodGet, path, q)
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return context.Cause(ctx)
+	}
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -46,7 +47,7 @@ func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.
 	}
 	for _, c := range []metav1.Condition{
 		readyCondition(out, o, st), awakeCondition(o, st), addressCondition(out), progressingCondition(out),
-		scheduledCondition(trouble),
+		scheduledCondition(trouble), stalledCondition(out, trouble),
 	} {
 		c.ObservedGeneration, c.LastTransitionTime = s.Generation, metav1.NewTime(now.Truncate(time.Second))
 		apimeta.SetStatusCondition(&st.Conditions, c)
@@ -145,6 +146,23 @@ func progressingCondition(out outcome) metav1.Condition {
 // rollingOut reports whether pods of an older spec are being replaced.
 func rollingOut(d *appsv1.Deployment) bool {
 	return d.Status.Replicas > d.Status.UpdatedReplicas && d.Spec.Replicas != nil && *d.Spec.Replicas > 0
+}
+
+// stalledCondition tells that the Deployment has given up a rollout, until it makes progress again.
+func stalledCondition(out outcome, trouble kube.Trouble) metav1.Condition {
+	const name = v1alpha1.ConditionStalled
+	if out.deploy != nil && !out.deploy.Spec.Paused {
+		for _, c := range out.deploy.Status.Conditions {
+			if c.Type == appsv1.DeploymentProgressing && c.Status == corev1.ConditionFalse {
+				message := c.Message
+				if trouble.Reason != "" {
+					message += ": " + trouble.Reason
+				}
+				return condition(name, true, c.Reason, message)
+			}
+		}
+	}
+	return condition(name, false, "Progressing", "")
 }
 
 func scheduledCondition(t kube.Trouble) metav1.Condition {

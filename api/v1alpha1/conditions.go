@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+// ConditionStalled means that a change of the spec cannot be completed by itself: the Deployment has made no progress
+// for its progressDeadlineSeconds.
+const ConditionStalled = "Stalled"
