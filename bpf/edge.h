@@ -9,8 +9,8 @@
  * does not count when pods are compared. */
 static __always_inline int choose_pod(const struct flow_key *k, struct flow *old, const struct packet *p, __u32 service)
 {
-	if (old && flow_reusable(old, p))
-		flow_forget(k, old);
+	if (old)
+		flow_replace(k, old, p);
 	return pick_pod(service, 0, p->saddr);
 }
 

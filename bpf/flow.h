@@ -28,23 +28,47 @@ static __always_inline void pod_count_flows(__u32 index, __u32 generation, __s32
 		__sync_fetch_and_add(&p->new_flows, 1);
 }
 
+_Static_assert(offsetof(struct flow, state) == 0 && offsetof(struct flow, isn) == 4, "flow_word: state, then isn");
+
+/* Returns the state of a flow and, in the upper half, its initial sequence number. They are changed together, because
+ * another CPU may delete an entry at any time and enter another flow in its memory. That has another number. */
+static __always_inline __u64 flow_word(const struct flow *f)
+{
+	return *(volatile const __u64 *)&f->state;
+}
+
+/* Changes the state of a flow, if it is still as flow_word has returned it. */
+static __always_inline bool flow_swap(struct flow *f, __u64 word, __u32 to)
+{
+	return __sync_val_compare_and_swap((__u64 *)&f->state, word, (word >> 32) << 32 | to) == word;
+}
+
+/* Moves a flow forward to a later state, if it is still as flow_word has returned it, and removes it from the
+ * counts. */
+static __always_inline bool flow_advance_from(const struct flow_key *k, struct flow *f, __u64 word, __u32 to)
+{
+	__u32 was = word, pod = f->pod, generation = f->generation;
+	if (was >= to || !flow_swap(f, word, to))
+		return false;
+	if (was == FLOW_ESTABLISHED) {
+		pod_count_flows(pod, generation, -1, 0);
+		share_add(k, -1);
+	} else if (was == FLOW_HALF_OPEN) {
+		pod_count_flows(pod, generation, 0, -1);
+	}
+	return true;
+}
+
 /* Moves a flow forward to a later state and removes it from the counts. True for exactly one caller. */
 static __always_inline bool flow_advance(const struct flow_key *k, struct flow *f, __u32 to)
 {
 	/* States only move forward, so three attempts suffice. */
 	for (int i = 0; i < 3; i++) {
-		__u32 was = *(volatile __u32 *)&f->state;
-		if (was >= to)
+		__u64 word = flow_word(f);
+		if ((__u32)word >= to)
 			return false;
-		if (__sync_val_compare_and_swap(&f->state, was, to) != was)
-			continue;
-		if (was == FLOW_ESTABLISHED) {
-			pod_count_flows(f->pod, f->generation, -1, 0);
-			share_add(k, -1);
-		} else if (was == FLOW_HALF_OPEN) {
-			pod_count_flows(f->pod, f->generation, 0, -1);
-		}
-		return true;
+		if (flow_advance_from(k, f, word, to))
+			return true;
 	}
 	return false;
 }
@@ -108,14 +132,12 @@ __noinline int ring_claim_slot(__u32 kind, const struct flow_key *k)
 	if (slot->stamp) {
 		struct flow_key old = slot->flow;
 		struct flow *f = bpf_map_lookup_elem(&flows, &old);
-		if (f && f->stamp == slot->stamp) {
-			/* In two steps, as the handshake may complete at this moment. */
-			if (__sync_val_compare_and_swap(&f->state, FLOW_HALF_OPEN, FLOW_CLOSED) == FLOW_HALF_OPEN)
-				pod_count_flows(f->pod, f->generation, 0, -1);
-			if (__sync_val_compare_and_swap(&f->state, FLOW_CLOSED, FLOW_GONE) == FLOW_CLOSED) {
-				bpf_map_delete_elem(&flows, &old);
-				count(COUNT_EVICTED);
-			}
+		__u64 word = f ? flow_word(f) : 0;
+		/* If the handshake completes at this moment, the flow stays. */
+		if (f && f->stamp == slot->stamp && (__u32)word != FLOW_ESTABLISHED &&
+		    flow_advance_from(&old, f, word, FLOW_GONE)) {
+			bpf_map_delete_elem(&flows, &old);
+			count(COUNT_EVICTED);
 		}
 	}
 	slot->flow = *k;
@@ -141,6 +163,17 @@ static __always_inline bool flow_reusable(const struct flow *f, const struct pac
 	       (f->state == FLOW_HALF_OPEN && f->isn != p->seq);
 }
 
+/* Removes the flow on the 5-tuple of a SYN that starts a new one. Returns false if the flow is not reusable, or if
+ * another CPU has changed it meanwhile. */
+static __always_inline bool flow_replace(const struct flow_key *k, struct flow *f, const struct packet *p)
+{
+	__u64 word = flow_word(f); /* before the next line, so that both are about the same flow */
+	if (!flow_reusable(f, p) || !flow_advance_from(k, f, word, FLOW_GONE))
+		return false;
+	bpf_map_delete_elem(&flows, k);
+	return true;
+}
+
 /* Enters a new flow to a pod in place of any reusable one. Returns 0 if there is an entry now, which may be one that
  * another CPU made for the same SYN and another pod, or -1 if there is no room. */
 __noinline int flow_open(const struct flow_key *k, const struct packet *p, const struct origin *o, __u32 index)
@@ -149,13 +182,8 @@ __noinline int flow_open(const struct flow_key *k, const struct packet *p, const
 	if (!k || !p || !o || !pod)
 		return -1;
 	struct flow *old = bpf_map_lookup_elem(&flows, k);
-	if (old) {
-		if (!flow_reusable(old, p))
-			return 0;
-		if (!flow_advance(k, old, FLOW_GONE))
-			return 0;
-		bpf_map_delete_elem(&flows, k);
-	}
+	if (old && !flow_replace(k, old, p))
+		return 0;
 	if (!share_has_room(k))
 		return -1;
 	__u64 now = bpf_ktime_get_coarse_ns();
@@ -187,8 +215,9 @@ __noinline int flow_open(const struct flow_key *k, const struct packet *p, const
 /* Completes a flow's handshake. */
 static __always_inline void flow_establish(const struct flow_key *k, struct flow *f)
 {
+	__u64 word = flow_word(f);
 	f->stamp = 0;
-	if (__sync_val_compare_and_swap(&f->state, FLOW_HALF_OPEN, FLOW_ESTABLISHED) != FLOW_HALF_OPEN)
+	if ((__u32)word != FLOW_HALF_OPEN || !flow_swap(f, word, FLOW_ESTABLISHED))
 		return;
 	pod_count_flows(f->pod, f->generation, 1, -1);
 	share_add(k, 1);

@@ -30,8 +30,9 @@ static __always_inline bool is_open(const struct flow *f)
 static long sweep_flow(void *map, const void *key, void *value, void *ctx)
 {
 	struct sweep *s = ctx;
-	struct flow_key k = *(struct flow_key *)key;
 	struct flow *f = value;
+	__u64 word = flow_word(f); /* before anything else, so that all is about the same flow */
+	struct flow_key k = *(struct flow_key *)key;
 	__u32 index = f->pod;
 	__s64 age = s->now - f->last; /* below zero if another CPU has just set it */
 	bool old = age > 0 && age > max_age(f, &s->args), open = is_open(f);
@@ -42,10 +43,8 @@ static long sweep_flow(void *map, const void *key, void *value, void *ctx)
 	}
 	if (!pod_of_flow(f) || old) {
 		/* A program that set FLOW_GONE may have failed to delete the entry because its bucket was locked. */
-		if (f->state == FLOW_GONE)
+		if ((__u32)word == FLOW_GONE || flow_advance_from(&k, f, word, FLOW_GONE))
 			bpf_map_delete_elem(&flows, &k);
-		else
-			flow_forget(&k, f);
 		return 0;
 	}
 	s->left++;

@@ -192,9 +192,9 @@ struct origin {
 /* Value of `flows`. Index [0] is the client's side, [1] the pod's. Sequence numbers are in host byte order. */
 struct flow {
 	enum flow_state state; /* how far the connection has got */
+	__u32 isn;             /* client's initial sequence number; one word with the state, see flow_word */
 	__u32 pod;             /* pod index */
 	__u32 generation;      /* generation of that pod */
-	__u32 isn;             /* client's initial sequence number */
 	struct origin origin;  /* where replies go */
 	__u32 seq[2];          /* next sequence number this side will send: highest seen + 1 */
 	__u32 ack[2];          /* highest acknowledgment this side has sent */

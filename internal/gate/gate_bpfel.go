@@ -106,9 +106,9 @@ const (
 type gateFlow struct {
 	_          structs.HostLayout
 	State      gateFlowState
+	Isn        uint32
 	Pod        uint32
 	Generation uint32
-	Isn        uint32
 	Origin     struct {
 		_         structs.HostLayout
 		Ifindex   uint32
