@@ -67,9 +67,9 @@ func checkNode(node netip.Addr) error {
 // updateHomes writes the other nodes with pods of a service to the map, as many as fit. The caller holds podTable.mu.
 func (g *Gate) updateHomes(service netip.AddrPort, index uint32) error {
 	var h gateHomeNodeList
-	for name, i := range g.podTable.indices {
+	for _, i := range g.podTable.services[service] {
 		node := g.pods.at(i).Node
-		if name.service == service && node != 0 && int(h.N) < len(h.Node) && !slices.Contains(h.Node[:h.N], node) {
+		if node != 0 && int(h.N) < len(h.Node) && !slices.Contains(h.Node[:h.N], node) {
 			h.Node[h.N] = node
 			h.N++
 		}

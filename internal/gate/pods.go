@@ -5,8 +5,10 @@ package gate
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
@@ -66,8 +68,7 @@ func (g *Gate) AddPod(p Pod) error {
 	t := &g.podTable
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	name := podName{p.Service, p.ID}
-	if _, known := t.indices[name]; known {
+	if _, known := t.services[p.Service][p.ID]; known {
 		return nil
 	}
 	index, ok := t.pool.acquire(g.cfg.Sizes.Pods)
@@ -83,12 +84,12 @@ func (g *Gate) AddPod(p Pod) error {
 		Mac: hardwareAddr(p.MAC), HostMac: hardwareAddr(p.HostMAC), Id: p.ID, Node: toBE(p.Node),
 	}
 	if err := g.linkPod(p, index); err != nil {
-		undo := g.unlinkPod(name, uint32(p.Ifindex), htons(p.Addr.Port()))
+		undo := g.unlinkPod(p.Service, p.ID, uint32(p.Ifindex), htons(p.Addr.Port()))
 		*g.pods.at(index) = gatePod{}
 		t.pool.put(index)
 		return fmt.Errorf("pod %d of %v: %w", p.ID, p.Service, errors.Join(err, undo))
 	}
-	t.indices[name] = index
+	t.add(p.Service, p.ID, index)
 	if err := g.updateHomes(p.Service, service); err != nil {
 		g.log.Error("connections to a pod may break when their service address moves",
 			"service", p.Service, "pod", p.ID, "error", err)
@@ -115,8 +116,8 @@ func (g *Gate) linkPod(p Pod, index uint32) error {
 }
 
 // unlinkPod reverses linkPod, as far as it got. port is in network byte order.
-func (g *Gate) unlinkPod(name podName, ifindex uint32, port uint16) error {
-	err := g.objs.PodNames.Delete(gatePodName{Id: name.id, Vip: toServiceKey(name.service)})
+func (g *Gate) unlinkPod(service netip.AddrPort, id uint64, ifindex uint32, port uint16) error {
+	err := g.objs.PodNames.Delete(gatePodName{Id: id, Vip: toServiceKey(service)})
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		err = nil
 	}
@@ -143,11 +144,10 @@ func (g *Gate) RemovePod(service netip.AddrPort, id uint64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := g.pods.at(index)
-	name := podName{service, id}
-	err := g.unlinkPod(name, p.Ifindex, p.Port)
+	err := g.unlinkPod(service, id, p.Ifindex, p.Port)
 	// Generation 0 matches no flow, and the next pod with this index has another generation.
 	*p = gatePod{}
-	delete(t.indices, name)
+	t.remove(service, id)
 	t.pool.put(index)
 	if known {
 		err = errors.Join(err, g.updateHomes(service, s))
@@ -171,13 +171,7 @@ func (g *Gate) PodState(service netip.AddrPort, id uint64) (PodState, bool) {
 func (g *Gate) PodIDs(service netip.AddrPort) []uint64 {
 	g.podTable.mu.Lock()
 	defer g.podTable.mu.Unlock()
-	var out []uint64
-	for n := range g.podTable.indices {
-		if n.service == service {
-			out = append(out, n.id)
-		}
-	}
-	return out
+	return slices.Collect(maps.Keys(g.podTable.services[service]))
 }
 
 // PodCounters returns a pod's counts.

@@ -71,9 +71,11 @@ func (g *Gate) dropShortcut(index int) {
 		return
 	}
 	delete(g.shortcuts.devices, index)
-	for _, i := range g.podTable.indices {
-		if g.pods.at(i).Ifindex == uint32(index) {
-			return // RemovePod detaches it
+	for _, pods := range g.podTable.services {
+		for _, i := range pods {
+			if g.pods.at(i).Ifindex == uint32(index) {
+				return // RemovePod detaches it
+			}
 		}
 	}
 	if err := g.detach(podLink(index)); err != nil {

@@ -80,25 +80,19 @@ func (t *serviceTable) addr(index uint32) (netip.AddrPort, bool) {
 	return a, ok
 }
 
-// podName identifies a pod on every node.
-type podName struct {
-	service netip.AddrPort
-	id      uint64
-}
-
 // podTable maps pods to indices.
 type podTable struct {
 	mu         sync.Mutex
 	pool       indexPool
-	indices    map[podName]uint32
-	generation uint32 // of the latest pod
+	services   map[netip.AddrPort]map[uint64]uint32 // service → ID of a pod → its index
+	generation uint32                               // of the latest pod
 
 	serving sync.Mutex // held while the pods that take a service's new flows change
 }
 
 // adopt takes over the pods that an earlier process has added.
 func (t *podTable) adopt(pods *view[gatePod]) {
-	t.indices = map[podName]uint32{}
+	t.services = map[netip.AddrPort]map[uint64]uint32{}
 	// Above that of any removed pod, whose flows may still be in the table.
 	t.generation = uint32(time.Now().Unix())
 	used := func(i uint32) bool { return podState(pods.at(i)) != gatePodStatePOD_UNUSED }
@@ -107,8 +101,24 @@ func (t *podTable) adopt(pods *view[gatePod]) {
 		p := pods.at(i)
 		t.generation = max(t.generation, p.Generation)
 		if used(i) {
-			t.indices[podName{fromServiceKey(p.Vip), p.Id}] = i
+			t.add(fromServiceKey(p.Vip), p.Id, i)
 		}
+	}
+}
+
+// add adds a pod. The caller holds mu.
+func (t *podTable) add(service netip.AddrPort, id uint64, index uint32) {
+	if t.services[service] == nil {
+		t.services[service] = map[uint64]uint32{}
+	}
+	t.services[service][id] = index
+}
+
+// remove removes a pod. The caller holds mu.
+func (t *podTable) remove(service netip.AddrPort, id uint64) {
+	delete(t.services[service], id)
+	if len(t.services[service]) == 0 {
+		delete(t.services, service)
 	}
 }
 
@@ -116,7 +126,7 @@ func (t *podTable) adopt(pods *view[gatePod]) {
 func (t *podTable) index(service netip.AddrPort, id uint64) (uint32, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	i, ok := t.indices[podName{service, id}]
+	i, ok := t.services[service][id]
 	return i, ok
 }
 
@@ -124,9 +134,11 @@ func (t *podTable) index(service netip.AddrPort, id uint64) (uint32, bool) {
 func (t *podTable) used() []uint32 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	out := make([]uint32, 0, len(t.indices))
-	for _, i := range t.indices {
-		out = append(out, i)
+	var out []uint32
+	for _, pods := range t.services {
+		for _, i := range pods {
+			out = append(out, i)
+		}
 	}
 	return out
 }
