@@ -210,11 +210,13 @@ __noinline int find_option(const struct options *o, __u32 kind, __u32 len)
 /* Copies the options of a segment; false if it has none. */
 static __always_inline bool load_options(struct __sk_buff *skb, const struct packet *p, struct options *o)
 {
-	__u32 len = (p->l4_len - sizeof(struct tcphdr)) & 0x3f;
-	if (p->l4_len <= sizeof(struct tcphdr) || len > MAX_OPTIONS || len == 0)
+	/* Bounds in a form that the verifier of Linux 6.12 understands, too. */
+	__u32 n = (p->l4_len - sizeof(struct tcphdr) - 1) & 0x3f;
+	barrier_var(n);
+	if (p->l4_len <= sizeof(struct tcphdr) || n >= MAX_OPTIONS)
 		return false;
-	o->len = len;
-	return bpf_skb_load_bytes(skb, p->l4 + sizeof(struct tcphdr), o->byte, len) == 0;
+	o->len = n + 1;
+	return bpf_skb_load_bytes(skb, p->l4 + sizeof(struct tcphdr), o->byte, n + 1) == 0;
 }
 
 /* Returns the window scale that options offer, at most 14 (RFC 7323, 2.3), or NO_WSCALE. */

@@ -57,10 +57,13 @@ static __always_inline bool has_right_checksum(void *ctx, bool xdp, const struct
 static __always_inline bool is_source_routed(void *ctx, bool xdp, const struct packet *p)
 {
 	const __u32 at = sizeof(struct ethhdr) + sizeof(struct iphdr);
-	struct options o = {.len = (p->l4 - at) & 0x3f};
-	if (p->l4 <= at || o.len > MAX_OPTIONS || o.len == 0)
+	/* Bounds in a form that the verifier of Linux 6.12 understands, too. */
+	__u32 n = (p->l4 - at - 1) & 0x3f;
+	barrier_var(n);
+	if (p->l4 <= at || n >= MAX_OPTIONS)
 		return false;
-	if (xdp ? bpf_xdp_load_bytes(ctx, at, o.byte, o.len) : bpf_skb_load_bytes(ctx, at, o.byte, o.len))
+	struct options o = {.len = n + 1};
+	if (xdp ? bpf_xdp_load_bytes(ctx, at, o.byte, n + 1) : bpf_skb_load_bytes(ctx, at, o.byte, n + 1))
 		return true;
 	return find_option(&o, IPOPT_LSRR, 0) >= 0 || find_option(&o, IPOPT_SSRR, 0) >= 0;
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"wangell.loutres.me/internal/cli"
+	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/instance"
 	"wangell.loutres.me/internal/operator"
 )
@@ -63,6 +64,8 @@ without it; only a sleeping service has to wait.`,
 		"time after which a leader that cannot renew the Lease ends")
 	f.DurationVar(&c.config.RetryPeriod, "retry-period", 300*time.Millisecond,
 		"time between two renewals of the Lease, or two tries to get it")
+	f.IntVar(&c.config.MaxServices, "services", int(gate.DefaultSizes().Services),
+		"services that the daemons' gates have room for, as their --services")
 	f.StringVar(&c.config.Namespace, "namespace", "", "manage the services of this namespace only")
 	f.BoolVar(&c.config.StartThroughDeployment, "start-through-deployment", false,
 		"have the Deployment create the pods of a wake: slower, with fewer requests to the API server")
@@ -101,6 +104,9 @@ func (c *controllerFlags) run(cmd *cobra.Command, g *globals) error {
 	if lease <= renew || renew <= retry*6/5 || retry <= 0 {
 		return usage(cmd, "--lease-duration %s, --renew-deadline %s, --retry-period %s: "+
 			"the first must be longer than the second, and that 1.2 times longer than the third", lease, renew, retry)
+	}
+	if c.config.MaxServices < 1 {
+		return usage(cmd, "--services %d: want 1 or more", c.config.MaxServices)
 	}
 	if c.config.Key, err = instance.LoadKey(c.key); err != nil {
 		return err

@@ -90,6 +90,7 @@ func (f *daemonFlags) add(flags *pflag.FlagSet) {
 	addWakeBudgets(flags, &c.WakeBudgets)
 	flags.StringVar(&c.CRI, "cri", "",
 		"cluster: endpoint of the container runtime, such as unix:///run/containerd/containerd.sock")
+	addSizes(flags, &c.Sizes)
 	f.cluster.add(flags)
 }
 
@@ -103,6 +104,9 @@ func (f *daemonFlags) run(cmd *cobra.Command, g *globals) (err error) {
 		return usage(cmd, "one of --server and --lease is required")
 	}
 	if c.ServiceRanges, err = serviceRanges(f.addresses); err != nil {
+		return usage(cmd, "%v", err)
+	}
+	if err := c.Sizes.Check(); err != nil {
 		return usage(cmd, "%v", err)
 	}
 	if f.nodeAddress == "" {

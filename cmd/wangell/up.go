@@ -68,6 +68,7 @@ standard error, and the line "ready" to standard output.`,
 		"connections of one client address, of all that the gate has room for (default: half of them)")
 	f.Uint32Var(&u.config.MaxFlowsPerService, "max-flows-per-service", 0,
 		"connections of one service (default: three quarters)")
+	addSizes(f, &u.config.Sizes)
 	f.StringArrayVar(&u.config.InsecureRegistries, "insecure-registry", nil,
 		"registry to use over plain HTTP, as HOST, HOST:PORT or an address range (repeatable)")
 	f.StringVar(&u.config.MetricsAddress, "metrics-address", instance.DefaultMetricsAddress,

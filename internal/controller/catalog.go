@@ -12,20 +12,21 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// MaxServices is the capacity of the daemons' table of services.
-const MaxServices = 100_000
+// defaultMaxServices is how many services the gates have room for unless they are told otherwise.
+const defaultMaxServices = 16384
 
 // catalog is the set of services that the controller's user wants.
 type catalog struct {
 	mu      sync.Mutex // also makes updates take turns
 	wanted  map[runtime.Key]*wanted
 	holders map[netip.AddrPort]runtime.Key
+	most    int // services that the gates have room for
 	synced  bool
 	closed  bool
 }
 
-func newCatalog() *catalog {
-	return &catalog{wanted: map[runtime.Key]*wanted{}, holders: map[netip.AddrPort]runtime.Key{}}
+func newCatalog(most int) *catalog {
+	return &catalog{wanted: map[runtime.Key]*wanted{}, holders: map[netip.AddrPort]runtime.Key{}, most: most}
 }
 
 // plan returns what changes when some services are put and others are removed. An error names the service that cannot
@@ -64,8 +65,10 @@ func (c *catalog) plan(put []Service, remove []runtime.Key) (ch changes, err err
 			ch.prepare = append(ch.prepare, w)
 		}
 	}
-	if n := len(c.wanted) + len(ch.added) - len(ch.removed); n > MaxServices {
-		return ch, fmt.Errorf("%d services: no more than %d fit into the table of a daemon", n, MaxServices)
+	if n := len(c.wanted) + len(ch.added) - len(ch.removed); n > c.most && len(ch.added) > 0 {
+		return ch, fmt.Errorf("service %s: the gates have room for %d services, this would be number %d: "+
+			"raise --services of daemons and controller (sizes.services of the chart), or remove some",
+			ch.added[0].key, c.most, n)
 	}
 	return ch, c.checkAddresses(ch, next, gone)
 }

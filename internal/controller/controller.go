@@ -35,6 +35,8 @@ type Config struct {
 	Node string
 	// Log may be nil.
 	Log *slog.Logger
+	// MaxServices is how many services the gates have room for (gate.Sizes). Default: 16,384.
+	MaxServices int
 	// MaxConcurrentStarts is the number of pods that are started at once. Default: twice the number of cores, at least 4;
 	// on a cluster, whose machines are others, clusterStarts.
 	MaxConcurrentStarts int
@@ -49,6 +51,9 @@ const clusterStarts = 1024
 func (c Config) withDefaults(cluster bool) Config {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.MaxServices <= 0 {
+		c.MaxServices = defaultMaxServices
 	}
 	if c.MaxConcurrentStarts <= 0 && cluster {
 		c.MaxConcurrentStarts = clusterStarts
@@ -87,8 +92,9 @@ func New(cfg Config) (*Controller, error) {
 	cluster, _ := cfg.Runtime.(runtime.Cluster)
 	cfg = cfg.withDefaults(cluster != nil)
 	c := &Controller{
-		runtime: cfg.Runtime, log: cfg.Log, catalog: newCatalog(), loop: newLoop(), workers: newWorkers(), events: &hub{},
-		ended: make(chan struct{}), logDone: make(chan struct{}),
+		runtime: cfg.Runtime, log: cfg.Log, catalog: newCatalog(cfg.MaxServices), loop: newLoop(), workers: newWorkers(),
+		events: &hub{},
+		ended:  make(chan struct{}), logDone: make(chan struct{}),
 	}
 	c.build(cfg, cluster)
 	var err error

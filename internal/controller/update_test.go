@@ -5,6 +5,7 @@ package controller
 import (
 	"context"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"wangell.loutres.me/api/v1alpha1"
@@ -151,4 +152,19 @@ func TestUpdateRefusesWhatCannotBe(t *testing.T) {
 			t.Errorf("%s: %d services after a refusal", name, len(st))
 		}
 	}
+}
+
+// A service for which the gates have no room is refused with what to do, and the others stay as they are.
+func TestServicesBeyondTheGatesRoomAreRefused(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.MaxServices = 2 })
+	w.apply(newService("a"), newService("b"))
+	err := w.tryApply(newService("a"), newService("b"), newService("c"))
+	if err == nil || !strings.Contains(err.Error(), "room for 2 services") ||
+		!strings.Contains(err.Error(), "--services") {
+		t.Errorf("a third service: %v", err)
+	}
+	if st := w.c.Status(); len(st) != 2 {
+		t.Errorf("%d services after a refusal", len(st))
+	}
+	w.apply(newService("a"), newService("c"))
 }

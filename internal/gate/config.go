@@ -21,16 +21,44 @@ const MaxRanges = int(gateLimitMAX_RANGES)
 // DefaultSYNTimeout is the default of Config.SYNTimeout. A client retransmits its SYN after one second (RFC 6298).
 const DefaultSYNTimeout = 200 * time.Millisecond
 
-// Sizes are the limits of the gate's tables. Zero means the default.
+// Sizes are the limits of the gate's tables. Zero means the default. What they cost in memory is in docs/operations.md.
 type Sizes struct {
-	Services uint32 // services; default 16,384
-	Pods     uint32 // pods; default 4,096
-	Flows    uint32 // tracked connections; default 262,144
-	Parked   uint32 // SYNs parked over all services; default 4,096 (about 7 MB)
-	Ring     uint32 // half-open and closed flows per ring, of which there are 16 each; a power of two; default 4,096
+	Services uint32 `json:"services,omitempty"` // services; default 16,384
+	Pods     uint32 `json:"pods,omitempty"`     // pods of all nodes; default 4,096
+	Flows    uint32 `json:"flows,omitempty"`    // tracked connections; default 262,144
+	Parked   uint32 `json:"parked,omitempty"`   // SYNs parked over all services; default 4,096
+	// Ring is how many half-open and how many closed flows each ring holds, of which there are 16 each. It is a power of
+	// two; default 4,096.
+	Ring uint32 `json:"-"`
 
-	FlowsPerSource  uint32 // established connections of one client address; default half of Flows
-	FlowsPerService uint32 // established connections of one service; default three quarters of Flows
+	FlowsPerSource  uint32 `json:"-"` // established connections of one client address; default half of Flows
+	FlowsPerService uint32 `json:"-"` // established connections of one service; default three quarters of Flows
+}
+
+// DefaultSizes returns the sizes that are used unless others are set.
+func DefaultSizes() Sizes {
+	return Sizes{Services: 16384, Pods: 4096, Flows: 262144, Parked: 4096, Ring: 4096}
+}
+
+// Check returns an error that names the size, as a flag, with which the gate cannot work.
+func (s Sizes) Check() error {
+	for _, v := range []struct {
+		flag           string
+		n, least, most uint32
+	}{
+		{"services", s.Services, 1, 100_000}, // what fits into the table of services on the wire
+		{"pods", s.Pods, 1, 1_000_000},
+		{"flows", s.Flows, 1, 1 << 26},
+		{"parked", s.Parked, 1, 1 << 20},
+	} {
+		if v.n != 0 && (v.n < v.least || v.n > v.most) {
+			return fmt.Errorf("--%s %d: want %d to %d", v.flag, v.n, v.least, v.most)
+		}
+	}
+	if s.Ring&(s.Ring-1) != 0 {
+		return fmt.Errorf("ring size %d: not a power of two", s.Ring)
+	}
+	return nil
 }
 
 func (s Sizes) withDefaults() Sizes {
@@ -39,13 +67,14 @@ func (s Sizes) withDefaults() Sizes {
 			*v = d
 		}
 	}
-	def(&s.Services, 16384)
-	def(&s.Pods, 4096)
-	def(&s.Flows, 262144)
+	d := DefaultSizes()
+	def(&s.Services, d.Services)
+	def(&s.Pods, d.Pods)
+	def(&s.Flows, d.Flows)
+	def(&s.Parked, d.Parked)
+	def(&s.Ring, d.Ring)
 	def(&s.FlowsPerSource, max(s.Flows/2, 1))
 	def(&s.FlowsPerService, max(s.Flows/4*3, 1))
-	def(&s.Parked, 4096)
-	def(&s.Ring, 4096)
 	return s
 }
 
@@ -130,8 +159,8 @@ func (c *Config) check() error {
 	if c.EncapPort != 0 && !c.NodeAddr.Is4() {
 		return fmt.Errorf("node address %v: not an IPv4 address: other nodes send packets there", c.NodeAddr)
 	}
-	if c.Sizes.Ring&(c.Sizes.Ring-1) != 0 {
-		return fmt.Errorf("ring size %d: not a power of two", c.Sizes.Ring)
+	if err := c.Sizes.Check(); err != nil {
+		return err
 	}
 	return c.WakeBudgets.check()
 }

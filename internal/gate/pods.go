@@ -73,7 +73,7 @@ func (g *Gate) AddPod(p Pod) error {
 	}
 	index, ok := t.pool.acquire(g.cfg.Sizes.Pods)
 	if !ok {
-		return fmt.Errorf("pod %d of %v: the gate has room for %d pods", p.ID, p.Service, g.cfg.Sizes.Pods)
+		return fmt.Errorf("pod %d of %v: the gate has room for %d pods: raise --pods", p.ID, p.Service, g.cfg.Sizes.Pods)
 	}
 	if t.generation++; t.generation == 0 {
 		t.generation = 1

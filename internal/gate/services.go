@@ -96,7 +96,8 @@ func (g *Gate) SetService(s Service) (uint32, error) {
 	if !known {
 		var ok bool
 		if index, ok = t.pool.acquire(g.cfg.Sizes.Services); !ok {
-			return 0, fmt.Errorf("service address %v: the gate has room for %d services", s.Addr, g.cfg.Sizes.Services)
+			return 0, fmt.Errorf("service address %v: the gate has room for %d services: raise --services",
+				s.Addr, g.cfg.Sizes.Services)
 		}
 		// Tickets continue where an earlier service with this index stopped, so that none is used twice. SYNs that it
 		// has left behind count until Sweep removes them.

@@ -143,6 +143,13 @@ func (t *podTable) used() []uint32 {
 	return out
 }
 
+// count returns the number of pods.
+func (t *podTable) count() uint32 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.pool.next - uint32(len(t.pool.free))
+}
+
 func podState(p *gatePod) gatePodState {
 	return gatePodState(atomic.LoadUint32((*uint32)(&p.State)))
 }

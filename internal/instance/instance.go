@@ -12,6 +12,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+
+	"wangell.loutres.me/internal/gate"
 )
 
 // Defaults of an instance's configuration.
@@ -51,6 +53,8 @@ type Config struct {
 	// 0 is the gate's default.
 	MaxFlowsPerSource  uint32 `json:"maxFlowsPerSource,omitempty"`
 	MaxFlowsPerService uint32 `json:"maxFlowsPerService,omitempty"`
+	// Sizes are the sizes of the gate's tables.
+	Sizes gate.Sizes `json:"sizes,omitzero"`
 	// Containerd is ContainerdAuto, ContainerdOwn or the path of a socket.
 	Containerd string `json:"containerd"`
 	// InsecureRegistries are registries that are accessed by plain HTTP.
@@ -107,6 +111,9 @@ func (c Config) Validate() error {
 	case "auto", "native", "generic", "off":
 	default:
 		errs = append(errs, fmt.Errorf("--xdp-mode %q: want auto, native, generic or off", c.XDPMode))
+	}
+	if err := c.Sizes.Check(); err != nil {
+		errs = append(errs, err)
 	}
 	if c.Containerd != ContainerdAuto && c.Containerd != ContainerdOwn && !filepath.IsAbs(c.Containerd) {
 		errs = append(errs, fmt.Errorf("--containerd %q: want auto, own or the absolute path of a socket", c.Containerd))

@@ -43,9 +43,6 @@ func newServices(k keeper, dir string, addresses netip.Prefix) (*services, error
 //
 // It returns once daemons are being informed; images are fetched and pods replaced afterwards.
 func (a *services) apply(ctx context.Context, list []*v1alpha1.WangellService) error {
-	if len(list) > controller.MaxServices {
-		return fmt.Errorf("%d services: no more than %d fit into the table of a daemon", len(list), controller.MaxServices)
-	}
 	keys := make([]runtime.Key, 0, len(list))
 	wanted := make(map[runtime.Key]bool, len(list))
 	for _, s := range list {

@@ -166,6 +166,7 @@ func (u *up) start(ctx context.Context) (err error) {
 	}
 	u.controller, err = controller.New(controller.Config{
 		Runtime: u.runtime, Conn: u.conn, Key: u.key, Node: name, Log: u.Log,
+		MaxServices: int(u.Sizes.Services),
 	})
 	if err != nil {
 		return err
@@ -200,11 +201,15 @@ func (u *up) startDaemon(name, server string) {
 	for _, i := range u.Interfaces {
 		args = append(args, "--interface", i)
 	}
-	for flag, n := range map[string]uint32{
-		"--max-flows-per-source": u.MaxFlowsPerSource, "--max-flows-per-service": u.MaxFlowsPerService,
+	for _, size := range []struct {
+		flag string
+		n    uint32
+	}{
+		{"--services", u.Sizes.Services}, {"--pods", u.Sizes.Pods}, {"--flows", u.Sizes.Flows}, {"--parked", u.Sizes.Parked},
+		{"--max-flows-per-source", u.MaxFlowsPerSource}, {"--max-flows-per-service", u.MaxFlowsPerService},
 	} {
-		if n != 0 {
-			args = append(args, flag, strconv.FormatUint(uint64(n), 10))
+		if size.n != 0 {
+			args = append(args, size.flag, strconv.FormatUint(uint64(size.n), 10))
 		}
 	}
 	var once sync.Once

@@ -50,9 +50,12 @@ type Config struct {
 	// CrowdWait is how long SYNs are kept for the other pods of a wake after the first one listens. The default is
 	// 250 ms.
 	CrowdWait time.Duration
-	// Sizes are the limits of the gate's maps.
+	// Sizes are the limits of the gate's tables.
 	Sizes gate.Sizes
-	Log   *slog.Logger
+	// AlmostFull is called when a table of the gate becomes almost full, with a sentence about it. It must not block.
+	// Optional.
+	AlmostFull func(text string)
+	Log        *slog.Logger
 	// Ready is called when the gate is attached and holds the first table of services. Optional.
 	Ready func()
 	// Clean reports, after ctx has ended, whether to remove the gate. If it is nil or returns false, the gate keeps

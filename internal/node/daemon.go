@@ -46,6 +46,7 @@ type daemon struct {
 	members membership
 	reports podReports
 	usage   usageReader
+	fill    fillWatch
 }
 
 // usageReader is the state of reading the pods' usage from the container runtime.
@@ -60,7 +61,7 @@ func newDaemon(cfg Config, g *gate.Gate) *daemon {
 		cfg: cfg, log: cfg.Log, gate: g, started: make(chan struct{}), tabled: make(chan struct{}),
 		services: map[netip.AddrPort]*service{}, vips: map[netip.Addr]int{}, shared: map[*service]bool{},
 		podAdded: make(chan struct{}, 1), sharedAdded: make(chan struct{}, 1),
-		usage: usageReader{busy: make(chan struct{}, 1)},
+		usage: usageReader{busy: make(chan struct{}, 1)}, fill: fillWatch{full: map[string]bool{}},
 	}
 }
 

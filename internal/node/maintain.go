@@ -41,5 +41,6 @@ func (d *daemon) maintain(ctx context.Context) {
 		d.sendUsage(ctx)
 		d.removeUnlisted(monotime.Now())
 		sweeps.run()
+		d.checkFill()
 	}
 }

@@ -23,6 +23,8 @@ type collector struct {
 	passed  *prometheus.Desc
 	again   *prometheus.Desc
 	nics    *prometheus.Desc
+	used    *prometheus.Desc
+	sizes   *prometheus.Desc
 }
 
 func newCollector(d *daemon) *collector {
@@ -51,6 +53,8 @@ func newCollector(d *daemon) *collector {
 			"Entries of the flow table: connections in handshake, established, and just closed."),
 		limit: desc("flow_table_limit", "Entries for which the flow table has room."),
 		bytes: desc("bytes_total", "IP bytes forwarded to (in) and from (out) the current pods.", byDirection...),
+		used:  desc("table_entries", "Entries in a table of the gate.", "table"),
+		sizes: desc("table_size", "Entries for which a table of the gate has room.", "table"),
 		again: desc("reattached_total",
 			"How often the gate's programs had to be attached again, because others came before them or detached them."),
 		nics:   desc("interface_info", "1 for each external interface, with its XDP mode.", "interface", "xdp", "reason"),
@@ -61,7 +65,7 @@ func newCollector(d *daemon) *collector {
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.packets, c.parked, c.open, c.flows, c.entries, c.limit, c.bytes, c.passed,
-		c.again, c.nics} {
+		c.again, c.nics, c.used, c.sizes} {
 		ch <- d
 	}
 	for _, d := range c.service {
@@ -77,6 +81,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for name, n := range counters {
 		ch <- prometheus.MustNewConstMetric(c.packets, prometheus.CounterValue, float64(n), name)
+	}
+	for _, f := range c.d.gate.Fills() {
+		ch <- prometheus.MustNewConstMetric(c.used, prometheus.GaugeValue, float64(f.Used), f.Table)
+		ch <- prometheus.MustNewConstMetric(c.sizes, prometheus.GaugeValue, float64(f.Size), f.Table)
 	}
 	ch <- prometheus.MustNewConstMetric(c.again, prometheus.CounterValue, float64(c.d.gate.Reattached()))
 	for name, xdp := range c.d.gate.Attached() {

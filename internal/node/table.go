@@ -33,6 +33,7 @@ func (d *daemon) setServices(full bool, upserts []wire.Service, removals []netip
 			d.wake(a, d.gate.SYNSeen(a))
 		}
 	}
+	d.checkFill()
 	d.ready.Do(func() {
 		close(d.tabled)
 		if d.cfg.Ready != nil {

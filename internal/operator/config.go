@@ -29,6 +29,8 @@ type Config struct {
 	Rest *rest.Config
 	// Key seals the wire.
 	Key wire.Key
+	// MaxServices is how many services the daemons' gates have room for.
+	MaxServices int
 	// Pools are the service addresses; PoolsFrom adds more.
 	Pools Pools
 	// PoolsFrom is a ConfigMap with pools under the key "addresses", in the format of ParsePoolsYAML. Optional.

@@ -53,7 +53,9 @@ func (l *leader) lead(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, conn.Close())
 	}
-	c, err := controller.New(controller.Config{Runtime: rt, Conn: conn, Key: l.cfg.Key, Log: l.log})
+	c, err := controller.New(controller.Config{
+		Runtime: rt, Conn: conn, Key: l.cfg.Key, Log: l.log, MaxServices: l.cfg.MaxServices,
+	})
 	if err != nil {
 		return errors.Join(err, conn.Close(), rt.Close())
 	}
