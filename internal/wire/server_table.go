@@ -42,7 +42,7 @@ func (s *Server) sendTable() {
 
 // maxWholeTables is the number of peers that receive the whole table at the same time. Many more would keep each other
 // from receiving anything.
-const maxWholeTables = 16
+const maxWholeTables = 64
 
 // admit waits while too many other peers receive their first table. It returns nil if the session ends meanwhile;
 // otherwise the caller calls the result once the peer has the table.

@@ -125,15 +125,15 @@ func vanish(ctx context.Context, host *netlab.Namespace, service netip.AddrPort,
 	var group sync.WaitGroup
 	var mu sync.Mutex
 	var first error
-	next := make(chan struct{}, n)
-	for range n {
-		next <- struct{}{}
+	next := make(chan int, n)
+	for i := range n {
+		next <- firstPort + i
 	}
 	close(next)
 	for range 16 {
 		group.Go(func() {
-			for range next {
-				if err := vanishOne(ctx, host, service); err != nil {
+			for port := range next {
+				if err := vanishOne(ctx, host, service, port); err != nil {
 					mu.Lock()
 					first = errors.Join(first, err)
 					mu.Unlock()
@@ -146,8 +146,13 @@ func vanish(ctx context.Context, host *netlab.Namespace, service netip.AddrPort,
 	return first
 }
 
-func vanishOne(ctx context.Context, host *netlab.Namespace, service netip.AddrPort) error {
-	conn, err := host.Dialer().DialContext(ctx, "tcp4", service.String())
+// firstPort is the source port of the first client that vanishes; the others have those after it.
+const firstPort = 20_000
+
+func vanishOne(ctx context.Context, host *netlab.Namespace, service netip.AddrPort, port int) error {
+	dialer := host.Dialer()
+	dialer.LocalAddr = &net.TCPAddr{IP: host.Addr.AsSlice(), Port: port}
+	conn, err := dialer.DialContext(ctx, "tcp4", service.String())
 	if err != nil {
 		return fmt.Errorf("a client that is to vanish: %w", err)
 	}

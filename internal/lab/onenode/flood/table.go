@@ -20,11 +20,12 @@ numbers, and right checksums; an XDP program sends them into the node's port of 
 service, four near and four distant clients make one request after another on it, each on a connection of its
 own, and another client on another service. In the floods of sleeping services, the pods that forged SYNs have
 started are counted in the middle of the flood; then one client uses each of the services, near and distant in
-turn. Clients vanish by closing their established connections without any packet; the flows that are left are
-those which the service's pod still counts afterwards. The scan sends one SYN to four ports of every address of
-the range, from its own address, and answers SYN-ACKs by RST. A request fails if it has no answer within 30
-seconds or the connection is refused or reset. kube-proxy was not measured in this run. All processes, the
-attack included, share the machine's cores.`
+turn. Services have the default budgets of wakes, within which a SYN wakes without a proof. Clients vanish by
+closing their established connections without any packet; the flows that are left are those which the service's
+pod still counts afterwards. The scan sends one SYN to four ports of every address of the range, from its own
+address, and answers SYN-ACKs by RST. A request fails if it has no answer within 30 seconds or the connection is
+refused or reset. kube-proxy was not measured in this run. All processes, the attack included, share the
+machine's cores.`
 
 // newReport makes the report from samples. The caller adds time, parameters and versions.
 func newReport(s Samples) *report.Report {
@@ -54,7 +55,7 @@ func newReport(s Samples) *report.Report {
 			{Key: "other_service_failed", Value: other.failed(), Meaning: "of these, failed"},
 			{Key: "other_service_p99_ms", Value: other.p(99), Meaning: "of these, 99th percentile"},
 			{Key: "vanished_clients", Value: float64(s.Vanished), Meaning: "clients that vanished"},
-			{Key: "vanished_flows_left", Value: float64(s.VanishedLeft), Meaning: "of these, flows that are left"},
+			{Key: "vanished_flows_left", Value: float64(s.VanishedLeft), Meaning: "flows that are left of them soon after"},
 			{Key: "vanished_genuine_failed", Value: vanish.failed(), Meaning: "meanwhile: genuine requests that failed"},
 			{Key: "scan_services", Value: float64(s.Scanned), Meaning: "scan: sleeping services in the range"},
 			{Key: "scan_pods_started", Value: float64(s.Scan.Started), Meaning: "of these, woken"},
