@@ -241,7 +241,8 @@ static __always_inline bool is_from_client_pod(const struct flow *f, __u32 ifind
 }
 
 /* Counts a packet of a flow that is sent on. genuine is what track says of it. Only genuine segments keep a flow from
- * aging, and of a pod only those that are no bare ACKs, as anyone can provoke these (RFC 5961). */
+ * aging, and of a pod only those that are no bare ACKs, as anyone can provoke these (RFC 5961). Those of a handshake do
+ * not count as use of the pod. */
 static __always_inline void account(struct flow *f, const struct packet *p, int dir, int genuine)
 {
 	__u32 index = f->pod;
@@ -252,11 +253,15 @@ static __always_inline void account(struct flow *f, const struct packet *p, int 
 	__u64 tick = bpf_jiffies64();
 	if (t->tick != tick) {
 		t->tick = tick;
-		t->last = bpf_ktime_get_coarse_ns();
+		t->now = bpf_ktime_get_coarse_ns();
 	}
 	bool bare = dir == OUT && !p->payload && !(p->flags & (TCP_SYN | TCP_FIN | TCP_RST));
-	if (genuine && !bare && f->last != t->last)
-		f->last = t->last;
+	if (genuine && !bare) {
+		if (f->last != t->now)
+			f->last = t->now;
+		if (f->state >= FLOW_ESTABLISHED && t->last != t->now)
+			t->last = t->now;
+	}
 	t->bytes[dir] += p->ip_len;
 	t->packets[dir] += 1;
 }

@@ -128,7 +128,8 @@ struct pod {
 struct traffic {
 	__u64 bytes[2];   /* IP bytes */
 	__u64 packets[2]; /* packets */
-	__u64 last;       /* time of the last packet, ns of CLOCK_MONOTONIC, precise to one tick */
+	__u64 last;       /* when the pod was last used: see account; ns of CLOCK_MONOTONIC, precise to one tick */
+	__u64 now;        /* time of the last packet, same clock */
 	__u64 tick;       /* jiffies at that time */
 };
 

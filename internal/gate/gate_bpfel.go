@@ -440,6 +440,7 @@ type gateTraffic struct {
 	Bytes   [2]uint64
 	Packets [2]uint64
 	Last    uint64
+	Now     uint64
 	Tick    uint64
 }
 

@@ -45,9 +45,11 @@ type PodCounters struct {
 	NewFlows              uint64 // handshakes completed
 	BytesIn, BytesOut     uint64 // IP bytes from and to clients
 	PacketsIn, PacketsOut uint64
-	LastPacket            monotime.Time // zero: none yet; precise to one tick of the kernel's clock
-	FirstSYNACK           monotime.Time // zero: none yet
-	FirstByte             monotime.Time // zero: none yet
+	// LastPacket is when a genuine segment of an established flow passed last; zero: none yet. It is precise to one
+	// tick of the kernel's clock. Bare ACKs of the pod, and whatever does not fit its flow, do not count.
+	LastPacket  monotime.Time
+	FirstSYNACK monotime.Time // zero: none yet
+	FirstByte   monotime.Time // zero: none yet
 }
 
 // AddPod adds a pod, and attaches to its veth if it is on this node. It takes no flows before Serve. A pod that is

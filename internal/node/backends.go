@@ -81,7 +81,7 @@ func (d *daemon) applyBackend(s *service, b wire.Backend) error {
 		p.serving = false
 		p.drained = s.generation
 		if p.home {
-			d.sendQuiet(s, p)
+			d.settle(s, p)
 		}
 	}
 	return nil

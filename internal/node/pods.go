@@ -5,6 +5,7 @@ package node
 import (
 	"fmt"
 	"net/netip"
+	"time"
 
 	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/monotime"
@@ -52,6 +53,50 @@ func (d *daemon) removePod(s *service, p *pod) {
 	d.mu.Lock()
 	d.pods--
 	d.mu.Unlock()
+}
+
+// handshakeWait is how long a drained pod's handshakes may take to complete. The controller waits five seconds for the
+// answer to a drain.
+const handshakeWait = 3 * time.Second
+
+// settle reports how busy a drained pod is once the handshakes that began before have completed or taken too long: they
+// are not use yet, but ending the pod now would reset their clients. s.mu is held.
+func (d *daemon) settle(s *service, p *pod) {
+	if p.settling {
+		return
+	}
+	if !d.hasHandshakes(s, p) {
+		d.sendQuiet(s, p)
+		return
+	}
+	p.settling = true
+	d.tasks.Go(func() {
+		deadline := time.Now().Add(handshakeWait)
+		for {
+			select {
+			case <-d.ctx.Done():
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+			s.mu.Lock()
+			if s.pods[p.id] == p && p.state == wire.PodDraining && time.Now().Before(deadline) && d.hasHandshakes(s, p) {
+				s.mu.Unlock()
+				continue
+			}
+			p.settling = false
+			if s.pods[p.id] == p && p.state == wire.PodDraining {
+				d.sendQuiet(s, p)
+			}
+			s.mu.Unlock()
+			return
+		}
+	})
+}
+
+// hasHandshakes reports whether a pod has half-open flows. s.mu is held.
+func (d *daemon) hasHandshakes(s *service, p *pod) bool {
+	c, err := d.gate.PodCounters(s.addr, p.id)
+	return err == nil && c.HalfOpen > 0
 }
 
 // sendQuiet reports how busy a draining pod still is. s.mu is held.

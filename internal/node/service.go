@@ -48,6 +48,7 @@ type pod struct {
 	load         reportedLoad  // home: open flows that the other nodes have
 	own          readings      // not home: its open flows from this node
 	drained      uint64        // generation of the Backends that drained it
+	settling     bool          // drained, and handshakes that began before may still complete
 }
 
 // serving returns the number of pods that get new flows. s.mu is held.
@@ -70,7 +71,7 @@ func (s *service) leader(p *pod) *pod {
 	return p
 }
 
-// lastPacket returns when a pod was last used: its last packet, but not before it began to serve.
+// lastPacket returns when a pod was last used: see gate.PodCounters, but not before it began to serve.
 func lastPacket(p *pod, c gate.PodCounters) monotime.Time { return max(c.LastPacket, p.since) }
 
 // describe names a pod in errors.

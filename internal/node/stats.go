@@ -48,7 +48,7 @@ func (d *daemon) readStats(s *service, now monotime.Time) (changed []wire.PodSta
 			Service: s.addr, PodID: p.id, OpenFlows: c.Open, NewFlows: c.NewFlows,
 			BytesIn: c.BytesIn, BytesOut: c.BytesOut, LastPacket: c.LastPacket,
 		}
-		if p.state == wire.PodDraining && p.lastReported.OpenFlows != c.Open {
+		if p.state == wire.PodDraining && !p.settling && p.lastReported.OpenFlows != c.Open {
 			d.sendQuiet(s, p)
 		}
 		if st != p.lastReported || s.generation == 0 {
