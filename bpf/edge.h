@@ -5,42 +5,44 @@
 #include "icmp.h"
 #include "retry.h"
 
-/* Chooses a pod for a SYN, or NO_POD. Forgets a reusable flow on its 5-tuple (old, may be NULL) first, so that it
- * does not count when pods are compared. */
-static __always_inline int choose_pod(const struct flow_key *k, struct flow *old, const struct packet *p, __u32 service)
+/* Chooses a pod for a SYN, or NO_POD: by its client's hash if its service is flooded, so that the choice can be made
+ * again. Forgets a reusable flow on its 5-tuple (old, may be NULL) first, so that it does not count when pods are
+ * compared. */
+static __always_inline int choose_pod(const struct flow_key *k, struct flow *old, const struct packet *p, __u32 service,
+				      bool flooded)
 {
 	if (old)
 		flow_replace(k, old, p);
-	return pick_pod(service, 0, p->saddr);
+	return flooded || is_flooded(service) ? choose_by_hash(k, service) : pick_pod(service, 0, p->saddr);
 }
 
 /* Chooses a pod for a released SYN: the one the daemon has set, else as for any other SYN. */
 static __always_inline int choose_pod_for_released(const struct flow_key *k, struct flow *old, const struct packet *p,
 						   const struct service_status *st, __u32 service)
 {
-	int usual = choose_pod(k, old, p, service);
+	int usual = choose_pod(k, old, p, service, false);
 	__u32 index = *(volatile __u32 *)&st->release_to - 1;
 	struct pod *pod = bpf_map_lookup_elem(&pods, &index);
 	return pod && pod->state == POD_SERVING && pod->service == service ? (int)index : usual;
 }
 
-/* Opens a flow to a pod and sends the SYN there. */
-static __always_inline int open_and_deliver(struct __sk_buff *skb, struct packet *p, const struct flow_key *k,
-					    __u32 index, const struct origin *o, bool ingress)
+/* Opens a flow to a pod. Returns the pod that the SYN is to be sent to, or NULL: drop it. */
+static __always_inline struct pod *open_flow(struct __sk_buff *skb, const struct packet *p, const struct flow_key *k,
+					     __u32 index, const struct origin *o)
 {
 	if (flow_open(k, p, o, index))
-		return TCX_DROP;
+		return NULL;
 	struct flow *f = bpf_map_lookup_elem(&flows, k);
 	/* Another CPU may be entering the flow at this moment; the client retransmits its SYN. */
 	if (!f || f->isn != p->seq)
-		return TCX_DROP;
+		return NULL;
 	/* Or it has entered it already, with another pod. */
 	struct pod *pod = pod_of_flow(f);
 	if (!pod)
-		return TCX_DROP;
+		return NULL;
 	backup_syn(skb, p, k, f);
 	account(f, p, IN, true);
-	return deliver(skb, p, pod, o->path, ingress);
+	return pod;
 }
 
 /* Drops the parked copy of a SYN that was retransmitted just as its service became warm: only one may be sent on. */
@@ -54,19 +56,27 @@ static __always_inline void unpark_twin(struct service_status *st, const struct 
 		__sync_fetch_and_add(&st->released, 1);
 }
 
-/* Opens a flow to a pod of a warm service and sends the SYN there. old is the flow on its 5-tuple, or NULL. */
+/* Sends a SYN to a pod of a warm service, and opens a flow to it, unless a flood leaves no slot for that. old is the
+ * flow on its 5-tuple, or NULL. */
 static __always_inline int open_to_some_pod(struct __sk_buff *skb, struct packet *p, const struct flow_key *k,
 					    struct flow *old, __u32 service, struct service_status *st,
 					    const struct origin *o, bool ingress)
 {
-	int pod = choose_pod(k, old, p, service);
+	bool flooded = half_open_crowded(k);
+	if (flooded && !share_has_room(k))
+		return TCX_DROP;
+	int pod = choose_pod(k, old, p, service, flooded);
 	if (pod == NO_POD) {
 		count(COUNT_NO_POD);
 		return TCX_DROP;
 	}
 	if (*(volatile __u32 *)&st->parked)
 		unpark_twin(st, k);
-	return open_and_deliver(skb, p, k, pod, o, ingress);
+	if (flooded)
+		record_syn(k, p, o, pod);
+	__u32 index = pod;
+	struct pod *to = flooded ? bpf_map_lookup_elem(&pods, &index) : open_flow(skb, p, k, index, o);
+	return to ? deliver(skb, p, to, o->path, ingress) : TCX_DROP;
 }
 
 /* Handles a packet to the service range that is not a TCP segment. */
@@ -116,6 +126,14 @@ static __always_inline int edge_from_client(struct __sk_buff *skb, enum packet_k
 	flow_key_from_client(&k, p);
 	struct flow *f = bpf_map_lookup_elem(&flows, &k);
 	bool syn = is_syn(p), known = f;
+	/* The VIP may just have moved here from another node. */
+	bool moves = path == PATH_NIC && encap_port;
+	struct origin o;
+	if (!f && !syn) {
+		origin_from_frame(&o, eth, skb->ifindex, path);
+		if (!enter_by_ack(&k, p, &o, !moves))
+			f = bpf_map_lookup_elem(&flows, &k);
+	}
 	if (f && !(syn && flow_reusable(f, p))) {
 		struct pod *pod = pod_of_flow(f);
 		/* Another pod's packet with this client's address is for the stack to judge. */
@@ -147,13 +165,11 @@ static __always_inline int edge_from_client(struct __sk_buff *skb, enum packet_k
 	if (state_now(st) != SERVICE_WARM && (syn || (p->flags & TCP_RST)))
 		return run_step(skb, STEP_COLD);
 	if (!syn) {
-		/* The VIP may just have moved here from another node. */
-		if (!known && path == PATH_NIC && encap_port)
+		if (!known && moves)
 			bpf_tail_call(skb, &steps, STEP_MOVED);
 		count(COUNT_STRAY);
 		return reply_reset(skb, p, ingress);
 	}
-	struct origin o;
 	origin_from_frame(&o, eth, skb->ifindex, path);
 	return open_to_some_pod(skb, p, &k, f, s->index, st, &o, ingress);
 }
@@ -179,5 +195,6 @@ static __always_inline int edge_from_daemon(struct __sk_buff *skb, struct packet
 	if (pod == NO_POD || unpark(&t))
 		return TCX_DROP;
 	__sync_fetch_and_add(&st->released, 1);
-	return open_and_deliver(skb, p, &k, pod, &o, true);
+	struct pod *to = open_flow(skb, p, &k, pod, &o);
+	return to ? deliver(skb, p, to, o.path, true) : TCX_DROP;
 }

@@ -4,6 +4,7 @@
  * functions are global, so that the verifier checks each of them once. */
 #pragma once
 
+#include "records.h"
 #include "share.h"
 
 #define IN 0  /* client to pod */
@@ -136,6 +137,8 @@ __noinline int ring_claim_slot(__u32 kind, const struct flow_key *k)
 		/* If the handshake completes at this moment, the flow stays. */
 		if (f && f->stamp == slot->stamp && (__u32)word != FLOW_ESTABLISHED &&
 		    flow_advance_from(&old, f, word, FLOW_GONE)) {
+			if ((__u32)word == FLOW_HALF_OPEN)
+				write_record(&old, f->isn, &f->origin, f->pod, f->generation);
 			bpf_map_delete_elem(&flows, &old);
 			count(COUNT_EVICTED);
 		}

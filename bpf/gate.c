@@ -8,7 +8,7 @@
  *   gate_released  wangell0, ingress:               SYNs that the daemon releases; replies to clients on this node
  *   gate_pod       host end of a pod's veth:        the pod's replies, and its own packets to services
  *   gate_node      tail call:                       packets from other nodes' gates
- *   gate_home      tail call:                       replies to clients of other nodes
+ *   gate_home      tail call:                       replies to clients of other nodes, and to SYNs of a flood
  *   gate_retry     tail call:                       SYNs that their pod refused or did not answer
  *   gate_moved     tail call:                       flows whose client now uses another edge node
  *   gate_cold      tail call:                       SYNs of services that are not warm
@@ -116,6 +116,8 @@ int gate_pod(struct __sk_buff *skb)
 		return reply_from_pod(skb, &p, &k, f, pod);
 	if (answers_retried_syn(f, &p))
 		return reply_reset(skb, &p, true);
+	if (kind == PACKET_TCP && !f && answers_flooded_syn(skb, &p))
+		return run_step(skb, STEP_HOME);
 	if (kind != PACKET_TCP && is_for_gates(skb)) {
 		count(COUNT_PODS_TO_GATES);
 		return TCX_DROP;
@@ -154,8 +156,12 @@ int gate_home(struct __sk_buff *skb)
 	struct packet p = {};
 	struct flow_key k;
 	struct flow *f;
-	struct pod *pod = parse_skb(skb, &p) == PACKET_TCP ? find_replying_pod(skb, &p, &k, &f) : NULL;
-	return pod ? home_to_client(skb, &k, f, &p, pod) : TCX_DROP;
+	if (parse_skb(skb, &p) != PACKET_TCP)
+		return TCX_DROP;
+	if (in_range(p.saddr))
+		return reply_from_home(skb, &p);
+	struct pod *pod = find_replying_pod(skb, &p, &k, &f);
+	return pod ? home_to_client(skb, &k, f, &p, pod) : reply_to_flooded(skb, &p);
 }
 
 SEC("tc")

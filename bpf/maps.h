@@ -87,6 +87,22 @@ struct {
 	__uint(map_flags, BPF_F_MMAPABLE);
 } syn_backups SEC(".maps");
 
+/* Hash of a flow → the latest SYN with that hash that got no entry in `flows`. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SYN_RECORDS);
+	__type(key, __u32);
+	__type(value, struct syn_record);
+} syn_records SEC(".maps");
+
+/* Service index → when a SYN of it last got no entry in `flows`, ns of CLOCK_MONOTONIC, precise to one tick. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, __u64);
+} floods SEC(".maps");
+
 /* Service index → Maglev lookup table. Services with SERVICE_AFFINITY and a serving pod only. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

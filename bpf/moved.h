@@ -49,11 +49,23 @@ static __always_inline int query_homes(struct __sk_buff *skb, const struct packe
 	struct home_node_list *h = bpf_map_lookup_elem(&home_nodes, &service);
 	struct pending_query *before = bpf_map_lookup_elem(&pending_queries, k);
 	__u64 now = bpf_ktime_get_ns(), age = before ? now - before->at : QUERY_EXPIRY;
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct ethhdr *eth = data;
+	if ((void *)(eth + 1) > end)
+		return TCX_DROP;
+	struct pending_query q = {.at = age < QUERY_TIMEOUT ? before->at : now};
+	origin_from_frame(&q.origin, eth, skb->ifindex, PATH_NIC);
 	/* A segment with neither ACK nor RST does not belong to an open connection (RFC 9293, 3.10.7.4). */
 	if (!h || !(p->flags & (TCP_ACK | TCP_RST)) || (p->flags & TCP_SYN) ||
 	    (age >= QUERY_TIMEOUT && age < QUERY_EXPIRY)) {
 		if (before)
 			bpf_map_delete_elem(&pending_queries, k);
+		struct flow *f = enter_by_ack(k, p, &q.origin, true) ? NULL : bpf_map_lookup_elem(&flows, k);
+		struct pod *pod = f ? pod_of_flow(f) : NULL;
+		if (pod) {
+			account(f, p, IN, track(k, f, p, IN));
+			return deliver(skb, p, pod, PATH_NIC, true);
+		}
 		count(COUNT_STRAY);
 		return reply_reset(skb, p, true);
 	}
@@ -61,12 +73,6 @@ static __always_inline int query_homes(struct __sk_buff *skb, const struct packe
 		count(COUNT_ASK_LIMIT);
 		return TCX_DROP;
 	}
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	struct ethhdr *eth = data;
-	if ((void *)(eth + 1) > end)
-		return TCX_DROP;
-	struct pending_query q = {.at = age < QUERY_TIMEOUT ? before->at : now};
-	origin_from_frame(&q.origin, eth, skb->ifindex, PATH_NIC);
 	bpf_map_update_elem(&pending_queries, k, &q, BPF_ANY);
 	send_queries(skb, h);
 	return TCX_DROP;

@@ -5,8 +5,8 @@
 #pragma once
 
 #include "encap.h"
+#include "flooded.h"
 #include "steps.h"
-#include "track.h"
 
 /* Edge node: sends a client's packet to its pod's home node. inside: the client is on this node. */
 __noinline int send_to_node(struct __sk_buff *skb, const struct packet *p, const struct pod *pod, bool inside)
@@ -128,6 +128,14 @@ static __always_inline int home_from_edge(struct __sk_buff *skb, struct packet *
 	}
 	__u32 index;
 	struct pod *pod = pod_by_name(&k, m->id, &index);
+	struct origin o = {.path = path_by_edge(m), .edge = m->node};
+	if (!syn && !f && pod && !enter_at_home(&k, p, &o, index)) {
+		f = bpf_map_lookup_elem(&flows, &k);
+		if (!f)
+			return TCX_DROP;
+		account(f, p, IN, track(&k, f, p, IN));
+		return send_to_pod(skb, p, pod, true);
+	}
 	if (!syn || !pod || pod->node || pod->state == POD_UNUSED) {
 		/* The pod is gone, or this node has forgotten the flow. */
 		count(COUNT_STRAY);
@@ -139,8 +147,11 @@ static __always_inline int home_from_edge(struct __sk_buff *skb, struct packet *
 	/* The edge node chose the pod, so a flow that it does not know has ended. */
 	if (f)
 		flow_forget(&k, f);
+	if (half_open_crowded(&k)) {
+		record_syn(&k, p, &o, index);
+		return send_to_pod(skb, p, pod, true);
+	}
 	parse_wscale(skb, p);
-	struct origin o = {.path = path_by_edge(m), .edge = m->node};
 	if (flow_open(&k, p, &o, index))
 		return TCX_DROP;
 	f = bpf_map_lookup_elem(&flows, &k);
@@ -196,12 +207,25 @@ static __always_inline bool is_flow_of_sender(const struct flow *f, const struct
 	return pod && pod->id == m->id && pod->node == m->node;
 }
 
+/* Edge node: whether a pod's segment answers a SYN that got no entry here. */
+static __always_inline bool answers_unentered(const struct flow_key *k, const struct packet *p,
+					      const struct encap_meta *m)
+{
+	__u32 index;
+	if (!(p->flags & (TCP_SYN | TCP_RST)) || !(p->flags & TCP_ACK))
+		return false;
+	struct pod *pod = pod_by_name(k, m->id, &index);
+	return pod && pod->node == m->node && is_flooded(pod->service);
+}
+
 /* Edge node: handles a pod's segment from its home node. */
 static __always_inline int edge_from_home(struct __sk_buff *skb, struct packet *p, const struct encap_meta *m)
 {
 	struct flow_key k;
 	flow_key_to_client(&k, p);
 	struct flow *f = bpf_map_lookup_elem(&flows, &k);
+	if (!f && answers_unentered(&k, p, m))
+		return run_step(skb, STEP_HOME);
 	if (!f || !is_flow_of_sender(f, m)) {
 		/* This node does not know the flow, or it is another pod's by now: the pod gets a RST. */
 		count(COUNT_LATE_REPLIES);

@@ -22,6 +22,68 @@ static __always_inline struct pod *find_replying_pod(struct __sk_buff *skb, cons
 	return *f && (*f)->pod == *index && (*f)->generation == pod->generation ? pod : NULL;
 }
 
+/* Whether a segment of no flow is a pod's answer to a SYN that got no entry. */
+static __always_inline bool answers_flooded_syn(struct __sk_buff *skb, const struct packet *p)
+{
+	struct pod_port pp = {.ifindex = skb->ifindex, .port = p->sport};
+	if (!(p->flags & (TCP_SYN | TCP_RST)) || !(p->flags & TCP_ACK))
+		return false;
+	__u32 *index = bpf_map_lookup_elem(&pod_ports, &pp);
+	struct pod *pod = index ? bpf_map_lookup_elem(&pods, index) : NULL;
+	return pod && is_flooded(pod->service);
+}
+
+/* Sends a pod's answer, from the service address, to a SYN that got no entry. r is its record; if there is none, the
+ * answer goes by this node's routes. */
+static __always_inline int send_to_flooded(struct __sk_buff *skb, const struct packet *p, __be32 vip,
+					   const struct syn_record *r)
+{
+	if (r)
+		return send_to_origin(skb, &r->origin);
+	struct bpf_fib_lookup fib;
+	return find_route(skb, vip, p->daddr, IPPROTO_TCP, 0, &fib) ? TCX_DROP : send_by_route(&fib);
+}
+
+/* Edge node: sends on the answer of a pod on another node to a SYN that got no entry here. */
+static __always_inline int reply_from_home(struct __sk_buff *skb, const struct packet *p)
+{
+	struct flow_key k;
+	flow_key_to_client(&k, p);
+	struct syn_record *r = find_record(&k);
+	if (r && r->isn + 1 != p->ack)
+		r = NULL;
+	struct pod *pod = r ? lookup_pod(r->pod, r->generation) : NULL;
+	if ((p->flags & TCP_SYN) && clamp_mss(skb, p, pod && pod->node ? pod->node : p->daddr))
+		return TCX_DROP;
+	return send_to_flooded(skb, p, p->saddr, r);
+}
+
+/* Sends the answer of a pod on this node to a SYN that got no entry. */
+static __always_inline int reply_to_flooded(struct __sk_buff *skb, const struct packet *p)
+{
+	struct pod_port pp = {.ifindex = skb->ifindex, .port = p->sport};
+	__u32 *index = bpf_map_lookup_elem(&pod_ports, &pp);
+	struct pod *pod = index ? bpf_map_lookup_elem(&pods, index) : NULL;
+	if (!pod)
+		return TCX_DROP;
+	struct flow_key k = {.service = pod->vip.addr, .service_port = pod->vip.port, .client_port = p->dport};
+	set_addr(&k.client, p->daddr);
+	struct syn_record *r = find_record(&k);
+	if (r && (r->isn + 1 != p->ack || r->pod != *index))
+		r = NULL;
+	bool by_edge = r && through_edge_node(&r->origin);
+	/* The client may use another edge node later, and its segments must fit then. */
+	if ((p->flags & TCP_SYN) && encap_port && (by_edge || !r || r->origin.path == PATH_NIC) &&
+	    clamp_mss(skb, p, by_edge ? r->origin.edge : p->daddr))
+		return TCX_DROP;
+	if (translate_from_pod(skb, p, pod))
+		return TCX_DROP;
+	if (by_edge)
+		return send_to_edge(skb, p->daddr, p->dport, p->ip_len, pod->id, r->origin.edge, ENCAP_TO_CLIENT,
+				    p->flags & TCP_RST ? ENCAP_CLOSES : 0);
+	return send_to_flooded(skb, p, pod->vip.addr.w[3], r);
+}
+
 /* Whether a pod answers a SYN that another pod got meanwhile. f is the flow, or NULL. */
 static __always_inline bool answers_retried_syn(const struct flow *f, const struct packet *p)
 {

@@ -57,7 +57,8 @@ static __always_inline int retry_syn(struct __sk_buff *skb, struct packet *p)
 	struct service_status *st = s ? status_of(s->index) : NULL;
 	struct syn_backup *syn = find_syn_backup(&k, f);
 	struct pod *pod = bpf_map_lookup_elem(&pods, &f->pod);
-	if (!st || !syn || !pod || syn->retries >= s->retries)
+	/* In a flood, SYN-ACKs may pass that the flow does not see. */
+	if (!st || !syn || !pod || syn->retries >= s->retries || (silent && is_flooded(s->index)))
 		goto give_up;
 	syn->tried |= 1u << (pod->slot & 31);
 	int next = pick_pod(s->index, syn->tried, k.client.w[3]);

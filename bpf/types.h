@@ -23,6 +23,7 @@ enum limit {
 	IDLE_SHIFT = 36,           /* they stand for as many times 2^IDLE_SHIFT ns (69 s) of silence, and the last for more */
 	SOURCE_BUDGETS = 16384,    /* budgets of client prefixes; a power of two */
 	REPEATED_SYNS = 65536,     /* SYNs whose repeats are counted; a power of two */
+	SYN_RECORDS = 65536,       /* entries of `syn_records`; a power of two */
 	MAX_COUNTERS = 64,         /* entries in `counters`; spare ones let the map survive new counters */
 };
 EXPORT_TO_GO(enum, limit);
@@ -307,6 +308,15 @@ struct syn_backup {
 	__u16 pad;                 /* zero */
 };
 
+/* Value of `syn_records`: a SYN that got no entry in `flows`. */
+struct syn_record {
+	struct flow_key flow; /* its flow */
+	__u32 isn;            /* its sequence number, host byte order */
+	struct origin origin; /* where replies go */
+	__u32 pod;            /* index of the pod that got it */
+	__u32 generation;     /* generation of that pod */
+};
+
 /* Value of `maglev_tables`: maps the hash of a client address to a pod. */
 struct maglev_table {
 	__u32 pod[MAGLEV_SIZE]; /* pod indices */
@@ -390,6 +400,8 @@ enum counter {
 	COUNT_PROVEN,          /* valid answers to challenges */
 	COUNT_UNPROVEN,        /* SYNs admitted without a proof, for their repeats */
 	COUNT_OVER_BUDGET,     /* SYNs beyond a budget of a service that asks for no proof: dropped */
+	COUNT_FLOODED_SYNS,    /* SYNs sent to a pod without an entry in `flows`, which was full of half-open ones */
+	COUNT_FLOODED_ACKS,    /* flows entered at the ACK of such a SYN's SYN-ACK */
 	COUNTERS,              /* how many there are */
 };
 

@@ -35,6 +35,8 @@ var counterNames = [gateCounterCOUNTERS]string{
 	gateCounterCOUNT_SERVICE_FULL:  "service_full",
 	gateCounterCOUNT_IDLE_EVICTED:  "idle_evicted",
 	gateCounterCOUNT_PODS_TO_GATES: "pods_to_gates",
+	gateCounterCOUNT_FLOODED_SYNS:  "flooded_syns",
+	gateCounterCOUNT_FLOODED_ACKS:  "flooded_acks",
 	gateCounterCOUNT_BAD_CHECKSUM:  "bad_checksum",
 	gateCounterCOUNT_BAD_SOURCE:    "bad_source",
 	gateCounterCOUNT_CHALLENGES:    "challenges",

@@ -523,9 +523,10 @@ func TestRingsEvictTheOldestShortLivedFlows(t *testing.T) {
 		open(i)
 	}
 	w.wantCounts(6, 0, 6)
-	// Half-open flows: the last four stay.
+	// Half-open flows, none young: the last four stay.
 	for i := 10; i < 20; i++ {
 		send(i, "S", 1000, 0)
+		w.createdAt(1)
 	}
 	w.wantCounts(6, 4, 6)
 	if got := w.counted()["evicted"]; got != 6 {
@@ -542,6 +543,7 @@ func TestRingsEvictTheOldestShortLivedFlows(t *testing.T) {
 	w.wantCounts(7, 3, 7)
 	for i := 20; i < 30; i++ {
 		send(i, "S", 1000, 0)
+		w.createdAt(1)
 	}
 	w.wantCounts(7, 4, 7)
 	if _, there := w.flow(from(19), vip); !there {

@@ -62,7 +62,9 @@ const (
 	gateCounterCOUNT_PROVEN        gateCounter = 32
 	gateCounterCOUNT_UNPROVEN      gateCounter = 33
 	gateCounterCOUNT_OVER_BUDGET   gateCounter = 34
-	gateCounterCOUNTERS            gateCounter = 35
+	gateCounterCOUNT_FLOODED_SYNS  gateCounter = 35
+	gateCounterCOUNT_FLOODED_ACKS  gateCounter = 36
+	gateCounterCOUNTERS            gateCounter = 37
 )
 
 type gateEncapFlag uint32
@@ -196,6 +198,7 @@ const (
 	gateLimitIDLE_SHIFT           gateLimit = 36
 	gateLimitSOURCE_BUDGETS       gateLimit = 16384
 	gateLimitREPEATED_SYNS        gateLimit = 65536
+	gateLimitSYN_RECORDS          gateLimit = 65536
 	gateLimitMAX_COUNTERS         gateLimit = 64
 )
 
@@ -423,6 +426,22 @@ type gateSynBackup struct {
 	Pad        uint16
 }
 
+type gateSynRecord struct {
+	_      structs.HostLayout
+	Flow   gateFlowKey
+	Isn    uint32
+	Origin struct {
+		_         structs.HostLayout
+		Ifindex   uint32
+		ClientMac [6]uint8
+		OurMac    [6]uint8
+		Path      gateFlowPath
+		Edge      uint32
+	}
+	Pod        uint32
+	Generation uint32
+}
+
 type gateSynWatcher struct {
 	_   structs.HostLayout
 	On  uint32
@@ -466,6 +485,7 @@ const (
 	gateMapAddresses         = "addresses"
 	gateMapCounters          = "counters"
 	gateMapEvents            = "events"
+	gateMapFloods            = "floods"
 	gateMapFlows             = "flows"
 	gateMapHomeNodes         = "home_nodes"
 	gateMapIdleFlows         = "idle_flows"
@@ -495,6 +515,7 @@ const (
 	gateMapSourceShares      = "source_shares"
 	gateMapSteps             = "steps"
 	gateMapSynBackups        = "syn_backups"
+	gateMapSynRecords        = "syn_records"
 	gateMapSynWatch          = "syn_watch"
 	gateMapWakeLimits        = "wake_limits"
 	gateProgGateCold         = "gate_cold"
@@ -601,6 +622,7 @@ type gateMapSpecs struct {
 	Addresses       *ebpf.MapSpec `ebpf:"addresses"`
 	Counters        *ebpf.MapSpec `ebpf:"counters"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
+	Floods          *ebpf.MapSpec `ebpf:"floods"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
 	HomeNodes       *ebpf.MapSpec `ebpf:"home_nodes"`
 	IdleFlows       *ebpf.MapSpec `ebpf:"idle_flows"`
@@ -630,6 +652,7 @@ type gateMapSpecs struct {
 	SourceShares    *ebpf.MapSpec `ebpf:"source_shares"`
 	Steps           *ebpf.MapSpec `ebpf:"steps"`
 	SynBackups      *ebpf.MapSpec `ebpf:"syn_backups"`
+	SynRecords      *ebpf.MapSpec `ebpf:"syn_records"`
 	SynWatch        *ebpf.MapSpec `ebpf:"syn_watch"`
 	WakeLimits      *ebpf.MapSpec `ebpf:"wake_limits"`
 }
@@ -686,6 +709,7 @@ type gateMaps struct {
 	Addresses       *ebpf.Map `ebpf:"addresses"`
 	Counters        *ebpf.Map `ebpf:"counters"`
 	Events          *ebpf.Map `ebpf:"events"`
+	Floods          *ebpf.Map `ebpf:"floods"`
 	Flows           *ebpf.Map `ebpf:"flows"`
 	HomeNodes       *ebpf.Map `ebpf:"home_nodes"`
 	IdleFlows       *ebpf.Map `ebpf:"idle_flows"`
@@ -715,6 +739,7 @@ type gateMaps struct {
 	SourceShares    *ebpf.Map `ebpf:"source_shares"`
 	Steps           *ebpf.Map `ebpf:"steps"`
 	SynBackups      *ebpf.Map `ebpf:"syn_backups"`
+	SynRecords      *ebpf.Map `ebpf:"syn_records"`
 	SynWatch        *ebpf.Map `ebpf:"syn_watch"`
 	WakeLimits      *ebpf.Map `ebpf:"wake_limits"`
 }
@@ -724,6 +749,7 @@ func (m *gateMaps) Close() error {
 		m.Addresses,
 		m.Counters,
 		m.Events,
+		m.Floods,
 		m.Flows,
 		m.HomeNodes,
 		m.IdleFlows,
@@ -753,6 +779,7 @@ func (m *gateMaps) Close() error {
 		m.SourceShares,
 		m.Steps,
 		m.SynBackups,
+		m.SynRecords,
 		m.SynWatch,
 		m.WakeLimits,
 	)

@@ -32,8 +32,8 @@ type Config struct {
 	Sources netip.Prefix
 	// Service is the address that the SYNs are for.
 	Service netip.AddrPort
-	// Batch is how many frames the kernel sends before the rate and the end of the context are looked at. Zero is 8,192: each
-	// batch begins with some 20 ms of preparations.
+	// Batch is how many frames the kernel sends before the rate and the end of the context are looked at. Zero is
+	// 8,192: each batch begins with some 20 ms of preparations.
 	Batch int
 }
 
