@@ -67,6 +67,7 @@ type Config struct {
 
 // The files of a run folder.
 func (c Config) lockFile() string      { return filepath.Join(c.RunDir, "lock") }
+func (c Config) stateLockFile() string { return filepath.Join(c.StateDir, "lock") }
 func (c Config) configFile() string    { return filepath.Join(c.RunDir, "instance.json") }
 func (c Config) keyFile() string       { return filepath.Join(c.RunDir, "wire.key") }
 func (c Config) daemonSocket() string  { return filepath.Join(c.RunDir, "daemon.sock") }

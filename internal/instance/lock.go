@@ -26,12 +26,35 @@ func (e *RunningError) Error() string {
 	if e.PID == 0 {
 		return fmt.Sprintf("%s belongs to a running instance: stop it, or give another --run-dir", e.RunDir)
 	}
-	return fmt.Sprintf("%s belongs to a running instance (pid %d): stop it with 'wangell down', or give another --run-dir",
-		e.RunDir, e.PID)
+	return fmt.Sprintf("%s belongs to a running instance (pid %d): stop it with 'wangell down', "+
+		"or give another --run-dir", e.RunDir, e.PID)
 }
 
 // lock is the exclusive right to a run folder. The kernel releases it when the process ends, for whatever reason.
 type lock struct{ file *os.File }
+
+// acquireState locks a state folder for as long as this process lives. Two instances on one state folder would start
+// two containerds on one root. The lock's file stays.
+func acquireState(c Config) (*os.File, error) {
+	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the state folder: %w", err)
+	}
+	f, err := os.OpenFile(c.stateLockFile(), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the lock of the state folder: %w", err)
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		return f, nil
+	}
+	f.Close()
+	if !errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	pid, _ := holderOf(c.stateLockFile())
+	return nil, fmt.Errorf("%s belongs to another running instance (pid %d): stop that one, or give another --state-dir",
+		c.StateDir, pid)
+}
 
 // acquire locks a run folder, which it makes if necessary (mode 0700). The error is a *RunningError if another process
 // has the lock.
@@ -140,9 +163,12 @@ func removeContents(dir, except string) error {
 
 // holder returns the process that holds the lock of a run folder, according to the kernel (proc_locks(5)); 0 if none
 // does. The PID in the file is not trusted.
-func holder(c Config) (int, error) {
+func holder(c Config) (int, error) { return holderOf(c.lockFile()) }
+
+// holderOf is holder for a lock's file.
+func holderOf(file string) (int, error) {
 	var st unix.Stat_t
-	if err := unix.Stat(c.lockFile(), &st); err != nil {
+	if err := unix.Stat(file, &st); err != nil {
 		if errors.Is(err, unix.ENOENT) {
 			return 0, nil
 		}

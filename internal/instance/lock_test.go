@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -150,4 +151,25 @@ func TestParseFlockReadsTheHolder(t *testing.T) {
 			t.Errorf("parseFlock(%q) = %d, %d, want %v", line, pid, inode, want)
 		}
 	}
+}
+
+// The second of two instances on one state folder fails at once, and names the first.
+func TestStateFolderBelongsToOneInstance(t *testing.T) {
+	c := Config{StateDir: t.TempDir()}
+	first, err := acquireState(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("%s belongs to another running instance (pid %d)", c.StateDir, os.Getpid())
+	if _, err := acquireState(c); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := acquireState(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Close()
 }

@@ -68,6 +68,14 @@ func Up(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return errors.Join(err, l.release())
 	}
+	state, err := acquireState(o.Config)
+	if err != nil {
+		if killed {
+			return errors.Join(err, l.release())
+		}
+		return errors.Join(err, l.remove())
+	}
+	defer state.Close()
 	if killed {
 		o.Log.Info("adopting what a killed instance left")
 	}
