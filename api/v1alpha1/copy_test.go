@@ -114,7 +114,7 @@ func TestHashCoversFieldsThatNeedANewPod(t *testing.T) {
 		"Port": false, "IdleTimeout": false, "Address": false, "ImagePullPolicy": false, "WakeTimeout": false,
 		"TerminationGracePeriodSeconds": false, "MaxParked": false, "MaxParkedPerSource": false, "MinReplicas": false,
 		"MaxReplicas": false, "Replicas": false, "Scaling": false, "SessionAffinity": false, "Balancing": false,
-		"Retries": false, "DrainTimeout": false, "LoadBalancerClass": false,
+		"Retries": false, "DrainTimeout": false, "LoadBalancerClass": false, "WakeProof": false,
 	}
 	base := service(t, "{targetPort: 8080}").Spec
 	spec := reflect.TypeFor[v1alpha1.WangellServiceSpec]()

@@ -95,6 +95,7 @@ func Default(s *WangellService) {
 	setPointer(&spec.Retries, DefaultRetries)
 	setPointer(&spec.DrainTimeout, DefaultDrainTimeout)
 	setDefault(&spec.SessionAffinity, corev1.ServiceAffinityNone)
+	setDefault(&spec.WakeProof, WakeProofAuto)
 	if b := spec.Balancing; b != nil {
 		setDefault(&b.LocalityPreference, LocalityNone)
 	}

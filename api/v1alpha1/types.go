@@ -181,6 +181,11 @@ type WangellServiceSpec struct {
 	// +kubebuilder:default=2
 	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 8",message="want a number from 0 to 8: write retries: 2, for example"
 	Retries *int32 `json:"retries,omitempty"`
+	// WakeProof says when clients that wake the service must prove that they are where they claim to be: Auto, beyond
+	// the node's budgets of wakes; Always; or Never, which drops connection requests beyond the budgets. Default: Auto.
+	// +optional
+	// +kubebuilder:validation:Enum=Auto;Always;Never
+	WakeProof WakeProof `json:"wakeProof,omitempty"`
 	// DrainTimeout is the number of seconds for which a pod that is removed keeps its open connections, 0-86400.
 	// Default: 30.
 	// +optional
@@ -276,6 +281,16 @@ type Scaling struct {
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 4096",message="want a number from 1 to 4096: write burstPerPod: 100, for example, or leave it out"
 	BurstPerPod int32 `json:"burstPerPod,omitempty"`
 }
+
+// WakeProof says when clients that wake a service must prove that they are where they claim to be.
+type WakeProof string
+
+// The values of WangellServiceSpec.WakeProof.
+const (
+	WakeProofAuto   WakeProof = "Auto"   // beyond the node's budgets of wakes
+	WakeProofAlways WakeProof = "Always" // always
+	WakeProofNever  WakeProof = "Never"  // never; connection requests beyond the budgets are dropped
+)
 
 // LocalityPreference says whether pods on some nodes are preferred.
 type LocalityPreference string

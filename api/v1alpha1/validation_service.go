@@ -93,6 +93,8 @@ func (e *ValidationErrors) common(s *WangellServiceSpec) {
 		string(corev1.PullIfNotPresent), string(corev1.PullAlways), string(corev1.PullNever))
 	e.oneOf(specPath.Child("sessionAffinity"), string(s.SessionAffinity),
 		string(corev1.ServiceAffinityNone), string(corev1.ServiceAffinityClientIP))
+	e.oneOf(specPath.Child("wakeProof"), string(s.WakeProof),
+		string(WakeProofAuto), string(WakeProofAlways), string(WakeProofNever))
 	if s.Balancing != nil {
 		e.oneOf(specPath.Child("balancing").Child("localityPreference"), string(s.Balancing.LocalityPreference),
 			string(LocalityNone), string(LocalityLocal))

@@ -77,6 +77,12 @@ func (w *wanted) entry() wire.Service {
 	if s.Balancing != nil && s.Balancing.LocalityPreference == v1alpha1.LocalityLocal {
 		e.Flags |= wire.FlagPreferLocal
 	}
+	switch s.WakeProof {
+	case v1alpha1.WakeProofAlways:
+		e.Flags |= wire.FlagProofAlways
+	case v1alpha1.WakeProofNever:
+		e.Flags |= wire.FlagProofNever
+	}
 	if metered(s) {
 		e.Flags |= wire.FlagUsage
 	}
