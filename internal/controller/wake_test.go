@@ -96,7 +96,9 @@ func TestLatestRequestNeedsAPacket(t *testing.T) {
 
 func TestSleepWaitsUntilThePodsAreGone(t *testing.T) {
 	w := newWorld(t, nil)
-	w.apply(newService("a"))
+	service := newService("a")
+	writes(&service.Spec) // so that the client waits until the pod is gone
+	w.apply(service)
 	a := w.warm("a")
 	gate := make(chan struct{})
 	w.rt.onStop = func(context.Context, string) error { <-gate; return nil }
