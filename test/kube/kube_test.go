@@ -27,6 +27,7 @@ var calm = []part{
 	{"a pod that fits on no node fails the wake", testUnschedulable},
 	{"the scale subresource sets the number of pods", testScale},
 	{"replicas follow open connections", testFollowsConnections},
+	{"a pod that writes a volume is never joined by another", testSingleWriter},
 }
 
 // alone are the other tests, in their order.
