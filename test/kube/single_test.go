@@ -10,8 +10,9 @@ import (
 	"wangell.loutres.me/internal/testutil/e2e"
 )
 
-// testSingleWriter deletes and changes the pod of a service that writes to a volume, and puts it to sleep, while clients
-// ask. The next pod comes only once the object of the one before it is gone, and the Deployment stays at rest.
+// testSingleWriter deletes and changes the pod of a service that writes to a volume, and puts it to sleep, while
+// clients ask. The next pod comes only once the object of the one before it is gone, and the Deployment stays at
+// rest.
 func testSingleWriter(t *testing.T) {
 	const key, folder = "default/writer", "/tmp/wangell-writer"
 	writer := func(version string) string {

@@ -18,7 +18,7 @@ const (
 
 // Params configures the experiment.
 type Params struct {
-	// Daemons is the number of daemons, 2 to maxDaemons. Default: 1,000, or 20 if Quick.
+	// Daemons is the number of daemons, 2 to maxDaemons. Default: 250, or 20 if Quick.
 	Daemons int
 	// Services is the number of services, 1 to maxServices. Default: 10,000, or 200 if Quick.
 	Services int
@@ -37,7 +37,7 @@ type Params struct {
 
 // Flags implements lab.Params.
 func (p *Params) Flags(f *pflag.FlagSet) {
-	f.IntVar(&p.Daemons, "daemons", 0, "number of daemons (default 1000, with --quick 20)")
+	f.IntVar(&p.Daemons, "daemons", 0, "number of daemons (default 250, with --quick 20)")
 	f.IntVar(&p.Services, "services", 0, "number of services (default 10000, with --quick 200)")
 	f.IntVar(&p.Rate, "rate", 0, "wakes per second (default 1000, with --quick 100)")
 	f.DurationVar(&p.Wakes, "wakes", 0, "how long services are woken (default 5s, with --quick 1s)")
@@ -69,7 +69,7 @@ func (p *Params) Check(f *pflag.FlagSet) error {
 }
 
 func (p Params) withDefaults() Params {
-	daemons, services, rate, wakes, idle := 1000, 10_000, 1000, 5*time.Second, 10*time.Second
+	daemons, services, rate, wakes, idle := 250, 10_000, 1000, 5*time.Second, 10*time.Second
 	if p.Quick {
 		daemons, services, rate, wakes, idle = 20, 200, 100, time.Second, time.Second
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/lab/onenode"
 )
 
@@ -31,6 +32,8 @@ type Params struct {
 	Vanished int
 	// RTT is the long round trip. Default: 150 ms.
 	RTT time.Duration
+	// WakeProof is spec.wakeProof of the services that sleep: Auto, Always or Never. Default: Always.
+	WakeProof string
 	// Quick attacks shortly: enough to see that the experiment works, not to trust the numbers.
 	Quick bool
 }
@@ -43,6 +46,8 @@ func (p *Params) Flags(f *pflag.FlagSet) {
 	f.IntVar(&p.Cold, "cold", 0, "sleeping services that are attacked together (default 50, with --quick 4)")
 	f.IntVar(&p.Vanished, "vanished", 0, "clients that vanish (default 10000, with --quick 200)")
 	f.DurationVar(&p.RTT, "rtt", 150*time.Millisecond, "round trip of the distant client")
+	f.StringVar(&p.WakeProof, "wake-proof", string(v1alpha1.WakeProofAlways),
+		"spec.wakeProof of the sleeping services: Auto, Always or Never")
 	f.BoolVar(&p.Quick, "quick", false, "attack shortly: to see that it works, not to trust the numbers")
 }
 
@@ -61,6 +66,11 @@ func (p *Params) Check(f *pflag.FlagSet) error {
 	}
 	if p.RTT < time.Millisecond || p.RTT > time.Second {
 		return fmt.Errorf("--rtt %v: want 1ms to 1s", p.RTT)
+	}
+	switch v1alpha1.WakeProof(p.WakeProof) {
+	case v1alpha1.WakeProofAuto, v1alpha1.WakeProofAlways, v1alpha1.WakeProofNever, "":
+	default:
+		return fmt.Errorf("--wake-proof %q: want Auto, Always or Never", p.WakeProof)
 	}
 	return nil
 }
@@ -81,6 +91,9 @@ func (p Params) withDefaults() (Params, error) {
 	}
 	if p.Vanished == 0 {
 		p.Vanished = vanished
+	}
+	if p.WakeProof == "" {
+		p.WakeProof = string(v1alpha1.WakeProofAlways)
 	}
 	if p.RTT == 0 {
 		p.RTT = 150 * time.Millisecond

@@ -68,7 +68,9 @@ func (p *Params) Run(ctx context.Context, out lab.Output) (_ []*report.Report, e
 	r.Params = map[string]any{
 		"forged SYNs per second asked for": params.Rate, "time of each flood (s)": params.Time.Seconds(),
 		"sleeping services attacked together": params.Cold, "long round trip (ms)": report.Milliseconds(params.RTT),
-		"quick": params.Quick, "load average at begin": load, "load average at end": report.LoadAverage(),
+		"wakeProof of the sleeping services": params.WakeProof,
+		"quick":                              params.Quick,
+		"load average at begin":              load, "load average at end": report.LoadAverage(),
 	}
 	return []*report.Report{r}, nil
 }
@@ -88,7 +90,7 @@ func (e *experiment) measure(ctx context.Context) (err error) {
 	if err := e.LoadImage(ctx, ""); err != nil {
 		return err
 	}
-	if err := e.Start(ctx, manifest(e.params.Cold)); err != nil {
+	if err := e.Start(ctx, manifest(e.params.Cold, e.params.WakeProof)); err != nil {
 		return err
 	}
 	if err := e.learn(ctx); err != nil {
@@ -306,13 +308,13 @@ func coldNames(n int) (names []string) {
 	return names
 }
 
-// manifest returns the manifest of all services.
-func manifest(cold int) []byte {
+// manifest returns the manifest of all services. wakeProof is that of the services that sleep.
+func manifest(cold int, wakeProof string) []byte {
 	var b bytes.Buffer
 	add := func(name string, minimum int) {
 		fmt.Fprintf(&b, "apiVersion: wangell.loutres.me/v1alpha1\nkind: WangellService\nmetadata: {name: %s}\n"+
-			"spec: {image: %q, targetPort: 8080, port: 80, idleTimeout: 3600, minReplicas: %d}\n---\n",
-			name, image.HelloTag, minimum)
+			"spec: {image: %q, targetPort: 8080, port: 80, idleTimeout: 3600, minReplicas: %d, wakeProof: %s}\n"+
+			"---\n", name, image.HelloTag, minimum, wakeProof)
 	}
 	add(warmName, 1)
 	add(otherName, 1)

@@ -20,12 +20,12 @@ numbers, and right checksums; an XDP program sends them into the node's port of 
 service, four near and four distant clients make one request after another on it, each on a connection of its
 own, and another client on another service. In the floods of sleeping services, the pods that forged SYNs have
 started are counted in the middle of the flood; then one client uses each of the services, near and distant in
-turn. Services have the default budgets of wakes, within which a SYN wakes without a proof. Clients vanish by
-closing their established connections without any packet; the flows that are left are those which the service's
-pod still counts afterwards. The scan sends one SYN to four ports of every address of the range, from its own
-address, and answers SYN-ACKs by RST. A request fails if it has no answer within 30 seconds or the connection is
-refused or reset. kube-proxy was not measured in this run. All processes, the attack included, share the
-machine's cores.`
+turn. With wakeProof Always, no SYN wakes a service before its client has proven where it is; with Auto, the
+first ones do, within the default budgets of wakes. Clients vanish by closing their established connections
+without any packet; the flows that are left are those which the service's pod still counts afterwards. The scan
+sends one SYN to four ports of every address of the range, from its own address, and answers SYN-ACKs by RST. A
+request fails if it has no answer within 30 seconds or the connection is refused or reset. kube-proxy was not
+measured in this run. All processes, the attack included, share the machine's cores.`
 
 // newReport makes the report from samples. The caller adds time, parameters and versions.
 func newReport(s Samples) *report.Report {
