@@ -132,16 +132,10 @@ __noinline int enter_flooded(const struct flow_key *k, const struct packet *p, c
 		.created = now,
 		.last = now,
 	};
-	long err = bpf_map_update_elem(&flows, k, &f, BPF_NOEXIST);
-	if (err == -EEXIST)
-		return 0;
-	if (err) {
-		count(COUNT_FLOWS_FULL);
-		return -1;
-	}
-	__sync_fetch_and_add(&pod->half_open, 1);
-	count(COUNT_FLOODED_ACKS);
-	return 0;
+	int added = flow_insert(k, &f, pod);
+	if (added > 0)
+		count(COUNT_FLOODED_ACKS);
+	return added < 0 ? -1 : 0;
 }
 
 /* Edge node: enters the flow of a client's segment that has no entry, if it can complete the handshake of a SYN without

@@ -177,6 +177,21 @@ static __always_inline bool flow_replace(const struct flow_key *k, struct flow *
 	return true;
 }
 
+/* Adds the entry of a half-open flow to a pod. Returns 1 if it did, 0 if there is one already, which another CPU has
+ * just added, or -1 if there is no room. */
+static __always_inline int flow_insert(const struct flow_key *k, const struct flow *f, struct pod *pod)
+{
+	long err = bpf_map_update_elem(&flows, k, f, BPF_NOEXIST);
+	if (err == -EEXIST)
+		return 0;
+	if (err) {
+		count(COUNT_FLOWS_FULL);
+		return -1;
+	}
+	__sync_fetch_and_add(&pod->half_open, 1);
+	return 1;
+}
+
 /* Enters a new flow to a pod in place of any reusable one. Returns 0 if there is an entry now, which may be one that
  * another CPU made for the same SYN and another pod, or -1 if there is no room. */
 __noinline int flow_open(const struct flow_key *k, const struct packet *p, const struct origin *o, __u32 index)
@@ -204,15 +219,7 @@ __noinline int flow_open(const struct flow_key *k, const struct packet *p, const
 		.last = now,
 	};
 	f.stamp = ring_claim_slot(RING_HALF_OPEN, k);
-	long err = bpf_map_update_elem(&flows, k, &f, BPF_NOEXIST);
-	if (err == -EEXIST)
-		return 0;
-	if (err) {
-		count(COUNT_FLOWS_FULL);
-		return -1;
-	}
-	__sync_fetch_and_add(&pod->half_open, 1);
-	return 0;
+	return flow_insert(k, &f, pod) < 0 ? -1 : 0;
 }
 
 /* Completes a flow's handshake. */
