@@ -27,8 +27,9 @@ type DaemonSet struct {
 }
 
 // Deleted reports whether the DaemonSet was deleted, or is being deleted. A daemon may be told to end before its watch
-// has reported that, so Deleted asks the API server once more, for at most a few seconds. A server that refuses what it
-// allowed before counts as well: the rights are removed together with the DaemonSet.
+// has reported that, so Deleted asks the API server once more, for at most a few seconds. A server that forbids what it
+// allowed before counts as well: the rights are removed together with the DaemonSet. One that no longer accepts the
+// token does not: tokens end with their pods.
 func (d *DaemonSet) Deleted(ctx context.Context) bool {
 	if d.deleted.Load() || !d.existed.Load() {
 		return d.deleted.Load()
@@ -37,7 +38,7 @@ func (d *DaemonSet) Deleted(ctx context.Context) bool {
 	defer cancel()
 	list, err := d.DaemonSets.List(ctx, byName(d.Name))
 	switch {
-	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+	case apierrors.IsForbidden(err):
 		return true
 	case err != nil:
 		d.Log.Warn("cannot ask whether the DaemonSet is being deleted: the gate stays", "daemonset", d.Name, "error", err)

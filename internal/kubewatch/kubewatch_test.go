@@ -196,7 +196,7 @@ func TestEndingDaemonAsksWhetherItsDaemonSetIsDeleted(t *testing.T) {
 		"being deleted":  {list: []appsv1.DaemonSet{*dying}, deleted: true},
 		"gone":           {deleted: true},
 		"forbidden":      {err: apierrors.NewForbidden(gr, "daemon", nil), deleted: true},
-		"unauthorized":   {err: apierrors.NewUnauthorized("no such account"), deleted: true},
+		"unauthorized":   {err: apierrors.NewUnauthorized("the pod is gone")},
 		"server is away": {err: errors.New("connection refused")},
 		"never existed":  {unknown: true},
 	} {
