@@ -115,6 +115,7 @@ func TestHashCoversFieldsThatNeedANewPod(t *testing.T) {
 		"TerminationGracePeriodSeconds": false, "MaxParked": false, "MaxParkedPerSource": false, "MinReplicas": false,
 		"MaxReplicas": false, "Replicas": false, "Scaling": false, "SessionAffinity": false, "Balancing": false,
 		"Retries": false, "DrainTimeout": false, "LoadBalancerClass": false, "WakeProof": false,
+		"UpdateStrategy": false,
 	}
 	base := service(t, "{targetPort: 8080}").Spec
 	spec := reflect.TypeFor[v1alpha1.WangellServiceSpec]()

@@ -17,10 +17,13 @@ const (
 	UpdateRolling  UpdateStrategy = "RollingUpdate" // a new pod may start while old ones run
 )
 
-// Strategy returns UpdateRecreate if the service has one pod, and a second one could write to the same volume. With a
-// maxReplicas above 1 its author has said that several pods may.
+// Strategy returns updateStrategy. Where that is left out, it is UpdateRecreate if the service has one pod, and a
+// second one could write to the same volume. With a maxReplicas above 1 its author has said that several pods may.
 func (s *WangellServiceSpec) Strategy() UpdateStrategy {
-	if max(maxReplicas(s), s.MinReplicas) <= 1 && s.SharedVolume() != "" {
+	switch {
+	case s.UpdateStrategy != "":
+		return s.UpdateStrategy
+	case mostPods(s) <= 1 && s.SharedVolume() != "":
 		return UpdateRecreate
 	}
 	return UpdateRolling

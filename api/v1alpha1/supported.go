@@ -26,7 +26,7 @@ var supported = map[reflect.Type][]string{
 		"image", "targetPort", "port", "idleTimeout", "address", "imagePullPolicy", "command", "args", "workingDir", "env",
 		"resources", "volumes", "volumeMounts", "securityContext", "wakeTimeout", "terminationGracePeriodSeconds",
 		"maxParked", "maxParkedPerSource", "minReplicas", "maxReplicas", "scaling", "sessionAffinity", "balancing",
-		"retries", "drainTimeout", "wakeProof",
+		"retries", "drainTimeout", "wakeProof", "updateStrategy",
 	},
 	reflect.TypeFor[WangellServiceStatus](): {"latestRequest", "loadBalancerIP", "replicas", "state", "message"},
 	reflect.TypeFor[metav1.ObjectMeta]():    {"name", "namespace", "labels", "annotations"},

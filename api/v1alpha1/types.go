@@ -192,6 +192,13 @@ type WangellServiceSpec struct {
 	// +kubebuilder:default=30
 	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 86400",message="want seconds from 0 to 86400: write drainTimeout: 30, for example"
 	DrainTimeout *int64 `json:"drainTimeout,omitempty"`
+	// UpdateStrategy is RollingUpdate, so that a new pod may start while old ones still run, or Recreate, so that no pod
+	// starts before the one before it is known to be gone; then maxReplicas is 1. Default: Recreate if maxReplicas is 1
+	// and the pod mounts, not readOnly, a volume that another pod can write to as well (a hostPath, a
+	// PersistentVolumeClaim, a network file system); else RollingUpdate.
+	// +optional
+	// +kubebuilder:validation:Enum=Recreate;RollingUpdate
+	UpdateStrategy UpdateStrategy `json:"updateStrategy,omitempty"`
 
 	// Replicas is the number of pods wanted now. kubectl scale, a HorizontalPodAutoscaler or KEDA set it, and Wangell
 	// sets it when the service falls asleep (0) and wakes. Kubernetes only.

@@ -99,12 +99,24 @@ func (e *ValidationErrors) common(s *WangellServiceSpec) {
 		e.oneOf(specPath.Child("balancing").Child("localityPreference"), string(s.Balancing.LocalityPreference),
 			string(LocalityNone), string(LocalityLocal))
 	}
+	e.oneOf(specPath.Child("updateStrategy"), string(s.UpdateStrategy), string(UpdateRecreate), string(UpdateRolling))
+	if most := mostPods(s); s.UpdateStrategy == UpdateRecreate && most > 1 {
+		fix := "maxReplicas: 1"
+		if s.MinReplicas > 1 {
+			fix += " and minReplicas: 1"
+		}
+		e.add(specPath.Child("updateStrategy"), "write "+fix+", or updateStrategy: RollingUpdate",
+			"Recreate allows one pod, but the service may have %d", most)
+	}
 	e.scaling(s.Scaling)
 	if most := maxReplicas(s); s.MinReplicas > most {
 		e.add(specPath.Child("maxReplicas"), fmt.Sprintf("write maxReplicas: %d", s.MinReplicas),
 			"%d is less than minReplicas, %d", most, s.MinReplicas)
 	}
 }
+
+// mostPods returns how many pods a service may have.
+func mostPods(s *WangellServiceSpec) int32 { return max(maxReplicas(s), s.MinReplicas) }
 
 // maxReplicas returns spec.maxReplicas, or the value that Default would set.
 func maxReplicas(s *WangellServiceSpec) int32 {

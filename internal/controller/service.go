@@ -117,7 +117,11 @@ func (s *service) message() string {
 			name += " on " + p.node
 		}
 	}
-	return fmt.Sprintf("waits for %s to end: it may still write volume %q", name, s.spec.Spec.SharedVolume())
+	volume := s.spec.Spec.SharedVolume()
+	if volume == "" {
+		return fmt.Sprintf("waits for %s to end: updateStrategy is Recreate", name)
+	}
+	return fmt.Sprintf("waits for %s to end: it may still write volume %q", name, volume)
 }
 
 // slowStop tells of a pod that does not end on SIGTERM; empty if there is none.

@@ -33,6 +33,27 @@ func alone(w *world) {
 }
 
 func TestClientWaitsUntilThePreviousWriterIsGone(t *testing.T) {
+	waitsForThePodBefore(t, `waits for pod a-1 on n1 to end: it may still write volume "data"`, writes)
+}
+
+func TestClientOfARecreatedServiceWaitsUntilThePodBeforeIsGone(t *testing.T) {
+	waitsForThePodBefore(t, "waits for pod a-1 on n1 to end: updateStrategy is Recreate", recreated)
+}
+
+// A new updateStrategy restarts nothing, and holds for the pod that runs.
+func TestUpdateStrategyHoldsForAPodThatRuns(t *testing.T) {
+	waitsForThePodBefore(t, "waits for pod a-1 on n1 to end: updateStrategy is Recreate", rolling, recreated)
+}
+
+// recreated keeps the pods of a service apart.
+func recreated(s *v1alpha1.WangellServiceSpec) { s.UpdateStrategy = v1alpha1.UpdateRecreate }
+
+// rolling allows a pod of a service beside another one.
+func rolling(s *v1alpha1.WangellServiceSpec) { s.UpdateStrategy = v1alpha1.UpdateRolling }
+
+// waitsForThePodBefore wakes a service while its pod stops, and expects that it is told that this pod is waited for.
+// The service gets the changed specs one after the other.
+func waitsForThePodBefore(t *testing.T, want string, changes ...func(*v1alpha1.WangellServiceSpec)) {
 	w := newWorld(t, nil)
 	alone(w)
 	stopping, gone := make(chan struct{}), make(chan struct{})
@@ -46,14 +67,16 @@ func TestClientWaitsUntilThePreviousWriterIsGone(t *testing.T) {
 			return ctx.Err()
 		}
 	}
-	w.apply(newService("a", writes))
+	w.apply(newService("a", changes[0]))
 	a := w.warm("a")
+	for _, change := range changes[1:] {
+		w.apply(newService("a", change))
+	}
 	var slept error
 	done := make(chan struct{})
 	go func() { slept = w.c.Sleep(t.Context(), "default/a"); close(done) }()
 	<-stopping
 	w.d.syn(a)
-	const want = `waits for pod a-1 on n1 to end: it may still write volume "data"`
 	w.until("the wait is told", func() bool { return w.status("a").Service.Status.Message == want })
 	if _, started, _ := w.rt.state(); len(started) != 1 {
 		t.Errorf("started %v", started)
@@ -66,6 +89,32 @@ func TestClientWaitsUntilThePreviousWriterIsGone(t *testing.T) {
 	if <-done; slept != nil {
 		t.Error(slept)
 	}
+}
+
+// A service with RollingUpdate wakes beside the pod that stops, although both write to one volume.
+func TestWriterWithRollingUpdateIsJoined(t *testing.T) {
+	w := newWorld(t, nil)
+	stopping, gone := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	w.rt.onStop = func(ctx context.Context, _ string) error {
+		once.Do(func() { close(stopping) })
+		select {
+		case <-gone:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	w.apply(newService("a", writes, rolling))
+	a := w.warm("a")
+	done := make(chan struct{})
+	go func() { _ = w.c.Sleep(t.Context(), "default/a"); close(done) }()
+	<-stopping
+	w.d.syn(a)
+	w.until("the next pod runs beside it", func() bool { running, _, _ := w.rt.state(); return len(running) == 2 })
+	close(gone)
+	<-done
+	w.untilState("a", "Warm")
 }
 
 func TestChangedSpecEndsTheWriterBeforeTheNextOneStarts(t *testing.T) {

@@ -143,7 +143,7 @@ func TestDocsListWhatRestartsPods(t *testing.T) {
 		"wakeTimeout": `1`, "terminationGracePeriodSeconds": `1`, "maxParked": `1`, "maxParkedPerSource": `1`,
 		"minReplicas": `1`, "maxReplicas": `2`, "scaling": `{target: 5}`, "sessionAffinity": `ClientIP`,
 		"balancing": `{localityPreference: Local}`, "retries": `1`, "drainTimeout": `1`,
-		"wakeProof": `Always`,
+		"wakeProof": `Always`, "updateStrategy": `Recreate`,
 	}
 	// hash returns the hash of base with one field changed.
 	hash := func(name, value string) string {

@@ -191,14 +191,24 @@ func TestDeploymentOfAWriterIsRecreate(t *testing.T) {
 		}}},
 		VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}},
 	}
-	for most, want := range map[int32]appsv1.DeploymentStrategyType{
-		1: appsv1.RecreateDeploymentStrategyType, 2: appsv1.RollingUpdateDeploymentStrategyType,
+	const recreate, rolling = appsv1.RecreateDeploymentStrategyType, appsv1.RollingUpdateDeploymentStrategyType
+	for _, c := range []struct {
+		most     int32
+		strategy v1alpha1.UpdateStrategy
+		mounts   []corev1.VolumeMount
+		want     appsv1.DeploymentStrategyType
+	}{
+		{1, "", s.Spec.VolumeMounts, recreate},
+		{2, "", s.Spec.VolumeMounts, rolling},
+		{1, v1alpha1.UpdateRolling, s.Spec.VolumeMounts, rolling},
+		{1, "", nil, rolling},
+		{1, v1alpha1.UpdateRecreate, nil, recreate},
 	} {
-		s.Spec.MaxReplicas = most
-		c := s.DeepCopy()
-		v1alpha1.Default(c)
-		if got := DeploymentOf(c).Spec.Strategy; got.Type != want {
-			t.Errorf("%d pods: %+v", most, got)
+		d := s.DeepCopy()
+		d.Spec.MaxReplicas, d.Spec.UpdateStrategy, d.Spec.VolumeMounts = c.most, c.strategy, c.mounts
+		v1alpha1.Default(d)
+		if got := DeploymentOf(d).Spec.Strategy; got.Type != c.want {
+			t.Errorf("%+v: %+v", c, got)
 		}
 	}
 }

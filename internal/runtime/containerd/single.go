@@ -14,7 +14,7 @@ import (
 // aloneEvery is the pause between two looks at the pods that must be gone before another one starts.
 const aloneEvery = 20 * time.Millisecond
 
-// awaitAlone waits until nothing is left of the service's pods, if its strategy is Recreate: two pods at once could
+// awaitAlone waits until nothing is left of the service's pods, if its strategy is Recreate, as when two at once could
 // write to one volume. What a failed start left behind is removed here, because the keeper waits for starts to end.
 func (r *Runtime) awaitAlone(ctx context.Context, s *v1alpha1.WangellService) error {
 	if s.Spec.Strategy() != v1alpha1.UpdateRecreate {
@@ -70,5 +70,9 @@ func (r *Runtime) add(s *v1alpha1.WangellService, p *pod) error {
 }
 
 func (r *Runtime) notAlone(s *v1alpha1.WangellService, id string, err error) error {
-	return fmt.Errorf("pod %s may still write volume %q: %w", id, s.Spec.SharedVolume(), err)
+	volume := s.Spec.SharedVolume()
+	if volume == "" {
+		return fmt.Errorf("pod %s may still run, and updateStrategy is Recreate: %w", id, err)
+	}
+	return fmt.Errorf("pod %s may still write volume %q: %w", id, volume, err)
 }

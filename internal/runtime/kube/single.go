@@ -142,7 +142,7 @@ func (r *Runtime) singleWaits(s *service, hash string) string {
 		if p.node != "" {
 			where = " on node " + p.node
 		}
-		return fmt.Sprintf("waits for pod %s%s to end: it may still write to the service's volume", p.name, where)
+		return fmt.Sprintf("waits for pod %s%s to end: it may still run, and no other may run beside it", p.name, where)
 	}
 	o := s.observe(time.Now())
 	switch d := o.deployment; {
@@ -209,7 +209,7 @@ func (r *Runtime) stopSingle(ctx context.Context, p *pod, grace time.Duration) e
 		case <-ctx.Done():
 			return fmt.Errorf("service %s: pod %s is not gone yet: %w", s.key, p.name, ctx.Err())
 		case <-time.After(timeout):
-			r.log.Warn("the pod does not end, and may still write to its volume: no other one starts. "+
+			r.log.Warn("the pod does not end, and may still run: no other one starts. "+
 				"If its node is off for good, delete the Node, or the pod with --force",
 				"service", string(s.key), "pod", p.name, "node", p.node)
 		}
