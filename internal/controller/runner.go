@@ -207,7 +207,12 @@ func (r *runner) exited(p *pod, e runtime.Exit) {
 		p.early = &e
 		return
 	}
-	r.deliver(p.service, lifecycle.Exited{Ref: p.ref, Code: e.Code, LogTail: e.LogTail})
+	detail := e.Cause
+	if e.Cause != "" && e.LogTail != "" {
+		detail += ": "
+	}
+	detail += e.LogTail
+	r.deliver(p.service, lifecycle.Exited{Ref: p.ref, Code: e.Code, Detail: detail})
 }
 
 // readExits reads the exits of processes until the controller ends.

@@ -224,6 +224,29 @@ func TestStartThatHangsIsCancelledAtTheDeadline(t *testing.T) {
 	w.warm("a")
 }
 
+func TestCauseOfACrashIsTold(t *testing.T) {
+	const crash = "crashed: process was ended by signal 9: "
+	for _, c := range []struct{ cause, log, want string }{
+		{"out of memory (no limit)", "loading\n", crash + "out of memory (no limit): loading; "},
+		{"out of memory (no limit)", "", crash + "out of memory (no limit); "},
+		{"", "loading\n", crash + "loading; "},
+	} {
+		w := newWorld(t, nil)
+		w.apply(newService("a"))
+		w.warm("a")
+		events := w.c.Subscribe(t.Context())
+		w.rt.exits <- runtime.Exit{PodID: "a-1", Service: "default/a", Code: 137, Cause: c.cause, LogTail: c.log}
+		for e := range events {
+			if e.Kind == EventReport && e.Severity == SeverityError {
+				if !strings.HasPrefix(e.Text, c.want) {
+					t.Errorf("event %q, want %q", e.Text, c.want)
+				}
+				break
+			}
+		}
+	}
+}
+
 func TestCrashedServiceIsWokenAgain(t *testing.T) {
 	w := newWorld(t, nil)
 	w.apply(newService("a"))

@@ -109,9 +109,9 @@ type Trace struct {
 
 // Exited reports that the pod's process has ended. StopPod removes what remains of the pod.
 type Exited struct {
-	Ref     Ref
-	Code    uint32 // exit status; 128+n for signal n
-	LogTail string // the end of the process's output
+	Ref    Ref
+	Code   uint32 // exit status; 128+n for signal n
+	Detail string // why it ended, as far as that is known, and the end of the process's output
 }
 
 // IdleSeen reports that no node with a pod of the service has seen a packet for the idle timeout.

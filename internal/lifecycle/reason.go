@@ -57,8 +57,8 @@ func exitReason(e Exited) string {
 	if e.Code > 128 && e.Code <= 128+64 {
 		s = fmt.Sprintf("process was ended by signal %d", e.Code-128)
 	}
-	if tail := strings.TrimSpace(e.LogTail); tail != "" {
-		s += ": " + tail
+	if detail := strings.TrimSpace(e.Detail); detail != "" {
+		s += ": " + detail
 	}
 	return s
 }

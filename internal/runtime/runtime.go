@@ -67,6 +67,8 @@ type Exit struct {
 	// Code is the exit status; 128+n for signal n.
 	Code uint32
 	At   time.Time
+	// Cause says why the process ended, where Code does not; empty if that is not known.
+	Cause string
 	// LogTail is the end of the process's output, at most 2 KiB, for messages to the user.
 	LogTail string
 }

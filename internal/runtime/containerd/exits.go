@@ -34,12 +34,13 @@ func (r *Runtime) await(p *pod) {
 	if delivered {
 		return // Stop was first
 	}
+	cause := outOfMemory(cgroupRoot, r.cfg.podCgroup(p.ID), code) // the deletion removes the cgroup
 	ctx, cancel := context.WithTimeout(r.ctx, cleanUp)
 	defer cancel()
 	if _, err := r.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: p.ID}); absent(err) != nil {
 		r.cfg.Log.Warn("cannot delete the task of a pod that has exited; stopping the pod will", "pod", p.ID, "error", err)
 	}
-	r.noteExit(p.ID, code, at)
+	r.noteExit(p.ID, code, at, cause)
 }
 
 // waitTask returns the exit status of a task; ok is false if the Runtime was closed before.
@@ -62,7 +63,7 @@ func (r *Runtime) waitTask(id string) (code uint32, at time.Time, ok bool) {
 }
 
 // noteExit marks a pod as not running and delivers its Exit, once.
-func (r *Runtime) noteExit(id string, code uint32, at time.Time) {
+func (r *Runtime) noteExit(id string, code uint32, at time.Time, cause string) {
 	r.mu.Lock()
 	p := r.pods[id]
 	if p == nil || p.exited {
@@ -70,7 +71,7 @@ func (r *Runtime) noteExit(id string, code uint32, at time.Time) {
 		return
 	}
 	p.exited, p.Started = true, 0
-	e := runtime.Exit{PodID: id, Service: p.Service, Code: code, At: at}
+	e := runtime.Exit{PodID: id, Service: p.Service, Code: code, At: at, Cause: cause}
 	begin := p.logBegin
 	r.mu.Unlock()
 	e.LogTail = readTail(r.cfg.logFile(e.Service), begin, logTail)

@@ -74,7 +74,7 @@ func (r *Runtime) endTask(ctx context.Context, id string, grace time.Duration) e
 	}
 	reply, err := service.Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
 	if err == nil {
-		r.noteExit(id, reply.ExitStatus, reply.ExitedAt.AsTime())
+		r.noteExit(id, reply.ExitStatus, reply.ExitedAt.AsTime(), "")
 	}
 	return absent(err)
 }
