@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -48,14 +49,14 @@ type Cluster struct {
 	Namespace string
 
 	kinds  []schema.GroupVersionResource // deleted before pods
-	killed map[types.UID]bool            // terminating pods whose containers were killed
+	killed map[types.UID]time.Time       // when the containers of terminating pods were last killed
 	undo   []func() error
 }
 
 // Open connects to the cluster of a cluster.json and makes the namespace. The caller must call Close. Kinds are
 // resources that create pods: Close deletes those in the namespace first.
 func Open(ctx context.Context, file string, kinds ...schema.GroupVersionResource) (_ *Cluster, err error) {
-	c := &Cluster{kinds: append(kinds, WangellServices), killed: map[types.UID]bool{}}
+	c := &Cluster{kinds: append(kinds, WangellServices), killed: map[types.UID]time.Time{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("open cluster %s: %w", file, err), c.runUndo())

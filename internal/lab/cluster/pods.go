@@ -20,6 +20,9 @@ import (
 // QuietTime is how long UntilZero wants to see no pod, so that all components have recorded the end of the last one.
 const QuietTime = 2 * time.Second
 
+// killAgain is the pause before the containers of a terminating pod are killed again.
+const killAgain = 5 * time.Second
+
 // Pods returns the experiment's pods with a label, or all if selector is empty. It includes terminating ones.
 func (c *Cluster) Pods(ctx context.Context, selector string) ([]corev1.Pod, error) {
 	list, err := c.Kube.CoreV1().Pods(c.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
@@ -51,16 +54,17 @@ func (c *Cluster) UntilZero(ctx context.Context) error {
 	})
 }
 
-// killTerminating kills the containers of terminating pods. Some would use their whole grace period without any client.
+// killTerminating kills the containers of terminating pods. Some would use their whole grace period without any client,
+// and a container that starts while its pod ends may miss SIGTERM: it is killed by a later call.
 func (c *Cluster) killTerminating(ctx context.Context, pods []corev1.Pod) error {
 	for _, p := range pods {
-		if p.DeletionTimestamp == nil || c.killed[p.UID] {
+		if p.DeletionTimestamp == nil || time.Since(c.killed[p.UID]) < killAgain {
 			continue
 		}
 		if err := c.Nodes.kill(ctx, string(p.UID)); err != nil {
 			return fmt.Errorf("kill pod %s: %w", p.Name, err)
 		}
-		c.killed[p.UID] = true
+		c.killed[p.UID] = time.Now()
 	}
 	return nil
 }
