@@ -5,6 +5,7 @@ package instance
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 
@@ -22,6 +23,7 @@ type keeper interface {
 // services gives the controller the services of this machine, with addresses from a range.
 type services struct {
 	keeper  keeper
+	log     *slog.Logger
 	dir     string // the state folder, for the book
 	book    addressBook
 	applied []runtime.Key
@@ -29,12 +31,12 @@ type services struct {
 
 // newServices returns services that have no service yet. Addresses given earlier from the range are kept in the state
 // folder dir.
-func newServices(k keeper, dir string, addresses netip.Prefix) (*services, error) {
+func newServices(k keeper, log *slog.Logger, dir string, addresses netip.Prefix) (*services, error) {
 	book, err := loadAddresses(dir, addresses)
 	if err != nil {
 		return nil, err
 	}
-	return &services{keeper: k, dir: dir, book: book}, nil
+	return &services{keeper: k, log: log, dir: dir, book: book}, nil
 }
 
 // apply makes the services the given ones, which must have been validated: new ones are added, and those that are not
@@ -71,5 +73,8 @@ func (a *services) apply(ctx context.Context, list []*v1alpha1.WangellService) e
 		return err
 	}
 	a.book, a.applied = book, keys
+	if len(list) == 0 {
+		a.log.Warn("0 services: no manifest is in the files and folders of -f. One that is added is applied at once")
+	}
 	return a.keeper.Synced(ctx)
 }

@@ -5,8 +5,10 @@ package instance
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"wangell.loutres.me/internal/controller"
@@ -36,7 +38,7 @@ func (k *fakeKeeper) Synced(context.Context) error {
 func TestApplyGivesAddressesAndRemovesWhatIsNotListed(t *testing.T) {
 	k, dir := &fakeKeeper{}, t.TempDir()
 	addresses := netip.MustParsePrefix("10.0.0.0/29")
-	s, err := newServices(k, dir, addresses)
+	s, err := newServices(k, slog.New(slog.DiscardHandler), dir, addresses)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +68,7 @@ func TestApplyGivesAddressesAndRemovesWhatIsNotListed(t *testing.T) {
 	}
 	// The next instance gives the same addresses.
 	again := &fakeKeeper{}
-	if s, err = newServices(again, dir, addresses); err != nil {
+	if s, err = newServices(again, slog.New(slog.DiscardHandler), dir, addresses); err != nil {
 		t.Fatal(err)
 	}
 	if apply("b"); again.put[0].Addr.String() != "10.0.0.3" {
@@ -74,9 +76,30 @@ func TestApplyGivesAddressesAndRemovesWhatIsNotListed(t *testing.T) {
 	}
 }
 
+func TestNoServiceIsTold(t *testing.T) {
+	var log strings.Builder
+	s, err := newServices(&fakeKeeper{}, slog.New(slog.NewTextHandler(&log, nil)), t.TempDir(),
+		netip.MustParsePrefix("10.0.0.0/29"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		names []string
+		told  bool
+	}{{nil, true}, {[]string{"a"}, false}, {nil, true}} {
+		log.Reset()
+		if err := s.apply(t.Context(), wants(c.names...)); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(log.String(), "0 services: no manifest is in"); got != c.told {
+			t.Errorf("%q: logged %q", c.names, log.String())
+		}
+	}
+}
+
 func TestApplyRefusesWhatCannotBe(t *testing.T) {
 	k := &fakeKeeper{}
-	s, err := newServices(k, t.TempDir(), netip.MustParsePrefix("10.0.0.0/29"))
+	s, err := newServices(k, slog.New(slog.DiscardHandler), t.TempDir(), netip.MustParsePrefix("10.0.0.0/29"))
 	if err != nil {
 		t.Fatal(err)
 	}

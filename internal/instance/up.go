@@ -180,7 +180,7 @@ func (u *up) start(ctx context.Context) (err error) {
 		return err
 	}
 	u.conn = nil // the controller's now
-	if u.services, err = newServices(u.controller, u.StateDir, u.Addresses); err != nil {
+	if u.services, err = newServices(u.controller, u.Log, u.StateDir, u.Addresses); err != nil {
 		return err
 	}
 	if err := u.services.apply(ctx, u.set); err != nil {
