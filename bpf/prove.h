@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Proof that a client is where it claims to be, asked for without keeping state. The gate answers a SYN with an ACK of
  * a number that the client has not sent. A client that waits for a SYN-ACK answers with a RST that carries this number
- * (RFC 9293, 3.10.7.3) and goes on waiting; its next SYN counts. docs/adr/0012-prove-by-challenge.md says why. */
+ * (RFC 9293, 3.10.7.3) and goes on waiting; its next SYN counts. docs/adr/0007-prove-by-challenge.md says why. */
 #pragma once
 
 #include "budget.h"
