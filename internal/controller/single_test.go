@@ -51,12 +51,9 @@ func recreated(s *v1alpha1.WangellServiceSpec) { s.UpdateStrategy = v1alpha1.Upd
 // rolling allows a pod of a service beside another one.
 func rolling(s *v1alpha1.WangellServiceSpec) { s.UpdateStrategy = v1alpha1.UpdateRolling }
 
-// waitsForThePodBefore wakes a service while its pod stops, and expects that it is told that this pod is waited for.
-// The service gets the changed specs one after the other.
-func waitsForThePodBefore(t *testing.T, want string, changes ...func(*v1alpha1.WangellServiceSpec)) {
-	w := newWorld(t, nil)
-	alone(w)
-	stopping, gone := make(chan struct{}), make(chan struct{})
+// stopsSlowly makes pods stop only once the caller closes gone. stopping is closed when the first one begins to.
+func stopsSlowly(w *world) (stopping, gone chan struct{}) {
+	stopping, gone = make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	w.rt.onStop = func(ctx context.Context, _ string) error {
 		once.Do(func() { close(stopping) })
@@ -67,6 +64,15 @@ func waitsForThePodBefore(t *testing.T, want string, changes ...func(*v1alpha1.W
 			return ctx.Err()
 		}
 	}
+	return stopping, gone
+}
+
+// waitsForThePodBefore wakes a service while its pod stops, and expects that it is told that this pod is waited for.
+// The service gets the changed specs one after the other.
+func waitsForThePodBefore(t *testing.T, want string, changes ...func(*v1alpha1.WangellServiceSpec)) {
+	w := newWorld(t, nil)
+	alone(w)
+	stopping, gone := stopsSlowly(w)
 	w.apply(newService("a", changes[0]))
 	a := w.warm("a")
 	for _, change := range changes[1:] {
@@ -94,17 +100,7 @@ func waitsForThePodBefore(t *testing.T, want string, changes ...func(*v1alpha1.W
 // A service with RollingUpdate wakes beside the pod that stops, although both write to one volume.
 func TestWriterWithRollingUpdateIsJoined(t *testing.T) {
 	w := newWorld(t, nil)
-	stopping, gone := make(chan struct{}), make(chan struct{})
-	var once sync.Once
-	w.rt.onStop = func(ctx context.Context, _ string) error {
-		once.Do(func() { close(stopping) })
-		select {
-		case <-gone:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	stopping, gone := stopsSlowly(w)
 	w.apply(newService("a", writes, rolling))
 	a := w.warm("a")
 	done := make(chan struct{})

@@ -7,13 +7,13 @@ import (
 	"log/slog"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"wangell.loutres.me/internal/lab"
 	"wangell.loutres.me/internal/lab/onenode"
+	"wangell.loutres.me/internal/testutil/e2e"
 	"wangell.loutres.me/internal/testutil/need"
 )
 
@@ -38,10 +38,8 @@ func TestColdRunsAndLeavesNothing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	wangell := filepath.Join(t.TempDir(), "wangell")
-	build := exec.CommandContext(ctx, "go", "build", "-o", wangell, "wangell.loutres.me/cmd/wangell")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // the same as in other builds, so that the cache has everything
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	if err := e2e.GoBuild("wangell.loutres.me/cmd/wangell", wangell); err != nil {
+		t.Fatal(err)
 	}
 	t.Setenv("LAB_TEST_FLOOR", "1")
 	progress := 0

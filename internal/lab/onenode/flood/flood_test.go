@@ -5,8 +5,6 @@ package flood
 import (
 	"context"
 	"math"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"wangell.loutres.me/internal/lab"
+	"wangell.loutres.me/internal/testutil/e2e"
 	"wangell.loutres.me/internal/testutil/need"
 )
 
@@ -27,10 +26,8 @@ func TestFloodRunsAndLeavesNothing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
 	defer cancel()
 	wangell := filepath.Join(t.TempDir(), "wangell")
-	build := exec.CommandContext(ctx, "go", "build", "-o", wangell, "wangell.loutres.me/cmd/wangell")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // the same as in other builds, so that the cache has everything
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	if err := e2e.GoBuild("wangell.loutres.me/cmd/wangell", wangell); err != nil {
+		t.Fatal(err)
 	}
 	params := Params{Wangell: wangell, Quick: true, Rate: 5000}
 	reports, err := params.Run(ctx, lab.Output{Progress: func(int, int) {}, Log: t.Logf})
