@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package readiness runs the readinessProbe of a pod and decides whether the pod is ready. Fields and thresholds have
+// the meaning of Kubernetes' own (https://kubernetes.io/docs/concepts/workloads/pods/probes/); but a pod that is not
+// ready for the first time is probed every few milliseconds, because clients wait for it.
+package readiness

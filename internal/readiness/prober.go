@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package readiness
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// MaxAnswer is the largest length of an answer in bytes.
+const MaxAnswer = 160
+
+// Prober runs the probes of one pod.
+type Prober struct {
+	Spec Spec
+	// Addr is the pod's address, for probes without a host.
+	Addr netip.Addr
+	// Dial connects from the pod's network namespace.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Exec runs a command in a container of the pod, with the rights of the container's own process, and returns its exit
+	// code and the beginning of its output. An error says that it did not run, or not to its end.
+	Exec func(ctx context.Context, container string, command []string) (code int, output []byte, err error)
+}
+
+// Probe runs the probe once. answer is what it said, for users; it has at most MaxAnswer bytes.
+func (p *Prober) Probe(ctx context.Context) (ok bool, answer string) {
+	probe := p.Spec.Probe
+	timeout := time.Duration(probe.TimeoutSeconds) * time.Second
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	ok, answer, err := p.run(ctx, probe)
+	switch {
+	case err != nil && (errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil):
+		ok, answer = false, fmt.Sprintf("%s: no answer within %s", kind(probe), timeout)
+	case err != nil:
+		ok, answer = false, fmt.Sprintf("%s: %v", kind(probe), err)
+	default:
+		answer = kind(probe) + ": " + answer
+	}
+	return ok, tidy(answer)
+}
+
+func (p *Prober) run(ctx context.Context, probe *corev1.Probe) (bool, string, error) {
+	switch {
+	case probe.HTTPGet != nil:
+		return p.httpGet(ctx, probe.HTTPGet)
+	case probe.GRPC != nil:
+		return p.grpc(ctx, probe.GRPC)
+	case probe.Exec != nil:
+		return p.exec(ctx, probe.Exec.Command)
+	case probe.TCPSocket != nil:
+		conn, err := p.Dial(ctx, "tcp", p.target(probe.TCPSocket.Host, probe.TCPSocket.Port.IntVal))
+		if err != nil {
+			return false, "", err
+		}
+		return true, "connected", conn.Close()
+	}
+	return false, "", errors.New("has no handler that this daemon knows")
+}
+
+// target returns the address to connect to.
+func (p *Prober) target(host string, port int32) string {
+	if host == "" {
+		host = p.Addr.String()
+	}
+	return net.JoinHostPort(host, strconv.Itoa(int(port)))
+}
+
+func (p *Prober) exec(ctx context.Context, command []string) (bool, string, error) {
+	if p.Exec == nil {
+		return false, "", errors.New("this daemon has no container runtime to run a command with")
+	}
+	code, output, err := p.Exec(ctx, p.Spec.Container, command)
+	if err != nil {
+		return false, "", err
+	}
+	answer := fmt.Sprintf("%s: exit code %d", command[0], code)
+	if text := bytes.TrimSpace(output); len(text) > 0 {
+		answer += ": " + string(text)
+	}
+	return code == 0, answer, nil
+}
+
+// kind names a probe in answers.
+func kind(p *corev1.Probe) string {
+	switch {
+	case p.HTTPGet != nil:
+		return "httpGet"
+	case p.GRPC != nil:
+		return "grpc"
+	case p.Exec != nil:
+		return "exec"
+	}
+	return "tcpSocket"
+}
+
+// tidy makes one line of printable characters of a text, at most MaxAnswer bytes long.
+func tidy(s string) string {
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsSpace(r):
+			return ' '
+		case !unicode.IsPrint(r):
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+	if len(s) <= MaxAnswer {
+		return s
+	}
+	return strings.ToValidUTF8(s[:MaxAnswer-len("…")], "") + "…"
+}
