@@ -25,7 +25,7 @@ ROOT := $(shell [ "$$(id -u)" = 0 ] || echo '-exec "sudo -E"')
 # reasons that the test chooses itself.
 ALLOWED_SKIPS := runs on demand|not run with -short|only run by
 GOTEST = $(GO) run ./hack/gotest -allow '$(ALLOWED_SKIPS)' -label $@ --
-RACE   = CGO_ENABLED=1 $(COMPILE) build -race ./... && CGO_ENABLED=1 $(GOTEST) -race -timeout 30m $(2) $(1)
+RACE   = CGO_ENABLED=1 $(COMPILE) build -race ./... && CGO_ENABLED=1 $(GOTEST) -race -timeout 45m $(2) $(1)
 # Runs append their totals to this file during make test.
 TOTALS := $(CURDIR)/bin/test-totals
 
@@ -94,6 +94,15 @@ docs-check-kubernetes: ## run those for Kubernetes, and the demos (root; needs c
 	@hack/readme-check.sh kubernetes
 	@hack/readme-check.sh demo
 
+KERNELS ?= oldest 6.12 newest
+ARCH    ?= amd64
+CHECKS  ?=
+
+.PHONY: vm
+vm: ## other kernels, in emulated VMs: make vm [KERNELS="6.12 newest"] [ARCH=arm64] [CHECKS=load,fixtures] (root)
+	@hack/install-deps.sh vm
+	$(COMPILE) run $(ROOT) ./test/vm --kernels '$(KERNELS)' --arch '$(ARCH)' --checks '$(CHECKS)'
+
 .PHONY: test
 test: ## everything, as CI runs it: install what is missing, lint, all tests (root)
 	$(call say,What the tests need)
@@ -101,14 +110,14 @@ test: ## everything, as CI runs it: install what is missing, lint, all tests (ro
 	$(call say,Build)
 	@$(MAKE) --no-print-directory build
 	@rm -f $(TOTALS)
-	$(call say,Kubernetes and Knative are built; meanwhile: generated code; chart; lint; release; one machine end to end)
-	@$(MAKE) --no-print-directory cluster-build & built=$$!; trap "kill $$built 2>/dev/null || true" EXIT; \
-	checks=0; GOTEST_TOTALS=$(TOTALS) $(MAKE) --no-print-directory check-generated chart-check lint \
-		release-check docs-check e2e || \
-		checks=$$?; \
-	wait $$built && exit $$checks
-	$(call say,Unit packet and network-namespace tests with the race detector)
-	@GOTEST_TOTALS=$(TOTALS) $(MAKE) --no-print-directory race
+	$(call say,Kubernetes and Knative are built; then unit and operator tests; meanwhile: checks; one machine end to end)
+	@export GOTEST_TOTALS=$(TOTALS); \
+	$(MAKE) --no-print-directory cluster-build unit operator & background=$$!; \
+	trap "kill $$background 2>/dev/null || true" EXIT; \
+	checks=0; $(MAKE) --no-print-directory check-generated chart-check lint release-check docs-check e2e || checks=$$?; \
+	wait $$background && exit $$checks
+	$(call say,Packet and network-namespace tests with the race detector)
+	@GOTEST_TOTALS=$(TOTALS) $(MAKE) --no-print-directory gate
 	$(call say,End to end on Kubernetes)
 	@GOTEST_TOTALS=$(TOTALS) $(MAKE) --no-print-directory kube docs-check-kubernetes
 	$(call say,All tests)
@@ -131,7 +140,7 @@ lint: ## license headers; golangci-lint: gofmt, go vet, staticcheck, comments, s
 
 .PHONY: generate
 generate: ## compile the gate (clang-19), and generate its Go side, the CRD, the chart's copies and the manifests
-	$(GO) generate ./internal/gate ./api/...
+	$(GO) generate ./internal/gate ./internal/runtime/containerd/podinit ./api/...
 	@hack/chart-generate.sh
 
 .PHONY: check-generated

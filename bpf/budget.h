@@ -9,6 +9,7 @@
 #define REPEATS 3                     /* repeats of a SYN that count as much as a proof */
 #define REPEAT_INTERVAL 1000000000ull /* ns for one more such SYN on this node */
 #define REPEAT_BURST 16               /* such SYNs at once */
+#define DOUBTED_REPEAT 32             /* wakes that such a SYN costs the budget of a doubted service */
 #define TELL_PAUSE 10000000000ull     /* ns between two reports to the daemon */
 
 /* Takes one from a budget that holds burst of them at most and gets one more each interval (ns); burst 0 is without
@@ -28,13 +29,12 @@ static __always_inline bool spend(__u64 *due, __u64 interval, __u64 burst, __u64
 	return true;
 }
 
-/* Returns the budget of a client's /24. Prefixes share the entries of a table, by a keyed hash that strangers cannot
- * predict. */
-static __always_inline __u64 *source_budget(const struct flow_key *k)
+/* Returns the index of a client's /24 in `source_budgets` and `proven_budgets`. Prefixes share the entries, by a keyed
+ * hash that strangers cannot predict. */
+static __always_inline __u32 source_index(const struct flow_key *k)
 {
 	__u32 prefix = bpf_ntohl(k->client.w[3]) >> 8;
-	__u32 at = hash_client(prefix ^ (__u32)proof_key[0]) & (SOURCE_BUDGETS - 1);
-	return bpf_map_lookup_elem(&source_budgets, &at);
+	return hash_client(prefix ^ (__u32)proof_key[0]) & (SOURCE_BUDGETS - 1);
 }
 
 /* Whether a SYN of an unproven client is within the budgets: those of wakes if it would start one, else the number of
@@ -46,10 +46,22 @@ static __always_inline bool within_budget(const struct flow_key *k, struct servi
 		return !unproven_parked || *(volatile __u32 *)&st->parked < unproven_parked;
 	__u32 zero = 0;
 	struct node_limits *node = bpf_map_lookup_elem(&wake_limits, &zero);
-	__u64 *source = source_budget(k);
+	__u32 at = source_index(k);
+	__u64 *source = bpf_map_lookup_elem(&source_budgets, &at);
 	return source && node && spend(source, wake_interval[WAKES_SOURCE], wake_burst[WAKES_SOURCE], now) &&
 	       spend(&st->wake_budget, wake_interval[WAKES_SERVICE], wake_burst[WAKES_SERVICE], now) &&
 	       spend(&node->wakes, wake_interval[WAKES_NODE], wake_burst[WAKES_NODE], now);
+}
+
+/* Whether a SYN of a proven client is within the budget of its /24, which bounds how many services a scan wakes. Forged
+ * SYNs cannot spend it. */
+static __always_inline bool within_proven_budget(const struct flow_key *k, struct service_status *st, __u64 now)
+{
+	if (state_now(st) != SERVICE_COLD)
+		return true;
+	__u32 at = source_index(k);
+	__u64 *source = bpf_map_lookup_elem(&proven_budgets, &at);
+	return !source || spend(source, wake_interval[WAKES_PROVEN], wake_burst[WAKES_PROVEN], now);
 }
 
 /* Whether a SYN has come so often that its client must be one whose network swallows challenges. These have a budget
@@ -81,6 +93,17 @@ static __always_inline bool is_repeated(const struct flow_key *k, __u32 isn, __u
 	r->at = now;
 	r->repeats++;
 	return r->repeats >= REPEATS && spend(&node->repeats, REPEAT_INTERVAL, REPEAT_BURST, now);
+}
+
+/* Whether a doubted service may be woken by a SYN for its repeats. Anyone can repeat a SYN, so this is far rarer than
+ * other wakes. */
+static __always_inline bool may_repeats_wake(struct service_status *st, __u64 now)
+{
+	__u64 burst = wake_burst[WAKES_SERVICE];
+	if (!burst)
+		return true;
+	__u64 times = burst < DOUBTED_REPEAT ? 1 : burst / DOUBTED_REPEAT;
+	return spend(&st->wake_budget, wake_interval[WAKES_SERVICE] * DOUBTED_REPEAT, times, now);
 }
 
 /* Tells the daemon, now and then, which service and client exceed a budget. */

@@ -34,6 +34,8 @@ static __always_inline int edge_xdp(struct xdp_md *ctx, struct ethhdr *eth)
 		return XDP_PASS;
 	if (!syn)
 		return take_proof(&p, &k, s->index) ? XDP_DROP : XDP_PASS;
+	if (is_denied(s, &k))
+		return XDP_DROP;
 	struct origin o;
 	origin_from_frame(&o, eth, ifindex, PATH_NIC);
 	enum judgment j = judge(ctx, true, &p, &k, s, st);
@@ -78,6 +80,8 @@ static __always_inline int cold_from_client(struct __sk_buff *skb, struct packet
 		count(COUNT_STRAY);
 		return TCX_DROP;
 	}
+	if (is_denied(s, &k))
+		return TCX_DROP;
 	struct origin o;
 	origin_from_frame(&o, eth, skb->ifindex, path);
 	if (state_now(st) != SERVICE_WARM) {

@@ -4,6 +4,7 @@
 
 #include "icmp.h"
 #include "retry.h"
+#include "source.h"
 
 /* Chooses a pod for a SYN, or NO_POD: by its client's hash if its service is flooded, so that the choice can be made
  * again. Forgets a reusable flow on its 5-tuple (old, may be NULL) first, so that it does not count when pods are
@@ -76,7 +77,7 @@ static __always_inline int open_to_some_pod(struct __sk_buff *skb, struct packet
 		record_syn(k, p, o, pod);
 	__u32 index = pod;
 	struct pod *to = flooded ? bpf_map_lookup_elem(&pods, &index) : open_flow(skb, p, k, index, o);
-	return to ? deliver(skb, p, to, o->path, ingress) : TCX_DROP;
+	return to && !clamp_for_replies(skb, p, to, o->path) ? deliver(skb, p, to, o->path, ingress) : TCX_DROP;
 }
 
 /* Handles a packet to the service range that is not a TCP segment. */
@@ -140,8 +141,13 @@ static __always_inline int edge_from_client(struct __sk_buff *skb, enum packet_k
 		if (path == PATH_POD && f->origin.path == PATH_POD && !is_from_client_pod(f, skb->ifindex))
 			return TCX_NEXT;
 		if (pod) {
-			if (syn)
+			if (syn) {
 				parse_wscale(skb, p);
+				eth = clamp_for_replies(skb, p, pod, path) ? NULL : (void *)(long)skb->data;
+				end = (void *)(long)skb->data_end;
+				if (!eth || (void *)(eth + 1) > end)
+					return TCX_DROP;
+			}
 			int genuine = track(&k, f, p, IN);
 			account(f, p, IN, genuine);
 			if (genuine && path == PATH_NIC && follow_route(f, eth, skb->ifindex))
@@ -170,6 +176,8 @@ static __always_inline int edge_from_client(struct __sk_buff *skb, enum packet_k
 		count(COUNT_STRAY);
 		return reply_reset(skb, p, ingress);
 	}
+	if (is_denied(s, &k))
+		return TCX_DROP;
 	origin_from_frame(&o, eth, skb->ifindex, path);
 	return open_to_some_pod(skb, p, &k, f, s->index, st, &o, ingress);
 }
@@ -185,8 +193,14 @@ static __always_inline int edge_from_daemon(struct __sk_buff *skb, struct packet
 	struct ticket t = pf->ticket;
 	struct parked *syn = bpf_map_lookup_elem(&parked_syns, &t);
 	struct service_status *st = status_of(t.service);
-	if (!syn || !st)
+	struct service *s = service_of_flow(&k);
+	if (!syn || !st || !s)
 		return TCX_DROP;
+	/* The rules may have changed since it was parked. */
+	if (is_denied(s, &k)) {
+		unpark(&t);
+		return TCX_DROP;
+	}
 	struct origin o = syn->origin;
 	/* In the next two cases it stays parked, unless another CPU has sent it on. */
 	if (state_now(st) != SERVICE_WARM)
@@ -196,5 +210,5 @@ static __always_inline int edge_from_daemon(struct __sk_buff *skb, struct packet
 		return TCX_DROP;
 	__sync_fetch_and_add(&st->released, 1);
 	struct pod *to = open_flow(skb, p, &k, pod, &o);
-	return to ? deliver(skb, p, to, o.path, true) : TCX_DROP;
+	return to && !clamp_for_replies(skb, p, to, o.path) ? deliver(skb, p, to, o.path, true) : TCX_DROP;
 }

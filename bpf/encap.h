@@ -2,57 +2,9 @@
 /* Packets between gates: IPv4, UDP, the gate's own header, and the client's or pod's IP packet. */
 #pragma once
 
-#include "build.h"
-#include <linux/udp.h>
+#include "tag.h"
 
-#define ENCAP_VERSION 1
 #define AF_INET 2 /* <sys/socket.h> */
-
-/* Purpose of an encapsulated packet. The edge node is where a client's packets enter the cluster, the home node is
- * where the pod runs. */
-enum encap_type {
-	ENCAP_TO_POD = 1,     /* edge to home node: a client's packet, or an ICMP error, for a pod */
-	ENCAP_TO_CLIENT = 2,  /* home to edge node: a pod's segment, from the service address */
-	ENCAP_CLOSED = 3,     /* home to edge node: the client's segment that ended its flow */
-	ENCAP_FLOW_QUERY = 4, /* edge to all home nodes of a service: a client's segment of an unknown flow */
-	ENCAP_FLOW_CLAIM = 5, /* home to edge node: that segment, from the home node that has the flow */
-};
-EXPORT_TO_GO(enum, encap_type);
-
-/* Flags of an encapsulated packet. */
-enum encap_flag {
-	ENCAP_INSIDE = 1, /* TO_POD: the client is on the edge node, so all replies go back there */
-	ENCAP_CLOSES = 2, /* TO_CLIENT: this segment ends the flow, according to the home node */
-	ENCAP_MOVED = 4,  /* CLOSED: the flow continues through another edge node */
-};
-EXPORT_TO_GO(enum, encap_flag);
-
-/* The gate's header, between UDP and the inner packet. */
-struct encap_header {
-	__u8 version; /* ENCAP_VERSION */
-	__u8 type;    /* enum encap_type */
-	__u8 flags;   /* enum encap_flag; FLOW_CLAIM: SEEN_FIN bits of the sides that have sent FIN */
-	__u8 scales;  /* FLOW_CLAIM: window scales (low nibble client, high nibble pod, 15: none); else 0 */
-	__be32 id[2]; /* the pod's ID, most significant word first; FLOW_QUERY: zero */
-};
-
-/* All headers before the inner packet, apart from Ethernet's. */
-struct outer {
-	struct iphdr ip;
-	struct udphdr udp;
-	struct encap_header h;
-};
-
-/* An encapsulated packet apart from its inner one. */
-struct encap_meta {
-	__be32 node;  /* IPv4 address of the other node: destination or source */
-	__u32 type;   /* enum encap_type */
-	__u32 flags;  /* as in encap_header */
-	__u32 len;    /* length of the inner packet, bytes; only set for sending */
-	__u32 hash;   /* equal for all packets of a flow: spreads flows over queues and paths; only set for sending */
-	__u32 scales; /* as in encap_header */
-	__u64 id;     /* the pod's ID */
-};
 
 /* Looks up the route to an address. Returns 0, or a BPF_FIB_LKUP_RET_ code if there is none. */
 static __always_inline long find_route(struct __sk_buff *skb, __be32 from, __be32 to, __u8 protocol, __u16 len,
@@ -123,12 +75,9 @@ __noinline int encapsulate(struct __sk_buff *skb, const struct encap_meta *m)
 	o->udp.dest = encap_port;
 	o->udp.len = tot_len ? bpf_htons(tot_len - sizeof(struct iphdr)) : 0;
 	o->udp.check = 0;
-	o->h.version = ENCAP_VERSION;
-	o->h.type = m->type;
-	o->h.flags = m->flags;
-	o->h.scales = m->scales;
-	o->h.id[0] = bpf_htonl(m->id >> 32);
-	o->h.id[1] = bpf_htonl(m->id);
+	__u32 *node = bpf_map_lookup_elem(&nodes, &m->node);
+	if (write_encap_header(o, end, m, node ? *node : 0))
+		return TCX_DROP;
 	if (csum_kind_of(skb) == CSUM_COMPLETE) /* the sum of all bytes now includes these */
 		bpf_csum_update(skb, bpf_csum_diff(NULL, 0, (__be32 *)o, sizeof(*o), 0));
 	return send_by_route(&fib);
@@ -190,8 +139,15 @@ enum decap_result {
 /* Strips the outer headers of a packet from another gate and stores what they say in m. */
 static __always_inline enum decap_result decapsulate(struct __sk_buff *skb, struct encap_meta *m)
 {
-	pull(skb, sizeof(struct ethhdr) + sizeof(struct outer) + sizeof(struct iphdr));
+	const __u32 inner_at = sizeof(struct ethhdr) + sizeof(struct outer);
+	pull(skb, inner_at + sizeof(struct iphdr) + sizeof(struct tcphdr));
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct iphdr *options = data + inner_at;
+	if ((void *)(options + 1) <= end && options->ihl > 5) {
+		pull(skb, inner_at + 60 + sizeof(struct tcphdr));
+		data = (void *)(long)skb->data;
+		end = (void *)(long)skb->data_end;
+	}
 	struct outer *o = data + sizeof(struct ethhdr);
 	if ((void *)&o->h > end)
 		return DECAP_NONE;
@@ -199,12 +155,14 @@ static __always_inline enum decap_result decapsulate(struct __sk_buff *skb, stru
 	    (o->ip.frag_off & bpf_htons(IP_MF | IP_OFFSET)) || o->udp.dest != encap_port)
 		return DECAP_NONE;
 	m->node = o->ip.saddr;
-	if (!bpf_map_lookup_elem(&nodes, &m->node)) {
+	__u32 *node = bpf_map_lookup_elem(&nodes, &m->node);
+	enum counter why = COUNT_BAD_ENCAP;
+	if (!node) {
 		count(COUNT_UNKNOWN_NODE);
 		return DECAP_DROP;
 	}
 	struct iphdr *inner = (void *)(o + 1);
-	if ((void *)(inner + 1) > end || o->h.version != ENCAP_VERSION)
+	if ((void *)(inner + 1) > end)
 		goto bad;
 	/* A GSO packet may be longer than its length fields say. */
 	__u32 len = bpf_ntohs(o->ip.tot_len);
@@ -212,14 +170,14 @@ static __always_inline enum decap_result decapsulate(struct __sk_buff *skb, stru
 	    (len > skb->len - sizeof(struct ethhdr) || bpf_ntohs(o->udp.len) != len - sizeof(struct iphdr) ||
 	     bpf_ntohs(inner->tot_len) != len - sizeof(struct outer)))
 		goto bad;
-	m->type = o->h.type;
-	m->flags = o->h.flags;
-	m->scales = o->h.scales;
-	m->id = (__u64)bpf_ntohl(o->h.id[0]) << 32 | bpf_ntohl(o->h.id[1]);
+	why = read_encap_header(o, end, m, *node);
+	if (why)
+		goto bad;
+	why = COUNT_BAD_ENCAP;
 	if (bpf_skb_adjust_room(skb, -(int)sizeof(struct outer), BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
 		goto bad;
 	return DECAP_INNER;
 bad:
-	count(COUNT_BAD_ENCAP);
+	count(why);
 	return DECAP_DROP;
 }

@@ -5,6 +5,7 @@
  * judges the ACK by its SYN cookie: a wrong guess ends by its RST. */
 #pragma once
 
+#include "source.h"
 #include "track.h"
 
 #define HALF_OPEN_GRACE 2000000000ull /* ns for which a half-open flow keeps its slot against a newer one */
@@ -146,7 +147,7 @@ __noinline int enter_by_ack(const struct flow_key *k, const struct packet *p, co
 	if (!k || !p || !o || (p->flags & (TCP_ACK | TCP_SYN | TCP_RST)) != TCP_ACK)
 		return -1;
 	struct service *s = service_of_flow(k);
-	if (!s || !is_flooded(s->index))
+	if (!s || !is_flooded(s->index) || is_denied(s, k))
 		return -1;
 	struct syn_record *r = find_record(k);
 	int pod = NO_POD;

@@ -15,6 +15,25 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 } services SEC(".maps");
 
+/* Prefix of client addresses in a set of rules → enum source_verdict. The longest prefix counts. Only entries in use
+ * take memory. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1 << 22);
+	__type(key, struct source_rule_key);
+	__type(value, __u32);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+} source_rules SEC(".maps");
+
+/* Service index → which sources it serves. Of services with SERVICE_SOURCES only. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct source_filter);
+	__uint(map_flags, BPF_F_MMAPABLE);
+} source_filters SEC(".maps");
+
 /* VIP → enum address_flag bits. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -162,6 +181,23 @@ struct {
 	__type(value, struct node_limits);
 } wake_limits SEC(".maps");
 
+/* 0 → number of entries in `parked_syns`. The daemon's sweep corrects it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __s64);
+	__uint(map_flags, BPF_F_MMAPABLE);
+} parked_places SEC(".maps");
+
+/* Keyed hash of a client's /24 → when its budget of wakes with a proof is full again, ns of CLOCK_MONOTONIC. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SOURCE_BUDGETS);
+	__type(key, __u32);
+	__type(value, __u64);
+} proven_budgets SEC(".maps");
+
 /* Keyed hash of a client's /24 → when its budget of wakes is full again, ns of CLOCK_MONOTONIC. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -203,7 +239,7 @@ struct {
 	__type(value, struct nic);
 } nics SEC(".maps");
 
-/* IPv4 address of another node → 1. Encapsulated packets from any other address are dropped. */
+/* IPv4 address of another node → enum node_flag bits. Encapsulated packets from any other address are dropped. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 8192);
@@ -211,6 +247,14 @@ struct {
 	__type(value, __u32);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 } nodes SEC(".maps");
+
+/* 0 → keys of the tags of encapsulated packets. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tag_key_set);
+} tag_keys SEC(".maps");
 
 /* Service index → the other nodes with pods of the service. */
 struct {
@@ -317,10 +361,12 @@ volatile const __u32 ring_size = 4096;        /* slots in each ring; a power of 
 volatile const __u32 source_share_max = 131072;  /* established flows of one client address */
 volatile const __u32 service_share_max = 196608; /* established flows of one service */
 volatile const bool shortcut_enabled = false; /* pods' SYNs to services pass the stack, later segments bypass it */
+volatile const bool replies_by_edge = false;  /* all replies go back through the edge node of their flow */
 volatile const __be16 encap_port = 0;         /* UDP port of encapsulated packets; 0 on a single node */
 volatile const __u64 proof_key[2] = {};       /* key of what strangers must not predict: challenges, hashes */
 volatile const __u64 wake_interval[WAKE_SCOPES] = {}; /* ns until a budget of wakes has one more */
 volatile const __u64 wake_burst[WAKE_SCOPES] = {};    /* most wakes in a budget; 0 is without limit */
+volatile const __u32 parked_shared = 0;       /* parked SYNs from which on services with PARKED_OWN get no more */
 volatile const __u32 unproven_parked = 0;     /* SYNs of unproven clients that a waking service keeps; 0: any */
 volatile const __be32 node_addr = 0;          /* this node's IPv4 address */
 

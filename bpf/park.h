@@ -7,6 +7,14 @@
 #define PARKED 0     /* the SYN is parked or beyond a limit: drop the packet */
 #define NOT_PARKED 1 /* the service became warm meanwhile: send the packet on */
 
+/* Adds to the number of parked SYNs of all services. Returns what it was before. */
+static __always_inline __s64 count_places(int n)
+{
+	__u32 zero = 0;
+	__s64 *places = bpf_map_lookup_elem(&parked_places, &zero);
+	return places ? __sync_fetch_and_add(places, n) : 0;
+}
+
 /* Reverses admit. */
 static __always_inline void unadmit(struct service_status *st, const struct source_key *src)
 {
@@ -17,6 +25,7 @@ static __always_inline void unadmit(struct service_status *st, const struct sour
 		bpf_map_delete_elem(&parked_sources, src);
 	if (st)
 		__sync_fetch_and_add(&st->parked, -1);
+	count_places(-1);
 }
 
 /* Removes a flow's entry in `parked_flows`, if it still leads to this ticket. */
@@ -59,18 +68,29 @@ static __always_inline void request_wake(__u32 index, struct service_status *st,
 		__sync_val_compare_and_swap(&st->state, SERVICE_WAKING, SERVICE_COLD);
 }
 
-/* Counts one more SYN for a service and a source; false if that exceeds a limit. */
+/* Counts one more SYN for a service and a source; false if that exceeds a limit, or the table of sources is full. */
 static __always_inline bool admit(const struct service *s, struct service_status *st, const struct source_key *src)
 {
-	if (__sync_fetch_and_add(&st->parked, 1) >= s->max_parked)
+	__u32 own = __sync_fetch_and_add(&st->parked, 1);
+	__s64 all = count_places(1);
+	if (own >= s->max_parked)
 		goto full;
+	/* The last places are for services that have few, so that a flood of some leaves room for the others. */
+	if (own >= PARKED_OWN && all >= parked_shared) {
+		count(COUNT_PARKED_FULL);
+		goto full;
+	}
 	__u32 *n = bpf_map_lookup_elem(&parked_sources, src);
 	if (!n) {
 		__u32 zero = 0;
 		bpf_map_update_elem(&parked_sources, src, &zero, BPF_NOEXIST);
 		n = bpf_map_lookup_elem(&parked_sources, src);
-		if (!n)
-			goto full;
+		if (!n) {
+			/* The table of sources has as much room as that of SYNs. */
+			__sync_fetch_and_add(&st->parked, -1);
+			count(COUNT_PARKED_FULL);
+			return false;
+		}
 	}
 	if (__sync_fetch_and_add(n, 1) >= s->max_parked_per_source) {
 		__sync_fetch_and_add(n, -1);
@@ -78,6 +98,7 @@ static __always_inline bool admit(const struct service *s, struct service_status
 	}
 	return true;
 full:
+	count_places(-1);
 	__sync_fetch_and_add(&st->parked, -1);
 	__sync_fetch_and_add(&st->overflows, 1);
 	return false;

@@ -6,49 +6,21 @@
 
 #include "budget.h"
 #include "build.h"
+#include "siphash.h"
 #include "verify.h"
 
 #define PROOF_SLOT_SHIFT 33           /* a number is valid for 2^33 ns (8.6 s) and as long again */
 #define PROOF_EXPIRY 10000000000ull   /* ns for which a client stays proven at a service */
 #define MIN_FRAME 60                  /* shortest Ethernet frame, bytes, without its checksum */
 
-#define ROTL(x, n) ((x) << (n) | (x) >> (64 - (n)))
-
-/* One round of SipHash. */
-#define SIPROUND                                                                                                       \
-	do {                                                                                                           \
-		a += b, b = ROTL(b, 13) ^ a, a = ROTL(a, 32);                                                          \
-		c += d, d = ROTL(d, 16) ^ c;                                                                           \
-		a += d, d = ROTL(d, 21) ^ a;                                                                           \
-		c += b, b = ROTL(b, 17) ^ c, c = ROTL(c, 32);                                                          \
-	} while (0)
-
-/* Returns the SipHash-2-4 of two 64-bit words, little-endian, under the gate's key (Aumasson and Bernstein, 2012). */
-static __always_inline __u64 siphash(__u64 m0, __u64 m1)
-{
-	__u64 a = proof_key[0] ^ 0x736f6d6570736575ull, b = proof_key[1] ^ 0x646f72616e646f6dull;
-	__u64 c = proof_key[0] ^ 0x6c7967656e657261ull, d = proof_key[1] ^ 0x7465646279746573ull;
-	__u64 m[3] = {m0, m1, 16ull << 56};
-#pragma clang loop unroll(full)
-	for (int i = 0; i < 3; i++) {
-		d ^= m[i];
-		SIPROUND;
-		SIPROUND;
-		a ^= m[i];
-	}
-	c ^= 0xff;
-	SIPROUND;
-	SIPROUND;
-	SIPROUND;
-	SIPROUND;
-	return a ^ b ^ c ^ d;
-}
-
 /* Returns the number that a client is challenged with in a slot of time. */
 static __always_inline __u32 challenge_number(const struct flow_key *k, __u32 slot)
 {
-	return siphash((__u64)k->service.w[3] << 32 | k->client.w[3],
-		       (__u64)slot << 32 | (__u32)k->service_port << 16 | k->client_port);
+	const __u64 words[2] = {
+		(__u64)k->service.w[3] << 32 | k->client.w[3],
+		(__u64)slot << 32 | (__u32)k->service_port << 16 | k->client_port,
+	};
+	return siphash(proof_key[0], proof_key[1], words, 2, 2, 4);
 }
 
 /* Returns the present slot of time. It is the same on nodes whose clocks agree. */
@@ -95,9 +67,17 @@ static __always_inline enum judgment judge(void *ctx, bool xdp, const struct pac
 	if (have && have->isn == p->seq)
 		return ADMIT; /* it was admitted before */
 	__u64 now = bpf_ktime_get_ns();
-	if (is_proven(k, s->index, now))
-		return ADMIT;
-	if (!(s->flags & SERVICE_PROOF_ALWAYS)) {
+	if (is_proven(k, s->index, now)) {
+		if (within_proven_budget(k, st, now))
+			return ADMIT;
+		count(COUNT_OVER_BUDGET);
+		tell_over_budget(s->index, k, now);
+		return REJECT;
+	}
+	__u32 wary = *(volatile __u32 *)&st->flags & (SERVICE_DRAINS | SERVICE_DOUBTED);
+	if (s->flags & SERVICE_PROOF_NEVER)
+		wary = 0;
+	if (!wary && !(s->flags & SERVICE_PROOF_ALWAYS)) {
 		if (within_budget(k, st, now))
 			return ADMIT;
 		tell_over_budget(s->index, k, now);
@@ -106,7 +86,8 @@ static __always_inline enum judgment judge(void *ctx, bool xdp, const struct pac
 		count(COUNT_OVER_BUDGET);
 		return REJECT;
 	}
-	if (is_repeated(k, p->seq, now)) {
+	/* Its client goes on repeating it for longer than pods drain. */
+	if (is_repeated(k, p->seq, now) && !(wary & SERVICE_DRAINS) && (!wary || may_repeats_wake(st, now))) {
 		count(COUNT_UNPROVEN);
 		return ADMIT;
 	}

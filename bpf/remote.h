@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Flows whose pod is not on the client's edge node. Both nodes have an entry. The edge node sees all that the client
  * sends, the home node sees everything. Replies to clients behind an external interface of the edge node go straight to
- * the client, except for those that the edge node needs to follow the flow. */
+ * the client, except for those that the edge node needs to follow the flow. With replies_by_edge all of them go back
+ * through the edge node, which follows the flow no differently. */
 #pragma once
 
 #include "encap.h"
@@ -26,6 +27,14 @@ __noinline int send_to_node(struct __sk_buff *skb, const struct packet *p, const
 			return TCX_DROP;
 	}
 	return encapsulate(skb, &m);
+}
+
+/* Limits the MSS that a pod on this node learns from a client's SYN, if its segments may have to be encapsulated later:
+ * the client may use another edge node, through which replies then go. Returns 0 unless the SYN cannot be changed. */
+static __always_inline int clamp_for_replies(struct __sk_buff *skb, const struct packet *p, const struct pod *pod,
+					     enum flow_path path)
+{
+	return replies_by_edge && path == PATH_NIC && !pod->node ? clamp_mss(skb, p, p->saddr) : 0;
 }
 
 /* Sends a client's packet to its pod, on this node or another. */
@@ -166,10 +175,10 @@ static __always_inline int home_to_client(struct __sk_buff *skb, const struct fl
 					  struct packet *p, const struct pod *pod)
 {
 	struct origin o = f->origin;
-	/* A retransmitted FIN may mean that the edge node is gone: it goes straight to the client. */
+	/* A retransmitted FIN may mean that the edge node is gone: it goes straight to the client, if it may. */
 	bool fin_again = (p->flags & TCP_FIN) && (f->seen & SEEN_FIN(OUT));
-	bool by_edge = o.path == PATH_EDGE_NODE || f->state == FLOW_HALF_OPEN || (p->flags & (TCP_SYN | TCP_RST)) ||
-		       ((p->flags & TCP_FIN) && !fin_again);
+	bool by_edge = replies_by_edge || o.path == PATH_EDGE_NODE || f->state == FLOW_HALF_OPEN ||
+		       (p->flags & (TCP_SYN | TCP_RST)) || ((p->flags & TCP_FIN) && !fin_again);
 	if (p->flags & TCP_SYN) {
 		parse_wscale(skb, p);
 		if (clamp_mss(skb, p, o.edge))
@@ -224,7 +233,9 @@ static __always_inline int edge_from_home(struct __sk_buff *skb, struct packet *
 	struct flow_key k;
 	flow_key_to_client(&k, p);
 	struct flow *f = bpf_map_lookup_elem(&flows, &k);
-	if (!f && answers_unentered(&k, p, m))
+	/* A flow that this node has forgotten, or never knew, is the client's to judge. Its next segment makes this node
+	 * ask for the flow. */
+	if (!f && ((replies_by_edge && !(p->flags & TCP_SYN)) || answers_unentered(&k, p, m)))
 		return run_step(skb, STEP_HOME);
 	if (!f || !is_flow_of_sender(f, m)) {
 		/* This node does not know the flow, or it is another pod's by now: the pod gets a RST. */

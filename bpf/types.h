@@ -21,9 +21,11 @@ enum limit {
 	SOURCE_SHARES = 65536,     /* entries in `source_shares`; a power of two */
 	IDLE_TIMES = 128,          /* entries in `idle_flows` */
 	IDLE_SHIFT = 36,           /* they stand for as many times 2^IDLE_SHIFT ns (69 s) of silence, and the last for more */
-	SOURCE_BUDGETS = 16384,    /* budgets of client prefixes; a power of two */
+	SOURCE_BUDGETS = 16384,    /* budgets of client prefixes, with and without a proof; a power of two */
+	PARKED_OWN = 16,           /* parked SYNs of a service up to which it may use the places that others may not */
 	REPEATED_SYNS = 65536,     /* SYNs whose repeats are counted; a power of two */
 	SYN_RECORDS = 65536,       /* entries of `syn_records`; a power of two */
+	TAG_SLOTS = 4,             /* keys in `tag_keys` */
 	MAX_COUNTERS = 64,         /* entries in `counters`; spare ones let the map survive new counters */
 };
 EXPORT_TO_GO(enum, limit);
@@ -46,6 +48,9 @@ enum service_flag {
 	SERVICE_PREFER_LOCAL = 2, /* prefer pods on this node */
 	SERVICE_PROOF_ALWAYS = 4, /* a client that wakes it always proves itself first */
 	SERVICE_PROOF_NEVER = 8,  /* clients beyond a budget are dropped instead of asked for a proof */
+	SERVICE_SOURCES = 16,     /* only sources that its `source_rules` allow may connect */
+	SERVICE_DRAINS = 32,      /* status only: all its pods drain, and only a proven client takes that back */
+	SERVICE_DOUBTED = 64,     /* status only: its last wake brought no connection: the next client proves itself */
 };
 EXPORT_TO_GO(enum, service_flag);
 
@@ -57,6 +62,28 @@ struct service {
 	__u8 flags;                  /* enum service_flag */
 	__u8 retries;                /* limit on further pods tried after one did not take a SYN */
 	__u16 pad;                   /* zero */
+};
+
+/* Key of `source_rules`: a prefix of client addresses in one set of rules. prefix_bits includes the bits of rules. */
+struct source_rule_key {
+	__u32 prefix_bits;  /* significant bits of what follows; the kernel wants them first */
+	__u32 rules;        /* which set of rules */
+	struct addr client; /* network address */
+};
+
+/* Values of `source_rules`. An address without a rule is denied. */
+enum source_verdict {
+	SOURCE_DENIED = 0,  /* its SYNs are dropped */
+	SOURCE_ALLOWED = 1, /* it may connect */
+};
+EXPORT_TO_GO(enum, source_verdict);
+
+/* Value of `source_filters`. The daemon maps it into its memory. */
+struct source_filter {
+	__u32 rules;  /* set of rules in force; 0: one without rules (daemon) */
+	__u32 pad;    /* zero */
+	__u64 denied; /* SYNs dropped since the service was added */
+	__u64 told;   /* when EVENT_DENIED was sent last, ns of CLOCK_MONOTONIC; 0: never */
 };
 
 /* Bits in the values of `addresses`. */
@@ -226,6 +253,22 @@ struct pending_query {
 	struct origin origin; /* where replies go if a home node claims the flow */
 };
 
+/* Bits in the values of `nodes`. */
+enum node_flag {
+	NODE_KNOWN = 1,     /* always set */
+	NODE_TAGS = 2,      /* it opens tagged packets: those sent to it get a tag */
+	NODE_TAGS_ALL = 4,  /* all that it sends is tagged: other packets of it are dropped */
+};
+EXPORT_TO_GO(enum, node_flag);
+
+/* Value of `tag_keys`: the keys of the tags of encapsulated packets. A key's slot is its number modulo TAG_SLOTS. */
+struct tag_key_set {
+	__u64 key[TAG_SLOTS][2]; /* each 16 bytes, as two little-endian words */
+	__u32 valid;             /* bit for each slot whose key is accepted */
+	__u32 send;              /* 1 + slot of the key for packets that this node sends; 0: there is none */
+	__u64 first;             /* number of the first valid key; of use to the daemon only */
+};
+
 /* Value of `query_budget`: limits the rate of queries. */
 struct query_count {
 	__u64 window;  /* current window: CLOCK_MONOTONIC divided by QUERY_WINDOW */
@@ -266,7 +309,8 @@ struct source_key {
 enum wake_scope {
 	WAKES_NODE = 0, /* all wakes on this node */
 	WAKES_SERVICE,  /* wakes of one service */
-	WAKES_SOURCE,   /* wakes by clients of one /24 */
+	WAKES_SOURCE,   /* wakes by clients of one /24 without a proof */
+	WAKES_PROVEN,   /* wakes by clients of one /24 with a proof, over all services */
 	WAKE_SCOPES,    /* how many there are */
 };
 EXPORT_TO_GO(enum, wake_scope);
@@ -351,13 +395,14 @@ enum event_type {
 	EVENT_FIRST_BYTE = 4,  /* a pod's first payload passed */
 	EVENT_SYN = 5,         /* a flow became half-open while syn_watch was off */
 	EVENT_OVER_BUDGET = 6, /* a client exceeded a budget of wakes */
+	EVENT_DENIED = 7,      /* a service refused a client by its address */
 };
 
 /* Record in `events`. */
 struct event {
 	enum event_type type; /* what happened */
-	__u32 index;          /* EVENT_WAKE, EVENT_OVER_BUDGET: service index; EVENT_SYN: 0; else pod index */
-	__u32 generation;     /* generation of the pod; EVENT_OVER_BUDGET: the client's IPv4 address; else 0 */
+	__u32 index;          /* EVENT_WAKE, _OVER_BUDGET, _DENIED: service index; EVENT_SYN: 0; else pod index */
+	__u32 generation;     /* generation of the pod; EVENT_OVER_BUDGET, _DENIED: the client's IPv4 address; else 0 */
 	__u32 pad;            /* zero */
 	__u64 at;             /* ns of CLOCK_MONOTONIC; 0 for EVENT_SYN */
 };
@@ -402,6 +447,8 @@ enum counter {
 	COUNT_OVER_BUDGET,     /* SYNs beyond a budget of a service that asks for no proof: dropped */
 	COUNT_FLOODED_SYNS,    /* SYNs sent to a pod without an entry in `flows`, which was full of half-open ones */
 	COUNT_FLOODED_ACKS,    /* flows entered at the ACK of such a SYN's SYN-ACK */
+	COUNT_BAD_TAG,         /* encapsulated packets with a wrong tag, or one of a key that is not valid: dropped */
+	COUNT_UNTAGGED,        /* encapsulated packets without a tag from a node that tags all: dropped */
 	COUNTERS,              /* how many there are */
 };
 

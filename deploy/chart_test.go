@@ -205,6 +205,8 @@ func TestSchemaRefusesWrongValues(t *testing.T) {
 		"controller.replicas=0":                        "/controller/replicas",
 		"controller.lease.duration=3":                  "/controller/lease/duration",
 		"daemon.xdpMode=fast":                          "/daemon/xdpMode",
+		"daemon.announce=BGP":                          "/daemon/announce",
+		"daemon.replies=edge":                          "/daemon/replies",
 		"daemon.privileged=true":                       "/daemon",
 		"daemon.capabilities={ALL}":                    "/daemon/capabilities/0",
 		"daemon.criSocket=unix:///run/containerd.sock": "/daemon/criSocket",

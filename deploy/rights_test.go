@@ -38,7 +38,9 @@ func TestDaemonHasNoRightsBeyondTheListed(t *testing.T) {
 			t.Errorf("%s: the daemon must share the node's network namespace, and no other", name)
 		}
 		// Folders of the node, and whether they are writable.
-		want := map[string]bool{"/sys/fs/bpf": true, "/run/wangell": true, "/run/netns": false, "/run/containerd": false}
+		want := map[string]bool{
+			"/sys/fs/bpf": true, "/run/wangell": true, "/run/netns": false, "/run/containerd": false,
+		}
 		for _, v := range spec.Volumes {
 			if v.HostPath == nil {
 				continue
@@ -74,7 +76,8 @@ func TestControllerHasNoRightsOnTheNode(t *testing.T) {
 	for name, r := range variants(t) {
 		spec := r.controller.Spec.Template.Spec
 		s, pod := spec.Containers[0].SecurityContext, spec.SecurityContext
-		if !*pod.RunAsNonRoot || *pod.RunAsUser == 0 || pod.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		if !*pod.RunAsNonRoot || *pod.RunAsUser == 0 ||
+			pod.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
 			t.Errorf("%s: pod %+v", name, pod)
 		}
 		if s.Privileged != nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem ||
@@ -99,6 +102,8 @@ wg-controller * apps/deployments/scale: update
 wg-controller * apps/replicasets: get list watch create delete
 wg-controller * discovery.k8s.io/endpointslices: get list watch create update delete
 wg-controller * events.k8s.io/events: create patch
+wg-controller * namespaces: list watch
+wg-controller * networking.k8s.io/networkpolicies: list watch
 wg-controller * nodes: get
 wg-controller * pods: get list watch create patch delete
 wg-controller * pods/log: get
@@ -129,7 +134,8 @@ func TestRolesHaveNoRightsBeyondTheListed(t *testing.T) {
 				}
 				for _, group := range rule.APIGroups {
 					for _, resource := range rule.Resources {
-						got = append(got, line(o.meta.Name, o.meta.Namespace, group, resource, rule.ResourceNames, rule.Verbs))
+						got = append(got, line(o.meta.Name, o.meta.Namespace, group, resource, rule.ResourceNames,
+							rule.Verbs))
 					}
 				}
 			}
@@ -138,7 +144,8 @@ func TestRolesHaveNoRightsBeyondTheListed(t *testing.T) {
 		want := strings.Split(strings.TrimSpace(allowed), "\n")
 		if name == "plain manifests" {
 			for i, l := range want {
-				want[i] = strings.NewReplacer("wg-", "wangell-", "[wg]", "[wangell]", "elsewhere", "wangell-system").Replace(l)
+				names := strings.NewReplacer("wg-", "wangell-", "[wg]", "[wangell]", "elsewhere", "wangell-system")
+				want[i] = names.Replace(l)
 			}
 		}
 		slices.Sort(want)

@@ -9,7 +9,7 @@ copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 git ls-files -z --cached --others --exclude-standard |
     tar --null --files-from - --ignore-failed-read -cf - 2>/dev/null | tar -xf - -C "$copy"
-(cd "$copy" && "$go" generate ./internal/gate ./api/...)
+(cd "$copy" && "$go" generate ./internal/gate ./internal/runtime/containerd/podinit ./api/...)
 
 # Another release of the compiler may give another object for the same source. The Go side must be equal even then.
 skip=()
@@ -20,6 +20,11 @@ if ! cmp -s internal/gate/gate_bpfel.clang "$copy/internal/gate/gate_bpfel.clang
 fi
 if ! diff -rq "${skip[@]}" internal/gate "$copy/internal/gate"; then
     echo "internal/gate is stale: run 'make generate' with $(clang-19 --version | head -1) and commit." >&2
+    exit 1
+fi
+part=internal/runtime/containerd/podinit
+if cmp -s $part/init.clang "$copy/$part/init.clang" && ! diff -rq $part "$copy/$part"; then
+    echo "$part is stale: run 'make generate' and commit." >&2
     exit 1
 fi
 for part in api/v1alpha1 deploy/crd; do

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs missing packages with apt on Debian and Ubuntu, and lists them elsewhere. It starts no service.
-# Usage: hack/install-deps.sh run|demo|demo-kubernetes|test
+# Usage: hack/install-deps.sh run|demo|demo-kubernetes|test|vm
 set -euo pipefail
 
 # need SET prints lines of a program in PATH, or a file, and the Debian package that has it.
@@ -42,8 +42,17 @@ need() {
         echo "python3 python3"
         echo "pip3 python3-pip"
         ;;
+    vm)
+        echo "qemu-system-x86_64 qemu-system-x86"
+        echo "qemu-system-aarch64 qemu-system-arm"
+        echo "mmdebstrap mmdebstrap"
+        echo "/usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring"
+        echo "depmod kmod"
+        echo "mke2fs e2fsprogs"
+        echo "xz xz-utils"
+        ;;
     *)
-        echo "usage: $0 run|demo|demo-kubernetes|test" >&2
+        echo "usage: $0 run|demo|demo-kubernetes|test|vm" >&2
         exit 2
         ;;
     esac

@@ -20,7 +20,8 @@ import (
 )
 
 // kubernetesTypes lists the fields of the spec whose types are Kubernetes' own.
-var kubernetesTypes = []string{"template", "env", "resources", "volumes", "volumeMounts", "securityContext"}
+var kubernetesTypes = []string{"template", "env", "resources", "volumes", "volumeMounts", "securityContext",
+	"readinessProbe"}
 
 func main() {
 	out := flag.String("o", ".", "folder to write the definition to")

@@ -5,3 +5,6 @@ package v1alpha1
 // ConditionStalled means that a change of the spec cannot be completed by itself: the Deployment has made no progress
 // for its progressDeadlineSeconds.
 const ConditionStalled = "Stalled"
+
+// ConditionRestricted means that not every client may connect, because of allowFrom or of NetworkPolicies.
+const ConditionRestricted = "Restricted"

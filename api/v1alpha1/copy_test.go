@@ -108,14 +108,16 @@ func TestDeepCopySharesNothing(t *testing.T) {
 // change of it needs a new pod.
 func TestHashCoversFieldsThatNeedANewPod(t *testing.T) {
 	counts := map[string]bool{
-		"Image": true, "TargetPort": true, "Command": true, "Args": true, "WorkingDir": true, "Env": true, "Resources": true,
-		"Volumes": true, "VolumeMounts": true, "SecurityContext": true, "ServiceAccountName": true,
+		"Image": true, "TargetPort": true, "Command": true, "Args": true, "WorkingDir": true, "Env": true,
+		"Resources": true,
+		"Volumes":   true, "VolumeMounts": true, "SecurityContext": true, "ServiceAccountName": true,
 		"AutomountServiceAccountToken": true, "EnableServiceLinks": true, "Template": true,
 		"Port": false, "IdleTimeout": false, "Address": false, "ImagePullPolicy": false, "WakeTimeout": false,
 		"TerminationGracePeriodSeconds": false, "MaxParked": false, "MaxParkedPerSource": false, "MinReplicas": false,
 		"MaxReplicas": false, "Replicas": false, "Scaling": false, "SessionAffinity": false, "Balancing": false,
 		"Retries": false, "DrainTimeout": false, "LoadBalancerClass": false, "WakeProof": false,
-		"UpdateStrategy": false,
+		"UpdateStrategy": false, "Init": true, "StopSignal": true, "ReadyWhen": false, "ReadinessProbe": true,
+		"AllowFrom": false,
 	}
 	base := service(t, "{targetPort: 8080}").Spec
 	spec := reflect.TypeFor[v1alpha1.WangellServiceSpec]()
@@ -164,7 +166,8 @@ func TestHashIsStable(t *testing.T) {
 	if v1alpha1.Hash(&defaulted.Spec) != v1alpha1.Hash(&service(t, "{}").Spec) {
 		t.Error("Default changes the hash")
 	}
-	large, larger := service(t, `resources: {limits: {memory: 64Gi}}`), service(t, `resources: {limits: {memory: 65Gi}}`)
+	large := service(t, `resources: {limits: {memory: 64Gi}}`)
+	larger := service(t, `resources: {limits: {memory: 65Gi}}`)
 	if v1alpha1.Hash(&large.Spec) == v1alpha1.Hash(&larger.Spec) {
 		t.Error("large quantities have the same hash")
 	}

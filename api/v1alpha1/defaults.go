@@ -48,27 +48,32 @@ const MaxReplicas = 32
 const maxID = 1<<31 - 1
 
 var ranges = map[string]Range{
-	"spec.port":                          {1, 65535, 80},
-	"spec.targetPort":                    {1, 65535, 8080},
-	"spec.idleTimeout":                   {1, 31536000, DefaultIdleTimeout},
-	"spec.wakeTimeout":                   {1, 3600, DefaultWakeTimeout},
-	"spec.terminationGracePeriodSeconds": {0, 3600, DefaultTerminationGracePeriodSeconds},
-	"spec.maxParked":                     {1, 4096, DefaultMaxParked},
-	"spec.maxParkedPerSource":            {1, 4096, DefaultMaxParkedPerSource},
-	"spec.minReplicas":                   {0, MaxReplicas, 0},
-	"spec.maxReplicas":                   {1, MaxReplicas, 3},
-	"spec.replicas":                      {0, MaxReplicas, 1},
-	"spec.retries":                       {0, 8, DefaultRetries},
-	"spec.drainTimeout":                  {0, 86400, DefaultDrainTimeout},
-	"spec.scaling.target":                {1, 1000000, 50},
-	"spec.scaling.outInterval":           {1, 3600, DefaultOutInterval},
-	"spec.scaling.inInterval":            {1, 3600, DefaultInInterval},
-	"spec.scaling.outStabilization":      {0, 3600, DefaultOutStabilization},
-	"spec.scaling.inStabilization":       {0, 3600, DefaultInStabilization},
-	"spec.scaling.maxStep":               {1, MaxReplicas, DefaultMaxStep},
-	"spec.scaling.burstPerPod":           {1, 4096, 100},
-	"spec.securityContext.runAsUser":     {0, maxID, 1000},
-	"spec.securityContext.runAsGroup":    {0, maxID, 1000},
+	"spec.port":                               {1, 65535, 80},
+	"spec.targetPort":                         {1, 65535, 8080},
+	"spec.idleTimeout":                        {1, 31536000, DefaultIdleTimeout},
+	"spec.wakeTimeout":                        {1, 3600, DefaultWakeTimeout},
+	"spec.terminationGracePeriodSeconds":      {0, 3600, DefaultTerminationGracePeriodSeconds},
+	"spec.maxParked":                          {1, 4096, DefaultMaxParked},
+	"spec.maxParkedPerSource":                 {1, 4096, DefaultMaxParkedPerSource},
+	"spec.minReplicas":                        {0, MaxReplicas, 0},
+	"spec.maxReplicas":                        {1, MaxReplicas, 3},
+	"spec.replicas":                           {0, MaxReplicas, 1},
+	"spec.retries":                            {0, 8, DefaultRetries},
+	"spec.drainTimeout":                       {0, 86400, DefaultDrainTimeout},
+	"spec.scaling.target":                     {1, 1000000, 50},
+	"spec.scaling.outInterval":                {1, 3600, DefaultOutInterval},
+	"spec.scaling.inInterval":                 {1, 3600, DefaultInInterval},
+	"spec.scaling.outStabilization":           {0, 3600, DefaultOutStabilization},
+	"spec.scaling.inStabilization":            {0, 3600, DefaultInStabilization},
+	"spec.scaling.maxStep":                    {1, MaxReplicas, DefaultMaxStep},
+	"spec.scaling.burstPerPod":                {1, 4096, 100},
+	"spec.readinessProbe.initialDelaySeconds": {0, 3600, 0},
+	"spec.readinessProbe.periodSeconds":       {1, 3600, 10},
+	"spec.readinessProbe.timeoutSeconds":      {1, 3600, 1},
+	"spec.readinessProbe.successThreshold":    {1, 100, 1},
+	"spec.readinessProbe.failureThreshold":    {1, 100, 3},
+	"spec.securityContext.runAsUser":          {0, maxID, 1000},
+	"spec.securityContext.runAsGroup":         {0, maxID, 1000},
 }
 
 // RangeOf returns the range of the field with a path such as "spec.port". It returns false for fields without a range.
@@ -96,6 +101,7 @@ func Default(s *WangellService) {
 	setPointer(&spec.DrainTimeout, DefaultDrainTimeout)
 	setDefault(&spec.SessionAffinity, corev1.ServiceAffinityNone)
 	setDefault(&spec.WakeProof, WakeProofAuto)
+	setDefault(&spec.ReadyWhen, ReadyWhenListens)
 	if b := spec.Balancing; b != nil {
 		setDefault(&b.LocalityPreference, LocalityNone)
 	}

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"reflect"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,14 +31,19 @@ type podSpec struct {
 	AutomountServiceAccountToken bool                    `json:"automountServiceAccountToken,omitempty"`
 	EnableServiceLinks           bool                    `json:"enableServiceLinks,omitempty"`
 	Template                     *corev1.PodTemplateSpec `json:"template,omitempty"`
+
+	Init           bool          `json:"init,omitempty"`
+	StopSignal     string        `json:"stopSignal,omitempty"`
+	ReadinessProbe *corev1.Probe `json:"readinessProbe,omitempty"`
 }
 
 // Hash returns a hash of the fields that make a pod: image, targetPort, command, args, workingDir, env, resources,
-// volumes, volumeMounts, securityContext, serviceAccountName, automountServiceAccountToken, enableServiceLinks and
-// template. Fields that only the gate or the controller uses (port, address, idleTimeout, ...) are left out.
+// volumes, volumeMounts, securityContext, init, stopSignal, readinessProbe, serviceAccountName,
+// automountServiceAccountToken, enableServiceLinks and template. Fields that only the gate or the controller uses
+// (port, address, idleTimeout, ...) are left out.
 //
 // The hash is 16 hexadecimal digits, the first 8 bytes of a SHA-256. It is the same before and after Default, however a
-// quantity is written, and in every version of Wangell. The spec must be valid.
+// quantity or a signal is written, and in every version of Wangell. The spec must be valid.
 func Hash(spec *WangellServiceSpec) string {
 	s := spec.DeepCopy()
 	setDefault(&s.TargetPort, s.Port)
@@ -51,10 +57,14 @@ func Hash(spec *WangellServiceSpec) string {
 	if s.SecurityContext != nil && reflect.ValueOf(*s.SecurityContext).IsZero() {
 		s.SecurityContext = nil
 	}
+	if n, err := ParseSignal(s.StopSignal); err == nil {
+		s.StopSignal = fmt.Sprint(n)
+	}
 	text, err := json.Marshal(podSpec{
 		s.Image, s.TargetPort, s.Command, s.Args, s.WorkingDir, s.Env, s.Resources, s.Volumes,
 		s.VolumeMounts, s.SecurityContext, s.ServiceAccountName,
 		isTrue(s.AutomountServiceAccountToken), isTrue(s.EnableServiceLinks), s.Template,
+		isTrue(s.Init), s.StopSignal, s.ReadinessProbe,
 	})
 	if err != nil {
 		panic("v1alpha1: Hash of an invalid spec: " + err.Error())

@@ -76,7 +76,9 @@ type WangellServiceList struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.image) || has(self.template)",message="missing: write which image to run, for example image: registry.example.com/app:v1, or a whole pod as template"
 // +kubebuilder:validation:XValidation:rule="!(has(self.image) && has(self.template))",message="image and template cannot both be set: write image in template.spec.containers, or leave template out"
-// +kubebuilder:validation:XValidation:rule="!has(self.template) || !(has(self.command) || has(self.args) || has(self.workingDir) || has(self.env) || has(self.resources) || has(self.volumes) || has(self.volumeMounts) || has(self.securityContext) || has(self.imagePullPolicy) || has(self.serviceAccountName) || has(self.automountServiceAccountToken) || has(self.enableServiceLinks))",message="command, args, workingDir, env, resources, volumes, volumeMounts, securityContext, imagePullPolicy, serviceAccountName, automountServiceAccountToken and enableServiceLinks cannot be set beside template: write them in template.spec, or leave template out"
+// +kubebuilder:validation:XValidation:rule="!has(self.template) || !(has(self.command) || has(self.args) || has(self.workingDir) || has(self.env) || has(self.resources) || has(self.volumes) || has(self.volumeMounts) || has(self.securityContext) || has(self.imagePullPolicy) || has(self.init) || has(self.stopSignal) || has(self.serviceAccountName) || has(self.automountServiceAccountToken) || has(self.enableServiceLinks) || has(self.readinessProbe))",message="command, args, workingDir, env, resources, volumes, volumeMounts, securityContext, readinessProbe, imagePullPolicy, init, stopSignal, serviceAccountName, automountServiceAccountToken and enableServiceLinks cannot be set beside template: write them in template.spec, or leave template out"
+// +kubebuilder:validation:XValidation:rule="!(has(self.readyWhen) && self.readyWhen == 'Probe') || has(self.readinessProbe) || has(self.template)",message="readyWhen is Probe, but there is no readinessProbe: add readinessProbe: {tcpSocket: {port: 5432}}, for example, or leave readyWhen out"
+// +kubebuilder:validation:XValidation:rule="!has(self.readinessProbe) || has(self.readyWhen) && self.readyWhen == 'Probe'",message="readinessProbe is not used unless readyWhen is Probe: add readyWhen: Probe, or leave readinessProbe out"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxReplicas) || !has(self.minReplicas) || self.maxReplicas >= self.minReplicas",message="maxReplicas is less than minReplicas: raise maxReplicas or lower minReplicas"
 // +kubebuilder:validation:XValidation:rule="has(self.maxReplicas) || !has(self.minReplicas) || self.minReplicas <= 1 || has(self.scaling)",message="minReplicas is more than maxReplicas, which is 1 if neither maxReplicas nor scaling is set: write maxReplicas as well"
 type WangellServiceSpec struct {
@@ -134,13 +136,35 @@ type WangellServiceSpec struct {
 	// Kubernetes, every field.
 	// +optional
 	SecurityContext *corev1.SecurityContext `json:"securityContext,omitempty"`
+	// Init makes a small program the first process of the container. It starts the service's program, passes signals on
+	// to it, and reaps orphans. On Kubernetes the pod shares its process namespace instead. Default: false.
+	// +optional
+	Init *bool `json:"init,omitempty"`
+
+	// ReadyWhen is Listen, so that a pod gets connections as soon as its socket listens, or Probe, so that it gets them
+	// once its readinessProbe succeeds as well, and no new ones while that fails. Default: Listen.
+	// +optional
+	// +kubebuilder:validation:Enum=Listen;Probe
+	ReadyWhen ReadyWhen `json:"readyWhen,omitempty"`
+	// ReadinessProbe is that of a Kubernetes container: one of httpGet, tcpSocket, exec and grpc, with
+	// initialDelaySeconds, periodSeconds, timeoutSeconds, successThreshold and failureThreshold. It needs readyWhen:
+	// Probe, whose probe it is. With a template, write it in the main container instead.
+	// +optional
+	ReadinessProbe *corev1.Probe `json:"readinessProbe,omitempty"`
 
 	// WakeTimeout is the number of seconds after which a wake fails and parked clients are refused, 1-3600. Default: 60.
 	// +optional
 	// +kubebuilder:default=60
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 3600",message="want seconds from 1 to 3600: write wakeTimeout: 60, for example"
 	WakeTimeout int64 `json:"wakeTimeout,omitempty"`
-	// TerminationGracePeriodSeconds is the number of seconds between SIGTERM and SIGKILL, 0-3600. Default: the
+	// StopSignal is the signal that asks the program to end: a name such as SIGQUIT, QUIT or SIGRTMIN+3, or a number from
+	// 1 to 64 as text, except 32 and 33. On Kubernetes it needs the feature gate ContainerStopSignals. Default: the
+	// image's STOPSIGNAL, or SIGTERM.
+	// +optional
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([1-9]|[12][0-9]|3[0-14-9]|[45][0-9]|6[0-4]|(SIG)?(HUP|INT|QUIT|ILL|TRAP|ABRT|IOT|BUS|FPE|KILL|USR1|SEGV|USR2|PIPE|ALRM|TERM|STKFLT|CHLD|CONT|STOP|TSTP|TTIN|TTOU|URG|XCPU|XFSZ|VTALRM|PROF|WINCH|IO|POLL|PWR|SYS|RTMIN([+]([1-9]|1[0-5]))?|RTMAX(-([1-9]|1[0-4]))?))$')",message="want the name or number of a signal: write stopSignal: SIGQUIT, for example"
+	StopSignal string `json:"stopSignal,omitempty"`
+	// TerminationGracePeriodSeconds is the number of seconds between the stop signal and SIGKILL, 0-3600. Default: the
 	// template's value, or 30.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 3600",message="want seconds from 0 to 3600: write terminationGracePeriodSeconds: 30, for example"
@@ -186,6 +210,16 @@ type WangellServiceSpec struct {
 	// +optional
 	// +kubebuilder:validation:Enum=Auto;Always;Never
 	WakeProof WakeProof `json:"wakeProof,omitempty"`
+	// AllowFrom lists the IPv4 networks whose clients may connect, such as 10.0.0.0/8; connection requests from elsewhere
+	// are dropped and wake nothing. On Kubernetes, the NetworkPolicies for the pods must allow a client as well. Default:
+	// all clients.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=1024
+	// +kubebuilder:validation:items:MaxLength=18
+	// +kubebuilder:validation:items:Pattern=`^[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}$`
+	AllowFrom []string `json:"allowFrom,omitempty"`
 	// DrainTimeout is the number of seconds for which a pod that is removed keeps its open connections, 0-86400.
 	// Default: 30.
 	// +optional

@@ -25,6 +25,7 @@ func Validate(s *WangellService) ValidationErrors {
 		errs.label(namespacePath, s.Namespace)
 	}
 	errs.spec(&s.Spec)
+	errs.readiness(s.Name, &s.Spec)
 	return errs
 }
 
@@ -40,6 +41,7 @@ func ValidateCluster(s *WangellService) ValidationErrors {
 	}
 	spec := &s.Spec
 	errs.common(spec)
+	errs.readiness(s.Name, spec)
 	if spec.Template != nil {
 		errs.template(spec)
 	} else {
@@ -89,12 +91,14 @@ func (e *ValidationErrors) common(s *WangellServiceSpec) {
 	pointerInRange(e, specPath.Child("drainTimeout"), s.DrainTimeout)
 	pointerInRange(e, specPath.Child("replicas"), s.Replicas)
 	e.address(s.Address)
+	e.stopSignal(s.StopSignal)
 	e.oneOf(specPath.Child("imagePullPolicy"), string(s.ImagePullPolicy),
 		string(corev1.PullIfNotPresent), string(corev1.PullAlways), string(corev1.PullNever))
 	e.oneOf(specPath.Child("sessionAffinity"), string(s.SessionAffinity),
 		string(corev1.ServiceAffinityNone), string(corev1.ServiceAffinityClientIP))
 	e.oneOf(specPath.Child("wakeProof"), string(s.WakeProof),
 		string(WakeProofAuto), string(WakeProofAlways), string(WakeProofNever))
+	e.allowFrom(s.AllowFrom)
 	if s.Balancing != nil {
 		e.oneOf(specPath.Child("balancing").Child("localityPreference"), string(s.Balancing.LocalityPreference),
 			string(LocalityNone), string(LocalityLocal))
@@ -158,10 +162,13 @@ func (e *ValidationErrors) template(s *WangellServiceSpec) {
 		"image": s.Image != "", "command": s.Command != nil, "args": s.Args != nil, "workingDir": s.WorkingDir != "",
 		"env":       s.Env != nil,
 		"resources": s.Resources.Limits != nil || s.Resources.Requests != nil || s.Resources.Claims != nil,
-		"volumes":   s.Volumes != nil, "volumeMounts": s.VolumeMounts != nil, "securityContext": s.SecurityContext != nil,
+		"volumes":   s.Volumes != nil, "volumeMounts": s.VolumeMounts != nil,
+		"securityContext": s.SecurityContext != nil,
+		"readinessProbe":  s.ReadinessProbe != nil,
 		"imagePullPolicy": s.ImagePullPolicy != "", "serviceAccountName": s.ServiceAccountName != "",
 		"automountServiceAccountToken": s.AutomountServiceAccountToken != nil,
 		"enableServiceLinks":           s.EnableServiceLinks != nil,
+		"init":                         s.Init != nil, "stopSignal": s.StopSignal != "",
 	} {
 		if given {
 			e.add(specPath.Child(name), "write it in spec.template.spec, or leave spec.template out",
@@ -195,9 +202,11 @@ func (e *ValidationErrors) clusterOnly(s *WangellServiceSpec) {
 		{"template", s.Template != nil, "a pod has one container",
 			"write image, command, env, volumes, ... directly below spec"},
 		{"loadBalancerClass", s.LoadBalancerClass != "", "Wangell is the only load balancer", remove},
-		{"replicas", s.Replicas != nil, "no autoscaler sets it", "write minReplicas: for pods that always run, or remove it"},
+		{"replicas", s.Replicas != nil, "no autoscaler sets it",
+			"write minReplicas: for pods that always run, or remove it"},
 		{"serviceAccountName", s.ServiceAccountName != "", "there are no service accounts", remove},
-		{"automountServiceAccountToken", isTrue(s.AutomountServiceAccountToken), "there are no service accounts", remove},
+		{"automountServiceAccountToken", isTrue(s.AutomountServiceAccountToken),
+			"there are no service accounts", remove},
 		{"enableServiceLinks", isTrue(s.EnableServiceLinks), "there are no Services", remove},
 	} {
 		if f.given {
@@ -239,7 +248,8 @@ func (e *ValidationErrors) address(address string) {
 	switch {
 	case err != nil || !ip.Is4():
 		e.add(p, fix, "want an IPv4 address, got %q", address)
-	case ip.IsUnspecified() || ip.IsLoopback() || ip.IsMulticast() || ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+	case ip.IsUnspecified() || ip.IsLoopback() || ip.IsMulticast() ||
+		ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		e.add(p, fix, "%s cannot be a service address: it is unspecified, loopback, multicast or broadcast", ip)
 	}
 }

@@ -43,6 +43,8 @@ func TestValidateAcceptsEveryField(t *testing.T) {
 			volumeMounts: [{name: a, mountPath: /a, readOnly: true}, {name: a, mountPath: /b}]}`,
 		`securityContext: {runAsUser: 0, runAsGroup: 0, privileged: false, readOnlyRootFilesystem: true,
 			capabilities: {add: [NET_ADMIN], drop: [ALL]}}`,
+		`{init: false, stopSignal: SIGRTMIN+3}`,
+		`{init: true, stopSignal: "15"}`,
 	} {
 		if errs := v1alpha1.Validate(service(t, spec)); len(errs) > 0 {
 			t.Errorf("%s: %v", spec, errs)
@@ -174,6 +176,10 @@ func TestValidateClusterRefusesWhatCannotWork(t *testing.T) {
 		{`idleTimeout: -1`, "spec.idleTimeout: want a number"},
 		{`{template: {spec: {containers: [{name: a}]}}}`,
 			"spec.image: cannot be set beside template, which describes the whole pod: write it in spec.template.spec"},
+		{`{image: "", init: true, template: {spec: {containers: [{name: a}]}}}`,
+			"spec.init: cannot be set beside template, which describes the whole pod"},
+		{`{image: "", stopSignal: INT, template: {spec: {containers: [{name: a}]}}}`,
+			"spec.stopSignal: cannot be set beside template, which describes the whole pod"},
 		{`{image: "", template: {}}`, "spec.template.spec.containers: missing"},
 		{`{image: "", template: {spec: {hostNetwork: true, containers: [{name: a}]}}}`,
 			"spec.template.spec.hostNetwork: cannot work"},

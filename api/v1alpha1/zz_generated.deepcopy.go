@@ -234,6 +234,16 @@ func (in *WangellServiceSpec) DeepCopyInto(out *WangellServiceSpec) {
 		*out = new(v1.SecurityContext)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.Init != nil {
+		in, out := &in.Init, &out.Init
+		*out = new(bool)
+		**out = **in
+	}
+	if in.ReadinessProbe != nil {
+		in, out := &in.ReadinessProbe, &out.ReadinessProbe
+		*out = new(v1.Probe)
+		(*in).DeepCopyInto(*out)
+	}
 	if in.TerminationGracePeriodSeconds != nil {
 		in, out := &in.TerminationGracePeriodSeconds, &out.TerminationGracePeriodSeconds
 		*out = new(int64)
@@ -253,6 +263,11 @@ func (in *WangellServiceSpec) DeepCopyInto(out *WangellServiceSpec) {
 		in, out := &in.Retries, &out.Retries
 		*out = new(int32)
 		**out = **in
+	}
+	if in.AllowFrom != nil {
+		in, out := &in.AllowFrom, &out.AllowFrom
+		*out = make([]string, len(*in))
+		copy(*out, *in)
 	}
 	if in.DrainTimeout != nil {
 		in, out := &in.DrainTimeout, &out.DrainTimeout

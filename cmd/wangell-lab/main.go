@@ -11,9 +11,9 @@ import (
 	_ "wangell.loutres.me/internal/lab/balance"
 	_ "wangell.loutres.me/internal/lab/coldkube"
 	_ "wangell.loutres.me/internal/lab/fleet"
+	_ "wangell.loutres.me/internal/lab/flood"
 	_ "wangell.loutres.me/internal/lab/onenode/capacity"
 	_ "wangell.loutres.me/internal/lab/onenode/cold"
-	_ "wangell.loutres.me/internal/lab/onenode/flood"
 	_ "wangell.loutres.me/internal/lab/proxy/scaling"
 )
 

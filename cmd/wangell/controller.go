@@ -64,11 +64,15 @@ without it; only a sleeping service has to wait.`,
 		"time after which a leader that cannot renew the Lease ends")
 	f.DurationVar(&c.config.RetryPeriod, "retry-period", 300*time.Millisecond,
 		"time between two renewals of the Lease, or two tries to get it")
+	f.DurationVar(&c.config.HandOver, "hand-over", 15*time.Second,
+		"time for which a leader that ends goes on telling daemons which pods leave, until the next leader does")
 	f.IntVar(&c.config.MaxServices, "services", int(gate.DefaultSizes().Services),
 		"services that the daemons' gates have room for, as their --services")
 	f.StringVar(&c.config.Namespace, "namespace", "", "manage the services of this namespace only")
 	f.BoolVar(&c.config.StartThroughDeployment, "start-through-deployment", false,
 		"have the Deployment create the pods of a wake: slower, with fewer requests to the API server")
+	f.BoolVar(&c.config.NodePorts, "node-ports", false,
+		"also give services a port of every node, for clients outside that have no route to service addresses")
 	f.StringVar(&c.config.MetricsAddress, "metrics-address", ":9464", "TCP address of the Prometheus metrics; empty: none")
 	f.StringVar(&c.config.HealthAddress, "health-address", ":8081", "TCP address of /healthz and /readyz; empty: none")
 	f.StringVar(&c.kubeconfig, "kubeconfig", "",
@@ -104,6 +108,9 @@ func (c *controllerFlags) run(cmd *cobra.Command, g *globals) error {
 	if lease <= renew || renew <= retry*6/5 || retry <= 0 {
 		return usage(cmd, "--lease-duration %s, --renew-deadline %s, --retry-period %s: "+
 			"the first must be longer than the second, and that 1.2 times longer than the third", lease, renew, retry)
+	}
+	if c.config.HandOver < 0 {
+		return usage(cmd, "--hand-over %s: want 0 or more", c.config.HandOver)
 	}
 	if c.config.MaxServices < 1 {
 		return usage(cmd, "--services %d: want 1 or more", c.config.MaxServices)

@@ -15,6 +15,7 @@ import (
 
 	"wangell.loutres.me/internal/instance"
 	"wangell.loutres.me/internal/node"
+	"wangell.loutres.me/internal/runtime/containerd"
 )
 
 // defaultEncapPort is the UDP port of packets between nodes.
@@ -23,12 +24,27 @@ const defaultEncapPort = 7947
 // daemonFlags holds the flags of the daemon; many of them set fields of config directly.
 type daemonFlags struct {
 	config      node.Config
+	containerd  string
 	keyFile     string
 	addresses   []string
 	nodeAddress string
+	announce    string
+	replies     string
 	clean       bool
 	cluster     clusterFlags
 }
+
+// Values of --announce: how hosts outside learn which node takes packets for a service address.
+const (
+	announceARP  = "ARP"  // one node answers ARP requests for it
+	announceNone = "None" // no node does
+)
+
+// Values of --replies: the way of replies whose pod is on another node than the one their client's packets come to.
+const (
+	repliesDirect = "Direct" // straight to the client
+	repliesEdge   = "Edge"   // back by the node that the client's packets come to
+)
 
 func newDaemon(g *globals) *cobra.Command {
 	f := &daemonFlags{}
@@ -72,10 +88,6 @@ func (f *daemonFlags) add(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&c.Interfaces, "interface", nil,
 		"interface towards clients on other machines (repeatable; default: those with a default route)")
 	flags.StringVar(&c.XDPMode, "xdp-mode", "auto", "auto (native, or off if the driver refuses), native, generic or off")
-	flags.Uint32Var(&c.Sizes.FlowsPerSource, "max-flows-per-source", 0,
-		"connections of one client address, of all that the gate has room for (default: half of them)")
-	flags.Uint32Var(&c.Sizes.FlowsPerService, "max-flows-per-service", 0,
-		"connections of one service (default: three quarters)")
 	flags.StringVar(&c.BPFDir, "bpf-dir", "",
 		"folder for the gate's pins in an existing bpf file system (default: a new one below --run-dir)")
 	flags.StringVar(&c.MetricsSocket, "metrics-socket", "", "unix socket that serves /metrics, /healthz and /readyz")
@@ -88,8 +100,16 @@ func (f *daemonFlags) add(flags *pflag.FlagSet) {
 	flags.BoolVar(&c.Shortcut, "shortcut", true,
 		"cluster: connections of this node's pods bypass its network stack after the SYN (used with --node-address)")
 	addWakeBudgets(flags, &c.WakeBudgets)
+	flags.StringVar(&f.announce, "announce", announceARP,
+		"cluster: ARP (each service address is announced by one node) or None (something else, such as the routes\n"+
+			"of a cloud or BGP, brings its packets to nodes)")
+	flags.StringVar(&f.replies, "replies", repliesDirect,
+		"cluster: Direct (replies leave the pod's node, with the service address as their source) or Edge\n"+
+			"(they go back by the node that the client's packets come to, for networks that check sources)")
 	flags.StringVar(&c.CRI, "cri", "",
 		"cluster: endpoint of the container runtime, such as unix:///run/containerd/containerd.sock")
+	flags.StringVar(&f.containerd, "containerd", "",
+		"one machine: socket of the containerd that runs the pods, for readinessProbes that run commands")
 	addSizes(flags, &c.Sizes)
 	f.cluster.add(flags)
 }
@@ -113,6 +133,18 @@ func (f *daemonFlags) run(cmd *cobra.Command, g *globals) (err error) {
 		c.EncapPort, c.Shortcut = 0, false
 	} else if c.NodeAddr, err = netip.ParseAddr(f.nodeAddress); err != nil || !c.NodeAddr.Is4() {
 		return usage(cmd, "--node-address %q: want this node's IPv4 address", f.nodeAddress)
+	}
+	switch f.announce {
+	case announceARP, announceNone:
+		c.NoARP = f.announce == announceNone
+	default:
+		return usage(cmd, "--announce %q: want %s or %s", f.announce, announceARP, announceNone)
+	}
+	switch f.replies {
+	case repliesDirect, repliesEdge:
+		c.RepliesByEdge = f.replies == repliesEdge
+	default:
+		return usage(cmd, "--replies %q: want %s or %s", f.replies, repliesDirect, repliesEdge)
 	}
 	if c.MetricsAddress != "" {
 		if _, _, err := net.SplitHostPort(c.MetricsAddress); err != nil {
@@ -145,6 +177,14 @@ func (f *daemonFlags) run(cmd *cobra.Command, g *globals) (err error) {
 		}
 		defer wait()
 		defer cancel()
+	}
+	if f.containerd != "" {
+		executor, err := containerd.NewExecutor(f.containerd, containerd.DefaultNamespace, filepath.Join(c.RunDir, "exec"))
+		if err != nil {
+			return err
+		}
+		defer executor.Close()
+		c.Exec = executor.Exec
 	}
 	c.Ready = func() { fmt.Println(instance.DaemonReady) }
 	return node.Run(ctx, *c)

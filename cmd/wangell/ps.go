@@ -3,7 +3,9 @@
 package main
 
 import (
+	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,7 +19,8 @@ func newPs(g *globals) *cobra.Command {
 		Use:   "ps",
 		Short: "List the services of a running 'wangell up'",
 		Long: `List the services of a running 'wangell up': address, state, pods, open connections
-and the last wake.`,
+and the last wake. A manifest with a mistake has a line of its own: its services are
+those that it had before. With -o json its mistakes are on standard error.`,
 		GroupID: groupLook,
 		Example: `  sudo wangell ps
   sudo wangell ps -o json | jq -r '.[].service.status.loadBalancerIP'`,
@@ -29,14 +32,21 @@ and the last wake.`,
 			if err != nil {
 				return err
 			}
+			broken, err := c.Broken(cmd.Context())
+			if err != nil {
+				return err
+			}
 			if out == outputJSON {
+				for _, b := range broken {
+					fmt.Fprintln(os.Stderr, strings.Join(b.Errors, "\n"))
+				}
 				return printJSON(services)
 			}
 			wakes, err := c.Wakes(cmd.Context(), "")
 			if err != nil {
 				return err
 			}
-			return view.Services(os.Stdout, services, wakes, time.Now())
+			return view.Services(os.Stdout, services, broken, wakes, time.Now())
 		},
 	}
 	out.registerTo(cmd)

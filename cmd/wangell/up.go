@@ -18,6 +18,7 @@ import (
 
 	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/instance"
 	"wangell.loutres.me/internal/manifest"
 	"wangell.loutres.me/internal/view"
@@ -51,6 +52,7 @@ standard error, and the line "ready" to standard output.`,
 		GroupID: groupRun,
 		Example: `  sudo wangell up -f hello.yaml
   sudo wangell up -f services/ --interface eth0 --addresses 10.46.100.0/24
+  sudo wangell up -f hello.yaml --wake-budget-source 20,1 --wake-budget-service 10,0.1
   cat hello.yaml | sudo wangell up -f - -o json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return u.run(cmd) },
@@ -64,11 +66,9 @@ standard error, and the line "ready" to standard output.`,
 	f.StringArrayVar(&u.config.Interfaces, "interface", nil,
 		"device towards clients on other machines (repeatable; default: devices with a default route)")
 	f.StringVar(&u.config.XDPMode, "xdp-mode", "auto", oneOf(xdpModes))
-	f.Uint32Var(&u.config.MaxFlowsPerSource, "max-flows-per-source", 0,
-		"connections of one client address, of all that the gate has room for (default: half of them)")
-	f.Uint32Var(&u.config.MaxFlowsPerService, "max-flows-per-service", 0,
-		"connections of one service (default: three quarters)")
 	addSizes(f, &u.config.Sizes)
+	u.config.WakeBudgets = &gate.WakeBudgets{}
+	addWakeBudgets(f, u.config.WakeBudgets)
 	f.StringArrayVar(&u.config.InsecureRegistries, "insecure-registry", nil,
 		"registry to use over plain HTTP, as HOST, HOST:PORT or an address range (repeatable)")
 	f.StringVar(&u.config.MetricsAddress, "metrics-address", instance.DefaultMetricsAddress,

@@ -66,6 +66,9 @@ func unfit(s *service, rt runtime.Pod) (reason string, grace time.Duration) {
 func (a *adopter) take(s *service, rt runtime.Pod, event func(lifecycle.Ref) lifecycle.Event) {
 	p := s.addPod(s.machine.NextRef())
 	p.returned = true
+	if rt.SpecHash != "" && rt.SpecHash != s.hash {
+		p.probe = "" // that of its own spec is not known any more
+	}
 	a.engine.runner.identify(p, rt)
 	a.engine.step(s, event(p.ref))
 	if !slices.Contains(s.machine.Pods(), p.ref) {

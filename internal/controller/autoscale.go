@@ -62,7 +62,7 @@ func (a *autoscaler) scaleAll() {
 
 // measure asks the runtime what the serving pods of a service use, if the service is scaled by that.
 func (a *autoscaler) measure(s *service, now monotime.Time) {
-	if a.meter == nil || !metered(&s.spec.Spec) || now.Sub(s.measured) < usageEvery || a.loop.halted {
+	if a.meter == nil || !metered(&s.spec.Spec) || now.Sub(s.measured) < usageEvery || a.loop.idle() {
 		return
 	}
 	s.measured = now

@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -18,7 +19,7 @@ const latestPause = 10 * time.Second
 // glance returns what the service's Status looks like now.
 func (s *service) glance() glance {
 	g := glance{
-		state: s.machine.State(), message: s.message(), image: s.imageErr,
+		state: s.machine.State(), message: s.message(), image: cmp.Or(s.imageErr, s.unready()),
 		serving: s.machine.Serving(), desired: s.machine.Desired(), replicas: s.replicas(),
 		lastPacket: s.reported.lastPacket,
 	}

@@ -37,9 +37,12 @@ type Config struct {
 	Log *slog.Logger
 	// MaxServices is how many services the gates have room for (gate.Sizes). Default: 16,384.
 	MaxServices int
-	// MaxConcurrentStarts is the number of pods that are started at once. Default: twice the number of cores, at least 4;
-	// on a cluster, whose machines are others, clusterStarts.
+	// MaxConcurrentStarts is the number of pods that are started at once. Default: twice the number of cores, at
+	// least 4; on a cluster, whose machines are others, clusterStarts.
 	MaxConcurrentStarts int
+	// AwaitServices has daemons stay with the controller before this one until Synced was called: HELLOs are not answered
+	// before that.
+	AwaitServices bool
 	// MaxConcurrentPulls is the number of images that are fetched ahead of need at once. Default: 4.
 	MaxConcurrentPulls int
 }
@@ -92,14 +95,14 @@ func New(cfg Config) (*Controller, error) {
 	cluster, _ := cfg.Runtime.(runtime.Cluster)
 	cfg = cfg.withDefaults(cluster != nil)
 	c := &Controller{
-		runtime: cfg.Runtime, log: cfg.Log, catalog: newCatalog(cfg.MaxServices), loop: newLoop(), workers: newWorkers(),
-		events: &hub{},
-		ended:  make(chan struct{}), logDone: make(chan struct{}),
+		runtime: cfg.Runtime, log: cfg.Log, catalog: newCatalog(cfg.MaxServices), loop: newLoop(),
+		workers: newWorkers(), events: &hub{},
+		ended: make(chan struct{}), logDone: make(chan struct{}),
 	}
 	c.build(cfg, cluster)
 	var err error
 	c.server, err = wire.NewServer(wire.ServerConfig{
-		Conn: cfg.Conn, Key: cfg.Key, Log: cfg.Log,
+		Conn: cfg.Conn, Key: cfg.Key, Log: cfg.Log, AwaitTable: cfg.AwaitServices,
 		Joined:  func(p wire.Peer) { c.loop.post(func() { c.receiver.joined(p) }) },
 		Left:    func(p wire.Peer) { c.loop.post(func() { c.receiver.left(p) }) },
 		Receive: func(p wire.Peer, m wire.Message) { c.loop.post(func() { c.receiver.receive(p, m) }) },
@@ -120,7 +123,10 @@ func New(cfg Config) (*Controller, error) {
 	if cluster != nil {
 		c.workers.group.Go(c.adopter.readCluster)
 	}
-	c.loop.after(nodesPause, nodes.endPause)
+	c.loop.post(nodes.tagger.begin)
+	if !cfg.AwaitServices {
+		c.loop.after(nodesPause, nodes.endPause)
+	}
 	return c, nil
 }
 
@@ -144,7 +150,8 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 	}
 	nodes := &nodes{
 		loop: c.loop, table: e.table, daemons: e.daemons, cluster: cluster, deliver: e.step,
-		byName: map[string]*node{}, newcomers: map[uint64]bool{},
+		byName: map[string]*node{}, newcomers: map[uint64]bool{}, gathering: cfg.AwaitServices,
+		tagger: &tagger{key: cfg.Key, loop: c.loop, daemons: e.daemons, able: map[uint64]bool{}},
 	}
 	e.runner = &runner{
 		runtime: cfg.Runtime, loop: c.loop, workers: c.workers, events: c.events, images: e.images, table: e.table,

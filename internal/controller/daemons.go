@@ -21,6 +21,8 @@ type daemons struct {
 	server *wire.Server
 	peers  map[uint64]wire.Peer // by session
 	alone  bool                 // no daemon has been connected for alonePatience
+	// deserted, unless nil, is called once when no daemon is connected.
+	deserted func()
 	// aloneChanged is called when alone has changed.
 	aloneChanged func()
 }
@@ -107,7 +109,21 @@ func (d *daemons) joined(p wire.Peer) {
 func (d *daemons) left(p wire.Peer) {
 	delete(d.peers, p.ID)
 	d.watchAlone()
+	d.checkDeserted()
 	d.events.emit(Event{Time: time.Now(), Kind: EventDaemon, Node: p.Node, Text: "disconnected"})
+}
+
+// whenDeserted calls f once no daemon is connected.
+func (d *daemons) whenDeserted(f func()) {
+	d.deserted = f
+	d.checkDeserted()
+}
+
+func (d *daemons) checkDeserted() {
+	if f := d.deserted; f != nil && len(d.peers) == 0 {
+		d.deserted = nil
+		f()
+	}
 }
 
 // watchAlone notes that there is no daemon, if that lasts.

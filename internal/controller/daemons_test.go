@@ -46,8 +46,9 @@ func TestPodReportsAndNodesArePassedOn(t *testing.T) {
 	w.until("seen", func() bool { w.cluster.mu.Lock(); defer w.cluster.mu.Unlock(); return len(w.cluster.saw) == 1 })
 	want := runtime.PodReport{
 		Event: runtime.PodContainerStarted, Name: "a-x", Container: "c", At: 77, Code: 3,
-		Pod: runtime.Pod{ID: "u1", Service: "default/a", SpecHash: "h", Addr: netip.MustParseAddr("10.1.0.5"), Netns: "/ns/5",
-			Node: "n2", NodeAddr: nodeAddr("n2"), Started: 77},
+		Pod: runtime.Pod{ID: "u1", Service: "default/a", SpecHash: "h", Addr: netip.MustParseAddr("10.1.0.5"),
+			Netns: "/ns/5",
+			Node:  "n2", NodeAddr: nodeAddr("n2"), Started: 77},
 	}
 	if got := w.cluster.saw[0]; got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -58,9 +59,9 @@ func TestPodReportsAndNodesArePassedOn(t *testing.T) {
 	}
 	w.untilDaemons(1)
 	w.d.client.Close()
-	w.d = w.daemonOn("n1") // it does not describe its node, but did before
+	w.d = w.daemonOn("n1", &wire.Node{Addr: nodeAddr("n1")})
 	w.until("it gets both", func() bool { return slices.Equal(nodes(w.d), both) })
-	w.d2 = w.daemonOn("n2")
+	w.d2 = w.daemonOn("n2", &wire.Node{Addr: nodeAddr("n2")})
 	w.until("it gets both, too", func() bool { return slices.Equal(nodes(w.d2), both) })
 	w.d2.client.Close()
 	w.until("n1 is alone", func() bool { return slices.Equal(nodes(w.d), both[:1]) })
@@ -78,10 +79,10 @@ func TestFirstDaemonBackDoesNotGetAllVIPs(t *testing.T) {
 	w.d.client.Close()
 	w.d2.client.Close()
 	w.untilDaemons(0)
-	w.d = w.daemonOn("n1")
+	w.d = w.daemonOn("n1", &wire.Node{Addr: nodeAddr("n1")})
 	w.untilDaemons(1)
 	w.c.loop.call(func() { w.c.receiver.nodes.flush() })
-	w.d2 = w.daemonOn("n2")
+	w.d2 = w.daemonOn("n2", &wire.Node{Addr: nodeAddr("n2")})
 	var first []string
 	w.until("n1 gets a list", func() bool {
 		w.d.set(func(d *fakeDaemon) { first = slices.Clone(d.nodes) })

@@ -40,7 +40,7 @@ type engine struct {
 // step gives an event to a service's machine and carries out its actions. Once the controller ends, nothing is decided:
 // a start that was cancelled because of that is no reason to refuse clients, who wait for the next controller.
 func (e *engine) step(s *service, ev lifecycle.Event) {
-	if e.loop.halted {
+	if e.loop.halted || e.loop.retired && !tells(ev) {
 		return
 	}
 	before := s.machine.State()
@@ -66,7 +66,7 @@ func (e *engine) do(s *service, a lifecycle.Action) {
 		e.publisher.publish(s, a)
 	case lifecycle.RefuseParked:
 		s.askers = nil
-		if !s.homeless {
+		if !s.homeless && !e.loop.retired {
 			e.daemons.broadcast(&wire.Refuse{Service: s.addr, Reason: truncate(a.Reason, maxReason)})
 		}
 	case lifecycle.StopPod:
@@ -154,7 +154,7 @@ func (e *engine) newGeneration() uint64 {
 func (e *engine) turn(nodes *nodes) monotime.Time {
 	e.runDue()
 	e.flushRemovals()
-	if e.synced {
+	if e.synced && !e.loop.retired {
 		nodes.flush()
 	}
 	return e.due.first()

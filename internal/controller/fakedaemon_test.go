@@ -33,6 +33,9 @@ type fakeDaemon struct {
 	loads        map[uint64]uint32 // open flows of pods, as last received
 	loadMessages int               // messages with these
 	nodes        []string          // as last received, with their addresses
+	infos        []wire.NodeInfo   // the same
+	withTags     bool              // the message carried what is known of tags
+	tagKeys      *wire.TagKeys     // as last received
 	stuck        chan struct{}     // if set: Backends are not handled before it is closed
 }
 
@@ -62,11 +65,15 @@ func (d *fakeDaemon) receive(m wire.Message) {
 	switch m := m.(type) {
 	case *wire.Nodes:
 		if m.Piece == 0 {
-			d.nodes = nil
+			d.nodes, d.infos = nil, nil
 		}
+		d.withTags = m.WithTags
+		d.infos = append(d.infos, m.Nodes...)
 		for _, n := range m.Nodes {
 			d.nodes = append(d.nodes, n.Name+"="+n.Addr.String())
 		}
+	case *wire.TagKeys:
+		d.tagKeys = m
 	case *wire.Loads:
 		d.loadMessages++
 		for _, l := range m.Pods {

@@ -24,6 +24,8 @@ type loop struct {
 	done  chan struct{} // closed when the loop has ended
 	// halted is set, by the loop itself, once nothing may be decided, started or stopped any more.
 	halted bool
+	// retired is set, by the loop itself, once nothing may be decided any more because another controller will lead.
+	retired bool
 }
 
 func newLoop() *loop {
@@ -82,19 +84,24 @@ func (l *loop) after(d time.Duration, f func()) {
 	time.AfterFunc(d, func() { l.post(f) })
 }
 
+// idle reports whether the controller starts and stops nothing any more.
+func (l *loop) idle() bool { return l.halted || l.retired }
+
 // workers are the goroutines that wait for the runtime on behalf of the loop.
 type workers struct {
 	group   sync.WaitGroup
 	ctx     context.Context // of all work but stops
 	stopCtx context.Context // of stops
 	cancel  context.CancelFunc
+	// cancelStops cancels stops only.
+	cancelStops context.CancelFunc
 }
 
 func newWorkers() *workers {
 	w := &workers{}
 	ctx, cancel := context.WithCancel(context.Background())
 	stopCtx, cancelStops := context.WithCancel(context.Background())
-	w.ctx, w.stopCtx, w.cancel = ctx, stopCtx, func() { cancel(); cancelStops() }
+	w.ctx, w.stopCtx, w.cancel, w.cancelStops = ctx, stopCtx, func() { cancel(); cancelStops() }, cancelStops
 	return w
 }
 

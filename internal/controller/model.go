@@ -19,6 +19,7 @@ type pod struct {
 	service *service
 	ref     lifecycle.Ref      // in the service's state machine
 	port    uint16             // on which it is expected to listen
+	probe   string             // the readinessProbe of its spec for its home node; empty if there is none
 	rt      runtime.Pod        // zero before its network is ready
 	id      uint64             // its ID on the wire; 0 before its network is ready
 	node    string             // its home node, once its network is ready
@@ -59,6 +60,7 @@ type service struct {
 	counted    uint64               // number of the last wake that is in the metrics
 	reported   glance               // as last reported by Changed
 	idle       map[string]idleNode  // by node
+	denied     denials
 
 	scaler   scale.Scaler  // while it follows its load
 	newFlows rate          // likewise

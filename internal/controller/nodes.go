@@ -17,9 +17,9 @@ const (
 	// nodesPause is how long a new controller waits for daemons before it sends them the list of nodes. Until then they
 	// go on with the list of the previous controller.
 	nodesPause = 500 * time.Millisecond
-	// regatherPause is how long the controller waits for other daemons when, after all were lost, the first one is back.
-	// It is unlikely that all nodes died, and more likely that the controller was not reachable; the first one back
-	// must not get all VIPs. It is longer than a daemon's pause between two HELLOs (docs/protocol.md).
+	// regatherPause is how long the controller waits for other daemons when, after all were lost, the first one is
+	// back. It is unlikely that all nodes died, and more likely that the controller was not reachable; the first one
+	// back must not get all VIPs. It is longer than a daemon's pause between two HELLOs (docs/protocol.md).
 	regatherPause = 1500 * time.Millisecond
 	// stayFor is how long a node is kept whose daemon has announced that it restarts.
 	stayFor = 30 * time.Second
@@ -39,6 +39,10 @@ type node struct {
 	name       string
 	session    uint64        // of its daemon; 0 while there is none
 	info       *wire.Node    // as its daemon, or the daemon before, described it; nil if none did
+	described  uint64        // session in which it did
+	tagReady   wire.TagReady // as its daemon, or the daemon before, reported it
+	readyIn    uint64        // session in which it did
+	tags       bool          // it opens tagged packets, and tags those to nodes that do
 	lost       monotime.Time // when its daemon was lost
 	restarting bool          // as its daemon has announced
 	away       bool          // its pods do not count
@@ -51,10 +55,11 @@ type nodes struct {
 	daemons *daemons
 	cluster runtime.Cluster // nil on one machine
 	deliver deliver
+	tagger  *tagger
 
 	byName     map[string]*node
 	open       bool            // the pause is over
-	gathering  bool            // all daemons were lost: the pause begins when the first is back
+	gathering  bool            // there are no daemons (any more): the pause begins when the first one is there
 	dirty      bool            // the list may have changed
 	newcomers  map[uint64]bool // sessions that have not got the list yet
 	lastSent   []wire.NodeInfo
@@ -72,16 +77,38 @@ func (n *nodes) node(name string) *node {
 	return at
 }
 
-// describe takes a daemon's description of its node.
+// describe takes a daemon's description of its node. The daemon gets the list of nodes, and what it needs for tags if
+// it has said before that it knows of them.
 func (n *nodes) describe(from wire.Peer, info *wire.Node) {
-	n.node(from.Node).info, n.dirty = info, true
+	at := n.node(from.Node)
+	at.info, at.described = info, from.ID
+	n.newcomers[from.ID] = true
+	if n.tagger.able[from.ID] && n.tagger.now != nil {
+		n.daemons.send(from.ID, n.tagger.now)
+	}
+	n.settleTags(at)
+}
+
+// describeTags takes a daemon's report of the keys that its gate has.
+func (n *nodes) describeTags(from wire.Peer, ready *wire.TagReady) {
+	at := n.node(from.Node)
+	at.tagReady, at.readyIn = *ready, from.ID
+	n.tagger.able[from.ID] = true
+	n.settleTags(at)
+}
+
+// settleTags decides whether a node tags. While its daemon is being replaced, that stays as it was.
+func (n *nodes) settleTags(at *node) {
+	if at.described == at.session {
+		at.tags, n.dirty = at.readyIn == at.session && n.tagger.ready(at.tagReady.First), true
+	}
 }
 
 // joined notes the daemon of a node, whose pods count again.
 func (n *nodes) joined(p wire.Peer) {
 	at := n.node(p.Node)
 	at.session, at.restarting, at.lost = p.ID, false, 0
-	n.newcomers[p.ID], n.dirty = true, true
+	n.dirty = true
 	if n.gathering {
 		n.gathering = false
 		n.loop.after(regatherPause, n.endPause)
@@ -97,6 +124,7 @@ func (n *nodes) joined(p wire.Peer) {
 // left notes that the daemon of a node is gone.
 func (n *nodes) left(p wire.Peer) {
 	delete(n.newcomers, p.ID)
+	delete(n.tagger.able, p.ID)
 	at := n.node(p.Node)
 	if at.session != p.ID {
 		return // it has another one already
@@ -162,7 +190,7 @@ func (n *nodes) list() []wire.NodeInfo {
 	var list []wire.NodeInfo
 	for _, at := range n.byName {
 		if at.info != nil && (at.session != 0 || at.restarting) {
-			list = append(list, wire.NodeInfo{Name: at.name, Addr: at.info.Addr})
+			list = append(list, wire.NodeInfo{Name: at.name, Addr: at.info.Addr, Tags: at.tags})
 		}
 	}
 	slices.SortFunc(list, func(a, b wire.NodeInfo) int { return strings.Compare(a.Name, b.Name) })
@@ -197,14 +225,19 @@ func (n *nodes) flush() {
 			n.cluster.SetNodes(names)
 		}
 	}
-	messages := n.daemons.encode(wire.NewNodes(n.generation, list))
+	encodings := map[bool][]wire.Encoded{} // with and without tags
 	for id := range n.daemons.peers {
-		if everyone || n.newcomers[id] {
-			n.daemons.sendBatch(id, messages)
+		if !everyone && !n.newcomers[id] {
+			continue
 		}
+		able := n.tagger.able[id]
+		if encodings[able] == nil {
+			encodings[able] = n.daemons.encode(wire.NewNodes(n.generation, list, able))
+		}
+		n.daemons.sendBatch(id, encodings[able])
 	}
 	clear(n.newcomers)
-	if len(messages) > 1 {
+	if len(encodings[true])+len(encodings[false]) > 1 {
 		now := time.Now()
 		n.next = now.Add(max(listPause, listShare*now.Sub(begin)))
 	}

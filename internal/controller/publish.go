@@ -32,6 +32,7 @@ func (u *publisher) publish(s *service, a lifecycle.PublishBackends) {
 		p.published = 0
 	}
 	newDrain := false
+	probes := map[string]bool{}
 	for _, b := range a.Pods {
 		p := s.pod(b.Ref)
 		p.published = b.State
@@ -45,6 +46,11 @@ func (u *publisher) publish(s *service, a lifecycle.PublishBackends) {
 			PodID: p.id, State: wire.PodState(b.State), Addr: netip.AddrPortFrom(p.rt.Addr, p.port),
 			Node: p.node, NodeAddr: p.rt.NodeAddr, Netns: p.rt.Netns,
 		})
+		if probes[p.probe] || len(probes) < wire.MaxProbes && p.probe != "" {
+			probes[p.probe] = true
+			last := &m.Pods[len(m.Pods)-1]
+			last.Probe, last.Runtime = p.probe, p.rt.ID
+		}
 	}
 	s.round = nil
 	f := u.feed.add(s, m)
@@ -67,18 +73,18 @@ func (u *publisher) welcome(p wire.Peer) {
 	}
 }
 
-// forNode is a message as a node gets it: only a pod's home node needs its network namespace.
+// forNode is a message as a node gets it: only a pod's home node needs its network namespace and its probe.
 func forNode(m *wire.Backends, node string) *wire.Backends {
 	out := m
 	for i := range m.Pods {
-		if m.Pods[i].Node == node || m.Pods[i].Netns == "" {
+		if m.Pods[i].Node == node || m.Pods[i].Netns == "" && m.Pods[i].Probe == "" {
 			continue
 		}
 		if out == m {
 			other := *m
 			out, other.Pods = &other, slices.Clone(m.Pods)
 		}
-		out.Pods[i].Netns = ""
+		out.Pods[i].Netns, out.Pods[i].Probe, out.Pods[i].Runtime = "", "", ""
 	}
 	return out
 }

@@ -43,6 +43,8 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 	switch m := m.(type) {
 	case *wire.Node:
 		r.nodes.describe(from, m)
+	case *wire.TagReady:
+		r.nodes.describeTags(from, m)
 	case *wire.PodReport:
 		r.podReport(from, m)
 	case *wire.Wake:
@@ -51,10 +53,15 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 		if p := r.find(m.Service, m.PodID); p != nil {
 			e.step(p.service, lifecycle.Listening{Ref: p.ref, At: m.At})
 		}
+	case *wire.Unready:
+		if p := r.findAtHome(from, m.Service, m.PodID); p != nil {
+			e.step(p.service, lifecycle.Unready{Ref: p.ref, At: m.At, Answer: m.Answer})
+		}
 	case *wire.Trace:
 		if p := r.find(m.Service, m.PodID); p != nil {
 			e.step(p.service, lifecycle.Trace{
-				Ref: p.ref, Released: m.Released, FirstSYNACK: m.FirstSYNACK, FirstByte: m.FirstByte, ReleasedN: m.ReleasedN,
+				Ref: p.ref, Released: m.Released, FirstSYNACK: m.FirstSYNACK, FirstByte: m.FirstByte,
+				ReleasedN: m.ReleasedN,
 			})
 		}
 	case *wire.Quiet:
@@ -69,6 +76,10 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 			if ev, ok := s.noteIdle(from.Node, idleNode{at: now, lastPacket: m.LastPacket}, now); ok {
 				e.step(s, ev)
 			}
+		}
+	case *wire.Denied:
+		if s := e.table.byAddr[m.Service]; s != nil {
+			e.noteDenied(s, from.Node, m)
 		}
 	case *wire.Usage:
 		for _, u := range m.Pods {
@@ -87,13 +98,13 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 	}
 }
 
-// wake handles a request to wake a service. Before the services are known it is dropped: the daemon repeats it when it
-// has the table of services.
+// wake handles a request to wake a service. Before the services are known, and by a retired controller, it is dropped:
+// the daemon repeats it when it has the table of services of the next one.
 func (r *receiver) wake(from wire.Peer, m *wire.Wake) {
 	e := r.engine
 	s := e.table.byAddr[m.Service]
 	switch {
-	case !e.synced:
+	case !e.synced || e.loop.retired:
 	case s == nil:
 		e.daemons.send(from.ID, &wire.Refuse{Service: m.Service, Reason: "there is no such service"})
 	default:

@@ -47,7 +47,7 @@ type runner struct {
 // start starts a pod of a service.
 func (r *runner) start(s *service, ref lifecycle.Ref) {
 	p := s.addPod(ref)
-	if r.loop.halted {
+	if r.loop.idle() {
 		return
 	}
 	ctx, cancel := context.WithCancel(r.workers.ctx)
@@ -130,7 +130,7 @@ func (r *runner) stopped(p *pod) {
 // serves already. A process can listen before the runtime has reported that it runs, and then has its grace period for
 // its connections.
 func (r *runner) stop(p *pod, grace time.Duration) {
-	if r.loop.halted {
+	if r.loop.idle() {
 		return
 	}
 	p.stopping, p.grace = true, grace
@@ -151,13 +151,13 @@ func (r *runner) runStop(p *pod) {
 	r.work(p.service.key, p.rt.ID, p.grace, func() { r.stopped(p) })
 }
 
-// slow tells that a pod does not end on SIGTERM.
+// slow tells that a pod does not end on its stop signal.
 func (r *runner) slow(p *pod) {
 	if p.service.pod(p.ref) != p || p.state() != lifecycle.PodStopping {
 		return
 	}
-	p.slow = fmt.Sprintf("pod %s did not end on SIGTERM within %s: it is killed %s after the signal. Let the program "+
-		"handle SIGTERM (as PID 1 it ignores what it does not handle), or give its image another STOPSIGNAL, "+
+	p.slow = fmt.Sprintf("pod %s did not end within %s of its stop signal: it is killed %s after the signal. Let the "+
+		"program end on SIGTERM, or name the signal on which it ends as stopSignal, "+
 		"or lower terminationGracePeriodSeconds", p.rt.ID, slowStop, p.grace)
 	r.events.report(p.service.key, SeverityWarning, p.slow)
 	r.changed.check(p.service)
@@ -174,7 +174,7 @@ func (r *runner) stopOrphan(rt runtime.Pod, grace time.Duration) {
 
 // work stops a pod, with as many attempts as it takes, and then runs done on the loop.
 func (r *runner) work(k runtime.Key, id string, grace time.Duration, done func()) {
-	if r.loop.halted {
+	if r.loop.idle() {
 		return
 	}
 	r.workers.group.Go(func() {

@@ -27,7 +27,7 @@ func (s *service) pod(r lifecycle.Ref) *pod {
 
 // addPod adds a pod before its network is known.
 func (s *service) addPod(ref lifecycle.Ref) *pod {
-	p := &pod{service: s, ref: ref, port: uint16(s.spec.Spec.TargetPort), cancel: func() {}}
+	p := &pod{service: s, ref: ref, port: uint16(s.spec.Spec.TargetPort), probe: s.readiness(), cancel: func() {}}
 	s.pods = append(s.pods, p)
 	return p
 }
@@ -81,6 +81,7 @@ func (s *service) replicas() int {
 
 func (s *service) status() Status {
 	st := Status{Service: *s.spec, Traffic: s.traffic, Serving: s.machine.Serving(), Desired: s.machine.Desired()}
+	st.Traffic.Denied = s.denied.total()
 	if s.lastWake != nil {
 		w := *s.lastWake
 		st.LastWake = &w
@@ -91,7 +92,7 @@ func (s *service) status() Status {
 		Replicas: int32(s.replicas()),
 	}
 	if w.Message == "" {
-		w.Message = s.imageErr
+		w.Message = cmp.Or(s.imageErr, s.unready())
 	}
 	if s.lastPacket != 0 {
 		w.LatestRequest = &metav1.Time{Time: s.lastPacket.Wall()}
@@ -108,7 +109,7 @@ func (s *service) status() Status {
 func (s *service) message() string {
 	r, waits := s.machine.WaitsFor()
 	if !waits {
-		return cmp.Or(s.machine.Message(), s.slowStop())
+		return cmp.Or(s.machine.Message(), s.slowStop(), s.denied.message())
 	}
 	name := "the previous pod"
 	if p := s.pod(r); p != nil && p.rt.ID != "" {
@@ -129,6 +130,16 @@ func (s *service) slowStop() string {
 	for _, p := range s.pods {
 		if p.slow != "" {
 			return p.slow
+		}
+	}
+	return ""
+}
+
+// unready tells of a pod that listens and whose readinessProbe does not succeed; empty if there is none.
+func (s *service) unready() string {
+	for _, p := range s.pods {
+		if answer, ok := s.machine.Unready(p.ref); ok {
+			return fmt.Sprintf("pod %s is not ready: %s", cmp.Or(p.rt.Name, p.rt.ID), answer)
 		}
 	}
 	return ""

@@ -9,6 +9,7 @@ import (
 
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/sources"
 )
 
 // ErrNotSynced is returned while the services are not known, because Synced was not called yet.
@@ -21,6 +22,11 @@ var ErrNotSynced = errors.New("controller: services are not known yet")
 func (c *Controller) Update(put []Service, remove []runtime.Key) error {
 	c.catalog.mu.Lock()
 	defer c.catalog.mu.Unlock()
+	return c.update(put, remove)
+}
+
+// update is Update while the catalog is locked.
+func (c *Controller) update(put []Service, remove []runtime.Key) error {
 	if c.catalog.closed {
 		return ErrClosed
 	}
@@ -56,6 +62,18 @@ func (c *Controller) carryOut(ch changes) bool {
 
 // Put adds a service, or changes the one with its name. It is Update for one service.
 func (c *Controller) Put(s Service) error { return c.Update([]Service{s}, nil) }
+
+// Restrict changes Service.Policy of a service. Daemons are being informed when it returns. A service that does not
+// exist is not an error.
+func (c *Controller) Restrict(key runtime.Key, policy *sources.Set) error {
+	c.catalog.mu.Lock()
+	defer c.catalog.mu.Unlock()
+	w := c.catalog.wanted[key]
+	if w == nil {
+		return nil
+	}
+	return c.update([]Service{{Spec: w.spec, Addr: w.addr.Addr(), Announce: w.announce, Policy: policy}}, nil)
+}
 
 // Delete removes a service with its pods. It returns at once, and the pods end with their grace. A service that does
 // not exist is not an error.

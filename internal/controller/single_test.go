@@ -183,7 +183,7 @@ func TestPodThatIgnoresSIGTERMIsTold(t *testing.T) {
 	go func() { _ = w.c.Sleep(t.Context(), "default/a") }()
 	w.until("it is told", func() bool {
 		m := w.status("a").Service.Status.Message
-		return strings.HasPrefix(m, "pod a-1 did not end on SIGTERM within 2s: it is killed 30s after the signal.")
+		return strings.HasPrefix(m, "pod a-1 did not end within 2s of its stop signal: it is killed 30s after the signal.")
 	})
 	once.Do(func() { close(end) })
 	w.until("it is over", func() bool { return w.status("a").Service.Status.Message == "" })

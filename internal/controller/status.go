@@ -18,6 +18,9 @@ type Traffic struct {
 	NewFlows  uint64 `json:"newFlows"`
 	BytesIn   uint64 `json:"bytesIn"`
 	BytesOut  uint64 `json:"bytesOut"`
+	// Denied is the number of connection requests dropped because of their source, as daemons have last reported it: at
+	// most once a minute. That of a single pod is 0.
+	Denied uint64 `json:"denied,omitempty"`
 }
 
 // PodStatus is the status of a pod.

@@ -15,8 +15,10 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/readiness"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/scale"
+	"wangell.loutres.me/internal/sources"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -28,6 +30,9 @@ type Service struct {
 	Addr netip.Addr
 	// Announce is set if one of the nodes answers ARP for Addr. Otherwise something else brings packets to the nodes.
 	Announce bool
+	// Policy are the sources that NetworkPolicies let connect; nil if none restricts the service. A source must also be
+	// in spec.allowFrom.
+	Policy *sources.Set
 }
 
 // wanted is a Service with what follows from it. It does not change: an update makes a new one.
@@ -37,6 +42,8 @@ type wanted struct {
 	hash     string                   // of the spec: pods with another one are replaced
 	addr     netip.AddrPort
 	announce bool
+	// permitted is Service.Policy.
+	permitted *sources.Set
 	// prepared is set once the runtime has the image.
 	prepared atomic.Bool
 }
@@ -48,12 +55,16 @@ func newWanted(s Service) *wanted {
 	return &wanted{
 		key: runtime.KeyOf(spec), spec: spec,
 		addr: netip.AddrPortFrom(s.Addr, uint16(spec.Spec.Port)), announce: s.Announce,
+		permitted: s.Policy,
 	}
 }
 
 // equal reports whether two versions of a service are the same.
 func (w *wanted) equal(o *wanted) bool {
-	return w.addr == o.addr && w.announce == o.announce && equality.Semantic.DeepEqual(w.spec.Spec, o.spec.Spec)
+	samePolicy := w.permitted == nil && o.permitted == nil ||
+		w.permitted != nil && o.permitted != nil && w.permitted.Equal(*o.permitted)
+	return samePolicy && w.addr == o.addr && w.announce == o.announce &&
+		equality.Semantic.DeepEqual(w.spec.Spec, o.spec.Spec)
 }
 
 // sameImage reports whether what the runtime has prepared for an older version does for this one.
@@ -86,10 +97,27 @@ func (w *wanted) entry() wire.Service {
 	if metered(s) {
 		e.Flags |= wire.FlagUsage
 	}
+	if allowed, restricted := w.allowed(); restricted {
+		e.Flags |= wire.FlagSources
+		allowed, _ = allowed.Within(wire.MaxSourceRules)
+		e.Sources = wire.NewSources(allowed.Rules())
+	}
 	if s.Retries != nil {
 		e.Retries = uint8(*s.Retries)
 	}
 	return e
+}
+
+// allowed returns the sources that may connect; restricted is false if all may.
+func (w *wanted) allowed() (allowed sources.Set, restricted bool) {
+	allowed = sources.All()
+	if networks, listed := w.spec.Spec.AllowedNetworks(); listed {
+		allowed, restricted = sources.Of(networks...), true
+	}
+	if w.permitted != nil {
+		allowed, restricted = allowed.Intersect(*w.permitted), true
+	}
+	return allowed, restricted
 }
 
 // lifecycle is what the service's state machine needs.
@@ -109,6 +137,19 @@ func (w *wanted) lifecycle(rolls bool) lifecycle.Spec {
 		spec.BurstPerPod = int(s.Scaling.BurstPerPod)
 	}
 	return spec
+}
+
+// readiness is the readinessProbe of the service's pods for their home nodes; empty if they are ready once they listen.
+func (w *wanted) readiness() string {
+	probe := w.spec.Readiness()
+	if probe == nil {
+		return ""
+	}
+	text, err := readiness.Spec{Container: w.spec.MainContainer(), Probe: probe}.Encode()
+	if err != nil {
+		panic("controller: " + err.Error()) // types of Kubernetes can be encoded
+	}
+	return text
 }
 
 // policy is how the service is scaled by its load.

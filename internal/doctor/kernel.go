@@ -14,10 +14,9 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-)
 
-// minKernel is the first kernel with tcx links (6.6).
-var minKernel = [2]int{6, 6}
+	wangellgate "wangell.loutres.me/internal/gate"
+)
 
 const (
 	kernelBTF       = "/sys/kernel/btf/vmlinux"
@@ -28,11 +27,7 @@ const (
 )
 
 func kernel() []Check {
-	var uts unix.Utsname
-	release := ""
-	if err := unix.Uname(&uts); err == nil {
-		release = unix.ByteSliceToString(uts.Release[:])
-	}
+	release := wangellgate.KernelRelease()
 	return []Check{
 		kernelVersion(release),
 		fileCheck(kernelBTF, Check{
@@ -59,13 +54,13 @@ func kernel() []Check {
 func kernelVersion(release string) Check {
 	c := Check{
 		Name: "kernel", Group: Kernel, Required: true, For: "tcx (since 6.6)",
-		Do: fmt.Sprintf("boot Linux %d.%d or later", minKernel[0], minKernel[1]),
+		Do: fmt.Sprintf("boot Linux %d.%d or later", wangellgate.MinKernel[0], wangellgate.MinKernel[1]),
 	}
-	var got [2]int
-	if n, _ := fmt.Sscanf(release, "%d.%d", &got[0], &got[1]); n != 2 {
-		return c.skipped(fmt.Sprintf("cannot parse release %q", release))
-	}
-	if slices.Compare(got[:], minKernel[:]) < 0 {
+	old, err := wangellgate.KernelTooOld(release)
+	switch {
+	case err != nil:
+		return c.skipped(err.Error())
+	case old:
 		return c.missing(release)
 	}
 	return c.ok(release)

@@ -37,6 +37,13 @@ func toBE(a netip.Addr) uint32 {
 	return binary.NativeEndian.Uint32(b[:])
 }
 
+// fromBE reverses toBE.
+func fromBE(n uint32) netip.Addr {
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], n)
+	return netip.AddrFrom4(b)
+}
+
 // htons converts a port to network byte order in memory.
 func htons(p uint16) uint16 {
 	var b [2]byte

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -71,8 +72,11 @@ func podLink(ifindex int) string { return fmt.Sprintf("pod-%d", ifindex) }
 // FollowsListen reports whether WatchListen works. Otherwise, readiness must be probed.
 func (g *Gate) FollowsListen() bool { return g.followsListen }
 
-// pinPath is the path of a link's pin.
-func (g *Gate) pinPath(name string) string { return filepath.Join(g.cfg.linksDir(), name) }
+// pinPath is the path of a link's pin. A bpf file system refuses names with a dot, which devices may have; a colon,
+// which they cannot have, takes its place.
+func (g *Gate) pinPath(name string) string {
+	return filepath.Join(g.cfg.linksDir(), strings.ReplaceAll(name, ".", ":"))
+}
 
 // detachOthers removes the pinned links of an earlier process that this one does not use.
 func (g *Gate) detachOthers() error {
@@ -81,10 +85,11 @@ func (g *Gate) detachOthers() error {
 		return fmt.Errorf("listing pinned links: %w", err)
 	}
 	for _, e := range entries {
-		if g.links.has(e.Name()) {
+		name := strings.ReplaceAll(e.Name(), ":", ".") // see pinPath
+		if g.links.has(name) {
 			continue
 		}
-		if err := g.removePin(e.Name()); err != nil {
+		if err := g.removePin(name); err != nil {
 			return err
 		}
 	}

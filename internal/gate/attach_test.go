@@ -11,7 +11,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
 )
 
 // foreignProgram loads a program of somebody else, which only returns a verdict.
@@ -301,7 +300,7 @@ func TestGateFollowsItsInterfaces(t *testing.T) {
 		ip -n client route add %[3]v dev eth0`, nodeAddr, client.Addr(), serviceRange)
 	check2("after it came back")
 
-	if kernelHas(t, "vlan", "link p0") {
+	if kernelHas(t, "vlan id 5", "link p0") {
 		sh(t, "ip link add link eth0 name eth0.5 type vlan id 5")
 		eventually(t, func() error {
 			if got := n.g.Attached()["eth0"]; got.Mode != XDPOff || got.Why == "" {
@@ -365,29 +364,78 @@ func TestGateFollowsTheDefaultRoute(t *testing.T) {
 	}
 }
 
+// VLAN devices are usually named after the one below them, with a dot, which names of pins must not have.
+func TestGateServesAtADeviceWithADotInItsName(t *testing.T) {
+	n := newNetwork(t, XDPAuto, 1500)
+	n.must(n.g.Close())
+	n.must(removeLinks(&n.cfg))
+	rename := func(from, to string) { sh(t, "ip link set %s down; ip link set %[1]s name %s up", from, to) }
+	rename("eth0", "eth0.5")
+	t.Cleanup(func() { rename("eth0.5", "eth0") })
+	n.cfg.Interfaces = []string{"eth0.5"}
+	n.open()
+	check := n.served()
+	check("at first")
+	n.must(n.g.Close())
+	n.open()
+	check("adopted")
+}
+
+// The gate serves clients at a bond and at a VLAN device. Neither gets XDP.
+func TestGateServesAtBondsAndVLANs(t *testing.T) {
+	for _, c := range []struct{ name, kind, args, setup string }{
+		{"bond0", "bond", "", `ip link set eth0 down; ip link add bond0 type bond mode active-backup miimon 100
+			ip link set eth0 master bond0; ip link set eth0 up`},
+		{"eth0.5", "vlan id 5", "link p0", `ip link add link eth0 name eth0.5 type vlan id 5
+			ip -n client addr flush dev eth0; ip -n client link add link eth0 name eth0.5 type vlan id 5
+			ip -n client addr add 10.46.200.10/24 dev eth0.5; ip -n client link set eth0.5 up
+			ip -n client route replace 10.46.100.0/24 dev eth0.5`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if !kernelHas(t, c.kind, c.args) {
+				return
+			}
+			n := newNetwork(t, XDPAuto, 1500)
+			n.must(n.g.Close())
+			n.must(removeLinks(&n.cfg))
+			sh(t, "ip addr flush dev eth0; %s; ip addr add %s/24 dev %s; ip link set %[3]s up", c.setup, nodeAddr, c.name)
+			t.Cleanup(func() { sh(t, "ip link del %s", c.name) })
+			n.cfg.Interfaces = []string{c.name}
+			n.open()
+			check := n.served()
+			if got := n.g.Attached()[c.name]; got.Mode != XDPOff || got.Why == "" {
+				t.Errorf("XDP is %+v, want it off for a reason", got)
+			}
+			check("at " + c.name)
+		})
+	}
+}
+
 // A netkit device has a chain of programs of its own, which runs before tcx.
 func TestGateIsAttachedToNetkitDevices(t *testing.T) {
 	if !kernelHas(t, "netkit peer name try1", "") { // iproute2 must know it, too
 		return
 	}
-	n := newNetwork(t, XDPAuto, 1500)
-	sh(t, "ip link del pod1")
-	sh(t, `ip link add pod1 type netkit peer name eth0 netns pod1
-		ip link set pod1 up; ip -n pod1 link set eth0 up; ip -n pod1 addr add %[1]v/32 dev eth0
-		ip -n pod1 route add 169.254.46.1 dev eth0
-		ip -n pod1 neigh add 169.254.46.1 lladdr $(cat /sys/class/net/pod1/address) dev eth0
-		ip -n pod1 route add default via 169.254.46.1`, podAt[1].Addr())
-	check := n.served()
-	check("netkit")
-	l, err := link.AttachNetkit(link.NetkitOptions{Interface: linkByName(t, "pod1").Attrs().Index,
-		Program: foreignProgram(t, ebpf.SchedCLS, tcxDrop), Attach: ebpf.AttachNetkitPeer, Anchor: link.Head()})
-	if errors.Is(err, unix.EINVAL) {
-		t.Fatalf("netkit: %v", err)
+	for _, mode := range []string{"l3", "l2"} {
+		t.Run(mode, func(t *testing.T) {
+			n := newNetwork(t, XDPAuto, 1500)
+			sh(t, `ip link del pod1
+				ip link add pod1 type netkit mode %s peer name eth0 netns pod1; ip link set pod1 up`, mode)
+			sh(t, `ip -n pod1 link set eth0 up; ip -n pod1 addr add %v/32 dev eth0
+				ip -n pod1 route add 169.254.46.1 dev eth0; ip -n pod1 route add default via 169.254.46.1`, podAt[1].Addr())
+			if mac := linkByName(t, "pod1").Attrs().HardwareAddr; len(mac) > 0 { // none in mode l3, which is without ARP
+				sh(t, "ip -n pod1 neigh add 169.254.46.1 lladdr %s dev eth0", mac)
+			}
+			check := n.served()
+			check("netkit")
+			l, err := link.AttachNetkit(link.NetkitOptions{Interface: linkByName(t, "pod1").Attrs().Index,
+				Program: foreignProgram(t, ebpf.SchedCLS, tcxDrop), Attach: ebpf.AttachNetkitPeer, Anchor: link.Head()})
+			n.must(err)
+			n.g.tend()
+			check("netkit behind another")
+			n.must(l.Close())
+		})
 	}
-	n.must(err)
-	n.g.tend()
-	check("netkit behind another")
-	n.must(l.Close())
 }
 
 // What doctor shows agrees with what the gate does.

@@ -228,8 +228,8 @@ func BenchmarkScale(b *testing.B) {
 	w.fillFlows(100000)
 	var sum uint64
 	o := &w.g.objs.gateMaps
-	for _, m := range []*ebpf.Map{o.Services, o.Addresses, o.ServiceStatuses, o.Pods, o.PodTraffic, o.PodPorts, o.PodNames,
-		o.Flows, o.RingSlots, o.SynBackups, o.MaglevTables, o.ParkedSyns, o.ParkedFlows, o.ParkedSources} {
+	for _, m := range []*ebpf.Map{o.Services, o.Addresses, o.ServiceStatuses, o.Pods, o.PodTraffic, o.PodPorts,
+		o.PodNames, o.Flows, o.RingSlots, o.SynBackups, o.MaglevTables, o.ParkedSyns, o.ParkedFlows, o.ParkedSources} {
 		info, err := m.Info()
 		w.must(err)
 		lock, _ := info.Memlock()
@@ -283,7 +283,8 @@ func (w *world) fillFlows(n int) {
 func (w *world) fillFlowsWith(n int, f gateFlow) {
 	w.Helper()
 	for i := range n {
-		k := flowKey(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 45, byte(i >> 16), byte(i >> 8)}), uint16(1+i&0xff)), vip)
+		k := flowKey(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 45, byte(i >> 16), byte(i >> 8)}),
+			uint16(1+i&0xff)), vip)
 		w.must(w.g.objs.Flows.Put(k, f))
 	}
 }
@@ -292,8 +293,8 @@ func (w *world) fillFlowsWith(n int, f gateFlow) {
 func TestProgramsAndMapsStaySmall(t *testing.T) {
 	w := newWorld(t, nil)
 	for _, p := range []*ebpf.Program{w.g.objs.GateXdp, w.g.objs.GateNic, w.g.objs.GateLocal, w.g.objs.GateReleased,
-		w.g.objs.GatePod, w.g.objs.GateNode, w.g.objs.GateHome, w.g.objs.GateRetry, w.g.objs.GateListen, w.g.objs.GateUnpark,
-		w.g.objs.GateSweep} {
+		w.g.objs.GatePod, w.g.objs.GateNode, w.g.objs.GateHome, w.g.objs.GateRetry, w.g.objs.GateListen,
+		w.g.objs.GateUnpark, w.g.objs.GateSweep} {
 		info, err := p.Info()
 		w.must(err)
 		size, err := info.TranslatedSize()
@@ -303,7 +304,7 @@ func TestProgramsAndMapsStaySmall(t *testing.T) {
 		verified, _ := info.VerifiedInstructions()
 		t.Logf("%-16s %5d instructions, %6d bytes of machine code, %6d instructions verified", info.Name, size/8, jited,
 			verified)
-		if size/8 > 7168 {
+		if size/8 > 7424 {
 			t.Errorf("%s has %d instructions", info.Name, size/8)
 		}
 	}
@@ -314,9 +315,10 @@ func TestProgramsAndMapsStaySmall(t *testing.T) {
 		"pod_ports": o.PodPorts, "flows": o.Flows, "ring_slots": o.RingSlots, "syn_backups": o.SynBackups,
 		"maglev_tables": o.MaglevTables, "nodes": o.Nodes, "pod_names": o.PodNames, "ring_heads": o.RingHeads,
 		"parked_syns": o.ParkedSyns, "parked_flows": o.ParkedFlows,
-		"parked_sources": o.ParkedSources, "scratch": o.Scratch, "nics": o.Nics, "listeners": o.Listeners, "events": o.Events,
+		"parked_sources": o.ParkedSources, "scratch": o.Scratch, "nics": o.Nics, "listeners": o.Listeners,
+		"events":   o.Events,
 		"counters": o.Counters, "recounts": o.Recounts,
-		"source_shares": o.SourceShares, "service_shares": o.ServiceShares} {
+		"source_shares": o.SourceShares, "service_shares": o.ServiceShares, "tag_keys": o.TagKeys} {
 		info, err := m.Info()
 		w.must(err)
 		lock, ok := info.Memlock()

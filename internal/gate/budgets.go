@@ -67,13 +67,14 @@ type WakeBudgets struct {
 	Node    Budget // wakes on this node
 	Service Budget // wakes of each service
 	Source  Budget // wakes by clients of each /24
+	Proven  Budget // wakes by clients of each /24 that have proven where they are; beyond it their SYNs are dropped
 	Parked  uint32 // SYNs that a waking service keeps for unproven clients; 0 is without limit
 }
 
 // DefaultWakeBudgets are those of a daemon. Ordinary use does not meet them.
 func DefaultWakeBudgets() WakeBudgets {
 	return WakeBudgets{
-		Node: Budget{1000, 50}, Service: Budget{100, 1}, Source: Budget{200, 10}, Parked: 16,
+		Node: Budget{1000, 50}, Service: Budget{100, 1}, Source: Budget{200, 10}, Proven: Budget{1000, 50}, Parked: 16,
 	}
 }
 
@@ -81,6 +82,7 @@ func (b *WakeBudgets) intervals() (v [gateWakeScopeWAKE_SCOPES]uint64) {
 	v[gateWakeScopeWAKES_NODE] = b.Node.interval()
 	v[gateWakeScopeWAKES_SERVICE] = b.Service.interval()
 	v[gateWakeScopeWAKES_SOURCE] = b.Source.interval()
+	v[gateWakeScopeWAKES_PROVEN] = b.Proven.interval()
 	return v
 }
 
@@ -88,11 +90,12 @@ func (b *WakeBudgets) bursts() (v [gateWakeScopeWAKE_SCOPES]uint64) {
 	v[gateWakeScopeWAKES_NODE] = uint64(b.Node.Burst)
 	v[gateWakeScopeWAKES_SERVICE] = uint64(b.Service.Burst)
 	v[gateWakeScopeWAKES_SOURCE] = uint64(b.Source.Burst)
+	v[gateWakeScopeWAKES_PROVEN] = uint64(b.Proven.Burst)
 	return v
 }
 
 func (b *WakeBudgets) check() error {
-	return errors.Join(b.Node.check(), b.Service.check(), b.Source.check())
+	return errors.Join(b.Node.check(), b.Service.check(), b.Source.check(), b.Proven.check())
 }
 
 // Proof says when a client that wakes a service has to prove that it is where it claims to be.
@@ -112,8 +115,6 @@ func proofKeyWords(key [16]byte) [2]uint64 {
 
 // prefixOf returns the /24 of an IPv4 address in network byte order.
 func prefixOf(client uint32) netip.Prefix {
-	var a [4]byte
-	binary.NativeEndian.PutUint32(a[:], client)
-	p, _ := netip.AddrFrom4(a).Prefix(24)
+	p, _ := fromBE(client).Prefix(24)
 	return p
 }

@@ -31,8 +31,8 @@ type Sizes struct {
 	// two; default 4,096.
 	Ring uint32 `json:"-"`
 
-	FlowsPerSource  uint32 `json:"-"` // established connections of one client address; default half of Flows
-	FlowsPerService uint32 `json:"-"` // established connections of one service; default three quarters of Flows
+	FlowsPerSource  uint32 `json:"flowsPerSource,omitempty"`  // connections of one client address; default half of Flows
+	FlowsPerService uint32 `json:"flowsPerService,omitempty"` // connections of one service; default 3/4 of Flows
 }
 
 // DefaultSizes returns the sizes that are used unless others are set.
@@ -122,6 +122,9 @@ type Config struct {
 	// is then attached to the devices of all pods, whoever created them. Otherwise it is attached to services' pods
 	// only, and the SYNs of these bypass the stack as well.
 	Shortcut bool
+	// RepliesByEdge makes replies to clients of other nodes go back through the client's edge node, for networks that
+	// drop what a node sends from an address that is not its own. Otherwise most of them go straight to the client.
+	RepliesByEdge bool
 	// Sizes are the limits of the tables.
 	Sizes Sizes
 	// Log receives log messages; nil is slog.Default.

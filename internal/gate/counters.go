@@ -43,6 +43,8 @@ var counterNames = [gateCounterCOUNTERS]string{
 	gateCounterCOUNT_PROVEN:        "proven",
 	gateCounterCOUNT_UNPROVEN:      "unproven",
 	gateCounterCOUNT_OVER_BUDGET:   "over_budget",
+	gateCounterCOUNT_BAD_TAG:       "bad_tag",
+	gateCounterCOUNT_UNTAGGED:      "untagged",
 }
 
 // Counters returns the counters of the whole gate by name. Their meanings are those of enum counter in bpf/types.h.

@@ -45,7 +45,7 @@ func newRemoteWorld(t testing.TB, change func(*Config)) *world {
 			change(c)
 		}
 	})
-	w.must(w.g.SetNodes([]netip.Addr{thisNode, otherNode}))
+	w.must(w.g.SetNodes(plain(thisNode, otherNode)))
 	w.must(w.g.Announce(true, nil))
 	return w
 }
@@ -199,7 +199,8 @@ func TestEdgeNodeForwardsFlowsToRemotePods(t *testing.T) {
 		}
 		// The pod closes first. Its ACK of the client's FIN returns through this node as well.
 		end := uint32(1101 + 100*1400)
-		w.wantRun(onNIC, w.wrap(otherNode, toClientType, 0, 1, w.asSent(w.fromPod(1, "FA", 45001, end)).frame()), tcxRedirect)
+		w.wantRun(onNIC, w.wrap(otherNode, toClientType, 0, 1, w.asSent(w.fromPod(1, "FA", 45001, end)).frame()),
+			tcxRedirect)
 		w.wantRun(onNIC, w.fromClient("FA", end, 45002).frame(), tcxRedirect)
 		w.wantCounts(1, 0, 1)
 		w.wantRun(onNIC, w.wrap(otherNode, toClientType, closes, 1, w.asSent(w.fromPod(1, "A", 45002, end+1)).frame()),
@@ -212,7 +213,8 @@ func TestEdgeNodeForwardsFlowsToRemotePods(t *testing.T) {
 	connected := func(w *world, on program) {
 		w.remote()
 		w.wantRun(on, w.syn(1000).frame(), tcxRedirect)
-		w.wantRun(onNIC, w.wrap(otherNode, toClientType, 0, 1, w.asSent(w.fromPod(1, "SA", 5000, 1001)).frame()), tcxRedirect)
+		w.wantRun(onNIC, w.wrap(otherNode, toClientType, 0, 1, w.asSent(w.fromPod(1, "SA", 5000, 1001)).frame()),
+			tcxRedirect)
 		w.wantRun(on, w.fromClient("A", 1001, 5001).frame(), tcxRedirect)
 		w.wantCounts(1, 0, 1)
 		w.before = w.counters()
@@ -247,7 +249,8 @@ func TestEdgeNodeForwardsFlowsToRemotePods(t *testing.T) {
 				return w.wrap(otherNode, toClientType, 0, 1, w.asSent(w.fromPod(1, "R", 30001, 0)).frame())
 			}, 1},
 			"of the pod, of an earlier flow": {func(w *world) []byte {
-				return w.wrap(otherNode, toClientType, closes, 1, w.asSent(w.fromPod(1, "RA", 30001, 4292871169)).frame())
+				return w.wrap(otherNode, toClientType, closes, 1,
+					w.asSent(w.fromPod(1, "RA", 30001, 4292871169)).frame())
 			}, 1},
 			"of the client":                 {func(w *world) []byte { return w.fromClient("R", 1001, 0).frame() }, 0},
 			"of the client, not its latest": {func(w *world) []byte { return w.fromClient("R", 990, 0).frame() }, 1},
@@ -272,8 +275,8 @@ func TestEdgeNodeForwardsFlowsToRemotePods(t *testing.T) {
 		reply := w.asSent(w.fromPod(1, "FA", 5001, 1001))
 		other := reply
 		other.to = netip.AddrPortFrom(client.Addr(), 1)
-		w.must(w.g.SetNodes([]netip.Addr{otherNode, stranger}))
-		defer func() { w.must(w.g.SetNodes([]netip.Addr{otherNode})) }()
+		w.must(w.g.SetNodes(plain(otherNode, stranger)))
+		defer func() { w.must(w.g.SetNodes(plain(otherNode))) }()
 		// The pod gets a RST.
 		for _, s := range []struct {
 			segment
@@ -282,7 +285,8 @@ func TestEdgeNodeForwardsFlowsToRemotePods(t *testing.T) {
 			f := s.frame()
 			like := append(bytes.Clone(f[6:12]), f[:6]...)
 			resetTo(t, s.segment,
-				w.unwrap(w.wantRun(onNIC, w.wrap(otherNode, toClientType, 0, s.pod, f), tcxRedirect), toPodType, 0, s.pod,
+				w.unwrap(w.wantRun(onNIC, w.wrap(otherNode, toClientType, 0, s.pod, f), tcxRedirect), toPodType,
+					0, s.pod,
 					append(like, f[12:]...)))
 		}
 		w.wantRun(onNIC, w.wrap(stranger, toClientType, 0, 1, reply.frame()), tcxRedirect)
@@ -373,7 +377,8 @@ func TestHomeNodeServesFlowsFromEdgeNodes(t *testing.T) {
 		connect(t, w, 0)
 		data := w.fromClient("PA", 1001, 5001, 1, 2, 3)
 		w.toPod(1, bare(data), w.wantRun(onNIC, wrapped(w, 0, data), tcxRedirect))
-		for _, s := range []segment{w.fromPod(1, "A", 5001, 1004), w.fromPod(1, "PA", 5001, 1004, make([]byte, 1448)...)} {
+		for _, s := range []segment{w.fromPod(1, "A", 5001, 1004),
+			w.fromPod(1, "PA", 5001, 1004, make([]byte, 1448)...)} {
 			w.straight(bare(s), w.wantRun(onPod1, bare(s), tcxRedirect))
 		}
 		// Half-closed: the ACK of the FIN goes through the edge node, data straight to the client.
@@ -469,7 +474,8 @@ func TestHomeNodeServesFlowsFromEdgeNodes(t *testing.T) {
 			copy(like, f[6:12])
 			copy(like[6:], f[:6])
 			resetTo(t, s,
-				w.unwrap(w.wantRun(onNIC, w.wrap(otherNode, toPodType, 0, pod, f), tcxRedirect), toClientType, closes, pod, like))
+				w.unwrap(w.wantRun(onNIC, w.wrap(otherNode, toPodType, 0, pod, f), tcxRedirect), toClientType,
+					closes, pod, like))
 		}
 		w.wantRun(onNIC, w.wrap(otherNode, toPodType, 0, 1, w.fromClient("R", 1, 0).frame()), tcxDrop)
 		w.wantCounts(0, 0, 0)
@@ -493,8 +499,8 @@ func TestHomeNodeServesFlowsFromEdgeNodes(t *testing.T) {
 	})
 	t.Run("the client moves to another edge node, then here", func(t *testing.T) {
 		w := begin(t)
-		w.must(w.g.SetNodes([]netip.Addr{otherNode, stranger}))
-		defer func() { w.must(w.g.SetNodes([]netip.Addr{otherNode})) }()
+		w.must(w.g.SetNodes(plain(otherNode, stranger)))
+		defer func() { w.must(w.g.SetNodes(plain(otherNode))) }()
 		connect(t, w, 0)
 		w.wantRun(onNIC, w.wrap(stranger, toPodType, inside, 1, w.fromClient("A", 1001, 5001).frame()), tcxRedirect)
 		if f, _ := w.flow(client, vip); f.Origin.Edge != toBE(stranger) || f.Origin.Path != gateFlowPathPATH_EDGE_NODE {
@@ -583,7 +589,7 @@ func TestBadEncapsulationIsDropped(t *testing.T) {
 		counted("bad_encap")
 	}
 	for name, change := range map[string]func(b []byte){
-		"version": func(b []byte) { b[42] = 2 }, "type": func(b []byte) { b[43] = 9 }, "outer length": set16(16, 99),
+		"version": func(b []byte) { b[42] = 3 }, "type": func(b []byte) { b[43] = 9 }, "outer length": set16(16, 99),
 		"udp length":   set16(38, 99),
 		"inner length": set16(56, 99), "inner version": func(b []byte) { b[54] = 0x65 },
 		"inner protocol": func(b []byte) { b[63] = 17 },
@@ -662,7 +668,8 @@ func FuzzDecapsulate(f *testing.F) {
 				t.Fatalf("verdict %d for\n%x\n%v", int32(verdict), frame, dump(plain))
 			}
 		}
-		if r := out[ethernetHeader+outerLen:]; out[43] != toClientType || out[44] != closes || len(r) != 40 || r[33]&4 == 0 ||
+		if r := out[ethernetHeader+outerLen:]; out[43] != toClientType || out[44] != closes || len(r) != 40 ||
+			r[33]&4 == 0 ||
 			!bytes.Equal(r[12:16], inner[16:20]) || !bytes.Equal(r[16:20], inner[12:16]) {
 			t.Fatalf("no RST to\n%x is\n%x", frame, out)
 		}

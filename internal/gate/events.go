@@ -26,14 +26,16 @@ const (
 	EventFirstByte   = EventKind(gateEventTypeEVENT_FIRST_BYTE) // a pod's first payload passed
 	// EventOverBudget: a client exceeded a budget of wakes. At most one is sent in ten seconds.
 	EventOverBudget = EventKind(gateEventTypeEVENT_OVER_BUDGET)
+	// EventDenied: the rules of a service refused a client. At most one is sent for a service in a minute.
+	EventDenied = EventKind(gateEventTypeEVENT_DENIED)
 )
 
 // Event is something that the gate reports.
 type Event struct {
 	Kind    EventKind
 	Service netip.AddrPort
-	Pod     uint64       // the pod's ID; 0 for EventWake and EventOverBudget
-	Source  netip.Prefix // EventOverBudget: the client's /24
+	Pod     uint64       // the pod's ID; 0 for EventWake, EventOverBudget and EventDenied
+	Source  netip.Prefix // EventOverBudget: the client's /24; EventDenied: the client
 	At      monotime.Time
 }
 
@@ -94,9 +96,12 @@ func (g *Gate) readEvents(r *ringbuf.Reader, handle func(Event)) {
 // resolve replaces the indices in an event by names; false if its service or pod is gone.
 func (g *Gate) resolve(e *gateEvent) (Event, bool) {
 	ev := Event{Kind: EventKind(e.Type), At: monotime.Time(e.At)}
-	if ev.Kind == EventWake || ev.Kind == EventOverBudget {
-		if ev.Kind == EventOverBudget {
+	if ev.Kind == EventWake || ev.Kind == EventOverBudget || ev.Kind == EventDenied {
+		switch ev.Kind {
+		case EventOverBudget:
 			ev.Source = prefixOf(e.Generation)
+		case EventDenied:
+			ev.Source = netip.PrefixFrom(fromBE(e.Generation), 32)
 		}
 		var ok bool
 		ev.Service, ok = g.services.addr(e.Index)

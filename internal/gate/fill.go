@@ -4,14 +4,16 @@ package gate
 
 import "sync/atomic"
 
-// Fill says how full a table of the gate is.
+// Fill says how full a table of the gate, or the largest share of one, is.
 type Fill struct {
-	Table string // services, pods or parked, as in the flags
+	Table string // services, pods, parked, flows, flows_per_source or flows_per_service
+	Flag  string // the flag that sets its size
+	Of    string // whose share is the largest, for people; empty for a table
 	Used  uint32 // entries
 	Size  uint32 // most entries, a field of Sizes
 }
 
-// Fills returns how full the tables are, apart from that of flows, which only Sweep can count.
+// Fills returns how full the tables are, apart from that of flows: see FlowUsage.
 func (g *Gate) Fills() []Fill {
 	s := g.cfg.Sizes
 	g.services.mu.Lock()
@@ -22,8 +24,8 @@ func (g *Gate) Fills() []Fill {
 	}
 	g.services.mu.Unlock()
 	return []Fill{
-		{"services", services, s.Services},
-		{"pods", g.podTable.count(), s.Pods},
-		{"parked", parked, s.Parked},
+		{Table: "services", Flag: "--services", Used: services, Size: s.Services},
+		{Table: "pods", Flag: "--pods", Used: g.podTable.count(), Size: s.Pods},
+		{Table: "parked", Flag: "--parked", Used: parked, Size: s.Parked},
 	}
 }

@@ -75,21 +75,18 @@ func (g *Gate) followDevices(ns netns.NsHandle) error {
 	stop := sync.OnceFunc(func() { close(end) })
 	lost := func(err error) { g.log.Debug("following devices", "error", err) }
 	links := make(chan netlink.LinkUpdate, 64)
-	var addrs chan netlink.AddrUpdate
 	var routes chan netlink.RouteUpdate
 	err := netlink.LinkSubscribeWithOptions(links, end, netlink.LinkSubscribeOptions{Namespace: &ns, ErrorCallback: lost})
 	if err != nil {
 		return fmt.Errorf("following devices: %w", err)
 	}
 	defer drain(stop, links)
-	if g.cfg.EncapPort != 0 {
-		addrs = make(chan netlink.AddrUpdate, 64)
-		err := netlink.AddrSubscribeWithOptions(addrs, end, netlink.AddrSubscribeOptions{Namespace: &ns, ErrorCallback: lost})
-		if err != nil {
-			return fmt.Errorf("following addresses: %w", err)
-		}
-		defer drain(stop, addrs)
+	addrs := make(chan netlink.AddrUpdate, 64)
+	err = netlink.AddrSubscribeWithOptions(addrs, end, netlink.AddrSubscribeOptions{Namespace: &ns, ErrorCallback: lost})
+	if err != nil {
+		return fmt.Errorf("following addresses: %w", err)
 	}
+	defer drain(stop, addrs)
 	if g.cfg.DefaultInterfaces {
 		routes = make(chan netlink.RouteUpdate, 64)
 		err := netlink.RouteSubscribeWithOptions(routes, end,
@@ -118,8 +115,8 @@ func (g *Gate) followDevices(ns netns.NsHandle) error {
 				g.linkChanged(u)
 			}
 		case u, more := <-addrs:
-			if ok = more; ok && addrOf(&u.LinkAddress) == g.cfg.NodeAddr {
-				g.tendNICs()
+			if ok = more; ok {
+				g.addressChanged(u)
 			}
 		case u, more := <-routes:
 			if ok = more; ok && isDefault(&u.Route) {

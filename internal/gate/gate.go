@@ -33,12 +33,15 @@ type Gate struct {
 	backups       *view[gateSynBackup]
 	rings         *view[gateRingSlot]
 	heads         *view[uint64]
+	places        *view[int64]
 	watch         *view[gateSynWatcher]
+	filters       *view[gateSourceFilter]
 
 	services  serviceTable
 	podTable  podTable
 	silence   silence
 	shortcuts shortcuts
+	doubts    doubts
 
 	links         attachments
 	nics          nics

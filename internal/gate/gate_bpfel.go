@@ -64,7 +64,9 @@ const (
 	gateCounterCOUNT_OVER_BUDGET   gateCounter = 34
 	gateCounterCOUNT_FLOODED_SYNS  gateCounter = 35
 	gateCounterCOUNT_FLOODED_ACKS  gateCounter = 36
-	gateCounterCOUNTERS            gateCounter = 37
+	gateCounterCOUNT_BAD_TAG       gateCounter = 37
+	gateCounterCOUNT_UNTAGGED      gateCounter = 38
+	gateCounterCOUNTERS            gateCounter = 39
 )
 
 type gateEncapFlag uint32
@@ -103,6 +105,7 @@ const (
 	gateEventTypeEVENT_FIRST_BYTE  gateEventType = 4
 	gateEventTypeEVENT_SYN         gateEventType = 5
 	gateEventTypeEVENT_OVER_BUDGET gateEventType = 6
+	gateEventTypeEVENT_DENIED      gateEventType = 7
 )
 
 type gateFlow struct {
@@ -197,8 +200,10 @@ const (
 	gateLimitIDLE_TIMES           gateLimit = 128
 	gateLimitIDLE_SHIFT           gateLimit = 36
 	gateLimitSOURCE_BUDGETS       gateLimit = 16384
+	gateLimitPARKED_OWN           gateLimit = 16
 	gateLimitREPEATED_SYNS        gateLimit = 65536
 	gateLimitSYN_RECORDS          gateLimit = 65536
+	gateLimitTAG_SLOTS            gateLimit = 4
 	gateLimitMAX_COUNTERS         gateLimit = 64
 )
 
@@ -221,6 +226,14 @@ type gateNic struct {
 	Tx  uint8
 	Pad uint8
 }
+
+type gateNodeFlag uint32
+
+const (
+	gateNodeFlagNODE_KNOWN    gateNodeFlag = 1
+	gateNodeFlagNODE_TAGS     gateNodeFlag = 2
+	gateNodeFlagNODE_TAGS_ALL gateNodeFlag = 4
+)
 
 type gateNodeLimits struct {
 	_       structs.HostLayout
@@ -356,6 +369,9 @@ const (
 	gateServiceFlagSERVICE_PREFER_LOCAL gateServiceFlag = 2
 	gateServiceFlagSERVICE_PROOF_ALWAYS gateServiceFlag = 4
 	gateServiceFlagSERVICE_PROOF_NEVER  gateServiceFlag = 8
+	gateServiceFlagSERVICE_SOURCES      gateServiceFlag = 16
+	gateServiceFlagSERVICE_DRAINS       gateServiceFlag = 32
+	gateServiceFlagSERVICE_DOUBTED      gateServiceFlag = 64
 )
 
 type gateServiceKey struct {
@@ -394,11 +410,33 @@ type gateServiceStatus struct {
 	Pod         [32]uint32
 }
 
+type gateSourceFilter struct {
+	_      structs.HostLayout
+	Rules  uint32
+	Pad    uint32
+	Denied uint64
+	Told   uint64
+}
+
 type gateSourceKey struct {
 	_       structs.HostLayout
 	Service uint32
 	Client  gateAddr
 }
+
+type gateSourceRuleKey struct {
+	_          structs.HostLayout
+	PrefixBits uint32
+	Rules      uint32
+	Client     gateAddr
+}
+
+type gateSourceVerdict uint32
+
+const (
+	gateSourceVerdictSOURCE_DENIED  gateSourceVerdict = 0
+	gateSourceVerdictSOURCE_ALLOWED gateSourceVerdict = 1
+)
 
 type gateSweepArgs struct {
 	_           structs.HostLayout
@@ -448,6 +486,14 @@ type gateSynWatcher struct {
 	Pad uint32
 }
 
+type gateTagKeySet struct {
+	_     structs.HostLayout
+	Key   [4][2]uint64
+	Valid uint32
+	Send  uint32
+	First uint64
+}
+
 type gateTicket struct {
 	_       structs.HostLayout
 	Service uint32
@@ -475,86 +521,96 @@ const (
 	gateWakeScopeWAKES_NODE    gateWakeScope = 0
 	gateWakeScopeWAKES_SERVICE gateWakeScope = 1
 	gateWakeScopeWAKES_SOURCE  gateWakeScope = 2
-	gateWakeScopeWAKE_SCOPES   gateWakeScope = 3
+	gateWakeScopeWAKES_PROVEN  gateWakeScope = 3
+	gateWakeScopeWAKE_SCOPES   gateWakeScope = 4
 )
 
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	gateMapAddresses         = "addresses"
-	gateMapCounters          = "counters"
-	gateMapEvents            = "events"
-	gateMapFloods            = "floods"
-	gateMapFlows             = "flows"
-	gateMapHomeNodes         = "home_nodes"
-	gateMapIdleFlows         = "idle_flows"
-	gateMapListeners         = "listeners"
-	gateMapMaglevTables      = "maglev_tables"
-	gateMapNics              = "nics"
-	gateMapNodes             = "nodes"
-	gateMapParkedFlows       = "parked_flows"
-	gateMapParkedSources     = "parked_sources"
-	gateMapParkedSyns        = "parked_syns"
-	gateMapPendingQueries    = "pending_queries"
-	gateMapPodNames          = "pod_names"
-	gateMapPodPorts          = "pod_ports"
-	gateMapPodTraffic        = "pod_traffic"
-	gateMapPods              = "pods"
-	gateMapProvenClients     = "proven_clients"
-	gateMapQueryBudget       = "query_budget"
-	gateMapRecounts          = "recounts"
-	gateMapRepeatedSyns      = "repeated_syns"
-	gateMapRingHeads         = "ring_heads"
-	gateMapRingSlots         = "ring_slots"
-	gateMapScratch           = "scratch"
-	gateMapServiceShares     = "service_shares"
-	gateMapServiceStatuses   = "service_statuses"
-	gateMapServices          = "services"
-	gateMapSourceBudgets     = "source_budgets"
-	gateMapSourceShares      = "source_shares"
-	gateMapSteps             = "steps"
-	gateMapSynBackups        = "syn_backups"
-	gateMapSynRecords        = "syn_records"
-	gateMapSynWatch          = "syn_watch"
-	gateMapWakeLimits        = "wake_limits"
-	gateProgGateCold         = "gate_cold"
-	gateProgGateHome         = "gate_home"
-	gateProgGateListen       = "gate_listen"
-	gateProgGateLocal        = "gate_local"
-	gateProgGateMoved        = "gate_moved"
-	gateProgGateNic          = "gate_nic"
-	gateProgGateNode         = "gate_node"
-	gateProgGatePod          = "gate_pod"
-	gateProgGateReleased     = "gate_released"
-	gateProgGateRetry        = "gate_retry"
-	gateProgGateSweep        = "gate_sweep"
-	gateProgGateUnpark       = "gate_unpark"
-	gateProgGateXdp          = "gate_xdp"
-	gateProgGateXdpSkb       = "gate_xdp_skb"
-	gateVarEncapPort         = "encap_port"
-	gateVarExportAddressFlag = "export_address_flag"
-	gateVarExportEncapFlag   = "export_encap_flag"
-	gateVarExportEncapType   = "export_encap_type"
-	gateVarExportEvent       = "export_event"
-	gateVarExportLimit       = "export_limit"
-	gateVarExportServiceFlag = "export_service_flag"
-	gateVarExportWakeScope   = "export_wake_scope"
-	gateVarNodeAddr          = "node_addr"
-	gateVarProofKey          = "proof_key"
-	gateVarRangeAddr         = "range_addr"
-	gateVarRangeCount        = "range_count"
-	gateVarRangeMask         = "range_mask"
-	gateVarRingSize          = "ring_size"
-	gateVarServiceShareMax   = "service_share_max"
-	gateVarShortcutEnabled   = "shortcut_enabled"
-	gateVarSourceShareMax    = "source_share_max"
-	gateVarUnprovenParked    = "unproven_parked"
-	gateVarVipsOutsideRanges = "vips_outside_ranges"
-	gateVarWakeBurst         = "wake_burst"
-	gateVarWakeInterval      = "wake_interval"
-	gateVarWangellIfindex    = "wangell_ifindex"
-	gateVarWangellMac        = "wangell_mac"
+	gateMapAddresses           = "addresses"
+	gateMapCounters            = "counters"
+	gateMapEvents              = "events"
+	gateMapFloods              = "floods"
+	gateMapFlows               = "flows"
+	gateMapHomeNodes           = "home_nodes"
+	gateMapIdleFlows           = "idle_flows"
+	gateMapListeners           = "listeners"
+	gateMapMaglevTables        = "maglev_tables"
+	gateMapNics                = "nics"
+	gateMapNodes               = "nodes"
+	gateMapParkedFlows         = "parked_flows"
+	gateMapParkedPlaces        = "parked_places"
+	gateMapParkedSources       = "parked_sources"
+	gateMapParkedSyns          = "parked_syns"
+	gateMapPendingQueries      = "pending_queries"
+	gateMapPodNames            = "pod_names"
+	gateMapPodPorts            = "pod_ports"
+	gateMapPodTraffic          = "pod_traffic"
+	gateMapPods                = "pods"
+	gateMapProvenBudgets       = "proven_budgets"
+	gateMapProvenClients       = "proven_clients"
+	gateMapQueryBudget         = "query_budget"
+	gateMapRecounts            = "recounts"
+	gateMapRepeatedSyns        = "repeated_syns"
+	gateMapRingHeads           = "ring_heads"
+	gateMapRingSlots           = "ring_slots"
+	gateMapScratch             = "scratch"
+	gateMapServiceShares       = "service_shares"
+	gateMapServiceStatuses     = "service_statuses"
+	gateMapServices            = "services"
+	gateMapSourceBudgets       = "source_budgets"
+	gateMapSourceFilters       = "source_filters"
+	gateMapSourceRules         = "source_rules"
+	gateMapSourceShares        = "source_shares"
+	gateMapSteps               = "steps"
+	gateMapSynBackups          = "syn_backups"
+	gateMapSynRecords          = "syn_records"
+	gateMapSynWatch            = "syn_watch"
+	gateMapTagKeys             = "tag_keys"
+	gateMapWakeLimits          = "wake_limits"
+	gateProgGateCold           = "gate_cold"
+	gateProgGateHome           = "gate_home"
+	gateProgGateListen         = "gate_listen"
+	gateProgGateLocal          = "gate_local"
+	gateProgGateMoved          = "gate_moved"
+	gateProgGateNic            = "gate_nic"
+	gateProgGateNode           = "gate_node"
+	gateProgGatePod            = "gate_pod"
+	gateProgGateReleased       = "gate_released"
+	gateProgGateRetry          = "gate_retry"
+	gateProgGateSweep          = "gate_sweep"
+	gateProgGateUnpark         = "gate_unpark"
+	gateProgGateXdp            = "gate_xdp"
+	gateProgGateXdpSkb         = "gate_xdp_skb"
+	gateVarEncapPort           = "encap_port"
+	gateVarExportAddressFlag   = "export_address_flag"
+	gateVarExportEncapFlag     = "export_encap_flag"
+	gateVarExportEncapType     = "export_encap_type"
+	gateVarExportEvent         = "export_event"
+	gateVarExportLimit         = "export_limit"
+	gateVarExportNodeFlag      = "export_node_flag"
+	gateVarExportServiceFlag   = "export_service_flag"
+	gateVarExportSourceVerdict = "export_source_verdict"
+	gateVarExportWakeScope     = "export_wake_scope"
+	gateVarNodeAddr            = "node_addr"
+	gateVarParkedShared        = "parked_shared"
+	gateVarProofKey            = "proof_key"
+	gateVarRangeAddr           = "range_addr"
+	gateVarRangeCount          = "range_count"
+	gateVarRangeMask           = "range_mask"
+	gateVarRepliesByEdge       = "replies_by_edge"
+	gateVarRingSize            = "ring_size"
+	gateVarServiceShareMax     = "service_share_max"
+	gateVarShortcutEnabled     = "shortcut_enabled"
+	gateVarSourceShareMax      = "source_share_max"
+	gateVarUnprovenParked      = "unproven_parked"
+	gateVarVipsOutsideRanges   = "vips_outside_ranges"
+	gateVarWakeBurst           = "wake_burst"
+	gateVarWakeInterval        = "wake_interval"
+	gateVarWangellIfindex      = "wangell_ifindex"
+	gateVarWangellMac          = "wangell_mac"
 )
 
 // loadGate returns the embedded CollectionSpec for gate.
@@ -631,6 +687,7 @@ type gateMapSpecs struct {
 	Nics            *ebpf.MapSpec `ebpf:"nics"`
 	Nodes           *ebpf.MapSpec `ebpf:"nodes"`
 	ParkedFlows     *ebpf.MapSpec `ebpf:"parked_flows"`
+	ParkedPlaces    *ebpf.MapSpec `ebpf:"parked_places"`
 	ParkedSources   *ebpf.MapSpec `ebpf:"parked_sources"`
 	ParkedSyns      *ebpf.MapSpec `ebpf:"parked_syns"`
 	PendingQueries  *ebpf.MapSpec `ebpf:"pending_queries"`
@@ -638,6 +695,7 @@ type gateMapSpecs struct {
 	PodPorts        *ebpf.MapSpec `ebpf:"pod_ports"`
 	PodTraffic      *ebpf.MapSpec `ebpf:"pod_traffic"`
 	Pods            *ebpf.MapSpec `ebpf:"pods"`
+	ProvenBudgets   *ebpf.MapSpec `ebpf:"proven_budgets"`
 	ProvenClients   *ebpf.MapSpec `ebpf:"proven_clients"`
 	QueryBudget     *ebpf.MapSpec `ebpf:"query_budget"`
 	Recounts        *ebpf.MapSpec `ebpf:"recounts"`
@@ -649,11 +707,14 @@ type gateMapSpecs struct {
 	ServiceStatuses *ebpf.MapSpec `ebpf:"service_statuses"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
 	SourceBudgets   *ebpf.MapSpec `ebpf:"source_budgets"`
+	SourceFilters   *ebpf.MapSpec `ebpf:"source_filters"`
+	SourceRules     *ebpf.MapSpec `ebpf:"source_rules"`
 	SourceShares    *ebpf.MapSpec `ebpf:"source_shares"`
 	Steps           *ebpf.MapSpec `ebpf:"steps"`
 	SynBackups      *ebpf.MapSpec `ebpf:"syn_backups"`
 	SynRecords      *ebpf.MapSpec `ebpf:"syn_records"`
 	SynWatch        *ebpf.MapSpec `ebpf:"syn_watch"`
+	TagKeys         *ebpf.MapSpec `ebpf:"tag_keys"`
 	WakeLimits      *ebpf.MapSpec `ebpf:"wake_limits"`
 }
 
@@ -661,29 +722,33 @@ type gateMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type gateVariableSpecs struct {
-	EncapPort         *ebpf.VariableSpec `ebpf:"encap_port"`
-	ExportAddressFlag *ebpf.VariableSpec `ebpf:"export_address_flag"`
-	ExportEncapFlag   *ebpf.VariableSpec `ebpf:"export_encap_flag"`
-	ExportEncapType   *ebpf.VariableSpec `ebpf:"export_encap_type"`
-	ExportEvent       *ebpf.VariableSpec `ebpf:"export_event"`
-	ExportLimit       *ebpf.VariableSpec `ebpf:"export_limit"`
-	ExportServiceFlag *ebpf.VariableSpec `ebpf:"export_service_flag"`
-	ExportWakeScope   *ebpf.VariableSpec `ebpf:"export_wake_scope"`
-	NodeAddr          *ebpf.VariableSpec `ebpf:"node_addr"`
-	ProofKey          *ebpf.VariableSpec `ebpf:"proof_key"`
-	RangeAddr         *ebpf.VariableSpec `ebpf:"range_addr"`
-	RangeCount        *ebpf.VariableSpec `ebpf:"range_count"`
-	RangeMask         *ebpf.VariableSpec `ebpf:"range_mask"`
-	RingSize          *ebpf.VariableSpec `ebpf:"ring_size"`
-	ServiceShareMax   *ebpf.VariableSpec `ebpf:"service_share_max"`
-	ShortcutEnabled   *ebpf.VariableSpec `ebpf:"shortcut_enabled"`
-	SourceShareMax    *ebpf.VariableSpec `ebpf:"source_share_max"`
-	UnprovenParked    *ebpf.VariableSpec `ebpf:"unproven_parked"`
-	VipsOutsideRanges *ebpf.VariableSpec `ebpf:"vips_outside_ranges"`
-	WakeBurst         *ebpf.VariableSpec `ebpf:"wake_burst"`
-	WakeInterval      *ebpf.VariableSpec `ebpf:"wake_interval"`
-	WangellIfindex    *ebpf.VariableSpec `ebpf:"wangell_ifindex"`
-	WangellMac        *ebpf.VariableSpec `ebpf:"wangell_mac"`
+	EncapPort           *ebpf.VariableSpec `ebpf:"encap_port"`
+	ExportAddressFlag   *ebpf.VariableSpec `ebpf:"export_address_flag"`
+	ExportEncapFlag     *ebpf.VariableSpec `ebpf:"export_encap_flag"`
+	ExportEncapType     *ebpf.VariableSpec `ebpf:"export_encap_type"`
+	ExportEvent         *ebpf.VariableSpec `ebpf:"export_event"`
+	ExportLimit         *ebpf.VariableSpec `ebpf:"export_limit"`
+	ExportNodeFlag      *ebpf.VariableSpec `ebpf:"export_node_flag"`
+	ExportServiceFlag   *ebpf.VariableSpec `ebpf:"export_service_flag"`
+	ExportSourceVerdict *ebpf.VariableSpec `ebpf:"export_source_verdict"`
+	ExportWakeScope     *ebpf.VariableSpec `ebpf:"export_wake_scope"`
+	NodeAddr            *ebpf.VariableSpec `ebpf:"node_addr"`
+	ParkedShared        *ebpf.VariableSpec `ebpf:"parked_shared"`
+	ProofKey            *ebpf.VariableSpec `ebpf:"proof_key"`
+	RangeAddr           *ebpf.VariableSpec `ebpf:"range_addr"`
+	RangeCount          *ebpf.VariableSpec `ebpf:"range_count"`
+	RangeMask           *ebpf.VariableSpec `ebpf:"range_mask"`
+	RepliesByEdge       *ebpf.VariableSpec `ebpf:"replies_by_edge"`
+	RingSize            *ebpf.VariableSpec `ebpf:"ring_size"`
+	ServiceShareMax     *ebpf.VariableSpec `ebpf:"service_share_max"`
+	ShortcutEnabled     *ebpf.VariableSpec `ebpf:"shortcut_enabled"`
+	SourceShareMax      *ebpf.VariableSpec `ebpf:"source_share_max"`
+	UnprovenParked      *ebpf.VariableSpec `ebpf:"unproven_parked"`
+	VipsOutsideRanges   *ebpf.VariableSpec `ebpf:"vips_outside_ranges"`
+	WakeBurst           *ebpf.VariableSpec `ebpf:"wake_burst"`
+	WakeInterval        *ebpf.VariableSpec `ebpf:"wake_interval"`
+	WangellIfindex      *ebpf.VariableSpec `ebpf:"wangell_ifindex"`
+	WangellMac          *ebpf.VariableSpec `ebpf:"wangell_mac"`
 }
 
 // gateObjects contains all objects after they have been loaded into the kernel.
@@ -718,6 +783,7 @@ type gateMaps struct {
 	Nics            *ebpf.Map `ebpf:"nics"`
 	Nodes           *ebpf.Map `ebpf:"nodes"`
 	ParkedFlows     *ebpf.Map `ebpf:"parked_flows"`
+	ParkedPlaces    *ebpf.Map `ebpf:"parked_places"`
 	ParkedSources   *ebpf.Map `ebpf:"parked_sources"`
 	ParkedSyns      *ebpf.Map `ebpf:"parked_syns"`
 	PendingQueries  *ebpf.Map `ebpf:"pending_queries"`
@@ -725,6 +791,7 @@ type gateMaps struct {
 	PodPorts        *ebpf.Map `ebpf:"pod_ports"`
 	PodTraffic      *ebpf.Map `ebpf:"pod_traffic"`
 	Pods            *ebpf.Map `ebpf:"pods"`
+	ProvenBudgets   *ebpf.Map `ebpf:"proven_budgets"`
 	ProvenClients   *ebpf.Map `ebpf:"proven_clients"`
 	QueryBudget     *ebpf.Map `ebpf:"query_budget"`
 	Recounts        *ebpf.Map `ebpf:"recounts"`
@@ -736,11 +803,14 @@ type gateMaps struct {
 	ServiceStatuses *ebpf.Map `ebpf:"service_statuses"`
 	Services        *ebpf.Map `ebpf:"services"`
 	SourceBudgets   *ebpf.Map `ebpf:"source_budgets"`
+	SourceFilters   *ebpf.Map `ebpf:"source_filters"`
+	SourceRules     *ebpf.Map `ebpf:"source_rules"`
 	SourceShares    *ebpf.Map `ebpf:"source_shares"`
 	Steps           *ebpf.Map `ebpf:"steps"`
 	SynBackups      *ebpf.Map `ebpf:"syn_backups"`
 	SynRecords      *ebpf.Map `ebpf:"syn_records"`
 	SynWatch        *ebpf.Map `ebpf:"syn_watch"`
+	TagKeys         *ebpf.Map `ebpf:"tag_keys"`
 	WakeLimits      *ebpf.Map `ebpf:"wake_limits"`
 }
 
@@ -758,6 +828,7 @@ func (m *gateMaps) Close() error {
 		m.Nics,
 		m.Nodes,
 		m.ParkedFlows,
+		m.ParkedPlaces,
 		m.ParkedSources,
 		m.ParkedSyns,
 		m.PendingQueries,
@@ -765,6 +836,7 @@ func (m *gateMaps) Close() error {
 		m.PodPorts,
 		m.PodTraffic,
 		m.Pods,
+		m.ProvenBudgets,
 		m.ProvenClients,
 		m.QueryBudget,
 		m.Recounts,
@@ -776,11 +848,14 @@ func (m *gateMaps) Close() error {
 		m.ServiceStatuses,
 		m.Services,
 		m.SourceBudgets,
+		m.SourceFilters,
+		m.SourceRules,
 		m.SourceShares,
 		m.Steps,
 		m.SynBackups,
 		m.SynRecords,
 		m.SynWatch,
+		m.TagKeys,
 		m.WakeLimits,
 	)
 }
@@ -789,29 +864,33 @@ func (m *gateMaps) Close() error {
 //
 // It can be passed to loadGateObjects or ebpf.CollectionSpec.LoadAndAssign.
 type gateVariables struct {
-	EncapPort         *ebpf.Variable `ebpf:"encap_port"`
-	ExportAddressFlag *ebpf.Variable `ebpf:"export_address_flag"`
-	ExportEncapFlag   *ebpf.Variable `ebpf:"export_encap_flag"`
-	ExportEncapType   *ebpf.Variable `ebpf:"export_encap_type"`
-	ExportEvent       *ebpf.Variable `ebpf:"export_event"`
-	ExportLimit       *ebpf.Variable `ebpf:"export_limit"`
-	ExportServiceFlag *ebpf.Variable `ebpf:"export_service_flag"`
-	ExportWakeScope   *ebpf.Variable `ebpf:"export_wake_scope"`
-	NodeAddr          *ebpf.Variable `ebpf:"node_addr"`
-	ProofKey          *ebpf.Variable `ebpf:"proof_key"`
-	RangeAddr         *ebpf.Variable `ebpf:"range_addr"`
-	RangeCount        *ebpf.Variable `ebpf:"range_count"`
-	RangeMask         *ebpf.Variable `ebpf:"range_mask"`
-	RingSize          *ebpf.Variable `ebpf:"ring_size"`
-	ServiceShareMax   *ebpf.Variable `ebpf:"service_share_max"`
-	ShortcutEnabled   *ebpf.Variable `ebpf:"shortcut_enabled"`
-	SourceShareMax    *ebpf.Variable `ebpf:"source_share_max"`
-	UnprovenParked    *ebpf.Variable `ebpf:"unproven_parked"`
-	VipsOutsideRanges *ebpf.Variable `ebpf:"vips_outside_ranges"`
-	WakeBurst         *ebpf.Variable `ebpf:"wake_burst"`
-	WakeInterval      *ebpf.Variable `ebpf:"wake_interval"`
-	WangellIfindex    *ebpf.Variable `ebpf:"wangell_ifindex"`
-	WangellMac        *ebpf.Variable `ebpf:"wangell_mac"`
+	EncapPort           *ebpf.Variable `ebpf:"encap_port"`
+	ExportAddressFlag   *ebpf.Variable `ebpf:"export_address_flag"`
+	ExportEncapFlag     *ebpf.Variable `ebpf:"export_encap_flag"`
+	ExportEncapType     *ebpf.Variable `ebpf:"export_encap_type"`
+	ExportEvent         *ebpf.Variable `ebpf:"export_event"`
+	ExportLimit         *ebpf.Variable `ebpf:"export_limit"`
+	ExportNodeFlag      *ebpf.Variable `ebpf:"export_node_flag"`
+	ExportServiceFlag   *ebpf.Variable `ebpf:"export_service_flag"`
+	ExportSourceVerdict *ebpf.Variable `ebpf:"export_source_verdict"`
+	ExportWakeScope     *ebpf.Variable `ebpf:"export_wake_scope"`
+	NodeAddr            *ebpf.Variable `ebpf:"node_addr"`
+	ParkedShared        *ebpf.Variable `ebpf:"parked_shared"`
+	ProofKey            *ebpf.Variable `ebpf:"proof_key"`
+	RangeAddr           *ebpf.Variable `ebpf:"range_addr"`
+	RangeCount          *ebpf.Variable `ebpf:"range_count"`
+	RangeMask           *ebpf.Variable `ebpf:"range_mask"`
+	RepliesByEdge       *ebpf.Variable `ebpf:"replies_by_edge"`
+	RingSize            *ebpf.Variable `ebpf:"ring_size"`
+	ServiceShareMax     *ebpf.Variable `ebpf:"service_share_max"`
+	ShortcutEnabled     *ebpf.Variable `ebpf:"shortcut_enabled"`
+	SourceShareMax      *ebpf.Variable `ebpf:"source_share_max"`
+	UnprovenParked      *ebpf.Variable `ebpf:"unproven_parked"`
+	VipsOutsideRanges   *ebpf.Variable `ebpf:"vips_outside_ranges"`
+	WakeBurst           *ebpf.Variable `ebpf:"wake_burst"`
+	WakeInterval        *ebpf.Variable `ebpf:"wake_interval"`
+	WangellIfindex      *ebpf.Variable `ebpf:"wangell_ifindex"`
+	WangellMac          *ebpf.Variable `ebpf:"wangell_mac"`
 }
 
 // gatePrograms contains all programs after they have been loaded into the kernel.

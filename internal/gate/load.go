@@ -52,10 +52,10 @@ func load(objs *gateObjects, cfg *Config, dev *devices) error {
 	}
 	var ve *ebpf.VerifierError
 	if errors.As(err, &ve) {
-		return fmt.Errorf("the kernel rejects the gate's programs: %w (see \"wangell doctor\")", err)
+		return fmt.Errorf("the kernel rejects the gate's programs: %w (%s)", err, loadHint(KernelRelease()))
 	}
 	if err != nil {
-		return fmt.Errorf("loading the gate: %w (see \"wangell doctor\")", err)
+		return fmt.Errorf("loading the gate: %w (%s)", err, loadHint(KernelRelease()))
 	}
 	return nil
 }
@@ -76,7 +76,7 @@ func setSizes(spec *ebpf.CollectionSpec, s Sizes) {
 	bySize := map[uint32][]string{}
 	add := func(n uint32, names ...string) { bySize[n] = append(bySize[n], names...) }
 	add(s.Services, gateMapServices, gateMapAddresses, gateMapServiceStatuses, gateMapMaglevTables, gateMapHomeNodes,
-		gateMapServiceShares, gateMapFloods)
+		gateMapServiceShares, gateMapFloods, gateMapSourceFilters)
 	add(s.Pods, gateMapPods, gateMapPodTraffic, gateMapPodPorts, gateMapPodNames, gateMapListeners, gateMapRecounts)
 	add(s.Flows, gateMapFlows)
 	add(s.Parked, gateMapParkedSyns, gateMapParkedFlows, gateMapParkedSources)
@@ -112,11 +112,13 @@ func setConstants(spec *ebpf.CollectionSpec, cfg *Config, dev *devices) error {
 		gateVarSourceShareMax:  cfg.Sizes.FlowsPerSource,
 		gateVarServiceShareMax: cfg.Sizes.FlowsPerService,
 		gateVarShortcutEnabled: cfg.Shortcut,
+		gateVarRepliesByEdge:   cfg.RepliesByEdge && cfg.EncapPort != 0,
 		gateVarEncapPort:       htons(cfg.EncapPort),
 		gateVarNodeAddr:        toBE(cfg.NodeAddr),
 		gateVarProofKey:        proofKeyWords(cfg.ProofKey),
 		gateVarWakeInterval:    cfg.WakeBudgets.intervals(),
 		gateVarWakeBurst:       cfg.WakeBudgets.bursts(),
+		gateVarParkedShared:    cfg.Sizes.Parked - cfg.Sizes.Parked/4,
 		gateVarUnprovenParked:  cfg.WakeBudgets.Parked,
 	} {
 		if err := spec.Variables[name].Set(v); err != nil {

@@ -132,7 +132,8 @@ func (m *model) wire(s modelSegment) segment {
 // pass gives a segment to the gate, and then to the other end unless it is lost.
 func (m *model) pass(s modelSegment, lost bool) {
 	m.Helper()
-	m.note("port %d, from %d: %s seq %d ack %d, %d bytes; lost %v", s.talk.port, s.from, s.flags, s.seq, s.ack, s.n, lost)
+	m.note("port %d, from %d: %s seq %d ack %d, %d bytes; lost %v", s.talk.port, s.from, s.flags, s.seq, s.ack,
+		s.n, lost)
 	if s.from == 0 {
 		m.passIn(s)
 	} else {
@@ -373,7 +374,8 @@ func (m *model) takeOver() {
 		m.note("port %d comes by another edge node: seq %d ack %d, %d bytes", t.port, s.seq, s.ack, s.n)
 		frame := bare(m.wire(s))
 		m.wantRun(onNIC, frame, tcxDrop)
-		mine := m.home.wantRun(onNIC, m.carry(m.wrapTo(thisNode, otherNode, flowQueryType, 0, 0, frame), m.home), tcxRedirect)
+		mine := m.home.wantRun(onNIC, m.carry(m.wrapTo(thisNode, otherNode, flowQueryType, 0, 0, frame),
+			m.home), tcxRedirect)
 		to := m.wantRun(onNIC, m.carry(mine, m.world), tcxRedirect)
 		_, out := m.atHome(to, m.wire(s))
 		if p := podOf(m, out); p != f.pod {
@@ -433,7 +435,8 @@ func (m *model) follow(f *modelFlow, s modelSegment) {
 		}
 		switch {
 		case f.synack && me == 0 && has(s.flags, 'A') && s.ack == 1:
-		case f.synack && me == 1 && (s.n > 0 || has(s.flags, 'F')): // a pod only sends data on an established connection
+		case f.synack && me == 1 && (s.n > 0 || has(s.flags, 'F')):
+			// a pod only sends data on an established connection
 			f.high[0] = max(f.high[0], s.ack)
 		default:
 			return
@@ -500,7 +503,8 @@ func (m *model) check() {
 	for p := 1; p <= 3; p++ {
 		o, h, n := m.counts(vip, p)
 		if o != open[p] || h != halfOpen[p] || n != m.fresh[p] {
-			m.fail("pod %d: %d open, %d half-open, %d new; want %d, %d, %d", p, o, h, n, open[p], halfOpen[p], m.fresh[p])
+			m.fail("pod %d: %d open, %d half-open, %d new; want %d, %d, %d", p, o, h, n, open[p], halfOpen[p],
+				m.fresh[p])
 		}
 		for _, f := range m.orphans {
 			if f.pod == p && f.state == estab {
@@ -664,7 +668,8 @@ func (m *model) sweep() {
 	}
 	for _, flows := range []map[uint16]*modelFlow{m.flows, m.orphans} {
 		for port, f := range flows {
-			if f.pod == 0 || f.state == state || state == half && f.state == estab && f.finEnd[0] != 0 && f.finEnd[1] != 0 {
+			if f.pod == 0 || f.state == state || state == half && f.state == estab && f.finEnd[0] != 0 &&
+				f.finEnd[1] != 0 {
 				delete(flows, port)
 			}
 		}
@@ -734,8 +739,9 @@ func homeWorld(t testing.TB) *world {
 	w := &world{TB: t, ns: ns, podLink: make([]netlink.Link, 4)}
 	sh(t, `ip -n %[1]s link add nic type veth peer name nicp; ip -n %[1]s addr add %[2]v/24 dev nic
 		ip -n %[1]s link set nicp up; ip -n %[1]s link set nic up`, ns, otherNode)
-	cfg := Config{Dir: t.TempDir(), ServiceRanges: []netip.Prefix{serviceRange}, EncapPort: encapPort, NodeAddr: otherNode,
-		Sizes: Sizes{Flows: 1024}}
+	cfg := Config{Dir: t.TempDir(), ServiceRanges: []netip.Prefix{serviceRange}, EncapPort: encapPort,
+		NodeAddr: otherNode,
+		Sizes:    Sizes{Flows: 1024}}
 	for i := 1; i < len(w.podLink); i++ {
 		sh(t, `ip -n %[1]s link add pod%[2]d type veth peer name pod%[2]dp
 			ip -n %[1]s link set pod%[2]dp up; ip -n %[1]s link set pod%[2]d up`, ns, i)
@@ -752,7 +758,7 @@ func homeWorld(t testing.TB) *world {
 		w.must(w.g.Close())
 		w.must(inNamespace(ns, func() error { return Remove(cfg.Dir) }))
 	})
-	w.must(w.g.SetNodes([]netip.Addr{thisNode}))
+	w.must(w.g.SetNodes(plain(thisNode)))
 	return w
 }
 
@@ -823,7 +829,8 @@ func runModel(t *testing.T, w, home *world) {
 		}
 	}
 	if *modelSeed == 0 &&
-		(flows == 0 || closes == 0 || moved == 0 || (byEdge == 0) != (home == nil) || (takenOver == 0) != (home == nil)) {
+		(flows == 0 || closes == 0 || moved == 0 || (byEdge == 0) != (home == nil) ||
+			(takenOver == 0) != (home == nil)) {
 		t.Errorf("the model covers too little: "+
 			"%d flows, %d of them closed, %d segments through the edge node, %d moves, %d flows taken over",
 			flows, closes, byEdge, moved, takenOver)

@@ -146,7 +146,8 @@ func TestUnknownFlowIsQueriedAtHomeNodes(t *testing.T) {
 		w := begin(t)
 		s := w.fromClient("R", 1001, 0)
 		w.wantRun(onNIC, s.frame(), tcxDrop)
-		w.unwrap(w.wantRun(onNIC, w.wrap(otherNode, flowClaimType, 0, 1, bare(s)), tcxRedirect), toPodType, 0, 1, bare(s))
+		w.unwrap(w.wantRun(onNIC, w.wrap(otherNode, flowClaimType, 0, 1, bare(s)), tcxRedirect), toPodType, 0,
+			1, bare(s))
 		w.wantCounts(0, 0, 0)
 		wantCounted(t, w, map[string]uint64{"asked": 1, "moved": 1})
 	})
@@ -156,8 +157,8 @@ func TestUnknownFlowIsQueriedAtHomeNodes(t *testing.T) {
 		w.wantRun(onNIC, w.wrap(otherNode, flowClaimType, 0, 1, f), tcxDrop)
 		w.wantRun(onNIC, f, tcxDrop)
 		w.wantRun(onNIC, w.wrap(otherNode, flowClaimType, 0, 7, f), tcxDrop) // an unknown pod
-		w.must(w.g.SetNodes([]netip.Addr{otherNode, stranger}))
-		defer func() { w.must(w.g.SetNodes([]netip.Addr{otherNode})) }()
+		w.must(w.g.SetNodes(plain(otherNode, stranger)))
+		defer func() { w.must(w.g.SetNodes(plain(otherNode))) }()
 		w.wantRun(onNIC, w.wrap(stranger, flowClaimType, 0, 1, f), tcxDrop) // another node's pod
 		if _, there := w.flow(client, vip); there {
 			t.Error("a flow was entered")
@@ -341,8 +342,9 @@ type movable struct {
 	third *node
 }
 
-func newMovable(t *testing.T) *movable {
-	c := newCluster(t, 1500)
+func newMovable(t *testing.T) *movable { return newMovableOf(newCluster(t, 1500)) }
+
+func newMovableOf(c *cluster) *movable {
 	m := &movable{cluster: c, third: c.join("third", netip.MustParseAddr("10.46.200.3"), 1500)}
 	c.podNet(c.home, 1, 1500)
 	c.podNet(c.edge, 2, 1500)

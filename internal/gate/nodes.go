@@ -11,25 +11,49 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// SetNodes sets the IPv4 addresses of the other nodes. Encapsulated packets from any other address are dropped and
-// counted (unknown_node).
-func (g *Gate) SetNodes(nodes []netip.Addr) error {
-	wanted := map[uint32]bool{}
+// Node is another node, with which packets are exchanged.
+type Node struct {
+	Addr netip.Addr // IPv4
+	// Tags says that the node opens tagged packets, so that those sent to it get a tag (SetTagKeys).
+	Tags bool
+	// TagsAll says that all packets from the node are tagged, so that others are dropped. A node without Tags has not
+	// got it; for one with Tags it stays until the node is removed or loses Tags.
+	TagsAll bool
+}
+
+// flags returns the value of a node's entry in the gate's map, which has the value before.
+func (n Node) flags(before uint32) uint32 {
+	if !n.Tags {
+		return uint32(gateNodeFlagNODE_KNOWN)
+	}
+	flags := uint32(gateNodeFlagNODE_KNOWN|gateNodeFlagNODE_TAGS) | before&uint32(gateNodeFlagNODE_TAGS_ALL)
+	if n.TagsAll {
+		flags |= uint32(gateNodeFlagNODE_TAGS_ALL)
+	}
+	return flags
+}
+
+// SetNodes sets the other nodes. Encapsulated packets from any other address are dropped and counted (unknown_node),
+// and so are packets without a tag from nodes with TagsAll (untagged).
+func (g *Gate) SetNodes(nodes []Node) error {
+	wanted := map[uint32]Node{}
 	for _, n := range nodes {
-		if err := checkNode(n); err != nil {
+		if err := checkNode(n.Addr); err != nil {
 			return err
 		}
-		if n != g.cfg.NodeAddr {
-			wanted[toBE(n)] = true
+		if n.Addr != g.cfg.NodeAddr {
+			wanted[toBE(n.Addr)] = n
 		}
 	}
 	var gone []uint32
 	var n, v uint32
+	before := map[uint32]uint32{}
 	it := g.objs.Nodes.Iterate()
 	for it.Next(&n, &v) {
-		if !wanted[n] {
+		if _, ok := wanted[n]; !ok {
 			gone = append(gone, n)
 		}
+		before[n] = v
 	}
 	errs := []error{it.Err()}
 	for _, n := range gone {
@@ -37,8 +61,8 @@ func (g *Gate) SetNodes(nodes []netip.Addr) error {
 			errs = append(errs, err)
 		}
 	}
-	for n := range wanted {
-		errs = append(errs, g.objs.Nodes.Put(n, uint32(1)))
+	for addr, n := range wanted {
+		errs = append(errs, g.objs.Nodes.Put(addr, n.flags(before[addr])))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("writing the nodes to the gate's map: %w", err)
@@ -46,12 +70,13 @@ func (g *Gate) SetNodes(nodes []netip.Addr) error {
 	return nil
 }
 
-// AddNode adds one node to those of SetNodes.
+// AddNode adds one node to those of SetNodes, without tags unless it is there already.
 func (g *Gate) AddNode(node netip.Addr) error {
 	if err := checkNode(node); err != nil || node == g.cfg.NodeAddr {
 		return err
 	}
-	if err := g.objs.Nodes.Put(toBE(node), uint32(1)); err != nil {
+	err := g.objs.Nodes.Update(toBE(node), uint32(gateNodeFlagNODE_KNOWN), ebpf.UpdateNoExist)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
 		return fmt.Errorf("writing the node %v to the gate's map: %w", node, err)
 	}
 	return nil

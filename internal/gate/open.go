@@ -33,6 +33,7 @@ func Open(cfg Config) (*Gate, error) {
 		closing:   make(chan struct{}),
 		silence:   silence{wake: make(chan struct{}, 1)},
 		shortcuts: shortcuts{devices: map[int]bool{}},
+		doubts:    doubts{of: map[uint32]visits{}},
 	}
 	if err := g.open(); err != nil {
 		g.Close()
@@ -53,6 +54,11 @@ func (g *Gate) open() error {
 	}
 	if g.dev, err = ensureDevices(g.cfg.owner()); err != nil {
 		return err
+	}
+	if g.cfg.EncapPort == 0 {
+		if err := g.dev.setSource(); err != nil {
+			return err
+		}
 	}
 	if err := load(&g.objs, &g.cfg, &g.dev); err != nil {
 		return err
@@ -106,7 +112,13 @@ func (g *Gate) mapViews() (err error) {
 	if g.heads, err = newView[uint64](o.RingHeads); err != nil {
 		return err
 	}
-	g.watch, err = newView[gateSynWatcher](o.SynWatch)
+	if g.places, err = newView[int64](o.ParkedPlaces); err != nil {
+		return err
+	}
+	if g.watch, err = newView[gateSynWatcher](o.SynWatch); err != nil {
+		return err
+	}
+	g.filters, err = newView[gateSourceFilter](o.SourceFilters)
 	return err
 }
 
@@ -162,7 +174,7 @@ func (g *Gate) Close() error {
 		errs = append(errs, l.Close())
 	}
 	views := []interface{ close() error }{g.statuses, g.pods, g.recounts, g.sourceShares, g.serviceShares, g.idle,
-		g.backups, g.rings, g.heads, g.watch}
+		g.backups, g.rings, g.heads, g.places, g.watch, g.filters}
 	for _, v := range views {
 		errs = append(errs, v.close())
 	}

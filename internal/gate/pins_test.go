@@ -49,16 +49,12 @@ func TestOpenAdoptsMapsPinnedUnderEarlierNames(t *testing.T) {
 
 // An upgrade from a version with another layout starts with empty maps.
 func TestOpenReplacesMapsOfAnotherLayout(t *testing.T) {
-	w := &world{TB: t, podLink: make([]netlink.Link, 4), nic: veth(t, "nic")}
-	w.podLink[1] = veth(t, "pod1")
-	cfg := Config{Dir: t.TempDir(), ServiceRanges: []netip.Prefix{serviceRange}, Interfaces: []string{"nic"}}
-	var err error
-	w.g, err = Open(cfg)
-	w.must(err)
+	w, cfg := newReopened(t)
 	t.Cleanup(func() { w.must(Remove(cfg.Dir)) })
 	connected(w)
 	w.must(w.g.Close())
 	cfg.Sizes.Flows = 8 // stands in for a layout that differs
+	var err error
 	w.g, err = Open(cfg)
 	w.must(err)
 	if n := len(w.g.Services()); n != 0 {
@@ -67,4 +63,17 @@ func TestOpenReplacesMapsOfAnotherLayout(t *testing.T) {
 	w.warm(vip, 1)
 	w.wantRun(onNIC, synFrame(w), tcxRedirect)
 	w.must(w.g.Close())
+}
+
+// newReopened returns a world with one pod's device, and the configuration of its gate, which the test closes, opens
+// again and removes.
+func newReopened(t *testing.T) (*world, Config) {
+	t.Helper()
+	w := &world{TB: t, podLink: make([]netlink.Link, 4), nic: veth(t, "nic")}
+	w.podLink[1] = veth(t, "pod1")
+	cfg := Config{Dir: t.TempDir(), ServiceRanges: []netip.Prefix{serviceRange}, Interfaces: []string{"nic"}}
+	var err error
+	w.g, err = Open(cfg)
+	w.must(err)
+	return w, cfg
 }

@@ -147,12 +147,14 @@ func (g *Gate) RemovePod(service netip.AddrPort, id uint64) error {
 	defer t.mu.Unlock()
 	p := g.pods.at(index)
 	err := g.unlinkPod(service, id, p.Ifindex, p.Port)
+	used := atomic.LoadUint64(&p.NewFlows) > 0
 	// Generation 0 matches no flow, and the next pod with this index has another generation.
 	*p = gatePod{}
 	t.remove(service, id)
 	t.pool.put(index)
 	if known {
 		err = errors.Join(err, g.updateHomes(service, s))
+		g.judgeWake(s, used, len(t.services[service]) == 0)
 	}
 	if err != nil {
 		return fmt.Errorf("pod %d of %v: removing it from the gate: %w", id, service, err)

@@ -4,6 +4,7 @@ package gate
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/gopacket/gopacket/layers"
 )
 
@@ -186,6 +188,38 @@ func TestBudgetsOfWakes(t *testing.T) {
 	}
 }
 
+// One /24 wakes no more services than its budget allows, even if its clients prove where they are. Others are not
+// concerned, and forged SYNs do not spend it.
+func TestProvenClientsWakeNoMoreThanTheirBudget(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.WakeBudgets = WakeBudgets{Proven: Budget{5, 1.0 / 3600}} })
+	for i := range 10 {
+		w.proving(serviceAt(i), ProofAlways)
+		for range 3 {
+			s := w.syn(1000)
+			s.to = serviceAt(i)
+			w.wantRun(onXDP, s.frame(), xdpTX)
+		}
+	}
+	wakes := func(s segment) (n int) {
+		for i := range 10 {
+			s.to = serviceAt(i)
+			w.wantRun(onXDP, challengeTo(w, s, w.wantRun(onXDP, s.frame(), xdpTX)).frame(), xdpDrop)
+			w.wantRun(onXDP, s.frame(), xdpDrop)
+			if w.g.ServiceState(s.to) == Waking {
+				n++
+			}
+			w.g.Refuse(s.to)
+		}
+		return n
+	}
+	if n := wakes(w.syn(1000)); n != 5 || w.counted()["over_budget"] != 5 {
+		t.Errorf("%d wakes by one /24, want 5; counted %v", n, w.counted())
+	}
+	if n := wakes(strangers(w, 5, false)); n != 5 {
+		t.Errorf("%d wakes by another /24, want 5", n)
+	}
+}
+
 // refillBudgets fills the budgets.
 func (w *world) refillBudgets() {
 	w.Helper()
@@ -236,30 +270,33 @@ func TestUnprovenSYNsAreFew(t *testing.T) {
 	}
 }
 
+// ageRepeats makes the last SYN of all challenged clients older.
+func (w *world) ageRepeats(by time.Duration) {
+	w.Helper()
+	keys, values := make([]uint32, gateLimitREPEATED_SYNS), make([]gateRepeatedSyn, gateLimitREPEATED_SYNS)
+	n, err := w.g.objs.RepeatedSyns.BatchLookup(&ebpf.MapBatchCursor{}, keys, values, nil)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		w.Fatal(err)
+	}
+	for i, r := range values[:n] {
+		if r.At != 0 {
+			r.At -= uint64(by)
+			w.must(w.g.objs.RepeatedSyns.Put(keys[i], r))
+		}
+	}
+}
+
 // The SYN of a client that gets no challenge is admitted when it has come a fourth time, as TCP repeats it.
 func TestRepeatedSYNIsAdmitted(t *testing.T) {
 	w := newWorld(t, nil)
 	w.proving(vip, ProofAlways)
 	s := w.syn(1000)
-	// age makes the last SYN of all clients older.
-	age := func(by time.Duration) {
-		var k uint32
-		var r gateRepeatedSyn
-		it := w.g.objs.RepeatedSyns.Iterate()
-		for it.Next(&k, &r) {
-			if r.At != 0 {
-				r.At -= uint64(by)
-				w.must(w.g.objs.RepeatedSyns.Put(k, r))
-			}
-		}
-		w.must(it.Err())
-	}
 	for range 3 {
 		// At once, it is not a repeat.
 		for range 5 {
 			w.wantRun(onXDP, s.frame(), xdpTX)
 		}
-		age(time.Second)
+		w.ageRepeats(time.Second)
 	}
 	w.wantParked(0, 0)
 	w.wantRun(onXDP, s.frame(), xdpDrop)
@@ -270,7 +307,7 @@ func TestRepeatedSYNIsAdmitted(t *testing.T) {
 	// Another SYN of the same client begins anew, and so does one that was forgotten.
 	w.wantRun(onXDP, w.syn(2000).fromOther(9, 9).frame(), xdpTX)
 	for range 5 {
-		age(time.Minute)
+		w.ageRepeats(time.Minute)
 		w.wantRun(onXDP, w.syn(2000).fromOther(9, 9).frame(), xdpTX)
 	}
 }

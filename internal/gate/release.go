@@ -45,7 +45,8 @@ func (g *Gate) release(service uint32) (int, error) {
 func (g *Gate) releaseShare(service, pod, share uint32) (int, error) {
 	st := g.statuses.at(service)
 	to := uint32(0)
-	if atomic.LoadUint32(&st.Flags) == 0 {
+	chosen := uint32(gateServiceFlagSERVICE_AFFINITY | gateServiceFlagSERVICE_PREFER_LOCAL)
+	if atomic.LoadUint32(&st.Flags)&chosen == 0 {
 		to = pod + 1
 	}
 	atomic.StoreUint32(&st.ReleaseTo, to)

@@ -31,7 +31,7 @@ type node struct {
 type cluster struct {
 	*testing.T
 	edge, home *node
-	shortcut   bool // Config.Shortcut of its gates
+	change     func(*Config) // of its gates
 }
 
 const encapPort = 7947
@@ -52,12 +52,12 @@ ip netns exec %[1]s nft 'table ip rules {
 	}
 }'`
 
-func newCluster(t *testing.T, mtu int) *cluster { return newClusterOf(t, mtu, false) }
+func newCluster(t *testing.T, mtu int) *cluster { return newClusterOf(t, mtu, func(*Config) {}) }
 
-func newClusterOf(t *testing.T, mtu int, shortcut bool) *cluster {
+func newClusterOf(t *testing.T, mtu int, change func(*Config)) *cluster {
 	newNamespace(t, "lan")
 	sh(t, "ip -n lan link add br0 mtu %d type bridge; ip -n lan link set br0 up", mtu)
-	c := &cluster{T: t, shortcut: shortcut}
+	c := &cluster{T: t, change: change}
 	c.plug("client", client.Addr(), mtu)
 	sh(t, "ip -n client route add %v dev eth0", serviceRange)
 	c.edge = c.join("edge", netip.MustParseAddr("10.46.200.1"), mtu, vip.Addr(), vip2.Addr())
@@ -81,8 +81,8 @@ func (c *cluster) join(name string, addr netip.Addr, mtu int, announced ...netip
 	c.plug(name, addr, mtu)
 	sh(c, nodeSetup, name)
 	n.cfg = Config{Dir: c.TempDir(), ServiceRanges: []netip.Prefix{serviceRange}, EncapPort: encapPort, NodeAddr: addr,
-		XDPMode: XDPAuto, Shortcut: c.shortcut,
-		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", name)}
+		XDPMode: XDPAuto, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", name)}
+	c.change(&n.cfg)
 	c.open(n)
 	c.Cleanup(func() {
 		c.must(n.g.Close())
@@ -92,7 +92,8 @@ func (c *cluster) join(name string, addr netip.Addr, mtu int, announced ...netip
 	for i := range byte(3) {
 		nodes = append(nodes, netip.AddrFrom4([4]byte{10, 46, 200, 1 + i}))
 	}
-	c.must(n.g.SetNodes(nodes))
+	c.must(n.g.SetNodes(tagging(nodes...)))
+	c.must(n.g.SetTagKeys(tagKeys))
 	c.must(n.g.Announce(false, announced))
 	for _, a := range []netip.AddrPort{vip, vip2} {
 		_, err := n.g.SetService(Service{Addr: a, MaxParked: 100, MaxParkedPerSource: 100})
@@ -140,7 +141,10 @@ func (c *cluster) addPod(service netip.AddrPort, on *node, i int) {
 		p := Pod{ID: uint64(i), Service: service, Addr: podAt[i], Node: on.addr}
 		if n == on {
 			p.Node = netip.Addr{}
-			c.must(inNamespace(podNS(i), func() error { p.MAC = linkByName(c, "eth0").Attrs().HardwareAddr; return nil }))
+			c.must(inNamespace(podNS(i), func() error {
+				p.MAC = linkByName(c, "eth0").Attrs().HardwareAddr
+				return nil
+			}))
 			c.in(n, func() error {
 				host := linkByName(c, podNS(i)).Attrs()
 				p.Ifindex, p.HostMAC = host.Index, host.HardwareAddr
@@ -169,7 +173,8 @@ func (c *cluster) wantClosed(i int, flows uint64) {
 		eventually(c, func() error {
 			p, err := n.g.PodCounters(vip, uint64(i))
 			if err == nil && (p.Open != 0 || p.HalfOpen != 0 || p.NewFlows != flows) {
-				err = fmt.Errorf("%s: pod %d: %d open, %d half-open, %d new; want 0, 0, %d", n.name, i, p.Open, p.HalfOpen,
+				err = fmt.Errorf("%s: pod %d: %d open, %d half-open, %d new; want 0, 0, %d", n.name, i, p.Open,
+					p.HalfOpen,
 					p.NewFlows, flows)
 			}
 			return err
@@ -214,7 +219,8 @@ func (c *cluster) plainPod(mtu int) netip.Addr {
 	newNamespace(c, "plain")
 	sh(c, `ip link add plain mtu %[2]d netns edge type veth peer name eth0 mtu %[2]d netns plain
 		ip -n edge addr add 10.46.129.1/24 dev plain; ip -n edge link set plain up
-		ip -n plain addr add %[1]v/24 dev eth0; ip -n plain link set eth0 up; ip -n plain route add default via 10.46.129.1
+		ip -n plain addr add %[1]v/24 dev eth0; ip -n plain link set eth0 up
+		ip -n plain route add default via 10.46.129.1
 		ip -n home route add 10.46.129.0/24 via %[3]v`, a, mtu, c.edge.addr)
 	return a
 }
@@ -246,13 +252,14 @@ func TestRemotePodsServeClientsEverywhere(t *testing.T) {
 
 func testRemote(t *testing.T, mtu int, offloads, shortcut bool) {
 	const size = 10 << 20
-	c := newClusterOf(t, mtu, shortcut)
+	c := newClusterOf(t, mtu, func(c *Config) { c.Shortcut = shortcut })
 	c.podNet(c.home, 1, mtu)
 	c.podNet(c.edge, 2, mtu)
 	c.addPod(vip2, c.edge, 2)
 	plain := c.plainPod(mtu)
 	for _, d := range [][2]string{{"client", "eth0"}, {"edge", "eth0"}, {"home", "eth0"}, {"pod1", "eth0"},
-		{"home", "pod1"}, {"pod2", "eth0"}, {"edge", "pod2"}, {"plain", "eth0"}, {"edge", "plain"}, {"edge", InnerDevice}} {
+		{"home", "pod1"}, {"pod2", "eth0"}, {"edge", "pod2"}, {"plain", "eth0"}, {"edge", "plain"},
+		{"edge", InnerDevice}} {
 		offload(t, d[0], d[1], offloads)
 	}
 	from := echo(t, podNS(1), podAt[1])
@@ -397,7 +404,8 @@ func TestConnectionsSurviveReopenedGates(t *testing.T) {
 	for i := range 3 {
 		for _, n := range []*node{c.edge, c.home} {
 			before := n.g
-			n.cfg.ServiceRanges = append(n.cfg.ServiceRanges, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 99, byte(i), 0}), 24))
+			n.cfg.ServiceRanges = append(n.cfg.ServiceRanges,
+				netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 99, byte(i), 0}), 24))
 			c.open(n) // other constants stand in for the programs of another version
 			c.must(before.Close())
 		}

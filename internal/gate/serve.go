@@ -66,6 +66,7 @@ func (g *Gate) startServing(service netip.AddrPort, id uint64) (s, pod uint32, e
 	if err := g.addServing(s, pod); err != nil {
 		return 0, 0, fmt.Errorf("service %v: %w", service, err)
 	}
+	g.statuses.at(s).setFlags(waryFlags, 0)
 	return s, pod, nil
 }
 

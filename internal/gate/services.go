@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/sources"
 )
 
 // Service is the configuration of a service.
@@ -22,6 +23,8 @@ type Service struct {
 	PreferLocal        bool           // prefer pods on this node
 	Retries            uint8          // limit on further pods tried after one did not take a SYN
 	Proof              Proof          // when a client that wakes it has to prove itself
+	Restricted         bool           // only sources that the rules allow may connect
+	Sources            []sources.Rule // the rules, if it is restricted
 }
 
 // flagBits returns the service's enum service_flag bits.
@@ -31,6 +34,9 @@ func (s *Service) flagBits() (flags uint32) {
 	}
 	if s.PreferLocal {
 		flags |= uint32(gateServiceFlagSERVICE_PREFER_LOCAL)
+	}
+	if s.Restricted {
+		flags |= uint32(gateServiceFlagSERVICE_SOURCES)
 	}
 	switch s.Proof {
 	case ProofAlways:
@@ -59,6 +65,7 @@ type ServiceCounters struct {
 	Overflows  uint64 // SYNs dropped because of a limit
 	Refused    uint64 // parked SYNs answered with a RST
 	Released   uint64 // parked SYNs sent on to a pod
+	Denied     uint64 // SYNs dropped because the rules refuse their source
 	ParkedNow  uint32 // SYNs parked at present
 }
 
@@ -69,6 +76,7 @@ func (g *Gate) adoptServices() error {
 	if err := g.adoptAnnouncements(); err != nil {
 		return err
 	}
+	inForce := map[uint32]bool{}
 	var k gateServiceKey
 	var v gateService
 	it := g.objs.Services.Iterate()
@@ -76,15 +84,22 @@ func (g *Gate) adoptServices() error {
 		a := fromServiceKey(k)
 		t.indices[a], t.addrs[v.Index] = v.Index, a
 		t.vips[a.Addr()]++
+		if set := g.filters.at(v.Index).Rules; set != 0 {
+			inForce[set] = true
+		}
 	}
 	if err := it.Err(); err != nil {
 		return fmt.Errorf("reading the gate's services: %w", err)
+	}
+	if err := g.adoptSources(inForce); err != nil {
+		return err
 	}
 	t.pool.adopt(g.cfg.Sizes.Services, func(i uint32) bool { _, ok := t.addrs[i]; return ok })
 	return nil
 }
 
-// SetService adds a service, cold, or changes its configuration. It returns the service's index.
+// SetService adds a service, cold, or changes its configuration. It returns the service's index. No client ever finds a
+// service without its rules for sources: if these cannot be written, the service refuses all, and the log says so.
 func (g *Gate) SetService(s Service) (uint32, error) {
 	if !s.Addr.Addr().Is4() || s.Addr.Addr().IsUnspecified() {
 		return 0, fmt.Errorf("service address %v: not an IPv4 address", s.Addr)
@@ -104,15 +119,21 @@ func (g *Gate) SetService(s Service) (uint32, error) {
 		st := g.statuses.at(index)
 		*st = gateServiceStatus{Head: st.Head, Tail: st.Head, Parked: st.Parked}
 		atomic.StoreUint32(&g.serviceShares.at(index).Open, 0)
+		*g.filters.at(index) = gateSourceFilter{}
+		g.doubts.forget(index)
 	}
+	unused := g.prepareSources(s, index)
 	if err := g.writeService(s, index); err != nil {
 		if !known {
 			t.pool.put(index)
 		}
 		return 0, fmt.Errorf("service address %v: writing the gate's map: %w", s.Addr, err)
 	}
-	flags := s.flagBits()
-	if atomic.SwapUint32(&g.statuses.at(index).Flags, flags) != flags {
+	if !s.Restricted {
+		atomic.StoreUint32(&g.filters.at(index).Rules, 0)
+	}
+	g.dropSources(unused)
+	if g.statuses.at(index).setFlags(^waryFlags, s.flagBits()) {
 		g.podTable.serving.Lock()
 		err := g.updateMaglev(index)
 		g.podTable.serving.Unlock()
@@ -165,6 +186,7 @@ func (g *Gate) RemoveService(a netip.AddrPort) error {
 			return fmt.Errorf("service address %v: removing its VIP from the gate: %w", a, err)
 		}
 	}
+	g.dropSources(g.filters.at(index).Rules)
 	g.refuse(index)
 	delete(t.indices, a)
 	delete(t.addrs, index)
@@ -215,6 +237,7 @@ func (g *Gate) ServiceCounters(a netip.AddrPort) ServiceCounters {
 		Overflows:  atomic.LoadUint64(&st.Overflows),
 		Refused:    atomic.LoadUint64(&st.Refused),
 		Released:   atomic.LoadUint64(&st.Released),
+		Denied:     atomic.LoadUint64(&g.filters.at(i).Denied),
 		ParkedNow:  atomic.LoadUint32(&st.Parked),
 	}
 }

@@ -87,42 +87,27 @@ func correctShares(v *view[gateFlowShare], first, again map[uint32]shareCount) (
 	return fixed
 }
 
-// FlowUsage says how much of the flow table is taken, and who has the largest shares.
-type FlowUsage struct {
-	Flows, MaxFlows               int // all entries
-	Service                       netip.AddrPort
-	ServiceFlows, MaxServiceFlows int // established flows of that service
-	Source                        netip.Addr
-	SourceFlows, MaxSourceFlows   int // established flows of that client address
-}
-
-// Fill returns the fullest of the table and the two shares, as a part of 1.
-func (u *FlowUsage) Fill() float64 {
-	part := func(n, of int) float64 { return float64(n) / float64(max(of, 1)) }
-	return max(part(u.Flows, u.MaxFlows), part(u.ServiceFlows, u.MaxServiceFlows), part(u.SourceFlows, u.MaxSourceFlows))
-}
-
-// FlowUsage returns the usage that the last Sweep has found; it must not run at the same time as one. The service or
-// source is not valid if no flow is established.
-func (g *Gate) FlowUsage(s Swept) FlowUsage {
+// FlowUsage returns how full the table of flows and the largest shares of it are, as the last Sweep has found them; it
+// must not run at the same time as one.
+func (g *Gate) FlowUsage(s Swept) []Fill {
 	sizes := &g.cfg.Sizes
-	u := FlowUsage{Flows: int(s.Flows), MaxFlows: int(sizes.Flows), MaxServiceFlows: int(sizes.FlowsPerService),
-		MaxSourceFlows: int(sizes.FlowsPerSource)}
-	if i, n := largestShare(g.serviceShares); n > 0 {
-		u.Service, _ = g.services.addr(i)
-		u.ServiceFlows = n
-	}
+	source := Fill{Table: "flows_per_source", Flag: "--max-flows-per-source", Size: sizes.FlowsPerSource}
 	if i, n := largestShare(g.sourceShares); n > 0 {
 		client := binary.NativeEndian.AppendUint32(nil, g.sourceShares.at(i).Client)
-		u.Source, u.SourceFlows = netip.AddrFrom4([4]byte(client)), n
+		source.Of, source.Used = "client "+netip.AddrFrom4([4]byte(client)).String(), n
 	}
-	return u
+	service := Fill{Table: "flows_per_service", Flag: "--max-flows-per-service", Size: sizes.FlowsPerService}
+	if i, n := largestShare(g.serviceShares); n > 0 {
+		a, _ := g.services.addr(i)
+		service.Of, service.Used = "service address "+a.String(), n
+	}
+	return []Fill{{Table: "flows", Flag: "--flows", Used: s.Flows, Size: sizes.Flows}, source, service}
 }
 
 // largestShare returns the share of which the last sweep has found most flows.
-func largestShare(v *view[gateFlowShare]) (index uint32, flows int) {
+func largestShare(v *view[gateFlowShare]) (index, flows uint32) {
 	for i := range v.items {
-		if n := int(v.items[i].Found); n > flows {
+		if n := v.items[i].Found; n > flows {
 			index, flows = uint32(i), n
 		}
 	}

@@ -100,7 +100,9 @@ func TestTablesHaveTheirSizes(t *testing.T) {
 		t.Errorf("room for %d flows", n)
 	}
 	want := map[string]Fill{
-		"services": {"services", 1, 2}, "pods": {"pods", 0, 1}, "parked": {"parked", 1, 10},
+		"services": {Table: "services", Flag: "--services", Used: 1, Size: 2},
+		"pods":     {Table: "pods", Flag: "--pods", Size: 1},
+		"parked":   {Table: "parked", Flag: "--parked", Used: 1, Size: 10},
 	}
 	for _, f := range w.g.Fills() {
 		if f != want[f.Table] {

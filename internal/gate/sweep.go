@@ -192,12 +192,21 @@ func (g *Gate) sweepParked() (int, error) {
 	return removed, nil
 }
 
-// sweepParkedSYNs removes SYNs of removed services, and SYNs that were parked just behind a release.
+// sweepParkedSYNs removes SYNs of removed services, and SYNs that were parked just behind a release. If nothing changes
+// meanwhile, it corrects the number of parked SYNs.
 func (g *Gate) sweepParkedSYNs() (removed int, err error) {
+	places := g.places.at(0)
+	before, found := atomic.LoadInt64(places), int64(0)
+	defer func() {
+		if err == nil && removed == 0 && before != found {
+			atomic.CompareAndSwapInt64(places, before, found)
+		}
+	}()
 	var t gateTicket
 	var p gateParked
 	it := g.objs.ParkedSyns.Iterate()
 	for it.Next(&t, &p) {
+		found++
 		if monotime.Now().Sub(monotime.Time(p.Seen)) < parkedSettled || g.isReachable(t, &p) {
 			continue
 		}

@@ -54,6 +54,7 @@ type serviceTable struct {
 	addrs     map[uint32]netip.AddrPort
 	vips      map[netip.Addr]uint32 // number of services by VIP
 	announced announcements
+	sets      sourceSets
 }
 
 // announcements are the VIPs for which this node answers ARP requests.

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"wangell.loutres.me/internal/gate"
 )
@@ -49,12 +50,10 @@ type Config struct {
 	Interfaces []string `json:"interfaces,omitempty"`
 	// XDPMode is auto, native, generic or off.
 	XDPMode string `json:"xdpMode"`
-	// MaxFlowsPerSource and MaxFlowsPerService are the limits on connections of one client address and of one service;
-	// 0 is the gate's default.
-	MaxFlowsPerSource  uint32 `json:"maxFlowsPerSource,omitempty"`
-	MaxFlowsPerService uint32 `json:"maxFlowsPerService,omitempty"`
 	// Sizes are the sizes of the gate's tables.
 	Sizes gate.Sizes `json:"sizes,omitzero"`
+	// WakeBudgets limit what clients start that have proven nothing; nil is the daemon's default.
+	WakeBudgets *gate.WakeBudgets `json:"wakeBudgets,omitempty"`
 	// Containerd is ContainerdAuto, ContainerdOwn or the path of a socket.
 	Containerd string `json:"containerd"`
 	// InsecureRegistries are registries that are accessed by plain HTTP.
@@ -63,6 +62,27 @@ type Config struct {
 	Netns uint64 `json:"netns"`
 	// MetricsAddress is the address (host:port) of the Prometheus metrics; empty if they are not served.
 	MetricsAddress string `json:"metricsAddress,omitempty"`
+}
+
+// GateArgs returns the arguments that give the daemon the sizes and budgets of the gate.
+func (c Config) GateArgs() (args []string) {
+	for _, size := range []struct {
+		flag string
+		n    uint32
+	}{
+		{"--services", c.Sizes.Services}, {"--pods", c.Sizes.Pods}, {"--flows", c.Sizes.Flows}, {"--parked", c.Sizes.Parked},
+		{"--max-flows-per-source", c.Sizes.FlowsPerSource}, {"--max-flows-per-service", c.Sizes.FlowsPerService},
+	} {
+		if size.n != 0 {
+			args = append(args, size.flag, strconv.FormatUint(uint64(size.n), 10))
+		}
+	}
+	if b := c.WakeBudgets; b != nil {
+		args = append(args, "--wake-budget-node", b.Node.String(), "--wake-budget-service", b.Service.String(),
+			"--wake-budget-source", b.Source.String(), "--wake-budget-proven", b.Proven.String(),
+			"--wake-unproven", strconv.FormatUint(uint64(b.Parked), 10))
+	}
+	return args
 }
 
 // The files of a run folder.

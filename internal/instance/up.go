@@ -13,7 +13,6 @@ import (
 	"net/netip"
 	"os"
 	"runtime/debug"
-	"strconv"
 	"sync"
 	"time"
 
@@ -35,16 +34,16 @@ type Options struct {
 	Force context.Context
 	// Started is called once the controller has the services, before the gate is attached.
 	Started func(*controller.Controller)
-	// Ready is called once the gate is attached and has the services.
+	// Ready is called once: when the gate is attached and has the services, or when the instance runs without a service.
 	Ready func()
 }
 
 // Up runs an instance until ctx is cancelled or a part of it fails for good, and then removes all of it. What a killed
 // instance with the same run folder left is adopted: pods and connections go on. Nothing is started before manifests,
-// rights and configuration have been checked.
+// rights and configuration have been checked. Mistakes in some manifests are an error only if no service is left.
 func Up(ctx context.Context, o Options) (err error) {
 	set, err := o.Manifests.Load(ctx)
-	if err != nil {
+	if err != nil && len(set) == 0 {
 		return err
 	}
 	if err := errors.Join(o.Validate(), checkRights(ctx, o.Config), checkLoopback(),
@@ -79,7 +78,7 @@ func Up(ctx context.Context, o Options) (err error) {
 	if killed {
 		o.Log.Info("adopting what a killed instance left")
 	}
-	u := &up{Options: o, set: set, failed: make(chan error, 1)}
+	u := &up{Options: o, set: set, adopts: killed, failed: make(chan error, 1)}
 	if err = u.start(ctx); err == nil {
 		select {
 		case <-ctx.Done():
@@ -122,7 +121,9 @@ func (c Config) adopts(left Config) error {
 type up struct {
 	Options
 	set    manifest.Set
+	adopts bool       // a killed instance may have left a gate
 	failed chan error // the first error that ends the instance
+	broken brokenFiles
 
 	conn       *net.UDPConn
 	key        wire.Key
@@ -130,8 +131,8 @@ type up struct {
 	runtime    *containerd.Runtime
 	controller *controller.Controller
 	services   *services
+	daemon     *daemon
 	stopParts  []func() error // stop what runs beside the runtime, the controller and the daemon
-	stopDaemon context.CancelFunc
 	parts      sync.WaitGroup
 }
 
@@ -186,7 +187,9 @@ func (u *up) start(ctx context.Context) (err error) {
 	if err := u.services.apply(ctx, u.set); err != nil {
 		return err
 	}
+	wanted := len(u.set) > 0 || u.adopts
 	u.set = nil // the controller's now
+	u.daemon = u.newDaemon(name, server)
 	if u.Started != nil {
 		u.Started(u.controller)
 	}
@@ -194,46 +197,34 @@ func (u *up) start(ctx context.Context) (err error) {
 		return err
 	}
 	u.serveMetrics()
-	u.startDaemon(name, server)
+	if wanted {
+		u.daemon.start()
+	} else {
+		u.daemon.once.Do(u.Ready)
+	}
 	u.watch()
 	return nil
 }
 
-// startDaemon keeps the daemon running. It is a process of its own, so that traffic does not depend on this one.
-func (u *up) startDaemon(name, server string) {
+// newDaemon returns the daemon, not started yet.
+func (u *up) newDaemon(name, server string) *daemon {
 	args := []string{
 		"daemon", "--server", server, "--key-file", u.keyFile(), "--node", name, "--run-dir", u.RunDir,
 		"--addresses", u.Addresses.String(), "--xdp-mode", u.XDPMode, "--metrics-socket", u.daemonSocket(),
-		"--log-format", "json", "--log-level", u.logLevel(),
+		"--log-format", "json", "--log-level", u.logLevel(), "--containerd", u.runtime.Address(),
 	}
 	for _, i := range u.Interfaces {
 		args = append(args, "--interface", i)
 	}
-	for _, size := range []struct {
-		flag string
-		n    uint32
-	}{
-		{"--services", u.Sizes.Services}, {"--pods", u.Sizes.Pods}, {"--flows", u.Sizes.Flows}, {"--parked", u.Sizes.Parked},
-		{"--max-flows-per-source", u.MaxFlowsPerSource}, {"--max-flows-per-service", u.MaxFlowsPerService},
-	} {
-		if size.n != 0 {
-			args = append(args, size.flag, strconv.FormatUint(uint64(size.n), 10))
-		}
-	}
-	var once sync.Once
+	args = append(args, u.GateArgs()...)
+	d := &daemon{fail: u.fail}
 	ready := func() {
 		u.Ready()
 		// Reading many manifests took memory that sleeping services do not need.
 		debug.FreeOSMemory()
 	}
-	daemon := child{name: "daemon", path: selfExe, args: args, log: u.Log, ready: func() { once.Do(ready) }}
-	ctx, cancel := context.WithCancel(context.Background())
-	u.stopDaemon = cancel
-	u.parts.Go(func() {
-		if err := daemon.keep(ctx); err != nil {
-			u.fail(err)
-		}
-	})
+	d.child = child{name: "daemon", path: selfExe, args: args, log: u.Log, ready: func() { d.once.Do(ready) }}
+	return d
 }
 
 // logLevel is the lowest level that is logged.
@@ -246,17 +237,24 @@ func (u *up) logLevel() string {
 	return slog.LevelError.String()
 }
 
-// watch applies manifests when their files change. While one of them is wrong, nothing is changed.
+// watch applies manifests when their files change. Services of a file with a mistake stay as they were.
 func (u *up) watch() {
 	ctx, cancel := context.WithCancel(context.Background())
 	u.stopParts = append(u.stopParts, func() error { cancel(); return nil })
 	u.parts.Go(func() {
 		err := u.Manifests.Watch(ctx, func(set manifest.Set, err error) {
-			if err == nil {
-				err = u.services.apply(ctx, set)
-			}
+			u.broken.set(err)
 			if err != nil && ctx.Err() == nil {
-				u.Log.Error("manifests are not applied: nothing is changed", "error", err)
+				u.Log.Error("these manifests are not applied: their services stay as they were", "error", err)
+			}
+			if err := u.services.apply(ctx, set); err != nil {
+				if ctx.Err() == nil {
+					u.Log.Error("manifests are not applied: nothing is changed", "error", err)
+				}
+				return
+			}
+			if len(set) > 0 {
+				u.daemon.start()
 			}
 		})
 		if err != nil {
@@ -268,7 +266,7 @@ func (u *up) watch() {
 // serveControl serves the control socket.
 func (u *up) serveControl() error {
 	server, err := localapi.Serve(localapi.Config{
-		Path: u.controlSocket(), Services: u.controller, Log: u.Log,
+		Path: u.controlSocket(), Services: local{u.controller, u.daemon}, Broken: u.broken.get, Log: u.Log,
 		Versions: func(ctx context.Context) map[string]string {
 			versions := map[string]string{"wangell": buildinfo.Version}
 			maps.Copy(versions, u.runtime.Versions(ctx))
@@ -288,7 +286,7 @@ func (u *up) serveMetrics() {
 		return
 	}
 	server := &http.Server{
-		Handler:           metricsHandler(u.controller.Collector(), u.daemonSocket(), u.controller.Ready),
+		Handler:           metricsHandler(u.controller.Collector(), u.daemonSocket(), local{u.controller, u.daemon}.Ready),
 		ReadHeaderTimeout: metricsTimeout, ReadTimeout: metricsTimeout, IdleTimeout: time.Minute,
 	}
 	u.stopParts = append(u.stopParts, server.Close)
@@ -311,8 +309,8 @@ func (u *up) stop() error {
 			u.Log.Warn("pods did not end in time and are killed", "error", err)
 		}
 	}
-	if u.stopDaemon != nil {
-		u.stopDaemon()
+	if u.daemon != nil {
+		u.daemon.stop()
 	}
 	u.parts.Wait()
 	if u.conn != nil {

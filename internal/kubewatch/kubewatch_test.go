@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	ktesting "k8s.io/client-go/testing"
@@ -109,6 +110,33 @@ func TestLeaderIsFollowedAndCached(t *testing.T) {
 	expect(t, next, "[fd00::1]:7946")
 	if files, err := os.ReadDir(filepath.Dir(cache)); err != nil || len(files) != 1 {
 		t.Errorf("left in the folder: %v (%v)", files, err)
+	}
+}
+
+// An API server that lags behind may answer with the leader before.
+func TestLeaderOfAnEarlierTermIsNotFollowedAgain(t *testing.T) {
+	c := fake.NewClientset()
+	events := watch.NewFake()
+	c.PrependWatchReactor("leases", func(ktesting.Action) (bool, watch.Interface, error) { return true, events, nil })
+	moved := followed(t, &Leader{Leases: c.CoordinationV1().Leases("wangell"), Name: "leader", Log: slog.Default()})
+	of := func(uid types.UID, term int32, holder string) *coordinationv1.Lease {
+		l := lease(holder)
+		l.UID, l.Spec.LeaseTransitions = uid, &term
+		return l
+	}
+	events.Add(of("1", 7, "a/10.0.0.1:7946"))
+	expect(t, moved, "10.0.0.1:7946")
+	events.Modify(of("1", 8, "b/10.0.0.2:7946"))
+	expect(t, moved, "10.0.0.2:7946")
+	events.Modify(of("1", 7, "a/10.0.0.1:7946"))
+	events.Modify(of("1", 9, "a/10.0.0.1:7946"))
+	expect(t, moved, "10.0.0.1:7946")
+	events.Modify(of("2", 0, "c/10.0.0.3:7946")) // the Lease was deleted and created again
+	expect(t, moved, "10.0.0.3:7946")
+	select {
+	case addr := <-moved:
+		t.Errorf("also followed %s", addr)
+	default:
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/typed/coordination/v1"
 )
 
@@ -34,9 +35,10 @@ func Address(identity string) (string, error) {
 }
 
 // Follow calls moved with the leader's address until ctx ends: first with the cached one, then whenever the leader
-// changes. While there is no leader, the last one stays.
+// changes. While there is no leader, the last one stays. A leader of an earlier term is never followed again: an API
+// server that lags behind may still answer with it.
 func (l *Leader) Follow(ctx context.Context, moved func(addr string)) {
-	last := ""
+	last, leaseUID, term := "", types.UID(""), int32(0)
 	if b, err := os.ReadFile(l.Cache); err == nil && l.Cache != "" {
 		if addr := strings.TrimSpace(string(b)); validAddress(addr) {
 			last = addr
@@ -47,6 +49,12 @@ func (l *Leader) Follow(ctx context.Context, moved func(addr string)) {
 	follow(ctx, l.Log, l.Name, source[*coordinationv1.LeaseList](l.Leases), items, func(lease *coordinationv1.Lease) {
 		if lease == nil || lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {
 			return
+		}
+		if n := lease.Spec.LeaseTransitions; n != nil {
+			if lease.UID == leaseUID && *n < term {
+				return
+			}
+			leaseUID, term = lease.UID, *n
 		}
 		addr, err := Address(*lease.Spec.HolderIdentity)
 		if err != nil {

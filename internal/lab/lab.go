@@ -11,8 +11,8 @@
 //	table.go     the report: summary, explanation, tables
 //	figure.go    the plot
 //
-// Packages report, probe, load, onenode, cluster and proxy hold what experiments share. To add an experiment, write
-// such a package and import it in cmd/wangell-lab.
+// Packages report, probe, load, onenode, cluster, knative and proxy hold what experiments share. To add an experiment,
+// write such a package and import it in cmd/wangell-lab.
 package lab
 
 import (

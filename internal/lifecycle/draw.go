@@ -18,7 +18,9 @@ const minBar = 10
 func Draw(w io.Writer, f Waterfall, width int) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  wake %d  %s", f.Service, f.Number, f.Result)
-	if at, ok := f.At(PhaseListening); ok {
+	if at, ok := f.At(PhaseReady); ok {
+		fmt.Fprintf(&b, "  ready after %s", ms(at))
+	} else if at, ok := f.At(PhaseListening); ok {
 		fmt.Fprintf(&b, "  listens after %s", ms(at))
 	}
 	if f.Parked > 0 || f.Released > 0 {

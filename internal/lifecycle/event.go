@@ -94,10 +94,19 @@ type StartFailed struct {
 	Retryable bool
 }
 
-// Listening reports that the pod's socket listens, as seen by the kernel of its home node.
+// Listening reports that the pod's socket listens, as seen by the kernel of its home node, and that its readinessProbe
+// has succeeded if readiness depends on it.
 type Listening struct {
 	Ref Ref
 	At  monotime.Time
+}
+
+// Unready reports that the pod's socket listens, but that the pod is not ready: its readinessProbe has not succeeded
+// yet, or fails after it served. Listening follows when it succeeds.
+type Unready struct {
+	Ref    Ref
+	At     monotime.Time // when its socket began to listen; zero if it was ready before
+	Answer string        // what the probe said last; empty if it has not run yet
 }
 
 // Trace carries times of a wake that the gate has measured. Zero means not measured yet.
@@ -190,6 +199,7 @@ func (NetworkReady) event() {}
 func (Started) event()      {}
 func (StartFailed) event()  {}
 func (Listening) event()    {}
+func (Unready) event()      {}
 func (Trace) event()        {}
 func (Exited) event()       {}
 func (IdleSeen) event()     {}

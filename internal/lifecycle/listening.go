@@ -8,6 +8,10 @@ import "wangell.loutres.me/internal/monotime"
 func (t *transition) listening(e Listening) {
 	t.back(e.Ref) // its node is heard
 	p := t.pod(e.Ref)
+	if p != nil && p.probed {
+		p.probed, p.answer = false, ""
+		t.mark(p.ref, PhaseReady, e.At)
+	}
 	switch {
 	case p == nil || p.life == lifeExited:
 	case p.life > lifeServing:
@@ -22,6 +26,29 @@ func (t *transition) listening(e Listening) {
 	default:
 		t.serve(p, e.At)
 	}
+}
+
+// unready goes on after a pod that listens is not ready, or not any more.
+func (t *transition) unready(e Unready) {
+	t.back(e.Ref) // its node is heard
+	p := t.pod(e.Ref)
+	if p == nil || p.life > lifeServing {
+		return
+	}
+	t.mark(p.ref, PhaseListening, e.At)
+	p.probed, p.answer = true, e.Answer
+	if p.life != lifeServing || p.progress != podConfirmed {
+		return
+	}
+	p.unconfirm()
+	t.report(Warning, "a pod gets no new connections: its readinessProbe fails: %s", p.lastAnswer())
+}
+
+// refuseUnready refuses the clients that have waited long enough for a pod that served, and whose readinessProbe fails.
+// The pod stays, with its open connections, and serves again once the probe succeeds.
+func (t *transition) refuseUnready(p *pod, reason string) {
+	p.deadline, t.next.wake, t.refuse = 0, nil, reason
+	t.report(Error, "clients are refused: %s", reason)
 }
 
 // serve makes a starting pod that listens a serving one.
@@ -39,7 +66,11 @@ func (t *transition) serve(p *pod, at monotime.Time) {
 		t.answered(p, at)
 		t.state, t.message, t.backoff.wakes, t.backoff.wakeRetry, t.start.deadline = Warm, "", 0, 0, 0
 		if t.timeline != nil {
-			t.report(Info, "warm: listens %s after the SYN", ms(at.Sub(t.timeline.at[0])))
+			what := "listens"
+			if p.phases[phaseIndex(PhaseReady)] != 0 {
+				what = "is ready"
+			}
+			t.report(Info, "warm: %s %s after the SYN", what, ms(at.Sub(t.timeline.at[0])))
 		} else {
 			t.report(Info, "warm")
 		}

@@ -123,6 +123,8 @@ func (t *transition) overdue(p *pod) {
 		t.forget(p)
 	case t.state == Waking:
 		t.fail(reason)
+	case p.life == lifeServing && p.probed:
+		t.refuseUnready(p, reason)
 	case p.life == lifeServing && others((*pod).serves):
 		t.stop(p, p.grace)
 		t.report(Warning, "a pod is stopped: %s", reason)

@@ -106,6 +106,15 @@ func (m *Machine) Serves(r Ref) bool {
 	return p != nil && p.serves()
 }
 
+// Unready returns what the readinessProbe of a pod said last that listens and is not ready; ok is false if the pod is
+// not in this state.
+func (m *Machine) Unready(r Ref) (answer string, ok bool) {
+	if p := m.pod(r); p != nil && p.probed && p.life <= lifeServing {
+		return p.lastAnswer(), true
+	}
+	return "", false
+}
+
 // Deleted reports whether the service was deleted. Its pods may still exist.
 func (m *Machine) Deleted() bool { return m.deleted }
 

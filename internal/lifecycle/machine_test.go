@@ -439,6 +439,8 @@ func TestWaterfallGetsEachPhaseOnce(t *testing.T) {
 	}
 	step(PhaseEnded{9, PhaseImage, us(7)}, 5000) // no pod of this wake
 	step(PhaseEnded{1, "nonsense", us(7)}, 5000)
+	step(Unready{1, us(5500), ""}, 5600)
+	step(Unready{1, 0, "httpGet: status 503"}, 5700)
 	step(Listening{1, us(6000)}, 6100)
 	step(Trace{Ref: 1, Released: us(6050), ReleasedN: 3}, 6200)
 	step(Trace{Ref: 1, Released: us(6050), ReleasedN: 3, FirstSYNACK: us(6090), FirstByte: us(7000)}, 8000)
@@ -447,7 +449,7 @@ func TestWaterfallGetsEachPhaseOnce(t *testing.T) {
 	for _, p := range ring.Wakes("default/redis")[0].Phases {
 		got = append(got, fmt.Sprintf("%s=%d", p.Name, p.At.Microseconds()))
 	}
-	want := "syn-seen=0 told=40 handled=90 image=1000 sandbox=2000 created=3000 started=4000 listening=6000 " +
+	want := "syn-seen=0 told=40 handled=90 image=1000 sandbox=2000 created=3000 started=4000 listening=5500 ready=6000 " +
 		"released=6050 first-synack=6090 first-byte=7000"
 	if strings.Join(got, " ") != want {
 		t.Errorf("got  %s\nwant %s", strings.Join(got, " "), want)

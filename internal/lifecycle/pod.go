@@ -52,10 +52,12 @@ type pod struct {
 	sleeping bool // it ends because the service goes to sleep
 	leaving  bool // it is being removed from outside
 	away     bool // the daemon on its home node is silent
+	probed   bool // it listens, and its readinessProbe has not succeeded since then
 	hurry    bool // drained: it is stopped without waiting for its open flows, because its successor waits for its end
 
 	rev       uint32                         // of the spec from which it was started
 	grace     time.Duration                  // of the same spec
+	answer    string                         // probed: what its readinessProbe said last
 	openFlows uint32                         // as last reported
 	lastIdle  monotime.Time                  // sleeping: its last packet, as reported before the drain
 	drainGen  uint64                         // the first generation that published it as draining
@@ -115,6 +117,14 @@ func (p *pod) stopped() bool { return p.life >= lifeStopping }
 
 // reach notes the pod's progress.
 func (p *pod) reach(progress podProgress) { p.progress = max(p.progress, progress) }
+
+// lastAnswer is what the pod's readinessProbe said last.
+func (p *pod) lastAnswer() string {
+	if p.answer == "" {
+		return "it has not answered yet"
+	}
+	return p.answer
+}
 
 // unconfirm forgets that the pod was seen to listen by a daemon that is still there.
 func (p *pod) unconfirm() { p.progress = min(p.progress, podListened) }

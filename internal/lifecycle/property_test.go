@@ -224,6 +224,8 @@ func (w *world) chaos(kind, arg byte) Event {
 		return Away{ref}
 	case 26:
 		return Back{ref}
+	case 27:
+		return Unready{ref, recent, "no"}
 	default:
 		return Timer{Rolling: arg%2 == 0}
 	}

@@ -42,6 +42,8 @@ func (t *transition) handle(ev Event) {
 		t.startFailed(e)
 	case Listening:
 		t.listening(e)
+	case Unready:
+		t.unready(e)
 	case Trace:
 		t.trace(e)
 	case Exited:

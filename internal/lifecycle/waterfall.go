@@ -23,6 +23,7 @@ const (
 	PhaseCreated     PhaseName = "created"      // the container exists, its process is not started
 	PhaseStarted     PhaseName = "started"      // the process runs
 	PhaseListening   PhaseName = "listening"    // its socket listens
+	PhaseReady       PhaseName = "ready"        // its readinessProbe succeeded; only with readyWhen: Probe
 	PhaseReleased    PhaseName = "released"     // the last parked SYN was released
 	PhaseFirstSYNACK PhaseName = "first-synack" // the pod's first SYN-ACK went out
 	PhaseFirstByte   PhaseName = "first-byte"   // the pod's first payload byte went out
@@ -33,7 +34,7 @@ func PhaseNames() []PhaseName { return slices.Clone(phaseNames[:]) }
 
 var phaseNames = [...]PhaseName{
 	PhaseSYNSeen, PhaseTold, PhaseHandled, PhaseImage, PhaseSandbox, PhaseCreated, PhaseStarted,
-	PhaseListening, PhaseReleased, PhaseFirstSYNACK, PhaseFirstByte,
+	PhaseListening, PhaseReady, PhaseReleased, PhaseFirstSYNACK, PhaseFirstByte,
 }
 
 func phaseIndex(p PhaseName) int { return slices.Index(phaseNames[:], p) }

@@ -64,6 +64,11 @@ func (c *Client) Status(ctx context.Context) (out []controller.Status, err error
 	return out, c.getJSON(ctx, "/v1/services", nil, &out)
 }
 
+// Broken returns the manifests with mistakes.
+func (c *Client) Broken(ctx context.Context) (out []BrokenFile, err error) {
+	return out, c.getJSON(ctx, "/v1/broken", nil, &out)
+}
+
 // Wakes returns the most recent wakes of a service, or of all services if name is empty, oldest first.
 func (c *Client) Wakes(ctx context.Context, name string) (out []lifecycle.Waterfall, err error) {
 	q := url.Values{}

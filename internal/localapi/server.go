@@ -4,6 +4,7 @@
 // Its clients are 'wangell ps', 'logs', 'wakes' and 'sleep'.
 //
 //	GET  /v1/services                     []controller.Status
+//	GET  /v1/broken                       []BrokenFile: manifests with mistakes
 //	GET  /v1/wakes?service=NAME           []lifecycle.Waterfall; of all services without NAME
 //	POST /v1/sleep?service=NAME           204 once nothing of the service's pods is left
 //	GET  /v1/logs?service=NAME&tail=N&follow=true   the output of the pods, as text
@@ -58,10 +59,20 @@ type Config struct {
 	// Path is the path of the socket. A socket that is no longer served is replaced.
 	Path     string
 	Services Services
+	// Broken returns the manifests with mistakes; may be nil.
+	Broken func() []BrokenFile
 	// Versions returns the versions of the instance's programs, by name; may be nil.
 	Versions func(ctx context.Context) map[string]string
 	// Log may be nil.
 	Log *slog.Logger
+}
+
+// BrokenFile is a manifest, or a folder of manifests, with mistakes. Its services are those that it had before them.
+type BrokenFile struct {
+	// File is the file as the user named it.
+	File string `json:"file"`
+	// Errors are its mistakes, with the file, line and field of each.
+	Errors []string `json:"errors"`
 }
 
 // Server serves the API until Close.
@@ -139,6 +150,12 @@ func (s *Server) routes() http.Handler {
 		})
 	}
 	get("/v1/services", func(*http.Request) (any, error) { return s.cfg.Services.Status(), nil })
+	get("/v1/broken", func(*http.Request) (any, error) {
+		if s.cfg.Broken == nil {
+			return []BrokenFile{}, nil
+		}
+		return s.cfg.Broken(), nil
+	})
 	get("/v1/wakes", s.wakes)
 	get("/v1/versions", func(r *http.Request) (any, error) {
 		if s.cfg.Versions == nil {

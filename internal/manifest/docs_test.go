@@ -22,7 +22,7 @@ func TestExamplesAreValid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = "default/hello default/nginx default/postgres default/redis default/serverless-example"
+	const want = "default/hello default/nginx default/postgres default/python default/redis default/serverless-example"
 	if got := names(set); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -59,7 +59,8 @@ func TestExamplesInDocsAreValid(t *testing.T) {
 			if !strings.Contains(part, "kind: "+v1alpha1.Kind+"\nmetadata") {
 				continue // another kind, such as an autoscaler
 			}
-			if _, err := load(t, part, "-"); err != nil && !strings.Contains(err.Error(), "is not available on one machine") {
+			_, err := load(t, part, "-")
+			if err != nil && !strings.Contains(err.Error(), "is not available on one machine") {
 				t.Errorf("%v in\n%s", err, part)
 			}
 		}
@@ -109,7 +110,8 @@ func TestDocsDescribeEveryField(t *testing.T) {
 			t.Errorf("no row for %s", name)
 			continue
 		}
-		if r, ok := v1alpha1.RangeOf("spec." + name); ok && !strings.Contains(row, fmt.Sprintf("%d to %d", r.Min, r.Max)) {
+		r, ok := v1alpha1.RangeOf("spec." + name)
+		if ok && !strings.Contains(row, fmt.Sprintf("%d to %d", r.Min, r.Max)) {
 			t.Errorf("%s: the row does not say %d to %d: %s", name, r.Min, r.Max, row)
 		}
 	}
@@ -134,7 +136,9 @@ func TestDocsListWhatRestartsPods(t *testing.T) {
 	restarts, _, _ = strings.Cut(restarts, "on Kubernetes also")
 	_, rest, _ = strings.Cut(rest, "restarts nothing:")
 	keeps, _, _ := strings.Cut(rest, "With `port`")
-	base := map[string]string{"image": "a/b", "port": "80", "targetPort": "80", "volumes": "[{name: data, emptyDir: {}}]"}
+	base := map[string]string{
+		"image": "a/b", "port": "80", "targetPort": "80", "volumes": "[{name: data, emptyDir: {}}]",
+	}
 	changes := map[string]string{
 		"image": `a/c`, "targetPort": `81`, "command": `[a]`, "args": `[a]`, "workingDir": `/a`, "env": `[{name: A}]`,
 		"resources": `{limits: {cpu: 1}}`, "volumes": `[{name: a, emptyDir: {}}]`,
@@ -143,7 +147,9 @@ func TestDocsListWhatRestartsPods(t *testing.T) {
 		"wakeTimeout": `1`, "terminationGracePeriodSeconds": `1`, "maxParked": `1`, "maxParkedPerSource": `1`,
 		"minReplicas": `1`, "maxReplicas": `2`, "scaling": `{target: 5}`, "sessionAffinity": `ClientIP`,
 		"balancing": `{localityPreference: Local}`, "retries": `1`, "drainTimeout": `1`,
-		"wakeProof": `Always`, "updateStrategy": `Recreate`,
+		"wakeProof": `Always`, "updateStrategy": `Recreate`, "init": `true`, "stopSignal": `SIGINT`,
+		"readyWhen": `Listen`, "readinessProbe": `{tcpSocket: {port: 80}}, readyWhen: Probe`,
+		"allowFrom": `[10.0.0.0/8]`,
 	}
 	// hash returns the hash of base with one field changed.
 	hash := func(name, value string) string {

@@ -69,6 +69,27 @@ func (e *Errors) add(err *Error) {
 	}
 }
 
+// concern reports whether an error is about a file, or about its folder. Beyond maxErrors, all files are taken for
+// wrong.
+func (e Errors) concern(file string) bool {
+	return len(e) == maxErrors || slices.ContainsFunc(e, func(err *Error) bool {
+		return err.File == file || strings.HasPrefix(file, strings.TrimSuffix(err.File, "/")+"/")
+	})
+}
+
+// ByFile returns the errors of each file, in the order of files.
+func (e Errors) ByFile() []Errors {
+	var out []Errors
+	for _, err := range e {
+		if n := len(out) - 1; n >= 0 && out[n][0].File == err.File {
+			out[n] = append(out[n], err)
+		} else {
+			out = append(out, Errors{err})
+		}
+	}
+	return out
+}
+
 func (e Errors) sort() {
 	slices.SortStableFunc(e, func(a, b *Error) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line),

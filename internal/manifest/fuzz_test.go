@@ -19,7 +19,11 @@ import (
 func loadText(file string, text []byte) (Set, Errors) {
 	l := newLoader()
 	l.file(file, text)
-	return l.services, l.errs
+	var set Set
+	for _, s := range l.services {
+		set = append(set, s.WangellService)
+	}
+	return set, l.errs
 }
 
 // FuzzLoad checks that loading never panics, that every error has a message, and that every loaded service is valid,

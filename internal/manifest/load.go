@@ -26,10 +26,16 @@ type addressUse struct {
 	at   place
 }
 
+// service is a service with the file that it is from.
+type service struct {
+	*v1alpha1.WangellService
+	file string
+}
+
 // loader collects the services and errors of one Load.
 type loader struct {
 	errs      Errors
-	services  []*v1alpha1.WangellService
+	services  []service
 	names     map[runtime.Key]place
 	addresses map[string]addressUse
 }
@@ -51,6 +57,28 @@ func (l *loader) file(name string, text []byte) {
 	for _, doc := range docs {
 		l.document(&document{file: name, size: len(text), root: doc})
 	}
+}
+
+// valid returns the services of the files without mistakes, and those of an earlier result, with the file of each,
+// whose file has mistakes now.
+func (l *loader) valid(earlier Set, files map[runtime.Key]string) []service {
+	var out []service
+	names, addresses := map[runtime.Key]bool{}, map[string]bool{}
+	for _, s := range l.services {
+		if l.errs.concern(s.file) {
+			continue
+		}
+		out = append(out, s)
+		names[runtime.KeyOf(s.WangellService)] = true
+		addresses[s.Spec.Address] = s.Spec.Address != ""
+	}
+	for _, s := range earlier {
+		k := runtime.KeyOf(s)
+		if l.errs.concern(files[k]) && !names[k] && !addresses[s.Spec.Address] {
+			out = append(out, service{s, files[k]})
+		}
+	}
+	return out
 }
 
 // document is one document of a file.
@@ -84,7 +112,7 @@ func (l *loader) document(doc *document) {
 		}
 	}
 	l.conflicts(d, doc, s)
-	l.services = append(l.services, s)
+	l.services = append(l.services, service{s, doc.file})
 }
 
 // conflicts checks a service against those loaded before it.

@@ -2,8 +2,8 @@
 
 // Package manifest reads WangellService documents, as YAML or JSON, from files, folders and standard input.
 //
-// It is strict: either every document is valid, with defaults applied and no conflict with another one, or nothing is
-// loaded. Errors name the file, the line and the field, and say what to write instead.
+// It is strict: either every document of a file is valid, with defaults applied and no conflict with another one, or
+// nothing of the file is loaded. Errors name the file, the line and the field, and say what to write instead.
 package manifest
 
 import (
@@ -41,7 +41,8 @@ type Reader struct {
 	sources sources
 
 	mu     sync.Mutex
-	good   Set // the result of the last successful Load
+	last   Set                    // the result of the last Load
+	files  map[runtime.Key]string // the file of each service of last
 	loaded bool
 }
 
@@ -52,7 +53,8 @@ func NewReader(names []string, stdin io.Reader) *Reader {
 }
 
 // Load reads all documents of all sources. Unless ctx ended, an error is of type Errors and holds every mistake in
-// every file.
+// every file. The set is valid even then: it has the services of the files without a mistake, and those that the other
+// files had in the last Load, as far as they do not conflict with the former.
 func (r *Reader) Load(ctx context.Context) (Set, error) {
 	l := newLoader()
 	for _, f := range r.sources.files(&l.errs) {
@@ -66,23 +68,29 @@ func (r *Reader) Load(ctx context.Context) (Set, error) {
 		}
 		l.file(f.name, text)
 	}
-	if len(l.errs) > 0 {
-		l.errs.sort()
-		return nil, l.errs
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	services := l.valid(r.last, r.files)
+	files := make(map[runtime.Key]string, len(services))
+	set := make(Set, 0, len(services))
+	for _, s := range services {
+		files[runtime.KeyOf(s.WangellService)] = s.file
+		set = append(set, s.WangellService)
 	}
-	set := Set(l.services)
 	slices.SortFunc(set, func(a, b *v1alpha1.WangellService) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.good, r.loaded = set, true
+	r.last, r.files, r.loaded = set, files, true
+	if len(l.errs) > 0 {
+		l.errs.sort()
+		return set, l.errs
+	}
 	return set, nil
 }
 
-// lastGood returns the result of the last successful Load; ok is false if there was none.
-func (r *Reader) lastGood() (set Set, ok bool) {
+// lastLoad returns the set of the last Load; ok is false if there was none.
+func (r *Reader) lastLoad() (set Set, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.good, r.loaded
+	return r.last, r.loaded
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -205,8 +206,8 @@ func TestConflictingServicesAreRefused(t *testing.T) {
 		"d.yaml": doc("five", "image: a/b"),
 	})
 	set, err := load(t, "", dir)
-	if set != nil {
-		t.Errorf("got a set despite errors: %v", names(set))
+	if names(set) != "default/one default/two" {
+		t.Errorf("got %v, want the services of the file without a mistake", names(set))
 	}
 	want := strings.Join([]string{
 		"b.yaml:2:82: metadata.name: service default/one is already defined at a.yaml:1: " +
@@ -228,6 +229,54 @@ func TestConflictingServicesAreRefused(t *testing.T) {
 	other := strings.Replace(doc("one", hello), "name: one", "name: one, namespace: team", 1)
 	if set, err := load(t, doc("one", hello)+"---\n"+other, "-"); err != nil || len(set) != 2 {
 		t.Errorf("got %v, %v", set, err)
+	}
+}
+
+// A file with a mistake holds back nothing of the others, and keeps what it had.
+func TestBrokenFileHoldsBackNoOther(t *testing.T) {
+	dir := write(t, map[string]string{"a.yaml": doc("a", hello), "b.yaml": doc("b", hello) + "---\n" + doc("b2", hello)})
+	file := func(name string) string { return filepath.Join(dir, name) }
+	r := NewReader([]string{dir}, nil)
+	want := func(services string, broken ...string) {
+		t.Helper()
+		set, err := r.Load(t.Context())
+		var errs Errors
+		errors.As(err, &errs)
+		var files []string
+		for _, list := range errs.ByFile() {
+			files = append(files, filepath.Base(list[0].File))
+		}
+		if names(set) != services || !slices.Equal(files, broken) {
+			t.Errorf("got %s, broken %v; want %s, broken %v: %v", names(set), files, services, broken, err)
+		}
+	}
+	want("default/a default/b default/b2")
+	put(t, file("b.yaml"), doc("b", "image: a/b, prot: 1, color: red")+"---\n"+doc("b3", hello))
+	put(t, file("c.yaml"), doc("c", hello))
+	want("default/a default/b default/b2 default/c", "b.yaml")
+	// The services of a valid file win over those that a broken one has kept.
+	put(t, file("c.yaml"), doc("c", hello)+"---\n"+doc("b2", "image: a/c, port: 81"))
+	want("default/a default/b default/b2 default/c", "b.yaml")
+	if set, _ := r.Load(t.Context()); set.Get("default/b2").Spec.Port != 81 {
+		t.Error("b2 is the one of the broken file")
+	}
+	if err := os.Remove(file("b.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	want("default/a default/b2 default/c")
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	want("default/a default/b2 default/c", filepath.Base(dir))
+	if err := os.Rename(dir+".away", dir); err != nil {
+		t.Fatal(err)
+	}
+	want("default/a default/b2 default/c")
+	// A file that was never valid has nothing.
+	fresh := NewReader([]string{file("c.yaml"), file("d.yaml")}, nil)
+	put(t, file("d.yaml"), "{")
+	if set, err := fresh.Load(t.Context()); names(set) != "default/b2 default/c" || err == nil {
+		t.Errorf("got %s, %v", names(set), err)
 	}
 }
 

@@ -23,14 +23,12 @@ const (
 	maxWriting = 20
 )
 
-// Watch calls onChange with the content of the sources, unless it is what the last Load returned, and again after each
-// change of their files, until ctx ends. It then returns nil.
-//
-// If a change is invalid, onChange gets the error and the last valid set, which is nil if there was none. The same
-// error is not reported twice in a row. Watch notices files written in place, files replaced by a rename or by a
-// symlink that points elsewhere (editors, mounted ConfigMaps), files added to and removed from a folder, and sources
-// that disappear and come back. Calls of onChange do not overlap. Watch returns an error if the kernel refuses to
-// watch.
+// Watch calls onChange with what Load returns, unless the last Load returned the same without an error, and again
+// after each change of the files, until ctx ends. It then returns nil. A result that differs from the one before
+// neither in the services nor in the error is not reported. Watch notices files written in place, files replaced by a
+// rename or by a symlink that points elsewhere (editors, mounted ConfigMaps), files added to and removed from a
+// folder, and sources that disappear and come back. Calls of onChange do not overlap. Watch returns an error if the
+// kernel refuses to watch.
 func (r *Reader) Watch(ctx context.Context, onChange func(Set, error)) error {
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -38,7 +36,7 @@ func (r *Reader) Watch(ctx context.Context, onChange func(Set, error)) error {
 	}
 	defer notify.Close()
 	w := &watch{reader: r, notify: notify, onChange: onChange}
-	w.lastReported, w.reported = r.lastGood()
+	w.lastReported, w.reported = r.lastLoad()
 	if err := w.follow(); err != nil {
 		return err
 	}
@@ -54,7 +52,7 @@ type watch struct {
 	plan         *watchPlan
 	lastReported Set    // the set that the caller has
 	reported     bool   // whether the caller has lastReported, even if it is empty
-	lastError    string // the error that the caller was last given; empty after a valid set
+	lastError    string // the error that the caller was last given; empty if there was none
 }
 
 func (w *watch) run(ctx context.Context) error {
@@ -119,16 +117,16 @@ func (w *watch) load(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
+	text := ""
 	if err != nil {
-		w.fail(err)
-		return
+		text = err.Error()
 	}
 	added, changed, removed := Diff(w.lastReported, set)
-	if w.reported && w.lastError == "" && len(added)+len(changed)+len(removed) == 0 {
+	if w.reported && w.lastError == text && len(added)+len(changed)+len(removed) == 0 {
 		return
 	}
-	w.lastReported, w.reported, w.lastError = set, true, ""
-	w.onChange(set, nil)
+	w.lastReported, w.reported, w.lastError = set, true, text
+	w.onChange(set, err)
 }
 
 // follow makes the kernel watch the folders of a new plan.

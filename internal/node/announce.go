@@ -17,9 +17,7 @@ func (d *daemon) applyNodes(m *wire.Nodes) {
 	if !d.members.add(m, monotime.Now()) {
 		return
 	}
-	if err := d.gate.SetNodes(d.members.accepted()); err != nil {
-		d.log.Error("cannot update the accepted nodes: packets of other nodes may be dropped", "error", err)
-	}
+	d.setNodes()
 	d.announceAll()
 }
 
@@ -46,10 +44,10 @@ func (d *daemon) setAnnounce(s *service, announce bool, changed map[netip.Addr]b
 }
 
 // announceAll makes the gate answer ARP for exactly the VIPs that this node owns. Before the first list of nodes, and
-// always if there is only one node, the gate decides by itself.
+// always if there is only one node, the gate decides by itself. With Config.NoARP it answers for none.
 func (d *daemon) announceAll() {
 	nodes, known := d.members.candidates()
-	if !known {
+	if !known || d.cfg.NoARP {
 		return
 	}
 	d.mu.Lock()
@@ -65,7 +63,7 @@ func (d *daemon) announceAll() {
 // much.
 func (d *daemon) announceChanged(changed map[netip.Addr]bool) {
 	nodes, known := d.members.candidates()
-	if !known {
+	if !known || d.cfg.NoARP {
 		return
 	}
 	for vip := range changed {

@@ -58,23 +58,31 @@ func (d *daemon) applyBackend(s *service, b wire.Backend) error {
 		}
 	}
 	p.addr, p.netns, p.home = b.Addr, b.Netns, b.Node == d.cfg.Node
+	p.probe, p.runtimeID = b.Probe, b.Runtime
 	before := p.state
 	p.state = b.State
 	switch b.State {
 	case wire.PodStarting:
 		return d.applyStarting(s, p, before)
 	case wire.PodServing:
-		if p.restarting {
-			return nil // it serves once it listens again
+		if p.restarting || p.unready() {
+			return nil // it serves once it listens again, and is ready
 		}
 		d.endWatch(p)
 		if !p.serving || before == wire.PodDraining {
 			d.serve(s, p)
 		}
+		if p.home && p.probe != "" && p.probes == nil {
+			d.startProbes(s, p, 0)
+		}
 		p.drained = 0
 	case wire.PodDraining:
 		d.endWatch(p)
+		p.endProbes()
 		p.restarting = false
+		if n := s.serving(); n == 0 || n == 1 && p.serving {
+			d.gate.DrainAll(s.addr)
+		}
 		if err := d.gate.Drain(s.addr, p.id); err != nil {
 			return err
 		}
@@ -94,6 +102,11 @@ func (d *daemon) applyStarting(s *service, p *pod, before wire.PodState) error {
 	case p.home && p.serving:
 		// It was adopted, or began to listen before this message: answer that it listens.
 		d.send(&wire.Listening{Service: s.addr, PodID: p.id, At: p.since})
+		if p.probe != "" && p.probes == nil {
+			d.startProbes(s, p, 0)
+		}
+	case p.home && p.probes != nil:
+		p.probes.tell(d, s, p) // the controller may be another one
 	case p.home && p.watch == nil:
 		return d.startWatch(s, p)
 	case !p.home && p.serving && before == wire.PodServing:

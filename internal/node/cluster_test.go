@@ -45,6 +45,7 @@ func TestMain(m *testing.M) {
 type daemonConfig struct {
 	Server, Node, NodeAddr, RunDir, CRI string
 	Key                                 wire.Key
+	NoARP                               bool
 	Clean                               bool // run Clean, not Run
 }
 
@@ -64,7 +65,7 @@ func daemonMain(text string) error {
 	}()
 	return Run(ctx, Config{
 		Server: c.Server, Key: c.Key, Node: c.Node, NodeAddr: netip.MustParseAddr(c.NodeAddr), EncapPort: 7947,
-		CRI: c.CRI, RunDir: c.RunDir,
+		CRI: c.CRI, RunDir: c.RunDir, NoARP: c.NoARP,
 		ServiceRanges: []netip.Prefix{netip.MustParsePrefix("10.46.100.0/24")}, Interfaces: []string{"eth0"},
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)).With("at", c.Node),
 	})
@@ -228,11 +229,17 @@ func (l *lan) sendAll(m wire.Message) {
 // sendNodes sends a list of nodes to all daemons.
 func (l *lan) sendNodes(generation uint64, names ...string) {
 	l.t.Helper()
+	l.sendNodesTagging(generation, false, names...)
+}
+
+// sendNodesTagging is sendNodes with what is known of tags, which is the same of all.
+func (l *lan) sendNodesTagging(generation uint64, tags bool, names ...string) {
+	l.t.Helper()
 	var infos []wire.NodeInfo
 	for _, n := range names {
-		infos = append(infos, wire.NodeInfo{Name: n, Addr: netip.MustParseAddr(l.nodes[n].config.NodeAddr)})
+		infos = append(infos, wire.NodeInfo{Name: n, Addr: netip.MustParseAddr(l.nodes[n].config.NodeAddr), Tags: tags})
 	}
-	for _, m := range wire.NewNodes(generation, infos) {
+	for _, m := range wire.NewNodes(generation, infos, tags) {
 		l.sendAll(m)
 	}
 }
@@ -344,6 +351,18 @@ func TestServiceOnTwoNodesFromColdStartToTheDeathOfANode(t *testing.T) {
 	for range 3 {
 		if a := <-l.ask(); a != "pod1 192.0.2.10" {
 			t.Errorf("warm: %q", a)
+		}
+	}
+
+	// From now on both tag what they send to each other.
+	l.sendAll(&wire.TagKeys{First: 5, Keys: [2][wire.TagKeySize]byte{{1}, {2}}})
+	for name := range l.nodes {
+		awaitFrom(l, name, func(m *wire.TagReady) bool { return m.First == 5 })
+	}
+	l.sendNodesTagging(2, true, "n1", "n2")
+	for range 3 {
+		if a := <-l.ask(); a != "pod1 192.0.2.10" {
+			t.Errorf("with tags: %q", a)
 		}
 	}
 

@@ -29,6 +29,9 @@ type Config struct {
 	EncapPort uint16
 	// CRI is the endpoint of the container runtime (internal/cri); if empty, the daemon does not observe pods there.
 	CRI string
+	// Exec runs a command in a container of a pod for readinessProbes; see readiness.Prober. pod is the container
+	// runtime's ID of the pod. Optional with CRI, which provides it.
+	Exec func(ctx context.Context, pod, container string, command []string) (code int, output []byte, err error)
 	// RunDir is the daemon's folder. A second daemon with the same folder waits until the first has ended.
 	RunDir string
 	// BPFDir is a folder for the gate's pins in an existing bpf file system. If empty, the gate mounts one on
@@ -42,6 +45,10 @@ type Config struct {
 	XDPMode string
 	// Shortcut lets connections of pods on this node bypass its network stack once the stack has accepted their SYN.
 	Shortcut bool
+	// NoARP leaves ARP requests for service addresses unanswered: something else brings packets for them to nodes.
+	NoARP bool
+	// RepliesByEdge makes replies to clients of other nodes go back through the client's edge node.
+	RepliesByEdge bool
 	// WakeBudgets limit the wakes that clients start without proving where they are.
 	WakeBudgets gate.WakeBudgets
 	// MetricsSocket (a unix socket) and MetricsAddress (host:port) serve /metrics (Prometheus), /healthz and /readyz
@@ -52,10 +59,7 @@ type Config struct {
 	CrowdWait time.Duration
 	// Sizes are the limits of the gate's tables.
 	Sizes gate.Sizes
-	// AlmostFull is called when a table of the gate becomes almost full, with a sentence about it. It must not block.
-	// Optional.
-	AlmostFull func(text string)
-	Log        *slog.Logger
+	Log   *slog.Logger
 	// Ready is called when the gate is attached and holds the first table of services. Optional.
 	Ready func()
 	// Clean reports, after ctx has ended, whether to remove the gate. If it is nil or returns false, the gate keeps

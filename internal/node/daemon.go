@@ -42,7 +42,10 @@ type daemon struct {
 	podAdded    chan struct{} // holds one element: maintain has something to do
 	sharedAdded chan struct{} // holds one element: balance has something to do
 
-	flows   atomic.Int64 // entries of the flow table at the last sweep
+	nodesMu sync.Mutex  // held while the gate gets the accepted nodes; guards:
+	later   *time.Timer // for when more of them have to tag their packets
+
+	flows   atomic.Pointer[[]gate.Fill] // how full the flow table was at the last sweep; nil before
 	members membership
 	reports podReports
 	usage   usageReader
@@ -62,6 +65,7 @@ func newDaemon(cfg Config, g *gate.Gate) *daemon {
 		services: map[netip.AddrPort]*service{}, vips: map[netip.Addr]int{}, shared: map[*service]bool{},
 		podAdded: make(chan struct{}, 1), sharedAdded: make(chan struct{}, 1),
 		usage: usageReader{busy: make(chan struct{}, 1)}, fill: fillWatch{full: map[string]bool{}},
+		members: membership{self: cfg.NodeAddr},
 	}
 }
 

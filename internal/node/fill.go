@@ -3,7 +3,6 @@
 package node
 
 import (
-	"fmt"
 	"log/slog"
 	"sync"
 
@@ -22,8 +21,8 @@ type fillWatch struct {
 	full map[string]bool // tables reported as almost full
 }
 
-// check logs which tables have become almost full, or have room again, and calls report for the former.
-func (w *fillWatch) check(fills []gate.Fill, log *slog.Logger, report func(text string)) {
+// check logs which tables have become almost full, or have room again.
+func (w *fillWatch) check(fills []gate.Fill, log *slog.Logger) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, f := range fills {
@@ -31,12 +30,8 @@ func (w *fillWatch) check(fills []gate.Fill, log *slog.Logger, report func(text 
 		switch {
 		case part >= fillWarns && !w.full[f.Table]:
 			w.full[f.Table] = true
-			log.Warn("a table of the gate is almost full", "table", f.Table, "entries", f.Used, "size", f.Size,
-				"raise", "--"+f.Table)
-			if report != nil {
-				report(fmt.Sprintf("the gate has %d of at most %d %s: raise sizes.%s (--%s)", f.Used, f.Size, f.Table, f.Table,
-					f.Table))
-			}
+			log.Warn("a table of the gate is almost full: beyond its size new entries are refused", "table", f.Table, "of", f.Of,
+				"entries", f.Used, "size", f.Size, "raise", f.Flag)
 		case part < fillCalms && w.full[f.Table]:
 			delete(w.full, f.Table)
 			log.Info("a table of the gate has room again", "table", f.Table, "entries", f.Used, "size", f.Size)
@@ -44,5 +39,14 @@ func (w *fillWatch) check(fills []gate.Fill, log *slog.Logger, report func(text 
 	}
 }
 
+// fills returns how full the gate's tables are. That of flows is left out until it was swept.
+func (d *daemon) fills() []gate.Fill {
+	fills := d.gate.Fills()
+	if flows := d.flows.Load(); flows != nil {
+		fills = append(fills, *flows...)
+	}
+	return fills
+}
+
 // checkFill reports tables of the gate that are almost full.
-func (d *daemon) checkFill() { d.fill.check(d.gate.Fills(), d.log, d.cfg.AlmostFull) }
+func (d *daemon) checkFill() { d.fill.check(d.fills(), d.log) }

@@ -75,6 +75,10 @@ func (d *daemon) podListens(s *service, p *pod, w *listenWatch, at monotime.Time
 		return // the controller has changed the pod's state meanwhile
 	}
 	d.endWatch(p)
+	if p.probe != "" {
+		d.startProbes(s, p, at)
+		return
+	}
 	d.serve(s, p)
 	d.send(&wire.Listening{Service: s.addr, PodID: p.id, At: at})
 }

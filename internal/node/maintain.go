@@ -6,7 +6,6 @@ import (
 	"context"
 	"time"
 
-	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/monotime"
 )
 
@@ -18,12 +17,12 @@ const statsInterval = time.Second
 func (d *daemon) maintain(ctx context.Context) {
 	ticker := time.NewTicker(statsInterval)
 	defer ticker.Stop()
-	sweeps := sweeper{d: d, usage: gate.FlowUsage{Flows: 1}} // an earlier daemon may have left flows
+	sweeps := sweeper{d: d, flows: 1} // an earlier daemon may have left flows
 	for {
 		d.mu.Lock()
 		pods := d.pods
 		d.mu.Unlock()
-		if pods == 0 && sweeps.usage.Flows == 0 {
+		if pods == 0 && sweeps.flows == 0 {
 			ticker.Stop()
 			select {
 			case <-ctx.Done():

@@ -3,12 +3,14 @@
 package node
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
+	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/wire"
 )
@@ -17,15 +19,28 @@ import (
 // running without a daemon, and so must connections between its clients and pods elsewhere.
 const senderHold = 10 * time.Minute
 
+// tagGrace is how long, after a list first said that both a node and this one tag, packets of that node are still
+// accepted without a tag. Its daemon gets the same list about now, and only then begins to tag.
+const tagGrace = 30 * time.Second
+
+// sender is a node whose packets are accepted.
+type sender struct {
+	last  monotime.Time // when a list last had it
+	tags  bool          // according to that list
+	since monotime.Time // since when lists have said without a break that it and this node tag; 0: they do not
+}
+
 // membership is the list of nodes as sent by the controller. It outlives a session: the list of the last controller
 // holds until the next one has sent its own. Time is a parameter.
 type membership struct {
+	self netip.Addr // this node
+
 	mu         sync.Mutex
 	generation uint64      // of the list, in this session
 	partial    *wire.Nodes // the pieces so far of the next list
 	known      bool        // a list was complete once
 	nodes      []wire.NodeInfo
-	senders    map[netip.Addr]monotime.Time // nodes whose packets are accepted, and when a list last had them
+	senders    map[netip.Addr]sender
 }
 
 // beginSession forgets the generation and the pieces of the previous session.
@@ -60,25 +75,49 @@ func (m *membership) add(piece *wire.Nodes, now monotime.Time) bool {
 	if piece.Piece+1 < piece.Pieces {
 		return false
 	}
-	if m.senders == nil {
-		m.senders = map[netip.Addr]monotime.Time{}
-	}
+	before := map[netip.Addr]monotime.Time{}
 	for _, n := range m.nodes {
-		m.senders[n.Addr] = now // the old list had it until now
+		s := m.senders[n.Addr]
+		before[n.Addr] = s.since
+		m.note(n.Addr, sender{last: now, tags: s.tags}) // the old list had it until now
 	}
 	m.known, m.generation, m.nodes, m.partial = true, piece.Generation, m.partial.Nodes, nil
+	selfTags := slices.ContainsFunc(m.nodes, func(n wire.NodeInfo) bool { return n.Addr == m.self && n.Tags })
 	for _, n := range m.nodes {
-		m.senders[n.Addr] = now
+		s := sender{last: now, tags: n.Tags}
+		if n.Tags && selfTags {
+			s.since = cmp.Or(before[n.Addr], now)
+		}
+		m.note(n.Addr, s)
 	}
-	maps.DeleteFunc(m.senders, func(_ netip.Addr, last monotime.Time) bool { return now.Sub(last) > senderHold })
+	maps.DeleteFunc(m.senders, func(_ netip.Addr, s sender) bool { return now.Sub(s.last) > senderHold })
 	return true
 }
 
-// accepted returns the addresses of the nodes whose packets are accepted, in order.
-func (m *membership) accepted() []netip.Addr {
+// note stores a sender. m.mu is held.
+func (m *membership) note(addr netip.Addr, s sender) {
+	if m.senders == nil {
+		m.senders = map[netip.Addr]sender{}
+	}
+	m.senders[addr] = s
+}
+
+// accepted returns the nodes whose packets are accepted, in the order of their addresses. If it will change by the
+// passing of time, wait is how long that takes; otherwise it is 0.
+func (m *membership) accepted(now monotime.Time) (nodes []gate.Node, wait time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(m.senders), netip.Addr.Compare)
+	for addr, s := range m.senders {
+		n := gate.Node{Addr: addr, Tags: s.tags}
+		if s.since != 0 {
+			left := tagGrace - now.Sub(s.since)
+			n.TagsAll = left <= 0
+			wait = max(wait, left)
+		}
+		nodes = append(nodes, n)
+	}
+	slices.SortFunc(nodes, func(a, b gate.Node) int { return a.Addr.Compare(b.Addr) })
+	return nodes, wait
 }
 
 // accept accepts packets of a node with a pod; the list with the node may arrive later. It reports whether the node is
@@ -89,10 +128,7 @@ func (m *membership) accept(addr netip.Addr, now monotime.Time) bool {
 	if _, known := m.senders[addr]; known {
 		return false
 	}
-	if m.senders == nil {
-		m.senders = map[netip.Addr]monotime.Time{}
-	}
-	m.senders[addr] = now
+	m.note(addr, sender{last: now})
 	return true
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/wire"
 )
@@ -68,11 +69,64 @@ func TestPacketsOfANodeWithoutDaemonAreAcceptedForAWhile(t *testing.T) {
 	}
 	list(1, 0, a, b)
 	list(2, time.Hour, a) // b was in the list for an hour
-	if got := m.accepted(); !slices.Equal(got, []netip.Addr{a, b}) {
+	if got, _ := m.accepted(1); !slices.Equal(got, []gate.Node{{Addr: a}, {Addr: b}}) {
 		t.Errorf("after b left the list: %v", got)
 	}
 	list(3, time.Hour+senderHold+1, a)
-	if got := m.accepted(); !slices.Equal(got, []netip.Addr{a}) {
+	if got, _ := m.accepted(1); !slices.Equal(got, []gate.Node{{Addr: a}}) {
 		t.Errorf("long after b left the list: %v", got)
 	}
+}
+
+// A node tags what it sends to this one when its daemon has got the list that says that this one tags.
+func TestPacketsWithoutTagsAreRefusedOnlyOnceAllKnow(t *testing.T) {
+	self, a, b := netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	m := membership{self: self}
+	generation := uint64(0)
+	at := func(d time.Duration) monotime.Time { return monotime.Time(1).Add(d) }
+	list := func(when time.Duration, selfTags, aTags bool, others ...netip.Addr) {
+		t.Helper()
+		generation++
+		piece := &wire.Nodes{WithTags: true, Generation: generation, Pieces: 1, Nodes: []wire.NodeInfo{
+			{Name: "self", Addr: self, Tags: selfTags}, {Name: "a", Addr: a, Tags: aTags},
+		}}
+		for _, o := range others {
+			piece.Nodes = append(piece.Nodes, wire.NodeInfo{Name: o.String(), Addr: o})
+		}
+		if !m.add(piece, at(when)) {
+			t.Fatal("the list is not complete")
+		}
+	}
+	check := func(when time.Duration, tags, all bool, wait time.Duration) {
+		t.Helper()
+		nodes, left := m.accepted(at(when))
+		for _, n := range nodes {
+			switch n.Addr {
+			case a:
+				if n.Tags != tags || n.TagsAll != all {
+					t.Errorf("at %v: %+v", when, n)
+				}
+			case b:
+				if n.Tags || n.TagsAll {
+					t.Errorf("at %v: %+v, which does not tag", when, n)
+				}
+			}
+		}
+		if left != wait {
+			t.Errorf("at %v: changes in %v, want %v", when, left, wait)
+		}
+	}
+	list(0, false, true, b)
+	check(time.Hour, true, false, 0) // a does not know whether this node has keys
+	list(time.Hour, true, true, b)
+	check(time.Hour, true, false, tagGrace)
+	list(time.Hour+tagGrace/2, true, true) // another node has left
+	check(time.Hour+tagGrace/2, true, false, tagGrace/2)
+	check(time.Hour+tagGrace, true, true, 0)
+	list(2*time.Hour, true, false) // back at the version before
+	check(2*time.Hour, false, false, 0)
+	list(3*time.Hour, true, true)
+	check(3*time.Hour, true, false, tagGrace)
+	list(3*time.Hour+1, false, true) // this node has lost its keys
+	check(4*time.Hour, true, false, 0)
 }

@@ -17,8 +17,6 @@ type collector struct {
 	parked  *prometheus.Desc
 	open    *prometheus.Desc
 	flows   *prometheus.Desc
-	entries *prometheus.Desc
-	limit   *prometheus.Desc
 	bytes   *prometheus.Desc
 	passed  *prometheus.Desc
 	again   *prometheus.Desc
@@ -43,28 +41,28 @@ func newCollector(d *daemon) *collector {
 			"duplicates": desc("parked_duplicates_total", "Retransmissions of parked SYNs.", byService...),
 			"overflows": desc("parked_overflows_total",
 				"SYNs dropped because too many of the service or source were parked.", byService...),
-			"refused":  desc("refused_syns_total", "Parked SYNs answered with RST.", byService...),
+			"refused": desc("refused_syns_total", "Parked SYNs answered with RST.", byService...),
+			"denied": desc("denied_syns_total",
+				"SYNs dropped because their source may not connect to the service.", byService...),
 			"released": desc("released_syns_total", "Parked SYNs released to a pod.", byService...),
 		},
 		parked: desc("parked_syns", "SYNs parked now.", byService...),
 		open:   desc("open_flows", "Connections established now.", byService...),
 		flows:  desc("flows_total", "Connections established with the current pods.", byService...),
-		entries: desc("flow_table_entries",
-			"Entries of the flow table: connections in handshake, established, and just closed."),
-		limit: desc("flow_table_limit", "Entries for which the flow table has room."),
-		bytes: desc("bytes_total", "IP bytes forwarded to (in) and from (out) the current pods.", byDirection...),
-		used:  desc("table_entries", "Entries in a table of the gate.", "table"),
-		sizes: desc("table_size", "Entries for which a table of the gate has room.", "table"),
+		bytes:  desc("bytes_total", "IP bytes forwarded to (in) and from (out) the current pods.", byDirection...),
+		used:   desc("table_entries", "Entries in a table of the gate, or in the largest share of the flow table.", "table"),
+		sizes:  desc("table_size", "Entries for which the table or share has room.", "table"),
 		again: desc("reattached_total",
-			"How often the gate's programs had to be attached again, because others came before them or detached them."),
-		nics:   desc("interface_info", "1 for each external interface, with its XDP mode.", "interface", "xdp", "reason"),
+			"How often the gate's programs had to be attached again, because others came first or detached them."),
+		nics: desc("interface_info", "1 for each external interface, with its XDP mode.",
+			"interface", "xdp", "reason"),
 		passed: desc("packets_total", "Packets forwarded to (in) and from (out) the current pods.", byDirection...),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.packets, c.parked, c.open, c.flows, c.entries, c.limit, c.bytes, c.passed,
+	for _, d := range []*prometheus.Desc{c.packets, c.parked, c.open, c.flows, c.bytes, c.passed,
 		c.again, c.nics, c.used, c.sizes} {
 		ch <- d
 	}
@@ -82,7 +80,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for name, n := range counters {
 		ch <- prometheus.MustNewConstMetric(c.packets, prometheus.CounterValue, float64(n), name)
 	}
-	for _, f := range c.d.gate.Fills() {
+	for _, f := range c.d.fills() {
 		ch <- prometheus.MustNewConstMetric(c.used, prometheus.GaugeValue, float64(f.Used), f.Table)
 		ch <- prometheus.MustNewConstMetric(c.sizes, prometheus.GaugeValue, float64(f.Size), f.Table)
 	}
@@ -90,8 +88,6 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for name, xdp := range c.d.gate.Attached() {
 		ch <- prometheus.MustNewConstMetric(c.nics, prometheus.GaugeValue, 1, name, string(xdp.Mode), xdp.Why)
 	}
-	ch <- prometheus.MustNewConstMetric(c.entries, prometheus.GaugeValue, float64(c.d.flows.Load()))
-	ch <- prometheus.MustNewConstMetric(c.limit, prometheus.GaugeValue, float64(c.d.gate.MaxFlows()))
 	for _, s := range c.d.allServices() {
 		c.collectService(ch, s)
 	}
@@ -113,6 +109,7 @@ func (c *collector) collectService(ch chan<- prometheus.Metric, s *service) {
 	for name, v := range map[string]uint64{
 		"wakes": n.Wakes, "parked": n.Parked, "duplicates": n.Duplicates,
 		"overflows": n.Overflows, "refused": n.Refused, "released": n.Released,
+		"denied": n.Denied,
 	} {
 		ch <- prometheus.MustNewConstMetric(c.service[name], prometheus.CounterValue, float64(v), s.name, addr)
 	}

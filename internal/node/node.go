@@ -33,8 +33,8 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	g, err := gate.Open(gate.Config{
 		Dir: cfg.RunDir, BPFDir: cfg.BPFDir, ServiceRanges: cfg.ServiceRanges, Interfaces: cfg.Interfaces,
 		DefaultInterfaces: len(cfg.Interfaces) == 0, EncapPort: cfg.EncapPort, NodeAddr: cfg.NodeAddr,
-		XDPMode: gate.XDPMode(cfg.XDPMode), Shortcut: cfg.Shortcut, Sizes: cfg.Sizes, Log: cfg.Log,
-		WakeBudgets: cfg.WakeBudgets, ProofKey: proofKey(cfg.Key),
+		XDPMode: gate.XDPMode(cfg.XDPMode), Shortcut: cfg.Shortcut, RepliesByEdge: cfg.RepliesByEdge,
+		Sizes: cfg.Sizes, Log: cfg.Log, WakeBudgets: cfg.WakeBudgets, ProofKey: proofKey(cfg.Key),
 	})
 	if err != nil {
 		return err
@@ -46,7 +46,13 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if len(attached) == 0 {
 		cfg.Log.Warn("no interface has a default route: only clients on this machine reach services (see --interface)")
 	}
-	clean, err := newDaemon(cfg, g).run(ctx)
+	clean := false
+	if cfg.NoARP { // also what an earlier daemon announced
+		err = g.Announce(false, nil)
+	}
+	if err == nil {
+		clean, err = newDaemon(cfg, g).run(ctx)
+	}
 	err = errors.Join(err, g.Close())
 	if clean {
 		err = errors.Join(err, remove(cfg.RunDir, cfg.BPFDir))

@@ -31,7 +31,7 @@ func (d *daemon) addPod(s *service, b wire.Backend) (*pod, error) {
 	if err := d.gate.AddPod(add); err != nil {
 		return nil, err
 	}
-	p := &pod{id: b.PodID, addr: b.Addr}
+	p := &pod{id: b.PodID, addr: b.Addr, began: time.Now()}
 	if s.pods == nil {
 		s.pods = map[uint64]*pod{}
 	}
@@ -46,6 +46,7 @@ func (d *daemon) addPod(s *service, b wire.Backend) (*pod, error) {
 // removePod removes a pod and its flows. s.mu is held.
 func (d *daemon) removePod(s *service, p *pod) {
 	d.endWatch(p)
+	p.endProbes()
 	if err := d.gate.RemovePod(s.addr, p.id); err != nil {
 		d.log.Error("cannot remove a pod", "service", s.name, "pod", p.id, "error", err)
 	}

@@ -46,6 +46,7 @@ func (d *daemon) awaitRestart(s *service, p *pod) {
 		return
 	}
 	p.serving, p.restarting = false, true
+	p.endProbes()
 	d.log.Info("a pod's process ended: no new flows until it listens again", "service", s.name, "pod", p.id)
 	if err := d.startWatch(s, p); err != nil {
 		d.log.Warn("cannot watch for a pod to listen again", "service", s.name, "pod", p.id, "error", err)

@@ -29,12 +29,12 @@ func (d *daemon) run(ctx context.Context) (clean bool, err error) {
 		}
 	}
 	d.adopt()
-	var first []wire.Message
-	if d.cfg.NodeAddr.IsValid() {
-		first = append(first, &wire.Node{Addr: d.cfg.NodeAddr})
+	firstKey, err := d.gate.FirstTagKey()
+	if err != nil {
+		return false, err
 	}
 	d.client, err = wire.NewClient(wire.ClientConfig{
-		Server: d.cfg.Server, Key: d.cfg.Key, Node: d.cfg.Node, Log: d.log, First: first,
+		Server: d.cfg.Server, Key: d.cfg.Key, Node: d.cfg.Node, Log: d.log, First: d.firstMessages(firstKey),
 		Connected:    d.connected,
 		Disconnected: d.disconnected,
 		Services:     d.setServices,
@@ -77,10 +77,16 @@ func (d *daemon) endTasks() {
 		d.lost.Stop()
 	}
 	d.mu.Unlock()
+	d.nodesMu.Lock()
+	if d.later != nil {
+		d.later.Stop()
+	}
+	d.nodesMu.Unlock()
 	for _, s := range d.allServices() {
 		s.mu.Lock()
 		for _, p := range s.pods {
 			d.endWatch(p)
+			p.endProbes()
 		}
 		s.mu.Unlock()
 	}
@@ -117,6 +123,8 @@ func (d *daemon) event(e gate.Event) {
 		d.wake(e.Service, e.At)
 	case gate.EventOverBudget:
 		d.overBudget(e)
+	case gate.EventDenied:
+		d.denied(e)
 	case gate.EventListen:
 		d.listenEvent(e)
 	case gate.EventFirstSYNACK, gate.EventFirstByte:
@@ -133,6 +141,9 @@ func (d *daemon) receive(m wire.Message) {
 	case *wire.Refuse:
 		n := d.gate.Refuse(m.Service)
 		d.log.Info("wake failed: parked clients refused", "address", m.Service, "clients", n, "reason", m.Reason)
+	case *wire.TagKeys:
+		<-d.started // d.client is set
+		d.applyTagKeys(m)
 	case *wire.Nodes:
 		d.applyNodes(m)
 	case *wire.Loads:

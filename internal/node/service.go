@@ -43,6 +43,10 @@ type pod struct {
 	restarting   bool
 	since        monotime.Time // when it began to serve
 	watch        *listenWatch  // until it listens
+	probe        string        // home: its readinessProbe, as the controller sent it; empty if there is none
+	runtimeID    string        // home: the container runtime's ID, if it has a probe
+	began        time.Time     // when it was added here
+	probes       *probes       // home: from the moment when it listens, if it has a probe
 	trace        wire.Trace
 	lastReported wire.PodStats // counters that the controller has
 	load         reportedLoad  // home: open flows that the other nodes have

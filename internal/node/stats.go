@@ -55,7 +55,7 @@ func (d *daemon) readStats(s *service, now monotime.Time) (changed []wire.PodSta
 			p.lastReported = st
 			changed = append(changed, st)
 		}
-		if p.serving {
+		if p.serving || p.unready() {
 			serving = true
 			last = max(last, lastPacket(p, c))
 		}

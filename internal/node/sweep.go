@@ -11,19 +11,11 @@ import (
 // sweepInterval is the time between two sweeps of the flow table.
 const sweepInterval = 5 * time.Second
 
-// Fills of the flow table, or of a client's or service's share of it, from which the log warns, and below which it may
-// warn again.
-const (
-	fillToWarn  = 0.80
-	fillToRearm = 0.70
-)
-
-// sweeper sweeps the flow table, and warns before it is full.
+// sweeper sweeps the flow table.
 type sweeper struct {
-	d      *daemon
-	at     time.Time      // when it last swept
-	usage  gate.FlowUsage // what it found
-	warned bool           // the log has warned
+	d     *daemon
+	at    time.Time // when it last swept
+	flows uint32    // entries that it found
 }
 
 // run sweeps the flow table, unless it did so just now.
@@ -33,12 +25,13 @@ func (s *sweeper) run() {
 	}
 	s.at = time.Now()
 	g, log := s.d.gate, s.d.log
-	swept, err := g.Sweep(gate.AgesAt(float64(s.usage.Flows) / float64(g.MaxFlows())))
+	swept, err := g.Sweep(gate.AgesAt(float64(s.flows) / float64(g.MaxFlows())))
 	if err != nil {
 		log.Error("cannot sweep the flow table", "error", err)
 	}
-	s.usage = g.FlowUsage(swept)
-	s.d.flows.Store(int64(s.usage.Flows))
+	s.flows = swept.Flows
+	fills := g.FlowUsage(swept)
+	s.d.flows.Store(&fills)
 	if swept.Fixed > 0 {
 		log.Debug("counts of open flows corrected", "counts", swept.Fixed)
 	}
@@ -46,24 +39,4 @@ func (s *sweeper) run() {
 		log.Warn("the flow table was almost full: connections that had begun to end or were silent for longest are forgotten",
 			"forgotten", swept.Evicted, "flows", swept.Flows)
 	}
-	if s.warns() {
-		u := &s.usage
-		log.Warn("the flow table fills: beyond its limits new connections are dropped",
-			"flows", u.Flows, "limit", u.MaxFlows,
-			"service", u.Service, "service_flows", u.ServiceFlows, "service_limit", u.MaxServiceFlows,
-			"source", u.Source, "source_flows", u.SourceFlows, "source_limit", u.MaxSourceFlows)
-	}
-}
-
-// warns decides whether to warn of the usage now: once, until it has fallen.
-func (s *sweeper) warns() bool {
-	fill := s.usage.Fill()
-	if fill < fillToRearm {
-		s.warned = false
-	}
-	if fill < fillToWarn || s.warned {
-		return false
-	}
-	s.warned = true
-	return true
 }

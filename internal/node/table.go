@@ -70,7 +70,7 @@ func (d *daemon) setService(u wire.Service, changed map[netip.Addr]bool) error {
 	_, err := d.gate.SetService(gate.Service{
 		Addr: u.Addr, MaxParked: uint32(u.MaxParked), MaxParkedPerSource: uint32(u.MaxParkedPerSource),
 		Affinity: u.Flags&wire.FlagAffinity != 0, PreferLocal: u.Flags&wire.FlagPreferLocal != 0, Retries: u.Retries,
-		Proof: proof,
+		Proof: proof, Restricted: u.Flags&wire.FlagSources != 0, Sources: u.Sources.Rules(),
 	})
 	if err != nil {
 		return err

@@ -51,6 +51,14 @@ func (d *daemon) overBudget(e gate.Event) {
 		"service", name, "address", e.Service, "source", e.Source)
 }
 
+// denied reports that the rules of a service refused a client.
+func (d *daemon) denied(e gate.Event) {
+	if s := d.service(e.Service); s != nil {
+		total := d.gate.ServiceCounters(e.Service).Denied
+		d.send(&wire.Denied{Service: e.Service, Total: total, Source: e.Source.Addr()})
+	}
+}
+
 // reportParked sends the wake m again whenever more SYNs are parked, until none are left or another wake begins. The
 // gate has an event for the first parked SYN only, and a crowd may need several pods.
 func (d *daemon) reportParked(s *service, m wire.Wake) {

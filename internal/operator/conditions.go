@@ -47,7 +47,7 @@ func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.
 	}
 	for _, c := range []metav1.Condition{
 		readyCondition(out, o, st), awakeCondition(o, st), addressCondition(out), progressingCondition(out),
-		scheduledCondition(trouble), stalledCondition(out, trouble),
+		scheduledCondition(trouble), stalledCondition(out, trouble), restrictedCondition(&s.Spec, out.verdict),
 	} {
 		c.ObservedGeneration, c.LastTransitionTime = s.Generation, metav1.NewTime(now.Truncate(time.Second))
 		apimeta.SetStatusCondition(&st.Conditions, c)
@@ -126,7 +126,11 @@ func addressCondition(out outcome) metav1.Condition {
 	case out.put != nil:
 		return condition(name, false, "Conflict", out.put.Error())
 	}
-	return condition(name, true, "Assigned", "")
+	message := ""
+	if out.host != "" {
+		message = fmt.Sprintf("clients outside of the cluster use the host name %s", out.host)
+	}
+	return condition(name, true, "Assigned", message)
 }
 
 func progressingCondition(out outcome) metav1.Condition {

@@ -44,10 +44,15 @@ type Config struct {
 	// LeaseDuration is the time without a renewal after which another process may lead. The leader gives up after
 	// RenewDeadline. The Lease is renewed, or tried, every RetryPeriod.
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
+	// HandOver is how long a leader that ends goes on telling daemons what becomes of pods, unless all of them go over to
+	// the next leader before that.
+	HandOver time.Duration
 	// Namespace is the only one whose services are managed; empty for all.
 	Namespace string
 	// StartThroughDeployment leaves it to the Deployment to create the pods of a wake; see kube.Config.
 	StartThroughDeployment bool
+	// NodePorts gives the Services of Wangell's own class a node port, by which clients outside reach them at any node.
+	NodePorts bool
 	// MetricsAddress and HealthAddress serve HTTP, host:port; an empty one serves nothing.
 	MetricsAddress, HealthAddress string
 	// Log may be nil.

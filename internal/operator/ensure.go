@@ -38,6 +38,9 @@ func (r *reconciler) ensureSpec(ctx context.Context, key runtime.Key, s *v1alpha
 		return out, onlyRefused(&out, err)
 	}
 	out.addr, out.addrErr = r.addressFor(key, s, svc)
+	if !ours(s) && !addressOf(svc).IsValid() {
+		out.host = hostnameOf(svc)
+	}
 	if out.deploy, err = ensureObject(ctx, r, DeploymentOf(s), updateDeployment); err != nil {
 		return out, onlyRefused(&out, err)
 	}
@@ -57,6 +60,7 @@ func (r *reconciler) ensureSpec(ctx context.Context, key runtime.Key, s *v1alpha
 	put.Spec.Replicas, put.ManagedFields = nil, nil
 	put.Status = v1alpha1.WangellServiceStatus{}
 	out.put = r.Put(controller.Service{Spec: put, Addr: out.addr, Announce: ours(s)})
+	out.verdict = r.Verdict(key)
 	switch {
 	case errors.Is(out.put, controller.ErrClosed):
 		return out, out.put
@@ -72,30 +76,42 @@ func (r *reconciler) ensureSpec(ctx context.Context, key runtime.Key, s *v1alpha
 func (r *reconciler) addressFor(key runtime.Key, s *v1alpha1.WangellService, svc *corev1.Service) (netip.Addr, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !ours(s) {
-		r.book.release(key)
-		a := addressOf(svc)
-		if host := hostnameOf(svc); !a.IsValid() && host != "" {
-			return a, addressError{"HostnameOnly", fmt.Sprintf("load balancer %s gives the host name %s and no IPv4 address, "+
-				"by which Wangell recognizes packets: have it give an address, or leave spec.loadBalancerClass out",
-				s.Spec.LoadBalancerClass, host)}
-		}
-		if !a.IsValid() {
-			return a, addressError{"Pending", fmt.Sprintf(
-				"load balancer %s has not given the Service an IPv4 address yet", s.Spec.LoadBalancerClass)}
-		}
-		return a, nil
-	}
 	had, err := netip.ParseAddr(s.Status.LoadBalancerIP)
 	if err != nil {
 		had = netip.Addr{}
 	}
+	if !ours(s) {
+		return r.addressBeside(key, s.Spec.LoadBalancerClass, svc, had)
+	}
 	return r.book.claim(key, s.Spec.Address, had)
+}
+
+// addressBeside returns the address of a service with another load balancer: the one that the load balancer gives. One
+// that gives a host name sends to node ports, from which kube-proxy leads to an address of the pools. r.mu is held.
+func (r *reconciler) addressBeside(key runtime.Key, class string, svc *corev1.Service,
+	had netip.Addr) (netip.Addr, error) {
+	a, host := addressOf(svc), hostnameOf(svc)
+	if a.IsValid() || host == "" {
+		r.book.release(key)
+		if !a.IsValid() {
+			return a, addressError{"Pending", fmt.Sprintf(
+				"load balancer %s has not given the Service an IPv4 address or a host name yet", class)}
+		}
+		return a, nil
+	}
+	a, err := r.book.claim(key, "", had)
+	if err != nil {
+		return a, addressError{"HostnameOnly", fmt.Sprintf(
+			"load balancer %s gives the host name %s and no IPv4 address, so packets for its node port need one of "+
+				"the pools: %v",
+			class, host, err)}
+	}
+	return a, nil
 }
 
 // ensureService ensures the Service. One of another class is created again: the class cannot be changed.
 func (r *reconciler) ensureService(ctx context.Context, s *v1alpha1.WangellService) (*corev1.Service, error) {
-	want := serviceOf(s)
+	want := serviceOf(s, r.nodePorts)
 	svc, err := ensureObject(ctx, r, want, func(is, want *corev1.Service) bool {
 		return !otherClass(is, want) && updateService(is, want)
 	})

@@ -41,10 +41,51 @@ type leader struct {
 	r          *reconciler
 	changed    changedServices
 	controller atomic.Pointer[controller.Controller]
+	leading    sync.WaitGroup // while lead runs
+	// retired is what lead has left for handOver; nil if there is nothing.
+	retired atomic.Pointer[retired]
 }
 
-// lead runs the controller, with its runtime and its socket for daemons, while this process leads.
+// retired is a controller that has led, and still tells daemons what becomes of pods.
+type retired struct {
+	controller *controller.Controller
+	runtime    *kube.Runtime
+}
+
+// close ends the runtime first, so that starts which the controller then abandons change nothing in the cluster: the
+// next leader finds their pods.
+func (r *retired) close(log *slog.Logger) {
+	if err := r.runtime.Close(); err != nil {
+		log.Warn("the watches cannot be ended", "error", err)
+	}
+	r.controller.Detach()
+}
+
+// handOver waits until the daemons have gone over to the next leader, for at most Config.HandOver. Until then they hear
+// from this process which pods leave, listen or have ended. It is called once the Lease was released, or is lost.
+func (l *leader) handOver() {
+	l.leading.Wait() // the manager does not wait for it after it has lost the Lease
+	r := l.retired.Load()
+	if r == nil {
+		return
+	}
+	defer r.close(l.log)
+	begin := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), l.cfg.HandOver)
+	defer cancel()
+	if err := r.controller.AwaitSuccessor(ctx); err != nil {
+		l.log.Warn("no other controller has taken over all daemons; traffic goes on, but nothing wakes until one does",
+			"waited", l.cfg.HandOver)
+		return
+	}
+	l.log.Info("handed over", "took", time.Since(begin))
+}
+
+// lead runs the controller, with its runtime and its socket for daemons, while this process leads. After that the
+// controller is left to handOver.
 func (l *leader) lead(ctx context.Context) error {
+	l.leading.Add(1)
+	defer l.leading.Done()
 	conn, err := listen(l.cfg.WireAddress)
 	if err != nil {
 		return err
@@ -54,15 +95,16 @@ func (l *leader) lead(ctx context.Context) error {
 		return errors.Join(err, conn.Close())
 	}
 	c, err := controller.New(controller.Config{
-		Runtime: rt, Conn: conn, Key: l.cfg.Key, Log: l.log, MaxServices: l.cfg.MaxServices,
+		Runtime: rt, Conn: conn, Key: l.cfg.Key, Log: l.log, MaxServices: l.cfg.MaxServices, AwaitServices: true,
 	})
 	if err != nil {
 		return errors.Join(err, conn.Close(), rt.Close())
 	}
-	// The runtime ends first, so that starts which the controller then abandons change nothing in the cluster: the next
-	// leader finds their pods.
-	defer c.Detach()
-	defer rt.Close()
+	defer func() {
+		c.Retire()
+		rt.Retire()
+		l.retired.Store(&retired{c, rt})
+	}()
 	collector := c.Collector()
 	if err := metrics.Registry.Register(collector); err != nil {
 		return err
@@ -77,10 +119,16 @@ func (l *leader) lead(ctx context.Context) error {
 	defer workers.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	e, err := newEnforcer(ctx, l.client, l.cfg.Namespace, l.log)
+	if err != nil {
+		return err
+	}
+	e.controller, e.judged = c, l.changed.add
+	workers.Go(e.run)
 	happened := c.Subscribe(ctx)
 	workers.Go(func() { l.r.narrate(ctx, happened) })
 	workers.Go(func() { l.callSynced(ctx, c) })
-	l.r.begin(c, all.Items)
+	l.r.begin(&enforced{c, e}, all.Items)
 	l.log.Info("leads", "identity", l.cfg.Identity, "services", len(all.Items))
 	for {
 		keys, err := c.Changed(ctx)

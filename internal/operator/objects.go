@@ -107,17 +107,20 @@ func podTemplateOf(s *v1alpha1.WangellService) corev1.PodTemplateSpec {
 			Containers: []corev1.Container{{
 				Name: s.Name, Image: spec.Image, ImagePullPolicy: spec.ImagePullPolicy, Command: spec.Command, Args: spec.Args,
 				WorkingDir: spec.WorkingDir, Env: spec.Env, Resources: spec.Resources, VolumeMounts: spec.VolumeMounts,
-				SecurityContext: spec.SecurityContext,
-				Ports:           []corev1.ContainerPort{{ContainerPort: spec.TargetPort, Protocol: corev1.ProtocolTCP}},
+				SecurityContext: spec.SecurityContext, ReadinessProbe: spec.ReadinessProbe,
+				Ports: []corev1.ContainerPort{{ContainerPort: spec.TargetPort, Protocol: corev1.ProtocolTCP}},
 			}},
 			Volumes: spec.Volumes, ServiceAccountName: spec.ServiceAccountName,
 			AutomountServiceAccountToken: spec.AutomountServiceAccountToken, EnableServiceLinks: spec.EnableServiceLinks,
+			// The pod's own first process (pause) reaps orphans then, and the program is not PID 1.
+			ShareProcessNamespace: spec.Init,
 		}
+		setStopSignal(&t.Spec, spec.StopSignal)
 	}
 	// The metadata of a user's template must not override the labels by which pods are assigned to services.
 	t.Name, t.GenerateName, t.Namespace = "", "", ""
 	t.Labels = with(t.Labels, v1alpha1.LabelService, s.Name)
-	t.Annotations = with(t.Annotations, v1alpha1.AnnotationContainer, mainContainer(s))
+	t.Annotations = with(t.Annotations, v1alpha1.AnnotationContainer, s.MainContainer())
 	t.Labels[v1alpha1.LabelSpecHash] = v1alpha1.Hash(spec)
 	t.Annotations[v1alpha1.AnnotationTargetPort] = strconv.Itoa(int(spec.TargetPort))
 	no := false
@@ -133,6 +136,18 @@ func podTemplateOf(s *v1alpha1.WangellService) corev1.PodTemplateSpec {
 	}
 	giveNotice(t.Spec.Containers, min(leaveNotice, *t.Spec.TerminationGracePeriodSeconds/2))
 	return t
+}
+
+// setStopSignal sets the signal that ends the first container. The API server accepts it only for a pod that names its
+// operating system, and drops it without the feature gate ContainerStopSignals (KEP-4960).
+func setStopSignal(pod *corev1.PodSpec, text string) {
+	n, err := v1alpha1.ParseSignal(text)
+	if err != nil {
+		return
+	}
+	name := corev1.Signal(v1alpha1.SignalName(n))
+	pod.OS = &corev1.PodOS{Name: corev1.Linux}
+	pod.Containers[0].Lifecycle = &corev1.Lifecycle{StopSignal: &name}
 }
 
 // leaveNotice is the number of seconds that a pod runs between its deletion and its SIGTERM, at most half of its grace
@@ -177,19 +192,6 @@ func with(m map[string]string, key, value string) map[string]string {
 	return m
 }
 
-// mainContainer returns the name of the container that listens: the one named like the service, or else the first.
-func mainContainer(s *v1alpha1.WangellService) string {
-	if s.Spec.Template == nil {
-		return s.Name
-	}
-	for _, c := range s.Spec.Template.Spec.Containers {
-		if c.Name == s.Name {
-			return c.Name
-		}
-	}
-	return s.Spec.Template.Spec.Containers[0].Name
-}
-
 // ours reports whether Wangell gives the service its address.
 func ours(s *v1alpha1.WangellService) bool {
 	return s.Spec.LoadBalancerClass == "" || s.Spec.LoadBalancerClass == v1alpha1.LoadBalancerClass
@@ -197,7 +199,8 @@ func ours(s *v1alpha1.WangellService) bool {
 
 // serviceOf returns the Service of a service. It has no selector. Its one endpoint is the service address: clients in
 // the cluster that use the name reach the gate, and kube-proxy never sees a sleeping service as one without endpoints.
-func serviceOf(s *v1alpha1.WangellService) *corev1.Service {
+// nodePorts: clients outside may also use a port of each node, from which kube-proxy leads to that endpoint as well.
+func serviceOf(s *v1alpha1.WangellService, nodePorts bool) *corev1.Service {
 	class, single := v1alpha1.LoadBalancerClass, corev1.IPFamilyPolicySingleStack
 	svc := &corev1.Service{
 		ObjectMeta: meta(s),
@@ -209,8 +212,7 @@ func serviceOf(s *v1alpha1.WangellService) *corev1.Service {
 		},
 	}
 	if ours(s) {
-		no := false
-		svc.Spec.AllocateLoadBalancerNodePorts = &no
+		svc.Spec.AllocateLoadBalancerNodePorts = &nodePorts
 	} else {
 		// Another load balancer may use a node port, and may take the wanted address from this field.
 		svc.Spec.LoadBalancerClass, svc.Spec.LoadBalancerIP = &s.Spec.LoadBalancerClass, s.Spec.Address

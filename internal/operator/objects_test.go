@@ -103,7 +103,7 @@ func TestTemplateOfTheSpecIsUsedWhole(t *testing.T) {
 		t.Error("the service's own template was changed")
 	}
 	s.Spec.Template.Spec.Containers = s.Spec.Template.Spec.Containers[:1]
-	if got := mainContainer(s); got != "proxy" {
+	if got := s.MainContainer(); got != "proxy" {
 		t.Errorf("the main container is %s", got)
 	}
 }
@@ -135,18 +135,18 @@ func TestUpdatesKeepFieldsOfOthers(t *testing.T) {
 		t.Error("what somebody changed stays")
 	}
 
-	svc := serviceOf(s)
+	svc := serviceOf(s, false)
 	svc.Spec.ClusterIP, svc.Spec.ClusterIPs, svc.Spec.SessionAffinity = "10.96.0.7", []string{"10.96.0.7"},
 		corev1.ServiceAffinityNone
-	if updateService(svc, serviceOf(s)) {
+	if updateService(svc, serviceOf(s, false)) {
 		t.Error("nothing changed, and an update is wanted")
 	}
 	s.Spec.Port = 81
-	if !updateService(svc, serviceOf(s)) || svc.Spec.Ports[0].Port != 81 || svc.Spec.ClusterIP != "10.96.0.7" {
+	if !updateService(svc, serviceOf(s, false)) || svc.Spec.Ports[0].Port != 81 || svc.Spec.ClusterIP != "10.96.0.7" {
 		t.Errorf("%+v", svc.Spec)
 	}
 	svc.Spec.Selector = map[string]string{"a": "b"}
-	if !updateService(svc, serviceOf(s)) || svc.Spec.Selector != nil {
+	if !updateService(svc, serviceOf(s, false)) || svc.Spec.Selector != nil {
 		t.Error("a selector stays")
 	}
 }
@@ -210,5 +210,22 @@ func TestDeploymentOfAWriterIsRecreate(t *testing.T) {
 		if got := DeploymentOf(d).Spec.Strategy; got.Type != c.want {
 			t.Errorf("%+v: %+v", c, got)
 		}
+	}
+}
+
+func TestInitAndStopSignalOfAPod(t *testing.T) {
+	yes := true
+	p := podTemplateOf(example(func(s *v1alpha1.WangellServiceSpec) { s.Init, s.StopSignal = &yes, "2" })).Spec
+	if p.ShareProcessNamespace == nil || !*p.ShareProcessNamespace {
+		t.Error("with init, a process of the pod's own must be PID 1")
+	}
+	// The API server refuses a stop signal for a pod whose operating system is unknown.
+	if c := p.Containers[0].Lifecycle; c.StopSignal == nil || *c.StopSignal != corev1.SIGINT || c.PreStop == nil ||
+		p.OS == nil || p.OS.Name != corev1.Linux {
+		t.Errorf("%+v, %+v", c, p.OS)
+	}
+	p = podTemplateOf(example(nil)).Spec
+	if p.ShareProcessNamespace != nil || p.OS != nil || p.Containers[0].Lifecycle.StopSignal != nil {
+		t.Errorf("%+v", p)
 	}
 }

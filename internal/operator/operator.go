@@ -57,6 +57,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("operator: %w", err)
 	}
 	r := newReconciler(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder(fieldManager), cfg.Pools)
+	r.nodePorts = cfg.NodePorts
 	l := &leader{cfg: cfg, log: cfg.Log, client: typed, mgr: mgr, r: r}
 	if err := l.register(); err != nil {
 		return fmt.Errorf("operator: %w", err)
@@ -67,8 +68,10 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return err
 	}
-	// The manager stops the leader before it releases the Lease.
-	if err := mgr.Start(ctx); err != nil && ctx.Err() == nil {
+	// The manager stops the leader before it releases the Lease, and returns after that.
+	err = mgr.Start(ctx)
+	l.handOver()
+	if err != nil && ctx.Err() == nil {
 		if err.Error() == "leader election lost" {
 			return ErrLostLease
 		}

@@ -4,14 +4,18 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -187,6 +191,71 @@ func TestNewLeaderTakesOver(t *testing.T) {
 	}
 }
 
+// A leader that ends tells daemons which pods leave until the next leader does, and then ends.
+func TestLeaderThatEndsTellsUntilTheNextOneDoes(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.HandOver = patience })
+	stop := w.run()
+	w.apply("web")
+	a := w.vip("web")
+	w.d.syn(a)
+	w.until("a pod serves", func() bool { return w.d.serving(a) == 1 })
+	before := w.d.servingIDs(a)[0]
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		stop()
+	}()
+	w.until("the Lease is released", func() bool {
+		var l coordinationv1.Lease
+		return w.get(w.cfg.Lease.Name, &l) && (l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "")
+	})
+	w.deleteOnlyPod()
+	w.until("the daemon knows", func() bool { return !slices.Contains(w.d.servingIDs(a), before) })
+	select {
+	case <-ended:
+		t.Error("it ended before the next leader was there")
+	default:
+	}
+	w.cfg.HandOver = 0 // nobody follows the next one
+	w.run()
+	<-ended
+}
+
+// So does one that loses the Lease.
+func TestLeaderThatLosesTheLeaseTellsUntilTheNextOneDoes(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.HandOver = patience })
+	w.begin()
+	w.apply("web")
+	a := w.vip("web")
+	w.d.syn(a)
+	w.until("a pod serves", func() bool { return w.d.serving(a) == 1 })
+	before := w.d.servingIDs(a)[0]
+	w.until("another one has the Lease", func() bool {
+		var l coordinationv1.Lease
+		w.get(w.cfg.Lease.Name, &l)
+		l.Spec.HolderIdentity = new("operator/127.0.0.1:1")
+		l.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
+		return w.client.Update(t.Context(), &l) == nil
+	})
+	time.Sleep(time.Second) // it looks at the Lease ten times
+	w.deleteOnlyPod()
+	w.until("the daemon knows", func() bool { return !slices.Contains(w.d.servingIDs(a), before) })
+	select {
+	case err := <-w.ended:
+		t.Fatalf("its process would have ended before the next leader was there: %v", err)
+	default:
+	}
+	w.d.client.Close() // to the next leader
+	select {
+	case err := <-w.ended:
+		if !errors.Is(err, ErrLostLease) {
+			t.Errorf("it ended: %v", err)
+		}
+	case <-time.After(patience):
+		t.Error("it does not end")
+	}
+}
+
 // The status says why a wake fails: the image cannot be pulled, or no node has room.
 func TestWakeFailsWithoutAnImageOrRoom(t *testing.T) {
 	w := newWorld(t, nil)
@@ -262,15 +331,31 @@ func TestAddressOfAnotherLoadBalancerIsUsed(t *testing.T) {
 	if err := w.client.Status().Update(t.Context(), &svc); err != nil {
 		t.Fatal(err)
 	}
-	if m := w.condition("cloud", v1alpha1.ConditionAddressAssigned, metav1.ConditionFalse, "HostnameOnly"); !contains(m,
+	// It sends to node ports, from which kube-proxy leads to the endpoint, an address of the pools.
+	if m := w.condition("cloud", v1alpha1.ConditionAddressAssigned, metav1.ConditionTrue, "Assigned"); !contains(m,
 		"lb-7.example.com") {
 		t.Errorf("got %q", m)
+	}
+	var slice discoveryv1.EndpointSlice
+	a := w.vip("cloud")
+	w.get("cloud", &slice)
+	if s, _ := w.d.has(a); !contains(a.Addr().String(), "10.46.100.") || s.Flags&wire.FlagAnnounce != 0 ||
+		slice.Endpoints[0].Addresses[0] != a.Addr().String() {
+		t.Errorf("daemons know it as %+v; its endpoint is %v", s, slice.Endpoints)
+	}
+	w.get("cloud", &svc)
+	if svc.Spec.Ports[0].NodePort == 0 || len(svc.Status.LoadBalancer.Ingress) != 1 ||
+		svc.Status.LoadBalancer.Ingress[0].IP != "" {
+		t.Errorf("the Service is %+v, %+v", svc.Spec, svc.Status)
 	}
 	svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.7"}}
 	if err := w.client.Status().Update(t.Context(), &svc); err != nil {
 		t.Fatal(err)
 	}
-	a := w.vip("cloud")
+	w.until("it has the load balancer's address", func() bool {
+		return w.service("cloud").Status.LoadBalancerIP == "198.51.100.7"
+	})
+	a = w.vip("cloud")
 	if s, _ := w.d.has(a); a.Addr().String() != "198.51.100.7" || s.Flags&wire.FlagAnnounce != 0 {
 		t.Errorf("daemons know it as %+v", s)
 	}
@@ -279,6 +364,24 @@ func TestAddressOfAnotherLoadBalancerIsUsed(t *testing.T) {
 	w.until("it has an address of the pools", func() bool {
 		return contains(w.service("cloud").Status.LoadBalancerIP, "10.46.100.") && w.get("cloud", &svc) &&
 			*svc.Spec.LoadBalancerClass == v1alpha1.LoadBalancerClass
+	})
+}
+
+// A Service of Wangell's own class gets a node port if the controller says so, and loses it if it no longer does.
+func TestServicesHaveNodePorts(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.NodePorts = true })
+	stop := w.run()
+	w.apply("hello")
+	var svc corev1.Service
+	w.until("it has a node port", func() bool {
+		return w.get("hello", &svc) && svc.Spec.Ports[0].NodePort != 0
+	})
+	w.condition("hello", v1alpha1.ConditionAddressAssigned, metav1.ConditionTrue, "Assigned")
+	stop()
+	w.cfg.NodePorts = false
+	w.run()
+	w.until("it has no node port", func() bool {
+		return w.get("hello", &svc) && svc.Spec.Ports[0].NodePort == 0
 	})
 }
 

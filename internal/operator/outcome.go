@@ -13,17 +13,20 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/netpol"
 )
 
 // outcome is the result of ensuring what a spec asks for.
 type outcome struct {
 	addr    netip.Addr
-	addrErr error // why there is no address, or not the one that the spec asks for
+	host    string // by which clients outside reach another load balancer that gives no address
+	addrErr error  // why there is no address, or not the one that the spec asks for
 	invalid v1alpha1.ValidationErrors
 	refused error // the API server refused an object, or one of another owner is in the way
 	deploy  *appsv1.Deployment
-	put     error         // the controller refused the service
-	retry   time.Duration // zero: no retry
+	put     error          // the controller refused the service
+	verdict netpol.Verdict // of NetworkPolicies
+	retry   time.Duration  // zero: no retry
 	// maxReplicas is that of the spec, or its default.
 	maxReplicas int32
 }

@@ -16,6 +16,7 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/netpol"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/kube"
 )
@@ -33,9 +34,29 @@ type controllerAPI interface {
 	Synced(context.Context) error
 	Scale(key runtime.Key, n int, why string) error
 	StatusOf(runtime.Key) (controller.Status, bool)
+	// Verdict returns what NetworkPolicies say of a service.
+	Verdict(runtime.Key) netpol.Verdict
 }
 
-var _ controllerAPI = (*controller.Controller)(nil)
+// enforced is a controller whose services are restricted by NetworkPolicies.
+type enforced struct {
+	*controller.Controller
+	policies *enforcer
+}
+
+var _ controllerAPI = (*enforced)(nil)
+
+// Put implements controllerAPI.
+func (c *enforced) Put(s controller.Service) error { return c.policies.put(runtime.KeyOf(s.Spec), s) }
+
+// Delete implements controllerAPI.
+func (c *enforced) Delete(key runtime.Key) error {
+	c.policies.forget(key)
+	return c.Controller.Delete(key)
+}
+
+// Verdict implements controllerAPI.
+func (c *enforced) Verdict(key runtime.Key) netpol.Verdict { return c.policies.verdict(key) }
 
 // reconciler maintains the objects, the address and the status of each WangellService, and passes it to the controller.
 type reconciler struct {
@@ -43,6 +64,8 @@ type reconciler struct {
 	live     client.Reader // reads from the API server
 	recorder events.EventRecorder
 	now      func() time.Time
+
+	nodePorts bool // Config.NodePorts
 
 	begun chan struct{} // closed when controllerAPI is set
 	controllerAPI
@@ -66,7 +89,8 @@ type memory struct {
 
 func newReconciler(c client.Client, live client.Reader, recorder events.EventRecorder, pools Pools) *reconciler {
 	return &reconciler{
-		client: c, live: live, recorder: recorder, now: time.Now, begun: make(chan struct{}), synced: make(chan struct{}),
+		client: c, live: live, recorder: recorder, now: time.Now,
+		begun: make(chan struct{}), synced: make(chan struct{}),
 		book: newBook(pools), known: map[runtime.Key]*memory{}, trouble: map[runtime.Key]kube.Trouble{},
 	}
 }
@@ -80,9 +104,11 @@ func (r *reconciler) begin(c controllerAPI, all []v1alpha1.WangellService) {
 		s := &all[i]
 		key := runtime.KeyOf(s)
 		r.pending[key] = true
-		// Services keep their addresses before any claims a new one.
+		// Services keep their addresses before any claims a new one. Those of other load balancers, which may be of
+		// the pools, are given back when their Service is seen.
 		a, err := netip.ParseAddr(s.Status.LoadBalancerIP)
-		if err == nil && ours(s) && usable(a) && (s.Spec.Address == "" || s.Spec.Address == a.String()) {
+		keeps := s.Spec.Address == "" || s.Spec.Address == a.String()
+		if err == nil && usable(a) && (keeps || !ours(s)) {
 			if _, taken := r.book.held[a]; !taken {
 				r.book.take(key, a)
 			}

@@ -47,8 +47,10 @@ func updateService(is, want *corev1.Service) bool {
 		return changed
 	}
 	nodePorts := map[string]int32{}
-	for _, p := range is.Spec.Ports {
-		nodePorts[p.Name] = p.NodePort
+	if !allocatesNodePorts(is) || allocatesNodePorts(want) { // else the API server frees those that it has allocated
+		for _, p := range is.Spec.Ports {
+			nodePorts[p.Name] = p.NodePort
+		}
 	}
 	is.Spec.Type, is.Spec.Selector = want.Spec.Type, nil
 	is.Spec.Ports, is.Spec.LoadBalancerIP = want.Spec.Ports, want.Spec.LoadBalancerIP
@@ -57,6 +59,12 @@ func updateService(is, want *corev1.Service) bool {
 		is.Spec.Ports[i].NodePort = nodePorts[is.Spec.Ports[i].Name]
 	}
 	return true
+}
+
+// allocatesNodePorts reports whether the API server allocates node ports for a Service of type LoadBalancer; it does so
+// by default.
+func allocatesNodePorts(svc *corev1.Service) bool {
+	return svc.Spec.AllocateLoadBalancerNodePorts == nil || *svc.Spec.AllocateLoadBalancerNodePorts
 }
 
 func updateSlice(is, want *discoveryv1.EndpointSlice) bool {

@@ -116,6 +116,7 @@ type world struct {
 	key       wire.Key
 	cfg       Config
 	d         *player
+	ended     <-chan error // has the error of the newest operator once that has ended
 }
 
 func newWorld(t *testing.T, change func(*Config)) *world {
@@ -154,17 +155,8 @@ func newWorld(t *testing.T, change func(*Config)) *world {
 // run starts an operator and returns once it leads. It ends with the test, or when stop is called.
 func (w *world) run() (stop func()) {
 	w.t.Helper()
-	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	cfg := w.cfg
-	cfg.WireAddress = conn.LocalAddr().String()
-	cfg.Identity = "operator/" + cfg.WireAddress
-	_ = conn.Close()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- Run(ctx, cfg) }()
+	cancel := w.begin()
+	done := w.ended
 	stop = sync.OnceFunc(func() {
 		cancel()
 		select {
@@ -177,6 +169,26 @@ func (w *world) run() (stop func()) {
 		}
 	})
 	w.t.Cleanup(stop)
+	return stop
+}
+
+// begin starts an operator and returns once it leads. It ends with the test, or when end is called; its error is in
+// w.ended then.
+func (w *world) begin() (end func()) {
+	w.t.Helper()
+	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	cfg := w.cfg
+	cfg.WireAddress = conn.LocalAddr().String()
+	cfg.Identity = "operator/" + cfg.WireAddress
+	_ = conn.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	w.ended = done
+	go func() { done <- Run(ctx, cfg) }()
+	w.t.Cleanup(cancel)
 	w.until("it leads", func() bool {
 		var l coordinationv1.Lease
 		return w.get(cfg.Lease.Name, &l) && l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity == cfg.Identity
@@ -186,7 +198,7 @@ func (w *world) run() (stop func()) {
 	} else {
 		w.d.client.SetServer(cfg.WireAddress)
 	}
-	return stop
+	return cancel
 }
 
 func (w *world) create(o client.Object) {
@@ -201,7 +213,9 @@ func (w *world) apply(name string, change ...func(*v1alpha1.WangellServiceSpec))
 	w.t.Helper()
 	s := &v1alpha1.WangellService{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name},
-		Spec:       v1alpha1.WangellServiceSpec{Image: "registry.example/app-" + name + ":1", Port: 80, TargetPort: 8080},
+		Spec: v1alpha1.WangellServiceSpec{
+			Image: "registry.example/app-" + name + ":1", Port: 80, TargetPort: 8080,
+		},
 	}
 	for _, f := range change {
 		f(&s.Spec)
@@ -326,7 +340,8 @@ func newPlayer(w *world, server string) *player {
 	p.mu.Lock()
 	var err error
 	p.client, err = wire.NewClient(wire.ClientConfig{
-		Server: server, Key: w.key, Node: "node-1", First: []wire.Message{&wire.Node{Addr: netip.MustParseAddr("192.0.2.1")}},
+		Server: server, Key: w.key, Node: "node-1",
+		First:    []wire.Message{&wire.Node{Addr: netip.MustParseAddr("192.0.2.1")}},
 		Services: p.services, Receive: p.receive, Connected: p.connected,
 	})
 	p.mu.Unlock()
@@ -371,7 +386,9 @@ func (p *player) receive(m wire.Message) {
 			case wire.PodStarting:
 				p.client.Send(&wire.Listening{Service: m.Service, PodID: b.PodID, At: monotime.Now()})
 			case wire.PodDraining:
-				p.client.Send(&wire.Quiet{Service: m.Service, PodID: b.PodID, Generation: m.Generation, LastPacket: monotime.Now()})
+				p.client.Send(&wire.Quiet{
+					Service: m.Service, PodID: b.PodID, Generation: m.Generation, LastPacket: monotime.Now(),
+				})
 			}
 		}
 	}
@@ -389,7 +406,8 @@ func (p *player) connected() {
 
 func (p *player) seen(o *corev1.Pod, sight wangellruntime.PodEvent) {
 	p.client.Send(&wire.PodReport{
-		Event: uint8(sight), Service: o.Namespace + "/" + o.Labels[v1alpha1.LabelService], UID: string(o.UID), Name: o.Name,
+		Event: uint8(sight), Service: o.Namespace + "/" + o.Labels[v1alpha1.LabelService],
+		UID: string(o.UID), Name: o.Name,
 		Container: o.Annotations[v1alpha1.AnnotationContainer], Addr: netip.MustParseAddr(o.Status.PodIP),
 		Netns:    "/run/netns/" + o.Name,
 		SpecHash: o.Labels[v1alpha1.LabelSpecHash], At: monotime.Now(),
@@ -414,18 +432,20 @@ func (p *player) has(a netip.AddrPort) (wire.Service, bool) {
 }
 
 // serving returns the number of serving pods of a service.
-func (p *player) serving(a netip.AddrPort) int {
+func (p *player) serving(a netip.AddrPort) int { return len(p.servingIDs(a)) }
+
+// servingIDs returns the serving pods of a service.
+func (p *player) servingIDs(a netip.AddrPort) (ids []uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := 0
 	if b := p.backends[a]; b != nil {
 		for _, pod := range b.Pods {
 			if pod.State == wire.PodServing {
-				n++
+				ids = append(ids, pod.PodID)
 			}
 		}
 	}
-	return n
+	return ids
 }
 
 // play gives every Deployment as many pods as it wants, and runs each.
@@ -442,7 +462,8 @@ func (p *player) play(ctx context.Context) {
 			wanted[d.Name] = int(*d.Spec.Replicas)
 		}
 		var pods corev1.PodList
-		if p.w.client.List(ctx, &pods, client.InNamespace(p.w.namespace)) != nil {
+		if p.w.client.List(ctx, &pods, client.InNamespace(p.w.namespace),
+			client.HasLabels{v1alpha1.LabelService}) != nil {
 			continue
 		}
 		for i := range pods.Items {
@@ -537,3 +558,15 @@ func hasAll(list []string, words ...string) bool {
 }
 
 func contains(s, part string) bool { return strings.Contains(s, part) }
+
+// deleteOnlyPod deletes the pod of the namespace, which has no other.
+func (w *world) deleteOnlyPod() {
+	w.t.Helper()
+	var pods corev1.PodList
+	if err := w.client.List(w.t.Context(), &pods, client.InNamespace(w.namespace)); err != nil || len(pods.Items) != 1 {
+		w.t.Fatalf("%d pods: %v", len(pods.Items), err)
+	}
+	if err := w.client.Delete(w.t.Context(), &pods.Items[0]); err != nil {
+		w.t.Fatal(err)
+	}
+}

@@ -113,7 +113,7 @@ func (l *Live) run(source Source, events <-chan controller.Event) {
 // lines returns all that is shown: pulls, and the table of services.
 func lines(source Source, p pulls, now time.Time) *[]string {
 	var table bytes.Buffer
-	_ = Services(&table, source.Status(), source.Wakes(""), now) // writing to a buffer does not fail
+	_ = Services(&table, source.Status(), nil, source.Wakes(""), now) // writing to a buffer does not fail
 	all := append([]string{""}, p.lines(now)...)
 	all = append(all, strings.Split(strings.TrimRight(table.String(), "\n"), "\n")...)
 	return &all

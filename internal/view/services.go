@@ -9,16 +9,19 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/localapi"
 )
 
-// Services writes the table of services, one line each. wakes are the most recent wakes, oldest first. The age of the
-// last request is relative to now.
-func Services(w io.Writer, services []controller.Status, wakes []lifecycle.Waterfall, now time.Time) error {
+// Services writes the table of services, one line each, and one for each manifest with mistakes. wakes are the most
+// recent wakes, oldest first. The age of the last request is relative to now.
+func Services(w io.Writer, services []controller.Status, broken []localapi.BrokenFile, wakes []lifecycle.Waterfall,
+	now time.Time) error {
 	last := make(map[string]lifecycle.Waterfall, len(wakes))
 	for _, f := range wakes {
 		last[f.Service] = f
@@ -33,7 +36,24 @@ func Services(w io.Writer, services []controller.Status, wakes []lifecycle.Water
 			name, Address(s), cmp.Or(status.State, "-"), status.Replicas, ago(latest(s), now),
 			s.Traffic.OpenFlows, wakeCount(f, woken), wakeTime(f, woken), cmp.Or(status.Message, "-"))
 	}
+	for _, b := range broken {
+		fmt.Fprintf(t, "%s\t-\tInvalid\t-\t-\t-\t-\t-\t%s\n", b.File, mistakes(b))
+	}
 	return t.Flush()
+}
+
+// mistakes returns the first mistake of a file, without the file's name, and the number of the others.
+func mistakes(b localapi.BrokenFile) string {
+	if len(b.Errors) == 0 {
+		return "-"
+	}
+	// Not a line break in what others have written.
+	first := strings.Join(strings.Fields(strings.TrimPrefix(b.Errors[0], b.File)), " ")
+	first = strings.TrimLeft(first, ": ")
+	if more := len(b.Errors) - 1; more > 0 {
+		return fmt.Sprintf("%s (and %d more)", first, more)
+	}
+	return first
 }
 
 // Address returns the service address with its port.

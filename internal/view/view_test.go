@@ -16,6 +16,7 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/localapi"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/screen"
 )
@@ -45,14 +46,18 @@ func TestServicesAreATable(t *testing.T) {
 			Phases: []lifecycle.Phase{{Name: lifecycle.PhaseReleased, At: 61234 * time.Microsecond}}},
 		{Service: "default/broken", Number: 1, Result: lifecycle.ResultFailed},
 	}
+	files := []localapi.BrokenFile{{File: "dir/b.yaml", Errors: []string{
+		"dir/b.yaml:6:9: spec.port: want a number,\ngot text", "dir/b.yaml:7:1: another",
+	}}}
 	var out bytes.Buffer
-	if err := Services(&out, []controller.Status{broken, warm}, wakes, now); err != nil {
+	if err := Services(&out, []controller.Status{broken, warm}, files, wakes, now); err != nil {
 		t.Fatal(err)
 	}
-	want := `SERVICE          ADDRESS          STATE   REPLICAS   LAST REQUEST   FLOWS   WAKES   LAST WAKE   MESSAGE
-default/broken   10.46.100.2:80   Cold    0          never          0       1       failed      image not found
-default/web      10.46.100.2:80   Warm    1          1 min ago      7       2       61.2 ms     -
-`
+	want := `SERVICE          ADDRESS          STATE     REPLICAS   LAST REQUEST   FLOWS   WAKES   LAST WAKE   MESSAGE
+default/broken   10.46.100.2:80   Cold      0          never          0       1       failed      image not found
+default/web      10.46.100.2:80   Warm      1          1 min ago      7       2       61.2 ms     -
+dir/b.yaml       -                Invalid   -          -              -       -       -           ` +
+		"6:9: spec.port: want a number, got text (and 1 more)\n"
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", &out, want)
 	}

@@ -25,12 +25,8 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 		server: cfg.Server, moved: make(chan struct{}, 1),
 	}
 	c.drops = dropLog{counters: &c.counters, log: cfg.Log}
-	for _, m := range cfg.First {
-		data, err := encodeToServer(m)
-		if err != nil {
-			return nil, err
-		}
-		c.first = append(c.first, data)
+	if c.first, err = encodeAll(cfg.First); err != nil {
+		return nil, err
 	}
 	if err := (&hello{session: 1, node: cfg.Node}).check(); err != nil {
 		return nil, fmt.Errorf("wire: client: %w", err)
@@ -54,8 +50,8 @@ func checkServer(addr string) error {
 // Counters returns the totals since the start of the client.
 func (c *Client) Counters() Counters { return c.counters.snapshot() }
 
-// SetServer changes ClientConfig.Server. If addr differs from the present address, the client leaves its session and
-// connects to addr at once.
+// SetServer changes ClientConfig.Server. If addr differs from the present address, the client connects to addr at once.
+// It keeps the session that it has until that server answers, or the session ends.
 func (c *Client) SetServer(addr string) error {
 	if err := checkServer(addr); err != nil {
 		return err
@@ -66,16 +62,52 @@ func (c *Client) SetServer(addr string) error {
 		return nil
 	}
 	c.server = addr
+	c.endMeeting()
+	switch {
+	case c.current == nil || addr == "":
+		c.leave()
+	case addr != c.target:
+		c.meet(addr)
+	}
+	return nil
+}
+
+// leave ends the present attempt, so that the next one begins at once. c.mu is held.
+func (c *Client) leave() {
 	c.stop(errMoved, goodbyeClosed)
 	select {
 	case c.moved <- struct{}{}:
 	default:
 	}
+}
+
+// SetFirst changes ClientConfig.First for the sessions to come.
+func (c *Client) SetFirst(messages ...Message) error {
+	first, err := encodeAll(messages)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.first = first
 	return nil
 }
 
+// encodeAll encodes messages to the server.
+func encodeAll(messages []Message) (all [][]byte, err error) {
+	for _, m := range messages {
+		data, err := encodeToServer(m)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, data)
+	}
+	return all, nil
+}
+
 // Send queues a message to the server and does not block. Without a session, reliable messages wait for one, at most
-// 1,024 of them; Stats, Usage, Loads, Node and PodReport are dropped. Messages that a session did not deliver before it
+// 1,024 of them; Stats, Usage, Loads, Node, TagReady and PodReport are
+// dropped. Messages that a session did not deliver before it
 // ended are sent again in the next one, so they may arrive twice. Errors are ErrClosed, ErrQueueFull, or that a field
 // of the message is outside its limits.
 func (c *Client) Send(m Message) error {
@@ -131,5 +163,8 @@ func (c *Client) stop(why error, goodbye byte) {
 	}
 	if c.dialing != nil {
 		c.dialing()
+	}
+	if errors.Is(why, ErrClosed) {
+		c.endMeeting()
 	}
 }

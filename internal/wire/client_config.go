@@ -46,7 +46,8 @@ type ClientConfig struct {
 // Client is a daemon's end. It reconnects by itself. Its methods may be called from several goroutines at once.
 //
 // Its methods are split by job, each file using those after it: client.go (for callers), client_connect.go (attempts),
-// client_handshake.go, client_session.go (reading), client_events.go (begin, messages and end of a session).
+// client_meeting.go (the next server, beside a session), client_handshake.go, client_session.go (reading),
+// client_events.go (begin, messages and end of a session).
 type Client struct {
 	cfg      ClientConfig
 	seals    handshakeSeals
@@ -56,22 +57,24 @@ type Client struct {
 	ctx      context.Context
 	cancel   context.CancelFunc
 
-	first [][]byte      // encodings of cfg.First
 	moved chan struct{} // holds one element if SetServer has changed the address
 
 	// Used by the session's goroutine while there is one, otherwise by run.
 	table  follower
-	target string        // server of this attempt
+	target string        // server of this attempt; written with mu
 	pause  time.Duration // between the last two HELLOs; zero after a session
 	drops  dropLog
 
 	mu      sync.Mutex
+	first   [][]byte           // encodings of the messages that begin the next session
 	server  string             // of the next attempt
 	shaken  *session           // newest session after a handshake; the server may use it before it is current
 	current *session           // session whose goroutine runs
 	waiting [][]byte           // encoded reliable messages for the next session
 	conn    net.Conn           // of this attempt
 	dialing context.CancelFunc // of this attempt
+	meeting context.CancelFunc // of the handshake with the next server; nil if there is none
+	met     *greeting          // the next server's answer, for the next attempt
 }
 
 // encodeToServer encodes a message that clients may send.

@@ -54,6 +54,52 @@ func (c *Client) sleep(d time.Duration) {
 	}
 }
 
+// dialServer opens a socket to a server.
+func dialServer(ctx context.Context, server string) (*net.UDPConn, error) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "udp", server)
+	if err != nil {
+		return nil, err
+	}
+	udp := conn.(*net.UDPConn)
+	_ = udp.SetReadBuffer(socketBuffer)
+	return udp, nil
+}
+
+// takeMeeting returns the handshake with the server of this attempt: the one that was made beside the session before
+// this attempt, or a new one.
+func (c *Client) takeMeeting(ctx context.Context) (*greeting, error) {
+	c.mu.Lock()
+	g := c.met
+	c.met = nil
+	if g == nil {
+		c.endMeeting()
+	} else {
+		c.conn = g.conn
+	}
+	c.mu.Unlock()
+	if g != nil {
+		return g, nil
+	}
+	conn, err := dialServer(ctx, c.target)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	c.conn = conn
+	stopped := ctx.Err() != nil
+	c.mu.Unlock()
+	if stopped {
+		_ = conn.Close()
+		return nil, ErrClosed
+	}
+	if g, err = c.shakeHands(conn, c.target, c.nextPause, &c.drops); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
 // attempt opens a socket, shakes hands, and handles datagrams until the session has ended. live reports whether the
 // session became live.
 func (c *Client) attempt() (live bool, err error) {
@@ -69,25 +115,13 @@ func (c *Client) attempt() (live bool, err error) {
 		}
 		return false, errMoved
 	}
-	var dialer net.Dialer
-	dialed, err := dialer.DialContext(ctx, "udp", c.target)
+	g, err := c.takeMeeting(ctx)
 	if err != nil {
 		return false, err
 	}
-	conn := dialed.(*net.UDPConn)
+	conn := g.conn
 	defer conn.Close()
-	_ = conn.SetReadBuffer(socketBuffer)
-	c.mu.Lock()
-	c.conn = conn
-	stopped := ctx.Err() != nil
-	c.mu.Unlock()
-	if stopped {
-		return false, ErrClosed
-	}
-	s, err := c.shakeHands(conn)
-	if err != nil {
-		return false, err
-	}
+	s := c.newSession(g)
 	c.mu.Lock()
 	s.start()
 	c.shaken = s

@@ -10,10 +10,22 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/backoff"
+	"wangell.loutres.me/internal/monotime"
 )
 
-// shakeHands repeats a HELLO until it is answered by a WELCOME, for at most missedKeepalives intervals.
-func (c *Client) shakeHands(conn *net.UDPConn) (*session, error) {
+// greeting is a HELLO with the WELCOME that answers it.
+type greeting struct {
+	conn    *net.UDPConn
+	hello   hello
+	welcome welcome
+	arrived monotime.Time // when the WELCOME did
+}
+
+// shakeHands repeats a HELLO until it is answered by a WELCOME, for at most missedKeepalives intervals. pause returns
+// the pause after the next HELLO.
+func (c *Client) shakeHands(
+	conn *net.UDPConn, server string, pause func() time.Duration, drops *dropLog,
+) (*greeting, error) {
 	h := hello{client: newRandom(), session: newID(), boot: c.cfg.boot, instance: c.instance, node: c.cfg.Node}
 	buf := make([]byte, maxDatagram+1)
 	until := time.Now().Add(missedKeepalives * c.cfg.Keepalive)
@@ -21,7 +33,7 @@ func (c *Client) shakeHands(conn *net.UDPConn) (*session, error) {
 	for time.Now().Before(until) {
 		h.sent = c.cfg.now()
 		c.write(conn, sealHandshake(c.seals.hello, kindHello, newNonce(), h.encode()))
-		if err := conn.SetReadDeadline(time.Now().Add(c.nextPause())); err != nil {
+		if err := conn.SetReadDeadline(time.Now().Add(pause())); err != nil {
 			return nil, err
 		}
 		for {
@@ -39,10 +51,11 @@ func (c *Client) shakeHands(conn *net.UDPConn) (*session, error) {
 			c.counters.received(n)
 			w, err := c.openWelcome(buf[:n], &h)
 			if err != nil {
-				c.drops.dropped(err, c.target)
+				drops.dropped(err, server)
 				continue
 			}
-			return c.newSession(conn, &h, &w, c.cfg.now()), conn.SetReadDeadline(time.Time{})
+			g := &greeting{conn: conn, hello: h, welcome: w, arrived: c.cfg.now()}
+			return g, conn.SetReadDeadline(time.Time{})
 		}
 	}
 	if refused != nil {

@@ -7,12 +7,11 @@ import (
 	"net"
 	"syscall"
 	"time"
-
-	"wangell.loutres.me/internal/monotime"
 )
 
 // newSession returns the session that a WELCOME offers. It becomes live when the server answers in it.
-func (c *Client) newSession(conn *net.UDPConn, h *hello, w *welcome, arrived monotime.Time) *session {
+func (c *Client) newSession(g *greeting) *session {
+	conn, h, w, arrived := g.conn, &g.hello, &g.welcome, g.arrived
 	seals := newSessionSeals(c.cfg.Key, w.client, w.server)
 	var s *session
 	s = newSession(sessionConfig{

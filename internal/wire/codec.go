@@ -192,6 +192,15 @@ func (d *decoder) count(n, size int) int {
 	return n
 }
 
+// flag reads a byte of flags with one that is known, and reports whether it is set.
+func (d *decoder) flag(known byte) bool {
+	v := d.u8()
+	if v&^known != 0 {
+		d.fail("unknown flags %#x", v)
+	}
+	return v == known
+}
+
 // end rejects trailing bytes and returns the first error.
 func (d *decoder) end() error {
 	if d.left() > 0 {

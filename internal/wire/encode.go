@@ -47,6 +47,12 @@ func newMessage(t Type) body {
 		return &Quiet{}
 	case TypeNodes:
 		return &Nodes{}
+	case TypeNodesTags:
+		return &Nodes{WithTags: true}
+	case TypeTagKeys:
+		return &TagKeys{}
+	case TypeTagReady:
+		return &TagReady{}
 	case TypeNode:
 		return &Node{}
 	case TypePodReport:
@@ -55,6 +61,10 @@ func newMessage(t Type) body {
 		return &Usage{}
 	case TypeLoads:
 		return &Loads{}
+	case TypeUnready:
+		return &Unready{}
+	case TypeDenied:
+		return &Denied{}
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 )
 
 const (
@@ -13,15 +14,19 @@ const (
 	maxUID      = 64         // bytes
 	maxSpecHash = 64         // bytes
 	maxPodEvent = 5          // runtime.PodNetworkGone
+
+	flagTags   = 1 // of a node: NodeInfo.Tags
+	flagSecond = 1 // of TagKeys: Second
 )
 
-// NewNodes splits a list of nodes into messages. An empty list takes one message.
-func NewNodes(generation uint64, nodes []NodeInfo) []*Nodes {
+// NewNodes splits a list of nodes into messages, with or without what is known of tags. An empty list takes one
+// message.
+func NewNodes(generation uint64, nodes []NodeInfo, withTags bool) []*Nodes {
 	pieces := max(1, (len(nodes)+maxNodes-1)/maxNodes)
 	out := make([]*Nodes, pieces)
 	for i := range out {
 		out[i] = &Nodes{
-			Generation: generation, Piece: uint16(i), Pieces: uint16(pieces),
+			WithTags: withTags, Generation: generation, Piece: uint16(i), Pieces: uint16(pieces),
 			Nodes: nodes[min(i*maxNodes, len(nodes)):min((i+1)*maxNodes, len(nodes))],
 		}
 	}
@@ -57,6 +62,9 @@ func (m *Nodes) append(b []byte) []byte {
 	b = append(b, byte(len(m.Nodes)))
 	for _, n := range m.Nodes {
 		b = appendText(appendIP(b, n.Addr), n.Name)
+		if m.WithTags {
+			b = appendFlag(b, n.Tags, flagTags)
+		}
 	}
 	return b
 }
@@ -69,8 +77,44 @@ func (m *Nodes) decode(d *decoder) {
 	for i := range m.Nodes {
 		m.Nodes[i].Addr = d.ip()
 		m.Nodes[i].Name = d.text()
+		if m.WithTags {
+			m.Nodes[i].Tags = d.flag(flagTags)
+		}
 	}
 }
+
+// appendFlag appends a byte of flags with one that is known.
+func appendFlag(b []byte, set bool, flag byte) []byte {
+	if !set {
+		flag = 0
+	}
+	return append(b, flag)
+}
+
+func (m *TagKeys) check() error {
+	if m.First == 0 || m.First == math.MaxUint64 {
+		return fmt.Errorf("keys from number %d on", m.First)
+	}
+	return nil
+}
+
+func (m *TagKeys) append(b []byte) []byte {
+	b = appendFlag(binary.BigEndian.AppendUint64(b, m.First), m.Second, flagSecond)
+	return append(append(b, m.Keys[0][:]...), m.Keys[1][:]...)
+}
+
+func (m *TagKeys) decode(d *decoder) {
+	m.First, m.Second = d.u64(), d.flag(flagSecond)
+	for i := range m.Keys {
+		copy(m.Keys[i][:], d.take(TagKeySize))
+	}
+}
+
+func (m *TagReady) check() error { return nil }
+
+func (m *TagReady) append(b []byte) []byte { return binary.BigEndian.AppendUint64(b, m.First) }
+
+func (m *TagReady) decode(d *decoder) { m.First = d.u64() }
 
 func (m *Node) check() error { return checkIP("node", m.Addr) }
 

@@ -9,10 +9,12 @@ import (
 )
 
 const (
-	knownFlags  = FlagAnnounce | FlagAffinity | FlagPreferLocal | FlagUsage | FlagProofAlways | FlagProofNever
+	knownFlags = FlagAnnounce | FlagAffinity | FlagPreferLocal | FlagUsage | FlagProofAlways | FlagProofNever |
+		FlagSources
 	maxServices = 100_000 // entries of the table
 
 	serviceFixed = addrSize + 4 + 2 + 2 + 1 + 1 + 2 // bytes of an entry without its name
+	maxTable     = 36_000_000                       // bytes of all entries, so that 65,535 pieces suffice
 	syncHeader   = 1 + 3*8 + 4*2                    // bytes of a SYNC without its entries
 )
 
@@ -26,7 +28,22 @@ func (s *Service) check() error {
 	if unknown := s.Flags &^ knownFlags; unknown != 0 {
 		return fmt.Errorf("service %s: unknown flags %#x", s.Addr, unknown)
 	}
+	if s.Flags&FlagSources == 0 && s.Sources != (Sources{}) {
+		return fmt.Errorf("service %s: rules for sources without their flag", s.Addr)
+	}
+	if err := s.Sources.check(); err != nil {
+		return fmt.Errorf("service %s: %w", s.Addr, err)
+	}
 	return nil
+}
+
+// size returns the length of the entry's encoding.
+func (s *Service) size() int {
+	n := serviceFixed + len(s.Name)
+	if s.Flags&FlagSources != 0 {
+		n += 2 + len(s.Sources.encoded)
+	}
+	return n
 }
 
 // append appends the entry's encoding, which is also the input of the table's hash.
@@ -36,7 +53,11 @@ func (s *Service) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint16(b, s.MaxParked)
 	b = binary.BigEndian.AppendUint16(b, s.MaxParkedPerSource)
 	b = append(b, s.Flags, s.Retries)
-	return appendName(b, s.Name)
+	b = appendName(b, s.Name)
+	if s.Flags&FlagSources != 0 {
+		b = s.Sources.append(b)
+	}
+	return b
 }
 
 func (s *Service) decode(d *decoder) {
@@ -46,6 +67,9 @@ func (s *Service) decode(d *decoder) {
 	s.MaxParkedPerSource = d.u16()
 	s.Flags, s.Retries = d.u8(), d.u8()
 	s.Name = d.name()
+	if s.Flags&FlagSources != 0 {
+		s.Sources.decode(d)
+	}
 }
 
 func (m *Sync) check() error {

@@ -5,10 +5,12 @@ package wire
 import (
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/sources"
 )
 
 var (
@@ -23,6 +25,8 @@ func samples() map[string]Message {
 		full.Pods = append(full.Pods, Backend{
 			PodID: uint64(i), State: PodServing, Addr: service6, NodeAddr: service6.Addr(),
 			Node: strings.Repeat("n", maxNode), Netns: strings.Repeat("p", maxNetns),
+			Probe:   strings.Repeat(string(rune('a'+i%MaxProbes)), MaxProbe),
+			Runtime: strings.Repeat("r", 100),
 		})
 	}
 	nodes := &Nodes{Generation: 1 << 60, Pieces: 1}
@@ -52,9 +56,18 @@ func samples() map[string]Message {
 					MaxParkedPerSource: 512, Flags: FlagAnnounce | FlagAffinity, Retries: 2,
 				},
 				{Addr: service6, Name: "db/postgres", IdleSeconds: 300, MaxParked: 64, MaxParkedPerSource: 8},
+				{
+					Addr: netip.MustParseAddrPort("10.46.100.8:80"), Name: "default/restricted", Flags: FlagSources,
+					Sources: NewSources([]sources.Rule{
+						{Prefix: netip.MustParsePrefix("10.0.0.0/8"), Allow: true},
+						{Prefix: netip.MustParsePrefix("10.1.0.0/16")},
+					}),
+				},
+				{Addr: netip.MustParseAddrPort("10.46.100.9:80"), Name: "default/closed", Flags: FlagSources},
 			},
 			Removals: []netip.AddrPort{netip.MustParseAddrPort("10.46.100.7:6379")},
 		},
+		"denied":     &Denied{Service: service4, Total: 7, Source: netip.MustParseAddr("192.0.2.1")},
 		"sync empty": &Sync{Version: 1, Pieces: 1},
 		"wake":       &Wake{Service: service4, Seq: 3, SYNSeen: 1_000_000_001, Noticed: 1_000_050_002, Parked: 2},
 		"refuse":     &Refuse{Service: service4, Reason: "image \"x\" not found"},
@@ -67,7 +80,14 @@ func samples() map[string]Message {
 		}},
 		"backends none": &Backends{Service: service4, Generation: 10},
 		"backends full": full,
-		"listening":     &Listening{Service: service4, PodID: 1, At: 1_000_900_000},
+		"backends with probes": &Backends{Service: service4, Generation: 11, Pods: []Backend{
+			{PodID: 1, State: PodStarting, Netns: "/run/netns/a", Probe: "first", Runtime: "web-1"},
+			{PodID: 2, State: PodStarting},
+			{PodID: 3, State: PodStarting, Probe: "second"},
+			{PodID: 4, State: PodStarting, Probe: "first", Runtime: "web-4"},
+		}},
+		"unready":   &Unready{Service: service4, PodID: 1, At: 1_000_900_000, Answer: "httpGet: status 503"},
+		"listening": &Listening{Service: service4, PodID: 1, At: 1_000_900_000},
 		"trace": &Trace{
 			Service: service4, PodID: 1, Released: 1_000_910_000, FirstSYNACK: 1_000_920_000, FirstByte: 1_001_000_000,
 			ReleasedN: 2,
@@ -84,6 +104,13 @@ func samples() map[string]Message {
 			{Name: "node-2", Addr: netip.MustParseAddr("fd00::2")},
 		}},
 		"nodes none": &Nodes{Generation: 13, Pieces: 1},
+		"nodes with tags": &Nodes{WithTags: true, Generation: 14, Pieces: 1, Nodes: []NodeInfo{
+			{Name: "node-1", Addr: service4.Addr(), Tags: true}, {Name: "node-2", Addr: service6.Addr()},
+		}},
+		"tag keys": &TagKeys{First: 20780, Second: true, Keys: [2][TagKeySize]byte{
+			[TagKeySize]byte(counting(0x10, TagKeySize)), [TagKeySize]byte(counting(0xe0, TagKeySize)),
+		}},
+		"tag ready":  &TagReady{First: 20780},
 		"nodes full": nodes,
 		"node":       &Node{Addr: netip.MustParseAddr("192.0.2.1")},
 		"report of a pod": &PodReport{
@@ -117,9 +144,9 @@ func TestDecodingAnEncodedMessageReturnsIt(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(got, m) {
 			t.Errorf("%s: %v: got %+v, want %+v", name, err, got, m)
 		}
-		for n := range b {
-			if s, ok := m.(*Backends); ok && s.Sharing > 0 && n == len(b)-1 {
-				continue // the last field is optional
+		for n := 0; n < len(b); n += 1 + len(b)/4096 {
+			if s, ok := m.(*Backends); ok && n == requiredPart(t, s) {
+				continue // what follows is optional
 			}
 			if m, err := decode(b[:n]); err == nil {
 				t.Errorf("%s cut to %d of %d bytes decodes to %+v", name, n, len(b), m)
@@ -129,6 +156,21 @@ func TestDecodingAnEncodedMessageReturnsIt(t *testing.T) {
 			t.Errorf("%s with a trailing byte: error %v", name, err)
 		}
 	}
+}
+
+// requiredPart returns how many bytes of a message are not optional.
+func requiredPart(t *testing.T, m *Backends) int {
+	t.Helper()
+	short := *m
+	short.Sharing, short.Pods = 0, slices.Clone(m.Pods)
+	for i := range short.Pods {
+		short.Pods[i].Probe, short.Pods[i].Runtime = "", ""
+	}
+	b, err := encode(&short)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(b)
 }
 
 func TestLargestMessagesFitTheirLimits(t *testing.T) {
@@ -167,13 +209,15 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 		{&Backends{Service: service4, Pods: []Backend{{State: PodServing}}}, "no address"},
 		{&Backends{Service: service4, Pods: []Backend{{State: PodStarting, Node: long(254)}}}, "254 bytes"},
 		{&Backends{Service: service4, Pods: []Backend{{State: PodStarting, Netns: long(256)}}}, "256 bytes"},
+		{&Backends{Service: service4, Pods: []Backend{{State: PodStarting, Probe: long(MaxProbe + 1)}}}, "2305 bytes"},
+		{&Unready{Service: service4, Answer: long(201)}, "201 bytes"},
 		{
 			&Backends{Service: service4, Pods: []Backend{
 				{State: PodStarting, NodeAddr: netip.MustParseAddr("fe80::1%eth0")},
 			}},
 			"address of its node fe80::1%eth0: an address with a zone",
 		},
-		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{{Addr: service4, Flags: 64}}}, "unknown flags 0x40"},
+		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{{Addr: service4, Flags: 128}}}, "unknown flags 0x80"},
 		{&Nodes{}, "piece 0 of 0"},
 		{&Nodes{Pieces: 1, Nodes: make([]NodeInfo, maxNodes+1)}, "33 nodes, at most 32"},
 		{&Nodes{Pieces: 1, Nodes: []NodeInfo{{Addr: service4.Addr()}}}, "without a name"},
@@ -202,6 +246,16 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 		{&Sync{Version: 1, Pieces: 1, Removals: []netip.AddrPort{service4}}, "removal from the empty table"},
 		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{{Addr: service4, Name: long(maxName + 1)}}}, "318 bytes"},
 		{&Sync{Base: 1, Version: 2, Pieces: 1, Removals: make([]netip.AddrPort, 1)}, "removed service: no address"},
+		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{
+			{Addr: service4, Sources: manyRules(1)},
+		}}, "without their flag"},
+		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{
+			{Addr: service4, Flags: FlagSources, Sources: manyRules(MaxSourceRules + 1)},
+		}}, "4097 rules for sources, at most 4096"},
+		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{
+			{Addr: service4, Flags: FlagSources, Sources: Sources{"\x98\x0a\x00\x00\x01"}},
+		}}, "not a prefix"},
+		{&Denied{Service: service4}, "source: no address"},
 	} {
 		name := c.m.Type().String()
 		_, err := encode(c.m)
@@ -209,7 +263,9 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 			t.Errorf("%+v: error %v, want one with %q", c.m, err, c.want)
 		}
 		// A value that does not fit its length field cannot be encoded, and the encoding of an address has no zone.
-		lossy := strings.Contains(c.want, "IPv4") || strings.Contains(c.want, "zone")
+		// Rules are encoded only with their flag.
+		lossy := strings.Contains(c.want, "IPv4") || strings.Contains(c.want, "zone") ||
+			strings.Contains(c.want, "without their flag")
 		if b := c.m.(body).append([]byte{byte(c.m.Type())}); len(b) < 1000 {
 			if got, err := decode(b); err == nil && !reflect.DeepEqual(got, c.m) && !lossy {
 				t.Errorf("%+v decodes to %+v", c.m, got)

@@ -56,7 +56,10 @@ func (p *Backend) check() error {
 			return err
 		}
 	}
-	return checkString("netns", p.Netns, maxNetns)
+	if err := checkString("netns", p.Netns, maxNetns); err != nil {
+		return err
+	}
+	return p.checkProbe()
 }
 
 func (m *Backends) check() error {
@@ -74,6 +77,9 @@ func (m *Backends) check() error {
 			return fmt.Errorf("pod %d: %w", m.Pods[i].PodID, err)
 		}
 	}
+	if n := len(m.probes()); n > MaxProbes {
+		return fmt.Errorf("%d different probes, at most %d per message", n, MaxProbes)
+	}
 	return nil
 }
 
@@ -85,6 +91,9 @@ func (m *Backends) append(b []byte) []byte {
 		b = append(binary.BigEndian.AppendUint64(b, p.PodID), byte(p.State))
 		b = appendIP(appendAddr(b, p.Addr), p.NodeAddr)
 		b = appendText(appendText(b, p.Node), p.Netns)
+	}
+	if probes := m.probes(); len(probes) > 0 {
+		return m.appendProbes(append(b, m.Sharing), probes)
 	}
 	if m.Sharing > 0 { // left out if zero, so that daemons from before the field was added read the message
 		b = append(b, m.Sharing)
@@ -103,7 +112,11 @@ func (m *Backends) decode(d *decoder) {
 		p.Node, p.Netns = d.text(), d.text()
 	}
 	if d.err == nil && d.left() > 0 {
-		if m.Sharing = d.u8(); m.Sharing == 0 {
+		m.Sharing = d.u8()
+		switch {
+		case d.left() > 0:
+			m.decodeProbes(d)
+		case m.Sharing == 0:
 			d.fail("trailing zero: the number of sharing pods is left out if it is 0")
 		}
 	}
@@ -136,6 +149,19 @@ func (m *Idle) check() error { return checkService(m.Service, m.LastPacket) }
 func (m *Idle) append(b []byte) []byte { return appendTime(appendAddr(b, m.Service), m.LastPacket) }
 
 func (m *Idle) decode(d *decoder) { m.Service, m.LastPacket = d.addr(), d.time() }
+
+func (m *Denied) check() error {
+	if err := checkService(m.Service); err != nil {
+		return err
+	}
+	return checkIP("source", m.Source)
+}
+
+func (m *Denied) append(b []byte) []byte {
+	return appendIP(binary.BigEndian.AppendUint64(appendAddr(b, m.Service), m.Total), m.Source)
+}
+
+func (m *Denied) decode(d *decoder) { m.Service, m.Total, m.Source = d.addr(), d.u64(), d.ip() }
 
 func (m *Quiet) check() error { return checkService(m.Service, m.LastPacket) }
 

@@ -25,7 +25,7 @@ const (
 
 	// maxSegment leaves room for an ACK in the datagram of the longest segment.
 	maxSegment   = maxPayload - ackSize - reliableHeader
-	maxFragments = 32
+	maxFragments = 64
 	maxMessage   = maxFragments * maxSegment
 )
 

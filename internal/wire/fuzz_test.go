@@ -51,15 +51,20 @@ func FuzzWake(f *testing.F)      { fuzzMessage(f, TypeWake) }
 func FuzzRefuse(f *testing.F)    { fuzzMessage(f, TypeRefuse) }
 func FuzzBackends(f *testing.F)  { fuzzMessage(f, TypeBackends) }
 func FuzzListening(f *testing.F) { fuzzMessage(f, TypeListening) }
+func FuzzUnready(f *testing.F)   { fuzzMessage(f, TypeUnready) }
 func FuzzTrace(f *testing.F)     { fuzzMessage(f, TypeTrace) }
 func FuzzStats(f *testing.F)     { fuzzMessage(f, TypeStats) }
 func FuzzIdle(f *testing.F)      { fuzzMessage(f, TypeIdle) }
 func FuzzQuiet(f *testing.F)     { fuzzMessage(f, TypeQuiet) }
 func FuzzNodes(f *testing.F)     { fuzzMessage(f, TypeNodes) }
+func FuzzNodesTags(f *testing.F) { fuzzMessage(f, TypeNodesTags) }
+func FuzzTagKeys(f *testing.F)   { fuzzMessage(f, TypeTagKeys) }
+func FuzzTagReady(f *testing.F)  { fuzzMessage(f, TypeTagReady) }
 func FuzzNode(f *testing.F)      { fuzzMessage(f, TypeNode) }
 func FuzzPodReport(f *testing.F) { fuzzMessage(f, TypePodReport) }
 func FuzzUsage(f *testing.F)     { fuzzMessage(f, TypeUsage) }
 func FuzzLoads(f *testing.F)     { fuzzMessage(f, TypeLoads) }
+func FuzzDenied(f *testing.F)    { fuzzMessage(f, TypeDenied) }
 
 // FuzzDatagram checks that a server accepts no datagram except the HELLO of the vectors, and that none creates a
 // session.

@@ -28,6 +28,11 @@ const (
 	TypePodReport Type = 16 // daemon → controller: an event of a pod on its node
 	TypeUsage     Type = 17 // daemon → controller: CPU time and memory of pods on its node
 	TypeLoads     Type = 18 // daemon → controller → other daemons: open flows of pods
+	TypeTagReady  Type = 19 // daemon → controller: the keys of tags that its gate has
+	TypeTagKeys   Type = 20 // controller → daemon: the keys of tags of encapsulated packets
+	TypeNodesTags Type = 21 // controller → daemon: like TypeNodes, with the nodes that tag packets
+	TypeUnready   Type = 22 // daemon → controller: a pod listens, but its readinessProbe does not succeed
+	TypeDenied    Type = 23 // daemon → controller: a service refused a client by its address
 )
 
 // String returns the type's name as docs/protocol.md spells it.
@@ -36,6 +41,9 @@ func (t Type) String() string {
 		TypeSync: "SYNC", TypeWake: "WAKE", TypeRefuse: "REFUSE", TypeBackends: "BACKENDS",
 		TypeListening: "LISTENING", TypeTrace: "TRACE", TypeStats: "STATS", TypeIdle: "IDLE", TypeQuiet: "QUIET",
 		TypeNodes: "NODES", TypeNode: "NODE", TypePodReport: "POD_REPORT", TypeUsage: "USAGE", TypeLoads: "LOADS",
+		TypeTagReady: "TAG_READY", TypeTagKeys: "TAG_KEYS", TypeNodesTags: "NODES_TAGS",
+		TypeUnready: "UNREADY",
+		TypeDenied:  "DENIED",
 	}
 	if n, ok := names[t]; ok {
 		return n
@@ -52,7 +60,7 @@ func reliable(t Type) bool { return t != TypeStats && t != TypeUsage && t != Typ
 
 // sessionScoped reports whether messages of a type are meaningful in one session only. They are not kept for the next
 // session, at whose start the daemon sends the present state again.
-func sessionScoped(t Type) bool { return t == TypeNode || t == TypePodReport }
+func sessionScoped(t Type) bool { return t == TypeNode || t == TypePodReport || t == TypeTagReady }
 
 // Flags of a Service.
 const (
@@ -69,6 +77,8 @@ const (
 	FlagProofAlways
 	// FlagProofNever drops what exceeds the node's budgets instead of asking for a proof.
 	FlagProofNever
+	// FlagSources drops SYNs of sources that Service.Sources do not allow.
+	FlagSources
 )
 
 // Service is an entry of the table of services.
@@ -85,6 +95,8 @@ type Service struct {
 	Flags uint8
 	// Retries is the maximum number of further pods that a SYN is sent to after a pod refused it or did not answer.
 	Retries uint8
+	// Sources are the rules for clients, at most MaxSourceRules; empty without FlagSources.
+	Sources Sources
 }
 
 // Sync is part of a step that turns version Base of the table of services into Version. Base 0 is the empty table. The
@@ -141,6 +153,12 @@ type Backend struct {
 	NodeAddr netip.Addr
 	// Netns is the path of its network namespace, at most 255 bytes; empty except on its home node.
 	Netns string
+	// Probe is the readinessProbe that has to succeed before the pod gets new flows (readiness.Spec, encoded; at most
+	// MaxProbe bytes); empty if there is none, and except on its home node. A message has at most MaxProbes different
+	// ones.
+	Probe string
+	// Runtime is the container runtime's ID of a pod with a Probe, at most 253 bytes.
+	Runtime string
 }
 
 // Backends lists all pods of a service. Daemons remove pods that are not listed and forget their flows. A service
@@ -156,11 +174,21 @@ type Backends struct {
 	Pods    []Backend // at most 64 per message
 }
 
-// Listening reports that a pod's socket has entered LISTEN, as observed by the kernel of its home node.
+// Listening reports that a pod's socket has entered LISTEN, as observed by the kernel of its home node, and that its
+// Probe has succeeded if it has one.
 type Listening struct {
 	Service netip.AddrPort
 	PodID   uint64
 	At      monotime.Time
+}
+
+// Unready reports that a pod with a Probe listens, but is not ready: its Probe has not succeeded yet, or fails again.
+// Until Listening the pod gets no new flow. It is sent again when the answer changes.
+type Unready struct {
+	Service netip.AddrPort
+	PodID   uint64
+	At      monotime.Time // when its socket entered LISTEN; zero if it was ready before
+	Answer  string        // what the Probe said last, at most 200 bytes; empty if it has not run yet
 }
 
 // Trace reports times of a wake that only the gate observes; zero means "not known yet". A wake may have several Trace
@@ -207,17 +235,39 @@ type Quiet struct {
 type NodeInfo struct {
 	Name string     // at most 253 bytes
 	Addr netip.Addr // source and destination of its encapsulated packets
+	// Tags says that the node opens tagged packets, and tags those that it sends to nodes that do.
+	Tags bool
 }
 
 // Nodes is part of the list of nodes that have a connected daemon; NewNodes splits the list. All Pieces of a Generation
 // together are the list. Daemons ignore a message with an older Generation. Generations are counted per session.
 type Nodes struct {
+	// WithTags says that the message carries NodeInfo.Tags. Without it, it is as daemons understand it that do not know
+	// of tags.
+	WithTags      bool
 	Generation    uint64
 	Piece, Pieces uint16
 	Nodes         []NodeInfo // at most 32 per message, each node once
 }
 
-// Node reports the address of the daemon's node. It is the first message of every session (ClientConfig.First).
+// TagKeySize is the size of a key of tags in bytes.
+const TagKeySize = 16
+
+// TagKeys are the keys of the tags of encapsulated packets that are valid: those with the numbers First and First+1.
+// They are sent to daemons that have sent TagReady, and again whenever they change.
+type TagKeys struct {
+	First uint64
+	Keys  [2][TagKeySize]byte
+	// Second says that packets are tagged with the second key; otherwise with the first.
+	Second bool
+}
+
+// TagReady reports that the gate of the daemon's node has the keys from First on; 0 if it has none yet. It is sent
+// before Node, and again in answer to TagKeys.
+type TagReady struct{ First uint64 }
+
+// Node reports the address of the daemon's node. It is the first message of every session but for TagReady
+// (ClientConfig.First).
 type Node struct{ Addr netip.Addr }
 
 // PodReport is an event in the life of a pod on the daemon's node; see PodReport of internal/runtime. An event may be
@@ -261,6 +311,18 @@ type PodLoad struct {
 // for load balancing.
 type Loads struct{ Pods []PodLoad } // at most MaxPodLoads per message
 
+// Denied reports that the rules of a service refused a client, at most once a minute for each service and daemon.
+type Denied struct {
+	Service netip.AddrPort
+	// Total is the number of SYNs that this daemon's gate has refused since it got the service.
+	Total uint64
+	// Source is the client.
+	Source netip.Addr
+}
+
+// Type returns TypeDenied.
+func (*Denied) Type() Type { return TypeDenied }
+
 // Type returns TypeSync.
 func (*Sync) Type() Type { return TypeSync }
 
@@ -276,6 +338,9 @@ func (*Backends) Type() Type { return TypeBackends }
 // Type returns TypeListening.
 func (*Listening) Type() Type { return TypeListening }
 
+// Type returns TypeUnready.
+func (*Unready) Type() Type { return TypeUnready }
+
 // Type returns TypeTrace.
 func (*Trace) Type() Type { return TypeTrace }
 
@@ -288,8 +353,19 @@ func (*Idle) Type() Type { return TypeIdle }
 // Type returns TypeQuiet.
 func (*Quiet) Type() Type { return TypeQuiet }
 
-// Type returns TypeNodes.
-func (*Nodes) Type() Type { return TypeNodes }
+// Type returns TypeNodesTags for a message with tags, otherwise TypeNodes.
+func (m *Nodes) Type() Type {
+	if m.WithTags {
+		return TypeNodesTags
+	}
+	return TypeNodes
+}
+
+// Type returns TypeTagKeys.
+func (*TagKeys) Type() Type { return TypeTagKeys }
+
+// Type returns TypeTagReady.
+func (*TagReady) Type() Type { return TypeTagReady }
 
 // Type returns TypeNode.
 func (*Node) Type() Type { return TypeNode }

@@ -233,6 +233,65 @@ func TestClientMovesWithItsServer(t *testing.T) {
 	}
 }
 
+// A client that learns of another server keeps its session until that one answers.
+func TestClientStaysUntilTheNextServerAnswers(t *testing.T) {
+	noLeak(t)
+	one := startController(t, "127.0.0.1:0", nil)
+	two := startController(t, "127.0.0.1:0", func(c *ServerConfig) { c.AwaitTable = true })
+	if err := one.SetServices(manyServices(3)); err != nil {
+		t.Fatal(err)
+	}
+	dmn := startDaemon(t, one.addr, "node-1", nil)
+	eventually(t, "connected", func() bool { return dmn.connections() == 1 && one.joins() == 1 })
+	if err := dmn.SetServer(two.addr); err != nil {
+		t.Fatal(err)
+	}
+	// It asks the next one meanwhile, and hears from the one before.
+	eventually(t, "some HELLOs", func() bool { return two.Counters().ReceivedDatagrams > 2 })
+	refuse := &Refuse{Service: service4, Reason: "it still leads"}
+	if err := one.SendAll(refuse, nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the message", func() bool { return len(dmn.received()) == 1 })
+	if one.leaves() != 0 || two.joins() != 0 {
+		t.Fatalf("%d have left the one, %d have joined the other", one.leaves(), two.joins())
+	}
+	if err := two.SetServices(manyServices(4)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "moved", func() bool { return one.leaves() == 1 && two.joins() == 1 && dmn.connections() == 2 })
+	// On its way to another one it may be sent back, or be closed.
+	if err := dmn.SetServer(silentAddr(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := dmn.SetServer(two.addr); err != nil || dmn.connections() != 2 {
+		t.Errorf("sent back: %v, %d connections", err, dmn.connections())
+	}
+	if err := dmn.SetServer(silentAddr(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := two.Close(); err != nil { // then it has no reason to stay
+		t.Fatal(err)
+	}
+	eventually(t, "disconnected", func() bool {
+		dmn.Client.mu.Lock()
+		defer dmn.Client.mu.Unlock()
+		return dmn.current == nil
+	})
+	if err := dmn.SetServer(one.addr); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "connected again", func() bool { return dmn.connections() == 3 })
+}
+
+// silentAddr returns the address of a socket that answers nothing.
+func silentAddr(t *testing.T) string {
+	t.Helper()
+	silent := listen(t, "127.0.0.1:0")
+	t.Cleanup(func() { silent.Close() })
+	return silent.LocalAddr().String()
+}
+
 func TestUnansweredHandshakeDoesNotDelayAMove(t *testing.T) {
 	noLeak(t)
 	silent := listen(t, "127.0.0.1:0")
@@ -256,7 +315,7 @@ func TestNewNodesSplitsTheList(t *testing.T) {
 			nodes[i] = NodeInfo{Name: "n", Addr: service4.Addr()}
 		}
 		total := 0
-		cut := NewNodes(5, nodes)
+		cut := NewNodes(5, nodes, n%2 == 1)
 		for i, m := range cut {
 			if err := m.check(); err != nil || int(m.Piece) != i || int(m.Pieces) != len(cut) || m.Generation != 5 {
 				t.Errorf("%d nodes: %+v: %v", n, m, err)

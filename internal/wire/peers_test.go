@@ -44,7 +44,8 @@ func TestMessagesArriveInBothDirections(t *testing.T) {
 	want := map[Type]Message{}
 	for name, m := range samples() {
 		oneOfItsType := !strings.HasSuffix(name, " full") && !strings.HasSuffix(name, " none")
-		if m.Type() == TypeSync || !oneOfItsType || name == "report of a pod's network" {
+		if m.Type() == TypeSync || !oneOfItsType || name == "report of a pod's network" ||
+			name == "backends with probes" {
 			continue
 		}
 		want[m.Type()] = m

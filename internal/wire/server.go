@@ -27,6 +27,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	// Versions above the instance are unique to this server, so a daemon never mistakes another server's table for its
 	// own, and gets the whole table from each new server.
 	s.table.epoch = s.instance
+	s.waits.Store(cfg.AwaitTable)
 	s.group.Go(s.read)
 	return s, nil
 }

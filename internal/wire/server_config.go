@@ -41,6 +41,9 @@ type ServerConfig struct {
 	// Keepalive is the interval of the clients' keepalives; a client is gone after five of them without a datagram.
 	// Both ends must have the same value. The default is DefaultKeepalive.
 	Keepalive time.Duration
+	// AwaitTable has HELLOs dropped before the first call of SetServices, so that daemons stay with the server before
+	// this one until then.
+	AwaitTable bool
 	// Joined is called when a daemon has connected. The table of services has been sent before, so messages sent from
 	// then on arrive after it. If the daemon had a session before, Left has been called for that. Optional.
 	Joined func(Peer)
@@ -72,6 +75,8 @@ type Server struct {
 	closed  bool
 
 	admission chan struct{} // has an element for each peer that receives its first table
+
+	waits atomic.Bool // there is no table yet, and HELLOs are dropped until there is one
 
 	tableMu sync.Mutex // taken before mu and before a session's mu
 	table   table

@@ -56,6 +56,9 @@ func (s *Server) receiveHello(d []byte, addr netip.AddrPort) error {
 	if err != nil {
 		return fmt.Errorf("HELLO: %w", err)
 	}
+	if s.waits.Load() {
+		return nil // the client tries again, and goes on with the server before this one
+	}
 	s.mu.Lock()
 	p := s.pending.byRandom(h.client, now)
 	if p == nil {

@@ -17,6 +17,7 @@ func (s *Server) SetServices(services []Service) error {
 	if err := s.table.set(services); err != nil {
 		return err
 	}
+	s.waits.Store(false)
 	s.sendTable()
 	return nil
 }

@@ -43,6 +43,7 @@ type entry struct {
 type table struct {
 	tableState
 	entries map[netip.AddrPort]entry
+	bytes   int      // of all entries
 	epoch   uint64   // versions start above it
 	history []change // oldest first, without gaps
 	changed int      // number of addresses in history
@@ -93,7 +94,7 @@ func (t *table) update(upserts []Service, removals []netip.AddrPort) error {
 		next[upserts[i].Addr] = &entry{service: upserts[i], hash: hashEntry(&upserts[i])}
 	}
 	c := change{from: t.tableState}
-	size, hash := len(t.entries), t.hash
+	size, bytes, hash := len(t.entries), t.bytes, t.hash
 	for a, e := range next {
 		old, had := t.entries[a]
 		switch {
@@ -104,14 +105,21 @@ func (t *table) update(upserts []Service, removals []netip.AddrPort) error {
 		case !had:
 			size++
 		}
-		hash -= old.hash
+		if hash -= old.hash; had {
+			bytes -= old.service.size()
+		}
 		if e != nil {
 			hash += e.hash
+			bytes += e.service.size()
 		}
 		c.addrs = append(c.addrs, a)
 	}
 	if size > maxServices {
 		return fmt.Errorf("wire: table of services: %d entries, at most %d", size, maxServices)
+	}
+	if bytes > maxTable {
+		return fmt.Errorf("wire: table of services: %d bytes, at most %d: allow fewer sources, or wider prefixes",
+			bytes, maxTable)
 	}
 	if len(c.addrs) == 0 {
 		return nil
@@ -130,7 +138,7 @@ func (t *table) update(upserts []Service, removals []netip.AddrPort) error {
 		t.version = t.epoch
 	}
 	t.version++
-	t.hash = hash
+	t.hash, t.bytes = hash, bytes
 	t.remember(c)
 	return nil
 }
@@ -194,7 +202,7 @@ func sortedAddrs(addrs func(func(netip.AddrPort) bool)) []netip.AddrPort {
 	return slices.SortedFunc(addrs, netip.AddrPort.Compare)
 }
 
-// makePieces splits a step into messages that fit one segment each.
+// makePieces splits a step into messages that fit one segment each, apart from an entry that is longer by itself.
 func makePieces(base uint64, to tableState, upserts []Service, removals []netip.AddrPort) [][]byte {
 	var cut []*Sync
 	room := 0
@@ -207,7 +215,7 @@ func makePieces(base uint64, to tableState, upserts []Service, removals []netip.
 		return cut[len(cut)-1]
 	}
 	for i := range upserts {
-		p := piece(serviceFixed + len(upserts[i].Name))
+		p := piece(upserts[i].size())
 		p.Upserts = append(p.Upserts, upserts[i])
 	}
 	for _, a := range removals {

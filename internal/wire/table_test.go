@@ -8,8 +8,11 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
+
+	"wangell.loutres.me/internal/sources"
 )
 
 // manyServices returns n services whose names have a typical length.
@@ -23,6 +26,70 @@ func manyServices(n int) []Service {
 		}
 	}
 	return out
+}
+
+// manyRules returns n rules for sources.
+func manyRules(n int) Sources {
+	rules := make([]sources.Rule, n)
+	for i := range rules {
+		a := netip.AddrFrom4([4]byte{10, 0, byte(i >> 7), byte(i << 1)})
+		rules[i] = sources.Rule{Prefix: netip.PrefixFrom(a, 32), Allow: i%2 == 0}
+	}
+	return NewSources(rules)
+}
+
+// An entry that does not fit a segment has a message of its own, and the greatest one fits a message.
+func TestEntriesWithManyRulesArrive(t *testing.T) {
+	var tb table
+	all := manyServices(40)
+	for i, n := range map[int]int{3: MaxSourceRules, 5: 300, 17: 1, 39: MaxSourceRules} {
+		all[i].Flags, all[i].Sources = FlagSources, manyRules(n)
+	}
+	all[39].Name = strings.Repeat("n", maxName)
+	if err := tb.set(all); err != nil {
+		t.Fatal(err)
+	}
+	var f follower
+	got := map[netip.AddrPort]Service{}
+	for i, b := range tb.step(f.tableState) {
+		if len(b) > maxMessage {
+			t.Fatalf("piece %d has %d bytes", i, len(b))
+		}
+		m, err := decode(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		step, err := f.add(m.(*Sync))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(b) > maxSegment && len(m.(*Sync).Upserts) != 1 {
+			t.Errorf("piece %d of %d bytes has %d entries", i, len(b), len(m.(*Sync).Upserts))
+		}
+		if step != nil {
+			for _, s := range step.Upserts {
+				got[s.Addr] = s
+			}
+		}
+	}
+	for _, s := range all {
+		if got[s.Addr] != s {
+			t.Errorf("%s arrived with %d rules, want %d", s.Name, got[s.Addr].Sources.Len(), s.Sources.Len())
+		}
+	}
+	if n := tb.bytes; n < 2*MaxSourceRules*ruleSize {
+		t.Errorf("%d bytes in the table", n)
+	}
+	err := tb.update(nil, []netip.AddrPort{all[3].Addr, all[39].Addr})
+	if err != nil || tb.bytes > 40*100+300*ruleSize {
+		t.Errorf("%d bytes in the table without its largest entries (%v)", tb.bytes, err)
+	}
+	// A change of the rules alone changes the entry.
+	was := tb.tableState
+	all[5].Sources = manyRules(299)
+	if err := tb.update(all[5:6], nil); err != nil || tb.tableState == was {
+		t.Errorf("%+v, then %+v (%v)", was, tb.tableState, err)
+	}
 }
 
 // play sends a follower the step that it lacks, through the encoding, and applies it to have.

@@ -161,7 +161,8 @@ func makeVectors(t testing.TB) vectors {
 		})
 		fromClient := false
 		switch m.Type() {
-		case TypeWake, TypeListening, TypeTrace, TypeStats, TypeIdle, TypeQuiet, TypeNode, TypePodReport, TypeUsage:
+		case TypeWake, TypeListening, TypeUnready, TypeTrace, TypeStats, TypeIdle, TypeQuiet, TypeNode, TypePodReport,
+			TypeUsage, TypeTagReady, TypeDenied:
 			fromClient = true
 		}
 		if !reliable(m.Type()) {
@@ -221,6 +222,10 @@ func makeVectors(t testing.TB) vectors {
 			}).append([]byte{byte(TypeSync)})),
 			hex.EncodeToString((&Nodes{Pieces: 1, Nodes: []NodeInfo{{Name: "a"}}}).append([]byte{byte(TypeNodes)})),
 			hex.EncodeToString((&Node{}).append([]byte{byte(TypeNode)})),
+			hex.EncodeToString((&TagKeys{}).append([]byte{byte(TypeTagKeys)})),
+			hex.EncodeToString(append((&TagKeys{First: 1}).append([]byte{byte(TypeTagKeys)})[:9],
+				make([]byte, 2+32)...)),
+			hex.EncodeToString(append([]byte{byte(TypeTagKeys), 0, 0, 0, 0, 0, 0, 0, 1, 2}, make([]byte, 32)...)),
 			hex.EncodeToString((&PodReport{Event: 6, Service: "a/b", UID: "u"}).append([]byte{byte(TypePodReport)})),
 		},
 	}

@@ -3,11 +3,13 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -73,19 +75,20 @@ func TestChangedManifestFilesAreApplied(t *testing.T) {
 		t.Errorf("b, changed while cold: %+v", got)
 	}
 
-	// With a broken file no change is applied, and its line is reported.
+	// Of a broken file no change is applied, and its line is reported. Others are.
 	begin := strings.Count(u.said(), "b.yaml")
 	f.write(t, "b.yaml", strings.Replace(manifest(version("b", "3")), "port: 80\n", "port: eighty\n", 1))
 	f.write(t, "c.yaml", manifest(version("c", "1")))
 	l.untilSaid(t, u, func(said string) bool {
-		return strings.Count(said, "b.yaml") > begin && strings.Contains(said, "nothing is changed") &&
+		return strings.Count(said, "b.yaml") > begin && strings.Contains(said, "their services stay as they were") &&
 			strings.Contains(said, "spec.port")
 	})
+	l.untilThere(t, "c")
 	if got := e2e.MustAsk(t, l.Client(), b); got.Version != "2" {
 		t.Errorf("b, with a broken file: %+v", got)
 	}
-	if n := len(l.services(t)); n != 2 {
-		t.Errorf("%d services with a broken file, want 2", n)
+	if ps := l.must(t, "ps"); !regexp.MustCompile(`b\.yaml +- +Invalid .* 7:9: spec.port: want a number`).MatchString(ps) {
+		t.Errorf("ps does not tell what is wrong with b.yaml:\n%s", ps)
 	}
 
 	f.write(t, "b.yaml", manifest(version("b", "4")))
@@ -93,6 +96,9 @@ func TestChangedManifestFilesAreApplied(t *testing.T) {
 	l.untilVersion(t, "b", b, "4")
 	e2e.MustAsk(t, l.Client(), l.address(t, "c"))
 
+	if ps := l.must(t, "ps"); strings.Contains(ps, "Invalid") {
+		t.Errorf("ps tells of a mistake that is mended:\n%s", ps)
+	}
 	f.remove(t, "a.yaml")
 	l.untilGone(t, "a")
 	dialer := l.Client().Dialer()
@@ -102,6 +108,41 @@ func TestChangedManifestFilesAreApplied(t *testing.T) {
 		t.Error("a removed service still answers")
 	}
 	e2e.MustAsk(t, l.Client(), b)
+}
+
+// Without a service there is nothing to attach a gate for. The machine has no address but 127.0.0.1, and reaches the
+// first service all the same.
+func TestFirstServiceAttachesTheGate(t *testing.T) {
+	l := newLab(t, 1)
+	f := l.files(t)
+	saved := t.TempDir()
+	sh := func(script string) {
+		t.Helper()
+		cmd := l.Node.Command(context.Background(), "sh", "-ec", script)
+		cmd.Dir = saved
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v: %s", script, err, out)
+		}
+	}
+	sh("ip -4 addr save dev eth0 >addr; ip -4 route save table main >route; ip -4 addr flush dev eth0")
+	t.Cleanup(func() { sh("ip addr restore <addr; ip route restore <route") })
+	l.startWith(t, "", "-f", f.dir)
+	device := func() bool {
+		return l.Node.Command(t.Context(), "ip", "link", "show", "wangell0").Run() == nil
+	}
+	if device() {
+		t.Error("there is a gate without a service")
+	}
+	f.write(t, "a.yaml", manifest(version("a", "1")))
+	l.untilThere(t, "a")
+	address := l.address(t, "a")
+	eventually(t, "the first service answers", func() bool {
+		got, err := e2e.Ask(l.Node, address)
+		return err == nil && got.Version == "1"
+	})
+	if !device() {
+		t.Error("there is no gate with a service")
+	}
 }
 
 // untilThere and untilGone wait until the instance has a service, or does not have it.

@@ -29,7 +29,8 @@ import (
 // flood sends SYNs to a service until stop, as Ethernet frames with random source addresses and ports.
 type flood struct {
 	fd      int
-	frame   []byte // all but source and sequence number is filled in
+	frame   []byte        // all but source and sequence number is filled in
+	pause   time.Duration // between two SYNs
 	sent    atomic.Int64
 	quit    chan struct{}
 	stopped chan struct{}
@@ -49,12 +50,12 @@ func mac(t *testing.T, host *netlab.Namespace) (net.HardwareAddr, int) {
 	return link.Attrs().HardwareAddr, link.Attrs().Index
 }
 
-// flood starts a flood of a service.
-func (l *lab) flood(t *testing.T, from *netlab.Namespace, to netip.AddrPort) *flood {
+// flood starts a flood of a service, with a pause after each SYN.
+func (l *lab) flood(t *testing.T, from *netlab.Namespace, to netip.AddrPort, pause time.Duration) *flood {
 	t.Helper()
 	source, index := mac(t, from)
 	target, _ := mac(t, l.Node)
-	f := &flood{frame: make([]byte, 54), quit: make(chan struct{}), stopped: make(chan struct{})}
+	f := &flood{frame: make([]byte, 54), pause: pause, quit: make(chan struct{}), stopped: make(chan struct{})}
 	err := from.Do(func() (err error) {
 		if f.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
@@ -87,7 +88,7 @@ func (f *flood) run() {
 		select {
 		case <-f.quit:
 			return
-		default:
+		case <-time.After(f.pause):
 		}
 		if unix.Send(f.fd, f.next(r), 0) == nil {
 			f.sent.Add(1)
@@ -214,7 +215,7 @@ func TestSYNFloodHarmsNoOtherService(t *testing.T) {
 		}
 	}
 
-	f := l.flood(t, l.Clients[1], target)
+	f := l.flood(t, l.Clients[1], target, 0)
 	l.until(t, "flooded", "waking", isState("Waking"))
 	others()
 	check("waking")

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -30,6 +31,40 @@ func TestIdleServiceSleeps(t *testing.T) {
 			t.Errorf("wakes: %+v, want %d", w, i+1)
 		}
 	}
+}
+
+// Forged SYNs go on that are more frequent than the idle timeout and than handshakes end. A service sleeps all the
+// same, with wakeProof Auto after one wake in vain at most, and genuine clients are served.
+func TestForgedSYNsKeepNoServiceAwake(t *testing.T) {
+	const pause = 200 * time.Millisecond
+	l := newLab(t, 3)
+	u := l.start(t, service{name: "auto", idle: 2}, service{name: "always", idle: 2, more: "wakeProof: Always"})
+	auto, always := l.address(t, "auto"), l.address(t, "always")
+	forged := l.flood(t, l.Clients[1], netip.MustParseAddrPort(auto), pause)
+	others := l.flood(t, l.Clients[2], netip.MustParseAddrPort(always), pause)
+	// sleeps waits until a service has fallen asleep so often, and checks that it stays asleep with so many wakes.
+	sleeps := func(name string, times, wakes int) {
+		t.Helper()
+		u.await(t, 0, "sleep of "+name, func(e controller.Event) bool {
+			if e.Kind == controller.EventState && string(e.Service) == "default/"+name && e.State == "Cold" {
+				times--
+			}
+			return times == 0
+		})
+		forged.await(t, int64(3*time.Second/pause))
+		if w := l.wakes(t, name); len(w) != wakes {
+			t.Errorf("%s: %d wakes, want %d: %+v", name, len(w), wakes, w)
+		}
+	}
+	e2e.MustAsk(t, l.Client(), always)
+	sleeps("auto", 1, 1)
+	sleeps("always", 1, 1)
+	e2e.MustAsk(t, l.Client(), auto)
+	e2e.MustAsk(t, l.Client(), always)
+	sleeps("auto", 3, 3)
+	sleeps("always", 2, 2)
+	e2e.MustAsk(t, l.Client(), auto)
+	others.stop()
 }
 
 // A connection that sends something now and then keeps the service awake. One that is only open does not, and is told

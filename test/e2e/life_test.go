@@ -218,9 +218,11 @@ func TestNextUpAdoptsPodsAndConnections(t *testing.T) {
 		k.MustEcho(t, "without up")
 		first = l.start(t, lines("lines"), service{name: "cold"})
 		k.MustEcho(t, "with the next up")
-		if next := e2e.MustConverse(t, l.Client(), address); next.Greeting.Instance != k.Greeting.Instance {
+		next := e2e.MustConverse(t, l.Client(), address)
+		if next.Greeting.Instance != k.Greeting.Instance {
 			t.Error("another process serves after the next up")
 		}
+		next.Close()
 		s := l.until(t, "lines", "warm", isState("Warm"))
 		if len(s.Pods) != 1 || s.Pods[0].ID != pod || l.address(t, "lines") != address {
 			t.Errorf("after the next up: %+v", s)

@@ -28,7 +28,9 @@ type Runtime struct {
 	Path string
 	// NoEvents makes it a runtime without events. Set it before Start.
 	NoEvents bool
-	t        *testing.T
+	// OnExec runs commands. Set it before Start. Optional.
+	OnExec func(*criv1.ExecSyncRequest) (*criv1.ExecSyncResponse, error)
+	t      *testing.T
 
 	mu         sync.Mutex
 	server     *grpc.Server
@@ -112,11 +114,16 @@ func (f *Runtime) PodSandboxStatus(_ context.Context,
 }
 
 // ListContainers implements the CRI.
-func (f *Runtime) ListContainers(context.Context, *criv1.ListContainersRequest) (*criv1.ListContainersResponse, error) {
+func (f *Runtime) ListContainers(_ context.Context,
+	q *criv1.ListContainersRequest) (*criv1.ListContainersResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	r := &criv1.ListContainersResponse{}
 	for _, c := range f.containers {
+		if in := q.GetFilter().GetPodSandboxId(); in != "" && f.homes[c.Id] != in ||
+			q.GetFilter().GetState() != nil && c.State != q.Filter.State.State {
+			continue
+		}
 		r.Containers = append(r.Containers, &criv1.Container{Id: c.Id, PodSandboxId: f.homes[c.Id], Metadata: c.Metadata,
 			State: c.State, CreatedAt: c.CreatedAt})
 	}
@@ -133,6 +140,14 @@ func (f *Runtime) ContainerStatus(_ context.Context, r *criv1.ContainerStatusReq
 		return nil, status.Error(codes.NotFound, "no such container")
 	}
 	return &criv1.ContainerStatusResponse{Status: c}, nil
+}
+
+// ExecSync implements the CRI: it calls OnExec with the container's ID.
+func (f *Runtime) ExecSync(_ context.Context, r *criv1.ExecSyncRequest) (*criv1.ExecSyncResponse, error) {
+	if f.OnExec == nil {
+		return nil, status.Error(codes.Unimplemented, "no OnExec")
+	}
+	return f.OnExec(r)
 }
 
 // ListContainerStats implements the CRI.

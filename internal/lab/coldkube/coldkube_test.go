@@ -61,7 +61,7 @@ func TestColdRequestNeedsNoPodAndNoDisturbance(t *testing.T) {
 }
 
 func TestKnativeSidesChangePlacesEachRound(t *testing.T) {
-	sides := []side{&wangellSide{}, &floorSide{}, &knativeSide{token: true}, &knativeSide{}}
+	sides := []side{&wangellSide{}, &floorSide{}, newKnativeSide(nil, "", true), newKnativeSide(nil, "", false)}
 	names := func(order []side) (n []string) {
 		for _, s := range order {
 			n = append(n, s.name())
@@ -132,18 +132,6 @@ func TestReportComparesSides(t *testing.T) {
 	// A run that left sides out.
 	if err := newReport(Samples{SideKnative: raw[SideKnative]}).Write(t.TempDir()); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func TestImageVersionIsTheTag(t *testing.T) {
-	for reference, want := range map[string]string{
-		"registry.cluster.local:5000/knative/queue:v0.48.0@sha256:00": "v0.48.0",
-		"registry.cluster.local:5000/knative/queue":                   "registry.cluster.local:5000/knative/queue",
-		"a/b:1": "1",
-	} {
-		if got := imageVersion(reference); got != want {
-			t.Errorf("%s: %s, want %s", reference, got, want)
-		}
 	}
 }
 

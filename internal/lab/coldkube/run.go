@@ -14,6 +14,7 @@ import (
 
 	"wangell.loutres.me/internal/lab"
 	"wangell.loutres.me/internal/lab/cluster"
+	"wangell.loutres.me/internal/lab/knative"
 	"wangell.loutres.me/internal/lab/probe"
 	"wangell.loutres.me/internal/lab/report"
 )
@@ -30,7 +31,7 @@ const (
 // with an error.
 func (p *Params) Run(ctx context.Context, out lab.Output) (_ []*report.Report, err error) {
 	params := p.withDefaults()
-	c, err := cluster.Open(ctx, params.Cluster, knativeServices)
+	c, err := cluster.Open(ctx, params.Cluster, knative.Resource)
 	if err != nil {
 		return nil, err
 	}
@@ -64,10 +65,11 @@ func (p *Params) Run(ctx context.Context, out lab.Output) (_ []*report.Report, e
 		r.Params["floor: pod template"] = source
 	}
 	if params.measuresKnative() {
-		settings, versions, err := knativeSettings(ctx, c)
+		settings, versions, err := knative.Settings(ctx, c)
 		if err != nil {
 			return nil, err
 		}
+		r.Params["knative: "+knative.Window] = windowValue
 		maps.Copy(r.Params, settings)
 		maps.Copy(r.Versions, versions)
 	}

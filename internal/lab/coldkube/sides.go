@@ -19,7 +19,7 @@ func makeSides(c *cluster.Cluster, image string, names []string) (sides []side) 
 			like := slices.Contains(names[:i], SideWangell)
 			sides = append(sides, &floorSide{cluster: c, image: image, likeWangell: like})
 		case SideKnative, SideKnativeNoToken:
-			sides = append(sides, &knativeSide{cluster: c, image: image, token: name == SideKnative})
+			sides = append(sides, newKnativeSide(c, image, name == SideKnative))
 		}
 	}
 	return sides

@@ -162,14 +162,14 @@ func (f *fleet) gathered(ctx context.Context, g *gathering, into *Gathering) err
 
 // idle measures the fleet while nothing happens.
 func (f *fleet) idle(ctx context.Context, s *Samples) error {
-	if err := sleep(ctx, time.Second); err != nil { // what follows the join
+	if err := lab.Sleep(ctx, time.Second); err != nil { // what follows the join
 		return err
 	}
 	meter, err := f.beginCost()
 	if err != nil {
 		return err
 	}
-	if err := sleep(ctx, f.params.Idle); err != nil {
+	if err := lab.Sleep(ctx, f.params.Idle); err != nil {
 		return err
 	}
 	return meter.end(&s.Idle)
@@ -189,7 +189,7 @@ func (f *fleet) wake(ctx context.Context, s *Samples) error {
 	begin := time.Now()
 	for i := range n {
 		if wait := time.Until(begin.Add(time.Duration(i) * time.Second / time.Duration(f.params.Rate))); wait > 0 {
-			if err := sleep(ctx, wait); err != nil {
+			if err := lab.Sleep(ctx, wait); err != nil {
 				return err
 			}
 		}
@@ -291,16 +291,6 @@ func (f *fleet) counters() (sum wire.Counters) {
 		sum.ReceivedBytes += c.ReceivedBytes
 	}
 	return sum
-}
-
-// sleep waits for a time, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // milliseconds converts a duration to milliseconds, with a resolution of 1 µs.

@@ -63,8 +63,8 @@ type Cluster struct {
 }
 
 // Open opens a cluster; see cluster.Open. Close restores the mode of kube-proxy.
-func Open(ctx context.Context, file string) (*Cluster, error) {
-	base, err := cluster.Open(ctx, file)
+func Open(ctx context.Context, file string, kinds ...schema.GroupVersionResource) (*Cluster, error) {
+	base, err := cluster.Open(ctx, file, kinds...)
 	if err != nil {
 		return nil, err
 	}

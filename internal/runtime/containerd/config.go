@@ -128,6 +128,10 @@ func (c Config) podCgroup(id string) string { return filepath.Join(c.cgroup(), i
 
 func (c Config) logDir() string { return filepath.Join(c.StateDir, "logs") }
 
+// initFile is the first process of containers with spec.init. It is not in RunDir, as many machines have /run without
+// the right to execute.
+func (c Config) initFile() string { return filepath.Join(c.StateDir, "init") }
+
 func (c Config) podsDir() string { return filepath.Join(c.RunDir, "pods") }
 
 func (c Config) netnsDir() string { return filepath.Join(c.RunDir, "netns") }

@@ -3,6 +3,7 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -26,7 +27,8 @@ const cleanUp = 10 * time.Second
 func (r *Runtime) createContainer(ctx context.Context, s *v1alpha1.WangellService, info imageInfo) (*container, error) {
 	k := runtime.KeyOf(s)
 	c := &container{
-		id: newPodID(k), service: k, hash: v1alpha1.Hash(&s.Spec), image: info.digest, stopSignal: info.config.StopSignal,
+		id: newPodID(k), service: k, hash: v1alpha1.Hash(&s.Spec), image: info.digest,
+		stopSignal: cmp.Or(s.Spec.StopSignal, info.config.StopSignal),
 	}
 	if err := r.fillContainer(ctx, s, info, c); err != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)

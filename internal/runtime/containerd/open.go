@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/runtime/containerd/podinit"
 	"wangell.loutres.me/internal/runtime/podnet"
 )
 
@@ -26,6 +27,9 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 		if err := os.MkdirAll(dir, mode); err != nil {
 			return nil, fmt.Errorf("make folder: %w", err)
 		}
+	}
+	if err := podinit.Install(cfg.initFile()); err != nil {
+		return nil, fmt.Errorf("write the program for spec.init: %w", err)
 	}
 	r := &Runtime{
 		cfg: cfg, exits: make(chan runtime.Exit, 1024), pods: map[string]*pod{}, garbage: map[string]bool{},
@@ -141,7 +145,7 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("remove pods: %w", errors.Join(err, r.letGo(release)))
 	}
-	errs := []error{removeCgroup(r.cfg.cgroup()), r.client.Close()}
+	errs := []error{removeCgroup(r.cfg.cgroup()), os.RemoveAll(r.cfg.initFile()), r.client.Close()}
 	if r.own != nil {
 		errs = append(errs, r.own.Stop())
 	}

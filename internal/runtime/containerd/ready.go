@@ -17,7 +17,7 @@ type container struct {
 	hash    string
 	image   digest.Digest
 	rootfs  []*types.Mount
-	// stopSignal is the image's STOPSIGNAL; empty means SIGTERM.
+	// stopSignal is spec.stopSignal, or the image's STOPSIGNAL; empty means SIGTERM.
 	stopSignal string
 }
 

@@ -92,3 +92,6 @@ func (r *Runtime) remember(id string) {
 	r.mu.Unlock()
 	r.keeper.kick()
 }
+
+// Address returns the socket of the containerd in use.
+func (r *Runtime) Address() string { return r.address }

@@ -25,6 +25,8 @@ const (
 	// openFiles is the limit of open files. Servers need many; but some old programs close every possible descriptor when
 	// they start, so there is a limit.
 	openFiles = 65536
+	// initPath is where a container with spec.init finds its first process.
+	initPath = "/.wangell-init"
 )
 
 // generateSpec builds the OCI runtime spec of a pod from the image and the manifest. It starts from containerd's
@@ -49,6 +51,13 @@ func (r *Runtime) generateSpec(ctx context.Context, s *v1alpha1.WangellService, 
 	}
 	if len(args) == 0 {
 		return nil, fmt.Errorf("image %q has neither an entrypoint nor a command: set spec.command", s.Spec.Image)
+	}
+	if s.Spec.Init != nil && *s.Spec.Init {
+		args = append([]string{initPath}, args...)
+		mounts = append(mounts, specs.Mount{
+			Destination: initPath, Type: "bind", Source: r.cfg.initFile(),
+			Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev", "exec"},
+		})
 	}
 	cwd := "/"
 	for _, dir := range []string{info.config.WorkingDir, s.Spec.WorkingDir} {

@@ -5,20 +5,23 @@ package containerd
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/errdefs"
-	"github.com/moby/sys/signal"
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/api/v1alpha1"
 )
 
 // killPeriod is the time that a process has to exit after SIGKILL.
 const killPeriod = 10 * time.Second
 
-// Stop stops a pod and removes it; see runtime.Runtime. The image's STOPSIGNAL replaces SIGTERM. While containerd is
-// away, Stop waits for it until ctx ends.
+// Stop stops a pod and removes it; see runtime.Runtime. spec.stopSignal, or else the image's STOPSIGNAL, replaces
+// SIGTERM. A process that the signal would end if it were not PID 1 is killed at once; see endsByDefault. While
+// containerd is away, Stop waits for it until ctx ends.
 func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) error {
 	r.mu.Lock()
 	p := r.pods[id]
@@ -68,7 +71,7 @@ func (r *Runtime) endTask(ctx context.Context, id string, grace time.Duration) e
 		return absent(err)
 	}
 	if got.Process.Status != task.Status_STOPPED {
-		if err := r.signalUntilEnd(ctx, id, got.Process.Status, grace); err != nil {
+		if err := r.signalUntilEnd(ctx, id, got.Process, grace); err != nil {
 			return err
 		}
 	}
@@ -80,7 +83,7 @@ func (r *Runtime) endTask(ctx context.Context, id string, grace time.Duration) e
 }
 
 // signalUntilEnd sends the stop signal, and SIGKILL after grace, and waits for the exit.
-func (r *Runtime) signalUntilEnd(ctx context.Context, id string, status task.Status, grace time.Duration) error {
+func (r *Runtime) signalUntilEnd(ctx context.Context, id string, p *task.Process, grace time.Duration) error {
 	waited := make(chan error, 1)
 	waitCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -89,8 +92,9 @@ func (r *Runtime) signalUntilEnd(ctx context.Context, id string, status task.Sta
 		waited <- absent(err)
 	}()
 	// A process that is created but not started has no signal handler yet.
-	if grace > 0 && status == task.Status_RUNNING {
-		if err := r.signal(ctx, id, r.stopSignal(ctx, id), false); err != nil {
+	stop := r.stopSignal(ctx, id)
+	if grace > 0 && p.Status == task.Status_RUNNING && !endsByDefault(p.Pid, stop) {
+		if err := r.signal(ctx, id, stop, false); err != nil {
 			return err
 		}
 		select {
@@ -122,15 +126,16 @@ func (r *Runtime) signal(ctx context.Context, id string, s unix.Signal, all bool
 	return err
 }
 
-// stopSignal returns the STOPSIGNAL of the pod's image, or SIGTERM.
+// stopSignal returns the signal of the pod's spec or image, or SIGTERM.
 func (r *Runtime) stopSignal(ctx context.Context, id string) unix.Signal {
 	record, err := r.client.ContainerService().Get(ctx, id)
 	if err != nil || record.Labels[labelStopSignal] == "" {
 		return unix.SIGTERM
 	}
-	s, err := signal.ParseSignal(record.Labels[labelStopSignal])
+	// Docker also takes the signal of an image in small letters.
+	n, err := v1alpha1.ParseSignal(strings.ToUpper(record.Labels[labelStopSignal]))
 	if err != nil {
 		return unix.SIGTERM
 	}
-	return s
+	return unix.Signal(n)
 }

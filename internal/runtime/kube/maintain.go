@@ -44,7 +44,7 @@ func (r *Runtime) maintainService(key runtime.Key) {
 		what, at := m.due(o)
 		return what != noTask && !at.After(o.now)
 	})
-	if err != nil && r.ctx.Err() == nil {
+	if err != nil && r.api.writes.Err() == nil {
 		r.log.Warn(err.Error(), "service", string(key), "tries", r.backoff.NumRequeues(key))
 	}
 }

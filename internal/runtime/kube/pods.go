@@ -105,8 +105,9 @@ func (r *Runtime) deliverExit(p *pod, status exitStatus) {
 		r.exits.put(e)
 		return
 	}
+	key, container := runtime.Key(p.service.namespace+"/"+p.name), p.container
 	r.workers.Go(func() {
-		e.LogTail = r.api.logTail(r.ctx, runtime.Key(p.service.namespace+"/"+p.name), p.container)
+		e.LogTail = r.api.logTail(r.ctx, key, container)
 		r.exits.put(e)
 	})
 }

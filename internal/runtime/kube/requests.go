@@ -28,10 +28,25 @@ const requestTimeout = 5 * time.Second
 // (https://kubernetes.io/docs/concepts/workloads/controllers/replicaset/#pod-deletion-cost).
 const victimPatch = `{"metadata":{"annotations":{"controller.kubernetes.io/pod-deletion-cost":"-2147483648"}}}`
 
+// errRetired is the error of a write after Retire.
+var errRetired = errors.New("another controller may lead: nothing is written any more")
+
 // requests makes requests to the API server, each with a timeout. Errors name the service and what was asked for.
 type requests struct {
 	client kubernetes.Interface
 	log    *slog.Logger
+	writes context.Context // ends when nothing may be written any more
+}
+
+// forWrite returns the context of a request that changes something.
+func (q *requests) forWrite(ctx context.Context, k runtime.Key, doing string) (context.Context, context.CancelFunc,
+	error) {
+	if q.writes.Err() != nil {
+		return nil, nil, fmt.Errorf("service %s: %s: %w: %w", k, doing, runtime.ErrUnavailable, errRetired)
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	stop := context.AfterFunc(q.writes, cancel)
+	return ctx, func() { stop(); cancel() }, nil
 }
 
 // apiError says what a request was for. An error that another try may overcome is ErrUnavailable.
@@ -51,7 +66,10 @@ func apiError(k runtime.Key, doing string, err error) error {
 // scale writes the number of replicas of a Deployment, and returns the resource version that this made.
 func (q *requests) scale(ctx context.Context, id ident, replicas int32) (version uint64, err error) {
 	begin := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel, err := q.forWrite(ctx, id.key, "write replicas")
+	if err != nil {
+		return 0, err
+	}
 	defer cancel()
 	written, err := q.client.AppsV1().Deployments(id.namespace).UpdateScale(ctx, id.name, &autoscalingv1.Scale{
 		ObjectMeta: metav1.ObjectMeta{Namespace: id.namespace, Name: id.name},
@@ -67,13 +85,16 @@ func (q *requests) scale(ctx context.Context, id ident, replicas int32) (version
 
 // setPaused pauses or resumes a Deployment, only at this resource version of it unless that is empty.
 func (q *requests) setPaused(ctx context.Context, id ident, paused bool, version string) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel, err := q.forWrite(ctx, id.key, "set spec.paused")
+	if err != nil {
+		return err
+	}
 	defer cancel()
 	patch := fmt.Sprintf(`{"spec":{"paused":%t}}`, paused)
 	if version != "" {
 		patch = fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"spec":{"paused":%t}}`, version, paused)
 	}
-	_, err := q.client.AppsV1().Deployments(id.namespace).
+	_, err = q.client.AppsV1().Deployments(id.namespace).
 		Patch(ctx, id.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	if err != nil {
 		return apiError(id.key, fmt.Sprintf("set spec.paused of Deployment %s to %t", id.name, paused), err)
@@ -83,7 +104,10 @@ func (q *requests) setPaused(ctx context.Context, id ident, paused bool, version
 
 // createPod returns the UID of the pod that it creates.
 func (q *requests) createPod(ctx context.Context, id ident, pod *corev1.Pod) (uid string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel, err := q.forWrite(ctx, id.key, "create a pod")
+	if err != nil {
+		return "", err
+	}
 	defer cancel()
 	created, err := q.client.CoreV1().Pods(id.namespace).Create(ctx, pod, metav1.CreateOptions{})
 	switch {
@@ -99,7 +123,10 @@ func (q *requests) createPod(ctx context.Context, id ident, pod *corev1.Pod) (ui
 // deletePod deletes a pod with seconds of grace; nil for those of its spec. It reports whether the pod was gone
 // already.
 func (q *requests) deletePod(ctx context.Context, id ident, name, uid string, seconds *int64) (gone bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel, err := q.forWrite(ctx, id.key, "delete pod "+name)
+	if err != nil {
+		return false, err
+	}
 	defer cancel()
 	err = q.client.CoreV1().Pods(id.namespace).Delete(ctx, name, metav1.DeleteOptions{
 		GracePeriodSeconds: seconds, Preconditions: metav1.NewUIDPreconditions(uid),
@@ -128,9 +155,12 @@ func (q *requests) podsWithHash(ctx context.Context, id ident, hash string) ([]c
 
 // markVictim has the ReplicaSet of a pod delete it before others.
 func (q *requests) markVictim(ctx context.Context, id ident, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel, err := q.forWrite(ctx, id.key, "mark pod "+name)
+	if err != nil {
+		return err
+	}
 	defer cancel()
-	_, err := q.client.CoreV1().Pods(id.namespace).
+	_, err = q.client.CoreV1().Pods(id.namespace).
 		Patch(ctx, name, types.MergePatchType, []byte(victimPatch), metav1.PatchOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return apiError(id.key, "mark pod "+name, err)
@@ -140,9 +170,12 @@ func (q *requests) markVictim(ctx context.Context, id ident, name string) error 
 
 // createSet creates a ReplicaSet, unless it exists.
 func (q *requests) createSet(ctx context.Context, id ident, set *appsv1.ReplicaSet) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel, err := q.forWrite(ctx, id.key, "create ReplicaSet "+set.Name)
+	if err != nil {
+		return err
+	}
 	defer cancel()
-	_, err := q.client.AppsV1().ReplicaSets(id.namespace).Create(ctx, set, metav1.CreateOptions{})
+	_, err = q.client.AppsV1().ReplicaSets(id.namespace).Create(ctx, set, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return apiError(id.key, "create ReplicaSet "+set.Name, err)
 	}
@@ -155,9 +188,12 @@ func (q *requests) deleteSet(ctx context.Context, id ident, set *appsv1.ReplicaS
 	if orphan {
 		propagation = metav1.DeletePropagationOrphan
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel, err := q.forWrite(ctx, id.key, "delete ReplicaSet "+set.Name)
+	if err != nil {
+		return err
+	}
 	defer cancel()
-	err := q.client.AppsV1().ReplicaSets(id.namespace).Delete(ctx, set.Name, metav1.DeleteOptions{
+	err = q.client.AppsV1().ReplicaSets(id.namespace).Delete(ctx, set.Name, metav1.DeleteOptions{
 		Preconditions:     &metav1.Preconditions{UID: &set.UID, ResourceVersion: &set.ResourceVersion},
 		PropagationPolicy: &propagation,
 	})

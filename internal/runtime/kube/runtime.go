@@ -30,13 +30,15 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 		cfg.Trouble = func(runtime.Key, Trouble) {}
 	}
 	r := &Runtime{
-		cfg: cfg, log: cfg.Log, api: requests{cfg.Client, cfg.Log},
+		cfg: cfg, log: cfg.Log,
 		exits: newQueue[runtime.Exit](), appeared: newQueue[runtime.Pod](), leaving: newQueue[string](),
 		due:      workqueue.NewTypedDelayingQueue[runtime.Key](),
 		backoff:  workqueue.NewTypedItemExponentialFailureRateLimiter[runtime.Key](firstRetry, lastRetry),
 		services: map[runtime.Key]*service{}, byUID: map[string]*pod{}, changed: make(chan struct{}),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
+	writes, endWrites := context.WithCancel(r.ctx)
+	r.api, r.endWrites = requests{client: cfg.Client, log: cfg.Log, writes: writes}, endWrites
 	if err := r.watch(ctx); err != nil {
 		return nil, fmt.Errorf("watch pods, Deployments and ReplicaSets: %w", errors.Join(err, r.Close()))
 	}
@@ -141,11 +143,22 @@ func (r *Runtime) Versions(context.Context) map[string]string {
 	return map[string]string{"kubernetes": strings.TrimPrefix(v.GitVersion, "v")}
 }
 
+// Retire ends all writes, because another controller will lead: requests under way are cancelled, and no further one is
+// made. What the API server and daemons report is still delivered, and Starts whose pods exist go on. Close ends the
+// rest.
+func (r *Runtime) Retire() {
+	r.mu.Lock()
+	r.retired = true
+	r.mu.Unlock()
+	r.endWrites()
+	r.due.ShutDown()
+}
+
 // Close implements runtime.Runtime.
 func (r *Runtime) Close() error {
 	r.mu.Lock()
 	again := r.closed
-	r.closed = true
+	r.closed, r.retired = true, true
 	r.mu.Unlock()
 	if again {
 		return nil

@@ -56,7 +56,7 @@ func (r *Runtime) startSingle(
 	key := runtime.KeyOf(service)
 	w := newWaiter()
 	r.mu.Lock()
-	if r.closed {
+	if r.retired {
 		r.mu.Unlock()
 		return runtime.Pod{}, fmt.Errorf("service %s: %w: closed", key, runtime.ErrUnavailable)
 	}
@@ -166,7 +166,7 @@ func (r *Runtime) abandonSingle(s *service, w *waiter, uid string) {
 	} else if p := r.byUID[uid]; p != nil {
 		p.stopping = true
 	}
-	if uid == "" || r.closed {
+	if uid == "" || r.retired {
 		return
 	}
 	r.workers.Go(func() {

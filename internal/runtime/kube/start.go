@@ -31,7 +31,7 @@ func (r *Runtime) Start(
 	key := runtime.KeyOf(service)
 	w := newWaiter()
 	r.mu.Lock()
-	if r.closed {
+	if r.retired {
 		r.mu.Unlock()
 		return runtime.Pod{}, fmt.Errorf("service %s: %w: closed", key, runtime.ErrUnavailable)
 	}
@@ -162,7 +162,7 @@ func (r *Runtime) abandon(s *service, w *waiter) {
 	if len(s.waiters) == 0 {
 		r.reportTrouble(s, trouble{})
 	}
-	if p.leaving || r.closed {
+	if p.leaving || r.retired {
 		r.schedule(s)
 		return
 	}

@@ -29,11 +29,13 @@ type Runtime struct {
 	leaving  *queue[string]
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
-	workers  sync.WaitGroup
-	factory  informers.SharedInformerFactory
-	handlers []func() error // remove the handlers from the informers
-	due      workqueue.TypedDelayingInterface[runtime.Key]
-	backoff  workqueue.TypedRateLimiter[runtime.Key]
+	// endWrites ends all writes to the API server.
+	endWrites context.CancelFunc
+	workers   sync.WaitGroup
+	factory   informers.SharedInformerFactory
+	handlers  []func() error // remove the handlers from the informers
+	due       workqueue.TypedDelayingInterface[runtime.Key]
+	backoff   workqueue.TypedRateLimiter[runtime.Key]
 
 	mu       sync.Mutex // guards what follows, and every service, pod and waiter
 	services map[runtime.Key]*service
@@ -42,6 +44,7 @@ type Runtime struct {
 	gone     tombstones
 	changed  chan struct{} // closed and replaced when anything observed changes
 	closed   bool
+	retired  bool // nothing is written any more
 }
 
 // ident names a service and its Deployment.
@@ -202,7 +205,7 @@ func (r *Runtime) notify() {
 // schedule has maintenance done when it is due. The lock is held.
 func (r *Runtime) schedule(s *service) {
 	now := time.Now()
-	if what, at := s.machine.due(s.observe(now)); what != noTask && !r.closed {
+	if what, at := s.machine.due(s.observe(now)); what != noTask && !r.retired {
 		r.due.AddAfter(s.key, max(at.Sub(now), s.notBefore.Sub(now), 0))
 	}
 }

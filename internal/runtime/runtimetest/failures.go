@@ -5,7 +5,7 @@ package runtimetest
 import (
 	"context"
 	"errors"
-	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -39,12 +39,7 @@ func processEnds(t *testing.T, h Harness) {
 	r := h.Open(t)
 	p := mustStart(t, r, Service("ends"))
 	Look(t, p)
-	go func() { // there is no answer
-		resp, err := http.Get("http://" + p.Addr.String() + ":8080/exit?code=7")
-		if err == nil {
-			_ = resp.Body.Close()
-		}
-	}()
+	go Call(p, "/exit", url.Values{"code": {"7"}})
 	e := NextExit(t, r, p.ID)
 	if e.Code != 7 || e.Service != p.Service {
 		t.Errorf("exit %+v, want code 7", e)

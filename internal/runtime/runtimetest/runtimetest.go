@@ -96,6 +96,14 @@ func Ask(t testing.TB, p runtime.Pod, path string, form url.Values) (int, string
 	return 0, ""
 }
 
+// Call sends one request to port 8080 of a pod. There need not be an answer.
+func Call(p runtime.Pod, path string, form url.Values) {
+	resp, err := http.Get(fmt.Sprintf("http://%s:8080%s?%s", p.Addr, path, form.Encode()))
+	if err == nil {
+		_ = resp.Body.Close()
+	}
+}
+
 // Look returns the report of a probe.
 func Look(t testing.TB, p runtime.Pod) Report {
 	t.Helper()

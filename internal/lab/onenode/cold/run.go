@@ -216,11 +216,4 @@ func (s *sampler) lastWake(ctx context.Context) (*lifecycle.Waterfall, error) {
 }
 
 // pause waits for a random time up to maxPause.
-func pause(ctx context.Context) error {
-	select {
-	case <-time.After(rand.N(maxPause)):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
+func pause(ctx context.Context) error { return lab.Sleep(ctx, rand.N(maxPause)) }

@@ -9,7 +9,11 @@
 //	/print?t=&n= prints the line t n times
 //	/exit?code=  exits with a status
 //
-// With EXIT=n it prints a line and exits with status n at once. With IGNORE_TERM set it ignores SIGTERM. With LOCK=file
+// As "probe run look" it prints that description, as "probe run shout" it prints a megabyte and exits with status 7,
+// and as "probe run hang" it runs until it is killed: for commands in a pod that runs already.
+//
+// With EXIT=n it prints a line and exits with status n at once. With IGNORE_TERM set it ignores SIGTERM, with
+// DEFAULT_TERM it has no handler for it, and with TELL_SIGNALS it prints the first signal and exits. With LOCK=file
 // it locks that file for its life; if another process holds the lock, it makes the file conflict beside it and exits
 // with status 3.
 package main
@@ -25,6 +29,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
+	"unsafe"
 )
 
 type report struct {
@@ -43,6 +49,9 @@ type report struct {
 }
 
 func main() {
+	if len(os.Args) > 2 && os.Args[1] == "run" {
+		run(os.Args[2])
+	}
 	if code := os.Getenv("EXIT"); code != "" {
 		fmt.Println("probe: told to exit")
 		n, _ := strconv.Atoi(code)
@@ -55,9 +64,23 @@ func main() {
 	if port == "" {
 		port = "8080"
 	}
-	if os.Getenv("IGNORE_TERM") != "" {
+	switch {
+	case os.Getenv("IGNORE_TERM") != "":
 		signal.Ignore(syscall.SIGTERM)
-	} else {
+	case os.Getenv("DEFAULT_TERM") != "":
+		forgetHandler(syscall.SIGTERM)
+	case os.Getenv("TELL_SIGNALS") != "":
+		stop := make(chan os.Signal, 1)
+		signal.Notify(stop)
+		go func() {
+			for s := range stop {
+				if s != syscall.SIGURG { // the Go runtime's own
+					fmt.Println("probe:", s)
+					os.Exit(0)
+				}
+			}
+		}()
+	default:
 		stop := make(chan os.Signal, 1)
 		signal.Notify(stop, syscall.SIGTERM)
 		go func() {
@@ -92,6 +115,29 @@ func main() {
 	fmt.Println("probe: listening on port " + port)
 	fmt.Fprintln(os.Stderr, http.Serve(l, nil))
 	os.Exit(1)
+}
+
+// forgetHandler sets a signal's default action, which package signal cannot: the Go runtime has handlers of its own.
+func forgetHandler(s syscall.Signal) {
+	var action [32]byte // struct sigaction of the kernel: SIG_DFL, no flags, no mask
+	if _, _, err := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(&action)), 0, 8, 0,
+		0); err != 0 {
+		fmt.Fprintln(os.Stderr, "probe: sigaction:", err)
+		os.Exit(1)
+	}
+}
+
+// run does what a command in a running pod is to do, and exits.
+func run(what string) {
+	switch what {
+	case "look":
+		_ = json.NewEncoder(os.Stdout).Encode(look())
+		os.Exit(0)
+	case "shout":
+		_, _ = os.Stdout.WriteString(strings.Repeat("loud ", 1<<18))
+		os.Exit(7)
+	}
+	time.Sleep(24 * time.Hour)
 }
 
 // held keeps the lock's file open.

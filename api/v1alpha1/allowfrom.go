@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// maxAllowFrom is the most networks in spec.allowFrom.
+const maxAllowFrom = 1024
+
+// AllowedNetworks returns the networks of spec.allowFrom. restricted is false if every client may connect. What is not
+// an IPv4 network, which validation refuses, is left out.
+func (s *WangellServiceSpec) AllowedNetworks() (networks []netip.Prefix, restricted bool) {
+	for _, text := range s.AllowFrom {
+		if p, err := netip.ParsePrefix(text); err == nil && p.Addr().Is4() {
+			networks = append(networks, p.Masked())
+		}
+	}
+	return networks, s.AllowFrom != nil
+}
+
+func (e *ValidationErrors) allowFrom(list []string) {
+	p := specPath.Child("allowFrom")
+	const example = "write allowFrom: [10.0.0.0/8], for example"
+	switch {
+	case list != nil && len(list) == 0:
+		e.add(p, example+", or leave it out to allow all clients", "is empty, so that no client could connect")
+	case len(list) > maxAllowFrom:
+		e.add(p, "join neighbors to wider networks", "has %d networks, at most %d", len(list), maxAllowFrom)
+	}
+	seen := map[netip.Prefix]bool{}
+	for i, text := range list {
+		at := p.Index(i)
+		n, err := netip.ParsePrefix(text)
+		switch {
+		case err != nil && parses(text):
+			e.add(at, fmt.Sprintf("write %s/32", text), "want an IPv4 network, got the address %s", text)
+		case err != nil:
+			e.add(at, example, "want an IPv4 network, got %q", text)
+		case !n.Addr().Is4():
+			e.add(at, "remove it: service addresses are IPv4", "want an IPv4 network, got %q", text)
+		case n != n.Masked():
+			e.add(at, fmt.Sprintf("write %s, or %s/32 for that address alone", n.Masked(), n.Addr()),
+				"%s has bits beyond its prefix", text)
+		case seen[n]:
+			e.add(at, "remove it", "%s is listed twice", text)
+		}
+		seen[n] = true
+	}
+}
+
+// parses reports whether a text is an IPv4 address.
+func parses(text string) bool {
+	a, err := netip.ParseAddr(text)
+	return err == nil && a.Is4()
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/wire"
+)
+
+// Daemons get the rules for a service's sources with the service, and with each change; pods stay as they are.
+func TestDaemonsGetTheRulesForSources(t *testing.T) {
+	w := newWorld(t, nil)
+	from := func(networks ...string) *v1alpha1.WangellService {
+		return newService("a", func(s *v1alpha1.WangellServiceSpec) { s.AllowFrom = networks })
+	}
+	w.apply(from("10.0.0.0/9", "10.128.0.0/9"))
+	a := w.warm("a")
+	rules := func() string {
+		w.d.mu.Lock()
+		defer w.d.mu.Unlock()
+		s := w.d.table[a]
+		text, _ := s.Sources.MarshalText()
+		if s.Flags&wire.FlagSources == 0 {
+			return "all"
+		}
+		return string(text)
+	}
+	if got := rules(); got != "+10.0.0.0/8" {
+		t.Errorf("rules %q", got)
+	}
+	w.apply(from("192.0.2.0/24"))
+	w.until("the rules have changed", func() bool { return rules() == "+192.0.2.0/24" })
+	w.apply(from())
+	w.until("all clients may connect", func() bool { return rules() == "all" })
+	if _, started, stopped := w.rt.state(); len(started) != 1 || len(stopped) != 0 {
+		t.Errorf("started %v, stopped %v", started, stopped)
+	}
+}
+
+// A client that a gate has denied shows in the events and in the status.
+func TestDeniedClientsAreTold(t *testing.T) {
+	w := newWorld(t, nil)
+	w.apply(newService("a"))
+	a := w.vip("a")
+	events := w.c.Subscribe(t.Context())
+	w.d.send(&wire.Denied{Service: a, Total: 3, Source: netip.MustParseAddr("192.0.2.7")})
+	for e := range events {
+		if e.Kind == EventReport && strings.HasPrefix(e.Text, "denied 192.0.2.7:") && e.Severity == SeverityWarning {
+			break
+		}
+	}
+	w.until("the status tells", func() bool {
+		st := w.status("a")
+		return st.Traffic.Denied == 3 && strings.Contains(st.Service.Status.Message, "3 connection requests denied")
+	})
+	if w.state("a") != "Cold" {
+		t.Errorf("state %s", w.state("a"))
+	}
+}

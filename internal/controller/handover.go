@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+
+	"wangell.loutres.me/internal/lifecycle"
+)
+
+// Retire ends the controller's decisions, because another one will lead: from now on it starts, stops and refuses
+// nothing. It goes on telling daemons what becomes of the pods that exist: which ones are leaving, listen or have
+// ended. A pod that is being deleted would otherwise get new flows until the next leader is there. Starts under way go
+// on, and the runtime must see to it that they change nothing any more. The list of nodes stays as it is: daemons that
+// go over to the next leader have not left.
+//
+// Call AwaitSuccessor and Detach after it.
+func (c *Controller) Retire() {
+	c.catalog.close()
+	c.engine.images.stop()
+	c.loop.call(func() { c.loop.retired = true })
+	c.workers.cancelStops()
+}
+
+// AwaitSuccessor returns when a controller that was retired has no daemon any more: they go over to the next leader as
+// soon as that answers them. If ctx ends before that, its error says so.
+func (c *Controller) AwaitSuccessor(ctx context.Context) error {
+	deserted := make(chan struct{})
+	c.loop.call(func() { c.engine.daemons.whenDeserted(func() { close(deserted) }) })
+	select {
+	case <-deserted:
+		return nil
+	case <-c.loop.done:
+		return ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// tells reports whether an event is about what has become of a pod, which a retired controller still tells daemons. All
+// other events are reasons to decide something.
+func tells(ev lifecycle.Event) bool {
+	switch ev.(type) {
+	case lifecycle.PhaseEnded, lifecycle.NetworkReady, lifecycle.Started, lifecycle.StartFailed, lifecycle.Listening,
+		lifecycle.Trace, lifecycle.Exited, lifecycle.StopDone, lifecycle.Adopted, lifecycle.Appeared,
+		lifecycle.Leaving, lifecycle.Rejoined:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gate
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+)
+
+// waryFlags are the flags of a service's status that change with its pods rather than with its configuration. While one
+// is set, no SYN is parked whose client has not proven where it is, so that forged SYNs neither keep draining pods nor
+// wake the service again.
+const waryFlags = uint32(gateServiceFlagSERVICE_DRAINS | gateServiceFlagSERVICE_DOUBTED)
+
+// doubts knows what came of the wakes of services.
+type doubts struct {
+	mu sync.Mutex
+	of map[uint32]visits // by the service's index
+}
+
+// visits is what the gate has seen of a service since its pods were last gone.
+type visits struct {
+	wakes uint64 // its count of wakes then
+	used  bool   // a connection was established to a pod that is gone already
+}
+
+// forget forgets a service whose index is used anew.
+func (d *doubts) forget(service uint32) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.of, service)
+}
+
+// podGone notes that a pod is gone and whether it had connections. If it was the last one, it reports whether the
+// service was woken by this gate, given its count of wakes, without a connection having come of it.
+func (d *doubts) podGone(service uint32, used, last bool, wakes uint64) (inVain bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	v := d.of[service]
+	v.used = v.used || used
+	if last {
+		inVain = !v.used && wakes != v.wakes
+		v = visits{wakes: wakes}
+	}
+	d.of[service] = v
+	return inVain
+}
+
+// DrainAll announces that all pods of a service are about to drain, so that Drain makes it cold. Until one serves again
+// or the last is removed, a SYN is parked only if its client has proven where it is: a forged one is no new client. A
+// service with ProofNever parks them all.
+func (g *Gate) DrainAll(service netip.AddrPort) {
+	if s, ok := g.services.index(service); ok {
+		g.statuses.at(s).setFlags(uint32(gateServiceFlagSERVICE_DRAINS), uint32(gateServiceFlagSERVICE_DRAINS))
+	}
+}
+
+// judgeWake notes that a pod is gone. With the last pod of a service, it ends DrainAll: if clients of this gate have
+// woken the service and none has connected, the next one has to prove where it is. A crash raises no such doubt.
+func (g *Gate) judgeWake(service uint32, used, last bool) {
+	st := g.statuses.at(service)
+	inVain := g.doubts.podGone(service, used, last, atomic.LoadUint64(&st.Wakes))
+	if !last || atomic.LoadUint32(&st.Flags)&uint32(gateServiceFlagSERVICE_DRAINS) == 0 {
+		return
+	}
+	doubted := uint32(0)
+	if inVain {
+		doubted = uint32(gateServiceFlagSERVICE_DOUBTED)
+	}
+	st.setFlags(waryFlags, doubted)
+}
+
+// setFlags replaces the flags that a mask selects. It returns whether that changed them.
+func (st *gateServiceStatus) setFlags(mask, flags uint32) bool {
+	for {
+		old := atomic.LoadUint32(&st.Flags)
+		set := old&^mask | flags&mask
+		if atomic.CompareAndSwapUint32(&st.Flags, old, set) {
+			return set != old
+		}
+	}
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/localapi"
+	"wangell.loutres.me/internal/manifest"
+)
+
+// daemon keeps the daemon running from the first service on. It is a process of its own, so that traffic does not
+// depend on this one. Without a service there is nothing to attach a gate for; once attached, it stays until the
+// instance ends.
+type daemon struct {
+	child child
+	fail  func(error) // ends the instance
+	once  sync.Once   // reports that the instance is ready
+
+	mu      sync.Mutex
+	cancel  context.CancelFunc // nil before start
+	stopped bool
+	running sync.WaitGroup
+}
+
+// start starts the daemon, unless it was started or stopped before.
+func (d *daemon) start() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.cancel != nil || d.stopped {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	d.cancel = cancel
+	d.running.Go(func() {
+		if err := d.child.keep(ctx); err != nil {
+			d.fail(err)
+		}
+	})
+}
+
+// started reports whether start was called.
+func (d *daemon) started() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.cancel != nil
+}
+
+// stop stops the daemon, if it runs, and waits for its end.
+func (d *daemon) stop() {
+	d.mu.Lock()
+	d.stopped = true
+	if d.cancel != nil {
+		d.cancel()
+	}
+	d.mu.Unlock()
+	d.running.Wait()
+}
+
+// local is the controller for the local API and the metrics.
+type local struct {
+	*controller.Controller
+	daemon *daemon
+}
+
+// Ready returns why services cannot be woken; nil if they can, or if there is no service and thus no daemon.
+func (l local) Ready() error {
+	if !l.daemon.started() {
+		return nil
+	}
+	return l.Controller.Ready()
+}
+
+// brokenFiles holds the manifests with mistakes.
+type brokenFiles struct {
+	mu   sync.Mutex
+	list []localapi.BrokenFile
+}
+
+// set takes the error of the last look at the manifests; nil if there was none.
+func (b *brokenFiles) set(err error) {
+	list := []localapi.BrokenFile{}
+	if errs := (manifest.Errors)(nil); errors.As(err, &errs) {
+		for _, of := range errs.ByFile() {
+			file := localapi.BrokenFile{File: of[0].File}
+			for _, e := range of {
+				file.Errors = append(file.Errors, e.Error())
+			}
+			list = append(list, file)
+		}
+	} else if err != nil {
+		list = append(list, localapi.BrokenFile{File: "-f", Errors: []string{err.Error()}})
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.list = list
+}
+
+// get returns the manifests with mistakes, sorted by file.
+func (b *brokenFiles) get() []localapi.BrokenFile {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.list
+}

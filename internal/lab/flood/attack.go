@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package flood
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/testutil/forge"
+	"wangell.loutres.me/internal/testutil/netlab"
+)
+
+// forgedSources are the addresses that forged SYNs claim. No host of the experiment has one, and nothing leaves it.
+var forgedSources = netip.MustParsePrefix("10.47.0.0/16")
+
+// batchesPerSecond is how often a flood sends a batch. The kernel sets a page pool up for each, which takes
+// milliseconds.
+const batchesPerSecond = 20
+
+// attackPriority is the nice value of the thread that attacks.
+const attackPriority = -15
+
+// attacker sends SYNs that look as if they came from a host. They enter the link at the node's port: the bridge would
+// cost more than the gate does.
+type attacker struct {
+	link     *netlab.Namespace
+	port     string     // of the node, in link
+	source   netip.Addr // of the host
+	from, to net.HardwareAddr
+}
+
+// newAttacker prepares attacks from a host of a network.
+func newAttacker(n *netlab.Net, host *netlab.Namespace) (a *attacker, err error) {
+	a = &attacker{link: n.Link, port: n.Node.Host, source: host.Addr}
+	if a.from, err = hardwareAddr(host, netlab.Device); err != nil {
+		return nil, err
+	}
+	a.to, err = hardwareAddr(n.Node, netlab.Device)
+	return a, err
+}
+
+// flood sends forged SYNs to services in turn until ctx ends, rate per second in all. It returns how many were sent.
+func (a *attacker) flood(ctx context.Context, services []netip.AddrPort, rate int) (sent int, err error) {
+	batch := max(256, rate/batchesPerSecond)
+	err = a.link.Do(func() (err error) {
+		// The attack has a processor of its own elsewhere: it must not wait for those whom it attacks.
+		if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), attackPriority); err != nil {
+			return fmt.Errorf("raise the priority of the attack: %w", err)
+		}
+		defer func() { _ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 0) }()
+		var floods []*forge.SYNs
+		defer func() {
+			for _, f := range floods {
+				err = errors.Join(err, f.Close())
+			}
+		}()
+		for _, s := range services {
+			f, err := a.open(s, forgedSources, batch)
+			if err != nil {
+				return err
+			}
+			floods = append(floods, f)
+		}
+		begin := time.Now()
+		for i := 0; ctx.Err() == nil; i++ {
+			n, err := floods[i%len(floods)].Send(ctx, batch, 0)
+			sent += n
+			if err != nil {
+				return err
+			}
+			due := begin.Add(time.Duration(float64(sent) / float64(rate) * float64(time.Second)))
+			if wait := time.Until(due); wait > 0 {
+				select {
+				case <-time.After(wait):
+				case <-ctx.Done():
+				}
+			}
+		}
+		return nil
+	})
+	return sent, err
+}
+
+// target is what a flood attacks: services, and the device at which a node receives their packets.
+type target struct {
+	services []netip.AddrPort
+	node     *netlab.Namespace
+	device   string
+}
+
+// during floods services while f runs, for the time and at the rate of the parameters. It counts into p.
+func (a *attacker) during(ctx context.Context, at target, params Params, p *Part, f func(context.Context)) error {
+	ctx, cancel := context.WithTimeout(ctx, params.Time)
+	defer cancel()
+	var err error
+	var group sync.WaitGroup
+	group.Go(func() {
+		var before, after int
+		if before, err = received(at.node, at.device); err != nil {
+			return
+		}
+		begin := time.Now()
+		p.Sent, err = a.flood(ctx, at.services, params.Rate)
+		p.Seconds = time.Since(begin).Seconds()
+		if err == nil {
+			after, err = received(at.node, at.device)
+		}
+		p.Arrived = after - before
+	})
+	f(ctx)
+	group.Wait()
+	return err
+}
+
+func (a *attacker) open(service netip.AddrPort, sources netip.Prefix, batch int) (*forge.SYNs, error) {
+	return forge.Open(forge.Config{
+		Device: a.port, From: a.from, To: a.to, Sources: sources, Service: service, Batch: batch,
+	})
+}
+
+// scanPorts are the ports that a scan tries.
+var scanPorts = []uint16{22, 80, 443, 8080}
+
+// scan sends one SYN from the host's own address to each port of each address of a range, as a half-open scan does: the
+// host answers a SYN-ACK by RST. It returns how many were sent.
+func (a *attacker) scan(ctx context.Context, addresses netip.Prefix) (sent int, err error) {
+	source := netip.PrefixFrom(a.source, 32)
+	err = a.link.Do(func() error {
+		for at := addresses.Masked().Addr(); addresses.Contains(at) && ctx.Err() == nil; at = at.Next() {
+			for _, port := range scanPorts {
+				f, err := a.open(netip.AddrPortFrom(at, port), source, 1)
+				if err != nil {
+					return err
+				}
+				n, err := f.Send(ctx, 1, 0)
+				sent += n
+				if err = errors.Join(err, f.Close()); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	return sent, err
+}
+
+// vanish connects n clients from a host to a service, and lets them vanish: their sockets are closed without a packet.
+func vanish(ctx context.Context, host *netlab.Namespace, service netip.AddrPort, n int) error {
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	var first error
+	next := make(chan int, n)
+	for i := range n {
+		next <- firstPort + i
+	}
+	close(next)
+	for range 16 {
+		group.Go(func() {
+			for port := range next {
+				if err := vanishOne(ctx, host, service, port); err != nil {
+					mu.Lock()
+					first = errors.Join(first, err)
+					mu.Unlock()
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+	return first
+}
+
+// firstPort is the source port of the first client that vanishes; the others have those after it.
+const firstPort = 20_000
+
+func vanishOne(ctx context.Context, host *netlab.Namespace, service netip.AddrPort, port int) error {
+	dialer := host.Dialer()
+	dialer.LocalAddr = &net.TCPAddr{IP: host.Addr.AsSlice(), Port: port}
+	conn, err := dialer.DialContext(ctx, "tcp4", service.String())
+	if err != nil {
+		return fmt.Errorf("a client that is to vanish: %w", err)
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	if ctlErr := raw.Control(func(fd uintptr) {
+		// A socket under repair is closed silently.
+		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_REPAIR, 1)
+	}); ctlErr != nil {
+		return ctlErr
+	}
+	if err != nil {
+		return fmt.Errorf("let a client vanish (TCP_REPAIR): %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package flood
+
+// Samples are the measurements of one run.
+type Samples struct {
+	// Calm is the same traffic without an attack; Warm, One and Many are floods of a warm service, of one that sleeps and
+	// of many that sleep; Vanish is when clients vanish, and Scan the scan of the range.
+	Calm   Part `json:"calm"`
+	Warm   Part `json:"warm"`
+	One    Part `json:"one_cold"`
+	Many   Part `json:"many_cold"`
+	Vanish Part `json:"vanish"`
+	Scan   Part `json:"scan"`
+
+	// Peers are floods of a warm service on a cluster, if there was one.
+	Peers []Peer `json:"peers,omitempty"`
+
+	// Vanished is the number of clients that vanished, VanishedLeft the number of their flows that the pods still count
+	// at the end.
+	Vanished     int `json:"vanished"`
+	VanishedLeft int `json:"vanished_flows_left"`
+	// Scanned is the number of sleeping services in the scanned range.
+	Scanned int `json:"scanned_services"`
+}
+
+// Part is a part of the experiment.
+type Part struct {
+	// Sent is the number of forged SYNs, Arrived that of the packets that the node's device received meanwhile, those of
+	// genuine clients included, and Seconds how long SYNs were sent. A device that is busy drops what it has no room for.
+	Sent    int     `json:"forged_syns"`
+	Arrived int     `json:"arrived"`
+	Seconds float64 `json:"seconds"`
+	// Started is the number of pods that the attack started before any genuine client came.
+	Started int `json:"pods_started_by_forged"`
+	// Near and Far are the requests to the attacked services by clients with a short and a long round trip. Other are
+	// those with a short one to another service.
+	Near  Requests `json:"near"`
+	Far   Requests `json:"far"`
+	Other Requests `json:"other"`
+}
+
+// Peer is what serves a service on a cluster.
+type Peer struct {
+	// Name is one of the names of peers.
+	Name string `json:"name"`
+	// Calm are requests without an attack; Flood is the attack.
+	Calm  Requests `json:"calm"`
+	Flood Part     `json:"flood"`
+}
+
+// Names of peers.
+const (
+	PeerWangell   = "Wangell"
+	PeerKnative   = "Knative"
+	PeerKubeProxy = "kube-proxy"
+)
+
+// Requests are requests of genuine clients, each on a connection of its own.
+type Requests struct {
+	// Times are from connect() to the end of the answer, in milliseconds and in the order of their ends.
+	Times []float64 `json:"ms"`
+	// Failed counts those without an answer; Errors are the first few reasons.
+	Failed int      `json:"failed"`
+	Errors []string `json:"errors,omitempty"`
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/vishvananda/netns"
+
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/readiness"
+	"wangell.loutres.me/internal/wire"
+)
+
+// answerPause is the shortest time between two messages about changed answers of one pod's probe.
+const answerPause = time.Second
+
+// probes are the readinessProbes of a pod that listens. They run in a goroutine of their own until the pod is drained,
+// removed, or its process ends. The service's mu guards everything.
+type probes struct {
+	cancel   context.CancelFunc
+	machine  *readiness.Machine
+	listened monotime.Time // when the pod began to listen; zero if it served before
+	answer   string        // of the last probe that failed
+	told     string        // the answer that the controller has
+	toldAt   time.Time
+}
+
+// unready reports whether a pod listens and must get no new flows. s.mu is held.
+func (p *pod) unready() bool { return p.probes != nil && !p.probes.machine.Ready() }
+
+// endProbes stops the probes of a pod, if there are any. s.mu is held.
+func (p *pod) endProbes() {
+	if p.probes != nil {
+		p.probes.cancel()
+		p.probes = nil
+	}
+}
+
+// startProbes begins to probe a pod that listens: since a time, or from before if that is zero; then it serves already.
+// A pod whose probe cannot run stays unready, and the controller learns why. s.mu is held.
+func (d *daemon) startProbes(s *service, p *pod, listened monotime.Time) {
+	spec, err := readiness.Decode(p.probe)
+	if err != nil { // of a newer version
+		d.log.Error("cannot probe a pod: it is served without", "service", s.name, "pod", p.id, "error", err)
+		if !p.serving {
+			d.serve(s, p)
+			d.send(&wire.Listening{Service: s.addr, PodID: p.id, At: listened})
+		}
+		return
+	}
+	ctx, cancel := context.WithCancel(d.ctx)
+	began := p.began
+	if p.serving {
+		began = time.Now()
+	}
+	q := &probes{cancel: cancel, machine: readiness.NewMachine(spec.Probe, began, p.serving), listened: listened}
+	p.probes = q
+	if !p.serving {
+		q.tell(d, s, p)
+	}
+	prober := &readiness.Prober{Spec: spec, Addr: p.addr.Addr(), Dial: dialerIn(p.netns)}
+	if exec := d.execIn(p.runtimeID); exec != nil {
+		prober.Exec = exec
+	}
+	d.tasks.Go(func() { d.probe(ctx, s, p, q, prober) })
+}
+
+// execIn returns what runs commands in a pod, or nil if nothing can.
+func (d *daemon) execIn(pod string) func(context.Context, string, []string) (int, []byte, error) {
+	exec := d.cfg.Exec
+	if exec == nil && d.cri != nil {
+		exec = d.cri.Exec
+	}
+	if exec == nil {
+		return nil
+	}
+	return func(ctx context.Context, container string, command []string) (int, []byte, error) {
+		return exec(ctx, pod, container, command)
+	}
+}
+
+// probe probes a pod until ctx ends.
+func (d *daemon) probe(ctx context.Context, s *service, p *pod, q *probes, prober *readiness.Prober) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		s.mu.Lock()
+		next := q.machine.Next()
+		s.mu.Unlock()
+		timer.Reset(time.Until(next))
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		started := time.Now()
+		ok, answer := prober.Probe(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		s.mu.Lock()
+		if p.probes == q {
+			d.probed(s, p, started, ok, answer)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// probed takes the answer of a pod's probe. s.mu is held.
+func (d *daemon) probed(s *service, p *pod, started time.Time, ok bool, answer string) {
+	q := p.probes
+	if !ok {
+		q.answer = answer
+	}
+	switch q.machine.Answered(started, time.Now(), ok) {
+	case readiness.Ready:
+		q.answer, q.told = "", ""
+		d.serve(s, p)
+		d.send(&wire.Listening{Service: s.addr, PodID: p.id, At: p.since})
+	case readiness.Unready:
+		d.log.Warn("a pod gets no new flows: its readinessProbe fails", "service", s.name, "pod", p.id, "answer", answer)
+		if err := d.gate.Drain(s.addr, p.id); err != nil {
+			d.log.Error("cannot stop new flows to a pod", "service", s.name, "pod", p.id, "error", err)
+			return
+		}
+		p.serving, q.listened = false, 0
+		q.tell(d, s, p)
+	default:
+		if !q.machine.Ready() && q.answer != q.told && time.Since(q.toldAt) >= answerPause {
+			q.tell(d, s, p)
+		}
+	}
+}
+
+// tell tells the controller that a pod is not ready, if so. s.mu is held.
+func (q *probes) tell(d *daemon, s *service, p *pod) {
+	if q.machine.Ready() {
+		return
+	}
+	q.told, q.toldAt = q.answer, time.Now()
+	d.send(&wire.Unready{Service: s.addr, PodID: p.id, At: q.listened, Answer: q.answer})
+}
+
+// dialerIn returns a function that connects from the network namespace at a path.
+func dialerIn(path string) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+		ns, err := netns.GetFromPath(path)
+		if err != nil {
+			return nil, fmt.Errorf("opening the network namespace of the pod: %w", err)
+		}
+		defer ns.Close()
+		// A dial to an address without a name makes its socket on the calling thread.
+		err = inNetns(ns, func() (err error) {
+			conn, err = (&net.Dialer{}).DialContext(ctx, network, addr)
+			return err
+		})
+		return conn, err
+	}
+}

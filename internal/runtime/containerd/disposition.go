@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	goruntime "runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// endsByDefault reports whether a signal would end a process of a container by its default action, were the process not
+// PID 1 of its namespace: there the kernel drops signals for which the process has no handler (pid_namespaces(7)). It
+// reports false if it cannot tell.
+func endsByDefault(pid uint32, s unix.Signal) bool {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+	if err != nil || len(threads) == 0 {
+		return false
+	}
+	for _, thread := range threads {
+		// While a thread is in sigwait, the kernel shows the signals that it waits for as not blocked. A thread that goes in
+		// or out meanwhile shows them as blocked in one of the two looks.
+		before, err := os.ReadFile(filepath.Join(thread, "status"))
+		if err != nil || !dropped(string(before), s) {
+			return false
+		}
+		call, err := os.ReadFile(filepath.Join(thread, "syscall"))
+		if err != nil || inSigwait(string(call)) {
+			return false
+		}
+		after, err := os.ReadFile(filepath.Join(thread, "status"))
+		if err != nil || !dropped(string(after), s) {
+			return false
+		}
+	}
+	return true
+}
+
+// harmless are the signals whose default action does not end a process (signal(7)).
+var harmless = []unix.Signal{
+	unix.SIGCHLD, unix.SIGCONT, unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGURG, unix.SIGWINCH,
+}
+
+// dropped reports whether the kernel drops a signal to a PID 1, from a thread's status file (proc_pid_status(5)). A
+// signal that the process ignores, or blocks to fetch it with sigwait or a signalfd, is its own decision.
+func dropped(status string, s unix.Signal) bool {
+	if s < 1 || s > 64 || slices.Contains(harmless, s) {
+		return false
+	}
+	masks := map[string]bool{"SigBlk": false, "SigIgn": false, "SigCgt": false}
+	first := false
+	for line := range strings.Lines(status) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
+		switch _, mask := masks[name]; {
+		case mask:
+			bits, err := strconv.ParseUint(value, 16, 64)
+			if err != nil || bits>>(s-1)&1 != 0 {
+				return false
+			}
+			masks[name] = true
+		case name == "NStgid":
+			pids := strings.Fields(value)
+			first = len(pids) > 0 && pids[len(pids)-1] == "1"
+		}
+	}
+	return first && masks["SigBlk"] && masks["SigIgn"] && masks["SigCgt"]
+}
+
+// sigwaits are the numbers of rt_sigtimedwait: that of 64-bit programs, and of 32-bit ones on both architectures.
+var sigwaits = []string{map[string]string{"amd64": "128", "arm64": "137"}[goruntime.GOARCH], "177", "421"}
+
+// inSigwait reports whether a thread waits for a signal, from its syscall file (proc_pid_syscall(5)).
+func inSigwait(text string) bool {
+	number, _, _ := strings.Cut(strings.TrimSpace(text), " ")
+	return slices.Contains(sigwaits, number)
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/cio"
+)
+
+const (
+	// maxOutput is how many bytes of a command's output Exec returns.
+	maxOutput = 1 << 10
+	// execPatience bounds the removal of a command that did not end in time.
+	execPatience = 5 * time.Second
+)
+
+// Executor runs commands in pods. Unlike Runtime, it may be in another process than the one that started the pods.
+type Executor struct {
+	client *client.Client
+	dir    string // for pipes
+}
+
+// NewExecutor returns an Executor for the containerd at a socket, to which it connects at the first call. dir is a
+// folder for pipes, which is created when it is needed. Close ends it.
+func NewExecutor(address, namespace, dir string) (*Executor, error) {
+	c, err := connect(address, namespace)
+	if err != nil {
+		return nil, err
+	}
+	return &Executor{c, dir}, nil
+}
+
+// Close closes the connection.
+func (e *Executor) Close() error { return e.client.Close() }
+
+// Exec runs a command in a pod, with the user, the capabilities, the environment, the working directory and the limits
+// of the pod's own process, and returns its exit code and the first bytes of its output. It kills the command when ctx
+// ends. A pod has one container, so its name does not matter.
+func (e *Executor) Exec(ctx context.Context, pod, _ string, command []string) (code int, output []byte, err error) {
+	container, err := e.client.LoadContainer(ctx, pod)
+	if err != nil {
+		return 0, nil, native(err)
+	}
+	spec, err := container.Spec(ctx)
+	if err != nil {
+		return 0, nil, native(err)
+	}
+	task, err := container.Task(ctx, nil)
+	if err != nil {
+		return 0, nil, native(err)
+	}
+	process := *spec.Process
+	process.Args, process.Terminal = command, false
+	var random [8]byte
+	_, _ = rand.Read(random[:])
+	out := &head{}
+	p, err := task.Exec(ctx, "probe-"+hex.EncodeToString(random[:]), &process,
+		cio.NewCreator(cio.WithStreams(nil, out, out), cio.WithFIFODir(e.dir)))
+	if err != nil {
+		return 0, nil, native(err)
+	}
+	code, err = run(ctx, p)
+	return code, out.bytes(), errors.Join(err, remove(ctx, p))
+}
+
+// run starts a prepared process and waits for its end, or for that of ctx.
+func run(ctx context.Context, p client.Process) (code int, err error) {
+	ended, err := p.Wait(ctx)
+	if err != nil {
+		return 0, native(err)
+	}
+	if err := p.Start(ctx); err != nil {
+		return 0, native(err)
+	}
+	select {
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	case status := <-ended:
+		if ctx.Err() != nil { // it waits for both
+			return 0, ctx.Err()
+		}
+		return int(status.ExitCode()), native(status.Error())
+	}
+}
+
+// remove kills a process if it still runs, and removes its record and its pipes. A child that the process has left
+// behind may keep the pipes open: they are closed all the same.
+func remove(ctx context.Context, p client.Process) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), execPatience)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.Delete(ctx, client.WithProcessKill)
+		done <- absent(err)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return errors.Join(errors.New("a command or its children do not end after SIGKILL"), p.IO().Close())
+	}
+}
+
+// head keeps the first bytes that are written to it.
+type head struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+// Write keeps what there is room for. It never fails, so that a process with a long output does not block.
+func (h *head) Write(p []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.buf.Write(p[:min(len(p), maxOutput-h.buf.Len())])
+	return len(p), nil
+}
+
+func (h *head) bytes() []byte {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return bytes.Clone(h.buf.Bytes())
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"context"
+	"time"
+
+	"wangell.loutres.me/internal/backoff"
+)
+
+// A client that learns of another server has a session with the one before, which goes on telling it what happens while
+// it hands over. So the client shakes hands with the next server beside its session, which it leaves once it is
+// answered.
+
+// meet begins to shake hands with the next server. c.mu is held.
+func (c *Client) meet(server string) {
+	ctx, cancel := context.WithCancel(c.ctx)
+	c.meeting = cancel
+	c.group.Go(func() {
+		defer cancel()
+		var pause time.Duration
+		drops := dropLog{counters: &c.counters, log: c.cfg.Log}
+		next := func() time.Duration {
+			pause = backoff.Next(pause, firstHello, c.cfg.Keepalive)
+			return pause
+		}
+		for ctx.Err() == nil {
+			g, err := c.greet(ctx, server, next, &drops)
+			if err != nil {
+				select {
+				case <-time.After(next()):
+				case <-ctx.Done():
+				}
+				continue
+			}
+			c.mu.Lock()
+			if ctx.Err() == nil {
+				c.met = g
+				c.leave()
+			} else {
+				_ = g.conn.Close()
+			}
+			c.mu.Unlock()
+			return
+		}
+	})
+}
+
+// greet shakes hands with a server.
+func (c *Client) greet(
+	ctx context.Context, server string, pause func() time.Duration, drops *dropLog,
+) (*greeting, error) {
+	conn, err := dialServer(ctx, server)
+	if err != nil {
+		return nil, err
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	g, err := c.shakeHands(conn, server, pause, drops)
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// endMeeting ends the handshake with the next server, and forgets its answer. c.mu is held.
+func (c *Client) endMeeting() {
+	if c.meeting != nil {
+		c.meeting()
+		c.meeting = nil
+	}
+	if c.met != nil {
+		_ = c.met.conn.Close()
+		c.met = nil
+	}
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"wangell.loutres.me/test/vm/plan"
+)
+
+// check is something that a VM tries.
+type check struct {
+	name, shows string
+	dir         string // below the payload
+	args        []string
+	seconds     int // its limit
+}
+
+// tests returns the command line of a test binary.
+func tests(binary, pattern string) []string {
+	return []string{"/payload/" + binary, "-test.v", "-test.failfast", "-test.timeout=20m", "-test.run", pattern}
+}
+
+// checks are all checks, in the order in which they run. Each test that opens the gate has the kernel verify its
+// programs, which takes seconds in an emulator; so the checks select few tests.
+var checks = []check{
+	{name: "load", shows: "all programs of the gate load, and their size", dir: "internal/gate",
+		args: tests("gate.test", "^TestProgramsAndMaps"), seconds: 300},
+	{name: "fixtures", shows: "what the gate does with single packets", dir: "internal/gate",
+		args: tests("gate.test", "^TestFixtures|^TestTruncated|^TestBadEncapsulation"), seconds: 1200},
+	{name: "devices", shows: "VLAN, bond and netkit devices, and XDP on them", dir: "internal/gate",
+		args: tests("gate.test", "TestGateServesAt|TestGateIsAttached|TestGateFollowsItsInterfaces"), seconds: 1200},
+}
+
+// chosenChecks returns the checks with the given names; all if there are none.
+func chosenChecks(names string) ([]check, error) {
+	if names == "" {
+		return checks, nil
+	}
+	var chosen []check
+	for name := range strings.SplitSeq(names, ",") {
+		i := slices.IndexFunc(checks, func(c check) bool { return c.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("--checks: there is no check %q: see --list", name)
+		}
+		chosen = append(chosen, checks[i])
+	}
+	return chosen, nil
+}
+
+// planFor returns what a VM does with the chosen checks.
+func planFor(chosen []check) plan.Plan {
+	var p plan.Plan
+	for _, c := range chosen {
+		p.Checks = append(p.Checks, plan.Check{Name: c.name, Dir: c.dir, Args: c.args, Seconds: c.seconds})
+	}
+	return p
+}
