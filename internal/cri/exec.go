@@ -6,16 +6,16 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wangell.loutres.me/internal/readiness"
 )
 
-// maxOutput is how many bytes of a command's output Exec returns.
-const maxOutput = 1 << 10
-
 // Exec runs a command in a container of the pod with a UID, with the container's own rights (ExecSync), and returns its
-// exit code and the first bytes of its output. The runtime kills the command when ctx ends. It is safe for concurrent
+// exit code and the first readiness.MaxOutput bytes of its output. The runtime kills the command when ctx ends. It is safe for concurrent
 // use.
 func (w *Watcher) Exec(ctx context.Context, uid, container string, command []string) (int, []byte, error) {
 	sandbox := w.pods.sandboxOf(uid)
@@ -47,8 +47,8 @@ func (w *Watcher) Exec(ctx context.Context, uid, container string, command []str
 	if err != nil {
 		return 0, nil, err
 	}
-	output := append(out.Stdout[:min(len(out.Stdout), maxOutput):min(len(out.Stdout), maxOutput)], out.Stderr...)
-	return int(out.ExitCode), output[:min(len(output), maxOutput)], nil
+	output := slices.Concat(out.Stdout, out.Stderr)
+	return int(out.ExitCode), output[:min(len(output), readiness.MaxOutput)], nil
 }
 
 // sandboxOf returns the runtime's ID of the sandbox of the pod with a UID; empty if there is none.

@@ -11,6 +11,7 @@ import (
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wangell.loutres.me/internal/cri/critest"
+	"wangell.loutres.me/internal/readiness"
 )
 
 func TestExecRunsInTheRunningContainerOfThePod(t *testing.T) {
@@ -48,7 +49,7 @@ func TestExecRunsInTheRunningContainerOfThePod(t *testing.T) {
 	}
 	const uid = "uid-p"
 	code, output, err := w.Exec(ctx, uid, "main", []string{"pg_isready", "-q"})
-	if code != 2 || err != nil || len(output) != maxOutput || !strings.HasPrefix(string(output), "out eee") {
+	if code != 2 || err != nil || len(output) != readiness.MaxOutput || !strings.HasPrefix(string(output), "out eee") {
 		t.Errorf("code %d, %q, %v", code, output, err)
 	}
 	for _, c := range []struct{ uid, container, want string }{

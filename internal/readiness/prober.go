@@ -17,8 +17,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// MaxAnswer is the largest length of an answer in bytes.
-const MaxAnswer = 160
+const (
+	// MaxAnswer is the largest length of an answer in bytes.
+	MaxAnswer = 160
+	// MaxOutput is how many bytes of a command's output an answer is made of. Further output is dropped.
+	MaxOutput = 1 << 10
+)
 
 // Prober runs the probes of one pod.
 type Prober struct {
@@ -28,7 +32,7 @@ type Prober struct {
 	// Dial connects from the pod's network namespace.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Exec runs a command in a container of the pod, with the rights of the container's own process, and returns its exit
-	// code and the beginning of its output. An error says that it did not run, or not to its end.
+	// code and the first MaxOutput bytes of its output. An error says that it did not run, or not to its end.
 	Exec func(ctx context.Context, container string, command []string) (code int, output []byte, err error)
 }
 

@@ -13,14 +13,12 @@ import (
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/cio"
+
+	"wangell.loutres.me/internal/readiness"
 )
 
-const (
-	// maxOutput is how many bytes of a command's output Exec returns.
-	maxOutput = 1 << 10
-	// execPatience bounds the removal of a command that did not end in time.
-	execPatience = 5 * time.Second
-)
+// execPatience bounds the removal of a command that did not end in time.
+const execPatience = 5 * time.Second
 
 // Executor runs commands in pods. Unlike Runtime, it may be in another process than the one that started the pods.
 type Executor struct {
@@ -42,8 +40,8 @@ func NewExecutor(address, namespace, dir string) (*Executor, error) {
 func (e *Executor) Close() error { return e.client.Close() }
 
 // Exec runs a command in a pod, with the user, the capabilities, the environment, the working directory and the limits
-// of the pod's own process, and returns its exit code and the first bytes of its output. It kills the command when ctx
-// ends. A pod has one container, so its name does not matter.
+// of the pod's own process, and returns its exit code and the first readiness.MaxOutput bytes of its output. It kills
+// the command when ctx ends. A pod has one container, so its name does not matter.
 func (e *Executor) Exec(ctx context.Context, pod, _ string, command []string) (code int, output []byte, err error) {
 	container, err := e.client.LoadContainer(ctx, pod)
 	if err != nil {
@@ -119,7 +117,7 @@ type head struct {
 func (h *head) Write(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.buf.Write(p[:min(len(p), maxOutput-h.buf.Len())])
+	h.buf.Write(p[:min(len(p), readiness.MaxOutput-h.buf.Len())])
 	return len(p), nil
 }
 

@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"wangell.loutres.me/internal/readiness"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/runtimetest"
 )
@@ -48,7 +49,7 @@ func TestExecHasTheRightsOfThePodAndLeavesNothing(t *testing.T) {
 		}
 	}
 	if code, output, err := exec(time.Minute, program, "run", "shout"); code != 7 || err != nil ||
-		output != strings.Repeat("loud ", maxOutput)[:maxOutput] {
+		output != strings.Repeat("loud ", readiness.MaxOutput)[:readiness.MaxOutput] {
 		t.Errorf("code %d, %v, %d bytes", code, err, len(output))
 	}
 	if _, _, err := exec(2*time.Second, program, "run", "hang"); !errors.Is(err, context.DeadlineExceeded) {
