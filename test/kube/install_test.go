@@ -137,12 +137,16 @@ func pushProgram(file, path string, env ...string) error {
 	return nil
 }
 
-// helm installs the chart and image of a source tree, or upgrades to them.
-func helm(src, tag string) error {
-	return helmCommand(src, "upgrade", "--install", "wangell", filepath.Join(src, "deploy/chart"), "--create-namespace",
+// helm installs the chart and image of a source tree, or upgrades to them, with further values.
+func helm(src, tag string, values ...string) error {
+	args := []string{"upgrade", "--install", "wangell", filepath.Join(src, "deploy/chart"), "--create-namespace",
 		"--wait", "--timeout", "10m",
-		"--set", "image.repository="+lab.Registry.Address+"/wangell", "--set", "image.tag="+tag,
-		"--set", "addresses={"+lab.LAN.ServiceAddresses+"}")
+		"--set", "image.repository=" + lab.Registry.Address + "/wangell", "--set", "image.tag=" + tag,
+		"--set", "addresses={" + lab.LAN.ServiceAddresses + "}"}
+	for _, v := range values {
+		args = append(args, "--set", v)
+	}
+	return helmCommand(src, args...)
 }
 
 func helmCommand(src string, args ...string) error {

@@ -28,6 +28,7 @@ var calm = []part{
 	{"the scale subresource sets the number of pods", testScale},
 	{"replicas follow open connections", testFollowsConnections},
 	{"a pod that writes a volume is never joined by another", testSingleWriter},
+	{"NetworkPolicies decide who may connect and wake", testPolicies},
 }
 
 // alone are the other tests, in their order.
@@ -39,6 +40,7 @@ var alone = []part{
 	{"killed daemons lose no request", testDaemonsKilled},
 	{"wakes survive a lossy wire", testLossyWire},
 	{"kube-proxy may run in its other mode", testProxyModes},
+	{"replies go back by the edge node, and from node ports", testEdgeReplies},
 	{"the experiments run", testLabs},
 	{"replicas follow resource usage", testFollowsUsage},
 	{"removing pods loses no request", testDrain},
