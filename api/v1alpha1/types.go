@@ -52,6 +52,7 @@ const LoadBalancerClass = Group + "/gate"
 // +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
 // +kubebuilder:printcolumn:name="Last request",type=date,JSONPath=`.status.latestRequest`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Hostname",type=string,JSONPath=`.status.loadBalancerHostname`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.message`,priority=1
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$')",message="metadata.name: write at most 63 of a-z, 0-9 and -, a letter first and a letter or digit last: the service's Kubernetes Service has the same name"
 type WangellService struct {
@@ -359,6 +360,10 @@ type WangellServiceStatus struct {
 	// LoadBalancerIP is the service address, without the port.
 	// +optional
 	LoadBalancerIP string `json:"loadBalancerIP,omitempty"`
+	// LoadBalancerHostname is the host name by which clients outside reach the load balancer of another class, if that
+	// gives no IPv4 address. LoadBalancerIP is then the service address inside the cluster. Kubernetes only.
+	// +optional
+	LoadBalancerHostname string `json:"loadBalancerHostname,omitempty"`
 	// Replicas is the number of running pods.
 	// +optional
 	// +kubebuilder:default=0

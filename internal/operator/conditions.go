@@ -32,7 +32,7 @@ func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.
 		Conditions: slices.Clone(old.Conditions),
 	}
 	if out.addr.IsValid() && out.addrErr == nil {
-		st.LoadBalancerIP = out.addr.String()
+		st.LoadBalancerIP, st.LoadBalancerHostname = out.addr.String(), out.host
 	}
 	if o.known {
 		st.State, st.Message = o.status.State, o.status.Message
