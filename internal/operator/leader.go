@@ -61,6 +61,9 @@ func (r *retired) close(log *slog.Logger) {
 	r.controller.Detach()
 }
 
+// handsOver is logged when this process no longer leads.
+const handsOver = "no longer the leader: daemons may go over to the next one"
+
 // handOver waits until the daemons have gone over to the next leader, for at most Config.HandOver. Until then they hear
 // from this process which pods leave, listen or have ended. It is called once the Lease was released, or is lost.
 func (l *leader) handOver() {
@@ -70,6 +73,7 @@ func (l *leader) handOver() {
 		return
 	}
 	defer r.close(l.log)
+	l.log.Info(handsOver, "within", l.cfg.HandOver)
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), l.cfg.HandOver)
 	defer cancel()

@@ -5,10 +5,12 @@ package operator
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -223,7 +225,11 @@ func TestLeaderThatEndsTellsUntilTheNextOneDoes(t *testing.T) {
 
 // So does one that loses the Lease.
 func TestLeaderThatLosesTheLeaseTellsUntilTheNextOneDoes(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.HandOver = patience })
+	lost := make(chan struct{})
+	w := newWorld(t, func(c *Config) {
+		c.HandOver = patience
+		c.Log = slog.New(awaited{handsOver, sync.OnceFunc(func() { close(lost) })})
+	})
 	w.begin()
 	w.apply("web")
 	a := w.vip("web")
@@ -237,7 +243,11 @@ func TestLeaderThatLosesTheLeaseTellsUntilTheNextOneDoes(t *testing.T) {
 		l.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
 		return w.client.Update(t.Context(), &l) == nil
 	})
-	time.Sleep(time.Second) // it looks at the Lease ten times
+	select {
+	case <-lost: // after RenewDeadline
+	case <-time.After(patience):
+		t.Fatal("it does not notice")
+	}
 	w.deleteOnlyPod()
 	w.until("the daemon knows", func() bool { return !slices.Contains(w.d.servingIDs(a), before) })
 	select {
@@ -336,6 +346,9 @@ func TestAddressOfAnotherLoadBalancerIsUsed(t *testing.T) {
 		"lb-7.example.com") {
 		t.Errorf("got %q", m)
 	}
+	if host := w.service("cloud").Status.LoadBalancerHostname; host != "lb-7.example.com" {
+		t.Errorf("the status has the host name %q", host)
+	}
 	var slice discoveryv1.EndpointSlice
 	a := w.vip("cloud")
 	w.get("cloud", &slice)
@@ -353,7 +366,8 @@ func TestAddressOfAnotherLoadBalancerIsUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.until("it has the load balancer's address", func() bool {
-		return w.service("cloud").Status.LoadBalancerIP == "198.51.100.7"
+		st := w.service("cloud").Status
+		return st.LoadBalancerIP == "198.51.100.7" && st.LoadBalancerHostname == ""
 	})
 	a = w.vip("cloud")
 	if s, _ := w.d.has(a); a.Addr().String() != "198.51.100.7" || s.Flags&wire.FlagAnnounce != 0 {

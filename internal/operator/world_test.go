@@ -570,3 +570,19 @@ func (w *world) deleteOnlyPod() {
 		w.t.Fatal(err)
 	}
 }
+
+// awaited is a log that calls a function at a message.
+type awaited struct {
+	message string
+	call    func()
+}
+
+func (awaited) Enabled(context.Context, slog.Level) bool { return true }
+func (a awaited) WithAttrs([]slog.Attr) slog.Handler     { return a }
+func (a awaited) WithGroup(string) slog.Handler          { return a }
+func (a awaited) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == a.message {
+		a.call()
+	}
+	return nil
+}
