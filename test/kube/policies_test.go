@@ -19,8 +19,12 @@ import (
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// silence is how long a client waits before it counts as denied. Linux repeats a SYN after one second.
-const silence = 1500 * time.Millisecond
+const (
+	// silence is how long a client waits before it counts as denied. Linux repeats a SYN after one second.
+	silence = 1500 * time.Millisecond
+	// glance is that of a client that asks again and again until a change is in force.
+	glance = 200 * time.Millisecond
+)
 
 // testPolicies applies NetworkPolicies to the pods of a service. The cluster's CNI plugin enforces none, so what is
 // denied is denied by the gate: for the sleeping service and for the one that runs, at every node.
@@ -46,7 +50,7 @@ func testPolicies(t *testing.T) {
 		return c != nil && c.Reason == "NetworkPolicy" && strings.Contains(c.Message, "deny-all, friends"), fmt.Sprint(c)
 	})
 	for _, from := range []*netlab.Namespace{stranger, lab.client} {
-		if err := connect(from, addr); !errors.Is(err, os.ErrDeadlineExceeded) {
+		if err := connect(from, addr, silence); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%s, denied, asks the sleeping service: %v", from.Name, err)
 		}
 	}
@@ -55,7 +59,7 @@ func testPolicies(t *testing.T) {
 	}
 	e2e.MustAsk(t, friend, addr)
 	for _, from := range []*netlab.Namespace{stranger, lab.client} {
-		if err := connect(from, addr); !errors.Is(err, os.ErrDeadlineExceeded) {
+		if err := connect(from, addr, silence); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%s, denied, asks the service that runs: %v", from.Name, err)
 		}
 	}
@@ -68,10 +72,13 @@ func testPolicies(t *testing.T) {
 	follows := func(change string, from *netlab.Namespace, allowed bool) {
 		begin := time.Now()
 		e2e.Eventually(t, change, func() (bool, string) {
-			err := connect(from, addr)
+			err := connect(from, addr, glance)
 			return (err == nil) == allowed, fmt.Sprint(err)
 		})
 		t.Logf("%s: in force within %v", change, time.Since(begin).Round(time.Millisecond))
+		if err := connect(from, addr, silence); (err == nil) != allowed {
+			t.Errorf("%s, and then: %v", change, err)
+		}
 	}
 	e2e.Must(lab.kubectl("", "label", "pod", "-n", namespace, "stranger", "role=client"))(t)
 	follows("a pod that gets the label is let in", stranger, true)
@@ -84,7 +91,7 @@ func testPolicies(t *testing.T) {
 		"{ipBlock: {cidr: "+lab.Client.IP+"/32}}", 1)
 	e2e.Must(lab.kubectl(outside, "apply", "-f", "-"))(t)
 	follows("a host of an ipBlock is let in", lab.client, true)
-	if err := connect(stranger, addr); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := connect(stranger, addr, silence); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("a pod outside of the ipBlock: %v", err)
 	}
 	e2e.Must(lab.kubectl("", "delete", "networkpolicy", "-n", namespace, "--all"))(t)
@@ -98,9 +105,9 @@ func allowIngress(name, pods, rules string) string {
 		map[bool]string{true: " []", false: "\n" + strings.TrimRight(rules, "\n")}[rules == ""])
 }
 
-// connect makes one connection, and gives up after a time of silence.
-func connect(from *netlab.Namespace, address string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), silence)
+// connect makes one connection, and gives up after a while.
+func connect(from *netlab.Namespace, address string, patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	c, err := from.Dialer().DialContext(ctx, "tcp4", address)
 	if err == nil {
