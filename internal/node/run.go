@@ -38,6 +38,7 @@ func (d *daemon) run(ctx context.Context) (clean bool, err error) {
 		Connected:    d.connected,
 		Disconnected: d.disconnected,
 		Services:     d.setServices,
+		Kept:         d.wakePending,
 		Receive:      d.receive,
 	})
 	if err != nil {

@@ -28,10 +28,7 @@ func (d *daemon) setServices(full bool, upserts []wire.Service, removals []netip
 		d.announceChanged(changed)
 	} else {
 		d.announceAll()
-		for _, a := range d.gate.Pending() {
-			// The wake event went to an earlier daemon, or the WAKE to an earlier controller.
-			d.wake(a, d.gate.SYNSeen(a))
-		}
+		d.wakePending()
 	}
 	d.checkFill()
 	d.ready.Do(func() {
@@ -40,6 +37,14 @@ func (d *daemon) setServices(full bool, upserts []wire.Service, removals []netip
 			d.cfg.Ready()
 		}
 	})
+}
+
+// wakePending asks for wakes of all services with parked SYNs: the wake event went to an earlier daemon, or the WAKE to
+// an earlier controller.
+func (d *daemon) wakePending() {
+	for _, a := range d.gate.Pending() {
+		d.wake(a, d.gate.SYNSeen(a))
+	}
 }
 
 // servicesExcept returns the addresses of the present services that are not in a table.

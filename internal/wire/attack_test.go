@@ -132,6 +132,12 @@ func TestReplayedDatagramsHaveNoEffect(t *testing.T) {
 	eventually(t, "all there", func() bool { return len(ctl.received()) == 50 })
 	var all [][]byte
 	r.set(func() { all = append(all, r.captured...) })
+	var data uint64
+	for _, d := range all {
+		if d[3] == kindData {
+			data++
+		}
+	}
 	stranger := dial(t, ctl.addr)
 	for range 3 {
 		sendAll(t, ctl, r.inject, all) // from the address of the session, too
@@ -145,7 +151,7 @@ func TestReplayedDatagramsHaveNoEffect(t *testing.T) {
 		t.Errorf("%d joined, %d left", ctl.joins(), ctl.leaves())
 	}
 	c := ctl.Counters()
-	if c.DroppedReplay < 3*50 || c.DroppedUnknown < 3*50 {
+	if data == 0 || c.DroppedReplay < 3*data || c.DroppedUnknown < 3*data {
 		t.Errorf("counters %+v", c)
 	}
 
@@ -191,7 +197,7 @@ func TestReplayedHelloFromManyAddressesTakesOnePlace(t *testing.T) {
 
 	// Many different HELLOs: pending handshakes are limited, and a daemon can still connect.
 	var many [][]byte
-	for range 3 * maxPending {
+	for range maxPending + 100 {
 		h := newHelloOf("node-1")
 		many = append(many, sealHandshake(newHandshakeSeals(testKey).hello, kindHello, newNonce(), h.encode()))
 	}

@@ -37,6 +37,9 @@ type ClientConfig struct {
 	// Services is called when a step of the table of services is complete and its hash is right; it is optional. If
 	// full is true, upserts is the whole table, and services that are not in it were removed.
 	Services func(full bool, upserts []Service, removals []netip.AddrPort)
+	// Kept is called instead of Services when the server, which has not sent the table that the client has, turns out to
+	// have the very same one. Optional; without it, such a server sends the whole table.
+	Kept func()
 	// Receive is called once for every message other than Sync, in the order in which the server sent them.
 	Receive func(Message)
 

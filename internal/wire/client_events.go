@@ -74,6 +74,10 @@ func (c *Client) receive(s *session, m Message) {
 		return
 	}
 	c.counters.syncSteps.Add(1)
+	if step.Base != 0 && len(step.Upserts)+len(step.Removals) == 0 && c.cfg.Kept != nil {
+		c.cfg.Kept()
+		return
+	}
 	if c.cfg.Services != nil {
 		c.cfg.Services(step.Base == 0, step.Upserts, step.Removals)
 	}

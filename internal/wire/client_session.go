@@ -13,11 +13,12 @@ import (
 func (c *Client) newSession(g *greeting) *session {
 	conn, h, w, arrived := g.conn, &g.hello, &g.welcome, g.arrived
 	seals := newSessionSeals(c.cfg.Key, w.client, w.server)
+	out := newBatchWriter(conn)
 	var s *session
 	s = newSession(sessionConfig{
 		local: h.session, remote: w.session, seal: seals.toServer, open: seals.toClient,
-		write:  func(d []byte) { _, _ = conn.Write(d) },
-		client: true, keepalive: c.cfg.Keepalive, shift: w.boot != c.cfg.boot, now: c.cfg.now,
+		write:  func(datagrams [][]byte) { out.write(datagrams, nil) },
+		client: true, keeps: c.cfg.Kept != nil, keepalive: c.cfg.Keepalive, shift: w.boot != c.cfg.boot, now: c.cfg.now,
 		counters: &c.counters, log: c.cfg.Log, group: &c.group,
 		joined:  func() { c.joined(s) },
 		work:    func() {},
@@ -33,9 +34,9 @@ func (c *Client) newSession(g *greeting) *session {
 
 // readSession handles the datagrams of a session until its socket is closed.
 func (c *Client) readSession(conn *net.UDPConn, s *session) {
-	buf := make([]byte, maxDatagram+1)
+	in := newBatchReader(conn, clientBatch)
 	for {
-		n, err := conn.Read(buf)
+		n, err := in.read()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
@@ -47,14 +48,18 @@ func (c *Client) readSession(conn *net.UDPConn, s *session) {
 			time.Sleep(firstHello) // an unexpected error may persist and must not cause a busy loop
 			continue
 		}
-		c.counters.received(n)
-		if err := receiveData(buf[:n], s); err != nil {
-			c.drops.dropped(err, c.target)
+		for i := range n {
+			d := in.datagram(i)
+			c.counters.received(len(d))
+			if err := receiveData(d, s); err != nil {
+				c.drops.dropped(err, c.target)
+			}
 		}
+		s.settle(time.Now())
 	}
 }
 
-// receiveData handles a datagram of the client's only session.
+// receiveData handles a datagram of the client's only session, which is then to be settled.
 func receiveData(d []byte, s *session) error {
 	kind, err := datagramKind(d)
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 )
 
 // socketBuffer is the size in bytes that both ends ask for as the receive buffer of their socket. The kernel grants
-// what net.core.rmem_max allows; datagrams that do not fit are lost and repeated.
+// what net.core.rmem_max allows; datagrams that do not fit are lost and repeated. It is not larger because a server
+// that is overloaded would then find keepalives too old instead of lost.
 const socketBuffer = 1 << 20
 
 // environment is what both ends need from the machine they run on. Tests replace it to play another machine.

@@ -53,6 +53,10 @@ func (a ack) append(b []byte) []byte {
 	return binary.BigEndian.AppendUint64(b, a.done)
 }
 
+// tableKept is the bit of keepalive.tableVersion by which a client says, before its session is live, that it has a
+// table from before and understands a step that only gives it another version.
+const tableKept = 1 << 63
+
 // keepalive keeps a session alive, measures the round trip and reports the state of the client's table.
 type keepalive struct {
 	sent                    monotime.Time // by the sender's clock

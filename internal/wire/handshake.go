@@ -18,8 +18,9 @@ const (
 	helloSize   = randomSize + 8 + 16 + 8 + 8 + 1 + maxNode + 1
 	welcomeSize = 2*randomSize + 8 + 16 + 8 + 3*8
 
-	// maxPending limits the handshakes that await the client's first data datagram. Beyond it, the oldest is dropped.
-	maxPending  = 256
+	// maxPending limits the handshakes that await the client's first data datagram. Beyond it, the oldest is dropped. All
+	// clients may begin at the same time.
+	maxPending  = 1024
 	pendingLife = 10 * time.Second
 )
 
@@ -124,30 +125,30 @@ type pending struct {
 	born   time.Time
 }
 
-// pendings holds at most maxPending handshakes, oldest first.
-type pendings struct{ list []*pending }
+// pendings holds at most maxPending handshakes. The zero value is empty.
+type pendings struct {
+	list     []*pending // oldest first
+	ids      map[uint64]*pending
+	byClient map[random]*pending
+}
 
 // byRandom returns the handshake to which a repeated HELLO belongs, or nil.
 func (p *pendings) byRandom(client random, now time.Time) *pending {
-	return p.find(now, func(h *pending) bool { return h.hello.client == client })
+	p.expire(now)
+	return p.byClient[client]
 }
 
 // byID returns the handshake that a data datagram for session id would complete, or nil.
 func (p *pendings) byID(id uint64, now time.Time) *pending {
-	return p.find(now, func(h *pending) bool { return h.id == id })
+	p.expire(now)
+	return p.ids[id]
 }
 
-// find drops the expired handshakes and returns the first that matches, or nil.
-func (p *pendings) find(now time.Time, match func(*pending) bool) *pending {
+// expire drops the handshakes that are too old.
+func (p *pendings) expire(now time.Time) {
 	for len(p.list) > 0 && now.Sub(p.list[0].born) > pendingLife {
 		p.remove(p.list[0])
 	}
-	for _, h := range p.list {
-		if match(h) {
-			return h
-		}
-	}
-	return nil
 }
 
 // add stores a handshake. It reports whether it dropped the oldest one for it.
@@ -156,12 +157,17 @@ func (p *pendings) add(h *pending) (evicted bool) {
 		p.remove(p.list[0])
 		evicted = true
 	}
-	p.list = append(p.list, h)
+	if p.ids == nil {
+		p.ids, p.byClient = map[uint64]*pending{}, map[random]*pending{}
+	}
+	p.list, p.ids[h.id], p.byClient[h.hello.client] = append(p.list, h), h, h
 	return evicted
 }
 
 func (p *pendings) remove(h *pending) {
 	if i := slices.Index(p.list, h); i >= 0 {
 		p.list = slices.Delete(p.list, i, i+1)
+		delete(p.ids, h.id)
+		delete(p.byClient, h.hello.client)
 	}
 }

@@ -260,6 +260,56 @@ func TestClientKeepsItsTableWhenTheServerRestarts(t *testing.T) {
 	eventually(t, "table", func() bool { _, _, _, _, n := dmn.state(); return n == 101 })
 }
 
+// After a change of the leader, every client has the table already.
+func TestNewServerWithTheSameTableDoesNotSendIt(t *testing.T) {
+	noLeak(t)
+	first, second := startController(t, "127.0.0.1:0", nil), startController(t, "127.0.0.1:0", nil)
+	services := manyServices(1000)
+	for _, c := range []*controller{first, second} {
+		if err := c.SetServices(services); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept := make(chan struct{}, 10)
+	dmn := startDaemon(t, first.addr, "node-1", func(c *ClientConfig) { c.Kept = func() { kept <- struct{}{} } })
+	plain := startDaemon(t, first.addr, "node-2", nil)
+	for _, d := range []*daemon{dmn, plain} {
+		eventually(t, "the table", func() bool { _, _, _, _, n := d.state(); return n == 1000 })
+		if err := d.SetServer(second.addr); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case <-kept:
+	case <-time.After(patience):
+		t.Fatal("the client was not told that the new server has its table")
+	}
+	eventually(t, "a client that does not know of this has the whole table", func() bool {
+		_, _, _, fulls, _ := plain.state()
+		return fulls == 2
+	})
+	// From then on, the client has the server's version.
+	if err := second.UpdateServices(nil, []netip.AddrPort{services[0].Addr}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the change", func() bool { _, _, _, _, n := dmn.state(); return n == 999 })
+	if _, _, steps, fulls, _ := dmn.state(); steps != 2 || fulls != 1 || len(kept) != 0 {
+		t.Errorf("%d steps, %d of them whole", steps, fulls)
+	}
+	// A server with another table sends all of it.
+	third := startController(t, "127.0.0.1:0", nil)
+	if err := third.SetServices(services[1:101]); err != nil {
+		t.Fatal(err)
+	}
+	if err := dmn.SetServer(third.addr); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the other table", func() bool { _, _, _, fulls, n := dmn.state(); return fulls == 2 && n == 100 })
+	if n := first.Counters().SyncRepairs + second.Counters().SyncRepairs + third.Counters().SyncRepairs; n != 0 {
+		t.Errorf("%d repairs", n)
+	}
+}
+
 func TestRestartedClientGetsANewSession(t *testing.T) {
 	noLeak(t)
 	ctl := startController(t, "127.0.0.1:0", nil)

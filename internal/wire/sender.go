@@ -12,11 +12,14 @@ const (
 	// sendWindow is the number of segments, counted from the oldest unacknowledged one, that may be in flight. 64
 	// datagrams of 1,200 bytes fit the kernel's default socket buffer (net.core.rmem_default, 212,992 bytes).
 	sendWindow = 64
+	// firstWindow is how many of them a session begins with. Each acknowledged one adds one, as in TCP's slow start, and
+	// a repetition halves the window: many sessions that begin at once must not drown the acknowledgements.
+	firstWindow = 8
 
 	// A segment is repeated firstRepeat plus patience after it was sent, then after pauses that double up to lastRepeat
 	// or two round trips, whichever is longer.
 	firstRepeat = 4 * time.Millisecond
-	lastRepeat  = 250 * time.Millisecond
+	lastRepeat  = time.Second
 )
 
 // outgoing is a reliable message that is being sent.
@@ -46,6 +49,10 @@ type sender struct {
 	queue  []*segment // not yet sent
 	flight []*segment // sent and not acknowledged, or handling not confirmed; in order of numbers
 	rtt    time.Duration
+
+	grown    uint64 // by how much the window is greater than firstWindow
+	shrunkAt uint64 // value of next when the window was last halved
+	filling  bool   // segments are sent until the window is full, or all are
 
 	// How long acknowledgements take, by the segments that were sent once: smoothed, and its mean deviation (RFC 6298).
 	// It grows with the load of both ends, unlike rtt.
@@ -101,23 +108,40 @@ func (s *sender) lowest() uint64 {
 	return s.next
 }
 
-// peek returns the segment to send now, or nil. Segments that are due for repetition come before new ones.
+// end returns the number of the first segment beyond the window.
+func (s *sender) end() uint64 { return s.lowest() + firstWindow + s.grown }
+
+// peek returns the segment to send now, or nil. Segments that are due for repetition come before new ones. New ones
+// wait until half of the window is free, unless all of them can go: few large datagrams cost less than many small ones.
 func (s *sender) peek(now time.Time) *segment {
+	end := s.end()
 	for _, g := range s.flight {
+		if g.seq >= end {
+			break
+		}
 		if !g.due.After(now) {
 			return g
 		}
 	}
-	if len(s.queue) > 0 && s.next-s.lowest() < sendWindow {
-		return s.queue[0]
+	if len(s.queue) == 0 || s.next >= end {
+		s.filling = false
+		return nil
 	}
-	return nil
+	room := end - s.next
+	if s.filling = s.filling || room >= uint64(len(s.queue)) || room >= (firstWindow+s.grown)/2; !s.filling {
+		return nil
+	}
+	return s.queue[0]
 }
 
 // sent records that the segment returned by peek was sent. It reports whether that was a repetition.
 func (s *sender) sent(g *segment, now time.Time) (repeat bool) {
 	if g.pause > 0 {
 		g.repeated = true
+		if g.seq >= s.shrunkAt { // once for all that were in flight
+			s.shrunkAt = s.next
+			s.grown = max((firstWindow+s.grown)/2, firstWindow) - firstWindow
+		}
 		g.pause = backoff.Next(g.pause, firstRepeat, max(lastRepeat, 2*s.rtt))
 		g.due = now.Add(g.pause)
 		return true
@@ -142,6 +166,9 @@ func (s *sender) acknowledge(a ack, now time.Time) (handled []func(error), ok bo
 	for _, g := range s.flight {
 		if !g.acked && (g.seq < a.next || g.seq > a.next && g.seq-a.next-1 < 64 && a.bits>>(g.seq-a.next-1)&1 == 1) {
 			g.acked = true
+			if !g.repeated {
+				s.grown = min(s.grown+1, sendWindow-firstWindow)
+			}
 			s.learn(g, now)
 			g.msg.unacked--
 		}
@@ -159,7 +186,11 @@ func (s *sender) acknowledge(a ack, now time.Time) (handled []func(error), ok bo
 
 // deadline returns when peek next has a segment to repeat; zero if never.
 func (s *sender) deadline() (t time.Time) {
+	end := s.end()
 	for _, g := range s.flight {
+		if g.seq >= end {
+			break
+		}
 		if t.IsZero() || g.due.Before(t) {
 			t = g.due
 		}

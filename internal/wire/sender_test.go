@@ -3,6 +3,7 @@
 package wire
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -40,5 +41,141 @@ func TestBusyPeerIsNotFloodedWithRepetitions(t *testing.T) {
 	}
 	if p := firstRepeat + s.patience(); p > 2*firstRepeat {
 		t.Errorf("a lost segment would be repeated after %v", p)
+	}
+}
+
+// sendAll sends as much as the window allows, and returns the number of segments.
+func (s *sender) sendAll(now time.Time) (n int) {
+	for g := s.peek(now); g != nil; g = s.peek(now) {
+		s.sent(g, now)
+		n++
+	}
+	return n
+}
+
+func TestWindowGrowsWithAcknowledgementsAndShrinksWithRepetitions(t *testing.T) {
+	var s sender
+	now := time.Unix(1000, 0)
+	for range 400 {
+		s.push(&outgoing{data: []byte{0}})
+	}
+	for _, want := range []int{8, 16, 32, 64, 64} {
+		if n := s.sendAll(now); n != want {
+			t.Fatalf("%d segments sent, want %d", n, want)
+		}
+		s.acknowledge(ack{next: s.next}, now)
+	}
+	if n := s.sendAll(now); n != 64 {
+		t.Fatalf("%d segments sent", n)
+	}
+	// All of them are lost. The oldest are repeated, and few at a time.
+	var repeats []int
+	for range 4 {
+		now = s.deadline()
+		repeats = append(repeats, s.sendAll(now))
+	}
+	if !slices.Equal(repeats, []int{32, 32, 32, 32}) {
+		t.Errorf("repeated %v segments", repeats)
+	}
+	// An acknowledgement that frees a part of the window has the rest repeated, not new ones sent.
+	s.acknowledge(ack{next: s.lowest() + 32}, now)
+	if n := s.sendAll(now); n != 32 || s.next != 8+16+32+64+64+64 {
+		t.Errorf("%d segments sent, the next one is %d", n, s.next)
+	}
+}
+
+func TestSmallSegmentsShareDatagramsWhenTheWindowIsFull(t *testing.T) {
+	s := sender{grown: sendWindow - firstWindow}
+	now := time.Unix(1000, 0)
+	for range 200 {
+		s.push(&outgoing{data: []byte{0}})
+	}
+	s.sendAll(now)
+	for i := range uint64(sendWindow/2 - 1) {
+		if s.acknowledge(ack{next: i + 1}, now); s.sendAll(now) != 0 {
+			t.Fatalf("%d acknowledgements had few segments sent", i+1)
+		}
+	}
+	if s.acknowledge(ack{next: sendWindow / 2}, now); s.sendAll(now) != sendWindow/2 {
+		t.Error("half of the window is free and was not used")
+	}
+	// The last ones do not wait.
+	s.acknowledge(ack{next: s.next}, now)
+	for len(s.queue) > 0 {
+		s.sendAll(now)
+		s.acknowledge(ack{next: s.next}, now)
+	}
+	s.push(&outgoing{data: []byte{0}})
+	if s.sendAll(now) != 1 {
+		t.Error("a single segment waits")
+	}
+}
+
+// TestManySessionsDoNotDrownAcknowledgements has many senders that begin at once, and whose acknowledgements arrive in
+// one queue that is short and slow, like the socket of a server that a large cluster joins.
+func TestManySessionsDoNotDrownAcknowledgements(t *testing.T) {
+	const (
+		senders, segments = 200, 200
+		queue             = 300                    // acknowledgements that wait; further ones are lost
+		each              = 10 * time.Microsecond  // that the server needs for one
+		way               = 500 * time.Microsecond // to the clients and back
+	)
+	type arrival struct {
+		at  time.Time
+		who int
+	}
+	all, heard := make([]sender, senders), make([]receiver, senders)
+	now := time.Unix(1000, 0)
+	var air, waiting []arrival // in order of time
+	transmitted := 0
+	send := func(i int) {
+		n := 0
+		for g := all[i].peek(now); g != nil; g = all[i].peek(now) {
+			all[i].sent(g, now)
+			heard[i].accept(g.seq, g.flags, g.data)
+			for _, ok := heard[i].take(); ok; _, ok = heard[i].take() {
+			}
+			n++
+			air = append(air, arrival{now.Add(way), i})
+		}
+		transmitted += n
+	}
+	for i := range all {
+		for range segments {
+			all[i].push(&outgoing{data: []byte{0}})
+		}
+		send(i)
+	}
+	for begin := now; ; now = now.Add(each) {
+		for len(air) > 0 && !air[0].at.After(now) {
+			if len(waiting) < queue {
+				waiting = append(waiting, air[0])
+			}
+			air = air[1:]
+		}
+		if len(waiting) > 0 {
+			i := waiting[0].who
+			waiting = waiting[1:]
+			all[i].acknowledge(heard[i].ack(), now)
+			send(i)
+		}
+		busy := false
+		for i := range all {
+			if d := all[i].deadline(); !d.IsZero() {
+				if busy = true; !d.After(now) {
+					send(i)
+				}
+			}
+		}
+		if !busy {
+			break
+		}
+		if now.Sub(begin) > time.Minute {
+			t.Fatal("not done after a minute")
+		}
+	}
+	t.Logf("%d segments, %d transmissions", senders*segments, transmitted)
+	if transmitted > senders*segments*5/4 {
+		t.Errorf("%d transmissions of %d segments, none of which was lost", transmitted, senders*segments)
 	}
 }

@@ -21,7 +21,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	s := &Server{
 		cfg: cfg, seals: newHandshakeSeals(cfg.Key), instance: uint64(time.Now().UnixNano()),
 		peers: map[uint64]*peer{}, nodes: map[string]*peer{},
-		admission: make(chan struct{}, maxWholeTables),
+		out: newBatchWriter(cfg.Conn), admission: make(chan struct{}, maxWholeTables),
 	}
 	s.drops = dropLog{counters: &s.counters, log: cfg.Log}
 	// Versions above the instance are unique to this server, so a daemon never mistakes another server's table for its

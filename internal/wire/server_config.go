@@ -67,6 +67,7 @@ type Server struct {
 	counters counters
 	group    sync.WaitGroup
 	drops    dropLog // of the reader
+	out      *batchWriter
 
 	mu      sync.Mutex // never held while a handler is called
 	peers   map[uint64]*peer
@@ -101,11 +102,13 @@ type peer struct {
 	// Guarded by tableMu.
 	release func()     // called once the peer has the table of the next step; nil if nobody waits for that
 	known   bool       // the peer has reported its table
+	keeps   bool       // its table is from before the session, and it understands a step that only gives it a version
 	table   tableState // state of the peer's table once it has applied all steps
 }
 
 // tableReport is the state of a client's table after a number of steps.
 type tableReport struct {
 	state tableState
+	keeps bool
 	steps uint64
 }

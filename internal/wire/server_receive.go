@@ -12,9 +12,10 @@ import (
 
 // read is the goroutine that handles received datagrams until the socket is closed.
 func (s *Server) read() {
-	buf := make([]byte, maxDatagram+1)
+	in := newBatchReader(s.cfg.Conn, serverBatch)
+	var touched []*session
 	for {
-		n, addr, err := s.cfg.Conn.ReadFromUDPAddrPort(buf)
+		n, err := in.read()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
@@ -23,26 +24,40 @@ func (s *Server) read() {
 			time.Sleep(dropLogGap / 100) // an unexpected error may persist and must not cause a busy loop
 			continue
 		}
-		s.counters.received(n)
-		if err := s.receive(buf[:n], addr); err != nil {
-			s.drops.dropped(err, addr)
+		for i := range n {
+			d, addr := in.datagram(i), in.from(i)
+			s.counters.received(len(d))
+			to, err := s.receive(d, addr)
+			if err != nil {
+				s.drops.dropped(err, addr)
+			}
+			if to != nil && !to.touched {
+				to.touched, touched = true, append(touched, to)
+			}
 		}
+		now := time.Now()
+		for i, to := range touched {
+			to.touched, touched[i] = false, nil
+			to.settle(now)
+		}
+		touched = touched[:0]
 	}
 }
 
-// receive handles a datagram and may overwrite it.
-func (s *Server) receive(d []byte, addr netip.AddrPort) error {
+// receive handles a datagram and may overwrite it. It returns the session of a datagram that was opened, which is then
+// to be settled.
+func (s *Server) receive(d []byte, addr netip.AddrPort) (*session, error) {
 	kind, err := datagramKind(d)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	switch kind {
 	case kindHello:
-		return s.receiveHello(d, addr)
+		return nil, s.receiveHello(d, addr)
 	case kindData:
 		return s.receiveData(d, addr)
 	}
-	return errNoise
+	return nil, errNoise
 }
 
 // receiveHello answers a HELLO with a WELCOME. It does not affect any session, because the HELLO may be a replay.
@@ -86,11 +101,12 @@ func (s *Server) write(d []byte, addr netip.AddrPort) {
 	_, _ = s.cfg.Conn.WriteToUDPAddrPort(d, addr)
 }
 
-// receiveData handles a datagram of a session. The first one of a pending handshake makes the session live.
-func (s *Server) receiveData(d []byte, addr netip.AddrPort) error {
+// receiveData handles a datagram of a session, which it returns. The first one of a pending handshake makes the session
+// live.
+func (s *Server) receiveData(d []byte, addr netip.AddrPort) (*session, error) {
 	id, counter, err := dataIDs(d)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s.mu.Lock()
 	p := s.peers[id]
@@ -101,18 +117,18 @@ func (s *Server) receiveData(d []byte, addr netip.AddrPort) error {
 	s.mu.Unlock()
 	switch {
 	case p != nil && p.addr == addr:
-		return p.session.openAndProcess(counter, d)
+		return p.session, p.session.openAndProcess(counter, d)
 	case h != nil && h.addr == addr:
 		payload, err := openData(h.seals.toServer, d)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if p, err = s.promote(h); err != nil {
-			return err
+			return nil, err
 		}
-		return p.session.process(counter, payload)
+		return p.session, p.session.process(counter, payload)
 	}
-	return errUnknown
+	return nil, errUnknown
 }
 
 // promote turns a handshake into a session. The client has proved that it received the WELCOME.
@@ -155,9 +171,10 @@ func (s *Server) newPeer(h *pending) *peer {
 		addr: h.addr, instance: h.hello.instance,
 	}
 	log := s.cfg.Log.With("node", p.Node, "peer", p.addr)
+	to := net.UDPAddrFromAddrPort(p.addr)
 	p.session = newSession(sessionConfig{
 		local: h.id, remote: h.hello.session, seal: h.seals.toClient, open: h.seals.toServer,
-		write:     func(d []byte) { _, _ = s.cfg.Conn.WriteToUDPAddrPort(d, p.addr) },
+		write:     func(datagrams [][]byte) { s.out.write(datagrams, to) },
 		keepalive: s.cfg.Keepalive, shift: !p.SameHost, now: s.cfg.now,
 		counters: &s.counters, log: log, group: &s.group,
 		joined: func() {

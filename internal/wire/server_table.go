@@ -75,7 +75,12 @@ func (s *Server) sendStep(p *peer) {
 			p.handled.Add(1)
 		}
 	}
-	if err := p.session.send(handled, true, s.table.step(p.table)...); err != nil {
+	step := s.table.step
+	if p.keeps && p.table.hash == s.table.hash {
+		step = s.table.sameAs
+	}
+	p.keeps = false
+	if err := p.session.send(handled, true, step(p.table)...); err != nil {
 		if release != nil {
 			release()
 		}
@@ -91,7 +96,9 @@ func (s *Server) sendStep(p *peer) {
 func (p *peer) heardTable(state tableState) {
 	steps := p.queued.Load()
 	if p.handled.Load() == steps {
-		p.report.Store(&tableReport{state: state, steps: steps})
+		keeps := state.version&tableKept != 0
+		state.version &^= tableKept
+		p.report.Store(&tableReport{state: state, keeps: keeps, steps: steps})
 		p.session.poke()
 	}
 }
@@ -126,7 +133,7 @@ func (s *Server) compareTable(p *peer) {
 			"version", r.state.version, "expected", p.table.version)
 		r.state = tableState{}
 	}
-	p.known = true
+	p.known, p.keeps = true, r.keeps
 	p.table = r.state
 	s.sendStep(p)
 }

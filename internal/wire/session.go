@@ -51,14 +51,16 @@ var (
 type sessionConfig struct {
 	local, remote uint64      // session IDs of received and of sent datagrams
 	seal, open    cipher.AEAD // for sent and for received datagrams
-	write         func(d []byte)
-	client        bool // the client sends keepalives at intervals, the server answers them
-	keepalive     time.Duration
-	shift         bool // the peer has another clock: convert the times of its messages
-	now           func() monotime.Time
-	counters      *counters
-	log           *slog.Logger
-	group         *sync.WaitGroup // waits for the session's goroutine
+	// write sends at most sendBatch datagrams.
+	write     func(datagrams [][]byte)
+	client    bool // the client sends keepalives at intervals, the server answers them
+	keeps     bool // client: it understands a step that only gives its table another version
+	keepalive time.Duration
+	shift     bool // the peer has another clock: convert the times of its messages
+	now       func() monotime.Time
+	counters  *counters
+	log       *slog.Logger
+	group     *sync.WaitGroup // waits for the session's goroutine
 
 	// joined, work, receive and left run on the session's goroutine: work first and after every poke, then joined, then
 	// receive for each message, finally left. heard runs on the reader's goroutine.
@@ -103,7 +105,8 @@ type session struct {
 	table        tableState // client: state of its table
 	timer        *time.Timer
 	armed        time.Time // when the timer fires; zero if it is stopped
-	buf          [maxDatagram]byte
+
+	touched bool // used by the server's reader only: the session is to be settled
 
 	// Used by the session's goroutine only.
 	partial []byte // segments of an incomplete message

@@ -47,5 +47,8 @@ func (s *session) refuse() {
 
 // transmitGoodbye sends a GOODBYE. s.mu is held.
 func (s *session) transmitGoodbye(reason byte) {
-	s.transmit(append(beginData(s.buf[:], s.remote, s.counter), frameGoodbye, reason))
+	out := outboxes.Get().(*outbox)
+	defer outboxes.Put(out)
+	s.enclose(out, append(beginData(out.buf(), s.remote, s.counter), frameGoodbye, reason))
+	s.transmit(out)
 }

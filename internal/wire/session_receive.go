@@ -8,7 +8,8 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// openAndProcess handles a datagram of this session, whose header has been checked. It overwrites d.
+// openAndProcess handles a datagram of this session, whose header has been checked. It overwrites d. The caller calls
+// settle after it, or after several.
 func (s *session) openAndProcess(counter uint64, d []byte) error {
 	s.mu.Lock()
 	fresh := s.replay.fresh(counter)
@@ -23,7 +24,7 @@ func (s *session) openAndProcess(counter uint64, d []byte) error {
 	return s.process(counter, payload)
 }
 
-// process handles the payload of an opened datagram. Only the reader's goroutine calls it.
+// process handles the payload of an opened datagram. Only the reader's goroutine calls it, and settle after it.
 func (s *session) process(counter uint64, payload []byte) error {
 	now, mono := time.Now(), s.now()
 	var after []func() // run without s.mu
@@ -72,7 +73,6 @@ func (s *session) process(counter uint64, payload []byte) error {
 			after = append(after, func() { s.end(err, 0) })
 		}
 	})
-	s.flush(now)
 	s.mu.Unlock()
 	for _, f := range after {
 		f()

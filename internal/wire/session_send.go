@@ -48,17 +48,23 @@ func (s *session) unfinished() (out [][]byte) {
 // flush sends everything that is due, with as many frames per datagram as fit, and sets the timer for the rest. s.mu is
 // held.
 func (s *session) flush(now time.Time) {
+	out := outboxes.Get().(*outbox)
+	defer outboxes.Put(out)
 	for s.endErr == nil {
-		d := beginData(s.buf[:], s.remote, s.counter)
+		d := beginData(out.buf(), s.remote, s.counter)
 		if s.ackDue {
 			d = s.receiver.ack().append(d)
 			s.ackDue = false
 		}
 		if s.keepaliveDue {
-			d = keepalive{
+			k := keepalive{
 				sent: s.now(), echo: s.echo, echoArrived: s.echoArrived,
 				tableVersion: s.table.version, tableHash: s.table.hash,
-			}.append(d)
+			}
+			if s.keeps && !s.live && k.tableVersion != 0 {
+				k.tableVersion |= tableKept
+			}
+			d = k.append(d)
 			s.keepaliveDue = false
 		}
 		const end = maxDatagram - tagSize
@@ -75,15 +81,34 @@ func (s *session) flush(now time.Time) {
 		if len(d) == dataHeader {
 			break
 		}
-		s.transmit(d)
+		if s.enclose(out, d); len(out.list) == sendBatch {
+			s.transmit(out)
+		}
 	}
+	s.transmit(out)
 	s.arm()
 }
 
-// transmit seals and sends the datagram that beginData began. s.mu is held.
-func (s *session) transmit(d []byte) {
+// settle sends what is due after datagrams were processed: several share an acknowledgement. The reader calls it.
+func (s *session) settle(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.flush(now)
+}
+
+// enclose seals the datagram that beginData began in out. s.mu is held.
+func (s *session) enclose(out *outbox, d []byte) {
 	s.counter++
 	d = sealData(s.seal, d)
 	s.counters.sent(len(d))
-	s.write(d)
+	out.list = append(out.list, d)
+}
+
+// transmit sends the datagrams in out, which it empties. s.mu is held, so that they leave in the order of their
+// counters.
+func (s *session) transmit(out *outbox) {
+	if len(out.list) > 0 {
+		s.write(out.list)
+		out.list = out.list[:0]
+	}
 }

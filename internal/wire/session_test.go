@@ -22,16 +22,18 @@ func loneSession(t *testing.T, receive func(Message), heard func(keepalive)) (s 
 	s = newSession(sessionConfig{
 		local: 1, remote: 2, seal: seals.toClient, open: seals.toServer, keepalive: DefaultKeepalive,
 		now: monotime.Now, counters: &counters{}, log: slog.New(slog.DiscardHandler), group: group,
-		write: func(d []byte) {
-			payload, err := openData(seals.toClient, append([]byte(nil), d...))
-			if err != nil {
-				t.Error(err)
-				return
-			}
+		write: func(datagrams [][]byte) {
 			mu.Lock()
 			defer mu.Unlock()
-			if err := parseFrames(payload, func(f *frame) { frames = append(frames, *f) }); err != nil {
-				t.Error(err)
+			for _, d := range datagrams {
+				payload, err := openData(seals.toClient, append([]byte(nil), d...))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := parseFrames(payload, func(f *frame) { frames = append(frames, *f) }); err != nil {
+					t.Error(err)
+				}
 			}
 		},
 		joined: func() {}, work: func() {}, left: func(error) {}, ended: func() {},
@@ -48,6 +50,32 @@ func loneSession(t *testing.T, receive func(Message), heard func(keepalive)) (s 
 	}
 }
 
+// arrive processes the payload of a datagram that arrives alone.
+func (s *session) arrive(counter uint64, payload []byte) error {
+	err := s.process(counter, payload)
+	s.settle(time.Now())
+	return err
+}
+
+func TestDatagramsReceivedTogetherShareAnAcknowledgement(t *testing.T) {
+	let := make(chan struct{})
+	s, sent := loneSession(t, func(Message) { <-let }, func(keepalive) {})
+	defer close(let)
+	b, err := encode(wake(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(10) {
+		if err := s.process(i, appendReliable(nil, i, 0, b)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.settle(time.Now())
+	if got := sent(); len(got) != 1 || got[0].ack != (ack{next: 10}) {
+		t.Errorf("10 datagrams were answered by %+v", got)
+	}
+}
+
 func TestSegmentIsAcknowledgedAtOnceAndWhenHandled(t *testing.T) {
 	let := make(chan struct{})
 	s, sent := loneSession(t, func(Message) { <-let }, func(keepalive) {})
@@ -55,7 +83,7 @@ func TestSegmentIsAcknowledgedAtOnceAndWhenHandled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.process(0, appendReliable(nil, 0, flagDone, b)); err != nil {
+	if err := s.arrive(0, appendReliable(nil, 0, flagDone, b)); err != nil {
 		t.Fatal(err)
 	}
 	if got := sent(); len(got) != 1 || got[0].ack != (ack{next: 1}) {
@@ -67,7 +95,7 @@ func TestSegmentIsAcknowledgedAtOnceAndWhenHandled(t *testing.T) {
 		t.Errorf("after the handler: %+v", got)
 	}
 	// A duplicate is acknowledged but not handled. A segment after a gap has its bit set.
-	if err := s.process(1, appendReliable(appendReliable(nil, 0, flagDone, b), 3, 0, b)); err != nil {
+	if err := s.arrive(1, appendReliable(appendReliable(nil, 0, flagDone, b), 3, 0, b)); err != nil {
 		t.Fatal(err)
 	}
 	if got := sent(); len(got) != 3 || got[2].ack != (ack{next: 1, bits: 0b10, done: 1}) {
@@ -79,7 +107,7 @@ func TestOvertakenKeepaliveIsIgnored(t *testing.T) {
 	var versions []uint64
 	s, sent := loneSession(t, func(Message) {}, func(k keepalive) { versions = append(versions, k.tableVersion) })
 	for _, counter := range []uint64{5, 4, 6} {
-		if err := s.process(counter, keepalive{sent: 1, tableVersion: 10 * counter}.append(nil)); err != nil {
+		if err := s.arrive(counter, keepalive{sent: 1, tableVersion: 10 * counter}.append(nil)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -94,10 +122,10 @@ func TestMalformedPayloadHasNoEffect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.process(0, append(appendReliable(nil, 0, 0, b), 99)) == nil {
+	if s.arrive(0, append(appendReliable(nil, 0, 0, b), 99)) == nil {
 		t.Error("an unknown frame is accepted")
 	}
-	if s.process(1, ack{next: 7}.append(nil)) == nil {
+	if s.arrive(1, ack{next: 7}.append(nil)) == nil {
 		t.Error("an acknowledgement of a segment that was never sent is accepted")
 	}
 	if len(sent()) != 0 || s.receiver.next != 0 {
@@ -111,7 +139,7 @@ func TestSuspendedProcessDoesNotTakeItsPauseForSilence(t *testing.T) {
 	s.keepalive = time.Hour // so that no timer fires by itself
 	hear := func(counter uint64) {
 		t.Helper()
-		if err := s.process(counter, keepalive{sent: 1}.append(nil)); err != nil {
+		if err := s.arrive(counter, keepalive{sent: 1}.append(nil)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -148,7 +176,7 @@ func TestSessionThatNeverBecameLiveFinishes(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("the session does not finish")
 	}
-	if err := s.process(0, nil); err != nil {
+	if err := s.arrive(0, nil); err != nil {
 		t.Error(err)
 	}
 }

@@ -197,6 +197,11 @@ func (t *table) step(from tableState) [][]byte {
 	return t.stepPieces
 }
 
+// sameAs returns the encoded step that only gives a client, whose table has the same entries, the version of this one.
+func (t *table) sameAs(from tableState) [][]byte {
+	return makePieces(from.version, t.tableState, nil, nil)
+}
+
 // sortedAddrs returns addresses in a fixed order, so that equal steps have equal encodings.
 func sortedAddrs(addrs func(func(netip.AddrPort) bool)) []netip.AddrPort {
 	return slices.SortedFunc(addrs, netip.AddrPort.Compare)

@@ -103,7 +103,8 @@ func (f *fleet) startDaemon(n int) (*daemon, error) {
 	var err error
 	d.client, err = wire.NewClient(wire.ClientConfig{
 		Server: f.leader.addr, Key: f.key, Node: nodeName(n), First: []wire.Message{&wire.Node{Addr: nodeAddr(n)}},
-		Connected: func() { <-ready; d.connected() }, Services: d.services, Receive: d.receive,
+		Connected: func() { <-ready; d.connected() }, Services: d.services, Kept: d.kept,
+		Receive: d.receive,
 	})
 	return d, err
 }
@@ -119,6 +120,9 @@ func (d *daemon) services(full bool, upserts []wire.Service, _ []netip.AddrPort)
 		d.gathering.table.reach(d.number)
 	}
 }
+
+// kept notes that the new leader has the services that the daemon has.
+func (d *daemon) kept() { d.gathering.table.reach(d.number) }
 
 func (d *daemon) receive(m wire.Message) {
 	switch m := m.(type) {
