@@ -15,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"wangell.loutres.me/internal/gate"
 )
 
 func TestChartRendersAllObjects(t *testing.T) {
@@ -207,6 +209,11 @@ func TestSchemaRefusesWrongValues(t *testing.T) {
 		"daemon.xdpMode=fast":                          "/daemon/xdpMode",
 		"daemon.announce=BGP":                          "/daemon/announce",
 		"daemon.replies=edge":                          "/daemon/replies",
+		"daemon.wakeBudgets.node.burst=-1":             "/daemon/wakeBudgets/node/burst",
+		"daemon.wakeBudgets.proven.perSecond=0":        "/daemon/wakeBudgets/proven/perSecond",
+		"daemon.wakeBudgets.prefix.burst=1":            "/daemon/wakeBudgets",
+		"daemon.wakeBudgets.unproven=many":             "/daemon/wakeBudgets/unproven",
+		"sizes.flowsPerSource=-1":                      "/sizes/flowsPerSource",
 		"daemon.privileged=true":                       "/daemon",
 		"daemon.capabilities={ALL}":                    "/daemon/capabilities/0",
 		"daemon.criSocket=unix:///run/containerd.sock": "/daemon/criSocket",
@@ -235,6 +242,41 @@ func TestDaemonsRestartWhenAddressesChange(t *testing.T) {
 	const sum = "checksum/addresses"
 	if b := render(t); a.daemon.Spec.Template.Annotations[sum] == b.daemon.Spec.Template.Annotations[sum] {
 		t.Error("a change of the pools does not restart the daemons")
+	}
+}
+
+// The chart's budgets of wakes and sizes are those of the program, and a change reaches the daemon.
+func TestBudgetsAndSizesReachTheDaemon(t *testing.T) {
+	args := func(r *rendered) string {
+		return strings.Join(r.daemon.Spec.Template.Spec.Containers[0].Args, " ") + " "
+	}
+	has := func(r *rendered, want ...string) {
+		t.Helper()
+		for _, arg := range want {
+			if !strings.Contains(args(r), " "+arg+" ") {
+				t.Errorf("no %s in %s", arg, args(r))
+			}
+		}
+	}
+	b, s, defaults := gate.DefaultWakeBudgets(), gate.DefaultSizes(), render(t)
+	has(defaults, "--wake-budget-node="+b.Node.String(), "--wake-budget-service="+b.Service.String(),
+		"--wake-budget-source="+b.Source.String(), "--wake-budget-proven="+b.Proven.String(),
+		fmt.Sprintf("--wake-unproven=%d", b.Parked), fmt.Sprintf("--services=%d", s.Services),
+		fmt.Sprintf("--pods=%d", s.Pods), fmt.Sprintf("--flows=%d", s.Flows), fmt.Sprintf("--parked=%d", s.Parked))
+	if strings.Contains(args(defaults), "--max-flows") {
+		t.Errorf("shares of the flow table are set: %s", args(defaults))
+	}
+	// Numbers as in a file of values: --set makes them integers or strings.
+	has(render(t, "--set-json", "daemon.wakeBudgets.service.perSecond=0.1,daemon.wakeBudgets.proven.perSecond=1000000",
+		"--set", "daemon.wakeBudgets.node.burst=20000000,daemon.wakeBudgets.source.burst=0",
+		"--set", "daemon.wakeBudgets.unproven=0,sizes.flowsPerSource=30000000,sizes.flowsPerService=9"),
+		"--wake-budget-node=20000000,50", "--wake-budget-service=100,0.1", "--wake-budget-source=0,10",
+		"--wake-budget-proven=1000,1e+06", "--wake-unproven=0", "--max-flows-per-source=30000000",
+		"--max-flows-per-service=9")
+	for _, text := range []string{"0,10", "1000,1e+06"} {
+		if err := new(gate.Budget).Set(text); err != nil {
+			t.Errorf("the daemon refuses %s: %v", text, err)
+		}
 	}
 }
 
