@@ -10,7 +10,11 @@
 #define REPEAT_INTERVAL 1000000000ull /* ns for one more such SYN on this node */
 #define REPEAT_BURST 16               /* such SYNs at once */
 #define DOUBTED_REPEAT 32             /* wakes that such a SYN costs the budget of a doubted service */
-#define TELL_PAUSE 10000000000ull     /* ns between two reports to the daemon */
+#define TELL_PAUSE 1000000000ull      /* ns between two reports to the daemon */
+
+/* What exceeded_budget returns besides an enum wake_scope. */
+#define WITHIN_BUDGET WAKE_SCOPES       /* no budget is exceeded */
+#define BEYOND_PARKED (WAKE_SCOPES + 1) /* the service keeps enough SYNs of unproven clients */
 
 /* Takes one from a budget that holds burst of them at most and gets one more each interval (ns); burst 0 is without
  * limit. *due is the time at which the budget is full again: a generic cell rate algorithm (ITU-T I.371). */
@@ -37,20 +41,25 @@ static __always_inline __u32 source_index(const struct flow_key *k)
 	return hash_client(prefix ^ (__u32)proof_key[0]) & (SOURCE_BUDGETS - 1);
 }
 
-/* Whether a SYN of an unproven client is within the budgets: those of wakes if it would start one, else the number of
- * SYNs that its service keeps for unproven clients. The source comes first, so that one alone cannot spend what others
- * share. */
-static __always_inline bool within_budget(const struct flow_key *k, struct service_status *st, __u64 now)
+/* Returns which budget the SYN of an unproven client exceeds: one of those of wakes if it would start one, else the
+ * number of SYNs that its service keeps for unproven clients. The source comes first, so that one alone cannot spend
+ * what others share. */
+static __always_inline __u32 exceeded_budget(const struct flow_key *k, struct service_status *st, __u64 now)
 {
 	if (state_now(st) != SERVICE_COLD)
-		return !unproven_parked || *(volatile __u32 *)&st->parked < unproven_parked;
+		return !unproven_parked || *(volatile __u32 *)&st->parked < unproven_parked ? WITHIN_BUDGET
+											    : BEYOND_PARKED;
 	__u32 zero = 0;
 	struct node_limits *node = bpf_map_lookup_elem(&wake_limits, &zero);
 	__u32 at = source_index(k);
 	__u64 *source = bpf_map_lookup_elem(&source_budgets, &at);
-	return source && node && spend(source, wake_interval[WAKES_SOURCE], wake_burst[WAKES_SOURCE], now) &&
-	       spend(&st->wake_budget, wake_interval[WAKES_SERVICE], wake_burst[WAKES_SERVICE], now) &&
-	       spend(&node->wakes, wake_interval[WAKES_NODE], wake_burst[WAKES_NODE], now);
+	if (!source || !node || !spend(source, wake_interval[WAKES_SOURCE], wake_burst[WAKES_SOURCE], now))
+		return WAKES_SOURCE;
+	if (!spend(&st->wake_budget, wake_interval[WAKES_SERVICE], wake_burst[WAKES_SERVICE], now))
+		return WAKES_SERVICE;
+	if (!spend(&node->wakes, wake_interval[WAKES_NODE], wake_burst[WAKES_NODE], now))
+		return WAKES_NODE;
+	return WITHIN_BUDGET;
 }
 
 /* Whether a SYN of a proven client is within the budget of its /24, which bounds how many services a scan wakes. Forged
@@ -106,8 +115,8 @@ static __always_inline bool may_repeats_wake(struct service_status *st, __u64 no
 	return spend(&st->wake_budget, wake_interval[WAKES_SERVICE] * DOUBTED_REPEAT, times, now);
 }
 
-/* Tells the daemon, now and then, which service and client exceed a budget. */
-static __always_inline void tell_over_budget(__u32 service, const struct flow_key *k, __u64 now)
+/* Tells the daemon, now and then, which service and client exceed a budget of wakes. */
+static __always_inline void tell_over_budget(__u32 service, const struct flow_key *k, __u32 scope, __u64 now)
 {
 	__u32 zero = 0;
 	struct node_limits *node = bpf_map_lookup_elem(&wake_limits, &zero);
@@ -116,5 +125,5 @@ static __always_inline void tell_over_budget(__u32 service, const struct flow_ke
 	__u64 told = *(volatile __u64 *)&node->told;
 	if ((told && now - told < TELL_PAUSE) || __sync_val_compare_and_swap(&node->told, told, now) != told)
 		return;
-	notify(EVENT_OVER_BUDGET, service, k->client.w[3], now, false, NULL);
+	notify_scope(EVENT_OVER_BUDGET, service, k->client.w[3], scope, now, false, NULL);
 }

@@ -383,8 +383,8 @@ static __always_inline void count(enum counter which)
 
 /* Sends an event to the daemon and reports in *sent (may be NULL) whether there was room for it. A forced event wakes
  * the reader at once. Any other wakes it only if it has caught up, on which a wake must not depend. */
-static __always_inline void notify(enum event_type type, __u32 index, __u32 generation, __u64 at, bool force,
-				   bool *sent)
+static __always_inline void notify_scope(enum event_type type, __u32 index, __u32 generation, __u32 scope, __u64 at,
+					 bool force, bool *sent)
 {
 	struct event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
 	if (sent)
@@ -396,9 +396,16 @@ static __always_inline void notify(enum event_type type, __u32 index, __u32 gene
 	e->type = type;
 	e->index = index;
 	e->generation = generation;
-	e->pad = 0;
+	e->scope = scope;
 	e->at = at;
 	bpf_ringbuf_submit(e, force ? BPF_RB_FORCE_WAKEUP : 0);
+}
+
+/* The same for an event without a scope. */
+static __always_inline void notify(enum event_type type, __u32 index, __u32 generation, __u64 at, bool force,
+				   bool *sent)
+{
+	notify_scope(type, index, generation, 0, at, force, sent);
 }
 
 /* Returns the pod with an index and generation, or NULL if that pod is gone. */

@@ -71,16 +71,19 @@ static __always_inline enum judgment judge(void *ctx, bool xdp, const struct pac
 		if (within_proven_budget(k, st, now))
 			return ADMIT;
 		count(COUNT_OVER_BUDGET);
-		tell_over_budget(s->index, k, now);
+		tell_over_budget(s->index, k, WAKES_PROVEN, now);
 		return REJECT;
 	}
 	__u32 wary = *(volatile __u32 *)&st->flags & (SERVICE_DRAINS | SERVICE_DOUBTED);
 	if (s->flags & SERVICE_PROOF_NEVER)
 		wary = 0;
 	if (!wary && !(s->flags & SERVICE_PROOF_ALWAYS)) {
-		if (within_budget(k, st, now))
+		__u32 scope = exceeded_budget(k, st, now);
+		if (scope == WITHIN_BUDGET)
 			return ADMIT;
-		tell_over_budget(s->index, k, now);
+		/* A crowd at a waking service is ordinary. */
+		if (scope != BEYOND_PARKED)
+			tell_over_budget(s->index, k, scope, now);
 	}
 	if (s->flags & SERVICE_PROOF_NEVER) {
 		count(COUNT_OVER_BUDGET);

@@ -403,7 +403,7 @@ struct event {
 	enum event_type type; /* what happened */
 	__u32 index;          /* EVENT_WAKE, _OVER_BUDGET, _DENIED: service index; EVENT_SYN: 0; else pod index */
 	__u32 generation;     /* generation of the pod; EVENT_OVER_BUDGET, _DENIED: the client's IPv4 address; else 0 */
-	__u32 pad;            /* zero */
+	__u32 scope;          /* EVENT_OVER_BUDGET: enum wake_scope; else 0 */
 	__u64 at;             /* ns of CLOCK_MONOTONIC; 0 for EVENT_SYN */
 };
 EXPORT_TO_GO(struct, event);

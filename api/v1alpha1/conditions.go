@@ -8,3 +8,6 @@ const ConditionStalled = "Stalled"
 
 // ConditionRestricted means that not every client may connect, because of allowFrom or of NetworkPolicies.
 const ConditionRestricted = "Restricted"
+
+// ConditionGatePressure means that clients exceed a budget of wakes, or that a table of a node's gate is almost full.
+const ConditionGatePressure = "GatePressure"

@@ -20,7 +20,9 @@ func newPs(g *globals) *cobra.Command {
 		Short: "List the services of a running 'wangell up'",
 		Long: `List the services of a running 'wangell up': address, state, pods, open connections
 and the last wake. A manifest with a mistake has a line of its own: its services are
-those that it had before. With -o json its mistakes are on standard error.`,
+those that it had before. With -o json its mistakes are on standard error. A budget of
+wakes that clients exceed shows as the MESSAGE of its service; a table of the gate that
+is almost full has a line below the services.`,
 		GroupID: groupLook,
 		Example: `  sudo wangell ps
   sudo wangell ps -o json | jq -r '.[].service.status.loadBalancerIP'`,
@@ -42,11 +44,15 @@ those that it had before. With -o json its mistakes are on standard error.`,
 				}
 				return printJSON(services)
 			}
+			pressure, err := c.Pressure(cmd.Context())
+			if err != nil {
+				return err
+			}
 			wakes, err := c.Wakes(cmd.Context(), "")
 			if err != nil {
 				return err
 			}
-			return view.Services(os.Stdout, services, broken, wakes, time.Now())
+			return view.Services(os.Stdout, services, broken, pressure, wakes, time.Now())
 		},
 	}
 	out.registerTo(cmd)

@@ -20,7 +20,8 @@ const latestPause = 10 * time.Second
 func (s *service) glance() glance {
 	g := glance{
 		state: s.machine.State(), message: s.message(), image: cmp.Or(s.imageErr, s.unready()),
-		serving: s.machine.Serving(), desired: s.machine.Desired(), replicas: s.replicas(),
+		pressure: s.pressures.of(s),
+		serving:  s.machine.Serving(), desired: s.machine.Desired(), replicas: s.replicas(),
 		lastPacket: s.reported.lastPacket,
 	}
 	if w := s.lastWake; w != nil {

@@ -27,6 +27,7 @@ type engine struct {
 	images    *preparer
 	wakes     *wakes
 	changed   *changedSet
+	pressures *pressures
 	cluster   runtime.Cluster // nil on one machine
 	began     time.Time       // with the monotonic clock
 
@@ -91,6 +92,7 @@ func (e *engine) begin(s *service) { e.step(s, lifecycle.Timer{}) }
 // service: the caller then publishes, so that daemons drop that one's pods.
 func (e *engine) add(w *wanted) (s *service, taken bool) {
 	s = &service{wanted: w, machine: lifecycle.New(w.lifecycle(e.cluster != nil), e.newGeneration()), heapPos: -1}
+	s.pressures = e.pressures
 	taken = e.evict(w.addr)
 	e.table.services[w.key] = s
 	e.table.byAddr[w.addr] = s

@@ -21,6 +21,8 @@ const (
 	EventState  EventKind = "state"  // a service has entered State
 	EventPull   EventKind = "pull"   // an image is being fetched: Image, Done, Total
 	EventDaemon EventKind = "daemon" // the daemon of Node has connected or disconnected: Text
+	// EventPressure: something is scarce in the gate of Node: Reason and Text. Without a Service it concerns the node.
+	EventPressure EventKind = "pressure"
 )
 
 // Severities of a report.
@@ -43,6 +45,8 @@ type Event struct {
 	Done  int64  `json:"done,omitempty"`
 	Total int64  `json:"total,omitempty"`
 	Node  string `json:"node,omitempty"`
+	// Reason is that of a Pressure.
+	Reason string `json:"reason,omitempty"`
 	// Lost is the number of events before this one that the subscriber missed because it was too slow.
 	Lost int `json:"lost,omitempty"`
 }
@@ -65,6 +69,14 @@ type subscriber struct {
 // report emits a message about a service, or about the whole if key is empty.
 func (h *hub) report(key runtime.Key, severity, text string) {
 	h.emit(Event{Time: time.Now(), Kind: EventReport, Service: key, Severity: severity, Text: text})
+}
+
+// pressure emits that something is scarce on a node, for a service or for the whole node if key is empty.
+func (h *hub) pressure(key runtime.Key, node string, p Pressure) {
+	h.emit(Event{
+		Time: time.Now(), Kind: EventPressure, Service: key, Node: node, Severity: SeverityWarning, Reason: p.Reason,
+		Text: p.Message,
+	})
 }
 
 func (h *hub) emit(e Event) {
@@ -125,10 +137,10 @@ func writeLog(events <-chan Event, log *slog.Logger) {
 			log.Warn("events were not logged: the log is too slow", "events", e.Lost)
 		}
 		switch {
-		case e.Kind == EventReport && e.Service != "":
+		case (e.Kind == EventReport || e.Kind == EventPressure) && e.Service != "":
 			text := fmt.Sprintf("service %s: %s", e.Service, e.Text)
 			log.Log(context.Background(), levels[e.Severity], text, "service", string(e.Service))
-		case e.Kind == EventReport:
+		case e.Kind == EventReport || e.Kind == EventPressure:
 			log.Log(context.Background(), levels[e.Severity], e.Text)
 		case e.Kind == EventState:
 			log.Debug("state", "service", string(e.Service), "state", e.State)

@@ -61,6 +61,7 @@ type service struct {
 	reported   glance               // as last reported by Changed
 	idle       map[string]idleNode  // by node
 	denied     denials
+	pressures  *pressures // of all services
 
 	scaler   scale.Scaler  // while it follows its load
 	newFlows rate          // likewise
@@ -91,6 +92,7 @@ type glance struct {
 	state                      lifecycle.State
 	message, image             string
 	serving, desired, replicas int
+	pressure                   Pressure
 	wake                       uint64
 	result                     lifecycle.Result
 	phases                     int

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -46,6 +47,14 @@ func (c *Controller) Status() []Status {
 	slices.SortFunc(out, func(a, b Status) int {
 		return strings.Compare(a.Service.Namespace+"/"+a.Service.Name, b.Service.Namespace+"/"+b.Service.Name)
 	})
+	return out
+}
+
+// Pressure returns what is scarce in the gates of nodes as a whole, sorted by its message.
+func (c *Controller) Pressure() []Pressure {
+	var out []Pressure
+	c.loop.call(func() { out = slices.Collect(maps.Values(c.engine.pressures.nodes.all)) })
+	slices.SortFunc(out, func(a, b Pressure) int { return strings.Compare(a.Message, b.Message) })
 	return out
 }
 

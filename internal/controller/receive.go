@@ -35,6 +35,7 @@ func (r *receiver) left(p wire.Peer) {
 	for _, s := range r.engine.table.services {
 		delete(s.idle, p.Node)
 	}
+	r.engine.dropAlerts(p)
 }
 
 // receive handles a message.
@@ -81,6 +82,8 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 		if s := e.table.byAddr[m.Service]; s != nil {
 			e.noteDenied(s, from.Node, m)
 		}
+	case *wire.Alert:
+		e.noteAlert(from, m)
 	case *wire.Usage:
 		for _, u := range m.Pods {
 			if p := r.findAtHome(from, u.Service, u.PodID); p != nil {

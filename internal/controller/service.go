@@ -80,7 +80,8 @@ func (s *service) replicas() int {
 }
 
 func (s *service) status() Status {
-	st := Status{Service: *s.spec, Traffic: s.traffic, Serving: s.machine.Serving(), Desired: s.machine.Desired()}
+	st := Status{Service: *s.spec, Traffic: s.traffic, Serving: s.machine.Serving(), Desired: s.machine.Desired(),
+		Pressure: s.pressures.of(s)}
 	st.Traffic.Denied = s.denied.total()
 	if s.lastWake != nil {
 		w := *s.lastWake
@@ -109,7 +110,7 @@ func (s *service) status() Status {
 func (s *service) message() string {
 	r, waits := s.machine.WaitsFor()
 	if !waits {
-		return cmp.Or(s.machine.Message(), s.slowStop(), s.denied.message())
+		return cmp.Or(s.machine.Message(), s.slowStop(), s.pressures.of(s).Message, s.denied.message())
 	}
 	name := "the previous pod"
 	if p := s.pod(r); p != nil && p.rt.ID != "" {

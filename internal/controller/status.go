@@ -48,6 +48,8 @@ type Status struct {
 	// NoDaemon is set if no daemon at all has been connected for some seconds, so that nothing serves. Only StatusOf
 	// sets it.
 	NoDaemon bool `json:"-"`
+	// Pressure is what is scarce in the gates and concerns the service; of whole nodes, only while it is in use.
+	Pressure Pressure `json:"pressure,omitzero"`
 	// LastWake is the last wake; nil if there was none.
 	LastWake *lifecycle.Waterfall `json:"lastWake,omitempty"`
 	// Traffic is that of all pods since the controller started, and of adopted ones since they did.

@@ -71,6 +71,17 @@ type WakeBudgets struct {
 	Parked  uint32 // SYNs that a waking service keeps for unproven clients; 0 is without limit
 }
 
+// WakeScope is one of the WakeBudgets that limit wakes.
+type WakeScope uint32
+
+// The budgets of wakes.
+const (
+	WakesNode    = WakeScope(gateWakeScopeWAKES_NODE)    // WakeBudgets.Node
+	WakesService = WakeScope(gateWakeScopeWAKES_SERVICE) // WakeBudgets.Service
+	WakesSource  = WakeScope(gateWakeScopeWAKES_SOURCE)  // WakeBudgets.Source
+	WakesProven  = WakeScope(gateWakeScopeWAKES_PROVEN)  // WakeBudgets.Proven
+)
+
 // DefaultWakeBudgets are those of a daemon. Ordinary use does not meet them.
 func DefaultWakeBudgets() WakeBudgets {
 	return WakeBudgets{

@@ -24,7 +24,7 @@ const (
 	EventListen      = EventKind(gateEventTypeEVENT_LISTEN)     // a pod's socket enters LISTEN; it accepts within µs
 	EventFirstSYNACK = EventKind(gateEventTypeEVENT_SYNACK)     // a pod's first SYN-ACK passed
 	EventFirstByte   = EventKind(gateEventTypeEVENT_FIRST_BYTE) // a pod's first payload passed
-	// EventOverBudget: a client exceeded a budget of wakes. At most one is sent in ten seconds.
+	// EventOverBudget: a client exceeded a budget of wakes. At most one is sent in a second.
 	EventOverBudget = EventKind(gateEventTypeEVENT_OVER_BUDGET)
 	// EventDenied: the rules of a service refused a client. At most one is sent for a service in a minute.
 	EventDenied = EventKind(gateEventTypeEVENT_DENIED)
@@ -36,6 +36,7 @@ type Event struct {
 	Service netip.AddrPort
 	Pod     uint64       // the pod's ID; 0 for EventWake, EventOverBudget and EventDenied
 	Source  netip.Prefix // EventOverBudget: the client's /24; EventDenied: the client
+	Scope   WakeScope    // EventOverBudget: which budget
 	At      monotime.Time
 }
 
@@ -99,7 +100,7 @@ func (g *Gate) resolve(e *gateEvent) (Event, bool) {
 	if ev.Kind == EventWake || ev.Kind == EventOverBudget || ev.Kind == EventDenied {
 		switch ev.Kind {
 		case EventOverBudget:
-			ev.Source = prefixOf(e.Generation)
+			ev.Source, ev.Scope = prefixOf(e.Generation), WakeScope(e.Scope)
 		case EventDenied:
 			ev.Source = netip.PrefixFrom(fromBE(e.Generation), 32)
 		}

@@ -2,15 +2,30 @@
 
 package gate
 
-import "sync/atomic"
+import (
+	"net/netip"
+	"sync/atomic"
+)
 
 // Fill says how full a table of the gate, or the largest share of one, is.
 type Fill struct {
-	Table string // services, pods, parked, flows, flows_per_source or flows_per_service
-	Flag  string // the flag that sets its size
-	Of    string // whose share is the largest, for people; empty for a table
-	Used  uint32 // entries
-	Size  uint32 // most entries, a field of Sizes
+	Table   string         // services, pods, parked, flows, flows_per_source or flows_per_service
+	Flag    string         // the flag that sets its size
+	Source  netip.Prefix   // flows_per_source: the client address with the largest share, if there is one; else zero
+	Service netip.AddrPort // flows_per_service: the service address with the largest share, likewise
+	Used    uint32         // entries
+	Size    uint32         // most entries, a field of Sizes
+}
+
+// Of says whose share is the largest; empty for a table.
+func (f *Fill) Of() string {
+	switch {
+	case f.Source.IsValid():
+		return "client " + f.Source.Addr().String()
+	case f.Service.IsValid():
+		return "service address " + f.Service.String()
+	}
+	return ""
 }
 
 // Fills returns how full the tables are, apart from that of flows: see FlowUsage.

@@ -92,7 +92,7 @@ type gateEvent struct {
 	Type       gateEventType
 	Index      uint32
 	Generation uint32
-	Pad        uint32
+	Scope      uint32
 	At         uint64
 }
 

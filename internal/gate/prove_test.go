@@ -142,12 +142,13 @@ func TestBudgetsOfWakes(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		budgets WakeBudgets
+		scope   WakeScope
 		// service and source of the i-th SYN
 		service, source int
 	}{
-		{"node", WakeBudgets{Node: Budget{5, slow}}, 1, 1},
-		{"source", WakeBudgets{Source: Budget{5, slow}}, 1, 0},
-		{"service", WakeBudgets{Service: Budget{5, slow}}, 0, 1},
+		{"node", WakeBudgets{Node: Budget{5, slow}}, WakesNode, 1, 1},
+		{"source", WakeBudgets{Source: Budget{5, slow}}, WakesSource, 1, 0},
+		{"service", WakeBudgets{Service: Budget{5, slow}}, WakesService, 0, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, func(cfg *Config) { cfg.WakeBudgets = c.budgets })
@@ -181,8 +182,8 @@ func TestBudgetsOfWakes(t *testing.T) {
 			}
 			over := e.await(t, EventOverBudget, 1)[0]
 			if first := strangers(w, 5, c.source == 0).from.Addr(); !over.Source.Contains(first) || over.Source.Bits() != 24 ||
-				over.Service != serviceAt(5*c.service) {
-				t.Errorf("reported %+v, want the /24 of %v", over, first)
+				over.Service != serviceAt(5*c.service) || over.Scope != c.scope {
+				t.Errorf("reported %+v, want the /24 of %v and scope %d", over, first, c.scope)
 			}
 		})
 	}
@@ -192,6 +193,7 @@ func TestBudgetsOfWakes(t *testing.T) {
 // concerned, and forged SYNs do not spend it.
 func TestProvenClientsWakeNoMoreThanTheirBudget(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.WakeBudgets = WakeBudgets{Proven: Budget{5, 1.0 / 3600}} })
+	e := w.events()
 	for i := range 10 {
 		w.proving(serviceAt(i), ProofAlways)
 		for range 3 {
@@ -214,6 +216,10 @@ func TestProvenClientsWakeNoMoreThanTheirBudget(t *testing.T) {
 	}
 	if n := wakes(w.syn(1000)); n != 5 || w.counted()["over_budget"] != 5 {
 		t.Errorf("%d wakes by one /24, want 5; counted %v", n, w.counted())
+	}
+	over := e.await(t, EventOverBudget, 1)[0]
+	if over.Service != serviceAt(5) || over.Scope != WakesProven || !over.Source.Contains(client.Addr()) {
+		t.Errorf("reported %+v", over)
 	}
 	if n := wakes(strangers(w, 5, false)); n != 5 {
 		t.Errorf("%d wakes by another /24, want 5", n)

@@ -94,12 +94,13 @@ func (g *Gate) FlowUsage(s Swept) []Fill {
 	source := Fill{Table: "flows_per_source", Flag: "--max-flows-per-source", Size: sizes.FlowsPerSource}
 	if i, n := largestShare(g.sourceShares); n > 0 {
 		client := binary.NativeEndian.AppendUint32(nil, g.sourceShares.at(i).Client)
-		source.Of, source.Used = "client "+netip.AddrFrom4([4]byte(client)).String(), n
+		source.Source, source.Used = netip.PrefixFrom(netip.AddrFrom4([4]byte(client)), 32), n
 	}
 	service := Fill{Table: "flows_per_service", Flag: "--max-flows-per-service", Size: sizes.FlowsPerService}
 	if i, n := largestShare(g.serviceShares); n > 0 {
-		a, _ := g.services.addr(i)
-		service.Of, service.Used = "service address "+a.String(), n
+		if a, ok := g.services.addr(i); ok { // else it was just removed
+			service.Service, service.Used = a, n
+		}
 	}
 	return []Fill{{Table: "flows", Flag: "--flows", Used: s.Flows, Size: sizes.Flows}, source, service}
 }

@@ -64,12 +64,15 @@ func TestOneClientGetsNoMoreThanItsShare(t *testing.T) {
 	u := w.g.FlowUsage(s)
 	want := []Fill{
 		{Table: "flows", Flag: "--flows", Used: 12, Size: 64},
-		{Table: "flows_per_source", Flag: "--max-flows-per-source", Of: "client 10.46.200.10", Used: 10, Size: 10},
-		{Table: "flows_per_service", Flag: "--max-flows-per-service", Of: "service address " + vip.String(), Used: 11,
-			Size: 48},
+		{Table: "flows_per_source", Flag: "--max-flows-per-source", Used: 10, Size: 10,
+			Source: netip.MustParsePrefix("10.46.200.10/32")},
+		{Table: "flows_per_service", Flag: "--max-flows-per-service", Service: vip, Used: 11, Size: 48},
 	}
 	if !slices.Equal(u, want) {
 		t.Errorf("usage %+v, want %+v", u, want)
+	}
+	if a, b := u[1].Of(), u[2].Of(); a != "client 10.46.200.10" || b != "service address "+vip.String() {
+		t.Errorf("of %q and %q", a, b)
 	}
 }
 

@@ -69,6 +69,15 @@ func (c *Client) Broken(ctx context.Context) (out []BrokenFile, err error) {
 	return out, c.getJSON(ctx, "/v1/broken", nil, &out)
 }
 
+// Pressure returns what is scarce in the gate as a whole. An instance of an earlier version knows of nothing.
+func (c *Client) Pressure(ctx context.Context) (out []controller.Pressure, err error) {
+	err = c.getJSON(ctx, "/v1/pressure", nil, &out)
+	if errors.Is(err, runtime.ErrNotFound) {
+		return nil, nil
+	}
+	return out, err
+}
+
 // Wakes returns the most recent wakes of a service, or of all services if name is empty, oldest first.
 func (c *Client) Wakes(ctx context.Context, name string) (out []lifecycle.Waterfall, err error) {
 	q := url.Values{}

@@ -55,6 +55,10 @@ func (f *fake) Resolve(name string) (runtime.Key, error) {
 	return "default/redis", nil
 }
 
+func (f *fake) Pressure() []controller.Pressure {
+	return []controller.Pressure{{Reason: controller.PressureTable, Message: "full"}}
+}
+
 func (f *fake) Wakes(k runtime.Key) []lifecycle.Waterfall {
 	if k != "" {
 		return nil
@@ -110,6 +114,9 @@ func TestClientReadsTheServersAnswers(t *testing.T) {
 		!st[0].Service.Status.LatestRequest.Time.Equal(time.Unix(1e9, 0)) || len(st[0].Pods) != 2 ||
 		st[0].Traffic.NewFlows != 3 {
 		t.Errorf("%+v, %v", st, err)
+	}
+	if p, err := c.Pressure(ctx); err != nil || len(p) != 1 || p[0] != f.Pressure()[0] {
+		t.Errorf("%+v, %v", p, err)
 	}
 	ws, err := c.Wakes(ctx, "")
 	if err != nil || len(ws) != 1 || ws[0].Total() != time.Millisecond {

@@ -5,6 +5,7 @@
 //
 //	GET  /v1/services                     []controller.Status
 //	GET  /v1/broken                       []BrokenFile: manifests with mistakes
+//	GET  /v1/pressure                     []controller.Pressure: what is scarce in the gate
 //	GET  /v1/wakes?service=NAME           []lifecycle.Waterfall; of all services without NAME
 //	POST /v1/sleep?service=NAME           204 once nothing of the service's pods is left
 //	GET  /v1/logs?service=NAME&tail=N&follow=true   the output of the pods, as text
@@ -47,6 +48,7 @@ const closeTimeout = 2 * time.Second
 type Services interface {
 	Status() []controller.Status
 	Resolve(name string) (runtime.Key, error)
+	Pressure() []controller.Pressure
 	Wakes(key runtime.Key) []lifecycle.Waterfall
 	Sleep(ctx context.Context, key runtime.Key) error
 	Logs(ctx context.Context, key runtime.Key, w io.Writer, tail int, follow bool) error
@@ -155,6 +157,9 @@ func (s *Server) routes() http.Handler {
 			return []BrokenFile{}, nil
 		}
 		return s.cfg.Broken(), nil
+	})
+	get("/v1/pressure", func(*http.Request) (any, error) {
+		return append([]controller.Pressure{}, s.cfg.Services.Pressure()...), nil
 	})
 	get("/v1/wakes", s.wakes)
 	get("/v1/versions", func(r *http.Request) (any, error) {

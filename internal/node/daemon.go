@@ -39,7 +39,7 @@ type daemon struct {
 	lost         *time.Timer        // warns if the controller stays away
 	sessionStart monotime.Time      // zero once the pods that the session's controller does not list were removed
 
-	podAdded    chan struct{} // holds one element: maintain has something to do
+	chores      chan struct{} // holds one element: maintain has something to do
 	sharedAdded chan struct{} // holds one element: balance has something to do
 
 	nodesMu sync.Mutex  // held while the gate gets the accepted nodes; guards:
@@ -49,7 +49,7 @@ type daemon struct {
 	members membership
 	reports podReports
 	usage   usageReader
-	fill    fillWatch
+	alerts  alerts
 }
 
 // usageReader is the state of reading the pods' usage from the container runtime.
@@ -63,8 +63,8 @@ func newDaemon(cfg Config, g *gate.Gate) *daemon {
 	return &daemon{
 		cfg: cfg, log: cfg.Log, gate: g, started: make(chan struct{}), tabled: make(chan struct{}),
 		services: map[netip.AddrPort]*service{}, vips: map[netip.Addr]int{}, shared: map[*service]bool{},
-		podAdded: make(chan struct{}, 1), sharedAdded: make(chan struct{}, 1),
-		usage: usageReader{busy: make(chan struct{}, 1)}, fill: fillWatch{full: map[string]bool{}},
+		chores: make(chan struct{}, 1), sharedAdded: make(chan struct{}, 1),
+		usage: usageReader{busy: make(chan struct{}, 1)}, alerts: alerts{active: map[alertKey]*alert{}},
 		members: membership{self: cfg.NodeAddr},
 	}
 }

@@ -3,40 +3,23 @@
 package node
 
 import (
-	"log/slog"
-	"sync"
+	"slices"
+	"time"
 
 	"wangell.loutres.me/internal/gate"
+	"wangell.loutres.me/internal/wire"
 )
 
-// Parts of a table's size from which it counts as almost full, and below which it does no more.
+// Parts of a table's size from which it counts as almost full, and below which it has room again.
 const (
 	fillWarns = 0.8
 	fillCalms = 0.7
 )
 
-// fillWatch reports tables of the gate that are almost full.
-type fillWatch struct {
-	mu   sync.Mutex
-	full map[string]bool // tables reported as almost full
-}
-
-// check logs which tables have become almost full, or have room again.
-func (w *fillWatch) check(fills []gate.Fill, log *slog.Logger) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, f := range fills {
-		part := float64(f.Used) / float64(f.Size)
-		switch {
-		case part >= fillWarns && !w.full[f.Table]:
-			w.full[f.Table] = true
-			log.Warn("a table of the gate is almost full: beyond its size new entries are refused", "table", f.Table, "of", f.Of,
-				"entries", f.Used, "size", f.Size, "raise", f.Flag)
-		case part < fillCalms && w.full[f.Table]:
-			delete(w.full, f.Table)
-			log.Info("a table of the gate has room again", "table", f.Table, "entries", f.Used, "size", f.Size)
-		}
-	}
+// tableAlerts are the kinds of the alerts of the gate's tables.
+var tableAlerts = map[string]wire.AlertKind{
+	"services": wire.AlertServices, "pods": wire.AlertPods, "parked": wire.AlertParked, "flows": wire.AlertFlows,
+	"flows_per_source": wire.AlertSourceFlows, "flows_per_service": wire.AlertServiceFlows,
 }
 
 // fills returns how full the gate's tables are. That of flows is left out until it was swept.
@@ -48,5 +31,33 @@ func (d *daemon) fills() []gate.Fill {
 	return fills
 }
 
-// checkFill reports tables of the gate that are almost full.
-func (d *daemon) checkFill() { d.fill.check(d.fills(), d.log) }
+// seeFills notes which tables are almost full, and returns those that were not before.
+func (a *alerts) seeFills(fills []gate.Fill, now time.Time, send func(wire.Message)) (begun []gate.Fill) {
+	for _, f := range fills {
+		switch part := float64(f.Used) / float64(f.Size); {
+		case part >= fillWarns:
+			m := wire.Alert{Kind: tableAlerts[f.Table], Service: f.Service, Source: f.Source, Used: f.Used, Size: f.Size}
+			if a.see(m, now, send) {
+				begun = append(begun, f)
+			}
+		case part >= fillCalms:
+			a.stays(tableAlerts[f.Table], now)
+		}
+	}
+	return begun
+}
+
+// checkScarce reports tables of the gate that have become almost full, and what is no longer scarce. It returns whether
+// it has to be called again although there is neither a pod nor a flow.
+func (d *daemon) checkScarce(now time.Time) (again bool) {
+	fills := d.fills()
+	for _, f := range d.alerts.seeFills(fills, now, d.send) {
+		d.log.Warn("a table of the gate is almost full: beyond its size new entries are refused", "table", f.Table,
+			"of", f.Of(), "entries", f.Used, "size", f.Size, "raise", f.Flag)
+	}
+	for _, m := range d.alerts.expire(now, d.send) {
+		d.log.Info("no longer scarce", "what", m.Kind.String(), "address", m.Service.String())
+	}
+	parked := slices.ContainsFunc(fills, func(f gate.Fill) bool { return f.Table == "parked" && f.Used > 0 })
+	return parked || len(d.alerts.counts()) > 0
+}

@@ -12,22 +12,23 @@ import (
 // statsInterval is the time between two readings of the pods' counters.
 const statsInterval = time.Second
 
-// maintain reports counters and idle services, and sweeps the flow table, until ctx ends. It sleeps while there is
-// neither a pod nor a flow.
+// maintain reports counters, idle services and what is scarce, and sweeps the flow table, until ctx ends. It sleeps
+// while there is neither a pod nor a flow, and nothing is scarce or parked.
 func (d *daemon) maintain(ctx context.Context) {
 	ticker := time.NewTicker(statsInterval)
 	defer ticker.Stop()
 	sweeps := sweeper{d: d, flows: 1} // an earlier daemon may have left flows
+	again := false
 	for {
 		d.mu.Lock()
 		pods := d.pods
 		d.mu.Unlock()
-		if pods == 0 && sweeps.flows == 0 {
+		if pods == 0 && sweeps.flows == 0 && !again {
 			ticker.Stop()
 			select {
 			case <-ctx.Done():
 				return
-			case <-d.podAdded:
+			case <-d.chores:
 				ticker.Reset(statsInterval)
 			}
 		}
@@ -40,6 +41,6 @@ func (d *daemon) maintain(ctx context.Context) {
 		d.sendUsage(ctx)
 		d.removeUnlisted(monotime.Now())
 		sweeps.run()
-		d.checkFill()
+		again = d.checkScarce(time.Now())
 	}
 }

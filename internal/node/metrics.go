@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"wangell.loutres.me/internal/gate"
+	"wangell.loutres.me/internal/wire"
 )
 
 // collector exports the gate's counters to Prometheus. Services without any SYN are left out, so that ten thousand
@@ -23,6 +24,7 @@ type collector struct {
 	nics    *prometheus.Desc
 	used    *prometheus.Desc
 	sizes   *prometheus.Desc
+	scarce  *prometheus.Desc
 }
 
 func newCollector(d *daemon) *collector {
@@ -52,6 +54,8 @@ func newCollector(d *daemon) *collector {
 		bytes:  desc("bytes_total", "IP bytes forwarded to (in) and from (out) the current pods.", byDirection...),
 		used:   desc("table_entries", "Entries in a table of the gate, or in the largest share of the flow table.", "table"),
 		sizes:  desc("table_size", "Entries for which the table or share has room.", "table"),
+		scarce: desc("scarce", "Budgets of wakes, one for each service, and tables that clients exceed or almost fill, "+
+			"now or in the last minute.", "what"),
 		again: desc("reattached_total",
 			"How often the gate's programs had to be attached again, because others came first or detached them."),
 		nics: desc("interface_info", "1 for each external interface, with its XDP mode.",
@@ -63,7 +67,7 @@ func newCollector(d *daemon) *collector {
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.packets, c.parked, c.open, c.flows, c.bytes, c.passed,
-		c.again, c.nics, c.used, c.sizes} {
+		c.again, c.nics, c.used, c.sizes, c.scarce} {
 		ch <- d
 	}
 	for _, d := range c.service {
@@ -83,6 +87,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, f := range c.d.fills() {
 		ch <- prometheus.MustNewConstMetric(c.used, prometheus.GaugeValue, float64(f.Used), f.Table)
 		ch <- prometheus.MustNewConstMetric(c.sizes, prometheus.GaugeValue, float64(f.Size), f.Table)
+	}
+	scarce := c.d.alerts.counts()
+	for _, k := range wire.AlertKinds() {
+		ch <- prometheus.MustNewConstMetric(c.scarce, prometheus.GaugeValue, float64(scarce[k]), k.String())
 	}
 	ch <- prometheus.MustNewConstMetric(c.again, prometheus.CounterValue, float64(c.d.gate.Reattached()))
 	for name, xdp := range c.d.gate.Attached() {

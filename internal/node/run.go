@@ -113,7 +113,7 @@ func (d *daemon) adopt() {
 		}
 	}
 	if d.pods > 0 {
-		d.podAdded <- struct{}{}
+		d.chores <- struct{}{}
 	}
 }
 

@@ -31,6 +31,7 @@ func (d *daemon) connected() {
 	}
 	d.members.beginSession()
 	d.reports.sendAll(d.send)
+	d.alerts.sendAll(d.send)
 }
 
 // disconnected runs at the end of a session.

@@ -30,7 +30,9 @@ func (d *daemon) setServices(full bool, upserts []wire.Service, removals []netip
 		d.announceAll()
 		d.wakePending()
 	}
-	d.checkFill()
+	if d.checkScarce(time.Now()) {
+		notify(d.chores)
+	}
 	d.ready.Do(func() {
 		close(d.tabled)
 		if d.cfg.Ready != nil {
@@ -111,6 +113,7 @@ func (d *daemon) removeService(a netip.AddrPort, changed map[netip.Addr]bool) {
 	}
 	d.noteShared(s)
 	d.setAnnounce(s, false, changed)
+	d.alerts.forget(a, d.send)
 	if err := d.gate.RemoveService(a); err != nil {
 		d.log.Error("cannot remove a service", "service", s.name, "address", a, "error", err)
 	}

@@ -31,6 +31,7 @@ func (d *daemon) wake(a netip.AddrPort, seen monotime.Time) {
 	if d.cri != nil {
 		d.cri.Hurry()
 	}
+	notify(d.chores) // maintain looks at how many SYNs are parked
 	m := wire.Wake{
 		Service: a, Seq: seq, SYNSeen: seen, Noticed: monotime.Now(), Parked: d.gate.ServiceCounters(a).ParkedNow,
 	}
@@ -38,17 +39,33 @@ func (d *daemon) wake(a netip.AddrPort, seen monotime.Time) {
 	d.tasks.Go(func() { d.reportParked(s, m) })
 }
 
-// overBudget logs that clients exceed a budget of wakes.
+// wakeAlerts are the kinds of the alerts of the budgets of wakes.
+var wakeAlerts = map[gate.WakeScope]wire.AlertKind{
+	gate.WakesNode: wire.AlertNodeWakes, gate.WakesService: wire.AlertServiceWakes,
+	gate.WakesSource: wire.AlertSourceWakes, gate.WakesProven: wire.AlertProvenWakes,
+}
+
+// overBudget reports that clients exceed a budget of wakes.
 func (d *daemon) overBudget(e gate.Event) {
 	s := d.service(e.Service)
 	if s == nil {
 		return
 	}
+	m := wire.Alert{Kind: wakeAlerts[e.Scope], Service: e.Service, Source: e.Source}
+	begins := d.alerts.see(m, time.Now(), d.send)
+	notify(d.chores) // maintain ends the alert
+	if !begins {
+		return
+	}
 	s.mu.Lock()
 	name := s.name
 	s.mu.Unlock()
-	d.log.Warn("a budget of wakes is spent: clients have to prove where they are before they wake or wait for services",
-		"service", name, "address", e.Service, "source", e.Source)
+	consequence := "clients have to prove where they are before they wake or wait for services"
+	if e.Scope == gate.WakesProven {
+		consequence = "connection requests to sleeping services are dropped"
+	}
+	d.log.Warn("a budget of wakes is spent: "+consequence, "budget", m.Kind.String(), "service", name,
+		"address", e.Service, "source", e.Source)
 }
 
 // denied reports that the rules of a service refused a client.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/runtime/kube"
 )
@@ -48,6 +49,7 @@ func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.
 	for _, c := range []metav1.Condition{
 		readyCondition(out, o, st), awakeCondition(o, st), addressCondition(out), progressingCondition(out),
 		scheduledCondition(trouble), stalledCondition(out, trouble), restrictedCondition(&s.Spec, out.verdict),
+		pressureCondition(o.pressure),
 	} {
 		c.ObservedGeneration, c.LastTransitionTime = s.Generation, metav1.NewTime(now.Truncate(time.Second))
 		apimeta.SetStatusCondition(&st.Conditions, c)
@@ -167,6 +169,14 @@ func stalledCondition(out outcome, trouble kube.Trouble) metav1.Condition {
 		}
 	}
 	return condition(name, false, "Progressing", "")
+}
+
+// pressureCondition tells what is scarce in the gates of nodes.
+func pressureCondition(p controller.Pressure) metav1.Condition {
+	if p == (controller.Pressure{}) {
+		return condition(v1alpha1.ConditionGatePressure, false, "NoPressure", "")
+	}
+	return condition(v1alpha1.ConditionGatePressure, true, p.Reason, p.Message)
 }
 
 func scheduledCondition(t kube.Trouble) metav1.Condition {

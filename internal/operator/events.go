@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	kuberuntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"wangell.loutres.me/api/v1alpha1"
@@ -38,6 +40,8 @@ func (n *narrator) eventOf(e controller.Event) kubeEvent {
 		return last.Text
 	}
 	switch {
+	case e.Kind == controller.EventPressure:
+		return kubeEvent{warning, e.Reason, "Connect", e.Text} // it explains no state
 	case e.Service == "":
 	case e.Kind == controller.EventReport && strings.HasPrefix(e.Text, "denied"):
 		return kubeEvent{warning, "Denied", "Connect", e.Text} // it explains no state
@@ -68,13 +72,26 @@ func (r *reconciler) narrate(ctx context.Context, happened <-chan controller.Eve
 		if k.reason == "" {
 			continue
 		}
-		var s v1alpha1.WangellService
-		namespace, name, _ := strings.Cut(string(e.Service), "/")
-		if err := r.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &s); err != nil {
-			continue // it was deleted
+		about := r.subject(ctx, e)
+		if about != nil {
+			r.recorder.Eventf(about, nil, k.kind, k.reason, k.action, "%s", shorten(k.note))
 		}
-		r.recorder.Eventf(&s, nil, k.kind, k.reason, k.action, "%s", shorten(k.note))
 	}
+}
+
+// subject returns what an Event is about: a service, or a node if the event names none. It is nil if the service was
+// deleted.
+func (r *reconciler) subject(ctx context.Context, e controller.Event) kuberuntime.Object {
+	if e.Service == "" {
+		// As kubelet's, whose UID is the node's name: "kubectl describe node" shows them. The node need not be read.
+		return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.Node, UID: types.UID(e.Node)}
+	}
+	var s v1alpha1.WangellService
+	namespace, name, _ := strings.Cut(string(e.Service), "/")
+	if r.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &s) != nil {
+		return nil
+	}
+	return &s
 }
 
 func shorten(text string) string {

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/netpol"
 )
@@ -55,7 +56,9 @@ type observed struct {
 	alone  bool // no daemon is connected
 	status v1alpha1.WangellServiceStatus
 	wake   *v1alpha1.LastWake
-	waking time.Time // when the wake that is under way began; zero if there is none, or it has trouble
+	// pressure is what is scarce in the gates of nodes and concerns the service.
+	pressure controller.Pressure
+	waking   time.Time // when the wake that is under way began; zero if there is none, or it has trouble
 }
 
 // quiet returns for how long nothing is written of a service because it is being woken. The end of the wake causes a

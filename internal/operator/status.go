@@ -22,7 +22,7 @@ const statusPause = time.Second
 
 func (r *reconciler) observe(key runtime.Key) observed {
 	st, known := r.StatusOf(key)
-	o := observed{known: known, alone: st.NoDaemon, status: st.Service.Status}
+	o := observed{known: known, alone: st.NoDaemon, status: st.Service.Status, pressure: st.Pressure}
 	o.status.DesiredReplicas = int32(st.Desired)
 	if st.LastWake != nil {
 		o.wake = lastWake(*st.LastWake)

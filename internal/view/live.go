@@ -22,6 +22,7 @@ import (
 // Source provides what a live view shows. A controller.Controller is one.
 type Source interface {
 	Status() []controller.Status
+	Pressure() []controller.Pressure
 	Wakes(key runtime.Key) []lifecycle.Waterfall
 	Subscribe(ctx context.Context) <-chan controller.Event
 }
@@ -113,7 +114,8 @@ func (l *Live) run(source Source, events <-chan controller.Event) {
 // lines returns all that is shown: pulls, and the table of services.
 func lines(source Source, p pulls, now time.Time) *[]string {
 	var table bytes.Buffer
-	_ = Services(&table, source.Status(), nil, source.Wakes(""), now) // writing to a buffer does not fail
+	// Writing to a buffer does not fail.
+	_ = Services(&table, source.Status(), nil, source.Pressure(), source.Wakes(""), now)
 	all := append([]string{""}, p.lines(now)...)
 	all = append(all, strings.Split(strings.TrimRight(table.String(), "\n"), "\n")...)
 	return &all

@@ -18,10 +18,11 @@ import (
 	"wangell.loutres.me/internal/localapi"
 )
 
-// Services writes the table of services, one line each, and one for each manifest with mistakes. wakes are the most
-// recent wakes, oldest first. The age of the last request is relative to now.
-func Services(w io.Writer, services []controller.Status, broken []localapi.BrokenFile, wakes []lifecycle.Waterfall,
-	now time.Time) error {
+// Services writes the table of services, one line each, and one for each manifest with mistakes; below it, a line for
+// each pressure of the gate. wakes are the most recent wakes, oldest first. The age of the last request is relative to
+// now.
+func Services(w io.Writer, services []controller.Status, broken []localapi.BrokenFile, pressure []controller.Pressure,
+	wakes []lifecycle.Waterfall, now time.Time) error {
 	last := make(map[string]lifecycle.Waterfall, len(wakes))
 	for _, f := range wakes {
 		last[f.Service] = f
@@ -39,7 +40,15 @@ func Services(w io.Writer, services []controller.Status, broken []localapi.Broke
 	for _, b := range broken {
 		fmt.Fprintf(t, "%s\t-\tInvalid\t-\t-\t-\t-\t-\t%s\n", b.File, mistakes(b))
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, p := range pressure {
+		if _, err := fmt.Fprintf(w, "%s: %s\n", p.Reason, p.Message); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // mistakes returns the first mistake of a file, without the file's name, and the number of the others.

@@ -50,14 +50,16 @@ func TestServicesAreATable(t *testing.T) {
 		"dir/b.yaml:6:9: spec.port: want a number,\ngot text", "dir/b.yaml:7:1: another",
 	}}}
 	var out bytes.Buffer
-	if err := Services(&out, []controller.Status{broken, warm}, files, wakes, now); err != nil {
+	full := []controller.Pressure{{Reason: controller.PressureTable, Message: "the gate's table flows is almost full"}}
+	if err := Services(&out, []controller.Status{broken, warm}, files, full, wakes, now); err != nil {
 		t.Fatal(err)
 	}
 	want := `SERVICE          ADDRESS          STATE     REPLICAS   LAST REQUEST   FLOWS   WAKES   LAST WAKE   MESSAGE
 default/broken   10.46.100.2:80   Cold      0          never          0       1       failed      image not found
 default/web      10.46.100.2:80   Warm      1          1 min ago      7       2       61.2 ms     -
 dir/b.yaml       -                Invalid   -          -              -       -       -           ` +
-		"6:9: spec.port: want a number, got text (and 1 more)\n"
+		"6:9: spec.port: want a number, got text (and 1 more)\n" +
+		"TableAlmostFull: the gate's table flows is almost full\n"
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", &out, want)
 	}
@@ -107,6 +109,7 @@ func (s *source) Status() []controller.Status {
 	defer s.mu.Unlock()
 	return s.list
 }
+func (s *source) Pressure() []controller.Pressure         { return nil }
 func (s *source) Wakes(runtime.Key) []lifecycle.Waterfall { return nil }
 func (s *source) Subscribe(ctx context.Context) <-chan controller.Event {
 	context.AfterFunc(ctx, func() { close(s.events) })

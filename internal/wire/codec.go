@@ -34,6 +34,14 @@ func appendIP(b []byte, a netip.Addr) []byte {
 	return append(b, ip[:]...)
 }
 
+// appendPrefix appends the length of a prefix in one byte, then its address; the zero value becomes 17 zero bytes.
+func appendPrefix(b []byte, p netip.Prefix) []byte {
+	if !p.IsValid() {
+		return append(b, make([]byte, 1+ipSize)...)
+	}
+	return appendIP(append(b, byte(p.Bits())), p.Addr())
+}
+
 // appendText appends the length of s in one byte, then s, which has at most 255 bytes.
 func appendText(b []byte, s string) []byte { return append(append(b, byte(len(s))), s...) }
 
@@ -65,6 +73,17 @@ func checkAddr(what string, a netip.AddrPort) error {
 	}
 	if a.Port() == 0 {
 		return fmt.Errorf("%s %s: port 0", what, a)
+	}
+	return nil
+}
+
+// checkPrefix rejects what checkIP rejects, and prefixes with bits beyond their length.
+func checkPrefix(what string, p netip.Prefix) error {
+	if err := checkIP(what, p.Addr()); err != nil {
+		return err
+	}
+	if !p.IsValid() || p.Masked() != p {
+		return fmt.Errorf("%s %s: not a prefix", what, p)
 	}
 	return nil
 }
@@ -178,6 +197,20 @@ func (d *decoder) ip() netip.Addr {
 		return netip.Addr{}
 	}
 	return netip.AddrFrom16([ipSize]byte(p)).Unmap()
+}
+
+// prefix reads what appendPrefix wrote.
+func (d *decoder) prefix() netip.Prefix {
+	bits := int(d.u8())
+	a := d.ip()
+	if !a.IsValid() && bits == 0 {
+		return netip.Prefix{}
+	}
+	p := netip.PrefixFrom(a, bits)
+	if !p.IsValid() {
+		d.fail("prefix of %d bits of %v", bits, a)
+	}
+	return p
 }
 
 // count returns n, the number of elements of at least size bytes that follow, or 0 if the bytes left cannot hold them.

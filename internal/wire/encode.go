@@ -65,6 +65,8 @@ func newMessage(t Type) body {
 		return &Unready{}
 	case TypeDenied:
 		return &Denied{}
+	case TypeAlert:
+		return &Alert{}
 	}
 	return nil
 }

@@ -67,7 +67,13 @@ func samples() map[string]Message {
 			},
 			Removals: []netip.AddrPort{netip.MustParseAddrPort("10.46.100.7:6379")},
 		},
-		"denied":     &Denied{Service: service4, Total: 7, Source: netip.MustParseAddr("192.0.2.1")},
+		"denied": &Denied{Service: service4, Total: 7, Source: netip.MustParseAddr("192.0.2.1")},
+		"alert": &Alert{Kind: AlertSourceWakes, Service: service4,
+			Source: netip.MustParsePrefix("192.0.2.0/24")},
+		"alert of a table": &Alert{Kind: AlertFlows, Used: 210_000, Size: 262_144},
+		"alert of a share": &Alert{Kind: AlertServiceFlows, Over: true, Service: service6, Used: 8, Size: 9},
+		"alert of a client": &Alert{Kind: AlertSourceFlows, Source: netip.MustParsePrefix("2001:db8::7/128"), Used: 8,
+			Size: 9},
 		"sync empty": &Sync{Version: 1, Pieces: 1},
 		"wake":       &Wake{Service: service4, Seq: 3, SYNSeen: 1_000_000_001, Noticed: 1_000_050_002, Parked: 2},
 		"refuse":     &Refuse{Service: service4, Reason: "image \"x\" not found"},
@@ -191,6 +197,7 @@ func TestLargestMessagesFitTheirLimits(t *testing.T) {
 
 func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 	long := func(n int) string { return strings.Repeat("x", n) }
+	net24 := netip.MustParsePrefix("192.0.2.0/24")
 	for _, c := range []struct {
 		m    Message
 		want string
@@ -256,6 +263,15 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 			{Addr: service4, Flags: FlagSources, Sources: Sources{"\x98\x0a\x00\x00\x01"}},
 		}}, "not a prefix"},
 		{&Denied{Service: service4}, "source: no address"},
+		{&Alert{}, "unknown kind 0"},
+		{&Alert{Kind: 11}, "unknown kind 11"},
+		{&Alert{Kind: AlertNodeWakes, Source: net24}, "service: no address"},
+		{&Alert{Kind: AlertNodeWakes, Service: service4}, "source: no address"},
+		{&Alert{Kind: AlertNodeWakes, Service: service4, Source: net24, Size: 1}, "0 of 1 entries of wakes_node"},
+		{&Alert{Kind: AlertNodeWakes, Service: service4, Source: netip.PrefixFrom(service4.Addr(), 24)}, "not a prefix"},
+		{&Alert{Kind: AlertPods}, "0 of 0 entries of pods"},
+		{&Alert{Kind: AlertPods, Size: 1, Service: service4}, "service of an alert about pods"},
+		{&Alert{Kind: AlertServiceFlows, Size: 1, Service: service4, Source: net24}, "source of an alert"},
 	} {
 		name := c.m.Type().String()
 		_, err := encode(c.m)

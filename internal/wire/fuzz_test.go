@@ -65,6 +65,7 @@ func FuzzPodReport(f *testing.F) { fuzzMessage(f, TypePodReport) }
 func FuzzUsage(f *testing.F)     { fuzzMessage(f, TypeUsage) }
 func FuzzLoads(f *testing.F)     { fuzzMessage(f, TypeLoads) }
 func FuzzDenied(f *testing.F)    { fuzzMessage(f, TypeDenied) }
+func FuzzAlert(f *testing.F)     { fuzzMessage(f, TypeAlert) }
 
 // FuzzDatagram checks that a server accepts no datagram except the HELLO of the vectors, and that none creates a
 // session.

@@ -33,6 +33,7 @@ const (
 	TypeNodesTags Type = 21 // controller → daemon: like TypeNodes, with the nodes that tag packets
 	TypeUnready   Type = 22 // daemon → controller: a pod listens, but its readinessProbe does not succeed
 	TypeDenied    Type = 23 // daemon → controller: a service refused a client by its address
+	TypeAlert     Type = 24 // daemon → controller: something of its gate is scarce, or no more
 )
 
 // String returns the type's name as docs/protocol.md spells it.
@@ -44,6 +45,7 @@ func (t Type) String() string {
 		TypeTagReady: "TAG_READY", TypeTagKeys: "TAG_KEYS", TypeNodesTags: "NODES_TAGS",
 		TypeUnready: "UNREADY",
 		TypeDenied:  "DENIED",
+		TypeAlert:   "ALERT",
 	}
 	if n, ok := names[t]; ok {
 		return n
@@ -60,7 +62,9 @@ func reliable(t Type) bool { return t != TypeStats && t != TypeUsage && t != Typ
 
 // sessionScoped reports whether messages of a type are meaningful in one session only. They are not kept for the next
 // session, at whose start the daemon sends the present state again.
-func sessionScoped(t Type) bool { return t == TypeNode || t == TypePodReport || t == TypeTagReady }
+func sessionScoped(t Type) bool {
+	return t == TypeNode || t == TypePodReport || t == TypeTagReady || t == TypeAlert
+}
 
 // Flags of a Service.
 const (
