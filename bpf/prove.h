@@ -138,15 +138,22 @@ static __always_inline int challenge_xdp(struct xdp_md *ctx, const struct packet
 	return 0;
 }
 
-/* Answers a SYN with a challenge. */
-__noinline int challenge(struct __sk_buff *skb, const struct packet *p, const struct flow_key *k, bool ingress)
+/* Turns a SYN into the challenge that answers it. Returns 0 on success. */
+__noinline int make_challenge(struct __sk_buff *skb, const struct packet *p, const struct flow_key *k)
 {
 	if (!p || !k ||
 	    bpf_skb_change_tail(skb, sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct tcphdr), 0))
-		return TCX_DROP;
+		return -1;
 	struct tcphdr *tcp = write_challenge((void *)(long)skb->data, (void *)(long)skb->data_end, p, k);
 	if (!tcp)
-		return TCX_DROP;
+		return -1;
 	tcp->check = tcp_csum(skb, p->daddr, p->saddr, tcp, sizeof(*tcp), sizeof(*tcp));
-	return send_back(skb, ingress);
+	return 0;
+}
+
+/* Answers a SYN with a challenge. */
+static __always_inline int challenge(struct __sk_buff *skb, const struct packet *p, const struct flow_key *k,
+				     bool ingress)
+{
+	return make_challenge(skb, p, k) ? TCX_DROP : send_back(skb, ingress);
 }

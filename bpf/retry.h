@@ -5,6 +5,7 @@
 
 #include "balance.h"
 #include "park.h"
+#include "prove.h"
 #include "remote.h"
 
 /* Backs up the SYN of a flow that was just opened, and reads its options. */
@@ -38,9 +39,10 @@ __noinline int backup_syn(struct __sk_buff *skb, const struct packet *p, const s
 	return 0;
 }
 
-/* Sends a flow's SYN to another pod, or parks it if its service has none left. skb holds either the RST with which
- * the pod refuses the SYN, translated to come from the service address, or the SYN itself, sent again by the daemon
- * because the pod does not answer. If neither works, the client gets the RST. */
+/* Sends a flow's SYN to another pod. If its service has none left, the SYN is judged as any other of a cold service: it
+ * is parked, dropped, or its client challenged. skb holds either the RST with which the pod refuses the SYN, translated
+ * to come from the service address, or the SYN itself, sent again by the daemon because the pod does not answer. If
+ * nothing works, the client gets the RST. */
 static __always_inline int retry_syn(struct __sk_buff *skb, struct packet *p)
 {
 	bool silent = is_syn(p);
@@ -76,8 +78,14 @@ static __always_inline int retry_syn(struct __sk_buff *skb, struct packet *p)
 		return TCX_DROP;
 	if (parse((void *)(long)skb->data, (void *)(long)skb->data_end, skb->len, p) != PACKET_TCP)
 		return TCX_DROP;
-	if (parks && park(skb, false, p, &k, s, st, &o) == PARKED)
-		return TCX_DROP;
+	if (parks) {
+		/* If it is dropped, its client repeats it. */
+		enum judgment j = judge(skb, false, p, &k, s, st);
+		if (j == CHALLENGE)
+			return make_challenge(skb, p, &k) ? TCX_DROP : send_to_origin(skb, &o);
+		if (j == REJECT || park(skb, false, p, &k, s, st, &o) == PARKED)
+			return TCX_DROP;
+	}
 	if (next == NO_POD)
 		next = pick_pod(s->index, 0, k.client.w[3]); /* it has just become warm again */
 	if (next == NO_POD || flow_open(&k, p, &o, next))
