@@ -105,6 +105,7 @@ wg-controller * events.k8s.io/events: create patch
 wg-controller * namespaces: list watch
 wg-controller * networking.k8s.io/networkpolicies: list watch
 wg-controller * nodes: get
+wg-controller * persistentvolumeclaims: list watch
 wg-controller * pods: get list watch create patch delete
 wg-controller * pods/log: get
 wg-controller * services: get list watch create update delete

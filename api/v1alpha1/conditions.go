@@ -11,3 +11,6 @@ const ConditionRestricted = "Restricted"
 
 // ConditionGatePressure means that clients exceed a budget of wakes, or that a table of a node's gate is almost full.
 const ConditionGatePressure = "GatePressure"
+
+// ConditionSingleWriter means that no pod starts before nothing is left of the one before it (updateStrategy Recreate).
+const ConditionSingleWriter = "SingleWriter"

@@ -3,6 +3,7 @@
 package v1alpha1
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -62,6 +63,73 @@ func TestVolumeThatTwoPodsMayWriteMakesTheStrategyRecreate(t *testing.T) {
 			explicit.UpdateStrategy = want
 			if got := explicit.Strategy(); got != want {
 				t.Errorf("%s with updateStrategy %s: %s", c.name, want, got)
+			}
+		}
+	}
+}
+
+// Access modes are those of the claim, by which its author chose them. A claim that is not there counts as one for a
+// single writer.
+func TestAccessModesOfAClaimDecideTheStrategy(t *testing.T) {
+	type modes = []corev1.PersistentVolumeAccessMode
+	short := map[string]corev1.PersistentVolumeAccessMode{"RWO": corev1.ReadWriteOnce, "RWX": corev1.ReadWriteMany,
+		"ROX": corev1.ReadOnlyMany, "RWOP": corev1.ReadWriteOncePod, "new": "ReadWriteSome"}
+	set := func(s UpdateStrategy) func(*WangellServiceSpec) {
+		return func(spec *WangellServiceSpec) { spec.UpdateStrategy = s }
+	}
+	several := func(s *WangellServiceSpec) { s.MaxReplicas = 2 }
+	for _, c := range []struct {
+		volumes string // claim:mode,mode ...; a folder of the node has no modes
+		change  func(*WangellServiceSpec)
+		want    UpdateStrategy
+		reason  string
+		message string
+	}{
+		{"a:RWO", nil, UpdateRecreate, ReasonOneWriter, `volume "a" is for one writer: PersistentVolumeClaim a asks for ` +
+			"ReadWriteOnce"},
+		{"a:RWOP", nil, UpdateRecreate, ReasonOneWriter, ""},
+		{"a:RWX", nil, UpdateRolling, ReasonManyWriters, "PersistentVolumeClaim a asks for ReadWriteMany"},
+		{"a:RWO,RWX", nil, UpdateRolling, ReasonManyWriters, "ReadWriteOnce, ReadWriteMany"},
+		{"a:ROX", nil, UpdateRolling, ReasonManyWriters, ""},
+		{"a:ROX,RWO", nil, UpdateRecreate, ReasonOneWriter, ""},
+		{"a:new", nil, UpdateRecreate, ReasonOneWriter, ""},
+		{"a:", nil, UpdateRecreate, ReasonOneWriter, "PersistentVolumeClaim a are not known"},
+		{"a:RWX b:RWO", nil, UpdateRecreate, ReasonOneWriter, `"b"`},
+		{"a:RWX b:RWX", nil, UpdateRolling, ReasonManyWriters, ""},
+		{"a:RWX folder", nil, UpdateRecreate, ReasonOneWriter, `"folder"`},
+		{"a:RWO", several, UpdateRolling, ReasonSeveralPods, "maxReplicas"},
+		{"a:RWX", set(UpdateRecreate), UpdateRecreate, ReasonChosen, "updateStrategy"},
+		{"a:RWO", set(UpdateRolling), UpdateRolling, ReasonChosen, "updateStrategy"},
+		{"", nil, UpdateRolling, ReasonNoVolume, ""},
+	} {
+		s, claims := WangellServiceSpec{Image: "x"}, map[string]modes{}
+		for word := range strings.FieldsSeq(c.volumes) {
+			name, list, isClaim := strings.Cut(word, ":")
+			v := corev1.Volume{Name: name}
+			if isClaim {
+				v.PersistentVolumeClaim = &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}
+			} else {
+				v.HostPath = &corev1.HostPathVolumeSource{Path: "/srv"}
+			}
+			for mode := range strings.SplitSeq(list, ",") {
+				if list != "" {
+					claims[name] = append(claims[name], short[mode])
+				}
+			}
+			s.Volumes = append(s.Volumes, v)
+			s.VolumeMounts = append(s.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: "/" + name})
+		}
+		if c.change != nil {
+			c.change(&s)
+		}
+		asked := map[string]bool{}
+		got := s.Decide(func(name string) modes { asked[name] = true; return claims[name] })
+		if got.Strategy != c.want || got.Reason != c.reason || !strings.Contains(got.Message, c.message) {
+			t.Errorf("%q: %+v, want %s because of %s: %q", c.volumes, got, c.want, c.reason, c.message)
+		}
+		for claim := range asked {
+			if !slices.Contains(s.Claims(), claim) {
+				t.Errorf("%q: depends on claim %s, which is not among %v", c.volumes, claim, s.Claims())
 			}
 		}
 	}

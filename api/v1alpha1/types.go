@@ -229,8 +229,8 @@ type WangellServiceSpec struct {
 	DrainTimeout *int64 `json:"drainTimeout,omitempty"`
 	// UpdateStrategy is RollingUpdate, so that a new pod may start while old ones still run, or Recreate, so that no pod
 	// starts before the one before it is known to be gone; then maxReplicas is 1. Default: Recreate if maxReplicas is 1
-	// and the pod mounts, not readOnly, a volume that another pod can write to as well (a hostPath, a
-	// PersistentVolumeClaim, a network file system); else RollingUpdate.
+	// and the pod mounts, not readOnly, a volume that another pod can write to as well (a hostPath, a network file system,
+	// a PersistentVolumeClaim that asks neither for ReadWriteMany nor for ReadOnlyMany alone); else RollingUpdate.
 	// +optional
 	// +kubebuilder:validation:Enum=Recreate;RollingUpdate
 	UpdateStrategy UpdateStrategy `json:"updateStrategy,omitempty"`

@@ -49,7 +49,7 @@ func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.
 	for _, c := range []metav1.Condition{
 		readyCondition(out, o, st), awakeCondition(o, st), addressCondition(out), progressingCondition(out),
 		scheduledCondition(trouble), stalledCondition(out, trouble), restrictedCondition(&s.Spec, out.verdict),
-		pressureCondition(o.pressure),
+		pressureCondition(o.pressure), writerCondition(out),
 	} {
 		c.ObservedGeneration, c.LastTransitionTime = s.Generation, metav1.NewTime(now.Truncate(time.Second))
 		apimeta.SetStatusCondition(&st.Conditions, c)

@@ -33,6 +33,7 @@ func (r *reconciler) ensureSpec(ctx context.Context, key runtime.Key, s *v1alpha
 	if out.invalid = v1alpha1.ValidateCluster(s); len(out.invalid) > 0 {
 		return out, nil
 	}
+	out.strategy = r.claims.decide(key, s)
 	svc, err := r.ensureService(ctx, s)
 	if err != nil {
 		return out, onlyRefused(&out, err)
@@ -41,7 +42,7 @@ func (r *reconciler) ensureSpec(ctx context.Context, key runtime.Key, s *v1alpha
 	if !ours(s) && !addressOf(svc).IsValid() {
 		out.host = hostnameOf(svc)
 	}
-	if out.deploy, err = ensureObject(ctx, r, DeploymentOf(s), updateDeployment); err != nil {
+	if out.deploy, err = ensureObject(ctx, r, DeploymentOf(s, out.strategy.Strategy), updateDeployment); err != nil {
 		return out, onlyRefused(&out, err)
 	}
 	if !out.addr.IsValid() || out.addrErr != nil {
@@ -58,6 +59,7 @@ func (r *reconciler) ensureSpec(ctx context.Context, key runtime.Key, s *v1alpha
 	}
 	put := s.DeepCopy()
 	put.Spec.Replicas, put.ManagedFields = nil, nil
+	put.Spec.UpdateStrategy = out.strategy.Strategy
 	put.Status = v1alpha1.WangellServiceStatus{}
 	out.put = r.Put(controller.Service{Spec: put, Addr: out.addr, Announce: ours(s)})
 	out.verdict = r.Verdict(key)

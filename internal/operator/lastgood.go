@@ -43,6 +43,7 @@ func (r *reconciler) putLastGood(ctx context.Context, key runtime.Key, s *v1alph
 	if len(v1alpha1.ValidateCluster(last)) > 0 || ours(last) && !r.takeHeld(key, a) {
 		return nil
 	}
+	last.Spec.UpdateStrategy = r.claims.decide(key, last).Strategy
 	err = r.Put(controller.Service{Spec: last, Addr: a, Announce: ours(last)})
 	if err == nil {
 		r.remember(key).put = true

@@ -129,10 +129,15 @@ func (l *leader) lead(ctx context.Context) error {
 	}
 	e.controller, e.judged = c, l.changed.add
 	workers.Go(e.run)
+	used, err := newClaims(ctx, l.client, l.cfg.Namespace, l.log, l.changed.add)
+	if err != nil {
+		return err
+	}
+	workers.Go(used.run)
 	happened := c.Subscribe(ctx)
 	workers.Go(func() { l.r.narrate(ctx, happened) })
 	workers.Go(func() { l.callSynced(ctx, c) })
-	l.r.begin(&enforced{c, e}, all.Items)
+	l.r.begin(&enforced{c, e}, used, all.Items)
 	l.log.Info("leads", "identity", l.cfg.Identity, "services", len(all.Items))
 	for {
 		keys, err := c.Changed(ctx)

@@ -54,9 +54,9 @@ func selector(s *v1alpha1.WangellService) map[string]string {
 	return map[string]string{v1alpha1.LabelService: s.Name}
 }
 
-// DeploymentOf returns the Deployment of a service, whose spec has its defaults. It is paused and has no replicas:
-// internal/runtime/kube writes these two fields.
-func DeploymentOf(s *v1alpha1.WangellService) *appsv1.Deployment {
+// DeploymentOf returns the Deployment of a service, whose spec has its defaults, with an update strategy. It is paused
+// and has no replicas: internal/runtime/kube writes these two fields.
+func DeploymentOf(s *v1alpha1.WangellService, strategy v1alpha1.UpdateStrategy) *appsv1.Deployment {
 	none, revisions := int32(0), int32(2)
 	one, zero := intstr.FromInt32(1), intstr.FromInt32(0)
 	d := &appsv1.Deployment{
@@ -72,7 +72,7 @@ func DeploymentOf(s *v1alpha1.WangellService) *appsv1.Deployment {
 			},
 		},
 	}
-	if s.Spec.Strategy() == v1alpha1.UpdateRecreate {
+	if strategy == v1alpha1.UpdateRecreate {
 		d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
 	}
 	d.Annotations[madeFrom] = digest(d.Spec)

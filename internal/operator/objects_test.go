@@ -111,27 +111,28 @@ func TestTemplateOfTheSpecIsUsedWhole(t *testing.T) {
 // An update changes the operator's fields, and keeps those of others and of the API server.
 func TestUpdatesKeepFieldsOfOthers(t *testing.T) {
 	s := example(nil)
-	is := DeploymentOf(s)
+	is := DeploymentOf(s, s.Spec.Strategy())
 	five := int32(5)
 	is.Spec.Replicas = &five
 	is.Labels["theirs"], is.Annotations["deployment.kubernetes.io/revision"] = "a", "3"
 	is.Spec.Template.Spec.RestartPolicy, is.Spec.Template.Spec.DNSPolicy = corev1.RestartPolicyAlways,
 		corev1.DNSClusterFirst // filled in
 	is.Spec.Template.Spec.Containers[0].TerminationMessagePath = "/dev/termination-log"
-	if updateDeployment(is, DeploymentOf(s)) {
+	if updateDeployment(is, DeploymentOf(s, s.Spec.Strategy())) {
 		t.Error("nothing changed, and an update is wanted")
 	}
 	s.Spec.Env = []corev1.EnvVar{{Name: "A", Value: "1"}}
-	if !updateDeployment(is, DeploymentOf(s)) || *is.Spec.Replicas != 5 || is.Labels["theirs"] != "a" ||
+	if !updateDeployment(is, DeploymentOf(s, s.Spec.Strategy())) || *is.Spec.Replicas != 5 || is.Labels["theirs"] != "a" ||
 		is.Spec.Template.Spec.Containers[0].Env[0].Value != "1" {
 		t.Errorf("%+v", is)
 	}
 	s.Spec.Env = nil
-	if !updateDeployment(is, DeploymentOf(s)) || len(is.Spec.Template.Spec.Containers[0].Env) != 0 {
+	if !updateDeployment(is, DeploymentOf(s, s.Spec.Strategy())) || len(is.Spec.Template.Spec.Containers[0].Env) != 0 {
 		t.Error("a variable that was taken away is still there")
 	}
 	is.Spec.Template.Spec.Containers[0].Image = "somebody/elses"
-	if !updateDeployment(is, DeploymentOf(s)) || is.Spec.Template.Spec.Containers[0].Image != s.Spec.Image {
+	if !updateDeployment(is, DeploymentOf(s, s.Spec.Strategy())) ||
+		is.Spec.Template.Spec.Containers[0].Image != s.Spec.Image {
 		t.Error("what somebody changed stays")
 	}
 
@@ -207,7 +208,7 @@ func TestDeploymentOfAWriterIsRecreate(t *testing.T) {
 		d := s.DeepCopy()
 		d.Spec.MaxReplicas, d.Spec.UpdateStrategy, d.Spec.VolumeMounts = c.most, c.strategy, c.mounts
 		v1alpha1.Default(d)
-		if got := DeploymentOf(d).Spec.Strategy; got.Type != c.want {
+		if got := DeploymentOf(d, d.Spec.Strategy()).Spec.Strategy; got.Type != c.want {
 			t.Errorf("%+v: %+v", c, got)
 		}
 	}

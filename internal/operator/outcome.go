@@ -27,7 +27,9 @@ type outcome struct {
 	deploy  *appsv1.Deployment
 	put     error          // the controller refused the service
 	verdict netpol.Verdict // of NetworkPolicies
-	retry   time.Duration  // zero: no retry
+	// strategy is the update strategy that applies; zero if the spec is invalid.
+	strategy v1alpha1.StrategyDecision
+	retry    time.Duration // zero: no retry
 	// maxReplicas is that of the spec, or its default.
 	maxReplicas int32
 }

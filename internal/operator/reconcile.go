@@ -53,6 +53,7 @@ func (r *reconciler) forget(key runtime.Key) error {
 	if err := r.Delete(key); err != nil {
 		return err
 	}
+	r.claims.forget(key)
 	r.mu.Lock()
 	r.book.release(key)
 	delete(r.known, key)

@@ -67,7 +67,8 @@ type reconciler struct {
 
 	nodePorts bool // Config.NodePorts
 
-	begun chan struct{} // closed when controllerAPI is set
+	begun  chan struct{} // closed when claims and controllerAPI are set
+	claims *claims
 	controllerAPI
 
 	mu      sync.Mutex // guards what follows
@@ -96,7 +97,7 @@ func newReconciler(c client.Client, live client.Reader, recorder events.EventRec
 }
 
 // begin starts the reconciler, which waits for it. all are the services that exist.
-func (r *reconciler) begin(c controllerAPI, all []v1alpha1.WangellService) {
+func (r *reconciler) begin(c controllerAPI, used *claims, all []v1alpha1.WangellService) {
 	r.mu.Lock()
 	r.pending = map[runtime.Key]bool{}
 	oldestFirst(all)
@@ -114,7 +115,7 @@ func (r *reconciler) begin(c controllerAPI, all []v1alpha1.WangellService) {
 			}
 		}
 	}
-	r.controllerAPI = c
+	r.controllerAPI, r.claims = c, used
 	r.checkSynced()
 	r.mu.Unlock()
 	close(r.begun)
