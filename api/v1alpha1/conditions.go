@@ -2,8 +2,8 @@
 
 package v1alpha1
 
-// ConditionStalled means that a change of the spec cannot be completed by itself: the Deployment has made no progress
-// for its progressDeadlineSeconds.
+// ConditionStalled means that the service does not go on by itself: the Deployment has made no progress with a changed
+// spec for its progressDeadlineSeconds, or a pod beside which no other may run is on a node that does not answer.
 const ConditionStalled = "Stalled"
 
 // ConditionRestricted means that not every client may connect, because of allowFrom or of NetworkPolicies.

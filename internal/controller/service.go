@@ -82,7 +82,7 @@ func (s *service) replicas() int {
 func (s *service) status() Status {
 	st := Status{Service: *s.spec, Traffic: s.traffic, Serving: s.machine.Serving(), Desired: s.machine.Desired(),
 		Pressure: s.pressures.of(s)}
-	st.Traffic.Denied = s.denied.total()
+	st.Traffic.Denied, st.Lost = s.denied.total(), s.lost()
 	if s.lastWake != nil {
 		w := *s.lastWake
 		st.LastWake = &w
@@ -108,6 +108,9 @@ func (s *service) status() Status {
 
 // message explains the service's state where it needs an explanation.
 func (s *service) message() string {
+	if lost := s.lost(); lost != "" {
+		return lost
+	}
 	r, waits := s.machine.WaitsFor()
 	if !waits {
 		return cmp.Or(s.machine.Message(), s.slowStop(), s.pressures.of(s).Message, s.denied.message())
@@ -124,6 +127,23 @@ func (s *service) message() string {
 		return fmt.Sprintf("waits for %s to end: updateStrategy is Recreate", name)
 	}
 	return fmt.Sprintf("waits for %s to end: it may still write volume %q", name, volume)
+}
+
+// lost tells of a pod on a silent node beside which no other may run, and what to do; empty if there is none.
+func (s *service) lost() string {
+	r, lost := s.machine.Lost()
+	p := s.pod(r)
+	if !lost || p == nil {
+		return ""
+	}
+	does := "run"
+	if volume := s.spec.Spec.SharedVolume(); volume != "" {
+		does = fmt.Sprintf("write volume %q", volume)
+	}
+	return fmt.Sprintf("node %s does not answer, and pod %s may still %s there: no other starts beside it. Once the "+
+		"machine is certainly off, delete the Node, or kubectl taint node %s "+
+		"node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
+		p.node, cmp.Or(p.rt.Name, p.rt.ID), does, p.node)
 }
 
 // slowStop tells of a pod that does not end on SIGTERM; empty if there is none.

@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/wire"
 )
 
 // writes makes the pods of a service write to a folder of the machine.
@@ -163,6 +165,51 @@ func TestWriterThatCannotBeStoppedIsNeverJoined(t *testing.T) {
 		running, _, _ := w.rt.state()
 		return len(running) == 1 && running[0] == "a-2"
 	})
+}
+
+// While the node of a pod does not answer, no other pod starts, and what to do is told: whether clients wait or were
+// refused. The service goes on once the pod is known to be gone, or its node is back.
+func TestWriterOnALostNodeIsNeverJoined(t *testing.T) {
+	for _, back := range []bool{false, true} {
+		w := newCluster(t, func(r *fakeCluster) { r.next = []string{"n2", "n1"} })
+		alone(w.world)
+		a := w.put(newService("a", writes, func(s *v1alpha1.WangellServiceSpec) {
+			s.WakeTimeout, s.TerminationGracePeriodSeconds = 1, new(int64(0))
+		}), 1)
+		w.synced()
+		w.scale("a", 1)
+		w.untilPods(a, " serving")
+		w.d2.client.Close()
+		const what = `node n2 does not answer, and pod a-1 may still write volume "data" there: no other starts beside it. ` +
+			"Once the machine is certainly off, delete the Node, or kubectl taint node n2 " +
+			"node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+		told := func(state string) func() bool {
+			return func() bool {
+				st := w.status("a")
+				return st.Lost == what && st.Service.Status.Message == what && st.Service.Status.State == state
+			}
+		}
+		w.until("the wait is told", told("Waking"))
+		w.until("the wake fails", told("Failed"))
+		w.d.syn(a)
+		w.until("the next one waits", told("Waking"))
+		if _, started, stopped := w.rt.state(); len(started) != 1 || len(stopped) != 0 {
+			t.Fatalf("started %v, stopped %v", started, stopped)
+		}
+		node := "n1"
+		if back {
+			node = "n2"
+			w.d2 = w.daemonOn("n2", &wire.Node{Addr: nodeAddr("n2")})
+		} else {
+			// As the cluster reports once the pod is gone from the API server.
+			w.rt.exits <- runtime.Exit{PodID: "a-1", Service: "default/a", Code: 137}
+			w.d.syn(a)
+		}
+		w.until("it serves", func() bool {
+			st := w.status("a")
+			return st.Serving == 1 && len(st.Pods) == 1 && st.Pods[0].Node == node && st.Lost == ""
+		})
+	}
 }
 
 func TestPodThatIgnoresSIGTERMIsTold(t *testing.T) {

@@ -50,6 +50,9 @@ type Status struct {
 	NoDaemon bool `json:"-"`
 	// Pressure is what is scarce in the gates and concerns the service; of whole nodes, only while it is in use.
 	Pressure Pressure `json:"pressure,omitzero"`
+	// Lost tells of a pod on a silent node, beside which no other may start, and what to do; empty if there is none. The
+	// message of Service has it, too.
+	Lost string `json:"-"`
 	// LastWake is the last wake; nil if there was none.
 	LastWake *lifecycle.Waterfall `json:"lastWake,omitempty"`
 	// Traffic is that of all pods since the controller started, and of adopted ones since they did.

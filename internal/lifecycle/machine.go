@@ -209,6 +209,17 @@ func (m *Machine) WaitsFor() (Ref, bool) {
 	return 0, false
 }
 
+// Lost returns the pod that keeps every other one from starting although its home node is silent, so that nobody here
+// can tell whether it still runs; false if there is none.
+func (m *Machine) Lost() (Ref, bool) {
+	for _, p := range m.pods {
+		if p.away && m.spec.Single && !m.deleted {
+			return p.ref, true
+		}
+	}
+	return 0, false
+}
+
 // clientsWait reports whether clients wait while no pod is starting.
 func (m *Machine) clientsWait() bool {
 	return m.state == Waking && m.count((*pod).starts) == 0 || m.state == Stopping && m.next.wake != nil

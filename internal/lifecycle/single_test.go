@@ -89,6 +89,43 @@ func TestSinglePodStartsOnlyOnceTheOneBeforeItIsGone(t *testing.T) {
 	}
 }
 
+// A silent node is told of in every state of the service, until it is back or the pod is known to be gone.
+func TestPodOfASilentNodeIsTold(t *testing.T) {
+	for name, c := range map[string]struct {
+		way    []did
+		single bool
+		next   []did
+		want   []bool // after each of next
+	}{
+		"it served": {toWarm, true, []did{
+			{at: 10, ev: Away{1}}, {at: 11, ev: WakeAsked{Parked: 1}}, {at: 100, ev: Timer{}}, {at: 101, ev: Back{1}},
+		}, []bool{true, true, true, false}},
+		"it was ending": {toTerm, true, []did{
+			{at: 301, ev: Away{1}}, {at: 400, ev: StopDone{1}},
+		}, []bool{true, false}},
+		"it started": {toNet, true, []did{
+			{at: 1, ev: Away{1}}, {at: 2, ev: StartFailed{Ref: 1}},
+		}, []bool{true, false}},
+		"others may run beside it": {toWarm, false, []did{{at: 10, ev: Away{1}}}, []bool{false}},
+		"its service was deleted": {toWarm, true, []did{
+			{at: 10, ev: Away{1}}, {at: 11, ev: Deleted{}},
+		}, []bool{true, false}},
+	} {
+		spec := testSpec
+		spec.Single = c.single
+		m := New(spec, 0)
+		for _, d := range c.way {
+			m.Step(d.ev, at(d.at))
+		}
+		for i, d := range c.next {
+			m.Step(d.ev, at(d.at))
+			if r, lost := m.Lost(); lost != c.want[i] || lost && r != 1 {
+				t.Errorf("%s, after %T: lost %d (%t), want %t", name, d.ev, r, lost, c.want[i])
+			}
+		}
+	}
+}
+
 func TestWaitForThePreviousPodIsTold(t *testing.T) {
 	spec := testSpec
 	spec.Single, spec.Volume = true, "data"

@@ -48,7 +48,7 @@ func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.
 	}
 	for _, c := range []metav1.Condition{
 		readyCondition(out, o, st), awakeCondition(o, st), addressCondition(out), progressingCondition(out),
-		scheduledCondition(trouble), stalledCondition(out, trouble), restrictedCondition(&s.Spec, out.verdict),
+		scheduledCondition(trouble), stalledCondition(out, o.lost, trouble), restrictedCondition(&s.Spec, out.verdict),
 		pressureCondition(o.pressure), writerCondition(out),
 	} {
 		c.ObservedGeneration, c.LastTransitionTime = s.Generation, metav1.NewTime(now.Truncate(time.Second))
@@ -100,6 +100,8 @@ func readyCondition(out outcome, o observed, st v1alpha1.WangellServiceStatus) m
 	case o.alone:
 		return condition(name, false, "NoDaemon",
 			"no daemon is connected to the controller: check the pods of the daemons' DaemonSet and their logs")
+	case o.lost != "":
+		return condition(name, false, reasonNodeLost, o.lost)
 	case st.State == lifecycle.Failed.String():
 		return condition(name, false, "WakeFailed", o.status.Message)
 	case st.State == lifecycle.Warm.String():
@@ -154,9 +156,22 @@ func rollingOut(d *appsv1.Deployment) bool {
 	return d.Status.Replicas > d.Status.UpdatedReplicas && d.Spec.Replicas != nil && *d.Spec.Replicas > 0
 }
 
-// stalledCondition tells that the Deployment has given up a rollout, until it makes progress again.
-func stalledCondition(out outcome, trouble kube.Trouble) metav1.Condition {
+// reasonNodeLost is the reason of conditions and of an Event: a pod on a silent node is in the way of others.
+const reasonNodeLost = "NodeLost"
+
+// isLost reports whether a status tells of a pod on a silent node.
+func isLost(s *v1alpha1.WangellServiceStatus) bool {
+	c := apimeta.FindStatusCondition(s.Conditions, v1alpha1.ConditionStalled)
+	return c != nil && c.Reason == reasonNodeLost
+}
+
+// stalledCondition tells that a pod on a silent node is in the way of others, or that the Deployment has given up a
+// rollout, until it makes progress again.
+func stalledCondition(out outcome, lost string, trouble kube.Trouble) metav1.Condition {
 	const name = v1alpha1.ConditionStalled
+	if lost != "" {
+		return condition(name, true, reasonNodeLost, lost)
+	}
 	if out.deploy != nil && !out.deploy.Spec.Paused {
 		for _, c := range out.deploy.Status.Conditions {
 			if c.Type == appsv1.DeploymentProgressing && c.Status == corev1.ConditionFalse {

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/runtime/kube"
 )
 
@@ -37,4 +38,28 @@ func TestRolloutThatIsStuckIsStalled(t *testing.T) {
 		`ReplicaSet "app-x" has timed out progressing.: pod app-2: image "a/b:2" cannot be pulled`)
 	d.Status.Conditions[0].Status, d.Status.Conditions[0].Reason = corev1.ConditionTrue, "NewReplicaSetAvailable"
 	check("it goes on", metav1.ConditionFalse, "Progressing", "")
+}
+
+// A pod on a node that does not answer, beside which no other may run, comes before all else: somebody has to decide.
+func TestLostNodeIsTold(t *testing.T) {
+	s := &v1alpha1.WangellService{}
+	const what = "node n2 does not answer"
+	o := observed{known: true, lost: what}
+	o.status.State = lifecycle.Failed.String()
+	s.Status = statusOf(s, outcome{}, o, kube.Trouble{}, time.Unix(1e9, 0))
+	for name, status := range map[string]metav1.ConditionStatus{
+		v1alpha1.ConditionStalled: metav1.ConditionTrue, v1alpha1.ConditionReady: metav1.ConditionFalse,
+	} {
+		c := apimeta.FindStatusCondition(s.Status.Conditions, name)
+		if c == nil || c.Status != status || c.Reason != reasonNodeLost || c.Message != what {
+			t.Errorf("%s: %+v", name, c)
+		}
+	}
+	if !isLost(&s.Status) {
+		t.Error("no Event would be recorded")
+	}
+	o.lost = ""
+	if s.Status = statusOf(s, outcome{}, o, kube.Trouble{}, time.Unix(1e9, 0)); isLost(&s.Status) {
+		t.Errorf("the node is back: %+v", s.Status.Conditions)
+	}
 }

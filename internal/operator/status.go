@@ -22,7 +22,7 @@ const statusPause = time.Second
 
 func (r *reconciler) observe(key runtime.Key) observed {
 	st, known := r.StatusOf(key)
-	o := observed{known: known, alone: st.NoDaemon, status: st.Service.Status, pressure: st.Pressure}
+	o := observed{known: known, alone: st.NoDaemon, lost: st.Lost, status: st.Service.Status, pressure: st.Pressure}
 	o.status.DesiredReplicas = int32(st.Desired)
 	if st.LastWake != nil {
 		o.wake = lastWake(*st.LastWake)
@@ -116,6 +116,9 @@ func (r *reconciler) writeStatus(ctx context.Context, key runtime.Key, s *v1alph
 	if next.Status.LoadBalancerIP != s.Status.LoadBalancerIP && next.Status.LoadBalancerIP != "" {
 		r.recorder.Eventf(s, nil, corev1.EventTypeNormal, "AddressAssigned", "AssignAddress", "the service address is %s:%d",
 			next.Status.LoadBalancerIP, s.Spec.Port)
+	}
+	if !isLost(&s.Status) && isLost(&next.Status) {
+		r.recorder.Eventf(s, nil, corev1.EventTypeWarning, reasonNodeLost, "Wait", "%s", shorten(o.lost))
 	}
 	if err := r.client.Status().Patch(ctx, next, client.MergeFrom(s), client.FieldOwner(fieldManager)); err != nil {
 		if apierrors.IsNotFound(err) {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,6 +44,8 @@ const grace = v1alpha1.DefaultTerminationGracePeriodSeconds * time.Second
 type directWorld struct {
 	*world
 	blind bool // the Deployment controller sees nothing
+	// nodeLost makes a pod stay that is deleted with a grace: no kubelet ends it.
+	nodeLost atomic.Bool
 
 	logMu sync.Mutex
 	log   []string
@@ -153,7 +156,9 @@ func (w *directWorld) react(a clienttesting.Action) (bool, apiruntime.Object, er
 		p.UID = types.UID(p.Name)
 		return true, p, w.client.Tracker().Create(podsGVR, p, "default")
 	case a.Matches("delete", "pods"):
-		return false, nil, w.did("delete " + a.(clienttesting.DeleteAction).GetName())
+		d := a.(clienttesting.DeleteActionImpl)
+		waits := d.DeleteOptions.GracePeriodSeconds == nil || *d.DeleteOptions.GracePeriodSeconds > 0
+		return waits && w.nodeLost.Load(), nil, w.did("delete " + d.Name)
 	case a.Matches("create", "replicasets"):
 		s := a.(clienttesting.CreateAction).GetObject().(*appsv1.ReplicaSet).DeepCopy()
 		if err := w.did(fmt.Sprint("create set of ", *s.Spec.Replicas)); err != nil {

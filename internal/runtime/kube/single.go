@@ -209,8 +209,8 @@ func (r *Runtime) stopSingle(ctx context.Context, p *pod, grace time.Duration) e
 		case <-ctx.Done():
 			return fmt.Errorf("service %s: pod %s is not gone yet: %w", s.key, p.name, ctx.Err())
 		case <-time.After(timeout):
-			r.log.Warn("the pod does not end, and may still run: no other one starts. "+
-				"If its node is off for good, delete the Node, or the pod with --force",
+			r.log.Warn("the pod does not end, and may still run: no other one starts. If its node is certainly off, "+
+				"delete the Node, or taint it node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
 				"service", string(s.key), "pod", p.name, "node", p.node)
 		}
 	}

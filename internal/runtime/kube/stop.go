@@ -132,13 +132,14 @@ func (r *Runtime) remove(ctx context.Context, p *pod, grace time.Duration, exces
 	return r.deletePod(ctx, s, p.name, p.rt.ID, &seconds)
 }
 
-// removeLost deletes a pod that does not end because its node is gone or not ready.
+// removeLost deletes a pod that does not end because its node is gone or not ready. One that has become single since
+// its end was asked for stays: without its object, another one would start beside it.
 func (r *Runtime) removeLost(ctx context.Context, p *pod) error {
 	s := p.service
 	r.mu.Lock()
-	node := p.rt.Node
+	node, single := p.rt.Node, p.single || s.machine.single
 	r.mu.Unlock()
-	if node == "" {
+	if node == "" || single {
 		return nil
 	}
 	if ready, err := r.api.nodeReady(ctx, s.ident, node, p.name); ready || err != nil {
