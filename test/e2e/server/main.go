@@ -6,6 +6,7 @@
 //	BIND          address to listen on, default all
 //	MODE          http (default), lines, exit, deaf, taken
 //	LISTEN_DELAY  delay before it listens, such as 500ms
+//	READY_DELAY   time after it listens in which it answers every request with 503
 //	STOP_DELAY    time between SIGTERM and its exit
 //	STOP          close: at SIGTERM it closes the listening socket at once, and exits when no connection is left; each
 //	              answer from then on closes its connection (mode http)
@@ -139,7 +140,14 @@ func pages() http.Handler {
 		w.WriteHeader(response.StatusCode)
 		_, _ = io.Copy(w, response.Body)
 	})
-	return mux
+	ready := time.Now().Add(duration("READY_DELAY"))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if time.Now().Before(ready) {
+			http.Error(w, "not ready yet", http.StatusServiceUnavailable)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
 }
 
 func writeJSON(w io.Writer, v any) { _ = json.NewEncoder(w).Encode(v) }
