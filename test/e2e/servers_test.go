@@ -37,22 +37,31 @@ func debian(t *testing.T, r debimage.Recipe) service {
 // debianImages are the images in the shared state folder. Tests do not run in parallel.
 var debianImages = map[string]bool{}
 
-// tool runs a client program on a host and returns what it prints.
+// tool runs a client program on a host, which must succeed, and returns what it prints.
 func tool(t *testing.T, from *netlab.Namespace, argv ...string) string {
 	t.Helper()
-	if _, err := exec.LookPath(argv[0]); err != nil {
-		t.Errorf("%v: hack/install-deps.sh test installs it", err)
-		return ""
+	out, err := runTool(t.Context(), from, argv...)
+	if err != nil {
+		t.Error(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	return out
+}
+
+// runTool runs a client program on a host and returns what it prints.
+func runTool(ctx context.Context, from *netlab.Namespace, argv ...string) (string, error) {
+	if _, err := exec.LookPath(argv[0]); err != nil {
+		return "", fmt.Errorf("%w: hack/install-deps.sh test installs it", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	cmd := from.Command(ctx, argv...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		t.Errorf("%s: %v: %s%s", strings.Join(argv, " "), err, stdout.String(), stderr.String())
+	err := cmd.Run()
+	if err != nil {
+		err = fmt.Errorf("%s: %w: %s%s", strings.Join(argv, " "), err, stdout.String(), stderr.String())
 	}
-	return stdout.String()
+	return stdout.String(), err
 }
 
 // ab runs ApacheBench and checks that no request failed.
@@ -121,29 +130,6 @@ func TestRedisServesItsBenchmark(t *testing.T) {
 	}
 	if out := tool(t, l.Client(), "redis-cli", "-h", host, "-p", port, "incr", "key:__rand_int__"); out == "" {
 		t.Error("redis-cli says nothing")
-	}
-	l.untilNoFlows(t, s.name)
-}
-
-func TestPostgresKeepsItsDataAcrossASleep(t *testing.T) {
-	s := debian(t, debimage.Postgres())
-	l := newLab(t, 1)
-	s.more = "volumes:\n  - {name: data, hostPath: {path: " + l.dir + "/data, type: DirectoryOrCreate}}\n" +
-		"volumeMounts:\n  - {name: data, mountPath: /var/lib/postgresql}\n"
-	l.makeDir(t, "data", 999)
-	l.start(t, s)
-	host, port, _ := strings.Cut(l.address(t, s.name), ":")
-	psql := func(sql string) string {
-		// PostgreSQL listens shortly before it accepts queries, and answers so. Its clients try again.
-		const script = `until psql "$@" 2>"$ERR"; do grep -q "starting up" "$ERR" || { cat "$ERR" >&2; exit 1; }; sleep ` +
-			`0.1; done`
-		return strings.TrimSpace(tool(t, l.Client(), "env", "ERR="+l.dir+"/psql", "sh", "-c", script, "psql",
-			"-X", "-h", host, "-p", port, "-U", "postgres", "-Atqc", sql))
-	}
-	psql("create table t (n int); insert into t select generate_series(1, 1000)")
-	l.sleep(t, s.name)
-	if got := psql("select sum(n) from t"); got != "500500" {
-		t.Errorf("after a sleep: %q", got)
 	}
 	l.untilNoFlows(t, s.name)
 }

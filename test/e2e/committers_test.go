@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"wangell.loutres.me/internal/testutil/e2e"
+)
+
+// committers are clients of a PostgreSQL server that insert rows (client, n) with n counting up, one by one, and
+// remember which of them the server has acknowledged. Each has sessions of random length, and a new one when it has
+// lost one.
+type committers struct {
+	lab     *lab
+	address string
+	ended   chan struct{}
+	group   sync.WaitGroup
+	acked   [][]int // of each client, once it has ended
+
+	count, sessions atomic.Int64
+
+	mu       sync.Mutex
+	errs     map[string]int // what ended sessions, and how often
+	mistaken error          // the first commit that was missing
+}
+
+func startCommitters(l *lab, address string, clients int) *committers {
+	c := &committers{lab: l, address: address, ended: make(chan struct{}), acked: make([][]int, clients),
+		errs: map[string]int{}}
+	for i := range clients {
+		c.group.Go(func() { c.commit(i) })
+	}
+	return c
+}
+
+// stop ends all clients.
+func (c *committers) stop() {
+	close(c.ended)
+	c.group.Wait()
+}
+
+// commit is one client, until stop.
+func (c *committers) commit(client int) {
+	for n := 1; ; {
+		select {
+		case <-c.ended:
+			return
+		default:
+		}
+		if err := c.session(client, &n); err != nil {
+			c.mu.Lock()
+			c.errs[class(err)]++
+			c.mu.Unlock()
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+}
+
+// session inserts rows from *n on in one session, up to 10*8^client of them. The last row of the session before must be
+// there.
+func (c *committers) session(client int, n *int) error {
+	const patience = 5 * time.Second // a session may die in silence
+	p, err := pgDial(c.lab.Client(), c.address, patience)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	c.sessions.Add(1)
+	acked := &c.acked[client]
+	if len(*acked) > 0 {
+		last := (*acked)[len(*acked)-1]
+		rows, err := p.query(fmt.Sprintf("select count(*) from acks where client = %d and n = %d", client, last))
+		if err != nil {
+			return err
+		}
+		if !slices.Equal(rows, []string{"1"}) {
+			c.mistake(fmt.Errorf("client %d: row %d was acknowledged, and the next session finds %q of it", client, last, rows))
+		}
+	}
+	for range 10 << (3 * client) {
+		select {
+		case <-c.ended:
+			return nil
+		default:
+		}
+		this := *n
+		*n++ // also if the answer is lost: the row may be there
+		if _, err := p.query(fmt.Sprintf("insert into acks values (%d, %d)", client, this)); err != nil {
+			return err
+		}
+		*acked = append(*acked, this)
+		c.count.Add(1)
+	}
+	return nil
+}
+
+func (c *committers) mistake(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mistaken == nil {
+		c.mistaken = err
+	}
+}
+
+// class is an error without what differs each time.
+func class(err error) string {
+	var server pgError
+	if errors.As(err, &server) {
+		return server.Error()
+	}
+	text := err.Error()
+	return text[strings.LastIndex(text, ": ")+1:]
+}
+
+// committed returns the number of commits that were acknowledged so far.
+func (c *committers) committed() int64 { return c.count.Load() }
+
+// wrong returns what must not have happened; nil if nothing did.
+func (c *committers) wrong() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for text := range c.errs {
+		if strings.Contains(text, startingUp) {
+			return fmt.Errorf("a client was told: %s", text)
+		}
+	}
+	return c.mistaken
+}
+
+// told returns what ended sessions, and how often.
+func (c *committers) told() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var parts []string
+	for _, text := range slices.Sorted(maps.Keys(c.errs)) {
+		parts = append(parts, fmt.Sprintf("%d × %s", c.errs[text], strings.TrimSpace(text)))
+	}
+	return "sessions ended by: " + strings.Join(parts, ", ")
+}
+
+// check looks at all rows, after stop: each that was acknowledged is there.
+func (c *committers) check(t *testing.T) {
+	t.Helper()
+	p, err := pgDial(c.lab.Client(), c.address, e2e.Patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	for client, acked := range c.acked {
+		rows, err := p.query(fmt.Sprintf("select n from acks where client = %d order by n", client))
+		if err != nil {
+			t.Fatal(err)
+		}
+		there := make(map[int]bool, len(rows))
+		for _, row := range rows {
+			n, err := strconv.Atoi(row)
+			if err != nil {
+				t.Fatal(err)
+			}
+			there[n] = true
+		}
+		missing := 0
+		for _, n := range acked {
+			if !there[n] {
+				missing++
+			}
+		}
+		if missing > 0 || len(acked) == 0 {
+			t.Errorf("client %d: %d of %d commits are missing", client, missing, len(acked))
+		}
+		t.Logf("client %d: %d commits acknowledged, %d rows", client, len(acked), len(rows))
+	}
+}
