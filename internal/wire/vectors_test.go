@@ -162,7 +162,7 @@ func makeVectors(t testing.TB) vectors {
 		fromClient := false
 		switch m.Type() {
 		case TypeWake, TypeListening, TypeUnready, TypeTrace, TypeStats, TypeIdle, TypeQuiet, TypeNode, TypePodReport,
-			TypeUsage, TypeTagReady, TypeDenied, TypeAlert:
+			TypeUsage, TypeTagReady, TypeDenied, TypeAlert, TypeDeaf:
 			fromClient = true
 		}
 		if !reliable(m.Type()) {
