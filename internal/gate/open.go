@@ -177,8 +177,8 @@ func (g *Gate) Close() error {
 	for _, l := range g.links.byName {
 		errs = append(errs, l.Close())
 	}
-	views := []interface{ close() error }{g.statuses, g.pods, g.sockets, g.recounts, g.sourceShares, g.serviceShares, g.idle,
-		g.backups, g.rings, g.heads, g.places, g.watch, g.filters}
+	views := []interface{ close() error }{g.statuses, g.pods, g.sockets, g.recounts, g.sourceShares, g.serviceShares,
+		g.idle, g.backups, g.rings, g.heads, g.places, g.watch, g.filters}
 	for _, v := range views {
 		errs = append(errs, v.close())
 	}

@@ -58,8 +58,8 @@ func (t *transition) deaf(r Ref) {
 	t.report(Info, "a pod gets no new connections: it does not listen on port %d any more", t.spec.Port)
 }
 
-// refuseUnready refuses the clients that have waited long enough for a pod that served, and that has stopped listening or
-// whose readinessProbe fails. The pod stays, with its open connections, and serves again once that is over.
+// refuseUnready refuses the clients that have waited long enough for a pod that served, and that has stopped listening
+// or whose readinessProbe fails. The pod stays, with its open connections, and serves again once that is over.
 func (t *transition) refuseUnready(p *pod, reason string) {
 	p.deadline, t.next.wake, t.refuse = 0, nil, reason
 	t.report(Error, "clients are refused: %s", reason)

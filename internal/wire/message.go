@@ -188,8 +188,8 @@ type Listening struct {
 	At      monotime.Time
 }
 
-// Deaf reports that a pod that served has closed its last listening socket, or that its process has ended, as observed by
-// the kernel of its home node. Until Listening the pod gets no new flow.
+// Deaf reports that a pod that served has closed its last listening socket, or that its process has ended, as observed
+// by the kernel of its home node. Until Listening the pod gets no new flow.
 type Deaf struct {
 	Service netip.AddrPort
 	PodID   uint64
