@@ -60,6 +60,7 @@ type reader struct {
 	next     uint64 // seq of the next publication to look at
 	handled  uint64 // it has handled all publications up to this seq
 	inFlight int    // messages sent and not handled
+	held     bool   // what it lacks waits until it has handled more
 	gone     bool   // its session has ended, or is about to
 }
 
@@ -137,7 +138,10 @@ func (f *feed) round() {
 
 // send sends a daemon what it lacks, as much as may be in flight. r may be nil.
 func (f *feed) send(r *reader) {
-	for r != nil && !r.gone && r.next <= f.last && r.inFlight+feedBatch <= feedWindow {
+	for r != nil && !r.gone && r.next <= f.last {
+		if r.held = r.inFlight+feedBatch > feedWindow; r.held {
+			return
+		}
 		batch := f.take(r)
 		if len(batch) == 0 {
 			if r.inFlight == 0 {
@@ -234,7 +238,8 @@ func (f *feed) stopping() (out []*service) {
 	return out
 }
 
-// handled notes that a daemon has handled n messages, and so all publications up to a seq.
+// handled notes that a daemon has handled n messages, and so all publications up to a seq. What is newer than the last
+// round waits for the next one: it costs less with other changes than with each answer.
 func (f *feed) handled(r *reader, n int, upTo uint64) {
 	if r.inFlight -= n; r.inFlight == 0 {
 		upTo = r.next - 1 // what follows is of no use to it
@@ -245,7 +250,9 @@ func (f *feed) handled(r *reader, n int, upTo uint64) {
 	from := r.handled
 	r.handled = upTo
 	f.settle(r, from, upTo)
-	f.send(r)
+	if r.held {
+		f.send(r)
+	}
 }
 
 // drop no longer waits for a daemon that is gone.

@@ -4,6 +4,7 @@ package controller
 
 import (
 	"testing"
+	"time"
 
 	"wangell.loutres.me/internal/lifecycle"
 )
@@ -64,5 +65,57 @@ func TestDaemonThatJoinsGetsOnlyServicesWithPods(t *testing.T) {
 	defer d.mu.Unlock()
 	if d.backends[slept] != nil {
 		t.Errorf("it was told of the other one: %+v", d.backends[slept])
+	}
+}
+
+// TestAnswersDoNotHaveChangesSentOneByOne changes a service that has no pod on a node while that node's daemon has not
+// answered yet: what is new waits for the next round, also after the answer.
+func TestAnswersDoNotHaveChangesSentOneByOne(t *testing.T) {
+	w := newCluster(t, nil)
+	a := w.put(newService("a"), 1)
+	w.synced()
+	w.until("the daemons have the service", func() bool { return w.d.has(a) && w.d2.has(a) })
+	w.d.syn(a)
+	w.until("all have its pod", func() bool { return w.d.pods(a) == " serving" && w.d2.pods(a) == " serving" })
+	f, other := w.c.engine.publisher.feed, w.d
+	change := func() {
+		s := w.c.engine.table.byAddr[a]
+		w.c.engine.step(s, lifecycle.Rejoined{})
+		if s.publication.homes["n1"] {
+			other = w.d2
+		}
+	}
+	reader := func() *reader {
+		if other == w.d2 {
+			return f.byNode["n2"]
+		}
+		return f.byNode["n1"]
+	}
+	w.c.loop.call(change) // finds out who the other one is
+	release := other.stick(t)
+	w.c.loop.call(func() {
+		f.next = time.Time{}
+		change()
+		f.round()
+		f.armed, f.next = true, time.Now().Add(time.Hour)
+		change()
+	})
+	release()
+	lacks := func() (lacks bool) {
+		w.until("it has answered", func() (answered bool) {
+			w.c.loop.call(func() {
+				r := reader()
+				answered, lacks = r.inFlight == 0, r.next <= f.last
+			})
+			return answered
+		})
+		return lacks
+	}
+	if !lacks() {
+		t.Error("its answer had the change sent")
+	}
+	w.c.loop.call(f.round)
+	if lacks() {
+		t.Error("a round did not have the change sent")
 	}
 }
