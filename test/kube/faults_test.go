@@ -24,7 +24,8 @@ import (
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// testNodeKilled kills the node that announces a service address and runs the leading controller.
+// testNodeKilled kills the node that announces a service address, runs the leading controller, and has a pod that
+// writes a volume.
 func testNodeKilled(t *testing.T) {
 	place := e2e.Must(lab.kubectl("", "get", "pod", "-n", productNamespace, lab.leader(t), "-o",
 		"jsonpath={.spec.nodeName}"))(t)
@@ -35,6 +36,7 @@ func testNodeKilled(t *testing.T) {
 	e2e.MustAsk(t, lab.client, addr)
 	lab.sleep(t, key)
 	open := lab.openThrough(t, leader)
+	writer := lab.startWriter(t, leader)
 
 	hardware := e2e.Must(leader.hardware())(t)
 	link, err := lab.client.Capture("eth0")
@@ -47,6 +49,7 @@ func testNodeKilled(t *testing.T) {
 	defer func() {
 		lab.command(t, "node-start", leader.name)
 		e2e.Must(lab.kubectl("", "wait", "node", leader.name, "--for=condition=Ready", "--timeout="+e2e.Patience.String()))(t)
+		_, _ = lab.kubectl("", "taint", "node", leader.name, outOfService+"-") // it has none if the test has failed
 		lab.waitDaemons(t)
 		e2e.Eventually(t, "the address is back", func() (bool, string) { return lab.announcer(t, open.vip) == leader, "no" })
 		open.goOn(t, "the address has moved back")
@@ -81,6 +84,7 @@ func testNodeKilled(t *testing.T) {
 	// The service wakes on a remaining node.
 	_, cold := timedAsk(t, lab.client, addr)
 	t.Logf("a cold request after that: %v", cold)
+	writer.goesOn(t)
 }
 
 // announcedBy creates services with a prefix until a node announces the address of one. The node follows from address

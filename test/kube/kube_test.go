@@ -28,6 +28,7 @@ var calm = []part{
 	{"the scale subresource sets the number of pods", testScale},
 	{"replicas follow open connections", testFollowsConnections},
 	{"a pod that writes a volume is never joined by another", testSingleWriter},
+	{"clients wait until a readinessProbe succeeds", testReadyWhenProbe},
 	{"NetworkPolicies decide who may connect and wake", testPolicies},
 }
 
