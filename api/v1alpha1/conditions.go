@@ -6,6 +6,10 @@ package v1alpha1
 // spec for its progressDeadlineSeconds, or a pod beside which no other may run is on a node that does not answer.
 const ConditionStalled = "Stalled"
 
+// ConditionImageReady means that a node on which the pods could run has the images of the service, so that a wake does
+// not pull them.
+const ConditionImageReady = "ImageReady"
+
 // ConditionRestricted means that not every client may connect, because of allowFrom or of NetworkPolicies.
 const ConditionRestricted = "Restricted"
 

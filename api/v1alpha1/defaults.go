@@ -67,6 +67,7 @@ var ranges = map[string]Range{
 	"spec.scaling.inStabilization":            {0, 3600, DefaultInStabilization},
 	"spec.scaling.maxStep":                    {1, MaxReplicas, DefaultMaxStep},
 	"spec.scaling.burstPerPod":                {1, 4096, 100},
+	"spec.imagePull.nodes":                    {1, 1000, DefaultPullNodes},
 	"spec.readinessProbe.initialDelaySeconds": {0, 3600, 0},
 	"spec.readinessProbe.periodSeconds":       {1, 3600, 10},
 	"spec.readinessProbe.timeoutSeconds":      {1, 3600, 1},
@@ -90,7 +91,13 @@ func Default(s *WangellService) {
 	setDefault(&spec.TargetPort, spec.Port)
 	setDefault(&spec.IdleTimeout, DefaultIdleTimeout)
 	setDefault(&spec.WakeTimeout, DefaultWakeTimeout)
+	if p := spec.ImagePull; p != nil {
+		setDefault(&p.When, PullOnCreate)
+	}
 	if spec.Template == nil {
+		if p := spec.ImagePull; p != nil {
+			setDefault(&spec.ImagePullPolicy, p.Policy)
+		}
 		setDefault(&spec.ImagePullPolicy, corev1.PullIfNotPresent)
 	}
 	setDefault(&spec.MaxParked, DefaultMaxParked)

@@ -28,8 +28,9 @@ var supported = map[reflect.Type][]string{
 		"terminationGracePeriodSeconds",
 		"maxParked", "maxParkedPerSource", "minReplicas", "maxReplicas", "scaling", "sessionAffinity", "balancing",
 		"retries", "drainTimeout", "wakeProof", "updateStrategy", "init", "stopSignal", "readyWhen",
-		"readinessProbe", "allowFrom",
+		"readinessProbe", "allowFrom", "imagePull",
 	},
+	reflect.TypeFor[ImagePull]():            {"policy", "when"},
 	reflect.TypeFor[WangellServiceStatus](): {"latestRequest", "loadBalancerIP", "replicas", "state", "message"},
 	reflect.TypeFor[metav1.ObjectMeta]():    {"name", "namespace", "labels", "annotations"},
 }

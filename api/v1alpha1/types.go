@@ -78,6 +78,8 @@ type WangellServiceList struct {
 // +kubebuilder:validation:XValidation:rule="has(self.image) || has(self.template)",message="missing: write which image to run, for example image: registry.example.com/app:v1, or a whole pod as template"
 // +kubebuilder:validation:XValidation:rule="!(has(self.image) && has(self.template))",message="image and template cannot both be set: write image in template.spec.containers, or leave template out"
 // +kubebuilder:validation:XValidation:rule="!has(self.template) || !(has(self.command) || has(self.args) || has(self.workingDir) || has(self.env) || has(self.resources) || has(self.volumes) || has(self.volumeMounts) || has(self.securityContext) || has(self.imagePullPolicy) || has(self.init) || has(self.stopSignal) || has(self.serviceAccountName) || has(self.automountServiceAccountToken) || has(self.enableServiceLinks) || has(self.readinessProbe))",message="command, args, workingDir, env, resources, volumes, volumeMounts, securityContext, readinessProbe, imagePullPolicy, init, stopSignal, serviceAccountName, automountServiceAccountToken and enableServiceLinks cannot be set beside template: write them in template.spec, or leave template out"
+// +kubebuilder:validation:XValidation:rule="!has(self.imagePull) || !has(self.imagePull.policy) || !has(self.imagePullPolicy) || self.imagePull.policy == self.imagePullPolicy",message="imagePull.policy and imagePullPolicy differ: write one of the two"
+// +kubebuilder:validation:XValidation:rule="!has(self.imagePull) || !has(self.imagePull.policy) || !has(self.template)",message="imagePull.policy cannot be set beside template: write imagePullPolicy in template.spec.containers, or leave template out"
 // +kubebuilder:validation:XValidation:rule="!(has(self.readyWhen) && self.readyWhen == 'Probe') || has(self.readinessProbe) || has(self.template)",message="readyWhen is Probe, but there is no readinessProbe: add readinessProbe: {tcpSocket: {port: 5432}}, for example, or leave readyWhen out"
 // +kubebuilder:validation:XValidation:rule="!has(self.readinessProbe) || has(self.readyWhen) && self.readyWhen == 'Probe'",message="readinessProbe is not used unless readyWhen is Probe: add readyWhen: Probe, or leave readinessProbe out"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxReplicas) || !has(self.minReplicas) || self.maxReplicas >= self.minReplicas",message="maxReplicas is less than minReplicas: raise maxReplicas or lower minReplicas"
@@ -112,6 +114,10 @@ type WangellServiceSpec struct {
 	// +optional
 	// +kubebuilder:validation:Enum=IfNotPresent;Always;Never
 	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
+	// ImagePull says when the images are pulled, and by how many nodes. Default: two nodes, or maxReplicas if that is
+	// more, pull them as soon as the service exists.
+	// +optional
+	ImagePull *ImagePull `json:"imagePull,omitempty"`
 	// Command replaces the image's entrypoint.
 	// +optional
 	Command []string `json:"command,omitempty"`

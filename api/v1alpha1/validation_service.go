@@ -94,6 +94,7 @@ func (e *ValidationErrors) common(s *WangellServiceSpec) {
 	e.stopSignal(s.StopSignal)
 	e.oneOf(specPath.Child("imagePullPolicy"), string(s.ImagePullPolicy),
 		string(corev1.PullIfNotPresent), string(corev1.PullAlways), string(corev1.PullNever))
+	e.imagePull(s)
 	e.oneOf(specPath.Child("sessionAffinity"), string(s.SessionAffinity),
 		string(corev1.ServiceAffinityNone), string(corev1.ServiceAffinityClientIP))
 	e.oneOf(specPath.Child("wakeProof"), string(s.WakeProof),
@@ -212,6 +213,9 @@ func (e *ValidationErrors) clusterOnly(s *WangellServiceSpec) {
 		if f.given {
 			e.add(specPath.Child(f.name), f.fix, "is not available on one machine: %s", f.why)
 		}
+	}
+	if s.ImagePull != nil && s.ImagePull.Nodes != nil {
+		e.add(specPath.Child("imagePull", "nodes"), remove, "is not available on one machine: there is one node")
 	}
 }
 

@@ -21,6 +21,7 @@ func (s *service) glance() glance {
 	g := glance{
 		state: s.machine.State(), message: s.message(), image: cmp.Or(s.imageErr, s.unready()),
 		pressure: s.pressures.of(s),
+		images:   s.images,
 		serving:  s.machine.Serving(), desired: s.machine.Desired(), replicas: s.replicas(),
 		lastPacket: s.reported.lastPacket,
 	}

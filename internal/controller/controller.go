@@ -43,6 +43,9 @@ type Config struct {
 	// AwaitServices has daemons stay with the controller before this one until Synced was called: HELLOs are not answered
 	// before that.
 	AwaitServices bool
+	// ImageSettle is how long daemons may take to connect before the images of services are divided among their nodes.
+	// Default: 3 s. Clusters only.
+	ImageSettle time.Duration
 	// MaxConcurrentPulls is the number of images that are fetched ahead of need at once. Default: 4.
 	MaxConcurrentPulls int
 }
@@ -63,6 +66,9 @@ func (c Config) withDefaults(cluster bool) Config {
 	}
 	if c.MaxConcurrentStarts <= 0 {
 		c.MaxConcurrentStarts = max(4, 2*goruntime.NumCPU())
+	}
+	if c.ImageSettle <= 0 {
+		c.ImageSettle = imageSettle
 	}
 	if c.MaxConcurrentPulls <= 0 {
 		c.MaxConcurrentPulls = 4
@@ -142,6 +148,12 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 	e.daemons = &daemons{
 		loop: c.loop, events: c.events, peers: map[uint64]wire.Peer{},
 		aloneChanged: func() { e.changed.addAll(e.table.services) },
+	}
+	if cluster != nil {
+		e.prefetch = &prefetcher{
+			loop: c.loop, workers: c.workers, table: e.table, daemons: e.daemons, events: c.events, changed: e.changed,
+			cluster: cluster, settle: cfg.ImageSettle, nodes: map[string]*imageNode{},
+		}
 	}
 	e.publisher = newPublisher(c.loop, e.table, e.daemons, e.step)
 	meter, _ := cfg.Runtime.(runtime.Meter)

@@ -25,6 +25,7 @@ type engine struct {
 	runner    *runner
 	scaler    *autoscaler
 	images    *preparer
+	prefetch  *prefetcher // nil on one machine
 	wakes     *wakes
 	changed   *changedSet
 	pressures *pressures
@@ -97,6 +98,7 @@ func (e *engine) add(w *wanted) (s *service, taken bool) {
 	e.table.services[w.key] = s
 	e.table.byAddr[w.addr] = s
 	e.changed.add(w.key)
+	e.prefetch.touch()
 	return s, taken
 }
 
@@ -120,6 +122,7 @@ func (e *engine) remove(s *service) {
 	e.due.set(s, 0)
 	delete(e.table.services, s.key)
 	e.changed.add(s.key)
+	e.prefetch.forget(s)
 	if e.table.byAddr[s.addr] == s {
 		delete(e.table.byAddr, s.addr)
 		e.removals = append(e.removals, s.addr)

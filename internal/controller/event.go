@@ -20,6 +20,7 @@ const (
 	EventReport EventKind = "report" // a message for users: Severity and Text
 	EventState  EventKind = "state"  // a service has entered State
 	EventPull   EventKind = "pull"   // an image is being fetched: Image, Done, Total
+	EventImages EventKind = "images" // no node could get the images of a service ahead of need: Severity and Text
 	EventDaemon EventKind = "daemon" // the daemon of Node has connected or disconnected: Text
 	// EventPressure: something is scarce in the gate of Node: Reason and Text. Without a Service it concerns the node.
 	EventPressure EventKind = "pressure"
@@ -137,7 +138,7 @@ func writeLog(events <-chan Event, log *slog.Logger) {
 			log.Warn("events were not logged: the log is too slow", "events", e.Lost)
 		}
 		switch {
-		case (e.Kind == EventReport || e.Kind == EventPressure) && e.Service != "":
+		case (e.Kind == EventReport || e.Kind == EventPressure || e.Kind == EventImages) && e.Service != "":
 			text := fmt.Sprintf("service %s: %s", e.Service, e.Text)
 			log.Log(context.Background(), levels[e.Severity], text, "service", string(e.Service))
 		case e.Kind == EventReport || e.Kind == EventPressure:

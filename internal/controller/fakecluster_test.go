@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
@@ -26,6 +28,24 @@ type fakeCluster struct {
 	nodes []string // of the last SetNodes
 	roll  bool
 	asked int // how often Rolling was called
+
+	taints    map[string][]corev1.Taint // of nodes
+	preferred map[runtime.Key][]string  // of the last PreferNodes
+}
+
+func (r *fakeCluster) DescribeNode(_ context.Context, name string) (map[string]string, []corev1.Taint, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return map[string]string{corev1.LabelHostname: name}, r.taints[name], nil
+}
+
+func (r *fakeCluster) PreferNodes(k runtime.Key, names []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.preferred == nil {
+		r.preferred = map[runtime.Key][]string{}
+	}
+	r.preferred[k] = names
 }
 
 func (r *fakeCluster) Rolling(runtime.Key) bool {

@@ -37,6 +37,7 @@ type fakeDaemon struct {
 	withTags     bool              // the message carried what is known of tags
 	tagKeys      *wire.TagKeys     // as last received
 	stuck        chan struct{}     // if set: Backends are not handled before it is closed
+	images       []*wire.Images    // as received, in this session and earlier ones
 }
 
 func (d *fakeDaemon) services(full bool, upserts []wire.Service, removals []netip.AddrPort) {
@@ -72,6 +73,8 @@ func (d *fakeDaemon) receive(m wire.Message) {
 		for _, n := range m.Nodes {
 			d.nodes = append(d.nodes, n.Name+"="+n.Addr.String())
 		}
+	case *wire.Images:
+		d.images = append(d.images, m)
 	case *wire.TagKeys:
 		d.tagKeys = m
 	case *wire.Loads:

@@ -43,7 +43,13 @@ func newPreparer(ctx context.Context, rt runtime.Runtime, events *hub, limit int
 	return p
 }
 
-func (p *preparer) add(w *wanted)        { p.enqueue(job{w.key, w}) }
+// add prepares a service, unless that is left to its wakes.
+func (p *preparer) add(w *wanted) {
+	if w.spec.Spec.PullsOnCreate() {
+		p.enqueue(job{w.key, w})
+	}
+}
+
 func (p *preparer) forget(k runtime.Key) { p.enqueue(job{key: k}) }
 
 func (p *preparer) enqueue(j job) {

@@ -53,15 +53,19 @@ type service struct {
 	due      monotime.Time // of its machine's timer
 	heapPos  int           // in deadlines; -1 if it is not there
 
-	traffic    Traffic              // of all its pods, including those that are gone
-	lastPacket monotime.Time        // of all its pods
-	imageErr   string               // why its image could not be fetched ahead of need
-	lastWake   *lifecycle.Waterfall // nil if there was none
-	counted    uint64               // number of the last wake that is in the metrics
-	reported   glance               // as last reported by Changed
-	idle       map[string]idleNode  // by node
-	denied     denials
-	pressures  *pressures // of all services
+	traffic    Traffic       // of all its pods, including those that are gone
+	lastPacket monotime.Time // of all its pods
+	imageErr   string        // why its image could not be fetched ahead of need, on one machine
+	images     ImageStatus   // likewise on a cluster; zero before that is known
+	haveImages []string      // nodes that have all its images, as the runtime knows them
+	// imageFailure is the reason that was last reported why its images are on no node; empty if they are.
+	imageFailure string
+	lastWake     *lifecycle.Waterfall // nil if there was none
+	counted      uint64               // number of the last wake that is in the metrics
+	reported     glance               // as last reported by Changed
+	idle         map[string]idleNode  // by node
+	denied       denials
+	pressures    *pressures // of all services
 
 	scaler   scale.Scaler  // while it follows its load
 	newFlows rate          // likewise
@@ -91,6 +95,7 @@ type sleeper struct {
 type glance struct {
 	state                      lifecycle.State
 	message, image             string
+	images                     ImageStatus
 	serving, desired, replicas int
 	pressure                   Pressure
 	wake                       uint64

@@ -25,6 +25,7 @@ func (r *receiver) joined(p wire.Peer) {
 	r.nodes.joined(p)
 	r.engine.publisher.welcome(p)
 	r.relay.welcome(p)
+	r.engine.prefetch.joined(p)
 }
 
 // left handles a daemon that has disconnected.
@@ -32,6 +33,7 @@ func (r *receiver) left(p wire.Peer) {
 	r.engine.daemons.left(p)
 	r.engine.publisher.feed.leave(p)
 	r.nodes.left(p)
+	r.engine.prefetch.left(p)
 	for _, s := range r.engine.table.services {
 		delete(s.idle, p.Node)
 	}
@@ -94,6 +96,8 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 				p.usage.add(runtime.Usage{CPU: time.Duration(u.CPU), Memory: u.Memory, At: u.At})
 			}
 		}
+	case *wire.ImageReports:
+		e.prefetch.received(from, m)
 	case *wire.Loads:
 		for _, l := range m.Pods {
 			r.relay.add(from, l)

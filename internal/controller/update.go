@@ -36,6 +36,7 @@ func update(e *engine, a *adopter, ch changes) {
 	u := &updater{engine: e, adopter: a, vacated: map[netip.AddrPort]bool{}}
 	if ch.first {
 		e.synced = true
+		e.prefetch.begin()
 		e.daemons.watchAlone()
 	}
 	u.vacate(ch.changed) // first, as others may come to these addresses
@@ -101,6 +102,7 @@ func (u *updater) change(w *wanted) {
 	old := s.wanted
 	s.wanted = w
 	s.imageErr = ""
+	e.prefetch.touch()
 	if old.addr != w.addr {
 		e.evict(w.addr)
 		e.table.byAddr[w.addr] = s
@@ -123,6 +125,7 @@ func (u *updater) remove(k runtime.Key) {
 		s.again = nil
 	default:
 		u.after = append(u.after, func() { e.step(s, lifecycle.Deleted{}) })
+		e.prefetch.touch()
 	}
 }
 

@@ -57,12 +57,23 @@ func New(cfg Config) (*Watcher, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	target := cfg.Endpoint
+	conn, err := dial(cfg.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	w := &Watcher{cfg: cfg, conn: conn, client: criv1.NewRuntimeServiceClient(conn), hurry: make(chan struct{}, 1)}
+	w.pods.onReport, w.pods.known = cfg.OnPodReport, map[string]*sandbox{}
+	return w, nil
+}
+
+// dial returns a connection to the socket of an endpoint, which is made when it is used.
+func dial(endpoint string) (*grpc.ClientConn, error) {
+	target := endpoint
 	if strings.HasPrefix(target, "/") {
 		target = "unix://" + target
 	}
 	if !strings.HasPrefix(target, "unix:///") {
-		return nil, fmt.Errorf("container runtime %q: want unix:///PATH of its socket", cfg.Endpoint)
+		return nil, fmt.Errorf("container runtime %q: want unix:///PATH of its socket", endpoint)
 	}
 	conn, err := grpc.NewClient(target,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -72,11 +83,9 @@ func New(cfg Config) (*Watcher, error) {
 			MinConnectTimeout: time.Second,
 		}))
 	if err != nil {
-		return nil, fmt.Errorf("container runtime %s: %w", cfg.Endpoint, err)
+		return nil, fmt.Errorf("container runtime %s: %w", endpoint, err)
 	}
-	w := &Watcher{cfg: cfg, conn: conn, client: criv1.NewRuntimeServiceClient(conn), hurry: make(chan struct{}, 1)}
-	w.pods.onReport, w.pods.known = cfg.OnPodReport, map[string]*sandbox{}
-	return w, nil
+	return conn, nil
 }
 
 // Hurry announces that a pod is expected: a runtime without events is polled more often for a while.

@@ -149,7 +149,7 @@ func TestDocsListWhatRestartsPods(t *testing.T) {
 		"balancing": `{localityPreference: Local}`, "retries": `1`, "drainTimeout": `1`,
 		"wakeProof": `Always`, "updateStrategy": `Recreate`, "init": `true`, "stopSignal": `SIGINT`,
 		"readyWhen": `Listen`, "readinessProbe": `{tcpSocket: {port: 80}}, readyWhen: Probe`,
-		"allowFrom": `[10.0.0.0/8]`,
+		"allowFrom": `[10.0.0.0/8]`, "imagePull": `{policy: Always, when: Wake}`,
 	}
 	// hash returns the hash of base with one field changed.
 	hash := func(name, value string) string {

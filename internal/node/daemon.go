@@ -24,6 +24,7 @@ type daemon struct {
 	gate    *gate.Gate
 	client  *wire.Client  // set before started is closed
 	cri     *cri.Watcher  // nil if Config.CRI is empty
+	images  *images       // likewise
 	started chan struct{} // handlers of the client may run before NewClient has returned
 	ctx     context.Context
 	ready   sync.Once

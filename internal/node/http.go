@@ -56,6 +56,9 @@ func (d *daemon) serveHTTP() (stop func(), err error) {
 func (d *daemon) handler() http.Handler {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(newCollector(d))
+	if d.images != nil {
+		reg.MustRegister(d.images.keeper)
+	}
 	// The namespace keeps the daemon's process metrics apart from the controller's.
 	reg.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{Namespace: "wangell_daemon"}))
 	mux := http.NewServeMux()

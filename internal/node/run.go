@@ -18,16 +18,19 @@ func (d *daemon) run(ctx context.Context) (clean bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	d.ctx = ctx
+	if d.cfg.CRI != "" {
+		if d.cri, err = cri.New(cri.Config{Endpoint: d.cfg.CRI, OnPodReport: d.reportPod, Log: d.log}); err != nil {
+			return false, err
+		}
+		if d.images, err = d.newImages(d.cfg.CRI); err != nil {
+			return false, err
+		}
+	}
 	stopHTTP, err := d.serveHTTP()
 	if err != nil {
 		return false, err
 	}
 	defer stopHTTP()
-	if d.cfg.CRI != "" {
-		if d.cri, err = cri.New(cri.Config{Endpoint: d.cfg.CRI, OnPodReport: d.reportPod, Log: d.log}); err != nil {
-			return false, err
-		}
-	}
 	d.adopt()
 	firstKey, err := d.gate.FirstTagKey()
 	if err != nil {
@@ -55,6 +58,7 @@ func (d *daemon) run(ctx context.Context) (clean bool, err error) {
 	}
 	if d.cri != nil {
 		group.Go(func() { d.cri.Run(ctx) })
+		group.Go(func() { d.images.keeper.Run(ctx) })
 	}
 	if d.cfg.NodeAddr.IsValid() {
 		group.Go(func() { d.balance(ctx) })
@@ -65,6 +69,11 @@ func (d *daemon) run(ctx context.Context) (clean bool, err error) {
 	leave := d.client.Leave
 	if clean = d.cfg.Clean != nil && d.cfg.Clean(); clean {
 		leave = d.client.Close
+		if d.images != nil {
+			if err := d.images.release(); err != nil {
+				d.log.Warn("images stay pinned in the container runtime", "error", err)
+			}
+		}
 	}
 	err = errors.Join(stopEvents(), leave())
 	d.endTasks()
@@ -154,6 +163,10 @@ func (d *daemon) receive(m wire.Message) {
 		d.applyNodes(m)
 	case *wire.Loads:
 		d.applyLoads(m)
+	case *wire.Images:
+		if d.images != nil {
+			d.images.receive(m)
+		}
 	default:
 		d.log.Warn("unexpected message from the controller", "message", m.Type())
 	}

@@ -32,6 +32,9 @@ func (d *daemon) connected() {
 	d.members.beginSession()
 	d.reports.sendAll(d.send)
 	d.alerts.sendAll(d.send)
+	if d.images != nil {
+		d.images.beginSession(d.send)
+	}
 }
 
 // disconnected runs at the end of a session.

@@ -49,7 +49,7 @@ func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.
 	for _, c := range []metav1.Condition{
 		readyCondition(out, o, st), awakeCondition(o, st), addressCondition(out), progressingCondition(out),
 		scheduledCondition(trouble), stalledCondition(out, o.lost, trouble), restrictedCondition(&s.Spec, out.verdict),
-		pressureCondition(o.pressure), writerCondition(out),
+		pressureCondition(o.pressure), writerCondition(out), imageCondition(o),
 	} {
 		c.ObservedGeneration, c.LastTransitionTime = s.Generation, metav1.NewTime(now.Truncate(time.Second))
 		apimeta.SetStatusCondition(&st.Conditions, c)
@@ -192,6 +192,18 @@ func pressureCondition(p controller.Pressure) metav1.Condition {
 		return condition(v1alpha1.ConditionGatePressure, false, "NoPressure", "")
 	}
 	return condition(v1alpha1.ConditionGatePressure, true, p.Reason, p.Message)
+}
+
+// imageCondition tells whether nodes have the images of a service ahead of need.
+func imageCondition(o observed) metav1.Condition {
+	if o.images.Ready == "" {
+		return metav1.Condition{Type: v1alpha1.ConditionImageReady, Status: metav1.ConditionUnknown, Reason: "Starting",
+			Message: "the controller waits for the daemons of the nodes"}
+	}
+	return metav1.Condition{
+		Type: v1alpha1.ConditionImageReady, Status: metav1.ConditionStatus(o.images.Ready), Reason: o.images.Reason,
+		Message: o.images.Message,
+	}
 }
 
 func scheduledCondition(t kube.Trouble) metav1.Condition {

@@ -45,6 +45,8 @@ func (n *narrator) eventOf(e controller.Event) kubeEvent {
 	case e.Service == "":
 	case e.Kind == controller.EventReport && strings.HasPrefix(e.Text, "denied"):
 		return kubeEvent{warning, "Denied", "Connect", e.Text} // it explains no state
+	case e.Kind == controller.EventImages:
+		return kubeEvent{warning, "ImageNotReady", "Pull", e.Text} // likewise
 	case e.Kind == controller.EventReport:
 		n.last[e.Service] = e
 		switch {

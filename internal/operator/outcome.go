@@ -58,6 +58,7 @@ type observed struct {
 	alone  bool // no daemon is connected
 	status v1alpha1.WangellServiceStatus
 	lost   string // a pod on a silent node is in the way of others: what to do
+	images controller.ImageStatus
 	wake   *v1alpha1.LastWake
 	// pressure is what is scarce in the gates of nodes and concerns the service.
 	pressure controller.Pressure

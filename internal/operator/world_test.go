@@ -330,6 +330,7 @@ type player struct {
 	refused  map[netip.AddrPort]string
 	running  map[string]*corev1.Pod // by UID
 	broken   string                 // if set, pods get no further than this
+	images   []wire.ImageReport     // what it reports of images that it is to have
 	seq      uint64
 }
 
@@ -379,6 +380,14 @@ func (p *player) receive(m wire.Message) {
 	switch m := m.(type) {
 	case *wire.Refuse:
 		p.refused[m.Service] = m.Reason
+	case *wire.Images:
+		for _, i := range m.Images {
+			for _, r := range p.images {
+				if r.Ref == i.Ref {
+					p.client.Send(&wire.ImageReports{Images: []wire.ImageReport{r}})
+				}
+			}
+		}
 	case *wire.Backends:
 		p.backends[m.Service] = m
 		for _, b := range m.Pods {

@@ -11,6 +11,8 @@ import (
 	"net/netip"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/monotime"
 )
@@ -111,6 +113,11 @@ type Cluster interface {
 	// SetNodes sets the names of all nodes that have a daemon. A pod on another node cannot serve, and a Start does not
 	// wait for it. SetNodes must not block.
 	SetNodes(names []string)
+	// DescribeNode returns what decides which pods could run on a node.
+	DescribeNode(ctx context.Context, name string) (labels map[string]string, taints []corev1.Taint, err error)
+	// PreferNodes sets the nodes on which the next pods of a service should run if they fit there, because these have its
+	// images. It must not block.
+	PreferNodes(k Key, names []string)
 	// Rolling reports whether a rollout is replacing the pods of a service. During one there may be more pods than were
 	// started, and the surplus must not be stopped.
 	Rolling(Key) bool

@@ -69,6 +69,10 @@ func newMessage(t Type) body {
 		return &Alert{}
 	case TypeDeaf:
 		return &Deaf{}
+	case TypeImages:
+		return &Images{}
+	case TypeImageReports:
+		return &ImageReports{}
 	}
 	return nil
 }

@@ -74,6 +74,24 @@ func samples() map[string]Message {
 		"alert of a share": &Alert{Kind: AlertServiceFlows, Over: true, Service: service6, Used: 8, Size: 9},
 		"alert of a client": &Alert{Kind: AlertSourceFlows, Source: netip.MustParsePrefix("2001:db8::7/128"), Used: 8,
 			Size: 9},
+		"images": &Images{Generation: 3, Piece: 1, Pieces: 2, Images: []WantedImage{
+			{Ref: "registry.example/app:v1", Policy: ImageIfNotPresent},
+			{Ref: "nginx", Policy: ImageAlways, Revision: 0x0123456789abcdef},
+		}},
+		"images none": &Images{Generation: 4, Pieces: 1},
+		"images full": NewImages(1<<60, slices.Repeat([]WantedImage{
+			{Ref: strings.Repeat("i", MaxImageText), Policy: ImageNever, Revision: 1 << 60},
+		}, MaxImages))[maxImagePieces-1],
+		"image reports": &ImageReports{Images: []ImageReport{
+			{Ref: "nginx", State: ImagePresent, Digest: "nginx@sha256:" + strings.Repeat("a", 64), Size: 7 << 30,
+				Since: 1_000_900_000},
+			{Ref: "registry.example/app:v1", State: ImageFailed, Reason: "NotFound",
+				Since: 1_000_950_000, Message: "not found in registry (pull 404): check spec.image"},
+		}},
+		"image reports full": &ImageReports{Images: slices.Repeat([]ImageReport{{
+			Ref: strings.Repeat("i", MaxImageText), State: ImageFailed, Reason: strings.Repeat("r", maxImageReason),
+			Digest: strings.Repeat("d", maxImageDigest), Message: strings.Repeat("m", MaxImageText), Since: 7,
+		}}, MaxImageReports)},
 		"sync empty": &Sync{Version: 1, Pieces: 1},
 		"wake":       &Wake{Service: service4, Seq: 3, SYNSeen: 1_000_000_001, Noticed: 1_000_050_002, Parked: 2},
 		"refuse":     &Refuse{Service: service4, Reason: "image \"x\" not found"},
@@ -183,6 +201,7 @@ func requiredPart(t *testing.T, m *Backends) int {
 func TestLargestMessagesFitTheirLimits(t *testing.T) {
 	for name, most := range map[string]int{
 		"backends full": maxMessage, "nodes full": maxMessage,
+		"images full": maxMessage, "image reports full": maxMessage,
 		"stats full": maxPayload - unreliableHeader, "usage full": maxPayload - unreliableHeader,
 		"loads full": maxPayload - unreliableHeader,
 	} {
@@ -273,6 +292,19 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 		{&Alert{Kind: AlertPods}, "0 of 0 entries of pods"},
 		{&Alert{Kind: AlertPods, Size: 1, Service: service4}, "service of an alert about pods"},
 		{&Alert{Kind: AlertServiceFlows, Size: 1, Service: service4, Source: net24}, "source of an alert"},
+		{&Images{}, "piece 0 of 0"},
+		{&Images{Piece: 64, Pieces: 65}, "piece 64 of 65, at most 64"},
+		{&Images{Pieces: 1, Images: make([]WantedImage, 65)}, "65 images, at most 64"},
+		{&Images{Pieces: 1, Images: []WantedImage{{Ref: "a"}}}, "unknown pull policy 0"},
+		{&Images{Pieces: 1, Images: []WantedImage{{Policy: ImageNever}}}, "without a name"},
+		{&Images{Pieces: 1, Images: []WantedImage{{Policy: ImageNever, Ref: long(1025)}}}, "image: 1025 bytes"},
+		{&ImageReports{Images: make([]ImageReport, 17)}, "17 images, at most 16"},
+		{&ImageReports{Images: []ImageReport{{Ref: "a", State: 5}}}, "unknown state of an image 5"},
+		{&ImageReports{Images: []ImageReport{{State: ImageFailed}}}, "without a name"},
+		{&ImageReports{Images: []ImageReport{{Ref: "a", State: ImageFailed, Reason: long(33)}}}, "reason: 33 bytes"},
+		{&ImageReports{Images: []ImageReport{{Ref: "a", State: ImageFailed, Digest: long(129)}}}, "digest: 129 bytes"},
+		{&ImageReports{Images: []ImageReport{{Ref: "a", State: ImageFailed, Message: long(1025)}}}, "message: 1025 bytes"},
+		{&ImageReports{Images: []ImageReport{{Ref: "a", State: ImageFailed, Since: -1}}}, "negative time"},
 	} {
 		name := c.m.Type().String()
 		_, err := encode(c.m)

@@ -68,6 +68,9 @@ func FuzzDeaf(f *testing.F)      { fuzzMessage(f, TypeDeaf) }
 func FuzzDenied(f *testing.F)    { fuzzMessage(f, TypeDenied) }
 func FuzzAlert(f *testing.F)     { fuzzMessage(f, TypeAlert) }
 
+func FuzzImages(f *testing.F)       { fuzzMessage(f, TypeImages) }
+func FuzzImageReports(f *testing.F) { fuzzMessage(f, TypeImageReports) }
+
 // FuzzDatagram checks that a server accepts no datagram except the HELLO of the vectors, and that none creates a
 // session.
 func FuzzDatagram(f *testing.F) {

@@ -35,6 +35,9 @@ const (
 	TypeDenied    Type = 23 // daemon → controller: a service refused a client by its address
 	TypeAlert     Type = 24 // daemon → controller: something of its gate is scarce, or no more
 	TypeDeaf      Type = 26 // daemon → controller: a pod that served does not listen any more
+
+	TypeImages       Type = 28 // controller → daemon: the images that its node is to have
+	TypeImageReports Type = 29 // daemon → controller: the states of these images
 )
 
 // String returns the type's name as docs/protocol.md spells it.
@@ -48,6 +51,7 @@ func (t Type) String() string {
 		TypeDenied:  "DENIED",
 		TypeAlert:   "ALERT",
 		TypeDeaf:    "DEAF",
+		TypeImages:  "IMAGES", TypeImageReports: "IMAGE_REPORTS",
 	}
 	if n, ok := names[t]; ok {
 		return n
@@ -65,7 +69,8 @@ func reliable(t Type) bool { return t != TypeStats && t != TypeUsage && t != Typ
 // sessionScoped reports whether messages of a type are meaningful in one session only. They are not kept for the next
 // session, at whose start the daemon sends the present state again.
 func sessionScoped(t Type) bool {
-	return t == TypeNode || t == TypePodReport || t == TypeTagReady || t == TypeAlert
+	return t == TypeNode || t == TypePodReport || t == TypeTagReady || t == TypeAlert ||
+		t == TypeImageReports
 }
 
 // Flags of a Service.

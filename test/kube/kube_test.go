@@ -30,6 +30,7 @@ var calm = []part{
 	{"a pod that writes a volume is never joined by another", testSingleWriter},
 	{"clients wait until a readinessProbe succeeds", testReadyWhenProbe},
 	{"NetworkPolicies decide who may connect and wake", testPolicies},
+	{"images are on nodes before the first client", testPrefetch},
 }
 
 // alone are the other tests, in their order.

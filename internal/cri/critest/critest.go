@@ -30,7 +30,11 @@ type Runtime struct {
 	NoEvents bool
 	// OnExec runs commands. Set it before Start. Optional.
 	OnExec func(*criv1.ExecSyncRequest) (*criv1.ExecSyncResponse, error)
-	t      *testing.T
+	// Images are its images.
+	Images *Images
+	// NotContainerd makes it a runtime that has only the CRI. Set it before Start.
+	NotContainerd bool
+	t             *testing.T
 
 	mu         sync.Mutex
 	server     *grpc.Server
@@ -52,7 +56,7 @@ const (
 // New returns a runtime, which does not answer before Start.
 func New(t *testing.T) *Runtime {
 	f := &Runtime{
-		t: t, Path: filepath.Join(t.TempDir(), "cri.sock"), sandboxes: map[string]*criv1.PodSandboxStatus{},
+		t: t, Images: newImages(), Path: filepath.Join(t.TempDir(), "cri.sock"), sandboxes: map[string]*criv1.PodSandboxStatus{},
 		netns:      map[string]string{},
 		containers: map[string]*criv1.ContainerStatus{}, homes: map[string]string{},
 		stats: map[string]*criv1.ContainerStats{}, streams: map[chan *criv1.ContainerEventResponse]bool{},
@@ -69,6 +73,7 @@ func (f *Runtime) Start() {
 	}
 	srv := grpc.NewServer()
 	criv1.RegisterRuntimeServiceServer(srv, f)
+	f.Images.register(srv, !f.NotContainerd)
 	f.mu.Lock()
 	f.server = srv
 	f.mu.Unlock()

@@ -96,9 +96,12 @@ func (r *Runtime) perform(ctx context.Context, s *service, a action, changed <-c
 func (r *Runtime) createPods(ctx context.Context, s *service, a createPods) (uids []string, err error) {
 	begin := time.Now()
 	created, failed := make([]string, a.n), make([]error, a.n)
+	r.mu.Lock()
+	pod := r.preferring(s.key, a.pod)
+	r.mu.Unlock()
 	var all sync.WaitGroup
 	for i := range a.n {
-		all.Go(func() { created[i], failed[i] = r.api.createPod(ctx, s.ident, a.pod) })
+		all.Go(func() { created[i], failed[i] = r.api.createPod(ctx, s.ident, pod) })
 	}
 	all.Wait()
 	err = errors.Join(failed...)

@@ -103,7 +103,10 @@ func (r *Runtime) createSingle(ctx context.Context, s *service, w *waiter, hash 
 			return uid
 		}
 		if waits == "" && uid == "" {
-			made, err := r.api.createSingle(ctx, s.ident, singlePod(d))
+			r.mu.Lock()
+			pod := r.preferring(s.key, singlePod(d))
+			r.mu.Unlock()
+			made, err := r.api.createSingle(ctx, s.ident, pod)
 			if err != nil {
 				w.fail(err)
 				return ""

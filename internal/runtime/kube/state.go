@@ -41,10 +41,14 @@ type Runtime struct {
 	services map[runtime.Key]*service
 	byUID    map[string]*pod
 	nodes    map[string]bool // those that have a daemon; nil while that is not known
-	gone     tombstones
-	changed  chan struct{} // closed and replaced when anything observed changes
-	closed   bool
-	retired  bool // nothing is written any more
+	// hostnames are the values of the label kubernetes.io/hostname by node; preferred are the nodes that have a service's
+	// images.
+	hostnames map[string]string
+	preferred map[runtime.Key][]string
+	gone      tombstones
+	changed   chan struct{} // closed and replaced when anything observed changes
+	closed    bool
+	retired   bool // nothing is written any more
 }
 
 // ident names a service and its Deployment.

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// ImagePullWhen says when the images of a service are pulled.
+type ImagePullWhen string
+
+// The values of ImagePull.When.
+const (
+	PullOnCreate ImagePullWhen = "Create" // as soon as the service exists, and when its images change
+	PullOnWake   ImagePullWhen = "Wake"   // by the first wake on a node
+)
+
+// PullNodesAll is the value of ImagePull.Nodes that means every node on which the pods could run.
+const PullNodesAll = "All"
+
+// DefaultPullNodes is how many nodes hold the images of a service that has fewer pods.
+const DefaultPullNodes = 2
+
+// ImagePull says how the images of a service come to the nodes.
+type ImagePull struct {
+	// Policy is IfNotPresent, Always or Never, like imagePullPolicy, which must not differ. With a template, write
+	// imagePullPolicy in its containers instead. Default: imagePullPolicy.
+	// +optional
+	// +kubebuilder:validation:Enum=IfNotPresent;Always;Never
+	Policy corev1.PullPolicy `json:"policy,omitempty"`
+	// When is Create, so that the images are pulled as soon as the service exists and its first client does not wait for
+	// them, or Wake. Default: Create.
+	// +optional
+	// +kubebuilder:validation:Enum=Create;Wake
+	When ImagePullWhen `json:"when,omitempty"`
+	// Nodes is the number of nodes that hold the images, 1-1000, or All for every node on which the pods could run.
+	// Default: 2, or maxReplicas if that is more. Kubernetes only.
+	// +optional
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 1000 : self == 'All'",message="want a number from 1 to 1000, or All: write nodes: 2, for example"
+	Nodes *intstr.IntOrString `json:"nodes,omitempty"`
+}
+
+// PullsOnCreate reports whether the images of the service are pulled ahead of need.
+func (s *WangellServiceSpec) PullsOnCreate() bool {
+	return s.ImagePull == nil || s.ImagePull.When != PullOnWake
+}
+
+// PullNodes returns on how many nodes the images of the service are kept; 0 for all. The spec must be valid.
+func (s *WangellServiceSpec) PullNodes() int {
+	switch p := s.ImagePull; {
+	case p == nil || p.Nodes == nil:
+		return max(DefaultPullNodes, int(mostPods(s)))
+	case p.Nodes.Type == intstr.String:
+		return 0
+	default:
+		return p.Nodes.IntValue()
+	}
+}
+
+// ContainerImage is an image of a pod.
+type ContainerImage struct {
+	Ref    string
+	Policy corev1.PullPolicy
+}
+
+// Images returns the images of the service's pods in the order of their containers, each once for each policy. The spec
+// must have its defaults.
+func (s *WangellServiceSpec) Images() []ContainerImage {
+	if s.Template == nil {
+		return []ContainerImage{{s.Image, s.ImagePullPolicy}}
+	}
+	var out []ContainerImage
+	seen := map[ContainerImage]bool{}
+	for _, list := range [][]corev1.Container{s.Template.Spec.InitContainers, s.Template.Spec.Containers} {
+		for i := range list {
+			image := ContainerImage{list[i].Image, list[i].ImagePullPolicy}
+			setDefault(&image.Policy, corev1.PullIfNotPresent)
+			if image.Ref != "" && !seen[image] {
+				seen[image] = true
+				out = append(out, image)
+			}
+		}
+	}
+	return out
+}
+
+// imagePull checks how the images of a service come to the nodes.
+func (e *ValidationErrors) imagePull(s *WangellServiceSpec) {
+	pull := s.ImagePull
+	if pull == nil {
+		return
+	}
+	p := specPath.Child("imagePull")
+	e.oneOf(p.Child("policy"), string(pull.Policy),
+		string(corev1.PullIfNotPresent), string(corev1.PullAlways), string(corev1.PullNever))
+	e.oneOf(p.Child("when"), string(pull.When), string(PullOnCreate), string(PullOnWake))
+	switch {
+	case pull.Policy != "" && s.Template != nil:
+		e.add(p.Child("policy"), "write imagePullPolicy in spec.template.spec.containers, or leave spec.template out",
+			"cannot be set beside template, which describes the whole pod")
+	case pull.Policy != "" && s.ImagePullPolicy != "" && pull.Policy != s.ImagePullPolicy:
+		e.add(p.Child("policy"), "write one of the two", "is %s, but imagePullPolicy is %s", pull.Policy, s.ImagePullPolicy)
+	}
+	if n := pull.Nodes; n != nil {
+		r := ranges["spec.imagePull.nodes"]
+		number := n.Type == intstr.Int && r.Has(int64(n.IntVal))
+		if !number && (n.Type == intstr.Int || n.StrVal != PullNodesAll) {
+			e.add(p.Child("nodes"), "write nodes: 2, for example", "want %s, or All, got %s", r, n.String())
+		}
+	}
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/wire"
+)
+
+// Values of ImageStatus.Ready.
+const (
+	imagesReady    = "True"
+	imagesNotReady = "False"
+	imagesUnknown  = "Unknown"
+)
+
+// Reasons of an ImageStatus beside those that daemons report.
+const (
+	reasonPresent = "Present"
+	reasonPulling = "Pulling"
+	reasonWaiting = "Waiting"
+	reasonOnWake  = "OnWake"
+	reasonPrivate = "PrivateRegistry"
+	reasonNoNode  = "NoNode"
+	reasonTooMany = "TooManyImages"
+	reasonInvalid = "InvalidReference"
+)
+
+// ImageStatus tells whether nodes have the images of a service ahead of need.
+type ImageStatus struct {
+	// Ready is True once a node has all of them, False if none has, and Unknown if they are not pulled ahead of need.
+	Ready string
+	// Reason is a word: Present; Pulling or Waiting; OnWake, PrivateRegistry, NoNode, TooManyImages; or why the pull
+	// failed. Message is a sentence for users.
+	Reason, Message string
+}
+
+// failed reports whether a user has something to do.
+func (s ImageStatus) failed() bool {
+	switch s.Reason {
+	case reasonPulling, reasonWaiting:
+		return false
+	}
+	return s.Ready == imagesNotReady
+}
+
+// problem is what a user has to fix; empty if nothing.
+func (s ImageStatus) problem() string {
+	if s.failed() {
+		return s.Message
+	}
+	return ""
+}
+
+// unplanned returns the status of a service whose images are not pulled ahead of need; planned is true for all others.
+func unplanned(spec *v1alpha1.WangellServiceSpec) (st ImageStatus, planned bool) {
+	switch {
+	case !spec.PullsOnCreate():
+		return ImageStatus{imagesUnknown, reasonOnWake, "imagePull.when is Wake: the first wake on a node pulls its images"},
+			false
+	case slices.ContainsFunc(spec.Images(), func(i v1alpha1.ContainerImage) bool { return len(i.Ref) > wire.MaxImageText }):
+		return ImageStatus{imagesNotReady, reasonInvalid, fmt.Sprintf("the name of an image has more than %d bytes: "+
+			"check spec.template", wire.MaxImageText)}, false
+	case spec.Template != nil && len(spec.Template.Spec.ImagePullSecrets) > 0:
+		return ImageStatus{imagesUnknown, reasonPrivate, "the pod has imagePullSecrets, which Wangell does not read: " +
+			"the first wake on a node pulls its images; to have them before, give the nodes' container runtime " +
+			"credentials for the registry, and leave imagePullSecrets out"}, false
+	}
+	return ImageStatus{}, true
+}
+
+// stateOf returns the state of an image on a node.
+type stateOf func(node, ref string) wire.ImageReport
+
+// summarize returns the status of a service whose images are to be on nodes, and those nodes that have all of them.
+func summarize(images []v1alpha1.ContainerImage, nodes []string, full bool, state stateOf) (ImageStatus, []string) {
+	switch {
+	case len(nodes) == 0 && full:
+		return ImageStatus{imagesNotReady, reasonTooMany, fmt.Sprintf("the nodes have as many images as they may (%d): "+
+			"set imagePull: {when: Wake} for services that can wait", wire.MaxImages)}, nil
+	case len(nodes) == 0:
+		return ImageStatus{imagesNotReady, reasonNoNode, "no node with a daemon fits the pod's node selector, node " +
+			"affinity and tolerations: check spec.template, and the daemons' DaemonSet"}, nil
+	}
+	var have, pulling, waiting, failed []string
+	reason, digest := "", ""
+	for _, node := range nodes {
+		worst, ref := wire.ImageReport{State: wire.ImagePresent}, ""
+		for _, image := range images {
+			r := state(node, image.Ref)
+			if rank[r.State] > rank[worst.State] {
+				worst, ref = r, image.Ref
+			}
+			if r.State == wire.ImagePresent {
+				digest = r.Digest
+			}
+		}
+		switch worst.State {
+		case wire.ImagePresent:
+			have = append(have, node)
+		case wire.ImagePulling:
+			since := worst.Since.Wall().UTC().Truncate(time.Second).Format(time.RFC3339)
+			pulling = append(pulling, fmt.Sprintf("image %q is being pulled on %s since %s", ref, node, since))
+		case wire.ImageFailed:
+			reason = cmp.Or(reason, worst.Reason)
+			failed = append(failed, fmt.Sprintf("image %q on %s: %s", ref, node, worst.Message))
+		default:
+			waiting = append(waiting, fmt.Sprintf("image %q is about to be pulled on %s", ref, node))
+		}
+	}
+	rest := some(append(append(failed, pulling...), waiting...))
+	st := ImageStatus{imagesNotReady, reason, rest}
+	switch {
+	case len(have) > 0:
+		what := fmt.Sprintf("%d images", len(images))
+		if len(images) == 1 {
+			what = "digest " + cmp.Or(digest, "unknown")
+		}
+		on := fmt.Sprintf("on %d of %d nodes (%s), %s", len(have), len(nodes), some(have), what)
+		st = ImageStatus{imagesReady, reasonPresent, strings.TrimSuffix(on+"; "+rest, "; ")}
+	case len(failed) > 0:
+	case len(pulling) > 0:
+		st.Reason = reasonPulling
+	default:
+		st.Reason = reasonWaiting
+	}
+	return st, have
+}
+
+// rank orders the states of images from the best to the worst.
+var rank = map[wire.ImageState]int{
+	wire.ImagePresent: 1, wire.ImageWaiting: 2, 0: 2, wire.ImagePulling: 3, wire.ImageFailed: 4,
+}
+
+// some joins the first texts of a list, and says how many are left out.
+func some(list []string) string {
+	const most = 4
+	if left := len(list) - most; left > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(list[:most], ", "), left)
+	}
+	return strings.Join(list, ", ")
+}

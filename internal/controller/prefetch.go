@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/placement"
+	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/wire"
+)
+
+const (
+	// imageSettle is how long a new controller waits for daemons before it divides the images among them: the first one
+	// to connect must not get all.
+	imageSettle = 3 * time.Second
+	// imagePause gathers changes before nodes are told of them. It grows with the time that deciding takes.
+	imagePause = 50 * time.Millisecond
+	imageShare = 8
+	// nodeStays is how long a node without a daemon keeps its images: daemons are restarted one by one in an update.
+	nodeStays = 5 * time.Minute
+	// describeEvery is how often labels and taints of a node are read again.
+	describeEvery = 10 * time.Minute
+)
+
+// prefetcher has the nodes of a cluster pull the images of services ahead of need, and follows how far they are. It
+// belongs to the loop. Nil on one machine, where the preparer does that.
+type prefetcher struct {
+	loop    *loop
+	workers *workers
+	table   *table
+	daemons *daemons
+	events  *hub
+	changed *changedSet
+	cluster runtime.Cluster
+	settle  time.Duration
+
+	synced bool // the services are known
+	asked  bool // the time to settle has begun
+	open   bool // it is over
+	armed  bool
+	next   time.Time // not before
+	nodes  map[string]*imageNode
+	plan   placement.Plan
+	users  map[string][]*service // services by image
+}
+
+// imageNode is a node that has, or had, a daemon.
+type imageNode struct {
+	placement.Node
+	described  bool
+	session    uint64 // of its daemon; 0 while there is none
+	lost       monotime.Time
+	reports    map[string]wire.ImageReport // by image
+	sent       []wire.WantedImage
+	sentIn     uint64 // session
+	generation uint64 // of sent, in that session
+}
+
+// forget forgets a service that is gone.
+func (p *prefetcher) forget(s *service) {
+	if p != nil {
+		p.cluster.PreferNodes(s.key, nil)
+		p.touch()
+	}
+}
+
+// begin declares the services known.
+func (p *prefetcher) begin() {
+	if p != nil {
+		p.synced = true
+		p.touch()
+	}
+}
+
+// joined notes the daemon of a node.
+func (p *prefetcher) joined(peer wire.Peer) {
+	if p == nil {
+		return
+	}
+	n := p.nodes[peer.Node]
+	if n == nil {
+		n = &imageNode{Node: placement.Node{Name: peer.Node}, reports: map[string]wire.ImageReport{}}
+		p.nodes[peer.Node] = n
+		p.describe(n)
+	}
+	n.session = peer.ID
+	p.touch()
+}
+
+// left notes that the daemon of a node is gone.
+func (p *prefetcher) left(peer wire.Peer) {
+	if p == nil {
+		return
+	}
+	n := p.nodes[peer.Node]
+	if n == nil || n.session != peer.ID {
+		return
+	}
+	n.session, n.lost = 0, monotime.Now()
+	lost := n.lost
+	p.loop.after(nodeStays, func() {
+		if n.session == 0 && n.lost == lost && p.nodes[n.Name] == n {
+			delete(p.nodes, n.Name)
+			p.touch()
+		}
+	})
+}
+
+// describe reads the labels and taints of a node, now and again, for as long as it is here. A node that cannot be read
+// counts as one where every pod could run.
+func (p *prefetcher) describe(n *imageNode) {
+	if p.nodes[n.Name] != n || p.loop.idle() {
+		return
+	}
+	p.workers.group.Go(func() {
+		labels, taints, err := p.cluster.DescribeNode(p.workers.ctx, n.Name)
+		p.loop.post(func() {
+			was := n.Node
+			if err == nil {
+				n.Known, n.Labels, n.Taints = true, labels, taints
+			}
+			same := n.described && was.Known == n.Known && maps.Equal(was.Labels, n.Labels) &&
+				slices.EqualFunc(was.Taints, n.Taints, func(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.Value == b.Value })
+			n.described = true
+			if !same {
+				p.touch()
+			}
+			p.loop.after(describeEvery, func() { p.describe(n) })
+		})
+	})
+}
+
+// touch decides anew soon, because services or nodes have changed.
+func (p *prefetcher) touch() {
+	switch {
+	case p == nil || p.armed || !p.synced || len(p.nodes) == 0:
+	case !p.asked:
+		p.asked = true
+		p.loop.after(p.settle, func() { p.open = true; p.touch() })
+	case p.open:
+		p.armed = true
+		p.loop.after(max(imagePause, time.Until(p.next)), p.decide)
+	}
+}
+
+// decide divides the images among the nodes, and tells those for which something has changed.
+func (p *prefetcher) decide() {
+	p.armed = false
+	if p.loop.idle() {
+		return
+	}
+	begin := time.Now()
+	var nodes []placement.Node
+	for _, n := range p.nodes {
+		if n.described {
+			nodes = append(nodes, n.Node)
+		}
+	}
+	var services []placement.Service
+	p.users = map[string][]*service{}
+	for _, s := range p.table.services {
+		if _, planned := unplanned(&s.spec.Spec); planned && !s.machine.Deleted() {
+			services = append(services, s.placed())
+			for _, image := range s.spec.Spec.Images() {
+				p.users[image.Ref] = append(p.users[image.Ref], s)
+			}
+		}
+	}
+	p.plan = placement.Place(services, nodes, wire.MaxImages)
+	for _, n := range p.nodes {
+		if n.described && n.session != 0 {
+			p.tell(n)
+		}
+	}
+	for _, s := range p.table.services {
+		p.judge(s)
+	}
+	now := time.Now()
+	p.next = now.Add(imageShare * now.Sub(begin))
+}
+
+// policies are the pull policies on the wire.
+var policies = map[corev1.PullPolicy]wire.ImagePolicy{
+	corev1.PullIfNotPresent: wire.ImageIfNotPresent, corev1.PullAlways: wire.ImageAlways, corev1.PullNever: wire.ImageNever,
+}
+
+// tell sends a node's daemon its images, unless it has them in this session.
+func (p *prefetcher) tell(n *imageNode) {
+	wants := p.plan.Wants[n.Name]
+	list := make([]wire.WantedImage, len(wants))
+	known := make(map[string]bool, len(wants))
+	for i, w := range wants {
+		list[i] = wire.WantedImage{Ref: w.Ref, Policy: cmp.Or(policies[w.Policy], wire.ImageIfNotPresent), Revision: w.Revision}
+		known[w.Ref] = true
+	}
+	maps.DeleteFunc(n.reports, func(ref string, _ wire.ImageReport) bool { return !known[ref] })
+	if n.sentIn == n.session && slices.Equal(list, n.sent) {
+		return
+	}
+	if n.sentIn != n.session {
+		n.sentIn, n.generation = n.session, 0
+	}
+	n.sent, n.generation = list, n.generation+1
+	for _, m := range wire.NewImages(n.generation, list) {
+		p.daemons.send(n.session, m)
+	}
+}
+
+// received takes what a daemon reports of its images.
+func (p *prefetcher) received(from wire.Peer, m *wire.ImageReports) {
+	if p == nil || p.nodes[from.Node] == nil {
+		return
+	}
+	n := p.nodes[from.Node]
+	for _, r := range m.Images {
+		if _, known := n.reports[r.Ref]; !known && len(n.reports) >= 2*wire.MaxImages {
+			continue
+		}
+		n.reports[r.Ref] = r
+		for _, s := range p.users[r.Ref] {
+			p.judge(s)
+		}
+	}
+}
+
+// judge tells users and the runtime how far the images of a service are, if that has changed.
+func (p *prefetcher) judge(s *service) {
+	if p.table.services[s.key] != s || s.machine.Deleted() {
+		return
+	}
+	st, planned := unplanned(&s.spec.Spec)
+	var have []string
+	if planned {
+		state := func(node, ref string) wire.ImageReport {
+			if n := p.nodes[node]; n != nil {
+				return n.reports[ref]
+			}
+			return wire.ImageReport{}
+		}
+		st, have = summarize(s.spec.Spec.Images(), p.plan.Nodes[string(s.key)], p.plan.Full[string(s.key)], state)
+	}
+	if !slices.Equal(have, s.haveImages) {
+		s.haveImages = have
+		p.cluster.PreferNodes(s.key, have)
+	}
+	if st == s.images {
+		return
+	}
+	s.images = st
+	switch {
+	case !st.failed():
+		if st.Ready != imagesNotReady {
+			s.imageFailure = ""
+		}
+	case s.imageFailure != st.Reason: // once, and not for each node and try
+		s.imageFailure = st.Reason
+		p.events.emit(Event{
+			Time: time.Now(), Kind: EventImages, Service: s.key, Severity: SeverityWarning, Text: st.Message,
+		})
+	}
+	p.changed.check(s)
+}
+
+// placed is what decides on which nodes the images of a service are.
+func (w *wanted) placed() placement.Service {
+	s := &w.spec.Spec
+	out := placement.Service{Key: string(w.key), Nodes: s.PullNodes(), Hash: cmp.Or(w.hash, v1alpha1.Hash(s))}
+	if s.Template != nil {
+		out.Pod = &s.Template.Spec
+	}
+	for _, image := range s.Images() {
+		out.Images = append(out.Images, placement.Image{Ref: image.Ref, Policy: image.Policy})
+	}
+	return out
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/wire"
+)
+
+// imageCluster is a cluster of two nodes that divides images soon.
+func imageCluster(t *testing.T, before func(*fakeCluster)) *clusterWorld {
+	t.Helper()
+	w := &clusterWorld{world: &world{t: t, rt: newFakeRuntime()}}
+	w.cluster = &fakeCluster{fakeRuntime: w.rt}
+	if before != nil {
+		before(w.cluster)
+	}
+	w.boot(func(c *Config) { c.Runtime, c.Node, c.ImageSettle = w.cluster, "", 200*time.Millisecond })
+	w.d, w.d2 = w.daemonOn("n1", &wire.Node{Addr: nodeAddr("n1")}), w.daemonOn("n2", &wire.Node{Addr: nodeAddr("n2")})
+	t.Cleanup(func() {
+		w.d.client.Close()
+		w.d2.client.Close()
+		w.c.Detach()
+	})
+	w.untilDaemons(2)
+	return w
+}
+
+// wants returns the names of the images that a daemon was last told of, and how often it was told.
+func (d *fakeDaemon) wants() (refs []string, times int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, m := range d.images {
+		if m.Piece == 0 {
+			refs, times = nil, times+1
+		}
+		for _, i := range m.Images {
+			refs = append(refs, i.Ref)
+		}
+	}
+	return refs, times
+}
+
+func (w *clusterWorld) untilWants(d *fakeDaemon, want ...string) {
+	w.t.Helper()
+	slices.Sort(want)
+	w.until(fmt.Sprintf("%s wants %v", d.node, want), func() bool {
+		got, n := d.wants()
+		return n > 0 && slices.Equal(got, want)
+	})
+}
+
+// images returns a service's ImageStatus, once it has a reason.
+func (w *clusterWorld) images(name, reason string) ImageStatus {
+	w.t.Helper()
+	var st ImageStatus
+	w.until(name+" has the reason "+reason, func() bool { st = w.status(name).Images; return st.Reason == reason })
+	return st
+}
+
+func (d *fakeDaemon) report(r ...wire.ImageReport) { d.send(&wire.ImageReports{Images: r}) }
+
+func TestImagesArePulledByNodesAndToldOf(t *testing.T) {
+	w := imageCluster(t, nil)
+	w.apply(newService("a"), newService("lazy", func(s *v1alpha1.WangellServiceSpec) {
+		s.ImagePull = &v1alpha1.ImagePull{When: v1alpha1.PullOnWake}
+	}))
+	const ref = "registry.example/a:1"
+	w.untilWants(w.d, ref)
+	w.untilWants(w.d2, ref)
+	if st := w.images("lazy", "OnWake"); st.Ready != "Unknown" {
+		t.Errorf("lazy: %+v", st)
+	}
+	w.images("a", "Waiting")
+	w.d.report(wire.ImageReport{Ref: ref, State: wire.ImagePulling, Since: 1})
+	if st := w.images("a", "Pulling"); st.Ready != "False" || !strings.Contains(st.Message, "being pulled on n1 since ") {
+		t.Errorf("pulling: %+v", st)
+	}
+	w.d.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent, Digest: "sha256:5"})
+	st := w.images("a", "Present")
+	if st.Ready != "True" || !strings.HasPrefix(st.Message, "on 1 of 2 nodes (n1), digest sha256:5; ") {
+		t.Errorf("present: %+v", st)
+	}
+	preferred := func() []string {
+		w.cluster.mu.Lock()
+		defer w.cluster.mu.Unlock()
+		return w.cluster.preferred["default/a"]
+	}
+	w.until("pods prefer n1", func() bool { return slices.Equal(preferred(), []string{"n1"}) })
+	w.d2.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent, Digest: "sha256:5"})
+	w.until("pods prefer both", func() bool { return len(preferred()) == 2 })
+	w.apply(newService("lazy"))
+	w.untilWants(w.d, "registry.example/lazy:1")
+	w.until("nothing is preferred for a service that is gone", func() bool { return preferred() == nil })
+}
+
+// A failure shows in the status before there is a client, and is told once, however often the pull is tried.
+func TestAnImageThatCannotBePulledIsToldOnce(t *testing.T) {
+	w := imageCluster(t, nil)
+	events := w.c.Subscribe(t.Context())
+	w.apply(newService("a"))
+	const ref = "registry.example/a:1"
+	w.untilWants(w.d, ref)
+	w.untilWants(w.d2, ref)
+	gone := wire.ImageReport{Ref: ref, State: wire.ImageFailed, Reason: "NotFound",
+		Message: "not found in registry (pull 404): check spec.image"}
+	for range 3 {
+		w.d.report(wire.ImageReport{Ref: ref, State: wire.ImagePulling, Since: 1})
+		w.d.report(gone)
+		w.d2.report(gone)
+	}
+	st := w.images("a", "NotFound")
+	if want := fmt.Sprintf("image %q on n", ref); st.Ready != "False" || !strings.HasPrefix(st.Message, want) ||
+		!strings.Contains(st.Message, gone.Message) {
+		t.Errorf("status %+v", st)
+	}
+	if m := w.status("a").Service.Status.Message; m != st.Message {
+		t.Errorf("message %q", m)
+	}
+	w.d.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent})
+	w.images("a", "Present")
+	told := 0
+	for done := false; !done; {
+		select {
+		case e := <-events:
+			if e.Kind == EventImages {
+				told++
+			}
+		default:
+			done = true
+		}
+	}
+	if told != 1 {
+		t.Errorf("%d events", told)
+	}
+}
+
+// The set is sent again to a daemon that reconnects, once, and not to one that has it.
+func TestADaemonGetsItsImagesInEverySession(t *testing.T) {
+	w := imageCluster(t, nil)
+	w.apply(newService("a"))
+	w.untilWants(w.d, "registry.example/a:1")
+	_, before := w.d2.wants()
+	w.d.client.Close()
+	w.untilDaemons(1)
+	again := w.daemonOn("n1", &wire.Node{Addr: nodeAddr("n1")})
+	t.Cleanup(func() { again.client.Close() })
+	w.untilWants(again, "registry.example/a:1")
+	if _, n := w.d2.wants(); n != before {
+		t.Errorf("the other daemon was told %d times instead of %d", n, before)
+	}
+	// A set without images is sent, too: the daemon removes what an earlier one has pinned.
+	w.apply()
+	w.untilWants(again)
+}
+
+func TestImagesGoWherePodsCouldRun(t *testing.T) {
+	w := imageCluster(t, func(c *fakeCluster) {
+		c.taints = map[string][]corev1.Taint{"n2": {{Key: "control-plane", Effect: corev1.TaintEffectNoSchedule}}}
+	})
+	container := corev1.Container{Name: "x", Image: "x:1"}
+	w.apply(newService("a"),
+		newService("elsewhere", func(s *v1alpha1.WangellServiceSpec) {
+			s.Image = ""
+			s.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+				Containers: []corev1.Container{container}, NodeSelector: map[string]string{"zone": "none"},
+			}}
+		}),
+		newService("private", func(s *v1alpha1.WangellServiceSpec) {
+			s.Image = ""
+			s.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+				Containers:       []corev1.Container{container},
+				ImagePullSecrets: []corev1.LocalObjectReference{{Name: "registry"}},
+			}}
+		}),
+		newService("init", func(s *v1alpha1.WangellServiceSpec) {
+			s.Image = ""
+			s.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+				Containers:     []corev1.Container{container},
+				InitContainers: []corev1.Container{{Name: "i", Image: "init:1"}},
+			}}
+		}))
+	w.untilWants(w.d, "registry.example/a:1", "x:1", "init:1")
+	w.untilWants(w.d2)
+	w.images("elsewhere", "NoNode")
+	if st := w.images("private", "PrivateRegistry"); st.Ready != "Unknown" {
+		t.Errorf("private: %+v", st)
+	}
+}

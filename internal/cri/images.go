@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cri
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	containerdv1 "github.com/containerd/containerd/api/services/images/v1"
+	"github.com/distribution/reference"
+	"google.golang.org/grpc"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Image is an image that the container runtime has.
+type Image struct {
+	// Digest is that of the image's manifest or index, "sha256:…"; empty if the image did not come from a registry.
+	Digest string
+	// Size is what the runtime reports, in bytes.
+	Size uint64
+}
+
+// Images are the images of one container runtime. Its methods may be called from several goroutines at once.
+type Images struct {
+	conn       *grpc.ClientConn
+	cri        criv1.ImageServiceClient
+	containerd containerdv1.ImagesClient
+}
+
+// OpenImages returns the images of the runtime at an endpoint as in Config.
+func OpenImages(endpoint string) (*Images, error) {
+	conn, err := dial(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	return &Images{conn, criv1.NewImageServiceClient(conn), containerdv1.NewImagesClient(conn)}, nil
+}
+
+// Close closes the connection.
+func (s *Images) Close() error { return s.conn.Close() }
+
+// Look returns an image by the name that a user gave it, and whether the runtime has it.
+func (s *Images) Look(ctx context.Context, ref string) (image Image, found bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	r, err := s.cri.ImageStatus(ctx, &criv1.ImageStatusRequest{Image: &criv1.ImageSpec{Image: ref}})
+	if err != nil {
+		return Image{}, false, fmt.Errorf("look for it: %w", err)
+	}
+	if r.Image == nil {
+		return Image{}, false, nil
+	}
+	return Image{digestOf(r.Image.RepoDigests, ref), r.Image.Size}, true, nil
+}
+
+// digestOf returns the digest of an image: the one in its own repository, if there are several.
+func digestOf(repoDigests []string, ref string) string {
+	repository := ""
+	if named, err := reference.ParseDockerRef(ref); err == nil {
+		repository = named.Name()
+	}
+	found := ""
+	for _, d := range repoDigests {
+		name, digest, _ := strings.Cut(d, "@")
+		if name == repository {
+			return digest
+		}
+		found = digest
+	}
+	return found
+}
+
+// Pull pulls an image, which may take as long as it takes, and returns once it is unpacked. An error for which users
+// can do something is an ImageError.
+func (s *Images) Pull(ctx context.Context, ref string) error {
+	_, err := s.cri.PullImage(ctx, &criv1.PullImageRequest{Image: &criv1.ImageSpec{Image: ref}})
+	if err != nil && ctx.Err() == nil {
+		return explain(ref, err)
+	}
+	return err
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package placement decides which nodes hold the images of which services. Its functions are pure.
+package placement
+
+import (
+	"cmp"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Node is a node with a daemon.
+type Node struct {
+	Name string
+	// Labels and Taints are those of the Kubernetes Node; Known is false if they could not be read: then the node counts
+	// as one where every pod could run.
+	Known  bool
+	Labels map[string]string
+	Taints []corev1.Taint
+}
+
+// Image is an image of a service.
+type Image struct {
+	Ref    string
+	Policy corev1.PullPolicy
+}
+
+// Service is a service whose images are to be on nodes ahead of need.
+type Service struct {
+	// Key names the service.
+	Key    string
+	Images []Image
+	// Nodes is on how many nodes; 0 for all.
+	Nodes int
+	// Pod says on which nodes the pods could run: its node selector, required node affinity and tolerations are read.
+	// Nil for a pod without any.
+	Pod *corev1.PodSpec
+	// Hash is another text when the service was changed: images with the policy Always are pulled again.
+	Hash string
+}
+
+// Want is an image that a node is to have. Revision is another number when a service that pulls the image always was
+// changed.
+type Want struct {
+	Image
+	Revision uint64
+}
+
+// Plan is the result of Place.
+type Plan struct {
+	// Nodes are the names of the nodes of each service, the preferred one first; none if there is no node for it.
+	Nodes map[string][]string
+	// Wants are the images of each node, by their names.
+	Wants map[string][]Want
+	// Full are the services that have fewer nodes than they should because nodes already have as many images as they
+	// may.
+	Full map[string]bool
+}
+
+// Place decides. A service gets the nodes with the highest scores among those where its pods could run (rendezvous
+// hashing of the node's name and the service's images), so that services with the same images share nodes, and the
+// arrival or loss of a node moves no image between two others. A node gets at most limit images; services that come
+// first by name go first.
+func Place(services []Service, nodes []Node, limit int) Plan {
+	services = slices.SortedFunc(slices.Values(services), func(a, b Service) int { return cmp.Compare(a.Key, b.Key) })
+	scores := make([]uint64, len(nodes))
+	for i := range nodes {
+		scores[i] = mix(sum(nodes[i].Name))
+	}
+	p := Plan{
+		Nodes: make(map[string][]string, len(services)), Wants: map[string][]Want{}, Full: map[string]bool{},
+	}
+	held := make(map[string]map[string]*Want, len(nodes))
+	for i := range services {
+		s := &services[i]
+		for _, name := range order(s, nodes, scores) {
+			if s.Nodes > 0 && len(p.Nodes[s.Key]) == s.Nodes {
+				break
+			}
+			on := held[name]
+			if on == nil {
+				on = map[string]*Want{}
+				held[name] = on
+			}
+			if len(on)+missing(on, s.Images) > limit {
+				p.Full[s.Key] = true
+				continue
+			}
+			p.Nodes[s.Key] = append(p.Nodes[s.Key], name)
+			for _, image := range s.Images {
+				add(on, image, s)
+			}
+		}
+		if s.Nodes > 0 && len(p.Nodes[s.Key]) == s.Nodes {
+			delete(p.Full, s.Key)
+		}
+	}
+	for name, on := range held {
+		for _, ref := range slices.Sorted(maps.Keys(on)) {
+			p.Wants[name] = append(p.Wants[name], *on[ref])
+		}
+	}
+	return p
+}
+
+// missing is how many different images are not among those of a node.
+func missing(on map[string]*Want, images []Image) int {
+	n := 0
+	for i, image := range images {
+		again := slices.ContainsFunc(images[:i], func(o Image) bool { return o.Ref == image.Ref })
+		if on[image.Ref] == nil && !again {
+			n++
+		}
+	}
+	return n
+}
+
+// strength orders policies: of several services, the one that asks for most decides.
+var strength = map[corev1.PullPolicy]int{corev1.PullNever: 1, corev1.PullIfNotPresent: 2, corev1.PullAlways: 3}
+
+// add adds an image of a service to those of a node.
+func add(on map[string]*Want, image Image, s *Service) {
+	w := on[image.Ref]
+	if w == nil {
+		w = &Want{Image: image}
+		on[image.Ref] = w
+	}
+	if strength[image.Policy] > strength[w.Policy] {
+		w.Policy = image.Policy
+	}
+	if image.Policy == corev1.PullAlways {
+		w.Revision += mix(sum(s.Key + "\x00" + s.Hash)) // a sum, as services come in any order
+	}
+}
+
+// order returns the nodes where the pods of a service could run, those that should have its images first.
+func order(s *Service, nodes []Node, scores []uint64) []string {
+	refs := make([]string, len(s.Images))
+	for i, image := range s.Images {
+		refs[i] = image.Ref
+	}
+	slices.Sort(refs)
+	key := sum(strings.Join(slices.Compact(refs), "\x00"))
+	type scored struct {
+		name  string
+		score uint64
+	}
+	var fit []scored
+	for i := range nodes {
+		if fits(s.Pod, &nodes[i]) {
+			fit = append(fit, scored{nodes[i].Name, mix(scores[i] ^ key)})
+		}
+	}
+	slices.SortFunc(fit, func(a, b scored) int { return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.name, b.name)) })
+	names := make([]string, len(fit))
+	for i := range fit {
+		names[i] = fit[i].name
+	}
+	return names
+}
+
+// sum is the 64-bit FNV-1a hash.
+func sum(text string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(text))
+	return h.Sum64()
+}
+
+// mix is the finalizer of MurmurHash3 (fmix64): every bit of the result depends on every bit of x.
+func mix(x uint64) uint64 {
+	x ^= x >> 33
+	x *= 0xff51afd7ed558ccd
+	x ^= x >> 33
+	x *= 0xc4ceb9fe1a85ec53
+	return x ^ x>>33
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prefetch
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"wangell.loutres.me/internal/cri"
+)
+
+// metrics count pulls.
+type metrics struct {
+	pulls   *prometheus.CounterVec
+	seconds prometheus.Histogram
+}
+
+func newMetrics() metrics {
+	return metrics{
+		pulls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "wangell_image_pulls_total", Help: "Pulls of images ahead of need, by result.",
+		}, []string{"result"}),
+		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "wangell_image_pull_seconds", Help: "Duration of pulls ahead of need that succeeded.",
+			Buckets: []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000},
+		}),
+	}
+}
+
+// pulled counts a pull that has ended with an error or nil.
+func (m *metrics) pulled(err error, took time.Duration) {
+	result := "Pulled"
+	if err == nil {
+		m.seconds.Observe(took.Seconds())
+	} else {
+		result = cri.ReasonPullFailed
+		var known *cri.ImageError
+		if errors.As(err, &known) {
+			result = known.Reason
+		}
+	}
+	m.pulls.WithLabelValues(result).Inc()
+}
+
+// Describe implements prometheus.Collector.
+func (k *Keeper) Describe(ch chan<- *prometheus.Desc) {
+	k.metrics.pulls.Describe(ch)
+	k.metrics.seconds.Describe(ch)
+}
+
+// Collect implements prometheus.Collector.
+func (k *Keeper) Collect(ch chan<- prometheus.Metric) {
+	k.metrics.pulls.Collect(ch)
+	k.metrics.seconds.Collect(ch)
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package prefetch keeps images on a node: it pulls those of a wanted set, keeps them from garbage collection, and
+// reports how far it is.
+package prefetch
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"wangell.loutres.me/internal/cri"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/wire"
+)
+
+const (
+	// parallel is the number of images that are handled at the same time.
+	parallel = 2
+	// firstRetry and lastRetry bound the pause after a failure, which doubles. kubelet has the same limits.
+	firstRetry = 10 * time.Second
+	lastRetry  = 5 * time.Minute
+	// retryTold is how long a pull after a failure must last to be reported.
+	retryTold = 3 * time.Second
+	// lookAgain is how often the presence of an image is checked that others may remove.
+	lookAgain = 5 * time.Minute
+)
+
+// Store are the images of a container runtime. cri.Images is one.
+type Store interface {
+	// Look returns an image and whether it is there.
+	Look(ctx context.Context, ref string) (cri.Image, bool, error)
+	// Pull pulls an image. It may return a cri.ImageError.
+	Pull(ctx context.Context, ref string) error
+	// Name returns the name under which Pinned lists an image.
+	Name(ref string) string
+	// Pin keeps an image from garbage collection, which Unpin ends. It reports whether the runtime can do that.
+	Pin(ctx context.Context, ref string) (bool, error)
+	Unpin(ctx context.Context, name string) error
+	// Pinned returns the names of all images that Pin has pinned, also in an earlier process.
+	Pinned(ctx context.Context) ([]string, error)
+}
+
+// Config configures a Keeper.
+type Config struct {
+	Store Store
+	// Report gets the state of an image whenever it changes. It is called by one goroutine at a time and may call
+	// Keeper.Reports, but not Want.
+	Report func(wire.ImageReport)
+	// Log may be nil.
+	Log *slog.Logger
+	// FirstRetry, LastRetry and LookAgain replace the defaults of these pauses: 10 s, 5 min and 5 min.
+	FirstRetry, LastRetry, LookAgain time.Duration
+}
+
+// Keeper keeps a set of images, which is empty and not known before the first call of Want.
+type Keeper struct {
+	cfg     Config
+	metrics metrics
+	more    chan struct{} // has an element if there may be something to do
+
+	mu      sync.Mutex // guards what follows; held while Config.Report runs
+	known   bool       // Want was called
+	entries map[string]*entry
+	busy    int  // entries that are being handled
+	tidy    bool // pins may be left of images that are not wanted
+	tidying bool
+	tidyAt  time.Time // not before
+	noPins  bool      // the runtime cannot pin, which was logged
+}
+
+// entry is a wanted image.
+type entry struct {
+	want   wire.WantedImage
+	report wire.ImageReport
+	due    time.Time // when it is looked at next
+	pause  time.Duration
+	cancel context.CancelFunc // of the work on it; nil if there is none
+	pulled bool               // it was pulled under the revision of want
+	again  bool               // its pin may have been removed meanwhile
+}
+
+// New returns a Keeper, which does nothing before Run.
+func New(cfg Config) *Keeper {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	for _, d := range []struct {
+		to    *time.Duration
+		value time.Duration
+	}{{&cfg.FirstRetry, firstRetry}, {&cfg.LastRetry, lastRetry}, {&cfg.LookAgain, lookAgain}} {
+		if *d.to == 0 {
+			*d.to = d.value
+		}
+	}
+	return &Keeper{cfg: cfg, metrics: newMetrics(), more: make(chan struct{}, 1), entries: map[string]*entry{}}
+}
+
+// Want replaces the set. Pulls of images that have left it are cancelled.
+func (k *Keeper) Want(set []wire.WantedImage) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	wanted := make(map[string]bool, len(set))
+	for _, w := range set {
+		wanted[w.Ref] = true
+		e := k.entries[w.Ref]
+		switch {
+		case e == nil:
+			k.entries[w.Ref] = &entry{
+				want: w, report: wire.ImageReport{Ref: w.Ref, State: wire.ImageWaiting, Since: monotime.Now()},
+			}
+		case e.want != w:
+			e.pulled = e.pulled && e.want.Revision == w.Revision
+			e.want, e.due, e.pause = w, time.Time{}, 0
+		}
+	}
+	for ref, e := range k.entries {
+		if wanted[ref] {
+			continue
+		}
+		delete(k.entries, ref)
+		if e.cancel != nil {
+			e.cancel()
+		}
+	}
+	k.known, k.tidy, k.tidyAt = true, true, time.Time{}
+	k.notify()
+}
+
+// Reports returns the states of all images that are wanted.
+func (k *Keeper) Reports() []wire.ImageReport {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	out := make([]wire.ImageReport, 0, len(k.entries))
+	for _, e := range k.entries {
+		out = append(out, e.report)
+	}
+	return out
+}
+
+func (k *Keeper) notify() {
+	select {
+	case k.more <- struct{}{}:
+	default:
+	}
+}
+
+// set changes the state of an image and reports it, unless nothing is new. k.mu is held.
+func (k *Keeper) set(e *entry, r wire.ImageReport) {
+	r.Ref = e.want.Ref
+	r.Since = e.report.Since
+	if r == e.report || k.entries[r.Ref] != e {
+		return
+	}
+	if r.State != e.report.State {
+		r.Since = monotime.Now()
+	}
+	e.report = r
+	k.cfg.Report(r)
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prefetch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"wangell.loutres.me/internal/backoff"
+	"wangell.loutres.me/internal/cri"
+	"wangell.loutres.me/internal/wire"
+)
+
+// reasonNotPresent is the reason of an image that may not be pulled and is not there.
+const reasonNotPresent = "NotPresent"
+
+// maxDetail bounds the text of an error, so that it fits a report.
+const maxDetail = 600
+
+// Run keeps the images until ctx ends, which cancels pulls. Pins stay: see Release.
+func (k *Keeper) Run(ctx context.Context) {
+	var work sync.WaitGroup
+	defer work.Wait()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.more:
+		case <-timer.C:
+		}
+		if wait := k.begin(ctx, &work, time.Now()); wait > 0 {
+			timer.Reset(wait)
+		}
+	}
+}
+
+// begin starts what is due, and returns after which time there is more to do; 0 if something will call notify before.
+func (k *Keeper) begin(ctx context.Context, work *sync.WaitGroup, now time.Time) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for k.busy < parallel {
+		e := k.first()
+		if e == nil || e.due.After(now) {
+			break
+		}
+		k.busy++
+		var own context.Context
+		own, e.cancel = context.WithCancel(ctx)
+		work.Go(func() { k.handle(own, e) })
+	}
+	var next time.Time
+	if e := k.first(); e != nil && k.busy < parallel {
+		next = e.due
+	}
+	if k.known && k.tidy && !k.tidying {
+		if k.tidyAt.After(now) {
+			if next.IsZero() || k.tidyAt.Before(next) {
+				next = k.tidyAt
+			}
+		} else {
+			k.tidying, k.tidy = true, false
+			work.Go(func() { k.clean(ctx) })
+		}
+	}
+	if next.IsZero() {
+		return 0
+	}
+	return max(next.Sub(now), time.Millisecond)
+}
+
+// first returns the image that is due first, without those that are being handled. k.mu is held.
+func (k *Keeper) first() (e *entry) {
+	for _, o := range k.entries {
+		if o.cancel != nil {
+			continue
+		}
+		if e == nil || cmp.Or(o.due.Compare(e.due), cmp.Compare(o.want.Ref, e.want.Ref)) < 0 {
+			e = o
+		}
+	}
+	return e
+}
+
+// handle makes sure of one image.
+func (k *Keeper) handle(ctx context.Context, e *entry) {
+	k.mu.Lock()
+	want, pulled := e.want, e.pulled
+	k.mu.Unlock()
+	image, pulled, err := k.ensure(ctx, e, want, pulled)
+	var pinErr error
+	if err == nil {
+		pinErr = k.pin(ctx, want.Ref)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	ended := ctx.Err() != nil
+	e.cancel()
+	e.cancel = nil
+	k.busy--
+	k.notify()
+	if k.entries[want.Ref] != e {
+		k.tidy = true // it may have been pinned after it left the set
+		return
+	}
+	if e.want != want {
+		return // and due at once
+	}
+	e.pulled = pulled
+	if ended {
+		return
+	}
+	if err == nil {
+		k.set(e, wire.ImageReport{State: wire.ImagePresent, Digest: image.Digest, Size: image.Size})
+	} else if e.report.State != wire.ImagePresent || status.Code(err) != codes.Unavailable {
+		k.set(e, failure(err)) // unless the runtime is only being restarted
+	}
+	if err == nil && pinErr == nil {
+		e.pause, e.due = 0, time.Now().Add(k.cfg.LookAgain)
+	} else {
+		e.pause = backoff.Next(e.pause, k.cfg.FirstRetry, k.cfg.LastRetry)
+		e.due = time.Now().Add(e.pause)
+	}
+	if pinErr != nil {
+		k.cfg.Log.Warn("image is not kept from garbage collection", "image", want.Ref, "error", pinErr)
+	}
+	if e.again {
+		e.again, e.due = false, time.Time{}
+	}
+}
+
+// ensure looks for an image and pulls it if necessary. pulled is whether it was pulled under its present revision.
+func (k *Keeper) ensure(ctx context.Context, e *entry, want wire.WantedImage, pulled bool) (cri.Image, bool, error) {
+	image, found, err := k.cfg.Store.Look(ctx, want.Ref)
+	again := want.Policy == wire.ImageAlways && !pulled
+	switch {
+	case err != nil || found && !again:
+		return image, pulled, err
+	case want.Policy == wire.ImageNever:
+		return image, false, errNever
+	}
+	begin := time.Now()
+	told := k.tellPull(e)
+	err = k.cfg.Store.Pull(ctx, want.Ref)
+	told()
+	if ctx.Err() != nil {
+		return image, pulled, ctx.Err()
+	}
+	k.metrics.pulled(err, time.Since(begin))
+	if err != nil {
+		k.cfg.Log.Warn("image cannot be pulled", "image", want.Ref, "error", err, "took", time.Since(begin))
+		return image, pulled, err
+	}
+	k.cfg.Log.Info("image pulled ahead of need", "image", want.Ref, "took", time.Since(begin))
+	image, found, err = k.cfg.Store.Look(ctx, want.Ref)
+	if err == nil && !found {
+		err = fmt.Errorf("pulled, but the container runtime does not have it")
+	}
+	return image, err == nil, err
+}
+
+// tellPull reports that an image is being pulled. After a failure it waits a moment, as most further tries fail at once.
+// The caller calls end after the pull.
+func (k *Keeper) tellPull(e *entry) (end func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if e.report.State != wire.ImageFailed {
+		k.set(e, wire.ImageReport{State: wire.ImagePulling})
+		return func() {}
+	}
+	ended := false
+	later := time.AfterFunc(retryTold, func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if !ended {
+			k.set(e, wire.ImageReport{State: wire.ImagePulling})
+		}
+	})
+	return func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		ended = true
+		later.Stop()
+	}
+}
+
+// errNever is the error of an image that may not be pulled.
+var errNever = errors.New("not on the node and imagePullPolicy is Never: load it there, or change the policy")
+
+// failure is the report of an image that could not be ensured.
+func failure(err error) wire.ImageReport {
+	r := wire.ImageReport{State: wire.ImageFailed, Reason: cri.ReasonPullFailed, Message: cut(err.Error(), maxDetail)}
+	var known *cri.ImageError
+	switch {
+	case errors.As(err, &known):
+		r.Reason = known.Reason
+	case errors.Is(err, errNever):
+		r.Reason = reasonNotPresent
+	}
+	return r
+}

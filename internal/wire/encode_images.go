@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+)
+
+// Limits of messages about images.
+const (
+	MaxImages       = 4096 // images of a node
+	MaxImageText    = 1024 // bytes of an image's name or of the message of a report
+	MaxImageReports = 16   // of ImageReports
+
+	imagesPerPiece  = 64
+	maxImagePieces  = MaxImages / imagesPerPiece
+	maxImageReason  = 32  // bytes
+	maxImageDigest  = 128 // bytes
+	maxImagePolicy  = ImageNever
+	maxImageState   = ImageFailed
+	wantedImageSize = 2 + 1 + 8           // bytes without the name
+	imageReportSize = 2 + 1 + 1 + 1 + 8*2 // bytes without texts
+)
+
+// NewImages splits the set of images of a node, at most MaxImages, into messages. An empty set takes one message.
+func NewImages(generation uint64, images []WantedImage) []*Images {
+	pieces := max(1, (len(images)+imagesPerPiece-1)/imagesPerPiece)
+	out := make([]*Images, pieces)
+	for i := range out {
+		out[i] = &Images{
+			Generation: generation, Piece: uint16(i), Pieces: uint16(pieces),
+			Images: images[min(i*imagesPerPiece, len(images)):min((i+1)*imagesPerPiece, len(images))],
+		}
+	}
+	return out
+}
+
+func checkImage(ref string) error {
+	if ref == "" {
+		return fmt.Errorf("an image without a name")
+	}
+	return checkString("image", ref, MaxImageText)
+}
+
+func (m *Images) check() error {
+	if m.Piece >= m.Pieces || m.Pieces > maxImagePieces {
+		return fmt.Errorf("piece %d of %d, at most %d", m.Piece, m.Pieces, maxImagePieces)
+	}
+	if len(m.Images) > imagesPerPiece {
+		return fmt.Errorf("%d images, at most %d per message", len(m.Images), imagesPerPiece)
+	}
+	for i := range m.Images {
+		w := &m.Images[i]
+		if w.Policy < ImageIfNotPresent || w.Policy > maxImagePolicy {
+			return fmt.Errorf("unknown pull policy %d", w.Policy)
+		}
+		if err := checkImage(w.Ref); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Images) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, m.Generation)
+	b = binary.BigEndian.AppendUint16(b, m.Piece)
+	b = binary.BigEndian.AppendUint16(b, m.Pieces)
+	b = append(b, byte(len(m.Images)))
+	for i := range m.Images {
+		w := &m.Images[i]
+		b = append(appendName(b, w.Ref), byte(w.Policy))
+		b = binary.BigEndian.AppendUint64(b, w.Revision)
+	}
+	return b
+}
+
+func (m *Images) decode(d *decoder) {
+	m.Generation, m.Piece, m.Pieces = d.u64(), d.u16(), d.u16()
+	if n := d.count(int(d.u8()), wantedImageSize); n > 0 {
+		m.Images = make([]WantedImage, n)
+	}
+	for i := range m.Images {
+		m.Images[i] = WantedImage{Ref: d.name(), Policy: ImagePolicy(d.u8()), Revision: d.u64()}
+	}
+}
+
+func (m *ImageReports) check() error {
+	if len(m.Images) > MaxImageReports {
+		return fmt.Errorf("%d images, at most %d per message", len(m.Images), MaxImageReports)
+	}
+	for i := range m.Images {
+		r := &m.Images[i]
+		if r.State < ImageWaiting || r.State > maxImageState {
+			return fmt.Errorf("unknown state of an image %d", r.State)
+		}
+		if err := checkImage(r.Ref); err != nil {
+			return err
+		}
+		for _, s := range []struct {
+			what, text string
+			limit      int
+		}{
+			{"reason", r.Reason, maxImageReason}, {"digest", r.Digest, maxImageDigest}, {"message", r.Message, MaxImageText},
+		} {
+			if err := checkString(s.what, s.text, s.limit); err != nil {
+				return err
+			}
+		}
+		if err := checkTimes(r.Since); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *ImageReports) append(b []byte) []byte {
+	b = append(b, byte(len(m.Images)))
+	for i := range m.Images {
+		r := &m.Images[i]
+		b = append(appendName(b, r.Ref), byte(r.State))
+		b = appendText(appendText(b, r.Reason), r.Digest)
+		b = appendTime(binary.BigEndian.AppendUint64(b, r.Size), r.Since)
+		b = appendName(b, r.Message)
+	}
+	return b
+}
+
+func (m *ImageReports) decode(d *decoder) {
+	if n := d.count(int(d.u8()), imageReportSize); n > 0 {
+		m.Images = make([]ImageReport, n)
+	}
+	for i := range m.Images {
+		m.Images[i] = ImageReport{
+			Ref: d.name(), State: ImageState(d.u8()), Reason: d.text(), Digest: d.text(), Size: d.u64(), Since: d.time(),
+			Message: d.name(),
+		}
+	}
+}
+
+func (m *ImageReports) shift(by time.Duration) {
+	for i := range m.Images {
+		shiftTime(&m.Images[i].Since, by)
+	}
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import "wangell.loutres.me/internal/monotime"
+
+// ImagePolicy says whether a daemon pulls an image.
+type ImagePolicy uint8
+
+// The values of ImagePolicy.
+const (
+	ImageIfNotPresent ImagePolicy = 1 // unless the node has it
+	ImageAlways       ImagePolicy = 2 // once for each revision
+	ImageNever        ImagePolicy = 3 // not at all: the node has it, or not
+)
+
+// WantedImage is an image that a node is to have.
+type WantedImage struct {
+	// Ref is the image's name as a user wrote it, 1 to MaxImageText bytes.
+	Ref    string
+	Policy ImagePolicy
+	// Revision is another number when the image is to be pulled again under ImageAlways.
+	Revision uint64
+}
+
+// Images is part of the set of images that a node is to have; see NewImages. All pieces of a generation, in order, are
+// the set. Generations are counted per session.
+type Images struct {
+	Generation    uint64
+	Piece, Pieces uint16
+	Images        []WantedImage // at most 64 per message
+}
+
+// Type returns TypeImages.
+func (*Images) Type() Type { return TypeImages }
+
+// ImageState is the state of an image on a node.
+type ImageState uint8
+
+// The states of an image.
+const (
+	ImageWaiting ImageState = 1 // nothing was done yet
+	ImagePulling ImageState = 2
+	ImagePresent ImageState = 3
+	ImageFailed  ImageState = 4 // it is not there, and will be tried again
+)
+
+// ImageReport is the state of one image of the set on a daemon's node.
+type ImageReport struct {
+	Ref   string
+	State ImageState
+	// Reason is a word such as NotFound, and Message a sentence for users, at most MaxImageText bytes; empty unless the
+	// state is ImageFailed.
+	Reason, Message string
+	// Digest and Size in bytes are those of a present image, as the container runtime tells them.
+	Digest string
+	Size   uint64
+	// Since is when the state began.
+	Since monotime.Time
+}
+
+// ImageReports carries states of images, each when it has changed and all at the start of a session.
+type ImageReports struct{ Images []ImageReport } // at most MaxImageReports per message
+
+// Type returns TypeImageReports.
+func (*ImageReports) Type() Type { return TypeImageReports }

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/cri"
+	"wangell.loutres.me/internal/image"
+	"wangell.loutres.me/internal/testutil/e2e"
+)
+
+// largeImage is the size of an image that no node has, in bytes that cannot be compressed.
+const largeImage = 50 << 20
+
+// testPrefetch: an image is on nodes, and kept there, before the first client; one that does not exist is told of while
+// the service sleeps; and nothing stays pinned.
+func testPrefetch(t *testing.T) {
+	const key = "default/prefetched"
+	ref := pushLarge(t)
+	const missing = "registry.cluster.local:5000/no-such-image:v1"
+	lab.apply(t, strings.Replace(manifest("default/mistyped", ""), serverImage, missing, 1))
+	lab.apply(t, strings.Replace(manifest(key, ""), serverImage, ref, 1))
+	addr := lab.address(t, key)
+	lab.imageReady(t, key, metav1.ConditionTrue, "Present")
+	var have []string
+	for _, n := range lab.Nodes {
+		if slices.Contains(pinned(t, n.ContainerdSocket), ref) {
+			have = append(have, n.Name)
+		}
+	}
+	if len(have) == 0 {
+		t.Error("no node has pinned the image")
+	}
+	if pods := lab.pods(t, key); len(pods) > 0 {
+		t.Errorf("pods before the first client: %v", pods)
+	}
+	e2e.MustAsk(t, lab.client, addr)
+	pod := lab.pods(t, key)[0]
+	where := e2e.Must(lab.kubectl("", "get", "pod", pod, "-o", "jsonpath={.spec.nodeName}"))(t)
+	if !slices.Contains(have, where) {
+		t.Errorf("the pod runs on %s, the image is on %v", where, have)
+	}
+	e2e.Eventually(t, "kubelet tells of the image", func() (bool, string) {
+		out, err := lab.kubectl("", "get", "events", "--field-selector", "involvedObject.name="+pod, "-o",
+			"jsonpath={.items[*].reason}")
+		if strings.Contains(out, "Pulling") {
+			t.Fatalf("kubelet pulled the image: %s", out)
+		}
+		return strings.Contains(out, "Pulled"), fmt.Sprint(out, err)
+	})
+	e2e.Eventually(t, "the first wake is told", func() (bool, string) {
+		s, err := lab.find(key)
+		if err != nil || s.Status.LastWake == nil {
+			return false, fmt.Sprint(err)
+		}
+		t.Logf("first wake: %+v", s.Status.LastWake.Phases)
+		return true, ""
+	})
+
+	c := lab.imageReady(t, "default/mistyped", metav1.ConditionFalse, "NotFound")
+	if !strings.Contains(c, fmt.Sprintf("image %q on node-", missing)) {
+		t.Errorf("the condition says %q", c)
+	}
+	if s := lab.get(t, "default/mistyped"); s.Status.State != "Cold" || s.Status.LastWake != nil {
+		t.Errorf("the service with a mistyped image is %+v", s.Status)
+	}
+
+	e2e.Must(lab.kubectl("", "delete", "wgs", "prefetched", "--wait"))(t)
+	for _, n := range lab.Nodes {
+		e2e.Eventually(t, n.Name+" lets the image go", func() (bool, string) {
+			list := pinned(t, n.ContainerdSocket)
+			return !slices.Contains(list, ref), fmt.Sprint(list)
+		})
+	}
+}
+
+// imageReady waits for the condition ImageReady of a service, and returns its message.
+func (c *cluster) imageReady(t *testing.T, key string, status metav1.ConditionStatus, reason string) (message string) {
+	t.Helper()
+	e2e.Eventually(t, fmt.Sprintf("%s: ImageReady is %s, %s", key, status, reason), func() (bool, string) {
+		s, err := c.find(key)
+		if err != nil {
+			return false, err.Error()
+		}
+		is := apimeta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionImageReady)
+		if is == nil {
+			return false, "no such condition"
+		}
+		message = is.Message
+		return is.Status == status && is.Reason == reason, fmt.Sprintf("%+v", is)
+	})
+	return message
+}
+
+// pinned returns the images that a node's daemon has pinned in its containerd.
+func pinned(t *testing.T, socket string) []string {
+	t.Helper()
+	store, err := cri.OpenImages(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	return e2e.Must(store.Pinned(t.Context()))(t)
+}
+
+// pushLarge pushes an image that was never there before: the tests' server and random bytes. It returns its name.
+func pushLarge(t *testing.T) string {
+	t.Helper()
+	server := e2e.Must(os.ReadFile(filepath.Join(folder, "server")))(t)
+	filler := make([]byte, largeImage)
+	rand.Read(filler)
+	img := e2e.Must(image.Build(image.Spec{Entrypoint: []string{"/server"}, Files: map[string]image.File{
+		"/server": {Data: server, Mode: 0o755}, "/filler": {Data: filler, Mode: 0o644},
+	}}))(t)
+	path := fmt.Sprintf("large:t%x", filler[:8])
+	to := e2e.Must(name.ParseReference(lab.Registry.PushAddress+"/"+path, name.Insecure))(t)
+	if err := remote.Write(to, img, remote.WithContext(context.Background())); err != nil {
+		t.Fatal(err)
+	}
+	return "registry.cluster.local:5000/" + path
+}
