@@ -64,7 +64,9 @@ func unplanned(spec *v1alpha1.WangellServiceSpec) (st ImageStatus, planned bool)
 	case !spec.PullsOnCreate():
 		return ImageStatus{imagesUnknown, reasonOnWake, "imagePull.when is Wake: the first wake on a node pulls its images"},
 			false
-	case slices.ContainsFunc(spec.Images(), func(i v1alpha1.ContainerImage) bool { return len(i.Ref) > wire.MaxImageText }):
+	case slices.ContainsFunc(spec.Images(), func(i v1alpha1.ContainerImage) bool {
+		return len(i.Ref) > wire.MaxImageText
+	}):
 		return ImageStatus{imagesNotReady, reasonInvalid, fmt.Sprintf("the name of an image has more than %d bytes: "+
 			"check spec.template", wire.MaxImageText)}, false
 	case spec.Template != nil && len(spec.Template.Spec.ImagePullSecrets) > 0:

@@ -128,7 +128,9 @@ func (p *prefetcher) describe(n *imageNode) {
 				n.Known, n.Labels, n.Taints = true, labels, taints
 			}
 			same := n.described && was.Known == n.Known && maps.Equal(was.Labels, n.Labels) &&
-				slices.EqualFunc(was.Taints, n.Taints, func(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.Value == b.Value })
+				slices.EqualFunc(was.Taints, n.Taints, func(a, b corev1.Taint) bool {
+					return a.MatchTaint(&b) && a.Value == b.Value
+				})
 			n.described = true
 			if !same {
 				p.touch()
@@ -189,7 +191,8 @@ func (p *prefetcher) decide() {
 
 // policies are the pull policies on the wire.
 var policies = map[corev1.PullPolicy]wire.ImagePolicy{
-	corev1.PullIfNotPresent: wire.ImageIfNotPresent, corev1.PullAlways: wire.ImageAlways, corev1.PullNever: wire.ImageNever,
+	corev1.PullIfNotPresent: wire.ImageIfNotPresent, corev1.PullAlways: wire.ImageAlways,
+	corev1.PullNever: wire.ImageNever,
 }
 
 // tell sends a node's daemon its images, unless it has them in this session.
@@ -198,7 +201,8 @@ func (p *prefetcher) tell(n *imageNode) {
 	list := make([]wire.WantedImage, len(wants))
 	known := make(map[string]bool, len(wants))
 	for i, w := range wants {
-		list[i] = wire.WantedImage{Ref: w.Ref, Policy: cmp.Or(policies[w.Policy], wire.ImageIfNotPresent), Revision: w.Revision}
+		policy := cmp.Or(policies[w.Policy], wire.ImageIfNotPresent)
+		list[i] = wire.WantedImage{Ref: w.Ref, Policy: policy, Revision: w.Revision}
 		known[w.Ref] = true
 	}
 	maps.DeleteFunc(n.reports, func(ref string, _ wire.ImageReport) bool { return !known[ref] })

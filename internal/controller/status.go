@@ -53,7 +53,8 @@ type Status struct {
 	// Lost tells of a pod on a silent node, beside which no other may start, and what to do; empty if there is none. The
 	// message of Service has it, too.
 	Lost string `json:"-"`
-	// Images tells whether nodes have the service's images ahead of need; zero if that is not known yet, and on one machine.
+	// Images tells whether nodes have the service's images ahead of need; zero if that is not known yet, and on one
+	// machine.
 	Images ImageStatus `json:"-"`
 	// LastWake is the last wake; nil if there was none.
 	LastWake *lifecycle.Waterfall `json:"lastWake,omitempty"`

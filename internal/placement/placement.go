@@ -155,7 +155,9 @@ func order(s *Service, nodes []Node, scores []uint64) []string {
 			fit = append(fit, scored{nodes[i].Name, mix(scores[i] ^ key)})
 		}
 	}
-	slices.SortFunc(fit, func(a, b scored) int { return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.name, b.name)) })
+	slices.SortFunc(fit, func(a, b scored) int {
+		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.name, b.name))
+	})
 	names := make([]string, len(fit))
 	for i := range fit {
 		names[i] = fit[i].name

@@ -122,7 +122,7 @@ func TestWantedImagesArePulledPinnedAndReported(t *testing.T) {
 func TestFailuresAreExplainedAndTriedAgain(t *testing.T) {
 	n := newNode(t)
 	answers := map[string]error{
-		"r.example/gone:v1":   status.Error(codes.NotFound, `failed to pull and unpack image "r.example/gone:v1": r.example/gone:v1: not found`),
+		"r.example/gone:v1":   status.Error(codes.NotFound, `failed to pull and unpack image: r.example/gone:v1: not found`),
 		"r.example/secret:v1": status.Error(codes.Unknown, "failed to authorize: unexpected status: 401 Unauthorized"),
 		"r.example/huge:v1":   status.Error(codes.Unknown, "failed to copy: write /x: no space left on device"),
 		"r.example/far:v1": status.Error(codes.Unknown,

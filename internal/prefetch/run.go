@@ -167,8 +167,8 @@ func (k *Keeper) ensure(ctx context.Context, e *entry, want wire.WantedImage, pu
 	return image, err == nil, err
 }
 
-// tellPull reports that an image is being pulled. After a failure it waits a moment, as most further tries fail at once.
-// The caller calls end after the pull.
+// tellPull reports that an image is being pulled. After a failure it waits a moment, as most further tries fail at
+// once. The caller calls end after the pull.
 func (k *Keeper) tellPull(e *entry) (end func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -56,8 +56,8 @@ const (
 // New returns a runtime, which does not answer before Start.
 func New(t *testing.T) *Runtime {
 	f := &Runtime{
-		t: t, Images: newImages(), Path: filepath.Join(t.TempDir(), "cri.sock"), sandboxes: map[string]*criv1.PodSandboxStatus{},
-		netns:      map[string]string{},
+		t: t, Images: newImages(), Path: filepath.Join(t.TempDir(), "cri.sock"),
+		sandboxes: map[string]*criv1.PodSandboxStatus{}, netns: map[string]string{},
 		containers: map[string]*criv1.ContainerStatus{}, homes: map[string]string{},
 		stats: map[string]*criv1.ContainerStats{}, streams: map[chan *criv1.ContainerEventResponse]bool{},
 	}
