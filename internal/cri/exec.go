@@ -15,8 +15,8 @@ import (
 )
 
 // Exec runs a command in a container of the pod with a UID, with the container's own rights (ExecSync), and returns its
-// exit code and the first readiness.MaxOutput bytes of its output. The runtime kills the command when ctx ends. It is safe for concurrent
-// use.
+// exit code and the first readiness.MaxOutput bytes of its output. The runtime kills the command when ctx ends. It is
+// safe for concurrent use.
 func (w *Watcher) Exec(ctx context.Context, uid, container string, command []string) (int, []byte, error) {
 	sandbox := w.pods.sandboxOf(uid)
 	if sandbox == "" {
