@@ -24,6 +24,9 @@ import (
 // statusOf returns the status of a service. Conditions that have not changed keep their times.
 func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.Trouble,
 	now time.Time) v1alpha1.WangellServiceStatus {
+	if trouble.Lost && o.lost == "" {
+		o.lost = trouble.Reason
+	}
 	old := s.Status
 	st := v1alpha1.WangellServiceStatus{
 		LatestRequest: old.LatestRequest, LoadBalancerIP: old.LoadBalancerIP, LastWake: old.LastWake,

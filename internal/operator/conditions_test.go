@@ -59,6 +59,10 @@ func TestLostNodeIsTold(t *testing.T) {
 		t.Error("no Event would be recorded")
 	}
 	o.lost = ""
+	told := kube.Trouble{Reason: what, Lost: true}
+	if s.Status = statusOf(s, outcome{}, o, told, time.Unix(1e9, 0)); !isLost(&s.Status) {
+		t.Errorf("as the runtime tells: %+v", s.Status.Conditions)
+	}
 	if s.Status = statusOf(s, outcome{}, o, kube.Trouble{}, time.Unix(1e9, 0)); isLost(&s.Status) {
 		t.Errorf("the node is back: %+v", s.Status.Conditions)
 	}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"wangell.loutres.me/api/v1alpha1"
@@ -119,7 +120,8 @@ func (r *reconciler) writeStatus(ctx context.Context, key runtime.Key, s *v1alph
 			next.Status.LoadBalancerIP, s.Spec.Port)
 	}
 	if !isLost(&s.Status) && isLost(&next.Status) {
-		r.recorder.Eventf(s, nil, corev1.EventTypeWarning, reasonNodeLost, "Wait", "%s", shorten(o.lost))
+		r.recorder.Eventf(s, nil, corev1.EventTypeWarning, reasonNodeLost, "Wait", "%s",
+			shorten(apimeta.FindStatusCondition(next.Status.Conditions, v1alpha1.ConditionStalled).Message))
 	}
 	if err := r.client.Status().Patch(ctx, next, client.MergeFrom(s), client.FieldOwner(fieldManager)); err != nil {
 		if apierrors.IsNotFound(err) {

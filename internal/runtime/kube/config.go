@@ -42,6 +42,8 @@ type Trouble struct {
 	Reason string
 	// Unschedulable: the pod fits on no node.
 	Unschedulable bool
+	// Lost: a single pod on a node without a daemon is in the way of others.
+	Lost bool
 }
 
 // Informer delivers the objects of one kind and their changes. The informers of client-go and of controller-runtime are

@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clienttesting "k8s.io/client-go/testing"
+
+	"wangell.loutres.me/api/v1alpha1"
 )
 
 // forced returns the pods that were deleted with a grace of zero, which does not wait for their node.
@@ -113,6 +115,48 @@ func TestSinglePodOfALostNodeIsNeverReplaced(t *testing.T) {
 	w.report("single-2", network, created, started)
 	if got := get(w.world, ended); got.err != nil || got.pod.ID != "single-2" {
 		t.Errorf("started %+v, %v", got.pod, got.err)
+	}
+}
+
+// A leader that begins after the node was lost has heard of the pod from the API server alone. It tells all the same,
+// before clients come, while they wait and after they were refused, until the node's daemon is there or the pod gone.
+func TestNextLeaderTellsOfALostNode(t *testing.T) {
+	t.Parallel()
+	yes := true
+	w := newSingleWorld(t, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "app-single", UID: "x",
+			Labels: map[string]string{v1alpha1.LabelService: "app"},
+			OwnerReferences: []metav1.OwnerReference{
+				{APIVersion: "apps/v1", Kind: "Deployment", Name: "app", UID: "d", Controller: &yes},
+			}},
+		Spec:   corev1.PodSpec{NodeName: "n1"},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.9"},
+	})
+	w.known("x")
+	w.r.SetNodes([]string{"n2"})
+	lost := func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		n := len(w.trouble)
+		return n > 0 && w.trouble[n-1].Lost && strings.Contains(w.trouble[n-1].Reason, "kubectl taint node n1 ")
+	}
+	w.until("it is told", lost)
+	ctx, cancel := context.WithCancel(t.Context())
+	out := w.begin(ctx)
+	w.until("a client waits", func() bool {
+		return w.holds(func(s *service) bool { return len(s.waiters) > 0 && s.waiters[0].heldUp != "" })
+	})
+	if !lost() {
+		t.Errorf("while a client waits: %q", w.lastTrouble())
+	}
+	cancel()
+	if got := get(w.world, out); got.err == nil || !lost() {
+		t.Errorf("%+v; after the client: %q", got, w.lastTrouble())
+	}
+	w.r.SetNodes([]string{"n1", "n2"})
+	w.until("the node is back", func() bool { return w.lastTrouble() == "" })
+	if w.done() != "" {
+		t.Errorf("did %s", w.done())
 	}
 }
 

@@ -2,7 +2,10 @@
 
 package kube
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // nodePatience is how long a pod that a Start waits for may be bound to a node without a daemon. The daemon may just be
 // starting. And the scheduler avoids a dead node only once Kubernetes has noticed, which takes longer than a client
@@ -19,7 +22,40 @@ func (r *Runtime) SetNodes(names []string) {
 	}
 	for _, p := range r.byUID {
 		r.checkNode(p)
+		r.checkLost(p)
 	}
+}
+
+// lostAfter is how long a single pod may be on a node without a daemon before that is told: as long as the controller
+// waits for the daemon of a pod that it knows.
+const lostAfter = 5 * time.Second
+
+// lost returns what to tell of a single pod that no daemon has reported to this process, because its node has none: it
+// may run, and no other starts beside it. A pod that was reported is the controller's to tell of. The lock is held.
+func (r *Runtime) lost(p *pod) (reason string, ok bool) {
+	if r.byUID[p.rt.ID] != p || !p.single || p.delivered || p.node == "" || len(r.nodes) == 0 || r.nodes[p.node] {
+		return "", false
+	}
+	return fmt.Sprintf("node %s does not answer, and pod %s may still run there: no other starts beside it. Once the "+
+		"machine is certainly off, delete the Node, or kubectl taint node %s "+
+		"node.kubernetes.io/out-of-service=nodeshutdown:NoExecute", p.node, p.name, p.node), true
+}
+
+// checkLost has it told that a single pod is on a node without a daemon, unless that changes soon. The lock is held.
+func (r *Runtime) checkLost(p *pod) {
+	if _, ok := r.lost(p); !ok {
+		if p.service.reported.lost && r.nodes[p.node] {
+			r.reportTrouble(p.service, trouble{})
+		}
+		return
+	}
+	r.after(lostAfter, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if reason, ok := r.lost(p); ok {
+			r.reportTrouble(p.service, trouble{reason: reason, lost: true})
+		}
+	})
 }
 
 // misplaced reports whether a Start waits in vain for a pod, because its node has no daemon and another has. The lock

@@ -210,6 +210,6 @@ func (r *Runtime) heldUp(p *pod, o *corev1.Pod) {
 func (r *Runtime) reportTrouble(s *service, t trouble) {
 	if s.reported != t {
 		s.reported = t
-		r.cfg.Trouble(s.key, Trouble{Reason: t.reason, Unschedulable: t.unschedulable})
+		r.cfg.Trouble(s.key, Trouble{Reason: t.reason, Unschedulable: t.unschedulable, Lost: t.lost})
 	}
 }

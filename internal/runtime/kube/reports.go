@@ -73,6 +73,7 @@ func (r *Runtime) podSeen(o *corev1.Pod, inherited bool) {
 	p.set, p.single = controllerKind(o) == "ReplicaSet", controllerKind(o) == "Deployment"
 	p.node, p.template = o.Spec.NodeName, o.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
 	r.checkNode(p)
+	r.checkLost(p)
 	known := podOf(o, p.container)
 	if p.rt.SpecHash == "" {
 		p.rt.SpecHash = known.SpecHash

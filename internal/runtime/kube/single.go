@@ -96,7 +96,7 @@ func (r *Runtime) createSingle(ctx context.Context, s *service, w *waiter, hash 
 		}
 		if w.pod == nil && waits != "" && uid == "" {
 			w.heldUp = waits
-			r.reportTrouble(s, trouble{reason: waits})
+			r.reportTrouble(s, r.heldUpBy(s, waits))
 		}
 		r.mu.Unlock()
 		if assigned || ctx.Err() != nil {
@@ -138,6 +138,16 @@ func (r *Runtime) deleteFailed(ctx context.Context, s *service) {
 	}
 }
 
+// heldUpBy returns the trouble of a service whose single pod waits. The lock is held.
+func (r *Runtime) heldUpBy(s *service, waits string) trouble {
+	for _, p := range s.pods {
+		if reason, ok := r.lost(p); ok && s.reported.lost {
+			return trouble{reason: reason, lost: true}
+		}
+	}
+	return trouble{reason: waits}
+}
+
 // singleWaits returns what the creation of a single pod has to wait for; empty if nothing. The lock is held.
 func (r *Runtime) singleWaits(s *service, hash string) string {
 	for _, p := range s.pods {
@@ -162,7 +172,9 @@ func (r *Runtime) singleWaits(s *service, hash string) string {
 // abandonSingle deletes what a Start made. The lock is held.
 func (r *Runtime) abandonSingle(s *service, w *waiter, uid string) {
 	r.dropWaiter(s, w)
-	r.reportTrouble(s, trouble{})
+	if !s.reported.lost {
+		r.reportTrouble(s, trouble{})
+	}
 	if p := w.pod; p != nil {
 		uid = p.rt.ID
 		p.waiter, p.stopping = nil, true

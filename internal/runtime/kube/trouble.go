@@ -79,6 +79,7 @@ type trouble struct {
 	fatal         bool   // it will not go away by itself soon
 	image         bool   // the image cannot be had
 	unschedulable bool   // the pod fits on no node
+	lost          bool   // a single pod on a node without a daemon is in the way
 }
 
 // Error implements error.
