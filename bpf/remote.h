@@ -188,7 +188,8 @@ static __always_inline int home_to_client(struct __sk_buff *skb, const struct fl
 	__u32 flags = 0;
 	if (refuses_syn(f, p)) {
 		check_pod(skb, f->pod);
-		flags = pod->state == POD_SERVING ? 0 : ENCAP_LEFT;
+		/* This node may hear of the pod later than the edge node: a starting pod has not left. */
+		flags = pod->state == POD_DEAF || pod->state == POD_DRAINING ? ENCAP_LEFT : 0;
 	}
 	account(f, p, OUT, track(k, f, p, OUT));
 	bool closed = f->state >= FLOW_CLOSED;
