@@ -338,10 +338,15 @@ func TestNewerOfTwoClientsOfANodeWins(t *testing.T) {
 	eventually(t, "the older connected", func() bool { return older.connections() == 1 })
 	newer := startDaemon(t, ctl.addr, "node-1", set)
 	eventually(t, "the older disconnected", func() bool { _, downs, _, _, _ := older.state(); return downs == 1 })
-	p := ctl.peer(t, "node-1")
-	if p.ID == first.ID || len(ctl.Peers()) != 1 {
-		t.Errorf("peers %+v", ctl.Peers())
-	}
+	var p Peer
+	eventually(t, "only the newer is a peer", func() bool {
+		peers := ctl.Peers()
+		if len(peers) != 1 || peers[0].ID == first.ID {
+			return false
+		}
+		p = peers[0]
+		return true
+	})
 	// The older client tries again, and is refused while the newer one is connected.
 	eventually(t, "refused", func() bool { return ctl.Counters().Replaced >= 2 })
 	if err := ctl.SendWait(t.Context(), p.ID, wake(1)); err != nil || len(newer.received()) != 1 {

@@ -98,6 +98,9 @@ func (p *peer) heardTable(state tableState) {
 	if p.handled.Load() == steps {
 		keeps := state.version&tableKept != 0
 		state.version &^= tableKept
+		if last := p.report.Load(); last != nil && last.steps == steps {
+			keeps = keeps || last.keeps // it was said before the session was live, and not looked at yet
+		}
 		p.report.Store(&tableReport{state: state, keeps: keeps, steps: steps})
 		p.session.poke()
 	}
@@ -133,7 +136,7 @@ func (s *Server) compareTable(p *peer) {
 			"version", r.state.version, "expected", p.table.version)
 		r.state = tableState{}
 	}
-	p.known, p.keeps = true, r.keeps
+	p.known, p.keeps = true, p.keeps || r.keeps
 	p.table = r.state
 	s.sendStep(p)
 }
