@@ -19,7 +19,7 @@ const (
 	// A segment is repeated firstRepeat plus patience after it was sent, then after pauses that double up to lastRepeat
 	// or two round trips, whichever is longer.
 	firstRepeat = 4 * time.Millisecond
-	lastRepeat  = time.Second
+	lastRepeat  = 250 * time.Millisecond
 )
 
 // outgoing is a reliable message that is being sent.
