@@ -29,7 +29,6 @@ const (
 	flowClaimType = byte(gateEncapTypeENCAP_FLOW_CLAIM)
 	inside        = byte(gateEncapFlagENCAP_INSIDE)
 	closes        = byte(gateEncapFlagENCAP_CLOSES)
-	left          = byte(gateEncapFlagENCAP_LEFT)
 	moved         = byte(gateEncapFlagENCAP_MOVED)
 )
 
@@ -466,9 +465,9 @@ func TestHomeNodeServesFlowsFromEdgeNodes(t *testing.T) {
 	t.Run("pod or flow unknown", func(t *testing.T) {
 		w := begin(t)
 		for _, s := range []segment{w.syn(1000), w.fromClient("PA", 1001, 5001, 1)} {
-			pod, flags := uint64(1), closes
+			pod := uint64(1)
 			if s.flags == "S" {
-				pod, flags = 7, closes|left
+				pod = 7
 			}
 			f := s.frame()
 			like := bytes.Clone(f)
@@ -476,7 +475,7 @@ func TestHomeNodeServesFlowsFromEdgeNodes(t *testing.T) {
 			copy(like[6:], f[:6])
 			resetTo(t, s,
 				w.unwrap(w.wantRun(onNIC, w.wrap(otherNode, toPodType, 0, pod, f), tcxRedirect), toClientType,
-					flags, pod, like))
+					closes, pod, like))
 		}
 		w.wantRun(onNIC, w.wrap(otherNode, toPodType, 0, 1, w.fromClient("R", 1, 0).frame()), tcxDrop)
 		w.wantCounts(0, 0, 0)

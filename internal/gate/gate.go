@@ -26,7 +26,6 @@ type Gate struct {
 	// Array maps, mapped into memory.
 	statuses      *view[gateServiceStatus]
 	pods          *view[gatePod]
-	sockets       *view[gatePodSocket]
 	recounts      *view[gateRecount]
 	sourceShares  *view[gateFlowShare]
 	serviceShares *view[gateFlowShare]
