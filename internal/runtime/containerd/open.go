@@ -147,7 +147,8 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 	}
 	errs := []error{removeCgroup(r.cfg.cgroup()), os.RemoveAll(r.cfg.initFile()), r.client.Close()}
 	if r.own != nil {
-		errs = append(errs, r.own.Stop())
+		// A containerd that was killed during a start may have left a shim of which nothing else is known any more.
+		errs = append(errs, r.killHelpers(""), r.own.Stop())
 	}
 	for _, dir := range []string{r.cfg.podsDir(), r.cfg.netnsDir(), r.cfg.runcRoot()} {
 		errs = append(errs, unmountBelow(dir), os.RemoveAll(dir))

@@ -34,8 +34,8 @@ func (r *Runtime) purge(ctx context.Context, id string) error {
 	return r.kill(ctx, id)
 }
 
-// killHelpers kills the shims and runcs of a pod without a task. It finds them by their command lines, and looks again
-// until there is none, as one may have started another meanwhile.
+// killHelpers kills the shims and runcs of a pod without a task; with an empty ID those of all pods. It finds them by
+// their command lines, and looks again until there is none, as one may have started another meanwhile.
 func (r *Runtime) killHelpers(id string) error {
 	for {
 		killed, err := r.killHelpersOnce(id)
@@ -73,7 +73,7 @@ func (r *Runtime) killHelpersOnce(id string) (killed bool, err error) {
 }
 
 // isHelper reports whether a process is the shim of a pod, the process that starts the shim, or runc working on the
-// pod.
+// pod. An empty ID means any pod.
 func (r *Runtime) isHelper(pid int, id string) bool {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 	if err != nil {
@@ -86,9 +86,10 @@ func (r *Runtime) isHelper(pid int, id string) bool {
 	}
 	switch program := filepath.Base(args[0]); {
 	case strings.HasPrefix(program, "containerd-shim"):
-		return follows("-namespace", r.cfg.Namespace) && follows("-id", id) && follows("-address", r.address)
+		return follows("-namespace", r.cfg.Namespace) && (id == "" || follows("-id", id)) &&
+			follows("-address", r.address)
 	case program == "runc":
-		return follows("--root", r.cfg.runcStates()) && slices.Contains(args, id)
+		return follows("--root", r.cfg.runcStates()) && (id == "" || slices.Contains(args, id))
 	}
 	return false
 }
