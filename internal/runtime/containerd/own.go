@@ -161,9 +161,6 @@ func RemoveOwn(dir string) error {
 
 func (o *Own) dir() string { return filepath.Join(o.cfg.RunDir, "containerd") }
 
-// tmpDir is for temporary files of containerd and of the shims that it starts.
-func (o *Own) tmpDir() string { return filepath.Join(o.dir(), "tmp") }
-
 func (o *Own) configFile() string { return filepath.Join(o.dir(), "config.toml") }
 
 func (o *Own) pidFile() string { return filepath.Join(o.dir(), "pid") }
@@ -189,7 +186,7 @@ disabled_plugins = [
 `
 
 func (o *Own) writeConfig() error {
-	for _, dir := range []string{o.dir(), o.tmpDir(), OwnRoot(o.cfg.StateDir)} {
+	for _, dir := range []string{o.dir(), OwnRoot(o.cfg.StateDir)} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return err
 		}
@@ -253,8 +250,6 @@ func (o *Own) start(ctx context.Context) (*process.Process, error) {
 	cmd := exec.Command("containerd", "--config", o.configFile())
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir = "/"
-	// Shims inherit it. One that is killed leaves its temporary files.
-	cmd.Env = append(os.Environ(), "TMPDIR="+o.tmpDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p, err := process.Start(cmd, nil)
 	if err != nil {
