@@ -123,7 +123,10 @@ func (l *lab) checkClean(t *testing.T, before netlab.Snapshot) {
 	if _, err := os.Stat(l.run); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("run folder: %v, want it gone", err)
 	}
-	if left, err := os.ReadDir(l.temp()); err != nil || len(left) > 0 {
+	left, err := os.ReadDir(l.temp())
+	// A shim that a test has killed cannot remove the file with which runc tells it a PID.
+	left = slices.DeleteFunc(left, func(d fs.DirEntry) bool { return strings.HasPrefix(d.Name(), "runc-process") })
+	if err != nil || len(left) > 0 {
 		t.Errorf("temporary files: %v %v, want none", left, err)
 	}
 	if t.Failed() {
