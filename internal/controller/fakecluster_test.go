@@ -111,12 +111,21 @@ type clusterWorld struct {
 }
 
 func newCluster(t *testing.T, before func(*fakeCluster)) *clusterWorld {
+	return newClusterWith(t, before, func(*Config) {})
+}
+
+// newClusterWith is newCluster with a change of the configuration.
+func newClusterWith(t *testing.T, before func(*fakeCluster), change func(*Config)) *clusterWorld {
+	t.Helper()
 	w := &clusterWorld{world: &world{t: t, rt: newFakeRuntime()}}
 	w.cluster = &fakeCluster{fakeRuntime: w.rt, appeared: make(chan runtime.Pod, 16), leaving: make(chan string, 16)}
 	if before != nil {
 		before(w.cluster)
 	}
-	w.boot(func(c *Config) { c.Runtime, c.Node = w.cluster, "" })
+	w.boot(func(c *Config) {
+		c.Runtime, c.Node = w.cluster, ""
+		change(c)
+	})
 	w.d, w.d2 = w.daemonOn("n1", &wire.Node{Addr: nodeAddr("n1")}), w.daemonOn("n2", &wire.Node{Addr: nodeAddr("n2")})
 	t.Cleanup(func() {
 		w.d.client.Close()

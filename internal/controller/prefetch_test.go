@@ -18,20 +18,7 @@ import (
 // imageCluster is a cluster of two nodes that divides images soon.
 func imageCluster(t *testing.T, before func(*fakeCluster)) *clusterWorld {
 	t.Helper()
-	w := &clusterWorld{world: &world{t: t, rt: newFakeRuntime()}}
-	w.cluster = &fakeCluster{fakeRuntime: w.rt}
-	if before != nil {
-		before(w.cluster)
-	}
-	w.boot(func(c *Config) { c.Runtime, c.Node, c.ImageSettle = w.cluster, "", 200*time.Millisecond })
-	w.d, w.d2 = w.daemonOn("n1", &wire.Node{Addr: nodeAddr("n1")}), w.daemonOn("n2", &wire.Node{Addr: nodeAddr("n2")})
-	t.Cleanup(func() {
-		w.d.client.Close()
-		w.d2.client.Close()
-		w.c.Detach()
-	})
-	w.untilDaemons(2)
-	return w
+	return newClusterWith(t, before, func(c *Config) { c.ImageSettle = 200 * time.Millisecond })
 }
 
 // wants returns the names of the images that a daemon was last told of, and how often it was told.

@@ -3,8 +3,9 @@
 package node
 
 import (
-	"hash/fnv"
 	"net/netip"
+
+	"wangell.loutres.me/internal/rendezvous"
 )
 
 // owner returns the name of the node that answers ARP for a VIP: the one with the highest score (rendezvous hashing).
@@ -13,10 +14,10 @@ import (
 // empty.
 func owner(vip netip.Addr, nodes []scored) string {
 	b := vip.As16()
-	key := fnv64(b[:])
+	key := rendezvous.Sum(b[:])
 	best, most := "", uint64(0)
 	for _, n := range nodes {
-		if s := mix(n.hash ^ key); best == "" || s > most || s == most && n.name < best {
+		if s := rendezvous.Mix(n.hash ^ key); best == "" || s > most || s == most && n.name < best {
 			best, most = n.name, s
 		}
 	}
@@ -30,20 +31,4 @@ type scored struct {
 }
 
 // score hashes a node's name.
-func score(name string) scored { return scored{name, mix(fnv64([]byte(name)))} }
-
-// fnv64 is the 64-bit FNV-1a hash.
-func fnv64(b []byte) uint64 {
-	h := fnv.New64a()
-	h.Write(b)
-	return h.Sum64()
-}
-
-// mix is the finalizer of MurmurHash3 (fmix64): every bit of the result depends on every bit of x.
-func mix(x uint64) uint64 {
-	x ^= x >> 33
-	x *= 0xff51afd7ed558ccd
-	x ^= x >> 33
-	x *= 0xc4ceb9fe1a85ec53
-	return x ^ x>>33
-}
+func score(name string) scored { return scored{name, rendezvous.Mix(rendezvous.Sum([]byte(name)))} }

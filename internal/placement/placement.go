@@ -5,12 +5,13 @@ package placement
 
 import (
 	"cmp"
-	"hash/fnv"
 	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"wangell.loutres.me/internal/rendezvous"
 )
 
 // Node is a node with a daemon.
@@ -69,7 +70,7 @@ func Place(services []Service, nodes []Node, limit int) Plan {
 	services = slices.SortedFunc(slices.Values(services), func(a, b Service) int { return cmp.Compare(a.Key, b.Key) })
 	scores := make([]uint64, len(nodes))
 	for i := range nodes {
-		scores[i] = mix(sum(nodes[i].Name))
+		scores[i] = rendezvous.Mix(rendezvous.Sum([]byte(nodes[i].Name)))
 	}
 	p := Plan{
 		Nodes: make(map[string][]string, len(services)), Wants: map[string][]Want{}, Full: map[string]bool{},
@@ -133,7 +134,8 @@ func add(on map[string]*Want, image Image, s *Service) {
 		w.Policy = image.Policy
 	}
 	if image.Policy == corev1.PullAlways {
-		w.Revision += mix(sum(s.Key + "\x00" + s.Hash)) // a sum, as services come in any order
+		// A sum, as services come in any order.
+		w.Revision += rendezvous.Mix(rendezvous.Sum([]byte(s.Key + "\x00" + s.Hash)))
 	}
 }
 
@@ -144,7 +146,7 @@ func order(s *Service, nodes []Node, scores []uint64) []string {
 		refs[i] = image.Ref
 	}
 	slices.Sort(refs)
-	key := sum(strings.Join(slices.Compact(refs), "\x00"))
+	key := rendezvous.Sum([]byte(strings.Join(slices.Compact(refs), "\x00")))
 	type scored struct {
 		name  string
 		score uint64
@@ -152,7 +154,7 @@ func order(s *Service, nodes []Node, scores []uint64) []string {
 	var fit []scored
 	for i := range nodes {
 		if fits(s.Pod, &nodes[i]) {
-			fit = append(fit, scored{nodes[i].Name, mix(scores[i] ^ key)})
+			fit = append(fit, scored{nodes[i].Name, rendezvous.Mix(scores[i] ^ key)})
 		}
 	}
 	slices.SortFunc(fit, func(a, b scored) int {
@@ -163,20 +165,4 @@ func order(s *Service, nodes []Node, scores []uint64) []string {
 		names[i] = fit[i].name
 	}
 	return names
-}
-
-// sum is the 64-bit FNV-1a hash.
-func sum(text string) uint64 {
-	h := fnv.New64a()
-	h.Write([]byte(text))
-	return h.Sum64()
-}
-
-// mix is the finalizer of MurmurHash3 (fmix64): every bit of the result depends on every bit of x.
-func mix(x uint64) uint64 {
-	x ^= x >> 33
-	x *= 0xff51afd7ed558ccd
-	x ^= x >> 33
-	x *= 0xc4ceb9fe1a85ec53
-	return x ^ x>>33
 }
