@@ -19,6 +19,9 @@ type fakeDaemon struct {
 	node   string
 	// settle makes the controller see what the test has changed: the race detector does not follow datagrams.
 	settle func()
+	// connected is closed when the first session begins. The controller learns of it before the client does.
+	connected chan struct{}
+	connects  sync.Once
 
 	mu           sync.Mutex
 	table        map[netip.AddrPort]wire.Service
@@ -126,7 +129,11 @@ func (d *fakeDaemon) syn(a netip.AddrPort) {
 	d.client.Send(&wire.Wake{Service: a, Seq: d.seq, SYNSeen: now.Add(-50 * time.Microsecond), Noticed: now, Parked: 1})
 }
 
-func (d *fakeDaemon) send(m wire.Message) { d.client.Send(m) }
+// send sends a message once there is a session: some are dropped without one.
+func (d *fakeDaemon) send(m wire.Message) {
+	<-d.connected
+	d.client.Send(m)
+}
 
 // pods returns the states of a service's pods, as the daemon has them.
 func (d *fakeDaemon) pods(a netip.AddrPort) string {

@@ -70,8 +70,8 @@ func (w *world) daemonOn(node string, first ...wire.Message) *fakeDaemon {
 	c := w.c
 	d := &fakeDaemon{
 		node: node, settle: func() { c.loop.call(func() {}) }, table: map[netip.AddrPort]wire.Service{},
-		backends: map[netip.AddrPort]*wire.Backends{},
-		refused:  map[netip.AddrPort][]string{}, last: map[netip.AddrPort]monotime.Time{}, loads: map[uint64]uint32{},
+		connected: make(chan struct{}), backends: map[netip.AddrPort]*wire.Backends{},
+		refused: map[netip.AddrPort][]string{}, last: map[netip.AddrPort]monotime.Time{}, loads: map[uint64]uint32{},
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -79,6 +79,7 @@ func (w *world) daemonOn(node string, first ...wire.Message) *fakeDaemon {
 	d.client, err = wire.NewClient(wire.ClientConfig{
 		Server: w.addr, Key: w.cfg.Key, Node: node,
 		Services: d.services, Receive: d.receive, First: first,
+		Connected: func() { d.connects.Do(func() { close(d.connected) }) },
 	})
 	if err != nil {
 		w.t.Fatal(err)
