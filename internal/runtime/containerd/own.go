@@ -247,6 +247,9 @@ func (o *Own) start(ctx context.Context) (*process.Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start own containerd: %w", err)
 	}
+	if err := removeOrphans(ctx, o.cfg.StateDir); err != nil {
+		o.cfg.Log.Warn("folders of snapshots that containerd has no record of cannot be removed", "error", err)
+	}
 	cmd := exec.Command("containerd", "--config", o.configFile())
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir = "/"

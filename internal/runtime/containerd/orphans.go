@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/snapshots/storage"
+	"github.com/containerd/errdefs"
+	bolt "go.etcd.io/bbolt"
+)
+
+// recordsWait is how long removeOrphans waits for the lock of the snapshotter's records.
+const recordsWait = time.Second
+
+// snapshotterRoot is the folder of the snapshotter of an own containerd.
+func snapshotterRoot(stateDir string) string {
+	return filepath.Join(OwnRoot(stateDir), "io.containerd.snapshotter.v1."+snapshotter)
+}
+
+// removeOrphans removes folders of snapshots that a stopped own containerd has no record of. One that was killed
+// between making the folder and recording it gives the next snapshot the same number, and each one would fail with
+// "file exists" until containerd happens to collect garbage. containerd 1.x has no request for that. The error is that
+// the records are in use, unreadable, or that a folder cannot be removed.
+func removeOrphans(ctx context.Context, stateDir string) (err error) {
+	root := snapshotterRoot(stateDir)
+	records := filepath.Join(root, "metadata.db")
+	if _, err := os.Stat(records); errors.Is(err, fs.ErrNotExist) {
+		return nil // never started
+	}
+	store, err := storage.NewMetaStore(records, func(o *bolt.Options) error {
+		o.Timeout = recordsWait
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	return store.WithTransaction(ctx, true, func(ctx context.Context) error {
+		known, err := storage.IDMap(ctx)
+		if err != nil && !errdefs.IsNotFound(err) {
+			return err
+		}
+		folders := filepath.Join(root, "snapshots")
+		entries, err := os.ReadDir(folders)
+		if err != nil {
+			return err
+		}
+		var errs []error
+		for _, e := range entries {
+			if _, ok := known[e.Name()]; !ok {
+				errs = append(errs, os.RemoveAll(filepath.Join(folders, e.Name())))
+			}
+		}
+		return errors.Join(errs...)
+	})
+}
