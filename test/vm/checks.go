@@ -15,7 +15,8 @@ type check struct {
 	name, shows string
 	dir         string // below the payload
 	args        []string
-	seconds     int // its limit
+	seconds     int  // its limit
+	service     bool // needs wangell.service and its image in the payload
 }
 
 // tests returns the command line of a test binary.
@@ -32,6 +33,8 @@ var checks = []check{
 		args: tests("gate.test", "^TestFixtures|^TestTruncated|^TestBadEncapsulation"), seconds: 1200},
 	{name: "devices", shows: "VLAN, bond and netkit devices, and XDP on them", dir: "internal/gate",
 		args: tests("gate.test", "TestGateServesAt|TestGateIsAttached|TestGateFollowsItsInterfaces"), seconds: 1200},
+	{name: "service", shows: "wangell.service under systemd: wake, freeze, kill, adopt, sleep, stop",
+		args: []string{"/bin/bash", "/payload/service.sh"}, seconds: 1200, service: true},
 }
 
 // chosenChecks returns the checks with the given names; all if there are none.

@@ -23,8 +23,9 @@ const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 const debianSuite = "trixie"
 
 // rootPackages are what the checks use.
-var rootPackages = []string{"base-files", "bash", "dash", "coreutils", "libc-bin", "grep", "sed", "gawk", "findutils",
-	"diffutils", "hostname", "iproute2", "procps", "ethtool", "kmod", "util-linux"}
+var rootPackages = []string{"base-files", "base-passwd", "bash", "dash", "coreutils", "libc-bin", "grep", "sed", "gawk",
+	"findutils", "diffutils", "hostname", "iproute2", "procps", "ethtool", "kmod", "util-linux", "systemd", "containerd",
+	"runc", "curl", "jq"}
 
 // rootDisk returns the disk with the root file system of VMs, which it makes if it is not in the cache. Its
 // packages are unpacked only, as programs of another architecture cannot run here to configure them.
@@ -49,8 +50,25 @@ func rootDisk(ctx context.Context, cache, mirror, arch string) (string, error) {
 				return err
 			}
 		}
+		if err := addUsers(root); err != nil {
+			return err
+		}
 		return errors.Join(makeDisk(ctx, filepath.Join(tmp, "root.img"), root, 2<<30), os.RemoveAll(root))
 	})
+}
+
+// addUsers does what the script of base-passwd would: the programs of the packages expect their users.
+func addUsers(root string) error {
+	for _, file := range []string{"passwd", "group"} {
+		data, err := os.ReadFile(filepath.Join(root, "usr/share/base-passwd", file+".master"))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(root, "etc", file), data, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // makeDisk writes an image of an ext4 file system with the content of a folder and some free bytes.

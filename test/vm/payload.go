@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 
 	"wangell.loutres.me/test/vm/plan"
 )
@@ -30,7 +31,29 @@ func newPayload(ctx context.Context, dir, arch string, chosen []check) (*payload
 	if err := p.build(ctx, "test", "-c", "-o", filepath.Join(dir, "gate.test"), "./internal/gate"); err != nil {
 		return nil, err
 	}
+	if slices.ContainsFunc(chosen, func(c check) bool { return c.service }) {
+		return p, p.addService(ctx)
+	}
 	return p, nil
+}
+
+// addService adds what the check of wangell.service needs.
+func (p *payload) addService(ctx context.Context) error {
+	for name, pkg := range map[string]string{"wangell": "./cmd/wangell", "hello": "./internal/image/hello"} {
+		if err := p.build(ctx, "build", "-ldflags=-s -w", "-o", filepath.Join(p.dir, name), pkg); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"deploy/debian/wangell.service", "test/vm/hello.yaml", "test/vm/service.sh"} {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(p.dir, filepath.Base(name)), data, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // guest is the program for the VM itself.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command guest is the first process of a VM of test/vm and the program that runs the checks in it. As /init of the
-// initramfs it loads modules, mounts the VM's disks and file systems, and runs the checks.
+// initramfs it loads modules, mounts the VM's disks, and becomes systemd, which starts it again as a service that runs
+// the checks.
 package main
 
 import (
@@ -10,8 +11,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -26,7 +29,11 @@ import (
 const maxOutput = 1 << 20
 
 func main() {
-	if err := initramfs(); err != nil {
+	work := runPlan
+	if os.Getpid() == 1 {
+		work = initramfs
+	}
+	if err := work(); err != nil {
 		fmt.Fprintln(os.Stderr, "guest:", err)
 	}
 	// The disks are thrown away, so nothing has to be unmounted.
@@ -59,7 +66,21 @@ func mountAll(mounts ...mount) error {
 	return nil
 }
 
-// initramfs returns only if it fails or the checks are done.
+// The service of systemd that runs the checks. systemd ends no unit but its own for it, so it may run as long as it
+// wants. The default dependencies are those of any service: file systems, devices, the journal.
+const (
+	unitFile = "/run/systemd/system/wangell-checks.service"
+	unit     = `[Unit]
+Description=Checks of Wangell
+[Service]
+ExecStart=` + plan.Dir + `/guest
+StandardOutput=journal+console
+TimeoutStartSec=infinity
+LimitMEMLOCK=infinity
+`
+)
+
+// initramfs returns only if it fails.
 func initramfs() error {
 	if err := mountAll(
 		mount{"dev", "/dev", "devtmpfs", 0, ""}, mount{"proc", "/proc", "proc", 0, ""}, mount{"sys", "/sys", "sysfs", 0, ""},
@@ -92,13 +113,16 @@ func initramfs() error {
 		unix.Chdir("/")); err != nil {
 		return fmt.Errorf("switch to the root file system: %w", err)
 	}
-	if err := mountAll(
-		mount{"run", "/run", "tmpfs", 0, ""}, mount{"tmp", "/tmp", "tmpfs", 0, ""},
-		mount{"bpf", "/sys/fs/bpf", "bpf", 0, ""}, mount{"cgroup2", "/sys/fs/cgroup", "cgroup2", 0, ""},
-	); err != nil {
+	if err := mountAll(mount{"run", "/run", "tmpfs", 0, "mode=755"}, mount{"tmp", "/tmp", "tmpfs", 0, ""}); err != nil {
 		return err
 	}
-	return runPlan()
+	// With a machine ID this is not the first boot, in which systemd would enable all services.
+	if err := errors.Join(os.WriteFile("/etc/machine-id", []byte(strings.Repeat("46", 16)+"\n"), 0o444),
+		os.MkdirAll(filepath.Dir(unitFile), 0o755), os.WriteFile(unitFile, []byte(unit), 0o644)); err != nil {
+		return err
+	}
+	return fmt.Errorf("start systemd: %w", unix.Exec("/usr/lib/systemd/systemd",
+		[]string{"/usr/lib/systemd/systemd", "--unit=" + filepath.Base(unitFile)}, environment()))
 }
 
 // openConsole makes the console this process' input and output: an initramfs without /dev/console leaves it none.
@@ -222,7 +246,8 @@ func run(c plan.Check) plan.Event {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.Args[0], c.Args[1:]...)
 	var output bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &output, &output
+	both := io.MultiWriter(&output, os.Stdout) // the console shows how far a check is
+	cmd.Stdout, cmd.Stderr = both, both
 	cmd.Dir, cmd.Env = plan.Dir+"/"+c.Dir, environment()
 	cmd.WaitDelay = 5 * time.Second // processes that it leaves may hold its output open
 	err := cmd.Run()
