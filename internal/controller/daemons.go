@@ -21,9 +21,13 @@ type daemons struct {
 	server *wire.Server
 	peers  map[uint64]wire.Peer // by session
 	alone  bool                 // no daemon has been connected for alonePatience
+	// first are the sessions that have not handled this controller's first list of nodes yet; nil before it is sent. Once
+	// they have, listed is set: service addresses are divided among the nodes.
+	first  map[uint64]bool
+	listed bool
 	// deserted, unless nil, is called once when no daemon is connected.
 	deserted func()
-	// aloneChanged is called when alone has changed.
+	// aloneChanged is called when alone or listed has changed.
 	aloneChanged func()
 }
 
@@ -60,14 +64,43 @@ func (d *daemons) encode(list []*wire.Nodes) (batch []wire.Encoded) {
 	return batch
 }
 
-// sendBatch queues messages for one daemon.
-func (d *daemons) sendBatch(peer uint64, batch []wire.Encoded) {
-	if len(batch) == 0 {
-		return
+// sendFirst sends the first list of nodes.
+func (d *daemons) sendFirst(lists map[uint64][]wire.Encoded) {
+	d.first = map[uint64]bool{}
+	for id := range lists {
+		d.first[id] = true
 	}
-	if err := d.server.SendBatch(peer, batch, nil); errors.Is(err, wire.ErrQueueFull) {
+	for id, batch := range lists {
+		handled := func() {
+			delete(d.first, id)
+			d.checkListed()
+		}
+		if !d.sendBatch(id, batch, func(error) { d.loop.post(handled) }) {
+			handled()
+		}
+	}
+	d.checkListed()
+}
+
+// checkListed sets listed once no daemon has to handle the first list of nodes any more.
+func (d *daemons) checkListed() {
+	if !d.listed && len(d.first) == 0 {
+		d.listed = true
+		d.aloneChanged()
+	}
+}
+
+// sendBatch queues messages for one daemon. then is optional: see wire.Server.SendBatch. It is not called if sendBatch
+// returns false, because nothing was queued.
+func (d *daemons) sendBatch(peer uint64, batch []wire.Encoded, then func(error)) bool {
+	if len(batch) == 0 {
+		return false
+	}
+	err := d.server.SendBatch(peer, batch, then)
+	if errors.Is(err, wire.ErrQueueFull) {
 		d.disconnect(d.peers[peer], err)
 	}
+	return err == nil
 }
 
 // notSent reports a message that was not sent. A daemon that is gone gets everything when it joins again.

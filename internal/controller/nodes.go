@@ -212,7 +212,10 @@ func (n *nodes) flush() {
 	list := n.list()
 	if len(list) == 0 && len(n.lastSent) == 0 {
 		clear(n.newcomers)
-		return // nodes without addresses: there is only one
+		if len(n.daemons.peers) > 0 {
+			n.daemons.checkListed() // nodes without addresses: there is only one
+		}
+		return
 	}
 	everyone := !slices.Equal(list, n.lastSent)
 	if everyone {
@@ -226,6 +229,7 @@ func (n *nodes) flush() {
 		}
 	}
 	encodings := map[bool][]wire.Encoded{} // with and without tags
+	batches := map[uint64][]wire.Encoded{}
 	for id := range n.daemons.peers {
 		if !everyone && !n.newcomers[id] {
 			continue
@@ -234,7 +238,14 @@ func (n *nodes) flush() {
 		if encodings[able] == nil {
 			encodings[able] = n.daemons.encode(wire.NewNodes(n.generation, list, able))
 		}
-		n.daemons.sendBatch(id, encodings[able])
+		batches[id] = encodings[able]
+	}
+	if n.daemons.first == nil {
+		n.daemons.sendFirst(batches)
+	} else {
+		for id, batch := range batches {
+			n.daemons.sendBatch(id, batch, nil)
+		}
 	}
 	clear(n.newcomers)
 	if len(encodings[true])+len(encodings[false]) > 1 {

@@ -48,6 +48,9 @@ type Status struct {
 	// NoDaemon is set if no daemon at all has been connected for some seconds, so that nothing serves. Only StatusOf
 	// sets it.
 	NoDaemon bool `json:"-"`
+	// Starting is set until daemons have the first list of nodes of this controller, by which they divide service
+	// addresses: until then, a new address may be answered by none. Only StatusOf sets it.
+	Starting bool `json:"-"`
 	// Pressure is what is scarce in the gates and concerns the service; of whole nodes, only while it is in use.
 	Pressure Pressure `json:"pressure,omitzero"`
 	// Lost tells of a pod on a silent node, beside which no other may start, and what to do; empty if there is none. The

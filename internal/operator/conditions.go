@@ -98,11 +98,16 @@ func readyCondition(out outcome, o observed, st v1alpha1.WangellServiceStatus) m
 		return condition(name, false, "NoAddress", out.addrErr.Error())
 	case out.put != nil:
 		return condition(name, false, "Refused", out.put.Error())
+	case !o.known && apimeta.IsStatusConditionTrue(st.Conditions, name):
+		// The daemons go on with what the previous controller has told them.
+		return *apimeta.FindStatusCondition(st.Conditions, name)
 	case !o.known:
 		return condition(name, false, "Starting", "the controller is starting")
 	case o.alone:
 		return condition(name, false, "NoDaemon",
 			"no daemon is connected to the controller: check the pods of the daemons' DaemonSet and their logs")
+	case o.starting && !apimeta.IsStatusConditionTrue(st.Conditions, name):
+		return condition(name, false, "Starting", "daemons are connecting to the controller")
 	case o.lost != "":
 		return condition(name, false, reasonNodeLost, o.lost)
 	case st.State == lifecycle.Failed.String():

@@ -20,6 +20,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -487,6 +488,32 @@ func TestServiceIsNotReadyWithoutADaemon(t *testing.T) {
 	w.condition("a", v1alpha1.ConditionReady, metav1.ConditionFalse, "NoDaemon")
 	w.d = newPlayer(w, w.d.server)
 	w.condition("a", v1alpha1.ConditionReady, metav1.ConditionTrue, "CanWake")
+}
+
+// Clients of a new service are served once daemons have divided its address among them, and not before.
+func TestServiceIsNotReadyBeforeADaemonConnects(t *testing.T) {
+	w := newWorld(t, nil)
+	w.d = newPlayer(w, "") // it has no server
+	w.d.client.Close()
+	stop := w.run()
+	w.apply("a")
+	w.condition("a", v1alpha1.ConditionReady, metav1.ConditionFalse, "Starting")
+	var l coordinationv1.Lease
+	if !w.get(w.cfg.Lease.Name, &l) {
+		t.Fatal("no Lease")
+	}
+	w.d = newPlayer(w, strings.TrimPrefix(*l.Spec.HolderIdentity, "operator/"))
+	w.condition("a", v1alpha1.ConditionReady, metav1.ConditionTrue, "CanWake")
+	// One that was ready stays so while daemons connect to the next leader.
+	stop()
+	ready := apimeta.FindStatusCondition(w.service("a").Status.Conditions, v1alpha1.ConditionReady)
+	w.run()
+	w.apply("b")
+	w.condition("b", v1alpha1.ConditionReady, metav1.ConditionTrue, "CanWake")
+	now := apimeta.FindStatusCondition(w.service("a").Status.Conditions, v1alpha1.ConditionReady)
+	if ready == nil || now == nil || !now.LastTransitionTime.Equal(&ready.LastTransitionTime) {
+		t.Errorf("ready %+v, then %+v", ready, now)
+	}
 }
 
 // counting counts requests that list or watch all Deployments of a namespace.

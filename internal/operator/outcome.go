@@ -54,12 +54,14 @@ const wakePatience = 2 * time.Second
 
 // observed is what the controller knows of a service.
 type observed struct {
-	known  bool // the controller has the service
-	alone  bool // no daemon is connected
-	status v1alpha1.WangellServiceStatus
-	lost   string // a pod on a silent node is in the way of others: what to do
-	images controller.ImageStatus
-	wake   *v1alpha1.LastWake
+	known bool // the controller has the service
+	alone bool // no daemon is connected
+	// starting means that daemons do not share service addresses by this controller's list of nodes yet.
+	starting bool
+	status   v1alpha1.WangellServiceStatus
+	lost     string // a pod on a silent node is in the way of others: what to do
+	images   controller.ImageStatus
+	wake     *v1alpha1.LastWake
 	// pressure is what is scarce in the gates of nodes and concerns the service.
 	pressure controller.Pressure
 	waking   time.Time // when the wake that is under way began; zero if there is none, or it has trouble

@@ -23,8 +23,8 @@ const statusPause = time.Second
 
 func (r *reconciler) observe(key runtime.Key) observed {
 	st, known := r.StatusOf(key)
-	o := observed{known: known, alone: st.NoDaemon, lost: st.Lost, status: st.Service.Status, pressure: st.Pressure,
-		images: st.Images}
+	o := observed{known: known, alone: st.NoDaemon, starting: st.Starting, lost: st.Lost, status: st.Service.Status,
+		pressure: st.Pressure, images: st.Images}
 	o.status.DesiredReplicas = int32(st.Desired)
 	if st.LastWake != nil {
 		o.wake = lastWake(*st.LastWake)
