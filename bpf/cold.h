@@ -58,7 +58,8 @@ static __always_inline enum flow_path path_of(struct __sk_buff *skb, bool *ingre
 	return bpf_map_lookup_elem(&nics, &ifindex) ? PATH_NIC : PATH_POD;
 }
 
-/* Handles a client's SYN or RST whose service was not warm a moment ago and whose flow is unknown or reusable. */
+/* Handles a client's SYN or RST whose flow is unknown or reusable, and whose service was not warm a moment ago or has a
+ * pod that may not listen. */
 static __always_inline int cold_from_client(struct __sk_buff *skb, struct packet *p)
 {
 	bool ingress;
@@ -84,6 +85,8 @@ static __always_inline int cold_from_client(struct __sk_buff *skb, struct packet
 		return TCX_DROP;
 	struct origin o;
 	origin_from_frame(&o, eth, skb->ifindex, path);
+	if (state_now(st) == SERVICE_WARM)
+		check_pods(skb, s->index);
 	if (state_now(st) != SERVICE_WARM) {
 		enum judgment j = judge(skb, false, p, &k, s, st);
 		if (j == CHALLENGE)
@@ -92,5 +95,5 @@ static __always_inline int cold_from_client(struct __sk_buff *skb, struct packet
 			return TCX_DROP;
 	}
 	struct flow *f = bpf_map_lookup_elem(&flows, &k);
-	return open_to_some_pod(skb, p, &k, f, s->index, st, &o, ingress);
+	return open_to_some_pod(skb, p, &k, f, s->index, st, &o, ingress, true);
 }

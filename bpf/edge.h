@@ -2,6 +2,7 @@
 /* The edge: clients' packets to service addresses, as they enter the cluster on this node. */
 #pragma once
 
+#include "deaf.h"
 #include "icmp.h"
 #include "retry.h"
 #include "source.h"
@@ -58,15 +59,17 @@ static __always_inline void unpark_twin(struct service_status *st, const struct 
 }
 
 /* Sends a SYN to a pod of a warm service, and opens a flow to it, unless a flood leaves no slot for that. old is the
- * flow on its 5-tuple, or NULL. */
+ * flow on its 5-tuple, or NULL. checked: gate_cold has looked whether the pods listen. */
 static __always_inline int open_to_some_pod(struct __sk_buff *skb, struct packet *p, const struct flow_key *k,
 					    struct flow *old, __u32 service, struct service_status *st,
-					    const struct origin *o, bool ingress)
+					    const struct origin *o, bool ingress, bool checked)
 {
 	bool flooded = half_open_crowded(k);
 	if (flooded && !share_has_room(k))
 		return TCX_DROP;
 	int pod = choose_pod(k, old, p, service, flooded);
+	if (!checked && (pod == NO_POD || is_doubted(pod)))
+		return run_step(skb, STEP_COLD);
 	if (pod == NO_POD) {
 		count(COUNT_NO_POD);
 		return TCX_DROP;
@@ -179,7 +182,7 @@ static __always_inline int edge_from_client(struct __sk_buff *skb, enum packet_k
 	if (is_denied(s, &k))
 		return TCX_DROP;
 	origin_from_frame(&o, eth, skb->ifindex, path);
-	return open_to_some_pod(skb, p, &k, f, s->index, st, &o, ingress);
+	return open_to_some_pod(skb, p, &k, f, s->index, st, &o, ingress, false);
 }
 
 /* Handles a SYN that the daemon has released, or sends to another pod because it was not answered. */

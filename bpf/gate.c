@@ -11,8 +11,8 @@
  *   gate_home      tail call:                       replies to clients of other nodes, and to SYNs of a flood
  *   gate_retry     tail call:                       SYNs that their pod refused or did not answer
  *   gate_moved     tail call:                       flows whose client now uses another edge node
- *   gate_cold      tail call:                       SYNs of services that are not warm
- *   gate_listen    tracepoint inet_sock_set_state:  a pod's socket enters LISTEN
+ *   gate_cold      tail call:                       SYNs of services that are not warm, or whose pods may not listen
+ *   gate_listen    tracepoint inet_sock_set_state:  a pod's socket enters or leaves LISTEN
  *   gate_unpark    run by the daemon:               drops a parked SYN
  *   gate_sweep     run by the daemon:               removes flows that have ended
  */
@@ -191,7 +191,7 @@ int gate_cold(struct __sk_buff *skb)
 SEC("tp_btf/inet_sock_set_state")
 int BPF_PROG(gate_listen, struct sock *sk, int oldstate, int newstate)
 {
-	return socket_state_changed(sk, newstate);
+	return socket_state_changed(sk, oldstate, newstate);
 }
 
 SEC("syscall")

@@ -61,6 +61,15 @@ struct {
 	__uint(map_flags, BPF_F_MMAPABLE);
 } pods SEC(".maps");
 
+/* Pod index → its listening sockets. Of pods on this node only. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct pod_socket);
+	__uint(map_flags, BPF_F_MMAPABLE);
+} pod_sockets SEC(".maps");
+
 /* Pod index → traffic to and from the pod, per CPU. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -290,7 +299,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 } pod_names SEC(".maps");
 
-/* Socket that is expected to enter LISTEN → its pod: index in the low half, generation in the high half. */
+/* Namespace and port of listening sockets → their pod: index in the low half, generation in the high half. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);

@@ -5,6 +5,7 @@
  * through the edge node, which follows the flow no differently. */
 #pragma once
 
+#include "deaf.h"
 #include "encap.h"
 #include "flooded.h"
 #include "steps.h"
@@ -151,7 +152,7 @@ static __always_inline int home_from_edge(struct __sk_buff *skb, struct packet *
 		if (build_reset(skb, p))
 			return TCX_DROP;
 		return send_to_edge(skb, p->saddr, p->sport, sizeof(struct iphdr) + sizeof(struct tcphdr), m->id,
-				    m->node, ENCAP_TO_CLIENT, ENCAP_CLOSES);
+				    m->node, ENCAP_TO_CLIENT, ENCAP_CLOSES | (pod ? 0 : ENCAP_LEFT));
 	}
 	/* The edge node chose the pod, so a flow that it does not know has ended. */
 	if (f)
@@ -184,6 +185,12 @@ static __always_inline int home_to_client(struct __sk_buff *skb, const struct fl
 		if (clamp_mss(skb, p, o.edge))
 			return TCX_DROP;
 	}
+	__u32 flags = 0;
+	if (refuses_syn(f, p)) {
+		check_pod(skb, f->pod);
+		/* This node may hear of the pod later than the edge node: a starting pod has not left. */
+		flags = pod->state == POD_DEAF || pod->state == POD_DRAINING ? ENCAP_LEFT : 0;
+	}
 	account(f, p, OUT, track(k, f, p, OUT));
 	bool closed = f->state >= FLOW_CLOSED;
 	/* The edge node also needs the ACK of the client's FIN. */
@@ -197,7 +204,7 @@ static __always_inline int home_to_client(struct __sk_buff *skb, const struct fl
 		/* Only the edge node can reach this client. */
 	}
 	return send_to_edge(skb, p->daddr, p->dport, p->ip_len, pod->id, o.edge, ENCAP_TO_CLIENT,
-			    closed ? ENCAP_CLOSES : 0);
+			    closed ? ENCAP_CLOSES | flags : 0);
 }
 
 /* Edge node: whether a pod's segment belongs to this flow, and not to an earlier one on the same ports. */
@@ -257,8 +264,12 @@ static __always_inline int edge_from_home(struct __sk_buff *skb, struct packet *
 			return TCX_DROP;
 	}
 	bool closes = (m->flags & ENCAP_CLOSES) && belongs_to_flow(f, p);
-	if (closes && refuses_syn(f, p))
+	if (closes && refuses_syn(f, p)) {
+		struct pod *pod = pod_of_flow(f);
+		if (pod && (m->flags & ENCAP_LEFT))
+			mark_deaf(f->pod, pod);
 		return run_step(skb, STEP_RETRY);
+	}
 	struct origin o;
 	read_origin(f, &o);
 	account(f, p, OUT, track(&k, f, p, OUT));

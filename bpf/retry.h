@@ -3,7 +3,7 @@
  * sent to another pod, unnoticed by the client. */
 #pragma once
 
-#include "balance.h"
+#include "deaf.h"
 #include "park.h"
 #include "prove.h"
 #include "remote.h"
@@ -59,11 +59,19 @@ static __always_inline int retry_syn(struct __sk_buff *skb, struct packet *p)
 	struct service_status *st = s ? status_of(s->index) : NULL;
 	struct syn_backup *syn = find_syn_backup(&k, f);
 	struct pod *pod = bpf_map_lookup_elem(&pods, &f->pod);
+	if (!st || !syn || !pod)
+		goto give_up;
+	/* A pod that takes no new flows any more is not one that does not want this one. */
+	if (!silent)
+		check_pod(skb, f->pod);
+	bool left = !silent && pod->state != POD_SERVING;
 	/* In a flood, SYN-ACKs may pass that the flow does not see. */
-	if (!st || !syn || !pod || syn->retries >= s->retries || (silent && is_flooded(s->index)))
+	if ((syn->retries >= s->retries && !left) || (silent && is_flooded(s->index)))
 		goto give_up;
 	syn->tried |= 1u << (pod->slot & 31);
 	int next = pick_pod(s->index, syn->tried, k.client.w[3]);
+	if (next == NO_POD && left)
+		cool_without_pods(s->index);
 	bool parks = next == NO_POD && state_now(st) != SERVICE_WARM;
 	if (next == NO_POD && !parks)
 		goto give_up;

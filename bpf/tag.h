@@ -25,6 +25,7 @@ EXPORT_TO_GO(enum, encap_type);
 enum encap_flag {
 	ENCAP_INSIDE = 1, /* TO_POD: the client is on the edge node, so all replies go back there */
 	ENCAP_CLOSES = 2, /* TO_CLIENT: this segment ends the flow, according to the home node */
+	ENCAP_LEFT = 1,   /* TO_CLIENT, if it ends the flow: the pod takes no new flows any more */
 	ENCAP_MOVED = 4,  /* CLOSED: the flow continues through another edge node */
 };
 EXPORT_TO_GO(enum, encap_flag);

@@ -127,6 +127,7 @@ enum pod_state {
 	POD_STARTING = 1, /* its replies are translated; it takes no flow yet */
 	POD_SERVING = 2,  /* it takes new flows */
 	POD_DRAINING = 3, /* it keeps its flows and takes no new ones */
+	POD_DEAF = 4,     /* as POD_DRAINING: the gate has found that nothing listens there, or its home node has */
 };
 
 /* Value of `pods`. The daemon maps it into its memory. */
@@ -150,6 +151,14 @@ struct pod {
 	__u64 new_flows;        /* handshakes completed */
 	__u64 first_synack;     /* when its first SYN-ACK passed, ns of CLOCK_MONOTONIC; 0: not yet */
 	__u64 first_byte;       /* when its first payload passed, ns of CLOCK_MONOTONIC; 0: not yet */
+};
+
+/* Value of `pod_sockets`: what leads to the listening sockets of a pod on this node. The daemon maps it into its
+ * memory. */
+struct pod_socket {
+	__u64 netns;   /* cookie of the pod's network namespace; 0: its sockets are not followed (daemon) */
+	__u32 nsid;    /* 1 + ID of that namespace as this node's knows it; 0: unknown (daemon) */
+	__u32 doubted; /* 1: a socket has left LISTEN, and no SYN has looked for another one since */
 };
 
 /* Value of `pod_traffic`. Index [0] is client to pod, [1] pod to client. */
@@ -373,7 +382,7 @@ struct syn_watcher {
 	__u32 pad; /* zero */
 };
 
-/* Key of `listeners`: a socket that is expected to enter LISTEN. */
+/* Key of `listeners`: sockets that are expected to enter and leave LISTEN. */
 struct listener_key {
 	__u64 netns; /* network namespace cookie */
 	__u32 port;  /* host byte order */
@@ -396,6 +405,7 @@ enum event_type {
 	EVENT_SYN = 5,         /* a flow became half-open while syn_watch was off */
 	EVENT_OVER_BUDGET = 6, /* a client exceeded a budget of wakes */
 	EVENT_DENIED = 7,      /* a service refused a client by its address */
+	EVENT_DEAF = 8,        /* a pod's socket left LISTEN, or the pod refused a SYN because it has none */
 };
 
 /* Record in `events`. */

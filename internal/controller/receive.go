@@ -60,6 +60,10 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 		if p := r.findAtHome(from, m.Service, m.PodID); p != nil {
 			e.step(p.service, lifecycle.Unready{Ref: p.ref, At: m.At, Answer: m.Answer})
 		}
+	case *wire.Deaf:
+		if p := r.findAtHome(from, m.Service, m.PodID); p != nil {
+			e.step(p.service, lifecycle.Deaf{Ref: p.ref})
+		}
 	case *wire.Trace:
 		if p := r.find(m.Service, m.PodID); p != nil {
 			e.step(p.service, lifecycle.Trace{

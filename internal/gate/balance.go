@@ -54,7 +54,7 @@ func (g *Gate) removeServing(service, pod uint32) {
 		if atomic.LoadUint32(&st.Pod[i]) != pod {
 			continue
 		}
-		if n == 1 {
+		if !g.othersServe(st, pod) {
 			setServiceState(st, gateServiceStateSERVICE_COLD)
 		}
 		atomic.StoreUint32(&st.Pod[i], atomic.LoadUint32(&st.Pod[n-1]))
@@ -64,6 +64,16 @@ func (g *Gate) removeServing(service, pod uint32) {
 		}
 		return
 	}
+}
+
+// othersServe reports whether a service's new flows have another pod to go to. The caller holds podTable.serving.
+func (g *Gate) othersServe(st *gateServiceStatus, pod uint32) bool {
+	for i := range atomic.LoadUint32(&st.Pods) {
+		if other := st.Pod[i]; other != pod && podState(g.pods.at(other)) == gatePodStatePOD_SERVING {
+			return true
+		}
+	}
+	return false
 }
 
 // updateMaglev rebuilds a service's Maglev table from its serving pods, or removes it if the service has no affinity or

@@ -29,6 +29,7 @@ const (
 	flowClaimType = byte(gateEncapTypeENCAP_FLOW_CLAIM)
 	inside        = byte(gateEncapFlagENCAP_INSIDE)
 	closes        = byte(gateEncapFlagENCAP_CLOSES)
+	left          = byte(gateEncapFlagENCAP_LEFT)
 	moved         = byte(gateEncapFlagENCAP_MOVED)
 )
 
@@ -465,9 +466,9 @@ func TestHomeNodeServesFlowsFromEdgeNodes(t *testing.T) {
 	t.Run("pod or flow unknown", func(t *testing.T) {
 		w := begin(t)
 		for _, s := range []segment{w.syn(1000), w.fromClient("PA", 1001, 5001, 1)} {
-			pod := uint64(1)
+			pod, flags := uint64(1), closes
 			if s.flags == "S" {
-				pod = 7
+				pod, flags = 7, closes|left
 			}
 			f := s.frame()
 			like := bytes.Clone(f)
@@ -475,7 +476,7 @@ func TestHomeNodeServesFlowsFromEdgeNodes(t *testing.T) {
 			copy(like[6:], f[:6])
 			resetTo(t, s,
 				w.unwrap(w.wantRun(onNIC, w.wrap(otherNode, toPodType, 0, pod, f), tcxRedirect), toClientType,
-					closes, pod, like))
+					flags, pod, like))
 		}
 		w.wantRun(onNIC, w.wrap(otherNode, toPodType, 0, 1, w.fromClient("R", 1, 0).frame()), tcxDrop)
 		w.wantCounts(0, 0, 0)

@@ -28,6 +28,10 @@ const (
 	EventOverBudget = EventKind(gateEventTypeEVENT_OVER_BUDGET)
 	// EventDenied: the rules of a service refused a client. At most one is sent for a service in a minute.
 	EventDenied = EventKind(gateEventTypeEVENT_DENIED)
+	// EventDeaf: a listening socket of a pod was closed, or the pod, or its home node, refused a SYN because nothing
+	// listens there. Another socket of the pod may still listen. If not, the gate gives the pod no new flows: Serve does
+	// so again.
+	EventDeaf = EventKind(gateEventTypeEVENT_DEAF)
 )
 
 // Event is something that the gate reports.

@@ -26,6 +26,7 @@ type Gate struct {
 	// Array maps, mapped into memory.
 	statuses      *view[gateServiceStatus]
 	pods          *view[gatePod]
+	sockets       *view[gatePodSocket]
 	recounts      *view[gateRecount]
 	sourceShares  *view[gateFlowShare]
 	serviceShares *view[gateFlowShare]

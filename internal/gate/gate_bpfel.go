@@ -74,6 +74,7 @@ type gateEncapFlag uint32
 const (
 	gateEncapFlagENCAP_INSIDE gateEncapFlag = 1
 	gateEncapFlagENCAP_CLOSES gateEncapFlag = 2
+	gateEncapFlagENCAP_LEFT   gateEncapFlag = 1
 	gateEncapFlagENCAP_MOVED  gateEncapFlag = 4
 )
 
@@ -106,6 +107,7 @@ const (
 	gateEventTypeEVENT_SYN         gateEventType = 5
 	gateEventTypeEVENT_OVER_BUDGET gateEventType = 6
 	gateEventTypeEVENT_DENIED      gateEventType = 7
+	gateEventTypeEVENT_DEAF        gateEventType = 8
 )
 
 type gateFlow struct {
@@ -317,6 +319,13 @@ type gatePodPort struct {
 	Pad     uint16
 }
 
+type gatePodSocket struct {
+	_       structs.HostLayout
+	Netns   uint64
+	Nsid    uint32
+	Doubted uint32
+}
+
 type gatePodState uint32
 
 const (
@@ -324,6 +333,7 @@ const (
 	gatePodStatePOD_STARTING gatePodState = 1
 	gatePodStatePOD_SERVING  gatePodState = 2
 	gatePodStatePOD_DRAINING gatePodState = 3
+	gatePodStatePOD_DEAF     gatePodState = 4
 )
 
 type gateQueryCount struct {
@@ -547,6 +557,7 @@ const (
 	gateMapPendingQueries      = "pending_queries"
 	gateMapPodNames            = "pod_names"
 	gateMapPodPorts            = "pod_ports"
+	gateMapPodSockets          = "pod_sockets"
 	gateMapPodTraffic          = "pod_traffic"
 	gateMapPods                = "pods"
 	gateMapProvenBudgets       = "proven_budgets"
@@ -693,6 +704,7 @@ type gateMapSpecs struct {
 	PendingQueries  *ebpf.MapSpec `ebpf:"pending_queries"`
 	PodNames        *ebpf.MapSpec `ebpf:"pod_names"`
 	PodPorts        *ebpf.MapSpec `ebpf:"pod_ports"`
+	PodSockets      *ebpf.MapSpec `ebpf:"pod_sockets"`
 	PodTraffic      *ebpf.MapSpec `ebpf:"pod_traffic"`
 	Pods            *ebpf.MapSpec `ebpf:"pods"`
 	ProvenBudgets   *ebpf.MapSpec `ebpf:"proven_budgets"`
@@ -789,6 +801,7 @@ type gateMaps struct {
 	PendingQueries  *ebpf.Map `ebpf:"pending_queries"`
 	PodNames        *ebpf.Map `ebpf:"pod_names"`
 	PodPorts        *ebpf.Map `ebpf:"pod_ports"`
+	PodSockets      *ebpf.Map `ebpf:"pod_sockets"`
 	PodTraffic      *ebpf.Map `ebpf:"pod_traffic"`
 	Pods            *ebpf.Map `ebpf:"pods"`
 	ProvenBudgets   *ebpf.Map `ebpf:"proven_budgets"`
@@ -834,6 +847,7 @@ func (m *gateMaps) Close() error {
 		m.PendingQueries,
 		m.PodNames,
 		m.PodPorts,
+		m.PodSockets,
 		m.PodTraffic,
 		m.Pods,
 		m.ProvenBudgets,

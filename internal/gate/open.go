@@ -91,6 +91,9 @@ func (g *Gate) mapViews() (err error) {
 	if g.pods, err = newView[gatePod](o.Pods); err != nil {
 		return err
 	}
+	if g.sockets, err = newView[gatePodSocket](o.PodSockets); err != nil {
+		return err
+	}
 	if g.recounts, err = newView[gateRecount](o.Recounts); err != nil {
 		return err
 	}
@@ -144,6 +147,7 @@ func (g *Gate) attachAll() error {
 		if p.Ifindex == 0 {
 			continue // on another node
 		}
+		g.nameNetns(index, int(p.Ifindex)) // an earlier version may not have done so
 		// A pod whose device is gone is for the daemon to remove.
 		if err := g.attachPod(int(p.Ifindex)); err != nil {
 			g.log.Warn("cannot attach to a pod's device", "pod", p.Id, "error", err)
@@ -173,8 +177,8 @@ func (g *Gate) Close() error {
 	for _, l := range g.links.byName {
 		errs = append(errs, l.Close())
 	}
-	views := []interface{ close() error }{g.statuses, g.pods, g.recounts, g.sourceShares, g.serviceShares, g.idle,
-		g.backups, g.rings, g.heads, g.places, g.watch, g.filters}
+	views := []interface{ close() error }{g.statuses, g.pods, g.sockets, g.recounts, g.sourceShares, g.serviceShares,
+		g.idle, g.backups, g.rings, g.heads, g.places, g.watch, g.filters}
 	for _, v := range views {
 		errs = append(errs, v.close())
 	}

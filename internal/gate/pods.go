@@ -24,6 +24,7 @@ const (
 	PodStarting = PodState(gatePodStatePOD_STARTING) // its replies are translated; it takes no flows yet
 	PodServing  = PodState(gatePodStatePOD_SERVING)  // it takes new flows
 	PodDraining = PodState(gatePodStatePOD_DRAINING) // it keeps its flows and takes no new ones
+	PodDeaf     = PodState(gatePodStatePOD_DEAF)     // served, and does not listen any more: as PodDraining; see EventDeaf
 )
 
 // Pod describes a pod to the gate.
@@ -101,6 +102,7 @@ func (g *Gate) AddPod(p Pod) error {
 
 // linkPod adds a pod to all maps other than that of pods, and attaches to its device.
 func (g *Gate) linkPod(p Pod, index uint32) error {
+	*g.sockets.at(index) = gatePodSocket{}
 	zero := make([]gateTraffic, ebpf.MustPossibleCPU())
 	if err := g.objs.PodTraffic.Put(index, zero); err != nil {
 		return fmt.Errorf("clearing its counters: %w", err)
@@ -114,6 +116,7 @@ func (g *Gate) linkPod(p Pod, index uint32) error {
 	if err := g.objs.PodPorts.Put(gatePodPort{Ifindex: uint32(p.Ifindex), Port: htons(p.Addr.Port())}, index); err != nil {
 		return fmt.Errorf("writing its port to the gate's map: %w", err)
 	}
+	g.nameNetns(index, p.Ifindex)
 	return g.attachPod(p.Ifindex)
 }
 
@@ -146,7 +149,7 @@ func (g *Gate) RemovePod(service netip.AddrPort, id uint64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := g.pods.at(index)
-	err := g.unlinkPod(service, id, p.Ifindex, p.Port)
+	err := errors.Join(g.unwatchListen(index), g.unlinkPod(service, id, p.Ifindex, p.Port))
 	used := atomic.LoadUint64(&p.NewFlows) > 0
 	// Generation 0 matches no flow, and the next pod with this index has another generation.
 	*p = gatePod{}

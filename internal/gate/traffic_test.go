@@ -19,8 +19,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
@@ -452,17 +450,7 @@ func TestListenIsReported(t *testing.T) {
 	n := newNetwork(t, XDPOff, 1500)
 	n.service()
 	n.addPod(vip, 1)
-	var cookie uint64
-	n.must(inNamespace("pod1", func() error {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-		return err
-	}))
-	n.must(n.g.WatchListen(cookie, vip, 1))
+	watchListen(n, n.g, "pod1", 1)
 	listen := func(ns, network, addr string) {
 		t.Helper()
 		n.must(inNamespace(ns, func() error {
@@ -486,9 +474,10 @@ func TestListenIsReported(t *testing.T) {
 	if len(got) != 2 || got[0].Service != vip || got[0].Pod != 1 || got[0].At == 0 {
 		t.Errorf("%+v, want two of pod 1", got)
 	}
-	n.must(n.g.UnwatchListen(cookie, podAt[1].Port()))
+	n.must(n.g.RemovePod(vip, 1))
 	listen("pod1", "tcp4", port)
-	n.must(n.g.WatchListen(cookie, vip, 1))
+	n.addPod(vip, 1)
+	watchListen(n, n.g, "pod1", 1)
 	listen("pod1", "tcp4", port)
 	if got := n.ev.await(t, EventListen, 3); len(got) != 3 {
 		t.Errorf("%d events, want 3", len(got))

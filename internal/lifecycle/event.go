@@ -109,6 +109,10 @@ type Unready struct {
 	Answer string        // what the probe said last; empty if it has not run yet
 }
 
+// Deaf reports that a pod that served does not listen any more. Its open connections continue, unless its process has
+// ended: then Exited follows. Listening follows if it listens again.
+type Deaf struct{ Ref Ref }
+
 // Trace carries times of a wake that the gate has measured. Zero means not measured yet.
 type Trace struct {
 	Ref                              Ref
@@ -200,6 +204,7 @@ func (Started) event()      {}
 func (StartFailed) event()  {}
 func (Listening) event()    {}
 func (Unready) event()      {}
+func (Deaf) event()         {}
 func (Trace) event()        {}
 func (Exited) event()       {}
 func (IdleSeen) event()     {}

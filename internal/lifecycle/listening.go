@@ -8,6 +8,9 @@ import "wangell.loutres.me/internal/monotime"
 func (t *transition) listening(e Listening) {
 	t.back(e.Ref) // its node is heard
 	p := t.pod(e.Ref)
+	if p != nil {
+		p.deaf = false
+	}
 	if p != nil && p.probed {
 		p.probed, p.answer = false, ""
 		t.mark(p.ref, PhaseReady, e.At)
@@ -44,8 +47,19 @@ func (t *transition) unready(e Unready) {
 	t.report(Warning, "a pod gets no new connections: its readinessProbe fails: %s", p.lastAnswer())
 }
 
-// refuseUnready refuses the clients that have waited long enough for a pod that served, and whose readinessProbe fails.
-// The pod stays, with its open connections, and serves again once the probe succeeds.
+// deaf goes on after a pod that served does not listen any more. Clients wait until it does, or its process has ended.
+func (t *transition) deaf(r Ref) {
+	p := t.pod(r)
+	if p == nil || p.life != lifeServing || p.progress != podConfirmed {
+		return
+	}
+	p.deaf = true
+	p.unconfirm()
+	t.report(Info, "a pod gets no new connections: it does not listen on port %d any more", t.spec.Port)
+}
+
+// refuseUnready refuses the clients that have waited long enough for a pod that served, and that has stopped listening
+// or whose readinessProbe fails. The pod stays, with its open connections, and serves again once that is over.
 func (t *transition) refuseUnready(p *pod, reason string) {
 	p.deadline, t.next.wake, t.refuse = 0, nil, reason
 	t.report(Error, "clients are refused: %s", reason)

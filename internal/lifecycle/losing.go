@@ -123,7 +123,7 @@ func (t *transition) overdue(p *pod) {
 		t.forget(p)
 	case t.state == Waking:
 		t.fail(reason)
-	case p.life == lifeServing && p.probed:
+	case p.life == lifeServing && (p.probed || p.deaf):
 		t.refuseUnready(p, reason)
 	case p.life == lifeServing && others((*pod).serves):
 		t.stop(p, p.grace)

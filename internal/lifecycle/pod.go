@@ -53,6 +53,7 @@ type pod struct {
 	leaving  bool // it is being removed from outside
 	away     bool // the daemon on its home node is silent
 	probed   bool // it listens, and its readinessProbe has not succeeded since then
+	deaf     bool // it served, and does not listen any more
 	hurry    bool // drained: it is stopped without waiting for its open flows, because its successor waits for its end
 
 	rev       uint32                         // of the spec from which it was started

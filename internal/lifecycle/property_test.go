@@ -226,6 +226,8 @@ func (w *world) chaos(kind, arg byte) Event {
 		return Back{ref}
 	case 27:
 		return Unready{ref, recent, "no"}
+	case 28:
+		return Deaf{ref}
 	default:
 		return Timer{Rolling: arg%2 == 0}
 	}

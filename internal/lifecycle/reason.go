@@ -20,6 +20,8 @@ func (m *Machine) timeoutReason(p *pod) string {
 	case p.probed:
 		return fmt.Sprintf("the pod listens on port %d, but its readinessProbe did not succeed within %s: %s", port, after,
 			p.lastAnswer())
+	case p.deaf:
+		return fmt.Sprintf("the pod does not listen on port %d any more: waited %s", port, after)
 	case p.progress >= podListened:
 		return fmt.Sprintf("the pod found running does not listen on port %d: waited %s", port, after)
 	case p.progress == podRunning || p.phases[phaseIndex(PhaseStarted)] != 0:

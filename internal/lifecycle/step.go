@@ -44,6 +44,8 @@ func (t *transition) handle(ev Event) {
 		t.listening(e)
 	case Unready:
 		t.unready(e)
+	case Deaf:
+		t.deaf(e.Ref)
 	case Trace:
 		t.trace(e)
 	case Exited:

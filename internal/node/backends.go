@@ -26,6 +26,7 @@ func (d *daemon) applyBackends(m *wire.Backends) {
 		return
 	}
 	s.generation = m.Generation
+	served := s.serving()
 	wanted := make(map[uint64]bool, len(m.Pods))
 	// Serving pods that the gate does not have yet are added one by one below, and each may take its share only.
 	s.crowd.pods = max(int(m.Sharing), servingIn(m))
@@ -45,6 +46,9 @@ func (d *daemon) applyBackends(m *wire.Backends) {
 	s.crowd.pods = int(m.Sharing)
 	if s.crowd.over(s.serving(), monotime.Now()) {
 		d.releaseRest(s)
+	}
+	if served > 0 {
+		d.wakeForParked(s)
 	}
 }
 

@@ -45,9 +45,6 @@ func (d *daemon) endWatch(p *pod) {
 		return
 	}
 	p.watch.cancel()
-	if err := d.gate.UnwatchListen(p.watch.cookie, p.watch.addr.Port()); err != nil {
-		d.log.Warn("cannot stop watching a pod", "pod", p.id, "error", err)
-	}
 	p.watch = nil
 }
 

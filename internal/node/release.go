@@ -15,7 +15,7 @@ func (d *daemon) serve(s *service, p *pod) {
 	leader := s.leader(p)
 	n, err := d.release(s, p)
 	now := monotime.Now()
-	p.serving, p.since, p.restarting = true, now, false
+	p.serving, p.since, p.restarting, p.pause = true, now, false, 0
 	p.state = wire.PodServing
 	s.idleReported = 0
 	if p.home || n > 0 {

@@ -110,16 +110,19 @@ func (d *daemon) adopt() {
 		d.services[a] = s
 		for _, id := range d.gate.PodIDs(a) {
 			state, _ := d.gate.PodState(a, id)
-			s.pods[id] = &pod{id: id, serving: state == gate.PodServing, since: monotime.Now()}
+			deaf := state == gate.PodDeaf
+			p := &pod{id: id, serving: state == gate.PodServing || deaf, since: monotime.Now()}
+			s.pods[id] = p
 			d.pods++
+			if deaf {
+				d.retryLater(s, p)
+			}
 		}
 		if len(s.pods) > 1 {
 			d.shared[s] = true
 		}
 		// SYNs that the earlier daemon kept for further pods of a wake.
-		if n, err := d.gate.Release(a); err != nil {
-			d.log.Error("cannot release parked SYNs", "address", a, "released", n, "error", err)
-		}
+		d.releaseParked(a)
 	}
 	if d.pods > 0 {
 		d.chores <- struct{}{}
@@ -137,6 +140,8 @@ func (d *daemon) event(e gate.Event) {
 		d.denied(e)
 	case gate.EventListen:
 		d.listenEvent(e)
+	case gate.EventDeaf:
+		d.tasks.Go(func() { d.deafEvent(e) })
 	case gate.EventFirstSYNACK, gate.EventFirstByte:
 		d.traceEvent(e)
 	}

@@ -39,8 +39,10 @@ type pod struct {
 	home    bool
 	state   wire.PodState // as of the last Backends; 0 if none listed the pod in this session
 	serving bool          // the gate gives it new flows
-	// restarting: a process of the pod ended, and the pod gets no new flow until it listens again.
+	// restarting: the pod has stopped listening, or a process of it ended, and it gets no new flow until it listens again.
 	restarting   bool
+	retrying     bool          // not home: it was found deaf, and gets new flows again after a pause
+	pause        time.Duration // the last such pause
 	since        monotime.Time // when it began to serve
 	watch        *listenWatch  // until it listens
 	probe        string        // home: its readinessProbe, as the controller sent it; empty if there is none

@@ -27,7 +27,12 @@ func (d *daemon) wake(a netip.AddrPort, seen monotime.Time) {
 	s.mu.Lock()
 	s.wakes++
 	seq := s.wakes
+	kept := s.crowd.until != 0
 	s.mu.Unlock()
+	if !kept && d.gate.ServiceState(a) == gate.Warm {
+		// A pod began to serve just as the gate found none.
+		d.tasks.Go(func() { d.releaseParked(a) })
+	}
 	if d.cri != nil {
 		d.cri.Hurry()
 	}
@@ -37,6 +42,13 @@ func (d *daemon) wake(a netip.AddrPort, seen monotime.Time) {
 	}
 	d.send(&m)
 	d.tasks.Go(func() { d.reportParked(s, m) })
+}
+
+// releaseParked releases what is parked at a service that is warm.
+func (d *daemon) releaseParked(a netip.AddrPort) {
+	if n, err := d.gate.Release(a); err != nil {
+		d.log.Error("cannot release parked SYNs", "address", a, "released", n, "error", err)
+	}
 }
 
 // wakeAlerts are the kinds of the alerts of the budgets of wakes.

@@ -83,6 +83,8 @@ func (m *Wake) shift(d time.Duration) {
 
 func (m *Listening) shift(d time.Duration) { shiftTime(&m.At, d) }
 
+func (m *Deaf) shift(d time.Duration) { shiftTime(&m.At, d) }
+
 func (m *Unready) shift(d time.Duration) { shiftTime(&m.At, d) }
 
 func (m *Trace) shift(d time.Duration) {

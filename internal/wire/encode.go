@@ -67,6 +67,8 @@ func newMessage(t Type) body {
 		return &Denied{}
 	case TypeAlert:
 		return &Alert{}
+	case TypeDeaf:
+		return &Deaf{}
 	case TypeImages:
 		return &Images{}
 	case TypeImageReports:

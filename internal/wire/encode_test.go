@@ -111,6 +111,7 @@ func samples() map[string]Message {
 			{PodID: 4, State: PodStarting, Probe: "first", Runtime: "web-4"},
 		}},
 		"unready":   &Unready{Service: service4, PodID: 1, At: 1_000_900_000, Answer: "httpGet: status 503"},
+		"deaf":      &Deaf{Service: service4, PodID: 1, At: 1_005_000_000},
 		"listening": &Listening{Service: service4, PodID: 1, At: 1_000_900_000},
 		"trace": &Trace{
 			Service: service4, PodID: 1, Released: 1_000_910_000, FirstSYNACK: 1_000_920_000, FirstByte: 1_001_000_000,

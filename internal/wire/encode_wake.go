@@ -130,6 +130,14 @@ func (m *Listening) append(b []byte) []byte {
 
 func (m *Listening) decode(d *decoder) { m.Service, m.PodID, m.At = d.addr(), d.u64(), d.time() }
 
+func (m *Deaf) check() error { return checkService(m.Service, m.At) }
+
+func (m *Deaf) append(b []byte) []byte {
+	return appendTime(binary.BigEndian.AppendUint64(appendAddr(b, m.Service), m.PodID), m.At)
+}
+
+func (m *Deaf) decode(d *decoder) { m.Service, m.PodID, m.At = d.addr(), d.u64(), d.time() }
+
 func (m *Trace) check() error { return checkService(m.Service, m.Released, m.FirstSYNACK, m.FirstByte) }
 
 func (m *Trace) append(b []byte) []byte {

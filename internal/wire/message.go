@@ -34,6 +34,7 @@ const (
 	TypeUnready   Type = 22 // daemon → controller: a pod listens, but its readinessProbe does not succeed
 	TypeDenied    Type = 23 // daemon → controller: a service refused a client by its address
 	TypeAlert     Type = 24 // daemon → controller: something of its gate is scarce, or no more
+	TypeDeaf      Type = 26 // daemon → controller: a pod that served does not listen any more
 
 	TypeImages       Type = 28 // controller → daemon: the images that its node is to have
 	TypeImageReports Type = 29 // daemon → controller: the states of these images
@@ -49,6 +50,7 @@ func (t Type) String() string {
 		TypeUnready: "UNREADY",
 		TypeDenied:  "DENIED",
 		TypeAlert:   "ALERT",
+		TypeDeaf:    "DEAF",
 		TypeImages:  "IMAGES", TypeImageReports: "IMAGE_REPORTS",
 	}
 	if n, ok := names[t]; ok {
@@ -189,6 +191,14 @@ type Listening struct {
 	Service netip.AddrPort
 	PodID   uint64
 	At      monotime.Time
+}
+
+// Deaf reports that a pod that served has closed its last listening socket, or that its process has ended, as observed
+// by the kernel of its home node. Until Listening the pod gets no new flow.
+type Deaf struct {
+	Service netip.AddrPort
+	PodID   uint64
+	At      monotime.Time // when that was seen
 }
 
 // Unready reports that a pod with a Probe listens, but is not ready: its Probe has not succeeded yet, or fails again.
@@ -346,6 +356,9 @@ func (*Backends) Type() Type { return TypeBackends }
 
 // Type returns TypeListening.
 func (*Listening) Type() Type { return TypeListening }
+
+// Type returns TypeDeaf.
+func (*Deaf) Type() Type { return TypeDeaf }
 
 // Type returns TypeUnready.
 func (*Unready) Type() Type { return TypeUnready }

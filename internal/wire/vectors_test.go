@@ -162,7 +162,8 @@ func makeVectors(t testing.TB) vectors {
 		fromClient := false
 		switch m.Type() {
 		case TypeWake, TypeListening, TypeUnready, TypeTrace, TypeStats, TypeIdle, TypeQuiet, TypeNode, TypePodReport,
-			TypeUsage, TypeTagReady, TypeDenied, TypeAlert, TypeImageReports:
+			TypeUsage, TypeTagReady, TypeDenied, TypeAlert, TypeDeaf,
+			TypeImageReports:
 			fromClient = true
 		}
 		if !reliable(m.Type()) {
