@@ -84,3 +84,18 @@ __noinline int check_pods(struct __sk_buff *skb, __u32 service)
 	}
 	return cool_without_pods(service);
 }
+
+/* Finds a deaf pod of a service that is not in tried. Returns its index, or NO_POD. */
+__noinline int pick_deaf_pod(__u32 service, __u32 tried)
+{
+	struct service_status *st = status_of(service);
+	if (!st)
+		return NO_POD;
+	for (__u32 i = 0; i < MAX_PODS_PER_SERVICE && i < st->pods; i++) {
+		__u32 index = st->pod[i];
+		struct pod *pod = bpf_map_lookup_elem(&pods, &index);
+		if (pod && pod->state == POD_DEAF && pod->service == service && !(tried & (1u << (pod->slot & 31))))
+			return index;
+	}
+	return NO_POD;
+}

@@ -39,10 +39,10 @@ __noinline int backup_syn(struct __sk_buff *skb, const struct packet *p, const s
 	return 0;
 }
 
-/* Sends a flow's SYN to another pod. If its service has none left, the SYN is judged as any other of a cold service: it
- * is parked, dropped, or its client challenged. skb holds either the RST with which the pod refuses the SYN, translated
- * to come from the service address, or the SYN itself, sent again by the daemon because the pod does not answer. If
- * nothing works, the client gets the RST. */
+/* Sends a flow's SYN to another pod, to deaf ones last. If none of its service serves any more, the SYN is judged as any
+ * other of a cold service: it is parked, dropped, or its client challenged. skb holds either the RST with which the pod
+ * refuses the SYN, translated to come from the service address, or the SYN itself, sent again by the daemon because the
+ * pod does not answer. If nothing works, the client gets the RST. */
 static __always_inline int retry_syn(struct __sk_buff *skb, struct packet *p)
 {
 	bool silent = is_syn(p);
@@ -73,6 +73,9 @@ static __always_inline int retry_syn(struct __sk_buff *skb, struct packet *p)
 	if (next == NO_POD && left)
 		cool_without_pods(s->index);
 	bool parks = next == NO_POD && state_now(st) != SERVICE_WARM;
+	/* A deaf pod may listen again. If not, the client is answered, as this service parks nothing. */
+	if (next == NO_POD && !parks && syn->retries < s->retries)
+		next = pick_deaf_pod(s->index, syn->tried);
 	if (next == NO_POD && !parks)
 		goto give_up;
 	/* A partial checksum starts at the original TCP header, so that must not move. */

@@ -235,3 +235,71 @@ func TestSYNThatAHomeNodeCannotDeliverIsParked(t *testing.T) {
 		})
 	}
 }
+
+// setDeaf puts pods of vip into the state in which the gate finds them if nothing listens there.
+func (w *world) setDeaf(pods ...int) {
+	w.Helper()
+	for _, i := range pods {
+		setPodState(w.g.pods.at(w.podIndex(i)), gatePodStatePOD_DEAF)
+	}
+}
+
+// It may listen again, and if not, the client is answered: a service with a pod that serves parks nothing.
+func TestDeafPodIsTheLastChoiceAfterASilentOne(t *testing.T) {
+	all := newWorld(t, nil)
+	for name, c := range map[string]struct {
+		deaf    []int // pods besides the silent one that are deaf, as distances from it
+		retries uint8
+		moves   int
+	}{
+		"both others are deaf":              {[]int{1, 2}, 2, 2},
+		"both others are deaf, one retry":   {[]int{1, 2}, 1, 1},
+		"one of the others is deaf":         {[]int{1}, 2, 2},
+		"the other of the others is deaf":   {[]int{2}, 2, 2},
+		"one is deaf and one retry is left": {[]int{2}, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := all.in(t)
+			w.warm(vip, 1, 2, 3)
+			w.retries(c.retries)
+			w.before = w.counters()
+			syn := w.syn(1000).frame()
+			silent := podOf(t, w.wantRun(onNIC, syn, tcxRedirect))
+			isDeaf := map[int]bool{}
+			for _, d := range c.deaf {
+				pod := (silent-1+d)%3 + 1
+				isDeaf[pod] = true
+				w.setDeaf(pod)
+			}
+			w.scan(2 * DefaultSYNTimeout)
+			at := 0
+			eventually(t, func() error { // the frame passes through a device
+				f, _ := w.flow(client, vip)
+				for i := 1; i <= 3; i++ {
+					if i != silent && f.Pod == w.podIndex(i) {
+						at = i
+						return nil
+					}
+				}
+				return errors.New("the SYN was not sent to another pod")
+			})
+			if len(isDeaf) == 1 && isDeaf[at] {
+				t.Errorf("a deaf pod got the SYN first")
+			}
+			for range c.moves - 1 {
+				before := at
+				out := w.wantRun(onPod1+program(at-1), w.refusal(at), tcxRedirect)
+				if at = podOf(t, out); at == silent || at == before {
+					t.Fatalf("pod %d got the SYN twice", at)
+				}
+				w.sameSYN(syn, out, at)
+			}
+			f := w.refusal(at)
+			w.toClient(f, w.wantRun(onPod1+program(at-1), f, tcxRedirect))
+			if got := w.counted()["retries"]; got != uint64(c.moves) {
+				t.Errorf("counted %d retries, want %d", got, c.moves)
+			}
+			w.wantParked(0, 0)
+		})
+	}
+}

@@ -384,6 +384,9 @@ func TestClientsDoNotNoticeBadPods(t *testing.T) {
 	sh(t, "ip netns exec pod1 nft delete table ip mute")
 	serveOne(t, podNS(1), podAt[1], 1)
 	serveOne(t, podNS(2), podAt[2], 2)
+	for i := 2; i <= 3; i++ { // the gates have found them deaf; their daemons see that they listen
+		c.serve(vip, i)
+	}
 	run("all listen", 0, false)
 	eventually(t, func() error {
 		for _, n := range []*node{c.edge, c.home} {

@@ -235,7 +235,7 @@ func TestPacketsToNodesThatTagAreTagged(t *testing.T) {
 		f := w.fromClient("PA", 1, 2, 3).frame()
 		like := append(append(bytes.Clone(f[6:12]), f[:6]...), f[12:]...)
 		in := tagged(w.wrap(otherNode, toPodType, 0, 9, f), number, key)
-		w.unwrap(sent(w.wantRun(onNIC, in, tcxRedirect)), toClientType, closes, 9, like)
+		w.unwrap(sent(w.wantRun(onNIC, in, tcxRedirect)), toClientType, closes|left, 9, like)
 	}
 }
 
