@@ -99,7 +99,10 @@ func machine(t *testing.T, name, addr string) {
 }
 
 func newLAN(t *testing.T) *lan {
-	sh(t, `ip link set lo up; ip link add lan0 type bridge; ip addr add 192.0.2.1/24 dev lan0; ip link set lan0 up`)
+	// With an address of its own, the bridge does not take that of a machine that comes later. Those that came before
+	// would not reach the controller until they ask for its address again.
+	sh(t, `ip link set lo up; ip link add lan0 address 02:00:00:00:00:01 type bridge
+		ip addr add 192.0.2.1/24 dev lan0; ip link set lan0 up`)
 	t.Cleanup(func() { sh(t, "ip link del lan0") })
 	machine(t, client, "192.0.2.10")
 	// The service addresses are on the LAN, so the client sends ARP requests for them.
