@@ -19,7 +19,7 @@ static __always_inline int edge_xdp(struct xdp_md *ctx, struct ethhdr *eth)
 	struct flow_key k;
 	flow_key_from_client(&k, &p);
 	struct service *s = service_of_flow(&k);
-	if (!s)
+	if (!s || (s->flags & SERVICE_LEFT))
 		return XDP_PASS;
 	struct service_status *st = status_of(s->index);
 	if (!st || state_now(st) == SERVICE_WARM)

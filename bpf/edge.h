@@ -162,7 +162,7 @@ static __always_inline int edge_from_client(struct __sk_buff *skb, enum packet_k
 	}
 
 	struct service *s = service_of_flow(&k);
-	if (!s) {
+	if (!s || (syn && (s->flags & SERVICE_LEFT))) {
 		if (!bpf_map_lookup_elem(&addresses, &k.service))
 			return TCX_NEXT;
 		count(COUNT_NO_SERVICE);
@@ -199,8 +199,8 @@ static __always_inline int edge_from_daemon(struct __sk_buff *skb, struct packet
 	struct service *s = service_of_flow(&k);
 	if (!syn || !st || !s)
 		return TCX_DROP;
-	/* The rules may have changed since it was parked. */
-	if (is_denied(s, &k)) {
+	/* The rules, or the service's address, may have changed since it was parked. */
+	if ((s->flags & SERVICE_LEFT) || is_denied(s, &k)) {
 		unpark(&t);
 		return TCX_DROP;
 	}

@@ -177,6 +177,36 @@ static __always_inline bool flow_replace(const struct flow_key *k, struct flow *
 	return true;
 }
 
+/* Finds the flow that a pod has with a flow's client address and port at an address that its service has left. Changes
+ * the key to that flow's and returns 1, or returns 0 if there is none. */
+__noinline int find_left_flow(struct flow_key *k, __u32 index)
+{
+	struct pod *pod = bpf_map_lookup_elem(&pods, &index);
+	if (!k || !pod)
+		return 0;
+	__u32 service = pod->service;
+	struct left_list *left = bpf_map_lookup_elem(&left_addresses, &service);
+	for (int i = 0; left && i < MAX_LEFT && i < left->n; i++) {
+		k->service = left->address[i].addr;
+		k->service_port = left->address[i].port;
+		struct flow *f = bpf_map_lookup_elem(&flows, k);
+		if (f && f->pod == index && f->generation == pod->generation)
+			return 1;
+	}
+	return 0;
+}
+
+/* Whether the pod cannot tell a new flow from an open one, whose client has the same address and port and uses an
+ * address that the service has left. */
+static __always_inline bool collides_with_left(const struct flow_key *k, const struct pod *pod, __u32 index)
+{
+	struct flow_key left = *k;
+	if (!pod->moved || !find_left_flow(&left, index))
+		return false;
+	struct flow *f = bpf_map_lookup_elem(&flows, &left);
+	return f && f->state < FLOW_CLOSED;
+}
+
 /* Adds the entry of a half-open flow to a pod. Returns 1 if it did, 0 if there is one already, which another CPU has
  * just added, or -1 if there is no room. */
 static __always_inline int flow_insert(const struct flow_key *k, const struct flow *f, struct pod *pod)
@@ -193,7 +223,7 @@ static __always_inline int flow_insert(const struct flow_key *k, const struct fl
 }
 
 /* Enters a new flow to a pod in place of any reusable one. Returns 0 if there is an entry now, which may be one that
- * another CPU made for the same SYN and another pod, or -1 if there is no room. */
+ * another CPU made for the same SYN and another pod, or -1 if there is no room, or not before another flow has ended. */
 __noinline int flow_open(const struct flow_key *k, const struct packet *p, const struct origin *o, __u32 index)
 {
 	struct pod *pod = bpf_map_lookup_elem(&pods, &index);
@@ -202,7 +232,7 @@ __noinline int flow_open(const struct flow_key *k, const struct packet *p, const
 	struct flow *old = bpf_map_lookup_elem(&flows, k);
 	if (old && !flow_replace(k, old, p))
 		return 0;
-	if (!share_has_room(k))
+	if (!share_has_room(k) || collides_with_left(k, pod, index))
 		return -1;
 	__u64 now = bpf_ktime_get_coarse_ns();
 	struct flow f = {

@@ -14,6 +14,7 @@
  *   gate_cold      tail call:                       SYNs of services that are not warm, or whose pods may not listen
  *   gate_listen    tracepoint inet_sock_set_state:  a pod's socket enters or leaves LISTEN
  *   gate_unpark    run by the daemon:               drops a parked SYN
+ *   gate_end       run by the daemon:               removes one flow
  *   gate_sweep     run by the daemon:               removes flows that have ended
  */
 #include "arp.h"
@@ -204,6 +205,12 @@ int gate_unpark(struct unpark_args *args)
 	if (st && args->refused)
 		__sync_fetch_and_add(&st->refused, 1);
 	return 0;
+}
+
+SEC("syscall")
+int gate_end(struct end_args *args)
+{
+	return end_flow(&args->flow, args->isn);
 }
 
 SEC("syscall")

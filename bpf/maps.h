@@ -274,6 +274,15 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 } home_nodes SEC(".maps");
 
+/* Service index → addresses that the service has left and whose flows go on. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct left_list);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+} left_addresses SEC(".maps");
+
 /* Flow → query to the home nodes. An evicted one is sent again. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

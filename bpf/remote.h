@@ -195,11 +195,11 @@ static __always_inline int home_to_client(struct __sk_buff *skb, const struct fl
 	bool closed = f->state >= FLOW_CLOSED;
 	/* The edge node also needs the ACK of the client's FIN. */
 	by_edge = by_edge || closed || ((f->seen & SEEN_FIN(IN)) && !p->payload && !fin_again);
-	if (translate_from_pod(skb, p, pod))
+	if (translate_from_pod(skb, p, k))
 		return TCX_DROP;
 	if (!by_edge) {
 		struct bpf_fib_lookup fib;
-		if (!find_route(skb, pod->vip.addr.w[3], p->daddr, IPPROTO_TCP, 0, &fib))
+		if (!find_route(skb, k->service.w[3], p->daddr, IPPROTO_TCP, 0, &fib))
 			return send_by_route(&fib);
 		/* Only the edge node can reach this client. */
 	}

@@ -19,7 +19,17 @@ static __always_inline struct pod *find_replying_pod(struct __sk_buff *skb, cons
 	k->client_port = p->dport;
 	set_addr(&k->client, p->daddr);
 	*f = bpf_map_lookup_elem(&flows, k);
-	return *f && (*f)->pod == *index && (*f)->generation == pod->generation ? pod : NULL;
+	if (*f && (*f)->pod == *index && (*f)->generation == pod->generation)
+		return pod;
+	struct flow_key left = *k;
+	if (!pod->moved || !find_left_flow(&left, *index))
+		return NULL;
+	struct flow *at_left = bpf_map_lookup_elem(&flows, &left);
+	if (!at_left)
+		return NULL;
+	*k = left;
+	*f = at_left;
+	return pod;
 }
 
 /* Whether a segment of no flow is a pod's answer to a SYN that got no entry. */
@@ -76,12 +86,12 @@ static __always_inline int reply_to_flooded(struct __sk_buff *skb, const struct 
 	if ((p->flags & TCP_SYN) && encap_port && (by_edge || !r || r->origin.path == PATH_NIC) &&
 	    clamp_mss(skb, p, by_edge ? r->origin.edge : p->daddr))
 		return TCX_DROP;
-	if (translate_from_pod(skb, p, pod))
+	if (translate_from_pod(skb, p, &k))
 		return TCX_DROP;
 	if (by_edge)
 		return send_to_edge(skb, p->daddr, p->dport, p->ip_len, pod->id, r->origin.edge, ENCAP_TO_CLIENT,
 				    p->flags & TCP_RST ? ENCAP_CLOSES : 0);
-	return send_to_flooded(skb, p, pod->vip.addr.w[3], r);
+	return send_to_flooded(skb, p, k.service.w[3], r);
 }
 
 /* Whether a pod answers a SYN that another pod got meanwhile. f is the flow, or NULL. */
@@ -101,11 +111,11 @@ static __always_inline int reply_from_pod(struct __sk_buff *skb, struct packet *
 	if (p->flags & (TCP_SYN | TCP_RST)) {
 		parse_wscale(skb, p);
 		if (refuses_syn(f, p))
-			return translate_from_pod(skb, p, pod) ? TCX_DROP : run_step(skb, STEP_RETRY);
+			return translate_from_pod(skb, p, k) ? TCX_DROP : run_step(skb, STEP_RETRY);
 		/* The client may use another edge node later, and its segments must fit then. */
 		if ((p->flags & TCP_SYN) && encap_port && o.path == PATH_NIC && clamp_mss(skb, p, p->daddr))
 			return TCX_DROP;
 	}
 	account(f, p, OUT, track(k, f, p, OUT));
-	return send_to_client(skb, p, pod, &o);
+	return send_to_client(skb, p, k, &o);
 }

@@ -56,7 +56,8 @@ static __always_inline int retry_syn(struct __sk_buff *skb, struct packet *p)
 		return TCX_DROP;
 	struct origin o = f->origin;
 	struct service *s = service_of_flow(&k);
-	struct service_status *st = s ? status_of(s->index) : NULL;
+	/* At an address that the service has left, only the pod that has the SYN may still take it. */
+	struct service_status *st = s && !(s->flags & SERVICE_LEFT) ? status_of(s->index) : NULL;
 	struct syn_backup *syn = find_syn_backup(&k, f);
 	struct pod *pod = bpf_map_lookup_elem(&pods, &f->pod);
 	if (!st || !syn || !pod)

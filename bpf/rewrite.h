@@ -114,11 +114,11 @@ static __always_inline int send_to_pod(struct __sk_buff *skb, const struct packe
 	return send_to_peer(skb, pod->ifindex, ingress);
 }
 
-/* Gives a pod's packet the service address as its source. */
-static __always_inline int translate_from_pod(struct __sk_buff *skb, const struct packet *p, const struct pod *pod)
+/* Gives a pod's packet the service address of its flow as its source. */
+static __always_inline int translate_from_pod(struct __sk_buff *skb, const struct packet *p, const struct flow_key *k)
 {
-	__be32 from = pod->vip.addr.w[3];
-	__be16 port = pod->vip.port;
+	__be32 from = k->service.w[3];
+	__be16 port = k->service_port;
 	if (tcp_csum_replace(skb, p, p->saddr, from, p->sport, port))
 		return -1;
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -154,10 +154,10 @@ static __always_inline int send_to_origin(struct __sk_buff *skb, const struct or
 }
 
 /* Sends a pod's packet to its client, from the service address. */
-static __always_inline int send_to_client(struct __sk_buff *skb, const struct packet *p, const struct pod *pod,
+static __always_inline int send_to_client(struct __sk_buff *skb, const struct packet *p, const struct flow_key *k,
 					  const struct origin *o)
 {
-	if (translate_from_pod(skb, p, pod))
+	if (translate_from_pod(skb, p, k))
 		return TCX_DROP;
 	return send_to_origin(skb, o);
 }

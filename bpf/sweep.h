@@ -67,6 +67,17 @@ static long sweep_flow(void *map, const void *key, void *value, void *ctx)
 	return 0;
 }
 
+/* Removes a flow, unless another CPU has done so or entered another one meanwhile. Returns 1 if it did. */
+static __always_inline int end_flow(const struct flow_key *key, __u32 isn)
+{
+	struct flow_key k = *key;
+	struct flow *f = bpf_map_lookup_elem(&flows, &k);
+	if (!f || f->isn != isn || !flow_advance(&k, f, FLOW_GONE))
+		return 0;
+	bpf_map_delete_elem(&flows, &k);
+	return 1;
+}
+
 /* Removes flows that have ended, whose pod is gone or that are evicted, and counts the others in `recounts`,
  * `idle_flows` and the shares. Returns how many are left. */
 static __always_inline int sweep_flows(const struct sweep_args *args)

@@ -27,6 +27,7 @@ enum limit {
 	SYN_RECORDS = 65536,       /* entries of `syn_records`; a power of two */
 	TAG_SLOTS = 4,             /* keys in `tag_keys` */
 	MAX_COUNTERS = 64,         /* entries in `counters`; spare ones let the map survive new counters */
+	MAX_LEFT = 5,              /* addresses that a service has left and whose flows go on, and one to return to */
 };
 EXPORT_TO_GO(enum, limit);
 
@@ -51,6 +52,7 @@ enum service_flag {
 	SERVICE_SOURCES = 16,     /* only sources that its `source_rules` allow may connect */
 	SERVICE_DRAINS = 32,      /* status only: all its pods drain, and only a proven client takes that back */
 	SERVICE_DOUBTED = 64,     /* status only: its last wake brought no connection: the next client proves itself */
+	SERVICE_LEFT = 128,       /* `services` only: it has another address now; its flows at this one go on */
 };
 EXPORT_TO_GO(enum, service_flag);
 
@@ -135,7 +137,7 @@ struct pod {
 	struct service_key vip; /* its service address */
 	struct addr addr;       /* its own address */
 	__be16 port;            /* its own port */
-	__u16 pad;              /* zero */
+	__u16 moved;            /* 1: it may have flows at addresses of `left_addresses` */
 	enum pod_state state;   /* whether it takes flows */
 	__u32 service;          /* index of its service */
 	__u32 generation;       /* distinguishes it from earlier pods with the same index; never 0 */
@@ -254,6 +256,14 @@ struct flow {
 struct home_node_list {
 	__u32 n;                /* how many entries of node[] are valid */
 	__be32 node[MAX_HOMES]; /* their IPv4 addresses */
+};
+
+/* Value of `left_addresses`: addresses that a service has left and whose flows go on. Written by the daemon. */
+struct left_list {
+	__u32 n;                              /* how many entries of address[] are valid */
+	struct service_key address[MAX_LEFT]; /* the addresses */
+	__u32 pad;                            /* zero */
+	__u64 until[MAX_LEFT];                /* when their flows end, ns of CLOCK_MONOTONIC; of use to the daemon only */
 };
 
 /* Value of `pending_queries`: home nodes were queried for a client's flow. */
@@ -466,6 +476,12 @@ enum counter {
 struct unpark_args {
 	struct ticket ticket; /* the SYN to drop */
 	__u32 refused;        /* 1 counts it as refused */
+};
+
+/* Argument of gate_end (BPF_PROG_TYPE_SYSCALL). */
+struct end_args {
+	struct flow_key flow; /* the flow to end */
+	__u32 isn;            /* its client's initial sequence number */
 };
 
 /* Argument of gate_sweep (BPF_PROG_TYPE_SYSCALL): maximum ages in ns, measured from a flow's last genuine segment. */

@@ -103,6 +103,32 @@ func (g *Gate) writeAnnounced(vip netip.Addr) (fresh bool, err error) {
 	return is != 0, nil
 }
 
+// holdVIP counts one more service address with a VIP, and adds the VIP with the first one. The caller holds
+// services.mu.
+func (g *Gate) holdVIP(vip netip.Addr) error {
+	t := &g.services
+	if t.vips[vip]++; t.vips[vip] > 1 {
+		return nil
+	}
+	if err := g.addVIP(vip); err != nil {
+		return fmt.Errorf("adding its VIP: %w", err)
+	}
+	return nil
+}
+
+// releaseVIP reverses holdVIP.
+func (g *Gate) releaseVIP(vip netip.Addr) error {
+	t := &g.services
+	if t.vips[vip]--; t.vips[vip] > 0 {
+		return nil
+	}
+	delete(t.vips, vip)
+	if err := g.removeVIP(vip); err != nil {
+		return fmt.Errorf("removing its VIP from the gate: %w", err)
+	}
+	return nil
+}
+
 // addVIP adds a VIP. The caller holds services.mu.
 func (g *Gate) addVIP(vip netip.Addr) error {
 	if !g.cfg.inRange(vip) {

@@ -119,6 +119,8 @@ func (g *Gate) resolve(e *gateEvent) (Event, bool) {
 	if p.Generation != e.Generation {
 		return ev, false
 	}
-	ev.Service, ev.Pod = fromServiceKey(p.Vip), p.Id
-	return ev, true
+	var ok bool
+	ev.Service, ok = g.services.addr(p.Service)
+	ev.Pod = p.Id
+	return ev, ok
 }

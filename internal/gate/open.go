@@ -69,7 +69,7 @@ func (g *Gate) open() error {
 	if err := g.adoptServices(); err != nil {
 		return err
 	}
-	g.podTable.adopt(g.pods)
+	g.podTable.adopt(g.pods, g.services.addrs)
 	if err := g.syncRoutes(); err != nil {
 		return err
 	}

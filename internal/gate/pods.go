@@ -87,7 +87,7 @@ func (g *Gate) AddPod(p Pod) error {
 		Mac: hardwareAddr(p.MAC), HostMac: hardwareAddr(p.HostMAC), Id: p.ID, Node: toBE(p.Node),
 	}
 	if err := g.linkPod(p, index); err != nil {
-		undo := g.unlinkPod(p.Service, p.ID, uint32(p.Ifindex), htons(p.Addr.Port()))
+		undo := g.unlinkPod([]netip.AddrPort{p.Service}, p.ID, uint32(p.Ifindex), htons(p.Addr.Port()))
 		*g.pods.at(index) = gatePod{}
 		t.pool.put(index)
 		return fmt.Errorf("pod %d of %v: %w", p.ID, p.Service, errors.Join(err, undo))
@@ -120,11 +120,11 @@ func (g *Gate) linkPod(p Pod, index uint32) error {
 	return g.attachPod(p.Ifindex)
 }
 
-// unlinkPod reverses linkPod, as far as it got. port is in network byte order.
-func (g *Gate) unlinkPod(service netip.AddrPort, id uint64, ifindex uint32, port uint16) error {
-	err := g.objs.PodNames.Delete(gatePodName{Id: id, Vip: toServiceKey(service)})
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		err = nil
+// unlinkPod reverses linkPod, as far as it got, and removes the pod's names at all these addresses. port is in network byte order.
+func (g *Gate) unlinkPod(at []netip.AddrPort, id uint64, ifindex uint32, port uint16) error {
+	var err error
+	for _, a := range at {
+		err = errors.Join(err, ignoreMissing(g.objs.PodNames.Delete(gatePodName{Id: id, Vip: toServiceKey(a)})))
 	}
 	if ifindex == 0 {
 		return err
@@ -142,14 +142,16 @@ func (g *Gate) RemovePod(service netip.AddrPort, id uint64) error {
 		return nil
 	}
 	s, known := g.services.index(service)
+	names := []netip.AddrPort{service}
 	if known {
 		g.removeServing(s, index)
+		names = append(names, g.services.allLeftBy(s)...)
 	}
 	t := &g.podTable
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := g.pods.at(index)
-	err := errors.Join(g.unwatchListen(index), g.unlinkPod(service, id, p.Ifindex, p.Port))
+	err := errors.Join(g.unwatchListen(index), g.unlinkPod(names, id, p.Ifindex, p.Port))
 	used := atomic.LoadUint64(&p.NewFlows) > 0
 	// Generation 0 matches no flow, and the next pod with this index has another generation.
 	*p = gatePod{}

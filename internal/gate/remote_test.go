@@ -457,12 +457,18 @@ func mirrored64k(c *net.TCPConn, stop <-chan struct{}) error {
 	}
 }
 
-// wantOpen waits until pod i has n open flows on both nodes.
+// wantOpen waits until pod i of vip has n open flows on both nodes.
 func (c *cluster) wantOpen(i int, n uint32) {
+	c.Helper()
+	c.wantOpenAt(vip, i, n)
+}
+
+// wantOpenAt is wantOpen for any service.
+func (c *cluster) wantOpenAt(service netip.AddrPort, i int, n uint32) {
 	c.Helper()
 	for _, at := range []*node{c.edge, c.home} {
 		eventually(c, func() error {
-			p, err := at.g.PodCounters(vip, uint64(i))
+			p, err := at.g.PodCounters(service, uint64(i))
 			if err == nil && p.Open != n {
 				err = fmt.Errorf("%s: pod %d: %d open, want %d", at.name, i, p.Open, n)
 			}

@@ -3,12 +3,9 @@
 package gate
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"sync/atomic"
-
-	"github.com/cilium/ebpf"
 
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/sources"
@@ -76,20 +73,27 @@ func (g *Gate) adoptServices() error {
 	if err := g.adoptAnnouncements(); err != nil {
 		return err
 	}
-	inForce := map[uint32]bool{}
+	inForce, left := map[uint32]bool{}, map[netip.AddrPort]uint32{}
 	var k gateServiceKey
 	var v gateService
 	it := g.objs.Services.Iterate()
 	for it.Next(&k, &v) {
 		a := fromServiceKey(k)
-		t.indices[a], t.addrs[v.Index] = v.Index, a
 		t.vips[a.Addr()]++
+		if v.Flags&uint8(gateServiceFlagSERVICE_LEFT) != 0 {
+			left[a] = v.Index
+		} else {
+			t.indices[a], t.addrs[v.Index] = v.Index, a
+		}
 		if set := g.filters.at(v.Index).Rules; set != 0 {
 			inForce[set] = true
 		}
 	}
 	if err := it.Err(); err != nil {
 		return fmt.Errorf("reading the gate's services: %w", err)
+	}
+	if err := g.adoptLeft(left); err != nil {
+		return err
 	}
 	if err := g.adoptSources(inForce); err != nil {
 		return err
@@ -109,6 +113,9 @@ func (g *Gate) SetService(s Service) (uint32, error) {
 	defer t.mu.Unlock()
 	index, known := t.indices[s.Addr]
 	if !known {
+		if err := g.endLeft(s.Addr); err != nil {
+			return 0, fmt.Errorf("service address %v: another service has just left it: %w", s.Addr, err)
+		}
 		var ok bool
 		if index, ok = t.pool.acquire(g.cfg.Sizes.Services); !ok {
 			return 0, fmt.Errorf("service address %v: the gate has room for %d services: raise --services",
@@ -145,12 +152,8 @@ func (g *Gate) SetService(s Service) (uint32, error) {
 		return index, nil
 	}
 	t.indices[s.Addr], t.addrs[index] = index, s.Addr
-	vip := s.Addr.Addr()
-	if t.vips[vip]++; t.vips[vip] > 1 {
-		return index, nil
-	}
-	if err := g.addVIP(vip); err != nil {
-		return 0, fmt.Errorf("service address %v: adding its VIP: %w", s.Addr, err)
+	if err := g.holdVIP(s.Addr.Addr()); err != nil {
+		return 0, fmt.Errorf("service address %v: %w", s.Addr, err)
 	}
 	return index, nil
 }
@@ -166,8 +169,8 @@ func (g *Gate) writeService(s Service, index uint32) error {
 	})
 }
 
-// RemoveService removes a service and answers the SYNs that are parked there with a RST. Its pods must be removed
-// before.
+// RemoveService removes a service and answers the SYNs that are parked there with a RST. It forgets the addresses that
+// the service has left. Its pods must be removed before.
 func (g *Gate) RemoveService(a netip.AddrPort) error {
 	t := &g.services
 	t.mu.Lock()
@@ -176,15 +179,16 @@ func (g *Gate) RemoveService(a netip.AddrPort) error {
 	if !ok {
 		return nil
 	}
-	if err := g.objs.Services.Delete(toServiceKey(a)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	for _, left := range t.leftBy(index) {
+		if err := g.endLeft(left); err != nil {
+			return fmt.Errorf("service address %v: removing it from the gate: %w", left, err)
+		}
+	}
+	if err := ignoreMissing(g.objs.Services.Delete(toServiceKey(a))); err != nil {
 		return fmt.Errorf("service address %v: removing it from the gate: %w", a, err)
 	}
-	vip := a.Addr()
-	if t.vips[vip]--; t.vips[vip] == 0 {
-		delete(t.vips, vip)
-		if err := g.removeVIP(vip); err != nil {
-			return fmt.Errorf("service address %v: removing its VIP from the gate: %w", a, err)
-		}
+	if err := g.releaseVIP(a.Addr()); err != nil {
+		return fmt.Errorf("service address %v: %w", a, err)
 	}
 	g.dropSources(g.filters.at(index).Rules)
 	g.refuse(index)

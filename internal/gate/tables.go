@@ -52,7 +52,8 @@ type serviceTable struct {
 	pool      indexPool
 	indices   map[netip.AddrPort]uint32
 	addrs     map[uint32]netip.AddrPort
-	vips      map[netip.Addr]uint32 // number of services by VIP
+	left      map[netip.AddrPort]leftAddress
+	vips      map[netip.Addr]uint32 // number of service addresses, also of those in left, by VIP
 	announced announcements
 	sets      sourceSets
 }
@@ -91,8 +92,8 @@ type podTable struct {
 	serving sync.Mutex // held while the pods that take a service's new flows change
 }
 
-// adopt takes over the pods that an earlier process has added.
-func (t *podTable) adopt(pods *view[gatePod]) {
+// adopt takes over the pods that an earlier process has added to services with these addresses, by index.
+func (t *podTable) adopt(pods *view[gatePod], addrs map[uint32]netip.AddrPort) {
 	t.services = map[netip.AddrPort]map[uint64]uint32{}
 	// Above that of any removed pod, whose flows may still be in the table.
 	t.generation = uint32(time.Now().Unix())
@@ -102,7 +103,13 @@ func (t *podTable) adopt(pods *view[gatePod]) {
 		p := pods.at(i)
 		t.generation = max(t.generation, p.Generation)
 		if used(i) {
-			t.add(fromServiceKey(p.Vip), p.Id, i)
+			service := fromServiceKey(p.Vip)
+			// The earlier process may have been killed while it changed the address.
+			if a, ok := addrs[p.Service]; ok && a != service {
+				service = a
+				p.setVIP(a)
+			}
+			t.add(service, p.Id, i)
 		}
 	}
 }
