@@ -65,6 +65,8 @@ func newMessage(t Type) body {
 		return &Unready{}
 	case TypeDenied:
 		return &Denied{}
+	case TypeMoved:
+		return &Moved{}
 	case TypeAlert:
 		return &Alert{}
 	case TypeDeaf:

@@ -72,6 +72,27 @@ func (s *Service) decode(d *decoder) {
 	}
 }
 
+func (m *Moved) check() error {
+	if err := checkAddr("former address", m.From); err != nil {
+		return err
+	}
+	if err := checkAddr("new address", m.To); err != nil {
+		return err
+	}
+	if m.From == m.To {
+		return fmt.Errorf("the addresses are both %s", m.From)
+	}
+	return nil
+}
+
+func (m *Moved) append(b []byte) []byte {
+	return binary.BigEndian.AppendUint32(appendAddr(appendAddr(b, m.From), m.To), m.DrainMillis)
+}
+
+func (m *Moved) decode(d *decoder) {
+	m.From, m.To, m.DrainMillis = d.addr(), d.addr(), d.u32()
+}
+
 func (m *Sync) check() error {
 	if m.Version == 0 {
 		return fmt.Errorf("version 0 is the empty table")

@@ -94,6 +94,7 @@ func samples() map[string]Message {
 		}}, MaxImageReports)},
 		"sync empty": &Sync{Version: 1, Pieces: 1},
 		"wake":       &Wake{Service: service4, Seq: 3, SYNSeen: 1_000_000_001, Noticed: 1_000_050_002, Parked: 2},
+		"moved":      &Moved{From: service4, To: service6, DrainMillis: 30_000},
 		"refuse":     &Refuse{Service: service4, Reason: "image \"x\" not found"},
 		"backends": &Backends{Service: service4, Generation: 9, Sharing: 3, Pods: []Backend{
 			{
@@ -283,6 +284,9 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 			{Addr: service4, Flags: FlagSources, Sources: Sources{"\x98\x0a\x00\x00\x01"}},
 		}}, "not a prefix"},
 		{&Denied{Service: service4}, "source: no address"},
+		{&Moved{To: service4}, "former address: no address"},
+		{&Moved{From: service4}, "new address: no address"},
+		{&Moved{From: service4, To: service4}, "the addresses are both"},
 		{&Alert{}, "unknown kind 0"},
 		{&Alert{Kind: 11}, "unknown kind 11"},
 		{&Alert{Kind: AlertNodeWakes, Source: net24}, "service: no address"},

@@ -48,6 +48,7 @@ func fuzzMessage(f *testing.F, kind Type) {
 
 func FuzzSync(f *testing.F)      { fuzzMessage(f, TypeSync) }
 func FuzzWake(f *testing.F)      { fuzzMessage(f, TypeWake) }
+func FuzzMoved(f *testing.F)     { fuzzMessage(f, TypeMoved) }
 func FuzzRefuse(f *testing.F)    { fuzzMessage(f, TypeRefuse) }
 func FuzzBackends(f *testing.F)  { fuzzMessage(f, TypeBackends) }
 func FuzzListening(f *testing.F) { fuzzMessage(f, TypeListening) }

@@ -35,6 +35,7 @@ const (
 	TypeDenied    Type = 23 // daemon → controller: a service refused a client by its address
 	TypeAlert     Type = 24 // daemon → controller: something of its gate is scarce, or no more
 	TypeDeaf      Type = 26 // daemon → controller: a pod that served does not listen any more
+	TypeMoved     Type = 27 // controller → daemon: a service gets another address
 
 	TypeImages       Type = 28 // controller → daemon: the images that its node is to have
 	TypeImageReports Type = 29 // daemon → controller: the states of these images
@@ -51,6 +52,7 @@ func (t Type) String() string {
 		TypeDenied:  "DENIED",
 		TypeAlert:   "ALERT",
 		TypeDeaf:    "DEAF",
+		TypeMoved:   "MOVED",
 		TypeImages:  "IMAGES", TypeImageReports: "IMAGE_REPORTS",
 	}
 	if n, ok := names[t]; ok {
@@ -132,6 +134,13 @@ type Wake struct {
 	SYNSeen, Noticed monotime.Time
 	// Parked is the number of parked SYNs when the message was created.
 	Parked uint32
+}
+
+// Moved says that the next step of the table gives a service another address: it removes From and adds To. Connections
+// at From may go on for DrainMillis milliseconds. Without this message, or with another step, they end at once.
+type Moved struct {
+	From, To    netip.AddrPort
+	DrainMillis uint32
 }
 
 // Refuse reports that a wake failed: parked clients get an RST and the service is cold again.
@@ -347,6 +356,9 @@ func (*Sync) Type() Type { return TypeSync }
 
 // Type returns TypeWake.
 func (*Wake) Type() Type { return TypeWake }
+
+// Type returns TypeMoved.
+func (*Moved) Type() Type { return TypeMoved }
 
 // Type returns TypeRefuse.
 func (*Refuse) Type() Type { return TypeRefuse }
