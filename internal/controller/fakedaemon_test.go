@@ -28,6 +28,7 @@ type fakeDaemon struct {
 	backends     map[netip.AddrPort]*wire.Backends // the last of each service
 	history      []string                          // "address: states" of all
 	refused      map[netip.AddrPort][]string
+	moved        []*wire.Moved                    // as received
 	last         map[netip.AddrPort]monotime.Time // last packet
 	open         uint32                           // open flows of draining pods
 	mute         bool                             // do not answer that pods listen
@@ -84,6 +85,10 @@ func (d *fakeDaemon) receive(m wire.Message) {
 		d.loadMessages++
 		for _, l := range m.Pods {
 			d.loads[l.PodID] = l.OpenFlows
+		}
+	case *wire.Moved:
+		if _, has := d.table[m.To]; !has {
+			d.moved = append(d.moved, m)
 		}
 	case *wire.Refuse:
 		d.refused[m.Service] = append(d.refused[m.Service], m.Reason)

@@ -25,7 +25,7 @@ type updater struct {
 	engine  *engine
 	adopter *adopter
 
-	vacated map[netip.AddrPort]bool // addresses that services leave
+	vacated map[netip.AddrPort]*service // services by the addresses that they leave
 	upserts []wire.Service
 	after   []func() // steps of machines, once the daemons' table has changed
 	begun   []*service
@@ -33,7 +33,7 @@ type updater struct {
 
 // update carries out changes.
 func update(e *engine, a *adopter, ch changes) {
-	u := &updater{engine: e, adopter: a, vacated: map[netip.AddrPort]bool{}}
+	u := &updater{engine: e, adopter: a, vacated: map[netip.AddrPort]*service{}}
 	if ch.first {
 		e.synced = true
 		e.prefetch.begin()
@@ -69,10 +69,8 @@ func (u *updater) vacate(changed []*wanted) {
 	e := u.engine
 	for _, w := range changed {
 		if s := e.table.services[w.key]; s.addr != w.addr && !s.machine.Deleted() {
-			reason := "the service has another address now: " + w.addr.String()
-			e.daemons.broadcast(&wire.Refuse{Service: s.addr, Reason: reason})
 			delete(e.table.byAddr, s.addr)
-			u.vacated[s.addr] = true
+			u.vacated[s.addr] = s
 		}
 	}
 }
@@ -86,7 +84,7 @@ func (u *updater) add(w *wanted) {
 	s, taken := e.add(w)
 	u.begun = append(u.begun, s)
 	u.upserts = append(u.upserts, w.entry())
-	if taken || u.vacated[w.addr] {
+	if taken || u.vacated[w.addr] != nil {
 		u.after = append(u.after, func() { e.step(s, lifecycle.Rejoined{}) })
 	}
 }
@@ -129,17 +127,22 @@ func (u *updater) remove(k runtime.Key) {
 	}
 }
 
-// updateTable changes the daemons' table of services.
+// updateTable changes the daemons' table of services. Connections at addresses that services leave go on, unless
+// another service takes the address at once. SYNs that are parked there are refused in any case.
 func (u *updater) updateTable(first bool) {
 	if first {
 		u.engine.daemons.setServices(u.upserts)
 		return
 	}
 	var removals []netip.AddrPort
-	for a := range u.vacated {
-		if u.engine.table.byAddr[a] == nil {
-			removals = append(removals, a)
+	for a, s := range u.vacated {
+		if u.engine.table.byAddr[a] != nil {
+			reason := "the service has another address now: " + s.addr.String()
+			u.engine.daemons.broadcast(&wire.Refuse{Service: a, Reason: reason})
+			continue
 		}
+		u.engine.daemons.broadcast(&wire.Moved{From: a, To: s.addr, DrainMillis: s.drainMillis()})
+		removals = append(removals, a)
 	}
 	u.engine.daemons.updateServices(u.upserts, removals)
 }

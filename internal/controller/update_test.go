@@ -133,6 +133,58 @@ func TestServicesExchangeTheirAddresses(t *testing.T) {
 	}
 }
 
+// Daemons learn that a service gets another address before their table says so, and for how long its connections at the
+// old one may go on. The pods stay.
+func TestServiceThatChangesItsAddressKeepsItsPodsAndConnections(t *testing.T) {
+	w := newWorld(t, nil)
+	w.apply(newService("a"))
+	first := w.warm("a")
+	port := func(s *v1alpha1.WangellServiceSpec) { s.Port, s.TargetPort = 81, 8080 }
+	elsewhere := func(s *v1alpha1.WangellServiceSpec) {
+		port(s)
+		drain := int64(7)
+		s.Address, s.DrainTimeout = "10.46.100.77", &drain
+	}
+	second, third := netip.AddrPortFrom(first.Addr(), 81), netip.MustParseAddrPort("10.46.100.77:81")
+	for _, to := range []struct {
+		addr   netip.AddrPort
+		change func(*v1alpha1.WangellServiceSpec)
+		millis uint32
+	}{{second, port, 30_000}, {third, elsewhere, 7_000}} {
+		from := w.vip("a")
+		w.apply(newService("a", to.change))
+		w.until("the pod has the new address", func() bool { return w.d.pods(to.addr) == " serving" && !w.d.has(from) })
+		var moved []*wire.Moved
+		w.d.set(func(d *fakeDaemon) { moved, d.moved = d.moved, nil })
+		if len(moved) != 1 || *moved[0] != (wire.Moved{From: from, To: to.addr, DrainMillis: to.millis}) {
+			t.Errorf("told of %+v", moved)
+		}
+		if r := w.d.reasons(from); len(r) != 0 {
+			t.Errorf("clients of a warm service are refused: %q", r)
+		}
+		if b := w.d.backend(to.addr, 0); b.PodID != wireID("a-1") {
+			t.Errorf("another pod serves: %+v", b)
+		}
+	}
+	if _, started, stopped := w.rt.state(); len(started) != 1 || len(stopped) != 0 {
+		t.Errorf("started %v, stopped %v", started, stopped)
+	}
+
+	// Another service takes the address at once: nothing goes on there.
+	w.apply(newService("a", func(s *v1alpha1.WangellServiceSpec) { elsewhere(s); s.Address = "10.46.100.78" }),
+		newService("b", elsewhere))
+	w.until("b has it", func() bool {
+		w.d.mu.Lock()
+		defer w.d.mu.Unlock()
+		return w.d.table[third].Name == "default/b"
+	})
+	w.d.set(func(d *fakeDaemon) {
+		if len(d.moved) != 0 {
+			t.Errorf("told of %+v", d.moved)
+		}
+	})
+}
+
 func TestUpdateRefusesWhatCannotBe(t *testing.T) {
 	w := newWorld(t, nil)
 	w.apply(newService("a"))

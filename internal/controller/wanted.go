@@ -177,6 +177,9 @@ func (w *wanted) grace() time.Duration {
 	return time.Duration(*w.spec.Spec.TerminationGracePeriodSeconds) * time.Second
 }
 
+// drainMillis is for how long connections may go on at an address that the service leaves, in milliseconds.
+func (w *wanted) drainMillis() uint32 { return uint32(*w.spec.Spec.DrainTimeout * 1000) }
+
 func compareKeys(a, b runtime.Key) int { return strings.Compare(string(a), string(b)) }
 
 // bare returns an error's text without the service's name, which reports have already.

@@ -24,16 +24,21 @@ func (d *daemon) applyNodes(m *wire.Nodes) {
 // setAnnounce records whether a service wants its VIP to be announced. If that changes whether the VIP is announced,
 // the VIP is added to changed. s.mu is held.
 func (d *daemon) setAnnounce(s *service, announce bool, changed map[netip.Addr]bool) {
-	if s.announce == announce {
-		return
-	}
-	s.announce = announce
-	vip, by := s.addr.Addr(), 1
-	if !announce {
-		by = -1
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if s.announce != announce {
+		s.announce = announce
+		by := 1
+		if !announce {
+			by = -1
+		}
+		d.countVIP(s.addr.Addr(), by, changed)
+	}
+	d.announceLeft(s, changed)
+}
+
+// countVIP changes the number of announced addresses with a VIP. d.mu is held.
+func (d *daemon) countVIP(vip netip.Addr, by int, changed map[netip.Addr]bool) {
 	before := d.vips[vip]
 	if d.vips[vip] = before + by; before+by == 0 {
 		delete(d.vips, vip)

@@ -34,11 +34,15 @@ type daemon struct {
 	// mu may be taken while a service's mu is held, but not the other way round. It guards:
 	mu           sync.Mutex
 	services     map[netip.AddrPort]*service
-	pods         int                // number of pods of all services
-	vips         map[netip.Addr]int // number of announced services by VIP
-	shared       map[*service]bool  // services with several pods
-	lost         *time.Timer        // warns if the controller stays away
-	sessionStart monotime.Time      // zero once the pods that the session's controller does not list were removed
+	left         map[netip.AddrPort]*left       // addresses that services have left
+	moves        map[netip.AddrPort]*wire.Moved // what the next step of the table is to do, by the former address
+	pods         int                            // number of pods of all services
+	vips         map[netip.Addr]int             // number of announced service addresses, also of those in left, by VIP
+	shared       map[*service]bool              // services with several pods
+	lost         *time.Timer                    // warns if the controller stays away
+	sessionStart monotime.Time                  // zero once pods that the session's controller does not list are removed
+
+	tableMu sync.Mutex // held while the table of services changes, and while a former address ends
 
 	chores      chan struct{} // holds one element: maintain has something to do
 	sharedAdded chan struct{} // holds one element: balance has something to do
@@ -63,17 +67,21 @@ type usageReader struct {
 func newDaemon(cfg Config, g *gate.Gate) *daemon {
 	return &daemon{
 		cfg: cfg, log: cfg.Log, gate: g, started: make(chan struct{}), tabled: make(chan struct{}),
-		services: map[netip.AddrPort]*service{}, vips: map[netip.Addr]int{}, shared: map[*service]bool{},
+		services: map[netip.AddrPort]*service{}, left: map[netip.AddrPort]*left{},
+		moves: map[netip.AddrPort]*wire.Moved{}, vips: map[netip.Addr]int{}, shared: map[*service]bool{},
 		chores: make(chan struct{}, 1), sharedAdded: make(chan struct{}, 1),
 		usage: usageReader{busy: make(chan struct{}, 1)}, alerts: alerts{active: map[alertKey]*alert{}},
 		members: membership{self: cfg.NodeAddr},
 	}
 }
 
-// service returns the service with an address, or nil.
+// service returns the service with an address, or the one that had it until now, or nil.
 func (d *daemon) service(a netip.AddrPort) *service {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if l := d.left[a]; l != nil {
+		return l.service
+	}
 	return d.services[a]
 }
 

@@ -103,9 +103,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 
 // collectService exports the metrics of one service.
 func (c *collector) collectService(ch chan<- prometheus.Metric, s *service) {
-	n := c.d.gate.ServiceCounters(s.addr)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	n := c.d.gate.ServiceCounters(s.addr)
 	home := false
 	for _, pod := range s.pods {
 		home = home || pod.home

@@ -76,7 +76,8 @@ func (d *daemon) releaseRest(s *service) {
 	}
 	if d.gate.ServiceState(s.addr) != gate.Warm {
 		if d.ctx.Err() == nil && d.gate.ServiceCounters(s.addr).ParkedNow > 0 {
-			d.tasks.Go(func() { d.wake(s.addr, d.gate.SYNSeen(s.addr)) })
+			a := s.addr
+			d.tasks.Go(func() { d.wake(a, d.gate.SYNSeen(a)) })
 		}
 		return
 	}

@@ -121,6 +121,7 @@ func (d *daemon) adopt() {
 		if len(s.pods) > 1 {
 			d.shared[s] = true
 		}
+		d.adoptLeft(s)
 		// SYNs that the earlier daemon kept for further pods of a wake.
 		d.releaseParked(a)
 	}
@@ -156,6 +157,8 @@ func (d *daemon) receive(m wire.Message) {
 	case *wire.Refuse:
 		n := d.gate.Refuse(m.Service)
 		d.log.Info("wake failed: parked clients refused", "address", m.Service, "clients", n, "reason", m.Reason)
+	case *wire.Moved:
+		d.expectMove(m)
 	case *wire.TagKeys:
 		<-d.started // d.client is set
 		d.applyTagKeys(m)

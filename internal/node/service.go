@@ -13,12 +13,12 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// service is a service of the table. mu guards everything except addr. It is held while the gate is changed for the
-// service, so that messages and kernel events of one service are handled one at a time.
+// service is a service of the table, guarded by mu. It is held while the gate is changed for the service, so that
+// messages and kernel events of one service are handled one at a time. The daemon's mu is held as well when addr or
+// announce change.
 type service struct {
-	addr netip.AddrPort
-
 	mu           sync.Mutex
+	addr         netip.AddrPort
 	name         string
 	idle         time.Duration // idle timeout; 0 if the service never sleeps
 	generation   uint64        // of the last Backends; 0 if none came in this session

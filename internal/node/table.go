@@ -12,12 +12,16 @@ import (
 
 // setServices applies a step of the table of services. full reports that upserts is the whole table.
 func (d *daemon) setServices(full bool, upserts []wire.Service, removals []netip.AddrPort) {
+	d.tableMu.Lock()
+	defer d.tableMu.Unlock()
 	if full {
 		removals = append(removals, d.servicesExcept(upserts)...)
 	}
 	changed := map[netip.Addr]bool{} // VIPs
-	for _, a := range removals {
-		d.removeService(a, changed)
+	moves := d.takeMoves(upserts, removals)
+	d.endReplaced(upserts, removals, moves, changed)
+	for _, m := range moves {
+		d.move(m, changed)
 	}
 	for _, u := range upserts {
 		if err := d.setService(u, changed); err != nil {
@@ -102,9 +106,13 @@ func (d *daemon) removeService(a netip.AddrPort, changed map[netip.Addr]bool) {
 	d.mu.Lock()
 	s := d.services[a]
 	delete(d.services, a)
+	former := d.leftBy(s)
 	d.mu.Unlock()
 	if s == nil {
 		return
+	}
+	for _, a := range former {
+		d.endLeft(a, changed)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -28,6 +28,7 @@ func (d *daemon) wake(a netip.AddrPort, seen monotime.Time) {
 	s.wakes++
 	seq := s.wakes
 	kept := s.crowd.until != 0
+	a = s.addr // it may have just changed
 	s.mu.Unlock()
 	if !kept && d.gate.ServiceState(a) == gate.Warm {
 		// A pod began to serve just as the gate found none.
