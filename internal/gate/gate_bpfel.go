@@ -88,6 +88,12 @@ const (
 	gateEncapTypeENCAP_FLOW_CLAIM gateEncapType = 5
 )
 
+type gateEndArgs struct {
+	_    structs.HostLayout
+	Flow gateFlowKey
+	Isn  uint32
+}
+
 type gateEvent struct {
 	_          structs.HostLayout
 	Type       gateEventType
@@ -188,6 +194,15 @@ type gateIdleCount struct {
 	Pad         uint32
 }
 
+type gateLeftList struct {
+	_       structs.HostLayout
+	N       uint32
+	Address [5]gateServiceKey
+	Pad     uint32
+	_       [4]byte
+	Until   [5]uint64
+}
+
 type gateLimit uint32
 
 const (
@@ -207,6 +222,7 @@ const (
 	gateLimitSYN_RECORDS          gateLimit = 65536
 	gateLimitTAG_SLOTS            gateLimit = 4
 	gateLimitMAX_COUNTERS         gateLimit = 64
+	gateLimitMAX_LEFT             gateLimit = 5
 )
 
 type gateListenerKey struct {
@@ -287,7 +303,7 @@ type gatePod struct {
 	Vip         gateServiceKey
 	Addr        gateAddr
 	Port        uint16
-	Pad         uint16
+	Moved       uint16
 	State       gatePodState
 	Service     uint32
 	Generation  uint32
@@ -382,6 +398,7 @@ const (
 	gateServiceFlagSERVICE_SOURCES      gateServiceFlag = 16
 	gateServiceFlagSERVICE_DRAINS       gateServiceFlag = 32
 	gateServiceFlagSERVICE_DOUBTED      gateServiceFlag = 64
+	gateServiceFlagSERVICE_LEFT         gateServiceFlag = 128
 )
 
 type gateServiceKey struct {
@@ -546,6 +563,7 @@ const (
 	gateMapFlows               = "flows"
 	gateMapHomeNodes           = "home_nodes"
 	gateMapIdleFlows           = "idle_flows"
+	gateMapLeftAddresses       = "left_addresses"
 	gateMapListeners           = "listeners"
 	gateMapMaglevTables        = "maglev_tables"
 	gateMapNics                = "nics"
@@ -582,6 +600,7 @@ const (
 	gateMapTagKeys             = "tag_keys"
 	gateMapWakeLimits          = "wake_limits"
 	gateProgGateCold           = "gate_cold"
+	gateProgGateEnd            = "gate_end"
 	gateProgGateHome           = "gate_home"
 	gateProgGateListen         = "gate_listen"
 	gateProgGateLocal          = "gate_local"
@@ -667,6 +686,7 @@ type gateSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type gateProgramSpecs struct {
 	GateCold     *ebpf.ProgramSpec `ebpf:"gate_cold"`
+	GateEnd      *ebpf.ProgramSpec `ebpf:"gate_end"`
 	GateHome     *ebpf.ProgramSpec `ebpf:"gate_home"`
 	GateListen   *ebpf.ProgramSpec `ebpf:"gate_listen"`
 	GateLocal    *ebpf.ProgramSpec `ebpf:"gate_local"`
@@ -693,6 +713,7 @@ type gateMapSpecs struct {
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
 	HomeNodes       *ebpf.MapSpec `ebpf:"home_nodes"`
 	IdleFlows       *ebpf.MapSpec `ebpf:"idle_flows"`
+	LeftAddresses   *ebpf.MapSpec `ebpf:"left_addresses"`
 	Listeners       *ebpf.MapSpec `ebpf:"listeners"`
 	MaglevTables    *ebpf.MapSpec `ebpf:"maglev_tables"`
 	Nics            *ebpf.MapSpec `ebpf:"nics"`
@@ -790,6 +811,7 @@ type gateMaps struct {
 	Flows           *ebpf.Map `ebpf:"flows"`
 	HomeNodes       *ebpf.Map `ebpf:"home_nodes"`
 	IdleFlows       *ebpf.Map `ebpf:"idle_flows"`
+	LeftAddresses   *ebpf.Map `ebpf:"left_addresses"`
 	Listeners       *ebpf.Map `ebpf:"listeners"`
 	MaglevTables    *ebpf.Map `ebpf:"maglev_tables"`
 	Nics            *ebpf.Map `ebpf:"nics"`
@@ -836,6 +858,7 @@ func (m *gateMaps) Close() error {
 		m.Flows,
 		m.HomeNodes,
 		m.IdleFlows,
+		m.LeftAddresses,
 		m.Listeners,
 		m.MaglevTables,
 		m.Nics,
@@ -912,6 +935,7 @@ type gateVariables struct {
 // It can be passed to loadGateObjects or ebpf.CollectionSpec.LoadAndAssign.
 type gatePrograms struct {
 	GateCold     *ebpf.Program `ebpf:"gate_cold"`
+	GateEnd      *ebpf.Program `ebpf:"gate_end"`
 	GateHome     *ebpf.Program `ebpf:"gate_home"`
 	GateListen   *ebpf.Program `ebpf:"gate_listen"`
 	GateLocal    *ebpf.Program `ebpf:"gate_local"`
@@ -930,6 +954,7 @@ type gatePrograms struct {
 func (p *gatePrograms) Close() error {
 	return _GateClose(
 		p.GateCold,
+		p.GateEnd,
 		p.GateHome,
 		p.GateListen,
 		p.GateLocal,
