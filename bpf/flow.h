@@ -178,7 +178,7 @@ static __always_inline bool flow_replace(const struct flow_key *k, struct flow *
 }
 
 /* Finds the flow that a pod has with a flow's client address and port at an address that its service has left. Changes
- * the key to that flow's and returns 1, or returns 0 if there is none. */
+ * the key to that flow's and returns 1, or 2 if it is open; or returns 0 if there is none. */
 __noinline int find_left_flow(struct flow_key *k, __u32 index)
 {
 	struct pod *pod = bpf_map_lookup_elem(&pods, &index);
@@ -186,12 +186,13 @@ __noinline int find_left_flow(struct flow_key *k, __u32 index)
 		return 0;
 	__u32 service = pod->service;
 	struct left_list *left = bpf_map_lookup_elem(&left_addresses, &service);
+#pragma clang loop unroll(disable)
 	for (int i = 0; left && i < MAX_LEFT && i < left->n; i++) {
 		k->service = left->address[i].addr;
 		k->service_port = left->address[i].port;
 		struct flow *f = bpf_map_lookup_elem(&flows, k);
 		if (f && f->pod == index && f->generation == pod->generation)
-			return 1;
+			return f->state < FLOW_CLOSED ? 2 : 1;
 	}
 	return 0;
 }
@@ -201,10 +202,7 @@ __noinline int find_left_flow(struct flow_key *k, __u32 index)
 static __always_inline bool collides_with_left(const struct flow_key *k, const struct pod *pod, __u32 index)
 {
 	struct flow_key left = *k;
-	if (!pod->moved || !find_left_flow(&left, index))
-		return false;
-	struct flow *f = bpf_map_lookup_elem(&flows, &left);
-	return f && f->state < FLOW_CLOSED;
+	return pod->moved && find_left_flow(&left, index) == 2;
 }
 
 /* Adds the entry of a half-open flow to a pod. Returns 1 if it did, 0 if there is one already, which another CPU has
