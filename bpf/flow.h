@@ -177,13 +177,17 @@ static __always_inline bool flow_replace(const struct flow_key *k, struct flow *
 	return true;
 }
 
-/* Finds the flow that a pod has with a flow's client address and port at an address that its service has left. Changes
- * the key to that flow's and returns 1, or 2 if it is open; or returns 0 if there is none. */
+#define NOT_LEFT 0    /* there is no such flow */
+#define LEFT_OPEN 1   /* it is open */
+#define LEFT_CLOSED 2 /* it has ended */
+
+/* Finds the flow that a pod has with a flow's client address and port at an address that its service has left, and
+ * changes the key to that flow's. Returns one of the above. */
 __noinline int find_left_flow(struct flow_key *k, __u32 index)
 {
 	struct pod *pod = bpf_map_lookup_elem(&pods, &index);
 	if (!k || !pod)
-		return 0;
+		return NOT_LEFT;
 	__u32 service = pod->service;
 	struct left_list *left = bpf_map_lookup_elem(&left_addresses, &service);
 #pragma clang loop unroll(disable)
@@ -192,9 +196,9 @@ __noinline int find_left_flow(struct flow_key *k, __u32 index)
 		k->service_port = left->address[i].port;
 		struct flow *f = bpf_map_lookup_elem(&flows, k);
 		if (f && f->pod == index && f->generation == pod->generation)
-			return f->state < FLOW_CLOSED ? 2 : 1;
+			return f->state < FLOW_CLOSED ? LEFT_OPEN : LEFT_CLOSED;
 	}
-	return 0;
+	return NOT_LEFT;
 }
 
 /* Whether the pod cannot tell a new flow from an open one, whose client has the same address and port and uses an
@@ -202,7 +206,7 @@ __noinline int find_left_flow(struct flow_key *k, __u32 index)
 static __always_inline bool collides_with_left(const struct flow_key *k, const struct pod *pod, __u32 index)
 {
 	struct flow_key left = *k;
-	return pod->moved && find_left_flow(&left, index) == 2;
+	return pod->moved && find_left_flow(&left, index) == LEFT_OPEN;
 }
 
 /* Adds the entry of a half-open flow to a pod. Returns 1 if it did, 0 if there is one already, which another CPU has

@@ -22,7 +22,7 @@ static __always_inline struct pod *find_replying_pod(struct __sk_buff *skb, cons
 	if (*f && (*f)->pod == *index && (*f)->generation == pod->generation)
 		return pod;
 	struct flow_key left = *k;
-	if (!pod->moved || !find_left_flow(&left, *index))
+	if (!pod->moved || find_left_flow(&left, *index) == NOT_LEFT)
 		return NULL;
 	struct flow *at_left = bpf_map_lookup_elem(&flows, &left);
 	if (!at_left)

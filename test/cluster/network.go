@@ -94,6 +94,9 @@ func makeLAN(p plan) error {
 	return inNetns(p.netnsPath("lan"), func() error {
 		br := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()}
 		br.Name = lanBridge
+		// With an address of its own, the bridge does not take that of a machine that is added later. The others would not
+		// reach it until they ask for its address again.
+		br.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, 0, 1}
 		if err := netlink.LinkAdd(br); err != nil {
 			return fmt.Errorf("make bridge %s: %w", lanBridge, err)
 		}
