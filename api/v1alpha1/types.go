@@ -397,6 +397,20 @@ type WangellServiceStatus struct {
 	// LastWake describes the last wake, phase by phase. Kubernetes only.
 	// +optional
 	LastWake *LastWake `json:"lastWake,omitempty"`
+	// ImageDigests are the contents that the names of the service's images stand for: they are resolved once, and all
+	// pods run them. Images with the policy Always or Never have none.
+	// +optional
+	// +listType=map
+	// +listMapKey=image
+	ImageDigests []ImageDigest `json:"imageDigests,omitempty"`
+}
+
+// ImageDigest is the content that the name of an image stands for.
+type ImageDigest struct {
+	// Image is the name as the spec has it.
+	Image string `json:"image"`
+	// Digest is that of the image's manifest or index, "sha256:…".
+	Digest string `json:"digest"`
 }
 
 // Types of Conditions.

@@ -21,8 +21,8 @@ func (s *service) glance() glance {
 	g := glance{
 		state: s.machine.State(), message: s.message(), image: cmp.Or(s.imageErr, s.unready()),
 		pressure: s.pressures.of(s),
-		images:   s.images,
-		serving:  s.machine.Serving(), desired: s.machine.Desired(), replicas: s.replicas(),
+		images:   s.images, resolved: s.resolved.changes,
+		serving: s.machine.Serving(), desired: s.machine.Desired(), replicas: s.replicas(),
 		lastPacket: s.reported.lastPacket,
 	}
 	if w := s.lastWake; w != nil {

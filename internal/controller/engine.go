@@ -94,6 +94,7 @@ func (e *engine) begin(s *service) { e.step(s, lifecycle.Timer{}) }
 func (e *engine) add(w *wanted) (s *service, taken bool) {
 	s = &service{wanted: w, machine: lifecycle.New(w.lifecycle(e.cluster != nil), e.newGeneration()), heapPos: -1}
 	s.pressures = e.pressures
+	s.resolved.set(&w.spec.Spec, w.digests)
 	taken = e.evict(w.addr)
 	e.table.services[w.key] = s
 	e.table.byAddr[w.addr] = s

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/placement"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -77,11 +78,11 @@ func unplanned(spec *v1alpha1.WangellServiceSpec) (st ImageStatus, planned bool)
 	return ImageStatus{}, true
 }
 
-// stateOf returns the state of an image on a node.
-type stateOf func(node, ref string) wire.ImageReport
+// stateOf returns the state of an image on a node, by placement.Image.Name.
+type stateOf func(node, name string) wire.ImageReport
 
 // summarize returns the status of a service whose images are to be on nodes, and those nodes that have all of them.
-func summarize(images []v1alpha1.ContainerImage, nodes []string, full bool, state stateOf) (ImageStatus, []string) {
+func summarize(images []placement.Image, nodes []string, full bool, state stateOf) (ImageStatus, []string) {
 	switch {
 	case len(nodes) == 0 && full:
 		return ImageStatus{imagesNotReady, reasonTooMany, fmt.Sprintf("the nodes have as many images as they may (%d): "+
@@ -95,7 +96,7 @@ func summarize(images []v1alpha1.ContainerImage, nodes []string, full bool, stat
 	for _, node := range nodes {
 		worst, ref := wire.ImageReport{State: wire.ImagePresent}, ""
 		for _, image := range images {
-			r := state(node, image.Ref)
+			r := state(node, image.Name)
 			if rank[r.State] > rank[worst.State] {
 				worst, ref = r, image.Ref
 			}

@@ -57,6 +57,7 @@ type service struct {
 	lastPacket monotime.Time // of all its pods
 	imageErr   string        // why its image could not be fetched ahead of need, on one machine
 	images     ImageStatus   // likewise on a cluster; zero before that is known
+	resolved   resolution    // of the names of its images
 	haveImages []string      // nodes that have all its images, as the runtime knows them
 	// imageFailure is the reason that was last reported why its images are on no node; empty if they are.
 	imageFailure string
@@ -96,6 +97,7 @@ type glance struct {
 	state                      lifecycle.State
 	message, image             string
 	images                     ImageStatus
+	resolved                   int // resolution.changes
 	serving, desired, replicas int
 	pressure                   Pressure
 	wake                       uint64

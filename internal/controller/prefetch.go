@@ -171,8 +171,8 @@ func (p *prefetcher) decide() {
 	for _, s := range p.table.services {
 		if _, planned := unplanned(&s.spec.Spec); planned && !s.machine.Deleted() {
 			services = append(services, s.placed())
-			for _, image := range s.spec.Spec.Images() {
-				p.users[image.Ref] = append(p.users[image.Ref], s)
+			for _, image := range s.imageList() {
+				p.users[image.Name] = append(p.users[image.Name], s)
 			}
 		}
 	}
@@ -202,8 +202,8 @@ func (p *prefetcher) tell(n *imageNode) {
 	known := make(map[string]bool, len(wants))
 	for i, w := range wants {
 		policy := cmp.Or(policies[w.Policy], wire.ImageIfNotPresent)
-		list[i] = wire.WantedImage{Ref: w.Ref, Policy: policy, Revision: w.Revision}
-		known[w.Ref] = true
+		list[i] = wire.WantedImage{Ref: w.Name, Policy: policy, Revision: w.Revision}
+		known[w.Name] = true
 	}
 	maps.DeleteFunc(n.reports, func(ref string, _ wire.ImageReport) bool { return !known[ref] })
 	if n.sentIn == n.session && slices.Equal(list, n.sent) {
@@ -242,20 +242,19 @@ func (p *prefetcher) judge(s *service) {
 	}
 	st, planned := unplanned(&s.spec.Spec)
 	var have []string
+	resolved := false
 	if planned {
-		state := func(node, ref string) wire.ImageReport {
-			if n := p.nodes[node]; n != nil {
-				return n.reports[ref]
-			}
-			return wire.ImageReport{}
-		}
-		st, have = summarize(s.spec.Spec.Images(), p.plan.Nodes[string(s.key)], p.plan.Full[string(s.key)], state)
+		resolved = p.resolve(s)
+		st, have = summarize(s.imageList(), p.plan.Nodes[string(s.key)], p.plan.Full[string(s.key)], p.report)
 	}
 	if !slices.Equal(have, s.haveImages) {
 		s.haveImages = have
 		p.cluster.PreferNodes(s.key, have)
 	}
 	if st == s.images {
+		if resolved {
+			p.changed.check(s)
+		}
 		return
 	}
 	s.images = st
@@ -274,14 +273,13 @@ func (p *prefetcher) judge(s *service) {
 }
 
 // placed is what decides on which nodes the images of a service are.
-func (w *wanted) placed() placement.Service {
-	s := &w.spec.Spec
-	out := placement.Service{Key: string(w.key), Nodes: s.PullNodes(), Hash: cmp.Or(w.hash, v1alpha1.Hash(s))}
-	if s.Template != nil {
-		out.Pod = &s.Template.Spec
+func (s *service) placed() placement.Service {
+	spec := &s.spec.Spec
+	out := placement.Service{
+		Key: string(s.key), Images: s.imageList(), Nodes: spec.PullNodes(), Hash: cmp.Or(s.hash, v1alpha1.Hash(spec)),
 	}
-	for _, image := range s.Images() {
-		out.Images = append(out.Images, placement.Image{Ref: image.Ref, Policy: image.Policy})
+	if spec.Template != nil {
+		out.Pod = &spec.Template.Spec
 	}
 	return out
 }

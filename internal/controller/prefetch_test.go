@@ -4,6 +4,7 @@ package controller
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -180,5 +181,70 @@ func TestImagesGoWherePodsCouldRun(t *testing.T) {
 	w.images("elsewhere", "NoNode")
 	if st := w.images("private", "PrivateRegistry"); st.Ready != "Unknown" {
 		t.Errorf("private: %+v", st)
+	}
+}
+
+// testDigest returns a digest that is made of one character.
+func testDigest(c string) string { return "sha256:" + strings.Repeat(c, 64) }
+
+// The first node that has an image decides what its tag stands for: the others get that content, also if the tag has
+// moved meanwhile, and also under the next controller.
+func TestATagIsResolvedOnceForAllNodes(t *testing.T) {
+	w := imageCluster(t, nil)
+	w.apply(newService("a"))
+	const ref = "registry.example/a:1"
+	w.untilWants(w.d, ref)
+	w.untilWants(w.d2, ref)
+	events := w.c.Subscribe(t.Context())
+	w.d.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent, Digest: testDigest("1")})
+	fixed := "registry.example/a@" + testDigest("1")
+	w.untilWants(w.d, fixed)
+	w.untilWants(w.d2, fixed)
+	if st := w.images("a", "Present"); !strings.HasPrefix(st.Message, "on 1 of 2 nodes (n1), digest "+testDigest("1")) {
+		t.Errorf("status %+v", st)
+	}
+	w.d2.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent, Digest: testDigest("2")}) // the tag has moved
+	w.d2.report(wire.ImageReport{Ref: fixed, State: wire.ImagePresent, Digest: testDigest("1")})
+	w.until("both have it", func() bool { return strings.HasPrefix(w.status("a").Images.Message, "on 2 of 2") })
+	want := []v1alpha1.ImageDigest{{Image: ref, Digest: testDigest("1")}}
+	if got := w.status("a").Service.Status.ImageDigests; !slices.Equal(got, want) {
+		t.Errorf("digests %v", got)
+	}
+	for done := false; !done; {
+		select {
+		case e := <-events:
+			if e.Kind == EventImages {
+				t.Errorf("event %+v", e)
+			}
+		default:
+			done = true
+		}
+	}
+	// Another image is resolved anew, and the policy Always does not resolve.
+	next := newService("a", func(s *v1alpha1.WangellServiceSpec) { s.Image = "registry.example/a:2" })
+	w.apply(next)
+	w.untilWants(w.d, "registry.example/a:2")
+	w.until("the old digest is forgotten", func() bool { return len(w.status("a").Service.Status.ImageDigests) == 0 })
+	w.apply(newService("a", func(s *v1alpha1.WangellServiceSpec) { s.ImagePullPolicy = corev1.PullAlways }))
+	w.untilWants(w.d, ref)
+	w.d.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent, Digest: testDigest("2")})
+	w.images("a", "Present")
+	if got := w.status("a").Service.Status.ImageDigests; len(got) != 0 {
+		t.Errorf("digests with policy Always: %v", got)
+	}
+}
+
+func TestDigestsOfAnEarlierControllerStay(t *testing.T) {
+	w := imageCluster(t, nil)
+	w.apply()
+	s := Service{Spec: newService("a"), Addr: netip.MustParseAddr("10.46.100.2"), Digests: []v1alpha1.ImageDigest{
+		{Image: "registry.example/a:1", Digest: testDigest("1")}, {Image: "registry.example/old:1", Digest: testDigest("2")},
+	}}
+	if err := w.c.Put(s); err != nil {
+		t.Fatal(err)
+	}
+	w.untilWants(w.d, "registry.example/a@"+testDigest("1"))
+	if got := w.status("a").Service.Status.ImageDigests; !slices.Equal(got, s.Digests[:1]) {
+		t.Errorf("digests %v", got)
 	}
 }

@@ -90,7 +90,7 @@ func (s *service) status() Status {
 	w := &st.Service.Status
 	*w = v1alpha1.WangellServiceStatus{
 		LoadBalancerIP: s.addr.Addr().String(), State: s.machine.State().String(), Message: s.message(),
-		Replicas: int32(s.replicas()),
+		Replicas: int32(s.replicas()), ImageDigests: s.resolved.list,
 	}
 	if w.Message == "" {
 		w.Message = cmp.Or(s.imageErr, s.images.problem(), s.unready())

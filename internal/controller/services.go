@@ -72,7 +72,8 @@ func (c *Controller) Restrict(key runtime.Key, policy *sources.Set) error {
 	if w == nil {
 		return nil
 	}
-	return c.update([]Service{{Spec: w.spec, Addr: w.addr.Addr(), Announce: w.announce, Policy: policy}}, nil)
+	return c.update([]Service{{Spec: w.spec, Addr: w.addr.Addr(), Announce: w.announce, Policy: policy,
+		Digests: w.digests}}, nil)
 }
 
 // Delete removes a service with its pods. It returns at once, and the pods end with their grace. A service that does

@@ -100,6 +100,7 @@ func (u *updater) change(w *wanted) {
 	old := s.wanted
 	s.wanted = w
 	s.imageErr = ""
+	s.resolved.set(&w.spec.Spec, s.resolved.list)
 	e.prefetch.touch()
 	if old.addr != w.addr {
 		e.evict(w.addr)

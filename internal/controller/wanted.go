@@ -30,6 +30,9 @@ type Service struct {
 	Addr netip.Addr
 	// Announce is set if one of the nodes answers ARP for Addr. Otherwise something else brings packets to the nodes.
 	Announce bool
+	// Digests are what the names of the images were found to stand for before this controller, as in the service's status.
+	// They count when the service is added.
+	Digests []v1alpha1.ImageDigest
 	// Policy are the sources that NetworkPolicies let connect; nil if none restricts the service. A source must also be
 	// in spec.allowFrom.
 	Policy *sources.Set
@@ -44,6 +47,7 @@ type wanted struct {
 	announce bool
 	// permitted is Service.Policy.
 	permitted *sources.Set
+	digests   []v1alpha1.ImageDigest // Service.Digests
 	// prepared is set once the runtime has the image.
 	prepared atomic.Bool
 }
@@ -55,7 +59,7 @@ func newWanted(s Service) *wanted {
 	return &wanted{
 		key: runtime.KeyOf(spec), spec: spec,
 		addr: netip.AddrPortFrom(s.Addr, uint16(spec.Spec.Port)), announce: s.Announce,
-		permitted: s.Policy,
+		permitted: s.Policy, digests: s.Digests,
 	}
 }
 

@@ -8,14 +8,16 @@ import (
 	"strings"
 
 	containerdv1 "github.com/containerd/containerd/api/services/images/v1"
-	"github.com/distribution/reference"
 	"google.golang.org/grpc"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wangell.loutres.me/internal/imageref"
 )
 
 // Image is an image that the container runtime has.
 type Image struct {
-	// Digest is that of the image's manifest or index, "sha256:…"; empty if the image did not come from a registry.
+	// Digest is that of the image's manifest or index, "sha256:…", by which the runtime finds it in its repository; empty
+	// if the image did not come from there.
 	Digest string
 	// Size is what the runtime reports, in bytes.
 	Size uint64
@@ -54,21 +56,16 @@ func (s *Images) Look(ctx context.Context, ref string) (image Image, found bool,
 	return Image{digestOf(r.Image.RepoDigests, ref), r.Image.Size}, true, nil
 }
 
-// digestOf returns the digest of an image: the one in its own repository, if there are several.
+// digestOf returns the digest of an image in its own repository; empty if it has none there, as the runtime would not
+// find it by that.
 func digestOf(repoDigests []string, ref string) string {
-	repository := ""
-	if named, err := reference.ParseDockerRef(ref); err == nil {
-		repository = named.Name()
-	}
-	found := ""
+	repository := imageref.Repository(ref)
 	for _, d := range repoDigests {
-		name, digest, _ := strings.Cut(d, "@")
-		if name == repository {
+		if name, digest, _ := strings.Cut(d, "@"); name == repository {
 			return digest
 		}
-		found = digest
 	}
-	return found
+	return ""
 }
 
 // Pull pulls an image, which may take as long as it takes, and returns once it is unpacked. An error for which users

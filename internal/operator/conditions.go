@@ -33,7 +33,7 @@ func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.
 		State:           lifecycle.Cold.String(),
 		DesiredReplicas: old.DesiredReplicas, ObservedGeneration: s.Generation,
 		Selector:   labels.SelectorFromSet(selector(s)).String(),
-		Conditions: slices.Clone(old.Conditions),
+		Conditions: slices.Clone(old.Conditions), ImageDigests: old.ImageDigests,
 	}
 	if out.addr.IsValid() && out.addrErr == nil {
 		st.LoadBalancerIP, st.LoadBalancerHostname = out.addr.String(), out.host
@@ -45,6 +45,7 @@ func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.
 			seconds := metav1.NewTime(l.Truncate(time.Second))
 			st.LatestRequest = &seconds
 		}
+		st.ImageDigests = o.status.ImageDigests
 		if o.wake != nil {
 			st.LastWake = o.wake
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,7 +43,7 @@ func (r *reconciler) ensureSpec(ctx context.Context, key runtime.Key, s *v1alpha
 	if !ours(s) && !addressOf(svc).IsValid() {
 		out.host = hostnameOf(svc)
 	}
-	if out.deploy, err = ensureObject(ctx, r, DeploymentOf(s, out.strategy.Strategy), updateDeployment); err != nil {
+	if out.deploy, err = r.ensureDeployment(ctx, key, s, out.strategy.Strategy); err != nil {
 		return out, onlyRefused(&out, err)
 	}
 	if !out.addr.IsValid() || out.addrErr != nil {
@@ -61,7 +62,7 @@ func (r *reconciler) ensureSpec(ctx context.Context, key runtime.Key, s *v1alpha
 	put.Spec.Replicas, put.ManagedFields = nil, nil
 	put.Spec.UpdateStrategy = out.strategy.Strategy
 	put.Status = v1alpha1.WangellServiceStatus{}
-	out.put = r.Put(controller.Service{Spec: put, Addr: out.addr, Announce: ours(s)})
+	out.put = r.Put(controller.Service{Spec: put, Addr: out.addr, Announce: ours(s), Digests: s.Status.ImageDigests})
 	out.verdict = r.Verdict(key)
 	switch {
 	case errors.Is(out.put, controller.ErrClosed):
@@ -72,6 +73,19 @@ func (r *reconciler) ensureSpec(ctx context.Context, key runtime.Key, s *v1alpha
 		r.remember(key).put = true
 	}
 	return out, nil
+}
+
+// ensureDeployment ensures the Deployment with the images that its pods are to run.
+func (r *reconciler) ensureDeployment(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService,
+	strategy v1alpha1.UpdateStrategy) (*appsv1.Deployment, error) {
+	plain := DeploymentOf(s, strategy)
+	want := plain.DeepCopy()
+	digests, asleep := r.digestsOf(key, s)
+	fixImages(want, digests)
+	return ensureObject(ctx, r, want, func(is, want *appsv1.Deployment) bool {
+		keepImages(is, want, plain, asleep)
+		return updateDeployment(is, want)
+	})
 }
 
 // addressFor returns the service's address.

@@ -3,9 +3,12 @@
 package operator
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -65,5 +68,86 @@ func TestStatusTellsWhetherImagesAreThere(t *testing.T) {
 	s.Spec.ImagePull = &v1alpha1.ImagePull{Nodes: new(intstr.FromString("All"))}
 	if err := w.client.Update(t.Context(), s); err != nil {
 		t.Error(err)
+	}
+}
+
+// The pods of a service run the content that its tag stood for when it was resolved, also under the next leader. Pods
+// that run are not replaced for that.
+func TestPodsRunTheDigestThatWasResolved(t *testing.T) {
+	w := newWorld(t, nil)
+	stop := w.run()
+	digest := "sha256:" + strings.Repeat("5", 64)
+	w.d.mu.Lock()
+	for _, name := range []string{"asleep", "awake"} {
+		w.d.images = append(w.d.images, wire.ImageReport{
+			Ref: "registry.example/app-" + name + ":1", State: wire.ImagePresent, Digest: digest, Size: 1,
+		})
+	}
+	w.d.mu.Unlock()
+	image := func(name string) string {
+		var d appsv1.Deployment
+		if !w.get(name, &d) {
+			return ""
+		}
+		return d.Spec.Template.Spec.Containers[0].Image
+	}
+	w.apply("asleep")
+	w.apply("awake", func(s *v1alpha1.WangellServiceSpec) { s.MinReplicas = 1 })
+	const fixed = "registry.example/app-asleep@"
+	w.until("the pods of the service that sleeps will run the digest", func() bool { return image("asleep") == fixed+digest })
+	resolved := func(name string) bool {
+		return slices.Equal(w.service(name).Status.ImageDigests,
+			[]v1alpha1.ImageDigest{{Image: "registry.example/app-" + name + ":1", Digest: digest}})
+	}
+	w.until("both are resolved", func() bool { return resolved("asleep") && resolved("awake") })
+	w.condition("awake", v1alpha1.ConditionAwake, metav1.ConditionTrue, "Warm")
+	if got := image("awake"); got != "registry.example/app-awake:1" {
+		t.Errorf("the template of running pods was changed: %s", got)
+	}
+	w.change("awake", func(s *v1alpha1.WangellServiceSpec) { s.WorkingDir = "/tmp" })
+	w.until("a change takes the digest, too", func() bool { return image("awake") == "registry.example/app-awake@"+digest })
+
+	// The next leader's daemons tell of a tag that has moved.
+	stop()
+	w.d.mu.Lock()
+	for i := range w.d.images {
+		w.d.images[i].Digest = "sha256:" + strings.Repeat("6", 64)
+	}
+	w.d.images = append(w.d.images, wire.ImageReport{Ref: fixed + digest, State: wire.ImagePresent, Digest: digest})
+	w.d.mu.Unlock()
+	w.run()
+	w.condition("asleep", v1alpha1.ConditionImageReady, metav1.ConditionTrue, "Present")
+	if !resolved("asleep") || image("asleep") != fixed+digest {
+		t.Errorf("the next leader resolved it again: %s, %+v", image("asleep"), w.service("asleep").Status.ImageDigests)
+	}
+	w.change("asleep", func(s *v1alpha1.WangellServiceSpec) { s.ImagePullPolicy = corev1.PullAlways })
+	w.until("Always takes the tag", func() bool { return image("asleep") == "registry.example/app-asleep:1" })
+}
+
+// While pods run, only a change of something else, or somebody's, changes the images of a Deployment.
+func TestImagesOfRunningPodsAreKept(t *testing.T) {
+	s := example(nil)
+	plain := DeploymentOf(s, s.Spec.Strategy())
+	digests := []v1alpha1.ImageDigest{{Image: s.Spec.Image, Digest: "sha256:" + strings.Repeat("5", 64)}}
+	for what, c := range map[string]struct {
+		asleep, kept bool
+		change       func(*appsv1.Deployment)
+	}{
+		"asleep":            {asleep: true, change: func(*appsv1.Deployment) {}},
+		"awake":             {kept: true, change: func(*appsv1.Deployment) {}},
+		"not at rest":       {asleep: true, kept: true, change: func(d *appsv1.Deployment) { d.Spec.Paused = false }},
+		"wants pods":        {asleep: true, kept: true, change: func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(1)) }},
+		"another spec":      {change: func(d *appsv1.Deployment) { d.Annotations[madeFrom] = "x" }},
+		"somebody's change": {change: func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "other" }},
+	} {
+		is, want := plain.DeepCopy(), plain.DeepCopy()
+		c.change(is)
+		fixImages(want, digests)
+		fixed := want.Spec.Template.Spec.Containers[0].Image
+		keepImages(is, want, plain, c.asleep)
+		got := want.Spec.Template.Spec.Containers[0].Image
+		if c.kept && got != s.Spec.Image || !c.kept && (got != fixed || got == s.Spec.Image) {
+			t.Errorf("%s: %s", what, got)
+		}
 	}
 }

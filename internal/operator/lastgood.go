@@ -44,7 +44,7 @@ func (r *reconciler) putLastGood(ctx context.Context, key runtime.Key, s *v1alph
 		return nil
 	}
 	last.Spec.UpdateStrategy = r.claims.decide(key, last).Strategy
-	err = r.Put(controller.Service{Spec: last, Addr: a, Announce: ours(last)})
+	err = r.Put(controller.Service{Spec: last, Addr: a, Announce: ours(last), Digests: s.Status.ImageDigests})
 	if err == nil {
 		r.remember(key).put = true
 	}

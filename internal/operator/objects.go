@@ -127,11 +127,9 @@ func podTemplateOf(s *v1alpha1.WangellService) corev1.PodTemplateSpec {
 	setPointer(&t.Spec.AutomountServiceAccountToken, &no)
 	setPointer(&t.Spec.EnableServiceLinks, &no)
 	setPointer(&t.Spec.TerminationGracePeriodSeconds, spec.TerminationGracePeriodSeconds)
-	for _, list := range [][]corev1.Container{t.Spec.InitContainers, t.Spec.Containers} {
-		for i := range list {
-			if list[i].ImagePullPolicy == "" {
-				list[i].ImagePullPolicy = corev1.PullIfNotPresent
-			}
+	for c := range containersOf(&t.Spec) {
+		if c.ImagePullPolicy == "" {
+			c.ImagePullPolicy = corev1.PullIfNotPresent
 		}
 	}
 	giveNotice(t.Spec.Containers, min(leaveNotice, *t.Spec.TerminationGracePeriodSeconds/2))

@@ -26,7 +26,10 @@ type Node struct {
 
 // Image is an image of a service.
 type Image struct {
-	Ref    string
+	// Ref is the name that a user gave it. It decides on which nodes the image is.
+	Ref string
+	// Name is what the nodes pull: Ref, or that with the digest which the service has to run.
+	Name   string
 	Policy corev1.PullPolicy
 }
 
@@ -44,10 +47,11 @@ type Service struct {
 	Hash string
 }
 
-// Want is an image that a node is to have. Revision is another number when a service that pulls the image always was
-// changed.
+// Want is an image that a node is to have, by Image.Name. Revision is another number when a service that pulls the
+// image always was changed.
 type Want struct {
-	Image
+	Name     string
+	Policy   corev1.PullPolicy
 	Revision uint64
 }
 
@@ -101,8 +105,8 @@ func Place(services []Service, nodes []Node, limit int) Plan {
 		}
 	}
 	for name, on := range held {
-		for _, ref := range slices.Sorted(maps.Keys(on)) {
-			p.Wants[name] = append(p.Wants[name], *on[ref])
+		for _, image := range slices.Sorted(maps.Keys(on)) {
+			p.Wants[name] = append(p.Wants[name], *on[image])
 		}
 	}
 	return p
@@ -112,8 +116,8 @@ func Place(services []Service, nodes []Node, limit int) Plan {
 func missing(on map[string]*Want, images []Image) int {
 	n := 0
 	for i, image := range images {
-		again := slices.ContainsFunc(images[:i], func(o Image) bool { return o.Ref == image.Ref })
-		if on[image.Ref] == nil && !again {
+		again := slices.ContainsFunc(images[:i], func(o Image) bool { return o.Name == image.Name })
+		if on[image.Name] == nil && !again {
 			n++
 		}
 	}
@@ -125,10 +129,10 @@ var strength = map[corev1.PullPolicy]int{corev1.PullNever: 1, corev1.PullIfNotPr
 
 // add adds an image of a service to those of a node.
 func add(on map[string]*Want, image Image, s *Service) {
-	w := on[image.Ref]
+	w := on[image.Name]
 	if w == nil {
-		w = &Want{Image: image}
-		on[image.Ref] = w
+		w = &Want{Name: image.Name, Policy: image.Policy}
+		on[image.Name] = w
 	}
 	if strength[image.Policy] > strength[w.Policy] {
 		w.Policy = image.Policy

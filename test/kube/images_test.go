@@ -20,6 +20,7 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/cri"
 	"wangell.loutres.me/internal/image"
+	"wangell.loutres.me/internal/imageref"
 	"wangell.loutres.me/internal/testutil/e2e"
 )
 
@@ -36,9 +37,10 @@ func testPrefetch(t *testing.T) {
 	lab.apply(t, strings.Replace(manifest(key, ""), serverImage, ref, 1))
 	addr := lab.address(t, key)
 	lab.imageReady(t, key, metav1.ConditionTrue, "Present")
+	fixed := lab.fixedImage(t, key)
 	var have []string
 	for _, n := range lab.Nodes {
-		if slices.Contains(pinned(t, n.ContainerdSocket), ref) {
+		if slices.Contains(pinned(t, n.ContainerdSocket), fixed) {
 			have = append(have, n.Name)
 		}
 	}
@@ -53,6 +55,9 @@ func testPrefetch(t *testing.T) {
 	where := e2e.Must(lab.kubectl("", "get", "pod", pod, "-o", "jsonpath={.spec.nodeName}"))(t)
 	if !slices.Contains(have, where) {
 		t.Errorf("the pod runs on %s, the image is on %v", where, have)
+	}
+	if runs := e2e.Must(lab.kubectl("", "get", "pod", pod, "-o", "jsonpath={.spec.containers[0].image}"))(t); runs != fixed {
+		t.Errorf("the pod runs %s, the digest is %s", runs, fixed)
 	}
 	e2e.Eventually(t, "kubelet tells of the image", func() (bool, string) {
 		out, err := lab.kubectl("", "get", "events", "--field-selector", "involvedObject.name="+pod, "-o",
@@ -83,7 +88,7 @@ func testPrefetch(t *testing.T) {
 	for _, n := range lab.Nodes {
 		e2e.Eventually(t, n.Name+" lets the image go", func() (bool, string) {
 			list := pinned(t, n.ContainerdSocket)
-			return !slices.Contains(list, ref), fmt.Sprint(list)
+			return !slices.Contains(list, fixed) && !slices.Contains(list, ref), fmt.Sprint(list)
 		})
 	}
 }
@@ -104,6 +109,21 @@ func (c *cluster) imageReady(t *testing.T, key string, status metav1.ConditionSt
 		return is.Status == status && is.Reason == reason, fmt.Sprintf("%+v", is)
 	})
 	return message
+}
+
+// fixedImage waits until the digest of a service's image is in its Deployment, and returns the image with the digest.
+func (c *cluster) fixedImage(t *testing.T, key string) (image string) {
+	t.Helper()
+	e2e.Eventually(t, key+" names the digest", func() (bool, string) {
+		s, err := c.find(key)
+		if err != nil || len(s.Status.ImageDigests) != 1 {
+			return false, fmt.Sprint(err)
+		}
+		d := s.Status.ImageDigests[0]
+		image, err = c.kubectl("", "get", "deployment", s.Name, "-o", "jsonpath={.spec.template.spec.containers[0].image}")
+		return image == imageref.Fixed(d.Image, d.Digest), fmt.Sprint(image, err)
+	})
+	return image
 }
 
 // pinned returns the images that a node's daemon has pinned in its containerd.

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"cmp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/imageref"
+	"wangell.loutres.me/internal/placement"
+	"wangell.loutres.me/internal/wire"
+)
+
+// resolution is what the names of a service's images stand for. The zero value is one without digests.
+type resolution struct {
+	list    []v1alpha1.ImageDigest // sorted by image; never changed in place
+	names   map[string]string      // what nodes pull, by the image's name in the spec
+	changes int                    // how often list has changed
+}
+
+// resolves reports whether the name of an image is resolved once, so that all pods run the same content. With the
+// policy Always each pod asks the registry, and with Never nodes have images that may come from no registry.
+func resolves(spec *v1alpha1.WangellServiceSpec, image v1alpha1.ContainerImage) bool {
+	return image.Policy == corev1.PullIfNotPresent && spec.PullsOnCreate()
+}
+
+// set replaces the digests by those of list that the spec still needs.
+func (r *resolution) set(spec *v1alpha1.WangellServiceSpec, list []v1alpha1.ImageDigest) {
+	var next []v1alpha1.ImageDigest
+	names := map[string]string{}
+	images := spec.Images()
+	for _, d := range list {
+		name := imageref.Fixed(d.Image, d.Digest)
+		if _, known := names[d.Image]; known || len(name) > wire.MaxImageText || d.Digest == "" {
+			continue
+		}
+		if slices.ContainsFunc(images, func(i v1alpha1.ContainerImage) bool {
+			return i.Ref == d.Image && resolves(spec, i)
+		}) {
+			names[d.Image] = name
+			next = append(next, d)
+		}
+	}
+	slices.SortFunc(next, func(a, b v1alpha1.ImageDigest) int { return cmp.Compare(a.Image, b.Image) })
+	if !slices.Equal(next, r.list) {
+		r.list, r.names, r.changes = next, names, r.changes+1
+	}
+}
+
+// imageList returns the images of the service's pods as nodes pull them.
+func (s *service) imageList() []placement.Image {
+	spec := &s.spec.Spec
+	var out []placement.Image
+	for _, image := range spec.Images() {
+		name := image.Ref
+		if resolves(spec, image) {
+			name = cmp.Or(s.resolved.names[image.Ref], name)
+		}
+		out = append(out, placement.Image{Ref: image.Ref, Name: name, Policy: image.Policy})
+	}
+	return out
+}
+
+// resolve takes the digests of images from the first node that has them: from then on the others are to have the same
+// content, whatever the tag stands for by then. It reports whether there is a new one.
+func (p *prefetcher) resolve(s *service) bool {
+	spec := &s.spec.Spec
+	list := s.resolved.list
+	for _, image := range spec.Images() {
+		if s.resolved.names[image.Ref] != "" || !resolves(spec, image) {
+			continue
+		}
+		for _, node := range p.plan.Nodes[string(s.key)] {
+			r := p.report(node, image.Ref)
+			if r.State == wire.ImagePresent && r.Digest != "" {
+				list = append(slices.Clip(list), v1alpha1.ImageDigest{Image: image.Ref, Digest: r.Digest})
+				break
+			}
+		}
+	}
+	if len(list) == len(s.resolved.list) {
+		return false
+	}
+	s.resolved.set(spec, list)
+	for _, d := range s.resolved.list {
+		p.rename(d.Image, s.resolved.names[d.Image], d.Digest)
+	}
+	p.touch()
+	return true
+}
+
+// rename notes that nodes that have an image have it also by the name with its digest, before they tell.
+func (p *prefetcher) rename(ref, name, digest string) {
+	for _, n := range p.nodes {
+		r, known := n.reports[ref]
+		if _, told := n.reports[name]; known && !told && r.State == wire.ImagePresent && r.Digest == digest {
+			r.Ref = name
+			n.reports[name] = r
+		}
+	}
+}
+
+// report returns what a node last said of an image; the zero value if nothing.
+func (p *prefetcher) report(node, name string) wire.ImageReport {
+	if n := p.nodes[node]; n != nil {
+		return n.reports[name]
+	}
+	return wire.ImageReport{}
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package imageref handles names of images.
+package imageref
+
+import (
+	"strings"
+
+	"github.com/distribution/reference"
+	godigest "github.com/opencontainers/go-digest"
+)
+
+// Fixed returns a name of an image that means the same content for good: its repository and digest. The tag is left
+// out, because not every container runtime takes both. Without a valid digest, and for a name that has one already or is
+// not valid, it returns ref.
+func Fixed(ref, digest string) string {
+	if godigest.Digest(digest).Validate() != nil || strings.Contains(ref, "@") {
+		return ref
+	}
+	repository := Repository(ref)
+	if repository == "" {
+		return ref
+	}
+	return repository + "@" + digest
+}
+
+// Repository returns the repository of an image with its registry: "docker.io/library/nginx" for "nginx:1.29". It is
+// empty if ref is not valid.
+func Repository(ref string) string {
+	named, err := reference.ParseDockerRef(ref)
+	if err != nil {
+		return ""
+	}
+	return named.Name()
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package imageref
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestAFixedNameHasTheDigestInsteadOfTheTag(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("5", 64)
+	for ref, want := range map[string]string{
+		"nginx":                             "docker.io/library/nginx@" + digest,
+		"nginx:1.29":                        "docker.io/library/nginx@" + digest,
+		"registry.example:5000/team/app:v1": "registry.example:5000/team/app@" + digest,
+		"registry.example/app@" + digest:    "registry.example/app@" + digest,
+		"r.example/app:v1@" + digest:        "r.example/app:v1@" + digest,
+		"Not An Image":                      "Not An Image",
+	} {
+		if got := Fixed(ref, digest); got != want {
+			t.Errorf("%s: got %s, want %s", ref, got, want)
+		}
+	}
+	if got := Fixed("nginx:1.29", ""); got != "nginx:1.29" {
+		t.Errorf("without a digest: %s", got)
+	}
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"iter"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/imageref"
+	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// digestsOf returns the digests of a service's images, and whether a change of the Deployment's template replaces no
+// pod because there is none. Before the controller knows the service, the digests are those of its status.
+func (r *reconciler) digestsOf(key runtime.Key, s *v1alpha1.WangellService) (list []v1alpha1.ImageDigest, asleep bool) {
+	st, known := r.StatusOf(key)
+	if !known {
+		return s.Status.ImageDigests, false
+	}
+	now := &st.Service.Status
+	return now.ImageDigests, now.State == lifecycle.Cold.String() && now.Replicas == 0 && st.Desired == 0
+}
+
+// fixImages makes a Deployment's pods run the content that the names of their images were found to stand for. The
+// annotation madeFrom stays as it is: it tells whether anything else has changed.
+func fixImages(d *appsv1.Deployment, list []v1alpha1.ImageDigest) {
+	digests := make(map[string]string, len(list))
+	for _, i := range list {
+		digests[i.Image] = i.Digest
+	}
+	for c := range containersOf(&d.Spec.Template.Spec) {
+		if c.ImagePullPolicy == corev1.PullIfNotPresent {
+			c.Image = imageref.Fixed(c.Image, digests[c.Image])
+		}
+	}
+}
+
+// keepImages keeps the images that a Deployment names unless it has no pods: pods must not be replaced only because the
+// digest of their image has become known. If anything else has changed, they are replaced in any case. plain is want
+// with the names of the spec.
+func keepImages(is, want, plain *appsv1.Deployment, asleep bool) {
+	atRest := asleep && is.Spec.Paused && is.Spec.Replicas != nil && *is.Spec.Replicas == 0
+	if atRest || is.Annotations[madeFrom] != want.Annotations[madeFrom] {
+		return
+	}
+	now, named := map[string]string{}, map[string]string{}
+	for c := range containersOf(&is.Spec.Template.Spec) {
+		now[c.Name] = c.Image
+	}
+	for c := range containersOf(&plain.Spec.Template.Spec) {
+		named[c.Name] = c.Image
+	}
+	for c := range containersOf(&want.Spec.Template.Spec) {
+		ref, image := named[c.Name], now[c.Name]
+		if image == ref || strings.HasPrefix(image, imageref.Repository(ref)+"@") { // else somebody has changed it
+			c.Image = image
+		}
+	}
+}
+
+// containersOf are the containers of a pod, those that run first at the beginning.
+func containersOf(pod *corev1.PodSpec) iter.Seq[*corev1.Container] {
+	return func(yield func(*corev1.Container) bool) {
+		for _, list := range [][]corev1.Container{pod.InitContainers, pod.Containers} {
+			for i := range list {
+				if !yield(&list[i]) {
+					return
+				}
+			}
+		}
+	}
+}
