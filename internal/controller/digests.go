@@ -50,6 +50,13 @@ func (r *resolution) set(spec *v1alpha1.WangellServiceSpec, list []v1alpha1.Imag
 	}
 }
 
+// ran notes what the image of a pod on one machine stood for when the pod was started.
+func (r *resolution) ran(image, digest string) {
+	if next := []v1alpha1.ImageDigest{{Image: image, Digest: digest}}; !slices.Equal(next, r.list) {
+		r.list, r.changes = next, r.changes+1
+	}
+}
+
 // imageList returns the images of the service's pods as nodes pull them.
 func (s *service) imageList() []placement.Image {
 	spec := &s.spec.Spec

@@ -11,8 +11,8 @@ import (
 )
 
 // Fixed returns a name of an image that means the same content for good: its repository and digest. The tag is left
-// out, because not every container runtime takes both. Without a valid digest, and for a name that has one already or is
-// not valid, it returns ref.
+// out, because not every container runtime takes both. Without a valid digest, and for a name that has one already or
+// is not valid, it returns ref.
 func Fixed(ref, digest string) string {
 	if godigest.Digest(digest).Validate() != nil || strings.Contains(ref, "@") {
 		return ref

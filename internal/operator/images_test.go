@@ -94,7 +94,7 @@ func TestPodsRunTheDigestThatWasResolved(t *testing.T) {
 	w.apply("asleep")
 	w.apply("awake", func(s *v1alpha1.WangellServiceSpec) { s.MinReplicas = 1 })
 	const fixed = "registry.example/app-asleep@"
-	w.until("the pods of the service that sleeps will run the digest", func() bool { return image("asleep") == fixed+digest })
+	w.until("the next pods run the digest", func() bool { return image("asleep") == fixed+digest })
 	resolved := func(name string) bool {
 		return slices.Equal(w.service(name).Status.ImageDigests,
 			[]v1alpha1.ImageDigest{{Image: "registry.example/app-" + name + ":1", Digest: digest}})
@@ -105,7 +105,8 @@ func TestPodsRunTheDigestThatWasResolved(t *testing.T) {
 		t.Errorf("the template of running pods was changed: %s", got)
 	}
 	w.change("awake", func(s *v1alpha1.WangellServiceSpec) { s.WorkingDir = "/tmp" })
-	w.until("a change takes the digest, too", func() bool { return image("awake") == "registry.example/app-awake@"+digest })
+	const awake = "registry.example/app-awake@"
+	w.until("a change takes the digest, too", func() bool { return image("awake") == awake+digest })
 
 	// The next leader's daemons tell of a tag that has moved.
 	stop()
@@ -133,10 +134,12 @@ func TestImagesOfRunningPodsAreKept(t *testing.T) {
 		asleep, kept bool
 		change       func(*appsv1.Deployment)
 	}{
-		"asleep":            {asleep: true, change: func(*appsv1.Deployment) {}},
-		"awake":             {kept: true, change: func(*appsv1.Deployment) {}},
-		"not at rest":       {asleep: true, kept: true, change: func(d *appsv1.Deployment) { d.Spec.Paused = false }},
-		"wants pods":        {asleep: true, kept: true, change: func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(1)) }},
+		"asleep":      {asleep: true, change: func(*appsv1.Deployment) {}},
+		"awake":       {kept: true, change: func(*appsv1.Deployment) {}},
+		"not at rest": {asleep: true, kept: true, change: func(d *appsv1.Deployment) { d.Spec.Paused = false }},
+		"wants pods": {asleep: true, kept: true, change: func(d *appsv1.Deployment) {
+			d.Spec.Replicas = new(int32(1))
+		}},
 		"another spec":      {change: func(d *appsv1.Deployment) { d.Annotations[madeFrom] = "x" }},
 		"somebody's change": {change: func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "other" }},
 	} {

@@ -58,6 +58,8 @@ type Pod struct {
 	NodeAddr netip.Addr
 	// Started is the start time of the process; zero while it does not run.
 	Started monotime.Time
+	// ImageDigest is the digest of the image that the pod runs; empty if that is not known, and in a cluster.
+	ImageDigest string
 	// Leaving is set while something other than Wangell is removing the pod. Only a Cluster has such pods.
 	Leaving bool
 }

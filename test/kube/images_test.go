@@ -56,7 +56,8 @@ func testPrefetch(t *testing.T) {
 	if !slices.Contains(have, where) {
 		t.Errorf("the pod runs on %s, the image is on %v", where, have)
 	}
-	if runs := e2e.Must(lab.kubectl("", "get", "pod", pod, "-o", "jsonpath={.spec.containers[0].image}"))(t); runs != fixed {
+	runs := e2e.Must(lab.kubectl("", "get", "pod", pod, "-o", "jsonpath={.spec.containers[0].image}"))(t)
+	if runs != fixed {
 		t.Errorf("the pod runs %s, the digest is %s", runs, fixed)
 	}
 	e2e.Eventually(t, "kubelet tells of the image", func() (bool, string) {

@@ -101,7 +101,7 @@ func (r *Runtime) adoptPod(id string, labels map[string]string, pid uint32) erro
 	k := runtime.Key(labels[labelService])
 	p := &pod{net: n, Pod: runtime.Pod{
 		ID: id, Service: k, SpecHash: labels[labelSpecHash], Addr: n.Addr, Netns: n.Netns, HostDevice: n.HostDevice,
-		Started: started,
+		Started: started, ImageDigest: labels[labelImageDigest],
 	}}
 	r.mu.Lock()
 	r.pods[id] = p

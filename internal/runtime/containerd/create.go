@@ -27,7 +27,7 @@ const cleanUp = 10 * time.Second
 func (r *Runtime) createContainer(ctx context.Context, s *v1alpha1.WangellService, info imageInfo) (*container, error) {
 	k := runtime.KeyOf(s)
 	c := &container{
-		id: newPodID(k), service: k, hash: v1alpha1.Hash(&s.Spec), image: info.digest,
+		id: newPodID(k), service: k, hash: v1alpha1.Hash(&s.Spec), image: info,
 		stopSignal: cmp.Or(s.Spec.StopSignal, info.config.StopSignal),
 	}
 	if err := r.fillContainer(ctx, s, info, c); err != nil {
@@ -67,6 +67,7 @@ func (r *Runtime) fillContainer(ctx context.Context, s *v1alpha1.WangellService,
 		Runtime: containers.RuntimeInfo{Name: runtimeName, Options: options},
 		Labels: map[string]string{
 			labelInstance: r.cfg.Instance, labelService: string(c.service), labelSpecHash: c.hash,
+			labelImageDigest: info.digest.String(),
 		},
 	}
 	if c.stopSignal != "" {

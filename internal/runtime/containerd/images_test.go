@@ -155,6 +155,49 @@ func TestPullFollowsThePullPolicy(t *testing.T) {
 	}
 }
 
+// While a pod of a service runs, another one runs the same content, although the tag was pulled again for another
+// service and stands for something else. After the service's sleep it is what the tag stands for.
+func TestPodsOfAServiceRunTheSameContent(t *testing.T) {
+	r := start(t, unready(t))
+	reg := newRegistry(t)
+	s := runtimetest.Service("same")
+	s.Spec.Image, s.Spec.ImagePullPolicy = reg.push(t, "team/probe:v1", probe(t)), corev1.PullIfNotPresent
+	first, err := r.Start(t.Context(), s, runtime.StartHooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer, err := image.Build(image.Spec{Files: map[string]image.File{"/x": {}}, Entrypoint: []string{"/none"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reg.push(t, "team/probe:v1", newer)
+	other := runtimetest.Service("other")
+	other.Spec.Image, other.Spec.ImagePullPolicy = s.Spec.Image, corev1.PullAlways
+	if err := r.Prepare(t.Context(), other, nil); err != nil {
+		t.Fatal(err)
+	}
+	second, err := r.Start(t.Context(), s, runtime.StartHooks{})
+	if err != nil {
+		t.Fatalf("beside a running pod: %v", err)
+	}
+	runtimetest.Look(t, second)
+	want, err := probe(t).Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []runtime.Pod{first, second} {
+		if p.ImageDigest != want.String() {
+			t.Errorf("pod %s runs %q, want %s", p.ID, p.ImageDigest, want)
+		}
+		if err := r.Stop(t.Context(), p.ID, time.Second); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := r.Start(t.Context(), s, runtime.StartHooks{}); err == nil || !strings.Contains(err.Error(), "/none") {
+		t.Errorf("after its sleep it does not run what the tag stands for: %v", err)
+	}
+}
+
 func TestFailedPullSaysWhatToDo(t *testing.T) {
 	r := start(t, unready(t))
 	reg := newRegistry(t)

@@ -12,10 +12,11 @@ import (
 
 // Labels of a container.
 const (
-	labelInstance   = "wangell.loutres.me/instance"
-	labelService    = "wangell.loutres.me/service"
-	labelSpecHash   = "wangell.loutres.me/spec-hash"
-	labelStopSignal = "wangell.loutres.me/stop-signal"
+	labelInstance    = "wangell.loutres.me/instance"
+	labelService     = "wangell.loutres.me/service"
+	labelSpecHash    = "wangell.loutres.me/spec-hash"
+	labelImageDigest = "wangell.loutres.me/image-digest"
+	labelStopSignal  = "wangell.loutres.me/stop-signal"
 )
 
 const (

@@ -105,7 +105,7 @@ func (r *Runtime) staleReady(s *v1alpha1.WangellService, info imageInfo) []*cont
 	defer r.mu.Unlock()
 	return r.ready.drop(func(c *container) bool {
 		if c.service == k {
-			return c.hash != hash || c.image != info.digest
+			return c.hash != hash || c.image.digest != info.digest
 		}
 		return r.ready.index(c.service) < 0
 	})

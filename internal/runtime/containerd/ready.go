@@ -4,7 +4,6 @@ package containerd
 
 import (
 	"github.com/containerd/containerd/api/types"
-	"github.com/opencontainers/go-digest"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime"
@@ -15,7 +14,7 @@ type container struct {
 	id      string
 	service runtime.Key
 	hash    string
-	image   digest.Digest
+	image   imageInfo
 	rootfs  []*types.Mount
 	// stopSignal is spec.stopSignal, or the image's STOPSIGNAL; empty means SIGTERM.
 	stopSignal string

@@ -44,6 +44,8 @@ type Runtime struct {
 type pod struct {
 	runtime.Pod
 	net podnet.Network
+	// image is what it runs; zero if an earlier process has started it.
+	image imageInfo
 	// exited is set once its process has exited and the Exit was delivered.
 	exited bool
 	// logBegin is the size of the service's log file when the pod was started.

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/errdefs"
+	corev1 "k8s.io/api/core/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/monotime"
@@ -32,6 +33,7 @@ func (r *Runtime) Start(ctx context.Context, s *v1alpha1.WangellService, hooks r
 	if err != nil {
 		return runtime.Pod{}, err
 	}
+	info = r.imageOfPods(s, info)
 	phase(runtime.PhaseImage, monotime.Now())
 	c := r.takeReady(ctx, s, info)
 	if c == nil {
@@ -71,6 +73,23 @@ func (r *Runtime) Start(ctx context.Context, s *v1alpha1.WangellService, hooks r
 	return p, nil
 }
 
+// imageOfPods returns the image that the running pods of s have, so that another one runs the same content although its
+// name may stand for something else by now; info if none runs, or each pod is to ask the registry.
+func (r *Runtime) imageOfPods(s *v1alpha1.WangellService, info imageInfo) imageInfo {
+	if s.Spec.ImagePullPolicy == corev1.PullAlways {
+		return info
+	}
+	k, hash := runtime.KeyOf(s), v1alpha1.Hash(&s.Spec)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.pods {
+		if p.Service == k && !p.exited && p.SpecHash == hash && p.image.name == info.name {
+			return p.image
+		}
+	}
+	return info
+}
+
 // launch gives a container a network and starts its process. On error the caller cleans up.
 func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *container, network func(runtime.Pod),
 	phase func(runtime.Phase, monotime.Time)) (runtime.Pod, error) {
@@ -79,8 +98,8 @@ func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *con
 		return runtime.Pod{}, err
 	}
 	log := r.cfg.logFile(c.service)
-	p := &pod{net: n, logBegin: fileSize(log), Pod: runtime.Pod{
-		ID: c.id, Service: c.service, SpecHash: c.hash, Addr: n.Addr, Netns: n.Netns, HostDevice: n.HostDevice,
+	p := &pod{net: n, logBegin: fileSize(log), image: c.image, Pod: runtime.Pod{
+		ID: c.id, ImageDigest: c.image.digest.String(), Service: c.service, SpecHash: c.hash, Addr: n.Addr, Netns: n.Netns, HostDevice: n.HostDevice,
 	}}
 	// Known from here on, so that its exit is not missed and a failed start is cleaned up.
 	if err := r.add(s, p); err != nil {
