@@ -144,6 +144,7 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 		images:    newPreparer(c.workers.ctx, cfg.Runtime, c.events, cfg.MaxConcurrentPulls),
 		cluster:   cluster, began: time.Now(),
 	}
+	e.images.pulling = func(w *wanted, pull *Pull) { c.loop.post(func() { e.imagePulling(w, pull) }) }
 	e.images.done = func(w *wanted, reason string) { c.loop.post(func() { e.imagePrepared(w, reason) }) }
 	e.daemons = &daemons{
 		loop: c.loop, events: c.events, peers: map[uint64]wire.Peer{},

@@ -111,9 +111,9 @@ func (p *prefetcher) rename(ref, name, digest string) {
 }
 
 // report returns what a node last said of an image; the zero value if nothing.
-func (p *prefetcher) report(node, name string) wire.ImageReport {
+func (p *prefetcher) report(node, name string) imageState {
 	if n := p.nodes[node]; n != nil {
 		return n.reports[name]
 	}
-	return wire.ImageReport{}
+	return imageState{}
 }

@@ -142,6 +142,13 @@ func (e *engine) remove(s *service) {
 	e.checkIdle()
 }
 
+// imagePulling notes how much of the image of a service is there; nil once it is no longer fetched.
+func (e *engine) imagePulling(w *wanted, pull *Pull) {
+	if s := e.table.services[w.key]; s != nil && s.wanted == w {
+		s.pull = pull
+	}
+}
+
 // imagePrepared notes that the image of a service is there, or the reason why it is not.
 func (e *engine) imagePrepared(w *wanted, reason string) {
 	if s := e.table.services[w.key]; s != nil && s.wanted == w {

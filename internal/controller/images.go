@@ -6,6 +6,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"wangell.loutres.me/internal/runtime"
@@ -17,6 +18,8 @@ type preparer struct {
 	runtime runtime.Runtime
 	events  *hub
 	limit   int // of images fetched at once
+	// pulling is called while the image of a service is fetched, and with nil at the end.
+	pulling func(*wanted, *Pull)
 	// done is called with the reason why the image of a service could not be fetched; empty if it is there.
 	done func(w *wanted, reason string)
 
@@ -130,9 +133,15 @@ func (p *preparer) prepare(ctx context.Context, w *wanted) error {
 	if w.prepared.Load() {
 		return nil
 	}
+	var told atomic.Bool
 	err := p.runtime.Prepare(ctx, w.spec, func(image string, done, total int64) {
 		p.events.emit(Event{Time: time.Now(), Kind: EventPull, Service: w.key, Image: image, Done: done, Total: total})
+		told.Store(true)
+		p.pulling(w, &Pull{Image: image, Done: done, Total: total})
 	})
+	if told.Load() {
+		p.pulling(w, nil)
+	}
 	if err == nil {
 		w.prepared.Store(true)
 	}

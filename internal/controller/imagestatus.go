@@ -79,7 +79,7 @@ func unplanned(spec *v1alpha1.WangellServiceSpec) (st ImageStatus, planned bool)
 }
 
 // stateOf returns the state of an image on a node, by placement.Image.Name.
-type stateOf func(node, name string) wire.ImageReport
+type stateOf func(node, name string) imageState
 
 // summarize returns the status of a service whose images are to be on nodes, and those nodes that have all of them.
 func summarize(images []placement.Image, nodes []string, full bool, state stateOf) (ImageStatus, []string) {
@@ -94,7 +94,7 @@ func summarize(images []placement.Image, nodes []string, full bool, state stateO
 	var have, pulling, waiting, failed []string
 	reason, digest := "", ""
 	for _, node := range nodes {
-		worst, ref := wire.ImageReport{State: wire.ImagePresent}, ""
+		worst, ref := imageState{ImageReport: wire.ImageReport{State: wire.ImagePresent}}, ""
 		for _, image := range images {
 			r := state(node, image.Name)
 			if rank[r.State] > rank[worst.State] {
@@ -109,7 +109,8 @@ func summarize(images []placement.Image, nodes []string, full bool, state stateO
 			have = append(have, node)
 		case wire.ImagePulling:
 			since := worst.Since.Wall().UTC().Truncate(time.Second).Format(time.RFC3339)
-			pulling = append(pulling, fmt.Sprintf("image %q is being pulled on %s since %s", ref, node, since))
+			pulling = append(pulling, fmt.Sprintf("image %q is being pulled on %s since %s%s", ref, node, since,
+				progress(worst.done, worst.total)))
 		case wire.ImageFailed:
 			reason = cmp.Or(reason, worst.Reason)
 			failed = append(failed, fmt.Sprintf("image %q on %s: %s", ref, node, worst.Message))
@@ -134,6 +135,14 @@ func summarize(images []placement.Image, nodes []string, full bool, state stateO
 		st.Reason = reasonWaiting
 	}
 	return st, have
+}
+
+// progress tells how many bytes of an image are there; empty if that is not known.
+func progress(done, total uint64) string {
+	if total == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%.1f of %.1f MB)", float64(done)/1e6, float64(total)/1e6)
 }
 
 // rank orders the states of images from the best to the worst.

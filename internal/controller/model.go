@@ -56,7 +56,8 @@ type service struct {
 	traffic    Traffic       // of all its pods, including those that are gone
 	lastPacket monotime.Time // of all its pods
 	imageErr   string        // why its image could not be fetched ahead of need, on one machine
-	images     ImageStatus   // likewise on a cluster; zero before that is known
+	pull       *Pull         // that is going on, on one machine; nil if none
+	images     ImageStatus   // of its images on a cluster; zero before that is known
 	resolved   resolution    // of the names of its images
 	haveImages []string      // nodes that have all its images, as the runtime knows them
 	// imageFailure is the reason that was last reported why its images are on no node; empty if they are.

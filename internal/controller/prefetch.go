@@ -58,10 +58,17 @@ type imageNode struct {
 	described  bool
 	session    uint64 // of its daemon; 0 while there is none
 	lost       monotime.Time
-	reports    map[string]wire.ImageReport // by image
+	reports    map[string]imageState // by image
 	sent       []wire.WantedImage
 	sentIn     uint64 // session
 	generation uint64 // of sent, in that session
+}
+
+// imageState is what a node has told of an image: its last report and, while that says that the image is being pulled,
+// how many bytes are there of how many; zero if that is not known.
+type imageState struct {
+	wire.ImageReport
+	done, total uint64
 }
 
 // forget forgets a service that is gone.
@@ -87,7 +94,7 @@ func (p *prefetcher) joined(peer wire.Peer) {
 	}
 	n := p.nodes[peer.Node]
 	if n == nil {
-		n = &imageNode{Node: placement.Node{Name: peer.Node}, reports: map[string]wire.ImageReport{}}
+		n = &imageNode{Node: placement.Node{Name: peer.Node}, reports: map[string]imageState{}}
 		p.nodes[peer.Node] = n
 		p.describe(n)
 	}
@@ -205,7 +212,7 @@ func (p *prefetcher) tell(n *imageNode) {
 		list[i] = wire.WantedImage{Ref: w.Name, Policy: policy, Revision: w.Revision}
 		known[w.Name] = true
 	}
-	maps.DeleteFunc(n.reports, func(ref string, _ wire.ImageReport) bool { return !known[ref] })
+	maps.DeleteFunc(n.reports, func(ref string, _ imageState) bool { return !known[ref] })
 	if n.sentIn == n.session && slices.Equal(list, n.sent) {
 		return
 	}
@@ -228,10 +235,27 @@ func (p *prefetcher) received(from wire.Peer, m *wire.ImageReports) {
 		if _, known := n.reports[r.Ref]; !known && len(n.reports) >= 2*wire.MaxImages {
 			continue
 		}
-		n.reports[r.Ref] = r
-		for _, s := range p.users[r.Ref] {
-			p.judge(s)
-		}
+		n.reports[r.Ref] = imageState{ImageReport: r}
+		p.judgeUsers(r.Ref)
+	}
+}
+
+// pulled takes how much of an image a node has.
+func (p *prefetcher) pulled(from wire.Peer, m *wire.ImagePulled) {
+	if p == nil || p.nodes[from.Node] == nil {
+		return
+	}
+	n := p.nodes[from.Node]
+	if r := n.reports[m.Ref]; r.State == wire.ImagePulling {
+		r.done, r.total = m.Done, m.Total
+		n.reports[m.Ref] = r
+		p.judgeUsers(m.Ref)
+	}
+}
+
+func (p *prefetcher) judgeUsers(name string) {
+	for _, s := range p.users[name] {
+		p.judge(s)
 	}
 }
 

@@ -72,6 +72,10 @@ func TestImagesArePulledByNodesAndToldOf(t *testing.T) {
 	if st := w.images("a", "Pulling"); st.Ready != "False" || !strings.Contains(st.Message, "being pulled on n1 since ") {
 		t.Errorf("pulling: %+v", st)
 	}
+	w.d.send(&wire.ImagePulled{Ref: ref, Done: 120e6, Total: 520e6})
+	w.until("progress shows", func() bool {
+		return strings.Contains(w.status("a").Images.Message, " (120.0 of 520.0 MB)")
+	})
 	w.d.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent, Digest: "sha256:5"})
 	st := w.images("a", "Present")
 	if st.Ready != "True" || !strings.HasPrefix(st.Message, "on 1 of 2 nodes (n1), digest sha256:5; ") {

@@ -98,6 +98,8 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 		}
 	case *wire.ImageReports:
 		e.prefetch.received(from, m)
+	case *wire.ImagePulled:
+		e.prefetch.pulled(from, m)
 	case *wire.Loads:
 		for _, l := range m.Pods {
 			r.relay.add(from, l)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -99,7 +100,13 @@ func TestImagesAreFetchedAheadWithoutDelayingWakes(t *testing.T) {
 			break
 		}
 	}
+	w.until("the message tells of the pull", func() bool {
+		s := w.status("slow")
+		return s.Pull != nil && s.Pull.Done == 10 && s.Pull.Total == 100 && strings.Contains(s.Service.Status.Message,
+			`image "registry.example/slow:1" is being pulled (0.0 of 0.0 MB)`)
+	})
 	close(pulling)
+	w.until("the pull is over", func() bool { return w.status("slow").Pull == nil })
 	w.until("the message tells", func() bool { return w.status("missing").Service.Status.Message == errScript.Error() })
 	w.until("prepared", func() bool { w.rt.mu.Lock(); defer w.rt.mu.Unlock(); return len(w.rt.prepared) == 2 })
 }

@@ -81,7 +81,7 @@ func (s *service) replicas() int {
 
 func (s *service) status() Status {
 	st := Status{Service: *s.spec, Traffic: s.traffic, Serving: s.machine.Serving(), Desired: s.machine.Desired(),
-		Pressure: s.pressures.of(s), Images: s.images}
+		Pressure: s.pressures.of(s), Images: s.images, Pull: s.pull}
 	st.Traffic.Denied, st.Lost = s.denied.total(), s.lost()
 	if s.lastWake != nil {
 		w := *s.lastWake
@@ -93,7 +93,7 @@ func (s *service) status() Status {
 		Replicas: int32(s.replicas()), ImageDigests: s.resolved.list,
 	}
 	if w.Message == "" {
-		w.Message = cmp.Or(s.imageErr, s.images.problem(), s.unready())
+		w.Message = cmp.Or(s.imageErr, s.images.problem(), s.unready(), s.pull.message())
 	}
 	if s.lastPacket != 0 {
 		w.LatestRequest = &metav1.Time{Time: s.lastPacket.Wall()}

@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"fmt"
 	"math"
 	"net/netip"
 	"time"
@@ -21,6 +22,22 @@ type Traffic struct {
 	// Denied is the number of connection requests dropped because of their source, as daemons have last reported it: at
 	// most once a minute. That of a single pod is 0.
 	Denied uint64 `json:"denied,omitempty"`
+}
+
+// Pull is how much of an image is there while it is fetched on one machine.
+type Pull struct {
+	Image string `json:"image"`
+	// Done and Total are packed bytes; Total is 0 while it is not known.
+	Done  int64 `json:"done"`
+	Total int64 `json:"total"`
+}
+
+// message tells of the pull; empty if there is none.
+func (p *Pull) message() string {
+	if p == nil {
+		return ""
+	}
+	return fmt.Sprintf("image %q is being pulled%s", p.Image, progress(uint64(p.Done), uint64(p.Total)))
 }
 
 // PodStatus is the status of a pod.
@@ -59,6 +76,8 @@ type Status struct {
 	// Images tells whether nodes have the service's images ahead of need; zero if that is not known yet, and on one
 	// machine.
 	Images ImageStatus `json:"-"`
+	// Pull is the fetching of its image that goes on, on one machine; nil if there is none.
+	Pull *Pull `json:"pull,omitempty"`
 	// LastWake is the last wake; nil if there was none.
 	LastWake *lifecycle.Waterfall `json:"lastWake,omitempty"`
 	// Traffic is that of all pods since the controller started, and of adopted ones since they did.

@@ -99,7 +99,7 @@ func (u *updater) change(w *wanted) {
 	u.upserts = append(u.upserts, w.entry())
 	old := s.wanted
 	s.wanted = w
-	s.imageErr = ""
+	s.imageErr, s.pull = "", nil
 	s.resolved.set(&w.spec.Spec, s.resolved.list)
 	e.prefetch.touch()
 	if old.addr != w.addr {

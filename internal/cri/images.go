@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	contentv1 "github.com/containerd/containerd/api/services/content/v1"
 	containerdv1 "github.com/containerd/containerd/api/services/images/v1"
 	"google.golang.org/grpc"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -28,6 +29,7 @@ type Images struct {
 	conn       *grpc.ClientConn
 	cri        criv1.ImageServiceClient
 	containerd containerdv1.ImagesClient
+	content    contentv1.ContentClient
 }
 
 // OpenImages returns the images of the runtime at an endpoint as in Config.
@@ -36,7 +38,9 @@ func OpenImages(endpoint string) (*Images, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Images{conn, criv1.NewImageServiceClient(conn), containerdv1.NewImagesClient(conn)}, nil
+	return &Images{
+		conn, criv1.NewImageServiceClient(conn), containerdv1.NewImagesClient(conn), contentv1.NewContentClient(conn),
+	}, nil
 }
 
 // Close closes the connection.

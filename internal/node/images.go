@@ -35,7 +35,8 @@ func (d *daemon) newImages(endpoint string) (*images, error) {
 	}
 	return &images{store: store, keeper: prefetch.New(prefetch.Config{
 		Store: store, Log: d.log,
-		Report: func(r wire.ImageReport) { d.send(&wire.ImageReports{Images: []wire.ImageReport{r}}) },
+		Report:   func(r wire.ImageReport) { d.send(&wire.ImageReports{Images: []wire.ImageReport{r}}) },
+		Progress: func(p wire.ImagePulled) { d.send(&p) },
 	})}, nil
 }
 

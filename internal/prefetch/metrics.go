@@ -15,6 +15,7 @@ import (
 type metrics struct {
 	pulls   *prometheus.CounterVec
 	seconds prometheus.Histogram
+	bytes   prometheus.Counter
 }
 
 func newMetrics() metrics {
@@ -25,6 +26,10 @@ func newMetrics() metrics {
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "wangell_image_pull_seconds", Help: "Duration of pulls ahead of need that succeeded.",
 			Buckets: []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000},
+		}),
+		bytes: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "wangell_image_pull_bytes_total",
+			Help: "Packed bytes of images that were pulled ahead of need, with layers that were there before.",
 		}),
 	}
 }
@@ -48,10 +53,12 @@ func (m *metrics) pulled(err error, took time.Duration) {
 func (k *Keeper) Describe(ch chan<- *prometheus.Desc) {
 	k.metrics.pulls.Describe(ch)
 	k.metrics.seconds.Describe(ch)
+	k.metrics.bytes.Describe(ch)
 }
 
 // Collect implements prometheus.Collector.
 func (k *Keeper) Collect(ch chan<- prometheus.Metric) {
 	k.metrics.pulls.Collect(ch)
 	k.metrics.seconds.Collect(ch)
+	k.metrics.bytes.Collect(ch)
 }

@@ -25,6 +25,8 @@ const (
 	retryTold = 3 * time.Second
 	// lookAgain is how often the presence of an image is checked that others may remove.
 	lookAgain = 5 * time.Minute
+	// progressEvery is how often the progress of a pull is told.
+	progressEvery = 5 * time.Second
 )
 
 // Store are the images of a container runtime. cri.Images is one.
@@ -33,6 +35,9 @@ type Store interface {
 	Look(ctx context.Context, ref string) (cri.Image, bool, error)
 	// Pull pulls an image. It may return a cri.ImageError.
 	Pull(ctx context.Context, ref string) error
+	// Progress returns how many bytes of an image are there during a pull that began at a time, of how many; known is
+	// false if it cannot tell.
+	Progress(ctx context.Context, ref string, began time.Time) (done, total uint64, known bool)
 	// Name returns the name under which Pinned lists an image.
 	Name(ref string) string
 	// Pin keeps an image from garbage collection, which Unpin ends. It reports whether the runtime can do that.
@@ -48,6 +53,10 @@ type Config struct {
 	// Report gets the state of an image whenever it changes. It is called by one goroutine at a time and may call
 	// Keeper.Reports, but not Want.
 	Report func(wire.ImageReport)
+	// Progress gets how much of an image is pulled, every ProgressEvery (5 s if that is 0) while that changes. It is called
+	// by several goroutines, and may be nil.
+	Progress      func(wire.ImagePulled)
+	ProgressEvery time.Duration
 	// Log may be nil.
 	Log *slog.Logger
 	// FirstRetry, LastRetry and LookAgain replace the defaults of these pauses: 10 s, 5 min and 5 min.
@@ -89,7 +98,8 @@ func New(cfg Config) *Keeper {
 	for _, d := range []struct {
 		to    *time.Duration
 		value time.Duration
-	}{{&cfg.FirstRetry, firstRetry}, {&cfg.LastRetry, lastRetry}, {&cfg.LookAgain, lookAgain}} {
+	}{{&cfg.FirstRetry, firstRetry}, {&cfg.LastRetry, lastRetry}, {&cfg.LookAgain, lookAgain},
+		{&cfg.ProgressEvery, progressEvery}} {
 		if *d.to == 0 {
 			*d.to = d.value
 		}

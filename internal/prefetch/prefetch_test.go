@@ -30,6 +30,14 @@ type node struct {
 
 	mu      sync.Mutex
 	reports []wire.ImageReport
+	pulled  []wire.ImagePulled
+}
+
+// halfPulled is a Store whose pulls are always at the half.
+type halfPulled struct{ *cri.Images }
+
+func (halfPulled) Progress(context.Context, string, time.Time) (done, total uint64, known bool) {
+	return 5, 10, true
 }
 
 func newNode(t *testing.T) *node {
@@ -48,7 +56,13 @@ func (n *node) start() {
 		n.t.Fatal(err)
 	}
 	n.keeper = New(Config{
-		Store: store, FirstRetry: 20 * time.Millisecond, LastRetry: 50 * time.Millisecond, LookAgain: 50 * time.Millisecond,
+		Store: halfPulled{store}, ProgressEvery: 10 * time.Millisecond,
+		Progress: func(p wire.ImagePulled) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.pulled = append(n.pulled, p)
+		},
+		FirstRetry: 20 * time.Millisecond, LastRetry: 50 * time.Millisecond, LookAgain: 50 * time.Millisecond,
 		Report: func(r wire.ImageReport) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
@@ -116,6 +130,26 @@ func TestWantedImagesArePulledPinnedAndReported(t *testing.T) {
 	i := slices.IndexFunc(n.reports, func(r wire.ImageReport) bool { return r.Ref == "registry.example/new:v1" })
 	if n.reports[i].State != wire.ImagePulling {
 		t.Errorf("first report %+v", n.reports[i])
+	}
+}
+
+// How much is there is told while a pull goes on, and not again while it stands still.
+func TestProgressOfAPullIsTold(t *testing.T) {
+	n := newNode(t)
+	release := make(chan struct{})
+	n.rt.Images.OnPull(func(context.Context, string) error { <-release; return nil })
+	n.keeper.Want(want("a:v1"))
+	told := func() []wire.ImagePulled {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return slices.Clone(n.pulled)
+	}
+	n.until("progress is told", func() bool { return len(told()) > 0 })
+	time.Sleep(50 * time.Millisecond) // some more looks at it
+	close(release)
+	n.present("a:v1")
+	if got := told(); !slices.Equal(got, []wire.ImagePulled{{Ref: "a:v1", Done: 5, Total: 10}}) {
+		t.Errorf("told %+v", got)
 	}
 }
 

@@ -149,7 +149,9 @@ func (k *Keeper) ensure(ctx context.Context, e *entry, want wire.WantedImage, pu
 	}
 	begin := time.Now()
 	told := k.tellPull(e)
+	endProgress := k.tellProgress(ctx, want.Ref, begin)
 	err = k.cfg.Store.Pull(ctx, want.Ref)
+	endProgress()
 	told()
 	if ctx.Err() != nil {
 		return image, pulled, ctx.Err()
@@ -161,6 +163,7 @@ func (k *Keeper) ensure(ctx context.Context, e *entry, want wire.WantedImage, pu
 	}
 	k.cfg.Log.Info("image pulled ahead of need", "image", want.Ref, "took", time.Since(begin))
 	image, found, err = k.cfg.Store.Look(ctx, want.Ref)
+	k.metrics.bytes.Add(float64(image.Size))
 	if err == nil && !found {
 		err = fmt.Errorf("pulled, but the container runtime does not have it")
 	}
@@ -190,6 +193,34 @@ func (k *Keeper) tellPull(e *entry) (end func()) {
 		ended = true
 		later.Stop()
 	}
+}
+
+// tellProgress tells how much of an image is there, now and again, until the caller calls end.
+func (k *Keeper) tellProgress(ctx context.Context, ref string, began time.Time) (end func()) {
+	if k.cfg.Progress == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		tick := time.NewTicker(k.cfg.ProgressEvery)
+		defer tick.Stop()
+		var last wire.ImagePulled
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			done, total, known := k.cfg.Store.Progress(ctx, ref, began)
+			now := wire.ImagePulled{Ref: ref, Done: done, Total: total}
+			if known && now != last && ctx.Err() == nil {
+				last = now
+				k.cfg.Progress(now)
+			}
+		}
+	})
+	return func() { cancel(); telling.Wait() }
 }
 
 // errNever is the error of an image that may not be pulled.

@@ -75,6 +75,8 @@ func newMessage(t Type) body {
 		return &Images{}
 	case TypeImageReports:
 		return &ImageReports{}
+	case TypeImagePulled:
+		return &ImagePulled{}
 	}
 	return nil
 }

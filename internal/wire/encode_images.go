@@ -144,3 +144,16 @@ func (m *ImageReports) shift(by time.Duration) {
 		shiftTime(&m.Images[i].Since, by)
 	}
 }
+
+func (m *ImagePulled) check() error {
+	if m.Done > m.Total {
+		return fmt.Errorf("%d of %d bytes of an image", m.Done, m.Total)
+	}
+	return checkImage(m.Ref)
+}
+
+func (m *ImagePulled) append(b []byte) []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(appendName(b, m.Ref), m.Done), m.Total)
+}
+
+func (m *ImagePulled) decode(d *decoder) { m.Ref, m.Done, m.Total = d.name(), d.u64(), d.u64() }

@@ -71,6 +71,7 @@ func FuzzAlert(f *testing.F)     { fuzzMessage(f, TypeAlert) }
 
 func FuzzImages(f *testing.F)       { fuzzMessage(f, TypeImages) }
 func FuzzImageReports(f *testing.F) { fuzzMessage(f, TypeImageReports) }
+func FuzzImagePulled(f *testing.F)  { fuzzMessage(f, TypeImagePulled) }
 
 // FuzzDatagram checks that a server accepts no datagram except the HELLO of the vectors, and that none creates a
 // session.

@@ -39,6 +39,7 @@ const (
 
 	TypeImages       Type = 28 // controller → daemon: the images that its node is to have
 	TypeImageReports Type = 29 // daemon → controller: the states of these images
+	TypeImagePulled  Type = 30 // daemon → controller: how much of an image is pulled
 )
 
 // String returns the type's name as docs/protocol.md spells it.
@@ -53,7 +54,7 @@ func (t Type) String() string {
 		TypeAlert:   "ALERT",
 		TypeDeaf:    "DEAF",
 		TypeMoved:   "MOVED",
-		TypeImages:  "IMAGES", TypeImageReports: "IMAGE_REPORTS",
+		TypeImages:  "IMAGES", TypeImageReports: "IMAGE_REPORTS", TypeImagePulled: "IMAGE_PULLED",
 	}
 	if n, ok := names[t]; ok {
 		return n
@@ -66,7 +67,9 @@ type Message interface{ Type() Type }
 
 // reliable reports whether messages of a type are repeated until they are acknowledged. The others are superseded by
 // the next message of their type, so a lost one does no harm.
-func reliable(t Type) bool { return t != TypeStats && t != TypeUsage && t != TypeLoads }
+func reliable(t Type) bool {
+	return t != TypeStats && t != TypeUsage && t != TypeLoads && t != TypeImagePulled
+}
 
 // sessionScoped reports whether messages of a type are meaningful in one session only. They are not kept for the next
 // session, at whose start the daemon sends the present state again.

@@ -64,3 +64,13 @@ type ImageReports struct{ Images []ImageReport } // at most MaxImageReports per 
 
 // Type returns TypeImageReports.
 func (*ImageReports) Type() Type { return TypeImageReports }
+
+// ImagePulled tells how much of an image is on the daemon's node while it is being pulled.
+type ImagePulled struct {
+	Ref string
+	// Done and Total are packed bytes of the image's layers; those that were there before count as done.
+	Done, Total uint64
+}
+
+// Type returns TypeImagePulled.
+func (*ImagePulled) Type() Type { return TypeImagePulled }

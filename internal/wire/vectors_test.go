@@ -162,8 +162,7 @@ func makeVectors(t testing.TB) vectors {
 		fromClient := false
 		switch m.Type() {
 		case TypeWake, TypeListening, TypeUnready, TypeTrace, TypeStats, TypeIdle, TypeQuiet, TypeNode, TypePodReport,
-			TypeUsage, TypeTagReady, TypeDenied, TypeAlert, TypeDeaf,
-			TypeImageReports:
+			TypeUsage, TypeTagReady, TypeDenied, TypeAlert, TypeDeaf, TypeImageReports, TypeImagePulled:
 			fromClient = true
 		}
 		if !reliable(m.Type()) {
