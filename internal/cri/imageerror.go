@@ -13,11 +13,12 @@ import (
 
 // Reasons of an ImageError, as they appear in the condition ImageReady.
 const (
-	ReasonNotFound     = "NotFound"
-	ReasonUnauthorized = "Unauthorized"
-	ReasonDiskFull     = "DiskFull"
-	ReasonUnreachable  = "Unreachable"
-	ReasonPullFailed   = "PullFailed"
+	ReasonNotFound        = "NotFound"
+	ReasonUnauthorized    = "Unauthorized"
+	ReasonTooManyRequests = "TooManyRequests"
+	ReasonDiskFull        = "DiskFull"
+	ReasonUnreachable     = "Unreachable"
+	ReasonPullFailed      = "PullFailed"
 )
 
 // ImageError is why an image cannot be pulled.
@@ -54,6 +55,10 @@ func explain(ref string, err error) *ImageError {
 	switch {
 	case has("no space left on device", "disk quota exceeded"):
 		return &ImageError{ReasonDiskFull, "pull: no space left on device where the node keeps images: free some space", err}
+	// Before "denied:", which registries add to it.
+	case has("429 too many requests", "toomanyrequests"):
+		return &ImageError{ReasonTooManyRequests, fmt.Sprintf("registry %s limits pulls (pull 429): give the nodes' "+
+			"container runtime credentials for the registry, or a mirror", registry), err}
 	// Before "not found": some registries say "does not exist or may require authorization".
 	case has("401 unauthorized", "403 forbidden", "authorization failed", "access denied", "unauthorized:", "denied:"):
 		return &ImageError{ReasonUnauthorized, fmt.Sprintf("registry %s refuses it (pull 401): check spec.image, or give "+

@@ -37,6 +37,38 @@ func many(n, on int) []Service {
 	return out
 }
 
+func TestServicesWithOneImageShareIt(t *testing.T) {
+	var services []Service
+	for i := range 50 {
+		services = append(services, service(fmt.Sprintf("default/s%d", i), 2, "one"))
+	}
+	p := Place(services, nodes(10), 4096)
+	if len(p.Wants) != 2 {
+		t.Errorf("on %d nodes", len(p.Wants))
+	}
+	for node, wants := range p.Wants {
+		if len(wants) != 1 {
+			t.Errorf("%s pulls %v", node, wants)
+		}
+	}
+}
+
+// A tag that was resolved is another image for the nodes, but on the same nodes.
+func TestADigestMovesNoImage(t *testing.T) {
+	by := service("default/a", 2, "r.example/app:v1")
+	fixed := service("default/a", 2, "r.example/app:v1")
+	fixed.Images[0].Name = "r.example/app@sha256:5"
+	before, after := Place([]Service{by}, nodes(10), 4096), Place([]Service{fixed}, nodes(10), 4096)
+	if !reflect.DeepEqual(before.Nodes, after.Nodes) {
+		t.Errorf("moved from %v to %v", before.Nodes, after.Nodes)
+	}
+	for node, wants := range after.Wants {
+		if len(wants) != 1 || wants[0].Name != fixed.Images[0].Name {
+			t.Errorf("%s wants %v", node, wants)
+		}
+	}
+}
+
 func TestImagesAreOnAsManyNodesAsAskedForAndSpreadEvenly(t *testing.T) {
 	p := Place(many(3000, 2), nodes(10), 4096)
 	for key, on := range p.Nodes {

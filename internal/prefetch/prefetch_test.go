@@ -161,12 +161,15 @@ func TestFailuresAreExplainedAndTriedAgain(t *testing.T) {
 		"r.example/huge:v1":   status.Error(codes.Unknown, "failed to copy: write /x: no space left on device"),
 		"r.example/far:v1": status.Error(codes.Unknown,
 			`failed to do request: Head "https://r.example/v2/": dial tcp 192.0.2.1:443: connect: connection refused`),
+		"r.example/limited:v1": status.Error(codes.Unknown, "unexpected status from HEAD request to https://r.example/v2/: "+
+			"429 Too Many Requests"),
 		"r.example/odd:v1": status.Error(codes.Unknown, "something else"),
 	}
 	n.rt.Images.OnPull(func(_ context.Context, ref string) error { return answers[ref] })
 	for ref, reason := range map[string]string{
 		"r.example/gone:v1": "NotFound", "r.example/secret:v1": "Unauthorized", "r.example/huge:v1": "DiskFull",
 		"r.example/far:v1": "Unreachable", "r.example/odd:v1": "PullFailed",
+		"r.example/limited:v1": "TooManyRequests",
 	} {
 		n.keeper.Want(want(ref))
 		n.until(ref+" failed", func() bool { return n.state(ref).State == wire.ImageFailed })
@@ -198,6 +201,20 @@ func TestPolicyDecidesWhatIsPulled(t *testing.T) {
 	set[1].Revision = 2
 	n.keeper.Want(set)
 	n.until("Always pulls again", func() bool { return len(n.rt.Images.Pulls()) == 2 })
+}
+
+// Without the registry, an image with the policy Always counts as missing although the node has it: kubelet does not
+// start it either. It is there once the registry answers.
+func TestPolicyAlwaysIsNotReadyWithoutTheRegistry(t *testing.T) {
+	n := newNode(t)
+	n.rt.Images.Add("r.example/always:v1")
+	n.rt.Images.OnPull(func(context.Context, string) error {
+		return status.Error(codes.Unknown, "failed to do request: dial tcp 192.0.2.1:443: connect: connection refused")
+	})
+	n.keeper.Want([]wire.WantedImage{{Ref: "r.example/always:v1", Policy: wire.ImageAlways, Revision: 1}})
+	n.until("it failed", func() bool { return n.state("r.example/always:v1").Reason == "Unreachable" })
+	n.rt.Images.OnPull(nil)
+	n.present("r.example/always:v1")
 }
 
 func TestNoMoreThanTwoPullsRunAtOnce(t *testing.T) {

@@ -42,6 +42,7 @@ func (p *puller) pull(ctx context.Context, ref string, report func(done, total i
 	}
 	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: docker.ConfigureDefaultRegistries(
 		docker.WithPlainHTTP(p.plainHTTP),
+		docker.WithClient(&http.Client{Transport: patient{http.DefaultTransport}}),
 		docker.WithAuthorizer(docker.NewDockerAuthorizer(docker.WithAuthCreds(credentials))),
 	)})
 	layers := &layerSet{seen: map[string]ocispec.Descriptor{}}
