@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
@@ -50,7 +51,9 @@ func testPrefetch(t *testing.T) {
 	if pods := lab.pods(t, key); len(pods) > 0 {
 		t.Errorf("pods before the first client: %v", pods)
 	}
+	begin := time.Now()
 	e2e.MustAsk(t, lab.client, addr)
+	first := time.Since(begin)
 	pod := lab.pods(t, key)[0]
 	where := e2e.Must(lab.kubectl("", "get", "pod", pod, "-o", "jsonpath={.spec.nodeName}"))(t)
 	if !slices.Contains(have, where) {
@@ -76,6 +79,16 @@ func testPrefetch(t *testing.T) {
 		t.Logf("first wake: %+v", s.Status.LastWake.Phases)
 		return true, ""
 	})
+
+	var later []time.Duration // wakes with an image that was there before
+	for range 5 {
+		lab.sleep(t, key)
+		begin := time.Now()
+		e2e.MustAsk(t, lab.client, addr)
+		later = append(later, time.Since(begin))
+	}
+	slices.Sort(later)
+	t.Logf("first wake %v, median of the next five %v: %.2f times", first, later[2], first.Seconds()/later[2].Seconds())
 
 	c := lab.imageReady(t, "default/mistyped", metav1.ConditionFalse, "NotFound")
 	if !strings.Contains(c, fmt.Sprintf("image %q on node-", missing)) {
