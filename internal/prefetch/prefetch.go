@@ -53,8 +53,8 @@ type Config struct {
 	// Report gets the state of an image whenever it changes. It is called by one goroutine at a time and may call
 	// Keeper.Reports, but not Want.
 	Report func(wire.ImageReport)
-	// Progress gets how much of an image is pulled, every ProgressEvery (5 s if that is 0) while that changes. It is called
-	// by several goroutines, and may be nil.
+	// Progress gets how much of an image is pulled, every ProgressEvery (5 s if that is 0) while that changes. It is
+	// called by several goroutines, and may be nil.
 	Progress      func(wire.ImagePulled)
 	ProgressEvery time.Duration
 	// Log may be nil.

@@ -99,7 +99,8 @@ func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *con
 	}
 	log := r.cfg.logFile(c.service)
 	p := &pod{net: n, logBegin: fileSize(log), image: c.image, Pod: runtime.Pod{
-		ID: c.id, ImageDigest: c.image.digest.String(), Service: c.service, SpecHash: c.hash, Addr: n.Addr, Netns: n.Netns, HostDevice: n.HostDevice,
+		ID: c.id, Service: c.service, SpecHash: c.hash, Addr: n.Addr, Netns: n.Netns, HostDevice: n.HostDevice,
+		ImageDigest: c.image.digest.String(),
 	}}
 	// Known from here on, so that its exit is not missed and a failed start is cleaned up.
 	if err := r.add(s, p); err != nil {
