@@ -77,7 +77,7 @@ func digestOf(repoDigests []string, ref string) string {
 func (s *Images) Pull(ctx context.Context, ref string) error {
 	_, err := s.cri.PullImage(ctx, &criv1.PullImageRequest{Image: &criv1.ImageSpec{Image: ref}})
 	if err != nil && ctx.Err() == nil {
-		return explain(ref, err)
+		return Explain(ref, err)
 	}
 	return err
 }

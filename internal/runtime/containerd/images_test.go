@@ -311,12 +311,12 @@ func TestPullReportsAFullDiskAndRecovers(t *testing.T) {
 }
 
 func TestInsecureRegistriesAreAccessedOverHTTP(t *testing.T) {
-	p := puller{insecure: []string{"10.46.0.0/16", "registry.lan", "other.lan:5000"}}
+	insecure := []string{"10.46.0.0/16", "registry.lan", "other.lan:5000"}
 	for host, want := range map[string]bool{
 		"localhost:5000": true, "127.0.0.1:5000": true, "10.46.0.7:5000": true, "10.46.9.9": true, "10.47.0.7:5000": false,
 		"registry.lan": true, "registry.lan:80": true, "other.lan:5000": true, "other.lan:5001": false, "docker.io": false,
 	} {
-		if got, err := p.plainHTTP(host); err != nil || got != want {
+		if got, err := plainHTTP(insecure, host); err != nil || got != want {
 			t.Errorf("%s: %v, %v; want %v", host, got, err, want)
 		}
 	}

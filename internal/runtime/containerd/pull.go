@@ -40,17 +40,12 @@ func (p *puller) pull(ctx context.Context, ref string, report func(done, total i
 	if err != nil {
 		return &imageError{err.Error(), err}
 	}
-	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: docker.ConfigureDefaultRegistries(
-		docker.WithPlainHTTP(p.plainHTTP),
-		docker.WithClient(&http.Client{Transport: patient{http.DefaultTransport}}),
-		docker.WithAuthorizer(docker.NewDockerAuthorizer(docker.WithAuthCreds(credentials))),
-	)})
 	layers := &layerSet{seen: map[string]ocispec.Descriptor{}}
 	ctx, cancel := context.WithCancel(ctx)
 	var reporter sync.WaitGroup
 	reporter.Go(func() { p.reportProgress(ctx, layers, report) })
 	_, err = p.client.Pull(ctx, ref,
-		client.WithResolver(resolver),
+		client.WithResolver(NewResolver(p.insecure)),
 		client.WithPullUnpack,
 		client.WithPullSnapshotter(snapshotter),
 		client.WithImageHandler(images.HandlerFunc(layers.add)),
@@ -63,6 +58,16 @@ func (p *puller) pull(ctx context.Context, ref string, report func(done, total i
 	total := layers.total()
 	report(total, total)
 	return nil
+}
+
+// NewResolver returns a resolver of references that uses the credentials of docker login, and plain HTTP for the
+// registries in insecure, as in Config.InsecureRegistries. It waits as long as a registry asks (Retry-After).
+func NewResolver(insecure []string) remotes.Resolver {
+	return docker.NewResolver(docker.ResolverOptions{Hosts: docker.ConfigureDefaultRegistries(
+		docker.WithPlainHTTP(func(host string) (bool, error) { return plainHTTP(insecure, host) }),
+		docker.WithClient(&http.Client{Transport: patient{http.DefaultTransport}}),
+		docker.WithAuthorizer(docker.NewDockerAuthorizer(docker.WithAuthCreds(Credentials))),
+	)})
 }
 
 // pullFailure explains the error of a pull, with what a user can do about it.
@@ -94,9 +99,9 @@ func pullFailure(err error, registry string) error {
 	return &imageError{text, err}
 }
 
-// credentials returns the credentials that docker login has stored for a registry host, in ~/.docker/config.json or its
+// Credentials returns the credentials that docker login has stored for a registry host, in ~/.docker/config.json or its
 // helpers.
-func credentials(host string) (user, secret string, err error) {
+func Credentials(host string) (user, secret string, err error) {
 	if host == "registry-1.docker.io" {
 		host = name.DefaultRegistry
 	}
@@ -118,8 +123,8 @@ func credentials(host string) (user, secret string, err error) {
 	return a.Username, a.Password, nil
 }
 
-// plainHTTP reports whether a registry is accessed without TLS.
-func (p *puller) plainHTTP(host string) (bool, error) {
+// plainHTTP reports whether a registry is accessed without TLS; insecure is as in Config.InsecureRegistries.
+func plainHTTP(insecure []string, host string) (bool, error) {
 	if local, err := docker.MatchLocalhost(host); local || err != nil {
 		return local, err
 	}
@@ -128,11 +133,11 @@ func (p *puller) plainHTTP(host string) (bool, error) {
 		bare = h
 	}
 	addr, addrErr := netip.ParseAddr(bare)
-	for _, insecure := range p.insecure {
-		if insecure == host || insecure == bare {
+	for _, known := range insecure {
+		if known == host || known == bare {
 			return true, nil
 		}
-		if prefix, err := netip.ParsePrefix(insecure); err == nil && addrErr == nil && prefix.Contains(addr) {
+		if prefix, err := netip.ParsePrefix(known); err == nil && addrErr == nil && prefix.Contains(addr) {
 			return true, nil
 		}
 	}

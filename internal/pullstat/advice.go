@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pullstat
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Advice is one thing that would make the pull faster.
+type Advice struct {
+	// Do names what to change: split, parallel, zstd, zstd+split, join, decompressor, hash, network or none.
+	Do string `json:"do"`
+	// Text says what was found and what to do.
+	Text string `json:"text"`
+	// Expected is the length of the pull after the change, in seconds, by the model; 0 if no figure can be given.
+	Expected float64 `json:"expected_s,omitempty"`
+	// Gain is the part of the pull that would be saved, 0 to 1.
+	Gain float64 `json:"gain,omitempty"`
+}
+
+// What advice is given for.
+const (
+	mostPiece  = 64 << 20 // bytes of the pieces of large images
+	leastPiece = 8 << 20  // and of small ones
+	fatShare   = 0.4      // of all bytes: a fat layer
+	leastGain  = 0.05     // less is not worth a line
+	smallBytes = 4 << 20  // layers smaller than this are joined, up to a piece
+	boundShare = 0.4      // of the pull: what a pull is bound by
+)
+
+// advise returns what would make the pull faster, and the length of the pull in the model that figures come from.
+func advise(r Report, trial *Trial) ([]Advice, float64) {
+	now := planOf(r)
+	model := now.length(1)
+	unpackers := max(r.Cores, 1)
+	piece := min(max(r.Packed/int64(4*unpackers), leastPiece), mostPiece)
+	var all []Advice
+	gain := func(do string, changed plan, unpackers int, format string, args ...any) {
+		length := changed.length(unpackers)
+		if g := 1 - length/model; model > 0 && g >= leastGain {
+			all = append(all, Advice{Do: do, Text: fmt.Sprintf(format, args...), Expected: r.Pull * (1 - g), Gain: g})
+		}
+	}
+	nodes := fmt.Sprintf("let containerd (2.2.3 or later) unpack %d layers at once", unpackers)
+	fat := fattest(r)
+	splits := r.Layers[fat].Packed >= 2*piece && float64(r.Layers[fat].Packed) >= fatShare*float64(r.Packed)
+	if unpackers > 1 {
+		if splits {
+			gain("split", now.split(piece), unpackers,
+				"layer %d holds %.0f %% of the bytes and is unpacked by one core: split it into pieces of %d MB, and %s",
+				fat+1, 100*float64(r.Layers[fat].Packed)/float64(r.Packed), piece>>20, nodes)
+		} else if len(r.Layers) > 1 {
+			gain("parallel", now, unpackers, "layers were unpacked one after the other: %s", nodes)
+		}
+	}
+	if trial != nil && trial.GzipTime > 0 && trial.Gzip > 0 {
+		gain("zstd", now.zstd(*trial), 1,
+			"gzip → zstd: decompresses %.1f times as fast here, and has %.0f %% of the size (tried with %.0f MB of this image)",
+			trial.GzipTime.Seconds()/max(trial.ZstdTime.Seconds(), 1e-9), 100*float64(trial.Zstd)/float64(trial.Gzip),
+			float64(trial.Unpacked)/1e6)
+		if unpackers > 1 && splits {
+			gain("zstd+split", now.zstd(*trial).split(piece), unpackers, "both: zstd, in pieces of %d MB, and %s",
+				piece>>20, nodes)
+		}
+	}
+	if small := smallLayers(r); small > 1 {
+		gain("join", now.joined(smallBytes, mostPiece), 1,
+			"%d layers are smaller than %d MB, and each costs a snapshot and its fsync: join them", small, smallBytes>>20)
+	}
+	all = append(all, bounds(r)...)
+	if len(all) == 0 {
+		all = []Advice{{Do: "none", Text: "nothing stands out: no change to the image promises 5 % or more"}}
+	}
+	return all, model
+}
+
+// bounds returns what a pull is bound by, without figures.
+func bounds(r Report) []Advice {
+	var all []Advice
+	add := func(do, format string, args ...any) {
+		all = append(all, Advice{Do: do, Text: fmt.Sprintf(format, args...)})
+	}
+	var raw, gzip LayerReport
+	raw.Phases, gzip.Phases = map[Phase]float64{}, map[Phase]float64{}
+	for _, l := range r.Layers {
+		into := &raw
+		switch l.Compression {
+		case "gzip":
+			into = &gzip
+		case "none":
+		default:
+			continue
+		}
+		into.Unpacked += l.Unpacked
+		into.FetchHash += l.FetchHash
+		for p, s := range l.Phases {
+			into.Phases[p] += s
+		}
+	}
+	hash := raw.Phases[Hash] + raw.FetchHash
+	unpack := raw.Phases[Hash] + raw.Phases[Decompress] + raw.Phases[Apply]
+	if unpack > 0 && float64(raw.Unpacked) >= 0.1*float64(r.Unpacked) && raw.Phases[Hash] >= boundShare*unpack {
+		add("hash", "uncompressed layers are bound by SHA-256 here: %.0f %% of their unpacking (%.0f MB/s), and about %.1f s "+
+			"more of their download: compress them, with zstd", 100*raw.Phases[Hash]/unpack,
+			float64(raw.Unpacked)/1e6/raw.Phases[Hash], hash-raw.Phases[Hash])
+	}
+	if gzip.Phases[Decompress] >= boundShare*r.Pull && r.GzipHelper == "" {
+		add("decompressor", "gzip is decompressed by containerd's own Go code: put igzip (package isal; containerd 2) "+
+			" or unpigz (package pigz) into its $PATH; not tried here")
+	}
+	if r.Phases[Fetch]+r.Phases[Resolve] >= (1-boundShare)*r.Pull {
+		add("network", "the pull is bound by the registry or the network (%.0f %% of its time): a mirror or a cache near the "+
+			"node helps more than any change of the image", 100*(r.Phases[Fetch]+r.Phases[Resolve])/r.Pull)
+	}
+	return all
+}
+
+// fattest returns the index of the largest layer.
+func fattest(r Report) int {
+	fat := 0
+	for i, l := range r.Layers {
+		if l.Packed > r.Layers[fat].Packed {
+			fat = i
+		}
+	}
+	return fat
+}
+
+func smallLayers(r Report) int {
+	n := 0
+	for _, l := range r.Layers {
+		if l.Packed < smallBytes {
+			n++
+		}
+	}
+	return n
+}
+
+// String returns the advice as a line of text, with the expected gain.
+func (a Advice) String() string {
+	var b strings.Builder
+	b.WriteString(a.Text)
+	if a.Gain > 0 {
+		fmt.Fprintf(&b, ": about −%.0f %% (%.1f s)", 100*a.Gain, a.Expected)
+	}
+	return b.String()
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/process"
+)
+
+// Limits of a throw-away containerd.
+const (
+	answerIn = 60 * time.Second // its first answer
+	stopIn   = 10 * time.Second // between SIGTERM and SIGKILL
+	pollEach = 10 * time.Millisecond
+)
+
+// namespace is the one that the CRI plugin uses; without it any would do.
+const namespace = "k8s.io"
+
+// systemHosts are the settings of the machine's registries, which the CRI plugin reads.
+const systemHosts = "/etc/containerd/certs.d"
+
+// scratch is a containerd with a folder of its own, both of which end with close.
+type scratch struct {
+	dir    string
+	proc   *process.Process
+	client *client.Client
+}
+
+// scratchConfig is a configuration in version 2, which containerd 1.3 to 2.x read. Records of level debug, in JSON, have
+// the times of pulls. What an image pull does not need is disabled, so that nothing outside of the folder is touched.
+const scratchConfig = `version = 2
+root = %q
+state = %q
+disabled_plugins = [
+  %s"io.containerd.internal.v1.opt", "io.containerd.internal.v1.restart",
+  "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing",
+  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.erofs",
+]
+[grpc]
+  address = %q
+[ttrpc]
+  address = %q
+[debug]
+  level = "debug"
+  format = "json"
+`
+
+// noCRI are the CRI plugin's names in 1.x and 2.x, and what only it uses.
+const noCRI = `"io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", ` +
+	`"io.containerd.nri.v1.nri", `
+
+// withCRI are the settings of the CRI plugin. The registry's folders are separated by a colon.
+const withCRI = `
+[plugins."io.containerd.nri.v1.nri"]
+  disable = true
+[plugins."io.containerd.grpc.v1.cri"]
+  stream_server_address = "127.0.0.1"
+  stream_server_port = "0"
+  [plugins."io.containerd.grpc.v1.cri".registry]
+    config_path = %q
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    conf_dir = %q
+    bin_dir = %q
+`
+
+// startScratch starts the program as a containerd with a new folder below parent, and returns once it answers. cri
+// enables its CRI plugin, for which the registries in plain use HTTP.
+func startScratch(ctx context.Context, program, parent string, cri bool, plain []string) (_ *scratch, err error) {
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return nil, fmt.Errorf("%s is not in $PATH: apt install containerd, or name its program", program)
+	}
+	dir, err := os.MkdirTemp(parent, "wangell-analyse-")
+	if err != nil {
+		return nil, fmt.Errorf("make a folder for a throw-away containerd: %w", err)
+	}
+	s := &scratch{dir: dir}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	if len(s.socket()) > 100 {
+		return nil, fmt.Errorf("folder %s: its path is too long for a socket: use a shorter one", parent)
+	}
+	if err := s.writeConfig(cri, plain); err != nil {
+		return nil, fmt.Errorf("configure a throw-away containerd: %w", err)
+	}
+	log, err := os.Create(s.logFile())
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd := exec.Command(path, "--config", s.path("config.toml"))
+	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, "/"
+	cmd.Env = append(os.Environ(), "TMPDIR="+s.path("tmp"))
+	// A process group of its own: Ctrl-C is for this program, which stops containerd in its turn.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if s.proc, err = process.Start(cmd, nil); err != nil {
+		return nil, fmt.Errorf("start a throw-away containerd: %w", err)
+	}
+	if s.client, err = client.New(s.socket(), client.WithDefaultNamespace(namespace)); err != nil {
+		return nil, fmt.Errorf("throw-away containerd: %w", err)
+	}
+	return s, s.await(ctx)
+}
+
+func (s *scratch) path(name ...string) string {
+	return filepath.Join(append([]string{s.dir}, name...)...)
+}
+
+func (s *scratch) socket() string { return s.path("containerd.sock") }
+
+func (s *scratch) logFile() string { return s.path("log") }
+
+// blob returns the file of a blob, given its digest as ALGORITHM:HEX.
+func (s *scratch) blob(digest string) string {
+	algorithm, hex, _ := strings.Cut(digest, ":")
+	return s.path("root", "io.containerd.content.v1.content", "blobs", algorithm, hex)
+}
+
+func (s *scratch) writeConfig(cri bool, plain []string) error {
+	if err := os.Mkdir(s.path("tmp"), 0o700); err != nil {
+		return err
+	}
+	disabled, more := noCRI, ""
+	if cri {
+		disabled = ""
+		more = fmt.Sprintf(withCRI, s.path("hosts")+":"+systemHosts, s.path("cni"), s.path("cni"))
+	}
+	for _, host := range plain {
+		dir := s.path("hosts", host)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+		server := url.URL{Scheme: "http", Host: host}
+		text := fmt.Sprintf("server = %q\n", server.String())
+		if err := os.WriteFile(filepath.Join(dir, "hosts.toml"), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	text := fmt.Sprintf(scratchConfig, s.path("root"), s.path("state"), disabled, s.socket(), s.socket()+".ttrpc") + more
+	return os.WriteFile(s.path("config.toml"), []byte(text), 0o600)
+}
+
+// await returns once containerd answers.
+func (s *scratch) await(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, answerIn)
+	defer cancel()
+	for {
+		_, err := s.client.Version(ctx)
+		if err == nil {
+			return nil
+		}
+		// The kernel has no event for a Unix socket that begins to listen.
+		select {
+		case <-s.proc.Ended():
+			return fmt.Errorf("throw-away containerd exited: %s", lastLine(s.logFile()))
+		case <-ctx.Done():
+			return fmt.Errorf("throw-away containerd does not answer: %w", err)
+		case <-time.After(pollEach):
+		}
+	}
+}
+
+// stop stops containerd. Its folder stays.
+func (s *scratch) stop() error {
+	var errs []error
+	if s.client != nil {
+		errs = append(errs, s.client.Close())
+		s.client = nil
+	}
+	if s.proc != nil {
+		errs = append(errs, s.proc.Stop(stopIn))
+		s.proc = nil
+	}
+	return errors.Join(errs...)
+}
+
+// close stops containerd and removes its folder, after everything that is mounted in it.
+func (s *scratch) close() error {
+	errs := []error{s.stop()}
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(s.dir))
+	errs = append(errs, err)
+	for i := len(mounts) - 1; i >= 0; i-- {
+		errs = append(errs, unix.Unmount(mounts[i].Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW))
+	}
+	if err := errors.Join(append(errs, os.RemoveAll(s.dir))...); err != nil {
+		return fmt.Errorf("remove the throw-away containerd in %s: %w", s.dir, err)
+	}
+	return nil
+}
+
+// lastLine returns the last line of a file.
+func lastLine(file string) string {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return lines[len(lines)-1]
+}
