@@ -20,15 +20,16 @@ import (
 func newImage(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "image",
-		Short:   "Build, load and list images without Docker or a registry",
+		Short:   "Build, load, list and analyse images without Docker",
 		GroupID: groupRun,
 		Example: `  wangell image build hello --out hello.tar
   sudo wangell image load hello.tar
-  sudo wangell image ls`,
+  sudo wangell image ls
+  sudo wangell image analyse hello.tar`,
 		Args: onlySubcommands,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newImageBuild(), newImageLoad(g), newImageList(g))
+	cmd.AddCommand(newImageBuild(), newImageLoad(g), newImageList(g), newImageAnalyse())
 	return cmd
 }
 

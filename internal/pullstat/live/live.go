@@ -91,7 +91,7 @@ func (s *scratch) record(ctx context.Context, o Options, from source) (rec pulls
 	if err != nil {
 		return rec, err
 	}
-	rec.Containerd, _, _ = strings.Cut(version.Version, "~")
+	rec.Containerd, _, _ = strings.Cut(strings.TrimPrefix(version.Version, "v"), "~")
 	rec.GzipHelper = gzipHelper(rec.Containerd)
 	w, err := watch(ctx, s.client, func(done, total int64) { o.Progress(StagePull, done, total) })
 	if err != nil {
@@ -162,7 +162,7 @@ func (s *scratch) logged() ([]pullstat.Event, error) {
 // gzipHelper returns the program that a version of containerd decompresses gzip with; empty: none.
 func gzipHelper(version string) string {
 	helpers := []string{"igzip", "unpigz"}
-	if strings.HasPrefix(strings.TrimPrefix(version, "v"), "1.") {
+	if strings.HasPrefix(version, "1.") {
 		helpers = helpers[1:]
 	}
 	for _, h := range helpers {

@@ -84,7 +84,7 @@ const withCRI = `
 func startScratch(ctx context.Context, program, parent string, cri bool, plain []string) (_ *scratch, err error) {
 	path, err := exec.LookPath(program)
 	if err != nil {
-		return nil, fmt.Errorf("%s is not in $PATH: apt install containerd, or name its program", program)
+		return nil, fmt.Errorf("%s is not in $PATH: apt install containerd, or name it with --containerd-program", program)
 	}
 	dir, err := os.MkdirTemp(parent, "wangell-analyse-")
 	if err != nil {
@@ -171,7 +171,7 @@ func (s *scratch) await(ctx context.Context) error {
 		// The kernel has no event for a Unix socket that begins to listen.
 		select {
 		case <-s.proc.Ended():
-			return fmt.Errorf("throw-away containerd exited: %s", lastLine(s.logFile()))
+			return fmt.Errorf("throw-away containerd exited (%v); its log ends with: %s", s.proc.Err(), lastLine(s.logFile()))
 		case <-ctx.Done():
 			return fmt.Errorf("throw-away containerd does not answer: %w", err)
 		case <-time.After(pollEach):

@@ -28,7 +28,7 @@ const trialBytes = 32 << 20
 // secondPass unpacks each blob once more, as containerd does, with a clock around each stage.
 func (s *scratch) secondPass(ctx context.Context, rec pullstat.Recording, progress func(done, total int64)) (
 	stages []pullstat.Stage, trial *pullstat.Trial, err error) {
-	if strings.HasPrefix(strings.TrimPrefix(rec.Containerd, "v"), "1.") {
+	if strings.HasPrefix(rec.Containerd, "1.") {
 		// containerd 1.x does not know igzip. The library reads the variable when it first decompresses gzip.
 		if err := os.Setenv("CONTAINERD_DISABLE_IGZIP", "1"); err != nil {
 			return nil, nil, err

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"wangell.loutres.me/internal/pullstat"
+	"wangell.loutres.me/internal/pullstat/live"
+	"wangell.loutres.me/internal/screen"
+)
+
+// imageVias are the values of --via.
+var imageVias = []string{live.ViaContainerd, live.ViaCRI}
+
+// defaultColumns is the width of the report where standard output is no terminal.
+const defaultColumns = 120
+
+func newImageAnalyse() *cobra.Command {
+	var o live.Options
+	var out output
+	var svg string
+	cmd := &cobra.Command{
+		Use:   "analyse REF|TAR",
+		Short: "Explain where the time of an image pull goes, and what would make it faster",
+		Long: `Pull an image into a throw-away containerd, which is removed afterwards, and explain the
+pull: for each layer and for the whole, bytes, files, and the seconds of fetching, waiting,
+decompressing, hashing, applying (writing files) and fsync; how they overlapped; and
+what would make the pull faster, with the expected gain.
+
+The times are those of containerd: its events, its log and its content store. It tells
+decompressing, hashing and applying as one; a second pass over each stored layer, with the
+same library, divides them. REF is a reference as in a manifest, with the credentials
+of docker login. TAR is an OCI layout or in the format of docker save; it is served to
+containerd by a registry on a loopback address. Root is needed.`,
+		Example: `  sudo wangell image analyse docker.io/library/nginx:1.28
+  sudo wangell image analyse --via cri --svg pull.svg registry.example/team/model:v3
+  sudo wangell image analyse hello.tar -o json | jq .advice`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return errors.New("name one image, as a reference or the path of a tarball")
+			}
+			return nil
+		},
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			return []cobra.Completion{"tar"}, cobra.ShellCompDirectiveFilterFileExt
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.Image = args[0]
+			if o.Via != live.ViaContainerd && o.Via != live.ViaCRI {
+				return usage(cmd, "--via %q: want %s", o.Via, oneOf(imageVias))
+			}
+			report, err := analyseImage(cmd, o)
+			if err != nil {
+				return err
+			}
+			if svg != "" {
+				if err := writeSVG(svg, report); err != nil {
+					return err
+				}
+			}
+			if out == outputJSON {
+				return printJSON(report)
+			}
+			columns, _, err := term.GetSize(int(os.Stdout.Fd()))
+			if err != nil {
+				columns = defaultColumns
+			}
+			return pullstat.WriteText(os.Stdout, report, columns)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Via, "via", live.ViaContainerd,
+		"who pulls: containerd (its client library, as wangell up does) or cri (its CRI plugin, as kubelet does)")
+	f.StringVar(&o.Program, "containerd-program", "containerd", "program of containerd, in $PATH or as a path")
+	f.StringVar(&o.Dir, "dir", live.DefaultDir,
+		"folder on the disk to measure; everything made below it is removed")
+	f.StringArrayVar(&o.Insecure, "insecure-registry", nil,
+		"registry to use over plain HTTP, as HOST or HOST:PORT (repeatable)")
+	f.StringVar(&svg, "svg", "", "also write the chart to this file, as SVG")
+	out.registerTo(cmd)
+	completeValues(cmd, "via", imageVias)
+	// The flags exist.
+	_ = cmd.MarkFlagDirname("dir")
+	_ = cmd.MarkFlagFilename("svg", "svg")
+	return cmd
+}
+
+// analyseImage pulls and explains, with a line of progress where standard error is a terminal.
+func analyseImage(cmd *cobra.Command, o live.Options) (pullstat.Report, error) {
+	if fd := int(os.Stderr.Fd()); term.IsTerminal(fd) {
+		p := &pullProgress{}
+		s := screen.New(os.Stderr, func() (int, int) {
+			width, height, err := term.GetSize(fd)
+			if err != nil {
+				return 80, 24
+			}
+			return width, height
+		}, p.lines)
+		o.Progress = func(stage string, done, total int64) {
+			p.set(stage, done, total)
+			_ = s.Refresh() // a terminal that is gone shows no progress
+		}
+		defer func() {
+			p.set("", 0, 0)
+			_ = s.Close()
+		}()
+	}
+	recording, err := live.Run(cmd.Context(), o)
+	if err != nil {
+		return pullstat.Report{}, err
+	}
+	report, err := pullstat.Analyse(recording)
+	if err != nil {
+		return report, fmt.Errorf("analyse %s: %w", o.Image, err)
+	}
+	return report, nil
+}
+
+// pullProgress is what the line of progress shows.
+type pullProgress struct {
+	mu          sync.Mutex
+	stage       string
+	done, total int64
+}
+
+func (p *pullProgress) set(stage string, done, total int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stage, p.done, p.total = stage, done, total
+}
+
+func (p *pullProgress) lines(int) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.stage == "":
+		return nil
+	case p.stage == live.StagePull && p.total > 0 && p.done == p.total:
+		return []string{fmt.Sprintf("%s: downloaded %.1f MB, unpacking", p.stage, float64(p.total)/1e6)}
+	case p.total == 0:
+		return []string{p.stage}
+	}
+	return []string{p.stage + " " + screen.Bar(p.done, p.total, 30)}
+}
+
+func writeSVG(name string, r pullstat.Report) error {
+	var b bytes.Buffer
+	if err := pullstat.WriteSVG(&b, r); err != nil {
+		return err
+	}
+	if err := os.WriteFile(name, b.Bytes(), 0o644); err != nil {
+		return fmt.Errorf("--svg: %w", err)
+	}
+	return nil
+}
