@@ -9,10 +9,12 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"log"
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"strings"
+	"runtime"
+	"sync"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -30,7 +32,7 @@ import (
 const (
 	filesPerLayer = 100
 	thinBytes     = 10 << 20 // unpacked
-	fatBytes      = 80 << 20
+	fatBytes      = 60 << 20
 	fat           = 4 // number of the fat layer
 )
 
@@ -99,15 +101,37 @@ func packedLayer(t testing.TB, compression string, plain []byte) layer {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	return layer{out.Bytes(), plain, map[string]types.MediaType{"zstd": types.OCILayerZStd, "gzip": types.OCILayer}[compression]}
+	mediaType := types.OCILayer
+	if compression == "zstd" {
+		mediaType = types.OCILayerZStd
+	}
+	return layer{out.Bytes(), plain, mediaType}
 }
 
 // compressions of the layers of the image of the tests.
 var compressions = []string{"gzip", "zstd", "none", "gzip"}
 
-// testImage returns an image with a layer for each of the compressions, of which one is fat.
-func testImage(t testing.TB) v1.Image {
+// made is the image of the tests, which takes a while to compress, and the sizes of its layers' archives.
+var made struct {
+	once  sync.Once
+	image v1.Image
+	sizes []int64
+}
+
+// testImage returns an image with a layer for each of the compressions, of which one is fat, and the sizes of the
+// layers' archives.
+func testImage(t testing.TB) (v1.Image, []int64) {
 	t.Helper()
+	made.once.Do(func() { made.image, made.sizes = makeImage(t) })
+	if made.image == nil {
+		t.Fatal("the image of the tests could not be made")
+	}
+	return made.image, made.sizes
+}
+
+func makeImage(t testing.TB) (v1.Image, []int64) {
+	t.Helper()
+	var sizes []int64
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	var adds []mutate.Addendum
 	for i, c := range compressions {
@@ -116,6 +140,7 @@ func testImage(t testing.TB) v1.Image {
 			size = fatBytes
 		}
 		l := packedLayer(t, c, tarOf(t, uint64(i+1), size))
+		sizes = append(sizes, int64(len(l.plain)))
 		adds = append(adds, mutate.Addendum{Layer: l, MediaType: l.mediaType})
 	}
 	img, err := mutate.Append(img, adds...)
@@ -127,21 +152,22 @@ func testImage(t testing.TB) v1.Image {
 		t.Fatal(err)
 	}
 	config = config.DeepCopy()
-	config.OS, config.Architecture = "linux", goarch
+	config.OS, config.Architecture = "linux", runtime.GOARCH
 	if img, err = mutate.ConfigFile(img, config); err != nil {
 		t.Fatal(err)
 	}
-	return img
+	return img, sizes
 }
 
-// serveRegistry starts a registry that ends with the test and returns its host. before is called with each request.
+// serveRegistry starts a registry that ends with the test and returns its host. before is called with each request, and
+// may hold it.
 func serveRegistry(t testing.TB, before func(*http.Request)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler := registry.New()
+	handler := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		before(r)
 		handler.ServeHTTP(w, r)
@@ -161,5 +187,5 @@ func push(t testing.TB, host string, img v1.Image) string {
 	if err := remote.Write(ref, img); err != nil {
 		t.Fatal(err)
 	}
-	return strings.TrimPrefix(ref.Name(), "http://")
+	return ref.Name()
 }

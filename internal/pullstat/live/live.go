@@ -71,17 +71,17 @@ func Run(ctx context.Context, o Options) (rec pullstat.Recording, err error) {
 	defer from.close()
 	o.Progress(StageStart, 0, 0)
 	s, err := startScratch(ctx, o.Program, o.Dir, o.Via == ViaCRI, from.plain())
-	if err != nil {
-		return rec, err
+	if err == nil {
+		defer func() { err = errors.Join(err, s.close()) }()
+		rec, err = s.record(ctx, o, from)
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
-	if rec, err = s.record(ctx, o, from); err != nil {
-		if ctx.Err() != nil {
-			return rec, ctx.Err()
-		}
-		return rec, fmt.Errorf("analyse %s: %w", o.Image, err)
+	switch {
+	case err == nil:
+		return rec, nil
+	case ctx.Err() != nil: // what it broke says less
+		return rec, ctx.Err()
 	}
-	return rec, nil
+	return rec, fmt.Errorf("analyse %s: %w", o.Image, err)
 }
 
 // record pulls the image into s, and makes the second pass.
