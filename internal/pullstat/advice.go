@@ -21,12 +21,12 @@ type Advice struct {
 
 // What advice is given for.
 const (
-	mostPiece  = 64 << 20 // bytes of the pieces of large images
-	leastPiece = 8 << 20  // and of small ones
-	fatShare   = 0.4      // of all bytes: a fat layer
-	leastGain  = 0.05     // less is not worth a line
-	smallBytes = 4 << 20  // layers smaller than this are joined, up to a piece
-	boundShare = 0.4      // of the pull: what a pull is bound by
+	mostPiece  = 64e6 // bytes of the pieces of large images
+	leastPiece = 8e6  // and of small ones
+	fatShare   = 0.4  // of all bytes: a fat layer
+	leastGain  = 0.05 // less is not worth a line
+	smallBytes = 4e6  // layers smaller than this are joined, up to a piece
+	boundShare = 0.4  // of the pull: what a pull is bound by
 )
 
 // advise returns what would make the pull faster, and the length of the pull in the model that figures come from.
@@ -49,7 +49,7 @@ func advise(r Report, trial *Trial) ([]Advice, float64) {
 		if splits {
 			gain("split", now.split(piece), unpackers,
 				"layer %d holds %.0f %% of the bytes and is unpacked by one core: split it into pieces of %d MB, and %s",
-				fat+1, 100*float64(r.Layers[fat].Packed)/float64(r.Packed), piece>>20, nodes)
+				fat+1, 100*float64(r.Layers[fat].Packed)/float64(r.Packed), piece/1e6, nodes)
 		} else if len(r.Layers) > 1 {
 			gain("parallel", now, unpackers, "layers were unpacked one after the other: %s", nodes)
 		}
@@ -61,12 +61,12 @@ func advise(r Report, trial *Trial) ([]Advice, float64) {
 			float64(trial.Unpacked)/1e6)
 		if unpackers > 1 && splits {
 			gain("zstd+split", now.zstd(*trial).split(piece), unpackers, "both: zstd, in pieces of %d MB, and %s",
-				piece>>20, nodes)
+				piece/1e6, nodes)
 		}
 	}
 	if small := smallLayers(r); small > 1 {
 		gain("join", now.joined(smallBytes, mostPiece), 1,
-			"%d layers are smaller than %d MB, and each costs a snapshot and its fsync: join them", small, smallBytes>>20)
+			"%d layers are smaller than %d MB, and each costs a snapshot and its fsync: join them", small, int(smallBytes/1e6))
 	}
 	all = append(all, bounds(r)...)
 	if len(all) == 0 {
@@ -101,8 +101,8 @@ func bounds(r Report) []Advice {
 	hash := raw.Phases[Hash] + raw.FetchHash
 	unpack := raw.Phases[Hash] + raw.Phases[Decompress] + raw.Phases[Apply]
 	if unpack > 0 && float64(raw.Unpacked) >= 0.1*float64(r.Unpacked) && raw.Phases[Hash] >= boundShare*unpack {
-		add("hash", "uncompressed layers are bound by SHA-256 here: %.0f %% of their unpacking (%.0f MB/s), and about %.1f s "+
-			"more of their download: compress them, with zstd", 100*raw.Phases[Hash]/unpack,
+		add("hash", "uncompressed layers are bound by SHA-256 here: %.0f %% of their unpacking (%.0f MB/s), and about "+
+			"%.1f s more of their download: compress them, with zstd", 100*raw.Phases[Hash]/unpack,
 			float64(raw.Unpacked)/1e6/raw.Phases[Hash], hash-raw.Phases[Hash])
 	}
 	if gzip.Phases[Decompress] >= boundShare*r.Pull && r.GzipHelper == "" {
@@ -110,8 +110,8 @@ func bounds(r Report) []Advice {
 			" or unpigz (package pigz) into its $PATH; not tried here")
 	}
 	if r.Phases[Fetch]+r.Phases[Resolve] >= (1-boundShare)*r.Pull {
-		add("network", "the pull is bound by the registry or the network (%.0f %% of its time): a mirror or a cache near the "+
-			"node helps more than any change of the image", 100*(r.Phases[Fetch]+r.Phases[Resolve])/r.Pull)
+		add("network", "the pull is bound by the registry or the network (%.0f %% of its time): a mirror or a cache near "+
+			"the node helps more than any change of the image", 100*(r.Phases[Fetch]+r.Phases[Resolve])/r.Pull)
 	}
 	return all
 }

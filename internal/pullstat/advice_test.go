@@ -70,7 +70,7 @@ func TestAFatLayerIsToBeSplit(t *testing.T) {
 	if a.Expected < 5.5 || a.Expected > 6.5 || !about(a.Expected, r.Pull*(1-a.Gain)) {
 		t.Errorf("expected %v s of %v s, gain %v", a.Expected, r.Pull, a.Gain)
 	}
-	for _, want := range []string{"layer 2 holds 80", "pieces of 62 MB", "unpack 2 layers at once", "about −4"} {
+	for _, want := range []string{"layer 2 holds 80", "pieces of 64 MB", "unpack 2 layers at once", "about −4"} {
 		if !strings.Contains(a.String(), want) {
 			t.Errorf("%q lacks %q", a, want)
 		}

@@ -34,8 +34,7 @@ type Recording struct {
 
 // Layer is a layer as the manifest and the image's configuration describe it.
 type Layer struct {
-	Digest    string `json:"digest"`
-	MediaType string `json:"media_type"`
+	Digest string `json:"digest"`
 	// ChainID is the name of the snapshot that the layer becomes.
 	ChainID string `json:"chain_id"`
 	// Packed is the size of the blob in bytes.
@@ -76,6 +75,9 @@ type Event struct {
 // Stage is the second pass over a layer: the blob that containerd stored was unpacked once more, by the same library,
 // with a clock around each stage. Containerd measures only their sum, during the pull; the second pass tells its parts.
 type Stage struct {
+	// Compression is none, gzip or zstd, by the bytes of the blob: the manifest's media types are not always true, and
+	// containerd does not ask them.
+	Compression string `json:"compression"`
 	// Unpacked is the size of the layer's tar archive, in bytes.
 	Unpacked int64 `json:"unpacked_bytes"`
 	// Files is the number of entries of the archive.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -57,7 +56,7 @@ type LayerReport struct {
 	// Number counts from 1, the lowest layer.
 	Number      int    `json:"number"`
 	Digest      string `json:"digest"`
-	Compression string `json:"compression"` // none, gzip, zstd or unknown
+	Compression string `json:"compression"` // none, gzip or zstd
 	Packed      int64  `json:"packed_bytes"`
 	Unpacked    int64  `json:"unpacked_bytes"`
 	Files       int64  `json:"files"`
@@ -115,7 +114,7 @@ func Analyse(r Recording) (Report, error) {
 	for i, l := range r.Layers {
 		stage := r.Stages[i]
 		layer := LayerReport{
-			Number: i + 1, Digest: l.Digest, Compression: compression(l.MediaType),
+			Number: i + 1, Digest: l.Digest, Compression: stage.Compression,
 			Packed: l.Packed, Unpacked: stage.Unpacked, Files: stage.Files,
 			Spans: layerSpans(times[i], stage),
 		}
@@ -151,19 +150,6 @@ func hashRate(stages []Stage) float64 {
 		return 0
 	}
 	return float64(bytes) / took.Seconds()
-}
-
-// compression returns the compression that a media type names (OCI image-spec, Docker schema 2).
-func compression(mediaType string) string {
-	switch {
-	case strings.Contains(mediaType, "zstd"):
-		return "zstd"
-	case strings.Contains(mediaType, "gzip"):
-		return "gzip"
-	case strings.HasSuffix(mediaType, ".tar"):
-		return "none"
-	}
-	return "unknown"
 }
 
 // times of a layer, in seconds since the start of the pull.

@@ -113,21 +113,6 @@ func TestUnpackingTakesWhatContainerdMeasured(t *testing.T) {
 	}
 }
 
-func TestCompressionIsThatOfTheMediaType(t *testing.T) {
-	for mediaType, want := range map[string]string{
-		"application/vnd.oci.image.layer.v1.tar":            "none",
-		"application/vnd.oci.image.layer.v1.tar+gzip":       "gzip",
-		"application/vnd.oci.image.layer.v1.tar+zstd":       "zstd",
-		"application/vnd.docker.image.rootfs.diff.tar":      "none",
-		"application/vnd.docker.image.rootfs.diff.tar.gzip": "gzip",
-		"application/vnd.example":                           "unknown",
-	} {
-		if got := compression(mediaType); got != want {
-			t.Errorf("%s: %s, want %s", mediaType, got, want)
-		}
-	}
-}
-
 func TestAnEventThatIsMissingIsNamed(t *testing.T) {
 	for name, r := range recordings(t) {
 		for _, kind := range []EventKind{EventFetch, EventStored, EventPrepared, EventApplied, EventCommitted} {

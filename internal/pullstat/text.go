@@ -48,8 +48,8 @@ func writeTable(b *strings.Builder, r Report) {
 	fmt.Fprintf(t, "whole\t\t\t%s\t%s\t%d\t", megabytes(r.Packed), megabytes(r.Unpacked), r.Files)
 	writeSeconds(t, r.Phases)
 	_ = t.Flush() // to a strings.Builder
-	fmt.Fprintf(b, "Seconds. A layer's add up to the moment it was done. The whole's add up to the pull, with %.2f resolve,\n"+
-		"%.2f finish and %.2f other; phases that ran at once share the time (on average %.1f ran).\n",
+	fmt.Fprintf(b, "Seconds. A layer's add up to the moment it was done. The whole's add up to the pull, with "+
+		"%.2f resolve,\n%.2f finish and %.2f other; phases that ran at once share the time (on average %.1f ran).\n",
 		r.Phases[Resolve], r.Phases[Finish], r.Phases[Other], r.Overlap)
 }
 

@@ -17,6 +17,8 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/vishvananda/netlink"
 
 	"wangell.loutres.me/internal/image"
@@ -43,7 +45,7 @@ func TestMain(m *testing.M) {
 }
 
 // run calls Run with a folder of the test, and fails it if anything is left afterwards.
-func run(t *testing.T, ctx context.Context, o Options) (pullstat.Recording, error) {
+func run(ctx context.Context, t *testing.T, o Options) (pullstat.Recording, error) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "an") // short, because of the socket
 	if err != nil {
@@ -98,7 +100,7 @@ func TestPhasesOfARealPullAddUpToItsLength(t *testing.T) {
 		t.Run(via, func(t *testing.T) {
 			clear(asked.at)
 			stages := map[string]bool{}
-			rec, err := run(t, t.Context(), Options{Image: ref, Via: via, Progress: func(stage string, done, total int64) {
+			rec, err := run(t.Context(), t, Options{Image: ref, Via: via, Progress: func(stage string, done, total int64) {
 				stages[stage] = true
 				if done > total && total > 0 {
 					t.Errorf("%s: %d of %d bytes", stage, done, total)
@@ -115,7 +117,8 @@ func TestPhasesOfARealPullAddUpToItsLength(t *testing.T) {
 			checkLayers(t, report, img, sizes)
 			for _, l := range report.Layers {
 				began := report.Layers[l.Number-1].Spans[0].End // layers wait before they are downloaded
-				if request := asked.at[l.Digest].Sub(rec.Begin).Seconds(); request < began-0.005 || request > began+l.Phases[pullstat.Fetch] {
+				request := asked.at[l.Digest].Sub(rec.Begin).Seconds()
+				if request < began-0.005 || request > began+l.Phases[pullstat.Fetch] {
 					t.Errorf("layer %d: asked for after %.3f s, its download is said to run from %.3f s for %.3f s", l.Number,
 						request, began, l.Phases[pullstat.Fetch])
 				}
@@ -208,14 +211,14 @@ func TestNothingIsLeftOfACancelledRun(t *testing.T) {
 					}
 				}
 			}), img)
-			checkCancelled(t, ctx, Options{Image: ref, Via: via})
+			checkCancelled(ctx, t, Options{Image: ref, Via: via})
 		})
 	}
 	ref := push(t, serveRegistry(t, func(*http.Request) {}), img)
 	for _, stage := range []string{StageStart, StageSecond} {
 		t.Run("in stage "+stage, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
-			checkCancelled(t, ctx, Options{Image: ref, Via: ViaContainerd, Progress: func(s string, _, _ int64) {
+			checkCancelled(ctx, t, Options{Image: ref, Via: ViaContainerd, Progress: func(s string, _, _ int64) {
 				if s == stage {
 					cancel()
 				}
@@ -225,11 +228,11 @@ func TestNothingIsLeftOfACancelledRun(t *testing.T) {
 }
 
 // checkCancelled expects Run to return soon after ctx has ended.
-func checkCancelled(t *testing.T, ctx context.Context, o Options) {
+func checkCancelled(ctx context.Context, t *testing.T, o Options) {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() {
-		_, err := run(t, ctx, o)
+		_, err := run(ctx, t, o)
 		done <- err
 	}()
 	select {
@@ -248,7 +251,8 @@ func checkCancelled(t *testing.T, ctx context.Context, o Options) {
 }
 
 func TestATarballIsPulledToo(t *testing.T) {
-	img, err := image.Build(image.Spec{Files: map[string]image.File{"/hello": {Data: []byte(strings.Repeat("hello ", 1e5))}}})
+	data := []byte(strings.Repeat("hello ", 1e5))
+	img, err := image.Build(image.Spec{Files: map[string]image.File{"/hello": {Data: data}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +269,7 @@ func TestATarballIsPulledToo(t *testing.T) {
 		t.Fatal(err)
 	}
 	for file, via := range map[string]string{saved: ViaContainerd, layout: ViaCRI} {
-		rec, err := run(t, t.Context(), Options{Image: file, Via: via})
+		rec, err := run(t.Context(), t, Options{Image: file, Via: via})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -276,6 +280,23 @@ func TestATarballIsPulledToo(t *testing.T) {
 		if report.Image != file || report.Files != 1 || report.Unpacked < 6e5 || report.Packed > 1e5 {
 			t.Errorf("%s: %+v", file, report)
 		}
+	}
+}
+
+func TestCompressionIsThatOfTheBlobNotOfTheMediaType(t *testing.T) {
+	l := packedLayer(t, "gzip", tarOf(t, 1, 1<<20))
+	l.mediaType = types.DockerUncompressedLayer
+	img, err := mutate.Append(empty.Image, mutate.Addendum{Layer: l, MediaType: l.mediaType})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, err := run(t.Context(), t, Options{Image: push(t, serveRegistry(t, func(*http.Request) {}), img),
+		Via: ViaContainerd})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(rec.Stages) != 1 || rec.Stages[0].Compression != "gzip" || rec.Trial == nil {
+		t.Errorf("stages %+v, trial %+v", rec.Stages, rec.Trial)
 	}
 }
 
@@ -295,7 +316,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		{Options{Image: "x", Program: "false"}, "exited"},
 		{Options{Image: push(t, host, empty.Image), Via: ViaContainerd}, "no layers"},
 	} {
-		rec, err := run(t, t.Context(), c.o)
+		rec, err := run(t.Context(), t, c.o)
 		if err == nil {
 			_, err = pullstat.Analyse(rec)
 		}

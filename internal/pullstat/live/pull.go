@@ -157,7 +157,7 @@ func (s *scratch) layers(ctx context.Context, ref string) ([]pullstat.Layer, err
 	var layers []pullstat.Layer
 	for i, l := range manifest.Layers {
 		layers = append(layers, pullstat.Layer{
-			Digest: l.Digest.String(), MediaType: l.MediaType, ChainID: chain[i].String(), Packed: l.Size,
+			Digest: l.Digest.String(), ChainID: chain[i].String(), Packed: l.Size,
 		})
 	}
 	return layers, nil

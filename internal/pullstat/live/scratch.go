@@ -41,8 +41,9 @@ type scratch struct {
 	client *client.Client
 }
 
-// scratchConfig is a configuration in version 2, which containerd 1.3 to 2.x read. Records of level debug, in JSON, have
-// the times of pulls. What an image pull does not need is disabled, so that nothing outside of the folder is touched.
+// scratchConfig is a configuration in version 2, which containerd 1.3 to 2.x read. Records of level debug, in JSON,
+// have the times of pulls. What an image pull does not need is disabled, so that nothing outside of the folder is
+// touched.
 const scratchConfig = `version = 2
 root = %q
 state = %q

@@ -35,13 +35,10 @@ func (s *scratch) secondPass(ctx context.Context, rec pullstat.Recording, progre
 		}
 	}
 	var done, total int64
-	largest := -1
-	for i, l := range rec.Layers {
+	for _, l := range rec.Layers {
 		total += l.Packed
-		if strings.Contains(l.MediaType, "gzip") && (largest < 0 || l.Packed > rec.Layers[largest].Packed) {
-			largest = i
-		}
 	}
+	largest := -1 // of the gzip layers
 	for i, l := range rec.Layers {
 		progress(done, total)
 		stage, err := s.unpackAgain(ctx, l.Digest)
@@ -50,6 +47,9 @@ func (s *scratch) secondPass(ctx context.Context, rec pullstat.Recording, progre
 		}
 		stages = append(stages, stage)
 		done += l.Packed
+		if stage.Compression == "gzip" && (largest < 0 || l.Packed > rec.Layers[largest].Packed) {
+			largest = i
+		}
 	}
 	progress(done, total)
 	if largest >= 0 {
@@ -100,6 +100,9 @@ func (s *scratch) unpackAgain(ctx context.Context, digest string) (stage pullsta
 		return stage, err
 	}
 	defer plain.Close()
+	stage.Compression = map[compression.Compression]string{
+		compression.Uncompressed: "none", compression.Gzip: "gzip", compression.Zstd: "zstd",
+	}[plain.GetCompression()]
 	reader := &clockedReader{ctx: ctx, from: plain, hash: sha256.New(), stage: &stage}
 	_, err = archive.Apply(ctx, dir, reader,
 		archive.WithConvertWhiteout(archive.OverlayConvertWhiteout),
