@@ -57,6 +57,9 @@ containerd by a registry on a loopback address. Root is needed.`,
 			if o.Via != live.ViaContainerd && o.Via != live.ViaCRI {
 				return usage(cmd, "--via %q: want %s", o.Via, oneOf(imageVias))
 			}
+			if o.Unpackers < 1 {
+				return usage(cmd, "--unpackers %d: want 1 or more", o.Unpackers)
+			}
 			report, err := analyseImage(cmd, o)
 			if err != nil {
 				return err
@@ -82,6 +85,7 @@ containerd by a registry on a loopback address. Root is needed.`,
 	f.StringVar(&o.Program, "containerd-program", "containerd", "program of containerd, in $PATH or as a path")
 	f.StringVar(&o.Dir, "dir", live.DefaultDir,
 		"folder on the disk to measure; everything made below it is removed")
+	f.IntVar(&o.Unpackers, "unpackers", 1, "layers to unpack at once; more than 1 needs containerd 2.2.3 or later")
 	f.StringArrayVar(&o.Insecure, "insecure-registry", nil,
 		"registry to use over plain HTTP, as HOST or HOST:PORT (repeatable)")
 	f.StringVar(&svg, "svg", "", "also write the chart to this file, as SVG")

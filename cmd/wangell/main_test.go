@@ -67,6 +67,7 @@ func TestExitCodesTellUsageFromFailure(t *testing.T) {
 		"image build hello":                        cli.ExitUsage,
 		"image build nginx --out x":                cli.ExitUsage,
 		"image analyse":                            cli.ExitUsage,
+		"image analyse a --unpackers 0":            cli.ExitUsage,
 		"image analyse a b":                        cli.ExitUsage,
 		"image analyse a --via docker":             cli.ExitUsage,
 		"image analyse " + missing + ".tar":        cli.ExitError,

@@ -9,7 +9,7 @@ import (
 
 // Advice is one thing that would make the pull faster.
 type Advice struct {
-	// Do names what to change: split, parallel, zstd, zstd+split, join, decompressor, hash, network or none.
+	// Do names what to change: split, parallel, zstd, zstd+split, join, decompressor, hash, disk, network or none.
 	Do string `json:"do"`
 	// Text says what was found and what to do.
 	Text string `json:"text"`
@@ -32,8 +32,8 @@ const (
 // advise returns what would make the pull faster, and the length of the pull in the model that figures come from.
 func advise(r Report, trial *Trial) ([]Advice, float64) {
 	now := planOf(r)
-	model := now.length(1)
-	unpackers := max(r.Cores, 1)
+	model := now.length(r.Unpackers)
+	unpackers := max(r.Cores, r.Unpackers, 1)
 	piece := min(max(r.Packed/int64(4*unpackers), leastPiece), mostPiece)
 	var all []Advice
 	gain := func(do string, changed plan, unpackers int, format string, args ...any) {
@@ -42,30 +42,36 @@ func advise(r Report, trial *Trial) ([]Advice, float64) {
 			all = append(all, Advice{Do: do, Text: fmt.Sprintf(format, args...), Expected: r.Pull * (1 - g), Gain: g})
 		}
 	}
-	nodes := fmt.Sprintf("let containerd (2.2.3 or later) unpack %d layers at once", unpackers)
+	parallel := ""
+	if unpackers > r.Unpackers {
+		parallel = fmt.Sprintf("let containerd (2.2.3 or later) unpack %d layers at once", unpackers)
+	}
+	split := fmt.Sprintf("in pieces of %d MB", piece/1e6)
+	if parallel != "" {
+		split += ", and " + parallel
+	}
 	fat := fattest(r)
 	splits := r.Layers[fat].Packed >= 2*piece && float64(r.Layers[fat].Packed) >= fatShare*float64(r.Packed)
 	if unpackers > 1 {
 		if splits {
 			gain("split", now.split(piece), unpackers,
-				"layer %d holds %.0f %% of the bytes and is unpacked by one core: split it into pieces of %d MB, and %s",
-				fat+1, 100*float64(r.Layers[fat].Packed)/float64(r.Packed), piece/1e6, nodes)
-		} else if len(r.Layers) > 1 {
-			gain("parallel", now, unpackers, "layers were unpacked one after the other: %s", nodes)
+				"layer %d holds %.0f %% of the bytes and is unpacked by one core: split it, %s", fat+1,
+				100*float64(r.Layers[fat].Packed)/float64(r.Packed), split)
+		} else if len(r.Layers) > 1 && parallel != "" {
+			gain("parallel", now, unpackers, "layers were unpacked one after the other: %s", parallel)
 		}
 	}
 	if trial != nil && trial.GzipTime > 0 && trial.Gzip > 0 {
-		gain("zstd", now.zstd(*trial), 1,
+		gain("zstd", now.zstd(*trial), r.Unpackers,
 			"gzip → zstd: decompresses %.1f times as fast here, and has %.0f %% of the size (tried with %.0f MB of this image)",
 			trial.GzipTime.Seconds()/max(trial.ZstdTime.Seconds(), 1e-9), 100*float64(trial.Zstd)/float64(trial.Gzip),
 			float64(trial.Unpacked)/1e6)
 		if unpackers > 1 && splits {
-			gain("zstd+split", now.zstd(*trial).split(piece), unpackers, "both: zstd, in pieces of %d MB, and %s",
-				piece/1e6, nodes)
+			gain("zstd+split", now.zstd(*trial).split(piece), unpackers, "both: zstd, %s", split)
 		}
 	}
 	if small := smallLayers(r); small > 1 {
-		gain("join", now.joined(smallBytes, mostPiece), 1,
+		gain("join", now.joined(smallBytes, mostPiece), r.Unpackers,
 			"%d layers are smaller than %d MB, and each costs a snapshot and its fsync: join them", small, int(smallBytes/1e6))
 	}
 	all = append(all, bounds(r)...)
@@ -108,6 +114,11 @@ func bounds(r Report) []Advice {
 	if gzip.Phases[Decompress] >= boundShare*r.Pull && r.GzipHelper == "" {
 		add("decompressor", "gzip is decompressed by containerd's own Go code: put igzip (package isal; containerd 2) "+
 			" or unpigz (package pigz) into its $PATH; not tried here")
+	}
+	if s := r.Phases[Apply]; s >= boundShare*r.Pull {
+		add("disk", "writing files takes %.0f %% of the pull (%.0f MB/s, %.0f files/s): if the disk is what limits it, and "+
+			"not the processor, unpacking layers at once gains less than expected here", 100*s/r.Pull, float64(r.Unpacked)/1e6/s,
+			float64(r.Files)/s)
 	}
 	if r.Phases[Fetch]+r.Phases[Resolve] >= (1-boundShare)*r.Pull {
 		add("network", "the pull is bound by the registry or the network (%.0f %% of its time): a mirror or a cache near "+

@@ -13,7 +13,7 @@ import (
 // reportOf returns a report of layers that were all downloaded in the first second and then unpacked one after the
 // other: at each step, decompress, hash and apply.
 func reportOf(cores int, layers ...LayerReport) Report {
-	r := Report{Cores: cores, Phases: map[Phase]float64{}}
+	r := Report{Cores: cores, Unpackers: 1, Phases: map[Phase]float64{}}
 	at := 1.0
 	for i, l := range layers {
 		l.Number = i + 1
@@ -32,7 +32,7 @@ func reportOf(cores int, layers ...LayerReport) Report {
 		for _, s := range l.Spans {
 			l.Phases[s.Phase] += s.End - s.Begin
 		}
-		r.Packed, r.Unpacked = r.Packed+l.Packed, r.Unpacked+l.Unpacked
+		r.Packed, r.Unpacked, r.Files = r.Packed+l.Packed, r.Unpacked+l.Unpacked, r.Files+l.Files
 		r.Layers = append(r.Layers, l)
 	}
 	r.Pull = at
@@ -147,6 +147,15 @@ func TestOwnDecompressorIsNamedUnlessAHelperIsThere(t *testing.T) {
 	}
 }
 
+func TestWritingFilesIsNamedIfItTakesMost(t *testing.T) {
+	l := gzipLayer(100, 1)
+	l.Files, l.Phases[Apply] = 1000, 5
+	r := reportOf(2, l)
+	if a := adviceFor(t, r, nil, "disk"); !strings.Contains(a.Text, "76 %") || !strings.Contains(a.Text, "200 files/s") {
+		t.Errorf("got %s", a)
+	}
+}
+
 func TestASlowRegistryIsNamed(t *testing.T) {
 	if !gives(reportOf(1, gzipLayer(1, 0.2)), nil, "network") {
 		t.Error("the network is not named")
@@ -154,7 +163,8 @@ func TestASlowRegistryIsNamed(t *testing.T) {
 }
 
 func TestAGoodImageGetsNoAdvice(t *testing.T) {
-	zstd := LayerReport{Compression: "zstd", Packed: 50 << 20, Unpacked: 100 << 20, Phases: map[Phase]float64{Apply: 2}}
+	zstd := LayerReport{Compression: "zstd", Packed: 50 << 20, Unpacked: 100 << 20,
+		Phases: map[Phase]float64{Decompress: 1, Hash: 0.2, Apply: 1}}
 	if all, _ := advise(reportOf(1, zstd), nil); len(all) != 1 || all[0].Do != "none" {
 		t.Errorf("got %v", all)
 	}

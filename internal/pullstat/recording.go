@@ -17,6 +17,8 @@ type Recording struct {
 	Containerd string `json:"containerd"`
 	// Cores is the number of CPU cores that containerd could use.
 	Cores int `json:"cores"`
+	// Unpackers is the number of layers that containerd may unpack at once; 0 means 1, containerd's default.
+	Unpackers int `json:"unpackers,omitempty"`
 	// GzipHelper is the program that containerd decompresses gzip with, such as unpigz; empty: none.
 	GzipHelper string `json:"gzip_helper,omitempty"`
 	// Begin and End are the times right before and after the call that pulled the image, by the clock of the caller.

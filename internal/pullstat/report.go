@@ -77,6 +77,7 @@ type Report struct {
 	Via        string `json:"via"`
 	Containerd string `json:"containerd"`
 	Cores      int    `json:"cores"`
+	Unpackers  int    `json:"unpackers"`
 	GzipHelper string `json:"gzip_helper,omitempty"`
 	// Pull is the measured duration of the pull, in seconds.
 	Pull     float64 `json:"pull_s"`
@@ -103,7 +104,8 @@ func Analyse(r Recording) (Report, error) {
 		return Report{}, fmt.Errorf("%d layers, but a second pass over %d", len(r.Layers), len(r.Stages))
 	}
 	report := Report{
-		Image: r.Image, Via: r.Via, Containerd: r.Containerd, Cores: r.Cores, GzipHelper: r.GzipHelper,
+		Image: r.Image, Via: r.Via, Containerd: r.Containerd, Cores: r.Cores,
+		Unpackers: max(r.Unpackers, 1), GzipHelper: r.GzipHelper,
 		Pull: r.End.Sub(r.Begin).Seconds(),
 	}
 	times, err := layerTimes(r)
@@ -157,7 +159,7 @@ type times struct {
 	fetching, received, stored float64
 	preparing, prepared        float64
 	applying, applied          float64
-	committed                  float64
+	committing, committed      float64
 }
 
 // layerTimes finds the times of each layer among the events.
@@ -209,12 +211,13 @@ func layerTimes(r Recording) ([]times, error) {
 		if t.prepared, ok = first(EventPrepared, l.ChainID); !ok {
 			return nil, missing(EventPrepared)
 		}
-		// One snapshot after the other is prepared: as soon as the one below is committed, or earlier if containerd
-		// unpacks in parallel, which is not observed.
-		t.prepared = min(t.prepared, t.applying)
+		// A snapshot is prepared once the one below is committed, unless containerd unpacks in parallel: then the start of
+		// its preparation is not known. Commits are always in order.
+		t.prepared, t.committing = min(t.prepared, t.applying), t.applied
 		t.preparing = t.prepared
-		if i > 0 && all[i-1].committed < t.prepared {
-			t.preparing = all[i-1].committed
+		if i > 0 {
+			t.preparing = min(t.prepared, all[i-1].committed)
+			t.committing = min(max(t.applied, all[i-1].committed), t.committed)
 		}
 		all = append(all, t)
 	}
@@ -239,7 +242,7 @@ func layerSpans(t times, stage Stage) []Span {
 		{Decompress, t.applying, decompressed},
 		{Hash, decompressed, hashed},
 		{Apply, hashed, t.applied},
-		{Fsync, t.applied, t.committed},
+		{Fsync, t.committing, t.committed},
 	}
 	// A snapshot may be prepared during the download of its layer: what counts then is the download.
 	slices.SortStableFunc(seen, func(a, b Span) int { return cmp.Compare(a.Begin, b.Begin) })

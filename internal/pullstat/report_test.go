@@ -161,6 +161,28 @@ func TestABlobOfTwoLayersIsFetchedOnceAndUnpackedTwice(t *testing.T) {
 	}
 }
 
+func TestALayerUnpackedInParallelWaitsForTheCommitBelow(t *testing.T) {
+	begin := time.Unix(1000, 0)
+	at := func(seconds int) time.Time { return begin.Add(time.Duration(seconds) * time.Second) }
+	r := Recording{
+		Begin: begin, End: at(8), Cores: 2, Unpackers: 2,
+		Layers: []Layer{{Digest: "b1", ChainID: "c1", Packed: 1}, {Digest: "b2", ChainID: "c2", Packed: 1}},
+		Stages: []Stage{{Unpacked: 2, Apply: 1}, {Unpacked: 2, Apply: 1}},
+		Events: []Event{
+			{at(0), EventFetch, "b1", 0}, {at(1), EventStored, "b1", 0}, {at(0), EventFetch, "b2", 0},
+			{at(1), EventStored, "b2", 0}, {at(0), EventPrepared, "c1", 0}, {at(0), EventPrepared, "c2", 0},
+			{at(6), EventApplied, "b1", 5 * time.Second}, {at(7), EventCommitted, "c1", 0},
+			{at(3), EventApplied, "b2", 2 * time.Second}, {at(8), EventCommitted, "c2", 0},
+		},
+	}
+	want := map[Phase]float64{Fetch: 1, Apply: 2, Wait: 4, Fsync: 1}
+	for _, p := range LayerPhases {
+		if got := analysed(t, r).Layers[1].Phases[p]; !about(got, want[p]) {
+			t.Errorf("%v s of %s, want %v", got, p, want[p])
+		}
+	}
+}
+
 func TestAMomentIsDividedAmongWhatRuns(t *testing.T) {
 	layers := []LayerReport{
 		{Spans: []Span{{Wait, 0, 1}, {Fetch, 1, 3}, {Apply, 3, 5}}},

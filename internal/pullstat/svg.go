@@ -21,7 +21,7 @@ const (
 	svgWidth  = 960
 	svgLeft   = 210 // where the bars begin
 	svgRight  = 20
-	svgTop    = 66
+	svgTop    = 74
 	svgRow    = 22
 	svgBar    = 16
 	svgBottom = 84

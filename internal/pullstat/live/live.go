@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,6 +52,9 @@ type Options struct {
 	Dir string
 	// Insecure are registries accessed over plain HTTP, as HOST or HOST:PORT. localhost and 127.0.0.0/8 always are.
 	Insecure []string
+	// Unpackers is the number of layers to unpack at once; 0 means 1. More needs containerd 2.2.3: earlier ones cannot,
+	// or do it wrongly.
+	Unpackers int
 	// Progress gets the stage and the bytes of it that are done; a total of 0 is not known yet. It may be nil.
 	Progress func(stage string, done, total int64)
 }
@@ -70,7 +74,7 @@ func Run(ctx context.Context, o Options) (rec pullstat.Recording, err error) {
 	}
 	defer from.close()
 	o.Progress(StageStart, 0, 0)
-	s, err := startScratch(ctx, o.Program, o.Dir, o.Via == ViaCRI, from.plain())
+	s, err := startScratch(ctx, o, from.plain())
 	if err == nil {
 		defer func() { err = errors.Join(err, s.close()) }()
 		rec, err = s.record(ctx, o, from)
@@ -79,7 +83,7 @@ func Run(ctx context.Context, o Options) (rec pullstat.Recording, err error) {
 	case err == nil:
 		return rec, nil
 	case ctx.Err() != nil: // what it broke says less
-		return rec, ctx.Err()
+		return rec, fmt.Errorf("analyse %s: %w", o.Image, ctx.Err())
 	}
 	return rec, fmt.Errorf("analyse %s: %w", o.Image, err)
 }
@@ -92,6 +96,11 @@ func (s *scratch) record(ctx context.Context, o Options, from source) (rec pulls
 		return rec, err
 	}
 	rec.Containerd, _, _ = strings.Cut(strings.TrimPrefix(version.Version, "v"), "~")
+	if o.Unpackers > 1 && !unpacksInParallel(rec.Containerd) {
+		return rec, fmt.Errorf("containerd %s cannot unpack %d layers at once: use 2.2.3 or later, or one unpacker",
+			rec.Containerd, o.Unpackers)
+	}
+	rec.Unpackers = o.Unpackers
 	rec.GzipHelper = gzipHelper(rec.Containerd)
 	w, err := watch(ctx, s.client, func(done, total int64) { o.Progress(StagePull, done, total) })
 	if err != nil {
@@ -100,10 +109,10 @@ func (s *scratch) record(ctx context.Context, o Options, from source) (rec pulls
 	defer w.close()
 	pull := s.pullClient
 	if o.Via == ViaCRI {
-		pull = s.pullCRI
+		pull = s.pullCRI // the number of unpackers is in containerd's configuration
 	}
 	rec.Begin = time.Now()
-	fetches, err := pull(ctx, from)
+	fetches, err := pull(ctx, from, o.Unpackers)
 	rec.End = time.Now()
 	if err != nil {
 		return rec, explain(from.ref, err)
@@ -157,6 +166,13 @@ func (s *scratch) logged() ([]pullstat.Event, error) {
 	}
 	defer f.Close()
 	return logEvents(f)
+}
+
+// unpacksInParallel reports whether a version of containerd unpacks layers in parallel, and correctly.
+func unpacksInParallel(version string) bool {
+	var v [3]int
+	_, _ = fmt.Sscanf(version, "%d.%d.%d", &v[0], &v[1], &v[2]) // what is no number is 0
+	return slices.Compare(v[:], []int{2, 2, 3}) >= 0
 }
 
 // gzipHelper returns the program that a version of containerd decompresses gzip with; empty: none.

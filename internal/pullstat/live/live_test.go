@@ -300,6 +300,17 @@ func TestCompressionIsThatOfTheBlobNotOfTheMediaType(t *testing.T) {
 	}
 }
 
+func TestOnlyVersionsThatDoItRightUnpackInParallel(t *testing.T) {
+	for version, want := range map[string]bool{
+		"1.6.20": false, "1.7.29": false, "2.0.0": false, "2.2.2": false, "2.2.3": true, "2.3.0-rc.1": true, "2.10.0": true,
+		"3.0.0": true, "unknown": false,
+	} {
+		if got := unpacksInParallel(version); got != want {
+			t.Errorf("%s: %v", version, got)
+		}
+	}
+}
+
 func TestErrorsSayWhatToDo(t *testing.T) {
 	host := serveRegistry(t, func(*http.Request) {})
 	for _, c := range []struct {

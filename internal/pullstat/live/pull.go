@@ -21,6 +21,7 @@ import (
 	"github.com/opencontainers/image-spec/identity"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/sirupsen/logrus"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -73,26 +74,30 @@ func (b *lockedBuffer) Write(p []byte) (int, error) {
 
 // pullClient pulls with containerd's client library and returns what the library logs: it has the downloads, which it
 // makes itself.
-func (s *scratch) pullClient(ctx context.Context, from source) ([]pullstat.Event, error) {
+func (s *scratch) pullClient(ctx context.Context, from source, unpackers int) ([]pullstat.Event, error) {
 	var records lockedBuffer
 	logger := logrus.New()
 	logger.SetOutput(&records)
 	logger.SetLevel(logrus.DebugLevel)
 	logger.SetFormatter(&logrus.JSONFormatter{TimestampFormat: log.RFC3339NanoFixed})
 	ctx = log.WithLogger(ctx, logrus.NewEntry(logger))
-	_, err := s.client.Pull(ctx, from.ref,
+	options := []client.RemoteOpt{
 		client.WithResolver(containerd.NewResolver(from.plain())),
 		client.WithPullUnpack,
 		client.WithPullSnapshotter(snapshotter),
-	)
-	if err != nil {
+	}
+	if unpackers > 1 {
+		limit := client.WithUnpackLimiter(semaphore.NewWeighted(int64(unpackers)))
+		options = append(options, client.WithUnpackOpts([]client.UnpackOpt{limit}))
+	}
+	if _, err := s.client.Pull(ctx, from.ref, options...); err != nil {
 		return nil, err
 	}
 	return logEvents(&records.Buffer)
 }
 
 // pullCRI has containerd's CRI plugin pull, which logs its downloads in containerd's own log.
-func (s *scratch) pullCRI(ctx context.Context, from source) ([]pullstat.Event, error) {
+func (s *scratch) pullCRI(ctx context.Context, from source, _ int) ([]pullstat.Event, error) {
 	r := &criv1.PullImageRequest{Image: &criv1.ImageSpec{Image: from.ref}}
 	user, secret, err := containerd.Credentials(from.host())
 	if err != nil {

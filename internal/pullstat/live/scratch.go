@@ -80,14 +80,20 @@ const withCRI = `
     bin_dir = %q
 `
 
-// startScratch starts the program as a containerd with a new folder below parent, and returns once it answers. cri
-// enables its CRI plugin, for which the registries in plain use HTTP.
-func startScratch(ctx context.Context, program, parent string, cri bool, plain []string) (_ *scratch, err error) {
-	path, err := exec.LookPath(program)
+// withUnpackers is the setting of the transfer service, which pulls for the CRI plugin.
+const withUnpackers = `
+[plugins."io.containerd.transfer.v1.local"]
+  max_concurrent_unpacks = %d
+`
+
+// startScratch starts a containerd with a new folder, and returns once it answers. Its CRI plugin, if there is one,
+// uses HTTP for the registries in plain.
+func startScratch(ctx context.Context, o Options, plain []string) (_ *scratch, err error) {
+	path, err := exec.LookPath(o.Program)
 	if err != nil {
-		return nil, fmt.Errorf("%s is not in $PATH: apt install containerd, or name it with --containerd-program", program)
+		return nil, fmt.Errorf("%s is not in $PATH: apt install containerd, or name it with --containerd-program", o.Program)
 	}
-	dir, err := os.MkdirTemp(parent, "wangell-analyse-")
+	dir, err := os.MkdirTemp(o.Dir, "wangell-analyse-")
 	if err != nil {
 		return nil, fmt.Errorf("make a folder for a throw-away containerd: %w", err)
 	}
@@ -98,9 +104,9 @@ func startScratch(ctx context.Context, program, parent string, cri bool, plain [
 		}
 	}()
 	if len(s.socket()) > 100 {
-		return nil, fmt.Errorf("folder %s: its path is too long for a socket: use a shorter one", parent)
+		return nil, fmt.Errorf("folder %s: its path is too long for a socket: use a shorter one", o.Dir)
 	}
-	if err := s.writeConfig(cri, plain); err != nil {
+	if err := s.writeConfig(o, plain); err != nil {
 		return nil, fmt.Errorf("configure a throw-away containerd: %w", err)
 	}
 	log, err := os.Create(s.logFile())
@@ -136,14 +142,17 @@ func (s *scratch) blob(digest string) string {
 	return s.path("root", "io.containerd.content.v1.content", "blobs", algorithm, hex)
 }
 
-func (s *scratch) writeConfig(cri bool, plain []string) error {
+func (s *scratch) writeConfig(o Options, plain []string) error {
 	if err := os.Mkdir(s.path("tmp"), 0o700); err != nil {
 		return err
 	}
 	disabled, more := noCRI, ""
-	if cri {
+	if o.Via == ViaCRI {
 		disabled = ""
 		more = fmt.Sprintf(withCRI, s.path("hosts")+":"+systemHosts, s.path("cni"), s.path("cni"))
+	}
+	if o.Unpackers > 1 {
+		more += fmt.Sprintf(withUnpackers, o.Unpackers)
 	}
 	for _, host := range plain {
 		dir := s.path("hosts", host)
