@@ -113,7 +113,7 @@ func bounds(r Report) []Advice {
 	}
 	if gzip.Phases[Decompress] >= boundShare*r.Pull && r.GzipHelper == "" {
 		add("decompressor", "gzip is decompressed by containerd's own Go code: put igzip (package isal; containerd 2) "+
-			" or unpigz (package pigz) into its $PATH; not tried here")
+			"or unpigz (package pigz) into its $PATH; not tried here")
 	}
 	if s := r.Phases[Apply]; s >= boundShare*r.Pull {
 		add("disk", "writing files takes %.0f %% of the pull (%.0f MB/s, %.0f files/s): if the disk is what limits it, and "+
