@@ -121,14 +121,15 @@ func TestUsageErrorsSayWhatToWrite(t *testing.T) {
 
 func TestCompletionOffersValuesOfFlags(t *testing.T) {
 	for line, want := range map[string]string{
-		"ps -o ":              "table json",
-		"wakes --output ":     "table json",
-		"image ls -o ":        "table json",
-		"up --xdp-mode ":      "auto native generic off",
-		"doctor --log-level ": "debug info warn error",
-		"image build ":        "hello",
-		"im":                  "image",
-		"image l":             "load ls",
+		"ps -o ":               "table json",
+		"wakes --output ":      "table json",
+		"image ls -o ":         "table json",
+		"image analyse --via ": "containerd cri",
+		"up --xdp-mode ":       "auto native generic off",
+		"doctor --log-level ":  "debug info warn error",
+		"image build ":         "hello",
+		"im":                   "image",
+		"image l":              "load ls",
 	} {
 		var out bytes.Buffer
 		root := newRoot()
