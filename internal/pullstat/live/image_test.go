@@ -31,8 +31,8 @@ import (
 // Layers of the image of the tests.
 const (
 	filesPerLayer = 100
-	thinBytes     = 10 << 20 // unpacked
-	fatBytes      = 60 << 20
+	thinBytes     = 4 << 20 // unpacked
+	fatBytes      = 36 << 20
 	fat           = 4 // number of the fat layer
 )
 
