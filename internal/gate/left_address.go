@@ -84,7 +84,8 @@ func (g *Gate) moveService(from, to netip.AddrPort, until monotime.Time) error {
 	return g.writeLeft(index)
 }
 
-// writeMove writes a service's change of address to the maps. config is its configuration. The caller holds services.mu.
+// writeMove writes a service's change of address to the maps. config is its configuration. The caller holds
+// services.mu.
 func (g *Gate) writeMove(index uint32, from, to netip.AddrPort, config gateService) error {
 	left := config
 	left.Flags |= uint8(gateServiceFlagSERVICE_LEFT)

@@ -120,7 +120,8 @@ func (g *Gate) linkPod(p Pod, index uint32) error {
 	return g.attachPod(p.Ifindex)
 }
 
-// unlinkPod reverses linkPod, as far as it got, and removes the pod's names at all these addresses. port is in network byte order.
+// unlinkPod reverses linkPod, as far as it got, and removes the pod's names at all these addresses. port is in network
+// byte order.
 func (g *Gate) unlinkPod(at []netip.AddrPort, id uint64, ifindex uint32, port uint16) error {
 	var err error
 	for _, a := range at {
