@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netns"
+
+	"wangell.loutres.me/internal/testutil/tcpserver"
 )
 
 // sh runs a shell script.
@@ -98,17 +100,6 @@ func listenIn(t testing.TB, ns string, at netip.AddrPort) net.Listener {
 func serveIn(t testing.TB, ns string, at netip.AddrPort, handle func(net.Conn)) net.Listener {
 	t.Helper()
 	l := listenIn(t, ns, at)
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				handle(c)
-			}()
-		}
-	}()
+	tcpserver.Serve(l, handle)
 	return l
 }

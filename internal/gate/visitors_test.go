@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"sync"
 	"syscall"
@@ -14,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/testutil/tcpserver"
 )
 
 // listenShared listens like listenIn, on a port that several sockets may share. Connections get one byte.
@@ -30,19 +31,10 @@ func listenShared(t testing.TB, ns, network, at string) net.Listener {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() { // until its client has left
-				defer c.Close()
-				_, _ = c.Write([]byte{1})
-				_, _ = io.Copy(c, c)
-			}()
-		}
-	}()
+	tcpserver.Serve(l, func(c net.Conn) { // until its client has left
+		_, _ = c.Write([]byte{1})
+		tcpserver.Echo(c)
+	})
 	return l
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/vishvananda/netns"
 
+	"wangell.loutres.me/internal/testutil/tcpserver"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -31,18 +32,7 @@ func (w *world) echo(n int) {
 			return err
 		}
 		w.t.Cleanup(func() { l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				go func() {
-					defer c.Close()
-					_, _ = io.Copy(c, c)
-				}()
-			}
-		}()
+		tcpserver.Serve(l, tcpserver.Echo)
 		return nil
 	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"wangell.loutres.me/internal/testutil/e2e"
 	"wangell.loutres.me/internal/testutil/netlab"
+	"wangell.loutres.me/internal/testutil/tcpserver"
 )
 
 // A client on another host and one on the node find the service cold and warm. The server sees their own addresses.
@@ -69,18 +70,7 @@ func TestTrafficToOtherAddressesPassesTheGate(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer listener.Close()
-		go func() {
-			for {
-				c, err := listener.Accept()
-				if err != nil {
-					return
-				}
-				go func() {
-					defer c.Close()
-					_, _ = io.Copy(c, c)
-				}()
-			}
-		}()
+		tcpserver.Serve(listener, tcpserver.Echo)
 	}
 	l.start(t, service{name: "hello"})
 	for _, port := range []uint16{80, 2222} {

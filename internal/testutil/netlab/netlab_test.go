@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -26,6 +25,7 @@ import (
 	"wangell.loutres.me/internal/testutil/need"
 	"wangell.loutres.me/internal/testutil/netlab"
 	"wangell.loutres.me/internal/testutil/netlab/netlabtest"
+	"wangell.loutres.me/internal/testutil/tcpserver"
 )
 
 func testContext(t *testing.T) context.Context {
@@ -42,18 +42,7 @@ func echo(t *testing.T, on *netlab.Namespace, port string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				_, _ = io.Copy(c, c)
-			}()
-		}
-	}()
+	tcpserver.Serve(l, tcpserver.Echo)
 }
 
 func exchange(t *testing.T, from *netlab.Namespace, address string) (local netip.AddrPort) {
