@@ -15,10 +15,9 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/client"
-	"github.com/moby/sys/mountinfo"
-	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/internal/process"
+	"wangell.loutres.me/internal/runtime/containerd"
 )
 
 // Limits of a throw-away containerd.
@@ -47,11 +46,7 @@ type scratch struct {
 const scratchConfig = `version = 2
 root = %q
 state = %q
-disabled_plugins = [
-  %s"io.containerd.internal.v1.opt", "io.containerd.internal.v1.restart",
-  "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing",
-  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
-  "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.erofs",
+disabled_plugins = [%s` + containerd.SparePlugins + `
 ]
 [grpc]
   address = %q
@@ -61,10 +56,6 @@ disabled_plugins = [
   level = "debug"
   format = "json"
 `
-
-// noCRI are the CRI plugin's names in 1.x and 2.x, and what only it uses.
-const noCRI = `"io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", ` +
-	`"io.containerd.nri.v1.nri", `
 
 // withCRI are the settings of the CRI plugin. The registry's folders are separated by a colon.
 const withCRI = `
@@ -146,7 +137,7 @@ func (s *scratch) writeConfig(o Options, plain []string) error {
 	if err := os.Mkdir(s.path("tmp"), 0o700); err != nil {
 		return err
 	}
-	disabled, more := noCRI, ""
+	disabled, more := containerd.PluginsOfCRI, ""
 	if o.Via == ViaCRI {
 		disabled = ""
 		more = fmt.Sprintf(withCRI, s.path("hosts")+":"+systemHosts, s.path("cni"), s.path("cni"))
@@ -181,7 +172,8 @@ func (s *scratch) await(ctx context.Context) error {
 		// The kernel has no event for a Unix socket that begins to listen.
 		select {
 		case <-s.proc.Ended():
-			return fmt.Errorf("throw-away containerd exited (%v); its log ends with: %s", s.proc.Err(), lastLine(s.logFile()))
+			last := containerd.LastLine(s.logFile(), 0)
+			return fmt.Errorf("throw-away containerd exited (%v); its log ends with: %s", s.proc.Err(), last)
 		case <-ctx.Done():
 			return fmt.Errorf("throw-away containerd does not answer: %w", err)
 		case <-time.After(pollEach):
@@ -205,24 +197,8 @@ func (s *scratch) stop() error {
 
 // close stops containerd and removes its folder, after everything that is mounted in it.
 func (s *scratch) close() error {
-	errs := []error{s.stop()}
-	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(s.dir))
-	errs = append(errs, err)
-	for i := len(mounts) - 1; i >= 0; i-- {
-		errs = append(errs, unix.Unmount(mounts[i].Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW))
-	}
-	if err := errors.Join(append(errs, os.RemoveAll(s.dir))...); err != nil {
+	if err := errors.Join(s.stop(), containerd.UnmountBelow(s.dir), os.RemoveAll(s.dir)); err != nil {
 		return fmt.Errorf("remove the throw-away containerd in %s: %w", s.dir, err)
 	}
 	return nil
-}
-
-// lastLine returns the last line of a file.
-func lastLine(file string) string {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return err.Error()
-	}
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	return lines[len(lines)-1]
 }

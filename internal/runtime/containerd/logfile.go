@@ -172,6 +172,9 @@ func readTail(name string, begin int64, n int) string {
 	return string(text[:read])
 }
 
+// LastLine returns the last line of a log that was written from begin on, a position in bytes.
+func LastLine(name string, begin int64) string { return lastLine(readTail(name, begin, 2048)) }
+
 // lastLine returns the last line of text that is not empty.
 func lastLine(text string) string {
 	text = strings.TrimSpace(text)

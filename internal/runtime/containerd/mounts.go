@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unmountBelow unmounts everything at and below dir, innermost first, so that removing dir removes no files of another
+// UnmountBelow unmounts everything at and below dir, innermost first, so that removing dir removes no files of another
 // file system.
-func unmountBelow(dir string) error {
+func UnmountBelow(dir string) error {
 	list, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {
 		return fmt.Errorf("read mounts: %w", err)

@@ -151,7 +151,7 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 		errs = append(errs, r.killHelpers(""), r.own.Stop())
 	}
 	for _, dir := range []string{r.cfg.podsDir(), r.cfg.netnsDir(), r.cfg.runcRoot()} {
-		errs = append(errs, unmountBelow(dir), os.RemoveAll(dir))
+		errs = append(errs, UnmountBelow(dir), os.RemoveAll(dir))
 	}
 	return errors.Join(errs...)
 }

@@ -41,7 +41,7 @@ func removeOrphans(ctx context.Context, stateDir string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	return store.WithTransaction(ctx, true, func(ctx context.Context) error {
+	return store.WithTransaction(ctx, false, func(ctx context.Context) error {
 		known, err := storage.IDMap(ctx)
 		if err != nil && !errdefs.IsNotFound(err) {
 			return err

@@ -127,7 +127,7 @@ func (o *Own) Stop() error {
 	if err := o.end(); err != nil {
 		return err
 	}
-	if err := unmountBelow(o.dir()); err != nil {
+	if err := UnmountBelow(o.dir()); err != nil {
 		return err
 	}
 	return os.RemoveAll(o.dir())
@@ -153,7 +153,7 @@ func (o *Own) unwatch() *process.Process {
 // RemoveOwn removes the images, and whatever else a stopped own containerd has kept, from the state folder dir.
 func RemoveOwn(dir string) error {
 	root := OwnRoot(dir)
-	if err := unmountBelow(root); err != nil {
+	if err := UnmountBelow(root); err != nil {
 		return err
 	}
 	return os.RemoveAll(root)
@@ -165,17 +165,25 @@ func (o *Own) configFile() string { return filepath.Join(o.dir(), "config.toml")
 
 func (o *Own) pidFile() string { return filepath.Join(o.dir(), "pid") }
 
-// ownConfig is the configuration in version 2, which containerd 1.3 to 2.x read. Plugins that pods do not need are
-// disabled, so that containerd starts sooner; above all the CRI plugin, under its names in 1.x and 2.x.
+// Plugins for disabled_plugins in a configuration of containerd.
+const (
+	// PluginsOfCRI are the names of the CRI plugin in 1.x and 2.x, and what only it uses.
+	PluginsOfCRI = `
+  "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime",
+  "io.containerd.nri.v1.nri",`
+	// SparePlugins are those that neither pods nor pulls need. Without them containerd starts sooner.
+	SparePlugins = `
+  "io.containerd.internal.v1.opt", "io.containerd.internal.v1.restart",
+  "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing",
+  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.erofs",`
+)
+
+// ownConfig is the configuration in version 2, which containerd 1.3 to 2.x read.
 const ownConfig = `version = 2
 root = %q
 state = %q
-disabled_plugins = [
-  "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime",
-  "io.containerd.internal.v1.opt", "io.containerd.internal.v1.restart", "io.containerd.nri.v1.nri",
-  "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing",
-  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
-  "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.erofs",
+disabled_plugins = [` + PluginsOfCRI + SparePlugins + `
 ]
 [grpc]
   address = %q
@@ -263,7 +271,7 @@ func (o *Own) start(ctx context.Context) (*process.Process, error) {
 		err = o.awaitAnswer(ctx, p)
 	}
 	if err != nil {
-		err = fmt.Errorf("start own containerd: %w; %s ends with: %s", err, logName, lastLine(readTail(logName, begin, 2048)))
+		err = fmt.Errorf("start own containerd: %w; %s ends with: %s", err, logName, LastLine(logName, begin))
 		return nil, errors.Join(err, p.Stop(ownStop))
 	}
 	return p, nil

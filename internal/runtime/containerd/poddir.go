@@ -73,7 +73,7 @@ func (r *Runtime) removePodDir(id string) error {
 	if filepath.Dir(dir) != r.cfg.podsDir() {
 		return fmt.Errorf("pod %q: not a valid ID", id)
 	}
-	if err := unmountBelow(dir); err != nil {
+	if err := UnmountBelow(dir); err != nil {
 		return err
 	}
 	return os.RemoveAll(dir)

@@ -28,7 +28,7 @@ func (r *Runtime) purge(ctx context.Context, id string) error {
 		return fmt.Errorf("end processes of pod %s: %w", id, err)
 	}
 	state := filepath.Join(r.cfg.runcStates(), id)
-	if err := errors.Join(unmountBelow(state), os.RemoveAll(state)); err != nil {
+	if err := errors.Join(UnmountBelow(state), os.RemoveAll(state)); err != nil {
 		return fmt.Errorf("remove runc's state of pod %s: %w", id, err)
 	}
 	return r.kill(ctx, id)
