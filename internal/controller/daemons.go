@@ -21,13 +21,11 @@ type daemons struct {
 	server *wire.Server
 	peers  map[uint64]wire.Peer // by session
 	alone  bool                 // no daemon has been connected for alonePatience
-	// first are the sessions that have not handled this controller's first list of nodes yet; nil before it is sent. Once
-	// they have, listed is set: service addresses are divided among the nodes.
-	first  map[uint64]bool
-	listed bool
+	// first are the sessions that have not handled this controller's first list of nodes yet; nil before it is sent.
+	first map[uint64]bool
 	// deserted, unless nil, is called once when no daemon is connected.
 	deserted func()
-	// aloneChanged is called when alone or listed has changed.
+	// aloneChanged is called when alone or listed() has changed.
 	aloneChanged func()
 }
 
@@ -64,31 +62,29 @@ func (d *daemons) encode(list []*wire.Nodes) (batch []wire.Encoded) {
 	return batch
 }
 
-// sendFirst sends the first list of nodes.
+// sendFirst sends the first list of nodes; lists is empty if there is nothing to divide among nodes.
 func (d *daemons) sendFirst(lists map[uint64][]wire.Encoded) {
 	d.first = map[uint64]bool{}
-	for id := range lists {
-		d.first[id] = true
-	}
 	for id, batch := range lists {
-		handled := func() {
-			delete(d.first, id)
-			d.checkListed()
-		}
-		if !d.sendBatch(id, batch, func(error) { d.loop.post(handled) }) {
-			handled()
+		if d.sendBatch(id, batch, func(error) { d.loop.post(func() { d.handledFirst(id) }) }) {
+			d.first[id] = true
 		}
 	}
-	d.checkListed()
-}
-
-// checkListed sets listed once no daemon has to handle the first list of nodes any more.
-func (d *daemons) checkListed() {
-	if !d.listed && len(d.first) == 0 {
-		d.listed = true
+	if d.listed() {
 		d.aloneChanged()
 	}
 }
+
+// handledFirst notes that a daemon has handled the first list of nodes, or is gone.
+func (d *daemons) handledFirst(id uint64) {
+	delete(d.first, id)
+	if d.listed() {
+		d.aloneChanged()
+	}
+}
+
+// listed reports whether all daemons that got the first list of nodes have handled it: service addresses are divided.
+func (d *daemons) listed() bool { return d.first != nil && len(d.first) == 0 }
 
 // sendBatch queues messages for one daemon. then is optional: see wire.Server.SendBatch. It is not called if sendBatch
 // returns false, because nothing was queued.

@@ -212,8 +212,8 @@ func (n *nodes) flush() {
 	list := n.list()
 	if len(list) == 0 && len(n.lastSent) == 0 {
 		clear(n.newcomers)
-		if len(n.daemons.peers) > 0 {
-			n.daemons.checkListed() // nodes without addresses: there is only one
+		if len(n.daemons.peers) > 0 && n.daemons.first == nil {
+			n.daemons.sendFirst(nil) // nodes without addresses: there is only one
 		}
 		return
 	}

@@ -63,7 +63,7 @@ func (c *Controller) StatusOf(key runtime.Key) (st Status, ok bool) {
 	c.loop.call(func() {
 		if s := c.engine.table.services[key]; s != nil {
 			st, ok = s.status(), true
-			st.NoDaemon, st.Starting = c.engine.daemons.alone, !c.engine.daemons.listed
+			st.NoDaemon, st.Starting = c.engine.daemons.alone, !c.engine.daemons.listed()
 		}
 	})
 	return st, ok

@@ -184,11 +184,12 @@ func (g *Gate) endLeft(a netip.AddrPort) error {
 	}
 	delete(t.left, a)
 	errs := []error{ignoreMissing(g.objs.Services.Delete(toServiceKey(a)))}
+	last := len(t.leftBy(l.service)) == 0
 	pods := &g.podTable
 	pods.mu.Lock()
 	for id, i := range pods.services[t.addrs[l.service]] {
 		errs = append(errs, ignoreMissing(g.objs.PodNames.Delete(gatePodName{Id: id, Vip: toServiceKey(a)})))
-		if len(t.leftBy(l.service)) == 0 {
+		if last {
 			g.pods.at(i).Moved = 0
 		}
 	}
