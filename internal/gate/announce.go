@@ -188,9 +188,6 @@ func (g *Gate) writeOutside() error {
 	return nil
 }
 
-// announceAgain are the pauses before an announcement is repeated, as a frame may be lost.
-var announceAgain = []time.Duration{200 * time.Millisecond, time.Second}
-
 // announceToLink sends ARP announcements for VIPs on all external interfaces, and repeats them. The caller holds
 // services.mu.
 func (g *Gate) announceToLink(vips []netip.Addr) {
@@ -198,16 +195,38 @@ func (g *Gate) announceToLink(vips []netip.Addr) {
 		return
 	}
 	g.sendAnnouncements(vips)
-	g.announcing.Go(func() {
-		for _, d := range announceAgain {
-			select {
-			case <-g.closing:
-				return
-			case <-time.After(d):
-			}
-			g.sendAnnouncements(g.stillAnnounced(vips))
+	r := &g.services.repeats
+	idle := r.empty()
+	r.push(0, vips, time.Now())
+	if idle {
+		g.announcing.Go(g.repeatAnnouncements)
+	}
+}
+
+// repeatAnnouncements repeats announcements until none is left to repeat.
+func (g *Gate) repeatAnnouncements() {
+	for {
+		due, next := g.takeRepeats(time.Now())
+		g.sendAnnouncements(due)
+		if next.IsZero() {
+			return
 		}
-	})
+		select {
+		case <-g.closing:
+			return
+		case <-time.After(max(time.Until(next), repeatTogether)):
+		}
+	}
+}
+
+// takeRepeats returns the VIPs to announce again now, without those that have been removed or moved to another node,
+// and when the next ones are due: the zero time if none is left.
+func (g *Gate) takeRepeats(now time.Time) (due []netip.Addr, next time.Time) {
+	t := &g.services
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	due = slices.DeleteFunc(t.repeats.take(now), func(v netip.Addr) bool { return !t.announced.has(v) || t.vips[v] == 0 })
+	return due, t.repeats.next()
 }
 
 // announceAll announces all VIPs for which this node answers: the link has another MAC address for them, or none.
@@ -222,16 +241,6 @@ func (g *Gate) announceAll() {
 		}
 	}
 	g.announceToLink(vips)
-}
-
-// stillAnnounced returns those of some VIPs that have not been removed or moved to another node.
-func (g *Gate) stillAnnounced(vips []netip.Addr) []netip.Addr {
-	t := &g.services
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(vips), func(v netip.Addr) bool {
-		return !t.announced.has(v) || t.vips[v] == 0
-	})
 }
 
 func (g *Gate) sendAnnouncements(vips []netip.Addr) {

@@ -52,7 +52,7 @@ type Gate struct {
 
 	stopEvents func() error   // stops the reader of events; nil if there is none
 	closing    chan struct{}  // closed by Close
-	announcing sync.WaitGroup // goroutines that repeat announcements
+	announcing sync.WaitGroup // the goroutine that repeats announcements
 }
 
 // silence is the state of the search for SYNs that their pods do not answer. It walks the rings of half-open flows,

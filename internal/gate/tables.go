@@ -55,6 +55,7 @@ type serviceTable struct {
 	left      map[netip.AddrPort]leftAddress
 	vips      map[netip.Addr]uint32 // number of service addresses, also of those in left, by VIP
 	announced announcements
+	repeats   repeats
 	sets      sourceSets
 }
 
