@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 )
@@ -309,5 +310,55 @@ func TestVerdictNamesThePoliciesAndWhetherPodsMatter(t *testing.T) {
 	a.Namespace = "y"
 	if got := m.view(t, "podSelector: {}").Judge(a); got.Restricted {
 		t.Errorf("a policy of another namespace: %+v", got)
+	}
+}
+
+// The API server accepts prefixes with leading zeros, with host bits, and IPv4 prefixes mapped to IPv6.
+func TestPrefixesMeanWhatTheAPIServerTakesThemFor(t *testing.T) {
+	target := Target{Namespace: "x", Labels: labels.Set{"pod": "a"}, Port: 80}
+	for _, c := range []struct {
+		block string
+		want  bool // whether 10.1.0.5 may connect
+	}{
+		{"{cidr: 10.0.0.0/8, except: [10.1.0.0/16]}", false},
+		{"{cidr: 10.0.0.0/8, except: ['::ffff:10.1.0.0/112']}", false},
+		{"{cidr: 10.0.0.0/8, except: [010.001.0.0/16]}", false},
+		{"{cidr: 10.0.0.0/8, except: ['::ffff:10.2.0.0/112']}", true},
+		{"{cidr: '::ffff:10.0.0.0/104'}", true},
+		{"{cidr: 010.0.0.0/8}", true},
+		{"{cidr: 10.9.9.9/8}", true},
+		{"{cidr: '::/0'}", false},
+		{"{cidr: 10.0.0.0/8, except: [nonsense]}", false},
+	} {
+		v := newModel().view(t, "{podSelector: {}, ingress: [{from: [{ipBlock: "+c.block+"}]}]}").Judge(target)
+		if got := v.Allowed.Contains(netip.MustParseAddr("10.1.0.5")); !v.Restricted || got != c.want {
+			t.Errorf("%s: allowed %v, want %v", c.block, got, c.want)
+		}
+	}
+}
+
+// A cluster has many namespaces with the same policy: their selectors are not matched with all pods for each of them.
+func TestPodsAreMatchedOnceForEachChoice(t *testing.T) {
+	v := newModel().view(t, "")
+	everyone := networkingv1.NetworkPolicyPeer{NamespaceSelector: &metav1.LabelSelector{}}
+	own := networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{}}
+	for _, peer := range []networkingv1.NetworkPolicyPeer{everyone, own} {
+		for _, ns := range []string{"x", "y", "z"} {
+			p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "p"}}
+			p.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{peer}}}
+			prepared, _ := Prepare(p)
+			v.Policies[ns] = []Policy{prepared}
+		}
+		for _, ns := range []string{"x", "y", "z"} {
+			verdict := v.Judge(Target{Namespace: ns, Port: 80})
+			inOwn := verdict.Allowed.Contains(addrOf(ns + "/a"))
+			inOther := verdict.Allowed.Contains(addrOf(map[string]string{"x": "y", "y": "z", "z": "x"}[ns] + "/a"))
+			if !inOwn || inOther != (peer.NamespaceSelector != nil) {
+				t.Errorf("namespace %s: own pods %v, others' %v", ns, inOwn, inOther)
+			}
+		}
+	}
+	if n := len(v.matched); n != 1+3 {
+		t.Errorf("pods were matched %d times, want once for all namespaces and once for each", n)
 	}
 }

@@ -28,7 +28,7 @@ type View struct {
 	// Pods of each namespace.
 	Pods map[string][]Pod
 
-	matched map[*peer]sources.Set // what selectors have matched, as several services ask for it
+	matched map[choice]sources.Set // what selectors have matched, as many policies choose the same pods
 }
 
 // Verdict is what the policies say of a target.
@@ -41,6 +41,12 @@ type Verdict struct {
 	Policies []string
 	// Selects is set if the verdict depends on pods.
 	Selects bool
+}
+
+// Equal reports whether two verdicts are the same.
+func (v *Verdict) Equal(o *Verdict) bool {
+	return v.Restricted == o.Restricted && v.Selects == o.Selects && slices.Equal(v.Policies, o.Policies) &&
+		v.Allowed.Equal(o.Allowed)
 }
 
 // Judge applies the policies to a target. What any of them allows is allowed.
@@ -82,7 +88,7 @@ func (v *View) apply(namespace string, r *rule, out *Verdict) {
 
 // match returns the addresses of the pods that a peer selects.
 func (v *View) match(namespace string, p *peer) sources.Set {
-	if s, ok := v.matched[p]; ok {
+	if s, ok := v.matched[p.choice]; ok {
 		return s
 	}
 	var found []netip.Prefix
@@ -106,9 +112,9 @@ func (v *View) match(namespace string, p *peer) sources.Set {
 		}
 	}
 	if v.matched == nil {
-		v.matched = map[*peer]sources.Set{}
+		v.matched = map[choice]sources.Set{}
 	}
 	s := sources.Of(found...)
-	v.matched[p] = s
+	v.matched[p.choice] = s
 	return s
 }

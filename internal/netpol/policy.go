@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	netutils "k8s.io/utils/net"
 
 	"wangell.loutres.me/internal/sources"
 )
@@ -50,6 +51,12 @@ type peer struct {
 	block      sources.Set
 	namespaces labels.Selector // nil: the policy's own
 	pods       labels.Selector
+	choice     choice // of pods
+}
+
+// choice identifies which pods a peer selects: peers with the same choice select the same pods.
+type choice struct {
+	namespace, namespaces, pods string // either the namespace or the text of a selector of namespaces
 }
 
 // Prepare returns a policy for Judge; ok is false if it does not restrict ingress. What cannot be understood, which the
@@ -65,12 +72,12 @@ func Prepare(p *networkingv1.NetworkPolicy) (out Policy, ok bool) {
 		return out, true // it selects all pods and lets nobody connect
 	}
 	for _, r := range p.Spec.Ingress {
-		out.rules = append(out.rules, prepareRule(r))
+		out.rules = append(out.rules, prepareRule(p.Namespace, r))
 	}
 	return out, true
 }
 
-func prepareRule(r networkingv1.NetworkPolicyIngressRule) (out rule) {
+func prepareRule(namespace string, r networkingv1.NetworkPolicyIngressRule) (out rule) {
 	for _, p := range r.Ports {
 		if p.Protocol != nil && *p.Protocol != corev1.ProtocolTCP {
 			continue
@@ -94,14 +101,14 @@ func prepareRule(r networkingv1.NetworkPolicyIngressRule) (out rule) {
 	}
 	out.peers = make([]peer, 0, len(r.From))
 	for _, f := range r.From {
-		if p, ok := preparePeer(f); ok {
+		if p, ok := preparePeer(namespace, f); ok {
 			out.peers = append(out.peers, p)
 		}
 	}
 	return out
 }
 
-func preparePeer(f networkingv1.NetworkPolicyPeer) (p peer, ok bool) {
+func preparePeer(namespace string, f networkingv1.NetworkPolicyPeer) (p peer, ok bool) {
 	if f.IPBlock != nil {
 		p.block, ok = blockOf(f.IPBlock)
 		return p, ok && f.PodSelector == nil && f.NamespaceSelector == nil
@@ -116,24 +123,46 @@ func preparePeer(f networkingv1.NetworkPolicyPeer) (p peer, ok bool) {
 	if f.PodSelector != nil {
 		p.pods, err = metav1.LabelSelectorAsSelector(f.PodSelector)
 	}
-	return p, err == nil && (f.PodSelector != nil || f.NamespaceSelector != nil)
+	if err != nil || f.PodSelector == nil && f.NamespaceSelector == nil {
+		return p, false
+	}
+	p.choice = choice{namespace: namespace, pods: p.pods.String()}
+	if p.namespaces != nil {
+		p.choice = choice{namespaces: "in " + p.namespaces.String(), pods: p.pods.String()}
+	}
+	return p, true
 }
 
 // blockOf returns the addresses of a block without its exceptions. A block of IPv6 has none that matter.
 func blockOf(b *networkingv1.IPBlock) (s sources.Set, ok bool) {
-	all, err := netip.ParsePrefix(b.CIDR)
-	if err != nil {
+	all, ok := parseCIDR(b.CIDR)
+	if !ok {
 		return s, false
 	}
 	var except []netip.Prefix
 	for _, text := range b.Except {
-		p, err := netip.ParsePrefix(text)
-		if err != nil {
+		p, ok := parseCIDR(text)
+		if !ok {
 			return s, false
 		}
 		except = append(except, p)
 	}
 	return sources.Of(all).Minus(sources.Of(except...)), true
+}
+
+// parseCIDR accepts what the API server accepts: also leading zeros, which are decimal, and IPv4 prefixes that are
+// written as IPv4-mapped IPv6 (RFC 4291, 2.5.5.2).
+func parseCIDR(text string) (p netip.Prefix, ok bool) {
+	_, n, err := netutils.ParseCIDRSloppy(text)
+	if err != nil {
+		return p, false
+	}
+	ones, bits := n.Mask.Size()
+	a, _ := netip.AddrFromSlice(n.IP)
+	if a.Is4In6() && bits == 128 && ones >= 96 {
+		ones -= 96
+	}
+	return netip.PrefixFrom(a.Unmap(), ones), true
 }
 
 // covers reports whether a rule is about the port of a target.

@@ -54,7 +54,15 @@ func join(spans []span) []span {
 }
 
 // Union returns the addresses that are in s, in o, or in both.
-func (s Set) Union(o Set) Set { return Set{join(slices.Concat(s.spans, o.spans))} }
+func (s Set) Union(o Set) Set {
+	switch {
+	case s.IsEmpty():
+		return o
+	case o.IsEmpty():
+		return s
+	}
+	return Set{join(slices.Concat(s.spans, o.spans))}
+}
 
 // Intersect returns the addresses that are in both s and o.
 func (s Set) Intersect(o Set) Set {
