@@ -38,8 +38,6 @@ func (p *Prober) httpGet(ctx context.Context, g *corev1.HTTPGetAction) (bool, st
 	if err != nil {
 		return false, "", err
 	}
-	r.Header.Set("User-Agent", "wangell-probe/"+buildinfo.Version)
-	r.Header.Set("Accept", "*/*")
 	for _, h := range g.HTTPHeaders {
 		switch {
 		case strings.EqualFold(h.Name, "Host"):
@@ -50,6 +48,8 @@ func (p *Prober) httpGet(ctx context.Context, g *corev1.HTTPGetAction) (bool, st
 			r.Header.Add(h.Name, h.Value)
 		}
 	}
+	setDefault(r.Header, "User-Agent", "wangell-probe/"+buildinfo.Version)
+	setDefault(r.Header, "Accept", "*/*")
 	transport := &http.Transport{
 		DialContext: p.Dial, DisableKeepAlives: true, DisableCompression: true,
 		TLSClientConfig: unverified(),
@@ -83,4 +83,11 @@ func (p *Prober) httpGet(ctx context.Context, g *corev1.HTTPGetAction) (bool, st
 		answer += ": " + text
 	}
 	return ok, answer, nil
+}
+
+// setDefault sets a header that is neither set nor left out.
+func setDefault(h http.Header, name, value string) {
+	if _, ok := h[name]; !ok {
+		h.Set(name, value)
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,6 +47,12 @@ func TestHTTPGet(t *testing.T) {
 			http.Error(w, fmt.Sprint("unexpected request: ", r.Host, r.Header, r.URL), http.StatusBadRequest)
 		}
 	})
+	mux.HandleFunc("/as-told", func(w http.ResponseWriter, r *http.Request) {
+		agents, accepts := r.Header.Values("User-Agent"), r.Header.Values("Accept")
+		if !slices.Equal(agents, []string{"my-probe/1"}) || !slices.Equal(accepts, []string{"application/json"}) {
+			http.Error(w, fmt.Sprint("unexpected headers: ", r.Header), http.StatusBadRequest)
+		}
+	})
 	mux.HandleFunc("/starting", func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "warming\nup\x1b[31m "+strings.Repeat("x", 1<<20), http.StatusServiceUnavailable)
 	})
@@ -70,6 +77,11 @@ func TestHTTPGet(t *testing.T) {
 		expect(t, get(s, "/starting"), false, "status 503: warming up[31m xxx")
 		expect(t, get(s, "/moved"), false, "status 503")
 		expect(t, get(s, "/away"), true, "status 302")
+		chosen := get(s, "/as-told")
+		h := &chosen.Spec.Probe.HTTPGet.HTTPHeaders
+		*h = append(*h, corev1.HTTPHeader{Name: "user-agent", Value: "my-probe/1"},
+			corev1.HTTPHeader{Name: "Accept", Value: "application/json"})
+		expect(t, chosen, true, "status 200")
 	}
 	slow := get(plain, "/slow")
 	slow.Spec.Probe.TimeoutSeconds = 1
