@@ -138,11 +138,13 @@ func (s *WangellServiceSpec) sharedVolumes(yield func(*corev1.Volume) bool) {
 // itself, or that are read-only, are known by name, so that an unknown kind counts as shared.
 func shared(v *corev1.VolumeSource) bool {
 	switch {
-	case v.EmptyDir != nil, v.Ephemeral != nil, v.CSI != nil, v.GitRepo != nil, v.ConfigMap != nil, v.Secret != nil,
+	case v.EmptyDir != nil, v.Ephemeral != nil, v.GitRepo != nil, v.ConfigMap != nil, v.Secret != nil,
 		v.DownwardAPI != nil, v.Projected != nil, v.Image != nil:
 		return false
 	case v.PersistentVolumeClaim != nil:
 		return !v.PersistentVolumeClaim.ReadOnly
+	case v.CSI != nil: // it may be a network share
+		return v.CSI.ReadOnly == nil || !*v.CSI.ReadOnly
 	case v.HostPath != nil:
 		t := v.HostPath.Type
 		return t == nil || *t != corev1.HostPathSocket && *t != corev1.HostPathCharDev

@@ -22,6 +22,8 @@ func TestVolumeThatTwoPodsMayWriteMakesTheStrategyRecreate(t *testing.T) {
 	scratch := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
 	secret := corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "x"}}
 	nfs := corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{Server: "n", Path: "/"}}
+	share := corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "nfs.csi.k8s.io"}}
+	secrets := corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "secrets-store.csi.k8s.io", ReadOnly: new(true)}}
 	for _, c := range []struct {
 		name     string
 		source   corev1.VolumeSource
@@ -37,6 +39,8 @@ func TestVolumeThatTwoPodsMayWriteMakesTheStrategyRecreate(t *testing.T) {
 		{"emptyDir", scratch, false, UpdateRolling},
 		{"secret", secret, false, UpdateRolling},
 		{"nfs", nfs, false, UpdateRecreate},
+		{"inline CSI volume", share, false, UpdateRecreate},
+		{"read-only inline CSI volume", secrets, false, UpdateRolling},
 	} {
 		volumes := []corev1.Volume{{Name: "data", VolumeSource: c.source}}
 		mounts := []corev1.VolumeMount{{Name: "data", MountPath: "/data", ReadOnly: c.readOnly}}
