@@ -27,8 +27,8 @@ import (
 // policyPause is how long changes of policies, namespaces and pods are gathered before they are put in force.
 const policyPause = 50 * time.Millisecond
 
-// selectorPatience bounds the wait for the first list of pods and namespaces. Without it, selectors match nothing.
-const selectorPatience = 30 * time.Second
+// listPatience is how long the first list of pods and namespaces may take before the log says so.
+const listPatience = 30 * time.Second
 
 // enforcer passes to the controller which sources the cluster's NetworkPolicies let connect to the services. Pods and
 // namespaces are watched from the first policy on that selects some.
@@ -45,9 +45,9 @@ type enforcer struct {
 	ctx                        context.Context
 	watchers                   sync.WaitGroup
 
-	mu       sync.Mutex   // guards what follows, and makes changes of the controller's services take turns
-	view     *netpol.View // nil if it has to be built again
-	watching bool         // pods and namespaces
+	mu       sync.Mutex    // guards what follows, and makes changes of the controller's services take turns
+	view     *netpol.View  // nil if it has to be built again
+	listed   chan struct{} // closed once pods and namespaces are known; nil if they are not watched
 	targets  map[runtime.Key]netpol.Target
 	verdicts map[runtime.Key]netpol.Verdict
 }
@@ -111,18 +111,20 @@ func (e *enforcer) run() {
 	}
 }
 
-// judgeAll judges all services again, and passes on what has changed.
+// judgeAll judges all services again, and passes on what has changed. Until the pods and namespaces on which a verdict
+// depends are known, the former one stays in force.
 func (e *enforcer) judgeAll() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.view = nil
 	var changed []runtime.Key
 	for key, target := range e.targets {
-		was, is := e.verdicts[key], e.judge(target)
-		e.verdicts[key] = is
-		if reflect.DeepEqual(was, is) {
+		was := e.verdicts[key]
+		is, known := e.judge(target)
+		if !known || is.Equal(&was) {
 			continue
 		}
+		e.verdicts[key] = is
 		changed = append(changed, key)
 		if err := e.controller.Restrict(key, policyOf(is)); err != nil {
 			e.log.Error("cannot put NetworkPolicies in force", "service", string(key), "error", err)
@@ -131,12 +133,26 @@ func (e *enforcer) judgeAll() {
 	e.judged(changed...)
 }
 
-// put passes a service to the controller, with what policies say of it.
+// put passes a service to the controller, with what policies say of it. It waits until the pods and namespaces on which
+// that depends are known: a guess could cut off clients, or let others in.
 func (e *enforcer) put(key runtime.Key, s controller.Service) error {
+	target := targetOf(s.Spec)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	target := targetOf(s.Spec)
-	verdict := e.judge(target)
+	verdict, known := e.judge(target)
+	for !known {
+		listed := e.listed
+		e.mu.Unlock()
+		select {
+		case <-listed:
+		case <-e.ctx.Done():
+		}
+		e.mu.Lock()
+		if err := e.ctx.Err(); err != nil {
+			return fmt.Errorf("service %s: judge NetworkPolicies: list pods and namespaces: %w", key, err)
+		}
+		verdict, known = e.judge(target)
+	}
 	s.Policy = policyOf(verdict)
 	err := e.controller.Put(s)
 	if err == nil {
@@ -160,32 +176,48 @@ func (e *enforcer) verdict(key runtime.Key) netpol.Verdict {
 	return e.verdicts[key]
 }
 
-// judge judges a target. The lock is held.
-func (e *enforcer) judge(t netpol.Target) netpol.Verdict {
+// judge judges a target; known is false if that depends on pods and namespaces that are not known yet, or no more. The
+// lock is held.
+func (e *enforcer) judge(t netpol.Target) (v netpol.Verdict, known bool) {
 	if e.view == nil {
 		e.view = e.look()
 	}
-	v := e.view.Judge(t)
-	if v.Selects && !e.watching {
-		e.watch()
-		e.view = e.look()
-		v = e.view.Judge(t)
+	v = e.view.Judge(t)
+	if !v.Selects {
+		return v, true
 	}
-	return v
+	if e.listed == nil {
+		e.listed = make(chan struct{})
+		e.watch()
+	}
+	select {
+	case <-e.listed:
+		return v, true
+	default:
+		return v, false
+	}
 }
 
-// watch begins to watch pods and namespaces, and waits for them for a while.
+// watch begins to watch pods and namespaces. The lock is held.
 func (e *enforcer) watch() {
-	e.watching = true
 	e.log.Info("a NetworkPolicy selects pods: watching pods and namespaces")
 	for _, i := range []cache.SharedIndexInformer{e.pods, e.namespaces} {
 		e.watchers.Go(func() { i.Run(e.ctx.Done()) })
 	}
-	ctx, cancel := context.WithTimeout(e.ctx, selectorPatience)
-	defer cancel()
-	if !cache.WaitForCacheSync(ctx.Done(), e.pods.HasSynced, e.namespaces.HasSynced) {
-		e.log.Error("pods and namespaces are not known yet: selectors of NetworkPolicies match nothing until they are")
-	}
+	late := time.AfterFunc(listPatience, func() {
+		e.log.Warn("pods and namespaces are not known yet: changes of NetworkPolicies that select them wait until they are")
+	})
+	e.watchers.Go(func() {
+		defer late.Stop()
+		if !cache.WaitForCacheSync(e.ctx.Done(), e.pods.HasSynced, e.namespaces.HasSynced) {
+			return
+		}
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.view = nil // it was built without them
+		close(e.listed)
+		e.outdate()
+	})
 }
 
 // look builds what policies look at from what is watched.
