@@ -3,7 +3,8 @@
 package v1alpha1
 
 // ConditionStalled means that the service does not go on by itself: the Deployment has made no progress with a changed
-// spec for its progressDeadlineSeconds, or a pod beside which no other may run is on a node that does not answer.
+// spec for its progressDeadlineSeconds, the only pod that may write its volume does not start, or it is on a node that
+// does not answer.
 const ConditionStalled = "Stalled"
 
 // ConditionImageReady means that a node on which the pods could run has the images of the service, so that a wake does

@@ -52,7 +52,7 @@ func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.
 	}
 	for _, c := range []metav1.Condition{
 		readyCondition(out, o, st), awakeCondition(o, st), addressCondition(out), progressingCondition(out),
-		scheduledCondition(trouble), stalledCondition(out, o.lost, trouble), restrictedCondition(&s.Spec, out.verdict),
+		scheduledCondition(trouble), stalledCondition(out, o.lost, st, trouble), restrictedCondition(&s.Spec, out.verdict),
 		pressureCondition(o.pressure), writerCondition(out), imageCondition(o),
 	} {
 		c.ObservedGeneration, c.LastTransitionTime = s.Generation, metav1.NewTime(now.Truncate(time.Second))
@@ -174,14 +174,20 @@ func isLost(s *v1alpha1.WangellServiceStatus) bool {
 	return c != nil && c.Reason == reasonNodeLost
 }
 
-// stalledCondition tells that a pod on a silent node is in the way of others, or that the Deployment has given up a
-// rollout, until it makes progress again.
-func stalledCondition(out outcome, lost string, trouble kube.Trouble) metav1.Condition {
+// stalledCondition reports that a pod on a silent node is in the way of others, or that a rollout is stuck: the
+// Deployment has given it up or, where pods are made beside a paused Deployment because only one may write, the only
+// pod does not start.
+func stalledCondition(out outcome, lost string, st v1alpha1.WangellServiceStatus, trouble kube.Trouble) metav1.Condition {
 	const name = v1alpha1.ConditionStalled
-	if lost != "" {
+	switch {
+	case lost != "":
 		return condition(name, true, reasonNodeLost, lost)
-	}
-	if out.deploy != nil && !out.deploy.Spec.Paused {
+	case out.deploy == nil:
+	case out.deploy.Spec.Paused:
+		if st.State == lifecycle.Failed.String() {
+			return condition(name, true, "WakeFailed", st.Message)
+		}
+	default:
 		for _, c := range out.deploy.Status.Conditions {
 			if c.Type == appsv1.DeploymentProgressing && c.Status == corev1.ConditionFalse {
 				message := c.Message

@@ -40,6 +40,30 @@ func TestRolloutThatIsStuckIsStalled(t *testing.T) {
 	check("it goes on", metav1.ConditionFalse, "Progressing", "")
 }
 
+// The Deployment of a service with one writer is paused, so it never gives up a rollout.
+func TestSingleWriterThatDoesNotStartIsStalled(t *testing.T) {
+	s, d := &v1alpha1.WangellService{}, &appsv1.Deployment{}
+	d.Spec.Paused = true
+	o := observed{known: true}
+	o.status.Message = `image "a/b:2" cannot be pulled`
+	for _, c := range []struct {
+		state  lifecycle.State
+		status metav1.ConditionStatus
+		reason string
+	}{
+		{lifecycle.Waking, metav1.ConditionFalse, "Progressing"},
+		{lifecycle.Failed, metav1.ConditionTrue, "WakeFailed"},
+		{lifecycle.Warm, metav1.ConditionFalse, "Progressing"},
+	} {
+		o.status.State = c.state.String()
+		s.Status = statusOf(s, outcome{deploy: d}, o, kube.Trouble{}, time.Unix(1e9, 0))
+		got := apimeta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionStalled)
+		if got.Status != c.status || got.Reason != c.reason || c.status == metav1.ConditionTrue && got.Message != o.status.Message {
+			t.Errorf("%v: %+v", c.state, got)
+		}
+	}
+}
+
 // A pod on a node that does not answer, beside which no other may run, comes before all else: somebody has to decide.
 func TestLostNodeIsTold(t *testing.T) {
 	s := &v1alpha1.WangellService{}
