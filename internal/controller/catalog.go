@@ -15,6 +15,16 @@ import (
 // defaultMaxServices is how many services the gates have room for unless they are told otherwise.
 const defaultMaxServices = 16384
 
+// changes are the differences between two sets of wanted services.
+type changes struct {
+	first   bool // before, there were no services
+	added   []*wanted
+	changed []*wanted
+	removed []runtime.Key
+	prepare []*wanted     // whose images may have to be fetched
+	found   []runtime.Pod // if first: the pods that ran before
+}
+
 // catalog is the set of services that the controller's user wants.
 type catalog struct {
 	mu      sync.Mutex // also makes updates take turns

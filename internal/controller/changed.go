@@ -20,7 +20,7 @@ const latestPause = 10 * time.Second
 func (s *service) glance() glance {
 	g := glance{
 		state: s.machine.State(), message: s.message(), image: cmp.Or(s.imageErr, s.unready()),
-		pressure: s.pressures.of(s),
+		pressure: s.pressure(),
 		images:   s.images, resolved: s.resolved.changes,
 		serving: s.machine.Serving(), desired: s.machine.Desired(), replicas: s.replicas(),
 		lastPacket: s.reported.lastPacket,

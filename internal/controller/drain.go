@@ -4,49 +4,36 @@ package controller
 
 import "sort"
 
-// drainRound is a drain on its way to all daemons. Any of them may give the pod a new flow until it has the message, so
-// reports of the pod's home node on open flows and packets count only once all have it.
-type drainRound struct {
-	service *service
-	seq     uint64 // of its publication
-	awaited int    // daemons that have not handled it
+// drains are the drains on their way to all daemons, in the order of seq. They belong to the loop.
+type drains struct {
+	rounds []*drainRound
+	known  func(*drainRound) // called when all daemons have a drain
 }
 
-// begin begins a drain that the newest publication of a service tells daemons. It returns nil if no daemon has to be
-// waited for.
-func (f *feed) begin(s *service) *drainRound {
-	r := &drainRound{service: s, seq: s.publication.seq}
-	for _, reader := range f.readers {
-		if !reader.gone {
-			r.awaited++
-		}
-	}
-	if r.awaited == 0 {
-		return nil
-	}
+// begin begins a drain with the newest publication of a service. awaited is the number of daemons that get it.
+func (d *drains) begin(s *service, awaited int) *drainRound {
+	r := &drainRound{service: s, seq: s.publication.seq, awaited: awaited}
 	// Drains that are over or superseded stay in the list only behind one that is not.
-	for len(f.rounds) > 0 && (f.rounds[0].awaited == 0 || f.rounds[0].service.round != f.rounds[0]) {
-		f.rounds[0] = nil
-		f.rounds = f.rounds[1:]
+	for len(d.rounds) > 0 && (d.rounds[0].awaited == 0 || d.rounds[0].service.round != d.rounds[0]) {
+		d.rounds[0] = nil
+		d.rounds = d.rounds[1:]
 	}
-	f.rounds = append(f.rounds, r)
+	d.rounds = append(d.rounds, r)
 	return r
 }
 
-// settle no longer waits for a daemon in drains whose seq is above from and at most upTo. Drains that began before the
-// daemon joined do not wait for it.
-func (f *feed) settle(reader *reader, from, upTo uint64) {
-	from = max(from, reader.joined)
-	i := sort.Search(len(f.rounds), func(i int) bool { return f.rounds[i].seq > from })
+// settle no longer waits for one daemon in drains whose seq is above from and at most upTo.
+func (d *drains) settle(from, upTo uint64) {
+	i := sort.Search(len(d.rounds), func(i int) bool { return d.rounds[i].seq > from })
 	var over []*drainRound
-	for ; i < len(f.rounds) && f.rounds[i].seq <= upTo; i++ {
-		if r := f.rounds[i]; r.awaited > 0 {
+	for ; i < len(d.rounds) && d.rounds[i].seq <= upTo; i++ {
+		if r := d.rounds[i]; r.awaited > 0 {
 			if r.awaited--; r.awaited == 0 {
 				over = append(over, r)
 			}
 		}
 	}
 	for _, r := range over {
-		f.known(r)
+		d.known(r)
 	}
 }

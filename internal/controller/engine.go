@@ -42,7 +42,7 @@ type engine struct {
 // step gives an event to a service's machine and carries out its actions. Once the controller ends, nothing is decided:
 // a start that was cancelled because of that is no reason to refuse clients, who wait for the next controller.
 func (e *engine) step(s *service, ev lifecycle.Event) {
-	if e.loop.halted || e.loop.retired && !tells(ev) {
+	if e.loop.halted || e.loop.retired && !reportsPod(ev) {
 		return
 	}
 	before := s.machine.State()
@@ -57,6 +57,18 @@ func (e *engine) step(s *service, ev lifecycle.Event) {
 	if s.machine.Gone() {
 		e.remove(s)
 	}
+}
+
+// reportsPod reports whether an event is about what has become of a pod, which a retired controller still forwards to
+// daemons. All other events are reasons to decide something.
+func reportsPod(ev lifecycle.Event) bool {
+	switch ev.(type) {
+	case lifecycle.PhaseEnded, lifecycle.NetworkReady, lifecycle.Started, lifecycle.StartFailed, lifecycle.Listening,
+		lifecycle.Trace, lifecycle.Exited, lifecycle.StopDone, lifecycle.Adopted, lifecycle.Appeared,
+		lifecycle.Leaving, lifecycle.Rejoined:
+		return true
+	}
+	return false
 }
 
 // do carries out an action.

@@ -37,20 +37,9 @@ type feed struct {
 	compactAt int            // length of log at which superseded publications are removed
 	readers   map[uint64]*reader
 	byNode    map[string]*reader
-	rounds    []*drainRound // in the order of seq
-	armed     bool          // a round of all daemons will run
-	next      time.Time     // not before
-	// known is called when all daemons have a drain.
-	known func(*drainRound)
-}
-
-// publication is what daemons are told of a service.
-type publication struct {
-	seq     uint64
-	service *service
-	message *wire.Backends
-	homes   map[string]bool // nodes of its pods
-	plain   *wire.Encoded   // for nodes without a pod of it; nil until it is needed
+	drains    drains
+	armed     bool      // a round of all daemons will run
+	next      time.Time // not before
 }
 
 // reader is a daemon's place in the log.
@@ -102,9 +91,6 @@ func (f *feed) current(p *publication) bool {
 	s := p.service
 	return s.publication == p && !s.homeless && f.table.services[s.key] == s
 }
-
-// empty reports whether a daemon that has just joined does without it.
-func (p *publication) empty() bool { return len(p.message.Pods) == 0 && len(p.service.pods) == 0 }
 
 // spread sends a publication at once to those whom it concerns: the homes of its pods, and the daemons that asked for a
 // wake. All others get it in the next round, which is now unless there was one just before.
@@ -208,6 +194,22 @@ func (f *feed) encode(p *publication, node string) (e wire.Encoded, ok bool) {
 	return e, err == nil
 }
 
+// forNode is a message as a node gets it: only a pod's home node needs its network namespace and its probe.
+func forNode(m *wire.Backends, node string) *wire.Backends {
+	out := m
+	for i := range m.Pods {
+		if m.Pods[i].Node == node || m.Pods[i].Netns == "" && m.Pods[i].Probe == "" {
+			continue
+		}
+		if out == m {
+			other := *m
+			out, other.Pods = &other, slices.Clone(m.Pods)
+		}
+		out.Pods[i].Netns, out.Pods[i].Probe, out.Pods[i].Runtime = "", "", ""
+	}
+	return out
+}
+
 // join gives a new daemon all services that have pods.
 func (f *feed) join(p wire.Peer) {
 	r := &reader{peer: p, joined: f.last, next: 1}
@@ -226,6 +228,26 @@ func (f *feed) leave(p wire.Peer) {
 		delete(f.byNode, p.Node)
 	}
 	f.drop(r)
+}
+
+// beginDrain begins a drain with the newest publication of a service. It returns nil if no daemon has to be waited for.
+func (f *feed) beginDrain(s *service) *drainRound {
+	awaited := 0
+	for _, r := range f.readers {
+		if !r.gone {
+			awaited++
+		}
+	}
+	if awaited == 0 {
+		return nil
+	}
+	return f.drains.begin(s, awaited)
+}
+
+// settle notes that a daemon has publications up to a seq, or needs none of them any more. Drains that began before it
+// joined do not wait for it.
+func (f *feed) settle(r *reader, from, upTo uint64) {
+	f.drains.settle(max(from, r.joined), upTo)
 }
 
 // stopping returns the services that are being drained, as far as daemons know them.

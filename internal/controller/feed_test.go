@@ -91,7 +91,8 @@ func TestAnswersDoNotHaveChangesSentOneByOne(t *testing.T) {
 		}
 		return f.byNode["n1"]
 	}
-	w.c.loop.call(change) // finds out who the other one is
+	w.c.loop.call(change) // finds out which one the other is
+	w.until("no round is due", func() (due bool) { w.c.loop.call(func() { due = f.armed }); return !due })
 	release := other.stick(t)
 	w.c.loop.call(func() {
 		f.next = time.Time{}

@@ -2,11 +2,7 @@
 
 package controller
 
-import (
-	"context"
-
-	"wangell.loutres.me/internal/lifecycle"
-)
+import "context"
 
 // Retire ends the controller's decisions, because another one will lead: from now on it starts, stops and refuses
 // nothing. It goes on telling daemons what becomes of the pods that exist: which ones are leaving, listen or have
@@ -35,16 +31,4 @@ func (c *Controller) AwaitSuccessor(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// tells reports whether an event is about what has become of a pod, which a retired controller still tells daemons. All
-// other events are reasons to decide something.
-func tells(ev lifecycle.Event) bool {
-	switch ev.(type) {
-	case lifecycle.PhaseEnded, lifecycle.NetworkReady, lifecycle.Started, lifecycle.StartFailed, lifecycle.Listening,
-		lifecycle.Trace, lifecycle.Exited, lifecycle.StopDone, lifecycle.Adopted, lifecycle.Appeared,
-		lifecycle.Leaving, lifecycle.Rejoined:
-		return true
-	}
-	return false
 }

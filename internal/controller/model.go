@@ -73,9 +73,29 @@ type service struct {
 	newFlows rate          // likewise
 	measured monotime.Time // when the runtime was asked for the use of its pods
 
-	publication *publication    // what daemons were told last; nil if nothing
+	publication *publication    // the newest one; nil if there is none
 	round       *drainRound     // of a drain that not every daemon has handled yet
 	askers      map[uint64]bool // sessions that asked for a pod since the last one began to serve
+}
+
+// publication is the pods of a service as daemons get them.
+type publication struct {
+	seq     uint64
+	service *service
+	message *wire.Backends
+	homes   map[string]bool // nodes of its pods
+	plain   *wire.Encoded   // for nodes without a pod of it; nil until it is needed
+}
+
+// empty reports whether a newly joined daemon can skip it.
+func (p *publication) empty() bool { return len(p.message.Pods) == 0 && len(p.service.pods) == 0 }
+
+// drainRound is a drain on its way to all daemons. Any of them may give the pod a new flow until it has the message, so
+// reports of the pod's home node on open flows and packets count only once all have it.
+type drainRound struct {
+	service *service
+	seq     uint64 // of its publication
+	awaited int    // daemons that have not handled it
 }
 
 // deliver gives an event to a service's state machine, and carries out what that decides.

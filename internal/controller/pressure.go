@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -21,7 +19,7 @@ const (
 	PressureTable = "TableAlmostFull" // a table of a gate, or a share of one, is almost full
 )
 
-// Pressure tells of what is scarce in the gates of nodes, now or in the last minute. The zero value is that nothing is.
+// Pressure describes resources of gates that are scarce, or were in the last minute. The zero value means that none is.
 type Pressure struct {
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
@@ -34,7 +32,7 @@ const (
 	namedPressures = 3
 )
 
-// pressureKey tells what daemons report apart.
+// pressureKey identifies an alert of a daemon.
 type pressureKey struct {
 	session uint64
 	kind    wire.AlertKind
@@ -80,13 +78,13 @@ func newPressures() *pressures {
 	}
 }
 
-// of summarizes what concerns a service. What concerns a node is told of services in use only: ten thousand that sleep
-// are not written for it.
-func (p *pressures) of(s *service) Pressure {
-	if own := p.own[s.addr]; own != nil && !s.homeless {
+// of summarizes the pressure on the service with an address; zero if it has lost that. Pressure on a node is reported
+// only for services in use, so that a busy node does not cause thousands of sleeping ones to be written.
+func (p *pressures) of(addr netip.AddrPort, inUse bool) Pressure {
+	if own := p.own[addr]; own != nil {
 		return own.summary
 	}
-	if s.machine.State() == lifecycle.Cold {
+	if !inUse {
 		return Pressure{}
 	}
 	return p.nodes.summary
@@ -147,82 +145,4 @@ func (p *pressures) ofSession(id uint64) (keys []pressureKey) {
 		add(s)
 	}
 	return keys
-}
-
-// noteAlert takes a daemon's report of what is scarce in its gate.
-func (e *engine) noteAlert(from wire.Peer, m *wire.Alert) {
-	k := pressureKey{session: from.ID, kind: m.Kind, service: m.Service}
-	s := e.table.byAddr[m.Service]
-	v := Pressure{PressureTable, alertText(from.Node, m, s)}
-	if m.Kind.OfWakes() {
-		v.Reason = PressureWakes
-	}
-	switch {
-	case m.Over:
-		e.events.report("", SeverityInfo, fmt.Sprintf("node %s: no longer scarce: %v", from.Node, m.Kind))
-		e.pressures.remove(k)
-	case e.pressures.count[from.ID] >= maxPressures:
-		return
-	default:
-		e.pressures.set(k, v)
-		if s != nil {
-			e.events.pressure(s.key, from.Node, v)
-		}
-		if !m.Kind.OfWakes() || m.Kind == wire.AlertNodeWakes {
-			e.events.pressure("", from.Node, v)
-		}
-	}
-	e.checkPressed(k)
-}
-
-// dropAlerts forgets what a daemon that has disconnected has reported: the next one measures anew.
-func (e *engine) dropAlerts(from wire.Peer) {
-	for _, k := range e.pressures.ofSession(from.ID) {
-		e.pressures.remove(k)
-		e.checkPressed(k)
-	}
-}
-
-// checkPressed tells of the services that a change of pressure concerns.
-func (e *engine) checkPressed(k pressureKey) {
-	if k.service.IsValid() {
-		if s := e.table.byAddr[k.service]; s != nil {
-			e.changed.check(s)
-		}
-		return
-	}
-	for _, s := range e.table.services {
-		if s.machine.State() != lifecycle.Cold || s.reported.pressure != (Pressure{}) {
-			e.changed.check(s)
-		}
-	}
-}
-
-// alertText says what is scarce. s is the service concerned; nil if there is none.
-func alertText(node string, m *wire.Alert, s *service) string {
-	consequence := "they have to prove where they are"
-	if s != nil && s.spec.Spec.WakeProof == v1alpha1.WakeProofNever {
-		consequence = "their connection requests are dropped"
-	}
-	text := ""
-	switch m.Kind {
-	case wire.AlertNodeWakes:
-		text = fmt.Sprintf("clients exceed the budget of wakes of the node, one of them in %v: %s", m.Source, consequence)
-	case wire.AlertServiceWakes:
-		text = fmt.Sprintf("clients exceed the budget of wakes of the service, one of them in %v: %s", m.Source, consequence)
-	case wire.AlertSourceWakes:
-		text = fmt.Sprintf("clients in %v exceed their budget of wakes: %s", m.Source, consequence)
-	case wire.AlertProvenWakes:
-		text = fmt.Sprintf("clients in %v exceed the budget of wakes of those that have proven where they are: "+
-			"their connection requests to sleeping services are dropped", m.Source)
-	case wire.AlertSourceFlows:
-		text = fmt.Sprintf("client %v has %d of the %d connections that one address may have (--max-flows-per-source)",
-			m.Source.Addr(), m.Used, m.Size)
-	case wire.AlertServiceFlows:
-		text = fmt.Sprintf("service address %v has %d of the %d connections that one may have (--max-flows-per-service)",
-			m.Service, m.Used, m.Size)
-	default:
-		text = fmt.Sprintf("the gate's table %v is almost full: %d of %d entries (--%[1]v)", m.Kind, m.Used, m.Size)
-	}
-	return "node " + node + ": " + text
 }

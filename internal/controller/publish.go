@@ -21,7 +21,7 @@ type publisher struct {
 
 func newPublisher(l *loop, t *table, d *daemons, deliver deliver) *publisher {
 	u := &publisher{loop: l, table: t, daemons: d, feed: newFeed(l, t, d), deliver: deliver}
-	u.feed.known = u.drainKnown
+	u.feed.drains.known = u.drainKnown
 	return u
 }
 
@@ -73,22 +73,6 @@ func (u *publisher) welcome(p wire.Peer) {
 	}
 }
 
-// forNode is a message as a node gets it: only a pod's home node needs its network namespace and its probe.
-func forNode(m *wire.Backends, node string) *wire.Backends {
-	out := m
-	for i := range m.Pods {
-		if m.Pods[i].Node == node || m.Pods[i].Netns == "" && m.Pods[i].Probe == "" {
-			continue
-		}
-		if out == m {
-			other := *m
-			out, other.Pods = &other, slices.Clone(m.Pods)
-		}
-		out.Pods[i].Netns, out.Pods[i].Probe, out.Pods[i].Runtime = "", "", ""
-	}
-	return out
-}
-
 // drain begins a round in which every daemon learns that pods are drained. Then their home nodes are asked how busy
 // they are. A daemon that leaves meanwhile is not waited for.
 func (u *publisher) drain(s *service, m *wire.Backends) {
@@ -96,7 +80,7 @@ func (u *publisher) drain(s *service, m *wire.Backends) {
 		allowQuiet(s, m.Generation)
 		return
 	}
-	r := u.feed.begin(s)
+	r := u.feed.beginDrain(s)
 	if s.round = r; r == nil { // all of them are just leaving; not from within a step
 		r = &drainRound{service: s}
 		s.round = r

@@ -5,6 +5,7 @@ package controller
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -81,7 +82,7 @@ func (s *service) replicas() int {
 
 func (s *service) status() Status {
 	st := Status{Service: *s.spec, Traffic: s.traffic, Serving: s.machine.Serving(), Desired: s.machine.Desired(),
-		Pressure: s.pressures.of(s), Images: s.images, Pull: s.pull}
+		Pressure: s.pressure(), Images: s.images, Pull: s.pull}
 	st.Traffic.Denied, st.Lost = s.denied.total(), s.lost()
 	if s.lastWake != nil {
 		w := *s.lastWake
@@ -113,7 +114,7 @@ func (s *service) message() string {
 	}
 	r, waits := s.machine.WaitsFor()
 	if !waits {
-		return cmp.Or(s.machine.Message(), s.slowStop(), s.pressures.of(s).Message, s.denied.message())
+		return cmp.Or(s.machine.Message(), s.slowStop(), s.pressure().Message, s.denied.message())
 	}
 	name := "the previous pod"
 	if p := s.pod(r); p != nil && p.rt.ID != "" {
@@ -233,4 +234,13 @@ func (s *service) addStats(p *pod, st wire.PodStats) {
 	s.traffic.BytesIn += st.BytesIn - old.BytesIn
 	s.traffic.BytesOut += st.BytesOut - old.BytesOut
 	s.lastPacket = max(s.lastPacket, st.LastPacket)
+}
+
+// pressure summarizes what is scarce for the service.
+func (s *service) pressure() Pressure {
+	addr := s.addr
+	if s.homeless {
+		addr = netip.AddrPort{}
+	}
+	return s.pressures.of(addr, s.machine.State() != lifecycle.Cold)
 }

@@ -10,16 +10,6 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// changes are the differences between two sets of wanted services.
-type changes struct {
-	first   bool // before, there were no services
-	added   []*wanted
-	changed []*wanted
-	removed []runtime.Key
-	prepare []*wanted     // whose images may have to be fetched
-	found   []runtime.Pod // if first: the pods that ran before
-}
-
 // updater carries out changes, on the loop.
 type updater struct {
 	engine  *engine

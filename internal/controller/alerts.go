@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"fmt"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/wire"
+)
+
+// noteAlert handles a daemon's report of what is scarce in its gate.
+func (e *engine) noteAlert(from wire.Peer, m *wire.Alert) {
+	k := pressureKey{session: from.ID, kind: m.Kind, service: m.Service}
+	s := e.table.byAddr[m.Service]
+	v := Pressure{PressureTable, alertText(from.Node, m, s != nil && s.spec.Spec.WakeProof == v1alpha1.WakeProofNever)}
+	if m.Kind.OfWakes() {
+		v.Reason = PressureWakes
+	}
+	switch {
+	case m.Over:
+		e.events.report("", SeverityInfo, fmt.Sprintf("node %s: no longer scarce: %v", from.Node, m.Kind))
+		e.pressures.remove(k)
+	case e.pressures.count[from.ID] >= maxPressures:
+		return
+	default:
+		e.pressures.set(k, v)
+		if s != nil {
+			e.events.pressure(s.key, from.Node, v)
+		}
+		if !m.Kind.OfWakes() || m.Kind == wire.AlertNodeWakes {
+			e.events.pressure("", from.Node, v)
+		}
+	}
+	e.checkPressed(k)
+}
+
+// dropAlerts forgets what a daemon that has disconnected has reported: the next one measures anew.
+func (e *engine) dropAlerts(from wire.Peer) {
+	for _, k := range e.pressures.ofSession(from.ID) {
+		e.pressures.remove(k)
+		e.checkPressed(k)
+	}
+}
+
+// checkPressed notes that services may have changed, as the pressure on them or on a node has.
+func (e *engine) checkPressed(k pressureKey) {
+	if k.service.IsValid() {
+		if s := e.table.byAddr[k.service]; s != nil {
+			e.changed.check(s)
+		}
+		return
+	}
+	for _, s := range e.table.services {
+		if s.machine.State() != lifecycle.Cold || s.reported.pressure != (Pressure{}) {
+			e.changed.check(s)
+		}
+	}
+}
+
+// alertText says what is scarce. unproven is set if it concerns a service whose clients need not prove where they are.
+func alertText(node string, m *wire.Alert, unproven bool) string {
+	consequence := "they have to prove where they are"
+	if unproven {
+		consequence = "their connection requests are dropped"
+	}
+	text := ""
+	switch m.Kind {
+	case wire.AlertNodeWakes:
+		text = fmt.Sprintf("clients exceed the budget of wakes of the node, one of them in %v: %s", m.Source, consequence)
+	case wire.AlertServiceWakes:
+		text = fmt.Sprintf("clients exceed the budget of wakes of the service, one of them in %v: %s", m.Source, consequence)
+	case wire.AlertSourceWakes:
+		text = fmt.Sprintf("clients in %v exceed their budget of wakes: %s", m.Source, consequence)
+	case wire.AlertProvenWakes:
+		text = fmt.Sprintf("clients in %v exceed the budget of wakes of those that have proven where they are: "+
+			"their connection requests to sleeping services are dropped", m.Source)
+	case wire.AlertSourceFlows:
+		text = fmt.Sprintf("client %v has %d of the %d connections that one address may have (--max-flows-per-source)",
+			m.Source.Addr(), m.Used, m.Size)
+	case wire.AlertServiceFlows:
+		text = fmt.Sprintf("service address %v has %d of the %d connections that one may have (--max-flows-per-service)",
+			m.Service, m.Used, m.Size)
+	default:
+		text = fmt.Sprintf("the gate's table %v is almost full: %d of %d entries (--%[1]v)", m.Kind, m.Used, m.Size)
+	}
+	return "node " + node + ": " + text
+}
+
+// noteDenied handles a node's report. Its gate counts from zero after the service was added there anew.
+func (e *engine) noteDenied(s *service, node string, m *wire.Denied) {
+	s.denied.note(node, m.Total, m.Source)
+	text := fmt.Sprintf("denied %s: its address may not connect to the service", m.Source)
+	e.events.report(s.key, SeverityWarning, text)
+	e.changed.check(s)
+}
