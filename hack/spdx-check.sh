@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Fails if a source file does not name its license in its first two lines. Without arguments it checks all files of the
+# Fails if a source file does not name its license in its first three lines. Without arguments it checks all files of the
 # repository. Generated Go files are left out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,9 +13,9 @@ for file in "${files[@]}"; do
     bpf/*) want='SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0' ;;
     *) want='SPDX-License-Identifier: Apache-2.0' ;;
     esac
-    if head -2 "$file" | grep -qF "$want"; then continue; fi
+    if head -3 "$file" | grep -qF "$want"; then continue; fi
     if head -3 "$file" | grep -q '^// Code generated .* DO NOT EDIT\.$'; then continue; fi
-    missing+=("$file: want \"$want\" in line 1 or 2")
+    missing+=("$file: want \"$want\" in lines 1 to 3")
 done
 if [ ${#missing[@]} -gt 0 ]; then
     printf '%s\n' "${missing[@]}" >&2

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-//go:generate go tool controller-gen object paths=.
+//go:generate go tool controller-gen object:headerFile=../../hack/license-header.txt paths=.
 //go:generate go run wangell.loutres.me/api/crd -o ../../deploy/crd
 
 // Names of the group, version and kind, as written in a manifest.
