@@ -14,7 +14,7 @@ import (
 func newRender() *cobra.Command {
 	return &cobra.Command{
 		Use:   "render REPORT.json...",
-		Short: "Make reports again from their JSON",
+		Short: "Regenerate reports from their JSON",
 		Long: `Render reads the samples of reports and writes all their files again, in place, with the
 summary, the texts and the figure of this version of the program. It measures nothing.`,
 		Example: `  wangell-lab render docs/experiments/cold.json`,

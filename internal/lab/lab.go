@@ -49,7 +49,7 @@ type Experiment struct {
 type Params interface {
 	// Flags adds a flag for each parameter.
 	Flags(flags *pflag.FlagSet)
-	// Check reports the first parameter that cannot work. It gets the flags to tell a default from a given value.
+	// Check reports the first parameter that cannot work. It gets the flags to distinguish a default from a given value.
 	Check(flags *pflag.FlagSet) error
 	// Run measures. Reports returned together with an error are worth writing too.
 	Run(ctx context.Context, out Output) ([]*report.Report, error)

@@ -20,7 +20,7 @@ type Pattern struct {
 	Clients int `json:"clients"`
 	Threads int `json:"threads"`
 	// OwnConnection: each thread keeps a connection of its own. NewConnection: each request makes one. With neither, each
-	// request takes a connection from its client's pool and returns it.
+	// request borrows a connection from its client's pool.
 	OwnConnection bool `json:"own_connection,omitempty"`
 	NewConnection bool `json:"new_connection,omitempty"`
 }

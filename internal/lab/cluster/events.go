@@ -21,7 +21,7 @@ type PodEvents struct {
 	Addr netip.Addr
 }
 
-// add takes in an event.
+// add records an event.
 func (e *PodEvents) add(event *criv1.ContainerEventResponse) {
 	if e.Phases == nil {
 		e.Phases = map[lifecycle.PhaseName]time.Time{}
@@ -43,7 +43,7 @@ func (e *PodEvents) add(event *criv1.ContainerEventResponse) {
 	}
 }
 
-// Until takes in events until a phase has ended and the pod has an address.
+// Until records events until a phase has ended and the pod has an address.
 func (e *PodEvents) Until(
 	ctx context.Context, phase lifecycle.PhaseName, events <-chan *criv1.ContainerEventResponse,
 ) error {

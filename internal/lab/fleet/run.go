@@ -18,7 +18,7 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// partTimeout is how long each part of the experiment may take until every daemon knows everything.
+// partTimeout is how long each part of the experiment may take until every daemon is up to date.
 const partTimeout = 5 * time.Minute
 
 // fleet is one run.

@@ -103,7 +103,7 @@ func (d *delay) open(services netip.Prefix, source netip.Addr) error {
 	return nil
 }
 
-// read takes packets from the device until it is closed.
+// read reads packets from the device until it is closed.
 func (d *delay) read(header []byte, by time.Duration) {
 	defer close(d.packets)
 	buf := make([]byte, 2048)

@@ -72,7 +72,7 @@ func (p *Params) Flags(f *pflag.FlagSet) {
 	f.StringSliceVar(&p.Parts, "parts", nil,
 		"which parts: machine, an instance of its own; cluster, the peers on a cluster (default: machine, and cluster "+
 			"with --cluster)")
-	f.BoolVar(&p.Quick, "quick", false, "attack shortly: to see that it works, not to trust the numbers")
+	f.BoolVar(&p.Quick, "quick", false, "short attacks: to see that it works, not to trust the numbers")
 }
 
 // Check implements lab.Params.

@@ -15,7 +15,7 @@ func init() {
 		Name:     "scaling",
 		Question: "What do kube-proxy and Wangell cost, and lose, while services scale?",
 		Help: `Scaling measures kube-proxy in its modes iptables and nftables and Wangell side by side. The
-cluster must have several nodes and been started by test/cluster, with Wangell's chart
+cluster must have several nodes and must have been started by test/cluster, with Wangell's chart
 installed. The parts are:
 
   fixed        the time of a fixed load against 3 pods

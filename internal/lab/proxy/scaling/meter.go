@@ -10,7 +10,7 @@ type cpuMeter struct {
 	used map[string]time.Duration // by the pod's UID
 }
 
-// observe takes the processor times of all pods that serve. It returns the mean use since the last call, in cores per
+// observe records the processor times of all pods that serve. It returns the mean use since the last call, in cores per
 // pod, of the pods that both calls have. ok is false if there are none.
 func (m *cpuMeter) observe(at time.Time, used map[string]time.Duration) (cores float64, ok bool) {
 	known := 0

@@ -56,8 +56,8 @@ type Params struct {
 	Cases []string
 	// Clients is the place of clients: cluster.VantagePods (default) or cluster.VantageLAN. PartRates has both.
 	Clients string
-	// Requests is the number of requests of a run of ab, Repetitions that of repetitions. Default: 500,000 and 10, or
-	// 4,000 and 2 if Quick.
+	// Requests is the number of requests of a run of ab, Repetitions how often the runs are repeated. Default: 500,000
+	// and 10, or 4,000 and 2 if Quick.
 	Requests, Repetitions int
 	// Interval is the time between two decisions of the autoscaler, and between two disturbances. Default: 10 s, or 1 s if
 	// Quick.

@@ -14,8 +14,8 @@ import (
 	"wangell.loutres.me/internal/lab/proxy"
 )
 
-// rateGroups returns the modes that take turns: each mode of kube-proxy, which takes seconds to enter, with all that do
-// not depend on it.
+// rateGroups returns the modes that take turns: each mode of kube-proxy, which takes seconds to enter, with all modes
+// that do not depend on it.
 func rateGroups(modes []string) (groups [][]string) {
 	beside := []string{proxy.ModeDirect}
 	if slices.Contains(modes, proxy.ModeWangell) {
