@@ -65,7 +65,7 @@ without it; only a sleeping service has to wait.`,
 	f.DurationVar(&c.config.RetryPeriod, "retry-period", 300*time.Millisecond,
 		"time between two renewals of the Lease, or two tries to get it")
 	f.DurationVar(&c.config.HandOver, "hand-over", 15*time.Second,
-		"time for which a leader that ends goes on telling daemons which pods leave, until the next leader does")
+		"how long a former leader keeps reporting pod changes to daemons, until the next leader does")
 	f.IntVar(&c.config.MaxServices, "services", int(gate.DefaultSizes().Services),
 		"services that the daemons' gates have room for, as their --services")
 	f.StringVar(&c.config.Namespace, "namespace", "", "manage the services of this namespace only")

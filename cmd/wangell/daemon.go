@@ -91,7 +91,8 @@ func (f *daemonFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&c.BPFDir, "bpf-dir", "",
 		"folder for the gate's pins in an existing bpf file system (default: a new one below --run-dir)")
 	flags.StringVar(&c.MetricsSocket, "metrics-socket", "", "unix socket that serves /metrics, /healthz and /readyz")
-	flags.StringVar(&c.MetricsAddress, "metrics-address", "", "host:port that serves the same")
+	flags.StringVar(&c.MetricsAddress, "metrics-address", "",
+		"TCP address, host:port, that serves /metrics, /healthz and /readyz")
 	flags.BoolVar(&f.clean, "clean", false, "remove the gate when the daemon ends")
 	flags.StringVar(&f.nodeAddress, "node-address", "",
 		"cluster: this node's IPv4 address, to which other nodes send packets for its pods")

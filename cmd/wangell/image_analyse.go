@@ -35,9 +35,9 @@ pull: for each layer and for the whole, bytes, files, and the seconds of fetchin
 decompressing, hashing, applying (writing files) and fsync; how they overlapped; and
 what would make the pull faster, with the expected gain.
 
-The times are those of containerd: its events, its log and its content store. It tells
-decompressing, hashing and applying as one; a second pass over each stored layer, with the
-same library, divides them. REF is a reference as in a manifest, with the credentials
+The times are those of containerd: its events, its log and its content store. It reports
+decompression, hashing and applying as one figure; a second pass over each stored layer, with
+the same library, divides it. REF is a reference as in a manifest, with the credentials
 of docker login. TAR is an OCI layout or in the format of docker save; it is served to
 containerd by a registry on a loopback address. Root is needed.`,
 		Example: `  sudo wangell image analyse docker.io/library/nginx:1.28
@@ -81,7 +81,7 @@ containerd by a registry on a loopback address. Root is needed.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Via, "via", live.ViaContainerd,
-		"who pulls: containerd (its client library, as wangell up does) or cri (its CRI plugin, as kubelet does)")
+		"client that pulls: containerd (its client library, as wangell up does) or cri (its CRI plugin, as kubelet does)")
 	f.StringVar(&o.Program, "containerd-program", "containerd", "program of containerd, in $PATH or as a path")
 	f.StringVar(&o.Dir, "dir", live.DefaultDir,
 		"folder on the disk to measure; everything made below it is removed")

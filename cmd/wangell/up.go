@@ -64,7 +64,7 @@ standard error, and the line "ready" to standard output.`,
 	f.StringVar(&u.addresses, "addresses", instance.DefaultAddresses.String(), "range of service addresses")
 	f.StringVar(&u.podAddresses, "pod-addresses", instance.DefaultPodAddresses.String(), "range of pod addresses")
 	f.StringArrayVar(&u.config.Interfaces, "interface", nil,
-		"device towards clients on other machines (repeatable; default: devices with a default route)")
+		"interface towards clients on other machines (repeatable; default: those with a default route)")
 	f.StringVar(&u.config.XDPMode, "xdp-mode", "auto", oneOf(xdpModes))
 	addSizes(f, &u.config.Sizes)
 	u.config.WakeBudgets = &gate.WakeBudgets{}

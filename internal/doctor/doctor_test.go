@@ -134,7 +134,7 @@ func TestSummaryNamesRequiredChecksThatFailed(t *testing.T) {
 	if got := Summary([]Check{good}); !strings.Contains(got, "everything") {
 		t.Errorf("nothing failed: %q", got)
 	}
-	if got := Summary([]Check{good, bad}); got != "1 required checks failed: b" {
+	if got := Summary([]Check{good, bad}); got != "1 required check failed: b" {
 		t.Errorf("one failed: %q", got)
 	}
 }

@@ -74,7 +74,7 @@ func gate() []Check {
 	return append(checks, xdp()...)
 }
 
-// xdp shows how the gate uses XDP at each external interface, or would.
+// xdp shows the XDP mode in use at each external interface, or the one auto would choose.
 func xdp() []Check {
 	c := Check{
 		Name: "XDP", Group: Gate, For: "parking SYNs of sleeping services at little cost",

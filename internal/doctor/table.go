@@ -56,7 +56,11 @@ func Summary(checks []Check) string {
 	for i, c := range bad {
 		names[i] = c.Name
 	}
-	return fmt.Sprintf("%d required checks failed: %s", len(bad), strings.Join(names, ", "))
+	noun := "checks"
+	if len(bad) == 1 {
+		noun = "check"
+	}
+	return fmt.Sprintf("%d required %s failed: %s", len(bad), noun, strings.Join(names, ", "))
 }
 
 // Line returns a failed check on one line, for the error of a program that cannot start because of it.
