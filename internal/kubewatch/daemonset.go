@@ -26,7 +26,7 @@ type DaemonSet struct {
 	existed, deleted atomic.Bool
 }
 
-// Deleted reports whether the DaemonSet was deleted, or is being deleted. A daemon may be told to end before its watch
+// Deleted reports whether the DaemonSet was deleted, or is being deleted. A daemon may be asked to end before its watch
 // has reported that, so Deleted asks the API server once more, for at most a few seconds. A server that forbids what it
 // allowed before counts as well: the rights are removed together with the DaemonSet. One that no longer accepts the
 // token does not: tokens end with their pods.

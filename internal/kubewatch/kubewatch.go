@@ -31,7 +31,7 @@ const (
 	listTimeout = 10 * time.Second
 )
 
-// retries returns the pauses between tries, in which clients do not keep step with each other.
+// retries returns jittered pauses between attempts, so that clients do not keep step with each other.
 func retries() wait.Backoff {
 	return wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: lastRetry}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // Pod is a pod that may be a client. Pods in their node's network are left out: selectors do not match them, as they
-// cannot be told from the node.
+// cannot be distinguished from the node.
 type Pod struct {
 	Labels labels.Set
 	Addrs  []netip.Addr

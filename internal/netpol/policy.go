@@ -69,7 +69,7 @@ func Prepare(p *networkingv1.NetworkPolicy) (out Policy, ok bool) {
 	var err error
 	if out.selects, err = metav1.LabelSelectorAsSelector(&p.Spec.PodSelector); err != nil {
 		out.selects = labels.Everything()
-		return out, true // it selects all pods and lets nobody connect
+		return out, true // it selects all pods and allows no client
 	}
 	for _, r := range p.Spec.Ingress {
 		out.rules = append(out.rules, prepareRule(p.Namespace, r))

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// alertHold is for how long something must not have been scarce before its alert is over. So one that comes and goes
-	// is one alert, and who makes it come and go causes few messages.
+	// alertHold is how long a condition must be over before its alert ends. A condition that flaps is thus a single
+	// alert, and an attacker that makes it flap causes few messages.
 	alertHold = time.Minute
 	// maxWakeAlerts is the most alerts of budgets of wakes at a time. A flood may meet more services.
 	maxWakeAlerts = 64
@@ -27,7 +27,7 @@ type alerts struct {
 	active map[alertKey]*alert
 }
 
-// alertKey tells alerts apart: each budget of wakes has one for each service, each table one.
+// alertKey identifies an alert: each budget of wakes has one per service, each table one.
 type alertKey struct {
 	kind    wire.AlertKind
 	service netip.AddrPort // zero for a table

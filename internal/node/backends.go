@@ -10,7 +10,7 @@ import (
 )
 
 // sessionGrace is how long after the start of a session pods are kept that the controller has not listed in it. A new
-// leader learns of pods from their nodes one by one; removing those that it does not know yet would cut connections.
+// leader learns of pods from their nodes one by one; removing those not yet listed would cut connections.
 const sessionGrace = 3 * time.Second
 
 // applyBackends changes the pods of a service to what the controller wants.
@@ -115,7 +115,7 @@ func (d *daemon) applyStarting(s *service, p *pod, before wire.PodState) error {
 		return d.startWatch(s, p)
 	case !p.home && p.serving && before == wire.PodServing:
 		// Its process is being restarted. A pod that served only before this session continues to: this controller
-		// does not know yet that it listens.
+		// has no report yet that it listens.
 		if err := d.gate.Drain(s.addr, p.id); err != nil {
 			return err
 		}
@@ -124,7 +124,7 @@ func (d *daemon) applyStarting(s *service, p *pod, before wire.PodState) error {
 	return nil
 }
 
-// inGrace reports whether the controller may not know all pods yet.
+// inGrace reports whether the controller may still lack reports of pods.
 func (d *daemon) inGrace(now monotime.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

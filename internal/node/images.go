@@ -40,7 +40,7 @@ func (d *daemon) newImages(endpoint string) (*images, error) {
 	})}, nil
 }
 
-// beginSession tells the controller of a new session the states of all images.
+// beginSession sends all image states to the controller of a new session.
 func (i *images) beginSession(send func(wire.Message)) {
 	i.mu.Lock()
 	i.generation, i.pieces = 0, nil
@@ -50,7 +50,7 @@ func (i *images) beginSession(send func(wire.Message)) {
 	}
 }
 
-// receive takes a piece of the set. The set is used once it is complete.
+// receive adds a piece of the set. The set is used once it is complete.
 func (i *images) receive(m *wire.Images) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

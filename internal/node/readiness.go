@@ -25,7 +25,7 @@ type probes struct {
 	machine  *readiness.Machine
 	listened monotime.Time // when the pod began to listen; zero if it served before
 	answer   string        // of the last probe that failed
-	told     string        // the answer that the controller has
+	told     string        // the answer last sent to the controller
 	toldAt   time.Time
 }
 
@@ -110,7 +110,7 @@ func (d *daemon) probe(ctx context.Context, s *service, p *pod, q *probes, probe
 	}
 }
 
-// probed takes the answer of a pod's probe. s.mu is held.
+// probed handles the result of a pod's probe. s.mu is held.
 func (d *daemon) probed(s *service, p *pod, started time.Time, ok bool, answer string) {
 	q := p.probes
 	if !ok {
@@ -136,7 +136,7 @@ func (d *daemon) probed(s *service, p *pod, started time.Time, ok bool, answer s
 	}
 }
 
-// tell tells the controller that a pod is not ready, if so. s.mu is held.
+// tell reports an unready pod to the controller. s.mu is held.
 func (q *probes) tell(d *daemon, s *service, p *pod) {
 	if q.machine.Ready() {
 		return

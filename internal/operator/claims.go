@@ -30,7 +30,7 @@ const claimPatience = 10 * time.Second
 // watched from the first service on whose strategy depends on one.
 type claims struct {
 	log      *slog.Logger
-	changed  func(...runtime.Key) // tells that the strategies of services may have changed; it must not block
+	changed  func(...runtime.Key) // called when strategies of services may have changed; it must not block
 	informer cache.SharedIndexInformer
 	ctx      context.Context
 	needed   chan struct{} // closed when the first claim is needed
@@ -73,7 +73,7 @@ func (c *claims) run() {
 	}
 }
 
-// tell tells of a change of a claim to the services that depend on it.
+// tell notifies dependent services of a changed claim.
 func (c *claims) tell(o any) {
 	name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o)
 	if err != nil {
@@ -98,7 +98,7 @@ func (c *claims) decide(key runtime.Key, s *v1alpha1.WangellService) v1alpha1.St
 	if len(names) == 0 {
 		delete(c.users, key)
 	} else {
-		c.users[key] = names // before the look: a later change is told
+		c.users[key] = names // before the lookup, so that later changes notify
 	}
 	c.mu.Unlock()
 	if len(names) > 0 {
@@ -147,7 +147,7 @@ func trimClaim(o any) (any, error) {
 	return o, nil
 }
 
-// writerCondition tells whether pods of a service may run at the same time, and why.
+// writerCondition states whether pods of a service may run at the same time, and why.
 func writerCondition(out outcome) metav1.Condition {
 	const name = v1alpha1.ConditionSingleWriter
 	d := out.strategy

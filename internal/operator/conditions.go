@@ -100,7 +100,7 @@ func readyCondition(out outcome, o observed, st v1alpha1.WangellServiceStatus) m
 	case out.put != nil:
 		return condition(name, false, "Refused", out.put.Error())
 	case !o.known && apimeta.IsStatusConditionTrue(st.Conditions, name):
-		// The daemons go on with what the previous controller has told them.
+		// The daemons still serve what the previous controller published.
 		return *apimeta.FindStatusCondition(st.Conditions, name)
 	case !o.known:
 		return condition(name, false, "Starting", "the controller is starting")
@@ -168,7 +168,7 @@ func rollingOut(d *appsv1.Deployment) bool {
 // reasonNodeLost is the reason of conditions and of an Event: a pod on a silent node is in the way of others.
 const reasonNodeLost = "NodeLost"
 
-// isLost reports whether a status tells of a pod on a silent node.
+// isLost reports whether a status has a pod on a silent node.
 func isLost(s *v1alpha1.WangellServiceStatus) bool {
 	c := apimeta.FindStatusCondition(s.Conditions, v1alpha1.ConditionStalled)
 	return c != nil && c.Reason == reasonNodeLost
@@ -201,7 +201,7 @@ func stalledCondition(out outcome, lost string, st v1alpha1.WangellServiceStatus
 	return condition(name, false, "Progressing", "")
 }
 
-// pressureCondition tells what is scarce in the gates of nodes.
+// pressureCondition reports what is scarce in the gates of nodes.
 func pressureCondition(p controller.Pressure) metav1.Condition {
 	if p == (controller.Pressure{}) {
 		return condition(v1alpha1.ConditionGatePressure, false, "NoPressure", "")
@@ -209,7 +209,7 @@ func pressureCondition(p controller.Pressure) metav1.Condition {
 	return condition(v1alpha1.ConditionGatePressure, true, p.Reason, p.Message)
 }
 
-// imageCondition tells whether nodes have the images of a service ahead of need.
+// imageCondition reports whether nodes have the images of a service ahead of need.
 func imageCondition(o observed) metav1.Condition {
 	if o.images.Ready == "" {
 		return metav1.Condition{Type: v1alpha1.ConditionImageReady, Status: metav1.ConditionUnknown, Reason: "Starting",

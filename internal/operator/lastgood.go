@@ -54,7 +54,7 @@ func (r *reconciler) putLastGood(ctx context.Context, key runtime.Key, s *v1alph
 	return nil // the outcome has the error
 }
 
-// takeHeld takes an address for a service that had it, and reports whether that is possible.
+// takeHeld claims an address for the service that had it, and reports whether that is possible.
 func (r *reconciler) takeHeld(key runtime.Key, a netip.Addr) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -46,7 +46,7 @@ type leader struct {
 	retired atomic.Pointer[retired]
 }
 
-// retired is a controller that has led, and still tells daemons what becomes of pods.
+// retired is a former leader that still forwards pod changes to daemons.
 type retired struct {
 	controller *controller.Controller
 	runtime    *kube.Runtime

@@ -52,7 +52,7 @@ func onlyRefused(out *outcome, err error) error {
 // over, as it needs the API server and the machine itself.
 const wakePatience = 2 * time.Second
 
-// observed is what the controller knows of a service.
+// observed is the controller's state of a service.
 type observed struct {
 	known bool // the controller has the service
 	alone bool // no daemon is connected

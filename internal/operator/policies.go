@@ -38,7 +38,7 @@ type enforcer struct {
 		Put(controller.Service) error
 		Restrict(runtime.Key, *sources.Set) error
 	}
-	judged func(...runtime.Key) // tells that verdicts have changed; it must not block
+	judged func(...runtime.Key) // called when verdicts have changed; it must not block
 
 	policies, pods, namespaces cache.SharedIndexInformer
 	changed                    chan struct{} // holds one element: something that policies look at has changed

@@ -32,7 +32,7 @@ func trimmed(m *metav1.ObjectMeta) metav1.ObjectMeta {
 	}
 }
 
-// forPolicies returns the part of a trimmed object that decides who may connect.
+// forPolicies returns the part of a trimmed object that decides which clients may connect.
 func forPolicies(o any) any {
 	switch o := o.(type) {
 	case *corev1.Pod:

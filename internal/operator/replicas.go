@@ -32,7 +32,7 @@ func newReplicas(observed bool, desired int32) replicasMemory {
 // an autoscaler that wants more than maxReplicas would be answered for ever.
 func (m *replicasMemory) decide(spec, desired, allowed int32) (scale, write int32) {
 	changed := desired != m.desired && desired != m.expected
-	// A new leader takes all pods that it finds for wanted, the surplus pod of a rollout included.
+	// A new leader counts every pod that it finds as wanted, even the surplus pod of a rollout.
 	found := m.acted != none && m.desired == none && spec > 0 && desired > 0 && spec != desired
 	switch {
 	case spec != none && spec != m.acted || found:

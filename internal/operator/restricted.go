@@ -17,7 +17,7 @@ import (
 // namedPolicies is how many policies the condition names.
 const namedPolicies = 10
 
-// restrictedCondition tells what decides which clients may connect.
+// restrictedCondition reports what restricts the clients of a service.
 func restrictedCondition(spec *v1alpha1.WangellServiceSpec, v netpol.Verdict) metav1.Condition {
 	const name = v1alpha1.ConditionRestricted
 	allowed, reason, by := sources.All(), "Open", []string{}
