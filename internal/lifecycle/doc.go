@@ -21,7 +21,7 @@
 // On a cluster (Spec.Rolls), pods also come and go without the machine's doing (Appeared, Leaving), and nodes may be
 // silent for a while (Away, Back).
 //
-// Machine.Step takes an event and returns actions, which the caller carries out in order. Their outcome comes back as
+// Machine.Step handles an event and returns actions, which the caller carries out in order. Their outcomes come back as
 // further events.
 //
 // The package also keeps the record of each wake: Waterfall, Ring for the most recent ones, and Draw for the terminal.

@@ -29,7 +29,7 @@ func (s State) String() string {
 // States returns all states.
 func States() []State { return []State{Cold, Waking, Warm, Stopping, Failed} }
 
-// PodState is the state of a pod as users and daemons see it. The first three tell a daemon what to do with the pod,
+// PodState is the state of a pod as users and daemons see it. The first three direct what a daemon does with the pod,
 // and have the values of wire.PodState.
 type PodState uint8
 

@@ -17,7 +17,7 @@ const maxPods = 64
 type Machine struct {
 	spec    Spec
 	state   State
-	message string // why the service is Failed, or anything else that the state does not tell
+	message string // why the service is Failed, or other details of the state
 	deleted bool
 
 	pods    []*pod // oldest first
@@ -209,8 +209,8 @@ func (m *Machine) WaitsFor() (Ref, bool) {
 	return 0, false
 }
 
-// Lost returns the pod that keeps every other one from starting although its home node is silent, so that nobody here
-// can tell whether it still runs; false if there is none.
+// Lost returns the pod that keeps every other one from starting although its home node is silent, and which may or may
+// not still run; false if there is none.
 func (m *Machine) Lost() (Ref, bool) {
 	for _, p := range m.pods {
 		if p.away && m.spec.Single && !m.deleted {
@@ -253,7 +253,7 @@ func (m *Machine) victim(is func(*pod) bool) *pod {
 	return best
 }
 
-// backends is what daemons should know now.
+// backends returns the pods to publish to daemons.
 func (m *Machine) backends() []Backend {
 	var view []Backend
 	for _, p := range m.pods {

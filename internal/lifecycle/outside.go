@@ -16,7 +16,7 @@ func (t *transition) foundPod(r Ref) *pod {
 	return p
 }
 
-// adopt takes a pod that was found running as a serving one. Its daemon reports whether it listens: until then it is
+// adopt counts a pod that was found running as serving. Its daemon reports whether it listens: until then it is
 // published as starting, and has no deadline, because its open connections continue even without a daemon.
 func (t *transition) adopt(e Adopted) {
 	if t.deleted || !e.Leaving && (t.state == Waking || t.state == Stopping) {
@@ -48,7 +48,7 @@ func (t *transition) adopt(e Adopted) {
 	}
 }
 
-// appeared takes a pod that was started from outside.
+// appeared handles a pod that was started from outside.
 func (t *transition) appeared(r Ref) {
 	p := t.foundPod(r)
 	switch {

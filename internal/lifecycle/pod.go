@@ -80,7 +80,7 @@ func (p *pod) state() PodState {
 	return PodStarting
 }
 
-// backend is the pod's state as daemons should know it, and whether they should know the pod at all. A pod that never
+// backend returns the pod's published state, and whether it is published at all. A pod that never
 // listened is not published as draining; one whose process has ended is, because its last segments may still be on
 // their way to clients.
 func (p *pod) backend() (state PodState, published bool) {

@@ -89,7 +89,7 @@ func (t *transition) scale(e Scale) {
 	}
 }
 
-// specChanged takes a changed manifest.
+// specChanged applies a changed manifest.
 func (t *transition) specChanged(e SpecChanged) {
 	t.spec = e.Spec
 	if t.deleted {

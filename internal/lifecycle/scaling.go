@@ -49,9 +49,9 @@ func (t *transition) surplusDue(rolling bool) {
 }
 
 // retire gives a pod no new flows, and stops it when its flows have ended or the drain timeout has come. What is still
-// open then are connections that neither side closes: kept-alive ones, idle or busy. SIGTERM tells the pod's server to
+// open then are connections that neither side closes: kept-alive ones, idle or busy. SIGTERM asks the pod's server to
 // close them, and the grace period gives it time to do so between two requests. No request is lost if the server
-// answers what it was asked on each connection before it closes it; a client whose request crosses the close of an idle
+// answers pending requests on each connection before it closes it; a client whose request crosses the close of an idle
 // connection retries on another one, as HTTP clients do (RFC 9112, section 9.3.1). The gate itself resets nothing: it
 // cannot know whether a silent connection waits for an answer.
 func (t *transition) retire(p *pod) {

@@ -109,7 +109,7 @@ func (t *transition) stopOtherDrains() {
 	}
 }
 
-// stayAwake takes back going to sleep.
+// stayAwake cancels going to sleep.
 func (t *transition) stayAwake(why string) {
 	t.state, t.start.deadline = Warm, 0
 	for _, p := range t.pods {

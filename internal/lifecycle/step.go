@@ -13,7 +13,7 @@ import (
 // updateImageTimeout bounds the time for the image of a new spec while the old pod serves: no client waits for it.
 const updateImageTimeout = 15 * time.Minute
 
-// Step takes an event at a time and returns what to do about it.
+// Step handles one event and returns the resulting actions.
 func (m *Machine) Step(ev Event, now monotime.Time) []Action {
 	t := transition{Machine: m, now: now}
 	t.handle(ev)

@@ -50,7 +50,7 @@ type Pod struct {
 	Port uint16
 	// Netns is the path of the pod's network namespace, valid on the pod's node.
 	Netns string
-	// HostDevice is the interface index of the host's end of the pod's veth; 0 if only the pod's node knows it.
+	// HostDevice is the interface index of the host's end of the pod's veth; 0 if known only on the pod's node.
 	HostDevice int
 	// Node is the name of the home node; empty on one machine.
 	Node string

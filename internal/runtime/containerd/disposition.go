@@ -16,7 +16,7 @@ import (
 
 // endsByDefault reports whether a signal would end a process of a container by its default action, were the process not
 // PID 1 of its namespace: there the kernel drops signals for which the process has no handler (pid_namespaces(7)). It
-// reports false if it cannot tell.
+// reports false if that cannot be determined.
 func endsByDefault(pid uint32, s unix.Signal) bool {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 	if err != nil || len(threads) == 0 {

@@ -12,8 +12,9 @@ import (
 // killedExit is the exit status of a process that SIGKILL ended, as the kernel does when memory runs out.
 const killedExit = 128 + 9
 
-// outOfMemory tells that a process with an exit status was killed for lack of memory, from its cgroup below a root of
-// either version; empty if it was not, or the cgroup is gone. The path is relative to the root of the hierarchies.
+// outOfMemory returns a message if a process with an exit status was killed for lack of memory, judged by its cgroup
+// below a root of either version; empty if it was not, or the cgroup is gone. The path is relative to the root of the
+// hierarchies.
 func outOfMemory(root, path string, code uint32) string {
 	if code != killedExit {
 		return ""

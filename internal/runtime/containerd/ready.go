@@ -65,7 +65,7 @@ func (c *readyContainers) add(s *v1alpha1.WangellService) bool {
 	return true
 }
 
-// remove takes a service off the list. Its container stays.
+// remove drops a service from the list. Its container stays.
 func (c *readyContainers) remove(k runtime.Key) {
 	if i := c.index(k); i >= 0 {
 		c.services = append(c.services[:i], c.services[i+1:]...)

@@ -61,8 +61,7 @@ func (r *Runtime) Start(ctx context.Context, s *v1alpha1.WangellService, hooks r
 		defer cancel()
 		if left := r.purge(clean, c.id); left != nil {
 			r.remember(c.id)
-			// The process goes at once: its clients are told of its end only while the pod is known, which is until Start
-			// returns.
+			// Kill the process at once: its end reaches clients only while the pod is known, which is until Start returns.
 			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), killPeriod)
 			defer cancel()
 			left = errors.Join(left, killCgroup(end, r.cfg.podCgroup(c.id)))

@@ -132,7 +132,7 @@ func (r *Runtime) stopSignal(ctx context.Context, id string) unix.Signal {
 	if err != nil || record.Labels[labelStopSignal] == "" {
 		return unix.SIGTERM
 	}
-	// Docker also takes the signal of an image in small letters.
+	// Docker also accepts the signal of an image in lower case.
 	n, err := v1alpha1.ParseSignal(strings.ToUpper(record.Labels[labelStopSignal]))
 	if err != nil {
 		return unix.SIGTERM

@@ -26,7 +26,7 @@ type Config struct {
 	// Log may be nil.
 	Log *slog.Logger
 	// WithoutDaemons: no daemon reports pods (in tests), so everything is taken from the API, late as it is and without
-	// what only a node knows: a pod's network namespace, and when it got its address.
+	// what only a node has: a pod's network namespace, and when it got its address.
 	WithoutDaemons bool
 	// ThroughDeployment: create no pod here; all come from the Deployment and its ReplicaSets. Wakes are slower, and each
 	// makes fewer requests.

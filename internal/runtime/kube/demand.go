@@ -18,8 +18,8 @@ func (m *machine) wantMore(held, waiting int) {
 	}
 }
 
-// wantLess takes back what a pod or a waiting Start stood for, before either is removed, and reports whether the number
-// changed. It does not while a rollout has more pods than are wanted: the Deployment takes one away by itself.
+// wantLess lowers the wanted number by one, before a pod or a waiting Start is removed, and reports whether it changed.
+// It does not while a rollout has surplus pods: the Deployment removes one by itself.
 func (m *machine) wantLess(held, waiting int) bool {
 	if held+waiting > int(m.want) || m.want == 0 {
 		return false
@@ -28,8 +28,8 @@ func (m *machine) wantLess(held, waiting int) bool {
 	return true
 }
 
-// deploymentSeen takes the number of replicas of one version of the Deployment. Versions older than the last write, and
-// all that arrive while a number is being written, say nothing.
+// deploymentSeen records the number of replicas of one version of the Deployment. Versions older than the last write,
+// and all that arrive while a number is being written, are ignored.
 func (m *machine) deploymentSeen(uid string, version uint64, replicas int32, held, waiting int) {
 	if m.sending && m.uid == uid || version < m.version && version != 0 {
 		return
@@ -42,7 +42,7 @@ func (m *machine) deploymentSeen(uid string, version uint64, replicas int32, hel
 		return
 	}
 	if m.direct != nil && replicas == 0 {
-		m.uid, m.version = uid, version // it does not know of them
+		m.uid, m.version = uid, version // it has not adopted them
 		return
 	}
 	// The wanted number is decided here: the one observed is old, or about to be overwritten.
@@ -64,7 +64,7 @@ func (m *machine) deploymentDeleted() {
 	*m = machine{throughDeployment: m.throughDeployment, excess: m.excess, written: unknown, epoch: m.epoch + 1}
 }
 
-// podLost takes that a direct pod goes, or will not run again. Nothing else replaces it.
+// podLost drops a direct pod that is leaving, or will not run again. Nothing else replaces it.
 func (m *machine) podLost(uid string) {
 	if dir := m.direct; dir != nil && dir.uids[uid] && !dir.announced {
 		delete(dir.uids, uid)
@@ -74,16 +74,16 @@ func (m *machine) podLost(uid string) {
 	}
 }
 
-// podFound takes a pod without a controller that this machine is not known to have created: the controller before this
-// one did, or a request that was not answered. inherited: the pod existed before this process.
+// podFound adds a pod without a controller that this machine did not knowingly create: an earlier leader did, or a
+// request whose answer was lost. inherited: the pod existed before this process.
 func (m *machine) podFound(uid, hash, specHash string, inherited bool, now time.Time) {
-	// Where the Deployment has pods, this one is about to be adopted, unless the controller before this one ended just
-	// then: to hand it over once more does no harm.
+	// Where the Deployment has pods, this one is about to be adopted, unless the former leader ended just then: handing it
+	// over once more does no harm.
 	if hash == "" || m.sending || m.written > 0 && m.direct == nil && !inherited {
 		return
 	}
 	if m.direct == nil {
-		// Whoever created it may have scaled the Deployment already.
+		// Its creator may have scaled the Deployment already.
 		m.direct = &direct{hash: hash, uids: map[string]bool{}, first: now, last: now, announced: true}
 	}
 	dir := m.direct

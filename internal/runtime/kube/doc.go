@@ -7,8 +7,8 @@
 //
 // A pod's life is reported twice: by the daemon of its node at once (ReportPod), and by the API up to a second later.
 // The daemon's report counts. A pod is used only after its node's daemon reports it: without a daemon its node has no
-// gate that could serve it. The API knows what no daemon does: that a pod fits on no node, that an image cannot be
-// pulled, that a pod is being deleted.
+// gate that could serve it. Only the API reports that a pod fits on no node, that an image cannot be
+// pulled, or that a pod is being deleted.
 //
 // The files point one way: pure functions of what was observed (machine, demand, trouble), requests to the API server
 // (requests, podlogs), what is known of services and pods (state, pods), what carries out decisions (drive, maintain),

@@ -74,8 +74,8 @@ func (m *machine) next(o observation) action {
 		}
 		return m.waitOr(expired, fmt.Sprintf("wants %d pods", m.target))
 	case recognizing:
-		// A Deployment that does not know its ReplicaSet creates another one once it is resumed. It does not look for one of
-		// an older template, so the wait ends in any case.
+		// A Deployment controller that has not seen the ReplicaSet creates another one once the Deployment is resumed. It
+		// does not look for one of an older template, so the wait ends in any case.
 		if !expired && !m.recognized(o.sets) {
 			return wait{m.deadline}
 		}
@@ -95,7 +95,7 @@ func (m *machine) next(o observation) action {
 		m.enter(restObserving, o.now)
 		return m.next(o)
 	case restObserving:
-		// A Deployment controller that does not know that it is paused would create its ReplicaSet again.
+		// A Deployment controller that has not seen the pause would create the ReplicaSet again.
 		if d := o.deployment; d != nil && d.Spec.Paused && seenByController(d) {
 			m.stage, m.doomed = restDeleting, slices.Clone(o.sets)
 			return m.next(o)
@@ -186,7 +186,7 @@ func (m *machine) recognized(sets []*appsv1.ReplicaSet) bool {
 }
 
 // template is the one that the pods were created from. The Deployment's may be newer by now; it then replaces the pods.
-// Of pods that another controller created, only the label tells.
+// For pods of another leader, only the label identifies it.
 func (dir *direct) template(d *appsv1.Deployment) *corev1.PodTemplateSpec {
 	if dir.from != nil {
 		return &dir.from.Spec.Template
@@ -231,7 +231,7 @@ func (m *machine) done(res result, now time.Time) {
 	}
 }
 
-// created takes the direct pods that were created; those that failed are to be created again.
+// created records the direct pods that were created; those that failed are to be created again.
 func (m *machine) created(uids []string, now time.Time) {
 	for _, uid := range uids {
 		m.direct.uids[uid] = true

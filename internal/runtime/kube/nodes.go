@@ -26,12 +26,12 @@ func (r *Runtime) SetNodes(names []string) {
 	}
 }
 
-// lostAfter is how long a single pod may be on a node without a daemon before that is told: as long as the controller
-// waits for the daemon of a pod that it knows.
+// lostAfter is the grace period before a single pod on a node without a daemon is reported as lost, the same as the
+// controller's for the daemon of a known pod.
 const lostAfter = 5 * time.Second
 
-// lost returns what to tell of a single pod that no daemon has reported to this process, because its node has none: it
-// may run, and no other starts beside it. A pod that was reported is the controller's to tell of. The lock is held.
+// lost returns the message for a single pod whose node has no daemon: it may run, and no other starts beside it. Pods
+// that a daemon has already reported to this process are handled by the controller. The lock is held.
 func (r *Runtime) lost(p *pod) (reason string, ok bool) {
 	if r.byUID[p.rt.ID] != p || !p.single || p.delivered || p.node == "" || len(r.nodes) == 0 || r.nodes[p.node] {
 		return "", false
@@ -41,7 +41,8 @@ func (r *Runtime) lost(p *pod) (reason string, ok bool) {
 		"node.kubernetes.io/out-of-service=nodeshutdown:NoExecute", p.node, p.name, p.node), true
 }
 
-// checkLost has it told that a single pod is on a node without a daemon, unless that changes soon. The lock is held.
+// checkLost schedules that report for a single pod on a node without a daemon, and withdraws an earlier one once the
+// node has a daemon. The lock is held.
 func (r *Runtime) checkLost(p *pod) {
 	if _, ok := r.lost(p); !ok {
 		if p.service.reported.lost && r.nodes[p.node] {

@@ -11,12 +11,12 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// This file has what happens to one pod, whoever reports it. All of it is called with the lock held.
+// This file handles what happens to one pod, from either source. All of it is called with the lock held.
 
 // unknownCode is the exit status of a process whose end was not observed: that of SIGKILL.
 const unknownCode = 128 + 9
 
-// networkReady takes what is known of a pod's network, and delivers the pod once it has an address: to the Start that
+// networkReady records a pod's network, and delivers the pod once it has an address: to the Start that
 // waits longest, or by Appeared. inherited: the pod existed before this process, and is for List to deliver.
 func (r *Runtime) networkReady(p *pod, from runtime.Pod, at monotime.Time, inherited bool) {
 	if from.Addr.IsValid() {
@@ -36,7 +36,7 @@ func (r *Runtime) networkReady(p *pod, from runtime.Pod, at monotime.Time, inher
 	}
 	p.delivered = true
 	s := p.service
-	// A pod that leaves may have connections, which a new leader must know of.
+	// A pod that leaves may have connections, so a new leader must learn of it.
 	if p.rt.Leaving = p.leaving; p.leaving || len(s.waiters) == 0 {
 		r.appeared.put(p.rt)
 		r.deliverKeptExit(p)
@@ -58,7 +58,7 @@ func (s *service) assign(p *pod) *waiter {
 	return w
 }
 
-// containerStep takes that the main container was created or started.
+// containerStep handles that the main container was created or started.
 func (r *Runtime) containerStep(p *pod, phase runtime.Phase, at monotime.Time) {
 	if phase == runtime.PhaseStarted && p.rt.Started == 0 {
 		p.rt.Started = at
@@ -70,7 +70,7 @@ func (r *Runtime) containerStep(p *pod, phase runtime.Phase, at monotime.Time) {
 	}
 }
 
-// processEnded takes that the main container's process ended.
+// processEnded handles the end of the main container's process.
 func (r *Runtime) processEnded(p *pod, code uint32) {
 	p.rt.Started = 0
 	if p.waiter != nil {
@@ -112,7 +112,7 @@ func (r *Runtime) deliverExit(p *pod, status exitStatus) {
 	})
 }
 
-// deleting takes that a pod is being deleted, by others or here.
+// deleting handles that a pod is being deleted, by others or here.
 func (r *Runtime) deleting(p *pod) {
 	if p.leaving {
 		return
@@ -128,7 +128,7 @@ func (r *Runtime) deleting(p *pod) {
 	}
 }
 
-// failedForGood takes that a pod will not run again; its ReplicaSet replaces it.
+// failedForGood handles a pod that will not run again; its ReplicaSet replaces it.
 func (r *Runtime) failedForGood(p *pod, o *corev1.Pod) {
 	if p.failed {
 		return
@@ -180,7 +180,7 @@ func (r *Runtime) podLost(p *pod) {
 	r.schedule(p.service)
 }
 
-// heldUp takes why a pod does not start.
+// heldUp records why a pod does not start.
 func (r *Runtime) heldUp(p *pod, o *corev1.Pod) {
 	s := p.service
 	w := p.waiter

@@ -52,7 +52,7 @@ func (r *Runtime) ReportPod(report runtime.PodReport) {
 	}
 }
 
-// podSeen takes a pod as the API server has it. inherited: it existed before this process.
+// podSeen handles a pod as reported by the API server. inherited: it existed before this process.
 func (r *Runtime) podSeen(o *corev1.Pod, inherited bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,7 +108,7 @@ func (r *Runtime) podSeen(o *corev1.Pod, inherited bool) {
 	}
 }
 
-// checkReported takes it for what holds up a Start that no daemon has reported a pod which runs.
+// checkReported reports a Start as held up if its pod runs but no daemon has reported it.
 func (r *Runtime) checkReported(p *pod, node string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,7 +120,7 @@ func (r *Runtime) checkReported(p *pod, node string) {
 	}
 }
 
-// podDeleted takes a pod that is gone from the API.
+// podDeleted handles a pod that is gone from the API.
 func (r *Runtime) podDeleted(o *corev1.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,7 +134,7 @@ func (r *Runtime) podDeleted(o *corev1.Pod) {
 	r.removed(p)
 }
 
-// deploymentSeen takes a Deployment as the API server has it.
+// deploymentSeen handles a Deployment as reported by the API server.
 func (r *Runtime) deploymentSeen(d *appsv1.Deployment) {
 	if d.Labels[v1alpha1.LabelService] != d.Name {
 		return // it is not of Wangell, but has its label
@@ -150,7 +150,7 @@ func (r *Runtime) deploymentSeen(d *appsv1.Deployment) {
 	r.schedule(s)
 }
 
-// deploymentDeleted takes a Deployment that is gone from the API.
+// deploymentDeleted handles a Deployment that is gone from the API.
 func (r *Runtime) deploymentDeleted(d *appsv1.Deployment) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -164,7 +164,7 @@ func (r *Runtime) deploymentDeleted(d *appsv1.Deployment) {
 	r.dropService(s)
 }
 
-// setSeen takes a ReplicaSet as the API server has it.
+// setSeen handles a ReplicaSet as reported by the API server.
 func (r *Runtime) setSeen(set *appsv1.ReplicaSet) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -177,7 +177,7 @@ func (r *Runtime) setSeen(set *appsv1.ReplicaSet) {
 	r.schedule(s)
 }
 
-// setDeleted takes a ReplicaSet that is gone from the API.
+// setDeleted handles a ReplicaSet that is gone from the API.
 func (r *Runtime) setDeleted(set *appsv1.ReplicaSet) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -84,8 +84,8 @@ func (r *Runtime) startSingle(
 	return runtime.Pod{}, err
 }
 
-// createSingle creates the single pod once no pod of the service is left, and once more if it goes before it has a
-// network. It returns the UID of the last one when ctx ends or the waiter has a pod.
+// createSingle creates the single pod once no other is left, and recreates it if it disappears before it has a network.
+// It returns the UID of the last one when ctx ends or the waiter has a pod.
 func (r *Runtime) createSingle(ctx context.Context, s *service, w *waiter, hash string) (uid string) {
 	for {
 		r.deleteFailed(ctx, s)

@@ -86,7 +86,7 @@ type pod struct {
 	alone     bool        // it has no controller, as the API has it: nothing else would end it
 	set       bool        // its controller is a ReplicaSet, as the API has it
 	single    bool        // its controller is the Deployment, as the API has it: see single.go
-	delivered bool        // the caller knows it: by a Start, Appeared or List
+	delivered bool        // returned to the caller by Start, Appeared or List
 	waiter    *waiter     // the Start that it was assigned to, until that returns
 	stopping  bool        // Stop was called, or its Start failed
 	leaving   bool        // it is being deleted by others
@@ -164,7 +164,7 @@ func (s *service) held() int {
 // wantMore makes room for one more Start. The lock is held.
 func (s *service) wantMore() { s.machine.wantMore(s.held(), len(s.waiters)) }
 
-// wantLess takes back what a pod or a waiter stood for, before either is removed. The lock is held.
+// wantLess lowers the wanted number before a pod or a waiter is removed. The lock is held.
 func (s *service) wantLess() bool { return s.machine.wantLess(s.held(), len(s.waiters)) }
 
 // observe returns what the machine decides on. The lock is held.

@@ -10,7 +10,7 @@ const (
 	maxTombstones = 100_000
 )
 
-// tombstones remembers the UIDs of pods that are gone, so that a late report does not bring one back.
+// tombstones remembers the UIDs of pods that are gone, so that a late report does not resurrect one.
 type tombstones struct {
 	at    map[string]time.Time
 	order []string // oldest first
