@@ -13,7 +13,7 @@ import (
 // wake the service again.
 const waryFlags = uint32(gateServiceFlagSERVICE_DRAINS | gateServiceFlagSERVICE_DOUBTED)
 
-// doubts knows what came of the wakes of services.
+// doubts tracks whether wakes led to connections.
 type doubts struct {
 	mu sync.Mutex
 	of map[uint32]visits // by the service's index
@@ -32,8 +32,8 @@ func (d *doubts) forget(service uint32) {
 	delete(d.of, service)
 }
 
-// podGone notes that a pod is gone and whether it had connections. If it was the last one, it reports whether the
-// service was woken by this gate, given its count of wakes, without a connection having come of it.
+// podGone notes that a pod is gone and whether it had connections. If it was the last one, podGone reports whether this
+// gate woke the service in vain, given its count of wakes: no connection came of it.
 func (d *doubts) podGone(service uint32, used, last bool, wakes uint64) (inVain bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

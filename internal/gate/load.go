@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// renamedMaps are maps that an earlier version pinned under another name. Their layout is the same.
+// renamedMaps maps former pin names to present ones. The layouts are the same.
 var renamedMaps = map[string]string{
 	"states":      gateMapServiceStatuses,
 	"short_lived": gateMapRingSlots,
@@ -60,7 +60,7 @@ func load(objs *gateObjects, cfg *Config, dev *devices) error {
 	return nil
 }
 
-// renamePins gives pins of an earlier version their present names.
+// renamePins gives adopted pins their present names.
 func renamePins(dir string) error {
 	for from, to := range renamedMaps {
 		err := os.Rename(filepath.Join(dir, from), filepath.Join(dir, to))

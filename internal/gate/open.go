@@ -147,7 +147,7 @@ func (g *Gate) attachAll() error {
 		if p.Ifindex == 0 {
 			continue // on another node
 		}
-		g.nameNetns(index, int(p.Ifindex)) // an earlier version may not have done so
+		g.nameNetns(index, int(p.Ifindex)) // the adopted pod may lack it
 		// A pod whose device is gone is for the daemon to remove.
 		if err := g.attachPod(int(p.Ifindex)); err != nil {
 			g.log.Warn("cannot attach to a pod's device", "pod", p.Id, "error", err)

@@ -13,10 +13,10 @@ import (
 )
 
 // Programs of others, such as those of a CNI plugin, may end the chain of programs of a device: what comes behind them
-// never runs. The kernel does not tell when somebody attaches before the gate, so it looks from time to time.
+// never runs. The kernel does not notify about programs attached earlier in the chain, so the gate polls.
 
-// Reattached returns how often the gate had to attach again because a program of another came before its own, or
-// somebody had detached it.
+// Reattached returns how often the gate had to attach again because another program came before its own, or
+// had detached it.
 func (g *Gate) Reattached() uint64 { return g.reattached.Load() }
 
 // keepFirst makes the gate's programs the first ones wherever they are attached.
@@ -39,7 +39,7 @@ func (g *Gate) keepFirst() {
 		case err != nil:
 			g.log.Error("the gate may not see packets", "link", name, "interface", a.at.ifindex, "error", err)
 		case was < 0:
-			g.log.Warn("the gate was detached by somebody: attached again", "link", name, "interface", a.at.ifindex)
+			g.log.Warn("another program detached the gate: attached again", "link", name, "interface", a.at.ifindex)
 		default:
 			g.log.Warn("programs of others were attached before the gate's: attached again before them",
 				"link", name, "interface", a.at.ifindex, "programs", was)

@@ -30,7 +30,7 @@ func tagging(addrs ...netip.Addr) (nodes []Node) {
 	return nodes
 }
 
-// siphash13 is the SipHash-1-3 of words, written anew from the paper, for comparison with the gate's.
+// siphash13 is SipHash-1-3, written from its specification independently of the gate's, for comparison.
 func siphash13(key TagKey, message []byte) uint64 {
 	k0, k1 := binary.LittleEndian.Uint64(key[:]), binary.LittleEndian.Uint64(key[8:])
 	v := [4]uint64{k0 ^ 0x736f6d6570736575, k1 ^ 0x646f72616e646f6d, k0 ^ 0x6c7967656e657261, k1 ^ 0x7465646279746573}
@@ -61,7 +61,7 @@ func siphash13(key TagKey, message []byte) uint64 {
 	return v[0] ^ v[1] ^ v[2] ^ v[3]
 }
 
-// The paper's vectors are of SipHash-2-4. This one is of Rust's SipHasher13: key 00 to 0f, message 00 to 07.
+// SipHash's published vectors are of SipHash-2-4. This one is of Rust's SipHasher13: key 00 to 0f, message 00 to 07.
 func TestSiphash13OfTheTests(t *testing.T) {
 	var key TagKey
 	message := make([]byte, 8)
