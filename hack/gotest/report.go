@@ -38,7 +38,7 @@ func newReport(w io.Writer, allowed *regexp.Regexp) *report {
 	return &report{w: w, allowed: allowed, output: map[string]*strings.Builder{}, counts: map[string]*totals{}}
 }
 
-// read takes events until the stream ends. Lines that are no events, as a program's own output may be, are passed on.
+// read reads events until the stream ends. Other lines, such as a program's own output, are passed on.
 func (r *report) read(stream io.Reader) {
 	lines := bufio.NewReader(stream)
 	for {

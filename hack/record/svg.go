@@ -60,7 +60,7 @@ text { fill: #d4dae3; white-space: pre }
 	return b.Bytes()
 }
 
-// class tells commands and headings, which follow an empty line, from other output.
+// class distinguishes commands and headings, which follow an empty line, from other output.
 func class(lines []line, i int) string {
 	switch {
 	case strings.HasPrefix(lines[i].text, "$ "):

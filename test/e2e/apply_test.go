@@ -88,7 +88,7 @@ func TestChangedManifestFilesAreApplied(t *testing.T) {
 		t.Errorf("b, with a broken file: %+v", got)
 	}
 	if ps := l.must(t, "ps"); !regexp.MustCompile(`b\.yaml +- +Invalid .* 7:9: spec.port: want a number`).MatchString(ps) {
-		t.Errorf("ps does not tell what is wrong with b.yaml:\n%s", ps)
+		t.Errorf("ps does not say what is wrong with b.yaml:\n%s", ps)
 	}
 
 	f.write(t, "b.yaml", manifest(version("b", "4")))
@@ -97,7 +97,7 @@ func TestChangedManifestFilesAreApplied(t *testing.T) {
 	e2e.MustAsk(t, l.Client(), l.address(t, "c"))
 
 	if ps := l.must(t, "ps"); strings.Contains(ps, "Invalid") {
-		t.Errorf("ps tells of a mistake that is mended:\n%s", ps)
+		t.Errorf("ps reports a mistake that is corrected:\n%s", ps)
 	}
 	f.remove(t, "a.yaml")
 	l.untilGone(t, "a")

@@ -37,7 +37,7 @@ func TestServiceWakesServesAndSleepsAgain(t *testing.T) {
 		if instances[a.Instance] = true; len(instances) != want.instances {
 			t.Errorf("%s: %d processes have answered so far, want %d", want.what, len(instances), want.instances)
 		}
-		// The answer may be here before the controller knows that the service is warm.
+		// The answer may arrive before the controller has made the service warm.
 		s := l.until(t, "hello", "warm", isState("Warm")).Service.Status
 		if s.Replicas != 1 {
 			t.Errorf("%s: %+v", want.what, s)

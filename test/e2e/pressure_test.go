@@ -24,17 +24,17 @@ func TestPressureShows(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "clients in " + prefix.String() + " exceed their budget of wakes: they have to prove where they are"
-	e2e.Eventually(t, "ps tells of the client", func() (bool, string) {
+	e2e.Eventually(t, "ps reports the client", func() (bool, string) {
 		st := l.service(t, "b")
 		return st.Pressure.Reason == controller.PressureWakes && strings.Contains(st.Service.Status.Message, want),
 			st.Service.Status.Message
 	})
 	full := ": the gate's table services is almost full: 2 of 2 entries (--services)\n"
-	e2e.Eventually(t, "ps tells of the table", func() (bool, string) {
+	e2e.Eventually(t, "ps reports the table", func() (bool, string) {
 		ps := l.must(t, "ps")
 		return strings.Contains(ps, "\nTableAlmostFull: node ") && strings.HasSuffix(ps, full), ps
 	})
 	if said := u.said(); !strings.Contains(said, want) || !strings.Contains(said, strings.TrimSpace(full)) {
-		t.Error("the log does not tell of both")
+		t.Error("the log does not report both")
 	}
 }

@@ -44,7 +44,7 @@ func TestAllowFromKeepsClientsOut(t *testing.T) {
 	if n := len(l.wakes(t, "hello")); n != 0 {
 		t.Errorf("the stranger caused %d wakes", n)
 	}
-	e2e.Eventually(t, "ps tells of the stranger", func() (bool, string) {
+	e2e.Eventually(t, "ps reports the stranger", func() (bool, string) {
 		message := l.service(t, "hello").Service.Status.Message
 		return strings.Contains(message, "denied, one of them from "+stranger.Addr.String()), message
 	})

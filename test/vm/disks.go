@@ -93,7 +93,7 @@ func makeDisk(ctx context.Context, image, dir string, free int64) error {
 }
 
 // once fills a folder of the cache by a function, unless it is there already. Other processes wait meanwhile. The
-// function gets another folder, which takes its name once it is complete.
+// function gets a temporary folder, which is renamed once it is complete.
 func once(dir string, fill func(tmp string) error) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plan holds what the runner of test/vm and the program in the VM tell each other.
+// Package plan holds what the runner of test/vm and the program in the VM exchange.
 package plan
 
 // Where the program in the VM finds its plan.
@@ -22,7 +22,7 @@ type Check struct {
 	Seconds int      `json:"seconds"` // its limit
 }
 
-// State is what an Event tells.
+// State is the state that an Event reports.
 type State string
 
 // The states of a VM and its checks.
