@@ -10,8 +10,8 @@ import (
 	godigest "github.com/opencontainers/go-digest"
 )
 
-// Fixed returns a name of an image that means the same content for good: its repository and digest. The tag is left
-// out, because not every container runtime takes both. Without a valid digest, and for a name that has one already or
+// Fixed pins an image name to a digest: it returns the repository and the digest. The tag is left
+// out, because not every container runtime accepts both. Without a valid digest, and for a name that has one already or
 // is not valid, it returns ref.
 func Fixed(ref, digest string) string {
 	if godigest.Digest(digest).Validate() != nil || strings.Contains(ref, "@") {

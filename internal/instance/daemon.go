@@ -80,7 +80,7 @@ type brokenFiles struct {
 	list []localapi.BrokenFile
 }
 
-// set takes the error of the last look at the manifests; nil if there was none.
+// set stores the error of the last load of the manifests; nil if there was none.
 func (b *brokenFiles) set(err error) {
 	list := []localapi.BrokenFile{}
 	if errs := (manifest.Errors)(nil); errors.As(err, &errs) {

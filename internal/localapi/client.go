@@ -69,7 +69,7 @@ func (c *Client) Broken(ctx context.Context) (out []BrokenFile, err error) {
 	return out, c.getJSON(ctx, "/v1/broken", nil, &out)
 }
 
-// Pressure returns what is scarce in the gate as a whole. An instance of an earlier version knows of nothing.
+// Pressure returns what is scarce in the gate as a whole. An instance without this endpoint reports nothing.
 func (c *Client) Pressure(ctx context.Context) (out []controller.Pressure, err error) {
 	err = c.getJSON(ctx, "/v1/pressure", nil, &out)
 	if errors.Is(err, runtime.ErrNotFound) {
@@ -97,7 +97,7 @@ func (c *Client) Sleep(ctx context.Context, name string) error {
 	return c.nothing(ctx, http.MethodPost, "/v1/sleep", url.Values{"service": {name}})
 }
 
-// answerTimeout is how long an instance may take to answer what it knows already. It answers in milliseconds, unless it
+// answerTimeout is how long an instance may take to answer from memory. It answers in milliseconds, unless it
 // is stopped (SIGSTOP) or the machine is overloaded.
 var answerTimeout = 10 * time.Second
 

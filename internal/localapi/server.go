@@ -69,7 +69,7 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// BrokenFile is a manifest, or a folder of manifests, with mistakes. Its services are those that it had before them.
+// BrokenFile is a manifest, or a folder of manifests, with mistakes. Its services keep their last valid state.
 type BrokenFile struct {
 	// File is the file as the user named it.
 	File string `json:"file"`
@@ -104,7 +104,7 @@ func Serve(cfg Config) (*Server, error) {
 	go func() {
 		defer close(s.done)
 		if err := s.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			cfg.Log.Error("the control socket is no longer served", "path", cfg.Path, "error", err)
+			cfg.Log.Error("the local API is no longer served", "path", cfg.Path, "error", err)
 		}
 	}()
 	return s, nil

@@ -17,7 +17,7 @@ import (
 
 // decoder fills a Go value from YAML nodes, guided by the value's type and its JSON tags, and reports everything that
 // does not fit. It accepts what encoding/json accepts of the same text as JSON, but refuses unknown and repeated fields
-// and knows where each field is written.
+// and records where each field is written.
 type decoder struct {
 	file string
 	errs *Errors

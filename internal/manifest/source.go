@@ -36,7 +36,7 @@ type sources struct {
 
 // input is one file to read.
 type input struct {
-	// name is the file's name as the user knows it.
+	// name is the file's name as the user wrote it.
 	name  string
 	stdin bool
 	// regular means that reading does not block on another program.

@@ -38,17 +38,17 @@ type Service struct {
 	// Key names the service.
 	Key    string
 	Images []Image
-	// Nodes is on how many nodes; 0 for all.
+	// Nodes is the number of nodes to place on; 0: all.
 	Nodes int
 	// Pod says on which nodes the pods could run: its node selector, required node affinity and tolerations are read.
 	// Nil for a pod without any.
 	Pod *corev1.PodSpec
-	// Hash is another text when the service was changed: images with the policy Always are pulled again.
+	// Hash changes with the spec; images with policy Always are then pulled again.
 	Hash string
 }
 
-// Want is an image that a node is to have, by Image.Name. Revision is another number when a service that pulls the
-// image always was changed.
+// Want is an image that a node is to have, by Image.Name. Revision changes with the spec of any service that uses the
+// image with policy Always.
 type Want struct {
 	Name     string
 	Policy   corev1.PullPolicy
@@ -112,7 +112,7 @@ func Place(services []Service, nodes []Node, limit int) Plan {
 	return p
 }
 
-// missing is how many different images are not among those of a node.
+// missing counts a service's images that the node does not have yet.
 func missing(on map[string]*Want, images []Image) int {
 	n := 0
 	for i, image := range images {
@@ -127,7 +127,7 @@ func missing(on map[string]*Want, images []Image) int {
 // strength orders policies: of several services, the one that asks for most decides.
 var strength = map[corev1.PullPolicy]int{corev1.PullNever: 1, corev1.PullIfNotPresent: 2, corev1.PullAlways: 3}
 
-// add adds an image of a service to those of a node.
+// add adds an image to a node.
 func add(on map[string]*Want, image Image, s *Service) {
 	w := on[image.Name]
 	if w == nil {

@@ -66,7 +66,7 @@ func (m *Machine) Next() time.Time {
 	return m.ended.Add(min(max(took, wakePause), max(m.period, wakePause)))
 }
 
-// Answered takes the outcome of a probe that ran from one time to another.
+// Answered records the outcome of a probe that ran from one time to another.
 func (m *Machine) Answered(started, ended time.Time, ok bool) Change {
 	m.started, m.ended = started, ended
 	if ok == m.ready {

@@ -69,7 +69,7 @@ func (p *Prober) run(ctx context.Context, probe *corev1.Probe) (bool, string, er
 		}
 		return true, "connected", conn.Close()
 	}
-	return false, "", errors.New("has no handler that this daemon knows")
+	return false, "", errors.New("has no handler that this daemon supports")
 }
 
 // target returns the address to connect to.

@@ -107,7 +107,7 @@ type Scaler struct {
 	scaled  bool
 }
 
-// Decide takes an observation and decides. Observations must come in the order of their times. With a policy that Check
+// Decide decides on an observation. Observations must come in the order of their times. With a policy that Check
 // refuses, nothing changes.
 func (s *Scaler) Decide(p Policy, o Observation) Decision {
 	d := Decision{Replicas: o.Replicas, Wanted: o.Replicas, Value: o.Value, Target: p.Target, metric: p.Metric}

@@ -116,7 +116,7 @@ func (s Set) IsEmpty() bool { return len(s.spans) == 0 }
 // Equal reports whether two sets have the same addresses.
 func (s Set) Equal(o Set) bool { return slices.Equal(s.spans, o.spans) }
 
-// Within returns a subset that takes at most limit rules: s itself if possible, otherwise as many of its ranges as fit,
+// Within returns a subset that needs at most limit rules: s itself if possible, otherwise as many of its ranges as fit,
 // widest first. left is the number of ranges that are left out.
 func (s Set) Within(limit int) (subset Set, left int) {
 	if len(s.Rules()) <= limit {

@@ -27,7 +27,7 @@ type pull struct {
 	at          time.Time
 }
 
-// see takes an event.
+// see records an event.
 func (p pulls) see(e controller.Event) {
 	if e.Kind != controller.EventPull {
 		return
