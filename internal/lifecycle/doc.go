@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lifecycle decides when a service gets pods, when it loses them, and what its clients are answered in the
+// Package lifecycle decides when a service gets pods, when it loses them, and how its clients are answered in the
 // meantime. It is one state machine per service, the same for every runtime: pure functions of an event and a time,
 // without access to a runtime, the wire or a clock.
 //

@@ -4,7 +4,7 @@ package lifecycle
 
 import "wangell.loutres.me/internal/monotime"
 
-// listening goes on after a pod's home node has reported that its socket listens.
+// listening handles a report from a pod's home node that its socket listens.
 func (t *transition) listening(e Listening) {
 	t.back(e.Ref) // its node is heard
 	p := t.pod(e.Ref)
@@ -31,7 +31,7 @@ func (t *transition) listening(e Listening) {
 	}
 }
 
-// unready goes on after a pod that listens is not ready, or not any more.
+// unready handles a report that a pod listens but is not ready, or no longer is.
 func (t *transition) unready(e Unready) {
 	t.back(e.Ref) // its node is heard
 	p := t.pod(e.Ref)
@@ -47,7 +47,8 @@ func (t *transition) unready(e Unready) {
 	t.report(Warning, "a pod gets no new connections: its readinessProbe fails: %s", p.lastAnswer())
 }
 
-// deaf goes on after a pod that served does not listen any more. Clients wait until it does, or its process has ended.
+// deaf handles a pod that served and no longer listens. Clients wait until it listens again or its process has
+// ended.
 func (t *transition) deaf(r Ref) {
 	p := t.pod(r)
 	if p == nil || p.life != lifeServing || p.progress != podConfirmed {
@@ -58,8 +59,8 @@ func (t *transition) deaf(r Ref) {
 	t.report(Info, "a pod gets no new connections: it does not listen on port %d any more", t.spec.Port)
 }
 
-// refuseUnready refuses the clients that have waited long enough for a pod that served, and that has stopped listening
-// or whose readinessProbe fails. The pod stays, with its open connections, and serves again once that is over.
+// refuseUnready refuses clients that have waited long enough for a pod that served but has stopped listening or
+// fails its readinessProbe. The pod keeps its open connections, and serves again once it has recovered.
 func (t *transition) refuseUnready(p *pod, reason string) {
 	p.deadline, t.next.wake, t.refuse = 0, nil, reason
 	t.report(Error, "clients are refused: %s", reason)

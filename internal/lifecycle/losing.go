@@ -4,7 +4,7 @@ package lifecycle
 
 import "fmt"
 
-// startFailed goes on after StartFailed.
+// startFailed handles StartFailed.
 func (t *transition) startFailed(e StartFailed) {
 	p := t.pod(e.Ref)
 	switch {
@@ -30,7 +30,7 @@ func (t *transition) startFailed(e StartFailed) {
 	}
 }
 
-// exited goes on after a pod's process has ended.
+// exited handles the end of a pod's process.
 func (t *transition) exited(e Exited) {
 	p := t.pod(e.Ref)
 	if p == nil || p.life == lifeExited {
@@ -42,7 +42,7 @@ func (t *transition) exited(e Exited) {
 	t.lost(p, was, exitReason(e))
 }
 
-// removed goes on after a pod of which nothing remains.
+// removed handles a pod of which nothing remains.
 func (t *transition) removed(r Ref) {
 	p := t.pod(r)
 	if p == nil {
@@ -52,7 +52,7 @@ func (t *transition) removed(r Ref) {
 	t.lost(p, p.life, "the pod is gone")
 }
 
-// lost goes on after a pod's process has ended, or its start has failed. was is its state before.
+// lost handles a pod whose process has ended or whose start has failed. was is its state before.
 func (t *transition) lost(p *pod, was podLife, reason string) {
 	switch {
 	case t.deleted:
@@ -77,7 +77,7 @@ func (t *transition) lost(p *pod, was podLife, reason string) {
 	}
 }
 
-// lostServing goes on after a serving pod is lost.
+// lostServing handles the loss of a serving pod.
 func (t *transition) lostServing(reason string) {
 	switch {
 	case t.count((*pod).serves) > 0:
@@ -98,7 +98,7 @@ func (t *transition) lostServing(reason string) {
 	}
 }
 
-// lostToStarting goes on after the last serving pod is lost while another one starts.
+// lostToStarting handles the loss of the last serving pod while another one starts.
 func (t *transition) lostToStarting(reason string) {
 	t.report(Error, "lost its pod while the replacement starts: %s", reason)
 	t.waitForStarting()

@@ -106,7 +106,7 @@ func (m *Machine) Serves(r Ref) bool {
 	return p != nil && p.serves()
 }
 
-// Unready returns what the readinessProbe of a pod said last that listens and is not ready; ok is false if the pod is
+// Unready returns the last readinessProbe answer of a pod that listens but is not ready; ok is false if the pod is
 // not in this state.
 func (m *Machine) Unready(r Ref) (answer string, ok bool) {
 	if p := m.pod(r); p != nil && p.probed && p.life <= lifeServing {
@@ -196,7 +196,7 @@ func (m *Machine) outdated() bool {
 }
 
 // blocked reports whether new pods have to wait: because the runtime fails to remove many old ones, or because a pod
-// is not known to be gone that must not run beside its successor.
+// that must not run beside its successor may still exist.
 func (m *Machine) blocked() bool {
 	return len(m.pods) >= maxPods || m.spec.Single && len(m.pods) > 0
 }
@@ -225,7 +225,7 @@ func (m *Machine) clientsWait() bool {
 	return m.state == Waking && m.count((*pod).starts) == 0 || m.state == Stopping && m.next.wake != nil
 }
 
-// mayStayAwake reports whether going to sleep can still be taken back: pods are being drained for it, and are not
+// mayStayAwake reports whether going to sleep can still be cancelled: pods are being drained for it, and are not
 // stopped yet.
 func (m *Machine) mayStayAwake() bool {
 	return m.state == Stopping && m.count((*pod).drainsForSleep) > 0
@@ -242,7 +242,7 @@ func (m *Machine) longestGrace() time.Duration {
 	return longest
 }
 
-// victim returns the pod that is missed least; nil if there is none.
+// victim returns the pod to remove first when scaling in; nil if there is none.
 func (m *Machine) victim(is func(*pod) bool) *pod {
 	var best *pod
 	for _, p := range m.pods {

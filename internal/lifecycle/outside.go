@@ -113,7 +113,7 @@ func (t *transition) away(r Ref) {
 	}
 }
 
-// back counts a pod again whose home node is back, once that reports that it listens.
+// back counts a pod again once its home node is back and reports that it listens.
 func (t *transition) back(r Ref) {
 	p := t.pod(r)
 	if p == nil || !p.away {

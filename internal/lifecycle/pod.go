@@ -8,8 +8,8 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// podLife is what the machine has decided about a pod. It only increases, except when a drain is taken back or a silent
-// node returns.
+// podLife is what the machine has decided about a pod. It only increases, except when a drain is cancelled or a
+// silent node returns.
 type podLife uint8
 
 const (
@@ -104,7 +104,7 @@ func (p *pod) starts() bool { return p.life == lifeStarting && !p.away }
 // starting reports whether the pod has been started and does not serve yet, for whatever reason it was started.
 func (p *pod) starting() bool { return p.life < lifeServing }
 
-// startsReachable is starting, but for pods on silent nodes.
+// startsReachable is starting, except for pods on silent nodes.
 func (p *pod) startsReachable() bool { return p.starting() && !p.away }
 
 // drains reports whether the pod is being drained and has not been stopped.

@@ -4,8 +4,8 @@ package lifecycle
 
 import "time"
 
-// surplusPatience is how long there may be excess pods where pods are also started from outside: the machine may hear
-// of a replacement before it hears that the pod it replaces is being removed.
+// surplusPatience is how long excess pods are tolerated where pods are also started from outside: the machine may
+// hear of a replacement before it hears that the pod it replaces is being removed.
 const surplusPatience = 3 * time.Second
 
 // resize changes the number of pods of a service that has some.
@@ -23,8 +23,8 @@ func (t *transition) removeSurplus() {
 	}
 }
 
-// watchSurplus sees to it that excess pods started from outside do not stay. While the runtime replaces pods, excess
-// pods are its business.
+// watchSurplus ensures that excess pods started from outside do not stay. While the runtime replaces pods, it
+// manages excess pods itself.
 func (t *transition) watchSurplus() {
 	switch {
 	case t.state != Waking && t.state != Warm || t.active() <= t.desired:

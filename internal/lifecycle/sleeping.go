@@ -7,7 +7,7 @@ import "time"
 const (
 	// quietTimeout is how long gates may take to answer that a drained pod gets no new flows.
 	quietTimeout = 5 * time.Second
-	// leaveTimeout is how long beyond its grace a pod may take that is being removed from outside.
+	// leaveTimeout is how long, beyond its grace, a pod that is being removed from outside may take to end.
 	leaveTimeout = time.Minute
 )
 
@@ -70,7 +70,7 @@ func (t *transition) drainAll(e IdleSeen) {
 	}
 }
 
-// quiet decides about a pod that gets no new flows any more.
+// quiet decides what becomes of a pod once no gate gives it new flows.
 func (t *transition) quiet(e Quiet) {
 	p := t.pod(e.Ref)
 	if p == nil || !p.drains() || e.Generation < p.drainGen {

@@ -49,7 +49,7 @@ func (t *transition) stopStarting() {
 	}
 }
 
-// drain gives a pod no new flows; what it waits for has to come within a time.
+// drain gives a pod no new flows, and bounds the time for what it then waits for.
 func (t *transition) drain(p *pod, wait time.Duration) {
 	p.life, p.drainGen, p.deadline = lifeDraining, t.published.generation+1, t.now.Add(wait)
 	t.publish = t.publish || p.progress >= podListened // it may have been published as draining before

@@ -76,7 +76,7 @@ func (t *transition) waitForStarting() {
 	t.start.tries = 1
 }
 
-// lostReachable goes on when the last pod that served still exists, but cannot be used.
+// lostReachable handles the case that the last pod that served still exists but cannot be used.
 func (t *transition) lostReachable(why string) {
 	switch {
 	case t.state != Warm || t.count((*pod).serves) > 0:
@@ -119,7 +119,7 @@ func (t *transition) slowDown() {
 	t.start.after = t.now.Add(backoff(b.crashes))
 }
 
-// podFailed goes on after a pod that was started while others serve is lost.
+// podFailed handles the loss of a pod that was started while others serve.
 func (t *transition) podFailed(reason string) {
 	t.slowDown()
 	t.message = "a new pod does not serve: " + reason

@@ -69,7 +69,7 @@ func (a *alerts) see(m wire.Alert, now time.Time, send func(wire.Message)) (begi
 	return known == nil
 }
 
-// stays notes that something is still scarce, if there is an alert of it.
+// stays notes that something is still scarce, if there is an alert for it.
 func (a *alerts) stays(kind wire.AlertKind, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -78,7 +78,7 @@ func (a *alerts) stays(kind wire.AlertKind, now time.Time) {
 	}
 }
 
-// expire ends the alerts of what has not been scarce for alertHold, and sends and returns their ends.
+// expire ends alerts whose cause has been absent for alertHold, and sends and returns their ends.
 func (a *alerts) expire(now time.Time, send func(wire.Message)) (over []wire.Alert) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

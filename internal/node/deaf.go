@@ -11,14 +11,15 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// Pauses before a pod on another node gets new flows again that its node's gate has refused because it does not listen.
-// Usually the controller says within milliseconds what has become of it; this is for when there is none.
+// Pauses before a pod on another node gets new flows again after its node's gate has refused one because the pod did
+// not listen. Usually the controller reports the pod's state within milliseconds; the pauses matter when there is no
+// controller.
 const (
 	firstRetryPause   = 100 * time.Millisecond
 	longestRetryPause = time.Second
 )
 
-// deafEvent looks after a serving pod of which the gate reports that it may not listen any more.
+// deafEvent handles the gate's report that a serving pod may have stopped listening.
 func (d *daemon) deafEvent(e gate.Event) {
 	s := d.service(e.Service)
 	if s == nil {
@@ -61,7 +62,7 @@ func (d *daemon) awaitListening(s *service, p *pod) {
 	}
 }
 
-// serveAgain gives a pod new flows again that the gate has found deaf. s.mu is held.
+// serveAgain gives new flows to a pod again that the gate had found deaf. s.mu is held.
 func (d *daemon) serveAgain(s *service, p *pod) {
 	if state, _ := d.gate.PodState(s.addr, p.id); state != gate.PodDeaf {
 		return
@@ -93,8 +94,8 @@ func (d *daemon) retryLater(s *service, p *pod) {
 	})
 }
 
-// wakeForParked asks for a pod if clients wait for one and none serves any more. When the gate asked for the first of
-// them, the controller may still have believed in the last pod. s.mu is held.
+// wakeForParked asks for a pod if clients wait for one and none serves any more. When the gate asked for the first
+// of them, the controller may still have counted on the last pod. s.mu is held.
 func (d *daemon) wakeForParked(s *service) {
 	if s.serving() == 0 && d.gate.ServiceCounters(s.addr).ParkedNow > 0 {
 		d.tasks.Go(func() { d.wake(s.addr, d.gate.SYNSeen(s.addr)) })

@@ -22,7 +22,7 @@ var tableAlerts = map[string]wire.AlertKind{
 	"flows_per_source": wire.AlertSourceFlows, "flows_per_service": wire.AlertServiceFlows,
 }
 
-// fills returns how full the gate's tables are. That of flows is left out until it was swept.
+// fills returns how full the gate's tables are. The flow table is left out until its first sweep.
 func (d *daemon) fills() []gate.Fill {
 	fills := d.gate.Fills()
 	if flows := d.flows.Load(); flows != nil {

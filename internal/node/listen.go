@@ -64,7 +64,7 @@ func (d *daemon) listenEvent(e gate.Event) {
 	}
 }
 
-// podListens makes a pod serve that has begun to listen, and reports it.
+// podListens makes a pod that has begun to listen serve, and reports it.
 func (d *daemon) podListens(s *service, p *pod, w *listenWatch, at monotime.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// probeInterval is the interval of the looks at a pod where the kernel has no event for LISTEN.
+	// probeInterval is the interval at which a pod is polled if the kernel has no event for LISTEN.
 	probeInterval = 2 * time.Millisecond
 
 	// After an event, the socket is looked for with growing pauses, about 20 ms long in all.

@@ -102,8 +102,8 @@ func (m *membership) note(addr netip.Addr, s sender) {
 	m.senders[addr] = s
 }
 
-// accepted returns the nodes whose packets are accepted, in the order of their addresses. If it will change by the
-// passing of time, wait is how long that takes; otherwise it is 0.
+// accepted returns the nodes whose packets are accepted, in the order of their addresses. If the result changes with
+// time alone, wait is how long until it does; otherwise it is 0.
 func (m *membership) accepted(now monotime.Time) (nodes []gate.Node, wait time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -24,7 +24,7 @@ func (d *daemon) expectMove(m *wire.Moved) {
 	d.moves[m.From] = m
 }
 
-// takeMoves returns the changes of addresses that a step of the table was to make, and does, by the former address.
+// takeMoves returns the announced changes of address that a step of the table does make, by former address.
 func (d *daemon) takeMoves(upserts []wire.Service, removals []netip.AddrPort) map[netip.AddrPort]*wire.Moved {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -47,9 +47,9 @@ func (d *daemon) takeMoves(upserts []wire.Service, removals []netip.AddrPort) ma
 	return moves
 }
 
-// endReplaced ends what a step of the table leaves no room for: services at removed addresses, unless they move, and
-// services whose addresses get another one. Their open connections get a RST, also those at addresses that they have
-// left. See setAnnounce for changed.
+// endReplaced ends services that a step of the table displaces: those at removed addresses, unless they move, and
+// those whose address is given to another service. Their open connections get a RST, also those at addresses that
+// they have left. See setAnnounce for changed.
 func (d *daemon) endReplaced(upserts []wire.Service, removals []netip.AddrPort, moves map[netip.AddrPort]*wire.Moved,
 	changed map[netip.Addr]bool) {
 	var gone, flows []netip.AddrPort

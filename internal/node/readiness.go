@@ -40,8 +40,8 @@ func (p *pod) endProbes() {
 	}
 }
 
-// startProbes begins to probe a pod that listens: since a time, or from before if that is zero; then it serves already.
-// A pod whose probe cannot run stays unready, and the controller learns why. s.mu is held.
+// startProbes begins to probe a pod that has listened since the given time. Zero means that it listened before and
+// serves already. A pod whose probe cannot run stays unready, and the controller learns why. s.mu is held.
 func (d *daemon) startProbes(s *service, p *pod, listened monotime.Time) {
 	spec, err := readiness.Decode(p.probe)
 	if err != nil { // of a newer version
@@ -69,7 +69,7 @@ func (d *daemon) startProbes(s *service, p *pod, listened monotime.Time) {
 	d.tasks.Go(func() { d.probe(ctx, s, p, q, prober) })
 }
 
-// execIn returns what runs commands in a pod, or nil if nothing can.
+// execIn returns a function that runs commands in a pod, or nil if that is impossible.
 func (d *daemon) execIn(pod string) func(context.Context, string, []string) (int, []byte, error) {
 	exec := d.cfg.Exec
 	if exec == nil && d.cri != nil {
