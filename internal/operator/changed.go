@@ -17,7 +17,7 @@ import (
 )
 
 // statusDelay is the time from a change of a service's state to its reconciliation, in which further changes are
-// gathered: a wake has better use for the machine than to report each of its steps to the API server.
+// gathered: a wake should not compete with reports of each of its steps to the API server.
 const statusDelay = 300 * time.Millisecond
 
 // changedServices adds services to the reconciler's queue. Those that are added before the queue exists are dropped:

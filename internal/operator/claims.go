@@ -136,7 +136,7 @@ func modesOf(o any) []corev1.PersistentVolumeAccessMode {
 	return nil
 }
 
-// trimClaim drops what is not looked at, before a claim is cached.
+// trimClaim drops unused fields before a claim is cached.
 func trimClaim(o any) (any, error) {
 	if c, ok := o.(*corev1.PersistentVolumeClaim); ok {
 		return &corev1.PersistentVolumeClaim{

@@ -44,8 +44,8 @@ type Config struct {
 	// LeaseDuration is the time without a renewal after which another process may lead. The leader gives up after
 	// RenewDeadline. The Lease is renewed, or tried, every RetryPeriod.
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
-	// HandOver is how long a leader that ends goes on telling daemons what becomes of pods, unless all of them go over to
-	// the next leader before that.
+	// HandOver is how long a former leader keeps reporting pod changes to daemons, unless all of them switch to the
+	// next leader before that.
 	HandOver time.Duration
 	// Namespace is the only one whose services are managed; empty for all.
 	Namespace string

@@ -191,7 +191,7 @@ func (l *leader) reportTrouble(k runtime.Key, t kube.Trouble) {
 	l.changed.add(k)
 }
 
-// ready returns why this process is not ready. A process that does not lead is.
+// ready returns why this process is not ready. A process that does not lead counts as ready.
 func (l *leader) ready(*http.Request) error {
 	c := l.controller.Load()
 	if c == nil {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package operator is the Kubernetes side of the controller. It gives every WangellService a Deployment, a Service, an
-// EndpointSlice and an address, passes it to the controller, and reports in its status and in Events what becomes of
-// it.
+// Package operator is the Kubernetes side of the controller. It gives every WangellService a Deployment, a Service,
+// an EndpointSlice and an address, passes it to the controller, and reports its state in its status and in Events.
 //
 // One of several processes leads, by a Lease: only the leader reconciles, and daemons connect to it. Pure functions
-// decide what objects and status are to be (objects, updates, pools, replicas, conditions); the rest of the package
-// carries that out.
+// decide the wanted objects and status (objects, updates, pools, replicas, conditions); the rest of the package
+// applies them.
 package operator
 
 import (

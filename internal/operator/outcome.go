@@ -56,7 +56,7 @@ const wakePatience = 2 * time.Second
 type observed struct {
 	known bool // the controller has the service
 	alone bool // no daemon is connected
-	// starting means that daemons do not share service addresses by this controller's list of nodes yet.
+	// starting means that daemons do not divide service addresses by this controller's list of nodes yet.
 	starting bool
 	status   v1alpha1.WangellServiceStatus
 	lost     string // a pod on a silent node is in the way of others: what to do
@@ -67,8 +67,8 @@ type observed struct {
 	waking   time.Time // when the wake that is under way began; zero if there is none, or it has trouble
 }
 
-// quiet returns for how long nothing is written of a service because it is being woken. The end of the wake causes a
-// reconciliation of its own.
+// quiet returns how long the status of a service is not written because it is being woken. The end of the wake
+// triggers its own reconciliation.
 func (o observed) quiet(now time.Time) time.Duration {
 	if o.waking.IsZero() {
 		return 0

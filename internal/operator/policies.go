@@ -169,7 +169,7 @@ func (e *enforcer) forget(key runtime.Key) {
 	delete(e.verdicts, key)
 }
 
-// verdict returns what policies say of a service that was put.
+// verdict returns the verdict of the policies on a service that was put.
 func (e *enforcer) verdict(key runtime.Key) netpol.Verdict {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -220,7 +220,7 @@ func (e *enforcer) watch() {
 	})
 }
 
-// look builds what policies look at from what is watched.
+// look builds the input of policies from the watched objects.
 func (e *enforcer) look() *netpol.View {
 	v := &netpol.View{
 		Policies: map[string][]netpol.Policy{}, Namespaces: map[string]labels.Set{}, Pods: map[string][]netpol.Pod{},

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// trimForPolicies drops what policies do not look at, before an object is cached: a cluster has many pods.
+// trimForPolicies drops fields that policies do not use, before an object is cached: a cluster has many pods.
 func trimForPolicies(o any) (any, error) {
 	switch o := o.(type) {
 	case *corev1.Pod:

@@ -168,9 +168,9 @@ func newBook(pools Pools) *book {
 		left: map[netip.Addr]runtime.Key{}}
 }
 
-// claim returns the address of a service: the one that its spec asks for, else the one that it has, else the one that
-// it had, else one of the pools, which is always the same for one name as long as it is free. A service keeps its
-// address when the pools change.
+// claim returns the address of a service: the one in its spec, else its present one, else its former one, else one
+// from the pools that depends only on its name as long as it is free. A service keeps its address when the pools
+// change.
 func (b *book) claim(k runtime.Key, asked string, had netip.Addr) (netip.Addr, error) {
 	if asked != "" {
 		a, err := netip.ParseAddr(asked)

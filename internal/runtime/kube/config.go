@@ -46,8 +46,8 @@ type Trouble struct {
 	Lost bool
 }
 
-// Informer delivers the objects of one kind and their changes. The informers of client-go and of controller-runtime are
-// such.
+// Informer delivers the objects of one kind and their changes. The informers of client-go and controller-runtime
+// implement it.
 type Informer interface {
 	AddEventHandler(cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error)
 	RemoveEventHandler(cache.ResourceEventHandlerRegistration) error

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// This file has what happens to a machine: pods that are wanted or not, and what the API server reports of the
-// Deployment and of direct pods.
+// This file has a machine's inputs: pods that are wanted or not, and what the API server reports of the Deployment
+// and of direct pods.
 
-// wantMore makes room for one more Start. held is the number of pods that stay and were delivered, waiting the number
-// of Starts without a pod. A pod that is wanted already and was not delivered is enough: the replacement of a pod that
-// was taken away, or one that a controller before this one asked for.
+// wantMore makes room for one more Start. held is the number of pods that stay and were delivered, waiting the
+// number of Starts without a pod. A pod that is already wanted but was not delivered is enough: the replacement of a
+// removed pod, or one that an earlier leader asked for.
 func (m *machine) wantMore(held, waiting int) {
 	if int(m.want)-held-waiting < 1 {
 		m.want++

@@ -46,8 +46,8 @@ func (m *machine) due(o observation) (what task, at time.Time) {
 	return noTask, time.Time{}
 }
 
-// next returns what is to be done now. When nothing is under way it begins what is due; a number that is not written
-// comes first, also if the Deployment is not known.
+// next returns what to do now. When nothing is under way it begins what is due; an unwritten number comes first,
+// even if the Deployment is unknown.
 func (m *machine) next(o observation) action {
 	if m.stage == idle {
 		m.begin(o)

@@ -66,7 +66,7 @@ func (r *Runtime) misplaced(p *pod) bool {
 		!p.delivered && p.stays() && len(p.service.waiters) > 0
 }
 
-// checkNode has a pod replaced that is bound to a node without a daemon, unless that changes soon. The lock is held.
+// checkNode has a pod on a node without a daemon replaced, unless that changes soon. The lock is held.
 func (r *Runtime) checkNode(p *pod) {
 	if !r.misplaced(p) {
 		return

@@ -79,7 +79,7 @@ func (r *Runtime) processEnded(p *pod, code uint32) {
 	r.exited(p, exitStatus{code, !p.stopping && !p.leaving})
 }
 
-// exited delivers the end of a pod's process, once. That of a pod which was not delivered is kept until it is.
+// exited delivers the end of a pod's process, once. For a pod that was not delivered yet, it is kept until then.
 func (r *Runtime) exited(p *pod, status exitStatus) {
 	switch {
 	case p.exited:
@@ -174,7 +174,7 @@ func (r *Runtime) removed(p *pod) {
 	r.dropService(s)
 }
 
-// podLost has a direct pod that goes or has failed replaced.
+// podLost has a direct pod replaced that is leaving or has failed.
 func (r *Runtime) podLost(p *pod) {
 	p.service.machine.podLost(p.rt.ID)
 	r.schedule(p.service)

@@ -16,8 +16,8 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// daemonPatience is how long a pod that runs, as the API has it, may be unknown to all daemons before that counts as
-// what holds up its Start.
+// daemonPatience is how long a pod that runs according to the API may be unreported by daemons before its Start
+// counts as held up by that.
 const daemonPatience = 2 * time.Second
 
 // ReportPod implements runtime.Cluster.

@@ -110,7 +110,8 @@ func (r *Runtime) Prepare(context.Context, *v1alpha1.WangellService, runtime.Pro
 	return nil
 }
 
-// Forget implements runtime.Runtime. It does nothing: what is known of a service goes with its Deployment and pods.
+// Forget implements runtime.Runtime. It does nothing: the state of a service disappears with its Deployment and
+// pods.
 func (r *Runtime) Forget(context.Context, runtime.Key) error { return nil }
 
 // List implements runtime.Runtime. The pods that it returns are not delivered by Appeared, but for those that have no

@@ -191,9 +191,9 @@ func (r *Runtime) abandonSingle(s *service, w *waiter, uid string) {
 	})
 }
 
-// stopSingle is Stop for a pod that must be gone before another one may start, which no ReplicaSet has any more. It
-// returns only once kubelet has ended the pod, or the API server does not have it any more; a node that is not ready
-// may still run it.
+// stopSingle is Stop for a pod that must be gone before another one may start, and that no ReplicaSet owns any more.
+// It returns only once kubelet has ended the pod, or the API server does not have it any more; a node that is not
+// ready may still run it.
 func (r *Runtime) stopSingle(ctx context.Context, p *pod, grace time.Duration) error {
 	s := p.service
 	for {

@@ -39,9 +39,9 @@ const (
 // unknown is a number of replicas whose write was not confirmed: it is written again.
 const unknown = -1
 
-// machine decides how the number of pods that a service wants is brought about, and what is done to its Deployment
-// afterwards. It is pure: what is observed and the time go in, actions come out, and the result of each is reported
-// back with done. It is not safe for concurrent use.
+// machine decides how a service gets its wanted number of pods, and what happens to its Deployment afterwards. It is
+// pure: observations and the time go in, actions come out, and the result of each is reported back with done. It is
+// not safe for concurrent use.
 type machine struct {
 	// throughDeployment: create no pod directly.
 	throughDeployment bool

@@ -20,8 +20,9 @@ const explanationTimeout = 2 * time.Second
 // Start implements runtime.Runtime: one more replica is wanted, and the next pod that appears is the one. It reports
 // PhaseSandbox, PhaseCreated and PhaseStarted; the end of PhaseImage cannot be seen from outside.
 //
-// A pod that fits nowhere is waited for until shortly before the service's wakeTimeout, so that the reason is reported
-// in time. If Start fails, one replica less is wanted, and what remains of the pod goes by itself.
+// Start waits for a pod that fits nowhere until shortly before the service's wakeTimeout, so that the reason is
+// reported in time. If Start fails, one replica less is wanted, and what remains of the pod is removed in the
+// background.
 func (r *Runtime) Start(
 	ctx context.Context, service *v1alpha1.WangellService, hooks runtime.StartHooks,
 ) (runtime.Pod, error) {
@@ -56,8 +57,8 @@ func (r *Runtime) Start(
 	return runtime.Pod{}, err
 }
 
-// startTimeout is how long to wait for a pod that is held up: the wakeTimeout less a tenth of it, or a second, which is
-// left for reporting why none came.
+// startTimeout is how long to wait for a pod that is held up: the wakeTimeout minus a tenth of it, at most a second,
+// which leaves time to report the reason.
 func startTimeout(s *v1alpha1.WangellService) time.Duration {
 	t := time.Duration(s.Spec.WakeTimeout) * time.Second
 	if t == 0 {
@@ -127,8 +128,8 @@ func callHooks(hooks runtime.StartHooks, e step) {
 	}
 }
 
-// endedEarly returns a pod whose process ended before it was reported to run, and of which the API has nothing bad to
-// say: it ran for a very short time.
+// endedEarly returns a pod whose process ended before it was reported to run and for which the API has no error: it
+// ran for a very short time.
 func (r *Runtime) endedEarly(w *waiter) runtime.Pod {
 	r.mu.Lock()
 	defer r.mu.Unlock()

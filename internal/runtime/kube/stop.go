@@ -98,8 +98,8 @@ func (r *Runtime) waitLeaving(ctx context.Context, p *pod, timeout time.Duration
 	}
 }
 
-// remove writes the number of replicas and makes this very pod the one that goes. excess: one replica was kept in the
-// write for it.
+// remove writes the number of replicas and makes this very pod the victim. excess: one replica was kept in the write
+// for it.
 func (r *Runtime) remove(ctx context.Context, p *pod, grace time.Duration, excess bool) error {
 	s := p.service
 	r.mu.Lock()
