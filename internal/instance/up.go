@@ -263,7 +263,7 @@ func (u *up) watch() {
 	})
 }
 
-// serveControl serves the control socket.
+// serveControl serves the local API.
 func (u *up) serveControl() error {
 	server, err := localapi.Serve(localapi.Config{
 		Path: u.controlSocket(), Services: local{u.controller, u.daemon}, Broken: u.broken.get, Log: u.Log,

@@ -44,7 +44,7 @@ type Client struct {
 	http http.Client
 }
 
-// NewClient returns a client of the instance with a control socket. It does not connect yet.
+// NewClient returns a client of the instance that serves the given socket. It does not connect yet.
 func NewClient(path string) *Client {
 	c := &Client{path: path}
 	c.http.Transport = &http.Transport{

@@ -92,7 +92,7 @@ func Serve(cfg Config) (*Server, error) {
 	}
 	listener, err := listen(cfg.Path)
 	if err != nil {
-		return nil, fmt.Errorf("control socket: %w", err)
+		return nil, fmt.Errorf("local API: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Server{cfg: cfg, cancel: cancel, done: make(chan struct{})}

@@ -69,8 +69,7 @@ func (e *Errors) add(err *Error) {
 	}
 }
 
-// concern reports whether an error is about a file, or about its folder. Beyond maxErrors, all files are taken for
-// wrong.
+// concern reports whether an error is about a file, or about its folder. Beyond maxErrors, all files count as wrong.
 func (e Errors) concern(file string) bool {
 	return len(e) == maxErrors || slices.ContainsFunc(e, func(err *Error) bool {
 		return err.File == file || strings.HasPrefix(file, strings.TrimSuffix(err.File, "/")+"/")

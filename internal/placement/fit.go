@@ -51,14 +51,14 @@ func affine(a *corev1.Affinity, n *Node) bool {
 	})
 }
 
-// operators are those of node selectors as label selectors have them.
+// operators maps operators of node selectors to those of label selectors.
 var operators = map[corev1.NodeSelectorOperator]selection.Operator{
 	corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn,
 	corev1.NodeSelectorOpExists: selection.Exists, corev1.NodeSelectorOpDoesNotExist: selection.DoesNotExist,
 	corev1.NodeSelectorOpGt: selection.GreaterThan, corev1.NodeSelectorOpLt: selection.LessThan,
 }
 
-// all reports whether labels fulfil all requirements. One that is not valid holds nowhere.
+// all reports whether labels fulfil all requirements. An invalid requirement is never fulfilled.
 func all(requirements []corev1.NodeSelectorRequirement, set labels.Set) bool {
 	for _, r := range requirements {
 		q, err := labels.NewRequirement(r.Key, operators[r.Operator], r.Values)

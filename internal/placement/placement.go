@@ -143,7 +143,7 @@ func add(on map[string]*Want, image Image, s *Service) {
 	}
 }
 
-// order returns the nodes where the pods of a service could run, those that should have its images first.
+// order returns the nodes where the pods of a service could run, preferred nodes for its images first.
 func order(s *Service, nodes []Node, scores []uint64) []string {
 	refs := make([]string, len(s.Images))
 	for i, image := range s.Images {
