@@ -55,7 +55,7 @@ func TestReportShowsFailuresSkipsAndTotals(t *testing.T) {
 	}
 }
 
-func TestVerdict(t *testing.T) {
+func TestRunFailsOnFailuresAndInCIOnSkips(t *testing.T) {
 	for name, c := range map[string]struct {
 		t            totals
 		goFailed, ci bool

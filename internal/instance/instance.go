@@ -52,7 +52,7 @@ type Config struct {
 	XDPMode string `json:"xdpMode"`
 	// Sizes are the sizes of the gate's tables.
 	Sizes gate.Sizes `json:"sizes,omitzero"`
-	// WakeBudgets limit what clients start that have proven nothing; nil is the daemon's default.
+	// WakeBudgets limit the wakes of unproven clients; nil is the daemon's default.
 	WakeBudgets *gate.WakeBudgets `json:"wakeBudgets,omitempty"`
 	// Containerd is ContainerdAuto, ContainerdOwn or the path of a socket.
 	Containerd string `json:"containerd"`

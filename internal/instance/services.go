@@ -14,7 +14,7 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// keeper is the controller as services needs it.
+// keeper is the part of the controller that services uses.
 type keeper interface {
 	Update(put []controller.Service, remove []runtime.Key) error
 	Synced(context.Context) error

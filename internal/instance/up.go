@@ -297,8 +297,8 @@ func (u *up) serveMetrics() {
 	})
 }
 
-// stop stops the parts, each before those that it needs, and removes what they made: first what gives orders, then the
-// pods (while the daemon still counts their connections), the daemon, containerd, and the gate.
+// stop stops the parts, each before those that it needs, and removes what they made: first the parts that give
+// orders, then the pods (while the daemon still counts their connections), the daemon, containerd, and the gate.
 func (u *up) stop() error {
 	var errs []error
 	for _, stop := range u.stopParts {

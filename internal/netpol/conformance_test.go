@@ -244,7 +244,7 @@ func ofPort(port string) string {
 		"ports: [" + port + "]}]}"
 }
 
-func TestConformance(t *testing.T) {
+func TestVerdictsMatchUpstreamConformanceTests(t *testing.T) {
 	for _, c := range conformance {
 		t.Run(c.name, func(t *testing.T) {
 			m := newModel()

@@ -136,7 +136,7 @@ func TestGRPC(t *testing.T) {
 	expect(t, all, false, "connection refused")
 }
 
-func TestExec(t *testing.T) {
+func TestExecProbeSucceedsWithExitCodeZero(t *testing.T) {
 	p := prober(corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"pg_isready", "-q"}}})
 	expect(t, p, false, "no container runtime")
 	code, output, failure := 2, []byte("no response\n"), error(nil)

@@ -100,8 +100,8 @@ func (c *Cluster) LANClients(n int) (*Vantage, error) {
 	return v, nil
 }
 
-// RouteClient gives the client a route for an address through the first node until Close, as a router would have that
-// learns load balancer addresses by BGP.
+// RouteClient gives the client a route for an address through the first node until Close, as a router that learns
+// load balancer addresses by BGP would have.
 func (c *Cluster) RouteClient(addr netip.Addr) error {
 	route := func(l netlink.Link) *netlink.Route {
 		return &netlink.Route{LinkIndex: l.Attrs().Index, Dst: hostNet(addr), Gw: net.ParseIP(c.File.Nodes[0].IP)}

@@ -50,7 +50,7 @@ func newAttacker(n *netlab.Net, host *netlab.Namespace) (a *attacker, err error)
 func (a *attacker) flood(ctx context.Context, services []netip.AddrPort, rate int) (sent int, err error) {
 	batch := max(256, rate/batchesPerSecond)
 	err = a.link.Do(func() (err error) {
-		// The attack has a processor of its own elsewhere: it must not wait for those whom it attacks.
+		// The attack has a processor of its own elsewhere: it must not wait for its targets.
 		if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), attackPriority); err != nil {
 			return fmt.Errorf("raise the priority of the attack: %w", err)
 		}

@@ -53,7 +53,7 @@ type Params struct {
 	Cluster string
 	// Parts are the measured ones of AllParts. Default: PartMachine, and PartCluster if there is a Cluster.
 	Parts []string
-	// Quick attacks shortly: enough to see that the experiment works, not to trust the numbers.
+	// Quick makes short attacks: enough to see that the experiment works, not to trust the numbers.
 	Quick bool
 }
 

@@ -11,7 +11,7 @@ import (
 	"wangell.loutres.me/internal/runtime/runtimetest"
 )
 
-func TestContract(t *testing.T) {
+func TestContainerdFulfilsTheRuntimeContract(t *testing.T) {
 	runtimetest.Run(t, func(t *testing.T) runtimetest.Harness {
 		cfg := testConfig(t)
 		var last *Runtime

@@ -375,9 +375,9 @@ func shimPid(t testing.TB, r *Runtime, id string) int {
 
 const childEnv = "WANGELL_TEST_CHILD"
 
-// TestHelperProcess is not a test but the process that TestNextProcessAdoptsThePodsOfAKilledOne starts and kills. It
-// starts a pod and waits.
-func TestHelperProcess(t *testing.T) {
+// TestChildStartsAPodAndWaits is not a test but the process that TestNextProcessAdoptsThePodsOfAKilledOne starts and
+// kills. It starts a pod and waits.
+func TestChildStartsAPodAndWaits(t *testing.T) {
 	dir := os.Getenv(childEnv)
 	if dir == "" {
 		return
@@ -401,7 +401,7 @@ func TestHelperProcess(t *testing.T) {
 // was only kept ready.
 func TestNextProcessAdoptsThePodsOfAKilledOne(t *testing.T) {
 	cfg := testConfig(t)
-	child := exec.Command("/proc/self/exe", "-test.run=^TestHelperProcess$", "-test.v")
+	child := exec.Command("/proc/self/exe", "-test.run=^TestChildStartsAPodAndWaits$", "-test.v")
 	child.Env = append(os.Environ(), childEnv+"="+filepath.Dir(cfg.RunDir))
 	child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := child.StdoutPipe()

@@ -105,7 +105,7 @@ func (r withDeployments) Start(ctx context.Context, s *v1alpha1.WangellService, 
 	return r.Runtime.Start(ctx, s, hooks)
 }
 
-func TestContract(t *testing.T) {
+func TestKubernetesFulfilsTheRuntimeContract(t *testing.T) {
 	need.Chosen(t, clusterVar, "the cluster.json of a cluster without Wangell: go run -C test/cluster . up --nodes 1")
 	c, err := readCluster()
 	if err != nil {

@@ -63,7 +63,7 @@ func describe(a action, now time.Time) string {
 }
 
 // Each case is a service in some state; what is observed; and the one action that follows.
-func TestNextAction(t *testing.T) {
+func TestEachObservationLeadsToOneAction(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	paused := func(change func(*appsv1.Deployment)) *appsv1.Deployment {
 		d := restingDeployment()

@@ -14,7 +14,7 @@ func alternatingReport(p plan, modes []AlternatingMode) *report.Report {
 		Name: alternatingName, Title: "Alternating load, autoscaled", Raw: modes,
 		How: howAll + fmt.Sprintf(`The load is ab with a connection per request: %d requests at %d connections, then %d at
 			one connection, %d times. (--requests 500000 --repetitions 10 gives the full
-			size.) The load server waits before each answer, as one does that asks a database; otherwise one client on the
+			size.) The load server waits before each answer, like one that queries a database; otherwise one client on the
 			same machine would use nearly as much processor time as a hundred. It exits at once at SIGTERM. An autoscaler of
 			the experiment scales all modes by the same rule (internal/scale: replicas = ceil(current × value / target), 1 to
 			3) from the same data, the processor time that the kernel counts for the pods' cgroups. It sets the number

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command server is the web server of the experiment on alternating load. It answers every request on port 8080 after
-// $DELAY (a Go duration, default 0), as a server does that waits for a database. At SIGTERM it exits at once and cuts
-// off what it has not answered.
+// Command server is the web server of the experiment on alternating load. It answers every request on port 8080
+// after $DELAY (a Go duration, default 0), as a server that waits for a database does. At SIGTERM it exits at once
+// and cuts off what it has not answered.
 package main
 
 import (
