@@ -26,7 +26,7 @@ func TestSignalsHaveNamesAndNumbers(t *testing.T) {
 			t.Errorf("%q is taken for signal %d", text, got)
 		}
 	}
-	// Kubernetes knows all names that a number is given.
+	// Kubernetes accepts all names that a number is given.
 	for n := int32(1); n <= 64; n++ {
 		name := v1alpha1.SignalName(n)
 		if n == 32 || n == 33 {

@@ -21,7 +21,7 @@ func gateFlags(c *instance.Config) *pflag.FlagSet {
 	return f
 }
 
-// What up is told about the gate reaches the daemon that it starts.
+// The gate's flags of up reach the daemon that it starts.
 func TestUpPassesTheGatesFlagsToTheDaemon(t *testing.T) {
 	for name, given := range map[string][]string{
 		"defaults": nil,

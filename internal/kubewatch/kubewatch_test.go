@@ -208,7 +208,7 @@ func TestDeletedDaemonSetIsNoticed(t *testing.T) {
 	}
 }
 
-// A daemon may be told to end before its watch has reported the deletion, and when it has no rights any more.
+// A daemon may be asked to end before its watch has reported the deletion, and when it has no rights any more.
 func TestEndingDaemonAsksWhetherItsDaemonSetIsDeleted(t *testing.T) {
 	set := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "wangell", Name: "daemon"}}
 	dying := set.DeepCopy()

@@ -89,7 +89,7 @@ func TestSinglePodStartsOnlyOnceTheOneBeforeItIsGone(t *testing.T) {
 	}
 }
 
-// A silent node is told of in every state of the service, until it is back or the pod is known to be gone.
+// A silent node is reported in every state of the service, until it is back or the pod is known to be gone.
 func TestPodOfASilentNodeIsTold(t *testing.T) {
 	for name, c := range map[string]struct {
 		way    []did

@@ -68,7 +68,7 @@ func (m model) view(t *testing.T, policies string) *View {
 	return v
 }
 
-// clients returns who may connect to a target.
+// clients returns the pods that may connect to a target.
 func (m model) clients(v *View, target Target) []string {
 	verdict := v.Judge(target)
 	var out []string
@@ -223,7 +223,7 @@ ingress:
   ports: [{protocol: UDP, port: 53}, {port: 80}]
 - from: [{namespaceSelector: {}}]
   ports: [{port: 443}]`},
-	// What the API server refuses lets nobody in.
+	// What the API server refuses allows no client.
 	{name: "a selector that cannot be", policies: `
 podSelector: {matchExpressions: [{key: pod, operator: Is, values: [b]}]}
 ingress: [{}]`},

@@ -141,7 +141,7 @@ func TestConnectionsOutlastAChangeOfTheirServicesAddress(t *testing.T) {
 		echoes(t, c)
 	}
 
-	// The next daemon knows of the address, and ends it in time.
+	// The next daemon adopts the address, and ends it in time.
 	w.stop()
 	w.start()
 	w.send(&wire.Backends{Service: otherPort, Generation: 3, Pods: []wire.Backend{pod}})

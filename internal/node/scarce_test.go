@@ -15,8 +15,8 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// A client that exceeds a budget of wakes is told to the controller, and so is a table that is almost full; both again
-// to the next controller.
+// A client that exceeds a budget of wakes is reported to the controller, and so is a table that is almost full; both
+// again to the next controller.
 func TestControllerHearsWhatIsScarce(t *testing.T) {
 	w := newWorld(t, func(c *Config) {
 		c.WakeBudgets = gate.WakeBudgets{Source: gate.Budget{Burst: 1, PerSecond: 1.0 / 3600}}

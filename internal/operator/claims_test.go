@@ -50,7 +50,7 @@ func (w *world) deployed(name string) (strategy appsv1.DeploymentStrategyType, g
 }
 
 // A claim decides by its access modes whether the pods of a service may run at the same time, also one that is made
-// again with others, or after the service. A new leader knows them before it decides anything.
+// again with others, or after the service. A new leader has them before it decides anything.
 func TestAccessModesOfAClaimDecideTheStrategyOfADeployment(t *testing.T) {
 	const recreate, rolling = appsv1.RecreateDeploymentStrategyType, appsv1.RollingUpdateDeploymentStrategyType
 	w := newWorld(t, nil)

@@ -16,7 +16,7 @@ import (
 	"wangell.loutres.me/internal/runtime/kube"
 )
 
-// A rollout that the Deployment has given up is told with its reason, until it goes on.
+// A rollout that the Deployment has given up is reported with its reason, until it goes on.
 func TestRolloutThatIsStuckIsStalled(t *testing.T) {
 	s := &v1alpha1.WangellService{}
 	d := &appsv1.Deployment{}
@@ -64,7 +64,7 @@ func TestSingleWriterThatDoesNotStartIsStalled(t *testing.T) {
 	}
 }
 
-// A pod on a node that does not answer, beside which no other may run, comes before all else: somebody has to decide.
+// A pod on a node that does not answer, beside which no other may run, comes before all else: a person has to decide.
 func TestLostNodeIsTold(t *testing.T) {
 	s := &v1alpha1.WangellService{}
 	const what = "node n2 does not answer"
@@ -85,7 +85,7 @@ func TestLostNodeIsTold(t *testing.T) {
 	o.lost = ""
 	told := kube.Trouble{Reason: what, Lost: true}
 	if s.Status = statusOf(s, outcome{}, o, told, time.Unix(1e9, 0)); !isLost(&s.Status) {
-		t.Errorf("as the runtime tells: %+v", s.Status.Conditions)
+		t.Errorf("as the runtime reports: %+v", s.Status.Conditions)
 	}
 	if s.Status = statusOf(s, outcome{}, o, kube.Trouble{}, time.Unix(1e9, 0)); isLost(&s.Status) {
 		t.Errorf("the node is back: %+v", s.Status.Conditions)

@@ -194,7 +194,7 @@ func TestNewLeaderTakesOver(t *testing.T) {
 	}
 }
 
-// A leader that ends tells daemons which pods leave until the next leader does, and then ends.
+// A leader that ends reports leaving pods to daemons until the next leader does, and then ends.
 func TestLeaderThatEndsTellsUntilTheNextOneDoes(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.HandOver = patience })
 	stop := w.run()
@@ -219,7 +219,7 @@ func TestLeaderThatEndsTellsUntilTheNextOneDoes(t *testing.T) {
 		t.Error("it ended before the next leader was there")
 	default:
 	}
-	w.cfg.HandOver = 0 // nobody follows the next one
+	w.cfg.HandOver = 0 // no daemon follows the next one
 	w.run()
 	<-ended
 }

@@ -131,7 +131,7 @@ func TestClaimOfAChosenAddress(t *testing.T) {
 	if got := claim(t, b, "n/d", "10.0.0.3", ""); got.String() != "10.0.0.3" {
 		t.Errorf("got %v", got)
 	}
-	// The pools change: who has an address keeps it.
+	// The pools change: a service that has an address keeps it.
 	b.pools = nil
 	if got := claim(t, b, "n/d", "10.0.0.3", ""); got.String() != "10.0.0.3" {
 		t.Errorf("got %v", got)

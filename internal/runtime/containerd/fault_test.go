@@ -182,7 +182,7 @@ func TestStartSucceedsWhenContainerdIsKilledBeforeItAnswers(t *testing.T) {
 }
 
 // As before, but the start is cancelled while containerd is away. The process must be killed before Start returns, as
-// its clients cannot be told of its end afterwards.
+// its end cannot reach its clients afterwards.
 func TestCancelledStartKillsItsProcessWhileContainerdIsAway(t *testing.T) {
 	r := startWithProbe(t, unready(t))
 	before := podInventory(t, r)

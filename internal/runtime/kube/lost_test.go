@@ -41,7 +41,7 @@ func (w *directWorld) lastTrouble() string {
 	return w.trouble[len(w.trouble)-1].Reason
 }
 
-// What Kubernetes tells of a pod on a node that does not answer, step by step. None of it says that the pod is gone,
+// What Kubernetes reports of a pod on a node that does not answer, step by step. None of it says that the pod is gone,
 // and nothing is started or deleted by force. Only the end of its object does: kubelet removes that after the end of
 // the processes, and the garbage collector of pods once the Node was deleted, or tainted out-of-service.
 func TestSinglePodOfALostNodeIsNeverReplaced(t *testing.T) {
@@ -95,7 +95,7 @@ func TestSinglePodOfALostNodeIsNeverReplaced(t *testing.T) {
 		step.do()
 		ctx, cancel := context.WithCancel(t.Context())
 		ended = w.begin(ctx)
-		w.until("the wait is told after "+step.what, func() bool {
+		w.until("the wait is reported after "+step.what, func() bool {
 			return strings.Contains(w.lastTrouble(), "waits for pod app-single on node n1 to end")
 		})
 		cancel()
@@ -118,8 +118,9 @@ func TestSinglePodOfALostNodeIsNeverReplaced(t *testing.T) {
 	}
 }
 
-// A leader that begins after the node was lost has heard of the pod from the API server alone. It tells all the same,
-// before clients come, while they wait and after they were refused, until the node's daemon is there or the pod gone.
+// A leader that begins after the node was lost has heard of the pod from the API server alone. It reports it all the
+// same, before clients come, while they wait and after they were refused, until the node's daemon is there or the
+// pod gone.
 func TestNextLeaderTellsOfALostNode(t *testing.T) {
 	t.Parallel()
 	yes := true
@@ -140,7 +141,7 @@ func TestNextLeaderTellsOfALostNode(t *testing.T) {
 		n := len(w.trouble)
 		return n > 0 && w.trouble[n-1].Lost && strings.Contains(w.trouble[n-1].Reason, "kubectl taint node n1 ")
 	}
-	w.until("it is told", lost)
+	w.until("it is reported", lost)
 	ctx, cancel := context.WithCancel(t.Context())
 	out := w.begin(ctx)
 	w.until("a client waits", func() bool {

@@ -214,8 +214,8 @@ func (x *simulation) createSet(name, hash string, replicas int32) {
 	x.sets[name] = s
 }
 
-// createPod and deletePod hold the property: whoever creates or deletes a pod, there are never more than were wanted,
-// nor fewer, since all came to rest.
+// createPod and deletePod hold the property: whatever creates or deletes a pod, there are never more than were
+// wanted, nor fewer, since all came to rest.
 func (x *simulation) createPod(hash string, owner types.UID) string {
 	x.nextPod++
 	uid := fmt.Sprint("pod-", x.nextPod)

@@ -97,7 +97,7 @@ func TestSinglePodIsCreatedOnlyOnceTheOneBeforeItIsGone(t *testing.T) {
 	// It is deleted, and its node does not answer.
 	w.update(pod, func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
 	out = w.begin(t.Context())
-	w.until("the wait is told", func() bool { return strings.Contains(w.troubles(), "waits for pod app-single") })
+	w.until("the wait is reported", func() bool { return strings.Contains(w.troubles(), "waits for pod app-single") })
 	if w.done() != "create app-single" {
 		t.Errorf("did %s", w.done())
 	}
@@ -172,7 +172,7 @@ func TestReplicaSetOfASinglePodIsTakenAway(t *testing.T) {
 		t.Error(err)
 	}
 	w.settled("pause, orphan set, scale 0, delete app-x-1")
-	// Nobody scales it by hand, either.
+	// It cannot be scaled by hand, either.
 	w.put(func(d *appsv1.Deployment) { d.Spec.Replicas = &one })
 	w.settled("pause, orphan set, scale 0, delete app-x-1, scale 0")
 }
