@@ -34,8 +34,8 @@ func newController(g *globals) *cobra.Command {
 		Use:   "controller",
 		Short: "Manage the WangellServices of a Kubernetes cluster",
 		Long: `Controller gives each WangellService of a cluster a Deployment, a Service and an
-address, wakes it when a daemon asks for it, and reports in its status what becomes
-of it. It runs in a Deployment with two replicas or more. The one that holds the
+address, wakes it when a daemon asks for it, and reports its state in its status.
+It runs in a Deployment with two replicas or more. The one that holds the
 Lease leads: daemons read its address there.
 
 It ends when it loses the Lease, and is then restarted. Pods and traffic go on

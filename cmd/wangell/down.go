@@ -17,7 +17,7 @@ func newDown(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Stop a running 'wangell up' and clean up after it",
-		Long: `Stop a running 'wangell up', as Ctrl-C does, and remove whatever one that was killed
+		Long: `Stop a running 'wangell up', as Ctrl-C does, and remove what a killed one
 left behind: containers, devices, mounts and processes. Images, logs and the services'
 addresses stay in the state folder.`,
 		GroupID: groupRun,

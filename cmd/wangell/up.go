@@ -41,7 +41,7 @@ func newUp(g *globals) *cobra.Command {
 		Use:   "up -f FILE|DIR|-",
 		Short: "Run the services of manifests on this machine until Ctrl-C",
 		Long: `Run the services of manifests on this machine: give each an address, attach the gate,
-and start a container at the first SYN to its service. Changes of the files are applied.
+and start a container at the first SYN to its service. Changes to the files are applied.
 
 Needs root. Ctrl-C or SIGTERM stops everything and leaves nothing behind; a second one
 does not wait for containers to exit by themselves. If 'wangell up' is killed, the next

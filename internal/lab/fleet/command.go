@@ -11,7 +11,7 @@ import (
 func init() {
 	lab.Register(lab.Experiment{
 		Name:     "fleet",
-		Question: "How long until all nodes know, and what does it cost?",
+		Question: "How long until all nodes are up to date, and what does it cost?",
 		Help: `Fleet runs one controller, in a process of its own, and many daemons: the wire's client over a
 simulated gate. Pods start at once. All daemons join together, then many services are woken each
 second, then the leader is killed and another one takes over. Everything is on loopback of this
