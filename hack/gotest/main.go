@@ -108,11 +108,11 @@ func (t totals) String() string {
 func (t totals) verdict(goFailed, ci bool) error {
 	switch {
 	case t.Failed > 0:
-		return fmt.Errorf("%s: %d tests failed", t.Label, t.Failed)
+		return fmt.Errorf("%s: failed tests: %d", t.Label, t.Failed)
 	case goFailed:
 		return fmt.Errorf("%s: go test failed", t.Label)
 	case ci && t.Skipped > t.Allowed:
-		return fmt.Errorf("%s: %d tests were skipped, which CI does not accept: the reasons are above", t.Label,
+		return fmt.Errorf("%s: skipped tests, which CI does not accept: %d; the reasons are above", t.Label,
 			t.Skipped-t.Allowed)
 	}
 	return nil
