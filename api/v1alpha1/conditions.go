@@ -17,5 +17,5 @@ const ConditionRestricted = "Restricted"
 // ConditionGatePressure means that clients exceed a budget of wakes, or that a table of a node's gate is almost full.
 const ConditionGatePressure = "GatePressure"
 
-// ConditionSingleWriter means that no pod starts before nothing is left of the one before it (updateStrategy Recreate).
+// ConditionSingleWriter means that no pod starts until nothing of its predecessor is left (updateStrategy Recreate).
 const ConditionSingleWriter = "SingleWriter"
