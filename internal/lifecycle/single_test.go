@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// No pod starts before nothing is left of the one before it, whatever asks for one.
+// No pod starts until nothing of its predecessor is left, whatever asks for one.
 func TestSinglePodStartsOnlyOnceTheOneBeforeItIsGone(t *testing.T) {
 	spec := testSpec
 	spec.Single, spec.Volume, spec.Max = true, "data", 1
