@@ -84,15 +84,12 @@ func openGate(t testing.TB, change func(*Config)) *Gate {
 	if change != nil {
 		change(&cfg)
 	}
-	g, err := Open(cfg)
+	g, err := openAny(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := g.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := Remove(cfg.Dir); err != nil {
+		if err := closeAny(g, cfg.Remove); err != nil {
 			t.Error(err)
 		}
 	})

@@ -751,13 +751,10 @@ func homeWorld(t testing.TB) *world {
 			w.podLink[i] = linkByName(t, fmt.Sprintf("pod%d", i))
 		}
 		w.nic = linkByName(t, "nic")
-		w.g, err = Open(cfg)
+		w.g, err = openAny(cfg)
 		return err
 	}))
-	t.Cleanup(func() {
-		w.must(w.g.Close())
-		w.must(inNamespace(ns, func() error { return Remove(cfg.Dir) }))
-	})
+	t.Cleanup(func() { w.must(closeAny(w.g, func() error { return inNamespace(ns, cfg.Remove) })) })
 	w.must(w.g.SetNodes(plain(thisNode)))
 	return w
 }

@@ -83,10 +83,9 @@ func (c *cluster) join(name string, addr netip.Addr, mtu int, announced ...netip
 	n.cfg = Config{Dir: c.TempDir(), ServiceRanges: []netip.Prefix{serviceRange}, EncapPort: encapPort, NodeAddr: addr,
 		XDPMode: XDPAuto, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", name)}
 	c.change(&n.cfg)
-	c.open(n)
+	c.openBy(openAny, n)
 	c.Cleanup(func() {
-		c.must(n.g.Close())
-		c.in(n, func() error { return Remove(n.cfg.Dir) })
+		c.must(closeAny(n.g, func() error { return inNamespace(n.name, n.cfg.Remove) }))
 	})
 	var nodes []netip.Addr
 	for i := range byte(3) {
@@ -117,7 +116,12 @@ func (c *cluster) in(n *node, f func() error) {
 
 func (c *cluster) open(n *node) {
 	c.Helper()
-	c.in(n, func() (err error) { n.g, err = Open(n.cfg); return err })
+	c.openBy(Open, n)
+}
+
+func (c *cluster) openBy(open func(Config) (*Gate, error), n *node) {
+	c.Helper()
+	c.in(n, func() (err error) { n.g, err = open(n.cfg); return err })
 	n.ev = (&world{TB: c.T, g: n.g}).events()
 }
 

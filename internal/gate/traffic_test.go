@@ -50,11 +50,8 @@ func newNetwork(t *testing.T, mode XDPMode, mtu int) *network {
 	for i := 1; i <= 2; i++ {
 		n.podNet(i, mtu)
 	}
-	n.open()
-	t.Cleanup(func() {
-		n.must(n.g.Close())
-		n.must(Remove(n.cfg.Dir))
-	})
+	n.openBy(openAny)
+	t.Cleanup(func() { n.must(closeAny(n.g, n.cfg.Remove)) })
 	return n
 }
 
@@ -67,8 +64,13 @@ func (n *network) must(err error) {
 
 func (n *network) open() {
 	n.Helper()
+	n.openBy(Open)
+}
+
+func (n *network) openBy(open func(Config) (*Gate, error)) {
+	n.Helper()
 	var err error
-	n.g, err = Open(n.cfg)
+	n.g, err = open(n.cfg)
 	n.must(err)
 	n.ev = (&world{TB: n.T, g: n.g}).events()
 }
