@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"wangell.loutres.me/internal/testutil/clusterfile"
 	"wangell.loutres.me/internal/testutil/e2e"
 	"wangell.loutres.me/internal/testutil/netlab"
@@ -26,6 +28,7 @@ import (
 type cluster struct {
 	*clusterfile.Cluster
 	dir    string
+	api    client.Client
 	client *netlab.Namespace // a host outside of the cluster, on the nodes' LAN
 	nodes  []*node
 }
@@ -44,6 +47,9 @@ func openCluster(file string) (*cluster, error) {
 		return nil, err
 	}
 	c := &cluster{Cluster: described, dir: filepath.Dir(file)}
+	if c.api, err = newAPI(c.Kubeconfig); err != nil {
+		return nil, err
+	}
 	if c.client, err = netlab.Existing(c.Client.NetnsPath); err != nil {
 		return nil, err
 	}

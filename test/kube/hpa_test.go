@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+
 	"wangell.loutres.me/internal/testutil/e2e"
 )
 
@@ -65,31 +68,21 @@ patches:
 		"--timeout="+e2e.Patience.String()))(t)
 }
 
-// hpa has the fields of a HorizontalPodAutoscaler that are used here.
-type hpa struct {
-	Status struct {
-		CurrentReplicas int
-		Conditions      []struct{ Type, Status, Reason string }
-	}
-}
-
 // scaling reports whether an autoscaler is active, and the reason.
-func (h *hpa) scaling() (is bool, reason string) {
+func scaling(h *autoscalingv2.HorizontalPodAutoscaler) (is bool, reason string) {
 	for _, c := range h.Status.Conditions {
-		if c.Type == "ScalingActive" {
-			return c.Status == "True", c.Reason
+		if c.Type == autoscalingv2.ScalingActive {
+			return c.Status == corev1.ConditionTrue, c.Reason
 		}
 	}
 	return false, ""
 }
 
 // autoscaler returns a HorizontalPodAutoscaler.
-func (c *cluster) autoscaler(t *testing.T, key string) *hpa {
+func (c *cluster) autoscaler(t *testing.T, key string) *autoscalingv2.HorizontalPodAutoscaler {
 	t.Helper()
-	namespace, name, _ := strings.Cut(key, "/")
-	h := new(hpa)
-	if err := json.Unmarshal([]byte(e2e.Must(c.kubectl("", "get", "hpa", "-n", namespace, name, "-o", "json"))(t)),
-		h); err != nil {
+	h := new(autoscalingv2.HorizontalPodAutoscaler)
+	if err := c.read(key, h); err != nil {
 		t.Fatal(err)
 	}
 	return h
@@ -135,7 +128,7 @@ spec:
 		t.Helper()
 		e2e.Eventually(t, "the autoscaler is inactive", func() (bool, string) {
 			h := lab.autoscaler(t, key)
-			is, reason := h.scaling()
+			is, reason := scaling(h)
 			return !is && reason == "ScalingDisabled" && h.Status.CurrentReplicas == 0, fmt.Sprintf("%+v", h.Status)
 		})
 	}
@@ -158,7 +151,7 @@ spec:
 	lab.replicas(t, key, 1)
 	e2e.Eventually(t, "the autoscaler sees one pod", func() (bool, string) {
 		h := lab.autoscaler(t, key)
-		is, _ := h.scaling()
+		is, _ := scaling(h)
 		return is && h.Status.CurrentReplicas == 1, fmt.Sprintf("%+v", h.Status)
 	})
 	tr.Stop(t)

@@ -3,11 +3,19 @@
 package kube
 
 import (
-	"encoding/json"
+	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/testutil/e2e"
@@ -24,13 +32,8 @@ func (c *cluster) get(t *testing.T, key string) *v1alpha1.WangellService {
 }
 
 func (c *cluster) find(key string) (*v1alpha1.WangellService, error) {
-	namespace, name, _ := strings.Cut(key, "/")
-	out, err := c.kubectl("", "get", "wgs", "-n", namespace, name, "-o", "json")
-	if err != nil {
-		return nil, err
-	}
 	s := new(v1alpha1.WangellService)
-	return s, json.Unmarshal([]byte(out), s)
+	return s, c.read(key, s)
 }
 
 // apply applies a document and deletes its objects at the end of the test.
@@ -73,23 +76,38 @@ func (c *cluster) waitState(t *testing.T, key, state string) {
 }
 
 // pods returns the names of a service's pods, including terminating ones.
-func (c *cluster) pods(t *testing.T, key string) []string {
+func (c *cluster) pods(t *testing.T, key string) (names []string) {
 	t.Helper()
-	namespace, name, _ := strings.Cut(key, "/")
-	return strings.Fields(e2e.Must(c.kubectl("", "get", "pods", "-n", namespace, "-l", "wangell.loutres.me/service="+name,
-		"-o", "jsonpath={.items[*].metadata.name}"))(t))
+	var pods corev1.PodList
+	if err := c.list(key, &pods); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pods.Items {
+		names = append(names, p.Name)
+	}
+	return names
 }
 
 // deployment summarizes a service's Deployment: whether it is paused, how many pods it wants and has, and the number of
 // ReplicaSets.
 func (c *cluster) deployment(t *testing.T, key string) string {
 	t.Helper()
-	namespace, name, _ := strings.Cut(key, "/")
-	d := e2e.Must(c.kubectl("", "get", "deployment", "-n", namespace, name, "-o",
-		"jsonpath={.spec.paused} wants={.spec.replicas} has={.status.replicas}"))(t)
-	sets := e2e.Must(c.kubectl("", "get", "replicasets", "-n", namespace, "-l", "wangell.loutres.me/service="+name, "-o",
-		"name"))(t)
-	return fmt.Sprintf("paused=%s sets=%d", d, len(strings.Fields(sets)))
+	var d appsv1.Deployment
+	var sets appsv1.ReplicaSetList
+	if err := errors.Join(c.read(key, &d), c.list(key, &sets)); err != nil {
+		t.Fatal(err)
+	}
+	paused, wants, has := "", "", ""
+	if d.Spec.Paused {
+		paused = "true"
+	}
+	if d.Spec.Replicas != nil {
+		wants = fmt.Sprint(*d.Spec.Replicas)
+	}
+	if d.Status.Replicas > 0 {
+		has = fmt.Sprint(d.Status.Replicas)
+	}
+	return fmt.Sprintf("paused=%s wants=%s has=%s sets=%d", paused, wants, has, len(sets.Items))
 }
 
 // waitDeployment waits for a summary of a service's Deployment.
@@ -104,10 +122,9 @@ func (c *cluster) waitDeployment(t *testing.T, key, want string) {
 // sleep puts a service to sleep and waits until it has no pod.
 func (c *cluster) sleep(t *testing.T, key string) {
 	t.Helper()
-	namespace, name, _ := strings.Cut(key, "/")
 	// The status may still be older than the wake.
 	e2e.Eventually(t, key+": cold, and without a pod", func() (bool, string) {
-		if _, err := c.kubectl("", "scale", "wgs", "-n", namespace, name, "--replicas=0"); err != nil {
+		if err := c.scale(key, 0); err != nil {
 			return false, err.Error()
 		}
 		if p := c.pods(t, key); len(p) > 0 {
@@ -116,6 +133,20 @@ func (c *cluster) sleep(t *testing.T, key string) {
 		s := c.get(t, key)
 		return s.Status.State == "Cold" && s.Status.Replicas == 0, fmt.Sprintf("%+v", s.Status)
 	})
+}
+
+// scale sets the number of pods of a service, as kubectl scale does.
+func (c *cluster) scale(key string, replicas int) error {
+	of := nameOf(key)
+	service := &v1alpha1.WangellService{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: of.Name}}
+	change := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas))
+	err := c.call(func(ctx context.Context) error {
+		return c.api.SubResource("scale").Patch(ctx, service, change, client.WithSubResourceBody(new(autoscalingv1.Scale)))
+	})
+	if err != nil {
+		return fmt.Errorf("scale %s to %d: %w", key, replicas, err)
+	}
+	return nil
 }
 
 // waitCold waits until a service sleeps and has no pod.
