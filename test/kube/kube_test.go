@@ -31,10 +31,12 @@ var calm = []part{
 	{"clients wait until a readinessProbe succeeds", testReadyWhenProbe},
 	{"NetworkPolicies decide who may connect and wake", testPolicies},
 	{"images are on nodes before the first client", testPrefetch},
+	{"Knative runs beside it", testKnative},
 }
 
 // alone are the other tests, in their order.
 var alone = []part{
+	{"the experiments run", testLabs}, // first, as nothing else needs Knative
 	{"connections are spread evenly over pods", testBalance},
 	{"a client address keeps its pod", testAffinity},
 	{"a pod of the same node is preferred", testPreferLocal},
@@ -43,7 +45,6 @@ var alone = []part{
 	{"wakes survive a lossy wire", testLossyWire},
 	{"kube-proxy may run in its other mode", testProxyModes},
 	{"replies go back by the edge node, and from node ports", testEdgeReplies},
-	{"the experiments run", testLabs},
 	{"replicas follow resource usage", testFollowsUsage},
 	{"removing pods loses no request", testDrain},
 	{"addresses and connections move from a killed node", testNodeKilled},
@@ -67,6 +68,7 @@ func TestCluster(t *testing.T) {
 			p.run(t)
 		})
 	}
+	t.Cleanup(func() { removeKnative(t) })
 	run(t, part{"an upgrade keeps connections", testUpgrade}, false)
 	t.Run("calm", func(t *testing.T) {
 		for _, p := range calm {

@@ -10,6 +10,39 @@ import (
 	"testing"
 )
 
+// knativeInstalled is whether testKnative has installed Knative.
+var knativeInstalled bool
+
+// testKnative installs Knative, which the experiments compare with. Most of it is waiting, so it is done beside other
+// tests.
+func testKnative(t *testing.T) {
+	if !knativeInstalled {
+		knativeInstalled = true
+		knative(t, "install", "--scale-to-zero-grace-period", "6s")
+	}
+}
+
+// removeKnative removes Knative if testKnative has installed it.
+func removeKnative(t *testing.T) {
+	if knativeInstalled {
+		knativeInstalled = false
+		knative(t, "uninstall")
+	}
+}
+
+// knative runs a command of test/knative for the cluster under test.
+func knative(t *testing.T, command string, args ...string) {
+	t.Helper()
+	args = append([]string{"run", "-C", filepath.Join(root, "test/knative"), ".", command, "--cluster", clusterFile()},
+		args...)
+	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+		t.Fatalf("knative %s: %v: %s", command, err, out)
+	}
+}
+
+// clusterFile is the file that describes the cluster under test.
+func clusterFile() string { return filepath.Join(lab.dir, "cluster.json") }
+
 // testLabs runs the experiments on this cluster in their small sizes. It checks that they work, not what they measure.
 func testLabs(t *testing.T) {
 	program := filepath.Join(folder, "wangell-lab")
@@ -17,16 +50,9 @@ func testLabs(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v: %s", err, out)
 	}
-	knative := func(args ...string) {
-		t.Helper()
-		c := exec.Command("go", append([]string{"run", "-C", filepath.Join(root, "test/knative"), "."}, args...)...)
-		if out, err := c.CombinedOutput(); err != nil {
-			t.Fatalf("knative %s: %v: %s", args[0], err, out)
-		}
-	}
-	file := filepath.Join(lab.dir, "cluster.json")
-	knative("install", "--cluster", file, "--scale-to-zero-grace-period", "6s")
-	t.Cleanup(func() { knative("uninstall", "--cluster", file) })
+	t.Cleanup(func() { removeKnative(t) })
+	testKnative(t)
+	file := clusterFile()
 	for _, x := range []struct {
 		name string
 		args []string
