@@ -11,10 +11,9 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// foreignMaps returns the ids of eBPF maps that processes outside of the lab hold: another Wangell on the machine has
-// maps and programs of the same names.
+// foreignMaps returns the ids of eBPF maps that processes outside of the lab hold, or held in an earlier call: another
+// Wangell on the machine has maps and programs of the same names, also while its daemon is restarted.
 func (l *lab) foreignMaps() map[string]bool {
-	foreign := map[string]bool{}
 	processes, _ := filepath.Glob("/proc/[0-9]*")
 	for _, p := range processes {
 		command, err := os.ReadFile(p + "/cmdline")
@@ -26,12 +25,12 @@ func (l *lab) foreignMaps() map[string]bool {
 			info, _ := os.ReadFile(name)
 			for line := range strings.Lines(string(info)) {
 				if id, ok := strings.CutPrefix(line, "map_id:"); ok {
-					foreign[strings.TrimSpace(id)] = true
+					l.foreign[strings.TrimSpace(id)] = true
 				}
 			}
 		}
 	}
-	return foreign
+	return l.foreign
 }
 
 // isForeign reports whether a line of a difference is about an eBPF object of another process: a map that it holds, or

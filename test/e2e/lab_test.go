@@ -30,6 +30,7 @@ import (
 type lab struct {
 	*netlab.Net
 	dir, run, state string
+	foreign         map[string]bool // ids of the eBPF maps of others, as far as foreignMaps has seen them
 }
 
 // gateObjects are prefixes of the kernel's names of the gate's programs and maps.
@@ -57,7 +58,7 @@ func newLab(t *testing.T, clients int) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lab{Net: n, dir: dir, run: filepath.Join(dir, "run"), state: sharedState}
+	l := &lab{Net: n, dir: dir, run: filepath.Join(dir, "run"), state: sharedState, foreign: map[string]bool{}}
 	if err := os.Mkdir(l.temp(), 0o700); err != nil {
 		t.Fatal(err)
 	}
