@@ -128,10 +128,14 @@ func echo(t testing.TB, ns string, at netip.AddrPort) <-chan netip.AddrPort {
 	return from
 }
 
-// dial connects from a network namespace.
-func dial(from string, to netip.AddrPort) (c *net.TCPConn, err error) {
+// dial connects from a network namespace. Meanwhile a gate may be opened more than once, each time with the verifier.
+func dial(from string, to netip.AddrPort) (*net.TCPConn, error) {
+	return dialWithin(from, to, time.Minute)
+}
+
+func dialWithin(from string, to netip.AddrPort, patience time.Duration) (c *net.TCPConn, err error) {
 	err = inNamespace(from, func() error {
-		conn, err := net.DialTimeout("tcp4", to.String(), 20*time.Second)
+		conn, err := net.DialTimeout("tcp4", to.String(), patience)
 		if err == nil {
 			c = conn.(*net.TCPConn)
 		}
