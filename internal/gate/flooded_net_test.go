@@ -9,7 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"maps"
+	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -26,8 +26,10 @@ import (
 )
 
 var (
-	floodSYNs = flag.Int("flood.syns", 100_000, "number of forged SYNs of a flood")
-	floodRuns = flag.Int("flood.runs", 1, "number of floods")
+	floodSYNs  = flag.Int("flood.syns", 200_000, "number of forged SYNs of a flood")
+	floodRate  = flag.Int("flood.rate", 200_000, "forged SYNs a second")
+	floodLeast = flag.Int("flood.least", 0, "forged SYNs a second that the gate must handle")
+	floodRuns  = flag.Int("flood.runs", 1, "number of floods")
 )
 
 // lateClients are clients without a kernel of their own, so that they can take their time: each sends the ACK of a
@@ -43,6 +45,9 @@ type lateClients struct {
 
 // lateNet has the addresses of late clients, which no host has.
 var lateNet = netip.MustParsePrefix("10.46.200.128/25")
+
+// forgedNet has the addresses that forged SYNs come from, which no host has.
+var forgedNet = netip.MustParsePrefix("10.47.0.0/16")
 
 // lateHost is the address of one of them.
 func lateHost(i int) netip.Addr {
@@ -162,11 +167,11 @@ func (l *lateClients) connect(ctx context.Context, from, to netip.AddrPort, isn 
 		delete(l.waiting, from)
 		l.mu.Unlock()
 	}()
-	// exchange sends segments until one fits.
-	exchange := func(fits func(*layers.TCP) bool, s ...segment) (*layers.TCP, error) {
-		again := time.NewTicker(time.Second)
-		defer again.Stop()
-		for {
+	// exchange sends segments until one fits, again after a time that doubles.
+	exchange := func(fits func(*layers.TCP) bool, wait time.Duration, s ...segment) (*layers.TCP, error) {
+		for ; ; wait *= 2 {
+			again := time.NewTimer(wait)
+			defer again.Stop()
 			for _, s := range s {
 				if err := l.send(s); err != nil {
 					return nil, err
@@ -191,7 +196,7 @@ func (l *lateClients) connect(ctx context.Context, from, to netip.AddrPort, isn 
 		}
 	}
 	syn := segment{from: from, to: to, flags: "S", seq: isn, options: synOptions[:1]}
-	synack, err := exchange(func(s *layers.TCP) bool { return s.SYN && s.ACK && s.Ack == isn+1 }, syn)
+	synack, err := exchange(func(s *layers.TCP) bool { return s.SYN && s.ACK && s.Ack == isn+1 }, time.Second, syn)
 	if err != nil {
 		return fmt.Errorf("after the SYN: %w", err)
 	}
@@ -202,7 +207,8 @@ func (l *lateClients) connect(ctx context.Context, from, to netip.AddrPort, isn 
 	if err := l.send(ack); err != nil {
 		return err
 	}
-	answer, err := exchange(func(s *layers.TCP) bool { return len(s.Payload) > 0 }, data)
+	timeout := rtt + max(200*time.Millisecond, 2*rtt) // RFC 6298, with Linux's least variance
+	answer, err := exchange(func(s *layers.TCP) bool { return len(s.Payload) > 0 }, timeout, data)
 	if err != nil {
 		return fmt.Errorf("after the ACK: %w", err)
 	}
@@ -220,9 +226,9 @@ func answerBytes(c net.Conn) {
 	}
 }
 
-// flood lets forged SYNs to vip arrive at a node, for at most 20 seconds, while late clients in a network namespace
-// connect. All must be served.
-func flood(t *testing.T, ns string, counters func() map[string]uint64, node string, others ...string) {
+// flood lets forged SYNs to vip arrive at a node while late clients in a network namespace connect. All must be served.
+// seen returns how many new SYNs the node's gate has handled.
+func flood(t *testing.T, ns string, seen func() uint64, node string, others ...string) {
 	t.Helper()
 	var s *forge.SYNs
 	var late *lateClients
@@ -230,23 +236,28 @@ func flood(t *testing.T, ns string, counters func() map[string]uint64, node stri
 		mac := linkByName(t, "eth0").Attrs().HardwareAddr
 		late = newLateClients(t, ns, mac, append(others, node)...)
 		s, err = forge.Open(forge.Config{Device: "eth0", Arrive: true, From: late.from, To: mac,
-			Sources: netip.MustParsePrefix("10.47.0.0/16"), Service: vip})
+			Sources: forgedNet, Services: []netip.AddrPort{vip}})
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
+	var answers io.Closer
+	if err := inNamespace(ns, func() (err error) {
+		answers, err = forge.Absorb("eth0", forgedNet)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer answers.Close()
 	send := func(n int) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		begin := time.Now()
-		err := inNamespace(node, func() (err error) { n, err = s.Send(ctx, n, 0); return err })
-		if err != nil {
+		if err := inNamespace(node, func() (err error) { n, err = s.Send(ctx, n, *floodRate); return err }); err != nil {
 			t.Error(err)
 		}
-		t.Logf("%d forged SYNs, %.0f a second", n, float64(n)/time.Since(begin).Seconds())
 	}
 	send(8192) // fills the ring
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
@@ -272,10 +283,22 @@ func flood(t *testing.T, ns string, counters func() map[string]uint64, node stri
 			}
 		}()
 	}
+	before, begin := seen(), time.Now()
 	send(*floodSYNs)
+	arrived, took := seen()-before, time.Since(begin)
 	close(over)
 	wg.Wait()
-	t.Logf("%d served, %d reset; %v", late.served.Load(), late.reset.Load(), counters())
+	rate := float64(arrived) / took.Seconds()
+	t.Logf("the gate handled %d SYNs, %.0f a second; %d clients served, %d reset", arrived, rate, late.served.Load(),
+		late.reset.Load())
+	if arrived < uint64(*floodSYNs) || rate < float64(*floodLeast) {
+		t.Errorf("want %d SYNs, at least %d a second", *floodSYNs, *floodLeast)
+	}
+}
+
+// newSYNs is how many SYNs opened a flow, or got none because of a flood, once the rings are full.
+func newSYNs(c map[string]uint64, prefix string) uint64 {
+	return c[prefix+"flooded_syns"] + c[prefix+"evicted"]
 }
 
 // Clients far away are served during a flood by which their half-open connections could not outlast the ring.
@@ -293,7 +316,7 @@ func TestFloodResetsNoGenuineClient(t *testing.T) {
 				_, err := n.g.Serve(vip, uint64(i))
 				n.must(err)
 			}
-			flood(t, "client", func() map[string]uint64 { return counted(t, n.g) }, "")
+			flood(t, "client", func() uint64 { return newSYNs(counted(t, n.g), "") }, "")
 			if c := counted(t, n.g); c["flooded_syns"] == 0 || c["flows_full"]+c["no_pod"] != 0 {
 				t.Errorf("counted %v", c)
 			}
@@ -307,8 +330,8 @@ func TestFloodResetsNoGenuineClient(t *testing.T) {
 				c.addPod(vip, on[i], i)
 				c.serve(vip, i)
 			}
-			flood(t, "client", c.counted, c.edge.name, c.home.name)
-			if got := maps.Clone(c.counted()); got["edge flooded_syns"] == 0 || got["edge flows_full"]+got["edge no_pod"] != 0 {
+			flood(t, "client", func() uint64 { return newSYNs(c.counted(), "edge ") }, c.edge.name, c.home.name)
+			if got := c.counted(); got["edge flooded_syns"] == 0 || got["edge flows_full"]+got["edge no_pod"] != 0 {
 				t.Errorf("counted %v", got)
 			}
 		})

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"net"
 	"net/netip"
 	"sync"
@@ -19,13 +21,6 @@ import (
 
 // forgedSources are the addresses that forged SYNs claim. No host of the experiment has one, and nothing leaves it.
 var forgedSources = netip.MustParsePrefix("10.47.0.0/16")
-
-// batchesPerSecond is how often a flood sends a batch. The kernel sets a page pool up for each, which takes
-// milliseconds.
-const batchesPerSecond = 20
-
-// attackPriority is the nice value of the thread that attacks.
-const attackPriority = -15
 
 // attacker sends SYNs that look as if they came from a host. They enter the link at the node's port: the bridge would
 // cost more than the gate does.
@@ -48,44 +43,29 @@ func newAttacker(n *netlab.Net, host *netlab.Namespace) (a *attacker, err error)
 
 // flood sends forged SYNs to services in turn until ctx ends, rate per second in all. It returns how many were sent.
 func (a *attacker) flood(ctx context.Context, services []netip.AddrPort, rate int) (sent int, err error) {
-	batch := max(256, rate/batchesPerSecond)
-	err = a.link.Do(func() (err error) {
-		// The attack has a processor of its own elsewhere: it must not wait for its targets.
-		if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), attackPriority); err != nil {
-			return fmt.Errorf("raise the priority of the attack: %w", err)
+	err = a.link.Do(func() error {
+		f, err := a.open(services, forgedSources, 0)
+		if err != nil {
+			return err
 		}
-		defer func() { _ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 0) }()
-		var floods []*forge.SYNs
-		defer func() {
-			for _, f := range floods {
-				err = errors.Join(err, f.Close())
-			}
-		}()
-		for _, s := range services {
-			f, err := a.open(s, forgedSources, batch)
-			if err != nil {
-				return err
-			}
-			floods = append(floods, f)
-		}
-		begin := time.Now()
-		for i := 0; ctx.Err() == nil; i++ {
-			n, err := floods[i%len(floods)].Send(ctx, batch, 0)
-			sent += n
-			if err != nil {
-				return err
-			}
-			due := begin.Add(time.Duration(float64(sent) / float64(rate) * float64(time.Second)))
-			if wait := time.Until(due); wait > 0 {
-				select {
-				case <-time.After(wait):
-				case <-ctx.Done():
-				}
-			}
-		}
-		return nil
+		sent, err = f.Send(ctx, math.MaxInt, rate)
+		return errors.Join(err, f.Close())
 	})
 	return sent, err
+}
+
+// prepare gives the attacked device of a node a queue for each processor, and lets the answers to forged SYNs end where
+// the link begins: on a real network they would leave the machines.
+func (a *attacker) prepare(at target) (io.Closer, error) {
+	if err := at.node.Do(func() error { return forge.SpreadQueues(at.device) }); err != nil {
+		return nil, err
+	}
+	var answers io.Closer
+	err := a.link.Do(func() (err error) {
+		answers, err = forge.Absorb(a.port, forgedSources)
+		return err
+	})
+	return answers, err
 }
 
 // target is what a flood attacks: services, and the device at which a node receives their packets.
@@ -97,9 +77,13 @@ type target struct {
 
 // during floods services while f runs, for the time and at the rate of the parameters. It counts into p.
 func (a *attacker) during(ctx context.Context, at target, params Params, p *Part, f func(context.Context)) error {
+	answers, err := a.prepare(at)
+	if err != nil {
+		return err
+	}
+	defer answers.Close()
 	ctx, cancel := context.WithTimeout(ctx, params.Time)
 	defer cancel()
-	var err error
 	var group sync.WaitGroup
 	group.Go(func() {
 		var before, after int
@@ -119,9 +103,9 @@ func (a *attacker) during(ctx context.Context, at target, params Params, p *Part
 	return err
 }
 
-func (a *attacker) open(service netip.AddrPort, sources netip.Prefix, batch int) (*forge.SYNs, error) {
+func (a *attacker) open(services []netip.AddrPort, sources netip.Prefix, batch int) (*forge.SYNs, error) {
 	return forge.Open(forge.Config{
-		Device: a.port, From: a.from, To: a.to, Sources: sources, Service: service, Batch: batch,
+		Device: a.port, From: a.from, To: a.to, Sources: sources, Services: services, Batch: batch,
 	})
 }
 
@@ -135,7 +119,7 @@ func (a *attacker) scan(ctx context.Context, addresses netip.Prefix) (sent int, 
 	err = a.link.Do(func() error {
 		for at := addresses.Masked().Addr(); addresses.Contains(at) && ctx.Err() == nil; at = at.Next() {
 			for _, port := range scanPorts {
-				f, err := a.open(netip.AddrPortFrom(at, port), source, 1)
+				f, err := a.open([]netip.AddrPort{netip.AddrPortFrom(at, port)}, source, 1)
 				if err != nil {
 					return err
 				}

@@ -16,7 +16,8 @@ const reportName = "flood"
 const how = `An instance of Wangell with a containerd of its own runs in a network namespace. One host of its
 link attacks, two others are genuine clients: a near one, and a distant one whose packets to services are held
 back in user space for the long round trip. Forged SYNs have random sources in 10.47.0.0/16, ports and sequence
-numbers, and right checksums; an XDP program sends them into the node's port of the link. In the flood of a warm
+numbers, and right checksums; an XDP program sends them into the node's port of the link, from all processors and
+to a queue of the node for each of them. The answers to them end where the link begins. In the flood of a warm
 service, four near and four distant clients make one request after another on it, each on a connection of its
 own, and another client on another service. In the floods of sleeping services, the pods that forged SYNs have
 started are counted in the middle of the flood; then one client uses each of the services, near and distant in

@@ -8,8 +8,12 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/safchain/ethtool"
 	"golang.org/x/sys/unix"
@@ -52,7 +56,7 @@ func TestForgedSYNsAreValidAndDiffer(t *testing.T) {
 	}
 	sources, service := netip.MustParsePrefix("10.47.0.0/16"), netip.MustParseAddrPort("10.46.100.5:80")
 	s, err := Open(Config{Device: "forge", From: net.HardwareAddr{2, 0, 0, 0, 0, 1}, To: sink.HardwareAddr,
-		Sources: sources, Service: service, Batch: 128})
+		Sources: sources, Services: []netip.AddrPort{service}, Batch: 128})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,5 +97,84 @@ func TestForgedSYNsAreValidAndDiffer(t *testing.T) {
 	cancel()
 	if sent, err := s.Send(ctx, n, 0); err != nil || sent != 0 {
 		t.Errorf("%d sent after the end: %v", sent, err)
+	}
+}
+
+// The rate and the number of a flood have limits that all threads observe together.
+func TestPaceOfAFlood(t *testing.T) {
+	p := &pace{left: 2500, batch: 1000, rate: 100_000}
+	begin := time.Now()
+	for i, want := range []int{1000, 1000, 500, 0} {
+		turn, batch := p.next(context.Background())
+		if batch != want || batch > 0 && turn != i {
+			t.Errorf("turn %d: %d SYNs, want %d", turn, batch, want)
+		}
+		if due := time.Duration(i) * 10 * time.Millisecond; batch > 0 && time.Since(begin) < due {
+			t.Errorf("batch %d after %v, want %v", i, time.Since(begin), due)
+		}
+	}
+	// A flood that was held up does not make up for all of it.
+	p = &pace{left: 1 << 30, batch: 1000, rate: 100_000}
+	p.next(context.Background())
+	p.due = time.Now().Add(-time.Hour)
+	begin = time.Now()
+	for range 20 {
+		p.next(context.Background())
+	}
+	if took := time.Since(begin); took < 80*time.Millisecond {
+		t.Errorf("20,000 SYNs in %v", took)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, batch := p.next(ctx); batch != 0 {
+		t.Errorf("%d SYNs after the end", batch)
+	}
+}
+
+// TestAnswersAreAbsorbed checks that what is for the forged sources ends at the device, and nothing else does.
+func TestAnswersAreAbsorbed(t *testing.T) {
+	out, err := exec.Command("sh", "-ec", `ip link add left type veth peer name right; ip link set left up
+		ip link set right up; ip addr add 10.46.200.1/24 dev left`).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Cleanup(func() { _ = exec.Command("ip", "link", "del", "left").Run() })
+	l, err := Absorb("right", netip.MustParsePrefix("10.47.0.0/16"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	right, err := net.InterfaceByName("right")
+	if err != nil {
+		t.Fatal(err)
+	}
+	delivered := func() uint64 {
+		b, err := os.ReadFile("/proc/net/snmp")
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := strings.Fields(strings.SplitN(string(b), "\n", 3)[1]) // the values of "Ip:"
+		n, err := strconv.ParseUint(f[3], 10, 64)                  // InReceives
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for to, want := range map[string]uint64{"10.47.1.2:80": 0, "10.48.1.2:80": 64} {
+		before := delivered()
+		s, err := Open(Config{Device: "right", Arrive: true, From: net.HardwareAddr{2, 0, 0, 0, 0, 1}, To: right.HardwareAddr,
+			Sources: netip.MustParsePrefix("10.46.200.9/32"), Services: []netip.AddrPort{netip.MustParseAddrPort(to)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Send(context.Background(), 64, 0); err != nil {
+			t.Error(err)
+		}
+		if got := delivered() - before; got != want {
+			t.Errorf("%d of 64 frames for %s arrived, want %d", got, to, want)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
