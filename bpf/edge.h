@@ -64,7 +64,7 @@ static __always_inline int open_to_some_pod(struct __sk_buff *skb, struct packet
 					    struct flow *old, __u32 service, struct service_status *st,
 					    const struct origin *o, bool ingress, bool checked)
 {
-	bool flooded = half_open_crowded(k);
+	bool flooded = half_open_crowded(k, service);
 	if (flooded && !share_has_room(k))
 		return TCX_DROP;
 	int pod = choose_pod(k, old, p, service, flooded);

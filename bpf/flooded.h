@@ -26,16 +26,19 @@ static __always_inline bool slot_is_needed(__u32 at, __u64 now)
 }
 
 /* Whether a SYN should get no entry, because the next two slots of its ring are needed by young half-open flows. One of
- * two may belong to a client that has vanished; it is passed over. */
-__noinline int half_open_crowded(const struct flow_key *k)
+ * two may belong to a client that has vanished; it is passed over. What is found holds for the service until the clock
+ * ticks: to look at two flows costs more than all else that the gate does with a SYN of a flood. */
+__noinline int half_open_crowded(const struct flow_key *k, __u32 service)
 {
+	__u64 *last = bpf_map_lookup_elem(&floods, &service), now = bpf_ktime_get_coarse_ns();
+	if (last && *last == now)
+		return 1;
 	if (!k)
 		return 0;
 	__u32 ring = ring_shard(k);
 	__u64 *head = bpf_map_lookup_elem(&ring_heads, &ring);
 	if (!head)
 		return 0;
-	__u64 now = bpf_ktime_get_coarse_ns();
 	__u32 pos = *(volatile __u64 *)head;
 	if (!slot_is_needed(ring * ring_size + (pos & (ring_size - 1)), now))
 		return 0;

@@ -16,17 +16,18 @@
 #define EEXIST 17 /* <asm-generic/errno-base.h> */
 
 /* Adds to the flow counts of a pod, unless the pod is gone. */
-static __always_inline void pod_count_flows(__u32 index, __u32 generation, __s32 open, __s32 half_open)
+__noinline int pod_count_flows(__u32 index, __u32 generation, __s32 open, __s32 half_open)
 {
 	struct pod *p = lookup_pod(index, generation);
 	if (!p)
-		return;
+		return 0;
 	if (open)
 		__sync_fetch_and_add(&p->open, open);
 	if (half_open)
 		__sync_fetch_and_add(&p->half_open, half_open);
 	if (open > 0)
 		__sync_fetch_and_add(&p->new_flows, 1);
+	return 0;
 }
 
 _Static_assert(offsetof(struct flow, state) == 0 && offsetof(struct flow, isn) == 4, "flow_word: state, then isn");

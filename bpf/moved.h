@@ -153,6 +153,18 @@ static __always_inline __u8 wscale_from_nibble(__u32 nibble)
 	return (nibble & 15) == 15 ? NO_WSCALE : nibble & 15;
 }
 
+/* Home node: enters the flow of a queried segment, if it completes the handshake of a SYN of a flood that this node has
+ * recorded and the edge node has not. Returns the flow, or NULL. */
+static __always_inline struct flow *enter_recorded(const struct flow_key *k, const struct packet *p,
+						   const struct encap_meta *m)
+{
+	struct origin o = {.path = path_by_edge(m), .edge = m->node};
+	struct syn_record *r = find_record(k);
+	if (!r || r->isn + 1 != p->seq || !lookup_pod(r->pod, r->generation) || enter_at_home(k, p, &o, r->pod))
+		return NULL;
+	return bpf_map_lookup_elem(&flows, k);
+}
+
 /* Home node: answers a query if the flow's pod is here; stays silent otherwise. */
 __noinline int answer_flow_query(struct __sk_buff *skb, const struct packet *p, const struct encap_meta *m)
 {
@@ -161,6 +173,8 @@ __noinline int answer_flow_query(struct __sk_buff *skb, const struct packet *p, 
 		return TCX_DROP;
 	flow_key_from_client(&k, p);
 	struct flow *f = bpf_map_lookup_elem(&flows, &k);
+	if (!f)
+		f = enter_recorded(&k, p, m);
 	if (!f || !segment_fits_flow(f, p))
 		return TCX_DROP;
 	struct pod *pod = pod_of_flow(f);

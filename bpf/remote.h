@@ -157,7 +157,7 @@ static __always_inline int home_from_edge(struct __sk_buff *skb, struct packet *
 	/* The edge node chose the pod, so a flow that it does not know has ended. */
 	if (f)
 		flow_forget(&k, f);
-	if (half_open_crowded(&k)) {
+	if (half_open_crowded(&k, pod->service)) {
 		record_syn(&k, p, &o, index);
 		return send_to_pod(skb, p, pod, true);
 	}

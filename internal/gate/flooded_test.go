@@ -14,6 +14,7 @@ import (
 // crowd fills the ring of half-open flows of a world whose rings have four slots, with flows that do not age.
 func (w *world) crowd() {
 	w.Helper()
+	w.tick()
 	for i := range 4 {
 		w.wantRun(onNIC, w.syn(7).fromOther(200, uint16(100+i)).frame(), tcxRedirect)
 	}
@@ -34,6 +35,19 @@ func (w *world) createdAt(when uint64) {
 	for k, f := range flows {
 		f.Created = when
 		w.must(w.g.objs.Flows.Put(k, f))
+	}
+	w.tick()
+}
+
+// tick lets the gate look at the rings again before its clock has ticked.
+func (w *world) tick() {
+	w.Helper()
+	for service := range w.g.cfg.Sizes.Services {
+		var last uint64
+		w.must(w.g.objs.Floods.Lookup(service, &last))
+		if last != 0 {
+			w.must(w.g.objs.Floods.Put(service, last-1))
+		}
 	}
 }
 
@@ -196,15 +210,34 @@ func TestHandshakeDuringAFloodAcrossNodes(t *testing.T) {
 		w.unwrap(w.wantRun(onNIC, data.frame(), tcxRedirect), toPodType, 0, 1, data.frame())
 		w.wantCounts(1, 4, 1)
 	})
-	t.Run("home", func(t *testing.T) {
+	crowdedHome := func(t *testing.T) *world {
 		w := all.in(t)
 		w.service(vip, 100, 100)
 		w.addPod(vip, 1)
+		w.tick()
 		for i := range 4 {
 			s := w.syn(7).fromOther(200, uint16(100+i))
 			w.wantRun(onNIC, w.wrap(otherNode, toPodType, 0, 1, s.frame()), tcxRedirect)
 		}
 		w.createdAt(1 << 62)
+		return w
+	}
+	t.Run("home, record of the edge lost", func(t *testing.T) {
+		w := crowdedHome(t)
+		w.wantRun(onNIC, w.wrap(otherNode, toPodType, 0, 1, synFrame(w)), tcxRedirect)
+		early := w.fromClient("A", 1002, 5001)
+		w.wantRun(onNIC, w.wrap(otherNode, flowQueryType, 0, 0, early.frame()), tcxDrop)
+		claim := w.wantRun(onNIC, w.wrap(otherNode, flowQueryType, 0, 0, ack.frame()), tcxRedirect)
+		if claim[scalesAt] != 0xee { // the largest of both, as the SYN is not remembered
+			t.Errorf("scales %#x", claim[scalesAt])
+		}
+		claim[scalesAt] = 0
+		w.unwrap(claim, flowClaimType, 0, 1, ack.frame())
+		w.toPod(1, bare(ack), w.wantRun(onNIC, w.wrap(otherNode, toPodType, 0, 1, ack.frame()), tcxRedirect))
+		w.wantCounts(1, 4, 1)
+	})
+	t.Run("home", func(t *testing.T) {
+		w := crowdedHome(t)
 		if out := w.wantRun(onNIC, w.wrap(otherNode, toPodType, 0, 1, synFrame(w)), tcxRedirect); podOf(t, out) != 1 {
 			t.Errorf("went to %v", destinationOf(out))
 		}
