@@ -20,16 +20,18 @@ import (
 func newImage(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "image",
-		Short:   "Build, load, list and analyse images without Docker",
+		Short:   "Build, load, list, analyse and convert images without Docker",
 		GroupID: groupRun,
 		Example: `  wangell image build hello --out hello.tar
   sudo wangell image load hello.tar
   sudo wangell image ls
-  sudo wangell image analyse hello.tar`,
+  sudo wangell image analyse hello.tar
+  wangell image convert --layers split=64MB --compression zstd hello.tar hello-split.tar`,
 		Args: onlySubcommands,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newImageBuild(), newImageLoad(g), newImageList(g), newImageAnalyse())
+	cmd.AddCommand(newImageBuild(), newImageLoad(g), newImageList(g), newImageAnalyse(),
+		newImageConvert())
 	return cmd
 }
 

@@ -7,14 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"wangell.loutres.me/internal/pullstat"
 	"wangell.loutres.me/internal/pullstat/live"
-	"wangell.loutres.me/internal/screen"
 )
 
 // imageVias are the values of --via.
@@ -99,24 +97,9 @@ containerd by a registry on a loopback address. Root is needed.`,
 
 // analyseImage pulls and explains, with a line of progress where standard error is a terminal.
 func analyseImage(cmd *cobra.Command, o live.Options) (pullstat.Report, error) {
-	if fd := int(os.Stderr.Fd()); term.IsTerminal(fd) {
-		p := &pullProgress{}
-		s := screen.New(os.Stderr, func() (int, int) {
-			width, height, err := term.GetSize(fd)
-			if err != nil {
-				return 80, 24
-			}
-			return width, height
-		}, p.lines)
-		o.Progress = func(stage string, done, total int64) {
-			p.set(stage, done, total)
-			_ = s.Refresh() // a terminal that is gone shows no progress
-		}
-		defer func() {
-			p.set("", 0, 0)
-			_ = s.Close()
-		}()
-	}
+	var stop func()
+	o.Progress, stop = showProgress()
+	defer stop()
 	recording, err := live.Run(cmd.Context(), o)
 	if err != nil {
 		return pullstat.Report{}, err
@@ -126,33 +109,6 @@ func analyseImage(cmd *cobra.Command, o live.Options) (pullstat.Report, error) {
 		return report, fmt.Errorf("analyse %s: %w", o.Image, err)
 	}
 	return report, nil
-}
-
-// pullProgress is what the line of progress shows.
-type pullProgress struct {
-	mu          sync.Mutex
-	stage       string
-	done, total int64
-}
-
-func (p *pullProgress) set(stage string, done, total int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.stage, p.done, p.total = stage, done, total
-}
-
-func (p *pullProgress) lines(int) []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case p.stage == "":
-		return nil
-	case p.stage == live.StagePull && p.total > 0 && p.done == p.total:
-		return []string{fmt.Sprintf("%s: downloaded %.1f MB, unpacking", p.stage, float64(p.total)/1e6)}
-	case p.total == 0:
-		return []string{p.stage}
-	}
-	return []string{p.stage + " " + screen.Bar(p.done, p.total, 30)}
 }
 
 func writeSVG(name string, r pullstat.Report) error {

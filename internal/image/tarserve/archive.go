@@ -17,6 +17,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
+// annotationContainerdName is the annotation with the name of an image in a layout, as containerd writes it.
+const annotationContainerdName = "io.containerd.image.name"
+
 // archive is a tarball with an image. Blobs are read from the tarball when they are asked for.
 type archive struct {
 	file    *os.File
@@ -26,6 +29,7 @@ type archive struct {
 	// top is the manifest or index of the image, and its media type.
 	top     []byte
 	topType string
+	name    string // of the image; may be empty
 }
 
 // openArchive reads the table of contents of a tarball.
@@ -126,14 +130,16 @@ func (a *archive) readLayout() error {
 	var err error
 	a.top, err = io.ReadAll(io.NewSectionReader(m, 0, m.Size()))
 	a.topType = top.MediaType
+	a.name = top.Annotations[annotationContainerdName]
 	return err
 }
 
 // readSaved reads the format of docker save, for which it makes a manifest. Layers stay as they are.
 func (a *archive) readSaved() error {
 	var saved []struct {
-		Config string
-		Layers []string
+		Config   string
+		RepoTags []string
+		Layers   []string
 	}
 	if err := a.readJSON("manifest.json", &saved); err != nil {
 		return err
@@ -159,6 +165,9 @@ func (a *archive) readSaved() error {
 			layer.MediaType += "+" + kind
 		}
 		manifest.Layers = append(manifest.Layers, layer)
+	}
+	if len(saved[0].RepoTags) > 0 {
+		a.name = saved[0].RepoTags[0]
 	}
 	a.topType = manifest.MediaType
 	a.top, err = json.Marshal(manifest)

@@ -56,6 +56,9 @@ func Start(file string) (*Server, error) {
 // Ref returns the reference of the image, to be pulled over plain HTTP.
 func (s *Server) Ref() string { return s.listen.Addr().String() + "/" + repository + ":latest" }
 
+// Name returns the name of the image according to the tarball; empty: it has none.
+func (s *Server) Name() string { return s.archive.name }
+
 // Close ends the service and closes the tarball.
 func (s *Server) Close() {
 	s.server.Close()

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/containerd/platforms"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// file is an entry of a file system. Names with hard links to one another share it.
+type file struct {
+	kind    byte // as in package tar; TypeDir: a directory
+	implied bool // a directory that no entry describes
+	mode    int64
+	uid     int
+	gid     int
+	mtime   int64 // in nanoseconds
+	size    int64
+	link    string
+	major   int64
+	minor   int64
+	xattrs  string
+	sum     [sha256.Size]byte
+}
+
+// tree is a file system by path. It knows nothing of the plans in which layers are rewritten, so that it can judge them.
+type tree map[string]*file
+
+// remove removes what is below a path, and the path itself if all is set.
+func (t tree) remove(name string, all bool) {
+	f := t[name]
+	switch {
+	case name == "":
+	case f == nil:
+		return
+	case f.kind != tar.TypeDir:
+		if all {
+			delete(t, name)
+		}
+		return
+	}
+	for p := range t {
+		if name == "" && p != "" || strings.HasPrefix(p, name+"/") || all && p == name {
+			delete(t, p)
+		}
+	}
+}
+
+// apply adds a layer, as the OCI image-spec says: first its whiteouts, which are about lower layers, then its entries.
+func (t tree) apply(open func() (io.ReadCloser, error)) error {
+	for _, whiteouts := range []bool{true, false} {
+		archive, err := open()
+		if err != nil {
+			return err
+		}
+		own := map[string]bool{} // symbolic links of this layer
+		err = entries(archive, func(_ int, h *tar.Header, content io.Reader) error {
+			dir, base := path.Split(clean(h.Name))
+			switch {
+			case strings.HasPrefix(base, whiteoutPrefix) != whiteouts || h.Typeflag == tar.TypeXGlobalHeader:
+			case base == opaqueName:
+				t.remove(clean(dir), false)
+			case whiteouts:
+				t.remove(clean(path.Join(dir, base[len(whiteoutPrefix):])), true)
+			default:
+				return t.add(h, content, own)
+			}
+			return nil
+		})
+		if e := archive.Close(); err == nil {
+			err = e
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resolve follows symbolic links of the same layer on the way to a path, as unpacking does.
+func (t tree) resolve(name string, own map[string]bool) (string, error) {
+	at, rest := "", strings.Split(name, "/")
+	for links := 0; len(rest) > 0; {
+		next := path.Join(at, rest[0])
+		if rest[0] == ".." {
+			next = clean(path.Join(at, ".."))
+		}
+		rest = rest[1:]
+		if f := t[next]; f != nil && f.kind == tar.TypeSymlink && own[next] {
+			if links++; links > mostLinks {
+				return "", fmt.Errorf("%s: too many symbolic links", name)
+			}
+			if path.IsAbs(f.link) {
+				at = ""
+			}
+			rest = append(strings.Split(strings.Trim(f.link, "/"), "/"), rest...)
+			continue
+		}
+		at = next
+	}
+	return at, nil
+}
+
+func (t tree) add(h *tar.Header, content io.Reader, own map[string]bool) error {
+	dir, base := path.Split(clean(h.Name))
+	if dropped[clean(h.Name)] {
+		return nil
+	}
+	parent, err := t.resolve(clean(dir), own)
+	if err != nil {
+		return err
+	}
+	name := path.Join(parent, base)
+	for p := parent; p != "" && p != "."; p = clean(path.Dir(p)) {
+		if f := t[p]; f == nil || f.kind != tar.TypeDir {
+			t[p] = &file{kind: tar.TypeDir, implied: true, mode: 0o755}
+			delete(own, p)
+		}
+	}
+	old := t[name]
+	var f *file
+	if h.Typeflag == tar.TypeLink {
+		linkDir, linkBase := path.Split(clean(h.Linkname))
+		if linkDir, err = t.resolve(clean(linkDir), own); err != nil {
+			return err
+		}
+		if f = t[path.Join(linkDir, linkBase)]; f == nil || f.kind == tar.TypeDir {
+			return fmt.Errorf("%s: hard link to %s, which does not exist", h.Name, h.Linkname)
+		}
+	} else {
+		f = &file{kind: h.Typeflag, link: h.Linkname, major: h.Devmajor, minor: h.Devminor}
+	}
+	if h.Typeflag == tar.TypeDir {
+		if old != nil && old.kind != tar.TypeDir {
+			t.remove(name, true)
+		}
+	} else if old != f {
+		t.remove(name, true)
+	}
+	f.mode, f.uid, f.gid, f.mtime = h.Mode&0o7777, h.Uid, h.Gid, h.ModTime.UnixNano()
+	f.setXattrs(h)
+	delete(own, name)
+	switch h.Typeflag {
+	case tar.TypeSymlink:
+		own[name] = true
+	case tar.TypeReg, tar.TypeGNUSparse, tar.TypeCont:
+		f.kind, f.link, f.size = tar.TypeReg, "", h.Size
+		sum := sha256.New()
+		if _, err := io.Copy(sum, content); err != nil {
+			return err
+		}
+		copy(f.sum[:], sum.Sum(nil))
+	}
+	t[name] = f
+	return nil
+}
+
+// setXattrs adds extended attributes of a header.
+func (f *file) setXattrs(h *tar.Header) {
+	all := map[string]string{}
+	for line := range strings.Lines(f.xattrs) {
+		k, v, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+		all[k] = v
+	}
+	for k, v := range h.PAXRecords {
+		if name, ok := strings.CutPrefix(k, xattrPrefix); ok {
+			all[fmt.Sprintf("%q", name)] = fmt.Sprintf("%q", v)
+		}
+	}
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(all)) {
+		fmt.Fprintf(&b, "%s=%s\n", k, all[k])
+	}
+	f.xattrs = b.String()
+}
+
+// kinds are words for types of files.
+var kinds = map[byte]string{
+	tar.TypeReg: "file", tar.TypeDir: "directory", tar.TypeSymlink: "symbolic link", tar.TypeChar: "character device",
+	tar.TypeBlock: "block device", tar.TypeFifo: "pipe",
+}
+
+// differs says in what two files differ; empty: in nothing.
+func (f *file) differs(g *file) string {
+	if f.kind != g.kind {
+		return fmt.Sprintf("%s instead of %s", kinds[g.kind], kinds[f.kind])
+	}
+	var all []string
+	check := func(what string, a, b any) {
+		if a != b {
+			all = append(all, fmt.Sprintf("%s %v instead of %v", what, b, a))
+		}
+	}
+	check("mode", fmt.Sprintf("%04o", f.mode), fmt.Sprintf("%04o", g.mode))
+	check("uid", f.uid, g.uid)
+	check("gid", f.gid, g.gid)
+	if !f.implied && !g.implied { // otherwise the time of unpacking
+		check("mtime", f.mtime, g.mtime)
+	}
+	check("size", f.size, g.size)
+	check("target", f.link, g.link)
+	check("device", [2]int64{f.major, f.minor}, [2]int64{g.major, g.minor})
+	check("extended attributes", f.xattrs, g.xattrs)
+	if f.size == g.size && f.sum != g.sum {
+		all = append(all, "other content")
+	}
+	return strings.Join(all, ", ")
+}
+
+// compare returns the differences of two trees, sorted by path.
+func compare(before, after tree) []string {
+	var all []string
+	names := maps.Clone(before)
+	maps.Copy(names, after)
+	before2after := map[*file]*file{}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		b, a := before[name], after[name]
+		switch {
+		case b == nil:
+			all = append(all, fmt.Sprintf("/%s is only in the result (%s)", name, kinds[a.kind]))
+			continue
+		case a == nil:
+			all = append(all, fmt.Sprintf("/%s is missing in the result (%s)", name, kinds[b.kind]))
+			continue
+		}
+		if d := b.differs(a); d != "" {
+			all = append(all, fmt.Sprintf("/%s: %s", name, d))
+		}
+		if known := before2after[b]; known != nil && known != a {
+			all = append(all, fmt.Sprintf("/%s is no hard link any more", name))
+		}
+		before2after[b] = a
+	}
+	back := map[*file]*file{}
+	for _, name := range slices.Sorted(maps.Keys(after)) {
+		b, a := before[name], after[name]
+		if b == nil {
+			continue
+		}
+		if known := back[a]; known != nil && known != b {
+			all = append(all, fmt.Sprintf("/%s has become a hard link", name))
+		}
+		back[a] = b
+	}
+	return all
+}
+
+// mostDifferences is the most that an error lists.
+const mostDifferences = 20
+
+// verify compares the file systems of the images before and after, if it is asked for.
+func (j *job) verify(ctx context.Context, before []*part, after []ocispec.Manifest) error {
+	if !j.o.Verify {
+		return nil
+	}
+	total := sizeOf(before)
+	for _, m := range after {
+		for _, l := range m.Layers {
+			total += l.Size
+		}
+	}
+	j.count.begin(StageVerify, 2*total)
+	for i, p := range before {
+		was, err := j.tree(ctx, p.manifest.Layers, j.from.open)
+		if err != nil {
+			return fmt.Errorf("verify the source: %w", err)
+		}
+		is, err := j.tree(ctx, after[i].Layers, j.to.open)
+		if err != nil {
+			return fmt.Errorf("verify the result: %w", err)
+		}
+		differences := compare(was, is)
+		if len(differences) == 0 {
+			continue
+		}
+		more := ""
+		if n := len(differences); n > mostDifferences {
+			differences, more = differences[:mostDifferences], fmt.Sprintf("\n  and %d more", n-mostDifferences)
+		}
+		return fmt.Errorf("the result for %s is not the same file system, and was not given its name:\n  %s%s",
+			platforms.Format(p.platform), strings.Join(differences, "\n  "), more)
+	}
+	j.res.Verified = true
+	return nil
+}
+
+// tree returns the file system of layers.
+func (j *job) tree(ctx context.Context, layers []ocispec.Descriptor,
+	open func(context.Context, ocispec.Descriptor) (io.ReadCloser, error)) (tree, error) {
+	t := tree{}
+	for _, l := range layers {
+		if foreign(l) {
+			continue
+		}
+		err := t.apply(func() (io.ReadCloser, error) {
+			blob, err := open(ctx, l)
+			if err != nil {
+				return nil, err
+			}
+			return archiveIn(j.count.reader(blob))
+		})
+		if err != nil {
+			return nil, fmt.Errorf("layer %s: %w", l.Digest, err)
+		}
+	}
+	return t, nil
+}

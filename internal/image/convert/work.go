@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/opencontainers/go-digest"
+)
+
+// work is the folder of a conversion: layers that are finished and not delivered yet, and records of what became of
+// the source's layers.
+type work struct {
+	dir  string
+	keep bool
+}
+
+// Folders of work.
+const (
+	workBlobs   = "blobs"
+	workRecords = "records"
+	workSpool   = "spool"
+)
+
+// openWork uses the folder resume, or a temporary one if that is empty.
+func openWork(resume string) (w *work, err error) {
+	w = &work{dir: resume, keep: resume != ""}
+	if !w.keep {
+		if w.dir, err = os.MkdirTemp("", "wangell-convert-"); err != nil {
+			return nil, fmt.Errorf("make a temporary folder: %w", err)
+		}
+	}
+	// What an earlier conversion has left unfinished is of no use.
+	if err := os.RemoveAll(w.path(workSpool)); err != nil {
+		return nil, err
+	}
+	for _, d := range []string{workBlobs, workRecords, workSpool} {
+		if err := os.MkdirAll(w.path(d), 0o700); err != nil {
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+func (w *work) path(names ...string) string { return filepath.Join(append([]string{w.dir}, names...)...) }
+
+// close removes what is not kept.
+func (w *work) close() error {
+	if w.keep {
+		return os.RemoveAll(w.path(workSpool))
+	}
+	return os.RemoveAll(w.dir)
+}
+
+// blob returns the file of a finished blob.
+func (w *work) blob(d digest.Digest) string { return w.path(workBlobs, d.Encoded()) }
+
+// hasBlob reports whether a blob is there, whole.
+func (w *work) hasBlob(d digest.Digest, size int64) bool {
+	info, err := os.Stat(w.blob(d))
+	return err == nil && info.Size() == size
+}
+
+// record returns the file of what is known about something.
+func (w *work) record(key string) string {
+	return w.path(workRecords, digest.FromString(key).Encoded()+".json")
+}
+
+// recall reads a record. It reports whether there is one.
+func (w *work) recall(key string, into any) bool {
+	text, err := os.ReadFile(w.record(key))
+	return err == nil && json.Unmarshal(text, into) == nil
+}
+
+// remember writes a record, if the folder is kept.
+func (w *work) remember(key string, v any) error {
+	if !w.keep {
+		return nil
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	temp := w.path(workSpool, filepath.Base(w.record(key)))
+	if err := os.WriteFile(temp, text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temp, w.record(key))
+}
+
+// forget removes a blob that is delivered.
+func (w *work) forget(d digest.Digest) error {
+	if err := os.Remove(w.blob(d)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
