@@ -353,6 +353,9 @@ func (c *converter) rewriteNow(ctx context.Context, layers []layer, bottom bool,
 		})
 	}
 	plan := cut(root, bottom, size)
+	if !bottom && len(plan.bare()) > 0 && len(layers) > 1 {
+		return c.rewriteEach(ctx, layers, size)
+	}
 	out := make([]packed, plan.count)
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(2 * cap(c.slots)) // archives of pieces that wait on the disk
@@ -383,6 +386,19 @@ func (c *converter) rewriteNow(ctx context.Context, layers []layer, bottom bool,
 		err = e
 	}
 	return out, err
+}
+
+// rewriteEach rewrites layers that cannot be joined.
+func (c *converter) rewriteEach(ctx context.Context, layers []layer, size int64) ([]packed, error) {
+	var all []packed
+	for i := range layers {
+		out, err := c.rewriteNow(ctx, layers[i:i+1], false, size)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, out...)
+	}
+	return all, nil
 }
 
 // contextArchive is an archive that cannot be read any more after a context has ended.

@@ -45,7 +45,11 @@ type node struct {
 	isDir bool
 	// hides means that what lower layers have under this name is gone.
 	hides bool
-	layer int // that made it
+	// opaque means that what lower layers have in this directory is gone.
+	opaque bool
+	// implied means that an entry was in this directory; otherwise only a whiteout was.
+	implied bool
+	layer   int // that made it
 }
 
 // dropped are files about the arrangement of an eStargz layer, which a new arrangement makes wrong.
@@ -88,7 +92,7 @@ func (n *node) clear() {
 	for _, c := range n.children {
 		c.clear()
 	}
-	n.isDir, n.dir, n.children, n.hides, n.layer = false, nil, nil, true, -1
+	*n = node{name: n.name, parent: n.parent, hides: true, layer: -1}
 }
 
 // makeDir makes n a directory. What it was before is gone.
@@ -131,6 +135,7 @@ func (n *node) dirOf(name string, layer int) (*node, error) {
 			continue
 		}
 		next.makeDir(layer)
+		next.implied = true
 		at = next
 	}
 	return at, nil
@@ -166,7 +171,7 @@ func (n *node) apply(layer int, headers []*tar.Header) error {
 		switch {
 		case parent == nil:
 		case base == opaqueName:
-			parent.hides = true
+			parent.opaque = true
 			for _, c := range parent.children {
 				c.clear()
 			}
@@ -269,8 +274,11 @@ func (n *node) linked(h *tar.Header, layer int) (*inode, error) {
 // xattrPrefix begins the names of PAX records with extended attributes.
 const xattrPrefix = "SCHILY.xattr."
 
-// block is the size of a block of a tar archive.
-const block = 512
+// block is the size of a block of a tar archive. A header takes up to entryBlocks, unless names are very long.
+const (
+	block       = 512
+	entryBlocks = 3
+)
 
 // atom is what must be in one piece: a file with its hard links, or a directory.
 type atom struct {
@@ -283,10 +291,10 @@ type atom struct {
 // size returns how many bytes an atom takes in an archive, about.
 func (a atom) size() int64 {
 	if a.dir != nil {
-		return 2 * block
+		return entryBlocks * block
 	}
 	content := (a.inode.header.Size + block - 1) / block * block
-	return content + int64(len(a.inode.names))*2*block
+	return content + int64(len(a.inode.names))*entryBlocks*block
 }
 
 func byPath(a, b *node) int { return strings.Compare(a.path(), b.path()) }
@@ -373,7 +381,7 @@ func (p *pieces) whiteouts() (gone, opaque []*node) {
 		switch {
 		case n.hides && !n.exists():
 			gone = append(gone, n)
-		case n.hides && n.isDir:
+		case n.isDir && (n.hides || n.opaque):
 			opaque = append(opaque, n)
 		}
 		for _, c := range n.children {
@@ -384,6 +392,25 @@ func (p *pieces) whiteouts() (gone, opaque []*node) {
 	slices.SortFunc(gone, byPath)
 	slices.SortFunc(opaque, byPath)
 	return gone, opaque
+}
+
+// bare returns the directories that entries imply which are gone. Only lower layers tell their metadata, so layers from
+// which they come cannot be joined unless they are at the bottom.
+func (p *pieces) bare() (all []*node) {
+	var walk func(n *node) (real bool)
+	walk = func(n *node) bool {
+		holds := false
+		for _, c := range n.children {
+			holds = walk(c) || holds
+		}
+		if n.implied && n.dir == nil && n.isDir && !holds {
+			all = append(all, n)
+		}
+		return n.inode != nil || n.isDir && (n.dir != nil || n.implied)
+	}
+	walk(p.root)
+	slices.SortFunc(all, byPath)
+	return all
 }
 
 // outHeader returns a header as it is written: the name replaced, in PAX format, which alone keeps all of it.

@@ -134,6 +134,12 @@ func (w *writer) writeWhiteouts() error {
 	if err != nil {
 		return err
 	}
+	for _, n := range w.plan.bare() {
+		n.dir = &plainDir
+		if err := p.addParents(n); err != nil {
+			return err
+		}
+	}
 	mark := func(dir *node, name string) error {
 		if err := p.addParents(dir); err != nil {
 			return err
@@ -148,8 +154,8 @@ func (w *writer) writeWhiteouts() error {
 		}
 	}
 	for _, n := range opaque {
-		if n.dir == nil && n.parent != nil {
-			n.dir = &plainDir // lower layers' has other attributes
+		if n.dir == nil && n.hides {
+			n.dir = &plainDir // what lower layers have has other attributes
 		}
 		if err := mark(n, opaqueName); err != nil {
 			return err

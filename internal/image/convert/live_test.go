@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"archive/tar"
+	"crypto/sha256"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/image"
+	"wangell.loutres.me/internal/pullstat/live"
+	"wangell.loutres.me/internal/testutil/debimage"
+	"wangell.loutres.me/internal/testutil/ownns"
+)
+
+var everyWay = flag.Bool("every-way", false, "convert each real image in every way, which takes minutes")
+
+// The tests run in their own network and mount namespaces, with a real containerd.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	ownns.Main(func() int {
+		lo, err := netlink.LinkByName("lo")
+		if err == nil {
+			err = netlink.LinkSetUp(lo)
+		}
+		if err != nil {
+			fmt.Println("loopback device:", err)
+			return 1
+		}
+		return m.Run()
+	})
+}
+
+// ways to convert an image.
+var ways = []struct{ layers, compression string }{
+	{Keep, "zstd"}, {"split=1MiB", "zstd"}, {Squash, "gzip"}, {Keep, "estargz"}, {"split=1MiB", "none"},
+	{Keep, "none"}, {Squash, "zstd:1"}, {Keep, "zstdchunked"}, {"split=256KiB", "estargz"}, {Keep, "gzip"},
+	{Squash, "none"}, {"split=1MiB", "zstdchunked"},
+}
+
+func options(t testing.TB, source, destination, layers, compression string) Options {
+	t.Helper()
+	o := Options{Source: source, Destination: destination}
+	var err error
+	if o.Layers, err = ParseLayers(layers); err != nil {
+		t.Fatal(err)
+	}
+	if o.Compression, err = ParseCompression(compression); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// snapshot is what can be seen of a file system, a line for each path.
+func snapshot(root string) (map[string]string, error) {
+	all := map[string]string{}
+	inodes := map[uint64]string{} // the first name
+	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := strings.TrimPrefix(p, root)
+		if name == "" || dropped[name[1:]] {
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		st := info.Sys().(*syscall.Stat_t)
+		line := fmt.Sprintf("mode %o owner %d:%d device %x", st.Mode, st.Uid, st.Gid, st.Rdev)
+		if !d.IsDir() || st.Mtim.Nano() < time.Now().Add(-24*time.Hour).UnixNano() {
+			line += fmt.Sprintf(" mtime %d", st.Mtim.Nano()) // a folder that no entry describes has the time of unpacking
+		}
+		switch {
+		case info.Mode().IsRegular():
+			f, err := os.Open(p)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			sum := sha256.New()
+			if _, err := io.Copy(sum, f); err != nil {
+				return err
+			}
+			line += fmt.Sprintf(" size %d sum %x", st.Size, sum.Sum(nil))
+		case info.Mode()&fs.ModeSymlink != 0:
+			to, err := os.Readlink(p)
+			if err != nil {
+				return err
+			}
+			line += " to " + to
+		}
+		if !d.IsDir() {
+			if _, ok := inodes[st.Ino]; !ok {
+				inodes[st.Ino] = name
+			}
+			line += " same as " + inodes[st.Ino] // overlayfs also counts links of names that are hidden
+		}
+		attributes, err := xattrsOf(p)
+		if err != nil {
+			return err
+		}
+		all[name] = line + attributes
+		return nil
+	})
+	return all, err
+}
+
+func xattrsOf(p string) (string, error) {
+	names := make([]byte, 64<<10)
+	n, err := unix.Llistxattr(p, names)
+	if err != nil {
+		return "", &os.PathError{Op: "listxattr", Path: p, Err: err}
+	}
+	var b strings.Builder
+	sorted := strings.Split(strings.TrimSuffix(string(names[:n]), "\x00"), "\x00")
+	slices.Sort(sorted)
+	for _, name := range sorted {
+		value := make([]byte, 64<<10)
+		if name == "" {
+			continue
+		}
+		n, err := unix.Lgetxattr(p, name, value)
+		if err != nil {
+			return "", &os.PathError{Op: "getxattr " + name, Path: p, Err: err}
+		}
+		fmt.Fprintf(&b, " %s=%q", name, value[:n])
+	}
+	return b.String(), nil
+}
+
+// mounted returns what containerd mounts for an image in a tarball.
+func mounted(t *testing.T, file string) map[string]string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "cv") // short, because of the socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	var all map[string]string
+	o := live.Options{Image: file, Via: live.ViaContainerd, Program: "containerd", Dir: dir}
+	if err := live.Mounted(t.Context(), o, func(root string) (err error) {
+		all, err = snapshot(root)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 2 {
+		t.Fatalf("%s: only %d files are mounted", file, len(all))
+	}
+	return all
+}
+
+func sameMounted(t *testing.T, before, after map[string]string) {
+	t.Helper()
+	for name, line := range before {
+		if after[name] != line {
+			t.Errorf("%s:\n%s\nbecame\n%s", name, line, after[name])
+		}
+	}
+	for name, line := range after {
+		if before[name] == "" {
+			t.Errorf("%s is new: %s", name, line)
+		}
+	}
+}
+
+// imageOf returns an image with layers, which are archives.
+func imageOf(t testing.TB, mediaType types.MediaType, layers ...[]byte) v1.Image {
+	t.Helper()
+	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	if strings.HasPrefix(string(mediaType), "application/vnd.docker.") {
+		img = empty.Image
+	}
+	for i, l := range layers {
+		var err error
+		if img, err = mutate.Append(img, mutate.Addendum{
+			Layer: staticLayer(t, l, mediaType), MediaType: mediaType, History: v1.History{CreatedBy: fmt.Sprint("step ", i)},
+		}, mutate.Addendum{History: v1.History{CreatedBy: fmt.Sprint("ENV ", i), EmptyLayer: true}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture = "linux", runtime.GOARCH
+	config.Config = v1.Config{Entrypoint: []string{"/x"}, Env: []string{"A=b"}, StopSignal: "SIGQUIT"}
+	if img, err = mutate.ConfigFile(img, config); err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
+func saved(t testing.TB, img v1.Image) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "source.tar")
+	if err := image.WriteFile(file, "local/source:v1", img); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// oddLayers have everything that a layer can have.
+func oddLayers(t testing.TB) [][]byte {
+	t.Helper()
+	with := func(e entry, change func(h *tar.Header)) entry {
+		change(&e.Header)
+		return e
+	}
+	capability := "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00" // cap_net_bind_service
+	long := strings.Repeat("a-long-name/", 15) + strings.Repeat("x", 200)
+	special := func(name string, kind byte) entry {
+		return entry{Header: tar.Header{Typeflag: kind, Name: name, Mode: 0o620, Devmajor: 1, Devminor: 3,
+			ModTime: time.Unix(7, 0)}}
+	}
+	var lower []entry
+	lower = append(lower,
+		dir(".", 0o755), dir("bin", 0o755), dir("var", 0o1777), dir("var/opaque", 0o755), dir("var/gone", 0o755),
+		with(reg("bin/su", "#!"), func(h *tar.Header) { h.Mode = 0o4755 }),
+		with(reg("bin/capable", "x"), func(h *tar.Header) {
+			h.PAXRecords = map[string]string{xattrPrefix + "security.capability": capability, xattrPrefix + "user.note": "a\x00b=\n"}
+		}),
+		with(reg("bin/huge-ids", "y"), func(h *tar.Header) { h.Uid, h.Gid = 3<<21, 1<<30 }),
+		with(reg("bin/sub-second", "z"), func(h *tar.Header) { h.ModTime = time.Unix(1e9, 987654321) }),
+		with(dir("var/attributed", 0o2750), func(h *tar.Header) {
+			h.PAXRecords = map[string]string{xattrPrefix + "user.dir": "yes"}
+		}),
+		reg("var/opaque/hidden", "1"), reg("var/gone/a", "1"), reg("var/file-to-dir", "1"), dir("var/dir-to-file", 0o755),
+		reg("var/dir-to-file/x", "1"), reg("var/sparse", strings.Repeat("\x00", 1<<20)+"end"),
+		special("var/null", tar.TypeChar), special("var/disk", tar.TypeBlock), special("var/pipe", tar.TypeFifo),
+		symlink("var/dangling", "/no/where"), reg("var/linked", "shared"), reg("umläut \n\t file", "u"), reg("empty", ""),
+	)
+	for i := range strings.Count(long, "/") {
+		lower = append(lower, dir(strings.Join(strings.Split(long, "/")[:i+1], "/"), 0o751))
+	}
+	lower = append(lower, reg(long, "long"), link("var/hard-1", "var/linked"), link("var/hard-2", "var/linked"),
+		link("hard-long", long), link("var/hard-null", "var/null"))
+	for i := range 40 {
+		lower = append(lower, reg(fmt.Sprintf("var/many-%02d", i), strings.Repeat(fmt.Sprint(i), 40000)))
+	}
+	upper := []entry{
+		dir("var", 0o1777), dir("var/opaque", 0o711), opaque("var/opaque"), reg("var/opaque/shown", "2"), gone("var/gone"),
+		dir("var/file-to-dir", 0o700), reg("var/file-to-dir/y", "2"), reg("var/dir-to-file", "2"), reg("var/linked", "replaced"),
+		gone("var/many-00"), dir("bin", 0o755), gone("bin/huge-ids"),
+	}
+	top := []entry{
+		dir("var", 0o1777), dir("var/gone", 0o700), reg("var/gone/b", "back"), gone("var/hard-2"), dir("bin", 0o700),
+		reg("bin/huge-ids", "again"),
+	}
+	return [][]byte{archiveOf(t, lower), archiveOf(t, upper), archiveOf(t, nil), archiveOf(t, top)}
+}
+
+func TestContainerdMountsTheSameForAnOddImage(t *testing.T) {
+	source := saved(t, imageOf(t, types.OCILayer, oddLayers(t)...))
+	before := mounted(t, source)
+	if !strings.Contains(before["/bin/capable"], "security.capability") || before["/var/opaque/hidden"] != "" {
+		t.Fatalf("the source is not what it should be: %v", before["/bin/capable"])
+	}
+	for _, way := range ways {
+		t.Run(way.layers+" "+way.compression, func(t *testing.T) {
+			destination := filepath.Join(t.TempDir(), "result.tar")
+			o := options(t, source, destination, way.layers, way.compression)
+			o.Verify = true
+			if _, err := Run(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+			sameMounted(t, before, mounted(t, destination))
+		})
+	}
+}
+
+// realPackages are small and large packages of Debian; each is an image of its own.
+var realPackages = []string{
+	"busybox-static", "tzdata", "redis-server", "python3-minimal", "git", "mawk", "ncurses-base", "sqlite3", "file", "nginx-light",
+}
+
+// layeredImage returns a real image with several layers: two halves of its files, one that removes and one that replaces
+// some of them, and wheels.
+func layeredImage(t *testing.T, name string) string {
+	t.Helper()
+	built, err := debimage.Build(t.Context(), debimage.Recipe{Name: "convert-" + name, Packages: []string{name}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := built.Image.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole, err := content[0].Uncompressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer whole.Close()
+	var dirs, even, odd, files []entry
+	if err := entries(whole, func(i int, h *tar.Header, content io.Reader) error {
+		data, err := io.ReadAll(content)
+		e := entry{*h, string(data)}
+		switch {
+		case h.Typeflag == tar.TypeDir:
+			dirs = append(dirs, e)
+		case i%2 == 0:
+			even = append(even, e)
+		default:
+			odd = append(odd, e)
+		}
+		if h.Typeflag == tar.TypeReg {
+			files = append(files, e)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var changes []entry
+	for i, f := range files {
+		switch i % 17 {
+		case 3:
+			changes = append(changes, gone(clean(f.Name)))
+		case 7:
+			f.Mode ^= 0o111
+			changes = append(changes, f)
+		}
+	}
+	layers := [][]byte{archiveOf(t, append(slices.Clone(dirs), even...)), archiveOf(t, append(slices.Clone(dirs), odd...)),
+		archiveOf(t, append(slices.Clone(dirs), changes...))}
+	return saved(t, imageOf(t, types.OCILayer, layers...))
+}
+
+
+func TestContainerdMountsTheSameForRealImages(t *testing.T) {
+	for i, name := range realPackages {
+		t.Run(name, func(t *testing.T) {
+			source := layeredImage(t, name)
+			before := mounted(t, source)
+			some := []int{i % len(ways)}
+			if *everyWay {
+				some = nil
+				for w := range ways {
+					some = append(some, w)
+				}
+			}
+			for _, w := range some {
+				destination := filepath.Join(t.TempDir(), "result.tar")
+				o := options(t, source, destination, ways[w].layers, ways[w].compression)
+				o.Verify = true
+				res, err := Run(t.Context(), o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Logf("%v: %d files, %d layers", ways[w], len(before), len(res.Images[0].After))
+				sameMounted(t, before, mounted(t, destination))
+			}
+		})
+	}
+}
+
