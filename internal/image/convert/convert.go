@@ -3,6 +3,7 @@
 package convert
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -183,7 +184,7 @@ func (j *job) run(ctx context.Context) error {
 	if len(j.wanted) == 1 && len(parts) == 1 {
 		return j.single(ctx, parts[0], types)
 	}
-	return j.several(ctx, index, parts, types)
+	return j.several(ctx, top.Manifest, index, parts, types)
 }
 
 func descriptor(d *remote.Descriptor) ocispec.Descriptor {
@@ -322,9 +323,10 @@ func (j *job) single(ctx context.Context, p *part, types mediaTypes) error {
 }
 
 // several converts the manifests of an index.
-func (j *job) several(ctx context.Context, index ocispec.Index, parts []*part, types mediaTypes) error {
+func (j *job) several(ctx context.Context, top []byte, index ocispec.Index, parts []*part, types mediaTypes) error {
 	j.count.begin(StageConvert, j.passes()*sizeOf(parts))
 	var made []ocispec.Manifest
+	was := index
 	index.Manifests = nil
 	for _, p := range parts {
 		d, text, m, err := j.convert(ctx, p, types)
@@ -342,11 +344,24 @@ func (j *job) several(ctx context.Context, index ocispec.Index, parts []*part, t
 		return err
 	}
 	index.MediaType = types.index
-	text, err := json.Marshal(index)
+	text, err := unlessEqual(top, was, index)
 	if err != nil {
 		return err
 	}
 	return j.publish(ctx, describe(types.index, text), text)
+}
+
+// unlessEqual returns a document as JSON. If it is equal to a former one, it is that one's text, so that the digest stays.
+func unlessEqual(text []byte, before, after any) ([]byte, error) {
+	was, err := json.Marshal(before)
+	if err != nil {
+		return nil, err
+	}
+	is, err := json.Marshal(after)
+	if err == nil && bytes.Equal(was, is) {
+		return text, nil
+	}
+	return is, err
 }
 
 func describe(mediaType string, text []byte) ocispec.Descriptor {
@@ -409,7 +424,7 @@ func (j *job) convert(ctx context.Context, p *part, types mediaTypes) (d ocispec
 	if err != nil {
 		return d, nil, m, err
 	}
-	if text, err = json.Marshal(m); err != nil {
+	if text, err = unlessEqual(p.text, p.manifest, m); err != nil {
 		return d, nil, m, err
 	}
 	d = describe(types.manifest, text)

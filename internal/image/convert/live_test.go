@@ -22,32 +22,15 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/internal/image"
 	"wangell.loutres.me/internal/pullstat/live"
 	"wangell.loutres.me/internal/testutil/debimage"
-	"wangell.loutres.me/internal/testutil/ownns"
+	"wangell.loutres.me/internal/testutil/need"
 )
 
 var everyWay = flag.Bool("every-way", false, "convert each real image in every way, which takes minutes")
-
-// The tests run in their own network and mount namespaces, with a real containerd.
-func TestMain(m *testing.M) {
-	flag.Parse()
-	ownns.Main(func() int {
-		lo, err := netlink.LinkByName("lo")
-		if err == nil {
-			err = netlink.LinkSetUp(lo)
-		}
-		if err != nil {
-			fmt.Println("loopback device:", err)
-			return 1
-		}
-		return m.Run()
-	})
-}
 
 // ways to convert an image.
 var ways = []struct{ layers, compression string }{
@@ -151,6 +134,7 @@ func xattrsOf(p string) (string, error) {
 // mounted returns what containerd mounts for an image in a tarball.
 func mounted(t *testing.T, file string) map[string]string {
 	t.Helper()
+	need.Root(t)
 	dir, err := os.MkdirTemp("", "cv") // short, because of the socket
 	if err != nil {
 		t.Fatal(err)

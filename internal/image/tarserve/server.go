@@ -17,8 +17,11 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// repository is the name of the only repository.
-const repository = "tarball"
+// repository is the name of the only repository, and tag that of its tag.
+const (
+	repository = "tarball"
+	tag        = "latest"
+)
 
 // Server serves one image.
 type Server struct {
@@ -54,7 +57,7 @@ func Start(file string) (*Server, error) {
 }
 
 // Ref returns the reference of the image, to be pulled over plain HTTP.
-func (s *Server) Ref() string { return s.listen.Addr().String() + "/" + repository + ":latest" }
+func (s *Server) Ref() string { return s.listen.Addr().String() + "/" + repository + ":" + tag }
 
 // Name returns the name of the image according to the tarball; empty: it has none.
 func (s *Server) Name() string { return s.archive.name }
@@ -66,10 +69,16 @@ func (s *Server) Close() {
 	s.archive.file.Close()
 }
 
-// manifest serves the image's manifest or index by any tag, and every manifest by its digest.
+// manifest serves the image's manifest or index by the tag, and every manifest by its digest.
 func (s *Server) manifest(w http.ResponseWriter, r *http.Request) {
 	text, kind := s.archive.top, s.archive.topType
-	if d, err := digest.Parse(r.PathValue("reference")); err == nil && d != digest.FromBytes(text) {
+	reference := r.PathValue("reference")
+	d, err := digest.Parse(reference)
+	if err != nil && reference != tag {
+		http.NotFound(w, r)
+		return
+	}
+	if err == nil && d != digest.FromBytes(text) {
 		m := s.archive.blobs[d]
 		if m == nil {
 			http.NotFound(w, r)
