@@ -500,8 +500,8 @@ func TestVerifyTellsWhatDiffers(t *testing.T) {
 func TestErrorsSayWhatToDo(t *testing.T) {
 	host := serve(t, nil)
 	good := pushed(t, host+"/good:v1", imageOf(t, types.OCILayer, archiveOf(t, []entry{reg("a", "1")})))
-	outside := pushed(t, host+"/outside:v1", imageOf(t, types.OCILayer, archiveOf(t, []entry{reg("a", noise(1 << 17))}),
-		archiveOf(t, []entry{link("b", "a"), reg("c", noise(1 << 17))})))
+	outside := pushed(t, host+"/outside:v1", imageOf(t, types.OCILayer, archiveOf(t, []entry{reg("a", noise(1<<17))}),
+		archiveOf(t, []entry{link("b", "a"), reg("c", noise(1<<17))})))
 	tiny := make([]entry, 140)
 	for i := range tiny {
 		tiny[i] = reg(fmt.Sprint("f", i), noise(64<<10))

@@ -19,7 +19,9 @@ type memoryLayer struct {
 	mediaType     types.MediaType
 }
 
-func (l memoryLayer) Digest() (v1.Hash, error) { return v1.NewHash(digest.FromBytes(l.packed).String()) }
+func (l memoryLayer) Digest() (v1.Hash, error) {
+	return v1.NewHash(digest.FromBytes(l.packed).String())
+}
 func (l memoryLayer) DiffID() (v1.Hash, error) { return v1.NewHash(digest.FromBytes(l.plain).String()) }
 func (l memoryLayer) Size() (int64, error)     { return int64(len(l.packed)), nil }
 

@@ -330,7 +330,6 @@ func layeredImage(t *testing.T, name string) string {
 	return saved(t, imageOf(t, types.OCILayer, layers...))
 }
 
-
 func TestContainerdMountsTheSameForRealImages(t *testing.T) {
 	for i, name := range realPackages {
 		t.Run(name, func(t *testing.T) {
@@ -357,4 +356,3 @@ func TestContainerdMountsTheSameForRealImages(t *testing.T) {
 		})
 	}
 }
-

@@ -141,7 +141,8 @@ func (n *node) dirOf(name string, layer int) (*node, error) {
 	return at, nil
 }
 
-// parentOfWhiteout returns the directory of a whiteout, or nil if it is known that there is none: then nothing is hidden.
+// parentOfWhiteout returns the directory of a whiteout, or nil if it is known that there is none: then nothing is
+// hidden.
 func (n *node) parentOfWhiteout(name string) *node {
 	at := n
 	for part := range strings.SplitSeq(clean(name), "/") {

@@ -126,7 +126,10 @@ func compressor(w io.Writer, c Compression) (estargz.WriteFlushCloser, error) {
 // plain does not compress.
 type plain struct{ io.Writer }
 
+// Flush implements estargz.WriteFlushCloser.
 func (plain) Flush() error { return nil }
+
+// Close implements io.Closer.
 func (plain) Close() error { return nil }
 
 // indexed is a compressor of estargz that counts what it compresses.

@@ -45,7 +45,8 @@ func headersOf(archive io.Reader) ([]*tar.Header, error) {
 type writer struct {
 	plan *pieces
 	dir  string // for their archives
-	// done is called with the file of each piece, in any order, and may keep the writer waiting. It has to remove the file.
+	// done is called with the file of each piece, in any order, and may keep the writer waiting. It has to remove the
+	// file.
 	done func(piece int, file string) error
 
 	open map[int]*pieceFile

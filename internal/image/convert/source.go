@@ -154,7 +154,7 @@ func openBlob(ctx context.Context, client *http.Client, repo name.Repository, d 
 				return nil, err
 			}
 			if from > 0 {
-				q.Header.Set("Range", fmt.Sprintf("bytes=%d-", from))
+				q.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", from, d.Size-1)) // some registries want the end
 			}
 			return client.Do(q)
 		}}

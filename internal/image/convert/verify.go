@@ -33,7 +33,8 @@ type file struct {
 	sum     [sha256.Size]byte
 }
 
-// tree is a file system by path. It knows nothing of the plans in which layers are rewritten, so that it can judge them.
+// tree is a file system by path. It knows nothing of the plans by which layers are rewritten, so that it can judge
+// them.
 type tree map[string]*file
 
 // remove removes what is below a path, and the path itself if all is set.

@@ -47,7 +47,9 @@ func openWork(resume string) (w *work, err error) {
 	return w, nil
 }
 
-func (w *work) path(names ...string) string { return filepath.Join(append([]string{w.dir}, names...)...) }
+func (w *work) path(names ...string) string {
+	return filepath.Join(append([]string{w.dir}, names...)...)
+}
 
 // close removes what is not kept.
 func (w *work) close() error {

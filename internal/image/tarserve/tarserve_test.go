@@ -156,7 +156,8 @@ func TestWhatIsNotInTheTarballIsNotFound(t *testing.T) {
 	host, _, _ := strings.Cut(s.Ref(), "/")
 	none := "sha256:" + strings.Repeat("0", 64)
 	for path, want := range map[string]int{
-		"/v2/": http.StatusOK, "/v2/tarball/manifests/latest": http.StatusOK, "/v2/tarball/manifests/other": http.StatusNotFound, "/v2/tarball/blobs/" + none: http.StatusNotFound,
+		"/v2/": http.StatusOK, "/v2/tarball/manifests/latest": http.StatusOK,
+		"/v2/tarball/manifests/other": http.StatusNotFound, "/v2/tarball/blobs/" + none: http.StatusNotFound,
 		"/v2/tarball/manifests/" + none: http.StatusNotFound, "/v2/other/manifests/latest": http.StatusNotFound,
 	} {
 		r, err := http.Get("http://" + host + path)

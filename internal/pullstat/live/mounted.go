@@ -14,8 +14,8 @@ import (
 	"wangell.loutres.me/internal/runtime/containerd"
 )
 
-// Mounted pulls an image into a throw-away containerd and calls f with the folder where its file system is mounted, as a
-// container would see it. It needs root. Everything is removed afterwards.
+// Mounted pulls an image into a throw-away containerd and calls f with the folder where its file system is mounted, as
+// a container would see it. It needs root. Everything is removed afterwards.
 func Mounted(ctx context.Context, o Options, f func(root string) error) (err error) {
 	from, err := findSource(o.Image, o.Insecure)
 	if err != nil {
