@@ -49,7 +49,8 @@ func newConfig(text []byte, layers []layer, runs []run) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-// newHistory returns a history in which each layer of the result has an entry, as the format demands. All former entries
+// newHistory returns a history in which each layer of the result has an entry, as the format demands. All former
+// entries
 // stay; those whose layers were joined with later ones have no layer any more. A history that does not fit its image is
 // returned as it is.
 func newHistory(history []ocispec.History, layers []layer, runs []run) []ocispec.History {

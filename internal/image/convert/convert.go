@@ -240,7 +240,8 @@ func (j *job) parts(ctx context.Context, index ocispec.Index) ([]*part, error) {
 		parts = append(parts, p)
 	}
 	if len(parts) == 0 && len(others) > 0 {
-		return nil, fmt.Errorf("the image is for %s, not for %s", strings.Join(others, ", "), strings.Join(j.o.Platforms, ", "))
+		return nil, fmt.Errorf("the image is for %s, not for %s", strings.Join(others, ", "), strings.Join(j.o.Platforms,
+			", "))
 	}
 	if len(parts) == 0 {
 		return nil, errors.New("the index holds no image")
@@ -351,7 +352,8 @@ func (j *job) several(ctx context.Context, top []byte, index ocispec.Index, part
 	return j.publish(ctx, describe(types.index, text), text)
 }
 
-// unlessEqual returns a document as JSON. If it is equal to a former one, it is that one's text, so that the digest stays.
+// unlessEqual returns a document as JSON. If it is equal to a former one, it is that one's text, so that the digest
+// stays.
 func unlessEqual(text []byte, before, after any) ([]byte, error) {
 	was, err := json.Marshal(before)
 	if err != nil {

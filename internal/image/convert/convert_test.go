@@ -211,7 +211,8 @@ func TestUnchangedLayersAndConfigurationsStayByteForByte(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if after, err := pulled(t, host+"/zstd:v1").ConfigName(); err != nil || after != before || res.Digest.String() == want.String() {
+	if after, err := pulled(t,
+		host+"/zstd:v1").ConfigName(); err != nil || after != before || res.Digest.String() == want.String() {
 		t.Errorf("configuration %v, %v; want %v", after, err, before)
 	}
 }
@@ -250,7 +251,8 @@ func TestEveryPlatformIsConvertedAndAttestationsAreNot(t *testing.T) {
 	}
 	o := options(t, host+"/all:v1", host+"/one:v1", Keep, Zstd)
 	o.Platforms = []string{"linux/arm64"}
-	if res = mustRun(t, o); res.MediaType != string(types.OCIManifestSchema1) || res.Images[0].Platform != "linux/arm64/v8" {
+	if res = mustRun(t,
+		o); res.MediaType != string(types.OCIManifestSchema1) || res.Images[0].Platform != "linux/arm64/v8" {
 		t.Errorf("one platform: %+v", res)
 	}
 	o.Platforms = []string{"linux/s390x"}
@@ -473,8 +475,10 @@ func TestNothingIsLeftOfAConversionThatIsInterrupted(t *testing.T) {
 func TestVerifyTellsWhatDiffers(t *testing.T) {
 	trees := make([]tree, 2)
 	for i, entries := range [][]entry{
-		{reg("same", "1"), reg("gone", "1"), reg("content", "aa"), dir("d", 0o700), reg("kind", "1"), reg("h", "1"), link("i", "h")},
-		{reg("same", "1"), reg("new", "1"), reg("content", "bb"), dir("d", 0o755), dir("kind", 0o700), link("i", "same"), reg("h", "1")},
+		{reg("same", "1"), reg("gone", "1"), reg("content", "aa"), dir("d", 0o700), reg("kind", "1"), reg("h", "1"),
+			link("i", "h")},
+		{reg("same", "1"), reg("new", "1"), reg("content", "bb"), dir("d", 0o755), dir("kind", 0o700), link("i", "same"),
+			reg("h", "1")},
 	} {
 		var err error
 		if trees[i], err = treeOf([][]byte{archiveOf(t, entries)}); err != nil {
@@ -543,8 +547,10 @@ func TestDamageIsFound(t *testing.T) {
 func TestParsing(t *testing.T) {
 	for text, want := range map[string]string{
 		"keep": "keep", "squash": "squash", "split=64MB": "split=64000000", "split=1.5GiB": "split=1610612736",
-		"split=100k": "split=100000", "split=65536": "split=65536", "split": "split=64MB", "split=": "want a number with a unit",
-		"split=x": "want a number with a unit", "split=1": "too small", "split=-5MB": "too small", "join": "want keep, squash or",
+		"split=100k": "split=100000", "split=65536": "split=65536", "split": "split=64MB",
+		"split=":  "want a number with a unit",
+		"split=x": "want a number with a unit", "split=1": "too small", "split=-5MB": "too small",
+		"join":      "want keep, squash or",
 		"split=NaN": "want a number", "split=1e30": "want a number", "keep=3": "want keep, squash or",
 	} {
 		l, err := ParseLayers(text)
@@ -553,8 +559,9 @@ func TestParsing(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"none": "none", "gzip": "gzip", "zstd": "zstd", "zstd:19": "zstd:19", "estargz": "estargz", "zstdchunked": "zstdchunked",
-		"zstd:0": "from 1 to 22", "zstd:23": "from 1 to 22", "zstd:": "from 1 to 22", "gzip:9": "only zstd has levels",
+		"none": "none", "gzip": "gzip", "zstd": "zstd", "zstd:19": "zstd:19", "estargz": "estargz",
+		"zstdchunked": "zstdchunked",
+		"zstd:0":      "from 1 to 22", "zstd:23": "from 1 to 22", "zstd:": "from 1 to 22", "gzip:9": "only zstd has levels",
 		"lz4": "unknown compression", "": "unknown compression",
 	} {
 		c, err := ParseCompression(text)
@@ -569,7 +576,8 @@ func TestConfigurationsKeepWhatIsNotKnown(t *testing.T) {
 		"history":[{"created_by":"one"},{"created_by":"two","comment":"c"},{"created_by":"env","empty_layer":true}],
 		"rootfs":{"type":"layers","diff_ids":["sha256:1","sha256:2"]}}`)
 	layers := []layer{{diffID: "sha256:1"}, {diffID: "sha256:2"}}
-	text, err := newConfig(old, layers, []run{{first: 0, last: 1, out: []packed{{DiffID: "sha256:3"}, {DiffID: "sha256:4"}}}})
+	text, err := newConfig(old, layers, []run{{first: 0, last: 1, out: []packed{{DiffID: "sha256:3"},
+		{DiffID: "sha256:4"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

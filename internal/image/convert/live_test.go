@@ -212,7 +212,8 @@ func oddLayers(t testing.TB) [][]byte {
 		change(&e.Header)
 		return e
 	}
-	capability := "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00" // cap_net_bind_service
+	// cap_net_bind_service
+	capability := "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 	long := strings.Repeat("a-long-name/", 15) + strings.Repeat("x", 200)
 	special := func(name string, kind byte) entry {
 		return entry{Header: tar.Header{Typeflag: kind, Name: name, Mode: 0o620, Devmajor: 1, Devminor: 3,
@@ -223,7 +224,8 @@ func oddLayers(t testing.TB) [][]byte {
 		dir(".", 0o755), dir("bin", 0o755), dir("var", 0o1777), dir("var/opaque", 0o755), dir("var/gone", 0o755),
 		with(reg("bin/su", "#!"), func(h *tar.Header) { h.Mode = 0o4755 }),
 		with(reg("bin/capable", "x"), func(h *tar.Header) {
-			h.PAXRecords = map[string]string{xattrPrefix + "security.capability": capability, xattrPrefix + "user.note": "a\x00b=\n"}
+			h.PAXRecords = map[string]string{xattrPrefix + "security.capability": capability,
+				xattrPrefix + "user.note": "a\x00b=\n"}
 		}),
 		with(reg("bin/huge-ids", "y"), func(h *tar.Header) { h.Uid, h.Gid = 3<<21, 1<<30 }),
 		with(reg("bin/sub-second", "z"), func(h *tar.Header) { h.ModTime = time.Unix(1e9, 987654321) }),
@@ -245,7 +247,8 @@ func oddLayers(t testing.TB) [][]byte {
 	}
 	upper := []entry{
 		dir("var", 0o1777), dir("var/opaque", 0o711), opaque("var/opaque"), reg("var/opaque/shown", "2"), gone("var/gone"),
-		dir("var/file-to-dir", 0o700), reg("var/file-to-dir/y", "2"), reg("var/dir-to-file", "2"), reg("var/linked", "replaced"),
+		dir("var/file-to-dir", 0o700), reg("var/file-to-dir/y", "2"), reg("var/dir-to-file", "2"), reg("var/linked",
+			"replaced"),
 		gone("var/many-00"), dir("bin", 0o755), gone("bin/huge-ids"),
 	}
 	top := []entry{
@@ -276,10 +279,12 @@ func TestContainerdMountsTheSameForAnOddImage(t *testing.T) {
 
 // realPackages are small and large packages of Debian; each is an image of its own.
 var realPackages = []string{
-	"busybox-static", "tzdata", "redis-server", "python3-minimal", "git", "mawk", "ncurses-base", "sqlite3", "file", "nginx-light",
+	"busybox-static", "tzdata", "redis-server", "python3-minimal", "git", "mawk", "ncurses-base", "sqlite3", "file",
+	"nginx-light",
 }
 
-// layeredImage returns a real image with several layers: two halves of its files, one that removes and one that replaces
+// layeredImage returns a real image with several layers: two halves of its files, one that removes and one that
+// replaces
 // some of them, and wheels.
 func layeredImage(t *testing.T, name string) string {
 	t.Helper()

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package convert rewrites the layers of an image so that they are fetched and unpacked faster: with another
-// compression, joined, or cut into pieces that can be unpacked in parallel. The file system of the image stays as it is.
+// compression, joined, or cut into pieces that can be unpacked in parallel. The file system of the image stays as it
+// is.
 package convert
 
 import (
