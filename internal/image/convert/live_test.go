@@ -283,9 +283,8 @@ var realPackages = []string{
 	"nginx-light",
 }
 
-// layeredImage returns a real image with several layers: two halves of its files, one that removes and one that
-// replaces
-// some of them, and wheels.
+// layeredImage returns the files of a package and its dependencies as an image with several layers: two halves, and one
+// that removes and changes some of them.
 func layeredImage(t *testing.T, name string) string {
 	t.Helper()
 	built, err := debimage.Build(t.Context(), debimage.Recipe{Name: "convert-" + name, Packages: []string{name}})
