@@ -37,6 +37,10 @@ const (
 	AnnotationTargetPort = Group + "/target-port"
 )
 
+// LabelPulls marks a pod that only has its image pulled, and holds the name of the service, which is in the pod's
+// namespace. Such a pod starts no container, and is not one of the service's pods.
+const LabelPulls = Group + "/pulls-for"
+
 // LoadBalancerClass is the class of Services whose addresses Wangell assigns and announces itself.
 const LoadBalancerClass = Group + "/gate"
 

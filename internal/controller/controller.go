@@ -46,6 +46,8 @@ type Config struct {
 	// ImageSettle is how long daemons may take to connect before the images of services are divided among their nodes.
 	// Default: 3 s. Clusters only.
 	ImageSettle time.Duration
+	// ImageRetry is the first pause after kubelet could not pull an image ahead of need. Default: 10 s. Clusters only.
+	ImageRetry time.Duration
 	// MaxConcurrentPulls is the number of images that are fetched ahead of need at once. Default: 4.
 	MaxConcurrentPulls int
 }
@@ -69,6 +71,9 @@ func (c Config) withDefaults(cluster bool) Config {
 	}
 	if c.ImageSettle <= 0 {
 		c.ImageSettle = imageSettle
+	}
+	if c.ImageRetry <= 0 {
+		c.ImageRetry = firstPullRetry
 	}
 	if c.MaxConcurrentPulls <= 0 {
 		c.MaxConcurrentPulls = 4
@@ -153,7 +158,7 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 	if cluster != nil {
 		e.prefetch = &prefetcher{
 			loop: c.loop, workers: c.workers, table: e.table, daemons: e.daemons, events: c.events, changed: e.changed,
-			cluster: cluster, settle: cfg.ImageSettle, nodes: map[string]*imageNode{},
+			cluster: cluster, settle: cfg.ImageSettle, pullRetry: cfg.ImageRetry, nodes: map[string]*imageNode{},
 		}
 	}
 	e.publisher = newPublisher(c.loop, e.table, e.daemons, e.step)

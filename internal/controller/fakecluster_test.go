@@ -31,6 +31,18 @@ type fakeCluster struct {
 
 	taints    map[string][]corev1.Taint // of nodes
 	preferred map[runtime.Key][]string  // of the last PreferNodes
+	onPull    func(runtime.ImagePull) error
+	pulls     []runtime.ImagePull
+}
+
+func (r *fakeCluster) PullImage(_ context.Context, pull runtime.ImagePull) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pulls = append(r.pulls, pull)
+	if r.onPull == nil {
+		return nil
+	}
+	return r.onPull(pull)
 }
 
 func (r *fakeCluster) DescribeNode(_ context.Context, name string) (map[string]string, []corev1.Taint, error) {

@@ -27,7 +27,6 @@ const (
 	reasonPulling = "Pulling"
 	reasonWaiting = "Waiting"
 	reasonOnWake  = "OnWake"
-	reasonPrivate = "PrivateRegistry"
 	reasonNoNode  = "NoNode"
 	reasonTooMany = "TooManyImages"
 	reasonInvalid = "InvalidReference"
@@ -37,7 +36,7 @@ const (
 type ImageStatus struct {
 	// Ready is True once a node has all of them, False if none has, and Unknown if they are not pulled ahead of need.
 	Ready string
-	// Reason is a word: Present; Pulling or Waiting; OnWake, PrivateRegistry, NoNode, TooManyImages; or why the pull
+	// Reason is a word: Present; Pulling or Waiting; OnWake, NoNode, TooManyImages; or why the pull
 	// failed. Message is a sentence for users.
 	Reason, Message string
 }
@@ -70,10 +69,6 @@ func unplanned(spec *v1alpha1.WangellServiceSpec) (st ImageStatus, planned bool)
 	}):
 		return ImageStatus{imagesNotReady, reasonInvalid, fmt.Sprintf("the name of an image has more than %d bytes: "+
 			"check spec.template", wire.MaxImageText)}, false
-	case spec.Template != nil && len(spec.Template.Spec.ImagePullSecrets) > 0:
-		return ImageStatus{imagesUnknown, reasonPrivate, "the pod has imagePullSecrets, which Wangell does not read: " +
-			"the first wake on a node pulls its images; to have them before, give the nodes' container runtime " +
-			"credentials for the registry, and leave imagePullSecrets out"}, false
 	}
 	return ImageStatus{}, true
 }

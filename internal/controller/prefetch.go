@@ -41,6 +41,8 @@ type prefetcher struct {
 	changed *changedSet
 	cluster runtime.Cluster
 	settle  time.Duration
+	// pullRetry is the first pause after a pull by kubelet.
+	pullRetry time.Duration
 
 	synced bool // the services are known
 	asked  bool // the time to settle has begun
@@ -62,6 +64,7 @@ type imageNode struct {
 	sent       []wire.WantedImage
 	sentIn     uint64 // session
 	generation uint64 // of sent, in that session
+	pulls      map[string]*kubeletPull
 }
 
 // imageState is what a node has told of an image: its last report and, while that says that the image is being pulled,
@@ -116,6 +119,7 @@ func (p *prefetcher) left(peer wire.Peer) {
 	p.loop.after(nodeStays, func() {
 		if n.session == 0 && n.lost == lost && p.nodes[n.Name] == n {
 			delete(p.nodes, n.Name)
+			n.endPulls()
 			p.touch()
 		}
 	})
@@ -187,6 +191,7 @@ func (p *prefetcher) decide() {
 	for _, n := range p.nodes {
 		if n.described && n.session != 0 {
 			p.tell(n)
+			p.pullHere(n)
 		}
 	}
 	for _, s := range p.table.services {
@@ -204,13 +209,10 @@ var policies = map[corev1.PullPolicy]wire.ImagePolicy{
 
 // tell sends a node's daemon its images, unless it has them in this session.
 func (p *prefetcher) tell(n *imageNode) {
-	wants := p.plan.Wants[n.Name]
-	list := make([]wire.WantedImage, len(wants))
-	known := make(map[string]bool, len(wants))
-	for i, w := range wants {
-		policy := cmp.Or(policies[w.Policy], wire.ImageIfNotPresent)
-		list[i] = wire.WantedImage{Ref: w.Name, Policy: policy, Revision: w.Revision}
-		known[w.Name] = true
+	list := p.divideWants(n)
+	known := make(map[string]bool, len(list))
+	for _, w := range list {
+		known[w.Ref] = true
 	}
 	maps.DeleteFunc(n.reports, func(ref string, _ imageState) bool { return !known[ref] })
 	if n.sentIn == n.session && slices.Equal(list, n.sent) {
@@ -236,6 +238,7 @@ func (p *prefetcher) received(from wire.Peer, m *wire.ImageReports) {
 			continue
 		}
 		n.reports[r.Ref] = imageState{ImageReport: r}
+		p.heard(n, r)
 		p.judgeUsers(r.Ref)
 	}
 }
@@ -269,7 +272,7 @@ func (p *prefetcher) judge(s *service) {
 	resolved := false
 	if planned {
 		resolved = p.resolve(s)
-		st, have = summarize(s.imageList(), p.plan.Nodes[string(s.key)], p.plan.Full[string(s.key)], p.report)
+		st, have = summarize(s.imageList(), p.plan.Nodes[string(s.key)], p.plan.Full[string(s.key)], p.state)
 	}
 	if !slices.Equal(have, s.haveImages) {
 		s.haveImages = have

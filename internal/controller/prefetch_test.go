@@ -166,13 +166,6 @@ func TestImagesGoWherePodsCouldRun(t *testing.T) {
 				Containers: []corev1.Container{container}, NodeSelector: map[string]string{"zone": "none"},
 			}}
 		}),
-		newService("private", func(s *v1alpha1.WangellServiceSpec) {
-			s.Image = ""
-			s.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-				Containers:       []corev1.Container{container},
-				ImagePullSecrets: []corev1.LocalObjectReference{{Name: "registry"}},
-			}}
-		}),
 		newService("init", func(s *v1alpha1.WangellServiceSpec) {
 			s.Image = ""
 			s.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
@@ -183,9 +176,6 @@ func TestImagesGoWherePodsCouldRun(t *testing.T) {
 	w.untilWants(w.d, "registry.example/a:1", "x:1", "init:1")
 	w.untilWants(w.d2)
 	w.images("elsewhere", "NoNode")
-	if st := w.images("private", "PrivateRegistry"); st.Ready != "Unknown" {
-		t.Errorf("private: %+v", st)
-	}
 }
 
 // testDigest returns a digest that is made of one character.

@@ -29,6 +29,11 @@ type ImageError struct {
 	cause  error
 }
 
+// NewImageError returns an ImageError with a text of its own, which says what failed and what to do.
+func NewImageError(reason, text string, cause error) *ImageError {
+	return &ImageError{reason, text, cause}
+}
+
 // Error says what failed and what to do, without the image's name.
 func (e *ImageError) Error() string { return e.text }
 

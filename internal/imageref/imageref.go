@@ -33,3 +33,13 @@ func Repository(ref string) string {
 	}
 	return named.Name()
 }
+
+// Registry returns the registry of an image, with its port if it names one: "docker.io" for "nginx". It is empty if ref
+// is not valid.
+func Registry(ref string) string {
+	named, err := reference.ParseDockerRef(ref)
+	if err != nil {
+		return ""
+	}
+	return reference.Domain(named)
+}

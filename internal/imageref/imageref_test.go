@@ -25,3 +25,14 @@ func TestAFixedNameHasTheDigestInsteadOfTheTag(t *testing.T) {
 		t.Errorf("without a digest: %s", got)
 	}
 }
+
+func TestARegistryIsNamedWithItsPort(t *testing.T) {
+	for ref, want := range map[string]string{
+		"nginx": "docker.io", "team/app:v1": "docker.io", "registry.example:5000/team/app:v1": "registry.example:5000",
+		"localhost/app": "localhost", "Not An Image": "",
+	} {
+		if got := Registry(ref); got != want {
+			t.Errorf("%s: got %q, want %q", ref, got, want)
+		}
+	}
+}

@@ -120,9 +120,22 @@ type Cluster interface {
 	// PreferNodes sets the nodes on which the next pods of a service should run if they fit there, because these have its
 	// images. It must not block.
 	PreferNodes(k Key, names []string)
+	// PullImage has the node's own agent pull an image, with the credentials that it has and those of a service's pods,
+	// which nobody else needs to read. It returns once the node has the image, or with the reason why it cannot be pulled:
+	// a cri.ImageError if users can do something.
+	PullImage(ctx context.Context, pull ImagePull) error
 	// Rolling reports whether a rollout is replacing the pods of a service. During one there may be more pods than were
 	// started, and the surplus must not be stopped.
 	Rolling(Key) bool
+}
+
+// ImagePull is an image that a node is to pull as it would for a pod of a service.
+type ImagePull struct {
+	Service *v1alpha1.WangellService
+	Node    string
+	// Image is one of the service's images, maybe by its digest.
+	Image  string
+	Policy corev1.PullPolicy
 }
 
 // StartHooks are called during Start, on its goroutine. They must return quickly. Either may be nil.

@@ -12,5 +12,5 @@
 //
 // The files point one way: pure functions of what was observed (machine, demand, trouble), requests to the API server
 // (requests, podlogs), what is known of services and pods (state, pods), what carries out decisions (drive, maintain),
-// and on top of these what others call (start, stop, nodes, reports, logs, runtime).
+// and on top of these what others call (start, stop, nodes, pull, reports, logs, runtime).
 package kube

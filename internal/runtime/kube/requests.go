@@ -104,20 +104,29 @@ func (q *requests) setPaused(ctx context.Context, id ident, paused bool, version
 
 // createPod returns the UID of the pod that it creates.
 func (q *requests) createPod(ctx context.Context, id ident, pod *corev1.Pod) (uid string, err error) {
-	ctx, cancel, err := q.forWrite(ctx, id.key, "create a pod")
+	created, err := q.create(ctx, id, pod)
 	if err != nil {
 		return "", err
+	}
+	return string(created.UID), nil
+}
+
+// create creates a pod and returns it as it was created.
+func (q *requests) create(ctx context.Context, id ident, pod *corev1.Pod) (*corev1.Pod, error) {
+	ctx, cancel, err := q.forWrite(ctx, id.key, "create a pod")
+	if err != nil {
+		return nil, err
 	}
 	defer cancel()
 	created, err := q.client.CoreV1().Pods(id.namespace).Create(ctx, pod, metav1.CreateOptions{})
 	switch {
 	case err == nil:
-		return string(created.UID), nil
+		return created, nil
 	case apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "cannot create resource"):
 		// The pod is refused, by a quota or Pod Security, and not the controller that creates it.
-		return "", fmt.Errorf("service %s: create a pod: %w", id.key, err)
+		return nil, fmt.Errorf("service %s: create a pod: %w", id.key, err)
 	}
-	return "", apiError(id.key, "create a pod", err)
+	return nil, apiError(id.key, "create a pod", err)
 }
 
 // deletePod deletes a pod with seconds of grace; nil for those of its spec. It reports whether the pod was gone

@@ -45,6 +45,7 @@ type Runtime struct {
 	// images.
 	hostnames map[string]string
 	preferred map[runtime.Key][]string
+	pulls     pulls
 	gone      tombstones
 	changed   chan struct{} // closed and replaced when anything observed changes
 	closed    bool

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"wangell.loutres.me/internal/backoff"
+	"wangell.loutres.me/internal/cri"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/placement"
+	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/wire"
+)
+
+// Images that need credentials are pulled by kubelet (runtime.Cluster.PullImage), which has them, while the node's
+// daemon only looks whether they are there, pins them and tells their digests: for the daemon they have the policy
+// Never. These are the images of pods with imagePullSecrets, and those that a registry has refused to a daemon.
+
+const (
+	// kubeletPulls is how many images kubelet is made to pull at a time on a node.
+	kubeletPulls = 2
+	// firstPullRetry and lastPullRetry bound the pause after a failure, which doubles, as for pulls by daemons.
+	firstPullRetry = 10 * time.Second
+	lastPullRetry  = 5 * time.Minute
+)
+
+// kubeletPull is an image of a node that kubelet pulls.
+type kubeletPull struct {
+	refused  bool               // a registry has refused it to the daemon
+	want     placement.Want     // as it was wanted last
+	fetched  bool               // the policy is Always, and it was pulled since want has changed
+	cancel   context.CancelFunc // of the pull that runs; nil if none does
+	since    monotime.Time      // when that began
+	looks    uint64             // changes when the daemon is to look again
+	awaiting bool               // the daemon is looking
+	tries    int
+	pause    time.Duration
+	due      time.Time        // of the next try, not before
+	failed   wire.ImageReport // why the last try failed; without a state if it did not
+}
+
+// needsKubelet reports whether an image that a node is to have is pulled by kubelet.
+func (p *prefetcher) needsKubelet(n *imageNode, w placement.Want) bool {
+	k := n.pulls[w.Name]
+	return w.Policy != corev1.PullNever && (k != nil && k.refused || refused(n.reports[w.Name].ImageReport) ||
+		slices.ContainsFunc(p.users[w.Name], (*service).hasPullSecrets))
+}
+
+// refused reports whether a registry has refused an image to a daemon. The service account of its pods may have
+// credentials, or kubelet itself.
+func refused(r wire.ImageReport) bool {
+	return r.State == wire.ImageFailed && r.Reason == cri.ReasonUnauthorized
+}
+
+// hasPullSecrets reports whether the pods of a service name Secrets for registries.
+func (s *service) hasPullSecrets() bool {
+	t := s.spec.Spec.Template
+	return t != nil && len(t.Spec.ImagePullSecrets) > 0
+}
+
+// divideWants returns the images of a node as its daemon is told of them, and keeps those that kubelet pulls.
+func (p *prefetcher) divideWants(n *imageNode) []wire.WantedImage {
+	wants := p.plan.Wants[n.Name]
+	list := make([]wire.WantedImage, len(wants))
+	kept := make(map[string]*kubeletPull)
+	for i, w := range wants {
+		policy := cmp.Or(policies[w.Policy], wire.ImageIfNotPresent)
+		list[i] = wire.WantedImage{Ref: w.Name, Policy: policy, Revision: w.Revision}
+		if !p.needsKubelet(n, w) {
+			continue
+		}
+		k := n.pulls[w.Name]
+		if k == nil {
+			k = &kubeletPull{}
+		}
+		k.refused = k.refused || refused(n.reports[w.Name].ImageReport)
+		if k.want != w {
+			k.want, k.fetched, k.pause, k.due = w, false, 0, time.Time{}
+		}
+		kept[w.Name] = k
+		list[i].Policy, list[i].Revision = wire.ImageNever, k.looks
+	}
+	for name, k := range n.pulls {
+		if kept[name] == nil && k.cancel != nil {
+			k.cancel()
+		}
+	}
+	n.pulls = kept
+	return list
+}
+
+// pullHere begins what kubelet is to pull on a node now.
+func (p *prefetcher) pullHere(n *imageNode) {
+	if p.loop.idle() || n.session == 0 {
+		return
+	}
+	busy := 0
+	var due []*kubeletPull
+	for _, k := range n.pulls {
+		r := n.reports[k.want.Name]
+		told := r.State == wire.ImagePresent || r.State == wire.ImageFailed
+		switch {
+		case k.cancel != nil:
+			busy++
+		case told && !k.awaiting && (r.State != wire.ImagePresent || k.stale()) && !time.Now().Before(k.due):
+			due = append(due, k)
+		}
+	}
+	slices.SortFunc(due, func(a, b *kubeletPull) int {
+		return cmp.Or(cmp.Compare(a.tries, b.tries), cmp.Compare(a.want.Name, b.want.Name))
+	})
+	for _, k := range due[:min(len(due), max(kubeletPulls-busy, 0))] {
+		p.beginPull(n, k)
+	}
+}
+
+// stale reports whether an image is to be pulled although the node has it.
+func (k *kubeletPull) stale() bool { return k.want.Policy == corev1.PullAlways && !k.fetched }
+
+// beginPull has kubelet pull an image as for a pod of a service that uses it: one that has credentials, and of several
+// in turn.
+func (p *prefetcher) beginPull(n *imageNode, k *kubeletPull) {
+	var users, without []*service
+	for _, s := range p.users[k.want.Name] {
+		if s.hasPullSecrets() {
+			users = append(users, s)
+		} else {
+			without = append(without, s)
+		}
+	}
+	if len(users) == 0 {
+		users = without
+	}
+	if len(users) == 0 {
+		return
+	}
+	slices.SortFunc(users, func(a, b *service) int { return cmp.Compare(a.key, b.key) })
+	user := users[k.tries%len(users)]
+	ctx, cancel := context.WithCancel(p.workers.ctx)
+	k.cancel, k.since, k.tries = cancel, monotime.Now(), k.tries+1
+	want := k.want
+	pull := runtime.ImagePull{Service: user.spec, Node: n.Name, Image: want.Name, Policy: want.Policy}
+	p.workers.group.Go(func() {
+		err := p.cluster.PullImage(ctx, pull)
+		cancel()
+		p.loop.post(func() { p.endPull(n, k, want, err) })
+	})
+	p.judgeUsers(want.Name)
+}
+
+// endPull takes the result of a pull by kubelet.
+func (p *prefetcher) endPull(n *imageNode, k *kubeletPull, want placement.Want, err error) {
+	k.cancel = nil
+	if p.nodes[n.Name] != n || n.pulls[want.Name] != k || p.loop.idle() {
+		return
+	}
+	if k.want == want {
+		k.pause = backoff.Next(k.pause, p.pullRetry, lastPullRetry)
+		k.due = time.Now().Add(k.pause)
+		if err == nil {
+			k.failed, k.fetched, k.awaiting = wire.ImageReport{}, true, true
+			k.looks++
+			if n.session != 0 {
+				p.tell(n)
+			}
+		} else {
+			k.failed = pullReport(want.Name, err)
+		}
+		// After a pull, too: the image may be gone again before the daemon has looked.
+		p.loop.after(k.pause, func() {
+			k.awaiting = false
+			p.pullHere(n)
+			p.judgeUsers(want.Name)
+		})
+	}
+	p.judgeUsers(want.Name)
+	p.pullHere(n)
+}
+
+// pullReport is what is told of a pull by kubelet that has failed.
+func pullReport(name string, err error) wire.ImageReport {
+	r := wire.ImageReport{Ref: name, State: wire.ImageFailed, Reason: cri.ReasonPullFailed, Message: err.Error()}
+	var known *cri.ImageError
+	if errors.As(err, &known) {
+		r.Reason = known.Reason
+	}
+	return r
+}
+
+// heard takes a daemon's report of an image that kubelet pulls, or should.
+func (p *prefetcher) heard(n *imageNode, r wire.ImageReport) {
+	k := n.pulls[r.Ref]
+	switch {
+	case k == nil && refused(r) && slices.ContainsFunc(p.plan.Wants[n.Name], func(w placement.Want) bool {
+		return w.Name == r.Ref
+	}):
+		p.tell(n)
+	case k == nil:
+		return
+	case r.State == wire.ImagePresent && !k.stale():
+		k.awaiting, k.tries, k.pause, k.due, k.failed = false, 0, 0, time.Time{}, wire.ImageReport{}
+	}
+	p.pullHere(n)
+}
+
+// state returns how far an image is on a node: what its daemon said last or, while kubelet pulls it, how far that is.
+func (p *prefetcher) state(node, name string) imageState {
+	r := p.report(node, name)
+	n := p.nodes[node]
+	if n == nil || n.pulls[name] == nil {
+		return r
+	}
+	k := n.pulls[name]
+	switch {
+	case r.State == wire.ImagePresent && !k.stale():
+		return r
+	case k.failed.State != 0:
+		return imageState{ImageReport: k.failed}
+	case k.cancel != nil || k.awaiting:
+		return imageState{ImageReport: wire.ImageReport{Ref: name, State: wire.ImagePulling, Since: k.since}}
+	}
+	return imageState{ImageReport: wire.ImageReport{Ref: name, State: wire.ImageWaiting}}
+}
+
+// endPulls ends what kubelet pulls on a node that is gone.
+func (n *imageNode) endPulls() {
+	for _, k := range n.pulls {
+		if k.cancel != nil {
+			k.cancel()
+		}
+	}
+	n.pulls = nil
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/cri"
+	"wangell.loutres.me/internal/imageref"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// pullContainer is the name of the container whose image is pulled.
+const pullContainer = "image"
+
+// neverThere names a container of the pod that does not exist, and of which the environment wants a limit: kubelet pulls
+// the image, cannot make the environment, and creates no container.
+const neverThere = "never-started-only-pulls-the-image"
+
+// errPodGone is the error of a pull whose pod was deleted by somebody else.
+var errPodGone = errors.New("the pod that pulls it was deleted")
+
+// pulls remembers that pods of an earlier controller that pull images were deleted.
+type pulls struct {
+	sync.Mutex
+	swept bool
+}
+
+// PullImage implements runtime.Cluster: it creates a pod on the node that never starts a container, waits until kubelet
+// has pulled its image, or says why not, and deletes it.
+func (r *Runtime) PullImage(ctx context.Context, pull runtime.ImagePull) error {
+	key := runtime.KeyOf(pull.Service)
+	id := ident{key, pull.Service.Namespace, pull.Service.Name}
+	if err := r.sweepPulls(ctx); err != nil {
+		return err
+	}
+	pod, err := r.api.create(ctx, id, pullPod(pull))
+	if err != nil {
+		return err
+	}
+	err = r.awaitPull(ctx, pod)
+	// Also if ctx has ended, and not if another controller leads by now: that one sweeps.
+	_, deleteErr := r.api.deletePod(context.WithoutCancel(ctx), id, pod.Name, string(pod.UID), new(int64))
+	if deleteErr != nil && !errors.Is(deleteErr, errRetired) {
+		r.log.Warn("a pod that has pulled an image stays until its service is deleted or another controller leads",
+			"pod", pod.Namespace+"/"+pod.Name, "error", deleteErr)
+	}
+	return err
+}
+
+// sweepPulls deletes, before the first pull, the pods that an earlier controller has left.
+func (r *Runtime) sweepPulls(ctx context.Context) error {
+	r.pulls.Lock()
+	defer r.pulls.Unlock()
+	if r.pulls.swept {
+		return nil
+	}
+	listing, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	list, err := r.cfg.Client.CoreV1().Pods(r.cfg.Namespace).List(listing, metav1.ListOptions{
+		LabelSelector: v1alpha1.LabelPulls,
+	})
+	if err != nil {
+		return fmt.Errorf("list pods that pull images: %w", err)
+	}
+	for i := range list.Items {
+		o := &list.Items[i]
+		name := o.Labels[v1alpha1.LabelPulls]
+		id := ident{runtime.Key(o.Namespace + "/" + name), o.Namespace, name}
+		if _, err := r.api.deletePod(ctx, id, o.Name, string(o.UID), new(int64)); err != nil {
+			return err
+		}
+	}
+	r.pulls.swept = true
+	return nil
+}
+
+// awaitPull waits until kubelet has pulled the image of a pod or says why not.
+func (r *Runtime) awaitPull(ctx context.Context, pod *corev1.Pod) error {
+	pods := r.cfg.Client.CoreV1().Pods(pod.Namespace)
+	only := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", pod.Name).String()}
+	for {
+		w, err := pods.Watch(ctx, only)
+		if err != nil {
+			return fmt.Errorf("watch the pod that pulls it: %w", err)
+		}
+		// A look after the watch has begun sees what the watch does not tell: what was before.
+		now, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
+		done := err == nil && now.UID != pod.UID || apierrors.IsNotFound(err)
+		if done {
+			err = errPodGone
+		} else if err == nil {
+			done, err = pulled(now)
+		}
+		for !done && err == nil {
+			var event watch.Event
+			more := false
+			select {
+			case event, more = <-w.ResultChan():
+			case <-ctx.Done():
+			}
+			if !more {
+				break // the API server ends each watch after some minutes
+			}
+			o, ok := event.Object.(*corev1.Pod)
+			switch {
+			case !ok || o.UID != pod.UID:
+			case event.Type == watch.Deleted:
+				err = errPodGone
+			default:
+				done, err = pulled(o)
+			}
+		}
+		w.Stop()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case done || err != nil:
+			return err
+		}
+	}
+}
+
+// pulled reports whether kubelet has pulled the image of a pod, or why it cannot.
+func pulled(o *corev1.Pod) (bool, error) {
+	c := containerStatus(o, pullContainer)
+	switch {
+	case o.Status.Phase == corev1.PodFailed:
+		return false, fmt.Errorf("node %s does not take the pod that pulls it: %s", o.Spec.NodeName,
+			detail(o.Status.Message, o.Status.Reason))
+	case c == nil:
+		return false, nil
+	case c.State.Waiting == nil:
+		return true, nil // somebody has changed the pod, and its image is there
+	}
+	w := c.State.Waiting
+	if containerReasons[w.Reason] != "" {
+		return true, nil
+	}
+	if imageReasons[w.Reason] != "" {
+		return false, pullFailure(o, c, detail(w.Message, w.Reason))
+	}
+	return false, nil
+}
+
+// pullFailure explains why kubelet cannot pull an image. What a registry refuses has to do with Secrets: these are
+// named, and the text of the registry, which may tell more than it should, is left out.
+func pullFailure(o *corev1.Pod, c *corev1.ContainerStatus, text string) error {
+	e := cri.Explain(c.Image, errors.New(text))
+	if e.Reason != cri.ReasonUnauthorized {
+		return e
+	}
+	var secrets []string
+	for _, s := range o.Spec.ImagePullSecrets {
+		secrets = append(secrets, o.Namespace+"/"+s.Name)
+	}
+	registry := imageref.Registry(c.Image)
+	advice := fmt.Sprintf("check that Secret %s exists and has a valid user and password for %s",
+		strings.Join(secrets, " or "), registry)
+	if len(secrets) == 0 {
+		advice = "check the image's name, or give the pod or its service account imagePullSecrets"
+	}
+	return cri.NewImageError(e.Reason, fmt.Sprintf("registry %s refuses it (pull 401): %s", registry, advice), nil)
+}
+
+// pullPod returns the pod by which kubelet pulls an image: with the service account and the pull secrets of the
+// service's pods, and nothing else of them. It obeys the strictest of the Pod Security Standards.
+func pullPod(pull runtime.ImagePull) *corev1.Pod {
+	s := pull.Service
+	account, secrets, class := s.Spec.ServiceAccountName, []corev1.LocalObjectReference(nil), (*string)(nil)
+	var tolerations []corev1.Toleration
+	if t := s.Spec.Template; t != nil {
+		account, secrets, class = t.Spec.ServiceAccountName, t.Spec.ImagePullSecrets, t.Spec.RuntimeClassName
+		tolerations = t.Spec.Tolerations
+	}
+	no, yes, now := false, true, int64(0)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.Namespace, GenerateName: s.Name + "-pulls-image-",
+			Labels: map[string]string{v1alpha1.LabelPulls: s.Name},
+		},
+		Spec: corev1.PodSpec{
+			NodeName: pull.Node, RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: &now,
+			ServiceAccountName: account, AutomountServiceAccountToken: &no, EnableServiceLinks: &no,
+			ImagePullSecrets: secrets, RuntimeClassName: class, Tolerations: tolerations,
+			SecurityContext: &corev1.PodSecurityContext{
+				RunAsNonRoot: &yes, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
+			Containers: []corev1.Container{{
+				Name: pullContainer, Image: pull.Image, ImagePullPolicy: pull.Policy,
+				SecurityContext: &corev1.SecurityContext{
+					AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+				},
+				Env: []corev1.EnvVar{{Name: "NEVER", ValueFrom: &corev1.EnvVarSource{
+					ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: neverThere, Resource: "limits.cpu"},
+				}}},
+			}},
+		},
+	}
+	if s.UID != "" {
+		pod.OwnerReferences = []metav1.OwnerReference{
+			{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.Kind, Name: s.Name, UID: s.UID},
+		}
+	}
+	return pod
+}
