@@ -55,6 +55,27 @@ func (s *Images) Progress(ctx context.Context, ref string, began time.Time) (don
 	return done, total, true
 }
 
+// Fetched returns how many packed bytes of an image's layers a pull that began at a time has fetched, and when the last
+// of them was there. known is false if nothing was fetched, if the runtime has discarded what it has unpacked, and if
+// it is not containerd.
+func (s *Images) Fetched(ctx context.Context, ref string, began time.Time) (bytes uint64, last time.Time, known bool) {
+	ctx, cancel := namespaced(ctx)
+	defer cancel()
+	for digest, size := range s.layers(ctx, ref, began) {
+		r, err := s.content.Info(ctx, &contentv1.InfoRequest{Digest: digest})
+		if err != nil {
+			return 0, time.Time{}, false
+		}
+		if at := r.GetInfo().GetCreatedAt().AsTime(); !at.Before(began) {
+			bytes += uint64(size)
+			if at.After(last) {
+				last = at
+			}
+		}
+	}
+	return bytes, last, bytes > 0
+}
+
 // layers returns the sizes of an image's layers by digest, as the manifests say that its pull has fetched.
 func (s *Images) layers(ctx context.Context, ref string, began time.Time) map[string]int64 {
 	named, err := reference.ParseDockerRef(ref)

@@ -15,7 +15,8 @@ import (
 type metrics struct {
 	pulls   *prometheus.CounterVec
 	seconds prometheus.Histogram
-	bytes   prometheus.Counter
+	phases  *prometheus.HistogramVec
+	bytes   *prometheus.CounterVec
 }
 
 func newMetrics() metrics {
@@ -25,13 +26,31 @@ func newMetrics() metrics {
 		}, []string{"result"}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "wangell_image_pull_seconds", Help: "Duration of pulls ahead of need that succeeded.",
-			Buckets: []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000},
+			Buckets: pullBuckets,
 		}),
-		bytes: prometheus.NewCounter(prometheus.CounterOpts{
+		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "wangell_image_pull_phase_seconds",
+			Help: "Duration of the phases of pulls ahead of need: fetch, until the last layer was there, and unpack, " +
+				"what was left to do then.",
+			Buckets: pullBuckets,
+		}, []string{"phase"}),
+		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "wangell_image_pull_bytes_total",
-			Help: "Packed bytes of images that were pulled ahead of need, with layers that were there before.",
-		}),
+			Help: "Packed bytes of layers that were fetched ahead of need, by where they came from.",
+		}, []string{"source"}),
 	}
+}
+
+// pullBuckets are the bounds of histograms of pulls, in seconds.
+var pullBuckets = []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000}
+
+// fetched counts what a pull has fetched that began, had its last layer and ended at these times.
+func (m *metrics) fetched(bytes uint64, began, last, ended time.Time) {
+	m.bytes.WithLabelValues("registry").Add(float64(bytes))
+	// The clock that containerd reads is not monotonic.
+	last = time.Unix(0, min(max(last.UnixNano(), began.UnixNano()), ended.UnixNano()))
+	m.phases.WithLabelValues("fetch").Observe(last.Sub(began.Round(0)).Seconds())
+	m.phases.WithLabelValues("unpack").Observe(ended.Round(0).Sub(last).Seconds())
 }
 
 // pulled counts a pull that has ended with an error or nil.
@@ -53,6 +72,7 @@ func (m *metrics) pulled(err error, took time.Duration) {
 func (k *Keeper) Describe(ch chan<- *prometheus.Desc) {
 	k.metrics.pulls.Describe(ch)
 	k.metrics.seconds.Describe(ch)
+	k.metrics.phases.Describe(ch)
 	k.metrics.bytes.Describe(ch)
 }
 
@@ -60,5 +80,6 @@ func (k *Keeper) Describe(ch chan<- *prometheus.Desc) {
 func (k *Keeper) Collect(ch chan<- prometheus.Metric) {
 	k.metrics.pulls.Collect(ch)
 	k.metrics.seconds.Collect(ch)
+	k.metrics.phases.Collect(ch)
 	k.metrics.bytes.Collect(ch)
 }

@@ -38,6 +38,9 @@ type Store interface {
 	// Progress returns how many bytes of an image are there during a pull that began at a time, of how many; known is
 	// false if it cannot tell.
 	Progress(ctx context.Context, ref string, began time.Time) (done, total uint64, known bool)
+	// Fetched returns how many bytes of an image's layers a pull has fetched that began at a time, and when the last of
+	// them was there; known is false if nothing was fetched, or it cannot tell.
+	Fetched(ctx context.Context, ref string, began time.Time) (bytes uint64, last time.Time, known bool)
 	// Name returns the name under which Pinned lists an image.
 	Name(ref string) string
 	// Pin keeps an image from garbage collection, which Unpin ends. It reports whether the runtime can do that.

@@ -156,14 +156,17 @@ func (k *Keeper) ensure(ctx context.Context, e *entry, want wire.WantedImage, pu
 	if ctx.Err() != nil {
 		return image, pulled, ctx.Err()
 	}
-	k.metrics.pulled(err, time.Since(begin))
+	ended := time.Now()
+	k.metrics.pulled(err, ended.Sub(begin))
 	if err != nil {
 		k.cfg.Log.Warn("image cannot be pulled", "image", want.Ref, "error", err, "took", time.Since(begin))
 		return image, pulled, err
 	}
 	k.cfg.Log.Info("image pulled ahead of need", "image", want.Ref, "took", time.Since(begin))
+	if bytes, last, known := k.cfg.Store.Fetched(ctx, want.Ref, begin); known {
+		k.metrics.fetched(bytes, begin, last, ended)
+	}
 	image, found, err = k.cfg.Store.Look(ctx, want.Ref)
-	k.metrics.bytes.Add(float64(image.Size))
 	if err == nil && !found {
 		err = fmt.Errorf("pulled, but the container runtime does not have it")
 	}

@@ -24,6 +24,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
+// dropTimeout bounds the removal of what a failed pull has left.
+const dropTimeout = 10 * time.Second
+
 // progressEvery is the interval of the progress reports of a pull.
 const progressEvery = 250 * time.Millisecond
 
@@ -53,11 +56,28 @@ func (p *puller) pull(ctx context.Context, ref string, report func(done, total i
 	cancel()
 	reporter.Wait()
 	if err != nil {
+		p.dropComplete(layers)
 		return pullFailure(err, reference.Domain(named))
 	}
 	total := layers.total()
 	report(total, total)
 	return nil
+}
+
+// dropComplete drops downloads of a failed pull that are complete and were not accepted, because they are not what
+// their digest says: containerd would try to accept them again in the next pull. Partial ones stay, and the next pull
+// goes on with them.
+func (p *puller) dropComplete(layers *layerSet) {
+	ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
+	defer cancel()
+	store := p.client.ContentStore()
+	layers.mu.Lock()
+	defer layers.mu.Unlock()
+	for key, d := range layers.seen {
+		if s, err := store.Status(ctx, key); err == nil && s.Offset >= d.Size {
+			_ = store.Abort(ctx, key) // or the next pull fails, and drops it
+		}
+	}
 }
 
 // NewResolver returns a resolver of references that uses the credentials of docker login, and plain HTTP for the

@@ -24,8 +24,8 @@ import (
 // pullContainer is the name of the container whose image is pulled.
 const pullContainer = "image"
 
-// neverThere names a container of the pod that does not exist, and of which the environment wants a limit: kubelet pulls
-// the image, cannot make the environment, and creates no container.
+// neverThere names a container that the pod does not have, and whose limit the environment wants: kubelet pulls the
+// image, cannot make the environment, and creates no container.
 const neverThere = "never-started-only-pulls-the-image"
 
 // errPodGone is the error of a pull whose pod was deleted by somebody else.

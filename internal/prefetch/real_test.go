@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prefetch
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/cri"
+	"wangell.loutres.me/internal/process"
+	"wangell.loutres.me/internal/runtime/containerd"
+	"wangell.loutres.me/internal/testutil/faultyhub"
+	"wangell.loutres.me/internal/testutil/need"
+	"wangell.loutres.me/internal/testutil/ownns"
+	"wangell.loutres.me/internal/wire"
+)
+
+// Tests as root run in their own network and mount namespaces.
+func TestMain(m *testing.M) {
+	if os.Geteuid() != 0 {
+		os.Exit(m.Run())
+	}
+	ownns.Main(func() int {
+		lo, err := netlink.LinkByName("lo")
+		if err == nil {
+			err = netlink.LinkSetUp(lo)
+		}
+		if err != nil {
+			fmt.Println("loopback device:", err)
+			return 1
+		}
+		return m.Run()
+	})
+}
+
+// realNode is a node with a real containerd, of which the CRI plugin pulls images.
+type realNode struct {
+	t      *testing.T
+	root   string
+	socket string
+	client *client.Client
+	*keeping
+}
+
+// keeping is a Keeper and what it has reported.
+type keeping struct {
+	keeper *Keeper
+	stop   func()
+
+	mu      sync.Mutex
+	reports map[string]wire.ImageReport
+}
+
+const realConfig = `version = 2
+root = %q
+state = %q
+disabled_plugins = [` + containerd.SparePlugins + `
+]
+[grpc]
+  address = %q
+[ttrpc]
+  address = %q
+[plugins."io.containerd.nri.v1.nri"]
+  disable = true
+[plugins."io.containerd.grpc.v1.cri"]
+  stream_server_address = "127.0.0.1"
+  stream_server_port = "0"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    conf_dir = %q
+    bin_dir = %q
+`
+
+// newRealNode starts a containerd: WANGELL_TEST_CONTAINERD, or that in PATH. Its images are in a file system of size
+// bytes, or on the disk if that is 0.
+func newRealNode(t *testing.T, size int) *realNode {
+	t.Helper()
+	need.Root(t)
+	program := os.Getenv("WANGELL_TEST_CONTAINERD")
+	if program == "" {
+		need.Program(t, "containerd", "containerd")
+		program = "containerd"
+	}
+	dir, err := os.MkdirTemp("", "pf") // short, because of the socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &realNode{t: t, root: filepath.Join(dir, "root"), socket: filepath.Join(dir, "c.sock")}
+	t.Cleanup(func() {
+		if err := containerd.UnmountBelow(dir); err != nil {
+			t.Error(err)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.Mkdir(n.root, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if size > 0 {
+		if err := unix.Mount("tmpfs", n.root, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
+			need.Unmet(t, "cannot mount a small tmpfs: %v", err)
+		}
+	}
+	config := filepath.Join(dir, "config.toml")
+	text := fmt.Sprintf(realConfig, n.root, filepath.Join(dir, "state"), n.socket, n.socket+".ttrpc",
+		filepath.Join(dir, "cni"), filepath.Join(dir, "cni"))
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	cmd := exec.Command(program, "--config", config)
+	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p, err := process.Start(cmd, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			text, _ := os.ReadFile(log.Name())
+			t.Logf("containerd: %s", text[max(0, len(text)-8000):])
+		}
+		if err := p.Stop(10 * time.Second); err != nil {
+			t.Error(err)
+		}
+		p.Close()
+	})
+	if n.client, err = client.New(n.socket, client.WithDefaultNamespace("k8s.io")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.client.Close() })
+	n.until("containerd answers", func() bool {
+		store, err := cri.OpenImages("unix://" + n.socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer store.Close()
+		_, _, err = store.Look(t.Context(), "nothing.example/none:v1")
+		return err == nil
+	})
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	return n
+}
+
+// start starts a daemon's Keeper.
+func (n *realNode) start() {
+	store, err := cri.OpenImages("unix://" + n.socket)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	k := &keeping{reports: map[string]wire.ImageReport{}}
+	k.keeper = New(Config{
+		Store: store, FirstRetry: 50 * time.Millisecond, LastRetry: 200 * time.Millisecond,
+		LookAgain: 100 * time.Millisecond, Report: func(r wire.ImageReport) {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.reports[r.Ref] = r
+		},
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); k.keeper.Run(ctx) }()
+	k.stop = sync.OnceFunc(func() { cancel(); <-done; store.Close() })
+	n.keeping = k
+}
+
+func (n *realNode) until(what string, is func() bool) {
+	n.t.Helper()
+	for end := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			n.t.Fatalf("timeout: %s", what)
+		}
+	}
+}
+
+// untilState waits for a report and returns it.
+func (n *realNode) untilState(ref string, state wire.ImageState) (r wire.ImageReport) {
+	n.t.Helper()
+	n.until(fmt.Sprintf("%s has state %d", ref, state), func() bool {
+		k := n.keeping
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		r = k.reports[ref]
+		return r.State == state
+	})
+	return r
+}
+
+// partial returns how many bytes of a blob containerd has of a download that is not complete.
+func (n *realNode) partial(digest string) (offset int64) {
+	n.t.Helper()
+	active, err := n.client.ContentStore().ListStatuses(n.t.Context())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, s := range active {
+		if strings.HasSuffix(s.Ref, digest) {
+			offset = s.Offset
+		}
+	}
+	return offset
+}
+
+const layerSize = 4 << 20
+
+// A download that is cut goes on where it ended, also when the daemon is killed in between: what the registry sends of
+// the layer in total is its size, and not twice the first part.
+func TestADownloadThatIsCutGoesOn(t *testing.T) {
+	n := newRealNode(t, 0)
+	hub := faultyhub.New(t)
+	ref, layers := hub.Push(t, "team/cut:v1", faultyhub.Noise(t, layerSize))
+	hub.Set(faultyhub.Fault{Cut: layerSize / 4})
+	n.keeper.Want(want(ref))
+	r := n.untilState(ref, wire.ImagePresent)
+	sent, requests := hub.Sent(layers[0])
+	t.Logf("cut after each quarter: %d bytes sent in %d requests for a layer of about %d", sent, requests, layerSize)
+	if r.Digest == "" || requests < 4 {
+		t.Errorf("%d requests, %+v", requests, r)
+	}
+	if sent > layerSize*5/4 {
+		t.Errorf("the registry sent %d bytes in %d requests: downloads begin anew", sent, requests)
+	}
+}
+
+// The next daemon goes on with the pull of one that was killed, and nothing of it is left behind.
+func TestTheNextDaemonGoesOnWithAPull(t *testing.T) {
+	n := newRealNode(t, 0)
+	hub := faultyhub.New(t)
+	ref, layers := hub.Push(t, "team/killed:v1", faultyhub.Noise(t, layerSize))
+	hub.Set(faultyhub.Fault{Hold: make(chan struct{})})
+	n.keeper.Want(want(ref))
+	n.until("half of it is there", func() bool { return n.partial(layers[0]) > layerSize/4 })
+	n.stop()
+	hub.Set(faultyhub.Fault{})
+	n.start()
+	n.keeper.Want(want(ref))
+	n.untilState(ref, wire.ImagePresent)
+	sent, requests := hub.Sent(layers[0])
+	t.Logf("%d bytes sent in %d requests for a layer of about %d", sent, requests, layerSize)
+	if n.partial(layers[0]) != 0 {
+		t.Error("a partial download is left")
+	}
+}
+
+// A layer that is not what its digest says is refused, and is not kept.
+func TestACorruptLayerIsRefused(t *testing.T) {
+	n := newRealNode(t, 0)
+	hub := faultyhub.New(t)
+	ref, _ := hub.Push(t, "team/corrupt:v1", faultyhub.Noise(t, layerSize/4))
+	hub.Set(faultyhub.Fault{Corrupt: true})
+	n.keeper.Want(want(ref))
+	r := n.untilState(ref, wire.ImageFailed)
+	t.Logf("%s: %s", r.Reason, r.Message)
+	if r.Reason != cri.ReasonPullFailed || !strings.Contains(r.Message, "digest") {
+		t.Errorf("reported %+v", r)
+	}
+	hub.Set(faultyhub.Fault{})
+	n.untilState(ref, wire.ImagePresent)
+}
+
+// A token that expires between two requests of a pull is renewed.
+func TestATokenThatExpiresDuringAPullIsRenewed(t *testing.T) {
+	n := newRealNode(t, 0)
+	hub := faultyhub.New(t)
+	ref, _ := hub.Push(t, "team/token:v1", faultyhub.Noise(t, 1<<15))
+	hub.Set(faultyhub.Fault{TokenFor: time.Second, Pause: 1200 * time.Millisecond})
+	n.keeper.Want(want(ref))
+	n.untilState(ref, wire.ImagePresent)
+	if issued := hub.Issued(); issued < 2 {
+		t.Errorf("%d tokens were issued", issued)
+	}
+}
+
+// A slow registry is waited for, and told of.
+func TestASlowRegistryIsWaitedFor(t *testing.T) {
+	n := newRealNode(t, 0)
+	hub := faultyhub.New(t)
+	ref, _ := hub.Push(t, "team/slow:v1", faultyhub.Noise(t, layerSize/4))
+	hub.Set(faultyhub.Fault{Pause: 50 * time.Millisecond})
+	n.keeper.Want(want(ref))
+	n.untilState(ref, wire.ImagePulling)
+	n.untilState(ref, wire.ImagePresent)
+}
+
+// Two images with layers in common: each layer is fetched once, whatever the order.
+func TestACommonLayerIsFetchedOnce(t *testing.T) {
+	n := newRealNode(t, 0)
+	hub := faultyhub.New(t)
+	common := faultyhub.Noise(t, layerSize/4)
+	a, layersA := hub.Push(t, "team/a:v1", common, faultyhub.Noise(t, 1<<16))
+	b, layersB := hub.Push(t, "team/b:v1", common, faultyhub.Noise(t, 1<<16))
+	n.keeper.Want(want(a, b)) // both at once
+	n.untilState(a, wire.ImagePresent)
+	n.untilState(b, wire.ImagePresent)
+	var sent int64
+	for _, l := range slices.Compact(append(layersA, layersB...)) {
+		bytes, requests := hub.Sent(l)
+		if requests != 1 {
+			t.Errorf("layer %s was fetched %d times", l, requests)
+		}
+		sent += bytes
+	}
+	shared, _ := hub.Sent(layersA[0])
+	sent -= shared // named by both
+	metrics := &n.keeper.metrics
+	// A layer that both pulls wait for is counted by both.
+	if got := int64(testutil.ToFloat64(metrics.bytes.WithLabelValues("registry"))); got < sent || got > sent+shared {
+		t.Errorf("%d bytes are counted, %d were sent", got, sent)
+	}
+	if n := testutil.CollectAndCount(metrics.phases); n != 2 {
+		t.Errorf("%d phases are told", n)
+	}
+}
+
+// A full disk is told of, nothing half-kept stays in its way, and once there is room the image comes.
+func TestAFullDiskIsToldOfAndLeavesNothing(t *testing.T) {
+	n := newRealNode(t, 16<<20)
+	hub := faultyhub.New(t)
+	big, bigLayers := hub.Push(t, "team/big:v1", faultyhub.Noise(t, 24<<20))
+	small, _ := hub.Push(t, "team/small:v1", faultyhub.Noise(t, 1<<20))
+	n.keeper.Want(want(big))
+	r := n.untilState(big, wire.ImageFailed)
+	if r.Reason != cri.ReasonDiskFull || !strings.Contains(r.Message, "no space left on device") {
+		t.Errorf("reported %+v", r)
+	}
+	t.Logf("kept of the big layer: %d bytes", n.partial(bigLayers[0]))
+	n.keeper.Want(want(small))
+	n.untilState(small, wire.ImagePresent)
+}
+
+// An image that an administrator removes although it is pinned is pulled again.
+func TestAPinnedImageThatIsRemovedIsPulledAgainFromTheRegistry(t *testing.T) {
+	n := newRealNode(t, 0)
+	hub := faultyhub.New(t)
+	ref, layers := hub.Push(t, "team/removed:v1", faultyhub.Noise(t, 1<<16))
+	n.keeper.Want(want(ref))
+	n.untilState(ref, wire.ImagePresent)
+	list, err := n.client.ImageService().List(t.Context())
+	if err != nil || len(list) == 0 {
+		t.Fatal(len(list), err)
+	}
+	for _, i := range list { // also by its digest
+		if err := n.client.ImageService().Delete(t.Context(), i.Name, images.SynchronousDelete()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.until("it is fetched again", func() bool { _, requests := hub.Sent(layers[0]); return requests == 2 })
+	n.until("it is pinned again", func() bool {
+		i, err := n.client.ImageService().Get(t.Context(), ref)
+		return err == nil && i.Labels[pinLabel] == "pinned"
+	})
+}
