@@ -26,6 +26,7 @@ type controllerFlags struct {
 	config                                operator.Config
 	addresses                             []string
 	addressesFrom, lease, key, kubeconfig string
+	account                               string
 }
 
 func newController(g *globals) *cobra.Command {
@@ -53,8 +54,12 @@ without it; only a sleeping service has to wait.`,
 		"pools of service addresses: ranges such as 10.46.100.0/24 or 10.46.100.10-10.46.100.20")
 	f.StringVar(&c.addressesFrom, "addresses-configmap", "",
 		"ConfigMap with more pools under the key addresses, as NAMESPACE/NAME; changes apply at once")
-	f.StringVar(&c.key, "key-file", "", "file with the 32 bytes of the wire's key (required)")
+	f.StringVar(&c.key, "key-file", "", "file with the 32 bytes of the wire's master key (required)")
 	f.StringVar(&c.config.WireAddress, "wire-address", ":7946", "UDP address for daemons")
+	f.StringVar(&c.account, "daemon-account", "", "service account of the daemons, as NAMESPACE/NAME: "+
+		"they get the keys of their nodes at the TCP port of --wire-address")
+	f.BoolVar(&c.config.AcceptShared, "accept-shared-key", true,
+		"also accept daemons of the former release, which have the master key; turn it off once there are none")
 	f.StringVar(&c.lease, "lease", "wangell-system/wangell-controller", "Lease that the leader holds, as NAMESPACE/NAME")
 	f.StringVar(&c.config.Identity, "identity", "", "holder of the Lease, as NAME/IP:PORT, the address to which "+
 		"daemons connect (default: from $POD_NAME, $POD_IP and --wire-address)")
@@ -93,6 +98,11 @@ func (c *controllerFlags) run(cmd *cobra.Command, g *globals) error {
 	}
 	if c.addressesFrom != "" {
 		if c.config.PoolsFrom, err = parseName("addresses-configmap", c.addressesFrom); err != nil {
+			return cli.UsageError{Command: cmd.CommandPath(), Err: err}
+		}
+	}
+	if c.account != "" {
+		if c.config.DaemonAccount, err = parseName("daemon-account", c.account); err != nil {
 			return cli.UsageError{Command: cmd.CommandPath(), Err: err}
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"wangell.loutres.me/internal/enrolment"
 	"wangell.loutres.me/internal/instance"
 	"wangell.loutres.me/internal/node"
 	"wangell.loutres.me/internal/runtime/containerd"
@@ -26,6 +27,7 @@ type daemonFlags struct {
 	config      node.Config
 	containerd  string
 	keyFile     string
+	tokenFile   string
 	addresses   []string
 	nodeAddress string
 	announce    string
@@ -66,7 +68,7 @@ host, and the network namespaces of pods (/run/netns or hostPID).`,
 		Example: `  sudo wangell daemon --server 127.0.0.1:7465 --key-file /run/wangell/wire.key
   sudo wangell daemon --server 127.0.0.1:7465 --key-file /run/wangell/wire.key --interface eth1 --xdp-mode native
   wangell daemon --node=node-1 --node-address=192.0.2.11 --lease=wangell/wangell-controller \
-    --cri=unix:///run/containerd/containerd.sock --key-file=/etc/wangell/key/wire.key \
+    --cri=unix:///run/containerd/containerd.sock --token-file=/run/secrets/wangell/token \
     --service-addresses=10.46.100.0/24 --bpf-dir=/sys/fs/bpf/wangell --metrics-address=192.0.2.11:9465`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd, g) },
@@ -80,7 +82,10 @@ func (f *daemonFlags) add(flags *pflag.FlagSet) {
 	c := &f.config
 	addresses := []string{instance.DefaultAddresses.String()}
 	flags.StringVar(&c.Server, "server", "", "address of the controller, host:port")
-	flags.StringVar(&f.keyFile, "key-file", "", "file with the 32 bytes of the wire's key (required)")
+	flags.StringVar(&f.keyFile, "key-file", "", "file with the 32 bytes of the wire's master key, where controller and "+
+		"daemon trust each\nother (one machine)")
+	flags.StringVar(&f.tokenFile, "token-file", "", "cluster: file with a service-account token for the audience "+
+		enrolment.Audience+", by which the\nleading controller gives this node its key; instead of --key-file")
 	flags.StringVar(&c.Node, "node", "", "name of this node (default: the host name)")
 	flags.StringSliceVar(&f.addresses, "service-addresses", addresses,
 		"ranges of the service addresses: CIDR or FIRST-LAST, separated by commas")
@@ -119,8 +124,10 @@ func (f *daemonFlags) add(flags *pflag.FlagSet) {
 func (f *daemonFlags) run(cmd *cobra.Command, g *globals) (err error) {
 	c := &f.config
 	switch {
-	case f.keyFile == "":
-		return usage(cmd, "--key-file is required")
+	case (f.keyFile == "") == (f.tokenFile == ""):
+		return usage(cmd, "one of --key-file and --token-file is required")
+	case f.tokenFile != "" && f.cluster.lease == "":
+		return usage(cmd, "--token-file needs --lease")
 	case (c.Server == "") == (f.cluster.lease == ""):
 		return usage(cmd, "one of --server and --lease is required")
 	}
@@ -155,13 +162,17 @@ func (f *daemonFlags) run(cmd *cobra.Command, g *globals) (err error) {
 	if c.Log, err = g.logger(cmd, os.Stderr); err != nil {
 		return err
 	}
-	if c.Key, err = instance.LoadKey(f.keyFile); err != nil {
-		return err
-	}
 	if c.Node == "" {
 		if c.Node, err = os.Hostname(); err != nil {
 			return fmt.Errorf("name of this node: %w: set --node", err)
 		}
+	}
+	if f.keyFile != "" {
+		master, err := instance.LoadKey(f.keyFile)
+		if err != nil {
+			return err
+		}
+		c.Keys = enrolment.KeysOf(master, c.Node)
 	}
 	shortenSlices()
 	c.RunDir = g.runDir
@@ -172,7 +183,7 @@ func (f *daemonFlags) run(cmd *cobra.Command, g *globals) (err error) {
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
 	if f.cluster.lease != "" {
-		wait, err := f.cluster.follow(ctx, cmd, c, f.clean, filepath.Join(c.RunDir, "leader"))
+		wait, err := f.cluster.follow(ctx, cmd, c, f.clean, f.tokenFile, filepath.Join(c.RunDir, "leader"))
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 	appsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 
+	"wangell.loutres.me/internal/enrolment"
 	"wangell.loutres.me/internal/kubewatch"
 	"wangell.loutres.me/internal/node"
 )
@@ -28,11 +29,12 @@ func (f *clusterFlags) add(flags *pflag.FlagSet) {
 		"cluster: kubeconfig file for the API server (default: the pod's service account)")
 }
 
-// follow sets Follow and Clean of c: the daemon follows the holder of the Lease, whose address is kept in the file
-// cache, and removes the gate at its end if clean is set or the DaemonSet is being deleted. The returned function waits
-// for the goroutines that follow started; they run until ctx ends.
+// follow sets Follow, Enrol and Clean of c: the daemon follows the holder of the Lease, whose address is kept in the
+// file cache, gets its key from it with the token in a file if there is one, and removes the gate at its end if clean is
+// set or the DaemonSet is being deleted. The returned function waits for the goroutines that follow started; they run
+// until ctx ends.
 func (f *clusterFlags) follow(
-	ctx context.Context, cmd *cobra.Command, c *node.Config, clean bool, cache string,
+	ctx context.Context, cmd *cobra.Command, c *node.Config, clean bool, tokenFile, cache string,
 ) (wait func(), err error) {
 	namespace, name, ok := namespaced(f.lease)
 	if !ok {
@@ -52,6 +54,14 @@ func (f *clusterFlags) follow(
 	}
 	leader := &kubewatch.Leader{Leases: leases.Leases(namespace), Name: name, Cache: cache, Log: c.Log}
 	c.Follow = leader.Follow
+	if tokenFile != "" {
+		client := &enrolment.Client{Node: c.Node, TokenFile: tokenFile, Log: c.Log}
+		client.Leader = func(ctx context.Context) (enrolment.Endpoint, error) {
+			addr, fingerprint, err := leader.Endpoint(ctx)
+			return enrolment.Endpoint{Address: addr, Fingerprint: fingerprint}, err
+		}
+		c.Enrol = client.Keys
+	}
 	if f.daemonSet == "" {
 		return func() {}, nil
 	}

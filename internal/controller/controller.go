@@ -29,8 +29,10 @@ type Config struct {
 	Runtime runtime.Runtime
 	// Conn is the socket for the daemons. The controller owns it and closes it in the end, unless New fails.
 	Conn *net.UDPConn
-	// Key is the key of the wire.
+	// Key is the master key of the wire, from which those of the nodes are derived.
 	Key wire.Key
+	// AcceptShared also accepts daemons of the former release, which have the master key.
+	AcceptShared bool
 	// Node is the home node of the pods for which the runtime does not name one.
 	Node string
 	// Log may be nil.
@@ -113,7 +115,7 @@ func New(cfg Config) (*Controller, error) {
 	c.build(cfg, cluster)
 	var err error
 	c.server, err = wire.NewServer(wire.ServerConfig{
-		Conn: cfg.Conn, Key: cfg.Key, Log: cfg.Log, AwaitTable: cfg.AwaitServices,
+		Conn: cfg.Conn, Key: cfg.Key, AcceptShared: cfg.AcceptShared, Log: cfg.Log, AwaitTable: cfg.AwaitServices,
 		Joined:  func(p wire.Peer) { c.loop.post(func() { c.receiver.joined(p) }) },
 		Left:    func(p wire.Peer) { c.loop.post(func() { c.receiver.left(p) }) },
 		Receive: func(p wire.Peer, m wire.Message) { c.loop.post(func() { c.receiver.receive(p, m) }) },

@@ -53,7 +53,7 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 	case *wire.Wake:
 		r.wake(from, m)
 	case *wire.Listening:
-		if p := r.find(m.Service, m.PodID); p != nil {
+		if p := r.findAtHome(from, m.Service, m.PodID); p != nil {
 			e.step(p.service, lifecycle.Listening{Ref: p.ref, At: m.At})
 		}
 	case *wire.Unready:

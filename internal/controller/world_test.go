@@ -77,7 +77,7 @@ func (w *world) daemonOn(node string, first ...wire.Message) *fakeDaemon {
 	defer d.mu.Unlock()
 	var err error
 	d.client, err = wire.NewClient(wire.ClientConfig{
-		Server: w.addr, Key: w.cfg.Key, Node: node,
+		Server: w.addr, Key: w.cfg.Key.ForNode(node), Node: node,
 		Services: d.services, Receive: d.receive, First: first,
 		Connected: func() { d.connects.Do(func() { close(d.connected) }) },
 	})

@@ -12,8 +12,11 @@ import (
 	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/typed/coordination/v1"
+
+	"wangell.loutres.me/internal/enrolment"
 )
 
 // Leader follows the Lease of the leading controller.
@@ -71,6 +74,26 @@ func (l *Leader) Follow(ctx context.Context, moved func(addr string)) {
 			l.Log.Warn("cannot cache the leader's address", "error", err)
 		}
 	})
+}
+
+// Endpoint returns the present leader's address and the fingerprint of the certificate that it serves enrolment with.
+func (l *Leader) Endpoint(ctx context.Context) (addr, fingerprint string, err error) {
+	lease, err := l.Leases.Get(ctx, l.Name, metav1.GetOptions{})
+	if err != nil {
+		return "", "", fmt.Errorf("lease %s of the leading controller: %w", l.Name, err)
+	}
+	holder := lease.Spec.HolderIdentity
+	if holder == nil || *holder == "" {
+		return "", "", fmt.Errorf("lease %s: no controller leads", l.Name)
+	}
+	if addr, err = Address(*holder); err != nil {
+		return "", "", err
+	}
+	if fingerprint = lease.Labels[enrolment.LabelCertificate]; fingerprint == "" {
+		return "", "", fmt.Errorf("leader %s: it gives out no keys, as it is of a former release or has no --daemon-account",
+			*holder)
+	}
+	return addr, fingerprint, nil
 }
 
 func validAddress(addr string) bool {

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/cri/critest"
+	"wangell.loutres.me/internal/enrolment"
 	"wangell.loutres.me/internal/testutil/ownns"
 	"wangell.loutres.me/internal/wire"
 )
@@ -64,7 +65,7 @@ func daemonMain(text string) error {
 		os.Exit(1)
 	}()
 	return Run(ctx, Config{
-		Server: c.Server, Key: c.Key, Node: c.Node, NodeAddr: netip.MustParseAddr(c.NodeAddr), EncapPort: 7947,
+		Server: c.Server, Keys: enrolment.KeysOf(c.Key, c.Node), Node: c.Node, NodeAddr: netip.MustParseAddr(c.NodeAddr), EncapPort: 7947,
 		CRI: c.CRI, RunDir: c.RunDir, NoARP: c.NoARP,
 		ServiceRanges: []netip.Prefix{netip.MustParsePrefix("10.46.100.0/24")}, Interfaces: []string{"eth0"},
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)).With("at", c.Node),
@@ -530,7 +531,7 @@ func TestReadyzFailsBeforeTheFirstTable(t *testing.T) {
 	}
 	l.Close()
 	d.cfg.MetricsAddress = l.Addr().String()
-	stop, err := d.serveHTTP()
+	stop, err := d.cfg.serveHTTP(d.handler())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,8 @@ import (
 	"net/netip"
 	"time"
 
+	"wangell.loutres.me/internal/enrolment"
 	"wangell.loutres.me/internal/gate"
-	"wangell.loutres.me/internal/wire"
 )
 
 // Config configures a daemon.
@@ -18,8 +18,11 @@ type Config struct {
 	Server string
 	// Follow calls moved with the controller's address, now and whenever it changes, until ctx ends. Optional.
 	Follow func(ctx context.Context, moved func(addr string))
-	// Key is shared with the controller and seals the messages to it.
-	Key wire.Key
+	// Keys are the keys of this node, if Enrol does not provide them.
+	Keys enrolment.Keys
+	// Enrol asks the controllers for the keys of this node until it has them or ctx ends. Optional. The daemon keeps them
+	// in RunDir, so that it can start again without a controller, and asks anew when they are refused.
+	Enrol func(ctx context.Context) (enrolment.Keys, error)
 	// Node is the name of this node.
 	Node string
 	// NodeAddr is this node's IPv4 address, to which other nodes send packets for its pods; zero if there is only one

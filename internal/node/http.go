@@ -19,20 +19,20 @@ import (
 const headerTimeout = 5 * time.Second
 
 // serveHTTP serves metrics and health on the configured addresses until stop is called.
-func (d *daemon) serveHTTP() (stop func(), err error) {
+func (c *Config) serveHTTP(handler http.Handler) (stop func(), err error) {
 	var listeners []net.Listener
-	if d.cfg.MetricsSocket != "" {
-		if err := os.Remove(d.cfg.MetricsSocket); err != nil && !os.IsNotExist(err) {
+	if c.MetricsSocket != "" {
+		if err := os.Remove(c.MetricsSocket); err != nil && !os.IsNotExist(err) {
 			return nil, fmt.Errorf("removing the old metrics socket: %w", err)
 		}
-		l, err := net.Listen("unix", d.cfg.MetricsSocket)
+		l, err := net.Listen("unix", c.MetricsSocket)
 		if err != nil {
 			return nil, fmt.Errorf("serving metrics: %w", err)
 		}
 		listeners = append(listeners, l)
 	}
-	if d.cfg.MetricsAddress != "" {
-		l, err := net.Listen("tcp", d.cfg.MetricsAddress)
+	if c.MetricsAddress != "" {
+		l, err := net.Listen("tcp", c.MetricsAddress)
 		if err != nil {
 			for _, l := range listeners {
 				l.Close()
@@ -41,11 +41,11 @@ func (d *daemon) serveHTTP() (stop func(), err error) {
 		}
 		listeners = append(listeners, l)
 	}
-	srv := &http.Server{Handler: d.handler(), ReadHeaderTimeout: headerTimeout}
+	srv := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout}
 	for _, l := range listeners {
 		go func() {
 			if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-				d.log.Error("cannot serve metrics and health", "address", l.Addr(), "error", err)
+				c.Log.Error("cannot serve metrics and health", "address", l.Addr(), "error", err)
 			}
 		}()
 	}
@@ -63,7 +63,7 @@ func (d *daemon) handler() http.Handler {
 	reg.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{Namespace: "wangell_daemon"}))
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
-	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("/healthz", healthy)
 	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
 		select {
 		case <-d.tabled:
@@ -74,3 +74,5 @@ func (d *daemon) handler() http.Handler {
 	})
 	return mux
 }
+
+func healthy(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }

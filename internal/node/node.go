@@ -14,7 +14,6 @@ import (
 	"log/slog"
 
 	"wangell.loutres.me/internal/gate"
-	"wangell.loutres.me/internal/wire"
 )
 
 // Run runs the daemon until ctx ends. It returns an error if the daemon cannot start, or not end cleanly.
@@ -30,11 +29,14 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
+	if err := cfg.obtainKeys(ctx); err != nil {
+		return err
+	}
 	g, err := gate.Open(gate.Config{
 		Dir: cfg.RunDir, BPFDir: cfg.BPFDir, ServiceRanges: cfg.ServiceRanges, Interfaces: cfg.Interfaces,
 		DefaultInterfaces: len(cfg.Interfaces) == 0, EncapPort: cfg.EncapPort, NodeAddr: cfg.NodeAddr,
 		XDPMode: gate.XDPMode(cfg.XDPMode), Shortcut: cfg.Shortcut, RepliesByEdge: cfg.RepliesByEdge,
-		Sizes: cfg.Sizes, Log: cfg.Log, WakeBudgets: cfg.WakeBudgets, ProofKey: proofKey(cfg.Key),
+		Sizes: cfg.Sizes, Log: cfg.Log, WakeBudgets: cfg.WakeBudgets, ProofKey: [16]byte(cfg.Keys.Proof[:]),
 	})
 	if err != nil {
 		return err
@@ -60,12 +62,6 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	return err
 }
 
-// proofKey is the key of the gates' challenges, the same on all nodes.
-func proofKey(key wire.Key) [16]byte {
-	k := key.Derive("proof")
-	return [16]byte(k[:16])
-}
-
 // Clean removes the gate that an ended daemon left behind: programs, maps, devices, and the bpf file system unless
 // bpfDir names a folder in another one. It must be called in the gate's network namespace. It does nothing if there is
 // no gate, and fails while a daemon runs.
@@ -81,5 +77,5 @@ func remove(runDir, bpfDir string) error {
 	if err := (&gate.Config{Dir: runDir, BPFDir: bpfDir}).Remove(); err != nil {
 		return fmt.Errorf("removing the gate of %s: %w", runDir, err)
 	}
-	return nil
+	return forgetKeys(runDir)
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/vishvananda/netns"
 
+	"wangell.loutres.me/internal/enrolment"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -111,7 +112,7 @@ func (w *world) start() {
 	w.cancel, w.done = cancel, make(chan error, 1)
 	ready := make(chan struct{})
 	c := Config{
-		Server: w.addr, Key: w.key, Node: "n1", RunDir: w.runDir, Interfaces: []string{"eth0"},
+		Server: w.addr, Keys: enrolment.KeysOf(w.key, "n1"), Node: "n1", RunDir: w.runDir, Interfaces: []string{"eth0"},
 		ServiceRanges: []netip.Prefix{netip.MustParsePrefix("10.46.100.0/24")},
 		Log:           slog.Default(), Ready: func() { close(ready) },
 	}

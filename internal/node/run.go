@@ -26,7 +26,7 @@ func (d *daemon) run(ctx context.Context) (clean bool, err error) {
 			return false, err
 		}
 	}
-	stopHTTP, err := d.serveHTTP()
+	stopHTTP, err := d.cfg.serveHTTP(d.handler())
 	if err != nil {
 		return false, err
 	}
@@ -37,9 +37,10 @@ func (d *daemon) run(ctx context.Context) (clean bool, err error) {
 		return false, err
 	}
 	d.client, err = wire.NewClient(wire.ClientConfig{
-		Server: d.cfg.Server, Key: d.cfg.Key, Node: d.cfg.Node, Log: d.log, First: d.firstMessages(firstKey),
+		Server: d.cfg.Server, Key: d.cfg.Keys.Node, Node: d.cfg.Node, Log: d.log, First: d.firstMessages(firstKey),
 		Connected:    d.connected,
 		Disconnected: d.disconnected,
+		Unanswered:   d.unanswered,
 		Services:     d.setServices,
 		Kept:         d.wakePending,
 		Receive:      d.receive,
@@ -55,6 +56,9 @@ func (d *daemon) run(ctx context.Context) (clean bool, err error) {
 	var group sync.WaitGroup
 	if d.cfg.Follow != nil {
 		group.Go(func() { d.cfg.Follow(ctx, d.moved) })
+	}
+	if d.cfg.Enrol != nil {
+		group.Go(func() { d.renewKeys(ctx) })
 	}
 	if d.cri != nil {
 		group.Go(func() { d.cri.Run(ctx) })

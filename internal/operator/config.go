@@ -27,8 +27,13 @@ func (n Name) String() string {
 type Config struct {
 	// Rest reaches the API server.
 	Rest *rest.Config
-	// Key seals the wire.
+	// Key is the master key of the wire.
 	Key wire.Key
+	// AcceptShared also accepts daemons of the former release, which have the master key.
+	AcceptShared bool
+	// DaemonAccount is the service account of the daemons, which get the keys of their nodes at the TCP port of
+	// WireAddress. Without it they have to be given them.
+	DaemonAccount Name
 	// MaxServices is how many services the daemons' gates have room for.
 	MaxServices int
 	// Pools are the service addresses; PoolsFrom adds more.

@@ -28,6 +28,7 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/enrolment"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/kube"
 )
@@ -38,6 +39,7 @@ type leader struct {
 	log        *slog.Logger
 	client     kubernetes.Interface
 	mgr        manager.Manager
+	enrolment  *enrolment.Server // nil without Config.DaemonAccount
 	r          *reconciler
 	changed    changedServices
 	controller atomic.Pointer[controller.Controller]
@@ -99,7 +101,8 @@ func (l *leader) lead(ctx context.Context) error {
 		return errors.Join(err, conn.Close())
 	}
 	c, err := controller.New(controller.Config{
-		Runtime: rt, Conn: conn, Key: l.cfg.Key, Log: l.log, MaxServices: l.cfg.MaxServices, AwaitServices: true,
+		Runtime: rt, Conn: conn, Key: l.cfg.Key, AcceptShared: l.cfg.AcceptShared, Log: l.log,
+		MaxServices: l.cfg.MaxServices, AwaitServices: true,
 	})
 	if err != nil {
 		return errors.Join(err, conn.Close(), rt.Close())
@@ -134,6 +137,9 @@ func (l *leader) lead(ctx context.Context) error {
 		return err
 	}
 	workers.Go(used.run)
+	if err := l.enrol(ctx, &workers); err != nil {
+		return err
+	}
 	happened := c.Subscribe(ctx)
 	workers.Go(func() { l.r.narrate(ctx, happened) })
 	workers.Go(func() { l.callSynced(ctx, c) })
@@ -146,6 +152,23 @@ func (l *leader) lead(ctx context.Context) error {
 		}
 		l.changed.add(keys...)
 	}
+}
+
+// enrol serves the keys of nodes to their daemons until ctx ends.
+func (l *leader) enrol(ctx context.Context, workers *sync.WaitGroup) error {
+	if l.enrolment == nil {
+		return nil
+	}
+	at, err := net.Listen("tcp", l.cfg.WireAddress)
+	if err != nil {
+		return fmt.Errorf("enrolment of daemons: %w", err)
+	}
+	workers.Go(func() {
+		if err := l.enrolment.Serve(ctx, at); err != nil {
+			l.log.Error(err.Error())
+		}
+	})
+	return nil
 }
 
 // openRuntime opens the runtime. It has the Deployments from the cache that the reconciler uses.

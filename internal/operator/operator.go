@@ -10,11 +10,13 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -32,9 +34,11 @@ import (
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/enrolment"
 	"wangell.loutres.me/internal/runtime/kube"
 )
 
@@ -51,13 +55,17 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	mgr, err := newManager(cfg, restConfig, typed, log)
+	enrol, err := newEnrolment(cfg, typed)
+	if err != nil {
+		return err
+	}
+	mgr, err := newManager(cfg, restConfig, typed, log, enrol)
 	if err != nil {
 		return fmt.Errorf("operator: %w", err)
 	}
 	r := newReconciler(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder(fieldManager), cfg.Pools)
 	r.nodePorts = cfg.NodePorts
-	l := &leader{cfg: cfg, log: cfg.Log, client: typed, mgr: mgr, r: r}
+	l := &leader{cfg: cfg, log: cfg.Log, client: typed, mgr: mgr, r: r, enrolment: enrol}
 	if err := l.register(); err != nil {
 		return fmt.Errorf("operator: %w", err)
 	}
@@ -81,8 +89,9 @@ func Run(ctx context.Context, cfg Config) error {
 
 // newManager returns a manager that caches only objects of the operator. The runtime uses its cache of Deployments,
 // too.
-func newManager(cfg Config, restConfig *rest.Config, typed kubernetes.Interface, log logr.Logger) (manager.Manager,
-	error) {
+func newManager(
+	cfg Config, restConfig *rest.Config, typed kubernetes.Interface, log logr.Logger, enrol *enrolment.Server,
+) (manager.Manager, error) {
 	scheme, err := newScheme()
 	if err != nil {
 		return nil, err
@@ -115,20 +124,46 @@ func newManager(cfg Config, restConfig *rest.Config, typed kubernetes.Interface,
 	if healthAddress == "" {
 		healthAddress = nowhere
 	}
+	lock := &resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Namespace: cfg.Lease.Namespace, Name: cfg.Lease.Name},
+		Client:     typed.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: cfg.Identity},
+	}
+	if enrol != nil {
+		lock.Labels = map[string]string{enrolment.LabelCertificate: enrolment.Fingerprint(enrol.Certificate)}
+	}
 	grace := 10 * time.Second
 	return ctrl.NewManager(restConfig, ctrl.Options{
 		Scheme: scheme, Cache: caches, Logger: log,
 		Metrics: metricsserver.Options{BindAddress: metricsAddress}, HealthProbeBindAddress: healthAddress,
 		LeaderElection: true, LeaderElectionReleaseOnCancel: true,
 		LeaseDuration: &cfg.LeaseDuration, RenewDeadline: &cfg.RenewDeadline, RetryPeriod: &cfg.RetryPeriod,
-		LeaderElectionResourceLockInterface: &resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Namespace: cfg.Lease.Namespace, Name: cfg.Lease.Name},
-			Client:     typed.CoordinationV1(),
-			LockConfig: resourcelock.ResourceLockConfig{Identity: cfg.Identity},
-		},
-		GracefulShutdownTimeout: &grace,
-		Controller:              ctrlconfig.Controller{MaxConcurrentReconciles: 4, SkipNameValidation: &anyName},
+		LeaderElectionResourceLockInterface: lock, GracefulShutdownTimeout: &grace,
+		Controller: ctrlconfig.Controller{MaxConcurrentReconciles: 4, SkipNameValidation: &anyName},
 	})
+}
+
+// newEnrolment returns what gives daemons the keys of their nodes, with a new certificate; nil without DaemonAccount.
+func newEnrolment(cfg Config, typed kubernetes.Interface) (*enrolment.Server, error) {
+	if cfg.DaemonAccount == (Name{}) {
+		return nil, nil
+	}
+	certificate, err := enrolment.NewCertificate(time.Now())
+	if err != nil {
+		return nil, err
+	}
+	results := enrolment.NewResults()
+	if err := metrics.Registry.Register(results); err != nil {
+		if there, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
+			results = there.ExistingCollector.(*prometheus.CounterVec)
+		} else {
+			return nil, err
+		}
+	}
+	reviewer := &enrolment.Reviewer{API: typed, Namespace: cfg.DaemonAccount.Namespace, Account: cfg.DaemonAccount.Name}
+	return &enrolment.Server{
+		Master: cfg.Key, Node: reviewer.Node, Certificate: certificate, Log: cfg.Log, Results: results,
+	}, nil
 }
 
 func newScheme() (*runtime.Scheme, error) {

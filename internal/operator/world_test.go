@@ -341,7 +341,7 @@ func newPlayer(w *world, server string) *player {
 	p.mu.Lock()
 	var err error
 	p.client, err = wire.NewClient(wire.ClientConfig{
-		Server: server, Key: w.key, Node: "node-1",
+		Server: server, Key: w.key.ForNode("node-1"), Node: "node-1",
 		First:    []wire.Message{&wire.Node{Addr: netip.MustParseAddr("192.0.2.1")}},
 		Services: p.services, Receive: p.receive, Connected: p.connected,
 	})

@@ -4,6 +4,7 @@ package wire
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -197,9 +198,9 @@ func TestReplayedHelloFromManyAddressesTakesOnePlace(t *testing.T) {
 
 	// Many different HELLOs: pending handshakes are limited, and a daemon can still connect.
 	var many [][]byte
-	for range maxPending + 100 {
-		h := newHelloOf("node-1")
-		many = append(many, sealHandshake(newHandshakeSeals(testKey).hello, kindHello, newNonce(), h.encode()))
+	for i := range maxPending + 100 {
+		h := newHelloOf(fmt.Sprintf("node-%d", i%500))
+		many = append(many, h.seal(protocolVersion, testKey.ForNode(h.node), newNonce()))
 	}
 	stranger := dial(t, ctl.addr)
 	sendAll(t, ctl, func(d []byte) { _, _ = stranger.Write(d) }, many)
@@ -226,18 +227,22 @@ func TestWrongKeyAndOtherVersionsAreCountedButNotAnswered(t *testing.T) {
 	wrong := startDaemon(t, ctl.addr, "node-1", func(c *ClientConfig) { c.Key[5]++ })
 	eventually(t, "wrong key counted", func() bool { return ctl.Counters().DroppedSeal >= 3 })
 	stranger := dial(t, ctl.addr)
-	d := sealHandshake(newHandshakeSeals(testKey).hello, kindHello, newNonce(), newHelloOf("node-2").encode())
-	for _, v := range []byte{0, protocolVersion + 1, 255} {
+	d := newHelloOf("node-2").seal(protocolVersion, testKey.ForNode("node-2"), newNonce())
+	for _, v := range []byte{0, sharedVersion, protocolVersion + 1, 255} {
 		d[2] = v
 		sendAll(t, ctl, func(d []byte) { _, _ = stranger.Write(d) }, [][]byte{d})
 	}
-	eventually(t, "other versions counted", func() bool { return ctl.Counters().DroppedVersion == 3 })
+	eventually(t, "other versions counted", func() bool { return ctl.Counters().DroppedVersion == 4 })
 	wantSilence(t, stranger)
 	if c := wrong.Counters(); c.ReceivedDatagrams != 0 || ctl.joins() != 0 || ctl.Counters().SentDatagrams != 0 {
 		t.Error("the wrong key was answered")
 	}
 	// The header is authenticated too: an altered kind fails.
-	sealed := sealHandshake(newHandshakeSeals(testKey).hello, kindWelcome, newNonce(), newHelloOf("node-2").encode())
+	h := newHelloOf("node-2")
+	header := h.header(protocolVersion)
+	header[3] = kindWelcome
+	sealed := sealHandshake(handshakeSeal(protocolVersion, testKey.ForNode("node-2"), useHello), header, newNonce(),
+		h.encode(protocolVersion))
 	sealed[3] = kindHello
 	before := ctl.Counters().DroppedSeal
 	sendAll(t, ctl, func(d []byte) { _, _ = stranger.Write(d) }, [][]byte{sealed})
@@ -247,9 +252,8 @@ func TestWrongKeyAndOtherVersionsAreCountedButNotAnswered(t *testing.T) {
 // The false server replays a WELCOME of a real one, and reflects HELLOs.
 func TestClientDoesNotConnectToAFalseServer(t *testing.T) {
 	noLeak(t)
-	seals := newHandshakeSeals(testKey)
 	w := welcome{client: newRandom(), server: newRandom(), session: 5, sent: 1, echo: 1, echoArrived: 1}
-	replay := sealHandshake(seals.welcome, kindWelcome, newNonce(), w.encode())
+	replay := w.seal(protocolVersion, testKey.ForNode("node-1"), newNonce())
 	conn := listen(t, "127.0.0.1:0")
 	answered := make(chan int)
 	go func() {

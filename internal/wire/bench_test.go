@@ -72,7 +72,7 @@ func BenchmarkStranger(b *testing.B) {
 	v := readVectors(b)
 	d := unhex(b, v.Hello.Datagram)
 	d[len(d)-1] ^= 1
-	s := &Server{seals: newHandshakeSeals(testKey)}
+	s := &Server{cfg: ServerConfig{Key: testKey}}
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := s.receive(d, service4); err == nil {

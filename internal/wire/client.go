@@ -21,8 +21,8 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{
-		cfg: cfg, seals: newHandshakeSeals(cfg.Key), instance: uint64(time.Now().UnixNano()),
-		server: cfg.Server, moved: make(chan struct{}, 1),
+		cfg: cfg, instance: uint64(time.Now().UnixNano()),
+		server: cfg.Server, key: cfg.Key, moved: make(chan struct{}, 1),
 	}
 	c.drops = dropLog{counters: &c.counters, log: cfg.Log}
 	if c.first, err = encodeAll(cfg.First); err != nil {
@@ -70,6 +70,24 @@ func (c *Client) SetServer(addr string) error {
 		c.meet(addr)
 	}
 	return nil
+}
+
+// SetKey changes ClientConfig.Key for the handshakes to come. A session goes on with the key that it began with.
+func (c *Client) SetKey(key Key) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.key == key {
+		return
+	}
+	c.key = key
+	switch {
+	case c.current == nil:
+		c.endMeeting()
+		c.leave()
+	case c.meeting != nil:
+		c.endMeeting()
+		c.meet(c.server)
+	}
 }
 
 // leave ends the present attempt, so that the next one begins at once. c.mu is held.

@@ -21,7 +21,8 @@ type ClientConfig struct {
 	// Server is the controller's address, host:port; SetServer changes it. The host is looked up for every attempt to
 	// connect. The client waits while Server is empty.
 	Server string
-	Key    Key
+	// Key is the key of this node (Key.ForNode of the master key); SetKey changes it.
+	Key Key
 	// Node is the name of this node, 1 to 253 bytes. Of several clients with the same name, the newest one wins.
 	Node string
 	// Log is optional.
@@ -34,6 +35,9 @@ type ClientConfig struct {
 	// Connected and Disconnected are called when a session with the server begins and ends; they are optional. The
 	// server of a new session may be another one, so Connected must send it the present state.
 	Connected, Disconnected func()
+	// Unanswered is called when a server has not answered for as long as an attempt to connect takes. It may be away, or
+	// derive another key for this node. Optional; it must return at once.
+	Unanswered func()
 	// Services is called when a step of the table of services is complete and its hash is right; it is optional. If
 	// full is true, upserts is the whole table, and services that are not in it were removed.
 	Services func(full bool, upserts []Service, removals []netip.AddrPort)
@@ -53,7 +57,6 @@ type ClientConfig struct {
 // client_events.go (begin, messages and end of a session).
 type Client struct {
 	cfg      ClientConfig
-	seals    handshakeSeals
 	instance uint64 // start of the client in Unix nanoseconds
 	counters counters
 	group    sync.WaitGroup
@@ -71,6 +74,7 @@ type Client struct {
 	mu      sync.Mutex
 	first   [][]byte           // encodings of the messages that begin the next session
 	server  string             // of the next attempt
+	key     Key                // of the next handshake
 	shaken  *session           // newest session after a handshake; the server may use it before it is current
 	current *session           // session whose goroutine runs
 	waiting [][]byte           // encoded reliable messages for the next session

@@ -34,9 +34,12 @@ func (c *Client) run() {
 		case live:
 			attempt = 0
 		default:
+			if errors.Is(err, errNoAnswer) && c.cfg.Unanswered != nil {
+				c.cfg.Unanswered()
+			}
 			if attempt&(attempt-1) == 0 { // ever more rarely
-				c.cfg.Log.Warn("cannot connect to the controller: check that it runs, its address, and that both have "+
-					"the same key", "server", c.target, "attempts", attempt, "error", err)
+				c.cfg.Log.Warn("cannot connect to the controller: check that it runs, its address, and that this node's "+
+					"key is derived from its key", "server", c.target, "attempts", attempt, "error", err)
 			}
 			c.sleep(c.nextPause())
 		}

@@ -3,6 +3,7 @@
 package wire
 
 import (
+	"crypto/cipher"
 	"errors"
 	"fmt"
 	"net"
@@ -16,6 +17,7 @@ import (
 // greeting is a HELLO with the WELCOME that answers it.
 type greeting struct {
 	conn    *net.UDPConn
+	key     Key
 	hello   hello
 	welcome welcome
 	arrived monotime.Time // when the WELCOME did
@@ -27,12 +29,16 @@ func (c *Client) shakeHands(
 	conn *net.UDPConn, server string, pause func() time.Duration, drops *dropLog,
 ) (*greeting, error) {
 	h := hello{client: newRandom(), session: newID(), boot: c.cfg.boot, instance: c.instance, node: c.cfg.Node}
+	c.mu.Lock()
+	key := c.key
+	c.mu.Unlock()
+	seal := handshakeSeal(c.cfg.version, key, useWelcome)
 	buf := make([]byte, maxDatagram+1)
 	until := time.Now().Add(missedKeepalives * c.cfg.Keepalive)
 	var refused error
 	for time.Now().Before(until) {
 		h.sent = c.cfg.now()
-		c.write(conn, sealHandshake(c.seals.hello, kindHello, newNonce(), h.encode()))
+		c.write(conn, h.seal(c.cfg.version, key, newNonce()))
 		if err := conn.SetReadDeadline(time.Now().Add(pause())); err != nil {
 			return nil, err
 		}
@@ -49,31 +55,34 @@ func (c *Client) shakeHands(
 				break
 			}
 			c.counters.received(n)
-			w, err := c.openWelcome(buf[:n], &h)
+			w, err := c.openWelcome(buf[:n], seal, &h)
 			if err != nil {
 				drops.dropped(err, server)
 				continue
 			}
-			g := &greeting{conn: conn, hello: h, welcome: w, arrived: c.cfg.now()}
+			g := &greeting{conn: conn, key: key, hello: h, welcome: w, arrived: c.cfg.now()}
 			return g, conn.SetReadDeadline(time.Time{})
 		}
 	}
 	if refused != nil {
 		return nil, refused
 	}
-	return nil, errors.New("no answer")
+	return nil, errNoAnswer
 }
 
 // openWelcome opens the answer to h.
-func (c *Client) openWelcome(d []byte, h *hello) (w welcome, err error) {
-	kind, err := datagramKind(d)
+func (c *Client) openWelcome(d []byte, seal cipher.AEAD, h *hello) (w welcome, err error) {
+	version, kind, err := datagramKind(d)
 	if err != nil {
 		return w, err
+	}
+	if version != c.cfg.version {
+		return w, unsupported(version)
 	}
 	if kind != kindWelcome {
 		return w, errUnknown // of an earlier session
 	}
-	plain, err := openHandshake(c.seals.welcome, d, welcomeSize)
+	plain, err := openHandshake(seal, d, clearHeader, welcomeSize)
 	if err != nil {
 		return w, err
 	}

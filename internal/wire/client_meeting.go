@@ -4,6 +4,7 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"wangell.loutres.me/internal/backoff"
@@ -28,6 +29,9 @@ func (c *Client) meet(server string) {
 		for ctx.Err() == nil {
 			g, err := c.greet(ctx, server, next, &drops)
 			if err != nil {
+				if errors.Is(err, errNoAnswer) && c.cfg.Unanswered != nil {
+					c.cfg.Unanswered()
+				}
 				select {
 				case <-time.After(next()):
 				case <-ctx.Done():

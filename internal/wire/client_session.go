@@ -12,11 +12,11 @@ import (
 // newSession returns the session that a WELCOME offers. It becomes live when the server answers in it.
 func (c *Client) newSession(g *greeting) *session {
 	conn, h, w, arrived := g.conn, &g.hello, &g.welcome, g.arrived
-	seals := newSessionSeals(c.cfg.Key, w.client, w.server)
+	seals := newSessionSeals(c.cfg.version, g.key, w.client, w.server)
 	out := newBatchWriter(conn)
 	var s *session
 	s = newSession(sessionConfig{
-		local: h.session, remote: w.session, seal: seals.toServer, open: seals.toClient,
+		version: c.cfg.version, local: h.session, remote: w.session, seal: seals.toServer, open: seals.toClient,
 		write:  func(datagrams [][]byte) { out.write(datagrams, nil) },
 		client: true, keeps: c.cfg.Kept != nil, keepalive: c.cfg.Keepalive, shift: w.boot != c.cfg.boot, now: c.cfg.now,
 		counters: &c.counters, log: c.cfg.Log, group: &c.group,
@@ -61,9 +61,12 @@ func (c *Client) readSession(conn *net.UDPConn, s *session) {
 
 // receiveData handles a datagram of the client's only session, which is then to be settled.
 func receiveData(d []byte, s *session) error {
-	kind, err := datagramKind(d)
+	version, kind, err := datagramKind(d)
 	if err != nil {
 		return err
+	}
+	if version != s.version {
+		return unsupported(version)
 	}
 	if kind != kindData {
 		return errUnknown // mostly the answer to a repeated HELLO

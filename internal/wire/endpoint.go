@@ -17,8 +17,9 @@ const socketBuffer = 1 << 20
 
 // environment is what both ends need from the machine they run on. Tests replace it to play another machine.
 type environment struct {
-	boot bootID
-	now  func() monotime.Time
+	boot    bootID
+	now     func() monotime.Time
+	version byte // of the protocol; clients of the former release have another one
 }
 
 // withDefaults returns the environment with unset fields read from the machine.
@@ -29,6 +30,9 @@ func (e environment) withDefaults() (environment, error) {
 	}
 	if e.now == nil {
 		e.now = monotime.Now
+	}
+	if e.version == 0 {
+		e.version = protocolVersion
 	}
 	return e, err
 }

@@ -73,12 +73,13 @@ func FuzzImages(f *testing.F)       { fuzzMessage(f, TypeImages) }
 func FuzzImageReports(f *testing.F) { fuzzMessage(f, TypeImageReports) }
 func FuzzImagePulled(f *testing.F)  { fuzzMessage(f, TypeImagePulled) }
 
-// FuzzDatagram checks that a server accepts no datagram except the HELLO of the vectors, and that none creates a
+// FuzzDatagram checks that a server accepts no datagram except the HELLOs of the vectors, and that none creates a
 // session.
 func FuzzDatagram(f *testing.F) {
 	v := readVectors(f)
-	hello := unhex(f, v.Hello.Datagram)
+	hello, shared := unhex(f, v.Hello.Datagram), unhex(f, v.SharedHello.Datagram)
 	f.Add(hello)
+	f.Add(shared)
 	f.Add(unhex(f, v.Welcome.Datagram))
 	for _, d := range v.Data {
 		f.Add(unhex(f, d.Datagram))
@@ -90,16 +91,18 @@ func FuzzDatagram(f *testing.F) {
 	// Answers return to the same socket, which is never read.
 	from := netip.MustParseAddrPort(conn.LocalAddr().String())
 	s := &Server{
-		cfg:   ServerConfig{Conn: conn, Key: Key(unhex(f, v.Key)), environment: environment{now: monotime.Now}},
-		seals: newHandshakeSeals(Key(unhex(f, v.Key))), peers: map[uint64]*peer{}, nodes: map[string]*peer{},
+		cfg: ServerConfig{
+			Conn: conn, Key: Key(unhex(f, v.Key)), AcceptShared: true, environment: environment{now: monotime.Now},
+		},
+		peers: map[uint64]*peer{}, nodes: map[string]*peer{},
 	}
 	f.Cleanup(func() { conn.Close() })
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, err := s.receive(bytes.Clone(b), from)
-		if err == nil && !bytes.Equal(b, hello) {
+		if err == nil && !bytes.Equal(b, hello) && !bytes.Equal(b, shared) {
 			t.Fatalf("%x is accepted", b)
 		}
-		if len(s.peers) != 0 || len(s.pending.list) > 1 {
+		if len(s.peers) != 0 || len(s.pending.list) > 2 {
 			t.Fatal("a session was created")
 		}
 		if err != nil {
@@ -144,10 +147,19 @@ func FuzzPayload(f *testing.F) {
 func FuzzHandshake(f *testing.F) {
 	v := readVectors(f)
 	f.Add(unhex(f, v.Hello.Plaintext))
+	f.Add(unhex(f, v.SharedHello.Plaintext))
+	f.Add(unhex(f, v.Hello.Datagram))
 	f.Add(unhex(f, v.Welcome.Plaintext))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if h, err := decodeHello(b); err == nil && len(b) == helloSize && !bytes.Equal(h.encode(), b) {
-			t.Fatalf("%x is read as %+v", b, h)
+		for _, version := range []byte{protocolVersion, sharedVersion} {
+			if h, err := decodeHello(b, version, "node-1"); err == nil && version == protocolVersion &&
+				!bytes.Equal(h.encode(version), b) {
+				t.Fatalf("%x is read as %+v", b, h)
+			}
+		}
+		if node, err := helloNode(b); err == nil && !bytes.Equal((&hello{node: node}).header(b[2])[clearHeader:nodeHeader],
+			b[clearHeader:nodeHeader]) {
+			t.Fatalf("%x is read as of node %s", b, node)
 		}
 		if w, err := decodeWelcome(b); err == nil && !bytes.Equal(w.encode(), b) {
 			t.Fatalf("%x is read as %+v", b, w)

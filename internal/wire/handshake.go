@@ -5,6 +5,7 @@ package wire
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -13,18 +14,21 @@ import (
 )
 
 const (
-	// A HELLO is padded to a fixed size, so that it does not reveal the length of the name. It is longer than a
-	// WELCOME, so that a replayed HELLO is no amplifier.
-	helloSize   = randomSize + 8 + 16 + 8 + 8 + 1 + maxNode + 1
-	welcomeSize = 2*randomSize + 8 + 16 + 8 + 3*8
+	// A HELLO names its node before the sealed part, as the server derives the key from the name. It has a fixed size
+	// and is longer than a WELCOME, so that a replayed HELLO is no amplifier.
+	helloSize       = randomSize + 8 + 16 + 8 + 8
+	sharedHelloSize = helloSize + 1 + maxNode + 1 // in version 2 the sealed part ends with the name
+	welcomeSize     = 2*randomSize + 8 + 16 + 8 + 3*8
 
 	// maxPending limits the handshakes that await the client's first data datagram. Beyond it, the oldest is dropped. All
 	// clients may begin at the same time.
 	maxPending  = 1024
 	pendingLife = 10 * time.Second
+	// maxPendingNode limits those of one node, so that nobody with a node's key can displace those of other nodes.
+	maxPendingNode = 8
 )
 
-// hello is the plaintext of a HELLO, which a client sends first.
+// hello is the content of a HELLO, which a client sends first.
 type hello struct {
 	client   random
 	session  uint64 // the client's session ID, which the server writes into its datagrams
@@ -47,32 +51,91 @@ func (h *hello) check() error {
 	return checkTimes(h.sent)
 }
 
-func (h *hello) encode() []byte {
-	b := make([]byte, 0, helloSize)
+// header returns what precedes the nonce of a HELLO.
+func (h *hello) header(version byte) []byte {
+	b := clearStart(version, kindHello)
+	if version == sharedVersion {
+		return b
+	}
+	b = append(append(b, byte(len(h.node))), h.node...)
+	return append(b, make([]byte, nodeHeader-len(b))...)
+}
+
+// encode returns the plaintext of the sealed part.
+func (h *hello) encode(version byte) []byte {
+	b := make([]byte, 0, sharedHelloSize)
 	b = append(b, h.client[:]...)
 	b = binary.BigEndian.AppendUint64(b, h.session)
 	b = append(b, h.boot[:]...)
 	b = binary.BigEndian.AppendUint64(b, h.instance)
 	b = binary.BigEndian.AppendUint64(b, uint64(h.sent))
-	b = append(b, byte(len(h.node)))
-	b = append(b, h.node...)
-	return append(b, make([]byte, helloSize-len(b))...)
+	if version != sharedVersion {
+		return b
+	}
+	b = append(append(b, byte(len(h.node))), h.node...)
+	return append(b, make([]byte, sharedHelloSize-len(b))...)
 }
 
-func decodeHello(b []byte) (h hello, err error) {
-	d := decoder{b: b}
-	copy(h.client[:], d.take(randomSize))
-	h.session = d.u64()
-	copy(h.boot[:], d.take(len(h.boot)))
-	h.instance, h.sent = d.u64(), d.time()
-	h.node = d.str(int(d.u8()))
+// seal returns the datagram of a HELLO.
+func (h *hello) seal(version byte, key Key, nonce [nonceSize]byte) []byte {
+	return sealHandshake(handshakeSeal(version, key, useHello), h.header(version), nonce, h.encode(version))
+}
+
+// helloNode returns the node that a HELLO names before its sealed part. Nothing says yet that it comes from there.
+func helloNode(d []byte) (string, error) {
+	if len(d) != nodeHeader+nonceSize+helloSize+tagSize {
+		return "", errNoise
+	}
+	r := decoder{b: d[clearHeader:nodeHeader]}
+	node := r.paddedName()
+	if r.err != nil || node == "" || checkString("node", node, maxNode) != nil {
+		return "", errNoise
+	}
+	return node, nil
+}
+
+// openHello opens a HELLO with the keys that follow from the master key, and overwrites d. key is the one that sealed
+// it: that of the node which it names, so whoever has one node's key cannot speak for another.
+func openHello(d []byte, version byte, master Key) (h hello, key Key, err error) {
+	key, header, size, node := master, clearHeader, sharedHelloSize, ""
+	if version != sharedVersion {
+		if node, err = helloNode(d); err != nil {
+			return h, key, err
+		}
+		key, header, size = master.ForNode(node), nodeHeader, helloSize
+	}
+	plain, err := openHandshake(handshakeSeal(version, key, useHello), d, header, size)
+	if err != nil {
+		return h, key, err
+	}
+	if h, err = decodeHello(plain, version, node); err != nil {
+		return h, key, fmt.Errorf("HELLO: %w", err)
+	}
+	return h, key, nil
+}
+
+// paddedName reads a name with its length before it, and the zeros after it.
+func (d *decoder) paddedName() string {
+	name := d.str(int(d.u8()))
 	for _, pad := range d.take(d.left()) {
 		if pad != 0 {
 			d.fail("padding is not zero")
 		}
 	}
-	if d.err != nil {
-		return h, d.err
+	return name
+}
+
+func decodeHello(b []byte, version byte, node string) (h hello, err error) {
+	d := decoder{b: b}
+	copy(h.client[:], d.take(randomSize))
+	h.session = d.u64()
+	copy(h.boot[:], d.take(len(h.boot)))
+	h.instance, h.sent, h.node = d.u64(), d.time(), node
+	if version == sharedVersion {
+		h.node = d.paddedName()
+	}
+	if err := d.end(); err != nil {
+		return h, err
 	}
 	return h, h.check()
 }
@@ -99,6 +162,11 @@ func (w *welcome) encode() []byte {
 	return binary.BigEndian.AppendUint64(b, uint64(w.echoArrived))
 }
 
+// seal returns the datagram of a WELCOME.
+func (w *welcome) seal(version byte, key Key, nonce [nonceSize]byte) []byte {
+	return sealHandshake(handshakeSeal(version, key, useWelcome), clearStart(version, kindWelcome), nonce, w.encode())
+}
+
 func decodeWelcome(b []byte) (w welcome, err error) {
 	d := decoder{b: b}
 	copy(w.client[:], d.take(randomSize))
@@ -117,12 +185,13 @@ func decodeWelcome(b []byte) (w welcome, err error) {
 
 // pending is a handshake whose client has not proved yet that it received the WELCOME. Its HELLO may be a replay.
 type pending struct {
-	hello  hello
-	addr   netip.AddrPort
-	server random
-	id     uint64 // the server's session ID
-	seals  sessionSeals
-	born   time.Time
+	hello   hello
+	version byte
+	addr    netip.AddrPort
+	server  random
+	id      uint64 // the server's session ID
+	seals   sessionSeals
+	born    time.Time
 }
 
 // pendings holds at most maxPending handshakes. The zero value is empty.
@@ -130,6 +199,7 @@ type pendings struct {
 	list     []*pending // oldest first
 	ids      map[uint64]*pending
 	byClient map[random]*pending
+	ofNode   map[string]int // how many
 }
 
 // byRandom returns the handshake to which a repeated HELLO belongs, or nil.
@@ -151,15 +221,22 @@ func (p *pendings) expire(now time.Time) {
 	}
 }
 
-// add stores a handshake. It reports whether it dropped the oldest one for it.
+// add stores a handshake. It reports whether it dropped the oldest one for it, of this node or of all.
 func (p *pendings) add(h *pending) (evicted bool) {
-	if len(p.list) >= maxPending {
-		p.remove(p.list[0])
+	oldest := -1
+	if p.ofNode[h.hello.node] >= maxPendingNode {
+		oldest = slices.IndexFunc(p.list, func(o *pending) bool { return o.hello.node == h.hello.node })
+	} else if len(p.list) >= maxPending {
+		oldest = 0
+	}
+	if oldest >= 0 {
+		p.remove(p.list[oldest])
 		evicted = true
 	}
 	if p.ids == nil {
-		p.ids, p.byClient = map[uint64]*pending{}, map[random]*pending{}
+		p.ids, p.byClient, p.ofNode = map[uint64]*pending{}, map[random]*pending{}, map[string]int{}
 	}
+	p.ofNode[h.hello.node]++
 	p.list, p.ids[h.id], p.byClient[h.hello.client] = append(p.list, h), h, h
 	return evicted
 }
@@ -169,5 +246,8 @@ func (p *pendings) remove(h *pending) {
 		p.list = slices.Delete(p.list, i, i+1)
 		delete(p.ids, h.id)
 		delete(p.byClient, h.hello.client)
+		if p.ofNode[h.hello.node]--; p.ofNode[h.hello.node] == 0 {
+			delete(p.ofNode, h.hello.node)
+		}
 	}
 }

@@ -177,7 +177,7 @@ func startDaemon(t testing.TB, server, node string, change func(*ClientConfig)) 
 	t.Helper()
 	d := &daemon{services: map[netip.AddrPort]Service{}}
 	cfg := ClientConfig{
-		Server: server, Key: testKey, Node: node, Log: testLog(t, node),
+		Server: server, Key: testKey.ForNode(node), Node: node, Log: testLog(t, node),
 		Connected: func() {
 			d.mu.Lock()
 			defer d.mu.Unlock()

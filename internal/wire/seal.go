@@ -17,12 +17,17 @@ import (
 // KeySize is the size of a Key in bytes.
 const KeySize = 32
 
-// Key is the secret that a controller and its daemons share.
+// Key is a secret of the wire: the master key, which controllers have, or the key of a node that is derived from it.
 type Key [KeySize]byte
+
+// ForNode returns the key of a node, by which its daemon and the controllers know each other. It tells nothing about
+// the master key k, nor about the key of another node.
+func (k Key) ForNode(node string) Key { return k.Derive("node " + node) }
 
 // Layout of a datagram, sizes in bytes. docs/protocol.md has the tables.
 const (
-	protocolVersion = 2
+	protocolVersion = 3
+	sharedVersion   = 2 // of daemons that have the master key itself (ServerConfig.AcceptShared)
 	maxDatagram     = 1200
 
 	magic0, magic1 = 'W', 'g'
@@ -31,22 +36,24 @@ const (
 	kindWelcome = 2
 	kindData    = 3
 
-	clearHeader     = 4                                         // magic, version, kind
-	handshakeHeader = clearHeader + chacha20poly1305.NonceSizeX // followed by a random nonce
-	dataHeader      = clearHeader + 8 + 8                       // followed by session ID and counter
-	tagSize         = chacha20poly1305.Overhead
-	maxPayload      = maxDatagram - dataHeader - tagSize // room for frames
-	maxCounter      = 1<<64 - 2                          // so that the replay window can hold the counter plus one
+	clearHeader = 4                         // magic, version, kind
+	nodeHeader  = clearHeader + 1 + maxNode // of a HELLO: followed by the length of the node's name, and the name
+	nonceSize   = chacha20poly1305.NonceSizeX
+	dataHeader  = clearHeader + 8 + 8 // followed by session ID and counter
+	tagSize     = chacha20poly1305.Overhead
+	maxPayload  = maxDatagram - dataHeader - tagSize // room for frames
+	maxCounter  = 1<<64 - 2                          // so that the replay window can hold the counter plus one
 
 	randomSize = 32 // what each end contributes to the session keys
 )
 
-// HKDF info strings: each use and direction has its own key.
+// Uses of keys: each, and each direction, has its own key. The HKDF info string has the version of the protocol before
+// it.
 const (
-	infoHello    = "wangell/2 hello"
-	infoWelcome  = "wangell/2 welcome"
-	infoToServer = "wangell/2 client to server"
-	infoToClient = "wangell/2 server to client"
+	useHello    = "hello"
+	useWelcome  = "welcome"
+	useToServer = "client to server"
+	useToClient = "server to client"
 )
 
 // Reasons for dropping a datagram. Each is counted.
@@ -78,10 +85,10 @@ func newID() uint64 {
 	}
 }
 
-// Derive returns a key for a purpose other than sealing messages, the same on every node.
+// Derive returns a key for a purpose other than sealing messages.
 func (k Key) Derive(purpose string) Key { return deriveKey(k, nil, "wangell "+purpose) }
 
-// deriveKey derives a key with HKDF-SHA-256 (RFC 5869) from the shared key.
+// deriveKey derives a key with HKDF-SHA-256 (RFC 5869).
 func deriveKey(key Key, salt []byte, info string) Key {
 	out, err := hkdf.Key(sha256.New, key[:], salt, info, KeySize)
 	if err != nil {
@@ -90,74 +97,80 @@ func deriveKey(key Key, salt []byte, info string) Key {
 	return Key(out)
 }
 
-// handshakeSeals seal HELLO and WELCOME. Each has its own key, so that neither can be reflected to its sender.
-type handshakeSeals struct{ hello, welcome cipher.AEAD }
+// keyFor derives a key for a use in a version of the protocol.
+func keyFor(version byte, key Key, salt []byte, use string) Key {
+	return deriveKey(key, salt, fmt.Sprintf("wangell/%d %s", version, use))
+}
 
-func newHandshakeSeals(key Key) handshakeSeals {
-	x := func(info string) cipher.AEAD {
-		k := deriveKey(key, nil, info)
-		a, err := chacha20poly1305.NewX(k[:])
-		if err != nil {
-			panic(err) // fails only for another key size
-		}
-		return a
+// handshakeSeal seals HELLO or WELCOME. Each has its own key, so that neither can be reflected to its sender. The key
+// is that of the node, or the master key in version 2.
+func handshakeSeal(version byte, key Key, use string) cipher.AEAD {
+	k := keyFor(version, key, nil, use)
+	a, err := chacha20poly1305.NewX(k[:])
+	if err != nil {
+		panic(err) // fails only for another key size
 	}
-	return handshakeSeals{hello: x(infoHello), welcome: x(infoWelcome)}
+	return a
 }
 
 // sessionSeals seal the datagrams of one session.
 type sessionSeals struct{ toServer, toClient cipher.AEAD }
 
-func newSessionSeals(key Key, client, server random) sessionSeals {
-	x := func(info string) cipher.AEAD {
-		k := sessionKey(key, client, server, info)
+func newSessionSeals(version byte, key Key, client, server random) sessionSeals {
+	x := func(use string) cipher.AEAD {
+		k := sessionKey(version, key, client, server, use)
 		a, err := chacha20poly1305.New(k[:])
 		if err != nil {
 			panic(err) // fails only for another key size
 		}
 		return a
 	}
-	return sessionSeals{toServer: x(infoToServer), toClient: x(infoToClient)}
+	return sessionSeals{toServer: x(useToServer), toClient: x(useToClient)}
 }
 
-func sessionKey(key Key, client, server random, info string) Key {
+func sessionKey(version byte, key Key, client, server random, use string) Key {
 	salt := make([]byte, 0, 2*randomSize)
 	salt = append(salt, client[:]...)
 	salt = append(salt, server[:]...)
-	return deriveKey(key, salt, info)
+	return keyFor(version, key, salt, use)
 }
 
-// datagramKind checks the unencrypted start of a datagram and returns its kind.
-func datagramKind(d []byte) (byte, error) {
+// datagramKind checks the unencrypted start of a datagram and returns its version and kind.
+func datagramKind(d []byte) (version, kind byte, err error) {
 	if len(d) < clearHeader || len(d) > maxDatagram || d[0] != magic0 || d[1] != magic1 {
-		return 0, errNoise
+		return 0, 0, errNoise
 	}
-	if d[2] != protocolVersion {
-		return 0, fmt.Errorf("%w: %d", errVersion, d[2])
+	if d[2] != protocolVersion && d[2] != sharedVersion {
+		return 0, 0, unsupported(d[2])
 	}
-	return d[3], nil
+	return d[2], d[3], nil
 }
 
-// sealHandshake returns a HELLO or WELCOME datagram.
-func sealHandshake(a cipher.AEAD, kind byte, nonce [chacha20poly1305.NonceSizeX]byte, plain []byte) []byte {
-	d := make([]byte, 0, handshakeHeader+len(plain)+tagSize)
-	d = append(d, magic0, magic1, protocolVersion, kind)
-	d = append(d, nonce[:]...)
-	return a.Seal(d, nonce[:], plain, d[:clearHeader])
+func unsupported(version byte) error { return fmt.Errorf("%w: %d", errVersion, version) }
+
+// clearStart is the start of every datagram.
+func clearStart(version, kind byte) []byte { return []byte{magic0, magic1, version, kind} }
+
+// sealHandshake returns a HELLO or WELCOME datagram that begins with header, which is authenticated as well.
+func sealHandshake(a cipher.AEAD, header []byte, nonce [nonceSize]byte, plain []byte) []byte {
+	d := make([]byte, 0, len(header)+nonceSize+len(plain)+tagSize)
+	d = append(append(d, header...), nonce[:]...)
+	return a.Seal(d, nonce[:], plain, header)
 }
 
-func newNonce() (n [chacha20poly1305.NonceSizeX]byte) {
+func newNonce() (n [nonceSize]byte) {
 	rand.Read(n[:])
 	return n
 }
 
-// openHandshake opens a HELLO or WELCOME, whose plaintext has size bytes. It decrypts in place and overwrites d.
-func openHandshake(a cipher.AEAD, d []byte, size int) ([]byte, error) {
-	if len(d) != handshakeHeader+size+tagSize {
+// openHandshake opens a HELLO or WELCOME, whose header and plaintext have the given sizes. It decrypts in place and
+// overwrites d.
+func openHandshake(a cipher.AEAD, d []byte, header, size int) ([]byte, error) {
+	if len(d) != header+nonceSize+size+tagSize {
 		return nil, errNoise
 	}
-	sealed := d[handshakeHeader:]
-	plain, err := a.Open(sealed[:0], d[clearHeader:handshakeHeader], sealed, d[:clearHeader])
+	sealed := d[header+nonceSize:]
+	plain, err := a.Open(sealed[:0], d[header:header+nonceSize], sealed, d[:header])
 	if err != nil {
 		return nil, errSeal
 	}
@@ -171,8 +184,8 @@ func dataNonce(counter uint64) (n [chacha20poly1305.NonceSize]byte) {
 }
 
 // beginData writes the header of a data datagram to buf. The caller appends the payload and calls sealData.
-func beginData(buf []byte, session, counter uint64) []byte {
-	b := append(buf[:0], magic0, magic1, protocolVersion, kindData)
+func beginData(buf []byte, version byte, session, counter uint64) []byte {
+	b := append(buf[:0], magic0, magic1, version, kindData)
 	b = binary.BigEndian.AppendUint64(b, session)
 	return binary.BigEndian.AppendUint64(b, counter)
 }

@@ -19,7 +19,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	}
 	_ = cfg.Conn.SetReadBuffer(socketBuffer)
 	s := &Server{
-		cfg: cfg, seals: newHandshakeSeals(cfg.Key), instance: uint64(time.Now().UnixNano()),
+		cfg: cfg, instance: uint64(time.Now().UnixNano()),
 		peers: map[uint64]*peer{}, nodes: map[string]*peer{},
 		out: newBatchWriter(cfg.Conn), admission: make(chan struct{}, maxWholeTables),
 	}

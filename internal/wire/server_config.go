@@ -16,8 +16,11 @@ const maxPeers = 4096
 
 // Peer describes a connected daemon.
 type Peer struct {
-	// Node is the node name from the daemon's HELLO, 1 to 253 bytes.
+	// Node is the node name from the daemon's HELLO, 1 to 253 bytes. The daemon has the key of that node, or, if Shared
+	// is set, the master key.
 	Node string
+	// Shared reports that the daemon is of the release before nodes had keys of their own.
+	Shared bool
 	// ID is unique among the sessions of a server.
 	ID uint64
 	// SameHost reports that the daemon and the controller run on the same kernel (same boot ID), so that their
@@ -35,7 +38,11 @@ type Peer struct {
 type ServerConfig struct {
 	// Conn is the socket. The server owns it and closes it.
 	Conn *net.UDPConn
-	Key  Key
+	// Key is the master key, from which those of the nodes are derived.
+	Key Key
+	// AcceptShared also accepts daemons of the former release, which have the master key and speak version 2 of the
+	// protocol. They may give themselves any node's name.
+	AcceptShared bool
 	// Log is optional.
 	Log *slog.Logger
 	// Keepalive is the interval of the clients' keepalives; a client is gone after five of them without a datagram.
@@ -62,7 +69,6 @@ type ServerConfig struct {
 // and handshakes), server_send.go, server_table.go, server_peers.go.
 type Server struct {
 	cfg      ServerConfig
-	seals    handshakeSeals
 	instance uint64 // start of the server in Unix nanoseconds
 	counters counters
 	group    sync.WaitGroup

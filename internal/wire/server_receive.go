@@ -47,13 +47,16 @@ func (s *Server) read() {
 // receive handles a datagram and may overwrite it. It returns the session of a datagram that was opened, which is then
 // to be settled.
 func (s *Server) receive(d []byte, addr netip.AddrPort) (*session, error) {
-	kind, err := datagramKind(d)
+	version, kind, err := datagramKind(d)
 	if err != nil {
 		return nil, err
 	}
+	if version == sharedVersion && !s.cfg.AcceptShared {
+		return nil, unsupported(version)
+	}
 	switch kind {
 	case kindHello:
-		return nil, s.receiveHello(d, addr)
+		return nil, s.receiveHello(d, version, addr)
 	case kindData:
 		return s.receiveData(d, addr)
 	}
@@ -61,37 +64,33 @@ func (s *Server) receive(d []byte, addr netip.AddrPort) (*session, error) {
 }
 
 // receiveHello answers a HELLO with a WELCOME. It does not affect any session, because the HELLO may be a replay.
-func (s *Server) receiveHello(d []byte, addr netip.AddrPort) error {
-	plain, err := openHandshake(s.seals.hello, d, helloSize)
+func (s *Server) receiveHello(d []byte, version byte, addr netip.AddrPort) error {
+	h, key, err := openHello(d, version, s.cfg.Key)
 	if err != nil {
 		return err
 	}
 	arrived, now := s.cfg.now(), time.Now()
-	h, err := decodeHello(plain)
-	if err != nil {
-		return fmt.Errorf("HELLO: %w", err)
-	}
 	if s.waits.Load() {
 		return nil // the client tries again, and goes on with the server before this one
 	}
 	s.mu.Lock()
 	p := s.pending.byRandom(h.client, now)
 	if p == nil {
-		p = &pending{hello: h, addr: addr, server: newRandom(), id: newID(), born: now}
-		p.seals = newSessionSeals(s.cfg.Key, h.client, p.server)
+		p = &pending{hello: h, version: version, addr: addr, server: newRandom(), id: newID(), born: now}
+		p.seals = newSessionSeals(version, key, h.client, p.server)
 		if s.pending.add(p) {
 			s.counters.limit.Add(1)
 		}
 	}
 	s.mu.Unlock()
-	if p.addr != addr {
-		return fmt.Errorf("HELLO: %w: it was first sent from %s", errReplay, p.addr)
+	if p.addr != addr || p.hello.node != h.node || p.version != version {
+		return fmt.Errorf("HELLO: %w: it was first sent from %s for node %s", errReplay, p.addr, p.hello.node)
 	}
 	w := welcome{
 		client: h.client, server: p.server, session: p.id, boot: s.cfg.boot, instance: s.instance,
 		echo: h.sent, echoArrived: arrived, sent: s.cfg.now(),
 	}
-	s.write(sealHandshake(s.seals.welcome, kindWelcome, newNonce(), w.encode()), addr)
+	s.write(w.seal(version, key, newNonce()), addr)
 	return nil
 }
 
@@ -167,13 +166,15 @@ func (s *Server) promote(h *pending) (*peer, error) {
 // newPeer returns a peer with a session that calls the server's handlers. The server does not know it yet.
 func (s *Server) newPeer(h *pending) *peer {
 	p := &peer{
-		Peer: Peer{Node: h.hello.node, ID: h.id, SameHost: h.hello.boot == s.cfg.boot},
+		Peer: Peer{
+			Node: h.hello.node, ID: h.id, SameHost: h.hello.boot == s.cfg.boot, Shared: h.version == sharedVersion,
+		},
 		addr: h.addr, instance: h.hello.instance,
 	}
 	log := s.cfg.Log.With("node", p.Node, "peer", p.addr)
 	to := net.UDPAddrFromAddrPort(p.addr)
 	p.session = newSession(sessionConfig{
-		local: h.id, remote: h.hello.session, seal: h.seals.toClient, open: h.seals.toServer,
+		version: h.version, local: h.id, remote: h.hello.session, seal: h.seals.toClient, open: h.seals.toServer,
 		write:     func(datagrams [][]byte) { s.out.write(datagrams, to) },
 		keepalive: s.cfg.Keepalive, shift: !p.SameHost, now: s.cfg.now,
 		counters: &s.counters, log: log, group: &s.group,
@@ -182,7 +183,7 @@ func (s *Server) newPeer(h *pending) *peer {
 				<-p.before.session.finished
 				p.before = nil
 			}
-			log.Info("daemon connected")
+			log.Info("daemon connected", "protocol", h.version)
 			p.joined.Store(true)
 			if s.cfg.Joined != nil {
 				s.cfg.Joined(p.Peer)

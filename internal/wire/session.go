@@ -43,12 +43,14 @@ var (
 	errMoved      = errors.New("the server has moved to another address")
 	errReplaced   = errors.New("a newer client of this node has connected")
 	errSlow       = errors.New("the peer does not keep up with its messages")
+	errNoAnswer   = errors.New("no answer")
 	errUnproven   = errors.New("the server did not confirm the handshake")
 	errAckBeyond  = errors.New("acknowledgement of a segment that was never sent")
 )
 
 // sessionConfig is the part of a session that does not change.
 type sessionConfig struct {
+	version       byte        // of the protocol
 	local, remote uint64      // session IDs of received and of sent datagrams
 	seal, open    cipher.AEAD // for sent and for received datagrams
 	// write sends at most sendBatch datagrams.

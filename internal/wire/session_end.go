@@ -49,6 +49,6 @@ func (s *session) refuse() {
 func (s *session) transmitGoodbye(reason byte) {
 	out := outboxes.Get().(*outbox)
 	defer outboxes.Put(out)
-	s.enclose(out, append(beginData(out.buf(), s.remote, s.counter), frameGoodbye, reason))
+	s.enclose(out, append(beginData(out.buf(), s.version, s.remote, s.counter), frameGoodbye, reason))
 	s.transmit(out)
 }

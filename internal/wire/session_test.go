@@ -15,13 +15,14 @@ import (
 func loneSession(t *testing.T, receive func(Message), heard func(keepalive)) (s *session, sent func() []frame) {
 	t.Helper()
 	noLeak(t)
-	seals := newSessionSeals(testKey, random{1}, random{2})
+	seals := newSessionSeals(protocolVersion, testKey, random{1}, random{2})
 	var mu sync.Mutex
 	var frames []frame
 	group := &sync.WaitGroup{}
 	s = newSession(sessionConfig{
-		local: 1, remote: 2, seal: seals.toClient, open: seals.toServer, keepalive: DefaultKeepalive,
-		now: monotime.Now, counters: &counters{}, log: slog.New(slog.DiscardHandler), group: group,
+		version: protocolVersion, local: 1, remote: 2, seal: seals.toClient, open: seals.toServer,
+		keepalive: DefaultKeepalive,
+		now:       monotime.Now, counters: &counters{}, log: slog.New(slog.DiscardHandler), group: group,
 		write: func(datagrams [][]byte) {
 			mu.Lock()
 			defer mu.Unlock()

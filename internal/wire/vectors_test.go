@@ -26,6 +26,8 @@ const vectorsFile = "testdata/vectors.json"
 type vectors struct {
 	Comment      string `json:"comment"`
 	Key          string `json:"key"`
+	Node         string `json:"node"`
+	NodeKey      string `json:"node_key"`
 	HelloKey     string `json:"hello_key"`
 	WelcomeKey   string `json:"welcome_key"`
 	ClientRandom string `json:"client_random"`
@@ -33,12 +35,14 @@ type vectors struct {
 	ToServerKey  string `json:"client_to_server_key"`
 	ToClientKey  string `json:"server_to_client_key"`
 
-	Hello    handshakeVector     `json:"hello"`
-	Welcome  handshakeVector     `json:"welcome"`
-	Messages []messageVector     `json:"messages"`
-	Data     []dataVector        `json:"data"`
-	Table    tableVector         `json:"table"`
-	Refused  map[string][]string `json:"refused"`
+	Hello   handshakeVector `json:"hello"`
+	Welcome handshakeVector `json:"welcome"`
+	// SharedHello is that of a daemon which has the master key.
+	SharedHello handshakeVector     `json:"shared_hello"`
+	Messages    []messageVector     `json:"messages"`
+	Data        []dataVector        `json:"data"`
+	Table       tableVector         `json:"table"`
+	Refused     map[string][]string `json:"refused"`
 }
 
 type handshakeVector struct {
@@ -84,37 +88,41 @@ func makeVectors(t testing.TB) vectors {
 	t.Helper()
 	key := Key(counting(0x00, KeySize))
 	client, server := random(counting(0x20, randomSize)), random(counting(0x40, randomSize))
-	hs := newHandshakeSeals(key)
-	seals := newSessionSeals(key, client, server)
+	const node = "node-1"
+	nodeKey := key.ForNode(node)
+	seals := newSessionSeals(protocolVersion, nodeKey, client, server)
 	hexKey := func(k Key) string { return hex.EncodeToString(k[:]) }
 	v := vectors{
-		Comment: "Test vectors of docs/protocol.md, version 2. Byte strings are hex. " +
+		Comment: "Test vectors of docs/protocol.md, version 3. Byte strings are hex. " +
 			"Written by `go test ./internal/wire -run Vectors -update`.",
-		Key:          hexKey(key),
-		HelloKey:     hexKey(deriveKey(key, nil, infoHello)),
-		WelcomeKey:   hexKey(deriveKey(key, nil, infoWelcome)),
+		Key: hexKey(key), Node: node, NodeKey: hexKey(nodeKey),
+		HelloKey:     hexKey(keyFor(protocolVersion, nodeKey, nil, useHello)),
+		WelcomeKey:   hexKey(keyFor(protocolVersion, nodeKey, nil, useWelcome)),
 		ClientRandom: hex.EncodeToString(client[:]), ServerRandom: hex.EncodeToString(server[:]),
-		ToServerKey: hexKey(sessionKey(key, client, server, infoToServer)),
-		ToClientKey: hexKey(sessionKey(key, client, server, infoToClient)),
+		ToServerKey: hexKey(sessionKey(protocolVersion, nodeKey, client, server, useToServer)),
+		ToClientKey: hexKey(sessionKey(protocolVersion, nodeKey, client, server, useToClient)),
 	}
 	const clientID, serverID = 0x1111111111111111, 0x2222222222222222
 	h := hello{
 		client: client, session: clientID, boot: bootID(counting(0xa0, 16)),
-		instance: 1_700_000_000_000_000_000, sent: 1_000_000_000, node: "node-1",
+		instance: 1_700_000_000_000_000_000, sent: 1_000_000_000, node: node,
 	}
 	helloNonce := [chacha20poly1305.NonceSizeX]byte(counting(0x60, 24))
 	welcomeNonce := [chacha20poly1305.NonceSizeX]byte(counting(0x80, 24))
-	v.Hello = handshakeVector{
-		Nonce: hex.EncodeToString(helloNonce[:]), Plaintext: hex.EncodeToString(h.encode()),
-		Datagram: hex.EncodeToString(sealHandshake(hs.hello, kindHello, helloNonce, h.encode())),
+	helloOf := func(version byte, key Key) handshakeVector {
+		return handshakeVector{
+			Nonce: hex.EncodeToString(helloNonce[:]), Plaintext: hex.EncodeToString(h.encode(version)),
+			Datagram: hex.EncodeToString(h.seal(version, key, helloNonce)),
+		}
 	}
+	v.Hello, v.SharedHello = helloOf(protocolVersion, nodeKey), helloOf(sharedVersion, key)
 	w := welcome{
 		client: client, server: server, session: serverID, boot: bootID(counting(0xb0, 16)),
 		instance: 1_700_000_000_000_000_001, sent: 2_000_000_200, echo: 1_000_000_000, echoArrived: 2_000_000_100,
 	}
 	v.Welcome = handshakeVector{
 		Nonce: hex.EncodeToString(welcomeNonce[:]), Plaintext: hex.EncodeToString(w.encode()),
-		Datagram: hex.EncodeToString(sealHandshake(hs.welcome, kindWelcome, welcomeNonce, w.encode())),
+		Datagram: hex.EncodeToString(w.seal(protocolVersion, nodeKey, welcomeNonce)),
 	}
 
 	sent := map[bool]uint64{} // counter of each direction
@@ -129,7 +137,7 @@ func makeVectors(t testing.TB) vectors {
 		sent[fromClient]++
 		nonce := dataNonce(dv.Counter)
 		dv.Session, dv.Nonce = fmt.Sprintf("%016x", id), hex.EncodeToString(nonce[:])
-		d := append(beginData(nil, id, dv.Counter), payload...)
+		d := append(beginData(nil, protocolVersion, id, dv.Counter), payload...)
 		dv.Datagram = hex.EncodeToString(sealData(a, d))
 		v.Data = append(v.Data, dv)
 	}
@@ -201,7 +209,7 @@ func makeVectors(t testing.TB) vectors {
 	v.Refused = map[string][]string{
 		"datagram": {
 			hex.EncodeToString(good[:3]), spoil(0, 'w'), spoil(2, 1), spoil(3, kindWelcome), spoil(4, 0),
-			spoil(len(good)-1, 0),
+			spoil(len(good)-1, 0), spoil(clearHeader, 7), spoil(clearHeader+1, 'N'), spoil(nodeHeader-1, 1),
 			hex.EncodeToString(good[:len(good)-1]), hex.EncodeToString(append(bytes.Clone(good), 0)),
 		},
 		"payload": {
@@ -259,17 +267,21 @@ func TestVectorsMatchTheCode(t *testing.T) {
 
 func TestVectorsCanBeReadFromTheirBytesAlone(t *testing.T) {
 	v := readVectors(t)
-	key := Key(unhex(t, v.Key))
-	hs := newHandshakeSeals(key)
-	plain, err := openHandshake(hs.hello, unhex(t, v.Hello.Datagram), helloSize)
-	if err != nil || !bytes.Equal(plain, unhex(t, v.Hello.Plaintext)) {
-		t.Fatalf("HELLO: %v", err)
+	master := Key(unhex(t, v.Key))
+	var h hello
+	for version, vector := range map[byte]handshakeVector{sharedVersion: v.SharedHello, protocolVersion: v.Hello} {
+		got, key, err := openHello(unhex(t, vector.Datagram), version, master)
+		if err != nil || got.node != v.Node || !bytes.Equal(got.encode(version), unhex(t, vector.Plaintext)) {
+			t.Fatalf("HELLO of version %d: %v: %+v", version, err, got)
+		}
+		if want := Key(unhex(t, v.NodeKey)); version == protocolVersion && key != want || key == want && key == master {
+			t.Fatalf("key %x", key)
+		}
+		h = got
 	}
-	h, err := decodeHello(plain)
-	if err != nil || h.node != "node-1" || !bytes.Equal(h.encode(), plain) {
-		t.Fatalf("HELLO: %v: %+v", err, h)
-	}
-	plain, err = openHandshake(hs.welcome, unhex(t, v.Welcome.Datagram), welcomeSize)
+	key := Key(unhex(t, v.NodeKey))
+	plain, err := openHandshake(handshakeSeal(protocolVersion, key, useWelcome), unhex(t, v.Welcome.Datagram),
+		clearHeader, welcomeSize)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +289,7 @@ func TestVectorsCanBeReadFromTheirBytesAlone(t *testing.T) {
 	if err != nil || w.client != h.client || !bytes.Equal(w.encode(), plain) {
 		t.Fatalf("WELCOME: %v: %+v", err, w)
 	}
-	seals := newSessionSeals(key, h.client, w.server)
+	seals := newSessionSeals(protocolVersion, key, h.client, w.server)
 	for _, d := range v.Data {
 		a := seals.toClient
 		if d.From == "client" {
@@ -307,8 +319,8 @@ func TestVectorsCanBeReadFromTheirBytesAlone(t *testing.T) {
 	}
 	for _, d := range v.Refused["datagram"] {
 		b := unhex(t, d)
-		if _, err := datagramKind(b); err == nil {
-			if _, err := openHandshake(hs.hello, b, helloSize); err == nil {
+		if version, kind, err := datagramKind(b); err == nil && kind == kindHello {
+			if _, _, err := openHello(b, version, master); err == nil {
 				t.Errorf("datagram %s is accepted", d)
 			}
 		}

@@ -102,7 +102,8 @@ func (f *fleet) startDaemon(n int) (*daemon, error) {
 	defer close(ready)
 	var err error
 	d.client, err = wire.NewClient(wire.ClientConfig{
-		Server: f.leader.addr, Key: f.key, Node: nodeName(n), First: []wire.Message{&wire.Node{Addr: nodeAddr(n)}},
+		Server: f.leader.addr, Key: f.key.ForNode(nodeName(n)), Node: nodeName(n),
+		First:     []wire.Message{&wire.Node{Addr: nodeAddr(n)}},
 		Connected: func() { <-ready; d.connected() }, Services: d.services, Kept: d.kept,
 		Receive: d.receive,
 	})

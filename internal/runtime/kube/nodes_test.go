@@ -10,6 +10,29 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
+// What a daemon says of a pod that runs on another node does not count.
+func TestReportOfAPodOfAnotherNodeIsIgnored(t *testing.T) {
+	w := newWorld(t, 0)
+	pods := map[string]bool{} // whether the daemon that reports them, that of n1, is their own
+	for _, node := range []string{"n1", "n2"} {
+		pods[w.apiPod(func(o *corev1.Pod) { o.Spec.NodeName = node }).Name] = node == "n1"
+	}
+	for name, own := range pods {
+		seen := func() *pod {
+			w.r.mu.Lock()
+			defer w.r.mu.Unlock()
+			return w.r.byUID[name]
+		}
+		w.until("the pod "+name, func() bool { return seen() != nil })
+		w.report(name, network, created, started)
+		w.r.mu.Lock()
+		if p := w.r.byUID[name]; p.rt.Addr.IsValid() != own {
+			t.Errorf("pod of node %s, reported by n1: %+v", p.node, p.rt)
+		}
+		w.r.mu.Unlock()
+	}
+}
+
 // A pod that is bound to a node without a daemon is deleted once that is known, and the Start gets its replacement.
 func TestPodOnANodeWithoutADaemonIsReplaced(t *testing.T) {
 	w := newWorld(t, 0)

@@ -34,6 +34,11 @@ func (r *Runtime) ReportPod(report runtime.PodReport) {
 	if p == nil {
 		return // it is gone, or was never delivered
 	}
+	if at := report.Pod.Node; at != "" && p.node != "" && at != p.node {
+		r.cfg.Log.Warn("a daemon reports a pod of another node; ignored", "pod", p.name, "node", p.node,
+			"reported by", at)
+		return
+	}
 	if report.Event != runtime.PodNetworkGone {
 		r.networkReady(p, report.Pod, report.At, false)
 	}
