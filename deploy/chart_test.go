@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"wangell.loutres.me/internal/enrolment"
 	"wangell.loutres.me/internal/gate"
 )
 
@@ -153,16 +154,53 @@ func TestReferencesResolve(t *testing.T) {
 				c.Resources.Limits.Memory().IsZero() {
 				t.Errorf("%s: %s: resources %+v", name, c.Name, c.Resources)
 			}
-			if !slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool {
-				return v.Secret != nil && v.Secret.SecretName == keySecret(r) && *v.Secret.DefaultMode&0o007 == 0
-			}) {
-				t.Errorf("%s: %s does not mount the shared key, or makes it readable for all", name, c.Name)
+		}
+	}
+}
+
+// The master key is in the controller only. Daemons have a token that is of use for nothing but to get their own key.
+func TestDaemonsDoNotHaveTheMasterKey(t *testing.T) {
+	for name, r := range variants(t) {
+		daemon, controller := r.daemon.Spec.Template.Spec, r.controller.Spec.Template.Spec
+		if !slices.ContainsFunc(controller.Volumes, func(v corev1.Volume) bool {
+			return v.Secret != nil && v.Secret.SecretName == keySecret(r) && *v.Secret.DefaultMode&0o007 == 0
+		}) {
+			t.Errorf("%s: the controller does not mount the master key, or makes it readable for all", name)
+		}
+		var tokens []corev1.ServiceAccountTokenProjection
+		for _, v := range daemon.Volumes {
+			if v.Secret != nil {
+				t.Errorf("%s: the daemon mounts the Secret %s", name, v.Secret.SecretName)
+			}
+			if v.Projected == nil {
+				continue
+			}
+			for _, s := range v.Projected.Sources {
+				if s.ServiceAccountToken == nil {
+					t.Errorf("%s: the daemon mounts %+v", name, s)
+					continue
+				}
+				tokens = append(tokens, *s.ServiceAccountToken)
+			}
+		}
+		if len(tokens) != 1 || tokens[0].Audience != enrolment.Audience || *tokens[0].ExpirationSeconds > 600 {
+			t.Errorf("%s: tokens %+v", name, tokens)
+		}
+		account := "--daemon-account=" + r.daemon.Namespace + "/" + daemon.ServiceAccountName
+		if !slices.Contains(controller.Containers[0].Args, account) {
+			t.Errorf("%s: the controller's arguments do not have %s", name, account)
+		}
+		for _, o := range r.roles {
+			for _, rule := range o.rules {
+				if slices.Contains(rule.Resources, "secrets") {
+					t.Errorf("%s: %s may use Secrets", name, o.meta.Name)
+				}
 			}
 		}
 	}
 }
 
-// keySecret returns the name of the Secret with the shared key: the rendered one, or the one that the plain manifests
+// keySecret returns the name of the Secret with the master key: the rendered one, or the one that the plain manifests
 // expect.
 func keySecret(r *rendered) string {
 	if len(r.secrets) == 1 {
@@ -183,10 +221,8 @@ func TestEachInstallationHasItsOwnKey(t *testing.T) {
 	if len(own.secrets) != 0 {
 		t.Error("a Secret is rendered although existingSecret is set")
 	}
-	for _, spec := range []corev1.PodSpec{own.daemon.Spec.Template.Spec, own.controller.Spec.Template.Spec} {
-		if got := spec.Volumes[0].Secret.SecretName; got != "mine" {
-			t.Errorf("%s mounts the Secret %s", spec.Containers[0].Name, got)
-		}
+	if got := own.controller.Spec.Template.Spec.Volumes[0].Secret.SecretName; got != "mine" {
+		t.Errorf("the controller mounts the Secret %s", got)
 	}
 }
 

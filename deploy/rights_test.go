@@ -97,6 +97,7 @@ func TestControllerHasNoRightsOnTheNode(t *testing.T) {
 
 // allowed lists the rights of each role: role, namespace (* for all), resource, [names]: verbs.
 var allowed = `
+wg-controller * authentication.k8s.io/tokenreviews: create
 wg-controller * apps/deployments: get list watch create update patch delete
 wg-controller * apps/deployments/scale: update
 wg-controller * apps/replicasets: get list watch create delete

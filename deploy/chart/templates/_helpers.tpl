@@ -39,7 +39,7 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 {{- .Values.wire.existingSecret | default (printf "%s-wire" (include "wangell.fullname" .)) -}}
 {{- end -}}
 
-{{/* The 32 bytes of the wire's key in base64: those of the existing Secret, or new ones. */}}
+{{/* The 32 bytes of the wire's master key in base64: those of the existing Secret, or new ones. */}}
 {{- define "wangell.key" -}}
 {{- $there := lookup "v1" "Secret" .Release.Namespace (include "wangell.keySecret" .) -}}
 {{- if and $there $there.data (index $there.data "wire.key") -}}

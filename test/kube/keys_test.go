@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/wire"
+)
+
+// testNodeKeys shows that daemons have no key but that of their own node: they run without the Secret, may not read it,
+// and who has stolen a node's key can speak for that node only.
+func testNodeKeys(t *testing.T) {
+	const account = "system:serviceaccount:" + productNamespace + ":wangell-daemon"
+	const secret = "wangell-wire"
+	for _, verb := range []string{"get", "list", "watch"} {
+		out, _ := lab.kubectlOnce("", "auth", "can-i", verb, "secrets/"+secret, "-n", productNamespace, "--as", account)
+		if !strings.Contains(out, "no") || strings.Contains(out, "yes") {
+			t.Errorf("may the daemons' account %s the Secret with the master key? %q", verb, out)
+		}
+	}
+	var set appsv1.DaemonSet
+	text := e2e.Must(lab.kubectl("", "get", "daemonset", "wangell-daemon", "-n", productNamespace, "-o", "json"))(t)
+	if err := json.Unmarshal([]byte(text), &set); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range set.Spec.Template.Spec.Volumes {
+		if v.Secret != nil {
+			t.Errorf("the daemons mount the Secret %s", v.Secret.SecretName)
+		}
+	}
+	// Each daemon was told its own key, and uses it: it is Ready only once a controller has sent it the services.
+	text = e2e.Must(lab.kubectl("", "logs", "-n", productNamespace, "-l", "app.kubernetes.io/component=controller",
+		"--tail=-1"))(t)
+	for _, n := range lab.nodes {
+		if !logged(text, "daemon enrolled", n.name) {
+			t.Errorf("%s: no controller has given it its key", n.name)
+		}
+	}
+
+	data := e2e.Must(lab.kubectl("", "get", "secret", secret, "-n", productNamespace, "-o",
+		`jsonpath={.data.wire\.key}`))(t)
+	b, err := base64.StdEncoding.DecodeString(data)
+	if err != nil || len(b) != wire.KeySize {
+		t.Fatalf("the master key: %d bytes, %v", len(b), err)
+	}
+	const own = "stolen-node"
+	stolen := wire.Key(b).ForNode(own)
+	to := relay(t, lab.nodes[0], lab.wireAddress(t))
+	connected, unanswered := make(chan string, 10), make(chan string, 10)
+	as := func(node string) {
+		c, err := wire.NewClient(wire.ClientConfig{
+			Server: to, Key: stolen, Node: node, Connected: func() { connected <- node },
+			Unanswered: func() { unanswered <- node },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	as(own)
+	select {
+	case <-connected:
+	case <-time.After(e2e.Patience):
+		t.Fatal("the key of a node does not open a session of that node")
+	}
+	for _, n := range lab.nodes {
+		as(n.name)
+		select {
+		case node := <-connected:
+			t.Errorf("the key of %s opened a session of %s", own, node)
+		case <-unanswered:
+		case <-time.After(e2e.Patience):
+			t.Errorf("%s: neither answered nor refused", n.name)
+		}
+	}
+}
+
+// logged reports whether a log in JSON has a line with a message about a node.
+func logged(log, message, node string) bool {
+	for line := range strings.Lines(log) {
+		var l struct{ Msg, Node string }
+		if json.Unmarshal([]byte(line), &l) == nil && l.Msg == message && l.Node == node {
+			return true
+		}
+	}
+	return false
+}
+
+// wireAddress returns the address of the leader's wire.
+func (c *cluster) wireAddress(t *testing.T) (addr string) {
+	t.Helper()
+	e2e.Eventually(t, "a leader", func() (bool, string) {
+		holder := e2e.Must(c.kubectl("", "get", "lease", "-n", productNamespace, leaseName, "-o",
+			"jsonpath={.spec.holderIdentity}"))(t)
+		_, addr, _ = strings.Cut(holder, "/")
+		return addr != "", fmt.Sprintf("holder %q", holder)
+	})
+	return addr
+}
+
+// relay returns an address of this process whose datagrams go to another address as from a process on a node, and back.
+func relay(t *testing.T, from *node, to string) string {
+	t.Helper()
+	here, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { here.Close() })
+	go func() {
+		there := map[string]net.Conn{}
+		buf := make([]byte, 2048)
+		for {
+			n, client, err := here.ReadFrom(buf)
+			if err != nil {
+				for _, c := range there {
+					c.Close()
+				}
+				return
+			}
+			c := there[client.String()]
+			if c == nil {
+				if c, err = from.ns.Dialer().DialContext(t.Context(), "udp4", to); err != nil {
+					continue // the client sends again
+				}
+				there[client.String()] = c
+				go func() {
+					answer := make([]byte, 2048)
+					for {
+						n, err := c.Read(answer)
+						if err != nil {
+							return
+						}
+						_, _ = here.WriteTo(answer[:n], client)
+					}
+				}()
+			}
+			_, _ = c.Write(buf[:n])
+		}
+	}()
+	return here.LocalAddr().String()
+}
