@@ -31,6 +31,7 @@ var calm = []part{
 	{"clients wait until a readinessProbe succeeds", testReadyWhenProbe},
 	{"NetworkPolicies decide who may connect and wake", testPolicies},
 	{"images are on nodes before the first client", testPrefetch},
+	{"images of private registries are, too", testPrivate},
 	{"a node has no key but its own", testNodeKeys},
 	{"Knative runs beside it", testKnative},
 }
