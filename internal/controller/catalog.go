@@ -12,7 +12,7 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// defaultMaxServices is how many services the gates have room for unless they are told otherwise.
+// defaultMaxServices is how many services the gates have room for by default.
 const defaultMaxServices = 16384
 
 // changes are the differences between two sets of wanted services.

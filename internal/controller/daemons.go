@@ -43,7 +43,7 @@ func (d *daemons) send(peer uint64, m wire.Message) {
 	}
 }
 
-// disconnect ends the session of a daemon that cannot be told something. It gets everything when it joins again.
+// disconnect ends the session of a daemon that a message cannot reach. It gets everything when it joins again.
 func (d *daemons) disconnect(p wire.Peer, why error) {
 	d.events.report("", SeverityError, fmt.Sprintf("node %s: disconnected: %v", p.Node, why))
 	d.server.Disconnect(p.ID)

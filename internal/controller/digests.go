@@ -99,7 +99,7 @@ func (p *prefetcher) resolve(s *service) bool {
 	return true
 }
 
-// rename notes that nodes that have an image have it also by the name with its digest, before they tell.
+// rename notes that nodes with an image also have it by the name with its digest, before they report so.
 func (p *prefetcher) rename(ref, name, digest string) {
 	for _, n := range p.nodes {
 		r, known := n.reports[ref]

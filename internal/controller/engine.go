@@ -40,7 +40,7 @@ type engine struct {
 }
 
 // step gives an event to a service's machine and carries out its actions. Once the controller ends, nothing is decided:
-// a start that was cancelled because of that is no reason to refuse clients, who wait for the next controller.
+// a start that was cancelled because of that is no reason to refuse clients, which wait for the next controller.
 func (e *engine) step(s *service, ev lifecycle.Event) {
 	if e.loop.halted || e.loop.retired && !reportsPod(ev) {
 		return

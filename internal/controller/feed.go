@@ -74,7 +74,7 @@ func (f *feed) add(s *service, m *wire.Backends) *publication {
 	return p
 }
 
-// compact removes publications that nobody will need.
+// compact removes publications that no daemon will need.
 func (f *feed) compact() {
 	seen := f.last // all readers have looked at those below
 	for _, r := range f.readers {

@@ -5,7 +5,7 @@ package controller
 import "context"
 
 // Retire ends the controller's decisions, because another one will lead: from now on it starts, stops and refuses
-// nothing. It goes on telling daemons what becomes of the pods that exist: which ones are leaving, listen or have
+// nothing. It keeps reporting to daemons what becomes of the pods that exist: which ones are leaving, listen or have
 // ended. A pod that is being deleted would otherwise get new flows until the next leader is there. Starts under way go
 // on, and the runtime must see to it that they change nothing any more. The list of nodes stays as it is: daemons that
 // go over to the next leader have not left.

@@ -32,7 +32,7 @@ const (
 	reasonInvalid = "InvalidReference"
 )
 
-// ImageStatus tells whether nodes have the images of a service ahead of need.
+// ImageStatus reports whether nodes have the images of a service ahead of need.
 type ImageStatus struct {
 	// Ready is True once a node has all of them, False if none has, and Unknown if they are not pulled ahead of need.
 	Ready string
@@ -132,7 +132,7 @@ func summarize(images []placement.Image, nodes []string, full bool, state stateO
 	return st, have
 }
 
-// progress tells how many bytes of an image are there; empty if that is not known.
+// progress describes how many bytes of an image are there; empty if that is not known.
 func progress(done, total uint64) string {
 	if total == 0 {
 		return ""

@@ -59,7 +59,7 @@ type service struct {
 	pull       *Pull         // that is going on, on one machine; nil if none
 	images     ImageStatus   // of its images on a cluster; zero before that is known
 	resolved   resolution    // of the names of its images
-	haveImages []string      // nodes that have all its images, as the runtime knows them
+	haveImages []string      // nodes that have all its images, as last given to the runtime
 	// imageFailure is the reason that was last reported why its images are on no node; empty if they are.
 	imageFailure string
 	lastWake     *lifecycle.Waterfall // nil if there was none

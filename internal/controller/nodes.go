@@ -77,8 +77,8 @@ func (n *nodes) node(name string) *node {
 	return at
 }
 
-// describe takes a daemon's description of its node. The daemon gets the list of nodes, and what it needs for tags if
-// it has said before that it knows of them.
+// describe records a daemon's description of its node. The daemon gets the list of nodes, and what it needs for tags if
+// it has said before that it supports them.
 func (n *nodes) describe(from wire.Peer, info *wire.Node) {
 	at := n.node(from.Node)
 	at.info, at.described = info, from.ID

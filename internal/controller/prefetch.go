@@ -21,7 +21,7 @@ const (
 	// imageSettle is how long a new controller waits for daemons before it divides the images among them: the first one
 	// to connect must not get all.
 	imageSettle = 3 * time.Second
-	// imagePause gathers changes before nodes are told of them. It grows with the time that deciding takes.
+	// imagePause gathers changes before nodes get them. It grows with the time that deciding takes.
 	imagePause = 50 * time.Millisecond
 	imageShare = 8
 	// nodeStays is how long a node without a daemon keeps its images: daemons are restarted one by one in an update.
@@ -67,7 +67,7 @@ type imageNode struct {
 	pulls      map[string]*kubeletPull
 }
 
-// imageState is what a node has told of an image: its last report and, while that says that the image is being pulled,
+// imageState is a node's view of an image: its last report and, while that says that the image is being pulled,
 // how many bytes are there of how many; zero if that is not known.
 type imageState struct {
 	wire.ImageReport
@@ -164,7 +164,7 @@ func (p *prefetcher) touch() {
 	}
 }
 
-// decide divides the images among the nodes, and tells those for which something has changed.
+// decide divides the images among the nodes, and sends those that changed their sets.
 func (p *prefetcher) decide() {
 	p.armed = false
 	if p.loop.idle() {
@@ -227,7 +227,7 @@ func (p *prefetcher) tell(n *imageNode) {
 	}
 }
 
-// received takes what a daemon reports of its images.
+// received records what a daemon reports of its images.
 func (p *prefetcher) received(from wire.Peer, m *wire.ImageReports) {
 	if p == nil || p.nodes[from.Node] == nil {
 		return
@@ -243,7 +243,7 @@ func (p *prefetcher) received(from wire.Peer, m *wire.ImageReports) {
 	}
 }
 
-// pulled takes how much of an image a node has.
+// pulled records how much of an image a node has.
 func (p *prefetcher) pulled(from wire.Peer, m *wire.ImagePulled) {
 	if p == nil || p.nodes[from.Node] == nil {
 		return
@@ -262,7 +262,7 @@ func (p *prefetcher) judgeUsers(name string) {
 	}
 }
 
-// judge tells users and the runtime how far the images of a service are, if that has changed.
+// judge reports to users and the runtime how far the images of a service are, if that has changed.
 func (p *prefetcher) judge(s *service) {
 	if p.table.services[s.key] != s || s.machine.Deleted() {
 		return

@@ -10,7 +10,7 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// publisher tells daemons of the pods of services.
+// publisher sends daemons the pods of services.
 type publisher struct {
 	loop    *loop
 	table   *table

@@ -22,7 +22,7 @@ var stopRetries = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Cap:
 // returnPatience is how long the start of a pod that serves already may go on when the pod is to stop.
 const returnPatience = 5 * time.Second
 
-// slowStop is how long a process may take to end after SIGTERM before that is told.
+// slowStop is how long a process may take to end after SIGTERM before that is reported.
 const slowStop = 2 * time.Second
 
 // runner starts and stops pods. What may take long runs on goroutines of its own, which post the outcome to the loop.
@@ -36,7 +36,7 @@ type runner struct {
 	nodes   *nodes
 	deliver deliver
 	changed *changedSet
-	cluster bool          // a cluster's pods are told to end by their nodes, later
+	cluster bool          // a cluster's pods get their signal from their nodes, later
 	slots   chan struct{} // has one element for each start in progress
 
 	orphans int // pods of no service that are being stopped
@@ -95,7 +95,7 @@ func (r *runner) identify(p *pod, rt runtime.Pod) {
 	r.nodes.watch(p)
 }
 
-// started takes the outcome of a start.
+// started handles the outcome of a start.
 func (r *runner) started(p *pod, rt runtime.Pod, err error) {
 	p.cancel()
 	p.returned = true
@@ -123,7 +123,7 @@ func (r *runner) started(p *pod, rt runtime.Pod, err error) {
 	}
 }
 
-// stopped takes the end of a pod. The machine publishes the remaining pods while this one is still known.
+// stopped handles the end of a pod. The machine publishes the remaining pods while this one is still known.
 func (r *runner) stopped(p *pod) {
 	r.deliver(p.service, lifecycle.StopDone{Ref: p.ref})
 	r.table.removePod(p)
@@ -154,7 +154,7 @@ func (r *runner) runStop(p *pod) {
 	r.work(p.service.key, p.rt.ID, p.grace, func() { r.stopped(p) })
 }
 
-// slow tells that a pod does not end on its stop signal.
+// slow reports that a pod does not end on its stop signal.
 func (r *runner) slow(p *pod) {
 	if p.service.pod(p.ref) != p || p.state() != lifecycle.PodStopping {
 		return
@@ -203,7 +203,7 @@ func (r *runner) work(k runtime.Key, id string, grace time.Duration, done func()
 	})
 }
 
-// exited takes the exit of a pod's process. While the pod is being started, its process may have ended because the
+// exited handles the exit of a pod's process. While the pod is being started, its process may have ended because the
 // runtime itself did: Start returns the reason, and is handled first, unless the pod serves already.
 func (r *runner) exited(p *pod, e runtime.Exit) {
 	if !p.returned && !p.stopping && p.published != lifecycle.PodServing {

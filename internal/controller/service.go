@@ -130,7 +130,7 @@ func (s *service) message() string {
 	return fmt.Sprintf("waits for %s to end: it may still write volume %q", name, volume)
 }
 
-// lost tells of a pod on a silent node beside which no other may run, and what to do; empty if there is none.
+// lost returns the message for a pod on a silent node beside which no other may run; empty if there is none.
 func (s *service) lost() string {
 	r, lost := s.machine.Lost()
 	p := s.pod(r)
@@ -147,7 +147,7 @@ func (s *service) lost() string {
 		p.node, cmp.Or(p.rt.Name, p.rt.ID), does, p.node)
 }
 
-// slowStop tells of a pod that does not end on SIGTERM; empty if there is none.
+// slowStop returns the message for a pod that does not end on SIGTERM; empty if there is none.
 func (s *service) slowStop() string {
 	for _, p := range s.pods {
 		if p.slow != "" {
@@ -157,7 +157,7 @@ func (s *service) slowStop() string {
 	return ""
 }
 
-// unready tells of a pod that listens and whose readinessProbe does not succeed; empty if there is none.
+// unready returns the message for a pod that listens and whose readinessProbe fails; empty if there is none.
 func (s *service) unready() string {
 	for _, p := range s.pods {
 		if answer, ok := s.machine.Unready(p.ref); ok {
@@ -202,7 +202,7 @@ func (s *service) followsLoad() bool {
 // idleForAge is how long a node's idle report counts: daemons repeat it every 10 s.
 const idleForAge = 30 * time.Second
 
-// noteIdle takes a node's idle report. ok is true once such reports hold for every node that has a serving pod.
+// noteIdle records a node's idle report. ok is true once such reports hold for every node that has a serving pod.
 func (s *service) noteIdle(node string, report idleNode, now monotime.Time) (ev lifecycle.IdleSeen, ok bool) {
 	if s.idle == nil {
 		s.idle = map[string]idleNode{}
@@ -223,7 +223,7 @@ func (s *service) noteIdle(node string, report idleNode, now monotime.Time) (ev 
 	return ev, true
 }
 
-// addStats takes a pod's counters, which are totals since its start.
+// addStats adds a pod's counters, which are totals since its start.
 func (s *service) addStats(p *pod, st wire.PodStats) {
 	old := p.stats
 	p.stats = st

@@ -32,7 +32,7 @@ type Pull struct {
 	Total int64 `json:"total"`
 }
 
-// message tells of the pull; empty if there is none.
+// message describes the pull; empty if there is none.
 func (p *Pull) message() string {
 	if p == nil {
 		return ""
@@ -70,13 +70,13 @@ type Status struct {
 	Starting bool `json:"-"`
 	// Pressure is what is scarce in the gates and concerns the service; of whole nodes, only while it is in use.
 	Pressure Pressure `json:"pressure,omitzero"`
-	// Lost tells of a pod on a silent node, beside which no other may start, and what to do; empty if there is none. The
+	// Lost describes a pod on a silent node, beside which no other may start, and what to do; empty if there is none. The
 	// message of Service has it, too.
 	Lost string `json:"-"`
-	// Images tells whether nodes have the service's images ahead of need; zero if that is not known yet, and on one
+	// Images reports whether nodes have the service's images ahead of need; zero if that is not known yet, and on one
 	// machine.
 	Images ImageStatus `json:"-"`
-	// Pull is the fetching of its image that goes on, on one machine; nil if there is none.
+	// Pull is the pull of its image in progress, on one machine; nil if there is none.
 	Pull *Pull `json:"pull,omitempty"`
 	// LastWake is the last wake; nil if there was none.
 	LastWake *lifecycle.Waterfall `json:"lastWake,omitempty"`

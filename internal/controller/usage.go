@@ -27,7 +27,7 @@ type consumption struct {
 	cores float64 // in use between the last two measurements; NaN before there are two
 }
 
-// add takes a measurement. Measurements may arrive out of order.
+// add records a measurement. Measurements may arrive out of order.
 func (u *consumption) add(next runtime.Usage) {
 	switch span := next.At.Sub(u.last.At); {
 	case u.last.At == 0 || next.CPU < u.last.CPU && span > 0: // the first one, or the pod's processes were restarted

@@ -46,7 +46,7 @@ func (w *wakes) collectors() []prometheus.Collector {
 	return []prometheus.Collector{w.phase, w.total, w.count}
 }
 
-// record takes the news of a service's wake.
+// record records the news of a service's wake.
 func (w *wakes) record(s *service, r lifecycle.Record) {
 	if r.First {
 		now := monotime.Now()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package cri watches the pods of services on this node through the node's container runtime (CRI v1). The runtime
-// knows a pod's network and the states of its containers long before the API server does.
+// reports a pod's network and the states of its containers long before the API server does.
 //
 // A runtime that streams events (containerd since 1.7, CRI-O with enable_pod_events) is followed. Any other is polled.
 package cri

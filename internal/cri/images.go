@@ -72,7 +72,7 @@ func digestOf(repoDigests []string, ref string) string {
 	return ""
 }
 
-// Pull pulls an image, which may take as long as it takes, and returns once it is unpacked. An error for which users
+// Pull pulls an image, without a time limit, and returns once it is unpacked. An error for which users
 // can do something is an ImageError.
 func (s *Images) Pull(ctx context.Context, ref string) error {
 	_, err := s.cri.PullImage(ctx, &criv1.PullImageRequest{Image: &criv1.ImageSpec{Image: ref}})

@@ -42,8 +42,8 @@ func (*Images) Name(ref string) string {
 	return named.String()
 }
 
-// Pin keeps an image from kubelet's garbage collection. It reports false if the runtime is not containerd, and so has
-// to be told otherwise.
+// Pin keeps an image from kubelet's garbage collection. It reports false if the runtime is not containerd, where this
+// is impossible.
 func (s *Images) Pin(ctx context.Context, ref string) (bool, error) {
 	ctx, cancel := namespaced(ctx)
 	defer cancel()

@@ -26,7 +26,7 @@ const (
 
 // Progress returns how many packed bytes of an image's layers are on the machine, and how many there are, while a pull
 // runs that began at a time. known is false as long as containerd does not have the manifest, and if the runtime is
-// not containerd: the CRI tells nothing of a pull before its end.
+// not containerd: the CRI reports nothing of a pull before its end.
 func (s *Images) Progress(ctx context.Context, ref string, began time.Time) (done, total uint64, known bool) {
 	ctx, cancel := namespaced(ctx)
 	defer cancel()
@@ -97,7 +97,7 @@ func (s *Images) layers(ctx context.Context, ref string, began time.Time) map[st
 	layers, read := map[string]int64{}, 0
 	for read < manifests {
 		part, err := list.Recv()
-		if err != nil { // io.EOF, or the next time tells more
+		if err != nil { // io.EOF; after an error the next call tries again
 			break
 		}
 		for _, info := range part.Info {

@@ -16,7 +16,7 @@ import (
 )
 
 // digestsOf returns the digests of a service's images, and whether a change of the Deployment's template replaces no
-// pod because there is none. Before the controller knows the service, the digests are those of its status.
+// pod because there is none. Before the controller has the service, the digests are those of its status.
 func (r *reconciler) digestsOf(key runtime.Key, s *v1alpha1.WangellService) (list []v1alpha1.ImageDigest, asleep bool) {
 	st, known := r.StatusOf(key)
 	if !known {
@@ -27,7 +27,7 @@ func (r *reconciler) digestsOf(key runtime.Key, s *v1alpha1.WangellService) (lis
 }
 
 // fixImages makes a Deployment's pods run the content that the names of their images were found to stand for. The
-// annotation madeFrom stays as it is: it tells whether anything else has changed.
+// annotation madeFrom stays as it is: it shows whether anything else has changed.
 func fixImages(d *appsv1.Deployment, list []v1alpha1.ImageDigest) {
 	digests := make(map[string]string, len(list))
 	for _, i := range list {
@@ -57,7 +57,7 @@ func keepImages(is, want, plain *appsv1.Deployment, asleep bool) {
 	}
 	for c := range containersOf(&want.Spec.Template.Spec) {
 		ref, image := named[c.Name], now[c.Name]
-		if image == ref || strings.HasPrefix(image, imageref.Repository(ref)+"@") { // else somebody has changed it
+		if image == ref || strings.HasPrefix(image, imageref.Repository(ref)+"@") { // else it was changed by others
 			c.Image = image
 		}
 	}

@@ -25,7 +25,7 @@ const (
 	retryTold = 3 * time.Second
 	// lookAgain is how often the presence of an image is checked that others may remove.
 	lookAgain = 5 * time.Minute
-	// progressEvery is how often the progress of a pull is told.
+	// progressEvery is how often the progress of a pull is reported.
 	progressEvery = 5 * time.Second
 )
 
@@ -36,7 +36,7 @@ type Store interface {
 	// Pull pulls an image. It may return a cri.ImageError.
 	Pull(ctx context.Context, ref string) error
 	// Progress returns how many bytes of an image are there during a pull that began at a time, of how many; known is
-	// false if it cannot tell.
+	// false if that is unknown.
 	Progress(ctx context.Context, ref string, began time.Time) (done, total uint64, known bool)
 	// Fetched returns how many bytes of an image's layers a pull has fetched that began at a time, and when the last of
 	// them was there; known is false if nothing was fetched, or it cannot tell.

@@ -198,7 +198,7 @@ func (k *Keeper) tellPull(e *entry) (end func()) {
 	}
 }
 
-// tellProgress tells how much of an image is there, now and again, until the caller calls end.
+// tellProgress reports how much of an image is there, at intervals, until the caller calls end.
 func (k *Keeper) tellProgress(ctx context.Context, ref string, began time.Time) (end func()) {
 	if k.cfg.Progress == nil {
 		return func() {}

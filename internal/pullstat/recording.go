@@ -43,7 +43,7 @@ type Layer struct {
 	Packed int64 `json:"packed_bytes"`
 }
 
-// EventKind is what an Event tells.
+// EventKind is what an Event reports.
 type EventKind string
 
 // Kinds of events, in the order in which they happen to a layer. Events before EventPrepared, and EventApplied, name a
@@ -75,7 +75,7 @@ type Event struct {
 }
 
 // Stage is the second pass over a layer: the blob that containerd stored was unpacked once more, by the same library,
-// with a clock around each stage. Containerd measures only their sum, during the pull; the second pass tells its parts.
+// with a clock around each stage. Containerd measures only their sum, during the pull; the second pass, its parts.
 type Stage struct {
 	// Compression is none, gzip or zstd, by the bytes of the blob: the manifest's media types are not always true, and
 	// containerd does not ask them.

@@ -10,7 +10,7 @@ import (
 	"wangell.loutres.me/internal/backoff"
 )
 
-// A client that learns of another server has a session with the one before, which goes on telling it what happens while
+// A client that learns of another server has a session with the one before, which keeps reporting what happens while
 // it hands over. So the client shakes hands with the next server beside its session, which it leaves once it is
 // answered.
 

@@ -93,7 +93,7 @@ func encode(m Message) ([]byte, error) {
 	return p.append([]byte{byte(m.Type())}), nil
 }
 
-// decode reads one message that takes all of b. The message does not alias b.
+// decode reads one message that fills all of b. The message does not alias b.
 func decode(b []byte) (Message, error) {
 	if len(b) == 0 {
 		return nil, fmt.Errorf("wire: empty message")

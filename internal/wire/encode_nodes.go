@@ -19,7 +19,7 @@ const (
 	flagSecond = 1 // of TagKeys: Second
 )
 
-// NewNodes splits a list of nodes into messages, with or without what is known of tags. An empty list takes one
+// NewNodes splits a list of nodes into messages, with or without their tags. An empty list is one
 // message.
 func NewNodes(generation uint64, nodes []NodeInfo, withTags bool) []*Nodes {
 	pieces := max(1, (len(nodes)+maxNodes-1)/maxNodes)

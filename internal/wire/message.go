@@ -273,8 +273,8 @@ type NodeInfo struct {
 // Nodes is part of the list of nodes that have a connected daemon; NewNodes splits the list. All Pieces of a Generation
 // together are the list. Daemons ignore a message with an older Generation. Generations are counted per session.
 type Nodes struct {
-	// WithTags says that the message carries NodeInfo.Tags. Without it, it is as daemons understand it that do not know
-	// of tags.
+	// WithTags says that the message carries NodeInfo.Tags. Without it, the message has the format of daemons without
+	// support for tags.
 	WithTags      bool
 	Generation    uint64
 	Piece, Pieces uint16

@@ -52,7 +52,7 @@ type ImageReport struct {
 	// Reason is a word such as NotFound, and Message a sentence for users, at most MaxImageText bytes; empty unless the
 	// state is ImageFailed.
 	Reason, Message string
-	// Digest and Size in bytes are those of a present image, as the container runtime tells them.
+	// Digest and Size in bytes are those of a present image, as the container runtime reports them.
 	Digest string
 	Size   uint64
 	// Since is when the state began.
@@ -65,7 +65,7 @@ type ImageReports struct{ Images []ImageReport } // at most MaxImageReports per 
 // Type returns TypeImageReports.
 func (*ImageReports) Type() Type { return TypeImageReports }
 
-// ImagePulled tells how much of an image is on the daemon's node while it is being pulled.
+// ImagePulled reports how much of an image is on the daemon's node while it is being pulled.
 type ImagePulled struct {
 	Ref string
 	// Done and Total are packed bytes of the image's layers; those that were there before count as done.

@@ -67,7 +67,7 @@ func (s *sender) patience() time.Duration {
 	return max(2*s.rtt, min(max(s.smoothed+4*s.deviation, s.backoff), lastRepeat))
 }
 
-// learn takes the time until a segment was acknowledged.
+// learn records the time until a segment was acknowledged.
 func (s *sender) learn(g *segment, now time.Time) {
 	if g.repeated {
 		s.backoff = g.pause

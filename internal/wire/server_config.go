@@ -106,7 +106,7 @@ type peer struct {
 	admitted bool // used by the session's goroutine only: it has waited for its first table
 
 	// Guarded by tableMu.
-	release func()     // called once the peer has the table of the next step; nil if nobody waits for that
+	release func()     // called once the peer has the table of the next step; nil if nothing waits for that
 	known   bool       // the peer has reported its table
 	keeps   bool       // its table is from before the session, and it understands a step that only gives it a version
 	table   tableState // state of the peer's table once it has applied all steps

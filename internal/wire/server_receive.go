@@ -163,7 +163,7 @@ func (s *Server) promote(h *pending) (*peer, error) {
 	return p, nil
 }
 
-// newPeer returns a peer with a session that calls the server's handlers. The server does not know it yet.
+// newPeer returns a peer with a session that calls the server's handlers. It is not registered with the server yet.
 func (s *Server) newPeer(h *pending) *peer {
 	p := &peer{
 		Peer: Peer{

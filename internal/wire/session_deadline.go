@@ -37,7 +37,7 @@ func (s *session) arm() {
 	}
 }
 
-// suspect shortens the time after which silence ends the session, because the network reports that nobody listens at
+// suspect shortens the time after which silence ends the session, because the network reports that nothing listens at
 // the peer's address. Such a report may be forged, so it does not end the session.
 func (s *session) suspect() {
 	s.mu.Lock()

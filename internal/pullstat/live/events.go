@@ -89,7 +89,7 @@ func (w *watcher) barrier(ctx context.Context, name string) error {
 	defer again.Stop()
 	for {
 		if err := w.client.EventService().Publish(ctx, barrierTopic, &eventstypes.NamespaceCreate{Name: name}); err != nil {
-			return fmt.Errorf("throw-away containerd takes no events: %w", err)
+			return fmt.Errorf("throw-away containerd accepts no events: %w", err)
 		}
 		for retry := false; !retry; {
 			select {
@@ -122,7 +122,7 @@ func (w *watcher) receive(ctx context.Context, stream <-chan *events.Envelope, e
 				if e.Topic == barrierTopic {
 					select {
 					case w.barriers <- p.Name:
-					default: // nobody waits any more
+					default: // no one is waiting any more
 					}
 				}
 			case *eventstypes.ContentCreate:
