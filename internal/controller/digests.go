@@ -10,7 +10,6 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/imageref"
-	"wangell.loutres.me/internal/placement"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -57,63 +56,25 @@ func (r *resolution) ran(image, digest string) {
 	}
 }
 
-// imageList returns the images of the service's pods as nodes pull them.
-func (s *service) imageList() []placement.Image {
-	spec := &s.spec.Spec
-	var out []placement.Image
-	for _, image := range spec.Images() {
-		name := image.Ref
-		if resolves(spec, image) {
-			name = cmp.Or(s.resolved.names[image.Ref], name)
-		}
-		out = append(out, placement.Image{Ref: image.Ref, Name: name, Policy: image.Policy})
-	}
-	return out
-}
-
-// resolve takes the digests of images from the first node that has them: from then on the others are to have the same
+// learn takes the digests of images from the first node that has them: from then on the others are to have the same
 // content, whatever the tag stands for by then. It reports whether there is a new one.
-func (p *prefetcher) resolve(s *service) bool {
-	spec := &s.spec.Spec
-	list := s.resolved.list
+func (r *resolution) learn(spec *v1alpha1.WangellServiceSpec, nodes []string, report stateOf) bool {
+	list := r.list
 	for _, image := range spec.Images() {
-		if s.resolved.names[image.Ref] != "" || !resolves(spec, image) {
+		if r.names[image.Ref] != "" || !resolves(spec, image) {
 			continue
 		}
-		for _, node := range p.plan.Nodes[string(s.key)] {
-			r := p.report(node, image.Ref)
-			if r.State == wire.ImagePresent && r.Digest != "" {
-				list = append(slices.Clip(list), v1alpha1.ImageDigest{Image: image.Ref, Digest: r.Digest})
+		for _, node := range nodes {
+			has := report(node, image.Ref)
+			if has.State == wire.ImagePresent && has.Digest != "" {
+				list = append(slices.Clip(list), v1alpha1.ImageDigest{Image: image.Ref, Digest: has.Digest})
 				break
 			}
 		}
 	}
-	if len(list) == len(s.resolved.list) {
+	if len(list) == len(r.list) {
 		return false
 	}
-	s.resolved.set(spec, list)
-	for _, d := range s.resolved.list {
-		p.rename(d.Image, s.resolved.names[d.Image], d.Digest)
-	}
-	p.touch()
+	r.set(spec, list)
 	return true
-}
-
-// rename notes that nodes with an image also have it by the name with its digest, before they report so.
-func (p *prefetcher) rename(ref, name, digest string) {
-	for _, n := range p.nodes {
-		r, known := n.reports[ref]
-		if _, told := n.reports[name]; known && !told && r.State == wire.ImagePresent && r.Digest == digest {
-			r.Ref = name
-			n.reports[name] = r
-		}
-	}
-}
-
-// report returns what a node last said of an image; the zero value if nothing.
-func (p *prefetcher) report(node, name string) imageState {
-	if n := p.nodes[node]; n != nil {
-		return n.reports[name]
-	}
-	return imageState{}
 }

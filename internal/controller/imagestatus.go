@@ -73,6 +73,13 @@ func unplanned(spec *v1alpha1.WangellServiceSpec) (st ImageStatus, planned bool)
 	return ImageStatus{}, true
 }
 
+// imageState is a node's view of an image: its last report and, while that says that the image is being pulled,
+// how many bytes are there of how many; zero if that is not known.
+type imageState struct {
+	wire.ImageReport
+	done, total uint64
+}
+
 // stateOf returns the state of an image on a node, by placement.Image.Name.
 type stateOf func(node, name string) imageState
 

@@ -59,12 +59,6 @@ func refused(r wire.ImageReport) bool {
 	return r.State == wire.ImageFailed && r.Reason == cri.ReasonUnauthorized
 }
 
-// hasPullSecrets reports whether the pods of a service name Secrets for registries.
-func (s *service) hasPullSecrets() bool {
-	t := s.spec.Spec.Template
-	return t != nil && len(t.Spec.ImagePullSecrets) > 0
-}
-
 // divideWants returns the images of a node as its daemon is told of them, and keeps those that kubelet pulls.
 func (p *prefetcher) divideWants(n *imageNode) []wire.WantedImage {
 	wants := p.plan.Wants[n.Name]

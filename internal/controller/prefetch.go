@@ -3,14 +3,12 @@
 package controller
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/placement"
 	"wangell.loutres.me/internal/runtime"
@@ -65,13 +63,6 @@ type imageNode struct {
 	sentIn     uint64 // session
 	generation uint64 // of sent, in that session
 	pulls      map[string]*kubeletPull
-}
-
-// imageState is a node's view of an image: its last report and, while that says that the image is being pulled,
-// how many bytes are there of how many; zero if that is not known.
-type imageState struct {
-	wire.ImageReport
-	done, total uint64
 }
 
 // forget forgets a service that is gone.
@@ -271,7 +262,7 @@ func (p *prefetcher) judge(s *service) {
 	var have []string
 	resolved := false
 	if planned {
-		resolved = p.resolve(s)
+		resolved = p.learn(s)
 		st, have = summarize(s.imageList(), p.plan.Nodes[string(s.key)], p.plan.Full[string(s.key)], p.state)
 	}
 	if !slices.Equal(have, s.haveImages) {
@@ -299,14 +290,33 @@ func (p *prefetcher) judge(s *service) {
 	p.changed.check(s)
 }
 
-// placed is what decides on which nodes the images of a service are.
-func (s *service) placed() placement.Service {
-	spec := &s.spec.Spec
-	out := placement.Service{
-		Key: string(s.key), Images: s.imageList(), Nodes: spec.PullNodes(), Hash: cmp.Or(s.hash, v1alpha1.Hash(spec)),
+// learn resolves the names of a service's images, and reports whether there is a new digest.
+func (p *prefetcher) learn(s *service) bool {
+	if !s.resolved.learn(&s.spec.Spec, p.plan.Nodes[string(s.key)], p.report) {
+		return false
 	}
-	if spec.Template != nil {
-		out.Pod = &spec.Template.Spec
+	for _, d := range s.resolved.list {
+		p.rename(d.Image, s.resolved.names[d.Image], d.Digest)
 	}
-	return out
+	p.touch()
+	return true
+}
+
+// rename notes that nodes with an image also have it by the name with its digest, before they report so.
+func (p *prefetcher) rename(ref, name, digest string) {
+	for _, n := range p.nodes {
+		r, known := n.reports[ref]
+		if _, told := n.reports[name]; known && !told && r.State == wire.ImagePresent && r.Digest == digest {
+			r.Ref = name
+			n.reports[name] = r
+		}
+	}
+}
+
+// report returns what a node last said of an image; the zero value if nothing.
+func (p *prefetcher) report(node, name string) imageState {
+	if n := p.nodes[node]; n != nil {
+		return n.reports[name]
+	}
+	return imageState{}
 }

@@ -9,12 +9,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/testutil/e2e"
@@ -28,6 +30,7 @@ func newAPI(kubeconfig string) (client.Client, error) {
 		return nil, fmt.Errorf("%s: %w", kubeconfig, err)
 	}
 	config.QPS = -1 // no limit
+	log.SetLogger(logr.Discard())
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err

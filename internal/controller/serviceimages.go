@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"cmp"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/placement"
+)
+
+// imageList returns the images of the service's pods as nodes pull them.
+func (s *service) imageList() []placement.Image {
+	spec := &s.spec.Spec
+	var out []placement.Image
+	for _, image := range spec.Images() {
+		name := image.Ref
+		if resolves(spec, image) {
+			name = cmp.Or(s.resolved.names[image.Ref], name)
+		}
+		out = append(out, placement.Image{Ref: image.Ref, Name: name, Policy: image.Policy})
+	}
+	return out
+}
+
+// placed is what decides on which nodes the images of a service are.
+func (s *service) placed() placement.Service {
+	spec := &s.spec.Spec
+	out := placement.Service{
+		Key: string(s.key), Images: s.imageList(), Nodes: spec.PullNodes(), Hash: cmp.Or(s.hash, v1alpha1.Hash(spec)),
+	}
+	if spec.Template != nil {
+		out.Pod = &spec.Template.Spec
+	}
+	return out
+}
+
+// hasPullSecrets reports whether the pods of a service name Secrets for registries.
+func (s *service) hasPullSecrets() bool {
+	t := s.spec.Spec.Template
+	return t != nil && len(t.Spec.ImagePullSecrets) > 0
+}
