@@ -9,16 +9,17 @@ func (t *transition) listening(e Listening) {
 	t.back(e.Ref) // its node is heard
 	p := t.pod(e.Ref)
 	if p != nil {
-		p.deaf = false
+		p.unset(podDeaf)
 	}
-	if p != nil && p.probed {
-		p.probed, p.answer = false, ""
+	if p != nil && p.is(podProbed) {
+		p.unset(podProbed)
+		p.answer = ""
 		t.mark(p.ref, PhaseReady, e.At)
 	}
 	switch {
 	case p == nil || p.life == lifeExited:
 	case p.life > lifeServing:
-		if p.sleeping && e.At <= t.sleep.at {
+		if p.is(podSleeping) && e.At <= t.sleep.at {
 			t.answered(p, e.At) // it listened before sleep was requested, so its wake has succeeded
 		}
 	case p.life == lifeServing:
@@ -39,7 +40,8 @@ func (t *transition) unready(e Unready) {
 		return
 	}
 	t.mark(p.ref, PhaseListening, e.At)
-	p.probed, p.answer = true, e.Answer
+	p.set(podProbed)
+	p.answer = e.Answer
 	if p.life != lifeServing || p.progress != podConfirmed {
 		return
 	}
@@ -54,7 +56,7 @@ func (t *transition) deaf(r Ref) {
 	if p == nil || p.life != lifeServing || p.progress != podConfirmed {
 		return
 	}
-	p.deaf = true
+	p.set(podDeaf)
 	p.unconfirm()
 	t.report(Info, "a pod gets no new connections: it does not listen on port %d any more", t.spec.Port)
 }

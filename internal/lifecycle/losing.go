@@ -56,12 +56,12 @@ func (t *transition) removed(r Ref) {
 func (t *transition) lost(p *pod, was podLife, reason string) {
 	switch {
 	case t.deleted:
-	case p.sleeping:
-		if was < lifeStopping && !p.leaving {
+	case p.is(podSleeping):
+		if was < lifeStopping && !p.is(podLeaving) {
 			t.report(Warning, "ended while it was drained: %s", reason)
 		}
 		t.asleepOnceGone()
-	case was >= lifeDraining || p.away:
+	case was >= lifeDraining || p.is(podAway):
 	case was == lifeReplacing:
 		t.updateFailed(reason)
 	case was == lifeServing:
@@ -113,7 +113,7 @@ func (t *transition) overdue(p *pod) {
 		t.stopAll() // no gate answers, and the user does not wait for one
 	case p.drainsForSleep():
 		t.stayAwake("no gate confirmed that the pod is drained")
-	case p.life >= lifeDraining || p.away:
+	case p.life >= lifeDraining || p.is(podAway):
 		t.stop(p, p.grace)
 	case p.life == lifeReplacing:
 		t.updateFailed(t.updateTimeoutReason(p))
@@ -123,7 +123,7 @@ func (t *transition) overdue(p *pod) {
 		t.forget(p)
 	case t.state == Waking:
 		t.fail(reason)
-	case p.life == lifeServing && (p.probed || p.deaf):
+	case p.life == lifeServing && (p.is(podProbed) || p.is(podDeaf)):
 		t.refuseUnready(p, reason)
 	case p.life == lifeServing && others((*pod).serves):
 		t.stop(p, p.grace)

@@ -109,7 +109,7 @@ func (m *Machine) Serves(r Ref) bool {
 // Unready returns the last readinessProbe answer of a pod that listens but is not ready; ok is false if the pod is
 // not in this state.
 func (m *Machine) Unready(r Ref) (answer string, ok bool) {
-	if p := m.pod(r); p != nil && p.probed && p.life <= lifeServing {
+	if p := m.pod(r); p != nil && p.is(podProbed) && p.life <= lifeServing {
 		return p.lastAnswer(), true
 	}
 	return "", false
@@ -213,7 +213,7 @@ func (m *Machine) WaitsFor() (Ref, bool) {
 // not still run; false if there is none.
 func (m *Machine) Lost() (Ref, bool) {
 	for _, p := range m.pods {
-		if p.away && m.spec.Single && !m.deleted {
+		if p.is(podAway) && m.spec.Single && !m.deleted {
 			return p.ref, true
 		}
 	}
@@ -235,7 +235,7 @@ func (m *Machine) mayStayAwake() bool {
 func (m *Machine) longestGrace() time.Duration {
 	longest := time.Duration(0)
 	for _, p := range m.pods {
-		if p.sleeping {
+		if p.is(podSleeping) {
 			longest = max(longest, p.grace)
 		}
 	}

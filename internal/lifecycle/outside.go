@@ -29,7 +29,7 @@ func (t *transition) adopt(e Adopted) {
 	}
 	p.reach(podListened)
 	if e.Leaving { // all that can be done for it is to let its connections end
-		p.leaving = true
+		p.set(podLeaving)
 		t.drain(p, p.grace+leaveTimeout)
 		return
 	}
@@ -56,7 +56,7 @@ func (t *transition) appeared(r Ref) {
 	case t.deleted:
 		t.stop(p, p.grace)
 	case t.state == Stopping:
-		p.sleeping = true
+		p.set(podSleeping)
 		t.stop(p, p.grace)
 	case t.state == Cold || t.state == Failed:
 		t.waitForFound(p, "a pod was started from outside")
@@ -71,13 +71,13 @@ func (t *transition) appeared(r Ref) {
 // leaving drains a pod that is being removed from outside.
 func (t *transition) leaving(r Ref) {
 	p := t.pod(r)
-	if p == nil || p.leaving || p.stopped() {
+	if p == nil || p.is(podLeaving) || p.stopped() {
 		return
 	}
-	p.leaving = true
+	p.set(podLeaving)
 	was := p.life
 	switch {
-	case p.sleeping: // it is drained already
+	case p.is(podSleeping): // it is drained already
 		return
 	case p.drains():
 		p.deadline = t.now.Add(p.grace + leaveTimeout)
@@ -87,7 +87,7 @@ func (t *transition) leaving(r Ref) {
 	switch {
 	case was == lifeReplacing:
 		t.updateFailed("the new pod was removed from outside")
-	case p.away:
+	case p.is(podAway):
 	case was == lifeServing:
 		t.report(Info, "a pod is being removed from outside: it is drained")
 		t.lostReachable("its last pod is being removed")
@@ -99,10 +99,10 @@ func (t *transition) leaving(r Ref) {
 // away stops counting a pod whose home node is silent. Its connections continue, if it lives.
 func (t *transition) away(r Ref) {
 	p := t.pod(r)
-	if p == nil || p.away || p.life == lifeReplacing {
+	if p == nil || p.is(podAway) || p.life == lifeReplacing {
 		return
 	}
-	p.away = true
+	p.set(podAway)
 	switch p.life {
 	case lifeStarting:
 		t.forget(p)
@@ -116,10 +116,10 @@ func (t *transition) away(r Ref) {
 // back counts a pod again once its home node is back and reports that it listens.
 func (t *transition) back(r Ref) {
 	p := t.pod(r)
-	if p == nil || !p.away {
+	if p == nil || !p.is(podAway) {
 		return
 	}
-	p.away = false
+	p.unset(podAway)
 	if p.life > lifeServing {
 		return
 	}
@@ -130,7 +130,7 @@ func (t *transition) back(r Ref) {
 		t.waitForFound(p, "the node of a pod is back")
 	case Stopping:
 		if !t.deleted {
-			p.sleeping = true
+			p.set(podSleeping)
 		}
 		t.stop(p, p.grace)
 	default:

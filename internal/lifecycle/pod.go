@@ -42,19 +42,25 @@ const (
 	originOutside                  // not started by the machine
 )
 
+// podFlags are what else is known of a pod, independent of each other.
+type podFlags uint8
+
+const (
+	podSleeping podFlags = 1 << iota // it ends because the service goes to sleep
+	podLeaving                       // it is being removed from outside
+	podAway                          // the daemon on its home node is silent
+	podProbed                        // it listens, and its readinessProbe has not succeeded since then
+	podDeaf                          // it served, and does not listen any more
+	podHurried                       // drained: it is stopped without waiting for its open flows, as its successor waits
+)
+
 // pod is the machine's record of a pod.
 type pod struct {
 	ref      Ref
 	life     podLife
 	progress podProgress
 	origin   podOrigin
-
-	sleeping bool // it ends because the service goes to sleep
-	leaving  bool // it is being removed from outside
-	away     bool // the daemon on its home node is silent
-	probed   bool // it listens, and its readinessProbe has not succeeded since then
-	deaf     bool // it served, and does not listen any more
-	hurry    bool // drained: it is stopped without waiting for its open flows, because its successor waits for its end
+	flags    podFlags
 
 	rev       uint32                         // of the spec from which it was started
 	grace     time.Duration                  // of the same spec
@@ -64,6 +70,20 @@ type pod struct {
 	drainGen  uint64                         // the first generation that published it as draining
 	deadline  monotime.Time                  // for what its state waits for; zero for none
 	phases    [len(phaseNames)]monotime.Time // when the phases of its start ended
+}
+
+// is reports whether a flag is set.
+func (p *pod) is(f podFlags) bool { return p.flags&f != 0 }
+
+func (p *pod) set(f podFlags) { p.flags |= f }
+
+func (p *pod) unset(f podFlags) { p.flags &^= f }
+
+// change sets or unsets a flag.
+func (p *pod) change(f podFlags, on bool) {
+	if p.unset(f); on {
+		p.set(f)
+	}
 }
 
 // state is the pod's state as users and daemons see it.
@@ -96,22 +116,22 @@ func (p *pod) backend() (state PodState, published bool) {
 }
 
 // serves reports whether the pod counts as serving.
-func (p *pod) serves() bool { return p.life == lifeServing && !p.away }
+func (p *pod) serves() bool { return p.life == lifeServing && !p.is(podAway) }
 
 // starts reports whether the pod counts as one that will serve soon.
-func (p *pod) starts() bool { return p.life == lifeStarting && !p.away }
+func (p *pod) starts() bool { return p.life == lifeStarting && !p.is(podAway) }
 
 // starting reports whether the pod has been started and does not serve yet, for whatever reason it was started.
 func (p *pod) starting() bool { return p.life < lifeServing }
 
 // startsReachable is starting, except for pods on silent nodes.
-func (p *pod) startsReachable() bool { return p.starting() && !p.away }
+func (p *pod) startsReachable() bool { return p.starting() && !p.is(podAway) }
 
 // drains reports whether the pod is being drained and has not been stopped.
 func (p *pod) drains() bool { return p.life == lifeDraining || p.life == lifeDrained }
 
 // drainsForSleep is drains, for a pod that ends because the service goes to sleep.
-func (p *pod) drainsForSleep() bool { return p.sleeping && p.drains() }
+func (p *pod) drainsForSleep() bool { return p.is(podSleeping) && p.drains() }
 
 // stopped reports whether StopPod was issued.
 func (p *pod) stopped() bool { return p.life >= lifeStopping }

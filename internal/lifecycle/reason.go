@@ -17,10 +17,10 @@ func (m *Machine) timeoutReason(p *pod) string {
 		return fmt.Sprintf("no pod after %s: %v", after, m.start.lastErr)
 	case p == nil:
 		return m.predecessorStays(after + m.spec.Grace)
-	case p.probed:
+	case p.is(podProbed):
 		return fmt.Sprintf("the pod listens on port %d, but its readinessProbe did not succeed within %s: %s", port, after,
 			p.lastAnswer())
-	case p.deaf:
+	case p.is(podDeaf):
 		return fmt.Sprintf("the pod does not listen on port %d any more: waited %s", port, after)
 	case p.progress >= podListened:
 		return fmt.Sprintf("the pod found running does not listen on port %d: waited %s", port, after)
@@ -42,7 +42,7 @@ func (m *Machine) timeoutReason(p *pod) string {
 
 // updateTimeoutReason is timeoutReason for a pod that replaces one of an older spec.
 func (m *Machine) updateTimeoutReason(p *pod) string {
-	if p.probed {
+	if p.is(podProbed) {
 		return fmt.Sprintf("its readinessProbe did not succeed within %s: %s", m.spec.WakeTimeout, p.lastAnswer())
 	}
 	if p.progress < podRunning {

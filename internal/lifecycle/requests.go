@@ -27,7 +27,7 @@ func (t *transition) wakeAsked(e WakeAsked) {
 		t.publish = true
 		t.awaitListening(e)
 	case t.mayStayAwake() && !t.sleep.forced:
-		serving := func(p *pod) bool { return p.sleeping && p.progress == podConfirmed && p.life != lifeExited }
+		serving := func(p *pod) bool { return p.is(podSleeping) && p.progress == podConfirmed && p.life != lifeExited }
 		if t.next.wake == nil && t.count(serving) == 0 {
 			t.next.wake = &e
 		}
@@ -143,7 +143,7 @@ func (t *transition) replaceFirst() {
 	t.stopStarting()
 	for _, p := range t.pods {
 		if p.serves() {
-			p.hurry = true
+			p.set(podHurried)
 			t.drain(p, quietTimeout)
 		}
 	}

@@ -65,7 +65,7 @@ func (t *transition) retire(p *pod) {
 
 // drained stops a pod that is no longer needed once its flows have ended.
 func (t *transition) drained(p *pod) {
-	if p.life == lifeDrained && !p.sleeping && !p.leaving && (p.openFlows == 0 || p.hurry) {
+	if p.life == lifeDrained && !p.is(podSleeping) && !p.is(podLeaving) && (p.openFlows == 0 || p.is(podHurried)) {
 		t.stop(p, p.grace)
 	}
 }
@@ -74,7 +74,7 @@ func (t *transition) drained(p *pod) {
 func (t *transition) reuseDrained() {
 	for i := len(t.pods) - 1; t.state == Warm && i >= 0 && t.missing() > 0; i-- {
 		p := t.pods[i]
-		if p.drains() && p.progress == podConfirmed && p.rev == t.rev && !p.sleeping && !p.leaving && !p.away {
+		if p.drains() && p.progress == podConfirmed && p.rev == t.rev && !p.is(podSleeping) && !p.is(podLeaving) && !p.is(podAway) {
 			p.life, p.deadline = lifeServing, 0
 		}
 	}

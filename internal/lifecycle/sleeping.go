@@ -40,7 +40,7 @@ func (t *transition) goToSleep(why string) {
 		t.state, t.sleep = Stopping, sleep{true, t.now, why}
 		for _, p := range t.pods {
 			if p.life <= lifeServing {
-				p.sleeping = p.starts()
+				p.change(podSleeping, p.starts())
 				t.stop(p, p.grace)
 			}
 		}
@@ -59,7 +59,7 @@ func (t *transition) drainAll(e IdleSeen) {
 			if p.lastIdle, known = e.Of[p.ref]; !known {
 				p.lastIdle = e.LastPacket
 			}
-			p.sleeping = true
+			p.set(podSleeping)
 			t.drain(p, quietTimeout)
 		case p.life <= lifeServing:
 			t.stop(p, p.grace)
@@ -78,11 +78,11 @@ func (t *transition) quiet(e Quiet) {
 	}
 	p.life, p.openFlows = lifeDrained, e.OpenFlows
 	switch {
-	case !p.sleeping:
+	case !p.is(podSleeping):
 		t.drained(p)
 	case !t.sleep.forced && e.LastPacket > p.lastIdle:
 		t.stayAwake("a packet came")
-	case t.count(func(q *pod) bool { return q.sleeping && q.life == lifeDraining }) == 0:
+	case t.count(func(q *pod) bool { return q.is(podSleeping) && q.life == lifeDraining }) == 0:
 		t.stopAll()
 	}
 }
@@ -90,7 +90,7 @@ func (t *transition) quiet(e Quiet) {
 // stopAll stops the pods of a service that goes to sleep.
 func (t *transition) stopAll() {
 	for _, p := range t.pods {
-		if p.sleeping {
+		if p.is(podSleeping) {
 			t.stop(p, p.grace)
 		}
 	}
@@ -113,12 +113,12 @@ func (t *transition) stopOtherDrains() {
 func (t *transition) stayAwake(why string) {
 	t.state, t.start.deadline = Warm, 0
 	for _, p := range t.pods {
-		if !p.sleeping {
+		if !p.is(podSleeping) {
 			continue
 		}
-		p.sleeping = false
+		p.unset(podSleeping)
 		switch {
-		case p.drains() && p.leaving:
+		case p.drains() && p.is(podLeaving):
 			p.deadline = t.now.Add(p.grace + leaveTimeout)
 		case p.drains():
 			p.life, p.deadline = lifeServing, 0
@@ -133,7 +133,7 @@ func (t *transition) stayAwake(why string) {
 
 // asleepOnceGone ends Stopping once all processes that it stopped have ended.
 func (t *transition) asleepOnceGone() {
-	if t.state == Stopping && !t.deleted && t.count(func(p *pod) bool { return p.sleeping && p.life != lifeExited }) == 0 {
+	if t.state == Stopping && !t.deleted && t.count(func(p *pod) bool { return p.is(podSleeping) && p.life != lifeExited }) == 0 {
 		t.fallAsleep()
 	}
 }
@@ -142,7 +142,7 @@ func (t *transition) asleepOnceGone() {
 func (t *transition) fallAsleep() {
 	t.conclude(ResultCancelled, t.sleep.why)
 	for _, p := range t.pods {
-		p.sleeping = false
+		p.unset(podSleeping)
 	}
 	wake, replicas := t.next.wake, t.next.replicas
 	t.state, t.message, t.desired, t.sleep.forced, t.next.wake = Cold, "", 0, false, nil

@@ -23,9 +23,9 @@ func (w *world) calm() {
 			switch {
 			case w.stopped[r]:
 				w.step(StopDone{r})
-			case p.away:
+			case p.is(podAway):
 				w.step(Back{r})
-			case p.leaving: // others end it
+			case p.is(podLeaving): // others end it
 				w.step(Exited{Ref: r})
 			case p.starting() || p.life == lifeServing && p.progress < podConfirmed:
 				w.step(NetworkReady{r})
