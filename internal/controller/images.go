@@ -133,13 +133,13 @@ func (p *preparer) prepare(ctx context.Context, w *wanted) error {
 	if w.prepared.Load() {
 		return nil
 	}
-	var told atomic.Bool
+	var reported atomic.Bool
 	err := p.runtime.Prepare(ctx, w.spec, func(image string, done, total int64) {
 		p.events.emit(Event{Time: time.Now(), Kind: EventPull, Service: w.key, Image: image, Done: done, Total: total})
-		told.Store(true)
+		reported.Store(true)
 		p.pulling(w, &Pull{Image: image, Done: done, Total: total})
 	})
-	if told.Load() {
+	if reported.Load() {
 		p.pulling(w, nil)
 	}
 	if err == nil {

@@ -59,7 +59,7 @@ func refused(r wire.ImageReport) bool {
 	return r.State == wire.ImageFailed && r.Reason == cri.ReasonUnauthorized
 }
 
-// divideWants returns the images of a node as its daemon is told of them, and keeps those that kubelet pulls.
+// divideWants returns the images of a node as its daemon gets them, and keeps those that kubelet pulls.
 func (p *prefetcher) divideWants(n *imageNode) []wire.WantedImage {
 	wants := p.plan.Wants[n.Name]
 	list := make([]wire.WantedImage, len(wants))
@@ -99,11 +99,11 @@ func (p *prefetcher) pullHere(n *imageNode) {
 	var due []*kubeletPull
 	for _, k := range n.pulls {
 		r := n.reports[k.want.Name]
-		told := r.State == wire.ImagePresent || r.State == wire.ImageFailed
+		ended := r.State == wire.ImagePresent || r.State == wire.ImageFailed
 		switch {
 		case k.cancel != nil:
 			busy++
-		case told && !k.awaiting && (r.State != wire.ImagePresent || k.stale()) && !time.Now().Before(k.due):
+		case ended && !k.awaiting && (r.State != wire.ImagePresent || k.stale()) && !time.Now().Before(k.due):
 			due = append(due, k)
 		}
 	}
@@ -178,7 +178,7 @@ func (p *prefetcher) endPull(n *imageNode, k *kubeletPull, want placement.Want, 
 	p.pullHere(n)
 }
 
-// pullReport is what is told of a pull by kubelet that has failed.
+// pullReport describes a pull by kubelet that has failed.
 func pullReport(name string, err error) wire.ImageReport {
 	r := wire.ImageReport{Ref: name, State: wire.ImageFailed, Reason: cri.ReasonPullFailed, Message: err.Error()}
 	var known *cri.ImageError

@@ -306,7 +306,7 @@ func (p *prefetcher) learn(s *service) bool {
 func (p *prefetcher) rename(ref, name, digest string) {
 	for _, n := range p.nodes {
 		r, known := n.reports[ref]
-		if _, told := n.reports[name]; known && !told && r.State == wire.ImagePresent && r.Digest == digest {
+		if _, has := n.reports[name]; known && !has && r.State == wire.ImagePresent && r.Digest == digest {
 			r.Ref = name
 			n.reports[name] = r
 		}

@@ -45,7 +45,7 @@ type daemon struct {
 	tableMu sync.Mutex // held while the table of services changes, and while a former address ends
 
 	refused     chan struct{} // holds one element: no controller answers with this node's key
-	chores      chan struct{} // holds one element: maintain has something to do
+	maintenance chan struct{} // holds one element: maintain has something to do
 	sharedAdded chan struct{} // holds one element: balance has something to do
 
 	nodesMu sync.Mutex  // held while the gate gets the accepted nodes; guards:
@@ -70,7 +70,7 @@ func newDaemon(cfg Config, g *gate.Gate) *daemon {
 		cfg: cfg, log: cfg.Log, gate: g, started: make(chan struct{}), tabled: make(chan struct{}),
 		services: map[netip.AddrPort]*service{}, left: map[netip.AddrPort]*left{},
 		moves: map[netip.AddrPort]*wire.Moved{}, vips: map[netip.Addr]int{}, shared: map[*service]bool{},
-		refused: make(chan struct{}, 1), chores: make(chan struct{}, 1), sharedAdded: make(chan struct{}, 1),
+		refused: make(chan struct{}, 1), maintenance: make(chan struct{}, 1), sharedAdded: make(chan struct{}, 1),
 		usage: usageReader{busy: make(chan struct{}, 1)}, alerts: alerts{active: map[alertKey]*alert{}},
 		members: membership{self: cfg.NodeAddr},
 	}

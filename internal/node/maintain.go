@@ -28,7 +28,7 @@ func (d *daemon) maintain(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-d.chores:
+			case <-d.maintenance:
 				ticker.Reset(statsInterval)
 			}
 		}

@@ -39,7 +39,7 @@ func (d *daemon) addPod(s *service, b wire.Backend) (*pod, error) {
 	d.mu.Lock()
 	d.pods++
 	d.mu.Unlock()
-	notify(d.chores)
+	notify(d.maintenance)
 	return p, nil
 }
 

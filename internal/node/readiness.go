@@ -21,12 +21,12 @@ const answerPause = time.Second
 // probes are the readinessProbes of a pod that listens. They run in a goroutine of their own until the pod is drained,
 // removed, or its process ends. The service's mu guards everything.
 type probes struct {
-	cancel   context.CancelFunc
-	machine  *readiness.Machine
-	listened monotime.Time // when the pod began to listen; zero if it served before
-	answer   string        // of the last probe that failed
-	told     string        // the answer last sent to the controller
-	toldAt   time.Time
+	cancel       context.CancelFunc
+	machine      *readiness.Machine
+	listened     monotime.Time // when the pod began to listen; zero if it served before
+	answer       string        // of the last probe that failed
+	lastReported string        // the answer last sent to the controller
+	reportedAt   time.Time
 }
 
 // unready reports whether a pod listens and must get no new flows. s.mu is held.
@@ -118,7 +118,7 @@ func (d *daemon) probed(s *service, p *pod, started time.Time, ok bool, answer s
 	}
 	switch q.machine.Answered(started, time.Now(), ok) {
 	case readiness.Ready:
-		q.answer, q.told = "", ""
+		q.answer, q.lastReported = "", ""
 		d.serve(s, p)
 		d.send(&wire.Listening{Service: s.addr, PodID: p.id, At: p.since})
 	case readiness.Unready:
@@ -130,7 +130,7 @@ func (d *daemon) probed(s *service, p *pod, started time.Time, ok bool, answer s
 		p.serving, q.listened = false, 0
 		q.tell(d, s, p)
 	default:
-		if !q.machine.Ready() && q.answer != q.told && time.Since(q.toldAt) >= answerPause {
+		if !q.machine.Ready() && q.answer != q.lastReported && time.Since(q.reportedAt) >= answerPause {
 			q.tell(d, s, p)
 		}
 	}
@@ -141,7 +141,7 @@ func (q *probes) tell(d *daemon, s *service, p *pod) {
 	if q.machine.Ready() {
 		return
 	}
-	q.told, q.toldAt = q.answer, time.Now()
+	q.lastReported, q.reportedAt = q.answer, time.Now()
 	d.send(&wire.Unready{Service: s.addr, PodID: p.id, At: q.listened, Answer: q.answer})
 }
 

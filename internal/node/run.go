@@ -130,7 +130,7 @@ func (d *daemon) adopt() {
 		d.releaseParked(a)
 	}
 	if d.pods > 0 {
-		d.chores <- struct{}{}
+		d.maintenance <- struct{}{}
 	}
 }
 

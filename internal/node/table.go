@@ -35,7 +35,7 @@ func (d *daemon) setServices(full bool, upserts []wire.Service, removals []netip
 		d.wakePending()
 	}
 	if d.checkScarce(time.Now()) {
-		notify(d.chores)
+		notify(d.maintenance)
 	}
 	d.ready.Do(func() {
 		close(d.tabled)

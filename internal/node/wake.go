@@ -37,7 +37,7 @@ func (d *daemon) wake(a netip.AddrPort, seen monotime.Time) {
 	if d.cri != nil {
 		d.cri.Hurry()
 	}
-	notify(d.chores) // maintain looks at how many SYNs are parked
+	notify(d.maintenance) // maintain looks at how many SYNs are parked
 	m := wire.Wake{
 		Service: a, Seq: seq, SYNSeen: seen, Noticed: monotime.Now(), Parked: d.gate.ServiceCounters(a).ParkedNow,
 	}
@@ -66,7 +66,7 @@ func (d *daemon) overBudget(e gate.Event) {
 	}
 	m := wire.Alert{Kind: wakeAlerts[e.Scope], Service: e.Service, Source: e.Source}
 	begins := d.alerts.see(m, time.Now(), d.send)
-	notify(d.chores) // maintain ends the alert
+	notify(d.maintenance) // maintain ends the alert
 	if !begins {
 		return
 	}

@@ -148,11 +148,11 @@ func (k *Keeper) ensure(ctx context.Context, e *entry, want wire.WantedImage, pu
 		return image, false, errNever
 	}
 	begin := time.Now()
-	told := k.tellPull(e)
+	reported := k.reportPull(e)
 	endProgress := k.tellProgress(ctx, want.Ref, begin)
 	err = k.cfg.Store.Pull(ctx, want.Ref)
 	endProgress()
-	told()
+	reported()
 	if ctx.Err() != nil {
 		return image, pulled, ctx.Err()
 	}
@@ -173,9 +173,9 @@ func (k *Keeper) ensure(ctx context.Context, e *entry, want wire.WantedImage, pu
 	return image, err == nil, err
 }
 
-// tellPull reports that an image is being pulled. After a failure it waits a moment, as most further tries fail at
+// reportPull reports that an image is being pulled. After a failure it waits a moment, as most further tries fail at
 // once. The caller calls end after the pull.
-func (k *Keeper) tellPull(e *entry) (end func()) {
+func (k *Keeper) reportPull(e *entry) (end func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if e.report.State != wire.ImageFailed {

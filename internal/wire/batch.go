@@ -92,13 +92,13 @@ func (w *batchWriter) write(datagrams [][]byte, to *net.UDPAddr) {
 	}
 }
 
-// outbox holds the sealed datagrams of a session until they are sent together.
-type outbox struct {
+// sendBuffer holds the sealed datagrams of a session until they are sent together.
+type sendBuffer struct {
 	list [][]byte
 	room [sendBatch][maxDatagram]byte
 }
 
-var outboxes = sync.Pool{New: func() any { return &outbox{list: make([][]byte, 0, sendBatch)} }}
+var sendBuffers = sync.Pool{New: func() any { return &sendBuffer{list: make([][]byte, 0, sendBatch)} }}
 
 // buf returns room for the next datagram.
-func (o *outbox) buf() []byte { return o.room[len(o.list)][:] }
+func (o *sendBuffer) buf() []byte { return o.room[len(o.list)][:] }

@@ -47,8 +47,8 @@ func (s *session) refuse() {
 
 // transmitGoodbye sends a GOODBYE. s.mu is held.
 func (s *session) transmitGoodbye(reason byte) {
-	out := outboxes.Get().(*outbox)
-	defer outboxes.Put(out)
+	out := sendBuffers.Get().(*sendBuffer)
+	defer sendBuffers.Put(out)
 	s.enclose(out, append(beginData(out.buf(), s.version, s.remote, s.counter), frameGoodbye, reason))
 	s.transmit(out)
 }

@@ -48,8 +48,8 @@ func (s *session) unfinished() (out [][]byte) {
 // flush sends everything that is due, with as many frames per datagram as fit, and sets the timer for the rest. s.mu is
 // held.
 func (s *session) flush(now time.Time) {
-	out := outboxes.Get().(*outbox)
-	defer outboxes.Put(out)
+	out := sendBuffers.Get().(*sendBuffer)
+	defer sendBuffers.Put(out)
 	for s.endErr == nil {
 		d := beginData(out.buf(), s.version, s.remote, s.counter)
 		if s.ackDue {
@@ -97,7 +97,7 @@ func (s *session) settle(now time.Time) {
 }
 
 // enclose seals the datagram that beginData began in out. s.mu is held.
-func (s *session) enclose(out *outbox, d []byte) {
+func (s *session) enclose(out *sendBuffer, d []byte) {
 	s.counter++
 	d = sealData(s.seal, d)
 	s.counters.sent(len(d))
@@ -106,7 +106,7 @@ func (s *session) enclose(out *outbox, d []byte) {
 
 // transmit sends the datagrams in out, which it empties. s.mu is held, so that they leave in the order of their
 // counters.
-func (s *session) transmit(out *outbox) {
+func (s *session) transmit(out *sendBuffer) {
 	if len(out.list) > 0 {
 		s.write(out.list)
 		out.list = out.list[:0]
