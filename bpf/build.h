@@ -38,10 +38,10 @@ static __always_inline __u16 tcp_csum(struct __sk_buff *skb, __be32 saddr, __be3
 /* Turns a segment into the RST that answers it. To be accepted, it carries the segment's acknowledgment as its
  * sequence number, or acknowledges all that the segment occupies in sequence space (RFC 9293, 3.5.2). Returns 0 on
  * success; a RST is not answered. */
-static __always_inline int build_reset(struct __sk_buff *skb, const struct packet *p)
+__noinline int build_reset(struct __sk_buff *skb, const struct packet *p)
 {
 	const __u32 len = sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct tcphdr);
-	if ((p->flags & TCP_RST) || bpf_skb_change_tail(skb, len, 0))
+	if (!p || (p->flags & TCP_RST) || bpf_skb_change_tail(skb, len, 0))
 		return -1;
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct ethhdr *eth = data;

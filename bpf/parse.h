@@ -230,11 +230,12 @@ static __always_inline __u8 find_wscale(const struct options *o)
 }
 
 /* Reads the window scale of a SYN or SYN-ACK into p. */
-static __always_inline void parse_wscale(struct __sk_buff *skb, struct packet *p)
+__noinline int parse_wscale(struct __sk_buff *skb, struct packet *p)
 {
 	struct options o = {};
-	if (load_options(skb, p, &o))
+	if (p && load_options(skb, p, &o))
 		p->wscale = find_wscale(&o);
+	return 0;
 }
 
 /* Whether a segment is a SYN without ACK, RST and FIN. */
