@@ -113,8 +113,9 @@ __noinline int record_syn(const struct flow_key *k, const struct packet *p, cons
 	return 0;
 }
 
-/* Enters the flow of a client's segment that completes, or comes after, the handshake with a pod. The segment is yet to
- * be followed. Returns 0 if there is an entry now. */
+/* Enters the flow of a client's segment that completes, or comes after, the handshake with a pod. Anyone can send such a
+ * segment: the flow is no use of the pod until this has confirmed it. The segment is yet to be followed. Returns 0 if
+ * there is an entry now. */
 __noinline int enter_flooded(const struct flow_key *k, const struct packet *p, const struct origin *o, __u32 index)
 {
 	struct pod *pod = bpf_map_lookup_elem(&pods, &index);
@@ -130,7 +131,7 @@ __noinline int enter_flooded(const struct flow_key *k, const struct packet *p, c
 		.seq = {p->seq, p->ack},
 		.ack = {p->ack - 1, p->seq},
 		.edge = {p->ack + ((__u32)p->window << FLOOD_WSCALE), p->seq + (0xffff << FLOOD_WSCALE)},
-		.seen = SEEN_SYNACK | (pod->node && o->path == PATH_NIC ? SEEN_BLIND : 0),
+		.seen = SEEN_SYNACK | SEEN_UNPROVEN | (pod->node && o->path == PATH_NIC ? SEEN_BLIND : 0),
 		.wscale = {FLOOD_WSCALE, FLOOD_WSCALE},
 		.syn_window = p->window,
 		.created = now,

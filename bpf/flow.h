@@ -25,7 +25,13 @@ __noinline int pod_count_flows(__u32 index, __u32 generation, __s32 open, __s32 
 		__sync_fetch_and_add(&p->open, open);
 	if (half_open)
 		__sync_fetch_and_add(&p->half_open, half_open);
-	if (open > 0)
+}
+
+/* Counts a flow as new, once both sides have taken part in it. */
+__noinline int count_new_flow(const struct flow *f)
+{
+	struct pod *p = f ? pod_of_flow(f) : NULL;
+	if (p)
 		__sync_fetch_and_add(&p->new_flows, 1);
 	return 0;
 }
@@ -160,11 +166,12 @@ __noinline int flow_close(const struct flow_key *k, struct flow *f)
 }
 
 /* Whether a SYN on the 5-tuple of a known flow starts a new flow, because the client reuses its port. A different
- * SYN on an established flow is the pod's to answer (RFC 5961, 4.2). */
+ * SYN on a flow that the pod has accepted is the pod's to answer (RFC 9293, 3.10.7.4; RFC 5961, 4.2), or one forged SYN
+ * would take the flow from its client. */
 static __always_inline bool flow_reusable(const struct flow *f, const struct packet *p)
 {
 	return f->state >= FLOW_CLOSED || (f->seen & SEEN_FINS) == SEEN_FINS ||
-	       (f->state == FLOW_HALF_OPEN && f->isn != p->seq);
+	       (f->state == FLOW_HALF_OPEN && f->isn != p->seq && !(f->seen & SEEN_SYNACK));
 }
 
 /* Removes the flow on the 5-tuple of a SYN that starts a new one. Returns false if the flow is not reusable, or if
@@ -263,6 +270,8 @@ static __always_inline void flow_establish(const struct flow_key *k, struct flow
 	if ((__u32)word != FLOW_HALF_OPEN || !flow_swap(f, word, FLOW_ESTABLISHED))
 		return;
 	pod_count_flows(f->pod, f->generation, 1, -1);
+	if (!(f->seen & SEEN_UNPROVEN))
+		count_new_flow(f);
 	share_add(k, 1);
 }
 
@@ -284,8 +293,8 @@ static __always_inline bool is_from_client_pod(const struct flow *f, __u32 ifind
 }
 
 /* Counts a packet of a flow that is sent on. genuine is what track says of it. Only genuine segments keep a flow from
- * aging, and of a pod only those that are no bare ACKs, as anyone can provoke these (RFC 5961). Those of a handshake do
- * not count as use of the pod. */
+ * aging, and of a pod only those that are no bare ACKs, as anyone can provoke these (RFC 5961). Those of a handshake, or
+ * of a flow that the pod has not confirmed, do not count as use of the pod. */
 static __always_inline void account(struct flow *f, const struct packet *p, int dir, int genuine)
 {
 	__u32 index = f->pod;
@@ -302,7 +311,7 @@ static __always_inline void account(struct flow *f, const struct packet *p, int 
 	if (genuine && !bare) {
 		if (f->last != t->now)
 			f->last = t->now;
-		if (f->state >= FLOW_ESTABLISHED && t->last != t->now)
+		if (f->state >= FLOW_ESTABLISHED && t->last != t->now && !(f->seen & SEEN_UNPROVEN))
 			t->last = t->now;
 	}
 	t->bytes[dir] += p->ip_len;

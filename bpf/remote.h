@@ -179,7 +179,7 @@ static __always_inline int home_to_client(struct __sk_buff *skb, const struct fl
 	/* A retransmitted FIN may mean that the edge node is gone: it goes straight to the client, if it may. */
 	bool fin_again = (p->flags & TCP_FIN) && (f->seen & SEEN_FIN(OUT));
 	bool by_edge = replies_by_edge || o.path == PATH_EDGE_NODE || f->state == FLOW_HALF_OPEN ||
-		       (p->flags & (TCP_SYN | TCP_RST)) || ((p->flags & TCP_FIN) && !fin_again);
+		       (f->seen & SEEN_UNPROVEN) || (p->flags & (TCP_SYN | TCP_RST)) || ((p->flags & TCP_FIN) && !fin_again);
 	if (p->flags & TCP_SYN) {
 		parse_wscale(skb, p);
 		if (clamp_mss(skb, p, o.edge))

@@ -39,6 +39,34 @@ static __always_inline void learn_pod_seq(struct flow *f, const struct packet *p
 	f->edge[IN] = seq + f->syn_window;
 }
 
+/* Follows a SYN, or a SYN-ACK that answers it, of a flow that the pod has accepted with another SYN. A pod that has the
+ * connection replies to the SYN with an ACK (RFC 5961, 4.2). One that has lost it accepts a new one: its SYN-ACK, which
+ * it sends for no other reason, starts the flow anew. Returns 1 then. */
+__noinline int track_new_start(struct flow *f, const struct packet *p, __u32 dir)
+{
+	if (!f || !p)
+		return 0;
+	if (dir == OUT && (p->flags & TCP_ACK) && (f->seen & SEEN_NEXT_SYN) && p->ack == f->next_isn + 1 &&
+	    f->next_isn != f->isn) {
+		f->isn = f->next_isn;
+		f->seq[IN] = p->ack;
+		f->wscale[IN] = f->next_wscale;
+		f->wscale[OUT] = p->wscale;
+		f->syn_window = f->next_window;
+		learn_pod_seq(f, p, p->seq + 1);
+		__sync_fetch_and_and(&f->seen, ~(SEEN_FINS | SEEN_FIN_ACKS | SEEN_NEXT_SYN));
+		return 1;
+	}
+	if (dir == IN && is_syn(p)) {
+		f->next_isn = p->seq;
+		f->next_window = p->window;
+		f->next_wscale = p->wscale;
+		__sync_fetch_and_or(&f->seen, SEEN_NEXT_SYN);
+	}
+	count(COUNT_OUT_OF_WINDOW);
+	return 0;
+}
+
 /* Whether a pod's segment is a RST that acknowledges the client's SYN. */
 static __always_inline bool resets_syn(const struct flow *f, const struct packet *p)
 {
@@ -65,10 +93,8 @@ static __always_inline int track_answer(const struct flow_key *k, struct flow *f
 	}
 	if (!(p->flags & TCP_ACK))
 		return 0;
-	if (seq_diff(p->ack, f->isn) <= 0 || seq_diff(p->ack, f->seq[IN]) > 0) {
-		count(COUNT_OUT_OF_WINDOW);
-		return 0;
-	}
+	if (seq_diff(p->ack, f->isn) <= 0 || seq_diff(p->ack, f->seq[IN]) > 0)
+		return track_new_start(f, p, OUT);
 	/* A retransmitted SYN-ACK changes nothing. With SYN cookies, each has a new sequence number. */
 	if ((f->seen & SEEN_SYNACK) && f->ack[IN] == p->seq)
 		return 1;
@@ -185,30 +211,16 @@ static __always_inline void track_blind(struct flow *f, const struct packet *p, 
 		f->seq[OUT] = p->ack;
 }
 
-/* Follows a SYN or SYN-ACK of an established flow. To a SYN, a pod that has the connection replies with a challenge ACK
- * (RFC 5961, 4.2). One that has lost it accepts a new one: its SYN-ACK, which it sends for no other reason, starts the
- * flow anew. Returns 1 then. */
-static __always_inline int track_new_start(struct flow *f, const struct packet *p, __u32 dir)
+/* Follows what a flow lacks whose handshake, or whose pod's segments, have not passed here. A pod confirms the client's
+ * ACK by a segment, no RST, with the number that the ACK expects: a pod that does not know the connection answers by a
+ * RST, or by an ACK with a number of its own. */
+static __always_inline void track_unseen(struct flow *f, const struct packet *p, __u32 dir, __u32 stop)
 {
-	if (dir == OUT && (p->flags & TCP_ACK) && (f->seen & SEEN_NEXT_SYN) && p->ack == f->next_isn + 1 &&
-	    f->next_isn != f->isn) {
-		f->isn = f->next_isn;
-		f->seq[IN] = p->ack;
-		f->wscale[IN] = f->next_wscale;
-		f->wscale[OUT] = p->wscale;
-		f->syn_window = f->next_window;
-		learn_pod_seq(f, p, p->seq + 1);
-		__sync_fetch_and_and(&f->seen, ~(SEEN_FINS | SEEN_FIN_ACKS | SEEN_NEXT_SYN));
-		return 1;
-	}
-	if (dir == IN && is_syn(p)) {
-		f->next_isn = p->seq;
-		f->next_window = p->window;
-		f->next_wscale = p->wscale;
-		__sync_fetch_and_or(&f->seen, SEEN_NEXT_SYN);
-	}
-	count(COUNT_OUT_OF_WINDOW);
-	return 0;
+	if ((f->seen & SEEN_BLIND) && dir == IN)
+		track_blind(f, p, stop);
+	if ((f->seen & SEEN_UNPROVEN) && dir == OUT && p->seq == f->seq[OUT] &&
+	    (__sync_fetch_and_and(&f->seen, ~SEEN_UNPROVEN) & SEEN_UNPROVEN))
+		count_new_flow(f);
 }
 
 /* Whether a client's segment can belong to an open flow, judging by its sequence numbers. Changes nothing. */
@@ -235,7 +247,7 @@ __noinline int track(const struct flow_key *k, struct flow *f, const struct pack
 		if (dir == OUT && (p->flags & (TCP_SYN | TCP_RST)))
 			return track_answer(k, f, p);
 		if (dir == IN && (p->flags & TCP_SYN))
-			return p->seq == f->isn; /* retransmitted */
+			return p->seq == f->isn /* retransmitted */ || track_new_start(f, p, IN);
 		if (dir == IN && (p->flags & TCP_RST)) {
 			/* The client gave up, or does not know the connection. */
 			if (p->seq == f->isn + 1 || p->seq == f->seq[IN]) {
@@ -262,8 +274,8 @@ __noinline int track(const struct flow_key *k, struct flow *f, const struct pack
 	if (p->flags & TCP_SYN)
 		return track_new_start(f, p, dir);
 	__u32 stop = seq_end(p);
-	if ((f->seen & SEEN_BLIND) && dir == IN)
-		track_blind(f, p, stop);
+	if (f->seen & (SEEN_BLIND | SEEN_UNPROVEN))
+		track_unseen(f, p, dir, stop);
 	/* The window that the peer offered, as far as it is known here. Without ACK, TCP drops a segment. */
 	if (seq_diff(stop, f->edge[peer]) > 1 || seq_diff(p->seq, f->ack[peer]) < -OLD_ACK ||
 	    !(p->flags & TCP_ACK) || !track_ack(k, f, p, dir)) {

@@ -226,6 +226,7 @@ struct origin {
 #define SEEN_SYNACK 16u                   /* the pod's SYN-ACK has passed */
 #define SEEN_BLIND 32u                    /* most of the pod's segments bypass this node */
 #define SEEN_NEXT_SYN 64u                 /* a SYN of the client has passed while established */
+#define SEEN_UNPROVEN 128u                /* it was entered by an ACK that the pod has not confirmed yet */
 #define SEEN_FINS (SEEN_FIN(0) | SEEN_FIN(1))
 #define SEEN_FIN_ACKS (SEEN_FIN_ACK(0) | SEEN_FIN_ACK(1))
 

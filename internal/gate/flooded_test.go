@@ -112,8 +112,8 @@ func TestHandshakeDuringAFloodNeedsNoEntry(t *testing.T) {
 		if f, _ := w.flow(from, vip); f.State != estab || f.Isn != 1000 {
 			t.Fatalf("client %d: flow %+v", i, f)
 		}
-		if o, _, n := w.counts(vip, pod); o != 1 || n != 1 {
-			t.Errorf("client %d: %d open, %d new", i, o, n)
+		if o, _, n := w.counts(vip, pod); o != 1 || n != 0 {
+			t.Errorf("client %d: %d open, %d new before the pod has confirmed the ACK", i, o, n)
 		}
 		data := w.fromClient("PA", 1001, 5001, 1, 2, 3)
 		data.from = from
@@ -128,6 +128,45 @@ func TestHandshakeDuringAFloodNeedsNoEntry(t *testing.T) {
 	}
 	if len(pods) != 3 {
 		t.Errorf("all went to %v", pods)
+	}
+}
+
+// An ACK of no handshake, which anyone can send, is no use of the service, and neither is what the pod answers to it. A
+// connection that the pod confirms is.
+func TestForgedACKDuringAFloodIsNoUse(t *testing.T) {
+	all := newWorld(t, func(c *Config) { c.Sizes.Ring = 4 })
+	enter := func(t *testing.T) *world {
+		w := all.in(t)
+		w.warm(vip, 1)
+		w.crowd()
+		w.wantRun(onNIC, w.syn(7).fromOther(201, 1).frame(), tcxRedirect)
+		w.wantRun(onNIC, w.fromClient("PA", 1001, 5001, 1).frame(), tcxRedirect)
+		w.wantCounts(1, 4, 0)
+		return w
+	}
+	for name, c := range map[string]struct {
+		answer segment
+		open   uint32
+		used   bool
+	}{
+		"RST":                        {all.fromPod(1, "R", 5001, 0), 0, false},
+		"ACK of a SYN that it knows": {all.fromPod(1, "A", 77000, 1001), 1, false},
+		"ACK of the connection":      {all.fromPod(1, "A", 5001, 1002), 1, true},
+		"data":                       {all.fromPod(1, "PA", 5001, 1002, 1, 2), 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := enter(t)
+			w.wantRun(onPod1, c.answer.frame(), tcxRedirect)
+			flows := uint64(0)
+			if c.used {
+				flows = 1
+			}
+			w.wantCounts(c.open, 4, flows)
+			w.wantRun(onNIC, w.fromClient("PA", 1002, 5001, 1).frame(), tcxRedirect)
+			if used := w.lastUse() != 0; used != c.used {
+				t.Errorf("used: %v, want %v", used, c.used)
+			}
+		})
 	}
 }
 
@@ -188,6 +227,9 @@ func TestHandshakeDuringAFloodAcrossNodes(t *testing.T) {
 			t.Error("has an entry before its ACK")
 		}
 		w.unwrap(w.wantRun(onNIC, ack.frame(), tcxRedirect), toPodType, 0, 1, ack.frame())
+		w.wantCounts(1, 4, 0)
+		w.wantRun(onNIC, w.wrap(otherNode, toClientType, 0, 1, w.asSent(w.fromPod(1, "PA", 5001, 1001, 1)).frame()),
+			tcxRedirect)
 		w.wantCounts(1, 4, 1)
 	})
 	t.Run("edge, record lost", func(t *testing.T) {
@@ -208,7 +250,7 @@ func TestHandshakeDuringAFloodAcrossNodes(t *testing.T) {
 		w.must(w.g.objs.PendingQueries.Put(k, q))
 		data := w.fromClient("PA", 1001, 5001, 1)
 		w.unwrap(w.wantRun(onNIC, data.frame(), tcxRedirect), toPodType, 0, 1, data.frame())
-		w.wantCounts(1, 4, 1)
+		w.wantCounts(1, 4, 0)
 	})
 	crowdedHome := func(t *testing.T) *world {
 		w := all.in(t)
@@ -248,8 +290,12 @@ func TestHandshakeDuringAFloodAcrossNodes(t *testing.T) {
 		}
 		w.forgetSYNs() // the edge node has chosen
 		w.toPod(1, bare(ack), w.wantRun(onNIC, w.wrap(otherNode, toPodType, 0, 1, ack.frame()), tcxRedirect))
-		w.wantCounts(1, 4, 1)
+		w.wantCounts(1, 4, 0)
+		// The edge node needs the pod's confirmation, too.
 		data := w.fromPod(1, "PA", 5001, 1001, 1, 2, 3)
+		w.unwrap(w.wantRun(onPod1, bare(data), tcxRedirect), toClientType, 0, 1, bare(data))
+		w.wantCounts(1, 4, 1)
+		data.seq = 5004
 		w.straight(bare(data), w.wantRun(onPod1, bare(data), tcxRedirect))
 	})
 }

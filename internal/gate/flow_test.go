@@ -325,7 +325,8 @@ func TestSYNOnAClosingFlowStartsANewFlow(t *testing.T) {
 			70000, true},
 		{"closed, same sequence number", then(client1("R", 1001, 0, 0).is(closed)), 1000, true},
 		{"both have sent fin", then(client1("FA", 1001, 5001, 0), pod1("FA", 5001, 1002, 0)), 70000, true},
-		{"half-open, another sequence number", []step{syn, synack}, 70000, true},
+		{"not answered, another sequence number", []step{syn}, 70000, true},
+		{"half-open, another sequence number", []step{syn, synack}, 70000, false},
 		{"half-open, the same one", []step{syn, synack}, 1000, false},
 		{"established", then(), 70000, false},
 		{"half-closed", then(client1("FA", 1001, 5001, 0), pod1("A", 5001, 1002, 0)), 70000, false},
@@ -359,6 +360,49 @@ func TestSYNOnAClosingFlowStartsANewFlow(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A SYN with another number, from anyone who knows the client's port, takes no flow over that a pod has accepted: the
+// pod judges it, and the client's handshake ends as if it had not come.
+func TestASecondSYNDoesNotTakeAFlowOver(t *testing.T) {
+	all := newWorld(t, nil)
+	begin := func(t *testing.T) (w *world, pod int) {
+		w = all.in(t)
+		w.warm(vip, 1, 2, 3)
+		pod = podOf(t, w.wantRun(onNIC, w.syn(1000).frame(), tcxRedirect))
+		w.wantRun(onPod1+program(pod-1), w.fromPod(pod, "SA", 5000, 1001).frame(), tcxRedirect)
+		if got := podOf(t, w.wantRun(onNIC, w.syn(99).frame(), tcxRedirect)); got != pod {
+			t.Fatalf("the second SYN went to pod %d, the first to pod %d", got, pod)
+		}
+		return w, pod
+	}
+	t.Run("forged", func(t *testing.T) {
+		w, pod := begin(t)
+		w.wantRun(onPod1+program(pod-1), w.fromPod(pod, "A", 5001, 1001).frame(), tcxRedirect) // RFC 5961
+		if got := podOf(t, w.wantRun(onNIC, w.fromClient("A", 1001, 5001).frame(), tcxRedirect)); got != pod {
+			t.Errorf("the client's ACK went to pod %d, its SYN to pod %d", got, pod)
+		}
+		if f, _ := w.flow(client, vip); f.State != estab || f.Isn != 1000 {
+			t.Errorf("flow %+v", f)
+		}
+	})
+	t.Run("of the client, which does not know the first", func(t *testing.T) {
+		w, pod := begin(t)
+		w.wantRun(onPod1+program(pod-1), w.fromPod(pod, "A", 5001, 1001).frame(), tcxRedirect)
+		w.wantRun(onNIC, w.fromClient("R", 1001, 0).frame(), tcxRedirect)
+		w.wantRun(onNIC, w.syn(99).frame(), tcxRedirect)
+		if f, _ := w.flow(client, vip); f.State != half || f.Isn != 99 {
+			t.Errorf("flow %+v", f)
+		}
+	})
+	t.Run("of the client, after the pod gave up", func(t *testing.T) {
+		w, pod := begin(t)
+		w.wantRun(onPod1+program(pod-1), w.fromPod(pod, "SA", 7000, 100).frame(), tcxRedirect)
+		w.wantRun(onNIC, w.fromClient("A", 100, 7001).frame(), tcxRedirect)
+		if f, _ := w.flow(client, vip); f.State != estab || f.Isn != 99 {
+			t.Errorf("flow %+v", f)
+		}
+	})
 }
 
 // A draining pod gets none.

@@ -156,7 +156,8 @@ func (m *model) passIn(s modelSegment) {
 	}
 	syn := s.flags == "S"
 	begins := syn &&
-		(f == nil || f.state == closed || f.finEnd[0] != 0 && f.finEnd[1] != 0 || f.state == half && f.talk != s.talk)
+		(f == nil || f.state == closed || f.finEnd[0] != 0 && f.finEnd[1] != 0 ||
+			f.state == half && !f.synack && f.talk != s.talk)
 	w := m.wire(s)
 	verdict, out := m.run(onNIC, w.frame())
 	if encapsulated(out) {
@@ -537,8 +538,9 @@ func (m *model) send(s modelSegment) {
 // dial starts a talk from a port and gives up an earlier one.
 func (m *model) dial() {
 	port := uint16(41000 + m.r.IntN(8))
-	if f := m.flows[port]; f != nil && f.pod != 0 && f.state == estab && (f.finEnd[0] == 0 || f.finEnd[1] == 0) {
-		// A SYN in an established flow, forged or not, changes nothing.
+	if f := m.flows[port]; f != nil && f.pod != 0 && (f.finEnd[0] == 0 || f.finEnd[1] == 0) &&
+		(f.state == estab || f.state == half && f.synack) {
+		// A SYN in a flow that its pod has accepted, forged or not, changes nothing.
 		m.pass(modelSegment{talk: &talk{port: port, isn: [2]uint32{m.r.Uint32()}, pod: f.pod}, flags: "S"}, true)
 		return
 	}
