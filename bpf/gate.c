@@ -123,7 +123,10 @@ int gate_pod(struct __sk_buff *skb)
 		count(COUNT_PODS_TO_GATES);
 		return TCX_DROP;
 	}
-	return shortcut_enabled ? shortcut_from_pod(skb, kind, &p) : edge_from_client(skb, kind, &p, PATH_POD, true);
+	if (shortcut_enabled)
+		return shortcut_from_pod(skb, kind, &p);
+	/* On a cluster without the shortcut, all that pods send to services goes through the stack, and its rules. */
+	return encap_port ? TCX_NEXT : edge_from_client(skb, kind, &p, PATH_POD, true);
 }
 
 SEC("tc")

@@ -186,3 +186,32 @@ func TestShortcutFollowsPodDevices(t *testing.T) {
 	open()
 	links()
 }
+
+// On a cluster, with the shortcut or without, the node's stack decides which pod may connect.
+func TestStackDecidesWhichPodsConnect(t *testing.T) {
+	for _, shortcut := range []bool{true, false} {
+		t.Run(fmt.Sprint("shortcut ", shortcut), func(t *testing.T) {
+			n := newNetwork(t, XDPOff, 1500)
+			n.must(n.g.Close())
+			n.must(removeLinks(&n.cfg))
+			n.cfg.Shortcut, n.cfg.EncapPort, n.cfg.NodeAddr = shortcut, encapPort, netip.MustParseAddr(nodeAddr)
+			n.open()
+			sh(t, `sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.pod2.rp_filter=0
+				ip route replace %v dev pod2`, podAt[2].Addr())
+			t.Cleanup(func() { sh(t, "sysctl -qw net.ipv4.ip_forward=0 net.ipv4.conf.all.rp_filter=1") })
+			n.service()
+			n.addPod(vip, 1)
+			_, err := n.g.Serve(vip, 1)
+			n.must(err)
+			echo(n, podNS(1), podAt[1])
+			if err := tryAs("pod2", "", vip); err != nil {
+				t.Fatalf("an allowed pod: %v", err)
+			}
+			sh(t, "ip rule add from %v prohibit", podAt[2].Addr())
+			t.Cleanup(func() { sh(t, "ip rule del from %v prohibit", podAt[2].Addr()) })
+			if err := tryAs("pod2", "", vip); err == nil {
+				t.Error("a forbidden pod connected")
+			}
+		})
+	}
+}
