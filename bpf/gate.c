@@ -29,6 +29,7 @@
 char LICENSE[] SEC("license") = "GPL";
 
 #define PACKET_HOST 0 /* <linux/if_packet.h> */
+#define VLAN_ID 0xfff /* bits of skb->vlan_tci (<linux/if_vlan.h>) */
 
 static __always_inline int xdp(struct xdp_md *ctx)
 {
@@ -59,8 +60,9 @@ int gate_xdp_skb(struct xdp_md *ctx)
 SEC("tc")
 int gate_nic(struct __sk_buff *skb)
 {
-	/* Packets of a VLAN belong to the VLAN's interface. */
-	if (skb->vlan_present)
+	/* Packets of a VLAN belong to the VLAN's interface. A tag with VLAN 0 says only how urgent a packet of this one is
+	 * (IEEE 802.1Q, 9.6). */
+	if (skb->vlan_present && ((skb->vlan_tci & VLAN_ID) || bpf_skb_vlan_pop(skb)))
 		return TCX_NEXT;
 	/* Requests that XDP did not answer: it is off, or cannot send. */
 	if (skb->protocol == bpf_htons(ETH_P_ARP)) {

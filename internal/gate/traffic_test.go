@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -446,6 +447,50 @@ func TestTaggedForeignAndShortFramesAreIgnored(t *testing.T) {
 			n.ev.await(t, EventWake, 1)
 			if c := n.g.ServiceCounters(vip); c.Parked != 1 || c.Duplicates != 0 || len(counted(t, n.g)) != 0 {
 				t.Errorf("%+v, counted %v", c, counted(t, n.g))
+			}
+		})
+	}
+}
+
+// A tag with VLAN 0 tells the priority of a frame and nothing else (IEEE 802.1Q): such frames are the interface's own.
+func TestPriorityTagsAreIgnored(t *testing.T) {
+	for _, mode := range []XDPMode{XDPNative, XDPOff} {
+		t.Run(string(mode), func(t *testing.T) {
+			n := newNetwork(t, mode, 1500)
+			n.service()
+			n.must(n.g.AnnounceVIP(vip.Addr(), true))
+			node := linkByName(t, "eth0").Attrs().HardwareAddr
+			tagged := func(f []byte, tci uint16) []byte {
+				b := binary.BigEndian.AppendUint16(append(bytes.Clone(f[:12]), 0x81, 0), tci)
+				return append(b, f[12:]...)
+			}
+			for i, tci := range []uint16{0, 5 << 13} {
+				s := segment{from: client, to: vip, flags: "S", seq: 1000 + uint32(i), options: synOptions, src: clientMAC,
+					dst: node}
+				n.sendRaw(tagged(arpFrame(1, client.Addr(), vip.Addr()), tci), tagged(s.frame(), tci))
+				eventually(t, func() error {
+					c := n.g.ServiceCounters(vip)
+					if got := counted(t, n.g)["arp_replies"]; c.ParkedNow != 1 || got != uint64(i+1) {
+						return fmt.Errorf("TCI %#x: %+v, %d ARP replies", tci, c, got)
+					}
+					return nil
+				})
+				n.g.Refuse(vip)
+			}
+			// Those of a VLAN are not. The last frame arrives last.
+			of5 := segment{from: client, to: vip, flags: "S", seq: 7, options: synOptions, src: clientMAC, dst: node}
+			last := of5
+			last.to = vip2
+			before := n.g.ServiceCounters(vip)
+			n.sendRaw(tagged(of5.frame(), 5), last.frame())
+			eventually(t, func() error {
+				if c := n.g.ServiceCounters(vip2); c.ParkedNow != 1 {
+					return fmt.Errorf("%+v", c)
+				}
+				return nil
+			})
+			if after := n.g.ServiceCounters(vip); after != before {
+				t.Errorf("a frame of VLAN 5: %+v, then %+v", before, after)
 			}
 		})
 	}
