@@ -168,40 +168,48 @@ struct options {
 	__u32 len;              /* valid bytes */
 };
 
+#define NO_OPTION -1   /* there is no such option */
+#define BAD_OPTIONS -2 /* nor are the options well formed */
+
 /* State of find_option's loop. */
 struct option_walk {
 	const struct options *o; /* where to look */
 	__u32 at;                /* next byte */
 	__u32 kind, len;         /* option to find; len 0 is any */
-	int found;               /* offset of its data, or -1 */
+	int found;               /* offset of its data, NO_OPTION or BAD_OPTIONS */
 };
 
 static long find_option_step(__u32 i, void *ctx)
 {
 	struct option_walk *w = ctx;
 	__u32 at = w->at;
-	if (at >= w->o->len || at > MAX_OPTIONS - 2)
+	if (at >= w->o->len || at >= MAX_OPTIONS)
 		return 1;
-	__u8 kind = w->o->byte[at], len = w->o->byte[at + 1];
+	/* A length beyond the last byte makes the option invalid, as 0 does. */
+	__u8 kind = w->o->byte[at], len = at < MAX_OPTIONS - 1 ? w->o->byte[at + 1] : 0;
 	if (kind == 0) /* end of option list */
 		return 1;
 	if (kind == 1) { /* no-operation */
 		w->at = at + 1;
 		return 0;
 	}
-	if (kind == w->kind && (len == w->len || !w->len) && at + len <= w->o->len) {
+	if (len < 2 || at + len > w->o->len) {
+		w->found = BAD_OPTIONS;
+		return 1;
+	}
+	if (kind == w->kind && (len == w->len || !w->len)) {
 		w->found = at + 2;
 		return 1;
 	}
 	w->at = at + len;
-	return len < 2;
+	return 0;
 }
 
 /* Finds an option of a given kind and length (RFC 9293, 3.1), or of any length if len is 0. Returns the offset of its
- * data in the options, or -1. A global function, so that the verifier checks it once. */
+ * data in the options, NO_OPTION or BAD_OPTIONS. A global function, so that the verifier checks it once. */
 __noinline int find_option(const struct options *o, __u32 kind, __u32 len)
 {
-	struct option_walk w = {.o = o, .kind = kind, .len = len, .found = -1};
+	struct option_walk w = {.o = o, .kind = kind, .len = len, .found = NO_OPTION};
 	if (o)
 		bpf_loop(MAX_OPTIONS, find_option_step, &w, 0);
 	return w.found;

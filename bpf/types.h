@@ -457,8 +457,8 @@ enum counter {
 	COUNT_MOVED,           /* flows taken over from another edge node */
 	COUNT_SHORTCUTS,       /* flows of pods on this node that bypass the stack after their handshake */
 	COUNT_PODS_TO_GATES,   /* UDP packets of pods to the gates' port of a node: dropped */
-	COUNT_BAD_CHECKSUM,    /* SYNs of cold services with a wrong TCP checksum: dropped */
-	COUNT_BAD_SOURCE,      /* SYNs of cold services from an impossible address, or source-routed: dropped */
+	COUNT_BAD_CHECKSUM,    /* SYNs of cold services with a wrong IP or TCP checksum: dropped */
+	COUNT_BAD_SOURCE,      /* SYNs of cold services from an impossible address, or with such IP options: dropped */
 	COUNT_SOURCE_FULL,     /* SYNs of client addresses that have their share of `flows`: dropped */
 	COUNT_SERVICE_FULL,    /* SYNs to services that have their share of `flows`: dropped */
 	COUNT_IDLE_EVICTED,    /* established flows removed before their age because `flows` was almost full */

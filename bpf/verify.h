@@ -52,8 +52,22 @@ static __always_inline bool has_right_checksum(void *ctx, bool xdp, const struct
 	return sum >= 0 && csum_fold((__u64)partial + sum) == 0;
 }
 
-/* Whether the IP header of the packet in ctx has an option that names routers to pass (RFC 791). It would bring replies
- * to wherever the sender likes. */
+/* Whether the checksum of the IP header of the packet in ctx is right. Overwrites `scratch`. */
+static __always_inline bool has_right_ip_checksum(void *ctx, bool xdp, const struct packet *p)
+{
+	const __u32 at = sizeof(struct ethhdr);
+	__u32 zero = 0;
+	struct parked *s = bpf_map_lookup_elem(&scratch, &zero);
+	/* Bounds in a form that the verifier of Linux 6.12 understands, too. */
+	__u32 n = (p->l4 - at - 1) & 0x3f;
+	barrier_var(n);
+	if (!s || (xdp ? bpf_xdp_load_bytes(ctx, at, s->frame, n + 1) : bpf_skb_load_bytes(ctx, at, s->frame, n + 1)))
+		return false;
+	return sum_scratch(n + 1) == 0xffff;
+}
+
+/* Whether the IP header of the packet in ctx has an option that names routers to pass (RFC 791), which would bring
+ * replies to wherever the sender likes, or options that cannot be parsed, among which one may hide. */
 static __always_inline bool is_source_routed(void *ctx, bool xdp, const struct packet *p)
 {
 	const __u32 at = sizeof(struct ethhdr) + sizeof(struct iphdr);
@@ -65,15 +79,15 @@ static __always_inline bool is_source_routed(void *ctx, bool xdp, const struct p
 	struct options o = {.len = n + 1};
 	if (xdp ? bpf_xdp_load_bytes(ctx, at, o.byte, n + 1) : bpf_skb_load_bytes(ctx, at, o.byte, n + 1))
 		return true;
-	return find_option(&o, IPOPT_LSRR, 0) >= 0 || find_option(&o, IPOPT_SSRR, 0) >= 0;
+	return find_option(&o, IPOPT_LSRR, 0) != NO_OPTION || find_option(&o, IPOPT_SSRR, 0) != NO_OPTION;
 }
 
 /* Whether no host can have a flow's client address: 0.0.0.0/8, 127.0.0.0/8, multicast, broadcast (RFC 1122, 3.2.1.3),
- * or a VIP, such as the one that the SYN is for. */
+ * class E, or a VIP, such as the one that the SYN is for. */
 static __always_inline bool has_impossible_client(const struct flow_key *k)
 {
 	__u32 a = bpf_ntohl(k->client.w[3]);
-	return a >> 24 == 0 || a >> 24 == 127 || a >> 28 == 14 || a == 0xffffffff ||
+	return a >> 24 == 0 || a >> 24 == 127 || a >> 28 >= 14 ||
 	       bpf_map_lookup_elem(&addresses, &k->client);
 }
 
@@ -88,7 +102,7 @@ static __always_inline bool may_wake(void *ctx, bool xdp, const struct packet *p
 		count(COUNT_BAD_SOURCE);
 		return false;
 	}
-	if (!has_right_checksum(ctx, xdp, p)) {
+	if (!has_right_ip_checksum(ctx, xdp, p) || !has_right_checksum(ctx, xdp, p)) {
 		count(COUNT_BAD_CHECKSUM);
 		return false;
 	}

@@ -30,6 +30,15 @@ func TestInvalidSYNWakesNothing(t *testing.T) {
 	options := func(o []layers.IPv4Option) func(w *world) []byte {
 		return segmentFrame(func(w *world) segment { s := w.syn(1000); s.ipOptions = o; return s })
 	}
+	badOption := func(length byte) func(w *world) []byte {
+		return func(w *world) []byte {
+			f := options(routedBy(131, router...))(w)
+			f[35] = length // of the first option
+			f[24], f[25] = 0, 0
+			set16(24, ^fold16(sum16(0, f[14:14+int(f[14]&15)*4])))(f)
+			return f
+		}
+	}
 	withData := func(n int) func(w *world) []byte {
 		return segmentFrame(func(w *world) segment { s := w.syn(1000); s.payload = make([]byte, n); return s })
 	}
@@ -53,6 +62,10 @@ func TestInvalidSYNWakesNothing(t *testing.T) {
 		{"from 224.0.0.1", "bad_source", from("224.0.0.1:4000")},
 		{"from 239.255.255.255", "bad_source", from("239.255.255.255:4000")},
 		{"from 255.255.255.255", "bad_source", from("255.255.255.255:4000")},
+		{"from 240.0.0.1", "bad_source", from("240.0.0.1:4000")},
+		{"wrong IP checksum", "bad_checksum", with(synFrame, func(b []byte) { b[24] ^= 0x55 })},
+		{"option of length 1, then a source route", "bad_source", badOption(1)},
+		{"option beyond the header, then a source route", "bad_source", badOption(13)},
 		{"from itself", "bad_source", from("10.46.100.5:80")},
 		{"from its address", "bad_source", from("10.46.100.5:4000")},
 		{"from another service address", "bad_source", from("10.46.100.6:4000")},
