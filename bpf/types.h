@@ -22,7 +22,7 @@ enum limit {
 	IDLE_TIMES = 128,          /* entries in `idle_flows` */
 	IDLE_SHIFT = 36,           /* they stand for as many times 2^IDLE_SHIFT ns (69 s) of silence, and the last for more */
 	SOURCE_BUDGETS = 16384,    /* budgets of client prefixes, with and without a proof; a power of two */
-	PARKED_OWN = 16,           /* parked SYNs of a service up to which it may use the places that others may not */
+	PARKED_OWN = 1,            /* parked SYNs of a service up to which it may use the places that others may not */
 	REPEATED_SYNS = 65536,     /* SYNs whose repeats are counted; a power of two */
 	SYN_RECORDS = 65536,       /* entries of `syn_records`; a power of two */
 	TAG_SLOTS = 4,             /* keys in `tag_keys` */

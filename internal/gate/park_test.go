@@ -648,7 +648,7 @@ func TestParkedSYNsAreHandledExactlyOnce(t *testing.T) {
 	}
 }
 
-// The SYNs of some services, however many, leave places for those of others.
+// The SYNs of some services leave a place for one of each other, as many as there are places in the last quarter.
 func TestFloodedServicesLeavePlacesForOthers(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Sizes.Parked = 256 })
 	parked := func() (n []uint32) {
@@ -664,7 +664,7 @@ func TestFloodedServicesLeavePlacesForOthers(t *testing.T) {
 		}
 		return n
 	}
-	want := []uint32{100, 92, 16, 16, 16} // three quarters for all, then 16 each
+	want := []uint32{100, 92, 1, 1, 1} // three quarters for all, then one each
 	for range 2 {
 		if got := parked(); !slices.Equal(got, want) {
 			t.Errorf("%d SYNs parked, want %d", got, want)
@@ -679,7 +679,26 @@ func TestFloodedServicesLeavePlacesForOthers(t *testing.T) {
 	// As after an upgrade from a version that did not count.
 	parked()
 	*w.g.places.at(0) = 7
-	if _, err := w.g.Sweep(hours()); err != nil || *w.g.places.at(0) != 240 {
-		t.Errorf("%d places taken after a sweep (%v), want 240", *w.g.places.at(0), err)
+	if _, err := w.g.Sweep(hours()); err != nil || *w.g.places.at(0) != 195 {
+		t.Errorf("%d places taken after a sweep (%v), want 195", *w.g.places.at(0), err)
+	}
+}
+
+// Strangers who wake many services, with as many SYNs each as are kept for them, leave a place for the next service.
+func TestManyWokenServicesLeavePlacesForOthers(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Sizes.Parked = 256 })
+	for i := range 20 {
+		a := serviceAt(i)
+		w.service(a, 1024, 1024)
+		for j := range 16 {
+			s := w.syn(1000)
+			s.to, s.from = a, netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(i), byte(j + 1)}), 4000)
+			w.run(onXDP, s.frame())
+		}
+	}
+	w.service(vip, 1024, 1024)
+	w.wantRun(onXDP, w.syn(1000).frame(), xdpDrop)
+	if c := w.g.ServiceCounters(vip); c.ParkedNow != 1 {
+		t.Errorf("%+v, want 1 parked; %d places taken", c, *w.g.places.at(0))
 	}
 }
