@@ -41,10 +41,12 @@ static __always_inline int edge_xdp(struct xdp_md *ctx, struct ethhdr *eth)
 	enum judgment j = judge(ctx, true, &p, &k, s, st);
 	if (j == REJECT)
 		return XDP_DROP;
-	if (j == CHALLENGE && !nic->tx)
+	struct bpf_fib_lookup fib;
+	/* gate_cold sends what XDP cannot. */
+	if (j == CHALLENGE && (!nic->tx || find_neighbor(ctx, &p, &fib)))
 		return XDP_PASS;
 	if (j == CHALLENGE)
-		return challenge_xdp(ctx, &p, &k) ? XDP_DROP : XDP_TX;
+		return challenge_xdp(ctx, &p, &k, &fib) ? XDP_DROP : XDP_TX;
 	return park(ctx, true, &p, &k, s, st, &o) == PARKED ? XDP_DROP : XDP_PASS;
 }
 
@@ -90,10 +92,11 @@ static __always_inline int cold_from_client(struct __sk_buff *skb, struct packet
 	if (state_now(st) != SERVICE_WARM) {
 		enum judgment j = judge(skb, false, p, &k, s, st);
 		if (j == CHALLENGE)
-			return challenge(skb, p, &k, ingress);
+			return challenge(skb, p, &k, &o);
 		if (j == REJECT || park(skb, false, p, &k, s, st, &o) == PARKED)
 			return TCX_DROP;
 	}
+	distrust(&o, s);
 	struct flow *f = bpf_map_lookup_elem(&flows, &k);
 	return open_to_some_pod(skb, p, &k, f, s->index, st, &o, ingress, true);
 }

@@ -106,11 +106,21 @@ static __always_inline bool follow_route(struct flow *f, const struct ethhdr *et
 	if (f->origin.path == PATH_STACK || f->origin.path == PATH_POD)
 		return false;
 	bool moved = f->origin.path != PATH_NIC;
+	if (!moved && !f->origin.ifindex && (f->state != FLOW_ESTABLISHED || (f->seen & SEEN_UNPROVEN)))
+		return false; /* the client has not answered a reply yet */
 	f->origin.path = PATH_NIC;
 	f->origin.ifindex = ifindex;
 	__builtin_memcpy(f->origin.client_mac, eth->h_source, 6);
 	__builtin_memcpy(f->origin.our_mac, eth->h_dest, 6);
 	return moved;
+}
+
+/* Whether the SYN of a pod is for the stack to judge, because its service has rules for sources, and the source that it
+ * claims is not the pod's: the reply would go back to the pod all the same. */
+static __always_inline bool is_for_stack(struct __sk_buff *skb, const struct packet *p, const struct service *s,
+					 enum flow_path path)
+{
+	return path == PATH_POD && (s->flags & SERVICE_SOURCES) && comes_from_elsewhere(skb, p);
 }
 
 /* Handles a client's packet. path says how it arrived; ingress: it did not leave this node's stack. */
@@ -171,6 +181,8 @@ static __always_inline int edge_from_client(struct __sk_buff *skb, enum packet_k
 	struct service_status *st = status_of(s->index);
 	if (!st)
 		return TCX_DROP;
+	if (syn && is_for_stack(skb, p, s, path))
+		return TCX_NEXT;
 	if (state_now(st) != SERVICE_WARM && (syn || (p->flags & TCP_RST)))
 		return run_step(skb, STEP_COLD);
 	if (!syn) {
@@ -182,6 +194,7 @@ static __always_inline int edge_from_client(struct __sk_buff *skb, enum packet_k
 	if (is_denied(s, &k))
 		return TCX_DROP;
 	origin_from_frame(&o, eth, skb->ifindex, path);
+	distrust(&o, s);
 	return open_to_some_pod(skb, p, &k, f, s->index, st, &o, ingress, false);
 }
 
@@ -205,6 +218,7 @@ static __always_inline int edge_from_daemon(struct __sk_buff *skb, struct packet
 		return TCX_DROP;
 	}
 	struct origin o = syn->origin;
+	distrust(&o, s);
 	/* In the next two cases it stays parked, unless another CPU has sent it on. */
 	if (state_now(st) != SERVICE_WARM)
 		return TCX_DROP;

@@ -4,32 +4,6 @@
 
 #include "tag.h"
 
-#define AF_INET 2 /* <sys/socket.h> */
-
-/* Looks up the route to an address. Returns 0, or a BPF_FIB_LKUP_RET_ code if there is none. */
-static __always_inline long find_route(struct __sk_buff *skb, __be32 from, __be32 to, __u8 protocol, __u16 len,
-				       struct bpf_fib_lookup *fib)
-{
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET;
-	fib->l4_protocol = protocol;
-	fib->tot_len = len;
-	fib->ipv4_src = from;
-	fib->ipv4_dst = to;
-	/* As if it came in on wangell0, where forwarding is always enabled. */
-	fib->ifindex = wangell_ifindex;
-	/* Resolving the neighbor is left to bpf_redirect_neigh. */
-	return bpf_fib_lookup(skb, fib, sizeof(*fib), BPF_FIB_LOOKUP_SKIP_NEIGH);
-}
-
-/* Sends a packet along a route that find_route has found, bypassing netfilter. */
-static __always_inline int send_by_route(const struct bpf_fib_lookup *fib)
-{
-	struct bpf_redir_neigh nh = {.nh_family = fib->family};
-	__builtin_memcpy(nh.ipv6_nh, fib->ipv6_dst, sizeof(nh.ipv6_nh)); /* a union with the IPv4 address */
-	return bpf_redirect_neigh(fib->ifindex, &nh, sizeof(nh), 0);
-}
-
 /* Hashes a client's address and port: Knuth's multiplicative hash. */
 static __always_inline __u32 flow_hash(__be32 client, __be16 port)
 {

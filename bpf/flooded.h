@@ -159,7 +159,9 @@ __noinline int enter_by_ack(const struct flow_key *k, const struct packet *p, co
 		pod = r->pod;
 	else if (guess)
 		pod = choose_by_hash(k, s->index);
-	return pod == NO_POD ? -1 : enter_flooded(k, p, o, pod);
+	struct origin from = *o;
+	distrust(&from, s);
+	return pod == NO_POD ? -1 : enter_flooded(k, p, &from, pod);
 }
 
 /* Home node: enters the flow of a client's segment that has no entry here. The edge node has chosen the pod. Returns 0

@@ -97,17 +97,15 @@ static __always_inline enum judgment judge(void *ctx, bool xdp, const struct pac
 	return CHALLENGE;
 }
 
-/* Writes the challenge to a SYN into its frame, all but the TCP checksum. Returns the TCP header, or NULL if there is
+/* Writes the challenge to a SYN into its frame, all but the MAC addresses and the TCP checksum. Returns the TCP header, or NULL if there is
  * no room. */
 static __always_inline struct tcphdr *write_challenge(void *data, void *end, const struct packet *p,
 						      const struct flow_key *k)
 {
-	struct ethhdr *eth = data;
-	struct iphdr *ip = data + sizeof(*eth);
+	struct iphdr *ip = data + sizeof(struct ethhdr);
 	struct tcphdr *tcp = (void *)(ip + 1);
 	if ((void *)(tcp + 1) > end)
 		return NULL;
-	swap_macs(eth);
 	write_ip(ip, IPPROTO_TCP, p->daddr, p->saddr, sizeof(*ip) + sizeof(*tcp), 0, 64);
 	__builtin_memset(tcp, 0, sizeof(*tcp));
 	tcp->source = p->dport;
@@ -119,8 +117,22 @@ static __always_inline struct tcphdr *write_challenge(void *data, void *end, con
 	return tcp;
 }
 
-/* Turns a SYN into the challenge that answers it, in XDP. Returns 0 on success. */
-static __always_inline int challenge_xdp(struct xdp_md *ctx, const struct packet *p, const struct flow_key *k)
+/* Finds the MAC addresses with which a packet from a VIP goes to a client by this node's routes. Returns 0 if XDP_TX can
+ * send it: it goes out of the interface on which ctx came in, and the neighbor is known. */
+static __always_inline int find_neighbor(struct xdp_md *ctx, const struct packet *p, struct bpf_fib_lookup *fib)
+{
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->l4_protocol = IPPROTO_TCP;
+	fib->ipv4_src = p->daddr;
+	fib->ipv4_dst = p->saddr;
+	fib->ifindex = wangell_ifindex; /* as in find_route */
+	return bpf_fib_lookup(ctx, fib, sizeof(*fib), 0) || fib->ifindex != ctx->ingress_ifindex;
+}
+
+/* Turns a SYN into the challenge that answers it, in XDP, to the MAC addresses of fib. Returns 0 on success. */
+static __always_inline int challenge_xdp(struct xdp_md *ctx, const struct packet *p, const struct flow_key *k,
+					 const struct bpf_fib_lookup *fib)
 {
 	const __u32 used = sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct tcphdr);
 	int more = MIN_FRAME - (int)bpf_xdp_get_buff_len(ctx);
@@ -130,6 +142,9 @@ static __always_inline int challenge_xdp(struct xdp_md *ctx, const struct packet
 	struct tcphdr *tcp = write_challenge(data, end, p, k);
 	if (!tcp)
 		return -1;
+	struct ethhdr *eth = data;
+	__builtin_memcpy(eth->h_dest, fib->dmac, 6);
+	__builtin_memcpy(eth->h_source, fib->smac, 6);
 	__be32 pseudo[3] = {p->daddr, p->saddr, bpf_htonl(IPPROTO_TCP << 16 | sizeof(*tcp))};
 	__u32 sum = bpf_csum_diff(NULL, 0, pseudo, sizeof(pseudo), 0);
 	tcp->check = csum_fold((__u32)bpf_csum_diff(NULL, 0, (__be32 *)tcp, sizeof(*tcp), sum));
@@ -151,9 +166,12 @@ __noinline int make_challenge(struct __sk_buff *skb, const struct packet *p, con
 	return 0;
 }
 
-/* Answers a SYN with a challenge. */
+/* Answers a SYN with a challenge, which goes where the routes say that the client is: a proof is worth nothing if it is
+ * asked of whoever has sent the SYN. */
 static __always_inline int challenge(struct __sk_buff *skb, const struct packet *p, const struct flow_key *k,
-				     bool ingress)
+				     const struct origin *o)
 {
-	return make_challenge(skb, p, k) ? TCX_DROP : send_back(skb, ingress);
+	if (make_challenge(skb, p, k))
+		return TCX_DROP;
+	return o->path == PATH_STACK ? send_to_origin(skb, o) : send_routed(skb);
 }

@@ -45,13 +45,9 @@ static __always_inline bool answers_flooded_syn(struct __sk_buff *skb, const str
 
 /* Sends a pod's answer, from the service address, to a SYN that got no entry. r is its record; if there is none, the
  * answer goes by this node's routes. */
-static __always_inline int send_to_flooded(struct __sk_buff *skb, const struct packet *p, __be32 vip,
-					   const struct syn_record *r)
+static __always_inline int send_to_flooded(struct __sk_buff *skb, const struct syn_record *r)
 {
-	if (r)
-		return send_to_origin(skb, &r->origin);
-	struct bpf_fib_lookup fib;
-	return find_route(skb, vip, p->daddr, IPPROTO_TCP, 0, &fib) ? TCX_DROP : send_by_route(&fib);
+	return r ? send_to_origin(skb, &r->origin) : send_routed(skb);
 }
 
 /* Edge node: sends on the answer of a pod on another node to a SYN that got no entry here. */
@@ -65,7 +61,7 @@ static __always_inline int reply_from_home(struct __sk_buff *skb, const struct p
 	struct pod *pod = r ? lookup_pod(r->pod, r->generation) : NULL;
 	if ((p->flags & TCP_SYN) && clamp_mss(skb, p, pod && pod->node ? pod->node : p->daddr))
 		return TCX_DROP;
-	return send_to_flooded(skb, p, p->saddr, r);
+	return send_to_flooded(skb, r);
 }
 
 /* Sends the answer of a pod on this node to a SYN that got no entry. */
@@ -91,7 +87,7 @@ static __always_inline int reply_to_flooded(struct __sk_buff *skb, const struct 
 	if (by_edge)
 		return send_to_edge(skb, p->daddr, p->dport, p->ip_len, pod->id, r->origin.edge, ENCAP_TO_CLIENT,
 				    p->flags & TCP_RST ? ENCAP_CLOSES : 0);
-	return send_to_flooded(skb, p, k.service.w[3], r);
+	return send_to_flooded(skb, r);
 }
 
 /* Whether a pod answers a SYN that another pod got meanwhile. f is the flow, or NULL. */

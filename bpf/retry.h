@@ -94,7 +94,7 @@ static __always_inline int retry_syn(struct __sk_buff *skb, struct packet *p)
 		/* If it is dropped, its client repeats it. */
 		enum judgment j = judge(skb, false, p, &k, s, st);
 		if (j == CHALLENGE)
-			return make_challenge(skb, p, &k) ? TCX_DROP : send_to_origin(skb, &o);
+			return challenge(skb, p, &k, &o);
 		if (j == REJECT || park(skb, false, p, &k, s, st, &o) == PARKED)
 			return TCX_DROP;
 	}

@@ -2,12 +2,8 @@
 /* Translates addresses and ports, and sends packets on. A checksum may be partial, to be completed by a device. */
 #pragma once
 
-#include "parse.h"
+#include "route.h"
 #include <bpf/bpf_core_read.h>
-
-#define TCX_NEXT -1
-#define TCX_PASS 0
-#define TCX_DROP 2
 
 /* Updates an IPv4 header checksum for a changed address (RFC 1624, eqn. 3). */
 static __always_inline void ip_csum_replace(struct iphdr *ip, __be32 from, __be32 to)
@@ -132,7 +128,8 @@ static __always_inline int translate_from_pod(struct __sk_buff *skb, const struc
 	return 0;
 }
 
-/* Sends a packet from a service address to a client, back the way the client's packets come. */
+/* Sends a packet from a service address to a client, back the way the client's packets come, or by this node's routes
+ * as long as that way is not known. */
 static __always_inline int send_to_origin(struct __sk_buff *skb, const struct origin *o)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -146,6 +143,8 @@ static __always_inline int send_to_origin(struct __sk_buff *skb, const struct or
 			eth->h_dest[i] = wangell_mac[i];
 		return bpf_redirect(wangell_ifindex, BPF_F_INGRESS);
 	}
+	if (!o->ifindex)
+		return send_routed(skb);
 	__builtin_memcpy(eth->h_dest, o->client_mac, 6);
 	__builtin_memcpy(eth->h_source, o->our_mac, 6);
 	if (o->path == PATH_POD)

@@ -35,6 +35,14 @@ __noinline int refuses_source(__u32 service, const struct flow_key *k)
 	return 1;
 }
 
+/* Forgets where the client of a service with rules seems to be, so that its pod's replies go by this node's routes until
+ * the client has answered one: who forges an allowed address does not get them. The stack does the same for its own. */
+static __always_inline void distrust(struct origin *o, const struct service *s)
+{
+	if ((s->flags & SERVICE_SOURCES) && o->path == PATH_NIC)
+		o->ifindex = 0;
+}
+
 /* Whether a SYN may not reach its service, whatever the service's state. */
 static __always_inline bool is_denied(const struct service *s, const struct flow_key *k)
 {

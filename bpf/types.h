@@ -213,7 +213,7 @@ enum flow_state {
 
 /* Where a flow's client packets come from; replies go back there. */
 struct origin {
-	__u32 ifindex;       /* interface they arrive on; 0 if they arrive from an edge node */
+	__u32 ifindex;       /* interface they arrive on; 0 if from an edge node, or with PATH_NIC not known: see distrust */
 	__u8 client_mac[6];  /* MAC address of the neighbor that sends them: the client or its router */
 	__u8 our_mac[6];     /* MAC address they are sent to */
 	enum flow_path path; /* kind of interface */
@@ -449,7 +449,7 @@ enum counter {
 	COUNT_UNKNOWN_NODE,    /* encapsulated packets from an address that is not in `nodes`: dropped */
 	COUNT_BAD_ENCAP,       /* encapsulated packets that cannot be parsed: dropped */
 	COUNT_LATE_REPLIES,    /* replies from a home node for no known flow: the pod gets a RST */
-	COUNT_NO_ROUTE,        /* packets to another node without a route there: dropped */
+	COUNT_NO_ROUTE,        /* packets to another node or a client without a route there: dropped */
 	COUNT_RETRIES,         /* SYNs sent to another pod after one refused or did not answer */
 	COUNT_TOO_BIG,         /* packets to another node that exceed the path's MTU: dropped */
 	COUNT_ASKED,           /* segments of no known flow for which the home nodes were queried */

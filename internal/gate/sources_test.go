@@ -45,6 +45,11 @@ func TestOnlyAllowedSourcesReachAService(t *testing.T) {
 			w := all.in(t)
 			e := w.events()
 			w.restricted(vip, "10.46.200.0/24", "-10.46.200.16/28", "10.46.200.20/32")
+			if on == onPod2 {
+				// Of an address that is not routed to it, a pod's SYN is for the stack to judge.
+				w.untouched(on, w.syn(1000).frame())
+				sh(t, "ip route add 10.46.200.0/24 dev pod2; ip route del %v metric 9999", client.Addr())
+			}
 			for host, allowed := range map[byte]bool{10: true, 16: false, 20: true, 21: false, 31: false, 32: true} {
 				s, _, dropped := synAt(w, on)
 				s = s.fromOther(host, 1000+uint16(host))

@@ -80,6 +80,10 @@ func newWorld(t testing.TB, change func(*Config)) *world {
 		t.Fatal(err)
 	}
 	w.must(w.g.objs.Nics.Put(uint32(w.nic.Attrs().Index), gateNic{Mac: hardwareAddr(w.nic.Attrs().HardwareAddr), Tx: 1}))
+	// client is the router of all others. The metric lets tests with addresses of their own have their own routes.
+	sh(t, `ip route add %[1]v dev nic metric 9999; ip neigh replace %[1]v lladdr %[2]v dev nic
+		for net in 10.46.200.0/24 198.18.0.0/15; do ip route add $net via %[1]v dev nic onlink metric 9999; done`,
+		client.Addr(), clientMAC)
 	w.reset()
 	return w
 }
