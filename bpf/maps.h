@@ -299,6 +299,14 @@ struct {
 	__type(value, struct query_count);
 } query_budget SEC(".maps");
 
+/* Service index → its share of that. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct query_count);
+} query_shares SEC(".maps");
+
 /* The controller's ID and service address of a pod → pod index. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

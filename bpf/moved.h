@@ -12,23 +12,31 @@
 #define QUERY_EXPIRY 120000000000ull /* ns after which the ports are a new connection's (RFC 6298, 2.5) */
 #define QUERY_WINDOW 100000000ull    /* ns over which the query budget is counted */
 #define MAX_QUERIES 1024             /* packets in one such window */
+#define MAX_SERVICE_QUERIES 256      /* of them for one service, so that a flood on some leaves room for others */
 #define FAR (1u << 30)               /* in sequence space: beyond any window (RFC 7323, 2.3) */
 
-/* Takes copies of a packet, which may be of several segments, out of the query budget; false if there is not enough
- * left. If two CPUs start a window at once, it may be exceeded by a few. */
-static __always_inline bool spend_query_budget(struct __sk_buff *skb, __u32 copies, __u64 now)
+/* Counts packets in a window of queries; false if that exceeds a limit. If two CPUs start a window at once, it may be
+ * exceeded by a few. */
+static __always_inline bool count_queries(struct query_count *b, __u32 packets, __u32 max, __u64 window)
 {
-	__u32 segments = skb->gso_segs, packets = segments > 1 ? copies * segments : copies;
-	__u32 zero = 0;
-	struct query_count *b = bpf_map_lookup_elem(&query_budget, &zero);
-	if (!b)
-		return false;
-	__u64 window = now / QUERY_WINDOW;
 	if (b->window != window) {
 		b->window = window;
 		b->packets = 0;
 	}
-	return __sync_fetch_and_add(&b->packets, packets) + packets <= MAX_QUERIES;
+	return __sync_fetch_and_add(&b->packets, packets) + packets <= max;
+}
+
+/* Takes copies of a packet, which may be of several segments, out of the query budgets of its service and of this node;
+ * false if there is not enough left. The service comes first, so that what exceeds its share spends none of others. */
+static __always_inline bool spend_query_budget(struct __sk_buff *skb, __u32 service, __u32 copies, __u64 now)
+{
+	__u32 segments = skb->gso_segs, packets = segments > 1 ? copies * segments : copies;
+	__u32 zero = 0;
+	struct query_count *node = bpf_map_lookup_elem(&query_budget, &zero);
+	struct query_count *share = bpf_map_lookup_elem(&query_shares, &service);
+	__u64 window = now / QUERY_WINDOW;
+	return node && share && count_queries(share, packets, MAX_SERVICE_QUERIES, window) &&
+	       count_queries(node, packets, MAX_QUERIES, window);
 }
 
 /* New edge node: sends a copy of a packet to each home node. A clone cannot be redirected to a neighbor that is not yet
@@ -69,7 +77,7 @@ static __always_inline int query_homes(struct __sk_buff *skb, const struct packe
 		count(COUNT_STRAY);
 		return reply_reset(skb, p, true);
 	}
-	if (!spend_query_budget(skb, h->n, now)) {
+	if (!spend_query_budget(skb, service, h->n, now)) {
 		count(COUNT_ASK_LIMIT);
 		return TCX_DROP;
 	}
@@ -134,7 +142,7 @@ static __always_inline int handle_error_of_unknown_flow(struct __sk_buff *skb, c
 		return TCX_DROP;
 	if (skb->ifindex == wangell_ifindex)
 		return query_marked_home(skb, p, service);
-	if (spend_query_budget(skb, h->n, bpf_ktime_get_ns()))
+	if (spend_query_budget(skb, service, h->n, bpf_ktime_get_ns()))
 		send_queries(skb, h);
 	else
 		count(COUNT_ASK_LIMIT);

@@ -289,7 +289,7 @@ struct tag_key_set {
 	__u64 first;             /* number of the first valid key; of use to the daemon only */
 };
 
-/* Value of `query_budget`: limits the rate of queries. */
+/* Value of `query_budget` and `query_shares`: limits the rate of queries. */
 struct query_count {
 	__u64 window;  /* current window: CLOCK_MONOTONIC divided by QUERY_WINDOW */
 	__u32 packets; /* packets sent in it */

@@ -217,7 +217,7 @@ const (
 	gateLimitIDLE_TIMES           gateLimit = 128
 	gateLimitIDLE_SHIFT           gateLimit = 36
 	gateLimitSOURCE_BUDGETS       gateLimit = 16384
-	gateLimitPARKED_OWN           gateLimit = 16
+	gateLimitPARKED_OWN           gateLimit = 1
 	gateLimitREPEATED_SYNS        gateLimit = 65536
 	gateLimitSYN_RECORDS          gateLimit = 65536
 	gateLimitTAG_SLOTS            gateLimit = 4
@@ -581,6 +581,7 @@ const (
 	gateMapProvenBudgets       = "proven_budgets"
 	gateMapProvenClients       = "proven_clients"
 	gateMapQueryBudget         = "query_budget"
+	gateMapQueryShares         = "query_shares"
 	gateMapRecounts            = "recounts"
 	gateMapRepeatedSyns        = "repeated_syns"
 	gateMapRingHeads           = "ring_heads"
@@ -731,6 +732,7 @@ type gateMapSpecs struct {
 	ProvenBudgets   *ebpf.MapSpec `ebpf:"proven_budgets"`
 	ProvenClients   *ebpf.MapSpec `ebpf:"proven_clients"`
 	QueryBudget     *ebpf.MapSpec `ebpf:"query_budget"`
+	QueryShares     *ebpf.MapSpec `ebpf:"query_shares"`
 	Recounts        *ebpf.MapSpec `ebpf:"recounts"`
 	RepeatedSyns    *ebpf.MapSpec `ebpf:"repeated_syns"`
 	RingHeads       *ebpf.MapSpec `ebpf:"ring_heads"`
@@ -829,6 +831,7 @@ type gateMaps struct {
 	ProvenBudgets   *ebpf.Map `ebpf:"proven_budgets"`
 	ProvenClients   *ebpf.Map `ebpf:"proven_clients"`
 	QueryBudget     *ebpf.Map `ebpf:"query_budget"`
+	QueryShares     *ebpf.Map `ebpf:"query_shares"`
 	Recounts        *ebpf.Map `ebpf:"recounts"`
 	RepeatedSyns    *ebpf.Map `ebpf:"repeated_syns"`
 	RingHeads       *ebpf.Map `ebpf:"ring_heads"`
@@ -876,6 +879,7 @@ func (m *gateMaps) Close() error {
 		m.ProvenBudgets,
 		m.ProvenClients,
 		m.QueryBudget,
+		m.QueryShares,
 		m.Recounts,
 		m.RepeatedSyns,
 		m.RingHeads,

@@ -196,6 +196,33 @@ func TestUnknownFlowIsQueriedAtHomeNodes(t *testing.T) {
 		w.wantRun(onNIC, f, tcxDrop)
 		wantCounted(t, w, map[string]uint64{"asked": 1})
 	})
+	t.Run("a flood at another service", func(t *testing.T) {
+		w := begin(t)
+		w.service(vip2, 100, 100)
+		w.must(w.g.AddPod(Pod{ID: 2, Service: vip2, Addr: podAt[2], Node: otherNode}))
+		w.serve(vip2, 2)
+		at, _ := w.g.services.index(vip)
+		other := strayData(w)
+		other.to = vip2
+		eventually(t, func() error { // until all of it is in one window
+			w.wantRun(onNIC, strayData(w).frame(), tcxDrop)
+			var now, then gateQueryCount
+			w.must(w.g.objs.QueryBudget.Lookup(uint32(0), &now))
+			w.must(w.g.objs.QueryShares.Put(at, gateQueryCount{Window: now.Window, Packets: 256}))
+			w.before = w.counters()
+			w.wantRun(onNIC, strayData(w).frame(), tcxDrop)
+			w.wantRun(onNIC, other.frame(), tcxDrop)
+			got := w.counted()
+			w.must(w.g.objs.QueryBudget.Lookup(uint32(0), &then))
+			if then.Window != now.Window {
+				return fmt.Errorf("windows %d and %d", now.Window, then.Window)
+			}
+			if !maps.Equal(got, map[string]uint64{"asked": 1, "ask_limit": 1}) || then.Packets != now.Packets+1 {
+				t.Errorf("counted %v, %+v, then %+v", got, now, then)
+			}
+			return nil
+		})
+	})
 	t.Run("a flood", func(t *testing.T) {
 		w := begin(t)
 		w.segs = 8 // so that the budget does not last for a window, however slow the machine is
