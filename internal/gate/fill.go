@@ -9,12 +9,12 @@ import (
 
 // Fill says how full a table of the gate, or the largest share of one, is.
 type Fill struct {
-	Table   string         // services, pods, parked, flows, flows_per_source or flows_per_service
-	Flag    string         // the flag that sets its size
+	Table   string         // services, pods, parked, source_rules, flows, flows_per_source or flows_per_service
+	Flag    string         // the flag that sets its size; empty: its size is fixed
 	Source  netip.Prefix   // flows_per_source: the client address with the largest share, if there is one; else zero
 	Service netip.AddrPort // flows_per_service: the service address with the largest share, likewise
 	Used    uint32         // entries
-	Size    uint32         // most entries, a field of Sizes
+	Size    uint32         // most entries
 }
 
 // Of says whose share is the largest; empty for a table.
@@ -37,10 +37,12 @@ func (g *Gate) Fills() []Fill {
 	for i := range g.services.addrs {
 		parked += atomic.LoadUint32(&g.statuses.at(i).Parked)
 	}
+	rules := g.services.sets.count()
 	g.services.mu.Unlock()
 	return []Fill{
 		{Table: "services", Flag: "--services", Used: services, Size: s.Services},
 		{Table: "pods", Flag: "--pods", Used: g.podTable.count(), Size: s.Pods},
 		{Table: "parked", Flag: "--parked", Used: parked, Size: s.Parked},
+		{Table: "source_rules", Used: rules, Size: g.objs.SourceRules.MaxEntries()},
 	}
 }

@@ -103,7 +103,10 @@ func TestTablesHaveTheirSizes(t *testing.T) {
 		"services": {Table: "services", Flag: "--services", Used: 1, Size: 2},
 		"pods":     {Table: "pods", Flag: "--pods", Size: 1},
 		"parked":   {Table: "parked", Flag: "--parked", Used: 1, Size: 10},
+		// A service that leaves none for others refuses every source of these.
+		"source_rules": {Table: "source_rules", Used: 3, Size: 1 << 22},
 	}
+	w.restricted(vip, "192.0.2.0/24", "198.51.100.0/24", "-198.51.100.7/32")
 	for _, f := range w.g.Fills() {
 		if f != want[f.Table] {
 			t.Errorf("%+v, want %+v", f, want[f.Table])

@@ -107,6 +107,14 @@ func (t *sourceSets) next() uint32 {
 	}
 }
 
+// count returns how many rules all sets have together.
+func (t *sourceSets) count() (n uint32) {
+	for _, rules := range t.of {
+		n += uint32(len(rules))
+	}
+	return n
+}
+
 // dropSources removes a set of rules that no service uses any more. A SYN that is being judged by it at this moment may
 // be dropped; its client sends it again.
 func (g *Gate) dropSources(set uint32) {

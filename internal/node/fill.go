@@ -20,6 +20,7 @@ const (
 var tableAlerts = map[string]wire.AlertKind{
 	"services": wire.AlertServices, "pods": wire.AlertPods, "parked": wire.AlertParked, "flows": wire.AlertFlows,
 	"flows_per_source": wire.AlertSourceFlows, "flows_per_service": wire.AlertServiceFlows,
+	"source_rules": wire.AlertSourceRules,
 }
 
 // fills returns how full the gate's tables are. The flow table is left out until its first sweep.

@@ -27,12 +27,14 @@ const (
 	AlertFlows        AlertKind = 8  // connections
 	AlertSourceFlows  AlertKind = 9  // connections of one client address
 	AlertServiceFlows AlertKind = 10 // connections of one service
+	AlertSourceRules  AlertKind = 11 // rules for the sources of services
 )
 
 var alertNames = map[AlertKind]string{
 	AlertNodeWakes: "wakes_node", AlertServiceWakes: "wakes_service", AlertSourceWakes: "wakes_source",
 	AlertProvenWakes: "wakes_proven", AlertServices: "services", AlertPods: "pods", AlertParked: "parked",
 	AlertFlows: "flows", AlertSourceFlows: "flows_per_source", AlertServiceFlows: "flows_per_service",
+	AlertSourceRules: "source_rules",
 }
 
 // String returns the name of the budget or table, as in metrics.

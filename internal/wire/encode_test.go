@@ -290,7 +290,7 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 		{&Moved{From: service4}, "new address: no address"},
 		{&Moved{From: service4, To: service4}, "the addresses are both"},
 		{&Alert{}, "unknown kind 0"},
-		{&Alert{Kind: 11}, "unknown kind 11"},
+		{&Alert{Kind: 12}, "unknown kind 12"},
 		{&Alert{Kind: AlertNodeWakes, Source: net24}, "service: no address"},
 		{&Alert{Kind: AlertNodeWakes, Service: service4}, "source: no address"},
 		{&Alert{Kind: AlertNodeWakes, Service: service4, Source: net24, Size: 1}, "0 of 1 entries of wakes_node"},
