@@ -3,6 +3,8 @@
 package gate
 
 import (
+	"bytes"
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -149,5 +151,59 @@ func TestRulesOutliveTheDaemon(t *testing.T) {
 	w.must(w.g.RemoveService(vip2))
 	if n := w.ruleCount(); n != 2 {
 		t.Errorf("%d rules, want 2", n)
+	}
+}
+
+// Until the client of a service with rules has answered its pod, replies go by the node's routes, whoever sends the
+// client's segments; then to the neighbor that sends them. (The kernel fills in the MAC addresses of a route later.)
+func TestHandshakesWithRulesGoByRoute(t *testing.T) {
+	attacker := podMAC[3]
+	forged := func(s segment) []byte { s.src = attacker; return s.frame() }
+	for _, remote := range []bool{false, true} {
+		for _, flooded := range []bool{false, true} {
+			t.Run(fmt.Sprintf("remote %v, flooded %v", remote, flooded), func(t *testing.T) {
+				w := newRemoteWorld(t, func(c *Config) { c.Sizes.Ring = 4 })
+				if remote {
+					w.remote()
+				} else {
+					w.warm(vip, 1)
+				}
+				w.restricted(vip, "10.46.200.0/24")
+				if flooded {
+					w.crowd()
+				}
+				reply := func(s segment) []byte {
+					if !remote {
+						return w.wantRun(onPod1, s.frame(), tcxRedirect)
+					}
+					return w.wantRun(onNIC, w.wrap(otherNode, toClientType, 0, 1, w.asSent(s).frame()), tcxRedirect)
+				}
+				byRoute := func(s segment) {
+					t.Helper()
+					if out := reply(s); bytes.Equal(out[:6], clientMAC) || bytes.Equal(out[:6], attacker) {
+						t.Errorf("%s %d goes to %x", s.flags, s.seq, out[:6])
+					}
+				}
+				w.wantRun(onNIC, forged(w.syn(1000)), tcxRedirect)
+				byRoute(w.fromPod(1, "SA", 5000, 1001))
+				// A pod answers these with its number.
+				w.wantRun(onNIC, forged(w.syn(1000)), tcxRedirect)
+				if !flooded {
+					w.wantRun(onNIC, forged(w.fromClient("A", 1<<31, 77)), tcxRedirect)
+					byRoute(w.fromPod(1, "A", 5001, 1001))
+					byRoute(w.fromPod(1, "SA", 5000, 1001))
+					w.wantRun(onNIC, w.fromClient("A", 1001, 5001).frame(), tcxRedirect)
+					if out := reply(podData(w)); !bytes.Equal(out[:6], clientMAC) {
+						t.Errorf("a reply to the client goes to %x", out[:6])
+					}
+					return
+				}
+				// The first has an entry from now on.
+				for _, seq := range []uint32{1001, 1 << 31} {
+					w.wantRun(onNIC, forged(w.fromClient("A", seq, 77)), tcxRedirect)
+					byRoute(w.fromPod(1, "A", 5001, 1001))
+				}
+			})
+		}
 	}
 }
