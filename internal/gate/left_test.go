@@ -96,6 +96,7 @@ func TestClientOfASilentDrainingPodIsServed(t *testing.T) {
 	for _, from := range []string{"client", "", podNS(2)} {
 		t.Run("from "+from, func(t *testing.T) {
 			n := newNetwork(t, XDPNative, 1500)
+			sh(t, "ip route add %v dev pod2", podAt[2].Addr()) // by which challenges go
 			n.service()
 			_, err := n.g.SetService(Service{Addr: vip, MaxParked: 100, MaxParkedPerSource: 100, Retries: 1})
 			n.must(err)
