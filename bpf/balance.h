@@ -45,7 +45,7 @@ static long least_loaded_step(__u32 i, void *ctx)
 	return 0;
 }
 
-/* Takes the next entry of the Maglev table if its pod can be chosen. */
+/* Chooses the next entry of the Maglev table if its pod is eligible. */
 static long maglev_step(__u32 i, void *ctx)
 {
 	struct choice *c = ctx;

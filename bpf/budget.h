@@ -16,7 +16,7 @@
 #define WITHIN_BUDGET WAKE_SCOPES       /* no budget is exceeded */
 #define BEYOND_PARKED (WAKE_SCOPES + 1) /* the service keeps enough SYNs of unproven clients */
 
-/* Takes one from a budget that holds burst of them at most and gets one more each interval (ns); burst 0 is without
+/* Spends one of a budget that holds burst of them at most and gets one more each interval (ns); burst 0 is without
  * limit. *due is the time at which the budget is full again: a generic cell rate algorithm (ITU-T I.371). */
 static __always_inline bool spend(__u64 *due, __u64 interval, __u64 burst, __u64 now)
 {
@@ -115,7 +115,7 @@ static __always_inline bool may_repeats_wake(struct service_status *st, __u64 no
 	return spend(&st->wake_budget, wake_interval[WAKES_SERVICE] * DOUBTED_REPEAT, times, now);
 }
 
-/* Tells the daemon, now and then, which service and client exceed a budget of wakes. */
+/* Reports to the daemon, rate-limited, which service and client exceed a budget of wakes. */
 static __always_inline void tell_over_budget(__u32 service, const struct flow_key *k, __u32 scope, __u64 now)
 {
 	__u32 zero = 0;

@@ -36,7 +36,7 @@ static __always_inline bool listens(struct __sk_buff *skb, const struct pod *pod
 	return true;
 }
 
-/* Takes a serving pod's new flows away from it, and tells the daemon. */
+/* Stops new flows to a serving pod, and notifies the daemon. */
 static __always_inline void mark_deaf(__u32 index, struct pod *pod)
 {
 	if (__sync_val_compare_and_swap(&pod->state, POD_SERVING, POD_DEAF) == POD_SERVING)

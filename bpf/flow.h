@@ -25,6 +25,7 @@ __noinline int pod_count_flows(__u32 index, __u32 generation, __s32 open, __s32 
 		__sync_fetch_and_add(&p->open, open);
 	if (half_open)
 		__sync_fetch_and_add(&p->half_open, half_open);
+	return 0;
 }
 
 /* Counts a flow as new, once both sides have taken part in it. */
@@ -209,7 +210,7 @@ __noinline int find_left_flow(struct flow_key *k, __u32 index)
 	return NOT_LEFT;
 }
 
-/* Whether the pod cannot tell a new flow from an open one, whose client has the same address and port and uses an
+/* Whether the pod cannot distinguish a new flow from an open one whose client has the same address and port and uses an
  * address that the service has left. */
 static __always_inline bool collides_with_left(const struct flow_key *k, const struct pod *pod, __u32 index)
 {

@@ -166,8 +166,8 @@ static __always_inline int park(void *ctx, bool xdp, const struct packet *p, con
 		if (!bpf_map_lookup_elem(&parked_syns, &t))
 			unlink_parked_flow(k, &t);
 	}
-	/* The daemon first makes the service warm and then empties the queue, so it may have missed this SYN. Whoever
-	 * unparks it first owns it. */
+	/* The daemon first makes the service warm and then empties the queue, so it may have missed this SYN. It
+	 * belongs to the one that unparks it first. */
 	if (state_now(st) == SERVICE_WARM) {
 		if (unpark(&t))
 			return PARKED;

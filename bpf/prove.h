@@ -29,7 +29,7 @@ static __always_inline __u32 proof_slot(void)
 	return bpf_ktime_get_tai_ns() >> PROOF_SLOT_SHIFT;
 }
 
-/* Takes the RST with which a client answers a challenge. Returns true if it is one. */
+/* Handles the RST with which a client answers a challenge. Returns true if it is one. */
 static __always_inline bool take_proof(const struct packet *p, const struct flow_key *k, __u32 service)
 {
 	__u32 slot = proof_slot();

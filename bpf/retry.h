@@ -62,7 +62,7 @@ static __always_inline int retry_syn(struct __sk_buff *skb, struct packet *p)
 	struct pod *pod = bpf_map_lookup_elem(&pods, &f->pod);
 	if (!st || !syn || !pod)
 		goto give_up;
-	/* A pod that takes no new flows any more is not one that does not want this one. */
+	/* Distinguish a pod that gets no new flows any more from one that refuses this flow. */
 	if (!silent)
 		check_pod(skb, f->pod);
 	bool left = !silent && pod->state != POD_SERVING;

@@ -7,7 +7,7 @@
 #define DENIED_PAUSE 60000000000ull /* ns between two reports of a service to the daemon */
 #define SOURCE_RULE_BITS (8 * (sizeof(struct source_rule_key) - sizeof(__u32))) /* of a key that is looked up */
 
-/* Tells the daemon, now and then, that a service refuses a client. */
+/* Reports to the daemon, rate-limited, that a service refuses a client. */
 static __always_inline void tell_denied(__u32 service, struct source_filter *f, __be32 client)
 {
 	__u64 now = bpf_ktime_get_ns(), told = *(volatile __u64 *)&f->told;

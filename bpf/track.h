@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Follows TCP connections (RFC 9293, RFC 5961) as far as an observer can. Nothing here drops a packet: a segment that
- * does not fit its flow is forwarded to the pod, which knows better, and changes nothing. */
+ * does not fit its flow is forwarded to the pod, whose kernel decides, and changes nothing. */
 #pragma once
 
 #include "flow.h"

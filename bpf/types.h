@@ -159,7 +159,7 @@ struct pod {
  * memory. */
 struct pod_socket {
 	__u64 netns;   /* cookie of the pod's network namespace; 0: its sockets are not followed (daemon) */
-	__u32 nsid;    /* 1 + ID of that namespace as this node's knows it; 0: unknown (daemon) */
+	__u32 nsid;    /* 1 + ID of that namespace in this node's; 0: unknown (daemon) */
 	__u32 doubted; /* 1: a socket has left LISTEN, and no SYN has looked for another one since */
 };
 
@@ -355,7 +355,7 @@ struct ring_slot {
 	__u32 stamp;          /* equals flow.stamp as long as the slot is that flow's; 0: never used */
 };
 
-/* Value of `syn_backups`: what it takes to send a half-open flow's SYN to another pod. IP options and payload are not
+/* Value of `syn_backups`: what is needed to send a half-open flow's SYN to another pod. IP options and payload are not
  * kept; the client retransmits the payload. */
 struct syn_backup {
 	__u32 stamp;               /* equals flow.stamp; 0 once the SYN was answered or given up */

@@ -27,7 +27,7 @@ __noinline int sum_scratch(__u32 len)
 }
 
 /* Whether the TCP checksum of the segment in ctx, which is a struct xdp_md if xdp is set, else a struct __sk_buff, is
- * right. XDP is not told of a checksum that is left to a device, as on a veth, so the pseudo header's sum alone is
+ * right. XDP cannot see that a checksum is left to a device, as on a veth, so the pseudo header's sum alone is
  * right as well. Overwrites `scratch`. */
 static __always_inline bool has_right_checksum(void *ctx, bool xdp, const struct packet *p)
 {

@@ -119,7 +119,7 @@ type Config struct {
 	// ProofKey is the key of challenges, the same on all nodes; zero is a random one.
 	ProofKey [16]byte
 	// Shortcut makes connections of pods on this node bypass its stack once the stack has let their SYN pass. The gate
-	// is then attached to the devices of all pods, whoever created them. Otherwise it is attached to services' pods
+	// is then attached to the devices of all pods, whatever created them. Otherwise it is attached to services' pods
 	// only, and the SYNs of these bypass the stack as well.
 	Shortcut bool
 	// RepliesByEdge makes replies to clients of other nodes go back through the client's edge node, for networks that

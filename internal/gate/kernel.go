@@ -31,7 +31,7 @@ func loadHint(release string) string {
 	return `see "wangell doctor"`
 }
 
-// KernelRelease returns what uname -r prints; nothing if the kernel does not tell.
+// KernelRelease returns what uname -r prints; empty on failure.
 func KernelRelease() string {
 	var uts unix.Utsname
 	if err := unix.Uname(&uts); err != nil {

@@ -26,7 +26,7 @@ type leftAddress struct {
 
 // MoveService gives a service another address. It keeps its pods, counts and configuration. Parked SYNs and any further
 // ones at the old address get a RST. Open flows there go on and count for the same pods, until EndLeft, which the
-// caller calls at the given time. Left tells the time to a later process.
+// caller calls at the given time. Left returns the time to a later process.
 //
 // The new address must not be that of another service, nor one that another service has left.
 func (g *Gate) MoveService(from, to netip.AddrPort, until monotime.Time) error {

@@ -46,7 +46,7 @@ func (g *Gate) unwatchListen(index uint32) error {
 }
 
 // nameNetns notes by which ID the kernel knows the network namespace of a pod's device here, so that the programs can
-// look for its listening sockets. Without an ID, as for a device in this namespace, they take it that the pod listens.
+// look for its listening sockets. Without an ID, as for a device in this namespace, they assume that the pod listens.
 // The calling thread must be in the gate's network namespace.
 func (g *Gate) nameNetns(index uint32, ifindex int) {
 	if dev, err := netlink.LinkByIndex(ifindex); err == nil && dev.Attrs().NetNsID >= 0 {

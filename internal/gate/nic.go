@@ -27,7 +27,7 @@ type AttachedXDP struct {
 type nic struct {
 	index int
 	mac   net.HardwareAddr
-	up    bool // and the link knows of mac
+	up    bool // and the link has mac
 	mtu   int  // when XDP was tried
 	xdp   XDPMode
 	plan  string // why XDP is not even tried; empty if it is
@@ -271,7 +271,7 @@ func whyNoXDP(kind string, vlans []string, untags func() bool) string {
 		return "it is a " + kind + ", where XDP would run on the members, which the gate does not know"
 	case len(vlans) > 0 && untags():
 		return "it removes the tags (rx-vlan-hw-parse) of frames for " + strings.Join(vlans, ", ") +
-			", so XDP cannot tell them from its own"
+			", so XDP cannot distinguish them from its own"
 	}
 	return ""
 }

@@ -26,7 +26,7 @@ func (d *devices) setSource() error {
 		return fmt.Errorf("listing this machine's addresses: %w", err)
 	}
 	for _, a := range addrs {
-		// The kernel takes the address of another device unless it is valid on that link or on this host alone.
+		// The kernel uses the address of another device unless it is valid on that link or on this host alone.
 		if a.LinkIndex == d.inner || a.Scope >= unix.RT_SCOPE_LINK {
 			continue
 		}
