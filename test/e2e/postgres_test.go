@@ -13,20 +13,14 @@ import (
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/testutil/debimage"
 	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/testutil/postgres"
 )
-
-// pgProbe is the part of a spec by which clients wait until PostgreSQL accepts connections.
-const pgProbe = "readyWhen: Probe\nreadinessProbe:\n  timeoutSeconds: 5\n  exec: {command: [/bin/sh, -c, " +
-	"'exec /usr/lib/postgresql/*/bin/pg_isready --quiet --host=127.0.0.1']}\n"
-
-// startingUp is what a PostgreSQL server says that listens and does not accept connections yet.
-const startingUp = "starting up"
 
 // postgres is a PostgreSQL server whose data is in a folder of the lab that outlives its pods.
 func (l *lab) postgres(t *testing.T, name, more string) service {
 	t.Helper()
 	s := debian(t, debimage.Postgres())
-	l.makeDir(t, name, 999)
+	l.makeDir(t, name, postgres.UID)
 	s.name = name
 	s.more = more + fmt.Sprintf("volumes:\n  - {name: data, hostPath: {path: %s/%s}}\n", l.dir, name) +
 		"volumeMounts:\n  - {name: data, mountPath: /var/lib/postgresql}\n"
@@ -48,12 +42,12 @@ func (l *lab) pgCrowd(t *testing.T, name, sql, want string) (errs []string) {
 			return strings.TrimSpace(out), err
 		}
 		time.Sleep(time.Duration(i) * after)
-		p, err := pgDial(l.Client(), address, e2e.Patience)
+		p, err := postgres.Dial(l.Client(), address, e2e.Patience)
 		if err != nil {
 			return "", err
 		}
-		defer p.close()
-		rows, err := p.query(sql)
+		defer p.Close()
+		rows, err := p.Query(sql)
 		return strings.Join(rows, "\n"), err
 	}
 	for i := range clients {
@@ -93,7 +87,7 @@ func (l *lab) crash(t *testing.T, name string) {
 func TestPostgresNeverSaysThatItIsStartingUp(t *testing.T) {
 	const wakes = 4
 	l := newLab(t, 1)
-	l.start(t, l.postgres(t, "probe", pgProbe), l.postgres(t, "listen", ""))
+	l.start(t, l.postgres(t, "probe", postgres.Probe), l.postgres(t, "listen", ""))
 	for _, name := range []string{"probe", "listen"} {
 		t.Run(name, func(t *testing.T) {
 			var told []string
@@ -118,7 +112,7 @@ func TestPostgresNeverSaysThatItIsStartingUp(t *testing.T) {
 			})
 			waits := 0
 			for _, s := range told {
-				if strings.Contains(s, startingUp) {
+				if strings.Contains(s, postgres.StartingUp) {
 					waits++
 				}
 			}
@@ -138,15 +132,15 @@ func TestPostgresNeverSaysThatItIsStartingUp(t *testing.T) {
 // pgMust runs statements that must succeed. A server that has just begun to listen may refuse a session.
 func (l *lab) pgMust(t *testing.T, name string, statements ...string) {
 	t.Helper()
-	var p *pgConn
+	var p *postgres.Conn
 	e2e.Eventually(t, "a session", func() (bool, string) {
 		var err error
-		p, err = pgDial(l.Client(), l.address(t, name), e2e.Patience)
+		p, err = postgres.Dial(l.Client(), l.address(t, name), e2e.Patience)
 		return err == nil, fmt.Sprint(err)
 	})
-	defer p.close()
+	defer p.Close()
 	for _, sql := range statements {
-		if _, err := p.query(sql); err != nil {
+		if _, err := p.Query(sql); err != nil {
 			t.Fatalf("%s: %s: %v", name, sql, err)
 		}
 	}

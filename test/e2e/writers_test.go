@@ -14,39 +14,29 @@ import (
 
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/testutil/postgres"
 )
 
 // writersFor is how long TestPostgresIsNeverRunTwice disturbs the server, unless WANGELL_TEST_WRITERS says otherwise.
 const writersFor = 25 * time.Second
 
-// onlyPostgres is a PostgreSQL server that does not start beside another one on the same data: see test/e2e/only. The
-// lock file that PostgreSQL has itself does not prevent that in containers, in each of which the server is PID 1.
+// onlyPostgres is a PostgreSQL server that does not start beside another one on the same data.
 func (l *lab) onlyPostgres(t *testing.T, version int, more string) service {
 	t.Helper()
-	program := filepath.Join(l.dir, "bin", "only")
-	if _, err := os.Stat(program); err != nil {
-		l.makeDir(t, "bin", 0)
-		if err := e2e.GoBuild("wangell.loutres.me/test/e2e/only", program); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(filepath.Dir(program), 0o755); err != nil {
-			t.Fatal(err)
-		}
+	if err := postgres.BuildOnly(filepath.Join(l.dir, "bin")); err != nil {
+		t.Fatal(err)
 	}
-	s := l.postgres(t, "writer", pgProbe+more)
+	s := l.postgres(t, "writer", postgres.Probe+more)
 	s.env = map[string]string{"VERSION": fmt.Sprint(version)}
 	s.more = strings.NewReplacer(
 		"volumes:\n", fmt.Sprintf("volumes:\n  - {name: bin, hostPath: {path: %s/bin}}\n", l.dir),
 		"volumeMounts:\n", "volumeMounts:\n  - {name: bin, mountPath: /only, readOnly: true}\n",
-	).Replace(s.more) + "command: [/only/only, /var/lib/postgresql, /bin/sh, /start]\nterminationGracePeriodSeconds: 20\n"
+	).Replace(s.more) + postgres.Only + "terminationGracePeriodSeconds: 20\n"
 	return s
 }
 
 // conflict returns what servers wrote that met another one on the same data; empty if none did.
-func (l *lab) conflict() string {
-	text, _ := os.ReadFile(filepath.Join(l.dir, "writer", "conflict"))
-	return string(text)
-}
+func (l *lab) conflict() string { return postgres.Conflict(filepath.Join(l.dir, "writer")) }
 
 // Without the strategy Recreate a changed manifest starts the new server beside the old one. So the test below would
 // notice it.
@@ -77,31 +67,31 @@ func TestPostgresIsNeverRunTwice(t *testing.T) {
 	w.change(t)
 	w.start(t)
 	w.pgMust(t, "writer", "create table acks (client int, n int, primary key (client, n))")
-	clients := startCommitters(w.lab, w.address(t, "writer"), 4)
+	clients := postgres.StartCommitters(w.Client(), w.address(t, "writer"), 4)
 	faults := map[string]int{}
 	rounds := 0
-	for end := time.Now().Add(length); time.Now().Before(end) && w.conflict() == "" && clients.wrong() == nil; rounds++ {
+	for end := time.Now().Add(length); time.Now().Before(end) && w.conflict() == "" && clients.Wrong() == nil; rounds++ {
 		for range 1 + w.random.IntN(3) {
 			f := writerFaults[w.random.IntN(len(writerFaults))]
 			f.do(w, t)
 			faults[f.name]++
 			time.Sleep(time.Duration(w.random.IntN(400)) * time.Millisecond) // any point of what follows
 		}
-		since := clients.committed()
+		since := clients.Committed()
 		e2e.Eventually(t, fmt.Sprintf("commits after round %d", rounds), func() (bool, string) {
-			return clients.committed() > since, fmt.Sprintf("%+v; %s", w.service(t, "writer"), clients.told())
+			return clients.Committed() > since, fmt.Sprintf("%+v; %s", w.service(t, "writer"), clients.Told())
 		})
 	}
-	clients.stop()
-	t.Logf("%d rounds, %v; %d commits in %d sessions; %s", rounds, faults, clients.committed(), clients.sessions.Load(),
-		clients.told())
-	if err := clients.wrong(); err != nil {
+	clients.Stop()
+	t.Logf("%d rounds, %v; %d commits in %d sessions; %s", rounds, faults, clients.Committed(), clients.Sessions(),
+		clients.Told())
+	if err := clients.Wrong(); err != nil {
 		t.Error(err)
 	}
 	if text := w.conflict(); text != "" {
 		t.Errorf("two servers ran at the same time: %s", text)
 	}
-	clients.check(t)
+	clients.Check(t)
 	w.sound(t)
 }
 
@@ -178,13 +168,7 @@ func (w *writerWorld) sound(t *testing.T) {
 	t.Helper()
 	w.pgMust(t, "writer", "checkpoint")
 	w.until(t, "writer", "one pod", func(s controller.Status) bool { return len(s.Pods) == 1 })
-	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/pg_amcheck") // not in PATH
-	if err != nil || len(found) == 0 {
-		t.Fatalf("no pg_amcheck (%v): hack/install-deps.sh test installs it with psql", err)
-	}
-	host, port, _ := strings.Cut(w.address(t, "writer"), ":")
-	if out := tool(t, w.Client(), found[len(found)-1], "-h", host, "-p", port, "-U", "postgres", "--all",
-		"--install-missing", "--heapallindexed"); out != "" {
-		t.Errorf("pg_amcheck: %s", out)
+	if err := postgres.Check(t.Context(), w.Client(), w.address(t, "writer")); err != nil {
+		t.Error(err)
 	}
 }

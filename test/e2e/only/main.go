@@ -51,9 +51,12 @@ func run(folder string, argv []string) error {
 	return syscall.Exec(argv[0], argv, os.Environ())
 }
 
-// whoami names this process: host name, boot ID, PID and time.
+// whoami names this process: host name, the node in the environment if there is one, boot ID, PID and time.
 func whoami() string {
 	host, _ := os.Hostname()
+	if node := os.Getenv("NODE"); node != "" {
+		host += " on " + node
+	}
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return fmt.Sprintf("host %s, boot %s, PID %d, since %s", host, strings.TrimSpace(string(boot)), os.Getpid(),
 		time.Now().Format("15:04:05.000"))

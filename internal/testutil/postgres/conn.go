@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e
+package postgres
 
 import (
 	"bufio"
@@ -16,50 +16,50 @@ import (
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// pgConn is a session with a PostgreSQL server: version 3 of its protocol, without TLS or a password. Unlike psql it
+// Conn is a session with a PostgreSQL server: version 3 of its protocol, without TLS or a password. Unlike psql it
 // tells a commit that was acknowledged from one whose answer was lost.
-type pgConn struct {
+type Conn struct {
 	conn net.Conn
 	r    *bufio.Reader
 	// patience limits each query.
 	patience time.Duration
 }
 
-// pgError is an error that the server reports.
-type pgError struct{ severity, message string }
+// ServerError is an error that the server reports.
+type ServerError struct{ severity, message string }
 
 // Error implements error.
-func (e pgError) Error() string { return e.severity + ": " + e.message }
+func (e ServerError) Error() string { return e.severity + ": " + e.message }
 
-// pgDial opens a session as user postgres. It and each query may take as long as patience.
-func pgDial(from *netlab.Namespace, address string, patience time.Duration) (*pgConn, error) {
+// Dial opens a session as user postgres. It and each query may take as long as patience.
+func Dial(from *netlab.Namespace, address string, patience time.Duration) (*Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	conn, err := from.Dialer().DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
-	p := &pgConn{conn, bufio.NewReader(conn), patience}
+	p := &Conn{conn, bufio.NewReader(conn), patience}
 	startup := append(binary.BigEndian.AppendUint32(nil, 3<<16), "user\x00postgres\x00\x00"...)
 	if _, err := p.ask(startup); err != nil {
-		p.close()
+		p.Close()
 		return nil, err
 	}
 	return p, nil
 }
 
-// query runs SQL and returns the first column of its rows, once the server has acknowledged it.
-func (p *pgConn) query(sql string) ([]string, error) { return p.ask([]byte(sql+"\x00"), 'Q') }
+// Query runs SQL and returns the first column of its rows, once the server has acknowledged it.
+func (p *Conn) Query(sql string) ([]string, error) { return p.ask([]byte(sql+"\x00"), 'Q') }
 
-// close ends the session.
-func (p *pgConn) close() {
+// Close ends the session.
+func (p *Conn) Close() {
 	_ = p.conn.SetDeadline(time.Now().Add(time.Second))
 	_, _ = p.conn.Write([]byte{'X', 0, 0, 0, 4})
 	_ = p.conn.Close()
 }
 
 // ask sends a message, whose kind the first one does not have, and reads up to ReadyForQuery.
-func (p *pgConn) ask(body []byte, kind ...byte) (rows []string, err error) {
+func (p *Conn) ask(body []byte, kind ...byte) (rows []string, err error) {
 	if err := p.conn.SetDeadline(time.Now().Add(p.patience)); err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (p *pgConn) ask(body []byte, kind ...byte) (rows []string, err error) {
 	}
 }
 
-func (p *pgConn) receive() (kind byte, body []byte, err error) {
+func (p *Conn) receive() (kind byte, body []byte, err error) {
 	var head [5]byte
 	if _, err := io.ReadFull(p.r, head[:]); err != nil {
 		return 0, nil, err
@@ -111,7 +111,7 @@ func firstColumn(body []byte) string {
 }
 
 // parseError reads an ErrorResponse.
-func parseError(body []byte) (e pgError) {
+func parseError(body []byte) (e ServerError) {
 	for field := range strings.SplitSeq(string(body), "\x00") {
 		switch {
 		case strings.HasPrefix(field, "S"):

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e
+package postgres
 
 import (
 	"errors"
@@ -15,13 +15,14 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// committers are clients of a PostgreSQL server that insert rows (client, n) with n counting up, one by one, and
+// Committers are clients of a PostgreSQL server that insert rows (client, n) with n counting up, one by one, and
 // remember which of them the server has acknowledged. Each has sessions of random length, and a new one when it has
 // lost one.
-type committers struct {
-	lab     *lab
+type Committers struct {
+	from    *netlab.Namespace
 	address string
 	ended   chan struct{}
 	group   sync.WaitGroup
@@ -34,8 +35,9 @@ type committers struct {
 	mistaken error          // the first commit that was missing
 }
 
-func startCommitters(l *lab, address string, clients int) *committers {
-	c := &committers{lab: l, address: address, ended: make(chan struct{}), acked: make([][]int, clients),
+// StartCommitters starts clients of a server on a host.
+func StartCommitters(from *netlab.Namespace, address string, clients int) *Committers {
+	c := &Committers{from: from, address: address, ended: make(chan struct{}), acked: make([][]int, clients),
 		errs: map[string]int{}}
 	for i := range clients {
 		c.group.Go(func() { c.commit(i) })
@@ -43,14 +45,14 @@ func startCommitters(l *lab, address string, clients int) *committers {
 	return c
 }
 
-// stop ends all clients.
-func (c *committers) stop() {
+// Stop ends all clients.
+func (c *Committers) Stop() {
 	close(c.ended)
 	c.group.Wait()
 }
 
-// commit is one client, until stop.
-func (c *committers) commit(client int) {
+// commit is one client, until Stop.
+func (c *Committers) commit(client int) {
 	for n := 1; ; {
 		select {
 		case <-c.ended:
@@ -68,18 +70,18 @@ func (c *committers) commit(client int) {
 
 // session inserts rows from *n on in one session, up to 10*8^client of them. The last row of the session before must be
 // there.
-func (c *committers) session(client int, n *int) error {
+func (c *Committers) session(client int, n *int) error {
 	const patience = 5 * time.Second // a session may die in silence
-	p, err := pgDial(c.lab.Client(), c.address, patience)
+	p, err := Dial(c.from, c.address, patience)
 	if err != nil {
 		return err
 	}
-	defer p.close()
+	defer p.Close()
 	c.sessions.Add(1)
 	acked := &c.acked[client]
 	if len(*acked) > 0 {
 		last := (*acked)[len(*acked)-1]
-		rows, err := p.query(fmt.Sprintf("select count(*) from acks where client = %d and n = %d", client, last))
+		rows, err := p.Query(fmt.Sprintf("select count(*) from acks where client = %d and n = %d", client, last))
 		if err != nil {
 			return err
 		}
@@ -95,7 +97,7 @@ func (c *committers) session(client int, n *int) error {
 		}
 		this := *n
 		*n++ // also if the answer is lost: the row may be there
-		if _, err := p.query(fmt.Sprintf("insert into acks values (%d, %d)", client, this)); err != nil {
+		if _, err := p.Query(fmt.Sprintf("insert into acks values (%d, %d)", client, this)); err != nil {
 			return err
 		}
 		*acked = append(*acked, this)
@@ -104,7 +106,7 @@ func (c *committers) session(client int, n *int) error {
 	return nil
 }
 
-func (c *committers) mistake(err error) {
+func (c *Committers) mistake(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mistaken == nil {
@@ -114,7 +116,7 @@ func (c *committers) mistake(err error) {
 
 // class is an error without what differs each time.
 func class(err error) string {
-	var server pgError
+	var server ServerError
 	if errors.As(err, &server) {
 		return server.Error()
 	}
@@ -122,23 +124,26 @@ func class(err error) string {
 	return text[strings.LastIndex(text, ": ")+1:]
 }
 
-// committed returns the number of commits that were acknowledged so far.
-func (c *committers) committed() int64 { return c.count.Load() }
+// Sessions returns the number of sessions so far.
+func (c *Committers) Sessions() int64 { return c.sessions.Load() }
 
-// wrong returns what must not have happened; nil if nothing did.
-func (c *committers) wrong() error {
+// Committed returns the number of commits that were acknowledged so far.
+func (c *Committers) Committed() int64 { return c.count.Load() }
+
+// Wrong returns what must not have happened; nil if nothing did.
+func (c *Committers) Wrong() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for text := range c.errs {
-		if strings.Contains(text, startingUp) {
+		if strings.Contains(text, StartingUp) {
 			return fmt.Errorf("a client was told: %s", text)
 		}
 	}
 	return c.mistaken
 }
 
-// told returns what ended sessions, and how often.
-func (c *committers) told() string {
+// Told returns what ended sessions, and how often.
+func (c *Committers) Told() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var parts []string
@@ -148,16 +153,16 @@ func (c *committers) told() string {
 	return "sessions ended by: " + strings.Join(parts, ", ")
 }
 
-// check looks at all rows, after stop: each that was acknowledged is there.
-func (c *committers) check(t *testing.T) {
+// Check looks at all rows, after Stop: each that was acknowledged is there.
+func (c *Committers) Check(t *testing.T) {
 	t.Helper()
-	p, err := pgDial(c.lab.Client(), c.address, e2e.Patience)
+	p, err := Dial(c.from, c.address, e2e.Patience)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.close()
+	defer p.Close()
 	for client, acked := range c.acked {
-		rows, err := p.query(fmt.Sprintf("select n from acks where client = %d order by n", client))
+		rows, err := p.Query(fmt.Sprintf("select n from acks where client = %d order by n", client))
 		if err != nil {
 			t.Fatal(err)
 		}
