@@ -94,9 +94,11 @@ func Postgres() Recipe {
 const postgresStart = `set -e
 bin=$(echo /usr/lib/postgresql/*/bin)
 data=/var/lib/postgresql/data
-if [ ! -s "$data/PG_VERSION" ]; then
-	"$bin/initdb" --pgdata="$data" --username=postgres --auth=trust --no-locale --encoding=UTF8 --no-sync
-	echo "host all all all trust" >>"$data/pg_hba.conf"
+if [ ! -e "$data" ]; then # a start before this one may have been killed
+	/usr/bin/busybox rm -rf "$data.new"
+	"$bin/initdb" --pgdata="$data.new" --username=postgres --auth=trust --no-locale --encoding=UTF8 --no-sync
+	echo "host all all all trust" >>"$data.new/pg_hba.conf"
+	/usr/bin/busybox mv "$data.new" "$data"
 fi
 exec "$bin/postgres" -D "$data" -c listen_addresses='*' -c port=5432 -c unix_socket_directories=/tmp -c jit=off
 `
