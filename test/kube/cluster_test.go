@@ -5,7 +5,6 @@ package kube
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -141,15 +140,16 @@ func (c *cluster) podNamespace(t *testing.T, namespace, pod string) *netlab.Name
 	if n == nil {
 		t.Fatalf("pod %s/%s is on no node: %q", namespace, pod, out)
 	}
-	pid, err := processOf(uid)
+	pid, err := processOf(uid, "")
 	if err != nil {
 		t.Fatalf("pod %s/%s: %v", namespace, pod, err)
 	}
 	return e2e.Must(netlab.Existing(fmt.Sprintf("/proc/%d/ns/net", pid)))(t)
 }
 
-// processOf returns a process of a pod. It is found by its cgroup, which the kubelet names by the pod's UID.
-func processOf(uid string) (int, error) {
+// processOf returns a process of a pod whose command line has a part. The pod's processes are found by their cgroups,
+// which the kubelet names by the pod's UID.
+func processOf(uid, part string) (int, error) {
 	names := []string{"pod" + uid, "pod" + strings.ReplaceAll(uid, "-", "_")}
 	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {
@@ -163,10 +163,14 @@ func processOf(uid string) (int, error) {
 		if !bytes.Contains(b, []byte(names[0])) && !bytes.Contains(b, []byte(names[1])) {
 			continue
 		}
+		command, err := os.ReadFile(filepath.Join(filepath.Dir(file), "cmdline"))
+		if err != nil || !bytes.Contains(command, []byte(part)) {
+			continue
+		}
 		var pid int
 		if _, err := fmt.Sscanf(file, "/proc/%d/cgroup", &pid); err == nil {
 			return pid, nil
 		}
 	}
-	return 0, errors.New("no process has its cgroup")
+	return 0, fmt.Errorf("no process %q has its cgroup", part)
 }

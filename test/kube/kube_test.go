@@ -50,6 +50,7 @@ var alone = []part{
 	{"replicas follow resource usage", testFollowsUsage},
 	{"removing pods loses no request", testDrain},
 	{"addresses and connections move from a killed node", testNodeKilled},
+	{"PostgreSQL is never run twice, whatever dies", testPostgres},
 	// Last, as no other test can use the API server meanwhile.
 	{"services work without the API server", testAPIServerDown},
 }
