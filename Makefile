@@ -94,6 +94,13 @@ docs-check-kubernetes: ## run those for Kubernetes, and the demos (root; needs c
 	@hack/readme-check.sh kubernetes
 	@hack/readme-check.sh demo
 
+CILIUM_TESTS ?= TestCluster/(calm|removing)/(minimal|everywhere|idle|volume|Policies|comes_before|scaled|deleted|rollouts|drained)
+
+.PHONY: cilium
+cilium: ## end to end on Kubernetes with Cilium as pod network: make cilium [CILIUM_TESTS=TestCluster] (root)
+	$(COMPILE) run -C test/cluster . build --cni cilium
+	WANGELL_TEST_CNI=cilium $(GOTEST) -p 1 -timeout 60m $(ROOT) -run '$(CILIUM_TESTS)' ./test/kube/...
+
 KERNELS ?= oldest 6.12 newest
 ARCH    ?= amd64
 CHECKS  ?=

@@ -28,6 +28,7 @@ const (
 	corednsVersion    = "v1.14.6"
 	cniVersion        = "v1.9.1"
 	flannelVersion    = "v0.28.4"
+	ciliumVersion     = "v1.20.2"
 	metricsVersion    = "v0.9.0"
 )
 
@@ -120,6 +121,8 @@ func binDir(source string) (string, error) {
 		}
 		files = append(files, found...)
 	}
+	// Its programs have a folder of their own, so that a change of it builds nothing else again.
+	files = slices.DeleteFunc(files, func(f string) bool { return f == ciliumGoMod(source) })
 	contents, err := readAll(files...)
 	if err != nil {
 		return "", err
@@ -139,6 +142,7 @@ func checkVersions(source string) error {
 		{"coredns", "github.com/coredns/coredns " + corednsVersion},
 		{"cni", "github.com/containernetworking/plugins " + cniVersion},
 		{"flannel", "github.com/flannel-io/flannel " + flannelVersion},
+		{"cilium", "github.com/cilium/cilium " + ciliumVersion},
 		{"metrics-server", "sigs.k8s.io/metrics-server " + metricsVersion},
 	} {
 		file := filepath.Join(source, "modules", want.module, "go.mod")
@@ -155,6 +159,15 @@ func checkVersions(source string) error {
 
 // build builds the programs that a cluster with a pod network needs and that the folder lacks, and returns the folder.
 func build(ctx context.Context, source, cni string, out io.Writer) (string, error) {
+	bin, err := buildCommon(ctx, source, cni, out)
+	if err == nil && cni == cniCilium {
+		err = buildCilium(ctx, source, bin, out)
+	}
+	return bin, err
+}
+
+// buildCommon builds all programs but Cilium's.
+func buildCommon(ctx context.Context, source, cni string, out io.Writer) (string, error) {
 	if err := checkVersions(source); err != nil {
 		return "", err
 	}

@@ -174,8 +174,8 @@ func mountMachine(c machineConfig) error {
 	return nil
 }
 
-// fakeTunables mounts files over the kernel settings that kubelet writes at its start. The settings belong to the whole
-// host and must not change.
+// fakeTunables mounts files over the kernel settings that kubelet and Cilium write at their start. The settings belong
+// to the whole host and must not change.
 func fakeTunables(dir string, binds map[string]string) error {
 	for name, value := range map[string]string{
 		"vm/overcommit_memory":     "1",
@@ -184,7 +184,9 @@ func fakeTunables(dir string, binds map[string]string) error {
 		"kernel/panic_on_oops":     "1",
 		"kernel/keys/root_maxkeys": "1000000",
 		// 25 bytes for each key.
-		"kernel/keys/root_maxbytes": "25000000",
+		"kernel/keys/root_maxbytes":        "25000000",
+		"kernel/unprivileged_bpf_disabled": "1",
+		"kernel/timer_migration":           "0",
 	} {
 		target := filepath.Join("/proc/sys", name)
 		if _, err := os.Stat(target); err != nil {

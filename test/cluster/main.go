@@ -164,7 +164,7 @@ func run(args []string) error {
 }
 
 func cniFlag(fs *flag.FlagSet, o *options) {
-	fs.StringVar(&o.cni, "cni", cniBridge, "pod network: bridge (plain routes between nodes) or flannel (vxlan)")
+	fs.StringVar(&o.cni, "cni", cniBridge, "pod network: bridge (plain routes between nodes), flannel or cilium (vxlan)")
 }
 
 func runBuild(ctx context.Context, o *options, _ []string) error {

@@ -214,8 +214,8 @@ func prepareNodeNetwork(p plan, n nodePlan) error {
 		if err := setSysctl("net/ipv4/ip_forward", "1"); err != nil {
 			return err
 		}
-		if p.CNI == cniFlannel {
-			return nil // flanneld masquerades
+		if p.CNI != cniBridge {
+			return nil // flanneld and cilium-agent masquerade
 		}
 		rules := fmt.Sprintf(`table ip cluster-masquerade {
 	chain postrouting {

@@ -16,6 +16,7 @@ const (
 	kubeletService    = "kubelet"
 	proxyService      = "kube-proxy"
 	flannelService    = "flanneld"
+	ciliumService     = "cilium-agent"
 )
 
 // containerdSocket is where containerd listens, as seen in the node.
@@ -23,11 +24,7 @@ const containerdSocket = "/run/containerd/containerd.sock"
 
 // nodeServices returns the services of a node.
 func nodeServices(p plan, n nodePlan, bin string) []service {
-	dir := p.machineDir(n.Name)
-	s := func(name string, args ...string) service {
-		return service{Name: name, Argv: append([]string{filepath.Join(bin, name)}, args...), Env: programEnv(bin),
-			Log: filepath.Join(dir, "log", name+".log")}
-	}
+	s := func(name string, args ...string) service { return nodeService(p, n, bin, name, args...) }
 	all := []service{
 		s(containerdService, "--config=/etc/containerd/config.toml", "--log-level=warn"),
 		s(kubeletService, "--config=/etc/kubernetes/kubelet.json", "--kubeconfig=/etc/kubernetes/kubelet.conf",
@@ -45,7 +42,16 @@ func nodeServices(p plan, n nodePlan, bin string) []service {
 		all = append(all, s(flannelService, "--kubeconfig="+filepath.Join(p.Dir, "flannel.conf"), "--node="+n.Name,
 			"--iface="+nodeInterface, "--net-conf=/etc/kube-flannel/net-conf.json"))
 	}
+	if p.CNI == cniCilium {
+		all = append(all, ciliumAgent(p, n, bin))
+	}
 	return all
+}
+
+// nodeService is a program of the node that is called like its service.
+func nodeService(p plan, n nodePlan, bin, name string, args ...string) service {
+	return service{Name: name, Argv: append([]string{filepath.Join(bin, name)}, args...), Env: programEnv(bin),
+		Log: filepath.Join(p.machineDir(n.Name), "log", name+".log")}
 }
 
 // proxyCleanup returns the program that removes the rules of a kube-proxy of either mode.
@@ -87,7 +93,9 @@ func writeNodeFiles(p plan, n nodePlan) error {
 		mtu = 1450 // vxlan's headers take 50 bytes
 		files["kube-flannel/net-conf.json"] = fmt.Appendf(nil, `{"Network": %q, "Backend": {"Type": "vxlan"}}`+"\n", p.Pods)
 	}
-	files["cni/net.d/10-bridge.conflist"] = []byte(bridgeConfig(n, mtu))
+	if p.CNI != cniCilium { // whose agent writes its own
+		files["cni/net.d/10-bridge.conflist"] = []byte(bridgeConfig(n, mtu))
+	}
 	for name, b := range files {
 		mode := os.FileMode(0o644)
 		if strings.HasPrefix(name, "kubernetes/") {

@@ -139,6 +139,7 @@ func makePKI(p plan) error {
 		{file: "scheduler", user: "system:kube-scheduler"},
 		{file: "kube-proxy", user: "system:kube-proxy"},
 		{file: "flannel", user: "flannel"},
+		{file: "cilium", user: "cilium"},
 	}
 	for _, n := range p.Nodes {
 		requests = append(requests, certRequest{file: n.Name, user: "system:node:" + n.Name, groups: []string{"system:nodes"},
@@ -164,7 +165,7 @@ func makePKI(p plan) error {
 	if err := writePEM(filepath.Join(dir, "sa.pub"), "PUBLIC KEY", der); err != nil {
 		return err
 	}
-	for _, user := range []string{"controller-manager", "scheduler", "kube-proxy", "flannel"} {
+	for _, user := range []string{"controller-manager", "scheduler", "kube-proxy", "flannel", "cilium"} {
 		if err := writeKubeconfig(p, user, user+".conf", p.apiServer()); err != nil {
 			return err
 		}

@@ -33,13 +33,14 @@ const (
 const (
 	cniBridge  = "bridge"
 	cniFlannel = "flannel"
+	cniCilium  = "cilium"
 )
 
 // plan has all names and addresses of a cluster. It is a pure function of the flags.
 type plan struct {
 	Name      string
 	Dir       string
-	CNI       string // cniBridge or cniFlannel
+	CNI       string // cniBridge, cniFlannel or cniCilium
 	ProxyMode string // iptables or nftables
 	// NodeGrace is the time without a renewed lease after which a node counts as dead.
 	NodeGrace time.Duration
@@ -73,8 +74,8 @@ func newPlan(name, dir, cni, proxyMode string, nodes int) (plan, error) {
 		return p, fmt.Errorf("--name %q: use at most 20 lower-case letters, digits and dashes, a letter first", name)
 	case nodes < 1 || nodes > maxNodes:
 		return p, fmt.Errorf("--nodes %d: from 1 to %d", nodes, maxNodes)
-	case cni != cniBridge && cni != cniFlannel:
-		return p, fmt.Errorf("--cni %q: bridge or flannel", cni)
+	case cni != cniBridge && cni != cniFlannel && cni != cniCilium:
+		return p, fmt.Errorf("--cni %q: bridge, flannel or cilium", cni)
 	}
 	if err := checkProxyMode(proxyMode); err != nil {
 		return p, err

@@ -30,7 +30,7 @@ func newState(p plan, bin string) *state {
 		ControlPlane: clusterfile.Host{NetnsPath: p.netnsPath(controlMachine), IP: p.ControlIP.String(),
 			Interface: nodeInterface},
 		Versions: map[string]string{"kubernetes": kubernetesVersion, "etcd": etcdVersion, "containerd": containerdVersion,
-			"coredns": corednsVersion, "cni-plugins": cniVersion, "flannel": flannelVersion},
+			"coredns": corednsVersion, "cni-plugins": cniVersion, "flannel": flannelVersion, "cilium": ciliumVersion},
 	}}
 	for _, n := range p.Nodes {
 		s.Nodes = append(s.Nodes, clusterfile.Node{Name: n.Name, IP: n.IP.String(), PodCIDR: n.Pods.String(),

@@ -26,6 +26,9 @@ var corednsManifest string
 //go:embed flannel.yaml
 var flannelManifest string
 
+//go:embed cilium.yaml
+var ciliumManifest string
+
 // up starts a cluster and returns once every node is Ready and its DNS answers.
 func up(ctx context.Context, p plan, bin string, out io.Writer) error {
 	begin := time.Now()
@@ -110,10 +113,14 @@ func up(ctx context.Context, p plan, bin string, out io.Writer) error {
 	if err := apply(ctx, s, nodeObjects(p)); err != nil {
 		return err
 	}
-	if p.CNI == cniFlannel {
-		if err := apply(ctx, s, flannelManifest); err != nil {
-			return err
-		}
+	switch p.CNI {
+	case cniFlannel:
+		err = apply(ctx, s, flannelManifest)
+	case cniCilium:
+		err = installCilium(ctx, s)
+	}
+	if err != nil {
+		return err
 	}
 	for i := range s.Nodes {
 		if err := startNode(ctx, p, s, p.Nodes[i].Name, program); err != nil {
@@ -233,7 +240,7 @@ func startNode(ctx context.Context, p plan, s *state, name, program string) erro
 	}
 	dir := p.machineDir(name)
 	first, err := startMachine(ctx, p, program, machineConfig{Name: name, Dir: dir, Node: true,
-		Cgroup: p.cgroup(name), CNIBin: filepath.Join(s.Bin, "cni")})
+		Cgroup: p.cgroup(name), CNIBin: filepath.Join(pluginsDir(p, s.Bin), "cni")})
 	if err != nil {
 		return err
 	}

@@ -33,6 +33,7 @@ var calm = []part{
 	{"images are on nodes before the first client", testPrefetch},
 	{"images of private registries are, too", testPrivate},
 	{"a node has no key but its own", testNodeKeys},
+	{"the gate comes before programs of others", testOrder},
 	{"Knative runs beside it", testKnative},
 }
 

@@ -33,7 +33,8 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
-// run starts a cluster, unless WANGELL_CLUSTER names the cluster.json of one, and installs the product there.
+// run starts a cluster, unless WANGELL_CLUSTER names the cluster.json of one, and installs the product there. The pod
+// network is WANGELL_TEST_CNI, or else the default of test/cluster.
 func run(m *testing.M) (code int) {
 	err := func() (err error) {
 		if root, err = filepath.Abs("../.."); err != nil {
@@ -48,7 +49,11 @@ func run(m *testing.M) (code int) {
 			dir, name := filepath.Join(folder, "cluster"), fmt.Sprintf("t%d", os.Getpid()%100000)
 			file = filepath.Join(dir, "cluster.json")
 			defer func() { err = errors.Join(err, clusterCommand("down", "--name", name, "--dir", dir)) }()
-			if err := clusterCommand("up", "--nodes", "3", "--name", name, "--dir", dir); err != nil {
+			up := []string{"up", "--nodes", "3", "--name", name, "--dir", dir}
+			if cni := os.Getenv("WANGELL_TEST_CNI"); cni != "" {
+				up = append(up, "--cni", cni)
+			}
+			if err := clusterCommand(up...); err != nil {
 				return err
 			}
 		}

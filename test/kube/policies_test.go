@@ -26,8 +26,8 @@ const (
 	glance = 200 * time.Millisecond
 )
 
-// testPolicies applies NetworkPolicies to the pods of a service. The cluster's CNI plugin enforces none, so what is
-// denied is denied by the gate: for the sleeping service and for the one that runs, at every node.
+// testPolicies applies NetworkPolicies to the pods of a service. Where the CNI plugin enforces none, what is denied is
+// denied by the gate: for the sleeping service and for the one that runs, at every node.
 func testPolicies(t *testing.T) {
 	const namespace, key = "policed", "policed/shop"
 	lab.apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+namespace+"}\n")
