@@ -276,6 +276,9 @@ func TestHandshakeDuringAFloodAcrossNodes(t *testing.T) {
 		claim[scalesAt] = 0
 		w.unwrap(claim, flowClaimType, 0, 1, ack.frame())
 		w.toPod(1, bare(ack), w.wantRun(onNIC, w.wrap(otherNode, toPodType, 0, 1, ack.frame()), tcxRedirect))
+		w.wantCounts(1, 4, 0) // until the pod confirms it
+		data := w.fromPod(1, "PA", 5001, 1001, 1)
+		w.unwrap(w.wantRun(onPod1, bare(data), tcxRedirect), toClientType, 0, 1, bare(data))
 		w.wantCounts(1, 4, 1)
 	})
 	t.Run("home", func(t *testing.T) {

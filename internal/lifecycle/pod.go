@@ -72,7 +72,7 @@ type pod struct {
 	phases    [len(phaseNames)]monotime.Time // when the phases of its start ended
 }
 
-// is reports whether a flag is set.
+// is reports whether any of some flags is set.
 func (p *pod) is(f podFlags) bool { return p.flags&f != 0 }
 
 func (p *pod) set(f podFlags) { p.flags |= f }

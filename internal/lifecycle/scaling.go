@@ -74,7 +74,8 @@ func (t *transition) drained(p *pod) {
 func (t *transition) reuseDrained() {
 	for i := len(t.pods) - 1; t.state == Warm && i >= 0 && t.missing() > 0; i-- {
 		p := t.pods[i]
-		if p.drains() && p.progress == podConfirmed && p.rev == t.rev && !p.is(podSleeping) && !p.is(podLeaving) && !p.is(podAway) {
+		stays := !p.is(podSleeping | podLeaving | podAway)
+		if stays && p.drains() && p.progress == podConfirmed && p.rev == t.rev {
 			p.life, p.deadline = lifeServing, 0
 		}
 	}

@@ -133,7 +133,8 @@ func (t *transition) stayAwake(why string) {
 
 // asleepOnceGone ends Stopping once all processes that it stopped have ended.
 func (t *transition) asleepOnceGone() {
-	if t.state == Stopping && !t.deleted && t.count(func(p *pod) bool { return p.is(podSleeping) && p.life != lifeExited }) == 0 {
+	sleeping := t.count(func(p *pod) bool { return p.is(podSleeping) && p.life != lifeExited })
+	if t.state == Stopping && !t.deleted && sleeping == 0 {
 		t.fallAsleep()
 	}
 }

@@ -65,8 +65,9 @@ func daemonMain(text string) error {
 		os.Exit(1)
 	}()
 	return Run(ctx, Config{
-		Server: c.Server, Keys: enrolment.KeysOf(c.Key, c.Node), Node: c.Node, NodeAddr: netip.MustParseAddr(c.NodeAddr), EncapPort: 7947,
-		CRI: c.CRI, RunDir: c.RunDir, NoARP: c.NoARP,
+		Server: c.Server, Keys: enrolment.KeysOf(c.Key, c.Node), Node: c.Node, NodeAddr: netip.MustParseAddr(c.NodeAddr),
+		EncapPort: 7947,
+		CRI:       c.CRI, RunDir: c.RunDir, NoARP: c.NoARP,
 		ServiceRanges: []netip.Prefix{netip.MustParsePrefix("10.46.100.0/24")}, Interfaces: []string{"eth0"},
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)).With("at", c.Node),
 	})

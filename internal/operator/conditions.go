@@ -177,7 +177,8 @@ func isLost(s *v1alpha1.WangellServiceStatus) bool {
 // stalledCondition reports that a pod on a silent node is in the way of others, or that a rollout is stuck: the
 // Deployment has given it up or, where pods are made beside a paused Deployment because only one may write, the only
 // pod does not start.
-func stalledCondition(out outcome, lost string, st v1alpha1.WangellServiceStatus, trouble kube.Trouble) metav1.Condition {
+func stalledCondition(out outcome, lost string, st v1alpha1.WangellServiceStatus, trouble kube.Trouble,
+) metav1.Condition {
 	const name = v1alpha1.ConditionStalled
 	switch {
 	case lost != "":

@@ -58,7 +58,8 @@ func TestSingleWriterThatDoesNotStartIsStalled(t *testing.T) {
 		o.status.State = c.state.String()
 		s.Status = statusOf(s, outcome{deploy: d}, o, kube.Trouble{}, time.Unix(1e9, 0))
 		got := apimeta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionStalled)
-		if got.Status != c.status || got.Reason != c.reason || c.status == metav1.ConditionTrue && got.Message != o.status.Message {
+		message := map[metav1.ConditionStatus]string{metav1.ConditionTrue: o.status.Message}[c.status]
+		if got.Status != c.status || got.Reason != c.reason || got.Message != message {
 			t.Errorf("%v: %+v", c.state, got)
 		}
 	}

@@ -30,7 +30,7 @@ func (putter) Restrict(runtime.Key, *sources.Set) error { return nil }
 
 // slowEnforcer returns an enforcer with a policy that lets in the pods labelled "client", in a cluster whose API server
 // does not answer a list of pods before answer is closed.
-func slowEnforcer(t *testing.T, ctx context.Context, answer chan struct{}) (*enforcer, putter) {
+func slowEnforcer(ctx context.Context, t *testing.T, answer chan struct{}) (*enforcer, putter) {
 	t.Helper()
 	friends := metav1.LabelSelector{MatchLabels: map[string]string{"role": "client"}}
 	client := fake.NewClientset(
@@ -68,11 +68,11 @@ func shopService(namespace string) controller.Service {
 	}}
 }
 
-// A new leader does not put policies in force before it knows the pods that they select, and other services do not wait.
+// A new leader does not put policies in force before it knows the pods that they select. Other services do not wait.
 func TestServicesWaitForThePodsThatTheirPoliciesSelect(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	answer := make(chan struct{})
-	e, p := slowEnforcer(t, ctx, answer)
+	e, p := slowEnforcer(ctx, t, answer)
 	ran := make(chan struct{})
 	go func() { defer close(ran); e.run() }()
 	defer func() { cancel(); <-ran }()
@@ -97,7 +97,7 @@ func TestServicesWaitForThePodsThatTheirPoliciesSelect(t *testing.T) {
 // A leader that ends while it waits puts nothing in force.
 func TestEndingLeaderPutsNoGuessInForce(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	e, p := slowEnforcer(t, ctx, make(chan struct{}))
+	e, p := slowEnforcer(ctx, t, make(chan struct{}))
 	done := make(chan error, 1)
 	go func() { done <- e.put("shop/web", shopService("shop")) }()
 	cancel()

@@ -148,7 +148,12 @@ func pinned(t *testing.T, socket string) []string {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	return e2e.Must(store.Pinned(t.Context()))(t)
+	var list []string
+	e2e.Eventually(t, "containerd lists its pinned images", func() (bool, string) {
+		list, err = store.Pinned(t.Context())
+		return err == nil, fmt.Sprint(err)
+	})
+	return list
 }
 
 // pushLarge pushes an image that was never there before: the tests' server and random bytes. It returns its name.

@@ -7,18 +7,20 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 
+	"wangell.loutres.me/internal/enrolment"
 	"wangell.loutres.me/internal/testutil/e2e"
 	"wangell.loutres.me/internal/wire"
 )
 
 // testNodeKeys shows that daemons have no key but that of their own node: they run without the Secret, may not read it,
-// and who has stolen a node's key can speak for that node only.
+// and a stolen key of a node speaks for that node only.
 func testNodeKeys(t *testing.T) {
 	const account = "system:serviceaccount:" + productNamespace + ":wangell-daemon"
 	const secret = "wangell-wire"
@@ -38,20 +40,28 @@ func testNodeKeys(t *testing.T) {
 			t.Errorf("the daemons mount the Secret %s", v.Secret.SecretName)
 		}
 	}
-	// Each daemon was told its own key, and uses it: it is Ready only once a controller has sent it the services.
-	text = e2e.Must(lab.kubectl("", "logs", "-n", productNamespace, "-l", "app.kubernetes.io/component=controller",
-		"--tail=-1"))(t)
-	for _, n := range lab.nodes {
-		if !logged(text, "daemon enrolled", n.name) {
-			t.Errorf("%s: no controller has given it its key", n.name)
-		}
-	}
-
 	data := e2e.Must(lab.kubectl("", "get", "secret", secret, "-n", productNamespace, "-o",
 		`jsonpath={.data.wire\.key}`))(t)
 	b, err := base64.StdEncoding.DecodeString(data)
 	if err != nil || len(b) != wire.KeySize {
 		t.Fatalf("the master key: %d bytes, %v", len(b), err)
+	}
+	// Each daemon has its own key, and no other. It is Ready only once it has used that.
+	for _, n := range lab.Nodes {
+		file := fmt.Sprintf("/proc/%d/root/run/wangell/node.keys", n.HolderPid)
+		var kept struct {
+			Name string
+			Keys enrolment.Keys
+		}
+		if err := json.Unmarshal(e2e.Must(os.ReadFile(file))(t), &kept); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		if kept.Name != n.Name || kept.Keys != enrolment.KeysOf(wire.Key(b), n.Name) {
+			t.Errorf("the keys of %s are kept for %q, and are not those of this node", n.Name, kept.Name)
+		}
+		if mode := e2e.Must(os.Stat(file))(t).Mode(); mode != 0o600 {
+			t.Errorf("%s: mode %v", file, mode)
+		}
 	}
 	const own = "stolen-node"
 	stolen := wire.Key(b).ForNode(own)
@@ -83,17 +93,6 @@ func testNodeKeys(t *testing.T) {
 			t.Errorf("%s: neither answered nor refused", n.name)
 		}
 	}
-}
-
-// logged reports whether a log in JSON has a line with a message about a node.
-func logged(log, message, node string) bool {
-	for line := range strings.Lines(log) {
-		var l struct{ Msg, Node string }
-		if json.Unmarshal([]byte(line), &l) == nil && l.Msg == message && l.Node == node {
-			return true
-		}
-	}
-	return false
 }
 
 // wireAddress returns the address of the leader's wire.

@@ -54,7 +54,7 @@ type pace struct {
 	sent  int
 }
 
-// next waits until the next batch is due and returns its number and size, which is 0 once there is nothing more to send.
+// next waits until the next batch is due and returns its number and size, which is 0 once nothing is left to send.
 func (p *pace) next(ctx context.Context) (turn, batch int) {
 	p.mu.Lock()
 	turn, batch = p.turn, min(p.batch, p.left)
