@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// LabelCertificate is the label of the leader's Lease with the fingerprint of its certificate. A label, as it is written
-// in the same request as the holder of the Lease.
+// LabelCertificate is the label of the leader's Lease with the fingerprint of its certificate. It is a label because
+// leader election writes labels in the same request as the holder of the Lease.
 const LabelCertificate = "wangell.loutres.me/certificate"
 
 // NewCertificate makes a self-signed certificate for one process. Its fingerprint, not its dates, says whether it is

@@ -117,8 +117,9 @@ func TestRefusals(t *testing.T) {
 		q    request
 		want string
 	}{
-		resultToken:     {request{"node-1", "forged"}, "401 Unauthorized: the API server does not accept the token"},
-		resultNode:      {request{"node-2", "node-1.token"}, `403 Forbidden: the token is of another node: it is of "node-1"`},
+		resultToken: {request{"node-1", "forged"}, "401 Unauthorized: the API server does not accept the token"},
+		resultNode: {request{"node-2", "node-1.token"},
+			`403 Forbidden: the token is of another node: it is of "node-1"`},
 		resultAPI:       {request{"away", "away.token"}, "503 Service Unavailable: the API server did not answer"},
 		resultMalformed: {request{"", "x"}, "400 Bad Request: malformed request: node: want a name"},
 	} {
