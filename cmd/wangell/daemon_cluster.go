@@ -30,8 +30,9 @@ func (f *clusterFlags) add(flags *pflag.FlagSet) {
 }
 
 // follow sets Follow, Enrol and Clean of c: the daemon follows the holder of the Lease, whose address is kept in the
-// file cache, gets its key from it if tokenFile is set, and removes the gate at its end if clean is set or the DaemonSet
-// is being deleted. The returned function waits for the goroutines that follow started; they run until ctx ends.
+// file cache, gets its key from it if tokenFile is set, and removes the gate at its end if clean is set or the
+// DaemonSet is being deleted. The returned function waits for the goroutines that follow started; they run until ctx
+// ends.
 func (f *clusterFlags) follow(
 	ctx context.Context, cmd *cobra.Command, c *node.Config, clean bool, tokenFile, cache string,
 ) (wait func(), err error) {
