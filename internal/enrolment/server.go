@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"log/slog"
 	"net"
@@ -74,7 +75,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		ReadTimeout: requestTimeout, WriteTimeout: answerTimeout, MaxHeaderBytes: 4 << 10,
 		// A map without entries turns HTTP/2 off, whose streams the limits would not see.
 		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
-		ErrorLog:     log.New(discard{}, "", 0), // failed handshakes of strangers
+		ErrorLog:     log.New(io.Discard, "", 0), // failed handshakes of strangers
 	}
 	srv.SetKeepAlivesEnabled(false)
 	defer context.AfterFunc(ctx, func() { _ = srv.Close() })()
@@ -86,11 +87,6 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	return fmt.Errorf("enrolment of daemons: %w", err)
 }
-
-type discard struct{}
-
-// Write implements io.Writer.
-func (discard) Write(b []byte) (int, error) { return len(b), nil }
 
 // handle answers a request.
 func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
