@@ -113,7 +113,7 @@ vm: ## other kernels, in emulated VMs: make vm [KERNELS="6.12 newest"] [ARCH=arm
 # What mostly computes takes the time that tests which mostly wait leave: they start containers and measure.
 COMPUTE := nice -n 5
 # The operator's tests wait for the cluster-build of the Kubernetes tests, which runs at the same time.
-CHECKS_AND_UNITS := check-generated chart-check lint release-check unit gate cluster-build operator
+CHECKS_AND_UNITS := check-generated chart-check lint release-check unit cluster-build operator
 
 .PHONY: test
 test: ## everything, as CI runs it: install what is missing, lint, all tests (root)
@@ -126,7 +126,7 @@ test: ## everything, as CI runs it: install what is missing, lint, all tests (ro
 	@export GOTEST_TOTALS=$(TOTALS); lanes=(); \
 	trap 'kill "$${lanes[@]}" 2>/dev/null || true' EXIT; \
 	$(MAKE) --no-print-directory cluster-build kube docs-check-kubernetes & lanes+=($$!); \
-	$(MAKE) --no-print-directory docs-check e2e & lanes+=($$!); \
+	($(MAKE) --no-print-directory docs-check e2e && $(COMPUTE) $(MAKE) --no-print-directory gate) & lanes+=($$!); \
 	$(COMPUTE) $(MAKE) --no-print-directory $(CHECKS_AND_UNITS) & lanes+=($$!); \
 	failed=0; for lane in "$${lanes[@]}"; do wait "$$lane" || failed=$$?; done; exit $$failed
 	$(call say,All tests)
