@@ -278,19 +278,6 @@ func TestACorruptLayerIsRefused(t *testing.T) {
 	n.untilState(ref, wire.ImagePresent)
 }
 
-// A token that expires between two requests of a pull is renewed.
-func TestATokenThatExpiresDuringAPullIsRenewed(t *testing.T) {
-	n := newRealNode(t, 0)
-	hub := faultyhub.New(t)
-	ref, _ := hub.Push(t, "team/token:v1", faultyhub.Noise(t, 1<<15))
-	hub.Set(faultyhub.Fault{TokenFor: time.Second, Pause: 1200 * time.Millisecond})
-	n.keeper.Want(want(ref))
-	n.untilState(ref, wire.ImagePresent)
-	if issued := hub.Issued(); issued < 2 {
-		t.Errorf("%d tokens were issued", issued)
-	}
-}
-
 // A slow registry is waited for, and told of.
 func TestASlowRegistryIsWaitedFor(t *testing.T) {
 	n := newRealNode(t, 0)

@@ -313,7 +313,7 @@ func checkRandom(t *testing.T, seed uint64) {
 		archives = append(archives, archiveOf(t, l))
 	}
 	if _, err := treeOf(archives); err != nil {
-		t.Skip(err) // a hard link through a symbolic link to something else
+		return // no image: a hard link through a symbolic link to something else
 	}
 	checkSame(t, archives)
 }
