@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/atomicfile"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -65,7 +66,7 @@ func loadAddresses(dir string, prefix netip.Prefix) (addressBook, error) {
 func (b addressBook) save(dir string) error {
 	data, err := json.MarshalIndent(bookFile{b.prefix, b.given}, "", "  ")
 	if err == nil {
-		err = writeFile(filepath.Join(dir, addressFile), append(data, '\n'))
+		err = atomicfile.Write(filepath.Join(dir, addressFile), append(data, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("service addresses: %w", err)

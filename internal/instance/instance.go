@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"wangell.loutres.me/internal/atomicfile"
 	"wangell.loutres.me/internal/gate"
 )
 
@@ -148,7 +149,7 @@ func (c Config) save() error {
 	if err != nil {
 		return fmt.Errorf("encode configuration: %w", err)
 	}
-	return writeFile(c.configFile(), append(data, '\n'))
+	return atomicfile.Write(c.configFile(), append(data, '\n'))
 }
 
 // load reads the configuration from a run folder; found is false if there is none.
@@ -167,20 +168,4 @@ func load(runDir string) (c Config, found bool, err error) {
 	// The folder may have had another path when the configuration was saved.
 	c.RunDir = runDir
 	return c, true, nil
-}
-
-// writeFile replaces a file (mode 0600) in one step: no reader sees half of it, not even after a crash of the machine.
-func writeFile(path string, data []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name()) // fails once it is renamed
-	if _, err = tmp.Write(data); err == nil {
-		err = tmp.Sync()
-	}
-	if err = errors.Join(err, tmp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), path)
 }

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 
+	"wangell.loutres.me/internal/atomicfile"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -35,7 +36,7 @@ func loadOrMakeKey(path string) (wire.Key, error) {
 	if _, err := rand.Read(key[:]); err != nil {
 		return wire.Key{}, fmt.Errorf("make the wire key: %w", err)
 	}
-	if err := writeFile(path, key[:]); err != nil {
+	if err := atomicfile.Write(path, key[:]); err != nil {
 		return wire.Key{}, fmt.Errorf("save the wire key: %w", err)
 	}
 	return key, nil

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -16,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/typed/coordination/v1"
 
+	"wangell.loutres.me/internal/atomicfile"
 	"wangell.loutres.me/internal/enrolment"
 )
 
@@ -106,17 +106,5 @@ func (l *Leader) writeCache(addr string) error {
 	if l.Cache == "" {
 		return nil
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(l.Cache), filepath.Base(l.Cache)+".*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.WriteString(addr + "\n")
-	if closed := tmp.Close(); err == nil {
-		err = closed
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), l.Cache)
+	return atomicfile.Write(l.Cache, []byte(addr+"\n"))
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"wangell.loutres.me/internal/atomicfile"
 	"wangell.loutres.me/internal/enrolment"
 )
 
@@ -91,16 +92,7 @@ func (c *Config) keepKeys() error {
 	if err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(c.RunDir, "node.keys.*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(data)
-	if err := errors.Join(err, tmp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), keysFile(c.RunDir))
+	return atomicfile.Write(keysFile(c.RunDir), data)
 }
 
 // forgetKeys removes the keys that are kept.
@@ -112,12 +104,7 @@ func forgetKeys(runDir string) error {
 }
 
 // unanswered notes that a controller does not answer: it may have another master key than the one of this node's keys.
-func (d *daemon) unanswered() {
-	select {
-	case d.refused <- struct{}{}:
-	default:
-	}
-}
+func (d *daemon) unanswered() { notify(d.refused) }
 
 // renewKeys asks for new keys when no controller answers, until ctx ends.
 func (d *daemon) renewKeys(ctx context.Context) {
