@@ -130,19 +130,8 @@ func TestAPullByKubeletThatFailsIsToldAndTriedAgain(t *testing.T) {
 	w.until("one that succeeds", func() bool { return len(w.asked("n1")) > before })
 	w.d.report(wire.ImageReport{Ref: privateImage, State: wire.ImagePresent})
 	w.images("a", "Present")
-	told := 0
-	for done := false; !done; {
-		select {
-		case e := <-events:
-			if e.Kind == EventImages {
-				told++
-			}
-		default:
-			done = true
-		}
-	}
-	if told != 1 {
-		t.Errorf("%d events", told)
+	if n := imageEvents(events); n != 1 {
+		t.Errorf("%d events", n)
 	}
 }
 

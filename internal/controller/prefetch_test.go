@@ -119,19 +119,8 @@ func TestAnImageThatCannotBePulledIsToldOnce(t *testing.T) {
 	}
 	w.d.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent})
 	w.images("a", "Present")
-	told := 0
-	for done := false; !done; {
-		select {
-		case e := <-events:
-			if e.Kind == EventImages {
-				told++
-			}
-		default:
-			done = true
-		}
-	}
-	if told != 1 {
-		t.Errorf("%d events", told)
+	if n := imageEvents(events); n != 1 {
+		t.Errorf("%d events", n)
 	}
 }
 
@@ -240,5 +229,19 @@ func TestDigestsOfAnEarlierControllerStay(t *testing.T) {
 	w.untilWants(w.d, "registry.example/a@"+testDigest("1"))
 	if got := w.status("a").Service.Status.ImageDigests; !slices.Equal(got, s.Digests[:1]) {
 		t.Errorf("digests %v", got)
+	}
+}
+
+// imageEvents counts the events about images that wait for a subscriber.
+func imageEvents(events <-chan Event) (n int) {
+	for {
+		select {
+		case e := <-events:
+			if e.Kind == EventImages {
+				n++
+			}
+		default:
+			return n
+		}
 	}
 }

@@ -11,21 +11,11 @@ import (
 	"testing"
 
 	"github.com/opencontainers/go-digest"
-
-	"wangell.loutres.me/internal/image"
 )
 
 // The conformance tests of the OCI distribution-spec pass for what is served: the category of pulls.
 func TestPullsConformToTheDistributionSpec(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "saved.tar")
-	if err := image.WriteFile(file, "local/x:v1", testImage(t)); err != nil {
-		t.Fatal(err)
-	}
-	s, err := Start(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := serveTestImage(t)
 	var blobs []string
 	for d := range s.archive.blobs {
 		blobs = append(blobs, d.String())

@@ -144,15 +144,7 @@ func TestLayersKeepTheirCompressionAndMayBeLinks(t *testing.T) {
 }
 
 func TestWhatIsNotInTheTarballIsNotFound(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "saved.tar")
-	if err := image.WriteFile(file, "local/x:v1", testImage(t)); err != nil {
-		t.Fatal(err)
-	}
-	s, err := Start(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := serveTestImage(t)
 	host, _, _ := strings.Cut(s.Ref(), "/")
 	none := "sha256:" + strings.Repeat("0", 64)
 	for path, want := range map[string]int{
@@ -203,4 +195,19 @@ func TestFilesThatAreNoImageAreRefused(t *testing.T) {
 			t.Errorf("%s: %v, want %q", file, err, want)
 		}
 	}
+}
+
+// serveTestImage serves testImage until the test ends.
+func serveTestImage(t *testing.T) *Server {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "saved.tar")
+	if err := image.WriteFile(file, "local/x:v1", testImage(t)); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Start(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
 }
