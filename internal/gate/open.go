@@ -25,7 +25,17 @@ func Open(cfg Config) (*Gate, error) {
 	}
 	// Kernels before 5.11 charge maps to this limit. Later ones do not, so an error does not matter there.
 	_ = rlimit.RemoveMemlock()
-	g := &Gate{
+	g := newGate(cfg)
+	if err := g.open(g.load); err != nil {
+		g.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// newGate returns a gate that is not open yet.
+func newGate(cfg Config) *Gate {
+	return &Gate{
 		cfg:       cfg,
 		log:       cfg.Log,
 		links:     attachments{byName: map[string]*attachment{}},
@@ -35,14 +45,13 @@ func Open(cfg Config) (*Gate, error) {
 		shortcuts: shortcuts{devices: map[int]bool{}},
 		doubts:    doubts{of: map[uint32]visits{}},
 	}
-	if err := g.open(); err != nil {
-		g.Close()
-		return nil, err
-	}
-	return g, nil
 }
 
-func (g *Gate) open() error {
+// load loads the programs and maps, or takes over those that are pinned.
+func (g *Gate) load() error { return load(&g.objs, &g.cfg, &g.dev) }
+
+// open makes the gate work. loadObjects sets objs once the gate's devices and the folders for pins are there.
+func (g *Gate) open(loadObjects func() error) error {
 	if err := g.cfg.ensureBPF(); err != nil {
 		return err
 	}
@@ -60,7 +69,7 @@ func (g *Gate) open() error {
 			return err
 		}
 	}
-	if err := load(&g.objs, &g.cfg, &g.dev); err != nil {
+	if err := loadObjects(); err != nil {
 		return err
 	}
 	if err := g.mapViews(); err != nil {

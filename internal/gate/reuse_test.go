@@ -109,66 +109,20 @@ func (l *loaded) addDevice(owner string) error {
 	return netlink.LinkSetAlias(inner, aliasOf(owner))
 }
 
-// newGate returns a gate as Open creates it.
-func newGate(cfg Config) *Gate {
-	return &Gate{
-		cfg:       cfg,
-		log:       cfg.Log,
-		links:     attachments{byName: map[string]*attachment{}},
-		nics:      nics{byName: map[string]*nic{}, missing: map[string]bool{}},
-		closing:   make(chan struct{}),
-		silence:   silence{wake: make(chan struct{}, 1)},
-		shortcuts: shortcuts{devices: map[int]bool{}},
-		doubts:    doubts{of: map[uint32]visits{}},
-	}
-}
-
-// start is like Gate.open, without load.
+// start opens a gate with these programs and maps.
 func (l *loaded) start(g *Gate) error {
-	if err := errors.Join(g.cfg.check(), g.cfg.ensureBPF()); err != nil {
+	if err := g.cfg.check(); err != nil {
 		return err
 	}
-	for _, dir := range []string{g.cfg.mapsDir(), g.cfg.linksDir()} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return err
-		}
-	}
-	var err error
-	if g.dev, err = ensureDevices(g.cfg.owner()); err != nil {
-		return err
-	}
-	if g.cfg.EncapPort == 0 {
-		if err := g.dev.setSource(); err != nil {
-			return err
-		}
-	}
-	g.objs = l.objs
-	err = g.objs.eachMap(func(name string, m *ebpf.Map) error {
-		if name == gateMapScratch {
-			return nil
-		}
-		return m.Pin(filepath.Join(g.cfg.mapsDir(), name))
+	return g.open(func() error {
+		g.objs = l.objs
+		return g.objs.eachMap(func(name string, m *ebpf.Map) error {
+			if name == gateMapScratch {
+				return nil
+			}
+			return m.Pin(filepath.Join(g.cfg.mapsDir(), name))
+		})
 	})
-	if err != nil {
-		return err
-	}
-	if err := g.mapViews(); err != nil {
-		return err
-	}
-	if err := g.adoptServices(); err != nil {
-		return err
-	}
-	g.podTable.adopt(g.pods, g.services.addrs)
-	if err := g.syncRoutes(); err != nil {
-		return err
-	}
-	if g.inject, err = newInjector(g.dev.outer); err != nil {
-		return err
-	}
-	if err := g.attachAll(); err != nil {
-		return err
-	}
-	return g.follow()
 }
 
 // closeAny closes and removes an open gate, and keeps its programs for the next one. remove is called to remove it.
