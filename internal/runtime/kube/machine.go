@@ -10,8 +10,10 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/imageref"
 )
 
 // number is how many replicas may be written now.
@@ -185,15 +187,36 @@ func (m *machine) recognized(sets []*appsv1.ReplicaSet) bool {
 	return found
 }
 
-// template is the one that the pods were created from. The Deployment's may be newer by now; it then replaces the pods.
-// For pods of another leader, only the label identifies it.
+// template is the one that the pods were created from. The Deployment's may be newer by now; it then replaces the pods,
+// unless it differs in the names of images alone: the operator has found out the digests that the pods' tags stand for,
+// which must not end the pods of a wake. For pods of another leader, only the label identifies it.
 func (dir *direct) template(d *appsv1.Deployment) *corev1.PodTemplateSpec {
 	if dir.from != nil {
+		if now := &d.Spec.Template; sameButImages(&dir.from.Spec.Template, now) {
+			return now
+		}
 		return &dir.from.Spec.Template
 	}
 	t := d.Spec.Template.DeepCopy()
 	if dir.specHash != "" {
 		t.Labels = with(t.Labels, v1alpha1.LabelSpecHash, dir.specHash)
+	}
+	return t
+}
+
+// sameButImages reports whether two templates differ in nothing but the digests of their images.
+func sameButImages(a, b *corev1.PodTemplateSpec) bool {
+	return equality.Semantic.DeepEqual(withoutDigests(a), withoutDigests(b))
+}
+
+// withoutDigests returns a copy of a template whose images are named by their repositories alone. A tag and the digest
+// that replaces it have the same one; two tags belong to two specs, which LabelSpecHash tells apart.
+func withoutDigests(t *corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
+	t = t.DeepCopy()
+	for _, list := range [][]corev1.Container{t.Spec.InitContainers, t.Spec.Containers} {
+		for i := range list {
+			list[i].Image = imageref.Repository(list[i].Image)
+		}
 	}
 	return t
 }

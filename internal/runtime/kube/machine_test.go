@@ -11,8 +11,12 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"wangell.loutres.me/api/v1alpha1"
 )
 
 // restingDeployment returns a Deployment at rest.
@@ -194,5 +198,51 @@ func TestSequenceEndsWithAnError(t *testing.T) {
 	m.done(result{err: errors.New("no")}, now)
 	if m.written != unknown || m.sending {
 		t.Errorf("a write failed: %+v", m)
+	}
+}
+
+// A digest that the operator writes into the template while the pods of a wake exist replaces none of them; any other
+// change of the template does.
+func TestHandOverKeepsPodsWhoseTagBecameADigest(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	template := func(image, hash string) corev1.PodTemplateSpec {
+		return corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{v1alpha1.LabelSpecHash: hash}},
+			Spec: corev1.PodSpec{
+				InitContainers: []corev1.Container{{Name: "first", Image: "a/first:1"}},
+				Containers:     []corev1.Container{{Name: "app", Image: image}},
+			},
+		}
+	}
+	digest := "docker.io/a/b@sha256:" + strings.Repeat("0", 64)
+	for name, c := range map[string]struct {
+		now  corev1.PodTemplateSpec
+		kept bool
+	}{
+		"the same":             {template("a/b:1", "h"), true},
+		"its digest":           {template(digest, "h"), true},
+		"another spec":         {template("a/b:2", "h2"), false},
+		"another repository":   {template("a/c:1", "h"), false},
+		"a digest and a label": {template(digest, "h2"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			from, d := restingDeployment(), restingDeployment()
+			from.Spec.Template, d.Spec.Template = template("a/b:1", "h"), c.now
+			d.ResourceVersion, d.Spec.Replicas = "7", new(int32(1))
+			m := machine{stage: handObserving, target: 1, scaled: 7, deadline: now.Add(time.Minute),
+				direct: &direct{hash: "x", uids: map[string]bool{"a": true}, from: from, announced: true}}
+			a, ok := m.next(observation{now: now, deployment: d}).(createSet)
+			if !ok {
+				t.Fatalf("got %T", a)
+			}
+			got := a.set.Spec.Template
+			delete(got.Labels, appsv1.DefaultDeploymentUniqueLabelKey)
+			if kept := equality.Semantic.DeepEqual(got, d.Spec.Template); kept != c.kept {
+				t.Errorf("the Deployment keeps the pods: %t, want %t; the ReplicaSet's template is %+v", kept, c.kept, got)
+			}
+			if !c.kept && !equality.Semantic.DeepEqual(got, from.Spec.Template) {
+				t.Errorf("the ReplicaSet's template is %+v, not the pods'", got)
+			}
+		})
 	}
 }
