@@ -107,6 +107,28 @@ func testPrefetch(t *testing.T) {
 	}
 }
 
+// testDigestDuringWake: the digest of a service's image, which becomes known while the first wake is under way, replaces
+// no pod, whichever comes first.
+func testDigestDuringWake(t *testing.T) {
+	for i := range 6 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			key := fmt.Sprintf("default/digest-%d", i)
+			lab.apply(t, manifest(key, "idleTimeout: 600"))
+			e2e.MustAsk(t, lab.client, lab.address(t, key))
+			woken := lab.pods(t, key)
+			lab.waitDeployment(t, key, handedOver)
+			e2e.Eventually(t, key+": the digest is known", func() (bool, string) {
+				s, err := lab.find(key)
+				return err == nil && len(s.Status.ImageDigests) == 1, fmt.Sprintf("%v; %+v", err, s.Status)
+			})
+			if now := lab.pods(t, key); len(woken) != 1 || !slices.Equal(now, woken) {
+				t.Errorf("pods %v became %v", woken, now)
+			}
+		})
+	}
+}
+
 // imageReady waits for the condition ImageReady of a service, and returns its message.
 func (c *cluster) imageReady(t *testing.T, key string, status metav1.ConditionStatus, reason string) (message string) {
 	t.Helper()

@@ -31,6 +31,7 @@ var calm = []part{
 	{"clients wait until a readinessProbe succeeds", testReadyWhenProbe},
 	{"NetworkPolicies decide who may connect and wake", testPolicies},
 	{"images are on nodes before the first client", testPrefetch},
+	{"a digest that becomes known during a wake replaces no pod", testDigestDuringWake},
 	{"images of private registries are, too", testPrivate},
 	{"a node has no key but its own", testNodeKeys},
 	{"the gate comes before programs of others", testOrder},
