@@ -49,10 +49,9 @@ func newConfig(text []byte, layers []layer, runs []run) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-// newHistory returns a history in which each layer of the result has an entry, as the format demands. All former
-// entries
-// stay; those whose layers were joined with later ones have no layer any more. A history that does not fit its image is
-// returned as it is.
+// newHistory returns a history in which each layer of the result has an entry, as the format demands. The former entries
+// stay; those whose layers were joined with later ones become empty layers. A history that does not match its image is
+// returned unchanged.
 func newHistory(history []ocispec.History, layers []layer, runs []run) []ocispec.History {
 	count := 0
 	for _, h := range history {
