@@ -38,7 +38,7 @@ static __always_inline int edge_xdp(struct xdp_md *ctx, struct ethhdr *eth)
 		return XDP_DROP;
 	struct origin o;
 	origin_from_frame(&o, eth, ifindex, PATH_NIC);
-	enum judgment j = judge(ctx, true, &p, &k, s, st);
+	enum judgment j = judge(ctx, true, &p, &k, s, st, PATH_NIC);
 	if (j == REJECT)
 		return XDP_DROP;
 	struct bpf_fib_lookup fib;
@@ -90,7 +90,7 @@ static __always_inline int cold_from_client(struct __sk_buff *skb, struct packet
 	if (state_now(st) == SERVICE_WARM)
 		check_pods(skb, s->index);
 	if (state_now(st) != SERVICE_WARM) {
-		enum judgment j = judge(skb, false, p, &k, s, st);
+		enum judgment j = judge(skb, false, p, &k, s, st, path);
 		if (j == CHALLENGE)
 			return challenge(skb, p, &k, &o);
 		if (j == REJECT || park(skb, false, p, &k, s, st, &o) == PARKED)

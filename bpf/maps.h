@@ -43,6 +43,15 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 } addresses SEC(".maps");
 
+/* Address → enum own_address. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct addr);
+	__type(value, __u32);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+} own_addresses SEC(".maps");
+
 /* Service index → the part of the service that changes. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -57,11 +57,12 @@ enum judgment {
 	CHALLENGE, /* ask its client for a proof */
 };
 
-/* Judges a SYN before it is kept or wakes anything. ctx is a struct xdp_md if xdp is set, else a struct __sk_buff. */
+/* Judges a SYN that came by path before it is kept or wakes anything. ctx is a struct xdp_md if xdp is set, else a
+ * struct __sk_buff. */
 static __always_inline enum judgment judge(void *ctx, bool xdp, const struct packet *p, const struct flow_key *k,
-					   const struct service *s, struct service_status *st)
+					   const struct service *s, struct service_status *st, enum flow_path path)
 {
-	if (!may_wake(ctx, xdp, p, k))
+	if (!may_wake(ctx, xdp, p, k, path))
 		return REJECT;
 	struct parked_flow *have = bpf_map_lookup_elem(&parked_flows, k);
 	if (have && have->isn == p->seq)

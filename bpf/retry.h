@@ -92,7 +92,7 @@ static __always_inline int retry_syn(struct __sk_buff *skb, struct packet *p)
 		return TCX_DROP;
 	if (parks) {
 		/* If it is dropped, its client repeats it. */
-		enum judgment j = judge(skb, false, p, &k, s, st);
+		enum judgment j = judge(skb, false, p, &k, s, st, o.path);
 		if (j == CHALLENGE)
 			return challenge(skb, p, &k, &o);
 		if (j == REJECT || park(skb, false, p, &k, s, st, &o) == PARKED)

@@ -94,6 +94,13 @@ enum address_flag {
 };
 EXPORT_TO_GO(enum, address_flag);
 
+/* Values of `own_addresses`. */
+enum own_address {
+	OWN_HOST = 1,      /* an address of this node: only its own stack sends from it */
+	OWN_BROADCAST = 2, /* the broadcast address of a subnet that this node is in: nobody sends from it */
+};
+EXPORT_TO_GO(enum, own_address);
+
 /* Decides what happens to a service's next SYN. */
 enum service_state {
 	SERVICE_COLD = 0,   /* park it and send a wake event */

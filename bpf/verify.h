@@ -82,23 +82,26 @@ static __always_inline bool is_source_routed(void *ctx, bool xdp, const struct p
 	return find_option(&o, IPOPT_LSRR, 0) != NO_OPTION || find_option(&o, IPOPT_SSRR, 0) != NO_OPTION;
 }
 
-/* Whether no host can have a flow's client address: 0.0.0.0/8, 127.0.0.0/8, multicast, broadcast (RFC 1122, 3.2.1.3),
- * class E, or a VIP, such as the one that the SYN is for. */
-static __always_inline bool has_impossible_client(const struct flow_key *k)
+/* Whether no client can have a flow's client address: 0.0.0.0/8, 127.0.0.0/8, multicast, broadcast (RFC 1122, 3.2.1.3),
+ * class E, or a VIP, such as the one that the SYN is for. An address of this node is one of its own stack's clients. */
+static __always_inline bool has_impossible_client(const struct flow_key *k, enum flow_path path)
 {
 	__u32 a = bpf_ntohl(k->client.w[3]);
-	return a >> 24 == 0 || a >> 24 == 127 || a >> 28 >= 14 ||
-	       bpf_map_lookup_elem(&addresses, &k->client);
+	if (a >> 24 == 0 || a >> 24 == 127 || a >> 28 >= 14 || bpf_map_lookup_elem(&addresses, &k->client))
+		return true;
+	__u32 *own = bpf_map_lookup_elem(&own_addresses, &k->client);
+	return own && (*own == OWN_BROADCAST || path != PATH_STACK);
 }
 
-/* Whether a SYN may wake its service. ctx is as for has_right_checksum. Overwrites `scratch`. */
-static __always_inline bool may_wake(void *ctx, bool xdp, const struct packet *p, const struct flow_key *k)
+/* Whether a SYN that came by path may wake its service. ctx is as for has_right_checksum. Overwrites `scratch`. */
+static __always_inline bool may_wake(void *ctx, bool xdp, const struct packet *p, const struct flow_key *k,
+				     enum flow_path path)
 {
 	if (sizeof(struct ethhdr) + p->ip_len > MAX_FRAME) {
 		count(COUNT_TOO_LONG);
 		return false;
 	}
-	if (has_impossible_client(k) || is_source_routed(ctx, xdp, p)) {
+	if (has_impossible_client(k, path) || is_source_routed(ctx, xdp, p)) {
 		count(COUNT_BAD_SOURCE);
 		return false;
 	}

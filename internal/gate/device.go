@@ -189,16 +189,33 @@ func (d *devices) setRoutes(wanted []netip.Prefix) error {
 
 // listDevices returns all devices of the calling thread's network namespace.
 func listDevices() ([]netlink.Link, error) {
-	const attempts = 10 // the kernel says when devices have changed while it listed them
-	var devices []netlink.Link
-	err := error(netlink.ErrDumpInterrupted)
-	for n := 0; n < attempts && errors.Is(err, netlink.ErrDumpInterrupted); n++ {
-		devices, err = netlink.LinkList()
-	}
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+	devices, err := listAll(netlink.LinkList)
+	if err != nil {
 		return nil, fmt.Errorf("listing devices: %w", err)
 	}
 	return devices, nil
+}
+
+// listAddresses returns all IPv4 addresses of the calling thread's network namespace.
+func listAddresses() ([]netlink.Addr, error) {
+	addrs, err := listAll(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_V4) })
+	if err != nil {
+		return nil, fmt.Errorf("listing this node's addresses: %w", err)
+	}
+	return addrs, nil
+}
+
+// listAll lists something again if the kernel says that it has changed meanwhile.
+func listAll[T any](list func() ([]T, error)) (all []T, err error) {
+	const attempts = 10
+	err = netlink.ErrDumpInterrupted
+	for n := 0; n < attempts && errors.Is(err, netlink.ErrDumpInterrupted); n++ {
+		all, err = list()
+	}
+	if errors.Is(err, netlink.ErrDumpInterrupted) {
+		err = nil
+	}
+	return all, err
 }
 
 // addrOf returns an IPv4 address.
@@ -209,9 +226,9 @@ func addrOf(a *net.IPNet) netip.Addr {
 
 // interfaceWith returns the name of the interface with an address of this node.
 func interfaceWith(node netip.Addr) (string, error) {
-	addrs, err := netlink.AddrList(nil, netlink.FAMILY_V4)
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return "", fmt.Errorf("listing this node's addresses: %w", err)
+	addrs, err := listAddresses()
+	if err != nil {
+		return "", err
 	}
 	for _, a := range addrs {
 		if addrOf(a.IPNet) != node {

@@ -101,6 +101,8 @@ func (g *Gate) followDevices(ns netns.NsHandle) error {
 		return err
 	}
 	g.tendNICs()
+	g.tendOwnAddresses()
+	var ownChanged <-chan time.Time
 	again := time.NewTicker(tendInterval)
 	defer again.Stop()
 	for {
@@ -118,6 +120,12 @@ func (g *Gate) followDevices(ns netns.NsHandle) error {
 			if ok = more; ok {
 				g.addressChanged(u)
 			}
+			if ownChanged == nil {
+				ownChanged = time.After(ownPause)
+			}
+		case <-ownChanged:
+			ownChanged = nil
+			g.tendOwnAddresses()
 		case u, more := <-routes:
 			if ok = more; ok && isDefault(&u.Route) {
 				g.tendNICs()

@@ -47,8 +47,9 @@ type Gate struct {
 	links         attachments
 	nics          nics
 	follower      follower
-	reattached    atomic.Uint64 // how often keepFirst had to attach again
-	followsListen bool          // gate_listen is attached
+	own           map[gateAddr]uint32 // what `own_addresses` holds; nil: not known yet
+	reattached    atomic.Uint64       // how often keepFirst had to attach again
+	followsListen bool                // gate_listen is attached
 
 	stopEvents func() error   // stops the reader of events; nil if there is none
 	closing    chan struct{}  // closed by Close

@@ -260,6 +260,13 @@ type gateNodeLimits struct {
 	Told    uint64
 }
 
+type gateOwnAddress uint32
+
+const (
+	gateOwnAddressOWN_HOST      gateOwnAddress = 1
+	gateOwnAddressOWN_BROADCAST gateOwnAddress = 2
+)
+
 type gateParked struct {
 	_      structs.HostLayout
 	Seen   uint64
@@ -568,6 +575,7 @@ const (
 	gateMapMaglevTables        = "maglev_tables"
 	gateMapNics                = "nics"
 	gateMapNodes               = "nodes"
+	gateMapOwnAddresses        = "own_addresses"
 	gateMapParkedFlows         = "parked_flows"
 	gateMapParkedPlaces        = "parked_places"
 	gateMapParkedSources       = "parked_sources"
@@ -622,6 +630,7 @@ const (
 	gateVarExportEvent         = "export_event"
 	gateVarExportLimit         = "export_limit"
 	gateVarExportNodeFlag      = "export_node_flag"
+	gateVarExportOwnAddress    = "export_own_address"
 	gateVarExportServiceFlag   = "export_service_flag"
 	gateVarExportSourceVerdict = "export_source_verdict"
 	gateVarExportWakeScope     = "export_wake_scope"
@@ -719,6 +728,7 @@ type gateMapSpecs struct {
 	MaglevTables    *ebpf.MapSpec `ebpf:"maglev_tables"`
 	Nics            *ebpf.MapSpec `ebpf:"nics"`
 	Nodes           *ebpf.MapSpec `ebpf:"nodes"`
+	OwnAddresses    *ebpf.MapSpec `ebpf:"own_addresses"`
 	ParkedFlows     *ebpf.MapSpec `ebpf:"parked_flows"`
 	ParkedPlaces    *ebpf.MapSpec `ebpf:"parked_places"`
 	ParkedSources   *ebpf.MapSpec `ebpf:"parked_sources"`
@@ -764,6 +774,7 @@ type gateVariableSpecs struct {
 	ExportEvent         *ebpf.VariableSpec `ebpf:"export_event"`
 	ExportLimit         *ebpf.VariableSpec `ebpf:"export_limit"`
 	ExportNodeFlag      *ebpf.VariableSpec `ebpf:"export_node_flag"`
+	ExportOwnAddress    *ebpf.VariableSpec `ebpf:"export_own_address"`
 	ExportServiceFlag   *ebpf.VariableSpec `ebpf:"export_service_flag"`
 	ExportSourceVerdict *ebpf.VariableSpec `ebpf:"export_source_verdict"`
 	ExportWakeScope     *ebpf.VariableSpec `ebpf:"export_wake_scope"`
@@ -818,6 +829,7 @@ type gateMaps struct {
 	MaglevTables    *ebpf.Map `ebpf:"maglev_tables"`
 	Nics            *ebpf.Map `ebpf:"nics"`
 	Nodes           *ebpf.Map `ebpf:"nodes"`
+	OwnAddresses    *ebpf.Map `ebpf:"own_addresses"`
 	ParkedFlows     *ebpf.Map `ebpf:"parked_flows"`
 	ParkedPlaces    *ebpf.Map `ebpf:"parked_places"`
 	ParkedSources   *ebpf.Map `ebpf:"parked_sources"`
@@ -866,6 +878,7 @@ func (m *gateMaps) Close() error {
 		m.MaglevTables,
 		m.Nics,
 		m.Nodes,
+		m.OwnAddresses,
 		m.ParkedFlows,
 		m.ParkedPlaces,
 		m.ParkedSources,
@@ -912,6 +925,7 @@ type gateVariables struct {
 	ExportEvent         *ebpf.Variable `ebpf:"export_event"`
 	ExportLimit         *ebpf.Variable `ebpf:"export_limit"`
 	ExportNodeFlag      *ebpf.Variable `ebpf:"export_node_flag"`
+	ExportOwnAddress    *ebpf.Variable `ebpf:"export_own_address"`
 	ExportServiceFlag   *ebpf.Variable `ebpf:"export_service_flag"`
 	ExportSourceVerdict *ebpf.Variable `ebpf:"export_source_verdict"`
 	ExportWakeScope     *ebpf.Variable `ebpf:"export_wake_scope"`

@@ -148,6 +148,9 @@ func (g *Gate) attachAll() error {
 	if err := g.attachListen(); err != nil {
 		return err
 	}
+	if err := g.syncOwnAddresses(); err != nil {
+		return err
+	}
 	if err := g.syncNICs(true); err != nil {
 		return err
 	}
