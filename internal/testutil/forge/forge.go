@@ -27,7 +27,7 @@ type Config struct {
 	From, To net.HardwareAddr
 	// Sources is the IPv4 range of the clients' addresses. At most its last 16 bits vary.
 	Sources netip.Prefix
-	// Services are the addresses that the SYNs are for, each batch for another one.
+	// Services are the addresses that the SYNs are for, each for one of them at random.
 	Services []netip.AddrPort
 	// Batch is how many frames the kernel sends before the rate and the end of the context are looked at. Zero is
 	// defaultBatch.
@@ -35,16 +35,16 @@ type Config struct {
 }
 
 // SYNs sends forged SYNs. Their source address, source port and sequence number are random, their checksums right.
+//
+// One program makes them for all services. For each program that begins to run or ends, the kernel updates the code
+// that calls XDP programs, under a lock and with a grace period of RCU (bpf_dispatcher_change_prog), so that a flood by
+// many programs would get no further than one batch in 30 ms.
 type SYNs struct {
-	cfg    Config
-	device uint32
-	forges []forge
-}
-
-// forge makes SYNs for one service.
-type forge struct {
-	program *ebpf.Program
-	frame   []byte
+	cfg          Config
+	device       uint32
+	program      *ebpf.Program
+	destinations *ebpf.Map
+	frame        []byte
 }
 
 // Open prepares a flood. The caller closes it.
@@ -70,22 +70,20 @@ func Open(cfg Config) (_ *SYNs, err error) {
 			len(cfg.To) != 6 {
 			return nil, fmt.Errorf("forge SYNs from %v to %v: want IPv4 and two MAC addresses", cfg.Sources, service)
 		}
-		frame := template(&cfg, service)
-		program, err := load(frame, &cfg, s.device)
-		if err != nil {
-			return nil, fmt.Errorf("forge SYNs to %v: load the program that forges: %w", service, err)
-		}
-		s.forges = append(s.forges, forge{program, frame})
+	}
+	if s.destinations, err = loadDestinations(cfg.Services); err != nil {
+		return nil, fmt.Errorf("forge SYNs on %s: %w", cfg.Device, err)
+	}
+	s.frame = template(&cfg, cfg.Services[0])
+	if s.program, err = load(s.frame, &cfg, s.device, s.destinations); err != nil {
+		return nil, fmt.Errorf("forge SYNs on %s: load the program that forges: %w", cfg.Device, err)
 	}
 	return s, nil
 }
 
-// Close frees the programs.
-func (s *SYNs) Close() (err error) {
-	for _, f := range s.forges {
-		err = errors.Join(err, f.program.Close())
-	}
-	return err
+// Close frees the program and its map.
+func (s *SYNs) Close() error {
+	return errors.Join(s.program.Close(), s.destinations.Close())
 }
 
 // Send sends n SYNs, at most rate a second (0: as fast as the kernel can), until the context ends. It returns how many
@@ -94,11 +92,11 @@ func (s *SYNs) Send(ctx context.Context, n, rate int) (sent int, err error) {
 	p := &pace{left: n, batch: s.cfg.Batch, rate: rate}
 	err = inThreads(min(senders(), (n-1)/s.cfg.Batch+1), func() error {
 		for {
-			i, batch := p.next(ctx)
+			batch := p.next(ctx)
 			if batch == 0 {
 				return nil
 			}
-			err := s.forges[i%len(s.forges)].run(s.device, batch)
+			err := s.run(batch)
 			if err != nil {
 				p.stop()
 				return fmt.Errorf("forge SYNs on %s: %w", s.cfg.Device, err)

@@ -4,6 +4,7 @@ package forge
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 
 	"github.com/cilium/ebpf"
@@ -43,17 +44,49 @@ func sum(b []byte, s uint32) uint16 {
 
 // Offsets of 16-bit words of a frame.
 const (
-	atID      = 18 // identification of the IP packet
-	atSource  = 28 // lower half of the source address
-	atPort    = 34 // source port
-	atSeqHigh = 38 // sequence number
-	atSeqLow  = 40
+	atID       = 18 // identification of the IP packet
+	atSource   = 28 // lower half of the source address
+	atDestHigh = 30 // destination address
+	atDestLow  = 32
+	atPort     = 34 // source port
+	atDestPort = 36
+	atSeqHigh  = 38 // sequence number
+	atSeqLow   = 40
 )
+
+// destination is what the program needs to know of a service.
+type destination struct {
+	High, Low, Port uint16 // words of a frame, as they stand
+	Sum             uint16 // ones' complement sum of the halves of the address
+}
+
+// loadDestinations makes the map from which the program chooses services.
+func loadDestinations(services []netip.AddrPort) (*ebpf.Map, error) {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "wgl_forge", Type: ebpf.Array, KeySize: 4, ValueSize: 8,
+		MaxEntries: uint32(len(services))})
+	if err != nil {
+		return nil, fmt.Errorf("make a map of services: %w", err)
+	}
+	for i, s := range services {
+		a := s.Addr().As4()
+		var port [2]byte
+		binary.BigEndian.PutUint16(port[:], s.Port())
+		d := destination{High: binary.NativeEndian.Uint16(a[:]), Low: binary.NativeEndian.Uint16(a[2:]),
+			Port: binary.NativeEndian.Uint16(port[:])}
+		both := uint32(d.High) + uint32(d.Low)
+		d.Sum = uint16(both&0xffff + both>>16)
+		if err := m.Put(uint32(i), d); err != nil {
+			m.Close()
+			return nil, fmt.Errorf("write the service %v to a map: %w", s, err)
+		}
+	}
+	return m, nil
+}
 
 // load loads the program. The words that vary keep their sums, so checksums stay right: the IP header's by its
 // identification, TCP's by the upper half of the sequence number. Words are read and written as they stand, because
 // the sum of RFC 1071 does not depend on the byte order.
-func load(frame []byte, cfg *Config, device uint32) (*ebpf.Program, error) {
+func load(frame []byte, cfg *Config, device uint32, services *ebpf.Map) (*ebpf.Program, error) {
 	word := func(at int) int32 { return int32(binary.NativeEndian.Uint16(frame[at:])) }
 	var be [2]byte
 	binary.BigEndian.PutUint16(be[:], uint16(1<<min(16, 32-cfg.Sources.Bits())-1))
@@ -74,6 +107,16 @@ func load(frame []byte, cfg *Config, device uint32) (*ebpf.Program, error) {
 		asm.FnGetPrandomU32.Call(),
 		asm.Mov.Reg(asm.R8, asm.R0),
 		asm.And.Imm(asm.R8, 0xffff), // lower half of the sequence number
+		asm.RSh.Imm(asm.R0, 16),     // service
+		asm.Mul.Imm(asm.R0, int32(len(cfg.Services))),
+		asm.RSh.Imm(asm.R0, 16),
+		asm.StoreMem(asm.RFP, -4, asm.R0, asm.Word),
+		asm.LoadMapPtr(asm.R1, services.FD()),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, -4),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "end"),
+		asm.Mov.Reg(asm.R5, asm.R0),
 		asm.LoadMem(asm.R9, asm.R6, 0, asm.Word),
 		asm.LoadMem(asm.R3, asm.R6, 4, asm.Word),
 		asm.Mov.Reg(asm.R2, asm.R9),
@@ -94,9 +137,18 @@ func load(frame []byte, cfg *Config, device uint32) (*ebpf.Program, error) {
 		asm.And.Imm(asm.R1, hosts),
 		asm.Or.Imm(asm.R1, word(atSource)),
 		asm.StoreMem(asm.R9, atSource, asm.R1, asm.Half),
-		// Identification: what keeps the sum with the source address.
-		asm.Mov.Imm(asm.R4, word(atID)+word(atSource)+0xffff),
+		// Destination address and port.
+		asm.LoadMem(asm.R2, asm.R5, 0, asm.Half),
+		asm.StoreMem(asm.R9, atDestHigh, asm.R2, asm.Half),
+		asm.LoadMem(asm.R2, asm.R5, 2, asm.Half),
+		asm.StoreMem(asm.R9, atDestLow, asm.R2, asm.Half),
+		asm.LoadMem(asm.R3, asm.R5, 4, asm.Half),
+		asm.StoreMem(asm.R9, atDestPort, asm.R3, asm.Half),
+		asm.LoadMem(asm.R2, asm.R5, 6, asm.Half),
+		// Identification: what keeps the sum with the addresses.
+		asm.Mov.Imm(asm.R4, word(atID)+word(atSource)+word(atDestHigh)+word(atDestLow)+2*0xffff),
 		asm.Sub.Reg(asm.R4, asm.R1),
+		asm.Sub.Reg(asm.R4, asm.R2),
 	)
 	i = append(i, fold(asm.R4)...)
 	i = append(i,
@@ -108,8 +160,11 @@ func load(frame []byte, cfg *Config, device uint32) (*ebpf.Program, error) {
 		asm.StoreMem(asm.R9, atPort, asm.R7, asm.Half),
 		// Sequence number: the upper half is what keeps the sum.
 		asm.StoreMem(asm.R9, atSeqLow, asm.R8, asm.Half),
-		asm.Mov.Imm(asm.R4, word(atSource)+word(atPort)+word(atSeqLow)+word(atSeqHigh)+3*0xffff),
+		asm.Mov.Imm(asm.R4, word(atSource)+word(atDestHigh)+word(atDestLow)+word(atDestPort)+word(atPort)+word(atSeqLow)+
+			word(atSeqHigh)+5*0xffff),
 		asm.Sub.Reg(asm.R4, asm.R1),
+		asm.Sub.Reg(asm.R4, asm.R2),
+		asm.Sub.Reg(asm.R4, asm.R3),
 		asm.Sub.Reg(asm.R4, asm.R7),
 		asm.Sub.Reg(asm.R4, asm.R8),
 	)

@@ -30,11 +30,11 @@ const maxDebt = 100 * time.Millisecond
 func senders() int { return 8 * runtime.NumCPU() }
 
 // run sends a batch.
-func (f forge) run(device uint32, batch int) error {
+func (s *SYNs) run(batch int) error {
 	for {
 		// The context is a struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
-		_, err := f.program.Run(&ebpf.RunOptions{
-			Data: f.frame, Context: [6]uint32{1: uint32(len(f.frame)), 3: device}, Repeat: uint32(batch),
+		_, err := s.program.Run(&ebpf.RunOptions{
+			Data: s.frame, Context: [6]uint32{1: uint32(len(s.frame)), 3: s.device}, Repeat: uint32(batch),
 			Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES,
 		})
 		if !errors.Is(err, unix.EINTR) {
@@ -49,24 +49,21 @@ type pace struct {
 	left  int // yet to be handed out
 	batch int
 	rate  int       // a second; 0 without limit
-	due   time.Time // of the next batch
-	turn  int       // number of the next batch
+	due   time.Time // of the next batch; zero before the first
 	sent  int
 }
 
-// next waits until the next batch is due and returns its number and size, which is 0 once nothing is left to send.
-func (p *pace) next(ctx context.Context) (turn, batch int) {
+// next waits until the next batch is due and returns its size, which is 0 once nothing is left to send.
+func (p *pace) next(ctx context.Context) (batch int) {
 	p.mu.Lock()
-	turn, batch = p.turn, min(p.batch, p.left)
+	batch = min(p.batch, p.left)
 	now := time.Now()
-	if oldest := now.Add(-maxDebt); p.due.Before(oldest) {
+	if oldest := now.Add(-maxDebt); p.due.IsZero() {
+		p.due = now
+	} else if p.due.Before(oldest) {
 		p.due = oldest
-		if turn == 0 {
-			p.due = now
-		}
 	}
 	due := p.due
-	p.turn++
 	p.left -= batch
 	if p.rate > 0 {
 		p.due = due.Add(time.Duration(float64(batch) / float64(p.rate) * float64(time.Second)))
@@ -80,13 +77,13 @@ func (p *pace) next(ctx context.Context) (turn, batch int) {
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return 0, 0
+		return 0
 	case <-timer.C:
 	}
 	if ctx.Err() != nil {
-		return 0, 0
+		return 0
 	}
-	return turn, batch
+	return batch
 }
 
 func (p *pace) done(batch int) {
