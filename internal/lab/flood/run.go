@@ -120,7 +120,7 @@ func (e *experiment) measure(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, far.close()) }()
+	defer func() { err = errors.Join(err, far.Close()) }()
 	warm, one := []netip.AddrPort{e.address[warmName]}, []netip.AddrPort{e.address[oneName]}
 	var many []netip.AddrPort
 	for i := range e.params.Cold {
