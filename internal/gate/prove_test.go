@@ -6,9 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"sync"
 	"testing"
 	"time"
 
@@ -320,92 +318,4 @@ func TestRepeatedSYNIsAdmitted(t *testing.T) {
 		w.ageRepeats(time.Minute)
 		w.wantRun(onXDP, w.syn(2000).fromOther(9, 9).frame(), xdpTX)
 	}
-}
-
-// Forged SYNs at fifty cold services wake none of them, and a genuine client of each, which is a kernel's own socket
-// behind the interface or on the node, is served.
-func TestForgedSYNsWakeNothingAndGenuineClientsAreServed(t *testing.T) {
-	const count, forged = 50, 100_000
-	for _, mode := range []XDPMode{XDPOff, XDPNative, XDPGeneric} {
-		t.Run(string(mode), func(t *testing.T) {
-			n := newNetwork(t, mode, 1500)
-			w := &world{TB: t, g: n.g, nic: linkByName(t, "eth0")}
-			services := make([]netip.AddrPort, count)
-			for i := range services {
-				services[i] = serviceAt(i)
-				w.proving(services[i], ProofAlways)
-			}
-			on := onXDP
-			if mode == XDPOff {
-				on = onNIC
-			}
-			s := segment{flags: "S", src: clientMAC, dst: w.nic.Attrs().HardwareAddr}
-			for i := range forged {
-				s.from = netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}), uint16(1024+i%50000))
-				s.to, s.seq = services[i%count], uint32(i)*2654435761
-				w.run(on, s.frame())
-			}
-			for _, a := range services {
-				if c := n.g.ServiceCounters(a); c != (ServiceCounters{}) || n.g.ServiceState(a) != Cold {
-					t.Errorf("%v: %+v, state %d after forged SYNs", a, c, n.g.ServiceState(a))
-				}
-			}
-			if c := w.counters(); c["proven"]+c["unproven"] != 0 {
-				t.Errorf("counters %v after forged SYNs", c)
-			}
-			n.serveWoken(services)
-			var clients sync.WaitGroup
-			for i, a := range services {
-				clients.Go(func() {
-					from := "client"
-					if i%5 == 0 {
-						from = "" // on the node
-					}
-					if err := <-visit(from, a, 100); err != nil {
-						t.Errorf("%v: %v", a, err)
-					}
-				})
-			}
-			clients.Wait()
-			c := w.counters()
-			if c["proven"] < count || c["unproven"] != 0 {
-				t.Errorf("%d of %d clients have proven themselves, %d were admitted for their repeats", c["proven"], count,
-					c["unproven"])
-			}
-		})
-	}
-}
-
-// serveWoken gives each service a port of pod 1 when it wakes.
-func (n *network) serveWoken(services []netip.AddrPort) {
-	host := linkByName(n, podNS(1)).Attrs()
-	var mac net.HardwareAddr
-	n.must(inNamespace(podNS(1), func() error { mac = linkByName(n, "eth0").Attrs().HardwareAddr; return nil }))
-	for i, a := range services {
-		at := netip.AddrPortFrom(podAt[1].Addr(), uint16(9000+i))
-		echo(n.T, podNS(1), at)
-		n.must(n.g.AddPod(Pod{ID: uint64(100 + i), Service: a, Addr: at, Ifindex: host.Index, MAC: mac,
-			HostMAC: host.HardwareAddr}))
-	}
-	done := make(chan struct{})
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for {
-			select {
-			case <-done:
-				return
-			case <-time.After(time.Millisecond):
-			}
-			for i, a := range services {
-				if n.g.ServiceState(a) != Waking {
-					continue
-				}
-				if _, err := n.g.Serve(a, uint64(100+i)); err != nil {
-					n.Error(err)
-				}
-			}
-		}
-	}()
-	n.Cleanup(func() { close(done); <-stopped })
 }

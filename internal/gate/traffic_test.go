@@ -38,6 +38,11 @@ const nodeAddr = "10.46.200.1"
 
 // newNetwork creates a network whose devices have a given MTU, and opens the gate.
 func newNetwork(t *testing.T, mode XDPMode, mtu int) *network {
+	return newNetworkWith(t, mtu, func(c *Config) { c.XDPMode = mode })
+}
+
+// newNetworkWith is newNetwork for a gate with another configuration.
+func newNetworkWith(t *testing.T, mtu int, change func(*Config)) *network {
 	sh(t, "ip link set lo up; sysctl -qw net.ipv4.conf.all.rp_filter=1") // strict, as in some distributions
 	newNamespace(t, "client")
 	sh(t, `ip link add eth0 mtu %[1]d type veth peer name eth0 netns client; ip addr add %[2]s/24 dev eth0
@@ -47,7 +52,8 @@ func newNetwork(t *testing.T, mode XDPMode, mtu int) *network {
 	t.Cleanup(func() { sh(t, "ip link del eth0; ip addr flush dev lo") })
 	n := &network{T: t}
 	n.cfg = Config{Dir: t.TempDir(), ServiceRanges: []netip.Prefix{serviceRange}, Interfaces: []string{"eth0"},
-		XDPMode: mode, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	change(&n.cfg)
 	for i := 1; i <= 2; i++ {
 		n.podNet(i, mtu)
 	}
