@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"wangell.loutres.me/internal/lab"
 	"wangell.loutres.me/internal/testutil/forge"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
@@ -44,7 +45,9 @@ func newAttacker(n *netlab.Net, host *netlab.Namespace) (a *attacker, err error)
 // flood sends forged SYNs to services in turn until ctx ends, rate per second in all. It returns how many were sent.
 func (a *attacker) flood(ctx context.Context, services []netip.AddrPort, rate int) (sent int, err error) {
 	err = a.link.Do(func() error {
-		f, err := a.open(services, forgedSources, 0)
+		f, err := forge.Open(forge.Config{
+			Device: a.port, From: a.from, To: a.to, Sources: forgedSources, Services: services,
+		})
 		if err != nil {
 			return err
 		}
@@ -103,31 +106,36 @@ func (a *attacker) during(ctx context.Context, at target, params Params, p *Part
 	return err
 }
 
-func (a *attacker) open(services []netip.AddrPort, sources netip.Prefix, batch int) (*forge.SYNs, error) {
-	return forge.Open(forge.Config{
-		Device: a.port, From: a.from, To: a.to, Sources: sources, Services: services, Batch: batch,
-	})
-}
-
 // scanPorts are the ports that a scan tries.
 var scanPorts = []uint16{22, 80, 443, 8080}
+
+// scanPause is the pause between two SYNs of a scan.
+const scanPause = time.Millisecond
 
 // scan sends one SYN from the host's own address to each port of each address of a range, as a half-open scan does: the
 // host answers a SYN-ACK by RST. It returns how many were sent.
 func (a *attacker) scan(ctx context.Context, addresses netip.Prefix) (sent int, err error) {
-	source := netip.PrefixFrom(a.source, 32)
 	err = a.link.Do(func() error {
-		for at := addresses.Masked().Addr(); addresses.Contains(at) && ctx.Err() == nil; at = at.Next() {
-			for _, port := range scanPorts {
-				f, err := a.open([]netip.AddrPort{netip.AddrPortFrom(at, port)}, source, 1)
-				if err != nil {
+		port, err := net.InterfaceByName(a.port)
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("scan: packet socket: %w", err)
+		}
+		defer unix.Close(fd)
+		to := &unix.SockaddrLinklayer{Ifindex: port.Index}
+		for at := addresses.Masked().Addr(); addresses.Contains(at); at = at.Next() {
+			for _, p := range scanPorts {
+				if err := lab.Sleep(ctx, scanPause); err != nil {
 					return err
 				}
-				n, err := f.Send(ctx, 1, 0)
-				sent += n
-				if err = errors.Join(err, f.Close()); err != nil {
-					return err
+				frame := forge.SYN(a.from, a.to, a.source, netip.AddrPortFrom(at, p))
+				if err := unix.Sendto(fd, frame, 0, to); err != nil {
+					return fmt.Errorf("scan %v at %s: %w", at, a.port, err)
 				}
+				sent++
 			}
 		}
 		return nil

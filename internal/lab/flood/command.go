@@ -13,7 +13,7 @@ func init() {
 		Name:     "flood",
 		Question: "What do clients notice while the gate is under attack?",
 		Help: `Flood attacks an instance of its own in network namespaces, with forged SYNs at a warm service, at
-one cold service and at many, with clients that vanish, and with a scan of the whole range of
+one cold service and at many, with clients that vanish, and with scans of the whole range of
 service addresses. Genuine clients with a short and with a long round trip use the attacked
 services and another one meanwhile. With --cluster, a warm service of each of Wangell, Knative (if
 it is installed) and kube-proxy on that cluster is attacked too.`,

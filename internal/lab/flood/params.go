@@ -46,7 +46,7 @@ type Params struct {
 	Vanished int
 	// RTT is the long round trip. Default: 150 ms.
 	RTT time.Duration
-	// WakeProof is spec.wakeProof of the services that sleep: Auto, Always or Never. Default: Always.
+	// WakeProof is spec.wakeProof of the services that sleep and are flooded: Auto, Always or Never. Default: Always.
 	WakeProof string
 	// Cluster is the cluster.json of a cluster started by test/cluster with Wangell's chart, on which kube-proxy, Wangell
 	// and, if it is installed, Knative are attacked too. Default: none.
@@ -66,7 +66,7 @@ func (p *Params) Flags(f *pflag.FlagSet) {
 	f.IntVar(&p.Vanished, "vanished", 0, "clients that vanish (default 10000, with --quick 200)")
 	f.DurationVar(&p.RTT, "rtt", 150*time.Millisecond, "round trip of the distant client")
 	f.StringVar(&p.WakeProof, "wake-proof", string(v1alpha1.WakeProofAlways),
-		"spec.wakeProof of the sleeping services: Auto, Always or Never")
+		"spec.wakeProof of the sleeping services that are flooded: Auto, Always or Never")
 	f.StringVar(&p.Cluster, "cluster", "",
 		"cluster.json of a cluster started by test/cluster: attack kube-proxy, Wangell and Knative there too (default none)")
 	f.StringSliceVar(&p.Parts, "parts", nil,

@@ -10,9 +10,11 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/image"
 	"wangell.loutres.me/internal/lab"
 	"wangell.loutres.me/internal/lab/onenode"
@@ -27,8 +29,15 @@ const (
 	oneName   = "one"
 )
 
-// scanServices is the number of sleeping services that only the scan finds.
+// scanServices is the number of sleeping services of each scanProofs that only the scan finds.
 const scanServices = 24
+
+// scanProofs are the kinds of wakeProof that are scanned.
+var scanProofs = []v1alpha1.WakeProof{v1alpha1.WakeProofAlways, v1alpha1.WakeProofAuto}
+
+// scanPasses is how often the range is scanned: scanners repeat what is not answered. The second time, the scanning
+// host has proven where it is, as its kernel answers challenges.
+const scanPasses = 2
 
 // Numbers of the clients of the network.
 const (
@@ -66,9 +75,9 @@ func (p *Params) Run(ctx context.Context, out lab.Output) ([]*report.Report, err
 	maps.Copy(r.Params, map[string]any{
 		"forged SYNs per second asked for": params.Rate, "time of each flood (s)": params.Time.Seconds(),
 		"sleeping services attacked together": params.Cold, "long round trip (ms)": report.Milliseconds(params.RTT),
-		"wakeProof of the sleeping services": params.WakeProof,
-		"quick":                              params.Quick,
-		"load average at begin":              load, "load average at end": report.LoadAverage(),
+		"wakeProof of the flooded sleeping services": params.WakeProof,
+		"quick":                 params.Quick,
+		"load average at begin": load, "load average at end": report.LoadAverage(),
 	})
 	return []*report.Report{r}, nil
 }
@@ -270,28 +279,39 @@ func (e *experiment) vanish(ctx context.Context) error {
 	return err
 }
 
-// scan scans the whole range of service addresses, and counts which sleeping services that wakes.
-func (e *experiment) scan(ctx context.Context) (err error) {
-	p := &e.samples.Scan
-	begin := time.Now()
-	if p.Sent, err = e.attacker.scan(ctx, netlab.DefaultServices); err != nil {
-		return err
-	}
-	p.Seconds = time.Since(begin).Seconds()
-	if err := lab.Sleep(ctx, 2*time.Second); err != nil { // wakes that have begun show
-		return err
-	}
-	names := make([]string, scanServices)
-	for i := range names {
-		names[i] = scanName(i)
-	}
+// scan scans the whole range of service addresses, and counts which sleeping services that has woken.
+func (e *experiment) scan(ctx context.Context) error {
 	e.samples.Scanned = scanServices
-	p.Started, err = e.started(ctx, names)
-	return err
+	for range scanPasses {
+		pass := ScanPass{Woken: map[string]int{}}
+		var err error
+		begin := time.Now()
+		if pass.Sent, err = e.attacker.scan(ctx, netlab.DefaultServices); err != nil {
+			return err
+		}
+		pass.Seconds = time.Since(begin).Seconds()
+		if err := lab.Sleep(ctx, 2*time.Second); err != nil { // wakes that have begun show
+			return err
+		}
+		for _, proof := range scanProofs {
+			if pass.Woken[string(proof)], err = e.started(ctx, scanNames(proof)); err != nil {
+				return err
+			}
+		}
+		e.samples.Scans = append(e.samples.Scans, pass)
+	}
+	return nil
 }
 
 func coldName(i int) string { return fmt.Sprintf("cold-%02d", i) }
-func scanName(i int) string { return fmt.Sprintf("scan-%02d", i) }
+
+// scanNames returns the names of the services with a wakeProof that only the scan finds.
+func scanNames(proof v1alpha1.WakeProof) (names []string) {
+	for i := range scanServices {
+		names = append(names, fmt.Sprintf("scan-%s-%02d", strings.ToLower(string(proof)), i))
+	}
+	return names
+}
 
 func coldNames(n int) (names []string) {
 	for i := range n {
@@ -300,22 +320,24 @@ func coldNames(n int) (names []string) {
 	return names
 }
 
-// manifest returns the manifest of all services. wakeProof is that of the services that sleep.
+// manifest returns the manifest of all services. wakeProof is that of the services that are flooded.
 func manifest(cold int, wakeProof string) []byte {
 	var b bytes.Buffer
-	add := func(name string, minimum int) {
+	add := func(name string, minimum int, wakeProof string) {
 		fmt.Fprintf(&b, "apiVersion: wangell.loutres.me/v1alpha1\nkind: WangellService\nmetadata: {name: %s}\n"+
 			"spec: {image: %q, targetPort: 8080, port: 80, idleTimeout: 3600, minReplicas: %d, wakeProof: %s}\n"+
 			"---\n", name, image.HelloTag, minimum, wakeProof)
 	}
-	add(warmName, 1)
-	add(otherName, 1)
-	add(oneName, 0)
+	add(warmName, 1, wakeProof)
+	add(otherName, 1, wakeProof)
+	add(oneName, 0, wakeProof)
 	for i := range cold {
-		add(coldName(i), 0)
+		add(coldName(i), 0, wakeProof)
 	}
-	for i := range scanServices {
-		add(scanName(i), 0)
+	for _, proof := range scanProofs {
+		for _, name := range scanNames(proof) {
+			add(name, 0, string(proof))
+		}
 	}
 	return b.Bytes()
 }

@@ -5,13 +5,12 @@ package flood
 // Samples are the measurements of one run.
 type Samples struct {
 	// Calm is the same traffic without an attack; Warm, One and Many are floods of a warm service, of one that sleeps and
-	// of many that sleep; Vanish is when clients vanish, and Scan the scan of the range.
+	// of many that sleep, and Vanish is when clients vanish.
 	Calm   Part `json:"calm"`
 	Warm   Part `json:"warm"`
 	One    Part `json:"one_cold"`
 	Many   Part `json:"many_cold"`
 	Vanish Part `json:"vanish"`
-	Scan   Part `json:"scan"`
 
 	// Peers are floods of a warm service on a cluster, if there was one.
 	Peers []Peer `json:"peers,omitempty"`
@@ -20,8 +19,19 @@ type Samples struct {
 	// at the end.
 	Vanished     int `json:"vanished"`
 	VanishedLeft int `json:"vanished_flows_left"`
-	// Scanned is the number of sleeping services in the scanned range.
-	Scanned int `json:"scanned_services"`
+	// Scanned is the number of sleeping services of each wakeProof in the scanned range, Scans the scans, one after
+	// another.
+	Scanned int        `json:"scanned_services"`
+	Scans   []ScanPass `json:"scans"`
+}
+
+// ScanPass is one scan of the range: a SYN to each of a few ports of each address.
+type ScanPass struct {
+	// Sent is the number of SYNs, and Seconds how long that took.
+	Sent    int     `json:"syns"`
+	Seconds float64 `json:"seconds"`
+	// Woken is how many sleeping services this scan and those before it have woken, by spec.wakeProof.
+	Woken map[string]int `json:"woken"`
 }
 
 // Part is a part of the experiment.

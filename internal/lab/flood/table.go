@@ -3,11 +3,13 @@
 package flood
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/lab/report"
 )
 
@@ -24,7 +26,9 @@ started are counted in the middle of the flood; then one client uses each of the
 turn. With wakeProof Always, no SYN wakes a service before its client has proven where it is; with Auto, the
 first ones do, within the default budgets of wakes. Clients vanish by closing their established connections
 without any packet; the flows that are left are those which the service's pod still counts afterwards. The scan
-sends one SYN to four ports of every address of the range, from its own address, and answers SYN-ACKs by RST. A
+sends one SYN to four ports of every address of the range, from its own address, and its host answers as any
+does: by RST. It scans twice, as scanners repeat what is not answered; the second time, the host has answered
+challenges and so proven where it is. A
 request fails if it has no answer within 30 seconds or the connection is refused or reset. All processes, the
 attack included, share the machine's cores.`
 
@@ -47,7 +51,7 @@ func newReport(s Samples) *report.Report {
 			rate = p.rate()
 		}
 	}
-	text, tables := how+howNoPeers, []report.Table{attackTable(s), requestTable(s)}
+	text, tables := how+howNoPeers, []report.Table{attackTable(s), scanTable(s), requestTable(s)}
 	if len(s.Peers) > 0 {
 		text, tables = how+howPeers, append(tables, peerTable(s))
 	}
@@ -70,8 +74,14 @@ func newReport(s Samples) *report.Report {
 			{Key: "vanished_clients", Value: float64(s.Vanished), Meaning: "clients that vanished"},
 			{Key: "vanished_flows_left", Value: float64(s.VanishedLeft), Meaning: "flows that are left of them soon after"},
 			{Key: "vanished_genuine_failed", Value: vanish.failed(), Meaning: "meanwhile: genuine requests that failed"},
-			{Key: "scan_services", Value: float64(s.Scanned), Meaning: "scan: sleeping services in the range"},
-			{Key: "scan_pods_started", Value: float64(s.Scan.Started), Meaning: "of these, woken"},
+			{Key: "scan_services", Value: float64(s.Scanned), Meaning: "scan: sleeping services of each wakeProof in the range"},
+			{Key: "scan_pods_started", Value: s.woken(0, v1alpha1.WakeProofAlways),
+				Meaning: "woken by one SYN for each port, with wakeProof Always"},
+			{Key: "scan_auto_pods_started", Value: s.woken(0, v1alpha1.WakeProofAuto), Meaning: "the same, with Auto"},
+			{Key: "scan_repeated_pods_started", Value: s.woken(scanPasses-1, v1alpha1.WakeProofAlways),
+				Meaning: "woken once the scan was repeated, with Always"},
+			{Key: "scan_repeated_auto_pods_started", Value: s.woken(scanPasses-1, v1alpha1.WakeProofAuto),
+				Meaning: "the same, with Auto"},
 			{Key: "wangell_cluster_failed", Value: s.peer(PeerWangell).failed(),
 				Meaning: "on a cluster: flood of Wangell: failed requests"},
 			{Key: "wangell_cluster_p99_ms", Value: s.peer(PeerWangell).p(99), Meaning: "99th percentile"},
@@ -89,6 +99,14 @@ func newReport(s Samples) *report.Report {
 // rate returns the forged SYNs per second that were sent and arrived; those of genuine clients among what arrived are
 // few.
 func (p Part) rate() float64 { return float64(min(p.Sent, p.Arrived)) / p.Seconds }
+
+// woken returns how many services with a wakeProof a scan and those before it have woken, or NaN if it was not made.
+func (s Samples) woken(pass int, proof v1alpha1.WakeProof) float64 {
+	if pass >= len(s.Scans) {
+		return math.NaN()
+	}
+	return float64(s.Scans[pass].Woken[string(proof)])
+}
 
 // join puts requests of several kinds together.
 func join(all ...Requests) (sum Requests) {
@@ -138,6 +156,21 @@ func attackTable(s Samples) report.Table {
 	} {
 		t.Rows = append(t.Rows, []string{row.name, strconv.Itoa(row.part.Sent), report.Whole(row.part.rate()),
 			strconv.Itoa(row.part.Started)})
+	}
+	return t
+}
+
+func scanTable(s Samples) report.Table {
+	t := report.Table{Title: "Scans", Header: []string{"", "SYNs", "seconds"}}
+	for _, proof := range scanProofs {
+		t.Header = append(t.Header, fmt.Sprintf("woken of %d with %s", s.Scanned, proof))
+	}
+	for i, pass := range s.Scans {
+		row := []string{fmt.Sprintf("scan %d", i+1), strconv.Itoa(pass.Sent), report.Decimal(pass.Seconds)}
+		for _, proof := range scanProofs {
+			row = append(row, report.Whole(s.woken(i, proof)))
+		}
+		t.Rows = append(t.Rows, row)
 	}
 	return t
 }

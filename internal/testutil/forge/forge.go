@@ -74,7 +74,7 @@ func Open(cfg Config) (_ *SYNs, err error) {
 	if s.destinations, err = loadDestinations(cfg.Services); err != nil {
 		return nil, fmt.Errorf("forge SYNs on %s: %w", cfg.Device, err)
 	}
-	s.frame = template(&cfg, cfg.Services[0])
+	s.frame = SYN(cfg.From, cfg.To, cfg.Sources.Masked().Addr(), cfg.Services[0])
 	if s.program, err = load(s.frame, &cfg, s.device, s.destinations); err != nil {
 		return nil, fmt.Errorf("forge SYNs on %s: load the program that forges: %w", cfg.Device, err)
 	}

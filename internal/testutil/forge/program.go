@@ -5,6 +5,7 @@ package forge
 import (
 	"encoding/binary"
 	"fmt"
+	"net"
 	"net/netip"
 
 	"github.com/cilium/ebpf"
@@ -15,13 +16,14 @@ import (
 // frameLen is the length of a SYN's frame: Ethernet, IPv4 and TCP headers, and an MSS option.
 const frameLen = 14 + 20 + 24
 
-// template is the frame that the program starts from.
-func template(cfg *Config, service netip.AddrPort) []byte {
+// SYN returns the frame of one SYN, from port 1024 of an IPv4 address and with the sequence number 0. from and to are
+// MAC addresses.
+func SYN(from, to net.HardwareAddr, source netip.Addr, service netip.AddrPort) []byte {
 	f := make([]byte, 0, frameLen)
-	f = append(append(f, cfg.To...), cfg.From...)
+	f = append(append(f, to...), from...)
 	f = append(f, 8, 0)
 	f = append(f, 0x45, 0, 0, frameLen-14, 0, 1, 0x40, 0, 64, unix.IPPROTO_TCP, 0, 0)
-	src, dst := cfg.Sources.Masked().Addr().As4(), service.Addr().As4()
+	src, dst := source.As4(), service.Addr().As4()
 	f = append(append(f, src[:]...), dst[:]...)
 	f = binary.BigEndian.AppendUint16(f, 1024)
 	f = binary.BigEndian.AppendUint16(f, service.Port())
