@@ -17,7 +17,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -26,6 +25,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/testutil/syncbuf"
 )
 
 func good(t *testing.T) Config {
@@ -118,31 +119,13 @@ func TestParseRecordKeepsLevelMessageAndAttributes(t *testing.T) {
 	}
 }
 
-// syncBuffer is a bytes.Buffer that is safe for concurrent use.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
-
 // shell returns a child that runs a shell script.
 func shell(script string, log io.Writer) child {
 	return child{name: "part", path: "/bin/sh", args: []string{"-c", script}, log: slog.New(slog.NewTextHandler(log, nil))}
 }
 
 func TestChildIsRestartedAndStopped(t *testing.T) {
-	var out syncBuffer
+	var out syncbuf.Buffer
 	pids, ready := make(chan int, 16), make(chan bool, 16)
 	c := shell(`echo '{"level":"INFO","msg":"hello"}' >&2; echo ready; exec sleep 1000`, &out)
 	c.started = func(pid int) { pids <- pid }
@@ -179,7 +162,7 @@ func TestChildThatCannotStartIsAnError(t *testing.T) {
 		"echo 'wangell: no such device' >&2; exit 1": "cannot start: no such device",
 		"exit 3": "cannot start: exit status 3",
 	} {
-		var out syncBuffer
+		var out syncbuf.Buffer
 		if err := shell(script, &out).keep(context.Background()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", script, err, want)
 		}

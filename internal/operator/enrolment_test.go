@@ -3,7 +3,6 @@
 package operator
 
 import (
-	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/rand"
@@ -17,7 +16,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -29,26 +27,9 @@ import (
 
 	"wangell.loutres.me/internal/enrolment"
 	"wangell.loutres.me/internal/kubewatch"
+	"wangell.loutres.me/internal/testutil/syncbuf"
 	"wangell.loutres.me/internal/wire"
 )
-
-// record is a log that may be read while it is written.
-type record struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (r *record) Write(b []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.buf.Write(b)
-}
-
-func (r *record) String() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.buf.String()
-}
 
 // pod creates a pod of a service account on a node, as the scheduler and the kubelet would.
 func (w *world) pod(name, account, node string) *corev1.Pod {
@@ -143,7 +124,7 @@ func (w *world) askFor(at enrolment.Endpoint, node, token string) (got enrolment
 
 // The API server, its tokens and their reviews are real.
 func TestDaemonsEnrol(t *testing.T) {
-	var log record
+	var log syncbuf.Buffer
 	w := newWorld(t, func(c *Config) {
 		c.DaemonAccount = Name{c.Namespace, "daemon"}
 		c.Log = slog.New(slog.NewTextHandler(&log, nil))

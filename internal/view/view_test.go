@@ -19,6 +19,7 @@ import (
 	"wangell.loutres.me/internal/localapi"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/screen"
+	"wangell.loutres.me/internal/testutil/syncbuf"
 )
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -116,27 +117,10 @@ func (s *source) Subscribe(ctx context.Context) <-chan controller.Event {
 	return s.events
 }
 
-// buffer is a bytes.Buffer that is safe for concurrent use.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) waitFor(t *testing.T, text string) {
+// waitFor waits until a text was written.
+func waitFor(t *testing.T, out *syncbuf.Buffer, text string) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		b.mu.Lock()
-		found := strings.Contains(b.b.String(), text)
-		b.mu.Unlock()
-		if found {
-			return
-		}
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(out.String(), text); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%q is not shown", text)
 		}
@@ -144,22 +128,22 @@ func (b *buffer) waitFor(t *testing.T, text string) {
 }
 
 func TestLiveShowsEventsAndTable(t *testing.T) {
-	var out buffer
+	var out syncbuf.Buffer
 	l := &Live{}
 	l.screen = screen.New(&out, func() (int, int) { return 200, 50 }, l.current)
 	s := &source{list: []controller.Status{status("one", time.Time{})}, events: make(chan controller.Event)}
 	l.Follow(s)
-	out.waitFor(t, "default/one")
+	waitFor(t, &out, "default/one")
 	s.mu.Lock()
 	s.list = []controller.Status{status("two", time.Time{})}
 	s.mu.Unlock()
 	s.events <- controller.Event{Kind: controller.EventPull, Image: "nginx", Done: 1, Total: 2, Time: time.Now()}
-	out.waitFor(t, "pulling")
-	out.waitFor(t, "default/two")
+	waitFor(t, &out, "pulling")
+	waitFor(t, &out, "default/two")
 	if _, err := l.Write([]byte("a line of the log\n")); err != nil {
 		t.Fatal(err)
 	}
-	out.waitFor(t, "a line of the log\n\npulling")
+	waitFor(t, &out, "a line of the log\n\npulling")
 	l.Close(time.Minute)
 }
 
@@ -184,7 +168,7 @@ func TestQueueDoesNotBlockOnItsReader(t *testing.T) {
 
 func TestQueueReportsWhatIsLost(t *testing.T) {
 	release := make(chan struct{})
-	var out buffer
+	var out syncbuf.Buffer
 	q := NewQueue(writerFunc(func(p []byte) (int, error) {
 		<-release
 		return out.Write(p)
@@ -194,7 +178,7 @@ func TestQueueReportsWhatIsLost(t *testing.T) {
 		_, _ = q.Write(big)
 	}
 	close(release)
-	out.waitFor(t, "yy")
+	waitFor(t, &out, "yy")
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		_, _ = q.Write([]byte("z\n"))
 		q.mu.Lock()
@@ -208,8 +192,8 @@ func TestQueueReportsWhatIsLost(t *testing.T) {
 		}
 	}
 	q.Close(time.Minute)
-	out.waitFor(t, "lines lost")
-	if !strings.HasSuffix(out.b.String(), "z\n") {
+	waitFor(t, &out, "lines lost")
+	if !strings.HasSuffix(out.String(), "z\n") {
 		t.Error("what was written last is missing")
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/testutil/syncbuf"
 )
 
 // decode decodes JSON and refuses fields that the type does not have.
@@ -115,7 +116,7 @@ func TestLogsAreFollowedAcrossWakes(t *testing.T) {
 	l.start(t, service{name: "follow"})
 	e2e.MustAsk(t, l.Client(), l.address(t, "follow"))
 	cmd := l.Node.Command(t.Context(), program, "logs", "follow", "-f", "--run-dir", l.run)
-	var out lockedBuffer
+	var out syncbuf.Buffer
 	cmd.Stdout = &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -15,7 +15,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,29 +23,12 @@ import (
 
 	"wangell.loutres.me/internal/testutil/netlab"
 	"wangell.loutres.me/internal/testutil/netlab/netlabtest"
+	"wangell.loutres.me/internal/testutil/syncbuf"
 )
-
-// output collects what a process writes.
-type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.String()
-}
 
 // start runs the command of an image on the node of a network, in the image's root file system and in its own mount and
 // pid namespaces.
-func start(t *testing.T, node *netlab.Namespace, r Recipe) (exited <-chan error, out *output) {
+func start(t *testing.T, node *netlab.Namespace, r Recipe) (exited <-chan error, out *syncbuf.Buffer) {
 	t.Helper()
 	ctx := testContext(t)
 	b, err := Build(ctx, r)
@@ -67,7 +49,7 @@ func start(t *testing.T, node *netlab.Namespace, r Recipe) (exited <-chan error,
 		exec chroot --userspec="$1" "$0" "${@:2}"`
 	cmd := node.Command(ctx, append([]string{"bash", "-c", script, root, user}, r.Entrypoint...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
-	out = &output{}
+	out = &syncbuf.Buffer{}
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.Env = append(r.Env, "PATH=/usr/sbin:/usr/bin:/sbin:/bin")
 	if err := cmd.Start(); err != nil {
