@@ -36,7 +36,12 @@ type Range struct {
 }
 
 // String returns the range in words: "a number from 1 to 65535".
-func (r Range) String() string { return fmt.Sprintf("a number from %d to %d", r.Min, r.Max) }
+func (r Range) String() string {
+	if r.Min == r.Max {
+		return fmt.Sprint(r.Min)
+	}
+	return fmt.Sprintf("a number from %d to %d", r.Min, r.Max)
+}
 
 // Has reports whether v is in the range.
 func (r Range) Has(v int64) bool { return r.Min <= v && v <= r.Max }
@@ -73,6 +78,11 @@ var ranges = map[string]Range{
 	"spec.readinessProbe.timeoutSeconds":      {1, 3600, 1},
 	"spec.readinessProbe.successThreshold":    {1, 100, 1},
 	"spec.readinessProbe.failureThreshold":    {1, 100, 3},
+	"spec.startupProbe.initialDelaySeconds":   {0, 3600, 0},
+	"spec.startupProbe.periodSeconds":         {1, 3600, 10},
+	"spec.startupProbe.timeoutSeconds":        {1, 3600, 1},
+	"spec.startupProbe.successThreshold":      {1, 1, 1},
+	"spec.startupProbe.failureThreshold":      {1, 3600, 30},
 	"spec.securityContext.runAsUser":          {0, maxID, 1000},
 	"spec.securityContext.runAsGroup":         {0, maxID, 1000},
 }

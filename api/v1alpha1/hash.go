@@ -35,12 +35,13 @@ type podSpec struct {
 	Init           bool          `json:"init,omitempty"`
 	StopSignal     string        `json:"stopSignal,omitempty"`
 	ReadinessProbe *corev1.Probe `json:"readinessProbe,omitempty"`
+	StartupProbe   *corev1.Probe `json:"startupProbe,omitempty"`
 }
 
 // Hash returns a hash of the fields that make a pod: image, targetPort, command, args, workingDir, env, resources,
-// volumes, volumeMounts, securityContext, init, stopSignal, readinessProbe, serviceAccountName,
-// automountServiceAccountToken, enableServiceLinks and template. Fields that only the gate or the controller uses
-// (port, address, idleTimeout, ...) are left out.
+// volumes, volumeMounts, securityContext, init, stopSignal, readinessProbe, startupProbe,
+// serviceAccountName, automountServiceAccountToken, enableServiceLinks and template. Fields that only the gate or the
+// controller uses (port, address, idleTimeout, ...) are left out.
 //
 // The hash is 16 hexadecimal digits, the first 8 bytes of a SHA-256. It is the same before and after Default, however a
 // quantity or a signal is written, and in every version of Wangell. The spec must be valid.
@@ -64,7 +65,7 @@ func Hash(spec *WangellServiceSpec) string {
 		s.Image, s.TargetPort, s.Command, s.Args, s.WorkingDir, s.Env, s.Resources, s.Volumes,
 		s.VolumeMounts, s.SecurityContext, s.ServiceAccountName,
 		isTrue(s.AutomountServiceAccountToken), isTrue(s.EnableServiceLinks), s.Template,
-		isTrue(s.Init), s.StopSignal, s.ReadinessProbe,
+		isTrue(s.Init), s.StopSignal, s.ReadinessProbe, s.StartupProbe,
 	})
 	if err != nil {
 		panic("v1alpha1: Hash of an invalid spec: " + err.Error())

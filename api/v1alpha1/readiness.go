@@ -22,7 +22,8 @@ const (
 	ReadyWhenProbed  ReadyWhen = "Probe"  // its socket listens, and its readinessProbe succeeds
 )
 
-// MaxProbe is the largest size of a readinessProbe in bytes of JSON: the messages to daemons have to hold it.
+// MaxProbe is the largest size of a readinessProbe and a startupProbe together in bytes of JSON: the messages to
+// daemons have to hold them.
 const MaxProbe = 2048
 
 // MainContainer returns the name of the container that listens on the target port: the one named like the service, or
@@ -45,13 +46,20 @@ func mainOf(name string, containers []corev1.Container) *corev1.Container {
 	return &containers[0]
 }
 
-// Readiness returns the readinessProbe that decides when a pod is ready, with Kubernetes' defaults and with port
-// numbers in place of names; nil unless readyWhen is Probe. The service must be valid.
-func (s *WangellService) Readiness() *corev1.Probe {
+// Readiness returns the readinessProbe that decides when a pod is ready, and the startupProbe that has to succeed
+// before it, nil if there is none. They have Kubernetes' defaults, and port numbers in place of names. Both are nil
+// unless readyWhen is Probe. The service must be valid.
+func (s *WangellService) Readiness() (readiness, startup *corev1.Probe) {
 	if s.Spec.ReadyWhen != ReadyWhenProbed {
-		return nil
+		return nil, nil
 	}
-	p, _, ports := s.Spec.readinessProbe(s.Name)
+	p := s.Spec.probes(s.Name)
+	return withDefaults(p.readiness, p.ports), withDefaults(p.startup, p.ports)
+}
+
+// withDefaults returns a copy of a probe with Kubernetes' defaults, and with port numbers in place of names; nil for
+// nil.
+func withDefaults(p *corev1.Probe, ports []corev1.ContainerPort) *corev1.Probe {
 	if p == nil {
 		return nil
 	}
@@ -71,20 +79,26 @@ func (s *WangellService) Readiness() *corev1.Probe {
 	return p
 }
 
-// readinessProbe returns the readinessProbe of the main container of the service with a name, its path in the manifest,
-// and the container's ports; nil if there is none.
-func (s *WangellServiceSpec) readinessProbe(name string) (*corev1.Probe, *field.Path, []corev1.ContainerPort) {
+// probes are those of a service's main container.
+type probes struct {
+	readiness, startup *corev1.Probe // nil if there is none
+	at                 *field.Path   // of the struct in the manifest that has them
+	ports              []corev1.ContainerPort
+}
+
+// probes returns the probes of the main container of the service with a name.
+func (s *WangellServiceSpec) probes(name string) probes {
 	if s.Template == nil {
-		return s.ReadinessProbe, specPath.Child("readinessProbe"), nil
+		return probes{readiness: s.ReadinessProbe, startup: s.StartupProbe, at: specPath}
 	}
 	containers := s.Template.Spec.Containers
 	c := mainOf(name, containers)
 	if c == nil {
-		return nil, specPath.Child("template"), nil
+		return probes{at: specPath.Child("template")}
 	}
 	i := slices.IndexFunc(containers, func(o corev1.Container) bool { return o.Name == c.Name })
-	p := specPath.Child("template").Child("spec").Child("containers").Index(i).Child("readinessProbe")
-	return c.ReadinessProbe, p, c.Ports
+	at := specPath.Child("template").Child("spec").Child("containers").Index(i)
+	return probes{c.ReadinessProbe, c.StartupProbe, at, c.Ports}
 }
 
 // portOf returns the port of an httpGet or a tcpSocket; nil for other probes.
@@ -110,43 +124,64 @@ func resolve(p intstr.IntOrString, ports []corev1.ContainerPort) (number int32, 
 	return ports[i].ContainerPort, true
 }
 
-// readiness checks readyWhen, and the readinessProbe if it decides when a pod is ready.
+// readiness checks readyWhen, and the probes if they decide when a pod is ready.
 func (e *ValidationErrors) readiness(name string, s *WangellServiceSpec) {
 	when := specPath.Child("readyWhen")
 	e.oneOf(when, string(s.ReadyWhen), string(ReadyWhenListens), string(ReadyWhenProbed))
 	if s.ReadyWhen != ReadyWhenProbed {
-		if s.ReadinessProbe != nil {
-			e.add(specPath.Child("readinessProbe"), "add readyWhen: Probe, or remove it",
-				"is not used unless readyWhen is Probe")
+		for name, p := range map[string]*corev1.Probe{"readinessProbe": s.ReadinessProbe, "startupProbe": s.StartupProbe} {
+			if p != nil {
+				e.add(specPath.Child(name), "add readyWhen: Probe, or remove it", "is not used unless readyWhen is Probe")
+			}
 		}
 		return
 	}
-	probe, p, ports := s.readinessProbe(name)
-	if probe == nil {
+	p := s.probes(name)
+	at := p.at.Child("readinessProbe")
+	if p.readiness == nil {
 		if s.Template != nil && len(s.Template.Spec.Containers) == 0 {
 			return // that is reported already
 		}
-		e.add(when, "add "+p.String()+": {tcpSocket: {port: 5432}}, for example, or remove readyWhen",
+		e.add(when, "add "+at.String()+": {tcpSocket: {port: 5432}}, for example, or remove readyWhen",
 			"is Probe, but there is no readinessProbe")
 		return
 	}
+	size := e.probe(at, p.readiness, p.ports)
+	if p.readiness.TerminationGracePeriodSeconds != nil {
+		e.add(at.Child("terminationGracePeriodSeconds"), "remove it", "is not available in a readinessProbe")
+	}
+	if p.startup != nil {
+		at = p.at.Child("startupProbe")
+		size += e.probe(at, p.startup, p.ports)
+		if p.startup.TerminationGracePeriodSeconds != nil && s.Template == nil {
+			e.add(at.Child("terminationGracePeriodSeconds"), "remove it, or write spec.terminationGracePeriodSeconds",
+				"is available in a template only")
+		}
+	}
+	if size > MaxProbe {
+		e.add(at, "put a long command into a script of the image", "is too long: %d bytes of JSON, "+
+			"readinessProbe and startupProbe together, at most %d", size, MaxProbe)
+	}
+}
+
+// probe checks a readinessProbe or a startupProbe, which is the last element of its path, and returns its size in bytes
+// of JSON.
+func (e *ValidationErrors) probe(p *field.Path, probe *corev1.Probe, ports []corev1.ContainerPort) int {
 	e.probeHandler(p, probe, ports)
 	for name, v := range map[string]int32{
 		"initialDelaySeconds": probe.InitialDelaySeconds, "periodSeconds": probe.PeriodSeconds,
 		"timeoutSeconds": probe.TimeoutSeconds, "successThreshold": probe.SuccessThreshold,
 		"failureThreshold": probe.FailureThreshold,
 	} {
-		if r := ranges["spec.readinessProbe."+name]; v != 0 && !r.Has(int64(v)) {
+		if r := ranges["spec."+fieldName(p)+"."+name]; v != 0 && !r.Has(int64(v)) {
 			e.add(p.Child(name), "leave it out, or write a value in the range", "want %s, got %d", r, v)
 		}
 	}
-	if probe.TerminationGracePeriodSeconds != nil {
-		e.add(p.Child("terminationGracePeriodSeconds"), "remove it", "is not available in a readinessProbe")
+	text, err := json.Marshal(probe)
+	if err != nil {
+		panic("v1alpha1: a probe cannot be encoded: " + err.Error())
 	}
-	if text, err := json.Marshal(probe); err != nil || len(text) > MaxProbe {
-		e.add(p, "put a long command into a script of the image", "is too long: %d bytes of JSON, at most %d",
-			len(text), MaxProbe)
-	}
+	return len(text)
 }
 
 // probeHandler checks that a probe has exactly one handler, which can work.

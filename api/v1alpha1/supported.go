@@ -28,7 +28,7 @@ var supported = map[reflect.Type][]string{
 		"terminationGracePeriodSeconds",
 		"maxParked", "maxParkedPerSource", "minReplicas", "maxReplicas", "scaling", "sessionAffinity", "balancing",
 		"retries", "drainTimeout", "wakeProof", "updateStrategy", "init", "stopSignal", "readyWhen",
-		"readinessProbe", "allowFrom", "imagePull",
+		"readinessProbe", "startupProbe", "allowFrom", "imagePull",
 	},
 	reflect.TypeFor[ImagePull]():            {"policy", "when"},
 	reflect.TypeFor[WangellServiceStatus](): {"latestRequest", "loadBalancerIP", "replicas", "state", "message"},

@@ -81,11 +81,12 @@ type WangellServiceList struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.image) || has(self.template)",message="missing: write which image to run, for example image: registry.example.com/app:v1, or a whole pod as template"
 // +kubebuilder:validation:XValidation:rule="!(has(self.image) && has(self.template))",message="image and template cannot both be set: write image in template.spec.containers, or leave template out"
-// +kubebuilder:validation:XValidation:rule="!has(self.template) || !(has(self.command) || has(self.args) || has(self.workingDir) || has(self.env) || has(self.resources) || has(self.volumes) || has(self.volumeMounts) || has(self.securityContext) || has(self.imagePullPolicy) || has(self.init) || has(self.stopSignal) || has(self.serviceAccountName) || has(self.automountServiceAccountToken) || has(self.enableServiceLinks) || has(self.readinessProbe))",message="command, args, workingDir, env, resources, volumes, volumeMounts, securityContext, readinessProbe, imagePullPolicy, init, stopSignal, serviceAccountName, automountServiceAccountToken and enableServiceLinks cannot be set beside template: write them in template.spec, or leave template out"
+// +kubebuilder:validation:XValidation:rule="!has(self.template) || !(has(self.command) || has(self.args) || has(self.workingDir) || has(self.env) || has(self.resources) || has(self.volumes) || has(self.volumeMounts) || has(self.securityContext) || has(self.imagePullPolicy) || has(self.init) || has(self.stopSignal) || has(self.serviceAccountName) || has(self.automountServiceAccountToken) || has(self.enableServiceLinks) || has(self.readinessProbe) || has(self.startupProbe))",message="command, args, workingDir, env, resources, volumes, volumeMounts, securityContext, readinessProbe, startupProbe, imagePullPolicy, init, stopSignal, serviceAccountName, automountServiceAccountToken and enableServiceLinks cannot be set beside template: write them in template.spec, or leave template out"
 // +kubebuilder:validation:XValidation:rule="!has(self.imagePull) || !has(self.imagePull.policy) || !has(self.imagePullPolicy) || self.imagePull.policy == self.imagePullPolicy",message="imagePull.policy and imagePullPolicy differ: write one of the two"
 // +kubebuilder:validation:XValidation:rule="!has(self.imagePull) || !has(self.imagePull.policy) || !has(self.template)",message="imagePull.policy cannot be set beside template: write imagePullPolicy in template.spec.containers, or leave template out"
 // +kubebuilder:validation:XValidation:rule="!(has(self.readyWhen) && self.readyWhen == 'Probe') || has(self.readinessProbe) || has(self.template)",message="readyWhen is Probe, but there is no readinessProbe: add readinessProbe: {tcpSocket: {port: 5432}}, for example, or leave readyWhen out"
 // +kubebuilder:validation:XValidation:rule="!has(self.readinessProbe) || has(self.readyWhen) && self.readyWhen == 'Probe'",message="readinessProbe is not used unless readyWhen is Probe: add readyWhen: Probe, or leave readinessProbe out"
+// +kubebuilder:validation:XValidation:rule="!has(self.startupProbe) || has(self.readyWhen) && self.readyWhen == 'Probe'",message="startupProbe is not used unless readyWhen is Probe: add readyWhen: Probe, or leave startupProbe out"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxReplicas) || !has(self.minReplicas) || self.maxReplicas >= self.minReplicas",message="maxReplicas is less than minReplicas: raise maxReplicas or lower minReplicas"
 // +kubebuilder:validation:XValidation:rule="has(self.maxReplicas) || !has(self.minReplicas) || self.minReplicas <= 1 || has(self.scaling)",message="minReplicas is more than maxReplicas, which is 1 if neither maxReplicas nor scaling is set: write maxReplicas as well"
 type WangellServiceSpec struct {
@@ -162,6 +163,11 @@ type WangellServiceSpec struct {
 	// Probe, whose probe it is. With a template, write it in the main container instead.
 	// +optional
 	ReadinessProbe *corev1.Probe `json:"readinessProbe,omitempty"`
+	// StartupProbe is that of a Kubernetes container: the readinessProbe begins once it has succeeded. A pod that fails it
+	// failureThreshold times is ended; on Kubernetes, kubelet restarts its container. It needs readyWhen: Probe. With a
+	// template, write it in the main container instead.
+	// +optional
+	StartupProbe *corev1.Probe `json:"startupProbe,omitempty"`
 
 	// WakeTimeout is the number of seconds after which a wake fails and parked clients are refused, 1-3600. Default: 60.
 	// +optional

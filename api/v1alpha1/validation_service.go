@@ -166,6 +166,7 @@ func (e *ValidationErrors) template(s *WangellServiceSpec) {
 		"volumes":   s.Volumes != nil, "volumeMounts": s.VolumeMounts != nil,
 		"securityContext": s.SecurityContext != nil,
 		"readinessProbe":  s.ReadinessProbe != nil,
+		"startupProbe":    s.StartupProbe != nil,
 		"imagePullPolicy": s.ImagePullPolicy != "", "serviceAccountName": s.ServiceAccountName != "",
 		"automountServiceAccountToken": s.AutomountServiceAccountToken != nil,
 		"enableServiceLinks":           s.EnableServiceLinks != nil,

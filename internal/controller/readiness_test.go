@@ -22,6 +22,31 @@ func probed(s *v1alpha1.WangellServiceSpec) {
 	}}
 }
 
+func TestStartupProbeThatFailsEndsThePod(t *testing.T) {
+	w := newWorld(t, nil)
+	w.d.set(func(d *fakeDaemon) { d.mute = true })
+	w.apply(newService("a", probed, func(s *v1alpha1.WangellServiceSpec) {
+		s.StartupProbe = &corev1.Probe{FailureThreshold: 30, ProbeHandler: s.ReadinessProbe.ProbeHandler}
+	}))
+	a := w.vip("a")
+	w.d.syn(a)
+	w.until("its pod starts", func() bool { return w.d.pods(a) == " starting" })
+	b := w.d.backend(a, 0)
+	spec, err := readiness.Decode(b.Probe)
+	if err != nil || spec.Startup.FailureThreshold != 30 || spec.Startup.PeriodSeconds != 10 {
+		t.Fatalf("probes %s (%v)", b.Probe, err)
+	}
+	w.d.send(&wire.Unready{Service: a, PodID: b.PodID, At: monotime.Now(), Answer: "startupProbe: httpGet: status 503"})
+	w.until("status tells it", func() bool {
+		return w.status("a").Service.Status.Message == "pod a-1 is not ready: startupProbe: httpGet: status 503"
+	})
+	w.d.send(&wire.Unready{Service: a, PodID: b.PodID, Answer: "startupProbe: httpGet: status 503", Failed: true})
+	w.until("the wake has failed", func() bool { return w.state("a") == "Failed" && w.d.pods(a) == "" })
+	if m := w.status("a").Service.Status.Message; m != "the pod did not start in time: startupProbe: httpGet: status 503" {
+		t.Errorf("message %q", m)
+	}
+}
+
 func TestHomeNodeGetsTheProbeAndItsAnswersAreTold(t *testing.T) {
 	w := newWorld(t, nil)
 	w.d.set(func(d *fakeDaemon) { d.mute = true })

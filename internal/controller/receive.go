@@ -58,7 +58,10 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 		}
 	case *wire.Unready:
 		if p := r.findAtHome(from, m.Service, m.PodID); p != nil {
-			e.step(p.service, lifecycle.Unready{Ref: p.ref, At: m.At, Answer: m.Answer})
+			e.step(p.service, lifecycle.Unready{
+				Ref: p.ref, At: m.At, Answer: m.Answer,
+				Failed: m.Failed && e.cluster == nil, // in a cluster, kubelet restarts the container
+			})
 		}
 	case *wire.Deaf:
 		if p := r.findAtHome(from, m.Service, m.PodID); p != nil {

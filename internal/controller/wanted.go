@@ -144,13 +144,13 @@ func (w *wanted) lifecycle(rolls bool) lifecycle.Spec {
 	return spec
 }
 
-// readiness is the readinessProbe of the service's pods for their home nodes; empty if they are ready once they listen.
+// readiness has the probes of the service's pods for their home nodes; empty if they are ready once they listen.
 func (w *wanted) readiness() string {
-	probe := w.spec.Readiness()
+	probe, startup := w.spec.Readiness()
 	if probe == nil {
 		return ""
 	}
-	text, err := readiness.Spec{Container: w.spec.MainContainer(), Probe: probe}.Encode()
+	text, err := readiness.Spec{Container: w.spec.MainContainer(), Probe: probe, Startup: startup}.Encode()
 	if err != nil {
 		panic("controller: " + err.Error()) // types of Kubernetes can be encoded
 	}

@@ -107,6 +107,7 @@ type Unready struct {
 	Ref    Ref
 	At     monotime.Time // when its socket began to listen; zero if it was ready before
 	Answer string        // what the probe said last; empty if it has not run yet
+	Failed bool          // its startupProbe has not succeeded in time: the pod is ended
 }
 
 // Deaf reports that a pod that served does not listen any more. Its open connections continue, unless its process has

@@ -42,6 +42,12 @@ func (t *transition) unready(e Unready) {
 	t.mark(p.ref, PhaseListening, e.At)
 	p.set(podProbed)
 	p.answer = e.Answer
+	if e.Failed && (p.life != lifeServing || p.progress != podConfirmed) {
+		was := p.life
+		t.stop(p, p.grace)
+		t.lost(p, was, "the pod did not start in time: "+p.lastAnswer())
+		return
+	}
 	if p.life != lifeServing || p.progress != podConfirmed {
 		return
 	}

@@ -439,8 +439,8 @@ func TestWaterfallGetsEachPhaseOnce(t *testing.T) {
 	}
 	step(PhaseEnded{9, PhaseImage, us(7)}, 5000) // no pod of this wake
 	step(PhaseEnded{1, "nonsense", us(7)}, 5000)
-	step(Unready{1, us(5500), ""}, 5600)
-	step(Unready{1, 0, "httpGet: status 503"}, 5700)
+	step(Unready{1, us(5500), "", false}, 5600)
+	step(Unready{1, 0, "httpGet: status 503", false}, 5700)
 	step(Listening{1, us(6000)}, 6100)
 	step(Trace{Ref: 1, Released: us(6050), ReleasedN: 3}, 6200)
 	step(Trace{Ref: 1, Released: us(6050), ReleasedN: 3, FirstSYNACK: us(6090), FirstByte: us(7000)}, 8000)

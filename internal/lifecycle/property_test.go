@@ -225,7 +225,7 @@ func (w *world) chaos(kind, arg byte) Event {
 	case 26:
 		return Back{ref}
 	case 27:
-		return Unready{ref, recent, "no"}
+		return Unready{ref, recent, "no", arg%4 == 0}
 	case 28:
 		return Deaf{ref}
 	default:

@@ -6,10 +6,11 @@ import "testing"
 
 func TestPodServesOnlyWhileItsProbeSucceeds(t *testing.T) {
 	const never = "the pod listens on port 6379, but its readinessProbe did not succeed within 1m0s: httpGet: status 503"
+	const late = "the pod did not start in time: startupProbe: status 503"
 	listens := append(toNet[:3:3],
-		did{0.08, Unready{1, at(0.08), ""}, Waking, ""},
-		did{1, Unready{1, 0, "httpGet: status 503"}, Waking, ""})
-	fails := append(toWarm[:4:4], did{10, Unready{1, 0, "httpGet: status 503"}, Warm, "publish 3 1:starting | " +
+		did{0.08, Unready{1, at(0.08), "", false}, Waking, ""},
+		did{1, Unready{1, 0, "httpGet: status 503", false}, Waking, ""})
+	fails := append(toWarm[:4:4], did{10, Unready{1, 0, "httpGet: status 503", false}, Warm, "publish 3 1:starting | " +
 		"warn: a pod gets no new connections: its readinessProbe fails: httpGet: status 503"})
 	for name, c := range map[string]struct{ way, rest []did }{
 		"it becomes ready": {listens, []did{
@@ -18,9 +19,17 @@ func TestPodServesOnlyWhileItsProbeSucceeds(t *testing.T) {
 		"it never becomes ready": {listens, []did{
 			{60, Timer{}, Failed, "publish 2 | refuse: " + never + " | stop 1 30s | timer never | " +
 				"error: wake failed: " + never}}},
+		"it never starts": {listens, []did{
+			{2, Unready{1, 0, "startupProbe: status 503", true}, Failed, "publish 2 | refuse: " + late + " | stop 1 30s | " +
+				"timer never | error: wake failed: " + late},
+			{2.1, Exited{1, 0, ""}, Failed, ""}}},
+		"it never starts after the controller has changed": {[]did{
+			{0, Adopted{Ref: 1}, Warm, "publish 1 1:starting | info: warm: its pod was found running"}}, []did{
+			{2, Unready{1, 0, "startupProbe: status 503", true}, Cold, "publish 2 1:draining | stop 1 30s | " +
+				"error: crashed: " + late + "; the next connection request wakes it again"}}},
 		"it fails, and comes back": {fails, []did{
 			{11, WakeAsked{Parked: 1}, Warm, "publish 4 1:starting | timer 1m11s"},
-			{12, Unready{1, 0, "httpGet: status 500"}, Warm, ""},
+			{12, Unready{1, 0, "httpGet: status 500", false}, Warm, ""},
 			{13, Listening{1, at(13)}, Warm, "publish 5 1:serving | timer never"}}},
 		"it fails, and clients give up": {fails, []did{
 			{11, WakeAsked{Parked: 1}, Warm, "publish 4 1:starting | timer 1m11s"},
@@ -29,7 +38,7 @@ func TestPodServesOnlyWhileItsProbeSucceeds(t *testing.T) {
 			{73, Listening{1, at(73)}, Warm, "publish 6 1:serving | timer never"}}},
 		"it fails, and sleeps": {fails, []did{
 			{300, IdleSeen{LastPacket: at(0)}, Stopping, "publish 4 1:draining | timer 5m5s"},
-			{300.1, Unready{1, 0, "late"}, Stopping, ""},
+			{300.1, Unready{1, 0, "late", false}, Stopping, ""},
 			{300.2, Quiet{1, 4, at(0), 0}, Stopping, "stop 1 30s | timer never"},
 			{301, StopDone{1}, Cold, "publish 5 | info: sleeps"}}},
 		"it fails, and crashes": {fails, []did{
@@ -43,7 +52,8 @@ func TestPodServesOnlyWhileItsProbeSucceeds(t *testing.T) {
 func TestWaterfallTellsWhenThePodWasReady(t *testing.T) {
 	m := New(testSpec, 0)
 	var last Waterfall
-	for _, d := range append(toNet[:3:3], did{0, Unready{1, at(0.08), ""}, 0, ""}, did{0, Listening{1, at(0.5)}, 0, ""}) {
+	for _, d := range append(toNet[:3:3],
+		did{0, Unready{1, at(0.08), "", false}, 0, ""}, did{0, Listening{1, at(0.5)}, 0, ""}) {
 		for _, a := range m.Step(d.ev, at(d.at)) {
 			if r, ok := a.(Record); ok {
 				last = r.Waterfall

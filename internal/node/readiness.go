@@ -18,7 +18,7 @@ import (
 // answerPause is the shortest time between two messages about changed answers of one pod's probe.
 const answerPause = time.Second
 
-// probes are the readinessProbes of a pod that listens. They run in a goroutine of their own until the pod is drained,
+// probes are those of a pod that listens. They run in a goroutine of their own until the pod is drained,
 // removed, or its process ends. The service's mu guards everything.
 type probes struct {
 	cancel       context.CancelFunc
@@ -57,7 +57,7 @@ func (d *daemon) startProbes(s *service, p *pod, listened monotime.Time) {
 	if p.serving {
 		began = time.Now()
 	}
-	q := &probes{cancel: cancel, machine: readiness.NewMachine(spec.Probe, began, p.serving), listened: listened}
+	q := &probes{cancel: cancel, machine: readiness.NewMachine(spec, began, p.serving), listened: listened}
 	p.probes = q
 	if !p.serving {
 		q.tell(d, s, p)
@@ -89,7 +89,7 @@ func (d *daemon) probe(ctx context.Context, s *service, p *pod, q *probes, probe
 	defer timer.Stop()
 	for {
 		s.mu.Lock()
-		next := q.machine.Next()
+		next, starting := q.machine.Next(), q.machine.Starting()
 		s.mu.Unlock()
 		timer.Reset(time.Until(next))
 		select {
@@ -98,7 +98,7 @@ func (d *daemon) probe(ctx context.Context, s *service, p *pod, q *probes, probe
 		case <-timer.C:
 		}
 		started := time.Now()
-		ok, answer := prober.Probe(ctx)
+		ok, answer := prober.Probe(ctx, starting)
 		if ctx.Err() != nil {
 			return
 		}
@@ -129,6 +129,9 @@ func (d *daemon) probed(s *service, p *pod, started time.Time, ok bool, answer s
 		}
 		p.serving, q.listened = false, 0
 		q.tell(d, s, p)
+	case readiness.Failed:
+		d.log.Warn("a pod has not started in time: its startupProbe fails", "service", s.name, "pod", p.id, "answer", answer)
+		q.tell(d, s, p)
 	default:
 		if !q.machine.Ready() && q.answer != q.lastReported && time.Since(q.reportedAt) >= answerPause {
 			q.tell(d, s, p)
@@ -142,7 +145,7 @@ func (q *probes) tell(d *daemon, s *service, p *pod) {
 		return
 	}
 	q.lastReported, q.reportedAt = q.answer, time.Now()
-	d.send(&wire.Unready{Service: s.addr, PodID: p.id, At: q.listened, Answer: q.answer})
+	d.send(&wire.Unready{Service: s.addr, PodID: p.id, At: q.listened, Answer: q.answer, Failed: q.machine.Failed()})
 }
 
 // dialerIn returns a function that connects from the network namespace at a path.

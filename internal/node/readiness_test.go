@@ -149,6 +149,51 @@ func TestClientsWaitUntilTheProbeSucceeds(t *testing.T) {
 	}
 }
 
+// The readinessProbe succeeds at once, and is not asked before the startupProbe has succeeded. The startupProbe fails
+// after a second, and the controller learns that; here it lets the pod go on, as in a cluster.
+func TestClientsWaitForTheStartupProbeFirst(t *testing.T) {
+	var code atomic.Int64
+	code.Store(1)
+	w := newWorld(t, func(c *Config) {
+		c.Exec = func(context.Context, string, string, []string) (int, []byte, error) {
+			return int(code.Load()), nil, nil
+		}
+	})
+	pod := w.pod(1)
+	probe := func(h corev1.ProbeHandler) *corev1.Probe {
+		return &corev1.Probe{ProbeHandler: h, PeriodSeconds: 1, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: 1}
+	}
+	var err error
+	pod.Runtime = "pod-1"
+	pod.Probe, err = readiness.Spec{
+		Container: "app",
+		Probe:     probe(corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(8080)}}),
+		Startup:   probe(corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"started"}}}),
+	}.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.listen(1)
+	w.send(&wire.Backends{Service: vip, Generation: 1, Pods: []wire.Backend{pod}})
+	if u := await[*wire.Unready](w); u.Answer != "" || u.Failed {
+		t.Fatalf("unready %+v", u)
+	}
+	for {
+		u := await[*wire.Unready](w)
+		if u.Answer != "startupProbe: exec: started: exit code 1" {
+			t.Fatalf("unready %+v", u)
+		}
+		if u.Failed {
+			break
+		}
+	}
+	code.Store(0)
+	await[*wire.Listening](w)
+	if a, err := get(clientNet); err != nil || a != "pod1 10.46.200.10" {
+		t.Errorf("%q, %v", a, err)
+	}
+}
+
 func TestProbesRunCommandsInThePod(t *testing.T) {
 	var code atomic.Int64
 	code.Store(2)

@@ -107,7 +107,7 @@ func podTemplateOf(s *v1alpha1.WangellService) corev1.PodTemplateSpec {
 			Containers: []corev1.Container{{
 				Name: s.Name, Image: spec.Image, ImagePullPolicy: spec.ImagePullPolicy, Command: spec.Command, Args: spec.Args,
 				WorkingDir: spec.WorkingDir, Env: spec.Env, Resources: spec.Resources, VolumeMounts: spec.VolumeMounts,
-				SecurityContext: spec.SecurityContext, ReadinessProbe: spec.ReadinessProbe,
+				SecurityContext: spec.SecurityContext, ReadinessProbe: spec.ReadinessProbe, StartupProbe: spec.StartupProbe,
 				Ports: []corev1.ContainerPort{{ContainerPort: spec.TargetPort, Protocol: corev1.ProtocolTCP}},
 			}},
 			Volumes: spec.Volumes, ServiceAccountName: spec.ServiceAccountName,

@@ -51,6 +51,19 @@ func TestPodTemplateHasQuickDefaults(t *testing.T) {
 	}
 }
 
+// kubelet runs the probes as well, and restarts a container that does not start in time.
+func TestPodTemplateHasTheProbes(t *testing.T) {
+	probe := func(path string) *corev1.Probe {
+		return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path}}}
+	}
+	p := podTemplateOf(example(func(s *v1alpha1.WangellServiceSpec) {
+		s.ReadyWhen, s.ReadinessProbe, s.StartupProbe = v1alpha1.ReadyWhenProbed, probe("/ready"), probe("/started")
+	}))
+	if c := p.Spec.Containers[0]; c.ReadinessProbe.HTTPGet.Path != "/ready" || c.StartupProbe.HTTPGet.Path != "/started" {
+		t.Errorf("%+v", c)
+	}
+}
+
 // Containers wait before their SIGTERM, unless the manifest has a preStop hook or leaves no time for it.
 func TestContainersWaitBeforeSIGTERM(t *testing.T) {
 	own := &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"/bye"}}}}

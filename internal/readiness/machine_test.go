@@ -27,7 +27,7 @@ func run(m *Machine, now time.Time, took time.Duration, answers string) (changes
 		}
 		started := now
 		now = now.Add(took)
-		changes += map[Change]string{NoChange: ".", Ready: "R", Unready: "U"}[m.Answered(started, now, a == '+')]
+		changes += map[Change]string{NoChange: ".", Ready: "R", Unready: "U", Failed: "F"}[m.Answered(started, now, a == '+')]
 	}
 	return changes, pauses
 }
@@ -51,7 +51,7 @@ func TestThresholdsCountAnswersInARow(t *testing.T) {
 		"successes are counted from the last": {probeOf(0, 10, 2, 1), true, "-+++-", "U.R.U"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got, _ := run(NewMachine(c.probe, at, c.ready), at, time.Millisecond, c.answers); got != c.want {
+			if got, _ := run(NewMachine(Spec{Probe: c.probe}, at, c.ready), at, time.Millisecond, c.answers); got != c.want {
 				t.Errorf("%s: %s, want %s", c.answers, got, c.want)
 			}
 		})
@@ -74,7 +74,7 @@ func TestProbesAreFrequentUntilThePodServesForTheFirstTime(t *testing.T) {
 		"later at the period only": {probeOf(0, 10, 1, 1), ms, "+--+", []time.Duration{0, 9999 * ms, 9999 * ms, 9999 * ms}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, got := run(NewMachine(c.probe, at, false), at, c.took, c.answers)
+			_, got := run(NewMachine(Spec{Probe: c.probe}, at, false), at, c.took, c.answers)
 			for i := range got {
 				if got[i] != c.want[i] {
 					t.Fatalf("pauses %v, want %v", got, c.want)
@@ -82,7 +82,49 @@ func TestProbesAreFrequentUntilThePodServesForTheFirstTime(t *testing.T) {
 			}
 		})
 	}
-	if m := NewMachine(probeOf(0, 10, 1, 3), at, true); m.Next() != at.Add(10*time.Second) {
+	if m := NewMachine(Spec{Probe: probeOf(0, 10, 1, 3)}, at, true); m.Next() != at.Add(10*time.Second) {
 		t.Errorf("a pod that serves already is probed at %v", m.Next().Sub(at))
+	}
+}
+
+func TestReadinessProbeBeginsWhenTheStartupProbeHasSucceeded(t *testing.T) {
+	at := time.Unix(1000, 0)
+	const ms = time.Millisecond
+	m := NewMachine(Spec{Probe: probeOf(1, 10, 2, 3), Startup: probeOf(0, 2, 1, 5)}, at, false)
+	changes, pauses := run(m, at, ms, "---+")
+	if changes != "...." || m.Starting() || m.Ready() || m.Failed() || pauses[0] != 0 || pauses[1] != 5*ms {
+		t.Errorf("%s with pauses %v; starting %t, ready %t", changes, pauses, m.Starting(), m.Ready())
+	}
+	if next := m.Next(); next != at.Add(time.Second) { // its delay counts from the pod's begin
+		t.Errorf("the readinessProbe begins at %v", next.Sub(at))
+	}
+	if changes, _ := run(m, at.Add(time.Second), ms, "+++---"); changes != ".R...U" || m.Starting() {
+		t.Errorf("then: %s", changes)
+	}
+	if m := NewMachine(Spec{Probe: probeOf(0, 10, 1, 3), Startup: probeOf(0, 2, 1, 5)}, at, true); m.Starting() {
+		t.Error("a pod that serves is starting")
+	}
+}
+
+func TestStartupProbeFailsAfterItsPeriodsHoweverOftenItRuns(t *testing.T) {
+	at := time.Unix(1000, 0)
+	for name, c := range map[string]struct {
+		took    time.Duration
+		answers string
+		want    string
+		failed  bool
+	}{
+		"many quick probes within the time": {time.Millisecond, "------------------", "..................", false},
+		// The second ends after the delay of 3 s and 2 periods of 3 s.
+		"slow ones beyond it":                {4 * time.Second, "----", ".F..", true},
+		"it succeeds after all":              {4 * time.Second, "---+", ".F..", false},
+		"the one that ends late has success": {10 * time.Second, "+", ".", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := NewMachine(Spec{Probe: probeOf(0, 10, 1, 3), Startup: probeOf(3, 3, 1, 2)}, at, false)
+			if got, _ := run(m, at, c.took, c.answers); got != c.want || m.Failed() != c.failed {
+				t.Errorf("%s: %s, want %s; failed %t", c.answers, got, c.want, m.Failed())
+			}
+		})
 	}
 }

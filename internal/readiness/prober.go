@@ -36,9 +36,13 @@ type Prober struct {
 	Exec func(ctx context.Context, container string, command []string) (code int, output []byte, err error)
 }
 
-// Probe runs the probe once. answer is what it said, for users; it has at most MaxAnswer bytes.
-func (p *Prober) Probe(ctx context.Context) (ok bool, answer string) {
+// Probe runs the readinessProbe once, or the startupProbe if the pod is starting. answer is what it said, for users; it
+// has at most MaxAnswer bytes.
+func (p *Prober) Probe(ctx context.Context, starting bool) (ok bool, answer string) {
 	probe := p.Spec.Probe
+	if starting {
+		probe = p.Spec.Startup
+	}
 	timeout := time.Duration(probe.TimeoutSeconds) * time.Second
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -50,6 +54,9 @@ func (p *Prober) Probe(ctx context.Context) (ok bool, answer string) {
 		ok, answer = false, fmt.Sprintf("%s: %v", kind(probe), err)
 	default:
 		answer = kind(probe) + ": " + answer
+	}
+	if starting {
+		answer = "startupProbe: " + answer
 	}
 	return ok, tidy(answer)
 }

@@ -34,7 +34,7 @@ func portOf(addr net.Addr) intstr.IntOrString { return intstr.FromInt(addr.(*net
 // expect runs a probe and compares its outcome with what is wanted.
 func expect(t *testing.T, p *Prober, ok bool, answer string) {
 	t.Helper()
-	if gotOK, got := p.Probe(t.Context()); gotOK != ok || !strings.Contains(got, answer) {
+	if gotOK, got := p.Probe(t.Context(), false); gotOK != ok || !strings.Contains(got, answer) {
 		t.Errorf("success %t, %q; want %t, %q", gotOK, got, ok, answer)
 	}
 }
@@ -86,7 +86,7 @@ func TestHTTPGet(t *testing.T) {
 	slow := get(plain, "/slow")
 	slow.Spec.Probe.TimeoutSeconds = 1
 	expect(t, slow, false, "httpGet: no answer within 1s")
-	if _, answer := get(plain, "/starting").Probe(t.Context()); len(answer) > MaxAnswer {
+	if _, answer := get(plain, "/starting").Probe(t.Context(), false); len(answer) > MaxAnswer {
 		t.Errorf("the answer has %d bytes", len(answer))
 	}
 	plain.Close()
@@ -104,6 +104,10 @@ func TestTCPSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, p, false, "connection refused")
+	p.Spec.Startup = p.Spec.Probe
+	if ok, answer := p.Probe(t.Context(), true); ok || !strings.HasPrefix(answer, "startupProbe: tcpSocket: ") {
+		t.Errorf("the startupProbe: success %t, %q", ok, answer)
+	}
 }
 
 func TestGRPC(t *testing.T) {
@@ -163,7 +167,17 @@ func TestASpecSurvivesItsEncoding(t *testing.T) {
 	if err != nil || got.Container != "app" || got.Probe.TCPSocket.Port.IntVal != 80 {
 		t.Errorf("%+v, %v", got, err)
 	}
-	for _, text := range []string{"", "{}", `{"probe": {}}`, `{"probe": {"periodSeconds": 1}}`} {
+	p.Spec.Startup = &corev1.Probe{ProbeHandler: p.Spec.Probe.ProbeHandler, TimeoutSeconds: 1, PeriodSeconds: 1}
+	if text, err = p.Spec.Encode(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err = Decode(text); err != nil || got.Startup.TCPSocket.Port.IntVal != 80 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, text := range []string{
+		`{"probe": {"periodSeconds": 1, "timeoutSeconds": 1}, "startup": {"periodSeconds": 1}}`, "", "{}",
+		`{"probe": {}}`, `{"probe": {"periodSeconds": 1}}`,
+	} {
 		if _, err := Decode(text); err == nil {
 			t.Errorf("%q is accepted", text)
 		}

@@ -9,12 +9,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Spec is a readinessProbe as the controller sends it to the home node of a pod.
+// Spec has the probes of a pod as the controller sends them to its home node.
 type Spec struct {
-	// Container is the container in which an exec probe runs.
+	// Container is the container in which exec probes run.
 	Container string `json:"container"`
-	// Probe has Kubernetes' defaults, and numbers for ports.
+	// Probe is the readinessProbe. It has Kubernetes' defaults, and numbers for ports.
 	Probe *corev1.Probe `json:"probe"`
+	// Startup is the startupProbe, which has to succeed before Probe begins; nil if there is none. Daemons that do not
+	// know it begin with Probe.
+	Startup *corev1.Probe `json:"startup,omitempty"`
 }
 
 // Encode returns the text of a Spec.
@@ -29,8 +32,10 @@ func Decode(text string) (Spec, error) {
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
 		return s, fmt.Errorf("readinessProbe from the controller: %w", err)
 	}
-	if s.Probe == nil || s.Probe.PeriodSeconds <= 0 || s.Probe.TimeoutSeconds <= 0 {
+	if !usable(s.Probe) || s.Startup != nil && !usable(s.Startup) {
 		return s, fmt.Errorf("readinessProbe from the controller: without a probe, periodSeconds or timeoutSeconds")
 	}
 	return s, nil
 }
+
+func usable(p *corev1.Probe) bool { return p != nil && p.PeriodSeconds > 0 && p.TimeoutSeconds > 0 }

@@ -93,9 +93,18 @@ func (m *Unready) check() error {
 
 func (m *Unready) append(b []byte) []byte {
 	b = appendTime(binary.BigEndian.AppendUint64(appendAddr(b, m.Service), m.PodID), m.At)
-	return appendText(b, m.Answer)
+	b = appendText(b, m.Answer)
+	if m.Failed {
+		b = append(b, 1)
+	}
+	return b
 }
 
 func (m *Unready) decode(d *decoder) {
 	m.Service, m.PodID, m.At, m.Answer = d.addr(), d.u64(), d.time(), d.text()
+	if d.err == nil && d.left() > 0 {
+		if m.Failed = d.u8() == 1; !m.Failed {
+			d.fail("trailing byte: it is 1, or left out")
+		}
+	}
 }

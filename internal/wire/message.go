@@ -220,6 +220,7 @@ type Unready struct {
 	PodID   uint64
 	At      monotime.Time // when its socket entered LISTEN; zero if it was ready before
 	Answer  string        // what the Probe said last, at most 200 bytes; empty if it has not run yet
+	Failed  bool          // its startupProbe has not succeeded in time
 }
 
 // Trace reports times of a wake that only the gate observes; zero means "not known yet". A wake may have several Trace
