@@ -133,6 +133,15 @@ func (a *adopter) readCluster() {
 					e.step(p.service, lifecycle.Leaving{Ref: p.ref})
 				}
 			})
+		case end, open := <-e.cluster.Ending():
+			if !open {
+				return
+			}
+			a.whenSynced(func() {
+				if p := e.table.byRuntime[end.PodID]; p != nil {
+					e.runner.ending(p, end.Signal, end.Grace)
+				}
+			})
 		case <-e.runner.workers.ctx.Done():
 			return
 		}

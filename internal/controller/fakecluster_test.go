@@ -21,6 +21,7 @@ type fakeCluster struct {
 	*fakeRuntime
 	appeared chan runtime.Pod
 	leaving  chan string
+	ending   chan runtime.Ending
 
 	mu    sync.Mutex
 	next  []string // nodes of the next pods; without any, n1
@@ -70,6 +71,8 @@ func (r *fakeCluster) Rolling(runtime.Key) bool {
 func (r *fakeCluster) Appeared() <-chan runtime.Pod { return r.appeared }
 
 func (r *fakeCluster) Leaving() <-chan string { return r.leaving }
+
+func (r *fakeCluster) Ending() <-chan runtime.Ending { return r.ending }
 
 func (r *fakeCluster) ReportPod(s runtime.PodReport) {
 	r.mu.Lock()
@@ -130,7 +133,8 @@ func newCluster(t *testing.T, before func(*fakeCluster)) *clusterWorld {
 func newClusterWith(t *testing.T, before func(*fakeCluster), change func(*Config)) *clusterWorld {
 	t.Helper()
 	w := &clusterWorld{world: &world{t: t, rt: newFakeRuntime()}}
-	w.cluster = &fakeCluster{fakeRuntime: w.rt, appeared: make(chan runtime.Pod, 16), leaving: make(chan string, 16)}
+	w.cluster = &fakeCluster{fakeRuntime: w.rt, appeared: make(chan runtime.Pod, 16), leaving: make(chan string, 16),
+		ending: make(chan runtime.Ending, 16)}
 	if before != nil {
 		before(w.cluster)
 	}

@@ -147,6 +147,12 @@ func (n *nodes) watch(p *pod) {
 	}
 }
 
+// heard reports whether the daemon of a pod's home node is connected.
+func (n *nodes) heard(p *pod) bool {
+	at := n.byName[p.node]
+	return n.cluster == nil || at != nil && at.session != 0
+}
+
 // lose gives the daemon of a node time to come back.
 func (n *nodes) lose(at *node) {
 	at.lost = monotime.Now()

@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,7 @@ var stopRetries = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Cap:
 // returnPatience is how long the start of a pod that serves already may go on when the pod is to stop.
 const returnPatience = 5 * time.Second
 
-// slowStop is how long a process may take to end after SIGTERM before that is reported.
+// slowStop is how long a process may take to end after its stop signal before that is reported.
 const slowStop = 2 * time.Second
 
 // runner starts and stops pods. What may take long runs on goroutines of its own, which post the outcome to the loop.
@@ -36,7 +37,7 @@ type runner struct {
 	nodes   *nodes
 	deliver deliver
 	changed *changedSet
-	cluster bool          // a cluster's pods get their signal from their nodes, later
+	cluster bool
 	slots   chan struct{} // has one element for each start in progress
 
 	orphans int // pods of no service that are being stopped
@@ -125,6 +126,7 @@ func (r *runner) started(p *pod, rt runtime.Pod, err error) {
 
 // stopped handles the end of a pod. The machine publishes the remaining pods while this one is still known.
 func (r *runner) stopped(p *pod) {
+	p.slow = ""
 	r.deliver(p.service, lifecycle.StopDone{Ref: p.ref})
 	r.table.removePod(p)
 }
@@ -148,20 +150,28 @@ func (r *runner) stop(p *pod, grace time.Duration) {
 }
 
 func (r *runner) runStop(p *pod) {
-	if !r.cluster && p.grace > slowStop {
-		time.AfterFunc(slowStop, func() { r.loop.post(func() { r.slow(p) }) })
+	if !r.cluster { // a cluster tells when its pods get their signal
+		r.ending(p, 0, p.grace)
 	}
 	r.work(p.service.key, p.rt.ID, p.grace, func() { r.stopped(p) })
 }
 
-// slow reports that a pod does not end on its stop signal.
-func (r *runner) slow(p *pod) {
-	if p.service.pod(p.ref) != p || p.state() != lifecycle.PodStopping {
+// ending has a pod reported that does not end soon after its stop signal, which comes after a time. grace is the time
+// from the signal to SIGKILL.
+func (r *runner) ending(p *pod, signal, grace time.Duration) {
+	if grace > slowStop {
+		r.loop.after(signal+slowStop, func() { r.slow(p, grace) })
+	}
+}
+
+// slow reports a pod that has not ended on its stop signal, if its node would have told.
+func (r *runner) slow(p *pod, grace time.Duration) {
+	if p.service.pod(p.ref) != p || p.state() == lifecycle.PodExited || !r.nodes.heard(p) {
 		return
 	}
 	p.slow = fmt.Sprintf("pod %s did not end within %s of its stop signal: it is killed %s after the signal. Let the "+
 		"program end on SIGTERM, or name the signal on which it ends as stopSignal, "+
-		"or lower terminationGracePeriodSeconds", p.rt.ID, slowStop, p.grace)
+		"or lower terminationGracePeriodSeconds", cmp.Or(p.rt.Name, p.rt.ID), slowStop, grace)
 	r.events.report(p.service.key, SeverityWarning, p.slow)
 	r.changed.check(p.service)
 }
@@ -210,6 +220,7 @@ func (r *runner) exited(p *pod, e runtime.Exit) {
 		p.early = &e
 		return
 	}
+	p.slow = ""
 	detail := e.Cause
 	if e.Cause != "" && e.LogTail != "" {
 		detail += ": "

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -234,4 +235,22 @@ func TestPodThatIgnoresSIGTERMIsTold(t *testing.T) {
 	})
 	once.Do(func() { close(end) })
 	w.until("it is over", func() bool { return w.status("a").Service.Status.Message == "" })
+}
+
+// The runtime tells when the signal comes, whoever deletes the pod.
+func TestPodOfAClusterThatIgnoresSIGTERMIsTold(t *testing.T) {
+	w := newCluster(t, nil)
+	a := w.put(newService("a", upTo(2)), 1)
+	w.synced()
+	w.scale("a", 2)
+	w.untilPods(a, " serving serving")
+	told := func() string { return w.status("a").Service.Status.Message }
+	w.cluster.ending <- runtime.Ending{PodID: "a-1", Signal: time.Millisecond, Grace: 2 * time.Second} // killed by then
+	w.cluster.ending <- runtime.Ending{PodID: "a-1", Signal: time.Millisecond, Grace: 7 * time.Second}
+	w.cluster.ending <- runtime.Ending{PodID: "a-2", Signal: time.Second, Grace: 8 * time.Second}
+	w.rt.exits <- runtime.Exit{PodID: "a-2", Service: "default/a"}
+	const want = "pod a-1 did not end within 2s of its stop signal: it is killed 7s after the signal."
+	w.until("it is told", func() bool { return strings.HasPrefix(told(), want) })
+	w.rt.exits <- runtime.Exit{PodID: "a-1", Service: "default/a"}
+	w.until("it is over", func() bool { return !strings.Contains(told(), "stop signal") })
 }

@@ -150,7 +150,7 @@ func TestDocsListWhatRestartsPods(t *testing.T) {
 		"wakeProof": `Always`, "updateStrategy": `Recreate`, "init": `true`, "stopSignal": `SIGINT`,
 		"readyWhen": `Listen`, "readinessProbe": `{tcpSocket: {port: 80}}, readyWhen: Probe`,
 		"startupProbe": `{tcpSocket: {port: 81}}, readyWhen: Probe, readinessProbe: {tcpSocket: {port: 80}}`,
-		"allowFrom": `[10.0.0.0/8]`, "imagePull": `{policy: Always, when: Wake}`,
+		"allowFrom":    `[10.0.0.0/8]`, "imagePull": `{policy: Always, when: Wake}`,
 	}
 	// hash returns the hash of base with one field changed.
 	hash := func(name, value string) string {

@@ -100,6 +100,13 @@ type PodReport struct {
 	Code uint32
 }
 
+// Ending reports that a pod is being deleted.
+type Ending struct {
+	PodID string
+	// Signal is the time until its process is due to get its stop signal, Grace the time from then until it is killed.
+	Signal, Grace time.Duration
+}
+
 // Cluster is a Runtime on several nodes, whose pods are also created and deleted by others: by a rollout, kubectl
 // delete or an eviction. It starts a pod by raising the number of replicas, and replaces pods of an old spec by itself.
 type Cluster interface {
@@ -109,6 +116,9 @@ type Cluster interface {
 	// Leaving delivers the IDs of pods that something else is removing. Their processes may still run; an Exit follows
 	// once they are gone.
 	Leaving() <-chan string
+	// Ending delivers the pods whose deletion begins, whoever has asked for it, unless it is not known when their processes
+	// get their stop signal.
+	Ending() <-chan Ending
 	// ReportPod handles an event that a node's daemon observed. The same event may be reported several times. It must
 	// not block.
 	ReportPod(PodReport)

@@ -29,6 +29,7 @@ var calm = []part{
 	{"replicas follow open connections", testFollowsConnections},
 	{"a pod that writes a volume is never joined by another", testSingleWriter},
 	{"clients wait until a readinessProbe succeeds", testReadyWhenProbe},
+	{"a program that ignores its stop signal is told", testStubborn},
 	{"NetworkPolicies decide who may connect and wake", testPolicies},
 	{"images are on nodes before the first client", testPrefetch},
 	{"a digest that becomes known during a wake replaces no pod", testDigestDuringWake},

@@ -109,6 +109,9 @@ func (r *instant) Appeared() <-chan runtime.Pod { return nil }
 // Leaving implements runtime.Cluster.
 func (r *instant) Leaving() <-chan string { return nil }
 
+// Ending implements runtime.Cluster.
+func (r *instant) Ending() <-chan runtime.Ending { return nil }
+
 // ReportPod implements runtime.Cluster.
 func (r *instant) ReportPod(runtime.PodReport) {}
 

@@ -45,11 +45,14 @@ func trimPod(p *corev1.Pod) {
 	}
 }
 
-// trimContainers keeps what messages need of containers.
+// trimContainers keeps what messages need of containers, and what comes before their stop signal.
 func trimContainers(in []corev1.Container) []corev1.Container {
 	out := make([]corev1.Container, len(in))
 	for i, c := range in {
 		out[i] = corev1.Container{Name: c.Name, Image: c.Image}
+		if l := c.Lifecycle; l != nil {
+			out[i].Lifecycle = &corev1.Lifecycle{PreStop: l.PreStop}
+		}
 	}
 	return out
 }

@@ -85,6 +85,9 @@ func (r *Runtime) podSeen(o *corev1.Pod, inherited bool) {
 	}
 	switch {
 	case o.DeletionTimestamp != nil:
+		if !p.leaving && !inherited {
+			r.tellEnding(p, o)
+		}
 		r.deleting(p)
 	case o.Status.Phase == corev1.PodFailed || o.Status.Phase == corev1.PodSucceeded:
 		r.failedForGood(p, o)

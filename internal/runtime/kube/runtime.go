@@ -32,6 +32,7 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	r := &Runtime{
 		cfg: cfg, log: cfg.Log,
 		exits: newQueue[runtime.Exit](), appeared: newQueue[runtime.Pod](), leaving: newQueue[string](),
+		ending:   newQueue[runtime.Ending](),
 		due:      workqueue.NewTypedDelayingQueue[runtime.Key](),
 		backoff:  workqueue.NewTypedItemExponentialFailureRateLimiter[runtime.Key](firstRetry, lastRetry),
 		services: map[runtime.Key]*service{}, byUID: map[string]*pod{}, changed: make(chan struct{}),
@@ -96,6 +97,9 @@ func (r *Runtime) Appeared() <-chan runtime.Pod { return r.appeared.ch }
 
 // Leaving implements runtime.Cluster.
 func (r *Runtime) Leaving() <-chan string { return r.leaving.ch }
+
+// Ending implements runtime.Cluster.
+func (r *Runtime) Ending() <-chan runtime.Ending { return r.ending.ch }
 
 // Rolling implements runtime.Cluster.
 func (r *Runtime) Rolling(k runtime.Key) bool {
@@ -175,6 +179,7 @@ func (r *Runtime) Close() error {
 	r.exits.close()
 	r.appeared.close()
 	r.leaving.close()
+	r.ending.close()
 	return errors.Join(errs...)
 }
 

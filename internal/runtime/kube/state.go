@@ -27,6 +27,7 @@ type Runtime struct {
 	exits    *queue[runtime.Exit]
 	appeared *queue[runtime.Pod]
 	leaving  *queue[string]
+	ending   *queue[runtime.Ending]
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
 	// endWrites ends all writes to the API server.
