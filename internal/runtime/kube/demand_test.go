@@ -131,7 +131,11 @@ func TestRollingWhilePodsAreOfSeveralTemplates(t *testing.T) {
 		t.Error("not rolling, although pods are of two templates")
 	}
 	w.update(old, func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
-	w.until("an old pod leaves", func() bool { w.r.mu.Lock(); defer w.r.mu.Unlock(); return w.r.byUID["app-1"].leaving })
+	w.until("an old pod leaves", func() bool {
+		w.r.mu.Lock()
+		defer w.r.mu.Unlock()
+		return w.r.byUID["app-1"].is(podLeaving)
+	})
 	if !rolling() {
 		t.Error("not rolling, although one old pod is left")
 	}

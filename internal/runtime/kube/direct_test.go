@@ -238,7 +238,11 @@ func TestDirectPodIsHandedOver(t *testing.T) {
 		p.OwnerReferences = append(p.OwnerReferences, metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet",
 			Name: set.Name, UID: set.UID, Controller: &yes})
 	})
-	w.until("the adoption", func() bool { w.r.mu.Lock(); defer w.r.mu.Unlock(); return !w.r.byUID["app-1"].alone })
+	w.until("the adoption", func() bool {
+		w.r.mu.Lock()
+		defer w.r.mu.Unlock()
+		return w.r.byUID["app-1"].owner != ownerNone
+	})
 
 	stopped := make(chan error, 1)
 	go func() { stopped <- w.r.Stop(t.Context(), "app-1", grace) }()

@@ -121,8 +121,9 @@ func (r *Runtime) deletePods(ctx context.Context, s *service, a deletePods) erro
 	names, unseen := map[string]string{}, map[string]bool{}
 	r.mu.Lock()
 	for _, uid := range a.uids {
-		if p := r.byUID[uid]; p != nil && !p.leaving {
-			names[uid], p.stopping = p.name, true
+		if p := r.byUID[uid]; p != nil && !p.is(podLeaving) {
+			names[uid] = p.name
+			p.set(podStopping)
 		} else {
 			unseen[uid] = true
 		}

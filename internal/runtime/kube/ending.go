@@ -18,9 +18,9 @@ func (r *Runtime) tellEnding(p *pod, o *corev1.Pod) {
 	}
 }
 
-// endOf returns the time from the deletion of a pod to the stop signal of a container, and from then to SIGKILL. kubelet
-// runs the preStop hook before the signal and within the same grace period, and nothing tells when a hook other than a
-// sleep is over: then ok is false.
+// endOf returns the time from the deletion of a pod to the stop signal of a container, and from then to SIGKILL.
+// kubelet runs the preStop hook before the signal and within the same grace period, and nothing tells when a hook other
+// than a sleep is over: then ok is false.
 func endOf(o *corev1.Pod, container string) (signal, grace time.Duration, ok bool) {
 	i := slices.IndexFunc(o.Spec.Containers, func(c corev1.Container) bool { return c.Name == container })
 	if i < 0 || o.DeletionGracePeriodSeconds == nil {

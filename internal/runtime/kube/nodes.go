@@ -33,7 +33,8 @@ const lostAfter = 5 * time.Second
 // lost returns the message for a single pod whose node has no daemon: it may run, and no other starts beside it. Pods
 // that a daemon has already reported to this process are handled by the controller. The lock is held.
 func (r *Runtime) lost(p *pod) (reason string, ok bool) {
-	if r.byUID[p.rt.ID] != p || !p.single || p.delivered || p.node == "" || len(r.nodes) == 0 || r.nodes[p.node] {
+	if r.byUID[p.rt.ID] != p || p.owner != ownerDeployment || p.is(podDelivered) || p.node == "" || len(r.nodes) == 0 ||
+		r.nodes[p.node] {
 		return "", false
 	}
 	return fmt.Sprintf("node %s does not answer, and pod %s may still run there: no other starts beside it. Once the "+
@@ -63,7 +64,7 @@ func (r *Runtime) checkLost(p *pod) {
 // is held.
 func (r *Runtime) misplaced(p *pod) bool {
 	return r.byUID[p.rt.ID] == p && p.node != "" && len(r.nodes) > 0 && !r.nodes[p.node] &&
-		!p.delivered && p.stays() && len(p.service.waiters) > 0
+		!p.is(podDelivered) && p.stays() && len(p.service.waiters) > 0
 }
 
 // checkNode has a pod on a node without a daemon replaced, unless that changes soon. The lock is held.
@@ -75,7 +76,7 @@ func (r *Runtime) checkNode(p *pod) {
 		r.mu.Lock()
 		misplaced, s, node := r.misplaced(p), p.service, p.node
 		if misplaced {
-			p.leaving = true // whatever a daemon reports of it from now on
+			p.set(podLeaving) // whatever a daemon reports of it from now on
 		}
 		r.mu.Unlock()
 		if !misplaced {
@@ -87,7 +88,7 @@ func (r *Runtime) checkNode(p *pod) {
 		if err := r.deletePod(r.ctx, s, p.name, p.rt.ID, new(int64(1))); err != nil {
 			r.log.Warn("cannot delete the pod", "service", string(s.key), "pod", p.name, "error", err)
 			r.mu.Lock()
-			p.leaving = false
+			p.unset(podLeaving)
 			r.checkNode(p)
 			r.mu.Unlock()
 		}

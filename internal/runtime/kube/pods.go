@@ -31,13 +31,13 @@ func (r *Runtime) networkReady(p *pod, from runtime.Pod, at monotime.Time, inher
 	if from.SpecHash != "" {
 		p.rt.SpecHash = from.SpecHash
 	}
-	if p.stopping || p.failed || p.delivered || inherited || !p.rt.Addr.IsValid() {
+	if p.is(podStopping|podFailed|podDelivered) || inherited || !p.rt.Addr.IsValid() {
 		return
 	}
-	p.delivered = true
+	p.set(podDelivered)
 	s := p.service
 	// A pod that leaves may have connections, so a new leader must learn of it.
-	if p.rt.Leaving = p.leaving; p.leaving || len(s.waiters) == 0 {
+	if p.rt.Leaving = p.is(podLeaving); p.is(podLeaving) || len(s.waiters) == 0 {
 		r.appeared.put(p.rt)
 		r.deliverKeptExit(p)
 		return
@@ -54,7 +54,8 @@ func (r *Runtime) networkReady(p *pod, from runtime.Pod, at monotime.Time, inher
 func (s *service) assign(p *pod) *waiter {
 	w := s.waiters[0]
 	s.waiters = s.waiters[1:]
-	p.waiter, w.pod, p.delivered = w, p, true
+	p.waiter, w.pod = w, p
+	p.set(podDelivered)
 	return w
 }
 
@@ -76,17 +77,17 @@ func (r *Runtime) processEnded(p *pod, code uint32) {
 	if p.waiter != nil {
 		p.waiter.report(step{exited: true})
 	}
-	r.exited(p, exitStatus{code, !p.stopping && !p.leaving})
+	r.exited(p, exitStatus{code, !p.is(podStopping | podLeaving)})
 }
 
 // exited delivers the end of a pod's process, once. For a pod that was not delivered yet, it is kept until then.
 func (r *Runtime) exited(p *pod, status exitStatus) {
 	switch {
-	case p.exited:
-	case p.waiter != nil || !p.delivered:
+	case p.is(podExited):
+	case p.waiter != nil || !p.is(podDelivered):
 		p.exit = &status
 	default:
-		p.exited = true
+		p.set(podExited)
 		r.deliverExit(p, status)
 	}
 }
@@ -114,26 +115,26 @@ func (r *Runtime) deliverExit(p *pod, status exitStatus) {
 
 // deleting handles that a pod is being deleted, by others or here.
 func (r *Runtime) deleting(p *pod) {
-	if p.leaving {
+	if p.is(podLeaving) {
 		return
 	}
-	p.leaving = true
+	p.set(podLeaving)
 	r.podLost(p)
 	switch {
-	case p.stopping:
+	case p.is(podStopping):
 	case p.waiter != nil:
 		p.waiter.fail(retryable{"pod " + p.name + " was deleted while it started"})
-	case p.delivered:
+	case p.is(podDelivered):
 		r.leaving.put(p.rt.ID)
 	}
 }
 
 // failedForGood handles a pod that will not run again; its ReplicaSet replaces it.
 func (r *Runtime) failedForGood(p *pod, o *corev1.Pod) {
-	if p.failed {
+	if p.is(podFailed) {
 		return
 	}
-	p.failed = true
+	p.set(podFailed)
 	r.podLost(p)
 	reason := o.Status.Message
 	if reason == "" {
@@ -163,7 +164,7 @@ func (r *Runtime) removed(p *pod) {
 	}
 	r.gone.add(p.rt.ID, now)
 	if p.waiter != nil {
-		p.leaving = true
+		p.set(podLeaving)
 		p.waiter.fail(retryable{"pod " + p.name + " is gone while it starts"})
 	}
 	r.exited(p, exitStatus{code: unknownCode})
@@ -184,10 +185,10 @@ func (r *Runtime) podLost(p *pod) {
 func (r *Runtime) heldUp(p *pod, o *corev1.Pod) {
 	s := p.service
 	w := p.waiter
-	if w == nil && !p.delivered && len(s.waiters) > 0 {
+	if w == nil && !p.is(podDelivered) && len(s.waiters) > 0 {
 		w = s.waiters[0]
 	}
-	if p.stopping || p.leaving || p.rt.Started != 0 || p.exit != nil {
+	if p.is(podStopping|podLeaving) || p.rt.Started != 0 || p.exit != nil {
 		return
 	}
 	t := troubleOf(o, p.container)

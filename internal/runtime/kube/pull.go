@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,12 +29,6 @@ const neverThere = "never-started-only-pulls-the-image"
 
 // errPodGone is the error of a pull whose pod was deleted by somebody else.
 var errPodGone = errors.New("the pod that pulls it was deleted")
-
-// pulls remembers that pods of an earlier controller that pull images were deleted.
-type pulls struct {
-	sync.Mutex
-	swept bool
-}
 
 // PullImage implements runtime.Cluster: it creates a pod on the node that never starts a container, waits until kubelet
 // has pulled its image, or says why not, and deletes it.

@@ -49,7 +49,7 @@ func (r *Runtime) ReportPod(report runtime.PodReport) {
 		r.containerStep(p, runtime.PhaseStarted, report.At)
 	case report.Event == runtime.PodContainerExited && main:
 		r.processEnded(p, report.Code)
-	case report.Event == runtime.PodNetworkGone && (p.stopping || p.leaving):
+	case report.Event == runtime.PodNetworkGone && p.is(podStopping|podLeaving):
 		r.removed(p)
 	case report.Event == runtime.PodNetworkGone:
 		// A sandbox may be created again for the same pod. Then its process ended, and the pod is still there.
@@ -74,8 +74,7 @@ func (r *Runtime) podSeen(o *corev1.Pod, inherited bool) {
 	if g := o.Spec.TerminationGracePeriodSeconds; g != nil {
 		p.grace = time.Duration(*g) * time.Second
 	}
-	p.inAPI, p.alone = true, controllerOf(o) == ""
-	p.set, p.single = controllerKind(o) == "ReplicaSet", controllerKind(o) == "Deployment"
+	p.owner = ownerOf(o)
 	p.node, p.template = o.Spec.NodeName, o.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
 	r.checkNode(p)
 	r.checkLost(p)
@@ -85,7 +84,7 @@ func (r *Runtime) podSeen(o *corev1.Pod, inherited bool) {
 	}
 	switch {
 	case o.DeletionTimestamp != nil:
-		if !p.leaving && !inherited {
+		if !p.is(podLeaving) && !inherited {
 			r.tellEnding(p, o)
 		}
 		r.deleting(p)
@@ -103,14 +102,14 @@ func (r *Runtime) podSeen(o *corev1.Pod, inherited bool) {
 	case !known.Addr.IsValid():
 	case r.cfg.WithoutDaemons:
 		r.networkReady(p, known, monotime.Now(), inherited)
-		if p.rt.Started == 0 && known.Started != 0 && !p.exited && p.exit == nil {
+		if p.rt.Started == 0 && known.Started != 0 && !p.is(podExited) && p.exit == nil {
 			r.containerStep(p, runtime.PhaseStarted, monotime.Now()) // the API's time is exact to a second only
 		}
-	case !p.delivered && known.Started != 0:
+	case !p.is(podDelivered) && known.Started != 0:
 		r.after(daemonPatience, func() { r.checkReported(p, known.Node) })
 	}
 	r.heldUp(p, o)
-	if p.alone && p.stays() && !p.service.machine.single {
+	if p.owner == ownerNone && p.stays() && !p.service.machine.single {
 		p.service.machine.podFound(p.rt.ID, p.template, p.rt.SpecHash, inherited, time.Now())
 		r.schedule(p.service)
 	}
@@ -121,7 +120,7 @@ func (r *Runtime) checkReported(p *pod, node string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := p.service
-	if r.byUID[p.rt.ID] == p && !p.delivered && !p.stopping && !p.leaving && len(s.waiters) > 0 {
+	if r.byUID[p.rt.ID] == p && !p.is(podDelivered|podStopping|podLeaving) && len(s.waiters) > 0 {
 		s.waiters[0].heldUp = fmt.Sprintf(
 			"pod %s runs on node %s, but no daemon has reported it: check the log of the daemon there", p.name, node)
 		r.reportTrouble(s, trouble{reason: s.waiters[0].heldUp})

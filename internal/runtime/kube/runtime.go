@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -118,6 +119,35 @@ func (r *Runtime) Prepare(context.Context, *v1alpha1.WangellService, runtime.Pro
 // pods.
 func (r *Runtime) Forget(context.Context, runtime.Key) error { return nil }
 
+// Start implements runtime.Runtime. It reports PhaseSandbox, PhaseCreated and PhaseStarted; the end of PhaseImage
+// cannot be seen from outside.
+//
+// Start waits for a pod that fits nowhere until shortly before the service's wakeTimeout, so that the reason is
+// reported in time. If Start fails, what remains of the pod is removed in the background.
+func (r *Runtime) Start(
+	ctx context.Context, service *v1alpha1.WangellService, hooks runtime.StartHooks,
+) (runtime.Pod, error) {
+	if service.Spec.Strategy() == v1alpha1.UpdateRecreate {
+		return r.startSingle(ctx, service, hooks)
+	}
+	return r.startReplica(ctx, service, hooks)
+}
+
+// Stop implements runtime.Runtime. It returns when the pod is gone. grace is rounded up to seconds.
+func (r *Runtime) Stop(ctx context.Context, podID string, grace time.Duration) error {
+	r.mu.Lock()
+	p := r.byUID[podID]
+	single := p != nil && (p.owner == ownerDeployment || p.service.machine.single)
+	r.mu.Unlock()
+	switch {
+	case p == nil:
+		return nil
+	case single:
+		return r.stopSingle(ctx, p, grace)
+	}
+	return r.stopReplica(ctx, p, grace)
+}
+
 // List implements runtime.Runtime. The pods that it returns are not delivered by Appeared, but for those that have no
 // address yet.
 func (r *Runtime) List(context.Context) ([]runtime.Pod, error) {
@@ -125,13 +155,13 @@ func (r *Runtime) List(context.Context) ([]runtime.Pod, error) {
 	defer r.mu.Unlock()
 	var out []runtime.Pod
 	for _, p := range r.byUID {
-		if p.stopping || p.failed {
+		if p.is(podStopping | podFailed) {
 			continue
 		}
-		p.rt.Leaving = p.leaving
+		p.rt.Leaving = p.is(podLeaving)
 		out = append(out, p.rt)
 		if p.rt.Addr.IsValid() && p.waiter == nil {
-			p.delivered = true
+			p.set(podDelivered)
 			r.deliverKeptExit(p)
 		}
 	}
@@ -200,7 +230,7 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 	}
 	r.mu.Lock()
 	for _, p := range r.byUID {
-		if p.single || p.service.machine.single {
+		if p.owner == ownerDeployment || p.service.machine.single {
 			r.workers.Go(func() { _ = r.stopSingle(ctx, p, p.grace) })
 		}
 	}

@@ -112,7 +112,7 @@ func TestStartGetsTheReplacementOfADeletedPod(t *testing.T) {
 	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- w.r.Stop(context.Background(), "app-1", 30*time.Second) }() // its owner cleans up
-	w.until("Stop waits", func() bool { w.r.mu.Lock(); defer w.r.mu.Unlock(); return w.r.byUID["app-1"].stopping })
+	w.until("Stop waits", func() bool { w.r.mu.Lock(); defer w.r.mu.Unlock(); return w.r.byUID["app-1"].is(podStopping) })
 	w.report("app-1", exited, gone)
 	if err := get(w, stopped); err != nil || w.writes() != "[1]" {
 		t.Errorf("%v, wrote %s", err, w.writes())
@@ -129,7 +129,7 @@ func TestStopInARolloutLeavesThePodToTheDeployment(t *testing.T) {
 	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- w.r.Stop(context.Background(), "app-1", 30*time.Second) }()
-	w.until("Stop waits", func() bool { w.r.mu.Lock(); defer w.r.mu.Unlock(); return w.r.byUID["app-1"].stopping })
+	w.until("Stop waits", func() bool { w.r.mu.Lock(); defer w.r.mu.Unlock(); return w.r.byUID["app-1"].is(podStopping) })
 	w.report("app-1", exited, gone) // the Deployment deleted it
 	if err := get(w, stopped); err != nil || w.writes() != "[1]" {
 		t.Errorf("%v, wrote %s", err, w.writes())
@@ -269,7 +269,7 @@ func TestExitOfASidecarIsIgnored(t *testing.T) {
 	nothing(w, "a sidecar's exit is delivered as the pod's", w.r.Exits())
 	w.r.mu.Lock()
 	defer w.r.mu.Unlock()
-	if w.r.byUID["u1"].exited {
+	if w.r.byUID["u1"].is(podExited) {
 		t.Error("a sidecar's exit is recorded as the pod's")
 	}
 }

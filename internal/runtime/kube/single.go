@@ -126,8 +126,9 @@ func (r *Runtime) deleteFailed(ctx context.Context, s *service) {
 	r.mu.Lock()
 	failed := map[string]string{}
 	for uid, p := range s.pods {
-		if p.failed && !p.leaving {
-			failed[uid], p.stopping = p.name, true
+		if p.is(podFailed) && !p.is(podLeaving) {
+			failed[uid] = p.name
+			p.set(podStopping)
 		}
 	}
 	r.mu.Unlock()
@@ -177,9 +178,10 @@ func (r *Runtime) abandonSingle(s *service, w *waiter, uid string) {
 	}
 	if p := w.pod; p != nil {
 		uid = p.rt.ID
-		p.waiter, p.stopping = nil, true
+		p.waiter = nil
+		p.set(podStopping)
 	} else if p := r.byUID[uid]; p != nil {
-		p.stopping = true
+		p.set(podStopping)
 	}
 	if uid == "" || r.retired {
 		return
@@ -199,8 +201,8 @@ func (r *Runtime) stopSingle(ctx context.Context, p *pod, grace time.Duration) e
 	for {
 		r.mu.Lock()
 		o := s.observe(time.Now())
-		managed, changed := p.set && len(o.sets) > 0, r.changed
-		p.stopping = true
+		managed, changed := p.owner == ownerReplicaSet && len(o.sets) > 0, r.changed
+		p.set(podStopping)
 		r.mu.Unlock()
 		if !managed {
 			break

@@ -17,18 +17,11 @@ import (
 // explanationTimeout is how long the API may take to explain why a process ended before it was reported to run.
 const explanationTimeout = 2 * time.Second
 
-// Start implements runtime.Runtime: one more replica is wanted, and the next pod that appears is the one. It reports
-// PhaseSandbox, PhaseCreated and PhaseStarted; the end of PhaseImage cannot be seen from outside.
-//
-// Start waits for a pod that fits nowhere until shortly before the service's wakeTimeout, so that the reason is
-// reported in time. If Start fails, one replica less is wanted, and what remains of the pod is removed in the
-// background.
-func (r *Runtime) Start(
+// startReplica is Start for a service whose pods belong to its Deployment: one more replica is wanted, and the next pod
+// that appears is the one. If it fails, one replica less is wanted.
+func (r *Runtime) startReplica(
 	ctx context.Context, service *v1alpha1.WangellService, hooks runtime.StartHooks,
 ) (runtime.Pod, error) {
-	if service.Spec.Strategy() == v1alpha1.UpdateRecreate {
-		return r.startSingle(ctx, service, hooks)
-	}
 	key := runtime.KeyOf(service)
 	w := newWaiter()
 	r.mu.Lock()
@@ -148,7 +141,7 @@ func (r *Runtime) dropWaiter(s *service, w *waiter) {
 // abandon undoes what a Start asked for. The lock is held.
 func (r *Runtime) abandon(s *service, w *waiter) {
 	p, reduced := w.pod, false
-	if p == nil || !p.leaving && !p.failed { // else the pod that replaces it is for the next Start
+	if p == nil || !p.is(podLeaving|podFailed) { // else the pod that replaces it is for the next Start
 		reduced = s.wantLess()
 	}
 	r.dropWaiter(s, w)
@@ -159,11 +152,12 @@ func (r *Runtime) abandon(s *service, w *waiter) {
 		r.dropService(s)
 		return
 	}
-	p.waiter, p.stopping = nil, true
+	p.waiter = nil
+	p.set(podStopping)
 	if len(s.waiters) == 0 {
 		r.reportTrouble(s, trouble{})
 	}
-	if p.leaving || r.retired {
+	if p.is(podLeaving) || r.retired {
 		r.schedule(s)
 		return
 	}

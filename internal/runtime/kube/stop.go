@@ -18,32 +18,23 @@ const (
 	lostPatience = 10 * time.Second
 )
 
-// Stop implements runtime.Runtime: the Deployment is scaled down by one, this pod is its victim, and Stop returns when
-// the pod is gone. grace is rounded up to seconds. A pod whose node is not ready any more counts as gone some seconds
-// after its grace, and its object is deleted without waiting for the node; but not a single pod.
-func (r *Runtime) Stop(ctx context.Context, podID string, grace time.Duration) error {
-	r.mu.Lock()
-	p := r.byUID[podID]
-	if p == nil {
-		r.mu.Unlock()
-		return nil
-	}
+// stopReplica is Stop for a pod of a Deployment, which is scaled down by one with this pod as its victim. A pod whose
+// node is not ready any more counts as gone some seconds after its grace, and its object is deleted without waiting for
+// the node.
+func (r *Runtime) stopReplica(ctx context.Context, p *pod, grace time.Duration) error {
 	s := p.service
-	if p.single || s.machine.single {
-		r.mu.Unlock()
-		return r.stopSingle(ctx, p, grace)
-	}
-	first := !p.stopping
+	r.mu.Lock()
+	first := !p.is(podStopping)
 	reduced, rollout := false, false
-	if first && !p.leaving && !p.failed {
+	if first && !p.is(podLeaving|podFailed) {
 		reduced = s.wantLess()
 		rollout = !reduced && s.machine.want > 0
 	}
 	if reduced {
 		s.machine.excess++ // until remove has marked the pod, no write may have its ReplicaSet choose another
 	}
-	p.stopping = true
-	inAPI := p.inAPI
+	p.set(podStopping)
+	inAPI := p.owner != ownerUnknown
 	r.mu.Unlock()
 
 	if rollout {
@@ -54,7 +45,9 @@ func (r *Runtime) Stop(ctx context.Context, podID string, grace time.Duration) e
 	if first || !inAPI {
 		if err := r.remove(ctx, p, grace, reduced); err != nil {
 			r.mu.Lock()
-			p.stopping = !first // the next call tries all of it again
+			if first {
+				p.unset(podStopping) // the next call tries all of it again
+			}
 			if reduced {
 				s.machine.want++
 			}
@@ -81,7 +74,7 @@ func (r *Runtime) waitLeaving(ctx context.Context, p *pod, timeout time.Duration
 	expired := time.After(timeout)
 	for {
 		r.mu.Lock()
-		leaving, changed := p.leaving, r.changed
+		leaving, changed := p.is(podLeaving), r.changed
 		r.mu.Unlock()
 		if leaving {
 			return false, nil
@@ -104,9 +97,9 @@ func (r *Runtime) remove(ctx context.Context, p *pod, grace time.Duration, exces
 	s := p.service
 	r.mu.Lock()
 	m := &s.machine
-	all, exists, leaving := m.want == 0, m.uid != "", p.leaving
-	owned := !p.alone || m.direct != nil && m.direct.uids[p.rt.ID]
-	sameGrace := !p.failed && owned && p.grace == grace
+	all, exists, leaving := m.want == 0, m.uid != "", p.is(podLeaving)
+	owned := p.owner != ownerNone || m.direct != nil && m.direct.uids[p.rt.ID]
+	sameGrace := !p.is(podFailed) && owned && p.grace == grace
 	r.mu.Unlock()
 	var err error
 	if !all && !leaving && exists {
@@ -137,7 +130,7 @@ func (r *Runtime) remove(ctx context.Context, p *pod, grace time.Duration, exces
 func (r *Runtime) removeLost(ctx context.Context, p *pod) error {
 	s := p.service
 	r.mu.Lock()
-	node, single := p.rt.Node, p.single || s.machine.single
+	node, single := p.rt.Node, p.owner == ownerDeployment || s.machine.single
 	r.mu.Unlock()
 	if node == "" || single {
 		return nil

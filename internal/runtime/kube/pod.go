@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// ident names a service and its Deployment.
+type ident struct {
+	key             runtime.Key
+	namespace, name string
+}
+
+// service is what is known of one service.
+type service struct {
+	ident
+	machine    machine
+	deployment *appsv1.Deployment // as the cache has it; nil if there is none
+	sets       map[types.UID]*appsv1.ReplicaSet
+	container  string    // name of the main container; empty if not known
+	waiters    []*waiter // Starts without a pod, oldest first
+	pods       map[string]*pod
+	emptySince time.Time     // when its last pod went
+	reported   trouble       // as last reported
+	writing    chan struct{} // holds an element while the machine is being driven
+	notBefore  time.Time     // of the next try after a failed one
+}
+
+// owner is what controls a pod, as the API server has reported it.
+type owner uint8
+
+const (
+	ownerUnknown owner = iota // the API server has not reported the pod
+	ownerNone                 // nothing else would end it
+	ownerReplicaSet
+	ownerDeployment // a single pod: see single.go
+	ownerOther
+)
+
+// ownerOf returns the owner of a pod that the API server has reported.
+func ownerOf(o *corev1.Pod) owner {
+	switch controllerKind(o) {
+	case "":
+		return ownerNone
+	case "ReplicaSet":
+		return ownerReplicaSet
+	case "Deployment":
+		return ownerDeployment
+	}
+	return ownerOther
+}
+
+// podFlags are what else is known of a pod, independent of each other.
+type podFlags uint8
+
+const (
+	podDelivered podFlags = 1 << iota // returned to the caller by Start, Appeared or List
+	podStopping                       // Stop was called, or its Start failed
+	podLeaving                        // it is being deleted by others
+	podFailed                         // it will never run again: evicted, for example
+	podExited                         // its end was delivered
+)
+
+// is reports whether any of some flags is set.
+func (p *pod) is(f podFlags) bool { return p.flags&f != 0 }
+
+func (p *pod) set(f podFlags) { p.flags |= f }
+
+func (p *pod) unset(f podFlags) { p.flags &^= f }
+
+// pod is a pod of a service, from the first report of it until it is gone.
+type pod struct {
+	service   *service
+	name      string
+	node      string // that it is bound to, as the API has it; empty if it is not
+	container string // name of the main container; empty if not known
+	template  string // its label pod-template-hash; empty if not known
+	rt        runtime.Pod
+	grace     time.Duration // that of its spec
+
+	owner  owner
+	flags  podFlags
+	waiter *waiter     // the Start that it was assigned to, until that returns
+	exit   *exitStatus // its process ended before the pod was delivered
+	gone   chan struct{}
+}
+
+// exitStatus is how a process ended.
+type exitStatus struct {
+	code    uint32
+	crashed bool // it ended by itself
+}
+
+// stays reports whether nothing ends the pod.
+func (p *pod) stays() bool { return !p.is(podStopping | podLeaving | podFailed) }
+
+// isMain reports whether a container is the one that listens.
+func (p *pod) isMain(container string) bool {
+	return p.container == "" || container == "" || container == p.container
+}
+
+// held is the number of pods that stay and were delivered.
+func (s *service) held() int {
+	n := 0
+	for _, p := range s.pods {
+		if p.stays() && p.is(podDelivered) && p.owner != ownerDeployment {
+			n++
+		}
+	}
+	return n
+}
+
+// wantMore makes room for one more Start. The lock is held.
+func (s *service) wantMore() { s.machine.wantMore(s.held(), len(s.waiters)) }
+
+// wantLess lowers the wanted number before a pod or a waiter is removed. The lock is held.
+func (s *service) wantLess() bool { return s.machine.wantLess(s.held(), len(s.waiters)) }
+
+// observe returns what the machine decides on. The lock is held.
+func (s *service) observe(now time.Time) observation {
+	o := observation{now: now, pods: len(s.pods), emptySince: s.emptySince, starting: len(s.waiters) > 0}
+	if d := s.deployment; d != nil && string(d.UID) == s.machine.uid &&
+		parseVersion(d.ResourceVersion) >= s.machine.version {
+		o.deployment = d
+	}
+	for _, set := range s.sets {
+		if string(controllerOf(set)) == s.machine.uid {
+			o.sets = append(o.sets, set)
+		}
+	}
+	for _, p := range s.pods {
+		o.starting = o.starting || p.waiter != nil
+	}
+	return o
+}
+
+// rolling reports whether the Deployment is replacing pods: those that stay were created from several templates.
+func (s *service) rolling() bool {
+	template := ""
+	for _, p := range s.pods {
+		switch {
+		case !p.stays() || p.template == "" || p.template == template:
+		case template != "":
+			return true
+		default:
+			template = p.template
+		}
+	}
+	return false
+}
+
+// waiter is a Start under way.
+type waiter struct {
+	pod    *pod   // nil until a pod is assigned
+	heldUp string // why its pod does not start, although it still may
+	steps  chan step
+	err    chan error
+}
+
+// step is what happens to the pod of a Start.
+type step struct {
+	phase  runtime.Phase
+	at     monotime.Time
+	pod    runtime.Pod
+	exited bool // its process ended
+}
+
+func newWaiter() *waiter {
+	// There are fewer kinds of steps than this channel holds; repeated ones may be dropped.
+	return &waiter{steps: make(chan step, 16), err: make(chan error, 1)}
+}
+
+// report never blocks.
+func (w *waiter) report(s step) {
+	select {
+	case w.steps <- s:
+	default:
+	}
+}
+
+// fail never blocks. The first error counts.
+func (w *waiter) fail(err error) {
+	select {
+	case w.err <- err:
+	default:
+	}
+}
