@@ -70,15 +70,19 @@ inside "$client" ip route add 10.46.100.0/24 dev eth0
 echo "node 10.46.200.1, client 10.46.200.10, services 10.46.100.0/24"
 
 say "An image, without Docker or a registry"
-"$wangell" image build hello --out "$dir/hello.tar"
+image=${WANGELL_DEMO_IMAGE:-} # built elsewhere, where there is no Go
+if [ -z "$image" ]; then
+    image=$dir/hello.tar
+    "$wangell" image build hello --out "$image"
+fi
 
 say "wangell up -f examples/hello.yaml"
-inside "$node" "$wangell" image load "$dir/hello.tar" --run-dir "$run" --state-dir "$state" --containerd own
+inside "$node" "$wangell" image load "$image" --run-dir "$run" --state-dir "$state" --containerd own
 # Not through a function, so that $! is wangell itself.
 nsenter --net="/run/netns/$node" -- "$wangell" up -f examples/hello.yaml --run-dir "$run" --state-dir "$state" \
     --containerd own --interface eth0 </dev/null >"$log" 2>&1 &
 up=$!
-for _ in $(seq 600); do
+for _ in $(seq 3000); do
     if grep -qx ready "$log"; then break; fi
     kill -0 "$up" 2>/dev/null || { echo "wangell up exited" >&2; exit 1; }
     sleep 0.1
@@ -89,7 +93,7 @@ address=$(wg ps -o json | jq -r '.[0].service | "\(.status.loadBalancerIP):\(.sp
 timing='  %{http_code} in %{time_total} s'
 timing+=' (connected after %{time_connect} s, first byte after %{time_starttransfer} s)\n'
 request() {
-    inside "$client" curl -sS --max-time 30 -o "$dir/body" \
+    inside "$client" curl -sS --max-time 300 -o "$dir/body" \
         -w "$timing" "http://$address/"
     sed 's/^/  | /' "$dir/body"
 }

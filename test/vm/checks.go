@@ -15,14 +15,22 @@ type check struct {
 	name, shows string
 	dir         string // below the payload
 	args        []string
-	seconds     int  // its limit
-	service     bool // needs wangell.service and its image in the payload
+	seconds     int // its limit
+	// files are what the check needs of the repository, by their paths below the payload, with wangell itself.
+	files map[string]string
 }
 
 // tests returns the command line of a test binary.
 func tests(binary, pattern string) []string {
 	return []string{"/payload/" + binary, "-test.v", "-test.failfast", "-test.timeout=20m", "-test.run", pattern}
 }
+
+// demo runs hack/demo.sh with an image of the hello program that was compiled outside: a VM has no Go, and as its
+// packages are not configured, no awk but gawk.
+const demo = `ln --symbolic --force gawk /usr/bin/awk
+/payload/wangell image build --tag wangell.local/hello:v1 --file /payload/hello=/hello --entrypoint /hello \
+    --user 65532:65532 --out /tmp/hello.tar
+WANGELL_DEMO_IMAGE=/tmp/hello.tar exec hack/demo.sh`
 
 // checks are all checks, in the order in which they run. Each test that opens the gate has the kernel verify its
 // programs, which takes seconds in an emulator; so the checks select few tests.
@@ -34,7 +42,14 @@ var checks = []check{
 	{name: "devices", shows: "VLAN, bond and netkit devices, and XDP on them", dir: "internal/gate",
 		args: tests("gate.test", "TestGateServesAt|TestGateIsAttached|TestGateFollowsItsInterfaces"), seconds: 1200},
 	{name: "service", shows: "wangell.service under systemd: wake, freeze, kill, adopt, sleep, stop",
-		args: []string{"/bin/bash", "/payload/service.sh"}, seconds: 1200, service: true},
+		args: []string{"/bin/bash", "/payload/service.sh"}, seconds: 1200, files: map[string]string{
+			"wangell.service": "deploy/debian/wangell.service", "hello.yaml": "test/vm/hello.yaml",
+			"service.sh": "test/vm/service.sh",
+		}},
+	{name: "demo", shows: "what make demo runs: wake, serve, and leave nothing", dir: "demo",
+		args: []string{"/bin/bash", "-ec", demo}, seconds: 1200, files: map[string]string{
+			"demo/hack/demo.sh": "hack/demo.sh", "demo/examples/hello.yaml": "test/vm/hello.yaml",
+		}},
 }
 
 // chosenChecks returns the checks with the given names; all if there are none.

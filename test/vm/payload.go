@@ -5,10 +5,10 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 
 	"wangell.loutres.me/test/vm/plan"
 )
@@ -31,29 +31,36 @@ func newPayload(ctx context.Context, dir, arch string, chosen []check) (*payload
 	if err := p.build(ctx, "test", "-c", "-o", filepath.Join(dir, "gate.test"), "./internal/gate"); err != nil {
 		return nil, err
 	}
-	if slices.ContainsFunc(chosen, func(c check) bool { return c.service }) {
-		return p, p.addService(ctx)
+	for _, c := range chosen {
+		if err := p.add(ctx, c.files); err != nil {
+			return nil, err
+		}
 	}
 	return p, nil
 }
 
-// addService adds what the check of wangell.service needs.
-func (p *payload) addService(ctx context.Context) error {
+// add adds files of the repository, by their paths in the payload, and the programs that they use.
+func (p *payload) add(ctx context.Context, files map[string]string) error {
+	for to, from := range files {
+		data, err := os.ReadFile(from)
+		if err != nil {
+			return err
+		}
+		to = filepath.Join(p.dir, to)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, data, 0o755)); err != nil {
+			return err
+		}
+	}
+	if _, err := os.Stat(filepath.Join(p.dir, "wangell")); err == nil || len(files) == 0 {
+		return nil
+	}
 	for name, pkg := range map[string]string{"wangell": "./cmd/wangell", "hello": "./internal/image/hello"} {
 		if err := p.build(ctx, "build", "-ldflags=-s -w", "-o", filepath.Join(p.dir, name), pkg); err != nil {
 			return err
 		}
 	}
-	for _, name := range []string{"deploy/debian/wangell.service", "test/vm/hello.yaml", "test/vm/service.sh"} {
-		data, err := os.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(p.dir, filepath.Base(name)), data, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
+	bin := filepath.Join(p.dir, "demo", "bin") // where make build puts it
+	return errors.Join(os.MkdirAll(bin, 0o755), os.Symlink("../../wangell", filepath.Join(bin, "wangell")))
 }
 
 // guest is the program for the VM itself.
