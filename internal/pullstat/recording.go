@@ -24,6 +24,8 @@ type Recording struct {
 	// Begin and End are the times right before and after the call that pulled the image, by the clock of the caller.
 	Begin time.Time `json:"begin"`
 	End   time.Time `json:"end"`
+	// CPU is the processor time that containerd and its helpers used meanwhile; 0 if it is not known.
+	CPU time.Duration `json:"cpu_ns,omitempty"`
 	// Layers are those of the manifest, the lowest first.
 	Layers []Layer `json:"layers"`
 	// Events are in no particular order.

@@ -10,8 +10,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"time"
 
@@ -55,6 +55,16 @@ type Options struct {
 	// Unpackers is the number of layers to unpack at once; 0 means 1. More needs containerd 2.2.3: earlier ones cannot,
 	// or do it wrongly.
 	Unpackers int
+	// Downloads is the number of layers to download at once, through CRI; 0 means containerd's default, 3. Others need
+	// containerd 2.1, whose transfer service pulls for CRI.
+	Downloads int
+	// Path is where containerd looks for programs, such as those that decompress; empty: this program's $PATH.
+	Path string
+	// Namespace is the file of the network namespace of containerd; empty: this program's. Through ViaContainerd this
+	// program downloads, in its own.
+	Namespace string
+	// NoSecondPass leaves out the second pass: the recording has no Stages and no Trial.
+	NoSecondPass bool
 	// Progress gets the stage and the bytes of it that are done; a total of 0 is not known yet. It may be nil.
 	Progress func(stage string, done, total int64)
 }
@@ -96,12 +106,12 @@ func (s *scratch) record(ctx context.Context, o Options, from source) (rec pulls
 		return rec, err
 	}
 	rec.Containerd, _, _ = strings.Cut(strings.TrimPrefix(version.Version, "v"), "~")
-	if o.Unpackers > 1 && !unpacksInParallel(rec.Containerd) {
+	if o.Unpackers > 1 && !pullstat.UnpacksInParallel(rec.Containerd) {
 		return rec, fmt.Errorf("containerd %s cannot unpack %d layers at once: use 2.2.3 or later, or one unpacker",
 			rec.Containerd, o.Unpackers)
 	}
 	rec.Unpackers = o.Unpackers
-	rec.GzipHelper = gzipHelper(rec.Containerd)
+	rec.GzipHelper = gzipHelper(rec.Containerd, o.path())
 	w, err := watch(ctx, s.client, func(done, total int64) { o.Progress(StagePull, done, total) })
 	if err != nil {
 		return rec, err
@@ -111,12 +121,21 @@ func (s *scratch) record(ctx context.Context, o Options, from source) (rec pulls
 	if o.Via == ViaCRI {
 		pull = s.pullCRI // the number of unpackers is in containerd's configuration
 	}
+	before, err := s.proc.CPU()
+	if err != nil {
+		return rec, err
+	}
 	rec.Begin = time.Now()
 	fetches, err := pull(ctx, from, o.Unpackers)
 	rec.End = time.Now()
 	if err != nil {
 		return rec, explain(from.ref, err)
 	}
+	after, err := s.proc.CPU()
+	if err != nil {
+		return rec, err
+	}
+	rec.CPU = after - before
 	if err := w.barrier(ctx, "end"); err != nil {
 		return rec, err
 	}
@@ -137,6 +156,9 @@ func (s *scratch) record(ctx context.Context, o Options, from source) (rec pulls
 		return rec, err
 	}
 	rec.Events = eventsAbout(rec.Layers, w.collected(), fetches, logged, stored)
+	if o.NoSecondPass {
+		return rec, nil
+	}
 	rec.Stages, rec.Trial, err = s.secondPass(ctx, rec, func(done, total int64) { o.Progress(StageSecond, done, total) })
 	return rec, err
 }
@@ -168,22 +190,22 @@ func (s *scratch) logged() ([]pullstat.Event, error) {
 	return logEvents(f)
 }
 
-// unpacksInParallel reports whether a version of containerd unpacks layers in parallel, and correctly.
-func unpacksInParallel(version string) bool {
-	var v [3]int
-	_, _ = fmt.Sscanf(version, "%d.%d.%d", &v[0], &v[1], &v[2]) // what is no number is 0
-	return slices.Compare(v[:], []int{2, 2, 3}) >= 0
+// path returns where containerd looks for programs.
+func (o Options) path() string {
+	if o.Path != "" {
+		return o.Path
+	}
+	return os.Getenv("PATH")
 }
 
-// gzipHelper returns the program that a version of containerd decompresses gzip with; empty: none.
-func gzipHelper(version string) string {
-	helpers := []string{"igzip", "unpigz"}
-	if strings.HasPrefix(version, "1.") {
-		helpers = helpers[1:]
-	}
-	for _, h := range helpers {
-		if _, err := exec.LookPath(h); err == nil {
-			return h
+// gzipHelper returns the program in the folders of path that a version of containerd decompresses gzip with; empty:
+// none.
+func gzipHelper(version, path string) string {
+	for _, h := range pullstat.GzipHelpers(version) {
+		for _, dir := range filepath.SplitList(path) {
+			if _, err := exec.LookPath(filepath.Join(dir, h)); err == nil && filepath.IsAbs(dir) {
+				return h
+			}
 		}
 	}
 	return ""

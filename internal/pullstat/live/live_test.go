@@ -300,17 +300,6 @@ func TestCompressionIsThatOfTheBlobNotOfTheMediaType(t *testing.T) {
 	}
 }
 
-func TestOnlyVersionsThatDoItRightUnpackInParallel(t *testing.T) {
-	for version, want := range map[string]bool{
-		"1.6.20": false, "1.7.29": false, "2.0.0": false, "2.2.2": false, "2.2.3": true, "2.3.0-rc.1": true, "2.10.0": true,
-		"3.0.0": true, "unknown": false,
-	} {
-		if got := unpacksInParallel(version); got != want {
-			t.Errorf("%s: %v", version, got)
-		}
-	}
-}
-
 func TestErrorsSayWhatToDo(t *testing.T) {
 	host := serveRegistry(t, func(*http.Request) {})
 	for _, c := range []struct {
@@ -321,6 +310,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		{Options{Image: host + "/no/such:v1", Via: ViaCRI}, "not found in its registry (pull 404): check the name"},
 		{Options{Image: "127.0.0.1:1/x:v1", Via: ViaContainerd}, "cannot be reached"},
 		{Options{Image: "127.0.0.1:1/x:v1", Via: ViaCRI}, "cannot be reached"},
+		{Options{Image: "10.9.9.9:5000/x:v1", Via: ViaCRI, Insecure: []string{"10.9.9.9:5000"}}, `"http://10.9.9.9:5000/`},
 		{Options{Image: "Not A Name"}, "write [REGISTRY/]NAME[:TAG], or the path of a tarball"},
 		{Options{Image: "/no/such.tar"}, "tarball /no/such.tar"},
 		{Options{Image: "x", Program: "no-such-containerd"}, "no-such-containerd is not in $PATH: apt install containerd"},

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -57,7 +58,8 @@ disabled_plugins = [%s` + containerd.SparePlugins + `
   format = "json"
 `
 
-// withCRI are the settings of the CRI plugin. The registry's folders are separated by a colon.
+// withCRI are the settings of the CRI plugin. It has one folder of registries: containerd 2 takes a list, as 1.x does,
+// but hands it to the transfer service, which takes it for one name.
 const withCRI = `
 [plugins."io.containerd.nri.v1.nri"]
   disable = true
@@ -71,10 +73,9 @@ const withCRI = `
     bin_dir = %q
 `
 
-// withUnpackers is the setting of the transfer service, which pulls for the CRI plugin.
-const withUnpackers = `
+// withTransfer begins the settings of the transfer service, which pulls for the CRI plugin of containerd 2.
+const withTransfer = `
 [plugins."io.containerd.transfer.v1.local"]
-  max_concurrent_unpacks = %d
 `
 
 // startScratch starts a containerd with a new folder, and returns once it answers. Its CRI plugin, if there is one,
@@ -105,9 +106,13 @@ func startScratch(ctx context.Context, o Options, plain []string) (_ *scratch, e
 		return nil, err
 	}
 	defer log.Close()
-	cmd := exec.Command(path, "--config", s.path("config.toml"))
+	argv := []string{path, "--config", s.path("config.toml")}
+	if o.Namespace != "" {
+		argv = append([]string{"nsenter", "--net=" + o.Namespace, "--"}, argv...)
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, "/"
-	cmd.Env = append(os.Environ(), "TMPDIR="+s.path("tmp"))
+	cmd.Env = append(os.Environ(), "TMPDIR="+s.path("tmp"), "PATH="+o.path())
 	// A process group of its own: Ctrl-C is for this program, which stops containerd in its turn.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if s.proc, err = process.Start(cmd, nil); err != nil {
@@ -140,24 +145,54 @@ func (s *scratch) writeConfig(o Options, plain []string) error {
 	disabled, more := containerd.PluginsOfCRI, ""
 	if o.Via == ViaCRI {
 		disabled = ""
-		more = fmt.Sprintf(withCRI, s.path("hosts")+":"+systemHosts, s.path("cni"), s.path("cni"))
+		more = fmt.Sprintf(withCRI, s.path("hosts"), s.path("cni"), s.path("cni"))
+	}
+	if o.Unpackers > 1 || o.Downloads > 0 {
+		more += withTransfer
 	}
 	if o.Unpackers > 1 {
-		more += fmt.Sprintf(withUnpackers, o.Unpackers)
+		more += fmt.Sprintf("  max_concurrent_unpacks = %d\n", o.Unpackers)
+	}
+	if o.Downloads > 0 {
+		more += fmt.Sprintf("  max_concurrent_downloads = %d\n", o.Downloads)
+	}
+	if err := s.writeHosts(plain); err != nil {
+		return err
+	}
+	text := fmt.Sprintf(scratchConfig, s.path("root"), s.path("state"), disabled, s.socket(), s.socket()+".ttrpc") + more
+	return os.WriteFile(s.path("config.toml"), []byte(text), 0o600)
+}
+
+// writeHosts makes the folder of registries: the machine's settings, and HTTP for those in plain.
+func (s *scratch) writeHosts(plain []string) error {
+	if err := os.Mkdir(s.path("hosts"), 0o700); err != nil {
+		return err
+	}
+	known, err := os.ReadDir(systemHosts)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	for _, k := range known {
+		if slices.Contains(plain, k.Name()) {
+			continue
+		}
+		if err := os.Symlink(filepath.Join(systemHosts, k.Name()), s.path("hosts", k.Name())); err != nil {
+			return err
+		}
 	}
 	for _, host := range plain {
 		dir := s.path("hosts", host)
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+		if err := os.Mkdir(dir, 0o700); err != nil {
 			return err
 		}
+		// containerd 1.6 takes the scheme of a server only from its host section.
 		server := url.URL{Scheme: "http", Host: host}
-		text := fmt.Sprintf("server = %q\n", server.String())
+		text := fmt.Sprintf("server = %q\n[host.%[1]q]\n", server.String())
 		if err := os.WriteFile(filepath.Join(dir, "hosts.toml"), []byte(text), 0o600); err != nil {
 			return err
 		}
 	}
-	text := fmt.Sprintf(scratchConfig, s.path("root"), s.path("state"), disabled, s.socket(), s.socket()+".ttrpc") + more
-	return os.WriteFile(s.path("config.toml"), []byte(text), 0o600)
+	return nil
 }
 
 // await returns once containerd answers.

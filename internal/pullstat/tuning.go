@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pullstat
+
+import (
+	"fmt"
+	"slices"
+)
+
+// RecommendedUnpackers is the number of layers that containerd should unpack at once. It is more than two cores, since
+// a layer waits for the disk from time to time.
+const RecommendedUnpackers = 4
+
+// DefaultDownloads is the number of layers that containerd downloads at once unless it is told otherwise.
+const DefaultDownloads = 3
+
+// UnpacksInParallel reports whether a version of containerd unpacks layers in parallel, and correctly: 2.2.3 or later
+// (containerd issue 13030).
+func UnpacksInParallel(version string) bool {
+	var v [3]int
+	_, _ = fmt.Sscanf(version, "%d.%d.%d", &v[0], &v[1], &v[2]) // what is no number is 0
+	return slices.Compare(v[:], []int{2, 2, 3}) >= 0
+}
+
+// GzipHelpers returns the programs that a version of containerd decompresses gzip with if they are in its $PATH, the
+// first that is there.
+func GzipHelpers(version string) []string {
+	if len(version) > 1 && version[:2] == "1." {
+		return []string{"unpigz"}
+	}
+	return []string{"igzip", "unpigz"}
+}
