@@ -24,6 +24,7 @@ import (
 
 	"wangell.loutres.me/internal/image"
 	"wangell.loutres.me/internal/instance"
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/localapi"
 	"wangell.loutres.me/internal/runtime/containerd"
 	"wangell.loutres.me/internal/testutil/netlab"
@@ -44,6 +45,8 @@ type Instance struct {
 	Net *netlab.Net
 	// Control is connected to the instance. It is set by Start.
 	Control *localapi.Client
+	// Flags are further flags of `wangell up`. They are set before Start.
+	Flags []string
 
 	services       netip.Prefix // the range of service addresses
 	wangell        string       // the program
@@ -124,9 +127,10 @@ func (i *Instance) Start(ctx context.Context, manifest []byte) error {
 		return err
 	}
 	// Close ends it by SIGTERM, so that it cleans up; the context would kill it.
-	i.cmd = i.Net.Node.Command(context.Background(), i.wangell, "up", "-f", file, "--state-dir", i.stateDir,
-		"--run-dir", i.runDir, "--containerd", "own", "--interface", netlab.Device, "--addresses", i.services.String(),
-		"--pod-addresses", podAddresses.String(), "--metrics-address", "", "-o", "json")
+	argv := []string{i.wangell, "up", "-f", file, "--state-dir", i.stateDir, "--run-dir", i.runDir, "--containerd", "own",
+		"--interface", netlab.Device, "--addresses", i.services.String(), "--pod-addresses", podAddresses.String(),
+		"--metrics-address", "", "-o", "json"}
+	i.cmd = i.Net.Node.Command(context.Background(), append(argv, i.Flags...)...)
 	i.cmd.Stdout, i.cmd.Stderr = &i.stdout, &i.stderr
 	if err := i.cmd.Start(); err != nil {
 		return fmt.Errorf("wangell up: %w", err)
@@ -154,7 +158,11 @@ func (i *Instance) PID() int { return i.cmd.Process.Pid }
 
 // Until repeats f every 10 ms until it succeeds. It fails after SettleTimeout, or when the instance ends.
 func (i *Instance) Until(ctx context.Context, f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, SettleTimeout)
+	return i.within(ctx, SettleTimeout, f)
+}
+
+func (i *Instance) within(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
 		err := f(ctx)
@@ -190,6 +198,40 @@ func (i *Instance) Sleep(ctx context.Context, name string) error {
 		list, err := i.containerd.TaskService().List(ctx, &tasks.ListTasksRequest{})
 		if err == nil && len(list.Tasks) > 0 {
 			err = fmt.Errorf("containerd still has %d tasks", len(list.Tasks))
+		}
+		return err
+	})
+}
+
+// LastWake returns a service's last wake, or nil if there was none.
+func (i *Instance) LastWake(ctx context.Context, name string) (*lifecycle.Waterfall, error) {
+	wakes, err := i.Control.Wakes(ctx, name)
+	if err != nil || len(wakes) == 0 {
+		return nil, err
+	}
+	return &wakes[len(wakes)-1], nil
+}
+
+// Woken fails while the last wake of a service is under way. The client may get its answer before the instance learns
+// that the pod listens; Sleep would cancel the wake.
+func (i *Instance) Woken(ctx context.Context, name string) error {
+	w, err := i.LastWake(ctx, name)
+	if err == nil && (w == nil || w.Result == lifecycle.ResultRunning) {
+		err = fmt.Errorf("the wake of %s has not ended although its client got an answer", name)
+	}
+	return err
+}
+
+// AwaitImage waits until the instance's containerd has an image and has unpacked it, for at most a time.
+func (i *Instance) AwaitImage(ctx context.Context, ref string, atMost time.Duration) error {
+	return i.within(ctx, atMost, func(ctx context.Context) error {
+		img, err := i.containerd.GetImage(ctx, ref)
+		if err != nil {
+			return fmt.Errorf("image %s: %w", ref, err)
+		}
+		unpacked, err := img.IsUnpacked(ctx, "")
+		if err == nil && !unpacked {
+			err = fmt.Errorf("image %s is not unpacked yet", ref)
 		}
 		return err
 	})

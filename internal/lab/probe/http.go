@@ -32,7 +32,12 @@ const maxAnswer = 16 << 20
 // Request does one GET / for the site host on a connection of its own, and checks that the status is 200. It speaks
 // HTTP/1.1, because some proxies refuse older versions.
 func Request(ctx context.Context, dial DialFunc, address, host string) (Timing, error) {
-	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	return RequestWithin(ctx, Timeout, dial, address, host)
+}
+
+// RequestWithin is Request with another limit than Timeout.
+func RequestWithin(ctx context.Context, limit time.Duration, dial DialFunc, address, host string) (Timing, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var t Timing
 	begin := time.Now()

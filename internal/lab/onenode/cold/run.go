@@ -18,7 +18,6 @@ import (
 	"wangell.loutres.me/internal/lab/onenode"
 	"wangell.loutres.me/internal/lab/probe"
 	"wangell.loutres.me/internal/lab/report"
-	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
@@ -185,7 +184,7 @@ func (s *sampler) cold(ctx context.Context) (sample Sample, err error) {
 	s.retransmits += after - before
 	if requestErr == nil {
 		// The client may get its answer before the instance learns that the pod listens. Sleep would cancel the wake.
-		if err := s.Until(ctx, s.woken); err != nil {
+		if err := s.Until(ctx, func(ctx context.Context) error { return s.Woken(ctx, s.name) }); err != nil {
 			return sample, err
 		}
 	}
@@ -193,26 +192,8 @@ func (s *sampler) cold(ctx context.Context) (sample Sample, err error) {
 	if err := s.Sleep(ctx, s.name); err != nil {
 		return sample, err
 	}
-	sample.Wake, err = s.lastWake(ctx)
+	sample.Wake, err = s.LastWake(ctx, s.name)
 	return sample, err
-}
-
-// woken fails while the last wake is under way.
-func (s *sampler) woken(ctx context.Context) error {
-	w, err := s.lastWake(ctx)
-	if err == nil && (w == nil || w.Result == lifecycle.ResultRunning) {
-		err = fmt.Errorf("the wake of %s has not ended although its client got an answer", s.name)
-	}
-	return err
-}
-
-// lastWake returns the service's last wake, or nil if there was none.
-func (s *sampler) lastWake(ctx context.Context) (*lifecycle.Waterfall, error) {
-	wakes, err := s.Control.Wakes(ctx, s.name)
-	if err != nil || len(wakes) == 0 {
-		return nil, err
-	}
-	return &wakes[len(wakes)-1], nil
 }
 
 // pause waits for a random time up to maxPause.
