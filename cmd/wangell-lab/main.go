@@ -15,6 +15,7 @@ import (
 	_ "wangell.loutres.me/internal/lab/onenode/capacity"
 	_ "wangell.loutres.me/internal/lab/onenode/cold"
 	_ "wangell.loutres.me/internal/lab/proxy/scaling"
+	_ "wangell.loutres.me/internal/lab/pull"
 )
 
 func main() { os.Exit(run(os.Args[1:])) }

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pull is the experiment `wangell-lab pull`: how long a pull takes, by the way the layers are stored and by the
+// settings of containerd, and what that does to the first wake of a service.
+package pull
+
+import (
+	"wangell.loutres.me/internal/lab"
+	"wangell.loutres.me/internal/lab/report"
+)
+
+func init() {
+	lab.Register(lab.Experiment{
+		Name:     "pull",
+		Question: "What does the pull of an image wait for, and which images and settings make it short?",
+		Help: `Pull makes a machine-learning image of Debian packages and Python wheels, which it
+downloads once into ~/.cache/wangell/pull, stores it in seven ways (wangell image
+convert), and has a containerd of its own pull each through CRI from the distribution
+project's registry behind a limited link: with containerd's defaults, and with the
+settings that wangell doctor recommends. Then a service whose image is not on the
+machine gets its first request. It needs Debian or Ubuntu, python3 with pip, and with
+--size large 12 GB of disk below --dir.`,
+		Example: `  sudo wangell-lab pull --out out
+  sudo wangell-lab pull --size small --rounds 3 --link 200mbit --out out
+  sudo wangell-lab pull --quick --parts pulls --out out`,
+		Reports:   []string{reportName, phasesName},
+		NewParams: func() lab.Params { return &Params{} },
+		Render:    render,
+	})
+}
+
+func render(saved *report.Saved) (*report.Report, error) {
+	if saved.Name == phasesName {
+		var raw []Explained
+		if err := saved.Samples(&raw); err != nil {
+			return nil, err
+		}
+		return saved.Restore(newPhasesReport(raw)), nil
+	}
+	var raw Samples
+	if err := saved.Samples(&raw); err != nil {
+		return nil, err
+	}
+	return saved.Restore(newReport(raw)), nil
+}

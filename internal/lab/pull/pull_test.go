@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pull
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"wangell.loutres.me/internal/lab"
+	"wangell.loutres.me/internal/pullstat"
+	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/testutil/need"
+	"wangell.loutres.me/internal/testutil/netlab"
+	"wangell.loutres.me/internal/testutil/netlab/netlabtest"
+)
+
+func TestLargeImageHasTheShapeOfTheReport(t *testing.T) {
+	steps := recipe(large)
+	if len(steps) < 40 || len(steps) > 60 {
+		t.Errorf("%d layers, want 40 to 60", len(steps))
+	}
+	seen := map[string]bool{}
+	for i, s := range slices.Concat(steps, []step{{Files: 1}}) {
+		if kinds := min(len(s.Wheels), 1) + min(len(s.Packages), 1) + min(s.Files, 1); kinds != 1 {
+			t.Errorf("step %d is of %d kinds: %+v", i+1, kinds, s)
+		}
+		for _, w := range s.Wheels {
+			if seen[w] || !strings.Contains(w, "==") {
+				t.Errorf("step %d: %s is there twice, or has no version", i+1, w)
+			}
+			seen[w] = true
+		}
+	}
+}
+
+// wheel writes a wheel with files, by name, whose mode is that of a program if the name ends with .so.
+func wheel(t *testing.T, names ...string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "a_b-1.0-py3-none-any.whl")
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	w := zip.NewWriter(f)
+	for _, name := range names {
+		h := &zip.FileHeader{Name: name, Method: zip.Deflate}
+		h.SetMode(0o644)
+		if strings.HasSuffix(name, ".so") {
+			h.SetMode(0o755)
+		}
+		member, err := w.CreateHeader(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprint(member, "content of "+name)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestWheelsBecomeALayer(t *testing.T) {
+	var layer, again bytes.Buffer
+	file := wheel(t, "x/sub/b.py", "x/a.so", "x-1.0.data/scripts/run", "x/a.py")
+	for _, out := range []*bytes.Buffer{&layer, &again} {
+		if err := writeWheels(out, []string{file}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(layer.Bytes(), again.Bytes()) {
+		t.Error("the same wheel gives two layers")
+	}
+	var got []string
+	for in := tar.NewReader(&layer); ; {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, fmt.Sprintf("%s %o %s", h.Name, h.Mode, content))
+	}
+	want := []string{"usr/ 755 ", "usr/lib/ 755 ", "usr/lib/python3/ 755 ", "usr/lib/python3/dist-packages/ 755 ",
+		"usr/lib/python3/dist-packages/x/ 755 ", "usr/lib/python3/dist-packages/x/a.py 644 content of x/a.py",
+		"usr/lib/python3/dist-packages/x/a.so 755 content of x/a.so", "usr/lib/python3/dist-packages/x/sub/ 755 ",
+		"usr/lib/python3/dist-packages/x/sub/b.py 644 content of x/sub/b.py"}
+	if !slices.Equal(got, want) {
+		t.Errorf("the layer has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if err := writeWheels(io.Discard, []string{wheel(t, "../../../../etc/passwd")}); err == nil {
+		t.Error("a wheel may write outside of the folder of packages")
+	}
+}
+
+func TestWheelsAreDownloadedOnce(t *testing.T) {
+	t.Setenv("PATH", t.TempDir()) // no Python
+	file := wheel(t, "x.py")
+	got, err := downloadWheels(t.Context(), filepath.Dir(file), []string{"a-b==1.0"})
+	if err != nil || len(got) != 1 || got[0] != file {
+		t.Errorf("%v, %v", got, err)
+	}
+	if _, err := downloadWheels(t.Context(), filepath.Dir(file), []string{"a-b==1.0", "c==2"}); err == nil ||
+		!strings.Contains(err.Error(), "download c==2 with pip") {
+		t.Errorf("a wheel that is missing, without Python: %v", err)
+	}
+}
+
+func TestProgramsOfPackagesKeepModesAndLinks(t *testing.T) {
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	for _, h := range []tar.Header{
+		{Typeflag: tar.TypeDir, Name: "usr/bin/", Mode: 0o755},
+		{Typeflag: tar.TypeReg, Name: "usr/bin/run", Mode: 0o755, Size: 3},
+		{Typeflag: tar.TypeSymlink, Name: "bin", Linkname: "usr/bin"},
+		{Typeflag: tar.TypeSymlink, Name: "abs", Linkname: "/usr/bin/run"},
+	} {
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		if h.Size > 0 {
+			fmt.Fprint(w, "run")
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	root := filepath.Join(t.TempDir(), "root")
+	if err := unpack(&archive, root); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"usr/bin/run", "bin/run", "abs"} {
+		info, err := os.Stat(filepath.Join(root, name))
+		if err != nil || info.Mode().Perm() != fs.FileMode(0o755) || info.Size() != 3 {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
+}
+
+func TestRatesAreThoseOfTC(t *testing.T) {
+	for text, want := range map[string]uint64{
+		"1gbit": 1e9, "200mbit": 200e6, "2.5Gbit": 2.5e9, "5000kbit": 5e6, "1kbit": 0, "1mb": 0, "gbit": 0, "-1gbit": 0,
+		"NaNgbit": 0, "1tbit": 0, "": 0,
+	} {
+		got, err := parseRate(text)
+		if got != want || (err == nil) != (want > 0) {
+			t.Errorf("%q: %d, %v, want %d", text, got, err, want)
+		}
+	}
+}
+
+// The limit is on what the host sends.
+func TestLinkIsLimited(t *testing.T) {
+	need.Root(t)
+	n := netlabtest.New(t, netlab.Config{})
+	const rate, bytes = 100e6, 4 << 20
+	if err := limit(n.Client(), rate); err != nil {
+		t.Fatal(err)
+	}
+	l, err := n.Node.Listen(t.Context(), "tcp4", ":7000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	received := make(chan int64, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			received <- -1
+			return
+		}
+		defer c.Close()
+		n, _ := io.Copy(io.Discard, c) // too few bytes fail the test
+		received <- n
+	}()
+	c, err := n.Client().Dialer().DialContext(t.Context(), "tcp4", fmt.Sprintf("%s:7000", n.Node.Addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	begin := time.Now()
+	if _, err := c.Write(make([]byte, bytes)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-received; got != bytes {
+		t.Fatalf("%d bytes arrived, want %d", got, bytes)
+	}
+	// The bucket passes at once, all else at the rate.
+	least := time.Duration(float64(bytes-(256<<10)) * 8 / rate * float64(time.Second))
+	if took := time.Since(begin); took < least {
+		t.Errorf("%d bytes took %v: at %.0f bit/s they take at least %v", bytes, took, rate, least)
+	}
+}
+
+// pullsOf returns two rounds of pulls in which each way of storing takes some seconds.
+func pullsOf() Samples {
+	s := Samples{Cores: 2, Analysed: 10, Advice: []Advice{{"zstd", 6}, {"hash", 0}, {"split", 1}}}
+	for i, j := range jobs(true) {
+		for round := range 3 {
+			p := Pull{Round: round + 1, Image: j.image, Settings: j.settings, Other: j.other, Containerd: "2.4.2",
+				Pull: 20 - float64(i)/2 + float64(round), Fetch: 1, Unpack: 5, CPU: 10, RegistryCPU: 1}
+			s.Pulls = append(s.Pulls, p)
+		}
+	}
+	s.Wakes = []Wake{{1, Stock, 9, 0, ""}, {1, Stock, 30, 0, "timed out"}, {1, Prefetch, 0.3, 12, ""}, {1, Warm, 0.2, 0, ""}}
+	return s
+}
+
+func TestSummaryFollowsFromTheSamples(t *testing.T) {
+	raw := pullsOf()
+	r := newReport(raw)
+	for key, want := range map[string]float64{
+		"pull_s_gzip": 21, "pull_s_gzip_tuned": 20.5, "pull_s_zstd_split_tuned": 14.5, "fetch_s_zstd": 1, "unpack_s_split_tuned": 5,
+		"speedup_best_tuned": 21 / 14.5, "first_wake_s_stock": 9, "first_wake_s_prefetch": 0.3, "warm_image_wake_s": 0.2, "lost": 1,
+	} {
+		if got := r.Summary.Get(key); math.Abs(got-want) > 1e-9 {
+			t.Errorf("%s is %v, want %v", key, got, want)
+		}
+	}
+	for _, v := range r.Summary {
+		if math.IsNaN(v.Value) {
+			t.Errorf("%s is not a number", v.Key)
+		}
+	}
+	text := string(r.Markdown())
+	// The image was analysed when its pull took 10 s, of which 6 were expected; the median of the samples is 21 s.
+	for _, want := range []string{"| zstd   | defaults |    12.60 |", "0.52 of 2", "1.45 ×"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the report lacks %q:\n%s", want, text)
+		}
+	}
+	if err := r.Write(t.TempDir()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestReportsOfPartsSayWhatWasNotMeasured(t *testing.T) {
+	for _, raw := range []Samples{{Wakes: pullsOf().Wakes}, {Pulls: pullsOf().Pulls, Cores: 2}, {}} {
+		r := newReport(raw)
+		if err := r.Write(t.TempDir()); err != nil {
+			t.Error(err)
+		}
+		if text := string(r.Markdown()); !strings.Contains(text, "not measured") || strings.Contains(text, "NaN") {
+			t.Errorf("the report of %d pulls and %d wakes:\n%s", len(raw.Pulls), len(raw.Wakes), text)
+		}
+	}
+}
+
+// TestPullRunsAndLeavesNothing runs the whole experiment with the small image. It downloads packages and takes minutes.
+func TestPullRunsAndLeavesNothing(t *testing.T) {
+	need.Chosen(t, "WANGELL_TEST_PULL", "1, for 40 pulls of an image of 150 MB from downloaded packages: some minutes")
+	need.Root(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	wangell := filepath.Join(t.TempDir(), "wangell")
+	if err := e2e.GoBuild("wangell.loutres.me/cmd/wangell", wangell); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "pl") // short, because of the sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	var p Params
+	p.Flags(pflag.NewFlagSet("", pflag.ContinueOnError)) // defaults
+	p.Wangell, p.Dir, p.Quick = wangell, dir, true
+	reports, err := p.Run(ctx, lab.Output{Progress: func(int, int) {}, Log: t.Logf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range reports {
+		if err := r.Write(t.TempDir()); err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range r.Summary {
+			other := strings.HasSuffix(v.Key, "_other") && p.Other == ""
+			if math.IsNaN(v.Value) && !other || v.Key == "lost" && v.Value != 0 {
+				t.Errorf("%s is %v", v.Key, v.Value)
+			}
+		}
+	}
+	for _, e := range reports[1].Raw.([]Explained) {
+		if e.Report.Phases[pullstat.Other] > 0.05*e.Report.Pull {
+			t.Errorf("%s, %s: %.2f s of %.2f s are not explained", e.Image, e.Settings, e.Report.Phases[pullstat.Other],
+				e.Report.Pull)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("files are left: %v, %v", left, err)
+	}
+	if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(mounts), dir) {
+		t.Errorf("mounts are left: %v", err)
+	}
+}

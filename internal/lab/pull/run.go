@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pull
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+
+	"wangell.loutres.me/internal/image/convert"
+	"wangell.loutres.me/internal/lab"
+	"wangell.loutres.me/internal/lab/report"
+	"wangell.loutres.me/internal/testutil/netlab"
+)
+
+// bench is what both parts work with.
+type bench struct {
+	p   Params
+	out lab.Output
+	// dir is a folder that is removed at the end; registry and helper are folders with only that program.
+	dir, registry, helper string
+	// none is an empty folder: the $PATH of a containerd without helpers.
+	none     string
+	versions map[string]string
+
+	raw       Samples
+	explained []Explained
+	done      int
+}
+
+// Run implements lab.Params. It needs root.
+func (p *Params) Run(ctx context.Context, out lab.Output) (_ []*report.Report, err error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("needs root, to start a containerd and to make network namespaces: use sudo")
+	}
+	params, err := p.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	b := &bench{p: params, out: out, versions: report.MachineVersions(),
+		raw: Samples{Cores: runtime.NumCPU()}}
+	if b.dir, err = os.MkdirTemp(params.Dir, "wangell-pull-"); err != nil {
+		return nil, fmt.Errorf("make a folder on the disk to measure: %w", err)
+	}
+	defer func() {
+		if removeErr := os.RemoveAll(b.dir); removeErr != nil {
+			err = errors.Join(err, fmt.Errorf("clean up: %w", removeErr))
+		}
+	}()
+	before := report.LoadAverage()
+	if err := b.prepare(ctx); err != nil {
+		return nil, err
+	}
+	if slices.Contains(params.Parts, PartPulls) {
+		if err := b.pulls(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if slices.Contains(params.Parts, PartWakes) {
+		if err := b.wakes(ctx); err != nil {
+			return nil, err
+		}
+	}
+	reports := []*report.Report{newReport(b.raw)}
+	if len(b.explained) > 0 {
+		reports = append(reports, newPhasesReport(b.explained))
+	}
+	for _, r := range reports {
+		r.Time, r.Versions = time.Now(), b.versions
+		r.Params = map[string]any{
+			"size of the image": params.Size, "rounds": params.Rounds, "link of the registry": params.Link,
+			"piece of split images (bytes, unpacked)": params.Piece, "parts": fmt.Sprint(params.Parts),
+			"tuned: layers unpacked at once": params.Unpackers, "tuned: layers downloaded at once": params.Downloads,
+			"load average at begin": before, "load average at end": report.LoadAverage(),
+		}
+	}
+	return reports, nil
+}
+
+// prepare downloads what is needed, and fills the registry with the images.
+func (b *bench) prepare(ctx context.Context) (err error) {
+	cache, err := cacheFolder()
+	if err != nil {
+		return err
+	}
+	var registryVersion, helperVersion string
+	if b.registry, registryVersion, err = program(ctx, b.dir, registryPackage, registryProgram); err != nil {
+		return err
+	}
+	if b.helper, helperVersion, err = program(ctx, b.dir, igzipPackage, igzipProgram); err != nil {
+		return err
+	}
+	b.versions["registry"], b.versions["igzip"] = registryVersion, helperVersion
+	b.none = filepath.Join(b.dir, "none")
+	if err := os.Mkdir(b.none, 0o755); err != nil {
+		return err
+	}
+	built, err := buildImage(ctx, b.p.Size, cache, b.out.Log)
+	if err != nil {
+		return err
+	}
+	return b.withHub(ctx, func(_ *netlab.Net, h *hub) error {
+		for _, v := range variants(b.p.Piece) {
+			if err := b.store(ctx, h, v, built); err != nil {
+				return fmt.Errorf("image %s: %w", v.name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// hosts are the clients of a network: one that sends requests, and one that has the registry.
+const (
+	requester = iota
+	hubHost
+	hosts
+)
+
+// withHub calls f with a network in which the registry runs, with the link limited.
+func (b *bench) withHub(ctx context.Context, f func(*netlab.Net, *hub) error) (err error) {
+	network, err := netlab.New(netlab.Config{Clients: hosts})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, network.Close()) }()
+	h, err := b.startHub(ctx, network)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, h.close()) }()
+	return f(network, h)
+}
+
+// startHub starts the registry in a network. Its images are the same in every network.
+func (b *bench) startHub(ctx context.Context, network *netlab.Net) (*hub, error) {
+	host := network.Clients[hubHost]
+	if err := limit(host, b.p.bits); err != nil {
+		return nil, err
+	}
+	return startHub(ctx, host, b.registry, filepath.Join(b.dir, "hub"))
+}
+
+// store converts the original as a variant says, and puts the result into the registry.
+func (b *bench) store(ctx context.Context, h *hub, v variant, from string) (err error) {
+	o := convert.Options{Source: from, Destination: filepath.Join(b.dir, "converted.tar"), Tag: imageTag}
+	if o.Layers, err = convert.ParseLayers(v.layers); err != nil {
+		return err
+	}
+	if o.Compression, err = convert.ParseCompression(v.compression); err != nil {
+		return err
+	}
+	begin := time.Now()
+	res, err := convert.Run(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.Remove(o.Destination)) }()
+	stored := Image{Name: v.name}
+	for _, l := range res.Images[0].After {
+		stored.Layers++
+		stored.Packed += l.Packed
+		stored.Largest = max(stored.Largest, l.Packed)
+	}
+	if v.name != original {
+		stored.Convert = time.Since(begin).Seconds()
+	}
+	b.raw.Images = append(b.raw.Images, stored)
+	b.out.Log("image %-20s %3d layers, %7.1f MB packed", v.name, stored.Layers, float64(stored.Packed)/1e6)
+	return h.push(ctx, o.Destination, v.name)
+}

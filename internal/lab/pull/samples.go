@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pull
+
+import "wangell.loutres.me/internal/pullstat"
+
+// Image is a way to store the layers. Sizes are in bytes.
+type Image struct {
+	Name    string `json:"name"`
+	Layers  int    `json:"layers"`
+	Packed  int64  `json:"packed_bytes"`
+	Largest int64  `json:"largest_layer_bytes"`
+	// Convert is how long the conversion took, in seconds; 0 for the original.
+	Convert float64 `json:"convert_s"`
+}
+
+// Settings of containerd.
+const (
+	// Defaults are those of containerd: one unpacker, three downloads, its own gzip.
+	Defaults = "defaults"
+	// Parallel has as many unpackers as there are cores, which is what the advice of image analyse assumes.
+	Parallel = "parallel"
+	// Tuned are the recommended ones.
+	Tuned = "tuned"
+)
+
+// Pull is one pull. Times are in seconds.
+type Pull struct {
+	Round      int    `json:"round"`
+	Image      string `json:"image"`
+	Settings   string `json:"settings"`
+	Containerd string `json:"containerd"` // its version
+	// Other is set if it was not the containerd that the experiment is about.
+	Other bool    `json:"other,omitempty"`
+	Pull  float64 `json:"pull_s"`
+	// Fetch and Unpack are how long at least one layer was being downloaded, and unpacked.
+	Fetch  float64 `json:"fetch_s"`
+	Unpack float64 `json:"unpack_s"`
+	// CPU is the processor time of containerd with its helpers, RegistryCPU that of the registry, during the pull.
+	CPU         float64 `json:"containerd_cpu_s"`
+	RegistryCPU float64 `json:"registry_cpu_s"`
+}
+
+// Kinds of wakes.
+const (
+	// Stock is the first wake of a service with imagePull {when: Wake}: the image is pulled meanwhile.
+	Stock = "stock"
+	// Prefetch is the first wake of a service whose image was pulled when it was created.
+	Prefetch = "prefetch"
+	// Warm is a later wake.
+	Warm = "warm"
+)
+
+// Wake is one cold request. Times are in seconds.
+type Wake struct {
+	Round int    `json:"round"`
+	Kind  string `json:"kind"`
+	// FirstByte is from before connect() to the first byte of the answer.
+	FirstByte float64 `json:"first_byte_s"`
+	// Prefetched is from the creation of the service until its image was there; 0 if it was not waited for.
+	Prefetched float64 `json:"prefetched_s,omitempty"`
+	// Error is why the request was lost; empty if it was answered.
+	Error string `json:"error,omitempty"`
+}
+
+// Explained is a pull with all its phases.
+type Explained struct {
+	Image    string          `json:"image"`
+	Settings string          `json:"settings"`
+	Report   pullstat.Report `json:"report"`
+}
+
+// Advice is what image analyse expected of a change, in seconds.
+type Advice struct {
+	Do       string  `json:"do"`
+	Expected float64 `json:"expected_s"`
+}
+
+// Samples are all samples in the order in which they were taken.
+type Samples struct {
+	// Cores is the number of CPU cores.
+	Cores  int      `json:"cores"`
+	Images []Image  `json:"images"`
+	Pulls  []Pull   `json:"pulls"`
+	Wakes  []Wake   `json:"wakes"`
+	Advice []Advice `json:"advice"`
+	// Analysed is how long the pull took that the advice is about, in seconds.
+	Analysed float64 `json:"analysed_s"`
+}
