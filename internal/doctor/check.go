@@ -24,6 +24,7 @@ const (
 	Kernel   Group = "kernel"
 	Gate     Group = "gate"
 	Runtime  Group = "containers"
+	Images   Group = "images"
 	Network  Group = "network"
 	Building Group = "building"
 )

@@ -30,6 +30,7 @@ func Run(ctx context.Context, opt Options) []Check {
 	if opt.RequiredOnly {
 		return keep(all, func(c Check) bool { return c.Required })
 	}
+	all = append(all, images(ctx, opt.ContainerdAddress)...)
 	all = append(all, network("/proc/sys")...)
 	all = append(all, building(ctx)...)
 	return all

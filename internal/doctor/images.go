@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"wangell.loutres.me/internal/pullstat"
+)
+
+// Plugins of containerd with settings of image pulls.
+const (
+	transferPlugin = "io.containerd.transfer.v1.local"
+	imagesPlugin   = "io.containerd.cri.v1.images"
+)
+
+// images checks the settings that docs/images.md recommends for pulls, of the containerd at a socket: as it would read
+// its configuration now, and in its own $PATH.
+func images(ctx context.Context, address string) []Check {
+	d, err := findContainerd(ctx, address)
+	if err != nil {
+		c := Check{Name: "settings of pulls", Group: Images, For: "pulls that take half of the time or less (docs/images.md)",
+			Do: "nothing, if no containerd pulls for pods here; otherwise name its socket with --containerd-address"}
+		return []Check{c.skipped(err.Error())}
+	}
+	checks := []Check{unpacking(d.version, d.file, d.settings)}
+	if c, ok := pullPath(d.version, d.file, d.settings); ok {
+		checks = append(checks, c)
+	}
+	return append(checks, gzipProgram(d.version, d.path))
+}
+
+// settings are those of plugins, as `containerd config dump` prints them: by "PLUGIN KEY".
+type settings map[string]string
+
+// parseDump reads the output of `containerd config dump`, which has each table's header and each setting on a line of
+// its own. Settings of tables within those of plugins are left out.
+func parseDump(dump []byte) settings {
+	found, plugin := settings{}, ""
+	for lines := bufio.NewScanner(bytes.NewReader(dump)); lines.Scan(); {
+		line := strings.TrimSpace(lines.Text())
+		if header, ok := strings.CutPrefix(line, "["); ok {
+			name := strings.TrimSuffix(strings.TrimPrefix(header, "plugins."), "]")
+			if plugin = strings.Trim(name, `'"`); strings.ContainsAny(plugin, `'"`) {
+				plugin = ""
+			}
+			continue
+		}
+		if key, value, ok := strings.Cut(line, "="); ok && plugin != "" {
+			found[plugin+" "+strings.TrimSpace(key)] = strings.Trim(strings.TrimSpace(value), `'"`)
+		}
+	}
+	return found
+}
+
+// unpacking checks whether layers are unpacked at once.
+func unpacking(version, file string, s settings) Check {
+	c := Check{Name: "parallel unpacking", Group: Images, For: "pulls of images with split layers (docs/images.md)"}
+	if !pullstat.UnpacksInParallel(version) {
+		c.Do = fmt.Sprintf("use containerd 2.2.3 or later, with max_concurrent_unpacks = %d", pullstat.RecommendedUnpackers)
+		return c.warn("containerd " + version + " cannot unpack several layers of an image at once, or not correctly")
+	}
+	value := s[transferPlugin+" max_concurrent_unpacks"]
+	n, err := strconv.Atoi(value)
+	if err != nil {
+		return c.skipped(fmt.Sprintf("containerd %s does not tell its max_concurrent_unpacks (%q)", version, value))
+	}
+	if n < pullstat.RecommendedUnpackers {
+		c.Do = fmt.Sprintf("write into %s, and restart containerd: [plugins.%q] max_concurrent_unpacks = %d", file,
+			transferPlugin, pullstat.RecommendedUnpackers)
+		return c.warn(fmt.Sprintf("max_concurrent_unpacks is %d", n))
+	}
+	return c.ok(fmt.Sprintf("max_concurrent_unpacks is %d", n))
+}
+
+// onlyLocal are settings of the CRI plugin, with the values that leave pulls to the transfer service; with others the
+// plugin pulls by itself, one layer after the other (containerd's CheckLocalImagePullConfigs). Empty: none.
+var onlyLocal = []struct{ key, value string }{
+	{"use_local_image_pull", "false"}, {"max_concurrent_downloads", strconv.Itoa(pullstat.DefaultDownloads)},
+	{"disable_snapshot_annotations", "true"}, {"discard_unpacked_layers", "false"}, {"image_pull_with_sync_fs", "false"},
+}
+
+// pullPath checks whether the settings of the transfer service apply to pulls through CRI; ok is false if this
+// containerd has no such choice.
+func pullPath(version, file string, s settings) (_ Check, ok bool) {
+	c := Check{Name: "pulls through CRI", Group: Images, For: "parallel unpacking of what kubelet pulls"}
+	if _, ok := s[imagesPlugin+" use_local_image_pull"]; !ok || !pullstat.UnpacksInParallel(version) {
+		return c, false
+	}
+	for _, o := range onlyLocal {
+		value, ok := s[imagesPlugin+" "+o.key]
+		if !ok || value == o.value {
+			continue
+		}
+		c.Do = fmt.Sprintf("remove %s from [plugins.%q] in %s, and restart containerd", o.key, imagesPlugin, file)
+		if o.key == "max_concurrent_downloads" {
+			c.Do += fmt.Sprintf("; [plugins.%q] has a setting of that name", transferPlugin)
+		}
+		return c.warn(fmt.Sprintf("do not use the transfer service, because %s is %s", o.key, value)), true
+	}
+	return c.ok("use the transfer service"), true
+}
+
+// gzipProgram checks whether containerd has a program that decompresses gzip faster than it does itself. path is its
+// own $PATH.
+func gzipProgram(version, path string) Check {
+	c := Check{Name: "gzip", Group: Images, For: "pulls of gzip layers (docs/images.md)"}
+	helpers := pullstat.GzipHelpers(version)
+	for i, h := range helpers {
+		for _, dir := range filepath.SplitList(path) {
+			file := filepath.Join(dir, h)
+			if _, err := exec.LookPath(file); err != nil || !filepath.IsAbs(dir) {
+				continue
+			}
+			if i == 0 {
+				return c.ok(file)
+			}
+			c.Do = "install the package isal, whose igzip is faster, and restart containerd"
+			return c.warn(file)
+		}
+	}
+	c.Do = "install the package " + packageOf[helpers[0]] + ", and restart containerd"
+	return c.warn(fmt.Sprintf("containerd %s finds no %s in its $PATH", version, strings.Join(helpers, " or ")))
+}
+
+// packageOf are the Debian packages of programs.
+var packageOf = map[string]string{"igzip": "isal", "unpigz": "pigz"}
+
+// configOf returns the file in a command line of containerd, or containerd's default.
+func configOf(argv []string) string {
+	for i, a := range argv {
+		name, value, joined := strings.Cut(a, "=")
+		switch {
+		case !slices.Contains([]string{"-c", "--c", "-config", "--config"}, name):
+		case joined:
+			return value
+		case i+1 < len(argv):
+			return argv[i+1]
+		}
+	}
+	return "/etc/containerd/config.toml"
+}
