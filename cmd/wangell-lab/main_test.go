@@ -51,6 +51,7 @@ func TestExitCodes(t *testing.T) {
 		"pull --out x --size huge":      cli.ExitUsage,
 		"pull --out x --link 1mb":       cli.ExitUsage,
 		"pull --out x --rounds 0":       cli.ExitUsage,
+		"pull --out x --images lzma":    cli.ExitUsage,
 		"render":                        cli.ExitUsage,
 		"render missing.json":           cli.ExitError,
 	} {

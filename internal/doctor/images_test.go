@@ -56,13 +56,17 @@ func TestSettingsThatSlowPullsAreNamedWithWhereToWriteThem(t *testing.T) {
 			`write into /etc/containerd/config.toml, and restart containerd: [plugins."io.containerd.transfer.v1.local"] ` +
 				"max_concurrent_unpacks = 4"},
 		"four unpackers": {unpacking("2.4.2", file, with("unpacks = 1", "unpacks = 4")), OK, "is 4", ""},
-		"old":            {unpacking("2.2.2", file, with("unpacks = 1", "unpacks = 4")), Warn, "2.2.2", "use containerd 2.2.3 or later"},
-		"not told":       {unpacking("2.4.2", file, settings{}), Skipped, "does not tell", ""},
-		"transfer":       {path(with("", "")), OK, "use the transfer service", ""},
-		"local":          {path(with("use_local_image_pull = false", "use_local_image_pull = true")), Warn, "is true", "remove use_local"},
+		"old": {unpacking("2.2.2", file, with("unpacks = 1", "unpacks = 4")), Warn, "2.2.2",
+			"use containerd 2.2.3 or later"},
+		"not told": {unpacking("2.4.2", file, settings{}), Skipped, "does not tell", ""},
+		"transfer": {path(with("", "")), OK, "use the transfer service", ""},
+		"local": {path(with("use_local_image_pull = false", "use_local_image_pull = true")), Warn, "is true",
+			"remove use_local"},
 		"downloads": {path(with("max_concurrent_downloads = 3", "max_concurrent_downloads = 10")), Warn,
-			"because max_concurrent_downloads is 10", `remove max_concurrent_downloads from [plugins."io.containerd.cri.v1.images"]`},
-		"annotations": {path(with("annotations = true", "annotations = false")), Warn, "disable_snapshot_annotations", "remove"},
+			"because max_concurrent_downloads is 10",
+			`remove max_concurrent_downloads from [plugins."io.containerd.cri.v1.images"]`},
+		"annotations": {path(with("annotations = true", "annotations = false")), Warn, "disable_snapshot_annotations",
+			"remove"},
 	} {
 		if c.check.State != c.state || !strings.Contains(c.check.Found, c.says) || !strings.Contains(c.check.Do, c.advise) ||
 			c.check.State == OK && c.check.Do != "" {
@@ -103,7 +107,8 @@ func TestGzipProgramsAreLookedForWhereContainerdLooks(t *testing.T) {
 
 func TestConfigurationIsTheOneOfTheCommandLine(t *testing.T) {
 	for line, want := range map[string]string{
-		"containerd": "/etc/containerd/config.toml", "containerd --config /a": "/a", "containerd -c /b --log-level debug": "/b",
+		"containerd": "/etc/containerd/config.toml", "containerd --config /a": "/a",
+		"containerd -c /b --log-level debug":      "/b",
 		"containerd --log-level info --config=/c": "/c", "containerd --config": "/etc/containerd/config.toml",
 	} {
 		if got := configOf(strings.Fields(line)); got != want {

@@ -8,8 +8,8 @@ import (
 )
 
 // Busy tells for how many seconds of a pull at least one layer was being downloaded, and for how many at least one was
-// being unpacked: decompressed, written and its snapshot committed. Both may be the case at once, so that the sum may be
-// more than the pull. No second pass is needed. It fails as Analyse does.
+// being unpacked: decompressed, written and its snapshot committed. Both may be the case at once, so that the sum may
+// be more than the pull. No second pass is needed. It fails as Analyse does.
 func Busy(r Recording) (fetch, unpack float64, err error) {
 	layers, err := layerTimes(r)
 	if err != nil {

@@ -16,8 +16,8 @@ type step struct {
 
 // Sizes of the image.
 const (
-	small = "small" // about 130 MB unpacked, 15 layers
-	large = "large" // about 1.3 GB unpacked, 46 layers
+	small = "small" // about 150 MB unpacked, 15 layers
+	large = "large" // about 1.6 GB unpacked, 45 layers
 )
 
 // recipe returns the steps of the image of a size: a system, an interpreter, libraries, one step that installs most of
@@ -33,10 +33,10 @@ func recipe(size string) []step {
 		{Packages: []string{"libboost-dev"}},
 	}
 	steps = append(steps, step{Wheels: []string{
-		"jaxlib==0.5.0", "opencv-python-headless==4.11.0.86", "numpy==2.2.2",
+		"jaxlib==0.5.0", "opencv-python-headless==4.11.0.86", "numpy==2.2.2", "scikit-learn==1.6.1",
 	}})
 	for _, w := range []string{
-		"pyarrow==19.0.0", "polars==1.20.0", "scipy==1.15.1", "onnxruntime==1.20.1", "scikit-learn==1.6.1",
+		"pyarrow==19.0.0", "polars==1.20.0", "scipy==1.15.1", "onnxruntime==1.20.1",
 		"sympy==1.13.3", "transformers==4.48.1", "matplotlib==3.10.0", "lightgbm==4.5.0", "networkx==3.4.2",
 		"joblib==1.4.2", "packaging==24.2", "six==1.17.0", "idna==3.10", "certifi==2024.12.14", "urllib3==2.3.0",
 		"requests==2.32.3", "tqdm==4.67.1", "mpmath==1.3.0", "typing-extensions==4.12.2", "python-dateutil==2.9.0.post0",

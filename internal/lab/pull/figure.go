@@ -86,7 +86,7 @@ func wakePlot(raw Samples) *plot.Plot {
 	report.XFromZero(p, 1.12*longest)
 	report.NamedRows(p, []string{"first wake, stock", "first wake, prefetched", "later wake"})
 	for i, kind := range kinds {
-		times := report.Collect(raw.Wakes, func(w Wake) (float64, bool) { return w.FirstByte, w.Kind == kind && w.Error == "" })
+		times := raw.wakes(kind)
 		if len(times) == 0 {
 			continue
 		}
@@ -100,7 +100,8 @@ func wakePlot(raw Samples) *plot.Plot {
 
 // colours of the phases in the chart.
 var colours = map[pullstat.Phase]color.RGBA{
-	pullstat.Fetch: report.Blue, pullstat.Prepare: report.Grey, pullstat.Decompress: {R: 0xe6, G: 0x9f, B: 0x00, A: 0xff}, pullstat.Hash: report.Purple,
+	pullstat.Fetch: report.Blue, pullstat.Prepare: report.Grey,
+	pullstat.Decompress: {R: 0xe6, G: 0x9f, B: 0x00, A: 0xff}, pullstat.Hash: report.Purple,
 	pullstat.Apply: report.Green, pullstat.Fsync: report.Orange,
 }
 

@@ -50,6 +50,8 @@ type Params struct {
 	Dir string
 	// Parts are the parts to run. Default: all.
 	Parts []string
+	// Images are the ways to store the image that are measured. Default: all.
+	Images []string
 	// Quick is a small image and one round: enough to see that it works, not to trust the numbers.
 	Quick bool
 
@@ -72,6 +74,7 @@ func (p *Params) Flags(f *pflag.FlagSet) {
 	f.StringVar(&p.Wangell, "wangell", "", "program to measure (default: the wangell beside this program, or in $PATH)")
 	f.StringVar(&p.Dir, "dir", live.DefaultDir, "folder on the disk to measure")
 	f.StringSliceVar(&p.Parts, "parts", nil, "which parts: pulls, wakes (default both)")
+	f.StringSliceVar(&p.Images, "images", nil, "which images: "+strings.Join(imageNames(), ", ")+" (default all)")
 	f.BoolVar(&p.Quick, "quick", false, "small image, one round: to see that it works, not to trust the numbers")
 }
 
@@ -96,8 +99,22 @@ func (p *Params) Check(f *pflag.FlagSet) error {
 			return fmt.Errorf("--parts: there is no %q, only %s", part, strings.Join(AllParts, " "))
 		}
 	}
+	for _, image := range p.Images {
+		if !slices.Contains(imageNames(), image) {
+			return fmt.Errorf("--images: there is no %q, only %s", image, strings.Join(imageNames(), " "))
+		}
+	}
 	_, err := parseRate(p.Link)
 	return err
+}
+
+// imageNames returns the names of all variants.
+func imageNames() []string {
+	var names []string
+	for _, v := range variants(0) {
+		names = append(names, v.name)
+	}
+	return names
 }
 
 // parseRate parses a rate as tc(8) writes it, and returns bits per second.
@@ -140,6 +157,9 @@ func (p Params) withDefaults() (_ Params, err error) {
 	}
 	if len(p.Parts) == 0 {
 		p.Parts = AllParts
+	}
+	if len(p.Images) == 0 {
+		p.Images = imageNames()
 	}
 	if p.bits, err = parseRate(p.Link); err != nil {
 		return p, err

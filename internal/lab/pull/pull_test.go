@@ -226,7 +226,9 @@ func pullsOf() Samples {
 			s.Pulls = append(s.Pulls, p)
 		}
 	}
-	s.Wakes = []Wake{{1, Stock, 9, 0, ""}, {1, Stock, 30, 0, "timed out"}, {1, Prefetch, 0.3, 12, ""}, {1, Warm, 0.2, 0, ""}}
+	s.Wakes = []Wake{
+		{1, Stock, 9, 0, ""}, {1, Stock, 30, 0, "timed out"}, {1, Prefetch, 0.3, 12, ""}, {1, Warm, 0.2, 0, ""},
+	}
 	return s
 }
 
@@ -234,8 +236,10 @@ func TestSummaryFollowsFromTheSamples(t *testing.T) {
 	raw := pullsOf()
 	r := newReport(raw)
 	for key, want := range map[string]float64{
-		"pull_s_gzip": 21, "pull_s_gzip_tuned": 20.5, "pull_s_zstd_split_tuned": 14.5, "fetch_s_zstd": 1, "unpack_s_split_tuned": 5,
-		"speedup_best_tuned": 21 / 14.5, "first_wake_s_stock": 9, "first_wake_s_prefetch": 0.3, "warm_image_wake_s": 0.2, "lost": 1,
+		"pull_s_gzip": 21, "pull_s_gzip_tuned": 20.5, "pull_s_zstd_split_tuned": 14.5, "fetch_s_zstd": 1,
+		"unpack_s_split_tuned": 5,
+		"speedup_best_tuned":   21 / 14.5, "first_wake_s_stock": 9, "first_wake_s_prefetch": 0.3,
+		"warm_image_wake_s": 0.2, "lost": 1,
 	} {
 		if got := r.Summary.Get(key); math.Abs(got-want) > 1e-9 {
 			t.Errorf("%s is %v, want %v", key, got, want)

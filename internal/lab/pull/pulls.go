@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -21,6 +22,11 @@ import (
 type job struct {
 	image, settings string
 	other           bool
+}
+
+// of returns the jobs whose image is among some.
+func of(images []string, all []job) []job {
+	return slices.DeleteFunc(slices.Clone(all), func(j job) bool { return !slices.Contains(images, j.image) })
 }
 
 // jobs returns the pulls of one round.
@@ -53,10 +59,10 @@ func (b *bench) pulls(ctx context.Context) error {
 			return err
 		}
 	}
-	round := jobs(b.p.Other != "")
-	total := b.p.Rounds*len(round) + len(explainedJobs)
+	round, explained := of(b.p.Images, jobs(b.p.Other != "")), of(b.p.Images, explainedJobs)
+	total := b.p.Rounds*len(round) + len(explained)
 	return b.withHub(ctx, func(network *netlab.Net, h *hub) error {
-		for _, j := range explainedJobs {
+		for _, j := range explained {
 			if err := b.explain(ctx, network, h, j); err != nil {
 				return err
 			}

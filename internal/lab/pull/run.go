@@ -106,12 +106,20 @@ func (b *bench) prepare(ctx context.Context) (err error) {
 	}
 	return b.withHub(ctx, func(_ *netlab.Net, h *hub) error {
 		for _, v := range variants(b.p.Piece) {
+			if !b.stores(v.name) {
+				continue
+			}
 			if err := b.store(ctx, h, v, built); err != nil {
 				return fmt.Errorf("image %s: %w", v.name, err)
 			}
 		}
 		return nil
 	})
+}
+
+// stores reports whether an image is in the registry: those that are measured, and the one that is woken.
+func (b *bench) stores(name string) bool {
+	return slices.Contains(b.p.Images, name) || name == original && slices.Contains(b.p.Parts, PartWakes)
 }
 
 // hosts are the clients of a network: one that sends requests, and one that has the registry.

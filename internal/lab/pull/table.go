@@ -17,20 +17,21 @@ const (
 )
 
 const how = `An image in the shape of machine-learning images that grew for years is made of Debian packages and Python
-wheels: many layers, of which one has about 40 % of the bytes. It is stored in seven ways by wangell image convert, and
-pushed to the distribution project's registry, in a network namespace behind a veth whose sending side has the queueing
-discipline tbf. For each pull a containerd starts with empty folders in another namespace, and its CRI plugin pulls, as
-for kubelet; the pull is timed around that call. What earlier pulls left to be written is written before. The pulls of a
-round run in a random order, so that what else the machine does meets all. Defaults are those of containerd, without
-any program in its $PATH; tuned is what wangell doctor recommends: several unpackers, and igzip in $PATH. Downloading and
-unpacking are the times in which at least one layer was downloaded, or unpacked and committed; both run at once, so that
-their sum is more than the pull. Cores busy is the CPU time of containerd, its helpers and the registry, which share the
-processor, divided by the length of the pull: near the number of cores, the processor is what bounds the pull; far below
-it, one layer that is unpacked alone, the link (packed bytes by its rate) or the disk. Speed-up is by gzip with the
-defaults. The times come from containerd's log and events, of which the log costs some time at the level debug. First wakes: an instance of
-wangell up with a containerd of its own, which has no image, gets the service and then one request from another
-namespace, timed from before connect() to the first byte of the answer. Stock is imagePull {when: Wake}; prefetch is the
-default, and the request comes when the image is there; warm is the next wake, after a sleep. All values are medians.`
+wheels: many layers, of which one has about 40 % of the bytes. It is stored in seven ways by wangell image convert, and pushed
+to the distribution project's registry, in a network namespace behind a veth whose sending side has the queueing
+discipline tbf. For each pull a containerd starts with empty folders in another namespace, and its CRI plugin pulls,
+as for kubelet; the pull is timed around that call. What earlier pulls left to be written is written before. The pulls
+of a round run in a random order, so that what else the machine does meets all. Defaults are those of containerd,
+without any program in its $PATH; tuned is what wangell doctor recommends: several unpackers, and igzip in $PATH.
+Downloading and unpacking are the times in which at least one layer was downloaded, or unpacked and committed; both
+run at once, so that their sum is more than the pull. Cores busy is the CPU time of containerd, its helpers and the
+registry, which share the processor, divided by the length of the pull: near the number of cores, the processor is
+what bounds the pull; far below it, one layer that is unpacked alone, the link (packed bytes by its rate) or the disk.
+Speed-up is by gzip with the defaults. The times come from containerd's log and events, of which the log costs some
+time at the level debug. First wakes: an instance of wangell up with a containerd of its own, which has no image, gets
+the service and then one request from another namespace, timed from before connect() to the first byte of the answer.
+Stock is imagePull {when: Wake}; prefetch is the default, and the request comes when the image is there; warm is the
+next wake, after a sleep. All values are medians.`
 
 // newReport makes the report from samples. The caller adds time, parameters and versions.
 func newReport(raw Samples) *report.Report {
@@ -82,7 +83,8 @@ func summary(raw Samples) report.Summary {
 		key, meaning string
 		f            func(Pull) float64
 	}{
-		{"pull_s_", "pull", pullSeconds}, {"fetch_s_", "downloading", fetchSeconds}, {"unpack_s_", "unpacking", unpackSeconds},
+		{"pull_s_", "pull", pullSeconds}, {"fetch_s_", "downloading", fetchSeconds},
+		{"unpack_s_", "unpacking", unpackSeconds},
 	} {
 		for _, x := range suffixes {
 			for _, v := range variants(0) {
@@ -99,9 +101,10 @@ func summary(raw Samples) report.Summary {
 			Meaning: words(v) + ", defaults of the other containerd: pull (s)"})
 	}
 	return append(s,
-		report.Value{Key: "first_wake_s_stock", Value: raw.wake(Stock), Meaning: "first wake, image not there (s)"},
-		report.Value{Key: "first_wake_s_prefetch", Value: raw.wake(Prefetch), Meaning: "first wake, image prefetched (s)"},
-		report.Value{Key: "warm_image_wake_s", Value: raw.wake(Warm), Meaning: "later wake, image there (s)"},
+		report.Value{Key: "first_wake_s_stock", Value: median(raw.wakes(Stock)), Meaning: "first wake, image not there (s)"},
+		report.Value{Key: "first_wake_s_prefetch", Value: median(raw.wakes(Prefetch)),
+			Meaning: "first wake, image prefetched (s)"},
+		report.Value{Key: "warm_image_wake_s", Value: median(raw.wakes(Warm)), Meaning: "later wake, image there (s)"},
 		report.Value{Key: "lost", Value: raw.lost(), Meaning: "lost requests"})
 }
 
@@ -119,11 +122,9 @@ func (s Samples) quickest() (name string, seconds float64) {
 	return name, seconds
 }
 
-// wake returns the median of the wakes of a kind that were answered.
-func (s Samples) wake(kind string) float64 {
-	return median(report.Collect(s.Wakes, func(w Wake) (float64, bool) {
-		return w.FirstByte, w.Kind == kind && w.Error == ""
-	}))
+// wakes returns the times of the wakes of a kind that were answered.
+func (s Samples) wakes(kind string) []float64 {
+	return report.Collect(s.Wakes, func(w Wake) (float64, bool) { return w.FirstByte, w.Kind == kind && w.Error == "" })
 }
 
 func (s Samples) lost() (n float64) {
@@ -231,9 +232,7 @@ func wakeTable(raw Samples) report.Table {
 	for _, k := range []struct{ kind, meaning string }{
 		{Stock, "first, the image is pulled meanwhile"}, {Prefetch, "first, the image was prefetched"}, {Warm, "later"},
 	} {
-		times := report.Collect(raw.Wakes, func(w Wake) (float64, bool) {
-			return w.FirstByte, w.Kind == k.kind && w.Error == ""
-		})
+		times := raw.wakes(k.kind)
 		if len(times) == 0 {
 			continue
 		}
@@ -246,10 +245,10 @@ func wakeTable(raw Samples) report.Table {
 	return t
 }
 
-const howPhases = `One pull of each image as in the report "pull", which has the method, explained by wangell image analyse:
-phases come from containerd's log, its events and a second pass over each layer (docs/images.md). A moment in which
-several layers were in some phase is divided among them, so that the phases add up to the pull. In the chart each row is
-a layer, the lowest first.`
+const howPhases = `One pull of each image as in the report "pull", which has the method, explained by wangell image
+analyse: phases come from containerd's log, its events and a second pass over each layer
+(docs/images.md). A moment in which several layers were in some phase is divided among them, so that
+the phases add up to the pull. In the chart each row is a layer, the lowest first.`
 
 // newPhasesReport makes the report of the explained pulls.
 func newPhasesReport(raw []Explained) *report.Report {
