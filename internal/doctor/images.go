@@ -116,23 +116,25 @@ func gzipProgram(version, path string) Check {
 	helpers := pullstat.GzipHelpers(version)
 	for i, h := range helpers {
 		for _, dir := range filepath.SplitList(path) {
-			file := filepath.Join(dir, h)
+			file := filepath.Join(dir, h.Program)
 			if _, err := exec.LookPath(file); err != nil || !filepath.IsAbs(dir) {
 				continue
 			}
 			if i == 0 {
 				return c.ok(file)
 			}
-			c.Do = "install the package isal, whose igzip is faster, and restart containerd"
+			c.Do = fmt.Sprintf("install the package %s, whose %s is faster, and restart containerd", helpers[0].Package,
+				helpers[0].Program)
 			return c.warn(file)
 		}
 	}
-	c.Do = "install the package " + packageOf[helpers[0]] + ", and restart containerd"
-	return c.warn(fmt.Sprintf("containerd %s finds no %s in its $PATH", version, strings.Join(helpers, " or ")))
+	c.Do = "install the package " + helpers[0].Package + ", and restart containerd"
+	var names []string
+	for _, h := range helpers {
+		names = append(names, h.Program)
+	}
+	return c.warn(fmt.Sprintf("containerd %s finds no %s in its $PATH", version, strings.Join(names, " or ")))
 }
-
-// packageOf are the Debian packages of programs.
-var packageOf = map[string]string{"igzip": "isal", "unpigz": "pigz"}
 
 // configOf returns the file in a command line of containerd, or containerd's default.
 func configOf(argv []string) string {

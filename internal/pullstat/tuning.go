@@ -5,6 +5,7 @@ package pullstat
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // RecommendedUnpackers is the number of layers that containerd should unpack at once. It is more than two cores, since
@@ -22,11 +23,18 @@ func UnpacksInParallel(version string) bool {
 	return slices.Compare(v[:], []int{2, 2, 3}) >= 0
 }
 
+// GzipHelper is a program that containerd can decompress gzip with.
+type GzipHelper struct {
+	// Program is its name, and Package the Debian package that has it.
+	Program, Package string
+}
+
 // GzipHelpers returns the programs that a version of containerd decompresses gzip with if they are in its $PATH, the
 // first that is there.
-func GzipHelpers(version string) []string {
-	if len(version) > 1 && version[:2] == "1." {
-		return []string{"unpigz"}
+func GzipHelpers(version string) []GzipHelper {
+	unpigz := GzipHelper{"unpigz", "pigz"}
+	if strings.HasPrefix(version, "1.") {
+		return []GzipHelper{unpigz}
 	}
-	return []string{"igzip", "unpigz"}
+	return []GzipHelper{{"igzip", "isal"}, unpigz}
 }

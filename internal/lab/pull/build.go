@@ -45,10 +45,11 @@ func cacheFolder() (string, error) {
 // source is something that makes the archive of a layer.
 type source func(w io.Writer) error
 
-// buildImage returns the tarball of the image of a size. It is made once for each state of the Debian packages, and
-// kept in cache.
-func buildImage(ctx context.Context, size, cache string, log func(format string, args ...any)) (string, error) {
-	steps := recipe(size)
+// buildImage returns the tarball of the image of a size, which has steps. It is made once for each state of the Debian
+// packages, and kept in cache.
+func buildImage(
+	ctx context.Context, size string, steps []step, cache string, log func(format string, args ...any),
+) (string, error) {
 	sources, packages, err := findSources(ctx, steps, cache)
 	if err != nil {
 		return "", fmt.Errorf("make the image: %w", err)

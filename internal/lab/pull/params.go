@@ -3,6 +3,7 @@
 package pull
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -56,6 +57,8 @@ type Params struct {
 	Quick bool
 
 	bits uint64 // Link, per second
+	// steps are those of the image. Default: the recipe of Size.
+	steps []step
 }
 
 // Flags implements lab.Params.
@@ -149,6 +152,9 @@ func (p Params) withDefaults() (_ Params, err error) {
 			p.Rounds = 1
 		}
 	}
+	if p.steps == nil {
+		p.steps = recipe(p.Size)
+	}
 	if p.Piece == 0 {
 		p.Piece = 64_000_000
 		if p.Size == small {
@@ -196,6 +202,20 @@ func findContainerds(program, other string) (string, string, error) {
 		other = installed
 	}
 	return program, other, nil
+}
+
+// versionOf returns the version of a containerd program, without what distributions append.
+func versionOf(ctx context.Context, program string) (string, error) {
+	out, err := exec.CommandContext(ctx, program, "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("%s --version: %w", program, err)
+	}
+	fields := strings.Fields(string(out)) // containerd PACKAGE VERSION REVISION
+	if len(fields) < 3 {
+		return "", fmt.Errorf("%s --version: %q names no version", program, out)
+	}
+	version, _, _ := strings.Cut(strings.TrimPrefix(fields[2], "v"), "~")
+	return version, nil
 }
 
 // builtContainerd returns the newest containerd that test/cluster has built; empty: none.

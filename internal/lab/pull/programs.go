@@ -17,11 +17,8 @@ import (
 	"wangell.loutres.me/internal/testutil/debimage"
 )
 
-// Debian packages of programs that the machine itself need not have.
-const (
-	registryPackage, registryProgram = "docker-registry", "docker-registry"
-	igzipPackage, igzipProgram       = "isal", "igzip"
-)
+// The registry is a Debian package and a program, which the machine itself need not have.
+const registryPackage, registryProgram = "docker-registry", "docker-registry"
 
 // program makes a program of a Debian package available: it unpacks the package and the libraries that it needs into
 // dir/PACKAGE, and returns dir/PACKAGE-bin, a folder with nothing but the program. Its version is that of the package.

@@ -29,14 +29,14 @@ func of(images []string, all []job) []job {
 	return slices.DeleteFunc(slices.Clone(all), func(j job) bool { return !slices.Contains(images, j.image) })
 }
 
-// jobs returns the pulls of one round.
-func jobs(other bool) []job {
+// jobs returns the pulls of one round. A containerd that cannot unpack in parallel has no such settings.
+func jobs(parallel, other bool) []job {
 	var all []job
 	for _, v := range variants(0) {
 		all = append(all, job{v.name, Defaults, false}, job{v.name, Tuned, false})
 	}
 	for _, c := range checked {
-		if c.settings == Parallel {
+		if c.settings == Parallel && parallel {
 			all = append(all, job{c.image, Parallel, false})
 		}
 	}
@@ -59,7 +59,7 @@ func (b *bench) pulls(ctx context.Context) error {
 			return err
 		}
 	}
-	round, explained := of(b.p.Images, jobs(b.p.Other != "")), of(b.p.Images, explainedJobs)
+	round, explained := of(b.p.Images, jobs(pullstat.UnpacksInParallel(b.version), b.p.Other != "")), of(b.p.Images, explainedJobs)
 	total := b.p.Rounds*len(round) + len(explained)
 	return b.withHub(ctx, func(network *netlab.Net, h *hub) error {
 		for _, j := range explained {
@@ -98,7 +98,11 @@ func (b *bench) options(network *netlab.Net, h *hub, j job) live.Options {
 	case Parallel:
 		o.Unpackers = runtime.NumCPU()
 	case Tuned:
-		o.Unpackers, o.Path = b.p.Unpackers, b.helper
+		o.Path = b.helper
+		if !pullstat.UnpacksInParallel(b.version) {
+			break
+		}
+		o.Unpackers = b.p.Unpackers
 		if b.p.Downloads != pullstat.DefaultDownloads {
 			o.Downloads = b.p.Downloads
 		}

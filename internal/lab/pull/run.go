@@ -15,6 +15,7 @@ import (
 	"wangell.loutres.me/internal/image/convert"
 	"wangell.loutres.me/internal/lab"
 	"wangell.loutres.me/internal/lab/report"
+	"wangell.loutres.me/internal/pullstat"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
@@ -24,6 +25,8 @@ type bench struct {
 	out lab.Output
 	// dir is a folder that is removed at the end; registry and helper are folders with only that program.
 	dir, registry, helper string
+	// version is that of the containerd to measure.
+	version string
 	// none is an empty folder: the $PATH of a containerd without helpers.
 	none     string
 	versions map[string]string
@@ -88,19 +91,24 @@ func (b *bench) prepare(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	var registryVersion, helperVersion string
-	if b.registry, registryVersion, err = program(ctx, b.dir, registryPackage, registryProgram); err != nil {
+	if b.version, err = versionOf(ctx, b.p.Containerd); err != nil {
 		return err
 	}
-	if b.helper, helperVersion, err = program(ctx, b.dir, igzipPackage, igzipProgram); err != nil {
+	var version string
+	if b.registry, version, err = program(ctx, b.dir, registryPackage, registryProgram); err != nil {
 		return err
 	}
-	b.versions["registry"], b.versions["igzip"] = registryVersion, helperVersion
+	b.versions["registry"] = version
+	helper := pullstat.GzipHelpers(b.version)[0]
+	if b.helper, version, err = program(ctx, b.dir, helper.Package, helper.Program); err != nil {
+		return err
+	}
+	b.versions[helper.Program] = version
 	b.none = filepath.Join(b.dir, "none")
 	if err := os.Mkdir(b.none, 0o755); err != nil {
 		return err
 	}
-	built, err := buildImage(ctx, b.p.Size, cache, b.out.Log)
+	built, err := buildImage(ctx, b.p.Size, b.p.steps, cache, b.out.Log)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ to the distribution project's registry, in a network namespace behind a veth who
 discipline tbf. For each pull a containerd starts with empty folders in another namespace, and its CRI plugin pulls,
 as for kubelet; the pull is timed around that call. What earlier pulls left to be written is written before. The pulls
 of a round run in a random order, so that what else the machine does meets all. Defaults are those of containerd,
-without any program in its $PATH; tuned is what wangell doctor recommends: several unpackers, and igzip in $PATH.
+without any program in its $PATH; tuned is what wangell doctor recommends: several unpackers, if this version can, and a program for gzip in $PATH.
 Downloading and unpacking are the times in which at least one layer was downloaded, or unpacked and committed; both
 run at once, so that their sum is more than the pull. Cores busy is the CPU time of containerd, its helpers and the
 registry, which share the processor, divided by the length of the pull: near the number of cores, the processor is

@@ -203,8 +203,8 @@ func (o Options) path() string {
 func gzipHelper(version, path string) string {
 	for _, h := range pullstat.GzipHelpers(version) {
 		for _, dir := range filepath.SplitList(path) {
-			if _, err := exec.LookPath(filepath.Join(dir, h)); err == nil && filepath.IsAbs(dir) {
-				return h
+			if _, err := exec.LookPath(filepath.Join(dir, h.Program)); err == nil && filepath.IsAbs(dir) {
+				return h.Program
 			}
 		}
 	}
