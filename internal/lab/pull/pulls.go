@@ -59,7 +59,8 @@ func (b *bench) pulls(ctx context.Context) error {
 			return err
 		}
 	}
-	round, explained := of(b.p.Images, jobs(pullstat.UnpacksInParallel(b.version), b.p.Other != "")), of(b.p.Images, explainedJobs)
+	round := of(b.p.Images, jobs(pullstat.UnpacksInParallel(b.version), b.p.Other != ""))
+	explained := of(b.p.Images, explainedJobs)
 	total := b.p.Rounds*len(round) + len(explained)
 	return b.withHub(ctx, func(network *netlab.Net, h *hub) error {
 		for _, j := range explained {

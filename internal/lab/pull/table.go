@@ -16,22 +16,24 @@ const (
 	phasesName = "pull-phases"
 )
 
-const how = `An image in the shape of machine-learning images that grew for years is made of Debian packages and Python
-wheels: many layers, of which one has about 40 % of the bytes. It is stored in seven ways by wangell image convert, and pushed
-to the distribution project's registry, in a network namespace behind a veth whose sending side has the queueing
-discipline tbf. For each pull a containerd starts with empty folders in another namespace, and its CRI plugin pulls,
-as for kubelet; the pull is timed around that call. What earlier pulls left to be written is written before. The pulls
-of a round run in a random order, so that what else the machine does meets all. Defaults are those of containerd,
-without any program in its $PATH; tuned is what wangell doctor recommends: several unpackers, if this version can, and a program for gzip in $PATH.
-Downloading and unpacking are the times in which at least one layer was downloaded, or unpacked and committed; both
-run at once, so that their sum is more than the pull. Cores busy is the CPU time of containerd, its helpers and the
-registry, which share the processor, divided by the length of the pull: near the number of cores, the processor is
-what bounds the pull; far below it, one layer that is unpacked alone, the link (packed bytes by its rate) or the disk.
-Speed-up is by gzip with the defaults. The times come from containerd's log and events, of which the log costs some
-time at the level debug. First wakes: an instance of wangell up with a containerd of its own, which has no image, gets
-the service and then one request from another namespace, timed from before connect() to the first byte of the answer.
-Stock is imagePull {when: Wake}; prefetch is the default, and the request comes when the image is there; warm is the
-next wake, after a sleep. All values are medians.`
+const how = `An image in the shape of machine-learning images that grew for years is made of Debian packages and
+Python wheels: many layers, of which one has about 40 % of the bytes. It is stored in seven ways by
+wangell image convert, and pushed to the distribution project's registry, in a network namespace behind
+a veth whose sending side has the queueing discipline tbf. For each pull a containerd starts with empty
+folders in another namespace, and its CRI plugin pulls, as for kubelet; the pull is timed around that
+call. What earlier pulls left to be written is written before. The pulls of a round run in a random
+order, so that what else the machine does meets all. Defaults are those of containerd, without any
+program in its $PATH; tuned is what wangell doctor recommends: several unpackers, if this version can,
+and a program for gzip in $PATH. Downloading and unpacking are the times in which at least one layer was
+downloaded, or unpacked and committed; both run at once, so that their sum is more than the pull. Cores
+busy is the CPU time of containerd, its helpers and the registry, which share the processor, divided by
+the length of the pull: near the number of cores, the processor is what bounds the pull; far below it,
+one layer that is unpacked alone, the link (packed bytes by its rate) or the disk. Speed-up is by gzip
+with the defaults. The times come from containerd's log and events, of which the log costs some time at
+the level debug. First wakes: an instance of wangell up with a containerd of its own, which has no
+image, gets the service and then one request from another namespace, timed from before connect() to the
+first byte of the answer. Stock is imagePull {when: Wake}; prefetch is the default, and the request
+comes when the image is there; warm is the next wake, after a sleep. All values are medians.`
 
 // newReport makes the report from samples. The caller adds time, parameters and versions.
 func newReport(raw Samples) *report.Report {
