@@ -26,9 +26,7 @@ type archive struct {
 	members map[string]*io.SectionReader // by name
 	links   map[string]string            // symbolic links among the members
 	blobs   map[digest.Digest]*io.SectionReader
-	// top is the manifest or index of the image, and its media type.
-	top     []byte
-	topType string
+	top     []byte // the manifest or index of the image
 	name    string // of the image; may be empty
 }
 
@@ -129,7 +127,6 @@ func (a *archive) readLayout() error {
 	}
 	var err error
 	a.top, err = io.ReadAll(io.NewSectionReader(m, 0, m.Size()))
-	a.topType = top.MediaType
 	a.name = top.Annotations[annotationContainerdName]
 	return err
 }
@@ -169,7 +166,6 @@ func (a *archive) readSaved() error {
 	if len(saved[0].RepoTags) > 0 {
 		a.name = saved[0].RepoTags[0]
 	}
-	a.topType = manifest.MediaType
 	a.top, err = json.Marshal(manifest)
 	return err
 }

@@ -5,16 +5,16 @@
 package tarserve
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"wangell.loutres.me/internal/image/readapi"
 )
 
 // repository is the name of the only repository, and tag that of its tag.
@@ -44,11 +44,7 @@ func Start(file string) (*Server, error) {
 		return nil, fmt.Errorf("serve tarball %s: %w", file, err)
 	}
 	s := &Server{archive: a, listen: l, done: make(chan struct{})}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v2/{$}", func(http.ResponseWriter, *http.Request) {})
-	mux.HandleFunc("GET /v2/"+repository+"/manifests/{reference}", s.manifest)
-	mux.HandleFunc("GET /v2/"+repository+"/blobs/{digest}", s.blob)
-	s.server = http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
+	s.server = http.Server{Handler: readapi.Handler(a), ReadHeaderTimeout: time.Minute}
 	go func() {
 		defer close(s.done)
 		_ = s.server.Serve(l) // ends with Close
@@ -69,54 +65,31 @@ func (s *Server) Close() {
 	s.archive.file.Close()
 }
 
-// manifest serves the image's manifest or index by the tag, and every manifest by its digest.
-func (s *Server) manifest(w http.ResponseWriter, r *http.Request) {
-	text, kind := s.archive.top, s.archive.topType
-	reference := r.PathValue("reference")
+// Manifest implements readapi.Content: the image's manifest or index by the tag, and every manifest by its digest.
+func (a *archive) Manifest(_ *http.Request, name, reference string) ([]byte, error) {
 	d, err := digest.Parse(reference)
-	if err != nil && reference != tag {
-		http.NotFound(w, r)
-		return
-	}
-	if err == nil && d != digest.FromBytes(text) {
-		m := s.archive.blobs[d]
-		if m == nil {
-			http.NotFound(w, r)
-			return
-		}
-		if text, err = io.ReadAll(io.NewSectionReader(m, 0, m.Size())); err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		kind = manifestType(text)
-	}
-	w.Header().Set("Content-Type", kind)
-	w.Header().Set("Docker-Content-Digest", digest.FromBytes(text).String())
-	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(text))
-}
-
-// manifestType returns the media type of a manifest or index.
-func manifestType(text []byte) string {
-	var m struct {
-		MediaType string          `json:"mediaType"`
-		Manifests json.RawMessage `json:"manifests"`
-	}
-	_ = json.Unmarshal(text, &m) // the client refuses what is not JSON
 	switch {
-	case m.MediaType != "":
-		return m.MediaType
-	case m.Manifests != nil:
-		return ocispec.MediaTypeImageIndex
+	case name != repository || err != nil && reference != tag:
+		return nil, fs.ErrNotExist
+	case err != nil || d == digest.FromBytes(a.top):
+		return a.top, nil
+	case a.blobs[d] == nil:
+		return nil, fs.ErrNotExist
 	}
-	return ocispec.MediaTypeImageManifest
+	return io.ReadAll(io.NewSectionReader(a.blobs[d], 0, a.blobs[d].Size()))
 }
 
-func (s *Server) blob(w http.ResponseWriter, r *http.Request) {
-	m := s.archive.blobs[digest.Digest(r.PathValue("digest"))]
-	if m == nil {
-		http.NotFound(w, r)
-		return
+// Blob implements readapi.Content.
+func (a *archive) Blob(_ *http.Request, name string, d digest.Digest) (io.ReadSeekCloser, error) {
+	m := a.blobs[d]
+	if m == nil || name != repository {
+		return nil, fs.ErrNotExist
 	}
-	w.Header().Set("Content-Type", "application/octet-stream")
-	http.ServeContent(w, r, "", time.Time{}, io.NewSectionReader(m, 0, m.Size()))
+	return section{io.NewSectionReader(m, 0, m.Size())}, nil
 }
+
+// section is a part of the tarball, which stays open.
+type section struct{ *io.SectionReader }
+
+// Close implements io.Closer.
+func (section) Close() error { return nil }
