@@ -5,55 +5,29 @@ package prefetch
 import (
 	"context"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/internal/cri"
-	"wangell.loutres.me/internal/process"
-	"wangell.loutres.me/internal/runtime/containerd"
+	"wangell.loutres.me/internal/testutil/containerdtest"
 	"wangell.loutres.me/internal/testutil/faultyhub"
-	"wangell.loutres.me/internal/testutil/need"
-	"wangell.loutres.me/internal/testutil/ownns"
 	"wangell.loutres.me/internal/wire"
 )
 
-// Tests as root run in their own network and mount namespaces.
-func TestMain(m *testing.M) {
-	if os.Geteuid() != 0 {
-		os.Exit(m.Run())
-	}
-	ownns.Main(func() int {
-		lo, err := netlink.LinkByName("lo")
-		if err == nil {
-			err = netlink.LinkSetUp(lo)
-		}
-		if err != nil {
-			fmt.Println("loopback device:", err)
-			return 1
-		}
-		return m.Run()
-	})
-}
+func TestMain(m *testing.M) { containerdtest.Main(m) }
 
 // realNode is a node with a real containerd, of which the CRI plugin pulls images.
 type realNode struct {
 	t      *testing.T
-	root   string
-	socket string
 	client *client.Client
+	socket string
 	*keeping
 }
 
@@ -66,97 +40,12 @@ type keeping struct {
 	reports map[string]wire.ImageReport
 }
 
-const realConfig = `version = 2
-root = %q
-state = %q
-disabled_plugins = [` + containerd.SparePlugins + `
-]
-[grpc]
-  address = %q
-[ttrpc]
-  address = %q
-[plugins."io.containerd.nri.v1.nri"]
-  disable = true
-[plugins."io.containerd.grpc.v1.cri"]
-  stream_server_address = "127.0.0.1"
-  stream_server_port = "0"
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    conf_dir = %q
-    bin_dir = %q
-`
-
-// newRealNode starts a containerd: WANGELL_TEST_CONTAINERD, or that in PATH. Its images are in a file system of size
-// bytes, or on the disk if that is 0.
+// newRealNode starts a containerd and a daemon's Keeper. Its images are in a file system of size bytes, or on the disk
+// if that is 0.
 func newRealNode(t *testing.T, size int) *realNode {
 	t.Helper()
-	need.Root(t)
-	program := os.Getenv("WANGELL_TEST_CONTAINERD")
-	if program == "" {
-		need.Program(t, "containerd", "containerd")
-		program = "containerd"
-	}
-	dir, err := os.MkdirTemp("", "pf") // short, because of the socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &realNode{t: t, root: filepath.Join(dir, "root"), socket: filepath.Join(dir, "c.sock")}
-	t.Cleanup(func() {
-		if err := containerd.UnmountBelow(dir); err != nil {
-			t.Error(err)
-		}
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := os.Mkdir(n.root, 0o711); err != nil {
-		t.Fatal(err)
-	}
-	if size > 0 {
-		if err := unix.Mount("tmpfs", n.root, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
-			need.Unmet(t, "cannot mount a small tmpfs: %v", err)
-		}
-	}
-	config := filepath.Join(dir, "config.toml")
-	text := fmt.Sprintf(realConfig, n.root, filepath.Join(dir, "state"), n.socket, n.socket+".ttrpc",
-		filepath.Join(dir, "cni"), filepath.Join(dir, "cni"))
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	cmd := exec.Command(program, "--config", config)
-	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	p, err := process.Start(cmd, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			text, _ := os.ReadFile(log.Name())
-			t.Logf("containerd: %s", text[max(0, len(text)-8000):])
-		}
-		if err := p.Stop(10 * time.Second); err != nil {
-			t.Error(err)
-		}
-		p.Close()
-	})
-	if n.client, err = client.New(n.socket, client.WithDefaultNamespace("k8s.io")); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { n.client.Close() })
-	n.until("containerd answers", func() bool {
-		store, err := cri.OpenImages("unix://" + n.socket)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer store.Close()
-		_, _, err = store.Look(t.Context(), "nothing.example/none:v1")
-		return err == nil
-	})
+	c := containerdtest.Start(t, size)
+	n := &realNode{t: t, client: c.Client, socket: c.Socket}
 	n.start()
 	t.Cleanup(func() { n.stop() })
 	return n
@@ -186,11 +75,7 @@ func (n *realNode) start() {
 
 func (n *realNode) until(what string, is func() bool) {
 	n.t.Helper()
-	for end := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			n.t.Fatalf("timeout: %s", what)
-		}
-	}
+	containerdtest.Until(n.t, what, is)
 }
 
 // untilState waits for a report and returns it.

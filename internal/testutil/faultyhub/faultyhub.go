@@ -34,13 +34,14 @@ type Hub struct {
 	// Host is the registry in the names of images.
 	Host string
 
-	inner http.Handler
-	mu    sync.Mutex // guards what follows
-	blobs map[string][]byte
-	sent  map[string]int64
-	asked map[string]int
-	fault Fault
-	until []time.Time // the ends of the tokens that were issued
+	server *httptest.Server
+	inner  http.Handler
+	mu     sync.Mutex // guards what follows
+	blobs  map[string][]byte
+	sent   map[string]int64
+	asked  map[string]int
+	fault  Fault
+	until  []time.Time // the ends of the tokens that were issued
 }
 
 // Fault is what goes wrong with the downloads of a layer.
@@ -64,11 +65,14 @@ func New(t testing.TB) *Hub {
 		inner: registry.New(registry.Logger(log.New(io.Discard, "", 0))),
 		blobs: map[string][]byte{}, sent: map[string]int64{}, asked: map[string]int{},
 	}
-	server := httptest.NewServer(h)
-	t.Cleanup(server.Close)
-	h.Host = strings.TrimPrefix(server.URL, "http://")
+	h.server = httptest.NewServer(h)
+	t.Cleanup(h.server.Close)
+	h.Host = strings.TrimPrefix(h.server.URL, "http://")
 	return h
 }
+
+// Close ends the registry.
+func (h *Hub) Close() { h.server.Close() }
 
 // Set replaces what goes wrong from now on.
 func (h *Hub) Set(f Fault) {
