@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package swarm
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+const (
+	// MaxServed is how many requests a node serves at once. With few of them, pieces are soon on more nodes, which serve
+	// them in turn.
+	MaxServed = 8
+	// BusyPause is how long a peer is not asked that serves as many.
+	BusyPause = 200 * time.Millisecond
+)
+
+// Limits bound the requests of a node that are in progress.
+type Limits struct {
+	// Registry and Peers are the numbers of requests to the registry, and to all peers together; PerPeer to one of them.
+	Registry, Peers, PerPeer int
+	// Silence is how long after two pauses between reports the index may not answer, before the node fetches from the
+	// registry what no peer is known to have. As long as the index answers, it alone decides who does that: many nodes
+	// that become impatient at once would slow the registry down for all of them.
+	Silence time.Duration
+}
+
+// DefaultLimits are the limits of a node.
+func DefaultLimits() Limits {
+	return Limits{Registry: 4, Peers: 8, PerPeer: 2, Silence: time.Second}
+}
+
+// Offer are the pieces that a peer has.
+type Offer struct {
+	Peer string
+	Have Set
+	// Unusable says that the peer has failed, or sent what was wrong, and is no source for now. Busy says that it is one,
+	// but serves so many others that it is not asked now.
+	Unusable, Busy bool
+}
+
+// Blob is a blob that is being fetched.
+type Blob struct {
+	Pieces int
+	// Have are the pieces that are there, Busy those that are being fetched, and Lease those that the index has this node
+	// fetch from the registry.
+	Have, Busy, Lease Set
+	Offers            []Offer
+	// NoRegistry says that the registry is not asked for now: it has failed.
+	NoRegistry bool
+	// Barred says that a peer is not asked for a piece. Optional.
+	Barred func(peer string, piece int) bool
+	// Answered is when the index last answered, or when the blob was begun, and Pause is that until the next report.
+	Answered time.Time
+	Pause    time.Duration
+}
+
+// State is what a node knows.
+type State struct {
+	// Blobs are in the order in which they are needed.
+	Blobs []Blob
+	// Registry is the number of requests to the registry in progress, and Peers those to each peer.
+	Registry int
+	Peers    map[string]int
+}
+
+// Request is a piece to fetch: from a peer, or from the registry if Peer is empty.
+type Request struct {
+	Blob, Piece int // Blob is the index in State.Blobs
+	Peer        string
+}
+
+// Next returns the requests that a node begins now. random returns a number in [0, n).
+func Next(s State, l Limits, now time.Time, random func(n int) int) []Request {
+	var out []Request
+	registry, total := s.Registry, 0
+	busy := make(map[string]int, len(s.Peers))
+	for peer, n := range s.Peers {
+		busy[peer] = n
+		total += n
+	}
+	for i := range s.Blobs {
+		b := &s.Blobs[i]
+		for _, c := range b.candidates(random) {
+			peer := ""
+			if total < l.Peers {
+				peer = leastBusy(c.peers, busy, l.PerPeer)
+			}
+			switch {
+			case peer != "":
+				busy[peer]++
+				total++
+			case registry < l.Registry && !b.NoRegistry && b.fromRegistry(c, l, now):
+				registry++
+			default:
+				continue
+			}
+			out = append(out, Request{Blob: i, Piece: c.piece, Peer: peer})
+		}
+	}
+	return out
+}
+
+// candidate is a piece that is missing.
+type candidate struct {
+	piece   int
+	peers   []string // that have it and can be asked now
+	offered bool     // a peer has it, if only one that is no source
+	live    bool     // a peer has it that is a source
+	tie     int
+}
+
+// candidates returns the missing pieces, the rarest first, and those of which no peer is known last.
+func (b *Blob) candidates(random func(int) int) []candidate {
+	var out []candidate
+	for p := range b.Pieces {
+		if b.Have.Has(p) || b.Busy.Has(p) {
+			continue
+		}
+		c := candidate{piece: p, tie: random(1 << 30)}
+		for i := range b.Offers {
+			o := &b.Offers[i]
+			if !o.Have.Has(p) {
+				continue
+			}
+			c.offered = true
+			if o.Unusable || b.Barred != nil && b.Barred(o.Peer, p) {
+				continue
+			}
+			c.live = true
+			if !o.Busy {
+				c.peers = append(c.peers, o.Peer)
+			}
+		}
+		out = append(out, c)
+	}
+	slices.SortFunc(out, func(x, y candidate) int {
+		if (len(x.peers) == 0) != (len(y.peers) == 0) {
+			return cmp.Compare(len(y.peers), len(x.peers))
+		}
+		return cmp.Or(cmp.Compare(len(x.peers), len(y.peers)), cmp.Compare(x.tie, y.tie))
+	})
+	return out
+}
+
+// fromRegistry reports whether this node may fetch a piece from the registry: if that is its lease, if those who have
+// it are no source, and if nobody says who has it.
+func (b *Blob) fromRegistry(c candidate, l Limits, now time.Time) bool {
+	switch {
+	case b.Lease.Has(c.piece):
+		return true
+	case c.live:
+		return false
+	}
+	return c.offered || now.Sub(b.Answered) >= l.Silence+2*b.Pause
+}
+
+// leastBusy returns the peer with the fewest requests in progress, less than limit; empty if there is none.
+func leastBusy(peers []string, busy map[string]int, limit int) (best string) {
+	for _, p := range peers {
+		if busy[p] < limit && (best == "" || busy[p] < busy[best]) {
+			best = p
+		}
+	}
+	return best
+}
