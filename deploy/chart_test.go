@@ -245,6 +245,8 @@ func TestSchemaRefusesWrongValues(t *testing.T) {
 		"daemon.xdpMode=fast":                          "/daemon/xdpMode",
 		"daemon.announce=BGP":                          "/daemon/announce",
 		"daemon.replies=edge":                          "/daemon/replies",
+		"daemon.peers.rate=fast":                       "/daemon/peers/rate",
+		"daemon.peers.dir=blobs":                       "/daemon/peers/dir",
 		"daemon.wakeBudgets.node.burst=-1":             "/daemon/wakeBudgets/node/burst",
 		"daemon.wakeBudgets.proven.perSecond=0":        "/daemon/wakeBudgets/proven/perSecond",
 		"daemon.wakeBudgets.prefix.burst=1":            "/daemon/wakeBudgets",
@@ -282,6 +284,18 @@ func TestDaemonsRestartWhenAddressesChange(t *testing.T) {
 }
 
 // The chart's budgets of wakes and sizes are those of the program, and a change reaches the daemon.
+// Peers are off by default, and then nothing of the node is mounted or listened at for them.
+func TestPeersAreOffByDefault(t *testing.T) {
+	for args, on := range map[string]bool{"daemon.peers.rate=7": false, "daemon.peers.enabled=true": true} {
+		spec := render(t, "--set", args).daemon.Spec.Template.Spec
+		passed := strings.Contains(strings.Join(spec.Containers[0].Args, " "), "--peers")
+		mounted := slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == "registries" })
+		if passed != on || mounted != on {
+			t.Errorf("%s: flags: %v, folders: %v, want %v", args, passed, mounted, on)
+		}
+	}
+}
+
 func TestBudgetsAndSizesReachTheDaemon(t *testing.T) {
 	args := func(r *rendered) string {
 		return strings.Join(r.daemon.Spec.Template.Spec.Containers[0].Args, " ") + " "

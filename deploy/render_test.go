@@ -183,6 +183,7 @@ var everything = []string{
 	"--set", "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.a=b",
 	"--set", "imagePullSecrets[0].name=pull,daemon.interfaces={eth0,eth1}",
 	"--set", "daemon.podLabels.a=b,daemon.podAnnotations.a=b,controller.podLabels.a=b,controller.podAnnotations.a=b",
+	"--set", "daemon.peers.enabled=true,daemon.peers.rate=1000000",
 	"--set", "sizes.flowsPerSource=100,sizes.flowsPerService=200",
 	"--set", "daemon.extraArgs={--log-level=debug},controller.extraArgs={--log-level=debug}",
 	"--set", "daemon.extraEnv[0].name=A,daemon.extraEnv[0].value=b",

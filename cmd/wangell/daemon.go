@@ -33,6 +33,7 @@ type daemonFlags struct {
 	announce    string
 	replies     string
 	clean       bool
+	peers       bool
 	cluster     clusterFlags
 }
 
@@ -116,6 +117,7 @@ func (f *daemonFlags) add(flags *pflag.FlagSet) {
 		"cluster: endpoint of the container runtime, such as unix:///run/containerd/containerd.sock")
 	flags.StringVar(&f.containerd, "containerd", "",
 		"one machine: socket of the containerd that runs the pods, for readinessProbes that run commands")
+	addPeers(flags, &f.peers, &c.Peers)
 	addSizes(flags, &c.Sizes)
 	f.cluster.add(flags)
 }
@@ -153,6 +155,12 @@ func (f *daemonFlags) run(cmd *cobra.Command, g *globals) (err error) {
 		c.RepliesByEdge = f.replies == repliesEdge
 	default:
 		return usage(cmd, "--replies %q: want %s or %s", f.replies, repliesDirect, repliesEdge)
+	}
+	switch {
+	case !f.peers:
+		c.Peers.Port = 0
+	case f.nodeAddress == "" || c.CRI == "":
+		return usage(cmd, "--peers needs --node-address and --cri")
 	}
 	if c.MetricsAddress != "" {
 		if _, _, err := net.SplitHostPort(c.MetricsAddress); err != nil {

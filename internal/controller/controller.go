@@ -183,6 +183,7 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 	c.receiver = &receiver{
 		engine: e, nodes: nodes,
 		relay: &relay{loop: c.loop, table: e.table, daemons: e.daemons, due: map[*pod]bool{}},
+		blobs: &blobs{key: cfg.Key, daemons: e.daemons, prefetch: e.prefetch, mirrors: map[string]mirror{}},
 	}
 }
 

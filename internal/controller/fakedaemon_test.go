@@ -42,6 +42,7 @@ type fakeDaemon struct {
 	tagKeys      *wire.TagKeys     // as last received
 	stuck        chan struct{}     // if set: Backends are not handled before it is closed
 	images       []*wire.Images    // as received, in this session and earlier ones
+	holders      []*wire.Holders   // likewise
 }
 
 func (d *fakeDaemon) services(full bool, upserts []wire.Service, removals []netip.AddrPort) {
@@ -79,6 +80,8 @@ func (d *fakeDaemon) receive(m wire.Message) {
 		}
 	case *wire.Images:
 		d.images = append(d.images, m)
+	case *wire.Holders:
+		d.holders = append(d.holders, m)
 	case *wire.TagKeys:
 		d.tagKeys = m
 	case *wire.Loads:

@@ -60,8 +60,9 @@ type imageNode struct {
 	lost       monotime.Time
 	reports    map[string]imageState // by image
 	sent       []wire.WantedImage
-	sentIn     uint64 // session
-	generation uint64 // of sent, in that session
+	shared     []string // repositories of sent that the node shares with others, sorted
+	sentIn     uint64   // session
+	generation uint64   // of sent, in that session
 	pulls      map[string]*kubeletPull
 }
 
@@ -212,7 +213,7 @@ func (p *prefetcher) tell(n *imageNode) {
 	if n.sentIn != n.session {
 		n.sentIn, n.generation = n.session, 0
 	}
-	n.sent, n.generation = list, n.generation+1
+	n.sent, n.shared, n.generation = list, sharedOf(list), n.generation+1
 	for _, m := range wire.NewImages(n.generation, list) {
 		p.daemons.send(n.session, m)
 	}

@@ -17,6 +17,7 @@ type receiver struct {
 	engine *engine
 	nodes  *nodes
 	relay  *relay
+	blobs  *blobs
 }
 
 // joined handles a daemon that has connected.
@@ -34,6 +35,7 @@ func (r *receiver) left(p wire.Peer) {
 	r.engine.publisher.feed.leave(p)
 	r.nodes.left(p)
 	r.engine.prefetch.left(p)
+	r.blobs.left(p)
 	for _, s := range r.engine.table.services {
 		delete(s.idle, p.Node)
 	}
@@ -103,6 +105,10 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 		e.prefetch.received(from, m)
 	case *wire.ImagePulled:
 		e.prefetch.pulled(from, m)
+	case *wire.Mirror:
+		r.blobs.joined(from, m)
+	case *wire.Blobs:
+		r.blobs.received(from, m, time.Now())
 	case *wire.Loads:
 		for _, l := range m.Pods {
 			r.relay.add(from, l)

@@ -9,6 +9,9 @@ import (
 
 	contentv1 "github.com/containerd/containerd/api/services/content/v1"
 	containerdv1 "github.com/containerd/containerd/api/services/images/v1"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/content/proxy"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"google.golang.org/grpc"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -41,6 +44,12 @@ func OpenImages(endpoint string) (*Images, error) {
 	return &Images{
 		conn, criv1.NewImageServiceClient(conn), containerdv1.NewImagesClient(conn), contentv1.NewContentClient(conn),
 	}, nil
+}
+
+// Content returns containerd's content store, and a context with the namespace in which its CRI plugin has images. With
+// another runtime all calls of the store fail.
+func (s *Images) Content(ctx context.Context) (content.Store, context.Context) {
+	return proxy.NewContentStore(s.conn), namespaces.WithNamespace(ctx, criNamespace)
 }
 
 // Close closes the connection.

@@ -26,10 +26,13 @@ const (
 	valueOurs = "true"
 )
 
+// criNamespace is containerd's namespace for the CRI.
+const criNamespace = "k8s.io"
+
 // namespaced returns a context for calls of containerd's API in the namespace of the CRI.
 func namespaced(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io"), cancel
+	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", criNamespace), cancel
 }
 
 // Name returns the name under which containerd has an image: with registry and tag. One that is not a reference stays

@@ -23,48 +23,58 @@ import (
 // leader election writes labels in the same request as the holder of the Lease.
 const LabelCertificate = "wangell.loutres.me/certificate"
 
-// NewCertificate makes a self-signed certificate for one process. Its fingerprint, not its dates, says whether it is
-// valid.
-func NewCertificate(now time.Time) (tls.Certificate, error) {
+// NewCertificate makes a self-signed certificate for one process, with a name that says whose it is. Its fingerprint,
+// not its name or dates, says whether it is valid.
+func NewCertificate(name string, now time.Time) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("key of the enrolment certificate: %w", err)
+		return tls.Certificate{}, fmt.Errorf("key of the certificate of the %s: %w", name, err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: "wangell controller"},
+		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: name},
 		NotBefore: now.Add(-24 * time.Hour), NotAfter: now.AddDate(10, 0, 0),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("enrolment certificate: %w", err)
+		return tls.Certificate{}, fmt.Errorf("certificate of the %s: %w", name, err)
 	}
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }
 
 // Fingerprint returns the SHA-256 of a certificate in base32, which fits the value of a label.
-func Fingerprint(c tls.Certificate) string { return fingerprint(c.Certificate[0]) }
+func Fingerprint(c tls.Certificate) string { return inBase32(Sum(c)) }
 
-func fingerprint(der []byte) string {
-	sum := sha256.Sum256(der)
+// Sum returns the SHA-256 of a certificate.
+func Sum(c tls.Certificate) [sha256.Size]byte { return sha256.Sum256(c.Certificate[0]) }
+
+func inBase32(sum [sha256.Size]byte) string {
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:]))
 }
 
 // pinned returns a TLS configuration of a client that accepts the certificate with this fingerprint only.
 func pinned(want string) *tls.Config {
+	return Pinned(func(sum [sha256.Size]byte) error {
+		got := inBase32(sum)
+		if subtle.ConstantTimeCompare([]byte(got), []byte(want)) != 1 {
+			return fmt.Errorf("%w: its fingerprint is %s, and the Lease has %s", errCertificate, got, want)
+		}
+		return nil
+	})
+}
+
+// Pinned returns a TLS configuration of a client that accepts the certificates for whose SHA-256 accept returns nil.
+func Pinned(accept func(sum [sha256.Size]byte) error) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		// There is no authority to ask: VerifyConnection compares the fingerprint instead.
+		// There is no authority to ask: VerifyConnection looks at the fingerprint instead.
 		InsecureSkipVerify: true, //nolint:gosec // see above
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if len(s.PeerCertificates) == 0 {
 				return errors.New("no certificate")
 			}
-			got := fingerprint(s.PeerCertificates[0].Raw)
-			if subtle.ConstantTimeCompare([]byte(got), []byte(want)) != 1 {
-				return fmt.Errorf("%w: its fingerprint is %s, and the Lease has %s", errCertificate, got, want)
-			}
-			return nil
+			return accept(sha256.Sum256(s.PeerCertificates[0].Raw))
 		},
 	}
 }

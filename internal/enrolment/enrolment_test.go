@@ -40,7 +40,7 @@ type served struct {
 // serve starts a Server for which a token "NODE.token" is of that node.
 func serve(t *testing.T) *served {
 	t.Helper()
-	certificate, err := NewCertificate(time.Now())
+	certificate, err := NewCertificate("wangell controller", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

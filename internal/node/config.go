@@ -48,6 +48,8 @@ type Config struct {
 	XDPMode string
 	// Shortcut lets connections of pods on this node bypass its network stack once the stack has accepted their SYN.
 	Shortcut bool
+	// Peers configures the sharing of images with other nodes. It needs CRI and NodeAddr.
+	Peers PeersConfig
 	// NoARP leaves ARP requests for service addresses unanswered: something else brings packets for them to nodes.
 	NoARP bool
 	// RepliesByEdge makes replies to clients of other nodes go back through the client's edge node.

@@ -22,9 +22,10 @@ type daemon struct {
 	cfg     Config
 	log     *slog.Logger
 	gate    *gate.Gate
-	client  *wire.Client  // set before started is closed
-	cri     *cri.Watcher  // nil if Config.CRI is empty
-	images  *images       // likewise
+	client  *wire.Client // set before started is closed
+	cri     *cri.Watcher // nil if Config.CRI is empty
+	images  *images      // likewise
+	key     nodeKey
 	started chan struct{} // handlers of the client may run before NewClient has returned
 	ctx     context.Context
 	ready   sync.Once

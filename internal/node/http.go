@@ -58,6 +58,9 @@ func (d *daemon) handler() http.Handler {
 	reg.MustRegister(newCollector(d))
 	if d.images != nil {
 		reg.MustRegister(d.images.keeper)
+		if d.images.mirror != nil {
+			reg.MustRegister(d.images.mirror)
+		}
 	}
 	// The namespace keeps the daemon's process metrics apart from the controller's.
 	reg.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{Namespace: "wangell_daemon"}))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/cri"
+	"wangell.loutres.me/internal/peer"
 	"wangell.loutres.me/internal/prefetch"
 	"wangell.loutres.me/internal/wire"
 )
@@ -21,6 +22,7 @@ const releaseTimeout = 5 * time.Second
 type images struct {
 	store  *cri.Images
 	keeper *prefetch.Keeper
+	mirror *peer.Mirror // nil: none
 
 	mu         sync.Mutex // guards the set that is being received
 	generation uint64
@@ -33,11 +35,18 @@ func (d *daemon) newImages(endpoint string) (*images, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &images{store: store, keeper: prefetch.New(prefetch.Config{
+	i := &images{store: store}
+	i.keeper = prefetch.New(prefetch.Config{
 		Store: store, Log: d.log,
-		Report:   func(r wire.ImageReport) { d.send(&wire.ImageReports{Images: []wire.ImageReport{r}}) },
+		Report: func(r wire.ImageReport) {
+			d.send(&wire.ImageReports{Images: []wire.ImageReport{r}})
+			if i.mirror != nil && r.State == wire.ImagePresent {
+				i.mirror.Scan()
+			}
+		},
 		Progress: func(p wire.ImagePulled) { d.send(&p) },
-	})}, nil
+	})
+	return i, nil
 }
 
 // beginSession sends all image states to the controller of a new session.
@@ -47,6 +56,9 @@ func (i *images) beginSession(send func(wire.Message)) {
 	i.mu.Unlock()
 	for part := range slices.Chunk(i.keeper.Reports(), wire.MaxImageReports) {
 		send(&wire.ImageReports{Images: part})
+	}
+	if i.mirror != nil {
+		i.mirror.BeginSession(send)
 	}
 }
 
@@ -72,6 +84,9 @@ func (i *images) receive(m *wire.Images) {
 		set = append(set, p.Images...)
 	}
 	i.pieces = nil
+	if i.mirror != nil {
+		i.mirror.Want(set)
+	}
 	i.keeper.Want(set)
 }
 

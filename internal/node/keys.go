@@ -121,6 +121,7 @@ func (d *daemon) renewKeys(ctx context.Context) {
 		if before != d.cfg.Keys {
 			d.log.Info("this node has a new key")
 			d.client.SetKey(d.cfg.Keys.Node)
+			d.key.set(d.cfg.Keys.Node)
 		}
 		if before.Proof != d.cfg.Keys.Proof {
 			d.log.Warn("challenges of this node have the former key until its daemon is restarted: clients that prove " +

@@ -25,6 +25,7 @@ func (d *daemon) run(ctx context.Context) (clean bool, err error) {
 		if d.images, err = d.newImages(d.cfg.CRI); err != nil {
 			return false, err
 		}
+		d.images.mirror = d.newMirror()
 	}
 	stopHTTP, err := d.cfg.serveHTTP(d.handler())
 	if err != nil {
@@ -63,6 +64,9 @@ func (d *daemon) run(ctx context.Context) (clean bool, err error) {
 	if d.cri != nil {
 		group.Go(func() { d.cri.Run(ctx) })
 		group.Go(func() { d.images.keeper.Run(ctx) })
+		if d.images.mirror != nil {
+			group.Go(func() { d.runMirror(ctx) })
+		}
 	}
 	if d.cfg.NodeAddr.IsValid() {
 		group.Go(func() { d.balance(ctx) })
@@ -77,6 +81,7 @@ func (d *daemon) run(ctx context.Context) (clean bool, err error) {
 			if err := d.images.release(); err != nil {
 				d.log.Warn("images stay pinned in the container runtime", "error", err)
 			}
+			d.removeHosts()
 		}
 	}
 	err = errors.Join(stopEvents(), leave())
@@ -173,6 +178,10 @@ func (d *daemon) receive(m wire.Message) {
 	case *wire.Images:
 		if d.images != nil {
 			d.images.receive(m)
+		}
+	case *wire.Holders:
+		if d.images != nil && d.images.mirror != nil {
+			d.images.mirror.Receive(m)
 		}
 	default:
 		d.log.Warn("unexpected message from the controller", "message", m.Type())

@@ -148,7 +148,7 @@ func newEnrolment(cfg Config, typed kubernetes.Interface) (*enrolment.Server, er
 	if cfg.DaemonAccount == (Name{}) {
 		return nil, nil
 	}
-	certificate, err := enrolment.NewCertificate(time.Now())
+	certificate, err := enrolment.NewCertificate("wangell controller", time.Now())
 	if err != nil {
 		return nil, err
 	}

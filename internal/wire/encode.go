@@ -77,6 +77,12 @@ func newMessage(t Type) body {
 		return &ImageReports{}
 	case TypeImagePulled:
 		return &ImagePulled{}
+	case TypeMirror:
+		return &Mirror{}
+	case TypeBlobs:
+		return &Blobs{}
+	case TypeHolders:
+		return &Holders{}
 	}
 	return nil
 }

@@ -3,6 +3,7 @@
 package wire
 
 import (
+	"bytes"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -94,10 +95,32 @@ func samples() map[string]Message {
 		}}, MaxImageReports)},
 		"image pulled":      &ImagePulled{Ref: "nginx", Done: 7 << 30, Total: 8 << 30},
 		"image pulled full": &ImagePulled{Ref: strings.Repeat("i", MaxImageText), Done: 1 << 60, Total: 1 << 60},
-		"sync empty":        &Sync{Version: 1, Pieces: 1},
-		"wake":              &Wake{Service: service4, Seq: 3, SYNSeen: 1_000_000_001, Noticed: 1_000_050_002, Parked: 2},
-		"moved":             &Moved{From: service4, To: service6, DrainMillis: 30_000},
-		"refuse":            &Refuse{Service: service4, Reason: "image \"x\" not found"},
+		"mirror":            &Mirror{Addr: service4, Fingerprint: [32]byte{1, 2, 3}},
+		"blobs": &Blobs{Repository: "docker.io/library/nginx", NoRegistry: true, Blobs: []Blob{
+			{Digest: BlobDigest{1}, Size: 600e6, State: BlobPartial, Have: []byte{0x0f, 0x80}},
+			{Digest: BlobDigest{2}, Size: 7, State: BlobComplete},
+			{Digest: BlobDigest{3}, State: BlobGone},
+		}},
+		"blobs full": &Blobs{Repository: strings.Repeat("i", MaxImageText), Blobs: slices.Repeat([]Blob{
+			{Size: 1 << 60, State: BlobPartial, Have: bytes.Repeat([]byte{0xff}, MaxBlobSet)},
+		}, MaxBlobs)},
+		"holders": &Holders{
+			Repository: "docker.io/library/nginx", Digest: BlobDigest{1}, Size: 600e6, PauseMillis: 200, Lease: []byte{0x10},
+			Expires: 1_800_000_000, Holders: []Holder{
+				{Mirror: Mirror{Addr: service4, Fingerprint: [32]byte{4}}, Grant: [32]byte{5}, Have: []byte{0x03}},
+				{Mirror: Mirror{Addr: service6, Fingerprint: [32]byte{6}}, Grant: [32]byte{7}, Complete: true},
+			},
+		},
+		"holders full": &Holders{
+			Repository: strings.Repeat("i", MaxImageText), Lease: bytes.Repeat([]byte{0xff}, MaxBlobSet),
+			Holders: slices.Repeat([]Holder{
+				{Mirror: Mirror{Addr: service6}, Have: bytes.Repeat([]byte{0xff}, MaxBlobSet)},
+			}, MaxHolders),
+		},
+		"sync empty": &Sync{Version: 1, Pieces: 1},
+		"wake":       &Wake{Service: service4, Seq: 3, SYNSeen: 1_000_000_001, Noticed: 1_000_050_002, Parked: 2},
+		"moved":      &Moved{From: service4, To: service6, DrainMillis: 30_000},
+		"refuse":     &Refuse{Service: service4, Reason: "image \"x\" not found"},
 		"backends": &Backends{Service: service4, Generation: 9, Sharing: 3, Pods: []Backend{
 			{
 				PodID: 1, State: PodServing, Addr: netip.MustParseAddrPort("10.46.128.2:8080"), Node: "node-1",
@@ -312,6 +335,18 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 		{&Images{Pieces: 1, Images: []WantedImage{{Policy: ImageNever, Ref: long(1025)}}}, "image: 1025 bytes"},
 		{&ImagePulled{Ref: "a", Done: 2, Total: 1}, "2 of 1 bytes of an image"},
 		{&ImagePulled{}, "without a name"},
+		{&Mirror{}, "mirror: no address"},
+		{&Blobs{}, "without a name"},
+		{&Blobs{Repository: "a", Blobs: make([]Blob, 129)}, "129 blobs, at most 128"},
+		{&Blobs{Repository: "a", Blobs: []Blob{{State: 4}}}, "unknown state of a blob 4"},
+		{&Blobs{Repository: "a", Blobs: []Blob{{State: BlobGone, Have: []byte{1}}}}, "pieces of a blob in state 1"},
+		{&Blobs{Repository: "a", Blobs: []Blob{{State: BlobPartial, Have: make([]byte, 129)}}}, "a set of 129 bytes"},
+		{&Holders{}, "without a name"},
+		{&Holders{Repository: "a", Lease: make([]byte, 129)}, "lease: a set of 129 bytes"},
+		{&Holders{Repository: "a", Holders: make([]Holder, 17)}, "17 holders, at most 16"},
+		{&Holders{Repository: "a", Holders: make([]Holder, 1)}, "mirror: no address"},
+		{&Holders{Repository: "a", Holders: []Holder{{Mirror: Mirror{Addr: service4}, Have: make([]byte, 129)}}},
+			"holder: a set of 129 bytes"},
 		{&ImageReports{Images: make([]ImageReport, 17)}, "17 images, at most 16"},
 		{&ImageReports{Images: []ImageReport{{Ref: "a", State: 5}}}, "unknown state of an image 5"},
 		{&ImageReports{Images: []ImageReport{{State: ImageFailed}}}, "without a name"},

@@ -73,6 +73,10 @@ func FuzzImages(f *testing.F)       { fuzzMessage(f, TypeImages) }
 func FuzzImageReports(f *testing.F) { fuzzMessage(f, TypeImageReports) }
 func FuzzImagePulled(f *testing.F)  { fuzzMessage(f, TypeImagePulled) }
 
+func FuzzMirror(f *testing.F)  { fuzzMessage(f, TypeMirror) }
+func FuzzBlobs(f *testing.F)   { fuzzMessage(f, TypeBlobs) }
+func FuzzHolders(f *testing.F) { fuzzMessage(f, TypeHolders) }
+
 // FuzzDatagram checks that a server accepts no datagram except the HELLOs of the vectors, and that none creates a
 // session.
 func FuzzDatagram(f *testing.F) {

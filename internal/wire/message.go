@@ -40,6 +40,10 @@ const (
 	TypeImages       Type = 28 // controller → daemon: the images that its node is to have
 	TypeImageReports Type = 29 // daemon → controller: the states of these images
 	TypeImagePulled  Type = 30 // daemon → controller: how much of an image is pulled
+
+	TypeMirror  Type = 31 // daemon → controller: where its node shares blobs of images
+	TypeBlobs   Type = 32 // daemon → controller: which blobs of a repository its node has
+	TypeHolders Type = 33 // controller → daemon: who else has pieces of a blob
 )
 
 // String returns the type's name as docs/protocol.md spells it.
@@ -55,6 +59,7 @@ func (t Type) String() string {
 		TypeDeaf:    "DEAF",
 		TypeMoved:   "MOVED",
 		TypeImages:  "IMAGES", TypeImageReports: "IMAGE_REPORTS", TypeImagePulled: "IMAGE_PULLED",
+		TypeMirror: "MIRROR", TypeBlobs: "BLOBS", TypeHolders: "HOLDERS",
 	}
 	if n, ok := names[t]; ok {
 		return n
@@ -75,7 +80,7 @@ func reliable(t Type) bool {
 // session, at whose start the daemon sends the present state again.
 func sessionScoped(t Type) bool {
 	return t == TypeNode || t == TypePodReport || t == TypeTagReady || t == TypeAlert ||
-		t == TypeImageReports
+		t == TypeImageReports || t == TypeMirror || t == TypeBlobs
 }
 
 // Flags of a Service.

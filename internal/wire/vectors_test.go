@@ -170,7 +170,8 @@ func makeVectors(t testing.TB) vectors {
 		fromClient := false
 		switch m.Type() {
 		case TypeWake, TypeListening, TypeUnready, TypeTrace, TypeStats, TypeIdle, TypeQuiet, TypeNode, TypePodReport,
-			TypeUsage, TypeTagReady, TypeDenied, TypeAlert, TypeDeaf, TypeImageReports, TypeImagePulled:
+			TypeUsage, TypeTagReady, TypeDenied, TypeAlert, TypeDeaf, TypeImageReports, TypeImagePulled,
+			TypeMirror, TypeBlobs:
 			fromClient = true
 		}
 		if !reliable(m.Type()) {

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package peer
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"wangell.loutres.me/internal/blobindex"
+	"wangell.loutres.me/internal/swarm"
+	"wangell.loutres.me/internal/wire"
+)
+
+const (
+	// maxTries is how often a blob is put together before it counts as one that cannot be had.
+	maxTries = 3
+	// keptFor is how long a download goes on that nobody asks for any more: containerd comes back after an interruption.
+	keptFor = 5 * time.Minute
+)
+
+var (
+	errNotShared = errors.New("no service of this node uses it any more")
+	errDigest    = errors.New("what the registry and the peers have sent does not have its digest")
+	errNoSource  = errors.New("neither the registry nor a peer sends what is missing")
+)
+
+// download is a blob that is being fetched into a file, or that was and is not known to be in containerd yet. Unless
+// said otherwise Mirror.mu guards it.
+type download struct {
+	key      blobindex.Key
+	manifest bool   // it is a manifest or index, which registries serve elsewhere; constant
+	size     uint64 // constant
+	pieces   int    // constant
+	file     *os.File
+	ctx      context.Context // of its requests
+	cancel   context.CancelFunc
+	ended    chan struct{} // closed once it is complete or has failed
+	err      error         // why it has failed
+
+	have, busy swarm.Set
+	from       []string // who has sent a piece; empty for the registry
+	suspects   map[int][]suspect
+	tries      int
+	users      int       // that wait for it, or read it
+	used       time.Time // when users became 0
+
+	lease    swarm.Set
+	offers   []offer
+	answered time.Time
+	reported time.Time
+	pause    time.Duration
+	dirty    bool      // there are pieces that were not reported
+	starving time.Time // since when nothing can be fetched; zero if something can
+
+	hashing sync.Mutex // guards, and is taken before Mirror.mu:
+	hash    hash.Hash  // of the first pieces
+	hashed  int        // their number
+}
+
+// offer is what the index says of a peer.
+type offer struct {
+	peer     string
+	grant    [32]byte
+	expires  uint64
+	complete bool
+	have     swarm.Set
+}
+
+// suspect is a piece of a blob that did not have its digest.
+type suspect struct {
+	peer string
+	sum  [sha256.Size]byte
+}
+
+// begin returns the download of a blob, a new one if necessary, for a user who calls leave. m.mu is held.
+func (m *Mirror) begin(ctx context.Context, k blobindex.Key, size uint64, manifest bool) (*download, error) {
+	if d := m.downloads[k]; d != nil {
+		d.users++
+		return d, nil
+	}
+	f, err := os.Create(filepath.Join(m.cfg.Dir, fmt.Sprintf("%x-%d", k.Digest, time.Now().UnixNano())))
+	if err != nil {
+		return nil, fmt.Errorf("make a file for a blob: %w", err)
+	}
+	n, now := swarm.Pieces(size), time.Now()
+	d := &download{
+		key: k, manifest: manifest, size: size, pieces: n, file: f, ended: make(chan struct{}),
+		have: swarm.NewSet(n), busy: swarm.NewSet(n),
+		from: make([]string, n), suspects: map[int][]suspect{}, answered: now, users: 1, hash: sha256.New(),
+	}
+	d.ctx, d.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	m.downloads[k] = d
+	m.queue = append(m.queue, d)
+	m.notify()
+	return d, nil
+}
+
+// leave ends a use of a download.
+func (m *Mirror) leave(d *download) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d.users--
+	d.used = time.Now()
+	m.close(d)
+}
+
+// drop ends a download and removes its file, once nobody reads it. m.mu is held.
+func (m *Mirror) drop(d *download, why error) {
+	if m.downloads[d.key] != d {
+		return
+	}
+	delete(m.downloads, d.key)
+	m.end(d, why)
+	if _, stored := m.stored[d.key]; !stored {
+		m.changes[d.key] = wire.Blob{Digest: d.key.Digest, State: wire.BlobGone}
+	}
+	m.close(d)
+	m.notify()
+}
+
+// end notes that a download is complete, or has failed. m.mu is held.
+func (m *Mirror) end(d *download, err error) {
+	for i, o := range m.queue {
+		if o == d {
+			m.queue = append(m.queue[:i:i], m.queue[i+1:]...)
+			d.err = err
+			close(d.ended)
+			break
+		}
+	}
+	d.cancel()
+}
+
+// close closes and removes the file of a download that was dropped and is not used. m.mu is held.
+func (m *Mirror) close(d *download) {
+	if m.downloads[d.key] == d || d.users > 0 || d.file == nil || d.busy.Len() > 0 {
+		return
+	}
+	d.file.Close()
+	if err := os.Remove(d.file.Name()); err != nil {
+		m.cfg.Log.Warn("the mirror's file of a blob stays", "error", err)
+	}
+	d.file = nil
+}
+
+// complete reports whether all of a blob is there, with the right digest. m.mu is held.
+func (d *download) complete() bool {
+	select {
+	case <-d.ended:
+		return d.err == nil
+	default:
+		return false
+	}
+}
+
+// settle notes the end of the request for a piece, which is in the file unless there is an error. from is the peer that
+// was asked; empty: the registry.
+func (m *Mirror) settle(d *download, piece int, from string, err error) {
+	m.mu.Lock()
+	d.busy.Remove(piece)
+	if err == nil && m.downloads[d.key] == d {
+		d.have.Add(piece)
+		d.from[piece] = from
+		d.dirty = true
+		d.users++
+		defer m.leave(d)
+		defer m.check(d)
+	} else {
+		m.close(d)
+	}
+	m.mu.Unlock()
+	m.notify()
+}
+
+// check hashes what is there without a gap, and compares the digest after the last piece.
+func (m *Mirror) check(d *download) {
+	d.hashing.Lock()
+	defer d.hashing.Unlock()
+	if d.hashed == d.pieces {
+		return // the caller before this one saw the last piece, too
+	}
+	for d.hashed < d.pieces {
+		m.mu.Lock()
+		has, gone := d.have.Has(d.hashed), m.downloads[d.key] != d
+		m.mu.Unlock()
+		if !has || gone {
+			return
+		}
+		if err := d.read(d.hashed, d.hash); err != nil {
+			m.mu.Lock()
+			m.drop(d, fmt.Errorf("read the file of a blob: %w", err))
+			m.mu.Unlock()
+			return
+		}
+		d.hashed++
+	}
+	if [sha256.Size]byte(d.hash.Sum(nil)) == d.key.Digest {
+		m.verified(d)
+		return
+	}
+	m.mismatch(d)
+}
+
+// read copies a piece out of the file.
+func (d *download) read(piece int, to io.Writer) error {
+	offset, length := swarm.Bounds(d.size, piece)
+	_, err := io.Copy(to, io.NewSectionReader(d.file, int64(offset), int64(length)))
+	return err
+}
+
+// sum returns the SHA-256 of a piece.
+func (d *download) sum(piece int) (sum [sha256.Size]byte, err error) {
+	h := sha256.New()
+	err = d.read(piece, h)
+	h.Sum(sum[:0])
+	return sum, err
+}
+
+// verified notes that a blob is complete, and drops the peers that had sent something else. d.hashing is held.
+func (m *Mirror) verified(d *download) {
+	for piece, list := range d.suspects {
+		right, err := d.sum(piece)
+		for _, s := range list {
+			if err == nil && s.sum != right {
+				m.ban(s.peer, d, piece)
+			}
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.downloads[d.key] != d {
+		return
+	}
+	m.end(d, nil)
+	m.changes[d.key] = wire.Blob{Digest: d.key.Digest, Size: d.size, State: wire.BlobComplete}
+	m.notify()
+}
+
+// mismatch has pieces that came from peers fetched again, from others. The last try takes them from the registry only.
+// d.hashing is held.
+func (m *Mirror) mismatch(d *download) {
+	d.tries++
+	again := 0
+	for piece, peer := range d.from {
+		if peer == "" {
+			continue
+		}
+		sum, err := d.sum(piece)
+		if err != nil {
+			break // and fail
+		}
+		again++
+		m.mu.Lock()
+		d.suspects[piece] = append(d.suspects[piece], suspect{peer, sum})
+		d.have.Remove(piece)
+		m.mu.Unlock()
+	}
+	d.hash, d.hashed = sha256.New(), 0
+	m.metrics.mismatches.Inc()
+	m.cfg.Log.Warn("a blob does not have its digest: what came from other nodes is fetched again", "repository",
+		d.key.Repository, "digest", digestOf(d.key), "pieces", again, "try", d.tries)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d.dirty = true
+	if again == 0 || d.tries == maxTries {
+		m.drop(d, errDigest)
+	}
+	m.notify()
+}
+
+// barred reports whether a peer is not asked for a piece again. m.mu is held.
+func (d *download) barred(peer string, piece int) bool {
+	for _, s := range d.suspects[piece] {
+		if s.peer == peer || d.tries == maxTries-1 {
+			return true
+		}
+	}
+	return false
+}

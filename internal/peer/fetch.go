@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package peer
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"wangell.loutres.me/internal/enrolment"
+	"wangell.loutres.me/internal/swarm"
+	"wangell.loutres.me/internal/wire"
+)
+
+const (
+	dialTimeout = 2 * time.Second
+	// peerPause is how long a peer is not asked after a failure, and banFor after wrong pieces.
+	peerPause = 3 * time.Second
+	banFor    = 10 * time.Minute
+	// maxPeers bounds the peers that are remembered, of those that are not being asked.
+	maxPeers = 256
+
+	blobsPath     = "/v1/blobs/"
+	grantHeader   = "Wangell-Grant"
+	expiresHeader = "Wangell-Expires"
+)
+
+// peer is another node's mirror. Mirror.mu guards it.
+type peer struct {
+	at        wire.Mirror // constant
+	client    *http.Client
+	busy      int       // requests in progress
+	notBefore time.Time // it is asked again after a failure
+	free      time.Time // it is asked again after it has served too many others
+}
+
+// peer returns the name of a peer for package swarm, and remembers it. m.mu is held.
+func (m *Mirror) peer(at wire.Mirror) string {
+	id := at.Addr.String() + " " + hex.EncodeToString(at.Fingerprint[:])
+	if m.peers[id] != nil {
+		return id
+	}
+	for old, p := range m.peers {
+		if len(m.peers) < maxPeers {
+			break
+		}
+		if p.busy == 0 && time.Now().After(p.notBefore) {
+			p.client.CloseIdleConnections()
+			delete(m.peers, old)
+		}
+	}
+	pin := enrolment.Pinned(func(sum [32]byte) error {
+		if sum != at.Fingerprint {
+			return fmt.Errorf("the certificate of %v is not the one that its node has told the controller", at.Addr)
+		}
+		return nil
+	})
+	pin.Certificates = append(pin.Certificates, m.certificate)
+	m.peers[id] = &peer{at: at, client: &http.Client{
+		Transport: &http.Transport{
+			TLSClientConfig: pin, TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: stallTimeout,
+			IdleConnTimeout: idleTimeout / 2, MaxIdleConnsPerHost: m.cfg.Limits.PerPeer,
+			DialContext: dialer.DialContext,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+	return id
+}
+
+// fromRegistry fetches a piece from the registry.
+func (m *Mirror) fromRegistry(d *download, piece int) {
+	err := m.receive(d, piece, fromRegistry, func(ctx context.Context, offset, length uint64) (io.ReadCloser, error) {
+		return m.registries.open(ctx, d.key, d.manifest, offset, length)
+	})
+	m.mu.Lock()
+	m.registry--
+	m.mu.Unlock()
+	if err != nil && d.ctx.Err() == nil {
+		m.registries.failed(d.key.Repository, err, time.Now())
+		m.cfg.Log.Info("the registry does not send a piece", "repository", d.key.Repository, "error", err)
+	}
+	m.settle(d, piece, "", err)
+}
+
+// fromPeer fetches a piece from a peer.
+func (m *Mirror) fromPeer(d *download, piece int, p *peer, o offer) {
+	err := m.askPeer(d, piece, p, o)
+	m.mu.Lock()
+	p.busy--
+	if errors.Is(err, errBusy) {
+		p.free = time.Now().Add(swarm.BusyPause)
+	} else if err != nil && d.ctx.Err() == nil {
+		p.notBefore = time.Now().Add(peerPause)
+		m.cfg.Log.Info("a peer does not send a piece", "peer", p.at.Addr, "repository", d.key.Repository, "error", err)
+	}
+	m.mu.Unlock()
+	m.settle(d, piece, o.peer, err)
+}
+
+// askPeer fetches a piece from a peer into the file of a download.
+func (m *Mirror) askPeer(d *download, piece int, p *peer, o offer) error {
+	return m.receive(d, piece, fromPeer, func(ctx context.Context, offset, length uint64) (io.ReadCloser, error) {
+		at := url.URL{Scheme: "https", Host: p.at.Addr.String(), Path: blobsPath + hex.EncodeToString(d.key.Digest[:])}
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), http.NoBody)
+		if err != nil {
+			return nil, err
+		}
+		req.Header.Set("Range", byteRange(offset, length))
+		req.Header.Set(grantHeader, hex.EncodeToString(o.grant[:]))
+		req.Header.Set(expiresHeader, strconv.FormatUint(o.expires, 10))
+		res, err := p.client.Do(req)
+		if err != nil {
+			return nil, err
+		}
+		return rangeOf(res, offset, length)
+	})
+}
+
+// receive writes a piece into the file of a download.
+func (m *Mirror) receive(
+	d *download, piece int, source string, open func(ctx context.Context, offset, length uint64) (io.ReadCloser, error),
+) error {
+	offset, length := swarm.Bounds(d.size, piece)
+	ctx, cancel := context.WithCancelCause(d.ctx)
+	defer cancel(nil)
+	stall := time.AfterFunc(2*stallTimeout, func() { cancel(fmt.Errorf("no answer for %v", 2*stallTimeout)) })
+	defer stall.Stop()
+	body, err := open(ctx, offset, length)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	counted := readerFunc(func(b []byte) (int, error) {
+		stall.Reset(stallTimeout)
+		n, err := body.Read(b)
+		m.metrics.received.WithLabelValues(source).Add(float64(n))
+		return n, err
+	})
+	n, err := io.Copy(io.NewOffsetWriter(d.file, int64(offset)), io.LimitReader(counted, int64(length)))
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		return err
+	case uint64(n) != length:
+		return fmt.Errorf("%d bytes of %d: %w", n, length, io.ErrUnexpectedEOF)
+	}
+	return nil
+}
+
+type readerFunc func([]byte) (int, error)
+
+// Read implements io.Reader.
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
+
+// ban does not ask a peer for a while that has sent a wrong piece.
+func (m *Mirror) ban(id string, d *download, piece int) {
+	m.metrics.banned.Inc()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p := m.peers[id]; p != nil {
+		p.notBefore = time.Now().Add(banFor)
+		m.cfg.Log.Warn("a peer has sent wrong bytes of a blob, and is not asked for a while", "peer", p.at.Addr,
+			"repository", d.key.Repository, "digest", digestOf(d.key), "piece", piece)
+	}
+}

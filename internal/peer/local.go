@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package peer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"wangell.loutres.me/internal/blobindex"
+	"wangell.loutres.me/internal/wire"
+)
+
+const (
+	// maxManifest bounds the size in bytes of manifests. Registries refuse larger ones.
+	maxManifest = 4 << 20
+	// askTimeout bounds how long the index is waited for.
+	askTimeout = 300 * time.Millisecond
+	// maxSizes bounds the blobs whose sizes are remembered.
+	maxSizes = 1 << 16
+)
+
+// local is what containerd sees. What it does not find here, it gets from the registry itself.
+type local struct{ m *Mirror }
+
+// question is a blob of which the index is asked who has it.
+type question struct {
+	size     uint64
+	answered chan struct{}
+}
+
+// Manifest implements readapi.Content. Tags are left to the registry.
+func (l local) Manifest(r *http.Request, repository, reference string) ([]byte, error) {
+	k, err := l.key(r, repository, digest.Digest(reference))
+	if err != nil {
+		return nil, err
+	}
+	text, err := l.m.manifest(r.Context(), k)
+	if err != nil {
+		l.m.passed(k, err)
+		return nil, fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+	}
+	l.m.learn(k.Repository, text)
+	l.m.metrics.sent.WithLabelValues(toContainerd).Add(float64(len(text)))
+	return text, nil
+}
+
+// Blob implements readapi.Content. It returns once all of the blob is here and has its digest, because containerd keeps
+// what it once got.
+func (l local) Blob(r *http.Request, repository string, digest digest.Digest) (io.ReadSeekCloser, error) {
+	k, err := l.key(r, repository, digest)
+	if err != nil {
+		return nil, err
+	}
+	if r.Method != http.MethodGet {
+		return nil, fs.ErrNotExist
+	}
+	b, err := l.m.fetch(r.Context(), k, false)
+	if err != nil {
+		l.m.passed(k, err)
+		return nil, fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+	}
+	l.m.metrics.sent.WithLabelValues(toContainerd).Add(float64(b.size))
+	return b, nil
+}
+
+// key returns the key of what containerd asks for, if this node shares it. containerd names the registry in a
+// parameter.
+func (l local) key(r *http.Request, repository string, d digest.Digest) (blobindex.Key, error) {
+	k, ok := keyOf(r.URL.Query().Get("ns")+"/"+repository, d)
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	if !ok || !l.m.shared[k.Repository] {
+		return k, fs.ErrNotExist
+	}
+	return k, nil
+}
+
+// passed notes that containerd is sent to the registry.
+func (m *Mirror) passed(k blobindex.Key, err error) {
+	m.metrics.passed.Inc()
+	m.cfg.Log.Info("the mirror leaves a blob to the registry",
+		"repository", k.Repository, "digest", digestOf(k), "error", err)
+}
+
+// manifest returns a manifest: from containerd, a peer, or the registry.
+func (m *Mirror) manifest(ctx context.Context, k blobindex.Key) ([]byte, error) {
+	if text, err := content.ReadBlob(ctx, m.cfg.Content, ocispec.Descriptor{Digest: digestOf(k)}); err == nil {
+		return text, nil
+	}
+	if size := m.ask(ctx, k); size > 0 && size <= maxManifest {
+		if b, err := m.fetch(ctx, k, true); err == nil {
+			defer b.Close()
+			return io.ReadAll(b)
+		}
+	}
+	text, err := m.registries.manifest(ctx, k)
+	if err == nil {
+		m.metrics.received.WithLabelValues(fromRegistry).Add(float64(len(text)))
+	}
+	return text, err
+}
+
+// learn remembers the sizes of what a manifest or index names.
+func (m *Mirror) learn(repository string, text []byte) {
+	var named struct {
+		Config            ocispec.Descriptor
+		Layers, Manifests []ocispec.Descriptor
+	}
+	if json.Unmarshal(text, &named) != nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, d := range slices.Concat(named.Layers, named.Manifests, []ocispec.Descriptor{named.Config}) {
+		if k, ok := keyOf(repository, d.Digest); ok && d.Size > 0 && len(m.sizes) < maxSizes {
+			m.sizes[k] = uint64(d.Size)
+		}
+	}
+}
+
+// ask returns the size of a blob, from a manifest or the index; 0 if it is not known.
+func (m *Mirror) ask(ctx context.Context, k blobindex.Key) uint64 {
+	m.mu.Lock()
+	if size := m.sizes[k]; size > 0 {
+		m.mu.Unlock()
+		return size
+	}
+	q := m.questions[k]
+	if q == nil {
+		q = &question{answered: make(chan struct{})}
+		m.questions[k] = q
+		m.changes[k] = wire.Blob{Digest: k.Digest, State: wire.BlobPartial}
+		m.notify()
+	}
+	m.mu.Unlock()
+	timeout := time.NewTimer(askTimeout)
+	defer timeout.Stop()
+	select {
+	case <-q.answered:
+		return q.size
+	case <-timeout.C:
+	case <-ctx.Done():
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.questions[k] == q {
+		delete(m.questions, k)
+	}
+	return 0
+}
+
+// blob is a complete blob in a file of the mirror.
+type blob struct {
+	*io.SectionReader
+	size  uint64
+	close func()
+}
+
+// Close implements io.Closer.
+func (b blob) Close() error { b.close(); return nil }
+
+// fetch returns a blob once it is complete.
+func (m *Mirror) fetch(ctx context.Context, k blobindex.Key, manifest bool) (blob, error) {
+	size := m.ask(ctx, k)
+	if size == 0 {
+		return blob{}, fmt.Errorf("neither a manifest nor a peer says how large it is")
+	}
+	m.mu.Lock()
+	d, err := m.begin(ctx, k, size, manifest)
+	m.mu.Unlock()
+	if err != nil {
+		return blob{}, err
+	}
+	select {
+	case <-d.ended:
+		err = d.err
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		m.leave(d)
+		return blob{}, err
+	}
+	return blob{io.NewSectionReader(d.file, 0, int64(size)), size, func() { m.leave(d); m.Scan() }}, nil
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package peer
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Where bytes come from, and whom they are sent to.
+const (
+	fromRegistry = "registry"
+	fromPeer     = "peer"
+	toContainerd = "containerd"
+	toPeer       = "peer"
+)
+
+type metrics struct {
+	received, sent     *prometheus.CounterVec
+	passed, mismatches prometheus.Counter
+	banned             prometheus.Counter
+}
+
+func newMetrics() metrics {
+	const prefix = "wangell_image_mirror_"
+	m := metrics{
+		received: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: prefix + "received_bytes_total", Help: "Bytes of images that the node's mirror has received, by source.",
+		}, []string{"source"}),
+		sent: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: prefix + "sent_bytes_total", Help: "Bytes of images that the node's mirror has sent, by destination.",
+		}, []string{"destination"}),
+		passed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: prefix + "passed_total",
+			Help: "Requests of containerd for shared images that the mirror left to the registry.",
+		}),
+		mismatches: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: prefix + "mismatches_total", Help: "Blobs that were put together and did not have their digest.",
+		}),
+		banned: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: prefix + "banned_peers_total",
+			Help: "Peers that were not asked for a while because they had sent wrong pieces.",
+		}),
+	}
+	for _, s := range []string{fromRegistry, fromPeer} {
+		m.received.WithLabelValues(s)
+	}
+	for _, d := range []string{toContainerd, toPeer} {
+		m.sent.WithLabelValues(d)
+	}
+	return m
+}
+
+func (m *metrics) all() []prometheus.Collector {
+	return []prometheus.Collector{m.received, m.sent, m.passed, m.mismatches, m.banned}
+}
+
+// Describe implements prometheus.Collector.
+func (m *Mirror) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range m.metrics.all() {
+		c.Describe(ch)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Mirror) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range m.metrics.all() {
+		c.Collect(ch)
+	}
+}

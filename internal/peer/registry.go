@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/core/remotes/docker/config"
+	"github.com/containerd/log"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/sirupsen/logrus"
+
+	"wangell.loutres.me/internal/blobindex"
+)
+
+const (
+	// hostsFor is how long the settings of a registry are used before they are read again.
+	hostsFor = time.Minute
+	// registryPause is how long a registry is not asked after a failure, unless it says something else, up to maxPause.
+	registryPause = 5 * time.Second
+	maxPause      = time.Minute
+	// stallTimeout is how long a response may send nothing.
+	stallTimeout = 5 * time.Second
+)
+
+// silent is a logger of containerd's library that logs nothing.
+var silent = func() *log.Entry {
+	l := logrus.New()
+	l.SetOutput(io.Discard)
+	return logrus.NewEntry(l)
+}()
+
+// errStatus is an answer of a registry or peer other than the one that is hoped for.
+var errStatus = errors.New("unexpected answer")
+
+// errBusy is that of a peer which serves as many others as it can, or of a registry.
+var errBusy = errors.New("is busy")
+
+// registries are the registries that containerd would ask, with its settings, and without credentials.
+type registries struct {
+	hosts string // folder with the settings
+	self  string // the mirror's own address, which is in the settings
+
+	mu    sync.Mutex
+	known map[string]*registryHosts // by registry
+	until map[string]time.Time      // when a repository can be asked for again
+}
+
+type registryHosts struct {
+	list []docker.RegistryHost
+	read time.Time
+}
+
+// of returns the hosts to ask for images of a registry.
+func (r *registries) of(ctx context.Context, registry string) ([]docker.RegistryHost, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if h := r.known[registry]; h != nil && time.Since(h.read) < hostsFor {
+		return h.list, nil
+	}
+	ctx = log.WithLogger(ctx, silent) // it logs what its caller gets as an error
+	list, err := config.ConfigureHosts(ctx, config.HostOptions{HostDir: config.HostDirFromRoot(r.hosts)})(registry)
+	if err != nil {
+		return nil, fmt.Errorf("settings of registry %s in %s: %w", registry, r.hosts, err)
+	}
+	list = slices.DeleteFunc(list, func(h docker.RegistryHost) bool {
+		return h.Host == r.self || !h.Capabilities.Has(docker.HostCapabilityPull)
+	})
+	if r.known == nil {
+		r.known = map[string]*registryHosts{}
+	}
+	r.known[registry] = &registryHosts{list, time.Now()}
+	return list, nil
+}
+
+// down reports whether a repository is not asked for now, because its registry has failed.
+func (r *registries) down(repository string, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return now.Before(r.until[repository])
+}
+
+// failed notes that a repository could not be asked for.
+func (r *registries) failed(repository string, err error, now time.Time) {
+	pause := registryPause
+	var limited *limitedError
+	if errors.As(err, &limited) {
+		pause = limited.after
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.until == nil {
+		r.until = map[string]time.Time{}
+	}
+	for k, until := range r.until {
+		if now.After(until) {
+			delete(r.until, k)
+		}
+	}
+	r.until[repository] = now.Add(pause)
+}
+
+// limitedError is that of a registry which wants to be left alone for a while.
+type limitedError struct{ after time.Duration }
+
+// Error implements error.
+func (e *limitedError) Error() string { return fmt.Sprintf("asks for a pause of %v", e.after) }
+
+// manifest returns a manifest or index, which has its digest.
+func (r *registries) manifest(ctx context.Context, k blobindex.Key) ([]byte, error) {
+	body, err := r.open(ctx, k, true, 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	text, err := io.ReadAll(io.LimitReader(body, maxManifest+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case digest.FromBytes(text) != digestOf(k):
+		return nil, fmt.Errorf("manifest %s: the registry sent something else", digestOf(k))
+	}
+	return text, nil
+}
+
+// open returns length bytes of a blob or manifest from an offset on, or all of it if length is 0.
+func (r *registries) open(
+	ctx context.Context, k blobindex.Key, manifest bool, offset, length uint64,
+) (io.ReadCloser, error) {
+	registry, name, _ := strings.Cut(k.Repository, "/")
+	hosts, err := r.of(ctx, registry)
+	if err != nil {
+		return nil, err
+	}
+	err = fmt.Errorf("no registry to ask for %s", k.Repository)
+	ctx = docker.WithScope(ctx, "repository:"+name+":pull")
+	for i := range hosts {
+		q := query{
+			host: &hosts[i], registry: registry, name: name, kind: "blobs", digest: digestOf(k), offset: offset, length: length,
+		}
+		if manifest {
+			q.kind = "manifests"
+		}
+		var body io.ReadCloser
+		if body, err = q.do(ctx); err == nil {
+			return body, nil
+		}
+	}
+	return nil, err
+}
+
+// query is a request to one host.
+type query struct {
+	host                 *docker.RegistryHost
+	registry, name, kind string
+	digest               digest.Digest
+	offset, length       uint64
+}
+
+// do sends the request, and sends it again with what the host wants for authorization.
+func (q *query) do(ctx context.Context) (io.ReadCloser, error) {
+	at := url.URL{
+		Scheme: q.host.Scheme, Host: q.host.Host,
+		Path: strings.Join([]string{q.host.Path, q.name, q.kind, string(q.digest)}, "/"),
+	}
+	if q.host.Host != q.registry {
+		at.RawQuery = url.Values{"ns": {q.registry}}.Encode() // it may be a mirror of several
+	}
+	var answers []*http.Response
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), http.NoBody)
+		if err != nil {
+			return nil, err
+		}
+		req.Header = q.host.Header.Clone()
+		if req.Header == nil {
+			req.Header = http.Header{}
+		}
+		if q.kind == "manifests" {
+			req.Header["Accept"] = []string{
+				ocispec.MediaTypeImageManifest, ocispec.MediaTypeImageIndex, images.MediaTypeDockerSchema2Manifest,
+				images.MediaTypeDockerSchema2ManifestList,
+			}
+		}
+		if q.length > 0 {
+			req.Header.Set("Range", byteRange(q.offset, q.length))
+		}
+		if q.host.Authorizer != nil {
+			if err := q.host.Authorizer.Authorize(ctx, req); err != nil {
+				return nil, fmt.Errorf("%s: %w", q.host.Host, err)
+			}
+		}
+		res, err := q.host.Client.Do(req)
+		if err != nil {
+			return nil, err
+		}
+		body, err := rangeOf(res, q.offset, q.length)
+		if err == nil {
+			return body, nil
+		}
+		if answers = append(answers, res); res.StatusCode != http.StatusUnauthorized || len(answers) > 2 ||
+			q.host.Authorizer == nil || q.host.Authorizer.AddResponses(ctx, answers) != nil {
+			return nil, fmt.Errorf("%s: %w", q.host.Host, err)
+		}
+	}
+}
+
+// byteRange is the value of a Range header.
+func byteRange(offset, length uint64) string {
+	return fmt.Sprintf("bytes=%d-%d", offset, offset+length-1)
+}
+
+// rangeOf returns the body of a response with a range, or with all of something of length bytes; length 0 takes all.
+// Otherwise it closes the body.
+func rangeOf(res *http.Response, offset, length uint64) (io.ReadCloser, error) {
+	whole := res.StatusCode == http.StatusOK && offset == 0 && (length == 0 || res.ContentLength == int64(length))
+	var first, last uint64
+	if res.StatusCode == http.StatusPartialContent {
+		_, _ = fmt.Sscanf(res.Header.Get("Content-Range"), "bytes %d-%d/", &first, &last) // zeros if it is malformed
+	}
+	if whole || last > 0 && first == offset && last == offset+length-1 {
+		return res.Body, nil
+	}
+	res.Body.Close()
+	if s, err := strconv.Atoi(res.Header.Get("Retry-After")); err == nil && s > 0 {
+		return nil, &limitedError{min(time.Duration(s)*time.Second, maxPause)}
+	}
+	if res.StatusCode == http.StatusServiceUnavailable {
+		return nil, errBusy
+	}
+	return nil, fmt.Errorf("%w: %s", errStatus, res.Status)
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Limits of messages about blobs.
+const (
+	MaxBlobs   = 128 // of a Blobs
+	MaxBlobSet = 128 // bytes of a set of pieces
+	MaxHolders = 16  // of a Holders
+
+	digestSize     = 32
+	blobSize       = digestSize + 8 + 1 + 1          // bytes without the set
+	holderSize     = addrSize + 2*digestSize + 1 + 1 // likewise
+	flagComplete   = 1                               // of a holder
+	flagNoRegistry = 1                               // of Blobs
+)
+
+func checkSet(what string, set []byte) error {
+	if len(set) > MaxBlobSet {
+		return fmt.Errorf("%s: a set of %d bytes, at most %d", what, len(set), MaxBlobSet)
+	}
+	return nil
+}
+
+// appendSet appends the length of a set in one byte, then the set.
+func appendSet(b, set []byte) []byte { return append(append(b, byte(len(set))), set...) }
+
+// set reads a set; an empty one is nil.
+func (d *decoder) set() []byte {
+	if b := d.take(int(d.u8())); len(b) > 0 {
+		return append([]byte(nil), b...)
+	}
+	return nil
+}
+
+func (m *Mirror) check() error { return checkAddr("mirror", m.Addr) }
+
+func (m *Mirror) append(b []byte) []byte { return append(appendAddr(b, m.Addr), m.Fingerprint[:]...) }
+
+func (m *Mirror) decode(d *decoder) {
+	m.Addr = d.addr()
+	copy(m.Fingerprint[:], d.take(digestSize))
+}
+
+func (m *Blobs) check() error {
+	if len(m.Blobs) > MaxBlobs {
+		return fmt.Errorf("%d blobs, at most %d per message", len(m.Blobs), MaxBlobs)
+	}
+	for i := range m.Blobs {
+		b := &m.Blobs[i]
+		if b.State < BlobGone || b.State > BlobComplete {
+			return fmt.Errorf("unknown state of a blob %d", b.State)
+		}
+		if b.State != BlobPartial && len(b.Have) > 0 {
+			return fmt.Errorf("pieces of a blob in state %d", b.State)
+		}
+		if err := checkSet("blob", b.Have); err != nil {
+			return err
+		}
+	}
+	return checkImage(m.Repository)
+}
+
+func (m *Blobs) append(b []byte) []byte {
+	b = append(appendFlag(appendName(b, m.Repository), m.NoRegistry, flagNoRegistry), byte(len(m.Blobs)))
+	for i := range m.Blobs {
+		o := &m.Blobs[i]
+		b = append(binary.BigEndian.AppendUint64(append(b, o.Digest[:]...), o.Size), byte(o.State))
+		b = appendSet(b, o.Have)
+	}
+	return b
+}
+
+func (m *Blobs) decode(d *decoder) {
+	m.Repository, m.NoRegistry = d.name(), d.flag(flagNoRegistry)
+	if n := d.count(int(d.u8()), blobSize); n > 0 {
+		m.Blobs = make([]Blob, n)
+	}
+	for i := range m.Blobs {
+		o := &m.Blobs[i]
+		copy(o.Digest[:], d.take(digestSize))
+		o.Size, o.State, o.Have = d.u64(), BlobState(d.u8()), d.set()
+	}
+}
+
+func (m *Holders) check() error {
+	if len(m.Holders) > MaxHolders {
+		return fmt.Errorf("%d holders, at most %d", len(m.Holders), MaxHolders)
+	}
+	if err := checkSet("lease", m.Lease); err != nil {
+		return err
+	}
+	for i := range m.Holders {
+		h := &m.Holders[i]
+		if err := h.check(); err != nil {
+			return err
+		}
+		if err := checkSet("holder", h.Have); err != nil {
+			return err
+		}
+	}
+	return checkImage(m.Repository)
+}
+
+func (m *Holders) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(append(appendName(b, m.Repository), m.Digest[:]...), m.Size)
+	b = appendSet(binary.BigEndian.AppendUint16(b, m.PauseMillis), m.Lease)
+	b = append(binary.BigEndian.AppendUint64(b, m.Expires), byte(len(m.Holders)))
+	for i := range m.Holders {
+		h := &m.Holders[i]
+		b = append(h.Mirror.append(b), h.Grant[:]...)
+		b = appendSet(appendFlag(b, h.Complete, flagComplete), h.Have)
+	}
+	return b
+}
+
+func (m *Holders) decode(d *decoder) {
+	m.Repository = d.name()
+	copy(m.Digest[:], d.take(digestSize))
+	m.Size, m.PauseMillis, m.Lease, m.Expires = d.u64(), d.u16(), d.set(), d.u64()
+	if n := d.count(int(d.u8()), holderSize); n > 0 {
+		m.Holders = make([]Holder, n)
+	}
+	for i := range m.Holders {
+		h := &m.Holders[i]
+		h.Mirror.decode(d)
+		copy(h.Grant[:], d.take(digestSize))
+		h.Complete, h.Have = d.flag(flagComplete), d.set()
+	}
+}
