@@ -16,7 +16,7 @@ with() { # with PATTERN: folders of packages whose tests match
 }
 all=$(find "${roots[@]}" -name '*.go' -not -path '*/testdata/*' -print0 | xargs -0 -n 1 dirname | sort -u)
 kube=$(with 'KUBEBUILDER_ASSETS|envtest')
-gate=$(comm -23 <(with 'testutil/(ownns|netlab|debimage)|need\.Root') <(echo "$kube"))
+gate=$(comm -23 <(with 'testutil/(ownns|netlab|debimage|containerdtest)|need\.Root') <(echo "$kube"))
 
 case ${1:-} in
 kube) echo "$kube" ;;

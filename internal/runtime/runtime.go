@@ -116,7 +116,7 @@ type Cluster interface {
 	// Leaving delivers the IDs of pods that something else is removing. Their processes may still run; an Exit follows
 	// once they are gone.
 	Leaving() <-chan string
-	// Ending delivers the pods whose deletion begins, whoever has asked for it, unless it is not known when their processes
+	// Ending delivers the pods whose deletion begins, whoever has asked for it, unless it is unknown when their processes
 	// get their stop signal.
 	Ending() <-chan Ending
 	// ReportPod handles an event that a node's daemon observed. The same event may be reported several times. It must

@@ -107,8 +107,8 @@ func testPrefetch(t *testing.T) {
 	}
 }
 
-// testDigestDuringWake: the digest of a service's image, which becomes known while the first wake is under way, replaces
-// no pod, whichever comes first.
+// testDigestDuringWake: the digest of a service's image, which becomes known during the first wake, replaces no pod,
+// whichever comes first.
 func testDigestDuringWake(t *testing.T) {
 	for i := range 6 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {

@@ -49,7 +49,7 @@ func newConfig(text []byte, layers []layer, runs []run) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-// newHistory returns a history in which each layer of the result has an entry, as the format demands. The former entries
+// newHistory returns a history in which each layer of the result has an entry, as the format demands. Former entries
 // stay; those whose layers were joined with later ones become empty layers. A history that does not match its image is
 // returned unchanged.
 func newHistory(history []ocispec.History, layers []layer, runs []run) []ocispec.History {
