@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -41,7 +42,22 @@ func (l *lab) processes(parts ...string) (found []process) {
 			found = append(found, p)
 		}
 	}
-	return found
+	// Between fork and exec, a child has its parent's command line.
+	all := slices.Clone(found)
+	return slices.DeleteFunc(found, func(p process) bool {
+		return slices.Contains(all, process{pid: parentOf(p.pid), command: p.command})
+	})
+}
+
+// parentOf returns the parent of a process; 0 if the process is gone.
+func parentOf(pid int) (parent int) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0
+	}
+	_, after, _ := strings.Cut(string(status), "\nPPid:")
+	_, _ = fmt.Sscan(after, &parent)
+	return parent
 }
 
 // killOne sends SIGKILL to the one process of the instance whose command line has all of the parts.
