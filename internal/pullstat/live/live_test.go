@@ -19,30 +19,17 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-	"github.com/vishvananda/netlink"
 
 	"wangell.loutres.me/internal/image"
 	"wangell.loutres.me/internal/pullstat"
-	"wangell.loutres.me/internal/testutil/ownns"
+	"wangell.loutres.me/internal/testutil/containerdtest"
 )
 
 // patience bounds the waits for things that happen soon, unless the machine is very busy.
 const patience = time.Minute
 
 // The tests run in their own network and mount namespaces, with a real containerd.
-func TestMain(m *testing.M) {
-	ownns.Main(func() int {
-		lo, err := netlink.LinkByName("lo")
-		if err == nil {
-			err = netlink.LinkSetUp(lo)
-		}
-		if err != nil {
-			fmt.Println("loopback device:", err)
-			return 1
-		}
-		return m.Run()
-	})
-}
+func TestMain(m *testing.M) { containerdtest.Main(m) }
 
 // run calls Run with a folder of the test, and fails it if anything is left afterwards.
 func run(ctx context.Context, t *testing.T, o Options) (pullstat.Recording, error) {
