@@ -27,7 +27,8 @@ import (
 
 var (
 	floodSYNs  = flag.Int("flood.syns", 200_000, "number of forged SYNs of a flood")
-	floodRate  = flag.Int("flood.rate", 200_000, "forged SYNs a second")
+	floodRate  = flag.Int("flood.rate", 200_000, "forged SYNs a second at one node")
+	floodRate2 = flag.Int("flood.rate-two", 100_000, "forged SYNs a second across two nodes, both of this machine")
 	floodLeast = flag.Int("flood.least", 0, "forged SYNs a second that the gate must handle")
 	floodRuns  = flag.Int("flood.runs", 1, "number of floods")
 )
@@ -227,8 +228,8 @@ func answerBytes(c net.Conn) {
 }
 
 // flood lets forged SYNs to vip arrive at a node while late clients in a network namespace connect. All must be served.
-// seen returns how many new SYNs the node's gate has handled.
-func flood(t *testing.T, ns string, seen func() uint64, node string, others ...string) {
+// perSecond is how many are sent in a second; seen returns how many new SYNs the node's gate has handled.
+func flood(t *testing.T, perSecond int, ns string, seen func() uint64, node string, others ...string) {
 	t.Helper()
 	var s *forge.SYNs
 	var late *lateClients
@@ -255,7 +256,7 @@ func flood(t *testing.T, ns string, seen func() uint64, node string, others ...s
 		t.Helper()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := inNamespace(node, func() (err error) { n, err = s.Send(ctx, n, *floodRate); return err }); err != nil {
+		if err := inNamespace(node, func() (err error) { n, err = s.Send(ctx, n, perSecond); return err }); err != nil {
 			t.Error(err)
 		}
 	}
@@ -316,7 +317,7 @@ func TestFloodResetsNoGenuineClient(t *testing.T) {
 				_, err := n.g.Serve(vip, uint64(i))
 				n.must(err)
 			}
-			flood(t, "client", func() uint64 { return newSYNs(counted(t, n.g), "") }, "")
+			flood(t, *floodRate, "client", func() uint64 { return newSYNs(counted(t, n.g), "") }, "")
 			if c := counted(t, n.g); c["flooded_syns"] == 0 || c["flows_full"]+c["no_pod"] != 0 {
 				t.Errorf("counted %v", c)
 			}
@@ -330,7 +331,7 @@ func TestFloodResetsNoGenuineClient(t *testing.T) {
 				c.addPod(vip, on[i], i)
 				c.serve(vip, i)
 			}
-			flood(t, "client", func() uint64 { return newSYNs(c.counted(), "edge ") }, c.edge.name, c.home.name)
+			flood(t, *floodRate2, "client", func() uint64 { return newSYNs(c.counted(), "edge ") }, c.edge.name, c.home.name)
 			if got := c.counted(); got["edge flooded_syns"] == 0 || got["edge flows_full"]+got["edge no_pod"] != 0 {
 				t.Errorf("counted %v", got)
 			}
