@@ -202,9 +202,6 @@ func (x *Index) room(node string, r Report) bool {
 	return (known || len(n.blobs) < maxBlobs) && (r.State != Partial || fetches || n.partial < maxPartial)
 }
 
-// Blobs returns the number of blobs of which a node has something.
-func (x *Index) Blobs() int { return len(x.blobs) }
-
 func (x *Index) add(r Report) *blob {
 	if x.blobs == nil {
 		x.blobs, x.nodes = map[Key]*blob{}, map[string]*member{}

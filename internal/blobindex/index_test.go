@@ -117,8 +117,8 @@ func TestWhatACompleteNodeHasIsNotLeased(t *testing.T) {
 func TestANodeAsksForTheSizeOfABlob(t *testing.T) {
 	var x Index
 	question := Report{Key: key, State: Partial}
-	if a := ask(t, &x, "b", question, t0); a.Size != 0 || len(a.Holders) != 0 || x.Blobs() != 0 {
-		t.Errorf("of what nobody has: %+v, %d blobs", a, x.Blobs())
+	if a := ask(t, &x, "b", question, t0); a.Size != 0 || len(a.Holders) != 0 || len(x.blobs) != 0 {
+		t.Errorf("of what nobody has: %+v, %d blobs", a, len(x.blobs))
 	}
 	x.Report("a", Report{Key: key, Size: size, State: Complete}, t0, first)
 	if a := ask(t, &x, "b", question, t0); a.Size != size || len(a.Holders) != 1 || x.nodes["b"] != nil {
@@ -139,12 +139,12 @@ func TestReportsThatCannotBeTrueAreIgnored(t *testing.T) {
 	if _, ok := x.Report("b", beyond, t0, first); ok {
 		t.Error("pieces beyond the end are answered")
 	}
-	if x.Blobs() != 1 || x.nodes["b"] != nil {
+	if len(x.blobs) != 1 || x.nodes["b"] != nil {
 		t.Error("they left something")
 	}
 	x.Forget("a")
-	if x.Blobs() != 0 || x.partial != 0 {
-		t.Errorf("%d blobs, %d partial are left", x.Blobs(), x.partial)
+	if len(x.blobs) != 0 || x.partial != 0 {
+		t.Errorf("%d blobs, %d partial are left", len(x.blobs), x.partial)
 	}
 }
 
@@ -208,7 +208,7 @@ func FuzzIndex(f *testing.F) {
 		for n := range 6 {
 			x.Forget(fmt.Sprint(n))
 		}
-		if x.Blobs() != 0 || x.partial != 0 || len(x.nodes) != 0 {
+		if len(x.blobs) != 0 || x.partial != 0 || len(x.nodes) != 0 {
 			t.Fatalf("left: %+v", x)
 		}
 	})

@@ -67,11 +67,10 @@ type download struct {
 
 // offer is what the index says of a peer.
 type offer struct {
-	peer     string
-	grant    [32]byte
-	expires  uint64
-	complete bool
-	have     swarm.Set
+	peer    string
+	grant   [32]byte
+	expires uint64
+	have    swarm.Set
 }
 
 // suspect is a piece of a blob that did not have its digest.

@@ -203,7 +203,7 @@ func (m *Mirror) Receive(h *wire.Holders) {
 		if o.Complete {
 			have = swarm.FullSet(swarm.Pieces(h.Size))
 		}
-		offers = append(offers, offer{m.peer(o.Mirror), o.Grant, h.Expires, o.Complete, have})
+		offers = append(offers, offer{m.peer(o.Mirror), o.Grant, h.Expires, have})
 	}
 	if q := m.questions[k]; q != nil {
 		q.size = h.Size
