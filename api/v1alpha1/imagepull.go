@@ -3,6 +3,8 @@
 package v1alpha1
 
 import (
+	"iter"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
@@ -73,17 +75,28 @@ func (s *WangellServiceSpec) Images() []ContainerImage {
 	}
 	var out []ContainerImage
 	seen := map[ContainerImage]bool{}
-	for _, list := range [][]corev1.Container{s.Template.Spec.InitContainers, s.Template.Spec.Containers} {
-		for i := range list {
-			image := ContainerImage{list[i].Image, list[i].ImagePullPolicy}
-			setDefault(&image.Policy, corev1.PullIfNotPresent)
-			if image.Ref != "" && !seen[image] {
-				seen[image] = true
-				out = append(out, image)
-			}
+	for c := range Containers(&s.Template.Spec) {
+		image := ContainerImage{c.Image, c.ImagePullPolicy}
+		setDefault(&image.Policy, corev1.PullIfNotPresent)
+		if image.Ref != "" && !seen[image] {
+			seen[image] = true
+			out = append(out, image)
 		}
 	}
 	return out
+}
+
+// Containers returns the containers of a pod to read or change, the init containers first.
+func Containers(pod *corev1.PodSpec) iter.Seq[*corev1.Container] {
+	return func(yield func(*corev1.Container) bool) {
+		for _, list := range [][]corev1.Container{pod.InitContainers, pod.Containers} {
+			for i := range list {
+				if !yield(&list[i]) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // imagePull checks how the images of a service come to the nodes.

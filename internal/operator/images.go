@@ -3,7 +3,6 @@
 package operator
 
 import (
-	"iter"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -33,7 +32,7 @@ func fixImages(d *appsv1.Deployment, list []v1alpha1.ImageDigest) {
 	for _, i := range list {
 		digests[i.Image] = i.Digest
 	}
-	for c := range containersOf(&d.Spec.Template.Spec) {
+	for c := range v1alpha1.Containers(&d.Spec.Template.Spec) {
 		if c.ImagePullPolicy == corev1.PullIfNotPresent {
 			c.Image = imageref.Fixed(c.Image, digests[c.Image])
 		}
@@ -49,29 +48,16 @@ func keepImages(is, want, plain *appsv1.Deployment, asleep bool) {
 		return
 	}
 	now, named := map[string]string{}, map[string]string{}
-	for c := range containersOf(&is.Spec.Template.Spec) {
+	for c := range v1alpha1.Containers(&is.Spec.Template.Spec) {
 		now[c.Name] = c.Image
 	}
-	for c := range containersOf(&plain.Spec.Template.Spec) {
+	for c := range v1alpha1.Containers(&plain.Spec.Template.Spec) {
 		named[c.Name] = c.Image
 	}
-	for c := range containersOf(&want.Spec.Template.Spec) {
+	for c := range v1alpha1.Containers(&want.Spec.Template.Spec) {
 		ref, image := named[c.Name], now[c.Name]
 		if image == ref || strings.HasPrefix(image, imageref.Repository(ref)+"@") { // else it was changed by others
 			c.Image = image
-		}
-	}
-}
-
-// containersOf are the containers of a pod, those that run first at the beginning.
-func containersOf(pod *corev1.PodSpec) iter.Seq[*corev1.Container] {
-	return func(yield func(*corev1.Container) bool) {
-		for _, list := range [][]corev1.Container{pod.InitContainers, pod.Containers} {
-			for i := range list {
-				if !yield(&list[i]) {
-					return
-				}
-			}
 		}
 	}
 }

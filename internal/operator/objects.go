@@ -127,7 +127,7 @@ func podTemplateOf(s *v1alpha1.WangellService) corev1.PodTemplateSpec {
 	setPointer(&t.Spec.AutomountServiceAccountToken, &no)
 	setPointer(&t.Spec.EnableServiceLinks, &no)
 	setPointer(&t.Spec.TerminationGracePeriodSeconds, spec.TerminationGracePeriodSeconds)
-	for c := range containersOf(&t.Spec) {
+	for c := range v1alpha1.Containers(&t.Spec) {
 		if c.ImagePullPolicy == "" {
 			c.ImagePullPolicy = corev1.PullIfNotPresent
 		}

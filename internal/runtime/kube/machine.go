@@ -213,10 +213,8 @@ func sameButImages(a, b *corev1.PodTemplateSpec) bool {
 // that replaces it have the same one; two tags belong to two specs, which LabelSpecHash tells apart.
 func withoutDigests(t *corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
 	t = t.DeepCopy()
-	for _, list := range [][]corev1.Container{t.Spec.InitContainers, t.Spec.Containers} {
-		for i := range list {
-			list[i].Image = imageref.Repository(list[i].Image)
-		}
+	for c := range v1alpha1.Containers(&t.Spec) {
+		c.Image = imageref.Repository(c.Image)
 	}
 	return t
 }
