@@ -3,11 +3,15 @@
 package wire
 
 import (
+	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/net/ipv4"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -23,20 +27,62 @@ const (
 // batchReader receives several datagrams with one system call. golang.org/x/net/ipv4 reads the messages of IPv6 sockets
 // as well.
 type batchReader struct {
+	udp      *net.UDPConn
 	conn     *ipv4.PacketConn
 	messages []ipv4.Message
+	progress *progress
+	idle     time.Duration // the longest wait for datagrams before progress is reported
+	began    time.Time     // the last receiving
+	behind   bool          // more may have arrived before then than what was received
 }
 
-func newBatchReader(conn *net.UDPConn, size int) *batchReader {
-	r := &batchReader{conn: ipv4.NewPacketConn(conn), messages: make([]ipv4.Message, size)}
+// newBatchReader returns a reader of at most size datagrams at a time. It reports progress after each call of read, and
+// at least once in idle.
+func newBatchReader(conn *net.UDPConn, size int, p *progress, idle time.Duration) *batchReader {
+	r := &batchReader{
+		udp: conn, conn: ipv4.NewPacketConn(conn), messages: make([]ipv4.Message, size),
+		progress: p, idle: idle, began: time.Now(), behind: true,
+	}
+	_ = conn.SetReadDeadline(r.began.Add(idle))
 	for i := range r.messages {
 		r.messages[i].Buffers = [][]byte{make([]byte, maxDatagram+1)}
 	}
 	return r
 }
 
-// read waits for a datagram, and returns how many there are.
-func (r *batchReader) read() (n int, err error) { return r.conn.ReadBatch(r.messages, 0) }
+// read waits for a datagram, and returns how many there are. The caller has handled those of the last call.
+func (r *batchReader) read() (n int, err error) {
+	for {
+		if !r.behind {
+			r.progress.reached(r.began)
+		}
+		r.began = time.Now()
+		n, err = r.conn.ReadBatch(r.messages, 0)
+		r.behind = err != nil || n == len(r.messages)
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+		// A deadline that has passed hides datagrams that have arrived.
+		r.began = time.Now()
+		r.behind = !r.empty()
+		if err := r.udp.SetReadDeadline(r.began.Add(r.idle)); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// empty reports whether no datagram waits at the socket.
+func (r *batchReader) empty() (yes bool) {
+	raw, err := r.udp.SyscallConn()
+	if err != nil {
+		return false
+	}
+	err = raw.Control(func(fd uintptr) {
+		size, err := unix.IoctlGetInt(int(fd), unix.SIOCINQ)
+		yes = err == nil && size == 0
+	})
+	return yes && err == nil
+}
 
 // datagram returns the i-th datagram of the last read. The caller may overwrite it, until the next read.
 func (r *batchReader) datagram(i int) []byte { return r.messages[i].Buffers[0][:r.messages[i].N] }

@@ -69,6 +69,7 @@ type Client struct {
 	table  follower
 	target string        // server of this attempt; written with mu
 	pause  time.Duration // between the last two HELLOs; zero after a session
+	failed int           // attempts since the last session that the server did not answer, or not confirm
 	drops  dropLog
 
 	mu      sync.Mutex

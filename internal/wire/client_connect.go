@@ -25,7 +25,7 @@ func (c *Client) run() {
 		c.mu.Unlock()
 		switch {
 		case moved:
-			attempt, c.pause = 0, 0
+			attempt, c.pause, c.failed = 0, 0, 0
 		case errors.Is(err, errReplaced):
 			c.cfg.Log.Warn("a newer daemon with this node's name is connected: stop one of them, or give each its "+
 				"own --node", "node", c.cfg.Node)
@@ -40,6 +40,9 @@ func (c *Client) run() {
 			if attempt&(attempt-1) == 0 { // ever more rarely
 				c.cfg.Log.Warn("cannot connect to the controller: check that it runs, its address, and that this node's "+
 					"key is derived from its key", "server", c.target, "attempts", attempt, "error", err)
+			}
+			if errors.Is(err, errNoAnswer) || errors.Is(err, errUnproven) {
+				c.failed++
 			}
 			c.sleep(c.nextPause())
 		}
@@ -96,7 +99,7 @@ func (c *Client) takeMeeting(ctx context.Context) (*greeting, error) {
 		_ = conn.Close()
 		return nil, ErrClosed
 	}
-	if g, err = c.shakeHands(conn, c.target, c.nextPause, &c.drops); err != nil {
+	if g, err = c.shakeHands(conn, c.target, c.patience(c.failed), c.nextPause, &c.drops); err != nil {
 		_ = conn.Close()
 		return nil, err
 	}

@@ -15,7 +15,7 @@ func (c *Client) joined(s *session) {
 	if refused {
 		return
 	}
-	c.pause = 0
+	c.pause, c.failed = 0, 0
 	c.counters.sessions.Add(1)
 	c.cfg.Log.Info("connected to the controller", "server", c.target)
 	c.mu.Lock()

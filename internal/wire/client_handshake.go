@@ -23,10 +23,10 @@ type greeting struct {
 	arrived monotime.Time // when the WELCOME did
 }
 
-// shakeHands repeats a HELLO until it is answered by a WELCOME, for at most missedKeepalives intervals. pause returns
-// the pause after the next HELLO.
+// shakeHands repeats a HELLO until it is answered by a WELCOME, or patience has passed. pause returns the pause after
+// the next HELLO.
 func (c *Client) shakeHands(
-	conn *net.UDPConn, server string, pause func() time.Duration, drops *dropLog,
+	conn *net.UDPConn, server string, patience time.Duration, pause func() time.Duration, drops *dropLog,
 ) (*greeting, error) {
 	h := hello{client: newRandom(), session: newID(), boot: c.cfg.boot, instance: c.instance, node: c.cfg.Node}
 	c.mu.Lock()
@@ -34,7 +34,7 @@ func (c *Client) shakeHands(
 	c.mu.Unlock()
 	seal := handshakeSeal(c.cfg.version, key, useWelcome)
 	buf := make([]byte, maxDatagram+1)
-	until := time.Now().Add(missedKeepalives * c.cfg.Keepalive)
+	until := time.Now().Add(patience)
 	var refused error
 	for time.Now().Before(until) {
 		h.sent = c.cfg.now()
@@ -99,6 +99,12 @@ func (c *Client) openWelcome(d []byte, seal cipher.AEAD, h *hello) (w welcome, e
 func (c *Client) write(conn *net.UDPConn, d []byte) {
 	c.counters.sent(len(d))
 	_, _ = conn.Write(d)
+}
+
+// patience returns how long a handshake waits for its WELCOME after some that failed. It doubles: a server that many
+// clients ask at once may answer so late that a shorter handshake has always ended by then, to begin anew.
+func (c *Client) patience(failed int) time.Duration {
+	return min(missedKeepalives*c.cfg.Keepalive<<min(failed, 2), pendingLife/2)
 }
 
 // nextPause returns the pause after the next HELLO. Pauses double up to one keepalive interval.

@@ -26,8 +26,8 @@ func (c *Client) meet(server string) {
 			pause = backoff.Next(pause, firstHello, c.cfg.Keepalive)
 			return pause
 		}
-		for ctx.Err() == nil {
-			g, err := c.greet(ctx, server, next, &drops)
+		for failed := 0; ctx.Err() == nil; failed++ {
+			g, err := c.greet(ctx, server, c.patience(failed), next, &drops)
 			if err != nil {
 				if errors.Is(err, errNoAnswer) && c.cfg.Unanswered != nil {
 					c.cfg.Unanswered()
@@ -53,14 +53,14 @@ func (c *Client) meet(server string) {
 
 // greet shakes hands with a server.
 func (c *Client) greet(
-	ctx context.Context, server string, pause func() time.Duration, drops *dropLog,
+	ctx context.Context, server string, patience time.Duration, pause func() time.Duration, drops *dropLog,
 ) (*greeting, error) {
 	conn, err := dialServer(ctx, server)
 	if err != nil {
 		return nil, err
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	g, err := c.shakeHands(conn, server, pause, drops)
+	g, err := c.shakeHands(conn, server, patience, pause, drops)
 	if err != nil {
 		_ = conn.Close()
 		return nil, err

@@ -18,7 +18,8 @@ func (c *Client) newSession(g *greeting) *session {
 	s = newSession(sessionConfig{
 		version: c.cfg.version, local: h.session, remote: w.session, seal: seals.toServer, open: seals.toClient,
 		write:  func(datagrams [][]byte) { out.write(datagrams, nil) },
-		client: true, keeps: c.cfg.Kept != nil, keepalive: c.cfg.Keepalive, shift: w.boot != c.cfg.boot, now: c.cfg.now,
+		client: true, keeps: c.cfg.Kept != nil, shift: w.boot != c.cfg.boot, now: c.cfg.now,
+		keepalive: c.cfg.Keepalive, patience: c.patience(c.failed), progress: newProgress(),
 		counters: &c.counters, log: c.cfg.Log, group: &c.group,
 		joined:  func() { c.joined(s) },
 		work:    func() {},
@@ -34,7 +35,7 @@ func (c *Client) newSession(g *greeting) *session {
 
 // readSession handles the datagrams of a session until its socket is closed.
 func (c *Client) readSession(conn *net.UDPConn, s *session) {
-	in := newBatchReader(conn, clientBatch)
+	in := newBatchReader(conn, clientBatch, s.progress, c.cfg.Keepalive)
 	for {
 		n, err := in.read()
 		if errors.Is(err, net.ErrClosed) {

@@ -22,6 +22,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 		cfg: cfg, instance: uint64(time.Now().UnixNano()),
 		peers: map[uint64]*peer{}, nodes: map[string]*peer{},
 		out: newBatchWriter(cfg.Conn), admission: make(chan struct{}, maxWholeTables),
+		progress: newProgress(),
 	}
 	s.drops = dropLog{counters: &s.counters, log: cfg.Log}
 	// Versions above the instance are unique to this server, so a daemon never mistakes another server's table for its

@@ -74,6 +74,7 @@ type Server struct {
 	group    sync.WaitGroup
 	drops    dropLog // of the reader
 	out      *batchWriter
+	progress *progress // of the reader
 
 	mu      sync.Mutex // never held while a handler is called
 	peers   map[uint64]*peer

@@ -12,7 +12,7 @@ import (
 
 // read is the goroutine that handles received datagrams until the socket is closed.
 func (s *Server) read() {
-	in := newBatchReader(s.cfg.Conn, serverBatch)
+	in := newBatchReader(s.cfg.Conn, serverBatch, s.progress, s.cfg.Keepalive)
 	var touched []*session
 	for {
 		n, err := in.read()
@@ -176,7 +176,7 @@ func (s *Server) newPeer(h *pending) *peer {
 	p.session = newSession(sessionConfig{
 		version: h.version, local: h.id, remote: h.hello.session, seal: h.seals.toClient, open: h.seals.toServer,
 		write:     func(datagrams [][]byte) { s.out.write(datagrams, to) },
-		keepalive: s.cfg.Keepalive, shift: !p.SameHost, now: s.cfg.now,
+		keepalive: s.cfg.Keepalive, patience: s.cfg.Keepalive, progress: s.progress, shift: !p.SameHost, now: s.cfg.now,
 		counters: &s.counters, log: log, group: &s.group,
 		joined: func() {
 			if p.before != nil {

@@ -20,6 +20,7 @@ const (
 	missedKeepalives   = 5 // intervals without a datagram after which the peer is gone
 	restartingGoodbyes = 3 // copies of a GOODBYE that is not repeated; if all are lost, VIPs move needlessly
 	firstHello         = 10 * time.Millisecond
+	maxExtended        = 20 // keepalive intervals that a reader may be behind
 
 	// maxQueue limits the segments of a session that wait to be sent.
 	maxQueue = 1 << 16
@@ -58,7 +59,9 @@ type sessionConfig struct {
 	client    bool // the client sends keepalives at intervals, the server answers them
 	keeps     bool // client: it understands a step that only gives its table another version
 	keepalive time.Duration
-	shift     bool // the peer has another clock: convert the times of its messages
+	patience  time.Duration // how long the peer may take to confirm the handshake
+	progress  *progress     // of the reader that hands this session its datagrams
+	shift     bool          // the peer has another clock: convert the times of its messages
 	now       func() monotime.Time
 	counters  *counters
 	log       *slog.Logger
@@ -100,6 +103,7 @@ type session struct {
 	heardAt      time.Time // when the last datagram was opened
 	giveUp       time.Time // if set, the session is in doubt from then on unless a datagram arrives
 	doubted      time.Time // since when the session is in doubt; zero if it is not
+	extended     int       // how often the doubt was prolonged because the reader is behind
 	keepaliveAt  time.Time // client: when the next keepalive is due
 	confirmPause time.Duration
 	echo         monotime.Time

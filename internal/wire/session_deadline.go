@@ -8,9 +8,9 @@ import "time"
 func (s *session) deadline() time.Time {
 	switch {
 	case !s.live:
-		return s.heardAt.Add(s.keepalive)
+		return s.heardAt.Add(s.patience)
 	case !s.doubted.IsZero():
-		return s.doubted.Add(s.keepalive)
+		return s.doubted.Add(time.Duration(1+s.extended) * s.keepalive)
 	}
 	t := s.heardAt.Add((missedKeepalives - 1) * s.keepalive)
 	if !s.giveUp.IsZero() && s.giveUp.Before(t) {

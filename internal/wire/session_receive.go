@@ -35,7 +35,7 @@ func (s *session) process(counter uint64, payload []byte) error {
 	}
 	newest := counter >= s.replay.top
 	s.replay.commit(counter)
-	s.heardAt, s.giveUp, s.doubted = now, time.Time{}, time.Time{}
+	s.heardAt, s.giveUp, s.doubted, s.extended = now, time.Time{}, time.Time{}, 0
 	first := !s.live
 	s.live = true
 	var problem error

@@ -3,7 +3,9 @@
 package wire
 
 import (
+	"errors"
 	"log/slog"
+	"net"
 	"sync"
 	"testing"
 	"time"
@@ -21,8 +23,8 @@ func loneSession(t *testing.T, receive func(Message), heard func(keepalive)) (s 
 	group := &sync.WaitGroup{}
 	s = newSession(sessionConfig{
 		version: protocolVersion, local: 1, remote: 2, seal: seals.toClient, open: seals.toServer,
-		keepalive: DefaultKeepalive,
-		now:       monotime.Now, counters: &counters{}, log: slog.New(slog.DiscardHandler), group: group,
+		keepalive: DefaultKeepalive, progress: newProgress(),
+		now: monotime.Now, counters: &counters{}, log: slog.New(slog.DiscardHandler), group: group,
 		write: func(datagrams [][]byte) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -165,6 +167,67 @@ func TestSuspendedProcessDoesNotTakeItsPauseForSilence(t *testing.T) {
 	}
 	if !pass(s.keepalive) || s.endErr != errSilent {
 		t.Errorf("the session did not end one silent interval after the pause: %v", s.endErr)
+	}
+}
+
+// A datagram that arrived may still wait for a reader that is behind.
+func TestSilenceCountsOnceTheReaderHasCaughtUp(t *testing.T) {
+	s, _ := loneSession(t, func(Message) {}, func(keepalive) {})
+	s.keepalive = time.Hour // so that no timer fires by itself
+	if err := s.arrive(0, keepalive{sent: 1}.append(nil)); err != nil {
+		t.Fatal(err)
+	}
+	// pass fires the timer as if d had passed.
+	pass := func(d time.Duration) (over bool) {
+		s.mu.Lock()
+		s.heardAt, s.doubted = s.heardAt.Add(-d), s.doubted.Add(-d)
+		s.mu.Unlock()
+		s.onTimer()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.endErr != nil
+	}
+	s.doubted = time.Now()
+	s.progress.reached(s.doubted.Add(-2 * maxExtended * s.keepalive))
+	for i := range maxExtended {
+		if pass(s.keepalive) {
+			t.Fatalf("the session ended after %d intervals, although its reader is behind", i)
+		}
+	}
+	if !pass(s.keepalive) {
+		t.Errorf("the session has not ended after %d intervals", maxExtended)
+	}
+}
+
+func TestReaderReportsWhatItHasHandled(t *testing.T) {
+	from, to := listen(t, "127.0.0.1:0"), listen(t, "127.0.0.1:0")
+	defer from.Close()
+	const idle, size = 10 * time.Millisecond, 2
+	p := newProgress()
+	r := newBatchReader(to, size, p, idle)
+	for range 2*size + 1 {
+		if _, err := from.WriteToUDPAddrPort([]byte("x"), to.LocalAddr().(*net.UDPAddr).AddrPort()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	arrived := time.Now()
+	for i, want := range []int{size, size, 1} {
+		if n, err := r.read(); n != want || err != nil {
+			t.Fatalf("read %d, %v; want %d", n, err, want)
+		}
+		if !p.handled().Before(arrived) {
+			t.Errorf("reading %d reports what was not handled", i)
+		}
+	}
+	done := make(chan error)
+	go func() {
+		_, err := r.read()
+		done <- err
+	}()
+	eventually(t, "the empty socket is reported", func() bool { return p.handled().After(arrived.Add(3 * idle)) })
+	to.Close()
+	if err := <-done; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("closed socket: %v", err)
 	}
 }
 

@@ -50,6 +50,12 @@ func (s *session) onTimer() {
 		s.mu.Unlock()
 		return
 	}
+	if s.live && s.extended < maxExtended && s.progress.handled().Before(s.doubted) {
+		s.extended++
+		s.tick(now)
+		s.mu.Unlock()
+		return
+	}
 	err := errSilent
 	if !s.live {
 		err = errUnproven
