@@ -44,9 +44,9 @@ static __always_inline __u32 source_index(const struct flow_key *k)
 /* Returns which budget the SYN of an unproven client exceeds: one of those of wakes if it would start one, else the
  * number of SYNs that its service keeps for unproven clients. The source comes first, so that one alone cannot spend
  * what others share. */
-static __always_inline __u32 exceeded_budget(const struct flow_key *k, struct service_status *st, __u64 now)
+static __always_inline __u32 exceeded_budget(const struct flow_key *k, struct service_status *st, bool cold, __u64 now)
 {
-	if (state_now(st) != SERVICE_COLD)
+	if (!cold)
 		return !unproven_parked || *(volatile __u32 *)&st->parked < unproven_parked ? WITHIN_BUDGET
 											    : BEYOND_PARKED;
 	__u32 zero = 0;

@@ -174,8 +174,14 @@ static __always_inline int park(void *ctx, bool xdp, const struct packet *p, con
 		__sync_fetch_and_add(&st->parked_total, -1);
 		return NOT_PARKED;
 	}
+	/* The daemon may have refused the wake for which this SYN was to wait. Its client's next SYN is judged anew. */
+	if (p->uncharged && state_now(st) == SERVICE_COLD) {
+		if (!unpark(&t))
+			__sync_fetch_and_add(&st->parked_total, -1);
+		return PARKED;
+	}
 wake:
-	if (state_now(st) == SERVICE_COLD)
+	if (!p->uncharged && state_now(st) == SERVICE_COLD)
 		request_wake(s->index, st, now);
 	return PARKED;
 }

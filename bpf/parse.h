@@ -56,6 +56,7 @@ struct packet {
 	__u8 l4;             /* offset of the TCP or ICMP header in the frame */
 	__u8 l4_len;         /* length of the TCP header with options, bytes */
 	__u8 wscale;         /* window scale of a SYN or SYN-ACK (RFC 7323) once parse_wscale has read it */
+	bool uncharged;      /* judge admitted this SYN because its service is waking: it may not start a wake */
 };
 
 #define NO_WSCALE 0xff /* no window scale was offered */

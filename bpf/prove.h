@@ -59,9 +59,10 @@ enum judgment {
 
 /* Judges a SYN that came by path before it is kept or wakes anything. ctx is a struct xdp_md if xdp is set, else a
  * struct __sk_buff. */
-static __always_inline enum judgment judge(void *ctx, bool xdp, const struct packet *p, const struct flow_key *k,
+static __always_inline enum judgment judge(void *ctx, bool xdp, struct packet *p, const struct flow_key *k,
 					   const struct service *s, struct service_status *st, enum flow_path path)
 {
+	p->uncharged = false;
 	if (!may_wake(ctx, xdp, p, k, path))
 		return REJECT;
 	struct parked_flow *have = bpf_map_lookup_elem(&parked_flows, k);
@@ -79,7 +80,9 @@ static __always_inline enum judgment judge(void *ctx, bool xdp, const struct pac
 	if (s->flags & SERVICE_PROOF_NEVER)
 		wary = 0;
 	if (!wary && !(s->flags & SERVICE_PROOF_ALWAYS)) {
-		__u32 scope = exceeded_budget(k, st, now);
+		bool cold = state_now(st) == SERVICE_COLD;
+		__u32 scope = exceeded_budget(k, st, cold, now);
+		p->uncharged = !cold;
 		if (scope == WITHIN_BUDGET)
 			return ADMIT;
 		/* A crowd at a waking service is ordinary. */

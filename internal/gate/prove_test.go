@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -317,5 +319,36 @@ func TestRepeatedSYNIsAdmitted(t *testing.T) {
 	for range 5 {
 		w.ageRepeats(time.Minute)
 		w.wantRun(onXDP, w.syn(2000).fromOther(9, 9).frame(), xdpTX)
+	}
+}
+
+// A SYN that another CPU admits while the service is waking does not wake it again once the daemon has refused that
+// wake: it was not charged to a budget.
+func TestRefusedWakesStayWithinTheBudget(t *testing.T) {
+	const budget = 2000
+	w := newWorld(t, func(c *Config) { c.WakeBudgets = WakeBudgets{Service: Budget{budget, 1.0 / 3600}, Parked: 64} })
+	w.proving(vip, ProofAuto)
+	var over atomic.Bool
+	var group sync.WaitGroup
+	for cpu := range 2 {
+		group.Go(func() {
+			for i := uint32(0); !over.Load(); i++ {
+				from := w.syn(i).fromOther(byte(i), uint16(1024+cpu<<14+int(i)%(1<<14)))
+				w.run(onXDP, from.frame())
+			}
+		})
+	}
+	// The budget is spent once no SYN wakes the service for a while.
+	for last := time.Now(); time.Since(last) < time.Second; {
+		if w.g.ServiceState(vip) == Waking {
+			w.g.Refuse(vip)
+			last = time.Now()
+		}
+	}
+	over.Store(true)
+	group.Wait()
+	// A wake is charged twice if two CPUs find the service cold at the same time.
+	if c := w.g.ServiceCounters(vip); c.Wakes > budget || c.Wakes < budget*9/10 {
+		t.Errorf("%d wakes, want the budget of %d", c.Wakes, budget)
 	}
 }

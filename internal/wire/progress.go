@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// progress tells how far the reader of a socket has come. Sessions ask it before they end for silence: on a machine with
-// too little CPU the peer's datagrams may have arrived without having been read.
+// progress tells how far the reader of a socket has come. Sessions ask it before they end for silence: on a machine
+// with too little CPU the peer's datagrams may have arrived without having been read.
 type progress struct {
 	epoch time.Time
 	at    atomic.Int64 // nanoseconds since epoch
