@@ -27,7 +27,9 @@ ALLOWED_SKIPS := runs on demand|not run with -short|only run by
 GOTEST = $(GO) run ./hack/gotest -allow '$(ALLOWED_SKIPS)' -label $@ --
 # "go list -export" compiles the packages and their tests without linking every program, as "go build ./..." would.
 RACE   = CGO_ENABLED=1 $(COMPILE) list -race -export -test $(1) >/dev/null && \
-	CGO_ENABLED=1 $(GOTEST) -race -timeout 45m $(2) $(1)
+	CGO_ENABLED=1 $(GOTEST) -race $(CHEAP) -timeout 45m $(2) $(1)
+# golangci-lint runs vet, and the program of a test needs no symbol table: linking takes most of the time of small tests.
+CHEAP  = -vet=off -ldflags='-s -w'
 # Runs append their totals to this file during make test.
 TOTALS := $(CURDIR)/bin/test-totals
 
@@ -64,8 +66,10 @@ clean: ## remove what was built
 ##@ Test
 
 .PHONY: unit
-unit: ## tests that need neither root nor Kubernetes, with the race detector
-	@$(call RACE,$(shell hack/packages.sh unit),)
+unit: ## tests that need neither root nor Kubernetes; those with goroutines run with the race detector
+	$(eval SEQUENTIAL := $(shell hack/packages.sh sequential))
+	@$(call RACE,$(filter-out $(SEQUENTIAL),$(shell hack/packages.sh unit)),)
+	@$(GOTEST) $(CHEAP) $(SEQUENTIAL)
 
 .PHONY: gate
 gate: ## packet, network-namespace and container tests, with the race detector (root)
@@ -125,7 +129,7 @@ test: ## everything, as CI runs it: install what is missing, lint, all tests (ro
 	@$(MAKE) --no-print-directory build
 	@rm -f $(TOTALS)
 	$(call say,Side by side: Kubernetes; one machine end to end; checks and all other tests)
-	@export GOTEST_TOTALS=$(TOTALS); lanes=(); \
+	@export GOTEST_TOTALS=$(TOTALS) WANGELL_BIN=$(CURDIR)/bin/wangell; lanes=(); \
 	trap 'kill "$${lanes[@]}" 2>/dev/null || true' EXIT; \
 	$(MAKE) --no-print-directory cluster-build kube docs-check-kubernetes & lanes+=($$!); \
 	($(MAKE) --no-print-directory docs-check e2e && $(COMPUTE) $(MAKE) --no-print-directory gate) & lanes+=($$!); \

@@ -18,6 +18,7 @@ import (
 
 	"wangell.loutres.me/internal/enrolment"
 	"wangell.loutres.me/internal/gate"
+	"wangell.loutres.me/internal/testutil/e2e"
 )
 
 func TestChartRendersAllObjects(t *testing.T) {
@@ -332,11 +333,9 @@ func TestBudgetsAndSizesReachTheDaemon(t *testing.T) {
 
 // The program has every flag that the chart passes.
 func TestChartPassesKnownFlags(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "wangell")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../cmd/wangell")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // with the flags of make build, so the packages are compiled already
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	program, err := e2e.Wangell(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
 	}
 	r := render(t, everything...)
 	for _, c := range containers(r) {

@@ -6,7 +6,10 @@
 #   gate   root, for network namespaces, eBPF programs and containers
 #   unit   nothing but Go
 #
-# Usage: hack/packages.sh unit|gate|kube
+# "sequential" is a part of unit: no code of this module that is linked into the tests of such a package starts a
+# goroutine, so that the race detector has nothing to find there.
+#
+# Usage: hack/packages.sh unit|sequential|gate|kube
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,12 +21,30 @@ all=$(find "${roots[@]}" -name '*.go' -not -path '*/testdata/*' -print0 | xargs 
 kube=$(with 'KUBEBUILDER_ASSETS|envtest')
 gate=$(comm -23 <(with 'testutil/(ownns|netlab|debimage|containerdtest)|need\.Root') <(echo "$kube"))
 
+unit=$(comm -23 <(echo "$all") <(printf '%s\n' "$kube" "$gate" | sort -u))
+sequential() {
+    local module starts
+    module=$(go list -m)
+    starts=$({ grep -rlE --include='*.go' '\bgo (func|[a-zA-Z_][a-zA-Z_0-9.]*)\(|\.Go\(|AfterFunc\(|\.Parallel\(' \
+        "${roots[@]}" test || true; } | xargs -r -n 1 dirname | sort -u)
+    # The test program PACKAGE.test depends on "PACKAGE" or, with test files, on "PACKAGE [PACKAGE.test]".
+    # shellcheck disable=SC2046
+    go list -test -f '{{if .ForTest}}{{else}}{{.ImportPath}} {{join .Deps " "}}{{end}}' $(sed 's,^,./,' <<<"$unit") |
+        awk -v module="$module/" -v starts="$starts" '
+            BEGIN { n = split(starts, list, "\n"); for (i = 1; i <= n; i++) concurrent[module list[i]] = 1 }
+            $1 ~ /\.test$/ {
+                for (i = 2; i <= NF; i++) if ($i in concurrent) next
+                print substr($1, length(module) + 1, length($1) - length(module) - length(".test"))
+            }' | sort
+}
+
 case ${1:-} in
 kube) echo "$kube" ;;
 gate) echo "$gate" ;;
-unit) comm -23 <(echo "$all") <(printf '%s\n' "$kube" "$gate" | sort -u) ;;
+unit) echo "$unit" ;;
+sequential) sequential ;;
 *)
-    echo "usage: $0 unit|gate|kube" >&2
+    echo "usage: $0 unit|sequential|gate|kube" >&2
     exit 2
     ;;
 esac | sed 's,^,./,'

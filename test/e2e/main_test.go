@@ -76,11 +76,9 @@ func prepare() error {
 	if err := e2e.GoBuild(e2e.ServerPackage, server); err != nil {
 		return err
 	}
-	if program = os.Getenv("WANGELL_BIN"); program == "" {
-		program = filepath.Join(folder, "wangell")
-		if err := e2e.GoBuild("wangell.loutres.me/cmd/wangell", program); err != nil {
-			return err
-		}
+	var err error
+	if program, err = e2e.Wangell(folder); err != nil {
+		return err
 	}
 	code, err := serverFile()
 	if err != nil {

@@ -5,7 +5,6 @@ package flood
 import (
 	"context"
 	"math"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -26,8 +25,8 @@ func TestFloodRunsAndLeavesNothing(t *testing.T) {
 	need.Program(t, "containerd", "containerd")
 	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
 	defer cancel()
-	wangell := filepath.Join(t.TempDir(), "wangell")
-	if err := e2e.GoBuild("wangell.loutres.me/cmd/wangell", wangell); err != nil {
+	wangell, err := e2e.Wangell(t.TempDir())
+	if err != nil {
 		t.Fatal(err)
 	}
 	params := Params{Wangell: wangell, Quick: true, Rate: 5000}

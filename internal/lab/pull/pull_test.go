@@ -296,8 +296,8 @@ func TestPullsRunAndLeaveNothing(t *testing.T) {
 // TestWholeExperimentWithTheSmallImage downloads packages and takes minutes.
 func TestWholeExperimentWithTheSmallImage(t *testing.T) {
 	need.Chosen(t, "WANGELL_TEST_PULL", "1, for 40 pulls of an image of 150 MB from downloaded packages: some minutes")
-	wangell := filepath.Join(t.TempDir(), "wangell")
-	if err := e2e.GoBuild("wangell.loutres.me/cmd/wangell", wangell); err != nil {
+	wangell, err := e2e.Wangell(t.TempDir())
+	if err != nil {
 		t.Fatal(err)
 	}
 	reports := runs(t, Params{Wangell: wangell, Quick: true})

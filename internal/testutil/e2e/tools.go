@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"time"
@@ -86,6 +87,15 @@ func GoBuild(pkg, file string) error {
 		return fmt.Errorf("build %s: %w: %s", pkg, err, out)
 	}
 	return nil
+}
+
+// Wangell returns the program under test: the one that WANGELL_BIN names, or else one that is built into the folder.
+func Wangell(folder string) (string, error) {
+	if program := os.Getenv("WANGELL_BIN"); program != "" {
+		return program, nil
+	}
+	program := filepath.Join(folder, "wangell")
+	return program, GoBuild("wangell.loutres.me/cmd/wangell", program)
 }
 
 // ServerPackage is the tests' own server.

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"math"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -37,8 +36,8 @@ func TestColdRunsAndLeavesNothing(t *testing.T) {
 	need.Program(t, "containerd", "containerd")
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	wangell := filepath.Join(t.TempDir(), "wangell")
-	if err := e2e.GoBuild("wangell.loutres.me/cmd/wangell", wangell); err != nil {
+	wangell, err := e2e.Wangell(t.TempDir())
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("LAB_TEST_FLOOR", "1")
