@@ -50,6 +50,7 @@ var alone = []part{
 	{"wakes survive a lossy wire", testLossyWire},
 	{"kube-proxy may run in its other mode", testProxyModes},
 	{"replies go back by the edge node, and from node ports", testEdgeReplies},
+	{"nodes share an image", testPeers},
 	{"replicas follow resource usage", testFollowsUsage},
 	{"removing pods loses no request", testDrain},
 	{"addresses and connections move from a killed node", testNodeKilled},

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"wangell.loutres.me/internal/peer"
+	"wangell.loutres.me/internal/testutil/clusterfile"
+	"wangell.loutres.me/internal/testutil/e2e"
+)
+
+// mirrorOfNode is where a node's containerd finds the mirror, by the chart's defaults.
+var mirrorOfNode = netip.MustParseAddrPort("127.0.0.1:7949")
+
+// testPeers: with peers, an image that all nodes are to have leaves the registry once, and the service serves.
+func testPeers(t *testing.T) {
+	const key = "default/shared"
+	registry, _, _ := strings.Cut(serverImage, "/")
+	for _, n := range lab.Nodes {
+		// The cluster's own default would stay, as everybody's does.
+		setAside(t, registriesOf(n, "_default/hosts.toml"), nil)
+		// What docs/images.md says of a registry with settings of its own.
+		own := registriesOf(n, registry+"/hosts.toml")
+		server, hosts, found := strings.Cut(string(e2e.Must(os.ReadFile(own))(t)), "\n")
+		if !found || !strings.HasPrefix(server, "server = ") {
+			t.Fatalf("%s begins with %q", own, server)
+		}
+		setAside(t, own, []byte(server+"\n"+peer.HostsEntry(mirrorOfNode)+hosts))
+	}
+	if err := helm(root, thisTag, "daemon.peers.enabled=true"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := helm(root, thisTag); err != nil {
+			t.Error(err)
+		}
+	})
+	// helm does not wait for the last daemon.
+	e2e.Must(lab.kubectl("", "rollout", "status", "-n", productNamespace, "daemonset/"+daemonName, "--timeout=2m"))(t)
+	for _, n := range lab.Nodes {
+		text := string(e2e.Must(os.ReadFile(registriesOf(n, "_default/hosts.toml")))(t))
+		if !strings.HasSuffix(text, peer.HostsEntry(mirrorOfNode)) {
+			t.Errorf("%s: containerd's default for registries is %q", n.Name, text)
+		}
+	}
+
+	ref := pushLarge(t)
+	lab.apply(t, strings.Replace(manifest(key, "imagePull: {nodes: All}"), serverImage, ref, 1))
+	lab.imageReady(t, key, metav1.ConditionTrue, "Present")
+	fixed := lab.fixedImage(t, key)
+	for _, n := range lab.Nodes {
+		e2e.Eventually(t, n.Name+" has pinned "+fixed, func() (bool, string) {
+			list := pinned(t, n.ContainerdSocket)
+			return slices.Contains(list, fixed), fmt.Sprint(list)
+		})
+	}
+	var fromPeers, fromRegistry float64
+	for _, n := range lab.nodes {
+		p, r := n.mirrored(t, "peer"), n.mirrored(t, "registry")
+		t.Logf("%s: %.1f MB from peers, %.1f MB from the registry", n.name, p/1e6, r/1e6)
+		fromPeers, fromRegistry = fromPeers+p, fromRegistry+r
+	}
+	if others := float64(len(lab.nodes) - 1); fromPeers < 0.9*others*largeImage || fromRegistry > 1.1*largeImage {
+		t.Errorf("%.1f MB came from peers and %.1f MB from the registry: want each byte from it once, of %.1f MB",
+			fromPeers/1e6, fromRegistry/1e6, largeImage/1e6)
+	}
+	e2e.MustAsk(t, lab.client, lab.address(t, key))
+	e2e.Must(lab.kubectl("", "delete", "wgs", "shared", "--wait"))(t)
+}
+
+// registriesOf returns a file among the settings of registries of a node's containerd.
+func registriesOf(n clusterfile.Node, name string) string {
+	return filepath.Join(fmt.Sprintf("/proc/%d/root/etc/containerd/certs.d", n.HolderPid), name)
+}
+
+// setAside replaces a file until the test ends; without content it is removed.
+func setAside(t *testing.T, file string, content []byte) {
+	t.Helper()
+	before := e2e.Must(os.ReadFile(file))(t)
+	t.Cleanup(func() {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Error(err)
+		}
+		if err := os.WriteFile(file, before, 0o644); err != nil {
+			t.Error(err)
+		}
+	})
+	err := os.Remove(file)
+	if content != nil {
+		err = os.WriteFile(file, content, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mirrored returns the bytes of images that a node's mirror has received from a source.
+func (n *node) mirrored(t *testing.T, source string) float64 {
+	t.Helper()
+	text := e2e.Must(n.metrics())(t)
+	metric := regexp.MustCompile(`(?m)^wangell_image_mirror_received_bytes_total\{source="` + source + `"\} (\S+)$`)
+	found := metric.FindStringSubmatch(text)
+	if found == nil {
+		t.Fatalf("%s: no metric of bytes from %s in\n%s", n.name, source, text)
+	}
+	return e2e.Must(strconv.ParseFloat(found[1], 64))(t)
+}
