@@ -132,6 +132,8 @@ static __always_inline int edge_from_client(struct __sk_buff *skb, enum packet_k
 		return TCX_NEXT;
 	if (kind != PACKET_TCP)
 		return edge_not_tcp(skb, kind, p, path, ingress);
+	if (taking_over)
+		return TCX_DROP;
 
 	struct ethhdr *eth = data;
 	if ((void *)(eth + 1) > end)

@@ -114,6 +114,8 @@ int gate_pod(struct __sk_buff *skb)
 	enum packet_kind kind = parse_skb(skb, &p);
 	struct flow_key k;
 	struct flow *f = NULL;
+	if (taking_over && kind == PACKET_TCP && is_from_served_port(skb, &p))
+		return TCX_DROP;
 	struct pod *pod = kind == PACKET_TCP ? find_replying_pod(skb, &p, &k, &f) : NULL;
 	if (pod)
 		return reply_from_pod(skb, &p, &k, f, pod);
@@ -140,6 +142,8 @@ int gate_node(struct __sk_buff *skb)
 		return result == DECAP_NONE ? TCX_NEXT : TCX_DROP;
 	struct packet p = {};
 	enum packet_kind kind = parse_skb(skb, &p);
+	if (taking_over)
+		return TCX_DROP;
 	if (m.type == ENCAP_TO_POD && kind == PACKET_TCP && in_range(p.daddr))
 		return home_from_edge(skb, &p, &m);
 	if ((m.type == ENCAP_TO_POD || m.type == ENCAP_FLOW_QUERY) && kind == PACKET_ICMP && in_range(p.daddr))

@@ -4,6 +4,13 @@
 
 #include "remote.h"
 
+/* Whether a segment comes from the port at which a pod serves. */
+static __always_inline bool is_from_served_port(struct __sk_buff *skb, const struct packet *p)
+{
+	struct pod_port pp = {.ifindex = skb->ifindex, .port = p->sport};
+	return bpf_map_lookup_elem(&pod_ports, &pp);
+}
+
 /* Finds the pod that sent a segment, if the segment is of a flow of this pod; NULL otherwise. Stores the flow's key,
  * and in *f the flow with that key, which may be another pod's, or NULL. */
 static __always_inline struct pod *find_replying_pod(struct __sk_buff *skb, const struct packet *p, struct flow_key *k,

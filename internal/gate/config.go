@@ -4,6 +4,7 @@ package gate
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -189,8 +190,24 @@ func (c *Config) bpffs() string {
 	return filepath.Join(c.Dir, "bpf")
 }
 
-func (c *Config) mapsDir() string  { return filepath.Join(c.bpffs(), "maps") }
-func (c *Config) linksDir() string { return filepath.Join(c.bpffs(), "links") }
+func (c *Config) mapsDir() string   { return filepath.Join(c.bpffs(), "maps") }
+func (c *Config) nextDir() string   { return filepath.Join(c.bpffs(), "next") }   // see takeover
+func (c *Config) formerDir() string { return filepath.Join(c.bpffs(), "former") } // see takeover
+func (c *Config) linksDir() string  { return filepath.Join(c.bpffs(), "links") }
+
+// ensureDirs makes the directories for pins. The pins of maps may be in formerDir only: see takeover.
+func (c *Config) ensureDirs() error {
+	dirs := []string{c.linksDir()}
+	if _, err := os.Stat(c.formerDir()); errors.Is(err, os.ErrNotExist) {
+		dirs = append(dirs, c.mapsDir())
+	}
+	for _, dir := range dirs {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("creating a directory for pins: %w", err)
+		}
+	}
+	return nil
+}
 
 // ensureBPF makes sure that the directory for pins is in a bpf file system.
 func (c *Config) ensureBPF() error {

@@ -23,6 +23,8 @@ type Gate struct {
 	dev    devices
 	inject *injector
 
+	takeover *takeover // of maps of another layout; nil unless Open is at it
+
 	// Array maps, mapped into memory.
 	statuses      *view[gateServiceStatus]
 	pods          *view[gatePod]

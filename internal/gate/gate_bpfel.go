@@ -645,6 +645,7 @@ const (
 	gateVarServiceShareMax     = "service_share_max"
 	gateVarShortcutEnabled     = "shortcut_enabled"
 	gateVarSourceShareMax      = "source_share_max"
+	gateVarTakingOver          = "taking_over"
 	gateVarUnprovenParked      = "unproven_parked"
 	gateVarVipsOutsideRanges   = "vips_outside_ranges"
 	gateVarWakeBurst           = "wake_burst"
@@ -789,6 +790,7 @@ type gateVariableSpecs struct {
 	ServiceShareMax     *ebpf.VariableSpec `ebpf:"service_share_max"`
 	ShortcutEnabled     *ebpf.VariableSpec `ebpf:"shortcut_enabled"`
 	SourceShareMax      *ebpf.VariableSpec `ebpf:"source_share_max"`
+	TakingOver          *ebpf.VariableSpec `ebpf:"taking_over"`
 	UnprovenParked      *ebpf.VariableSpec `ebpf:"unproven_parked"`
 	VipsOutsideRanges   *ebpf.VariableSpec `ebpf:"vips_outside_ranges"`
 	WakeBurst           *ebpf.VariableSpec `ebpf:"wake_burst"`
@@ -940,6 +942,7 @@ type gateVariables struct {
 	ServiceShareMax     *ebpf.Variable `ebpf:"service_share_max"`
 	ShortcutEnabled     *ebpf.Variable `ebpf:"shortcut_enabled"`
 	SourceShareMax      *ebpf.Variable `ebpf:"source_share_max"`
+	TakingOver          *ebpf.Variable `ebpf:"taking_over"`
 	UnprovenParked      *ebpf.Variable `ebpf:"unproven_parked"`
 	VipsOutsideRanges   *ebpf.Variable `ebpf:"vips_outside_ranges"`
 	WakeBurst           *ebpf.Variable `ebpf:"wake_burst"`

@@ -25,37 +25,83 @@ var renamedMaps = map[string]string{
 	"askings":     gateMapQueryBudget,
 }
 
-// load loads the programs and maps. Maps come from their pins if they fit.
-func load(objs *gateObjects, cfg *Config, dev *devices) error {
+// load loads the programs and maps. Maps come from their pins, or get the entries of these if they have another layout:
+// the takeover that it returns, or nil, is to be finished once the programs are attached.
+func load(objs *gateObjects, cfg *Config, dev *devices) (*takeover, error) {
 	spec, err := loadGate()
 	if err != nil {
-		return fmt.Errorf("reading the gate's programs: %w", err)
+		return nil, fmt.Errorf("reading the gate's programs: %w", err)
 	}
 	setSizes(spec, cfg.Sizes)
 	if err := setConstants(spec, cfg, dev); err != nil {
-		return err
+		return nil, err
+	}
+	if err := restorePins(cfg); err != nil {
+		return nil, err
 	}
 	if err := renamePins(cfg.mapsDir()); err != nil {
+		return nil, err
+	}
+	t, err := newTakeover(spec, cfg)
+	if errors.Is(err, errCannotCarry) {
+		cfg.Log.Warn("pinned maps cannot be carried to this version: replacing all by empty ones", "error", err)
+		if err := removeMaps(cfg); err != nil {
+			return nil, err
+		}
+		t, err = newTakeover(spec, cfg)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("taking over pinned maps: %w", err)
+	}
+	if !t.needed() {
+		opts := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: cfg.mapsDir()}}
+		return nil, errors.Join(explainLoad(spec.LoadAndAssign(objs, opts)), t.close())
+	}
+	if err := t.load(spec, objs, cfg); err != nil {
+		return nil, errors.Join(err, t.close())
+	}
+	return t, nil
+}
+
+// load loads the programs with the maps of a takeover, and copies their entries.
+func (t *takeover) load(spec *ebpf.CollectionSpec, objs *gateObjects, cfg *Config) error {
+	for _, m := range spec.Maps {
+		m.Pinning = ebpf.PinNone // see swap
+	}
+	if err := spec.Variables[gateVarTakingOver].Set(uint32(1)); err != nil {
+		return fmt.Errorf("setting the variable %s: %w", gateVarTakingOver, err)
+	}
+	// Loading takes longer than copying: it comes first, so that little changes until the programs are attached.
+	err := spec.LoadAndAssign(objs, &ebpf.CollectionOptions{MapReplacements: t.adopted})
+	if err := explainLoad(err); err != nil {
 		return err
 	}
-	opts := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: cfg.mapsDir()}}
-	err = spec.LoadAndAssign(objs, opts)
-	if errors.Is(err, ebpf.ErrMapIncompatible) {
-		cfg.Log.Warn("pinned maps have another layout or size: replacing all by empty ones", "error", err)
-		if err := os.RemoveAll(cfg.mapsDir()); err != nil {
-			return fmt.Errorf("removing old maps: %w", err)
-		}
-		if err := os.MkdirAll(cfg.mapsDir(), 0o700); err != nil {
-			return fmt.Errorf("creating a directory for pins: %w", err)
-		}
-		err = spec.LoadAndAssign(objs, opts)
-	}
+	maps := objs.pinnedMaps()
+	t.copy(maps)
+	return t.swap(maps, cfg)
+}
+
+// explainLoad adds to an error of LoadAndAssign, which may be nil, what to do.
+func explainLoad(err error) error {
 	var ve *ebpf.VerifierError
 	if errors.As(err, &ve) {
 		return fmt.Errorf("the kernel rejects the gate's programs: %w (%s)", err, loadHint(KernelRelease()))
 	}
 	if err != nil {
 		return fmt.Errorf("loading the gate: %w (%s)", err, loadHint(KernelRelease()))
+	}
+	return nil
+}
+
+// removeMaps removes the pins of all maps.
+func removeMaps(cfg *Config) error {
+	for _, dir := range []string{cfg.mapsDir(), cfg.formerDir()} {
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("removing old maps: %w", err)
+		}
+	}
+	if err := os.MkdirAll(cfg.mapsDir(), 0o700); err != nil {
+		return fmt.Errorf("creating a directory for pins: %w", err)
 	}
 	return nil
 }

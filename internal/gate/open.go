@@ -16,8 +16,8 @@ import (
 // wangell0, loads the programs, takes over pinned maps, so that flows and parked SYNs persist, and attaches everything.
 // If it fails, nothing that it has created remains attached.
 //
-// If a map's layout or size differs from this program's, all maps are replaced by empty ones, with a warning, and their
-// flows are lost.
+// If a pinned map's layout or size differs from this program's, its entries are carried to a new map field by field,
+// and connections go on. What cannot be carried is logged by the name of the map.
 func Open(cfg Config) (*Gate, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.check(); err != nil {
@@ -48,7 +48,10 @@ func newGate(cfg Config) *Gate {
 }
 
 // load loads the programs and maps, or takes over those that are pinned.
-func (g *Gate) load() error { return load(&g.objs, &g.cfg, &g.dev) }
+func (g *Gate) load() (err error) {
+	g.takeover, err = load(&g.objs, &g.cfg, &g.dev)
+	return err
+}
 
 // open makes the gate work. loadObjects sets objs once the gate's devices and the folders for pins are there.
 func (g *Gate) open(loadObjects func() error) error {
@@ -56,10 +59,8 @@ func (g *Gate) open(loadObjects func() error) error {
 		return err
 	}
 	var err error
-	for _, dir := range []string{g.cfg.mapsDir(), g.cfg.linksDir()} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("creating a directory for pins: %w", err)
-		}
+	if err := g.cfg.ensureDirs(); err != nil {
+		return err
 	}
 	if g.dev, err = ensureDevices(g.cfg.owner()); err != nil {
 		return err
@@ -85,7 +86,8 @@ func (g *Gate) open(loadObjects func() error) error {
 	if g.inject, err = newInjector(g.dev.outer); err != nil {
 		return err
 	}
-	if err := g.attachAll(); err != nil {
+	// Programs that are attached drop segments until the takeover ends: it ends even if others could not be attached.
+	if err := errors.Join(g.attachAll(), g.finishTakeover()); err != nil {
 		return err
 	}
 	return g.follow()
@@ -194,6 +196,9 @@ func (g *Gate) Close() error {
 	for _, v := range views {
 		errs = append(errs, v.close())
 	}
+	if g.takeover != nil {
+		errs = append(errs, g.takeover.close())
+	}
 	errs = append(errs, g.objs.Close())
 	return errors.Join(errs...)
 }
@@ -206,7 +211,7 @@ func Remove(dir string) error { return (&Config{Dir: dir}).Remove() }
 func (c *Config) Remove() error {
 	var errs []error
 	// Links come first: they detach their programs.
-	for _, d := range []string{c.linksDir(), c.mapsDir()} {
+	for _, d := range []string{c.linksDir(), c.mapsDir(), c.nextDir(), c.formerDir()} {
 		if err := os.RemoveAll(d); err != nil {
 			errs = append(errs, fmt.Errorf("removing pins: %w", err))
 		}

@@ -47,24 +47,6 @@ func TestOpenAdoptsMapsPinnedUnderEarlierNames(t *testing.T) {
 	}
 }
 
-// An upgrade from a version with another layout starts with empty maps.
-func TestOpenReplacesMapsOfAnotherLayout(t *testing.T) {
-	w, cfg := newReopened(t)
-	t.Cleanup(func() { w.must(Remove(cfg.Dir)) })
-	connected(w)
-	w.must(w.g.Close())
-	cfg.Sizes.Flows = 8 // stands in for a layout that differs
-	var err error
-	w.g, err = Open(cfg)
-	w.must(err)
-	if n := len(w.g.Services()); n != 0 {
-		t.Errorf("%d services, want none", n)
-	}
-	w.warm(vip, 1)
-	w.wantRun(onNIC, synFrame(w), tcxRedirect)
-	w.must(w.g.Close())
-}
-
 // newReopened returns a world with one pod's device, and the configuration of its gate, which the test closes, opens
 // again and removes.
 func newReopened(t *testing.T) (*world, Config) {

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gate
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+
+	"wangell.loutres.me/internal/monotime"
+)
+
+// carryTime limits each of the two passes over the maps that are carried.
+const carryTime = 10 * time.Second
+
+// clockTick is more than the tick of the coarse clock, with which programs note times.
+const clockTick = 20 * time.Millisecond
+
+// rebuiltMaps are those that may begin empty while others keep their entries: what they hold is counted again, limits
+// rates, or belongs to connections that have just begun.
+var rebuiltMaps = []string{
+	gateMapCounters, gateMapEvents, gateMapFloods, gateMapIdleFlows, gateMapPendingQueries, gateMapPodTraffic,
+	gateMapProvenBudgets, gateMapProvenClients, gateMapQueryBudget, gateMapQueryShares, gateMapRecounts,
+	gateMapRepeatedSyns, gateMapRingSlots, gateMapServiceShares, gateMapSourceBudgets, gateMapSourceShares,
+	gateMapSynBackups, gateMapSynRecords, gateMapSynWatch, gateMapWakeLimits,
+}
+
+// ringMaps are indexed by a number that depends on the size of a ring.
+var ringMaps = []string{gateMapRingSlots, gateMapSynBackups}
+
+// takeover brings the entries of maps that an earlier version has pinned into the present layout. The programs of that
+// version handle packets, and change its maps, until the present ones are attached. Therefore entries are copied twice:
+// all of them before, and what has changed since afterwards. In between the present programs drop all segments
+// (taking_over in bpf/maps.h), which TCP sends again: of a flow that is recorded here and there, neither record is right.
+//
+// The pins show how far it has got, so that the next process can finish it:
+//
+//	next/              being filled; of no use to others
+//	maps/              pins of the present maps
+//	former/            pins of the maps from before: the second pass is to be done
+type takeover struct {
+	log     *slog.Logger
+	adopted map[string]*ebpf.Map // pinned maps that are used as they are, by name
+	carried []carriage           // the others, flows last
+	late    []carriage           // those of which a second pass copies what has changed
+	begun   monotime.Time        // when the first pass began
+	former  []*ebpf.Map          // maps from before
+}
+
+// newTakeover compares pinned maps with what the programs want. Maps that cannot be carried begin empty, and the log
+// names them; all do if one of them is not among rebuiltMaps.
+func newTakeover(spec *ebpf.CollectionSpec, cfg *Config) (*takeover, error) {
+	t := &takeover{log: cfg.Log, adopted: map[string]*ebpf.Map{}}
+	if err := t.findUnfinished(spec, cfg); err != nil {
+		return nil, errors.Join(err, t.close())
+	}
+	for name, m := range spec.Maps {
+		if m.Pinning != ebpf.PinByName || m.Type == ebpf.ProgramArray {
+			continue
+		}
+		if err := t.compare(name, m, cfg); err != nil {
+			return nil, errors.Join(err, t.close())
+		}
+	}
+	// The largest one comes last: if time runs out, the others are complete, and less changes until the second pass.
+	if i := slices.IndexFunc(t.carried, func(c carriage) bool { return c.name == gateMapFlows }); i >= 0 {
+		t.carried = append(slices.Delete(slices.Clone(t.carried), i, i+1), t.carried[i])
+	}
+	return t, nil
+}
+
+// errCannotCarry is returned if all maps have to begin empty.
+var errCannotCarry = errors.New("cannot carry the entries of a pinned map")
+
+// compare decides what becomes of a pinned map.
+func (t *takeover) compare(name string, spec *ebpf.MapSpec, cfg *Config) error {
+	pinned, err := ebpf.LoadPinnedMap(filepath.Join(cfg.mapsDir(), name), nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("pinned map %s: %w", name, err)
+	}
+	t.former = append(t.former, pinned)
+	if slices.Contains(ringMaps, name) && pinned.MaxEntries() != spec.MaxEntries {
+		err = fmt.Errorf("had %d entries and has %d", pinned.MaxEntries(), spec.MaxEntries)
+	}
+	var c carriage
+	if err == nil {
+		c, err = newCarriage(name, pinned, spec)
+	}
+	switch {
+	case err == nil && c.identical(spec):
+		t.adopted[name] = pinned
+	case err == nil:
+		t.carried = append(t.carried, c)
+	case slices.Contains(rebuiltMaps, name):
+		t.log.Warn("a pinned map cannot be carried to this version: it begins empty", "map", name, "error", err)
+		t.carried = append(t.carried, carriage{name: name, from: pinned, restarts: true})
+	default:
+		return fmt.Errorf("%w: map %s: %w", errCannotCarry, name, err)
+	}
+	return nil
+}
+
+// lateMaps are those of which a second pass copies what has changed during the first, with the time of the last change of
+// a value. Others are written by the daemon only, or what programs write there meanwhile is counted again, or sent again
+// by its client.
+var lateMaps = map[string]func(value []byte) monotime.Time{
+	gateMapFlows:         func(v []byte) monotime.Time { return monotime.Time((*gateFlow)(unsafe.Pointer(&v[0])).Last) },
+	gateMapProvenClients: func(v []byte) monotime.Time { return monotime.Time(*(*uint64)(unsafe.Pointer(&v[0]))) },
+}
+
+// restorePins gives the pins of maps their place back, if an earlier process was killed between the two steps of swap.
+func restorePins(cfg *Config) error {
+	_, err := os.Stat(cfg.mapsDir())
+	if !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := os.Rename(cfg.formerDir(), cfg.mapsDir()); err != nil {
+		return fmt.Errorf("restoring the pins of maps: %w", err)
+	}
+	return nil
+}
+
+// findUnfinished prepares the second pass of an earlier process that has not got to it.
+func (t *takeover) findUnfinished(spec *ebpf.CollectionSpec, cfg *Config) error {
+	if err := os.RemoveAll(cfg.nextDir()); err != nil {
+		return fmt.Errorf("removing pins of an interrupted start: %w", err)
+	}
+	for name := range lateMaps {
+		m, err := ebpf.LoadPinnedMap(filepath.Join(cfg.formerDir(), name), nil)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("pinned map %s of the former version: %w", name, err)
+		}
+		t.former = append(t.former, m)
+		c, err := newCarriage(name, m, spec.Maps[name])
+		if err != nil {
+			t.log.Warn("a pinned map of the former version cannot be carried", "map", name, "error", err)
+			continue
+		}
+		t.late = append(t.late, c)
+	}
+	return nil
+}
+
+// needed reports whether there is anything to do.
+func (t *takeover) needed() bool { return len(t.carried)+len(t.late) > 0 }
+
+// copy does the first pass. The maps are those of the present programs.
+func (t *takeover) copy(maps map[string]*ebpf.Map) {
+	t.begun = monotime.Now() - monotime.Time(clockTick)
+	deadline := time.Now().Add(carryTime)
+	var names []string
+	for _, c := range t.carried {
+		if c.restarts {
+			continue
+		}
+		c.to = maps[c.name]
+		begun := time.Now()
+		n, noRoom, err := c.copy(deadline)
+		log := t.log.With("map", c.name, "entries", n, "took", time.Since(begun).Round(time.Microsecond),
+			"added", c.value.added, "dropped", c.value.dropped)
+		if err != nil || noRoom > 0 {
+			log.Error("not all entries of a pinned map could be carried to this version", "noRoom", noRoom, "error", err)
+		} else {
+			log.Debug("carried a pinned map to this version")
+			names = append(names, c.name)
+		}
+		if lateMaps[c.name] != nil {
+			t.late = append(t.late, c)
+		}
+	}
+	t.log.Info("pinned maps have another layout or size: carried their entries to this version", "maps", names,
+		"took", (monotime.Now().Sub(t.begun) - clockTick).Round(time.Microsecond))
+}
+
+// swap makes the pins of the present maps those that the next process finds.
+func (t *takeover) swap(maps map[string]*ebpf.Map, cfg *Config) error {
+	if err := os.MkdirAll(cfg.nextDir(), 0o700); err != nil {
+		return fmt.Errorf("creating a directory for pins: %w", err)
+	}
+	for name, m := range maps {
+		if err := m.Pin(filepath.Join(cfg.nextDir(), name)); err != nil {
+			return fmt.Errorf("pinning the map %s: %w", name, err)
+		}
+	}
+	// Of an earlier process: its maps are open here.
+	if err := os.RemoveAll(cfg.formerDir()); err != nil {
+		return fmt.Errorf("removing pins of the former maps: %w", err)
+	}
+	if err := os.Rename(cfg.mapsDir(), cfg.formerDir()); err != nil {
+		return fmt.Errorf("keeping the former maps: %w", err)
+	}
+	if err := os.Rename(cfg.nextDir(), cfg.mapsDir()); err != nil {
+		return errors.Join(fmt.Errorf("replacing the former maps: %w", err), os.Rename(cfg.formerDir(), cfg.mapsDir()))
+	}
+	return nil
+}
+
+// copyChanges does the second pass, once no program of the former version is attached.
+func (t *takeover) copyChanges(maps map[string]*ebpf.Map) {
+	deadline := time.Now().Add(carryTime)
+	for _, c := range t.late {
+		c.to = maps[c.name]
+		begun := time.Now()
+		n, err := c.copySince(t.begun, deadline)
+		log := t.log.With("map", c.name, "entries", n, "took", time.Since(begun).Round(time.Microsecond))
+		if err != nil {
+			log.Error("not all changes of a pinned map could be carried to this version", "error", err)
+		} else {
+			log.Info("carried what the former programs have changed meanwhile")
+		}
+	}
+}
+
+// copySince copies the entries that have changed since a time, and returns how many. The present programs have not
+// changed them: they handle no segment until then.
+func (c *carriage) copySince(since monotime.Time, deadline time.Time) (copied int, err error) {
+	changed := lateMaps[c.name]
+	err = c.each(deadline, func(b *batch, n int) error {
+		for i := range n {
+			key, value := b.key(i), b.value(i)
+			if changed(value) < since {
+				continue
+			}
+			if err := c.to.Put(key, value); err != nil {
+				return fmt.Errorf("writing: %w", err)
+			}
+			copied++
+		}
+		return nil
+	})
+	return copied, err
+}
+
+// close forgets the former maps. Their pins stay.
+func (t *takeover) close() error {
+	var errs []error
+	for _, m := range t.former {
+		errs = append(errs, m.Close())
+	}
+	t.former = nil
+	return errors.Join(errs...)
+}
+
+// pinnedMaps returns the maps that are pinned, by name.
+func (o *gateObjects) pinnedMaps() map[string]*ebpf.Map {
+	out := map[string]*ebpf.Map{}
+	maps := reflect.ValueOf(&o.gateMaps).Elem()
+	for i := range maps.NumField() {
+		if name := maps.Type().Field(i).Tag.Get("ebpf"); name != gateMapScratch {
+			out[name] = maps.Field(i).Interface().(*ebpf.Map)
+		}
+	}
+	return out
+}
+
+// finishTakeover does what is left of a takeover once the present programs are attached.
+func (g *Gate) finishTakeover() error {
+	t := g.takeover
+	if t == nil {
+		return nil
+	}
+	g.takeover = nil
+	t.copyChanges(g.objs.pinnedMaps())
+	if err := g.objs.TakingOver.Set(uint32(0)); err != nil {
+		return fmt.Errorf("ending the takeover: %w", err)
+	}
+	if err := os.RemoveAll(g.cfg.formerDir()); err != nil {
+		return fmt.Errorf("removing pins of the former maps: %w", err)
+	}
+	// The former programs have counted in the former maps meanwhile.
+	if _, err := g.Sweep(DefaultAges()); err != nil {
+		return err
+	}
+	return t.close()
+}
