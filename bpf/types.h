@@ -26,6 +26,7 @@ enum limit {
 	REPEATED_SYNS = 65536,     /* SYNs whose repeats are counted; a power of two */
 	SYN_RECORDS = 65536,       /* entries of `syn_records`; a power of two */
 	TAG_SLOTS = 4,             /* keys in `tag_keys` */
+	CACHE_LINE = 64,           /* bytes that CPUs pass on as a whole */
 	MAX_COUNTERS = 64,         /* entries in `counters`; spare ones let the map survive new counters */
 	MAX_LEFT = 5,              /* addresses that a service has left and whose flows go on, and one to return to */
 };
@@ -139,9 +140,9 @@ enum pod_state {
 	POD_DEAF = 4,     /* as POD_DRAINING: the gate has found that nothing listens there, or its home node has */
 };
 
-/* Value of `pods`. The daemon maps it into its memory. */
+/* Value of `pods`. The daemon maps it into its memory. What changes with connections is in a cache line of its own, so
+ * that packets on other CPUs do not wait for it. */
 struct pod {
-	struct service_key vip; /* its service address */
 	struct addr addr;       /* its own address */
 	__be16 port;            /* its own port */
 	__u16 moved;            /* 1: it may have flows at addresses of `left_addresses` */
@@ -151,15 +152,17 @@ struct pod {
 	__u32 ifindex;          /* host end of its veth; 0 if it is on another node */
 	__u8 mac[6];            /* MAC address of the pod's end; zero if it is on another node */
 	__u8 host_mac[6];       /* MAC address of the host's end; zero if it is on another node */
-	__u32 open;             /* flows established and not closed */
-	__u32 half_open;        /* flows in handshake */
 	__be32 node;            /* IPv4 address of its home node; 0 if that is this node */
-	__u32 elsewhere;        /* if remote: its open flows through other edge nodes, as reported (daemon) */
 	__u32 slot;             /* its bit in syn_backup.tried, unique among the serving pods of its service */
-	__u64 id;               /* the controller's ID for it */
-	__u64 new_flows;        /* handshakes completed */
-	__u64 first_synack;     /* when its first SYN-ACK passed, ns of CLOCK_MONOTONIC; 0: not yet */
 	__u64 first_byte;       /* when its first payload passed, ns of CLOCK_MONOTONIC; 0: not yet */
+	struct service_key vip; /* its service address */
+	__u64 id;               /* the controller's ID for it */
+	__u64 first_synack;     /* when its first SYN-ACK passed, ns of CLOCK_MONOTONIC; 0: not yet */
+
+	__u32 open __attribute__((aligned(CACHE_LINE))); /* flows established and not closed */
+	__u32 half_open;                                 /* flows in handshake */
+	__u64 new_flows;                                 /* handshakes completed */
+	__u32 elsewhere;                                 /* if remote: its flows through other edges (daemon) */
 };
 
 /* Value of `pod_sockets`: what leads to the listening sockets of a pod on this node. The daemon maps it into its

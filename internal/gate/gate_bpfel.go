@@ -221,6 +221,7 @@ const (
 	gateLimitREPEATED_SYNS        gateLimit = 65536
 	gateLimitSYN_RECORDS          gateLimit = 65536
 	gateLimitTAG_SLOTS            gateLimit = 4
+	gateLimitCACHE_LINE           gateLimit = 64
 	gateLimitMAX_COUNTERS         gateLimit = 64
 	gateLimitMAX_LEFT             gateLimit = 5
 )
@@ -307,7 +308,6 @@ type gatePendingQuery struct {
 
 type gatePod struct {
 	_           structs.HostLayout
-	Vip         gateServiceKey
 	Addr        gateAddr
 	Port        uint16
 	Moved       uint16
@@ -317,15 +317,19 @@ type gatePod struct {
 	Ifindex     uint32
 	Mac         [6]uint8
 	HostMac     [6]uint8
+	Node        uint32
+	Slot        uint32
+	FirstByte   uint64
+	Vip         gateServiceKey
+	_           [4]byte
+	Id          uint64
+	FirstSynack uint64
+	_           [24]byte
 	Open        uint32
 	HalfOpen    uint32
-	Node        uint32
-	Elsewhere   uint32
-	Slot        uint32
-	Id          uint64
 	NewFlows    uint64
-	FirstSynack uint64
-	FirstByte   uint64
+	Elsewhere   uint32
+	_           [44]byte
 }
 
 type gatePodName struct {
