@@ -61,8 +61,8 @@ func (c *carriage) identical(spec *ebpf.MapSpec) bool {
 
 func isArray(t ebpf.MapType) bool { return t == ebpf.Array || t == ebpf.PerCPUArray }
 
-// batchBytes is how much of a map is in this process's memory at once. A batch has at least minBatch entries, as a bucket
-// of a hash map is read as a whole.
+// batchBytes is how much of a map is in this process's memory at once. A batch has at least minBatch entries, as the
+// kernel reads a bucket of a hash map as a whole.
 const (
 	batchBytes = 1 << 20
 	minBatch   = 256

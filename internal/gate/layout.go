@@ -30,8 +30,8 @@ func (c *conversion) apply(to, from []byte) {
 }
 
 // newConversion compares two layouts field by field. Fields are the same if they have the same name and type. It is an
-// error if that would change what a field means: if its type differs, if an array lost elements, or if the fields cannot
-// be told apart.
+// error if that would change what a field means: if its type differs, if an array lost elements, or if the fields
+// cannot be told apart.
 func newConversion(from, to btf.Type) (conversion, error) {
 	var c conversion
 	size, err := btf.Sizeof(to)

@@ -39,7 +39,8 @@ var ringMaps = []string{gateMapRingSlots, gateMapSynBackups}
 // takeover brings the entries of maps that an earlier version has pinned into the present layout. The programs of that
 // version handle packets, and change its maps, until the present ones are attached. Therefore entries are copied twice:
 // all of them before, and what has changed since afterwards. In between the present programs drop all segments
-// (taking_over in bpf/maps.h), which TCP sends again: of a flow that is recorded here and there, neither record is right.
+// (taking_over in bpf/maps.h), which TCP sends again: of a flow that is recorded here and there, no record is
+// right.
 //
 // The pins show how far it has got, so that the next process can finish it:
 //
@@ -111,9 +112,9 @@ func (t *takeover) compare(name string, spec *ebpf.MapSpec, cfg *Config) error {
 	return nil
 }
 
-// lateMaps are those of which a second pass copies what has changed during the first, with the time of the last change of
-// a value. Others are written by the daemon only, or what programs write there meanwhile is counted again, or sent again
-// by its client.
+// lateMaps are those of which a second pass copies what has changed since the first, with the time of the last change
+// of a value. Others are written by the daemon only, or what programs write there meanwhile is counted again, or sent
+// again by its client.
 var lateMaps = map[string]func(value []byte) monotime.Time{
 	gateMapFlows:         func(v []byte) monotime.Time { return monotime.Time((*gateFlow)(unsafe.Pointer(&v[0])).Last) },
 	gateMapProvenClients: func(v []byte) monotime.Time { return monotime.Time(*(*uint64)(unsafe.Pointer(&v[0]))) },
