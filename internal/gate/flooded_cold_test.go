@@ -25,7 +25,8 @@ import (
 var (
 	forgedSYNs = flag.Int("forged.syns", 50_000, "forged SYNs at cold services before genuine clients come")
 	forgedRate = flag.Int("forged.rate", 50_000, "forged SYNs a second at cold services")
-	forgedAll  = flag.Bool("forged.all", false, "each kind of proof in each XDP mode, instead of one of each, and check how long clients wait")
+	forgedAll  = flag.Bool("forged.all", false,
+		"each kind of proof in each XDP mode, instead of one of each; clients are to be served in time")
 )
 
 const (
