@@ -41,6 +41,9 @@ type Config struct {
 	OnPodReport func(runtime.PodReport)
 	// Log may be nil.
 	Log *slog.Logger
+
+	// netns is where the runtime creates the network namespaces of pods; netnsFolder if empty.
+	netns string
 }
 
 // Watcher watches one container runtime.
@@ -56,6 +59,9 @@ type Watcher struct {
 func New(cfg Config) (*Watcher, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.netns == "" {
+		cfg.netns = netnsFolder
 	}
 	conn, err := dial(cfg.Endpoint)
 	if err != nil {

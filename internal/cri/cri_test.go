@@ -69,7 +69,7 @@ func (l *reports) count() int {
 func watchFake(t *testing.T, f *critest.Runtime) *reports {
 	t.Helper()
 	l := &reports{}
-	w, err := New(Config{Endpoint: "unix://" + f.Path, OnPodReport: l.add})
+	w, err := New(Config{Endpoint: "unix://" + f.Path, OnPodReport: l.add, netns: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func TestHurryPollsMoreOften(t *testing.T) {
 	f := critest.New(t)
 	f.NoEvents = true
 	f.Start()
-	w, err := New(Config{Endpoint: f.Path, OnPodReport: func(runtime.PodReport) {}})
+	w, err := New(Config{Endpoint: f.Path, OnPodReport: func(runtime.PodReport) {}, netns: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func (w *Watcher) poll(ctx context.Context) (connected bool, err error) {
 	var failed chan error
 	if n, err := fsnotify.NewWatcher(); err == nil {
 		defer n.Close()
-		if n.Add(netnsFolder) == nil {
+		if n.Add(w.cfg.netns) == nil {
 			created, failed = n.Events, n.Errors
 		}
 	}

@@ -66,7 +66,8 @@ func (e *Executor) Exec(ctx context.Context, pod, _ string, command []string) (c
 		return 0, nil, native(err)
 	}
 	code, err = run(ctx, p)
-	return code, out.bytes(), errors.Join(err, remove(ctx, p))
+	err = errors.Join(err, remove(ctx, p)) // waits for the end of the output
+	return code, out.bytes(), err
 }
 
 // run starts a prepared process and waits for its end, or for that of ctx.
