@@ -17,8 +17,13 @@ import (
 	"wangell.loutres.me/internal/readiness"
 )
 
-// execPatience bounds the removal of a command that did not end in time.
-const execPatience = 5 * time.Second
+const (
+	// execPatience bounds the removal of a command that did not end in time.
+	execPatience = 5 * time.Second
+	// outputPatience bounds the wait for the output of a command that has ended: a child that it has left behind may
+	// keep the pipes open.
+	outputPatience = 500 * time.Millisecond
+)
 
 // Executor runs commands in pods. Unlike Runtime, it may be in another process than the one that started the pods.
 type Executor struct {
@@ -65,9 +70,10 @@ func (e *Executor) Exec(ctx context.Context, pod, _ string, command []string) (c
 	if err != nil {
 		return 0, nil, native(err)
 	}
-	code, err = run(ctx, p)
-	err = errors.Join(err, remove(ctx, p)) // waits for the end of the output
-	return code, out.bytes(), err
+	if code, err = run(ctx, p); err == nil {
+		drain(ctx, p)
+	}
+	return code, out.bytes(), errors.Join(err, remove(ctx, p))
 }
 
 // run starts a prepared process and waits for its end, or for that of ctx.
@@ -87,6 +93,21 @@ func run(ctx context.Context, p client.Process) (code int, err error) {
 			return 0, ctx.Err()
 		}
 		return int(status.ExitCode()), native(status.Error())
+	}
+}
+
+// drain waits for the output of a process that has ended, which may arrive after the news of that.
+func drain(ctx context.Context, p client.Process) {
+	ctx, cancel := context.WithTimeout(ctx, outputPatience)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.IO().Wait() // returns at the latest when remove closes the pipes
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
 	}
 }
 
