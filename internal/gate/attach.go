@@ -148,6 +148,7 @@ func (g *Gate) detach(name string) error {
 func (g *Gate) drop(name string) error {
 	if l, ok := g.links.byName[name]; ok {
 		delete(g.links.byName, name)
+		_ = l.Detach() // as removePin does
 		_ = l.Unpin()
 		return l.Close()
 	}
@@ -184,7 +185,11 @@ func (g *Gate) attach(name string, at attachPoint) error {
 func (g *Gate) attachFirst(name string, at attachPoint) error {
 	l, err := at.attach()
 	if err != nil {
-		return fmt.Errorf("attaching the gate to interface %d (%s): %w: tcx needs Linux 6.6", at.ifindex, name, err)
+		hint := ""
+		if errors.Is(err, ebpf.ErrNotSupported) {
+			hint = ": tcx needs Linux 6.6"
+		}
+		return fmt.Errorf("attaching the gate to interface %d (%s): %w%s", at.ifindex, name, err, hint)
 	}
 	return g.keep(name, &attachment{l, at})
 }

@@ -367,6 +367,8 @@ type failing struct {
 	allowed int
 	uploads []string
 	gets    []string
+
+	group sync.WaitGroup // allowed uploads that are not whole; the others are refused once there is none
 }
 
 func (f *failing) wrap(next http.Handler) http.Handler {
@@ -378,13 +380,18 @@ func (f *failing) wrap(next http.Handler) http.Handler {
 		if r.Method == http.MethodPost && strings.Contains(r.URL.Path, "/result/") {
 			if len(f.uploads) >= f.allowed {
 				f.mu.Unlock()
+				f.group.Wait()
 				w.WriteHeader(http.StatusForbidden)
 				return
 			}
 			f.uploads = append(f.uploads, r.URL.Path)
+			f.group.Add(1)
 		}
 		f.mu.Unlock()
 		next.ServeHTTP(w, r)
+		if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/result/image/blobs/") {
+			f.group.Done()
+		}
 	})
 }
 
