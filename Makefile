@@ -22,8 +22,8 @@ COMPILE := GOGC=400 $(GO)
 ROOT := $(shell [ "$$(id -u)" = 0 ] || echo '-exec "sudo -E"')
 
 # go test with a closing line of what passed, failed and was skipped. In CI a skipped test fails the run, except for
-# reasons that the test chooses itself.
-ALLOWED_SKIPS := runs on demand|not run with -short|only run by
+# reasons that the test chooses itself, and for a container's lack of /dev/fuse.
+ALLOWED_SKIPS := runs on demand|not run with -short|only run by|no FUSE here
 GOTEST = $(GO) run ./hack/gotest -allow '$(ALLOWED_SKIPS)' -label $@ --
 # "go list -export" compiles the packages and their tests without linking every program, as "go build ./..." would.
 RACE   = CGO_ENABLED=1 $(COMPILE) list -race -export -test $(1) >/dev/null && \

@@ -147,7 +147,7 @@ static __always_inline int edge_from_client(struct __sk_buff *skb, enum packet_k
 	struct origin o;
 	if (!f && !syn) {
 		origin_from_frame(&o, eth, skb->ifindex, path);
-		if (!enter_by_ack(&k, p, &o, !moves))
+		if (!enter_by_ack(&k, p, &o, moves))
 			f = bpf_map_lookup_elem(&flows, &k);
 	}
 	if (f && !(syn && flow_reusable(f, p))) {

@@ -95,7 +95,8 @@ __noinline int choose_by_hash(const struct flow_key *k, __u32 service)
 static __always_inline bool is_flooded(__u32 service)
 {
 	__u64 *last = bpf_map_lookup_elem(&floods, &service);
-	return last && *last && bpf_ktime_get_coarse_ns() - *last < FLOOD_MEMORY;
+	/* Another CPU may note a later tick than this one has read. */
+	return last && *last && (__s64)(bpf_ktime_get_coarse_ns() - *last) < (__s64)FLOOD_MEMORY;
 }
 
 /* Records the SYN of a flow that gets no entry, and that its service is flooded. */
@@ -114,9 +115,10 @@ __noinline int record_syn(const struct flow_key *k, const struct packet *p, cons
 }
 
 /* Enters the flow of a client's segment that completes, or comes after, the handshake with a pod. Anyone can send such a
- * segment: the flow is no use of the pod until this has confirmed it. The segment is yet to be followed. Returns 0 if
- * there is an entry now. */
-__noinline int enter_flooded(const struct flow_key *k, const struct packet *p, const struct origin *o, __u32 index)
+ * segment: the flow is no use of the pod until this has confirmed it. guessed is SEEN_GUESSED or 0. The segment is yet to
+ * be followed. Returns 0 if there is an entry now. */
+__noinline int enter_flooded(const struct flow_key *k, const struct packet *p, const struct origin *o, __u32 index,
+			     __u32 guessed)
 {
 	struct pod *pod = bpf_map_lookup_elem(&pods, &index);
 	if (!k || !p || !o || !pod || !share_has_room(k))
@@ -131,7 +133,7 @@ __noinline int enter_flooded(const struct flow_key *k, const struct packet *p, c
 		.seq = {p->seq, p->ack},
 		.ack = {p->ack - 1, p->seq},
 		.edge = {p->ack + ((__u32)p->window << FLOOD_WSCALE), p->seq + (0xffff << FLOOD_WSCALE)},
-		.seen = SEEN_SYNACK | SEEN_UNPROVEN | (pod->node && o->path == PATH_NIC ? SEEN_BLIND : 0),
+		.seen = SEEN_SYNACK | SEEN_UNPROVEN | guessed | (pod->node && o->path == PATH_NIC ? SEEN_BLIND : 0),
 		.wscale = {FLOOD_WSCALE, FLOOD_WSCALE},
 		.syn_window = p->window,
 		.created = now,
@@ -144,9 +146,10 @@ __noinline int enter_flooded(const struct flow_key *k, const struct packet *p, c
 }
 
 /* Edge node: enters the flow of a client's segment that has no entry, if it can complete the handshake of a SYN without
- * one. Its pod is the recorded one, or, if guess is set and there is no record, chosen again. Returns 0 if there is an
- * entry now. */
-__noinline int enter_by_ack(const struct flow_key *k, const struct packet *p, const struct origin *o, __u32 guess)
+ * one. Its pod is the recorded one, or, if there is no record, chosen again. moves: the flow may be one that another edge
+ * node has entered. Then the pod is chosen only once, until it refuses the segment (forget_guess). Returns 0 if there is
+ * an entry now. */
+__noinline int enter_by_ack(const struct flow_key *k, const struct packet *p, const struct origin *o, __u32 moves)
 {
 	if (!k || !p || !o || (p->flags & (TCP_ACK | TCP_SYN | TCP_RST)) != TCP_ACK)
 		return -1;
@@ -155,13 +158,30 @@ __noinline int enter_by_ack(const struct flow_key *k, const struct packet *p, co
 		return -1;
 	struct syn_record *r = find_record(k);
 	int pod = NO_POD;
-	if (r && r->isn + 1 == p->seq && lookup_pod(r->pod, r->generation))
+	__u32 guessed = 0;
+	if (r && r->isn + 1 == p->seq && lookup_pod(r->pod, r->generation)) {
 		pod = r->pod;
-	else if (guess)
+	} else if (!moves || !bpf_map_lookup_elem(&pending_queries, k)) {
 		pod = choose_by_hash(k, s->index);
+		guessed = moves ? SEEN_GUESSED : 0;
+	}
 	struct origin from = *o;
 	distrust(&from, s);
-	return pod == NO_POD ? -1 : enter_flooded(k, p, &from, pod);
+	return pod == NO_POD ? -1 : enter_flooded(k, p, &from, pod, guessed);
+}
+
+/* Edge node: forgets a flow that was entered by a guess, if the pod refuses its segment by the RST with which a kernel
+ * answers for a connection that it does not know. The flow may be another pod's: the home nodes are queried with the
+ * client's next segment. Returns 1 then: the client does not get the RST. */
+__noinline int forget_guess(const struct flow_key *k, struct flow *f, const struct packet *p)
+{
+	if (!k || !f || !p || (f->seen & (SEEN_GUESSED | SEEN_UNPROVEN)) != (SEEN_GUESSED | SEEN_UNPROVEN) ||
+	    (p->flags & (TCP_RST | TCP_ACK)) != TCP_RST)
+		return 0;
+	struct pending_query q = {.origin = f->origin};
+	flow_forget(k, f);
+	bpf_map_update_elem(&pending_queries, k, &q, BPF_ANY);
+	return 1;
 }
 
 /* Home node: enters the flow of a client's segment that has no entry here. The edge node has chosen the pod. Returns 0
@@ -172,5 +192,5 @@ __noinline int enter_at_home(const struct flow_key *k, const struct packet *p, c
 	if (!k || !p || !o || !pod || pod->node || (p->flags & (TCP_ACK | TCP_SYN | TCP_RST)) != TCP_ACK ||
 	    !is_flooded(pod->service))
 		return -1;
-	return enter_flooded(k, p, o, index);
+	return enter_flooded(k, p, o, index, 0);
 }

@@ -56,7 +56,7 @@ static __always_inline int query_homes(struct __sk_buff *skb, const struct packe
 {
 	struct home_node_list *h = bpf_map_lookup_elem(&home_nodes, &service);
 	struct pending_query *before = bpf_map_lookup_elem(&pending_queries, k);
-	__u64 now = bpf_ktime_get_ns(), age = before ? now - before->at : QUERY_EXPIRY;
+	__u64 now = bpf_ktime_get_ns(), age = before && before->at ? now - before->at : QUERY_EXPIRY;
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct ethhdr *eth = data;
 	if ((void *)(eth + 1) > end)
@@ -68,12 +68,6 @@ static __always_inline int query_homes(struct __sk_buff *skb, const struct packe
 	    (age >= QUERY_TIMEOUT && age < QUERY_EXPIRY)) {
 		if (before)
 			bpf_map_delete_elem(&pending_queries, k);
-		struct flow *f = enter_by_ack(k, p, &q.origin, true) ? NULL : bpf_map_lookup_elem(&flows, k);
-		struct pod *pod = f ? pod_of_flow(f) : NULL;
-		if (pod) {
-			account(f, p, IN, track(k, f, p, IN));
-			return deliver(skb, p, pod, PATH_NIC, true);
-		}
 		count(COUNT_STRAY);
 		return reply_reset(skb, p, true);
 	}

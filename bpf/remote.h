@@ -263,6 +263,8 @@ static __always_inline int edge_from_home(struct __sk_buff *skb, struct packet *
 		if (clamp_mss(skb, p, m->node))
 			return TCX_DROP;
 	}
+	if (forget_guess(&k, f, p))
+		return TCX_DROP;
 	bool closes = (m->flags & ENCAP_CLOSES) && belongs_to_flow(f, p);
 	if (closes && refuses_syn(f, p)) {
 		struct pod *pod = pod_of_flow(f);

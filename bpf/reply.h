@@ -112,6 +112,8 @@ static __always_inline int reply_from_pod(struct __sk_buff *skb, struct packet *
 	if (through_edge_node(&o))
 		return run_step(skb, STEP_HOME);
 	if (p->flags & (TCP_SYN | TCP_RST)) {
+		if (forget_guess(k, f, p))
+			return TCX_DROP;
 		parse_wscale(skb, p);
 		if (refuses_syn(f, p))
 			return translate_from_pod(skb, p, k) ? TCX_DROP : run_step(skb, STEP_RETRY);

@@ -237,6 +237,7 @@ struct origin {
 #define SEEN_BLIND 32u                    /* most of the pod's segments bypass this node */
 #define SEEN_NEXT_SYN 64u                 /* a SYN of the client has passed while established */
 #define SEEN_UNPROVEN 128u                /* it was entered by an ACK that the pod has not confirmed yet */
+#define SEEN_GUESSED 256u                 /* that ACK may belong to a flow that another edge node has entered */
 #define SEEN_FINS (SEEN_FIN(0) | SEEN_FIN(1))
 #define SEEN_FIN_ACKS (SEEN_FIN_ACK(0) | SEEN_FIN_ACK(1))
 
@@ -277,9 +278,9 @@ struct left_list {
 	__u64 until[MAX_LEFT];                /* when their flows end, ns of CLOCK_MONOTONIC; of use to the daemon only */
 };
 
-/* Value of `pending_queries`: home nodes were queried for a client's flow. */
+/* Value of `pending_queries`: home nodes were queried for a client's flow, or are with its next segment. */
 struct pending_query {
-	__u64 at;             /* time of the first query, ns of CLOCK_MONOTONIC */
+	__u64 at;             /* time of the first query, ns of CLOCK_MONOTONIC; 0: none yet */
 	struct origin origin; /* where replies go if a home node claims the flow */
 };
 

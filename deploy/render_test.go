@@ -45,10 +45,12 @@ type rendered struct {
 	bindings   []binding
 	secrets    []corev1.Secret
 	config     []corev1.ConfigMap
+	dashboards []corev1.ConfigMap
 	accounts   []corev1.ServiceAccount
 	budgets    []policyv1.PodDisruptionBudget
 	policies   []networkingv1.NetworkPolicy
 	monitors   []podMonitor
+	alerts     []alertRule
 	crds       []apiextensionsv1.CustomResourceDefinition
 	namespaces []corev1.Namespace
 	metas      []metav1.ObjectMeta
@@ -68,6 +70,23 @@ type binding struct {
 	subjects []rbacv1.Subject
 }
 
+// alertRule is an alert of a PrometheusRule.
+type alertRule struct {
+	Alert       string            `json:"alert"`
+	Expr        string            `json:"expr"`
+	For         string            `json:"for"`
+	Labels      map[string]string `json:"labels"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+// alertGroups are groups of alerts.
+type alertGroups struct {
+	Groups []struct {
+		Name  string      `json:"name"`
+		Rules []alertRule `json:"rules"`
+	} `json:"groups"`
+}
+
 // podMonitor has the fields of the Prometheus operator's PodMonitor that the chart uses.
 type podMonitor struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -77,6 +96,7 @@ type podMonitor struct {
 		Endpoints []struct {
 			Port     string `json:"port"`
 			Interval string `json:"interval"`
+			Honor    bool   `json:"honorLabels"`
 		} `json:"podMetricsEndpoints"`
 	} `json:"spec"`
 }
@@ -140,9 +160,13 @@ func decode(t *testing.T, text string) *rendered {
 			into(&r.secrets[len(r.secrets)-1])
 			add(r.secrets[len(r.secrets)-1].ObjectMeta)
 		case "v1/ConfigMap":
-			r.config = append(r.config, corev1.ConfigMap{})
-			into(&r.config[len(r.config)-1])
-			add(r.config[len(r.config)-1].ObjectMeta)
+			var v corev1.ConfigMap
+			into(&v)
+			if add(v.ObjectMeta); strings.HasSuffix(v.Name, "-dashboard") {
+				r.dashboards = append(r.dashboards, v)
+			} else {
+				r.config = append(r.config, v)
+			}
 		case "v1/ServiceAccount":
 			r.accounts = append(r.accounts, corev1.ServiceAccount{})
 			into(&r.accounts[len(r.accounts)-1])
@@ -159,6 +183,15 @@ func decode(t *testing.T, text string) *rendered {
 			r.monitors = append(r.monitors, podMonitor{})
 			into(&r.monitors[len(r.monitors)-1])
 			add(r.monitors[len(r.monitors)-1].ObjectMeta)
+		case "monitoring.coreos.com/v1/PrometheusRule":
+			var v struct {
+				metav1.TypeMeta   `json:",inline"`
+				metav1.ObjectMeta `json:"metadata"`
+				Spec              alertGroups `json:"spec"`
+			}
+			into(&v)
+			add(v.ObjectMeta)
+			r.alerts = append(r.alerts, v.Spec.Groups[0].Rules...)
 		case "apiextensions.k8s.io/v1/CustomResourceDefinition":
 			r.crds = append(r.crds, apiextensionsv1.CustomResourceDefinition{})
 			into(&r.crds[len(r.crds)-1])
@@ -179,6 +212,8 @@ const nodeExpression = "daemon.affinity.nodeAffinity.requiredDuringSchedulingIgn
 var everything = []string{
 	"--include-crds",
 	"--set", "podMonitor.enabled=true,podMonitor.labels.team=x",
+	"--set", "alerts.enabled=true,alerts.labels.team=x,alerts.runbooks=https://wiki.example/operations",
+	"--set", "dashboard.enabled=true,dashboard.annotations.folder=x",
 	"--set", "networkPolicy.enabled=true,networkPolicy.nodeCIDRs={192.0.2.0/24}",
 	"--set", "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.a=b",
 	"--set", "imagePullSecrets[0].name=pull,daemon.interfaces={eth0,eth1}",

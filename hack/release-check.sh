@@ -64,7 +64,9 @@ dpkg-deb --contents "$deb" | awk '$2 != "root/root" { print; bad = 1 } END { exi
     fail "files in the package do not belong to root"
 package --install "$deb"
 "$root/usr/bin/wangell" version >/dev/null
+"$root/usr/bin/wangell-snapshotter" --version | grep -qF "v$version" || fail "wangell-snapshotter is not v$version"
 for file in etc/default/wangell etc/wangell/services usr/lib/systemd/system/wangell.service \
+    usr/lib/systemd/system/wangell-snapshotter.service \
     usr/share/doc/wangell/copyright; do
     [ -e "$root/$file" ] || fail "the package has no /$file"
 done

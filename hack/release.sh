@@ -45,7 +45,7 @@ archive() {
         --mode=u+rwX,go+rX,go-w --mtime="@$SOURCE_DATE_EPOCH" "$2" | gzip --no-name --best >"$1"
 }
 
-programs=(wangell)
+programs=(wangell wangell-snapshotter)
 if [ -d cmd/wangell-lab ]; then programs+=(wangell-lab); fi
 package=wangell.loutres.me/internal/buildinfo
 ldflags="-s -w -X $package.Version=v$version -X $package.commit=$commit"
@@ -68,6 +68,7 @@ for arch in "${architectures[@]}"; do
     cp "$stage/$folder/wangell" "$stage/wangell-linux-$arch"
     mkdir -p "$stage/deb-$arch"
     ln "$stage/wangell-linux-$arch" "$stage/deb-$arch/wangell"
+    ln "$stage/$folder/wangell-snapshotter" "$stage/deb-$arch/wangell-snapshotter"
     DEB_VERSION=$version DEB_ARCH=$arch STAGE=$stage/deb-$arch hack/tool.sh nfpm package --packager deb \
         --config deploy/debian/nfpm.yaml --target "$out/wangell_${version}_$arch.deb" >/dev/null
 done

@@ -103,6 +103,7 @@ func Default(s *WangellService) {
 	setDefault(&spec.WakeTimeout, DefaultWakeTimeout)
 	if p := spec.ImagePull; p != nil {
 		setDefault(&p.When, PullOnCreate)
+		setDefault(&p.Mode, PullFull)
 	}
 	if spec.Template == nil {
 		if p := spec.ImagePull; p != nil {

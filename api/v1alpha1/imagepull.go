@@ -18,6 +18,15 @@ const (
 	PullOnWake   ImagePullWhen = "Wake"   // by the first wake on a node
 )
 
+// ImagePullMode says how much of an image is on a node before containers start from it.
+type ImagePullMode string
+
+// The values of ImagePull.Mode.
+const (
+	PullFull ImagePullMode = "Full" // all of it
+	PullLazy ImagePullMode = "Lazy" // what containers read comes first, and everything else follows
+)
+
 // PullNodesAll is the value of ImagePull.Nodes that means every node on which the pods could run.
 const PullNodesAll = "All"
 
@@ -36,6 +45,11 @@ type ImagePull struct {
 	// +optional
 	// +kubebuilder:validation:Enum=Create;Wake
 	When ImagePullWhen `json:"when,omitempty"`
+	// Mode is Full, or Lazy so that containers start before their image is here. Lazy needs an image in eStargz or
+	// zstd:chunked, and one machine. Default: Full.
+	// +optional
+	// +kubebuilder:validation:Enum=Full
+	Mode ImagePullMode `json:"mode,omitempty"`
 	// Nodes is the number of nodes that hold the images, 1-1000, or All for every node on which the pods could run.
 	// Default: 2, or maxReplicas if that is more. Kubernetes only.
 	// +optional
@@ -47,6 +61,11 @@ type ImagePull struct {
 // PullsOnCreate reports whether the images of the service are pulled ahead of need.
 func (s *WangellServiceSpec) PullsOnCreate() bool {
 	return s.ImagePull == nil || s.ImagePull.When != PullOnWake
+}
+
+// PullsLazily reports whether containers are to start before their image is here.
+func (s *WangellServiceSpec) PullsLazily() bool {
+	return s.ImagePull != nil && s.ImagePull.Mode == PullLazy
 }
 
 // PullNodes returns on how many nodes the images of the service are kept; 0 for all. The spec must be valid.
@@ -109,6 +128,7 @@ func (e *ValidationErrors) imagePull(s *WangellServiceSpec) {
 	e.oneOf(p.Child("policy"), string(pull.Policy),
 		string(corev1.PullIfNotPresent), string(corev1.PullAlways), string(corev1.PullNever))
 	e.oneOf(p.Child("when"), string(pull.When), string(PullOnCreate), string(PullOnWake))
+	e.oneOf(p.Child("mode"), string(pull.Mode), string(PullFull), string(PullLazy))
 	switch {
 	case pull.Policy != "" && s.Template != nil:
 		e.add(p.Child("policy"), "write imagePullPolicy in spec.template.spec.containers, or leave spec.template out",

@@ -30,7 +30,7 @@ var supported = map[reflect.Type][]string{
 		"retries", "drainTimeout", "wakeProof", "updateStrategy", "init", "stopSignal", "readyWhen",
 		"readinessProbe", "startupProbe", "allowFrom", "imagePull",
 	},
-	reflect.TypeFor[ImagePull]():            {"policy", "when"},
+	reflect.TypeFor[ImagePull]():            {"policy", "when", "mode"},
 	reflect.TypeFor[WangellServiceStatus](): {"latestRequest", "loadBalancerIP", "replicas", "state", "message"},
 	reflect.TypeFor[metav1.ObjectMeta]():    {"name", "namespace", "labels", "annotations"},
 }

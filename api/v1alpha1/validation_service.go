@@ -42,6 +42,10 @@ func ValidateCluster(s *WangellService) ValidationErrors {
 	spec := &s.Spec
 	errs.common(spec)
 	errs.readiness(s.Name, spec)
+	if spec.PullsLazily() {
+		errs.add(specPath.Child("imagePull", "mode"), "write mode: Full",
+			"is not available on Kubernetes: only on one machine")
+	}
 	if spec.Template != nil {
 		errs.template(spec)
 	} else {

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"wangell.loutres.me/internal/enrolment"
 	"wangell.loutres.me/internal/instance"
 	"wangell.loutres.me/internal/node"
+	"wangell.loutres.me/internal/process"
 	"wangell.loutres.me/internal/runtime/containerd"
 )
 
@@ -206,7 +208,10 @@ func (f *daemonFlags) run(cmd *cobra.Command, g *globals) (err error) {
 		defer executor.Close()
 		c.Exec = executor.Exec
 	}
-	c.Ready = func() { fmt.Println(instance.DaemonReady) }
+	c.Ready = func() {
+		fmt.Println(instance.DaemonReady)
+		trimResident(c.Log)
+	}
 	return node.Run(ctx, *c)
 }
 
@@ -223,4 +228,11 @@ func newDaemonClean(g *globals) *cobra.Command {
 	}
 	cmd.Flags().StringVar(&bpfDir, "bpf-dir", "", "the --bpf-dir of the daemon")
 	return cmd
+}
+
+// trimResident gives up memory that only the start of the program needed.
+func trimResident(log *slog.Logger) {
+	if err := process.TrimResident(); err != nil {
+		log.Warn("Memory that only the start needed is kept.", "error", err)
+	}
 }

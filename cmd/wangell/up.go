@@ -107,7 +107,7 @@ func (u *upFlags) run(cmd *cobra.Command) error {
 	defer stop()
 	err = instance.Up(cmd.Context(), instance.Options{
 		Config: config, Manifests: manifest.NewReader(u.files, os.Stdin), Log: show.log, Force: force,
-		Started: show.started, Ready: show.ready,
+		Started: show.started, Ready: func() { show.ready(); trimResident(show.log) },
 	})
 	show.close()
 	return err

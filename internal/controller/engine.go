@@ -50,6 +50,7 @@ func (e *engine) step(s *service, ev lifecycle.Event) {
 		e.do(s, a)
 	}
 	if after := s.machine.State(); after != before {
+		s.sleep.is(after == lifecycle.Cold, monotime.Now(), requestsOf(&s.spec.Spec))
 		e.events.emit(Event{Time: time.Now(), Kind: EventState, Service: s.key, State: after.String()})
 	}
 	e.changed.check(s)
@@ -105,7 +106,7 @@ func (e *engine) begin(s *service) { e.step(s, lifecycle.Timer{}) }
 // service: the caller then publishes, so that daemons drop that one's pods.
 func (e *engine) add(w *wanted) (s *service, taken bool) {
 	s = &service{wanted: w, machine: lifecycle.New(w.lifecycle(e.cluster != nil), e.newGeneration()), heapPos: -1}
-	s.pressures = e.pressures
+	s.sleep, s.pressures = newSleep(monotime.Now()), e.pressures
 	s.resolved.set(&w.spec.Spec, w.digests)
 	taken = e.evict(w.addr)
 	e.table.services[w.key] = s
@@ -134,6 +135,7 @@ func (e *engine) remove(s *service) {
 	}
 	e.due.set(s, 0)
 	delete(e.table.services, s.key)
+	e.wakes.forget(s.key)
 	e.changed.add(s.key)
 	e.prefetch.forget(s)
 	if e.table.byAddr[s.addr] == s {

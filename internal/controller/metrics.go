@@ -3,9 +3,12 @@
 package controller
 
 import (
+	"math"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
 )
@@ -18,13 +21,19 @@ var (
 	descDaemons  = desc("wangell_daemons", "Connected daemons.")
 	descStarting = desc("wangell_starts_in_progress", "Pods that are being started.")
 	descOpen     = desc("wangell_service_open_flows",
-		"Open connections, by service that has been used.", "service")
+		"Open connections, by service that has been used.", "namespace", "service")
 	descFlows = desc("wangell_service_flows_total",
-		"Connections established, by service that has been used.", "service")
+		"Connections established, by service that has been used.", "namespace", "service")
 	descBytes = desc("wangell_service_bytes_total",
-		"IP bytes to (in) and from (out) the pods, by service that has been used.", "service", "direction")
+		"IP bytes to (in) and from (out) the pods, by service that has been used.", "namespace", "service", "direction")
 	descLatest = desc("wangell_service_latest_request_timestamp_seconds",
-		"Time of the last packet, by service that has been used.", "service")
+		"Time of the last packet, by service that has been used.", "namespace", "service")
+	descAsleep = desc("wangell_service_asleep_seconds_total",
+		"Time without a pod, by service that has been used.", "namespace", "service")
+	descSavedCPU = desc("wangell_service_saved_cpu_core_seconds_total",
+		"What one pod would have requested of CPU while the service was asleep.", "namespace", "service")
+	descSavedMemory = desc("wangell_service_saved_memory_byte_seconds_total",
+		"What one pod would have requested of memory while the service was asleep.", "namespace", "service")
 	descDropped  = desc("wangell_wire_dropped_datagrams_total", "Datagrams that were not accepted, by reason.", "reason")
 	descMessages = desc("wangell_wire_messages_total",
 		"Messages to (out) and from (in) daemons, without repeats.", "direction")
@@ -48,7 +57,7 @@ func (m collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 	for _, d := range []*prometheus.Desc{
 		descServices, descPods, descByState, descDesired, descDaemons, descStarting, descOpen, descFlows, descBytes,
-		descLatest, descDropped, descMessages, descRepeats,
+		descLatest, descAsleep, descSavedCPU, descSavedMemory, descDropped, descMessages, descRepeats,
 	} {
 		ch <- d
 	}
@@ -67,6 +76,7 @@ type usedService struct {
 	key     runtime.Key
 	traffic Traffic
 	latest  float64 // seconds since the epoch
+	saved   savings
 }
 
 // snapshot takes a snapshot, on the loop.
@@ -87,7 +97,8 @@ func (e *engine) snapshot() snapshot {
 		if s.lastPacket != 0 {
 			st := s.status()
 			latest := float64(st.Service.Status.LatestRequest.UnixMilli()) / 1000
-			n.used = append(n.used, usedService{s.key, st.Traffic, latest})
+			saved := s.sleep.until(monotime.Now(), requestsOf(&s.spec.Spec))
+			n.used = append(n.used, usedService{s.key, st.Traffic, latest, saved})
 		}
 	}
 	return n
@@ -111,12 +122,19 @@ func (m collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(ch, descDaemons, float64(n.daemons))
 	gauge(ch, descStarting, float64(n.starting))
 	for _, u := range n.used {
-		k := string(u.key)
-		gauge(ch, descOpen, float64(u.traffic.OpenFlows), k)
-		count(ch, descFlows, u.traffic.NewFlows, k)
-		count(ch, descBytes, u.traffic.BytesIn, k, "in")
-		count(ch, descBytes, u.traffic.BytesOut, k, "out")
-		gauge(ch, descLatest, u.latest, k)
+		namespace, name := u.key.Split()
+		gauge(ch, descOpen, float64(u.traffic.OpenFlows), namespace, name)
+		count(ch, descFlows, float64(u.traffic.NewFlows), namespace, name)
+		count(ch, descBytes, float64(u.traffic.BytesIn), namespace, name, "in")
+		count(ch, descBytes, float64(u.traffic.BytesOut), namespace, name, "out")
+		gauge(ch, descLatest, u.latest, namespace, name)
+		count(ch, descAsleep, u.saved.asleep.Seconds(), namespace, name)
+		if v := u.saved.cpu; !math.IsNaN(v) {
+			count(ch, descSavedCPU, v, namespace, name)
+		}
+		if v := u.saved.memory; !math.IsNaN(v) {
+			count(ch, descSavedMemory, v, namespace, name)
+		}
 	}
 	collectWire(ch, m.c.server.Counters())
 }
@@ -127,17 +145,17 @@ func collectWire(ch chan<- prometheus.Metric, w wire.Counters) {
 		"noise": w.DroppedNoise, "version": w.DroppedVersion, "seal": w.DroppedSeal, "replay": w.DroppedReplay,
 		"unknown": w.DroppedUnknown, "malformed": w.DroppedMalformed, "limit": w.DroppedLimit,
 	} {
-		count(ch, descDropped, n, reason)
+		count(ch, descDropped, float64(n), reason)
 	}
-	count(ch, descMessages, w.SentMessages, "out")
-	count(ch, descMessages, w.ReceivedMessages, "in")
-	count(ch, descRepeats, w.Repeats)
+	count(ch, descMessages, float64(w.SentMessages), "out")
+	count(ch, descMessages, float64(w.ReceivedMessages), "in")
+	count(ch, descRepeats, float64(w.Repeats))
 }
 
 func gauge(ch chan<- prometheus.Metric, d *prometheus.Desc, v float64, labels ...string) {
 	ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 }
 
-func count(ch chan<- prometheus.Metric, d *prometheus.Desc, v uint64, labels ...string) {
-	ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+func count(ch chan<- prometheus.Metric, d *prometheus.Desc, v float64, labels ...string) {
+	ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
 }

@@ -41,14 +41,14 @@ wangell_daemons 1
 wangell_pods 1
 # HELP wangell_service_bytes_total IP bytes to (in) and from (out) the pods, by service that has been used.
 # TYPE wangell_service_bytes_total counter
-wangell_service_bytes_total{direction="in",service="default/a"} 180
-wangell_service_bytes_total{direction="out",service="default/a"} 1800
+wangell_service_bytes_total{direction="in",namespace="default",service="a"} 180
+wangell_service_bytes_total{direction="out",namespace="default",service="a"} 1800
 # HELP wangell_service_flows_total Connections established, by service that has been used.
 # TYPE wangell_service_flows_total counter
-wangell_service_flows_total{service="default/a"} 8
+wangell_service_flows_total{namespace="default",service="a"} 8
 # HELP wangell_service_open_flows Open connections, by service that has been used.
 # TYPE wangell_service_open_flows gauge
-wangell_service_open_flows{service="default/a"} 2
+wangell_service_open_flows{namespace="default",service="a"} 2
 # HELP wangell_services Services by state.
 # TYPE wangell_services gauge
 wangell_services{state="Cold"} 1

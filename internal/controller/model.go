@@ -53,6 +53,7 @@ type service struct {
 	due      monotime.Time // of its machine's timer
 	heapPos  int           // in deadlines; -1 if it is not there
 
+	sleep      sleep         // how long it has slept
 	traffic    Traffic       // of all its pods, including those that are gone
 	lastPacket monotime.Time // of all its pods
 	imageErr   string        // why its image could not be fetched ahead of need, on one machine

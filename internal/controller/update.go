@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
 )
@@ -87,6 +88,7 @@ func (u *updater) change(w *wanted) {
 		return
 	}
 	u.upserts = append(u.upserts, w.entry())
+	s.sleep.is(s.machine.State() == lifecycle.Cold, monotime.Now(), requestsOf(&s.spec.Spec))
 	old := s.wanted
 	s.wanted = w
 	s.imageErr, s.pull = "", nil

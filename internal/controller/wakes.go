@@ -9,6 +9,7 @@ import (
 
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
 )
 
 // wakes keeps the waterfalls of the most recent wakes, and the metrics of all.
@@ -16,6 +17,7 @@ type wakes struct {
 	ring  lifecycle.Ring
 	phase *prometheus.HistogramVec
 	total prometheus.Histogram
+	each  *prometheus.HistogramVec // by namespace and service
 	count *prometheus.CounterVec
 }
 
@@ -31,6 +33,12 @@ func newWakes() *wakes {
 			Name: "wangell_wake_seconds", Buckets: buckets,
 			Help: "Time from the first parked SYN until the pod listened.",
 		}),
+		// As native histograms alone: one series for each service, and not one for each of its buckets.
+		each: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "wangell_service_wake_seconds", NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
+			NativeHistogramMinResetDuration: 24 * time.Hour,
+			Help:                            "Time from the first parked SYN until the pod listened, by service.",
+		}, []string{"namespace", "service"}),
 		count: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "wangell_wakes_total", Help: "Wakes that have ended, by result.",
 		}, []string{"result"}),
@@ -43,7 +51,7 @@ func newWakes() *wakes {
 
 // collectors are the metrics.
 func (w *wakes) collectors() []prometheus.Collector {
-	return []prometheus.Collector{w.phase, w.total, w.count}
+	return []prometheus.Collector{w.phase, w.total, w.each, w.count}
 }
 
 // record records the news of a service's wake.
@@ -56,21 +64,29 @@ func (w *wakes) record(s *service, r lifecycle.Record) {
 	}
 	w.ring.Put(r)
 	s.lastWake = &r.Waterfall
-	w.observe(r.News)
+	w.observe(s.key, r.News)
 	if f := r.Waterfall; f.Result != lifecycle.ResultRunning && s.counted < f.Number {
 		s.counted = f.Number
 		w.count.WithLabelValues(string(f.Result)).Inc()
 	}
 }
 
-// observe counts phases that have ended.
-func (w *wakes) observe(news []lifecycle.Phase) {
+// forget removes the metrics of a service.
+func (w *wakes) forget(k runtime.Key) {
+	namespace, name := k.Split()
+	w.each.DeleteLabelValues(namespace, name)
+}
+
+// observe counts phases of a service's wake that have ended.
+func (w *wakes) observe(k runtime.Key, news []lifecycle.Phase) {
 	for _, p := range news {
 		switch p.Name {
 		case lifecycle.PhaseSYNSeen:
 			continue // the beginning; it takes no time
 		case lifecycle.PhaseListening:
 			w.total.Observe(p.At.Seconds())
+			namespace, name := k.Split()
+			w.each.WithLabelValues(namespace, name).Observe(p.At.Seconds())
 		}
 		w.phase.WithLabelValues(string(p.Name)).Observe(p.Took.Seconds())
 	}

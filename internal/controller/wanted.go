@@ -74,7 +74,8 @@ func (w *wanted) equal(o *wanted) bool {
 // sameImage reports whether what the runtime has prepared for an older version does for this one.
 func (w *wanted) sameImage(old *wanted) bool {
 	return w.hash == old.hash && w.spec.Spec.ImagePullPolicy == old.spec.Spec.ImagePullPolicy &&
-		w.spec.Spec.PullsOnCreate() == old.spec.Spec.PullsOnCreate()
+		w.spec.Spec.PullsOnCreate() == old.spec.Spec.PullsOnCreate() &&
+		w.spec.Spec.PullsLazily() == old.spec.Spec.PullsLazily()
 }
 
 // entry is the service's entry in the daemons' table of services.

@@ -5,6 +5,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -135,7 +136,10 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", 
   address = %q
 [ttrpc]
   address = %q
-`, filepath.Join(dir, "root"), filepath.Join(dir, "state"), socket, socket+".ttrpc")
+[proxy_plugins.wangell-lazy]
+  type = "snapshot"
+  address = %q
+`, filepath.Join(dir, "root"), filepath.Join(dir, "state"), socket, socket+".ttrpc", filepath.Join(dir, "lazy"))
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -174,6 +178,21 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", 
 			t.Errorf("%+v", c)
 		}
 		t.Logf("%s %s: %s: %s", c.State, c.Name, c.Found, c.Do)
+	}
+	const anyFile = "/dev/null" // in place of /dev/fuse
+	if c := lazyPulls(ctx, socket, anyFile); c.State != Warn || !strings.Contains(c.Do, "enable --now") {
+		t.Errorf("without the snapshotter: %+v", c)
+	}
+	l, err := net.Listen("unix", filepath.Join(dir, "lazy"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if c := lazyPulls(ctx, socket, anyFile); c.State != OK {
+		t.Errorf("with the snapshotter: %+v", c)
+	}
+	if c := lazyPulls(ctx, socket, filepath.Join(dir, "none")); c.State != Warn || !strings.Contains(c.Do, "modprobe") {
+		t.Errorf("without FUSE: %+v", c)
 	}
 	if all := images(ctx, filepath.Join(dir, "none")); len(all) != 1 || all[0].State != Skipped {
 		t.Errorf("without containerd: %+v", all)

@@ -149,24 +149,46 @@ func convertAll(c *conversion, to, from []byte, fromSize, n int) {
 	}
 }
 
-// copy copies all entries. It returns how many were copied, and how many found no room.
-func (c *carriage) copy(deadline time.Time) (copied, noRoom int, err error) {
-	err = c.each(deadline, func(b *batch, n int) error {
-		for at := 0; at < n; {
-			keys, values := b.part(at, n)
-			done, err := c.to.BatchUpdate(keys, values, nil)
-			copied += done
-			at += done
-			if err == nil {
-				break
-			}
-			if !errors.Is(err, unix.E2BIG) && !errors.Is(err, unix.ENOSPC) {
-				return fmt.Errorf("writing: %w", err)
-			}
-			noRoom++ // of the entry at which the kernel stopped
-			at++
+// keep moves the entries whose value is selected to the front, and returns how many they are.
+func (b *batch) keep(n int, selected func(value []byte) bool) int {
+	kept := 0
+	for i := range n {
+		if !selected(b.value(i)) {
+			continue
 		}
-		return nil
-	})
-	return copied, noRoom, err
+		if i != kept {
+			copy(b.key(kept), b.key(i))
+			copy(b.value(kept), b.value(i))
+		}
+		kept++
+	}
+	return kept
+}
+
+// carried says what became of the entries of a map.
+type carried struct{ copied, noRoom int }
+
+// write writes the first n entries of a batch, except for those that find no room.
+func (c *carriage) write(b *batch, n int, sum *carried) error {
+	for at := 0; at < n; {
+		keys, values := b.part(at, n)
+		done, err := c.to.BatchUpdate(keys, values, nil)
+		sum.copied += done
+		at += done
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.E2BIG) && !errors.Is(err, unix.ENOSPC) {
+			return fmt.Errorf("writing: %w", err)
+		}
+		sum.noRoom++ // of the entry at which the kernel stopped
+		at++
+	}
+	return nil
+}
+
+// copy copies all entries.
+func (c *carriage) copy(deadline time.Time) (sum carried, err error) {
+	err = c.each(deadline, func(b *batch, n int) error { return c.write(b, n, &sum) })
+	return sum, err
 }

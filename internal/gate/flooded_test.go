@@ -240,17 +240,54 @@ func TestHandshakeDuringAFloodAcrossNodes(t *testing.T) {
 		w.forgetSYNs()
 		// It goes by the node's routes.
 		w.wantRun(onNIC, w.wrap(otherNode, toClientType, 0, 1, w.asSent(synack(w)).frame()), tcxRedirect)
-		// The home nodes are asked first, as the flow may have moved here. Nobody claims it.
-		w.wantRun(onNIC, ack.frame(), tcxDrop)
-		var k gateFlowKey
+		// At once: a client that waits for the pod to speak does not repeat it.
+		w.unwrap(w.wantRun(onNIC, ack.frame(), tcxRedirect), toPodType, 0, 1, ack.frame())
+		w.wantCounts(1, 4, 0)
+		if c := w.counted(); c["asked"] != 0 {
+			t.Errorf("counted %v", c)
+		}
+	})
+	// The flow may have moved here: what a wrong pod says does not reach the client, and the right one is looked for.
+	t.Run("edge, another edge node's flow", func(t *testing.T) {
+		w := all.in(t)
+		w.remote()
+		w.crowd()
+		w.wantRun(onNIC, w.syn(7).fromOther(201, 1).frame(), tcxRedirect)
+		data := w.fromClient("PA", 1001, 5001, 1)
+		w.unwrap(w.wantRun(onNIC, data.frame(), tcxRedirect), toPodType, 0, 1, data.frame())
+		rst := w.asSent(w.fromPod(1, "R", 5001, 0)).frame()
+		w.wantRun(onNIC, w.wrap(otherNode, toClientType, closes, 1, rst), tcxDrop)
+		if _, there := w.flow(client, vip); there {
+			t.Error("the flow is still there")
+		}
+		w.wantCounts(0, 4, 0)
+		asked := func(want uint64) {
+			t.Helper()
+			if got := w.counted()["asked"]; got != want {
+				t.Errorf("asked %d times, want %d", got, want)
+			}
+		}
+		asked(0)
+		w.wantRun(onNIC, data.frame(), tcxDrop)
+		asked(1)
+		// Nobody claims it.
 		var q gatePendingQuery
-		k = flowKey(client, vip)
+		k := flowKey(client, vip)
 		w.must(w.g.objs.PendingQueries.Lookup(k, &q))
 		q.At -= 1e9
 		w.must(w.g.objs.PendingQueries.Put(k, q))
-		data := w.fromClient("PA", 1001, 5001, 1)
-		w.unwrap(w.wantRun(onNIC, data.frame(), tcxRedirect), toPodType, 0, 1, data.frame())
-		w.wantCounts(1, 4, 0)
+		resetTo(t, data, w.wantRun(onNIC, data.frame(), tcxRedirect))
+		asked(1)
+	})
+	t.Run("edge, a pod resets what it knows", func(t *testing.T) {
+		w := all.in(t)
+		w.remote()
+		w.crowd()
+		w.wantRun(onNIC, synFrame(w), tcxRedirect)
+		w.forgetSYNs()
+		w.wantRun(onNIC, ack.frame(), tcxRedirect)
+		rst := w.asSent(w.fromPod(1, "RA", 5001, 1001)).frame()
+		w.wantRun(onNIC, w.wrap(otherNode, toClientType, closes, 1, rst), tcxRedirect)
 	})
 	crowdedHome := func(t *testing.T) *world {
 		w := all.in(t)

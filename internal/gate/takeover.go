@@ -18,8 +18,12 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// carryTime limits each of the two passes over the maps that are carried.
-const carryTime = 10 * time.Second
+// These limit the two passes over the maps that are carried. Nothing waits for the first one but the start; services
+// are silent during the second.
+const (
+	firstPass  = 30 * time.Second
+	secondPass = 10 * time.Second
+)
 
 // clockTick is more than the tick of the coarse clock, with which programs note times.
 const clockTick = 20 * time.Millisecond
@@ -162,7 +166,7 @@ func (t *takeover) needed() bool { return len(t.carried)+len(t.late) > 0 }
 // copy does the first pass. The maps are those of the present programs.
 func (t *takeover) copy(maps map[string]*ebpf.Map) {
 	t.begun = monotime.Now() - monotime.Time(clockTick)
-	deadline := time.Now().Add(carryTime)
+	deadline := time.Now().Add(firstPass)
 	var names []string
 	for _, c := range t.carried {
 		if c.restarts {
@@ -170,11 +174,11 @@ func (t *takeover) copy(maps map[string]*ebpf.Map) {
 		}
 		c.to = maps[c.name]
 		begun := time.Now()
-		n, noRoom, err := c.copy(deadline)
-		log := t.log.With("map", c.name, "entries", n, "took", time.Since(begun).Round(time.Microsecond),
+		sum, err := c.copy(deadline)
+		log := t.log.With("map", c.name, "entries", sum.copied, "took", time.Since(begun).Round(time.Microsecond),
 			"added", c.value.added, "dropped", c.value.dropped)
-		if err != nil || noRoom > 0 {
-			log.Error("not all entries of a pinned map could be carried to this version", "noRoom", noRoom, "error", err)
+		if err != nil || sum.noRoom > 0 {
+			log.Error("not all entries of a pinned map could be carried to this version", "noRoom", sum.noRoom, "error", err)
 		} else {
 			log.Debug("carried a pinned map to this version")
 			names = append(names, c.name)
@@ -212,38 +216,28 @@ func (t *takeover) swap(maps map[string]*ebpf.Map, cfg *Config) error {
 
 // copyChanges does the second pass, once no program of the former version is attached.
 func (t *takeover) copyChanges(maps map[string]*ebpf.Map) {
-	deadline := time.Now().Add(carryTime)
+	deadline := time.Now().Add(secondPass)
 	for _, c := range t.late {
 		c.to = maps[c.name]
 		begun := time.Now()
-		n, err := c.copySince(t.begun, deadline)
-		log := t.log.With("map", c.name, "entries", n, "took", time.Since(begun).Round(time.Microsecond))
-		if err != nil {
-			log.Error("not all changes of a pinned map could be carried to this version", "error", err)
+		sum, err := c.copySince(t.begun, deadline)
+		log := t.log.With("map", c.name, "entries", sum.copied, "took", time.Since(begun).Round(time.Microsecond))
+		if err != nil || sum.noRoom > 0 {
+			log.Error("not all changes of a pinned map could be carried to this version", "noRoom", sum.noRoom, "error", err)
 		} else {
 			log.Info("carried what the former programs have changed meanwhile")
 		}
 	}
 }
 
-// copySince copies the entries that have changed since a time, and returns how many. The present programs have not
-// changed them: they handle no segment until then.
-func (c *carriage) copySince(since monotime.Time, deadline time.Time) (copied int, err error) {
+// copySince copies the entries that have changed since a time. The present programs have not changed them: they handle
+// no segment until then.
+func (c *carriage) copySince(since monotime.Time, deadline time.Time) (sum carried, err error) {
 	changed := lateMaps[c.name]
 	err = c.each(deadline, func(b *batch, n int) error {
-		for i := range n {
-			key, value := b.key(i), b.value(i)
-			if changed(value) < since {
-				continue
-			}
-			if err := c.to.Put(key, value); err != nil {
-				return fmt.Errorf("writing: %w", err)
-			}
-			copied++
-		}
-		return nil
+		return c.write(b, b.keep(n, func(value []byte) bool { return changed(value) >= since }), &sum)
 	})
-	return copied, err
+	return sum, err
 }
 
 // close forgets the former maps. Their pins stay.

@@ -74,7 +74,7 @@ func repin(t *testing.T, cfg *Config, name string, change func(*ebpf.MapSpec)) {
 	defer past.Close()
 	if c, err := newCarriage(name, present, m); err == nil {
 		c.to = past
-		_, _, err := c.copy(time.Now().Add(time.Minute))
+		_, err := c.copy(time.Now().Add(time.Minute))
 		must(err)
 	}
 	must(os.Remove(path))

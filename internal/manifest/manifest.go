@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"sync"
 
 	"wangell.loutres.me/api/v1alpha1"
@@ -25,7 +24,7 @@ type Set []*v1alpha1.WangellService
 
 // Get returns the service with a key, or nil.
 func (s Set) Get(k runtime.Key) *v1alpha1.WangellService {
-	namespace, name, _ := strings.Cut(string(k), "/")
+	namespace, name := k.Split()
 	i, ok := slices.BinarySearchFunc(s, 0, func(svc *v1alpha1.WangellService, _ int) int {
 		return cmp.Or(cmp.Compare(svc.Namespace, namespace), cmp.Compare(svc.Name, name))
 	})

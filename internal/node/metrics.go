@@ -3,6 +3,8 @@
 package node
 
 import (
+	"strings"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"wangell.loutres.me/internal/gate"
@@ -28,7 +30,7 @@ type collector struct {
 }
 
 func newCollector(d *daemon) *collector {
-	byService := []string{"service", "address"}
+	byService := []string{"namespace", "service", "address"}
 	byDirection := append(byService, "direction")
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("wangell_gate_"+name, help, labels, nil)
@@ -113,15 +115,19 @@ func (c *collector) collectService(ch chan<- prometheus.Metric, s *service) {
 	if n == (gate.ServiceCounters{}) && !home {
 		return // no packet for it came to this node
 	}
-	addr := s.addr.String()
+	namespace, service, _ := strings.Cut(s.name, "/")
+	export := func(d *prometheus.Desc, kind prometheus.ValueType, v uint64, more ...string) {
+		labels := append([]string{namespace, service, s.addr.String()}, more...)
+		ch <- prometheus.MustNewConstMetric(d, kind, float64(v), labels...)
+	}
 	for name, v := range map[string]uint64{
 		"wakes": n.Wakes, "parked": n.Parked, "duplicates": n.Duplicates,
 		"overflows": n.Overflows, "refused": n.Refused, "released": n.Released,
 		"denied": n.Denied,
 	} {
-		ch <- prometheus.MustNewConstMetric(c.service[name], prometheus.CounterValue, float64(v), s.name, addr)
+		export(c.service[name], prometheus.CounterValue, v)
 	}
-	ch <- prometheus.MustNewConstMetric(c.parked, prometheus.GaugeValue, float64(n.ParkedNow), s.name, addr)
+	export(c.parked, prometheus.GaugeValue, uint64(n.ParkedNow))
 	var sum gate.PodCounters
 	for id, pod := range s.pods {
 		if !pod.home {
@@ -138,10 +144,10 @@ func (c *collector) collectService(ch chan<- prometheus.Metric, s *service) {
 		sum.PacketsIn += p.PacketsIn
 		sum.PacketsOut += p.PacketsOut
 	}
-	ch <- prometheus.MustNewConstMetric(c.open, prometheus.GaugeValue, float64(sum.Open), s.name, addr)
-	ch <- prometheus.MustNewConstMetric(c.flows, prometheus.CounterValue, float64(sum.NewFlows), s.name, addr)
-	ch <- prometheus.MustNewConstMetric(c.bytes, prometheus.CounterValue, float64(sum.BytesIn), s.name, addr, "in")
-	ch <- prometheus.MustNewConstMetric(c.bytes, prometheus.CounterValue, float64(sum.BytesOut), s.name, addr, "out")
-	ch <- prometheus.MustNewConstMetric(c.passed, prometheus.CounterValue, float64(sum.PacketsIn), s.name, addr, "in")
-	ch <- prometheus.MustNewConstMetric(c.passed, prometheus.CounterValue, float64(sum.PacketsOut), s.name, addr, "out")
+	export(c.open, prometheus.GaugeValue, uint64(sum.Open))
+	export(c.flows, prometheus.CounterValue, sum.NewFlows)
+	export(c.bytes, prometheus.CounterValue, sum.BytesIn, "in")
+	export(c.bytes, prometheus.CounterValue, sum.BytesOut, "out")
+	export(c.passed, prometheus.CounterValue, sum.PacketsIn, "in")
+	export(c.passed, prometheus.CounterValue, sum.PacketsOut, "out")
 }

@@ -4,7 +4,6 @@ package operator
 
 import (
 	"context"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -33,7 +32,7 @@ func (s *changedServices) add(keys ...runtime.Key) {
 		return
 	}
 	for _, k := range keys {
-		namespace, name, _ := strings.Cut(string(k), "/")
+		namespace, name := k.Split()
 		(*q).AddAfter(reconcile.Request{NamespacedName: client.ObjectKey{Namespace: namespace, Name: name}}, statusDelay)
 	}
 }

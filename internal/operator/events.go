@@ -89,7 +89,7 @@ func (r *reconciler) subject(ctx context.Context, e controller.Event) kuberuntim
 		return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.Node, UID: types.UID(e.Node)}
 	}
 	var s v1alpha1.WangellService
-	namespace, name, _ := strings.Cut(string(e.Service), "/")
+	namespace, name := e.Service.Split()
 	if r.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &s) != nil {
 		return nil
 	}

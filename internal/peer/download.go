@@ -32,6 +32,12 @@ var (
 	errNoSource  = errors.New("neither the registry nor a peer sends what is missing")
 )
 
+// fileError is that of the file of a blob, which keeps the mirror from fetching it from anywhere.
+type fileError struct{ error }
+
+// Unwrap returns what has gone wrong, with the name of the file.
+func (e *fileError) Unwrap() error { return e.error }
+
 // download is a blob that is being fetched into a file, or that was and is not known to be in containerd yet. Unless
 // said otherwise Mirror.mu guards it.
 type download struct {
@@ -58,7 +64,7 @@ type download struct {
 	reported time.Time
 	pause    time.Duration
 	dirty    bool      // there are pieces that were not reported
-	starving time.Time // since when nothing can be fetched; zero if something can
+	failing  time.Time // since when no piece has come and the registry fails; zero if it does not
 
 	hashing sync.Mutex // guards, and is taken before Mirror.mu:
 	hash    hash.Hash  // of the first pieces
@@ -165,10 +171,14 @@ func (d *download) complete() bool {
 func (m *Mirror) settle(d *download, piece int, from string, err error) {
 	m.mu.Lock()
 	d.busy.Remove(piece)
+	var full *fileError
+	if errors.As(err, &full) {
+		m.drop(d, err)
+	}
 	if err == nil && m.downloads[d.key] == d {
 		d.have.Add(piece)
 		d.from[piece] = from
-		d.dirty = true
+		d.dirty, d.failing = true, time.Time{}
 		d.users++
 		defer m.leave(d)
 		defer m.check(d)

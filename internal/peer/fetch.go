@@ -81,11 +81,18 @@ func (m *Mirror) fromRegistry(d *download, piece int) {
 	m.mu.Lock()
 	m.registry--
 	m.mu.Unlock()
-	if err != nil && d.ctx.Err() == nil {
+	if failed(d, err) {
+		m.metrics.failed.WithLabelValues(fromRegistry).Inc()
 		m.registries.failed(d.key.Repository, err, time.Now())
 		m.cfg.Log.Info("the registry does not send a piece", "repository", d.key.Repository, "error", err)
 	}
 	m.settle(d, piece, "", err)
+}
+
+// failed reports whether an error is the source's: not of a download that has ended, or of its file.
+func failed(d *download, err error) bool {
+	var own *fileError
+	return err != nil && d.ctx.Err() == nil && !errors.As(err, &own)
 }
 
 // fromPeer fetches a piece from a peer.
@@ -95,7 +102,8 @@ func (m *Mirror) fromPeer(d *download, piece int, p *peer, o offer) {
 	p.busy--
 	if errors.Is(err, errBusy) {
 		p.free = time.Now().Add(swarm.BusyPause)
-	} else if err != nil && d.ctx.Err() == nil {
+	} else if failed(d, err) {
+		m.metrics.failed.WithLabelValues(fromPeer).Inc()
 		p.notBefore = time.Now().Add(peerPause)
 		m.cfg.Log.Info("a peer does not send a piece", "peer", p.at.Addr, "repository", d.key.Repository, "error", err)
 	}
@@ -122,18 +130,32 @@ func (m *Mirror) askPeer(d *download, piece int, p *peer, o offer) error {
 	})
 }
 
-// receive writes a piece into the file of a download.
-func (m *Mirror) receive(
-	d *download, piece int, source string, open func(ctx context.Context, offset, length uint64) (io.ReadCloser, error),
-) error {
+// opener sends a request for a range, and returns it.
+type opener func(ctx context.Context, offset, length uint64) (io.ReadCloser, error)
+
+// receive writes a piece into the file of a download. What the registry does not send all of goes on where it ended, as
+// long as some of it comes each time.
+func (m *Mirror) receive(d *download, piece int, source string, open opener) error {
 	offset, length := swarm.Bounds(d.size, piece)
+	for {
+		n, err := m.receivePart(d, offset, length, source, open)
+		var own *fileError
+		if err == nil || source != fromRegistry || n == 0 || d.ctx.Err() != nil || errors.As(err, &own) {
+			return err
+		}
+		offset, length = offset+n, length-n
+	}
+}
+
+// receivePart writes a range into the file of a download, and returns how much of it was received.
+func (m *Mirror) receivePart(d *download, offset, length uint64, source string, open opener) (uint64, error) {
 	ctx, cancel := context.WithCancelCause(d.ctx)
 	defer cancel(nil)
 	stall := time.AfterFunc(2*stallTimeout, func() { cancel(fmt.Errorf("no answer for %v", 2*stallTimeout)) })
 	defer stall.Stop()
 	body, err := open(ctx, offset, length)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer body.Close()
 	counted := readerFunc(func(b []byte) (int, error) {
@@ -142,16 +164,29 @@ func (m *Mirror) receive(
 		m.metrics.received.WithLabelValues(source).Add(float64(n))
 		return n, err
 	})
-	n, err := io.Copy(io.NewOffsetWriter(d.file, int64(offset)), io.LimitReader(counted, int64(length)))
+	to := fileWriter{io.NewOffsetWriter(d.file, int64(offset))}
+	n, err := io.Copy(to, io.LimitReader(counted, int64(length)))
 	switch {
 	case ctx.Err() != nil:
-		return context.Cause(ctx)
+		return uint64(n), context.Cause(ctx)
 	case err != nil:
-		return err
+		return uint64(n), err
 	case uint64(n) != length:
-		return fmt.Errorf("%d bytes of %d: %w", n, length, io.ErrUnexpectedEOF)
+		return uint64(n), fmt.Errorf("%d bytes of %d: %w", n, length, io.ErrUnexpectedEOF)
 	}
-	return nil
+	return uint64(n), nil
+}
+
+// fileWriter writes to the file of a download.
+type fileWriter struct{ io.Writer }
+
+// Write implements io.Writer.
+func (w fileWriter) Write(b []byte) (int, error) {
+	n, err := w.Writer.Write(b)
+	if err != nil {
+		err = &fileError{fmt.Errorf("keep a blob: %w", err)}
+	}
+	return n, err
 }
 
 type readerFunc func([]byte) (int, error)

@@ -22,8 +22,10 @@ const (
 	// for the pause waits for 1/hurry of it.
 	firstPause = 200 * time.Millisecond
 	hurry      = 4
-	// noSource is how long a blob may lack a source before it is given up.
-	noSource = 5 * time.Second
+	// noSource is how long a blob may lack a source before it is given up: containerd's own try would end as the mirror's
+	// does. One whose registry has asked for a pause waits longer, as containerd would not wait.
+	noSource       = 5 * time.Second
+	noSourcePaused = maxPause + noSource
 )
 
 // loop begins requests and reports until ctx ends, and waits for requests.
@@ -78,8 +80,8 @@ func (m *Mirror) turn(ctx context.Context, now time.Time) []*wire.Blobs {
 		p.busy++
 		m.group.Go(func() { m.fromPeer(d, r.Piece, p, o) })
 	}
-	for _, d := range blobs {
-		m.starve(d, now)
+	for i, d := range blobs {
+		m.starve(d, &state.Blobs[i], now)
 	}
 	return m.reports(blobs, now)
 }
@@ -107,14 +109,17 @@ func (d *download) offerOf(peer string) offer {
 	return offer{}
 }
 
-// starve gives a download up that has had no source for a while. m.mu is held.
-func (m *Mirror) starve(d *download, now time.Time) {
-	switch {
-	case d.busy.Len() > 0 || !m.registries.down(d.key.Repository, now):
-		d.starving = time.Time{}
-	case d.starving.IsZero():
-		d.starving = now
-	case now.Sub(d.starving) > noSource:
+// starve gives a download up that has had no source for a while, not one that waits for its turn with a peer. m.mu is
+// held.
+func (m *Mirror) starve(d *download, b *swarm.Blob, now time.Time) {
+	down, asked := m.registries.state(d.key.Repository, now)
+	if d.busy.Len() > 0 || !down || b.Sourced() {
+		return
+	}
+	if d.failing.IsZero() {
+		d.failing = now
+	}
+	if since := now.Sub(d.failing); since > noSourcePaused || since > noSource && !asked {
 		m.drop(d, errNoSource)
 	}
 }
@@ -126,6 +131,7 @@ func (m *Mirror) reports(blobs []*download, now time.Time) []*wire.Blobs {
 		byRepository[k.Repository] = append(byRepository[k.Repository], b)
 	}
 	clear(m.changes)
+	m.metrics.shared.Set(float64(len(m.stored)))
 	for _, d := range blobs {
 		pause := d.pause
 		if pause == 0 {

@@ -14,8 +14,10 @@ const (
 
 type metrics struct {
 	received, sent     *prometheus.CounterVec
+	failed             *prometheus.CounterVec
 	passed, mismatches prometheus.Counter
 	banned             prometheus.Counter
+	shared             prometheus.Gauge
 }
 
 func newMetrics() metrics {
@@ -27,6 +29,10 @@ func newMetrics() metrics {
 		sent: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: prefix + "sent_bytes_total", Help: "Bytes of images that the node's mirror has sent, by destination.",
 		}, []string{"destination"}),
+		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: prefix + "failed_requests_total",
+			Help: "Requests for pieces that were refused, or whose answer stalled or ended early, by source.",
+		}, []string{"source"}),
 		passed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: prefix + "passed_total",
 			Help: "Requests of containerd for shared images that the mirror left to the registry.",
@@ -38,9 +44,13 @@ func newMetrics() metrics {
 			Name: prefix + "banned_peers_total",
 			Help: "Peers that were not asked for a while because they had sent wrong pieces.",
 		}),
+		shared: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: prefix + "shared_blobs", Help: "Blobs of containerd that the node's mirror has told the controller of.",
+		}),
 	}
 	for _, s := range []string{fromRegistry, fromPeer} {
 		m.received.WithLabelValues(s)
+		m.failed.WithLabelValues(s)
 	}
 	for _, d := range []string{toContainerd, toPeer} {
 		m.sent.WithLabelValues(d)
@@ -49,7 +59,7 @@ func newMetrics() metrics {
 }
 
 func (m *metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.received, m.sent, m.passed, m.mismatches, m.banned}
+	return []prometheus.Collector{m.received, m.sent, m.failed, m.passed, m.mismatches, m.banned, m.shared}
 }
 
 // Describe implements prometheus.Collector.

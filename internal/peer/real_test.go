@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"wangell.loutres.me/internal/blobindex"
@@ -73,7 +74,7 @@ func (f *fabric) add(name string, change ...func(*Config)) *node {
 	cfg := Config{
 		Content: store, Dir: c.Root + "/mirror", Hosts: c.Hosts, Local: freePort(f.t), Listen: freePort(f.t),
 		Key:  func() wire.Key { return key },
-		Send: func(m wire.Message) { f.receive(n, m) },
+		Send: f.sender(n),
 		Images: func() []wire.ImageReport {
 			n.mu.Lock()
 			defer n.mu.Unlock()
@@ -99,8 +100,13 @@ func (f *fabric) add(name string, change ...func(*Config)) *node {
 	go func() { defer close(done); n.mirror.Run(ctx) }()
 	n.stop = sync.OnceFunc(func() { cancel(); <-done })
 	f.t.Cleanup(n.stop)
-	n.mirror.BeginSession(func(m wire.Message) { f.receive(n, m) })
+	n.mirror.BeginSession(f.sender(n))
 	return n
+}
+
+// sender returns a function that sends messages of a node.
+func (f *fabric) sender(n *node) func(wire.Message) {
+	return func(m wire.Message) { f.receive(n, m) }
 }
 
 // receive answers a mirror.
@@ -249,6 +255,29 @@ func TestANodeGetsWhatAnotherOneHasWithoutTheRegistry(t *testing.T) {
 	pullAll(t, fixed, b)
 	if got := b.received(fromPeer); got < layerSize {
 		t.Errorf("%v bytes came from the peer", got)
+	}
+}
+
+// Layers that wait for their turn with the only node that has them, longer than for one that nobody has, are not given
+// up: each byte is sent once.
+func TestLayersWaitForTheOnlyNodeThatHasThem(t *testing.T) {
+	hub := faultyhub.New(t)
+	var noise []v1.Layer
+	for range 3 {
+		noise = append(noise, faultyhub.Noise(t, layerSize))
+	}
+	ref, layers := hub.Push(t, "team/turns:v1", noise...)
+	f := newFabric(t)
+	a := f.add("a", func(c *Config) { c.Rate = layerSize / 4 }) // the first layer takes 4 s, the last begins after 8
+	b := f.add("b")
+	pullAll(t, ref, a)
+	f.untilShared(a, len(layers))
+	fixed := imageref.Fixed(ref, hub.Digest(t, ref))
+	hub.Close()
+	b.mirror.registries.failed(imageref.Repository(ref), errBusy, time.Now().Add(time.Minute)) // it was found out
+	pullAll(t, fixed, b)
+	if got := b.received(fromPeer); b.passed() > 0 || got > 3.1*layerSize {
+		t.Errorf("%v bytes came from the peer, %v requests were left to containerd", got, b.passed())
 	}
 }
 

@@ -56,7 +56,13 @@ type registries struct {
 
 	mu    sync.Mutex
 	known map[string]*registryHosts // by registry
-	until map[string]time.Time      // when a repository can be asked for again
+	until map[string]pause          // by repository
+}
+
+// pause is how long a repository is not asked for.
+type pause struct {
+	end   time.Time
+	asked bool // the registry has asked for it
 }
 
 type registryHosts struct {
@@ -88,29 +94,37 @@ func (r *registries) of(ctx context.Context, registry string) ([]docker.Registry
 
 // down reports whether a repository is not asked for now, because its registry has failed.
 func (r *registries) down(repository string, now time.Time) bool {
+	is, _ := r.state(repository, now)
+	return is
+}
+
+// state reports whether a repository is not asked for now, and whether that is because the registry has said so.
+func (r *registries) state(repository string, now time.Time) (down, asked bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return now.Before(r.until[repository])
+	p := r.until[repository]
+	return now.Before(p.end), p.asked
 }
 
 // failed notes that a repository could not be asked for.
 func (r *registries) failed(repository string, err error, now time.Time) {
-	pause := registryPause
+	length := registryPause
 	var limited *limitedError
-	if errors.As(err, &limited) {
-		pause = limited.after
+	asked := errors.As(err, &limited)
+	if asked {
+		length = limited.after
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.until == nil {
-		r.until = map[string]time.Time{}
+		r.until = map[string]pause{}
 	}
-	for k, until := range r.until {
-		if now.After(until) {
+	for k, p := range r.until {
+		if now.After(p.end) {
 			delete(r.until, k)
 		}
 	}
-	r.until[repository] = now.Add(pause)
+	r.until[repository] = pause{now.Add(length), asked}
 }
 
 // limitedError is that of a registry which wants to be left alone for a while.
@@ -235,11 +249,26 @@ func rangeOf(res *http.Response, offset, length uint64) (io.ReadCloser, error) {
 		return res.Body, nil
 	}
 	res.Body.Close()
-	if s, err := strconv.Atoi(res.Header.Get("Retry-After")); err == nil && s > 0 {
-		return nil, &limitedError{min(time.Duration(s)*time.Second, maxPause)}
+	if after := retryAfter(res, time.Now()); after > 0 {
+		return nil, &limitedError{min(after, maxPause)}
 	}
 	if res.StatusCode == http.StatusServiceUnavailable {
 		return nil, errBusy
 	}
 	return nil, fmt.Errorf("%w: %s", errStatus, res.Status)
+}
+
+// retryAfter returns the pause that an answer asks for: in seconds, or until a date. 0: none.
+func retryAfter(res *http.Response, now time.Time) time.Duration {
+	text := res.Header.Get("Retry-After")
+	if s, err := strconv.Atoi(text); err == nil {
+		return time.Duration(s) * time.Second
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return at.Sub(now)
+	}
+	if res.StatusCode == http.StatusTooManyRequests {
+		return registryPause
+	}
+	return 0
 }

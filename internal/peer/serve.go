@@ -26,6 +26,9 @@ import (
 // sendAtOnce is how many bytes are sent without a look at the limit.
 const sendAtOnce = 256 << 10
 
+// readAtOnce is how many bytes are read of a blob at once: containerd's store is asked for them by a call of its API.
+const readAtOnce = 1 << 20
+
 var dialer = net.Dialer{Timeout: dialTimeout}
 
 // Identity is what the controller tells other nodes of this one.
@@ -57,7 +60,8 @@ func (m *Mirror) servePeer(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", offset, offset+length-1, size))
 	w.WriteHeader(http.StatusPartialContent)
 	// An error means that the peer is gone; it sees that something is missing.
-	_, _ = io.Copy(limited{w, r.Context(), m.limiter, &m.metrics}, io.NewSectionReader(from, int64(offset), int64(length)))
+	_, _ = io.CopyBuffer(limited{w, r.Context(), m.limiter, &m.metrics},
+		io.NewSectionReader(from, int64(offset), int64(length)), make([]byte, min(length, readAtOnce)))
 }
 
 // admit returns what a request asks for, if its grant allows it.

@@ -7,10 +7,12 @@ package prefetch
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
 	"wangell.loutres.me/internal/cri"
+	"wangell.loutres.me/internal/imageref"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/wire"
 )
@@ -91,6 +93,10 @@ type entry struct {
 	cancel context.CancelFunc // of the work on it; nil if there is none
 	pulled bool               // it was pulled under the revision of want
 	again  bool               // its pin may have been removed meanwhile
+
+	// before is the entry of a tag whose pull, still in progress, may well bring this image; next is the way back. Once
+	// it has ended, what it has brought is looked at. Either is nil for most.
+	before, next *entry
 }
 
 // New returns a Keeper, which does nothing before Run.
@@ -110,7 +116,8 @@ func New(cfg Config) *Keeper {
 	return &Keeper{cfg: cfg, metrics: newMetrics(), more: make(chan struct{}, 1), entries: map[string]*entry{}}
 }
 
-// Want replaces the set. Pulls of images that have left it are cancelled.
+// Want replaces the set. Pulls of images that have left it are cancelled, but not that of a tag in whose place its
+// digest has come: the first node that has pulled a tag says what it stands for, while others are still pulling.
 func (k *Keeper) Want(set []wire.WantedImage) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -133,12 +140,33 @@ func (k *Keeper) Want(set []wire.WantedImage) {
 			continue
 		}
 		delete(k.entries, ref)
-		if e.cancel != nil {
+		if e.before != nil {
+			e.before.cancel()
+		}
+		if e.cancel != nil && !k.handOver(e) {
 			e.cancel()
 		}
 	}
 	k.known, k.tidy, k.tidyAt = true, true, time.Time{}
 	k.notify()
+}
+
+// handOver has the pull of a tag go on for the digest that has come in its place, and reports whether there is one.
+// k.mu is held.
+func (k *Keeper) handOver(e *entry) bool {
+	repository := imageref.Repository(e.want.Ref)
+	if repository == "" || strings.Contains(e.want.Ref, "@") || e.report.State != wire.ImagePulling {
+		return false
+	}
+	for ref, next := range k.entries {
+		if next.report.State == wire.ImageWaiting && next.cancel == nil && next.before == nil &&
+			next.want.Policy == e.want.Policy && strings.HasPrefix(ref, repository+"@") {
+			next.before, e.next = e, next
+			k.set(next, wire.ImageReport{State: wire.ImagePulling})
+			return true
+		}
+	}
+	return false
 }
 
 // Reports returns the states of all images that are wanted.

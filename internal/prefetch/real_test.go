@@ -13,9 +13,11 @@ import (
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/images"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"wangell.loutres.me/internal/cri"
+	"wangell.loutres.me/internal/imageref"
 	"wangell.loutres.me/internal/testutil/containerdtest"
 	"wangell.loutres.me/internal/testutil/faultyhub"
 	"wangell.loutres.me/internal/wire"
@@ -144,6 +146,35 @@ func TestTheNextDaemonGoesOnWithAPull(t *testing.T) {
 	t.Logf("%d bytes sent in %d requests for a layer of about %d", sent, requests, layerSize)
 	if n.partial(layers[0]) != 0 {
 		t.Error("a partial download is left")
+	}
+}
+
+// When another node has said which digest a tag stands for, the pull of the tag goes on, so that each layer is fetched
+// once: also if the digest is that of another image, which is pulled then.
+func TestThePullOfATagGoesOnForItsDigest(t *testing.T) {
+	n := newRealNode(t, 0)
+	hub := faultyhub.New(t)
+	for name, more := range map[string][]v1.Layer{"same": nil, "moved": {faultyhub.Noise(t, 1<<16)}} {
+		common := faultyhub.Noise(t, layerSize)
+		ref, _ := hub.Push(t, "team/"+name+":v1", common)
+		other, layers := hub.Push(t, "team/"+name+":v2", append(more, common)...)
+		fixed := imageref.Fixed(ref, hub.Digest(t, other))
+		hold := make(chan struct{})
+		hub.Set(faultyhub.Fault{Hold: hold})
+		n.keeper.Want(want(ref))
+		n.until("half of it is there", func() bool { return n.partial(layers[len(layers)-1]) > layerSize/4 })
+		n.keeper.Want(want(fixed))
+		n.untilState(fixed, wire.ImagePulling)
+		hub.Set(faultyhub.Fault{})
+		close(hold)
+		if r := n.untilState(fixed, wire.ImagePresent); !strings.HasSuffix(fixed, "@"+r.Digest) {
+			t.Errorf("%s: reported %+v", fixed, r)
+		}
+		for _, l := range layers {
+			if _, requests := hub.Sent(l); requests != 1 {
+				t.Errorf("%s: layer %s was fetched %d times", fixed, l, requests)
+			}
+		}
 	}
 }
 

@@ -80,7 +80,7 @@ func (k *Keeper) begin(ctx context.Context, work *sync.WaitGroup, now time.Time)
 // first returns the image that is due first, without those that are being handled. k.mu is held.
 func (k *Keeper) first() (e *entry) {
 	for _, o := range k.entries {
-		if o.cancel != nil {
+		if o.cancel != nil || o.before != nil {
 			continue
 		}
 		if e == nil || cmp.Or(o.due.Compare(e.due), cmp.Compare(o.want.Ref, e.want.Ref)) < 0 {
@@ -106,6 +106,9 @@ func (k *Keeper) handle(ctx context.Context, e *entry) {
 	e.cancel()
 	e.cancel = nil
 	k.busy--
+	if e.next != nil {
+		e.next.before, e.next = nil, nil
+	}
 	k.notify()
 	if k.entries[want.Ref] != e {
 		k.tidy = true // it may have been pinned after it left the set
@@ -149,7 +152,7 @@ func (k *Keeper) ensure(ctx context.Context, e *entry, want wire.WantedImage, pu
 	}
 	begin := time.Now()
 	reported := k.reportPull(e)
-	endProgress := k.tellProgress(ctx, want.Ref, begin)
+	endProgress := k.tellProgress(ctx, e, want.Ref, begin)
 	err = k.cfg.Store.Pull(ctx, want.Ref)
 	endProgress()
 	reported()
@@ -199,7 +202,7 @@ func (k *Keeper) reportPull(e *entry) (end func()) {
 }
 
 // tellProgress reports how much of an image is there, at intervals, until the caller calls end.
-func (k *Keeper) tellProgress(ctx context.Context, ref string, began time.Time) (end func()) {
+func (k *Keeper) tellProgress(ctx context.Context, e *entry, ref string, began time.Time) (end func()) {
 	if k.cfg.Progress == nil {
 		return func() {}
 	}
@@ -216,7 +219,7 @@ func (k *Keeper) tellProgress(ctx context.Context, ref string, began time.Time) 
 			case <-tick.C:
 			}
 			done, total, known := k.cfg.Store.Progress(ctx, ref, began)
-			now := wire.ImagePulled{Ref: ref, Done: done, Total: total}
+			now := wire.ImagePulled{Ref: k.pulledFor(e), Done: done, Total: total}
 			if known && now != last && ctx.Err() == nil {
 				last = now
 				k.cfg.Progress(now)
@@ -224,6 +227,16 @@ func (k *Keeper) tellProgress(ctx context.Context, ref string, began time.Time) 
 		}
 	})
 	return func() { cancel(); telling.Wait() }
+}
+
+// pulledFor returns the name of the wanted image that a pull is for.
+func (k *Keeper) pulledFor(e *entry) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if e.next != nil {
+		return e.next.want.Ref
+	}
+	return e.want.Ref
 }
 
 // errNever is the error of an image that may not be pulled.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"net/netip"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,6 +34,12 @@ type Key string
 
 // KeyOf returns the key of a service.
 func KeyOf(s *v1alpha1.WangellService) Key { return Key(s.Namespace + "/" + s.Name) }
+
+// Split returns the namespace and the name of the service.
+func (k Key) Split() (namespace, name string) {
+	namespace, name, _ = strings.Cut(string(k), "/")
+	return namespace, name
+}
 
 // Pod is one running copy of a service. On one machine it is a single container with its own network namespace.
 type Pod struct {

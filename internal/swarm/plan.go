@@ -156,6 +156,19 @@ func (b *Blob) fromRegistry(c candidate, l Limits, now time.Time) bool {
 	return c.offered || now.Sub(b.Answered) >= l.Silence+2*b.Pause
 }
 
+// Sourced reports whether a piece is missing that a peer has which is a source, if one that cannot be asked just now.
+func (b *Blob) Sourced() bool {
+	for i := range b.Offers {
+		o := &b.Offers[i]
+		for p := range b.Pieces {
+			if !o.Unusable && o.Have.Has(p) && !b.Have.Has(p) && (b.Barred == nil || !b.Barred(o.Peer, p)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // leastBusy returns the peer with the fewest requests in progress, less than limit; empty if there is none.
 func leastBusy(peers []string, busy map[string]int, limit int) (best string) {
 	for _, p := range peers {

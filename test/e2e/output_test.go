@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/prometheus/common/expfmt"
@@ -19,6 +20,7 @@ import (
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/testutil/e2e"
 	"wangell.loutres.me/internal/testutil/syncbuf"
+	"wangell.loutres.me/internal/view"
 )
 
 // decode decodes JSON and refuses fields that the type does not have.
@@ -58,6 +60,22 @@ func TestCommandsPrintTablesAndJSON(t *testing.T) {
 			t.Errorf("%v: %v: %+v", args, err, wakes)
 		}
 	}
+	if why := l.must(t, "why", "hello"); !strings.HasPrefix(why, "default/hello: Warm\n") ||
+		!strings.Contains(why, "as idleTimeout is 1 h.") {
+		t.Errorf("why: %s", why)
+	}
+	var top struct {
+		Time     time.Time          `json:"time"`
+		Services []view.ServiceLoad `json:"services"`
+	}
+	if err := decode(l.must(t, "top", "--count", "1", "--sort", "name", "-o", "json"), &top); err != nil ||
+		len(top.Services) != 2 || top.Services[0].Name != "default/hello" || len(top.Services[0].Pods) != 1 {
+		t.Errorf("top -o json: %v: %+v", err, top)
+	}
+	if text := l.must(t, "top", "hello", "--count", "1"); !strings.Contains(text, "NEW/S") ||
+		strings.Contains(text, "sleeper") {
+		t.Errorf("top hello:\n%s", text)
+	}
 	drawn := l.must(t, "wakes", "hello")
 	for _, phase := range []lifecycle.PhaseName{lifecycle.PhaseSYNSeen, lifecycle.PhaseCreated, lifecycle.PhaseListening,
 		lifecycle.PhaseReleased} {
@@ -80,7 +98,7 @@ func TestCommandsPrintTablesAndJSON(t *testing.T) {
 	if s := l.service(t, "hello").Service.Status; s.Replicas != 0 {
 		t.Errorf("after sleep: %+v", s)
 	}
-	for _, args := range [][]string{{"sleep", "nobody"}, {"logs", "nobody"}, {"wakes", "nobody"}} {
+	for _, args := range [][]string{{"sleep", "nobody"}, {"logs", "nobody"}, {"wakes", "nobody"}, {"why", "nobody"}} {
 		if _, err := l.wangell(args...); err == nil || !strings.Contains(err.Error(), `service "nobody": not found`) {
 			t.Errorf("%v: %v", args, err)
 		}
@@ -89,7 +107,7 @@ func TestCommandsPrintTablesAndJSON(t *testing.T) {
 
 func TestCommandsWithoutAnInstanceSayHowToStartOne(t *testing.T) {
 	l := newLab(t, 1)
-	for _, args := range [][]string{{"ps"}, {"wakes"}, {"logs", "hello"}, {"sleep", "hello"}} {
+	for _, args := range [][]string{{"ps"}, {"wakes"}, {"why", "hello"}, {"logs", "hello"}, {"sleep", "hello"}} {
 		if _, err := l.wangell(args...); err == nil || !strings.Contains(err.Error(), "wangell up") ||
 			!strings.Contains(err.Error(), l.run) {
 			t.Errorf("%v without an instance: %v", args, err)
@@ -189,7 +207,8 @@ func TestMetricsFollowTheConventionsOfPrometheus(t *testing.T) {
 		"wangell_wake_phase_seconds", "wangell_wake_seconds", "wangell_wakes_total", "wangell_services", "wangell_pods",
 		"wangell_daemons",
 		"wangell_service_open_flows", "wangell_service_flows_total", "wangell_service_bytes_total",
-		"wangell_service_latest_request_timestamp_seconds",
+		"wangell_service_latest_request_timestamp_seconds", "wangell_service_wake_seconds",
+		"wangell_service_asleep_seconds_total",
 		"wangell_wire_dropped_datagrams_total", "wangell_gate_parked_syns_total", "wangell_gate_released_syns_total",
 		"wangell_gate_refused_syns_total",
 		"wangell_gate_packets_total", "wangell_gate_bytes_total", "wangell_gate_open_flows",
@@ -203,8 +222,9 @@ func TestMetricsFollowTheConventionsOfPrometheus(t *testing.T) {
 	for _, want := range []string{
 		`wangell_services{state="Cold"} 1`, `wangell_services{state="Warm"} 1`, `wangell_wakes_total{result="warm"} 1`,
 		"wangell_daemons 1",
-		`wangell_service_flows_total{service="default/hello"} 1`,
-		fmt.Sprintf(`wangell_gate_released_syns_total{address="%s",service="default/hello"} 1`, l.address(t, "hello")),
+		`wangell_service_flows_total{namespace="default",service="hello"} 1`,
+		fmt.Sprintf(`wangell_gate_released_syns_total{address="%s",namespace="default",service="hello"} 1`,
+			l.address(t, "hello")),
 	} {
 		if !strings.Contains(string(text), want+"\n") {
 			t.Errorf("no %s in the metrics:\n%s", want, grep(string(text), strings.SplitN(want, "{", 2)[0]))

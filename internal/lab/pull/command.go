@@ -18,24 +18,34 @@ downloads once into ~/.cache/wangell/pull, stores it in seven ways (wangell imag
 convert), and has a containerd of its own pull each through CRI from the distribution
 project's registry behind a limited link: with containerd's defaults, and with the
 settings that wangell doctor recommends. Then a service whose image is not on the
-machine gets its first request. It needs Debian or Ubuntu, python3 with pip, and with
---size large 12 GB of disk below --dir.`,
+machine gets its first request. At last one to three nodes pull an image of random
+bytes at once, without and with peers, and while things go wrong. It needs Debian or
+Ubuntu, python3 with pip unless only peers run, and with --size large 12 GB of disk
+below --dir.`,
 		Example: `  sudo wangell-lab pull --out out
   sudo wangell-lab pull --size small --rounds 3 --link 200mbit --out out
-  sudo wangell-lab pull --quick --parts pulls --out out`,
-		Reports:   []string{reportName, phasesName},
+  sudo wangell-lab pull --quick --parts pulls --out out
+  sudo wangell-lab pull --parts peers --rounds 3 --out out`,
+		Reports:   []string{reportName, phasesName, peersName},
 		NewParams: func() lab.Params { return &Params{} },
 		Render:    render,
 	})
 }
 
 func render(saved *report.Saved) (*report.Report, error) {
-	if saved.Name == phasesName {
+	switch saved.Name {
+	case phasesName:
 		var raw []Explained
 		if err := saved.Samples(&raw); err != nil {
 			return nil, err
 		}
 		return saved.Restore(newPhasesReport(raw)), nil
+	case peersName:
+		var raw peerPulls
+		if err := saved.Samples(&raw); err != nil {
+			return nil, err
+		}
+		return saved.Restore(newPeersReport(raw)), nil
 	}
 	var raw Samples
 	if err := saved.Samples(&raw); err != nil {

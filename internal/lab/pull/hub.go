@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/vishvananda/netlink"
 
@@ -47,6 +48,7 @@ type hub struct {
 	proc   *process.Process
 	client http.Client
 	log    string
+	closed bool
 }
 
 // startHub starts the registry program on a host, with its blobs in dir.
@@ -131,8 +133,40 @@ func (h *hub) push(ctx context.Context, tarball, tag string) error {
 	return nil
 }
 
-// close ends the registry. Its folder stays.
+// stored is a manifest that the registry has.
+type stored struct {
+	*v1.Manifest
+
+	Digest v1.Hash
+	Size   int64
+}
+
+// manifest returns the manifest of an image with a tag.
+func (h *hub) manifest(ctx context.Context, tag string) (s stored, err error) {
+	ref, err := name.ParseReference(h.ref(tag), name.Insecure)
+	if err != nil {
+		return s, err
+	}
+	img, err := remote.Image(ref, remote.WithContext(ctx), remote.WithTransport(h.client.Transport))
+	if err != nil {
+		return s, err
+	}
+	if s.Manifest, err = img.Manifest(); err != nil {
+		return s, err
+	}
+	if s.Size, err = img.Size(); err != nil {
+		return s, err
+	}
+	s.Digest, err = img.Digest()
+	return s, err
+}
+
+// close ends the registry. Its folder stays. A second call does nothing.
 func (h *hub) close() error {
+	if h.closed {
+		return nil
+	}
+	h.closed = true
 	h.client.CloseIdleConnections()
 	return h.proc.Stop(hubStopIn)
 }

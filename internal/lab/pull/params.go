@@ -25,10 +25,11 @@ import (
 const (
 	PartPulls = "pulls"
 	PartWakes = "wakes"
+	PartPeers = "peers"
 )
 
 // AllParts are the parts in the order in which they run.
-var AllParts = []string{PartPulls, PartWakes}
+var AllParts = []string{PartPulls, PartWakes, PartPeers}
 
 // Params configures the experiment.
 type Params struct {
@@ -53,12 +54,18 @@ type Params struct {
 	Parts []string
 	// Images are the ways to store the image that are measured. Default: all.
 	Images []string
+	// PeersSize is the size in bytes of the image that several nodes pull at once. Default: 600 MB, or 60 MB if Quick.
+	PeersSize int64
+	// PeersLink is the rate of the registry's link meanwhile, as Link.
+	PeersLink string
 	// Quick is a small image and one round: enough to see that it works, not to trust the numbers.
 	Quick bool
 
-	bits uint64 // Link, per second
+	bits, peersBits uint64 // Link and PeersLink, per second
 	// steps are those of the image. Default: the recipe of Size.
 	steps []step
+	// cases are the pulls of the part peers. Default: peerCases.
+	cases []peerCase
 }
 
 // Flags implements lab.Params.
@@ -76,7 +83,10 @@ func (p *Params) Flags(f *pflag.FlagSet) {
 		"another containerd, which pulls only two of the images (default: the one in $PATH, if it is another)")
 	f.StringVar(&p.Wangell, "wangell", "", "program to measure (default: the wangell beside this program, or in $PATH)")
 	f.StringVar(&p.Dir, "dir", live.DefaultDir, "folder on the disk to measure")
-	f.StringSliceVar(&p.Parts, "parts", nil, "which parts: pulls, wakes (default both)")
+	f.Int64Var(&p.PeersSize, "peers-size", 0,
+		"bytes of the image that 1 to 3 nodes pull at once (default 600000000, with --quick 60000000)")
+	f.StringVar(&p.PeersLink, "peers-link", "200mbit", "rate of the registry's link when 1 to 3 nodes pull at once")
+	f.StringSliceVar(&p.Parts, "parts", nil, "which parts: pulls, wakes, peers (default all)")
 	f.StringSliceVar(&p.Images, "images", nil, "which images: "+strings.Join(imageNames(), ", ")+" (default all)")
 	f.BoolVar(&p.Quick, "quick", false, "small image, one round: to see that it works, not to trust the numbers")
 }
@@ -94,6 +104,9 @@ func (p *Params) Check(f *pflag.FlagSet) error {
 			return fmt.Errorf("--%s %d: want 1 to %d", n.flag, n.value, n.most)
 		}
 	}
+	if f.Changed("peers-size") && p.PeersSize < 1<<20 {
+		return fmt.Errorf("--peers-size %d: want at least %d bytes", p.PeersSize, 1<<20)
+	}
 	if f.Changed("piece") && p.Piece < 1<<20 {
 		return fmt.Errorf("--piece %d: want at least %d bytes", p.Piece, 1<<20)
 	}
@@ -107,7 +120,10 @@ func (p *Params) Check(f *pflag.FlagSet) error {
 			return fmt.Errorf("--images: there is no %q, only %s", image, strings.Join(imageNames(), " "))
 		}
 	}
-	_, err := parseRate(p.Link)
+	_, err := parseRate("--link", p.Link)
+	if err == nil {
+		_, err = parseRate("--peers-link", p.PeersLink)
+	}
 	return err
 }
 
@@ -120,8 +136,8 @@ func imageNames() []string {
 	return names
 }
 
-// parseRate parses a rate as tc(8) writes it, and returns bits per second.
-func parseRate(text string) (uint64, error) {
+// parseRate parses the rate that a flag has, as tc(8) writes it, and returns bits per second.
+func parseRate(flag, text string) (uint64, error) {
 	for _, u := range []struct {
 		name string
 		bits float64
@@ -136,7 +152,7 @@ func parseRate(text string) (uint64, error) {
 		}
 		break
 	}
-	return 0, fmt.Errorf("--link %q: want 1mbit to 100gbit", text)
+	return 0, fmt.Errorf("%s %q: want 1mbit to 100gbit", flag, text)
 }
 
 func (p Params) withDefaults() (_ Params, err error) {
@@ -167,7 +183,16 @@ func (p Params) withDefaults() (_ Params, err error) {
 	if len(p.Images) == 0 {
 		p.Images = imageNames()
 	}
-	if p.bits, err = parseRate(p.Link); err != nil {
+	if p.PeersSize == 0 {
+		p.PeersSize = 600_000_000
+		if p.Quick {
+			p.PeersSize = 60_000_000
+		}
+	}
+	if p.bits, err = parseRate("--link", p.Link); err != nil {
+		return p, err
+	}
+	if p.peersBits, err = parseRate("--peers-link", p.PeersLink); err != nil {
 		return p, err
 	}
 	if p.Dir == "" {
@@ -176,7 +201,7 @@ func (p Params) withDefaults() (_ Params, err error) {
 	if p.Containerd, p.Other, err = findContainerds(p.Containerd, p.Other); err != nil {
 		return p, err
 	}
-	if p.Wangell == "" && slices.Contains(p.Parts, PartWakes) {
+	if p.Wangell == "" && (slices.Contains(p.Parts, PartWakes) || slices.Contains(p.Parts, PartPeers)) {
 		p.Wangell, err = onenode.FindWangell()
 	}
 	return p, err

@@ -19,7 +19,7 @@ import (
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// bench is what both parts work with.
+// bench is what the parts work with.
 type bench struct {
 	p   Params
 	out lab.Output
@@ -31,8 +31,12 @@ type bench struct {
 	none     string
 	versions map[string]string
 
+	// shared is the image of the part peers.
+	shared sharedImage
+
 	raw       Samples
 	explained []Explained
+	shares    peerPulls
 	done      int
 }
 
@@ -69,14 +73,26 @@ func (p *Params) Run(ctx context.Context, out lab.Output) (_ []*report.Report, e
 			return nil, err
 		}
 	}
-	reports := []*report.Report{newReport(b.raw)}
+	if slices.Contains(params.Parts, PartPeers) {
+		if err := b.peers(ctx); err != nil {
+			return nil, err
+		}
+	}
+	var reports []*report.Report
+	if len(b.raw.Pulls)+len(b.raw.Wakes) > 0 {
+		reports = append(reports, newReport(b.raw))
+	}
 	if len(b.explained) > 0 {
 		reports = append(reports, newPhasesReport(b.explained))
+	}
+	if len(b.shares) > 0 {
+		reports = append(reports, newPeersReport(b.shares))
 	}
 	for _, r := range reports {
 		r.Time, r.Versions = time.Now(), b.versions
 		r.Params = map[string]any{
 			"size of the image": params.Size, "rounds": params.Rounds, "link of the registry": params.Link,
+			"peers: link of the registry": params.PeersLink, "peers: size of the image (bytes)": params.PeersSize,
 			"piece of split images (bytes, unpacked)": params.Piece, "parts": fmt.Sprint(params.Parts),
 			"tuned: layers unpacked at once": params.Unpackers, "tuned: layers downloaded at once": params.Downloads,
 			"load average at begin": before, "load average at end": report.LoadAverage(),
@@ -108,11 +124,18 @@ func (b *bench) prepare(ctx context.Context) (err error) {
 	if err := os.Mkdir(b.none, 0o755); err != nil {
 		return err
 	}
-	built, err := buildImage(ctx, b.p.Size, b.p.steps, cache, b.out.Log)
-	if err != nil {
-		return err
+	var built string
+	if slices.ContainsFunc(imageNames(), b.stores) {
+		if built, err = buildImage(ctx, b.p.Size, b.p.steps, cache, b.out.Log); err != nil {
+			return err
+		}
 	}
 	return b.withHub(ctx, func(_ *netlab.Net, h *hub) error {
+		if slices.Contains(b.p.Parts, PartPeers) {
+			if err := b.storePeersImage(ctx, h); err != nil {
+				return fmt.Errorf("image %s: %w", peersTag, err)
+			}
+		}
 		for _, v := range variants(b.p.Piece) {
 			if !b.stores(v.name) {
 				continue
@@ -127,7 +150,8 @@ func (b *bench) prepare(ctx context.Context) (err error) {
 
 // stores reports whether an image is in the registry: those that are measured, and the one that is woken.
 func (b *bench) stores(name string) bool {
-	return slices.Contains(b.p.Images, name) || name == original && slices.Contains(b.p.Parts, PartWakes)
+	return slices.Contains(b.p.Parts, PartPulls) && slices.Contains(b.p.Images, name) ||
+		name == original && slices.Contains(b.p.Parts, PartWakes)
 }
 
 // hosts are the clients of a network: one that sends requests, and one that has the registry.
@@ -144,7 +168,7 @@ func (b *bench) withHub(ctx context.Context, f func(*netlab.Net, *hub) error) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, network.Close()) }()
-	h, err := b.startHub(ctx, network)
+	h, err := b.startHub(ctx, network, b.p.bits)
 	if err != nil {
 		return err
 	}
@@ -152,10 +176,11 @@ func (b *bench) withHub(ctx context.Context, f func(*netlab.Net, *hub) error) (e
 	return f(network, h)
 }
 
-// startHub starts the registry in a network. Its images are the same in every network.
-func (b *bench) startHub(ctx context.Context, network *netlab.Net) (*hub, error) {
+// startHub starts the registry in a network, where it sends a number of bits per second. Its images are the same in
+// every network.
+func (b *bench) startHub(ctx context.Context, network *netlab.Net, bits uint64) (*hub, error) {
 	host := network.Clients[hubHost]
-	if err := limit(host, b.p.bits); err != nil {
+	if err := limit(host, bits); err != nil {
 		return nil, err
 	}
 	return startHub(ctx, host, b.registry, filepath.Join(b.dir, "hub"))

@@ -63,6 +63,41 @@ type Wake struct {
 	Error string `json:"error,omitempty"`
 }
 
+// Faults of a pull by several nodes.
+const (
+	// FaultPeerDies kills a node in the middle of the pull.
+	FaultPeerDies = "peer_dies"
+	// FaultGarbage has one node hold the image, with a wrong byte in each layer.
+	FaultGarbage = "garbage"
+	// FaultRegistryGone ends the registry while one node has the image.
+	FaultRegistryGone = "registry_gone"
+	// FaultLeader replaces the controller in the middle of the pull.
+	FaultLeader = "leader"
+)
+
+// AllPeerFaults are the faults in the order in which they are tried.
+var AllPeerFaults = []string{FaultPeerDies, FaultGarbage, FaultRegistryGone, FaultLeader}
+
+// PeerPull is a pull by several nodes at once. Times are in seconds, from when the nodes were to have the image.
+type PeerPull struct {
+	Nodes int `json:"nodes"`
+	// Peers is whether they share images.
+	Peers bool   `json:"peers"`
+	Fault string `json:"fault,omitempty"`
+	// Done is when each node had the image, of those that did not have it before and did not die. Last is the greatest.
+	Done []float64 `json:"done_s"`
+	Last float64   `json:"last_s"`
+	// OriginRatio is what the registry's host has sent meanwhile, with the headers of packets, by the size of the image.
+	OriginRatio float64 `json:"origin_bytes_ratio"`
+	// OriginDone is when the registry's host had sent 99 % of that: from then on the nodes waited for each other, for
+	// their disks and for processors.
+	OriginDone float64 `json:"origin_done_s"`
+	// FromPeers is what the nodes have received from each other, in bytes.
+	FromPeers float64 `json:"from_peers_bytes"`
+	// Banned is how often a node was found to have sent wrong pieces.
+	Banned float64 `json:"banned"`
+}
+
 // Explained is a pull with all its phases.
 type Explained struct {
 	Image    string          `json:"image"`

@@ -14,6 +14,7 @@ import (
 const (
 	reportName = "pull"
 	phasesName = "pull-phases"
+	peersName  = "pull-peers"
 )
 
 const how = `An image in the shape of machine-learning images that grew for years is made of Debian packages and

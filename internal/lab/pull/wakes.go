@@ -63,7 +63,7 @@ func (b *bench) wake(ctx context.Context, round int, kind string) (err error) {
 			err = errors.Join(err, fmt.Errorf("clean up: %w", closeErr))
 		}
 	}()
-	h, err := b.startHub(ctx, instance.Net)
+	h, err := b.startHub(ctx, instance.Net, b.p.bits)
 	if err != nil {
 		return err
 	}

@@ -35,12 +35,20 @@ func (r *Runtime) instanceContainers(ctx context.Context) (map[string]map[string
 		found[id] = nil
 	}
 	filter := fmt.Sprintf("labels.%q==%q", labelInstance, r.cfg.Instance)
-	err = r.client.SnapshotService(snapshotter).Walk(ctx, func(_ context.Context, info snapshots.Info) error {
-		found[info.Name] = nil
-		return nil
-	}, filter)
-	if err != nil {
-		return nil, fmt.Errorf("list snapshots: %w", native(err))
+	for _, s := range r.lazy.snapshotters() {
+		list := func() error {
+			return native(r.client.SnapshotService(s).Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+				found[info.Name] = nil
+				return nil
+			}, filter))
+		}
+		if s == lazySnapshotter {
+			if err := patiently(ctx, list); err != nil {
+				r.cfg.Log.Warn("snapshots of lazy pulls cannot be listed; some may be left", "error", err)
+			}
+		} else if err := list(); err != nil {
+			return nil, fmt.Errorf("list snapshots: %w", err)
+		}
 	}
 	list, err := r.client.ContainerService().List(ctx, filter)
 	if err != nil {
@@ -48,6 +56,9 @@ func (r *Runtime) instanceContainers(ctx context.Context) (map[string]map[string
 	}
 	for _, c := range list {
 		found[c.ID] = c.Labels
+		if c.Snapshotter == lazySnapshotter {
+			c.Labels[labelLazy] = "true"
+		}
 	}
 	return found, nil
 }
@@ -99,7 +110,7 @@ func (r *Runtime) adoptPod(id string, labels map[string]string, pid uint32) erro
 		return err
 	}
 	k := runtime.Key(labels[labelService])
-	p := &pod{net: n, Pod: runtime.Pod{
+	p := &pod{net: n, lazy: labels[labelLazy] != "", Pod: runtime.Pod{
 		ID: id, Service: k, SpecHash: labels[labelSpecHash], Addr: n.Addr, Netns: n.Netns, HostDevice: n.HostDevice,
 		Started: started, ImageDigest: labels[labelImageDigest],
 	}}

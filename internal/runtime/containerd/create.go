@@ -51,7 +51,7 @@ func (r *Runtime) fillContainer(ctx context.Context, s *v1alpha1.WangellService,
 	defer cancel()
 	// The label protects the snapshot from the garbage collector until the container refers to it. It is cheaper than a
 	// lease.
-	mounts, err := r.client.SnapshotService(snapshotter).Prepare(ctx, c.id, info.chain,
+	mounts, err := r.client.SnapshotService(info.snapshotter).Prepare(ctx, c.id, info.chain,
 		snapshots.WithLabels(map[string]string{"containerd.io/gc.root": time.Now().UTC().Format(time.RFC3339),
 			labelInstance: r.cfg.Instance}))
 	if err != nil {
@@ -63,7 +63,7 @@ func (r *Runtime) fillContainer(ctx context.Context, s *v1alpha1.WangellService,
 		return err
 	}
 	record := containers.Container{
-		ID: c.id, Image: info.name, Snapshotter: snapshotter, SnapshotKey: c.id,
+		ID: c.id, Image: info.name, Snapshotter: info.snapshotter, SnapshotKey: c.id,
 		Runtime: containers.RuntimeInfo{Name: runtimeName, Options: options},
 		Labels: map[string]string{
 			labelInstance: r.cfg.Instance, labelService: string(c.service), labelSpecHash: c.hash,

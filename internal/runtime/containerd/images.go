@@ -4,10 +4,12 @@ package containerd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
 	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
@@ -25,7 +27,9 @@ type imageInfo struct {
 	name   string // the full reference, as in containerd
 	digest digest.Digest
 	chain  string // name of the snapshot of the topmost layer
-	config ocispec.ImageConfig
+	// snapshotter has it unpacked, or mounts it.
+	snapshotter string
+	config      ocispec.ImageConfig
 	// architecture is named as in GOARCH.
 	architecture string
 }
@@ -36,21 +40,30 @@ type imageCache struct {
 	ctx    context.Context // of pulls: they outlive the calls that wait for them
 	client *client.Client
 	puller puller
-	pulls  singleflight.Group // by name
+	lazy   *lazyPlugin
+	pulls  singleflight.Group // by wish
 
 	mu        sync.Mutex
-	known     map[string]imageInfo           // by name
+	known     map[wish]imageInfo
 	listeners map[string][]*progressListener // of pulls that run, by name
 }
 
 // progressListener makes a progress function comparable, by its address.
 type progressListener struct{ report runtime.Progress }
 
+// wish is an image that a service wants.
+type wish struct {
+	name string // in full
+	lazy bool   // as it comes; otherwise all of it before it is used
+}
+
+func (w wish) String() string { return fmt.Sprintf("%s lazy=%t", w.name, w.lazy) }
+
 // newImageCache returns an empty cache. Pulls end with ctx.
-func newImageCache(ctx context.Context, c *client.Client, insecureRegistries []string) *imageCache {
+func newImageCache(ctx context.Context, c *client.Client, lazy *lazyPlugin, insecureRegistries []string) *imageCache {
 	return &imageCache{
-		ctx: ctx, client: c, puller: puller{c, insecureRegistries},
-		known: map[string]imageInfo{}, listeners: map[string][]*progressListener{},
+		ctx: ctx, client: c, puller: puller{c, insecureRegistries}, lazy: lazy,
+		known: map[wish]imageInfo{}, listeners: map[string][]*progressListener{},
 	}
 }
 
@@ -66,27 +79,28 @@ func normalized(ref string) (string, error) {
 // ensure makes sure that the image of s is on the machine, following the pull policy, and returns its details.
 func (c *imageCache) ensure(ctx context.Context, s *v1alpha1.WangellService,
 	progress runtime.Progress) (imageInfo, error) {
-	info, err := c.ensureImage(ctx, s.Spec.Image, s.Spec.ImagePullPolicy, progress)
+	info, err := c.ensureImage(ctx, s.Spec.Image, s.Spec.PullsLazily(), s.Spec.ImagePullPolicy, progress)
 	if err != nil {
 		return info, fmt.Errorf("service %s: image %q: %w", runtime.KeyOf(s), s.Spec.Image, err)
 	}
 	return info, nil
 }
 
-func (c *imageCache) ensureImage(ctx context.Context, ref string, policy corev1.PullPolicy,
+func (c *imageCache) ensureImage(ctx context.Context, ref string, lazy bool, policy corev1.PullPolicy,
 	progress runtime.Progress) (imageInfo, error) {
 	name, err := normalized(ref)
 	if err != nil {
 		return imageInfo{}, err
 	}
+	w := wish{name, lazy}
 	if policy != corev1.PullAlways {
 		c.mu.Lock()
-		info, ok := c.known[name]
+		info, ok := c.known[w]
 		c.mu.Unlock()
 		if ok {
 			return info, nil
 		}
-		info, err := c.look(ctx, name)
+		info, err := c.look(ctx, w)
 		if err == nil || !errdefs.IsNotFound(err) {
 			return info, err
 		}
@@ -96,52 +110,99 @@ func (c *imageCache) ensureImage(ctx context.Context, ref string, policy corev1.
 			}
 		}
 	}
-	if err := c.pullOnce(ctx, name, progress); err != nil {
+	if err := c.pull(ctx, w, progress); err != nil {
 		return imageInfo{}, err
 	}
-	return c.look(ctx, name)
+	return c.look(ctx, w)
 }
 
-// look reads an image from containerd, unpacks it if necessary, and caches it.
-func (c *imageCache) look(ctx context.Context, name string) (imageInfo, error) {
-	got, err := c.client.ImageService().Get(ctx, name)
+// pull pulls an image; in full if it is wanted lazily and that is not possible.
+func (c *imageCache) pull(ctx context.Context, w wish, progress runtime.Progress) error {
+	if w.lazy {
+		err := c.lazy.ready(ctx)
+		if err == nil {
+			err = patiently(ctx, func() error { return c.pullOnce(ctx, w, progress) })
+			switch {
+			case errors.Is(err, errPlain):
+				err = errPlain
+			case ctx.Err() != nil || !errors.Is(err, runtime.ErrUnavailable):
+				return err
+			}
+		}
+		c.lazy.log.Warn("imagePull.mode is Lazy, but the image has to be pulled in full before it runs", "image", w.name,
+			"error", err)
+	}
+	return c.pullOnce(ctx, wish{name: w.name}, progress)
+}
+
+// look reads an image from containerd, unpacks it if necessary, and caches it. The error is "not found" also if only
+// the snapshotter for lazy pulls has it, and it is wanted in full.
+func (c *imageCache) look(ctx context.Context, w wish) (imageInfo, error) {
+	got, err := c.client.ImageService().Get(ctx, w.name)
 	if err != nil {
 		return imageInfo{}, native(err)
 	}
 	img := client.NewImage(c.client, got)
-	unpacked, err := img.IsUnpacked(ctx, snapshotter)
-	if err == nil && !unpacked {
-		err = img.Unpack(ctx, snapshotter)
-	}
+	from, err := c.unpacked(ctx, img, w.lazy)
 	if err != nil {
-		return imageInfo{}, imageFailure(err, "unpack")
+		return imageInfo{}, err
 	}
 	spec, err := img.Spec(ctx)
 	if err != nil {
 		return imageInfo{}, imageFailure(err, "read configuration")
 	}
 	info := imageInfo{
-		name: name, digest: got.Target.Digest, chain: identity.ChainID(spec.RootFS.DiffIDs).String(), config: spec.Config,
-		architecture: spec.Architecture,
+		name: w.name, digest: got.Target.Digest, chain: identity.ChainID(spec.RootFS.DiffIDs).String(),
+		snapshotter: from, config: spec.Config, architecture: spec.Architecture,
 	}
 	c.mu.Lock()
-	c.known[name] = info
+	c.known[w] = info
 	c.mu.Unlock()
 	return info, nil
+}
+
+// unpacked returns the snapshotter that has an image, after unpacking it if necessary. One that is here in full is used
+// as it is, however it is wanted.
+func (c *imageCache) unpacked(ctx context.Context, img client.Image, lazy bool) (string, error) {
+	full, err := img.IsUnpacked(ctx, snapshotter)
+	if err != nil {
+		return "", imageFailure(err, "unpack")
+	}
+	if full {
+		return snapshotter, nil
+	}
+	if lazy && c.lazy.ready(ctx) == nil {
+		if mounted, err := img.IsUnpacked(ctx, lazySnapshotter); err == nil && mounted {
+			return lazySnapshotter, nil
+		}
+	}
+	_, _, _, missing, err := images.Check(ctx, c.client.ContentStore(), img.Target(), img.Platform())
+	if err != nil {
+		return "", imageFailure(err, "read")
+	}
+	if len(missing) > 0 {
+		return "", fmt.Errorf("%d of its parts: %w", len(missing), errdefs.ErrNotFound)
+	}
+	if err := img.Unpack(ctx, snapshotter); err != nil {
+		return "", imageFailure(err, "unpack")
+	}
+	return snapshotter, nil
 }
 
 // forget makes the next ensure ask containerd again.
 func (c *imageCache) forget(ref string) {
 	if name, err := normalized(ref); err == nil {
 		c.mu.Lock()
-		delete(c.known, name)
+		delete(c.known, wish{name, false})
+		delete(c.known, wish{name, true})
 		c.mu.Unlock()
 	}
 }
 
 // pullOnce pulls an image. Concurrent calls for the same image share one pull, which goes on when one of them is
 // cancelled.
-func (c *imageCache) pullOnce(ctx context.Context, name string, progress runtime.Progress) error {
+func (c *imageCache) pullOnce(ctx context.Context, w wish, progress runtime.Progress) error {
+	name := w.name
 	if progress != nil {
 		l := &progressListener{progress}
 		c.mu.Lock()
@@ -149,8 +210,8 @@ func (c *imageCache) pullOnce(ctx context.Context, name string, progress runtime
 		c.mu.Unlock()
 		defer c.removeListener(name, l)
 	}
-	done := c.pulls.DoChan(name, func() (any, error) {
-		return nil, c.puller.pull(c.ctx, name, func(finished, total int64) {
+	done := c.pulls.DoChan(w.String(), func() (any, error) {
+		return nil, c.puller.pull(c.ctx, w, func(finished, total int64) {
 			c.mu.Lock()
 			listeners := append([]*progressListener(nil), c.listeners[name]...)
 			c.mu.Unlock()

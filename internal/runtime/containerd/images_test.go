@@ -316,7 +316,7 @@ func TestInsecureRegistriesAreAccessedOverHTTP(t *testing.T) {
 		"localhost:5000": true, "127.0.0.1:5000": true, "10.46.0.7:5000": true, "10.46.9.9": true, "10.47.0.7:5000": false,
 		"registry.lan": true, "registry.lan:80": true, "other.lan:5000": true, "other.lan:5001": false, "docker.io": false,
 	} {
-		if got, err := plainHTTP(insecure, host); err != nil || got != want {
+		if got, err := PlainHTTP(insecure, host); err != nil || got != want {
 			t.Errorf("%s: %v, %v; want %v", host, got, err, want)
 		}
 	}

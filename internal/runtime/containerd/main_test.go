@@ -27,6 +27,12 @@ func TestMain(m *testing.M) {
 			fmt.Println(err)
 			return 1
 		}
+		var err error
+		if programs, err = os.MkdirTemp("", "wangell-programs"); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		defer os.RemoveAll(programs)
 		return m.Run()
 	})
 }

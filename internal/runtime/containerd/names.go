@@ -16,6 +16,7 @@ const (
 	labelService     = "wangell.loutres.me/service"
 	labelSpecHash    = "wangell.loutres.me/spec-hash"
 	labelImageDigest = "wangell.loutres.me/image-digest"
+	labelLazy        = "wangell.loutres.me/lazy" // of what List returns only
 	labelStopSignal  = "wangell.loutres.me/stop-signal"
 )
 
@@ -31,13 +32,13 @@ const maxID = 76
 func newPodID(k runtime.Key) string {
 	var random [6]byte
 	_, _ = rand.Read(random[:])
-	_, name, _ := strings.Cut(string(k), "/")
+	_, name := k.Split()
 	suffix := "-" + hex.EncodeToString(random[:])
 	return strings.TrimRight(name[:min(len(name), maxID-len(suffix))], "-.") + suffix
 }
 
 // hostname is the service's name, cut to the limit of sethostname(2).
 func hostname(k runtime.Key) string {
-	_, name, _ := strings.Cut(string(k), "/")
+	_, name := k.Split()
 	return name[:min(len(name), 64)] // sethostname(2)
 }

@@ -58,7 +58,8 @@ func (r *Runtime) chooseContainerd(ctx context.Context) (string, error) {
 		_, err := Dial(ctx, address)
 		return address, err
 	}
-	own, err := StartOwn(ctx, OwnConfig{StateDir: r.cfg.StateDir, RunDir: r.cfg.RunDir, Log: r.cfg.Log})
+	own, err := StartOwn(ctx, OwnConfig{StateDir: r.cfg.StateDir, RunDir: r.cfg.RunDir, Log: r.cfg.Log,
+		InsecureRegistries: r.cfg.InsecureRegistries})
 	if err != nil {
 		return "", err
 	}
@@ -79,15 +80,18 @@ func (r *Runtime) open(ctx context.Context, address string) (err error) {
 	if err != nil {
 		return err
 	}
-	r.images = newImageCache(r.ctx, r.client, r.cfg.InsecureRegistries)
+	r.lazy = &lazyPlugin{client: r.client, own: r.own, log: r.cfg.Log}
+	r.images = newImageCache(r.ctx, r.client, r.lazy, r.cfg.InsecureRegistries)
 	r.ready.init(r.cfg.ReadyContainers)
 	r.keeper.init()
+	r.findLazy(ctx)
 	if err := r.adopt(ctx); err != nil {
 		return err
 	}
 	if err := r.nets.Clean(); err != nil {
 		return fmt.Errorf("remove pod networks of an earlier process: %w", err)
 	}
+	r.lazy.onUse(func() { r.tasks.Go(r.watchLazy) })
 	r.tasks.Go(r.keep)
 	r.tasks.Go(r.rotateLogs)
 	return nil

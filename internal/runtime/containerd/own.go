@@ -6,32 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
-	"syscall"
-	"time"
-
-	"wangell.loutres.me/internal/process"
+	"sync"
 )
-
-// Limits of an own containerd.
-const (
-	ownAnswer       = 30 * time.Second       // for its first answer
-	ownStop         = 10 * time.Second       // between SIGTERM and SIGKILL
-	ownFirstPause   = 100 * time.Millisecond // before a restart; doubles up to ownLongestPause
-	ownLongestPause = 2 * time.Second
-	ownStable       = 10 * time.Second // after a life of this length the pause is the first one again
-	ownLogLimit     = 10 << 20         // bytes; a longer log is emptied at the next start
-)
-
-// ownPoll is the interval at which the socket of a starting containerd is tried.
-const ownPoll = 10 * time.Millisecond
 
 // OwnConfig says where an own containerd keeps its files.
 type OwnConfig struct {
@@ -39,18 +19,19 @@ type OwnConfig struct {
 	StateDir string
 	// RunDir is for what does not: the socket, the configuration and the state of running containers, in containerd/.
 	RunDir string
+	// InsecureRegistries are as in Config, for the snapshotter.
+	InsecureRegistries []string
 	// Log receives a record whenever containerd exits and is restarted.
 	Log *slog.Logger
 }
 
-// Own is a containerd that belongs to this instance. It has a process group of its own and outlives this process; the
-// next StartOwn finds and uses it.
+// Own is a containerd that belongs to this instance. It outlives this process; the next StartOwn finds and uses it.
 type Own struct {
 	cfg        OwnConfig
-	found      bool // started by an earlier process
-	supervisor process.Supervisor
-	cancel     context.CancelFunc // of the supervisor
-	done       chan struct{}      // closed when the supervisor has returned
+	containerd lasting
+
+	mu   sync.Mutex
+	lazy *lasting // the snapshotter; nil until it is needed
 }
 
 // StartOwn returns once the instance's own containerd answers: the one that an earlier process left, or a new one. From
@@ -62,35 +43,25 @@ func StartOwn(ctx context.Context, cfg OwnConfig) (*Own, error) {
 			return nil, fmt.Errorf("%s is not in $PATH: apt install containerd runc", name)
 		}
 	}
-	o := &Own{cfg: cfg, done: make(chan struct{})}
+	o := &Own{cfg: cfg}
 	if err := o.writeConfig(); err != nil {
 		return nil, fmt.Errorf("configure own containerd: %w", err)
 	}
-	p, err := o.find(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if o.found = p != nil; !o.found {
-		if p, err = o.start(ctx); err != nil {
-			return nil, err
-		}
-	}
-	o.supervisor = process.Supervisor{
-		Start: o.start, FirstPause: ownFirstPause, LongestPause: ownLongestPause, Stable: ownStable,
-		Exited: func(p *process.Process, pause time.Duration) {
-			cfg.Log.Error("containerd has exited; it is restarted, and pods keep running", "pid", p.PID(), "in", pause)
+	o.containerd = lasting{
+		name: "containerd", argv: []string{"containerd", "--config", o.configFile()}, key: o.configFile(),
+		pid: filepath.Join(o.dir(), "pid"), logs: filepath.Join(cfg.StateDir, "logs", "containerd.log"),
+		effect: ", and pods keep running", log: cfg.Log,
+		before: func(ctx context.Context) {
+			if err := removeOrphans(ctx, cfg.StateDir); err != nil {
+				cfg.Log.Warn("folders of snapshots that containerd has no record of cannot be removed", "error", err)
+			}
 		},
-		Failed: func(err error, pause time.Duration) {
-			cfg.Log.Error("containerd cannot be restarted", "error", err, "next try in", pause)
+		answers: func(ctx context.Context) error {
+			_, err := Dial(ctx, o.Address())
+			return err
 		},
 	}
-	supervised, cancel := context.WithCancel(context.Background())
-	o.cancel = cancel
-	go func() {
-		defer close(o.done)
-		o.supervisor.Run(supervised, p)
-	}()
-	return o, nil
+	return o, o.containerd.begin(ctx)
 }
 
 // Address returns the path of the socket.
@@ -98,7 +69,7 @@ func (o *Own) Address() string { return OwnSocket(o.cfg.RunDir) }
 
 // PID returns the process id of containerd; 0 while it is being restarted.
 func (o *Own) PID() int {
-	if p := o.supervisor.Process(); p != nil {
+	if p := o.containerd.supervisor.Process(); p != nil {
 		return p.PID()
 	}
 	return 0
@@ -106,15 +77,16 @@ func (o *Own) PID() int {
 
 // Release ends the supervision and leaves containerd running.
 func (o *Own) Release() {
-	if p := o.unwatch(); p != nil {
-		p.Close()
+	o.containerd.release()
+	if l := o.takeLazy(); l != nil {
+		l.release()
 	}
 }
 
 // Return restores what StartOwn found: a containerd that ran before keeps running, one that was started is stopped. Its
 // folders stay, because something may be mounted in them.
 func (o *Own) Return() error {
-	if o.found {
+	if o.containerd.found {
 		o.Release()
 		return nil
 	}
@@ -133,21 +105,13 @@ func (o *Own) Stop() error {
 	return os.RemoveAll(o.dir())
 }
 
-// end stops containerd if it runs.
+// end stops containerd, and then what it uses.
 func (o *Own) end() error {
-	if p := o.unwatch(); p != nil {
-		if err := p.Stop(ownStop); err != nil {
-			return fmt.Errorf("stop own containerd: %w", err)
-		}
+	err := o.containerd.end()
+	if l := o.takeLazy(); l != nil {
+		err = errors.Join(err, l.end(), UnmountBelow(lazyRoot(o.cfg.StateDir))) // what it left if it had to be killed
 	}
-	return nil
-}
-
-// unwatch ends the supervision and returns the process; nil if there is none.
-func (o *Own) unwatch() *process.Process {
-	o.cancel()
-	<-o.done
-	return o.supervisor.Process()
+	return err
 }
 
 // RemoveOwn removes the images, and whatever else a stopped own containerd has kept, from the state folder dir.
@@ -162,8 +126,6 @@ func RemoveOwn(dir string) error {
 func (o *Own) dir() string { return filepath.Join(o.cfg.RunDir, "containerd") }
 
 func (o *Own) configFile() string { return filepath.Join(o.dir(), "config.toml") }
-
-func (o *Own) pidFile() string { return filepath.Join(o.dir(), "pid") }
 
 // Plugins for disabled_plugins in a configuration of containerd.
 const (
@@ -191,6 +153,9 @@ disabled_plugins = [` + PluginsOfCRI + SparePlugins + `
   address = %q
 [debug]
   level = "warn"
+[proxy_plugins.%s]
+  type = "snapshot"
+  address = %q
 `
 
 func (o *Own) writeConfig() error {
@@ -203,96 +168,6 @@ func (o *Own) writeConfig() error {
 		return err
 	}
 	text := fmt.Sprintf(ownConfig, OwnRoot(o.cfg.StateDir), filepath.Join(o.dir(), "state"), o.Address(),
-		o.Address()+".ttrpc")
+		o.Address()+".ttrpc", lazySnapshotter, o.lazySocket())
 	return os.WriteFile(o.configFile(), []byte(text), 0o600)
-}
-
-// find returns the containerd that an earlier process left; nil if there is none. One that runs but does not answer is
-// stopped: two of them cannot share a root.
-func (o *Own) find(ctx context.Context) (*process.Process, error) {
-	text, err := os.ReadFile(o.pidFile())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	} else if err != nil {
-		return nil, err
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		return nil, nil // half written by a process that was killed before it had started containerd
-	}
-	p, err := process.Open(pid)
-	if err != nil {
-		return nil, nil
-	}
-	// Read while the pidfd is open, so that the number cannot mean another process.
-	command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil || !strings.Contains(string(command), o.configFile()) {
-		p.Close()
-		return nil, nil
-	}
-	if err := o.awaitAnswer(ctx, p); err != nil {
-		o.cfg.Log.Warn("own containerd does not answer; it is restarted", "pid", pid, "error", err)
-		if err := p.Stop(ownStop); err != nil {
-			return nil, fmt.Errorf("stop own containerd that does not answer: %w", err)
-		}
-		return nil, nil
-	}
-	return p, nil
-}
-
-// start starts containerd and returns once it answers.
-func (o *Own) start(ctx context.Context) (*process.Process, error) {
-	logName := filepath.Join(o.cfg.StateDir, "logs", "containerd.log")
-	if fileSize(logName) > ownLogLimit {
-		_ = os.Truncate(logName, 0)
-	}
-	log, err := os.OpenFile(logName, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640)
-	if err != nil {
-		return nil, fmt.Errorf("start own containerd: %w", err)
-	}
-	defer log.Close()
-	begin, err := log.Seek(0, io.SeekEnd)
-	if err != nil {
-		return nil, fmt.Errorf("start own containerd: %w", err)
-	}
-	if err := removeOrphans(ctx, o.cfg.StateDir); err != nil {
-		o.cfg.Log.Warn("folders of snapshots that containerd has no record of cannot be removed", "error", err)
-	}
-	cmd := exec.Command("containerd", "--config", o.configFile())
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Dir = "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	p, err := process.Start(cmd, nil)
-	if err != nil {
-		return nil, fmt.Errorf("start own containerd: %w", err)
-	}
-	err = os.WriteFile(o.pidFile(), []byte(strconv.Itoa(p.PID())+"\n"), 0o600)
-	if err == nil {
-		err = o.awaitAnswer(ctx, p)
-	}
-	if err != nil {
-		err = fmt.Errorf("start own containerd: %w; %s ends with: %s", err, logName, LastLine(logName, begin))
-		return nil, errors.Join(err, p.Stop(ownStop))
-	}
-	return p, nil
-}
-
-// awaitAnswer returns once the socket answers, or with an error if p exits or ownAnswer passes before.
-func (o *Own) awaitAnswer(ctx context.Context, p *process.Process) error {
-	ctx, cancel := context.WithTimeout(ctx, ownAnswer)
-	defer cancel()
-	for {
-		_, err := Dial(ctx, o.Address())
-		if err == nil {
-			return nil
-		}
-		// The kernel has no event for a Unix socket that begins to listen; containerd takes about 100 ms.
-		select {
-		case <-p.Ended():
-			return errors.New("it exited")
-		case <-ctx.Done():
-			return fmt.Errorf("it does not answer: %w", err)
-		case <-time.After(ownPoll):
-		}
-	}
 }

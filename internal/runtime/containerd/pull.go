@@ -37,8 +37,9 @@ type puller struct {
 	insecure []string
 }
 
-// pull pulls an image and unpacks it. It calls report a few times a second, from one goroutine.
-func (p *puller) pull(ctx context.Context, ref string, report func(done, total int64)) error {
+// pull pulls an image and unpacks it, or mounts it. It calls report a few times a second, from one goroutine.
+func (p *puller) pull(ctx context.Context, w wish, report func(done, total int64)) error {
+	ref := w.name
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {
 		return &imageError{err.Error(), err}
@@ -47,12 +48,18 @@ func (p *puller) pull(ctx context.Context, ref string, report func(done, total i
 	ctx, cancel := context.WithCancel(ctx)
 	var reporter sync.WaitGroup
 	reporter.Go(func() { p.reportProgress(ctx, layers, report) })
-	_, err = p.client.Pull(ctx, ref,
+	options := []client.RemoteOpt{
 		client.WithResolver(NewResolver(p.insecure)),
 		client.WithPullUnpack,
-		client.WithPullSnapshotter(snapshotter),
 		client.WithImageHandler(images.HandlerFunc(layers.add)),
-	)
+	}
+	if w.lazy {
+		options = append(options, client.WithPullSnapshotter(lazySnapshotter),
+			client.WithImageHandlerWrapper(lazyHandler(ref)))
+	} else {
+		options = append(options, client.WithPullSnapshotter(snapshotter))
+	}
+	_, err = p.client.Pull(ctx, ref, options...)
 	cancel()
 	reporter.Wait()
 	if err != nil {
@@ -84,7 +91,7 @@ func (p *puller) dropComplete(layers *layerSet) {
 // registries in insecure, as in Config.InsecureRegistries. It waits as long as a registry asks (Retry-After).
 func NewResolver(insecure []string) remotes.Resolver {
 	return docker.NewResolver(docker.ResolverOptions{Hosts: docker.ConfigureDefaultRegistries(
-		docker.WithPlainHTTP(func(host string) (bool, error) { return plainHTTP(insecure, host) }),
+		docker.WithPlainHTTP(func(host string) (bool, error) { return PlainHTTP(insecure, host) }),
 		docker.WithClient(&http.Client{Transport: patient{http.DefaultTransport}}),
 		docker.WithAuthorizer(docker.NewDockerAuthorizer(docker.WithAuthCreds(Credentials))),
 	)})
@@ -143,8 +150,8 @@ func Credentials(host string) (user, secret string, err error) {
 	return a.Username, a.Password, nil
 }
 
-// plainHTTP reports whether a registry is accessed without TLS; insecure is as in Config.InsecureRegistries.
-func plainHTTP(insecure []string, host string) (bool, error) {
+// PlainHTTP reports whether a registry is accessed without TLS; insecure is as in Config.InsecureRegistries.
+func PlainHTTP(insecure []string, host string) (bool, error) {
 	if local, err := docker.MatchLocalhost(host); local || err != nil {
 		return local, err
 	}

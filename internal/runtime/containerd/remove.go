@@ -36,8 +36,10 @@ func (r *Runtime) removePod(ctx context.Context, id, network string) error {
 			errs[1] = fmt.Errorf("remove container: %w", err)
 			return
 		}
-		if err := absent(r.client.SnapshotService(snapshotter).Remove(ctx, id)); err != nil {
-			errs[1] = fmt.Errorf("remove snapshot: %w", err)
+		for _, s := range r.snapshottersOf(id) {
+			if err := absent(r.client.SnapshotService(s).Remove(ctx, id)); err != nil {
+				errs[1] = errors.Join(errs[1], fmt.Errorf("remove snapshot: %w", err))
+			}
 		}
 	})
 	parts.Go(func() {

@@ -25,6 +25,7 @@ type Runtime struct {
 	client  *client.Client
 	nets    *podnet.Pool
 	images  *imageCache
+	lazy    *lazyPlugin
 	// ownCgroup is the cgroup.procs of this process; see warmCgroups.
 	ownCgroup string
 
@@ -46,6 +47,8 @@ type pod struct {
 	net podnet.Network
 	// image is what it runs; zero if an earlier process has started it.
 	image imageInfo
+	// lazy is set if its files come through the snapshotter for lazy pulls; lost once that has died.
+	lazy, lost bool
 	// exited is set once its process has exited and the Exit was delivered.
 	exited bool
 	// logBegin is the size of the service's log file when the pod was started.

@@ -44,6 +44,9 @@ func (r *Runtime) Start(ctx context.Context, s *v1alpha1.WangellService, hooks r
 				c, err = r.createContainer(ctx, s, info)
 			}
 		}
+		if err != nil && info.snapshotter == lazySnapshotter && ctx.Err() == nil {
+			c, err = r.createAgain(ctx, s, info, err)
+		}
 		if err != nil {
 			return runtime.Pod{}, fmt.Errorf("service %s: %w", runtime.KeyOf(s), err)
 		}
@@ -97,10 +100,11 @@ func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *con
 		return runtime.Pod{}, err
 	}
 	log := r.cfg.logFile(c.service)
-	p := &pod{net: n, logBegin: fileSize(log), image: c.image, Pod: runtime.Pod{
-		ID: c.id, Service: c.service, SpecHash: c.hash, Addr: n.Addr, Netns: n.Netns, HostDevice: n.HostDevice,
-		ImageDigest: c.image.digest.String(),
-	}}
+	p := &pod{net: n, logBegin: fileSize(log), image: c.image, lazy: c.image.snapshotter == lazySnapshotter,
+		Pod: runtime.Pod{
+			ID: c.id, Service: c.service, SpecHash: c.hash, Addr: n.Addr, Netns: n.Netns, HostDevice: n.HostDevice,
+			ImageDigest: c.image.digest.String(),
+		}}
 	// Known from here on, so that its exit is not missed and a failed start is cleaned up.
 	if err := r.add(s, p); err != nil {
 		return runtime.Pod{}, errors.Join(err, r.nets.Release(n.Name))

@@ -58,7 +58,7 @@ func (q *requests) copyLog(ctx context.Context, namespace, name, container strin
 func (q *requests) logTail(ctx context.Context, pod runtime.Key, container string) string {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	namespace, name := split(pod)
+	namespace, name := pod.Split()
 	var text []byte
 	// If kubelet has started the container again, the log of interest is that of the previous one.
 	for _, previous := range []bool{true, false} {

@@ -22,7 +22,7 @@ const daemonPatience = 2 * time.Second
 
 // ReportPod implements runtime.Cluster.
 func (r *Runtime) ReportPod(report runtime.PodReport) {
-	if _, name := split(report.Pod.Service); report.Pod.ID == "" || name == "" {
+	if _, name := report.Pod.Service.Split(); report.Pod.ID == "" || name == "" {
 		return
 	}
 	r.mu.Lock()

@@ -5,7 +5,6 @@ package kube
 import (
 	"context"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -61,7 +60,7 @@ type pulls struct {
 func (r *Runtime) ensureService(key runtime.Key) *service {
 	s := r.services[key]
 	if s == nil {
-		namespace, name := split(key)
+		namespace, name := key.Split()
 		s = &service{
 			ident: ident{key, namespace, name}, pods: map[string]*pod{},
 			machine: machine{throughDeployment: r.cfg.ThroughDeployment, written: unknown}, writing: make(chan struct{}, 1),
@@ -125,15 +124,6 @@ func (r *Runtime) after(delay time.Duration, f func()) {
 		case <-r.ctx.Done():
 		}
 	})
-}
-
-// split parts a key into namespace and name; both are empty if it has no slash.
-func split(k runtime.Key) (namespace, name string) {
-	namespace, name, found := strings.Cut(string(k), "/")
-	if !found {
-		return "", ""
-	}
-	return namespace, name
 }
 
 // lastState returns the last known state of an object that was deleted.

@@ -74,6 +74,12 @@ disabled_plugins = [` + containerd.SparePlugins + `
 // system of size bytes, or on the disk if that is 0.
 func Start(t testing.TB, size int) *Containerd {
 	t.Helper()
+	return StartWith(t, size, "")
+}
+
+// StartWith is Start with more lines of configuration.
+func StartWith(t testing.TB, size int, more string) *Containerd {
+	t.Helper()
 	need.Root(t)
 	program := os.Getenv("WANGELL_TEST_CONTAINERD")
 	if program == "" {
@@ -105,7 +111,7 @@ func Start(t testing.TB, size int) *Containerd {
 	}
 	file := filepath.Join(dir, "config.toml")
 	text := fmt.Sprintf(config, c.Root, filepath.Join(dir, "state"), c.Socket, c.Socket+".ttrpc", c.Hosts,
-		filepath.Join(dir, "cni"), filepath.Join(dir, "cni"))
+		filepath.Join(dir, "cni"), filepath.Join(dir, "cni")) + more
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

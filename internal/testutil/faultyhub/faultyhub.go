@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -42,6 +43,8 @@ type Hub struct {
 	asked  map[string]int
 	fault  Fault
 	until  []time.Time // the ends of the tokens that were issued
+	// limited is the number of requests that were answered with 429.
+	limited int
 }
 
 // Fault is what goes wrong with the downloads of a layer.
@@ -56,6 +59,8 @@ type Fault struct {
 	Pause time.Duration
 	// TokenFor is how long a token is good for, less than its client is told; 0: none is needed.
 	TokenFor time.Duration
+	// RetryAfter has requests for layers answered with 429, and a client told to come back after so many seconds; 0: not.
+	RetryAfter int
 }
 
 // New starts a registry on 127.0.0.1, which ends with the test.
@@ -93,6 +98,13 @@ func (h *Hub) Issued() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.until)
+}
+
+// Limited returns how many requests were answered with 429.
+func (h *Hub) Limited() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.limited
 }
 
 // Noise returns a layer with a file of n random bytes.
@@ -151,6 +163,20 @@ func (h *Hub) Push(t testing.TB, tag string, layers ...v1.Layer) (ref string, di
 	return to.String(), digests
 }
 
+// Digest returns the digest of the manifest of an image.
+func (h *Hub) Digest(t testing.TB, ref string) string {
+	t.Helper()
+	tag, err := name.NewTag(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, err := remote.Head(tag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return head.Digest.String()
+}
+
 // config is the configuration of an image of this machine's platform.
 func config(t testing.TB, img v1.Image) *v1.ConfigFile {
 	t.Helper()
@@ -185,10 +211,19 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
 		return
 	}
-	if req.Method == http.MethodGet && data != nil {
+	limited := data != nil && f.RetryAfter > 0
+	switch {
+	case limited:
+		h.limited++
+	case req.Method == http.MethodGet && data != nil:
 		h.asked[digest]++
 	}
 	h.mu.Unlock()
+	if limited {
+		w.Header().Set("Retry-After", strconv.Itoa(f.RetryAfter))
+		w.WriteHeader(http.StatusTooManyRequests)
+		return
+	}
 	if req.Method != http.MethodGet || data == nil {
 		if req.Method == http.MethodGet {
 			time.Sleep(f.Pause)

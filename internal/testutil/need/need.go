@@ -16,6 +16,7 @@ import (
 const (
 	onDemand = "runs on demand: "
 	notShort = "not run with -short: "
+	noFUSE   = "no FUSE here: "
 )
 
 // Root skips a test that does not run as root.
@@ -41,6 +42,16 @@ func Program(t testing.TB, program, debianPackage string) {
 	if _, err := exec.LookPath(program); err != nil {
 		Unmet(t, "needs %s: apt-get install %s", program, debianPackage)
 	}
+}
+
+// FUSE skips a test on a machine without FUSE: in CI too, because containers, as CI systems run, often lack the device.
+func FUSE(t testing.TB) {
+	t.Helper()
+	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("%s%v", noFUSE, err)
+	}
+	f.Close()
 }
 
 // Unmet skips the test, or fails it in CI, for a requirement that the machine does not meet. It does not return.

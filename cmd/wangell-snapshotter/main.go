@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command wangell-snapshotter is a proxy plugin of containerd by which containers start before their image is on the
+// node. It is a program of its own so that daemons, which run on every node, do not carry it.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/core/remotes/docker/config"
+	"github.com/spf13/cobra"
+
+	"wangell.loutres.me/internal/buildinfo"
+	"wangell.loutres.me/internal/cli"
+	"wangell.loutres.me/internal/lazy"
+	"wangell.loutres.me/internal/runtime/containerd"
+)
+
+func main() { os.Exit(cli.Run(newRoot(), os.Args[1:])) }
+
+func newRoot() *cobra.Command {
+	c := lazy.Config{Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	var hostsDir string
+	var insecure []string
+	cmd := &cobra.Command{
+		Use:   "wangell-snapshotter",
+		Short: "Start containers before their image is on the node",
+		Long: `Wangell-snapshotter serves containerd as a proxy plugin. Layers in eStargz or zstd:chunked
+are mounted by FUSE as soon as their table of contents is here: what a container reads comes
+first, everything else follows. Other layers are pulled as usual.
+
+Needs root and FUSE. It writes "ready" to standard output once it serves. When it ends,
+containers that use it lose their files and have to be restarted; what was fetched stays.`,
+		Example:       `  sudo wangell-snapshotter --root /var/lib/wangell/lazy --socket /run/wangell-lazy.sock`,
+		Version:       buildinfo.Get().Version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if c.Workers < 1 || c.Patience <= 0 {
+				return cli.UsageError{Command: cmd.CommandPath(), Err: fmt.Errorf(
+					"--workers %d and --patience %v: both have to be more than 0", c.Workers, c.Patience)}
+			}
+			ctx := cmd.Context()
+			options := config.HostOptions{Credentials: containerd.Credentials}
+			if hostsDir != "" {
+				options.HostDir = config.HostDirFromRoot(hostsDir)
+			}
+			c.Hosts = hosts(ctx, options, insecure)
+			s, err := lazy.Start(ctx, c)
+			if err != nil {
+				return err
+			}
+			fmt.Println("ready")
+			select {
+			case <-ctx.Done():
+				return s.Close()
+			case err := <-s.Done():
+				return errors.Join(err, s.Close())
+			}
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&c.Root, "root", "/var/lib/wangell/lazy", "folder for layers and snapshots")
+	f.StringVar(&c.Socket, "socket", "/run/wangell-lazy.sock", "path of the socket for containerd")
+	f.StringVar(&hostsDir, "hosts-dir", "/etc/containerd/certs.d",
+		"folder of containerd's settings of registries (config_path)")
+	f.StringArrayVar(&insecure, "insecure-registry", nil,
+		"registry to use over plain HTTP, as HOST, HOST:PORT or an address range (repeatable)")
+	f.IntVar(&c.Workers, "workers", lazy.DefaultWorkers, "requests of 4 MiB at once in the background")
+	f.DurationVar(&c.Patience, "patience", lazy.DefaultPatience,
+		"how long a read waits for the registry before it fails with EIO")
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return cli.UsageError{Command: cmd.CommandPath(), Err: err}
+	})
+	return cmd
+}
+
+// hosts returns how to ask registries: as containerd's settings say, or over plain HTTP.
+func hosts(ctx context.Context, options config.HostOptions, insecure []string) docker.RegistryHosts {
+	configured := config.ConfigureHosts(ctx, options)
+	options.HostDir, options.DefaultScheme = nil, "http"
+	plain := config.ConfigureHosts(ctx, options)
+	var mu sync.Mutex
+	type entry struct {
+		hosts []docker.RegistryHost
+		until time.Time
+	}
+	known := map[string]entry{}
+	look := func(host string) ([]docker.RegistryHost, error) {
+		if http, err := containerd.PlainHTTP(insecure, host); err != nil || !http {
+			return configured(host)
+		}
+		return plain(host)
+	}
+	return func(host string) ([]docker.RegistryHost, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		now := time.Now()
+		if e := known[host]; now.Before(e.until) {
+			return e.hosts, nil
+		}
+		list, err := look(host)
+		if err == nil {
+			known[host] = entry{list, now.Add(hostsFor)}
+		}
+		return list, err
+	}
+}
+
+// hostsFor is how long the settings of a registry are used before they are read again. They hold its connections, which
+// requests share, and its tokens.
+const hostsFor = time.Minute

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/view"
+)
+
+func newWhy(g *globals) *cobra.Command {
+	var out output
+	cmd := &cobra.Command{
+		Use:   "why NAME",
+		Short: "Explain why a service sleeps, is awake or does not wake",
+		Long: `Explain the state of a service of a running 'wangell up' in sentences, each with the number
+that decides: when its last packet came, how long it may go without one, how far a wake is.`,
+		GroupID: groupLook,
+		Example: `  sudo wangell why hello
+  sudo wangell why hello -o json | jq -r '.reasons[0]'`,
+		Args:              serviceArg,
+		ValidArgsFunction: g.completeService,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c := g.client()
+			defer c.Close()
+			wakes, err := c.Wakes(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			services, err := c.Status(cmd.Context())
+			if err != nil {
+				return err
+			}
+			s, err := named(services, args[0])
+			if err != nil {
+				return err
+			}
+			reasons := view.Why(s, wakes, time.Now())
+			name := s.Service.Namespace + "/" + s.Service.Name
+			if out == outputJSON {
+				return printJSON(explanation{Service: name, State: s.Service.Status.State, Reasons: reasons})
+			}
+			fmt.Printf("%s: %s\n", name, s.Service.Status.State)
+			for _, r := range reasons {
+				fmt.Printf("  %s\n", r)
+			}
+			return nil
+		},
+	}
+	out.registerTo(cmd)
+	return cmd
+}
+
+// explanation is the output of why as JSON.
+type explanation struct {
+	// Service is namespace/name.
+	Service string   `json:"service"`
+	State   string   `json:"state"`
+	Reasons []string `json:"reasons"`
+}
+
+// named returns the service with a name, which is namespace/name or, if that is unambiguous, the name alone.
+func named(services []controller.Status, name string) (found controller.Status, err error) {
+	for _, s := range services {
+		if s.Service.Namespace+"/"+s.Service.Name == name || s.Service.Name == name {
+			return s, nil
+		}
+	}
+	return found, fmt.Errorf("service %s: it was removed just now", name)
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"math"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"wangell.loutres.me/internal/monotime"
+)
+
+// savings is how long a service has been asleep since the controller began to lead, and what one pod would have
+// reserved in that time.
+type savings struct {
+	asleep time.Duration
+	cpu    float64 // core-seconds; NaN if the service requests none
+	memory float64 // byte-seconds; likewise
+}
+
+// sleep adds up the savings of a service.
+type sleep struct {
+	since monotime.Time // when its state became Cold; 0 while it is another one
+	past  savings       // until then
+}
+
+// newSleep returns the savings of a new service, which sleeps.
+func newSleep(now monotime.Time) sleep {
+	return sleep{since: now, past: savings{cpu: math.NaN(), memory: math.NaN()}}
+}
+
+// is notes that the service sleeps from now on, or is awake.
+func (s *sleep) is(cold bool, now monotime.Time, requests map[corev1.ResourceName]float64) {
+	s.past = s.until(now, requests)
+	s.since = 0
+	if cold {
+		s.since = now
+	}
+}
+
+// until returns the savings until now, when the service has had the requests ever since it fell asleep.
+func (s *sleep) until(now monotime.Time, requests map[corev1.ResourceName]float64) savings {
+	sum := s.past
+	var last time.Duration
+	if s.since != 0 {
+		last = max(0, now.Sub(s.since))
+	}
+	sum.asleep += last
+	sum.cpu = reserved(sum.cpu, requests[corev1.ResourceCPU], last)
+	sum.memory = reserved(sum.memory, requests[corev1.ResourceMemory], last)
+	return sum
+}
+
+// reserved adds to a sum what a request amounts to in a time. Times without a request, which is NaN, add nothing; the
+// sum is NaN as long as there were only such.
+func reserved(sum, request float64, d time.Duration) float64 {
+	switch {
+	case math.IsNaN(request):
+		return sum
+	case math.IsNaN(sum):
+		return request * d.Seconds()
+	}
+	return sum + request*d.Seconds()
+}

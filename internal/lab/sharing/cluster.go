@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package sharing runs nodes that have the images of a service, and share them or do not: on each a containerd and a
+// daemon (wangell daemon) in a network namespace, and the controller in another one, connected by the wire.
+package sharing
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/testutil/netlab"
+	"wangell.loutres.me/internal/wire"
+)
+
+const (
+	wirePort = 7946
+	// settle is how long the controller waits for further nodes; those of a cluster are connected before it has work.
+	settle = 50 * time.Millisecond
+)
+
+// Config configures a Cluster.
+type Config struct {
+	// Wangell and Containerd are the programs.
+	Wangell, Containerd string
+	// Dir is a folder on the disk to use, for one cluster at a time. What is made in it is gone after Close.
+	Dir string
+	// Path is where containerd looks for programs.
+	Path string
+	// Controller is where the controller runs, and Nodes where the nodes do.
+	Controller *netlab.Namespace
+	Nodes      []*netlab.Namespace
+	// Registry is the host and port of a registry that is accessed over plain HTTP.
+	Registry string
+	// Peers has the nodes share images.
+	Peers bool
+}
+
+// Cluster is a controller with nodes.
+type Cluster struct {
+	Nodes []*Node
+
+	cfg    Config
+	key    wire.Key
+	dir    string
+	leader *controller.Controller
+	wanted []controller.Service
+}
+
+// Start starts a cluster, and returns once each node is connected. It needs root.
+func Start(ctx context.Context, cfg Config) (_ *Cluster, err error) {
+	c := &Cluster{cfg: cfg, dir: filepath.Join(cfg.Dir, "s")} // short, because of the sockets in it
+	if err := os.Mkdir(c.dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make a folder for nodes: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}()
+	if _, err := rand.Read(c.key[:]); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(c.keyFile(), c.key[:], 0o600); err != nil {
+		return nil, err
+	}
+	if err := c.lead(ctx); err != nil {
+		return nil, err
+	}
+	c.Nodes = make([]*Node, len(cfg.Nodes))
+	errs := make([]error, len(cfg.Nodes))
+	var starting sync.WaitGroup
+	for i := range cfg.Nodes {
+		starting.Go(func() { c.Nodes[i], errs[i] = c.startNode(ctx, i) })
+	}
+	starting.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Cluster) keyFile() string { return filepath.Join(c.dir, "wire.key") }
+
+// address is where the controller is reached.
+func (c *Cluster) address() netip.AddrPort {
+	return netip.AddrPortFrom(c.cfg.Controller.Addr, wirePort)
+}
+
+// lead starts a controller, which knows the services and nothing of the nodes.
+func (c *Cluster) lead(ctx context.Context) error {
+	var conn *net.UDPConn
+	err := c.cfg.Controller.Do(func() (err error) {
+		conn, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(c.address()))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("controller: %w", err)
+	}
+	leader, err := controller.New(controller.Config{Runtime: podless{}, Conn: conn, Key: c.key, ImageSettle: settle})
+	if err != nil {
+		return errors.Join(fmt.Errorf("controller: %w", err), conn.Close())
+	}
+	c.leader = leader
+	if err := leader.Update(c.wanted, nil); err != nil {
+		return fmt.Errorf("controller: %w", err)
+	}
+	return leader.Synced(ctx)
+}
+
+// Want has a number of nodes, or all of them if it is 0, hold an image. It returns before they do.
+func (c *Cluster) Want(image string, nodes int) error {
+	number := intstr.FromInt(nodes)
+	if nodes == 0 {
+		number = intstr.FromString("All")
+	}
+	s := &v1alpha1.WangellService{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "model"},
+		Spec: v1alpha1.WangellServiceSpec{
+			Image: image, Port: 80, TargetPort: 8080, IdleTimeout: 3600, ImagePull: &v1alpha1.ImagePull{Nodes: &number},
+		},
+	}
+	v1alpha1.Default(s)
+	c.wanted = []controller.Service{{Spec: s, Addr: netlab.DefaultServices.Addr().Next()}}
+	if err := c.leader.Update(c.wanted, nil); err != nil {
+		return fmt.Errorf("controller: %w", err)
+	}
+	return nil
+}
+
+// ChangeLeader replaces the controller by another one, whose index of blobs is empty.
+func (c *Cluster) ChangeLeader(ctx context.Context) error {
+	c.leader.Detach()
+	c.leader = nil
+	return c.lead(ctx)
+}
+
+// Close ends the nodes and the controller, and removes their files.
+func (c *Cluster) Close() error {
+	errs := make([]error, len(c.Nodes))
+	var closing sync.WaitGroup
+	for i, n := range c.Nodes {
+		if n != nil {
+			closing.Go(func() { errs[i] = n.close() })
+		}
+	}
+	closing.Wait()
+	if c.leader != nil {
+		c.leader.Detach()
+	}
+	return errors.Join(errors.Join(errs...), os.RemoveAll(c.dir))
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sharing
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/cri"
+	"wangell.loutres.me/internal/lab"
+	"wangell.loutres.me/internal/peer"
+	"wangell.loutres.me/internal/process"
+	"wangell.loutres.me/internal/pullstat/live"
+	"wangell.loutres.me/internal/runtime/containerd"
+	"wangell.loutres.me/internal/testutil/netlab"
+)
+
+const (
+	metricsPort = 9465
+	// readyIn bounds how long a daemon takes to be connected, and stopIn the time between SIGTERM and SIGKILL.
+	readyIn = 60 * time.Second
+	stopIn  = 30 * time.Second
+	// lookEvery is how often a daemon is asked whether it is ready.
+	lookEvery = 20 * time.Millisecond
+	// wrongFrom is the size in bytes from which Corrupt changes blobs: the image stays one that can be read.
+	wrongFrom = 1 << 20
+)
+
+// mirrorAddr is where containerd finds its node's mirror.
+var mirrorAddr = netip.MustParseAddrPort("127.0.0.1:7949")
+
+// Node is a node.
+type Node struct {
+	// Name is its name.
+	Name string
+
+	host       *netlab.Namespace
+	dir        string
+	containerd *live.Containerd
+	images     *cri.Images
+	daemon     *process.Process
+	http       http.Client
+}
+
+// startNode starts a node and returns once it is connected.
+func (c *Cluster) startNode(ctx context.Context, i int) (_ *Node, err error) {
+	host := c.cfg.Nodes[i]
+	n := &Node{Name: fmt.Sprintf("node-%d", i+1), host: host}
+	n.dir = filepath.Join(c.dir, fmt.Sprint(i+1))
+	n.http.Transport = &http.Transport{DialContext: host.Dialer().DialContext}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("%s: %w", n.Name, err), n.close())
+		}
+	}()
+	if err := os.Mkdir(n.dir, 0o755); err != nil {
+		return nil, err
+	}
+	if n.containerd, err = live.Start(ctx, live.Options{
+		Program: c.cfg.Containerd, Dir: n.dir, Insecure: []string{c.cfg.Registry}, Path: c.cfg.Path, Namespace: host.Path,
+	}); err != nil {
+		return nil, err
+	}
+	if n.images, err = cri.OpenImages("unix://" + n.containerd.Socket()); err != nil {
+		return nil, err
+	}
+	if c.cfg.Peers {
+		if err := n.askMirror(c.cfg.Registry); err != nil {
+			return nil, err
+		}
+	}
+	if err := n.startDaemon(c); err != nil {
+		return nil, err
+	}
+	return n, n.await(ctx)
+}
+
+// askMirror has containerd ask the mirror before a registry that has settings of its own, as docs/images.md says.
+func (n *Node) askMirror(registry string) error {
+	file := filepath.Join(n.containerd.Hosts(), registry, "hosts.toml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	server, hosts, _ := strings.Cut(string(text), "\n")
+	return os.WriteFile(file, []byte(server+"\n"+peer.HostsEntry(mirrorAddr)+hosts), 0o600)
+}
+
+func (n *Node) startDaemon(c *Cluster) error {
+	log, err := os.Create(n.log())
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	argv := []string{
+		c.cfg.Wangell, "daemon", "--server", c.address().String(), "--key-file", c.keyFile(), "--node", n.Name,
+		"--node-address", n.host.Addr.String(), "--run-dir", filepath.Join(n.dir, "run"), "--clean",
+		"--service-addresses", netlab.DefaultServices.String(), "--interface", netlab.Device, "--xdp-mode", "off",
+		"--cri", "unix://" + n.containerd.Socket(), "--metrics-address", n.metricsAddress(),
+	}
+	if c.cfg.Peers {
+		argv = append(argv, "--peers", "--peers-dir", filepath.Join(n.dir, "peers"),
+			"--peers-hosts-dir", n.containerd.Hosts())
+	}
+	cmd := n.host.Command(context.Background(), argv...) // close ends it
+	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // Ctrl-C is for this program
+	if n.daemon, err = process.Start(cmd, nil); err != nil {
+		return fmt.Errorf("start its daemon: %w", err)
+	}
+	return nil
+}
+
+func (n *Node) log() string { return filepath.Join(n.dir, "daemon.log") }
+
+func (n *Node) metricsAddress() string { return netip.AddrPortFrom(n.host.Addr, metricsPort).String() }
+
+// get asks the daemon's HTTP server.
+func (n *Node) get(ctx context.Context, path string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.metricsAddress()+path, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	return n.http.Do(req)
+}
+
+// await returns once the daemon has what the controller knows.
+func (n *Node) await(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readyIn)
+	defer cancel()
+	for {
+		res, err := n.get(ctx, "/readyz")
+		if err == nil {
+			res.Body.Close()
+			if res.StatusCode == http.StatusOK {
+				return nil
+			}
+			err = errors.New(res.Status)
+		}
+		select {
+		case <-n.daemon.Ended():
+			return fmt.Errorf("its daemon has ended (%v): %s", n.daemon.Err(), containerd.LastLine(n.log(), 0))
+		default:
+		}
+		if lab.Sleep(ctx, lookEvery) != nil {
+			return fmt.Errorf("its daemon is not ready: %w: %s", err, containerd.LastLine(n.log(), 0))
+		}
+	}
+}
+
+// Has reports whether the node has all of an image, named by its digest.
+func (n *Node) Has(ctx context.Context, image string) (bool, error) {
+	_, found, err := n.images.Look(ctx, image)
+	return found, err
+}
+
+// Metric returns the value of a metric of the daemon, named with its labels as Prometheus writes it; 0 if it has none.
+func (n *Node) Metric(ctx context.Context, name string) (float64, error) {
+	res, err := n.get(ctx, "/metrics")
+	if err != nil {
+		return 0, err
+	}
+	defer res.Body.Close()
+	lines := bufio.NewScanner(res.Body)
+	for lines.Scan() {
+		if value, found := strings.CutPrefix(lines.Text(), name+" "); found {
+			return strconv.ParseFloat(value, 64)
+		}
+	}
+	return 0, lines.Err()
+}
+
+// Corrupt changes a byte in the middle of each large blob that the node's containerd has.
+func (n *Node) Corrupt(digests []string) error {
+	for _, d := range digests {
+		f, err := os.OpenFile(n.containerd.Blob(d), os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		info, err := f.Stat()
+		if err == nil && info.Size() >= wrongFrom {
+			var b [1]byte
+			at := info.Size() / 2
+			if _, err = f.ReadAt(b[:], at); err == nil {
+				b[0] ^= 0xff
+				_, err = f.WriteAt(b[:], at)
+			}
+		}
+		if err := errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Kill ends the daemon by SIGKILL, and containerd.
+func (n *Node) Kill() error {
+	if err := n.daemon.Signal(unix.SIGKILL); err != nil {
+		return err
+	}
+	<-n.daemon.Ended()
+	return n.containerd.Stop()
+}
+
+// close ends the node, and removes its files.
+func (n *Node) close() error {
+	var errs []error
+	if n.daemon != nil {
+		errs = append(errs, n.daemon.Stop(stopIn))
+		n.daemon.Close()
+	}
+	n.http.CloseIdleConnections()
+	if n.images != nil {
+		errs = append(errs, n.images.Close())
+	}
+	if n.containerd != nil {
+		errs = append(errs, n.containerd.Close())
+	}
+	return errors.Join(errors.Join(errs...), containerd.UnmountBelow(n.dir), os.RemoveAll(n.dir))
+}

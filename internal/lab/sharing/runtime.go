@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sharing
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// podless is a cluster that runs no pods: its nodes only pull images.
+type podless struct{}
+
+var (
+	_       runtime.Cluster = podless{}
+	errNone                 = errors.New("this cluster runs no pods")
+)
+
+// Start implements runtime.Runtime.
+func (podless) Start(context.Context, *v1alpha1.WangellService, runtime.StartHooks) (runtime.Pod, error) {
+	return runtime.Pod{}, errNone
+}
+
+// Stop implements runtime.Runtime.
+func (podless) Stop(context.Context, string, time.Duration) error { return runtime.ErrNotFound }
+
+// List implements runtime.Runtime.
+func (podless) List(context.Context) ([]runtime.Pod, error) { return nil, nil }
+
+// Exits implements runtime.Runtime.
+func (podless) Exits() <-chan runtime.Exit { return nil }
+
+// Prepare implements runtime.Runtime.
+func (podless) Prepare(context.Context, *v1alpha1.WangellService, runtime.Progress) error { return nil }
+
+// Forget implements runtime.Runtime.
+func (podless) Forget(context.Context, runtime.Key) error { return nil }
+
+// Logs implements runtime.Runtime.
+func (podless) Logs(context.Context, runtime.Key, io.Writer, int, bool) error { return errNone }
+
+// Versions implements runtime.Runtime.
+func (podless) Versions(context.Context) map[string]string { return nil }
+
+// Close implements runtime.Runtime.
+func (podless) Close() error { return nil }
+
+// Destroy implements runtime.Runtime.
+func (podless) Destroy(context.Context) error { return nil }
+
+// Appeared implements runtime.Cluster.
+func (podless) Appeared() <-chan runtime.Pod { return nil }
+
+// Leaving implements runtime.Cluster.
+func (podless) Leaving() <-chan string { return nil }
+
+// Ending implements runtime.Cluster.
+func (podless) Ending() <-chan runtime.Ending { return nil }
+
+// ReportPod implements runtime.Cluster.
+func (podless) ReportPod(runtime.PodReport) {}
+
+// SetNodes implements runtime.Cluster.
+func (podless) SetNodes([]string) {}
+
+// DescribeNode implements runtime.Cluster: pods could run everywhere.
+func (podless) DescribeNode(context.Context, string) (map[string]string, []corev1.Taint, error) {
+	return nil, nil, nil
+}
+
+// PreferNodes implements runtime.Cluster.
+func (podless) PreferNodes(runtime.Key, []string) {}
+
+// PullImage implements runtime.Cluster.
+func (podless) PullImage(context.Context, runtime.ImagePull) error { return errNone }
+
+// Rolling implements runtime.Cluster.
+func (podless) Rolling(runtime.Key) bool { return false }

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lazy
+
+// blockSize is the unit in which the bytes of a blob are there or not, in bytes. A read that has to wait waits
+// for blocks.
+const blockSize = 256 << 10
+
+// Sizes of requests to the registry, in blocks: one for a read that waits also fetches what follows.
+const (
+	pieceBlocks = 4 << 20 / blockSize
+	aheadBlocks = 1 << 20 / blockSize
+)
+
+// state is what is known of a block.
+type state byte
+
+const (
+	missing state = iota
+	coming        // a request for it runs
+	here
+)
+
+// blocks are the states of the blocks of a blob.
+type blocks []state
+
+// run is a range of blocks: [from, to).
+type run struct{ from, to int }
+
+// blocksOf returns the blocks that hold n bytes from offset off.
+func blocksOf(off, n int64) run {
+	return run{int(off / blockSize), int((off + n + blockSize - 1) / blockSize)}
+}
+
+// count returns the number of blocks for a blob of size bytes.
+func count(size int64) int { return int((size + blockSize - 1) / blockSize) }
+
+// lacking returns the first block of r that is not here; false if all are.
+func (b blocks) lacking(r run) (int, bool) {
+	for i := r.from; i < r.to; i++ {
+		if b[i] != here {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// next returns the first missing blocks from cursor on, and then from the beginning: at most limit, without a gap. The
+// run is empty if none is missing.
+func (b blocks) next(cursor, limit int) run {
+	for n := range len(b) {
+		if i := (cursor + n) % len(b); b[i] == missing {
+			return b.missingFrom(i, limit)
+		}
+	}
+	return run{}
+}
+
+// missingFrom returns the missing blocks from i on: at most limit, without a gap.
+func (b blocks) missingFrom(i, limit int) run {
+	r := run{i, i}
+	for r.to < len(b) && r.to-r.from < limit && b[r.to] == missing {
+		r.to++
+	}
+	return r
+}
+
+// set sets the blocks of r that are not here.
+func (b blocks) set(r run, s state) {
+	for i := r.from; i < r.to; i++ {
+		if b[i] != here {
+			b[i] = s
+		}
+	}
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lazy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/pkg/reference"
+	"github.com/opencontainers/go-digest"
+)
+
+// stall is how long a registry may send nothing before the request is given up.
+const stall = 10 * time.Second
+
+// source is a blob in a repository.
+type source struct {
+	hosts  docker.RegistryHosts
+	ref    reference.Spec
+	digest digest.Digest
+}
+
+// fetch requests the bytes [from, to) and returns them with the size of the blob. It asks the hosts in their order,
+// mirrors before the registry.
+func (s source) fetch(ctx context.Context, from, to int64) (io.ReadCloser, int64, error) {
+	hosts, err := s.hosts(s.ref.Hostname())
+	if err != nil {
+		return nil, 0, fmt.Errorf("settings of registry %s: %w", s.ref.Hostname(), err)
+	}
+	var errs []error
+	for _, h := range hosts {
+		body, size, err := s.ask(ctx, h, from, to)
+		if err == nil {
+			return body, size, nil
+		}
+		errs = append(errs, fmt.Errorf("registry %s: %w", h.Host, err))
+	}
+	return nil, 0, errors.Join(errs...)
+}
+
+// ask requests bytes from one host, once more if it wants credentials.
+func (s source) ask(ctx context.Context, h docker.RegistryHost, from, to int64) (io.ReadCloser, int64, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	watchdog := time.AfterFunc(stall, func() { cancel(errStalled) })
+	give := func(err error) error {
+		watchdog.Stop()
+		if errors.Is(context.Cause(ctx), errStalled) {
+			err = errStalled
+		}
+		cancel(nil)
+		return err
+	}
+	repository := strings.TrimPrefix(s.ref.Locator, s.ref.Hostname()+"/")
+	ctx = docker.WithScope(ctx, "repository:"+repository+":pull")
+	for again := false; ; again = true {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url(h, repository), nil)
+		if err != nil {
+			return nil, 0, give(err)
+		}
+		for name, values := range h.Header {
+			req.Header[name] = values
+		}
+		req.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", from, to-1))
+		if h.Authorizer != nil {
+			if err := h.Authorizer.Authorize(ctx, req); err != nil {
+				return nil, 0, give(err)
+			}
+		}
+		res, err := h.Client.Do(req)
+		if err != nil {
+			return nil, 0, give(err)
+		}
+		if res.StatusCode == http.StatusPartialContent {
+			size, err := sizeOf(res.Header.Get("Content-Range"), from)
+			if err != nil {
+				res.Body.Close()
+				return nil, 0, give(err)
+			}
+			watchdog.Stop() // until somebody reads
+			return &watched{body: res.Body, watchdog: watchdog, give: give}, size, nil
+		}
+		res.Body.Close()
+		if res.StatusCode == http.StatusUnauthorized && h.Authorizer != nil && !again {
+			if err := h.Authorizer.AddResponses(ctx, []*http.Response{res}); err != nil {
+				return nil, 0, give(err)
+			}
+			continue
+		}
+		if res.StatusCode == http.StatusOK {
+			return nil, 0, give(errors.New("it does not send parts of blobs (Range): lazy pulling needs that"))
+		}
+		return nil, 0, give(fmt.Errorf("it answers %s", res.Status))
+	}
+}
+
+// url is the address of the blob on a host. Mirrors are told whose blob it is, as containerd does.
+func (s source) url(h docker.RegistryHost, repository string) string {
+	u := url.URL{Scheme: h.Scheme, Host: h.Host, Path: path.Join(h.Path, repository, "blobs", s.digest.String())}
+	if name := s.ref.Hostname(); h.Host != name && (name != "docker.io" || h.Host != "registry-1.docker.io") {
+		u.RawQuery = url.Values{"ns": {name}}.Encode()
+	}
+	return u.String()
+}
+
+// sizeOf returns the size in a Content-Range whose first byte has to be from.
+func sizeOf(header string, from int64) (int64, error) {
+	var first, last int64
+	var total string
+	if _, err := fmt.Sscanf(header, "bytes %d-%d/%s", &first, &last, &total); err != nil || first != from {
+		return 0, fmt.Errorf("it sends other bytes than those from %d: Content-Range %q", from, header)
+	}
+	size, err := strconv.ParseInt(total, 10, 64)
+	if err != nil || size <= last {
+		return 0, fmt.Errorf("it does not say how large the blob is: Content-Range %q", header)
+	}
+	return size, nil
+}
+
+var errStalled = fmt.Errorf("it has sent nothing for %v", stall)
+
+// watched is a body whose request is given up when nothing comes.
+type watched struct {
+	body     io.ReadCloser
+	watchdog *time.Timer
+	give     func(error) error
+}
+
+// Read implements io.Reader.
+func (w *watched) Read(p []byte) (int, error) {
+	w.watchdog.Reset(stall)
+	n, err := w.body.Read(p)
+	w.watchdog.Stop()
+	if err != nil && err != io.EOF {
+		err = w.give(err)
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (w *watched) Close() error {
+	_ = w.give(nil)
+	return w.body.Close()
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package lazy is a remote snapshotter for containerd: containers start from images in eStargz or zstd:chunked before
+// their layers are here. Layers are mounted by FUSE; what is read comes first, and everything else is fetched at the
+// same time. Layers in other formats are pulled as usual.
+package lazy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
+	"github.com/containerd/containerd/v2/contrib/snapshotservice"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/stargz-snapshotter/snapshot"
+	"google.golang.org/grpc"
+)
+
+// Defaults of Config.
+const (
+	DefaultWorkers  = 4
+	DefaultPatience = 30 * time.Second
+	DefaultSettle   = 300 * time.Millisecond
+)
+
+// Config configures a Server. The zero value of an optional field means its default.
+type Config struct {
+	// Root is the folder for layers and snapshots. It survives the Server. Required.
+	Root string
+	// Socket is the path of the socket for containerd. Required.
+	Socket string
+	// Hosts returns how to ask registries. Required.
+	Hosts docker.RegistryHosts
+	// Workers is how many requests run at once in the background, of 4 MiB each. Default: DefaultWorkers.
+	Workers int
+	// Patience is how long a read waits for the registry before it fails with EIO. Default: DefaultPatience.
+	Patience time.Duration
+	// Settle is how long after the last mount the background begins: containerd mounts the layers of an image one after
+	// the other, and each mount would have to share the link. Default: DefaultSettle.
+	Settle time.Duration
+	// Failed is called when files of an image cannot be read, in a goroutine of its own. Optional.
+	Failed func(Failure)
+	Log    *slog.Logger
+}
+
+// Server is a snapshotter that serves containerd.
+type Server struct {
+	fs          *filesystem
+	store       *Store
+	snapshotter snapshots.Snapshotter
+	grpc        *grpc.Server
+	served      chan error
+	listen      net.Listener
+}
+
+// Start mounts the layers that an earlier Server with the same root had, and begins to serve. A layer that cannot be
+// mounted, because nothing of it is here and the registry does not answer, is logged; containerd cannot use it until it
+// is removed and pulled again. Containers of an earlier Server that was killed have lost their files.
+func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
+	if !filepath.IsAbs(cfg.Root) || !filepath.IsAbs(cfg.Socket) {
+		return nil, fmt.Errorf("root %q and socket %q: write absolute paths", cfg.Root, cfg.Socket)
+	}
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		return nil, fmt.Errorf("lazy pulling needs FUSE: load the kernel module fuse: %w", err)
+	}
+	if cfg.Workers == 0 {
+		cfg.Workers = DefaultWorkers
+	}
+	if cfg.Patience == 0 {
+		cfg.Patience = DefaultPatience
+	}
+	if cfg.Settle == 0 {
+		cfg.Settle = DefaultSettle
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	s := &Server{served: make(chan error, 1)}
+	// First the socket: whoever has it owns the folder.
+	if s.listen, err = listen(cfg.Socket); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			s.listen.Close()
+		}
+	}()
+	states := filepath.Join(cfg.Root, "snapshotter")
+	if err := detachAll(states); err != nil {
+		return nil, err
+	}
+	s.store, err = newStore(filepath.Join(cfg.Root, "blobs"), cfg)
+	if err != nil {
+		return nil, fmt.Errorf("folder for layers: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			s.store.close()
+		}
+	}()
+	defer context.AfterFunc(ctx, s.store.abort)() // mounts must not go on waiting for a registry
+	if s.fs, err = newFilesystem(filepath.Join(cfg.Root, "cache"), s.store, cfg.Hosts); err != nil {
+		return nil, err
+	}
+	s.snapshotter, err = snapshot.NewSnapshotter(ctx, states, s.fs, snapshot.AllowInvalidMountsOnRestart)
+	if err != nil {
+		return nil, fmt.Errorf("snapshots in %s: %w", states, err)
+	}
+	if err := s.store.removeOthers(); err != nil {
+		cfg.Log.Warn("files of layers that are no longer mounted cannot be removed", "error", err)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, errors.Join(err, s.unmount())
+	}
+	s.grpc = grpc.NewServer()
+	snapshotsapi.RegisterSnapshotsServer(s.grpc, snapshotservice.FromSnapshotter(s.snapshotter))
+	go func() { s.served <- s.grpc.Serve(s.listen) }()
+	return s, nil
+}
+
+// listen returns a socket in place of one that nobody serves any more.
+func listen(path string) (net.Listener, error) {
+	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		c.Close()
+		return nil, fmt.Errorf("%s is served by another snapshotter: stop that one, or use another socket", path)
+	}
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o711), os.RemoveAll(path)); err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("unix", path)
+	if err == nil {
+		err = os.Chmod(path, 0o600)
+	}
+	return l, err
+}
+
+// Stats returns what was done so far.
+func (s *Server) Stats() Stats {
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	return s.store.stats
+}
+
+// Done returns a channel that gets the error when the socket is no longer served.
+func (s *Server) Done() <-chan error { return s.served }
+
+// Close ends the service and unmounts all layers: containers that use them get EIO or ENOTCONN. What was fetched stays
+// for the next Server.
+func (s *Server) Close() error {
+	s.grpc.Stop()
+	err := s.unmount()
+	s.store.close()
+	return err
+}
+
+// unmount unmounts all layers.
+func (s *Server) unmount() error {
+	s.fs.leave()
+	return s.snapshotter.Close()
+}

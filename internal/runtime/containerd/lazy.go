@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/pkg/snapshotters"
+	"github.com/containerd/stargz-snapshotter/estargz"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/process"
+)
+
+// lazySnapshotter is what containerd calls wangell-snapshotter, which mounts layers before they are here.
+const lazySnapshotter = "wangell-lazy"
+
+// lazyPlugin is wangell-snapshotter as a plugin of the containerd in use.
+type lazyPlugin struct {
+	client *client.Client
+	own    *Own // nil with a containerd of the machine
+	log    *slog.Logger
+
+	mu     sync.Mutex
+	socket string // once it was used
+	used   func() // called then
+}
+
+// ready returns once the plugin can be used, or with the reason why it cannot.
+func (l *lazyPlugin) ready(ctx context.Context) error {
+	socket, err := l.find(ctx)
+	if err != nil {
+		return err
+	}
+	if l.own != nil {
+		if err := l.own.startLazy(ctx); err != nil {
+			return err
+		}
+	}
+	p, err := awaitServed(ctx, socket)
+	if err != nil {
+		return fmt.Errorf("%s does not answer (%w): systemctl status %s", snapshotterProgram, err, snapshotterProgram)
+	}
+	p.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.socket == "" && l.used != nil {
+		l.used()
+	}
+	l.socket = socket
+	return nil
+}
+
+// onUse has a function called once, when the plugin is used; at once if it was used already.
+func (l *lazyPlugin) onUse(used func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.used = used; l.socket != "" {
+		used()
+	}
+}
+
+// find returns the socket that containerd uses for the plugin.
+func (l *lazyPlugin) find(ctx context.Context) (string, error) {
+	if l.own != nil {
+		return l.own.lazySocket(), nil
+	}
+	found, err := l.client.IntrospectionService().Plugins(ctx, "type==io.containerd.snapshotter.v1,id=="+lazySnapshotter)
+	if err != nil {
+		return "", fmt.Errorf("ask containerd for its plugins: %w", native(err))
+	}
+	for _, p := range found.Plugins {
+		if address := p.Exports["address"]; address != "" {
+			return strings.TrimPrefix(address, "unix://"), nil
+		}
+	}
+	return "", fmt.Errorf("containerd has no plugin %s: see docs/images.md, or run wangell doctor", lazySnapshotter)
+}
+
+// snapshotters returns the snapshotters that may have snapshots of this instance.
+func (l *lazyPlugin) snapshotters() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.socket == "" {
+		return []string{snapshotter}
+	}
+	return []string{snapshotter, lazySnapshotter}
+}
+
+// inUse returns the socket of the plugin if it was used; empty if not.
+func (l *lazyPlugin) inUse() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.socket
+}
+
+// lazyPatience is how long the snapshotter is tried: it may just be restarted, and containerd connects to it again
+// within 3 s.
+const lazyPatience = 5 * time.Second
+
+// patiently is retry for lazyPatience.
+func patiently(ctx context.Context, f func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, lazyPatience)
+	defer cancel()
+	return retry(ctx, f)
+}
+
+// awaitServed is servedBy, tried again for lazyPatience.
+func awaitServed(ctx context.Context, socket string) (*process.Process, error) {
+	for deadline := time.Now().Add(lazyPatience); ; {
+		p, err := servedBy(socket)
+		if err == nil || time.Now().After(deadline) {
+			return p, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(retryEvery):
+		}
+	}
+}
+
+// servedBy returns the process that listens at a socket.
+func servedBy(socket string) (*process.Process, error) {
+	c, err := net.DialTimeout("unix", socket, time.Second)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	raw, err := c.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var cred *unix.Ucred
+	ctlErr := raw.Control(func(fd uintptr) {
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err := errors.Join(ctlErr, err); err != nil {
+		return nil, err
+	}
+	return process.Open(int(cred.Pid))
+}
+
+// errPlain is the error of a lazy pull of an image that has no layer in a format for that.
+var errPlain = errors.New("no layer is eStargz or zstd:chunked: " +
+	"wangell image convert --compression estargz makes such images")
+
+// lazyHandler adds to the layers of an image what the snapshotter has to know of them.
+func lazyHandler(ref string) func(images.Handler) images.Handler {
+	add := snapshotters.AppendInfoHandlerWrapper(ref)
+	return func(h images.Handler) images.Handler {
+		return add(images.HandlerFunc(func(ctx context.Context, d ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+			children, err := h.Handle(ctx, d)
+			if err == nil && images.IsManifestType(d.MediaType) && !anyLazy(children) {
+				err = errPlain
+			}
+			return children, err
+		}))
+	}
+}
+
+func anyLazy(layers []ocispec.Descriptor) bool {
+	for _, d := range layers {
+		if d.Annotations[estargz.TOCJSONDigestAnnotation] != "" {
+			return true
+		}
+	}
+	return false
+}

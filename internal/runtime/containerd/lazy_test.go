@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	corev1 "k8s.io/api/core/v1"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/image"
+	"wangell.loutres.me/internal/image/convert"
+	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/runtime/runtimetest"
+	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/testutil/need"
+	"wangell.loutres.me/internal/testutil/syncbuf"
+)
+
+// ballast is what a lazy image has besides the probe, in bytes.
+const ballast = 24 << 20
+
+// programs is a folder for what tests build. TestMain removes it.
+var programs string
+
+// snapshotterBuilt builds the program once.
+var snapshotterBuilt = sync.OnceValue(func() error {
+	return e2e.GoBuild("wangell.loutres.me/cmd/"+snapshotterProgram, filepath.Join(programs, snapshotterProgram))
+})
+
+// withSnapshotter makes the program available to a test.
+func withSnapshotter(t *testing.T) {
+	t.Helper()
+	need.FUSE(t)
+	if err := snapshotterBuilt(); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", programs+":"+os.Getenv("PATH"))
+}
+
+// lazyHub is a registry with an eStargz image that has more than the probe. It holds back large parts of blobs while
+// it is closed.
+type lazyHub struct {
+	*testRegistry
+	ref    string
+	closed atomic.Bool
+	open   chan struct{}
+}
+
+func newLazyHub(t *testing.T) *lazyHub {
+	t.Helper()
+	h := &lazyHub{testRegistry: newRegistry(t), open: make(chan struct{})}
+	noise := make([]byte, ballast)
+	if _, err := rand.Read(noise); err != nil {
+		t.Fatal(err)
+	}
+	more, err := image.Build(image.Spec{Files: map[string]image.File{"/ballast": {Data: noise}}, Cmd: []string{"none"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers, err := more.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := mutate.AppendLayers(probe(t), layers...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := h.push(t, "plain:v1", img)
+	how, err := convert.ParseCompression("estargz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keep, err := convert.ParseLayers("keep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.ref = h.host + "/lazy:v1"
+	if _, err := convert.Run(t.Context(), convert.Options{Source: plain, Destination: h.ref, Layers: keep,
+		Compression: how}); err != nil {
+		t.Fatal(err)
+	}
+	h.closed.Store(true)
+	h.before = func(w http.ResponseWriter, r *http.Request) bool {
+		var from, to int64
+		_, err := fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &from, &to)
+		if h.closed.Load() && err == nil && to-from > 2<<20 {
+			select {
+			case <-h.open:
+			case <-r.Context().Done():
+			}
+		}
+		return false
+	}
+	t.Cleanup(h.release)
+	return h
+}
+
+// release lets everything through.
+func (h *lazyHub) release() {
+	if h.closed.Swap(false) {
+		close(h.open)
+	}
+}
+
+func (h *lazyHub) service(name string) *v1alpha1.WangellService {
+	s := runtimetest.Service(name)
+	s.Spec.Image, s.Spec.ImagePullPolicy = h.ref, corev1.PullIfNotPresent
+	s.Spec.ImagePull = &v1alpha1.ImagePull{Mode: v1alpha1.PullLazy}
+	return s
+}
+
+// snapshotterOf returns the snapshotter of a pod's container.
+func snapshotterOf(t *testing.T, r *Runtime, p runtime.Pod) string {
+	t.Helper()
+	c, err := r.client.ContainerService().Get(t.Context(), p.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Snapshotter
+}
+
+func launchPod(t *testing.T, r *Runtime, s *v1alpha1.WangellService) runtime.Pod {
+	t.Helper()
+	p, err := r.Start(t.Context(), s, runtime.StartHooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtimetest.Look(t, p)
+	return p
+}
+
+// A pod answers while most of its image is still in the registry. When the snapshotter is killed, its pods lose their
+// files: they are killed with a cause that says so, other pods go on, and the next one starts from what is here.
+func TestLazyPodsStartEarlyAndEndWithTheSnapshotter(t *testing.T) {
+	withSnapshotter(t)
+	r, h := startWithProbe(t, unready(t)), newLazyHub(t)
+	s := h.service("lazy")
+	full := launchPod(t, r, runtimetest.Service("full"))
+	p := launchPod(t, r, s)
+	if got := snapshotterOf(t, r, p); got != lazySnapshotter {
+		t.Errorf("the pod's snapshotter is %s", got)
+	}
+	if got := snapshotterOf(t, r, full); got != snapshotter {
+		t.Errorf("the other pod's snapshotter is %s", got)
+	}
+	served, err := servedBy(r.own.lazySocket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer served.Close()
+	if err := served.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if e := runtimetest.NextExit(t, r, p.ID); e.Cause != causeLost || e.Code != 137 {
+		t.Errorf("exit %+v, want the cause %q", e, causeLost)
+	}
+	if err := r.Stop(t.Context(), p.ID, 0); err != nil {
+		t.Error(err)
+	}
+	p = launchPod(t, r, s)
+	if got := snapshotterOf(t, r, p); got != lazySnapshotter {
+		t.Errorf("the next pod's snapshotter is %s", got)
+	}
+	runtimetest.Look(t, full)
+	h.release()
+	for _, id := range []string{p.ID, full.ID} {
+		if err := r.Stop(t.Context(), id, 0); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The next process finds the snapshotter and the pods. If the snapshotter has died meanwhile, the pods have lost their
+// files, although they run.
+func TestTheNextProcessKillsLazyPodsThatLostTheirFiles(t *testing.T) {
+	withSnapshotter(t)
+	cfg, h := unready(t), newLazyHub(t)
+	h.release()
+	first, err := New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := launchPod(t, first, h.service("lazy"))
+	socket := first.own.lazySocket()
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second, err := New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtimetest.Look(t, p)
+	if err := second.Close(); err != nil {
+		t.Fatal(err)
+	}
+	served, err := servedBy(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer served.Close()
+	if err := served.Stop(0); err != nil {
+		t.Fatal(err)
+	}
+	third := start(t, cfg)
+	if e := runtimetest.NextExit(t, third, p.ID); e.Cause != causeLost {
+		t.Errorf("exit %+v, want the cause %q", e, causeLost)
+	}
+}
+
+// What cannot be pulled lazily is pulled in full, and the log says why.
+func TestLazyFallsBackToAFullPull(t *testing.T) {
+	for name, c := range map[string]struct {
+		image   string
+		prepare func(t *testing.T)
+		says    string
+	}{
+		"plain image": {"plain:v1", withSnapshotter, "image convert --compression estargz"},
+		"no program":  {"lazy:v1", func(*testing.T) {}, "install it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.prepare(t)
+			var log syncbuf.Buffer
+			cfg := unready(t)
+			cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+			r, h := start(t, cfg), newLazyHub(t)
+			h.release()
+			s := h.service("fallback")
+			s.Spec.Image = h.host + "/" + c.image
+			p := launchPod(t, r, s)
+			if got := snapshotterOf(t, r, p); got != snapshotter {
+				t.Errorf("the pod's snapshotter is %s", got)
+			}
+			if !strings.Contains(log.String(), c.says) {
+				t.Errorf("the log does not say %q: %s", c.says, log.String())
+			}
+		})
+	}
+}
+
+// Services with both modes can share an image, one after the other.
+func TestOneImageIsUsedLazilyAndInFull(t *testing.T) {
+	withSnapshotter(t)
+	r, h := start(t, unready(t)), newLazyHub(t)
+	h.release()
+	s := h.service("lazy")
+	launchPod(t, r, s)
+	s = h.service("full")
+	s.Spec.ImagePull = nil
+	if got := snapshotterOf(t, r, launchPod(t, r, s)); got != snapshotter {
+		t.Errorf("the pod's snapshotter is %s", got)
+	}
+	if err := errors.Join(r.Forget(t.Context(), "default/lazy"), r.Forget(t.Context(), "default/full")); err != nil {
+		t.Error(err)
+	}
+}
+
+// Nothing is left of the snapshotter when an instance is removed: no process and no mount. Images stay.
+func TestDestroyEndsTheSnapshotter(t *testing.T) {
+	withSnapshotter(t)
+	cfg, h := unready(t), newLazyHub(t)
+	r, err := New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	launchPod(t, r, h.service("lazy"))
+	served, err := servedBy(r.own.lazySocket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer served.Close()
+	if err := r.Destroy(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-served.Ended():
+	default:
+		t.Error("the snapshotter runs")
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if root := filepath.Dir(cfg.StateDir); strings.Contains(string(mounts), root) {
+		t.Errorf("something is mounted in %s: %s", root, mounts)
+	}
+	// The next instance has the image, and what came of it.
+	next := start(t, cfg)
+	h.release()
+	if got := snapshotterOf(t, next, launchPod(t, next, h.service("lazy"))); got != lazySnapshotter {
+		t.Errorf("the pod's snapshotter is %s", got)
+	}
+}

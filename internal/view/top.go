@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/lifecycle"
+)
+
+// Sample is the status of all services at a time.
+type Sample struct {
+	At       time.Time
+	Services []controller.Status
+}
+
+// Load is what a service or a pod does between two samples.
+type Load struct {
+	// Name is namespace/name of a service, or the ID of a pod.
+	Name  string `json:"name"`
+	State string `json:"state"`
+	// Open is the number of open connections now, NewPerSecond the mean number of new ones.
+	Open         uint32  `json:"open"`
+	NewPerSecond float64 `json:"newPerSecond"`
+	// InPerSecond and OutPerSecond are IP bytes from clients and to them.
+	InPerSecond  float64 `json:"inPerSecond"`
+	OutPerSecond float64 `json:"outPerSecond"`
+}
+
+// ServiceLoad is the load of a service and of each of its pods.
+type ServiceLoad struct {
+	Load
+	Pods []Load `json:"pods,omitempty"`
+	// BusiestByMean is the rate of new connections of the busiest serving pod by the mean of all, 1 if they are even;
+	// 0 if there were none.
+	BusiestByMean float64 `json:"busiestByMean,omitempty"`
+}
+
+// TopOrder is an order of services.
+type TopOrder string
+
+// The orders. By rate is by new connections per second, most first.
+const (
+	TopByRate TopOrder = "rate"
+	TopByOpen TopOrder = "open"
+	TopByName TopOrder = "name"
+)
+
+// TopOrders returns all orders.
+func TopOrders() []TopOrder { return []TopOrder{TopByRate, TopByOpen, TopByName} }
+
+// Loads compares two samples. Counters that have fallen began anew.
+func Loads(before, after Sample, order TopOrder) []ServiceLoad {
+	seconds := after.At.Sub(before.At).Seconds()
+	services, pods := map[string]controller.Traffic{}, map[string]controller.Traffic{}
+	for _, s := range before.Services {
+		services[fullName(s)] = s.Traffic
+		for _, p := range s.Pods {
+			pods[p.ID] = p.Traffic
+		}
+	}
+	var all []ServiceLoad
+	for _, s := range after.Services {
+		l := ServiceLoad{Load: load(fullName(s), s.Service.Status.State, services[fullName(s)], s.Traffic, seconds)}
+		for _, p := range s.Pods {
+			if p.ID != "" {
+				l.Pods = append(l.Pods, load(p.ID, p.State, pods[p.ID], p.Traffic, seconds))
+			}
+		}
+		l.BusiestByMean = busiestByMean(l.Pods)
+		all = append(all, l)
+	}
+	slices.SortStableFunc(all, func(a, b ServiceLoad) int {
+		switch order {
+		case TopByRate:
+			return cmp.Or(cmp.Compare(b.NewPerSecond, a.NewPerSecond), cmp.Compare(b.Open, a.Open), cmp.Compare(a.Name, b.Name))
+		case TopByOpen:
+			return cmp.Or(cmp.Compare(b.Open, a.Open), cmp.Compare(a.Name, b.Name))
+		}
+		return cmp.Compare(a.Name, b.Name)
+	})
+	return all
+}
+
+func fullName(s controller.Status) string { return s.Service.Namespace + "/" + s.Service.Name }
+
+func load(name, state string, before, after controller.Traffic, seconds float64) Load {
+	rate := func(before, after uint64) float64 {
+		if seconds <= 0 {
+			return 0
+		}
+		if after < before {
+			before = 0
+		}
+		return float64(after-before) / seconds
+	}
+	return Load{
+		Name: name, State: state, Open: after.OpenFlows, NewPerSecond: rate(before.NewFlows, after.NewFlows),
+		InPerSecond: rate(before.BytesIn, after.BytesIn), OutPerSecond: rate(before.BytesOut, after.BytesOut),
+	}
+}
+
+func busiestByMean(pods []Load) float64 {
+	var sum, most float64
+	n := 0
+	for _, p := range pods {
+		if p.State == lifecycle.PodServing.String() {
+			sum, most, n = sum+p.NewPerSecond, max(most, p.NewPerSecond), n+1
+		}
+	}
+	if sum == 0 {
+		return 0
+	}
+	return most / (sum / float64(n))
+}
+
+// Top writes loads as a table: a line for each service, and below it one for each pod.
+func Top(w io.Writer, loads []ServiceLoad) error {
+	t := tabwriter.NewWriter(w, 0, 4, 3, ' ', 0)
+	fmt.Fprintln(t, "SERVICE\tSTATE\tPODS\tOPEN\tNEW/S\tIN/S\tOUT/S\tBUSIEST/MEAN")
+	for _, s := range loads {
+		even := "-"
+		if s.BusiestByMean > 0 {
+			even = fmt.Sprintf("%.2f", s.BusiestByMean)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\n", s.Name, cmp.Or(s.State, "-"), len(s.Pods), s.columns(), even)
+		for _, p := range s.Pods {
+			fmt.Fprintf(t, "  %s\t%s\t\t%s\t\n", p.Name, p.State, p.columns())
+		}
+	}
+	return t.Flush()
+}
+
+// columns are those that services and pods have in common.
+func (l Load) columns() string {
+	return fmt.Sprintf("%d\t%.1f\t%s\t%s", l.Open, l.NewPerSecond, bytesPerSecond(l.InPerSecond),
+		bytesPerSecond(l.OutPerSecond))
+}
+
+// bytesPerSecond writes a rate with a decimal prefix.
+func bytesPerSecond(v float64) string {
+	for _, u := range []struct {
+		name string
+		size float64
+	}{{"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}} {
+		if v >= u.size {
+			return fmt.Sprintf("%.1f %s", v/u.size, u.name)
+		}
+	}
+	return fmt.Sprintf("%.0f B", v)
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"wangell.loutres.me/internal/controller"
+)
+
+func TestTopShowsRatesBetweenTwoSamples(t *testing.T) {
+	traffic := func(open uint32, flows, in, out uint64) controller.Traffic {
+		return controller.Traffic{OpenFlows: open, NewFlows: flows, BytesIn: in, BytesOut: out}
+	}
+	pod := func(id string, tr controller.Traffic) controller.PodStatus {
+		return controller.PodStatus{ID: id, State: "serving", Traffic: tr}
+	}
+	web, db := status("web", now), status("db", now)
+	web.Service.Status.State = "Warm"
+	before := Sample{At: now, Services: []controller.Status{db, web}}
+	before.Services[1].Traffic = traffic(1, 100, 1000, 1000)
+	before.Services[1].Pods = []controller.PodStatus{
+		pod("web-1", traffic(1, 60, 0, 0)), pod("web-2", traffic(0, 500, 0, 0)),
+	}
+	after := Sample{At: now.Add(2 * time.Second), Services: []controller.Status{db, web}}
+	after.Services[1].Traffic = traffic(5, 140, 5000, 4_001_000)
+	// The gate of the second one was replaced: its counters began anew.
+	after.Services[1].Pods = []controller.PodStatus{
+		pod("web-1", traffic(3, 90, 0, 0)), pod("web-2", traffic(2, 10, 0, 0)),
+	}
+	for order, want := range map[TopOrder]string{
+		TopByRate: `SERVICE       STATE     PODS   OPEN   NEW/S   IN/S     OUT/S    BUSIEST/MEAN
+default/web   Warm      2      5      20.0    2.0 kB   2.0 MB   1.50
+  web-1       serving          3      15.0    0 B      0 B      ` + `
+  web-2       serving          2      5.0     0 B      0 B      ` + `
+default/db    Cold      0      0      0.0     0 B      0 B      -
+`,
+		TopByName: `SERVICE       STATE     PODS   OPEN   NEW/S   IN/S     OUT/S    BUSIEST/MEAN
+default/db    Cold      0      0      0.0     0 B      0 B      -
+default/web   Warm      2      5      20.0    2.0 kB   2.0 MB   1.50
+  web-1       serving          3      15.0    0 B      0 B      ` + `
+  web-2       serving          2      5.0     0 B      0 B      ` + `
+`,
+	} {
+		var out bytes.Buffer
+		if err := Top(&out, Loads(before, after, order)); err != nil || out.String() != want {
+			t.Errorf("by %s: %v\n%s\nwant\n%s", order, err, out.String(), want)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"fmt"
+	"time"
+
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/lifecycle"
+)
+
+// Why explains the state of a service in sentences, each with the number that decides. wakes are the most recent wakes
+// of the service, oldest first.
+func Why(s controller.Status, wakes []lifecycle.Waterfall, now time.Time) []string {
+	w := why{Status: s, now: now}
+	switch s.Service.Status.State {
+	case lifecycle.Cold.String():
+		w.cold(wakes)
+	case lifecycle.Waking.String():
+		w.waking(wakes)
+	case lifecycle.Warm.String():
+		w.warm()
+	case lifecycle.Stopping.String():
+		w.say("It goes to sleep: its pods get no new connections and are being stopped. A client that connects now is " +
+			"served by one of them, or wakes it again.")
+	case lifecycle.Failed.String():
+		w.failed(wakes)
+	default:
+		w.say("Its state is not known yet.")
+	}
+	if m := s.Service.Status.Message; m != "" && s.Service.Status.State != lifecycle.Failed.String() {
+		w.say("%s.", m)
+	}
+	return w.sentences
+}
+
+// why collects sentences about a service.
+type why struct {
+	controller.Status
+	now       time.Time
+	sentences []string
+}
+
+func (w *why) say(format string, args ...any) {
+	w.sentences = append(w.sentences, fmt.Sprintf(format, args...))
+}
+
+// idle is how long the service may go without a packet.
+func (w *why) idle() time.Duration { return time.Duration(w.Service.Spec.IdleTimeout) * time.Second }
+
+func (w *why) cold(wakes []lifecycle.Waterfall) {
+	w.say("It is asleep: it has no pod.")
+	if last := latest(w.Status); last.IsZero() {
+		w.say("No client has used it since this instance started.")
+	} else {
+		w.say("Its last packet came %s ago, and idleTimeout is %s.", short(w.now.Sub(last)), short(w.idle()))
+	}
+	w.say("The first connection to %s wakes it.", Address(w.Status))
+	if len(wakes) == 0 {
+		return
+	}
+	switch last := wakes[len(wakes)-1]; last.Result {
+	case lifecycle.ResultWarm:
+		at, _ := last.At(lifecycle.PhaseListening)
+		w.say("Its last wake took %s until the pod listened.", short(at))
+	case lifecycle.ResultFailed, lifecycle.ResultCancelled:
+		w.say("Its last wake was %s: %s.", last.Result, last.Reason)
+	}
+}
+
+func (w *why) waking(wakes []lifecycle.Waterfall) {
+	if len(wakes) == 0 || wakes[len(wakes)-1].Result != lifecycle.ResultRunning {
+		w.say("It wakes: its first pod is being started.")
+		return
+	}
+	wake := wakes[len(wakes)-1]
+	w.say("It has been waking for %s, and fails after a wakeTimeout of %s.", short(w.now.Sub(wake.Start)),
+		short(time.Duration(w.Service.Spec.WakeTimeout)*time.Second))
+	if n := len(wake.Phases); n > 0 {
+		last := wake.Phases[n-1]
+		w.say("The last phase that ended is %q, %s after the first connection request.", last.Name, short(last.At))
+	}
+	w.say("Parked connection requests: %d.", wake.Parked)
+}
+
+func (w *why) warm() {
+	spec := &w.Service.Spec
+	w.say("It is awake: %d of %d pods serve, with %d open connections.", w.Serving, w.Desired, w.Traffic.OpenFlows)
+	for _, p := range w.Pods {
+		if p.State != lifecycle.PodServing.String() {
+			w.say("Pod %s is %s, with %d open connections.", p.ID, p.State, p.Traffic.OpenFlows)
+		}
+	}
+	last := latest(w.Status)
+	left := w.idle() - w.now.Sub(last)
+	switch least := spec.MinReplicas; {
+	case least > 0:
+		w.say("minReplicas is %d: it never sleeps.", least)
+	case last.IsZero():
+		w.say("No client has used it yet: it sleeps after an idleTimeout of %s without a packet.", short(w.idle()))
+	case left > 0:
+		w.say("Its last packet came %s ago: without another one it sleeps in %s, as idleTimeout is %s.",
+			short(w.now.Sub(last)), short(left), short(w.idle()))
+	default:
+		w.say("Its last packet came %s ago, longer than the idleTimeout of %s: it goes to sleep once all its nodes have "+
+			"reported it idle.", short(w.now.Sub(last)), short(w.idle()))
+	}
+}
+
+func (w *why) failed(wakes []lifecycle.Waterfall) {
+	w.say("Its last wake failed: %s.", w.Service.Status.Message)
+	if n := len(wakes); n > 0 {
+		w.say("That was %s ago. Clients that waited were refused; the next connection to %s tries again.",
+			short(w.now.Sub(wakes[n-1].Start)), Address(w.Status))
+	}
+}
+
+// short writes a duration with two units at most.
+func short(d time.Duration) string {
+	d = max(d, 0)
+	switch {
+	case d < time.Second:
+		return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", d/time.Second)
+	case d < time.Hour:
+		return two(d, time.Minute, "min", time.Second, "s")
+	case d < 48*time.Hour:
+		return two(d, time.Hour, "h", time.Minute, "min")
+	}
+	return two(d, 24*time.Hour, "d", time.Hour, "h")
+}
+
+// two writes a duration in a unit, and the rest in a smaller one unless it is zero.
+func two(d, unit time.Duration, name string, smaller time.Duration, smallerName string) string {
+	if rest := d % unit / smaller; rest > 0 {
+		return fmt.Sprintf("%d %s %d %s", d/unit, name, rest, smallerName)
+	}
+	return fmt.Sprintf("%d %s", d/unit, name)
+}

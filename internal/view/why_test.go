@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/lifecycle"
+)
+
+func TestWhyNamesTheNumberThatDecides(t *testing.T) {
+	wake := func(result lifecycle.Result, reason string, phases ...lifecycle.Phase) []lifecycle.Waterfall {
+		return []lifecycle.Waterfall{{Number: 3, Start: now.Add(-2 * time.Second), Result: result, Reason: reason,
+			Parked: 4, Phases: phases}}
+	}
+	listening := lifecycle.Phase{Name: lifecycle.PhaseListening, At: 61234 * time.Microsecond}
+	for name, c := range map[string]struct {
+		state   lifecycle.State
+		last    time.Duration // since the last packet; 0 for none
+		wakes   []lifecycle.Waterfall
+		change  func(*controller.Status)
+		reasons []string
+	}{
+		"asleep": {
+			state: lifecycle.Cold, last: 2*time.Hour + 3*time.Minute, wakes: wake(lifecycle.ResultWarm, "", listening),
+			reasons: []string{
+				"It is asleep: it has no pod.", "Its last packet came 2 h 3 min ago, and idleTimeout is 5 min.",
+				"The first connection to 10.46.100.2:80 wakes it.", "Its last wake took 61.2 ms until the pod listened.",
+			},
+		},
+		"never used": {
+			state:  lifecycle.Cold,
+			change: func(s *controller.Status) { s.Service.Status.Message = `image "x" is being pulled: 3 %` },
+			reasons: []string{
+				"It is asleep: it has no pod.", "No client has used it since this instance started.",
+				"The first connection to 10.46.100.2:80 wakes it.", `image "x" is being pulled: 3 %.`,
+			},
+		},
+		"waking": {
+			state: lifecycle.Waking,
+			wakes: wake(lifecycle.ResultRunning, "", lifecycle.Phase{Name: lifecycle.PhaseImage, At: time.Second}),
+			reasons: []string{
+				"It has been waking for 2 s, and fails after a wakeTimeout of 1 min.",
+				`The last phase that ended is "image", 1 s after the first connection request.`,
+				"Parked connection requests: 4.",
+			},
+		},
+		"awake": {
+			state: lifecycle.Warm, last: 12 * time.Second,
+			change: func(s *controller.Status) { s.Serving, s.Desired, s.Traffic.OpenFlows = 1, 2, 7 },
+			reasons: []string{
+				"It is awake: 1 of 2 pods serve, with 7 open connections.",
+				"Its last packet came 12 s ago: without another one it sleeps in 4 min 48 s, as idleTimeout is 5 min.",
+			},
+		},
+		"never sleeps": {
+			state: lifecycle.Warm, last: time.Hour,
+			change: func(s *controller.Status) {
+				s.Serving, s.Desired, s.Service.Spec.MinReplicas = 1, 1, 1
+				s.Pods = []controller.PodStatus{{ID: "web-1", State: "draining", Traffic: controller.Traffic{OpenFlows: 2}}}
+			},
+			reasons: []string{
+				"It is awake: 1 of 1 pods serve, with 0 open connections.", "Pod web-1 is draining, with 2 open connections.",
+				"minReplicas is 1: it never sleeps.",
+			},
+		},
+		"failed": {
+			state: lifecycle.Failed, wakes: wake(lifecycle.ResultFailed, "no image"),
+			change: func(s *controller.Status) { s.Service.Status.Message = "no image" },
+			reasons: []string{
+				"Its last wake failed: no image.",
+				"That was 2 s ago. Clients that waited were refused; the next connection to 10.46.100.2:80 tries again.",
+			},
+		},
+	} {
+		var last time.Time
+		if c.last > 0 {
+			last = now.Add(-c.last)
+		}
+		s := status("web", last)
+		s.Service.Spec.IdleTimeout, s.Service.Spec.WakeTimeout, s.Service.Status.State = 300, 60, c.state.String()
+		if c.change != nil {
+			c.change(&s)
+		}
+		if got := Why(s, c.wakes, now); !slices.Equal(got, c.reasons) {
+			t.Errorf("%s:\n%s\nwant\n%s", name, strings.Join(got, "\n"), strings.Join(c.reasons, "\n"))
+		}
+	}
+}
