@@ -193,3 +193,21 @@ func TestPodOfALostNodeIsReplaced(t *testing.T) {
 		t.Errorf("running %v, stopped %v", running, stopped)
 	}
 }
+
+// A new leader says that its status is incomplete until daemons have reported every pod that it inherits.
+func TestInheritedPodsAreUnreportedUntilTheyAppear(t *testing.T) {
+	w := newCluster(t, func(r *fakeCluster) { r.next, r.inherited = []string{"n1", "n2"}, []string{"a-1", "a-2"} })
+	service := newService("a", upTo(3))
+	a := w.put(service, 1)
+	w.synced()
+	for i := range 2 {
+		if st, ok := w.c.StatusOf("default/a"); !ok || !st.Unreported {
+			t.Errorf("%d of 2 pods reported: %+v, %v", i, st, ok)
+		}
+		w.cluster.appeared <- w.cluster.place(service)
+		w.untilCounts(a, "serving", i+1)
+	}
+	if st, _ := w.c.StatusOf("default/a"); st.Unreported || st.Desired != 2 {
+		t.Errorf("both reported: unreported %v, desired %d", st.Unreported, st.Desired)
+	}
+}

@@ -4,6 +4,7 @@ package controller
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"wangell.loutres.me/internal/lifecycle"
@@ -185,6 +186,19 @@ func (e *engine) turn(nodes *nodes) monotime.Time {
 		nodes.flush()
 	}
 	return e.due.first()
+}
+
+// unreported reports whether pods of a service may run of which no daemon has reported yet.
+func (e *engine) unreported(s *service) bool {
+	if e.cluster == nil {
+		return false
+	}
+	for _, id := range e.cluster.Inherited(s.key) {
+		if !slices.ContainsFunc(s.pods, func(p *pod) bool { return p.rt.ID == id }) {
+			return true
+		}
+	}
+	return false
 }
 
 // runDue delivers the timers whose time has come.

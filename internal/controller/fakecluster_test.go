@@ -28,7 +28,9 @@ type fakeCluster struct {
 	saw   []runtime.PodReport
 	nodes []string // of the last SetNodes
 	roll  bool
-	asked int // how often Rolling was called
+	// inherited is what Inherited returns.
+	inherited []string
+	asked     int // how often Rolling was called
 
 	taints    map[string][]corev1.Taint // of nodes
 	preferred map[runtime.Key][]string  // of the last PreferNodes
@@ -66,6 +68,12 @@ func (r *fakeCluster) Rolling(runtime.Key) bool {
 	defer r.mu.Unlock()
 	r.asked++
 	return r.roll
+}
+
+func (r *fakeCluster) Inherited(runtime.Key) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.inherited
 }
 
 func (r *fakeCluster) Appeared() <-chan runtime.Pod { return r.appeared }

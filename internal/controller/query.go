@@ -64,6 +64,7 @@ func (c *Controller) StatusOf(key runtime.Key) (st Status, ok bool) {
 		if s := c.engine.table.services[key]; s != nil {
 			st, ok = s.status(), true
 			st.NoDaemon, st.Starting = c.engine.daemons.alone, !c.engine.daemons.listed()
+			st.Unreported = c.engine.unreported(s)
 		}
 	})
 	return st, ok

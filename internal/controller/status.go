@@ -68,6 +68,9 @@ type Status struct {
 	// Starting is set until daemons have the first list of nodes of this controller, by which they divide service
 	// addresses: until then, a new address may be answered by none. Only StatusOf sets it.
 	Starting bool `json:"-"`
+	// Unreported is set while pods from before this controller's start may run that no daemon has reported to it yet:
+	// Serving and Desired do not count them. Only StatusOf sets it.
+	Unreported bool `json:"-"`
 	// Pressure is what is scarce in the gates and concerns the service; of whole nodes, only while it is in use.
 	Pressure Pressure `json:"pressure,omitzero"`
 	// Lost describes a pod on a silent node, beside which no other may start, and what to do; empty if there is none. The

@@ -58,18 +58,23 @@ type observed struct {
 	alone bool // no daemon is connected
 	// starting means that daemons do not divide service addresses by this controller's list of nodes yet.
 	starting bool
-	status   v1alpha1.WangellServiceStatus
-	lost     string // a pod on a silent node is in the way of others: what to do
-	images   controller.ImageStatus
-	wake     *v1alpha1.LastWake
+	// unreported means that the status does not count all pods that may run.
+	unreported bool
+	status     v1alpha1.WangellServiceStatus
+	lost       string // a pod on a silent node is in the way of others: what to do
+	images     controller.ImageStatus
+	wake       *v1alpha1.LastWake
 	// pressure is what is scarce in the gates of nodes and concerns the service.
 	pressure controller.Pressure
 	waking   time.Time // when the wake that is under way began; zero if there is none, or it has trouble
 }
 
-// quiet returns how long the status of a service is not written because it is being woken. The end of the wake
-// triggers its own reconciliation.
+// quiet returns how long the status of a service is not written because it is being woken, or because a new leader does
+// not know all its pods yet. The end of the wake triggers its own reconciliation.
 func (o observed) quiet(now time.Time) time.Duration {
+	if o.unreported {
+		return reportPause
+	}
 	if o.waking.IsZero() {
 		return 0
 	}

@@ -47,6 +47,7 @@ type enforcer struct {
 
 	mu       sync.Mutex    // guards what follows, and makes changes of the controller's services take turns
 	view     *netpol.View  // nil if it has to be built again
+	ended    bool          // no watcher begins any more
 	listed   chan struct{} // closed once pods and namespaces are known; nil if they are not watched
 	targets  map[runtime.Key]netpol.Target
 	verdicts map[runtime.Key]netpol.Verdict
@@ -95,7 +96,12 @@ func (e *enforcer) outdate() {
 
 // run puts changes in force until the context of newEnforcer ends.
 func (e *enforcer) run() {
-	defer e.watchers.Wait()
+	defer func() {
+		e.mu.Lock()
+		e.ended = true
+		e.mu.Unlock()
+		e.watchers.Wait()
+	}()
 	for {
 		select {
 		case <-e.ctx.Done():
@@ -188,7 +194,9 @@ func (e *enforcer) judge(t netpol.Target) (v netpol.Verdict, known bool) {
 	}
 	if e.listed == nil {
 		e.listed = make(chan struct{})
-		e.watch()
+		if !e.ended { // else run does not wait for more watchers
+			e.watch()
+		}
 	}
 	select {
 	case <-e.listed:

@@ -39,7 +39,7 @@ func TestNothingIsWrittenDuringAWake(t *testing.T) {
 	s := &v1alpha1.WangellService{}
 	s.Spec.Replicas, s.Status.ObservedGeneration = &zero, 1
 	out := outcome{addr: netip.MustParseAddr("10.46.100.1"), maxReplicas: 10}
-	if err := r.syncReplicas(t.Context(), key, s, out); err != nil {
+	if _, err := r.syncReplicas(t.Context(), key, s, out); err != nil {
 		t.Error(err)
 	}
 	if again, err := r.writeStatus(t.Context(), key, s, out); err != nil || again != wakePatience-500*time.Millisecond {
@@ -47,7 +47,7 @@ func TestNothingIsWrittenDuringAWake(t *testing.T) {
 	}
 	three := int32(3)
 	s.Spec.Replicas = &three
-	if err := r.syncReplicas(t.Context(), key, s, out); err != nil || p.scaled != 3 {
+	if _, err := r.syncReplicas(t.Context(), key, s, out); err != nil || p.scaled != 3 {
 		t.Errorf("%v, scaled to %d", err, p.scaled)
 	}
 
@@ -67,4 +67,41 @@ func TestNothingIsWrittenDuringAWake(t *testing.T) {
 		}
 		p.status.LastWake = was
 	}
+}
+
+// A new leader neither writes nor obeys a number of pods before the daemons have reported the pods that it inherits: a
+// service that is awake would seem to sleep. The reconciler has no client, so that any write would panic.
+func TestNewLeaderWaitsForTheReportsOfItsPods(t *testing.T) {
+	const key = runtime.Key("default/app")
+	p := &played{status: controller.Status{Unreported: true}, scaled: none}
+	p.status.Service.Status.State = lifecycle.Cold.String()
+	r := newReconciler(nil, nil, nil, nil)
+	r.controllerAPI, r.now = p, func() time.Time { return time.Unix(1000, 0) }
+	three := int32(3)
+	s := &v1alpha1.WangellService{}
+	s.Spec.Replicas, s.Status.ObservedGeneration, s.Status.DesiredReplicas = &three, 1, 3
+	out := outcome{addr: netip.MustParseAddr("10.46.100.1"), maxReplicas: 10}
+	for _, desired := range []int{0, 1, 2} { // they are reported one after the other
+		p.status.Desired = desired
+		if again, err := r.syncReplicas(t.Context(), key, s, out); err != nil || again != reportPause {
+			t.Errorf("%d of 3 pods known: again in %s, %v", desired, again, err)
+		}
+		if again, err := r.writeStatus(t.Context(), key, s, out); err != nil || again != reportPause {
+			t.Errorf("%d of 3 pods known: the status is written again in %s, %v", desired, again, err)
+		}
+	}
+	p.status.Desired, p.status.Unreported = 3, false
+	if again, err := r.syncReplicas(t.Context(), key, s, out); err != nil || again != 0 || p.scaled != none {
+		t.Errorf("all known: again in %s, scaled to %d, %v", again, p.scaled, err)
+	}
+
+	// A service whose pods went while nobody led really sleeps, and that is written.
+	delete(r.known, key)
+	p.status.Desired = 0
+	defer func() {
+		if recover() == nil {
+			t.Error("the number of a service that sleeps was not written")
+		}
+	}()
+	_, _ = r.syncReplicas(t.Context(), key, s, out)
 }

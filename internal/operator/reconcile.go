@@ -4,6 +4,7 @@ package operator
 
 import (
 	"context"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -35,17 +36,26 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 	r.reconciled(key)
-	if err := r.syncReplicas(ctx, key, &s, out); err != nil {
-		return reconcile.Result{}, err
-	}
-	again, err := r.writeStatus(ctx, key, &s, out)
+	synced, err := r.syncReplicas(ctx, key, &s, out)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if out.retry > 0 && (again == 0 || out.retry < again) {
-		again = out.retry
+	written, err := r.writeStatus(ctx, key, &s, out)
+	if err != nil {
+		return reconcile.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: again}, nil
+	return reconcile.Result{RequeueAfter: soonest(synced, written, out.retry)}, nil
+}
+
+// soonest returns the shortest of some pauses; zero stands for none.
+func soonest(pauses ...time.Duration) time.Duration {
+	var first time.Duration
+	for _, p := range pauses {
+		if p > 0 && (first == 0 || p < first) {
+			first = p
+		}
+	}
+	return first
 }
 
 // forget removes a service that is gone. Its objects are deleted with their owner.

@@ -21,10 +21,13 @@ import (
 // statusPause is the shortest time between two writes of a service's status.
 const statusPause = time.Second
 
+// reportPause is after which time a new leader looks again whether daemons have reported the pods of a service.
+const reportPause = 500 * time.Millisecond
+
 func (r *reconciler) observe(key runtime.Key) observed {
 	st, known := r.StatusOf(key)
-	o := observed{known: known, alone: st.NoDaemon, starting: st.Starting, lost: st.Lost, status: st.Service.Status,
-		pressure: st.Pressure, images: st.Images}
+	o := observed{known: known, alone: st.NoDaemon, starting: st.Starting, unreported: st.Unreported, lost: st.Lost,
+		status: st.Service.Status, pressure: st.Pressure, images: st.Images}
 	o.status.DesiredReplicas = int32(st.Desired)
 	if st.LastWake != nil {
 		o.wake = lastWake(*st.LastWake)
@@ -39,17 +42,22 @@ func (r *reconciler) observe(key runtime.Key) observed {
 }
 
 // syncReplicas scales the controller as spec.replicas says, or writes the number that it wants there.
-func (r *reconciler) syncReplicas(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService, out outcome) error {
+// It returns after which time it is to be called again; zero for not at all.
+func (r *reconciler) syncReplicas(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService,
+	out outcome) (time.Duration, error) {
 	if len(out.invalid) > 0 || out.refused != nil || out.put != nil || !out.addr.IsValid() {
-		return nil
+		return 0, nil
 	}
 	st := r.observe(key)
 	if !st.known {
-		return nil // not synced yet; that changes the status and causes another reconciliation
+		return 0, nil // not synced yet; that changes the status and causes another reconciliation
+	}
+	if st.unreported {
+		return reportPause, nil // a service that is awake would seem to sleep
 	}
 	m := r.remember(key)
 	if s.Generation < m.generation {
-		return nil // the cache has not seen the last write here: its number is outdated
+		return 0, nil // the cache has not seen the last write here: its number is outdated
 	}
 	if m.replicas == nil {
 		first := newReplicas(s.Status.ObservedGeneration != 0, s.Status.DesiredReplicas)
@@ -66,17 +74,17 @@ func (r *reconciler) syncReplicas(ctx context.Context, key runtime.Key, s *v1alp
 		why := fmt.Sprintf("spec.replicas was set to %d", scale)
 		if err := r.Scale(key, int(scale), why); err != nil {
 			*m.replicas = before
-			return err
+			return 0, err
 		}
 	case write != none && st.quiet(r.now()) == 0: // else writeStatus asks to be called again
 		generation, err := r.writeReplicas(ctx, s, spec, write)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		m.generation = generation
 		m.replicas.wrote(write)
 	}
-	return nil
+	return 0, nil
 }
 
 // writeReplicas writes spec.replicas, unless others did meanwhile. It returns the generation that this made.

@@ -144,6 +144,10 @@ type Cluster interface {
 	// Rolling reports whether a rollout is replacing the pods of a service. During one there may be more pods than were
 	// started, and the surplus must not be stopped.
 	Rolling(Key) bool
+	// Inherited returns the IDs, sorted, of the pods of a service that an earlier process started and that still run
+	// according to the API. Until the daemons have reported them, the service only seems to have no pods. Returns none
+	// once daemons have had enough time for that.
+	Inherited(Key) []string
 }
 
 // ImagePull is an image that a node is to pull as it would for a pod of a service.

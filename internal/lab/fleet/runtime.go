@@ -120,3 +120,6 @@ func (r *instant) SetNodes([]string) {}
 
 // Rolling implements runtime.Cluster.
 func (r *instant) Rolling(runtime.Key) bool { return false }
+
+// Inherited implements runtime.Cluster.
+func (r *instant) Inherited(runtime.Key) []string { return nil }

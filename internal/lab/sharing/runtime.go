@@ -82,3 +82,5 @@ func (podless) PullImage(context.Context, runtime.ImagePull) error { return errN
 
 // Rolling implements runtime.Cluster.
 func (podless) Rolling(runtime.Key) bool { return false }
+
+func (podless) Inherited(runtime.Key) []string { return nil }

@@ -4,13 +4,48 @@ package kube
 
 import (
 	"fmt"
+	"slices"
 	"time"
+
+	"wangell.loutres.me/internal/runtime"
 )
 
 // nodePatience is how long a pod that a Start waits for may be bound to a node without a daemon. The daemon may just be
 // starting. And the scheduler avoids a dead node only once Kubernetes has noticed, which takes longer than a client
 // waits.
 const nodePatience = time.Second
+
+// inheritedPatience is the same for a pod that existed before this process. At an upgrade, the daemons are replaced
+// together with the controller.
+const inheritedPatience = 10 * time.Second
+
+// patience returns how long a pod may be bound to a node without a daemon while a Start waits for it. The lock is held.
+func (r *Runtime) patience(p *pod, now time.Time) time.Duration {
+	if p.is(podInherited) {
+		return max(nodePatience, r.opened.Add(inheritedPatience).Sub(now))
+	}
+	return nodePatience
+}
+
+// Inherited implements runtime.Cluster.
+func (r *Runtime) Inherited(k runtime.Key) []string { return r.inherited(k, time.Now()) }
+
+func (r *Runtime) inherited(k runtime.Key, now time.Time) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.services[k]
+	if s == nil || now.Sub(r.opened) >= inheritedPatience {
+		return nil
+	}
+	var out []string
+	for uid, p := range s.pods {
+		if p.is(podInherited) && p.stays() && !p.is(podExited) && p.exit == nil {
+			out = append(out, uid)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
 
 // SetNodes implements runtime.Cluster.
 func (r *Runtime) SetNodes(names []string) {
@@ -72,7 +107,7 @@ func (r *Runtime) checkNode(p *pod) {
 	if !r.misplaced(p) {
 		return
 	}
-	r.after(nodePatience, func() {
+	r.after(r.patience(p, time.Now()), func() {
 		r.mu.Lock()
 		misplaced, s, node := r.misplaced(p), p.service, p.node
 		if misplaced {
@@ -82,7 +117,7 @@ func (r *Runtime) checkNode(p *pod) {
 		if !misplaced {
 			return
 		}
-		r.log.Warn("the node of a new pod has no daemon: deleting the pod, for another to take its place",
+		r.log.Warn("the node of a pod has no daemon: deleting the pod, for another to take its place",
 			"service", string(s.key), "pod", p.name, "node", node)
 		// Not by force: its node may be well, and only its daemon down.
 		if err := r.deletePod(r.ctx, s, p.name, p.rt.ID, new(int64(1))); err != nil {

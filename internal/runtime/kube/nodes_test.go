@@ -3,7 +3,9 @@
 package kube
 
 import (
+	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -64,5 +66,42 @@ func TestPodOnANodeWithoutADaemonIsReplaced(t *testing.T) {
 	}
 	if w.writes() != "[1]" {
 		t.Errorf("wrote %s", w.writes())
+	}
+}
+
+// At an upgrade the daemons are replaced together with the controller: an existing pod whose daemon is not back yet is
+// neither deleted at once, nor taken for one that is gone.
+func TestInheritedPodWaitsForItsDaemon(t *testing.T) {
+	w := newWorld(t, 1)
+	old := w.apiPod(func(o *corev1.Pod) { o.Spec.NodeName = "n2" })
+	w.until("the pod", func() bool {
+		w.r.mu.Lock()
+		defer w.r.mu.Unlock()
+		return w.r.byUID[old.Name] != nil
+	})
+	if got := w.r.Inherited("default/app"); len(got) != 0 {
+		t.Errorf("inherited %q, although this process saw it begin", got)
+	}
+	w.r.Close()
+	w.open()
+	now := time.Now()
+	if got := w.r.inherited("default/app", now); !slices.Equal(got, []string{old.Name}) {
+		t.Errorf("inherited %q", got)
+	}
+	if got := w.r.inherited("default/app", now.Add(inheritedPatience)); len(got) != 0 {
+		t.Errorf("after %s, %q still counts", inheritedPatience, got)
+	}
+	w.r.mu.Lock()
+	p := w.r.byUID[old.Name]
+	if got := w.r.patience(p, w.r.opened); got != inheritedPatience {
+		t.Errorf("its daemon is waited for %s", got)
+	}
+	if got := w.r.patience(p, now.Add(time.Hour)); got != nodePatience {
+		t.Errorf("later, its daemon is waited for %s", got)
+	}
+	p.set(podLeaving)
+	w.r.mu.Unlock()
+	if got := w.r.inherited("default/app", now); len(got) != 0 {
+		t.Errorf("%q counts although it leaves", got)
 	}
 }

@@ -67,6 +67,7 @@ const (
 	podLeaving                        // it is being deleted by others
 	podFailed                         // it will never run again: evicted, for example
 	podExited                         // its end was delivered
+	podInherited                      // it existed before this process
 )
 
 // is reports whether any of some flags is set.

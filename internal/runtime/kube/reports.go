@@ -74,6 +74,9 @@ func (r *Runtime) podSeen(o *corev1.Pod, inherited bool) {
 	if g := o.Spec.TerminationGracePeriodSeconds; g != nil {
 		p.grace = time.Duration(*g) * time.Second
 	}
+	if inherited {
+		p.set(podInherited)
+	}
 	p.owner = ownerOf(o)
 	p.node, p.template = o.Spec.NodeName, o.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
 	r.checkNode(p)

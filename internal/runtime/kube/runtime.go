@@ -31,7 +31,7 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 		cfg.Trouble = func(runtime.Key, Trouble) {}
 	}
 	r := &Runtime{
-		cfg: cfg, log: cfg.Log,
+		cfg: cfg, log: cfg.Log, opened: time.Now(),
 		exits: newQueue[runtime.Exit](), appeared: newQueue[runtime.Pod](), leaving: newQueue[string](),
 		ending:   newQueue[runtime.Ending](),
 		due:      workqueue.NewTypedDelayingQueue[runtime.Key](),

@@ -19,6 +19,7 @@ import (
 // Runtime implements runtime.Cluster. Create one with Open.
 type Runtime struct {
 	cfg      Config
+	opened   time.Time // when it began to watch
 	log      *slog.Logger
 	api      requests
 	exits    *queue[runtime.Exit]
