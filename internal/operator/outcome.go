@@ -60,6 +60,7 @@ type observed struct {
 	starting bool
 	// unreported means that the status does not count all pods that may run.
 	unreported bool
+	troubled   bool // the runtime has reported trouble with its pods
 	status     v1alpha1.WangellServiceStatus
 	lost       string // a pod on a silent node is in the way of others: what to do
 	images     controller.ImageStatus
@@ -70,9 +71,9 @@ type observed struct {
 }
 
 // quiet returns how long the status of a service is not written because it is being woken, or because a new leader does
-// not know all its pods yet. The end of the wake triggers its own reconciliation.
+// not know all its pods yet and nothing seems wrong. The end of the wake triggers its own reconciliation.
 func (o observed) quiet(now time.Time) time.Duration {
-	if o.unreported {
+	if o.unreported && !o.alone && !o.troubled && o.lost == "" {
 		return reportPause
 	}
 	if o.waking.IsZero() {

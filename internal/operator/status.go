@@ -29,20 +29,20 @@ func (r *reconciler) observe(key runtime.Key) observed {
 	o := observed{known: known, alone: st.NoDaemon, starting: st.Starting, unreported: st.Unreported, lost: st.Lost,
 		status: st.Service.Status, pressure: st.Pressure, images: st.Images}
 	o.status.DesiredReplicas = int32(st.Desired)
+	r.mu.Lock()
+	_, o.troubled = r.trouble[key]
+	r.mu.Unlock()
 	if st.LastWake != nil {
 		o.wake = lastWake(*st.LastWake)
-		r.mu.Lock()
-		_, troubled := r.trouble[key]
-		r.mu.Unlock()
-		if st.LastWake.Result == lifecycle.ResultRunning && !troubled {
+		if st.LastWake.Result == lifecycle.ResultRunning && !o.troubled {
 			o.waking = st.LastWake.Start
 		}
 	}
 	return o
 }
 
-// syncReplicas scales the controller as spec.replicas says, or writes the number that it wants there.
-// It returns after which time it is to be called again; zero for not at all.
+// syncReplicas scales the controller as spec.replicas says, or writes the number that it wants there. It returns after
+// which time it is to be called again; zero for not at all.
 func (r *reconciler) syncReplicas(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService,
 	out outcome) (time.Duration, error) {
 	if len(out.invalid) > 0 || out.refused != nil || out.put != nil || !out.addr.IsValid() {

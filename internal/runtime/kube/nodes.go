@@ -15,9 +15,13 @@ import (
 // waits.
 const nodePatience = time.Second
 
-// inheritedPatience is the same for a pod that existed before this process. At an upgrade, the daemons are replaced
-// together with the controller.
+// inheritedPatience is the same for a pod that existed before this process, from the start of the process on. At an
+// upgrade, the daemons are replaced together with the controller.
 const inheritedPatience = 10 * time.Second
+
+// reportPatience is how long after the start of this process the daemons may take to connect and to report the pods that
+// existed before it.
+const reportPatience = 30 * time.Second
 
 // patience returns how long a pod may be bound to a node without a daemon while a Start waits for it. The lock is held.
 func (r *Runtime) patience(p *pod, now time.Time) time.Duration {
@@ -34,7 +38,7 @@ func (r *Runtime) inherited(k runtime.Key, now time.Time) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.services[k]
-	if s == nil || now.Sub(r.opened) >= inheritedPatience {
+	if s == nil || now.Sub(r.opened) >= reportPatience {
 		return nil
 	}
 	var out []string

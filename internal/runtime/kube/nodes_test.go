@@ -88,8 +88,8 @@ func TestInheritedPodWaitsForItsDaemon(t *testing.T) {
 	if got := w.r.inherited("default/app", now); !slices.Equal(got, []string{old.Name}) {
 		t.Errorf("inherited %q", got)
 	}
-	if got := w.r.inherited("default/app", now.Add(inheritedPatience)); len(got) != 0 {
-		t.Errorf("after %s, %q still counts", inheritedPatience, got)
+	if got := w.r.inherited("default/app", now.Add(reportPatience)); len(got) != 0 {
+		t.Errorf("after %s, %q still counts", reportPatience, got)
 	}
 	w.r.mu.Lock()
 	p := w.r.byUID[old.Name]
