@@ -14,11 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/internal/testutil/clusterfile"
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // namespaces returns the names of the existing network namespaces of a cluster.
 func namespaces(cluster string) ([]string, error) {
-	entries, err := os.ReadDir(netnsDir)
+	entries, err := os.ReadDir(netlab.Dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
@@ -38,7 +39,7 @@ func namespaces(cluster string) ([]string, error) {
 // processesIn returns the processes in a network namespace.
 func processesIn(name string) ([]process, error) {
 	var ns unix.Stat_t
-	if err := unix.Stat(filepath.Join(netnsDir, name), &ns); err != nil {
+	if err := unix.Stat(filepath.Join(netlab.Dir, name), &ns); err != nil {
 		return nil, fmt.Errorf("network namespace %s: %w", name, err)
 	}
 	entries, err := os.ReadDir("/proc")

@@ -15,6 +15,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // inNetns runs f on a thread in the network namespace at path. Processes that f starts are in it, too.
@@ -50,8 +52,11 @@ func inNetns(path string, f func() error) error {
 
 // addNetns creates a named network namespace with its loopback device up. The calling thread does not move.
 func addNetns(name string) error {
-	if _, err := os.Stat(filepath.Join(netnsDir, name)); err == nil {
+	if _, err := os.Stat(filepath.Join(netlab.Dir, name)); err == nil {
 		return fmt.Errorf("network namespace %s exists: another cluster of that name runs, or run `down` first", name)
+	}
+	if err := netlab.ShareDir(); err != nil {
+		return err
 	}
 	done := make(chan error, 1)
 	go func() {

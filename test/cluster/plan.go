@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 const (
@@ -25,8 +27,6 @@ const (
 	lanBridge = "lan0"
 	// registryName is the name of the local registry in image references.
 	registryName = "registry.cluster.local:5000"
-	// netnsDir is where named network namespaces are bound, as ip-netns(8) does it.
-	netnsDir = "/run/netns"
 )
 
 // Pod networks.
@@ -135,7 +135,7 @@ func checkDir(dir string) error {
 func (p plan) netns(part string) string { return p.Name + "-" + part }
 
 // netnsPath returns the path of a network namespace of the cluster.
-func (p plan) netnsPath(part string) string { return filepath.Join(netnsDir, p.netns(part)) }
+func (p plan) netnsPath(part string) string { return filepath.Join(netlab.Dir, p.netns(part)) }
 
 // machineDir returns the folder of a node or of the control plane.
 func (p plan) machineDir(machine string) string { return filepath.Join(p.Dir, machine) }

@@ -35,7 +35,7 @@ type Namespace struct {
 
 // newNamespace creates a namespace and binds it to its name.
 func newNamespace(name, host string) (_ *Namespace, err error) {
-	if err := shareDir(); err != nil {
+	if err := ShareDir(); err != nil {
 		return nil, err
 	}
 	ns := &Namespace{Name: name, Host: host, Path: filepath.Join(Dir, name)}
@@ -80,9 +80,10 @@ func Existing(path string) (*Namespace, error) {
 	return ns, nil
 }
 
-// shareDir makes Dir a shared mount, as `ip netns add` does. Otherwise each mount namespace created later would keep
-// its own copy of our mounts, and network namespaces would outlive their removal here.
-func shareDir() error {
+// ShareDir makes Dir a shared mount, as `ip netns add` does. Otherwise each mount namespace created later would keep
+// its own copy of our mounts, and network namespaces would outlive their removal here. And a namespace that was mounted
+// there before another program did this could not be removed: it would stay mounted below ("device or resource busy").
+func ShareDir() error {
 	if err := os.MkdirAll(Dir, 0o755); err != nil {
 		return err
 	}
