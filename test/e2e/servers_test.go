@@ -110,7 +110,9 @@ func TestNginxServesItsClients(t *testing.T) {
 	} {
 		use.do()
 		// A short use may end before the controller has recorded the wake: the node lets the client in by itself.
-		l.until(t, s.name, "replica after "+use.what, func(s controller.Status) bool { return s.Service.Status.Replicas == 1 })
+		l.until(t, s.name, "replica after "+use.what, func(s controller.Status) bool {
+			return s.Service.Status.Replicas == 1
+		})
 		l.untilNoFlows(t, s.name)
 		l.sleep(t, s.name)
 	}

@@ -83,4 +83,5 @@ func (podless) PullImage(context.Context, runtime.ImagePull) error { return errN
 // Rolling implements runtime.Cluster.
 func (podless) Rolling(runtime.Key) bool { return false }
 
+// Inherited implements runtime.Cluster.
 func (podless) Inherited(runtime.Key) []string { return nil }
