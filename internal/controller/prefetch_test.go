@@ -109,13 +109,19 @@ func TestAnImageThatCannotBePulledIsToldOnce(t *testing.T) {
 		w.d.report(gone)
 		w.d2.report(gone)
 	}
-	st := w.images("a", "NotFound")
-	if want := fmt.Sprintf("image %q on n", ref); st.Ready != "False" || !strings.HasPrefix(st.Message, want) ||
-		!strings.Contains(st.Message, gone.Message) {
+	// The daemons report on connections of their own: the first status may name one node only.
+	var both Status
+	w.until("both nodes have failed", func() bool {
+		both = w.status("a")
+		return strings.Count(both.Images.Message, gone.Message) == 2
+	})
+	st := both.Images
+	if want := fmt.Sprintf("image %q on n", ref); st.Ready != "False" || st.Reason != "NotFound" ||
+		!strings.HasPrefix(st.Message, want) {
 		t.Errorf("status %+v", st)
 	}
-	if m := w.status("a").Service.Status.Message; m != st.Message {
-		t.Errorf("message %q", m)
+	if m := both.Service.Status.Message; m != st.Message {
+		t.Errorf("message %q, of the images %q", m, st.Message)
 	}
 	w.d.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent})
 	w.images("a", "Present")
