@@ -12,14 +12,10 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
-
-	"github.com/vishvananda/netlink"
 
 	"wangell.loutres.me/internal/image"
 	"wangell.loutres.me/internal/imageref"
-	"wangell.loutres.me/internal/lab"
 	"wangell.loutres.me/internal/lab/sharing"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
@@ -51,6 +47,8 @@ type peerCase struct {
 	nodes int
 	peers bool
 	fault string
+	// open says that the registry's link has no limit.
+	open bool
 }
 
 // peerCases are the pulls of a round, and then those with faults.
@@ -58,13 +56,22 @@ func peerCases(rounds int) []peerCase {
 	var all []peerCase
 	for range rounds {
 		for n := 1; n <= mostPeers; n++ {
-			all = append(all, peerCase{n, false, ""}, peerCase{n, true, ""})
+			all = append(all, peerCase{nodes: n}, peerCase{nodes: n, peers: true})
 		}
+		all = append(all, peerCase{nodes: 1, open: true}, peerCase{nodes: mostPeers, open: true})
 	}
 	for _, fault := range AllPeerFaults {
-		all = append(all, peerCase{mostPeers, true, fault})
+		all = append(all, peerCase{nodes: mostPeers, peers: true, fault: fault})
 	}
 	return all
+}
+
+// words are what is special about a case, for people.
+func (c peerCase) words() string {
+	if c.open {
+		return "link without limit"
+	}
+	return faultWords[c.fault]
 }
 
 // storePeersImage makes the image that nodes pull, of bytes that cannot be compressed, and puts it into the registry.
@@ -142,7 +149,11 @@ func (b *bench) pullByNodes(ctx context.Context, c peerCase) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, network.Close()) }()
-	h, err := b.startHub(ctx, network, b.p.peersBits)
+	bits := b.p.peersBits
+	if c.open {
+		bits = 0
+	}
+	h, err := b.startHub(ctx, network, bits)
 	if err != nil {
 		return err
 	}
@@ -166,185 +177,10 @@ func (b *bench) pullByNodes(ctx context.Context, c peerCase) (err error) {
 		return err
 	}
 	b.shares = append(b.shares, sample)
-	b.out.Log("peers %-3s %d nodes %-14s last %6.2f s, registry sent %.3f of the image until %6.2f s", onOff(c.peers),
-		c.nodes, c.fault, sample.Last, sample.OriginRatio, sample.OriginDone)
+	b.out.Log("peers %-3s %d nodes %s: last %6.2f s, received by %6.2f s, registry sent %.3f of the image until %6.2f s; "+
+		"CPU of containerd, daemons, registry %.1f %.1f %.1f s", onOff(c.peers), c.nodes, c.words(), sample.Last,
+		sample.Received, sample.OriginRatio, sample.OriginDone, sample.ContainerdCPU, sample.DaemonCPU, sample.RegistryCPU)
 	return nil
-}
-
-// peerRun is a pull in progress.
-type peerRun struct {
-	peerCase
-	shared     sharedImage
-	hub        *hub
-	cluster    *sharing.Cluster
-	ref, fixed string
-}
-
-// measure has the nodes pull, with the fault of the case.
-func (r *peerRun) measure(ctx context.Context) (s PeerPull, err error) {
-	s = PeerPull{Nodes: r.nodes, Peers: r.peers, Fault: r.fault}
-	pulling := r.cluster.Nodes
-	if r.fault == FaultGarbage || r.fault == FaultRegistryGone {
-		if pulling, err = r.seed(ctx); err != nil {
-			return s, err
-		}
-	}
-	before, err := sentBy(r.hub.host)
-	if err != nil {
-		return s, err
-	}
-	if r.fault == FaultRegistryGone {
-		if err := r.hub.close(); err != nil {
-			return s, err
-		}
-	}
-	begin := time.Now()
-	if err := r.cluster.Want(r.ref, 0); err != nil {
-		return s, err
-	}
-	if r.fault == FaultPeerDies || r.fault == FaultLeader {
-		if pulling, err = r.disturb(ctx, pulling); err != nil {
-			return s, err
-		}
-	}
-	var sent []sentAt
-	for len(pulling) > 0 {
-		now, err := sentBy(r.hub.host)
-		if err != nil {
-			return s, err
-		}
-		sent = append(sent, sentAt{time.Since(begin).Seconds(), now - before})
-		var left []*sharing.Node
-		for _, n := range pulling {
-			has, err := n.Has(ctx, r.fixed)
-			if err != nil {
-				return s, err
-			}
-			if !has {
-				left = append(left, n)
-				continue
-			}
-			s.Done = append(s.Done, time.Since(begin).Seconds())
-		}
-		if pulling = left; len(pulling) > 0 && lab.Sleep(ctx, nodesEvery) != nil {
-			return s, fmt.Errorf("%d nodes do not have the image after %v: %w", len(pulling), time.Since(begin), ctx.Err())
-		}
-	}
-	s.Last = s.Done[len(s.Done)-1]
-	all := sent[len(sent)-1].bytes
-	s.OriginRatio = float64(all) / float64(r.shared.packed)
-	for _, at := range slices.Backward(sent) {
-		if float64(at.bytes) < 0.99*float64(all) {
-			break
-		}
-		s.OriginDone = at.seconds
-	}
-	return s, r.count(ctx, &s)
-}
-
-// count adds what the mirrors have counted.
-func (r *peerRun) count(ctx context.Context, s *PeerPull) error {
-	for _, n := range r.cluster.Nodes {
-		if r.fault == FaultPeerDies && n == r.dying() {
-			continue
-		}
-		for name, to := range map[string]*float64{
-			`wangell_image_mirror_received_bytes_total{source="peer"}`: &s.FromPeers,
-			"wangell_image_mirror_banned_peers_total":                  &s.Banned,
-		} {
-			value, err := n.Metric(ctx, name)
-			if err != nil {
-				return err
-			}
-			*to += value
-		}
-	}
-	return nil
-}
-
-// dying is the node that dies.
-func (r *peerRun) dying() *sharing.Node { return r.cluster.Nodes[len(r.cluster.Nodes)-1] }
-
-// seed has one node pull the image and tell the controller of it, and returns the others. With FaultGarbage its image
-// is wrong afterwards.
-func (r *peerRun) seed(ctx context.Context) (others []*sharing.Node, err error) {
-	if err := r.cluster.Want(r.ref, 1); err != nil {
-		return nil, err
-	}
-	for {
-		others = nil
-		var seed *sharing.Node
-		for _, n := range r.cluster.Nodes {
-			has, err := n.Has(ctx, r.fixed)
-			switch {
-			case err != nil:
-				return nil, err
-			case has:
-				seed = n
-			default:
-				others = append(others, n)
-			}
-		}
-		shared := 0.0
-		if seed != nil {
-			if shared, err = seed.Metric(ctx, "wangell_image_mirror_shared_blobs"); err != nil {
-				return nil, err
-			}
-		}
-		switch {
-		case shared < float64(len(r.shared.layers)+2): // and manifest and configuration
-			if err := lab.Sleep(ctx, nodesEvery); err != nil {
-				return nil, fmt.Errorf("no node has pulled the image and shares it: %w", err)
-			}
-			continue
-		case r.fault == FaultGarbage:
-			return others, seed.Corrupt(r.shared.layers)
-		}
-		return others, nil
-	}
-}
-
-// disturb waits for the middle of the pull. Then the last node dies, or the leader is another one. It returns the nodes
-// that go on.
-func (r *peerRun) disturb(ctx context.Context, pulling []*sharing.Node) ([]*sharing.Node, error) {
-	for {
-		var got float64
-		for _, source := range []string{"peer", "registry"} {
-			n, err := r.dying().Metric(ctx, fmt.Sprintf("wangell_image_mirror_received_bytes_total{source=%q}", source))
-			if err != nil {
-				return nil, err
-			}
-			got += n
-		}
-		if got >= middle*float64(r.shared.packed) {
-			break
-		}
-		if err := lab.Sleep(ctx, nodesEvery); err != nil {
-			return nil, fmt.Errorf("the pull does not get to its middle: %w", err)
-		}
-	}
-	if r.fault == FaultLeader {
-		return pulling, r.cluster.ChangeLeader(ctx)
-	}
-	return pulling[:len(pulling)-1], r.dying().Kill()
-}
-
-// sentAt is what the registry's host has sent some seconds after the beginning.
-type sentAt struct {
-	seconds float64
-	bytes   uint64
-}
-
-// sentBy returns how many bytes a host has sent, with the headers of packets.
-func sentBy(host *netlab.Namespace) (bytes uint64, err error) {
-	err = host.Do(func() error {
-		device, err := netlink.LinkByName(netlab.Device)
-		if err == nil {
-			bytes = device.Attrs().Statistics.TxBytes
-		}
-		return err
-	})
-	return bytes, err
 }
 
 // onOff is how the keys of the summary name it.

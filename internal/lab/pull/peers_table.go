@@ -37,18 +37,20 @@ func newPeersReport(raw peerPulls) *report.Report {
 	}
 }
 
-// seconds returns the times until the last of some nodes had the image, without faults.
-func (raw peerPulls) seconds(nodes int, on bool) []float64 {
+// of returns a figure of the pulls of a case.
+func (raw peerPulls) of(c peerCase, f func(PeerPull) float64) []float64 {
 	return report.Collect(raw, func(p PeerPull) (float64, bool) {
-		return p.Last, p.Nodes == nodes && p.Peers == on && p.Fault == ""
+		return f(p), peerCase{nodes: p.Nodes, peers: p.Peers, fault: p.Fault, open: p.Open} == c
 	})
 }
 
-// originRatio returns what the registry has sent to as many nodes as were measured at most, without faults.
-func (raw peerPulls) originRatio(on bool) []float64 {
-	return report.Collect(raw, func(p PeerPull) (float64, bool) {
-		return p.OriginRatio, p.Nodes == mostPeers && p.Peers == on && p.Fault == ""
-	})
+func lastSeconds(p PeerPull) float64     { return p.Last }
+func receivedSeconds(p PeerPull) float64 { return p.Received }
+func originRatio(p PeerPull) float64     { return p.OriginRatio }
+
+// seconds returns the times until the last of some nodes had the image, without faults, behind the limited link.
+func (raw peerPulls) seconds(nodes int, on bool) []float64 {
+	return raw.of(peerCase{nodes: nodes, peers: on}, lastSeconds)
 }
 
 func (raw peerPulls) summary() (s report.Summary) {
@@ -61,18 +63,32 @@ func (raw peerPulls) summary() (s report.Summary) {
 		}
 	}
 	for _, on := range []bool{false, true} {
-		s = append(s, report.Value{Key: "origin_bytes_ratio_" + onOff(on), Value: median(raw.originRatio(on)),
+		s = append(s, report.Value{Key: "origin_bytes_ratio_" + onOff(on),
+			Value:   median(raw.of(peerCase{nodes: mostPeers, peers: on}, originRatio)),
 			Meaning: fmt.Sprintf("%d nodes at once, peers %s: bytes of the registry by the image", mostPeers, onOff(on))})
 	}
 	s = append(s, report.Value{Key: "peers_last_ratio",
 		Value:   median(raw.seconds(mostPeers, true)) / median(raw.seconds(1, false)),
 		Meaning: fmt.Sprintf("last of %d nodes with peers, by one node alone without", mostPeers)})
+	for _, c := range []peerCase{{nodes: 1}, {nodes: mostPeers, peers: true}} {
+		s = append(s, report.Value{
+			Key:     fmt.Sprintf("peers_received_%d_s_%s", c.nodes, onOff(c.peers)),
+			Value:   median(raw.of(c, receivedSeconds)),
+			Meaning: fmt.Sprintf("%d nodes at once, peers %s: last node has received the image (s)", c.nodes, onOff(c.peers)),
+		})
+	}
+	s = append(s, report.Value{Key: "peers_received_ratio",
+		Value: median(raw.of(peerCase{nodes: mostPeers, peers: true}, receivedSeconds)) /
+			median(raw.of(peerCase{nodes: 1}, receivedSeconds)),
+		Meaning: fmt.Sprintf("last of %d nodes with peers has received the image, by one alone without", mostPeers)})
+	for _, n := range []int{1, mostPeers} {
+		s = append(s, report.Value{Key: fmt.Sprintf("peers_%d_s_open", n),
+			Value:   median(raw.of(peerCase{nodes: n, open: true}, lastSeconds)),
+			Meaning: fmt.Sprintf("%d nodes at once, no peers, no limit of the link: last node (s)", n)})
+	}
 	for _, fault := range AllPeerFaults {
 		s = append(s, report.Value{
-			Key: "peers_s_" + fault,
-			Value: median(report.Collect(raw, func(p PeerPull) (float64, bool) {
-				return p.Last, p.Fault == fault
-			})),
+			Key: "peers_s_" + fault, Value: median(raw.of(peerCase{mostPeers, true, fault, false}, lastSeconds)),
 			Meaning: "with peers, " + faultWords[fault] + ": last node (s)",
 		})
 	}
@@ -86,27 +102,30 @@ var faultWords = map[string]string{
 }
 
 func (raw peerPulls) table() report.Table {
-	t := report.Table{Title: "Nodes that pull at once (medians)", Header: []string{"nodes", "peers", "fault",
-		"last node (s)", "by one alone without peers", "registry sent (images)", "until (s)", "from peers (MB)",
+	t := report.Table{Title: "Nodes that pull at once (medians)", Header: []string{"nodes", "peers", "",
+		"last node (s)", "by one alone without peers", "last has received (s)", "registry sent (images)", "until (s)",
+		"from peers (MB)", "CPU of containerds (s)", "of daemons (s)", "of the registry (s)",
 		"nodes found to send wrong bytes"}}
 	alone := median(raw.seconds(1, false))
 	for _, c := range peerCases(1) {
-		of := func(f func(PeerPull) float64) []float64 {
-			return report.Collect(raw, func(p PeerPull) (float64, bool) {
-				return f(p), p.Nodes == c.nodes && p.Peers == c.peers && p.Fault == c.fault
-			})
-		}
-		last := of(func(p PeerPull) float64 { return p.Last })
+		of := func(f func(PeerPull) float64) string { return cell(median(raw.of(c, f))) }
+		last := raw.of(c, lastSeconds)
 		if len(last) == 0 {
 			continue
 		}
-		t.Rows = append(t.Rows, []string{
-			fmt.Sprint(c.nodes), onOff(c.peers), faultWords[c.fault], cell(median(last)), cell(median(last) / alone),
-			fmt.Sprintf("%.3f", median(of(func(p PeerPull) float64 { return p.OriginRatio }))),
-			cell(median(of(func(p PeerPull) float64 { return p.OriginDone }))),
-			fmt.Sprintf("%.1f", median(of(func(p PeerPull) float64 { return p.FromPeers }))/1e6),
-			fmt.Sprint(median(of(func(p PeerPull) float64 { return p.Banned }))),
-		})
+		row := []string{
+			fmt.Sprint(c.nodes), onOff(c.peers), c.words(), cell(median(last)), cell(median(last) / alone), "",
+			fmt.Sprintf("%.3f", median(raw.of(c, originRatio))), of(func(p PeerPull) float64 { return p.OriginDone }),
+			fmt.Sprintf("%.1f", median(raw.of(c, func(p PeerPull) float64 { return p.FromPeers }))/1e6), "", "", "",
+			fmt.Sprint(median(raw.of(c, func(p PeerPull) float64 { return p.Banned }))),
+		}
+		if c.fault == "" {
+			row[5] = of(receivedSeconds)
+			row[9] = of(func(p PeerPull) float64 { return p.ContainerdCPU })
+			row[10] = of(func(p PeerPull) float64 { return p.DaemonCPU })
+			row[11] = of(func(p PeerPull) float64 { return p.RegistryCPU })
+		}
+		t.Rows = append(t.Rows, row)
 	}
 	return t
 }

@@ -19,9 +19,9 @@ func TestNodesShareAPull(t *testing.T) {
 	if err := e2e.GoBuild("wangell.loutres.me/cmd/wangell", wangell); err != nil {
 		t.Fatal(err)
 	}
-	cases := []peerCase{{3, false, ""}, {3, true, ""}}
+	cases := []peerCase{{nodes: 3}, {nodes: 3, peers: true}}
 	for _, fault := range AllPeerFaults {
-		cases = append(cases, peerCase{3, true, fault})
+		cases = append(cases, peerCase{nodes: 3, peers: true, fault: fault})
 	}
 	r := runs(t, Params{
 		Wangell: wangell, Parts: []string{PartPeers}, PeersLink: "40mbit", PeersSize: 24_000_000, cases: cases,
@@ -63,7 +63,10 @@ func TestNodesShareAPull(t *testing.T) {
 func TestPeersSummaryFollowsFromTheSamples(t *testing.T) {
 	var raw peerPulls
 	for i, c := range peerCases(1) {
-		p := PeerPull{Nodes: c.nodes, Peers: c.peers, Fault: c.fault, Last: 10 + float64(i), OriginRatio: 1}
+		p := PeerPull{
+			Nodes: c.nodes, Peers: c.peers, Fault: c.fault, Open: c.open, Last: 10 + float64(i), OriginRatio: 1,
+			Received: 8 + float64(i),
+		}
 		if !c.peers {
 			p.OriginRatio = float64(c.nodes)
 		}
@@ -72,7 +75,8 @@ func TestPeersSummaryFollowsFromTheSamples(t *testing.T) {
 	r := newPeersReport(raw)
 	for key, want := range map[string]float64{
 		"peers_1_s_off": 10, "peers_3_s_on": 15, "peers_last_ratio": 1.5, "origin_bytes_ratio_off": 3,
-		"origin_bytes_ratio_on": 1, "peers_s_leader": 19,
+		"origin_bytes_ratio_on": 1, "peers_received_ratio": 13. / 8, "peers_1_s_open": 16, "peers_3_s_open": 17,
+		"peers_s_leader": 21,
 	} {
 		if got := r.Summary.Get(key); math.Abs(got-want) > 1e-9 {
 			t.Errorf("%s is %v, want %v", key, got, want)

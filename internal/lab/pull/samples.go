@@ -84,6 +84,8 @@ type PeerPull struct {
 	// Peers is whether they share images.
 	Peers bool   `json:"peers"`
 	Fault string `json:"fault,omitempty"`
+	// Open is whether the registry's link had no limit.
+	Open bool `json:"open,omitempty"`
 	// Done is when each node had the image, of those that did not have it before and did not die. Last is the greatest.
 	Done []float64 `json:"done_s"`
 	Last float64   `json:"last_s"`
@@ -92,6 +94,12 @@ type PeerPull struct {
 	// OriginDone is when the registry's host had sent 99 % of that: from then on the nodes waited for each other, for
 	// their disks and for processors.
 	OriginDone float64 `json:"origin_done_s"`
+	// Received is when the last node's device had received 99 % of what it received; 0 with a fault, as are the next.
+	Received float64 `json:"received_s,omitempty"`
+	// ContainerdCPU and DaemonCPU are the processor time of all nodes, RegistryCPU that of the registry.
+	ContainerdCPU float64 `json:"containerd_cpu_s,omitempty"`
+	DaemonCPU     float64 `json:"daemon_cpu_s,omitempty"`
+	RegistryCPU   float64 `json:"registry_cpu_s,omitempty"`
 	// FromPeers is what the nodes have received from each other, in bytes.
 	FromPeers float64 `json:"from_peers_bytes"`
 	// Banned is how often a node was found to have sent wrong pieces.

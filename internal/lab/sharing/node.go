@@ -205,6 +205,18 @@ func (n *Node) Corrupt(digests []string) error {
 	return nil
 }
 
+// Host is where the node runs.
+func (n *Node) Host() *netlab.Namespace { return n.host }
+
+// CPU returns the processor time that its containerd and its daemon have used.
+func (n *Node) CPU() (containerd, daemon time.Duration, err error) {
+	if containerd, err = n.containerd.CPU(); err != nil {
+		return 0, 0, err
+	}
+	daemon, err = n.daemon.CPU()
+	return containerd, daemon, err
+}
+
 // Kill ends the daemon by SIGKILL, and containerd.
 func (n *Node) Kill() error {
 	if err := n.daemon.Signal(unix.SIGKILL); err != nil {

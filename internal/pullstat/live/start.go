@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // Containerd is a throw-away containerd with its CRI plugin, which runs until Close.
@@ -42,6 +43,9 @@ func (c *Containerd) Hosts() string { return c.scratch.path("hosts") }
 
 // Blob returns the file of a blob, given its digest as ALGORITHM:HEX.
 func (c *Containerd) Blob(digest string) string { return c.scratch.blob(digest) }
+
+// CPU returns the processor time that it, and its helpers that have ended, have used.
+func (c *Containerd) CPU() (time.Duration, error) { return c.scratch.proc.CPU() }
 
 // Stop stops it. Its folder stays until Close.
 func (c *Containerd) Stop() error { return c.scratch.stop() }
