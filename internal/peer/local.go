@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"os"
 	"slices"
 	"time"
 
@@ -159,15 +160,18 @@ func (m *Mirror) ask(ctx context.Context, k blobindex.Key) uint64 {
 	return 0
 }
 
-// blob is a complete blob in a file of the mirror.
+// blob is a complete blob in a file of the mirror. It is an os.File, so that the kernel sends it by sendfile(2).
 type blob struct {
-	*io.SectionReader
-	size  uint64
-	close func()
+	*os.File
+	size uint64
+	done func()
 }
 
 // Close implements io.Closer.
-func (b blob) Close() error { b.close(); return nil }
+func (b blob) Close() error {
+	defer b.done()
+	return b.File.Close()
+}
 
 // fetch returns a blob once it is complete.
 func (m *Mirror) fetch(ctx context.Context, k blobindex.Key, manifest bool) (blob, error) {
@@ -191,5 +195,10 @@ func (m *Mirror) fetch(ctx context.Context, k blobindex.Key, manifest bool) (blo
 		m.leave(d)
 		return blob{}, err
 	}
-	return blob{io.NewSectionReader(d.file, 0, int64(size)), size, func() { m.leave(d); m.Scan() }}, nil
+	f, err := os.Open(d.file.Name()) // with an offset of its own
+	if err != nil {
+		m.leave(d)
+		return blob{}, err
+	}
+	return blob{f, size, func() { m.leave(d); m.Scan() }}, nil
 }
