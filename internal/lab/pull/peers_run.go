@@ -73,7 +73,8 @@ func (r *peerRun) measure(ctx context.Context) (s PeerPull, err error) {
 	if err != nil {
 		return s, err
 	}
-	s.ContainerdCPU, s.DaemonCPU = (after.containerd - before.containerd).Seconds(), (after.daemon - before.daemon).Seconds()
+	s.ContainerdCPU = (after.containerd - before.containerd).Seconds()
+	s.DaemonCPU = (after.daemon - before.daemon).Seconds()
 	s.RegistryCPU = (after.registry - before.registry).Seconds()
 	return s, r.count(ctx, &s)
 }

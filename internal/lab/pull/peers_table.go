@@ -20,8 +20,8 @@ the headers of packets, and until when 99 % of it. All nodes share the processor
 machine, which nodes of a cluster do not. So there is also the time until the last node's device has
 received 99 % of its bytes, before it has verified and unpacked them; the processor time of containerds,
 daemons (their mirrors, and the gate) and registry; and pulls without peers and without a limit of the
-link, which is what the machine needs for the rest. The faults: with peer_dies one of three nodes gets SIGKILL, daemon and containerd, once it has
-30 % of the image; with garbage one node has the image, with a wrong byte in the middle of each layer, and
+link, which is what the machine needs for the rest. The faults: with peer_dies one of three nodes gets
+SIGKILL, daemon and containerd, once it has 30 % of the image; with garbage one node has the image, with a wrong byte in the middle of each layer, and
 the others begin; with registry_gone one node has the image, the registry is stopped, and the others begin;
 with leader the controller is replaced by one that knows nothing, once a node has 30 %. Times are of the
 nodes that go on.`

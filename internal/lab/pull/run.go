@@ -176,8 +176,8 @@ func (b *bench) withHub(ctx context.Context, f func(*netlab.Net, *hub) error) (e
 	return f(network, h)
 }
 
-// startHub starts the registry in a network, where it sends a number of bits per second, or without limit if that is 0. Its images are the same in
-// every network.
+// startHub starts the registry in a network, where it sends a number of bits per second, or without limit if that is
+// 0. Its images are the same in every network.
 func (b *bench) startHub(ctx context.Context, network *netlab.Net, bits uint64) (*hub, error) {
 	host := network.Clients[hubHost]
 	if bits > 0 {
