@@ -116,10 +116,13 @@ vm: ## other kernels, in emulated VMs: make vm [KERNELS="6.12 newest"] [ARCH=arm
 	@hack/install-deps.sh vm
 	$(COMPILE) run $(ROOT) ./test/vm --kernels '$(KERNELS)' --arch '$(ARCH)' --checks '$(CHECKS)'
 
-# What mostly computes takes the time that tests which mostly wait leave: they start containers and measure.
+# What mostly computes takes the time that tests which mostly wait leave: they start containers and measure. With empty
+# caches, the tests on Kubernetes wait for its programs, so what nothing waits for comes after these.
 COMPUTE := nice -n 5
-# The operator's tests wait for the cluster-build of the Kubernetes tests, which runs at the same time.
-CHECKS_AND_UNITS := check-generated chart-check lint release-check unit cluster-build operator
+BACKGROUND := nice -n 15
+# Knative is built beside the first tests on Kubernetes, which do without it. The operator's tests wait for the build of
+# Kubernetes, which runs at the same time.
+CHECKS_AND_UNITS := check-generated chart-check knative-build lint release-check unit kubernetes-build operator
 
 .PHONY: test
 test: ## everything, as CI runs it: install what is missing, lint, all tests (root)
@@ -131,9 +134,9 @@ test: ## everything, as CI runs it: install what is missing, lint, all tests (ro
 	$(call say,Side by side: Kubernetes; one machine end to end; checks and all other tests)
 	@export GOTEST_TOTALS=$(TOTALS) WANGELL_BIN=$(CURDIR)/bin/wangell; lanes=(); \
 	trap 'kill "$${lanes[@]}" 2>/dev/null || true' EXIT; \
-	$(MAKE) --no-print-directory cluster-build kube docs-check-kubernetes & lanes+=($$!); \
+	$(MAKE) --no-print-directory kubernetes-build kube docs-check-kubernetes & lanes+=($$!); \
 	($(MAKE) --no-print-directory docs-check e2e && $(COMPUTE) $(MAKE) --no-print-directory gate) & lanes+=($$!); \
-	$(COMPUTE) $(MAKE) --no-print-directory $(CHECKS_AND_UNITS) & lanes+=($$!); \
+	$(BACKGROUND) $(MAKE) --no-print-directory $(CHECKS_AND_UNITS) & lanes+=($$!); \
 	failed=0; for lane in "$${lanes[@]}"; do wait "$$lane" || failed=$$?; done; exit $$failed
 	$(call say,All tests)
 	@$(GO) run ./hack/gotest -sum $(TOTALS)
@@ -197,8 +200,14 @@ PROXY_MODE ?= iptables
 CNI        ?= bridge
 
 .PHONY: cluster-build
-cluster-build: ## build Kubernetes and Knative for tests, unless they are in the cache
+cluster-build: kubernetes-build knative-build ## build Kubernetes and Knative for tests, unless they are in the cache
+
+.PHONY: kubernetes-build
+kubernetes-build:
 	$(COMPILE) run -C test/cluster . build
+
+.PHONY: knative-build
+knative-build:
 	$(COMPILE) run -C test/knative . build
 
 .PHONY: cluster
