@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 )
 
 const (
-	// execPatience bounds the removal of a command that did not end in time.
+	// execPatience bounds what is left to do when time is up: to start a command whose start has begun, and to remove it.
 	execPatience = 5 * time.Second
 	// outputPatience bounds the wait for the output of a command that has ended: a child that it has left behind may
 	// keep the pipes open.
@@ -46,8 +47,15 @@ func (e *Executor) Close() error { return e.client.Close() }
 
 // Exec runs a command in a pod, with the user, the capabilities, the environment, the working directory and the limits
 // of the pod's own process, and returns its exit code and the first readiness.MaxOutput bytes of its output. It kills
-// the command when ctx ends. A pod has one container, so its name does not matter.
+// the command when ctx ends; the error then wraps that of ctx, whichever step it interrupts. A pod has one container, so
+// its name does not matter.
 func (e *Executor) Exec(ctx context.Context, pod, _ string, command []string) (code int, output []byte, err error) {
+	defer func() {
+		// containerd reports a deadline that passes inside its shim as an error of an unknown class.
+		if err != nil && ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
+			err = fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+	}()
 	container, err := e.client.LoadContainer(ctx, pod)
 	if err != nil {
 		return 0, nil, native(err)
@@ -65,8 +73,10 @@ func (e *Executor) Exec(ctx context.Context, pod, _ string, command []string) (c
 	var random [8]byte
 	_, _ = rand.Read(random[:])
 	out := &head{}
-	p, err := task.Exec(ctx, "probe-"+hex.EncodeToString(random[:]), &process,
-		cio.NewCreator(cio.WithStreams(nil, out, out), cio.WithFIFODir(e.dir)))
+	id := "probe-" + hex.EncodeToString(random[:])
+	beyond, cancel := outlast(ctx, execPatience)
+	defer cancel()
+	p, err := task.Exec(beyond, id, &process, cio.NewCreator(cio.WithStreams(nil, out, out), cio.WithFIFODir(e.dir)))
 	if err != nil {
 		return 0, nil, native(err)
 	}
@@ -82,7 +92,9 @@ func run(ctx context.Context, p client.Process) (code int, err error) {
 	if err != nil {
 		return 0, native(err)
 	}
-	if err := p.Start(ctx); err != nil {
+	beyond, cancel := outlast(ctx, execPatience)
+	defer cancel()
+	if err := p.Start(beyond); err != nil {
 		return 0, native(err)
 	}
 	select {
@@ -127,6 +139,14 @@ func remove(ctx context.Context, p client.Process) error {
 	case <-ctx.Done():
 		return errors.Join(errors.New("a command or its children do not end after SIGKILL"), p.IO().Close())
 	}
+}
+
+// outlast returns a context that ends a while after ctx. A step that ctx cut short would leave a process that nobody
+// can kill: runc has started it in the pod, and containerd has not learned its PID.
+func outlast(ctx context.Context, while time.Duration) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(while, cancel) })
+	return longer, func() { stop(); cancel() }
 }
 
 // head keeps the first bytes that are written to it.

@@ -60,6 +60,11 @@ func TestExecHasTheRightsOfThePodAndLeavesNothing(t *testing.T) {
 	if _, _, err := exec(2*time.Second, program, "run", "hang"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a command that hangs: %v", err)
 	}
+	for within := time.Millisecond; within < time.Second; within += within / 4 { // whichever step it interrupts
+		if _, _, err := exec(within, program, "run", "hang"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a command that hangs, %v: %v", within, err)
+		}
+	}
 	if _, _, err := exec(time.Minute, "/no/such/program"); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("a command that does not exist: %v", err)
 	}
