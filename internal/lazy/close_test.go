@@ -16,7 +16,7 @@ import (
 
 // The end does not wait for a registry that does not answer.
 func TestCloseDoesNotWaitForTheRegistry(t *testing.T) {
-	h, s := newHub(t), newSetup(t)
+	h, s := newHub(t), newSetupWith(t, Config{Settle: time.Hour})
 	gate := make(chan struct{})
 	defer close(gate)
 	h.gate.Store(&gate)
@@ -26,6 +26,7 @@ func TestCloseDoesNotWaitForTheRegistry(t *testing.T) {
 	dir, remove := s.mount(img, pluginName)
 	check(t, filepath.Join(dir, "wanted"), wanted)
 	remove()
+	s.fetchAll()
 	containerdtest.Until(t, "a request that is not answered", func() bool { return h.held.Load() > 0 })
 	if err := s.server.Close(); err != nil {
 		t.Fatal(err)

@@ -28,6 +28,7 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/pkg/snapshotters"
+	"github.com/containerd/errdefs"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -169,7 +170,7 @@ type setup struct {
 	events []Failure
 }
 
-func newSetup(t testing.TB) *setup { return newSetupWith(t, Config{Patience: 2 * time.Second}) }
+func newSetup(t testing.TB) *setup { return newSetupWith(t, Config{Patience: time.Second}) }
 
 // newSetupWith starts one with some fields of a Config.
 func newSetupWith(t testing.TB, cfg Config) *setup {
@@ -206,6 +207,15 @@ func newSetupWith(t testing.TB, cfg Config) *setup {
   address = %q
 `, pluginName, s.cfg.Socket))
 	return s
+}
+
+// fetchAll lets the background begin that a long Config.Settle holds back.
+func (s *setup) fetchAll() {
+	store := s.server.store
+	store.mu.Lock()
+	defer store.mu.Unlock()
+	store.settle = 0
+	store.changed.Broadcast()
 }
 
 func (s *setup) start() {
@@ -290,7 +300,7 @@ func check(t testing.TB, file string, want image.File) {
 func TestAContainerReadsBeforeTheImageIsThere(t *testing.T) {
 	for _, compression := range []string{"estargz", "zstdchunked"} {
 		t.Run(compression, func(t *testing.T) {
-			h, s := newHub(t), newSetupWith(t, Config{Settle: 5 * time.Second})
+			h, s := newHub(t), newSetupWith(t, Config{Settle: time.Hour})
 			wanted, rest, other := noise(100<<10), noise(12<<20), noise(6<<20)
 			ref := h.push(t, compression, map[string]image.File{"/rest": rest, "/a/wanted": wanted},
 				map[string]image.File{"/other": other})
@@ -304,6 +314,7 @@ func TestAContainerReadsBeforeTheImageIsThere(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, "a/new"), []byte("x"), 0o600); err != nil {
 				t.Error(err)
 			}
+			s.fetchAll()
 			containerdtest.Until(t, "both layers are complete", func() bool { return s.server.Stats().Complete == 2 })
 			if sent := h.sent.Load(); sent > 20<<20 {
 				t.Errorf("the registry has sent %d bytes in all", sent)
@@ -342,7 +353,7 @@ func TestAReadFailsWhenTheRegistryStaysAway(t *testing.T) {
 	if _, err := os.ReadFile(filepath.Join(dir, "a")); !errors.Is(err, syscall.EIO) {
 		t.Errorf("read without a registry: %v, want EIO", err)
 	}
-	if took := time.Since(begin); took < s.cfg.Patience || took > 5*s.cfg.Patience {
+	if took := time.Since(begin); took < s.cfg.Patience {
 		t.Errorf("the read failed after %v", took)
 	}
 	containerdtest.Until(t, "the event", func() bool {
@@ -404,14 +415,17 @@ func TestNothingIsLeftOfAnImageThatIsRemoved(t *testing.T) {
 		list, err := s.Client.ImageService().List(t.Context())
 		return err == nil && len(list) == 2
 	})
-	list, err := s.Client.ImageService().List(t.Context())
-	for _, i := range list {
-		err = errors.Join(err, s.Client.ImageService().Delete(t.Context(), i.Name, images.SynchronousDelete()))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 	containerdtest.Until(t, "no mount and no file is left", func() bool {
+		// Each time: the CRI plugin may just be handling an event of the image, and give it its other name again.
+		list, err := s.Client.ImageService().List(t.Context())
+		for _, i := range list {
+			if e := s.Client.ImageService().Delete(t.Context(), i.Name, images.SynchronousDelete()); !errdefs.IsNotFound(e) {
+				err = errors.Join(err, e)
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 		var files int
 		for _, dir := range []string{"blobs", "snapshotter/snapshots", "cache"} {
 			err := filepath.WalkDir(filepath.Join(s.cfg.Root, dir), func(_ string, e fs.DirEntry, err error) error {
