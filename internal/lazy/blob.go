@@ -30,11 +30,13 @@ type Blob struct {
 	notes  *os.File // which blocks are here
 
 	resolver *layer.Resolver // guarded by the filesystem
+	recorder *recorder
 
 	refs    int    // mounts
 	unpack  func() // called once all that is mounted is here; nil: done, or not wanted
 	blocks  blocks
 	left    int    // blocks that are not here
+	plan    plan   // what the background fetches first
 	cursor  int    // where the background goes on
 	used    uint64 // the store's clock at the last read that waited
 	pause   time.Duration

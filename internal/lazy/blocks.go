@@ -73,3 +73,40 @@ func (b blocks) set(r run, s state) {
 		}
 	}
 }
+
+// plan are blocks that are wanted first, in their order.
+type plan struct {
+	order []int // without those before the first that is missing
+	in    map[int]bool
+}
+
+// add adds blocks after the others. Those that a blob of size blocks does not have are left out.
+func (p *plan) add(size int, blocks []int) {
+	if p.in == nil {
+		p.in = map[int]bool{}
+	}
+	for _, i := range blocks {
+		if i >= 0 && i < size && !p.in[i] {
+			p.in[i] = true
+			p.order = append(p.order, i)
+		}
+	}
+}
+
+// next returns missing blocks of the plan: at most limit, without a gap. The run is empty if none is missing.
+func (p *plan) next(b blocks, limit int) run {
+	for len(p.order) > 0 && b[p.order[0]] == here {
+		p.order = p.order[1:]
+	}
+	for _, i := range p.order {
+		if b[i] != missing {
+			continue
+		}
+		r := run{i, i}
+		for r.to < len(b) && r.to-r.from < limit && b[r.to] == missing && p.in[r.to] {
+			r.to++
+		}
+		return r
+	}
+	return run{}
+}

@@ -42,6 +42,10 @@ const (
 	labelName   = "containerd.io/snapshot/remote/stargz.reference"
 )
 
+// FirstAnnotation is the annotation of layers, and so the label of their snapshots, that says how many bytes from the
+// beginning are needed first.
+const FirstAnnotation = "containerd.io/snapshot/wangell.first"
+
 // attributesFor is how long the kernel may keep names and attributes, which never change.
 const attributesFor = time.Hour
 
@@ -97,18 +101,41 @@ func (f *filesystem) resolverOf(b *Blob) (_ *layer.Resolver, err error) {
 	cfg := config.Config{NoPrefetch: true, NoBackgroundFetch: true, NoPrometheus: true,
 		DirectoryCacheConfig: config.DirectoryCacheConfig{Direct: true}}
 	open := func(_ *io.SectionReader, options ...metadata.Option) (metadata.Reader, error) {
-		r, err := memory.NewReader(io.NewSectionReader(b, 0, b.size), options...)
-		return direct{r, b}, err
+		r, err := memory.NewReader(io.NewSectionReader(watchedReads{b}, 0, b.size), options...)
+		if err != nil {
+			return nil, err
+		}
+		b.recorder.names(r)
+		return direct{r, b}, nil
 	}
 	b.resolver, err = layer.NewResolver(f.dir, task.NewBackgroundTaskManager(1, 0), cfg,
 		map[string]remote.Handler{"store": f}, open, layer.OverlayOpaqueTrusted, nil)
 	return b.resolver, err
 }
 
-// direct is a metadata.Reader of a blob whatever its Clone is to read from.
+// direct is a metadata.Reader of a blob whatever its Clone is to read from. What is opened and read through it is
+// recorded; a Clone, by which layers are unpacked, is for what nobody has asked for.
 type direct struct {
 	metadata.Reader
 	blob *Blob
+}
+
+// watchedReads is a blob whose reads are recorded.
+type watchedReads struct{ *Blob }
+
+// ReadAt implements io.ReaderAt.
+func (w watchedReads) ReadAt(p []byte, off int64) (int, error) {
+	if n := min(int64(len(p)), w.size-off); off >= 0 && n > 0 {
+		w.recorder.read(blocksOf(off, n), time.Now())
+	}
+	return w.Blob.ReadAt(p, off)
+}
+
+// OpenFileWithPreReader implements metadata.Reader.
+func (d direct) OpenFileWithPreReader(id uint32, pre func(uint32, int64, int64, string, io.Reader) error) (
+	metadata.File, error) {
+	d.blob.recorder.open(id, time.Now())
+	return d.Reader.OpenFileWithPreReader(id, pre)
 }
 
 // Clone implements metadata.Reader.
@@ -160,6 +187,8 @@ func (f *filesystem) Mount(ctx context.Context, mountpoint string, labels map[st
 		return errors.Join(err, detach(mountpoint))
 	}
 	readAhead(mountpoint)
+	f.store.first(blob, labels[FirstAnnotation])
+	blob.recorder.begin(from.ref.String())
 	f.store.whenComplete(blob, func() {
 		if err := m.layer.BackgroundFetch(); err != nil {
 			f.store.log.Debug("a layer is not unpacked ahead of reads", "layer", from.digest, "error", err)

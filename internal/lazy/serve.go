@@ -96,7 +96,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err := detachAll(states); err != nil {
 		return nil, err
 	}
-	s.store, err = newStore(filepath.Join(cfg.Root, "blobs"), cfg)
+	s.store, err = newStore(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("folder for layers: %w", err)
 	}

@@ -237,6 +237,25 @@ func (s *setup) pull(ref, snapshotter string) client.Image {
 	return img
 }
 
+// removeImages removes all images, also by the names that the CRI plugin gives them meanwhile. It may do so even after
+// that, for an event that it is just handling.
+func (s *setup) removeImages() {
+	s.t.Helper()
+	store := s.Client.ImageService()
+	containerdtest.Until(s.t, "no image is left", func() bool {
+		list, err := store.List(s.t.Context())
+		for _, i := range list {
+			if e := store.Delete(s.t.Context(), i.Name, images.SynchronousDelete()); !errdefs.IsNotFound(e) {
+				err = errors.Join(err, e)
+			}
+		}
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		return len(list) == 0
+	})
+}
+
 // mount mounts an image as for a container, and returns where and what removes it.
 func (s *setup) mount(img client.Image, snapshotter string) (dir string, remove func()) {
 	s.t.Helper()
@@ -416,16 +435,7 @@ func TestNothingIsLeftOfAnImageThatIsRemoved(t *testing.T) {
 		return err == nil && len(list) == 2
 	})
 	containerdtest.Until(t, "no mount and no file is left", func() bool {
-		// Each time: the CRI plugin may just be handling an event of the image, and give it its other name again.
-		list, err := s.Client.ImageService().List(t.Context())
-		for _, i := range list {
-			if e := s.Client.ImageService().Delete(t.Context(), i.Name, images.SynchronousDelete()); !errdefs.IsNotFound(e) {
-				err = errors.Join(err, e)
-			}
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		s.removeImages()
 		var files int
 		for _, dir := range []string{"blobs", "snapshotter/snapshots", "cache"} {
 			err := filepath.WalkDir(filepath.Join(s.cfg.Root, dir), func(_ string, e fs.DirEntry, err error) error {

@@ -3,12 +3,14 @@
 package lazy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
@@ -28,6 +30,7 @@ type Stats struct {
 // Store keeps the blobs that are mounted, and fetches all of them. Reads that wait go first: what is fetched in the
 // background pauses meanwhile.
 type Store struct {
+	root     string // of traces
 	dir      string
 	patience time.Duration
 	settle   time.Duration
@@ -52,12 +55,13 @@ type Store struct {
 	tasks     sync.WaitGroup
 }
 
-// newStore returns the store in a folder. The Config has its defaults.
-func newStore(dir string, cfg Config) (*Store, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+// newStore returns the store. The Config has its defaults.
+func newStore(cfg Config) (*Store, error) {
+	dir := filepath.Join(cfg.Root, "blobs")
+	if err := errors.Join(os.MkdirAll(dir, 0o700), forgetTraces(cfg.Root, mostTraces)); err != nil {
 		return nil, err
 	}
-	s := &Store{dir: dir, patience: cfg.Patience, settle: cfg.Settle, log: cfg.Log, failed: cfg.Failed,
+	s := &Store{root: cfg.Root, dir: dir, patience: cfg.Patience, settle: cfg.Settle, log: cfg.Log, failed: cfg.Failed,
 		blobs:   map[digest.Digest]*Blob{},
 		loading: map[digest.Digest]bool{}, running: map[*request]*Blob{}}
 	s.early = map[digest.Digest]bool{}
@@ -215,6 +219,8 @@ func (s *Store) load(ctx context.Context, from source, image string) (_ *Blob, e
 		return nil, err
 	}
 	b.size, b.blocks, b.checked = size, got, whole
+	b.recorder = newRecorder(s.root, from.digest, s.log)
+	b.plan.add(len(got), b.recorder.known())
 	for _, s := range got {
 		if s != here {
 			b.left++
@@ -265,6 +271,9 @@ func (s *Store) busy(b *Blob) bool {
 func (b *Blob) close() {
 	if b.cancel != nil {
 		b.cancel()
+	}
+	if b.recorder != nil {
+		b.recorder.end()
 	}
 	for _, f := range []*os.File{b.file, b.notes} {
 		if f != nil {
@@ -325,8 +334,11 @@ func (s *Store) work() {
 			}
 			continue
 		}
-		q := &request{run: b.blocks.next(b.cursor, pieceBlocks)}
-		b.cursor = q.run.to
+		q := &request{run: b.plan.next(b.blocks, pieceBlocks)}
+		if q.run.from == q.run.to {
+			q.run = b.blocks.next(b.cursor, pieceBlocks)
+			b.cursor = q.run.to
+		}
 		b.blocks.set(q.run, coming)
 		s.running[q] = b
 		s.mu.Unlock()
@@ -335,8 +347,9 @@ func (s *Store) work() {
 	}
 }
 
-// choose returns the blob of which to fetch something: of those that lack something, the one that was read last. If
-// there is none at the moment, it returns when to look again; 0: when something changes.
+// choose returns the blob of which to fetch something: of those that lack something, one that lacks what is wanted
+// first, and of those the one that was read last. If there is none at the moment, it returns when to look again; 0: when
+// something changes.
 func (s *Store) choose(now time.Time) (best *Blob, later time.Duration) {
 	if s.waiting > 0 {
 		return nil, 0
@@ -354,11 +367,39 @@ func (s *Store) choose(now time.Time) (best *Blob, later time.Duration) {
 			}
 			continue
 		}
-		if best == nil || b.used > best.used || b.used == best.used && b.source.digest < best.source.digest {
+		if best == nil || before(b, best) {
 			best = b
 		}
 	}
 	return best, later
+}
+
+// before reports whether something of a is fetched before something of b.
+func before(a, b *Blob) bool {
+	first := func(b *Blob) int {
+		if r := b.plan.next(b.blocks, 1); r.from < r.to {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(first(a), first(b)), cmp.Compare(b.used, a.used),
+		cmp.Compare(a.source.digest, b.source.digest)) < 0
+}
+
+// first has the beginning of a blob fetched first, besides what was read earlier: as many bytes as a text says.
+func (s *Store) first(b *Blob, text string) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n <= 0 {
+		return
+	}
+	r := blocksOf(0, min(n, b.size))
+	wanted := make([]int, 0, r.to)
+	for i := range r.to {
+		wanted = append(wanted, i)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b.plan.add(len(b.blocks), wanted)
 }
 
 // hurry makes the request that fetches a block go on although reads wait: one waits for it.
