@@ -31,6 +31,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/lazy/trace"
 )
 
 // Labels of snapshots: what a pull says of the layer. The CRI plugin sets them if its disable_snapshot_annotations is
@@ -41,10 +43,6 @@ const (
 	labelDigest = "containerd.io/snapshot/remote/stargz.digest"
 	labelName   = "containerd.io/snapshot/remote/stargz.reference"
 )
-
-// FirstAnnotation is the annotation of layers, and so the label of their snapshots, that says how many bytes from the
-// beginning are needed first.
-const FirstAnnotation = "containerd.io/snapshot/wangell.first"
 
 // attributesFor is how long the kernel may keep names and attributes, which never change.
 const attributesFor = time.Hour
@@ -187,7 +185,7 @@ func (f *filesystem) Mount(ctx context.Context, mountpoint string, labels map[st
 		return errors.Join(err, detach(mountpoint))
 	}
 	readAhead(mountpoint)
-	f.store.first(blob, labels[FirstAnnotation])
+	f.store.first(blob, labels[trace.Annotation])
 	blob.recorder.begin(from.ref.String())
 	f.store.whenComplete(blob, func() {
 		if err := m.layer.BackgroundFetch(); err != nil {

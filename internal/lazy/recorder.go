@@ -14,6 +14,8 @@ import (
 
 	"github.com/containerd/stargz-snapshotter/metadata"
 	"github.com/opencontainers/go-digest"
+
+	"wangell.loutres.me/internal/lazy/trace"
 )
 
 // A layer is recorded until no file was opened for the first time during learnQuiet, and at most for learnLongest from
@@ -23,7 +25,13 @@ const (
 	learnLongest = 5 * time.Minute
 )
 
-// traceDelay is how long after a change a Trace is written: one write has many changes.
+// Limits of what is recorded: files of a layer, and layers, of which the oldest are forgotten.
+const (
+	mostFiles  = 10_000
+	mostTraces = 2_000
+)
+
+// traceDelay is how long after a change the trace is written: one write has many changes.
 const traceDelay = time.Second
 
 // recorder notes what is read of a layer. It begins with what an earlier one has noted.
@@ -35,7 +43,7 @@ type recorder struct {
 	mu     sync.Mutex
 	tree   metadata.Reader
 	begun  bool
-	trace  Trace
+	trace  trace.Layer
 	files  map[string]bool // of trace
 	blocks map[int]bool    // likewise
 	opened map[uint32]bool
@@ -51,9 +59,9 @@ func newRecorder(root string, layer digest.Digest, log *slog.Logger) *recorder {
 	r := &recorder{root: root, layer: layer, log: log, files: map[string]bool{}, blocks: map[int]bool{},
 		opened: map[uint32]bool{}}
 	var err error
-	if r.trace, err = ReadTrace(root, layer); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if r.trace, err = trace.Read(root, layer); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		log.Warn("what was read of a layer is recorded anew", "error", err)
-		r.trace = Trace{}
+		r.trace = trace.Layer{}
 	}
 	for _, f := range r.trace.Files {
 		r.files[f] = true
@@ -159,7 +167,7 @@ func (r *recorder) write() {
 		}
 	}
 	r.new = nil
-	if err := r.trace.write(r.root, r.layer); err != nil {
+	if err := r.trace.Write(r.root, r.layer); err != nil {
 		r.log.Warn("what is read of a layer cannot be recorded", "layer", r.layer, "error", err)
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+
+	"wangell.loutres.me/internal/lazy/trace"
 )
 
 // Stats counts what a Store did.
@@ -58,7 +60,7 @@ type Store struct {
 // newStore returns the store. The Config has its defaults.
 func newStore(cfg Config) (*Store, error) {
 	dir := filepath.Join(cfg.Root, "blobs")
-	if err := errors.Join(os.MkdirAll(dir, 0o700), forgetTraces(cfg.Root, mostTraces)); err != nil {
+	if err := errors.Join(os.MkdirAll(dir, 0o700), trace.Prune(cfg.Root, mostTraces)); err != nil {
 		return nil, err
 	}
 	s := &Store{root: cfg.Root, dir: dir, patience: cfg.Patience, settle: cfg.Settle, log: cfg.Log, failed: cfg.Failed,

@@ -27,6 +27,9 @@ type Options struct {
 	Source, Destination string
 	Layers              Layers
 	Compression         Compression
+	// First are files that come first in the layers that replace those with these digests, in their order, as paths from
+	// the root. Only for compressions with a table of contents.
+	First map[digest.Digest][]string
 	// Platforms are those to convert, as OS/ARCHITECTURE[/VARIANT]; empty: all.
 	Platforms []string
 	// Tag is the name of the image in a tarball. Empty: the source's.
@@ -156,6 +159,10 @@ type part struct {
 }
 
 func (j *job) run(ctx context.Context) error {
+	if len(j.o.First) > 0 && !j.o.Compression.indexed() {
+		return fmt.Errorf("layers with %s have no table of contents, so that the order of files does not matter",
+			j.o.Compression)
+	}
 	top, err := j.from.top(ctx)
 	if err != nil {
 		return err

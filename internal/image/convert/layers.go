@@ -14,6 +14,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
+
+	"wangell.loutres.me/internal/lazy/trace"
 )
 
 // layer is a layer of the source.
@@ -141,11 +143,37 @@ func (c *converter) spool() (string, error) {
 
 // packInto compresses an archive and delivers it.
 func (c *converter) packInto(ctx context.Context, archive io.Reader) (packed, error) {
+	return c.packWith(ctx, archive, func(string, map[string]string) error { return nil })
+}
+
+// packFirst is packInto for an archive in which some files come first. An annotation says where they end.
+func (c *converter) packFirst(ctx context.Context, archive *os.File, first []string) (packed, error) {
+	arranged, last, err := firstFirst(archive, first)
+	if err != nil {
+		return packed{}, err
+	}
+	return c.packWith(ctx, arranged, func(file string, annotations map[string]string) error {
+		if last == "" {
+			return nil
+		}
+		end, err := endOf(file, last)
+		annotations[trace.Annotation] = fmt.Sprint(end)
+		return err
+	})
+}
+
+// packWith compresses an archive and delivers it. Before that, annotate may add to the annotations of the layer in a
+// file.
+func (c *converter) packWith(ctx context.Context, archive io.Reader,
+	annotate func(file string, annotations map[string]string) error) (packed, error) {
 	file, err := c.spool()
 	if err != nil {
 		return packed{}, err
 	}
 	p, err := pack(file, contextReader{ctx, archive}, c.o.Compression)
+	if err == nil {
+		err = annotate(file, p.Descriptor.Annotations)
+	}
 	if err != nil {
 		return p, err
 	}
@@ -314,6 +342,9 @@ func (c *converter) rewrite(ctx context.Context, layers []layer, bottom bool, si
 		names[i] = l.Digest.String()
 	}
 	key := fmt.Sprint(version, " rewrite ", c.o.Compression, " ", size, " ", bottom, " ", strings.Join(names, " "))
+	if first := c.first(layers); len(first) > 0 {
+		key += " first " + digest.FromString(strings.Join(first, "\x00")).String()
+	}
 	return c.once(key, func() ([]packed, error) {
 		if out, ok := c.recorded(ctx, key); ok {
 			for _, l := range layers {
@@ -376,7 +407,11 @@ func (c *converter) rewriteNow(ctx context.Context, layers []layer, bottom bool,
 				return err
 			}
 			defer f.Close()
-			out[piece], err = c.packInto(ctx, f)
+			if first := c.first(layers); len(first) > 0 {
+				out[piece], err = c.packFirst(ctx, f, first)
+			} else {
+				out[piece], err = c.packInto(ctx, f)
+			}
 			return err
 		})
 		return nil
@@ -386,6 +421,15 @@ func (c *converter) rewriteNow(ctx context.Context, layers []layer, bottom bool,
 		err = e
 	}
 	return out, err
+}
+
+// first returns the files that come first in the layers of a run.
+func (c *converter) first(layers []layer) []string {
+	var all []string
+	for _, l := range layers {
+		all = append(all, c.o.First[l.Digest]...)
+	}
+	return all
 }
 
 // rewriteEach rewrites layers that cannot be joined.
@@ -444,7 +488,7 @@ func (c *converter) convertLayers(ctx context.Context, layers []layer) ([]run, e
 			}
 			return nil
 		}
-		if keeps && c.o.Compression.has(layers[r.first].Descriptor) {
+		if keeps && c.o.Compression.has(layers[r.first].Descriptor) && len(c.o.First[layers[r.first].Digest]) == 0 {
 			r.out, err = c.keepLayer(ctx, layers[r.first])
 			return err
 		}

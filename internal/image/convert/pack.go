@@ -18,6 +18,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"wangell.loutres.me/internal/lazy/trace"
 )
 
 // bufferSize is the size of buffers between files and streams.
@@ -201,7 +203,7 @@ func packIndexed(l *packed, blob io.Writer, archive io.Reader, c Compression) er
 // contentAnnotations are annotations of a layer that describe its blob, and are wrong for another.
 func contentAnnotations() []string {
 	return []string{
-		estargz.TOCJSONDigestAnnotation, estargz.StoreUncompressedSizeAnnotation,
+		estargz.TOCJSONDigestAnnotation, estargz.StoreUncompressedSizeAnnotation, trace.Annotation,
 		zstdchunked.ManifestChecksumAnnotation, zstdchunked.ManifestPositionAnnotation,
 		"io.github.containers.zstd-chunked.manifest-checksum", "io.github.containers.zstd-chunked.manifest-position",
 		"io.github.containers.zstd-chunked.tarsplit-position", "containerd.io/uncompressed",

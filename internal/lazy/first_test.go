@@ -4,7 +4,6 @@ package lazy
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"wangell.loutres.me/internal/image"
+	"wangell.loutres.me/internal/lazy/trace"
 	"wangell.loutres.me/internal/testutil/containerdtest"
 )
 
@@ -34,8 +34,8 @@ func TestWhatWasReadFirstIsFetchedFirst(t *testing.T) {
 	remove()
 	layer := layerOf(t, s, img)
 	containerdtest.Until(t, "the trace", func() bool {
-		trace, err := ReadTrace(s.cfg.Root, layer)
-		return err == nil && trace.Image == ref && slices.Equal(trace.Files, []string{"d/6", "d/2"})
+		got, err := trace.Read(s.cfg.Root, layer)
+		return err == nil && got.Image == ref && slices.Equal(got.Files, []string{"d/6", "d/2"})
 	})
 	containerdtest.Until(t, "the layer is gone", func() bool {
 		s.removeImages()
@@ -45,13 +45,13 @@ func TestWhatWasReadFirstIsFetchedFirst(t *testing.T) {
 	store := s.server.store
 	store.mu.Lock()
 	for _, b := range store.blobs {
-		trace, err := ReadTrace(s.cfg.Root, layer)
-		if err != nil || len(trace.Blocks) < 2*(3<<20)/blockSize || len(trace.Blocks) > len(b.blocks)*4/5 {
-			t.Errorf("the trace has %d blocks of %d, %v", len(trace.Blocks), len(b.blocks), err)
+		got, err := trace.Read(s.cfg.Root, layer)
+		if err != nil || len(got.Blocks) < 2*(3<<20)/blockSize || len(got.Blocks) > len(b.blocks)*4/5 {
+			t.Errorf("the trace has %d blocks of %d, %v", len(got.Blocks), len(b.blocks), err)
 		}
 		// What is fetched first is what the trace begins with, and nothing else before all of that is there.
 		wanted := map[int]bool{}
-		for _, i := range trace.Blocks {
+		for _, i := range got.Blocks {
 			wanted[i] = true
 		}
 		for first := true; ; first = false {
@@ -59,8 +59,8 @@ func TestWhatWasReadFirstIsFetchedFirst(t *testing.T) {
 			if r.from == r.to {
 				break
 			}
-			if first && b.blocks[trace.Blocks[0]] == missing && r.from != trace.Blocks[0] {
-				t.Errorf("block %d is fetched first, want %d", r.from, trace.Blocks[0])
+			if first && b.blocks[got.Blocks[0]] == missing && r.from != got.Blocks[0] {
+				t.Errorf("block %d is fetched first, want %d", r.from, got.Blocks[0])
 			}
 			for i := r.from; i < r.to; i++ {
 				if !wanted[i] {
@@ -108,27 +108,5 @@ func TestThePlanIsFetchedInItsOrder(t *testing.T) {
 	b.set(run{8, 10}, missing) // a request failed
 	if r := p.next(b, 4); r != (run{8, 10}) {
 		t.Errorf("after a failure %v", r)
-	}
-}
-
-func TestOldTracesAreForgotten(t *testing.T) {
-	root := t.TempDir()
-	for i := range 5 {
-		d := digest.FromString(fmt.Sprint(i))
-		if err := (Trace{Image: fmt.Sprint(i)}).write(root, d); err != nil {
-			t.Fatal(err)
-		}
-		when := time.Now().Add(time.Duration(i) * time.Hour)
-		if err := os.Chtimes(traceFile(root, d), when, when); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := forgetTraces(root, 2); err != nil {
-		t.Fatal(err)
-	}
-	for i := range 5 {
-		if _, err := ReadTrace(root, digest.FromString(fmt.Sprint(i))); (err == nil) != (i >= 3) {
-			t.Errorf("trace %d: %v", i, err)
-		}
 	}
 }
