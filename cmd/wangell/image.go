@@ -20,7 +20,7 @@ import (
 func newImage(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "image",
-		Short:   "Build, load, list, analyse and convert images without Docker",
+		Short:   "Build, load, list, analyse, convert and optimise images without Docker",
 		GroupID: groupRun,
 		Example: `  wangell image build hello --out hello.tar
   sudo wangell image load hello.tar
@@ -31,7 +31,7 @@ func newImage(g *globals) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newImageBuild(), newImageLoad(g), newImageList(g), newImageAnalyse(),
-		newImageConvert())
+		newImageConvert(), newImageOptimise(g))
 	return cmd
 }
 

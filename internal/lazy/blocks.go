@@ -2,9 +2,11 @@
 
 package lazy
 
+import "wangell.loutres.me/internal/lazy/trace"
+
 // blockSize is the unit in which the bytes of a blob are there or not, in bytes. A read that has to wait waits
 // for blocks.
-const blockSize = 256 << 10
+const blockSize = trace.BlockSize
 
 // Sizes of requests to the registry, in blocks: one for a read that waits also fetches what follows.
 const (

@@ -13,6 +13,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"wangell.loutres.me/internal/image"
+	"wangell.loutres.me/internal/image/convert"
 	"wangell.loutres.me/internal/lazy/trace"
 	"wangell.loutres.me/internal/testutil/containerdtest"
 )
@@ -108,5 +109,55 @@ func TestThePlanIsFetchedInItsOrder(t *testing.T) {
 	b.set(run{8, 10}, missing) // a request failed
 	if r := p.next(b, 4); r != (run{8, 10}) {
 		t.Errorf("after a failure %v", r)
+	}
+}
+
+// An image that was rewritten by what was read of it brings that first, although it has other digests.
+func TestARewrittenImageBeginsWithWhatWasRead(t *testing.T) {
+	h, s := newHub(t), newSetupWith(t, Config{Settle: time.Hour})
+	files := map[string]image.File{}
+	for i := range 8 {
+		files[fmt.Sprintf("/d/%d", i)] = noise(1 << 20)
+	}
+	for _, compression := range []string{"estargz", "zstdchunked"} {
+		img := s.pull(h.push(t, compression, files), pluginName)
+		dir, remove := s.mount(img, pluginName)
+		check(t, filepath.Join(dir, "d/7"), files["/d/7"])
+		remove()
+		layer := layerOf(t, s, img)
+		containerdtest.Until(t, "the trace", func() bool {
+			got, err := trace.Read(s.cfg.Root, layer)
+			return err == nil && len(got.Files) == 1
+		})
+		how, err := convert.ParseCompression(compression)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ref := h.host + "/rewritten-" + compression + ":v1"
+		if _, err := convert.Run(t.Context(), convert.Options{
+			Source: img.Name(), Destination: ref, Layers: convert.Layers{Mode: convert.Keep}, Compression: how, Verify: true,
+			First: func(d digest.Digest) []string {
+				got, err := trace.Read(s.cfg.Root, d)
+				if err != nil {
+					t.Error(err)
+				}
+				return got.Files
+			},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		rewritten := s.pull(ref, pluginName)
+		store := s.server.store
+		store.mu.Lock()
+		b := store.blobs[layerOf(t, s, rewritten)]
+		if got, want := len(b.plan.in), (1<<20)/blockSize; got < want || got > want+1 || !b.plan.in[0] {
+			t.Errorf("%s: %d blocks are fetched first, want %d from the beginning", compression, got, want)
+		}
+		store.mu.Unlock()
+		dir, remove = s.mount(rewritten, pluginName)
+		for name, f := range files {
+			check(t, filepath.Join(dir, name), f)
+		}
+		remove()
 	}
 }

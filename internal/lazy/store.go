@@ -350,8 +350,8 @@ func (s *Store) work() {
 }
 
 // choose returns the blob of which to fetch something: of those that lack something, one that lacks what is wanted
-// first, and of those the one that was read last. If there is none at the moment, it returns when to look again; 0: when
-// something changes.
+// first, and of those the one that was read last. If there is none at the moment, it returns when to look again;
+// 0: when something changes.
 func (s *Store) choose(now time.Time) (best *Blob, later time.Duration) {
 	if s.waiting > 0 {
 		return nil, 0

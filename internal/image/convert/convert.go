@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -19,6 +20,8 @@ import (
 	ggcr "github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"wangell.loutres.me/internal/lazy/trace"
 )
 
 // Options says what to convert, and how.
@@ -27,9 +30,9 @@ type Options struct {
 	Source, Destination string
 	Layers              Layers
 	Compression         Compression
-	// First are files that come first in the layers that replace those with these digests, in their order, as paths from
-	// the root. Only for compressions with a table of contents.
-	First map[digest.Digest][]string
+	// First returns the files of a layer of the source that come first in the one that replaces it, in their order, as
+	// paths from the root. Only for Keep, and compressions with a table of contents. It may be nil.
+	First func(layer digest.Digest) []string
 	// Platforms are those to convert, as OS/ARCHITECTURE[/VARIANT]; empty: all.
 	Platforms []string
 	// Tag is the name of the image in a tarball. Empty: the source's.
@@ -73,7 +76,12 @@ type Layer struct {
 	Packed int64         `json:"packed"` // bytes
 	// Unpacked is the size of the archive; 0: it was copied without being read.
 	Unpacked int64 `json:"unpacked,omitempty"`
+	// First is how many packed bytes from the beginning have the files that come first.
+	First int64 `json:"first,omitempty"`
 }
+
+// ErrNoneFirst is the error of Run if Options.First knows of no layer.
+var ErrNoneFirst = errors.New("no layer of the image has files that are to come first")
 
 // Dropped is a manifest that was not converted.
 type Dropped struct {
@@ -159,9 +167,9 @@ type part struct {
 }
 
 func (j *job) run(ctx context.Context) error {
-	if len(j.o.First) > 0 && !j.o.Compression.indexed() {
-		return fmt.Errorf("layers with %s have no table of contents, so that the order of files does not matter",
-			j.o.Compression)
+	if j.o.First != nil && (!j.o.Compression.indexed() || j.o.Layers.Mode != Keep) {
+		return fmt.Errorf("files can come first in layers with estargz or zstdchunked that are kept, not with %s and %s",
+			j.o.Compression, j.o.Layers)
 	}
 	top, err := j.from.top(ctx)
 	if err != nil {
@@ -308,6 +316,16 @@ func (j *job) passes() int64 {
 	return 1
 }
 
+// anyFirst reports whether files of a layer come first, or none are wanted to.
+func (j *job) anyFirst(parts []*part) bool {
+	for _, p := range parts {
+		if len(j.first(p.layers)) > 0 {
+			return true
+		}
+	}
+	return j.o.First == nil
+}
+
 func sizeOf(parts []*part) (total int64) {
 	for _, p := range parts {
 		for _, l := range p.layers {
@@ -319,6 +337,9 @@ func sizeOf(parts []*part) (total int64) {
 
 // single converts a manifest, which becomes the image.
 func (j *job) single(ctx context.Context, p *part, types mediaTypes) error {
+	if !j.anyFirst([]*part{p}) {
+		return ErrNoneFirst
+	}
 	j.count.begin(StageConvert, j.passes()*sizeOf([]*part{p}))
 	d, text, m, err := j.convert(ctx, p, types)
 	if err != nil {
@@ -332,6 +353,9 @@ func (j *job) single(ctx context.Context, p *part, types mediaTypes) error {
 
 // several converts the manifests of an index.
 func (j *job) several(ctx context.Context, top []byte, index ocispec.Index, parts []*part, types mediaTypes) error {
+	if !j.anyFirst(parts) {
+		return ErrNoneFirst
+	}
 	j.count.begin(StageConvert, j.passes()*sizeOf(parts))
 	var made []ocispec.Manifest
 	was := index
@@ -398,7 +422,7 @@ func (j *job) convert(ctx context.Context, p *part, types mediaTypes) (d ocispec
 	}
 	image := Image{Platform: platforms.Format(p.platform), Source: p.desc.Digest}
 	for _, l := range p.layers {
-		image.Before = append(image.Before, Layer{l.Digest, l.Size, j.unpacked[l.Digest]})
+		image.Before = append(image.Before, Layer{l.Digest, l.Size, j.unpacked[l.Digest], 0})
 	}
 	m = p.manifest
 	m.MediaType, m.Layers = types.manifest, []ocispec.Descriptor{}
@@ -420,7 +444,8 @@ func (j *job) convert(ctx context.Context, p *part, types mediaTypes) (d ocispec
 				l.Annotations = annotationsFor(from, l.Annotations)
 			}
 			m.Layers = append(m.Layers, l)
-			image.After = append(image.After, Layer{l.Digest, l.Size, o.Unpacked})
+			first, _ := strconv.ParseInt(l.Annotations[trace.Annotation], 10, 64) // 0 without the annotation
+			image.After = append(image.After, Layer{l.Digest, l.Size, o.Unpacked, first})
 		}
 	}
 	file, err := j.spool()

@@ -31,7 +31,8 @@ func TestFilesThatAreWantedComeFirst(t *testing.T) {
 			mustRun(t, plain)
 			for _, source := range []string{from, plain.Destination} {
 				o := options(t, source, host+"/first/"+compression+":v1", Keep, compression)
-				o.First = map[digest.Digest][]string{}
+				first := map[digest.Digest][]string{}
+				o.First = func(layer digest.Digest) []string { return first[layer] }
 				manifest, err := pulled(t, source).Manifest()
 				if err != nil {
 					t.Fatal(err)
@@ -40,7 +41,7 @@ func TestFilesThatAreWantedComeFirst(t *testing.T) {
 					files := regularFiles(t, source, l.Digest.String())
 					slices.Reverse(files)
 					wanted := append([]string{"none/such"}, files[:(len(files)+1)/2]...)
-					o.First[digest.Digest(l.Digest.String())] = append(wanted, wanted...)
+					first[digest.Digest(l.Digest.String())] = append(wanted, wanted...)
 				}
 				if mustRun(t, o).Digest == mustRun(t, plain).Digest {
 					t.Error("nothing has changed")
@@ -51,7 +52,7 @@ func TestFilesThatAreWantedComeFirst(t *testing.T) {
 				}
 				for i, l := range manifest.Layers {
 					checkFirst(t, o.Destination, l.Digest.String(), l.Annotations[trace.Annotation],
-						o.First[digest.Digest(before[i].Digest.String())])
+						o.First(digest.Digest(before[i].Digest.String())))
 				}
 			}
 		})
@@ -134,13 +135,17 @@ func checkFirst(t *testing.T, image, layer, end string, first []string) {
 	}
 }
 
-func TestFirstFilesNeedATableOfContents(t *testing.T) {
+func TestFirstFilesNeedALayerThatCanHaveThem(t *testing.T) {
 	host := serve(t, nil)
 	from := pushed(t, host+"/a/source:v1", imageOf(t, types.OCILayer, oddLayers(t)...))
-	o := options(t, from, host+"/a/result:v1", Keep, Zstd)
-	o.First = map[digest.Digest][]string{digest.FromString("any"): {"a"}}
-	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "table of contents") {
-		t.Errorf("converted: %v", err)
+	for _, c := range []struct{ layers, compression, says string }{
+		{Keep, Zstd, "zstd"}, {Squash, EStargz, "squash"}, {Keep, EStargz, ErrNoneFirst.Error()},
+	} {
+		o := options(t, from, host+"/a/result:v1", c.layers, c.compression)
+		o.First = func(digest.Digest) []string { return nil }
+		if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s %s: %v", c.layers, c.compression, err)
+		}
 	}
 }
 

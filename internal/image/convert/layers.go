@@ -425,9 +425,12 @@ func (c *converter) rewriteNow(ctx context.Context, layers []layer, bottom bool,
 
 // first returns the files that come first in the layers of a run.
 func (c *converter) first(layers []layer) []string {
+	if c.o.First == nil {
+		return nil
+	}
 	var all []string
 	for _, l := range layers {
-		all = append(all, c.o.First[l.Digest]...)
+		all = append(all, c.o.First(l.Digest)...)
 	}
 	return all
 }
@@ -488,7 +491,7 @@ func (c *converter) convertLayers(ctx context.Context, layers []layer) ([]run, e
 			}
 			return nil
 		}
-		if keeps && c.o.Compression.has(layers[r.first].Descriptor) && len(c.o.First[layers[r.first].Digest]) == 0 {
+		if keeps && c.o.Compression.has(layers[r.first].Descriptor) && len(c.first(layers[r.first:r.last+1])) == 0 {
 			r.out, err = c.keepLayer(ctx, layers[r.first])
 			return err
 		}

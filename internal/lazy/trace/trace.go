@@ -19,9 +19,12 @@ import (
 	"wangell.loutres.me/internal/atomicfile"
 )
 
-// Annotation is the annotation of a layer that says how many bytes from its beginning are needed first. containerd hands
-// annotations with this prefix on to snapshotters, as labels.
+// Annotation is the annotation of a layer that says how many bytes from its beginning are needed first. containerd
+// hands annotations with this prefix on to snapshotters, as labels.
 const Annotation = "containerd.io/snapshot/wangell.first"
+
+// BlockSize is the unit of Layer.Blocks, in bytes.
+const BlockSize = 256 << 10
 
 // Layer is what containers read first of a layer.
 type Layer struct {
@@ -30,7 +33,7 @@ type Layer struct {
 	// Files are the paths of the files that were opened, without a slash at the beginning, in the order of their first
 	// use.
 	Files []string `json:"files"`
-	// Blocks are the parts of the packed layer that were read, in units of 256 KiB, in the same order.
+	// Blocks are the parts of the packed layer that were read, in units of BlockSize, in the same order.
 	Blocks []int `json:"blocks"`
 }
 

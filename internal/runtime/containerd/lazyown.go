@@ -14,15 +14,15 @@ import (
 // snapshotterProgram is the program behind lazySnapshotter.
 const snapshotterProgram = "wangell-snapshotter"
 
-// lazyRoot is the folder of an own snapshotter, in the state folder dir.
-func lazyRoot(dir string) string { return filepath.Join(OwnRoot(dir), "lazy") }
+// LazyRoot is the folder of an own snapshotter, in the state folder dir.
+func LazyRoot(dir string) string { return filepath.Join(OwnRoot(dir), "lazy") }
 
 // lazySocket is the socket of the own snapshotter.
 func (o *Own) lazySocket() string { return filepath.Join(o.dir(), "lazy.sock") }
 
 // usedLazy reports whether this instance has ever had a snapshotter, so that there may be snapshots of it.
 func (o *Own) usedLazy() bool {
-	_, err := os.Stat(lazyRoot(o.cfg.StateDir))
+	_, err := os.Stat(LazyRoot(o.cfg.StateDir))
 	return err == nil
 }
 
@@ -39,7 +39,7 @@ func (o *Own) startLazy(ctx context.Context) error {
 		return err
 	}
 	socket := o.lazySocket()
-	argv := []string{program, "--root", lazyRoot(o.cfg.StateDir), "--socket", socket}
+	argv := []string{program, "--root", LazyRoot(o.cfg.StateDir), "--socket", socket}
 	for _, r := range o.cfg.InsecureRegistries {
 		argv = append(argv, "--insecure-registry", r)
 	}

@@ -109,7 +109,7 @@ func (o *Own) Stop() error {
 func (o *Own) end() error {
 	err := o.containerd.end()
 	if l := o.takeLazy(); l != nil {
-		err = errors.Join(err, l.end(), UnmountBelow(lazyRoot(o.cfg.StateDir))) // what it left if it had to be killed
+		err = errors.Join(err, l.end(), UnmountBelow(LazyRoot(o.cfg.StateDir))) // what it left if it had to be killed
 	}
 	return err
 }
