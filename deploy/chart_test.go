@@ -39,7 +39,8 @@ func TestChartRendersAllObjects(t *testing.T) {
 				t.Errorf("%s: %s is in the namespace %q, not in the release's", name, m.Name, m.Namespace)
 			}
 		}
-		if name == "everything" && (len(r.monitors) != 2 || len(r.policies) != 1 || len(r.crds) != 1) {
+		if name == "everything" && (len(r.monitors) != 2 || len(r.policies) != 2 || len(r.crds) != 1 ||
+			len(r.caches) != 1) {
 			t.Errorf("%s: %v", name, r.kinds)
 		}
 	}
@@ -109,7 +110,11 @@ func TestSelectorsMatchTheirComponent(t *testing.T) {
 		check("daemon set", r.daemon.Spec.Selector, daemon, controller)
 		check("disruption budget", r.budgets[0].Spec.Selector, controller, daemon)
 		for _, p := range r.policies {
-			check("network policy", &p.Spec.PodSelector, controller, daemon)
+			if p.Labels[component] == "controller" {
+				check("network policy", &p.Spec.PodSelector, controller, daemon)
+			} else {
+				check("network policy", &p.Spec.PodSelector, r.caches[0].Spec.Template.Labels, daemon)
+			}
 		}
 		for i, m := range r.monitors {
 			if i == 0 {

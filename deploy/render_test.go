@@ -25,6 +25,9 @@ const (
 	namespace = "elsewhere"
 )
 
+// component is the label of what a part of Wangell has.
+const component = "app.kubernetes.io/component"
+
 // helm renders the chart with additional arguments, and returns its standard output and standard error.
 func helm(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
@@ -41,6 +44,10 @@ type rendered struct {
 	text       string
 	daemon     appsv1.DaemonSet
 	controller appsv1.Deployment
+	caches     []appsv1.Deployment
+	settings   []corev1.ConfigMap // of caches
+	services   []corev1.Service
+	claims     []corev1.PersistentVolumeClaim
 	roles      []role
 	bindings   []binding
 	secrets    []corev1.Secret
@@ -135,8 +142,21 @@ func decode(t *testing.T, text string) *rendered {
 			into(&r.daemon)
 			add(r.daemon.ObjectMeta)
 		case "apps/v1/Deployment":
-			into(&r.controller)
-			add(r.controller.ObjectMeta)
+			var v appsv1.Deployment
+			into(&v)
+			if add(v.ObjectMeta); v.Labels[component] == "cache" {
+				r.caches = append(r.caches, v)
+			} else {
+				r.controller = v
+			}
+		case "v1/Service":
+			r.services = append(r.services, corev1.Service{})
+			into(&r.services[len(r.services)-1])
+			add(r.services[len(r.services)-1].ObjectMeta)
+		case "v1/PersistentVolumeClaim":
+			r.claims = append(r.claims, corev1.PersistentVolumeClaim{})
+			into(&r.claims[len(r.claims)-1])
+			add(r.claims[len(r.claims)-1].ObjectMeta)
 		case "rbac.authorization.k8s.io/v1/ClusterRole":
 			var v rbacv1.ClusterRole
 			into(&v)
@@ -162,9 +182,13 @@ func decode(t *testing.T, text string) *rendered {
 		case "v1/ConfigMap":
 			var v corev1.ConfigMap
 			into(&v)
-			if add(v.ObjectMeta); strings.HasSuffix(v.Name, "-dashboard") {
+			add(v.ObjectMeta)
+			switch {
+			case strings.HasSuffix(v.Name, "-dashboard"):
 				r.dashboards = append(r.dashboards, v)
-			} else {
+			case v.Labels[component] == "cache":
+				r.settings = append(r.settings, v)
+			default:
 				r.config = append(r.config, v)
 			}
 		case "v1/ServiceAccount":
@@ -218,7 +242,7 @@ var everything = []string{
 	"--set", "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.a=b",
 	"--set", "imagePullSecrets[0].name=pull,daemon.interfaces={eth0,eth1}",
 	"--set", "daemon.podLabels.a=b,daemon.podAnnotations.a=b,controller.podLabels.a=b,controller.podAnnotations.a=b",
-	"--set", "daemon.peers.enabled=true,daemon.peers.rate=1000000",
+	"--set", "daemon.peers.enabled=true,daemon.peers.rate=1000000,cache.enabled=true",
 	"--set", "sizes.flowsPerSource=100,sizes.flowsPerService=200",
 	"--set", "daemon.extraArgs={--log-level=debug},controller.extraArgs={--log-level=debug}",
 	"--set", "daemon.extraEnv[0].name=A,daemon.extraEnv[0].value=b",

@@ -17,6 +17,7 @@ import (
 	"wangell.loutres.me/internal/enrolment"
 	"wangell.loutres.me/internal/instance"
 	"wangell.loutres.me/internal/node"
+	"wangell.loutres.me/internal/peer"
 	"wangell.loutres.me/internal/process"
 	"wangell.loutres.me/internal/runtime/containerd"
 )
@@ -163,6 +164,9 @@ func (f *daemonFlags) run(cmd *cobra.Command, g *globals) (err error) {
 		c.Peers.Port = 0
 	case f.nodeAddress == "" || c.CRI == "":
 		return usage(cmd, "--peers needs --node-address and --cri")
+	}
+	if err := peer.CheckCaches(c.Peers.Caches); err != nil {
+		return usage(cmd, "--peers-cache: %v", err)
 	}
 	if c.MetricsAddress != "" {
 		if _, _, err := net.SplitHostPort(c.MetricsAddress); err != nil {

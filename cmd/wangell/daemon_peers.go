@@ -17,5 +17,7 @@ func addPeers(flags *pflag.FlagSet, on *bool, c *node.PeersConfig) {
 	flags.StringVar(&c.Dir, "peers-dir", "/var/lib/wangell", "folder for blobs until containerd has them")
 	flags.StringVar(&c.Hosts, "peers-hosts-dir", "/etc/containerd/certs.d",
 		"folder of containerd's settings of registries (config_path), where the daemon makes _default/hosts.toml")
+	flags.StringToStringVar(&c.Caches, "peers-cache", nil,
+		"caches of registries in the cluster, as REGISTRY=URL: docker.io=http://cache.example:5000")
 	flags.Int64Var(&c.Rate, "peers-rate", 0, "bytes per second that are sent to other nodes; 0 is without limit")
 }

@@ -22,6 +22,8 @@ type PeersConfig struct {
 	Dir string
 	// Hosts is the folder in which containerd reads the settings of registries. The daemon adds the mirror to it.
 	Hosts string
+	// Caches are the cluster's caches of registries: the URL of each, by the registry in the names of images.
+	Caches map[string]string
 	// Rate bounds what is sent to other nodes, in bytes per second; 0 is without limit.
 	Rate int64
 }
@@ -59,7 +61,7 @@ func (d *daemon) newMirror() *peer.Mirror {
 	d.key.set(d.cfg.Keys.Node)
 	store, _ := d.images.store.Content(d.ctx)
 	m, err := peer.New(peer.Config{
-		Content: store, Dir: filepath.Join(c.Dir, "blobs"), Hosts: c.Hosts, Local: c.local(),
+		Content: store, Dir: filepath.Join(c.Dir, "blobs"), Hosts: c.Hosts, Caches: c.Caches, Local: c.local(),
 		Listen: netip.AddrPortFrom(d.cfg.NodeAddr, c.Port), Rate: c.Rate, Key: d.key.get,
 		Send:   func(m wire.Message) { d.send(m) },
 		Images: d.images.keeper.Reports, Log: d.log,

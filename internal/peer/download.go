@@ -52,7 +52,7 @@ type download struct {
 	err      error         // why it has failed
 
 	have, busy swarm.Set
-	from       []string // who has sent a piece; empty for the registry
+	from       []string // who has sent a piece; cacheSource, or empty for the registry
 	suspects   map[int][]suspect
 	tries      int
 	users      int       // that wait for it, or read it
@@ -65,6 +65,9 @@ type download struct {
 	pause    time.Duration
 	dirty    bool      // there are pieces that were not reported
 	failing  time.Time // since when no piece has come and the registry fails; zero if it does not
+	moved    time.Time // when the last piece came, or it was begun
+	// It is being read from the cache, or was.
+	streaming, streamed bool
 
 	hashing sync.Mutex // guards, and is taken before Mirror.mu:
 	hash    hash.Hash  // of the first pieces
@@ -99,7 +102,7 @@ func (m *Mirror) begin(ctx context.Context, k blobindex.Key, size uint64, manife
 	d := &download{
 		key: k, manifest: manifest, size: size, pieces: n, file: f, ended: make(chan struct{}),
 		have: swarm.NewSet(n), busy: swarm.NewSet(n),
-		from: make([]string, n), suspects: map[int][]suspect{}, answered: now, users: 1, hash: sha256.New(),
+		from: make([]string, n), suspects: map[int][]suspect{}, answered: now, moved: now, users: 1, hash: sha256.New(),
 	}
 	d.ctx, d.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	m.downloads[k] = d
@@ -167,7 +170,7 @@ func (d *download) complete() bool {
 }
 
 // settle notes the end of the request for a piece, which is in the file unless there is an error. from is the peer that
-// was asked; empty: the registry.
+// was asked, or cacheSource; empty: the registry.
 func (m *Mirror) settle(d *download, piece int, from string, err error) {
 	m.mu.Lock()
 	d.busy.Remove(piece)
@@ -178,7 +181,7 @@ func (m *Mirror) settle(d *download, piece int, from string, err error) {
 	if err == nil && m.downloads[d.key] == d {
 		d.have.Add(piece)
 		d.from[piece] = from
-		d.dirty, d.failing = true, time.Time{}
+		d.dirty, d.failing, d.moved = true, time.Time{}, time.Now()
 		d.users++
 		defer m.leave(d)
 		defer m.check(d)
@@ -238,7 +241,11 @@ func (m *Mirror) verified(d *download) {
 	for piece, list := range d.suspects {
 		right, err := d.sum(piece)
 		for _, s := range list {
-			if err == nil && s.sum != right {
+			switch {
+			case err != nil || s.sum == right:
+			case s.peer == cacheSource:
+				m.caches.failed(d.key.Repository, time.Now())
+			default:
 				m.ban(s.peer, d, piece)
 			}
 		}
@@ -253,7 +260,8 @@ func (m *Mirror) verified(d *download) {
 	m.notify()
 }
 
-// mismatch has pieces that came from peers fetched again, from others. The last try takes them from the registry only.
+// mismatch has pieces that came from peers or the cache fetched again, from others. The last try takes them from the
+// registry only.
 // d.hashing is held.
 func (m *Mirror) mismatch(d *download) {
 	d.tries++

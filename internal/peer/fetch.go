@@ -149,22 +149,26 @@ func (m *Mirror) receive(d *download, piece int, source string, open opener) err
 
 // receivePart writes a range into the file of a download, and returns how much of it was received.
 func (m *Mirror) receivePart(d *download, offset, length uint64, source string, open opener) (uint64, error) {
-	ctx, cancel := context.WithCancelCause(d.ctx)
-	defer cancel(nil)
-	stall := time.AfterFunc(2*stallTimeout, func() { cancel(fmt.Errorf("no answer for %v", 2*stallTimeout)) })
-	defer stall.Stop()
+	ctx, stall := newStall(d.ctx)
+	defer stall.end()
 	body, err := open(ctx, offset, length)
 	if err != nil {
 		return 0, err
 	}
 	defer body.Close()
+	return m.copy(ctx, stall, fileWriter{io.NewOffsetWriter(d.file, int64(offset))}, body, length, source)
+}
+
+// copy copies length bytes of a response, whose context is ctx, and returns how many there were.
+func (m *Mirror) copy(ctx context.Context, s *stall, to io.Writer, body io.Reader, length uint64, source string) (
+	uint64, error,
+) {
 	counted := readerFunc(func(b []byte) (int, error) {
-		stall.Reset(stallTimeout)
+		s.timer.Reset(stallTimeout)
 		n, err := body.Read(b)
 		m.metrics.received.WithLabelValues(source).Add(float64(n))
 		return n, err
 	})
-	to := fileWriter{io.NewOffsetWriter(d.file, int64(offset))}
 	n, err := io.Copy(to, io.LimitReader(counted, int64(length)))
 	switch {
 	case ctx.Err() != nil:
@@ -175,6 +179,25 @@ func (m *Mirror) receivePart(d *download, offset, length uint64, source string, 
 		return uint64(n), fmt.Errorf("%d bytes of %d: %w", n, length, io.ErrUnexpectedEOF)
 	}
 	return uint64(n), nil
+}
+
+// stall cancels a request that gets nothing for a while.
+type stall struct {
+	timer  *time.Timer
+	cancel context.CancelCauseFunc
+}
+
+// newStall returns a context for a request, which has twice the time until its answer begins.
+func newStall(ctx context.Context) (context.Context, *stall) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	return ctx, &stall{cancel: cancel, timer: time.AfterFunc(2*stallTimeout, func() {
+		cancel(fmt.Errorf("no answer for %v", 2*stallTimeout))
+	})}
+}
+
+func (s *stall) end() {
+	s.timer.Stop()
+	s.cancel(nil)
 }
 
 // fileWriter writes to the file of a download.

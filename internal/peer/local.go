@@ -93,7 +93,7 @@ func (m *Mirror) passed(k blobindex.Key, err error) {
 		"repository", k.Repository, "digest", digestOf(k), "error", err)
 }
 
-// manifest returns a manifest: from containerd, a peer, or the registry.
+// manifest returns a manifest: from containerd, a peer, the cache, or the registry.
 func (m *Mirror) manifest(ctx context.Context, k blobindex.Key) ([]byte, error) {
 	if text, err := content.ReadBlob(ctx, m.cfg.Content, ocispec.Descriptor{Digest: digestOf(k)}); err == nil {
 		return text, nil
@@ -104,9 +104,20 @@ func (m *Mirror) manifest(ctx context.Context, k blobindex.Key) ([]byte, error) 
 			return io.ReadAll(b)
 		}
 	}
-	text, err := m.registries.manifest(ctx, k)
+	source, text, err := fromRegistry, []byte(nil), error(nil)
+	if m.caches.serves(k.Repository, time.Now()) {
+		source = fromCache
+		if text, err = m.caches.manifest(ctx, k); err != nil {
+			m.caches.failed(k.Repository, time.Now())
+			m.cfg.Log.Info("the cache does not send a manifest", "repository", k.Repository, "error", err)
+		}
+	}
+	if text == nil {
+		source = fromRegistry
+		text, err = m.registries.manifest(ctx, k)
+	}
 	if err == nil {
-		m.metrics.received.WithLabelValues(fromRegistry).Add(float64(len(text)))
+		m.metrics.received.WithLabelValues(source).Add(float64(len(text)))
 	}
 	return text, err
 }

@@ -61,6 +61,11 @@ func (m *Mirror) turn(ctx context.Context, now time.Time) []*wire.Blobs {
 		}
 	}
 	blobs := slices.Clone(m.queue[:min(active, len(m.queue))])
+	for _, d := range blobs {
+		if m.canStream(d, now) {
+			m.stream(d)
+		}
+	}
 	state := swarm.State{Registry: m.registry, Peers: map[string]int{}}
 	for id, p := range m.peers {
 		state.Peers[id] = p.busy
@@ -89,8 +94,8 @@ func (m *Mirror) turn(ctx context.Context, now time.Time) []*wire.Blobs {
 // state is a download as the plan needs it. m.mu is held.
 func (m *Mirror) state(d *download, now time.Time) swarm.Blob {
 	b := swarm.Blob{
-		Pieces: d.pieces, Have: d.have, Busy: d.busy, Lease: d.lease, Barred: d.barred, Answered: d.answered, Pause: d.pause,
-		NoRegistry: m.registries.down(d.key.Repository, now),
+		Pieces: d.pieces, Have: d.have, Busy: d.busy, Lease: m.leased(d, now), Barred: d.barred,
+		Answered: d.answered, Pause: d.pause, NoRegistry: m.registries.down(d.key.Repository, now),
 	}
 	for _, o := range d.offers {
 		p := m.peers[o.peer]
@@ -150,7 +155,8 @@ func (m *Mirror) reports(blobs []*download, now time.Time) []*wire.Blobs {
 	for repository, list := range byRepository {
 		for part := range slices.Chunk(list, wire.MaxBlobs) {
 			out = append(out, &wire.Blobs{
-				Repository: repository, NoRegistry: m.registries.down(repository, now), Blobs: part,
+				Repository: repository, Blobs: part,
+				NoRegistry: m.registries.down(repository, now) && !m.caches.serves(repository, now),
 			})
 		}
 	}

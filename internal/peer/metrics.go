@@ -7,6 +7,7 @@ import "github.com/prometheus/client_golang/prometheus"
 // Where bytes come from, and whom they are sent to.
 const (
 	fromRegistry = "registry"
+	fromCache    = "cache"
 	fromPeer     = "peer"
 	toContainerd = "containerd"
 	toPeer       = "peer"
@@ -48,7 +49,7 @@ func newMetrics() metrics {
 			Name: prefix + "shared_blobs", Help: "Blobs of containerd that the node's mirror has told the controller of.",
 		}),
 	}
-	for _, s := range []string{fromRegistry, fromPeer} {
+	for _, s := range []string{fromRegistry, fromCache, fromPeer} {
 		m.received.WithLabelValues(s)
 		m.failed.WithLabelValues(s)
 	}

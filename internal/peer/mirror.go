@@ -50,6 +50,9 @@ type Config struct {
 	Dir string
 	// Hosts is the folder in which containerd reads the settings of registries (config_path of its CRI plugin).
 	Hosts string
+	// Caches are registries in the cluster that get what they lack from another one, by that: "docker.io" has
+	// "http://cache.example:5000". They are asked before it, without credentials.
+	Caches map[string]string
 	// Local is the loopback address for containerd, and Listen that for other nodes.
 	Local, Listen netip.AddrPort
 	// Rate bounds what is sent to other nodes, in bytes per second; 0 is without limit.
@@ -71,6 +74,7 @@ type Mirror struct {
 	cfg         Config
 	certificate tls.Certificate
 	registries  registries
+	caches      *caches
 	limiter     *rate.Limiter // nil: no limit
 	served      chan struct{} // one element for each request of a peer
 	metrics     metrics
@@ -109,6 +113,9 @@ func New(cfg Config) (_ *Mirror, err error) {
 	}
 	if cfg.Rate > 0 {
 		m.limiter = rate.NewLimiter(rate.Limit(cfg.Rate), sendAtOnce)
+	}
+	if m.caches, err = newCaches(cfg.Caches); err != nil {
+		return nil, err
 	}
 	if m.certificate, err = enrolment.NewCertificate("wangell mirror", time.Now()); err != nil {
 		return nil, err
@@ -161,6 +168,7 @@ func (m *Mirror) Run(ctx context.Context) {
 	}
 	m.mu.Unlock()
 	m.group.Wait()
+	m.caches.close()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, p := range m.peers {

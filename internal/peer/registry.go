@@ -139,6 +139,11 @@ func (r *registries) manifest(ctx context.Context, k blobindex.Key) ([]byte, err
 	if err != nil {
 		return nil, err
 	}
+	return readManifest(body, k)
+}
+
+// readManifest reads a manifest or index to its end, closes its body, and returns it if it has its digest.
+func readManifest(body io.ReadCloser, k blobindex.Key) ([]byte, error) {
 	defer body.Close()
 	text, err := io.ReadAll(io.LimitReader(body, maxManifest+1))
 	switch {
@@ -163,10 +168,8 @@ func (r *registries) open(
 	ctx = docker.WithScope(ctx, "repository:"+name+":pull")
 	for i := range hosts {
 		q := query{
-			host: &hosts[i], registry: registry, name: name, kind: "blobs", digest: digestOf(k), offset: offset, length: length,
-		}
-		if manifest {
-			q.kind = "manifests"
+			host: &hosts[i], registry: registry, name: name, kind: kindOf(manifest), digest: digestOf(k), offset: offset,
+			length: length,
 		}
 		var body io.ReadCloser
 		if body, err = q.do(ctx); err == nil {
@@ -230,6 +233,14 @@ func (q *query) do(ctx context.Context) (io.ReadCloser, error) {
 			return nil, fmt.Errorf("%s: %w", q.host.Host, err)
 		}
 	}
+}
+
+// kindOf is where a registry serves something.
+func kindOf(manifest bool) string {
+	if manifest {
+		return "manifests"
+	}
+	return "blobs"
 }
 
 // byteRange is the value of a Range header.

@@ -35,6 +35,12 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 {{- end -}}
 {{- end -}}
 
+{{/* The name of the cache of a registry. Argument: dict "root" . "registry" NAME */}}
+{{- define "wangell.cacheName" -}}
+{{- $registry := .registry | replace "." "-" | replace ":" "-" -}}
+{{- printf "%s-cache-%s" (include "wangell.fullname" .root | trunc 32 | trimSuffix "-") $registry | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
 {{- define "wangell.keySecret" -}}
 {{- .Values.wire.existingSecret | default (printf "%s-wire" (include "wangell.fullname" .)) -}}
 {{- end -}}

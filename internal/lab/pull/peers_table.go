@@ -11,20 +11,21 @@ import (
 	"wangell.loutres.me/internal/lab/report"
 )
 
-const howPeers = `Nodes that pull at once are network namespaces, each with a containerd and a daemon (wangell daemon),
-beside one with the registry, whose sending side is limited, and one with the controller, connected by
-the wire as in a cluster. The image has ten layers of random bytes. A service that all nodes are to hold
-is created, and the time is taken from there until the CRI of the last node has the image by its digest.
-On and off: the daemons have --peers, or not. What the registry has sent is what its device has sent, with
-the headers of packets, and until when 99 % of it. All nodes share the processor and the disk of one
-machine, which nodes of a cluster do not. So there is also the time until the last node's device has
-received 99 % of its bytes, before it has verified and unpacked them; the processor time of containerds,
-daemons (their mirrors, and the gate) and registry; and pulls without peers and without a limit of the
-link, which is what the machine needs for the rest. The faults: with peer_dies one of three nodes gets
-SIGKILL, daemon and containerd, once it has 30 % of the image; with garbage one node has the image, with a wrong byte in the middle of each layer, and
-the others begin; with registry_gone one node has the image, the registry is stopped, and the others begin;
-with leader the controller is replaced by one that knows nothing, once a node has 30 %. Times are of the
-nodes that go on.`
+const howPeers = `Nodes that pull at once are network namespaces, each with a containerd and a daemon (wangell
+daemon), beside one with the registry, whose sending side is limited, and one with the controller,
+connected by the wire as in a cluster. The image has ten layers of random bytes. A service that all
+nodes are to hold is created, and the time is taken from there until the CRI of the last node has
+the image by its digest. On and off: the daemons have --peers, or not. What the registry has sent is
+what its device has sent, with the headers of packets, and until when 99 % of it. All nodes share
+the processor and the disk of one machine, which nodes of a cluster do not. So there is also the
+time until the last node's device has received 99 % of its bytes, before it has verified and
+unpacked them; the processor time of containerds, daemons (their mirrors, and the gate) and
+registry; and pulls without peers and without a limit of the link, which is what the machine needs
+for the rest. The faults: with peer_dies one of three nodes gets SIGKILL, daemon and containerd,
+once it has 30 % of the image; with garbage one node has the image, with a wrong byte in the middle
+of each layer, and the others begin; with registry_gone one node has the image, the registry is
+stopped, and the others begin; with leader the controller is replaced by one that knows nothing,
+once a node has 30 %. Times are of the nodes that go on.`
 
 // peerPulls are all pulls by several nodes in the order in which they were measured.
 type peerPulls []PeerPull

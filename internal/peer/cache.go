@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package peer
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+
+	"wangell.loutres.me/internal/blobindex"
+	"wangell.loutres.me/internal/swarm"
+)
+
+const (
+	// cachePause is how long a cache is not asked after a failure.
+	cachePause = 30 * time.Second
+	// cachePatience is how long a blob may get no piece before a node whose registry has a cache fetches the pieces of
+	// its lease from the registry.
+	cachePatience = 5 * time.Second
+	// cacheSource is who has sent a piece that came from a cache.
+	cacheSource = "cache"
+)
+
+// caches are registries in the cluster that get what they lack from the registry whose images they serve (pull-through,
+// as the distribution project's registry with a proxy section). Such a cache answers a request for a part of a blob
+// that it lacks with all of it, and fetches a blob anew for each request that comes before it has it. So one node, the
+// one with the lease of a blob's first piece, reads all of the blob from the cache, and the others get it from there.
+type caches struct {
+	hosts map[string]docker.RegistryHost // by registry
+
+	mu    sync.Mutex
+	until map[string]time.Time // by registry: it is not asked before
+}
+
+// CheckCaches checks Config.Caches.
+func CheckCaches(at map[string]string) error {
+	_, err := newCaches(at)
+	return err
+}
+
+func newCaches(at map[string]string) (*caches, error) {
+	c := &caches{hosts: map[string]docker.RegistryHost{}, until: map[string]time.Time{}}
+	for registry, text := range at {
+		u, err := url.Parse(text)
+		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || strings.Trim(u.Path, "/") != "" {
+			return nil, fmt.Errorf("cache of registry %s: %q: want http://HOST:PORT or https://HOST:PORT", registry, text)
+		}
+		c.hosts[registry] = docker.RegistryHost{
+			Client: &http.Client{Transport: &http.Transport{
+				DialContext: dialer.DialContext, TLSHandshakeTimeout: dialTimeout, IdleConnTimeout: idleTimeout,
+			}},
+			Host: u.Host, Scheme: u.Scheme, Path: "/v2", Capabilities: docker.HostCapabilityPull,
+		}
+	}
+	return c, nil
+}
+
+// serves reports whether a repository has a cache that can be asked now.
+func (c *caches) serves(repository string, now time.Time) bool {
+	registry, _, _ := strings.Cut(repository, "/")
+	if _, known := c.hosts[registry]; !known {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !now.Before(c.until[registry])
+}
+
+// failed notes that a cache could not be asked, or has sent something else.
+func (c *caches) failed(repository string, now time.Time) {
+	registry, _, _ := strings.Cut(repository, "/")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.until[registry] = now.Add(cachePause)
+}
+
+// open returns all of a blob or manifest.
+func (c *caches) open(ctx context.Context, k blobindex.Key, manifest bool) (io.ReadCloser, error) {
+	registry, name, _ := strings.Cut(k.Repository, "/")
+	host := c.hosts[registry]
+	q := query{host: &host, registry: registry, name: name, kind: kindOf(manifest), digest: digestOf(k)}
+	return q.do(ctx)
+}
+
+// manifest returns a manifest or index, which has its digest.
+func (c *caches) manifest(ctx context.Context, k blobindex.Key) ([]byte, error) {
+	body, err := c.open(ctx, k, true)
+	if err != nil {
+		return nil, err
+	}
+	return readManifest(body, k)
+}
+
+// close ends connections that are not used.
+func (c *caches) close() {
+	for _, h := range c.hosts {
+		h.Client.CloseIdleConnections()
+	}
+}
+
+// leased returns the pieces of its lease that this node fetches from the registry now: with a cache, those that nobody
+// has got from there for a while. m.mu is held.
+func (m *Mirror) leased(d *download, now time.Time) swarm.Set {
+	if m.caches.serves(d.key.Repository, now) && (d.streaming || !d.streamed && now.Sub(d.moved) < cachePatience) {
+		return nil
+	}
+	return d.lease
+}
+
+// canStream reports whether this node is the one to read a blob from the cache: it has the lease of the first piece, or
+// the index does not answer. m.mu is held.
+func (m *Mirror) canStream(d *download, now time.Time) bool {
+	silent := now.Sub(d.answered) >= m.cfg.Limits.Silence+2*d.pause
+	return !d.streamed && (d.lease.Has(0) || silent) && m.registry < m.cfg.Limits.Registry &&
+		m.caches.serves(d.key.Repository, now)
+}
+
+// stream begins to read a blob from the cache. m.mu is held.
+func (m *Mirror) stream(d *download) {
+	claimed := swarm.NewSet(d.pieces)
+	for p := range d.pieces {
+		if !d.have.Has(p) && !d.busy.Has(p) {
+			claimed.Add(p)
+			d.busy.Add(p)
+		}
+	}
+	d.streamed, d.streaming = true, true
+	m.registry++
+	m.group.Go(func() { m.fromCache(d, claimed) })
+}
+
+// fromCache reads a blob from the cache, and keeps the pieces that were claimed.
+func (m *Mirror) fromCache(d *download, claimed swarm.Set) {
+	err := m.readCache(d, claimed)
+	if failed(d, err) {
+		m.metrics.failed.WithLabelValues(fromCache).Inc()
+		m.caches.failed(d.key.Repository, time.Now())
+		m.cfg.Log.Info("the cache does not send a blob", "repository", d.key.Repository, "digest", digestOf(d.key),
+			"error", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.registry--
+	d.streaming = false
+	for p := range d.pieces {
+		if claimed.Has(p) {
+			d.busy.Remove(p)
+		}
+	}
+	m.close(d)
+	m.notify()
+}
+
+// readCache reads a blob from the cache, removes the pieces that are there from claimed, and notes that they are.
+func (m *Mirror) readCache(d *download, claimed swarm.Set) error {
+	ctx, stall := newStall(d.ctx)
+	defer stall.end()
+	body, err := m.caches.open(ctx, d.key, d.manifest)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	for p := range d.pieces {
+		offset, length := swarm.Bounds(d.size, p)
+		to := io.Discard
+		if claimed.Has(p) {
+			to = fileWriter{io.NewOffsetWriter(d.file, int64(offset))}
+		}
+		if _, err := m.copy(ctx, stall, to, body, length, fromCache); err != nil {
+			return err
+		}
+		if claimed.Has(p) {
+			claimed.Remove(p)
+			m.settle(d, p, cacheSource, nil)
+		}
+	}
+	return nil
+}
