@@ -69,9 +69,20 @@ static __always_inline __u32 hash_client(__u32 h)
 	return h ^ h >> 16;
 }
 
-/* Chooses a pod for a client's new flow, leaving out those in tried: by the client's address if the service has
- * SERVICE_AFFINITY, else the serving pod with the fewest flows; ties rotate. Returns its index, or NO_POD. */
-__noinline int pick_pod(__u32 service, __u32 tried, __be32 client)
+/* Returns the index of the front of a service, a proxy on this node that chooses a pod for each request of its clients,
+ * or NO_POD if it has none, the front takes no new flows or is in tried, or is the client itself. */
+static __always_inline int front_of(const struct service_status *st, __u32 service, __u32 tried, __be32 client)
+{
+	__u32 index = *(volatile const __u32 *)&st->front - 1;
+	struct pod *p = bpf_map_lookup_elem(&pods, &index);
+	if (!p || p->state != POD_SERVING || p->service != service || client == p->addr.w[3] ||
+	    (tried & (1u << (p->slot & 31))))
+		return NO_POD;
+	return index;
+}
+
+/* Chooses a pod of a service itself, and not its front: see pick_pod. */
+__noinline int pick_backend(__u32 service, __u32 tried, __be32 client)
 {
 	struct service_status *st = status_of(service);
 	if (!st)
@@ -99,4 +110,14 @@ __noinline int pick_pod(__u32 service, __u32 tried, __be32 client)
 		bpf_loop(n, least_loaded_step, &c, 0);
 	}
 	return c.best;
+}
+
+/* Chooses a pod for a client's new flow, leaving out those in tried: the front of the service if one of its pods serves,
+ * else by the client's address if the service has SERVICE_AFFINITY, else the serving pod with the fewest flows; ties
+ * rotate. Returns its index, or NO_POD. */
+__noinline int pick_pod(__u32 service, __u32 tried, __be32 client)
+{
+	struct service_status *st = status_of(service);
+	int front = st && st->pods ? front_of(st, service, tried, client) : NO_POD;
+	return front != NO_POD ? front : pick_backend(service, tried, client);
 }

@@ -61,11 +61,11 @@ __noinline int check_pod(struct __sk_buff *skb, __u32 index)
 __noinline int cool_without_pods(__u32 service)
 {
 	struct service_status *st = status_of(service);
-	if (!st || pick_pod(service, 0, 0) != NO_POD ||
+	if (!st || pick_backend(service, 0, 0) != NO_POD ||
 	    __sync_val_compare_and_swap(&st->state, SERVICE_WARM, SERVICE_COLD) != SERVICE_WARM)
 		return 0;
 	/* The daemon may have made a pod serve just before, and found the service warm. */
-	if (pick_pod(service, 0, 0) != NO_POD &&
+	if (pick_backend(service, 0, 0) != NO_POD &&
 	    __sync_val_compare_and_swap(&st->state, SERVICE_COLD, SERVICE_WARM) != SERVICE_COLD)
 		__sync_val_compare_and_swap(&st->state, SERVICE_WAKING, SERVICE_WARM);
 	return 0;
@@ -82,6 +82,9 @@ __noinline int check_pods(struct __sk_buff *skb, __u32 service)
 		if (is_doubted(index))
 			check_pod(skb, index);
 	}
+	__u32 front = st->front - 1;
+	if (is_doubted(front))
+		check_pod(skb, front);
 	return cool_without_pods(service);
 }
 

@@ -18,11 +18,13 @@ static __always_inline int choose_pod(const struct flow_key *k, struct flow *old
 	return flooded || is_flooded(service) ? choose_by_hash(k, service) : pick_pod(service, 0, p->saddr);
 }
 
-/* Chooses a pod for a released SYN: the one the daemon has set, else as for any other SYN. */
+/* Chooses a pod for a released SYN: the service's front, else the one the daemon has set, else as for any other SYN. */
 static __always_inline int choose_pod_for_released(const struct flow_key *k, struct flow *old, const struct packet *p,
 						   const struct service_status *st, __u32 service)
 {
 	int usual = choose_pod(k, old, p, service, false);
+	if (front_of(st, service, 0, p->saddr) != NO_POD)
+		return usual;
 	__u32 index = *(volatile __u32 *)&st->release_to - 1;
 	struct pod *pod = bpf_map_lookup_elem(&pods, &index);
 	return pod && pod->state == POD_SERVING && pod->service == service ? (int)index : usual;

@@ -83,8 +83,11 @@ __noinline int choose_by_hash(const struct flow_key *k, __u32 service)
 	struct service_status *st = status_of(service);
 	if (!k || !st)
 		return NO_POD;
+	int front = st->pods ? front_of(st, service, 0, k->client.w[3]) : NO_POD;
+	if (front != NO_POD)
+		return front;
 	if (st->flags & SERVICE_AFFINITY)
-		return pick_pod(service, 0, k->client.w[3]);
+		return pick_backend(service, 0, k->client.w[3]);
 	__u32 n = st->pods;
 	struct hash_choice c = {.st = st, .service = service, .hash = hash_flow(k), .best = NO_POD};
 	bpf_loop(n < MAX_PODS_PER_SERVICE ? n : MAX_PODS_PER_SERVICE, weigh_step, &c, 0);

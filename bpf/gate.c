@@ -19,6 +19,7 @@
  */
 #include "arp.h"
 #include "cold.h"
+#include "front.h"
 #include "listen.h"
 #include "moved.h"
 #include "reply.h"
@@ -123,6 +124,11 @@ int gate_pod(struct __sk_buff *skb)
 		return reply_reset(skb, &p, true);
 	if (kind == PACKET_TCP && !f && answers_flooded_syn(skb, &p))
 		return run_step(skb, STEP_HOME);
+	if (kind == PACKET_TCP && !encap_port) {
+		int passed = pass_between_front_and_pod(skb, &p);
+		if (passed != TCX_NEXT)
+			return passed;
+	}
 	if (kind != PACKET_TCP && is_for_gates(skb)) {
 		count(COUNT_PODS_TO_GATES);
 		return TCX_DROP;

@@ -96,6 +96,15 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 } pod_ports SEC(".maps");
 
+/* Address of a pod or front on this node → its device. Used on a single machine. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct addr);
+	__type(value, struct pod_device);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+} pod_devices SEC(".maps");
+
 /* The flow table: client and service address → flow. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

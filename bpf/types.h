@@ -129,6 +129,7 @@ struct service_status {
 	__u64 refused;            /* parked SYNs answered with a RST */
 	__u64 released;           /* parked SYNs sent on to a pod */
 	__u32 pod[MAX_PODS_PER_SERVICE]; /* indices into `pods` of those that take new flows */
+	__u32 front;                     /* 1 + index of its front in `pods`; 0: it has none (daemon) */
 };
 
 /* State of an entry of `pods`. */
@@ -180,6 +181,16 @@ struct traffic {
 	__u64 last;       /* when the pod was last used: see account; ns of CLOCK_MONOTONIC, precise to one tick */
 	__u64 now;        /* time of the last packet, same clock */
 	__u64 tick;       /* jiffies at that time */
+};
+
+/* Value of `pod_devices`: the device of an address that a pod or a front on this node has. */
+struct pod_device {
+	__u32 ifindex;    /* host end of its veth */
+	__u32 pod;        /* index into `pods`; of a front, one of those that it has */
+	__u8 mac[6];      /* MAC address of the pod's end */
+	__u8 host_mac[6]; /* MAC address of the host's end */
+	__u16 front;      /* 1: it is a front */
+	__u16 pad;        /* zero */
 };
 
 /* Key of `pod_ports`: where a pod's replies come from. */

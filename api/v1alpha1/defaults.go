@@ -72,6 +72,9 @@ var ranges = map[string]Range{
 	"spec.scaling.inStabilization":            {0, 3600, DefaultInStabilization},
 	"spec.scaling.maxStep":                    {1, MaxReplicas, DefaultMaxStep},
 	"spec.scaling.burstPerPod":                {1, 4096, 100},
+	"spec.balancing.clientIdleTimeout":        {1, 86400, DefaultClientIdleTimeout},
+	"spec.balancing.maxRequestsPerPod":        {1, 10000, 100},
+	"spec.balancing.warmup":                   {1, 3600, 30},
 	"spec.imagePull.nodes":                    {1, 1000, DefaultPullNodes},
 	"spec.readinessProbe.initialDelaySeconds": {0, 3600, 0},
 	"spec.readinessProbe.periodSeconds":       {1, 3600, 10},
@@ -122,6 +125,11 @@ func Default(s *WangellService) {
 	setDefault(&spec.ReadyWhen, ReadyWhenListens)
 	if b := spec.Balancing; b != nil {
 		setDefault(&b.LocalityPreference, LocalityNone)
+		setDefault(&b.Level, LevelConnection)
+		if b.Level == LevelRequest {
+			setDefault(&b.Protocol, ProtocolAuto)
+			setDefault(&b.ClientIdleTimeout, DefaultClientIdleTimeout)
+		}
 	}
 	if c := spec.Scaling; c != nil {
 		c.setDefaults()

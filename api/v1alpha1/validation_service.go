@@ -42,6 +42,10 @@ func ValidateCluster(s *WangellService) ValidationErrors {
 	spec := &s.Spec
 	errs.common(spec)
 	errs.readiness(s.Name, spec)
+	if spec.BalancesRequests() {
+		errs.add(specPath.Child("balancing", "level"), "write level: Connection",
+			"Request is not available on Kubernetes: only on one machine")
+	}
 	if spec.PullsLazily() {
 		errs.add(specPath.Child("imagePull", "mode"), "write mode: Full",
 			"is not available on Kubernetes: only on one machine")
@@ -104,10 +108,7 @@ func (e *ValidationErrors) common(s *WangellServiceSpec) {
 	e.oneOf(specPath.Child("wakeProof"), string(s.WakeProof),
 		string(WakeProofAuto), string(WakeProofAlways), string(WakeProofNever))
 	e.allowFrom(s.AllowFrom)
-	if s.Balancing != nil {
-		e.oneOf(specPath.Child("balancing").Child("localityPreference"), string(s.Balancing.LocalityPreference),
-			string(LocalityNone), string(LocalityLocal))
-	}
+	e.balancing(s)
 	e.oneOf(specPath.Child("updateStrategy"), string(s.UpdateStrategy), string(UpdateRecreate), string(UpdateRolling))
 	if most := mostPods(s); s.UpdateStrategy == UpdateRecreate && most > 1 {
 		fix := "maxReplicas: 1"

@@ -120,6 +120,9 @@ func (f *daemonFlags) add(flags *pflag.FlagSet) {
 		"cluster: endpoint of the container runtime, such as unix:///run/containerd/containerd.sock")
 	flags.StringVar(&f.containerd, "containerd", "",
 		"one machine: socket of the containerd that runs the pods, for readinessProbes that run commands")
+	flags.StringVar(&c.EnvoySocket, "envoy-socket", "",
+		"unix socket at which this node's Envoy gets its configuration, for services with balancing.level: Request")
+	flags.IntVar(&c.EnvoyUser, "envoy-user", 0, "user that Envoy runs as, by number, who gets the socket")
 	addPeers(flags, &f.peers, &c.Peers)
 	addSizes(flags, &c.Sizes)
 	f.cluster.add(flags)

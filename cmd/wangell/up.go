@@ -73,6 +73,8 @@ standard error, and the line "ready" to standard output.`,
 		"registry to use over plain HTTP, as HOST, HOST:PORT or an address range (repeatable)")
 	f.StringVar(&u.config.MetricsAddress, "metrics-address", instance.DefaultMetricsAddress,
 		"address of the Prometheus metrics; empty to disable them")
+	f.StringVar(&u.config.Envoy, "envoy", instance.EnvoyAuto,
+		"path of Envoy, for services with balancing.level: Request; auto: from PATH")
 	u.out.registerTo(cmd)
 	completeValues(cmd, "xdp-mode", xdpModes)
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json") // the flag exists

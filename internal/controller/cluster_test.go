@@ -40,6 +40,18 @@ func TestServicesArePutAndDeletedOneByOne(t *testing.T) {
 		t.Errorf("entry %+v", e)
 	}
 	w.d.mu.Unlock()
+	requests := w.put(newService("shop", func(s *v1alpha1.WangellServiceSpec) {
+		s.Balancing = &v1alpha1.Balancing{
+			Level: v1alpha1.LevelRequest, Protocol: v1alpha1.ProtocolHTTP2, MaxRequestsPerPod: 7, Warmup: 30,
+		}
+	}), 4)
+	w.until("the one that balances requests", func() bool { return w.d.has(requests) })
+	w.d.mu.Lock()
+	want := wire.Requests{Protocol: wire.ProtocolHTTP2, ClientIdleSeconds: 3600, MaxPerPod: 7, WarmupSeconds: 30}
+	if e := w.d.table[requests]; e.Flags&wire.FlagRequests == 0 || e.Requests != want {
+		t.Errorf("entry %+v", e)
+	}
+	w.d.mu.Unlock()
 	other := newService("c")
 	if err := w.c.Put(Service{Spec: other, Addr: b.Addr()}); err == nil || !strings.Contains(err.Error(), "is already "+
 		"that of service default/b") {

@@ -111,7 +111,28 @@ func (w *wanted) entry() wire.Service {
 	if s.Retries != nil {
 		e.Retries = uint8(*s.Retries)
 	}
+	if s.BalancesRequests() {
+		e.Flags |= wire.FlagRequests
+		e.Requests = balancingOf(s.Balancing)
+	}
 	return e
+}
+
+// balancingOf is how requests are balanced, for the daemons.
+func balancingOf(b *v1alpha1.Balancing) wire.Requests {
+	r := wire.Requests{
+		ClientIdleSeconds: uint32(b.ClientIdleTimeout), MaxPerPod: uint16(b.MaxRequestsPerPod),
+		WarmupSeconds: uint16(b.Warmup),
+	}
+	switch b.Protocol {
+	case v1alpha1.ProtocolHTTP1:
+		r.Protocol = wire.ProtocolHTTP1
+	case v1alpha1.ProtocolHTTP2:
+		r.Protocol = wire.ProtocolHTTP2
+	case v1alpha1.ProtocolTCP:
+		r.Protocol = wire.ProtocolTCP
+	}
+	return r
 }
 
 // allowed returns the sources that may connect; restricted is false if all may.

@@ -23,6 +23,7 @@ type doubts struct {
 type visits struct {
 	wakes uint64 // its count of wakes then
 	used  bool   // a connection was established to a pod that is gone already
+	front uint64 // connections of its front then
 }
 
 // forget forgets a service whose index is used anew.
@@ -33,15 +34,16 @@ func (d *doubts) forget(service uint32) {
 }
 
 // podGone notes that a pod is gone and whether it had connections. If it was the last one, podGone reports whether this
-// gate woke the service in vain, given its count of wakes: no connection came of it.
-func (d *doubts) podGone(service uint32, used, last bool, wakes uint64) (inVain bool) {
+// gate woke the service in vain, given its count of wakes and that of its front's connections: no connection came of
+// it.
+func (d *doubts) podGone(service uint32, used, last bool, wakes, front uint64) (inVain bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	v := d.of[service]
 	v.used = v.used || used
 	if last {
-		inVain = !v.used && wakes != v.wakes
-		v = visits{wakes: wakes}
+		inVain = !v.used && front == v.front && wakes != v.wakes
+		v = visits{wakes: wakes, front: front}
 	}
 	d.of[service] = v
 	return inVain
@@ -58,9 +60,9 @@ func (g *Gate) DrainAll(service netip.AddrPort) {
 
 // judgeWake notes that a pod is gone. With the last pod of a service, it ends DrainAll: if clients of this gate have
 // woken the service and none has connected, the next one has to prove where it is. A crash raises no such doubt.
-func (g *Gate) judgeWake(service uint32, used, last bool) {
+func (g *Gate) judgeWake(service uint32, used, last bool, front uint64) {
 	st := g.statuses.at(service)
-	inVain := g.doubts.podGone(service, used, last, atomic.LoadUint64(&st.Wakes))
+	inVain := g.doubts.podGone(service, used, last, atomic.LoadUint64(&st.Wakes), front)
 	if !last || atomic.LoadUint32(&st.Flags)&uint32(gateServiceFlagSERVICE_DRAINS) == 0 {
 		return
 	}

@@ -332,6 +332,16 @@ type gatePod struct {
 	_           [44]byte
 }
 
+type gatePodDevice struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Pod     uint32
+	Mac     [6]uint8
+	HostMac [6]uint8
+	Front   uint16
+	Pad     uint16
+}
+
 type gatePodName struct {
 	_   structs.HostLayout
 	Id  uint64
@@ -446,6 +456,8 @@ type gateServiceStatus struct {
 	Refused     uint64
 	Released    uint64
 	Pod         [32]uint32
+	Front       uint32
+	_           [4]byte
 }
 
 type gateSourceFilter struct {
@@ -585,6 +597,7 @@ const (
 	gateMapParkedSources       = "parked_sources"
 	gateMapParkedSyns          = "parked_syns"
 	gateMapPendingQueries      = "pending_queries"
+	gateMapPodDevices          = "pod_devices"
 	gateMapPodNames            = "pod_names"
 	gateMapPodPorts            = "pod_ports"
 	gateMapPodSockets          = "pod_sockets"
@@ -739,6 +752,7 @@ type gateMapSpecs struct {
 	ParkedSources   *ebpf.MapSpec `ebpf:"parked_sources"`
 	ParkedSyns      *ebpf.MapSpec `ebpf:"parked_syns"`
 	PendingQueries  *ebpf.MapSpec `ebpf:"pending_queries"`
+	PodDevices      *ebpf.MapSpec `ebpf:"pod_devices"`
 	PodNames        *ebpf.MapSpec `ebpf:"pod_names"`
 	PodPorts        *ebpf.MapSpec `ebpf:"pod_ports"`
 	PodSockets      *ebpf.MapSpec `ebpf:"pod_sockets"`
@@ -841,6 +855,7 @@ type gateMaps struct {
 	ParkedSources   *ebpf.Map `ebpf:"parked_sources"`
 	ParkedSyns      *ebpf.Map `ebpf:"parked_syns"`
 	PendingQueries  *ebpf.Map `ebpf:"pending_queries"`
+	PodDevices      *ebpf.Map `ebpf:"pod_devices"`
 	PodNames        *ebpf.Map `ebpf:"pod_names"`
 	PodPorts        *ebpf.Map `ebpf:"pod_ports"`
 	PodSockets      *ebpf.Map `ebpf:"pod_sockets"`
@@ -890,6 +905,7 @@ func (m *gateMaps) Close() error {
 		m.ParkedSources,
 		m.ParkedSyns,
 		m.PendingQueries,
+		m.PodDevices,
 		m.PodNames,
 		m.PodPorts,
 		m.PodSockets,

@@ -6,7 +6,7 @@ set -eu
 
 # Structs and enums of bpf/types.h that Go uses.
 types="
-    addr service_key service service_status pod pod_socket traffic pod_port pod_name flow_key flow ticket parked
+    addr service_key service service_status pod pod_socket traffic pod_port pod_device pod_name flow_key flow ticket parked
     parked_flow source_key ring_slot nic syn_backup maglev_table home_node_list pending_query
     query_count syn_watcher listener_key event unpark_args end_args sweep_args recount flow_share idle_count limit service_flag
     node_limits repeated_syn wake_scope tag_key_set node_flag source_rule_key source_verdict source_filter left_list

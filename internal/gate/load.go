@@ -123,8 +123,8 @@ func setSizes(spec *ebpf.CollectionSpec, s Sizes) {
 	add := func(n uint32, names ...string) { bySize[n] = append(bySize[n], names...) }
 	add(s.Services, gateMapServices, gateMapAddresses, gateMapServiceStatuses, gateMapMaglevTables, gateMapHomeNodes,
 		gateMapServiceShares, gateMapFloods, gateMapSourceFilters, gateMapLeftAddresses, gateMapQueryShares)
-	add(s.Pods, gateMapPods, gateMapPodSockets, gateMapPodTraffic, gateMapPodPorts, gateMapPodNames, gateMapListeners,
-		gateMapRecounts)
+	add(s.Pods, gateMapPods, gateMapPodSockets, gateMapPodTraffic, gateMapPodPorts, gateMapPodDevices, gateMapPodNames,
+		gateMapListeners, gateMapRecounts)
 	add(s.Flows, gateMapFlows)
 	add(s.Parked, gateMapParkedSyns, gateMapParkedFlows, gateMapParkedSources)
 	add(uint32(gateLimitRING_SHARDS)*s.Ring, gateMapSynBackups)

@@ -162,6 +162,9 @@ func (g *Gate) attachAll() error {
 			continue // on another node
 		}
 		g.nameNetns(index, int(p.Ifindex)) // the adopted pod may lack it
+		if err := g.nameDevice(index); err != nil {
+			return err
+		}
 		// A pod whose device is gone is for the daemon to remove.
 		if err := g.attachPod(int(p.Ifindex)); err != nil {
 			g.log.Warn("cannot attach to a pod's device", "pod", p.Id, "error", err)

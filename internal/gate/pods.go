@@ -87,7 +87,7 @@ func (g *Gate) AddPod(p Pod) error {
 		Mac: hardwareAddr(p.MAC), HostMac: hardwareAddr(p.HostMAC), Id: p.ID, Node: toBE(p.Node),
 	}
 	if err := g.linkPod(p, index); err != nil {
-		undo := g.unlinkPod([]netip.AddrPort{p.Service}, p.ID, uint32(p.Ifindex), htons(p.Addr.Port()))
+		undo := g.unlinkPod([]netip.AddrPort{p.Service}, index)
 		*g.pods.at(index) = gatePod{}
 		t.pool.put(index)
 		return fmt.Errorf("pod %d of %v: %w", p.ID, p.Service, errors.Join(err, undo))
@@ -116,24 +116,44 @@ func (g *Gate) linkPod(p Pod, index uint32) error {
 	if err := g.objs.PodPorts.Put(gatePodPort{Ifindex: uint32(p.Ifindex), Port: htons(p.Addr.Port())}, index); err != nil {
 		return fmt.Errorf("writing its port to the gate's map: %w", err)
 	}
+	if err := g.nameDevice(index); err != nil {
+		return err
+	}
 	g.nameNetns(index, p.Ifindex)
 	return g.attachPod(p.Ifindex)
 }
 
-// unlinkPod reverses linkPod, as far as it got, and removes the pod's names at all these addresses. port is in network
-// byte order.
-func (g *Gate) unlinkPod(at []netip.AddrPort, id uint64, ifindex uint32, port uint16) error {
+// unlinkPod reverses linkPod, as far as it got, and removes the pod's names at all these addresses.
+func (g *Gate) unlinkPod(at []netip.AddrPort, index uint32) error {
 	var err error
+	p := g.pods.at(index)
 	for _, a := range at {
-		err = errors.Join(err, ignoreMissing(g.objs.PodNames.Delete(gatePodName{Id: id, Vip: toServiceKey(a)})))
+		err = errors.Join(err, ignoreMissing(g.objs.PodNames.Delete(gatePodName{Id: p.Id, Vip: toServiceKey(a)})))
 	}
-	if ifindex == 0 {
+	if p.Ifindex == 0 {
 		return err
 	}
-	if e := g.objs.PodPorts.Delete(gatePodPort{Ifindex: ifindex, Port: port}); !errors.Is(e, ebpf.ErrKeyNotExist) {
-		err = errors.Join(err, e)
+	err = errors.Join(err, ignoreMissing(g.objs.PodPorts.Delete(gatePodPort{Ifindex: p.Ifindex, Port: p.Port})))
+	if g.sharesDevice(index) {
+		return err
 	}
-	return errors.Join(err, g.detachPod(int(ifindex)))
+	err = errors.Join(err, ignoreMissing(g.objs.PodDevices.Delete(p.Addr)))
+	return errors.Join(err, g.detachPod(int(p.Ifindex)))
+}
+
+// sharesDevice reports whether a pod is one of several with the same device, as the fronts of services are. The caller
+// holds podTable.mu.
+func (g *Gate) sharesDevice(index uint32) bool {
+	p := g.pods.at(index)
+	if p.Id != FrontID {
+		return false
+	}
+	for i := range g.podTable.pool.next {
+		if o := g.pods.at(i); i != index && o.Ifindex == p.Ifindex && podState(o) != gatePodStatePOD_UNUSED {
+			return true
+		}
+	}
+	return false
 }
 
 // RemovePod removes a pod. Its flows are forgotten, and further segments of them are answered with a RST.
@@ -144,15 +164,19 @@ func (g *Gate) RemovePod(service netip.AddrPort, id uint64) error {
 	}
 	s, known := g.services.index(service)
 	names := []netip.AddrPort{service}
-	if known {
+	if known && id == FrontID {
+		g.DrainFront(service)
+	} else if known {
 		g.removeServing(s, index)
+	}
+	if known {
 		names = append(names, g.services.allLeftBy(s)...)
 	}
 	t := &g.podTable
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := g.pods.at(index)
-	err := errors.Join(g.unwatchListen(index), g.unlinkPod(names, id, p.Ifindex, p.Port))
+	err := errors.Join(g.unwatchListen(index), g.unlinkPod(names, index))
 	used := atomic.LoadUint64(&p.NewFlows) > 0
 	// Generation 0 matches no flow, and the next pod with this index has another generation.
 	*p = gatePod{}
@@ -160,7 +184,9 @@ func (g *Gate) RemovePod(service netip.AddrPort, id uint64) error {
 	t.pool.put(index)
 	if known {
 		err = errors.Join(err, g.updateHomes(service, s))
-		g.judgeWake(s, used, len(t.services[service]) == 0)
+		if front := g.connectionsOfFront(service); id != FrontID {
+			g.judgeWake(s, used, t.withoutFront(service) == 0, front)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("pod %d of %v: removing it from the gate: %w", id, service, err)

@@ -131,6 +131,15 @@ func (t *podTable) remove(service netip.AddrPort, id uint64) {
 	}
 }
 
+// withoutFront returns how many pods a service has, other than its front. The caller holds mu.
+func (t *podTable) withoutFront(service netip.AddrPort) int {
+	n := len(t.services[service])
+	if _, has := t.services[service][FrontID]; has {
+		n--
+	}
+	return n
+}
+
 // index returns a pod's index.
 func (t *podTable) index(service netip.AddrPort, id uint64) (uint32, bool) {
 	t.mu.Lock()

@@ -61,6 +61,8 @@ type Config struct {
 	InsecureRegistries []string `json:"insecureRegistries,omitempty"`
 	// Netns is the inode of the instance's network namespace; Up sets it.
 	Netns uint64 `json:"netns"`
+	// Envoy is the path of the program Envoy, or EnvoyAuto. It runs while a service has balancing.level: Request.
+	Envoy string `json:"envoy,omitempty"`
 	// MetricsAddress is the address (host:port) of the Prometheus metrics; empty if they are not served.
 	MetricsAddress string `json:"metricsAddress,omitempty"`
 }
@@ -139,6 +141,11 @@ func (c Config) Validate() error {
 	}
 	if c.Containerd != ContainerdAuto && c.Containerd != ContainerdOwn && !filepath.IsAbs(c.Containerd) {
 		errs = append(errs, fmt.Errorf("--containerd %q: want auto, own or the absolute path of a socket", c.Containerd))
+	}
+	if c.Envoy != "" && c.Envoy != EnvoyAuto {
+		if info, err := os.Stat(c.Envoy); err != nil || !filepath.IsAbs(c.Envoy) || info.Mode()&0o111 == 0 || info.IsDir() {
+			errs = append(errs, fmt.Errorf("--envoy %q: want auto, or the absolute path of the program", c.Envoy))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime/debug"
+	"strconv"
 	"sync"
 	"time"
 
@@ -132,6 +133,7 @@ type up struct {
 	controller *controller.Controller
 	services   *services
 	daemon     *daemon
+	proxy      *proxy
 	stopParts  []func() error // stop what runs beside the runtime, the controller and the daemon
 	parts      sync.WaitGroup
 }
@@ -187,6 +189,8 @@ func (u *up) start(ctx context.Context) (err error) {
 	if err := u.services.apply(ctx, u.set); err != nil {
 		return err
 	}
+	u.proxy = &proxy{path: u.Envoy, dir: u.socketDir(), nets: u.runtime, log: u.Log}
+	requests := wantsEnvoy(u.set)
 	wanted := len(u.set) > 0 || u.adopts
 	u.set = nil // the controller's now
 	u.daemon = u.newDaemon(name, server)
@@ -202,6 +206,7 @@ func (u *up) start(ctx context.Context) (err error) {
 	} else {
 		u.daemon.once.Do(u.Ready)
 	}
+	u.proxy.want(requests)
 	u.watch()
 	return nil
 }
@@ -212,6 +217,7 @@ func (u *up) newDaemon(name, server string) *daemon {
 		"daemon", "--server", server, "--key-file", u.keyFile(), "--node", name, "--run-dir", u.RunDir,
 		"--addresses", u.Addresses.String(), "--xdp-mode", u.XDPMode, "--metrics-socket", u.daemonSocket(),
 		"--log-format", "json", "--log-level", u.logLevel(), "--containerd", u.runtime.Address(),
+		"--envoy-socket", u.envoySocket(), "--envoy-user", strconv.Itoa(envoyUser),
 	}
 	for _, i := range u.Interfaces {
 		args = append(args, "--interface", i)
@@ -256,6 +262,7 @@ func (u *up) watch() {
 			if len(set) > 0 {
 				u.daemon.start()
 			}
+			u.proxy.want(wantsEnvoy(set))
 		})
 		if err != nil {
 			u.Log.Error("manifests are no longer watched for changes", "error", err)
@@ -308,6 +315,9 @@ func (u *up) stop() error {
 		if err := u.controller.Shutdown(u.Force); err != nil {
 			u.Log.Warn("pods did not end in time and are killed", "error", err)
 		}
+	}
+	if u.proxy != nil {
+		u.proxy.stop()
 	}
 	if u.daemon != nil {
 		u.daemon.stop()

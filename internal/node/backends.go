@@ -13,18 +13,20 @@ import (
 // leader learns of pods from their nodes one by one; removing those not yet listed would cut connections.
 const sessionGrace = 3 * time.Second
 
-// applyBackends changes the pods of a service to what the controller wants.
-func (d *daemon) applyBackends(m *wire.Backends) {
+// applyBackends changes the pods of a service to what the controller wants. It reports whether the service's front has
+// to know before the message counts as handled, because a pod gets no new requests any more.
+func (d *daemon) applyBackends(m *wire.Backends) (front bool) {
 	s := d.service(m.Service)
 	if s == nil {
 		d.log.Warn("the controller sent pods of a service that is not in the table", "address", m.Service)
-		return
+		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m.Generation < s.generation {
-		return
+		return false
 	}
+	defer d.fronts.notify()
 	s.generation = m.Generation
 	served := s.serving()
 	wanted := make(map[uint64]bool, len(m.Pods))
@@ -50,6 +52,7 @@ func (d *daemon) applyBackends(m *wire.Backends) {
 	if served > 0 {
 		d.wakeForParked(s)
 	}
+	return s.requests != nil && s.serving() < served
 }
 
 // applyBackend changes one pod to the state that the controller wants. s.mu is held.

@@ -50,6 +50,10 @@ type Config struct {
 	Shortcut bool
 	// Peers configures the sharing of images with other nodes. It needs CRI and NodeAddr.
 	Peers PeersConfig
+	// EnvoySocket is the unix socket at which the Envoy of this node gets its configuration, and EnvoyUser the user that
+	// Envoy runs as. If EnvoySocket is empty, connections of all services are balanced, and not requests.
+	EnvoySocket string
+	EnvoyUser   int
 	// NoARP leaves ARP requests for service addresses unanswered: something else brings packets for them to nodes.
 	NoARP bool
 	// RepliesByEdge makes replies to clients of other nodes go back through the client's edge node.

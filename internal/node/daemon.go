@@ -57,6 +57,7 @@ type daemon struct {
 	reports podReports
 	usage   usageReader
 	alerts  alerts
+	fronts  fronts
 }
 
 // usageReader is the state of reading the pods' usage from the container runtime.
@@ -73,7 +74,7 @@ func newDaemon(cfg Config, g *gate.Gate) *daemon {
 		moves: map[netip.AddrPort]*wire.Moved{}, vips: map[netip.Addr]int{}, shared: map[*service]bool{},
 		refused: make(chan struct{}, 1), maintenance: make(chan struct{}, 1), sharedAdded: make(chan struct{}, 1),
 		usage: usageReader{busy: make(chan struct{}, 1)}, alerts: alerts{active: map[alertKey]*alert{}},
-		members: membership{self: cfg.NodeAddr},
+		members: membership{self: cfg.NodeAddr}, fronts: newFronts(),
 	}
 }
 

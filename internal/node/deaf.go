@@ -27,6 +27,10 @@ func (d *daemon) deafEvent(e gate.Event) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if e.Pod == gate.FrontID {
+		d.frontIsDeaf(s)
+		return
+	}
 	p := s.pods[e.Pod]
 	switch {
 	case p == nil || !p.serving:
@@ -53,6 +57,7 @@ func (d *daemon) awaitListening(s *service, p *pod) {
 		return
 	}
 	p.serving, p.restarting = false, true
+	d.fronts.notify()
 	p.endProbes()
 	d.log.Info("a pod does not listen any more: no new flows until it does", "service", s.name, "pod", p.id)
 	d.send(&wire.Deaf{Service: s.addr, PodID: p.id, At: monotime.Now()})

@@ -56,9 +56,15 @@ func (d *daemon) listenEvent(e gate.Event) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p := s.pods[e.Pod]; p != nil && p.watch != nil {
+	var watch *listenWatch
+	if p := s.pods[e.Pod]; p != nil {
+		watch = p.watch
+	} else if e.Pod == gate.FrontID {
+		watch = s.front.watch
+	}
+	if watch != nil {
 		select {
-		case p.watch.events <- e.At:
+		case watch.events <- e.At:
 		default: // earlier events have not been looked at yet
 		}
 	}

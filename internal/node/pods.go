@@ -47,6 +47,9 @@ func (d *daemon) addPod(s *service, b wire.Backend) (*pod, error) {
 func (d *daemon) removePod(s *service, p *pod) {
 	d.endWatch(p)
 	p.endProbes()
+	if p.direct != nil {
+		p.direct.close()
+	}
 	if err := d.gate.RemovePod(s.addr, p.id); err != nil {
 		d.log.Error("cannot remove a pod", "service", s.name, "pod", p.id, "error", err)
 	}
@@ -66,12 +69,16 @@ func (d *daemon) settle(s *service, p *pod) {
 	if p.settling {
 		return
 	}
-	if !d.hasHandshakes(s, p) {
+	if s.requests == nil && !d.hasHandshakes(s, p) {
 		d.sendQuiet(s, p)
 		return
 	}
+	fronted := s.requests != nil
 	p.settling = true
 	d.tasks.Go(func() {
+		if fronted {
+			d.settleFront()
+		}
 		deadline := time.Now().Add(handshakeWait)
 		for {
 			select {
@@ -107,6 +114,7 @@ func (d *daemon) sendQuiet(s *service, p *pod) {
 		d.log.Error("cannot read the counters of a pod", "service", s.name, "pod", p.id, "error", err)
 		return
 	}
+	d.countDirect(s, p, &c)
 	p.lastReported.OpenFlows = c.Open
 	d.send(&wire.Quiet{
 		Service: s.addr, PodID: p.id, Generation: p.drained, LastPacket: lastPacket(p, c), OpenFlows: c.Open,

@@ -128,6 +128,7 @@ func (d *daemon) probed(s *service, p *pod, started time.Time, ok bool, answer s
 			return
 		}
 		p.serving, q.listened = false, 0
+		d.fronts.notify()
 		q.tell(d, s, p)
 	case readiness.Failed:
 		d.log.Warn("a pod has not started in time: its startupProbe fails", "service", s.name, "pod", p.id, "answer", answer)

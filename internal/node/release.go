@@ -18,6 +18,7 @@ func (d *daemon) serve(s *service, p *pod) {
 	p.serving, p.since, p.restarting, p.pause = true, now, false, 0
 	p.state = wire.PodServing
 	s.idleReported = 0
+	d.fronts.notify()
 	if p.home || n > 0 {
 		p.trace.Released = now
 		leader.trace.ReleasedN += uint32(n)

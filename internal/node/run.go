@@ -71,6 +71,9 @@ func (d *daemon) run(ctx context.Context) (clean bool, err error) {
 	if d.cfg.NodeAddr.IsValid() {
 		group.Go(func() { d.balance(ctx) })
 	}
+	if d.cfg.EnvoySocket != "" {
+		group.Go(func() { d.runFronts(ctx) })
+	}
 	d.maintain(ctx)
 	cancel()
 	group.Wait()
@@ -107,6 +110,7 @@ func (d *daemon) endTasks() {
 			d.endWatch(p)
 			p.endProbes()
 		}
+		s.front.endWatch()
 		s.mu.Unlock()
 	}
 	d.tasks.Wait()
@@ -117,7 +121,11 @@ func (d *daemon) adopt() {
 	for _, a := range d.gate.Services() {
 		s := &service{addr: a, pods: map[uint64]*pod{}}
 		d.services[a] = s
+		d.adoptFront(s)
 		for _, id := range d.gate.PodIDs(a) {
+			if id == gate.FrontID {
+				continue
+			}
 			state, _ := d.gate.PodState(a, id)
 			deaf := state == gate.PodDeaf
 			p := &pod{id: id, serving: state == gate.PodServing || deaf, since: monotime.Now()}
@@ -162,7 +170,9 @@ func (d *daemon) event(e gate.Event) {
 func (d *daemon) receive(m wire.Message) {
 	switch m := m.(type) {
 	case *wire.Backends:
-		d.applyBackends(m)
+		if d.applyBackends(m) {
+			d.settleFront()
+		}
 	case *wire.Refuse:
 		n := d.gate.Refuse(m.Service)
 		d.log.Info("wake failed: parked clients refused", "address", m.Service, "clients", n, "reason", m.Reason)

@@ -25,9 +25,11 @@ type service struct {
 	wakes        uint64        // wakes asked for since the daemon started
 	pods         map[uint64]*pod
 	crowd        crowd
-	idleReported monotime.Time // when Idle was sent last; zero after a packet
-	announce     bool          // a node answers ARP for the address
-	usage        bool          // the controller wants the usage of its pods
+	idleReported monotime.Time  // when Idle was sent last; zero after a packet
+	announce     bool           // a node answers ARP for the address
+	usage        bool           // the controller wants the usage of its pods
+	requests     *wire.Requests // how requests are balanced; nil if connections are
+	front        front
 }
 
 // pod is a pod of a service, guarded by the service's mu.
@@ -55,6 +57,7 @@ type pod struct {
 	own          readings      // not home: its open flows from this node
 	drained      uint64        // generation of the Backends that drained it
 	settling     bool          // drained, and handshakes that began before may still complete
+	direct       *sockDiag     // home, behind a front: its connections; nil until they were counted
 }
 
 // serving returns the number of pods that get new flows. s.mu is held.

@@ -5,6 +5,7 @@ package node
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/netip"
 
 	"github.com/vishvananda/netlink/nl"
@@ -66,4 +67,41 @@ func (d *sockDiag) hasListener(addr netip.AddrPort) (bool, error) {
 		return false, err
 	}
 	return found[0][diagMsgState] == tcpListen, nil
+}
+
+// openSockDiag is newSockDiag for the network namespace at a path.
+func openSockDiag(path string) (*sockDiag, error) {
+	ns, err := netns.GetFromPath(path)
+	if err != nil {
+		return nil, fmt.Errorf("opening its network namespace %s: %w", path, err)
+	}
+	defer ns.Close()
+	d, err := newSockDiag(ns)
+	if err != nil {
+		return nil, fmt.Errorf("opening a sock_diag socket in its network namespace %s: %w", path, err)
+	}
+	return d, nil
+}
+
+// States of connections that are not over (net/tcp_states.h): ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT.
+const openStates = 1<<1 | 1<<4 | 1<<5 | 1<<8
+
+// countOpen returns the number of open connections with a local port. The kernel looks at all connections of all
+// network namespaces for that.
+func (d *sockDiag) countOpen(port uint16) (n uint32, err error) {
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		q := make([]byte, diagReqSize)
+		q[0], q[1] = family, unix.IPPROTO_TCP
+		binary.NativeEndian.PutUint32(q[diagReqStates:], openStates)
+		binary.BigEndian.PutUint16(q[diagReqPort:], port)
+		req := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
+		req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: d.socket}
+		req.AddRawData(q)
+		found, err := req.Execute(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY)
+		if err != nil {
+			return 0, err
+		}
+		n += uint32(len(found))
+	}
+	return n, nil
 }

@@ -44,6 +44,7 @@ func (d *daemon) readStats(s *service, now monotime.Time) (changed []wire.PodSta
 			d.log.Error("cannot read the counters of a pod", "service", s.name, "pod", p.id, "error", err)
 			continue
 		}
+		d.countDirect(s, p, &c)
 		st := wire.PodStats{
 			Service: s.addr, PodID: p.id, OpenFlows: c.Open, NewFlows: c.NewFlows,
 			BytesIn: c.BytesIn, BytesOut: c.BytesOut, LastPacket: c.LastPacket,

@@ -81,7 +81,7 @@ func (d *daemon) setService(u wire.Service, changed map[netip.Addr]bool) error {
 	_, err := d.gate.SetService(gate.Service{
 		Addr: u.Addr, MaxParked: uint32(u.MaxParked), MaxParkedPerSource: uint32(u.MaxParkedPerSource),
 		Affinity: u.Flags&wire.FlagAffinity != 0, PreferLocal: u.Flags&wire.FlagPreferLocal != 0, Retries: u.Retries,
-		Proof: proof, Restricted: u.Flags&wire.FlagSources != 0, Sources: u.Sources.Rules(),
+		Proof: proof, Restricted: u.Flags&wire.FlagSources != 0, Sources: d.fronts.allow(u),
 	})
 	if err != nil {
 		return err
@@ -98,6 +98,11 @@ func (d *daemon) setService(u wire.Service, changed map[netip.Addr]bool) error {
 	s.name, s.idle = u.Name, time.Duration(u.IdleSeconds)*time.Second
 	d.setAnnounce(s, u.Flags&wire.FlagAnnounce != 0, changed)
 	s.usage = u.Flags&wire.FlagUsage != 0
+	s.requests = nil
+	if u.Flags&wire.FlagRequests != 0 {
+		s.requests = &u.Requests
+	}
+	d.fronts.notify()
 	return nil
 }
 
@@ -119,6 +124,8 @@ func (d *daemon) removeService(a netip.AddrPort, changed map[netip.Addr]bool) {
 	for _, p := range s.pods {
 		d.removePod(s, p)
 	}
+	d.removeFront(s)
+	d.fronts.notify()
 	d.noteShared(s)
 	d.setAnnounce(s, false, changed)
 	d.alerts.forget(a, d.send)

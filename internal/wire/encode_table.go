@@ -9,11 +9,10 @@ import (
 )
 
 const (
-	knownFlags = FlagAnnounce | FlagAffinity | FlagPreferLocal | FlagUsage | FlagProofAlways | FlagProofNever |
-		FlagSources
 	maxServices = 100_000 // entries of the table
 
 	serviceFixed = addrSize + 4 + 2 + 2 + 1 + 1 + 2 // bytes of an entry without its name
+	requestsSize = 1 + 4 + 2 + 2                    // bytes of Requests
 	maxTable     = 36_000_000                       // bytes of all entries, so that 65,535 pieces suffice
 	syncHeader   = 1 + 3*8 + 4*2                    // bytes of a SYNC without its entries
 )
@@ -25,14 +24,17 @@ func (s *Service) check() error {
 	if err := checkString("name", s.Name, maxName); err != nil {
 		return fmt.Errorf("service %s: %w", s.Addr, err)
 	}
-	if unknown := s.Flags &^ knownFlags; unknown != 0 {
-		return fmt.Errorf("service %s: unknown flags %#x", s.Addr, unknown)
-	}
 	if s.Flags&FlagSources == 0 && s.Sources != (Sources{}) {
 		return fmt.Errorf("service %s: rules for sources without their flag", s.Addr)
 	}
 	if err := s.Sources.check(); err != nil {
 		return fmt.Errorf("service %s: %w", s.Addr, err)
+	}
+	if s.Flags&FlagRequests == 0 && s.Requests != (Requests{}) {
+		return fmt.Errorf("service %s: rules for requests without their flag", s.Addr)
+	}
+	if s.Requests.Protocol > ProtocolTCP {
+		return fmt.Errorf("service %s: unknown protocol %d", s.Addr, s.Requests.Protocol)
 	}
 	return nil
 }
@@ -42,6 +44,9 @@ func (s *Service) size() int {
 	n := serviceFixed + len(s.Name)
 	if s.Flags&FlagSources != 0 {
 		n += 2 + len(s.Sources.encoded)
+	}
+	if s.Flags&FlagRequests != 0 {
+		n += requestsSize
 	}
 	return n
 }
@@ -57,6 +62,9 @@ func (s *Service) append(b []byte) []byte {
 	if s.Flags&FlagSources != 0 {
 		b = s.Sources.append(b)
 	}
+	if s.Flags&FlagRequests != 0 {
+		b = s.Requests.append(b)
+	}
 	return b
 }
 
@@ -70,6 +78,22 @@ func (s *Service) decode(d *decoder) {
 	if s.Flags&FlagSources != 0 {
 		s.Sources.decode(d)
 	}
+	if s.Flags&FlagRequests != 0 {
+		s.Requests.decode(d)
+	}
+}
+
+func (r *Requests) append(b []byte) []byte {
+	b = append(b, uint8(r.Protocol))
+	b = binary.BigEndian.AppendUint32(b, r.ClientIdleSeconds)
+	b = binary.BigEndian.AppendUint16(b, r.MaxPerPod)
+	return binary.BigEndian.AppendUint16(b, r.WarmupSeconds)
+}
+
+func (r *Requests) decode(d *decoder) {
+	r.Protocol = Protocol(d.u8())
+	r.ClientIdleSeconds = d.u32()
+	r.MaxPerPod, r.WarmupSeconds = d.u16(), d.u16()
 }
 
 func (m *Moved) check() error {

@@ -65,6 +65,10 @@ func samples() map[string]Message {
 					}),
 				},
 				{Addr: netip.MustParseAddrPort("10.46.100.9:80"), Name: "default/closed", Flags: FlagSources},
+				{
+					Addr: netip.MustParseAddrPort("10.46.100.10:80"), Name: "default/shop", Flags: FlagRequests,
+					Requests: Requests{Protocol: ProtocolHTTP2, ClientIdleSeconds: 3600, MaxPerPod: 100, WarmupSeconds: 30},
+				},
 			},
 			Removals: []netip.AddrPort{netip.MustParseAddrPort("10.46.100.7:6379")},
 		},
@@ -276,7 +280,6 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 			}},
 			"address of its node fe80::1%eth0: an address with a zone",
 		},
-		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{{Addr: service4, Flags: 128}}}, "unknown flags 0x80"},
 		{&Nodes{}, "piece 0 of 0"},
 		{&Nodes{Pieces: 1, Nodes: make([]NodeInfo, maxNodes+1)}, "33 nodes, at most 32"},
 		{&Nodes{Pieces: 1, Nodes: []NodeInfo{{Addr: service4.Addr()}}}, "without a name"},
@@ -314,6 +317,12 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{
 			{Addr: service4, Flags: FlagSources, Sources: Sources{"\x98\x0a\x00\x00\x01"}},
 		}}, "not a prefix"},
+		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{
+			{Addr: service4, Requests: Requests{MaxPerPod: 1}},
+		}}, "without their flag"},
+		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{
+			{Addr: service4, Flags: FlagRequests, Requests: Requests{Protocol: 4}},
+		}}, "unknown protocol 4"},
 		{&Denied{Service: service4}, "source: no address"},
 		{&Moved{To: service4}, "former address: no address"},
 		{&Moved{From: service4}, "new address: no address"},
@@ -361,7 +370,7 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 			t.Errorf("%+v: error %v, want one with %q", c.m, err, c.want)
 		}
 		// A value that does not fit its length field cannot be encoded, and the encoding of an address has no zone.
-		// Rules are encoded only with their flag.
+		// Rules and Requests are encoded only with their flag.
 		lossy := strings.Contains(c.want, "IPv4") || strings.Contains(c.want, "zone") ||
 			strings.Contains(c.want, "without their flag")
 		if b := c.m.(body).append([]byte{byte(c.m.Type())}); len(b) < 1000 {

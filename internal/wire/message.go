@@ -100,6 +100,8 @@ const (
 	FlagProofNever
 	// FlagSources drops SYNs of sources that Service.Sources do not allow.
 	FlagSources
+	// FlagRequests makes the edge node choose a pod for each request, as Service.Requests says.
+	FlagRequests
 )
 
 // Service is an entry of the table of services.
@@ -118,6 +120,30 @@ type Service struct {
 	Retries uint8
 	// Sources are the rules for clients, at most MaxSourceRules; empty without FlagSources.
 	Sources Sources
+	// Requests says how requests are balanced; zero without FlagRequests.
+	Requests Requests
+}
+
+// Protocol is what the clients of a service with FlagRequests speak.
+type Protocol uint8
+
+// The values of Requests.Protocol.
+const (
+	ProtocolAuto  Protocol = 0 // what their first bytes say
+	ProtocolHTTP1 Protocol = 1
+	ProtocolHTTP2 Protocol = 2 // with prior knowledge
+	ProtocolTCP   Protocol = 3
+)
+
+// Requests says how the requests of a service's clients are balanced.
+type Requests struct {
+	Protocol Protocol
+	// ClientIdleSeconds is how long a client may keep a connection without a request.
+	ClientIdleSeconds uint32
+	// MaxPerPod is the largest number of requests of a node to a pod at a time; 0 is no limit.
+	MaxPerPod uint16
+	// WarmupSeconds is the time in which the share of a new pod grows to that of the others; 0 is none.
+	WarmupSeconds uint16
 }
 
 // Sync is part of a step that turns version Base of the table of services into Version. Base 0 is the empty table. The

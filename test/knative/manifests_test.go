@@ -122,19 +122,6 @@ func TestRenderRefusesUnknownManifests(t *testing.T) {
 	}
 }
 
-func TestEnvoyVersionIsReadFromPipsList(t *testing.T) {
-	list, err := os.ReadFile(envoyFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if v, err := envoyVersion(list); err != nil || v != "1.40.0" {
-		t.Errorf("%q, %v", v, err)
-	}
-	if _, err := envoyVersion([]byte("other==1\n")); err == nil {
-		t.Error("a list without Envoy was accepted")
-	}
-}
-
 func TestProgramImageHasItsLibraries(t *testing.T) {
 	// A program that is linked with the C library, as Envoy is.
 	for _, program := range []string{"/bin/sh", "/usr/bin/env"} {

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import corev1 "k8s.io/api/core/v1"
+
+// DefaultClientIdleTimeout is the default of spec.balancing.clientIdleTimeout, in seconds.
+const DefaultClientIdleTimeout = 3600
+
+// BalancesRequests reports whether each request, and not each connection, gets a pod.
+func (s *WangellServiceSpec) BalancesRequests() bool {
+	return s.Balancing != nil && s.Balancing.Level == LevelRequest
+}
+
+// balancing checks spec.balancing.
+func (e *ValidationErrors) balancing(s *WangellServiceSpec) {
+	b := s.Balancing
+	if b == nil {
+		return
+	}
+	p := specPath.Child("balancing")
+	e.oneOf(p.Child("localityPreference"), string(b.LocalityPreference), string(LocalityNone), string(LocalityLocal))
+	e.oneOf(p.Child("level"), string(b.Level), string(LevelConnection), string(LevelRequest))
+	e.oneOf(p.Child("protocol"), string(b.Protocol),
+		string(ProtocolAuto), string(ProtocolHTTP1), string(ProtocolHTTP2), string(ProtocolTCP))
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{
+		{"clientIdleTimeout", b.ClientIdleTimeout}, {"maxRequestsPerPod", int64(b.MaxRequestsPerPod)}, {"warmup", b.Warmup},
+	} {
+		if f.value != 0 {
+			e.pathInRange(p.Child(f.name), f.value)
+		}
+	}
+	if b.Level == LevelRequest {
+		if s.SessionAffinity == corev1.ServiceAffinityClientIP {
+			e.add(specPath.Child("sessionAffinity"), "write sessionAffinity: None, or balancing: {level: Connection}",
+				"ClientIP keeps a client on one pod, but with level: Request each of its requests may get another")
+		}
+		return
+	}
+	for _, f := range []struct {
+		name  string
+		given bool
+	}{
+		{"protocol", b.Protocol != ""}, {"clientIdleTimeout", b.ClientIdleTimeout != 0},
+		{"maxRequestsPerPod", b.MaxRequestsPerPod != 0}, {"warmup", b.Warmup != 0},
+	} {
+		if f.given {
+			e.add(p.Child(f.name), "write level: Request beside it, or leave it out", "needs level: Request")
+		}
+	}
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package envoy
+
+import (
+	"net/netip"
+	"time"
+
+	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpoint "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	aggregate "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/aggregate/v3"
+	lbcommon "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/common/v3"
+	leastrequest "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/least_request/v3"
+	upstream "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	xdstype "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+const (
+	// podConnectTimeout is how long a pod may take to accept a connection. Then the request goes to another one.
+	podConnectTimeout = 2 * time.Second
+	// wakeConnectTimeout is longer than any wakeTimeout: the gate ends the wait, with an RST.
+	wakeConnectTimeout = time.Hour + 10*time.Second
+	// poolIdle is how long a connection to a pod without a request is kept. Many servers close such connections after
+	// five seconds or more. A request that meets that is lost unless it can be repeated.
+	poolIdle = 4 * time.Second
+	// bufferLimit is the most of a request or answer that is buffered, in bytes, before its sender has to wait. A request
+	// with a longer body is not repeated.
+	bufferLimit = 128 << 10
+	// unlimited is the limit of what the gate or Envoy's overload manager limits.
+	unlimited = 1 << 30
+	// maxWaiting is the largest number of connections that wait for a pod; the largest maxParked.
+	maxWaiting = 4096
+	// streamWindow and connWindow are the windows of HTTP/2, in bytes: how much is under way in a stream and a connection.
+	streamWindow, connWindow = 256 << 10, 1 << 20
+)
+
+// Ranges of local ports, so that a pod never sees two connections with the same addresses and ports: one that came
+// through the gate, and one to the pod's own address.
+var (
+	wakePorts = [2]uint32{32768, 36863}
+	podPorts  = [2]uint32{36864, 60999}
+)
+
+// ipLocalPortRange is IP_LOCAL_PORT_RANGE of ip(7), since Linux 6.3.
+const ipLocalPortRange = 51
+
+// podsOf and wakeOf name the clusters of a service's pods, and of its address.
+func podsOf(name string) string { return name + "/pods" }
+func wakeOf(name string) string { return name + "/wake" }
+
+// clusters returns the clusters of a service: one that chooses between the other two, the pods and the service address.
+func clusters(s *Service) []*cluster.Cluster {
+	return []*cluster.Cluster{
+		{
+			Name: s.Name, ConnectTimeout: durationpb.New(podConnectTimeout), LbPolicy: cluster.Cluster_CLUSTER_PROVIDED,
+			ClusterDiscoveryType: &cluster.Cluster_ClusterType{ClusterType: &cluster.Cluster_CustomClusterType{
+				Name:        "envoy.clusters.aggregate",
+				TypedConfig: pack(&aggregate.ClusterConfig{Clusters: []string{podsOf(s.Name), wakeOf(s.Name)}}),
+			}},
+		},
+		podCluster(s), wakeCluster(s),
+	}
+}
+
+// podCluster is the cluster of the service's pods. Each request goes to the one with the fewest requests.
+func podCluster(s *Service) *cluster.Cluster {
+	policy := &leastrequest.LeastRequest{SelectionMethod: leastrequest.LeastRequest_FULL_SCAN}
+	if s.Warmup > 0 {
+		policy.SlowStartConfig = &lbcommon.SlowStartConfig{SlowStartWindow: durationpb.New(s.Warmup)}
+	}
+	c := common(s, podsOf(s.Name), podConnectTimeout, podPorts, unlimited)
+	c.ClusterDiscoveryType = &cluster.Cluster_Type{Type: cluster.Cluster_EDS}
+	c.EdsClusterConfig = &cluster.Cluster_EdsClusterConfig{EdsConfig: ads()}
+	c.LoadBalancingPolicy = &cluster.LoadBalancingPolicy{Policies: []*cluster.LoadBalancingPolicy_Policy{{
+		TypedExtensionConfig: &core.TypedExtensionConfig{
+			Name: "envoy.load_balancing_policies.least_request", TypedConfig: pack(policy),
+		},
+	}}}
+	if s.MaxPerPod > 0 && s.Protocol != HTTP2 {
+		c.CircuitBreakers.PerHostThresholds = []*cluster.CircuitBreakers_Thresholds{{
+			MaxConnections: wrapperspb.UInt32(s.MaxPerPod),
+		}}
+	}
+	return c
+}
+
+// wakeCluster is the cluster of the service address, for when no pod serves. A connection is for one request, so that
+// the next one goes to a pod that the balancer has chosen.
+func wakeCluster(s *Service) *cluster.Cluster {
+	c := common(s, wakeOf(s.Name), wakeConnectTimeout, wakePorts, maxWaiting)
+	c.ClusterDiscoveryType = &cluster.Cluster_Type{Type: cluster.Cluster_STATIC}
+	c.LoadAssignment = assignment(c.Name, []netip.AddrPort{s.Addr})
+	return c
+}
+
+// common is what the clusters of pods and of the service address have in common.
+func common(s *Service, name string, connect time.Duration, ports [2]uint32, most uint32) *cluster.Cluster {
+	return &cluster.Cluster{
+		Name: name, ConnectTimeout: durationpb.New(connect),
+		PerConnectionBufferLimitBytes: wrapperspb.UInt32(bufferLimit),
+		CommonLbConfig: &cluster.Cluster_CommonLbConfig{
+			HealthyPanicThreshold: &xdstype.Percent{Value: 0}, // a pod that drains gets no request, whatever else there is
+		},
+		CircuitBreakers: &cluster.CircuitBreakers{Thresholds: []*cluster.CircuitBreakers_Thresholds{{
+			MaxConnections: wrapperspb.UInt32(most), MaxPendingRequests: wrapperspb.UInt32(most),
+			MaxRequests: wrapperspb.UInt32(unlimited), MaxRetries: wrapperspb.UInt32(unlimited),
+		}}},
+		UpstreamBindConfig: &core.BindConfig{SocketOptions: []*core.SocketOption{{
+			Description: "IP_LOCAL_PORT_RANGE", Level: unix.IPPROTO_IP, Name: ipLocalPortRange,
+			Value: &core.SocketOption_IntValue{IntValue: int64(ports[0]) | int64(ports[1])<<16},
+			State: core.SocketOption_STATE_PREBIND,
+		}}},
+		TypedExtensionProtocolOptions: protocolOptions(s, name == wakeOf(s.Name)),
+	}
+}
+
+// protocolOptions say how Envoy speaks HTTP with pods: as the client does, unless the service says so.
+func protocolOptions(s *Service, single bool) packed {
+	if s.Protocol == TCP {
+		return nil
+	}
+	o := &upstream.HttpProtocolOptions{
+		CommonHttpProtocolOptions: &core.HttpProtocolOptions{IdleTimeout: durationpb.New(poolIdle)},
+	}
+	if single {
+		o.CommonHttpProtocolOptions.MaxRequestsPerConnection = wrapperspb.UInt32(1)
+	}
+	http1 := &core.Http1ProtocolOptions{EnableTrailers: true}
+	http2 := http2Options()
+	if s.MaxPerPod > 0 {
+		http2.MaxConcurrentStreams = wrapperspb.UInt32(s.MaxPerPod)
+	}
+	type explicit = upstream.HttpProtocolOptions_ExplicitHttpConfig
+	switch s.Protocol {
+	case HTTP1:
+		o.UpstreamProtocolOptions = &upstream.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &explicit{
+			ProtocolConfig: &upstream.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{HttpProtocolOptions: http1},
+		}}
+	case HTTP2:
+		o.UpstreamProtocolOptions = &upstream.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &explicit{
+			ProtocolConfig: &upstream.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: http2},
+		}}
+	default:
+		o.UpstreamProtocolOptions = &upstream.HttpProtocolOptions_UseDownstreamProtocolConfig{
+			UseDownstreamProtocolConfig: &upstream.HttpProtocolOptions_UseDownstreamHttpConfig{
+				HttpProtocolOptions: http1, Http2ProtocolOptions: http2,
+			},
+		}
+	}
+	return packed{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": pack(o)}
+}
+
+// http2Options are those of HTTP/2 on both sides. Envoy's defaults limit headers, frames without content and early
+// resets (envoy: docs/configuration/best_practices/edge).
+func http2Options() *core.Http2ProtocolOptions {
+	return &core.Http2ProtocolOptions{
+		AllowConnect: true, InitialStreamWindowSize: wrapperspb.UInt32(streamWindow),
+		InitialConnectionWindowSize: wrapperspb.UInt32(connWindow),
+	}
+}
+
+// assignment lists the endpoints of a cluster.
+func assignment(name string, at []netip.AddrPort) *endpoint.ClusterLoadAssignment {
+	a := &endpoint.ClusterLoadAssignment{ClusterName: name}
+	if len(at) == 0 {
+		return a
+	}
+	all := &endpoint.LocalityLbEndpoints{Locality: &core.Locality{}, LoadBalancingWeight: wrapperspb.UInt32(1)}
+	for _, p := range at {
+		all.LbEndpoints = append(all.LbEndpoints, &endpoint.LbEndpoint{
+			HostIdentifier: &endpoint.LbEndpoint_Endpoint{Endpoint: &endpoint.Endpoint{Address: address(p)}},
+		})
+	}
+	a.Endpoints = []*endpoint.LocalityLbEndpoints{all}
+	return a
+}

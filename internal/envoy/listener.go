@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package envoy
+
+import (
+	"time"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listener "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	router "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	inspector "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/http_inspector/v3"
+	hcm "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	tcp "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+const (
+	// firstBytes is how long a client may take to send the bytes that say what it speaks. After that it is taken for TCP.
+	firstBytes = time.Second
+	// headersTimeout is how long a client may take to send the headers of a request.
+	headersTimeout = 10 * time.Second
+	// backlog is the largest number of connections that Envoy has not accepted yet; the kernel may allow fewer.
+	backlog = 4096
+	// maxStreams is the largest number of requests at a time on a connection of HTTP/2.
+	maxStreams = 1024
+	// connectAttempts is how often a TCP connection is tried.
+	connectAttempts = 5
+)
+
+// upgrades are the protocols that a client may change to by the header Upgrade. They stay on their pod.
+var upgrades = []string{"websocket", "spdy/3.1", "tcp"}
+
+// listenerOf returns the listener of a service.
+func listenerOf(s *Service) *listener.Listener {
+	l := &listener.Listener{
+		Name: s.Name, Address: address(s.Listen), EnableReusePort: wrapperspb.Bool(true),
+		TcpBacklogSize:                wrapperspb.UInt32(backlog),
+		PerConnectionBufferLimitBytes: wrapperspb.UInt32(bufferLimit),
+	}
+	switch s.Protocol {
+	case TCP:
+		l.FilterChains = []*listener.FilterChain{{Filters: tcpFilters(s)}}
+	case Auto:
+		l.ListenerFilters = []*listener.ListenerFilter{{
+			Name:       "envoy.filters.listener.http_inspector",
+			ConfigType: &listener.ListenerFilter_TypedConfig{TypedConfig: pack(&inspector.HttpInspector{})},
+		}}
+		l.ListenerFiltersTimeout = durationpb.New(firstBytes)
+		l.ContinueOnListenerFiltersTimeout = true
+		l.FilterChains = []*listener.FilterChain{
+			{
+				Name:             "http",
+				FilterChainMatch: &listener.FilterChainMatch{ApplicationProtocols: []string{"http/1.0", "http/1.1", "h2c"}},
+				Filters:          httpFilters(s),
+			},
+			{Name: "tcp", Filters: tcpFilters(s)},
+		}
+	default:
+		l.FilterChains = []*listener.FilterChain{{Filters: httpFilters(s)}}
+	}
+	return l
+}
+
+// tcpFilters give each connection a pod.
+func tcpFilters(s *Service) []*listener.Filter {
+	return []*listener.Filter{filter("envoy.filters.network.tcp_proxy", &tcp.TcpProxy{
+		StatPrefix: s.Name, ClusterSpecifier: &tcp.TcpProxy_Cluster{Cluster: s.Name},
+		IdleTimeout: durationpb.New(s.Silence), MaxConnectAttempts: wrapperspb.UInt32(connectAttempts),
+	})}
+}
+
+// httpFilters give each request a pod. Beside X-Forwarded-For and Forwarded, requests and answers pass as they are.
+func httpFilters(s *Service) []*listener.Filter {
+	codec := hcm.HttpConnectionManager_AUTO
+	switch s.Protocol {
+	case HTTP1:
+		codec = hcm.HttpConnectionManager_HTTP1
+	case HTTP2:
+		codec = hcm.HttpConnectionManager_HTTP2
+	}
+	http2 := http2Options()
+	http2.MaxConcurrentStreams = wrapperspb.UInt32(maxStreams)
+	m := &hcm.HttpConnectionManager{
+		StatPrefix: s.Name, CodecType: codec,
+		RouteSpecifier: &hcm.HttpConnectionManager_RouteConfig{RouteConfig: routes(s)},
+		HttpFilters: []*hcm.HttpFilter{{
+			Name: "envoy.filters.http.router", ConfigType: &hcm.HttpFilter_TypedConfig{
+				TypedConfig: pack(&router.Router{SuppressEnvoyHeaders: true}),
+			},
+		}},
+		CommonHttpProtocolOptions: &core.HttpProtocolOptions{IdleTimeout: durationpb.New(s.ClientIdle)},
+		HttpProtocolOptions: &core.Http1ProtocolOptions{
+			AcceptHttp_10: true, DefaultHostForHttp_10: s.Addr.Addr().String(), EnableTrailers: true,
+		},
+		Http2ProtocolOptions:       http2,
+		StreamIdleTimeout:          durationpb.New(s.Silence),
+		RequestHeadersTimeout:      durationpb.New(headersTimeout),
+		UseRemoteAddress:           wrapperspb.Bool(true),
+		GenerateRequestId:          wrapperspb.Bool(false),
+		PreserveExternalRequestId:  true,
+		Proxy_100Continue:          true,
+		ServerHeaderTransformation: hcm.HttpConnectionManager_PASS_THROUGH,
+	}
+	for _, u := range upgrades {
+		m.UpgradeConfigs = append(m.UpgradeConfigs, &hcm.HttpConnectionManager_UpgradeConfig{UpgradeType: u})
+	}
+	return []*listener.Filter{filter("envoy.filters.network.http_connection_manager", m)}
+}

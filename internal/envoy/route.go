@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package envoy
+
+import (
+	"time"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listener "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	previoushosts "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
+	previouspriorities "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/priority/previous_priorities/v3"
+	matcher "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+const (
+	// requestAttempts is how often a request is repeated at most.
+	requestAttempts = 5
+	// podAttempts is after how many of them it goes to the service address, where it waits for a pod.
+	podAttempts = 2
+	// firstBackoff and longestBackoff are the pauses before a request is repeated.
+	firstBackoff, longestBackoff = 5 * time.Millisecond, 100 * time.Millisecond
+)
+
+// When a request is repeated. A pod cannot have seen a request that is repeated for one of retryUnseen. With retryReset
+// it may have, but it has not answered: only requests that may be made twice are repeated then.
+const (
+	retryUnseen = "connect-failure,refused-stream,reset-before-request"
+	retryReset  = retryUnseen + ",reset"
+)
+
+// idempotent matches the methods of requests that may be made twice (RFC 9110, section 9.2.2).
+const idempotent = "GET|HEAD|OPTIONS|TRACE|PUT|DELETE"
+
+// routes lead all requests to the service's cluster.
+func routes(s *Service) *route.RouteConfiguration {
+	to := func(on string, headers ...*route.HeaderMatcher) *route.Route {
+		return &route.Route{
+			Match: &route.RouteMatch{PathSpecifier: &route.RouteMatch_Prefix{Prefix: "/"}, Headers: headers},
+			Action: &route.Route_Route{Route: &route.RouteAction{
+				ClusterSpecifier: &route.RouteAction_Cluster{Cluster: s.Name}, Timeout: durationpb.New(0), RetryPolicy: retries(on),
+			}},
+		}
+	}
+	return &route.RouteConfiguration{
+		Name: s.Name, ValidateClusters: wrapperspb.Bool(false), // clusters and listeners come in any order
+		VirtualHosts: []*route.VirtualHost{{
+			Name: s.Name, Domains: []string{"*"},
+			Routes: []*route.Route{
+				to(retryReset, &route.HeaderMatcher{
+					Name: ":method",
+					HeaderMatchSpecifier: &route.HeaderMatcher_StringMatch{StringMatch: &matcher.StringMatcher{
+						MatchPattern: &matcher.StringMatcher_SafeRegex{SafeRegex: &matcher.RegexMatcher{Regex: idempotent}},
+					}},
+				}),
+				to(retryUnseen),
+				connectRoute(s),
+			},
+		}},
+		RequestHeadersToAdd: []*core.HeaderValueOption{{
+			Header: &core.HeaderValue{
+				Key: "forwarded", Value: "for=%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%;proto=http",
+			},
+			AppendAction: core.HeaderValueOption_APPEND_IF_EXISTS_OR_ADD,
+		}},
+		// Envoy's own, which say where it takes the client for.
+		RequestHeadersToRemove: []string{"x-envoy-internal", "x-envoy-external-address"},
+	}
+}
+
+// connectRoute leads WebSockets over HTTP/2 (RFC 8441), which have no path to match by.
+func connectRoute(s *Service) *route.Route {
+	return &route.Route{
+		Match: &route.RouteMatch{PathSpecifier: &route.RouteMatch_ConnectMatcher_{
+			ConnectMatcher: &route.RouteMatch_ConnectMatcher{},
+		}},
+		Action: &route.Route_Route{Route: &route.RouteAction{
+			ClusterSpecifier: &route.RouteAction_Cluster{Cluster: s.Name}, Timeout: durationpb.New(0),
+			RetryPolicy: retries(retryUnseen),
+		}},
+	}
+}
+
+// retries repeats requests at other pods, and at the service address if the first ones fail.
+func retries(on string) *route.RetryPolicy {
+	return &route.RetryPolicy{
+		RetryOn: on, NumRetries: wrapperspb.UInt32(requestAttempts), HostSelectionRetryMaxAttempts: 3,
+		RetryHostPredicate: []*route.RetryPolicy_RetryHostPredicate{{
+			Name: "envoy.retry_host_predicates.previous_hosts",
+			ConfigType: &route.RetryPolicy_RetryHostPredicate_TypedConfig{
+				TypedConfig: pack(&previoushosts.PreviousHostsPredicate{}),
+			},
+		}},
+		RetryPriority: &route.RetryPolicy_RetryPriority{
+			Name: "envoy.retry_priorities.previous_priorities",
+			ConfigType: &route.RetryPolicy_RetryPriority_TypedConfig{
+				TypedConfig: pack(&previouspriorities.PreviousPrioritiesConfig{UpdateFrequency: podAttempts}),
+			},
+		},
+		RetryBackOff: &route.RetryPolicy_RetryBackOff{
+			BaseInterval: durationpb.New(firstBackoff), MaxInterval: durationpb.New(longestBackoff),
+		},
+	}
+}
+
+// filter is a filter of a listener.
+func filter(name string, config proto.Message) *listener.Filter {
+	return &listener.Filter{Name: name, ConfigType: &listener.Filter_TypedConfig{TypedConfig: pack(config)}}
+}

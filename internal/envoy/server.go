@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package envoy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/server/delta/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+)
+
+// Envoy's main thread answers pings. One that has not done so for pingTimeout hangs, and counts as gone.
+const (
+	pingInterval = 2 * time.Second
+	pingTimeout  = 2 * time.Second
+)
+
+// Config configures a Server.
+type Config struct {
+	// Socket is the path of the unix socket on which the Server listens. An old one is replaced.
+	Socket string
+	// Owner is the user and group of the socket.
+	Owner int
+	// Connected is called when an Envoy has connected, with a context that ends when it is gone. It gets its resources
+	// once Connected returns and there was a Set.
+	Connected func(ctx context.Context, p Proxy)
+	Log       *slog.Logger
+}
+
+// Server gives Envoy its resources over xDS: the aggregated, incremental stream (envoy: docs/api-docs/xds_protocol). It
+// has one client, the Envoy of this node; a restarted one may overlap its predecessor.
+type Server struct {
+	cfg     Config
+	grpc    *grpc.Server
+	served  chan struct{}
+	content content
+	acks    acks
+}
+
+// Serve starts a server, which has no service yet. It answers nothing until the first Set.
+func Serve(cfg Config) (*Server, error) {
+	if err := os.MkdirAll(filepath.Dir(cfg.Socket), 0o700); err != nil {
+		return nil, fmt.Errorf("socket for Envoy: %w", err)
+	}
+	if err := os.Remove(cfg.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("socket for Envoy: %w", err)
+	}
+	l, err := net.Listen("unix", cfg.Socket)
+	if err != nil {
+		return nil, fmt.Errorf("socket for Envoy: %w", err)
+	}
+	if err := errors.Join(os.Chmod(cfg.Socket, 0o600), os.Chown(cfg.Socket, cfg.Owner, cfg.Owner)); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("socket for Envoy: %w", err)
+	}
+	s := &Server{
+		cfg: cfg, served: make(chan struct{}), content: newContent(), acks: newAcks(cfg.Log),
+		grpc: grpc.NewServer(grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout})),
+	}
+	discovery.RegisterAggregatedDiscoveryServiceServer(s.grpc, &stream{server: s})
+	go func() {
+		defer close(s.served)
+		if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			cfg.Log.Error("Envoy gets no configuration any more", "error", err)
+		}
+	}()
+	return s, nil
+}
+
+// Close closes the socket and the connection to Envoy, which goes on with what it has.
+func (s *Server) Close() {
+	s.grpc.Stop()
+	<-s.served
+}
+
+// Set makes the services those that Envoy serves. It returns once Envoy is being told.
+func (s *Server) Set(services []Service) error {
+	return s.content.set(services, &s.acks)
+}
+
+// AwaitPods waits until Envoy has taken over the pods of the latest Set, so that pods that are not in it get no new
+// request. It returns at once if no Envoy is connected, and the error of ctx if Envoy takes longer.
+func (s *Server) AwaitPods(ctx context.Context) error { return s.acks.await(ctx) }
+
+// deltaStream is the stream of one Envoy.
+type deltaStream = discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesServer
+
+// stream serves the streams of Envoys.
+type stream struct {
+	discovery.UnimplementedAggregatedDiscoveryServiceServer
+	server *Server
+}
+
+// DeltaAggregatedResources serves one Envoy until it is gone.
+func (h *stream) DeltaAggregatedResources(st deltaStream) error {
+	s := h.server
+	ctx, cancel := context.WithCancel(st.Context())
+	defer cancel()
+	session := &session{acks: &s.acks, pods: map[string]uint64{}, connected: func(p Proxy) error {
+		s.cfg.Connected(ctx, p)
+		select {
+		case <-s.content.ready:
+		case <-ctx.Done():
+		}
+		return ctx.Err()
+	}}
+	defer s.acks.end(session)
+	return delta.NewServer(ctx, s.content.mux(), session).DeltaStreamHandler(st, resource.AnyType)
+}
+
+// mux leads requests to the cache of their type.
+func (c *content) mux() cache.Cache {
+	return &cache.MuxCache{
+		ClassifyDelta: func(r *cache.DeltaRequest) string { return r.GetTypeUrl() },
+		Caches: map[string]cache.Cache{
+			resource.ClusterType: c.clusters, resource.EndpointType: c.pods, resource.ListenerType: c.listeners,
+		},
+	}
+}

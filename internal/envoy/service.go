@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package envoy
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Protocol is what the clients of a service speak.
+type Protocol uint8
+
+// The protocols.
+const (
+	Auto  Protocol = iota // what the first bytes of a connection say
+	HTTP1                 // HTTP/1.0 and HTTP/1.1
+	HTTP2                 // HTTP/2 with prior knowledge
+	TCP                   // anything; each connection gets a pod
+)
+
+// Service is a service whose requests Envoy balances.
+type Service struct {
+	// Name is "namespace/name", unique.
+	Name string
+	// Addr is the service address. Envoy connects to it while no pod serves.
+	Addr netip.AddrPort
+	// Listen is where Envoy listens for the service's clients.
+	Listen   netip.AddrPort
+	Protocol Protocol
+	// ClientIdle is how long a client may keep a connection without a request.
+	ClientIdle time.Duration
+	// Silence is how long a request, or a TCP connection, may have no byte in either direction.
+	Silence time.Duration
+	// MaxPerPod is the largest number of requests to a pod at a time, 0 for no limit.
+	MaxPerPod uint32
+	// Warmup is the time in which the share of a new pod grows to that of the others, 0 for none.
+	Warmup time.Duration
+	// Pods are where the pods that take new requests listen, in any order.
+	Pods []netip.AddrPort
+}
+
+// sameButPods reports whether two services differ in their pods at most.
+func (s Service) sameButPods(o Service) bool {
+	return s.Name == o.Name && s.Addr == o.Addr && s.Listen == o.Listen && s.Protocol == o.Protocol &&
+		s.ClientIdle == o.ClientIdle && s.Silence == o.Silence && s.MaxPerPod == o.MaxPerPod && s.Warmup == o.Warmup
+}
+
+// samePods reports whether two services have the same pods. Both lists are sorted.
+func (s Service) samePods(o Service) bool { return slices.Equal(s.Pods, o.Pods) }

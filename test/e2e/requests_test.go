@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/testutil/envoytest"
+)
+
+// shop is a service that balances requests over this many pods.
+func shop(replicas int) service {
+	return service{name: "shop", more: fmt.Sprintf("minReplicas: %d\nmaxReplicas: %d\nbalancing: {level: Request}",
+		replicas, max(replicas, 1))}
+}
+
+// startShop runs services with Envoy, and waits until it is the front of the first one.
+func (l *lab) startShop(t *testing.T, services ...service) *up {
+	t.Helper()
+	u := l.startWith(t, manifest(services...), "-f", "-", "--envoy", envoytest.Path(t))
+	l.awaitEnvoy(t)
+	return u
+}
+
+// awaitEnvoy waits until Envoy runs.
+func (l *lab) awaitEnvoy(t *testing.T) {
+	t.Helper()
+	eventually(t, "Envoy runs", func() bool { return l.envoy(t) != 0 })
+}
+
+// envoy returns the number of the lab's Envoy, 0 if it does not run.
+func (l *lab) envoy(t *testing.T) int {
+	t.Helper()
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range dirs {
+		args, err := os.ReadFile(dir + "/cmdline")
+		if err == nil && strings.HasPrefix(string(args), "envoy\x00") && strings.Contains(string(args), l.run) {
+			pid, _ := strconv.Atoi(filepath.Base(dir))
+			return pid
+		}
+	}
+	return 0
+}
+
+// instances sends n requests and returns how many each process of the service has answered.
+func instances(t *testing.T, c *http.Client, address string, n int) map[string]int {
+	t.Helper()
+	counts := map[string]int{}
+	for range n {
+		a, err := e2e.AskBy(c, address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts[a.Instance]++
+	}
+	return counts
+}
+
+// untilFronted waits until requests of one connection reach several pods.
+func (l *lab) untilFronted(t *testing.T, address string, pods int) {
+	t.Helper()
+	eventually(t, "Envoy balances requests", func() bool {
+		c := e2e.HTTPClient(l.Client(), true)
+		defer c.CloseIdleConnections()
+		return len(instances(t, c, address, 20*pods)) == pods
+	})
+}
+
+func TestRequestsOfOneConnectionGoToAllPods(t *testing.T) {
+	l := newLab(t, 1)
+	l.startShop(t, shop(3))
+	address := l.address(t, "shop")
+	l.until(t, "shop", "three pods", hasServing(3))
+	l.untilFronted(t, address, 3)
+	c := e2e.HTTPClient(l.Client(), true)
+	defer c.CloseIdleConnections()
+	const n = 900
+	for instance, got := range instances(t, c, address, n) { // 300 ± 14 by chance alone
+		if got < 200 || got > 400 {
+			t.Errorf("%s answered %d of %d requests", instance, got, n)
+		}
+	}
+	// Envoy's end is not the end of the service.
+	pid := l.envoy(t)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "Envoy has ended", func() bool { return syscall.Kill(pid, 0) != nil })
+	for range 20 {
+		e2e.MustAsk(t, l.Client(), address)
+	}
+	l.untilFronted(t, address, 3)
+	if l.envoy(t) == pid {
+		t.Error("no other Envoy runs")
+	}
+}
+
+// The connection of a client is kept while the service sleeps, and the next request on it wakes the service.
+func TestKeptConnectionSurvivesASleep(t *testing.T) {
+	l := newLab(t, 1)
+	s := shop(0)
+	s.idle = 2
+	l.startShop(t, s)
+	address := l.address(t, "shop")
+	c := e2e.HTTPClient(l.Client(), true)
+	defer c.CloseIdleConnections()
+	_, err := e2e.AskBy(c, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ports []string
+	ask := func() string {
+		conn := &connections{}
+		a, err := conn.ask(c, address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ports = append(ports, conn.local)
+		return a.Instance
+	}
+	eventually(t, "Envoy is the front", func() bool {
+		c.CloseIdleConnections()
+		a, err := e2e.AskBy(c, address)
+		return err == nil && !strings.HasPrefix(a.Client, l.Client().Addr.String())
+	})
+	before := ask()
+	for range 2 {
+		l.until(t, "shop", "asleep", func(s controller.Status) bool { return len(s.Pods) == 0 })
+		after := ask()
+		if after == before {
+			t.Errorf("the same process, %s, answers after a sleep", after)
+		}
+		before = after
+	}
+	if ports[0] != ports[1] || ports[1] != ports[2] {
+		t.Errorf("the client has used other connections, from %v", ports)
+	}
+}
+
+// connections notes the local address of the connection of a request.
+type connections struct{ local string }
+
+func (n *connections) ask(c *http.Client, address string) (e2e.Answer, error) {
+	r, err := http.NewRequest(http.MethodGet, "http://"+address+"/", nil)
+	if err != nil {
+		return e2e.Answer{}, err
+	}
+	trace := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { n.local = i.Conn.LocalAddr().String() }}
+	response, err := c.Do(r.WithContext(httptrace.WithClientTrace(r.Context(), trace)))
+	if err != nil {
+		return e2e.Answer{}, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("answer %s: %s", response.Status, body)
+	}
+	return e2e.ParseAnswer(body, err)
+}
