@@ -44,9 +44,9 @@ containers that use it lose their files and have to be restarted; what was fetch
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if c.Workers < 1 || c.Patience <= 0 {
+			if c.Workers < 1 || c.Piece < 1 || c.Patience <= 0 {
 				return cli.UsageError{Command: cmd.CommandPath(), Err: fmt.Errorf(
-					"--workers %d and --patience %v: both have to be more than 0", c.Workers, c.Patience)}
+					"--workers %d, --piece %d and --patience %v: all have to be more than 0", c.Workers, c.Piece, c.Patience)}
 			}
 			ctx := cmd.Context()
 			options := config.HostOptions{Credentials: containerd.Credentials}
@@ -74,7 +74,8 @@ containers that use it lose their files and have to be restarted; what was fetch
 		"folder of containerd's settings of registries (config_path)")
 	f.StringArrayVar(&insecure, "insecure-registry", nil,
 		"registry to use over plain HTTP, as HOST, HOST:PORT or an address range (repeatable)")
-	f.IntVar(&c.Workers, "workers", lazy.DefaultWorkers, "requests of 4 MiB at once in the background")
+	f.IntVar(&c.Workers, "workers", lazy.DefaultWorkers, "requests at once in the background")
+	f.Int64Var(&c.Piece, "piece", lazy.DefaultPiece, "bytes of each of these requests")
 	f.DurationVar(&c.Patience, "patience", lazy.DefaultPatience,
 		"how long a read waits for the registry before it fails with EIO")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {

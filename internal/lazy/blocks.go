@@ -8,11 +8,8 @@ import "wangell.loutres.me/internal/lazy/trace"
 // for blocks.
 const blockSize = trace.BlockSize
 
-// Sizes of requests to the registry, in blocks: one for a read that waits also fetches what follows.
-const (
-	pieceBlocks = 4 << 20 / blockSize
-	aheadBlocks = 1 << 20 / blockSize
-)
+// aheadBlocks is the least size of a request for a read that waits, in blocks: it also fetches what follows.
+const aheadBlocks = 1 << 20 / blockSize
 
 // state is what is known of a block.
 type state byte

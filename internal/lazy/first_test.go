@@ -56,7 +56,7 @@ func TestWhatWasReadFirstIsFetchedFirst(t *testing.T) {
 			wanted[i] = true
 		}
 		for first := true; ; first = false {
-			r := b.plan.next(b.blocks, pieceBlocks)
+			r := b.plan.next(b.blocks, store.piece)
 			if r.from == r.to {
 				break
 			}

@@ -26,6 +26,7 @@ import (
 // Defaults of Config.
 const (
 	DefaultWorkers  = 4
+	DefaultPiece    = 4 << 20
 	DefaultPatience = 30 * time.Second
 	DefaultSettle   = 300 * time.Millisecond
 )
@@ -38,8 +39,10 @@ type Config struct {
 	Socket string
 	// Hosts returns how to ask registries. Required.
 	Hosts docker.RegistryHosts
-	// Workers is how many requests run at once in the background, of 4 MiB each. Default: DefaultWorkers.
+	// Workers is how many requests run at once in the background. Default: DefaultWorkers.
 	Workers int
+	// Piece is how much such a request asks for, in bytes; it is rounded up to 256 KiB. Default: DefaultPiece.
+	Piece int64
 	// Patience is how long a read waits for the registry before it fails with EIO. Default: DefaultPatience.
 	Patience time.Duration
 	// Settle is how long after the last mount the background begins: containerd mounts the layers of an image one after
@@ -72,6 +75,9 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	}
 	if cfg.Workers == 0 {
 		cfg.Workers = DefaultWorkers
+	}
+	if cfg.Piece == 0 {
+		cfg.Piece = DefaultPiece
 	}
 	if cfg.Patience == 0 {
 		cfg.Patience = DefaultPatience

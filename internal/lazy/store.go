@@ -34,6 +34,7 @@ type Stats struct {
 type Store struct {
 	root     string // of traces
 	dir      string
+	piece    int // blocks of a request in the background
 	patience time.Duration
 	settle   time.Duration
 	log      *slog.Logger
@@ -63,7 +64,8 @@ func newStore(cfg Config) (*Store, error) {
 	if err := errors.Join(os.MkdirAll(dir, 0o700), trace.Prune(cfg.Root, mostTraces)); err != nil {
 		return nil, err
 	}
-	s := &Store{root: cfg.Root, dir: dir, patience: cfg.Patience, settle: cfg.Settle, log: cfg.Log, failed: cfg.Failed,
+	s := &Store{root: cfg.Root, dir: dir, piece: count(cfg.Piece), patience: cfg.Patience, settle: cfg.Settle,
+		log: cfg.Log, failed: cfg.Failed,
 		blobs:   map[digest.Digest]*Blob{},
 		loading: map[digest.Digest]bool{}, running: map[*request]*Blob{}}
 	s.early = map[digest.Digest]bool{}
@@ -336,9 +338,9 @@ func (s *Store) work() {
 			}
 			continue
 		}
-		q := &request{run: b.plan.next(b.blocks, pieceBlocks)}
+		q := &request{run: b.plan.next(b.blocks, s.piece)}
 		if q.run.from == q.run.to {
-			q.run = b.blocks.next(b.cursor, pieceBlocks)
+			q.run = b.blocks.next(b.cursor, s.piece)
 			b.cursor = q.run.to
 		}
 		b.blocks.set(q.run, coming)

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -42,6 +44,28 @@ func Start(cmd *exec.Cmd, wait func() error) (*Process, error) {
 		close(p.ended)
 	}()
 	return p, nil
+}
+
+// StartBound is Start for a child that is killed when this process ends, however it does. The kernel sends the signal
+// when the thread ends that has started the child (PR_SET_PDEATHSIG), and Go ends threads, for example those in which
+// containerd's library has mounted something: this one is kept until the child has exited.
+func StartBound(cmd *exec.Cmd) (p *Process, err error) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	started := make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		p, err = Start(cmd, nil)
+		close(started)
+		if err == nil {
+			<-p.ended
+		}
+	}()
+	<-started
+	return p, err
 }
 
 // Open returns a process that another one has started. The number may have been given to a new process before the

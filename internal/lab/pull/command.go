@@ -18,15 +18,17 @@ downloads once into ~/.cache/wangell/pull, stores it in seven ways (wangell imag
 convert), and has a containerd of its own pull each through CRI from the distribution
 project's registry behind a limited link: with containerd's defaults, and with the
 settings that wangell doctor recommends. Then a service whose image is not on the
-machine gets its first request. At last one to three nodes pull an image of random
+machine gets its first request. Programs start from an image that is not there yet, with
+wangell-snapshotter and without. At last one to three nodes pull an image of random
 bytes at once, without and with peers, and while things go wrong. It needs Debian or
 Ubuntu, python3 with pip unless only peers run, and with --size large 12 GB of disk
 below --dir.`,
 		Example: `  sudo wangell-lab pull --out out
   sudo wangell-lab pull --size small --rounds 3 --link 200mbit --out out
   sudo wangell-lab pull --quick --parts pulls --out out
+  sudo wangell-lab pull --parts lazy --sweep --rounds 3 --link 200mbit --out out
   sudo wangell-lab pull --parts peers --rounds 3 --out out`,
-		Reports:   []string{reportName, phasesName, peersName},
+		Reports:   []string{reportName, phasesName, lazyName, peersName},
 		NewParams: func() lab.Params { return &Params{} },
 		Render:    render,
 	})
@@ -40,6 +42,12 @@ func render(saved *report.Saved) (*report.Report, error) {
 			return nil, err
 		}
 		return saved.Restore(newPhasesReport(raw)), nil
+	case lazyName:
+		var raw lazySamples
+		if err := saved.Samples(&raw); err != nil {
+			return nil, err
+		}
+		return saved.Restore(newLazyReport(raw)), nil
 	case peersName:
 		var raw peerPulls
 		if err := saved.Samples(&raw); err != nil {

@@ -70,8 +70,8 @@ func startHub(ctx context.Context, host *netlab.Namespace, bin, dir string) (_ *
 	cmd := host.Command(context.Background(), filepath.Join(bin, registryProgram), "serve", config)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=none")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // Ctrl-C is for this program
-	if h.proc, err = process.Start(cmd, nil); err != nil {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for this program
+	if h.proc, err = process.StartBound(cmd); err != nil {
 		return nil, fmt.Errorf("start the registry: %w", err)
 	}
 	if err := h.await(ctx); err != nil {

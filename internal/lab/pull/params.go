@@ -19,17 +19,19 @@ import (
 	"wangell.loutres.me/internal/lab/onenode"
 	"wangell.loutres.me/internal/pullstat"
 	"wangell.loutres.me/internal/pullstat/live"
+	"wangell.loutres.me/internal/runtime/containerd"
 )
 
 // Parts of the experiment.
 const (
 	PartPulls = "pulls"
 	PartWakes = "wakes"
+	PartLazy  = "lazy"
 	PartPeers = "peers"
 )
 
 // AllParts are the parts in the order in which they run.
-var AllParts = []string{PartPulls, PartWakes, PartPeers}
+var AllParts = []string{PartPulls, PartWakes, PartLazy, PartPeers}
 
 // Params configures the experiment.
 type Params struct {
@@ -48,6 +50,10 @@ type Params struct {
 	Containerd, Other string
 	// Wangell is the program whose wakes are measured. Default: see onenode.FindWangell.
 	Wangell string
+	// Snapshotter is the program for lazy pulls. Default: see containerd.FindSnapshotter.
+	Snapshotter string
+	// Sweep also compares settings of its background.
+	Sweep bool
 	// Dir is a folder on the disk to measure. Default: live.DefaultDir.
 	Dir string
 	// Parts are the parts to run. Default: all.
@@ -82,11 +88,14 @@ func (p *Params) Flags(f *pflag.FlagSet) {
 	f.StringVar(&p.Other, "other-containerd-program", "",
 		"another containerd, which pulls only two of the images (default: the one in $PATH, if it is another)")
 	f.StringVar(&p.Wangell, "wangell", "", "program to measure (default: the wangell beside this program, or in $PATH)")
+	f.StringVar(&p.Snapshotter, "snapshotter", "",
+		"program for lazy pulls (default: the wangell-snapshotter beside this program, or in $PATH)")
+	f.BoolVar(&p.Sweep, "sweep", false, "lazy pulls also with other numbers and sizes of requests in the background")
 	f.StringVar(&p.Dir, "dir", live.DefaultDir, "folder on the disk to measure")
 	f.Int64Var(&p.PeersSize, "peers-size", 0,
 		"bytes of the image that 1 to 3 nodes pull at once (default 600000000, with --quick 60000000)")
 	f.StringVar(&p.PeersLink, "peers-link", "200mbit", "rate of the registry's link when 1 to 3 nodes pull at once")
-	f.StringSliceVar(&p.Parts, "parts", nil, "which parts: pulls, wakes, peers (default all)")
+	f.StringSliceVar(&p.Parts, "parts", nil, "which parts: pulls, wakes, lazy, peers (default all)")
 	f.StringSliceVar(&p.Images, "images", nil, "which images: "+strings.Join(imageNames(), ", ")+" (default all)")
 	f.BoolVar(&p.Quick, "quick", false, "small image, one round: to see that it works, not to trust the numbers")
 }
@@ -200,6 +209,11 @@ func (p Params) withDefaults() (_ Params, err error) {
 	}
 	if p.Containerd, p.Other, err = findContainerds(p.Containerd, p.Other); err != nil {
 		return p, err
+	}
+	if p.Snapshotter == "" && slices.Contains(p.Parts, PartLazy) {
+		if p.Snapshotter, err = containerd.FindSnapshotter(); err != nil {
+			return p, err
+		}
 	}
 	if p.Wangell == "" && (slices.Contains(p.Parts, PartWakes) || slices.Contains(p.Parts, PartPeers)) {
 		p.Wangell, err = onenode.FindWangell()

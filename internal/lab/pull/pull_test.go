@@ -300,7 +300,11 @@ func TestWholeExperimentWithTheSmallImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reports := runs(t, Params{Wangell: wangell, Quick: true})
+	snapshotter := filepath.Join(t.TempDir(), "wangell-snapshotter")
+	if err := e2e.GoBuild("wangell.loutres.me/cmd/wangell-snapshotter", snapshotter); err != nil {
+		t.Fatal(err)
+	}
+	reports := runs(t, Params{Wangell: wangell, Snapshotter: snapshotter, Quick: true})
 	for _, v := range reports[0].Summary {
 		if math.IsNaN(v.Value) && !strings.HasSuffix(v.Key, "_other") || v.Key == "lost" && v.Value != 0 {
 			t.Errorf("%s is %v", v.Key, v.Value)

@@ -34,7 +34,11 @@ type bench struct {
 	// shared is the image of the part peers.
 	shared sharedImage
 
+	// lazyTarball is the image in eStargz.
+	lazyTarball string
+
 	raw       Samples
+	lazyRaw   lazySamples
 	explained []Explained
 	shares    peerPulls
 	done      int
@@ -73,6 +77,11 @@ func (p *Params) Run(ctx context.Context, out lab.Output) (_ []*report.Report, e
 			return nil, err
 		}
 	}
+	if slices.Contains(params.Parts, PartLazy) {
+		if err := b.lazy(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if slices.Contains(params.Parts, PartPeers) {
 		if err := b.peers(ctx); err != nil {
 			return nil, err
@@ -84,6 +93,9 @@ func (p *Params) Run(ctx context.Context, out lab.Output) (_ []*report.Report, e
 	}
 	if len(b.explained) > 0 {
 		reports = append(reports, newPhasesReport(b.explained))
+	}
+	if len(b.lazyRaw.Runs) > 0 {
+		reports = append(reports, newLazyReport(b.lazyRaw))
 	}
 	if len(b.shares) > 0 {
 		reports = append(reports, newPeersReport(b.shares))
@@ -136,6 +148,11 @@ func (b *bench) prepare(ctx context.Context) (err error) {
 				return fmt.Errorf("image %s: %w", peersTag, err)
 			}
 		}
+		if slices.Contains(b.p.Parts, PartLazy) {
+			if err := b.storeLazy(ctx, h, built); err != nil {
+				return fmt.Errorf("image %s: %w", lazyTags[Lazy], err)
+			}
+		}
 		for _, v := range variants(b.p.Piece) {
 			if !b.stores(v.name) {
 				continue
@@ -151,7 +168,7 @@ func (b *bench) prepare(ctx context.Context) (err error) {
 // stores reports whether an image is in the registry: those that are measured, and the one that is woken.
 func (b *bench) stores(name string) bool {
 	return slices.Contains(b.p.Parts, PartPulls) && slices.Contains(b.p.Images, name) ||
-		name == original && slices.Contains(b.p.Parts, PartWakes)
+		name == original && (slices.Contains(b.p.Parts, PartWakes) || slices.Contains(b.p.Parts, PartLazy))
 }
 
 // hosts are the clients of a network: one that sends requests, and one that has the registry.

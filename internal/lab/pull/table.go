@@ -14,6 +14,7 @@ import (
 const (
 	reportName = "pull"
 	phasesName = "pull-phases"
+	lazyName   = "pull-lazy"
 	peersName  = "pull-peers"
 )
 

@@ -63,6 +63,8 @@ type Options struct {
 	// Namespace is the file of the network namespace of containerd; empty: this program's. Through ViaContainerd this
 	// program downloads, in its own.
 	Namespace string
+	// Config is added to the configuration of containerd.
+	Config string
 	// NoSecondPass leaves out the second pass: the recording has no Stages and no Trial.
 	NoSecondPass bool
 	// Progress gets the stage and the bytes of it that are done; a total of 0 is not known yet. It may be nil.

@@ -114,8 +114,8 @@ func startScratch(ctx context.Context, o Options, plain []string) (_ *scratch, e
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, "/"
 	cmd.Env = append(os.Environ(), "TMPDIR="+s.path("tmp"), "PATH="+o.path())
 	// A process group of its own: Ctrl-C is for this program, which stops containerd in its turn.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if s.proc, err = process.Start(cmd, nil); err != nil {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if s.proc, err = process.StartBound(cmd); err != nil {
 		return nil, fmt.Errorf("start a throw-away containerd: %w", err)
 	}
 	if s.client, err = client.New(s.socket(), client.WithDefaultNamespace(namespace)); err != nil {
@@ -159,7 +159,8 @@ func (s *scratch) writeConfig(o Options, plain []string) error {
 	if err := s.writeHosts(plain); err != nil {
 		return err
 	}
-	text := fmt.Sprintf(scratchConfig, s.path("root"), s.path("state"), disabled, s.socket(), s.socket()+".ttrpc") + more
+	text := fmt.Sprintf(scratchConfig, s.path("root"), s.path("state"), disabled, s.socket(), s.socket()+".ttrpc") +
+		more + o.Config
 	return os.WriteFile(s.path("config.toml"), []byte(text), 0o600)
 }
 

@@ -13,8 +13,8 @@ import (
 // Containerd is a throw-away containerd with its CRI plugin, which runs until Close.
 type Containerd struct{ scratch *scratch }
 
-// Start starts a throw-away containerd with the options Program, Dir, Insecure, Unpackers, Downloads, Path and
-// Namespace. It knows no registries but the insecure ones, so that nobody changes the machine's settings by way of its
+// Start starts a throw-away containerd with the options Program, Dir, Insecure, Unpackers, Downloads, Path, Namespace
+// and Config. It knows no registries but the insecure ones, so that nobody changes the machine's settings by way of its
 // own. It needs root.
 func Start(ctx context.Context, o Options) (*Containerd, error) {
 	o.Via = ViaCRI

@@ -34,7 +34,7 @@ func (o *Own) startLazy(ctx context.Context) error {
 	if o.lazy != nil {
 		return nil
 	}
-	program, err := findSnapshotter()
+	program, err := FindSnapshotter()
 	if err != nil {
 		return err
 	}
@@ -71,8 +71,8 @@ func (o *Own) takeLazy() *lasting {
 	return l
 }
 
-// findSnapshotter returns the program: it is beside this one, or in $PATH.
-func findSnapshotter() (string, error) {
+// FindSnapshotter returns the program wangell-snapshotter: it is beside this one, or in $PATH.
+func FindSnapshotter() (string, error) {
 	if self, err := os.Executable(); err == nil {
 		beside := filepath.Join(filepath.Dir(self), snapshotterProgram)
 		if path, err := exec.LookPath(beside); err == nil {
