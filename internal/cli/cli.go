@@ -33,6 +33,12 @@ func (e UsageError) Error() string { return e.Err.Error() }
 // Unwrap returns the error without the command.
 func (e UsageError) Unwrap() error { return e.Err }
 
+// ExitStatus is an exit code that a command passes on from another program. Nothing is printed for it.
+type ExitStatus int
+
+// Error implements error.
+func (s ExitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
 // Run executes a command line of root and returns the exit code. Errors are printed to standard error. The first SIGINT
 // or SIGTERM cancels the command's context and restores the default action, so that a second one kills the process.
 func Run(root *cobra.Command, args []string) int {
@@ -44,6 +50,10 @@ func Run(root *cobra.Command, args []string) int {
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return ExitOK
+	}
+	var status ExitStatus
+	if errors.As(err, &status) {
+		return int(status)
 	}
 	fmt.Fprintf(os.Stderr, "%s: %v\n", root.Name(), err)
 	var usage UsageError

@@ -147,9 +147,9 @@ func New(cfg Config) (*Controller, error) {
 func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 	e := &engine{
 		loop: c.loop, events: c.events, table: newTable(cfg.Node), wakes: newWakes(), changed: newChangedSet(),
-		pressures: newPressures(),
-		images:    newPreparer(c.workers.ctx, cfg.Runtime, c.events, cfg.MaxConcurrentPulls),
-		cluster:   cluster, began: time.Now(),
+		pressures: newPressures(), held: map[runtime.Key]int{},
+		images:  newPreparer(c.workers.ctx, cfg.Runtime, c.events, cfg.MaxConcurrentPulls),
+		cluster: cluster, began: time.Now(),
 	}
 	e.images.pulling = func(w *wanted, pull *Pull) { c.loop.post(func() { e.imagePulling(w, pull) }) }
 	e.images.done = func(w *wanted, reason string) { c.loop.post(func() { e.imagePrepared(w, reason) }) }

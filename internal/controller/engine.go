@@ -30,8 +30,9 @@ type engine struct {
 	wakes     *wakes
 	changed   *changedSet
 	pressures *pressures
-	cluster   runtime.Cluster // nil on one machine
-	began     time.Time       // with the monotonic clock
+	held      map[runtime.Key]int // by how many users a service is kept awake
+	cluster   runtime.Cluster     // nil on one machine
+	began     time.Time           // with the monotonic clock
 
 	due      deadlines
 	removals []netip.AddrPort // addresses of services that are gone, not yet removed from the daemons' table
@@ -56,6 +57,7 @@ func (e *engine) step(s *service, ev lifecycle.Event) {
 	}
 	e.changed.check(s)
 	e.scaler.watch(s)
+	e.checkWaiters(s)
 	if s.machine.Gone() {
 		e.remove(s)
 	}

@@ -50,6 +50,7 @@ type service struct {
 	// homeless is set once its address belongs to another service: it was deleted, and its pods are not gone yet.
 	homeless bool
 	sleepers []*sleeper
+	waiters  []*waiter
 	due      monotime.Time // of its machine's timer
 	heapPos  int           // in deadlines; -1 if it is not there
 

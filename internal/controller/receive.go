@@ -83,7 +83,7 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 			})
 		}
 	case *wire.Idle:
-		if s := e.table.byAddr[m.Service]; s != nil {
+		if s := e.table.byAddr[m.Service]; s != nil && e.held[s.key] == 0 { // the daemon repeats it
 			now := monotime.Now()
 			if ev, ok := s.noteIdle(from.Node, idleNode{at: now, lastPacket: m.LastPacket}, now); ok {
 				e.step(s, ev)

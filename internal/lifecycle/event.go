@@ -167,6 +167,10 @@ type SpecChanged struct {
 	Restart bool
 }
 
+// RestartAsked is a user's request to replace all pods, as for a changed manifest. A runtime that replaces pods itself
+// (Spec.Rolls) has its own way to do that.
+type RestartAsked struct{}
+
 // Deleted reports that the manifest was deleted.
 type Deleted struct{}
 
@@ -215,6 +219,7 @@ func (StopDone) event()     {}
 func (SleepAsked) event()   {}
 func (Scale) event()        {}
 func (SpecChanged) event()  {}
+func (RestartAsked) event() {}
 func (Deleted) event()      {}
 func (Adopted) event()      {}
 func (Appeared) event()     {}

@@ -23,7 +23,8 @@ type Machine struct {
 	pods    []*pod // oldest first
 	lastRef Ref
 	desired int    // number of pods while Waking, Warm or Stopping
-	rev     uint32 // counts the specs that needed new pods
+	rev     uint32 // counts the specs that needed new pods, and restarts
+	revWhy  string // why the last one did, for users
 	badRev  uint32 // the rev whose update failed: not retried while a pod of the old spec serves
 
 	published published
@@ -113,6 +114,11 @@ func (m *Machine) Unready(r Ref) (answer string, ok bool) {
 		return p.lastAnswer(), true
 	}
 	return "", false
+}
+
+// UpdateFailed reports whether pods of an older spec, or from before a restart, go on serving because a new one failed.
+func (m *Machine) UpdateFailed() bool {
+	return m.badRev == m.rev && m.count(func(p *pod) bool { return p.serves() && p.rev != m.rev }) > 0
 }
 
 // Deleted reports whether the service was deleted. Its pods may still exist.

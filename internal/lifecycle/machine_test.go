@@ -187,6 +187,12 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 		"warm: listens once more": {toWarm, []did{{1, Listening{1, at(1)}, Warm, ""}}},
 		"warm: a flow count":      {toWarm, []did{{1, FlowsSeen{1, 0}, Warm, ""}}},
 		"warm: a stale Quiet":     {toWarm, []did{{1, Quiet{1, 2, at(0), 0}, Warm, ""}}},
+		"warm: restart": {toWarm, []did{
+			{10, RestartAsked{}, Warm, "start 2 | timer 16m10s | " +
+				"info: a restart was asked for: a new pod starts, the old one serves until it listens"},
+			{11, StartFailed{2, errors.New("no image"), false}, Warm, "timer never | " +
+				"error: restart failed, the previous pod continues to serve: no image"}}},
+		"cold: restart":           {nil, []did{{0, RestartAsked{}, Cold, ""}}},
 		"warm: only timeouts new": {toWarm, []did{{1, SpecChanged{other, false}, Warm, ""}}},
 		"warm: removed without an exit": {toWarm, []did{{1, StopDone{1}, Cold, "publish 3 | " +
 			"error: crashed: the pod is gone; the next connection request wakes it again"}}},

@@ -204,6 +204,9 @@ func (w *world) chaos(kind, arg byte) Event {
 	case 16:
 		return StopDone{ref}
 	case 17:
+		if arg%3 == 0 && !w.spec.Rolls {
+			return RestartAsked{}
+		}
 		return SleepAsked{}
 	case 18:
 		return SpecChanged{w.spec, arg%3 != 0}

@@ -7,6 +7,9 @@ import "fmt"
 // deletedReason is the answer to the clients of a deleted service.
 const deletedReason = "the service was removed"
 
+// restartAsked is the reason for new pods of the same spec.
+const restartAsked = "a restart was asked for"
+
 // wakeAsked answers a daemon that has parked SYNs.
 func (t *transition) wakeAsked(e WakeAsked) {
 	switch {
@@ -96,7 +99,7 @@ func (t *transition) specChanged(e SpecChanged) {
 		return
 	}
 	if e.Restart {
-		t.restart()
+		t.restart("the manifest changed")
 	}
 	if t.state == Waking || t.state == Warm {
 		if n := t.spec.clamp(t.desired); n != t.desired {
@@ -105,9 +108,10 @@ func (t *transition) specChanged(e SpecChanged) {
 	}
 }
 
-// restart turns to pods of a new spec.
-func (t *transition) restart() {
+// restart turns to new pods, of a new spec or of the same one. why is for users.
+func (t *transition) restart(why string) {
 	t.rev++
+	t.revWhy = why
 	switch t.state {
 	case Failed:
 		t.state, t.message, t.backoff.wakes, t.backoff.wakeRetry = Cold, "", 0, 0
@@ -121,7 +125,7 @@ func (t *transition) restart() {
 			}
 			return
 		}
-		t.report(Info, "the manifest changed: the wake begins again")
+		t.report(Info, "%s: the wake begins again", why)
 		t.stopStarting()
 		t.start = start{deadline: t.start.deadline}
 		if t.timeline != nil {
@@ -151,7 +155,7 @@ func (t *transition) replaceFirst() {
 	t.enterWaking(1)
 	t.start.deadline = t.start.deadline.Add(quietTimeout)
 	t.endTimeline()
-	t.report(Info, "the manifest changed: the pod ends before the new one starts")
+	t.report(Info, "%s: the pod ends before the new one starts", t.revWhy)
 }
 
 // delete stops all pods of a deleted service.

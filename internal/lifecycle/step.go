@@ -67,6 +67,10 @@ func (t *transition) handle(ev Event) {
 		t.scale(e)
 	case SpecChanged:
 		t.specChanged(e)
+	case RestartAsked:
+		if !t.deleted {
+			t.restart(restartAsked)
+		}
 	case Deleted:
 		t.delete()
 	case Adopted:
@@ -159,6 +163,6 @@ func (t *transition) settle() {
 		}
 	case t.state == Warm && t.outdated():
 		t.startPod(t.now.Add(updateImageTimeout + t.spec.WakeTimeout)).life = lifeReplacing
-		t.report(Info, "the manifest changed: a new pod starts, the old one serves until it listens")
+		t.report(Info, "%s: a new pod starts, the old one serves until it listens", t.revWhy)
 	}
 }

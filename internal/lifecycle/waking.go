@@ -130,6 +130,9 @@ func (t *transition) podFailed(reason string) {
 func (t *transition) updateFailed(reason string) {
 	t.badRev = t.rev
 	t.message = "update failed, the pod of the previous manifest continues to serve: " + reason
+	if t.revWhy == restartAsked {
+		t.message = "restart failed, the previous pod continues to serve: " + reason
+	}
 	t.report(Error, "%s", t.message)
 }
 

@@ -32,6 +32,7 @@ type fake struct {
 	ready  error
 	events chan controller.Event
 	slept  atomic.Int32
+	held   atomic.Int32
 	logs   func(ctx context.Context, w io.Writer) error
 }
 
@@ -77,6 +78,19 @@ func (f *fake) Sleep(ctx context.Context, k runtime.Key) error {
 func (f *fake) Logs(ctx context.Context, k runtime.Key, w io.Writer, tail int, follow bool) error {
 	fmt.Fprintf(w, "%s %d %v\n", k, tail, follow)
 	return f.logs(ctx, w)
+}
+
+func (f *fake) Wake(context.Context, runtime.Key) error { return f.ready }
+
+func (f *fake) Hold(context.Context, runtime.Key) (func(), error) {
+	f.held.Add(1)
+	return func() { f.held.Add(-1) }, f.ready
+}
+
+func (f *fake) Restart(_ context.Context, k runtime.Key) (int, error) { return len(k), f.ready }
+
+func (f *fake) Stats(_ context.Context, k runtime.Key) ([]controller.PodUsage, error) {
+	return []controller.PodUsage{{Service: k, Pod: "redis-1", CPUSeconds: 1.5, Throttled: 3}}, f.ready
 }
 
 func (f *fake) Subscribe(ctx context.Context) <-chan controller.Event { return f.events }

@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package localapi is the local API of a running instance: HTTP and JSON over a unix socket that only root can open.
-// Its clients are 'wangell ps', 'logs', 'wakes' and 'sleep'.
+// Its clients are 'wangell ps', 'logs', 'sleep' and other commands.
 //
 //	GET  /v1/services                     []controller.Status
 //	GET  /v1/broken                       []BrokenFile: manifests with mistakes
 //	GET  /v1/pressure                     []controller.Pressure: what is scarce in the gate
 //	GET  /v1/wakes?service=NAME           []lifecycle.Waterfall; of all services without NAME
 //	POST /v1/sleep?service=NAME           204 once nothing of the service's pods is left
+//	POST /v1/wake?service=NAME            204 once it serves
+//	POST /v1/hold?service=NAME            controller.Status once it serves; it stays awake until the request ends
+//	POST /v1/restart?service=NAME         Restarted, once new pods serve
+//	GET  /v1/stats?service=NAME           []controller.PodUsage; of all services without NAME
 //	GET  /v1/logs?service=NAME&tail=N&follow=true   the output of the pods, as text
 //	GET  /v1/events                       controller.Event as JSON lines, from now on
 //	GET  /v1/versions                     {"program": "version"}
 //	GET  /healthz                         204 while the instance answers
 //	GET  /readyz                          204 if it can wake services, else 503
-//	     /dashboard/                      the dashboard, see internal/dashboard; /dashboard-actions/ with actions
 //
 // NAME is namespace/name, or a name alone if that is unambiguous. An error is {"error": "text"}. An error after the
 // beginning of a log is in the trailer Wangell-Error.
@@ -64,8 +67,6 @@ type Config struct {
 	Services Services
 	// Broken returns the manifests with mistakes; may be nil.
 	Broken func() []BrokenFile
-	// Dashboard returns the dashboard, with actions or only to read; may be nil.
-	Dashboard func(actions bool) http.Handler
 	// Versions returns the versions of the instance's programs, by name; may be nil.
 	Versions func(ctx context.Context) map[string]string
 	// Log may be nil.
@@ -186,14 +187,13 @@ func (s *Server) routes() http.Handler {
 		}
 		answer(w, nil, err)
 	})
+	for pattern, f := range map[string]func(http.ResponseWriter, *http.Request, Services){
+		"POST /v1/wake": wake, "POST /v1/hold": hold, "POST /v1/restart": restart, "GET /v1/stats": stats,
+	} {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { f(w, r, s.cfg.Services) })
+	}
 	mux.HandleFunc("GET /v1/logs", s.logs)
 	mux.HandleFunc("GET /v1/events", s.events)
-	if s.cfg.Dashboard != nil {
-		for _, actions := range []bool{false, true} {
-			prefix := dashboardPath(actions)
-			mux.Handle(prefix+"/", http.StripPrefix(prefix, s.cfg.Dashboard(actions)))
-		}
-	}
 	return mux
 }
 

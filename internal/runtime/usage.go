@@ -15,6 +15,13 @@ type Usage struct {
 	CPU time.Duration
 	// Memory is the working set in bytes: memory that cannot be reclaimed without hurting the pod.
 	Memory uint64
+	// MemoryLimit is the memory limit in bytes; 0 if there is none.
+	MemoryLimit uint64
+	// Periods is the number of periods in which the pod ran under a CPU limit, Throttled in how many of them it had to
+	// pause because it had used it up, and ThrottledTime how long all its tasks paused, since the pod's start. All are
+	// zero without a limit.
+	Periods, Throttled uint64
+	ThrottledTime      time.Duration
 	// At is the time of the measurement.
 	At monotime.Time
 }

@@ -5,8 +5,6 @@ package containerd
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"sync"
@@ -47,8 +45,8 @@ func (e *Executor) Close() error { return e.client.Close() }
 
 // Exec runs a command in a pod, with the user, the capabilities, the environment, the working directory and the limits
 // of the pod's own process, and returns its exit code and the first readiness.MaxOutput bytes of its output. It kills
-// the command when ctx ends; the error then wraps that of ctx, whichever step it interrupts. A pod has one container, so
-// its name does not matter.
+// the command when ctx ends; the error then wraps that of ctx, whichever step it interrupts. A pod has one container,
+// so its name does not matter.
 func (e *Executor) Exec(ctx context.Context, pod, _ string, command []string) (code int, output []byte, err error) {
 	defer func() {
 		// containerd reports a deadline that passes inside its shim as an error of an unknown class.
@@ -56,38 +54,27 @@ func (e *Executor) Exec(ctx context.Context, pod, _ string, command []string) (c
 			err = fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
 	}()
-	container, err := e.client.LoadContainer(ctx, pod)
+	task, process, err := processOf(ctx, e.client, pod)
 	if err != nil {
-		return 0, nil, native(err)
+		return 0, nil, err
 	}
-	spec, err := container.Spec(ctx)
-	if err != nil {
-		return 0, nil, native(err)
-	}
-	task, err := container.Task(ctx, nil)
-	if err != nil {
-		return 0, nil, native(err)
-	}
-	process := *spec.Process
 	process.Args, process.Terminal = command, false
-	var random [8]byte
-	_, _ = rand.Read(random[:])
 	out := &head{}
-	id := "probe-" + hex.EncodeToString(random[:])
 	beyond, cancel := outlast(ctx, execPatience)
 	defer cancel()
-	p, err := task.Exec(beyond, id, &process, cio.NewCreator(cio.WithStreams(nil, out, out), cio.WithFIFODir(e.dir)))
+	p, err := task.Exec(beyond, execID("probe-"), process,
+		cio.NewCreator(cio.WithStreams(nil, out, out), cio.WithFIFODir(e.dir)))
 	if err != nil {
 		return 0, nil, native(err)
 	}
-	if code, err = run(ctx, p); err == nil {
+	if code, err = run(ctx, p, func() {}); err == nil {
 		drain(ctx, p)
 	}
 	return code, out.bytes(), errors.Join(err, remove(ctx, p))
 }
 
-// run starts a prepared process and waits for its end, or for that of ctx.
-func run(ctx context.Context, p client.Process) (code int, err error) {
+// run starts a prepared process and waits for its end, or for that of ctx. started is called in between.
+func run(ctx context.Context, p client.Process, started func()) (code int, err error) {
 	ended, err := p.Wait(ctx)
 	if err != nil {
 		return 0, native(err)
@@ -97,6 +84,7 @@ func run(ctx context.Context, p client.Process) (code int, err error) {
 	if err := p.Start(beyond); err != nil {
 		return 0, native(err)
 	}
+	started()
 	select {
 	case <-ctx.Done():
 		return 0, ctx.Err()

@@ -60,8 +60,44 @@ func cgroupUsage(root, path string) (runtime.Usage, error) {
 		return u, err
 	}
 	unused, err := field(filepath.Join(dir, "memory.stat"), idle)
+	if err != nil {
+		return u, err
+	}
 	u.Memory -= min(u.Memory, unused)
-	return u, err
+	if err := readLimits(root, path, &u); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return u, err
+	}
+	return u, nil
+}
+
+// readLimits reads the memory limit of a cgroup, and how its CPU limit has slowed it down
+// (https://docs.kernel.org/admin-guide/cgroup-v2.html, https://docs.kernel.org/scheduler/sched-bwc.html). A cgroup
+// without CPU bandwidth control has no such files or fields.
+func readLimits(root, path string, u *runtime.Usage) error {
+	limit, stat, throttled, unit := filepath.Join(root, path, "memory.max"), filepath.Join(root, path, "cpu.stat"),
+		"throttled_usec", time.Microsecond
+	if _, err := os.Stat(stat); errors.Is(err, fs.ErrNotExist) { // version 1
+		limit = filepath.Join(root, "memory", path, "memory.limit_in_bytes")
+		stat = filepath.Join(root, "cpu", path, "cpu.stat")
+		throttled, unit = "throttled_time", time.Nanosecond
+	}
+	text, err := os.ReadFile(limit)
+	if err != nil {
+		return err
+	}
+	if n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64); err == nil && n < 1<<62 { // otherwise none
+		u.MemoryLimit = n
+	}
+	var errs [3]error
+	var slowed uint64
+	u.Periods, errs[0] = field(stat, "nr_periods")
+	u.Throttled, errs[1] = field(stat, "nr_throttled")
+	slowed, errs[2] = field(stat, throttled)
+	u.ThrottledTime = time.Duration(slowed) * unit
+	if errors.Is(errors.Join(errs[:]...), errNoField) {
+		return nil
+	}
+	return errors.Join(errs[:]...)
 }
 
 // number reads a file that holds one number.
@@ -76,6 +112,9 @@ func number(file string) (uint64, error) {
 	}
 	return n, nil
 }
+
+// errNoField means that a file has no line with some name.
+var errNoField = errors.New("it has no")
 
 // field reads a number from a file of lines "NAME NUMBER".
 func field(file, name string) (uint64, error) {
@@ -92,5 +131,5 @@ func field(file, name string) (uint64, error) {
 			return n, nil
 		}
 	}
-	return 0, fmt.Errorf("%s has no %s", file, name)
+	return 0, fmt.Errorf("%s: %w %s", file, errNoField, name)
 }

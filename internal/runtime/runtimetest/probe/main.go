@@ -10,7 +10,9 @@
 //	/exit?code=  exits with a status
 //
 // As "probe run look" it prints that description, as "probe run shout" it prints a megabyte and exits with status 7,
-// and as "probe run hang" it runs until it is killed: for commands in a pod that runs already.
+// and as "probe run hang" it runs until it is killed. As "probe run cat" it copies its input to its output and exits
+// with status 5, and as "probe run tty" it prints the size of its terminal, waits for a word, and exits. These are
+// commands for a pod that runs already.
 //
 // With EXIT=n it prints a line and exits with status n at once. With IGNORE_TERM set it ignores SIGTERM, with
 // DEFAULT_TERM it has no handler for it, and with TELL_SIGNALS it prints the first signal and exits. With LOCK=file
@@ -21,6 +23,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -136,6 +139,27 @@ func run(what string) {
 	case "shout":
 		_, _ = os.Stdout.WriteString(strings.Repeat("loud ", 1<<18))
 		os.Exit(7)
+	case "cat":
+		n, err := io.Copy(os.Stdout, os.Stdin)
+		fmt.Fprintln(os.Stderr, n, "bytes", err)
+		os.Exit(5)
+	case "tty":
+		for {
+			var size struct{ rows, columns, x, y uint16 }
+			if _, _, err := syscall.Syscall(syscall.SYS_IOCTL, 0, syscall.TIOCGWINSZ, uintptr(unsafe.Pointer(&size))); err != 0 {
+				fmt.Println("no terminal:", err)
+				os.Exit(6)
+			}
+			if size.columns != 0 {
+				fmt.Printf("%d columns, %d rows, TERM=%s\n", size.columns, size.rows, os.Getenv("TERM"))
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		var word string
+		_, _ = fmt.Scan(&word)
+		fmt.Println("read", word)
+		os.Exit(0)
 	}
 	time.Sleep(24 * time.Hour)
 }

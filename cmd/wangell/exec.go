@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"wangell.loutres.me/internal/cli"
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/instance"
+	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/runtime/containerd"
+)
+
+// exitInterrupted is the exit code of a command that a signal to wangell has ended: 128 + SIGINT.
+const exitInterrupted = 130
+
+// execFlags holds the flags of exec.
+type execFlags struct {
+	g     *globals
+	stdin bool
+	tty   bool
+	pod   string
+	env   []string
+	dir   string
+}
+
+func newExec(g *globals) *cobra.Command {
+	f := &execFlags{g: g}
+	cmd := &cobra.Command{
+		Use:   "exec NAME [--] COMMAND [ARGUMENT...]",
+		Short: "Run a command in a container of a service",
+		Long: `Run a command in a container of a service, with the user, environment and limits of the
+container's own process, and exit with its exit code. A service that sleeps is woken, and
+does not fall asleep while the command runs. The command ends with its container, for
+example when the manifest changes, and with a signal to wangell.`,
+		GroupID: groupRun,
+		Example: `  sudo wangell exec redis -- redis-cli info memory
+  sudo wangell exec -it redis sh
+  sudo wangell exec -i postgres -- psql -U postgres < dump.sql`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return serviceArg(cmd, args)
+			}
+			if len(commandOf(args)) == 0 {
+				return errors.New("name a command to run in the container, such as sh")
+			}
+			return nil
+		},
+		ValidArgsFunction: g.completeService,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.tty && !term.IsTerminal(int(os.Stdin.Fd())) {
+				return usage(cmd, "--tty: standard input is no terminal: leave out -t")
+			}
+			for _, e := range f.env {
+				if name, _, ok := strings.Cut(e, "="); !ok || name == "" {
+					return usage(cmd, "--env %q: want NAME=VALUE", e)
+				}
+			}
+			return f.run(cmd, args[0], commandOf(args))
+		},
+	}
+	flags := cmd.Flags()
+	flags.SetInterspersed(false) // what follows the service are the command's own flags
+	flags.BoolVarP(&f.stdin, "stdin", "i", false, "pass standard input to the command")
+	flags.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal (needs one as standard input)")
+	flags.StringVar(&f.pod, "pod", "", "ID of the pod, as 'wangell stats' prints it (default: one that serves)")
+	flags.StringArrayVarP(&f.env, "env", "e", nil, "environment variable for the command, as NAME=VALUE (repeatable)")
+	flags.StringVarP(&f.dir, "workdir", "w", "", "working directory of the command")
+	return cmd
+}
+
+// commandOf returns the command in the arguments, without a "--" before it.
+func commandOf(args []string) []string {
+	if command := args[1:]; len(command) > 0 && command[0] == "--" {
+		return command[1:]
+	}
+	return args[1:]
+}
+
+func (f *execFlags) run(cmd *cobra.Command, name string, args []string) error {
+	c := f.g.client()
+	defer c.Close()
+	st, release, err := c.Hold(cmd.Context(), name)
+	if err != nil {
+		return err
+	}
+	defer release()
+	pod, err := podFor(st, f.pod)
+	if err != nil {
+		return err
+	}
+	command := containerd.Command{Args: args, Env: f.env, Dir: f.dir, Stdout: os.Stdout, Stderr: os.Stderr}
+	if f.stdin || f.tty {
+		command.Stdin = os.Stdin
+	}
+	if f.tty {
+		restore, sizes, err := f.takeTerminal(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer restore()
+		command.TTY, command.Sizes = true, sizes
+		command.Env = append([]string{"TERM=" + os.Getenv("TERM")}, command.Env...)
+	}
+	p := &places{g: f.g, stateDir: instance.DefaultStateDir, containerd: instance.ContainerdAuto}
+	return p.withContainerd(cmd, func(ctx context.Context, c *client.Client) error {
+		code, err := containerd.Attach(ctx, c, filepath.Join(f.g.runDir, "exec"), pod, command)
+		switch {
+		case ctx.Err() != nil:
+			return cli.ExitStatus(exitInterrupted)
+		case err != nil:
+			return fmt.Errorf("service %s/%s: %s in pod %s: %w", st.Service.Namespace, st.Service.Name, args[0], pod, err)
+		case code != 0:
+			return cli.ExitStatus(code)
+		}
+		return nil
+	})
+}
+
+// podFor returns the pod of a service in which a command is to run: the one with an ID, or the first that serves.
+func podFor(st controller.Status, id string) (string, error) {
+	var ids []string
+	for _, p := range st.Pods {
+		if p.ID == id || id == "" && p.State == lifecycle.PodServing.String() {
+			return p.ID, nil
+		}
+		ids = append(ids, p.ID)
+	}
+	if id == "" {
+		return "", fmt.Errorf("service %s/%s: it has no pod that serves: try again", st.Service.Namespace, st.Service.Name)
+	}
+	return "", fmt.Errorf("service %s/%s: it has no pod %q: its pods are %s", st.Service.Namespace, st.Service.Name, id,
+		strings.Join(slices.Sorted(slices.Values(ids)), ", "))
+}
+
+// takeTerminal hands the terminal's keys to the command, and returns its sizes, and a function that gives it back.
+func (f *execFlags) takeTerminal(ctx context.Context) (restore func(), sizes <-chan containerd.Size, err error) {
+	fd := int(os.Stdin.Fd())
+	before, err := term.MakeRaw(fd)
+	if err != nil {
+		return nil, nil, fmt.Errorf("terminal: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	changed := make(chan os.Signal, 1)
+	signal.Notify(changed, syscall.SIGWINCH)
+	out := make(chan containerd.Size)
+	go func() {
+		for {
+			width, height, err := term.GetSize(fd)
+			if err == nil {
+				select {
+				case out <- containerd.Size{Width: width, Height: height}:
+				case <-ctx.Done():
+					return
+				}
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		signal.Stop(changed)
+		_ = term.Restore(fd, before) // the terminal may be gone
+	}, out, nil
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package localapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// Operator is what Services of one machine offer beyond those of a cluster, where kubectl does the same. A
+// controller.Controller is one.
+type Operator interface {
+	Status() []controller.Status
+	Wake(ctx context.Context, key runtime.Key) error
+	Hold(ctx context.Context, key runtime.Key) (release func(), err error)
+	Restart(ctx context.Context, key runtime.Key) (replaced int, err error)
+	Stats(ctx context.Context, key runtime.Key) ([]controller.PodUsage, error)
+}
+
+// Restarted is the answer to a restart.
+type Restarted struct {
+	// Replaced is the number of pods that new ones have replaced; 0 if the service slept.
+	Replaced int `json:"replaced"`
+}
+
+// errNoOperator is returned by Services that are no Operator.
+var errNoOperator = errors.New("only on one machine: in a cluster, use kubectl exec, kubectl top and kubectl rollout")
+
+// operate returns the handler of a request about one service for an Operator.
+func operate(f func(http.ResponseWriter, *http.Request, Operator, runtime.Key)) func(http.ResponseWriter,
+	*http.Request, Services) {
+	return func(w http.ResponseWriter, r *http.Request, s Services) {
+		o, ok := s.(Operator)
+		if !ok {
+			refuse(w, http.StatusNotImplemented, errNoOperator)
+			return
+		}
+		key := runtime.Key("")
+		if name := r.FormValue("service"); name != "" || r.Method != http.MethodGet {
+			var err error
+			if key, err = s.Resolve(name); err != nil {
+				answer(w, nil, err)
+				return
+			}
+		}
+		f(w, r, o, key)
+	}
+}
+
+var (
+	wake = operate(func(w http.ResponseWriter, r *http.Request, o Operator, key runtime.Key) {
+		answer(w, nil, o.Wake(r.Context(), key))
+	})
+	hold = operate(func(w http.ResponseWriter, r *http.Request, o Operator, key runtime.Key) {
+		release, err := o.Hold(r.Context(), key)
+		if err != nil {
+			answer(w, nil, err)
+			return
+		}
+		defer release()
+		for _, st := range o.Status() {
+			if runtime.KeyOf(&st.Service) == key {
+				answer(w, st, nil)
+			}
+		}
+		if http.NewResponseController(w).Flush() == nil {
+			<-r.Context().Done()
+		}
+	})
+	restart = operate(func(w http.ResponseWriter, r *http.Request, o Operator, key runtime.Key) {
+		n, err := o.Restart(r.Context(), key)
+		answer(w, Restarted{n}, err)
+	})
+	stats = operate(func(w http.ResponseWriter, r *http.Request, o Operator, key runtime.Key) {
+		list, err := o.Stats(r.Context(), key)
+		answer(w, append([]controller.PodUsage{}, list...), err)
+	})
+)
+
+// Wake has a service serve, and returns once it does. Its idle timeout begins then.
+func (c *Client) Wake(ctx context.Context, name string) error {
+	return c.nothing(ctx, http.MethodPost, "/v1/wake", url.Values{"service": {name}})
+}
+
+// Hold wakes a service, returns its status once it serves, and keeps it from falling asleep until release is called
+// or ctx ends.
+func (c *Client) Hold(ctx context.Context, name string) (st controller.Status, release func(), err error) {
+	resp, err := c.do(ctx, http.MethodPost, "/v1/hold", url.Values{"service": {name}})
+	if err != nil {
+		return st, nil, err
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&st); err != nil {
+		resp.Body.Close()
+		return st, nil, fmt.Errorf("service %s: hold: %w", name, err)
+	}
+	return st, func() { resp.Body.Close() }, nil
+}
+
+// Restart replaces the pods of a service. It returns their number once the new ones serve, and 0 if the service sleeps.
+func (c *Client) Restart(ctx context.Context, name string) (replaced int, err error) {
+	resp, err := c.do(ctx, http.MethodPost, "/v1/restart", url.Values{"service": {name}})
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	var out Restarted
+	err = json.NewDecoder(resp.Body).Decode(&out)
+	return out.Replaced, err
+}
+
+// Stats returns what the pods of a service use, or those of all services if name is empty.
+func (c *Client) Stats(ctx context.Context, name string) (out []controller.PodUsage, err error) {
+	q := url.Values{}
+	if name != "" {
+		q.Set("service", name)
+	}
+	return out, c.getJSON(ctx, "/v1/stats", q, &out)
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// Size is the size of a terminal in characters.
+type Size struct{ Width, Height int }
+
+// Command is a command for a person or a script, with streams of its own.
+type Command struct {
+	Args []string
+	// Env has further variables as NAME=VALUE. They replace those of the pod.
+	Env []string
+	// Dir is the working directory. Default: that of the pod's own process.
+	Dir string
+	// Stdin is nil if the command has none. It is closed for the command when the reader ends.
+	Stdin io.Reader
+	// Stdout and Stderr get the output; with TTY, Stdout gets all of it.
+	Stdout, Stderr io.Writer
+	// TTY gives the command a terminal of its own. Sizes delivers the size of the terminal that shows it, and every
+	// change, and is not closed; may be nil.
+	TTY   bool
+	Sizes <-chan Size
+}
+
+// Attach runs a command in a pod as Executor.Exec does, connected to its streams, and returns its exit code once it and
+// its output have ended. It kills the command when ctx ends; the error then wraps that of ctx. dir is a folder for
+// pipes.
+func Attach(ctx context.Context, c *client.Client, dir, pod string, command Command) (code int, err error) {
+	defer func() {
+		if err != nil && ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
+			err = fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+	}()
+	task, process, err := processOf(ctx, c, pod)
+	if err != nil {
+		return 0, err
+	}
+	process.Args, process.Terminal, process.Env = command.Args, command.TTY, mergeEnv(process.Env, command.Env)
+	if command.Dir != "" {
+		process.Cwd = command.Dir
+	}
+	out, stderr := &progress{w: command.Stdout}, &progress{w: command.Stderr}
+	stdin := &eofReader{r: command.Stdin, ended: make(chan struct{})}
+	streams := cio.WithStreams(stdin, out, stderr)
+	switch {
+	case command.Stdin == nil:
+		streams = cio.WithStreams(nil, out, stderr)
+	case command.TTY:
+		streams = cio.WithStreams(stdin, out, nil)
+	}
+	options := []cio.Opt{streams, cio.WithFIFODir(dir)}
+	if command.TTY {
+		options = append(options, cio.WithTerminal)
+	}
+	beyond, cancel := outlast(ctx, execPatience)
+	defer cancel()
+	p, err := task.Exec(beyond, execID("exec-"), process, cio.NewCreator(options...))
+	if err != nil {
+		return 0, native(err)
+	}
+	watching, stop := context.WithCancel(ctx)
+	var watchers sync.WaitGroup
+	// Before the start, containerd would accept both and do nothing.
+	code, err = run(ctx, p, func() {
+		watchers.Go(func() { resize(watching, p, command.Sizes) })
+		watchers.Go(func() { closeStdin(watching, p, stdin.ended) })
+	})
+	stop()
+	watchers.Wait()
+	if err == nil {
+		awaitOutput(ctx, p, out, stderr)
+	}
+	return code, errors.Join(err, remove(ctx, p))
+}
+
+// processOf returns the task of a pod, and a copy of the description of its process.
+func processOf(ctx context.Context, c *client.Client, pod string) (client.Task, *specs.Process, error) {
+	container, err := c.LoadContainer(ctx, pod)
+	if err != nil {
+		return nil, nil, native(err)
+	}
+	spec, err := container.Spec(ctx)
+	if err != nil {
+		return nil, nil, native(err)
+	}
+	task, err := container.Task(ctx, nil)
+	if err != nil {
+		return nil, nil, native(err)
+	}
+	process := *spec.Process
+	return task, &process, nil
+}
+
+// execID returns a name for a process that no other process has.
+func execID(prefix string) string {
+	var random [8]byte
+	_, _ = rand.Read(random[:])
+	return prefix + hex.EncodeToString(random[:])
+}
+
+// mergeEnv returns an environment in which further variables replace those of the same name.
+func mergeEnv(env, further []string) []string {
+	given := map[string]bool{}
+	for _, e := range further {
+		name, _, _ := strings.Cut(e, "=")
+		given[name] = true
+	}
+	var merged []string
+	for _, e := range env {
+		if name, _, _ := strings.Cut(e, "="); !given[name] {
+			merged = append(merged, e)
+		}
+	}
+	return append(merged, further...)
+}
+
+// resize gives the terminal of a process the sizes that arrive. One that fails is that of a process which has ended.
+func resize(ctx context.Context, p client.Process, sizes <-chan Size) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case s := <-sizes:
+			_ = p.Resize(ctx, uint32(s.Width), uint32(s.Height))
+		}
+	}
+}
+
+// closeStdin closes the standard input of a process once everything has been copied to it: the shim holds the pipe
+// open. If that fails, the process has ended.
+func closeStdin(ctx context.Context, p client.Process, ended <-chan struct{}) {
+	select {
+	case <-ctx.Done():
+	case <-ended:
+		_ = p.CloseIO(ctx, client.WithStdinCloser)
+	}
+}
+
+// awaitOutput waits for the output of a process that has ended. A child that it has left behind may keep the pipes
+// open: then the wait ends once no output has come for outputPatience. A slow reader of the output does not end it.
+func awaitOutput(ctx context.Context, p client.Process, outputs ...*progress) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.IO().Wait() // returns at the latest when remove closes the pipes
+	}()
+	for last := time.Now(); time.Since(last) < outputPatience; {
+		select {
+		case <-done:
+			return
+		case <-ctx.Done():
+			return
+		case <-time.After(outputPatience / 10):
+		}
+		for _, o := range outputs {
+			if at := o.latest(); at.After(last) {
+				last = at
+			}
+		}
+	}
+}
+
+// progress notes when something was written last.
+type progress struct {
+	w io.Writer
+
+	mu   sync.Mutex
+	busy bool
+	at   time.Time
+}
+
+// Write implements io.Writer.
+func (p *progress) Write(b []byte) (int, error) {
+	p.note(true)
+	defer p.note(false)
+	return p.w.Write(b)
+}
+
+func (p *progress) note(busy bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy, p.at = busy, time.Now()
+}
+
+// latest returns the time of the last write; now, if one is going on.
+func (p *progress) latest() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.busy {
+		return time.Now()
+	}
+	return p.at
+}
+
+// eofReader closes ended when the reader has ended.
+type eofReader struct {
+	r     io.Reader
+	once  sync.Once
+	ended chan struct{}
+}
+
+// Read implements io.Reader.
+func (e *eofReader) Read(b []byte) (int, error) {
+	n, err := e.r.Read(b)
+	if err != nil {
+		e.once.Do(func() { close(e.ended) })
+	}
+	return n, err
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/view"
+)
+
+func TestUserOperatesServices(t *testing.T) {
+	l := newLab(t, 1)
+	l.start(t, service{name: "hello", more: "resources: {limits: {memory: 64Mi, cpu: 500m}}"}, service{name: "sleeper"},
+		service{name: "short", idle: 1})
+	if out := l.must(t, "restart", "hello"); !strings.Contains(out, "nothing to restart") {
+		t.Errorf("restart of a service that sleeps: %s", out)
+	}
+	if out := l.must(t, "wake", "hello"); !strings.HasPrefix(out, "hello serves (") {
+		t.Errorf("wake: %s", out)
+	}
+	hello := l.address(t, "hello")
+
+	// A restart under load loses no request.
+	before := l.service(t, "hello").Pods[0].ID
+	load := l.load(t, hello, newConnections)
+	for range 3 {
+		if out := l.must(t, "restart", "hello"); !strings.Contains(out, "(1 replaced, ") {
+			t.Errorf("restart: %s", out)
+		}
+	}
+	load.Stop(t)
+	// The pods before it end with their connections.
+	if pods := l.until(t, "hello", "single pod", hasPod("serving")).Pods; pods[0].ID == before {
+		t.Errorf("the pod after the restart is the one before it: %+v", pods)
+	}
+
+	var uses []view.PodUse
+	if err := decode(l.must(t, "stats", "hello", "-o", "json"), &uses); err != nil || len(uses) != 1 ||
+		uses[0].CPUSeconds <= 0 || uses[0].MemoryBytes == 0 || uses[0].MemoryLimitBytes != 64<<20 {
+		t.Errorf("stats: %v: %+v", err, uses)
+	}
+	if table := l.must(t, "stats"); !strings.Contains(table, "64.0 Mi") || strings.Contains(table, "sleeper") {
+		t.Errorf("stats:\n%s", table)
+	}
+
+	// The command's exit code and output are passed on; the service is woken for it.
+	command := func(args ...string) *exec.Cmd {
+		return l.Node.Command(t.Context(), append([]string{program, "--run-dir", l.run, "exec"}, args...)...)
+	}
+	cmd := command("-e", "MODE=exit", "sleeper", "--", "/server", "--help")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	var exit *exec.ExitError
+	if err := cmd.Run(); !errors.As(err, &exit) || exit.ExitCode() != 3 ||
+		stderr.String() != "server: no configuration: /etc/app.conf is missing\n" {
+		t.Errorf("exec: %v: %q", err, stderr.String())
+	}
+	l.until(t, "sleeper", "the woken pod", isState("Warm"))
+	for _, args := range [][]string{
+		{"hello", "--", "/none"}, {"nobody", "--", "/server"}, {"--pod", "x", "hello", "/server"},
+	} {
+		if out, err := command(args...).CombinedOutput(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+			t.Errorf("exec %v: %v: %s", args, err, out)
+		}
+	}
+
+	// A service stays awake while a command runs in it, and falls asleep afterwards.
+	cmd = command("-e", "MODE=deaf", "short", "/server")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	l.until(t, "short", "wake", isState("Warm"))
+	pod := l.service(t, "short").Pods[0].ID
+	time.Sleep(3 * time.Second) // well beyond its idle timeout
+	if pods := l.service(t, "short").Pods; len(pods) != 1 || pods[0].ID != pod || pods[0].State != "serving" {
+		t.Errorf("while a command runs: %+v", pods)
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 130 {
+		t.Errorf("exec that is interrupted: %v", err)
+	}
+	l.untilAsleep(t, "short")
+	e2e.MustAsk(t, l.Client(), l.address(t, "short"))
+}
