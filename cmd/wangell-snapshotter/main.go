@@ -9,12 +9,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"sync"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/config"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
 	"wangell.loutres.me/internal/buildinfo"
@@ -27,7 +32,7 @@ func main() { os.Exit(cli.Run(newRoot(), os.Args[1:])) }
 
 func newRoot() *cobra.Command {
 	c := lazy.Config{Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
-	var hostsDir string
+	var hostsDir, metricsAddress string
 	var insecure []string
 	cmd := &cobra.Command{
 		Use:   "wangell-snapshotter",
@@ -54,14 +59,30 @@ containers that use it lose their files and have to be restarted; what was fetch
 				options.HostDir = config.HostDirFromRoot(hostsDir)
 			}
 			c.Hosts = hosts(ctx, options, insecure)
+			var listener net.Listener // before anything is mounted: a mistake must not leave mounts
+			if metricsAddress != "" {
+				var err error
+				if listener, err = net.Listen("tcp", metricsAddress); err != nil {
+					return fmt.Errorf("metrics: %w: give another --metrics-address", err)
+				}
+				defer listener.Close()
+			}
 			s, err := lazy.Start(ctx, c)
 			if err != nil {
 				return err
+			}
+			metrics := make(chan error, 1)
+			if listener != nil {
+				server := metricsServer(s)
+				go func() { metrics <- server.Serve(listener) }()
+				defer server.Close()
 			}
 			fmt.Println("ready")
 			select {
 			case <-ctx.Done():
 				return s.Close()
+			case err := <-metrics:
+				return errors.Join(fmt.Errorf("metrics: %w", err), s.Close())
 			case err := <-s.Done():
 				return errors.Join(err, s.Close())
 			}
@@ -72,6 +93,7 @@ containers that use it lose their files and have to be restarted; what was fetch
 	f.StringVar(&c.Socket, "socket", "/run/wangell-lazy.sock", "path of the socket for containerd")
 	f.StringVar(&hostsDir, "hosts-dir", "/etc/containerd/certs.d",
 		"folder of containerd's settings of registries (config_path)")
+	f.StringVar(&metricsAddress, "metrics-address", "", "host:port for Prometheus metrics (default: not served)")
 	f.StringArrayVar(&insecure, "insecure-registry", nil,
 		"registry to use over plain HTTP, as HOST, HOST:PORT or an address range (repeatable)")
 	f.IntVar(&c.Workers, "workers", lazy.DefaultWorkers, "requests at once in the background")
@@ -82,6 +104,15 @@ containers that use it lose their files and have to be restarted; what was fetch
 		return cli.UsageError{Command: cmd.CommandPath(), Err: err}
 	})
 	return cmd
+}
+
+// metricsServer serves the metrics of a snapshotter and of this process at /metrics.
+func metricsServer(s *lazy.Server) *http.Server {
+	r := prometheus.NewRegistry()
+	r.MustRegister(s, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{}))
+	return &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 }
 
 // hosts returns how to ask registries: as containerd's settings say, or over plain HTTP.
@@ -96,7 +127,7 @@ func hosts(ctx context.Context, options config.HostOptions, insecure []string) d
 	}
 	known := map[string]entry{}
 	look := func(host string) ([]docker.RegistryHost, error) {
-		if http, err := containerd.PlainHTTP(insecure, host); err != nil || !http {
+		if insecure, err := containerd.PlainHTTP(insecure, host); err != nil || !insecure {
 			return configured(host)
 		}
 		return plain(host)

@@ -83,6 +83,7 @@ func (b *Blob) await(r run) error {
 	b.used = s.clock
 	s.waiting++
 	s.stats.Waits++
+	begin := time.Now()
 	expired := false
 	timer := time.AfterFunc(s.patience, func() {
 		s.mu.Lock()
@@ -92,6 +93,7 @@ func (b *Blob) await(r run) error {
 	})
 	defer func() {
 		timer.Stop()
+		s.waits.Observe(time.Since(begin).Seconds())
 		s.waiting--
 		s.changed.Broadcast()
 	}()

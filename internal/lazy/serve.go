@@ -151,7 +151,11 @@ func listen(path string) (net.Listener, error) {
 func (s *Server) Stats() Stats {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
-	return s.store.stats
+	stats := s.store.stats
+	for _, b := range s.store.blobs {
+		stats.Missing += int64(b.left) * blockSize
+	}
+	return stats
 }
 
 // Done returns a channel that gets the error when the socket is no longer served.

@@ -338,6 +338,7 @@ func TestAContainerReadsBeforeTheImageIsThere(t *testing.T) {
 			if sent := h.sent.Load(); sent > 20<<20 {
 				t.Errorf("the registry has sent %d bytes in all", sent)
 			}
+			checkMetrics(t, s.server, h.sent.Load())
 			h.dead.Store(true)
 			check(t, filepath.Join(dir, "rest"), rest)
 			check(t, filepath.Join(dir, "other"), other)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"wangell.loutres.me/internal/lazy/trace"
 )
@@ -27,6 +28,8 @@ type Stats struct {
 	Waits, Failures int
 	// UrgentBytes came for reads that waited, BackgroundBytes before anybody wanted them.
 	UrgentBytes, BackgroundBytes int64
+	// Missing is how many bytes of the open blobs are not here, in whole blocks.
+	Missing int64
 }
 
 // Store keeps the blobs that are mounted, and fetches all of them. Reads that wait go first: what is fetched in the
@@ -52,6 +55,7 @@ type Store struct {
 	clock   uint64
 	opened  time.Time // when a blob was last opened
 	stats   Stats
+	waits   prometheus.Histogram
 	closed  bool
 	// unpacking is set while blobs are unpacked in the background.
 	unpacking bool
@@ -68,6 +72,7 @@ func newStore(cfg Config) (*Store, error) {
 		log: cfg.Log, failed: cfg.Failed,
 		blobs:   map[digest.Digest]*Blob{},
 		loading: map[digest.Digest]bool{}, running: map[*request]*Blob{}}
+	s.waits = newWaits()
 	s.early = map[digest.Digest]bool{}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.changed = sync.NewCond(&s.mu)

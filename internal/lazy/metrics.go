@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lazy
+
+import "github.com/prometheus/client_golang/prometheus"
+
+const metricsPrefix = "wangell_image_lazy_"
+
+// newWaits returns the histogram of how long reads wait for bytes that are not here.
+func newWaits() prometheus.Histogram {
+	return prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: metricsPrefix + "wait_seconds", Help: "How long reads waited for bytes that were not on the node yet.",
+		Buckets: []float64{0.005, 0.02, 0.1, 0.5, 2, 10, 30},
+	})
+}
+
+// Descriptions of what is taken from Stats.
+var (
+	layersDesc  = prometheus.NewDesc(metricsPrefix+"layers", "Layers that are mounted.", nil, nil)
+	missingDesc = prometheus.NewDesc(metricsPrefix+"missing_bytes",
+		"Packed bytes of mounted layers that are not on the node yet.", nil, nil)
+	completeDesc = prometheus.NewDesc(metricsPrefix+"complete_layers_total",
+		"Layers that have come in full and have their digest.", nil, nil)
+	receivedDesc = prometheus.NewDesc(metricsPrefix+"received_bytes_total",
+		"Packed bytes received, by what they were asked for.", []string{"for"}, nil)
+	failedDesc = prometheus.NewDesc(metricsPrefix+"failures_total",
+		"Reads that ended with EIO, and layers that did not have their digest.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (s *Server) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{layersDesc, missingDesc, completeDesc, receivedDesc, failedDesc} {
+		ch <- d
+	}
+	s.store.waits.Describe(ch)
+}
+
+// Collect implements prometheus.Collector.
+func (s *Server) Collect(ch chan<- prometheus.Metric) {
+	stats := s.Stats()
+	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
+	for _, m := range []struct {
+		desc   *prometheus.Desc
+		kind   prometheus.ValueType
+		value  float64
+		labels []string
+	}{
+		{layersDesc, gauge, float64(stats.Blobs), nil},
+		{missingDesc, gauge, float64(stats.Missing), nil},
+		{completeDesc, counter, float64(stats.Complete), nil},
+		{receivedDesc, counter, float64(stats.UrgentBytes), []string{"read"}},
+		{receivedDesc, counter, float64(stats.BackgroundBytes), []string{"background"}},
+		{failedDesc, counter, float64(stats.Failures), nil},
+	} {
+		ch <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value, m.labels...)
+	}
+	s.store.waits.Collect(ch)
+}
