@@ -157,9 +157,13 @@ lint: ## license headers; golangci-lint: gofmt, go vet, staticcheck, comments, s
 	hack/tool.sh golangci-lint run --allow-parallel-runners
 
 .PHONY: generate
-generate: ## compile the gate (clang-19), and generate its Go side, the CRD, the chart's copies and the manifests
+generate: ui ## compile the gate (clang-19), and generate its Go side, the CRD, the chart's copies and the manifests
 	$(GO) generate ./internal/gate ./internal/runtime/containerd/podinit ./api/...
 	@hack/chart-generate.sh
+
+.PHONY: ui
+ui: ## build the dashboard of ui/ into internal/dashboard/assets (Node.js, npm)
+	@hack/ui.sh build
 
 .PHONY: check-generated
 check-generated: ## fail if generated code is not what its sources give

@@ -33,4 +33,5 @@ for part in api/v1alpha1 deploy/crd; do
         exit 1
     fi
 done
+hack/ui.sh check
 echo "generated code is up to date"

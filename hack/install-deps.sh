@@ -41,6 +41,10 @@ need() {
         echo "arping iputils-arping"
         echo "python3 python3"
         echo "pip3 python3-pip"
+        echo "chromium chromium"
+        echo "/usr/share/fonts/opentype/noto/NotoSansCJK-Regular.ttc fonts-noto-cjk"
+        echo "node nodejs"
+        echo "npm npm"
         ;;
     vm)
         echo "qemu-system-x86_64 qemu-system-x86"

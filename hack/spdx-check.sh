@@ -4,7 +4,7 @@
 # repository. Generated Go files are left out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-if [ $# -gt 0 ]; then files=("$@"); else mapfile -t files < <(git ls-files '*.go' '*.c' '*.h' '*.sh' .ci/run); fi
+if [ $# -gt 0 ]; then files=("$@"); else mapfile -t files < <(git ls-files '*.go' '*.c' '*.h' '*.sh' '*.ts' '*.tsx' '*.mjs' '*.css' .ci/run); fi
 
 missing=()
 for file in "${files[@]}"; do

@@ -400,8 +400,8 @@ type Balancing struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 86400",message="want seconds from 1 to 86400: write clientIdleTimeout: 3600, for example"
 	ClientIdleTimeout int64 `json:"clientIdleTimeout,omitempty"`
-	// MaxRequestsPerPod is the largest number of requests that a node sends to a pod at a time, 1-10000; more wait.
-	// Default: no limit.
+	// MaxRequestsPerPod is the largest number of requests that a node sends to a pod at a time, 1-10000; more wait. Each
+	// core of the node but the first may exceed it by one. Default: no limit.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 10000",message="want a number from 1 to 10000: write maxRequestsPerPod: 100, for example"
 	MaxRequestsPerPod int32 `json:"maxRequestsPerPod,omitempty"`

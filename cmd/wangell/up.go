@@ -18,6 +18,7 @@ import (
 
 	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/dashboard"
 	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/instance"
 	"wangell.loutres.me/internal/manifest"
@@ -53,6 +54,7 @@ standard error, and the line "ready" to standard output.`,
 		Example: `  sudo wangell up -f hello.yaml
   sudo wangell up -f services/ --interface eth0 --addresses 10.46.100.0/24
   sudo wangell up -f hello.yaml --wake-budget-source 20,1 --wake-budget-service 10,0.1
+  sudo wangell up -f hello.yaml --ui
   cat hello.yaml | sudo wangell up -f - -o json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return u.run(cmd) },
@@ -75,6 +77,10 @@ standard error, and the line "ready" to standard output.`,
 		"address of the Prometheus metrics; empty to disable them")
 	f.StringVar(&u.config.Envoy, "envoy", instance.EnvoyAuto,
 		"path of Envoy, for services with balancing.level: Request; auto: from PATH")
+	f.StringVar(&u.config.UIAddress, "ui", "",
+		"serve the dashboard for browsers, and print its address; --ui=ADDRESS to choose IP:PORT")
+	f.Lookup("ui").NoOptDefVal = dashboard.DefaultAddress
+	f.BoolVar(&u.config.UIActions, "ui-actions", false, "let users of the dashboard put services to sleep")
 	u.out.registerTo(cmd)
 	completeValues(cmd, "xdp-mode", xdpModes)
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json") // the flag exists
@@ -84,6 +90,9 @@ standard error, and the line "ready" to standard output.`,
 func (u *upFlags) run(cmd *cobra.Command) error {
 	if len(u.files) == 0 {
 		return usage(cmd, "-f is missing: name a manifest, a folder of manifests, or - for standard input")
+	}
+	if u.config.UIActions && u.config.UIAddress == "" {
+		return usage(cmd, "--ui-actions without --ui: add --ui, or use 'wangell dashboard --ui-actions'")
 	}
 	config := u.config
 	config.RunDir, config.StateDir, config.Containerd = u.g.runDir, u.stateDir, u.containerd

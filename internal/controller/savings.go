@@ -19,23 +19,54 @@ type savings struct {
 	memory float64 // byte-seconds; likewise
 }
 
+// Slept is how long a service has slept since the controller began to lead, and what one pod would have reserved in
+// that time. It is as of when the present sleep began, so that it does not change during one: what it grows by since
+// then is the time, and the time by the requests.
+type Slept struct {
+	// Since is when it fell asleep; zero while it is awake.
+	Since time.Time `json:"since,omitzero"`
+	// Seconds is the sum of its sleeps that have ended.
+	Seconds float64 `json:"seconds"`
+	// CPU, in core-seconds, and Memory, in byte-seconds, are what those sleeps saved; 0 if it requests none.
+	CPU    float64 `json:"cpu,omitempty"`
+	Memory float64 `json:"memory,omitempty"`
+	// RequestCPU, in cores, and RequestMemory, in bytes, are the requests of one pod; 0 if it has none.
+	RequestCPU    float64 `json:"requestCPU,omitempty"`
+	RequestMemory float64 `json:"requestMemory,omitempty"`
+}
+
+// status returns the sleep of a service with the given requests.
+func (s *sleep) status(requests map[corev1.ResourceName]float64) Slept {
+	known := func(v float64) float64 {
+		if math.IsNaN(v) {
+			return 0
+		}
+		return v
+	}
+	return Slept{
+		Since: s.began, Seconds: s.past.asleep.Seconds(), CPU: known(s.past.cpu), Memory: known(s.past.memory),
+		RequestCPU: known(requests[corev1.ResourceCPU]), RequestMemory: known(requests[corev1.ResourceMemory]),
+	}
+}
+
 // sleep adds up the savings of a service.
 type sleep struct {
 	since monotime.Time // when its state became Cold; 0 while it is another one
+	began time.Time     // the same by the wall clock; zero while it is another one
 	past  savings       // until then
 }
 
 // newSleep returns the savings of a new service, which sleeps.
 func newSleep(now monotime.Time) sleep {
-	return sleep{since: now, past: savings{cpu: math.NaN(), memory: math.NaN()}}
+	return sleep{since: now, began: now.Wall(), past: savings{cpu: math.NaN(), memory: math.NaN()}}
 }
 
 // is notes that the service sleeps from now on, or is awake.
 func (s *sleep) is(cold bool, now monotime.Time, requests map[corev1.ResourceName]float64) {
 	s.past = s.until(now, requests)
-	s.since = 0
+	s.since, s.began = 0, time.Time{}
 	if cold {
-		s.since = now
+		s.since, s.began = now, now.Wall()
 	}
 }
 

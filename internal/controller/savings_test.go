@@ -31,3 +31,22 @@ func TestSavingsAreRequestsTimesTheTimeAsleep(t *testing.T) {
 		t.Errorf("%+v without requests, want NaN", got)
 	}
 }
+
+// What a sleep adds follows from when it began and the requests, so that nothing changes while a service sleeps.
+func TestSleptStaysTheSameDuringASleep(t *testing.T) {
+	requests := map[corev1.ResourceName]float64{corev1.ResourceCPU: 0.5, corev1.ResourceMemory: math.NaN()}
+	now := monotime.Now()
+	s := newSleep(now.Add(-30 * time.Second))
+	s.is(false, now.Add(-20*time.Second), requests)
+	if got, want := s.status(requests), (Slept{Seconds: 10, CPU: 5, RequestCPU: 0.5}); got != want {
+		t.Errorf("awake: %+v, want %+v", got, want)
+	}
+	s.is(true, now.Add(-5*time.Second), requests)
+	got := s.status(requests)
+	if age := time.Since(got.Since); age < 5*time.Second || age > time.Minute {
+		t.Errorf("asleep since %v, want 5 s ago", got.Since)
+	}
+	if want := (Slept{Since: got.Since, Seconds: 10, CPU: 5, RequestCPU: 0.5}); got != want || s.status(requests) != want {
+		t.Errorf("asleep: %+v, then %+v, want %+v", got, s.status(requests), want)
+	}
+}

@@ -85,6 +85,8 @@ type Status struct {
 	LastWake *lifecycle.Waterfall `json:"lastWake,omitempty"`
 	// Traffic is that of all pods since the controller started, and of adopted ones since they did.
 	Traffic Traffic `json:"traffic"`
+	// Slept is how long it has slept since the controller began to lead, and what that saved.
+	Slept Slept `json:"slept,omitzero"`
 }
 
 // Observation is the load of a service.

@@ -57,6 +57,7 @@ func clusters(s *Service) []*cluster.Cluster {
 	return []*cluster.Cluster{
 		{
 			Name: s.Name, ConnectTimeout: durationpb.New(podConnectTimeout), LbPolicy: cluster.Cluster_CLUSTER_PROVIDED,
+			CircuitBreakers: breakers(unlimited), // its limit of retries counts
 			ClusterDiscoveryType: &cluster.Cluster_ClusterType{ClusterType: &cluster.Cluster_CustomClusterType{
 				Name:        "envoy.clusters.aggregate",
 				TypedConfig: pack(&aggregate.ClusterConfig{Clusters: []string{podsOf(s.Name), wakeOf(s.Name)}}),
@@ -80,7 +81,8 @@ func podCluster(s *Service) *cluster.Cluster {
 			Name: "envoy.load_balancing_policies.least_request", TypedConfig: pack(policy),
 		},
 	}}}
-	if s.MaxPerPod > 0 && s.Protocol != HTTP2 {
+	// A connection has one request at a time. Each of Envoy's threads may have one connection in any case.
+	if s.MaxPerPod > 0 {
 		c.CircuitBreakers.PerHostThresholds = []*cluster.CircuitBreakers_Thresholds{{
 			MaxConnections: wrapperspb.UInt32(s.MaxPerPod),
 		}}
@@ -105,10 +107,7 @@ func common(s *Service, name string, connect time.Duration, ports [2]uint32, mos
 		CommonLbConfig: &cluster.Cluster_CommonLbConfig{
 			HealthyPanicThreshold: &xdstype.Percent{Value: 0}, // a pod that drains gets no request, whatever else there is
 		},
-		CircuitBreakers: &cluster.CircuitBreakers{Thresholds: []*cluster.CircuitBreakers_Thresholds{{
-			MaxConnections: wrapperspb.UInt32(most), MaxPendingRequests: wrapperspb.UInt32(most),
-			MaxRequests: wrapperspb.UInt32(unlimited), MaxRetries: wrapperspb.UInt32(unlimited),
-		}}},
+		CircuitBreakers: breakers(most),
 		UpstreamBindConfig: &core.BindConfig{SocketOptions: []*core.SocketOption{{
 			Description: "IP_LOCAL_PORT_RANGE", Level: unix.IPPROTO_IP, Name: ipLocalPortRange,
 			Value: &core.SocketOption_IntValue{IntValue: int64(ports[0]) | int64(ports[1])<<16},
@@ -116,6 +115,14 @@ func common(s *Service, name string, connect time.Duration, ports [2]uint32, mos
 		}}},
 		TypedExtensionProtocolOptions: protocolOptions(s, name == wakeOf(s.Name)),
 	}
+}
+
+// breakers limit connections, and requests that wait for one.
+func breakers(most uint32) *cluster.CircuitBreakers {
+	return &cluster.CircuitBreakers{Thresholds: []*cluster.CircuitBreakers_Thresholds{{
+		MaxConnections: wrapperspb.UInt32(most), MaxPendingRequests: wrapperspb.UInt32(most),
+		MaxRequests: wrapperspb.UInt32(unlimited), MaxRetries: wrapperspb.UInt32(unlimited),
+	}}}
 }
 
 // protocolOptions say how Envoy speaks HTTP with pods: as the client does, unless the service says so.
@@ -132,7 +139,7 @@ func protocolOptions(s *Service, single bool) packed {
 	http1 := &core.Http1ProtocolOptions{EnableTrailers: true}
 	http2 := http2Options()
 	if s.MaxPerPod > 0 {
-		http2.MaxConcurrentStreams = wrapperspb.UInt32(s.MaxPerPod)
+		http2.MaxConcurrentStreams = wrapperspb.UInt32(1)
 	}
 	type explicit = upstream.HttpProtocolOptions_ExplicitHttpConfig
 	switch s.Protocol {

@@ -222,12 +222,26 @@ func TestRequestsThatNoPodHasAnsweredAreRepeated(t *testing.T) {
 	s := shop(t, freePort(t), closing.Addr().(*net.TCPAddr).AddrPort(), good.at)
 	s.Addr = good.at // where the gate would find a pod that listens
 	r.set(s)
-	cl := client(t, false)
-	for range 200 {
-		if code, body := get(t, cl, s.Listen); code != http.StatusOK {
-			t.Fatalf("status %d: %s", code, body)
-		}
+	get(t, client(t, false), s.Listen)
+	var clients sync.WaitGroup
+	for range 20 {
+		cl := client(t, false)
+		clients.Go(func() {
+			for range 50 {
+				a, err := cl.Get(fmt.Sprintf("http://%s/", s.Listen))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				a.Body.Close()
+				if a.StatusCode != http.StatusOK {
+					t.Errorf("status %d", a.StatusCode)
+					return
+				}
+			}
+		})
 	}
+	clients.Wait()
 }
 
 func TestRequestsGoToTheServiceAddressWhileThereIsNoPod(t *testing.T) {

@@ -32,7 +32,8 @@ type Service struct {
 	ClientIdle time.Duration
 	// Silence is how long a request, or a TCP connection, may have no byte in either direction.
 	Silence time.Duration
-	// MaxPerPod is the largest number of requests to a pod at a time, 0 for no limit.
+	// MaxPerPod is the largest number of requests to a pod at a time, 0 for no limit. With one of Envoy's threads for each
+	// core, each thread but the first may exceed it by one.
 	MaxPerPod uint32
 	// Warmup is the time in which the share of a new pod grows to that of the others, 0 for none.
 	Warmup time.Duration

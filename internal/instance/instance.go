@@ -65,6 +65,10 @@ type Config struct {
 	Envoy string `json:"envoy,omitempty"`
 	// MetricsAddress is the address (host:port) of the Prometheus metrics; empty if they are not served.
 	MetricsAddress string `json:"metricsAddress,omitempty"`
+	// UIAddress is the address (host:port) of the dashboard; empty if it is served on the unix socket only. UIActions
+	// lets its users put services to sleep.
+	UIAddress string `json:"uiAddress,omitempty"`
+	UIActions bool   `json:"uiActions,omitempty"`
 }
 
 // GateArgs returns the arguments that give the daemon the sizes and budgets of the gate.

@@ -22,9 +22,9 @@ import (
 // metricsTimeout bounds how long a scrape waits for the daemon.
 const metricsTimeout = 2 * time.Second
 
-// daemonGatherer gathers the daemon's metrics from its unix socket.
-func daemonGatherer(socket string) prometheus.Gatherer {
-	client := &http.Client{
+// daemonClient asks the daemon by its unix socket.
+func daemonClient(socket string) *http.Client {
+	return &http.Client{
 		Timeout: metricsTimeout,
 		Transport: &http.Transport{
 			DisableKeepAlives: true,
@@ -33,6 +33,11 @@ func daemonGatherer(socket string) prometheus.Gatherer {
 			},
 		},
 	}
+}
+
+// daemonGatherer gathers the daemon's metrics from its unix socket.
+func daemonGatherer(socket string) prometheus.Gatherer {
+	client := daemonClient(socket)
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		families, err := fetch(client)
 		if err != nil {

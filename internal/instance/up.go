@@ -19,6 +19,7 @@ import (
 
 	"wangell.loutres.me/internal/buildinfo"
 	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/dashboard"
 	"wangell.loutres.me/internal/localapi"
 	"wangell.loutres.me/internal/manifest"
 	"wangell.loutres.me/internal/runtime/containerd"
@@ -129,6 +130,8 @@ type up struct {
 	conn       *net.UDPConn
 	key        wire.Key
 	metrics    net.Listener
+	ui         net.Listener // nil if the dashboard has no address
+	dashboard  *dashboard.Dashboard
 	runtime    *containerd.Runtime
 	controller *controller.Controller
 	services   *services
@@ -168,6 +171,11 @@ func (u *up) start(ctx context.Context) (err error) {
 	if u.metrics, err = listenMetrics(u.MetricsAddress); err != nil {
 		return err
 	}
+	if u.UIAddress != "" {
+		if u.ui, err = dashboard.Listen(u.UIAddress); err != nil {
+			return err
+		}
+	}
 	if u.runtime, err = containerd.New(ctx, u.runtimeConfig(u.Log)); err != nil {
 		return err
 	}
@@ -197,10 +205,12 @@ func (u *up) start(ctx context.Context) (err error) {
 	if u.Started != nil {
 		u.Started(u.controller)
 	}
+	u.newDashboard(name)
 	if err := u.serveControl(); err != nil {
 		return err
 	}
 	u.serveMetrics()
+	u.serveUI()
 	if wanted {
 		u.daemon.start()
 	} else {
@@ -274,6 +284,7 @@ func (u *up) watch() {
 func (u *up) serveControl() error {
 	server, err := localapi.Serve(localapi.Config{
 		Path: u.controlSocket(), Services: local{u.controller, u.daemon}, Broken: u.broken.get, Log: u.Log,
+		Dashboard: u.dashboard.Handler,
 		Versions: func(ctx context.Context) map[string]string {
 			versions := map[string]string{"wangell": buildinfo.Version}
 			maps.Copy(versions, u.runtime.Versions(ctx))
@@ -326,8 +337,10 @@ func (u *up) stop() error {
 	if u.conn != nil {
 		errs = append(errs, u.conn.Close())
 	}
-	if u.metrics != nil {
-		errs = append(errs, ignoreClosed(u.metrics.Close()))
+	for _, l := range []net.Listener{u.metrics, u.ui} {
+		if l != nil {
+			errs = append(errs, ignoreClosed(l.Close()))
+		}
 	}
 	if u.runtime != nil {
 		errs = append(errs, destroyRuntime(u.runtime))

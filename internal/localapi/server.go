@@ -17,6 +17,7 @@
 //	GET  /v1/versions                     {"program": "version"}
 //	GET  /healthz                         204 while the instance answers
 //	GET  /readyz                          204 if it can wake services, else 503
+//	     /dashboard/                      the dashboard, see internal/dashboard; /dashboard-actions/ with actions
 //
 // NAME is namespace/name, or a name alone if that is unambiguous. An error is {"error": "text"}. An error after the
 // beginning of a log is in the trailer Wangell-Error.
@@ -67,6 +68,8 @@ type Config struct {
 	Services Services
 	// Broken returns the manifests with mistakes; may be nil.
 	Broken func() []BrokenFile
+	// Dashboard returns the dashboard, with actions or only to read; may be nil.
+	Dashboard func(actions bool) http.Handler
 	// Versions returns the versions of the instance's programs, by name; may be nil.
 	Versions func(ctx context.Context) map[string]string
 	// Log may be nil.
@@ -194,6 +197,12 @@ func (s *Server) routes() http.Handler {
 	}
 	mux.HandleFunc("GET /v1/logs", s.logs)
 	mux.HandleFunc("GET /v1/events", s.events)
+	if s.cfg.Dashboard != nil {
+		for _, actions := range []bool{false, true} {
+			prefix := dashboardPath(actions)
+			mux.Handle(prefix+"/", http.StripPrefix(prefix, s.cfg.Dashboard(actions)))
+		}
+	}
 	return mux
 }
 

@@ -9,10 +9,12 @@ import (
 	"net/http/httptrace"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/testutil/e2e"
@@ -170,4 +172,103 @@ func (n *connections) ask(c *http.Client, address string) (e2e.Answer, error) {
 		err = fmt.Errorf("answer %s: %s", response.Status, body)
 	}
 	return e2e.ParseAnswer(body, err)
+}
+
+// Pods are added and removed, replaced by those of another version, and killed, while clients send requests over
+// connections that they keep.
+func TestNoRequestIsLostWhilePodsComeAndGo(t *testing.T) {
+	l := newLab(t, 1)
+	f := l.files(t)
+	write := func(replicas int, version string) {
+		s := shop(replicas)
+		s.env = map[string]string{"VERSION": version}
+		f.write(t, "shop.yaml", manifest(s))
+	}
+	write(3, "1")
+	l.startWith(t, "", "-f", f.dir, "--envoy", envoytest.Path(t))
+	address := l.address(t, "shop")
+	l.until(t, "shop", "three pods", hasServing(3))
+	l.untilFronted(t, address, 3)
+	g := l.load(t, address, keptConnections, keptConnections, newConnections)
+	g.GoesOn(t)
+	write(1, "1")
+	l.until(t, "shop", "one pod", hasServing(1))
+	g.GoesOn(t)
+	write(3, "1")
+	l.until(t, "shop", "three pods", hasServing(3))
+	g.GoesOn(t)
+	write(3, "2")
+	eventually(t, "only the new version answers", func() bool {
+		s := l.service(t, "shop")
+		return hasServing(3)(s) && s.Service.Spec.Env[0].Value == "2" && g.Versions()["2"] > 0
+	})
+	g.GoesOn(t)
+	for range 3 {
+		victim := l.until(t, "shop", "three pods", hasServing(3)).Pods[0].ID
+		for _, shim := range l.processes(append(shimProcess, victim)...) {
+			for _, pid := range children(shim.pid) {
+				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		l.until(t, "shop", "another pod", func(s controller.Status) bool {
+			return hasServing(3)(s) && !slices.ContainsFunc(s.Pods, func(p controller.PodStatus) bool { return p.ID == victim })
+		})
+		g.GoesOn(t)
+	}
+	g.Stop(t)
+}
+
+// The daemon is killed, and pods change while there is none. What Envoy has keeps it going.
+func TestRequestsGoOnWhileTheDaemonIsRestarted(t *testing.T) {
+	l := newLab(t, 1)
+	l.startShop(t, shop(3))
+	address := l.address(t, "shop")
+	l.until(t, "shop", "three pods", hasServing(3))
+	l.untilFronted(t, address, 3)
+	g := l.load(t, address, keptConnections, newConnections)
+	for range 2 {
+		eventually(t, "the daemon runs", func() bool { return len(l.processes(daemonProcess...)) == 1 })
+		l.killOne(t, daemonProcess...)
+		g.GoesOn(t)
+	}
+	g.Stop(t)
+	l.until(t, "shop", "three pods", hasServing(3))
+	l.untilFronted(t, address, 3)
+}
+
+// An Envoy that hangs still has connections accepted by its kernel. New clients get pods once it is found out.
+func TestClientsGetPodsWhileEnvoyHangs(t *testing.T) {
+	l := newLab(t, 1)
+	l.startShop(t, shop(2))
+	address := l.address(t, "shop")
+	l.until(t, "shop", "two pods", hasServing(2))
+	l.untilFronted(t, address, 2)
+	pid := l.envoy(t)
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
+	eventually(t, "a pod answers itself", func() bool {
+		c := e2e.HTTPClient(l.Client(), false)
+		c.Timeout = time.Second
+		a, err := e2e.AskBy(c, address)
+		return err == nil && strings.HasPrefix(a.Client, l.Client().Addr.String())
+	})
+	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	l.untilFronted(t, address, 2)
+}
+
+func TestWithoutEnvoyConnectionsAreBalanced(t *testing.T) {
+	l := newLab(t, 1)
+	s := shop(0)
+	t.Setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+	u := l.start(t, s)
+	e2e.MustAsk(t, l.Client(), l.address(t, "shop"))
+	if said := u.said(); !strings.Contains(said, "there is no envoy in PATH") {
+		t.Errorf("the log does not say that there is no Envoy:\n%s", said)
+	}
 }

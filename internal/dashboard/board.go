@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dashboard
+
+import (
+	"slices"
+	"time"
+
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/lifecycle"
+)
+
+// Tick is what has changed since the last one. Every browser gets the same.
+type Tick struct {
+	Time     int64  `json:"t"` // Unix milliseconds
+	Services []Row  `json:"s,omitempty"`
+	Gone     []int  `json:"gone,omitempty"` // services that were removed
+	Loads    []Load `json:"l,omitempty"`
+	// Wakes are those of which something is new.
+	Wakes    []Wake                 `json:"w,omitempty"`
+	Events   []Event                `json:"e,omitempty"`
+	Pressure *[]controller.Pressure `json:"p,omitempty"` // nil if it has not changed
+}
+
+// Detail is the same for the pods of one service.
+type Detail struct {
+	Pods  []Pod  `json:"p,omitempty"`
+	Gone  []int  `json:"gone,omitempty"`
+	Loads []Load `json:"l,omitempty"`
+	// Count is how many pods are good, failed, coming and going.
+	Count [4]uint16 `json:"c"`
+}
+
+// All is everything, for a browser that connects.
+type All struct {
+	Tick
+	// Phases are the names of the phases of a wake.
+	Phases []lifecycle.PhaseName `json:"phases"`
+	// Watched is the detail of the service that the browser watches, with its past; nil if there is no such service.
+	Watched *Watched `json:"watched,omitempty"`
+}
+
+// Watched is the detail of a service with its past.
+type Watched struct {
+	ID int `json:"id"`
+	Detail
+	History History `json:"h"`
+}
+
+// moment is what the source says at a time.
+type moment struct {
+	at       time.Time
+	services []controller.Status
+	wakes    []lifecycle.Waterfall
+	pressure []controller.Pressure
+}
+
+// board is what browsers have been told, from which follows what is new.
+type board struct {
+	at       time.Time
+	lastID   int
+	services map[string]*entry
+	pressure []controller.Pressure
+	wakes    wakeLog
+	kept     []lifecycle.Waterfall // the newest wakes, for browsers that connect
+	events   eventLog
+	history  *history
+}
+
+// entry is a service on the board.
+type entry struct {
+	row     Row
+	load    Load
+	traffic controller.Traffic
+	pods    map[string]*podEntry
+	detail  Detail // what is new of the pods
+}
+
+// podEntry is a pod on the board.
+type podEntry struct {
+	pod     Pod
+	load    Load
+	traffic controller.Traffic
+}
+
+func newBoard() *board {
+	return &board{services: map[string]*entry{}, wakes: wakeLog{}, history: newHistory()}
+}
+
+// id returns a new number for a service or a pod.
+func (b *board) id() int {
+	b.lastID++
+	return b.lastID
+}
+
+// next takes the next moment, and returns what is new.
+func (b *board) next(m moment) Tick {
+	elapsed := m.at.Sub(b.at)
+	if b.at.IsZero() {
+		elapsed = 0
+	}
+	b.at = m.at
+	b.history.begin(m.at)
+	t := Tick{Time: m.at.UnixMilli(), Wakes: b.wakes.news(m.wakes), Events: b.events.news()}
+	b.kept = m.wakes
+	there := make(map[string]bool, len(m.services))
+	for _, s := range m.services {
+		name := s.Service.Namespace + "/" + s.Service.Name
+		there[name] = true
+		b.service(&t, name, s, elapsed)
+	}
+	for name, e := range b.services {
+		if !there[name] {
+			t.Gone = append(t.Gone, e.row.ID)
+			delete(b.history.services, e.row.ID)
+			for _, p := range e.pods {
+				delete(b.history.pods, p.pod.ID)
+			}
+			delete(b.services, name)
+		}
+	}
+	if !slices.Equal(m.pressure, b.pressure) {
+		b.pressure = m.pressure
+		list := append([]controller.Pressure{}, m.pressure...)
+		t.Pressure = &list
+	}
+	return t
+}
+
+// service takes the next status of a service.
+func (b *board) service(t *Tick, name string, s controller.Status, elapsed time.Duration) {
+	e := b.services[name]
+	if e == nil {
+		// What it did before it was first seen does not count as done since the last moment.
+		e = &entry{row: Row{ID: b.id()}, traffic: s.Traffic, pods: map[string]*podEntry{}}
+		b.services[name] = e
+	}
+	if row := rowOf(e.row.ID, s); row != e.row {
+		e.row = row
+		t.Services = append(t.Services, row)
+	}
+	load := loadOf(e.row.ID, e.traffic, s.Traffic, elapsed, latestOf(s))
+	e.traffic = s.Traffic
+	if load != e.load {
+		e.load = load
+		t.Loads = append(t.Loads, load)
+	}
+	count := countOf(s)
+	b.history.service(e.row.ID, sample{float32(load[2]), s.Traffic.OpenFlows, count})
+	e.detail = Detail{Count: [4]uint16{count.Good, count.Failed, count.Coming, count.Going}}
+	b.pods(e, s.Pods, elapsed)
+}
+
+// pods takes the next status of the pods of a service.
+func (b *board) pods(e *entry, pods []controller.PodStatus, elapsed time.Duration) {
+	there := make(map[string]bool, len(pods))
+	for _, s := range pods {
+		if s.ID == "" {
+			continue // nobody can do anything with it yet
+		}
+		there[s.ID] = true
+		p := e.pods[s.ID]
+		if p == nil {
+			p = &podEntry{pod: Pod{ID: b.id()}}
+			e.pods[s.ID] = p
+		}
+		if pod := podOf(p.pod.ID, s); pod != p.pod {
+			p.pod = pod
+			e.detail.Pods = append(e.detail.Pods, pod)
+		}
+		load := loadOf(p.pod.ID, p.traffic, s.Traffic, elapsed, 0)
+		p.traffic = s.Traffic
+		if load != p.load {
+			p.load = load
+			e.detail.Loads = append(e.detail.Loads, load)
+		}
+		b.history.pod(p.pod.ID, load[2])
+	}
+	for id, p := range e.pods {
+		if !there[id] {
+			e.detail.Gone = append(e.detail.Gone, p.pod.ID)
+			delete(b.history.pods, p.pod.ID)
+			delete(e.pods, id)
+		}
+	}
+}
+
+// all returns everything, and the detail of the named service if there is one.
+func (b *board) all(watch string) All {
+	pressure := append([]controller.Pressure{}, b.pressure...)
+	a := All{
+		Tick:   Tick{Time: b.at.UnixMilli(), Services: []Row{}, Events: b.events.last(), Pressure: &pressure},
+		Phases: lifecycle.PhaseNames(),
+	}
+	for _, e := range b.services {
+		a.Services = append(a.Services, e.row)
+		a.Loads = append(a.Loads, e.load)
+	}
+	for _, w := range b.kept {
+		a.Wakes = append(a.Wakes, wakeOf(w))
+	}
+	e := b.services[watch]
+	if e == nil {
+		return a
+	}
+	w := &Watched{ID: e.row.ID, Detail: Detail{Count: e.detail.Count}}
+	ids := make([]int, 0, len(e.pods))
+	for _, p := range e.pods {
+		w.Pods, w.Loads = append(w.Pods, p.pod), append(w.Loads, p.load)
+		ids = append(ids, p.pod.ID)
+	}
+	w.History = b.history.of(e.row.ID, ids)
+	a.Watched = w
+	return a
+}

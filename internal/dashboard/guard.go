@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dashboard
+
+import (
+	"crypto/rand"
+	"crypto/subtle"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+)
+
+// Guard lets those in who know a random token, on an address of this machine. The token is in the URL that the program
+// prints; the first request exchanges it for a cookie, so that it is in no later URL.
+type Guard struct {
+	next   http.Handler
+	addr   net.Addr
+	token  string
+	cookie string
+
+	mu      sync.Mutex
+	tickets map[string]bool
+}
+
+// NewGuard returns a guard of a handler that is served at an address.
+func NewGuard(next http.Handler, addr net.Addr) *Guard {
+	// Browsers send cookies to every port of a host: each instance has a name of its own.
+	_, port, _ := net.SplitHostPort(addr.String())
+	return &Guard{next: next, addr: addr, token: rand.Text(), cookie: "wangell-" + port, tickets: map[string]bool{}}
+}
+
+// URL returns the address of the dashboard with the token.
+func (g *Guard) URL() string { return g.url(g.token) }
+
+// TicketURL returns an address that lets in once: the command line of a browser can be read by every user of a machine.
+func (g *Guard) TicketURL() string {
+	ticket := rand.Text()
+	g.mu.Lock()
+	g.tickets[ticket] = true
+	g.mu.Unlock()
+	return g.url(ticket)
+}
+
+func (g *Guard) url(token string) string {
+	host := g.addr.String()
+	if a, err := netip.ParseAddrPort(host); err == nil && a.Addr().IsUnspecified() {
+		host = net.JoinHostPort("127.0.0.1", strings.TrimPrefix(host[strings.LastIndex(host, ":"):], ":"))
+	}
+	u := url.URL{Scheme: "http", Host: host, Path: "/", RawQuery: url.Values{"token": {token}}.Encode()}
+	return u.String()
+}
+
+// ServeHTTP implements http.Handler.
+func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !ownHost(r.Host) {
+		plain(w, http.StatusMisdirectedRequest, "Wangell answers at an address of this machine or localhost, not at this "+
+			"name.")
+		return
+	}
+	if token := r.URL.Query().Get("token"); token != "" && r.URL.Path == "/" && r.Method == http.MethodGet {
+		if !g.admits(token) {
+			g.refuse(w)
+			return
+		}
+		http.SetCookie(w, &http.Cookie{
+			Name: g.cookie, Value: g.token, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode,
+		})
+		w.Header().Set("Referrer-Policy", "no-referrer")
+		w.Header().Set("Cache-Control", "no-store")
+		http.Redirect(w, r, "/", http.StatusSeeOther)
+		return
+	}
+	if c, err := r.Cookie(g.cookie); err != nil || !equal(c.Value, g.token) {
+		g.refuse(w)
+		return
+	}
+	g.next.ServeHTTP(w, r)
+}
+
+// admits reports whether a token of a URL is the right one, or a ticket that was not used yet.
+func (g *Guard) admits(token string) bool {
+	if equal(token, g.token) {
+		return true
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	valid := g.tickets[token]
+	delete(g.tickets, token)
+	return valid
+}
+
+func equal(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
+
+func (g *Guard) refuse(w http.ResponseWriter) {
+	plain(w, http.StatusUnauthorized, "This dashboard opens with the whole address that wangell has printed, with its "+
+		"token. 'sudo wangell dashboard' prints a new one.")
+}
+
+func plain(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cache-Control", "no-store")
+	http.Error(w, text, code)
+}
+
+// ownHost reports whether a Host header is an IP address or localhost. A name that an attacker has made an address of
+// this machine (DNS rebinding) is neither.
+func ownHost(hostport string) bool {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host = strings.Trim(hostport, "[]")
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	_, err = netip.ParseAddr(host)
+	return err == nil
+}

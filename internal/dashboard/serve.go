@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dashboard
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"wangell.loutres.me/internal/runtime"
+)
+
+const (
+	// writeTimeout is how long a browser may take to accept an update.
+	writeTimeout = 10 * time.Second
+	// actionHeader is a header that a page of another origin cannot send without being asked about it first (CORS).
+	actionHeader = "Wangell-Action"
+	// policy lets the page load scripts, styles, images and data from its own origin, and nothing else.
+	policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
+		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+// secured sets the headers that keep other pages away, and refuses their requests for data. Browsers say where a
+// request comes from (https://www.w3.org/TR/fetch-metadata/); other clients need not.
+func secured(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		if strings.HasPrefix(r.URL.Path, "/api/") {
+			h.Set("Cache-Control", "no-store")
+			if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
+				refuse(w, http.StatusForbidden, "requests from other pages are not answered")
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// answer writes a value as JSON, or nothing if it is nil, or an error.
+func answer(w http.ResponseWriter, v any, err error) {
+	switch {
+	case errors.Is(err, runtime.ErrNotFound):
+		refuse(w, http.StatusNotFound, err.Error())
+	case err != nil:
+		refuse(w, http.StatusInternalServerError, err.Error())
+	case v == nil:
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(v) // it fails only if the client is gone
+	}
+}
+
+// refuse answers with an error.
+func refuse(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(struct {
+		Error string `json:"error"`
+	}{text})
+}
+
+// stream sends server-sent events until the browser leaves.
+func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request) {
+	v, err := d.hub.join(r.FormValue("service"))
+	if err != nil {
+		w.Header().Set("Retry-After", "10")
+		refuse(w, http.StatusServiceUnavailable, err.Error())
+		return
+	}
+	defer d.hub.leave(v)
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no") // proxies of the nginx kind would hold updates back
+	c := http.NewResponseController(w)
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case m, ok := <-v.out:
+			if !ok {
+				return
+			}
+			_ = c.SetWriteDeadline(time.Now().Add(writeTimeout)) // a transport without deadlines has its own limits
+			if _, err := w.Write(m); err != nil || c.Flush() != nil {
+				return
+			}
+		}
+	}
+}
+
+func (d *Dashboard) gates(w http.ResponseWriter, r *http.Request) {
+	if d.cfg.Gates == nil {
+		refuse(w, http.StatusNotFound, "the state of gates is not known here")
+		return
+	}
+	gates, err := d.cfg.Gates(r.Context())
+	answer(w, gates, err)
+}
+
+func (d *Dashboard) connections(w http.ResponseWriter, r *http.Request) {
+	if d.cfg.Connections == nil {
+		refuse(w, http.StatusNotFound, "connections are not known here")
+		return
+	}
+	c, err := d.cfg.Connections(r.Context())
+	answer(w, c, err)
+}
+
+func (d *Dashboard) sleep(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get(actionHeader) == "" {
+		refuse(w, http.StatusForbidden, "the header "+actionHeader+" is missing")
+		return
+	}
+	key, err := d.cfg.Source.Resolve(r.URL.Query().Get("service"))
+	if err == nil {
+		err = d.cfg.Source.Sleep(r.Context(), key)
+	}
+	answer(w, nil, err)
+}

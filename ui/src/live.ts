@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// The stream of the server. It is open while the page is visible: a hidden page costs nothing.
+import { applyAll, applyPods, applyTick, newStore, type Store } from './store';
+import type { About, All, Connections, Detail, Gate, Tick } from './types';
+
+export type Connection = 'connecting' | 'live' | 'lost' | 'denied' | 'busy';
+
+/** How long a page stays connected after it was hidden. */
+const hiddenFor = 30_000;
+/** The time before another attempt after the server has refused one. */
+const retryAfter = 3_000;
+
+export interface Live {
+  store: Store;
+  connection: () => Connection;
+  watch: (service: string) => void;
+}
+
+/** connect keeps a store up to date, and calls changed after each message. */
+export function connect(changed: () => void): Live {
+  const store = newStore();
+  let connection: Connection = 'connecting';
+  let stream: EventSource | undefined;
+  let watched = '';
+  let timer = 0;
+
+  const set = (c: Connection) => {
+    connection = c;
+    changed();
+  };
+  const close = () => {
+    clearTimeout(timer);
+    stream?.close();
+    stream = undefined;
+  };
+  const open = () => {
+    close();
+    const s = new EventSource(watched ? `./api/stream?service=${encodeURIComponent(watched)}` : './api/stream');
+    stream = s;
+    const on = <T>(name: string, apply: (store: Store, message: T) => void) =>
+      s.addEventListener(name, (e) => {
+        if (stream !== s) return;
+        apply(store, JSON.parse((e as MessageEvent<string>).data) as T);
+        connection = 'live';
+        changed();
+      });
+    on<All>('all', applyAll);
+    on<Tick>('tick', applyTick);
+    on<Detail>('pods', applyPods);
+    s.onerror = () => {
+      if (stream !== s) return;
+      if (s.readyState !== EventSource.CLOSED) return set('lost'); // it connects again by itself
+      close();
+      void status().then((c) => {
+        set(c);
+        timer = window.setTimeout(open, retryAfter);
+      });
+    };
+  };
+  document.addEventListener('visibilitychange', () => {
+    clearTimeout(timer);
+    if (document.hidden) timer = window.setTimeout(close, hiddenFor);
+    else if (!stream) open();
+  });
+  open();
+  return {
+    store,
+    connection: () => connection,
+    watch: (service) => {
+      if (service === watched) return;
+      watched = service;
+      open();
+    },
+  };
+}
+
+/** status says why there is no stream. */
+async function status(): Promise<Connection> {
+  try {
+    const r = await fetch('./api/about');
+    if (r.status === 401 || r.status === 403) return 'denied';
+    return r.ok ? 'busy' : 'lost';
+  } catch {
+    return 'lost';
+  }
+}
+
+async function get<T>(path: string): Promise<T> {
+  const r = await fetch(path);
+  if (!r.ok) throw new Error(await problem(r));
+  return (await r.json()) as T;
+}
+
+async function problem(r: Response): Promise<string> {
+  try {
+    return ((await r.json()) as { error: string }).error;
+  } catch {
+    return `${r.status} ${r.statusText}`;
+  }
+}
+
+export const getAbout = (): Promise<About> => get('./api/about');
+export const getConnections = (): Promise<Connections> => get('./api/connections');
+export const getGates = (): Promise<Gate[]> => get('./api/gates');
+
+/** sleep puts a service to sleep, and returns once it sleeps. */
+export async function sleep(service: string): Promise<void> {
+  const r = await fetch(`./api/sleep?service=${encodeURIComponent(service)}`, {
+    method: 'POST', headers: { 'Wangell-Action': 'sleep' },
+  });
+  if (!r.ok) throw new Error(await problem(r));
+}
