@@ -205,6 +205,21 @@ func TestASlowRegistryIsWaitedFor(t *testing.T) {
 	n.untilState(ref, wire.ImagePresent)
 }
 
+// A registry that limits requests is asked again, and then sends each layer once.
+func TestALimitOfTheRegistryIsWaitedFor(t *testing.T) {
+	n := newRealNode(t, 0)
+	hub := faultyhub.New(t)
+	ref, layers := hub.Push(t, "team/limited:v1", faultyhub.Noise(t, layerSize/4))
+	hub.Set(faultyhub.Fault{RetryAfter: 1})
+	n.keeper.Want(want(ref))
+	n.until("the registry has refused a request", func() bool { return hub.Limited() > 0 })
+	hub.Set(faultyhub.Fault{})
+	n.untilState(ref, wire.ImagePresent)
+	if _, requests := hub.Sent(layers[0]); requests != 1 {
+		t.Errorf("the layer was fetched %d times", requests)
+	}
+}
+
 // Two images with layers in common: each layer is fetched once, whatever the order.
 func TestACommonLayerIsFetchedOnce(t *testing.T) {
 	n := newRealNode(t, 0)

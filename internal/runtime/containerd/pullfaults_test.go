@@ -96,6 +96,27 @@ func TestPullsSurviveAFaultyRegistry(t *testing.T) {
 		}
 	})
 
+	t.Run("a limit of the registry is waited for", func(t *testing.T) {
+		ref, layers := hub.Push(t, "limited:v1", faultyhub.Noise(t, 1<<15))
+		const pause = time.Second
+		hub.Set(faultyhub.Fault{RetryAfter: int(pause.Seconds())})
+		done, begin := make(chan error, 1), time.Now()
+		go func() { done <- prepareFaulty(t.Context(), r, ref) }()
+		eventually(t, func() error {
+			if hub.Limited() == 0 {
+				return errors.New("the registry has refused no request")
+			}
+			return nil
+		})
+		hub.Set(faultyhub.Fault{})
+		if err := <-done; err != nil || time.Since(begin) < pause {
+			t.Errorf("after %v: %v", time.Since(begin), err)
+		}
+		if _, requests := hub.Sent(layers[0]); requests != 1 {
+			t.Errorf("the layer was fetched %d times", requests)
+		}
+	})
+
 	t.Run("a slow registry is waited for", func(t *testing.T) {
 		ref, _ := hub.Push(t, "slow:v1", faultyhub.Noise(t, faultySize/8))
 		hub.Set(faultyhub.Fault{Pause: 200 * time.Millisecond})
