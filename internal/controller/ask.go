@@ -121,9 +121,9 @@ func (c *Controller) Hold(ctx context.Context, key runtime.Key) (release func(),
 
 // Restart replaces the pods of a service, one at a time: each new pod serves before an old one is drained, unless its
 // updateStrategy is Recreate, whose clients wait meanwhile. It returns the number of replaced pods once none of them
-// gets new connections and the new ones serve; the old ones end with their connections. For a service without pods it is
-// 0. If a new pod fails, the old ones continue to serve, and the error has the reason. In a cluster, the pods belong to
-// a Deployment, which restarts them.
+// gets new connections and the new ones serve; the old ones end with their connections. For a service without pods it
+// is 0. If a new pod fails, the old ones continue to serve, and the error has the reason. In a cluster, the pods belong
+// to a Deployment, which restarts them.
 func (c *Controller) Restart(ctx context.Context, key runtime.Key) (replaced int, err error) {
 	if c.engine.cluster != nil {
 		return 0, errors.New("in a cluster, kubectl rollout restart does this")
