@@ -65,7 +65,7 @@ func TestServicesArePutAndDeletedOneByOne(t *testing.T) {
 	if err := w.c.Delete("default/b"); err != nil {
 		t.Error(err)
 	}
-	w.until("gone", func() bool { return !w.d.has(moved) && len(w.c.Status()) == 1 })
+	w.until("gone", func() bool { return !w.d.has(moved) && len(w.c.Status()) == 2 })
 	if err := w.c.Delete("default/b"); err != nil {
 		t.Errorf("Delete twice: %v", err)
 	}
