@@ -60,6 +60,8 @@ type rendered struct {
 	alerts     []alertRule
 	crds       []apiextensionsv1.CustomResourceDefinition
 	namespaces []corev1.Namespace
+	apis       []corev1.Service     // of the API for people
+	readers    []rbacv1.RoleBinding // of the cluster's authority of client certificates
 	metas      []metav1.ObjectMeta
 	kinds      []string
 }
@@ -76,6 +78,9 @@ type binding struct {
 	ref      rbacv1.RoleRef
 	subjects []rbacv1.Subject
 }
+
+// ofAPI reports whether it says who may reach the API for people.
+func (b binding) ofAPI() bool { return strings.HasSuffix(b.meta.Name, "-api") }
 
 // alertRule is an alert of a PrometheusRule.
 type alertRule struct {
@@ -150,9 +155,13 @@ func decode(t *testing.T, text string) *rendered {
 				r.controller = v
 			}
 		case "v1/Service":
-			r.services = append(r.services, corev1.Service{})
-			into(&r.services[len(r.services)-1])
-			add(r.services[len(r.services)-1].ObjectMeta)
+			var v corev1.Service
+			into(&v)
+			if add(v.ObjectMeta); strings.HasSuffix(v.Name, "-api") {
+				r.apis = append(r.apis, v)
+			} else {
+				r.services = append(r.services, v)
+			}
 		case "v1/PersistentVolumeClaim":
 			r.claims = append(r.claims, corev1.PersistentVolumeClaim{})
 			into(&r.claims[len(r.claims)-1])
@@ -173,6 +182,10 @@ func decode(t *testing.T, text string) *rendered {
 		case "rbac.authorization.k8s.io/v1/RoleBinding":
 			var v rbacv1.RoleBinding
 			into(&v)
+			if v.RoleRef.Name == clientCAReader {
+				r.readers = append(r.readers, v)
+				break
+			}
 			r.bindings = append(r.bindings, binding{v.ObjectMeta, v.RoleRef, v.Subjects})
 			add(v.ObjectMeta)
 		case "v1/Secret":
@@ -229,6 +242,9 @@ func decode(t *testing.T, text string) *rendered {
 	return r
 }
 
+// clientCAReader is a Role of Kubernetes.
+const clientCAReader = "extension-apiserver-authentication-reader"
+
 const nodeExpression = "daemon.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution." +
 	"nodeSelectorTerms[0].matchExpressions[0]"
 
@@ -243,6 +259,8 @@ var everything = []string{
 	"--set", "imagePullSecrets[0].name=pull,daemon.interfaces={eth0,eth1}",
 	"--set", "daemon.podLabels.a=b,daemon.podAnnotations.a=b,controller.podLabels.a=b,controller.podAnnotations.a=b",
 	"--set", "daemon.peers.enabled=true,daemon.peers.rate=1000000,cache.enabled=true",
+	"--set", "api.users[0].kind=Group,api.users[0].name=developers,api.users[0].apiGroup=rbac.authorization.k8s.io",
+	"--set", "traces.endpoint=http://collector.example:4317",
 	"--set", "sizes.flowsPerSource=100,sizes.flowsPerService=200",
 	"--set", "daemon.extraArgs={--log-level=debug},controller.extraArgs={--log-level=debug}",
 	"--set", "daemon.extraEnv[0].name=A,daemon.extraEnv[0].value=b",

@@ -100,7 +100,10 @@ func TestControllerHasNoRightsOnTheNode(t *testing.T) {
 
 // allowed lists the rights of each role: role, namespace (* for all), resource, [names]: verbs.
 var allowed = `
+wg-api elsewhere coordination.k8s.io/leases [wg]: get
+wg-api elsewhere services/proxy [wg-api:api]: get
 wg-controller * authentication.k8s.io/tokenreviews: create
+wg-controller * authorization.k8s.io/subjectaccessreviews: create
 wg-controller * apps/deployments: get list watch create update patch delete
 wg-controller * apps/deployments/scale: update
 wg-controller * apps/replicasets: get list watch create delete
@@ -149,7 +152,8 @@ func TestRolesHaveNoRightsBeyondTheListed(t *testing.T) {
 		want := strings.Split(strings.TrimSpace(allowed), "\n")
 		if name == "plain manifests" {
 			for i, l := range want {
-				names := strings.NewReplacer("wg-", "wangell-", "[wg]", "[wangell]", "elsewhere", "wangell-system")
+				names := strings.NewReplacer("[wg-api:api]", "[wangell-api:api]", "wg-", "wangell-", "[wg]", "[wangell]",
+					"elsewhere", "wangell-system")
 				want[i] = names.Replace(l)
 			}
 		}
@@ -177,10 +181,11 @@ func line(role, namespace, group, resource string, names, verbs []string) string
 // Each binding gives an existing role to the account of the same component.
 func TestBindingsResolve(t *testing.T) {
 	for name, r := range variants(t) {
-		if len(r.bindings) != 3 {
-			t.Errorf("%s: %d bindings", name, len(r.bindings))
+		own := slices.DeleteFunc(slices.Clone(r.bindings), binding.ofAPI)
+		if len(own) != 3 {
+			t.Errorf("%s: %d bindings", name, len(own))
 		}
-		for _, b := range r.bindings {
+		for _, b := range own {
 			there := slices.ContainsFunc(r.roles, func(o role) bool {
 				return o.meta.Name == b.ref.Name && o.meta.Namespace == b.meta.Namespace
 			})
@@ -192,6 +197,33 @@ func TestBindingsResolve(t *testing.T) {
 				t.Errorf("%s: binding %+v", name, b)
 			}
 		}
+	}
+}
+
+// Reaching the API is a right that nobody is given by default, and the controller's only right elsewhere is to read the
+// authority of client certificates.
+func TestNobodyReachesTheAPIByDefault(t *testing.T) {
+	for name, r := range variants(t) {
+		i := slices.IndexFunc(r.bindings, binding.ofAPI)
+		switch {
+		case (i >= 0) != (name == "everything"):
+			t.Errorf("%s: binding %d", name, i)
+		case i >= 0 && (r.bindings[i].ref.Kind != "Role" || r.bindings[i].ref.Name != "wg-api" ||
+			len(r.bindings[i].subjects) != 1 || r.bindings[i].subjects[0].Name != "developers"):
+			t.Errorf("%s: %+v", name, r.bindings[i])
+		}
+		if len(r.readers) != 1 || r.readers[0].Namespace != "kube-system" || len(r.readers[0].Subjects) != 1 ||
+			r.readers[0].Subjects[0].Name != r.controller.Spec.Template.Spec.ServiceAccountName {
+			t.Errorf("%s: %+v", name, r.readers)
+		}
+		if len(r.apis) != 1 || len(r.apis[0].Spec.Ports) != 1 || r.apis[0].Spec.Ports[0].Name != "api" {
+			t.Errorf("%s: %+v", name, r.apis)
+		}
+	}
+	off := render(t, "--set", "api.enabled=false")
+	if len(off.apis) != 0 || len(off.readers) != 0 || strings.Contains(off.text, "subjectaccessreviews") ||
+		strings.Contains(off.text, "--api-address") || strings.Contains(off.text, "services/proxy") {
+		t.Error("something of the API is left when it is off")
 	}
 }
 

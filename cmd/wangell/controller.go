@@ -79,6 +79,8 @@ without it; only a sleeping service has to wait.`,
 	f.BoolVar(&c.config.NodePorts, "node-ports", false,
 		"also give services a port of every node, for clients outside that have no route to service addresses")
 	f.StringVar(&c.config.MetricsAddress, "metrics-address", ":9464", "TCP address of the Prometheus metrics; empty: none")
+	f.StringVar(&c.config.APIAddress, "api-address", "",
+		"TCP address for people (kubectl wangell), with their own rights, the same port on all controllers; empty: none")
 	f.StringVar(&c.config.HealthAddress, "health-address", ":8081", "TCP address of /healthz and /readyz; empty: none")
 	f.StringVar(&c.kubeconfig, "kubeconfig", "",
 		"kubeconfig file to reach the API server (default: the pod's, $KUBECONFIG or ~/.kube/config)")

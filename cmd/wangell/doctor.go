@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/doctor"
 )
 
@@ -28,8 +29,8 @@ if something required is missing.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			checks := doctor.Run(cmd.Context(), opt)
 			var err error
-			if out == outputJSON {
-				err = printJSON(checks)
+			if out == cli.OutputJSON {
+				err = cli.PrintJSON(checks)
 			} else {
 				err = doctor.WriteTable(os.Stdout, checks)
 			}
@@ -39,13 +40,13 @@ if something required is missing.`,
 				return err
 			case len(doctor.Bad(checks)) > 0:
 				return errors.New(summary)
-			case out == outputTable:
+			case out == cli.OutputTable:
 				fmt.Println("\n" + summary)
 			}
 			return nil
 		},
 	}
-	out.registerTo(cmd)
+	out.RegisterTo(cmd)
 	cmd.Flags().StringVar(&opt.ContainerdAddress, "containerd-address", doctor.DefaultContainerdAddress,
 		"socket on which to look for a containerd")
 	return cmd

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/term"
 
 	"wangell.loutres.me/internal/cli"
+	"wangell.loutres.me/internal/commands"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/instance"
 	"wangell.loutres.me/internal/lifecycle"
@@ -52,14 +53,14 @@ example when the manifest changes, and with a signal to wangell.`,
   sudo wangell exec -i postgres -- psql -U postgres < dump.sql`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return serviceArg(cmd, args)
+				return commands.ServiceArg(cmd, args)
 			}
 			if len(commandOf(args)) == 0 {
 				return errors.New("name a command to run in the container, such as sh")
 			}
 			return nil
 		},
-		ValidArgsFunction: g.completeService,
+		ValidArgsFunction: g.place().CompleteService,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.tty && !term.IsTerminal(int(os.Stdin.Fd())) {
 				return usage(cmd, "--tty: standard input is no terminal: leave out -t")

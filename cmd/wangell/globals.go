@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"wangell.loutres.me/internal/commands"
 	"wangell.loutres.me/internal/instance"
 	"wangell.loutres.me/internal/localapi"
 )
@@ -58,22 +59,9 @@ func (g *globals) client() *localapi.Client {
 	return localapi.NewClient(instance.ControlSocket(g.runDir))
 }
 
-// completeService completes the name of a running service as the first argument.
-func (g *globals) completeService(
-	cmd *cobra.Command, args []string, _ string,
-) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	c := g.client()
-	defer c.Close()
-	services, err := c.Status(cmd.Context())
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var names []cobra.Completion
-	for _, s := range services {
-		names = append(names, s.Service.Namespace+"/"+s.Service.Name)
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+// place is this machine, for the commands that use the API of its instance.
+func (g *globals) place() *commands.Place {
+	return &commands.Place{Connect: func(_ *cobra.Command, names ...string) (*localapi.Client, []string, error) {
+		return g.client(), names, nil
+	}}
 }

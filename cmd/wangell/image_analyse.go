@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/pullstat"
 	"wangell.loutres.me/internal/pullstat/live"
 )
@@ -67,8 +68,8 @@ containerd by a registry on a loopback address. Root is needed.`,
 					return err
 				}
 			}
-			if out == outputJSON {
-				return printJSON(report)
+			if out == cli.OutputJSON {
+				return cli.PrintJSON(report)
 			}
 			columns, _, err := term.GetSize(int(os.Stdout.Fd()))
 			if err != nil {
@@ -87,7 +88,7 @@ containerd by a registry on a loopback address. Root is needed.`,
 	f.StringArrayVar(&o.Insecure, "insecure-registry", nil,
 		"registry to use over plain HTTP, as HOST or HOST:PORT (repeatable)")
 	f.StringVar(&svg, "svg", "", "also write the chart to this file, as SVG")
-	out.registerTo(cmd)
+	out.RegisterTo(cmd)
 	completeValues(cmd, "via", imageVias)
 	// The flags exist.
 	_ = cmd.MarkFlagDirname("dir")

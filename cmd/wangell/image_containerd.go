@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/containerd/v2/client"
 	"github.com/spf13/cobra"
 
+	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/image"
 )
 
@@ -91,15 +92,15 @@ func newImageList(g *globals) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if out == outputJSON {
-					return printJSON(lines)
+				if out == cli.OutputJSON {
+					return cli.PrintJSON(lines)
 				}
 				return printImages(lines)
 			})
 		},
 	}
 	p.register(cmd)
-	out.registerTo(cmd)
+	out.RegisterTo(cmd)
 	return cmd
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/image/convert"
 )
 
@@ -62,8 +63,8 @@ layers at once only if it is told to: see docs/images.md.`,
 			if err != nil {
 				return err
 			}
-			if out == outputJSON {
-				return printJSON(res)
+			if out == cli.OutputJSON {
+				return cli.PrintJSON(res)
 			}
 			return printConverted(res)
 		},
@@ -80,7 +81,7 @@ layers at once only if it is told to: see docs/images.md.`,
 	f.StringVar(&o.Resume, "resume", "", "folder that keeps finished layers if the command fails, for the next attempt")
 	f.StringArrayVar(&o.Insecure, "insecure-registry", nil,
 		"registry to use over plain HTTP, as HOST or HOST:PORT (repeatable)")
-	out.registerTo(cmd)
+	out.RegisterTo(cmd)
 	completeValues(cmd, "layers", []string{convert.Keep, convert.Squash, convert.Split + "=64MB"})
 	completeValues(cmd, "compression", convert.Compressions)
 	// The flag exists.

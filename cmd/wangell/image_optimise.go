@@ -16,6 +16,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
+	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/image/convert"
 	"wangell.loutres.me/internal/lazy/trace"
@@ -53,7 +54,7 @@ rearranged.`,
 			}
 			return nil
 		},
-		ValidArgsFunction: g.completeService,
+		ValidArgsFunction: g.place().CompleteService,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if o.Compression, err = convert.ParseCompression(compression); err != nil {
 				return usage(cmd, "--compression %v", err)
@@ -83,8 +84,8 @@ rearranged.`,
 				return err
 			}
 			result := optimised{Result: res, Gain: gainOf(res, root)}
-			if out == outputJSON {
-				return printJSON(result)
+			if out == cli.OutputJSON {
+				return cli.PrintJSON(result)
 			}
 			if err := printConverted(res); err != nil {
 				return err
@@ -101,7 +102,7 @@ rearranged.`,
 	f.StringVar(&o.Resume, "resume", "", "folder that keeps finished layers if the command fails, for the next attempt")
 	f.StringArrayVar(&o.Insecure, "insecure-registry", nil,
 		"registry to use over plain HTTP, as HOST or HOST:PORT (repeatable)")
-	out.registerTo(cmd)
+	out.RegisterTo(cmd)
 	completeValues(cmd, "compression", []string{convert.EStargz, convert.ZstdChunked})
 	// The flags exist.
 	_ = errors.Join(cmd.MarkFlagDirname("resume"), cmd.MarkFlagDirname("snapshotter-root"))

@@ -4,12 +4,15 @@ package main
 
 import (
 	"github.com/spf13/cobra"
+
+	"wangell.loutres.me/internal/cli"
+	"wangell.loutres.me/internal/commands"
 )
 
 // Groups of commands in the help.
 const (
-	groupRun     = "run"
-	groupLook    = "look"
+	groupRun     = commands.GroupRun
+	groupLook    = commands.GroupLook
 	groupMachine = "machine"
 )
 
@@ -42,17 +45,11 @@ has started, and then lets that same SYN through.`,
 	root.AddCommand(
 		newUp(g),
 		newDown(g),
-		newSleep(g),
 		newWake(g),
 		newRestart(g),
 		newExec(g),
-		newPs(g),
-		newTop(g),
 		newStats(g),
 		newDashboard(g),
-		newWakes(g),
-		newWhy(g),
-		newLogs(g),
 		newImage(g),
 		newController(g),
 		newDaemon(g),
@@ -60,6 +57,7 @@ has started, and then lets that same SYN through.`,
 		newDoctor(),
 		newVersion(),
 	)
-	markUsageErrors(root)
+	root.AddCommand(g.place().Commands()...)
+	cli.MarkUsageErrors(root)
 	return root
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/localapi"
 	"wangell.loutres.me/internal/view"
@@ -42,7 +43,7 @@ machine may be idle: raise resources.limits.cpu. Services that sleep use nothing
 			}
 			return nil
 		},
-		ValidArgsFunction: g.completeService,
+		ValidArgsFunction: g.place().CompleteService,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case f.interval < 100*time.Millisecond:
@@ -59,7 +60,7 @@ machine may be idle: raise resources.limits.cpu. Services that sleep use nothing
 			return f.show(cmd.Context(), c, name)
 		},
 	}
-	f.out.registerTo(cmd)
+	f.out.RegisterTo(cmd)
 	cmd.Flags().DurationVar(&f.interval, "interval", time.Second, "time between two measurements")
 	cmd.Flags().IntVar(&f.count, "count", 1, "number of intervals to show; 0 for no end")
 	return cmd
@@ -82,8 +83,8 @@ func (f *statsFlags) show(ctx context.Context, c *localapi.Client, name string) 
 			break
 		}
 		uses := view.PodUses(before, after)
-		if f.out == outputJSON {
-			err = printJSON(uses)
+		if f.out == cli.OutputJSON {
+			err = cli.PrintJSON(uses)
 		} else {
 			err = view.Stats(os.Stdout, uses)
 		}

@@ -81,7 +81,7 @@ standard error, and the line "ready" to standard output.`,
 		"serve the dashboard for browsers, and print its address; --ui=ADDRESS to choose IP:PORT")
 	f.Lookup("ui").NoOptDefVal = dashboard.DefaultAddress
 	f.BoolVar(&u.config.UIActions, "ui-actions", false, "let users of the dashboard put services to sleep")
-	u.out.registerTo(cmd)
+	u.out.RegisterTo(cmd)
 	completeValues(cmd, "xdp-mode", xdpModes)
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json") // the flag exists
 	return cmd
@@ -154,7 +154,7 @@ type show struct {
 }
 
 func (u *upFlags) newShow(cmd *cobra.Command) (show, error) {
-	if u.out == outputTable && u.g.logFormat == "text" && view.IsTerminal(os.Stdout) {
+	if u.out == cli.OutputTable && u.g.logFormat == "text" && view.IsTerminal(os.Stdout) {
 		return u.showLive(cmd)
 	}
 	queue := view.NewQueue(os.Stderr)
@@ -166,7 +166,7 @@ func (u *upFlags) newShow(cmd *cobra.Command) (show, error) {
 		log: log, started: func(*controller.Controller) {},
 		ready: func() { fmt.Println("ready") }, close: func() { queue.Close(patience) },
 	}
-	if u.out == outputJSON {
+	if u.out == cli.OutputJSON {
 		s.toJSON()
 	}
 	return s, nil

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"wangell.loutres.me/internal/buildinfo"
+	"wangell.loutres.me/internal/cli"
 )
 
 func newVersion() *cobra.Command {
@@ -21,13 +22,13 @@ func newVersion() *cobra.Command {
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			info := buildinfo.Get()
-			if out == outputJSON {
-				return printJSON(info)
+			if out == cli.OutputJSON {
+				return cli.PrintJSON(info)
 			}
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "wangell %s %s %s/%s\n", info.Version, info.Go, info.OS, info.Arch)
 			return err
 		},
 	}
-	out.registerTo(cmd)
+	out.RegisterTo(cmd)
 	return cmd
 }

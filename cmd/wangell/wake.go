@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"wangell.loutres.me/internal/commands"
 )
 
 func newWake(g *globals) *cobra.Command {
@@ -18,8 +19,8 @@ The service sleeps again after its idle timeout. One that failed is tried at onc
 		GroupID: groupRun,
 		Example: `  sudo wangell wake hello
   sudo wangell wake default/hello`,
-		Args:              serviceArg,
-		ValidArgsFunction: g.completeService,
+		Args:              commands.ServiceArg,
+		ValidArgsFunction: g.place().CompleteService,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := g.client()
 			defer c.Close()
@@ -46,8 +47,8 @@ next container is a new one anyway.`,
 		GroupID: groupRun,
 		Example: `  sudo wangell restart hello
   sudo wangell restart default/hello`,
-		Args:              serviceArg,
-		ValidArgsFunction: g.completeService,
+		Args:              commands.ServiceArg,
+		ValidArgsFunction: g.place().CompleteService,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := g.client()
 			defer c.Close()

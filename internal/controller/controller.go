@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
@@ -52,6 +53,8 @@ type Config struct {
 	ImageRetry time.Duration
 	// MaxConcurrentPulls is the number of images that are fetched ahead of need at once. Default: 4.
 	MaxConcurrentPulls int
+	// Wake is called with the news of each wake. It must not block; may be nil.
+	Wake func(lifecycle.Waterfall)
 }
 
 // clusterStarts bounds the starts in progress on a cluster: each is a goroutine that waits.
@@ -146,7 +149,7 @@ func New(cfg Config) (*Controller, error) {
 // build makes the parts that belong to the loop.
 func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 	e := &engine{
-		loop: c.loop, events: c.events, table: newTable(cfg.Node), wakes: newWakes(), changed: newChangedSet(),
+		loop: c.loop, events: c.events, table: newTable(cfg.Node), wakes: newWakes(cfg.Wake), changed: newChangedSet(),
 		pressures: newPressures(), held: map[runtime.Key]int{},
 		images:  newPreparer(c.workers.ctx, cfg.Runtime, c.events, cfg.MaxConcurrentPulls),
 		cluster: cluster, began: time.Now(),

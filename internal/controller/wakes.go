@@ -19,12 +19,14 @@ type wakes struct {
 	total prometheus.Histogram
 	each  *prometheus.HistogramVec // by namespace and service
 	count *prometheus.CounterVec
+	news  func(lifecycle.Waterfall) // may be nil
 }
 
 // newWakes makes the metrics. The buckets double from 10 µs to 84 s.
-func newWakes() *wakes {
+func newWakes(news func(lifecycle.Waterfall)) *wakes {
 	buckets := prometheus.ExponentialBuckets(10e-6, 2, 24)
 	w := &wakes{
+		news: news,
 		phase: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "wangell_wake_phase_seconds", Buckets: buckets,
 			Help: "Duration of each phase of a wake, since the end of the previous phase.",
@@ -65,6 +67,9 @@ func (w *wakes) record(s *service, r lifecycle.Record) {
 	w.ring.Put(r)
 	s.lastWake = &r.Waterfall
 	w.observe(s.key, r.News)
+	if w.news != nil {
+		w.news(r.Waterfall)
+	}
 	if f := r.Waterfall; f.Result != lifecycle.ResultRunning && s.counted < f.Number {
 		s.counted = f.Number
 		w.count.WithLabelValues(string(f.Result)).Inc()

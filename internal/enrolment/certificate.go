@@ -53,8 +53,8 @@ func inBase32(sum [sha256.Size]byte) string {
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:]))
 }
 
-// pinned returns a TLS configuration of a client that accepts the certificate with this fingerprint only.
-func pinned(want string) *tls.Config {
+// PinnedTo returns a TLS configuration of a client that accepts the certificate with this Fingerprint only.
+func PinnedTo(want string) *tls.Config {
 	return Pinned(func(sum [sha256.Size]byte) error {
 		got := inBase32(sum)
 		if subtle.ConstantTimeCompare([]byte(got), []byte(want)) != 1 {

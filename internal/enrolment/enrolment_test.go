@@ -177,7 +177,7 @@ func TestDaemonTalksToTheLeaderOnly(t *testing.T) {
 
 func TestOldTLSIsRefused(t *testing.T) {
 	s := serve(t)
-	config := pinned(s.at.Fingerprint)
+	config := PinnedTo(s.at.Fingerprint)
 	config.MinVersion, config.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
 	if c, err := tls.Dial("tcp4", s.at.Address, config); err == nil {
 		c.Close()
@@ -187,7 +187,7 @@ func TestOldTLSIsRefused(t *testing.T) {
 
 func TestOtherRequestsAreRefused(t *testing.T) {
 	s := serve(t)
-	client := http.Client{Transport: &http.Transport{TLSClientConfig: pinned(s.at.Fingerprint), DisableKeepAlives: true}}
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: PinnedTo(s.at.Fingerprint), DisableKeepAlives: true}}
 	long := `{"node": "n", "token": "` + strings.Repeat("a", 2*maxBody) + `"}`
 	for _, c := range []struct {
 		method, path, body string

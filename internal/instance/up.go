@@ -23,6 +23,7 @@ import (
 	"wangell.loutres.me/internal/localapi"
 	"wangell.loutres.me/internal/manifest"
 	"wangell.loutres.me/internal/runtime/containerd"
+	"wangell.loutres.me/internal/traces"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -183,9 +184,14 @@ func (u *up) start(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("name of this node: %w", err)
 	}
+	sent, err := traces.FromEnvironment(ctx, "wangell", buildinfo.Version, u.Log)
+	if err != nil {
+		return err
+	}
+	u.stopParts = append(u.stopParts, func() error { return closeTraces(sent, u.Log) })
 	u.controller, err = controller.New(controller.Config{
 		Runtime: u.runtime, Conn: u.conn, Key: u.key, Node: name, Log: u.Log,
-		MaxServices: int(u.Sizes.Services),
+		MaxServices: int(u.Sizes.Services), Wake: sent.Put,
 	})
 	if err != nil {
 		return err
@@ -278,6 +284,16 @@ func (u *up) watch() {
 			u.Log.Error("manifests are no longer watched for changes", "error", err)
 		}
 	})
+}
+
+// closeTraces sends the traces that are left. That is worth two seconds, and no error.
+func closeTraces(e *traces.Exporter, log *slog.Logger) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if err := e.Close(ctx); err != nil {
+		log.Warn("the last traces of wakes were not sent", "error", err)
+	}
+	return nil
 }
 
 // serveControl serves the local API.

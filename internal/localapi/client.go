@@ -9,12 +9,15 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"strconv"
 	"syscall"
 	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/lifecycle"
@@ -40,24 +43,57 @@ func (e *Error) Is(target error) bool {
 
 // Client is a client of a running instance.
 type Client struct {
-	path string
-	http http.Client
+	base      url.URL
+	namespace string
+	http      http.Client
+	// explain turns an error of the transport into one that says what to do.
+	explain   func(error) error
+	closeIdle func()
+	// silent says what does not answer, and what to do.
+	silent string
 }
 
 // NewClient returns a client of the instance that serves the given socket. It does not connect yet.
 func NewClient(path string) *Client {
-	c := &Client{path: path}
-	c.http.Transport = &http.Transport{
+	transport := &http.Transport{
 		DisableCompression: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", path)
 		},
 	}
-	return c
+	return &Client{
+		base: url.URL{Scheme: "http", Host: "wangell"}, http: http.Client{Transport: transport},
+		closeIdle: transport.CloseIdleConnections,
+		explain:   func(err error) error { return explainSocket(path, err) },
+		silent: fmt.Sprintf("the running wangell (%s) has not answered for %s: is it stopped? "+
+			"If so, continue it with 'kill -CONT PID'", path, answerTimeout),
+	}
+}
+
+// explainSocket explains why the socket of an instance cannot be reached.
+func explainSocket(path string, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTDIR):
+		return fmt.Errorf("%w (%s): start one with \"wangell up -f FILE\"", ErrNotRunning, path)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("the socket %s belongs to root: use sudo", path)
+	}
+	return fmt.Errorf("ask the running wangell: %w", err)
+}
+
+// NewRemoteClient returns a client of the API at another place than a socket. base has its scheme and host, transport
+// sends its requests. With a namespace, it sees the services of that one only.
+func NewRemoteClient(base url.URL, transport http.RoundTripper, namespace string) *Client {
+	return &Client{
+		base: base, namespace: namespace, http: http.Client{Transport: transport},
+		closeIdle: func() { utilnet.CloseIdleConnectionsFor(transport) }, // also below wrappers of client-go
+		explain:   func(err error) error { return err },
+		silent:    fmt.Sprintf("the controller has not answered for %s", answerTimeout),
+	}
 }
 
 // Close closes idle connections.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
+func (c *Client) Close() { c.closeIdle() }
 
 // Status returns all services.
 func (c *Client) Status(ctx context.Context) (out []controller.Status, err error) {
@@ -158,8 +194,7 @@ func (c *Client) Events(ctx context.Context, begun func(), f func(controller.Eve
 
 // getJSON sends a GET request and decodes its answer.
 func (c *Client) getJSON(ctx context.Context, path string, q url.Values, out any) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, answerTimeout, fmt.Errorf("the running wangell (%s) has not answered "+
-		"for %s: is it stopped? If so, continue it with 'kill -CONT PID'", c.path, answerTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, answerTimeout, errors.New(c.silent))
 	defer cancel()
 	resp, err := c.do(ctx, http.MethodGet, path, q)
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -186,20 +221,21 @@ func (c *Client) nothing(ctx context.Context, method, path string, q url.Values)
 
 // do sends a request. An unsuccessful answer is an *Error.
 func (c *Client) do(ctx context.Context, method, path string, q url.Values) (*http.Response, error) {
-	u := url.URL{Scheme: "http", Host: "wangell", Path: path, RawQuery: q.Encode()}
+	u := c.base
+	if c.namespace != "" {
+		q = cloned(q)
+		q.Set("namespace", c.namespace)
+	}
+	u.Path, u.RawQuery = path, q.Encode()
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 	if err != nil {
 		return nil, err
 	}
 	resp, err := c.http.Do(req)
-	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTDIR):
-		return nil, fmt.Errorf("%w (%s): start one with \"wangell up -f FILE\"", ErrNotRunning, c.path)
-	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("the socket %s belongs to root: use sudo", c.path)
-	case err != nil:
-		return nil, fmt.Errorf("ask the running wangell: %w", errors.Unwrap(err)) // without the URL
-	case resp.StatusCode < 300:
+	if err != nil {
+		return nil, c.explain(errors.Unwrap(err)) // without the URL
+	}
+	if resp.StatusCode < 300 {
 		return resp, nil
 	}
 	defer resp.Body.Close()
@@ -208,4 +244,12 @@ func (c *Client) do(ctx context.Context, method, path string, q url.Values) (*ht
 		body.Error = "the running wangell answers " + resp.Status
 	}
 	return nil, &Error{Code: resp.StatusCode, Text: body.Error}
+}
+
+// cloned returns a copy to which values can be added.
+func cloned(q url.Values) url.Values {
+	if q == nil {
+		return url.Values{}
+	}
+	return maps.Clone(q)
 }

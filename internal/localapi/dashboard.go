@@ -28,7 +28,7 @@ func (c *Client) Dashboard(actions bool) http.Handler {
 		Transport: c.http.Transport,
 		ErrorLog:  log.New(io.Discard, "", 0), // the page says that the instance does not answer
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			refuse(w, http.StatusBadGateway, err)
+			Refuse(w, &Error{Code: http.StatusBadGateway, Text: err.Error()})
 		},
 	}
 }

@@ -39,7 +39,7 @@ func operate(f func(http.ResponseWriter, *http.Request, Operator, runtime.Key)) 
 	return func(w http.ResponseWriter, r *http.Request, s Services) {
 		o, ok := s.(Operator)
 		if !ok {
-			refuse(w, http.StatusNotImplemented, errNoOperator)
+			Refuse(w, &Error{Code: http.StatusNotImplemented, Text: errNoOperator.Error()})
 			return
 		}
 		key := runtime.Key("")

@@ -60,6 +60,9 @@ type Config struct {
 	NodePorts bool
 	// MetricsAddress and HealthAddress serve HTTP, host:port; an empty one serves nothing.
 	MetricsAddress, HealthAddress string
+	// APIAddress serves the API to people over TLS, host:port; an empty one serves nothing. All controllers have the same
+	// port.
+	APIAddress string
 	// Log may be nil.
 	Log *slog.Logger
 }

@@ -31,6 +31,7 @@ import (
 	"wangell.loutres.me/internal/enrolment"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/kube"
+	"wangell.loutres.me/internal/traces"
 )
 
 // leader is what runs in the leading process only.
@@ -40,6 +41,7 @@ type leader struct {
 	client     kubernetes.Interface
 	mgr        manager.Manager
 	enrolment  *enrolment.Server // nil without Config.DaemonAccount
+	traces     *traces.Exporter  // nil unless the environment asks for it
 	r          *reconciler
 	changed    changedServices
 	controller atomic.Pointer[controller.Controller]
@@ -102,7 +104,7 @@ func (l *leader) lead(ctx context.Context) error {
 	}
 	c, err := controller.New(controller.Config{
 		Runtime: rt, Conn: conn, Key: l.cfg.Key, AcceptShared: l.cfg.AcceptShared, Log: l.log,
-		MaxServices: l.cfg.MaxServices, AwaitServices: true,
+		MaxServices: l.cfg.MaxServices, AwaitServices: true, Wake: l.traces.Put,
 	})
 	if err != nil {
 		return errors.Join(err, conn.Close(), rt.Close())

@@ -10,6 +10,7 @@ package operator
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -38,9 +39,14 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/buildinfo"
 	"wangell.loutres.me/internal/enrolment"
 	"wangell.loutres.me/internal/runtime/kube"
+	"wangell.loutres.me/internal/traces"
 )
+
+// tracesTimeout bounds the time to send the last traces.
+const tracesTimeout = 2 * time.Second
 
 // Run runs the operator until ctx ends, or returns ErrLostLease. Pods and traffic go on without it.
 func Run(ctx context.Context, cfg Config) error {
@@ -55,19 +61,32 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	enrol, err := newEnrolment(cfg, typed)
+	certificate, err := newCertificate(cfg)
 	if err != nil {
 		return err
 	}
-	mgr, err := newManager(cfg, restConfig, typed, log, enrol)
+	enrol, err := newEnrolment(cfg, typed, certificate)
+	if err != nil {
+		return err
+	}
+	mgr, err := newManager(cfg, restConfig, typed, log, certificate)
 	if err != nil {
 		return fmt.Errorf("operator: %w", err)
 	}
 	r := newReconciler(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder(fieldManager), cfg.Pools)
 	r.nodePorts = cfg.NodePorts
 	l := &leader{cfg: cfg, log: cfg.Log, client: typed, mgr: mgr, r: r, enrolment: enrol}
+	if l.traces, err = traces.FromEnvironment(ctx, "wangell-controller", buildinfo.Version, cfg.Log); err != nil {
+		return err
+	}
+	defer closeTraces(ctx, l.traces, cfg.Log)
 	if err := l.register(); err != nil {
 		return fmt.Errorf("operator: %w", err)
+	}
+	if cfg.APIAddress != "" {
+		if err := mgr.Add(&people{leader: l, certificate: *certificate}); err != nil {
+			return fmt.Errorf("operator: %w", err)
+		}
 	}
 	if err := mgr.AddReadyzCheck("leader", l.ready); err != nil {
 		return err
@@ -87,10 +106,19 @@ func Run(ctx context.Context, cfg Config) error {
 	return nil
 }
 
+// closeTraces sends the traces that are left.
+func closeTraces(ctx context.Context, e *traces.Exporter, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tracesTimeout)
+	defer cancel()
+	if err := e.Close(ctx); err != nil {
+		log.Warn("the last traces of wakes were not sent", "error", err)
+	}
+}
+
 // newManager returns a manager that caches only objects of the operator. The runtime uses its cache of Deployments,
 // too.
 func newManager(
-	cfg Config, restConfig *rest.Config, typed kubernetes.Interface, log logr.Logger, enrol *enrolment.Server,
+	cfg Config, restConfig *rest.Config, typed kubernetes.Interface, log logr.Logger, certificate *tls.Certificate,
 ) (manager.Manager, error) {
 	scheme, err := newScheme()
 	if err != nil {
@@ -129,8 +157,8 @@ func newManager(
 		Client:     typed.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: cfg.Identity},
 	}
-	if enrol != nil {
-		lock.Labels = map[string]string{enrolment.LabelCertificate: enrolment.Fingerprint(enrol.Certificate)}
+	if certificate != nil {
+		lock.Labels = map[string]string{enrolment.LabelCertificate: enrolment.Fingerprint(*certificate)}
 	}
 	grace := 10 * time.Second
 	return ctrl.NewManager(restConfig, ctrl.Options{
@@ -143,14 +171,21 @@ func newManager(
 	})
 }
 
-// newEnrolment returns what gives daemons the keys of their nodes, with a new certificate; nil without DaemonAccount.
-func newEnrolment(cfg Config, typed kubernetes.Interface) (*enrolment.Server, error) {
-	if cfg.DaemonAccount == (Name{}) {
+// newCertificate returns the certificate of what this process serves over TLS while it leads; nil if that is nothing.
+func newCertificate(cfg Config) (*tls.Certificate, error) {
+	if cfg.DaemonAccount == (Name{}) && cfg.APIAddress == "" {
 		return nil, nil
 	}
-	certificate, err := enrolment.NewCertificate("wangell controller", time.Now())
-	if err != nil {
-		return nil, err
+	c, err := enrolment.NewCertificate("wangell controller", time.Now())
+	return &c, err
+}
+
+// newEnrolment returns what gives daemons the keys of their nodes; nil without DaemonAccount.
+func newEnrolment(
+	cfg Config, typed kubernetes.Interface, certificate *tls.Certificate,
+) (*enrolment.Server, error) {
+	if cfg.DaemonAccount == (Name{}) {
+		return nil, nil
 	}
 	results := enrolment.NewResults()
 	if err := metrics.Registry.Register(results); err != nil {
@@ -162,7 +197,7 @@ func newEnrolment(cfg Config, typed kubernetes.Interface) (*enrolment.Server, er
 	}
 	reviewer := &enrolment.Reviewer{API: typed, Namespace: cfg.DaemonAccount.Namespace, Account: cfg.DaemonAccount.Name}
 	return &enrolment.Server{
-		Master: cfg.Key, Node: reviewer.Node, Certificate: certificate, Log: cfg.Log, Results: results,
+		Master: cfg.Key, Node: reviewer.Node, Certificate: *certificate, Log: cfg.Log, Results: results,
 	}, nil
 }
 

@@ -35,6 +35,7 @@ var calm = []part{
 	{"a digest that becomes known during a wake replaces no pod", testDigestDuringWake},
 	{"images of private registries are, too", testPrivate},
 	{"a node has no key but its own", testNodeKeys},
+	{"people see their own namespaces", testPeople},
 	{"the gate comes before programs of others", testOrder},
 	{"Knative runs beside it", testKnative},
 }

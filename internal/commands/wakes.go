@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package commands
 
 import (
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/lifecycle"
 )
 
-func newWakes(g *globals) *cobra.Command {
-	var out output
+func (p *Place) newWakes() *cobra.Command {
+	var out cli.Output
 	var last int
 	cmd := &cobra.Command{
 		Use:   "wakes [NAME]",
 		Short: "Show how long each phase of recent wakes took",
 		Long: `Draw the phases of recent wakes, from the first SYN to the first byte of the response.
 An instance keeps its last 100 wakes.`,
-		GroupID: groupLook,
+		GroupID: GroupLook,
 		Example: `  sudo wangell wakes hello
   sudo wangell wakes --last 5
   sudo wangell wakes hello --last 0 -o json`,
@@ -28,33 +30,33 @@ An instance keeps its last 100 wakes.`,
 			if len(args) == 0 {
 				return nil // all services
 			}
-			return serviceArg(cmd, args)
+			return ServiceArg(cmd, args)
 		},
-		ValidArgsFunction: g.completeService,
+		ValidArgsFunction: p.CompleteService,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if last < 0 {
 				return usage(cmd, "--last %d: want a number of wakes, or 0 for all", last)
 			}
-			name := ""
-			if len(args) == 1 {
-				name = args[0]
+			c, names, err := p.Connect(cmd, args...)
+			if err != nil {
+				return err
 			}
-			c := g.client()
 			defer c.Close()
-			wakes, err := c.Wakes(cmd.Context(), name)
+			wakes, err := c.Wakes(cmd.Context(), strings.Join(names, "")) // at most one
 			if err != nil {
 				return err
 			}
 			if last > 0 && len(wakes) > last {
 				wakes = wakes[len(wakes)-last:]
 			}
-			if out == outputJSON {
-				return printJSON(wakes)
+			if out == cli.OutputJSON {
+				return cli.PrintJSON(wakes)
 			}
 			return drawWakes(wakes)
 		},
 	}
-	out.registerTo(cmd)
+	out.RegisterTo(cmd)
+	p.several(cmd)
 	cmd.Flags().IntVar(&last, "last", 1, "number of wakes to show, the latest last; 0 shows all")
 	return cmd
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package commands
 
 import (
 	"fmt"
@@ -8,26 +8,30 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/view"
 )
 
-func newWhy(g *globals) *cobra.Command {
-	var out output
+func (p *Place) newWhy() *cobra.Command {
+	var out cli.Output
 	cmd := &cobra.Command{
 		Use:   "why NAME",
 		Short: "Explain why a service sleeps, is awake or does not wake",
 		Long: `Explain the state of a service of a running 'wangell up' in sentences, each with the number
 that decides: when its last packet came, how long it may go without one, how far a wake is.`,
-		GroupID: groupLook,
+		GroupID: GroupLook,
 		Example: `  sudo wangell why hello
   sudo wangell why hello -o json | jq -r '.reasons[0]'`,
-		Args:              serviceArg,
-		ValidArgsFunction: g.completeService,
+		Args:              ServiceArg,
+		ValidArgsFunction: p.CompleteService,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c := g.client()
+			c, name, err := p.one(cmd, args[0])
+			if err != nil {
+				return err
+			}
 			defer c.Close()
-			wakes, err := c.Wakes(cmd.Context(), args[0])
+			wakes, err := c.Wakes(cmd.Context(), name)
 			if err != nil {
 				return err
 			}
@@ -35,14 +39,14 @@ that decides: when its last packet came, how long it may go without one, how far
 			if err != nil {
 				return err
 			}
-			s, err := named(services, args[0])
+			s, err := named(services, name)
 			if err != nil {
 				return err
 			}
 			reasons := view.Why(s, wakes, time.Now())
-			name := s.Service.Namespace + "/" + s.Service.Name
-			if out == outputJSON {
-				return printJSON(explanation{Service: name, State: s.Service.Status.State, Reasons: reasons})
+			name = s.Service.Namespace + "/" + s.Service.Name
+			if out == cli.OutputJSON {
+				return cli.PrintJSON(explanation{Service: name, State: s.Service.Status.State, Reasons: reasons})
 			}
 			fmt.Printf("%s: %s\n", name, s.Service.Status.State)
 			for _, r := range reasons {
@@ -51,7 +55,7 @@ that decides: when its last packet came, how long it may go without one, how far
 			return nil
 		},
 	}
-	out.registerTo(cmd)
+	out.RegisterTo(cmd)
 	return cmd
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package commands
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func newLogs(g *globals) *cobra.Command {
+func (p *Place) newLogs() *cobra.Command {
 	var follow bool
 	var tail int
 	cmd := &cobra.Command{
@@ -17,18 +17,21 @@ func newLogs(g *globals) *cobra.Command {
 		Short: "Print the output of a service's containers",
 		Long: `Print what the containers of a service wrote to standard output and standard error,
 including containers that have ended.`,
-		GroupID: groupLook,
+		GroupID: GroupLook,
 		Example: `  sudo wangell logs hello
   sudo wangell logs default/hello --tail 20 -f`,
-		Args:              serviceArg,
-		ValidArgsFunction: g.completeService,
+		Args:              ServiceArg,
+		ValidArgsFunction: p.CompleteService,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if tail < -1 {
 				return usage(cmd, "--tail %d: want a number of lines, or -1 for all", tail)
 			}
-			c := g.client()
+			c, name, err := p.one(cmd, args[0])
+			if err != nil {
+				return err
+			}
 			defer c.Close()
-			err := c.Logs(cmd.Context(), args[0], os.Stdout, tail, follow)
+			err = c.Logs(cmd.Context(), name, os.Stdout, tail, follow)
 			if follow && errors.Is(err, cmd.Context().Err()) {
 				return nil // Ctrl-C is the way to end it
 			}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package commands
 
 import (
 	"fmt"
@@ -10,11 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/view"
 )
 
-func newPs(g *globals) *cobra.Command {
-	var out output
+func (p *Place) newPs() *cobra.Command {
+	var out cli.Output
 	cmd := &cobra.Command{
 		Use:   "ps",
 		Short: "List the services of a running 'wangell up'",
@@ -23,12 +24,15 @@ and the last wake. A manifest with a mistake has a line of its own. Services of 
 invalid manifest keep their last valid state. With -o json its mistakes are on standard
 error. A budget of wakes that clients exceed shows as the MESSAGE of its service; a table
 of the gate that is almost full has a line below the services.`,
-		GroupID: groupLook,
+		GroupID: GroupLook,
 		Example: `  sudo wangell ps
   sudo wangell ps -o json | jq -r '.[].service.status.loadBalancerIP'`,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c := g.client()
+			c, _, err := p.Connect(cmd)
+			if err != nil {
+				return err
+			}
 			defer c.Close()
 			services, err := c.Status(cmd.Context())
 			if err != nil {
@@ -38,11 +42,11 @@ of the gate that is almost full has a line below the services.`,
 			if err != nil {
 				return err
 			}
-			if out == outputJSON {
+			if out == cli.OutputJSON {
 				for _, b := range broken {
 					fmt.Fprintln(os.Stderr, strings.Join(b.Errors, "\n"))
 				}
-				return printJSON(services)
+				return cli.PrintJSON(services)
 			}
 			pressure, err := c.Pressure(cmd.Context())
 			if err != nil {
@@ -55,6 +59,7 @@ of the gate that is almost full has a line below the services.`,
 			return view.Services(os.Stdout, services, broken, pressure, wakes, time.Now())
 		},
 	}
-	out.registerTo(cmd)
+	out.RegisterTo(cmd)
+	p.several(cmd)
 	return cmd
 }

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"wangell.loutres.me/internal/buildinfo"
+	"wangell.loutres.me/internal/cli"
+	"wangell.loutres.me/internal/clusterapi"
+	"wangell.loutres.me/internal/commands"
+	"wangell.loutres.me/internal/localapi"
+)
+
+const (
+	// controllerVariable is the environment variable with the default of --controller.
+	controllerVariable = "WANGELL_CONTROLLER"
+	defaultController  = "wangell-system/wangell"
+
+	groupCluster = "cluster"
+)
+
+// cluster is where the services are: what the flags of kubectl say.
+type cluster struct {
+	rules      *clientcmd.ClientConfigLoadingRules
+	overrides  clientcmd.ConfigOverrides
+	all        bool
+	controller string
+}
+
+func newCluster() *cluster {
+	return &cluster{rules: clientcmd.NewDefaultClientConfigLoadingRules()}
+}
+
+func newRoot() *cobra.Command {
+	c := newCluster()
+	root := &cobra.Command{
+		Use:         "kubectl-wangell",
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl wangell"},
+		Short:       "Watch the services of a cluster that exist only while they are used",
+		Long: `Watch the WangellServices of a cluster, see why they sleep or do not, and how they woke.
+
+The leading controller answers, through the API server, with your own rights: you see the
+services of the namespaces in which you may list wangellservices. To put one to sleep you need
+the right to patch wangellservices/scale, for logs that to get pods/log.`,
+		Example: `  kubectl wangell ps -A
+  kubectl wangell top -n team
+  kubectl wangell why hello
+  kubectl wangell doctor`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Version:       buildinfo.Version,
+		Args:          cli.OnlySubcommands,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.AddGroup(
+		&cobra.Group{ID: commands.GroupRun, Title: "Run services:"},
+		&cobra.Group{ID: commands.GroupLook, Title: "Inspect services:"},
+		&cobra.Group{ID: groupCluster, Title: "The cluster and the program:"},
+	)
+	root.SetHelpCommandGroupID(groupCluster)
+	root.SetCompletionCommandGroupID(groupCluster)
+	c.register(root)
+	place := &commands.Place{Connect: c.connect, Cluster: true, All: &c.all}
+	root.AddCommand(place.Commands()...)
+	root.AddCommand(newDoctor(c))
+	cli.MarkUsageErrors(root)
+	return root
+}
+
+// register adds the flags of kubectl, and --controller.
+func (c *cluster) register(root *cobra.Command) {
+	flags := root.PersistentFlags()
+	flags.StringVar(&c.rules.ExplicitPath, clientcmd.RecommendedConfigPathFlag, "", "path of the kubeconfig file")
+	clientcmd.BindOverrideFlags(&c.overrides, flags, clientcmd.RecommendedConfigOverrideFlags(""))
+	byDefault := defaultController
+	if v := os.Getenv(controllerVariable); v != "" {
+		byDefault = v
+	}
+	flags.StringVar(&c.controller, "controller", byDefault,
+		"namespace and full name of the chart's release, as NAMESPACE/NAME (or $"+controllerVariable+")")
+	complete := func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return c.contexts(), cobra.ShellCompDirectiveNoFileComp
+	}
+	if err := root.RegisterFlagCompletionFunc(clientcmd.FlagContext, complete); err != nil {
+		panic(err) // there is no such flag
+	}
+}
+
+// contexts returns the names of all contexts.
+func (c *cluster) contexts() (names []string) {
+	config, err := c.rules.Load()
+	if err != nil {
+		return nil
+	}
+	for name := range config.Contexts {
+		names = append(names, name)
+	}
+	return names
+}
+
+// config returns how to reach the API server, and the namespace.
+func (c *cluster) config() (*rest.Config, string, error) {
+	config := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(c.rules, &c.overrides)
+	r, err := config.ClientConfig()
+	if err != nil {
+		return nil, "", fmt.Errorf("configuration to reach the API server: %w: give --kubeconfig or --context", err)
+	}
+	r.UserAgent = "kubectl-wangell/" + buildinfo.Version
+	namespace, _, err := config.Namespace()
+	return r, namespace, err
+}
+
+// names returns which controllers are meant.
+func (c *cluster) names() (clusterapi.Controller, error) {
+	namespace, name, ok := strings.Cut(c.controller, "/")
+	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
+		return clusterapi.Controller{}, cli.UsageError{
+			Command: "kubectl wangell", Err: fmt.Errorf("--controller %q: want NAMESPACE/NAME", c.controller),
+		}
+	}
+	return clusterapi.Controller{Namespace: namespace, Name: name}, nil
+}
+
+// connect is commands.Place's Connect.
+func (c *cluster) connect(_ *cobra.Command, names ...string) (*localapi.Client, []string, error) {
+	of, err := c.names()
+	if err != nil {
+		return nil, nil, err
+	}
+	r, namespace, err := c.config()
+	if err != nil {
+		return nil, nil, err
+	}
+	full, scope := qualify(names, namespace, c.all)
+	client, err := clusterapi.NewClient(r, of, scope)
+	return client, full, err
+}
+
+// qualify returns the full names of services, and the namespace of all of them; empty if there are several.
+func qualify(names []string, namespace string, all bool) (full []string, scope string) {
+	scope = namespace
+	for _, n := range names {
+		if !strings.Contains(n, "/") {
+			n = namespace + "/" + n
+		}
+		if of, _, _ := strings.Cut(n, "/"); len(full) == 0 {
+			scope = of
+		} else if scope != of {
+			scope = ""
+		}
+		full = append(full, n)
+	}
+	if all {
+		scope = ""
+	}
+	return full, scope
+}

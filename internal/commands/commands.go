@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package commands has the commands that show and change services through the API of a running instance: on one machine
+// for the program wangell, on a cluster for kubectl-wangell.
+package commands
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"wangell.loutres.me/internal/cli"
+	"wangell.loutres.me/internal/localapi"
+)
+
+// GroupLook is the group of the commands that change nothing, GroupRun that of the others, in the help.
+const (
+	GroupLook = "look"
+	GroupRun  = "run"
+)
+
+// Place is where the services are that the commands are about.
+type Place struct {
+	// Connect returns a client of the instance, and the full names of services as the user has named them. The client
+	// sees these services at least; without names, all that the flags ask for.
+	Connect func(cmd *cobra.Command, names ...string) (*localapi.Client, []string, error)
+	// Cluster is set on a cluster, where the commands are those of kubectl.
+	Cluster bool
+	// All is the flag -A of commands about several services; nil if there is none.
+	All *bool
+}
+
+// Commands returns the commands.
+func (p *Place) Commands() []*cobra.Command {
+	all := []*cobra.Command{
+		p.newSleep(), p.newPs(), p.newTop(), p.newWakes(), p.newWhy(), p.newLogs(),
+	}
+	if p.Cluster {
+		for _, c := range all {
+			c.Short, c.Long, c.Example = ofCluster(c.Short), ofCluster(c.Long), ofCluster(c.Example)
+		}
+	}
+	return all
+}
+
+// ofCluster rewrites a text about one machine.
+func ofCluster(text string) string {
+	return strings.NewReplacer(
+		"sudo wangell", "kubectl wangell", "'wangell ps'", "'kubectl wangell ps'",
+		"a running 'wangell up'", "a cluster", "An instance keeps", "The leading controller keeps",
+	).Replace(text)
+}
+
+// several adds the flag -A to a command about several services.
+func (p *Place) several(cmd *cobra.Command) {
+	if p.All != nil {
+		cmd.Flags().BoolVarP(p.All, "all-namespaces", "A", false, "the services of all namespaces in which you may list them")
+	}
+}
+
+// one connects for a command about one service, and returns its full name.
+func (p *Place) one(cmd *cobra.Command, name string) (*localapi.Client, string, error) {
+	c, names, err := p.Connect(cmd, name)
+	if err != nil {
+		return nil, "", err
+	}
+	return c, names[0], nil
+}
+
+// CompleteService completes the name of a service as the first argument.
+func (p *Place) CompleteService(
+	cmd *cobra.Command, args []string, _ string,
+) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return p.completeServices(cmd, args, "")
+}
+
+// completeServices completes the name of a service that is no argument yet. On a cluster those of the namespace have no
+// namespace, as with kubectl.
+func (p *Place) completeServices(
+	cmd *cobra.Command, args []string, _ string,
+) ([]cobra.Completion, cobra.ShellCompDirective) {
+	c, _, err := p.Connect(cmd)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer c.Close()
+	services, err := c.Status(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	given := map[string]bool{}
+	for _, a := range args {
+		given[a] = true
+	}
+	var names []cobra.Completion
+	for _, s := range services {
+		name := s.Service.Namespace + "/" + s.Service.Name
+		if p.Cluster && (p.All == nil || !*p.All) {
+			name = s.Service.Name
+		}
+		if !given[name] {
+			names = append(names, name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// ServiceArg is a cobra.PositionalArgs for commands that take the name of one service.
+func ServiceArg(cmd *cobra.Command, args []string) error {
+	switch len(args) {
+	case 0:
+		return fmt.Errorf("name a service, as NAME or NAMESPACE/NAME ('%s ps' lists them)", cmd.Root().DisplayName())
+	case 1:
+		return nil
+	}
+	return fmt.Errorf("unexpected argument %q: name one service", args[1])
+}
+
+// usage returns a usage error of a command.
+var usage = cli.Usage
