@@ -260,6 +260,15 @@ func (d *daemon) frontConnected(ctx context.Context, p envoy.Proxy) {
 	f.mu.Lock()
 	f.proxy = now
 	f.mu.Unlock()
+	for _, s := range d.allServices() { // their rules have to allow it
+		s.mu.Lock()
+		if s.requests != nil && s.entry.Flags&wire.FlagSources != 0 {
+			if err := d.writeService(s.entry); err != nil {
+				d.log.Error("clients of a service that sleeps may not wake it", "service", s.name, "error", err)
+			}
+		}
+		s.mu.Unlock()
+	}
 	d.log.Info("Envoy has connected: it balances requests", "address", p.Addr)
 	context.AfterFunc(ctx, func() {
 		f.mu.Lock()

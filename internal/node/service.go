@@ -30,6 +30,7 @@ type service struct {
 	usage        bool           // the controller wants the usage of its pods
 	requests     *wire.Requests // how requests are balanced; nil if connections are
 	front        front
+	entry        wire.Service // as the table has it
 }
 
 // pod is a pod of a service, guarded by the service's mu.

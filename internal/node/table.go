@@ -71,6 +71,32 @@ func (d *daemon) servicesExcept(table []wire.Service) (others []netip.AddrPort) 
 
 // setService adds or changes a service. See setAnnounce for changed.
 func (d *daemon) setService(u wire.Service, changed map[netip.Addr]bool) error {
+	if err := d.writeService(u); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	s := d.services[u.Addr]
+	if s == nil {
+		s = &service{addr: u.Addr}
+		d.services[u.Addr] = s
+	}
+	d.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.entry = u
+	s.name, s.idle = u.Name, time.Duration(u.IdleSeconds)*time.Second
+	d.setAnnounce(s, u.Flags&wire.FlagAnnounce != 0, changed)
+	s.usage = u.Flags&wire.FlagUsage != 0
+	s.requests = nil
+	if u.Flags&wire.FlagRequests != 0 {
+		s.requests = &u.Requests
+	}
+	d.fronts.notify()
+	return nil
+}
+
+// writeService writes a service's configuration to the gate.
+func (d *daemon) writeService(u wire.Service) error {
 	proof := gate.ProofAuto
 	switch {
 	case u.Flags&wire.FlagProofAlways != 0:
@@ -83,27 +109,7 @@ func (d *daemon) setService(u wire.Service, changed map[netip.Addr]bool) error {
 		Affinity: u.Flags&wire.FlagAffinity != 0, PreferLocal: u.Flags&wire.FlagPreferLocal != 0, Retries: u.Retries,
 		Proof: proof, Restricted: u.Flags&wire.FlagSources != 0, Sources: d.fronts.allow(u),
 	})
-	if err != nil {
-		return err
-	}
-	d.mu.Lock()
-	s := d.services[u.Addr]
-	if s == nil {
-		s = &service{addr: u.Addr}
-		d.services[u.Addr] = s
-	}
-	d.mu.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.name, s.idle = u.Name, time.Duration(u.IdleSeconds)*time.Second
-	d.setAnnounce(s, u.Flags&wire.FlagAnnounce != 0, changed)
-	s.usage = u.Flags&wire.FlagUsage != 0
-	s.requests = nil
-	if u.Flags&wire.FlagRequests != 0 {
-		s.requests = &u.Requests
-	}
-	d.fronts.notify()
-	return nil
+	return err
 }
 
 // removeService removes a service with its pods. See setAnnounce for changed.

@@ -116,6 +116,7 @@ func TestKeptConnectionSurvivesASleep(t *testing.T) {
 	l := newLab(t, 1)
 	s := shop(0)
 	s.idle = 2
+	s.more += fmt.Sprintf("\nallowFrom: [%v/32]", l.Client().Addr) // the front may wake it all the same
 	l.startShop(t, s)
 	address := l.address(t, "shop")
 	c := e2e.HTTPClient(l.Client(), true)
