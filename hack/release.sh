@@ -45,7 +45,7 @@ archive() {
         --mode=u+rwX,go+rX,go-w --mtime="@$SOURCE_DATE_EPOCH" "$2" | gzip --no-name --best >"$1"
 }
 
-programs=(wangell wangell-snapshotter)
+programs=(wangell wangell-snapshotter kubectl-wangell)
 if [ -d cmd/wangell-lab ]; then programs+=(wangell-lab); fi
 package=wangell.loutres.me/internal/buildinfo
 ldflags="-s -w -X $package.Version=v$version -X $package.commit=$commit"

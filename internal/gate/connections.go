@@ -27,8 +27,8 @@ type Connection struct {
 }
 
 // Connections returns the pairs of a client address and a service address with the most established connections, at
-// most n pairs, and the number of connections of all other pairs. It reads the whole flow table, which for 262,144
-// flows takes some 50 ms; what changes meanwhile may be missed or counted twice.
+// most n pairs, and the number of connections of all other pairs. It reads the whole flow table: what changes meanwhile
+// may be missed or counted twice.
 func (g *Gate) Connections(n int) (most []Connection, others uint32, err error) {
 	type pair struct {
 		client  gateAddr

@@ -4,7 +4,8 @@ package containerd
 
 import "wangell.loutres.me/internal/runtime/podnet"
 
-// TakeNetwork returns a network like that of a pod, for a program beside the pods. ReleaseNetwork or Destroy removes it.
+// TakeNetwork returns a network like that of a pod, for a program beside the pods. ReleaseNetwork or Destroy removes
+// it.
 func (r *Runtime) TakeNetwork() (podnet.Network, error) {
 	n, err := r.nets.Take()
 	if err == nil {
