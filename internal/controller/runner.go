@@ -26,6 +26,10 @@ const returnPatience = 5 * time.Second
 // slowStop is how long a process may take to end after its stop signal before that is reported.
 const slowStop = 2 * time.Second
 
+// kubeletSlack is added on a cluster, where the time of the signal is estimated: kubelet of a busy node sends it late, and
+// reports late that the process has ended.
+const kubeletSlack = 3 * time.Second
+
 // runner starts and stops pods. What may take long runs on goroutines of its own, which post the outcome to the loop.
 type runner struct {
 	runtime runtime.Runtime
@@ -159,8 +163,12 @@ func (r *runner) runStop(p *pod) {
 // ending has a pod reported that does not end soon after its stop signal, which comes after a time. grace is the time
 // from the signal to SIGKILL.
 func (r *runner) ending(p *pod, signal, grace time.Duration) {
-	if grace > slowStop {
-		r.loop.after(signal+slowStop, func() { r.slow(p, grace) })
+	patience := slowStop
+	if r.cluster {
+		patience += kubeletSlack
+	}
+	if grace > patience {
+		r.loop.after(signal+patience, func() { r.slow(p, grace) })
 	}
 }
 

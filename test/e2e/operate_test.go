@@ -17,7 +17,7 @@ import (
 
 func TestUserOperatesServices(t *testing.T) {
 	l := newLab(t, 1)
-	l.start(t, service{name: "hello", more: "resources: {limits: {memory: 64Mi, cpu: 500m}}"}, service{name: "sleeper"},
+	l.start(t, service{name: "hello", more: "resources: {limits: {memory: 64Mi, cpu: 500m}}"}, service{name: "resting"},
 		service{name: "short", idle: 1})
 	if out := l.must(t, "restart", "hello"); !strings.Contains(out, "nothing to restart") {
 		t.Errorf("restart of a service that sleeps: %s", out)
@@ -46,7 +46,7 @@ func TestUserOperatesServices(t *testing.T) {
 		uses[0].CPUSeconds <= 0 || uses[0].MemoryBytes == 0 || uses[0].MemoryLimitBytes != 64<<20 {
 		t.Errorf("stats: %v: %+v", err, uses)
 	}
-	if table := l.must(t, "stats"); !strings.Contains(table, "64.0 Mi") || strings.Contains(table, "sleeper") {
+	if table := l.must(t, "stats"); !strings.Contains(table, "64.0 Mi") || strings.Contains(table, "resting") {
 		t.Errorf("stats:\n%s", table)
 	}
 
@@ -54,7 +54,7 @@ func TestUserOperatesServices(t *testing.T) {
 	command := func(args ...string) *exec.Cmd {
 		return l.Node.Command(t.Context(), append([]string{program, "--run-dir", l.run, "exec"}, args...)...)
 	}
-	cmd := command("-e", "MODE=exit", "sleeper", "--", "/server", "--help")
+	cmd := command("-e", "MODE=exit", "resting", "--", "/server", "--help")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	var exit *exec.ExitError
@@ -62,7 +62,7 @@ func TestUserOperatesServices(t *testing.T) {
 		stderr.String() != "server: no configuration: /etc/app.conf is missing\n" {
 		t.Errorf("exec: %v: %q", err, stderr.String())
 	}
-	l.until(t, "sleeper", "the woken pod", isState("Warm"))
+	l.until(t, "resting", "the woken pod", isState("Warm"))
 	for _, args := range [][]string{
 		{"hello", "--", "/none"}, {"nobody", "--", "/server"}, {"--pod", "x", "hello", "/server"},
 	} {
