@@ -135,7 +135,8 @@ func TestADaemonGetsItsImagesInEverySession(t *testing.T) {
 	w := imageCluster(t, nil)
 	w.apply(newService("a"))
 	w.untilWants(w.d, "registry.example/a:1")
-	_, before := w.d2.wants()
+	before := 0
+	w.until("the other daemon is told of its images", func() bool { _, before = w.d2.wants(); return before > 0 })
 	w.d.client.Close()
 	w.untilDaemons(1)
 	again := w.daemonOn("n1", &wire.Node{Addr: nodeAddr("n1")})

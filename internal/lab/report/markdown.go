@@ -28,7 +28,7 @@ func (r *Report) Markdown() []byte {
 	}
 	settings := Table{Header: []string{"setting", "value"}}
 	for _, k := range slices.Sorted(maps.Keys(r.Params)) {
-		settings.Rows = append(settings.Rows, []string{k, fmt.Sprint(r.Params[k])})
+		settings.Rows = append(settings.Rows, []string{k, setting(r.Params[k])})
 	}
 	for _, k := range slices.Sorted(maps.Keys(r.Versions)) {
 		settings.Rows = append(settings.Rows, []string{k, r.Versions[k]})
@@ -142,3 +142,12 @@ func Decimal(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) }
 
 // Whole formats a number without decimals.
 func Whole(v float64) string { return strconv.FormatFloat(v, 'f', 0, 64) }
+
+// setting formats the value of a parameter. A report that is read from its JSON has a float64 for every number, and
+// shows the same as one that has just been made.
+func setting(v any) string {
+	if f, ok := v.(float64); ok {
+		return strconv.FormatFloat(f, 'f', -1, 64)
+	}
+	return fmt.Sprint(v)
+}
