@@ -26,8 +26,8 @@ const returnPatience = 5 * time.Second
 // slowStop is how long a process may take to end after its stop signal before that is reported.
 const slowStop = 2 * time.Second
 
-// kubeletSlack is added on a cluster, where the time of the signal is estimated: kubelet of a busy node sends it late, and
-// reports late that the process has ended.
+// kubeletSlack is added on a cluster, where the time of the signal is estimated: kubelet of a busy node sends it late,
+// and reports late that the process has ended.
 const kubeletSlack = 3 * time.Second
 
 // runner starts and stops pods. What may take long runs on goroutines of its own, which post the outcome to the loop.

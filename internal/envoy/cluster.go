@@ -176,10 +176,10 @@ func http2Options() *core.Http2ProtocolOptions {
 	}
 }
 
-// weight is that of a cluster's i-th endpoint. With weights that are all the same, Envoy chooses at random among the pods
-// with the fewest open requests, and the requests of few clients are uneven by chance. With others it takes turns, by
-// weights that it divides by the number of open requests, plus one (envoy: arch_overview/upstream/load_balancing, weighted
-// least request).
+// weight is that of a cluster's i-th endpoint. With weights that are all the same, Envoy chooses at random among the
+// pods with the fewest open requests, and the requests of few clients are uneven by chance. With others it takes turns,
+// by weights that it divides by the number of open requests, plus one (envoy: arch_overview/upstream/load_balancing,
+// weighted least request).
 func weight(i int) uint32 { return 1000 + uint32(i%2) }
 
 // assignment lists the endpoints of a cluster.
