@@ -99,11 +99,11 @@ func (c *visitors) more(t testing.TB, n int) {
 	})
 }
 
-// close closes a listening socket.
+// close closes a listening socket. A client that is reset by that is judged once its time is known.
 func (c *visitors) close(l net.Listener) {
-	l.Close()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	l.Close()
 	c.closed = time.Now()
 }
 
