@@ -41,22 +41,16 @@ func (c *Controller) ask(ctx context.Context, key runtime.Key, event func(*servi
 	w := &waiter{ready, make(chan error, 1)}
 	var err error
 	if !c.loop.call(func() {
-		s := c.engine.table.services[key]
-		switch {
-		case !c.engine.synced:
-			err = ErrNotSynced
-		case s == nil:
-			err = fmt.Errorf("service %s: %w", key, runtime.ErrNotFound)
-		case s.machine.Deleted():
-			err = fmt.Errorf("service %s: the previous one of this name is still being removed", key)
-		default:
-			ev := event(s)
-			s.waiters = append(s.waiters, w)
-			if ev != nil {
-				c.engine.step(s, ev)
-			}
-			c.engine.checkWaiters(s)
+		var s *service
+		if s, err = c.engine.living(key); err != nil {
+			return
 		}
+		ev := event(s)
+		s.waiters = append(s.waiters, w)
+		if ev != nil {
+			c.engine.step(s, ev)
+		}
+		c.engine.checkWaiters(s)
 	}) {
 		return ErrClosed
 	}

@@ -113,15 +113,8 @@ func (c *Controller) Scale(key runtime.Key, n int, why string) error {
 	}
 	var err error
 	if !c.loop.call(func() {
-		s := c.engine.table.services[key]
-		switch {
-		case !c.engine.synced:
-			err = ErrNotSynced
-		case s == nil:
-			err = fmt.Errorf("service %s: %w", key, runtime.ErrNotFound)
-		case s.machine.Deleted():
-			err = fmt.Errorf("service %s: the previous one of this name is still being removed", key)
-		default:
+		var s *service
+		if s, err = c.engine.living(key); err == nil {
 			c.engine.step(s, lifecycle.Scale{N: n, Why: why})
 		}
 	}) {
@@ -162,4 +155,18 @@ func (c *Controller) Sleep(ctx context.Context, key runtime.Key) error {
 		})
 		return fmt.Errorf("service %s: not asleep yet: %w", key, ctx.Err())
 	}
+}
+
+// living returns a service that can be acted on. It belongs to the loop.
+func (e *engine) living(key runtime.Key) (*service, error) {
+	s := e.table.services[key]
+	switch {
+	case !e.synced:
+		return nil, ErrNotSynced
+	case s == nil:
+		return nil, fmt.Errorf("service %s: %w", key, runtime.ErrNotFound)
+	case s.machine.Deleted():
+		return nil, fmt.Errorf("service %s: the previous one of this name is still being removed", key)
+	}
+	return s, nil
 }
