@@ -116,13 +116,13 @@ vm: ## other kernels, in emulated VMs: make vm [KERNELS="6.12 newest"] [ARCH=arm
 	@hack/install-deps.sh vm
 	$(COMPILE) run $(ROOT) ./test/vm --kernels '$(KERNELS)' --arch '$(ARCH)' --checks '$(CHECKS)'
 
-# What mostly computes takes the time that tests which mostly wait leave: they start containers and measure. With empty
-# caches, the tests on Kubernetes wait for its programs, so what nothing waits for comes after these.
+# Tests that start containers and measure come first; the others have a smaller share of the processors, and what only
+# compiles or checks has what is left: a program under test must not starve. Knative is built beside the first tests on
+# Kubernetes, which do without it. The operator's tests wait for the build of Kubernetes, which runs at the same time.
 COMPUTE := nice -n 5
 BACKGROUND := nice -n 15
-# Knative is built beside the first tests on Kubernetes, which do without it. The operator's tests wait for the build of
-# Kubernetes, which runs at the same time.
-CHECKS_AND_UNITS := check-generated chart-check knative-build lint release-check unit kubernetes-build operator
+COMPILE_AND_CHECK := check-generated chart-check knative-build lint release-check
+UNITS := unit kubernetes-build operator
 
 .PHONY: test
 test: ## everything, as CI runs it: install what is missing, lint, all tests (root)
@@ -136,7 +136,8 @@ test: ## everything, as CI runs it: install what is missing, lint, all tests (ro
 	trap 'kill "$${lanes[@]}" 2>/dev/null || true' EXIT; \
 	$(MAKE) --no-print-directory kubernetes-build kube docs-check-kubernetes & lanes+=($$!); \
 	($(MAKE) --no-print-directory docs-check e2e && $(COMPUTE) $(MAKE) --no-print-directory gate) & lanes+=($$!); \
-	$(BACKGROUND) $(MAKE) --no-print-directory $(CHECKS_AND_UNITS) & lanes+=($$!); \
+	($(BACKGROUND) $(MAKE) --no-print-directory $(COMPILE_AND_CHECK) && \
+		$(COMPUTE) $(MAKE) --no-print-directory $(UNITS)) & lanes+=($$!); \
 	failed=0; for lane in "$${lanes[@]}"; do wait "$$lane" || failed=$$?; done; exit $$failed
 	$(call say,All tests)
 	@$(GO) run ./hack/gotest -sum $(TOTALS)

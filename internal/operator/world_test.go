@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
@@ -49,6 +51,7 @@ var apiServer struct {
 }
 
 func TestMain(m *testing.M) {
+	ctrl.SetLogger(funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, prefix, args) }, funcr.Options{}))
 	code := m.Run()
 	if apiServer.env != nil {
 		if err := apiServer.env.Stop(); err != nil {
@@ -91,6 +94,8 @@ func api(t *testing.T) *rest.Config {
 		env := &envtest.Environment{
 			BinaryAssetsDirectory: dir, ErrorIfCRDPathMissing: true,
 			CRDDirectoryPaths: []string{"../../deploy/crd"},
+			// On a busy machine an API server takes longer than the 20 s that envtest waits.
+			ControlPlaneStartTimeout: 5 * time.Minute, ControlPlaneStopTimeout: time.Minute,
 		}
 		if apiServer.config, apiServer.err = env.Start(); apiServer.err == nil {
 			apiServer.env = env
