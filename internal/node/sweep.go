@@ -8,27 +8,37 @@ import (
 	"wangell.loutres.me/internal/gate"
 )
 
-// sweepInterval is the time between two sweeps of the flow table.
-const sweepInterval = 5 * time.Second
+// A sweep of the flow table follows the end of the last one after sweepInterval, or later: sweeps take at most one part
+// in sweepShare of the time.
+const (
+	sweepInterval = 5 * time.Second
+	sweepShare    = 10
+)
+
+// sweepPause is the time between a sweep that took the given time and the next one.
+func sweepPause(took time.Duration) time.Duration {
+	return max(sweepInterval, (sweepShare-1)*took)
+}
 
 // sweeper sweeps the flow table.
 type sweeper struct {
 	d     *daemon
-	at    time.Time // when it last swept
+	next  time.Time // when it sweeps again
 	flows uint32    // entries that it found
 }
 
 // run sweeps the flow table, unless it did so just now.
 func (s *sweeper) run() {
-	if time.Since(s.at) < sweepInterval {
+	began := time.Now()
+	if began.Before(s.next) {
 		return
 	}
-	s.at = time.Now()
 	g, log := s.d.gate, s.d.log
 	swept, err := g.Sweep(gate.AgesAt(float64(s.flows) / float64(g.MaxFlows())))
 	if err != nil {
 		log.Error("cannot sweep the flow table", "error", err)
 	}
+	s.next = time.Now().Add(sweepPause(time.Since(began)))
 	s.flows = swept.Flows
 	fills := g.FlowUsage(swept)
 	s.d.flows.Store(&fills)
