@@ -89,14 +89,7 @@ func (g *Gate) Sweep(ages Ages) (Swept, error) {
 		if err != nil {
 			return Swept{}, err
 		}
-		s.Flows = again.left
-		for i, m := range again.pods {
-			if m == first.pods[i] && g.correct(i, m) {
-				s.Fixed++
-			}
-		}
-		s.Fixed += correctShares(g.sourceShares, first.sources, again.sources)
-		s.Fixed += correctShares(g.serviceShares, first.services, again.services)
+		s.Flows, s.Fixed = again.left, g.correctAll(first, again)
 	}
 	s.Parked, err = g.sweepParked()
 	return s, err
@@ -165,6 +158,25 @@ func (g *Gate) recount(ages Ages, e eviction) (recounted, error) {
 	}
 	out.sources, out.services = wrongShares(g.sourceShares), wrongShares(g.serviceShares)
 	return out, nil
+}
+
+// countAgain corrects the counts of pods, client addresses and services. No segment may be handled meanwhile, so that one
+// walk through the table is enough.
+func (g *Gate) countAgain() error {
+	r, err := g.recount(DefaultAges(), eviction{})
+	g.correctAll(r, r)
+	return err
+}
+
+// correctAll corrects the counts that were wrong twice, in the same way. It returns how many these are.
+func (g *Gate) correctAll(first, again recounted) (fixed int) {
+	for i, m := range again.pods {
+		if m == first.pods[i] && g.correct(i, m) {
+			fixed++
+		}
+	}
+	fixed += correctShares(g.sourceShares, first.sources, again.sources)
+	return fixed + correctShares(g.serviceShares, first.services, again.services)
 }
 
 // correct corrects a pod's counts, unless they have changed.

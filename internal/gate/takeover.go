@@ -272,7 +272,7 @@ func (g *Gate) finishTakeover() error {
 	t.copyChanges(g.objs.pinnedMaps())
 	// The former programs have counted in the former maps meanwhile. As long as no segment is handled, counting again is
 	// exact: afterwards a sweep leaves alone what changes while it counts.
-	_, miscounted := g.Sweep(DefaultAges())
+	miscounted := g.countAgain()
 	if err := g.objs.TakingOver.Set(uint32(0)); err != nil {
 		return fmt.Errorf("ending the takeover: %w", err)
 	}
