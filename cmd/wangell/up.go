@@ -31,6 +31,7 @@ type upFlags struct {
 	files                   []string
 	addresses, podAddresses string
 	config                  instance.Config
+	egress                  bool
 	out                     output
 }
 
@@ -67,6 +68,10 @@ standard error, and the line "ready" to standard output.`,
 	f.StringVar(&u.podAddresses, "pod-addresses", instance.DefaultPodAddresses.String(), "range of pod addresses")
 	f.StringArrayVar(&u.config.Interfaces, "interface", nil,
 		"interface towards clients on other machines (repeatable; default: those with a default route)")
+	f.BoolVar(&u.egress, "egress", true,
+		"let pods reach other networks, with this machine's address as their source (nftables)")
+	f.StringVar(&u.config.ResolvConf, "resolv-conf", "/etc/resolv.conf",
+		"file with the resolvers that answer pods about names that are not of services")
 	f.StringVar(&u.config.XDPMode, "xdp-mode", "auto", oneOf(xdpModes))
 	addSizes(f, &u.config.Sizes)
 	u.config.WakeBudgets = &gate.WakeBudgets{}
@@ -95,6 +100,7 @@ func (u *upFlags) run(cmd *cobra.Command) error {
 		return usage(cmd, "--ui-actions without --ui: add --ui, or use 'wangell dashboard --ui-actions'")
 	}
 	config := u.config
+	config.NoEgress = !u.egress
 	config.RunDir, config.StateDir, config.Containerd = u.g.runDir, u.stateDir, u.containerd
 	for _, r := range []struct {
 		flag, text string

@@ -32,6 +32,7 @@ func Run(ctx context.Context, opt Options) []Check {
 	}
 	all = append(all, images(ctx, opt.ContainerdAddress)...)
 	all = append(all, network("/proc/sys")...)
+	all = append(all, forwarding())
 	all = append(all, building(ctx)...)
 	return all
 }

@@ -22,7 +22,8 @@ func network(sysctls string) []Check {
 		return c.ok(value + ": " + text)
 	}
 	return []Check{
-		note(Check{Name: "ip_forward", Group: Network, For: "nothing; the gate forwards by itself"},
+		note(Check{Name: "ip_forward", Group: Network, For: "nothing; the gate forwards by itself, and pods' way out " +
+			"needs it per device"},
 			"net/ipv4/ip_forward", "not needed, left as it is"),
 		note(Check{Name: "rp_filter", Group: Network,
 			For: "information; strict (1) drops packets that return through another device"},

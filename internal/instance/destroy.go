@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"time"
 
+	"wangell.loutres.me/internal/egress"
 	"wangell.loutres.me/internal/node"
 	"wangell.loutres.me/internal/runtime/containerd"
 )
@@ -24,13 +25,20 @@ func (c Config) runtimeConfig(log *slog.Logger) containerd.Config {
 	}
 }
 
+// egress is the part of the configuration that the way out of pods needs.
+func (c Config) egress(log *slog.Logger) egress.Config {
+	return egress.Config{
+		Pods: c.PodAddresses, Services: c.Addresses, DevicePrefix: c.runtimeConfig(log).DevicePrefix(), Log: log,
+	}
+}
+
 // destroy removes what a killed instance left.
 func destroy(ctx context.Context, c Config) error {
 	r, err := containerd.New(ctx, c.runtimeConfig(slog.Default()))
-	if err != nil {
-		return errors.Join(err, removeGate(c))
+	if err == nil {
+		err = destroyRuntime(r)
 	}
-	return errors.Join(destroyRuntime(r), removeGate(c))
+	return errors.Join(err, removeGate(c), egress.Remove(c.egress(slog.Default())))
 }
 
 // destroyRuntime removes all pods, and what the runtime made on this machine.

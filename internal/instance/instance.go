@@ -55,6 +55,10 @@ type Config struct {
 	Sizes gate.Sizes `json:"sizes,omitzero"`
 	// WakeBudgets limit the wakes of unproven clients; nil is the daemon's default.
 	WakeBudgets *gate.WakeBudgets `json:"wakeBudgets,omitempty"`
+	// NoEgress leaves pods without a way to other networks, and the machine without an nftables table.
+	NoEgress bool `json:"noEgress,omitempty"`
+	// ResolvConf is the resolv.conf with the resolvers that pods' questions are forwarded to. Default: the machine's.
+	ResolvConf string `json:"resolvConf,omitempty"`
 	// Containerd is ContainerdAuto, ContainerdOwn or the path of a socket.
 	Containerd string `json:"containerd"`
 	// InsecureRegistries are registries that are accessed by plain HTTP.

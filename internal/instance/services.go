@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -27,16 +28,22 @@ type services struct {
 	dir     string // the state folder, for the book
 	book    addressBook
 	applied []runtime.Key
+	// publish makes the addresses of services known, and those that lead somewhere.
+	publish func(addrs map[runtime.Key]netip.Addr, lead []netip.Addr)
+	// former are addresses of services that moved. Open connections go on there for a while.
+	former map[runtime.Key][]netip.Addr
 }
 
 // newServices returns services that have no service yet. Addresses given earlier from the range are kept in the state
 // folder dir.
-func newServices(k keeper, log *slog.Logger, dir string, addresses netip.Prefix) (*services, error) {
+func newServices(k keeper, log *slog.Logger, dir string, addresses netip.Prefix,
+	publish func(addrs map[runtime.Key]netip.Addr, lead []netip.Addr)) (*services, error) {
 	book, err := loadAddresses(dir, addresses)
 	if err != nil {
 		return nil, err
 	}
-	return &services{keeper: k, log: log, dir: dir, book: book}, nil
+	return &services{keeper: k, log: log, dir: dir, book: book, publish: publish,
+		former: map[runtime.Key][]netip.Addr{}}, nil
 }
 
 // apply makes the services the given ones, which must have been validated: new ones are added, and those that are not
@@ -72,9 +79,31 @@ func (a *services) apply(ctx context.Context, list []*v1alpha1.WangellService) e
 	if err := a.keeper.Update(put, remove); err != nil {
 		return err
 	}
+	addrs, lead := a.addresses(keys, book)
 	a.book, a.applied = book, keys
+	a.publish(addrs, lead)
 	if len(list) == 0 {
 		a.log.Warn("0 services: no manifest is in the files and folders of -f. One that is added is applied at once")
 	}
 	return a.keeper.Synced(ctx)
+}
+
+// addresses returns the addresses of services, and all that lead somewhere: their former ones as well.
+func (a *services) addresses(keys []runtime.Key, book addressBook) (map[runtime.Key]netip.Addr, []netip.Addr) {
+	addrs := make(map[runtime.Key]netip.Addr, len(keys))
+	former := map[runtime.Key][]netip.Addr{}
+	lead := map[netip.Addr]bool{}
+	for _, k := range keys {
+		addr := book.given[k]
+		addrs[k], lead[addr] = addr, true
+		former[k] = a.former[k]
+		if before, ok := a.book.given[k]; ok && before != addr && slices.Contains(a.applied, k) {
+			former[k] = append(slices.Clone(former[k]), before)
+		}
+		for _, f := range former[k] {
+			lead[f] = true
+		}
+	}
+	a.former = former
+	return addrs, slices.SortedFunc(maps.Keys(lead), netip.Addr.Compare)
 }

@@ -38,7 +38,7 @@ func (k *fakeKeeper) Synced(context.Context) error {
 func TestApplyGivesAddressesAndRemovesWhatIsNotListed(t *testing.T) {
 	k, dir := &fakeKeeper{}, t.TempDir()
 	addresses := netip.MustParsePrefix("10.0.0.0/29")
-	s, err := newServices(k, slog.New(slog.DiscardHandler), dir, addresses)
+	s, err := newServices(k, slog.New(slog.DiscardHandler), dir, addresses, unpublished)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestApplyGivesAddressesAndRemovesWhatIsNotListed(t *testing.T) {
 	}
 	// The next instance gives the same addresses.
 	again := &fakeKeeper{}
-	if s, err = newServices(again, slog.New(slog.DiscardHandler), dir, addresses); err != nil {
+	if s, err = newServices(again, slog.New(slog.DiscardHandler), dir, addresses, unpublished); err != nil {
 		t.Fatal(err)
 	}
 	if apply("b"); again.put[0].Addr.String() != "10.0.0.3" {
@@ -79,7 +79,7 @@ func TestApplyGivesAddressesAndRemovesWhatIsNotListed(t *testing.T) {
 func TestNoServiceIsTold(t *testing.T) {
 	var log strings.Builder
 	s, err := newServices(&fakeKeeper{}, slog.New(slog.NewTextHandler(&log, nil)), t.TempDir(),
-		netip.MustParsePrefix("10.0.0.0/29"))
+		netip.MustParsePrefix("10.0.0.0/29"), unpublished)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestNoServiceIsTold(t *testing.T) {
 
 func TestApplyRefusesWhatCannotBe(t *testing.T) {
 	k := &fakeKeeper{}
-	s, err := newServices(k, slog.New(slog.DiscardHandler), t.TempDir(), netip.MustParsePrefix("10.0.0.0/29"))
+	s, err := newServices(k, slog.New(slog.DiscardHandler), t.TempDir(), netip.MustParsePrefix("10.0.0.0/29"), unpublished)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,3 +109,5 @@ func TestApplyRefusesWhatCannotBe(t *testing.T) {
 		}
 	}
 }
+
+func unpublished(map[runtime.Key]netip.Addr, []netip.Addr) {}

@@ -14,15 +14,20 @@ import (
 	"os"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"wangell.loutres.me/internal/buildinfo"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/dashboard"
+	"wangell.loutres.me/internal/egress"
 	"wangell.loutres.me/internal/localapi"
 	"wangell.loutres.me/internal/manifest"
+	"wangell.loutres.me/internal/poddns"
+	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/containerd"
+	"wangell.loutres.me/internal/runtime/podnet"
 	"wangell.loutres.me/internal/traces"
 	"wangell.loutres.me/internal/wire"
 )
@@ -133,6 +138,8 @@ type up struct {
 	metrics    net.Listener
 	ui         net.Listener // nil if the dashboard has no address
 	dashboard  *dashboard.Dashboard
+	egress     *egress.Egress // nil if pods have no way to other networks
+	names      *poddns.Server
 	runtime    *containerd.Runtime
 	controller *controller.Controller
 	services   *services
@@ -177,7 +184,7 @@ func (u *up) start(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if u.runtime, err = containerd.New(ctx, u.runtimeConfig(u.Log)); err != nil {
+	if err := u.startRuntime(ctx); err != nil {
 		return err
 	}
 	name, err := os.Hostname()
@@ -197,7 +204,7 @@ func (u *up) start(ctx context.Context) (err error) {
 		return err
 	}
 	u.conn = nil // the controller's now
-	if u.services, err = newServices(u.controller, u.Log, u.StateDir, u.Addresses); err != nil {
+	if u.services, err = newServices(u.controller, u.Log, u.StateDir, u.Addresses, u.publish); err != nil {
 		return err
 	}
 	if err := u.services.apply(ctx, u.set); err != nil {
@@ -225,6 +232,44 @@ func (u *up) start(ctx context.Context) (err error) {
 	u.proxy.want(requests)
 	u.watch()
 	return nil
+}
+
+// startRuntime starts the runtime, and what pods need around them: a name server and a way to other networks.
+func (u *up) startRuntime(ctx context.Context) (err error) {
+	u.names = poddns.New(poddns.Config{
+		ResolvConf: u.ResolvConf, Own: []netip.Prefix{u.Addresses, u.PodAddresses, podnet.Links}, Log: u.Log,
+	})
+	if u.NoEgress {
+		err = egress.Remove(u.Config.egress(u.Log)) // a killed instance may have had one
+	} else {
+		if u.egress, err = egress.Open(u.Config.egress(u.Log)); err != nil {
+			u.Log.Warn("pods reach services and this machine only; --egress=false ends this warning", "error", err)
+			err = nil
+		}
+	}
+	if err != nil {
+		return err
+	}
+	config := u.runtimeConfig(u.Log)
+	config.Forward, config.Names = u.egress != nil, u.names
+	u.runtime, err = containerd.New(ctx, config)
+	return err
+}
+
+// publish makes the services known to pods. lead are the addresses that the gate handles.
+func (u *up) publish(addrs map[runtime.Key]netip.Addr, lead []netip.Addr) {
+	services := make(map[poddns.Name]netip.Addr, len(addrs))
+	for k, addr := range addrs {
+		namespace, name, _ := strings.Cut(string(k), "/")
+		services[poddns.Name{Namespace: namespace, Name: name}] = addr
+	}
+	u.names.SetServices(services)
+	if u.egress == nil {
+		return
+	}
+	if err := u.egress.SetServices(lead); err != nil {
+		u.Log.Error("packets to services may be rejected", "error", err)
+	}
 }
 
 // newDaemon returns the daemon, not started yet.
@@ -361,7 +406,14 @@ func (u *up) stop() error {
 	if u.runtime != nil {
 		errs = append(errs, destroyRuntime(u.runtime))
 	}
-	return errors.Join(append(errs, removeGate(u.Config))...)
+	errs = append(errs, removeGate(u.Config))
+	if u.names != nil {
+		u.names.Close()
+	}
+	if u.egress != nil {
+		errs = append(errs, u.egress.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // ignoreClosed ignores the error of closing twice.

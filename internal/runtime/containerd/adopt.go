@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types/task"
@@ -110,6 +111,10 @@ func (r *Runtime) adoptPod(id string, labels map[string]string, pid uint32) erro
 		return err
 	}
 	k := runtime.Key(labels[labelService])
+	if r.cfg.Names != nil {
+		namespace, _, _ := strings.Cut(string(k), "/")
+		r.cfg.Names.Assign(n.Name, namespace)
+	}
 	p := &pod{net: n, lazy: labels[labelLazy] != "", Pod: runtime.Pod{
 		ID: id, Service: k, SpecHash: labels[labelSpecHash], Addr: n.Addr, Netns: n.Netns, HostDevice: n.HostDevice,
 		Started: started, ImageDigest: labels[labelImageDigest],

@@ -5,6 +5,7 @@
 package containerd
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"strings"
 
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/runtime/podnet"
 )
 
 // Values of Config.Containerd, besides the path of a socket.
@@ -57,6 +59,10 @@ type Config struct {
 	// InsecureRegistries are registries accessed over plain HTTP: "host", "host:port", or a range such as "10.46.0.0/16"
 	// for registries named by address. localhost and 127.0.0.0/8 always are.
 	InsecureRegistries []string
+	// Forward makes the kernel forward what pods send to other networks.
+	Forward bool
+	// Names is the name server of pods. Without one they get the machine's.
+	Names Names
 	// Log receives events and failures that no call returns. Default: slog.Default().
 	Log *slog.Logger
 }
@@ -117,8 +123,20 @@ func validInstance(s string) bool {
 	return s != "" && len(s) <= 32
 }
 
-// devicePrefix starts the names of the instance's devices: 7 of the 15 bytes of a name.
-func (c Config) devicePrefix() string { return "wg" + hash8(c.Instance)[:5] }
+// Names is a name server in the networks of pods.
+type Names interface {
+	// Attach and Detach open and close the server in a network. Assign says in which namespace the network's pod is.
+	Attach(podnet.Network) error
+	Detach(network string)
+	Assign(network, namespace string)
+	// ResolvConf returns the resolv.conf of a pod in a namespace.
+	ResolvConf(namespace string) []byte
+}
+
+// DevicePrefix starts the names of the devices of pods: 7 of the 15 bytes of a name.
+func (c Config) DevicePrefix() string {
+	return "wg" + hash8(cmp.Or(c.Instance, hash8(filepath.Clean(c.RunDir))))[:5]
+}
 
 // cgroup is the path of the parent of the pods' cgroups, in every hierarchy.
 func (c Config) cgroup() string { return "/wangell-" + c.Instance }

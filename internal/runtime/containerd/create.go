@@ -43,7 +43,7 @@ func (r *Runtime) createContainer(ctx context.Context, s *v1alpha1.WangellServic
 
 // fillContainer creates the folder, snapshot and record of a container.
 func (r *Runtime) fillContainer(ctx context.Context, s *v1alpha1.WangellService, info imageInfo, c *container) error {
-	if err := r.makePodDir(c.id); err != nil {
+	if err := r.makePodDir(s, c.id); err != nil {
 		return err
 	}
 	// Not cancelled with the caller: whatever containerd made after that would never be removed.

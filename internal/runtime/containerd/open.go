@@ -73,11 +73,14 @@ func (r *Runtime) open(ctx context.Context, address string) (err error) {
 	if r.client, err = connect(address, r.cfg.Namespace); err != nil {
 		return err
 	}
-	r.nets, err = podnet.NewPool(podnet.Config{
-		Dir: r.cfg.netnsDir(), Addresses: r.cfg.PodAddresses, DevicePrefix: r.cfg.devicePrefix(),
-		Ready: r.cfg.ReadyNetworks, MTU: r.cfg.MTU, Log: r.cfg.Log,
-	})
-	if err != nil {
+	networks := podnet.Config{
+		Dir: r.cfg.netnsDir(), Addresses: r.cfg.PodAddresses, DevicePrefix: r.cfg.DevicePrefix(),
+		Ready: r.cfg.ReadyNetworks, MTU: r.cfg.MTU, Forward: r.cfg.Forward, Log: r.cfg.Log,
+	}
+	if names := r.cfg.Names; names != nil {
+		networks.Attach, networks.Detach = names.Attach, names.Detach
+	}
+	if r.nets, err = podnet.NewPool(networks); err != nil {
 		return err
 	}
 	r.lazy = &lazyPlugin{client: r.client, own: r.own, log: r.cfg.Log}

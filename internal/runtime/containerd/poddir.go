@@ -11,6 +11,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -23,12 +24,24 @@ func (r *Runtime) bindFile(id, name string) specs.Mount {
 }
 
 // makePodDir creates the folder of a pod with the files that do not depend on its address.
-func (r *Runtime) makePodDir(id string) error {
+func (r *Runtime) makePodDir(s *v1alpha1.WangellService, id string) error {
 	if err := os.Mkdir(r.cfg.podDir(id), 0o711); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(r.cfg.podDir(id), "resolv.conf"), resolvConf(), 0o644)
+	var resolv []byte
+	if r.cfg.Names == nil || isNameServer(s) {
+		resolv = resolvConf()
+	} else {
+		resolv = r.cfg.Names.ResolvConf(s.Namespace)
+	}
+	return os.WriteFile(filepath.Join(r.cfg.podDir(id), "resolv.conf"), resolv, 0o644)
 }
+
+// isNameServer reports whether a service wants the port of the name server in its pod's network for itself.
+func isNameServer(s *v1alpha1.WangellService) bool { return s.Spec.TargetPort == domainPort }
+
+// domainPort is the port of the DNS (RFC 1035).
+const domainPort = 53
 
 // connectPodDir adds the pod's network to its folder, before its process is started.
 func (r *Runtime) connectPodDir(k runtime.Key, id, netns string, addr netip.Addr) error {

@@ -99,6 +99,12 @@ func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *con
 	if err != nil {
 		return runtime.Pod{}, err
 	}
+	if names := r.cfg.Names; names != nil {
+		names.Assign(n.Name, s.Namespace)
+		if isNameServer(s) {
+			names.Detach(n.Name)
+		}
+	}
 	log := r.cfg.logFile(c.service)
 	p := &pod{net: n, logBegin: fileSize(log), image: c.image, lazy: c.image.snapshotter == lazySnapshotter,
 		Pod: runtime.Pod{

@@ -169,10 +169,14 @@ func (m *maker) configureHost(n *Network, podMAC net.HardwareAddr) error {
 		return fmt.Errorf("find %s: %w", n.Name, err)
 	}
 	n.HostDevice = link.Attrs().Index
-	for _, s := range []struct{ name, value string }{
+	settings := []struct{ name, value string }{
 		{"ipv6/conf/" + n.Name + "/disable_ipv6", "1"},
 		{"ipv4/conf/" + n.Name + "/rp_filter", "0"}, // replies leave with the service address as source
-	} {
+	}
+	if m.cfg.Forward {
+		settings = append(settings, struct{ name, value string }{"ipv4/conf/" + n.Name + "/forwarding", "1"})
+	}
+	for _, s := range settings {
 		if err := setHostSysctl(s.name, s.value); err != nil {
 			return err
 		}

@@ -3,12 +3,18 @@
 package podnet
 
 import (
+	"fmt"
 	"log/slog"
 	"net/netip"
+
+	"github.com/vishvananda/netns"
 )
 
 // Gateway is the next hop of every pod's default route. No device has this address.
 var Gateway = netip.MustParseAddr("169.254.46.1")
+
+// Links is the range of link-local addresses (RFC 3927), which Gateway is of.
+var Links = netip.MustParsePrefix("169.254.0.0/16")
 
 // Device is the name of a pod's network device inside its namespace.
 const Device = "eth0"
@@ -27,6 +33,11 @@ type Config struct {
 	Ready int
 	// MTU is the MTU of both ends, in bytes. 0 means 1500.
 	MTU int
+	// Forward makes the kernel forward packets that the pods send to other networks.
+	Forward bool
+	// Attach is called for each network that is made or adopted, and Detach before it is removed; both may be nil.
+	Attach func(Network) error
+	Detach func(name string)
 	// Log receives failures in the background. Required.
 	Log *slog.Logger
 }
@@ -41,4 +52,19 @@ type Network struct {
 	Addr netip.Addr
 	// HostDevice is the interface index of the host's device.
 	HostDevice int
+}
+
+// Do calls f on a thread in the pod's network namespace. Sockets that f opens stay in it, and keep it alive.
+func (n Network) Do(f func() error) error {
+	return onThread(func() error {
+		ns, err := netns.GetFromPath(n.Netns)
+		if err != nil {
+			return fmt.Errorf("network namespace %s: %w", n.Netns, err)
+		}
+		defer ns.Close()
+		if err := netns.Set(ns); err != nil {
+			return fmt.Errorf("enter network namespace %s: %w", n.Netns, err)
+		}
+		return f()
+	})
 }

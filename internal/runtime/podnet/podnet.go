@@ -72,8 +72,13 @@ func (p *Pool) Adopt(name string) (Network, error) {
 		return Network{}, fmt.Errorf("adopt pod network %s: %w", name, err)
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.used[n.Addr] = name
+	p.mu.Unlock()
+	if p.cfg.Attach != nil {
+		if err := p.cfg.Attach(n); err != nil {
+			p.cfg.Log.Warn("a pod of an earlier process has no name server", "network", name, "error", err)
+		}
+	}
 	return n, nil
 }
 
@@ -156,6 +161,9 @@ func (p *Pool) Refill() (made bool, err error) {
 // Release removes a network that was taken or adopted. A network that does not exist is not an error. Networks are not
 // reused, so that whatever a pod left in one (sockets in TIME-WAIT, routes) is removed with it.
 func (p *Pool) Release(name string) error {
+	if p.cfg.Detach != nil {
+		p.cfg.Detach(name)
+	}
 	if err := p.maker.destroy(name); err != nil {
 		return err
 	}
@@ -198,6 +206,9 @@ func (p *Pool) make() (Network, error) {
 		return Network{}, err
 	}
 	n, err := p.maker.make(name, addr)
+	if err == nil && p.cfg.Attach != nil {
+		err = p.cfg.Attach(n)
+	}
 	if err != nil {
 		return Network{}, errors.Join(err, p.Release(name))
 	}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 )
 
@@ -59,6 +60,28 @@ func (s Snapshot) routes(scope Scope) error {
 	}
 	for _, r := range rules {
 		s["rule "+r.String()] = true
+	}
+	return s.forwarding()
+}
+
+// forwarding adds the devices that packets are forwarded from, and the nftables tables.
+func (s Snapshot) forwarding() error {
+	devices, err := filepath.Glob("/proc/sys/net/ipv4/conf/*/forwarding")
+	for _, d := range devices {
+		if text, err := os.ReadFile(d); err == nil && strings.TrimSpace(string(text)) == "1" {
+			s["forwarding of "+filepath.Base(filepath.Dir(d))] = true
+		}
+	}
+	conn, tableErr := nftables.New()
+	if err := errors.Join(err, tableErr); err != nil {
+		return fmt.Errorf("snapshot of forwarding: %w", err)
+	}
+	tables, err := conn.ListTables()
+	if err != nil {
+		return fmt.Errorf("snapshot of nftables: %w", err)
+	}
+	for _, t := range tables {
+		s[fmt.Sprintf("nftables table %d %s", t.Family, t.Name)] = true
 	}
 	return nil
 }

@@ -11,9 +11,10 @@
 //	STOP          close: at SIGTERM it closes the listening socket at once, and exits when no connection is left; each
 //	              answer from then on closes its connection (mode http)
 //	VERSION       version in its answers
-//	TARGET        host:port that /proxy sends requests to
+//	TARGET        host:port that /proxy sends requests to, unless asked for another one (/proxy?target=HOST:PORT)
 //
-// Mode http answers / with an Answer, /proxy with the answer of TARGET, and /slow?for=100ms after a delay;
+// Mode http answers / with an Answer, /proxy with the answer of TARGET, /resolve?name=N with the addresses of
+// a name or the names of an address, and /slow?for=100ms after a delay;
 // /hold?bytes=1000000 allocates memory. Mode lines greets each client with an Answer on a line and repeats each line,
 // except "reset", which resets the connection, and "close", which closes it; when the client has closed its half, the
 // server writes the number of bytes. Mode exit prints a message and exits with status 3, deaf never listens, and taken
@@ -23,12 +24,14 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/signal"
 	"strconv"
@@ -130,8 +133,21 @@ func pages() http.Handler {
 		held.Store(&b)
 		writeJSON(w, Answer{r.RemoteAddr, instance, os.Getenv("VERSION")})
 	})
-	mux.HandleFunc("/proxy", func(w http.ResponseWriter, _ *http.Request) {
-		response, err := http.Get("http://" + os.Getenv("TARGET") + "/")
+	mux.HandleFunc("/resolve", func(w http.ResponseWriter, r *http.Request) {
+		look := net.DefaultResolver.LookupHost
+		if _, err := netip.ParseAddr(r.FormValue("name")); err == nil {
+			look = net.DefaultResolver.LookupAddr
+		}
+		found, err := look(r.Context(), r.FormValue("name"))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusNotFound)
+			return
+		}
+		writeJSON(w, found)
+	})
+	mux.HandleFunc("/proxy", func(w http.ResponseWriter, r *http.Request) {
+		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		response, err := client.Get("http://" + cmp.Or(r.FormValue("target"), os.Getenv("TARGET")) + "/")
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadGateway)
 			return

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package egress
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// Codes of "destination unreachable" (RFC 792, RFC 1812 section 5.2.7.1).
+const (
+	hostUnreachable = 1
+	adminProhibited = 13
+)
+
+// gateDevice is the device to which service addresses are routed.
+const gateDevice = "wangell0"
+
+// The sets of the table.
+const (
+	setServices = "services" // the service addresses that lead somewhere
+	setSwitched = "switched" // the devices whose forwarding this package has switched on
+)
+
+// ruleset is the content of the table. In the notation of nft(8), with P as the prefix of pods' devices:
+//
+//	chain postrouting { type nat hook postrouting priority srcnat
+//	  ip saddr PODS oifname != "P*" masquerade }
+//	chain forward { type filter hook forward priority filter
+//	  iifname "P*" fib saddr . iif oif missing drop
+//	  oifname "wangell0" goto gate
+//	  iifname "P*" oifname "P*" reject with icmp admin-prohibited
+//	  iifname "P*" accept
+//	  ct state established,related accept
+//	  oifname "P*" reject with icmp admin-prohibited
+//	  iifname @switched drop }
+//	chain output { type filter hook output priority filter
+//	  oifname "wangell0" goto gate }
+//	chain gate {
+//	  ip daddr @services ip protocol { tcp, icmp } accept
+//	  ip daddr SERVICES reject with icmp host-unreachable }
+//
+// What pods send to services that exist hardly ever gets there, because the gate takes it at the pods' devices.
+type ruleset struct {
+	cfg      Config
+	services []netip.Addr
+	switched []string
+}
+
+// table is the table of an instance.
+func (c Config) table() *nftables.Table {
+	return &nftables.Table{Family: nftables.TableFamilyIPv4, Name: "wangell-" + c.DevicePrefix}
+}
+
+// apply replaces the table in one step.
+func (r ruleset) apply(conn *nftables.Conn) error {
+	t := conn.AddTable(r.cfg.table())
+	conn.DelTable(t) // it may not exist before the line above
+	t = conn.AddTable(r.cfg.table())
+	services := &nftables.Set{Table: t, Name: setServices, KeyType: nftables.TypeIPAddr}
+	if err := conn.AddSet(services, addrElements(r.services)); err != nil {
+		return fmt.Errorf("set of service addresses: %w", err)
+	}
+	switched := &nftables.Set{Table: t, Name: setSwitched, KeyType: nftables.TypeIFName}
+	if err := conn.AddSet(switched, nameElements(r.switched)); err != nil {
+		return fmt.Errorf("set of devices: %w", err)
+	}
+	in := func(c *nftables.Chain) func(...[]expr.Any) {
+		return func(parts ...[]expr.Any) {
+			conn.AddRule(&nftables.Rule{Table: t, Chain: c, Exprs: slices.Concat(parts...)})
+		}
+	}
+	chain := func(name string, kind nftables.ChainType, hook *nftables.ChainHook,
+		priority *nftables.ChainPriority) func(...[]expr.Any) {
+		return in(conn.AddChain(&nftables.Chain{Table: t, Name: name, Type: kind, Hooknum: hook, Priority: priority}))
+	}
+	pods := r.cfg.DevicePrefix
+	add := chain("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
+	add(inRange(offsetSource, r.cfg.Pods), name(expr.MetaKeyOIFNAME, expr.CmpOpNeq, pods), masquerade())
+
+	toGate := conn.AddChain(&nftables.Chain{Table: t, Name: "gate"})
+	add = in(toGate)
+	for _, protocol := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_ICMP} {
+		add(inAddresses(offsetDestination, services), ofProtocol(protocol), verdict(expr.VerdictAccept))
+	}
+	add(inRange(offsetDestination, r.cfg.Services), reject(hostUnreachable))
+	goesToGate := append(name(expr.MetaKeyOIFNAME, expr.CmpOpEq, gateDevice+"\x00"),
+		&expr.Verdict{Kind: expr.VerdictGoto, Chain: toGate.Name})
+
+	add = chain("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
+	fromPod := name(expr.MetaKeyIIFNAME, expr.CmpOpEq, pods)
+	toPod := name(expr.MetaKeyOIFNAME, expr.CmpOpEq, pods)
+	add(fromPod, forged(), verdict(expr.VerdictDrop))
+	add(goesToGate)
+	add(fromPod, toPod, reject(adminProhibited))
+	add(fromPod, verdict(expr.VerdictAccept))
+	add(known(), verdict(expr.VerdictAccept))
+	add(toPod, reject(adminProhibited))
+	add(inNames(expr.MetaKeyIIFNAME, switched), verdict(expr.VerdictDrop))
+
+	add = chain("output", nftables.ChainTypeFilter, nftables.ChainHookOutput, nftables.ChainPriorityFilter)
+	add(goesToGate)
+	return conn.Flush()
+}
+
+func addrElements(addrs []netip.Addr) (out []nftables.SetElement) {
+	for _, a := range addrs {
+		out = append(out, nftables.SetElement{Key: a.AsSlice()})
+	}
+	return out
+}
+
+func nameElements(names []string) (out []nftables.SetElement) {
+	for _, n := range names {
+		key := make([]byte, unix.IFNAMSIZ)
+		copy(key, n)
+		out = append(out, nftables.SetElement{Key: key})
+	}
+	return out
+}
+
+// Offsets in the IPv4 header (RFC 791).
+const (
+	offsetSource      = 12
+	offsetDestination = 16
+)
+
+func address(offset uint32) expr.Any {
+	return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4}
+}
+
+// inRange matches packets with an address in a range.
+func inRange(offset uint32, p netip.Prefix) []expr.Any {
+	mask := binary.BigEndian.AppendUint32(nil, ^uint32(0)<<(32-p.Bits()))
+	return []expr.Any{
+		address(offset),
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mask, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: p.Masked().Addr().AsSlice()},
+	}
+}
+
+// inAddresses matches packets with an address in a set.
+func inAddresses(offset uint32, s *nftables.Set) []expr.Any {
+	return []expr.Any{address(offset), &expr.Lookup{SourceRegister: 1, SetName: s.Name, SetID: s.ID}}
+}
+
+// ofProtocol matches packets of a protocol above IP.
+func ofProtocol(number byte) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{number}}}
+}
+
+// name matches packets by the first bytes of the name of a device.
+func name(key expr.MetaKey, op expr.CmpOp, prefix string) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: []byte(prefix)}}
+}
+
+// inNames matches packets by the name of a device.
+func inNames(key expr.MetaKey, s *nftables.Set) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Lookup{SourceRegister: 1, SetName: s.Name, SetID: s.ID}}
+}
+
+// forged matches packets whose source is not routed to the device that they came in on.
+func forged() []expr.Any {
+	return []expr.Any{
+		&expr.Fib{Register: 1, FlagSADDR: true, FlagIIF: true, ResultOIF: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: make([]byte, 4)},
+	}
+}
+
+// known matches packets of connections that exist, and ICMP errors about them.
+func known() []expr.Any {
+	states := binary.NativeEndian.AppendUint32(nil, expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)
+	return []expr.Any{
+		&expr.Ct{Register: 1, Key: expr.CtKeySTATE},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: states, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
+	}
+}
+
+func masquerade() []expr.Any { return []expr.Any{&expr.Masq{}} }
+
+func verdict(k expr.VerdictKind) []expr.Any { return []expr.Any{&expr.Verdict{Kind: k}} }
+
+func reject(code uint8) []expr.Any {
+	return []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: code}}
+}
