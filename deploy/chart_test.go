@@ -39,7 +39,7 @@ func TestChartRendersAllObjects(t *testing.T) {
 				t.Errorf("%s: %s is in the namespace %q, not in the release's", name, m.Name, m.Namespace)
 			}
 		}
-		if name == "everything" && (len(r.monitors) != 2 || len(r.policies) != 2 || len(r.crds) != 1 ||
+		if name == "everything" && (len(r.monitors) != 3 || len(r.policies) != 2 || len(r.crds) != 1 ||
 			len(r.caches) != 1) {
 			t.Errorf("%s: %v", name, r.kinds)
 		}
@@ -117,10 +117,13 @@ func TestSelectorsMatchTheirComponent(t *testing.T) {
 			}
 		}
 		for i, m := range r.monitors {
-			if i == 0 {
+			switch i {
+			case 0:
 				check("monitor of the controller", &m.Spec.Selector, controller, daemon)
-			} else {
+			case 1:
 				check("monitor of the daemon", &m.Spec.Selector, daemon, controller)
+			default:
+				check("monitor of the snapshotter", &m.Spec.Selector, r.lazy.Spec.Template.Labels, daemon)
 			}
 		}
 		if name == "defaults" {

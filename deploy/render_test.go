@@ -13,6 +13,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -43,6 +44,8 @@ func helm(t *testing.T, args ...string) (stdout, stderr string, err error) {
 type rendered struct {
 	text       string
 	daemon     appsv1.DaemonSet
+	lazy       appsv1.DaemonSet // wangell-snapshotter
+	classes    []nodev1.RuntimeClass
 	controller appsv1.Deployment
 	caches     []appsv1.Deployment
 	settings   []corev1.ConfigMap // of caches
@@ -144,8 +147,16 @@ func decode(t *testing.T, text string) *rendered {
 		add := func(m metav1.ObjectMeta) { r.metas = append(r.metas, m) }
 		switch kind {
 		case "apps/v1/DaemonSet":
-			into(&r.daemon)
-			add(r.daemon.ObjectMeta)
+			var v appsv1.DaemonSet
+			into(&v)
+			if add(v.ObjectMeta); v.Labels[component] == "lazy" {
+				r.lazy = v
+			} else {
+				r.daemon = v
+			}
+		case "node.k8s.io/v1/RuntimeClass":
+			r.classes = append(r.classes, nodev1.RuntimeClass{})
+			into(&r.classes[len(r.classes)-1])
 		case "apps/v1/Deployment":
 			var v appsv1.Deployment
 			into(&v)
@@ -258,6 +269,7 @@ var everything = []string{
 	"--set", "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.a=b",
 	"--set", "imagePullSecrets[0].name=pull,daemon.interfaces={eth0,eth1}",
 	"--set", "daemon.podLabels.a=b,daemon.podAnnotations.a=b,controller.podLabels.a=b,controller.podAnnotations.a=b",
+	"--set", "lazy.enabled=true,lazy.registrySecret=registries,lazy.podLabels.a=b,lazy.podAnnotations.a=b",
 	"--set", "daemon.peers.enabled=true,daemon.peers.rate=1000000,cache.enabled=true",
 	"--set", "api.users[0].kind=Group,api.users[0].name=developers,api.users[0].apiGroup=rbac.authorization.k8s.io",
 	"--set", "traces.endpoint=http://collector.example:4317",

@@ -66,6 +66,7 @@ for arch in "${architectures[@]}"; do
 
     say "Debian package for $arch"
     cp "$stage/$folder/wangell" "$stage/wangell-linux-$arch"
+    cp "$stage/$folder/wangell-snapshotter" "$stage/wangell-snapshotter-linux-$arch"
     mkdir -p "$stage/deb-$arch"
     ln "$stage/wangell-linux-$arch" "$stage/deb-$arch/wangell"
     ln "$stage/$folder/wangell-snapshotter" "$stage/deb-$arch/wangell-snapshotter"

@@ -27,6 +27,17 @@ const (
 	PullLazy ImagePullMode = "Lazy" // what containers read comes first, and everything else follows
 )
 
+// LazyRuntime is the name of the RuntimeClass, and of its handler in container runtimes, whose pods start before their
+// image is here.
+const LazyRuntime = "wangell-lazy"
+
+// AnnotationHandler is the annotation of pods by which kubelet tells containerd the handler of their RuntimeClass when
+// it pulls their images, without the feature gate RuntimeClassInImageCriApi (KEP-4216).
+const AnnotationHandler = "io.containerd.cri.runtime-handler"
+
+// LabelLazy is the label of nodes that are set up for LazyRuntime, with the value "true".
+const LabelLazy = Group + "/lazy"
+
 // PullNodesAll is the value of ImagePull.Nodes that means every node on which the pods could run.
 const PullNodesAll = "All"
 
@@ -46,9 +57,9 @@ type ImagePull struct {
 	// +kubebuilder:validation:Enum=Create;Wake
 	When ImagePullWhen `json:"when,omitempty"`
 	// Mode is Full, or Lazy so that containers start before their image is here. Lazy needs an image in eStargz or
-	// zstd:chunked, and one machine. Default: Full.
+	// zstd:chunked, and nodes that are set up for it; otherwise the image is pulled in full. Default: Full.
 	// +optional
-	// +kubebuilder:validation:Enum=Full
+	// +kubebuilder:validation:Enum=Full;Lazy
 	Mode ImagePullMode `json:"mode,omitempty"`
 	// Nodes is the number of nodes that hold the images, 1-1000, or All for every node on which the pods could run.
 	// Default: 2, or maxReplicas if that is more. Kubernetes only.

@@ -46,9 +46,9 @@ func ValidateCluster(s *WangellService) ValidationErrors {
 		errs.add(specPath.Child("balancing", "level"), "write level: Connection",
 			"Request is not available on Kubernetes: only on one machine")
 	}
-	if spec.PullsLazily() {
-		errs.add(specPath.Child("imagePull", "mode"), "write mode: Full",
-			"is not available on Kubernetes: only on one machine")
+	if t := spec.Template; t != nil && t.Spec.RuntimeClassName != nil && spec.PullsLazily() {
+		errs.add(specPath.Child("imagePull", "mode"), "write mode: Full, or leave runtimeClassName out",
+			"is Lazy, which needs the RuntimeClass %s, but the template has %s", LazyRuntime, *t.Spec.RuntimeClassName)
 	}
 	if spec.Template != nil {
 		errs.template(spec)

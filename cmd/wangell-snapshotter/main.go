@@ -32,7 +32,7 @@ func main() { os.Exit(cli.Run(newRoot(), os.Args[1:])) }
 
 func newRoot() *cobra.Command {
 	c := lazy.Config{Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
-	var hostsDir, metricsAddress string
+	var hostsDir, metricsAddress, containerdAddress string
 	var insecure []string
 	cmd := &cobra.Command{
 		Use:   "wangell-snapshotter",
@@ -67,9 +67,19 @@ containers that use it lose their files and have to be restarted; what was fetch
 				}
 				defer listener.Close()
 			}
+			var before *lost
+			if containerdAddress != "" {
+				var err error
+				if before, err = findLost(ctx, containerdAddress, c.Log); err != nil {
+					return err
+				}
+			}
 			s, err := lazy.Start(ctx, c)
 			if err != nil {
 				return err
+			}
+			if before != nil {
+				before.kill(ctx)
 			}
 			metrics := make(chan error, 1)
 			if listener != nil {
@@ -94,6 +104,8 @@ containers that use it lose their files and have to be restarted; what was fetch
 	f.StringVar(&hostsDir, "hosts-dir", "/etc/containerd/certs.d",
 		"folder of containerd's settings of registries (config_path)")
 	f.StringVar(&metricsAddress, "metrics-address", "", "host:port for Prometheus metrics (default: not served)")
+	f.StringVar(&containerdAddress, "containerd-address", "", "socket of containerd, to restart the containers of "+
+		"Kubernetes that lost their files with an earlier snapshotter (default: they are left alone)")
 	f.StringArrayVar(&insecure, "insecure-registry", nil,
 		"registry to use over plain HTTP, as HOST, HOST:PORT or an address range (repeatable)")
 	f.IntVar(&c.Workers, "workers", lazy.DefaultWorkers, "requests at once in the background")

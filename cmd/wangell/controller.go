@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/instance"
@@ -78,6 +79,8 @@ without it; only a sleeping service has to wait.`,
 		"have the Deployment create the pods of a wake: slower, with fewer requests to the API server")
 	f.BoolVar(&c.config.NodePorts, "node-ports", false,
 		"also give services a port of every node, for clients outside that have no route to service addresses")
+	f.BoolVar(&c.config.Lazy, "lazy", false, "the RuntimeClass "+v1alpha1.LazyRuntime+
+		" exists, by which pods of services with imagePull.mode Lazy start before their image is there")
 	f.StringVar(&c.config.MetricsAddress, "metrics-address", ":9464", "TCP address of the Prometheus metrics; empty: none")
 	f.StringVar(&c.config.APIAddress, "api-address", "",
 		"TCP address for people (kubectl wangell), with their own rights, the same port on all controllers; empty: none")

@@ -50,7 +50,7 @@ func run(ctx context.Context) error {
 	flag.StringVar(&o.out, "out", "", "tarball to write")
 	flag.BoolVar(&o.push, "push", false, "push the image to the registry in its name")
 	flag.BoolVar(&o.plain, "plain-http", false, "push over HTTP instead of HTTPS")
-	flag.StringVar(&o.programs, "programs", "", "folder with programs that are built already, as wangell-OS-ARCHITECTURE")
+	flag.StringVar(&o.programs, "programs", "", "folder with programs that are built already, as PROGRAM-OS-ARCHITECTURE")
 	flag.StringVar(&o.digestFile, "digest-file", "", "file to write the digest of the image to")
 	flag.Parse()
 	if o.version == "" || o.name == "" || flag.NArg() > 0 || o.out == "" && !o.push {
@@ -96,7 +96,7 @@ func tagged(name, version string) string {
 	return name + ":" + release
 }
 
-// build compiles the program and makes the image for each platform.
+// build compiles the programs and makes the image for each platform.
 func build(ctx context.Context, o options) (v1.ImageIndex, error) {
 	dir, err := os.MkdirTemp("", "wangell-image-")
 	if err != nil {
@@ -105,11 +105,13 @@ func build(ctx context.Context, o options) (v1.ImageIndex, error) {
 	defer os.RemoveAll(dir)
 	var images []v1.Image
 	for _, platform := range strings.Split(o.platforms, ",") {
-		program, err := o.program(ctx, dir, platform)
-		if err != nil {
-			return nil, fmt.Errorf("program for %s: %w", platform, err)
+		programs := map[string][]byte{}
+		for _, name := range []string{"wangell", "wangell-snapshotter"} {
+			if programs[name], err = o.program(ctx, dir, name, platform); err != nil {
+				return nil, fmt.Errorf("%s for %s: %w", name, platform, err)
+			}
 		}
-		img, err := image.Build(spec(platform, program))
+		img, err := image.Build(spec(platform, programs))
 		if err != nil {
 			return nil, err
 		}
@@ -127,17 +129,18 @@ const passwd = `root:x:0:0:root:/:/sbin/nologin
 nonroot:x:65532:65532:nonroot:/:/sbin/nologin
 `
 
-// spec describes the image: the program, and the few files that programs expect of a distribution. The image's user has
-// no rights; the daemon gets its user and capabilities from its pod.
-func spec(platform string, program []byte) image.Spec {
+// spec describes the image: the programs, and the few files that programs expect of a distribution. The image's user
+// has no rights; the daemon and the snapshotter get theirs from their pods.
+func spec(platform string, programs map[string][]byte) image.Spec {
 	return image.Spec{
 		Platform: platform,
 		Files: map[string]image.File{
-			"/usr/bin/wangell": {Data: program, Mode: 0o755},
-			"/etc/passwd":      {Data: []byte(passwd)},
-			"/etc/group":       {Data: []byte("root:x:0:\nnonroot:x:65532:\n")},
-			"/tmp":             {Mode: fs.ModeDir | fs.ModeSticky | 0o777},
-			"/run":             {Mode: fs.ModeDir | 0o755},
+			"/usr/bin/wangell":             {Data: programs["wangell"], Mode: 0o755},
+			"/usr/bin/wangell-snapshotter": {Data: programs["wangell-snapshotter"], Mode: 0o755},
+			"/etc/passwd":                  {Data: []byte(passwd)},
+			"/etc/group":                   {Data: []byte("root:x:0:\nnonroot:x:65532:\n")},
+			"/tmp":                         {Mode: fs.ModeDir | fs.ModeSticky | 0o777},
+			"/run":                         {Mode: fs.ModeDir | 0o755},
 			// Container runtimes report network namespaces below /var/run/netns, which is /run/netns.
 			"/var/run": {Mode: fs.ModeSymlink | 0o777, Link: "/run"},
 		},
@@ -147,19 +150,19 @@ func spec(platform string, program []byte) image.Spec {
 	}
 }
 
-// program returns the program for a platform, built already or compiled now.
-func (o options) program(ctx context.Context, dir, platform string) ([]byte, error) {
+// program returns a program for a platform, built already or compiled now.
+func (o options) program(ctx context.Context, dir, program, platform string) ([]byte, error) {
 	p, err := v1.ParsePlatform(platform)
 	if err != nil {
 		return nil, err
 	}
-	name := "wangell-" + p.OS + "-" + p.Architecture
+	name := program + "-" + p.OS + "-" + p.Architecture
 	if o.programs != "" {
 		return os.ReadFile(filepath.Join(o.programs, name))
 	}
 	out := filepath.Join(dir, name)
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false",
-		"-ldflags", o.ldflags, "-o", out, "./cmd/wangell")
+		"-ldflags", o.ldflags, "-o", out, "./cmd/"+program)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.OS, "GOARCH="+p.Architecture)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Run(); err != nil {

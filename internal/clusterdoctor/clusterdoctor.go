@@ -69,9 +69,10 @@ func Run(
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	d := &doctor{api: api, of: of, client: client, namespace: namespace, now: time.Now}
-	return append([]Check{
+	checks := []Check{
 		d.server(), d.definition(), d.leader(ctx), d.replicas(ctx), d.daemons(ctx), d.answers(ctx), d.pressure(ctx),
-	}, d.rights(ctx)...), nil
+	}
+	return append(append(checks, d.lazy(ctx)...), d.rights(ctx)...), nil
 }
 
 // Bad returns the names of the checks that have failed.
@@ -183,6 +184,30 @@ func (d *doctor) daemons(ctx context.Context) Check {
 		}
 	}
 	return Check{Name: name, State: OK, Found: found}
+}
+
+// lazy looks at the snapshotters by which pods start before their image is there; nothing is returned if the chart has
+// none.
+func (d *doctor) lazy(ctx context.Context) []Check {
+	const name = "lazy pulling"
+	o, err := d.api.AppsV1().DaemonSets(d.of.Namespace).Get(ctx, d.of.Name+"-lazy", metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return []Check{outcome(name, err, "install the chart")}
+	}
+	c := Check{Name: name, State: OK, Found: fmt.Sprintf("%d of %d snapshotters are ready", o.Status.NumberReady,
+		o.Status.DesiredNumberScheduled)}
+	switch {
+	case o.Status.DesiredNumberScheduled == 0:
+		c.State, c.Found = Warn, "no node has the label "+v1alpha1.LabelLazy+"=true"
+		c.Do = "set up nodes as docs/images.md says (Lazy pulling on Kubernetes), and label them"
+	case o.Status.NumberReady < o.Status.DesiredNumberScheduled:
+		c.State = Failed
+		c.Do = fmt.Sprintf("kubectl -n %s get pods -o wide; 'wangell doctor' on the node of one that is not", d.of.Namespace)
+	}
+	return []Check{c}
 }
 
 // answers asks the leading controller.

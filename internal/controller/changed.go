@@ -21,7 +21,7 @@ func (s *service) glance() glance {
 	g := glance{
 		state: s.machine.State(), message: s.message(), image: cmp.Or(s.imageErr, s.unready()),
 		pressure: s.pressure(),
-		images:   s.images, resolved: s.resolved.changes,
+		images:   s.images, lazy: s.lazy, resolved: s.resolved.changes,
 		serving: s.machine.Serving(), desired: s.machine.Desired(), replicas: s.replicas(),
 		lastPacket: s.reported.lastPacket,
 	}

@@ -51,6 +51,8 @@ type Config struct {
 	ImageSettle time.Duration
 	// ImageRetry is the first pause after kubelet could not pull an image ahead of need. Default: 10 s. Clusters only.
 	ImageRetry time.Duration
+	// Lazy is set if the RuntimeClass exists whose pods start before their image is here. Clusters only.
+	Lazy bool
 	// MaxConcurrentPulls is the number of images that are fetched ahead of need at once. Default: 4.
 	MaxConcurrentPulls int
 	// Wake is called with the news of each wake. It must not block; may be nil.
@@ -163,7 +165,7 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 	if cluster != nil {
 		e.prefetch = &prefetcher{
 			loop: c.loop, workers: c.workers, table: e.table, daemons: e.daemons, events: c.events, changed: e.changed,
-			cluster: cluster, settle: cfg.ImageSettle, pullRetry: cfg.ImageRetry, nodes: map[string]*imageNode{},
+			cluster: cluster, settle: cfg.ImageSettle, pullRetry: cfg.ImageRetry, lazy: cfg.Lazy, nodes: map[string]*imageNode{},
 		}
 	}
 	e.publisher = newPublisher(c.loop, e.table, e.daemons, e.step)

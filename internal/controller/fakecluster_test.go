@@ -5,6 +5,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"sync"
 	"testing"
@@ -32,8 +33,9 @@ type fakeCluster struct {
 	inherited []string
 	asked     int // how often Rolling was called
 
-	taints    map[string][]corev1.Taint // of nodes
-	preferred map[runtime.Key][]string  // of the last PreferNodes
+	taints    map[string][]corev1.Taint    // of nodes
+	labels    map[string]map[string]string // of nodes, further ones
+	preferred map[runtime.Key][]string     // of the last PreferNodes
 	onPull    func(runtime.ImagePull) error
 	pulls     []runtime.ImagePull
 }
@@ -51,7 +53,9 @@ func (r *fakeCluster) PullImage(_ context.Context, pull runtime.ImagePull) error
 func (r *fakeCluster) DescribeNode(_ context.Context, name string) (map[string]string, []corev1.Taint, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return map[string]string{corev1.LabelHostname: name}, r.taints[name], nil
+	labels := map[string]string{corev1.LabelHostname: name}
+	maps.Copy(labels, r.labels[name])
+	return labels, r.taints[name], nil
 }
 
 func (r *fakeCluster) PreferNodes(k runtime.Key, names []string) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/cri"
 	"wangell.loutres.me/internal/placement"
 	"wangell.loutres.me/internal/wire"
 )
@@ -94,7 +95,7 @@ func summarize(images []placement.Image, nodes []string, full bool, state stateO
 			"affinity and tolerations: check spec.template, and the daemons' DaemonSet"}, nil
 	}
 	var have, pulling, waiting, failed []string
-	reason, digest := "", ""
+	reason, digest, note := "", "", ""
 	for _, node := range nodes {
 		worst, ref := imageState{ImageReport: wire.ImageReport{State: wire.ImagePresent}}, ""
 		for _, image := range images {
@@ -104,6 +105,9 @@ func summarize(images []placement.Image, nodes []string, full bool, state stateO
 			}
 			if r.State == wire.ImagePresent {
 				digest = r.Digest
+				if r.Reason == cri.ReasonNotLazy {
+					note = fmt.Sprintf("image %q on %s: %s", image.Ref, node, r.Message)
+				}
 			}
 		}
 		switch worst.State {
@@ -130,6 +134,9 @@ func summarize(images []placement.Image, nodes []string, full bool, state stateO
 		}
 		on := fmt.Sprintf("on %d of %d nodes (%s), %s", len(have), len(nodes), some(have), what)
 		st = ImageStatus{imagesReady, reasonPresent, strings.TrimSuffix(on+"; "+rest, "; ")}
+		if note != "" {
+			st.Reason, st.Message = cri.ReasonNotLazy, st.Message+"; "+note
+		}
 	case len(failed) > 0:
 	case len(pulling) > 0:
 		st.Reason = reasonPulling

@@ -66,7 +66,7 @@ func (p *prefetcher) divideWants(n *imageNode) []wire.WantedImage {
 	kept := make(map[string]*kubeletPull)
 	for i, w := range wants {
 		policy := cmp.Or(policies[w.Policy], wire.ImageIfNotPresent)
-		list[i] = wire.WantedImage{Ref: w.Name, Policy: policy, Revision: w.Revision}
+		list[i] = wire.WantedImage{Ref: w.Name, Policy: policy, Lazy: w.Lazy, Revision: w.Revision}
 		if !p.needsKubelet(n, w) {
 			continue
 		}
@@ -140,7 +140,8 @@ func (p *prefetcher) beginPull(n *imageNode, k *kubeletPull) {
 	ctx, cancel := context.WithCancel(p.workers.ctx)
 	k.cancel, k.since, k.tries = cancel, monotime.Now(), k.tries+1
 	want := k.want
-	pull := runtime.ImagePull{Service: user.spec, Node: n.Name, Image: want.Name, Policy: want.Policy}
+	pull := runtime.ImagePull{Service: user.spec, Node: n.Name, Image: want.Name, Policy: want.Policy,
+		Lazy: want.Lazy}
 	p.workers.group.Go(func() {
 		err := p.cluster.PullImage(ctx, pull)
 		cancel()

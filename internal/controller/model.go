@@ -60,6 +60,7 @@ type service struct {
 	imageErr   string        // why its image could not be fetched ahead of need, on one machine
 	pull       *Pull         // that is going on, on one machine; nil if none
 	images     ImageStatus   // of its images on a cluster; zero before that is known
+	lazy       LazyPulls     // whether its pods start before their image is here, on a cluster
 	resolved   resolution    // of the names of its images
 	haveImages []string      // nodes that have all its images, as last given to the runtime
 	// imageFailure is the reason that was last reported why its images are on no node; empty if they are.
@@ -120,6 +121,7 @@ type glance struct {
 	state                      lifecycle.State
 	message, image             string
 	images                     ImageStatus
+	lazy                       LazyPulls
 	resolved                   int // resolution.changes
 	serving, desired, replicas int
 	pressure                   Pressure

@@ -26,6 +26,8 @@ const (
 	nodeStays = 5 * time.Minute
 	// describeEvery is how often labels and taints of a node are read again.
 	describeEvery = 10 * time.Minute
+	// lazyDescribeEvery is the same if a label decides which nodes are set up for lazy pulls.
+	lazyDescribeEvery = time.Minute
 )
 
 // prefetcher has the nodes of a cluster pull the images of services ahead of need, and follows how far they are. It
@@ -41,6 +43,7 @@ type prefetcher struct {
 	settle  time.Duration
 	// pullRetry is the first pause after a pull by kubelet.
 	pullRetry time.Duration
+	lazy      bool // Config.Lazy
 
 	synced bool // the services are known
 	asked  bool // the time to settle has begun
@@ -138,7 +141,11 @@ func (p *prefetcher) describe(n *imageNode) {
 			if !same {
 				p.touch()
 			}
-			p.loop.after(describeEvery, func() { p.describe(n) })
+			every := describeEvery
+			if p.lazy {
+				every = lazyDescribeEvery
+			}
+			p.loop.after(every, func() { p.describe(n) })
 		})
 	})
 }
@@ -172,6 +179,7 @@ func (p *prefetcher) decide() {
 	var services []placement.Service
 	p.users = map[string][]*service{}
 	for _, s := range p.table.services {
+		s.lazy = decideLazy(&s.spec.Spec, nodes, p.lazy)
 		if _, planned := unplanned(&s.spec.Spec); planned && !s.machine.Deleted() {
 			services = append(services, s.placed())
 			for _, image := range s.imageList() {
@@ -266,12 +274,15 @@ func (p *prefetcher) judge(s *service) {
 		resolved = p.learn(s)
 		st, have = summarize(s.imageList(), p.plan.Nodes[string(s.key)], p.plan.Full[string(s.key)], p.state)
 	}
+	if s.spec.Spec.PullsLazily() {
+		st = st.orFull(s.lazy, p.lazy)
+	}
 	if !slices.Equal(have, s.haveImages) {
 		s.haveImages = have
 		p.cluster.PreferNodes(s.key, have)
 	}
 	if st == s.images {
-		if resolved {
+		if resolved || s.lazy != s.reported.lazy {
 			p.changed.check(s)
 		}
 		return

@@ -82,7 +82,7 @@ func (s *service) replicas() int {
 
 func (s *service) status() Status {
 	st := Status{Service: *s.spec, Traffic: s.traffic, Serving: s.machine.Serving(), Desired: s.machine.Desired(),
-		Pressure: s.pressure(), Images: s.images, Pull: s.pull}
+		Pressure: s.pressure(), Images: s.images, Lazy: s.lazy, Pull: s.pull}
 	st.Traffic.Denied, st.Lost = s.denied.total(), s.lost()
 	st.Slept = s.sleep.status(requestsOf(&s.spec.Spec))
 	if s.lastWake != nil {

@@ -18,7 +18,7 @@ func (s *service) imageList() []placement.Image {
 		if resolves(spec, image) {
 			name = cmp.Or(s.resolved.names[image.Ref], name)
 		}
-		out = append(out, placement.Image{Ref: image.Ref, Name: name, Policy: image.Policy})
+		out = append(out, placement.Image{Ref: image.Ref, Name: name, Policy: image.Policy, Lazy: s.lazy == LazyOn})
 	}
 	return out
 }
@@ -29,7 +29,9 @@ func (s *service) placed() placement.Service {
 	out := placement.Service{
 		Key: string(s.key), Images: s.imageList(), Nodes: spec.PullNodes(), Hash: cmp.Or(s.hash, v1alpha1.Hash(spec)),
 	}
-	if spec.Template != nil {
+	if s.lazy == LazyOn {
+		out.Pod = lazyPod(spec)
+	} else if spec.Template != nil {
 		out.Pod = &spec.Template.Spec
 	}
 	return out

@@ -79,6 +79,8 @@ type Status struct {
 	// Images reports whether nodes have the service's images ahead of need; zero if that is not known yet, and on one
 	// machine.
 	Images ImageStatus `json:"-"`
+	// Lazy says whether the pods start before their image is here, on a cluster.
+	Lazy LazyPulls `json:"-"`
 	// Pull is the pull of its image in progress, on one machine; nil if there is none.
 	Pull *Pull `json:"pull,omitempty"`
 	// LastWake is the last wake; nil if there was none.

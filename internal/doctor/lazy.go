@@ -6,9 +6,14 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	containerd "github.com/containerd/containerd/v2/client"
+	"google.golang.org/grpc"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"wangell.loutres.me/api/v1alpha1"
 )
 
 // lazyPlugin is what containerd calls wangell-snapshotter.
@@ -42,4 +47,49 @@ func lazyPulls(ctx context.Context, address, fuse string) Check {
 		return c.warn(fmt.Sprintf("nothing serves the plugin %s at %s: %v", lazyPlugin, socket, err))
 	}
 	return c.ok("containerd has the plugin, which answers at " + socket)
+}
+
+// lazyPods checks whether the pods of a node of Kubernetes can start before their image is here; nothing is returned
+// if the containerd at a socket serves no kubelet, or has no such plugin.
+func lazyPods(ctx context.Context, address string) []Check {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	client, err := containerd.New(address, containerd.WithTimeout(checkTimeout))
+	if err != nil {
+		return nil
+	}
+	defer client.Close()
+	found, err := client.IntrospectionService().Plugins(ctx, "type==io.containerd.snapshotter.v1,id=="+lazyPlugin)
+	if err != nil || len(found.Plugins) == 0 {
+		return nil
+	}
+	conn, ok := client.Conn().(grpc.ClientConnInterface)
+	if !ok {
+		return nil
+	}
+	st, err := criv1.NewRuntimeServiceClient(conn).Status(ctx, &criv1.StatusRequest{})
+	if err != nil {
+		return nil
+	}
+	c := Check{Name: "lazy pulling of pods", Group: Images, For: "imagePull: {mode: Lazy} on Kubernetes (docs/images.md)"}
+	handlers := make([]string, 0, len(st.GetRuntimeHandlers()))
+	for _, h := range st.GetRuntimeHandlers() {
+		handlers = append(handlers, h.GetName())
+	}
+	return []Check{c.judgeLazyPods(handlers, found.Plugins[0].Exports)}
+}
+
+// judgeLazyPods judges the handlers of containerd's CRI plugin and what its configuration says of the snapshotter.
+func (c Check) judgeLazyPods(handlers []string, exports map[string]string) Check {
+	const where = "only for services with that mode: add %s to containerd's configuration, as docs/images.md says " +
+		"(Lazy pulling on Kubernetes), and restart containerd"
+	switch {
+	case !slices.Contains(handlers, v1alpha1.LazyRuntime):
+		c.Do = fmt.Sprintf(where, "the runtime "+v1alpha1.LazyRuntime)
+		return c.warn("containerd has no runtime " + v1alpha1.LazyRuntime)
+	case exports["enable_remote_snapshot_annotations"] != "true":
+		c.Do = fmt.Sprintf(where, "the exports of the plugin "+lazyPlugin)
+		return c.warn("containerd does not tell the snapshotter which image it pulls, so that it pulls it in full")
+	}
+	return c.ok("containerd has the runtime " + v1alpha1.LazyRuntime)
 }

@@ -58,6 +58,8 @@ type Config struct {
 	StartThroughDeployment bool
 	// NodePorts gives the Services of Wangell's own class a node port, by which clients outside reach them at any node.
 	NodePorts bool
+	// Lazy is set if the RuntimeClass v1alpha1.LazyRuntime exists, whose pods start before their image is here.
+	Lazy bool
 	// MetricsAddress and HealthAddress serve HTTP, host:port; an empty one serves nothing.
 	MetricsAddress, HealthAddress string
 	// APIAddress serves the API to people over TLS, host:port; an empty one serves nothing. All controllers have the same

@@ -78,7 +78,11 @@ func (r *reconciler) ensureSpec(ctx context.Context, key runtime.Key, s *v1alpha
 // ensureDeployment ensures the Deployment with the images that its pods are to run.
 func (r *reconciler) ensureDeployment(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService,
 	strategy v1alpha1.UpdateStrategy) (*appsv1.Deployment, error) {
-	plain := DeploymentOf(s, strategy)
+	lazy, err := r.pullsLazily(ctx, key, s)
+	if err != nil {
+		return nil, err
+	}
+	plain := DeploymentOf(s, strategy, lazy)
 	want := plain.DeepCopy()
 	digests, asleep := r.digestsOf(key, s)
 	fixImages(want, digests)

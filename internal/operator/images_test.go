@@ -128,7 +128,7 @@ func TestPodsRunTheDigestThatWasResolved(t *testing.T) {
 // While pods run, only a change of something else, or somebody's, changes the images of a Deployment.
 func TestImagesOfRunningPodsAreKept(t *testing.T) {
 	s := example(nil)
-	plain := DeploymentOf(s, s.Spec.Strategy())
+	plain := DeploymentOf(s, s.Spec.Strategy(), false)
 	digests := []v1alpha1.ImageDigest{{Image: s.Spec.Image, Digest: "sha256:" + strings.Repeat("5", 64)}}
 	for what, c := range map[string]struct {
 		asleep, kept bool

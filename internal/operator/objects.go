@@ -54,9 +54,10 @@ func selector(s *v1alpha1.WangellService) map[string]string {
 	return map[string]string{v1alpha1.LabelService: s.Name}
 }
 
-// DeploymentOf returns the Deployment of a service, whose spec has its defaults, with an update strategy. It is paused
-// and has no replicas: internal/runtime/kube writes these two fields.
-func DeploymentOf(s *v1alpha1.WangellService, strategy v1alpha1.UpdateStrategy) *appsv1.Deployment {
+// DeploymentOf returns the Deployment of a service, whose spec has its defaults, with an update strategy. With lazy,
+// its pods start before their image is here. It is paused and has no replicas: internal/runtime/kube writes these two
+// fields.
+func DeploymentOf(s *v1alpha1.WangellService, strategy v1alpha1.UpdateStrategy, lazy bool) *appsv1.Deployment {
 	none, revisions := int32(0), int32(2)
 	one, zero := intstr.FromInt32(1), intstr.FromInt32(0)
 	d := &appsv1.Deployment{
@@ -74,6 +75,9 @@ func DeploymentOf(s *v1alpha1.WangellService, strategy v1alpha1.UpdateStrategy) 
 	}
 	if strategy == v1alpha1.UpdateRecreate {
 		d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
+	}
+	if lazy {
+		pullLazily(&d.Spec.Template)
 	}
 	d.Annotations[madeFrom] = digest(d.Spec)
 	d.Spec.Paused = true // at rest: internal/runtime/kube resumes it when it has pods

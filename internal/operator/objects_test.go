@@ -124,27 +124,29 @@ func TestTemplateOfTheSpecIsUsedWhole(t *testing.T) {
 // An update changes the operator's fields, and keeps those of others and of the API server.
 func TestUpdatesKeepFieldsOfOthers(t *testing.T) {
 	s := example(nil)
-	is := DeploymentOf(s, s.Spec.Strategy())
+	is := DeploymentOf(s, s.Spec.Strategy(), false)
 	five := int32(5)
 	is.Spec.Replicas = &five
 	is.Labels["theirs"], is.Annotations["deployment.kubernetes.io/revision"] = "a", "3"
 	is.Spec.Template.Spec.RestartPolicy, is.Spec.Template.Spec.DNSPolicy = corev1.RestartPolicyAlways,
 		corev1.DNSClusterFirst // filled in
 	is.Spec.Template.Spec.Containers[0].TerminationMessagePath = "/dev/termination-log"
-	if updateDeployment(is, DeploymentOf(s, s.Spec.Strategy())) {
+	if updateDeployment(is, DeploymentOf(s, s.Spec.Strategy(), false)) {
 		t.Error("nothing changed, and an update is wanted")
 	}
 	s.Spec.Env = []corev1.EnvVar{{Name: "A", Value: "1"}}
-	if !updateDeployment(is, DeploymentOf(s, s.Spec.Strategy())) || *is.Spec.Replicas != 5 || is.Labels["theirs"] != "a" ||
+	if !updateDeployment(is, DeploymentOf(s, s.Spec.Strategy(), false)) || *is.Spec.Replicas != 5 ||
+		is.Labels["theirs"] != "a" ||
 		is.Spec.Template.Spec.Containers[0].Env[0].Value != "1" {
 		t.Errorf("%+v", is)
 	}
 	s.Spec.Env = nil
-	if !updateDeployment(is, DeploymentOf(s, s.Spec.Strategy())) || len(is.Spec.Template.Spec.Containers[0].Env) != 0 {
+	if !updateDeployment(is, DeploymentOf(s, s.Spec.Strategy(), false)) ||
+		len(is.Spec.Template.Spec.Containers[0].Env) != 0 {
 		t.Error("a variable that was taken away is still there")
 	}
 	is.Spec.Template.Spec.Containers[0].Image = "somebody/elses"
-	if !updateDeployment(is, DeploymentOf(s, s.Spec.Strategy())) ||
+	if !updateDeployment(is, DeploymentOf(s, s.Spec.Strategy(), false)) ||
 		is.Spec.Template.Spec.Containers[0].Image != s.Spec.Image {
 		t.Error("what somebody changed stays")
 	}
@@ -221,7 +223,7 @@ func TestDeploymentOfAWriterIsRecreate(t *testing.T) {
 		d := s.DeepCopy()
 		d.Spec.MaxReplicas, d.Spec.UpdateStrategy, d.Spec.VolumeMounts = c.most, c.strategy, c.mounts
 		v1alpha1.Default(d)
-		if got := DeploymentOf(d, d.Spec.Strategy()).Spec.Strategy; got.Type != c.want {
+		if got := DeploymentOf(d, d.Spec.Strategy(), false).Spec.Strategy; got.Type != c.want {
 			t.Errorf("%+v: %+v", c, got)
 		}
 	}

@@ -66,6 +66,7 @@ type reconciler struct {
 	now      func() time.Time
 
 	nodePorts bool // Config.NodePorts
+	lazy      bool // Config.Lazy
 
 	begun  chan struct{} // closed when claims and controllerAPI are set
 	claims *claims

@@ -11,8 +11,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// fits reports whether a pod could run on a node, as far as the node's labels and taints say. pod may be nil.
-func fits(pod *corev1.PodSpec, n *Node) bool {
+// Fits reports whether a pod could run on a node, as far as the node's labels and taints say. pod may be nil.
+func Fits(pod *corev1.PodSpec, n *Node) bool {
 	if !n.Known {
 		return true
 	}

@@ -31,6 +31,8 @@ type Image struct {
 	// Name is what the nodes pull: Ref, or that with the digest which the service has to run.
 	Name   string
 	Policy corev1.PullPolicy
+	// Lazy is set if pods are to start before the image is there.
+	Lazy bool
 }
 
 // Service is a service whose images are to be on nodes ahead of need.
@@ -47,11 +49,12 @@ type Service struct {
 	Hash string
 }
 
-// Want is an image that a node is to have, by Image.Name. Revision changes with the spec of any service that uses the
-// image with policy Always.
+// Want is an image that a node is to have, by Image.Name. Lazy is set if all its services on the node want it so.
+// Revision changes with the spec of any service that uses the image with policy Always.
 type Want struct {
 	Name     string
 	Policy   corev1.PullPolicy
+	Lazy     bool
 	Revision uint64
 }
 
@@ -131,9 +134,10 @@ var strength = map[corev1.PullPolicy]int{corev1.PullNever: 1, corev1.PullIfNotPr
 func add(on map[string]*Want, image Image, s *Service) {
 	w := on[image.Name]
 	if w == nil {
-		w = &Want{Name: image.Name, Policy: image.Policy}
+		w = &Want{Name: image.Name, Policy: image.Policy, Lazy: image.Lazy}
 		on[image.Name] = w
 	}
+	w.Lazy = w.Lazy && image.Lazy
 	if strength[image.Policy] > strength[w.Policy] {
 		w.Policy = image.Policy
 	}
@@ -157,7 +161,7 @@ func order(s *Service, nodes []Node, scores []uint64) []string {
 	}
 	var fit []scored
 	for i := range nodes {
-		if fits(s.Pod, &nodes[i]) {
+		if Fits(s.Pod, &nodes[i]) {
 			fit = append(fit, scored{nodes[i].Name, rendezvous.Mix(scores[i] ^ key)})
 		}
 	}

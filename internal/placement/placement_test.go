@@ -24,7 +24,7 @@ func nodes(n int) []Node {
 func service(key string, on int, refs ...string) Service {
 	s := Service{Key: key, Nodes: on}
 	for _, r := range refs {
-		s.Images = append(s.Images, Image{r, r, corev1.PullIfNotPresent})
+		s.Images = append(s.Images, Image{Ref: r, Name: r, Policy: corev1.PullIfNotPresent})
 	}
 	return s
 }

@@ -37,6 +37,15 @@ type Store interface {
 	Look(ctx context.Context, ref string) (cri.Image, bool, error)
 	// Pull pulls an image. It may return a cri.ImageError.
 	Pull(ctx context.Context, ref string) error
+	// LazyReady says why pods cannot start here before their image is here; nil if they can. It may return a
+	// cri.ImageError.
+	LazyReady(ctx context.Context) error
+	// PullLazily pulls an image for pods that start before it is here. It may return a cri.ImageError.
+	PullLazily(ctx context.Context, ref string) error
+	// LazyFormat reports whether an image has a layer in a format for that; known is false if it cannot tell.
+	LazyFormat(ctx context.Context, ref string) (lazy, known bool)
+	// Whole reports whether an image that is there can be used by pods that do not start before it is here.
+	Whole(ctx context.Context, ref string) (bool, error)
 	// Progress returns how many bytes of an image are there during a pull that began at a time, of how many; known is
 	// false if that is unknown.
 	Progress(ctx context.Context, ref string, began time.Time) (done, total uint64, known bool)

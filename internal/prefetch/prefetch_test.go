@@ -31,10 +31,18 @@ type node struct {
 	mu      sync.Mutex
 	reports []wire.ImageReport
 	pulled  []wire.ImagePulled
+	lazy    lazyNode
+}
+
+// setLazy changes what the node can do lazily.
+func (n *node) setLazy(change func(*lazyNode)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	change(&n.lazy)
 }
 
 // halfPulled is a Store whose pulls are always at the half.
-type halfPulled struct{ *cri.Images }
+type halfPulled struct{ lazyStore }
 
 func (halfPulled) Progress(context.Context, string, time.Time) (done, total uint64, known bool) {
 	return 5, 10, true
@@ -42,7 +50,7 @@ func (halfPulled) Progress(context.Context, string, time.Time) (done, total uint
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	n := &node{t: t, rt: critest.New(t)}
+	n := &node{t: t, rt: critest.New(t), lazy: lazyNode{lazily: map[string]bool{}}}
 	n.rt.Start()
 	n.start()
 	t.Cleanup(func() { n.stop() })
@@ -56,7 +64,7 @@ func (n *node) start() {
 		n.t.Fatal(err)
 	}
 	n.keeper = New(Config{
-		Store: halfPulled{store}, ProgressEvery: 10 * time.Millisecond,
+		Store: halfPulled{lazyStore{store, n}}, ProgressEvery: 10 * time.Millisecond,
 		Progress: func(p wire.ImagePulled) {
 			n.mu.Lock()
 			defer n.mu.Unlock()

@@ -97,8 +97,14 @@ func (k *Keeper) handle(ctx context.Context, e *entry) {
 	k.mu.Unlock()
 	image, pulled, err := k.ensure(ctx, e, want, pulled)
 	var pinErr error
+	inFull := false
 	if err == nil {
 		pinErr = k.pin(ctx, want.Ref)
+		lazy, known := true, false
+		if want.Lazy {
+			lazy, known = k.cfg.Store.LazyFormat(ctx, want.Ref)
+		}
+		inFull = known && !lazy
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -122,7 +128,7 @@ func (k *Keeper) handle(ctx context.Context, e *entry) {
 		return
 	}
 	if err == nil {
-		k.set(e, wire.ImageReport{State: wire.ImagePresent, Digest: image.Digest, Size: image.Size})
+		k.set(e, present(image, inFull))
 	} else if e.report.State != wire.ImagePresent || status.Code(err) != codes.Unavailable {
 		k.set(e, failure(err)) // unless the runtime is only being restarted
 	}
@@ -145,6 +151,12 @@ func (k *Keeper) ensure(ctx context.Context, e *entry, want wire.WantedImage, pu
 	image, found, err := k.cfg.Store.Look(ctx, want.Ref)
 	again := want.Policy == wire.ImageAlways && !pulled
 	switch {
+	case err == nil && want.Lazy:
+		err = k.cfg.Store.LazyReady(ctx)
+	case err == nil && found:
+		found, err = k.cfg.Store.Whole(ctx, want.Ref)
+	}
+	switch {
 	case err != nil || found && !again:
 		return image, pulled, err
 	case want.Policy == wire.ImageNever:
@@ -153,7 +165,11 @@ func (k *Keeper) ensure(ctx context.Context, e *entry, want wire.WantedImage, pu
 	begin := time.Now()
 	reported := k.reportPull(e)
 	endProgress := k.tellProgress(ctx, e, want.Ref, begin)
-	err = k.cfg.Store.Pull(ctx, want.Ref)
+	if want.Lazy {
+		err = k.cfg.Store.PullLazily(ctx, want.Ref)
+	} else {
+		err = k.cfg.Store.Pull(ctx, want.Ref)
+	}
 	endProgress()
 	reported()
 	if ctx.Err() != nil {
@@ -241,6 +257,17 @@ func (k *Keeper) pulledFor(e *entry) string {
 
 // errNever is the error of an image that may not be pulled.
 var errNever = errors.New("not on the node and imagePullPolicy is Never: load it there, or change the policy")
+
+// present is the report of an image that is there; inFull: although it was wanted lazily.
+func present(image cri.Image, inFull bool) wire.ImageReport {
+	r := wire.ImageReport{State: wire.ImagePresent, Digest: image.Digest, Size: image.Size}
+	if inFull {
+		r.Reason = cri.ReasonNotLazy
+		r.Message = "it is there in full, because no layer is eStargz or zstd:chunked: " +
+			"wangell image convert --compression estargz makes such images"
+	}
+	return r
+}
 
 // failure is the report of an image that could not be ensured.
 func failure(err error) wire.ImageReport {

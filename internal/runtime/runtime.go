@@ -157,6 +157,8 @@ type ImagePull struct {
 	// Image is one of the service's images, maybe by its digest.
 	Image  string
 	Policy corev1.PullPolicy
+	// Lazy is set if pods are to start before the image is there.
+	Lazy bool
 }
 
 // StartHooks are called during Start, on its goroutine. They must return quickly. Either may be nil.

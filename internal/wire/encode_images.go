@@ -20,6 +20,7 @@ const (
 	maxImageDigest  = 128 // bytes
 	maxImagePolicy  = ImageNever
 	maxImageState   = ImageFailed
+	policyLazy      = 0x80                // bit of a policy
 	wantedImageSize = 2 + 1 + 8           // bytes without the name
 	imageReportSize = 2 + 1 + 1 + 1 + 8*2 // bytes without texts
 )
@@ -70,7 +71,11 @@ func (m *Images) append(b []byte) []byte {
 	b = append(b, byte(len(m.Images)))
 	for i := range m.Images {
 		w := &m.Images[i]
-		b = append(appendName(b, w.Ref), byte(w.Policy))
+		policy := byte(w.Policy)
+		if w.Lazy {
+			policy |= policyLazy
+		}
+		b = append(appendName(b, w.Ref), policy)
 		b = binary.BigEndian.AppendUint64(b, w.Revision)
 	}
 	return b
@@ -82,7 +87,10 @@ func (m *Images) decode(d *decoder) {
 		m.Images = make([]WantedImage, n)
 	}
 	for i := range m.Images {
-		m.Images[i] = WantedImage{Ref: d.name(), Policy: ImagePolicy(d.u8()), Revision: d.u64()}
+		ref, policy := d.name(), d.u8()
+		m.Images[i] = WantedImage{
+			Ref: ref, Policy: ImagePolicy(policy &^ policyLazy), Lazy: policy&policyLazy != 0, Revision: d.u64(),
+		}
 	}
 }
 

@@ -83,6 +83,10 @@ func samples() map[string]Message {
 			{Ref: "registry.example/app:v1", Policy: ImageIfNotPresent},
 			{Ref: "nginx", Policy: ImageAlways, Revision: 0x0123456789abcdef},
 		}},
+		"images lazily": &Images{Generation: 5, Pieces: 1, Images: []WantedImage{
+			{Ref: "model", Policy: ImageNever, Lazy: true},
+			{Ref: "other", Policy: ImageIfNotPresent, Lazy: true, Revision: 7},
+		}},
 		"images none": &Images{Generation: 4, Pieces: 1},
 		"images full": NewImages(1<<60, slices.Repeat([]WantedImage{
 			{Ref: strings.Repeat("i", MaxImageText), Policy: ImageNever, Revision: 1 << 60},

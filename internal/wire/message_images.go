@@ -19,6 +19,8 @@ type WantedImage struct {
 	// Ref is the image's name as a user wrote it, 1 to MaxImageText bytes.
 	Ref    string
 	Policy ImagePolicy
+	// Lazy is set if the image is to be pulled so that containers can start before it is here.
+	Lazy bool
 	// Revision is another number when the image is to be pulled again under ImageAlways.
 	Revision uint64
 }
@@ -49,8 +51,8 @@ const (
 type ImageReport struct {
 	Ref   string
 	State ImageState
-	// Reason is a word such as NotFound, and Message a sentence for users, at most MaxImageText bytes; empty unless the
-	// state is ImageFailed.
+	// Reason is a word such as NotFound, and Message a sentence for users, at most MaxImageText bytes. A present image has
+	// them if it is not there in the way that was wanted. Otherwise they are empty unless the state is ImageFailed.
 	Reason, Message string
 	// Digest and Size in bytes are those of a present image, as the container runtime reports them.
 	Digest string

@@ -134,9 +134,32 @@ state = "/run/containerd"
       [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
         BinaryName = "runc"
         SystemdCgroup = false
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.wangell-lazy]
+      runtime_type = "io.containerd.runc.v2"
+      snapshotter = "wangell-lazy"
+      [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.wangell-lazy.options]
+        BinaryName = "runc"
+        SystemdCgroup = false
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = ["/opt/cni/bin"]
     conf_dir = "/etc/cni/net.d"
+
+# Lazy pulling, as docs/images.md says.
+[proxy_plugins.wangell-lazy]
+  type = "snapshot"
+  address = "/run/wangell-lazy/lazy.sock"
+  [proxy_plugins.wangell-lazy.exports]
+    root = "/var/lib/wangell-lazy"
+    enable_remote_snapshot_annotations = "true"
+
+[[plugins."io.containerd.transfer.v1.local".unpack_config]]
+  platform = "linux"
+  snapshotter = "overlayfs"
+  differ = "walking"
+[[plugins."io.containerd.transfer.v1.local".unpack_config]]
+  platform = "linux"
+  snapshotter = "wangell-lazy"
+  differ = "walking"
 `
 }
 

@@ -181,6 +181,12 @@ func pinned(t *testing.T, socket string) []string {
 // pushLarge pushes an image that was never there before: the tests' server and random bytes. It returns its name.
 func pushLarge(t *testing.T) string {
 	t.Helper()
+	return "registry.cluster.local:5000/" + pushLargeAt(t)
+}
+
+// pushLargeAt is pushLarge, and returns the name without the registry.
+func pushLargeAt(t *testing.T) string {
+	t.Helper()
 	server := e2e.Must(os.ReadFile(filepath.Join(folder, "server")))(t)
 	filler := make([]byte, largeImage)
 	rand.Read(filler)
@@ -192,5 +198,5 @@ func pushLarge(t *testing.T) string {
 	if err := remote.Write(to, img, remote.WithContext(context.Background())); err != nil {
 		t.Fatal(err)
 	}
-	return "registry.cluster.local:5000/" + path
+	return path
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/image"
 	"wangell.loutres.me/internal/testutil/e2e"
 )
@@ -51,6 +52,11 @@ func install() error {
 		return err
 	}
 	if err := pushProduct(root, thisTag); err != nil {
+		return err
+	}
+	// The controllers read the labels when the node's daemon connects.
+	_, err := lab.kubectl("", "label", "node", lab.lazyNode(), v1alpha1.LabelLazy+"=true", "--overwrite")
+	if err != nil {
 		return err
 	}
 	src, tag := root, thisTag
@@ -143,6 +149,9 @@ func helm(src, tag string, values ...string) error {
 		"--wait", "--timeout", "10m",
 		"--set", "image.repository=" + lab.Registry.Address + "/wangell", "--set", "image.tag=" + tag,
 		"--set", "addresses={" + lab.LAN.ServiceAddresses + "}"}
+	if src == root {
+		values = append(values, "lazy.enabled=true")
+	}
 	for _, v := range values {
 		args = append(args, "--set", v)
 	}

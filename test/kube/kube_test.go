@@ -34,6 +34,7 @@ var calm = []part{
 	{"images are on nodes before the first client", testPrefetch},
 	{"a digest that becomes known during a wake replaces no pod", testDigestDuringWake},
 	{"images of private registries are, too", testPrivate},
+	{"pods start before their image is there", testLazy},
 	{"a node has no key but its own", testNodeKeys},
 	{"people see their own namespaces", testPeople},
 	{"the gate comes before programs of others", testOrder},

@@ -84,7 +84,7 @@ func (r withDeployments) Start(ctx context.Context, s *v1alpha1.WangellService, 
 	spec := s.DeepCopy()
 	v1alpha1.Default(spec)
 	spec.Spec.ImagePullPolicy = corev1.PullIfNotPresent // nodes have to fetch the image once
-	want := operator.DeploymentOf(spec, spec.Spec.Strategy())
+	want := operator.DeploymentOf(spec, spec.Spec.Strategy(), false)
 	want.OwnerReferences = nil
 	deployments := r.client.AppsV1().Deployments(s.Namespace)
 	is, err := deployments.Get(ctx, s.Name, metav1.GetOptions{})

@@ -173,15 +173,22 @@ func pullPod(pull runtime.ImagePull) *corev1.Pod {
 	s := pull.Service
 	account, secrets, class := s.Spec.ServiceAccountName, []corev1.LocalObjectReference(nil), (*string)(nil)
 	var tolerations []corev1.Toleration
+	var annotations map[string]string
+	if pull.Lazy {
+		class, annotations = new(v1alpha1.LazyRuntime), map[string]string{v1alpha1.AnnotationHandler: v1alpha1.LazyRuntime}
+	}
 	if t := s.Spec.Template; t != nil {
-		account, secrets, class = t.Spec.ServiceAccountName, t.Spec.ImagePullSecrets, t.Spec.RuntimeClassName
+		account, secrets = t.Spec.ServiceAccountName, t.Spec.ImagePullSecrets
+		if !pull.Lazy {
+			class = t.Spec.RuntimeClassName
+		}
 		tolerations = t.Spec.Tolerations
 	}
 	no, yes, now := false, true, int64(0)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: s.Namespace, GenerateName: s.Name + "-pulls-image-",
-			Labels: map[string]string{v1alpha1.LabelPulls: s.Name},
+			Labels: map[string]string{v1alpha1.LabelPulls: s.Name}, Annotations: annotations,
 		},
 		Spec: corev1.PodSpec{
 			NodeName: pull.Node, RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: &now,

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/cri"
+	"wangell.loutres.me/internal/placement"
+)
+
+// LazyPulls says whether the pods of a service on a cluster start before their image is here.
+type LazyPulls uint8
+
+// The values of LazyPulls.
+const (
+	LazyUndecided LazyPulls = iota // the nodes are not known yet
+	LazyOff                        // images are pulled in full
+	LazyOn
+)
+
+// decideLazy decides whether the pods of a service start before their image is here: if they should, and there is a
+// node where such pods can run. enabled is Config.Lazy.
+func decideLazy(spec *v1alpha1.WangellServiceSpec, nodes []placement.Node, enabled bool) LazyPulls {
+	if !spec.PullsLazily() || !enabled {
+		return LazyOff
+	}
+	pod := lazyPod(spec)
+	if slices.ContainsFunc(nodes, func(n placement.Node) bool { return n.Known && placement.Fits(pod, &n) }) {
+		return LazyOn
+	}
+	return LazyOff
+}
+
+// lazyPod returns what decides on which nodes the pods of a service with the RuntimeClass run, whose node selector the
+// API server adds to theirs.
+func lazyPod(spec *v1alpha1.WangellServiceSpec) *corev1.PodSpec {
+	pod := &corev1.PodSpec{}
+	if spec.Template != nil {
+		own := spec.Template.Spec
+		pod = &own
+	}
+	selector := map[string]string{v1alpha1.LabelLazy: "true"}
+	maps.Copy(selector, pod.NodeSelector)
+	pod.NodeSelector = selector
+	return pod
+}
+
+// orFull adds to the status of images that were to be pulled lazily why they are pulled in full.
+func (st ImageStatus) orFull(lazy LazyPulls, enabled bool) ImageStatus {
+	if lazy != LazyOff {
+		return st
+	}
+	why := fmt.Sprintf("no node where the pods could run has the label %s=true", v1alpha1.LabelLazy)
+	if !enabled {
+		why = "the chart's lazy.enabled is false"
+	}
+	st.Message += "; in full instead of lazily, because " + why + ": see docs/images.md, Lazy pulling on Kubernetes"
+	if st.Ready == imagesReady {
+		st.Reason = cri.ReasonNotLazy
+	}
+	return st
+}

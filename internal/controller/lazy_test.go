@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/wire"
+)
+
+// lazily has images pulled lazily.
+func lazily(s *v1alpha1.WangellServiceSpec) {
+	s.ImagePull = &v1alpha1.ImagePull{Mode: v1alpha1.PullLazy}
+}
+
+// lastWanted returns the images that a daemon was last told of.
+func (d *fakeDaemon) lastWanted() []wire.WantedImage {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.images) == 0 {
+		return nil
+	}
+	return d.images[len(d.images)-1].Images
+}
+
+// A service that pulls lazily uses the nodes that are set up for it, and another with the same image and all of it
+// makes its node pull all of it.
+func TestLazyPullsUseTheNodesThatAreSetUp(t *testing.T) {
+	w := newClusterWith(t, func(c *fakeCluster) {
+		c.labels = map[string]map[string]string{"n2": {v1alpha1.LabelLazy: "true"}}
+	}, func(c *Config) { c.ImageSettle, c.Lazy = 200*time.Millisecond, true })
+	const ref = "registry.example/a:1"
+	w.apply(newService("a", lazily))
+	want := wire.WantedImage{Ref: ref, Policy: wire.ImageIfNotPresent, Lazy: true}
+	w.until("n2 is to pull it lazily", func() bool { return slices.Equal(w.d2.lastWanted(), []wire.WantedImage{want}) })
+	if got := w.d.lastWanted(); len(got) > 0 {
+		t.Errorf("n1, which is not set up, is to have %v", got)
+	}
+	if st := w.status("a"); st.Lazy != LazyOn {
+		t.Errorf("its pods: %v", st.Lazy)
+	}
+	w.d2.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent, Digest: "sha256:5"})
+	w.images("a", "Present")
+	w.d2.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent, Digest: "sha256:5", Reason: "NotLazy",
+		Message: "no layer"})
+	if st := w.images("a", "NotLazy"); st.Ready != "True" || !strings.HasSuffix(st.Message, "on n2: no layer") {
+		t.Errorf("%+v", st)
+	}
+	w.apply(newService("a", lazily), newService("b", func(s *v1alpha1.WangellServiceSpec) { s.Image = ref }))
+	want.Lazy = false
+	w.until("n2 is to pull all of it", func() bool { return slices.Equal(w.d2.lastWanted(), []wire.WantedImage{want}) })
+}
+
+// Where nothing is set up for lazy pulls, images are pulled in full, and the status says why.
+func TestImagesArePulledInFullWhereNothingIsSetUp(t *testing.T) {
+	for _, c := range []struct {
+		enabled bool
+		why     string
+	}{{false, "lazy.enabled is false"}, {true, "has the label wangell.loutres.me/lazy=true"}} {
+		w := newClusterWith(t, nil, func(o *Config) { o.ImageSettle, o.Lazy = 200*time.Millisecond, c.enabled })
+		const ref = "registry.example/a:1"
+		w.apply(newService("a", lazily))
+		w.untilWants(w.d, ref)
+		w.untilWants(w.d2, ref)
+		if got := w.d.lastWanted(); got[0].Lazy {
+			t.Errorf("n1 is to pull %+v", got)
+		}
+		w.d.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent, Digest: "sha256:5"})
+		st := w.images("a", "NotLazy")
+		if st.Ready != "True" || !strings.Contains(st.Message, c.why) || w.status("a").Lazy != LazyOff {
+			t.Errorf("%+v", st)
+		}
+	}
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// pullLazily makes the pods of a template start before their image is here. Their RuntimeClass has containerd use the
+// snapshotter for that, and the annotation has kubelet's pulls use it, too.
+func pullLazily(t *corev1.PodTemplateSpec) {
+	t.Spec.RuntimeClassName = new(v1alpha1.LazyRuntime)
+	t.Annotations = with(t.Annotations, v1alpha1.AnnotationHandler, v1alpha1.LazyRuntime)
+}
+
+// pullsLazily reports whether the pods of a service are to start before their image is here. As long as the controller
+// does not know the nodes, its Deployment stays as it is.
+func (r *reconciler) pullsLazily(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService) (bool, error) {
+	if !s.Spec.PullsLazily() || !r.lazy {
+		return false, nil
+	}
+	if st, known := r.StatusOf(key); known && st.Lazy != controller.LazyUndecided {
+		return st.Lazy == controller.LazyOn, nil
+	}
+	var d appsv1.Deployment
+	err := r.client.Get(ctx, client.ObjectKeyFromObject(s), &d)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return false, fmt.Errorf("look at Deployment %s: %w", key, err)
+	}
+	class := d.Spec.Template.Spec.RuntimeClassName
+	return class != nil && *class == v1alpha1.LazyRuntime, nil
+}
