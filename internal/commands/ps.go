@@ -20,10 +20,11 @@ func (p *Place) newPs() *cobra.Command {
 		Use:   "ps",
 		Short: "List the services of a running 'wangell up'",
 		Long: `List the services of a running 'wangell up': address, state, pods, open connections
-and the last wake. A manifest with a mistake has a line of its own. Services of an
-invalid manifest keep their last valid state. With -o json its mistakes are on standard
-error. A budget of wakes that clients exceed shows as the MESSAGE of its service; a table
-of the gate that is almost full has a line below the services.`,
+and the last wake, and requests per second if a service balances them. A manifest with a
+mistake has a line of its own. Services of an invalid manifest keep their last valid state.
+With -o json its mistakes are on standard error. A budget of wakes that clients exceed
+shows as the MESSAGE of its service; a table of the gate that is almost full has a line
+below the services.`,
 		GroupID: GroupLook,
 		Example: `  sudo wangell ps
   sudo wangell ps -o json | jq -r '.[].service.status.loadBalancerIP'`,

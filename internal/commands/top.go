@@ -31,8 +31,9 @@ func (p *Place) newTop() *cobra.Command {
 		Use:   "top [NAME...]",
 		Short: "Watch connections and bytes per second of services and their pods",
 		Long: `Watch the services of a running 'wangell up', or those named: open connections, new ones and
-bytes per second, of each service and each of its pods. BUSIEST/MEAN is the rate of new
-connections of the busiest pod by the mean of all.
+bytes per second, of each service and each of its pods. REQ/S is there if a service has
+balancing.level: Request. BUSIEST/MEAN is the rate of requests, or otherwise of new
+connections, of the busiest pod by the mean of all.
 
 On a terminal, keys change the order (r: rate, o: open, n: name), show or hide pods (p), stop
 and continue (space), scroll (arrows, PgUp, PgDn), and end it (q or Ctrl-C). If the input or the
@@ -64,7 +65,8 @@ output is no terminal, with --count or with -o json, each interval adds to the o
 	p.several(cmd)
 	cmd.Flags().DurationVar(&f.interval, "interval", time.Second, "time between two measurements")
 	cmd.Flags().IntVar(&f.count, "count", 0, "number of intervals to show; 0 for no end")
-	cmd.Flags().StringVar(&f.order, "sort", string(view.TopByRate), "rate (new connections per second), open or name")
+	cmd.Flags().StringVar(&f.order, "sort", string(view.TopByRate),
+		"rate (requests or new connections per second), open or name")
 	orders := make([]string, 0, 3)
 	for _, o := range view.TopOrders() {
 		orders = append(orders, string(o))

@@ -26,6 +26,12 @@ var (
 		"Connections established, by service that has been used.", "namespace", "service")
 	descBytes = desc("wangell_service_bytes_total",
 		"IP bytes to (in) and from (out) the pods, by service that has been used.", "namespace", "service", "direction")
+	descRequests = desc("wangell_requests_total",
+		"Requests that have ended, by class of the status code, where requests are balanced.",
+		"namespace", "service", "pod", "code")
+	descOpenRequests = desc("wangell_open_requests",
+		"Requests that are not answered yet, where requests are balanced. Those without a pod wait.",
+		"namespace", "service", "pod")
 	descLatest = desc("wangell_service_latest_request_timestamp_seconds",
 		"Time of the last packet, by service that has been used.", "namespace", "service")
 	descAsleep = desc("wangell_service_asleep_seconds_total",
@@ -57,7 +63,8 @@ func (m collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 	for _, d := range []*prometheus.Desc{
 		descServices, descPods, descByState, descDesired, descDaemons, descStarting, descOpen, descFlows, descBytes,
-		descLatest, descAsleep, descSavedCPU, descSavedMemory, descDropped, descMessages, descRepeats,
+		descRequests, descOpenRequests, descLatest, descAsleep, descSavedCPU, descSavedMemory, descDropped, descMessages,
+		descRepeats,
 	} {
 		ch <- d
 	}
@@ -77,7 +84,18 @@ type usedService struct {
 	traffic Traffic
 	latest  float64 // seconds since the epoch
 	saved   savings
+	answers []podAnswers // if requests are balanced
 }
+
+// podAnswers are the requests of a pod; without a name, those that have none.
+type podAnswers struct {
+	pod   string
+	open  uint32
+	ended [wire.Classes]uint64
+}
+
+// classes are the names of the classes of answers.
+var classes = [wire.Classes]string{"none", "1xx", "2xx", "3xx", "4xx", "5xx"}
 
 // snapshot takes a snapshot, on the loop.
 func (e *engine) snapshot() snapshot {
@@ -98,7 +116,7 @@ func (e *engine) snapshot() snapshot {
 			st := s.status()
 			latest := float64(st.Service.Status.LatestRequest.UnixMilli()) / 1000
 			saved := s.sleep.until(monotime.Now(), requestsOf(&s.spec.Spec))
-			n.used = append(n.used, usedService{s.key, st.Traffic, latest, saved})
+			n.used = append(n.used, usedService{s.key, st.Traffic, latest, saved, s.answersByPod()})
 		}
 	}
 	return n
@@ -127,6 +145,12 @@ func (m collector) Collect(ch chan<- prometheus.Metric) {
 		count(ch, descFlows, float64(u.traffic.NewFlows), namespace, name)
 		count(ch, descBytes, float64(u.traffic.BytesIn), namespace, name, "in")
 		count(ch, descBytes, float64(u.traffic.BytesOut), namespace, name, "out")
+		for _, a := range u.answers {
+			gauge(ch, descOpenRequests, float64(a.open), namespace, name, a.pod)
+			for class, n := range a.ended {
+				count(ch, descRequests, float64(n), namespace, name, a.pod, classes[class])
+			}
+		}
 		gauge(ch, descLatest, u.latest, namespace, name)
 		count(ch, descAsleep, u.saved.asleep.Seconds(), namespace, name)
 		if v := u.saved.cpu; !math.IsNaN(v) {

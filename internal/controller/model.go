@@ -36,9 +36,10 @@ type pod struct {
 	// quietFrom is the first generation whose Quiet counts, because every daemon has the drain by then; 0 before that.
 	quietFrom uint64
 
-	stats wire.PodStats
-	usage consumption
-	load  *uint32 // its open flows as last reported for other nodes; nil if they were not
+	stats   wire.PodStats
+	usage   consumption
+	answers answers // requests through all nodes
+	load    *uint32 // its open flows as last reported for other nodes; nil if they were not
 }
 
 // service is a service with all that is known of it. It belongs to the loop.
@@ -56,6 +57,7 @@ type service struct {
 
 	sleep      sleep         // how long it has slept
 	traffic    Traffic       // of all its pods, including those that are gone
+	answers    answers       // requests that have no pod
 	lastPacket monotime.Time // of all its pods
 	imageErr   string        // why its image could not be fetched ahead of need, on one machine
 	pull       *Pull         // that is going on, on one machine; nil if none

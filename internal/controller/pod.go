@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 
 	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -40,6 +41,8 @@ func (p *pod) status() PodStatus {
 		ID: p.rt.ID, Addr: p.rt.Addr, Node: p.node, State: p.state().String(), Started: p.rt.Started.Wall(),
 		Traffic: Traffic{
 			OpenFlows: p.stats.OpenFlows, NewFlows: p.stats.NewFlows, BytesIn: p.stats.BytesIn, BytesOut: p.stats.BytesOut,
+			Requests: p.answers.sum.Started, OpenRequests: p.answers.open(),
+			RequestsPerSecond: p.answers.rate(monotime.Now()),
 		},
 	}
 }

@@ -38,6 +38,7 @@ func (r *receiver) left(p wire.Peer) {
 	r.blobs.left(p)
 	for _, s := range r.engine.table.services {
 		delete(s.idle, p.Node)
+		s.forgetOpen(p.Node)
 	}
 	r.engine.dropAlerts(p)
 }
@@ -112,6 +113,10 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 	case *wire.Loads:
 		for _, l := range m.Pods {
 			r.relay.add(from, l)
+		}
+	case *wire.Answers:
+		for _, a := range m.Pods {
+			r.answers(from, m.At, a)
 		}
 	case *wire.Stats:
 		for _, st := range m.Pods {

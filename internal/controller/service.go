@@ -84,6 +84,7 @@ func (s *service) status() Status {
 	st := Status{Service: *s.spec, Traffic: s.traffic, Serving: s.machine.Serving(), Desired: s.machine.Desired(),
 		Pressure: s.pressure(), Images: s.images, Lazy: s.lazy, Pull: s.pull}
 	st.Traffic.Denied, st.Lost = s.denied.total(), s.lost()
+	st.Traffic.OpenRequests = s.answers.open()
 	st.Slept = s.sleep.status(requestsOf(&s.spec.Spec))
 	if s.lastWake != nil {
 		w := *s.lastWake
@@ -104,6 +105,8 @@ func (s *service) status() Status {
 		ps := p.status()
 		st.Pods = append(st.Pods, ps)
 		st.Traffic.OpenFlows += ps.Traffic.OpenFlows
+		st.Traffic.OpenRequests += ps.Traffic.OpenRequests
+		st.Traffic.RequestsPerSecond += ps.Traffic.RequestsPerSecond
 	}
 	return st
 }

@@ -22,6 +22,12 @@ type Traffic struct {
 	// Denied is the number of connection requests dropped because of their source, as daemons have last reported it: at
 	// most once a minute. That of a single pod is 0.
 	Denied uint64 `json:"denied,omitempty"`
+	// Requests is the number of requests, and OpenRequests the number of those that are not answered yet. They are 0
+	// unless requests are balanced.
+	Requests     uint64 `json:"requests,omitempty"`
+	OpenRequests uint32 `json:"openRequests,omitempty"`
+	// RequestsPerSecond is the number of requests started in the last second or two.
+	RequestsPerSecond float64 `json:"requestsPerSecond,omitempty"`
 }
 
 // Pull is how much of an image is there while it is fetched on one machine.

@@ -74,6 +74,7 @@ func Bootstrap(c BootstrapConfig) ([]byte, error) {
 		StaticResources: &bootstrap.Bootstrap_StaticResources{Clusters: []*cluster.Cluster{serverCluster(c.Socket)}},
 		OverloadManager: limits(c),
 	}
+	reportRequests(b)
 	if c.Admin != "" {
 		b.Admin = &bootstrap.Admin{Address: pipe(c.Admin, 0o600)}
 	}

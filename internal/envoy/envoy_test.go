@@ -32,6 +32,7 @@ type running struct {
 	server    *Server
 	connected chan Proxy
 	log       *syncbuf.Buffer
+	counts    counts
 }
 
 // runEnvoy starts Envoy, without a service yet.
@@ -47,6 +48,7 @@ func runEnvoy(t testing.TB) *running {
 	log := slog.New(slog.NewTextHandler(r.log, nil))
 	r.server, err = Serve(Config{
 		Socket: socket, Owner: os.Getuid(), Log: log, Connected: func(_ context.Context, p Proxy) { r.connected <- p },
+		Requests: r.counts.add,
 	})
 	if err != nil {
 		t.Fatal(err)

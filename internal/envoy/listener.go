@@ -101,6 +101,7 @@ func httpFilters(s *Service) []*listener.Filter {
 		PreserveExternalRequestId:  true,
 		Proxy_100Continue:          true,
 		ServerHeaderTransformation: hcm.HttpConnectionManager_PASS_THROUGH,
+		AccessLog:                  countAnswers(s),
 	}
 	for _, u := range upgrades {
 		m.UpgradeConfigs = append(m.UpgradeConfigs, &hcm.HttpConnectionManager_UpgradeConfig{UpgradeType: u})

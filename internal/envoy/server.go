@@ -14,6 +14,8 @@ import (
 	"time"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	loadstats "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
+	metrics "github.com/envoyproxy/go-control-plane/envoy/service/metrics/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/server/delta/v3"
@@ -36,7 +38,9 @@ type Config struct {
 	// Connected is called when an Envoy has connected, with a context that ends when it is gone. It gets its resources
 	// once Connected returns and there was a Set.
 	Connected func(ctx context.Context, p Proxy)
-	Log       *slog.Logger
+	// Requests is called with what Envoy reports, every ReportInterval. It must not wait. Optional.
+	Requests func([]Requests)
+	Log      *slog.Logger
 }
 
 // Server gives Envoy its resources over xDS: the aggregated, incremental stream (envoy: docs/api-docs/xds_protocol). It
@@ -70,6 +74,9 @@ func Serve(cfg Config) (*Server, error) {
 		grpc: grpc.NewServer(grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout})),
 	}
 	discovery.RegisterAggregatedDiscoveryServiceServer(s.grpc, &stream{server: s})
+	r := &reports{report: cfg.Requests}
+	loadstats.RegisterLoadReportingServiceServer(s.grpc, r)
+	metrics.RegisterMetricsServiceServer(s.grpc, r)
 	go func() {
 		defer close(s.served)
 		if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {

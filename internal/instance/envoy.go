@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -172,8 +173,16 @@ func (p *proxy) keep(ctx context.Context, program string) (err error) {
 	if err := errors.Join(os.MkdirAll(p.dir, 0o700), os.Chown(p.dir, envoyUser, envoyUser)); err != nil {
 		return fmt.Errorf("folder for Envoy's sockets: %w", err)
 	}
-	start := func(context.Context) (*process.Process, error) { return p.launch(program, n) }
+	start := func(ctx context.Context) (*process.Process, error) {
+		if err := p.awaitServer(ctx); err != nil {
+			return nil, err
+		}
+		return p.launch(program, n)
+	}
 	first, err := start(ctx)
+	if err != nil && ctx.Err() != nil {
+		return nil // it is not wanted any more
+	}
 	if err != nil {
 		return err
 	}
@@ -192,6 +201,24 @@ func (p *proxy) keep(ctx context.Context, program string) (err error) {
 		return running.Stop(childGrace)
 	}
 	return nil
+}
+
+// serverLooks is how often awaitServer looks.
+const serverLooks = 20 * time.Millisecond
+
+// awaitServer waits until the daemon has made its socket. Envoy tries again only after five seconds to report to a
+// server that is not there.
+func (p *proxy) awaitServer(ctx context.Context) error {
+	for {
+		if _, err := os.Stat(filepath.Join(p.dir, envoySocketName)); err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(serverLooks):
+		}
+	}
 }
 
 // launch starts the process in its network namespace. It must be called by a goroutine that keeps its thread.

@@ -165,7 +165,8 @@ func (d *daemon) configureFronts() error {
 	}
 	if f.server == nil {
 		server, err := envoy.Serve(envoy.Config{
-			Socket: d.cfg.EnvoySocket, Owner: d.cfg.EnvoyUser, Connected: d.frontConnected, Log: d.log,
+			Socket: d.cfg.EnvoySocket, Owner: d.cfg.EnvoyUser, Connected: d.frontConnected,
+			Requests: d.takeRequests, Log: d.log,
 		})
 		if err != nil {
 			return err

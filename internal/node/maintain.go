@@ -38,6 +38,7 @@ func (d *daemon) maintain(ctx context.Context) {
 		case <-ticker.C:
 		}
 		d.sendStats(monotime.Now())
+		d.sendAnswers(monotime.Now())
 		d.sendUsage(ctx)
 		d.removeUnlisted(monotime.Now())
 		sweeps.run()

@@ -29,6 +29,7 @@ type service struct {
 	announce     bool           // a node answers ARP for the address
 	usage        bool           // the controller wants the usage of its pods
 	requests     *wire.Requests // how requests are balanced; nil if connections are
+	answers      answers        // of requests that have no pod
 	front        front
 	entry        wire.Service // as the table has it
 }
@@ -58,6 +59,7 @@ type pod struct {
 	own          readings      // not home: its open flows from this node
 	drained      uint64        // generation of the Backends that drained it
 	settling     bool          // drained, and handshakes that began before may still complete
+	answers      answers       // that came through this node
 	direct       *sockDiag     // home, behind a front: its connections; nil until they were counted
 }
 

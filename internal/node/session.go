@@ -23,7 +23,9 @@ func (d *daemon) connected() {
 	for _, s := range d.allServices() {
 		s.mu.Lock()
 		s.generation = 0
+		s.answers.sendAgain()
 		for _, p := range s.pods {
+			p.answers.sendAgain()
 			// Report every pod again, so that the controller can recognise pods that are not its own.
 			p.lastReported, p.load, p.state = wire.PodStats{}, reportedLoad{}, 0
 		}

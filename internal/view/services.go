@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -19,8 +20,8 @@ import (
 )
 
 // Services writes the table of services, one line each, and one for each manifest with mistakes; below it, a line for
-// each pressure of the gate. wakes are the most recent wakes, oldest first. The age of the last request is relative to
-// now.
+// each pressure of the gate. It has a column for requests per second if a service balances them. wakes are the most
+// recent wakes, oldest first. The age of the last request is relative to now.
 func Services(w io.Writer, services []controller.Status, broken []localapi.BrokenFile, pressure []controller.Pressure,
 	wakes []lifecycle.Waterfall, now time.Time) error {
 	last := make(map[string]lifecycle.Waterfall, len(wakes))
@@ -28,17 +29,26 @@ func Services(w io.Writer, services []controller.Status, broken []localapi.Broke
 		last[f.Service] = f
 	}
 	t := tabwriter.NewWriter(w, 0, 4, 3, ' ', 0)
-	fmt.Fprintln(t, "SERVICE\tADDRESS\tSTATE\tREPLICAS\tLAST REQUEST\tFLOWS\tWAKES\tLAST WAKE\tMESSAGE")
+	requests := slices.ContainsFunc(services, func(s controller.Status) bool { return s.Service.Spec.BalancesRequests() })
+	head, none := "", ""
+	if requests {
+		head, none = "REQ/S\t", "-\t"
+	}
+	fmt.Fprintf(t, "SERVICE\tADDRESS\tSTATE\tREPLICAS\tLAST REQUEST\tFLOWS\t%sWAKES\tLAST WAKE\tMESSAGE\n", head)
 	for _, s := range services {
 		status := &s.Service.Status
 		name := s.Service.Namespace + "/" + s.Service.Name
 		f, woken := last[name]
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%d\t%s\t%s\t%s\n",
+		rate := none
+		if s.Service.Spec.BalancesRequests() {
+			rate = fmt.Sprintf("%.1f\t", s.Traffic.RequestsPerSecond)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%d\t%s%s\t%s\t%s\n",
 			name, Address(s), cmp.Or(status.State, "-"), status.Replicas, ago(latest(s), now),
-			s.Traffic.OpenFlows, wakeCount(f, woken), wakeTime(f, woken), cmp.Or(status.Message, "-"))
+			s.Traffic.OpenFlows, rate, wakeCount(f, woken), wakeTime(f, woken), cmp.Or(status.Message, "-"))
 	}
 	for _, b := range broken {
-		fmt.Fprintf(t, "%s\t-\tInvalid\t-\t-\t-\t-\t-\t%s\n", b.File, mistakes(b))
+		fmt.Fprintf(t, "%s\t-\tInvalid\t-\t-\t-\t%s-\t-\t%s\n", b.File, none, mistakes(b))
 	}
 	if err := t.Flush(); err != nil {
 		return err

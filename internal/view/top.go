@@ -31,21 +31,29 @@ type Load struct {
 	// InPerSecond and OutPerSecond are IP bytes from clients and to them.
 	InPerSecond  float64 `json:"inPerSecond"`
 	OutPerSecond float64 `json:"outPerSecond"`
+	// Requests is set if requests are balanced: their number per second, and how many are not answered yet.
+	Requests *RequestLoad `json:"requests,omitempty"`
+}
+
+// RequestLoad is the load of requests.
+type RequestLoad struct {
+	PerSecond float64 `json:"perSecond"`
+	Open      uint32  `json:"open"`
 }
 
 // ServiceLoad is the load of a service and of each of its pods.
 type ServiceLoad struct {
 	Load
 	Pods []Load `json:"pods,omitempty"`
-	// BusiestByMean is the rate of new connections of the busiest serving pod by the mean of all, 1 if they are even;
-	// 0 if there were none.
+	// BusiestByMean is the rate of the busiest serving pod by the mean of all, 1 if they are even; 0 if there was none.
+	// The rate is that of requests if they are balanced, otherwise that of new connections.
 	BusiestByMean float64 `json:"busiestByMean,omitempty"`
 }
 
 // TopOrder is an order of services.
 type TopOrder string
 
-// The orders. By rate is by new connections per second, most first.
+// The orders. By rate is by requests per second where they are balanced, and new connections elsewhere, most first.
 const (
 	TopByRate TopOrder = "rate"
 	TopByOpen TopOrder = "open"
@@ -67,10 +75,13 @@ func Loads(before, after Sample, order TopOrder) []ServiceLoad {
 	}
 	var all []ServiceLoad
 	for _, s := range after.Services {
-		l := ServiceLoad{Load: load(fullName(s), s.Service.Status.State, services[fullName(s)], s.Traffic, seconds)}
+		requests := s.Service.Spec.BalancesRequests()
+		l := ServiceLoad{
+			Load: load(fullName(s), s.Service.Status.State, services[fullName(s)], s.Traffic, seconds, requests),
+		}
 		for _, p := range s.Pods {
 			if p.ID != "" {
-				l.Pods = append(l.Pods, load(p.ID, p.State, pods[p.ID], p.Traffic, seconds))
+				l.Pods = append(l.Pods, load(p.ID, p.State, pods[p.ID], p.Traffic, seconds, requests))
 			}
 		}
 		l.BusiestByMean = busiestByMean(l.Pods)
@@ -79,7 +90,7 @@ func Loads(before, after Sample, order TopOrder) []ServiceLoad {
 	slices.SortStableFunc(all, func(a, b ServiceLoad) int {
 		switch order {
 		case TopByRate:
-			return cmp.Or(cmp.Compare(b.NewPerSecond, a.NewPerSecond), cmp.Compare(b.Open, a.Open), cmp.Compare(a.Name, b.Name))
+			return cmp.Or(cmp.Compare(b.rate(), a.rate()), cmp.Compare(b.Open, a.Open), cmp.Compare(a.Name, b.Name))
 		case TopByOpen:
 			return cmp.Or(cmp.Compare(b.Open, a.Open), cmp.Compare(a.Name, b.Name))
 		}
@@ -90,7 +101,7 @@ func Loads(before, after Sample, order TopOrder) []ServiceLoad {
 
 func fullName(s controller.Status) string { return s.Service.Namespace + "/" + s.Service.Name }
 
-func load(name, state string, before, after controller.Traffic, seconds float64) Load {
+func load(name, state string, before, after controller.Traffic, seconds float64, requests bool) Load {
 	rate := func(before, after uint64) float64 {
 		if seconds <= 0 {
 			return 0
@@ -100,10 +111,22 @@ func load(name, state string, before, after controller.Traffic, seconds float64)
 		}
 		return float64(after-before) / seconds
 	}
-	return Load{
+	l := Load{
 		Name: name, State: state, Open: after.OpenFlows, NewPerSecond: rate(before.NewFlows, after.NewFlows),
 		InPerSecond: rate(before.BytesIn, after.BytesIn), OutPerSecond: rate(before.BytesOut, after.BytesOut),
 	}
+	if requests {
+		l.Requests = &RequestLoad{PerSecond: rate(before.Requests, after.Requests), Open: after.OpenRequests}
+	}
+	return l
+}
+
+// rate is that of requests if they are balanced, otherwise that of new connections.
+func (l Load) rate() float64 {
+	if l.Requests != nil {
+		return l.Requests.PerSecond
+	}
+	return l.NewPerSecond
 }
 
 func busiestByMean(pods []Load) float64 {
@@ -111,7 +134,7 @@ func busiestByMean(pods []Load) float64 {
 	n := 0
 	for _, p := range pods {
 		if p.State == lifecycle.PodServing.String() {
-			sum, most, n = sum+p.NewPerSecond, max(most, p.NewPerSecond), n+1
+			sum, most, n = sum+p.rate(), max(most, p.rate()), n+1
 		}
 	}
 	if sum == 0 {
@@ -120,27 +143,39 @@ func busiestByMean(pods []Load) float64 {
 	return most / (sum / float64(n))
 }
 
-// Top writes loads as a table: a line for each service, and below it one for each pod.
+// Top writes loads as a table: a line for each service, and below it one for each pod. It has a column for requests if
+// a service balances them.
 func Top(w io.Writer, loads []ServiceLoad) error {
 	t := tabwriter.NewWriter(w, 0, 4, 3, ' ', 0)
-	fmt.Fprintln(t, "SERVICE\tSTATE\tPODS\tOPEN\tNEW/S\tIN/S\tOUT/S\tBUSIEST/MEAN")
+	requests := slices.ContainsFunc(loads, func(l ServiceLoad) bool { return l.Requests != nil })
+	more := ""
+	if requests {
+		more = "REQ/S\t"
+	}
+	fmt.Fprintf(t, "SERVICE\tSTATE\tPODS\tOPEN\tNEW/S\t%sIN/S\tOUT/S\tBUSIEST/MEAN\n", more)
 	for _, s := range loads {
 		even := "-"
 		if s.BusiestByMean > 0 {
 			even = fmt.Sprintf("%.2f", s.BusiestByMean)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\n", s.Name, cmp.Or(s.State, "-"), len(s.Pods), s.columns(), even)
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\n", s.Name, cmp.Or(s.State, "-"), len(s.Pods), s.columns(requests), even)
 		for _, p := range s.Pods {
-			fmt.Fprintf(t, "  %s\t%s\t\t%s\t\n", p.Name, p.State, p.columns())
+			fmt.Fprintf(t, "  %s\t%s\t\t%s\t\n", p.Name, p.State, p.columns(requests))
 		}
 	}
 	return t.Flush()
 }
 
 // columns are those that services and pods have in common.
-func (l Load) columns() string {
-	return fmt.Sprintf("%d\t%.1f\t%s\t%s", l.Open, l.NewPerSecond, bytesPerSecond(l.InPerSecond),
-		bytesPerSecond(l.OutPerSecond))
+func (l Load) columns(requests bool) string {
+	rates := fmt.Sprintf("%.1f", l.NewPerSecond)
+	switch {
+	case requests && l.Requests != nil:
+		rates += fmt.Sprintf("\t%.1f", l.Requests.PerSecond)
+	case requests:
+		rates += "\t-"
+	}
+	return fmt.Sprintf("%d\t%s\t%s\t%s", l.Open, rates, bytesPerSecond(l.InPerSecond), bytesPerSecond(l.OutPerSecond))
 }
 
 // bytesPerSecond writes a rate with a decimal prefix.

@@ -4,9 +4,11 @@ package view
 
 import (
 	"bytes"
+	"regexp"
 	"testing"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
 )
 
@@ -48,5 +50,44 @@ default/web   Warm      2      5      20.0    2.0 kB   2.0 MB   1.50
 		if err := Top(&out, Loads(before, after, order)); err != nil || out.String() != want {
 			t.Errorf("by %s: %v\n%s\nwant\n%s", order, err, out.String(), want)
 		}
+	}
+}
+
+func TestTopShowsRequestsOfServicesThatBalanceThem(t *testing.T) {
+	web, db := status("web", now), status("db", now)
+	web.Service.Spec.Balancing = &v1alpha1.Balancing{Level: v1alpha1.LevelRequest}
+	web.Service.Status.State = "Warm"
+	pods := func(a, b uint64) []controller.PodStatus {
+		return []controller.PodStatus{
+			{ID: "web-1", State: "serving", Traffic: controller.Traffic{Requests: a, NewFlows: 9 * a}},
+			{ID: "web-2", State: "serving", Traffic: controller.Traffic{Requests: b}},
+		}
+	}
+	before := Sample{At: now, Services: []controller.Status{db, web}}
+	before.Services[1].Pods = pods(0, 0)
+	after := Sample{At: now.Add(2 * time.Second), Services: []controller.Status{db, web}}
+	after.Services[1].Traffic = controller.Traffic{OpenFlows: 1, Requests: 400, OpenRequests: 6}
+	after.Services[1].Pods = pods(300, 100)
+	loads := Loads(before, after, TopByRate)
+	if loads[0].Requests == nil || *loads[0].Requests != (RequestLoad{PerSecond: 200, Open: 6}) {
+		t.Errorf("%+v", loads[0])
+	}
+	const want = `SERVICE       STATE     PODS   OPEN   NEW/S    REQ/S   IN/S   OUT/S   BUSIEST/MEAN
+default/web   Warm      2      1      0.0      200.0   0 B    0 B     1.50
+  web-1       serving          0      1350.0   150.0   0 B    0 B     ` + `
+  web-2       serving          0      0.0      50.0    0 B    0 B     ` + `
+default/db    Cold      0      0      0.0      -       0 B    0 B     -
+`
+	var out bytes.Buffer
+	if err := Top(&out, loads); err != nil || out.String() != want {
+		t.Errorf("%v\n%s\nwant\n%s", err, out.String(), want)
+	}
+	out.Reset()
+	web.Traffic.RequestsPerSecond = 12.34
+	if err := Services(&out, []controller.Status{db, web}, nil, nil, nil, now); err != nil ||
+		!regexp.MustCompile(`FLOWS   REQ/S   WAKES`).MatchString(out.String()) ||
+		!regexp.MustCompile(`web .* 0       12.3    -`).MatchString(out.String()) ||
+		!regexp.MustCompile(`db .* 0       -       -`).MatchString(out.String()) {
+		t.Errorf("%v\n%s", err, out.String())
 	}
 }

@@ -124,7 +124,7 @@ func encodeAll(messages []Message) (all [][]byte, err error) {
 }
 
 // Send queues a message to the server and does not block. Without a session, reliable messages wait for one, at most
-// 1,024 of them; Stats, Usage, Loads, Node, TagReady and PodReport are
+// 1,024 of them; Stats, Usage, Loads, Answers, Node, TagReady and PodReport are
 // dropped. Messages that a session did not deliver before it
 // ended are sent again in the next one, so they may arrive twice. Errors are ErrClosed, ErrQueueFull, or that a field
 // of the message is outside its limits.

@@ -105,6 +105,7 @@ func (m *Usage) shift(d time.Duration) {
 	}
 }
 
+func (m *Answers) shift(d time.Duration)   { shiftTime(&m.At, d) }
 func (m *Idle) shift(d time.Duration)      { shiftTime(&m.LastPacket, d) }
 func (m *Quiet) shift(d time.Duration)     { shiftTime(&m.LastPacket, d) }
 func (m *PodReport) shift(d time.Duration) { shiftTime(&m.At, d) }

@@ -59,6 +59,8 @@ func newMessage(t Type) body {
 		return &PodReport{}
 	case TypeUsage:
 		return &Usage{}
+	case TypeAnswers:
+		return &Answers{}
 	case TypeLoads:
 		return &Loads{}
 	case TypeUnready:

@@ -9,16 +9,18 @@ import (
 
 // Most pods per message, so that a message fits a datagram.
 const (
-	MaxPodStats = 14 // of Stats
-	MaxPodUsage = 20 // of Usage
-	MaxPodLoads = 36 // of Loads
+	MaxPodStats   = 14 // of Stats
+	MaxPodUsage   = 20 // of Usage
+	MaxPodLoads   = 36 // of Loads
+	MaxPodAnswers = 12 // of Answers
 )
 
 // Bytes of a pod in each of these messages.
 const (
-	podStatsSize = addrSize + 8 + 4 + 3*8 + 8
-	podUsageSize = addrSize + 4*8
-	podLoadSize  = addrSize + 8 + 4
+	podStatsSize   = addrSize + 8 + 4 + 3*8 + 8
+	podUsageSize   = addrSize + 4*8
+	podLoadSize    = addrSize + 8 + 4
+	podAnswersSize = addrSize + 8 + 4 + 8 + Classes*8
 )
 
 // checkPods checks the pods of a message that holds at most limit of them.
@@ -112,5 +114,34 @@ func (m *Loads) append(b []byte) []byte {
 func (m *Loads) decode(d *decoder) {
 	m.Pods = decodePods(d, podLoadSize, func(p *PodLoad) {
 		p.Service, p.PodID, p.OpenFlows = d.addr(), d.u64(), d.u32()
+	})
+}
+
+func (m *Answers) check() error {
+	if m.At < 0 {
+		return fmt.Errorf("negative time %d", m.At)
+	}
+	return checkPods(m.Pods, MaxPodAnswers, func(p *PodAnswers) error { return checkService(p.Service) })
+}
+
+func (m *Answers) append(b []byte) []byte {
+	return appendPods(appendTime(b, m.At), m.Pods, func(b []byte, p *PodAnswers) []byte {
+		b = binary.BigEndian.AppendUint64(appendAddr(b, p.Service), p.PodID)
+		b = binary.BigEndian.AppendUint32(b, p.Open)
+		b = binary.BigEndian.AppendUint64(b, p.Started)
+		for _, n := range p.Answered {
+			b = binary.BigEndian.AppendUint64(b, n)
+		}
+		return b
+	})
+}
+
+func (m *Answers) decode(d *decoder) {
+	m.At = d.time()
+	m.Pods = decodePods(d, podAnswersSize, func(p *PodAnswers) {
+		p.Service, p.PodID, p.Open, p.Started = d.addr(), d.u64(), d.u32(), d.u64()
+		for i := range p.Answered {
+			p.Answered[i] = d.u64()
+		}
 	})
 }

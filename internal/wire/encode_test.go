@@ -48,6 +48,10 @@ func samples() map[string]Message {
 	for i := range MaxPodLoads {
 		loads.Pods = append(loads.Pods, PodLoad{Service: service4, PodID: uint64(i), OpenFlows: 5})
 	}
+	answers := &Answers{At: 7}
+	for i := range MaxPodAnswers {
+		answers.Pods = append(answers.Pods, PodAnswers{Service: service4, PodID: uint64(i), Open: 5, Started: 6})
+	}
 	return map[string]Message{
 		"sync": &Sync{
 			Base: 6, Version: 7, Hash: 0x0123456789abcdef, Piece: 1, Pieces: 3,
@@ -189,6 +193,11 @@ func samples() map[string]Message {
 			{Service: service4, PodID: 1, OpenFlows: 12}, {Service: service6, PodID: 2},
 		}},
 		"loads full": loads,
+		"answers": &Answers{At: 1_004_000_000, Pods: []PodAnswers{
+			{Service: service4, PodID: 1, Open: 3, Started: 1000, Answered: [Classes]uint64{1, 2, 900, 4, 50, 6}},
+			{Service: service6, Open: 7},
+		}},
+		"answers full": answers,
 		"report of a pod's network": &PodReport{
 			Event: 1, Service: "db/postgres", UID: "u", Name: "postgres-0", At: 1_003_000_000,
 		},
@@ -305,6 +314,9 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 		{&Usage{Pods: make([]PodUsage, MaxPodUsage+1)}, "21 pods, at most 20"},
 		{&Usage{Pods: make([]PodUsage, 1)}, "no address"},
 		{&Usage{Pods: []PodUsage{{Service: service4, At: -1}}}, "negative time"},
+		{&Answers{Pods: make([]PodAnswers, MaxPodAnswers+1)}, "13 pods, at most 12"},
+		{&Answers{Pods: make([]PodAnswers, 1)}, "no address"},
+		{&Answers{At: -1}, "negative time"},
 		{&Loads{Pods: make([]PodLoad, MaxPodLoads+1)}, "37 pods, at most 36"},
 		{&Loads{Pods: make([]PodLoad, 1)}, "no address"},
 		{&Sync{Pieces: 1}, "version 0"},

@@ -64,6 +64,7 @@ func FuzzTagReady(f *testing.F)  { fuzzMessage(f, TypeTagReady) }
 func FuzzNode(f *testing.F)      { fuzzMessage(f, TypeNode) }
 func FuzzPodReport(f *testing.F) { fuzzMessage(f, TypePodReport) }
 func FuzzUsage(f *testing.F)     { fuzzMessage(f, TypeUsage) }
+func FuzzAnswers(f *testing.F)   { fuzzMessage(f, TypeAnswers) }
 func FuzzLoads(f *testing.F)     { fuzzMessage(f, TypeLoads) }
 func FuzzDeaf(f *testing.F)      { fuzzMessage(f, TypeDeaf) }
 func FuzzDenied(f *testing.F)    { fuzzMessage(f, TypeDenied) }

@@ -44,6 +44,8 @@ const (
 	TypeMirror  Type = 31 // daemon → controller: where its node shares blobs of images
 	TypeBlobs   Type = 32 // daemon → controller: which blobs of a repository its node has
 	TypeHolders Type = 33 // controller → daemon: who else has pieces of a blob
+
+	TypeAnswers Type = 34 // daemon → controller: requests of pods that came through its node
 )
 
 // String returns the type's name as docs/protocol.md spells it.
@@ -60,6 +62,7 @@ func (t Type) String() string {
 		TypeMoved:   "MOVED",
 		TypeImages:  "IMAGES", TypeImageReports: "IMAGE_REPORTS", TypeImagePulled: "IMAGE_PULLED",
 		TypeMirror: "MIRROR", TypeBlobs: "BLOBS", TypeHolders: "HOLDERS",
+		TypeAnswers: "ANSWERS",
 	}
 	if n, ok := names[t]; ok {
 		return n
@@ -73,7 +76,8 @@ type Message interface{ Type() Type }
 // reliable reports whether messages of a type are repeated until they are acknowledged. The others are superseded by
 // the next message of their type, so a lost one does no harm.
 func reliable(t Type) bool {
-	return t != TypeStats && t != TypeUsage && t != TypeLoads && t != TypeImagePulled
+	return t != TypeStats && t != TypeUsage && t != TypeLoads && t != TypeImagePulled &&
+		t != TypeAnswers
 }
 
 // sessionScoped reports whether messages of a type are meaningful in one session only. They are not kept for the next
@@ -363,6 +367,28 @@ type PodUsage struct {
 // Usage carries the usage of pods whose service has FlagUsage.
 type Usage struct{ Pods []PodUsage } // at most MaxPodUsage per message
 
+// Classes is the number of classes of answers: 1 to 5 are those of HTTP status codes, 0 is for requests that got none.
+const Classes = 6
+
+// PodAnswers are the requests that came through a node to a pod, since the node's daemon started.
+type PodAnswers struct {
+	Service netip.AddrPort
+	// PodID is 0 for requests of the service that have no pod: they wait, or no pod has answered them.
+	PodID uint64
+	// Open is the number of requests that are not answered yet.
+	Open uint32
+	// Started is the number of requests that the pod was given.
+	Started uint64
+	// Answered is the number of requests that have ended, by class.
+	Answered [Classes]uint64
+}
+
+// Answers carries the requests of pods whose service has FlagRequests, if they changed.
+type Answers struct {
+	At   monotime.Time // when they were counted
+	Pods []PodAnswers  // at most MaxPodAnswers
+}
+
 // PodLoad is the number of a pod's open flows, from all edge nodes together.
 type PodLoad struct {
 	Service   netip.AddrPort
@@ -441,6 +467,9 @@ func (*Node) Type() Type { return TypeNode }
 
 // Type returns TypePodReport.
 func (*PodReport) Type() Type { return TypePodReport }
+
+// Type returns TypeAnswers.
+func (*Answers) Type() Type { return TypeAnswers }
 
 // Type returns TypeUsage.
 func (*Usage) Type() Type { return TypeUsage }

@@ -96,6 +96,15 @@ func TestRequestsOfOneConnectionGoToAllPods(t *testing.T) {
 			t.Errorf("%s answered %d of %d requests", instance, got, n)
 		}
 	}
+	eventually(t, "requests of all pods are counted", func() bool {
+		instances(t, c, address, 90)
+		s := l.service(t, "shop")
+		return !slices.ContainsFunc(s.Pods, func(p controller.PodStatus) bool { return p.Traffic.Requests < 30 }) &&
+			s.Traffic.RequestsPerSecond > 0
+	})
+	if top := l.must(t, "top", "shop", "--count", "1"); !strings.Contains(top, "REQ/S") {
+		t.Errorf("top: %s", top)
+	}
 	// Envoy's end is not the end of the service.
 	pid := l.envoy(t)
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {

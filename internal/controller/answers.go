@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"cmp"
+	"time"
+
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/wire"
+)
+
+// answers are the requests of a pod, or those of a service that have no pod, through all nodes.
+type answers struct {
+	nodes map[string]nodeAnswers // the last report of each node
+	sum   wire.PodAnswers        // of what nodes have counted since the first report; Open is not used
+}
+
+// nodeAnswers is the report of a node.
+type nodeAnswers struct {
+	at monotime.Time
+	wire.PodAnswers
+	rate float64 // requests started per second before at
+}
+
+const (
+	// answersEvery is the interval at which nodes report, if something has changed.
+	answersEvery = time.Second
+	// answersAge is how long a rate holds.
+	answersAge = 3 * answersEvery
+)
+
+// add takes a report of a node, which is a total, and returns how many requests are new. Reports may arrive out of
+// order.
+func (a *answers) add(node string, at monotime.Time, next wire.PodAnswers) (started, answered uint64) {
+	last := a.nodes[node]
+	if at < last.at {
+		return 0, 0
+	}
+	if a.nodes == nil {
+		a.nodes = map[string]nodeAnswers{}
+	}
+	started = grown(last.Started, next.Started)
+	span := at.Sub(last.at)
+	if span > answersAge { // nothing had changed until a second ago
+		span = answersEvery
+	}
+	rate := last.rate
+	if span > 0 { // not another part of the same report
+		rate = float64(started) / span.Seconds()
+	}
+	a.nodes[node] = nodeAnswers{at, next, rate}
+	a.sum.Started += started
+	for class, n := range next.Answered {
+		more := grown(last.Answered[class], n)
+		a.sum.Answered[class] += more
+		answered += more
+	}
+	return started, answered
+}
+
+// grown returns by how much a counter has grown. One that has fallen began anew.
+func grown(before, after uint64) uint64 {
+	if after < before {
+		return after
+	}
+	return after - before
+}
+
+// open is the number of requests that are not answered yet.
+func (a *answers) open() (n uint32) {
+	for _, r := range a.nodes {
+		n += r.Open
+	}
+	return n
+}
+
+// rate is the number of requests started per second.
+func (a *answers) rate(now monotime.Time) (sum float64) {
+	for _, r := range a.nodes {
+		if now.Sub(r.at) < answersAge {
+			sum += r.rate
+		}
+	}
+	return sum
+}
+
+// forgetOpen forgets the open requests through a node that has left.
+func (a *answers) forgetOpen(node string) {
+	if r, ok := a.nodes[node]; ok {
+		r.Open = 0
+		a.nodes[node] = r
+	}
+}
+
+// forgetOpen forgets the open requests of a service through a node that has left.
+func (s *service) forgetOpen(node string) {
+	s.answers.forgetOpen(node)
+	for _, p := range s.pods {
+		p.answers.forgetOpen(node)
+	}
+}
+
+// answers takes a node's report of requests. A request that no pod has got counts for the service once it has ended.
+func (r *receiver) answers(from wire.Peer, at monotime.Time, a wire.PodAnswers) {
+	if a.PodID != 0 {
+		if p := r.find(a.Service, a.PodID); p != nil {
+			started, _ := p.answers.add(from.Node, at, a)
+			p.service.traffic.Requests += started
+		}
+		return
+	}
+	if s := r.engine.table.byAddr[a.Service]; s != nil {
+		_, answered := s.answers.add(from.Node, at, a)
+		s.traffic.Requests += answered
+	}
+}
+
+// answersByPod returns the requests of the service if they are balanced.
+func (s *service) answersByPod() (list []podAnswers) {
+	if !s.spec.Spec.BalancesRequests() {
+		return nil
+	}
+	list = append(list, podAnswers{open: s.answers.open(), ended: s.answers.sum.Answered})
+	for _, p := range s.pods {
+		if name := cmp.Or(p.rt.Name, p.rt.ID); name != "" {
+			list = append(list, podAnswers{pod: name, open: p.answers.open(), ended: p.answers.sum.Answered})
+		}
+	}
+	return list
+}

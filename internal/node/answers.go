@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"net/netip"
+	"slices"
+
+	"wangell.loutres.me/internal/envoy"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/wire"
+)
+
+// openFor is how long a number of open requests counts. Envoy no longer reports a pod without requests.
+const openFor = 3 * envoy.ReportInterval
+
+// answers are the requests that came through this node's Envoy to a pod, or to none.
+type answers struct {
+	total  wire.PodAnswers // since the daemon's start
+	opened monotime.Time   // when total.Open was reported
+	due    int             // how often they are still to be sent to the controller
+}
+
+// sendTwice is how often a change is sent: the first message may be lost.
+const sendTwice = 2
+
+// add adds what Envoy reports.
+func (a *answers) add(r envoy.Requests, now monotime.Time) {
+	before := a.total
+	a.total.Started += r.Started
+	for class, n := range r.Answered {
+		a.total.Answered[class] += n
+	}
+	if r.Open != nil {
+		a.total.Open, a.opened = *r.Open, now
+	}
+	if a.total != before {
+		a.due = sendTwice
+	}
+}
+
+// take returns what is to be sent now; ok is false if nothing is.
+func (a *answers) take(service netip.AddrPort, pod uint64, now monotime.Time) (total wire.PodAnswers, ok bool) {
+	if a.total.Open > 0 && now.Sub(a.opened) > openFor {
+		a.total.Open, a.due = 0, sendTwice
+	}
+	if a.due == 0 {
+		return total, false
+	}
+	a.due--
+	total = a.total
+	total.Service, total.PodID = service, pod
+	return total, true
+}
+
+// sendAgain makes a new controller get them, if there are any.
+func (a *answers) sendAgain() {
+	if a.total != (wire.PodAnswers{}) {
+		a.due = sendTwice
+	}
+}
+
+// takeRequests takes what Envoy reports.
+func (d *daemon) takeRequests(list []envoy.Requests) {
+	now := monotime.Now()
+	services := map[string]*service{}
+	for _, s := range d.allServices() {
+		s.mu.Lock()
+		if s.requests != nil {
+			services[s.name] = s
+		}
+		s.mu.Unlock()
+	}
+	for _, r := range list {
+		s := services[r.Service]
+		if s == nil {
+			continue // it is gone, or balances connections now
+		}
+		s.mu.Lock()
+		s.answersOf(r.Pod).add(r, now)
+		s.mu.Unlock()
+	}
+	notify(d.maintenance)
+}
+
+// answersOf returns the answers of the pod at an address; if there is none, those without a pod. s.mu is held.
+func (s *service) answersOf(at netip.AddrPort) *answers {
+	for _, p := range s.pods {
+		if p.addr == at {
+			return &p.answers
+		}
+	}
+	return &s.answers
+}
+
+// sendAnswers reports requests that have changed.
+func (d *daemon) sendAnswers(now monotime.Time) {
+	var due []wire.PodAnswers
+	for _, s := range d.allServices() {
+		s.mu.Lock()
+		if s.requests != nil {
+			due = append(due, s.dueAnswers(now)...)
+		}
+		s.mu.Unlock()
+	}
+	for pods := range slices.Chunk(due, wire.MaxPodAnswers) {
+		d.send(&wire.Answers{At: now, Pods: pods})
+	}
+}
+
+// dueAnswers returns the requests of a service that have changed. s.mu is held.
+func (s *service) dueAnswers(now monotime.Time) (due []wire.PodAnswers) {
+	if a, ok := s.answers.take(s.addr, 0, now); ok {
+		due = append(due, a)
+	}
+	for id, p := range s.pods {
+		if a, ok := p.answers.take(s.addr, id, now); ok {
+			due = append(due, a)
+		}
+	}
+	return due
+}
