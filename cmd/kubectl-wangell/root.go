@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 
@@ -52,6 +53,7 @@ the right to patch wangellservices/scale, for logs that to get pods/log.`,
 		Example: `  kubectl wangell ps -A
   kubectl wangell top -n team
   kubectl wangell why hello
+  kubectl wangell dashboard -A
   kubectl wangell doctor`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -67,11 +69,16 @@ the right to patch wangellservices/scale, for logs that to get pods/log.`,
 	root.SetHelpCommandGroupID(groupCluster)
 	root.SetCompletionCommandGroupID(groupCluster)
 	c.register(root)
-	place := &commands.Place{Connect: c.connect, Cluster: true, All: &c.all}
+	place := &commands.Place{Connect: c.connect, Log: logger, Cluster: true, All: &c.all}
 	root.AddCommand(place.Commands()...)
 	root.AddCommand(newDoctor(c))
 	cli.MarkUsageErrors(root)
 	return root
+}
+
+// logger is commands.Place's Log.
+func logger(*cobra.Command) (*slog.Logger, error) {
+	return slog.New(slog.NewTextHandler(os.Stderr, nil)), nil
 }
 
 // register adds the flags of kubectl, and --controller.

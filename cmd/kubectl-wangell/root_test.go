@@ -40,7 +40,7 @@ func TestEveryCommandIsDocumentedForKubectl(t *testing.T) {
 		names = append(names, cmd.Name())
 	}
 	slices.Sort(names)
-	if want := []string{"doctor", "logs", "ps", "sleep", "top", "wakes", "why"}; !slices.Equal(names, want) {
+	if want := []string{"dashboard", "doctor", "logs", "ps", "sleep", "top", "wakes", "why"}; !slices.Equal(names, want) {
 		t.Errorf("commands %v, want %v", names, want)
 	}
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"io"
 	"log/slog"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -61,7 +62,10 @@ func (g *globals) client() *localapi.Client {
 
 // place is this machine, for the commands that use the API of its instance.
 func (g *globals) place() *commands.Place {
-	return &commands.Place{Connect: func(_ *cobra.Command, names ...string) (*localapi.Client, []string, error) {
-		return g.client(), names, nil
-	}}
+	return &commands.Place{
+		Connect: func(_ *cobra.Command, names ...string) (*localapi.Client, []string, error) {
+			return g.client(), names, nil
+		},
+		Log: func(cmd *cobra.Command) (*slog.Logger, error) { return g.logger(cmd, os.Stderr) },
+	}
 }

@@ -78,7 +78,7 @@ func (r *rights) may(ctx context.Context, u *authenticationv1.UserInfo, want rig
 	})
 }
 
-// visible returns those of the namespaces in which a user may list services.
+// visible returns in which of the namespaces a user may list services.
 func (r *rights) visible(
 	ctx context.Context, u *authenticationv1.UserInfo, namespaces map[string]bool,
 ) (map[string]bool, error) {
@@ -97,9 +97,7 @@ func (r *rights) visible(
 			if err != nil && first == nil {
 				first = err
 			}
-			if yes {
-				out[n] = true
-			}
+			out[n] = yes
 		})
 	}
 	all.Wait()

@@ -12,6 +12,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 
 	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/dashboard"
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/localapi"
 	"wangell.loutres.me/internal/runtime"
@@ -26,11 +27,14 @@ type scoped struct {
 	namespace string
 	// everywhere is set if the user may list the services of all namespaces.
 	everywhere bool
-	// visible are namespaces whose services the user may list, of those that had services when the request came.
+	// visible has the namespaces that had services when the request came, and whether the user may list those.
 	visible map[string]bool
 }
 
-var _ localapi.Services = (*scoped)(nil)
+var (
+	_ localapi.Services = (*scoped)(nil)
+	_ dashboard.Scope   = (*scoped)(nil)
+)
 
 // newScoped asks for the rights of a user. It refuses a namespace that the user may not see.
 func newScoped(
@@ -62,6 +66,15 @@ func newScoped(
 // sees reports whether the services of a namespace are within the request and the user's rights.
 func (s *scoped) sees(namespace string) bool {
 	return (s.namespace == "" || s.namespace == namespace) && (s.everywhere || s.visible[namespace])
+}
+
+// Everything implements dashboard.Scope.
+func (s *scoped) Everything() bool { return s.everywhere && s.namespace == "" }
+
+// Sees implements dashboard.Scope. A namespace outside of the request needs no judgement.
+func (s *scoped) Sees(namespace string) (yes, known bool) {
+	_, known = s.visible[namespace]
+	return s.sees(namespace), known || s.everywhere || s.namespace != ""
 }
 
 func (s *scoped) seesService(k runtime.Key) bool {

@@ -40,6 +40,8 @@ type Config struct {
 	Certificate tls.Certificate
 	// Services returns the services; nil while this process does not lead.
 	Services func() localapi.Services
+	// Version is that of this program, as the dashboard shows it.
+	Version string
 	// Versions returns the versions of programs, by name; may be nil.
 	Versions func(context.Context) map[string]string
 	Log      *slog.Logger
@@ -56,17 +58,21 @@ type Server struct {
 
 	mu   sync.Mutex
 	busy map[string]int // requests, by user
+
+	boards boards
 }
 
 // New returns a server.
 func New(cfg Config) *Server {
-	return &Server{
+	s := &Server{
 		cfg: cfg, busy: map[string]int{}, recheckEvery: time.Minute,
 		identities: identities{
 			api: cfg.API, now: time.Now, reviews: rate.NewLimiter(reviewsPerSec, reviewsAtFirst),
 		},
 		rights: rights{api: cfg.API, now: time.Now},
 	}
+	s.boards.make = s.newDashboard
+	return s
 }
 
 // Serve serves on a listener, with TLS, until ctx ends.
@@ -84,6 +90,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		ErrorLog:     slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug), // strangers cause these errors
 	}
 	defer context.AfterFunc(ctx, func() { _ = srv.Close() })()
+	defer s.boards.close()
 	err := srv.ServeTLS(l, "", "")
 	if ctx.Err() != nil {
 		return nil
@@ -93,7 +100,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 
 // handler returns the handler of all requests.
 func (s *Server) handler() http.Handler {
-	return s.guard(localapi.Handler{Of: s.scoped, Versions: s.cfg.Versions}.Routes())
+	return s.guard(localapi.Handler{
+		Of: s.services, Versions: s.cfg.Versions, Dashboard: s.dashboard,
+	}.Routes())
 }
 
 // userKey is the key of a request's user in its context.
@@ -148,18 +157,26 @@ func (s *Server) recheck(r *http.Request, cancel context.CancelFunc) (stop func(
 }
 
 // scoped returns what the user of a request has access to.
-func (s *Server) scoped(r *http.Request) (localapi.Services, error) {
+func (s *Server) scoped(r *http.Request) (*scoped, error) {
 	user, ok := r.Context().Value(userKey{}).(*authenticationv1.UserInfo)
 	if !ok {
 		return nil, unauthorized("the request has no user")
 	}
 	services := s.cfg.Services()
 	if services == nil {
-		return nil, &localapi.Error{
-			Code: http.StatusServiceUnavailable, Text: "this controller does not lead any more: try again in a moment",
-		}
+		return nil, errNotLeading
 	}
-	scope, err := newScoped(r.Context(), services, user, &s.rights, r.FormValue("namespace"))
+	return newScoped(r.Context(), services, user, &s.rights, r.FormValue("namespace"))
+}
+
+// errNotLeading is the answer of a controller that has no services.
+var errNotLeading = &localapi.Error{
+	Code: http.StatusServiceUnavailable, Text: "this controller does not lead any more: try again in a moment",
+}
+
+// services returns what scoped does, for package localapi.
+func (s *Server) services(r *http.Request) (localapi.Services, error) {
+	scope, err := s.scoped(r)
 	if err != nil {
 		return nil, err // not a nil *scoped
 	}

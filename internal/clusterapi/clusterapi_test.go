@@ -25,6 +25,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -35,6 +36,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kuberuntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
@@ -53,11 +55,16 @@ import (
 type services struct {
 	slept  atomic.Value
 	events chan controller.Event
+	more   atomic.Value // the name of one more
 }
 
-func (*services) Status() []controller.Status {
+func (s *services) Status() []controller.Status {
 	var out []controller.Status
-	for _, n := range []string{"red/a", "red/b", "team/a", "team/c"} {
+	all := []string{"red/a", "red/b", "team/a", "team/c"}
+	if more, ok := s.more.Load().(string); ok {
+		all = append(all, more)
+	}
+	for _, n := range all {
 		namespace, name := runtime.Key(n).Split()
 		out = append(out, controller.Status{Service: v1alpha1.WangellService{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -76,8 +83,28 @@ func (*services) Logs(_ context.Context, k runtime.Key, w io.Writer, _ int, _ bo
 	_, err := fmt.Fprintln(w, "log of", k)
 	return err
 }
-func (s *services) Subscribe(context.Context) <-chan controller.Event { return s.events }
-func (*services) Ready() error                                        { return nil }
+func (s *services) Subscribe(ctx context.Context) <-chan controller.Event {
+	out := make(chan controller.Event)
+	go func() {
+		defer close(out)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case e, ok := <-s.events:
+				if !ok {
+					return
+				}
+				select {
+				case out <- e:
+				case <-ctx.Done():
+				}
+			}
+		}
+	}()
+	return out
+}
+func (*services) Ready() error { return nil }
 
 // authority is a cluster's authority of client certificates.
 type authority struct {
@@ -144,6 +171,8 @@ type cluster struct {
 	reviews  atomic.Int32 // of tokens
 	revoked  atomic.Bool  // token-ann is no longer accepted
 	leads    atomic.Bool
+	leader   atomic.Value // its address
+	review   kubernetes.Interface
 }
 
 var ours = Controller{Namespace: "wangell-system", Name: "wangell"}
@@ -151,15 +180,29 @@ var ours = Controller{Namespace: "wangell-system", Name: "wangell"}
 func newCluster(t *testing.T) *cluster {
 	c := &cluster{t: t, services: &services{events: make(chan controller.Event, 8)}, ca: newAuthority(t)}
 	c.leads.Store(true)
-	api := fake.NewClientset(&corev1.ConfigMap{
+	review := fake.NewClientset(&corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "extension-apiserver-authentication"},
 		Data:       map[string]string{"client-ca-file": c.ca.pem()},
 	})
-	api.PrependReactor("create", "tokenreviews", c.reviewToken)
-	api.PrependReactor("create", "subjectaccessreviews", reviewRights)
+	review.PrependReactor("create", "tokenreviews", c.reviewToken)
+	review.PrependReactor("create", "subjectaccessreviews", reviewRights)
+	c.review = review
+	c.lead()
+	pass := &tunnel.Server{
+		Leader: func(context.Context) (string, error) { return c.leader.Load().(string), nil },
+		Log:    slog.New(slog.DiscardHandler),
+	}
+	follower, _ := c.run(func(ctx context.Context, l net.Listener) error { return pass.Serve(ctx, l) })
+	c.url = c.serveAPI(follower)
+	return c
+}
+
+// lead starts a leading controller.
+func (c *cluster) lead() (stop func()) {
+	c.t.Helper()
 	certificate, err := enrolment.NewCertificate("test", time.Now())
 	if err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	holder := "controller-1/127.0.0.1:7946"
 	c.lease = coordinationv1.Lease{
@@ -170,22 +213,23 @@ func newCluster(t *testing.T) *cluster {
 	}
 	log := slog.New(slog.DiscardHandler)
 	end := &tunnel.Server{Leader: func(context.Context) (string, error) { return "", nil }, Log: log}
-	people := access.New(access.Config{API: api, Certificate: certificate, Log: log, Services: func() localapi.Services {
-		if !c.leads.Load() {
-			return nil
-		}
-		return c.services
-	}})
-	leader := c.run(func(ctx context.Context, l net.Listener) error { return end.Serve(ctx, l) })
-	c.run(func(ctx context.Context, _ net.Listener) error { return people.Serve(ctx, end) })
-	pass := &tunnel.Server{Leader: func(context.Context) (string, error) { return leader, nil }, Log: log}
-	follower := c.run(func(ctx context.Context, l net.Listener) error { return pass.Serve(ctx, l) })
-	c.url = c.serveAPI(follower)
-	return c
+	people := access.New(access.Config{
+		API: c.review, Certificate: certificate, Log: log,
+		Services: func() localapi.Services {
+			if !c.leads.Load() {
+				return nil
+			}
+			return c.services
+		},
+	})
+	leader, stopTunnels := c.run(func(ctx context.Context, l net.Listener) error { return end.Serve(ctx, l) })
+	_, stopAPI := c.run(func(ctx context.Context, _ net.Listener) error { return people.Serve(ctx, end) })
+	c.leader.Store(leader)
+	return func() { stopAPI(); stopTunnels() }
 }
 
-// run runs a server until the test ends, and returns its address.
-func (c *cluster) run(serve func(context.Context, net.Listener) error) string {
+// run runs a server until it is stopped or the test ends, and returns its address.
+func (c *cluster) run(serve func(context.Context, net.Listener) error) (addr string, stop func()) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		c.t.Fatal(err)
@@ -193,14 +237,15 @@ func (c *cluster) run(serve func(context.Context, net.Listener) error) string {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- serve(ctx, l) }()
-	c.t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			c.t.Error(err)
 		}
 		l.Close()
 	})
-	return l.Addr().String()
+	c.t.Cleanup(stop)
+	return l.Addr().String(), stop
 }
 
 // serveAPI serves the Lease and the proxy subresource, as the API server does.
@@ -245,14 +290,15 @@ func (c *cluster) reviewToken(a clienttesting.Action) (bool, kuberuntime.Object,
 	return true, r, nil
 }
 
-// reviewRights: root may do everything, the group reds see the namespace red, ann sees team, and bob may do there what
-// there is to do.
+// reviewRights: root may do everything, the group reds see the namespace red, ann sees team and later, and bob may do
+// in team what there is to do.
 func reviewRights(a clienttesting.Action) (bool, kuberuntime.Object, error) {
 	r := a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
 	at := r.Spec.ResourceAttributes
 	lists := at.Verb == "list" && at.Resource == "wangellservices" && at.Group == v1alpha1.GroupVersion.Group
 	r.Status.Allowed = r.Spec.User == "root" || slices.Contains(r.Spec.Groups, "reds") && lists && at.Namespace == "red" ||
-		r.Spec.User == "ann" && lists && at.Namespace == "team" || r.Spec.User == "bob" && at.Namespace == "team"
+		r.Spec.User == "ann" && lists && (at.Namespace == "team" || at.Namespace == "later") ||
+		r.Spec.User == "bob" && at.Namespace == "team"
 	return true, r, nil
 }
 

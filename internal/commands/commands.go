@@ -6,6 +6,7 @@ package commands
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,6 +26,8 @@ type Place struct {
 	// Connect returns a client of the instance, and the full names of services as the user has named them. The client
 	// sees these services at least; without names, all that the flags ask for.
 	Connect func(cmd *cobra.Command, names ...string) (*localapi.Client, []string, error)
+	// Log returns the log on standard error.
+	Log func(cmd *cobra.Command) (*slog.Logger, error)
 	// Cluster is set on a cluster, where the commands are those of kubectl.
 	Cluster bool
 	// All is the flag -A of commands about several services; nil if there is none.
@@ -34,7 +37,7 @@ type Place struct {
 // Commands returns the commands.
 func (p *Place) Commands() []*cobra.Command {
 	all := []*cobra.Command{
-		p.newSleep(), p.newPs(), p.newTop(), p.newWakes(), p.newWhy(), p.newLogs(),
+		p.newSleep(), p.newPs(), p.newTop(), p.newWakes(), p.newWhy(), p.newLogs(), p.newDashboard(),
 	}
 	if p.Cluster {
 		for _, c := range all {

@@ -10,7 +10,7 @@ import (
 	"wangell.loutres.me/internal/lifecycle"
 )
 
-// Tick is what has changed since the last one. Every browser gets the same.
+// Tick is what has changed since the last one. Every browser gets the part that it may see.
 type Tick struct {
 	Time     int64  `json:"t"` // Unix milliseconds
 	Services []Row  `json:"s,omitempty"`
@@ -20,6 +20,8 @@ type Tick struct {
 	Wakes    []Wake                 `json:"w,omitempty"`
 	Events   []Event                `json:"e,omitempty"`
 	Pressure *[]controller.Pressure `json:"p,omitempty"` // nil if it has not changed
+
+	goneFrom, loadsFrom []string // the namespaces of Gone and Loads
 }
 
 // Detail is the same for the pods of one service.
@@ -60,11 +62,13 @@ type board struct {
 	at       time.Time
 	lastID   int
 	services map[string]*entry
-	pressure []controller.Pressure
-	wakes    wakeLog
-	kept     []lifecycle.Waterfall // the newest wakes, for browsers that connect
-	events   eventLog
-	history  *history
+	// namespaces are those that have services.
+	namespaces map[string]bool
+	pressure   []controller.Pressure
+	wakes      wakeLog
+	kept       []lifecycle.Waterfall // the newest wakes, for browsers that connect
+	events     eventLog
+	history    *history
 }
 
 // entry is a service on the board.
@@ -104,14 +108,16 @@ func (b *board) next(m moment) Tick {
 	t := Tick{Time: m.at.UnixMilli(), Wakes: b.wakes.news(m.wakes), Events: b.events.news()}
 	b.kept = m.wakes
 	there := make(map[string]bool, len(m.services))
+	b.namespaces = map[string]bool{}
 	for _, s := range m.services {
+		b.namespaces[s.Service.Namespace] = true
 		name := s.Service.Namespace + "/" + s.Service.Name
 		there[name] = true
 		b.service(&t, name, s, elapsed)
 	}
 	for name, e := range b.services {
 		if !there[name] {
-			t.Gone = append(t.Gone, e.row.ID)
+			t.Gone, t.goneFrom = append(t.Gone, e.row.ID), append(t.goneFrom, e.row.Namespace)
 			delete(b.history.services, e.row.ID)
 			for _, p := range e.pods {
 				delete(b.history.pods, p.pod.ID)
@@ -143,7 +149,7 @@ func (b *board) service(t *Tick, name string, s controller.Status, elapsed time.
 	e.traffic = s.Traffic
 	if load != e.load {
 		e.load = load
-		t.Loads = append(t.Loads, load)
+		t.Loads, t.loadsFrom = append(t.Loads, load), append(t.loadsFrom, e.row.Namespace)
 	}
 	count := countOf(s)
 	b.history.service(e.row.ID, sample{float32(load[2]), s.Traffic.OpenFlows, count})
@@ -185,22 +191,34 @@ func (b *board) pods(e *entry, pods []controller.PodStatus, elapsed time.Duratio
 	}
 }
 
-// all returns everything, and the detail of the named service if there is one.
-func (b *board) all(watch string) All {
-	pressure := append([]controller.Pressure{}, b.pressure...)
+// all returns everything that a scope sees, and the detail of the named service if there is one.
+func (b *board) all(watch string, s Scope) All {
+	pressure := []controller.Pressure{}
+	if s.Everything() {
+		pressure = append(pressure, b.pressure...)
+	}
 	a := All{
-		Tick:   Tick{Time: b.at.UnixMilli(), Services: []Row{}, Events: b.events.last(), Pressure: &pressure},
+		Tick:   Tick{Time: b.at.UnixMilli(), Services: []Row{}, Pressure: &pressure},
 		Phases: lifecycle.PhaseNames(),
 	}
 	for _, e := range b.services {
-		a.Services = append(a.Services, e.row)
-		a.Loads = append(a.Loads, e.load)
+		if yes, _ := s.Sees(e.row.Namespace); yes {
+			a.Services = append(a.Services, e.row)
+			a.Loads = append(a.Loads, e.load)
+		}
 	}
 	for _, w := range b.kept {
-		a.Wakes = append(a.Wakes, wakeOf(w))
+		if sees(s, w.Service) {
+			a.Wakes = append(a.Wakes, wakeOf(w))
+		}
+	}
+	for _, e := range b.events.last() {
+		if sees(s, e.Service) {
+			a.Events = append(a.Events, e)
+		}
 	}
 	e := b.services[watch]
-	if e == nil {
+	if e == nil || !sees(s, watch) {
 		return a
 	}
 	w := &Watched{ID: e.row.ID, Detail: Detail{Count: e.detail.Count}}

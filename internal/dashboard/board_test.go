@@ -82,17 +82,17 @@ func TestHistoryOfAServiceEndsNow(t *testing.T) {
 		a.Pods[0].Traffic.NewFlows += 7
 		b.next(at(i, a, idle))
 	}
-	w := b.all("default/a").Watched
+	w := b.all("default/a", whole{}).Watched
 	last := len(w.History.Times) - 1
 	if last != span-1 || w.History.Times[last] != start.Add((span+5)*time.Second).UnixMilli() ||
 		len(w.History.Rate) != span || w.History.Rate[last] != 7 || w.History.Good[last] != 1 ||
 		len(w.History.Pods[w.Pods[0].ID]) != span {
 		t.Errorf("%d times until %v, %d rates", last+1, w.History.Times[last], len(w.History.Rate))
 	}
-	if got := b.all("default/idle").Watched.History; got.Rate != nil || len(got.Times) != span {
+	if got := b.all("default/idle", whole{}).Watched.History; got.Rate != nil || len(got.Times) != span {
 		t.Errorf("a service that was never in use: %+v", got.Rate)
 	}
-	if b.all("default/nothing").Watched != nil {
+	if b.all("default/nothing", whole{}).Watched != nil {
 		t.Error("a service that is not there is watched")
 	}
 }
@@ -226,7 +226,7 @@ func TestUpdateOfManyServicesIsSmall(t *testing.T) {
 		t.Fatalf("%d loads of services, %d of pods", len(tick.Loads), len(b.services["default/crowd"].detail.Loads))
 	}
 	size := len(message("tick", tick)) + len(message("pods", b.services["default/crowd"].detail))
-	all := len(message("all", b.all("default/crowd")))
+	all := len(message("all", b.all("default/crowd", whole{})))
 	t.Logf("an update has %d bytes, the first message %d", size, all)
 	if size > 80_000 || all > 500_000 || len(first.Services) != 1002 {
 		t.Errorf("an update has %d bytes, the first message %d", size, all)

@@ -3,7 +3,8 @@
 // Package dashboard is the dashboard for browsers: a page, and the stream of server-sent events that it draws. It
 // samples the controller once a second while somebody watches, in bounded memory, and asks no API server.
 //
-// Handler knows no transport, and lets everybody in who reaches it. Guard protects it on a loopback address.
+// Handler knows no transport, and lets everybody in who reaches it, unless Config.Of refuses. Guard protects it on a
+// loopback address.
 //
 //	GET  /                            the page; also app.js, app.css and icon.svg
 //	GET  /api/about                   About
@@ -18,9 +19,11 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
+	"time"
 
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/localapi"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -37,6 +40,9 @@ type Source interface {
 // Config configures a Dashboard.
 type Config struct {
 	Source Source
+	// Of returns what the sender of a request may see and do; nil if that is everything. Its error refuses the request,
+	// with the code of a localapi.Error. It is asked again while a stream lasts.
+	Of func(*http.Request) (Scope, error)
 	// Version is the version of the program.
 	Version string
 	// Gates returns the state of the gates of nodes; nil if it is not known here.
@@ -85,19 +91,25 @@ type About struct {
 	Version string `json:"version"`
 	// Actions is set if services may be put to sleep.
 	Actions bool `json:"actions"`
-	// Gates is set if the state of gates is known, Connections if it is known who is connected to what.
+	// Gates is set if the state of gates is known, and may be seen; Connections if it is known who is connected to what.
 	Gates       bool `json:"gates"`
 	Connections bool `json:"connections"`
 }
 
 // Dashboard serves the dashboard.
 type Dashboard struct {
-	cfg Config
-	hub *hub
+	cfg        Config
+	hub        *hub
+	renewEvery time.Duration // how often the scope of a stream is asked for again
 }
 
 // New returns a dashboard. It does nothing until a browser asks.
-func New(cfg Config) *Dashboard { return &Dashboard{cfg: cfg, hub: newHub(cfg.Source)} }
+func New(cfg Config) *Dashboard {
+	if cfg.Of == nil {
+		cfg.Of = func(*http.Request) (Scope, error) { return whole{cfg.Source}, nil }
+	}
+	return &Dashboard{cfg: cfg, hub: newHub(cfg.Source), renewEvery: renewEvery}
+}
 
 // Close ends all streams.
 func (d *Dashboard) Close() { d.hub.close() }
@@ -109,14 +121,25 @@ func (d *Dashboard) Handler(actions bool) http.Handler {
 	for _, a := range assets() {
 		mux.Handle("GET "+a.path, a)
 	}
-	mux.HandleFunc("GET /api/about", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, About{d.cfg.Version, actions, d.cfg.Gates != nil, d.cfg.Connections != nil}, nil)
+	with := func(pattern string, f func(http.ResponseWriter, *http.Request, Scope)) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			scope, err := d.cfg.Of(r)
+			if err != nil {
+				localapi.Refuse(w, err)
+				return
+			}
+			f(w, r, scope)
+		})
+	}
+	with("GET /api/about", func(w http.ResponseWriter, _ *http.Request, s Scope) {
+		all := s.Everything()
+		answer(w, About{d.cfg.Version, actions, all && d.cfg.Gates != nil, all && d.cfg.Connections != nil}, nil)
 	})
-	mux.HandleFunc("GET /api/stream", d.stream)
-	mux.HandleFunc("GET /api/gates", d.gates)
-	mux.HandleFunc("GET /api/connections", d.connections)
+	with("GET /api/stream", d.stream)
+	with("GET /api/gates", d.gates)
+	with("GET /api/connections", d.connections)
 	if actions {
-		mux.HandleFunc("POST /api/sleep", d.sleep)
+		with("POST /api/sleep", d.sleep)
 	}
 	return secured(mux)
 }

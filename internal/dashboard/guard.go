@@ -96,7 +96,7 @@ func equal(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []by
 
 func (g *Guard) refuse(w http.ResponseWriter) {
 	plain(w, http.StatusUnauthorized, "This dashboard opens with the whole address that wangell has printed, with its "+
-		"token. 'sudo wangell dashboard' prints a new one.")
+		"token. 'sudo wangell dashboard', or on a cluster 'kubectl wangell dashboard', prints a new one.")
 }
 
 func plain(w http.ResponseWriter, code int, text string) {

@@ -30,8 +30,11 @@ var errClosed = errors.New("the dashboard has ended")
 
 // viewer is a browser that watches.
 type viewer struct {
-	watch string      // the service whose pods it gets; empty for none
-	out   chan []byte // server-sent events; closed if the viewer is too slow, or at the end
+	watch string        // the service whose pods it gets; empty for none
+	out   chan []byte   // server-sent events; closed if the viewer is too slow, or at the end
+	stale chan struct{} // has a value if its scope has not judged a namespace that has services
+	scope Scope
+	share string // what it sees, as board.share
 }
 
 // hub takes samples while somebody watches, and sends them what is new.
@@ -53,8 +56,8 @@ func newHub(source Source) *hub {
 	return &hub{source: source, every: every, linger: linger, viewers: map[*viewer]bool{}}
 }
 
-// join adds a viewer. Its first message is everything.
-func (h *hub) join(watch string) (*viewer, error) {
+// join adds a viewer. Its first message is everything that it may see.
+func (h *hub) join(watch string, scope Scope) (*viewer, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
@@ -66,10 +69,35 @@ func (h *hub) join(watch string) (*viewer, error) {
 	if h.board == nil {
 		h.start()
 	}
-	v := &viewer{watch: watch, out: make(chan []byte, backlog)}
+	v := &viewer{watch: watch, scope: scope, out: make(chan []byte, backlog), stale: make(chan struct{}, 1)}
+	v.share, _ = h.board.share(scope)
 	h.viewers[v] = true
-	v.out <- message("all", h.board.all(watch))
+	v.out <- message("all", h.board.all(watch, scope))
 	return v, nil
+}
+
+// renew gives a viewer another scope. If it sees something else by that, it gets everything again.
+func (h *hub) renew(v *viewer, scope Scope) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.viewers[v] {
+		return
+	}
+	v.scope = scope
+	if share, _ := h.board.share(scope); share != v.share {
+		v.share = share
+		h.send(v, message("all", h.board.all(v.watch, scope)))
+	}
+}
+
+// send sends a message to a viewer, or disconnects it if it does not keep up.
+func (h *hub) send(v *viewer, m []byte) {
+	select {
+	case v.out <- m:
+	default:
+		delete(h.viewers, v)
+		close(v.out)
+	}
 }
 
 // leave removes a viewer.
@@ -135,22 +163,30 @@ func (h *hub) update() bool {
 	if len(h.viewers) == 0 {
 		return true
 	}
-	core := message("tick", tick)
-	details := map[string][]byte{}
+	type part struct{ share, watch string }
+	made := map[part][]byte{}
 	for v := range h.viewers {
-		out := core
-		if e := h.board.services[v.watch]; e != nil {
-			if details[v.watch] == nil {
-				details[v.watch] = append(bytes.Clone(core), message("pods", e.detail)...)
+		share, unknown := h.board.share(v.scope)
+		if unknown {
+			select {
+			case v.stale <- struct{}{}:
+			default: // it has been told already
 			}
-			out = details[v.watch]
 		}
-		select {
-		case v.out <- out:
-		default: // it does not keep up
-			delete(h.viewers, v)
-			close(v.out)
+		v.share = share
+		core := part{share: share}
+		if made[core] == nil {
+			made[core] = message("tick", tick.of(v.scope))
 		}
+		out := made[core]
+		if e := h.board.services[v.watch]; e != nil && sees(v.scope, v.watch) {
+			detailed := part{share, v.watch}
+			if made[detailed] == nil {
+				made[detailed] = append(bytes.Clone(out), message("pods", e.detail)...)
+			}
+			out = made[detailed]
+		}
+		h.send(v, out)
 	}
 	return true
 }

@@ -3,18 +3,23 @@
 package dashboard
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"strings"
 	"time"
 
-	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/localapi"
 )
 
 const (
 	// writeTimeout is how long a browser may take to accept an update.
 	writeTimeout = 10 * time.Second
+	// renewEvery is how often the scope of a stream is asked for again; renewTimeout is how long that may take. Updates
+	// wait meanwhile.
+	renewEvery   = time.Minute
+	renewTimeout = 5 * time.Second
 	// actionHeader is a header that a page of another origin cannot send without being asked about it first (CORS).
 	actionHeader = "Wangell-Action"
 	// policy lets the page load scripts, styles, images and data from its own origin, and nothing else.
@@ -47,10 +52,8 @@ func secured(next http.Handler) http.Handler {
 // answer writes a value as JSON, or nothing if it is nil, or an error.
 func answer(w http.ResponseWriter, v any, err error) {
 	switch {
-	case errors.Is(err, runtime.ErrNotFound):
-		refuse(w, http.StatusNotFound, err.Error())
 	case err != nil:
-		refuse(w, http.StatusInternalServerError, err.Error())
+		localapi.Refuse(w, err)
 	case v == nil:
 		w.WriteHeader(http.StatusNoContent)
 	default:
@@ -59,18 +62,14 @@ func answer(w http.ResponseWriter, v any, err error) {
 	}
 }
 
-// refuse answers with an error.
+// refuse answers with an error that has a code.
 func refuse(w http.ResponseWriter, code int, text string) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(struct {
-		Error string `json:"error"`
-	}{text})
+	localapi.Refuse(w, &localapi.Error{Code: code, Text: text})
 }
 
-// stream sends server-sent events until the browser leaves.
-func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request) {
-	v, err := d.hub.join(r.FormValue("service"))
+// stream sends server-sent events until the browser leaves, or may not see anything any more.
+func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request, scope Scope) {
+	v, err := d.hub.join(r.FormValue("service"), scope)
 	if err != nil {
 		w.Header().Set("Retry-After", "10")
 		refuse(w, http.StatusServiceUnavailable, err.Error())
@@ -80,10 +79,24 @@ func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // proxies of the nginx kind would hold updates back
 	c := http.NewResponseController(w)
+	renew := time.NewTicker(d.renewEvery)
+	defer renew.Stop()
+	stale := v.stale
 	for {
 		select {
 		case <-r.Context().Done():
 			return
+		case <-stale:
+			if err := d.renew(v, r); err != nil {
+				stale = nil // the ticker tries again
+			}
+		case <-renew.C:
+			var refused *localapi.Error
+			err := d.renew(v, r)
+			if errors.As(err, &refused) && (refused.Code == http.StatusUnauthorized || refused.Code == http.StatusForbidden) {
+				return
+			}
+			stale = v.stale
 		case m, ok := <-v.out:
 			if !ok {
 				return
@@ -96,8 +109,19 @@ func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (d *Dashboard) gates(w http.ResponseWriter, r *http.Request) {
-	if d.cfg.Gates == nil {
+// renew asks for a viewer's scope again. If that fails, the viewer keeps the one that it has.
+func (d *Dashboard) renew(v *viewer, r *http.Request) error {
+	ctx, cancel := context.WithTimeout(r.Context(), renewTimeout)
+	defer cancel()
+	scope, err := d.cfg.Of(r.WithContext(ctx))
+	if err == nil {
+		d.hub.renew(v, scope)
+	}
+	return err
+}
+
+func (d *Dashboard) gates(w http.ResponseWriter, r *http.Request, s Scope) {
+	if d.cfg.Gates == nil || !s.Everything() {
 		refuse(w, http.StatusNotFound, "the state of gates is not known here")
 		return
 	}
@@ -105,8 +129,8 @@ func (d *Dashboard) gates(w http.ResponseWriter, r *http.Request) {
 	answer(w, gates, err)
 }
 
-func (d *Dashboard) connections(w http.ResponseWriter, r *http.Request) {
-	if d.cfg.Connections == nil {
+func (d *Dashboard) connections(w http.ResponseWriter, r *http.Request, s Scope) {
+	if d.cfg.Connections == nil || !s.Everything() {
 		refuse(w, http.StatusNotFound, "connections are not known here")
 		return
 	}
@@ -114,14 +138,14 @@ func (d *Dashboard) connections(w http.ResponseWriter, r *http.Request) {
 	answer(w, c, err)
 }
 
-func (d *Dashboard) sleep(w http.ResponseWriter, r *http.Request) {
+func (d *Dashboard) sleep(w http.ResponseWriter, r *http.Request, s Scope) {
 	if r.Header.Get(actionHeader) == "" {
 		refuse(w, http.StatusForbidden, "the header "+actionHeader+" is missing")
 		return
 	}
-	key, err := d.cfg.Source.Resolve(r.URL.Query().Get("service"))
+	key, err := s.Resolve(r.URL.Query().Get("service"))
 	if err == nil {
-		err = d.cfg.Source.Sleep(r.Context(), key)
+		err = s.Sleep(r.Context(), key)
 	}
 	answer(w, nil, err)
 }

@@ -167,7 +167,7 @@ func TestViewersAreLimited(t *testing.T) {
 	d, address := serveAt(t, newFake(), false)
 	var viewers []*viewer
 	for range maxViewers {
-		v, err := d.hub.join("")
+		v, err := d.hub.join("", whole{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,7 +188,7 @@ func TestSlowViewerIsDisconnected(t *testing.T) {
 	h := newHub(newFake(warm("web", 1)))
 	defer h.close()
 	h.every = time.Hour
-	v, err := h.join("")
+	v, err := h.join("", whole{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +209,7 @@ func TestNothingIsSampledForNobody(t *testing.T) {
 	h := newHub(newFake(warm("web", 1)))
 	defer h.close()
 	h.every, h.linger = time.Hour, 0
-	v, err := h.join("")
+	v, err := h.join("", whole{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestNothingIsSampledForNobody(t *testing.T) {
 	if h.update() || h.board != nil {
 		t.Error("samples are taken for nobody")
 	}
-	if _, err := h.join(""); err != nil || h.board == nil {
+	if _, err := h.join("", whole{}); err != nil || h.board == nil {
 		t.Errorf("the next one: %v", err)
 	}
 }

@@ -17,18 +17,25 @@ func dashboardPath(actions bool) string {
 	return "/dashboard"
 }
 
-// Dashboard returns a handler that serves the dashboard of the instance. Whoever it lets in, it must check before.
+// Dashboard returns a handler that serves the dashboard of the instance with the rights of the client. It lets
+// everybody in who reaches it.
 func (c *Client) Dashboard(actions bool) http.Handler {
 	return &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
-			r.Out.URL.Scheme, r.Out.URL.Host = "http", "wangell"
-			r.Out.URL.Path = dashboardPath(actions) + r.In.URL.Path
-			r.Out.Header.Del("Cookie") // it is for this handler's guard only
+			r.Out.URL.Scheme, r.Out.URL.Host = c.base.Scheme, c.base.Host
+			r.Out.URL.Path, r.Out.URL.RawPath = dashboardPath(actions)+r.In.URL.Path, ""
+			q := r.Out.URL.Query()
+			if q.Del("namespace"); c.namespace != "" {
+				q.Set("namespace", c.namespace)
+			}
+			r.Out.URL.RawQuery = q.Encode()
+			r.Out.Header.Del("Cookie")        // it is for this handler's guard only
+			r.Out.Header.Del("Authorization") // the client has credentials of its own
 		},
 		Transport: c.http.Transport,
 		ErrorLog:  log.New(io.Discard, "", 0), // the page says that the instance does not answer
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			Refuse(w, &Error{Code: http.StatusBadGateway, Text: err.Error()})
+			Refuse(w, &Error{Code: http.StatusBadGateway, Text: c.explain(err).Error()})
 		},
 	}
 }

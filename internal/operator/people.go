@@ -46,6 +46,7 @@ func (p *people) Start(ctx context.Context) error {
 	tunnels := &tunnel.Server{Leader: p.address, Log: log}
 	api := access.New(access.Config{
 		API: p.leader.client, Certificate: p.certificate, Services: p.services, Log: log,
+		Version: buildinfo.Version,
 		Versions: func(context.Context) map[string]string {
 			return map[string]string{"controller": buildinfo.Version}
 		},

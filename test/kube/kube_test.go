@@ -48,6 +48,7 @@ var alone = []part{
 	{"a client address keeps its pod", testAffinity},
 	{"a pod of the same node is preferred", testPreferLocal},
 	{"the next leader finishes a wake", testLeaderKilled},
+	{"a browser shows a service, also while the leader changes", testDashboard},
 	{"killed daemons lose no request", testDaemonsKilled},
 	{"wakes survive a lossy wire", testLossyWire},
 	{"kube-proxy may run in its other mode", testProxyModes},

@@ -22,6 +22,19 @@ type plugin struct {
 	kubeconfig string
 }
 
+// buildPlugin builds the plugin, for a kubeconfig.
+func buildPlugin(t *testing.T, kubeconfig string) plugin {
+	t.Helper()
+	p := plugin{path: t.TempDir(), kubeconfig: kubeconfig}
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(p.path, "kubectl-wangell"),
+		"wangell.loutres.me/cmd/kubectl-wangell")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the plugin: %v: %s", err, out)
+	}
+	return p
+}
+
 // run returns what the plugin prints, its errors included, and whether it succeeded.
 func (p plugin) run(t *testing.T, args ...string) (out string, ok bool) {
 	t.Helper()
@@ -55,7 +68,8 @@ func (p plugin) as(t *testing.T, name, token string) plugin {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
 	config := map[string]any{}
-	out := e2e.Must(lab.kubectl("", "config", "view", "--raw", "--minify", "--flatten", "-o", "json"))(t)
+	out := e2e.Must(lab.kubectl("", "--kubeconfig", p.kubeconfig, "config", "view", "--raw", "--minify", "--flatten",
+		"-o", "json"))(t)
 	if err := json.Unmarshal([]byte(out), &config); err != nil {
 		t.Fatal(err)
 	}
@@ -106,13 +120,7 @@ subjects: [{kind: ServiceAccount, name: ann, namespace: people}]
 // testPeople runs the commands of the plugin as the administrator, who has a client certificate, and as a user of one
 // namespace, who has a token.
 func testPeople(t *testing.T) {
-	admin := plugin{path: t.TempDir(), kubeconfig: lab.Kubeconfig}
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(admin.path, "kubectl-wangell"),
-		"wangell.loutres.me/cmd/kubectl-wangell")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the plugin: %v: %s", err, out)
-	}
+	admin := buildPlugin(t, lab.Kubeconfig)
 	lab.apply(t, people)
 	const key, other = "people/hello", "strangers/hello"
 	lab.apply(t, manifest(key, "idleTimeout: 600"))

@@ -9,10 +9,14 @@ export type Connection = 'connecting' | 'live' | 'lost' | 'denied' | 'busy';
 const hiddenFor = 30_000;
 /** The time before another attempt after the server has refused one. */
 const retryAfter = 3_000;
+/** The server sends something every second: a stream that is silent for that long has no server any more. */
+const silentFor = 10_000;
 
 export interface Live {
   store: Store;
   connection: () => Connection;
+  /** What the server has said about why there is no stream; empty if nothing. */
+  reason: () => string;
   watch: (service: string) => void;
 }
 
@@ -23,13 +27,17 @@ export function connect(changed: () => void): Live {
   let stream: EventSource | undefined;
   let watched = '';
   let timer = 0;
+  let watchdog = 0;
+  let reason = '';
 
-  const set = (c: Connection) => {
+  const set = (c: Connection, why = '') => {
     connection = c;
+    reason = why;
     changed();
   };
   const close = () => {
     clearTimeout(timer);
+    clearTimeout(watchdog);
     stream?.close();
     stream = undefined;
   };
@@ -37,12 +45,20 @@ export function connect(changed: () => void): Live {
     close();
     const s = new EventSource(watched ? `./api/stream?service=${encodeURIComponent(watched)}` : './api/stream');
     stream = s;
+    const guard = () => {
+      clearTimeout(watchdog);
+      watchdog = window.setTimeout(() => {
+        set('lost');
+        open();
+      }, silentFor);
+    };
+    guard();
     const on = <T>(name: string, apply: (store: Store, message: T) => void) =>
       s.addEventListener(name, (e) => {
         if (stream !== s) return;
+        guard();
         apply(store, JSON.parse((e as MessageEvent<string>).data) as T);
-        connection = 'live';
-        changed();
+        set('live');
       });
     on<All>('all', applyAll);
     on<Tick>('tick', applyTick);
@@ -51,8 +67,8 @@ export function connect(changed: () => void): Live {
       if (stream !== s) return;
       if (s.readyState !== EventSource.CLOSED) return set('lost'); // it connects again by itself
       close();
-      void status().then((c) => {
-        set(c);
+      void status().then(([c, why]) => {
+        set(c, why);
         timer = window.setTimeout(open, retryAfter);
       });
     };
@@ -66,6 +82,7 @@ export function connect(changed: () => void): Live {
   return {
     store,
     connection: () => connection,
+    reason: () => reason,
     watch: (service) => {
       if (service === watched) return;
       watched = service;
@@ -74,14 +91,23 @@ export function connect(changed: () => void): Live {
   };
 }
 
-/** status says why there is no stream. */
-async function status(): Promise<Connection> {
+/** status says why there is no stream, also in words of the server if it has any. */
+async function status(): Promise<[Connection, string]> {
   try {
     const r = await fetch('./api/about');
-    if (r.status === 401 || r.status === 403) return 'denied';
-    return r.ok ? 'busy' : 'lost';
+    if (r.ok) return ['busy', ''];
+    return [r.status === 401 || r.status === 403 ? 'denied' : 'lost', await said(r)];
   } catch {
-    return 'lost';
+    return ['lost', ''];
+  }
+}
+
+/** said returns the error that an answer has; empty if it has none. */
+async function said(r: Response): Promise<string> {
+  try {
+    return ((await r.json()) as { error: string }).error;
+  } catch {
+    return '';
   }
 }
 
@@ -91,13 +117,7 @@ async function get<T>(path: string): Promise<T> {
   return (await r.json()) as T;
 }
 
-async function problem(r: Response): Promise<string> {
-  try {
-    return ((await r.json()) as { error: string }).error;
-  } catch {
-    return `${r.status} ${r.statusText}`;
-  }
-}
+const problem = async (r: Response): Promise<string> => (await said(r)) || `${r.status} ${r.statusText}`;
 
 export const getAbout = (): Promise<About> => get('./api/about');
 export const getConnections = (): Promise<Connections> => get('./api/connections');

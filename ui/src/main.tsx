@@ -79,7 +79,7 @@ function App({ live, subscribe }: { live: Live; subscribe: (f: () => void) => ()
         <nav aria-label="Wangell">
           {views.map((v) => <a key={v} href={`#/${v}`} aria-current={v === view ? 'page' : undefined}>{t(v)}</a>)}
         </nav>
-        <span class={`connection ${connection}`} role="status"><i aria-hidden="true" />{t(connection)}</span>
+        <span class={`connection ${connection}`} role="status"><i aria-hidden="true" />{t(connection === 'denied' && live.reason() ? 'refused' : connection)}</span>
         <span class="settings">
           <label><span class="hidden">{t('language')}</span>
             <select value={lang} onChange={(e) => {
@@ -101,6 +101,7 @@ function App({ live, subscribe }: { live: Live; subscribe: (f: () => void) => ()
         </span>
       </header>
       <main id="main" tabIndex={-1}>
+        {connection !== 'live' && live.reason() && <p class="empty bad" role="alert">{live.reason()}</p>}
         {view === 'services' && (service
           ? <ServiceView key={service} store={store} name={service} about={about} theme={look} />
           : <><h1 class="hidden">{t('services')}</h1><Services store={store} /></>)}

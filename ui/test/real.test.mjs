@@ -2,49 +2,25 @@
 // The page with a real wangell up, which runs the service default/hello: see test/e2e/dashboard_test.go.
 import { test } from 'node:test';
 import assert from 'node:assert/strict';
-import http from 'node:http';
-import net from 'node:net';
 import { accessible, launch, open, shot } from './browser.mjs';
+import { ask, hold, load } from './load.mjs';
 
 const url = process.env.DASHBOARD_URL;
 const address = process.env.SERVICE_ADDRESS;
 
-/** ask sends a request on a new connection. */
-function ask() {
-  return new Promise((resolve, reject) => {
-    http.get(`http://${address}/`, { agent: false }, (r) => {
-      r.resume();
-      r.on('end', () => resolve(r.statusCode));
-      r.on('error', reject);
-    }).on('error', reject);
-  });
-}
-
-/** hold opens a connection and keeps it. */
-function hold() {
-  const [host, port] = address.split(':');
-  return new Promise((resolve, reject) => {
-    const socket = net.connect(Number(port), host, () => resolve(socket));
-    socket.on('error', reject); // of no interest once it is connected
-  });
-}
-
 test('a service wakes, is busy, and goes to sleep', async () => {
   const browser = await launch();
-  let loading = true;
-  let load;
+  let busy;
   let held = [];
   try {
     const page = await open(browser, url);
     const row = page.locator('tbody tr', { has: page.getByRole('link', { name: 'default/hello' }) });
     await row.getByText('Asleep', { exact: true }).waitFor();
-    assert.equal(await ask(), 200);
+    assert.equal(await ask(address), 200);
     await row.getByText('Awake', { exact: true }).waitFor();
     // It is scaled to three pods by its open connections: 10 for each.
-    held = await Promise.all(Array.from({ length: 30 }, hold));
-    load = Promise.all(Array.from({ length: 6 }, async () => {
-      while (loading) assert.equal(await ask(), 200);
-    }));
+    held = await hold(address, 30);
+    busy = load(address, 6);
     await page.waitForFunction(() => Number(document.querySelector('tbody tr.link td b').textContent) > 1);
     if (process.env.SCREENSHOTS) await page.waitForTimeout(20_000);
     await shot(page, 'real-services', { clip: { x: 0, y: 0, width: 1360, height: 480 } });
@@ -62,8 +38,7 @@ test('a service wakes, is busy, and goes to sleep', async () => {
     await page.locator('.uplot canvas').first().waitFor();
     if (process.env.SCREENSHOTS) await page.waitForTimeout(30_000);
     await shot(page, 'real-busy', { clip: { x: 0, y: 0, width: 1360, height: 860 } });
-    loading = false;
-    await load;
+    await busy.stop();
     await page.waitForFunction(() => [...document.querySelectorAll('.bar i')].every((b) => parseFloat(b.style.width) === 0));
 
     await page.getByRole('button', { name: 'Put to sleep' }).click();
@@ -76,7 +51,7 @@ test('a service wakes, is busy, and goes to sleep', async () => {
     await page.locator('.events .badge.cold').first().waitFor();
 
     // A second wake is beside the first.
-    assert.equal(await ask(), 200);
+    assert.equal(await ask(address), 200);
     await page.getByRole('button', { name: /Wake 2/ }).waitFor();
     await page.getByRole('button', { name: /Wake 1/ }).click();
     await page.getByRole('columnheader', { name: 'Difference' }).waitFor();
@@ -91,8 +66,7 @@ test('a service wakes, is busy, and goes to sleep', async () => {
     await page.locator('h1 .badge.cold').waitFor();
     assert.deepEqual(page.problems, []);
   } finally {
-    loading = false;
-    await load?.catch(() => undefined);
+    await busy?.stop().catch(() => undefined);
     for (const socket of held) socket.destroy();
     await browser.close();
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package commands
 
 import (
 	"context"
@@ -9,9 +9,11 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"runtime"
 
 	"github.com/spf13/cobra"
 
+	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/dashboard"
 )
 
@@ -21,7 +23,7 @@ type dashboardFlags struct {
 	noOpen, actions bool
 }
 
-func newDashboard(g *globals) *cobra.Command {
+func (p *Place) newDashboard() *cobra.Command {
 	f := &dashboardFlags{}
 	cmd := &cobra.Command{
 		Use:   "dashboard",
@@ -30,13 +32,25 @@ func newDashboard(g *globals) *cobra.Command {
 and open it if there is a desktop. The URL has a random token; whoever has it can watch.
 
 Over SSH, forward the port: ssh -L 9465:127.0.0.1:9465 HOST, with --address 127.0.0.1:9465.`,
-		GroupID: groupLook,
+		GroupID: GroupLook,
 		Example: `  sudo wangell dashboard
   sudo wangell dashboard --address 127.0.0.1:9465 --no-open
   sudo wangell dashboard --ui-actions`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return f.serve(cmd, g) },
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.serve(cmd, p) },
 	}
+	if p.Cluster {
+		cmd.Long = `Serve the dashboard of a cluster on a loopback address of this machine until Ctrl-C, print its
+URL, and open it if there is a desktop. It comes from the leading controller, through the API
+server, and shows what you may see: whoever has the URL, which has a random token, sees the same.
+
+Without -A it shows the services of one namespace. The state of nodes needs -A, and the right to
+list wangellservices in all namespaces.`
+		cmd.Example = `  kubectl wangell dashboard
+  kubectl wangell dashboard -A --ui-actions
+  kubectl wangell dashboard -n team --address 127.0.0.1:9465 --no-open`
+	}
+	p.several(cmd)
 	cmd.Flags().StringVar(&f.address, "address", "127.0.0.1:0", "IP:PORT to listen on; port 0 for any free one")
 	cmd.Flags().BoolVar(&f.noOpen, "no-open", false, "only print the URL")
 	cmd.Flags().BoolVar(&f.actions, "ui-actions", false, "let users of the dashboard put services to sleep")
@@ -44,12 +58,15 @@ Over SSH, forward the port: ssh -L 9465:127.0.0.1:9465 HOST, with --address 127.
 }
 
 // serve serves the dashboard until the command's context ends.
-func (f *dashboardFlags) serve(cmd *cobra.Command, g *globals) error {
-	log, err := g.logger(cmd, os.Stderr)
+func (f *dashboardFlags) serve(cmd *cobra.Command, p *Place) error {
+	log, err := p.Log(cmd)
 	if err != nil {
 		return err
 	}
-	c := g.client()
+	c, _, err := p.Connect(cmd)
+	if err != nil {
+		return err
+	}
 	defer c.Close()
 	if err := c.Healthy(cmd.Context()); err != nil {
 		return err
@@ -81,6 +98,9 @@ func (f *dashboardFlags) serve(cmd *cobra.Command, g *globals) error {
 // browser returns the command that opens a URL in the user's browser; nil if there is no desktop. Under sudo, it is the
 // browser of the user who called that.
 func browser(env func(string) string, url string) *exec.Cmd {
+	if runtime.GOOS == "darwin" {
+		return exec.Command("open", url)
+	}
 	if env("DISPLAY") == "" && env("WAYLAND_DISPLAY") == "" {
 		return nil
 	}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import (
+	"net/http"
+	"sync"
+
+	"wangell.loutres.me/internal/dashboard"
+	"wangell.loutres.me/internal/localapi"
+)
+
+// dashboard serves the dashboard to users whom guard has let in. Each sees what newScoped lets it see.
+func (s *Server) dashboard(actions bool) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		services := s.cfg.Services()
+		if services == nil {
+			localapi.Refuse(w, errNotLeading)
+			return
+		}
+		b := s.boards.of(services)
+		if actions {
+			b.actions.ServeHTTP(w, r)
+		} else {
+			b.reads.ServeHTTP(w, r)
+		}
+	})
+}
+
+// newDashboard makes the dashboard of services.
+func (s *Server) newDashboard(services localapi.Services) *dashboard.Dashboard {
+	return dashboard.New(dashboard.Config{
+		Source: services, Version: s.cfg.Version,
+		Of: s.scope,
+	})
+}
+
+// scope returns what scoped does, for package dashboard.
+func (s *Server) scope(r *http.Request) (dashboard.Scope, error) {
+	scope, err := s.scoped(r)
+	if err != nil {
+		return nil, err // not a nil *scoped
+	}
+	return scope, nil
+}
+
+// board is a dashboard with its handlers.
+type board struct {
+	services       localapi.Services
+	dashboard      *dashboard.Dashboard
+	reads, actions http.Handler
+}
+
+// boards keeps the dashboard of the present services.
+type boards struct {
+	make func(localapi.Services) *dashboard.Dashboard
+
+	mu  sync.Mutex
+	now *board
+}
+
+// of returns the board of services. The streams of others end.
+func (b *boards) of(services localapi.Services) *board {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.now == nil || b.now.services != services {
+		if b.now != nil {
+			b.now.dashboard.Close()
+		}
+		d := b.make(services)
+		b.now = &board{services, d, d.Handler(false), d.Handler(true)}
+	}
+	return b.now
+}
+
+// close ends all streams.
+func (b *boards) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.now != nil {
+		b.now.dashboard.Close()
+		b.now = nil
+	}
+}
