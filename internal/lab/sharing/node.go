@@ -116,8 +116,8 @@ func (n *Node) startDaemon(c *Cluster) error {
 	}
 	cmd := n.host.Command(context.Background(), argv...) // close ends it
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // Ctrl-C is for this program
-	if n.daemon, err = process.Start(cmd, nil); err != nil {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for this program
+	if n.daemon, err = process.StartBound(cmd); err != nil {
 		return fmt.Errorf("start its daemon: %w", err)
 	}
 	return nil
