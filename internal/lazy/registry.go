@@ -17,6 +17,8 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/pkg/reference"
 	"github.com/opencontainers/go-digest"
+
+	"wangell.loutres.me/internal/image/readapi"
 )
 
 // stall is how long a registry may send nothing before the request is given up.
@@ -70,6 +72,9 @@ func (s source) ask(ctx context.Context, h docker.RegistryHost, from, to int64) 
 			req.Header[name] = values
 		}
 		req.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", from, to-1))
+		if req.URL.RawQuery != "" { // a mirror
+			req.Header.Set(readapi.PartsHeader, "here")
+		}
 		if h.Authorizer != nil {
 			if err := h.Authorizer.Authorize(ctx, req); err != nil {
 				return nil, 0, give(err)

@@ -18,6 +18,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"wangell.loutres.me/internal/blobindex"
+	"wangell.loutres.me/internal/image/readapi"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -65,6 +66,9 @@ func (l local) Blob(r *http.Request, repository string, digest digest.Digest) (i
 	if r.Method != http.MethodGet {
 		return nil, fs.ErrNotExist
 	}
+	if r.Header.Get(readapi.PartsHeader) != "" {
+		return l.part(r, k)
+	}
 	b, err := l.m.fetch(r.Context(), k, false)
 	if err != nil {
 		l.m.passed(k, err)
@@ -72,6 +76,35 @@ func (l local) Blob(r *http.Request, repository string, digest digest.Digest) (i
 	}
 	l.m.metrics.sent.WithLabelValues(toContainerd).Add(float64(b.size))
 	return b, nil
+}
+
+// part returns a blob of which the range of a request is on this node, for a snapshotter that reads parts of blobs and
+// verifies them by itself. It does not wait: what is not here would come with all of its blob, and the snapshotter can
+// get the part from the registry meanwhile.
+func (l local) part(r *http.Request, k blobindex.Key) (io.ReadSeekCloser, error) {
+	var first, last uint64
+	_, err := fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &first, &last)
+	if err != nil || last < first {
+		return nil, fs.ErrNotExist
+	}
+	from, size, done := l.m.holding(r.Context(), k.Digest, first, last-first+1)
+	if from == nil {
+		return nil, fs.ErrNotExist
+	}
+	l.m.metrics.sent.WithLabelValues(toSnapshotter).Add(float64(last - first + 1))
+	return part{io.NewSectionReader(from, 0, int64(size)), done}, nil
+}
+
+// part is a blob of which a range is here.
+type part struct {
+	*io.SectionReader
+	done func()
+}
+
+// Close implements io.Closer.
+func (p part) Close() error {
+	p.done()
+	return nil
 }
 
 // key returns the key of what containerd asks for, if this node shares it. containerd names the registry in a

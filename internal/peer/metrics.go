@@ -6,11 +6,12 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // Where bytes come from, and whom they are sent to.
 const (
-	fromRegistry = "registry"
-	fromCache    = "cache"
-	fromPeer     = "peer"
-	toContainerd = "containerd"
-	toPeer       = "peer"
+	fromRegistry  = "registry"
+	fromCache     = "cache"
+	fromPeer      = "peer"
+	toContainerd  = "containerd"
+	toPeer        = "peer"
+	toSnapshotter = "snapshotter"
 )
 
 type metrics struct {
@@ -53,7 +54,7 @@ func newMetrics() metrics {
 		m.received.WithLabelValues(s)
 		m.failed.WithLabelValues(s)
 	}
-	for _, d := range []string{toContainerd, toPeer} {
+	for _, d := range []string{toContainerd, toPeer, toSnapshotter} {
 		m.sent.WithLabelValues(d)
 	}
 	return m

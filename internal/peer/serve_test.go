@@ -19,6 +19,7 @@ import (
 
 	"wangell.loutres.me/internal/blobindex"
 	"wangell.loutres.me/internal/enrolment"
+	"wangell.loutres.me/internal/image/readapi"
 	"wangell.loutres.me/internal/swarm"
 	"wangell.loutres.me/internal/wire"
 )
@@ -224,6 +225,40 @@ func TestARegistryThatDoesNotServeRangesIsNotMistaken(t *testing.T) {
 		var limited *limitedError
 		if !c.ok && (!errors.As(err, &limited) || limited.after != 7*time.Second) {
 			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// A snapshotter gets a part of a blob that is here, and is sent on at once for another: it must not wait until all of
+// the blob has come.
+func TestASnapshotterGetsThePartsThatAreHere(t *testing.T) {
+	m, k, first := idle(t, 0)
+	ask := func(byteRange string) (int, []byte) {
+		t.Helper()
+		url := "http://" + m.cfg.Local.String() + "/v2/team/a/blobs/" + digestOf(k).String() + "?ns=registry.invalid"
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Range", byteRange)
+		req.Header.Set(readapi.PartsHeader, "here")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.StatusCode, body
+	}
+	if status, body := ask("bytes=100-4195"); status != http.StatusPartialContent || !bytes.Equal(body, first[100:4196]) {
+		t.Errorf("a part that is here: %d, %d bytes", status, len(body))
+	}
+	for _, r := range []string{"bytes=5000000-5000099", "bytes=10485760-10485761", "bytes=9-1", "bytes=0-", "bytes=-5"} {
+		if status, body := ask(r); status != http.StatusNotFound {
+			t.Errorf("%s: %d, %q", r, status, body)
 		}
 	}
 }

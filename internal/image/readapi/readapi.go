@@ -27,6 +27,10 @@ type Content interface {
 	Blob(r *http.Request, repository string, d digest.Digest) (io.ReadSeekCloser, error)
 }
 
+// PartsHeader is the header of a client that reads parts of blobs, whatever its value: it wants the range that it names
+// if that is there already, and not to wait for more of the blob.
+const PartsHeader = "Wangell-Parts"
+
 // Handler serves content.
 func Handler(content Content) http.Handler {
 	h := handler{content}
