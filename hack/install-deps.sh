@@ -39,6 +39,7 @@ need() {
         echo "ssh openssh-client"
         echo "tcpdump tcpdump"
         echo "arping iputils-arping"
+        echo "mkfs.ext4 e2fsprogs"
         echo "python3 python3"
         echo "pip3 python3-pip"
         echo "chromium chromium"

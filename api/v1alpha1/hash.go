@@ -23,7 +23,7 @@ type podSpec struct {
 	WorkingDir      string                      `json:"workingDir,omitempty"`
 	Env             []corev1.EnvVar             `json:"env,omitempty"`
 	Resources       corev1.ResourceRequirements `json:"resources,omitzero"`
-	Volumes         []corev1.Volume             `json:"volumes,omitempty"`
+	Volumes         []Volume                    `json:"volumes,omitempty"`
 	VolumeMounts    []corev1.VolumeMount        `json:"volumeMounts,omitempty"`
 	SecurityContext *corev1.SecurityContext     `json:"securityContext,omitempty"`
 
@@ -39,7 +39,7 @@ type podSpec struct {
 }
 
 // Hash returns a hash of the fields that make a pod: image, targetPort, command, args, workingDir, env, resources,
-// volumes, volumeMounts, securityContext, init, stopSignal, readinessProbe, startupProbe,
+// volumes (but for persistent.retain), volumeMounts, securityContext, init, stopSignal, readinessProbe, startupProbe,
 // serviceAccountName, automountServiceAccountToken, enableServiceLinks and template. Fields that only the gate or the
 // controller uses (port, address, idleTimeout, ...) are left out.
 //
@@ -51,6 +51,12 @@ func Hash(spec *WangellServiceSpec) string {
 	canonicalList(s.Resources.Limits)
 	canonicalList(s.Resources.Requests)
 	for _, v := range s.Volumes {
+		if p := v.Persistent; p != nil {
+			p.Retain = nil // decides what happens once there is no pod
+			if p.Size != nil {
+				*p.Size = canonical(*p.Size)
+			}
+		}
 		if v.EmptyDir != nil && v.EmptyDir.SizeLimit != nil {
 			*v.EmptyDir.SizeLimit = canonical(*v.EmptyDir.SizeLimit)
 		}

@@ -44,7 +44,7 @@ func TestVolumeThatTwoPodsMayWriteMakesTheStrategyRecreate(t *testing.T) {
 	} {
 		volumes := []corev1.Volume{{Name: "data", VolumeSource: c.source}}
 		mounts := []corev1.VolumeMount{{Name: "data", MountPath: "/data", ReadOnly: c.readOnly}}
-		plain := WangellServiceSpec{Image: "x", Volumes: volumes, VolumeMounts: mounts}
+		plain := WangellServiceSpec{Image: "x", Volumes: VolumesOf(volumes...), VolumeMounts: mounts}
 		if got := plain.Strategy(); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
@@ -54,11 +54,11 @@ func TestVolumeThatTwoPodsMayWriteMakesTheStrategyRecreate(t *testing.T) {
 		if got := template.Strategy(); got != c.want {
 			t.Errorf("%s in a template: %s, want %s", c.name, got, c.want)
 		}
-		unused := WangellServiceSpec{Image: "x", Volumes: volumes}
+		unused := WangellServiceSpec{Image: "x", Volumes: VolumesOf(volumes...)}
 		if got := unused.Strategy(); got != UpdateRolling {
 			t.Errorf("%s that is not mounted: %s", c.name, got)
 		}
-		chosen := WangellServiceSpec{MaxReplicas: 2, Volumes: volumes, VolumeMounts: mounts}
+		chosen := WangellServiceSpec{MaxReplicas: 2, Volumes: VolumesOf(volumes...), VolumeMounts: mounts}
 		if got := chosen.Strategy(); got != UpdateRolling {
 			t.Errorf("%s with two pods: %s", c.name, got)
 		}
@@ -120,7 +120,7 @@ func TestAccessModesOfAClaimDecideTheStrategy(t *testing.T) {
 					claims[name] = append(claims[name], short[mode])
 				}
 			}
-			s.Volumes = append(s.Volumes, v)
+			s.Volumes = append(s.Volumes, Volume{Volume: v})
 			s.VolumeMounts = append(s.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: "/" + name})
 		}
 		if c.change != nil {
@@ -158,7 +158,7 @@ func TestRecreateAllowsOnePod(t *testing.T) {
 		"two pods that roll": {func(s *WangellServiceSpec) { s.UpdateStrategy, s.MaxReplicas = UpdateRolling, 2 }, ""},
 		"one writer that rolls": {func(s *WangellServiceSpec) {
 			s.UpdateStrategy = UpdateRolling
-			s.Volumes = []corev1.Volume{{Name: "data", VolumeSource: folder}}
+			s.Volumes = VolumesOf(corev1.Volume{Name: "data", VolumeSource: folder})
 			s.VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
 		}, ""},
 		"another word": {func(s *WangellServiceSpec) { s.UpdateStrategy = "recreate" }, "Recreate"},

@@ -19,7 +19,7 @@ var supported = map[reflect.Type][]string{
 	reflect.TypeFor[corev1.SecurityContext](): {
 		"runAsUser", "runAsGroup", "readOnlyRootFilesystem", "capabilities", "privileged",
 	},
-	reflect.TypeFor[corev1.Volume]():               {"name", "hostPath", "emptyDir"},
+	reflect.TypeFor[Volume]():                      {"name", "persistent", "hostPath", "emptyDir"},
 	reflect.TypeFor[corev1.EmptyDirVolumeSource](): {"medium", "sizeLimit"},
 	reflect.TypeFor[corev1.VolumeMount]():          {"name", "mountPath", "readOnly"},
 	reflect.TypeFor[WangellServiceSpec](): {

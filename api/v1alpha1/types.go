@@ -138,9 +138,9 @@ type WangellServiceSpec struct {
 	// Resources sets requests and limits of cpu and memory; on Kubernetes, of any resource.
 	// +optional
 	Resources corev1.ResourceRequirements `json:"resources,omitzero"`
-	// Volumes are of kind hostPath or emptyDir; on Kubernetes, of any kind.
+	// Volumes are of kind persistent, hostPath or emptyDir; on Kubernetes, of any kind but persistent.
 	// +optional
-	Volumes []corev1.Volume `json:"volumes,omitempty"`
+	Volumes []Volume `json:"volumes,omitempty"`
 	// VolumeMounts mounts volumes into the container's file system.
 	// +optional
 	VolumeMounts []corev1.VolumeMount `json:"volumeMounts,omitempty"`

@@ -87,7 +87,7 @@ func sortedNames(l corev1.ResourceList) []corev1.ResourceName {
 	return names
 }
 
-func (e *ValidationErrors) volumes(volumes []corev1.Volume) {
+func (e *ValidationErrors) volumes(volumes []Volume) {
 	seen := make(map[string]int, len(volumes))
 	for i := range volumes {
 		v := &volumes[i]
@@ -100,22 +100,32 @@ func (e *ValidationErrors) volumes(volumes []corev1.Volume) {
 			seen[v.Name] = i
 			e.label(p.Child("name"), v.Name)
 		}
-		e.volumeSource(p, &v.VolumeSource)
+		e.volumeSource(p, v)
 	}
 }
 
-func (e *ValidationErrors) volumeSource(p *field.Path, s *corev1.VolumeSource) {
+func (e *ValidationErrors) volumeSource(p *field.Path, v *Volume) {
+	s := &v.VolumeSource
 	sources := sourcesOf(s)
+	if v.Persistent != nil {
+		sources = append(sources, "persistent")
+		e.persistent(p.Child("persistent"), v.Persistent)
+	}
 	if len(sources) == 0 {
-		e.add(p, "write emptyDir: {} or hostPath: {path: /some/folder}", "has no kind of volume")
+		e.add(p, "write persistent: {} or emptyDir: {} or hostPath: {path: /some/folder}", "has no kind of volume")
 	}
 	if len(sources) > 1 {
 		e.add(p, "keep one of them", "must have one kind of volume, got %s", strings.Join(sources, " and "))
 	}
 	for _, kind := range sources {
-		if kind != "hostPath" && kind != "emptyDir" {
+		switch kind {
+		case "persistent", "hostPath", "emptyDir":
+		case "persistentVolumeClaim":
+			e.add(p.Child(kind), "write persistent: {size: 10Gi}, for example",
+				"is not available on one machine: a volume is persistent, a hostPath or an emptyDir")
+		default:
 			e.add(p.Child(kind), "put the files into a folder of this machine and write hostPath: {path: /that/folder}",
-				"is not available on one machine: a volume is a hostPath or an emptyDir")
+				"is not available on one machine: a volume is persistent, a hostPath or an emptyDir")
 		}
 	}
 	if h := s.HostPath; h != nil {
@@ -158,14 +168,14 @@ func (e *ValidationErrors) hostPath(p *field.Path, h *corev1.HostPathVolumeSourc
 	}
 }
 
-func (e *ValidationErrors) volumeMounts(mounts []corev1.VolumeMount, volumes []corev1.Volume) {
+func (e *ValidationErrors) volumeMounts(mounts []corev1.VolumeMount, volumes []Volume) {
 	seen := make(map[string]int, len(mounts))
 	for i := range mounts {
 		m := &mounts[i]
 		p := specPath.Child("volumeMounts").Index(i)
 		if m.Name == "" {
 			e.add(p.Child("name"), "write the name of one of spec.volumes", "missing")
-		} else if !slices.ContainsFunc(volumes, func(v corev1.Volume) bool { return v.Name == m.Name }) {
+		} else if !slices.ContainsFunc(volumes, func(v Volume) bool { return v.Name == m.Name }) {
 			e.add(p.Child("name"), noSuchVolume(m.Name, volumes), "there is no volume %q in spec.volumes", m.Name)
 		}
 		if m.MountPath == "" {
@@ -186,7 +196,7 @@ func (e *ValidationErrors) volumeMounts(mounts []corev1.VolumeMount, volumes []c
 	}
 }
 
-func noSuchVolume(name string, volumes []corev1.Volume) string {
+func noSuchVolume(name string, volumes []Volume) string {
 	if len(volumes) == 0 {
 		return fmt.Sprintf("add volumes: [{name: %s, emptyDir: {}}] to spec", toLabel(name))
 	}

@@ -50,6 +50,7 @@ func ValidateCluster(s *WangellService) ValidationErrors {
 		errs.add(specPath.Child("imagePull", "mode"), "write mode: Full, or leave runtimeClassName out",
 			"is Lazy, which needs the RuntimeClass %s, but the template has %s", LazyRuntime, *t.Spec.RuntimeClassName)
 	}
+	errs.persistentOnCluster(spec.Volumes)
 	if spec.Template != nil {
 		errs.template(spec)
 	} else {

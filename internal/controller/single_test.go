@@ -19,9 +19,9 @@ import (
 
 // writes makes the pods of a service write to a folder of the machine.
 func writes(s *v1alpha1.WangellServiceSpec) {
-	s.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+	s.Volumes = v1alpha1.VolumesOf(corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{
 		HostPath: &corev1.HostPathVolumeSource{Path: "/srv"},
-	}}}
+	}})
 	s.VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
 }
 

@@ -32,6 +32,8 @@ type services struct {
 	publish func(addrs map[runtime.Key]netip.Addr, lead []netip.Addr)
 	// former are addresses of services that moved. Open connections go on there for a while.
 	former map[runtime.Key][]netip.Addr
+	// volumes removes volumes with their service; nil if there are none.
+	volumes *volumes
 }
 
 // newServices returns services that have no service yet. Addresses given earlier from the range are kept in the state
@@ -47,8 +49,8 @@ func newServices(k keeper, log *slog.Logger, dir string, addresses netip.Prefix,
 }
 
 // apply makes the services the given ones, which must have been validated: new ones are added, and those that are not
-// in the list are removed with their pods. On an error nothing is changed. The first apply also adopts the running pods
-// that fit, and stops all others.
+// in the list are removed with their pods, and with their volumes that are not to be retained. On an error nothing is
+// changed. The first apply also adopts the running pods that fit, and stops all others.
 //
 // It returns once daemons are being informed; images are fetched and pods replaced afterwards.
 func (a *services) apply(ctx context.Context, list []*v1alpha1.WangellService) error {
@@ -82,6 +84,7 @@ func (a *services) apply(ctx context.Context, list []*v1alpha1.WangellService) e
 	addrs, lead := a.addresses(keys, book)
 	a.book, a.applied = book, keys
 	a.publish(addrs, lead)
+	a.volumes.follow(ctx, list)
 	if len(list) == 0 {
 		a.log.Warn("0 services: no manifest is in the files and folders of -f. One that is added is applied at once")
 	}

@@ -207,6 +207,7 @@ func (u *up) start(ctx context.Context) (err error) {
 	if u.services, err = newServices(u.controller, u.Log, u.StateDir, u.Addresses, u.publish); err != nil {
 		return err
 	}
+	u.services.volumes = &volumes{remove: u.runtime.RemoveVolume, log: u.Log}
 	if err := u.services.apply(ctx, u.set); err != nil {
 		return err
 	}

@@ -81,14 +81,15 @@ func TestDocsDescribeEveryField(t *testing.T) {
 	}
 	want := []string{"apiVersion", "kind", "spec", "status"}
 	nested := map[string]reflect.Type{
-		"metadata.":           reflect.TypeFor[v1alpha1.WangellService]().Field(1).Type,
-		"resources.":          reflect.TypeFor[corev1.ResourceRequirements](),
-		"securityContext.":    reflect.TypeFor[corev1.SecurityContext](),
-		"status.":             reflect.TypeFor[v1alpha1.WangellServiceStatus](),
-		"":                    reflect.TypeFor[v1alpha1.WangellServiceSpec](),
-		"volumes[].hostPath.": reflect.TypeFor[corev1.HostPathVolumeSource](),
-		"volumes[].emptyDir.": reflect.TypeFor[corev1.EmptyDirVolumeSource](),
-		"volumeMounts[].":     reflect.TypeFor[corev1.VolumeMount](),
+		"metadata.":             reflect.TypeFor[v1alpha1.WangellService]().Field(1).Type,
+		"resources.":            reflect.TypeFor[corev1.ResourceRequirements](),
+		"securityContext.":      reflect.TypeFor[corev1.SecurityContext](),
+		"status.":               reflect.TypeFor[v1alpha1.WangellServiceStatus](),
+		"":                      reflect.TypeFor[v1alpha1.WangellServiceSpec](),
+		"volumes[].persistent.": reflect.TypeFor[v1alpha1.PersistentVolume](),
+		"volumes[].hostPath.":   reflect.TypeFor[corev1.HostPathVolumeSource](),
+		"volumes[].emptyDir.":   reflect.TypeFor[corev1.EmptyDirVolumeSource](),
+		"volumeMounts[].":       reflect.TypeFor[corev1.VolumeMount](),
 	}
 	for prefix, typ := range nested {
 		fields := v1alpha1.Supported(typ)

@@ -38,10 +38,12 @@ type loader struct {
 	services  []service
 	names     map[runtime.Key]place
 	addresses map[string]addressUse
+	volumes   map[string]volumeUse
 }
 
 func newLoader() *loader {
-	return &loader{names: map[runtime.Key]place{}, addresses: map[string]addressUse{}}
+	return &loader{names: map[runtime.Key]place{}, addresses: map[string]addressUse{},
+		volumes: map[string]volumeUse{}}
 }
 
 // file reads all documents of a file's text.
@@ -74,7 +76,7 @@ func (l *loader) valid(earlier Set, files map[runtime.Key]string) []service {
 	}
 	for _, s := range earlier {
 		k := runtime.KeyOf(s)
-		if l.errs.concern(files[k]) && !names[k] && !addresses[s.Spec.Address] {
+		if l.errs.concern(files[k]) && !names[k] && !addresses[s.Spec.Address] && !l.volumeTaken(s) {
 			out = append(out, service{s, files[k]})
 		}
 	}
@@ -112,6 +114,7 @@ func (l *loader) document(doc *document) {
 		}
 	}
 	l.conflicts(d, doc, s)
+	l.volumeConflicts(d, doc, s)
 	l.services = append(l.services, service{s, doc.file})
 }
 

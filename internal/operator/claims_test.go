@@ -58,9 +58,9 @@ func TestAccessModesOfAClaimDecideTheStrategyOfADeployment(t *testing.T) {
 	w.claim("other", corev1.ReadWriteMany)
 	writes := func(claim string) func(*v1alpha1.WangellServiceSpec) {
 		return func(s *v1alpha1.WangellServiceSpec) {
-			s.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+			s.Volumes = v1alpha1.VolumesOf(corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{
 				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
-			}}}
+			}})
 			s.VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
 		}
 	}

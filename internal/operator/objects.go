@@ -114,7 +114,7 @@ func podTemplateOf(s *v1alpha1.WangellService) corev1.PodTemplateSpec {
 				SecurityContext: spec.SecurityContext, ReadinessProbe: spec.ReadinessProbe, StartupProbe: spec.StartupProbe,
 				Ports: []corev1.ContainerPort{{ContainerPort: spec.TargetPort, Protocol: corev1.ProtocolTCP}},
 			}},
-			Volumes: spec.Volumes, ServiceAccountName: spec.ServiceAccountName,
+			Volumes: spec.PodVolumes(), ServiceAccountName: spec.ServiceAccountName,
 			AutomountServiceAccountToken: spec.AutomountServiceAccountToken, EnableServiceLinks: spec.EnableServiceLinks,
 			// The pod's own first process (pause) reaps orphans then, and the program is not PID 1.
 			ShareProcessNamespace: spec.Init,

@@ -202,9 +202,9 @@ func TestDeploymentOfAWriterIsRecreate(t *testing.T) {
 	s := &v1alpha1.WangellService{}
 	s.Name, s.Spec = "db", v1alpha1.WangellServiceSpec{
 		Image: "registry.example.com/db:v1", Port: 5432,
-		Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+		Volumes: v1alpha1.VolumesOf(corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "db"},
-		}}},
+		}}),
 		VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}},
 	}
 	const recreate, rolling = appsv1.RecreateDeploymentStrategyType, appsv1.RollingUpdateDeploymentStrategyType

@@ -150,7 +150,10 @@ func (c Config) logDir() string { return filepath.Join(c.StateDir, "logs") }
 // the right to execute.
 func (c Config) initFile() string { return filepath.Join(c.StateDir, "init") }
 
-func (c Config) podsDir() string { return filepath.Join(c.RunDir, "pods") }
+func (c Config) podsDir() string { return PodsDir(c.RunDir) }
+
+// PodsDir is the folder with a folder for each pod, in the run folder dir.
+func PodsDir(dir string) string { return filepath.Join(dir, "pods") }
 
 func (c Config) netnsDir() string { return filepath.Join(c.RunDir, "netns") }
 

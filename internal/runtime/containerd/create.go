@@ -77,6 +77,7 @@ func (r *Runtime) fillContainer(ctx context.Context, s *v1alpha1.WangellService,
 	if err != nil {
 		return err
 	}
+	c.uid, c.gid = int(spec.Process.User.UID), int(spec.Process.User.GID)
 	if record.Spec, err = typeurl.MarshalAny(spec); err != nil {
 		return err
 	}

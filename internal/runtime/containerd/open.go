@@ -12,6 +12,7 @@ import (
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/containerd/podinit"
 	"wangell.loutres.me/internal/runtime/podnet"
+	"wangell.loutres.me/internal/volume"
 )
 
 // New connects to containerd, starting an own one if Config asks for it, adopts the running pods of this instance,
@@ -33,7 +34,7 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 	}
 	r := &Runtime{
 		cfg: cfg, exits: make(chan runtime.Exit, 1024), pods: map[string]*pod{}, garbage: map[string]bool{},
-		ownCgroup: ownCgroupProcs(),
+		ownCgroup: ownCgroupProcs(), volumes: volume.NewStore(cfg.StateDir, cfg.podsDir()),
 	}
 	address, err := r.chooseContainerd(ctx)
 	if err != nil {
@@ -94,6 +95,9 @@ func (r *Runtime) open(ctx context.Context, address string) (err error) {
 	if err := r.nets.Clean(); err != nil {
 		return fmt.Errorf("remove pod networks of an earlier process: %w", err)
 	}
+	if err := r.volumes.Sweep(); err != nil {
+		r.cfg.Log.Warn("volumes that no pod uses cannot be unmounted", "error", err)
+	}
 	r.lazy.onUse(func() { r.tasks.Go(r.watchLazy) })
 	r.tasks.Go(r.keep)
 	r.tasks.Go(r.rotateLogs)
@@ -142,12 +146,12 @@ func (r *Runtime) letGo(own func(*Own) error) error {
 }
 
 // Destroy kills every pod of this instance, removes containers, snapshots, networks, cgroups and folders, and stops an
-// own containerd. Images and logs stay in StateDir. No method may be called afterwards.
+// own containerd. Images, logs and persistent volumes stay in StateDir. No method may be called afterwards.
 func (r *Runtime) Destroy(ctx context.Context) error {
 	r.stopTasks()
 	err := retry(ctx, func() error { return r.removePods(ctx) })
 	if err == nil {
-		err = errors.Join(r.nets.Close(), r.nets.Clean())
+		err = errors.Join(r.nets.Close(), r.nets.Clean(), r.volumes.Sweep())
 	}
 	if err != nil {
 		return fmt.Errorf("remove pods: %w", errors.Join(err, r.letGo(release)))

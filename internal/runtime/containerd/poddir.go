@@ -3,6 +3,7 @@
 package containerd
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -80,13 +81,16 @@ func resolvConf() []byte {
 	return nil
 }
 
-// removePodDir removes the folder of a pod with its emptyDir volumes.
-func (r *Runtime) removePodDir(id string) error {
+// removePodDir removes the folder of a pod with its emptyDir volumes, and gives up its persistent volumes.
+func (r *Runtime) removePodDir(ctx context.Context, id string) error {
 	dir := r.cfg.podDir(id)
 	if filepath.Dir(dir) != r.cfg.podsDir() {
 		return fmt.Errorf("pod %q: not a valid ID", id)
 	}
 	if err := UnmountBelow(dir); err != nil {
+		return err
+	}
+	if err := r.volumes.Release(ctx, id); err != nil {
 		return err
 	}
 	return os.RemoveAll(dir)

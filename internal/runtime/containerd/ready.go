@@ -18,6 +18,8 @@ type container struct {
 	rootfs  []*types.Mount
 	// stopSignal is spec.stopSignal, or the image's STOPSIGNAL; empty means SIGTERM.
 	stopSignal string
+	// uid and gid are those of its process; persistent volumes that are made belong to them.
+	uid, gid int
 }
 
 // readyContainers holds which services should have a ready container, and which have one. It is guarded by Runtime.mu.

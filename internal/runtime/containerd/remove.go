@@ -53,7 +53,7 @@ func (r *Runtime) removePod(ctx context.Context, id, network string) error {
 		return err
 	}
 	// Last, because the folder names the network.
-	return r.removePodDir(id)
+	return r.removePodDir(ctx, id)
 }
 
 // shimSockets is the folder of the shims' sockets, which does not depend on containerd's configuration.

@@ -14,6 +14,7 @@ import (
 
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/podnet"
+	"wangell.loutres.me/internal/volume"
 )
 
 // Runtime runs pods through one containerd. It implements runtime.Runtime.
@@ -26,6 +27,7 @@ type Runtime struct {
 	nets    *podnet.Pool
 	images  *imageCache
 	lazy    *lazyPlugin
+	volumes *volume.Store
 	// ownCgroup is the cgroup.procs of this process; see warmCgroups.
 	ownCgroup string
 
@@ -96,6 +98,11 @@ func (r *Runtime) remember(id string) {
 	r.garbage[id] = true
 	r.mu.Unlock()
 	r.keeper.kick()
+}
+
+// RemoveVolume removes a persistent volume. Pods that hold it keep its files until they end.
+func (r *Runtime) RemoveVolume(ctx context.Context, id volume.ID) error {
+	return r.volumes.Remove(ctx, id)
 }
 
 // Address returns the socket of the containerd in use.

@@ -17,6 +17,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/runtimetest"
 )
@@ -27,9 +28,9 @@ func TestPodsThatWriteOneVolumeNeverRunAtTheSameTime(t *testing.T) {
 	r := startWithProbe(t, testConfig(t))
 	folder := t.TempDir()
 	s := runtimetest.Service("writer", "LOCK", "/data/lock", "IGNORE_TERM", "yes")
-	s.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+	s.Spec.Volumes = v1alpha1.VolumesOf(corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{
 		HostPath: &corev1.HostPathVolumeSource{Path: folder},
-	}}}
+	}})
 	s.Spec.VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
 	p, err := r.Start(t.Context(), s, runtime.StartHooks{})
 	if err != nil {

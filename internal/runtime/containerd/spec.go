@@ -38,7 +38,7 @@ func (r *Runtime) generateSpec(ctx context.Context, s *v1alpha1.WangellService, 
 	if security == nil {
 		security = &corev1.SecurityContext{}
 	}
-	mounts, err := r.volumeMounts(&s.Spec, c.ID)
+	mounts, err := r.volumeMounts(s, c.ID)
 	if err != nil {
 		return nil, err
 	}

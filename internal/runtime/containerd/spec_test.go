@@ -144,15 +144,15 @@ func TestVolumesAreMounted(t *testing.T) {
 	var empty string
 	with(t, r, "volumes", func(s *v1alpha1.WangellServiceSpec) {
 		s.SecurityContext = &corev1.SecurityContext{RunAsUser: ptr(int64(1234))}
-		s.Volumes = []corev1.Volume{
-			{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: host}}},
-			{Name: "new", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: host + "/made",
-				Type: ptr(corev1.HostPathDirectoryOrCreate)}}},
-			{Name: "empty", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-			{Name: "memory", VolumeSource: corev1.VolumeSource{
+		s.Volumes = v1alpha1.VolumesOf(
+			corev1.Volume{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: host}}},
+			corev1.Volume{Name: "new", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{
+				Path: host + "/made", Type: ptr(corev1.HostPathDirectoryOrCreate)}}},
+			corev1.Volume{Name: "empty", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+			corev1.Volume{Name: "memory", VolumeSource: corev1.VolumeSource{
 				EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory,
 					SizeLimit: ptr(resource.MustParse("1Mi"))}}},
-		}
+		)
 		s.VolumeMounts = []corev1.VolumeMount{
 			{Name: "host", MountPath: "/host", ReadOnly: true}, {Name: "new", MountPath: "/new"},
 			{Name: "empty", MountPath: "/empty"}, {Name: "memory", MountPath: "/memory"},
@@ -200,10 +200,10 @@ func TestUnusableVolumesFailTheStart(t *testing.T) {
 			Type: ptr(corev1.HostPathDirectory)}},
 		"is not a Socket": {HostPath: &corev1.HostPathVolumeSource{Path: file,
 			Type: ptr(corev1.HostPathSocket)}},
-		"use hostPath or emptyDir": {ConfigMap: &corev1.ConfigMapVolumeSource{}},
+		"use persistent, hostPath or emptyDir": {ConfigMap: &corev1.ConfigMapVolumeSource{}},
 	} {
 		s := runtimetest.Service("bad-volume")
-		s.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: volume}}
+		s.Spec.Volumes = v1alpha1.VolumesOf(corev1.Volume{Name: "data", VolumeSource: volume})
 		s.Spec.VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
 		_, err := r.Start(t.Context(), s, runtime.StartHooks{})
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `volume "data"`) {

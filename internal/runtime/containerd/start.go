@@ -118,7 +118,7 @@ func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *con
 	if err := r.connectPodDir(c.service, c.id, n.Netns, n.Addr); err != nil {
 		return runtime.Pod{}, err
 	}
-	if err := r.makeVolumes(&s.Spec, c.id); err != nil {
+	if err := r.makeVolumes(ctx, s, c); err != nil {
 		return runtime.Pod{}, err
 	}
 	phase(runtime.PhaseSandbox, monotime.Now())

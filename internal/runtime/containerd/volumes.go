@@ -3,6 +3,8 @@
 package containerd
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,11 +16,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/volume"
 )
 
 // volumeMounts returns the mounts of a pod's volumes. makeVolumes checks that their sources exist.
-func (r *Runtime) volumeMounts(spec *v1alpha1.WangellServiceSpec, id string) ([]specs.Mount, error) {
-	volumes := map[string]corev1.Volume{}
+func (r *Runtime) volumeMounts(s *v1alpha1.WangellService, id string) ([]specs.Mount, error) {
+	spec := &s.Spec
+	volumes := map[string]v1alpha1.Volume{}
 	for _, v := range spec.Volumes {
 		volumes[v.Name] = v
 	}
@@ -37,6 +41,8 @@ func (r *Runtime) volumeMounts(spec *v1alpha1.WangellServiceSpec, id string) ([]
 		}
 		mount := specs.Mount{Destination: m.MountPath, Type: "bind", Options: []string{"rbind", "rprivate", access}}
 		switch {
+		case v.Persistent != nil:
+			mount.Source = r.volumes.Path(volumeID(s, &v))
 		case v.HostPath != nil:
 			mount.Source = v.HostPath.Path
 		case v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumMemory:
@@ -48,7 +54,8 @@ func (r *Runtime) volumeMounts(spec *v1alpha1.WangellServiceSpec, id string) ([]
 		case v.EmptyDir != nil:
 			mount.Source = r.emptyDir(id, v.Name)
 		default:
-			return nil, fmt.Errorf("volume %q: use hostPath or emptyDir; other volumes are not supported on one machine", v.Name)
+			return nil, fmt.Errorf("volume %q: use persistent, hostPath or emptyDir; other volumes are not supported on one "+
+				"machine", v.Name)
 		}
 		mounts = append(mounts, mount)
 	}
@@ -59,15 +66,27 @@ func (r *Runtime) emptyDir(id, volume string) string {
 	return filepath.Join(r.cfg.podDir(id), "volumes", volume)
 }
 
-// makeVolumes creates the pod's empty folders and checks the paths of the host, just before the process is started.
-func (r *Runtime) makeVolumes(spec *v1alpha1.WangellServiceSpec, id string) error {
-	for _, v := range spec.Volumes {
+// volumeID names a persistent volume of a service.
+func volumeID(s *v1alpha1.WangellService, v *v1alpha1.Volume) volume.ID {
+	return volume.ID{Namespace: cmp.Or(s.Namespace, v1alpha1.DefaultNamespace), Name: v.VolumeName(s.Name)}
+}
+
+// makeVolumes creates the pod's empty folders, mounts its persistent volumes and checks the paths of the host, just
+// before the process is started.
+func (r *Runtime) makeVolumes(ctx context.Context, s *v1alpha1.WangellService, c *container) error {
+	for _, v := range s.Spec.Volumes {
 		var err error
 		switch {
+		case v.Persistent != nil:
+			if err := r.volumes.Hold(ctx, c.id, volume.Want{
+				ID: volumeID(s, &v), SizeBytes: v.Persistent.Bytes(), Service: string(c.service), UID: c.uid, GID: c.gid,
+			}); err != nil {
+				return err
+			}
 		case v.HostPath != nil:
 			err = checkHostPath(v.HostPath)
 		case v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory:
-			dir := r.emptyDir(id, v.Name)
+			dir := r.emptyDir(c.id, v.Name)
 			if err = os.MkdirAll(dir, 0o755); err == nil {
 				err = os.Chmod(dir, 0o777) // as in Kubernetes, any user may write; Chmod, because of the umask
 			}

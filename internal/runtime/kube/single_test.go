@@ -47,9 +47,9 @@ func single(hash string) func(*appsv1.Deployment) {
 // writer is a service whose pods write to one volume.
 func (w *world) writer() *v1alpha1.WangellService {
 	s := w.service()
-	s.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+	s.Spec.Volumes = v1alpha1.VolumesOf(corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{
 		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
-	}}}
+	}})
 	s.Spec.VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
 	return s
 }

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Volume is a volume of a Kubernetes pod, or a persistent volume of one machine.
+type Volume struct {
+	corev1.Volume `json:",inline"`
+	// Persistent is a folder that Wangell keeps for the service. It outlives pods, sleeps and restarts. One machine only.
+	// +optional
+	Persistent *PersistentVolume `json:"persistent,omitempty"`
+}
+
+// PersistentVolume is a volume in the state folder of one machine.
+type PersistentVolume struct {
+	// Size is the most that the volume holds. The space is reserved when the volume is made. Default: no limit but the
+	// disk's, and nothing is reserved.
+	// +optional
+	Size *resource.Quantity `json:"size,omitempty"`
+	// Retain keeps the volume when the service is removed. Default: true.
+	// +optional
+	Retain *bool `json:"retain,omitempty"`
+	// Name is the name of the volume in its namespace, for services that have a volume in common. Default: the names of
+	// service and volume, as in "shop.data".
+	// +optional
+	Name string `json:"name,omitempty"`
+	// Shared lets other services write to the volume that have set it as well. Default: false.
+	// +optional
+	Shared bool `json:"shared,omitempty"`
+}
+
+// MinVolumeSize is the smallest size of a persistent volume: less leaves no room beside the file system's own records.
+var MinVolumeSize = resource.MustParse("16Mi")
+
+// VolumeName returns the name of a persistent volume in the namespace of its service. Names of services and volumes
+// have no dots, so that default names are unique.
+func (v *Volume) VolumeName(service string) string {
+	if v.Persistent.Name != "" {
+		return v.Persistent.Name
+	}
+	return service + "." + v.Name
+}
+
+// Retained reports whether the volume is kept when its service is removed.
+func (v *PersistentVolume) Retained() bool { return v.Retain == nil || *v.Retain }
+
+// Bytes returns the size in bytes; 0 if there is no limit.
+func (v *PersistentVolume) Bytes() int64 {
+	if v.Size == nil {
+		return 0
+	}
+	return v.Size.Value()
+}
+
+// PersistentVolumes returns the persistent volumes of a spec.
+func (s *WangellServiceSpec) PersistentVolumes() (list []*Volume) {
+	for i := range s.Volumes {
+		if s.Volumes[i].Persistent != nil {
+			list = append(list, &s.Volumes[i])
+		}
+	}
+	return list
+}
+
+// Writes reports whether the container mounts a volume and may write to it.
+func (s *WangellServiceSpec) Writes(volume string) bool {
+	for _, m := range s.VolumeMounts {
+		if m.Name == volume && !m.ReadOnly {
+			return true
+		}
+	}
+	return false
+}
+
+// VolumesOf returns volumes of a Kubernetes pod as those of a spec.
+func VolumesOf(list ...corev1.Volume) []Volume {
+	volumes := make([]Volume, len(list))
+	for i, v := range list {
+		volumes[i].Volume = v
+	}
+	return volumes
+}
+
+// PodVolumes returns the volumes as a Kubernetes pod has them. Persistent ones are left out, as ValidateCluster refuses
+// them.
+func (s *WangellServiceSpec) PodVolumes() (list []corev1.Volume) {
+	for i := range s.Volumes {
+		if s.Volumes[i].Persistent == nil {
+			list = append(list, s.Volumes[i].Volume)
+		}
+	}
+	return list
+}
+
+// persistent checks a persistent volume.
+func (e *ValidationErrors) persistent(p *field.Path, v *PersistentVolume) {
+	if v.Size != nil && v.Size.Cmp(MinVolumeSize) < 0 {
+		e.add(p.Child("size"), "write a size with its unit, for example size: 1Gi, or leave it out for no limit",
+			"%s is less than %s, the smallest volume", v.Size.String(), MinVolumeSize.String())
+	}
+	if v.Name != "" && (len(validation.IsDNS1123Subdomain(v.Name)) > 0 || len(v.Name) > maxVolumeName) {
+		e.add(p.Child("name"), "write a name such as "+toLabel(v.Name),
+			"want at most %d of a-z, 0-9, - and ., a letter or digit first and last; got %q", maxVolumeName, v.Name)
+	}
+	if v.Shared && v.Name == "" {
+		e.add(p.Child("shared"), "add name: the-shared-volume, the same in each of the services, or remove it",
+			"needs name as well, by which services share a volume")
+	}
+}
+
+// maxVolumeName is the longest name of a persistent volume: that of a service, a dot, and that of a volume.
+const maxVolumeName = 63 + 1 + 63
+
+// persistentOnCluster refuses persistent volumes on Kubernetes.
+func (e *ValidationErrors) persistentOnCluster(volumes []Volume) {
+	for i := range volumes {
+		if volumes[i].Persistent == nil {
+			continue
+		}
+		e.add(specPath.Child("volumes").Index(i).Child("persistent"),
+			fmt.Sprintf("create a PersistentVolumeClaim and write {name: %s, persistentVolumeClaim: {claimName: NAME}}",
+				volumes[i].Name),
+			"is not available on Kubernetes, where a volume belongs to the cluster: only on one machine")
+	}
+}

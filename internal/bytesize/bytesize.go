@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package bytesize writes numbers of bytes for people.
+package bytesize
+
+import "fmt"
+
+// Format writes a number of bytes with three digits or so, in units of 1024: "0 B", "1.5 GiB".
+func Format(n int64) string {
+	if n < 1<<10 {
+		return fmt.Sprintf("%d B", n)
+	}
+	const units = "KMGTPE"
+	f := float64(n) / (1 << 10)
+	i := 0
+	for ; f >= 1023.95 && i < len(units)-1; i++ {
+		f /= 1 << 10
+	}
+	return fmt.Sprintf("%.1f %ciB", f, units[i])
+}
