@@ -89,6 +89,7 @@ type WangellServiceList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.startupProbe) || has(self.readyWhen) && self.readyWhen == 'Probe'",message="startupProbe is not used unless readyWhen is Probe: add readyWhen: Probe, or leave startupProbe out"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxReplicas) || !has(self.minReplicas) || self.maxReplicas >= self.minReplicas",message="maxReplicas is less than minReplicas: raise maxReplicas or lower minReplicas"
 // +kubebuilder:validation:XValidation:rule="has(self.maxReplicas) || !has(self.minReplicas) || self.minReplicas <= 1 || has(self.scaling)",message="minReplicas is more than maxReplicas, which is 1 if neither maxReplicas nor scaling is set: write maxReplicas as well"
+// +kubebuilder:validation:XValidation:rule="!has(self.scaling) || !has(self.scaling.metric) || !(self.scaling.metric in ['requests', 'concurrency']) || has(self.balancing) && has(self.balancing.level) && self.balancing.level == 'Request' && !(has(self.balancing.protocol) && self.balancing.protocol == 'TCP')",message="scaling by requests or concurrency needs requests to be counted: write balancing: {level: Request}, with a protocol other than TCP, or metric: connections"
 type WangellServiceSpec struct {
 	// Image is the container image, as a registry reference. Required unless template is set.
 	// +optional
@@ -294,16 +295,22 @@ const (
 	MetricRate        ScalingMetric = "rate"        // new connections per second per pod
 	MetricCPU         ScalingMetric = "cpu"         // percent of the requested CPU
 	MetricMemory      ScalingMetric = "memory"      // percent of the requested memory
+	MetricRequests    ScalingMetric = "requests"    // requests per second per pod, counted by Envoy
+	MetricConcurrency ScalingMetric = "concurrency" // requests per pod that are not answered yet
 )
+
+// OfRequests reports whether the metric is one of requests, which needs level Request.
+func (m ScalingMetric) OfRequests() bool { return m == MetricRequests || m == MetricConcurrency }
 
 // Scaling makes the number of pods follow the load: ceil(pods × value / target), unchanged within ±10 % of the target.
 // Times are in seconds.
 type Scaling struct {
 	// Metric is connections (open, per pod), rate (new connections per second per pod), cpu or memory (percent of the
-	// request). Default: connections.
+	// request); with balancing.level Request also requests (per second per pod) or concurrency (requests per pod that are
+	// not answered yet). Default: connections.
 	// +optional
 	// +kubebuilder:default=connections
-	// +kubebuilder:validation:Enum=connections;rate;cpu;memory
+	// +kubebuilder:validation:Enum=connections;rate;cpu;memory;requests;concurrency
 	Metric ScalingMetric `json:"metric,omitempty"`
 	// Target is the wanted value of the metric per pod, 1-1000000. Required.
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 1000000",message="want a number from 1 to 1000000: write target: 50, for example"

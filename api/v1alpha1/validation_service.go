@@ -119,7 +119,7 @@ func (e *ValidationErrors) common(s *WangellServiceSpec) {
 		e.add(specPath.Child("updateStrategy"), "write "+fix+", or updateStrategy: RollingUpdate",
 			"Recreate allows one pod, but the service may have %d", most)
 	}
-	e.scaling(s.Scaling)
+	e.scaling(s)
 	if most := maxReplicas(s); s.MinReplicas > most {
 		e.add(specPath.Child("maxReplicas"), fmt.Sprintf("write maxReplicas: %d", s.MinReplicas),
 			"%d is less than minReplicas, %d", most, s.MinReplicas)
@@ -140,13 +140,23 @@ func maxReplicas(s *WangellServiceSpec) int32 {
 	return DefaultMaxReplicas
 }
 
-func (e *ValidationErrors) scaling(s *Scaling) {
+func (e *ValidationErrors) scaling(spec *WangellServiceSpec) {
+	s := spec.Scaling
 	if s == nil {
 		return
 	}
 	p := specPath.Child("scaling")
-	e.oneOf(p.Child("metric"), string(s.Metric),
-		string(MetricConnections), string(MetricRate), string(MetricCPU), string(MetricMemory))
+	e.oneOf(p.Child("metric"), string(s.Metric), string(MetricConnections), string(MetricRate), string(MetricCPU),
+		string(MetricMemory), string(MetricRequests), string(MetricConcurrency))
+	switch {
+	case !s.Metric.OfRequests():
+	case !spec.BalancesRequests():
+		e.add(p.Child("metric"), "write balancing: {level: Request}, or metric: connections",
+			"%s needs balancing.level: Request, which counts requests", s.Metric)
+	case spec.Balancing.Protocol == ProtocolTCP:
+		e.add(p.Child("metric"), "write protocol: Auto, or metric: connections",
+			"%s needs requests, which balancing.protocol: TCP has not", s.Metric)
+	}
 	if s.Target == 0 {
 		e.add(p.Child("target"), "write the wanted value per pod, for example target: 50", "missing")
 	}

@@ -46,6 +46,7 @@ func TestValidateAcceptsEveryField(t *testing.T) {
 		`{init: false, stopSignal: SIGRTMIN+3}`,
 		`{init: true, stopSignal: "15"}`,
 		`balancing: {level: Connection, localityPreference: Local}`,
+		`{scaling: {target: 5, metric: requests}, balancing: {level: Request}}`,
 		`balancing: {level: Request, protocol: HTTP2, clientIdleTimeout: 60, maxRequestsPerPod: 10000, warmup: 3600}`,
 	} {
 		if errs := v1alpha1.Validate(service(t, spec)); len(errs) > 0 {
@@ -95,7 +96,14 @@ func TestValidateRefusesWhatCannotWork(t *testing.T) {
 		{`sessionAffinity: clientip`,
 			"spec.sessionAffinity: want None or ClientIP, got \"clientip\": write sessionAffinity: ClientIP"},
 		{`scaling: {}`, "spec.scaling.target: missing: write the wanted value per pod"},
-		{`scaling: {target: 5, metric: qps}`, "spec.scaling.metric: want connections, rate, cpu or memory"},
+		{`scaling: {target: 5, metric: qps}`,
+			"spec.scaling.metric: want connections, rate, cpu, memory, requests or concurrency"},
+		{`scaling: {target: 5, metric: requests}`, "spec.scaling.metric: requests needs balancing.level: Request, which " +
+			"counts requests: write balancing: {level: Request}, or metric: connections"},
+		{`{scaling: {target: 5, metric: concurrency}, balancing: {level: Connection}}`,
+			"spec.scaling.metric: concurrency needs balancing.level: Request"},
+		{`{scaling: {target: 5, metric: concurrency}, balancing: {level: Request, protocol: TCP}}`,
+			"spec.scaling.metric: concurrency needs requests, which balancing.protocol: TCP has not"},
 
 		{`imagePullPolicy: always`,
 			`spec.imagePullPolicy: want IfNotPresent, Always or Never, got "always": write imagePullPolicy: Always`},

@@ -4,6 +4,7 @@ package controller
 
 import (
 	"cmp"
+	"math"
 	"time"
 
 	"wangell.loutres.me/internal/monotime"
@@ -128,4 +129,18 @@ func (s *service) answersByPod() (list []podAnswers) {
 		}
 	}
 	return list
+}
+
+// requestLoad returns the number of requests per second, and of those that are not answered yet. Both are NaN if they
+// are not known: pods have connections, but no request is reported, as without Envoy.
+func (s *service) requestLoad(connected bool, now monotime.Time) (perSecond, open float64) {
+	open = float64(s.answers.open())
+	for _, p := range s.pods {
+		perSecond += p.answers.rate(now)
+		open += float64(p.answers.open())
+	}
+	if connected && perSecond == 0 && open == 0 {
+		return math.NaN(), math.NaN()
+	}
+	return perSecond, open
 }

@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -31,6 +32,48 @@ func TestNumberOfPodsFollowsTheLoad(t *testing.T) {
 	}
 	if o, ok := w.c.Observe("default/a"); !ok || o.Open != 21 || o.Serving != 3 || o.Desired != 3 || len(o.Pods) != 3 {
 		t.Errorf("observation %+v", o)
+	}
+}
+
+func TestNumberOfPodsFollowsRequests(t *testing.T) {
+	for metric, want := range map[v1alpha1.ScalingMetric]string{
+		v1alpha1.MetricConcurrency: "scaled from 1 to 3: concurrency 25 for each pod, target 10: wants 3",
+		v1alpha1.MetricRequests:    "scaled from 1 to 2: requests 16 for each pod, target 10: wants 2",
+	} {
+		w := newWorld(t, nil)
+		w.apply(newService("a", func(s *v1alpha1.WangellServiceSpec) {
+			s.MaxReplicas, s.Scaling = 4, &v1alpha1.Scaling{Metric: metric, Target: 10}
+			s.Balancing = &v1alpha1.Balancing{Level: v1alpha1.LevelRequest}
+		}))
+		events := w.c.Subscribe(t.Context())
+		a := w.warm("a")
+		now := monotime.Now()
+		report := func(at monotime.Time, started uint64) *wire.Answers {
+			return &wire.Answers{At: at, Pods: []wire.PodAnswers{
+				{Service: a, PodID: wireID("a-1"), Open: 5, Started: started}, {Service: a, Open: 20},
+			}}
+		}
+		w.d.send(report(now-1e9, 100))
+		w.d.send(report(now, 116))
+		for e := range events {
+			if e.Kind == EventReport && strings.HasPrefix(e.Text, "scaled") {
+				if e.Text != want {
+					t.Errorf("%s: event %q, want %q", metric, e.Text, want)
+				}
+				break
+			}
+		}
+	}
+}
+
+// Without Envoy, pods have connections, but nobody reports requests.
+func TestNumberOfPodsStaysIfNobodyCountsRequests(t *testing.T) {
+	s := &service{pods: []*pod{{}}}
+	if perSecond, open := s.requestLoad(true, 1); !math.IsNaN(perSecond) || !math.IsNaN(open) {
+		t.Errorf("%v, %v with connections", perSecond, open)
+	}
+	if perSecond, open := s.requestLoad(false, 1); perSecond != 0 || open != 0 {
+		t.Errorf("%v, %v without", perSecond, open)
 	}
 }
 

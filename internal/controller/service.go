@@ -183,6 +183,7 @@ func (s *service) observe(now monotime.Time) Observation {
 			o.Open += uint64(p.stats.OpenFlows)
 		}
 	}
+	o.Requests, o.Concurrency = s.requestLoad(o.Open > 0, now)
 	return o
 }
 

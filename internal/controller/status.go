@@ -110,6 +110,9 @@ type Observation struct {
 	// CPU and Memory are the mean use of the serving pods in percent of their requests; NaN if it is not known for one
 	// of them. Only services that are scaled by one of them are measured.
 	CPU, Memory float64
+	// Requests is the number of requests per second and Concurrency the number of those that are not answered yet,
+	// including those that wait; NaN if they are not known.
+	Requests, Concurrency float64
 	// Pods are all pods that have an address.
 	Pods []PodStatus
 }
@@ -124,6 +127,10 @@ func (o Observation) value(m v1alpha1.ScalingMetric) float64 {
 		return float64(o.Open) / float64(o.Serving)
 	case v1alpha1.MetricRate:
 		return o.NewPerSecond / float64(o.Serving)
+	case v1alpha1.MetricRequests:
+		return o.Requests / float64(o.Serving)
+	case v1alpha1.MetricConcurrency:
+		return o.Concurrency / float64(o.Serving)
 	case v1alpha1.MetricCPU:
 		return o.CPU
 	case v1alpha1.MetricMemory:

@@ -33,7 +33,7 @@ type Direction struct {
 
 // Policy is how a user wants a service to be scaled.
 type Policy struct {
-	// Metric is the name of the value, for messages only: "connections", "rate", "cpu" or "memory".
+	// Metric is the name of the value, for messages only, such as "connections".
 	Metric string
 	// Target is the desired value for each pod, above zero.
 	Target float64
