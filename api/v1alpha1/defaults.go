@@ -55,6 +55,7 @@ const maxID = 1<<31 - 1
 var ranges = map[string]Range{
 	"spec.port":                               {1, 65535, 80},
 	"spec.targetPort":                         {1, 65535, 8080},
+	"spec.hostPort":                           {1, 65535, 8080},
 	"spec.idleTimeout":                        {1, 31536000, DefaultIdleTimeout},
 	"spec.wakeTimeout":                        {1, 3600, DefaultWakeTimeout},
 	"spec.terminationGracePeriodSeconds":      {0, 3600, DefaultTerminationGracePeriodSeconds},

@@ -23,7 +23,8 @@ var supported = map[reflect.Type][]string{
 	reflect.TypeFor[corev1.EmptyDirVolumeSource](): {"medium", "sizeLimit"},
 	reflect.TypeFor[corev1.VolumeMount]():          {"name", "mountPath", "readOnly"},
 	reflect.TypeFor[WangellServiceSpec](): {
-		"image", "targetPort", "port", "idleTimeout", "address", "imagePullPolicy", "command", "args", "workingDir",
+		"image", "targetPort", "port", "hostPort", "idleTimeout", "address", "imagePullPolicy", "command", "args",
+		"workingDir",
 		"env", "resources", "volumes", "volumeMounts", "securityContext", "wakeTimeout",
 		"terminationGracePeriodSeconds",
 		"maxParked", "maxParkedPerSource", "minReplicas", "maxReplicas", "scaling", "sessionAffinity", "balancing",

@@ -103,6 +103,10 @@ type WangellServiceSpec struct {
 	// Port is the TCP port of the service address, 1-65535. Required.
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 65535",message="want a port from 1 to 65535: write port: 80, for example"
 	Port int32 `json:"port"`
+	// HostPort is a TCP port of the machine itself at which the service is reached as well, 1-65535. One machine only.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 65535",message="want a port from 1 to 65535: write hostPort: 8080, for example"
+	HostPort int32 `json:"hostPort,omitempty"`
 	// IdleTimeout is the number of seconds without a packet after which the service sleeps, 1-31536000. Default: 300.
 	// +optional
 	// +kubebuilder:default=300

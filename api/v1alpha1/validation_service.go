@@ -46,6 +46,10 @@ func ValidateCluster(s *WangellService) ValidationErrors {
 		errs.add(specPath.Child("balancing", "level"), "write level: Connection",
 			"Request is not available on Kubernetes: only on one machine")
 	}
+	if spec.HostPort != 0 {
+		errs.add(specPath.Child("hostPort"), "remove it; the Service has a node port",
+			"is not available on Kubernetes: only on one machine")
+	}
 	if t := spec.Template; t != nil && t.Spec.RuntimeClassName != nil && spec.PullsLazily() {
 		errs.add(specPath.Child("imagePull", "mode"), "write mode: Full, or leave runtimeClassName out",
 			"is Lazy, which needs the RuntimeClass %s, but the template has %s", LazyRuntime, *t.Spec.RuntimeClassName)
@@ -89,6 +93,7 @@ func (e *ValidationErrors) common(s *WangellServiceSpec) {
 	}
 	e.inRange("port", int64(s.Port))
 	e.inRange("targetPort", int64(s.TargetPort))
+	e.inRange("hostPort", int64(s.HostPort))
 	e.inRange("idleTimeout", s.IdleTimeout)
 	e.inRange("wakeTimeout", s.WakeTimeout)
 	e.inRange("maxParked", int64(s.MaxParked))

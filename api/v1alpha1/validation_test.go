@@ -62,6 +62,7 @@ func TestValidateRefusesWhatCannotWork(t *testing.T) {
 		{`image: "redis@sha256:12"`, `spec.image: "redis@sha256:12" is not an image reference: `},
 		{`port: 0`, "spec.port: missing: write the port that clients use, for example port: 80"},
 		{`port: 70000`, "spec.port: want a number from 1 to 65535, got 70000: write port: 80"},
+		{`hostPort: 65536`, "spec.hostPort: want a number from 1 to 65535, got 65536: write hostPort: 8080"},
 		{`targetPort: -1`, "spec.targetPort: want a number from 1 to 65535, got -1: write targetPort: 8080"},
 		{`idleTimeout: 31536001`, "spec.idleTimeout: want a number from 1 to 31536000, got 31536001: write idleTimeout: 300"},
 		{`wakeTimeout: 3601`, "spec.wakeTimeout: want a number from 1 to 3600"},

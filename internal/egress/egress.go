@@ -20,6 +20,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
 	"time"
 
@@ -82,12 +83,29 @@ func Open(cfg Config) (*Egress, error) {
 	return e, nil
 }
 
-// SetServices sets the service addresses that lead somewhere. Packets to the rest of their range are rejected.
-func (e *Egress) SetServices(addrs []netip.Addr) error {
+// SetServices sets the service addresses that lead somewhere, and the services that are published at TCP ports of the
+// machine. Packets to the rest of the range of service addresses are rejected.
+func (e *Egress) SetServices(addrs []netip.Addr, published map[uint16]netip.AddrPort) error {
 	return e.do(func() error {
-		e.rules.services = addrs
-		return e.apply()
+		e.rules.services, e.rules.published = addrs, published
+		return errors.Join(e.apply(), e.acceptLoopback())
 	})
+}
+
+// Refresh looks at the machine's devices at once. It is to be called when the gate's device exists.
+func (e *Egress) Refresh() error { return e.do(e.acceptLoopback) }
+
+// acceptLoopback lets clients on loopback addresses reach published services by the gate's device, if it exists: the
+// kernel sends and takes such addresses on a device only if its route_localnet is set.
+func (e *Egress) acceptLoopback() error {
+	if len(e.rules.published) == 0 {
+		return nil
+	}
+	err := os.WriteFile("/proc/sys/net/ipv4/conf/"+gateDevice+"/route_localnet", []byte("1"), 0)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("loopback addresses on %s: %w", gateDevice, err)
+	}
+	return nil
 }
 
 // Close removes what Open made.

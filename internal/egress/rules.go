@@ -5,6 +5,7 @@ package egress
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -31,7 +32,12 @@ const (
 // ruleset is the content of the table. In the notation of nft(8), with P as the prefix of pods' devices:
 //
 //	chain postrouting { type nat hook postrouting priority srcnat
-//	  ip saddr PODS oifname != "P*" masquerade }
+//	  iifname "P*" oifname != "P*" oifname != "wangell0" masquerade
+//	  oifname "wangell0" ip saddr 127.0.0.0/8 masquerade }
+//	chain prerouting { type nat hook prerouting priority dstnat
+//	  fib daddr type local tcp dport PORT dnat to ADDRESS:PORT }   for each published service
+//	chain local { type nat hook output priority dstnat
+//	  the same }
 //	chain forward { type filter hook forward priority filter
 //	  iifname "P*" fib saddr . iif oif missing drop
 //	  oifname "wangell0" goto gate
@@ -48,9 +54,10 @@ const (
 //
 // What pods send to services that exist hardly ever gets there, because the gate takes it at the pods' devices.
 type ruleset struct {
-	cfg      Config
-	services []netip.Addr
-	switched []string
+	cfg       Config
+	services  []netip.Addr
+	switched  []string
+	published map[uint16]netip.AddrPort
 }
 
 // table is the table of an instance.
@@ -82,7 +89,18 @@ func (r ruleset) apply(conn *nftables.Conn) error {
 	}
 	pods := r.cfg.DevicePrefix
 	add := chain("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
-	add(inRange(offsetSource, r.cfg.Pods), name(expr.MetaKeyOIFNAME, expr.CmpOpNeq, pods), masquerade())
+	add(name(expr.MetaKeyIIFNAME, expr.CmpOpEq, pods), name(expr.MetaKeyOIFNAME, expr.CmpOpNeq, pods),
+		name(expr.MetaKeyOIFNAME, expr.CmpOpNeq, gateDevice+"\x00"), masquerade())
+
+	onGate := name(expr.MetaKeyOIFNAME, expr.CmpOpEq, gateDevice+"\x00")
+	add(onGate, inRange(offsetSource, loopback), masquerade())
+
+	incoming := chain("prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
+	local := chain("local", nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest)
+	for _, port := range slices.Sorted(maps.Keys(r.published)) {
+		incoming(toMachine(port), leadTo(r.published[port]))
+		local(toMachine(port), leadTo(r.published[port]))
+	}
 
 	toGate := conn.AddChain(&nftables.Chain{Table: t, Name: "gate"})
 	add = in(toGate)
@@ -90,7 +108,7 @@ func (r ruleset) apply(conn *nftables.Conn) error {
 		add(inAddresses(offsetDestination, services), ofProtocol(protocol), verdict(expr.VerdictAccept))
 	}
 	add(inRange(offsetDestination, r.cfg.Services), reject(hostUnreachable))
-	goesToGate := append(name(expr.MetaKeyOIFNAME, expr.CmpOpEq, gateDevice+"\x00"),
+	goesToGate := append(onGate,
 		&expr.Verdict{Kind: expr.VerdictGoto, Chain: toGate.Name})
 
 	add = chain("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
@@ -181,6 +199,29 @@ func known() []expr.Any {
 		&expr.Ct{Register: 1, Key: expr.CtKeySTATE},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: states, Xor: make([]byte, 4)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
+	}
+}
+
+// loopback is the range of loopback addresses (RFC 1122, section 3.2.1.3).
+var loopback = netip.MustParsePrefix("127.0.0.0/8")
+
+// toMachine matches packets to a TCP port of an address of the machine.
+func toMachine(port uint16) []expr.Any {
+	return slices.Concat([]expr.Any{
+		&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL)},
+	}, ofProtocol(unix.IPPROTO_TCP), []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint16(nil, port)},
+	})
+}
+
+// leadTo sends packets to another address and port.
+func leadTo(a netip.AddrPort) []expr.Any {
+	return []expr.Any{
+		&expr.Immediate{Register: 1, Data: a.Addr().AsSlice()},
+		&expr.Immediate{Register: 2, Data: binary.BigEndian.AppendUint16(nil, a.Port())},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1, RegProtoMin: 2},
 	}
 }
 

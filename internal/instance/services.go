@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -28,24 +29,32 @@ type services struct {
 	dir     string // the state folder, for the book
 	book    addressBook
 	applied []runtime.Key
-	// publish makes the addresses of services known, and those that lead somewhere.
-	publish func(addrs map[runtime.Key]netip.Addr, lead []netip.Addr)
+	// publish makes the addresses of services known, those that lead somewhere, and what is at the machine's ports.
+	publish func(publication)
+	ports   hostPorts
 	// former are addresses of services that moved. Open connections go on there for a while.
 	former map[runtime.Key][]netip.Addr
 	// volumes removes volumes with their service; nil if there are none.
 	volumes *volumes
 }
 
+// publication is what is made known of services.
+type publication struct {
+	services map[runtime.Key]netip.Addr
+	lead     []netip.Addr              // all addresses that lead somewhere, those of services that moved as well
+	ports    map[uint16]netip.AddrPort // services by ports of the machine
+}
+
 // newServices returns services that have no service yet. Addresses given earlier from the range are kept in the state
 // folder dir.
 func newServices(k keeper, log *slog.Logger, dir string, addresses netip.Prefix,
-	publish func(addrs map[runtime.Key]netip.Addr, lead []netip.Addr)) (*services, error) {
+	publish func(publication)) (*services, error) {
 	book, err := loadAddresses(dir, addresses)
 	if err != nil {
 		return nil, err
 	}
 	return &services{keeper: k, log: log, dir: dir, book: book, publish: publish,
-		former: map[runtime.Key][]netip.Addr{}}, nil
+		ports: hostPorts{held: map[uint16]net.Listener{}}, former: map[runtime.Key][]netip.Addr{}}, nil
 }
 
 // apply makes the services the given ones, which must have been validated: new ones are added, and those that are not
@@ -68,8 +77,13 @@ func (a *services) apply(ctx context.Context, list []*v1alpha1.WangellService) e
 	if err != nil {
 		return err
 	}
+	commit, rollback, err := a.ports.take(list)
+	if err != nil {
+		return err
+	}
 	if !book.equal(a.book) {
 		if err := book.save(a.dir); err != nil {
+			rollback()
 			return err
 		}
 	}
@@ -79,11 +93,19 @@ func (a *services) apply(ctx context.Context, list []*v1alpha1.WangellService) e
 	}
 	remove := slices.DeleteFunc(slices.Clone(a.applied), func(k runtime.Key) bool { return wanted[k] })
 	if err := a.keeper.Update(put, remove); err != nil {
+		rollback()
 		return err
 	}
-	addrs, lead := a.addresses(keys, book)
+	p := publication{ports: map[uint16]netip.AddrPort{}}
+	p.services, p.lead = a.addresses(keys, book)
+	for i, s := range list {
+		if s.Spec.HostPort != 0 {
+			p.ports[uint16(s.Spec.HostPort)] = netip.AddrPortFrom(book.given[keys[i]], uint16(s.Spec.Port))
+		}
+	}
 	a.book, a.applied = book, keys
-	a.publish(addrs, lead)
+	a.publish(p)
+	commit()
 	a.volumes.follow(ctx, list)
 	if len(list) == 0 {
 		a.log.Warn("0 services: no manifest is in the files and folders of -f. One that is added is applied at once")

@@ -110,4 +110,4 @@ func TestApplyRefusesWhatCannotBe(t *testing.T) {
 	}
 }
 
-func unpublished(map[runtime.Key]netip.Addr, []netip.Addr) {}
+func unpublished(publication) {}

@@ -25,7 +25,6 @@ import (
 	"wangell.loutres.me/internal/localapi"
 	"wangell.loutres.me/internal/manifest"
 	"wangell.loutres.me/internal/poddns"
-	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/containerd"
 	"wangell.loutres.me/internal/runtime/podnet"
 	"wangell.loutres.me/internal/traces"
@@ -208,6 +207,7 @@ func (u *up) start(ctx context.Context) (err error) {
 		return err
 	}
 	u.services.volumes = &volumes{remove: u.runtime.RemoveVolume, log: u.Log}
+	u.services.ports.off = u.egress == nil
 	if err := u.services.apply(ctx, u.set); err != nil {
 		return err
 	}
@@ -257,10 +257,10 @@ func (u *up) startRuntime(ctx context.Context) (err error) {
 	return err
 }
 
-// publish makes the services known to pods. lead are the addresses that the gate handles.
-func (u *up) publish(addrs map[runtime.Key]netip.Addr, lead []netip.Addr) {
-	services := make(map[poddns.Name]netip.Addr, len(addrs))
-	for k, addr := range addrs {
+// publish makes the services known to pods, and at ports of the machine.
+func (u *up) publish(p publication) {
+	services := make(map[poddns.Name]netip.Addr, len(p.services))
+	for k, addr := range p.services {
 		namespace, name, _ := strings.Cut(string(k), "/")
 		services[poddns.Name{Namespace: namespace, Name: name}] = addr
 	}
@@ -268,7 +268,7 @@ func (u *up) publish(addrs map[runtime.Key]netip.Addr, lead []netip.Addr) {
 	if u.egress == nil {
 		return
 	}
-	if err := u.egress.SetServices(lead); err != nil {
+	if err := u.egress.SetServices(p.lead, p.ports); err != nil {
 		u.Log.Error("packets to services may be rejected", "error", err)
 	}
 }
@@ -287,6 +287,11 @@ func (u *up) newDaemon(name, server string) *daemon {
 	args = append(args, u.GateArgs()...)
 	d := &daemon{fail: u.fail}
 	ready := func() {
+		if u.egress != nil {
+			if err := u.egress.Refresh(); err != nil {
+				u.Log.Error("services are not published on loopback addresses", "error", err)
+			}
+		}
 		u.Ready()
 		// Reading many manifests took memory that sleeping services do not need.
 		debug.FreeOSMemory()
@@ -406,6 +411,9 @@ func (u *up) stop() error {
 	}
 	if u.runtime != nil {
 		errs = append(errs, destroyRuntime(u.runtime))
+	}
+	if u.services != nil {
+		u.services.ports.close()
 	}
 	errs = append(errs, removeGate(u.Config))
 	if u.names != nil {

@@ -144,7 +144,7 @@ func TestDocsListWhatRestartsPods(t *testing.T) {
 		"image": `a/c`, "targetPort": `81`, "command": `[a]`, "args": `[a]`, "workingDir": `/a`, "env": `[{name: A}]`,
 		"resources": `{limits: {cpu: 1}}`, "volumes": `[{name: a, emptyDir: {}}]`,
 		"volumeMounts": `[{name: data, mountPath: /a}]`, "securityContext": `{privileged: true}`,
-		"port": `81`, "address": `10.0.0.1`, "idleTimeout": `2`, "imagePullPolicy": `Never`,
+		"port": `81`, "hostPort": `82`, "address": `10.0.0.1`, "idleTimeout": `2`, "imagePullPolicy": `Never`,
 		"wakeTimeout": `1`, "terminationGracePeriodSeconds": `1`, "maxParked": `1`, "maxParkedPerSource": `1`,
 		"minReplicas": `1`, "maxReplicas": `2`, "scaling": `{target: 5}`, "sessionAffinity": `ClientIP`,
 		"balancing": `{localityPreference: Local}`, "retries": `1`, "drainTimeout": `1`,

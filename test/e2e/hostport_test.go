@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/testutil/netlab"
+)
+
+// Clients on another host, which have no route to service addresses, on the machine, on its loopback address and in a
+// pod, each of which finds the service cold and warm.
+func TestServiceIsPublishedAtAPortOfTheMachine(t *testing.T) {
+	l := newLab(t, 1)
+	if out, err := l.Client().Command(t.Context(), "ip", "route", "del", "10.46.100.0/24").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	// A server of the machine at another port goes on.
+	own, err := l.Node.Listen(t.Context(), "tcp", ":8001")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	file := filepath.Join(l.dir, "services.yaml")
+	write := func(hostPort string) {
+		t.Helper()
+		text := manifest(service{name: "hello", more: hostPort}, service{name: "client", more: "hostPort: 8002"})
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("hostPort: 8000")
+	u := l.startWith(t, "", "-f", file)
+	machine := netip.AddrPortFrom(l.Node.Addr, 8000).String()
+	for _, c := range []struct {
+		what, address string
+		from          *netlab.Namespace
+	}{
+		{"outside", machine, l.Client()}, {"on the machine", machine, l.Node}, {"on loopback", "127.0.0.1:8000", l.Node},
+	} {
+		for _, state := range []string{"cold", "warm"} {
+			a, err := e2e.Ask(c.from, c.address)
+			if err != nil {
+				t.Fatalf("client %s, %s: %v", c.what, state, err)
+			}
+			if c.what != "on loopback" && a.ClientAddr() != c.from.Addr {
+				t.Errorf("client %s: the service sees %s, want %s", c.what, a.Client, c.from.Addr)
+			}
+		}
+		l.sleep(t, "hello")
+	}
+	client := netip.AddrPortFrom(l.Node.Addr, 8002).String()
+	a, err := e2e.ParseAnswer(e2e.Get(l.Client(), client, "/proxy?target="+machine))
+	if err != nil || a.Instance == "" {
+		t.Errorf("client in a pod: %+v, %v", a, err)
+	}
+
+	// A port in use changes nothing; a change of the port starts no pod.
+	pod := l.service(t, "hello").Pods[0].ID
+	write("hostPort: 8001")
+	eventually(t, "the refusal", func() bool {
+		return strings.Contains(u.said(), "spec.hostPort 8001 cannot be used on this machine")
+	})
+	e2e.MustAsk(t, l.Client(), machine)
+	write("hostPort: 8003")
+	eventually(t, "the service at its new port", func() bool {
+		_, err := e2e.Ask(l.Client(), netip.AddrPortFrom(l.Node.Addr, 8003).String())
+		return err == nil
+	})
+	if _, err := e2e.Ask(l.Client(), machine); err == nil {
+		t.Error("the service is still at its former port")
+	}
+	if now := l.service(t, "hello").Pods[0].ID; now != pod {
+		t.Errorf("the pod is %s, want still %s", now, pod)
+	}
+	write("")
+	eventually(t, "the end of the publication", func() bool {
+		_, err := e2e.Ask(l.Client(), netip.AddrPortFrom(l.Node.Addr, 8003).String())
+		return err != nil
+	})
+}
+
+func TestPublishedPortsThatCannotBeAreRefused(t *testing.T) {
+	l := newLab(t, 1)
+	for name, c := range map[string]struct {
+		flags []string
+		text  string
+		want  string
+	}{
+		"twice": {nil, manifest(service{name: "a", more: "hostPort: 8000"}, service{name: "b", more: "hostPort: 8000"}),
+			"service default/b: spec.hostPort 8000 is already that of service default/a: choose another"},
+		"without a way": {[]string{"--egress=false"}, manifest(service{name: "a", more: "hostPort: 8000"}), "--egress"},
+	} {
+		u, err := l.launch(c.text, append([]string{"-f", "-"}, c.flags...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.awaitEnd(t)
+		if u.err == nil || !strings.Contains(u.said(), c.want) {
+			t.Errorf("%s: %v: %s, want %q", name, u.err, u.said(), c.want)
+		}
+	}
+}
