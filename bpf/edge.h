@@ -118,11 +118,12 @@ static __always_inline bool follow_route(struct flow *f, const struct ethhdr *et
 }
 
 /* Whether the SYN of a pod is for the stack to judge, because its service has rules for sources, and the source that it
- * claims is not the pod's: the reply would go back to the pod all the same. */
+ * claims is not the pod's: the reply would go back to the pod all the same. On a cluster, only fronts' SYNs come here
+ * from a pod's device, and their source is known: see is_from_front. */
 static __always_inline bool is_for_stack(struct __sk_buff *skb, const struct packet *p, const struct service *s,
 					 enum flow_path path)
 {
-	return path == PATH_POD && (s->flags & SERVICE_SOURCES) && comes_from_elsewhere(skb, p);
+	return path == PATH_POD && !encap_port && (s->flags & SERVICE_SOURCES) && comes_from_elsewhere(skb, p);
 }
 
 /* Handles a client's packet. path says how it arrived; ingress: it did not leave this node's stack. */

@@ -6,6 +6,15 @@
 #include "flow.h"
 #include "rewrite.h"
 
+/* Whether a packet comes from a front on this node, and its sender is who it claims to be. */
+static __always_inline bool is_from_front(struct __sk_buff *skb, const struct packet *p)
+{
+	struct addr a;
+	set_addr(&a, p->saddr);
+	struct pod_device *from = bpf_map_lookup_elem(&pod_devices, &a);
+	return from && from->front && from->ifindex == skb->ifindex;
+}
+
 /* Counts a packet between a front and a pod for the pod. What has no payload is no use of it: a front keeps connections
  * that it does not need. */
 static __always_inline void account_to_front(__u32 index, const struct packet *p, int dir)
@@ -17,6 +26,15 @@ static __always_inline void account_to_front(__u32 index, const struct packet *p
 		t->last = bpf_ktime_get_coarse_ns();
 	t->bytes[dir] += p->ip_len;
 	t->packets[dir] += 1;
+}
+
+/* Counts what a pod sends to a front of any node of a cluster, where such packets go by the pod network. */
+static __always_inline void account_answer_to_front(struct __sk_buff *skb, const struct packet *p)
+{
+	struct pod_port pp = {.ifindex = skb->ifindex, .port = p->sport};
+	__u32 *index = bpf_map_lookup_elem(&pod_ports, &pp);
+	if (index && bpf_map_lookup_elem(&fronts, &p->daddr))
+		account_to_front(*index, p, OUT);
 }
 
 /* Sends a packet between a front and a pod, both on this machine, straight to the other one's device, past the stack: it

@@ -133,10 +133,14 @@ int gate_pod(struct __sk_buff *skb)
 		count(COUNT_PODS_TO_GATES);
 		return TCX_DROP;
 	}
-	if (shortcut_enabled)
-		return shortcut_from_pod(skb, kind, &p);
-	/* On a cluster without the shortcut, all that pods send to services goes through the stack, and its rules. */
-	return encap_port ? TCX_NEXT : edge_from_client(skb, kind, &p, PATH_POD, true);
+	if (encap_port && kind == PACKET_TCP && !in_range(p.daddr))
+		account_answer_to_front(skb, &p);
+	/* On a cluster, what other pods send to services goes through the stack, and its rules: all of it, or until the
+	 * handshake is complete. A front's goes straight to the gate, which has to know it by its address. */
+	bool stack = encap_port && !(in_range(p.daddr) && is_from_front(skb, &p));
+	if (stack)
+		return shortcut_enabled ? shortcut_from_pod(skb, kind, &p) : TCX_NEXT;
+	return edge_from_client(skb, kind, &p, PATH_POD, true);
 }
 
 SEC("tc")

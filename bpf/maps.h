@@ -96,7 +96,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 } pod_ports SEC(".maps");
 
-/* Address of a pod or front on this node → its device. Used on a single machine. */
+/* Address of a pod or front on this node → its device. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -104,6 +104,15 @@ struct {
 	__type(value, struct pod_device);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 } pod_devices SEC(".maps");
+
+/* Addresses of the fronts on all nodes of a cluster → 1. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, __be32);
+	__type(value, __u32);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+} fronts SEC(".maps");
 
 /* The flow table: client and service address → flow. */
 struct {

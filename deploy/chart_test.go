@@ -39,7 +39,7 @@ func TestChartRendersAllObjects(t *testing.T) {
 				t.Errorf("%s: %s is in the namespace %q, not in the release's", name, m.Name, m.Namespace)
 			}
 		}
-		if name == "everything" && (len(r.monitors) != 3 || len(r.policies) != 2 || len(r.crds) != 1 ||
+		if name == "everything" && (len(r.monitors) != 3 || len(r.policies) != 3 || len(r.crds) != 1 ||
 			len(r.caches) != 1) {
 			t.Errorf("%s: %v", name, r.kinds)
 		}
@@ -110,9 +110,12 @@ func TestSelectorsMatchTheirComponent(t *testing.T) {
 		check("daemon set", r.daemon.Spec.Selector, daemon, controller)
 		check("disruption budget", r.budgets[0].Spec.Selector, controller, daemon)
 		for _, p := range r.policies {
-			if p.Labels[component] == "controller" {
+			switch p.Labels[component] {
+			case "controller":
 				check("network policy", &p.Spec.PodSelector, controller, daemon)
-			} else {
+			case "envoy":
+				check("network policy", &p.Spec.PodSelector, r.envoy.Spec.Template.Labels, daemon)
+			default:
 				check("network policy", &p.Spec.PodSelector, r.caches[0].Spec.Template.Labels, daemon)
 			}
 		}
@@ -268,6 +271,10 @@ func TestSchemaRefusesWrongValues(t *testing.T) {
 		"daemon.extraArgs={debug}":                     "/daemon/extraArgs/0",
 		"log.level=loud":                               "/log/level",
 		"networkPolicy.enabled=true":                   "/networkPolicy/nodeCIDRs",
+		"requests.image.digest=sha256:12":              "/requests/image/digest",
+		"requests.image.tag=latest":                    "/requests/image/tag",
+		"requests.healthPort=10000":                    "/requests/healthPort",
+		"requests.heap=1Gi":                            "/requests/heap",
 		"colour=blue":                                  "colour",
 	} {
 		_, errs, err := helm(t, "--set", args)

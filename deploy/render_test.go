@@ -46,6 +46,7 @@ type rendered struct {
 	daemon     appsv1.DaemonSet
 	lazy       appsv1.DaemonSet // wangell-snapshotter
 	classes    []nodev1.RuntimeClass
+	envoy      appsv1.DaemonSet
 	controller appsv1.Deployment
 	caches     []appsv1.Deployment
 	settings   []corev1.ConfigMap // of caches
@@ -149,9 +150,13 @@ func decode(t *testing.T, text string) *rendered {
 		case "apps/v1/DaemonSet":
 			var v appsv1.DaemonSet
 			into(&v)
-			if add(v.ObjectMeta); v.Labels[component] == "lazy" {
+			add(v.ObjectMeta)
+			switch v.Labels[component] {
+			case "lazy":
 				r.lazy = v
-			} else {
+			case "envoy":
+				r.envoy = v
+			default:
 				r.daemon = v
 			}
 		case "node.k8s.io/v1/RuntimeClass":
@@ -272,6 +277,7 @@ var everything = []string{
 	"--set", "lazy.enabled=true,lazy.registrySecret=registries,lazy.podLabels.a=b,lazy.podAnnotations.a=b",
 	"--set", "daemon.peers.enabled=true,daemon.peers.rate=1000000,cache.enabled=true",
 	"--set", "api.users[0].kind=Group,api.users[0].name=developers,api.users[0].apiGroup=rbac.authorization.k8s.io",
+	"--set", "requests.enabled=true,requests.threads=2,requests.podLabels.a=b,requests.podAnnotations.a=b",
 	"--set", "traces.endpoint=http://collector.example:4317",
 	"--set", "sizes.flowsPerSource=100,sizes.flowsPerService=200",
 	"--set", "daemon.extraArgs={--log-level=debug},controller.extraArgs={--log-level=debug}",

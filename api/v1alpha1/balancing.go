@@ -12,6 +12,16 @@ func (s *WangellServiceSpec) BalancesRequests() bool {
 	return s.Balancing != nil && s.Balancing.Level == LevelRequest
 }
 
+// ValidateWithoutEnvoy returns what in s cannot work on a cluster whose nodes do not run Envoy.
+func ValidateWithoutEnvoy(s *WangellService) ValidationErrors {
+	var errs ValidationErrors
+	if s.Spec.BalancesRequests() {
+		errs.add(specPath.Child("balancing", "level"), "write level: Connection, or install the chart with "+
+			"requests.enabled=true", "Request needs Envoy on the nodes, which is off in this cluster")
+	}
+	return errs
+}
+
 // balancing checks spec.balancing.
 func (e *ValidationErrors) balancing(s *WangellServiceSpec) {
 	b := s.Balancing

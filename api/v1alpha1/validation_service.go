@@ -42,10 +42,6 @@ func ValidateCluster(s *WangellService) ValidationErrors {
 	spec := &s.Spec
 	errs.common(spec)
 	errs.readiness(s.Name, spec)
-	if spec.BalancesRequests() {
-		errs.add(specPath.Child("balancing", "level"), "write level: Connection",
-			"Request is not available on Kubernetes: only on one machine")
-	}
 	if spec.HostPort != 0 {
 		errs.add(specPath.Child("hostPort"), "remove it; the Service has a node port",
 			"is not available on Kubernetes: only on one machine")

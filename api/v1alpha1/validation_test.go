@@ -207,7 +207,7 @@ func TestValidateClusterRefusesWhatCannotWork(t *testing.T) {
 		{`{image: "", imagePull: {mode: Lazy},
 			template: {spec: {runtimeClassName: kata, containers: [{name: a, image: b}]}}}`,
 			"spec.imagePull.mode: is Lazy, which needs the RuntimeClass wangell-lazy, but the template has kata"},
-		{`balancing: {level: Request}`, "spec.balancing.level: Request is not available on Kubernetes"},
+		{`balancing: {level: Request}`, ""},
 		{`{image: "", template: {}}`, "spec.template.spec.containers: missing"},
 		{`{image: "", template: {spec: {hostNetwork: true, containers: [{name: a}]}}}`,
 			"spec.template.spec.hostNetwork: cannot work"},
@@ -224,6 +224,16 @@ func TestValidateClusterRefusesWhatCannotWork(t *testing.T) {
 	s.Name = "1a"
 	if got := v1alpha1.ValidateCluster(s).Error(); !strings.HasSuffix(got, "write a name such as a") {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestRequestsNeedEnvoy(t *testing.T) {
+	got := v1alpha1.ValidateWithoutEnvoy(service(t, `balancing: {level: Request}`)).Error()
+	if want := "spec.balancing.level: Request needs Envoy on the nodes"; !strings.HasPrefix(got, want) {
+		t.Errorf("got %q, want %q...", got, want)
+	}
+	if errs := v1alpha1.ValidateWithoutEnvoy(service(t, `balancing: {level: Connection}`)); len(errs) > 0 {
+		t.Error(errs)
 	}
 }
 

@@ -81,6 +81,8 @@ without it; only a sleeping service has to wait.`,
 		"also give services a port of every node, for clients outside that have no route to service addresses")
 	f.BoolVar(&c.config.Lazy, "lazy", false, "the RuntimeClass "+v1alpha1.LazyRuntime+
 		" exists, by which pods of services with imagePull.mode Lazy start before their image is there")
+	f.BoolVar(&c.config.Requests, "requests", false,
+		"the nodes run Envoy: accept services with balancing.level: Request")
 	f.StringVar(&c.config.MetricsAddress, "metrics-address", ":9464", "TCP address of the Prometheus metrics; empty: none")
 	f.StringVar(&c.config.APIAddress, "api-address", "",
 		"TCP address for people (kubectl wangell), with their own rights, the same port on all controllers; empty: none")

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 	appsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	discoveryv1 "k8s.io/client-go/kubernetes/typed/discovery/v1"
 
 	"wangell.loutres.me/internal/enrolment"
 	"wangell.loutres.me/internal/kubewatch"
@@ -18,21 +19,23 @@ import (
 )
 
 // clusterFlags names the objects that a daemon follows in a cluster.
-type clusterFlags struct{ lease, daemonSet, kubeconfig string }
+type clusterFlags struct{ lease, daemonSet, fronts, kubeconfig string }
 
 func (f *clusterFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.lease, "lease", "",
 		"cluster: NAMESPACE/NAME of the Lease of the leading controller, instead of --server")
 	flags.StringVar(&f.daemonSet, "daemonset", "",
 		"cluster: NAMESPACE/NAME of the DaemonSet that runs this daemon; if it is deleted, act as with --clean")
+	flags.StringVar(&f.fronts, "envoy-service", "",
+		"cluster: NAMESPACE/NAME of the Service that selects the Envoys of all nodes, with --envoy-socket")
 	flags.StringVar(&f.kubeconfig, "kubeconfig", "",
 		"cluster: kubeconfig file for the API server (default: the pod's service account)")
 }
 
-// follow sets Follow, Enrol and Clean of c: the daemon follows the holder of the Lease, whose address is kept in the
-// file cache, gets its key from it if tokenFile is set, and removes the gate at its end if clean is set or the
-// DaemonSet is being deleted. The returned function waits for the goroutines that follow started; they run until ctx
-// ends.
+// follow sets Follow, Enrol, Fronts and Clean of c: the daemon follows the holder of the Lease, whose address is kept
+// in the file cache, gets its key from it if tokenFile is set, follows the addresses of the Envoys of all nodes, and
+// removes the gate at its end if clean is set or the DaemonSet is being deleted. The returned function waits for the
+// goroutines that follow started; they run until ctx ends.
 func (f *clusterFlags) follow(
 	ctx context.Context, cmd *cobra.Command, c *node.Config, clean bool, tokenFile, cache string,
 ) (wait func(), err error) {
@@ -43,6 +46,10 @@ func (f *clusterFlags) follow(
 	setNamespace, setName, ok := namespaced(f.daemonSet)
 	if f.daemonSet != "" && !ok {
 		return nil, usage(cmd, "--daemonset %q: want NAMESPACE/NAME", f.daemonSet)
+	}
+	frontNamespace, frontName, ok := namespaced(f.fronts)
+	if f.fronts != "" && !ok {
+		return nil, usage(cmd, "--envoy-service %q: want NAMESPACE/NAME", f.fronts)
 	}
 	api, err := kubewatch.RESTConfig(f.kubeconfig)
 	if err != nil {
@@ -61,6 +68,14 @@ func (f *clusterFlags) follow(
 			return enrolment.Endpoint{Address: addr, Fingerprint: fingerprint}, err
 		}
 		c.Enrol = client.Keys
+	}
+	if f.fronts != "" {
+		discovery, err := discoveryv1.NewForConfig(api)
+		if err != nil {
+			return nil, err
+		}
+		fronts := &kubewatch.Endpoints{Slices: discovery.EndpointSlices(frontNamespace), Name: frontName, Log: c.Log}
+		c.Fronts = fronts.Follow
 	}
 	if f.daemonSet == "" {
 		return func() {}, nil

@@ -264,3 +264,25 @@ func FuzzNamespace(f *testing.F) {
 		}
 	})
 }
+
+// A pod that is no service's is known by its UID.
+func TestNetworkOfAPodIsFoundByItsUID(t *testing.T) {
+	f := critest.New(t)
+	f.Start()
+	folder := t.TempDir()
+	f.Pod("front", "", folder, "10.244.0.8")
+	f.Pod("other", "hello", t.TempDir(), "10.244.0.9")
+	w, err := New(Config{Endpoint: "unix://" + f.Path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.conn.Close()
+	addr, netns, err := w.Network(t.Context(), "uid-front")
+	if err != nil || addr.String() != "10.244.0.8" || netns != folder {
+		t.Errorf("%v, %s, %v", addr, netns, err)
+	}
+	_, _, err = w.Network(t.Context(), "uid-x")
+	if err == nil || !strings.Contains(err.Error(), `no pod with the UID "uid-x"`) {
+		t.Errorf("a pod that is not there: %v", err)
+	}
+}

@@ -114,5 +114,5 @@ func (s *session) OnStreamDeltaResponse(_ int64, _ *discovery.DeltaDiscoveryRequ
 func proxyOf(n *core.Node) Proxy {
 	fields := n.GetMetadata().GetFields()
 	addr, _ := netip.ParseAddr(fields[addrKey].GetStringValue())
-	return Proxy{Addr: addr, Netns: fields[netnsKey].GetStringValue()}
+	return Proxy{Addr: addr, Netns: fields[netnsKey].GetStringValue(), Pod: fields[podKey].GetStringValue()}
 }

@@ -11,7 +11,11 @@ import (
 	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpoint "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listener "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	overload "github.com/envoyproxy/go-control-plane/envoy/config/overload/v3"
+	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	router "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	hcm "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	connections "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/downstream_connections/v3"
 	heap "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/fixed_heap/v3"
 	upstream "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
@@ -24,14 +28,17 @@ import (
 type Proxy struct {
 	// Addr is its address, on which it listens for the clients of services.
 	Addr netip.Addr
-	// Netns is the path of its network namespace.
+	// Netns is the path of its network namespace; empty if Pod is set.
 	Netns string
+	// Pod is the UID of its pod, by which the node's container runtime knows the network namespace; empty on one machine.
+	Pod string
 }
 
 // The keys of a Proxy in the metadata of Envoy's node.
 const (
 	addrKey  = "address"
 	netnsKey = "netns"
+	podKey   = "pod"
 )
 
 // BootstrapConfig is what an Envoy is started with.
@@ -46,6 +53,9 @@ type BootstrapConfig struct {
 	MaxHeap uint64
 	// MaxConnections is the largest number of connections of clients.
 	MaxConnections int64
+	// HealthPort is the port at which Envoy answers every HTTP request with 200, so that it can be seen that it does not
+	// hang; 0 for none.
+	HealthPort uint16
 }
 
 // xdsCluster is the cluster of the Server.
@@ -56,7 +66,13 @@ const refreshInterval = 250 * time.Millisecond
 
 // Bootstrap returns the JSON of Envoy's bootstrap.
 func Bootstrap(c BootstrapConfig) ([]byte, error) {
-	metadata, err := structpb.NewStruct(map[string]any{addrKey: c.Proxy.Addr.String(), netnsKey: c.Proxy.Netns})
+	about := map[string]any{addrKey: c.Proxy.Addr.String()}
+	for key, value := range map[string]string{netnsKey: c.Proxy.Netns, podKey: c.Proxy.Pod} {
+		if value != "" {
+			about[key] = value
+		}
+	}
+	metadata, err := structpb.NewStruct(about)
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap of Envoy: %w", err)
 	}
@@ -75,6 +91,9 @@ func Bootstrap(c BootstrapConfig) ([]byte, error) {
 		OverloadManager: limits(c),
 	}
 	reportRequests(b)
+	if c.HealthPort != 0 {
+		b.StaticResources.Listeners = []*listener.Listener{healthListener(c.HealthPort)}
+	}
 	if c.Admin != "" {
 		b.Admin = &bootstrap.Admin{Address: pipe(c.Admin, 0o600)}
 	}
@@ -83,6 +102,29 @@ func Bootstrap(c BootstrapConfig) ([]byte, error) {
 		return nil, fmt.Errorf("bootstrap of Envoy: %w", err)
 	}
 	return data, nil
+}
+
+// healthListener answers every HTTP request with 200.
+func healthListener(port uint16) *listener.Listener {
+	return &listener.Listener{
+		Name: "health", Address: address(netip.AddrPortFrom(netip.IPv4Unspecified(), port)),
+		IgnoreGlobalConnLimit: true,
+		FilterChains: []*listener.FilterChain{{Filters: []*listener.Filter{
+			filter("envoy.filters.network.http_connection_manager", &hcm.HttpConnectionManager{
+				StatPrefix: "health",
+				RouteSpecifier: &hcm.HttpConnectionManager_RouteConfig{RouteConfig: &route.RouteConfiguration{
+					VirtualHosts: []*route.VirtualHost{{Name: "health", Domains: []string{"*"}, Routes: []*route.Route{{
+						Match:  &route.RouteMatch{PathSpecifier: &route.RouteMatch_Prefix{Prefix: "/"}},
+						Action: &route.Route_DirectResponse{DirectResponse: &route.DirectResponseAction{Status: 200}},
+					}}}},
+				}},
+				HttpFilters: []*hcm.HttpFilter{{
+					Name:       "envoy.filters.http.router",
+					ConfigType: &hcm.HttpFilter_TypedConfig{TypedConfig: pack(&router.Router{})},
+				}},
+			}),
+		}}},
+	}
 }
 
 // serverCluster leads to the Server.

@@ -173,7 +173,7 @@ func TestRequestsOfOneConnectionGoToAllPods(t *testing.T) {
 	a, b, c := newHTTPPod(t, ok), newHTTPPod(t, ok), newHTTPPod(t, ok)
 	s := shop(t, a.at, b.at, c.at)
 	r.set(s)
-	if p := <-r.connected; p != (Proxy{netip.MustParseAddr("127.0.0.1"), "/ns"}) {
+	if p := <-r.connected; p != (Proxy{Addr: netip.MustParseAddr("127.0.0.1"), Netns: "/ns"}) {
 		t.Errorf("connected: %+v", p)
 	}
 	for _, http2 := range []bool{false, true} {

@@ -33,7 +33,8 @@ const (
 type Config struct {
 	// Socket is the path of the unix socket on which the Server listens. An old one is replaced.
 	Socket string
-	// Owner is the user and group of the socket.
+	// Owner is the user and group of the socket, which only that user may use. If it is 0, the group may, too: so Envoy
+	// need not be root, and this process needs no right to give files away.
 	Owner int
 	// Connected is called when an Envoy has connected, with a context that ends when it is gone. It gets its resources
 	// once Connected returns and there was a Set.
@@ -55,7 +56,7 @@ type Server struct {
 
 // Serve starts a server, which has no service yet. It answers nothing until the first Set.
 func Serve(cfg Config) (*Server, error) {
-	if err := os.MkdirAll(filepath.Dir(cfg.Socket), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(cfg.Socket), 0o750); err != nil {
 		return nil, fmt.Errorf("socket for Envoy: %w", err)
 	}
 	if err := os.Remove(cfg.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -65,7 +66,11 @@ func Serve(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socket for Envoy: %w", err)
 	}
-	if err := errors.Join(os.Chmod(cfg.Socket, 0o600), os.Chown(cfg.Socket, cfg.Owner, cfg.Owner)); err != nil {
+	mode := fs.FileMode(0o600)
+	if cfg.Owner == 0 {
+		mode = 0o660
+	}
+	if err := errors.Join(os.Chmod(cfg.Socket, mode), os.Chown(cfg.Socket, cfg.Owner, cfg.Owner)); err != nil {
 		l.Close()
 		return nil, fmt.Errorf("socket for Envoy: %w", err)
 	}

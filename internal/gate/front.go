@@ -3,6 +3,7 @@
 package gate
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -49,6 +50,37 @@ func (g *Gate) FrontAddr(service netip.AddrPort) netip.AddrPort {
 	}
 	p := g.pods.at(pod)
 	return netip.AddrPortFrom(fromAddr(p.Addr), ntohs(p.Port))
+}
+
+// SetFronts sets the addresses of the fronts on all nodes of a cluster. What pods on this node send to them is use of
+// these pods.
+func (g *Gate) SetFronts(fronts []netip.Addr) error {
+	wanted := map[uint32]bool{}
+	for _, f := range fronts {
+		if !f.Is4() {
+			return fmt.Errorf("front address %v: not an IPv4 address", f)
+		}
+		wanted[toBE(f)] = true
+	}
+	var gone []uint32
+	var addr, one uint32
+	it := g.objs.Fronts.Iterate()
+	for it.Next(&addr, &one) {
+		if !wanted[addr] {
+			gone = append(gone, addr)
+		}
+	}
+	errs := []error{it.Err()}
+	for _, f := range gone {
+		errs = append(errs, ignoreMissing(g.objs.Fronts.Delete(f)))
+	}
+	for f := range wanted {
+		errs = append(errs, g.objs.Fronts.Put(f, uint32(1)))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("writing the fronts to the gate's map: %w", err)
+	}
+	return nil
 }
 
 // connectionsOfFront returns how many connections the front of a service has had, 0 if it has none. The caller holds

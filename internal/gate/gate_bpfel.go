@@ -584,6 +584,7 @@ const (
 	gateMapEvents              = "events"
 	gateMapFloods              = "floods"
 	gateMapFlows               = "flows"
+	gateMapFronts              = "fronts"
 	gateMapHomeNodes           = "home_nodes"
 	gateMapIdleFlows           = "idle_flows"
 	gateMapLeftAddresses       = "left_addresses"
@@ -739,6 +740,7 @@ type gateMapSpecs struct {
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	Floods          *ebpf.MapSpec `ebpf:"floods"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
+	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
 	HomeNodes       *ebpf.MapSpec `ebpf:"home_nodes"`
 	IdleFlows       *ebpf.MapSpec `ebpf:"idle_flows"`
 	LeftAddresses   *ebpf.MapSpec `ebpf:"left_addresses"`
@@ -842,6 +844,7 @@ type gateMaps struct {
 	Events          *ebpf.Map `ebpf:"events"`
 	Floods          *ebpf.Map `ebpf:"floods"`
 	Flows           *ebpf.Map `ebpf:"flows"`
+	Fronts          *ebpf.Map `ebpf:"fronts"`
 	HomeNodes       *ebpf.Map `ebpf:"home_nodes"`
 	IdleFlows       *ebpf.Map `ebpf:"idle_flows"`
 	LeftAddresses   *ebpf.Map `ebpf:"left_addresses"`
@@ -892,6 +895,7 @@ func (m *gateMaps) Close() error {
 		m.Events,
 		m.Floods,
 		m.Flows,
+		m.Fronts,
 		m.HomeNodes,
 		m.IdleFlows,
 		m.LeftAddresses,

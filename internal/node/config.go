@@ -54,6 +54,9 @@ type Config struct {
 	// Envoy runs as. If EnvoySocket is empty, connections of all services are balanced, and not requests.
 	EnvoySocket string
 	EnvoyUser   int
+	// Fronts calls changed with the addresses of the Envoys of all nodes, now and whenever they change, until ctx ends.
+	// Optional; for clusters.
+	Fronts func(ctx context.Context, changed func(addrs []netip.Addr))
 	// NoARP leaves ARP requests for service addresses unanswered: something else brings packets for them to nodes.
 	NoARP bool
 	// RepliesByEdge makes replies to clients of other nodes go back through the client's edge node.

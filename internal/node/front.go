@@ -36,6 +36,10 @@ func (d *daemon) adoptFront(s *service) {
 		return
 	}
 	s.front.at, s.front.port, s.front.serving = at, at.Port(), true
+	if d.cfg.EnvoySocket == "" { // requests are not balanced any more
+		d.dropFront(s)
+		return
+	}
 	d.fronts.mu.Lock()
 	defer d.fronts.mu.Unlock()
 	d.fronts.ports[at.Port()] = true
@@ -143,6 +147,12 @@ func (d *daemon) dropFront(s *service) {
 	s.front.at, s.front.serving = netip.AddrPort{}, false
 }
 
+// isFront reports whether an address is that of a front. On one machine, only a front knows the pods' own addresses. In
+// a cluster, kubelet and others connect there as well, which is no use of a pod.
+func (d *daemon) isFront(addr netip.Addr) bool {
+	return d.cfg.EncapPort == 0 || d.fronts.reach(addr)
+}
+
 // keptIdle is longer than Envoy keeps a connection to a pod without a request.
 const keptIdle = 5 * time.Second
 
@@ -160,7 +170,7 @@ func (d *daemon) countDirect(s *service, p *pod, c *gate.PodCounters) {
 			return
 		}
 	}
-	open, err := p.direct.countOpen(p.addr.Port())
+	open, err := p.direct.countOpen(p.addr.Port(), d.isFront)
 	if err != nil {
 		d.log.Error("cannot count the connections of a pod", "service", s.name, "pod", p.id, "error", err)
 		return

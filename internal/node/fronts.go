@@ -42,6 +42,8 @@ type fronts struct {
 	proxy proxy
 	ports map[uint16]bool // in use
 	next  uint16          // where the search for a free one begins
+	// everywhere are the addresses of the Envoys of all nodes of a cluster.
+	everywhere []netip.Addr
 }
 
 // proxy is the Envoy that is connected; the zero value if there is none.
@@ -63,6 +65,13 @@ func (f *fronts) connected() (p proxy, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.proxy, f.proxy.gone != nil
+}
+
+// reach reports whether a connection from an address is one of a front.
+func (f *fronts) reach(from netip.Addr) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Contains(f.everywhere, from) || f.proxy.gone != nil && from == f.proxy.Addr
 }
 
 // allow returns the rules of a service for sources. The service's front may connect in any case: its clients have been
@@ -250,7 +259,7 @@ func (d *daemon) describeFront(s *service, p proxy) (envoy.Service, error) {
 // frontConnected makes an Envoy that has connected the front of services. It returns once Envoy may have its resources,
 // or is gone.
 func (d *daemon) frontConnected(ctx context.Context, p envoy.Proxy) {
-	network, err := findNetwork(p.Netns, p.Addr)
+	network, err := d.findFront(ctx, &p)
 	if err != nil {
 		d.log.Error("cannot use an Envoy", "error", err)
 		<-ctx.Done()
@@ -284,6 +293,36 @@ func (d *daemon) frontConnected(ctx context.Context, p envoy.Proxy) {
 		}
 	})
 	f.notify()
+}
+
+// findFront finds the network of an Envoy, in a cluster by its pod.
+func (d *daemon) findFront(ctx context.Context, p *envoy.Proxy) (podNetwork, error) {
+	if p.Pod == "" {
+		return findNetwork(p.Netns, p.Addr)
+	}
+	if d.cri == nil {
+		return podNetwork{}, fmt.Errorf("pod %s: this daemon asks no container runtime for its network: set --cri", p.Pod)
+	}
+	addr, netns, err := d.cri.Network(ctx, p.Pod)
+	if err != nil {
+		return podNetwork{}, fmt.Errorf("network of its pod: %w", err)
+	}
+	if addr != p.Addr {
+		return podNetwork{}, fmt.Errorf("pod %s: its address is %v, and not %v", p.Pod, addr, p.Addr)
+	}
+	p.Netns = netns
+	return findNetwork(netns, addr)
+}
+
+// setFronts notes where the Envoys of all nodes are.
+func (d *daemon) setFronts(addrs []netip.Addr) {
+	if err := d.gate.SetFronts(addrs); err != nil {
+		d.log.Error("cannot count what pods send to the Envoys of other nodes", "error", err)
+		return
+	}
+	d.fronts.mu.Lock()
+	defer d.fronts.mu.Unlock()
+	d.fronts.everywhere = addrs
 }
 
 // drainFronts makes pods get the clients of all services.

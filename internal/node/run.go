@@ -74,6 +74,9 @@ func (d *daemon) run(ctx context.Context) (clean bool, err error) {
 	if d.cfg.EnvoySocket != "" {
 		group.Go(func() { d.runFronts(ctx) })
 	}
+	if d.cfg.Fronts != nil {
+		group.Go(func() { d.cfg.Fronts(ctx, d.setFronts) })
+	}
 	d.maintain(ctx)
 	cancel()
 	group.Wait()

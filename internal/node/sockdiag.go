@@ -40,6 +40,7 @@ const (
 	diagReqAddr   = 12 // idiag_src
 	diagReqCookie = 48
 	diagMsgState  = 1
+	diagMsgPeer   = 24 // id.idiag_dst, 16 bytes
 	tcpListen     = 10 // TCP_LISTEN (net/tcp_states.h)
 )
 
@@ -86,9 +87,9 @@ func openSockDiag(path string) (*sockDiag, error) {
 // States of connections that are not over (net/tcp_states.h): ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT.
 const openStates = 1<<1 | 1<<4 | 1<<5 | 1<<8
 
-// countOpen returns the number of open connections with a local port. The kernel looks at all connections of all
-// network namespaces for that.
-func (d *sockDiag) countOpen(port uint16) (n uint32, err error) {
+// countOpen returns the number of open connections with a local port and a peer that counts. The kernel looks at all
+// connections of all network namespaces for that.
+func (d *sockDiag) countOpen(port uint16, counts func(peer netip.Addr) bool) (n uint32, err error) {
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		q := make([]byte, diagReqSize)
 		q[0], q[1] = family, unix.IPPROTO_TCP
@@ -101,7 +102,24 @@ func (d *sockDiag) countOpen(port uint16) (n uint32, err error) {
 		if err != nil {
 			return 0, err
 		}
-		n += uint32(len(found))
+		for _, m := range found {
+			if counts(peerOf(m)) {
+				n++
+			}
+		}
 	}
 	return n, nil
+}
+
+// peerOf returns the address of the other end of a connection; the zero value if the message is too short.
+func peerOf(message []byte) netip.Addr {
+	if len(message) < diagMsgPeer+16 {
+		return netip.Addr{}
+	}
+	b := message[diagMsgPeer : diagMsgPeer+16]
+	if message[0] == unix.AF_INET {
+		b = b[:4]
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a.Unmap()
 }

@@ -4,6 +4,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"syscall"
@@ -96,6 +97,38 @@ func BenchmarkSockDiag(b *testing.B) {
 	for b.Loop() {
 		if _, err := d.hasListener(netip.MustParseAddrPort("127.0.0.1:1")); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// Connections of others to the same port do not count.
+func TestSockDiagCountsConnectionsByTheirPeer(t *testing.T) {
+	d := localDiag(t)
+	for _, network := range []string{"tcp4", "tcp"} { // the second has a dual-stack socket
+		l, err := net.Listen(network, ":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		port := l.Addr().(*net.TCPAddr).Port
+		for _, from := range []string{"127.0.0.2", "127.0.0.3", "127.0.0.2"} {
+			dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+			c, err := dialer.Dial("tcp4", fmt.Sprintf("127.0.0.1:%d", port))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			accepted, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer accepted.Close()
+		}
+		for peer, want := range map[string]uint32{"127.0.0.2": 2, "127.0.0.3": 1, "127.0.0.4": 0} {
+			n, err := d.countOpen(uint16(port), func(a netip.Addr) bool { return a == netip.MustParseAddr(peer) })
+			if err != nil || n != want {
+				t.Errorf("%s: %d connections from %s, %v; want %d", network, n, peer, err, want)
+			}
 		}
 	}
 }

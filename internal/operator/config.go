@@ -60,6 +60,8 @@ type Config struct {
 	NodePorts bool
 	// Lazy is set if the RuntimeClass v1alpha1.LazyRuntime exists, whose pods start before their image is here.
 	Lazy bool
+	// Requests says that the nodes run Envoy. Without it, services with balancing.level: Request are refused.
+	Requests bool
 	// MetricsAddress and HealthAddress serve HTTP, host:port; an empty one serves nothing.
 	MetricsAddress, HealthAddress string
 	// APIAddress serves the API to people over TLS, host:port; an empty one serves nothing. All controllers have the same

@@ -31,7 +31,11 @@ func (r *reconciler) ensure(ctx context.Context, key runtime.Key, s *v1alpha1.Wa
 
 func (r *reconciler) ensureSpec(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService) (outcome, error) {
 	out := outcome{maxReplicas: s.Spec.MaxReplicas}
-	if out.invalid = v1alpha1.ValidateCluster(s); len(out.invalid) > 0 {
+	out.invalid = v1alpha1.ValidateCluster(s)
+	if !r.requests {
+		out.invalid = append(out.invalid, v1alpha1.ValidateWithoutEnvoy(s)...)
+	}
+	if len(out.invalid) > 0 {
 		return out, nil
 	}
 	out.strategy = r.claims.decide(key, s)

@@ -67,6 +67,7 @@ type reconciler struct {
 
 	nodePorts bool // Config.NodePorts
 	lazy      bool // Config.Lazy
+	requests  bool // Config.Requests
 
 	begun  chan struct{} // closed when claims and controllerAPI are set
 	claims *claims

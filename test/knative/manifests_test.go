@@ -4,12 +4,9 @@ package main
 
 import (
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"wangell.loutres.me/internal/testutil/need"
 )
 
 // realManifests returns the modules' manifests. `go mod download` fetches missing modules.
@@ -119,49 +116,6 @@ func TestRenderRefusesUnknownManifests(t *testing.T) {
 				t.Errorf("error %v, want one with %q", err, test.want)
 			}
 		})
-	}
-}
-
-func TestProgramImageHasItsLibraries(t *testing.T) {
-	// A program that is linked with the C library, as Envoy is.
-	for _, program := range []string{"/bin/sh", "/usr/bin/env"} {
-		if !isFile(program) {
-			need.Unmet(t, "needs %s", program)
-		}
-		data, err := os.ReadFile(program)
-		if err != nil {
-			t.Fatal(err)
-		}
-		file := filepath.Join(t.TempDir(), "envoy")
-		if err := os.WriteFile(file, data, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		files := map[string]string{}
-		if err := addLibraries(files, file); err != nil {
-			t.Fatal(err)
-		}
-		if files["/lib/libc.so.6"] == "" {
-			t.Errorf("%s: no C library: %v", program, files)
-		}
-		var digests [2]string
-		for i := range digests {
-			img, err := programImage(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			d, err := img.Digest()
-			if err != nil {
-				t.Fatal(err)
-			}
-			digests[i] = d.String()
-			c, err := img.ConfigFile()
-			if err != nil || c.Config.Entrypoint[0] != "/usr/local/bin/envoy" || c.Config.User != "65532:65532" {
-				t.Errorf("%+v, %v", c, err)
-			}
-		}
-		if digests[0] != digests[1] {
-			t.Error("the same program makes two images")
-		}
 	}
 }
 

@@ -15,11 +15,14 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/image"
 	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/testutil/envoytest"
+	"wangell.loutres.me/internal/testutil/programimage"
 )
 
 // Names of objects of the chart, as release "wangell".
@@ -49,6 +52,9 @@ var (
 // testUpgrade.
 func install() error {
 	if err := pushServers(); err != nil {
+		return err
+	}
+	if err := pushEnvoy(); err != nil {
 		return err
 	}
 	if err := pushProduct(root, thisTag); err != nil {
@@ -121,6 +127,19 @@ func pushServers() error {
 	return nil
 }
 
+// pushEnvoy pushes an image of Envoy.
+func pushEnvoy() error {
+	program, err := envoytest.Fetch(context.Background())
+	if err != nil {
+		return err
+	}
+	img, err := programimage.Build(program, "/usr/local/bin/envoy")
+	if err != nil {
+		return err
+	}
+	return pushImage(img, "envoy:"+envoytest.Version())
+}
+
 // pushProgram pushes an image with one program to the cluster's registry.
 func pushProgram(file, path string, env ...string) error {
 	content, err := os.ReadFile(file)
@@ -133,6 +152,11 @@ func pushProgram(file, path string, env ...string) error {
 	if err != nil {
 		return err
 	}
+	return pushImage(img, path)
+}
+
+// pushImage pushes an image to the cluster's registry.
+func pushImage(img v1.Image, path string) error {
 	to, err := name.ParseReference(lab.Registry.PushAddress+"/"+path, name.Insecure)
 	if err != nil {
 		return err
@@ -151,6 +175,11 @@ func helm(src, tag string, values ...string) error {
 		"--set", "addresses={" + lab.LAN.ServiceAddresses + "}"}
 	if src == root {
 		values = append(values, "lazy.enabled=true")
+	}
+	// The chart of the previous commit may be older.
+	if _, err := os.Stat(filepath.Join(src, "deploy/chart/templates/envoy.yaml")); err == nil {
+		args = append(args, "--set", "requests.enabled=true", "--set", "requests.image.repository="+lab.Registry.Address+
+			"/envoy", "--set", "requests.image.tag="+envoytest.Version(), "--set", "requests.image.digest=")
 	}
 	for _, v := range values {
 		args = append(args, "--set", v)

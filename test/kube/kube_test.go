@@ -37,6 +37,7 @@ var calm = []part{
 	{"pods start before their image is there", testLazy},
 	{"a node has no key but its own", testNodeKeys},
 	{"people see their own namespaces", testPeople},
+	{"requests of one connection go to pods on all nodes", testRequests},
 	{"the gate comes before programs of others", testOrder},
 	{"Knative runs beside it", testKnative},
 }

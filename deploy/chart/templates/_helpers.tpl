@@ -35,6 +35,12 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 {{- end -}}
 {{- end -}}
 
+{{- define "wangell.envoyImage" -}}
+{{- with .Values.requests.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag }}{{ end }}
+{{- end -}}
+{{- end -}}
+
 {{/* The name of the cache of a registry. Argument: dict "root" . "registry" NAME */}}
 {{- define "wangell.cacheName" -}}
 {{- $registry := .registry | replace "." "-" | replace ":" "-" -}}

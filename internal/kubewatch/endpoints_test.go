@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubewatch
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	ktesting "k8s.io/client-go/testing"
+)
+
+// slice is an EndpointSlice of the Service "fronts".
+func slice(name string, addrs ...string) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "wangell", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: "fronts"},
+	}}
+	for _, a := range addrs {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{a}})
+	}
+	return s
+}
+
+func TestAddressesBehindAServiceAreFollowed(t *testing.T) {
+	c := fake.NewClientset(slice("a", "192.0.2.2", "192.0.2.1"), slice("b", "192.0.2.2", "fd00::1"))
+	events := watch.NewFake()
+	c.PrependWatchReactor("endpointslices", func(a ktesting.Action) (bool, watch.Interface, error) {
+		want := discoveryv1.LabelServiceName + "=fronts"
+		if got := a.(ktesting.WatchAction).GetWatchRestrictions().Labels.String(); got != want {
+			t.Errorf("watched %q, want %q", got, want)
+		}
+		return true, events, nil
+	})
+	e := &Endpoints{Slices: c.DiscoveryV1().EndpointSlices("wangell"), Name: "fronts", Log: slog.New(slog.DiscardHandler)}
+	reported := make(chan string, 100)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		e.Follow(ctx, func(addrs []netip.Addr) { reported <- fmt.Sprint(addrs) })
+	}()
+	defer func() {
+		cancel()
+		<-done
+	}()
+	want := func(want string) {
+		t.Helper()
+		select {
+		case got := <-reported:
+			if got != want {
+				t.Fatalf("got %s, want %s", got, want)
+			}
+		case <-time.After(patience):
+			t.Fatalf("%s is not reported", want)
+		}
+	}
+	want("[192.0.2.1 192.0.2.2]")
+	events.Modify(slice("a", "192.0.2.1", "192.0.2.7"))
+	events.Delete(slice("b", "192.0.2.2"))
+	want("[192.0.2.1 192.0.2.7]")
+	events.Modify(slice("a", "192.0.2.7", "192.0.2.1")) // the same
+	events.Add(slice("c", "192.0.2.9"))
+	want("[192.0.2.1 192.0.2.7 192.0.2.9]")
+}
