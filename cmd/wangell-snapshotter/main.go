@@ -25,6 +25,7 @@ import (
 	"wangell.loutres.me/internal/buildinfo"
 	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/lazy"
+	"wangell.loutres.me/internal/lazy/failures"
 	"wangell.loutres.me/internal/runtime/containerd"
 )
 
@@ -74,10 +75,24 @@ containers that use it lose their files and have to be restarted; what was fetch
 					return err
 				}
 			}
+			var failed failures.Log
+			c.Failed = failed.Add
 			s, err := lazy.Start(ctx, c)
 			if err != nil {
 				return err
 			}
+			told, err := lazy.Listen(failures.Socket(c.Socket))
+			if err != nil {
+				return errors.Join(fmt.Errorf("socket that tells of failures: %w", err), s.Close())
+			}
+			defer told.Close()
+			serving, stop := context.WithCancel(ctx)
+			defer stop()
+			go func() {
+				if err := failed.Serve(serving, told); err != nil {
+					c.Log.Error("nobody is told of files that cannot be had", "error", err)
+				}
+			}()
 			if before != nil {
 				before.kill(ctx)
 			}

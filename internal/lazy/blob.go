@@ -40,10 +40,11 @@ type Blob struct {
 	cursor  int    // where the background goes on
 	used    uint64 // the store's clock at the last read that waited
 	pause   time.Duration
-	after   time.Time // no request in the background before
-	last    error     // of the last request
-	failing bool      // told as an event; until a request succeeds
-	checked bool      // all of it has been compared with its digest
+	after   time.Time      // no request in the background before
+	last    error          // of the last request
+	failing bool           // told as an event; until a request succeeds
+	reading map[uint32]int // reads of files in progress
+	checked bool           // all of it has been compared with its digest
 	ctx     context.Context
 	cancel  context.CancelFunc
 }

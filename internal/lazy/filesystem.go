@@ -133,7 +133,24 @@ func (w watchedReads) ReadAt(p []byte, off int64) (int, error) {
 func (d direct) OpenFileWithPreReader(id uint32, pre func(uint32, int64, int64, string, io.Reader) error) (
 	metadata.File, error) {
 	d.blob.recorder.open(id, time.Now())
-	return d.Reader.OpenFileWithPreReader(id, pre)
+	f, err := d.Reader.OpenFileWithPreReader(id, pre)
+	if err != nil {
+		return nil, err
+	}
+	return watchedFile{f, d.blob, id}, nil
+}
+
+// watchedFile is a file whose reads are known while they are in progress.
+type watchedFile struct {
+	metadata.File
+	blob *Blob
+	id   uint32
+}
+
+// ReadAt implements metadata.File.
+func (f watchedFile) ReadAt(p []byte, off int64) (int, error) {
+	defer f.blob.reads(f.id)()
+	return f.File.ReadAt(p, off)
 }
 
 // Clone implements metadata.Reader.

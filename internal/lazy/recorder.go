@@ -172,6 +172,23 @@ func (r *recorder) write() {
 	}
 }
 
+// paths returns the paths of files.
+func (r *recorder) paths(ids []uint32) (paths []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(ids) == 0 || r.tree == nil {
+		return nil
+	}
+	names := map[uint32]string{}
+	nameFiles(r.tree, r.tree.RootID(), "/", names)
+	for _, id := range ids {
+		if name := names[id]; name != "" {
+			paths = append(paths, name)
+		}
+	}
+	return paths
+}
+
 // nameFiles adds the paths of what is in a directory.
 func nameFiles(tree metadata.Reader, dir uint32, at string, names map[uint32]string) {
 	// Only directories that the tree has itself are asked for.

@@ -21,6 +21,8 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/stargz-snapshotter/snapshot"
 	"google.golang.org/grpc"
+
+	"wangell.loutres.me/internal/lazy/failures"
 )
 
 // Defaults of Config.
@@ -48,8 +50,9 @@ type Config struct {
 	// Settle is how long after the last mount the background begins: containerd mounts the layers of an image one after
 	// the other, and each mount would have to share the link. Default: DefaultSettle.
 	Settle time.Duration
-	// Failed is called when files of an image cannot be read, in a goroutine of its own. Optional.
-	Failed func(Failure)
+	// Failed is called when files of an image cannot be read, in a goroutine of its own: once, until a request for the
+	// layer succeeds. Optional.
+	Failed func(failures.Failure)
 	Log    *slog.Logger
 }
 
@@ -90,7 +93,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	}
 	s := &Server{served: make(chan error, 1)}
 	// First the socket: whoever has it owns the folder.
-	if s.listen, err = listen(cfg.Socket); err != nil {
+	if s.listen, err = Listen(cfg.Socket); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -131,8 +134,8 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	return s, nil
 }
 
-// listen returns a socket in place of one that nobody serves any more.
-func listen(path string) (net.Listener, error) {
+// Listen returns a socket for root in place of one that nobody serves any more.
+func Listen(path string) (net.Listener, error) {
 	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		c.Close()
 		return nil, fmt.Errorf("%s is served by another snapshotter: stop that one, or use another socket", path)

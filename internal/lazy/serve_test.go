@@ -15,6 +15,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -39,6 +40,7 @@ import (
 
 	"wangell.loutres.me/internal/image"
 	"wangell.loutres.me/internal/image/convert"
+	"wangell.loutres.me/internal/lazy/failures"
 	"wangell.loutres.me/internal/testutil/containerdtest"
 	"wangell.loutres.me/internal/testutil/need"
 )
@@ -167,7 +169,7 @@ type setup struct {
 	cfg    Config
 	server *Server
 	mu     sync.Mutex
-	events []Failure
+	events []failures.Failure
 }
 
 func newSetup(t testing.TB) *setup { return newSetupWith(t, Config{Patience: time.Second}) }
@@ -186,7 +188,7 @@ func newSetupWith(t testing.TB, cfg Config) *setup {
 		Patience: cfg.Patience, Settle: cfg.Settle,
 		Hosts: docker.ConfigureDefaultRegistries(docker.WithPlainHTTP(docker.MatchLocalhost)),
 		Log:   slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Failed: func(f Failure) {
+		Failed: func(f failures.Failure) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.events = append(s.events, f)
@@ -379,7 +381,11 @@ func TestAReadFailsWhenTheRegistryStaysAway(t *testing.T) {
 	containerdtest.Until(t, "the event", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.events) == 1 && strings.Contains(s.events[0].Error(), h.host)
+		if len(s.events) != 1 {
+			return false
+		}
+		f := s.events[0]
+		return slices.Equal(f.Files, []string{"/a"}) && f.Registry == h.host && strings.Contains(f.Image, h.host)
 	})
 	back := make(chan error, 1)
 	go func() {

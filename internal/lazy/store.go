@@ -6,10 +6,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -17,7 +18,9 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"wangell.loutres.me/internal/lazy/failures"
 	"wangell.loutres.me/internal/lazy/trace"
+	"wangell.loutres.me/internal/monotime"
 )
 
 // Stats counts what a Store did.
@@ -41,7 +44,7 @@ type Store struct {
 	patience time.Duration
 	settle   time.Duration
 	log      *slog.Logger
-	failed   func(Failure)
+	failed   func(failures.Failure)
 
 	mu      sync.Mutex
 	changed *sync.Cond // anything below, or a block
@@ -446,30 +449,42 @@ func (s *Store) arrived(b *Blob, block int, n int64, urgent bool) {
 	s.changed.Broadcast()
 }
 
-// fail tells that a file cannot be read: once, until a request for the blob succeeds.
+// fail tells that files cannot be read: once, until a request for the blob succeeds. s.mu is held.
 func (s *Store) fail(b *Blob, off int64, err error) {
 	s.stats.Failures++
 	if b.failing {
 		return
 	}
 	b.failing = true
-	f := Failure{Image: b.image, Layer: b.source.digest.String(), Offset: off, Err: err}
-	s.log.Error("files of an image cannot be read", "image", f.Image, "layer", f.Layer, "offset", off, "error", err)
-	if s.failed != nil {
-		go s.failed(f)
+	f := failures.Failure{
+		Image: b.image, Layer: b.source.digest.String(), Registry: b.source.ref.Hostname(), Offset: off, Cause: err.Error(),
+		At: monotime.Now(),
 	}
+	reading := slices.Sorted(maps.Keys(b.reading))
+	go func() {
+		f.Files = b.recorder.paths(reading)
+		s.log.Error("files of an image cannot be read", "image", f.Image, "files", f.Files, "layer", f.Layer, "offset", off,
+			"error", err)
+		if s.failed != nil {
+			s.failed(f)
+		}
+	}()
 }
 
-// Failure is an event: files of an image cannot be read.
-type Failure struct {
-	// Image and Layer are the reference and the digest.
-	Image, Layer string
-	// Offset is where in the packed layer, in bytes.
-	Offset int64
-	Err    error
-}
-
-// Error implements error.
-func (f Failure) Error() string {
-	return fmt.Sprintf("%s: layer %s at %d: %v", f.Image, f.Layer, f.Offset, f.Err)
+// reads notes that a file of b is being read, until the caller calls done.
+func (b *Blob) reads(id uint32) (done func()) {
+	s := b.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b.reading == nil {
+		b.reading = map[uint32]int{}
+	}
+	b.reading[id]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if b.reading[id]--; b.reading[id] == 0 {
+			delete(b.reading, id)
+		}
+	}
 }

@@ -3,6 +3,7 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -35,9 +36,7 @@ func (r *Runtime) await(p *pod) {
 		return // Stop was first
 	}
 	cause := outOfMemory(cgroupRoot, r.cfg.podCgroup(p.ID), code) // the deletion removes the cgroup
-	if r.isLost(p) {
-		cause = causeLost
-	}
+	cause = cmp.Or(r.lost(p), cause)
 	ctx, cancel := context.WithTimeout(r.ctx, cleanUp)
 	defer cancel()
 	if _, err := r.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: p.ID}); absent(err) != nil {

@@ -45,6 +45,7 @@ type imageCache struct {
 
 	mu        sync.Mutex
 	known     map[wish]imageInfo
+	inFull    map[string]bool                // images of which something could not be had lazily, by name
 	listeners map[string][]*progressListener // of pulls that run, by name
 }
 
@@ -63,7 +64,7 @@ func (w wish) String() string { return fmt.Sprintf("%s lazy=%t", w.name, w.lazy)
 func newImageCache(ctx context.Context, c *client.Client, lazy *lazyPlugin, insecureRegistries []string) *imageCache {
 	return &imageCache{
 		ctx: ctx, client: c, puller: puller{c, insecureRegistries}, lazy: lazy,
-		known: map[wish]imageInfo{}, listeners: map[string][]*progressListener{},
+		known: map[wish]imageInfo{}, inFull: map[string]bool{}, listeners: map[string][]*progressListener{},
 	}
 }
 
@@ -92,7 +93,9 @@ func (c *imageCache) ensureImage(ctx context.Context, ref string, lazy bool, pol
 	if err != nil {
 		return imageInfo{}, err
 	}
-	w := wish{name, lazy}
+	c.mu.Lock()
+	w := wish{name, lazy && !c.inFull[name]}
+	c.mu.Unlock()
 	if policy != corev1.PullAlways {
 		c.mu.Lock()
 		info, ok := c.known[w]
@@ -197,6 +200,14 @@ func (c *imageCache) forget(ref string) {
 		delete(c.known, wish{name, true})
 		c.mu.Unlock()
 	}
+}
+
+// pullInFull has all of an image pulled before the next container starts from it, however it is wanted.
+func (c *imageCache) pullInFull(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.inFull[name] = true
+	delete(c.known, wish{name, true})
 }
 
 // pullOnce pulls an image. Concurrent calls for the same image share one pull, which goes on when one of them is

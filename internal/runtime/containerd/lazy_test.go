@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	corev1 "k8s.io/api/core/v1"
 
@@ -57,6 +58,7 @@ type lazyHub struct {
 	ref    string
 	closed atomic.Bool
 	open   chan struct{}
+	dead   atomic.Bool // it refuses all requests
 }
 
 func newLazyHub(t *testing.T) *lazyHub {
@@ -94,6 +96,10 @@ func newLazyHub(t *testing.T) *lazyHub {
 	}
 	h.closed.Store(true)
 	h.before = func(w http.ResponseWriter, r *http.Request) bool {
+		if h.dead.Load() {
+			http.Error(w, "out of order", http.StatusServiceUnavailable)
+			return true
+		}
 		var from, to int64
 		_, err := fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &from, &to)
 		if h.closed.Load() && err == nil && to-from > 2<<20 {
@@ -180,6 +186,49 @@ func TestLazyPodsStartEarlyAndEndWithTheSnapshotter(t *testing.T) {
 		if err := r.Stop(t.Context(), id, 0); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A pod that reads a file which cannot be had is killed with a cause that names it, and the next one starts from all of
+// the image.
+func TestAPodWhoseFilesCannotBeHadIsFollowedByOneInFull(t *testing.T) {
+	withSnapshotter(t)
+	program, err := FindSnapshotter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	impatient := t.TempDir()
+	script := fmt.Sprintf("#!/bin/sh\nexec %s --patience 1s \"$@\"\n", program)
+	if err := os.WriteFile(filepath.Join(impatient, snapshotterProgram), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", impatient+":"+os.Getenv("PATH"))
+	r, h := startWithProbe(t, unready(t)), newLazyHub(t)
+	s := h.service("lazy")
+	p, full := launchPod(t, r, s), launchPod(t, r, runtimetest.Service("full"))
+	task, err := r.client.TaskService().Get(t.Context(), &tasks.GetRequest{ContainerID: p.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.dead.Store(true)
+	_, err = os.ReadFile(fmt.Sprintf("/proc/%d/root/ballast", task.Process.Pid))
+	if !errors.Is(err, syscall.EIO) && !errors.Is(err, syscall.ENOENT) { // the latter once the pod is killed
+		t.Errorf("read: %v", err)
+	}
+	e := runtimetest.NextExit(t, r, p.ID)
+	for _, part := range []string{"/ballast of image " + h.ref, "from registry " + h.host, "503", "check that"} {
+		if !strings.Contains(e.Cause, part) {
+			t.Errorf("the cause %q does not say %q", e.Cause, part)
+		}
+	}
+	runtimetest.Look(t, full)
+	if err := r.Stop(t.Context(), p.ID, 0); err != nil {
+		t.Error(err)
+	}
+	h.dead.Store(false)
+	h.release()
+	if got := snapshotterOf(t, r, launchPod(t, r, s)); got != snapshotter {
+		t.Errorf("the next pod's snapshotter is %s", got)
 	}
 }
 

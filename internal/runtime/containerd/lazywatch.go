@@ -6,11 +6,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/images"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/lazy/failures"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
 )
@@ -48,6 +53,56 @@ func (r *Runtime) snapshottersOf(id string) []string {
 	return r.lazy.snapshotters()
 }
 
+// watchFailures restarts pods whose files cannot be had, until Close: each is killed with the reason as its cause, and
+// its image is pulled in full for the next one.
+func (r *Runtime) watchFailures() {
+	for r.ctx.Err() == nil {
+		// An error means that the snapshotter has ended, which watchLazy deals with.
+		_ = failures.Watch(r.ctx, failures.Socket(r.lazy.inUse()), r.failed)
+		select {
+		case <-r.ctx.Done():
+		case <-time.After(retryEvery):
+		}
+	}
+}
+
+// failed ends the pods that use a layer of which something cannot be had.
+func (r *Runtime) failed(f failures.Failure) {
+	cause := fmt.Sprintf("killed, because %v: the next pod needs all of the image; check that this machine reaches the "+
+		"registry", f)
+	err := r.killLazy(f.At, cause, func(id string) bool {
+		name, uses, err := r.usesLayer(r.ctx, id, f.Layer)
+		if err != nil {
+			r.cfg.Log.Warn("cannot tell whether a pod uses a layer that cannot be had", "pod", id, "error", err)
+		}
+		if uses {
+			r.images.pullInFull(name)
+		}
+		return uses
+	})
+	if err != nil {
+		r.cfg.Log.Warn("pods whose files cannot be had cannot be killed", "error", err)
+	}
+}
+
+// usesLayer returns the name of a pod's image, and whether that has a layer.
+func (r *Runtime) usesLayer(ctx context.Context, id, layer string) (image string, uses bool, err error) {
+	c, err := r.client.ContainerService().Get(ctx, id)
+	if err != nil {
+		return "", false, native(err)
+	}
+	got, err := r.client.ImageService().Get(ctx, c.Image)
+	if err != nil {
+		return "", false, native(err)
+	}
+	m, err := images.Manifest(ctx, r.client.ContentStore(), got.Target, client.NewImage(r.client, got).Platform())
+	if err != nil {
+		return "", false, native(err)
+	}
+	uses = slices.ContainsFunc(m.Layers, func(d ocispec.Descriptor) bool { return d.Digest.String() == layer })
+	return c.Image, uses, nil
+}
+
 // watchLazy kills pods whose files are lost because the snapshotter has ended, until Close. The kernel never gives them
 // back: a mount belongs to the process that made it, and overlayfs keeps using the old mount. The pods' services go on
 // as after any crash.
@@ -79,20 +134,36 @@ func (r *Runtime) watchLazy() {
 	}
 }
 
-// killLost kills the lazy pods that were started before a time, and drops the lazy containers that are ready.
+// killLost kills the lazy pods that were started before a time, because the snapshotter has ended.
 func (r *Runtime) killLost(before monotime.Time) error {
-	var lost []string
+	return r.killLazy(before, causeLost, func(string) bool { return true })
+}
+
+// killLazy kills lazy pods that were started before a time, with a cause.
+func (r *Runtime) killLazy(before monotime.Time, cause string, which func(id string) bool) error {
+	var old, lost []string
 	r.mu.Lock()
 	for id, p := range r.pods {
 		if p.lazy && !p.exited && p.Started != 0 && p.Started < before {
-			p.lost = true
+			old = append(old, id)
+		}
+	}
+	r.mu.Unlock()
+	for _, id := range old {
+		if which(id) {
 			lost = append(lost, id)
+		}
+	}
+	r.mu.Lock()
+	for _, id := range lost {
+		if p := r.pods[id]; p != nil {
+			p.lost = cause
 		}
 	}
 	r.mu.Unlock()
 	var errs []error
 	for _, id := range lost {
-		r.cfg.Log.Warn("pod is killed: "+snapshotterProgram+" has ended, and its files are lost with it", "pod", id)
+		r.cfg.Log.Warn("pod loses its files: "+cause, "pod", id)
 		if err := r.signal(r.ctx, id, unix.SIGKILL, true); err != nil {
 			errs = append(errs, fmt.Errorf("pod %s: %w", id, err))
 		}
@@ -100,7 +171,8 @@ func (r *Runtime) killLost(before monotime.Time) error {
 	return errors.Join(errs...)
 }
 
-func (r *Runtime) isLost(p *pod) bool {
+// lost returns why a pod has lost its files; empty if it has not.
+func (r *Runtime) lost(p *pod) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return p.lost

@@ -98,7 +98,7 @@ func (r *Runtime) open(ctx context.Context, address string) (err error) {
 	if err := r.volumes.Sweep(); err != nil {
 		r.cfg.Log.Warn("volumes that no pod uses cannot be unmounted", "error", err)
 	}
-	r.lazy.onUse(func() { r.tasks.Go(r.watchLazy) })
+	r.lazy.onUse(func() { r.tasks.Go(r.watchLazy); r.tasks.Go(r.watchFailures) })
 	r.tasks.Go(r.keep)
 	r.tasks.Go(r.rotateLogs)
 	return nil

@@ -49,8 +49,9 @@ type pod struct {
 	net podnet.Network
 	// image is what it runs; zero if an earlier process has started it.
 	image imageInfo
-	// lazy is set if its files come through the snapshotter for lazy pulls; lost once that has died.
-	lazy, lost bool
+	// lazy is set if its files come through the snapshotter for lazy pulls; lost says why they are gone.
+	lazy bool
+	lost string
 	// exited is set once its process has exited and the Exit was delivered.
 	exited bool
 	// logBegin is the size of the service's log file when the pod was started.
