@@ -28,6 +28,11 @@ export interface ChartProps {
   theme: string;
 }
 
+/** Pixels on the left and right of a chart's lines, and half the width of a time. */
+const left = 44;
+const right = 8;
+const halfTime = 25;
+
 const css = (name: string): string =>
   name.startsWith('--') ? getComputedStyle(document.documentElement).getPropertyValue(name).trim() : name;
 
@@ -45,15 +50,17 @@ export function Chart({ label, times, lines, height, now, seconds, whole, theme 
     const grid = { stroke: css('--line'), width: 1 };
     const axis = { stroke: css('--muted'), grid, ticks: { show: false }, font: '11px system-ui, sans-serif', size: 24, gap: 4 };
     const u = new uPlot({
-      width: e.clientWidth, height, legend: { show: false }, padding: [8, 8, 0, 0],
+      width: e.clientWidth, height, legend: { show: false }, padding: [8, right, 0, 0],
       cursor: { points: { show: false }, drag: { x: false, y: false } },
       scales: {
         x: { time: true },
         y: { range: (_u, _min, max) => [0, whole ? Math.max(2, Math.ceil((max || 0) * 1.15)) : Math.max(1, (max || 0) * 1.1)] },
       },
       axes: [
-        { ...axis, space: 80, values: (_u, at) => at.map((s) => new Date(s * 1000).toLocaleTimeString('en-GB')) },
-        { ...axis, size: 44, space: 32, incrs: whole ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] : undefined },
+        { ...axis, space: 80, values: (u, at) => at.map((s) => (
+          // One that would be cut at the edge is left out.
+          u.valToPos(s, 'x') + halfTime > u.width - left ? '' : new Date(s * 1000).toLocaleTimeString('en-GB'))) },
+        { ...axis, size: left, space: 32, incrs: whole ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] : undefined },
       ],
       series: [{}, ...lines.map((l) => {
         const color = css(l.color);

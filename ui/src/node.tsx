@@ -1,49 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gates of the nodes: how full their tables are, and their counters.
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useRef } from 'preact/hooks';
 import { count } from './format';
 import { t } from './i18n';
 import { getGates } from './live';
 import { Panel, Tile } from './parts';
+import { usePolled } from './poll';
 import type { Gate, Pressure } from './types';
 
 const pause = 2_000;
 
 export function Nodes({ known, pressure }: { known: boolean; pressure: Pressure[] }) {
-  const [gates, setGates] = useState<Gate[]>();
-  const [error, setError] = useState('');
   const before = useRef<{ at: number; gates: Gate[] } | undefined>(undefined);
   const rates = useRef(new Map<string, number>());
-  useEffect(() => {
-    if (!known) return;
-    let timer = 0;
-    let ended = false;
-    const look = async () => {
-      try {
-        const next = await getGates();
-        if (ended) return;
-        const at = performance.now();
-        for (const g of next) {
-          const old = before.current?.gates.find((o) => o.node === g.node);
-          for (const [name, v] of Object.entries(g.counters)) {
-            const was = old?.counters[name];
-            if (was !== undefined) rates.current.set(`${g.node} ${name}`, Math.max(0, (v - was) / ((at - before.current!.at) / 1000)));
-          }
-        }
-        before.current = { at, gates: next };
-        setGates(next);
-        setError('');
-      } catch (e) {
-        if (!ended) setError(String((e as Error).message));
+  const [gates, error] = usePolled(known, async () => {
+    const next = await getGates();
+    const at = performance.now();
+    for (const g of next) {
+      const old = before.current?.gates.find((o) => o.node === g.node);
+      for (const [name, v] of Object.entries(g.counters)) {
+        const was = old?.counters[name];
+        if (was !== undefined) rates.current.set(`${g.node} ${name}`, Math.max(0, (v - was) / ((at - before.current!.at) / 1000)));
       }
-      if (!ended) timer = window.setTimeout(() => void look(), pause);
-    };
-    void look();
-    return () => {
-      ended = true;
-      clearTimeout(timer);
-    };
-  }, [known]);
+    }
+    before.current = { at, gates: next };
+    return next;
+  }, pause);
 
   if (!known) return <p class="empty">{t('noGates')}</p>;
   return (

@@ -13,7 +13,7 @@ export function Tile({ name, children, more }: { name: string; children: Compone
   return (
     <div class="tile">
       <dt>{name}</dt>
-      <dd>{children}{more !== undefined && <> <small>{more}</small></>}</dd>
+      <dd>{children}{more !== undefined && <small>{more}</small>}</dd>
     </div>
   );
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who is connected to what, as the gate counts it.
-import { useEffect, useState } from 'preact/hooks';
 import { count } from './format';
 import { t } from './i18n';
 import { getConnections } from './live';
 import { Panel } from './parts';
-import type { Connection, Connections } from './types';
+import { usePolled } from './poll';
+import type { Connection } from './types';
 
 const pause = 3_000;
 
@@ -13,30 +13,7 @@ const pause = 3_000;
 const drawn = 12;
 
 export function Peers({ known, service }: { known: boolean; service?: string }) {
-  const [all, setAll] = useState<Connections>();
-  const [error, setError] = useState('');
-  useEffect(() => {
-    if (!known) return;
-    let timer = 0;
-    let ended = false;
-    const look = async () => {
-      try {
-        const next = await getConnections();
-        if (ended) return;
-        setAll(next);
-        setError('');
-      } catch (e) {
-        if (!ended) setError((e as Error).message);
-      }
-      if (!ended) timer = window.setTimeout(() => void look(), pause);
-    };
-    void look();
-    return () => {
-      ended = true;
-      clearTimeout(timer);
-    };
-  }, [known]);
-
+  const [all, error] = usePolled(known, getConnections, pause);
   const list = (all?.most ?? []).filter((c) => !service || c.service === service);
   return (
     <Panel title={t('peers')} actions={!service && all && all.others > 0 && <span class="note">{t('otherConnections', count(all.others))}</span>}>

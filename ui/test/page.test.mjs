@@ -91,6 +91,8 @@ for (const [name, options] of [
       await accessible(page, `${name} ${view}`);
       const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
       assert.ok(wide <= 0, `${name} ${view}: the page is ${wide} pixels wider than the window`);
+      const over = await page.evaluate(() => [...document.querySelectorAll('.tile')].filter((x) => x.scrollWidth > x.clientWidth).map((x) => x.innerText));
+      assert.deepEqual(over, [], `${name} ${view}: text leaves its tile`);
       await shot(page, `${name}-${view.replaceAll('/', '-')}`, { fullPage: view !== 'services' });
     }
     if (name === 'japanese') assert.equal(await page.locator('html').getAttribute('lang'), 'ja');
