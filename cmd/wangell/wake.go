@@ -3,11 +3,15 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+
 	"wangell.loutres.me/internal/commands"
+	"wangell.loutres.me/internal/localapi"
 )
 
 func newWake(g *globals) *cobra.Command {
@@ -21,16 +25,9 @@ The service sleeps again after its idle timeout. One that failed is tried at onc
   sudo wangell wake default/hello`,
 		Args:              commands.ServiceArg,
 		ValidArgsFunction: g.place().CompleteService,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c := g.client()
-			defer c.Close()
-			begin := time.Now()
-			if err := c.Wake(cmd.Context(), args[0]); err != nil {
-				return err
-			}
-			fmt.Printf("%s serves (%.0f ms)\n", args[0], float64(time.Since(begin).Microseconds())/1000)
-			return nil
-		},
+		RunE: g.timed(func(ctx context.Context, c *localapi.Client, name string) (string, error) {
+			return "serves (%s)", c.Wake(ctx, name)
+		}),
 	}
 }
 
@@ -49,21 +46,31 @@ next container is a new one anyway.`,
   sudo wangell restart default/hello`,
 		Args:              commands.ServiceArg,
 		ValidArgsFunction: g.place().CompleteService,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c := g.client()
-			defer c.Close()
-			begin := time.Now()
-			n, err := c.Restart(cmd.Context(), args[0])
-			switch {
-			case err != nil:
-				return err
-			case n == 0:
-				fmt.Printf("%s sleeps: there is nothing to restart\n", args[0])
-			default:
-				fmt.Printf("%s serves from new containers (%d replaced, %.0f ms)\n", args[0], n,
-					float64(time.Since(begin).Microseconds())/1000)
+		RunE: g.timed(func(ctx context.Context, c *localapi.Client, name string) (string, error) {
+			n, err := c.Restart(ctx, name)
+			if n == 0 {
+				return "sleeps: there is nothing to restart", err
 			}
-			return nil
-		},
+			return fmt.Sprintf("serves from new containers (%d replaced, %%s)", n), err
+		}),
+	}
+}
+
+// timed returns the RunE of a command that acts on one service. act returns what is then so, with %s for how long it
+// took.
+func (g *globals) timed(
+	act func(ctx context.Context, c *localapi.Client, name string) (done string, err error),
+) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		c := g.client()
+		defer c.Close()
+		begin := time.Now()
+		done, err := act(cmd.Context(), c, args[0])
+		if err != nil {
+			return err
+		}
+		took := fmt.Sprintf("%.0f ms", float64(time.Since(begin).Microseconds())/1000)
+		fmt.Println(args[0], strings.ReplaceAll(done, "%s", took))
+		return nil
 	}
 }
