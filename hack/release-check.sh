@@ -45,6 +45,28 @@ grep -q "wangell:v$version\$" <<<"$rendered" || fail "the chart does not use the
 for bom in "$one"/*.cdx.json; do
     jq -e '.bomFormat == "CycloneDX" and (.components | length > 20)' "$bom" >/dev/null || fail "$bom is no full SBOM"
 done
+# What the dashboard is made of.
+for package in $(jq -r '.packages | to_entries[] | select(.key != "" and (.value.dev | not)) |
+    "\(.key | ltrimstr("node_modules/"))@\(.value.version)"' ui/package-lock.json); do
+    jq -e --arg purl "pkg:npm/$package" '.components[] | select(.purl == $purl and .licenses != null)' \
+        "$one/wangell_${version}_linux_$arch.cdx.json" >/dev/null || fail "the SBOM of wangell has no $package"
+    grep -q "^== ${package/@/ }\$" ui/LICENSES.txt || fail "ui/LICENSES.txt has no $package"
+done
+cp "$one/kubectl-wangell_$version.yaml" "$work/wangell.yaml"
+hack/tool.sh validate-krew-manifest -skip-install -manifest "$work/wangell.yaml" >"$work/krew.log" 2>&1 ||
+    { cat "$work/krew.log" >&2; fail "krew does not accept its manifest"; }
+for os in linux darwin; do
+    plugin=kubectl-wangell_${version}_${os}_$arch.tar.gz
+    sum=$(sha256sum <"$one/$plugin") sum=${sum%% *}
+    grep -A 1 -F "sha256: $sum" "$one/kubectl-wangell_$version.yaml" | grep -q "/v$version/$plugin\$" ||
+        fail "the krew manifest does not name $plugin with its checksum"
+    mkdir "$work/plugin-$os"
+    tar -xzf "$one/$plugin" -C "$work/plugin-$os"
+    for file in kubectl-wangell LICENSE; do
+        [ -f "$work/plugin-$os/$file" ] || fail "$plugin has no $file"
+    done
+done
+"$work/plugin-linux/kubectl-wangell" --version | grep -qF "v$version" || fail "kubectl-wangell is not v$version"
 echo "programs, manifests, chart and SBOM are v$version; the manifests pin $digest"
 
 if ! command -v dpkg >/dev/null; then
@@ -67,7 +89,7 @@ package --install "$deb"
 "$root/usr/bin/wangell-snapshotter" --version | grep -qF "v$version" || fail "wangell-snapshotter is not v$version"
 for file in etc/default/wangell etc/wangell/services usr/lib/systemd/system/wangell.service \
     usr/lib/systemd/system/wangell-snapshotter.service \
-    usr/share/doc/wangell/copyright; do
+    usr/share/doc/wangell/copyright usr/share/doc/wangell/LICENSES-dashboard.txt; do
     [ -e "$root/$file" ] || fail "the package has no /$file"
 done
 echo 'WANGELL_FLAGS="--interface eth1"' >"$root/etc/default/wangell"

@@ -7,6 +7,7 @@
 #
 # ARCHITECTURES="amd64"  builds for fewer architectures (default: amd64 arm64)
 # ALLOW_DIRTY=1          accepts local changes, which no release has
+# DOWNLOADS=URL          where the files are published, each release in the folder vVERSION; the krew manifest says so
 # SOURCE_DATE_EPOCH      time of all files (default: that of the commit)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,6 +15,7 @@ go=${GO:-go}
 out=${1:-dist}
 version=$(<VERSION)
 repository=${IMAGE:-registry.loutres.me/wangell}
+downloads=${DOWNLOADS:-https://wangell.loutres.me/releases}
 read -ra architectures <<<"${ARCHITECTURES:-amd64 arm64}"
 
 commit=
@@ -49,17 +51,24 @@ programs=(wangell wangell-snapshotter kubectl-wangell)
 if [ -d cmd/wangell-lab ]; then programs+=(wangell-lab); fi
 package=wangell.loutres.me/internal/buildinfo
 ldflags="-s -w -X $package.Version=v$version -X $package.commit=$commit"
+
+# build OS ARCHITECTURE PROGRAM FOLDER
+build() {
+    GOFLAGS='' GOOS=$1 GOARCH=$2 CGO_ENABLED=0 "$go" build -trimpath -buildvcs=false \
+        -gcflags=all=-dwarf=false -ldflags "$ldflags" -o "$4/$3" "./cmd/$3"
+}
 for arch in "${architectures[@]}"; do
     folder=wangell_${version}_linux_$arch
     mkdir -p "$stage/$folder"
     for program in "${programs[@]}"; do
         say "$program for linux/$arch"
-        GOFLAGS='' GOOS=linux GOARCH=$arch CGO_ENABLED=0 "$go" build -trimpath -buildvcs=false \
-            -gcflags=all=-dwarf=false -ldflags "$ldflags" -o "$stage/$folder/$program" "./cmd/$program"
+        build linux "$arch" "$program" "$stage/$folder"
         "$go" run ./hack/sbom --name "$program" --version "v$version" --time "$SOURCE_DATE_EPOCH" \
+            --page internal/dashboard/assets/app.js --page-source ui \
             "$stage/$folder/$program" >"$out/${program}_${version}_linux_$arch.cdx.json"
     done
     cp LICENSE README.md CHANGELOG.md "$stage/$folder/"
+    cp ui/LICENSES.txt "$stage/$folder/LICENSES-dashboard.txt"
     mkdir "$stage/$folder/examples"
     cp examples/*.yaml "$stage/$folder/examples/"
     archive "$out/$folder.tar.gz" "$folder"
@@ -73,6 +82,25 @@ for arch in "${architectures[@]}"; do
     DEB_VERSION=$version DEB_ARCH=$arch STAGE=$stage/deb-$arch hack/tool.sh nfpm package --packager deb \
         --config deploy/debian/nfpm.yaml --target "$out/wangell_${version}_$arch.deb" >/dev/null
 done
+
+# The plugin of kubectl alone, as krew installs it.
+plugins=()
+for os in linux darwin; do
+    for arch in "${architectures[@]}"; do
+        say "archive of kubectl-wangell for $os/$arch"
+        folder=plugin/$os-$arch
+        mkdir -p "$stage/$folder"
+        if [ "$os" = linux ]; then
+            cp "$stage/wangell_${version}_linux_$arch/kubectl-wangell" "$stage/$folder/"
+        else
+            build "$os" "$arch" kubectl-wangell "$stage/$folder"
+        fi
+        cp LICENSE "$stage/$folder/"
+        plugins+=("$out/kubectl-wangell_${version}_${os}_$arch.tar.gz")
+        archive "${plugins[-1]}" . "$folder"
+    done
+done
+"$go" run ./hack/krew --version "v$version" --url "$downloads/v$version" "${plugins[@]}" >"$out/kubectl-wangell_$version.yaml"
 
 say "image"
 platforms=$(printf 'linux/%s,' "${architectures[@]}")

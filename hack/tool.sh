@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs a development tool at a pinned version, building it from its Go module on first use. The program is cached, so
-# later runs start at once. Usage: hack/tool.sh golangci-lint|nfpm|conformance ARGUMENTS...
+# later runs start at once. Usage: hack/tool.sh TOOL ARGUMENTS...
 set -euo pipefail
 go=${GO:-go}
 
@@ -9,11 +9,12 @@ tool=${1:-}
 case $tool in
 golangci-lint) version=v2.15.0 package=github.com/golangci/golangci-lint/v2/cmd/golangci-lint ;;
 nfpm) version=v2.45.2 package=github.com/goreleaser/nfpm/v2/cmd/nfpm ;;
+validate-krew-manifest) version=v0.4.3 package=sigs.k8s.io/krew/cmd/validate-krew-manifest ;;
 conformance)
     version=v0.0.0-20260831232431-97274622c111 package=github.com/opencontainers/distribution-spec/conformance
     ;;
 *)
-    echo "usage: $0 golangci-lint|nfpm|conformance ARGUMENTS..." >&2
+    echo "usage: $0 golangci-lint|nfpm|validate-krew-manifest|conformance ARGUMENTS..." >&2
     exit 2
     ;;
 esac

@@ -2,9 +2,11 @@
 
 // Command sbom writes the software bill of materials of a Go program as CycloneDX 1.6 JSON
 // (https://cyclonedx.org/docs/1.6/json/). It reads what the linker recorded in the program, so it lists exactly the
-// modules that are linked, for any target platform. The same program gives the same document.
+// modules that are linked, for any target platform, and the npm packages of the page that the program embeds, if it
+// does. The same program gives the same document.
 //
-//	go run ./hack/sbom --name wangell --version v0.3.0 --time 1750000000 bin/wangell
+//	go run ./hack/sbom --name wangell --version v0.3.0 --time 1750000000 \
+//	    --page internal/dashboard/assets/app.js --page-source ui bin/wangell
 package main
 
 import (
@@ -26,18 +28,22 @@ func main() {
 	name := flag.String("name", "", "name of the program (required)")
 	version := flag.String("version", "", "version of the program (required)")
 	seconds := flag.Int64("time", 0, "time of the document, in seconds since 1970")
+	var p page
+	flag.StringVar(&p.script, "page", "", "built script of a page that the program may embed (required)")
+	flag.StringVar(&p.folder, "page-source", "", "folder of that page's npm package (required)")
 	flag.Parse()
-	if *name == "" || *version == "" || flag.NArg() != 1 {
-		fmt.Fprintln(os.Stderr, "usage: sbom --name NAME --version VERSION [--time SECONDS] PROGRAM")
+	if *name == "" || *version == "" || p.script == "" || p.folder == "" || flag.NArg() != 1 {
+		fmt.Fprintln(os.Stderr, "usage: sbom --name NAME --version VERSION --page FILE --page-source FOLDER "+
+			"[--time SECONDS] PROGRAM")
 		os.Exit(2)
 	}
-	if err := run(os.Stdout, *name, *version, time.Unix(*seconds, 0).UTC(), flag.Arg(0)); err != nil {
+	if err := run(os.Stdout, *name, *version, time.Unix(*seconds, 0).UTC(), flag.Arg(0), p); err != nil {
 		fmt.Fprintf(os.Stderr, "sbom: %v\n", err)
 		os.Exit(1)
 	}
 }
 
-func run(w io.Writer, name, version string, at time.Time, file string) error {
+func run(w io.Writer, name, version string, at time.Time, file string, p page) error {
 	info, err := buildinfo.ReadFile(file)
 	if err != nil {
 		return err
@@ -46,9 +52,13 @@ func run(w io.Writer, name, version string, at time.Time, file string) error {
 	if err != nil {
 		return err
 	}
+	embedded, err := p.components(content)
+	if err != nil {
+		return err
+	}
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
-	return e.Encode(newDocument(name, version, at, info, sha256.Sum256(content)))
+	return e.Encode(newDocument(name, version, at, info, sha256.Sum256(content), embedded))
 }
 
 // document is the part of a CycloneDX BOM that is used here.
@@ -100,8 +110,11 @@ type dependency struct {
 	DependsOn []string `json:"dependsOn,omitempty"`
 }
 
-// newDocument lists the modules of a program with the given SHA-256. The standard library is the module "std".
-func newDocument(name, version string, at time.Time, info *debug.BuildInfo, sum [sha256.Size]byte) document {
+// newDocument lists the modules of a program with the given SHA-256, and what else it embeds. The standard library is
+// the module "std".
+func newDocument(
+	name, version string, at time.Time, info *debug.BuildInfo, sum [sha256.Size]byte, embedded []component,
+) document {
 	program := component{
 		Type: "application", Name: name, Version: version,
 		Hashes: []hash{{"SHA-256", hex.EncodeToString(sum[:])}}, Licenses: []license{{"Apache-2.0"}},
@@ -142,6 +155,7 @@ func newDocument(name, version string, at time.Time, info *debug.BuildInfo, sum 
 		}
 		d.Components = append(d.Components, c)
 	}
+	d.Components = append(d.Components, embedded...)
 	root := dependency{Ref: program.Ref}
 	for _, c := range d.Components {
 		root.DependsOn = append(root.DependsOn, c.Ref)
