@@ -137,6 +137,9 @@ func New(cfg Config) (*Controller, error) {
 	}()
 	nodes := c.receiver.nodes
 	go c.loop.run(func() monotime.Time { return c.engine.turn(nodes) })
+	if meter, ok := cfg.Runtime.(runtime.LayerMeter); ok {
+		c.workers.group.Go(func() { c.watchLayers(meter) })
+	}
 	c.workers.group.Go(c.engine.runner.readExits)
 	if cluster != nil {
 		c.workers.group.Go(c.adopter.readCluster)

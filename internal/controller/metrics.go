@@ -32,6 +32,9 @@ var (
 	descOpenRequests = desc("wangell_open_requests",
 		"Requests that are not answered yet, where requests are balanced. Those without a pod wait.",
 		"namespace", "service", "pod")
+	descLayer = desc("wangell_pod_layer_bytes",
+		"What a pod has written into its own layer, which is lost when it ends. On one machine.",
+		"namespace", "service", "pod")
 	descLatest = desc("wangell_service_latest_request_timestamp_seconds",
 		"Time of the last packet, by service that has been used.", "namespace", "service")
 	descAsleep = desc("wangell_service_asleep_seconds_total",
@@ -64,7 +67,7 @@ func (m collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descServices, descPods, descByState, descDesired, descDaemons, descStarting, descOpen, descFlows, descBytes,
 		descRequests, descOpenRequests, descLatest, descAsleep, descSavedCPU, descSavedMemory, descDropped, descMessages,
-		descRepeats,
+		descRepeats, descLayer,
 	} {
 		ch <- d
 	}
@@ -76,6 +79,14 @@ type snapshot struct {
 	byState                          map[lifecycle.PodState]int
 	pods, desired, daemons, starting int
 	used                             []usedService
+	layers                           []podLayer
+}
+
+// podLayer is what a pod has written into its own layer.
+type podLayer struct {
+	service runtime.Key
+	pod     string
+	bytes   int64
 }
 
 // usedService is what is exported of a service that has been used.
@@ -111,6 +122,9 @@ func (e *engine) snapshot() snapshot {
 			if !p.returned {
 				n.starting++
 			}
+			if p.layer.at != 0 {
+				n.layers = append(n.layers, podLayer{s.key, p.rt.ID, p.layer.bytes})
+			}
 		}
 		if s.lastPacket != 0 {
 			st := s.status()
@@ -139,6 +153,10 @@ func (m collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(ch, descDesired, float64(n.desired))
 	gauge(ch, descDaemons, float64(n.daemons))
 	gauge(ch, descStarting, float64(n.starting))
+	for _, l := range n.layers {
+		namespace, name := l.service.Split()
+		gauge(ch, descLayer, float64(l.bytes), namespace, name, l.pod)
+	}
 	for _, u := range n.used {
 		namespace, name := u.key.Split()
 		gauge(ch, descOpen, float64(u.traffic.OpenFlows), namespace, name)

@@ -38,6 +38,7 @@ type pod struct {
 
 	stats   wire.PodStats
 	usage   consumption
+	layer   layer   // on one machine
 	answers answers // requests through all nodes
 	load    *uint32 // its open flows as last reported for other nodes; nil if they were not
 }

@@ -96,7 +96,7 @@ func (s *service) status() Status {
 		Replicas: int32(s.replicas()), ImageDigests: s.resolved.list,
 	}
 	if w.Message == "" {
-		w.Message = cmp.Or(s.imageErr, s.images.problem(), s.unready(), s.pull.message())
+		w.Message = cmp.Or(s.imageErr, s.images.problem(), s.unready(), s.pull.message(), s.layerWarning())
 	}
 	if s.lastPacket != 0 {
 		w.LatestRequest = &metav1.Time{Time: s.lastPacket.Wall()}

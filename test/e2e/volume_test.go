@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/testutil/debimage"
@@ -203,5 +204,27 @@ func (l *lab) moveVolume(t *testing.T, f files, rows int) {
 	})
 	if got := l.volumes(t); len(got) > 0 {
 		t.Errorf("left: %q", got)
+	}
+}
+
+// A newcomer leaves the volume out. PostgreSQL writes some 40 MB when it makes a database.
+func TestNewcomerIsWarnedOfWritesIntoTheLayer(t *testing.T) {
+	l := newLab(t, 1)
+	s := debian(t, debimage.Postgres())
+	s.name, s.more = "newcomer", postgres.Probe
+	u := l.start(t, s)
+	begin := time.Now()
+	l.pgMust(t, "newcomer", "select 1")
+	e := u.await(t, 0, "a warning", reports(controller.SeverityWarning, "into its own layer"))
+	t.Logf("after %v: %s", time.Since(begin).Round(time.Second), e.Text)
+	for _, command := range []string{"ps", "why"} {
+		args := []string{command}
+		if command == "why" {
+			args = append(args, "newcomer")
+		}
+		if out := l.must(t, args...); !strings.Contains(out, "mostly /var/lib/postgresql") ||
+			!strings.Contains(out, "mountPath: /var/lib/postgresql}") {
+			t.Errorf("%s: %s", command, out)
+		}
 	}
 }

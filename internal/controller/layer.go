@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"wangell.loutres.me/internal/bytesize"
+	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
+)
+
+const (
+	// layerEvery is the pause between two looks at the layers of all pods, or layerShare times as long as a look took.
+	layerEvery = 10 * time.Second
+	layerShare = 100
+	// A pod that has written layerMuch into its layer, or writes it at layerFast, is reported. Less is usually logs and
+	// process IDs.
+	layerMuch = 16 << 20
+	layerFast = 1 << 20 // bytes per second
+)
+
+// scratch are folders for what need not last, which no warning is about.
+var scratch = []string{"/tmp", "/var/tmp", "/run", "/var/run", "/var/cache", "/dev"}
+
+// layer is what a pod has written into its own layer.
+type layer struct {
+	at      monotime.Time // of the last look; zero before the first
+	bytes   int64
+	lasting int64  // bytes that are not in scratch folders
+	told    int64  // lasting when the warning was written
+	warning string // empty if there is nothing to warn of
+}
+
+// note records a look, and reports whether the warning has changed. A warning stays until the pod ends; it is written
+// anew once the layer has doubled.
+func (l *layer) note(m runtime.Layer, now monotime.Time) bool {
+	lasting, folder := judge(m)
+	rate := 0.0
+	if l.at != 0 && now > l.at {
+		rate = float64(lasting-l.lasting) / now.Sub(l.at).Seconds()
+	}
+	l.at, l.bytes, l.lasting = now, m.Bytes, lasting
+	if lasting < layerMuch && rate < layerFast || l.warning != "" && lasting < 2*l.told {
+		return false
+	}
+	l.told, l.warning = lasting, layerWarning(lasting, rate, folder)
+	return true
+}
+
+// judge returns the bytes of a layer that are not in scratch folders, and the deepest folder that has most of them.
+func judge(m runtime.Layer) (lasting int64, folder string) {
+	lasting = m.Bytes
+	for _, s := range scratch {
+		lasting -= m.Folders[s]
+	}
+	for _, f := range slices.Sorted(maps.Keys(m.Folders)) {
+		deeper := strings.Count(f, "/") > strings.Count(folder, "/")
+		if !slices.ContainsFunc(scratch, func(s string) bool { return f == s || strings.HasPrefix(f, s+"/") }) &&
+			3*m.Folders[f] >= 2*lasting && lasting > 0 && deeper {
+			folder = f
+		}
+	}
+	return lasting, folder
+}
+
+// layerWarning says what is wrong and what to write into the manifest.
+func layerWarning(bytes int64, rate float64, folder string) string {
+	what := "has written " + bytesize.Format(bytes)
+	if rate >= layerFast {
+		what = fmt.Sprintf("writes %s/s (%s so far)", bytesize.Format(int64(rate)), bytesize.Format(bytes))
+	}
+	mostly := ""
+	if folder != "" {
+		mostly = ", mostly " + folder
+	}
+	return fmt.Sprintf("%s into its own layer%s: that is slow, and lost when the service sleeps; mount a volume there: "+
+		"volumes: [{name: data, persistent: {}}], volumeMounts: [{name: data, mountPath: %s}]",
+		what, mostly, cmp.Or(folder, "FOLDER"))
+}
+
+// watchLayers looks at the layers of running pods until the workers stop. Nothing is measured while there is no pod.
+func (c *Controller) watchLayers(meter runtime.LayerMeter) {
+	pause := layerEvery
+	for {
+		select {
+		case <-c.workers.ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		var ids []string
+		c.loop.call(func() {
+			for id, p := range c.engine.table.byRuntime {
+				if p.published == lifecycle.PodServing {
+					ids = append(ids, id)
+				}
+			}
+		})
+		begin := time.Now()
+		for _, id := range ids {
+			m, err := meter.Layer(c.workers.ctx, id)
+			if err != nil {
+				if !errors.Is(err, runtime.ErrNotFound) && c.workers.ctx.Err() == nil {
+					c.log.Debug("the layer of a pod cannot be measured", "pod", id, "error", err)
+				}
+				continue
+			}
+			c.loop.post(func() { c.engine.noteLayer(id, m) })
+		}
+		pause = max(layerEvery, layerShare*time.Since(begin))
+	}
+}
+
+// noteLayer records what a pod has in its layer.
+func (e *engine) noteLayer(id string, m runtime.Layer) {
+	p := e.table.byRuntime[id]
+	if p == nil {
+		return
+	}
+	first := p.layer.warning == ""
+	if !p.layer.note(m, monotime.Now()) {
+		return
+	}
+	if first {
+		e.events.report(p.service.key, SeverityWarning, p.layer.warning)
+	}
+	e.changed.check(p.service)
+}
+
+// layerWarning returns the warning about the layer of the first pod that has one.
+func (s *service) layerWarning() string {
+	for _, p := range s.pods {
+		if p.layer.warning != "" {
+			return p.layer.warning
+		}
+	}
+	return ""
+}

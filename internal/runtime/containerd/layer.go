@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/runtime"
+)
+
+var _ runtime.LayerMeter = (*Runtime)(nil)
+
+// layerDepth is how many levels of folders a Layer has.
+const layerDepth = 3
+
+// Layer implements runtime.LayerMeter. With overlayfs it walks the folder that has the pod's own files; for other
+// snapshotters containerd measures the snapshot.
+func (r *Runtime) Layer(ctx context.Context, podID string) (runtime.Layer, error) {
+	r.mu.Lock()
+	p := r.pods[podID]
+	r.mu.Unlock()
+	if p == nil {
+		return runtime.Layer{}, fmt.Errorf("pod %s: %w", podID, runtime.ErrNotFound)
+	}
+	var l runtime.Layer
+	err := fmt.Errorf("snapshot of pod %s: %w", podID, runtime.ErrNotFound)
+	for _, s := range r.snapshottersOf(podID) {
+		if l, err = r.measureLayer(ctx, s, podID); err == nil {
+			return l, nil
+		}
+	}
+	return l, fmt.Errorf("service %s: layer of pod %s: %w", p.Service, podID, err)
+}
+
+func (r *Runtime) measureLayer(ctx context.Context, snapshotter, id string) (l runtime.Layer, err error) {
+	service := r.client.SnapshotService(snapshotter)
+	mounts, err := service.Mounts(ctx, id)
+	if err != nil {
+		return l, native(err)
+	}
+	for _, m := range mounts {
+		for _, o := range m.Options {
+			if dir, ok := strings.CutPrefix(o, "upperdir="); ok {
+				return walkLayer(ctx, dir)
+			}
+		}
+	}
+	u, err := service.Usage(ctx, id)
+	return runtime.Layer{Bytes: u.Size}, native(err)
+}
+
+// walkLayer adds up the files of a folder. What is removed meanwhile does not count.
+func walkLayer(ctx context.Context, dir string) (runtime.Layer, error) {
+	l := runtime.Layer{Folders: map[string]int64{}}
+	seen := map[uint64]bool{} // inodes with several names
+	err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		var st unix.Stat_t
+		if err == nil {
+			err = unix.Lstat(path, &st)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if st.Mode&unix.S_IFMT == unix.S_IFDIR || st.Nlink > 1 && seen[st.Ino] {
+			return nil
+		}
+		if st.Nlink > 1 {
+			seen[st.Ino] = true
+		}
+		n := st.Blocks * 512
+		l.Bytes += n
+		parts := strings.Split(strings.TrimPrefix(filepath.Dir(path), dir), "/")
+		for depth := 2; depth <= min(len(parts), layerDepth+1); depth++ {
+			l.Folders[strings.Join(parts[:depth], "/")] += n
+		}
+		return nil
+	})
+	return l, err
+}

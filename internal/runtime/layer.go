@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import "context"
+
+// Layer is what a pod's container has written into its own layer, the copy-on-write file system above its image. It is
+// gone when the pod ends.
+type Layer struct {
+	// Bytes is the disk space that it takes.
+	Bytes int64
+	// Folders has the bytes below each folder of the first three levels, by its path in the container. It is nil if the
+	// snapshotter does not tell.
+	Folders map[string]int64
+}
+
+// LayerMeter is an optional interface for runtimes that measure layers.
+type LayerMeter interface {
+	// Layer measures the layer of a pod, or returns ErrNotFound if there is no such pod. It looks at each file that the
+	// pod has written or removed.
+	Layer(ctx context.Context, podID string) (Layer, error)
+}
