@@ -131,7 +131,7 @@ func TestCompletionOffersValuesOfFlags(t *testing.T) {
 		"up --xdp-mode ":       "auto native generic off",
 		"doctor --log-level ":  "debug info warn error",
 		"image build ":         "hello",
-		"im":                   "image",
+		"im":                   "image import",
 		"image l":              "load ls",
 	} {
 		var out bytes.Buffer

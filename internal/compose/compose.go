@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package compose translates Compose files (https://github.com/compose-spec/compose-spec) into manifests for one
+// machine, and says what it could not take over.
+package compose
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/compose-spec/compose-go/v2/cli"
+	"github.com/compose-spec/compose-go/v2/types"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"wangell.loutres.me/api/v1alpha1"
+)
+
+// Options are the parameters of Load and Translate.
+type Options struct {
+	// Files are Compose files, of which later ones override earlier ones; - is standard input. Default: the compose.yaml
+	// of the working folder or of one above.
+	Files []string
+	// EnvFiles are the files with variables for interpolation. Default: .env beside the first file.
+	EnvFiles []string
+	// Env are further variables, NAME=VALUE, which win.
+	Env []string
+	// Profiles are the profiles to enable; * enables all.
+	Profiles []string
+	// Namespace is the namespace of the services.
+	Namespace string
+}
+
+// Note says what was not taken over, or was assumed.
+type Note struct {
+	// Service is the name in the Compose file; empty for the file itself.
+	Service string `json:"service,omitempty"`
+	// Field is the field of the Compose file.
+	Field string `json:"field"`
+	// Text says what happens instead, and what to do.
+	Text string `json:"text"`
+	// Lost is set if the field was not taken over, and not set if it was with an assumption.
+	Lost bool `json:"lost"`
+}
+
+// String returns the note as a line.
+func (n Note) String() string {
+	where := n.Field
+	if n.Service != "" {
+		where = "services." + n.Service + "." + n.Field
+	}
+	return where + ": " + n.Text
+}
+
+// Load reads Compose files, with their includes, extensions and variables.
+func Load(ctx context.Context, o Options) (*types.Project, error) {
+	options, err := cli.NewProjectOptions(o.Files, cli.WithEnv(o.Env), cli.WithEnvFiles(o.EnvFiles...), cli.WithDotEnv,
+		cli.WithDefaultConfigPath, cli.WithProfiles(o.Profiles), cli.WithResolvedPaths(true))
+	if err != nil {
+		return nil, fmt.Errorf("compose file: %w", err)
+	}
+	project, err := options.LoadProject(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("compose file: %w", err)
+	}
+	return project, nil
+}
+
+// Translate returns the services of a project, sorted by name, and what could not be taken over. An error says that
+// nothing useful came out.
+func Translate(p *types.Project, o Options) ([]*v1alpha1.WangellService, []Note, error) {
+	var services []*v1alpha1.WangellService
+	var notes []Note
+	names := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(p.Services)) {
+		service := p.Services[name]
+		t := &translation{project: p, service: &service, options: o}
+		s := t.translate(name)
+		notes = append(notes, t.notes...)
+		if s == nil {
+			continue
+		}
+		if other, taken := names[s.Name]; taken {
+			return nil, notes, fmt.Errorf("services %s and %s would both be named %s: rename one", other, name, s.Name)
+		}
+		names[s.Name] = name
+		// Defaults stay out of the manifest.
+		checked := s.DeepCopy()
+		if errs := v1alpha1.Validate(checked); len(errs) > 0 {
+			return nil, notes, fmt.Errorf("service %s: %w", name, errs)
+		}
+		services = append(services, s)
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.Networks)) {
+		if n := p.Networks[name]; name != "default" || n.Internal || len(n.DriverOpts) > 0 {
+			notes = append(notes, Note{Field: "networks." + name, Lost: true,
+				Text: "there is one network: all services reach each other; limit clients with spec.allowFrom"})
+		}
+	}
+	if len(services) == 0 {
+		return nil, notes, fmt.Errorf("no service could be taken over")
+	}
+	return services, notes, nil
+}
+
+// translation translates one service.
+type translation struct {
+	project *types.Project
+	service *types.ServiceConfig
+	options Options
+	spec    v1alpha1.WangellServiceSpec
+	notes   []Note
+}
+
+func (t *translation) lost(field, format string, args ...any) {
+	t.notes = append(t.notes, Note{Service: t.service.Name, Field: field, Text: fmt.Sprintf(format, args...), Lost: true})
+}
+
+func (t *translation) assumed(field, format string, args ...any) {
+	t.notes = append(t.notes, Note{Service: t.service.Name, Field: field, Text: fmt.Sprintf(format, args...)})
+}
+
+// translate returns nil if the service cannot be one.
+func (t *translation) translate(name string) *v1alpha1.WangellService {
+	if t.service.Image == "" {
+		t.lost("build", "the service is left out: build its image with another tool, load it with "+
+			"'wangell image load', and name it with image")
+		return nil
+	}
+	t.spec.Image = t.service.Image
+	if !t.ports() {
+		return nil
+	}
+	t.program()
+	t.limits()
+	t.health()
+	t.volumes()
+	t.secrets()
+	t.rest()
+	s := &v1alpha1.WangellService{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind},
+		ObjectMeta: metav1.ObjectMeta{Name: label(name), Namespace: t.options.Namespace},
+		Spec:       t.spec,
+	}
+	if s.Name != name {
+		t.assumed("name", "becomes %s, by which other services must call it", s.Name)
+	}
+	return s
+}
+
+// label makes a name a DNS label.
+func label(name string) string {
+	out := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r - 'A' + 'a'
+		}
+		return '-'
+	}, name)
+	return strings.Trim(out[:min(len(out), 63)], "-")
+}

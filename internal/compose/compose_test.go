@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package compose
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"wangell.loutres.me/internal/manifest"
+)
+
+// translate translates Compose files and returns the manifests and the notes.
+func translate(t *testing.T, files map[string]string, names ...string) (string, []string, error) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var o Options
+	for _, n := range names {
+		o.Files = append(o.Files, filepath.Join(dir, n))
+	}
+	project, err := Load(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	services, notes, err := Translate(project, o)
+	var text bytes.Buffer
+	if writeErr := Write(&text, services); writeErr != nil {
+		t.Fatal(writeErr)
+	}
+	var lines []string
+	for _, n := range notes {
+		lines = append(lines, n.String())
+	}
+	return strings.ReplaceAll(text.String(), dir, "DIR"), lines, err
+}
+
+const web = `name: shop
+services:
+  web:
+    image: example.com/web:${TAG}
+    ports: ["8080:80", "8443:443"]
+    entrypoint: ["/bin/web"]
+    command: ["--verbose"]
+    environment: {DB: "postgres://db", EMPTY: ""}
+    env_file: web.env
+    depends_on: [db]
+    user: "1000:1001"
+    read_only: true
+    cap_drop: [ALL]
+    stop_grace_period: 1500ms
+    deploy: {resources: {limits: {cpus: "0.5", memory: 64M}}}
+    healthcheck: {test: curl -f localhost, interval: 5s, retries: 2}
+    volumes: ["./conf:/etc/web:ro", "data:/var/lib/web"]
+    secrets: [key]
+    tmpfs: /tmp
+    shm_size: 128m
+  db:
+    image: postgres:16
+volumes: {data: {}}
+secrets: {key: {file: ./key}}
+`
+
+const want = `apiVersion: wangell.loutres.me/v1alpha1
+kind: WangellService
+metadata:
+  name: db
+spec:
+  image: postgres:16
+  port: 5432
+---
+apiVersion: wangell.loutres.me/v1alpha1
+kind: WangellService
+metadata:
+  name: web
+spec:
+  args:
+  - --verbose
+  command:
+  - /bin/web
+  env:
+  - name: DB
+    value: postgres://db
+  - name: EMPTY
+  - name: FROM_FILE
+    value: "yes"
+  hostPort: 8080
+  image: example.com/web:v7
+  port: 80
+  readinessProbe:
+    exec:
+      command:
+      - /bin/sh
+      - -c
+      - curl -f localhost
+    failureThreshold: 2
+    periodSeconds: 5
+    timeoutSeconds: 30
+  readyWhen: Probe
+  resources:
+    limits:
+      cpu: 500m
+      memory: 64Mi
+  securityContext:
+    capabilities:
+      drop:
+      - ALL
+    readOnlyRootFilesystem: true
+    runAsGroup: 1001
+    runAsUser: 1000
+  terminationGracePeriodSeconds: 2
+  volumeMounts:
+  - mountPath: /etc/web
+    name: v0
+    readOnly: true
+  - mountPath: /var/lib/web
+    name: v1
+  - mountPath: /run/secrets/key
+    name: v3
+    readOnly: true
+  - mountPath: /tmp
+    name: v2
+  volumes:
+  - hostPath:
+      path: DIR/conf
+      type: DirectoryOrCreate
+    name: v0
+  - name: v1
+    persistent:
+      name: shop.data
+  - emptyDir:
+      medium: Memory
+    name: v2
+  - hostPath:
+      path: DIR/key
+      type: File
+    name: v3
+`
+
+func TestComposeFileBecomesManifests(t *testing.T) {
+	got, notes, err := translate(t, map[string]string{
+		"compose.yaml": web, ".env": "TAG=v7\n", "web.env": "FROM_FILE=yes\n",
+	}, "compose.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sorted := func(text string) string { // lists of mounts keep their order in got, which is that of the volumes
+		lines := strings.Split(text, "\n")
+		slices.Sort(lines)
+		return strings.Join(lines, "\n")
+	}
+	if sorted(got) != sorted(want) {
+		t.Errorf("got\n%s", got)
+	}
+	for _, part := range []string{"port 443 is not served", "services.db.expose: port 5432 is assumed",
+		"/dev/shm has 64 MiB", "data is the volume shop.data"} {
+		if !slices.ContainsFunc(notes, func(n string) bool { return strings.Contains(n, part) }) {
+			t.Errorf("no note %q: %q", part, notes)
+		}
+	}
+	if len(notes) != 4 {
+		t.Errorf("notes: %q", notes)
+	}
+	// wangell up takes what was written.
+	file := filepath.Join(t.TempDir(), "services.yaml")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(got, "DIR/", "/srv/")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if set, err := manifest.NewReader([]string{file}, nil).Load(t.Context()); err != nil || len(set) != 2 {
+		t.Errorf("%d services, %v", len(set), err)
+	}
+}
+
+func TestLaterFilesOverride(t *testing.T) {
+	got, _, err := translate(t, map[string]string{
+		"a.yaml": "services: {web: {image: 'example.com/web:1', expose: ['80']}}",
+		"b.yaml": "services: {web: {image: 'example.com/web:2'}}",
+	}, "a.yaml", "b.yaml")
+	if err != nil || !strings.Contains(got, "image: example.com/web:2") || !strings.Contains(got, "port: 80") {
+		t.Errorf("%v\n%s", err, got)
+	}
+}
+
+func TestServicesThatCannotBeAreLeftOut(t *testing.T) {
+	got, notes, err := translate(t, map[string]string{"compose.yaml": `
+services:
+  built: {build: .}
+  worker: {image: 'example.com/worker:1'}
+  Big_Name: {image: 'example.com/big:1', ports: ["53:53/udp", "127.0.0.1:9000:9000"]}
+`}, "compose.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(got, "kind:") != 1 || !strings.Contains(got, "name: big-name") {
+		t.Errorf("got\n%s", got)
+	}
+	for _, part := range []string{"services.built.build: the service is left out",
+		"services.worker.expose: the service is left out", "port 53/udp is not served", "not only at 127.0.0.1",
+		"becomes big-name"} {
+		if !slices.ContainsFunc(notes, func(n string) bool { return strings.Contains(n, part) }) {
+			t.Errorf("no note %q: %q", part, notes)
+		}
+	}
+	_, _, err = translate(t, map[string]string{"compose.yaml": "services: {a: {build: .}}"}, "compose.yaml")
+	if err == nil {
+		t.Error("nothing was taken over, and that is no error")
+	}
+}
