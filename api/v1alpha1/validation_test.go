@@ -134,7 +134,7 @@ func TestValidateRefusesWhatCannotWork(t *testing.T) {
 		{`volumes: [{name: a, emptyDir: {}, hostPath: {path: /a}}]`,
 			"spec.volumes[0]: must have one kind of volume, got hostPath and emptyDir"},
 		{`volumes: [{name: a, configMap: {name: b}}]`,
-			"spec.volumes[0].configMap: is not available on one machine: a volume is persistent, a hostPath or an emptyDir: put the files"},
+			"spec.volumes[0].configMap: is not available on one machine: a volume is persistent, a hostPath or an emptyDir"},
 		{`volumes: [{name: a, hostPath: {path: ""}}]`, "spec.volumes[0].hostPath.path: missing"},
 		{`volumes: [{name: a, hostPath: {path: a/b}}]`,
 			`spec.volumes[0].hostPath.path: want an absolute path, got "a/b": write path: /a/b`},

@@ -160,8 +160,8 @@ func (g *Gate) recount(ages Ages, e eviction) (recounted, error) {
 	return out, nil
 }
 
-// countAgain corrects the counts of pods, client addresses and services. No segment may be handled meanwhile, so that one
-// walk through the table is enough.
+// countAgain corrects the counts of pods, client addresses and services. No segment may be handled meanwhile, so that
+// one walk through the table is enough.
 func (g *Gate) countAgain() error {
 	r, err := g.recount(DefaultAges(), eviction{})
 	g.correctAll(r, r)

@@ -8,8 +8,8 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 )
 
-// The pods of a service that pulls lazily have the RuntimeClass, and the annotation for kubelet's pulls; those of others
-// keep what their template has.
+// The pods of a service that pulls lazily have the RuntimeClass, and the annotation for kubelet's pulls; those of
+// others keep what their template has.
 func TestPodsOfLazyPullsHaveTheRuntimeClass(t *testing.T) {
 	s := example(nil)
 	lazy := DeploymentOf(s, s.Spec.Strategy(), true)
