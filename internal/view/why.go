@@ -4,10 +4,13 @@ package view
 
 import (
 	"fmt"
+	"math"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/scale"
 )
 
 // Why explains the state of a service in sentences, each with the number that decides. wakes are the most recent wakes
@@ -28,6 +31,9 @@ func Why(s controller.Status, wakes []lifecycle.Waterfall, now time.Time) []stri
 		w.failed(wakes)
 	default:
 		w.say("Its state is not known yet.")
+	}
+	if m := s.Pressure.Message; m != "" && m != s.Service.Status.Message {
+		w.say("Scarce: %s.", m)
 	}
 	if m := s.Service.Status.Message; m != "" && s.Service.Status.State != lifecycle.Failed.String() {
 		w.say("%s.", m)
@@ -92,6 +98,7 @@ func (w *why) warm() {
 			w.say("Pod %s is %s, with %d open connections.", p.ID, p.State, p.Traffic.OpenFlows)
 		}
 	}
+	w.scaling()
 	last := latest(w.Status)
 	left := w.idle() - w.now.Sub(last)
 	switch least := spec.MinReplicas; {
@@ -108,12 +115,51 @@ func (w *why) warm() {
 	}
 }
 
+// scaling explains the number of pods of a service that follows its load.
+func (w *why) scaling() {
+	spec := &w.Service.Spec
+	s := spec.Scaling
+	if s == nil {
+		return
+	}
+	if s.Metric != v1alpha1.MetricConnections {
+		w.say("The number of pods follows the metric %s, with a target of %d for each pod: from %d to %d pods.", s.Metric,
+			s.Target, max(spec.MinReplicas, 1), spec.MaxReplicas)
+		return
+	}
+	open, least := float64(w.Traffic.OpenFlows), max(int(spec.MinReplicas), 1)
+	wanted := int(math.Ceil(open / float64(s.Target)))
+	w.say("Its load of %s needs %s, at a target of %d for each.", counted(int(w.Traffic.OpenFlows), "open connection"),
+		counted(wanted, "pod"), s.Target)
+	switch {
+	case wanted > int(spec.MaxReplicas):
+		w.say("maxReplicas is %d: it gets no more.", spec.MaxReplicas)
+	case w.Desired <= max(wanted, least):
+		if wanted < least {
+			w.say("It keeps %d, its minimum while it is awake.", least)
+		}
+	case open >= float64(w.Desired)*float64(s.Target)*(1-scale.Tolerance):
+		w.say("It keeps %d, as each is within %.0f %% of the target.", w.Desired, scale.Tolerance*100)
+	case s.InStabilization != nil:
+		w.say("It has %d: they become fewer once fewer have sufficed for %s (inStabilization).", w.Desired,
+			short(time.Duration(*s.InStabilization)*time.Second))
+	}
+}
+
 func (w *why) failed(wakes []lifecycle.Waterfall) {
 	w.say("Its last wake failed: %s.", w.Service.Status.Message)
 	if n := len(wakes); n > 0 {
 		w.say("That was %s ago. Clients that waited were refused; the next connection to %s tries again.",
 			short(w.now.Sub(wakes[n-1].Start)), Address(w.Status))
 	}
+}
+
+// counted writes a number of things.
+func counted(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
 }
 
 // short writes a duration with two units at most.

@@ -8,9 +8,54 @@ import (
 	"testing"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/lifecycle"
 )
+
+func TestWhyExplainsTheNumberOfPods(t *testing.T) {
+	wait := int64(60)
+	for name, c := range map[string]struct {
+		metric  v1alpha1.ScalingMetric
+		open    uint32
+		desired int32
+		least   int32
+		want    string
+	}{
+		"enough": {"connections", 20, 2, 0, "Its load of 20 open connections needs 2 pods, at a target of 10 for each."},
+		"too many": {"connections", 51, 5, 0,
+			"Its load of 51 open connections needs 6 pods, at a target of 10 for each. " +
+				"maxReplicas is 5: it gets no more."},
+		"minimum": {"connections", 7, 3, 3,
+			"Its load of 7 open connections needs 1 pod, at a target of 10 for each. " +
+				"It keeps 3, its minimum while it is awake."},
+		"none open": {"connections", 0, 1, 0,
+			"Its load of 0 open connections needs 0 pods, at a target of 10 for each. " +
+				"It keeps 1, its minimum while it is awake."},
+		"tolerance": {"connections", 110, 12, 0,
+			"Its load of 110 open connections needs 11 pods, at a target of 10 for each. " +
+				"It keeps 12, as each is within 10 % of the target."},
+		"shrinks": {"connections", 12, 4, 0,
+			"Its load of 12 open connections needs 2 pods, at a target of 10 for each. " +
+				"It has 4: they become fewer once fewer have sufficed for 1 min (inStabilization)."},
+		"by CPU": {"cpu", 0, 2, 0,
+			"The number of pods follows the metric cpu, with a target of 10 for each pod: from 1 to 5 pods."},
+	} {
+		w := why{Status: status("web", now), now: now}
+		w.Desired, w.Traffic.OpenFlows = int(c.desired), c.open
+		w.Service.Spec.MinReplicas, w.Service.Spec.MaxReplicas = c.least, max(5, c.desired)
+		w.Service.Spec.Scaling = &v1alpha1.Scaling{Metric: c.metric, Target: 10, InStabilization: &wait}
+		w.scaling()
+		if got := strings.Join(w.sentences, " "); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+	w := why{Status: status("web", now), now: now}
+	w.scaling()
+	if w.sentences != nil {
+		t.Errorf("a fixed number: %v", w.sentences)
+	}
+}
 
 func TestWhyNamesTheNumberThatDecides(t *testing.T) {
 	wake := func(result lifecycle.Result, reason string, phases ...lifecycle.Phase) []lifecycle.Waterfall {
@@ -66,6 +111,16 @@ func TestWhyNamesTheNumberThatDecides(t *testing.T) {
 			reasons: []string{
 				"It is awake: 1 of 1 pods serve, with 0 open connections.", "Pod web-1 is draining, with 2 open connections.",
 				"minReplicas is 1: it never sleeps.",
+			},
+		},
+		"the gate is full": {
+			state: lifecycle.Cold,
+			change: func(s *controller.Status) {
+				s.Pressure = controller.Pressure{Reason: "Table", Message: "the gate's table flows is almost full"}
+			},
+			reasons: []string{
+				"It is asleep: it has no pod.", "No client has used it since this instance started.",
+				"The first connection to 10.46.100.2:80 wakes it.", "Scarce: the gate's table flows is almost full.",
 			},
 		},
 		"failed": {
