@@ -259,3 +259,31 @@ func talk(t *testing.T, address, request string) string {
 	answer, _ := io.ReadAll(c) // a reset ends it, too
 	return string(answer)
 }
+
+func TestHelloWorksForEachAnswer(t *testing.T) {
+	port := freePort(t)
+	cmd := exec.Command(helloBinary(t))
+	cmd.Env = []string{"PORT=" + port, "WORK=100ms"}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{}
+	defer client.CloseIdleConnections()
+	const answers = 3
+	for n, begin := 0, time.Now(); n < answers; {
+		answer, err := client.Get("http://127.0.0.1:" + port)
+		if err == nil {
+			answer.Body.Close()
+			n++
+		} else if time.Since(begin) > 60*time.Second {
+			t.Fatal(err)
+		}
+	}
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if used := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(); used < answers*90*time.Millisecond {
+		t.Errorf("%d answers took %v of processor time, want 100 ms each", answers, used)
+	}
+}

@@ -12,6 +12,8 @@
 //	refuse  stops listening, closes each connection after its next response, and exits with the last connection
 //
 // serve and refuse exit after 10 seconds in any case.
+//
+// $WORK (a Go duration, default 0) is the processor time that each answer costs.
 package main
 
 import (
@@ -22,15 +24,19 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime"
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 )
 
 const (
 	idleTimeout = 5 * time.Minute  // of a connection between two requests
 	grace       = 10 * time.Second // at most, from the signal to the exit
 	quietTime   = time.Second      // without connections, before STOP=serve exits
+
+	clockThread = 3 // CLOCK_THREAD_CPUTIME_ID of clock_gettime(2)
 )
 
 func main() {
@@ -51,6 +57,9 @@ func run() error {
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 
 	h := newHello()
+	if h.work, err = time.ParseDuration(cmp.Or(os.Getenv("WORK"), "0s")); err != nil {
+		return fmt.Errorf("WORK: %w", err)
+	}
 	server := &http.Server{Handler: h, IdleTimeout: idleTimeout, ReadHeaderTimeout: idleTimeout, ConnState: h.track}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
@@ -75,6 +84,7 @@ func run() error {
 // hello answers requests and counts connections.
 type hello struct {
 	host     string
+	work     time.Duration // processor time of an answer
 	draining atomic.Bool
 	open     atomic.Int64 // connections
 	changed  atomic.Int64 // when a connection last opened or closed: Unix time in nanoseconds
@@ -92,7 +102,39 @@ func (h *hello) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h.draining.Load() {
 		w.Header().Set("Connection", "close")
 	}
+	if h.work > 0 {
+		if err := work(h.work); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+	}
 	fmt.Fprintf(w, "Hello from Wangell\nyou are %s\n", r.RemoteAddr)
+}
+
+// work uses processor time, however long it waits for a processor.
+func work(d time.Duration) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	begin, err := threadTime()
+	for err == nil {
+		var now time.Duration
+		if now, err = threadTime(); now-begin >= d {
+			break
+		}
+		for range 1000 { // about a microsecond
+		}
+	}
+	return err
+}
+
+// threadTime returns the processor time of the calling thread.
+func threadTime() (time.Duration, error) {
+	var t syscall.Timespec
+	_, _, errno := syscall.Syscall(syscall.SYS_CLOCK_GETTIME, clockThread, uintptr(unsafe.Pointer(&t)), 0)
+	if errno != 0 {
+		return 0, fmt.Errorf("reading the thread's clock: %w", errno)
+	}
+	return time.Duration(t.Nano()), nil
 }
 
 // track is an http.Server's ConnState.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -98,12 +99,26 @@ func TestReportShowsTheBusiestPod(t *testing.T) {
 			if mode == proxy.ModeNftables {
 				s.Requests["a"] += 500
 			}
+			s.P50, s.P99 = 1, 2
+			if mode == proxy.ModeRequest {
+				s.P50, s.P99, s.Envoy = 1.5, 4, &EnvoyUse{CPU: 0.05, Memory: float64(10 + i)}
+			}
 			samples = append(samples, s)
+			if slices.Contains(workPatterns, p.Key) && slices.Contains(workModes, mode) {
+				s.Work = 2
+				if mode == proxy.ModeRequest {
+					s.Seconds = 2.5
+				}
+				samples = append(samples, s)
+			}
 		}
 	}
 	r := newReport(samples)
 	for key, want := range map[string]float64{"pool_20_busiest_over_mean_nftables": 3,
-		"pool_20_busiest_over_mean_wangell": 1, "one_connection_req_per_s_wangell": 250} {
+		"pool_20_busiest_over_mean_wangell": 1, "one_connection_req_per_s_wangell": 250,
+		"one_connection_request_over_connection": 1, "work_one_connection_request_over_connection": 0.8,
+		"work_pool_20_req_per_s_wangell_request": 200, "pool_5_added_p50_ms": 0.5, "pool_5_added_p99_ms": 2,
+		"envoy_cores_per_1000_req_per_s": 0.1, "envoy_memory_mib": 15} {
 		if got := r.Summary.Get(key); got != want {
 			t.Errorf("%s = %v, want %v", key, got, want)
 		}

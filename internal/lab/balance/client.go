@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/lab/probe"
+	"wangell.loutres.me/internal/lab/report"
 )
 
 // tally counts requests and connections by pod.
@@ -20,6 +21,7 @@ type tally struct {
 	mu          sync.Mutex
 	requests    map[string]int
 	connections map[net.Conn]string
+	took        []float64 // of each request, in milliseconds
 	failed      int
 	errors      []string
 }
@@ -27,11 +29,12 @@ type tally struct {
 // tallyErrors is the number of errors that a tally keeps.
 const tallyErrors = 5
 
-func (t *tally) answered(pod string, conn net.Conn) {
+func (t *tally) answered(pod string, conn net.Conn, took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.requests[pod]++
 	t.connections[conn] = pod
+	t.took = append(t.took, float64(took)/float64(time.Millisecond))
 }
 
 func (t *tally) lost(err error) {
@@ -65,9 +68,10 @@ func runPattern(
 			thread := client
 			all.Go(func() {
 				for ctx.Err() == nil && time.Now().Before(end) {
+					asked := time.Now()
 					pod, conn, err := ask(ctx, thread, address)
 					if err == nil {
-						t.answered(pod, conn)
+						t.answered(pod, conn, time.Since(asked))
 					} else if ctx.Err() == nil {
 						t.lost(err)
 					}
@@ -78,6 +82,9 @@ func runPattern(
 	all.Wait()
 	s := Sample{Pattern: p.Key, Seconds: time.Since(begin).Seconds(), Requests: t.requests,
 		Connections: map[string]int{}, Failed: t.failed, Errors: t.errors}
+	if len(t.took) > 0 {
+		s.P50, s.P99 = report.Percentile(t.took, 50), report.Percentile(t.took, 99)
+	}
 	for _, pod := range pods {
 		s.Connections[pod] = 0
 	}

@@ -25,10 +25,14 @@ func figure(modes []string, samples []Sample) report.Figure {
 		}
 		report.NamedRows(p, names)
 		report.XFromZero(p, 100)
+		thick := 0.68 / float64(len(modes))
 		for _, s := range samples {
+			if s.Work > 0 {
+				continue
+			}
 			i := slices.IndexFunc(Patterns, func(p Pattern) bool { return p.Key == s.Pattern })
 			j := slices.Index(modes, s.Mode)
-			addShares(p, s, report.RowAt(i, len(names))+0.4*(float64(len(modes)-1)/2-float64(j)))
+			addShares(p, s, report.RowAt(i, len(names))+1.15*thick*(float64(len(modes)-1)/2-float64(j)), thick)
 		}
 		for k := 1; k < replicas; k++ {
 			p.Add(dashedLine(100 * float64(k) / replicas))
@@ -42,14 +46,14 @@ func figure(modes []string, samples []Sample) report.Figure {
 }
 
 // addShares draws the shares of the pods in a sample, in descending order.
-func addShares(p *plot.Plot, s Sample, y float64) {
+func addShares(p *plot.Plot, s Sample, y, thick float64) {
 	total, at := max(1, s.perSecond()*s.Seconds), 0.0
 	for k, n := range descending(s.Requests) {
 		share := 100 * float64(n) / total
 		if share > 0 {
 			// Neighbours differ in opacity.
 			fill := report.Translucent(proxy.ModeColor(s.Mode), []float64{1, 0.62}[k%2])
-			p.Add(report.Bar{From: at, To: at + share, Y: y, Thickness: 0.34, Fill: fill})
+			p.Add(report.Bar{From: at, To: at + share, Y: y, Thickness: thick, Fill: fill})
 		}
 		at += share
 	}

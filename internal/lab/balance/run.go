@@ -6,11 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"wangell.loutres.me/internal/lab"
 	"wangell.loutres.me/internal/lab/cluster"
+	"wangell.loutres.me/internal/lab/probe"
 	"wangell.loutres.me/internal/lab/proxy"
 	"wangell.loutres.me/internal/lab/report"
 )
@@ -45,16 +49,20 @@ func (p *Params) Run(ctx context.Context, out lab.Output) (_ []*report.Report, e
 	return []*report.Report{r}, nil
 }
 
-// makeTarget makes the service of a mode, with all its pods.
-func makeTarget(ctx context.Context, c *proxy.Cluster, mode string, server cluster.Server) (*cluster.Target, error) {
+// makeTarget makes the service of a mode, with all its pods. Its name ends with suffix.
+func makeTarget(
+	ctx context.Context, c *proxy.Cluster, mode, suffix string, server cluster.Server,
+) (*cluster.Target, error) {
 	var t *cluster.Target
 	err := c.SetMode(ctx, mode)
 	switch {
 	case err != nil:
 	case mode == proxy.ModeWangell:
-		t, err = c.WangellTarget(ctx, "balance-wangell", server, replicas)
+		t, err = c.WangellTarget(ctx, "balance-wangell"+suffix, server, replicas)
+	case mode == proxy.ModeRequest:
+		t, err = c.RequestTarget(ctx, "balance-request"+suffix, server, replicas)
 	default:
-		t, err = c.Target(ctx, "balance-proxy", server)
+		t, err = c.Target(ctx, "balance-proxy"+suffix, server)
 	}
 	if err != nil {
 		return nil, err
@@ -62,44 +70,72 @@ func makeTarget(ctx context.Context, c *proxy.Cluster, mode string, server clust
 	return t, t.ScaleTo(ctx, replicas)
 }
 
-// measure takes a sample of each pattern in each mode, the modes in turn.
+// measure takes a sample of each pattern in each mode, the modes in turn; then of some with a server that works.
 func measure(ctx context.Context, c *proxy.Cluster, p Params, out lab.Output) ([]Sample, error) {
 	image, err := c.PushHello(ctx)
 	if err != nil {
 		return nil, err
 	}
-	targets := map[string]*cluster.Target{}
-	for _, mode := range p.Modes {
-		server := cluster.Server{Image: image, Stop: cluster.StopNow}
-		if targets[mode], err = makeTarget(ctx, c, mode, server); err != nil {
-			return nil, err
-		}
-	}
 	from, err := c.PodClients(ctx, image, 1)
 	if err != nil {
 		return nil, err
 	}
-	var samples []Sample
-	for i, pattern := range Patterns {
-		for _, mode := range proxy.InTurn(p.Modes, i) {
-			s, err := sample(ctx, targets[mode], from, pattern, p.Time)
-			if err != nil {
-				return nil, err
-			}
-			s.Mode = mode
-			out.Log("%s: %s: %.0f requests per second, busiest over mean %.2f, %d failed", pattern.Name, mode,
-				s.perSecond(), busiest(s.Requests), s.Failed)
-			samples = append(samples, s)
+	m := measurement{cluster: c, from: from, length: p.Time, out: out}
+	server := cluster.Server{Image: image, Stop: cluster.StopNow}
+	if err := m.patterns(ctx, p.Modes, Patterns, "", server); err != nil {
+		return nil, err
+	}
+	server.Work = work
+	modes := slices.DeleteFunc(slices.Clone(workModes), func(mode string) bool { return !slices.Contains(p.Modes, mode) })
+	patterns := slices.DeleteFunc(slices.Clone(Patterns), func(p Pattern) bool {
+		return !slices.Contains(workPatterns, p.Key)
+	})
+	return m.samples, m.patterns(ctx, modes, patterns, "-work", server)
+}
+
+// measurement is what samples have in common.
+type measurement struct {
+	cluster *proxy.Cluster
+	from    *cluster.Vantage
+	length  time.Duration
+	out     lab.Output
+	samples []Sample
+}
+
+// patterns takes a sample of each pattern in each mode, the modes in turn, and then removes the pods.
+func (m *measurement) patterns(
+	ctx context.Context, modes []string, patterns []Pattern, suffix string, server cluster.Server,
+) error {
+	targets := map[string]*cluster.Target{}
+	for _, mode := range modes {
+		var err error
+		if targets[mode], err = makeTarget(ctx, m.cluster, mode, suffix, server); err != nil {
+			return err
 		}
 	}
-	return samples, nil
+	for i, pattern := range patterns {
+		for _, mode := range proxy.InTurn(modes, i) {
+			s, err := m.sample(ctx, targets[mode], mode, pattern)
+			if err != nil {
+				return err
+			}
+			s.Mode, s.Work = mode, float64(server.Work)/float64(time.Millisecond)
+			m.out.Log("%s, %g ms of work: %s: %.0f requests per second, busiest over mean %.2f, p50 %.2f ms, %d failed",
+				pattern.Name, s.Work, mode, s.perSecond(), busiest(s.Requests), s.P50, s.Failed)
+			m.samples = append(m.samples, s)
+		}
+	}
+	for _, mode := range modes {
+		if err := targets[mode].ScaleTo(ctx, 0); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // sample runs one pattern against a target.
-func sample(
-	ctx context.Context, t *cluster.Target, from *cluster.Vantage, p Pattern, length time.Duration,
-) (Sample, error) {
-	if err := from.UntilServed(ctx, t); err != nil {
+func (m *measurement) sample(ctx context.Context, t *cluster.Target, mode string, p Pattern) (Sample, error) {
+	if err := m.from.UntilServed(ctx, t); err != nil {
 		return Sample{}, err
 	}
 	pods, err := t.Pods(ctx)
@@ -110,6 +146,59 @@ func sample(
 	for i := range pods {
 		names[i] = pods[i].Name
 	}
-	s := runPattern(ctx, p, from.Hosts[0].Namespace.Dialer().DialContext, from.Address(t), names, length)
-	return s, ctx.Err()
+	dial, address := m.from.Hosts[0].Namespace.Dialer().DialContext, m.from.Address(t)
+	if mode != proxy.ModeRequest {
+		s := runPattern(ctx, p, dial, address, names, m.length)
+		return s, ctx.Err()
+	}
+	if err := untilFronted(ctx, dial, address, names); err != nil {
+		return Sample{}, err
+	}
+	before, err := m.envoyUse(ctx)
+	if err != nil {
+		return Sample{}, err
+	}
+	s := runPattern(ctx, p, dial, address, names, m.length)
+	after, err := m.envoyUse(ctx)
+	s.Envoy = &EnvoyUse{CPU: after.CPU - before.CPU, Memory: after.Memory}
+	return s, errors.Join(err, ctx.Err())
+}
+
+// untilFronted waits until Envoy chooses the pods: then the requests of one connection reach all of them.
+func untilFronted(ctx context.Context, dial probe.DialFunc, address string, pods []string) error {
+	one := Pattern{Clients: 1, Threads: 1, OwnConnection: true}
+	return cluster.Until(ctx, cluster.ReadyTimeout, func() error {
+		s := runPattern(ctx, one, dial, address, pods, 100*time.Millisecond)
+		for _, n := range s.Requests {
+			if n == 0 {
+				return fmt.Errorf("requests of one connection do not reach all pods: %v: does the chart have "+
+					"requests.enabled?", s.Requests)
+			}
+		}
+		return nil
+	})
+}
+
+// envoyUse returns what the Envoys have used so far.
+func (m *measurement) envoyUse(ctx context.Context) (EnvoyUse, error) {
+	var use EnvoyUse
+	pods, err := m.cluster.Kube.CoreV1().Pods("").List(ctx, metav1.ListOptions{
+		LabelSelector: "app.kubernetes.io/name=wangell,app.kubernetes.io/component=envoy",
+	})
+	if err != nil {
+		return use, fmt.Errorf("list the pods of Envoy: %w", err)
+	}
+	for i := range pods.Items {
+		cpu, err := m.cluster.PodCPU(&pods.Items[i])
+		if err != nil {
+			return use, err
+		}
+		memory, err := m.cluster.PodMemory(&pods.Items[i])
+		if err != nil {
+			return use, err
+		}
+		use.CPU += cpu.Seconds()
+		use.Memory = max(use.Memory, float64(memory)/(1<<20))
+	}
+	return use, nil
 }

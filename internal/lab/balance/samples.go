@@ -4,12 +4,22 @@ package balance
 
 import (
 	"slices"
+	"time"
 
 	"wangell.loutres.me/internal/lab/proxy"
 )
 
 // AllModes are the compared modes.
-var AllModes = []string{proxy.ModeNftables, proxy.ModeWangell}
+var AllModes = []string{proxy.ModeNftables, proxy.ModeWangell, proxy.ModeRequest}
+
+// workModes are those that are also compared with a server that works for each answer, and workPatterns how.
+var (
+	workModes    = []string{proxy.ModeWangell, proxy.ModeRequest}
+	workPatterns = []string{"one_connection", "five_connections", "pool_20"}
+)
+
+// work is the processor time of an answer of that server.
+const work = 2 * time.Millisecond
 
 // Pattern is a way in which clients use connections.
 type Pattern struct {
@@ -45,15 +55,33 @@ type Sample struct {
 	Connections map[string]int `json:"connections"`
 	Failed      int            `json:"failed"`
 	Errors      []string       `json:"errors,omitempty"` // the first few
+	// Work is the processor time that an answer costs the server, in milliseconds.
+	Work float64 `json:"work_ms,omitempty"`
+	// P50 and P99 are percentiles of the time of a request in milliseconds, 0 if none was answered.
+	P50 float64 `json:"p50_ms"`
+	P99 float64 `json:"p99_ms"`
+	// Envoy is what the Envoys used; nil in modes without one.
+	Envoy *EnvoyUse `json:"envoy,omitempty"`
 }
 
-// perSecond returns the requests per second.
-func (s Sample) perSecond() float64 {
+// EnvoyUse is what the Envoys of all nodes used.
+type EnvoyUse struct {
+	CPU    float64 `json:"cpu_s"`      // of all, in seconds
+	Memory float64 `json:"memory_mib"` // of the largest at the end, without files
+}
+
+// answered returns the number of requests that were answered.
+func (s Sample) answered() int {
 	n := 0
 	for _, r := range s.Requests {
 		n += r
 	}
-	return float64(n) / s.Seconds
+	return n
+}
+
+// perSecond returns the requests per second.
+func (s Sample) perSecond() float64 {
+	return float64(s.answered()) / s.Seconds
 }
 
 // busiest returns the largest count over the mean: 1 if all are equal, also if all are zero.

@@ -8,26 +8,31 @@ import (
 	"strconv"
 	"strings"
 
+	"wangell.loutres.me/internal/lab/proxy"
 	"wangell.loutres.me/internal/lab/report"
 )
 
 const reportName = "balance"
 
-const how = `A service of %d pods on a cluster of several nodes on one machine, once behind kube-proxy in nftables
-mode (ClusterIP) and once behind Wangell (its service address). The answers name the pod that they come from. Clients
-are Go programs with net/http in the network namespace of a pod of the first node; each thread makes one request after
-the other. A pool is net/http's: a request takes the connection that was returned last, or makes a new one if none is
-free. Both sides balance connections, not requests: everything on one connection goes to one pod. So with few
-connections the busiest pod is far above the mean, and a pool that uses some connections more than others is uneven
-even if its connections are spread evenly. Least open flows counts the flows that are open when a new one arrives:
-connections that follow each other are spread in turn. Client and pods share the machine's cores.`
+const how = `A service of %[1]d pods on a cluster of several nodes on one machine: behind kube-proxy in nftables mode
+(ClusterIP), behind Wangell (its service address), and behind Wangell with balancing.level: Request, where the Envoy of
+the client's node chooses a pod for each request. The answers name the pod that they come from. Clients are Go programs
+with net/http in the network namespace of a pod of the first node; each thread makes one request after the other. A pool
+is net/http's: a request takes the connection that was returned last, or makes a new one if none is free. The first two
+balance connections, not requests: everything on one connection goes to one pod. So with few connections the busiest pod
+is far above the mean, and a pool that uses some connections more than others is uneven even if its connections are
+spread evenly. Least open flows counts the flows that are open when a new one arrives: connections that follow each
+other are spread in turn. With Request, pods take turns. A connection is counted for the pod that answered it last. The
+server answers at once, or uses %[2]v of processor time for each answer. Envoy's processor time is that of its pods on
+all nodes, its memory that of the largest without files. Client, Envoy and pods share the machine's cores.`
 
 // newReport makes the report from samples. The caller adds time, parameters and versions.
 func newReport(samples []Sample) *report.Report {
 	modes := modesOf(samples)
 	return &report.Report{
-		Name: reportName, Title: "Balancing: which pods get the requests", Raw: samples, How: fmt.Sprintf(how, replicas),
-		Summary: summary(modes, samples), Tables: []report.Table{table(samples)}, Figure: figure(modes, samples),
+		Name: reportName, Title: "Balancing: which pods get the requests", Raw: samples,
+		How:     fmt.Sprintf(how, replicas, work),
+		Summary: summary(modes, samples), Tables: tables(samples), Figure: figure(modes, samples),
 	}
 }
 
@@ -43,17 +48,22 @@ func ofPattern(samples []Sample, p Pattern) []Sample {
 	return slices.DeleteFunc(slices.Clone(samples), func(s Sample) bool { return s.Pattern != p.Key })
 }
 
-func summary(modes []string, samples []Sample) (out report.Summary) {
-	for _, p := range Patterns {
-		for _, s := range ofPattern(samples, p) {
-			out = append(out, report.Value{Key: p.Key + "_busiest_over_mean_" + s.Mode, Value: busiest(s.Requests),
-				Meaning: p.Name + ", " + s.Mode + ": requests of the busiest pod over the mean"})
-		}
-		for _, s := range ofPattern(samples, p) {
-			out = append(out, report.Value{Key: p.Key + "_req_per_s_" + s.Mode, Value: s.perSecond(),
-				Meaning: p.Name + ", " + s.Mode + ": requests per second"})
+// split returns the samples with a server that answers at once, and those with one that works.
+func split(samples []Sample) (idle, working []Sample) {
+	for _, s := range samples {
+		if s.Work > 0 {
+			working = append(working, s)
+		} else {
+			idle = append(idle, s)
 		}
 	}
+	return idle, working
+}
+
+func summary(modes []string, samples []Sample) (out report.Summary) {
+	idle, working := split(samples)
+	out = append(out, perPattern("", "", idle)...)
+	out = append(out, perPattern("work_", fmt.Sprintf(", %v of work", work), working)...)
 	for _, mode := range modes {
 		failed := 0
 		for _, s := range samples {
@@ -64,16 +74,85 @@ func summary(modes []string, samples []Sample) (out report.Summary) {
 		out = append(out, report.Value{Key: "failed_requests_" + mode, Value: float64(failed),
 			Meaning: mode + ": failed requests"})
 	}
+	return append(append(out, envoySummary("", "", idle)...),
+		envoySummary("work_", fmt.Sprintf(", %v of work", work), working)...)
+}
+
+// perPattern are the values of each pattern. Keys begin with prefix, and meanings have more to them.
+func perPattern(prefix, more string, samples []Sample) (out report.Summary) {
+	for _, p := range Patterns {
+		of := ofPattern(samples, p)
+		add := func(key, meaning string, value func(Sample) float64) {
+			for _, s := range of {
+				out = append(out, report.Value{Key: prefix + p.Key + "_" + key + "_" + s.Mode, Value: value(s),
+					Meaning: p.Name + more + ", " + s.Mode + ": " + meaning})
+			}
+		}
+		add("busiest_over_mean", "requests of the busiest pod over the mean",
+			func(s Sample) float64 { return busiest(s.Requests) })
+		add("req_per_s", "requests per second", Sample.perSecond)
+		add("p50_ms", "median time of a request, ms", func(s Sample) float64 { return s.P50 })
+		add("p99_ms", "99th percentile, ms", func(s Sample) float64 { return s.P99 })
+		connection, request := find(of, proxy.ModeWangell), find(of, proxy.ModeRequest)
+		if connection == nil || request == nil {
+			continue
+		}
+		out = append(out,
+			report.Value{Key: prefix + p.Key + "_request_over_connection", Value: request.perSecond() / connection.perSecond(),
+				Meaning: p.Name + more + ": requests per second with Request over those with Connection"},
+			report.Value{Key: prefix + p.Key + "_added_p50_ms", Value: request.P50 - connection.P50,
+				Meaning: p.Name + more + ": what Request adds to the median, ms"},
+			report.Value{Key: prefix + p.Key + "_added_p99_ms", Value: request.P99 - connection.P99,
+				Meaning: p.Name + more + ": what Request adds to the 99th percentile, ms"})
+	}
 	return out
 }
 
-func table(samples []Sample) report.Table {
-	t := report.Table{Title: "By pattern", Header: []string{"pattern", "mode", "requests by pod, %", "busiest over mean",
-		"connections by pod", "requests per second", "failed"}}
+// find returns the sample of a mode; nil if there is none.
+func find(samples []Sample, mode string) *Sample {
+	i := slices.IndexFunc(samples, func(s Sample) bool { return s.Mode == mode })
+	if i < 0 {
+		return nil
+	}
+	return &samples[i]
+}
+
+// envoySummary says what Envoy costs, as perPattern.
+func envoySummary(prefix, more string, samples []Sample) report.Summary {
+	var cpu, memory, requests float64
+	for _, s := range samples {
+		if s.Envoy != nil {
+			cpu += s.Envoy.CPU
+			memory = max(memory, s.Envoy.Memory)
+			requests += float64(s.answered())
+		}
+	}
+	if requests == 0 {
+		return nil
+	}
+	return report.Summary{
+		{Key: prefix + "envoy_cores_per_1000_req_per_s", Value: 1000 * cpu / requests,
+			Meaning: "Envoy" + more + ": cores per 1,000 requests per second"},
+		{Key: prefix + "envoy_memory_mib", Value: memory, Meaning: "Envoy" + more + ": most memory of one, MiB"},
+	}
+}
+
+func tables(samples []Sample) (out []report.Table) {
+	idle, working := split(samples)
+	out = append(out, table("By pattern", idle))
+	if len(working) > 0 {
+		out = append(out, table(fmt.Sprintf("By pattern, %v of work for each answer", work), working))
+	}
+	return out
+}
+
+func table(title string, samples []Sample) report.Table {
+	t := report.Table{Title: title, Header: []string{"pattern", "mode", "requests by pod, %", "busiest over mean",
+		"connections by pod", "requests per second", "p50, ms", "p99, ms", "failed"}}
 	for _, p := range Patterns {
 		for _, s := range ofPattern(samples, p) {
 			var shares, connections []string
-			total := max(1, s.perSecond()*s.Seconds)
+			total := max(1, float64(s.answered()))
 			for _, n := range descending(s.Requests) {
 				shares = append(shares, strconv.FormatFloat(100*float64(n)/total, 'f', 1, 64))
 			}
@@ -82,7 +161,7 @@ func table(samples []Sample) report.Table {
 			}
 			t.Rows = append(t.Rows, []string{p.Name, s.Mode, strings.Join(shares, " "),
 				report.Decimal(busiest(s.Requests)), strings.Join(connections, " "), report.Whole(s.perSecond()),
-				strconv.Itoa(s.Failed)})
+				report.Decimal(s.P50), report.Decimal(s.P99), strconv.Itoa(s.Failed)})
 		}
 	}
 	return t

@@ -42,7 +42,7 @@ func TestPodEventsYieldPhasesAndAddress(t *testing.T) {
 	}
 }
 
-func TestPodCPUIsReadFromEitherCgroupVersion(t *testing.T) {
+func TestUseOfPodsIsReadFromEitherCgroupVersion(t *testing.T) {
 	v1, v2 := t.TempDir(), t.TempDir()
 	write := func(file, text string) {
 		t.Helper()
@@ -62,6 +62,16 @@ func TestPodCPUIsReadFromEitherCgroupVersion(t *testing.T) {
 		}
 	}
 	if got, err := podCPU([]string{v1, v2}, "/node-1", "C"); err == nil {
+		t.Errorf("a pod that does not exist: %v", got)
+	}
+	write(filepath.Join(v1, "node-1/kubepods/burstable/podA/memory.stat"), "rss 1\ntotal_cache 7\ntotal_rss 4096\n")
+	write(filepath.Join(v2, "node-1/kubepods/podB/memory.stat"), "anon 8192\nfile 7\n")
+	for uid, want := range map[string]int64{"A": 4096, "B": 8192} {
+		if got, err := podMemory([]string{v1, v2}, "/node-1", uid); err != nil || got != want {
+			t.Errorf("pod %s: %v, %v; want %v", uid, got, err, want)
+		}
+	}
+	if got, err := podMemory([]string{v1, v2}, "/node-1", "C"); err == nil {
 		t.Errorf("a pod that does not exist: %v", got)
 	}
 }

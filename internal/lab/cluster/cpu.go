@@ -27,10 +27,44 @@ func (c *Cluster) PodCPU(pod *corev1.Pod) (time.Duration, error) {
 	return 0, fmt.Errorf("pod %s is on no node", pod.Name)
 }
 
+// PodMemory returns the memory in bytes that the processes of a pod have of their own at present, without files.
+func (c *Cluster) PodMemory(pod *corev1.Pod) (int64, error) {
+	for _, n := range c.File.Nodes {
+		if n.Name == pod.Spec.NodeName {
+			return podMemory(memoryMounts, n.Cgroup, string(pod.UID))
+		}
+	}
+	return 0, fmt.Errorf("pod %s is on no node", pod.Name)
+}
+
+// memoryMounts are the possible places of memory by cgroup, as cgroupMounts.
+var memoryMounts = []string{"/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified", "/sys/fs/cgroup"}
+
+// podMemory is podCPU for memory: total_rss of version 1, or anon of version 2.
+func podMemory(mounts []string, node, uid string) (int64, error) {
+	for _, mount := range mounts {
+		for _, qos := range qosClasses {
+			data, err := os.ReadFile(filepath.Join(mount, node, "kubepods", qos, "pod"+uid, "memory.stat"))
+			if err != nil {
+				continue
+			}
+			for line := range strings.Lines(string(data)) {
+				if key, value, _ := strings.Cut(strings.TrimSpace(line), " "); key == "total_rss" || key == "anon" {
+					return strconv.ParseInt(value, 10, 64)
+				}
+			}
+		}
+	}
+	return 0, errors.New("its cgroup does not exist")
+}
+
+// qosClasses are the folders of pods below kubepods.
+var qosClasses = []string{"", "burstable", "besteffort"}
+
 // podCPU looks below a node's cgroup, where kubelet makes kubepods/[QOS/]podUID.
 func podCPU(mounts []string, node, uid string) (time.Duration, error) {
 	for _, mount := range mounts {
-		for _, qos := range []string{"", "burstable", "besteffort"} {
+		for _, qos := range qosClasses {
 			dir := filepath.Join(mount, node, "kubepods", qos, "pod"+uid)
 			if data, err := os.ReadFile(filepath.Join(dir, "cpuacct.usage")); err == nil {
 				ns, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)

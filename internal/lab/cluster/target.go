@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"time"
 
@@ -52,6 +53,8 @@ type Server struct {
 	Stop string
 	// Delay is the environment variable DELAY; see lab/proxy/scaling/server.
 	Delay time.Duration
+	// Work is the environment variable WORK: the processor time of each answer; see the hello image.
+	Work time.Duration
 }
 
 // PodSpec returns the specification of the pods. They are spread over the nodes.
@@ -59,6 +62,9 @@ func (s Server) PodSpec() map[string]any {
 	env := []any{map[string]any{"name": "STOP", "value": s.Stop}}
 	if s.Delay > 0 {
 		env = append(env, map[string]any{"name": "DELAY", "value": s.Delay.String()})
+	}
+	if s.Work > 0 {
+		env = append(env, map[string]any{"name": "WORK", "value": s.Work.String()})
 	}
 	return map[string]any{
 		"automountServiceAccountToken": false, "enableServiceLinks": false, "terminationGracePeriodSeconds": int64(15),
@@ -91,13 +97,27 @@ func (c *Cluster) Create(
 
 // WangellTarget makes a WangellService and waits until it has an address.
 func (c *Cluster) WangellTarget(ctx context.Context, name string, server Server, maxReplicas int) (*Target, error) {
-	err := c.Create(ctx, WangellServices, v1alpha1.Kind, name, map[string]any{
+	return c.wangellTarget(ctx, name, server, maxReplicas, nil)
+}
+
+// RequestTarget is WangellTarget for a service that balances requests.
+func (c *Cluster) RequestTarget(ctx context.Context, name string, server Server, maxReplicas int) (*Target, error) {
+	return c.wangellTarget(ctx, name, server, maxReplicas,
+		map[string]any{"balancing": map[string]any{"level": string(v1alpha1.LevelRequest)}})
+}
+
+// wangellTarget makes a WangellService with more in its specification.
+func (c *Cluster) wangellTarget(ctx context.Context, name string, server Server, maxReplicas int,
+	more map[string]any) (*Target, error) {
+	spec := map[string]any{
 		"port": int64(80), "targetPort": int64(HelloPort), "idleTimeout": int64(24 * 3600),
 		"maxReplicas": int64(maxReplicas),
 		"template": map[string]any{
 			"metadata": map[string]any{"labels": map[string]any{"load": "server"}}, "spec": server.PodSpec(),
 		},
-	})
+	}
+	maps.Copy(spec, more)
+	err := c.Create(ctx, WangellServices, v1alpha1.Kind, name, spec)
 	if err != nil {
 		return nil, fmt.Errorf("%w: is Wangell's chart installed?", err)
 	}

@@ -28,6 +28,8 @@ const (
 	ModeIptables = "iptables" // kube-proxy
 	ModeNftables = "nftables" // kube-proxy
 	ModeWangell  = "wangell"
+	// ModeRequest is Wangell with balancing.level: Request.
+	ModeRequest = "wangell_request"
 	// ModeDirect is the limit: clients connect to the pods themselves.
 	ModeDirect = "direct"
 )
@@ -41,6 +43,8 @@ func ModeColor(mode string) color.RGBA {
 		return report.Sky
 	case ModeWangell:
 		return report.Blue
+	case ModeRequest:
+		return report.Green
 	}
 	return report.Grey
 }
