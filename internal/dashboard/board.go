@@ -145,14 +145,14 @@ func (b *board) service(t *Tick, name string, s controller.Status, elapsed time.
 		e.row = row
 		t.Services = append(t.Services, row)
 	}
-	load := loadOf(e.row.ID, e.traffic, s.Traffic, elapsed, latestOf(s))
+	load := loadOf(e.row.ID, e.traffic, s.Traffic, elapsed, latestOf(s), e.row.Requests)
 	e.traffic = s.Traffic
 	if load != e.load {
 		e.load = load
 		t.Loads, t.loadsFrom = append(t.Loads, load), append(t.loadsFrom, e.row.Namespace)
 	}
 	count := countOf(s)
-	b.history.service(e.row.ID, sample{float32(load[2]), s.Traffic.OpenFlows, count})
+	b.history.service(e.row.ID, sample{float32(load[2]), uint32(load[1]), count})
 	e.detail = Detail{Count: [4]uint16{count.Good, count.Failed, count.Coming, count.Going}}
 	b.pods(e, s.Pods, elapsed)
 }
@@ -174,7 +174,7 @@ func (b *board) pods(e *entry, pods []controller.PodStatus, elapsed time.Duratio
 			p.pod = pod
 			e.detail.Pods = append(e.detail.Pods, pod)
 		}
-		load := loadOf(p.pod.ID, p.traffic, s.Traffic, elapsed, 0)
+		load := loadOf(p.pod.ID, p.traffic, s.Traffic, elapsed, 0, e.row.Requests)
 		p.traffic = s.Traffic
 		if load != p.load {
 			p.load = load

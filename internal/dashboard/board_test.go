@@ -12,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/lifecycle"
 )
@@ -47,6 +48,24 @@ func TestTickHasOnlyWhatHasChanged(t *testing.T) {
 	tick = b.next(at(4, a))
 	if len(tick.Gone) != 1 || b.services["default/z"] != nil || len(b.services["default/a"].detail.Gone) != 1 {
 		t.Errorf("gone: %+v, %+v", tick, b.services["default/a"].detail)
+	}
+}
+
+func TestLoadsAreRequestsWhereTheyAreBalanced(t *testing.T) {
+	b := newBoard()
+	a := warm("a", 1)
+	a.Service.Spec.Balancing = &v1alpha1.Balancing{Level: v1alpha1.LevelRequest}
+	b.next(at(0, a))
+	a.Traffic = controller.Traffic{OpenFlows: 7, NewFlows: 70, BytesIn: 30, OpenRequests: 3, RequestsPerSecond: 12.5}
+	a.Pods[0].Traffic = a.Traffic
+	tick := b.next(at(1, a))
+	e := b.services["default/a"]
+	if want := (Load{float64(e.row.ID), 3, 12.5, 30, 0, 0}); !e.row.Requests || tick.Loads[0] != want ||
+		e.detail.Loads[0][2] != 12.5 {
+		t.Errorf("%+v, %+v, want %v", tick, e.detail, want)
+	}
+	if h := b.all("default/a", whole{}).Watched.History; h.Rate[1] != 12.5 || h.Open[1] != 3 {
+		t.Errorf("history %+v", h)
 	}
 }
 

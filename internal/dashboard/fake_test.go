@@ -148,10 +148,16 @@ func busy(f *fakeSource) {
 	for i := range f.services {
 		s := &f.services[i]
 		var open uint32
+		s.Traffic.RequestsPerSecond = 0
 		for k := range s.Pods {
 			p := &s.Pods[k]
 			wave := 1 + 0.4*math.Sin(float64(now.UnixMilli())/7000+float64(i)+float64(k))
 			n := uint64(wave * float64(40+13*(k%5)))
+			if s.Service.Spec.BalancesRequests() {
+				p.Traffic.RequestsPerSecond, p.Traffic.OpenRequests = float64(n), uint32(k)
+				s.Traffic.RequestsPerSecond += float64(n)
+				continue
+			}
 			p.Traffic.NewFlows += n
 			p.Traffic.BytesIn += n * 420
 			p.Traffic.BytesOut += n * 3100

@@ -51,7 +51,7 @@ type History struct {
 	Failed []uint16  `json:"failed"`
 	Coming []uint16  `json:"coming"`
 	Going  []uint16  `json:"going"`
-	// Pods are new flows per second by the number of the pod.
+	// Pods are new flows, or requests, per second by the number of the pod.
 	Pods map[int][]float32 `json:"pods,omitempty"`
 }
 
@@ -97,7 +97,7 @@ func (h *history) service(id int, s sample) {
 	r.put(s)
 }
 
-// pod records the new flows per second of a pod.
+// pod records the rate of a pod.
 func (h *history) pod(id int, rate float64) {
 	r := h.pods[id]
 	if r == nil {

@@ -11,16 +11,17 @@ import (
 	"testing"
 	"time"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/testutil/browser"
 )
 
 // manyServices is a source with 1,000 services that all have connections, one of them with 200 pods, one with a few
-// pods and wakes, and one that has failed.
+// pods and wakes, one that balances requests, and one that has failed.
 func manyServices() *fakeSource {
 	var all []controller.Status
-	for i := range 999 {
+	for i := range 998 {
 		switch {
 		case i%10 == 0:
 			all = append(all, cold(fmt.Sprintf("app-%03d", i), time.Now().Add(-time.Duration(i)*time.Minute)))
@@ -31,7 +32,9 @@ func manyServices() *fakeSource {
 	broken := cold("broken", time.Time{})
 	broken.Service.Status.State = lifecycle.Failed.String()
 	broken.Service.Status.Message = `image "registry.example/broken:v1": not found in registry (pull 404)`
-	all = append(all, warm("web", 5), warm("crowd", 200), broken)
+	api := warm("api", 3)
+	api.Service.Spec.Balancing = &v1alpha1.Balancing{Level: v1alpha1.LevelRequest}
+	all = append(all, warm("web", 5), warm("crowd", 200), broken, api)
 	f := newFake(all...)
 	f.wakes = []lifecycle.Waterfall{woken("default/web", 1, 1), woken("default/web", 2, 1.3), {
 		Service: "default/broken", Number: 1, Start: time.Now(), Result: lifecycle.ResultFailed, Parked: 1,

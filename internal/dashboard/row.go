@@ -39,6 +39,8 @@ type Row struct {
 	Wakes  uint64 `json:"wakes,omitempty"`
 	Wake   int64  `json:"wake,omitempty"`
 	Result string `json:"result,omitempty"`
+	// Requests is set if requests are balanced: loads then count them instead of connections.
+	Requests bool `json:"req,omitempty"`
 }
 
 // rowOf describes a service with a number.
@@ -48,7 +50,7 @@ func rowOf(id int, s controller.Status) Row {
 		Image: s.Service.Spec.Image, State: s.Service.Status.State, Message: s.Service.Status.Message,
 		Serving: s.Serving, Desired: s.Desired, Idle: s.Service.Spec.IdleTimeout,
 		Asleep: math.Round(s.Slept.Seconds), CPU: round(s.Slept.CPU), Memory: round(s.Slept.Memory),
-		CPUs: s.Slept.RequestCPU, Bytes: s.Slept.RequestMemory,
+		CPUs: s.Slept.RequestCPU, Bytes: s.Slept.RequestMemory, Requests: s.Service.Spec.BalancesRequests(),
 	}
 	if !s.Slept.Since.IsZero() {
 		r.Since = s.Slept.Since.Unix()
@@ -85,12 +87,12 @@ func podOf(id int, p controller.PodStatus) Pod {
 }
 
 // Load is what a service or a pod does now: its number, open flows, new ones per second, IP bytes per second from
-// clients and to them, and for a service the Unix time of its last packet in seconds. It is an array, because most of
-// what is sent are loads.
+// clients and to them, and for a service the Unix time of its last packet in seconds. Where requests are balanced, they
+// are counted instead of flows. It is an array, because most of what is sent are loads.
 type Load [6]float64
 
 // loadOf is the load between two samples, of which the second is taken at after.
-func loadOf(id int, before, after controller.Traffic, elapsed time.Duration, latest int64) Load {
+func loadOf(id int, before, after controller.Traffic, elapsed time.Duration, latest int64, requests bool) Load {
 	perSecond := func(before, after uint64) float64 {
 		if after < before {
 			before = 0 // it counts anew
@@ -100,8 +102,12 @@ func loadOf(id int, before, after controller.Traffic, elapsed time.Duration, lat
 		}
 		return round(float64(after-before) / elapsed.Seconds())
 	}
+	open, rate := float64(after.OpenFlows), perSecond(before.NewFlows, after.NewFlows)
+	if requests {
+		open, rate = float64(after.OpenRequests), round(after.RequestsPerSecond)
+	}
 	return Load{
-		float64(id), float64(after.OpenFlows), perSecond(before.NewFlows, after.NewFlows),
+		float64(id), open, rate,
 		perSecond(before.BytesIn, after.BytesIn), perSecond(before.BytesOut, after.BytesOut), float64(latest),
 	}
 }

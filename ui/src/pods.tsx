@@ -47,15 +47,18 @@ export function series(w: Watched, mode: Mode, seconds: number): { times: number
   return { times, lines: lines.reverse() }; // the topmost is drawn first
 }
 
-export function PodsPanel({ watched, now, seconds, theme }: { watched: Watched; now: number; seconds: number; theme: string }) {
+interface PanelProps { watched: Watched; requests?: boolean; now: number; seconds: number; theme: string }
+
+export function PodsPanel({ watched, requests, now, seconds, theme }: PanelProps) {
+  const title = t(requests ? 'requestsPerPod' : 'perPod');
   const [mode, setMode] = useState<Mode>('stacked');
   const even = evenness(watched.pods.values());
   const { times, lines } = series(watched, mode, seconds);
   return (
-    <Panel title={t('perPod')} actions={
+    <Panel title={title} actions={
       <Choices label={t('chart')} value={mode} choose={setMode}
         choices={[{ value: 'stacked', text: t('stacked') }, { value: 'lines', text: t('lines') }]} />}>
-      <Chart label={`${t('perPod')}: ${t('mean')} ${count(even.mean)}, ${t('busiest')} ${count(even.busiest)}`} times={times}
+      <Chart label={`${title}: ${t('mean')} ${count(even.mean)}, ${t('busiest')} ${count(even.busiest)}`} times={times}
         lines={lines} height={220} now={now / 1000} seconds={seconds} theme={`${theme} ${mode}`} />
     </Panel>
   );
@@ -85,7 +88,7 @@ export function CountPanel({ watched, now, seconds, theme }: { watched: Watched;
 }
 
 /** PodTable is the load of each pod now, with bars and a mark at the mean. */
-export function PodTable({ watched, now }: { watched: Watched; now: number }) {
+export function PodTable({ watched, requests, now }: { watched: Watched; requests?: boolean; now: number }) {
   const [sort, setSort] = useState<Sort>({ key: 'name', down: false });
   const pods = byPod(watched);
   const even = evenness(watched.pods.values());
@@ -96,7 +99,7 @@ export function PodTable({ watched, now }: { watched: Watched; now: number }) {
     { key: 'name', title: 'pod', compare: (a, b) => a.pod.pod.id - b.pod.pod.id, cell: ({ pod, color }) => (
       <span class="podname"><i class="swatch" style={{ background: color }} aria-hidden="true" />
         <code title={pod.pod.name}>{shortName(pod.pod.name)}</code></span>) },
-    { key: 'rate', title: 'rate', numeric: true, descending: true, compare: by((p) => p.load[2]), cell: ({ pod }) => <b>{count(pod.load[2])}</b> },
+    { key: 'rate', title: requests ? 'requestRate' : 'rate', numeric: true, descending: true, compare: by((p) => p.load[2]), cell: ({ pod }) => <b>{count(pod.load[2])}</b> },
     { key: 'bar', title: 'byMean', cell: ({ pod, color }) => (
       <div class="bar" aria-hidden="true">
         <i style={{ width: `${(pod.load[2] / most) * 100}%`, background: color }} />

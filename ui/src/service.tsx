@@ -41,8 +41,8 @@ export function ServiceView({ store, name, about, theme }: { store: Store; name:
         </div>
       </div>
       <dl class="tiles">
-        <Tile name={t('perSecond')}>{count(load[2])}</Tile>
-        <Tile name={t('openConnections')}>{count(load[1])}</Tile>
+        <Tile name={t(row.req ? 'requestRate' : 'rate')}>{count(load[2])}</Tile>
+        <Tile name={t(row.req ? 'openRequests' : 'openConnections')}>{count(load[1])}</Tile>
         <Tile name={t('busiestByMean')}>{even?.ratio !== undefined ? even.ratio.toFixed(2) : '–'}</Tile>
         <Tile name={t('podsServing')} more={t('ofDesired', row.desired)}>{row.serving}</Tile>
         <Tile name={t('lastWake')}>{row.wake !== undefined ? micros(row.wake) : '–'}</Tile>
@@ -53,10 +53,10 @@ export function ServiceView({ store, name, about, theme }: { store: Store; name:
       {w && (
         <>
           <div class="columns">
-            <PodsPanel watched={w} now={store.now} seconds={seconds} theme={theme} />
+            <PodsPanel watched={w} requests={row.req} now={store.now} seconds={seconds} theme={theme} />
             <CountPanel watched={w} now={store.now} seconds={seconds} theme={theme} />
           </div>
-          <PodTable watched={w} now={store.now} />
+          <PodTable watched={w} requests={row.req} now={store.now} />
         </>
       )}
       {about?.connections && <Peers known service={name} />}

@@ -43,7 +43,8 @@ function columns(now: number): Column<Service>[] {
     { key: 'flows', title: 'flows', numeric: true, descending: true, wide: 1,
       compare: (a, b) => a.load[1] - b.load[1] || byName(b, a), cell: (s) => count(s.load[1]) },
     { key: 'rate', title: 'perSecond', numeric: true, descending: true,
-      compare: (a, b) => a.load[2] - b.load[2] || byName(b, a), cell: (s) => <b>{count(s.load[2])}</b> },
+      compare: (a, b) => a.load[2] - b.load[2] || byName(b, a), cell: (s) => (
+        <span class="two"><b>{count(s.load[2])}</b><small>{t(s.row.req ? 'requestRate' : 'rate')}</small></span>) },
     { key: 'spark', title: 'lastMinute', wide: 1, cell: (s) => <Spark values={s.rates} length={shortSpan} /> },
     { key: 'latest', title: 'lastPacket', numeric: true, descending: true, wide: 3,
       compare: (a, b) => a.load[5] - b.load[5] || byName(b, a), cell: (s) => ago(s.load[5], now) },
@@ -109,8 +110,10 @@ function Summary({ services, now }: { services: Service[]; now: number }) {
   let awake = 0;
   const saved = { cpu: 0, memory: 0 };
   for (const s of services) {
-    rate += s.load[2];
-    open += s.load[1];
+    if (!s.row.req) {
+      rate += s.load[2];
+      open += s.load[1];
+    }
     pods += s.row.serving;
     if (s.row.state !== 'Cold') awake++;
     const { cpu, memory } = slept(s.row, now);

@@ -21,11 +21,12 @@ export interface Row {
   wakes?: number;
   wake?: number;
   result?: string;
+  req?: boolean;
 }
 
 export type State = 'Cold' | 'Waking' | 'Warm' | 'Stopping' | 'Failed';
 
-/** id, open flows, new ones per second, bytes in and out per second, time of the last packet in Unix seconds. */
+/** id, open flows (or requests, if the service has req), new ones per second, bytes in and out per second, time of the last packet in Unix seconds. */
 export type Load = [number, number, number, number, number, number];
 
 export interface Pod {

@@ -25,7 +25,7 @@ test('services are listed, searched, filtered and sorted', async () => {
   await page.getByRole('radio', { name: /^Failed/ }).click();
   assert.match(await row(page, 'broken').innerText(), /not found in registry/);
   await page.getByRole('radio', { name: /^All/ }).click();
-  await page.getByRole('button', { name: 'Conn/s' }).click();
+  await page.getByRole('button', { name: 'Rate' }).click();
   await page.waitForFunction(() => document.querySelector('tbody tr a')?.textContent === 'default/crowd');
   assert.deepEqual(page.problems, []);
   await page.context().close();
@@ -40,6 +40,18 @@ test('rows are reached by keyboard', async () => {
   await page.getByRole('heading', { level: 1, name }).waitFor();
   await page.getByRole('link', { name: 'All services' }).click();
   await page.getByRole('searchbox').waitFor();
+  await page.context().close();
+});
+
+test('a service that balances requests shows them instead of connections', async () => {
+  const page = await open(browser, `${url}#/services/default/api`);
+  await page.getByRole('heading', { level: 2, name: 'Requests per second by pod' }).waitFor();
+  const tiles = page.locator('dl.tiles');
+  await page.waitForFunction(() => /Req\/s\s+[1-9]/.test(document.querySelector('dl.tiles')?.innerText ?? ''));
+  assert.match(await tiles.innerText(), /Open requests\s+\d/);
+  assert.match(await page.getByRole('table', { name: 'Pods' }).innerText(), /Req\/s/);
+  await shot(page, 'requests');
+  assert.deepEqual(page.problems, []);
   await page.context().close();
 });
 
