@@ -22,6 +22,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"wangell.loutres.me/internal/testutil/envoytest"
 	"wangell.loutres.me/internal/testutil/syncbuf"
 )
@@ -33,6 +35,7 @@ type running struct {
 	connected chan Proxy
 	log       *syncbuf.Buffer
 	counts    counts
+	pid       int
 }
 
 // runEnvoy starts Envoy, without a service yet.
@@ -56,7 +59,7 @@ func runEnvoy(t testing.TB) *running {
 	t.Cleanup(r.server.Close)
 	config, err := Bootstrap(BootstrapConfig{
 		Proxy: Proxy{Addr: netip.MustParseAddr("127.0.0.1"), Netns: "/ns"}, Socket: socket,
-		MaxHeap: 1 << 30, MaxConnections: 1000,
+		MaxHeap: 1 << 30, MaxConnections: 20_000,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -65,6 +68,15 @@ func runEnvoy(t testing.TB) *running {
 		"--log-level", "warning")
 	cmd.Stderr = r.log
 	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r.pid = cmd.Process.Pid
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		t.Fatal(err)
+	}
+	files.Cur = files.Max
+	if err := unix.Prlimit(r.pid, unix.RLIMIT_NOFILE, &files, nil); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
