@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"time"
 
@@ -52,9 +51,6 @@ func (p place) tryLock() (*os.File, error) {
 	}
 	if there, err := os.Stat(string(p)); err != nil || !os.SameFile(mine, there) {
 		f.Close()
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
 		return nil, err
 	}
 	return f, nil
