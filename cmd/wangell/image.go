@@ -20,18 +20,19 @@ import (
 func newImage(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "image",
-		Short:   "Build, load, list, analyse, convert and optimise images without Docker",
+		Short:   "Build, pull, load, list, remove, analyse, convert and optimise images without Docker",
 		GroupID: groupRun,
 		Example: `  wangell image build hello --out hello.tar
   sudo wangell image load hello.tar
+  sudo wangell image pull docker.io/library/redis:8
   sudo wangell image ls
   sudo wangell image analyse hello.tar
   wangell image convert --layers split=64MB --compression zstd hello.tar hello-split.tar`,
 		Args: onlySubcommands,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newImageBuild(), newImageLoad(g), newImageList(g), newImageAnalyse(),
-		newImageConvert(), newImageOptimise(g))
+	cmd.AddCommand(newImageBuild(), newImagePull(g), newImageLoad(g), newImageList(g), newImageRemove(g),
+		newImageAnalyse(), newImageConvert(), newImageOptimise(g))
 	return cmd
 }
 

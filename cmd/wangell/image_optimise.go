@@ -4,13 +4,11 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/opencontainers/go-digest"
@@ -59,7 +57,7 @@ rearranged.`,
 			if o.Compression, err = convert.ParseCompression(compression); err != nil {
 				return usage(cmd, "--compression %v", err)
 			}
-			if o.Source, err = imageToOptimise(cmd.Context(), g, args[0]); err != nil {
+			if o.Source, err = imageOfArgument(cmd.Context(), g, args[0]); err != nil {
 				return err
 			}
 			o.Destination = ""
@@ -107,26 +105,6 @@ rearranged.`,
 	// The flags exist.
 	_ = errors.Join(cmd.MarkFlagDirname("resume"), cmd.MarkFlagDirname("snapshotter-root"))
 	return cmd
-}
-
-// imageToOptimise returns the image of a service of the instance, or the argument if it can only be an image.
-func imageToOptimise(ctx context.Context, g *globals, arg string) (string, error) {
-	c := g.client()
-	defer c.Close()
-	services, err := c.Status(ctx)
-	if err != nil {
-		services = nil
-	}
-	image, known := imageOf(services, arg)
-	switch {
-	case known:
-		return image, nil
-	case strings.ContainsAny(arg, ":@."):
-		return arg, nil
-	case err != nil:
-		return "", fmt.Errorf("service %q: %w; or name an image, with its tag", arg, err)
-	}
-	return "", fmt.Errorf("service %q: not found: see wangell ps, or name an image, with its tag", arg)
 }
 
 // imageOf returns the image of a service, named with or without its namespace. Without it, the one in the namespace

@@ -68,8 +68,8 @@ func newImageCache(ctx context.Context, c *client.Client, lazy *lazyPlugin, inse
 	}
 }
 
-// normalized completes a reference with its registry and tag: "nginx" becomes "docker.io/library/nginx:latest".
-func normalized(ref string) (string, error) {
+// FullName completes a reference with its registry and tag: "nginx" becomes "docker.io/library/nginx:latest".
+func FullName(ref string) (string, error) {
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {
 		return "", &imageError{fmt.Sprintf("%v: write [REGISTRY/]NAME[:TAG]", err), err}
@@ -89,7 +89,7 @@ func (c *imageCache) ensure(ctx context.Context, s *v1alpha1.WangellService,
 
 func (c *imageCache) ensureImage(ctx context.Context, ref string, lazy bool, policy corev1.PullPolicy,
 	progress runtime.Progress) (imageInfo, error) {
-	name, err := normalized(ref)
+	name, err := FullName(ref)
 	if err != nil {
 		return imageInfo{}, err
 	}
@@ -194,7 +194,7 @@ func (c *imageCache) unpacked(ctx context.Context, img client.Image, lazy bool) 
 
 // forget makes the next ensure ask containerd again.
 func (c *imageCache) forget(ref string) {
-	if name, err := normalized(ref); err == nil {
+	if name, err := FullName(ref); err == nil {
 		c.mu.Lock()
 		delete(c.known, wish{name, false})
 		delete(c.known, wish{name, true})

@@ -21,6 +21,7 @@ import (
 	"github.com/distribution/reference"
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -35,6 +36,31 @@ type puller struct {
 	client *client.Client
 	// insecure is Config.InsecureRegistries.
 	insecure []string
+}
+
+// Pulled is an image that Pull has pulled.
+type Pulled struct {
+	Name   string        `json:"name"` // in full, as in containerd
+	Digest digest.Digest `json:"digest"`
+}
+
+// Pull pulls an image into containerd and unpacks it, with the credentials of docker login; insecure is as in
+// Config.InsecureRegistries. It calls report a few times a second, from one goroutine, with packed bytes: total is 0
+// until it is known. Errors say what to do.
+func Pull(ctx context.Context, c *client.Client, ref string, insecure []string,
+	report func(done, total int64)) (Pulled, error) {
+	full, err := FullName(ref)
+	if err != nil {
+		return Pulled{}, err
+	}
+	if err := (&puller{c, insecure}).pull(ctx, wish{name: full}, report); err != nil {
+		return Pulled{}, err
+	}
+	got, err := c.ImageService().Get(ctx, full)
+	if err != nil {
+		return Pulled{}, native(err)
+	}
+	return Pulled{full, got.Target.Digest}, nil
 }
 
 // pull pulls an image and unpacks it, or mounts it. It calls report a few times a second, from one goroutine.
