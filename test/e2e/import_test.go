@@ -57,6 +57,11 @@ func TestImportedComposeFileRuns(t *testing.T) {
 	if !strings.Contains(notes.String(), "not taken over:\n  services.db.labels: ") {
 		t.Errorf("notes:\n%s", notes.String())
 	}
+	t.Cleanup(func() { // volumes outlive the instance, and the next test uses the same state folder
+		if out, err := l.wangell("volume", "rm", "--force", "sample.data", "--state-dir", l.state); err != nil {
+			t.Errorf("volume rm: %v: %s", err, out)
+		}
+	})
 	l.startWith(t, "", "-f", services)
 	e2e.MustAsk(t, l.Client(), netip.AddrPortFrom(l.Node.Addr, 8000).String())
 	for _, name := range []string{"cache", "db"} {
