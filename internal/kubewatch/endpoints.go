@@ -31,7 +31,6 @@ type Endpoints struct {
 // Follow calls changed with the IPv4 addresses in ascending order, once they are known and whenever they have changed,
 // until ctx ends. While the API server does not answer, it calls nothing.
 func (e *Endpoints) Follow(ctx context.Context, changed func(addrs []netip.Addr)) {
-	backoff, silent := retries(), false
 	var last []netip.Addr
 	known := false
 	report := func(all map[string][]netip.Addr) {
@@ -41,24 +40,7 @@ func (e *Endpoints) Follow(ctx context.Context, changed func(addrs []netip.Addr)
 			changed(addrs)
 		}
 	}
-	for {
-		begin := time.Now()
-		err := e.followOnce(ctx, report)
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil && !silent {
-			e.Log.Warn("the API server does not answer; trying again", "object", e.Name, "error", err)
-		}
-		if silent = err != nil; !silent && time.Since(begin) > lastRetry {
-			backoff = retries() // the watch ended regularly
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(backoff.Step()):
-		}
-	}
+	repeat(ctx, e.Log, e.Name, func() error { return e.followOnce(ctx, report) })
 }
 
 // followOnce lists the slices and watches them until the watch ends.

@@ -62,10 +62,16 @@ type source[L runtime.Object] interface {
 func follow[T any, L runtime.Object](
 	ctx context.Context, log *slog.Logger, name string, src source[L], items func(L) []T, report func(*T),
 ) {
+	repeat(ctx, log, name, func() error { return followOnce(ctx, name, src, items, report) })
+}
+
+// repeat calls once, which lists and watches what name stands for, again and again until ctx ends. It pauses between
+// calls, and logs the first of several failures.
+func repeat(ctx context.Context, log *slog.Logger, name string, once func() error) {
 	backoff, silent := retries(), false
 	for {
 		begin := time.Now()
-		err := followOnce(ctx, name, src, items, report)
+		err := once()
 		if ctx.Err() != nil {
 			return
 		}
