@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,18 +26,11 @@ var tarFlags = []string{"--numeric-owner", "--xattrs", "--xattrs-include=*", "--
 // waits. With live set a volume that a pod holds is copied, too, while it may change; otherwise that is a HeldError.
 func (s *Store) Backup(ctx context.Context, id ID, w io.Writer, live bool) error {
 	v := s.at(id)
-	lock, err := v.lock(ctx)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("volume %s: %w", id, ErrNotFound)
-	}
+	lock, r, err := v.lockRecord(ctx)
 	if err != nil {
 		return fmt.Errorf("volume %s: %w", id, err)
 	}
 	defer lock.Close()
-	r, err := v.record()
-	if err != nil {
-		return err
-	}
 	if err := s.unheld(r); err != nil && !live {
 		return err
 	}
@@ -69,18 +61,14 @@ func (s *Store) Restore(ctx context.Context, id ID, from io.Reader, size int64, 
 		return err
 	}
 	v := s.at(id)
-	lock, err := v.lock(ctx)
-	if errors.Is(err, fs.ErrNotExist) {
+	lock, r, err := v.lockRecord(ctx)
+	if errors.Is(err, ErrNotFound) {
 		return s.restoreNew(ctx, Record{Namespace: id.Namespace, Name: id.Name, SizeBytes: size}, from)
 	}
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	r, err := v.record()
-	if err != nil {
-		return err
-	}
 	if err := s.unheld(r); err != nil {
 		return err
 	}

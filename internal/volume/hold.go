@@ -38,22 +38,18 @@ func (s *Store) Hold(ctx context.Context, pod string, w Want) error {
 
 func (s *Store) hold(ctx context.Context, pod string, w Want) error {
 	v := s.at(w.ID)
-	lock, err := v.lock(ctx)
-	for errors.Is(err, fs.ErrNotExist) {
+	lock, r, err := v.lockRecord(ctx)
+	for errors.Is(err, ErrNotFound) {
 		record := Record{Namespace: w.Namespace, Name: w.Name, SizeBytes: w.SizeBytes, Service: w.Service}
 		if err := s.make(ctx, record, w.UID, w.GID); err != nil {
 			return err
 		}
-		lock, err = v.lock(ctx)
+		lock, r, err = v.lockRecord(ctx)
 	}
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	r, err := v.record()
-	if err != nil {
-		return err
-	}
 	if err := s.resize(ctx, v, &r, w.SizeBytes); err != nil {
 		return err
 	}
@@ -129,18 +125,14 @@ func (s *Store) Release(ctx context.Context, pod string) error {
 // release removes a note, and unmounts its volume if that was the last one.
 func (s *Store) release(ctx context.Context, id ID, note string) error {
 	v := s.at(id)
-	lock, err := v.lock(ctx)
-	if errors.Is(err, fs.ErrNotExist) {
+	lock, r, err := v.lockRecord(ctx)
+	if errors.Is(err, ErrNotFound) {
 		return errors.Join(os.Remove(note), s.sweepHidden())
 	}
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	r, err := v.record()
-	if err != nil {
-		return err
-	}
 	if err := os.Remove(note); err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"time"
 
@@ -29,6 +30,23 @@ func (p place) lock(ctx context.Context) (*os.File, error) {
 		case <-time.After(lockEvery):
 		}
 	}
+}
+
+// lockRecord locks a volume as lock does, and returns what is known of it. The error wraps ErrNotFound if there is no
+// such volume.
+func (p place) lockRecord(ctx context.Context) (*os.File, Record, error) {
+	lock, err := p.lock(ctx)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, Record{}, ErrNotFound
+	}
+	if err != nil {
+		return nil, Record{}, err
+	}
+	r, err := p.record()
+	if err != nil {
+		return nil, Record{}, errors.Join(err, lock.Close())
+	}
+	return lock, r, nil
 }
 
 // tryLock returns nil if another one has the lock, or if the folder was replaced meanwhile.

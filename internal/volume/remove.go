@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -52,18 +51,14 @@ func (s *Store) unheld(r Record) error {
 
 func (s *Store) remove(ctx context.Context, id ID, may func(Record) error) error {
 	v := s.at(id)
-	lock, err := v.lock(ctx)
-	if errors.Is(err, fs.ErrNotExist) {
+	lock, r, err := v.lockRecord(ctx)
+	if errors.Is(err, ErrNotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	r, err := v.record()
-	if err != nil {
-		return err
-	}
 	if err := may(r); err != nil {
 		return err
 	}

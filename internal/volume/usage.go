@@ -22,15 +22,11 @@ type Usage struct {
 // Usage measures a volume. That of a folder takes a look at each file.
 func (s *Store) Usage(ctx context.Context, id ID) (u Usage, err error) {
 	v := s.at(id)
-	lock, err := v.lock(ctx)
+	lock, r, err := v.lockRecord(ctx)
 	if err != nil {
 		return u, fmt.Errorf("volume %s: %w", id, err)
 	}
 	defer lock.Close()
-	r, err := v.record()
-	if err != nil {
-		return u, err
-	}
 	err = v.mounted(r, func() error {
 		files, err := fs.DiskUsage(ctx, v.data())
 		if err != nil {
