@@ -33,7 +33,7 @@ func (v *volumes) follow(ctx context.Context, list []*v1alpha1.WangellService) {
 	for _, s := range list {
 		services[runtime.KeyOf(s)] = true
 		for _, has := range s.Spec.PersistentVolumes() {
-			used[volume.ID{Namespace: s.Namespace, Name: has.VolumeName(s.Name)}] = true
+			used[volume.IDOf(s, has)] = true
 		}
 	}
 	for _, s := range v.applied {
@@ -41,7 +41,7 @@ func (v *volumes) follow(ctx context.Context, list []*v1alpha1.WangellService) {
 			continue
 		}
 		for _, has := range s.Spec.PersistentVolumes() {
-			id := volume.ID{Namespace: s.Namespace, Name: has.VolumeName(s.Name)}
+			id := volume.IDOf(s, has)
 			if !has.Persistent.Retained() && !used[id] {
 				v.end(ctx, id, runtime.KeyOf(s))
 			}

@@ -25,6 +25,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/atomicfile"
 )
 
@@ -42,6 +43,11 @@ func NewStore(stateDir, pods string) *Store {
 
 // ID names a volume.
 type ID struct{ Namespace, Name string }
+
+// IDOf returns the name of a persistent volume of a service.
+func IDOf(s *v1alpha1.WangellService, v *v1alpha1.Volume) ID {
+	return ID{cmp.Or(s.Namespace, v1alpha1.DefaultNamespace), v.VolumeName(s.Name)}
+}
 
 // check returns an error for a name that would be no folder of a store.
 func (i ID) check() error {
@@ -181,5 +187,5 @@ func ParseID(text string) ID {
 	if namespace, name, ok := strings.Cut(text, "/"); ok {
 		return ID{namespace, name}
 	}
-	return ID{"default", text}
+	return ID{v1alpha1.DefaultNamespace, text}
 }

@@ -3,7 +3,6 @@
 package containerd
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,7 +41,7 @@ func (r *Runtime) volumeMounts(s *v1alpha1.WangellService, id string) ([]specs.M
 		mount := specs.Mount{Destination: m.MountPath, Type: "bind", Options: []string{"rbind", "rprivate", access}}
 		switch {
 		case v.Persistent != nil:
-			mount.Source = r.volumes.Path(volumeID(s, &v))
+			mount.Source = r.volumes.Path(volume.IDOf(s, &v))
 		case v.HostPath != nil:
 			mount.Source = v.HostPath.Path
 		case v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumMemory:
@@ -66,11 +65,6 @@ func (r *Runtime) emptyDir(id, volume string) string {
 	return filepath.Join(r.cfg.podDir(id), "volumes", volume)
 }
 
-// volumeID names a persistent volume of a service.
-func volumeID(s *v1alpha1.WangellService, v *v1alpha1.Volume) volume.ID {
-	return volume.ID{Namespace: cmp.Or(s.Namespace, v1alpha1.DefaultNamespace), Name: v.VolumeName(s.Name)}
-}
-
 // makeVolumes creates the pod's empty folders, mounts its persistent volumes and checks the paths of the host, just
 // before the process is started.
 func (r *Runtime) makeVolumes(ctx context.Context, s *v1alpha1.WangellService, c *container) error {
@@ -79,7 +73,7 @@ func (r *Runtime) makeVolumes(ctx context.Context, s *v1alpha1.WangellService, c
 		switch {
 		case v.Persistent != nil:
 			if err := r.volumes.Hold(ctx, c.id, volume.Want{
-				ID: volumeID(s, &v), SizeBytes: v.Persistent.Bytes(), Service: string(c.service), UID: c.uid, GID: c.gid,
+				ID: volume.IDOf(s, &v), SizeBytes: v.Persistent.Bytes(), Service: string(c.service), UID: c.uid, GID: c.gid,
 			}); err != nil {
 				return err
 			}
