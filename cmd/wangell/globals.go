@@ -3,6 +3,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"os"
@@ -10,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"wangell.loutres.me/internal/commands"
+	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/instance"
 	"wangell.loutres.me/internal/localapi"
 )
@@ -58,6 +61,17 @@ func (g *globals) logger(cmd *cobra.Command, w io.Writer) (*slog.Logger, error) 
 // client returns a client of the instance in the run folder.
 func (g *globals) client() *localapi.Client {
 	return localapi.NewClient(instance.ControlSocket(g.runDir))
+}
+
+// servicesIfRunning returns the services of the instance; none if it does not run.
+func (g *globals) servicesIfRunning(ctx context.Context) ([]controller.Status, error) {
+	c := g.client()
+	defer c.Close()
+	services, err := c.Status(ctx)
+	if errors.Is(err, localapi.ErrNotRunning) {
+		return nil, nil
+	}
+	return services, err
 }
 
 // place is this machine, for the commands that use the API of its instance.

@@ -102,7 +102,10 @@ wake then pulls it again. The instance need not run.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var services []controller.Status
 			if !force {
-				services = statusIfRunning(cmd.Context(), g)
+				var err error
+				if services, err = g.servicesIfRunning(cmd.Context()); err != nil {
+					return err
+				}
 			}
 			return p.withContainerd(cmd, func(ctx context.Context, c *client.Client) error {
 				names, err := imagesToRemove(ctx, c, args, services, force)
@@ -166,17 +169,6 @@ func userOf(name string, services []controller.Status) string {
 		}
 	}
 	return ""
-}
-
-// statusIfRunning returns the services of the instance; none if it does not run.
-func statusIfRunning(ctx context.Context, g *globals) []controller.Status {
-	c := g.client()
-	defer c.Close()
-	services, err := c.Status(ctx)
-	if err != nil {
-		return nil
-	}
-	return services
 }
 
 // imageOfArgument returns the image of a service of the instance, or the argument if it can only be an image.

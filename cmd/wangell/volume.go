@@ -18,7 +18,6 @@ import (
 	"wangell.loutres.me/internal/bytesize"
 	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/instance"
-	"wangell.loutres.me/internal/localapi"
 	"wangell.loutres.me/internal/volume"
 )
 
@@ -109,7 +108,7 @@ it last, and the pods that use it now. 'wangell volume du' measures what is in t
 			t := tabwriter.NewWriter(os.Stdout, 0, 4, 3, ' ', 0)
 			fmt.Fprintln(t, "VOLUME\tSIZE\tSERVICE\tPODS\tCREATED")
 			for _, v := range list {
-				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", v.ID(), sizeOf(v.SizeBytes), cmp.Or(v.Service, "-"),
+				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", v.ID(), bytesize.FormatLimit(v.SizeBytes), cmp.Or(v.Service, "-"),
 					cmp.Or(strings.Join(v.Pods, ","), "-"), v.Created.Local().Format(time.DateTime))
 			}
 			return t.Flush()
@@ -117,13 +116,6 @@ it last, and the pods that use it now. 'wangell volume du' measures what is in t
 	}
 	out.RegisterTo(cmd)
 	return cmd
-}
-
-func sizeOf(bytes int64) string {
-	if bytes == 0 {
-		return "no limit"
-	}
-	return bytesize.Format(bytes)
 }
 
 // measured is a volume and what is in it.
@@ -167,7 +159,7 @@ size is mounted meanwhile if no pod uses it.`,
 			fmt.Fprintln(t, "VOLUME\tUSED\tAVAILABLE\tSIZE\tFILES")
 			for _, v := range all {
 				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\n", v.ID(), bytesize.Format(v.UsedBytes), bytesize.Format(v.AvailableBytes),
-					sizeOf(v.SizeBytes), v.Files)
+					bytesize.FormatLimit(v.SizeBytes), v.Files)
 			}
 			return t.Flush()
 		},
@@ -241,18 +233,13 @@ and the service begins with an empty one.`,
 
 // unused returns an error if a service of the running instance has one of the volumes.
 func (p *volumePlace) unused(ctx context.Context, list []volume.Info) error {
-	c := p.g.client()
-	defer c.Close()
-	services, err := c.Status(ctx)
-	if errors.Is(err, localapi.ErrNotRunning) {
-		return nil
-	}
+	services, err := p.g.servicesIfRunning(ctx)
 	if err != nil {
 		return err
 	}
 	for _, s := range services {
 		for _, has := range s.Service.Spec.PersistentVolumes() {
-			id := volume.ID{Namespace: s.Service.Namespace, Name: has.VolumeName(s.Service.Name)}
+			id := volume.IDOf(&s.Service, has)
 			if slices.ContainsFunc(list, func(v volume.Info) bool { return v.ID() == id }) {
 				return fmt.Errorf("volume %s: service %s/%s has it: remove the service first, or add --force", id,
 					s.Service.Namespace, s.Service.Name)

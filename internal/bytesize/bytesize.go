@@ -18,3 +18,11 @@ func Format(n int64) string {
 	}
 	return fmt.Sprintf("%.1f %ciB", f, units[i])
 }
+
+// FormatLimit is Format for a limit, of which 0 is none.
+func FormatLimit(n int64) string {
+	if n == 0 {
+		return "no limit"
+	}
+	return Format(n)
+}

@@ -35,7 +35,8 @@ func (l *loader) volumeConflicts(d *decoder, doc *document, s *v1alpha1.WangellS
 		switch {
 		case taken && use.size != other.size:
 			d.fail(at, pathOf(field), fmt.Sprintf("write the same size as at %s", other.at),
-				"volume %s has the size %s here, but %s for %s", name, sizeWords(use.size), sizeWords(other.size), other.key)
+				"volume %s has the size %s here, but %s for %s", name, bytesize.FormatLimit(use.size),
+				bytesize.FormatLimit(other.size), other.key)
 		case taken && use.writes && other.writes && !(use.shared && other.shared):
 			d.fail(at, pathOf(field), "use another name, mount it readOnly, or write shared: true in both services",
 				"volume %s is already written by %s at %s", name, other.key, other.at)
@@ -57,11 +58,4 @@ func (l *loader) volumeTaken(s *v1alpha1.WangellService) bool {
 		}
 	}
 	return false
-}
-
-func sizeWords(n int64) string {
-	if n == 0 {
-		return "no limit"
-	}
-	return bytesize.Format(n)
 }
