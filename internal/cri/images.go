@@ -84,9 +84,13 @@ func digestOf(repoDigests []string, ref string) string {
 // Pull pulls an image, without a time limit, and returns once it is unpacked. An error for which users
 // can do something is an ImageError.
 func (s *Images) Pull(ctx context.Context, ref string) error {
-	_, err := s.cri.PullImage(ctx, &criv1.PullImageRequest{Image: &criv1.ImageSpec{Image: ref}})
+	return s.pull(ctx, &criv1.PullImageRequest{Image: &criv1.ImageSpec{Image: ref}})
+}
+
+func (s *Images) pull(ctx context.Context, r *criv1.PullImageRequest) error {
+	_, err := s.cri.PullImage(ctx, r)
 	if err != nil && ctx.Err() == nil {
-		return Explain(ref, err)
+		return Explain(r.Image.Image, err)
 	}
 	return err
 }

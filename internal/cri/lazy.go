@@ -57,7 +57,7 @@ func (s *Images) LazyReady(ctx context.Context) error {
 // PullLazily is Pull for pods that start before the image is here: it returns once its layers are mounted, or unpacked
 // if they are not in a format for that.
 func (s *Images) PullLazily(ctx context.Context, ref string) error {
-	_, err := s.cri.PullImage(ctx, &criv1.PullImageRequest{
+	return s.pull(ctx, &criv1.PullImageRequest{
 		Image: &criv1.ImageSpec{Image: ref, RuntimeHandler: v1alpha1.LazyRuntime},
 		// containerd looks at the handler only if there is a sandbox, and before 2.4 only at the annotation.
 		SandboxConfig: &criv1.PodSandboxConfig{
@@ -65,10 +65,6 @@ func (s *Images) PullLazily(ctx context.Context, ref string) error {
 			Annotations: map[string]string{v1alpha1.AnnotationHandler: v1alpha1.LazyRuntime},
 		},
 	})
-	if err != nil && ctx.Err() == nil {
-		return Explain(ref, err)
-	}
-	return err
 }
 
 // LazyFormat reports whether an image has a layer from which containers can start before it is here; known is false if
