@@ -14,7 +14,6 @@ import (
 	"os"
 	"runtime/debug"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -261,7 +260,7 @@ func (u *up) startRuntime(ctx context.Context) (err error) {
 func (u *up) publish(p publication) {
 	services := make(map[poddns.Name]netip.Addr, len(p.services))
 	for k, addr := range p.services {
-		namespace, name, _ := strings.Cut(string(k), "/")
+		namespace, name := k.Split()
 		services[poddns.Name{Namespace: namespace, Name: name}] = addr
 	}
 	u.names.SetServices(services)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types/task"
@@ -112,7 +111,7 @@ func (r *Runtime) adoptPod(id string, labels map[string]string, pid uint32) erro
 	}
 	k := runtime.Key(labels[labelService])
 	if r.cfg.Names != nil {
-		namespace, _, _ := strings.Cut(string(k), "/")
+		namespace, _ := k.Split()
 		r.cfg.Names.Assign(n.Name, namespace)
 	}
 	p := &pod{net: n, lazy: labels[labelLazy] != "", Pod: runtime.Pod{
