@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"wangell.loutres.me/internal/testutil/e2e"
 )
 
 // serveAt serves a dashboard, and returns it with its address.
@@ -297,14 +299,7 @@ func TestCookieStandsForTheToken(t *testing.T) {
 	defer s.Close()
 	jar, _ := cookiejar.New(nil)
 	client := http.Client{Jar: jar}
-	get := func(address string) int {
-		resp, err := client.Get(address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
-		return resp.StatusCode
-	}
+	get := func(address string) int { return e2e.Status(t, &client, address) }
 	base := "http://" + l.Addr().String()
 	if got := get(base + "/api/about"); got != 401 {
 		t.Errorf("before: %d", got)

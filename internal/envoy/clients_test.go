@@ -7,13 +7,13 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"os/exec"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"wangell.loutres.me/internal/testutil/e2e"
 )
 
 // tool runs a program of hack/tool.sh and returns its output.
@@ -50,21 +50,6 @@ func TestHeyGetsAnAnswerToEachRequest(t *testing.T) {
 	}
 }
 
-// resident returns the memory of a process in bytes.
-func resident(t *testing.T, pid int) int {
-	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := regexp.MustCompile(`VmRSS:\s+(\d+) kB`).FindSubmatch(status)
-	if m == nil {
-		t.Fatalf("no VmRSS in %s", status)
-	}
-	kB, _ := strconv.Atoi(string(m[1]))
-	return kB << 10
-}
-
 func TestManyIdleConnectionsOfClientsTakeBoundedMemory(t *testing.T) {
 	t.Parallel()
 	r := runEnvoy(t)
@@ -72,7 +57,7 @@ func TestManyIdleConnectionsOfClientsTakeBoundedMemory(t *testing.T) {
 	s.ClientIdle = 20 * time.Second
 	r.set(s)
 	get(t, client(t, false), s.Listen)
-	before := resident(t, r.pid)
+	before := e2e.Resident(t, r.pid)
 	const (
 		n       = 10_000
 		perEach = 32 << 10 // bytes; about 14 kB were measured
@@ -95,7 +80,7 @@ func TestManyIdleConnectionsOfClientsTakeBoundedMemory(t *testing.T) {
 			t.Fatalf("after %d connections: %v", len(conns), err)
 		}
 	}
-	grown := resident(t, r.pid) - before
+	grown := e2e.Resident(t, r.pid) - before
 	t.Logf("%d connections take %d bytes each", n, grown/n)
 	if grown > n*perEach {
 		t.Errorf("Envoy has grown by %d bytes for %d connections", grown, n)

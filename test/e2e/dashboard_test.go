@@ -32,14 +32,7 @@ func TestDashboardShowsAServiceFromItsWakeToItsSleep(t *testing.T) {
 	base, _, _ := strings.Cut(own, "/?")
 	client := e2e.HTTPClient(l.Node, true)
 	defer client.CloseIdleConnections()
-	get := func(address string) int {
-		resp, err := client.Get(address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
-		return resp.StatusCode
-	}
+	get := func(address string) int { return e2e.Status(t, client, address) }
 	if code := get(base + "/api/about"); code != 401 {
 		t.Errorf("without the token: status %d, want 401", code)
 	}

@@ -10,8 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -139,24 +137,6 @@ func (f *flood) stop() {
 	}
 }
 
-// memory returns the resident memory of a process in bytes.
-func memory(t *testing.T, pid int) int {
-	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := regexp.MustCompile(`VmRSS:\s+(\d+) kB`).FindSubmatch(status)
-	if m == nil {
-		t.Fatalf("no VmRSS of process %d", pid)
-	}
-	kb, err := strconv.Atoi(string(m[1]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return kb << 10
-}
-
 // entries returns the number of entries of a map of the gate.
 func (l *lab) entries(t *testing.T, name string) int {
 	t.Helper()
@@ -195,7 +175,7 @@ func TestSYNFloodHarmsNoOtherService(t *testing.T) {
 	if len(daemon) != 1 {
 		t.Fatalf("daemons: %+v", daemon)
 	}
-	begin := memory(t, daemon[0].pid)
+	begin := e2e.Resident(t, daemon[0].pid)
 	others := func() {
 		t.Helper()
 		for range 20 {
@@ -207,7 +187,7 @@ func TestSYNFloodHarmsNoOtherService(t *testing.T) {
 	}
 	check := func(what string) {
 		t.Helper()
-		parked, flows, resident := l.entries(t, "parked_syns"), l.entries(t, "flows"), memory(t, daemon[0].pid)
+		parked, flows, resident := l.entries(t, "parked_syns"), l.entries(t, "flows"), e2e.Resident(t, daemon[0].pid)
 		t.Logf("%s: %d SYNs parked, %d flows, daemon %d MiB", what, parked, flows, resident>>20)
 		// Half-open and closed flows have their own limits: 4096 of each for a service.
 		if parked > maxParked || flows > 3*4096 || resident-begin > 16<<20 {

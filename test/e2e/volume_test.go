@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -82,19 +81,7 @@ func TestPersistentVolumeLosesNothing(t *testing.T) {
 	l.pgMust(t, "dropped", "create table acks (n int primary key)")
 
 	kill := func(offspring bool, parts ...string) func() {
-		return func() {
-			for _, p := range l.processes(parts...) {
-				pids := []int{p.pid}
-				if offspring {
-					pids = children(p.pid)
-				}
-				for _, pid := range pids {
-					if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
-						t.Errorf("kill process %d of %q: %v", pid, p.command, err)
-					}
-				}
-			}
-		}
+		return func() { l.kill(t, offspring, parts...) }
 	}
 	faults := []func(){
 		kill(true, shimProcess...), kill(false, shimProcess...), kill(false, containerdProcess...),

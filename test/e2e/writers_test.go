@@ -119,9 +119,9 @@ func (w *writerWorld) change(t *testing.T) {
 
 // kill sends SIGKILL to the processes of the instance whose command line has all of the parts, or to their children. A
 // disturbance before may have left none.
-func (w *writerWorld) kill(t *testing.T, offspring bool, parts ...string) {
+func (l *lab) kill(t *testing.T, offspring bool, parts ...string) {
 	t.Helper()
-	for _, p := range w.processes(parts...) {
+	for _, p := range l.processes(parts...) {
 		pids := []int{p.pid}
 		if offspring {
 			pids = children(p.pid)

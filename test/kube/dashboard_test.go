@@ -92,14 +92,7 @@ func testDashboard(t *testing.T) {
 	client := e2e.HTTPClient(lab.client, true)
 	defer client.CloseIdleConnections()
 	client.Jar, _ = cookiejar.New(nil)
-	get := func(address string) int {
-		resp, err := client.Get(address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
-		return resp.StatusCode
-	}
+	get := func(address string) int { return e2e.Status(t, client, address) }
 	base, _, _ := strings.Cut(url, "/?")
 	if code := get(base + "/api/about"); code != http.StatusUnauthorized {
 		t.Errorf("without the token of the URL: status %d", code)

@@ -58,6 +58,17 @@ func Fetch(c *http.Client, address, path string) ([]byte, error) {
 	return body, err
 }
 
+// Status returns the status code of the answer to a GET request.
+func Status(t testing.TB, c *http.Client, url string) int {
+	t.Helper()
+	resp, err := c.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	return resp.StatusCode
+}
+
 // Ask sends a request to the tests' own server on a new connection.
 func Ask(from *netlab.Namespace, address string) (Answer, error) {
 	return AskBy(HTTPClient(from, false), address)
