@@ -3,6 +3,7 @@
 package deploy
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -65,5 +66,19 @@ func TestLazyPullsHaveASnapshotterThatUpgradesLeaveAlone(t *testing.T) {
 	with := render(t, "--set", "lazy.enabled=true,lazy.registrySecret=login").lazy.Spec.Template.Spec
 	if s := with.Volumes[len(with.Volumes)-1].Secret; s == nil || s.SecretName != "login" {
 		t.Errorf("%+v", with.Volumes)
+	}
+}
+
+// Daemons reach the snapshotter's socket only where there may be one.
+func TestDaemonsWatchTheSnapshotter(t *testing.T) {
+	const flag, path = "--lazy-socket=/run/wangell-lazy/lazy.sock", "/run/wangell-lazy"
+	for _, on := range []bool{false, true} {
+		spec := render(t, "--set", fmt.Sprint("lazy.enabled=", on)).daemon.Spec.Template.Spec
+		mounted := slices.ContainsFunc(spec.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool {
+			return m.MountPath == path && m.ReadOnly
+		})
+		if slices.Contains(spec.Containers[0].Args, flag) != on || mounted != on {
+			t.Errorf("lazy.enabled=%v: %v, %v", on, spec.Containers[0].Args, spec.Containers[0].VolumeMounts)
+		}
 	}
 }

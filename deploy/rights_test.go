@@ -44,6 +44,9 @@ func TestDaemonHasNoRightsBeyondTheListed(t *testing.T) {
 		if slices.Contains(c.Args, "--peers") {
 			want["/var/lib/wangell"], want["/etc/containerd/certs.d"] = true, true
 		}
+		if slices.ContainsFunc(c.Args, func(a string) bool { return strings.HasPrefix(a, "--lazy-socket=") }) {
+			want["/run/wangell-lazy"] = false
+		}
 		for _, v := range spec.Volumes {
 			if v.HostPath == nil {
 				continue

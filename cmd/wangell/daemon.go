@@ -118,6 +118,8 @@ func (f *daemonFlags) add(flags *pflag.FlagSet) {
 			"(they go back by the node that the client's packets come to, for networks that check sources)")
 	flags.StringVar(&c.CRI, "cri", "",
 		"cluster: endpoint of the container runtime, such as unix:///run/containerd/containerd.sock")
+	flags.StringVar(&c.LazySocket, "lazy-socket", "",
+		"cluster: socket of this node's wangell-snapshotter, which tells of files of images that cannot be had")
 	flags.StringVar(&f.containerd, "containerd", "",
 		"one machine: socket of the containerd that runs the pods, for readinessProbes that run commands")
 	flags.StringVar(&c.EnvoySocket, "envoy-socket", "",

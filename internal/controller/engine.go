@@ -10,6 +10,7 @@ import (
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/shorten"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -85,7 +86,7 @@ func (e *engine) do(s *service, a lifecycle.Action) {
 	case lifecycle.RefuseParked:
 		s.askers = nil
 		if !s.homeless && !e.loop.retired {
-			e.daemons.broadcast(&wire.Refuse{Service: s.addr, Reason: truncate(a.Reason, maxReason)})
+			e.daemons.broadcast(&wire.Refuse{Service: s.addr, Reason: shorten.Text(a.Reason, maxReason)})
 		}
 	case lifecycle.StopPod:
 		e.runner.stop(s.pod(a.Ref), a.Grace)

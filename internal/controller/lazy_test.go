@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/cri"
+	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -75,4 +77,55 @@ func TestImagesArePulledInFullWhereNothingIsSetUp(t *testing.T) {
 			t.Errorf("%+v", st)
 		}
 	}
+}
+
+// A pod whose files cannot be had is ended by the report of its own node, which an event names with file and registry.
+// The next one prefers other nodes, although none has the image.
+func TestAPodWhoseFilesCannotBeHadIsReplacedElsewhere(t *testing.T) {
+	labels := map[string]string{v1alpha1.LabelLazy: "true"}
+	w := newClusterWith(t, func(c *fakeCluster) {
+		c.labels = map[string]map[string]string{"n1": labels, "n2": labels}
+	}, func(c *Config) { c.ImageSettle, c.Lazy = 200*time.Millisecond, true })
+	const ref = "registry.example/a:1"
+	a := newService("a", lazily)
+	events := w.c.Subscribe(t.Context())
+	w.apply(a)
+	w.untilWants(w.d, ref)
+	w.untilWants(w.d2, ref)
+	w.d.report(wire.ImageReport{Ref: ref, State: wire.ImagePresent, Digest: "sha256:5"})
+	w.images("a", "Present")
+	vip := w.vip("a")
+	w.d.syn(vip)
+	w.untilPods(vip, " serving")
+	pod := w.status("a").Pods[0].ID
+
+	const why = "/model of image r cannot be had from registry r: gone"
+	w.d2.send(&wire.Unreadable{UID: pod, Cause: "a report of another node"})
+	w.d.report(wire.ImageReport{Ref: ref, State: wire.ImageFailed, Reason: cri.ReasonUnreadable, Message: why})
+	w.until("the other node is preferred", func() bool {
+		w.cluster.mu.Lock()
+		defer w.cluster.mu.Unlock()
+		return slices.Equal(w.cluster.preferred[runtime.KeyOf(a)], []string{"n2"})
+	})
+	if st := w.status("a"); len(st.Pods) != 1 || st.Pods[0].ID != pod || st.Images.Reason != cri.ReasonUnreadable {
+		t.Fatalf("before the report: %+v", st)
+	}
+	w.d.send(&wire.Unreadable{UID: pod, Cause: why})
+	w.until("the pod is ended", func() bool {
+		running, _, _ := w.rt.state()
+		return len(running) == 0
+	})
+	for e := range events {
+		if e.Kind == EventReport && strings.Contains(e.Text, why) {
+			if !strings.Contains(e.Text, pod) || !strings.Contains(e.Text, "node n1") || e.Severity != SeverityError {
+				t.Errorf("%+v", e)
+			}
+			break
+		}
+	}
+	w.d.syn(vip)
+	w.until("another one serves", func() bool {
+		st := w.status("a")
+		return len(st.Pods) == 1 && st.Pods[0].ID != pod
+	})
 }

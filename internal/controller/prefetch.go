@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"wangell.loutres.me/internal/cri"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/placement"
 	"wangell.loutres.me/internal/runtime"
@@ -277,6 +278,9 @@ func (p *prefetcher) judge(s *service) {
 	if s.spec.Spec.PullsLazily() {
 		st = st.orFull(s.lazy, p.lazy)
 	}
+	if len(have) == 0 {
+		have = p.others(s)
+	}
 	if !slices.Equal(have, s.haveImages) {
 		s.haveImages = have
 		p.cluster.PreferNodes(s.key, have)
@@ -300,6 +304,21 @@ func (p *prefetcher) judge(s *service) {
 		})
 	}
 	p.changed.check(s)
+}
+
+// others returns the nodes of a service that no node has all images of, without those that cannot get all of one; none
+// if there are no such.
+func (p *prefetcher) others(s *service) []string {
+	nodes := p.plan.Nodes[string(s.key)]
+	rest := slices.DeleteFunc(slices.Clone(nodes), func(node string) bool {
+		return slices.ContainsFunc(s.imageList(), func(i placement.Image) bool {
+			return p.report(node, i.Name).Reason == cri.ReasonUnreadable
+		})
+	})
+	if len(rest) == len(nodes) {
+		return nil
+	}
+	return rest
 }
 
 // learn resolves the names of a service's images, and reports whether there is a new digest.

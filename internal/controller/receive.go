@@ -3,6 +3,8 @@
 package controller
 
 import (
+	"cmp"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -106,6 +108,8 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 		e.prefetch.received(from, m)
 	case *wire.ImagePulled:
 		e.prefetch.pulled(from, m)
+	case *wire.Unreadable:
+		r.unreadable(from, m)
 	case *wire.Mirror:
 		r.blobs.joined(from, m)
 	case *wire.Blobs:
@@ -195,3 +199,20 @@ func (r *receiver) podReport(from wire.Peer, m *wire.PodReport) {
 		Event: event, Pod: pod, Name: m.Name, Container: m.Container, At: m.At, Code: m.Code,
 	})
 }
+
+// unreadable ends a pod whose files cannot be had, as after a crash: its service goes on with another one, which
+// prefers other nodes.
+func (r *receiver) unreadable(from wire.Peer, m *wire.Unreadable) {
+	e := r.engine
+	p := e.table.byRuntime[m.UID]
+	if e.cluster == nil || p == nil || p.node != from.Node {
+		return
+	}
+	e.runner.exited(p, runtime.Exit{
+		PodID: m.UID, Service: p.service.key, Code: killedCode, At: time.Now(),
+		Cause: fmt.Sprintf("pod %s on node %s is ended, because %s", cmp.Or(p.rt.Name, m.UID), from.Node, m.Cause),
+	})
+}
+
+// killedCode is the exit status of a process that SIGKILL has ended.
+const killedCode = 128 + 9

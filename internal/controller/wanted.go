@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -211,17 +210,4 @@ func compareKeys(a, b runtime.Key) int { return strings.Compare(string(a), strin
 // bare returns an error's text without the service's name, which reports have already.
 func bare(k runtime.Key, err error) string {
 	return strings.TrimPrefix(err.Error(), fmt.Sprintf("service %s: ", k))
-}
-
-// truncate cuts a text to n bytes, at the boundary of a rune.
-func truncate(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	const mark = "…"
-	n -= len(mark)
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n] + mark
 }

@@ -3,6 +3,7 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,12 +18,15 @@ import (
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/monotime"
 )
 
 // Reasons of what concerns images that pods start from before they are here.
 const (
 	// ReasonLazyNotReady is the reason of an ImageError: the node is not set up for that.
 	ReasonLazyNotReady = "LazyNotReady"
+	// ReasonUnreadable is the reason of an image of which something cannot be had: pods that need it would get EIO.
+	ReasonUnreadable = "Unreadable"
 	// ReasonNotLazy is the reason of an image that has no layer in a format for that, and is there in full.
 	ReasonNotLazy = "NotLazy"
 )
@@ -103,11 +107,52 @@ func (s *Images) Whole(ctx context.Context, ref string) (bool, error) {
 	return true, nil
 }
 
+// HasLayer reports whether an image that containerd has consists of a layer, among others.
+func (s *Images) HasLayer(ctx context.Context, ref, layer string) bool {
+	return s.hasLayer(ctx, s.Name(ref), layer)
+}
+
+func (s *Images) hasLayer(ctx context.Context, name, layer string) bool {
+	layers, err := s.layersNamed(ctx, name)
+	return err == nil && slices.ContainsFunc(layers, func(l ocispec.Descriptor) bool { return l.Digest.String() == layer })
+}
+
+// LazyPods returns the UIDs of the pods of services with a container that was created before a time, before its image
+// was here, if that image has a layer.
+func (s *Images) LazyPods(ctx context.Context, layer string, before monotime.Time) (uids []string, err error) {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	client := criv1.NewRuntimeServiceClient(s.conn)
+	pods, err := client.ListPodSandbox(call, &criv1.ListPodSandboxRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	list, err := client.ListContainers(call, &criv1.ListContainersRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("list containers: %w", err)
+	}
+	for _, p := range pods.Items {
+		if p.RuntimeHandler == v1alpha1.LazyRuntime && p.Labels[v1alpha1.LabelService] != "" &&
+			slices.ContainsFunc(list.Containers, func(c *criv1.Container) bool {
+				return c.PodSandboxId == p.Id && monotimeOf(c.CreatedAt) < before &&
+					s.hasLayer(ctx, cmp.Or(c.ImageId, c.ImageRef), layer)
+			}) {
+			uids = append(uids, p.GetMetadata().GetUid())
+		}
+	}
+	return uids, nil
+}
+
 // layersOf returns the layers of an image that containerd has, for this platform.
 func (s *Images) layersOf(ctx context.Context, ref string) ([]ocispec.Descriptor, error) {
+	return s.layersNamed(ctx, s.Name(ref))
+}
+
+// layersNamed is layersOf for containerd's own name of an image, which may be that of its configuration.
+func (s *Images) layersNamed(ctx context.Context, name string) ([]ocispec.Descriptor, error) {
 	ctx, cancel := namespaced(ctx)
 	defer cancel()
-	image, err := s.get(ctx, s.Name(ref))
+	image, err := s.get(ctx, name)
 	if err != nil {
 		return nil, err
 	}

@@ -48,6 +48,9 @@ type Config struct {
 	XDPMode string
 	// Shortcut lets connections of pods on this node bypass its network stack once the stack has accepted their SYN.
 	Shortcut bool
+	// LazySocket is the socket of this node's wangell-snapshotter, which reports files that cannot be had at another one
+	// beside it. It needs CRI. If it is empty, nothing is reported.
+	LazySocket string
 	// Peers configures the sharing of images with other nodes. It needs CRI and NodeAddr.
 	Peers PeersConfig
 	// EnvoySocket is the unix socket at which the Envoy of this node gets its configuration, and EnvoyUser the user that

@@ -5,6 +5,7 @@ package node
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -23,6 +24,8 @@ type images struct {
 	store  *cri.Images
 	keeper *prefetch.Keeper
 	mirror *peer.Mirror // nil: none
+	log    *slog.Logger
+	send   func(wire.Message) // to the controller
 
 	mu         sync.Mutex // guards the set that is being received
 	generation uint64
@@ -30,21 +33,21 @@ type images struct {
 }
 
 // newImages returns the images of the container runtime at an endpoint.
-func (d *daemon) newImages(endpoint string) (*images, error) {
+func (d *daemon) newImages(endpoint string, send func(wire.Message)) (*images, error) {
 	store, err := cri.OpenImages(endpoint)
 	if err != nil {
 		return nil, err
 	}
-	i := &images{store: store}
+	i := &images{store: store, log: d.log, send: send}
 	i.keeper = prefetch.New(prefetch.Config{
 		Store: store, Log: d.log,
 		Report: func(r wire.ImageReport) {
-			d.send(&wire.ImageReports{Images: []wire.ImageReport{r}})
+			send(&wire.ImageReports{Images: []wire.ImageReport{r}})
 			if i.mirror != nil && r.State == wire.ImagePresent {
 				i.mirror.Scan()
 			}
 		},
-		Progress: func(p wire.ImagePulled) { d.send(&p) },
+		Progress: func(p wire.ImagePulled) { send(&p) },
 	})
 	return i, nil
 }

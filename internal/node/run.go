@@ -22,7 +22,7 @@ func (d *daemon) run(ctx context.Context) (clean bool, err error) {
 		if d.cri, err = cri.New(cri.Config{Endpoint: d.cfg.CRI, OnPodReport: d.reportPod, Log: d.log}); err != nil {
 			return false, err
 		}
-		if d.images, err = d.newImages(d.cfg.CRI); err != nil {
+		if d.images, err = d.newImages(d.cfg.CRI, d.send); err != nil {
 			return false, err
 		}
 		d.images.mirror = d.newMirror()
@@ -64,6 +64,9 @@ func (d *daemon) run(ctx context.Context) (clean bool, err error) {
 	if d.cri != nil {
 		group.Go(func() { d.cri.Run(ctx) })
 		group.Go(func() { d.images.keeper.Run(ctx) })
+		if d.cfg.LazySocket != "" {
+			group.Go(func() { d.watchUnreadable(ctx) })
+		}
 		if d.images.mirror != nil {
 			group.Go(func() { d.runMirror(ctx) })
 		}

@@ -15,6 +15,7 @@ import (
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/shorten"
 )
 
 // kubeEvent is an Event of Kubernetes. One without a reason is none.
@@ -76,7 +77,7 @@ func (r *reconciler) narrate(ctx context.Context, happened <-chan controller.Eve
 		}
 		about := r.subject(ctx, e)
 		if about != nil {
-			r.recorder.Eventf(about, nil, k.kind, k.reason, k.action, "%s", shorten(k.note))
+			r.recorder.Eventf(about, nil, k.kind, k.reason, k.action, "%s", shorten.Text(k.note, maxNote))
 		}
 	}
 }
@@ -94,11 +95,4 @@ func (r *reconciler) subject(ctx context.Context, e controller.Event) kuberuntim
 		return nil
 	}
 	return &s
-}
-
-func shorten(text string) string {
-	if len(text) <= maxNote {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxNote-3], "") + "..."
 }

@@ -16,6 +16,7 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/shorten"
 )
 
 // statusPause is the shortest time between two writes of a service's status.
@@ -129,7 +130,8 @@ func (r *reconciler) writeStatus(ctx context.Context, key runtime.Key, s *v1alph
 	}
 	if !isLost(&s.Status) && isLost(&next.Status) {
 		r.recorder.Eventf(s, nil, corev1.EventTypeWarning, reasonNodeLost, "Wait", "%s",
-			shorten(apimeta.FindStatusCondition(next.Status.Conditions, v1alpha1.ConditionStalled).Message))
+			shorten.Text(
+				apimeta.FindStatusCondition(next.Status.Conditions, v1alpha1.ConditionStalled).Message, maxNote))
 	}
 	if err := r.client.Status().Patch(ctx, next, client.MergeFrom(s), client.FieldOwner(fieldManager)); err != nil {
 		if apierrors.IsNotFound(err) {

@@ -4,7 +4,9 @@ package prefetch
 
 import (
 	"context"
+	"slices"
 	"testing"
+	"time"
 
 	"wangell.loutres.me/internal/cri"
 	"wangell.loutres.me/internal/wire"
@@ -83,4 +85,32 @@ func TestAnImageIsPulledLazilyAndInFullLater(t *testing.T) {
 		r := n.state(ref)
 		return r.State == wire.ImagePresent && r.Reason == ""
 	})
+}
+
+// An image of which something cannot be had counts as one that the node lacks, until a time.
+func TestAnUnreadableImageIsReportedAsFailedForAWhile(t *testing.T) {
+	n := newNode(t)
+	const ref = "registry.example/model:v1"
+	n.setLazy(func(l *lazyNode) { l.ready = true })
+	lazy := want(ref)
+	lazy[0].Lazy = true
+	n.keeper.Want(lazy)
+	n.present(ref)
+	n.keeper.Unreadable(ref, "gone", time.Now().Add(-time.Second))
+	n.keeper.Unreadable("registry.example/other:v1", "gone", time.Now().Add(time.Hour))
+	if r := n.state(ref); r.State != wire.ImagePresent {
+		t.Errorf("after a failure that is long ago: %+v", r)
+	}
+	n.keeper.Unreadable(ref, "gone", time.Now().Add(200*time.Millisecond))
+	n.until("it was reported", func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return slices.ContainsFunc(n.reports, func(r wire.ImageReport) bool {
+			return r.State == wire.ImageFailed && r.Reason == cri.ReasonUnreadable && r.Message == "gone"
+		})
+	})
+	n.present(ref)
+	if pulls := n.rt.Images.Pulls(); len(pulls) != 1 {
+		t.Errorf("pulled %v", pulls)
+	}
 }

@@ -5,7 +5,6 @@ package prefetch
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 )
 
@@ -71,13 +70,4 @@ func (k *Keeper) unpin(ctx context.Context, match func(name string, wanted map[s
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// cut cuts a text to n bytes.
-func cut(text string, n int) string {
-	text = strings.ToValidUTF8(text, "�")
-	if len(text) <= n {
-		return text
-	}
-	return strings.ToValidUTF8(text[:n], "") + "…"
 }

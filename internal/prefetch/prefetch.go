@@ -14,6 +14,7 @@ import (
 	"wangell.loutres.me/internal/cri"
 	"wangell.loutres.me/internal/imageref"
 	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/shorten"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -102,6 +103,8 @@ type entry struct {
 	cancel context.CancelFunc // of the work on it; nil if there is none
 	pulled bool               // it was pulled under the revision of want
 	again  bool               // its pin may have been removed meanwhile
+	bad    wire.ImageReport   // reported in place of its presence until badFor
+	badFor time.Time
 
 	// before is the entry of a tag whose pull, still in progress, may well bring this image; next is the way back. Once
 	// it has ended, what it has brought is looked at. Either is nil for most.
@@ -187,6 +190,24 @@ func (k *Keeper) Reports() []wire.ImageReport {
 		out = append(out, e.report)
 	}
 	return out
+}
+
+// Unreadable reports an image as failed until a time, even though the runtime has it: something of it cannot be had, so
+// that other nodes serve its pods better. It does nothing if the image is not wanted lazily, or the time has passed.
+func (k *Keeper) Unreadable(ref, why string, until time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	e := k.entries[ref]
+	if e == nil || !e.want.Lazy || !until.After(time.Now()) {
+		return
+	}
+	e.bad = wire.ImageReport{State: wire.ImageFailed, Reason: cri.ReasonUnreadable, Message: shorten.Text(why, maxDetail)}
+	e.badFor = until
+	if e.report.State == wire.ImagePresent {
+		k.set(e, e.bad)
+		e.due = until
+		k.notify()
+	}
 }
 
 func (k *Keeper) notify() {

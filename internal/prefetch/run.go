@@ -15,6 +15,7 @@ import (
 
 	"wangell.loutres.me/internal/backoff"
 	"wangell.loutres.me/internal/cri"
+	"wangell.loutres.me/internal/shorten"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -127,13 +128,19 @@ func (k *Keeper) handle(ctx context.Context, e *entry) {
 	if ended {
 		return
 	}
-	if err == nil {
+	bad := err == nil && want.Lazy && e.badFor.After(time.Now())
+	if bad {
+		k.set(e, e.bad)
+	} else if err == nil {
 		k.set(e, present(image, inFull))
 	} else if e.report.State != wire.ImagePresent || status.Code(err) != codes.Unavailable {
 		k.set(e, failure(err)) // unless the runtime is only being restarted
 	}
 	if err == nil && pinErr == nil {
 		e.pause, e.due = 0, time.Now().Add(k.cfg.LookAgain)
+		if bad {
+			e.due = e.badFor
+		}
 	} else {
 		e.pause = backoff.Next(e.pause, k.cfg.FirstRetry, k.cfg.LastRetry)
 		e.due = time.Now().Add(e.pause)
@@ -271,7 +278,9 @@ func present(image cri.Image, inFull bool) wire.ImageReport {
 
 // failure is the report of an image that could not be ensured.
 func failure(err error) wire.ImageReport {
-	r := wire.ImageReport{State: wire.ImageFailed, Reason: cri.ReasonPullFailed, Message: cut(err.Error(), maxDetail)}
+	r := wire.ImageReport{
+		State: wire.ImageFailed, Reason: cri.ReasonPullFailed, Message: shorten.Text(err.Error(), maxDetail),
+	}
 	var known *cri.ImageError
 	switch {
 	case errors.As(err, &known):

@@ -79,6 +79,8 @@ func newMessage(t Type) body {
 		return &ImageReports{}
 	case TypeImagePulled:
 		return &ImagePulled{}
+	case TypeUnreadable:
+		return &Unreadable{}
 	case TypeMirror:
 		return &Mirror{}
 	case TypeBlobs:

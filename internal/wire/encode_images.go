@@ -165,3 +165,17 @@ func (m *ImagePulled) append(b []byte) []byte {
 }
 
 func (m *ImagePulled) decode(d *decoder) { m.Ref, m.Done, m.Total = d.name(), d.u64(), d.u64() }
+
+func (m *Unreadable) check() error {
+	if m.UID == "" {
+		return fmt.Errorf("a pod without UID")
+	}
+	if err := checkString("UID", m.UID, maxUID); err != nil {
+		return err
+	}
+	return checkString("cause", m.Cause, MaxImageText)
+}
+
+func (m *Unreadable) append(b []byte) []byte { return appendName(appendText(b, m.UID), m.Cause) }
+
+func (m *Unreadable) decode(d *decoder) { m.UID, m.Cause = d.text(), d.name() }

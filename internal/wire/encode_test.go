@@ -148,7 +148,8 @@ func samples() map[string]Message {
 			{PodID: 3, State: PodStarting, Probe: "second"},
 			{PodID: 4, State: PodStarting, Probe: "first", Runtime: "web-4"},
 		}},
-		"unready": &Unready{Service: service4, PodID: 1, At: 1_000_900_000, Answer: "httpGet: status 503"},
+		"unreadable": &Unreadable{UID: "5a1f", Cause: "/a of image r.example/a:1 cannot be had from registry r.example"},
+		"unready":    &Unready{Service: service4, PodID: 1, At: 1_000_900_000, Answer: "httpGet: status 503"},
 		"unready for good": &Unready{
 			Service: service4, PodID: 1, At: 1_000_900_000, Answer: "startupProbe: exec: exit code 1", Failed: true,
 		},
@@ -287,6 +288,9 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 		{&Backends{Service: service4, Pods: []Backend{{State: PodStarting, Netns: long(256)}}}, "256 bytes"},
 		{&Backends{Service: service4, Pods: []Backend{{State: PodStarting, Probe: long(MaxProbe + 1)}}}, "2305 bytes"},
 		{&Unready{Service: service4, Answer: long(201)}, "201 bytes"},
+		{&Unreadable{}, "without UID"},
+		{&Unreadable{UID: long(65)}, "UID: 65 bytes"},
+		{&Unreadable{UID: "u", Cause: long(MaxImageText + 1)}, "1025 bytes"},
 		{
 			&Backends{Service: service4, Pods: []Backend{
 				{State: PodStarting, NodeAddr: netip.MustParseAddr("fe80::1%eth0")},

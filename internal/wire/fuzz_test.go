@@ -74,6 +74,8 @@ func FuzzImages(f *testing.F)       { fuzzMessage(f, TypeImages) }
 func FuzzImageReports(f *testing.F) { fuzzMessage(f, TypeImageReports) }
 func FuzzImagePulled(f *testing.F)  { fuzzMessage(f, TypeImagePulled) }
 
+func FuzzUnreadable(f *testing.F) { fuzzMessage(f, TypeUnreadable) }
+
 func FuzzMirror(f *testing.F)  { fuzzMessage(f, TypeMirror) }
 func FuzzBlobs(f *testing.F)   { fuzzMessage(f, TypeBlobs) }
 func FuzzHolders(f *testing.F) { fuzzMessage(f, TypeHolders) }

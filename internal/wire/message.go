@@ -46,6 +46,8 @@ const (
 	TypeHolders Type = 33 // controller → daemon: who else has pieces of a blob
 
 	TypeAnswers Type = 34 // daemon → controller: requests of pods that came through its node
+
+	TypeUnreadable Type = 35 // daemon → controller: files of a pod's image cannot be had
 )
 
 // String returns the type's name as docs/protocol.md spells it.
@@ -62,7 +64,8 @@ func (t Type) String() string {
 		TypeMoved:   "MOVED",
 		TypeImages:  "IMAGES", TypeImageReports: "IMAGE_REPORTS", TypeImagePulled: "IMAGE_PULLED",
 		TypeMirror: "MIRROR", TypeBlobs: "BLOBS", TypeHolders: "HOLDERS",
-		TypeAnswers: "ANSWERS",
+		TypeAnswers:    "ANSWERS",
+		TypeUnreadable: "UNREADABLE",
 	}
 	if n, ok := names[t]; ok {
 		return n

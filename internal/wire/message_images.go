@@ -67,6 +67,16 @@ type ImageReports struct{ Images []ImageReport } // at most MaxImageReports per 
 // Type returns TypeImageReports.
 func (*ImageReports) Type() Type { return TypeImageReports }
 
+// Unreadable reports that a pod of the daemon's node started before its image was there, and that the rest of the image
+// cannot be had: programs that read it get EIO.
+type Unreadable struct {
+	UID   string // the pod's UID, 1 to 64 bytes
+	Cause string // which files of which image cannot be had from where, and why; at most MaxImageText bytes
+}
+
+// Type returns TypeUnreadable.
+func (*Unreadable) Type() Type { return TypeUnreadable }
+
 // ImagePulled reports how much of an image is on the daemon's node while it is being pulled.
 type ImagePulled struct {
 	Ref string

@@ -45,6 +45,7 @@ type Runtime struct {
 	streams    map[chan *criv1.ContainerEventResponse]bool
 	lists      int
 	stats      map[string]*criv1.ContainerStats
+	lazy       map[string]string // the image of each pod that starts before its image is here, by sandbox
 }
 
 // States of a container for Become.
@@ -59,7 +60,8 @@ func New(t *testing.T) *Runtime {
 		t: t, Images: newImages(), Path: filepath.Join(t.TempDir(), "cri.sock"),
 		sandboxes: map[string]*criv1.PodSandboxStatus{}, netns: map[string]string{},
 		containers: map[string]*criv1.ContainerStatus{}, homes: map[string]string{},
-		stats: map[string]*criv1.ContainerStats{}, streams: map[chan *criv1.ContainerEventResponse]bool{},
+		stats: map[string]*criv1.ContainerStats{}, lazy: map[string]string{},
+		streams: map[chan *criv1.ContainerEventResponse]bool{},
 	}
 	t.Cleanup(f.Stop)
 	return f
@@ -98,7 +100,11 @@ func (f *Runtime) ListPodSandbox(context.Context, *criv1.ListPodSandboxRequest) 
 	f.lists++
 	r := &criv1.ListPodSandboxResponse{}
 	for _, s := range f.sandboxes {
-		r.Items = append(r.Items, &criv1.PodSandbox{Id: s.Id, Metadata: s.Metadata, State: s.State, Labels: s.Labels})
+		item := &criv1.PodSandbox{Id: s.Id, Metadata: s.Metadata, State: s.State, Labels: s.Labels}
+		if f.lazy[s.Id] != "" {
+			item.RuntimeHandler = v1alpha1.LazyRuntime
+		}
+		r.Items = append(r.Items, item)
 	}
 	return r, nil
 }
@@ -130,9 +136,21 @@ func (f *Runtime) ListContainers(_ context.Context,
 			continue
 		}
 		r.Containers = append(r.Containers, &criv1.Container{Id: c.Id, PodSandboxId: f.homes[c.Id], Metadata: c.Metadata,
-			State: c.State, CreatedAt: c.CreatedAt})
+			State: c.State, CreatedAt: c.CreatedAt, ImageRef: f.lazy[f.homes[c.Id]]})
 	}
 	return r, nil
+}
+
+// Status implements the CRI: it has the handler of pods that start before their image is here.
+func (*Runtime) Status(context.Context, *criv1.StatusRequest) (*criv1.StatusResponse, error) {
+	return &criv1.StatusResponse{RuntimeHandlers: []*criv1.RuntimeHandler{{Name: v1alpha1.LazyRuntime}}}, nil
+}
+
+// Lazy makes a pod one that starts before an image is here. The image exists.
+func (f *Runtime) Lazy(sandbox, image string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lazy[sandbox] = fullName(image)
 }
 
 // ContainerStatus implements the CRI.

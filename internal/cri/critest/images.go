@@ -4,14 +4,20 @@ package critest
 
 import (
 	"context"
+	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
 
+	contentv1 "github.com/containerd/containerd/api/services/content/v1"
 	containerdv1 "github.com/containerd/containerd/api/services/images/v1"
+	snapshotsv1 "github.com/containerd/containerd/api/services/snapshots/v1"
 	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/stargz-snapshotter/estargz"
 	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -33,6 +39,7 @@ type Images struct {
 	// onPull decides the outcome of a pull; without one it succeeds.
 	onPull func(ctx context.Context, ref string) error
 	labels map[string]map[string]string // of the images that exist, by full name
+	layers []string                     // of every image
 	pulls  []string
 	most   int // pulls at the same time
 	now    int
@@ -55,6 +62,8 @@ func (s *Images) register(srv *grpc.Server, containerd bool) {
 	criv1.RegisterImageServiceServer(srv, s)
 	if containerd {
 		containerdv1.RegisterImagesServer(srv, &s.containerd)
+		contentv1.RegisterContentServer(srv, containerdContent{images: s})
+		snapshotsv1.RegisterSnapshotsServer(srv, noSnapshots{})
 	}
 }
 
@@ -80,6 +89,50 @@ func (s *Images) Add(ref string) {
 	if name := fullName(ref); s.labels[name] == nil {
 		s.labels[name] = map[string]string{}
 	}
+}
+
+// SetLayers sets the digests of the layers of every image, all of which are eStargz.
+func (s *Images) SetLayers(digests ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.layers = digests
+}
+
+// containerdContent implements containerd's API for the manifest of the images, which has Digest.
+type containerdContent struct {
+	contentv1.UnimplementedContentServer
+	images *Images
+}
+
+// Read implements containerd's API.
+func (c containerdContent) Read(r *contentv1.ReadContentRequest,
+	out contentv1.Content_ReadServer) error {
+	if r.Digest != Digest {
+		return status.Errorf(codes.NotFound, "content %s: not found", r.Digest)
+	}
+	var m ocispec.Manifest
+	c.images.mu.Lock()
+	for _, d := range c.images.layers {
+		m.Layers = append(m.Layers, ocispec.Descriptor{
+			Digest: digest.Digest(d), Annotations: map[string]string{estargz.TOCJSONDigestAnnotation: d},
+		})
+	}
+	c.images.mu.Unlock()
+	text, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return out.Send(&contentv1.ReadContentResponse{Data: text})
+}
+
+// noSnapshots implements containerd's API for snapshotters that answer and have nothing.
+type noSnapshots struct {
+	snapshotsv1.UnimplementedSnapshotsServer
+}
+
+// Stat implements containerd's API.
+func (noSnapshots) Stat(context.Context, *snapshotsv1.StatSnapshotRequest) (*snapshotsv1.StatSnapshotResponse, error) {
+	return nil, status.Error(codes.NotFound, "no such snapshot")
 }
 
 // Remove removes an image, as an administrator does.
