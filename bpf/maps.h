@@ -301,6 +301,15 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 } home_nodes SEC(".maps");
 
+/* VIP → the nodes that announce it, now and before. Empty unless replies_by_edge. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct addr);
+	__type(value, struct vip_edge);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+} vip_edges SEC(".maps");
+
 /* Service index → addresses that the service has left and whose flows go on. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

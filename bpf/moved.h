@@ -8,7 +8,8 @@
 
 #include "icmp.h"
 
-#define QUERY_TIMEOUT 200000000ull   /* ns without a claim after which a flow's next segment gets a RST */
+#define QUERY_TIMEOUT 200000000ull   /* ns without a claim after which a flow's next segment begins a new round */
+#define QUERY_ROUNDS 3               /* rounds without a claim after which a segment gets a RST: packets get lost */
 #define QUERY_EXPIRY 120000000000ull /* ns after which the ports are a new connection's (RFC 6298, 2.5) */
 #define QUERY_WINDOW 100000000ull    /* ns over which the query budget is counted */
 #define MAX_QUERIES 1024             /* packets in one such window */
@@ -57,15 +58,19 @@ static __always_inline int query_homes(struct __sk_buff *skb, const struct packe
 	struct home_node_list *h = bpf_map_lookup_elem(&home_nodes, &service);
 	struct pending_query *before = bpf_map_lookup_elem(&pending_queries, k);
 	__u64 now = bpf_ktime_get_ns(), age = before && before->at ? now - before->at : QUERY_EXPIRY;
+	__u32 rounds = age < QUERY_EXPIRY ? before->rounds : 0;
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct ethhdr *eth = data;
 	if ((void *)(eth + 1) > end)
 		return TCX_DROP;
-	struct pending_query q = {.at = age < QUERY_TIMEOUT ? before->at : now};
+	struct pending_query q = {
+		.at = age < QUERY_TIMEOUT ? before->at : now,
+		.rounds = age < QUERY_TIMEOUT ? rounds : rounds + 1,
+	};
 	origin_from_frame(&q.origin, eth, skb->ifindex, PATH_NIC);
 	/* A segment with neither ACK nor RST does not belong to an open connection (RFC 9293, 3.10.7.4). */
 	if (!h || !(p->flags & (TCP_ACK | TCP_RST)) || (p->flags & TCP_SYN) ||
-	    (age >= QUERY_TIMEOUT && age < QUERY_EXPIRY)) {
+	    (age >= QUERY_TIMEOUT && rounds >= QUERY_ROUNDS)) {
 		if (before)
 			bpf_map_delete_elem(&pending_queries, k);
 		count(COUNT_STRAY);
@@ -202,8 +207,11 @@ __noinline int adopt_claimed_flow(const struct packet *p, const struct encap_met
 	if (!p || !m)
 		return -1;
 	flow_key_from_client(&k, p);
-	if (bpf_map_lookup_elem(&flows, &k))
+	if (bpf_map_lookup_elem(&flows, &k)) {
+		/* Queried again meanwhile: it must not count as unanswered when the client comes back some day. */
+		bpf_map_delete_elem(&pending_queries, &k);
 		return 0;
+	}
 	__u32 index;
 	struct pod *pod = pod_by_name(&k, m->id, &index);
 	struct pending_query *q = bpf_map_lookup_elem(&pending_queries, &k);

@@ -171,11 +171,28 @@ static __always_inline int home_from_edge(struct __sk_buff *skb, struct packet *
 	return send_to_pod(skb, p, pod, true);
 }
 
-/* Home node: sends a pod's segment of a flow that came through an edge node. */
+/* Home node: returns the node by which replies of a flow leave: its edge node, which may be this one. If that has
+ * announced the VIP before and lost it, they leave by the node that announces it now: the network may drop what comes
+ * from an address that has moved away, and a client that waits for a reply sends nothing by which its new edge node could
+ * be learned. A SYN-ACK needs the edge node that has the flow. */
+static __always_inline __be32 edge_for_replies(const struct flow_key *k, const struct flow *f, const struct origin *o)
+{
+	__be32 edge = through_edge_node(o) ? o->edge : node_addr;
+	if (!replies_by_edge || f->state == FLOW_HALF_OPEN || (o->path != PATH_NIC && o->path != PATH_EDGE_NIC))
+		return edge;
+	struct vip_edge *e = bpf_map_lookup_elem(&vip_edges, &k->service);
+	for (int i = 0; e && i < FORMER_EDGES; i++)
+		if (e->before[i] == edge)
+			return e->now;
+	return edge;
+}
+
+/* Home node: sends a pod's segment of a flow whose replies leave by another node, or did until its VIP moved here. */
 static __always_inline int home_to_client(struct __sk_buff *skb, const struct flow_key *k, struct flow *f,
 					  struct packet *p, const struct pod *pod)
 {
 	struct origin o = f->origin;
+	o.edge = edge_for_replies(k, f, &o);
 	/* A retransmitted FIN may mean that the edge node is gone: it goes straight to the client, if it may. */
 	bool fin_again = (p->flags & TCP_FIN) && (f->seen & SEEN_FIN(OUT));
 	bool by_edge = replies_by_edge || o.path == PATH_EDGE_NODE || f->state == FLOW_HALF_OPEN ||
@@ -197,7 +214,7 @@ static __always_inline int home_to_client(struct __sk_buff *skb, const struct fl
 	by_edge = by_edge || closed || ((f->seen & SEEN_FIN(IN)) && !p->payload && !fin_again);
 	if (translate_from_pod(skb, p, k))
 		return TCX_DROP;
-	if (!by_edge) {
+	if (!by_edge || o.edge == node_addr) {
 		struct bpf_fib_lookup fib;
 		if (!find_route(skb, k->service.w[3], p->daddr, IPPROTO_TCP, 0, &fib))
 			return send_by_route(&fib);

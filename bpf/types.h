@@ -28,6 +28,7 @@ enum limit {
 	TAG_SLOTS = 4,             /* keys in `tag_keys` */
 	CACHE_LINE = 64,           /* bytes that CPUs pass on as a whole */
 	MAX_COUNTERS = 64,         /* entries in `counters`; spare ones let the map survive new counters */
+	FORMER_EDGES = 4,          /* nodes that announced a VIP before the one that does now */
 	MAX_LEFT = 5,              /* addresses that a service has left and whose flows go on, and one to return to */
 };
 EXPORT_TO_GO(enum, limit);
@@ -275,6 +276,12 @@ struct flow {
 	__u64 last;            /* time of the last genuine segment, same clock; see account */
 };
 
+/* Value of `vip_edges`: which node announces a VIP, and which did before. Written by the daemon. */
+struct vip_edge {
+	__be32 now;                  /* IPv4 address of the node that announces the VIP; may be this one's */
+	__be32 before[FORMER_EDGES]; /* those of nodes that announced it before, the latest first; 0: none */
+};
+
 /* Value of `home_nodes`: the other nodes with pods of a service, in any state. Written by the daemon. */
 struct home_node_list {
 	__u32 n;                /* how many entries of node[] are valid */
@@ -291,8 +298,9 @@ struct left_list {
 
 /* Value of `pending_queries`: home nodes were queried for a client's flow, or are with its next segment. */
 struct pending_query {
-	__u64 at;             /* time of the first query, ns of CLOCK_MONOTONIC; 0: none yet */
+	__u64 at;             /* time of the first query of this round, ns of CLOCK_MONOTONIC; 0: none yet */
 	struct origin origin; /* where replies go if a home node claims the flow */
+	__u32 rounds;         /* rounds of queries so far, this one included; see QUERY_ROUNDS */
 };
 
 /* Bits in the values of `nodes`. */

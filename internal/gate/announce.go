@@ -148,7 +148,9 @@ func (g *Gate) addVIP(vip netip.Addr) error {
 
 // removeVIP reverses addVIP.
 func (g *Gate) removeVIP(vip netip.Addr) error {
-	if err := g.objs.Addresses.Delete(toAddr(vip)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	err := errors.Join(ignoreMissing(g.objs.Addresses.Delete(toAddr(vip))),
+		ignoreMissing(g.objs.VipEdges.Delete(toAddr(vip))))
+	if err != nil {
 		return err
 	}
 	if g.cfg.inRange(vip) {

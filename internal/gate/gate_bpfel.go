@@ -223,6 +223,7 @@ const (
 	gateLimitTAG_SLOTS            gateLimit = 4
 	gateLimitCACHE_LINE           gateLimit = 64
 	gateLimitMAX_COUNTERS         gateLimit = 64
+	gateLimitFORMER_EDGES         gateLimit = 4
 	gateLimitMAX_LEFT             gateLimit = 5
 )
 
@@ -304,6 +305,8 @@ type gatePendingQuery struct {
 		Path      gateFlowPath
 		Edge      uint32
 	}
+	Rounds uint32
+	_      [4]byte
 }
 
 type gatePod struct {
@@ -565,6 +568,12 @@ type gateUnparkArgs struct {
 	Refused uint32
 }
 
+type gateVipEdge struct {
+	_      structs.HostLayout
+	Now    uint32
+	Before [4]uint32
+}
+
 type gateWakeScope uint32
 
 const (
@@ -625,6 +634,7 @@ const (
 	gateMapSynRecords          = "syn_records"
 	gateMapSynWatch            = "syn_watch"
 	gateMapTagKeys             = "tag_keys"
+	gateMapVipEdges            = "vip_edges"
 	gateMapWakeLimits          = "wake_limits"
 	gateProgGateCold           = "gate_cold"
 	gateProgGateEnd            = "gate_end"
@@ -781,6 +791,7 @@ type gateMapSpecs struct {
 	SynRecords      *ebpf.MapSpec `ebpf:"syn_records"`
 	SynWatch        *ebpf.MapSpec `ebpf:"syn_watch"`
 	TagKeys         *ebpf.MapSpec `ebpf:"tag_keys"`
+	VipEdges        *ebpf.MapSpec `ebpf:"vip_edges"`
 	WakeLimits      *ebpf.MapSpec `ebpf:"wake_limits"`
 }
 
@@ -885,6 +896,7 @@ type gateMaps struct {
 	SynRecords      *ebpf.Map `ebpf:"syn_records"`
 	SynWatch        *ebpf.Map `ebpf:"syn_watch"`
 	TagKeys         *ebpf.Map `ebpf:"tag_keys"`
+	VipEdges        *ebpf.Map `ebpf:"vip_edges"`
 	WakeLimits      *ebpf.Map `ebpf:"wake_limits"`
 }
 
@@ -936,6 +948,7 @@ func (m *gateMaps) Close() error {
 		m.SynRecords,
 		m.SynWatch,
 		m.TagKeys,
+		m.VipEdges,
 		m.WakeLimits,
 	)
 }

@@ -122,7 +122,8 @@ func setSizes(spec *ebpf.CollectionSpec, s Sizes) {
 	bySize := map[uint32][]string{}
 	add := func(n uint32, names ...string) { bySize[n] = append(bySize[n], names...) }
 	add(s.Services, gateMapServices, gateMapAddresses, gateMapServiceStatuses, gateMapMaglevTables, gateMapHomeNodes,
-		gateMapServiceShares, gateMapFloods, gateMapSourceFilters, gateMapLeftAddresses, gateMapQueryShares)
+		gateMapServiceShares, gateMapFloods, gateMapSourceFilters, gateMapLeftAddresses, gateMapQueryShares,
+		gateMapVipEdges)
 	add(s.Pods, gateMapPods, gateMapPodSockets, gateMapPodTraffic, gateMapPodPorts, gateMapPodDevices, gateMapPodNames,
 		gateMapListeners, gateMapRecounts)
 	add(s.Flows, gateMapFlows)

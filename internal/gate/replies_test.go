@@ -97,6 +97,106 @@ func TestEdgeNodePassesRepliesOn(t *testing.T) {
 	}
 }
 
+// Replies of a connection leave by the node that announces the VIP, if the node by which it entered has lost it.
+func TestRepliesLeaveByTheNodeThatAnnouncesTheVIP(t *testing.T) {
+	handshake := func(w *world, on func(s segment)) {
+		w.warm(vip, 1)
+		on(w.syn(1000))
+		w.wantRun(onPod1, w.fromPod(1, "SA", 5000, 1001).frame(), tcxRedirect)
+		on(w.fromClient("A", 1001, 5001))
+	}
+	reply := func(w *world, byOther bool) {
+		t.Helper()
+		data := w.fromPod(1, "PA", 5001, 1001, 1, 2, 3)
+		out := w.wantRun(onPod1, bare(data), tcxRedirect)
+		if byOther {
+			out = w.unwrap(out, toClientType, 0, 1, bare(data))
+		}
+		if want := bare(w.asSent(data)); !bytes.Equal(out[14:], want[14:]) {
+			t.Errorf("by the other node %v: became %x, want %x", byOther, out, want)
+		}
+	}
+	move := func(w *world, to netip.Addr) { w.must(w.g.SetEdge(vip.Addr(), to)) }
+	t.Run("it entered here", func(t *testing.T) {
+		w := newRemoteWorld(t, byEdge)
+		handshake(w, func(s segment) { w.wantRun(onNIC, s.frame(), tcxRedirect) })
+		reply(w, false)
+		move(w, thisNode)
+		reply(w, false)
+		move(w, otherNode)
+		reply(w, true)
+		move(w, netip.Addr{}) // not known
+		reply(w, true)
+		move(w, thisNode)
+		reply(w, false)
+	})
+	t.Run("it entered by another node", func(t *testing.T) {
+		w := newRemoteWorld(t, byEdge)
+		handshake(w, func(s segment) {
+			w.wantRun(onNIC, w.wrap(otherNode, toPodType, 0, 1, bare(s)), tcxRedirect)
+		})
+		reply(w, true)
+		move(w, thisNode) // which says nothing of a node that did not announce it
+		reply(w, true)
+		move(w, otherNode)
+		reply(w, true)
+		move(w, thisNode)
+		reply(w, false)
+	})
+	t.Run("its client is on that node", func(t *testing.T) {
+		w := newRemoteWorld(t, byEdge)
+		handshake(w, func(s segment) {
+			w.wantRun(onNIC, w.wrap(otherNode, toPodType, inside, 1, bare(s)), tcxRedirect)
+		})
+		move(w, otherNode)
+		move(w, thisNode)
+		reply(w, true)
+	})
+	t.Run("its handshake is not complete", func(t *testing.T) {
+		w := newRemoteWorld(t, byEdge)
+		w.warm(vip, 1)
+		move(w, thisNode)
+		w.wantRun(onNIC, w.syn(1000).frame(), tcxRedirect)
+		move(w, otherNode)
+		synack := bare(w.fromPod(1, "SA", 5000, 1001))
+		if out := w.wantRun(onPod1, synack, tcxRedirect); len(out) != len(synack) {
+			t.Errorf("became %x", out)
+		}
+	})
+	t.Run("replies need no edge node", func(t *testing.T) {
+		w := newRemoteWorld(t, nil)
+		handshake(w, func(s segment) { w.wantRun(onNIC, s.frame(), tcxRedirect) })
+		move(w, thisNode)
+		move(w, otherNode)
+		reply(w, false)
+	})
+	t.Run("the VIP is removed", func(t *testing.T) {
+		w := newRemoteWorld(t, byEdge)
+		w.warm(vip, 1)
+		move(w, thisNode)
+		w.must(w.g.RemoveService(vip))
+		if n := entries[gateAddr, gateVipEdge](w, w.g.objs.VipEdges); n != 0 {
+			t.Errorf("%d entries left", n)
+		}
+	})
+}
+
+func TestFormerEdgesAreRemembered(t *testing.T) {
+	var e gateVipEdge
+	for _, node := range []uint32{1, 1, 2, 3, 2, 4, 5, 6} {
+		e = movedEdge(e, node)
+	}
+	if want := (gateVipEdge{Now: 6, Before: [4]uint32{5, 4, 2, 3}}); e != want {
+		t.Errorf("%+v, want %+v", e, want)
+	}
+	for _, node := range []uint32{2, 7} {
+		e = movedEdge(e, node)
+	}
+	if want := (gateVipEdge{Now: 7, Before: [4]uint32{2, 6, 5, 4}}); e != want {
+		t.Errorf("%+v, want %+v", e, want)
+	}
+}
+
 // A pod on the edge node itself leaves room for encapsulation, as its client may use another edge node later.
 func TestSYNToALocalPodLeavesRoomForReplies(t *testing.T) {
 	w := newRemoteWorld(t, byEdge)
@@ -279,19 +379,21 @@ func TestManyRepliesPassSourceChecks(t *testing.T) {
 	}
 }
 
-// The VIP moves from node to node, also to and from the pod's own. Then replies leave by the node that has it.
+// The VIP moves from node to node, also to and from the pod's own. Then replies leave by the node that has it, also to
+// clients that wait and send nothing: the network drops what any other node sends from the VIP.
 func TestRepliesFollowTheEdgeNode(t *testing.T) {
 	m := newMovableOf(newClusterOf(t, 1500, byEdge))
 	mirror(t, 1)
 	m.serve(vip, 1)
 	_, err := m.third.g.Serve(vip, 1)
 	m.must(err)
+	at := m.edge
+	m.setEdge(at)
 	m.checkSources(m.edge, vip.Addr())
-	m.checkSources(m.third, vip.Addr())
+	m.checkSources(m.third)
 	m.checkSources(m.home)
 	stop, done := make(chan struct{}), make(chan error, 4)
 	const busy = 3
-	at := m.edge
 	start := func() {
 		for range busy {
 			conn, err := dial("client", vip)
@@ -305,13 +407,9 @@ func TestRepliesFollowTheEdgeNode(t *testing.T) {
 	defer idle.Close()
 	moves := []*node{m.third, m.home, m.third, m.edge}
 	for _, to := range moves {
-		if to == m.home {
-			m.checkSources(m.home, vip.Addr())
-		}
+		m.checkSources(to, vip.Addr())
 		m.move(at, to)
-		if at == m.home {
-			m.checkSources(m.home)
-		}
+		m.checkSources(at)
 		at = to
 		m.must(idle.SetDeadline(time.Now().Add(30 * time.Second)))
 		if _, err := idle.Write([]byte("on?")); err != nil {

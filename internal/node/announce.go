@@ -58,9 +58,24 @@ func (d *daemon) announceAll() {
 	d.mu.Lock()
 	vips := slices.Collect(maps.Keys(d.vips))
 	d.mu.Unlock()
-	own := slices.DeleteFunc(vips, func(vip netip.Addr) bool { return owner(vip, nodes) != d.cfg.Node })
+	var own []netip.Addr
+	for _, vip := range vips {
+		by := owner(vip, nodes)
+		if by.name == d.cfg.Node {
+			own = append(own, vip)
+		}
+		d.setEdge(vip, by)
+	}
 	if err := d.gate.Announce(false, own); err != nil {
 		d.log.Error("cannot announce service addresses: ARP requests may go unanswered", "error", err)
+	}
+}
+
+// setEdge tells the gate which node announces a VIP.
+func (d *daemon) setEdge(vip netip.Addr, by scored) {
+	if err := d.gate.SetEdge(vip, by.addr); err != nil {
+		d.log.Error("cannot record which node announces a service address: replies may leave by its previous node",
+			"address", vip, "error", err)
 	}
 }
 
@@ -75,7 +90,11 @@ func (d *daemon) announceChanged(changed map[netip.Addr]bool) {
 		d.mu.Lock()
 		wanted := d.vips[vip] > 0
 		d.mu.Unlock()
-		if err := d.gate.AnnounceVIP(vip, wanted && owner(vip, nodes) == d.cfg.Node); err != nil {
+		by := owner(vip, nodes)
+		if wanted {
+			d.setEdge(vip, by)
+		}
+		if err := d.gate.AnnounceVIP(vip, wanted && by.name == d.cfg.Node); err != nil {
 			d.log.Error("cannot announce a service address: ARP requests may go unanswered",
 				"address", vip, "error", err)
 		}

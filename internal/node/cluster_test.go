@@ -325,7 +325,7 @@ func TestServiceOnTwoNodesFromColdStartToTheDeathOfANode(t *testing.T) {
 		awaitFrom(l, name, func(m *wire.Node) bool { return m.Addr.String() == n.config.NodeAddr })
 	}
 	l.sendNodes(1, "n1", "n2")
-	edge := owner(vip.Addr(), []scored{score("n1"), score("n2")})
+	edge := owner(vip.Addr(), []scored{score("n1"), score("n2")}).name
 	home := map[string]string{"n1": "n2", "n2": "n1"}[edge]
 
 	// Cold: the edge node asks for a wake, the home node reports that the pod listens, the edge node releases the SYN.

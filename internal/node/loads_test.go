@@ -119,7 +119,7 @@ func awaitQuiet(l *lan, node string) {
 func TestEdgeNodeBalancesByTheLoadsThatHomeNodesReport(t *testing.T) {
 	l := newLAN(t)
 	l.sendNodes(1, "n1", "n2")
-	edge := owner(vip.Addr(), []scored{score("n1"), score("n2")})
+	edge := owner(vip.Addr(), []scored{score("n1"), score("n2")}).name
 	home := map[string]string{"n1": "n2", "n2": "n1"}[edge]
 	pods := []wire.Backend{l.podOn(home, 1), l.podOn(home, 2)}
 	for i := range pods {

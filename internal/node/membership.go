@@ -139,6 +139,7 @@ func (m *membership) candidates() (nodes []scored, known bool) {
 	nodes = make([]scored, len(m.nodes))
 	for i, n := range m.nodes {
 		nodes[i] = score(n.Name)
+		nodes[i].addr = n.Addr
 	}
 	return nodes, m.known
 }

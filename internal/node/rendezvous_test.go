@@ -28,7 +28,7 @@ func TestVIPsAreDividedEvenly(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 10, 50} {
 		count := map[string]int{}
 		for i := range vips {
-			count[owner(vipNumber(i), nodesOf(n))]++
+			count[owner(vipNumber(i), nodesOf(n)).name]++
 		}
 		// The counts are binomial; a deviation of five standard deviations does not happen by chance.
 		mean := vips / n
@@ -48,7 +48,7 @@ func TestOnlyTheVIPsOfALeavingNodeMove(t *testing.T) {
 	moved := map[string]int{}
 	for i := range 5000 {
 		vip := vipNumber(i)
-		before, after := owner(vip, all), owner(vip, without)
+		before, after := owner(vip, all).name, owner(vip, without).name
 		if before != gone && before != after {
 			t.Fatalf("%v moves from %s to %s, although %s left", vip, before, after, gone)
 		}
@@ -67,16 +67,16 @@ func TestOwnerIsAsTheProtocolSpecifies(t *testing.T) {
 	for vip, want := range map[string]string{
 		"10.46.100.105": "node-3", "10.46.100.1": "node-1", "10.46.100.2": "node-1", "192.0.2.1": "node-2",
 	} {
-		got := owner(netip.MustParseAddr(vip), nodes)
+		got := owner(netip.MustParseAddr(vip), nodes).name
 		reversed := []scored{nodes[2], nodes[1], nodes[0]}
-		if again := owner(netip.MustParseAddr(vip), reversed); again != got {
+		if again := owner(netip.MustParseAddr(vip), reversed).name; again != got {
 			t.Errorf("%s: %s or %s, depending on the order of the nodes", vip, got, again)
 		}
 		if got != want {
 			t.Errorf("%s: %s, want %s", vip, got, want)
 		}
 	}
-	if got := owner(vipNumber(1), nil); got != "" {
+	if got := owner(vipNumber(1), nil).name; got != "" {
 		t.Errorf("without nodes: %q", got)
 	}
 }
