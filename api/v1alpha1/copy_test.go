@@ -118,7 +118,7 @@ func TestHashCoversFieldsThatNeedANewPod(t *testing.T) {
 		"MaxReplicas": false, "Replicas": false, "Scaling": false, "SessionAffinity": false, "Balancing": false,
 		"Retries": false, "DrainTimeout": false, "LoadBalancerClass": false, "WakeProof": false,
 		"UpdateStrategy": false, "Init": true, "StopSignal": true, "ReadyWhen": false, "ReadinessProbe": true,
-		"StartupProbe": true, "AllowFrom": false, "ImagePull": false,
+		"StartupProbe": true, "AllowFrom": false, "ImagePull": false, "Sleep": false,
 	}
 	base := service(t, "{targetPort: 8080}").Spec
 	spec := reflect.TypeFor[v1alpha1.WangellServiceSpec]()

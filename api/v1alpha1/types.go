@@ -112,6 +112,9 @@ type WangellServiceSpec struct {
 	// +kubebuilder:default=300
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 31536000",message="want seconds from 1 to 31536000: write idleTimeout: 300, for example"
 	IdleTimeout int64 `json:"idleTimeout,omitempty"`
+	// Sleep says when the service is ready without having been asked. Default: never.
+	// +optional
+	Sleep *Sleep `json:"sleep,omitempty"`
 
 	// Address is the service address (IPv4). Default: a free one, from the range of the instance or from an address
 	// pool.
@@ -474,6 +477,11 @@ type WangellServiceStatus struct {
 	// +listType=map
 	// +listMapKey=image
 	ImageDigests []ImageDigest `json:"imageDigests,omitempty"`
+	// UseHistory is what sleep.predict knows of the times between uses of the service, at most 4096 bytes. Its form may
+	// change between versions. Kubernetes only; one machine has it in the state folder.
+	// +optional
+	// +kubebuilder:validation:MaxLength=4096
+	UseHistory string `json:"useHistory,omitempty"`
 }
 
 // ImageDigest is the content that the name of an image stands for.

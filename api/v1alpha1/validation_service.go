@@ -121,6 +121,7 @@ func (e *ValidationErrors) common(s *WangellServiceSpec) {
 			"Recreate allows one pod, but the service may have %d", most)
 	}
 	e.scaling(s)
+	e.sleep(s)
 	if most := maxReplicas(s); s.MinReplicas > most {
 		e.add(specPath.Child("maxReplicas"), fmt.Sprintf("write maxReplicas: %d", s.MinReplicas),
 			"%d is less than minReplicas, %d", most, s.MinReplicas)

@@ -14,6 +14,7 @@ import (
 	_ "wangell.loutres.me/internal/lab/flood"
 	_ "wangell.loutres.me/internal/lab/onenode/capacity"
 	_ "wangell.loutres.me/internal/lab/onenode/cold"
+	_ "wangell.loutres.me/internal/lab/prewake"
 	_ "wangell.loutres.me/internal/lab/proxy/scaling"
 	_ "wangell.loutres.me/internal/lab/pull"
 )

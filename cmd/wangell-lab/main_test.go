@@ -69,7 +69,7 @@ func TestFormerNameIsHidden(t *testing.T) {
 }
 
 func TestExperimentsAskQuestions(t *testing.T) {
-	if len(lab.Experiments()) != 8 {
+	if len(lab.Experiments()) != 9 {
 		t.Errorf("%d experiments", len(lab.Experiments()))
 	}
 	for _, e := range lab.Experiments() {

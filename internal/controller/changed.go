@@ -19,7 +19,7 @@ const latestPause = 10 * time.Second
 // glance returns what the service's Status looks like now.
 func (s *service) glance() glance {
 	g := glance{
-		state: s.machine.State(), message: s.message(), image: cmp.Or(s.imageErr, s.unready()),
+		state: s.machine.State(), message: s.message(), image: cmp.Or(s.imageErr, s.unready()), history: s.foresight.saved,
 		pressure: s.pressure(),
 		images:   s.images, lazy: s.lazy, resolved: s.resolved.changes,
 		serving: s.machine.Serving(), desired: s.machine.Desired(), replicas: s.replicas(),

@@ -31,9 +31,10 @@ type engine struct {
 	wakes     *wakes
 	changed   *changedSet
 	pressures *pressures
-	held      map[runtime.Key]int // by how many users a service is kept awake
-	cluster   runtime.Cluster     // nil on one machine
-	began     time.Time           // with the monotonic clock
+	learnt    func(runtime.Key, string) // Config.Learnt; may be nil
+	held      map[runtime.Key]int       // by how many users a service is kept awake
+	cluster   runtime.Cluster           // nil on one machine
+	began     time.Time                 // with the monotonic clock
 
 	due      deadlines
 	removals []netip.AddrPort // addresses of services that are gone, not yet removed from the daemons' table
@@ -54,6 +55,9 @@ func (e *engine) step(s *service, ev lifecycle.Event) {
 	}
 	if after := s.machine.State(); after != before {
 		s.sleep.is(after == lifecycle.Cold, monotime.Now(), requestsOf(&s.spec.Spec))
+		if after == lifecycle.Cold {
+			e.keepHistory(s)
+		}
 		e.events.emit(Event{Time: time.Now(), Kind: EventState, Service: s.key, State: after.String()})
 	}
 	e.changed.check(s)
@@ -109,7 +113,10 @@ func (e *engine) begin(s *service) { e.step(s, lifecycle.Timer{}) }
 // add adds a service. The caller adds it to the daemons' table. taken is set if the address was taken from another
 // service: the caller then publishes, so that daemons drop that one's pods.
 func (e *engine) add(w *wanted) (s *service, taken bool) {
-	s = &service{wanted: w, machine: lifecycle.New(w.lifecycle(e.cluster != nil), e.newGeneration()), heapPos: -1}
+	s = &service{wanted: w, heapPos: -1}
+	e.plan(s, w.history, time.Now())
+	s.foresight.unsure = w.history != ""
+	s.machine = lifecycle.New(s.lifecycle(e.cluster != nil), e.newGeneration())
 	s.sleep, s.pressures = newSleep(monotime.Now()), e.pressures
 	s.resolved.set(&w.spec.Spec, w.digests)
 	taken = e.evict(w.addr)
@@ -138,6 +145,7 @@ func (e *engine) remove(s *service) {
 		return
 	}
 	e.due.set(s, 0)
+	s.foresight.stop()
 	delete(e.table.services, s.key)
 	e.wakes.forget(s.key)
 	e.changed.add(s.key)
@@ -236,6 +244,7 @@ func (e *engine) shutdown(idle chan struct{}) {
 	e.closing, e.idle = true, idle
 	for _, s := range e.table.services {
 		s.again = nil
+		e.keepHistory(s)
 		e.step(s, lifecycle.Deleted{})
 	}
 	e.checkIdle()

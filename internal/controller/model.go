@@ -57,6 +57,7 @@ type service struct {
 	heapPos  int           // in deadlines; -1 if it is not there
 
 	sleep      sleep         // how long it has slept
+	foresight  foresight     // when it is to have a pod although nobody asks
 	traffic    Traffic       // of all its pods, including those that are gone
 	answers    answers       // requests that have no pod
 	lastPacket monotime.Time // of all its pods
@@ -122,7 +123,7 @@ type sleeper struct {
 // glance is the part of a service's Status that decides whether it has changed.
 type glance struct {
 	state                      lifecycle.State
-	message, image             string
+	message, image, history    string
 	images                     ImageStatus
 	lazy                       LazyPulls
 	resolved                   int // resolution.changes

@@ -145,6 +145,7 @@ func (r *receiver) wake(from wire.Peer, m *wire.Wake) {
 		}
 		s.askers[from.ID] = true
 		e.step(s, lifecycle.WakeAsked{Seq: m.Seq, SYNSeen: m.SYNSeen, Noticed: m.Noticed, Parked: m.Parked})
+		e.used(s, true)
 	}
 }
 
@@ -176,6 +177,9 @@ func (r *receiver) stats(from wire.Peer, st wire.PodStats) {
 		return
 	}
 	p.service.addStats(p, st)
+	if p.service.machine.State() == lifecycle.Warm { // the last packets of pods that are being stopped are no use
+		r.engine.used(p.service, false)
+	}
 	r.engine.step(p.service, lifecycle.FlowsSeen{Ref: p.ref, Open: st.OpenFlows})
 }
 

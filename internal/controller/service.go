@@ -82,7 +82,7 @@ func (s *service) replicas() int {
 
 func (s *service) status() Status {
 	st := Status{Service: *s.spec, Traffic: s.traffic, Serving: s.machine.Serving(), Desired: s.machine.Desired(),
-		Pressure: s.pressure(), Images: s.images, Lazy: s.lazy, Pull: s.pull}
+		Outlook: s.foresight.outlook(), Pressure: s.pressure(), Images: s.images, Lazy: s.lazy, Pull: s.pull}
 	st.Traffic.Denied, st.Lost = s.denied.total(), s.lost()
 	st.Traffic.OpenRequests = s.answers.open()
 	st.Slept = s.sleep.status(requestsOf(&s.spec.Spec))
@@ -94,6 +94,7 @@ func (s *service) status() Status {
 	*w = v1alpha1.WangellServiceStatus{
 		LoadBalancerIP: s.addr.Addr().String(), State: s.machine.State().String(), Message: s.message(),
 		Replicas: int32(s.replicas()), ImageDigests: s.resolved.list,
+		UseHistory: s.foresight.saved,
 	}
 	if w.Message == "" {
 		w.Message = cmp.Or(s.imageErr, s.images.problem(), s.unready(), s.pull.message(), s.layerWarning())

@@ -73,7 +73,7 @@ func (c *Controller) Restrict(key runtime.Key, policy *sources.Set) error {
 		return nil
 	}
 	return c.update([]Service{{Spec: w.spec, Addr: w.addr.Addr(), Announce: w.announce, Policy: policy,
-		Digests: w.digests}}, nil)
+		Digests: w.digests, History: w.history}}, nil)
 }
 
 // Delete removes a service with its pods. It returns at once, and the pods end with their grace. A service that does
@@ -115,6 +115,9 @@ func (c *Controller) Scale(key runtime.Key, n int, why string) error {
 	if !c.loop.call(func() {
 		var s *service
 		if s, err = c.engine.living(key); err == nil {
+			if n == 0 {
+				c.engine.dismiss(s)
+			}
 			c.engine.step(s, lifecycle.Scale{N: n, Why: why})
 		}
 	}) {
@@ -135,6 +138,7 @@ func (c *Controller) Sleep(ctx context.Context, key runtime.Key) error {
 			return
 		}
 		w = s.awaitPods()
+		c.engine.dismiss(s)
 		c.engine.step(s, lifecycle.SleepAsked{})
 	}) {
 		return ErrClosed

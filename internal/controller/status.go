@@ -77,6 +77,8 @@ type Status struct {
 	// Unreported is set while pods from before this controller's start may run that no daemon has reported to it yet:
 	// Serving and Desired do not count them. Only StatusOf sets it.
 	Unreported bool `json:"-"`
+	// Outlook is when it is to have a pod although nobody asks; nil unless spec.sleep says so.
+	Outlook *Outlook `json:"outlook,omitempty"`
 	// Pressure is what is scarce in the gates and concerns the service; of whole nodes, only while it is in use.
 	Pressure Pressure `json:"pressure,omitzero"`
 	// Lost describes a pod on a silent node, beside which no other may start, and what to do; empty if there is none. The

@@ -4,6 +4,7 @@ package controller
 
 import (
 	"net/netip"
+	"time"
 
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
@@ -93,13 +94,15 @@ func (u *updater) change(w *wanted) {
 	s.wanted = w
 	s.imageErr, s.pull = "", nil
 	s.resolved.set(&w.spec.Spec, s.resolved.list)
+	e.keepHistory(s)
+	e.plan(s, s.foresight.saved, time.Now())
 	e.prefetch.touch()
 	if old.addr != w.addr {
 		e.evict(w.addr)
 		e.table.byAddr[w.addr] = s
 	}
 	u.after = append(u.after, func() {
-		e.step(s, lifecycle.SpecChanged{Spec: w.lifecycle(e.cluster != nil), Restart: old.hash != w.hash})
+		e.step(s, lifecycle.SpecChanged{Spec: s.lifecycle(e.cluster != nil), Restart: old.hash != w.hash})
 		if old.addr != w.addr {
 			s.machine.SkipGenerations(e.newGeneration())
 			e.step(s, lifecycle.Rejoined{})

@@ -32,6 +32,9 @@ type Service struct {
 	// Digests are what the names of the images were found to stand for before this controller, as in the service's status.
 	// They count when the service is added.
 	Digests []v1alpha1.ImageDigest
+	// History is what an earlier controller has learnt of the service's uses: Status.UseHistory of Service, or what
+	// Config.Learnt got. It counts when the service is added.
+	History string
 	// Policy are the sources that NetworkPolicies let connect; nil if none restricts the service. A source must also be
 	// in spec.allowFrom.
 	Policy *sources.Set
@@ -47,6 +50,7 @@ type wanted struct {
 	// permitted is Service.Policy.
 	permitted *sources.Set
 	digests   []v1alpha1.ImageDigest // Service.Digests
+	history   string                 // Service.History
 	// prepared is set once the runtime has the image.
 	prepared atomic.Bool
 }
@@ -58,7 +62,7 @@ func newWanted(s Service) *wanted {
 	return &wanted{
 		key: runtime.KeyOf(spec), spec: spec,
 		addr: netip.AddrPortFrom(s.Addr, uint16(spec.Spec.Port)), announce: s.Announce,
-		permitted: s.Policy, digests: s.Digests,
+		permitted: s.Policy, digests: s.Digests, history: s.History,
 	}
 }
 
@@ -81,7 +85,7 @@ func (w *wanted) sameImage(old *wanted) bool {
 func (w *wanted) entry() wire.Service {
 	s := &w.spec.Spec
 	e := wire.Service{
-		Addr: w.addr, Name: string(w.key), IdleSeconds: uint32(s.IdleTimeout),
+		Addr: w.addr, Name: string(w.key), IdleSeconds: w.idleSeconds(),
 		MaxParked: uint16(s.MaxParked), MaxParkedPerSource: uint16(s.MaxParkedPerSource),
 	}
 	if w.announce {

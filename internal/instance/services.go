@@ -34,6 +34,8 @@ type services struct {
 	ports   hostPorts
 	// former are addresses of services that moved. Open connections go on there for a while.
 	former map[runtime.Key][]netip.Addr
+	// history keeps what is known of the uses of services; nil if nothing does.
+	history *histories
 	// volumes removes volumes with their service; nil if there are none.
 	volumes *volumes
 }
@@ -89,7 +91,8 @@ func (a *services) apply(ctx context.Context, list []*v1alpha1.WangellService) e
 	}
 	put := make([]controller.Service, 0, len(list))
 	for i, s := range list {
-		put = append(put, controller.Service{Spec: s, Addr: book.given[keys[i]], Announce: true})
+		put = append(put, controller.Service{Spec: s, Addr: book.given[keys[i]], Announce: true,
+			History: a.history.of(keys[i])})
 	}
 	remove := slices.DeleteFunc(slices.Clone(a.applied), func(k runtime.Key) bool { return wanted[k] })
 	if err := a.keeper.Update(put, remove); err != nil {
@@ -107,6 +110,7 @@ func (a *services) apply(ctx context.Context, list []*v1alpha1.WangellService) e
 	a.publish(p)
 	commit()
 	a.volumes.follow(ctx, list)
+	a.history.follow(list)
 	if len(list) == 0 {
 		a.log.Warn("0 services: no manifest is in the files and folders of -f. One that is added is applied at once")
 	}

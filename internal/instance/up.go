@@ -140,6 +140,7 @@ type up struct {
 	names      *poddns.Server
 	runtime    *containerd.Runtime
 	controller *controller.Controller
+	history    *histories
 	services   *services
 	daemon     *daemon
 	proxy      *proxy
@@ -194,9 +195,10 @@ func (u *up) start(ctx context.Context) (err error) {
 		return err
 	}
 	u.stopParts = append(u.stopParts, func() error { return closeTraces(sent, u.Log) })
+	u.history = newHistories(u.StateDir, u.Log)
 	u.controller, err = controller.New(controller.Config{
 		Runtime: u.runtime, Conn: u.conn, Key: u.key, Node: name, Log: u.Log,
-		MaxServices: int(u.Sizes.Services), Wake: sent.Put,
+		MaxServices: int(u.Sizes.Services), Wake: sent.Put, Learnt: u.history.learnt,
 	})
 	if err != nil {
 		return err
@@ -205,6 +207,7 @@ func (u *up) start(ctx context.Context) (err error) {
 	if u.services, err = newServices(u.controller, u.Log, u.StateDir, u.Addresses, u.publish); err != nil {
 		return err
 	}
+	u.services.history = u.history
 	u.services.volumes = &volumes{remove: u.runtime.RemoveVolume, log: u.Log}
 	u.services.ports.off = u.egress == nil
 	if err := u.services.apply(ctx, u.set); err != nil {
@@ -400,6 +403,9 @@ func (u *up) stop() error {
 		u.daemon.stop()
 	}
 	u.parts.Wait()
+	if u.history != nil {
+		u.history.close()
+	}
 	if u.conn != nil {
 		errs = append(errs, u.conn.Close())
 	}

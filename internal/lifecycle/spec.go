@@ -22,6 +22,8 @@ type Spec struct {
 	DrainTimeout time.Duration
 	// Min is the least number of pods. Above zero, an idle service does not go to sleep.
 	Min int
+	// MinWhy is why it has Min pods, for messages. Default: that so many are wanted.
+	MinWhy string
 	// Max is the largest number of pods. Default: 1, or Min.
 	Max int
 	// BurstPerPod is the number of parked connection requests for each pod that a wake starts. Zero starts one pod,

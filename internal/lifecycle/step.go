@@ -3,6 +3,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -141,7 +142,8 @@ func (t *transition) settle() {
 	t.watchSurplus()
 	earliest := max(t.start.after, t.backoff.wakeRetry)
 	if t.spec.Min > 0 && (t.state == Cold || t.state == Failed) && t.now >= earliest {
-		t.scaleFromZero(t.spec.Min, fmt.Sprintf("at least %s wanted", counted(uint32(t.spec.Min), "pod")))
+		why := fmt.Sprintf("at least %s wanted", counted(uint32(t.spec.Min), "pod"))
+		t.scaleFromZero(t.spec.Min, cmp.Or(t.spec.MinWhy, why))
 	}
 	due := t.now >= t.start.after && !t.blocked()
 	switch {

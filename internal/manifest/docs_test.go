@@ -86,6 +86,8 @@ func TestDocsDescribeEveryField(t *testing.T) {
 		"securityContext.":      reflect.TypeFor[corev1.SecurityContext](),
 		"status.":               reflect.TypeFor[v1alpha1.WangellServiceStatus](),
 		"":                      reflect.TypeFor[v1alpha1.WangellServiceSpec](),
+		"sleep.":                reflect.TypeFor[v1alpha1.Sleep](),
+		"sleep.schedule[].":     reflect.TypeFor[v1alpha1.WarmPeriod](),
 		"volumes[].persistent.": reflect.TypeFor[v1alpha1.PersistentVolume](),
 		"volumes[].hostPath.":   reflect.TypeFor[corev1.HostPathVolumeSource](),
 		"volumes[].emptyDir.":   reflect.TypeFor[corev1.EmptyDirVolumeSource](),
@@ -152,6 +154,7 @@ func TestDocsListWhatRestartsPods(t *testing.T) {
 		"readyWhen": `Listen`, "readinessProbe": `{tcpSocket: {port: 80}}, readyWhen: Probe`,
 		"startupProbe": `{tcpSocket: {port: 81}}, readyWhen: Probe, readinessProbe: {tcpSocket: {port: 80}}`,
 		"allowFrom":    `[10.0.0.0/8]`, "imagePull": `{policy: Always, when: Wake}`,
+		"sleep": `{predict: true}`,
 	}
 	// hash returns the hash of base with one field changed.
 	hash := func(name, value string) string {

@@ -34,6 +34,7 @@ func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.
 		DesiredReplicas: old.DesiredReplicas, ObservedGeneration: s.Generation,
 		Selector:   labels.SelectorFromSet(selector(s)).String(),
 		Conditions: slices.Clone(old.Conditions), ImageDigests: old.ImageDigests,
+		UseHistory: old.UseHistory,
 	}
 	if out.addr.IsValid() && out.addrErr == nil {
 		st.LoadBalancerIP, st.LoadBalancerHostname = out.addr.String(), out.host
@@ -45,7 +46,7 @@ func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.
 			seconds := metav1.NewTime(l.Truncate(time.Second))
 			st.LatestRequest = &seconds
 		}
-		st.ImageDigests = o.status.ImageDigests
+		st.ImageDigests, st.UseHistory = o.status.ImageDigests, o.status.UseHistory
 		if o.wake != nil {
 			st.LastWake = o.wake
 		}

@@ -66,7 +66,8 @@ func (r *reconciler) ensureSpec(ctx context.Context, key runtime.Key, s *v1alpha
 	put.Spec.Replicas, put.ManagedFields = nil, nil
 	put.Spec.UpdateStrategy = out.strategy.Strategy
 	put.Status = v1alpha1.WangellServiceStatus{}
-	out.put = r.Put(controller.Service{Spec: put, Addr: out.addr, Announce: ours(s), Digests: s.Status.ImageDigests})
+	out.put = r.Put(controller.Service{Spec: put, Addr: out.addr, Announce: ours(s), Digests: s.Status.ImageDigests,
+		History: s.Status.UseHistory})
 	out.verdict = r.Verdict(key)
 	switch {
 	case errors.Is(out.put, controller.ErrClosed):

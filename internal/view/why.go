@@ -32,6 +32,7 @@ func Why(s controller.Status, wakes []lifecycle.Waterfall, now time.Time) []stri
 	default:
 		w.say("Its state is not known yet.")
 	}
+	w.outlook()
 	if m := s.Pressure.Message; m != "" && m != s.Service.Status.Message {
 		w.say("Scarce: %s.", m)
 	}
@@ -104,8 +105,11 @@ func (w *why) warm() {
 	switch least := spec.MinReplicas; {
 	case least > 0:
 		w.say("minReplicas is %d: it never sleeps.", least)
+	case w.Outlook != nil && w.Outlook.Wanted != "": // outlook says more
 	case last.IsZero():
 		w.say("No client has used it yet: it sleeps after an idleTimeout of %s without a packet.", short(w.idle()))
+	case w.Outlook != nil && w.Outlook.Basis != "": // it counts as idle sooner
+		w.say("Its last packet came %s ago: it goes to sleep after a minute without another one.", short(w.now.Sub(last)))
 	case left > 0:
 		w.say("Its last packet came %s ago: without another one it sleeps in %s, as idleTimeout is %s.",
 			short(w.now.Sub(last)), short(left), short(w.idle()))

@@ -146,3 +146,40 @@ func TestWhyNamesTheNumberThatDecides(t *testing.T) {
 		}
 	}
 }
+
+func TestWhyTellsWhatIsForeseen(t *testing.T) {
+	zone := time.Local
+	time.Local = time.UTC
+	defer func() { time.Local = zone }()
+	at := time.Date(2026, 11, 25, 17, 0, 0, 0, time.UTC)
+	schedule := &v1alpha1.Sleep{Schedule: []v1alpha1.WarmPeriod{{}}}
+	for name, c := range map[string]struct {
+		sleep *v1alpha1.Sleep
+		o     *controller.Outlook
+		want  string
+	}{
+		"nothing": {nil, nil, ""},
+		"in a period": {schedule, &controller.Outlook{Wanted: controller.WantedBySchedule, Change: at},
+			"sleep.schedule keeps a pod until 2026-11-25 17:00 UTC at least."},
+		"before a period": {schedule, &controller.Outlook{Change: at},
+			"A pod is started at 2026-11-25 17:00 UTC, even if nobody asks for one."},
+		"before a use": {nil, &controller.Outlook{Change: at, Basis: "histogram", IdleTimes: 30, Prewarm: 3240, Keep: 786},
+			"It is likely to be used after 2026-11-25 17:00 UTC: a pod is started then. The forecast is made from its last " +
+				"30 pauses, which are alike: the next use is expected 54 min to 1 h 7 min after the last one."},
+		"ready for a use": {nil, &controller.Outlook{Wanted: controller.WantedByForecast, Change: at, Basis: "series",
+			IdleTimes: 7, Prewarm: 20 * 3600, Keep: 8 * 3600},
+			"It is likely to be used by 2026-11-25 17:00 UTC, and keeps a pod until then. The forecast is made from its last " +
+				"7 pauses, of which most are long: the next use is expected 20 h to 28 h after the last one."},
+		"no forecast": {nil, &controller.Outlook{Wanted: controller.WantedByForecast, Change: at, Basis: "unknown",
+			IdleTimes: 1, Keep: 300},
+			"Without another packet, it sleeps at 2026-11-25 17:00 UTC. There is no forecast, as the pauses between its " +
+				"uses are too few or too different (1 known): idleTimeout counts, 5 min."},
+	} {
+		w := why{Status: status("web", now), now: now}
+		w.Service.Spec.Sleep, w.Service.Spec.IdleTimeout, w.Outlook = c.sleep, 300, c.o
+		w.outlook()
+		if got := strings.Join(w.sentences, " "); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	_ "time/tzdata" // the image has no time zones
+
+	"github.com/robfig/cron/v3"
+)
+
+// maxPeriods bounds Sleep.Schedule.
+const maxPeriods = 16
+
+// Sleep says when the service sleeps, and when it is ready without having been asked.
+type Sleep struct {
+	// Schedule lists periods in which a pod runs even while the service is unused, at most 16. Default: none.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Schedule []WarmPeriod `json:"schedule,omitempty"`
+	// Predict starts a pod before the service is likely to be used, and decides for how long it is kept without a packet,
+	// from the gaps between its uses so far. While these are too few or too different, idleTimeout counts. Default: false.
+	// +optional
+	Predict bool `json:"predict,omitempty"`
+}
+
+// WarmPeriod is a period that comes again and again. Its times are cron expressions of five fields: minute, hour, day
+// of month, month, day of week; or @hourly, @daily, @weekly, @monthly or @yearly.
+type WarmPeriod struct {
+	// From is when the period begins, for example 0 8 * * MON-FRI. Required.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	From string `json:"from"`
+	// To is when it ends, for example 0 18 * * MON-FRI. Required.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	To string `json:"to"`
+	// TimeZone is the name of the time zone of both in the IANA database, for example Europe/Paris. Default: UTC.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	TimeZone string `json:"timeZone,omitempty"`
+}
+
+// Times returns when the period begins and ends, and the time zone in which to ask for that. An error begins with the
+// name of the field; a validated period has none.
+func (p *WarmPeriod) Times() (from, to cron.Schedule, zone *time.Location, err error) {
+	if from, err = cronTimes(p.From); err != nil {
+		return nil, nil, nil, fmt.Errorf("from: %w", err)
+	}
+	if to, err = cronTimes(p.To); err != nil {
+		return nil, nil, nil, fmt.Errorf("to: %w", err)
+	}
+	if zone, err = zoneOf(p.TimeZone); err != nil {
+		return nil, nil, nil, fmt.Errorf("timeZone: %w", err)
+	}
+	return from, to, zone, nil
+}
+
+// cronExample is what to write instead of a mistake.
+const cronExample = `write a cron expression such as "0 8 * * MON-FRI"`
+
+// cronTimes parses a cron expression that comes true at some time. The parser itself would accept a time zone, which
+// has a field of its own here, and @every, whose times depend on when one asks.
+func cronTimes(text string) (cron.Schedule, error) {
+	if text == "" {
+		return nil, errors.New("missing")
+	}
+	if strings.Contains(text, "TZ=") || strings.HasPrefix(text, "@every") {
+		return nil, fmt.Errorf("want minute, hour, day of month, month and day of week, got %q", text)
+	}
+	s, err := cron.ParseStandard(text)
+	if err != nil {
+		return nil, err
+	}
+	if s.Next(time.Unix(0, 0).UTC()).IsZero() {
+		return nil, fmt.Errorf("%q is a time that never comes", text)
+	}
+	return s, nil
+}
+
+// zoneOf returns a time zone. Local would be that of the machine that happens to run the controller.
+func zoneOf(name string) (*time.Location, error) {
+	zone, err := time.LoadLocation(name)
+	if err != nil || name == "Local" {
+		return nil, fmt.Errorf("there is no time zone %q", name)
+	}
+	return zone, nil
+}
+
+// sleep checks spec.sleep.
+func (e *ValidationErrors) sleep(spec *WangellServiceSpec) {
+	s := spec.Sleep
+	if s == nil {
+		return
+	}
+	p := specPath.Child("sleep")
+	if s.Predict && spec.MinReplicas > 0 {
+		e.add(p.Child("predict"), "write minReplicas: 0, or leave predict out",
+			"has no effect beside minReplicas: %d, with which the service never sleeps", spec.MinReplicas)
+	}
+	if n := len(s.Schedule); n > maxPeriods {
+		e.add(p.Child("schedule"), "put periods together, for example from: 0 8 * * MON-FRI",
+			"want at most %d periods, got %d", maxPeriods, n)
+		return
+	}
+	for i := range s.Schedule {
+		period := p.Child("schedule").Index(i)
+		for name, text := range map[string]string{"from": s.Schedule[i].From, "to": s.Schedule[i].To} {
+			if _, err := cronTimes(text); err != nil {
+				e.add(period.Child(name), cronExample, "%s", err)
+			}
+		}
+		if _, err := zoneOf(s.Schedule[i].TimeZone); err != nil {
+			e.add(period.Child("timeZone"), "write timeZone: Europe/Paris, for example", "%s", err)
+		}
+	}
+}

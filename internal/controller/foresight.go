@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"fmt"
+	"time"
+
+	"wangell.loutres.me/internal/forecast"
+	"wangell.loutres.me/internal/lifecycle"
+)
+
+// Reasons for which a service is to have a pod although nobody asks for one: Outlook.Wanted.
+const (
+	WantedBySchedule = "schedule"
+	WantedByForecast = "forecast"
+)
+
+// wantedWhy are these reasons as users read them.
+var wantedWhy = map[string]string{
+	WantedBySchedule: "sleep.schedule wants one", WantedByForecast: "the service is likely to be used soon",
+}
+
+// foresightCheck is how often it is decided anew at the least: clocks may be set.
+const foresightCheck = time.Hour
+
+// Outlook is when a service is to have a pod although nobody asks for one.
+type Outlook struct {
+	// Wanted is WantedBySchedule or WantedByForecast while it is to have one; else empty.
+	Wanted string `json:"wanted,omitempty"`
+	// Change is when that changes next if nobody uses the service; zero if it does not.
+	Change time.Time `json:"change,omitzero"`
+	// Basis is a forecast.Basis; empty without spec.sleep.predict.
+	Basis string `json:"basis,omitempty"`
+	// IdleTimes is the number of times between uses that are known.
+	IdleTimes int `json:"idleTimes,omitempty"`
+	// Prewarm and Keep are when a pod is to be ready after the last use, and for how long, in seconds.
+	Prewarm float64 `json:"prewarmSeconds,omitempty"`
+	Keep    float64 `json:"keepSeconds,omitempty"`
+}
+
+// foresight is what spec.sleep and the past of a service say about its future. It belongs to the loop.
+type foresight struct {
+	periods []forecast.Period
+	history *forecast.History // nil without spec.sleep.predict
+	fixed   time.Duration     // idleTimeout
+	next    forecast.Forecast // from history
+	saved   string            // history as it is to be kept
+	unsure  bool              // history is an earlier controller's, and the service may have been used since
+
+	wanted    string    // Outlook.Wanted
+	change    time.Time // Outlook.Change
+	dismissed time.Time // a user put the service to sleep: no pod is wanted before, unless the service is used
+	timer     *time.Timer
+}
+
+// newForesight returns the foresight for a service. history is forecast.History.Encode of an earlier controller.
+func newForesight(w *wanted, history string) (f foresight, err error) {
+	f.fixed = time.Duration(w.spec.Spec.IdleTimeout) * time.Second
+	s := w.spec.Spec.Sleep
+	if s == nil {
+		return f, nil
+	}
+	for i := range s.Schedule {
+		from, to, zone, err := s.Schedule[i].Times()
+		if err != nil {
+			return f, fmt.Errorf("sleep.schedule[%d]: %w", i, err) // it was validated
+		}
+		f.periods = append(f.periods, forecast.Period{From: from, To: to, Zone: zone})
+	}
+	if !s.Predict {
+		return f, nil
+	}
+	if f.history, err = forecast.Decode(history); err != nil {
+		f.history = &forecast.History{}
+	}
+	f.saved, f.next = f.history.Encode(), f.history.Next(f.fixed)
+	return f, err
+}
+
+// decide returns the reason for which a pod is wanted at a time, and when that changes.
+func (f *foresight) decide(now time.Time) (reason string, change time.Time) {
+	if now.Before(f.dismissed) {
+		return "", f.dismissed
+	}
+	wanted, change := forecast.Wanted(f.periods, now)
+	if wanted {
+		reason = WantedBySchedule
+	}
+	if f.history == nil {
+		return reason, change
+	}
+	wanted, next := f.next.Wanted(f.history.Last(), now)
+	if wanted && reason == "" {
+		reason = WantedByForecast
+	}
+	if !next.IsZero() && (change.IsZero() || next.Before(change)) {
+		change = next
+	}
+	return reason, change
+}
+
+// outlook returns what users are told; nil if the manifest asks for nothing.
+func (f *foresight) outlook() *Outlook {
+	if len(f.periods) == 0 && f.history == nil {
+		return nil
+	}
+	o := &Outlook{Wanted: f.wanted, Change: f.change}
+	if f.history != nil {
+		o.Basis, o.IdleTimes = string(f.next.Basis), f.history.Len()
+		o.Prewarm, o.Keep = f.next.Prewarm.Seconds(), f.next.Keep.Seconds()
+	}
+	return o
+}
+
+// lifecycle is what the service's state machine needs now.
+func (s *service) lifecycle(rolls bool) lifecycle.Spec {
+	spec := s.wanted.lifecycle(rolls)
+	if s.foresight.wanted != "" && spec.Min == 0 {
+		spec.Min, spec.MinWhy = 1, wantedWhy[s.foresight.wanted]
+	}
+	return spec
+}
+
+// plan sets the foresight of a service, which is new or has changed. Its state machine is not told.
+func (e *engine) plan(s *service, history string, now time.Time) {
+	s.foresight.stop()
+	dismissed := s.foresight.dismissed
+	f, err := newForesight(s.wanted, history)
+	if err != nil {
+		e.events.report(s.key, SeverityWarning, err.Error()+": it begins anew")
+	}
+	f.dismissed = dismissed
+	s.foresight = f
+	e.look(s, now)
+}
+
+// look decides whether a pod is wanted, and comes back when that changes. It reports whether it did.
+func (e *engine) look(s *service, now time.Time) (changed bool) {
+	f := &s.foresight
+	f.stop()
+	before := f.wanted
+	f.wanted, f.change = f.decide(now)
+	if !f.change.IsZero() {
+		f.timer = time.AfterFunc(min(max(f.change.Sub(now), time.Millisecond), foresightCheck), func() {
+			e.loop.post(func() {
+				if e.table.services[s.key] == s {
+					e.foresee(s, time.Now())
+				}
+			})
+		})
+	}
+	return f.wanted != before
+}
+
+// foresee is look for a service whose state machine runs.
+func (e *engine) foresee(s *service, now time.Time) {
+	if e.look(s, now) && !s.machine.Deleted() {
+		e.step(s, lifecycle.SpecChanged{Spec: s.lifecycle(e.cluster != nil)})
+	}
+}
+
+// used notes that a service is used, as of its last packet. woken is set if it had no pod before.
+func (e *engine) used(s *service, woken bool) {
+	f := &s.foresight
+	if s.lastPacket == 0 || f.history == nil && f.dismissed.IsZero() {
+		return
+	}
+	at, now := s.lastPacket.Wall(), time.Now()
+	f.dismissed = time.Time{}
+	switch {
+	case f.history == nil:
+		e.foresee(s, now)
+		return
+	case f.unsure && !woken:
+		f.history.Skip(at)
+	case f.history.Used(at):
+		f.next = f.history.Next(f.fixed)
+		e.keepHistory(s)
+	}
+	f.unsure = false
+	reason, change := f.decide(now)
+	if reason != f.wanted || f.change.IsZero() || change.Before(f.change) {
+		e.foresee(s, now)
+		return
+	}
+	f.change = change // its timer comes earlier, and looks again
+}
+
+// keepHistory has the history of a service kept for the next controller.
+func (e *engine) keepHistory(s *service) {
+	if f := &s.foresight; f.history != nil && f.saved != f.history.Encode() {
+		f.saved = f.history.Encode()
+		if e.learnt != nil {
+			e.learnt(s.key, f.saved)
+		}
+	}
+}
+
+// dismiss has a service have no pod until it is used, or until something changes that was foreseen: a user puts it to
+// sleep.
+func (e *engine) dismiss(s *service) {
+	if f := &s.foresight; f.wanted != "" {
+		f.dismissed = f.change
+		if f.change.IsZero() {
+			f.dismissed = time.Now().Add(foresightCheck)
+		}
+		e.foresee(s, time.Now())
+	}
+}
+
+// stop stops the timer.
+func (f *foresight) stop() {
+	if f.timer != nil {
+		f.timer.Stop()
+	}
+}
+
+// predicts reports whether the service's uses are foreseen from its past.
+func (w *wanted) predicts() bool { return w.spec.Spec.Sleep != nil && w.spec.Spec.Sleep.Predict }
+
+// idleSeconds is after how many seconds without a packet daemons report the service idle. One whose uses are foreseen
+// counts as idle soon: how long it is kept is decided here.
+func (w *wanted) idleSeconds() uint32 {
+	if w.predicts() {
+		return uint32(min(w.spec.Spec.IdleTimeout, int64(forecast.Linger/time.Second)))
+	}
+	return uint32(w.spec.Spec.IdleTimeout)
+}
