@@ -118,7 +118,8 @@ func TestHashCoversFieldsThatNeedANewPod(t *testing.T) {
 		"MaxReplicas": false, "Replicas": false, "Scaling": false, "SessionAffinity": false, "Balancing": false,
 		"Retries": false, "DrainTimeout": false, "LoadBalancerClass": false, "WakeProof": false,
 		"UpdateStrategy": false, "Init": true, "StopSignal": true, "ReadyWhen": false, "ReadinessProbe": true,
-		"StartupProbe": true, "AllowFrom": false, "ImagePull": false, "Sleep": false,
+		"StartupProbe": true, "AllowFrom": false, "ImagePull": false, "Sleep": false, "Containers": true,
+		"InitContainers": true,
 	}
 	base := service(t, "{targetPort: 8080}").Spec
 	spec := reflect.TypeFor[v1alpha1.WangellServiceSpec]()
@@ -154,6 +155,8 @@ func TestHashIsStable(t *testing.T) {
 		{`{}`, `{command: [], env: [], resources: {}, volumes: [], securityContext: {}}`},
 		{`{}`, `{targetPort: 80}`},
 		{`resources: {limits: {cpu: 1}}`, `resources: {limits: {cpu: 1000m}}`},
+		{`containers: [{name: a, image: b, resources: {limits: {cpu: 1}}}]`,
+			`containers: [{name: a, image: b, imagePullPolicy: Always, resources: {limits: {cpu: 1000m}}}]`},
 		{`resources: {limits: {cpu: 0.5}}`, `resources: {limits: {cpu: 500m}}`},
 		{`resources: {limits: {memory: 1Gi}}`, `resources: {limits: {memory: "1073741824"}}`},
 		{`resources: {limits: {memory: 64Gi}}`, `resources: {limits: {memory: 65536Mi}}`},

@@ -93,7 +93,7 @@ var ranges = map[string]Range{
 
 // RangeOf returns the range of the field with a path such as "spec.port". It returns false for fields without a range.
 func RangeOf(path string) (Range, bool) {
-	r, ok := ranges[path]
+	r, ok := ranges[mainPath(path)]
 	return r, ok
 }
 
@@ -114,6 +114,9 @@ func Default(s *WangellService) {
 			setDefault(&spec.ImagePullPolicy, p.Policy)
 		}
 		setDefault(&spec.ImagePullPolicy, corev1.PullIfNotPresent)
+		for c := range spec.Others {
+			setDefault(&c.ImagePullPolicy, corev1.PullIfNotPresent)
+		}
 	}
 	setDefault(&spec.MaxParked, DefaultMaxParked)
 	// A client cannot have more than there is room for.

@@ -36,12 +36,15 @@ type podSpec struct {
 	StopSignal     string        `json:"stopSignal,omitempty"`
 	ReadinessProbe *corev1.Probe `json:"readinessProbe,omitempty"`
 	StartupProbe   *corev1.Probe `json:"startupProbe,omitempty"`
+
+	Containers     []Container `json:"containers,omitempty"`
+	InitContainers []Container `json:"initContainers,omitempty"`
 }
 
 // Hash returns a hash of the fields that make a pod: image, targetPort, command, args, workingDir, env, resources,
 // volumes (but for persistent.retain), volumeMounts, securityContext, init, stopSignal, readinessProbe, startupProbe,
-// serviceAccountName, automountServiceAccountToken, enableServiceLinks and template. Fields that only the gate or the
-// controller uses (port, address, idleTimeout, ...) are left out.
+// serviceAccountName, automountServiceAccountToken, enableServiceLinks, template, containers and initContainers.
+// Fields that only the gate or the controller uses (port, address, idleTimeout, ...) are left out.
 //
 // The hash is 16 hexadecimal digits, the first 8 bytes of a SHA-256. It is the same before and after Default, however a
 // quantity or a signal is written, and in every version of Wangell. The spec must be valid.
@@ -50,6 +53,14 @@ func Hash(spec *WangellServiceSpec) string {
 	setDefault(&s.TargetPort, s.Port)
 	canonicalList(s.Resources.Limits)
 	canonicalList(s.Resources.Requests)
+	for c := range s.Others {
+		canonicalList(c.Resources.Limits)
+		canonicalList(c.Resources.Requests)
+		c.ImagePullPolicy = "" // as in spec
+		if c.SecurityContext != nil && reflect.ValueOf(*c.SecurityContext).IsZero() {
+			c.SecurityContext = nil
+		}
+	}
 	for _, v := range s.Volumes {
 		if p := v.Persistent; p != nil {
 			p.Retain = nil // decides what happens once there is no pod
@@ -71,7 +82,7 @@ func Hash(spec *WangellServiceSpec) string {
 		s.Image, s.TargetPort, s.Command, s.Args, s.WorkingDir, s.Env, s.Resources, s.Volumes,
 		s.VolumeMounts, s.SecurityContext, s.ServiceAccountName,
 		isTrue(s.AutomountServiceAccountToken), isTrue(s.EnableServiceLinks), s.Template,
-		isTrue(s.Init), s.StopSignal, s.ReadinessProbe, s.StartupProbe,
+		isTrue(s.Init), s.StopSignal, s.ReadinessProbe, s.StartupProbe, s.Containers, s.InitContainers,
 	})
 	if err != nil {
 		panic("v1alpha1: Hash of an invalid spec: " + err.Error())

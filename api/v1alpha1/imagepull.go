@@ -4,6 +4,7 @@ package v1alpha1
 
 import (
 	"iter"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -100,18 +101,23 @@ type ContainerImage struct {
 // Images returns the images of the service's pods in the order of their containers, each once for each policy. The spec
 // must have its defaults.
 func (s *WangellServiceSpec) Images() []ContainerImage {
-	if s.Template == nil {
-		return []ContainerImage{{s.Image, s.ImagePullPolicy}}
-	}
 	var out []ContainerImage
-	seen := map[ContainerImage]bool{}
-	for c := range Containers(&s.Template.Spec) {
-		image := ContainerImage{c.Image, c.ImagePullPolicy}
-		setDefault(&image.Policy, corev1.PullIfNotPresent)
-		if image.Ref != "" && !seen[image] {
-			seen[image] = true
-			out = append(out, image)
+	add := func(image string, policy corev1.PullPolicy) {
+		i := ContainerImage{image, policy}
+		setDefault(&i.Policy, corev1.PullIfNotPresent)
+		if i.Ref != "" && !slices.Contains(out, i) {
+			out = append(out, i)
 		}
+	}
+	if s.Template == nil {
+		add(s.Image, s.ImagePullPolicy)
+		for c := range s.Others {
+			add(c.Image, c.ImagePullPolicy)
+		}
+		return out
+	}
+	for c := range Containers(&s.Template.Spec) {
+		add(c.Image, c.ImagePullPolicy)
 	}
 	return out
 }

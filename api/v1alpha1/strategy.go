@@ -115,7 +115,7 @@ func (s *WangellServiceSpec) SharedVolume() string {
 
 // sharedVolumes yields the volumes that two pods of the service may write to.
 func (s *WangellServiceSpec) sharedVolumes(yield func(*corev1.Volume) bool) {
-	mounts := s.VolumeMounts
+	mounts := s.mounts()
 	var volumes []corev1.Volume
 	for i := range s.Volumes {
 		volumes = append(volumes, s.Volumes[i].Volume) // one that is persistent has no source, and counts as shared

@@ -29,7 +29,7 @@ var supported = map[reflect.Type][]string{
 		"terminationGracePeriodSeconds",
 		"maxParked", "maxParkedPerSource", "minReplicas", "maxReplicas", "scaling", "sessionAffinity", "balancing",
 		"retries", "drainTimeout", "wakeProof", "updateStrategy", "init", "stopSignal", "readyWhen",
-		"readinessProbe", "startupProbe", "allowFrom", "imagePull", "sleep",
+		"readinessProbe", "startupProbe", "allowFrom", "imagePull", "sleep", "containers", "initContainers",
 	},
 	reflect.TypeFor[ImagePull]():            {"policy", "when", "mode"},
 	reflect.TypeFor[WangellServiceStatus](): {"latestRequest", "loadBalancerIP", "replicas", "state", "message"},

@@ -81,7 +81,7 @@ type WangellServiceList struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.image) || has(self.template)",message="missing: write which image to run, for example image: registry.example.com/app:v1, or a whole pod as template"
 // +kubebuilder:validation:XValidation:rule="!(has(self.image) && has(self.template))",message="image and template cannot both be set: write image in template.spec.containers, or leave template out"
-// +kubebuilder:validation:XValidation:rule="!has(self.template) || !(has(self.command) || has(self.args) || has(self.workingDir) || has(self.env) || has(self.resources) || has(self.volumes) || has(self.volumeMounts) || has(self.securityContext) || has(self.imagePullPolicy) || has(self.init) || has(self.stopSignal) || has(self.serviceAccountName) || has(self.automountServiceAccountToken) || has(self.enableServiceLinks) || has(self.readinessProbe) || has(self.startupProbe))",message="command, args, workingDir, env, resources, volumes, volumeMounts, securityContext, readinessProbe, startupProbe, imagePullPolicy, init, stopSignal, serviceAccountName, automountServiceAccountToken and enableServiceLinks cannot be set beside template: write them in template.spec, or leave template out"
+// +kubebuilder:validation:XValidation:rule="!has(self.template) || !(has(self.command) || has(self.args) || has(self.workingDir) || has(self.env) || has(self.resources) || has(self.volumes) || has(self.volumeMounts) || has(self.securityContext) || has(self.imagePullPolicy) || has(self.init) || has(self.stopSignal) || has(self.serviceAccountName) || has(self.automountServiceAccountToken) || has(self.enableServiceLinks) || has(self.readinessProbe) || has(self.startupProbe) || has(self.containers) || has(self.initContainers))",message="command, args, workingDir, env, resources, volumes, volumeMounts, securityContext, readinessProbe, startupProbe, containers, initContainers, imagePullPolicy, init, stopSignal, serviceAccountName, automountServiceAccountToken and enableServiceLinks cannot be set beside template: write them in template.spec, or leave template out"
 // +kubebuilder:validation:XValidation:rule="!has(self.imagePull) || !has(self.imagePull.policy) || !has(self.imagePullPolicy) || self.imagePull.policy == self.imagePullPolicy",message="imagePull.policy and imagePullPolicy differ: write one of the two"
 // +kubebuilder:validation:XValidation:rule="!has(self.imagePull) || !has(self.imagePull.policy) || !has(self.template)",message="imagePull.policy cannot be set beside template: write imagePullPolicy in template.spec.containers, or leave template out"
 // +kubebuilder:validation:XValidation:rule="!(has(self.readyWhen) && self.readyWhen == 'Probe') || has(self.readinessProbe) || has(self.template)",message="readyWhen is Probe, but there is no readinessProbe: add readinessProbe: {tcpSocket: {port: 5432}}, for example, or leave readyWhen out"
@@ -160,6 +160,19 @@ type WangellServiceSpec struct {
 	// to it, and reaps orphans. On Kubernetes the pod shares its process namespace instead. Default: false.
 	// +optional
 	Init *bool `json:"init,omitempty"`
+	// Containers run beside the main container, which is described by the fields above, in the same pod: they share its
+	// network and its volumes.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=name
+	Containers []Container `json:"containers,omitempty"`
+	// InitContainers run one after another before the main container starts. One that fails is started again.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=name
+	InitContainers []Container `json:"initContainers,omitempty"`
 
 	// ReadyWhen is Listen, so that a pod gets connections as soon as its socket listens, or Probe, so that it gets them
 	// once its readinessProbe succeeds as well, and no new ones while that fails. Default: Listen.

@@ -15,17 +15,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-func (e *ValidationErrors) env(env []corev1.EnvVar) {
+func (e *ValidationErrors) env(at *field.Path, env []corev1.EnvVar) {
 	seen := make(map[string]int, len(env))
 	for i, v := range env {
-		p := specPath.Child("env").Index(i)
+		p := at.Index(i)
 		if v.Name == "" {
 			e.add(p.Child("name"), "write name: NAME", "missing")
 		} else if len(validation.IsRelaxedEnvVarName(v.Name)) > 0 {
 			e.add(p.Child("name"), "write a name such as LOG_LEVEL",
 				"want printable ASCII characters other than =, got %q", v.Name)
 		} else if first, twice := seen[v.Name]; twice {
-			e.add(p.Child("name"), "remove one of the two", "%s is already set by spec.env[%d]", v.Name, first)
+			e.add(p.Child("name"), "remove one of the two", "%s is already set by %s[%d]", v.Name, at, first)
 		} else {
 			seen[v.Name] = i
 		}
@@ -44,8 +44,7 @@ func (e *ValidationErrors) env(env []corev1.EnvVar) {
 // for 64Mi.
 var minMemory = resource.MustParse("4Mi")
 
-func (e *ValidationErrors) resources(r *corev1.ResourceRequirements) {
-	p := specPath.Child("resources")
+func (e *ValidationErrors) resources(p *field.Path, r *corev1.ResourceRequirements) {
 	e.resourceList(p.Child("limits"), r.Limits)
 	e.resourceList(p.Child("requests"), r.Requests)
 	if limit, ok := r.Limits[corev1.ResourceMemory]; ok && limit.Sign() > 0 && limit.Cmp(minMemory) < 0 {
@@ -168,11 +167,11 @@ func (e *ValidationErrors) hostPath(p *field.Path, h *corev1.HostPathVolumeSourc
 	}
 }
 
-func (e *ValidationErrors) volumeMounts(mounts []corev1.VolumeMount, volumes []Volume) {
+func (e *ValidationErrors) volumeMounts(list *field.Path, mounts []corev1.VolumeMount, volumes []Volume) {
 	seen := make(map[string]int, len(mounts))
 	for i := range mounts {
 		m := &mounts[i]
-		p := specPath.Child("volumeMounts").Index(i)
+		p := list.Index(i)
 		if m.Name == "" {
 			e.add(p.Child("name"), "write the name of one of spec.volumes", "missing")
 		} else if !slices.ContainsFunc(volumes, func(v Volume) bool { return v.Name == m.Name }) {
@@ -183,7 +182,7 @@ func (e *ValidationErrors) volumeMounts(mounts []corev1.VolumeMount, volumes []V
 		} else if e.absolute(p.Child("mountPath"), m.MountPath) {
 			at := path.Clean(m.MountPath)
 			if first, twice := seen[at]; twice {
-				e.add(p.Child("mountPath"), "write another path", "spec.volumeMounts[%d] is already mounted at %s", first, at)
+				e.add(p.Child("mountPath"), "write another path", "%s[%d] is already mounted at %s", list, first, at)
 			} else {
 				seen[at] = i
 			}
@@ -207,11 +206,10 @@ func noSuchVolume(name string, volumes []Volume) string {
 	return "write the name of a volume: " + orList(names)
 }
 
-func (e *ValidationErrors) securityContext(s *corev1.SecurityContext) {
+func (e *ValidationErrors) securityContext(p *field.Path, s *corev1.SecurityContext) {
 	if s == nil {
 		return
 	}
-	p := specPath.Child("securityContext")
 	if s.RunAsUser != nil {
 		e.pathInRange(p.Child("runAsUser"), *s.RunAsUser)
 	}

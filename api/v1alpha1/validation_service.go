@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // Validate returns everything in s that cannot work on one machine; ValidateCluster is its counterpart for Kubernetes.
@@ -25,6 +26,7 @@ func Validate(s *WangellService) ValidationErrors {
 		errs.label(namespacePath, s.Namespace)
 	}
 	errs.spec(&s.Spec)
+	errs.containers(s.Name, &s.Spec, false)
 	errs.readiness(s.Name, &s.Spec)
 	return errs
 }
@@ -55,6 +57,7 @@ func ValidateCluster(s *WangellService) ValidationErrors {
 		errs.template(spec)
 	} else {
 		errs.image(spec.Image)
+		errs.containers(s.Name, spec, true)
 	}
 	return errs
 }
@@ -66,20 +69,11 @@ func (e *ValidationErrors) spec(s *WangellServiceSpec) {
 	}
 	e.common(s)
 
-	command := specPath.Child("command")
-	if len(s.Command) > 0 && s.Command[0] == "" {
-		e.add(command.Index(0), `write the program, for example command: ["/bin/server"]`, "is empty")
-	}
-	e.noNUL(command, s.Command)
-	e.noNUL(specPath.Child("args"), s.Args)
-	if s.WorkingDir != "" {
-		e.absolute(specPath.Child("workingDir"), s.WorkingDir)
-	}
-	e.env(s.Env)
-	e.resources(&s.Resources)
+	e.process(specPath, s.Command, s.Args, s.WorkingDir, s.Env)
+	e.resources(specPath.Child("resources"), &s.Resources)
 	e.volumes(s.Volumes)
-	e.volumeMounts(s.VolumeMounts, s.Volumes)
-	e.securityContext(s.SecurityContext)
+	e.volumeMounts(specPath.Child("volumeMounts"), s.VolumeMounts, s.Volumes)
+	e.securityContext(specPath.Child("securityContext"), s.SecurityContext)
 }
 
 // common checks the fields that mean the same on one machine and on Kubernetes.
@@ -189,6 +183,7 @@ func (e *ValidationErrors) template(s *WangellServiceSpec) {
 		"automountServiceAccountToken": s.AutomountServiceAccountToken != nil,
 		"enableServiceLinks":           s.EnableServiceLinks != nil,
 		"init":                         s.Init != nil, "stopSignal": s.StopSignal != "",
+		"containers": len(s.Containers) > 0, "initContainers": len(s.InitContainers) > 0,
 	} {
 		if given {
 			e.add(specPath.Child(name), "write it in spec.template.spec, or leave spec.template out",
@@ -219,8 +214,8 @@ func (e *ValidationErrors) clusterOnly(s *WangellServiceSpec) {
 		why   string
 		fix   string
 	}{
-		{"template", s.Template != nil, "a pod has one container",
-			"write image, command, env, volumes, ... directly below spec"},
+		{"template", s.Template != nil, "its fields are those of spec",
+			"write image, command, env, volumes, ... directly below spec, and further containers as spec.containers"},
 		{"loadBalancerClass", s.LoadBalancerClass != "", "Wangell is the only load balancer", remove},
 		{"replicas", s.Replicas != nil, "no autoscaler sets it",
 			"write minReplicas: for pods that always run, or remove it"},
@@ -238,8 +233,9 @@ func (e *ValidationErrors) clusterOnly(s *WangellServiceSpec) {
 	}
 }
 
-func (e *ValidationErrors) image(image string) {
-	p := specPath.Child("image")
+func (e *ValidationErrors) image(image string) { e.imageAt(specPath.Child("image"), image) }
+
+func (e *ValidationErrors) imageAt(p *field.Path, image string) {
 	const example = "image: registry.example.com/app:v1"
 	if image == "" {
 		e.add(p, "write which image to run, for example "+example, "missing")

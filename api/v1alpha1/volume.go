@@ -70,9 +70,9 @@ func (s *WangellServiceSpec) PersistentVolumes() (list []*Volume) {
 	return list
 }
 
-// Writes reports whether the container mounts a volume and may write to it.
+// Writes reports whether a container mounts a volume and may write to it.
 func (s *WangellServiceSpec) Writes(volume string) bool {
-	for _, m := range s.VolumeMounts {
+	for _, m := range s.mounts() {
 		if m.Name == volume && !m.ReadOnly {
 			return true
 		}

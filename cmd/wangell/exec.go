@@ -22,6 +22,7 @@ import (
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/instance"
 	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/containerd"
 )
 
@@ -30,12 +31,13 @@ const exitInterrupted = 130
 
 // execFlags holds the flags of exec.
 type execFlags struct {
-	g     *globals
-	stdin bool
-	tty   bool
-	pod   string
-	env   []string
-	dir   string
+	g         *globals
+	stdin     bool
+	tty       bool
+	pod       string
+	container string
+	env       []string
+	dir       string
 }
 
 func newExec(g *globals) *cobra.Command {
@@ -50,6 +52,7 @@ example when the manifest changes, and with a signal to wangell.`,
 		GroupID: groupRun,
 		Example: `  sudo wangell exec redis -- redis-cli info memory
   sudo wangell exec -it redis sh
+  sudo wangell exec shop -c proxy -- cat /etc/hosts
   sudo wangell exec -i postgres -- psql -U postgres < dump.sql`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -77,6 +80,7 @@ example when the manifest changes, and with a signal to wangell.`,
 	flags.SetInterspersed(false) // what follows the service are the command's own flags
 	flags.BoolVarP(&f.stdin, "stdin", "i", false, "pass standard input to the command")
 	flags.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal (needs one as standard input)")
+	g.place().ContainerFlag(cmd, &f.container, "to run the command in")
 	flags.StringVar(&f.pod, "pod", "", "ID of the pod, as 'wangell stats' prints it (default: one that serves)")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "environment variable for the command, as NAME=VALUE (repeatable)")
 	flags.StringVarP(&f.dir, "workdir", "w", "", "working directory of the command")
@@ -103,6 +107,10 @@ func (f *execFlags) run(cmd *cobra.Command, name string, args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := st.Service.NeedContainer(f.container); err != nil {
+		return err
+	}
+	service := runtime.KeyOf(&st.Service)
 	command := containerd.Command{Args: args, Env: f.env, Dir: f.dir, Stdout: os.Stdout, Stderr: os.Stderr}
 	if f.stdin || f.tty {
 		command.Stdin = os.Stdin
@@ -118,7 +126,8 @@ func (f *execFlags) run(cmd *cobra.Command, name string, args []string) error {
 	}
 	p := &places{g: f.g, stateDir: instance.DefaultStateDir, containerd: instance.ContainerdAuto}
 	return p.withContainerd(cmd, func(ctx context.Context, c *client.Client) error {
-		code, err := containerd.Attach(ctx, c, filepath.Join(f.g.runDir, "exec"), pod, command)
+		code, err := containerd.Attach(ctx, c, filepath.Join(f.g.runDir, "exec"),
+			containerd.ContainerID(pod, service, f.container), command)
 		switch {
 		case ctx.Err() != nil:
 			return cli.ExitStatus(exitInterrupted)

@@ -164,8 +164,10 @@ func imagesToRemove(ctx context.Context, c *client.Client, refs []string, servic
 // userOf returns a service with an image, as NAMESPACE/NAME; empty if there is none.
 func userOf(name string, services []controller.Status) string {
 	for _, s := range services {
-		if full, err := containerd.FullName(s.Service.Spec.Image); err == nil && full == name {
-			return s.Service.Namespace + "/" + s.Service.Name
+		for _, i := range s.Service.Spec.Images() {
+			if full, err := containerd.FullName(i.Ref); err == nil && full == name {
+				return s.Service.Namespace + "/" + s.Service.Name
+			}
 		}
 	}
 	return ""

@@ -138,12 +138,12 @@ func (s *scoped) Sleep(ctx context.Context, k runtime.Key) error {
 }
 
 // Logs implements localapi.Services.
-func (s *scoped) Logs(ctx context.Context, k runtime.Key, w io.Writer, tail int, follow bool) error {
+func (s *scoped) Logs(ctx context.Context, k runtime.Key, w io.Writer, options runtime.LogOptions) error {
 	namespace, _ := k.Split()
 	if err := s.need(ctx, readLogs(namespace), "read logs (get pods/log)"); err != nil {
 		return err
 	}
-	return s.all.Logs(ctx, k, w, tail, follow)
+	return s.all.Logs(ctx, k, w, options)
 }
 
 // need returns an error unless the user has a right.

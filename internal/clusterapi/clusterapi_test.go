@@ -79,7 +79,7 @@ func (*services) Wakes(k runtime.Key) []lifecycle.Waterfall {
 	return slices.DeleteFunc(all, func(w lifecycle.Waterfall) bool { return k != "" && string(k) != w.Service })
 }
 func (s *services) Sleep(_ context.Context, k runtime.Key) error { s.slept.Store(k); return nil }
-func (*services) Logs(_ context.Context, k runtime.Key, w io.Writer, _ int, _ bool) error {
+func (*services) Logs(_ context.Context, k runtime.Key, w io.Writer, _ runtime.LogOptions) error {
 	_, err := fmt.Fprintln(w, "log of", k)
 	return err
 }
@@ -384,7 +384,8 @@ func TestSleepAndLogsNeedRightsOfTheirOwn(t *testing.T) {
 		err.Error() != `user "ann" cannot put services to sleep (patch wangellservices/scale) in the namespace "team"` {
 		t.Errorf("%v", err)
 	}
-	if err := ann.Logs(ctx, "team/a", io.Discard, -1, false); !errors.As(err, &refused) || refused.Code != 403 {
+	if err := ann.Logs(ctx, "team/a", io.Discard, runtime.LogOptions{Tail: -1}); !errors.As(err, &refused) ||
+		refused.Code != 403 {
 		t.Errorf("%v", err)
 	}
 	if c.services.slept.Load() != nil {
@@ -394,7 +395,8 @@ func TestSleepAndLogsNeedRightsOfTheirOwn(t *testing.T) {
 		t.Errorf("%v, %v", err, c.services.slept.Load())
 	}
 	var log bytes.Buffer
-	if err := bob.Logs(ctx, "team/a", &log, -1, false); err != nil || log.String() != "log of team/a\n" {
+	if err := bob.Logs(ctx, "team/a", &log, runtime.LogOptions{Tail: -1}); err != nil ||
+		log.String() != "log of team/a\n" {
 		t.Errorf("%q, %v", log.String(), err)
 	}
 	if err := bob.Sleep(ctx, "red/a"); !errors.As(err, &refused) || refused.Code != http.StatusForbidden {

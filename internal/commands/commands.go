@@ -81,6 +81,37 @@ func (p *Place) CompleteService(
 	return p.completeServices(cmd, args, "")
 }
 
+// ContainerFlag adds the flag --container, with the names of the service's containers to complete it.
+func (p *Place) ContainerFlag(cmd *cobra.Command, value *string, what string) {
+	cmd.Flags().StringVarP(value, "container", "c", "", "container "+what+" (default: the main one)")
+	_ = cmd.RegisterFlagCompletionFunc("container", func(cmd *cobra.Command, args []string, _ string) (
+		[]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return p.completeContainers(cmd, args[0]), cobra.ShellCompDirectiveNoFileComp
+	})
+}
+
+// completeContainers returns the names of the containers of a service.
+func (p *Place) completeContainers(cmd *cobra.Command, service string) []cobra.Completion {
+	c, _, err := p.Connect(cmd)
+	if err != nil {
+		return nil
+	}
+	defer c.Close()
+	services, err := c.Status(cmd.Context())
+	if err != nil {
+		return nil
+	}
+	for _, s := range services {
+		if service == s.Service.Name || service == s.Service.Namespace+"/"+s.Service.Name {
+			return s.Service.ContainerNames()
+		}
+	}
+	return nil
+}
+
 // completeServices completes the name of a service that is no argument yet. On a cluster those of the namespace have no
 // namespace, as with kubectl.
 func (p *Place) completeServices(

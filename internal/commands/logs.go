@@ -7,38 +7,41 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+
+	"wangell.loutres.me/internal/runtime"
 )
 
 func (p *Place) newLogs() *cobra.Command {
-	var follow bool
-	var tail int
+	var options runtime.LogOptions
 	cmd := &cobra.Command{
 		Use:   "logs NAME",
 		Short: "Print the output of a service's containers",
-		Long: `Print what the containers of a service wrote to standard output and standard error,
-including containers that have ended.`,
+		Long: `Print what the main container of a service wrote to standard output and standard error,
+including containers that have ended. -c names another container of its pods.`,
 		GroupID: GroupLook,
 		Example: `  sudo wangell logs hello
-  sudo wangell logs default/hello --tail 20 -f`,
+  sudo wangell logs default/hello --tail 20 -f
+  sudo wangell logs shop -c migrate`,
 		Args:              ServiceArg,
 		ValidArgsFunction: p.CompleteService,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if tail < -1 {
-				return usage(cmd, "--tail %d: want a number of lines, or -1 for all", tail)
+			if options.Tail < -1 {
+				return usage(cmd, "--tail %d: want a number of lines, or -1 for all", options.Tail)
 			}
 			c, name, err := p.one(cmd, args[0])
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			err = c.Logs(cmd.Context(), name, os.Stdout, tail, follow)
-			if follow && errors.Is(err, cmd.Context().Err()) {
+			err = c.Logs(cmd.Context(), name, os.Stdout, options)
+			if options.Follow && errors.Is(err, cmd.Context().Err()) {
 				return nil // Ctrl-C is the way to end it
 			}
 			return err
 		},
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new output until Ctrl-C")
-	cmd.Flags().IntVar(&tail, "tail", -1, "number of lines from the end; -1 prints all")
+	cmd.Flags().BoolVarP(&options.Follow, "follow", "f", false, "continue with new output until Ctrl-C")
+	cmd.Flags().IntVar(&options.Tail, "tail", -1, "number of lines from the end; -1 prints all")
+	p.ContainerFlag(cmd, &options.Container, "whose output to print")
 	return cmd
 }

@@ -125,8 +125,8 @@ func (r *fakeRuntime) List(context.Context) ([]runtime.Pod, error) {
 
 func (r *fakeRuntime) Exits() <-chan runtime.Exit { return r.exits }
 
-func (r *fakeRuntime) Logs(_ context.Context, k runtime.Key, w io.Writer, tail int, follow bool) error {
-	_, err := fmt.Fprintf(w, "%s %d %v\n", k, tail, follow)
+func (r *fakeRuntime) Logs(_ context.Context, k runtime.Key, w io.Writer, o runtime.LogOptions) error {
+	_, err := fmt.Fprintf(w, "%s %s %d %v\n", k, o.Container, o.Tail, o.Follow)
 	return err
 }
 

@@ -12,17 +12,20 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// PodUsage is what a pod uses, since its start where it is a count.
+// PodUsage is what a container of a pod uses, since its start where it is a count.
 type PodUsage struct {
 	Service runtime.Key `json:"service"`
 	Pod     string      `json:"pod"`
+	// Container is the name of the container, and Restarts how often it was started again in its pod.
+	Container string `json:"container"`
+	Restarts  int    `json:"restarts"`
 	// CPUSeconds is the CPU time on all cores.
 	CPUSeconds float64 `json:"cpuSeconds"`
-	// MemoryBytes is the working set: memory that cannot be reclaimed without hurting the pod. MemoryLimitBytes is 0 if
+	// MemoryBytes is the working set: memory that cannot be reclaimed without hurting it. MemoryLimitBytes is 0 if
 	// there is no limit.
 	MemoryBytes      uint64 `json:"memoryBytes"`
 	MemoryLimitBytes uint64 `json:"memoryLimitBytes,omitempty"`
-	// Periods is the number of periods in which the pod ran under a CPU limit, and Throttled in how many of them it had
+	// Periods is the number of periods in which it ran under a CPU limit, and Throttled in how many of them it had
 	// used the limit up and paused. ThrottledSeconds is how long its tasks paused, together. All are 0 without a limit.
 	Periods          uint64  `json:"periods"`
 	Throttled        uint64  `json:"throttled"`
@@ -34,8 +37,9 @@ type PodUsage struct {
 // errNoMeter is returned in a cluster.
 var errNoMeter = errors.New("in a cluster, kubectl top pods has this")
 
-// Stats measures the pods of a service, or those of all services if key is empty. They are sorted by service, and
-// within one by the order of their start. Pods that end meanwhile are left out. Only a runtime.Meter has them.
+// Stats measures the containers of the pods of a service, or those of all services if key is empty. They are sorted
+// by service, and within one by the order of their start. Pods that end meanwhile are left out. Only a runtime.Meter
+// has them.
 func (c *Controller) Stats(ctx context.Context, key runtime.Key) ([]PodUsage, error) {
 	meter, ok := c.runtime.(runtime.Meter)
 	if !ok {
@@ -46,7 +50,7 @@ func (c *Controller) Stats(ctx context.Context, key runtime.Key) ([]PodUsage, er
 		for k, s := range c.engine.table.services {
 			for _, p := range s.pods {
 				if (key == "" || k == key) && p.runs() {
-					list = append(list, PodUsage{Service: k, Pod: p.rt.ID})
+					list = append(list, PodUsage{Service: k, Pod: p.rt.ID, Container: s.spec.Name})
 				}
 			}
 		}
@@ -54,7 +58,7 @@ func (c *Controller) Stats(ctx context.Context, key runtime.Key) ([]PodUsage, er
 		return nil, ErrClosed
 	}
 	slices.SortStableFunc(list, func(a, b PodUsage) int { return cmp.Compare(a.Service, b.Service) })
-	measured := list[:0]
+	var measured []PodUsage
 	for _, u := range list {
 		used, err := meter.Usage(ctx, u.Pod)
 		if errors.Is(err, runtime.ErrNotFound) {
@@ -63,10 +67,16 @@ func (c *Controller) Stats(ctx context.Context, key runtime.Key) ([]PodUsage, er
 		if err != nil {
 			return nil, err
 		}
-		u.CPUSeconds, u.MemoryBytes, u.MemoryLimitBytes = used.CPU.Seconds(), used.Memory, used.MemoryLimit
-		u.Periods, u.Throttled, u.ThrottledSeconds = used.Periods, used.Throttled, used.ThrottledTime.Seconds()
-		u.At = used.At.Wall()
-		measured = append(measured, u)
+		if len(used.Containers) == 0 {
+			used.Containers = []runtime.ContainerUsage{{Name: u.Container, Usage: used}}
+		}
+		for _, c := range used.Containers {
+			u.Container, u.Restarts = c.Name, c.Restarts
+			u.CPUSeconds, u.MemoryBytes, u.MemoryLimitBytes = c.CPU.Seconds(), c.Memory, c.MemoryLimit
+			u.Periods, u.Throttled, u.ThrottledSeconds = c.Periods, c.Throttled, c.ThrottledTime.Seconds()
+			u.At = c.At.Wall()
+			measured = append(measured, u)
+		}
 	}
 	return measured, nil
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
@@ -121,7 +122,20 @@ func (c *Controller) Wakes(key runtime.Key) []lifecycle.Waterfall {
 	return c.engine.wakes.ring.Wakes(string(key))
 }
 
-// Logs copies the output of the service's pods to w (runtime.Runtime).
-func (c *Controller) Logs(ctx context.Context, key runtime.Key, w io.Writer, tail int, follow bool) error {
-	return c.runtime.Logs(ctx, key, w, tail, follow)
+// Logs copies the output of a container of the service's pods to w (runtime.Runtime).
+func (c *Controller) Logs(ctx context.Context, key runtime.Key, w io.Writer, options runtime.LogOptions) error {
+	var spec *v1alpha1.WangellService
+	if !c.loop.call(func() {
+		if s := c.engine.table.services[key]; s != nil {
+			spec = s.spec
+		}
+	}) {
+		return ErrClosed
+	}
+	if spec != nil {
+		if err := spec.NeedContainer(options.Container); err != nil {
+			return err
+		}
+	}
+	return c.runtime.Logs(ctx, key, w, options)
 }

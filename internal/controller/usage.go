@@ -63,6 +63,14 @@ func metered(s *v1alpha1.WangellServiceSpec) bool {
 // does not request is NaN, because a percentage of it would mean nothing.
 func requestsOf(s *v1alpha1.WangellServiceSpec) map[corev1.ResourceName]float64 {
 	all := []corev1.ResourceRequirements{s.Resources}
+	for i := range s.Containers {
+		all = append(all, s.Containers[i].Resources)
+	}
+	for i := range s.InitContainers {
+		if c := &s.InitContainers[i]; c.IsSidecar() {
+			all = append(all, c.Resources)
+		}
+	}
 	if s.Template != nil {
 		all = nil
 		for _, c := range s.Template.Spec.Containers {

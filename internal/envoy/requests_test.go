@@ -88,12 +88,12 @@ func TestRequestsOfEachPodAreCounted(t *testing.T) {
 	s := shop(t, a.at, b.at)
 	s.MaxPerPod, s.Addr = 3, woken.at
 	r.set(s)
-	get(t, client(t, false), s.at())
+	get(t, client(t, false), s.Listen)
 	ask := func(path string, times int) {
 		t.Helper()
 		cl := client(t, false)
 		for range times {
-			answer, err := cl.Get(fmt.Sprintf("http://%s%s", s.at(), path))
+			answer, err := cl.Get(fmt.Sprintf("http://%s%s", s.Listen, path))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -105,7 +105,7 @@ func TestRequestsOfEachPodAreCounted(t *testing.T) {
 		for i := range times {
 			cl := client(t, i%2 == 0)
 			clients.Go(func() {
-				answer, err := cl.Get(fmt.Sprintf("http://%s/slow", s.at()))
+				answer, err := cl.Get(fmt.Sprintf("http://%s/slow", s.Listen))
 				if err != nil {
 					t.Error(err)
 					return

@@ -147,11 +147,11 @@ func (c *Client) Ready(ctx context.Context) error {
 	return c.nothing(ctx, http.MethodGet, "/readyz", nil)
 }
 
-// Logs copies the output of the service's pods to w: the last tail lines (all if negative), and with follow also new
-// output, until ctx ends.
-func (c *Client) Logs(ctx context.Context, name string, w io.Writer, tail int, follow bool) error {
+// Logs copies the output of a container of the service's pods to w, with Follow until ctx ends.
+func (c *Client) Logs(ctx context.Context, name string, w io.Writer, options runtime.LogOptions) error {
 	resp, err := c.do(ctx, http.MethodGet, "/v1/logs", url.Values{
-		"service": {name}, "tail": {strconv.Itoa(tail)}, "follow": {strconv.FormatBool(follow)},
+		"service": {name}, "container": {options.Container}, "tail": {strconv.Itoa(options.Tail)},
+		"follow": {strconv.FormatBool(options.Follow)},
 	})
 	if err != nil {
 		return err

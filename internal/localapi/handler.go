@@ -26,7 +26,7 @@ type Services interface {
 	Pressure() []controller.Pressure
 	Wakes(key runtime.Key) []lifecycle.Waterfall
 	Sleep(ctx context.Context, key runtime.Key) error
-	Logs(ctx context.Context, key runtime.Key, w io.Writer, tail int, follow bool) error
+	Logs(ctx context.Context, key runtime.Key, w io.Writer, options runtime.LogOptions) error
 	Subscribe(ctx context.Context) <-chan controller.Event
 	Ready() error
 }
@@ -184,7 +184,8 @@ func logs(w http.ResponseWriter, r *http.Request, s Services) {
 	out := &flushWriter{w: w}
 	w.Header().Set("Trailer", errorTrailer)
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	err = s.Logs(r.Context(), key, out, tail, follow)
+	err = s.Logs(r.Context(), key, out,
+		runtime.LogOptions{Container: r.FormValue("container"), Tail: tail, Follow: follow})
 	switch {
 	case err == nil || r.Context().Err() != nil:
 	case out.begun:

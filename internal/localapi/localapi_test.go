@@ -75,8 +75,8 @@ func (f *fake) Sleep(ctx context.Context, k runtime.Key) error {
 	return ctx.Err()
 }
 
-func (f *fake) Logs(ctx context.Context, k runtime.Key, w io.Writer, tail int, follow bool) error {
-	fmt.Fprintf(w, "%s %d %v\n", k, tail, follow)
+func (f *fake) Logs(ctx context.Context, k runtime.Key, w io.Writer, o runtime.LogOptions) error {
+	fmt.Fprintf(w, "%s %s %d %v\n", k, o.Container, o.Tail, o.Follow)
 	return f.logs(ctx, w)
 }
 
@@ -181,22 +181,24 @@ func TestLogsAreStreamedWithTheirError(t *testing.T) {
 	f := &fake{logs: func(context.Context, io.Writer) error { return nil }}
 	c, _ := start(t, f)
 	var b bytes.Buffer
-	if err := c.Logs(t.Context(), "redis", &b, 10, true); err != nil || b.String() != "default/redis 10 true\n" {
+	if err := c.Logs(t.Context(), "redis", &b, runtime.LogOptions{Container: "aof", Tail: 10, Follow: true}); err != nil ||
+		b.String() != "default/redis aof 10 true\n" {
 		t.Errorf("%q, %v", b.String(), err)
 	}
-	if err := c.Logs(t.Context(), "nope", &b, 10, false); !errors.Is(err, runtime.ErrNotFound) {
+	if err := c.Logs(t.Context(), "nope", &b, runtime.LogOptions{Tail: 10}); !errors.Is(err, runtime.ErrNotFound) {
 		t.Errorf("%v", err)
 	}
 	f.logs = func(context.Context, io.Writer) error { return errors.New("disk\nfull") }
-	if err := c.Logs(t.Context(), "redis", io.Discard, -1, false); err == nil || err.Error() != "disk\nfull" {
+	if err := c.Logs(t.Context(), "redis", io.Discard, runtime.LogOptions{Tail: -1}); err == nil ||
+		err.Error() != "disk\nfull" {
 		t.Errorf("an error after the beginning: %v", err)
 	}
 	// Lines come as they are written.
 	more := make(chan struct{})
 	f.logs = func(ctx context.Context, w io.Writer) error { <-more; fmt.Fprintln(w, "second"); return nil }
 	r, w := io.Pipe()
-	go func() { w.CloseWithError(c.Logs(t.Context(), "redis", w, -1, true)) }()
-	first := make([]byte, len("default/redis -1 true\n"))
+	go func() { w.CloseWithError(c.Logs(t.Context(), "redis", w, runtime.LogOptions{Tail: -1, Follow: true})) }()
+	first := make([]byte, len("default/redis  -1 true\n"))
 	if _, err := io.ReadFull(r, first); err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@
 //	POST /v1/hold?service=NAME            controller.Status once it serves; it stays awake until the request ends
 //	POST /v1/restart?service=NAME         Restarted, once new pods serve
 //	GET  /v1/stats?service=NAME           []controller.PodUsage; of all services without NAME
-//	GET  /v1/logs?service=NAME&tail=N&follow=true   the output of the pods, as text
+//	GET  /v1/logs?service=NAME&container=C&tail=N&follow=true   the output of the pods, as text
 //	GET  /v1/events                       controller.Event as JSON lines, from now on
 //	GET  /v1/versions                     {"program": "version"}
 //	GET  /healthz                         204 while the instance answers

@@ -92,6 +92,7 @@ func TestDocsDescribeEveryField(t *testing.T) {
 		"volumes[].hostPath.":   reflect.TypeFor[corev1.HostPathVolumeSource](),
 		"volumes[].emptyDir.":   reflect.TypeFor[corev1.EmptyDirVolumeSource](),
 		"volumeMounts[].":       reflect.TypeFor[corev1.VolumeMount](),
+		"containers[].":         reflect.TypeFor[v1alpha1.Container](),
 	}
 	for prefix, typ := range nested {
 		fields := v1alpha1.Supported(typ)
@@ -104,6 +105,11 @@ func TestDocsDescribeEveryField(t *testing.T) {
 	}
 	// The first two have rows for their fields, the last is described with its list.
 	inside := []string{"resources", "securityContext", "volumeMounts[].name"}
+	for _, f := range fieldsOf(reflect.TypeFor[v1alpha1.Container]()).names {
+		if _, main := fieldsOf(reflect.TypeFor[v1alpha1.WangellServiceSpec]()).byName[f]; main {
+			inside = append(inside, "containers[]."+f) // as in spec, which has a row for it
+		}
+	}
 	for _, name := range want {
 		if slices.Contains(inside, name) {
 			continue
@@ -154,7 +160,8 @@ func TestDocsListWhatRestartsPods(t *testing.T) {
 		"readyWhen": `Listen`, "readinessProbe": `{tcpSocket: {port: 80}}, readyWhen: Probe`,
 		"startupProbe": `{tcpSocket: {port: 81}}, readyWhen: Probe, readinessProbe: {tcpSocket: {port: 80}}`,
 		"allowFrom":    `[10.0.0.0/8]`, "imagePull": `{policy: Always, when: Wake}`,
-		"sleep": `{predict: true}`,
+		"sleep":      `{predict: true}`,
+		"containers": `[{name: x, image: a/b}]`, "initContainers": `[{name: x, image: a/b}]`,
 	}
 	// hash returns the hash of base with one field changed.
 	hash := func(name, value string) string {

@@ -127,9 +127,9 @@ func (d *daemon) adopt() {
 	for _, a := range d.gate.Services() {
 		s := &service{addr: a, pods: map[uint64]*pod{}}
 		d.services[a] = s
-		d.adoptFronts(s)
+		d.adoptFront(s)
 		for _, id := range d.gate.PodIDs(a) {
-			if gate.IsFront(id) {
+			if id == gate.FrontID {
 				continue
 			}
 			state, _ := d.gate.PodState(a, id)

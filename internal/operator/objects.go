@@ -119,6 +119,12 @@ func podTemplateOf(s *v1alpha1.WangellService) corev1.PodTemplateSpec {
 			// The pod's own first process (pause) reaps orphans then, and the program is not PID 1.
 			ShareProcessNamespace: spec.Init,
 		}
+		for i := range spec.Containers {
+			t.Spec.Containers = append(t.Spec.Containers, spec.Containers[i].Kubernetes())
+		}
+		for i := range spec.InitContainers {
+			t.Spec.InitContainers = append(t.Spec.InitContainers, spec.InitContainers[i].Kubernetes())
+		}
 		setStopSignal(&t.Spec, spec.StopSignal)
 	}
 	// The metadata of a user's template must not override the labels by which pods are assigned to services.

@@ -51,6 +51,23 @@ func TestPodTemplateHasQuickDefaults(t *testing.T) {
 	}
 }
 
+func TestPodTemplateHasAllContainers(t *testing.T) {
+	always := corev1.ContainerRestartPolicyAlways
+	p := podTemplateOf(example(func(s *v1alpha1.WangellServiceSpec) {
+		s.Containers = []v1alpha1.Container{{Name: "cache", Image: "redis", Args: []string{"--save", ""}}}
+		s.InitContainers = []v1alpha1.Container{{Name: "proxy", Image: "proxy", RestartPolicy: &always}}
+	}))
+	c := p.Spec.Containers
+	if len(c) != 2 || c[0].Name != "shop" || c[1].Name != "cache" || c[1].Image != "redis" || len(c[1].Args) != 2 ||
+		c[1].ImagePullPolicy != corev1.PullIfNotPresent || c[1].Lifecycle == nil ||
+		p.Annotations[v1alpha1.AnnotationContainer] != "shop" {
+		t.Errorf("%+v", c)
+	}
+	if i := p.Spec.InitContainers; len(i) != 1 || i[0].Name != "proxy" || *i[0].RestartPolicy != always {
+		t.Errorf("%+v", i)
+	}
+}
+
 // kubelet runs the probes as well, and restarts a container that does not start in time.
 func TestPodTemplateHasTheProbes(t *testing.T) {
 	probe := func(path string) *corev1.Probe {

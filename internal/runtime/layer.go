@@ -4,8 +4,8 @@ package runtime
 
 import "context"
 
-// Layer is what a pod's container has written into its own layer, the copy-on-write file system above its image. It is
-// gone when the pod ends.
+// Layer is what a pod's containers have written into their own layers, the copy-on-write file systems above their
+// images. It is gone when the pod ends.
 type Layer struct {
 	// Bytes is the disk space that it takes.
 	Bytes int64

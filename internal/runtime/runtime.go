@@ -41,7 +41,7 @@ func (k Key) Split() (namespace, name string) {
 	return namespace, name
 }
 
-// Pod is one running copy of a service. On one machine it is a single container with its own network namespace.
+// Pod is one running copy of a service: one container, or several that share a network namespace.
 type Pod struct {
 	// ID is unique among all pods that this machine has ever had.
 	ID string
@@ -174,6 +174,16 @@ type StartHooks struct {
 // total, which is 0 while unknown.
 type Progress func(image string, done, total int64)
 
+// LogOptions says what of a log is wanted.
+type LogOptions struct {
+	// Container is the name of a container; empty for the main one.
+	Container string
+	// Tail is the number of lines from the end; all if it is negative.
+	Tail int
+	// Follow adds what is written from then on.
+	Follow bool
+}
+
 // Errors of a runtime, for errors.Is.
 var (
 	// ErrImage means that the image is not available.
@@ -202,8 +212,9 @@ type Runtime interface {
 	// Exits delivers the end of every pod's process, also if Stop caused it. A pod that exits by itself stays listed, as
 	// not running, until Stop removes its remains.
 	Exits() <-chan Exit
-	// Logs copies the last tail lines of the service's current or last pods to w. With follow it continues until ctx ends.
-	Logs(ctx context.Context, k Key, w io.Writer, tail int, follow bool) error
+	// Logs copies what a container of the service's current or last pods has written to w. With Follow it continues until
+	// ctx ends.
+	Logs(ctx context.Context, k Key, w io.Writer, options LogOptions) error
 	// Versions returns the versions of the programs behind the runtime by name, for reports: "containerd": "1.6.20".
 	Versions(ctx context.Context) map[string]string
 	// Close releases what the process holds. Pods keep running.

@@ -24,6 +24,16 @@ type Usage struct {
 	ThrottledTime      time.Duration
 	// At is the time of the measurement.
 	At monotime.Time
+	// Containers has each container of a pod, the main one first, if there are several and the runtime tells them apart.
+	Containers []ContainerUsage
+}
+
+// ContainerUsage is the resource usage of one container of a pod.
+type ContainerUsage struct {
+	Name string
+	// Restarts is how often it was started again.
+	Restarts int
+	Usage
 }
 
 // Meter is an optional interface for runtimes that report pod usage. The runtime of a cluster does not implement it:

@@ -12,24 +12,25 @@ import (
 	"wangell.loutres.me/internal/controller"
 )
 
-// PodUse is what a pod uses, with what it did between two measurements.
+// PodUse is what a container of a pod uses, with what it did between two measurements.
 type PodUse struct {
 	controller.PodUsage
 	// Cores is the CPU in use between the measurements, in cores. ThrottledPercent is the share of the periods between
-	// them in which the pod had used its CPU limit up and paused, 0 without a limit.
+	// them in which it had used its CPU limit up and paused, 0 without a limit.
 	Cores            float64 `json:"cores"`
 	ThrottledPercent float64 `json:"throttledPercent"`
 }
 
-// PodUses compares two measurements of pods. Pods that are not in both are left out.
+// PodUses compares two measurements of containers. Those that are not in both are left out.
 func PodUses(before, after []controller.PodUsage) []PodUse {
-	earlier := map[string]controller.PodUsage{}
+	type id struct{ pod, container string }
+	earlier := map[id]controller.PodUsage{}
 	for _, u := range before {
-		earlier[u.Pod] = u
+		earlier[id{u.Pod, u.Container}] = u
 	}
 	uses := []PodUse{}
 	for _, u := range after {
-		b, ok := earlier[u.Pod]
+		b, ok := earlier[id{u.Pod, u.Container}]
 		span := u.At.Sub(b.At).Seconds()
 		if !ok || span <= 0 {
 			continue
@@ -44,10 +45,10 @@ func PodUses(before, after []controller.PodUsage) []PodUse {
 	return uses
 }
 
-// Stats writes a table of what pods use.
+// Stats writes a table of what containers use.
 func Stats(w io.Writer, uses []PodUse) error {
 	t := tabwriter.NewWriter(w, 0, 4, 3, ' ', 0)
-	fmt.Fprintln(t, "SERVICE\tPOD\tCPU\tMEMORY\tLIMIT\tTHROTTLED\tTHROTTLED TOTAL\tCPU TIME")
+	fmt.Fprintln(t, "SERVICE\tPOD\tCONTAINER\tRESTARTS\tCPU\tMEMORY\tLIMIT\tTHROTTLED\tTHROTTLED TOTAL\tCPU TIME")
 	for _, u := range uses {
 		limit := "-"
 		if u.MemoryLimitBytes > 0 {
@@ -58,8 +59,8 @@ func Stats(w io.Writer, uses []PodUse) error {
 			now = fmt.Sprintf("%.0f %%", u.ThrottledPercent)
 			total = fmt.Sprintf("%d of %d (%.1f s)", u.Throttled, u.Periods, u.ThrottledSeconds)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%.1f %%\t%s\t%s\t%s\t%s\t%.1f s\n", u.Service, u.Pod, 100*u.Cores, mebibytes(u.MemoryBytes),
-			limit, now, total, u.CPUSeconds)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%.1f %%\t%s\t%s\t%s\t%s\t%.1f s\n", u.Service, u.Pod, u.Container, u.Restarts,
+			100*u.Cores, mebibytes(u.MemoryBytes), limit, now, total, u.CPUSeconds)
 	}
 	return t.Flush()
 }

@@ -13,7 +13,7 @@ import (
 func TestStatsComparesTwoMeasurements(t *testing.T) {
 	at := time.Unix(1000, 0)
 	of := func(pod string, cpu float64, periods, throttled uint64, at time.Time) controller.PodUsage {
-		return controller.PodUsage{Service: "default/web", Pod: pod, CPUSeconds: cpu, MemoryBytes: 3 << 20,
+		return controller.PodUsage{Service: "default/web", Pod: pod, Container: "web", CPUSeconds: cpu, MemoryBytes: 3 << 20,
 			MemoryLimitBytes: 64 << 20, Periods: periods, Throttled: throttled, ThrottledSeconds: 2.5, At: at}
 	}
 	before := []controller.PodUsage{of("a", 10, 100, 10, at), of("gone", 1, 0, 0, at)}
@@ -32,9 +32,9 @@ func TestStatsComparesTwoMeasurements(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "" +
-		"SERVICE       POD    CPU      MEMORY   LIMIT     THROTTLED   THROTTLED TOTAL     CPU TIME\n" +
-		"default/web   a      50.0 %   3.0 Mi   64.0 Mi   25 %        15 of 120 (2.5 s)   11.0 s\n" +
-		"default/web   free   25.0 %   3.0 Mi   -         -           -                   5.0 s\n"
+		"SERVICE       POD    CONTAINER   RESTARTS   CPU      MEMORY   LIMIT     THROTTLED   THROTTLED TOTAL     CPU TIME\n" +
+		"default/web   a      web         0          50.0 %   3.0 Mi   64.0 Mi   25 %        15 of 120 (2.5 s)   11.0 s\n" +
+		"default/web   free   web         0          25.0 %   3.0 Mi   -         -           -                   5.0 s\n"
 	if b.String() != want {
 		t.Errorf("got\n%swant\n%s", b.String(), want)
 	}

@@ -18,7 +18,8 @@ import (
 func TestUserOperatesServices(t *testing.T) {
 	l := newLab(t, 1)
 	l.start(t, service{name: "hello", more: "resources: {limits: {memory: 64Mi, cpu: 500m}}"}, service{name: "resting"},
-		service{name: "short", idle: 1})
+		service{name: "short", idle: 1}, service{name: "pair", more: "containers: [{name: second, image: " + serverTag +
+			", env: [{name: PORT, value: '8081'}, {name: VERSION, value: of the second}]}]"})
 	if out := l.must(t, "restart", "hello"); !strings.Contains(out, "nothing to restart") {
 		t.Errorf("restart of a service that sleeps: %s", out)
 	}
@@ -69,6 +70,30 @@ func TestUserOperatesServices(t *testing.T) {
 		if out, err := command(args...).CombinedOutput(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
 			t.Errorf("exec %v: %v: %s", args, err, out)
 		}
+	}
+
+	// Containers of a pod are told apart.
+	e2e.MustAsk(t, l.Client(), l.address(t, "pair"))
+	if err := decode(l.must(t, "stats", "pair", "-o", "json"), &uses); err != nil || len(uses) != 2 ||
+		uses[0].Container != "pair" || uses[1].Container != "second" || uses[1].CPUSeconds <= 0 {
+		t.Errorf("stats of two containers: %v: %+v", err, uses)
+	}
+	var exitOfSecond *exec.ExitError
+	out, err := command("-c", "second", "-e", "MODE=exit", "pair", "--", "/server").CombinedOutput()
+	if !errors.As(err, &exitOfSecond) || exitOfSecond.ExitCode() != 3 {
+		t.Errorf("exec in the second container: %v: %s", err, out)
+	}
+	if _, err := l.wangell("logs", "pair", "-c", "third"); err == nil ||
+		!strings.Contains(err.Error(), `no container "third": its containers are pair, second`) {
+		t.Errorf("logs of a container that is not there: %v", err)
+	}
+	if out, err := command("-c", "third", "pair", "/server").CombinedOutput(); err == nil ||
+		!strings.Contains(string(out), `no container "third": its containers are pair, second`) {
+		t.Errorf("exec in a container that is not there: %v: %s", err, out)
+	}
+	first, second := l.must(t, "logs", "pair"), l.must(t, "logs", "pair", "-c", "second")
+	if strings.Contains(first, "8081") || !strings.Contains(second, "8081") {
+		t.Errorf("logs of the containers: %q and %q", first, second)
 	}
 
 	// A service stays awake while a command runs in it, and falls asleep afterwards.

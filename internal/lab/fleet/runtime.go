@@ -92,7 +92,7 @@ func (r *instant) Prepare(context.Context, *v1alpha1.WangellService, runtime.Pro
 func (r *instant) Forget(context.Context, runtime.Key) error { return nil }
 
 // Logs implements runtime.Runtime: pods write nothing.
-func (r *instant) Logs(context.Context, runtime.Key, io.Writer, int, bool) error { return nil }
+func (r *instant) Logs(context.Context, runtime.Key, io.Writer, runtime.LogOptions) error { return nil }
 
 // Versions implements runtime.Runtime.
 func (r *instant) Versions(context.Context) map[string]string { return nil }

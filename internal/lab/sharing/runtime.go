@@ -43,7 +43,9 @@ func (podless) Prepare(context.Context, *v1alpha1.WangellService, runtime.Progre
 func (podless) Forget(context.Context, runtime.Key) error { return nil }
 
 // Logs implements runtime.Runtime.
-func (podless) Logs(context.Context, runtime.Key, io.Writer, int, bool) error { return errNone }
+func (podless) Logs(context.Context, runtime.Key, io.Writer, runtime.LogOptions) error {
+	return errNone
+}
 
 // Versions implements runtime.Runtime.
 func (podless) Versions(context.Context) map[string]string { return nil }

@@ -38,7 +38,12 @@ func (r *Runtime) instanceContainers(ctx context.Context) (map[string]map[string
 	for _, s := range r.lazy.snapshotters() {
 		list := func() error {
 			return native(r.client.SnapshotService(s).Walk(ctx, func(_ context.Context, info snapshots.Info) error {
-				found[info.Name] = nil
+				if pod := info.Labels[labelPod]; pod != "" {
+					r.noteMember(info.Labels, info.Name)
+					found[pod] = nil
+				} else {
+					found[info.Name] = nil
+				}
 				return nil
 			}, filter))
 		}
@@ -55,6 +60,13 @@ func (r *Runtime) instanceContainers(ctx context.Context) (map[string]map[string
 		return nil, fmt.Errorf("list containers: %w", native(err))
 	}
 	for _, c := range list {
+		if pod := c.Labels[labelPod]; pod != "" {
+			r.noteMember(c.Labels, c.ID)
+			if _, ok := found[pod]; !ok {
+				found[pod] = nil
+			}
+			continue
+		}
 		found[c.ID] = c.Labels
 		if c.Snapshotter == lazySnapshotter {
 			c.Labels[labelLazy] = "true"
@@ -114,13 +126,21 @@ func (r *Runtime) adoptPod(id string, labels map[string]string, pid uint32) erro
 		namespace, _ := k.Split()
 		r.cfg.Names.Assign(n.Name, namespace)
 	}
-	p := &pod{net: n, lazy: labels[labelLazy] != "", Pod: runtime.Pod{
-		ID: id, Service: k, SpecHash: labels[labelSpecHash], Addr: n.Addr, Netns: n.Netns, HostDevice: n.HostDevice,
-		Started: started, ImageDigest: labels[labelImageDigest],
-	}}
+	_, name := k.Split()
+	members := r.membersOf(id)
+	p := &pod{net: n, lazy: labels[labelLazy] != "",
+		cgroup: r.cfg.containerCgroup(id, name, len(members) == 0), Pod: runtime.Pod{
+			ID: id, Service: k, SpecHash: labels[labelSpecHash], Addr: n.Addr, Netns: n.Netns, HostDevice: n.HostDevice,
+			Started: started, ImageDigest: labels[labelImageDigest],
+		}}
 	r.mu.Lock()
 	r.pods[id] = p
 	r.mu.Unlock()
 	r.tasks.Go(func() { r.await(p) })
+	for _, m := range members {
+		if m.kind != kindInit {
+			r.tasks.Go(func() { r.keepMember(m) })
+		}
+	}
 	return nil
 }

@@ -59,7 +59,8 @@ func childCgroups(path string) ([]string, error) {
 // killEvery is the interval at which killCgroup signals the remaining processes.
 const killEvery = 5 * time.Millisecond
 
-// killCgroup kills the processes of a cgroup and returns once they have exited, or with the error of ctx.
+// killCgroup kills the processes of a cgroup, and of those directly below it, and returns once they have exited, or
+// with the error of ctx.
 func killCgroup(ctx context.Context, path string) error {
 	dirs, err := cgroupDirs(path)
 	if err != nil {
@@ -67,7 +68,19 @@ func killCgroup(ctx context.Context, path string) error {
 	}
 	for {
 		alive := false
-		for _, dir := range dirs {
+		below, err := childCgroups(path)
+		if err != nil {
+			return err
+		}
+		all := dirs[:len(dirs):len(dirs)]
+		for _, name := range below {
+			more, err := cgroupDirs(filepath.Join(path, name))
+			if err != nil {
+				return err
+			}
+			all = append(all, more...)
+		}
+		for _, dir := range all {
 			pids, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 			if err != nil {
 				continue // not in this hierarchy
@@ -93,6 +106,19 @@ func killCgroup(ctx context.Context, path string) error {
 		case <-time.After(killEvery):
 		}
 	}
+}
+
+// removeCgroups removes an empty cgroup and those directly below it.
+func removeCgroups(path string) error {
+	below, err := childCgroups(path)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range below {
+		errs = append(errs, removeCgroup(filepath.Join(path, name)))
+	}
+	return errors.Join(append(errs, removeCgroup(path))...)
 }
 
 // removeCgroup removes an empty cgroup in every hierarchy. The path is relative to the root of the hierarchies.

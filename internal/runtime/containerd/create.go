@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/containerd/containerd/api/types"
@@ -14,6 +15,7 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/typeurl/v2"
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime"
@@ -46,43 +48,56 @@ func (r *Runtime) fillContainer(ctx context.Context, s *v1alpha1.WangellService,
 	if err := r.makePodDir(s, c.id); err != nil {
 		return err
 	}
+	record := containers.Container{ID: c.id, Labels: map[string]string{
+		labelInstance: r.cfg.Instance, labelService: string(c.service), labelSpecHash: c.hash,
+		labelImageDigest: info.digest.String(),
+	}}
+	if c.stopSignal != "" {
+		record.Labels[labelStopSignal] = c.stopSignal
+	}
+	spec, mounts, err := r.createRecord(ctx, s, info, &record,
+		home{c.id, r.cfg.containerCgroup(c.id, s.Name, alone(s))})
+	if err != nil {
+		return err
+	}
+	c.rootfs = mountsToProto(mounts)
+	c.uid, c.gid = int(spec.Process.User.UID), int(spec.Process.User.GID)
+	return nil
+}
+
+// home is where a container is: the ID of its pod, and the path of its cgroup.
+type home struct{ pod, cgroup string }
+
+// createRecord creates the snapshot and the record of a container whose ID and labels are set.
+func (r *Runtime) createRecord(ctx context.Context, s *v1alpha1.WangellService, info imageInfo,
+	record *containers.Container, at home) (*specs.Spec, []mount.Mount, error) {
 	// Not cancelled with the caller: whatever containerd made after that would never be removed.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
 	defer cancel()
 	// The label protects the snapshot from the garbage collector until the container refers to it. It is cheaper than a
 	// lease.
-	mounts, err := r.client.SnapshotService(info.snapshotter).Prepare(ctx, c.id, info.chain,
-		snapshots.WithLabels(map[string]string{"containerd.io/gc.root": time.Now().UTC().Format(time.RFC3339),
-			labelInstance: r.cfg.Instance}))
+	labels := maps.Clone(record.Labels)
+	labels["containerd.io/gc.root"] = time.Now().UTC().Format(time.RFC3339)
+	mounts, err := r.client.SnapshotService(info.snapshotter).Prepare(ctx, record.ID, info.chain,
+		snapshots.WithLabels(labels))
 	if err != nil {
-		return fmt.Errorf("snapshot: %w", native(err))
+		return nil, nil, fmt.Errorf("snapshot: %w", native(err))
 	}
-	c.rootfs = mountsToProto(mounts)
 	options, err := typeurl.MarshalAny(&runcoptions.Options{Root: r.cfg.runcRoot()})
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	record := containers.Container{
-		ID: c.id, Image: info.name, Snapshotter: info.snapshotter, SnapshotKey: c.id,
-		Runtime: containers.RuntimeInfo{Name: runtimeName, Options: options},
-		Labels: map[string]string{
-			labelInstance: r.cfg.Instance, labelService: string(c.service), labelSpecHash: c.hash,
-			labelImageDigest: info.digest.String(),
-		},
-	}
-	if c.stopSignal != "" {
-		record.Labels[labelStopSignal] = c.stopSignal
-	}
-	spec, err := r.generateSpec(ctx, s, info, &record)
+	record.Image, record.Snapshotter, record.SnapshotKey = info.name, info.snapshotter, record.ID
+	record.Runtime = containers.RuntimeInfo{Name: runtimeName, Options: options}
+	spec, err := r.generateSpec(ctx, s, info, record, at)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	c.uid, c.gid = int(spec.Process.User.UID), int(spec.Process.User.GID)
 	if record.Spec, err = typeurl.MarshalAny(spec); err != nil {
-		return err
+		return nil, nil, err
 	}
-	_, err = r.client.ContainerService().Create(ctx, record)
-	return native(err)
+	_, err = r.client.ContainerService().Create(ctx, *record)
+	return spec, mounts, native(err)
 }
 
 func mountsToProto(list []mount.Mount) []*types.Mount {

@@ -35,7 +35,7 @@ func (r *Runtime) await(p *pod) {
 	if delivered {
 		return // Stop was first
 	}
-	cause := outOfMemory(cgroupRoot, r.cfg.podCgroup(p.ID), code) // the deletion removes the cgroup
+	cause := outOfMemory(cgroupRoot, p.cgroup, code) // the deletion removes the cgroup
 	cause = cmp.Or(r.lost(p), cause)
 	ctx, cancel := context.WithTimeout(r.ctx, cleanUp)
 	defer cancel()

@@ -21,8 +21,8 @@ var _ runtime.LayerMeter = (*Runtime)(nil)
 // layerDepth is how many levels of folders a Layer has.
 const layerDepth = 3
 
-// Layer implements runtime.LayerMeter. With overlayfs it walks the folder that has the pod's own files; for other
-// snapshotters containerd measures the snapshot.
+// Layer implements runtime.LayerMeter, for all containers of a pod together. With overlayfs it walks the folder that
+// has the pod's own files; for other snapshotters containerd measures the snapshot.
 func (r *Runtime) Layer(ctx context.Context, podID string) (runtime.Layer, error) {
 	r.mu.Lock()
 	p := r.pods[podID]
@@ -30,14 +30,33 @@ func (r *Runtime) Layer(ctx context.Context, podID string) (runtime.Layer, error
 	if p == nil {
 		return runtime.Layer{}, fmt.Errorf("pod %s: %w", podID, runtime.ErrNotFound)
 	}
-	var l runtime.Layer
-	err := fmt.Errorf("snapshot of pod %s: %w", podID, runtime.ErrNotFound)
-	for _, s := range r.snapshottersOf(podID) {
-		if l, err = r.measureLayer(ctx, s, podID); err == nil {
+	var sum runtime.Layer
+	for _, id := range r.containersOf(podID) {
+		l, err := r.layerOf(ctx, id)
+		if err != nil {
+			return l, fmt.Errorf("service %s: layer of container %s: %w", p.Service, id, err)
+		}
+		sum.Bytes += l.Bytes
+		if sum.Folders == nil {
+			sum.Folders = l.Folders
+			continue
+		}
+		for folder, bytes := range l.Folders {
+			sum.Folders[folder] += bytes
+		}
+	}
+	return sum, nil
+}
+
+// layerOf measures the layer of one container.
+func (r *Runtime) layerOf(ctx context.Context, id string) (l runtime.Layer, err error) {
+	err = fmt.Errorf("snapshot: %w", runtime.ErrNotFound)
+	for _, s := range r.snapshottersOf(id) {
+		if l, err = r.measureLayer(ctx, s, id); err == nil {
 			return l, nil
 		}
 	}
-	return l, fmt.Errorf("service %s: layer of pod %s: %w", p.Service, podID, err)
+	return l, err
 }
 
 func (r *Runtime) measureLayer(ctx context.Context, snapshotter, id string) (l runtime.Layer, err error) {

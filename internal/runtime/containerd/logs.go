@@ -11,17 +11,18 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// The log of a service is one file, which the shims append to. Every logLook, a file above logLimit is rotated.
+// The log of a container of a service is one file, which the shims append to. Every logLook, a file above logLimit is
+// rotated.
 const (
 	logLimit = 10 << 20 // bytes
 	logLook  = 10 * time.Second
 )
 
-// Logs copies the last tail lines of the service's log to w; all kept lines if tail is negative. With follow it
-// continues until ctx ends, which is not an error. The log of a service that never ran is empty.
-func (r *Runtime) Logs(ctx context.Context, k runtime.Key, w io.Writer, tail int, follow bool) error {
-	name := r.cfg.logFile(k)
-	if err := copyLog(ctx, name, w, tail, follow); err != nil {
+// Logs copies the log of one of the service's containers to w; see runtime.Runtime. With Follow, the end of ctx is not
+// an error. The log of a container that never ran is empty.
+func (r *Runtime) Logs(ctx context.Context, k runtime.Key, w io.Writer, options runtime.LogOptions) error {
+	name := r.cfg.containerLog(k, options.Container)
+	if err := copyLog(ctx, name, w, options.Tail, options.Follow); err != nil {
 		return fmt.Errorf("log of service %s: %w", k, err)
 	}
 	return nil
@@ -41,6 +42,9 @@ func (r *Runtime) rotateLogs() {
 		r.mu.Lock()
 		for _, p := range r.pods {
 			names[r.cfg.logFile(p.Service)] = true
+			for _, m := range r.members[p.ID] {
+				names[r.cfg.containerLog(m.service, m.name)] = true
+			}
 		}
 		r.mu.Unlock()
 		for name := range names {

@@ -18,6 +18,10 @@ const (
 	labelImageDigest = "wangell.loutres.me/image-digest"
 	labelLazy        = "wangell.loutres.me/lazy" // of what List returns only
 	labelStopSignal  = "wangell.loutres.me/stop-signal"
+	// Of containers beside the main one.
+	labelPod       = "wangell.loutres.me/pod"
+	labelContainer = "wangell.loutres.me/container"
+	labelKind      = "wangell.loutres.me/kind"
 )
 
 const (
@@ -30,7 +34,7 @@ const maxID = 76
 
 // newPodID returns a new unique ID: NAME-RANDOM, with the name cut to what containerd allows.
 func newPodID(k runtime.Key) string {
-	var random [6]byte
+	var random [podSuffix / 2]byte
 	_, _ = rand.Read(random[:])
 	_, name := k.Split()
 	suffix := "-" + hex.EncodeToString(random[:])

@@ -17,6 +17,9 @@ func (r *Runtime) Prepare(ctx context.Context, s *v1alpha1.WangellService, progr
 	if err != nil {
 		return err
 	}
+	if err := r.ensureMembers(ctx, s, progress); err != nil {
+		return err
+	}
 	r.mu.Lock()
 	wanted := r.ready.add(s)
 	r.mu.Unlock()

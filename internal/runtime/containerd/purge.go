@@ -18,18 +18,23 @@ import (
 // purge removes a pod that a failure left behind. In addition to kill, it ends what containerd has lost track of
 // because it was killed during a start: a shim, runc, and the processes in the pod's cgroup.
 func (r *Runtime) purge(ctx context.Context, id string) error {
-	if err := r.endTask(ctx, id, 0); err != nil {
+	if err := r.endTasks(ctx, id, 0); err != nil {
 		return err
 	}
-	if err := r.killHelpers(id); err != nil {
-		return fmt.Errorf("end shim and runc of pod %s: %w", id, err)
+	ids := r.containersOf(id)
+	for _, c := range ids {
+		if err := r.killHelpers(c); err != nil {
+			return fmt.Errorf("end shim and runc of container %s: %w", c, err)
+		}
 	}
 	if err := killCgroup(ctx, r.cfg.podCgroup(id)); err != nil {
 		return fmt.Errorf("end processes of pod %s: %w", id, err)
 	}
-	state := filepath.Join(r.cfg.runcStates(), id)
-	if err := errors.Join(UnmountBelow(state), os.RemoveAll(state)); err != nil {
-		return fmt.Errorf("remove runc's state of pod %s: %w", id, err)
+	for _, c := range ids {
+		state := filepath.Join(r.cfg.runcStates(), c)
+		if err := errors.Join(UnmountBelow(state), os.RemoveAll(state)); err != nil {
+			return fmt.Errorf("remove runc's state of container %s: %w", c, err)
+		}
 	}
 	return r.kill(ctx, id)
 }

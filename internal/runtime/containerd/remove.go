@@ -22,6 +22,7 @@ func (r *Runtime) removePod(ctx context.Context, id, network string) error {
 			network = filepath.Base(target)
 		}
 	}
+	ids := r.containersOf(id)
 	// Three independent parts, each of which waits for something else.
 	var parts sync.WaitGroup
 	errs := make([]error, 3)
@@ -31,29 +32,46 @@ func (r *Runtime) removePod(ctx context.Context, id, network string) error {
 		}
 	})
 	parts.Go(func() {
-		// The container goes before its snapshot, so that no record is ever without its root file system.
-		if err := absent(r.client.ContainerService().Delete(ctx, id)); err != nil {
-			errs[1] = fmt.Errorf("remove container: %w", err)
-			return
-		}
-		for _, s := range r.snapshottersOf(id) {
-			if err := absent(r.client.SnapshotService(s).Remove(ctx, id)); err != nil {
-				errs[1] = errors.Join(errs[1], fmt.Errorf("remove snapshot: %w", err))
-			}
+		for _, c := range ids {
+			errs[1] = errors.Join(errs[1], r.removeRecord(ctx, c))
 		}
 	})
 	parts.Go(func() {
 		// A process whose shim was killed while runc created it is still there, waiting for a start that never comes.
 		cgroup := r.cfg.podCgroup(id)
 		err := killCgroup(ctx, cgroup)
-		errs[2] = errors.Join(err, removeCgroup(cgroup), r.removeShimSocket(id))
+		errs[2] = errors.Join(err, removeCgroups(cgroup))
+		for _, c := range ids {
+			errs[2] = errors.Join(errs[2], r.removeShimSocket(c))
+		}
 	})
 	parts.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	// Last, because the folder names the network.
-	return r.removePodDir(ctx, id)
+	if err := r.removePodDir(ctx, id); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	delete(r.members, id)
+	r.mu.Unlock()
+	return nil
+}
+
+// removeRecord removes a container and its snapshot.
+func (r *Runtime) removeRecord(ctx context.Context, id string) error {
+	// The container goes before its snapshot, so that no record is ever without its root file system.
+	if err := absent(r.client.ContainerService().Delete(ctx, id)); err != nil {
+		return fmt.Errorf("remove container: %w", err)
+	}
+	var errs []error
+	for _, s := range r.snapshottersOf(id) {
+		if err := absent(r.client.SnapshotService(s).Remove(ctx, id)); err != nil {
+			errs = append(errs, fmt.Errorf("remove snapshot: %w", err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // shimSockets is the folder of the shims' sockets, which does not depend on containerd's configuration.

@@ -39,7 +39,8 @@ type Runtime struct {
 	mu      sync.Mutex
 	pods    map[string]*pod
 	ready   readyContainers
-	garbage map[string]bool // pods of which a failed call left something behind
+	members map[string][]*member // containers beside the main one, by the pod's ID
+	garbage map[string]bool      // pods of which a failed call left something behind
 	keeper  keeper
 }
 
@@ -56,6 +57,8 @@ type pod struct {
 	exited bool
 	// logBegin is the size of the service's log file when the pod was started.
 	logBegin int64
+	// cgroup is the path of the main container's cgroup.
+	cgroup string
 	// stop serializes the calls of Stop for the pod.
 	stop sync.Mutex
 }

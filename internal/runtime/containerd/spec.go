@@ -29,16 +29,16 @@ const (
 	initPath = "/.wangell-init"
 )
 
-// generateSpec builds the OCI runtime spec of a pod from the image and the manifest. It starts from containerd's
+// generateSpec builds the OCI runtime spec of a container from the image and the manifest. It starts from containerd's
 // defaults: default capabilities, masked and read-only paths, no new privileges, and the default seccomp profile. The
 // record c must name the snapshot, in which user names are looked up.
 func (r *Runtime) generateSpec(ctx context.Context, s *v1alpha1.WangellService, info imageInfo,
-	c *containers.Container) (*specs.Spec, error) {
+	c *containers.Container, at home) (*specs.Spec, error) {
 	security := s.Spec.SecurityContext
 	if security == nil {
 		security = &corev1.SecurityContext{}
 	}
-	mounts, err := r.volumeMounts(s, c.ID)
+	mounts, err := r.volumeMounts(s, at.pod)
 	if err != nil {
 		return nil, err
 	}
@@ -71,10 +71,10 @@ func (r *Runtime) generateSpec(ctx context.Context, s *v1alpha1.WangellService, 
 		oci.WithProcessCwd(cwd),
 		oci.WithHostname(hostname(runtime.KeyOf(s))),
 		oci.WithEnv(environment(s, info)),
-		oci.WithLinuxNamespace(specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: r.cfg.netnsLink(c.ID)}),
-		oci.WithCgroup(r.cfg.podCgroup(c.ID)),
+		oci.WithLinuxNamespace(specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: r.cfg.netnsLink(at.pod)}),
+		oci.WithCgroup(at.cgroup),
 		oci.WithMounts(append([]specs.Mount{
-			r.bindFile(c.ID, "hosts"), r.bindFile(c.ID, "resolv.conf"),
+			r.bindFile(at.pod, "hosts"), r.bindFile(at.pod, "resolv.conf"),
 		}, mounts...)),
 		withOpenFiles,
 		withResources(s.Spec.Resources),

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/errdefs"
 	corev1 "k8s.io/api/core/v1"
@@ -55,7 +56,10 @@ func (r *Runtime) Start(ctx context.Context, s *v1alpha1.WangellService, hooks r
 	go warmCgroups(r.ownCgroup, warm)
 	defer close(warm)
 	var p runtime.Pod
-	if err = r.awaitAlone(ctx, s); err == nil {
+	if err = r.createMembers(ctx, s, c.id); err == nil {
+		err = r.awaitAlone(ctx, s)
+	}
+	if err == nil {
 		p, err = r.launch(ctx, s, c, hooks.Network, phase)
 	}
 	if err != nil {
@@ -107,6 +111,7 @@ func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *con
 	}
 	log := r.cfg.logFile(c.service)
 	p := &pod{net: n, logBegin: fileSize(log), image: c.image, lazy: c.image.snapshotter == lazySnapshotter,
+		cgroup: r.cfg.containerCgroup(c.id, s.Name, alone(s)),
 		Pod: runtime.Pod{
 			ID: c.id, Service: c.service, SpecHash: c.hash, Addr: n.Addr, Netns: n.Netns, HostDevice: n.HostDevice,
 			ImageDigest: c.image.digest.String(),
@@ -125,18 +130,10 @@ func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *con
 	if network != nil {
 		network(p.Pod)
 	}
-	if err := makeLog(log); err != nil {
+	if err := r.runInit(ctx, c.id); err != nil {
 		return runtime.Pod{}, err
 	}
-	// The shim opens the file itself and writes to it until the process exits, also without this process. The two streams
-	// name the file differently: given one name, or a file:// URI, the shim would close it for both when the first stream
-	// ends, and lose the last output of the other (containerd, pkg/process/io.go: copyPipes).
-	if err := finish(ctx, func(ctx context.Context) error {
-		_, err := r.client.TaskService().Create(ctx, &tasks.CreateTaskRequest{
-			ContainerID: c.id, Rootfs: c.rootfs, Stdout: log, Stderr: filepath.Dir(log) + "/./" + filepath.Base(log),
-		})
-		return native(err)
-	}); err != nil {
+	if err := r.createTask(ctx, c.id, c.rootfs, log); err != nil {
 		return runtime.Pod{}, explainFull(err)
 	}
 	phase(runtime.PhaseCreated, monotime.Now())
@@ -145,12 +142,31 @@ func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *con
 		return runtime.Pod{}, explainFull(err)
 	}
 	phase(runtime.PhaseStarted, started)
+	if err := r.startContainers(ctx, c.id); err != nil {
+		return runtime.Pod{}, err
+	}
 	r.mu.Lock()
 	p.Started = started
 	running := p.Pod
 	r.mu.Unlock()
 	r.tasks.Go(func() { r.await(p) })
 	return running, nil
+}
+
+// createTask creates the process of a container, which writes to a log.
+func (r *Runtime) createTask(ctx context.Context, id string, rootfs []*types.Mount, log string) error {
+	if err := makeLog(log); err != nil {
+		return err
+	}
+	// The shim opens the file itself and writes to it until the process exits, also without this process. The two streams
+	// name the file differently: given one name, or a file:// URI, the shim would close it for both when the first stream
+	// ends, and lose the last output of the other (containerd, pkg/process/io.go: copyPipes).
+	return finish(ctx, func(ctx context.Context) error {
+		_, err := r.client.TaskService().Create(ctx, &tasks.CreateTaskRequest{
+			ContainerID: id, Rootfs: rootfs, Stdout: log, Stderr: filepath.Dir(log) + "/./" + filepath.Base(log),
+		})
+		return native(err)
+	})
 }
 
 // errNoAnswer is the error of a cancelled call that containerd did not complete in time.

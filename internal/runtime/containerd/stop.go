@@ -42,10 +42,10 @@ func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) erro
 // kill kills a pod and removes whatever is left of it.
 func (r *Runtime) kill(ctx context.Context, id string) error { return r.end(ctx, id, 0) }
 
-// end asks the pod's process to exit if grace is above 0, kills it after that, and removes the pod. Any part of the pod
-// may be missing.
+// end asks the pod's processes to exit if grace is above 0, kills them after that, and removes the pod. Any part of
+// the pod may be missing.
 func (r *Runtime) end(ctx context.Context, id string, grace time.Duration) error {
-	if err := r.endTask(ctx, id, grace); err != nil {
+	if err := r.endTasks(ctx, id, grace); err != nil {
 		return err
 	}
 	r.mu.Lock()

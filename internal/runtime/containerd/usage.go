@@ -27,7 +27,7 @@ func (r *Runtime) Usage(_ context.Context, podID string) (runtime.Usage, error) 
 	if p == nil {
 		return runtime.Usage{}, fmt.Errorf("pod %s: %w", podID, runtime.ErrNotFound)
 	}
-	u, err := cgroupUsage(cgroupRoot, r.cfg.podCgroup(podID))
+	u, err := r.podUsage(p)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w: %w", runtime.ErrNotFound, err)
 	}
@@ -35,6 +35,42 @@ func (r *Runtime) Usage(_ context.Context, podID string) (runtime.Usage, error) 
 		return u, fmt.Errorf("service %s: what pod %s uses: %w", p.Service, podID, err)
 	}
 	return u, nil
+}
+
+// podUsage adds up what the containers of a pod use. One that does not run uses nothing.
+func (r *Runtime) podUsage(p *pod) (runtime.Usage, error) {
+	sum, err := cgroupUsage(cgroupRoot, p.cgroup)
+	members := r.membersOf(p.ID)
+	if err != nil || len(members) == 0 {
+		return sum, err
+	}
+	_, name := p.Service.Split()
+	limited := sum.MemoryLimit > 0
+	sum.Containers = []runtime.ContainerUsage{{Name: name, Usage: sum}}
+	for _, m := range members {
+		if m.kind == kindInit {
+			continue
+		}
+		u, err := cgroupUsage(cgroupRoot, r.cfg.containerCgroup(p.ID, m.name, false))
+		if errors.Is(err, fs.ErrNotExist) {
+			u, err = runtime.Usage{At: sum.At}, nil // it is being started again
+		}
+		if err != nil {
+			return sum, err
+		}
+		sum.CPU, sum.Memory, sum.MemoryLimit = sum.CPU+u.CPU, sum.Memory+u.Memory, sum.MemoryLimit+u.MemoryLimit
+		sum.Periods, sum.Throttled = sum.Periods+u.Periods, sum.Throttled+u.Throttled
+		sum.ThrottledTime += u.ThrottledTime
+		limited = limited && u.MemoryLimit > 0
+		r.mu.Lock()
+		restarts := m.restarts
+		r.mu.Unlock()
+		sum.Containers = append(sum.Containers, runtime.ContainerUsage{Name: m.name, Restarts: restarts, Usage: u})
+	}
+	if !limited {
+		sum.MemoryLimit = 0
+	}
+	return sum, nil
 }
 
 // cgroupUsage reads the usage of a cgroup, whose path is relative to the root of the hierarchies. The working set is,

@@ -3,6 +3,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -14,12 +15,12 @@ import (
 )
 
 // Logs implements runtime.Runtime with the log endpoint of the API server. The logs of pods that are gone are gone,
-// too. tail counts lines for each pod.
-func (r *Runtime) Logs(ctx context.Context, k runtime.Key, w io.Writer, tail int, follow bool) error {
+// too. Tail counts lines for each pod.
+func (r *Runtime) Logs(ctx context.Context, k runtime.Key, w io.Writer, options runtime.LogOptions) error {
 	shared := &lineWriter{w: w}
-	if !follow {
+	if !options.Follow {
 		for _, p := range r.podsOf(k) {
-			if err := r.copyLog(ctx, p, shared, tail, false); err != nil {
+			if err := r.copyLog(ctx, p, shared, options); err != nil {
 				return err
 			}
 		}
@@ -39,14 +40,14 @@ func (r *Runtime) Logs(ctx context.Context, k runtime.Key, w io.Writer, tail int
 				continue
 			}
 			followed[p] = true
-			n := tail
+			of := options
 			readers.Go(func() {
-				if err := r.copyLog(ctx, p, shared, n, true); err != nil {
+				if err := r.copyLog(ctx, p, shared, of); err != nil {
 					r.log.Debug(err.Error())
 				}
 			})
 		}
-		tail = -1 // of pods that come later, everything
+		options.Tail = -1 // of pods that come later, everything
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -55,9 +56,10 @@ func (r *Runtime) Logs(ctx context.Context, k runtime.Key, w io.Writer, tail int
 	}
 }
 
-func (r *Runtime) copyLog(ctx context.Context, p *pod, w io.Writer, tail int, follow bool) error {
+func (r *Runtime) copyLog(ctx context.Context, p *pod, w io.Writer, options runtime.LogOptions) error {
 	s := p.service
-	if err := r.api.copyLog(ctx, s.namespace, p.name, p.container, w, tail, follow); err != nil {
+	options.Container = cmp.Or(options.Container, p.container)
+	if err := r.api.copyLog(ctx, s.namespace, p.name, w, options); err != nil {
 		return fmt.Errorf("service %s: %w", s.key, err)
 	}
 	return nil

@@ -24,13 +24,12 @@ const maxLogTail = 2 << 10
 // removedLog is how kubelet begins a log, in place of an error, of a container that it has removed already.
 const removedLog = "unable to retrieve container logs"
 
-// copyLog copies a pod's log to w, the last lines only unless tail is negative. A pod that is gone, or not started yet,
-// has none.
-func (q *requests) copyLog(ctx context.Context, namespace, name, container string, w io.Writer, tail int,
-	follow bool) error {
-	options := &corev1.PodLogOptions{Container: container, Follow: follow}
-	if tail >= 0 {
-		options.TailLines = new(int64(tail))
+// copyLog copies the log of a container of a pod to w, the last lines only unless Tail is negative. A pod that is
+// gone, or not started yet, has none.
+func (q *requests) copyLog(ctx context.Context, namespace, name string, w io.Writer, want runtime.LogOptions) error {
+	options := &corev1.PodLogOptions{Container: want.Container, Follow: want.Follow}
+	if want.Tail >= 0 {
+		options.TailLines = new(int64(want.Tail))
 	}
 	stream, err := q.client.CoreV1().Pods(namespace).GetLogs(name, options).Stream(ctx)
 	switch {

@@ -20,7 +20,7 @@ func logs(t *testing.T, h Harness) {
 	s := Service("logs")
 	k := runtime.KeyOf(s)
 	var empty bytes.Buffer
-	if err := r.Logs(t.Context(), k, &empty, -1, false); err != nil || empty.Len() > 0 {
+	if err := r.Logs(t.Context(), k, &empty, runtime.LogOptions{Tail: -1}); err != nil || empty.Len() > 0 {
 		t.Errorf("log of a service that never ran: %q, %v", empty.String(), err)
 	}
 	p := mustStart(t, r, s)
@@ -29,14 +29,14 @@ func logs(t *testing.T, h Harness) {
 	ctx, cancel := context.WithCancel(t.Context())
 	w := &lineWaiter{want: "three\n", found: func() { cancel() }}
 	go func() {
-		if err := r.Logs(ctx, k, w, -1, true); err != nil {
+		if err := r.Logs(ctx, k, w, runtime.LogOptions{Tail: -1, Follow: true}); err != nil {
 			t.Error(err)
 		}
 		follow <- w.String()
 	}()
 	await(t, "line one in the log", func() bool {
 		var b bytes.Buffer
-		return r.Logs(t.Context(), k, &b, -1, false) == nil && strings.HasSuffix(b.String(), "\none\n")
+		return r.Logs(t.Context(), k, &b, runtime.LogOptions{Tail: -1}) == nil && strings.HasSuffix(b.String(), "\none\n")
 	})
 	Ask(t, p, "/print", url.Values{"t": {"two"}, "n": {"2"}})
 	Ask(t, p, "/print", url.Values{"t": {"three"}, "n": {"1"}})
@@ -57,7 +57,7 @@ func logs(t *testing.T, h Harness) {
 		3: "two\nthree\nprobe: stopped\n", 100: "probe: listening on port 8080\none\ntwo\ntwo\nthree\nprobe: stopped\n",
 	} {
 		var b bytes.Buffer
-		if err := r.Logs(t.Context(), k, &b, tail, false); err != nil || b.String() != want {
+		if err := r.Logs(t.Context(), k, &b, runtime.LogOptions{Tail: tail}); err != nil || b.String() != want {
 			t.Errorf("last %d lines: %q, %v; want %q", tail, b.String(), err, want)
 		}
 	}

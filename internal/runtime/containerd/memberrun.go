@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/containerd/v2/core/snapshots"
+
+	"wangell.loutres.me/internal/monotime"
+)
+
+// Pauses before a container of a pod is started again: none the first time, then restartFirst, twice as long each time,
+// up to restartLongest. One that has run for restartStable begins anew. They are those of kubelet
+// (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#restart-policy).
+const (
+	restartFirst   = 10 * time.Second
+	restartLongest = 5 * time.Minute
+	restartStable  = 10 * time.Minute
+)
+
+// memberStart is the time limit for starting a container again.
+const memberStart = 30 * time.Second
+
+// restartPause returns the pause before a container is started again that has been started so often before.
+func restartPause(restarts int) time.Duration {
+	if restarts == 0 {
+		return 0
+	}
+	return min(restartFirst<<min(restarts-1, 10), restartLongest)
+}
+
+// runInit runs the init containers of a pod, one after the other, and starts its sidecars among them. An init container
+// that fails is started again until ctx ends.
+func (r *Runtime) runInit(ctx context.Context, pod string) error {
+	for _, m := range r.membersOf(pod) {
+		switch m.kind {
+		case kindInit:
+			if err := r.runToEnd(ctx, m); err != nil {
+				return fmt.Errorf("init container %q: %w", m.name, err)
+			}
+		case kindSidecar:
+			if err := r.startMember(ctx, m); err != nil {
+				return fmt.Errorf("init container %q: %w", m.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// startContainers starts the containers of a pod beside the main one, which runs.
+func (r *Runtime) startContainers(ctx context.Context, pod string) error {
+	for _, m := range r.membersOf(pod) {
+		if m.kind == kindContainer {
+			if err := r.startMember(ctx, m); err != nil {
+				return fmt.Errorf("container %q: %w", m.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// runToEnd returns once an init container has succeeded.
+func (r *Runtime) runToEnd(ctx context.Context, m *member) error {
+	var failure error // the last one
+	for restarts := 0; ; restarts++ {
+		begin := fileSize(r.cfg.containerLog(m.service, m.name))
+		if err := r.launchMember(ctx, m, restarts > 0); err != nil {
+			return errors.Join(failure, err)
+		}
+		var code uint32
+		err := retry(ctx, func() error {
+			reply, err := r.client.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: m.id})
+			if err == nil {
+				code = reply.ExitStatus
+			}
+			return native(err)
+		})
+		if err == nil {
+			// Returns once all output is in the log.
+			_, err = r.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: m.id})
+			err = absent(err)
+		}
+		if err != nil {
+			return errors.Join(failure, err)
+		}
+		if code == 0 {
+			return nil
+		}
+		failure = fmt.Errorf("exited with code %d%s", code, outputOf(r.cfg.containerLog(m.service, m.name), begin))
+		pause := restartPause(restarts)
+		r.cfg.Log.Warn("init container has failed; it is started again", "service", m.service, "container", m.name,
+			"code", code, "in", pause)
+		select {
+		case <-ctx.Done():
+			return errors.Join(failure, ctx.Err())
+		case <-m.done:
+			return failure
+		case <-time.After(pause):
+		}
+	}
+}
+
+// outputOf returns the last line that a container has written since a position of its log, for a message.
+func outputOf(log string, begin int64) string {
+	if line := LastLine(log, begin); line != "" {
+		return fmt.Sprintf(": its output ends with %q", line)
+	}
+	return ", without output"
+}
+
+// startMember starts the process of a container, and starts it again whenever it ends.
+func (r *Runtime) startMember(ctx context.Context, m *member) error {
+	if err := r.launchMember(ctx, m, false); err != nil {
+		return err
+	}
+	r.tasks.Go(func() { r.keepMember(m) })
+	return nil
+}
+
+// keepMember starts the process of a container again whenever it ends, until the pod or this process does.
+func (r *Runtime) keepMember(m *member) {
+	restarts, begun := 0, time.Now()
+	for {
+		code, _, ok := r.waitTask(m.id)
+		if !ok {
+			return
+		}
+		if time.Since(begun) >= restartStable {
+			restarts = 0
+		}
+		pause := restartPause(restarts)
+		select {
+		case <-m.done:
+			return
+		default:
+		}
+		cause := outOfMemory(cgroupRoot, r.cfg.containerCgroup(m.pod, m.name, false), code)
+		r.cfg.Log.Warn("container has ended; it is started again", "service", m.service, "pod", m.pod,
+			"container", m.name, "code", code, "cause", cause, "in", pause)
+		select {
+		case <-r.ctx.Done():
+			return
+		case <-m.done:
+			return
+		case <-time.After(pause):
+		}
+		restarts++
+		r.mu.Lock()
+		m.restarts++
+		r.mu.Unlock()
+		begun = time.Now()
+		ctx, cancel := context.WithTimeout(r.ctx, memberStart)
+		err := r.launchMember(ctx, m, true)
+		cancel()
+		if err != nil && r.ctx.Err() == nil {
+			r.cfg.Log.Warn("container cannot be started again", "service", m.service, "pod", m.pod, "container", m.name,
+				"error", err)
+		}
+	}
+}
+
+var errFinished = errors.New("its pod has ended")
+
+// launchMember starts the process of a container; again means that it ran before, and gets a new layer of its own.
+func (r *Runtime) launchMember(ctx context.Context, m *member, again bool) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.finished {
+		return errFinished
+	}
+	rootfs, err := r.rootOf(ctx, m, again)
+	if err != nil {
+		return explainFull(err)
+	}
+	if err := r.createTask(ctx, m.id, rootfs, r.cfg.containerLog(m.service, m.name)); err != nil {
+		return explainFull(err)
+	}
+	_, err = r.startTask(ctx, m.id)
+	return err
+}
+
+// rootOf returns the mounts of a container's root; if new, of one without what its process has written.
+func (r *Runtime) rootOf(ctx context.Context, m *member, fresh bool) ([]*types.Mount, error) {
+	record, err := r.client.ContainerService().Get(ctx, m.id)
+	if err != nil {
+		return nil, native(err)
+	}
+	service := r.client.SnapshotService(record.Snapshotter)
+	if !fresh {
+		mounts, err := service.Mounts(ctx, m.id)
+		return mountsToProto(mounts), native(err)
+	}
+	if _, err := r.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: m.id}); absent(err) != nil {
+		return nil, native(err)
+	}
+	info, err := service.Stat(ctx, m.id)
+	if err != nil {
+		return nil, native(err)
+	}
+	if err := service.Remove(ctx, m.id); err != nil {
+		return nil, native(err)
+	}
+	mounts, err := service.Prepare(ctx, m.id, info.Parent, snapshots.WithLabels(info.Labels))
+	return mountsToProto(mounts), native(err)
+}
+
+// endTasks ends the processes of a pod: its sidecars after its other containers, as Kubernetes does.
+func (r *Runtime) endTasks(ctx context.Context, pod string, grace time.Duration) error {
+	members := r.membersOf(pod)
+	if len(members) == 0 {
+		return r.endTask(ctx, pod, grace)
+	}
+	begin := monotime.Now()
+	for _, m := range members {
+		m.finish()
+	}
+	for _, sidecars := range []bool{false, true} {
+		var ends sync.WaitGroup
+		errs := make([]error, len(members)+1)
+		left := max(grace-monotime.Now().Sub(begin), 0)
+		if !sidecars {
+			ends.Go(func() { errs[len(members)] = r.endTask(ctx, pod, left) })
+		}
+		for i, m := range members {
+			if (m.kind == kindSidecar) == sidecars {
+				ends.Go(func() { errs[i] = r.endTask(ctx, m.id, left) })
+			}
+		}
+		ends.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// containersOf returns the IDs of all containers of a pod.
+func (r *Runtime) containersOf(pod string) []string {
+	ids := []string{pod}
+	for _, m := range r.membersOf(pod) {
+		ids = append(ids, m.id)
+	}
+	return ids
+}
