@@ -140,6 +140,9 @@ func New(cfg Config) (*Controller, error) {
 	}()
 	nodes := c.receiver.nodes
 	go c.loop.run(func() monotime.Time { return c.engine.turn(nodes) })
+	if meter, ok := cfg.Runtime.(runtime.Meter); ok {
+		c.workers.group.Go(func() { c.watchThrottling(meter) })
+	}
 	if meter, ok := cfg.Runtime.(runtime.LayerMeter); ok {
 		c.workers.group.Go(func() { c.watchLayers(meter) })
 	}

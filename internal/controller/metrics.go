@@ -35,6 +35,11 @@ var (
 	descLayer = desc("wangell_pod_layer_bytes",
 		"What a pod has written into its own layer, which is lost when it ends. On one machine.",
 		"namespace", "service", "pod")
+	descPeriods = desc("wangell_pod_cpu_periods_total",
+		"Periods in which a container ran under a CPU limit. On one machine.", "namespace", "service", "pod", "container")
+	descThrottled = desc("wangell_pod_cpu_throttled_periods_total",
+		"Periods in which a container had used up its CPU limit and waited. On one machine.",
+		"namespace", "service", "pod", "container")
 	descLatest = desc("wangell_service_latest_request_timestamp_seconds",
 		"Time of the last packet, by service that has been used.", "namespace", "service")
 	descAsleep = desc("wangell_service_asleep_seconds_total",
@@ -67,7 +72,7 @@ func (m collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descServices, descPods, descByState, descDesired, descDaemons, descStarting, descOpen, descFlows, descBytes,
 		descRequests, descOpenRequests, descLatest, descAsleep, descSavedCPU, descSavedMemory, descDropped, descMessages,
-		descRepeats, descLayer,
+		descRepeats, descLayer, descPeriods, descThrottled,
 	} {
 		ch <- d
 	}
@@ -80,6 +85,14 @@ type snapshot struct {
 	pods, desired, daemons, starting int
 	used                             []usedService
 	layers                           []podLayer
+	throttles                        []podThrottle
+}
+
+// podThrottle is how the CPU limits of a pod have slowed its containers down.
+type podThrottle struct {
+	service    runtime.Key
+	pod        string
+	containers []runtime.ContainerUsage
 }
 
 // podLayer is what a pod has written into its own layer.
@@ -125,6 +138,9 @@ func (e *engine) snapshot() snapshot {
 			if p.layer.at != 0 {
 				n.layers = append(n.layers, podLayer{s.key, p.rt.ID, p.layer.bytes})
 			}
+			if len(p.throttle.containers) > 0 {
+				n.throttles = append(n.throttles, podThrottle{s.key, p.rt.ID, p.throttle.containers})
+			}
 		}
 		if s.lastPacket != 0 {
 			st := s.status()
@@ -156,6 +172,13 @@ func (m collector) Collect(ch chan<- prometheus.Metric) {
 	for _, l := range n.layers {
 		namespace, name := l.service.Split()
 		gauge(ch, descLayer, float64(l.bytes), namespace, name, l.pod)
+	}
+	for _, t := range n.throttles {
+		namespace, name := t.service.Split()
+		for _, c := range t.containers {
+			count(ch, descPeriods, float64(c.Periods), namespace, name, t.pod, c.Name)
+			count(ch, descThrottled, float64(c.Throttled), namespace, name, t.pod, c.Name)
+		}
 	}
 	for _, u := range n.used {
 		namespace, name := u.key.Split()

@@ -36,11 +36,13 @@ type pod struct {
 	// quietFrom is the first generation whose Quiet counts, because every daemon has the drain by then; 0 before that.
 	quietFrom uint64
 
-	stats   wire.PodStats
-	usage   consumption
-	layer   layer   // on one machine
-	answers answers // requests through all nodes
-	load    *uint32 // its open flows as last reported for other nodes; nil if they were not
+	stats wire.PodStats
+	usage consumption
+	layer layer // on one machine
+	// throttle is how its CPU limits have slowed it down; on one machine.
+	throttle throttle
+	answers  answers // requests through all nodes
+	load     *uint32 // its open flows as last reported for other nodes; nil if they were not
 }
 
 // service is a service with all that is known of it. It belongs to the loop.

@@ -97,7 +97,8 @@ func (s *service) status() Status {
 		UseHistory: s.foresight.saved,
 	}
 	if w.Message == "" {
-		w.Message = cmp.Or(s.imageErr, s.images.problem(), s.unready(), s.pull.message(), s.layerWarning())
+		w.Message = cmp.Or(s.imageErr, s.images.problem(), s.unready(), s.pull.message(), s.layerWarning(),
+			s.throttleWarning())
 	}
 	if s.lastPacket != 0 {
 		w.LatestRequest = &metav1.Time{Time: s.lastPacket.Wall()}

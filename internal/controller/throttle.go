@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"fmt"
+	"time"
+
+	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/runtime"
+)
+
+const (
+	// throttleEvery is the pause between two looks at how often pods are throttled.
+	throttleEvery = 10 * time.Second
+	// A container that was throttled in throttleShare of its periods is reported, if there were at least throttlePeriods
+	// of them (10 s of work) since the last judgement. Single periods are the bursts that a limit is meant to cut.
+	throttleShare   = 0.25
+	throttlePeriods = 100
+)
+
+// throttle is how the CPU limits of a pod have slowed its containers down.
+type throttle struct {
+	containers []runtime.ContainerUsage // of the last look, those with a limit
+	judged     map[string]runtime.Usage // what each had when it was last judged
+	warning    string                   // empty if there is nothing to warn of
+}
+
+// note records a look, and reports whether the warning has changed. A warning stays until its container is judged again
+// and is throttled less.
+func (t *throttle) note(containers []runtime.ContainerUsage) bool {
+	t.containers = nil
+	before, warning, judged := t.warning, "", false
+	for _, c := range containers {
+		if c.Periods == 0 {
+			continue
+		}
+		t.containers = append(t.containers, c)
+		last, known := t.judged[c.Name]
+		if !known || c.Periods < last.Periods { // it was started again
+			t.judge(c)
+			continue
+		}
+		periods := c.Periods - last.Periods
+		if periods < throttlePeriods {
+			continue
+		}
+		judged = true
+		t.judge(c)
+		if share := float64(c.Throttled-last.Throttled) / float64(periods); share >= throttleShare && warning == "" {
+			warning = throttleWarning(c.Name, share, c.ThrottledTime-last.ThrottledTime, c.At.Sub(last.At))
+		}
+	}
+	if !judged {
+		return false
+	}
+	// The figures of a warning are those of its beginning: an event for each look would help nobody.
+	switch {
+	case warning == "":
+		t.warning = ""
+	case before == "":
+		t.warning = warning
+	}
+	return t.warning != before
+}
+
+func (t *throttle) judge(c runtime.ContainerUsage) {
+	if t.judged == nil {
+		t.judged = map[string]runtime.Usage{}
+	}
+	t.judged[c.Name] = c.Usage
+}
+
+// throttleWarning says what is wrong and what to change.
+func throttleWarning(container string, share float64, paused, span time.Duration) string {
+	return fmt.Sprintf("container %s had used up its CPU limit in %.0f %% of the periods of the last %s, in which its "+
+		"tasks waited for %s together: raise resources.limits.cpu, or run fewer workers",
+		container, 100*share, span.Round(time.Second), paused.Round(time.Millisecond))
+}
+
+// watchThrottling looks at running pods until the workers stop. Nothing is measured while there is no pod.
+func (c *Controller) watchThrottling(meter runtime.Meter) {
+	tick := time.NewTicker(throttleEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.workers.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		names := map[string]string{} // of the main containers, by pod
+		c.loop.call(func() {
+			for id, p := range c.engine.table.byRuntime {
+				if p.published == lifecycle.PodServing {
+					names[id] = p.service.spec.Name
+				}
+			}
+		})
+		for id, name := range names {
+			used, err := meter.Usage(c.workers.ctx, id)
+			if err != nil {
+				continue // it has ended
+			}
+			if len(used.Containers) == 0 {
+				used.Containers = []runtime.ContainerUsage{{Name: name, Usage: used}}
+			}
+			c.loop.post(func() { c.engine.noteThrottling(id, used.Containers) })
+		}
+	}
+}
+
+// noteThrottling records how the containers of a pod were throttled.
+func (e *engine) noteThrottling(id string, containers []runtime.ContainerUsage) {
+	p := e.table.byRuntime[id]
+	if p == nil || !p.throttle.note(containers) {
+		return
+	}
+	if w := p.throttle.warning; w != "" {
+		e.events.report(p.service.key, SeverityWarning, w)
+	}
+	e.changed.check(p.service)
+}
+
+// throttleWarning returns the warning about the first pod that is throttled.
+func (s *service) throttleWarning() string {
+	for _, p := range s.pods {
+		if p.throttle.warning != "" {
+			return p.throttle.warning
+		}
+	}
+	return ""
+}
