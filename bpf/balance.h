@@ -2,7 +2,7 @@
 /* Chooses the pod of a new flow. */
 #pragma once
 
-#include "maps.h"
+#include "parse.h"
 #include <bpf/bpf_endian.h>
 
 #define NO_POD -1
@@ -70,15 +70,17 @@ static __always_inline __u32 hash_client(__u32 h)
 }
 
 /* Returns the index of the front of a service, a proxy on this node that chooses a pod for each request of its clients,
- * or NO_POD if it has none, the front takes no new flows or is in tried, or is the client itself. */
+ * or NO_POD if it has none, the front takes no new flows or is in tried, or the client is a front of this node. */
 static __always_inline int front_of(const struct service_status *st, __u32 service, __u32 tried, __be32 client)
 {
 	__u32 index = *(volatile const __u32 *)&st->front - 1;
 	struct pod *p = bpf_map_lookup_elem(&pods, &index);
-	if (!p || p->state != POD_SERVING || p->service != service || client == p->addr.w[3] ||
-	    (tried & (1u << (p->slot & 31))))
+	if (!p || p->state != POD_SERVING || p->service != service || (tried & (1u << (p->slot & 31))))
 		return NO_POD;
-	return index;
+	struct addr a;
+	set_addr(&a, client);
+	struct pod_device *from = bpf_map_lookup_elem(&pod_devices, &a);
+	return from && from->front ? NO_POD : index;
 }
 
 /* Chooses a pod of a service itself, and not its front: see pick_pod. */

@@ -86,6 +86,24 @@ func TestEnvoyHasNoRights(t *testing.T) {
 	}
 }
 
+// The new Envoy of a node is beside the old one until its clients have left.
+func TestEnvoyIsReplacedByAnotherOneBesideIt(t *testing.T) {
+	d := render(t, "--set", "requests.enabled=true,requests.drainSeconds=30").envoy
+	u := d.Spec.UpdateStrategy.RollingUpdate
+	if u.MaxSurge.String() != "1" || u.MaxUnavailable.String() != "0" {
+		t.Errorf("update %+v", u)
+	}
+	spec := d.Spec.Template.Spec
+	c := spec.Containers[0]
+	i := slices.Index(c.Args, "--drain-time-s")
+	if i < 0 || c.Args[i+1] != "30" {
+		t.Fatalf("arguments %q", c.Args)
+	}
+	if sleep := c.Lifecycle.PreStop.Sleep.Seconds; sleep <= 30 || *spec.TerminationGracePeriodSeconds <= sleep {
+		t.Errorf("drains for 30 s, waits for %d s, is killed after %d s", sleep, *spec.TerminationGracePeriodSeconds)
+	}
+}
+
 func TestEnvoyRunsWhereTheDaemonDoes(t *testing.T) {
 	r := render(t, everything...)
 	of, as := r.envoy.Spec.Template.Spec, r.daemon.Spec.Template.Spec

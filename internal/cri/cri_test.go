@@ -267,6 +267,7 @@ func FuzzNamespace(f *testing.F) {
 
 // A pod that is no service's is known by its UID.
 func TestNetworkOfAPodIsFoundByItsUID(t *testing.T) {
+	begin := time.Now()
 	f := critest.New(t)
 	f.Start()
 	folder := t.TempDir()
@@ -277,11 +278,11 @@ func TestNetworkOfAPodIsFoundByItsUID(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.conn.Close()
-	addr, netns, err := w.Network(t.Context(), "uid-front")
-	if err != nil || addr.String() != "10.244.0.8" || netns != folder {
-		t.Errorf("%v, %s, %v", addr, netns, err)
+	addr, netns, created, err := w.Network(t.Context(), "uid-front")
+	if err != nil || addr.String() != "10.244.0.8" || netns != folder || created.Before(begin) {
+		t.Errorf("%v, %s, %v, %v", addr, netns, created, err)
 	}
-	_, _, err = w.Network(t.Context(), "uid-x")
+	_, _, _, err = w.Network(t.Context(), "uid-x")
 	if err == nil || !strings.Contains(err.Error(), `no pod with the UID "uid-x"`) {
 		t.Errorf("a pod that is not there: %v", err)
 	}

@@ -9,20 +9,23 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"time"
 
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Network returns the IPv4 address and the path of the network namespace of the running pod with a UID. It fails if
-// there is none.
-func (w *Watcher) Network(ctx context.Context, uid string) (addr netip.Addr, netns string, err error) {
+// Network returns the IPv4 address and the path of the network namespace of the running pod with a UID, and when it was
+// created. It fails if there is none.
+func (w *Watcher) Network(ctx context.Context, uid string) (
+	addr netip.Addr, netns string, created time.Time, err error,
+) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	list, err := w.client.ListPodSandbox(ctx, &criv1.ListPodSandboxRequest{Filter: &criv1.PodSandboxFilter{
 		State: &criv1.PodSandboxStateValue{State: criv1.PodSandboxState_SANDBOX_READY},
 	}})
 	if err != nil {
-		return addr, "", fmt.Errorf("listing pods: %w", err)
+		return addr, "", created, fmt.Errorf("listing pods: %w", err)
 	}
 	for _, s := range list.Items {
 		if s.GetMetadata().GetUid() != uid {
@@ -30,15 +33,15 @@ func (w *Watcher) Network(ctx context.Context, uid string) (addr netip.Addr, net
 		}
 		r, err := w.client.PodSandboxStatus(ctx, &criv1.PodSandboxStatusRequest{PodSandboxId: s.Id, Verbose: true})
 		if err != nil {
-			return addr, "", fmt.Errorf("status of pod %s: %w", s.Id, err)
+			return addr, "", created, fmt.Errorf("status of pod %s: %w", s.Id, err)
 		}
 		if addr, err = address(r.Status.GetNetwork()); err != nil {
-			return addr, "", fmt.Errorf("pod %s: %w", s.Id, err)
+			return addr, "", created, fmt.Errorf("pod %s: %w", s.Id, err)
 		}
 		netns, err = namespace(r.Info)
-		return addr, netns, err
+		return addr, netns, time.Unix(0, r.Status.GetCreatedAt()), err
 	}
-	return addr, "", fmt.Errorf("the container runtime runs no pod with the UID %q", uid)
+	return addr, "", created, fmt.Errorf("the container runtime runs no pod with the UID %q", uid)
 }
 
 // address returns a pod's IPv4 address.

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
+	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -114,5 +115,8 @@ func (s *session) OnStreamDeltaResponse(_ int64, _ *discovery.DeltaDiscoveryRequ
 func proxyOf(n *core.Node) Proxy {
 	fields := n.GetMetadata().GetFields()
 	addr, _ := netip.ParseAddr(fields[addrKey].GetStringValue())
-	return Proxy{Addr: addr, Netns: fields[netnsKey].GetStringValue(), Pod: fields[podKey].GetStringValue()}
+	created, _ := time.Parse(time.RFC3339Nano, fields[createdKey].GetStringValue())
+	return Proxy{
+		Addr: addr, Netns: fields[netnsKey].GetStringValue(), Pod: fields[podKey].GetStringValue(), Created: created,
+	}
 }

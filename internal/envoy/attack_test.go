@@ -21,15 +21,15 @@ func attacked(t *testing.T) (*running, Service) {
 	r := runEnvoy(t)
 	s := shop(t, newHTTPPod(t, ok).at)
 	r.set(s)
-	get(t, client(t, false), s.Listen)
-	t.Cleanup(func() { get(t, client(t, false), s.Listen) })
+	get(t, client(t, false), s.at())
+	t.Cleanup(func() { get(t, client(t, false), s.at()) })
 	return r, s
 }
 
 // connect connects as an attacker.
 func connect(t *testing.T, s Service) net.Conn {
 	t.Helper()
-	c, err := net.Dial("tcp4", s.Listen.String())
+	c, err := net.Dial("tcp4", s.at().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestClientsThatNeverEndTheirHeadersAreClosed(t *testing.T) {
 			closed <- err
 		}()
 	}
-	get(t, client(t, false), s.Listen) // meanwhile
+	get(t, client(t, false), s.at()) // meanwhile
 	for range clients {
 		select {
 		case <-closed:
@@ -196,7 +196,7 @@ func TestAnswersThatAreNotHTTPAreRefused(t *testing.T) {
 	s := shop(t, l.Addr().(*net.TCPAddr).AddrPort())
 	s.Addr = s.Pods[0]
 	r.set(s)
-	code, _ := get(t, client(t, false), s.Listen)
+	code, _ := get(t, client(t, false), s.at())
 	if code != http.StatusServiceUnavailable && code != http.StatusBadGateway {
 		t.Errorf("status %d", code)
 	}
@@ -209,7 +209,7 @@ func TestIdleConnectionsOfClientsAreClosed(t *testing.T) {
 	s := shop(t, newHTTPPod(t, ok).at)
 	s.ClientIdle = time.Second
 	r.set(s)
-	get(t, client(t, false), s.Listen)
+	get(t, client(t, false), s.at())
 	c := connect(t, s)
 	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 		t.Fatal(err)
@@ -241,12 +241,12 @@ func TestPodHasAtMostSoManyRequestsAtATime(t *testing.T) {
 		s := shop(t, pod.at)
 		s.MaxPerPod, s.Protocol = most, protocol
 		r.set(s)
-		get(t, client(t, protocol == HTTP2), s.Listen)
+		get(t, client(t, protocol == HTTP2), s.at())
 		answers := make(chan int, 30)
 		for range 30 {
 			cl := client(t, protocol == HTTP2)
 			go func() {
-				code, _ := get(t, cl, s.Listen)
+				code, _ := get(t, cl, s.at())
 				answers <- code
 			}()
 		}

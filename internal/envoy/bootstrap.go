@@ -32,13 +32,16 @@ type Proxy struct {
 	Netns string
 	// Pod is the UID of its pod, by which the node's container runtime knows the network namespace; empty on one machine.
 	Pod string
+	// Created is when its network was made; the zero value if Pod is set. Of several Envoys, the youngest serves.
+	Created time.Time
 }
 
 // The keys of a Proxy in the metadata of Envoy's node.
 const (
-	addrKey  = "address"
-	netnsKey = "netns"
-	podKey   = "pod"
+	addrKey    = "address"
+	netnsKey   = "netns"
+	podKey     = "pod"
+	createdKey = "created" // RFC 3339
 )
 
 // BootstrapConfig is what an Envoy is started with.
@@ -67,7 +70,11 @@ const refreshInterval = 250 * time.Millisecond
 // Bootstrap returns the JSON of Envoy's bootstrap.
 func Bootstrap(c BootstrapConfig) ([]byte, error) {
 	about := map[string]any{addrKey: c.Proxy.Addr.String()}
-	for key, value := range map[string]string{netnsKey: c.Proxy.Netns, podKey: c.Proxy.Pod} {
+	created := ""
+	if !c.Proxy.Created.IsZero() {
+		created = c.Proxy.Created.Format(time.RFC3339Nano)
+	}
+	for key, value := range map[string]string{netnsKey: c.Proxy.Netns, podKey: c.Proxy.Pod, createdKey: created} {
 		if value != "" {
 			about[key] = value
 		}

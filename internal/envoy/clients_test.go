@@ -33,11 +33,11 @@ func TestHeyGetsAnAnswerToEachRequest(t *testing.T) {
 	a, b := newHTTPPod(t, ok), newHTTPPod(t, ok)
 	s := shop(t, a.at, b.at)
 	r.set(s)
-	get(t, client(t, false), s.Listen)
+	get(t, client(t, false), s.at())
 	for _, more := range []string{"-disable-compression", "-disable-keepalive"} {
 		before := a.requests.Load() + b.requests.Load()
 		const n = 2000
-		out := tool(t, "hey", "-n", strconv.Itoa(n), "-c", "20", "-t", "60", more, fmt.Sprintf("http://%s/", s.Listen))
+		out := tool(t, "hey", "-n", strconv.Itoa(n), "-c", "20", "-t", "60", more, fmt.Sprintf("http://%s/", s.at()))
 		if !strings.Contains(out, fmt.Sprintf("[200]\t%d responses", n)) || strings.Contains(out, "Error distribution") {
 			t.Errorf("hey %s:\n%s", more, out)
 		}
@@ -56,7 +56,7 @@ func TestManyIdleConnectionsOfClientsTakeBoundedMemory(t *testing.T) {
 	s := shop(t, newHTTPPod(t, ok).at)
 	s.ClientIdle = 20 * time.Second
 	r.set(s)
-	get(t, client(t, false), s.Listen)
+	get(t, client(t, false), s.at())
 	before := e2e.Resident(t, r.pid)
 	const (
 		n       = 10_000
@@ -85,7 +85,7 @@ func TestManyIdleConnectionsOfClientsTakeBoundedMemory(t *testing.T) {
 	if grown > n*perEach {
 		t.Errorf("Envoy has grown by %d bytes for %d connections", grown, n)
 	}
-	if code, _ := get(t, client(t, false), s.Listen); code != http.StatusOK {
+	if code, _ := get(t, client(t, false), s.at()); code != http.StatusOK {
 		t.Errorf("another client gets %d", code)
 	}
 	for i, c := range conns { // each is closed after ClientIdle

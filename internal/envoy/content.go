@@ -3,6 +3,7 @@
 package envoy
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -13,22 +14,88 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 )
 
-// content is what Envoy is to have. Only what changes is made anew.
+// content is what Envoys are to have. Only what changes is made anew.
 type content struct {
-	clusters, pods, listeners *cache.LinearCache
-	ready                     chan struct{} // closed by the first set
-	once                      sync.Once
+	clusters, pods *cache.LinearCache
+	ready          chan struct{} // closed by the first set
+	once           sync.Once
 
 	mu       sync.Mutex
 	services map[string]Service
-	version  uint64 // of pods: how many updates it had
+	version  uint64                         // of pods: how many updates it had
+	proxies  map[netip.Addr]*proxyListeners // of the Envoys that are connected
+	retired  map[netip.Addr]bool            // Envoys that are to have no listeners
+}
+
+// proxyListeners are the listeners of one Envoy.
+type proxyListeners struct {
+	cache   *cache.LinearCache
+	streams int // a restarted Envoy may overlap its predecessor
 }
 
 func newContent() content {
 	return content{
 		clusters: cache.NewLinearCache(resource.ClusterType), pods: cache.NewLinearCache(resource.EndpointType),
-		listeners: cache.NewLinearCache(resource.ListenerType),
-		ready:     make(chan struct{}), services: map[string]Service{},
+		ready: make(chan struct{}), services: map[string]Service{}, proxies: map[netip.Addr]*proxyListeners{},
+		retired: map[netip.Addr]bool{},
+	}
+}
+
+// join returns the listeners of an Envoy that has connected, until it leaves.
+func (c *content) join(at netip.Addr) *cache.LinearCache {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.proxies[at]
+	if p == nil {
+		p = &proxyListeners{cache: cache.NewLinearCache(resource.ListenerType)}
+		if !c.retired[at] {
+			p.cache.SetResources(c.listeners(at))
+		}
+		c.proxies[at] = p
+	}
+	p.streams++
+	return p.cache
+}
+
+// leave reverses join.
+func (c *content) leave(at netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.proxies[at]; p != nil {
+		if p.streams--; p.streams == 0 {
+			delete(c.proxies, at)
+		}
+	}
+}
+
+// listeners returns the listeners of all services in an Envoy. c.mu is held.
+func (c *content) listeners(at netip.Addr) map[string]types.Resource {
+	all := make(map[string]types.Resource, len(c.services))
+	for name, s := range c.services {
+		all[name] = listenerOf(&s, at)
+	}
+	return all
+}
+
+// retire makes an Envoy have no listeners, or have them again.
+func (c *content) retire(at netip.Addr, retired bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.retired[at] == retired {
+		return
+	}
+	if retired {
+		c.retired[at] = true
+	} else {
+		delete(c.retired, at)
+	}
+	p := c.proxies[at]
+	switch {
+	case p == nil:
+	case retired:
+		p.cache.SetResources(nil)
+	default:
+		p.cache.SetResources(c.listeners(at))
 	}
 }
 
@@ -38,8 +105,8 @@ func (c *content) set(services []Service, a *acks) error {
 	defer c.mu.Unlock()
 	next := make(map[string]Service, len(services))
 	type resources = map[string]types.Resource
-	clusterPut, podPut, listenerPut := resources{}, resources{}, resources{}
-	var clusterDel, podDel, listenerDel []string
+	clusterPut, podPut := resources{}, resources{}
+	var clusterDel, podDel, listenerPut, listenerDel []string
 	for _, s := range services {
 		s.Pods = slices.SortedFunc(slices.Values(s.Pods), netip.AddrPort.Compare)
 		next[s.Name] = s
@@ -53,7 +120,7 @@ func (c *content) set(services []Service, a *acks) error {
 		for _, cl := range clusters(&s) {
 			clusterPut[cl.Name] = cl
 		}
-		listenerPut[s.Name] = listenerOf(&s)
+		listenerPut = append(listenerPut, s.Name)
 	}
 	for name := range c.services {
 		if _, still := next[name]; !still {
@@ -69,21 +136,39 @@ func (c *content) set(services []Service, a *acks) error {
 		a.expect(c.version)
 	}
 	// Listeners come last and go first, since they need clusters.
-	for _, u := range []struct {
-		cache *cache.LinearCache
-		put   map[string]types.Resource
-		del   []string
-	}{
-		{c.listeners, nil, listenerDel}, {c.pods, podPut, podDel}, {c.clusters, clusterPut, clusterDel},
-		{c.listeners, listenerPut, nil},
-	} {
-		if len(u.put)+len(u.del) == 0 {
-			continue
-		}
-		if err := u.cache.UpdateResources(u.put, u.del); err != nil {
-			return fmt.Errorf("configuring Envoy: %w", err)
-		}
+	err := errors.Join(
+		c.changeListeners(nil, listenerDel),
+		change(c.pods, podPut, podDel), change(c.clusters, clusterPut, clusterDel),
+		c.changeListeners(listenerPut, nil),
+	)
+	if err != nil {
+		return fmt.Errorf("configuring Envoy: %w", err)
 	}
 	c.once.Do(func() { close(c.ready) })
 	return nil
+}
+
+// changeListeners makes the listeners of services anew, or removes them, in all Envoys that have listeners. c.mu is
+// held.
+func (c *content) changeListeners(put, del []string) (err error) {
+	for at, p := range c.proxies {
+		if c.retired[at] {
+			continue
+		}
+		made := make(map[string]types.Resource, len(put))
+		for _, name := range put {
+			s := c.services[name]
+			made[name] = listenerOf(&s, at)
+		}
+		err = errors.Join(err, change(p.cache, made, del))
+	}
+	return err
+}
+
+// change changes a cache, if there is something to change.
+func change(c *cache.LinearCache, put map[string]types.Resource, del []string) error {
+	if len(put)+len(del) == 0 {
+		return nil
+	}
+	return c.UpdateResources(put, del)
 }

@@ -36,47 +36,64 @@ type running struct {
 	log       *syncbuf.Buffer
 	counts    counts
 	pid       int
+	socket    string
 }
 
 // runEnvoy starts Envoy, without a service yet.
 func runEnvoy(t testing.TB) *running {
+	t.Helper()
+	r := serve(t)
+	r.pid = r.start(loopback)
+	return r
+}
+
+// serve starts the server, without an Envoy yet.
+func serve(t testing.TB) *running {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "envoy") // shorter than t.TempDir, for sockets
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	r := &running{TB: t, connected: make(chan Proxy, 1), log: &syncbuf.Buffer{}}
-	socket := filepath.Join(dir, "xds.sock")
+	r := &running{TB: t, connected: make(chan Proxy, 2), log: &syncbuf.Buffer{}, socket: filepath.Join(dir, "xds.sock")}
 	log := slog.New(slog.NewTextHandler(r.log, nil))
 	r.server, err = Serve(Config{
-		Socket: socket, Owner: os.Getuid(), Log: log, Connected: func(_ context.Context, p Proxy) { r.connected <- p },
+		Socket: r.socket, Owner: os.Getuid(), Log: log, Connected: func(_ context.Context, p Proxy) { r.connected <- p },
 		Requests: r.counts.add,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.server.Close)
+	return r
+}
+
+// created is when the Envoys of tests were created.
+var created = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+
+// start starts an Envoy at an address, and returns its process.
+func (r *running) start(at netip.Addr) (pid int) {
+	t := r.TB
+	t.Helper()
 	config, err := Bootstrap(BootstrapConfig{
-		Proxy: Proxy{Addr: netip.MustParseAddr("127.0.0.1"), Netns: "/ns"}, Socket: socket,
-		MaxHeap: 1 << 30, MaxConnections: 20_000,
+		Proxy: Proxy{Addr: at, Netns: "/ns", Created: created}, Socket: r.socket, MaxHeap: 1 << 30, MaxConnections: 20_000,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(envoytest.Path(t), "--config-yaml", string(config), "--disable-hot-restart", "--concurrency", "2",
-		"--log-level", "warning")
+		"--log-level", "warning", "--drain-strategy", "immediate")
 	cmd.Stderr = r.log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	r.pid = cmd.Process.Pid
+	pid = cmd.Process.Pid
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
 		t.Fatal(err)
 	}
 	files.Cur = files.Max
-	if err := unix.Prlimit(r.pid, unix.RLIMIT_NOFILE, &files, nil); err != nil {
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &files, nil); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -86,7 +103,7 @@ func runEnvoy(t testing.TB) *running {
 			t.Log(r.log.String())
 		}
 	})
-	return r
+	return pid
 }
 
 // set configures services and waits until Envoy has them.
@@ -142,9 +159,16 @@ func freePort(t testing.TB) netip.AddrPort {
 // shop is a service with these pods.
 func shop(t testing.TB, pods ...netip.AddrPort) Service {
 	return Service{
-		Name: "default/shop", Addr: freePort(t), Listen: freePort(t), ClientIdle: time.Hour, Silence: time.Minute, Pods: pods,
+		Name: "default/shop", Addr: freePort(t), Port: freePort(t).Port(), ClientIdle: time.Hour, Silence: time.Minute,
+		Pods: pods,
 	}
 }
+
+// at is where the Envoy of runEnvoy listens for the service's clients.
+func (s Service) at() netip.AddrPort { return netip.AddrPortFrom(loopback, s.Port) }
+
+// loopback is the address of the Envoy of runEnvoy.
+var loopback = netip.MustParseAddr("127.0.0.1")
 
 // ok answers with the request's body.
 func ok(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }
@@ -185,7 +209,7 @@ func TestRequestsOfOneConnectionGoToAllPods(t *testing.T) {
 	a, b, c := newHTTPPod(t, ok), newHTTPPod(t, ok), newHTTPPod(t, ok)
 	s := shop(t, a.at, b.at, c.at)
 	r.set(s)
-	if p := <-r.connected; p != (Proxy{Addr: netip.MustParseAddr("127.0.0.1"), Netns: "/ns"}) {
+	if p := <-r.connected; p != (Proxy{Addr: loopback, Netns: "/ns", Created: created}) {
 		t.Errorf("connected: %+v", p)
 	}
 	for _, http2 := range []bool{false, true} {
@@ -196,7 +220,7 @@ func TestRequestsOfOneConnectionGoToAllPods(t *testing.T) {
 		}
 		const n = 600
 		for range n {
-			if code, _ := get(t, cl, s.Listen); code != http.StatusOK {
+			if code, _ := get(t, cl, s.at()); code != http.StatusOK {
 				t.Fatalf("status %d", code)
 			}
 		}
@@ -236,13 +260,13 @@ func TestRequestsThatNoPodHasAnsweredAreRepeated(t *testing.T) {
 	s := shop(t, freePort(t), closing.Addr().(*net.TCPAddr).AddrPort(), good.at)
 	s.Addr = good.at // where the gate would find a pod that listens
 	r.set(s)
-	get(t, client(t, false), s.Listen)
+	get(t, client(t, false), s.at())
 	var clients sync.WaitGroup
 	for range 20 {
 		cl := client(t, false)
 		clients.Go(func() {
 			for range 50 {
-				a, err := cl.Get(fmt.Sprintf("http://%s/", s.Listen))
+				a, err := cl.Get(fmt.Sprintf("http://%s/", s.at()))
 				if err != nil {
 					t.Error(err)
 					return
@@ -269,19 +293,19 @@ func TestRequestsGoToTheServiceAddressWhileThereIsNoPod(t *testing.T) {
 		r.set(s)
 		cl := client(t, protocol == HTTP2)
 		for range 3 { // the connection is kept all the time
-			if code, body := get(t, cl, s.Listen); code != http.StatusOK || body != "" {
+			if code, body := get(t, cl, s.at()); code != http.StatusOK || body != "" {
 				t.Fatalf("status %d: %s", code, body)
 			}
 			asleep := s
 			asleep.Pods = nil
 			r.set(asleep)
-			if code, body := get(t, cl, s.Listen); code != http.StatusOK || body != "woken" {
+			if code, body := get(t, cl, s.at()); code != http.StatusOK || body != "woken" {
 				t.Fatalf("status %d: %s", code, body)
 			}
 			// A pod that is not known to be gone yet.
 			asleep.Pods = []netip.AddrPort{freePort(t)}
 			r.set(asleep)
-			if code, body := get(t, cl, s.Listen); code != http.StatusOK || body != "woken" {
+			if code, body := get(t, cl, s.at()); code != http.StatusOK || body != "woken" {
 				t.Fatalf("status %d: %s", code, body)
 			}
 			r.set(s)
@@ -319,7 +343,7 @@ func TestWhatIsNotHTTPGetsAPodForEachConnection(t *testing.T) {
 		r.set(s)
 		var conn net.Conn
 		for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-			if conn, err = net.Dial("tcp4", s.Listen.String()); err == nil || time.Since(begin) > time.Minute {
+			if conn, err = net.Dial("tcp4", s.at().String()); err == nil || time.Since(begin) > time.Minute {
 				break
 			}
 		}
@@ -354,9 +378,9 @@ func TestRequestsReachPodsAsTheClientHasMadeThem(t *testing.T) {
 	s := shop(t, pod.at)
 	r.set(s)
 	cl := client(t, false)
-	get(t, cl, s.Listen)
+	get(t, cl, s.at())
 	body := bytes.Repeat([]byte("x"), 3<<20)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, fmt.Sprintf("http://%s/a//b/../c%%2Fd?q=%%20", s.Listen),
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, fmt.Sprintf("http://%s/a//b/../c%%2Fd?q=%%20", s.at()),
 		io.MultiReader(bytes.NewReader(body))) // without a length: chunked
 	if err != nil {
 		t.Fatal(err)
@@ -401,11 +425,11 @@ func TestServerRefusesNothingThatEnvoyWouldKeep(t *testing.T) {
 	other := shop(t, pod.at)
 	other.Name, other.Protocol, other.MaxPerPod = "default/other", HTTP2, 5
 	r.set(all, other)
-	get(t, client(t, false), all.Listen)
-	get(t, client(t, true), other.Listen)
+	get(t, client(t, false), all.at())
+	get(t, client(t, true), other.at())
 	r.set(other) // the first one is removed
 	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-		c, err := net.Dial("tcp4", all.Listen.String())
+		c, err := net.Dial("tcp4", all.at().String())
 		if err != nil {
 			break
 		}
@@ -414,7 +438,7 @@ func TestServerRefusesNothingThatEnvoyWouldKeep(t *testing.T) {
 			t.Fatal("Envoy still listens for a service that is gone")
 		}
 	}
-	get(t, client(t, true), other.Listen)
+	get(t, client(t, true), other.at())
 	if log := r.log.String(); slices.Contains(strings.Fields(log), "refuses") {
 		t.Errorf("log: %s", log)
 	}

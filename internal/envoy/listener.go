@@ -3,6 +3,7 @@
 package envoy
 
 import (
+	"net/netip"
 	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -31,10 +32,10 @@ const (
 // upgrades are the protocols that a client may change to by the header Upgrade. They stay on their pod.
 var upgrades = []string{"websocket", "spdy/3.1", "tcp"}
 
-// listenerOf returns the listener of a service.
-func listenerOf(s *Service) *listener.Listener {
+// listenerOf returns the listener of a service in the Envoy with an address.
+func listenerOf(s *Service, at netip.Addr) *listener.Listener {
 	l := &listener.Listener{
-		Name: s.Name, Address: address(s.Listen), EnableReusePort: wrapperspb.Bool(true),
+		Name: s.Name, Address: address(netip.AddrPortFrom(at, s.Port)), EnableReusePort: wrapperspb.Bool(true),
 		TcpBacklogSize:                wrapperspb.UInt32(backlog),
 		PerConnectionBufferLimitBytes: wrapperspb.UInt32(bufferLimit),
 	}

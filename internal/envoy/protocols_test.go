@@ -97,7 +97,7 @@ func TestCallsOfOneGRPCConnectionGoToAllPods(t *testing.T) {
 	s := shop(t, addrs...)
 	s.Protocol = HTTP2
 	r.set(s)
-	conn, err := grpc.NewClient(s.Listen.String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient(s.at().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	if err != nil {
 		t.Fatal(err)
@@ -183,13 +183,13 @@ func TestSlowPodsGetFewerRequests(t *testing.T) {
 	}
 	s := shop(t, addrs...)
 	r.set(s)
-	get(t, client(t, false), s.Listen)
+	get(t, client(t, false), s.at())
 	var clients sync.WaitGroup
 	for range 20 {
 		c := client(t, false)
 		clients.Go(func() {
 			for range 50 {
-				get(t, c, s.Listen)
+				get(t, c, s.at())
 			}
 		})
 	}
@@ -221,10 +221,10 @@ func TestWebSocketsStayOnTheirPod(t *testing.T) {
 	}
 	s := shop(t, pods...)
 	r.set(s)
-	get(t, client(t, false), s.Listen) // Envoy listens
+	get(t, client(t, false), s.at()) // Envoy listens
 	seen := map[string]bool{}
 	for range 12 {
-		c, err := websocket.Dial(fmt.Sprintf("ws://%s/", s.Listen), "", fmt.Sprintf("http://%s/", s.Listen))
+		c, err := websocket.Dial(fmt.Sprintf("ws://%s/", s.at()), "", fmt.Sprintf("http://%s/", s.at()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -260,9 +260,9 @@ func TestAnswersToHEADHaveNoBody(t *testing.T) {
 	s := shop(t, pod.at)
 	r.set(s)
 	c := client(t, false)
-	get(t, c, s.Listen)
+	get(t, c, s.at())
 	for range 3 { // on one connection: a body would be the next answer
-		a, err := c.Head(fmt.Sprintf("http://%s/", s.Listen))
+		a, err := c.Head(fmt.Sprintf("http://%s/", s.at()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -271,7 +271,7 @@ func TestAnswersToHEADHaveNoBody(t *testing.T) {
 		if err != nil || len(body) > 0 || a.ContentLength != 12 {
 			t.Errorf("%d bytes, length %d, %v", len(body), a.ContentLength, err)
 		}
-		if code, text := get(t, c, s.Listen); code != http.StatusOK || text != "twelve bytes" {
+		if code, text := get(t, c, s.at()); code != http.StatusOK || text != "twelve bytes" {
 			t.Errorf("status %d: %s", code, text)
 		}
 	}

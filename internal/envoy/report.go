@@ -20,6 +20,8 @@ const Classes = 6
 
 // Requests is what happened to the requests of a pod, or to those of a service that have no pod, since the last report.
 type Requests struct {
+	// From is the address of the Envoy.
+	From netip.Addr
 	// Service is the name of the service.
 	Service string
 	// Pod is where the pod listens; invalid if the requests have none: they wait, or the service address or Envoy itself
@@ -40,8 +42,11 @@ type reports struct {
 	report func([]Requests)
 }
 
-// pass passes a report on.
-func (r *reports) pass(list []Requests) {
+// pass passes a report of an Envoy on.
+func (r *reports) pass(from netip.Addr, list []Requests) {
+	for i := range list {
+		list[i].From = from
+	}
 	if r.report != nil && len(list) > 0 {
 		r.report(list)
 	}
@@ -49,9 +54,11 @@ func (r *reports) pass(list []Requests) {
 
 // StreamLoadStats takes the loads of pods until Envoy is gone. Envoy waits for an answer before it reports.
 func (r *reports) StreamLoadStats(st loadstats.LoadReportingService_StreamLoadStatsServer) error {
-	if _, err := st.Recv(); err != nil {
+	first, err := st.Recv()
+	if err != nil {
 		return err
 	}
+	from := proxyOf(first.GetNode()).Addr
 	if err := st.Send(&loadstats.LoadStatsResponse{
 		SendAllClusters: true, LoadReportingInterval: durationpb.New(ReportInterval), ReportEndpointGranularity: true,
 	}); err != nil {
@@ -62,18 +69,22 @@ func (r *reports) StreamLoadStats(st loadstats.LoadReportingService_StreamLoadSt
 		if err != nil {
 			return err
 		}
-		r.pass(loadsOf(m.GetClusterStats()))
+		r.pass(from, loadsOf(m.GetClusterStats()))
 	}
 }
 
 // StreamMetrics takes answers, and the numbers of requests that wait, until Envoy is gone.
 func (r *reports) StreamMetrics(st metrics.MetricsService_StreamMetricsServer) error {
+	var from netip.Addr
 	for {
 		m, err := st.Recv()
 		if err != nil {
 			return err
 		}
-		r.pass(answersOf(m.GetEnvoyMetrics()))
+		if n := m.GetIdentifier().GetNode(); n != nil { // in the first message
+			from = proxyOf(n).Addr
+		}
+		r.pass(from, answersOf(m.GetEnvoyMetrics()))
 	}
 }
 

@@ -88,12 +88,12 @@ func TestRequestsOfEachPodAreCounted(t *testing.T) {
 	s := shop(t, a.at, b.at)
 	s.MaxPerPod, s.Addr = 3, woken.at
 	r.set(s)
-	get(t, client(t, false), s.Listen)
+	get(t, client(t, false), s.at())
 	ask := func(path string, times int) {
 		t.Helper()
 		cl := client(t, false)
 		for range times {
-			answer, err := cl.Get(fmt.Sprintf("http://%s%s", s.Listen, path))
+			answer, err := cl.Get(fmt.Sprintf("http://%s%s", s.at(), path))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -105,7 +105,7 @@ func TestRequestsOfEachPodAreCounted(t *testing.T) {
 		for i := range times {
 			cl := client(t, i%2 == 0)
 			clients.Go(func() {
-				answer, err := cl.Get(fmt.Sprintf("http://%s/slow", s.Listen))
+				answer, err := cl.Get(fmt.Sprintf("http://%s/slow", s.at()))
 				if err != nil {
 					t.Error(err)
 					return

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -44,8 +45,9 @@ type Config struct {
 	Log      *slog.Logger
 }
 
-// Server gives Envoy its resources over xDS: the aggregated, incremental stream (envoy: docs/api-docs/xds_protocol). It
-// has one client, the Envoy of this node; a restarted one may overlap its predecessor.
+// Server gives Envoy its resources over xDS: the aggregated, incremental stream (envoy: docs/api-docs/xds_protocol).
+// Its clients are the Envoy of this node, and those that it has replaced or is to replace, which have other addresses.
+// One that was restarted at the same address may overlap its predecessor.
 type Server struct {
 	cfg     Config
 	grpc    *grpc.Server
@@ -102,6 +104,11 @@ func (s *Server) Set(services []Service) error {
 	return s.content.set(services, &s.acks)
 }
 
+// Retire makes the Envoy with an address stop listening, or listen again. One that stops listening drains: it goes on
+// with the connections that it has, and asks their clients to close them: by "connection: close" in the next answer,
+// or GOAWAY. After its drain time it closes them (envoy: docs/intro/arch_overview/operations/draining).
+func (s *Server) Retire(at netip.Addr, retired bool) { s.content.retire(at, retired) }
+
 // AwaitPods waits until Envoy has taken over the pods of the latest Set, so that pods that are not in it get no new
 // request. It returns at once if no Envoy is connected, and the error of ctx if Envoy takes longer.
 func (s *Server) AwaitPods(ctx context.Context) error { return s.acks.await(ctx) }
@@ -120,7 +127,15 @@ func (h *stream) DeltaAggregatedResources(st deltaStream) error {
 	s := h.server
 	ctx, cancel := context.WithCancel(st.Context())
 	defer cancel()
+	caches := &cache.MuxCache{
+		ClassifyDelta: func(r *cache.DeltaRequest) string { return r.GetTypeUrl() },
+		Caches: map[string]cache.Cache{
+			resource.ClusterType: s.content.clusters, resource.EndpointType: s.content.pods,
+		},
+	}
 	session := &session{acks: &s.acks, pods: map[string]uint64{}, connected: func(p Proxy) error {
+		caches.Caches[resource.ListenerType] = s.content.join(p.Addr)
+		context.AfterFunc(ctx, func() { s.content.leave(p.Addr) })
 		s.cfg.Connected(ctx, p)
 		select {
 		case <-s.content.ready:
@@ -129,15 +144,5 @@ func (h *stream) DeltaAggregatedResources(st deltaStream) error {
 		return ctx.Err()
 	}}
 	defer s.acks.end(session)
-	return delta.NewServer(ctx, s.content.mux(), session).DeltaStreamHandler(st, resource.AnyType)
-}
-
-// mux leads requests to the cache of their type.
-func (c *content) mux() cache.Cache {
-	return &cache.MuxCache{
-		ClassifyDelta: func(r *cache.DeltaRequest) string { return r.GetTypeUrl() },
-		Caches: map[string]cache.Cache{
-			resource.ClusterType: c.clusters, resource.EndpointType: c.pods, resource.ListenerType: c.listeners,
-		},
-	}
+	return delta.NewServer(ctx, caches, session).DeltaStreamHandler(st, resource.AnyType)
 }

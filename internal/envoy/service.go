@@ -19,14 +19,21 @@ const (
 	TCP                   // anything; each connection gets a pod
 )
 
+// FirstPort and LastPort are the ports at which Envoy listens for the clients of services. They are below those of its
+// own connections.
+const (
+	FirstPort = 10000
+	LastPort  = 32000
+)
+
 // Service is a service whose requests Envoy balances.
 type Service struct {
 	// Name is "namespace/name", unique.
 	Name string
 	// Addr is the service address. Envoy connects to it while no pod serves.
 	Addr netip.AddrPort
-	// Listen is where Envoy listens for the service's clients.
-	Listen   netip.AddrPort
+	// Port is where Envoy listens for the service's clients, at its own address: FirstPort to LastPort.
+	Port     uint16
 	Protocol Protocol
 	// ClientIdle is how long a client may keep a connection without a request.
 	ClientIdle time.Duration
@@ -43,7 +50,7 @@ type Service struct {
 
 // sameButPods reports whether two services differ in their pods at most.
 func (s Service) sameButPods(o Service) bool {
-	return s.Name == o.Name && s.Addr == o.Addr && s.Listen == o.Listen && s.Protocol == o.Protocol &&
+	return s.Name == o.Name && s.Addr == o.Addr && s.Port == o.Port && s.Protocol == o.Protocol &&
 		s.ClientIdle == o.ClientIdle && s.Silence == o.Silence && s.MaxPerPod == o.MaxPerPod && s.Warmup == o.Warmup
 }
 

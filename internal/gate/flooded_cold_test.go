@@ -223,6 +223,9 @@ func (n *network) useBoth(some, others []netip.AddrPort) (tookSome, tookOthers [
 // serveWoken gives each service a port of pod 1 when it wakes.
 func (n *network) serveWoken(services []netip.AddrPort) {
 	n.Helper()
+	// Forged SYNs reach the pod once its service is awake. Its kernel then forgets SYNs after 3 s, and resets clients
+	// that take longer, as those on a busy machine do. With cookies for all it keeps nothing that it could forget.
+	sh(n.T, "ip netns exec %s sysctl -qw net.ipv4.tcp_syncookies=2", podNS(1))
 	host := linkByName(n, podNS(1)).Attrs()
 	var mac net.HardwareAddr
 	n.must(inNamespace(podNS(1), func() error { mac = linkByName(n, "eth0").Attrs().HardwareAddr; return nil }))

@@ -10,46 +10,70 @@ import (
 	"sync/atomic"
 )
 
-// FrontID is the ID of a service's front: a proxy on this node, with a network namespace of its own, that chooses a pod
-// for each request. It is added and removed like a pod of that ID. No other pod has it.
-const FrontID = math.MaxUint64
+// FrontID and OtherFrontID are the IDs of a service's fronts: proxies on this node, each with a network namespace of
+// its own, that choose a pod for each request. One gets the service's clients, and the other one, which it has
+// replaced or is to replace, keeps those that it has. They are added and removed like pods with these IDs, which no
+// other pod has.
+const (
+	FrontID      = math.MaxUint64
+	OtherFrontID = FrontID - 1
+)
+
+// IsFront reports whether an ID is that of a front.
+func IsFront(id uint64) bool { return id >= OtherFrontID }
+
+// Front is a front of a service.
+type Front struct {
+	ID      uint64
+	Addr    netip.AddrPort // where it listens
+	Serving bool           // it gets new connections
+}
 
 // frontSlot is the bit of a front in syn_backup.tried. Of the pods, only the 32nd of a service has the same.
 const frontSlot = 31
 
-// ServeFront makes the new connections of all clients but the front itself go to the front, as long as a pod of the
-// service serves. The front's own connections to the service address go to pods. If the front refuses a connection, or
-// does not listen any more, pods get the clients as if there were no front.
-func (g *Gate) ServeFront(service netip.AddrPort) error {
-	s, pod, err := g.servingIndices(service, FrontID)
+// ServeFront makes the new connections of all clients but fronts go to a front, as long as a pod of the service
+// serves. A front's own connections to the service address go to pods. If the front refuses a connection, or does not
+// listen any more, pods get the clients as if there were no front. Another front of the service keeps its connections
+// and gets no new ones.
+func (g *Gate) ServeFront(service netip.AddrPort, id uint64) error {
+	s, pod, err := g.servingIndices(service, id)
 	if err != nil {
 		return fmt.Errorf("front: %w", err)
 	}
 	p := g.pods.at(pod)
 	atomic.StoreUint32(&p.Slot, frontSlot)
 	setPodState(p, gatePodStatePOD_SERVING)
-	atomic.StoreUint32(&g.statuses.at(s).Front, pod+1)
+	before := atomic.SwapUint32(&g.statuses.at(s).Front, pod+1)
+	if before != 0 && before != pod+1 {
+		setPodState(g.pods.at(before-1), gatePodStatePOD_DRAINING)
+	}
 	return nil
 }
 
-// DrainFront makes the front of a service take no new connections: pods get them. It does nothing if there is no front.
-func (g *Gate) DrainFront(service netip.AddrPort) {
-	s, pod, err := g.servingIndices(service, FrontID)
+// DrainFront makes a front take no new connections: pods get them. It does nothing if there is no such front.
+func (g *Gate) DrainFront(service netip.AddrPort, id uint64) {
+	s, pod, err := g.servingIndices(service, id)
 	if err != nil {
 		return
 	}
-	atomic.StoreUint32(&g.statuses.at(s).Front, 0)
+	atomic.CompareAndSwapUint32(&g.statuses.at(s).Front, pod+1, 0)
 	setPodState(g.pods.at(pod), gatePodStatePOD_DRAINING)
 }
 
-// FrontAddr returns where the front of a service listens; the zero value if it has none.
-func (g *Gate) FrontAddr(service netip.AddrPort) netip.AddrPort {
-	pod, ok := g.podTable.index(service, FrontID)
-	if !ok {
-		return netip.AddrPort{}
+// Fronts returns the fronts of a service, at most two.
+func (g *Gate) Fronts(service netip.AddrPort) (fronts []Front) {
+	s, known := g.services.index(service)
+	for _, id := range []uint64{FrontID, OtherFrontID} {
+		if pod, ok := g.podTable.index(service, id); ok && known {
+			p := g.pods.at(pod)
+			fronts = append(fronts, Front{
+				ID: id, Addr: netip.AddrPortFrom(fromAddr(p.Addr), ntohs(p.Port)),
+				Serving: atomic.LoadUint32(&g.statuses.at(s).Front) == pod+1,
+			})
+		}
 	}
-	p := g.pods.at(pod)
-	return netip.AddrPortFrom(fromAddr(p.Addr), ntohs(p.Port))
+	return fronts
 }
 
 // SetFronts sets the addresses of the fronts on all nodes of a cluster. What pods on this node send to them is use of
@@ -83,21 +107,21 @@ func (g *Gate) SetFronts(fronts []netip.Addr) error {
 	return nil
 }
 
-// connectionsOfFront returns how many connections the front of a service has had, 0 if it has none. The caller holds
-// podTable.mu.
-func (g *Gate) connectionsOfFront(service netip.AddrPort) uint64 {
-	pod, ok := g.podTable.services[service][FrontID]
-	if !ok {
-		return 0
+// connectionsOfFronts returns how many connections the fronts of a service have had. The caller holds podTable.mu.
+func (g *Gate) connectionsOfFronts(service netip.AddrPort) (n uint64) {
+	for id, pod := range g.podTable.services[service] {
+		if IsFront(id) {
+			n += atomic.LoadUint64(&g.pods.at(pod).NewFlows)
+		}
 	}
-	return atomic.LoadUint64(&g.pods.at(pod).NewFlows)
+	return n
 }
 
 // nameDevice notes the device of a pod or front on this node by its address.
 func (g *Gate) nameDevice(index uint32) error {
 	p := g.pods.at(index)
 	device := gatePodDevice{Ifindex: p.Ifindex, Pod: index, Mac: p.Mac, HostMac: p.HostMac}
-	if p.Id == FrontID {
+	if IsFront(p.Id) {
 		device.Front = 1
 	}
 	if err := g.objs.PodDevices.Put(p.Addr, device); err != nil {

@@ -29,7 +29,7 @@ func frontedCluster(t *testing.T, shortcut bool) *cluster {
 		front.Ifindex, front.HostMAC = host.Index, host.HardwareAddr
 		return c.edge.g.AddPod(front)
 	})
-	c.must(c.edge.g.ServeFront(vip))
+	c.must(c.edge.g.ServeFront(vip, FrontID))
 	for _, n := range []*node{c.edge, c.home} {
 		c.must(n.g.SetFronts([]netip.Addr{podAt[2].Addr()}))
 	}
@@ -82,7 +82,7 @@ func TestFrontOfANodeServesItsClientsAndReachesOtherNodes(t *testing.T) {
 			if got := c.answered(podNS(2), podAt[1]); got != "p" {
 				t.Errorf("the front got %s at the pod's own address", got)
 			}
-			c.edge.g.DrainFront(vip)
+			c.edge.g.DrainFront(vip, FrontID)
 			if got := c.answered("client", vip); got != "p" {
 				t.Errorf("the client got %s without a front", got)
 			}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 )
@@ -51,19 +52,19 @@ func frontedNetwork(t *testing.T) *network {
 	_, err := n.g.SetService(Service{Addr: vip, MaxParked: 100, MaxParkedPerSource: 100, Proof: ProofNever})
 	n.must(err)
 	n.addPod(vip, 1)
-	n.addFront(vip, 2)
+	n.addFront(vip, FrontID, 2)
+	n.must(n.g.ServeFront(vip, FrontID))
 	return n
 }
 
-// addFront makes the network of a pod that of a service's front.
-func (n *network) addFront(service netip.AddrPort, i int) {
+// addFront makes the network of a pod that of a service's front, which does not serve yet.
+func (n *network) addFront(service netip.AddrPort, id uint64, i int) {
 	n.Helper()
 	host := linkByName(n, podNS(i)).Attrs()
 	var mac net.HardwareAddr
 	n.must(inNamespace(podNS(i), func() error { mac = linkByName(n, "eth0").Attrs().HardwareAddr; return nil }))
-	n.must(n.g.AddPod(Pod{ID: FrontID, Service: service, Addr: podAt[i], Ifindex: host.Index, MAC: mac,
+	n.must(n.g.AddPod(Pod{ID: id, Service: service, Addr: podAt[i], Ifindex: host.Index, MAC: mac,
 		HostMAC: host.HardwareAddr}))
-	n.must(n.g.ServeFront(service))
 }
 
 func TestClientsGetTheFrontAndTheFrontGetsThePod(t *testing.T) {
@@ -80,8 +81,8 @@ func TestClientsGetTheFrontAndTheFrontGetsThePod(t *testing.T) {
 	if got := answerTo(n, podNS(2), podAt[1]); got != "p" {
 		t.Errorf("the front got %s at the pod's own address", got)
 	}
-	if got := n.g.FrontAddr(vip); got != podAt[2] {
-		t.Errorf("front at %v, want %v", got, podAt[2])
+	if got := n.g.Fronts(vip); len(got) != 1 || got[0] != (Front{ID: FrontID, Addr: podAt[2], Serving: true}) {
+		t.Errorf("fronts %+v", got)
 	}
 	c, err := dialWithin(podNS(1), podAt[2], time.Second)
 	if err != nil {
@@ -89,7 +90,7 @@ func TestClientsGetTheFrontAndTheFrontGetsThePod(t *testing.T) {
 	} else {
 		c.Close()
 	}
-	n.g.DrainFront(vip)
+	n.g.DrainFront(vip, FrontID)
 	if got := answerTo(n, "client", vip); got != "p" {
 		t.Errorf("the client got %s after the front was drained", got)
 	}
@@ -136,7 +137,7 @@ func TestPodsGetTheClientsOfAFrontThatDoesNotListen(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	answering(n, podNS(2), podAt[2], 'f')
-	n.must(n.g.ServeFront(vip))
+	n.must(n.g.ServeFront(vip, FrontID))
 	if got := answerTo(n, "client", vip); got != "f" {
 		t.Errorf("the client got %s after the front has come back", got)
 	}
@@ -158,6 +159,58 @@ func TestServiceIsColdOnceNoPodBehindTheFrontListens(t *testing.T) {
 	}
 }
 
+// New clients get the front that has replaced another one, which keeps those that it has. Neither gets the other's
+// connections.
+func TestFrontThatIsReplacedKeepsItsClients(t *testing.T) {
+	n := frontedNetwork(t)
+	n.podNet(3, 1500)
+	answering(n, podNS(1), podAt[1], 'p')
+	answering(n, podNS(2), podAt[2], 'f')
+	_, err := n.g.Serve(vip, 1)
+	n.must(err)
+	kept, err := dial("client", vip)
+	n.must(err)
+	defer kept.Close()
+	n.must(kept.SetDeadline(time.Now().Add(time.Minute)))
+	b := make([]byte, 1)
+	if _, err := io.ReadFull(kept, b); err != nil || b[0] != 'f' {
+		t.Fatalf("the client got %q, %v", b, err)
+	}
+	n.addFront(vip, OtherFrontID, 3)
+	answering(n, podNS(3), podAt[3], 'F')
+	if got := answerTo(n, "client", vip); got != "f" {
+		t.Errorf("before it serves, the client got %s", got)
+	}
+	n.must(n.g.ServeFront(vip, OtherFrontID))
+	for from, want := range map[string]string{"client": "F", podNS(2): "p", podNS(3): "p"} {
+		if got := answerTo(n, from, vip); got != want {
+			t.Errorf("%s got %s, want %s", from, got, want)
+		}
+	}
+	if open, _ := n.g.OpenFlows(vip, FrontID); open != 1 {
+		t.Errorf("the front before has %d open flows, want 1", open)
+	}
+	want := []Front{{ID: FrontID, Addr: podAt[2]}, {ID: OtherFrontID, Addr: podAt[3], Serving: true}}
+	if got := n.g.Fronts(vip); !slices.Equal(got, want) {
+		t.Errorf("fronts %+v, want %+v", got, want)
+	}
+	n.g.DrainFront(vip, FrontID) // serves no longer anyway
+	if got := answerTo(n, "client", vip); got != "F" {
+		t.Errorf("the client got %s", got)
+	}
+	// The connection still ends in order.
+	n.must(kept.CloseWrite())
+	if _, err := kept.Read(b); err != io.EOF {
+		t.Errorf("at its end the kept connection got %v", err)
+	}
+	n.must(n.g.RemovePod(vip, FrontID))
+	for from, want := range map[string]string{"client": "F", podNS(3): "p"} {
+		if got := answerTo(n, from, vip); got != want {
+			t.Errorf("after the front before was removed, %s got %s, want %s", from, got, want)
+		}
+	}
+}
+
 func TestNextDaemonFindsTheFront(t *testing.T) {
 	n := frontedNetwork(t)
 	answering(n, podNS(1), podAt[1], 'p')
@@ -169,8 +222,8 @@ func TestNextDaemonFindsTheFront(t *testing.T) {
 	if got := answerTo(n, "client", vip); got != "f" {
 		t.Errorf("the client got %s", got)
 	}
-	if got := n.g.FrontAddr(vip); got != podAt[2] {
-		t.Errorf("front at %v, want %v", got, podAt[2])
+	if got := n.g.Fronts(vip); len(got) != 1 || got[0] != (Front{ID: FrontID, Addr: podAt[2], Serving: true}) {
+		t.Errorf("fronts %+v", got)
 	}
 	n.must(n.g.RemovePod(vip, FrontID))
 	if got := answerTo(n, "client", vip); got != "p" {

@@ -137,7 +137,10 @@ func (g *Gate) unlinkPod(at []netip.AddrPort, index uint32) error {
 	if g.sharesDevice(index) {
 		return err
 	}
-	err = errors.Join(err, ignoreMissing(g.objs.PodDevices.Delete(p.Addr)))
+	var named gatePodDevice // the address may be another pod's by now
+	if g.objs.PodDevices.Lookup(p.Addr, &named) == nil && named.Ifindex == p.Ifindex {
+		err = errors.Join(err, ignoreMissing(g.objs.PodDevices.Delete(p.Addr)))
+	}
 	return errors.Join(err, g.detachPod(int(p.Ifindex)))
 }
 
@@ -145,7 +148,7 @@ func (g *Gate) unlinkPod(at []netip.AddrPort, index uint32) error {
 // holds podTable.mu.
 func (g *Gate) sharesDevice(index uint32) bool {
 	p := g.pods.at(index)
-	if p.Id != FrontID {
+	if !IsFront(p.Id) {
 		return false
 	}
 	for i := range g.podTable.pool.next {
@@ -164,8 +167,8 @@ func (g *Gate) RemovePod(service netip.AddrPort, id uint64) error {
 	}
 	s, known := g.services.index(service)
 	names := []netip.AddrPort{service}
-	if known && id == FrontID {
-		g.DrainFront(service)
+	if known && IsFront(id) {
+		g.DrainFront(service, id)
 	} else if known {
 		g.removeServing(s, index)
 	}
@@ -184,8 +187,8 @@ func (g *Gate) RemovePod(service netip.AddrPort, id uint64) error {
 	t.pool.put(index)
 	if known {
 		err = errors.Join(err, g.updateHomes(service, s))
-		if front := g.connectionsOfFront(service); id != FrontID {
-			g.judgeWake(s, used, t.withoutFront(service) == 0, front)
+		if !IsFront(id) {
+			g.judgeWake(s, used, t.withoutFronts(service) == 0, g.connectionsOfFronts(service))
 		}
 	}
 	if err != nil {

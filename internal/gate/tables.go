@@ -131,11 +131,12 @@ func (t *podTable) remove(service netip.AddrPort, id uint64) {
 	}
 }
 
-// withoutFront returns how many pods a service has, other than its front. The caller holds mu.
-func (t *podTable) withoutFront(service netip.AddrPort) int {
-	n := len(t.services[service])
-	if _, has := t.services[service][FrontID]; has {
-		n--
+// withoutFronts returns how many pods a service has, other than its fronts. The caller holds mu.
+func (t *podTable) withoutFronts(service netip.AddrPort) (n int) {
+	for id := range t.services[service] {
+		if !IsFront(id) {
+			n++
+		}
 	}
 	return n
 }

@@ -3,27 +3,19 @@
 package instance
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 
-	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
-
 	"wangell.loutres.me/api/v1alpha1"
-	"wangell.loutres.me/internal/envoy"
 	"wangell.loutres.me/internal/process"
 	"wangell.loutres.me/internal/runtime/podnet"
 )
@@ -38,8 +30,16 @@ const (
 	envoyHeap = 1 << 30
 	// envoyConnections is the largest number of clients' connections.
 	envoyConnections = 50_000
-	// envoyLinger is how long Envoy goes on without a service that wants it, so that its last clients can leave.
+	// envoyLinger is how long Envoy goes on without a service that wants it, in case one wants it again.
 	envoyLinger = 30 * time.Second
+	// envoyDrain is how long an Envoy that has been replaced, or is not wanted, keeps the connections of clients at most.
+	envoyDrain = 10 * time.Minute
+	// envoyGrace is how much longer it has for what it is about.
+	envoyGrace = 10 * time.Second
+	// drainLooks is how often it is looked whether all clients have left.
+	drainLooks = 500 * time.Millisecond
+	// programLooks is how often it is looked whether the program has changed.
+	programLooks = 2 * time.Second
 )
 
 // The files that Envoy inherits. It opens sockets below the first one, whatever the rights of the folders above.
@@ -54,8 +54,9 @@ type networks interface {
 	ReleaseNetwork(name string) error
 }
 
-// proxy keeps Envoy running while a service balances requests. It is a process of its own in a network namespace of its
-// own, with the rights of an unprivileged user, and ends with this process. The daemon configures it.
+// proxy keeps Envoy running while a service balances requests. It is a process of its own in a network namespace of
+// its own, with the rights of an unprivileged user, and ends with this process. The daemon configures it. When the
+// program's file changes, another Envoy is started, to which the daemon leads new clients.
 type proxy struct {
 	path string // of the program, EnvoyAuto, or empty: none is used
 	dir  string // for sockets
@@ -65,9 +66,18 @@ type proxy struct {
 	mu      sync.Mutex
 	wanted  bool
 	linger  *time.Timer // ends the process
+	current *envoyRun
+	all     context.Context // ends all of them
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 	missing bool // it was reported that there is no Envoy
+}
+
+// envoyRun is an Envoy that is kept running.
+type envoyRun struct {
+	program string
+	leave   context.Context // ended when it is to end once its clients have left
+	retire  context.CancelFunc
 }
 
 // socketDir returns the folder for Envoy's sockets.
@@ -77,6 +87,9 @@ func (c Config) socketDir() string { return filepath.Join(c.RunDir, "envoy") }
 func (c Config) envoySocket() string { return filepath.Join(c.socketDir(), envoySocketName) }
 
 const envoySocketName = "xds.sock"
+
+// adminSocketName is the socket of an Envoy's administration interface.
+func adminSocketName(n podnet.Network) string { return fmt.Sprintf("admin-%v.sock", n.Addr) }
 
 // wantsEnvoy reports whether a service balances requests.
 func wantsEnvoy(list []*v1alpha1.WangellService) bool {
@@ -98,9 +111,9 @@ func (p *proxy) want(wanted bool) {
 		p.linger = nil
 	}
 	switch {
-	case wanted && p.cancel == nil:
+	case wanted && p.current == nil:
 		p.start()
-	case !wanted && p.cancel != nil:
+	case !wanted && p.current != nil:
 		p.linger = time.AfterFunc(envoyLinger, p.stopUnwanted)
 	}
 }
@@ -109,9 +122,9 @@ func (p *proxy) want(wanted bool) {
 func (p *proxy) stopUnwanted() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.wanted && p.cancel != nil {
-		p.cancel()
-		p.cancel = nil
+	if !p.wanted && p.current != nil {
+		p.current.retire()
+		p.current = nil
 	}
 }
 
@@ -125,13 +138,35 @@ func (p *proxy) start() {
 		p.missing = true
 		return
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	p.cancel = cancel
+	if p.all == nil {
+		p.all, p.cancel = context.WithCancel(context.Background())
+	}
+	r := &envoyRun{program: program}
+	r.leave, r.retire = context.WithCancel(p.all)
+	p.current = r
+	all := p.all
 	p.running.Go(func() {
-		if err := p.keep(ctx, program); err != nil {
-			p.log.Error("services with balancing.level: Request balance connections instead", "error", err)
+		if err := p.keep(all, r); err != nil {
+			p.log.Error("unless another Envoy runs, services with balancing.level: Request balance connections", "error", err)
 		}
 	})
+	p.running.Go(func() {
+		if awaitChange(r.leave, program) {
+			p.replace(r)
+		}
+	})
+}
+
+// replace starts another Envoy beside one that keeps its clients until they have left.
+func (p *proxy) replace(r *envoyRun) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.current != r {
+		return // it is not wanted any more
+	}
+	p.log.Info("the program of Envoy has changed: another one takes over new clients", "program", r.program)
+	r.retire()
+	p.start()
 }
 
 // stop ends Envoy and waits for its end.
@@ -160,9 +195,10 @@ func findEnvoy(path string) (string, error) {
 	return filepath.Abs(found)
 }
 
-// keep runs Envoy, and again whenever it exits, until ctx is cancelled. The kernel ends Envoy with the thread that has
-// started it (PR_SET_PDEATHSIG), so this goroutine keeps its thread, which also enters the network namespace.
-func (p *proxy) keep(ctx context.Context, program string) (err error) {
+// keep runs an Envoy, and again whenever it exits, until its clients have left after it was retired, or ctx is
+// cancelled. The kernel ends Envoy with the thread that has started it (PR_SET_PDEATHSIG), so this goroutine keeps its
+// thread, which also enters the network namespace.
+func (p *proxy) keep(ctx context.Context, r *envoyRun) (err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	n, err := p.nets.TakeNetwork()
@@ -173,22 +209,24 @@ func (p *proxy) keep(ctx context.Context, program string) (err error) {
 	if err := errors.Join(os.MkdirAll(p.dir, 0o700), os.Chown(p.dir, envoyUser, envoyUser)); err != nil {
 		return fmt.Errorf("folder for Envoy's sockets: %w", err)
 	}
+	defer os.Remove(filepath.Join(p.dir, adminSocketName(n)))
+	created := time.Now()
 	start := func(ctx context.Context) (*process.Process, error) {
 		if err := p.awaitServer(ctx); err != nil {
 			return nil, err
 		}
-		return p.launch(program, n)
+		return p.launch(r.program, n, created)
 	}
-	first, err := start(ctx)
-	if err != nil && ctx.Err() != nil {
+	first, err := start(r.leave)
+	if err != nil && r.leave.Err() != nil {
 		return nil // it is not wanted any more
 	}
 	if err != nil {
 		return err
 	}
 	restart := func(err error, pause time.Duration) {
-		if ctx.Err() == nil {
-			p.log.Error("Envoy has exited; it is restarted, and connections are balanced meanwhile", "error", err, "in", pause)
+		if r.leave.Err() == nil {
+			p.log.Error("Envoy has exited; it is restarted", "error", err, "in", pause)
 		}
 	}
 	s := process.Supervisor{
@@ -196,11 +234,13 @@ func (p *proxy) keep(ctx context.Context, program string) (err error) {
 		Exited: func(e *process.Process, pause time.Duration) { restart(e.Err(), pause) },
 		Failed: restart,
 	}
-	s.Run(ctx, first)
-	if running := s.Process(); running != nil {
-		return running.Stop(childGrace)
+	s.Run(r.leave, first)
+	running := s.Process()
+	if running == nil {
+		return nil
 	}
-	return nil
+	awaitDrained(ctx, running)
+	return running.Stop(childGrace)
 }
 
 // serverLooks is how often awaitServer looks.
@@ -217,96 +257,6 @@ func (p *proxy) awaitServer(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(serverLooks):
-		}
-	}
-}
-
-// launch starts the process in its network namespace. It must be called by a goroutine that keeps its thread.
-func (p *proxy) launch(program string, n podnet.Network) (started *process.Process, err error) {
-	config, err := envoy.Bootstrap(envoy.BootstrapConfig{
-		Proxy:  envoy.Proxy{Addr: n.Addr, Netns: n.Netns},
-		Socket: envoyDirFD + "/" + envoySocketName, Admin: envoyDirFD + "/admin.sock",
-		MaxHeap: envoyHeap, MaxConnections: envoyConnections,
-	})
-	if err != nil {
-		return nil, err
-	}
-	dir, err := os.Open(p.dir)
-	if err != nil {
-		return nil, fmt.Errorf("folder for Envoy's sockets: %w", err)
-	}
-	defer dir.Close()
-	file, err := os.Open(program)
-	if err != nil {
-		return nil, fmt.Errorf("start Envoy: %w", err)
-	}
-	defer file.Close()
-	cmd := exec.Command(envoyProgramFD, "--config-yaml", string(config), "--disable-hot-restart", "--log-level", "warning",
-		"--log-format", "%l %v", "--drain-time-s", fmt.Sprint(int(envoyLinger.Seconds())), "--drain-strategy", "immediate")
-	cmd.Args[0], cmd.Env, cmd.Dir = "envoy", []string{}, "/"
-	cmd.ExtraFiles = []*os.File{dir, file}
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Pdeathsig: syscall.SIGKILL, Setpgid: true,
-		Credential: &syscall.Credential{Uid: envoyUser, Gid: envoyUser},
-	}
-	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		return nil, err
-	}
-	err = withNetns(n.Netns, func() error {
-		started, err = process.Start(cmd, func() error {
-			forwardEnvoyLog(stderr, p.log.With("part", "envoy"))
-			if err := cmd.Wait(); err != nil {
-				return err
-			}
-			return errors.New("exit status 0")
-		})
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("start Envoy %s: %w", program, err)
-	}
-	var files unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err == nil {
-		files.Cur = files.Max
-		_ = unix.Prlimit(started.PID(), unix.RLIMIT_NOFILE, &files, nil) // it may have exited
-	}
-	return started, nil
-}
-
-// withNetns calls f on this thread in a network namespace.
-func withNetns(path string, f func() error) error {
-	own, err := netns.Get()
-	if err != nil {
-		return err
-	}
-	defer own.Close()
-	other, err := netns.GetFromPath(path)
-	if err != nil {
-		return err
-	}
-	defer other.Close()
-	if err := netns.Set(other); err != nil {
-		return err
-	}
-	return errors.Join(f(), netns.Set(own))
-}
-
-// forwardEnvoyLog logs what Envoy writes, each line as "level message", until it closes its end.
-func forwardEnvoyLog(r io.Reader, log *slog.Logger) {
-	lines := bufio.NewReaderSize(r, maxLogLine)
-	for {
-		line, err := lines.ReadSlice('\n')
-		level, message, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
-		switch {
-		case len(line) == 0 || strings.HasPrefix(message, "caught ENVOY_SIGTERM"): // it was asked to
-		case level == "error" || level == "critical":
-			log.Error(message)
-		default:
-			log.Warn(message)
-		}
-		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
-			return
 		}
 	}
 }

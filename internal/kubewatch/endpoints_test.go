@@ -4,14 +4,17 @@ package kubewatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	ktesting "k8s.io/client-go/testing"
@@ -28,16 +31,8 @@ func slice(name string, addrs ...string) *discoveryv1.EndpointSlice {
 	return s
 }
 
-func TestAddressesBehindAServiceAreFollowed(t *testing.T) {
-	c := fake.NewClientset(slice("a", "192.0.2.2", "192.0.2.1"), slice("b", "192.0.2.2", "fd00::1"))
-	events := watch.NewFake()
-	c.PrependWatchReactor("endpointslices", func(a ktesting.Action) (bool, watch.Interface, error) {
-		want := discoveryv1.LabelServiceName + "=fronts"
-		if got := a.(ktesting.WatchAction).GetWatchRestrictions().Labels.String(); got != want {
-			t.Errorf("watched %q, want %q", got, want)
-		}
-		return true, events, nil
-	})
+// followAddresses follows the Service until the test ends. The function that it returns waits for the next report.
+func followAddresses(t *testing.T, c *fake.Clientset) (want func(string)) {
 	e := &Endpoints{Slices: c.DiscoveryV1().EndpointSlices("wangell"), Name: "fronts", Log: slog.New(slog.DiscardHandler)}
 	reported := make(chan string, 100)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -46,11 +41,11 @@ func TestAddressesBehindAServiceAreFollowed(t *testing.T) {
 		defer close(done)
 		e.Follow(ctx, func(addrs []netip.Addr) { reported <- fmt.Sprint(addrs) })
 	}()
-	defer func() {
+	t.Cleanup(func() {
 		cancel()
 		<-done
-	}()
-	want := func(want string) {
+	})
+	return func(want string) {
 		t.Helper()
 		select {
 		case got := <-reported:
@@ -61,6 +56,19 @@ func TestAddressesBehindAServiceAreFollowed(t *testing.T) {
 			t.Fatalf("%s is not reported", want)
 		}
 	}
+}
+
+func TestAddressesBehindAServiceAreFollowed(t *testing.T) {
+	c := fake.NewClientset(slice("a", "192.0.2.2", "192.0.2.1"), slice("b", "192.0.2.2", "fd00::1"))
+	events := watch.NewFake()
+	c.PrependWatchReactor("endpointslices", func(a ktesting.Action) (bool, watch.Interface, error) {
+		want := discoveryv1.LabelServiceName + "=fronts"
+		if got := a.(ktesting.WatchAction).GetWatchRestrictions().Labels.String(); got != want {
+			t.Errorf("watched %q, want %q", got, want)
+		}
+		return true, events, nil
+	})
+	want := followAddresses(t, c)
 	want("[192.0.2.1 192.0.2.2]")
 	events.Modify(slice("a", "192.0.2.1", "192.0.2.7"))
 	events.Delete(slice("b", "192.0.2.2"))
@@ -68,4 +76,44 @@ func TestAddressesBehindAServiceAreFollowed(t *testing.T) {
 	events.Modify(slice("a", "192.0.2.7", "192.0.2.1")) // the same
 	events.Add(slice("c", "192.0.2.9"))
 	want("[192.0.2.1 192.0.2.7 192.0.2.9]")
+}
+
+// Whatever fails, the slices are listed anew, and what has changed meanwhile is reported.
+func TestAddressesAreListedAnewAfterAFailure(t *testing.T) {
+	c := fake.NewClientset(slice("a", "192.0.2.1"))
+	var lists atomic.Int32
+	c.PrependReactor("list", "endpointslices", func(ktesting.Action) (bool, runtime.Object, error) {
+		if lists.Add(1) == 1 {
+			return true, nil, errors.New("no API server")
+		}
+		return false, nil, nil
+	})
+	watches := make(chan *watch.FakeWatcher, 10)
+	c.PrependWatchReactor("endpointslices", func(ktesting.Action) (bool, watch.Interface, error) {
+		w := watch.NewFake()
+		watches <- w
+		return true, w, nil
+	})
+	change := func(to string) {
+		t.Helper()
+		_, err := c.DiscoveryV1().EndpointSlices("wangell").Update(t.Context(), slice("a", to), metav1.UpdateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := followAddresses(t, c)
+	want("[192.0.2.1]")
+	w := <-watches
+	change("192.0.2.2")
+	w.Error(&metav1.Status{Reason: metav1.StatusReasonExpired})
+	want("[192.0.2.2]")
+	w = <-watches
+	change("192.0.2.3")
+	w.Stop()
+	want("[192.0.2.3]")
+	// An event that has not been reported yet is not lost with its watch.
+	w = <-watches
+	w.Modify(slice("a", "192.0.2.4"))
+	w.Stop()
+	want("[192.0.2.4]")
 }

@@ -16,9 +16,15 @@ const openFor = 3 * envoy.ReportInterval
 
 // answers are the requests that came through this node's Envoy to a pod, or to none.
 type answers struct {
-	total  wire.PodAnswers // since the daemon's start
-	opened monotime.Time   // when total.Open was reported
-	due    int             // how often they are still to be sent to the controller
+	total wire.PodAnswers          // since the daemon's start
+	open  map[netip.Addr]openCount // by the address of the Envoy that has reported it: total.Open is the sum
+	due   int                      // how often they are still to be sent to the controller
+}
+
+// openCount is a number of open requests.
+type openCount struct {
+	n  uint32
+	at monotime.Time // when it was reported
 }
 
 // sendTwice is how often a change is sent: the first message may be lost.
@@ -32,17 +38,34 @@ func (a *answers) add(r envoy.Requests, now monotime.Time) {
 		a.total.Answered[class] += n
 	}
 	if r.Open != nil {
-		a.total.Open, a.opened = *r.Open, now
+		if a.open == nil {
+			a.open = map[netip.Addr]openCount{}
+		}
+		a.open[r.From] = openCount{n: *r.Open, at: now}
 	}
+	a.sumOpen(now)
 	if a.total != before {
 		a.due = sendTwice
 	}
 }
 
+// sumOpen adds up the open requests, without what has not been reported lately.
+func (a *answers) sumOpen(now monotime.Time) {
+	a.total.Open = 0
+	for from, o := range a.open {
+		if now.Sub(o.at) > openFor {
+			delete(a.open, from)
+		} else {
+			a.total.Open += o.n
+		}
+	}
+}
+
 // take returns what is to be sent now; ok is false if nothing is.
 func (a *answers) take(service netip.AddrPort, pod uint64, now monotime.Time) (total wire.PodAnswers, ok bool) {
-	if a.total.Open > 0 && now.Sub(a.opened) > openFor {
-		a.total.Open, a.due = 0, sendTwice
+	before := a.total.Open
+	if a.sumOpen(now); a.total.Open != before {
+		a.due = sendTwice
 	}
 	if a.due == 0 {
 		return total, false

@@ -27,8 +27,8 @@ func (d *daemon) deafEvent(e gate.Event) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e.Pod == gate.FrontID {
-		d.frontIsDeaf(s)
+	if gate.IsFront(e.Pod) {
+		d.frontIsDeaf(s, e.Pod)
 		return
 	}
 	p := s.pods[e.Pod]

@@ -5,6 +5,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"time"
 
@@ -13,10 +14,11 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// front is Envoy's listener for the clients of one service. The service's mu guards it.
+// front is the listener of one Envoy for the clients of one service. The service's mu guards it.
 type front struct {
-	port    uint16         // of the listener; 0 until one was chosen
-	at      netip.AddrPort // in the gate; the zero value if it is not there
+	id      uint64         // in the gate
+	at      netip.AddrPort // the zero value if it is not in the gate
+	ifindex int            // of its device
 	serving bool           // the gate gives it clients
 	watch   *listenWatch   // until it listens
 }
@@ -29,45 +31,45 @@ func (f *front) endWatch() {
 	}
 }
 
-// adoptFront takes over the front that an earlier daemon has given a service.
-func (d *daemon) adoptFront(s *service) {
-	at := d.gate.FrontAddr(s.addr)
-	if !at.IsValid() {
-		return
+// adoptFronts takes over the fronts that an earlier daemon has given a service.
+func (d *daemon) adoptFronts(s *service) {
+	for _, known := range d.gate.Fronts(s.addr) {
+		f := front{id: known.ID, at: known.Addr, serving: known.Serving}
+		s.frontPort = known.Addr.Port()
+		if !s.front.at.IsValid() {
+			s.front = f
+		} else if s.oldFront = f; f.serving {
+			s.front, s.oldFront = s.oldFront, s.front
+		}
 	}
-	s.front.at, s.front.port, s.front.serving = at, at.Port(), true
-	if d.cfg.EnvoySocket == "" { // requests are not balanced any more
-		d.dropFront(s)
-		return
+	switch {
+	case s.frontPort == 0:
+	case d.cfg.EnvoySocket == "": // requests are not balanced any more
+		d.removeFronts(s)
+	default:
+		d.fronts.mu.Lock()
+		defer d.fronts.mu.Unlock()
+		d.fronts.ports[s.frontPort] = true
 	}
-	d.fronts.mu.Lock()
-	defer d.fronts.mu.Unlock()
-	d.fronts.ports[at.Port()] = true
 }
 
-// ensureFront makes the connected Envoy the front of a service as soon as it listens. s.mu is held.
+// ensureFront makes an Envoy the front of a service as soon as it listens. Until then, another one that was the front
+// goes on. s.mu is held.
 func (d *daemon) ensureFront(s *service, p proxy) error {
-	at := netip.AddrPortFrom(p.Addr, s.front.port)
-	if s.front.at != at {
-		d.dropFront(s)
-		err := d.gate.AddPod(gate.Pod{
-			ID: gate.FrontID, Service: s.addr, Addr: at,
-			Ifindex: p.network.hostIfindex, MAC: p.network.mac, HostMAC: p.network.hostMAC,
-		})
-		if err != nil {
+	if at := netip.AddrPortFrom(p.Addr, s.frontPort); s.front.at != at {
+		if err := d.replaceFront(s, p, at); err != nil {
 			return err
 		}
-		s.front.at = at
 	}
 	if s.front.serving || s.front.watch != nil {
 		return nil
 	}
-	w, err := newListenWatch(p.Netns, at)
+	w, err := newListenWatch(p.Netns, s.front.at)
 	if err != nil {
 		return fmt.Errorf("front: %w", err)
 	}
 	if w.cookie, err = cookieOf(w.probe.fd); err == nil && d.gate.FollowsListen() {
-		err = d.gate.WatchListen(w.cookie, s.addr, gate.FrontID)
+		err = d.gate.WatchListen(w.cookie, s.addr, s.front.id)
 	}
 	if err != nil {
 		w.close()
@@ -84,6 +86,34 @@ func (d *daemon) ensureFront(s *service, p proxy) error {
 	return nil
 }
 
+// replaceFront makes an Envoy's listener s.front, and what was it s.oldFront. s.mu is held.
+func (d *daemon) replaceFront(s *service, p proxy, at netip.AddrPort) error {
+	s.front.endWatch()
+	if s.oldFront.at == at { // the younger Envoy is gone
+		s.front, s.oldFront = s.oldFront, s.front
+		return nil
+	}
+	// There are two at most. One that has never had clients goes first.
+	if s.oldFront.at.IsValid() && !s.front.serving {
+		d.dropFront(s, &s.front)
+	} else {
+		d.dropFront(s, &s.oldFront)
+		s.front, s.oldFront = front{}, s.front
+	}
+	next := front{id: gate.FrontID, at: at, ifindex: p.network.hostIfindex}
+	if s.oldFront.id == next.id {
+		next.id = gate.OtherFrontID
+	}
+	err := d.gate.AddPod(gate.Pod{
+		ID: next.id, Service: s.addr, Addr: at,
+		Ifindex: p.network.hostIfindex, MAC: p.network.mac, HostMAC: p.network.hostMAC,
+	})
+	if err == nil {
+		s.front = next
+	}
+	return err
+}
+
 // frontListens makes clients go to a front that has begun to listen.
 func (d *daemon) frontListens(s *service, w *listenWatch) {
 	s.mu.Lock()
@@ -92,59 +122,99 @@ func (d *daemon) frontListens(s *service, w *listenWatch) {
 		return
 	}
 	s.front.endWatch()
-	if err := d.gate.ServeFront(s.addr); err != nil {
+	if err := d.gate.ServeFront(s.addr, s.front.id); err != nil {
 		d.log.Error("cannot balance requests", "service", s.name, "error", err)
 		return
 	}
-	s.front.serving = true
+	s.front.serving, s.oldFront.serving = true, false
+	if s.oldFront.at.IsValid() {
+		d.fronts.notify()
+	}
 }
 
 // frontIsDeaf waits for a front that has stopped listening to listen again. s.mu is held.
-func (d *daemon) frontIsDeaf(s *service) {
-	if !s.front.serving {
+func (d *daemon) frontIsDeaf(s *service, id uint64) {
+	f := &s.front
+	if s.oldFront.at.IsValid() && s.oldFront.id == id {
+		f = &s.oldFront
+	}
+	if !f.serving {
 		return
 	}
-	d.gate.DrainFront(s.addr)
-	s.front.serving = false
+	d.drainFront(s, f)
 	d.log.Warn("Envoy does not listen any more: connections are balanced until it does", "service", s.name)
 	d.fronts.notify()
 }
 
-// endFront lets the front of a service that balances connections again keep its clients until they have left, and then
-// removes it. s.mu is held.
-func (d *daemon) endFront(s *service) {
-	if !s.front.at.IsValid() {
-		return
+// drainFront makes a front take no new clients. s.mu is held.
+func (d *daemon) drainFront(s *service, f *front) {
+	f.endWatch()
+	if f.at.IsValid() {
+		d.gate.DrainFront(s.addr, f.id)
+		f.serving = false
 	}
-	s.front.endWatch()
-	d.gate.DrainFront(s.addr)
-	s.front.serving = false
-	if open, known := d.gate.OpenFlows(s.addr, gate.FrontID); known && open > 0 {
-		time.AfterFunc(time.Second, d.fronts.notify)
-		return
-	}
-	d.removeFront(s)
 }
 
-// removeFront removes the front of a service. s.mu is held.
-func (d *daemon) removeFront(s *service) {
-	d.dropFront(s)
-	if s.front.port != 0 {
-		d.fronts.freePort(s.front.port)
+// isLeft reports whether a front that takes no new clients has none, or its device is gone. s.mu is held.
+func (d *daemon) isLeft(s *service, f *front) bool {
+	if f.ifindex != 0 {
+		if _, err := net.InterfaceByIndex(f.ifindex); err != nil {
+			return true
+		}
 	}
-	s.front = front{}
+	c, err := d.gate.PodCounters(s.addr, f.id)
+	return err != nil || c.Open+c.HalfOpen == 0
 }
 
-// dropFront removes the front of a service from the gate. s.mu is held.
-func (d *daemon) dropFront(s *service) {
-	s.front.endWatch()
-	if !s.front.at.IsValid() {
+// frontLooks is how often it is looked whether the clients of a front have left.
+const frontLooks = time.Second
+
+// forgetOldFront removes the front that another one has replaced, once its clients have left. s.mu is held.
+func (d *daemon) forgetOldFront(s *service) {
+	switch {
+	case !s.oldFront.at.IsValid():
+	case !s.oldFront.serving && d.isLeft(s, &s.oldFront):
+		d.dropFront(s, &s.oldFront)
+	default:
+		time.AfterFunc(frontLooks, d.fronts.notify)
+	}
+}
+
+// endFronts lets the fronts of a service that balances connections again keep their clients until they have left, and
+// then removes them. s.mu is held.
+func (d *daemon) endFronts(s *service) {
+	if !s.front.at.IsValid() && !s.oldFront.at.IsValid() {
 		return
 	}
-	if err := d.gate.RemovePod(s.addr, gate.FrontID); err != nil {
-		d.log.Error("cannot remove a front", "service", s.name, "error", err)
+	for _, f := range []*front{&s.front, &s.oldFront} {
+		d.drainFront(s, f)
+		if f.at.IsValid() && !d.isLeft(s, f) {
+			time.AfterFunc(frontLooks, d.fronts.notify)
+			return
+		}
 	}
-	s.front.at, s.front.serving = netip.AddrPort{}, false
+	d.removeFronts(s)
+}
+
+// removeFronts removes the fronts of a service. s.mu is held.
+func (d *daemon) removeFronts(s *service) {
+	d.dropFront(s, &s.front)
+	d.dropFront(s, &s.oldFront)
+	if s.frontPort != 0 {
+		d.fronts.freePort(s.frontPort)
+		s.frontPort = 0
+	}
+}
+
+// dropFront removes a front of a service from the gate. s.mu is held.
+func (d *daemon) dropFront(s *service, f *front) {
+	f.endWatch()
+	if f.at.IsValid() {
+		if err := d.gate.RemovePod(s.addr, f.id); err != nil {
+			d.log.Error("cannot remove a front", "service", s.name, "error", err)
+		}
+	}
+	*f = front{}
 }
 
 // isFront reports whether an address is that of a front. On one machine, only a front knows the pods' own addresses. In

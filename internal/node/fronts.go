@@ -13,14 +13,12 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/envoy"
+	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/sources"
 	"wangell.loutres.me/internal/wire"
 )
 
 const (
-	// firstFrontPort and lastFrontPort are the ports at which Envoy listens for the clients of services. They are below
-	// those of its own connections.
-	firstFrontPort, lastFrontPort = 10000, 32000
 	// frontWait bounds how long a change of pods waits for Envoy to take it over.
 	frontWait = 500 * time.Millisecond
 	// frontReturns is how long after the daemon's start Envoy may take to connect. Until then the fronts that an earlier
@@ -29,70 +27,119 @@ const (
 	// shortestSilence is the least that a request may be silent, whatever the service's idle timeout. For a service that
 	// never sleeps it is longestSilence.
 	shortestSilence, longestSilence = 5 * time.Minute, time.Hour
+	// frontSettles is how long after the clients of all services go to another Envoy the one before is told to drain. By
+	// then it has accepted the connections that had come before.
+	frontSettles = 2 * time.Second
 )
 
-// fronts configures the Envoy of this node, which is the front of all services that balance requests.
+// fronts configures the Envoy of this node, which is the front of all services that balance requests. While one
+// replaces another, there are two.
 type fronts struct {
 	changed chan struct{} // holds one element: services or pods have changed
 
 	publishing sync.Mutex // held while Envoy is being configured; guards:
 	server     *envoy.Server
+	settled    settled
 
-	mu    sync.Mutex // guards what follows
-	proxy proxy
-	ports map[uint16]bool // in use
-	next  uint16          // where the search for a free one begins
+	mu      sync.Mutex      // guards what follows
+	proxies []proxy         // those that are connected, the youngest last
+	ports   map[uint16]bool // in use
+	next    uint16          // where the search for a free one begins
 	// everywhere are the addresses of the Envoys of all nodes of a cluster.
 	everywhere []netip.Addr
 }
 
-// proxy is the Envoy that is connected; the zero value if there is none.
+// proxy is an Envoy that is connected.
 type proxy struct {
 	envoy.Proxy
 	network podNetwork
 	gone    <-chan struct{} // closed when it is gone
 }
 
+// settled tells when an Envoy has the clients of all services, and has settled down.
+type settled struct {
+	at    netip.Addr    // of the Envoy; the zero value while not all clients go there
+	since monotime.Time // when they began to
+}
+
+// after returns what holds once an Envoy is seen to have all clients, or not.
+func (s settled) after(at netip.Addr, all bool, now monotime.Time) settled {
+	switch {
+	case !all:
+		return settled{}
+	case s.at == at:
+		return s
+	}
+	return settled{at: at, since: now}
+}
+
+// pause returns how long it is until the Envoy has settled down; ok is false if it does not have all clients.
+func (s settled) pause(now monotime.Time) (left time.Duration, ok bool) {
+	return max(0, frontSettles-now.Sub(s.since)), s.at.IsValid()
+}
+
 func newFronts() fronts {
-	return fronts{changed: make(chan struct{}, 1), ports: map[uint16]bool{}, next: firstFrontPort}
+	return fronts{changed: make(chan struct{}, 1), ports: map[uint16]bool{}, next: envoy.FirstPort}
 }
 
 // notify makes runFronts configure Envoy anew.
 func (f *fronts) notify() { notify(f.changed) }
 
-// connected returns the Envoy that is connected; ok is false if there is none.
-func (f *fronts) connected() (p proxy, ok bool) {
+// connected returns the Envoys that are connected, the youngest last. That one is to serve.
+func (f *fronts) connected() []proxy {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.proxy, f.proxy.gone != nil
+	return slices.Clone(f.proxies)
+}
+
+// join adds an Envoy that has connected.
+func (f *fronts) join(p proxy) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.proxies = slices.DeleteFunc(f.proxies, func(o proxy) bool { return o.Addr == p.Addr }) // restarted in place
+	f.proxies = append(f.proxies, p)
+	slices.SortStableFunc(f.proxies, func(a, b proxy) int { return a.Created.Compare(b.Created) })
+}
+
+// leave removes an Envoy that is gone. It reports whether it was there, and how many are left.
+func (f *fronts) leave(p proxy) (was bool, left int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	before := len(f.proxies)
+	f.proxies = slices.DeleteFunc(f.proxies, func(o proxy) bool { return o.gone == p.gone })
+	return len(f.proxies) < before, len(f.proxies)
 }
 
 // reach reports whether a connection from an address is one of a front.
 func (f *fronts) reach(from netip.Addr) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.Contains(f.everywhere, from) || f.proxy.gone != nil && from == f.proxy.Addr
+	return slices.Contains(f.everywhere, from) ||
+		slices.ContainsFunc(f.proxies, func(p proxy) bool { return p.Addr == from })
 }
 
-// allow returns the rules of a service for sources. The service's front may connect in any case: its clients have been
-// judged.
+// allow returns the rules of a service for sources. The service's fronts may connect in any case: their clients have
+// been judged.
 func (f *fronts) allow(s wire.Service) []sources.Rule {
 	rules := s.Sources.Rules()
-	p, ok := f.connected()
-	if !ok || s.Flags&wire.FlagRequests == 0 || s.Flags&wire.FlagSources == 0 {
+	if s.Flags&wire.FlagRequests == 0 || s.Flags&wire.FlagSources == 0 {
 		return rules
 	}
-	return append(slices.Clone(rules), sources.Rule{Prefix: netip.PrefixFrom(p.Addr, 32), Allow: true})
+	rules = slices.Clone(rules)
+	for _, p := range f.connected() {
+		rules = append(rules, sources.Rule{Prefix: netip.PrefixFrom(p.Addr, 32), Allow: true})
+	}
+	return rules
 }
 
 // takePort returns a port at which nothing listens.
 func (f *fronts) takePort() (uint16, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for range lastFrontPort - firstFrontPort + 1 {
+	for range envoy.LastPort - envoy.FirstPort + 1 {
 		port := f.next
-		if f.next++; f.next > lastFrontPort {
-			f.next = firstFrontPort
+		if f.next++; f.next > envoy.LastPort {
+			f.next = envoy.FirstPort
 		}
 		if !f.ports[port] {
 			f.ports[port] = true
@@ -123,7 +170,7 @@ func (d *daemon) runFronts(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-returns.C:
-			if _, ok := d.fronts.connected(); !ok {
+			if len(d.fronts.connected()) == 0 {
 				d.drainFronts()
 			}
 		case <-d.fronts.changed:
@@ -182,24 +229,48 @@ func (d *daemon) configureFronts() error {
 		}
 		f.server = server
 	}
-	p, ok := f.connected()
-	if !ok {
+	proxies := f.connected()
+	if len(proxies) == 0 {
 		return nil // frontConnected comes back here
 	}
+	p := proxies[len(proxies)-1]
+	f.server.Retire(p.Addr, false)
 	var list []envoy.Service
 	var errs []error
+	moved := true
 	for _, s := range all {
 		s.mu.Lock()
 		if s.requests == nil {
-			d.endFront(s)
+			d.endFronts(s)
 		} else if e, err := d.describeFront(s, p); err != nil {
 			errs = append(errs, fmt.Errorf("service %s: %w", s.name, err))
 		} else {
 			list = append(list, e)
+			moved = moved && s.front.serving
+			d.forgetOldFront(s)
 		}
 		s.mu.Unlock()
 	}
+	d.retireFronts(proxies, moved)
 	return errors.Join(append(errs, f.server.Set(list))...)
+}
+
+// retireFronts makes all Envoys but the youngest drain, once that one has the clients of all services. f.publishing is
+// held.
+func (d *daemon) retireFronts(proxies []proxy, moved bool) {
+	f, last := &d.fronts, len(proxies)-1
+	now := monotime.Now()
+	f.settled = f.settled.after(proxies[last].Addr, moved, now)
+	pause, ok := f.settled.pause(now)
+	switch {
+	case !ok || last == 0:
+	case pause > 0:
+		time.AfterFunc(pause, f.notify)
+	default:
+		for _, p := range proxies[:last] {
+			f.server.Retire(p.Addr, true)
+		}
+	}
 }
 
 // knowsPods reports whether the controller has listed the pods of all services that balance requests. Until then Envoy
@@ -226,12 +297,12 @@ func (d *daemon) knowsPods(all []*service) bool {
 
 // describeFront returns a service as Envoy gets it, and makes sure that it has a front. s.mu is held.
 func (d *daemon) describeFront(s *service, p proxy) (envoy.Service, error) {
-	if s.front.port == 0 {
+	if s.frontPort == 0 {
 		port, err := d.fronts.takePort()
 		if err != nil {
 			return envoy.Service{}, err
 		}
-		s.front.port = port
+		s.frontPort = port
 	}
 	if err := d.ensureFront(s, p); err != nil {
 		return envoy.Service{}, err
@@ -241,7 +312,7 @@ func (d *daemon) describeFront(s *service, p proxy) (envoy.Service, error) {
 		silence = longestSilence
 	}
 	e := envoy.Service{
-		Name: s.name, Addr: s.addr, Listen: s.front.at, Protocol: envoy.Protocol(s.requests.Protocol),
+		Name: s.name, Addr: s.addr, Port: s.frontPort, Protocol: envoy.Protocol(s.requests.Protocol),
 		ClientIdle: time.Duration(s.requests.ClientIdleSeconds) * time.Second, Silence: silence,
 		MaxPerPod: uint32(s.requests.MaxPerPod), Warmup: time.Duration(s.requests.WarmupSeconds) * time.Second,
 	}
@@ -267,9 +338,7 @@ func (d *daemon) frontConnected(ctx context.Context, p envoy.Proxy) {
 	}
 	f := &d.fronts
 	now := proxy{Proxy: p, network: network, gone: ctx.Done()}
-	f.mu.Lock()
-	f.proxy = now
-	f.mu.Unlock()
+	f.join(now)
 	for _, s := range d.allServices() { // their rules have to allow it
 		s.mu.Lock()
 		if s.requests != nil && s.entry.Flags&wire.FlagSources != 0 {
@@ -281,13 +350,13 @@ func (d *daemon) frontConnected(ctx context.Context, p envoy.Proxy) {
 	}
 	d.log.Info("Envoy has connected: it balances requests", "address", p.Addr)
 	context.AfterFunc(ctx, func() {
-		f.mu.Lock()
-		current := f.proxy.gone == now.gone
-		if current {
-			f.proxy = proxy{}
-		}
-		f.mu.Unlock()
-		if current && d.ctx.Err() == nil {
+		was, left := f.leave(now)
+		switch {
+		case !was || d.ctx.Err() != nil:
+		case left > 0: // it has been replaced, or the one that it was to replace goes on
+			d.log.Info("one of two Envoys is gone", "address", p.Addr)
+			f.notify()
+		default:
 			d.log.Warn("Envoy is gone, or does not answer: connections are balanced until it is back")
 			d.drainFronts()
 		}
@@ -303,14 +372,14 @@ func (d *daemon) findFront(ctx context.Context, p *envoy.Proxy) (podNetwork, err
 	if d.cri == nil {
 		return podNetwork{}, fmt.Errorf("pod %s: this daemon asks no container runtime for its network: set --cri", p.Pod)
 	}
-	addr, netns, err := d.cri.Network(ctx, p.Pod)
+	addr, netns, created, err := d.cri.Network(ctx, p.Pod)
 	if err != nil {
 		return podNetwork{}, fmt.Errorf("network of its pod: %w", err)
 	}
 	if addr != p.Addr {
 		return podNetwork{}, fmt.Errorf("pod %s: its address is %v, and not %v", p.Pod, addr, p.Addr)
 	}
-	p.Netns = netns
+	p.Netns, p.Created = netns, created
 	return findNetwork(netns, addr)
 }
 
@@ -329,11 +398,8 @@ func (d *daemon) setFronts(addrs []netip.Addr) {
 func (d *daemon) drainFronts() {
 	for _, s := range d.allServices() {
 		s.mu.Lock()
-		s.front.endWatch()
-		if s.front.at.IsValid() {
-			d.gate.DrainFront(s.addr)
-			s.front.serving = false
-		}
+		d.drainFront(s, &s.front)
+		d.drainFront(s, &s.oldFront)
 		s.mu.Unlock()
 	}
 }

@@ -59,7 +59,7 @@ func (d *daemon) listenEvent(e gate.Event) {
 	var watch *listenWatch
 	if p := s.pods[e.Pod]; p != nil {
 		watch = p.watch
-	} else if e.Pod == gate.FrontID {
+	} else if gate.IsFront(e.Pod) && e.Pod == s.front.id {
 		watch = s.front.watch
 	}
 	if watch != nil {

@@ -127,9 +127,9 @@ func (d *daemon) adopt() {
 	for _, a := range d.gate.Services() {
 		s := &service{addr: a, pods: map[uint64]*pod{}}
 		d.services[a] = s
-		d.adoptFront(s)
+		d.adoptFronts(s)
 		for _, id := range d.gate.PodIDs(a) {
-			if id == gate.FrontID {
+			if gate.IsFront(id) {
 				continue
 			}
 			state, _ := d.gate.PodState(a, id)

@@ -30,8 +30,10 @@ type service struct {
 	usage        bool           // the controller wants the usage of its pods
 	requests     *wire.Requests // how requests are balanced; nil if connections are
 	answers      answers        // of requests that have no pod
-	front        front
-	entry        wire.Service // as the table has it
+	front        front          // of the Envoy that serves, or is to serve
+	oldFront     front          // of one that it has replaced or is to replace: it keeps its clients
+	frontPort    uint16         // of both; 0 until one was chosen
+	entry        wire.Service   // as the table has it
 }
 
 // pod is a pod of a service, guarded by the service's mu.

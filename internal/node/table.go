@@ -130,7 +130,7 @@ func (d *daemon) removeService(a netip.AddrPort, changed map[netip.Addr]bool) {
 	for _, p := range s.pods {
 		d.removePod(s, p)
 	}
-	d.removeFront(s)
+	d.removeFronts(s)
 	d.fronts.notify()
 	d.noteShared(s)
 	d.setAnnounce(s, false, changed)

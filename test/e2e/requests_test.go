@@ -3,8 +3,10 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"os"
@@ -44,6 +46,15 @@ func (l *lab) awaitEnvoy(t *testing.T) {
 // envoy returns the number of the lab's Envoy, 0 if it does not run.
 func (l *lab) envoy(t *testing.T) int {
 	t.Helper()
+	if all := l.envoys(t); len(all) > 0 {
+		return all[0]
+	}
+	return 0
+}
+
+// envoys returns the numbers of the lab's Envoys.
+func (l *lab) envoys(t *testing.T) (pids []int) {
+	t.Helper()
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		t.Fatal(err)
@@ -52,10 +63,10 @@ func (l *lab) envoy(t *testing.T) int {
 		args, err := os.ReadFile(dir + "/cmdline")
 		if err == nil && strings.HasPrefix(string(args), "envoy\x00") && strings.Contains(string(args), l.run) {
 			pid, _ := strconv.Atoi(filepath.Base(dir))
-			return pid
+			pids = append(pids, pid)
 		}
 	}
-	return 0
+	return pids
 }
 
 // instances sends n requests and returns how many each process of the service has answered.
@@ -248,6 +259,72 @@ func TestRequestsGoOnWhileTheDaemonIsRestarted(t *testing.T) {
 	l.untilFronted(t, address, 3)
 }
 
+// The program of Envoy is replaced, as by an upgrade of its package: another one takes over beside it, and the first
+// one ends once its clients have left.
+func TestNoRequestIsLostWhileEnvoyIsReplaced(t *testing.T) {
+	l := newLab(t, 1)
+	program := filepath.Join(t.TempDir(), "envoy")
+	copyFile(t, envoytest.Path(t), program)
+	u := l.startWith(t, manifest(shop(3)), "-f", "-", "--envoy", program)
+	l.awaitEnvoy(t)
+	address := l.address(t, "shop")
+	l.until(t, "shop", "three pods", hasServing(3))
+	l.untilFronted(t, address, 3)
+	before := l.envoys(t)
+	c := e2e.HTTPClient(l.Client(), true)
+	defer c.CloseIdleConnections()
+	ask := func() (client, local string) {
+		conn := &connections{}
+		a, err := conn.ask(c, address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		host, _, err := net.SplitHostPort(a.Client)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return host, conn.local
+	}
+	old, local := ask()
+	g := l.load(t, address, keptConnections, keptConnections, newConnections)
+	// One that does not start replaces nothing.
+	if err := os.WriteFile(program+".new", []byte("#!/bin/sh\nexit 3\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(program+".new", program); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the broken program has exited", func() bool { return strings.Contains(u.said(), "exit status 3") })
+	g.GoesOn(t)
+	if client, still := ask(); client != old || still != local {
+		t.Errorf("beside a broken one, the request came from %s by %s, want %s by %s", client, still, old, local)
+	}
+	copyFile(t, envoytest.Path(t), program+".new")
+	if err := os.Rename(program+".new", program); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "new clients get another Envoy", func() bool {
+		a, err := e2e.AskBy(e2e.HTTPClient(l.Client(), false), address)
+		return err == nil && !strings.HasPrefix(a.Client, old+":")
+	})
+	g.GoesOn(t)
+	// A connection that its client keeps without a request stays, and its next request is answered.
+	if err := syscall.Kill(before[0], 0); err != nil {
+		t.Errorf("the first Envoy has ended before its client has left: %v", err)
+	}
+	if client, still := ask(); client != old || still != local {
+		t.Errorf("the request came from %s by %s, want %s by %s", client, still, old, local)
+	}
+	eventually(t, "the client is asked to leave", func() bool { client, _ := ask(); return client != old })
+	eventually(t, "the first Envoy has ended", func() bool { return !slices.Contains(l.envoys(t), before[0]) })
+	g.GoesOn(t)
+	g.Stop(t)
+	l.untilFronted(t, address, 3)
+	if after := l.envoys(t); len(after) != 1 {
+		t.Errorf("Envoys %v, then %v", before, after)
+	}
+}
+
 // An Envoy that hangs still has connections accepted by its kernel. New clients get pods once it is found out.
 func TestClientsGetPodsWhileEnvoyHangs(t *testing.T) {
 	l := newLab(t, 1)
@@ -280,5 +357,23 @@ func TestWithoutEnvoyConnectionsAreBalanced(t *testing.T) {
 	e2e.MustAsk(t, l.Client(), l.address(t, "shop"))
 	if said := u.said(); !strings.Contains(said, "there is no envoy in PATH") {
 		t.Errorf("the log does not say that there is no Envoy:\n%s", said)
+	}
+}
+
+// copyFile copies a program.
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	in, err := os.Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	if err == nil {
+		_, err = io.Copy(out, in)
+		err = errors.Join(err, out.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }

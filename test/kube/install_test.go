@@ -180,6 +180,9 @@ func helm(src, tag string, values ...string) error {
 	if _, err := os.Stat(filepath.Join(src, "deploy/chart/templates/envoy.yaml")); err == nil {
 		args = append(args, "--set", "requests.enabled=true", "--set", "requests.image.repository="+lab.Registry.Address+
 			"/envoy", "--set", "requests.image.tag="+envoytest.Version(), "--set", "requests.image.digest=")
+		if src == root {
+			values = append(values, "requests.drainSeconds=5")
+		}
 	}
 	for _, v := range values {
 		args = append(args, "--set", v)

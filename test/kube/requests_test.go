@@ -112,6 +112,9 @@ func testRequests(t *testing.T) {
 
 	t.Run("a kept connection outlives a sleep", testKeptConnection)
 
+	t.Run("an update of Envoy loses no request", func(t *testing.T) { testEnvoyUpdate(t, addr, from) })
+	envoys = lab.envoys(t)
+
 	// The client outside has one of the Envoys. Its end is not the end of the service.
 	c, last := untilFronted(t, lab.client, addr, pods)
 	c.CloseIdleConnections()
@@ -132,6 +135,34 @@ func testRequests(t *testing.T) {
 		e2e.MustAsk(t, lab.client, addr)
 	}
 	untilFronted(t, lab.client, addr, pods)
+}
+
+// testEnvoyUpdate replaces all Envoys while clients on the nodes, in pods and outside send requests.
+func testEnvoyUpdate(t *testing.T, addr string, from []*netlab.Namespace) {
+	var clients []e2e.Client
+	for _, ns := range from {
+		clients = append(clients, e2e.Client{From: ns, Keep: true, Pause: 20 * time.Millisecond},
+			e2e.Client{From: ns, Pause: 50 * time.Millisecond})
+	}
+	before := lab.envoys(t)
+	load := e2e.StartLoad(t, addr, clients...)
+	e2e.Must(lab.kubectl("", "rollout", "restart", "-n", productNamespace, "daemonset/wangell-envoy"))(t)
+	e2e.Must(lab.kubectl("", "rollout", "status", "-n", productNamespace, "daemonset/wangell-envoy",
+		"--timeout="+e2e.Patience.String()))(t)
+	e2e.Eventually(t, "the Envoys before have ended", func() (bool, string) {
+		after := lab.envoys(t)
+		for a := range after {
+			if before[a] != nil {
+				return false, before[a].Name
+			}
+		}
+		return len(after) == len(lab.nodes), fmt.Sprint(len(after))
+	})
+	load.GoesOn(t)
+	load.Stop(t)
+	for _, ns := range from {
+		untilFronted(t, ns, addr, 3)
+	}
 }
 
 // signalEnvoy sends a signal to the process of an Envoy and returns its number.

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/envoy"
+	"wangell.loutres.me/internal/process"
+)
+
+// fileState tells versions of a file apart.
+type fileState struct {
+	dev, ino uint64
+	size     int64
+	modified unix.Timespec
+}
+
+// stateOf returns the state of a file; ok is false if it cannot be had, as when it is being replaced.
+func stateOf(path string) (s fileState, ok bool) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return s, false
+	}
+	return fileState{dev: st.Dev, ino: st.Ino, size: st.Size, modified: st.Mtim}, true
+}
+
+// awaitChange waits until a program's file is another one than now, and is no longer being written: it was the same
+// twice. It returns false if ctx ends before.
+func awaitChange(ctx context.Context, path string) bool {
+	first, known := stateOf(path)
+	last := first
+	looks := time.NewTicker(programLooks)
+	defer looks.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-looks.C:
+		}
+		now, ok := stateOf(path)
+		switch {
+		case !ok:
+		case !known:
+			first, known = now, true
+		case now != first && now == last:
+			return true
+		}
+		last = now
+	}
+}
+
+// awaitDrained waits until an Envoy that the daemon has told to drain has no clients any more, until it has taken too
+// long, or until ctx ends. An Envoy that still listens serves: its successor does not yet.
+func awaitDrained(ctx context.Context, p *process.Process) {
+	looks := time.NewTicker(drainLooks)
+	defer looks.Stop()
+	var deadline <-chan time.Time
+	for {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/tcp", p.PID()))
+		if err != nil {
+			return // it has ended
+		}
+		listening, clients := frontSockets(data)
+		switch {
+		case listening:
+		case clients == 0:
+			return
+		case deadline == nil:
+			deadline = time.After(envoyDrain + envoyGrace)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.Ended():
+			return
+		case <-deadline:
+			return
+		case <-looks.C:
+		}
+	}
+}
+
+// The states of a socket in proc_net_tcp(5) that matter here.
+const (
+	tcpEstablished = 0x01
+	tcpCloseWait   = 0x08
+	tcpListen      = 0x0A
+)
+
+// frontSockets reports whether Envoy listens for clients, and how many it has, by the table of its network namespace's
+// sockets (proc_net_tcp(5)).
+func frontSockets(table []byte) (listening bool, clients int) {
+	lines := bufio.NewScanner(bytes.NewReader(table))
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 4 {
+			continue
+		}
+		_, local, _ := strings.Cut(fields[1], ":")
+		port, err := strconv.ParseUint(local, 16, 16)
+		state, stateErr := strconv.ParseUint(fields[3], 16, 8)
+		if err != nil || stateErr != nil || port < envoy.FirstPort || port > envoy.LastPort {
+			continue
+		}
+		switch state {
+		case tcpListen:
+			listening = true
+		case tcpEstablished, tcpCloseWait:
+			clients++
+		}
+	}
+	return listening, clients
+}
