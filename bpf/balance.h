@@ -2,7 +2,7 @@
 /* Chooses the pod of a new flow. */
 #pragma once
 
-#include "parse.h"
+#include "frozen.h"
 #include <bpf/bpf_endian.h>
 
 #define NO_POD -1
@@ -34,9 +34,12 @@ static long least_loaded_step(__u32 i, void *ctx)
 	c->at = c->at + 1 >= c->st->pods ? 0 : c->at + 1;
 	if (!is_eligible(p, c))
 		return 0;
-	__u32 load = (p->open + p->half_open + p->elsewhere) & 0x7fffffff;
-	/* Where local pods are preferred, any of them counts as less loaded than any other. */
+	__u32 load = (p->open + p->half_open + p->elsewhere) & 0x3fffffff;
+	/* Where local pods are preferred, any of them counts as less loaded than any other; and any pod that runs, or is
+	 * about to, as less than any that is frozen. */
 	if (p->node && (c->st->flags & SERVICE_PREFER_LOCAL))
+		load |= 0x40000000;
+	if (is_frozen(p))
 		load |= 0x80000000;
 	if (load < c->least) {
 		c->least = load;

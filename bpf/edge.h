@@ -45,7 +45,7 @@ static __always_inline struct pod *open_flow(struct __sk_buff *skb, const struct
 	if (!pod)
 		return NULL;
 	backup_syn(skb, p, k, f);
-	account(f, p, IN, true);
+	account_in(f, p, pod, true);
 	return pod;
 }
 
@@ -167,7 +167,7 @@ static __always_inline int edge_from_client(struct __sk_buff *skb, enum packet_k
 					return TCX_DROP;
 			}
 			int genuine = track(&k, f, p, IN);
-			account(f, p, IN, genuine);
+			account_in(f, p, pod, genuine);
 			if (genuine && path == PATH_NIC && follow_route(f, eth, skb->ifindex))
 				bpf_tail_call(skb, &steps, STEP_MOVED);
 			return deliver(skb, p, pod, path, ingress);

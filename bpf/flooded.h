@@ -113,6 +113,7 @@ __noinline int record_syn(const struct flow_key *k, const struct packet *p, cons
 	write_record(k, p->seq, o, index, pod->generation);
 	if (last && *last != now)
 		*last = now;
+	ask_pod(index);
 	count(COUNT_FLOODED_SYNS);
 	return 0;
 }

@@ -4,11 +4,9 @@
  * functions are global, so that the verifier checks each of them once. */
 #pragma once
 
+#include "frozen.h"
 #include "records.h"
 #include "share.h"
-
-#define IN 0  /* client to pod */
-#define OUT 1 /* pod to client */
 
 #define RING_HALF_OPEN 0
 #define RING_CLOSED 1
@@ -271,6 +269,8 @@ static __always_inline void flow_establish(const struct flow_key *k, struct flow
 	if ((__u32)word != FLOW_HALF_OPEN || !flow_swap(f, word, FLOW_ESTABLISHED))
 		return;
 	pod_count_flows(f->pod, f->generation, 1, -1);
+	/* A program that accepts it may be the one to speak first. */
+	ask_pod(f->pod);
 	if (!(f->seen & SEEN_UNPROVEN))
 		count_new_flow(f);
 	share_add(k, 1);
@@ -315,6 +315,17 @@ static __always_inline void account(struct flow *f, const struct packet *p, int 
 		if (f->state >= FLOW_ESTABLISHED && t->last != t->now && !(f->seen & SEEN_UNPROVEN))
 			t->last = t->now;
 	}
+	if (t->asked != t->now && (dir == IN ? asks_program(f, p) : says_something(p)))
+		t->asked = t->now;
 	t->bytes[dir] += p->ip_len;
 	t->packets[dir] += 1;
+}
+
+/* Counts a client's packet that is sent on to a pod, as account does, and has a frozen pod thawed if its program is
+ * asked something. */
+static __always_inline void account_in(struct flow *f, const struct packet *p, const struct pod *pod, int genuine)
+{
+	account(f, p, IN, genuine);
+	if (is_frozen(pod) && asks_program(f, p))
+		thaw_pod(f->pod, THAW_CLIENT);
 }

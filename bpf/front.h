@@ -24,6 +24,10 @@ static __always_inline void account_to_front(__u32 index, const struct packet *p
 		return;
 	if (p->payload)
 		t->last = bpf_ktime_get_coarse_ns();
+	if (dir == IN && (says_something(p) || (p->flags & TCP_SYN)))
+		ask_pod(index);
+	else if (says_something(p))
+		t->asked = bpf_ktime_get_coarse_ns();
 	t->bytes[dir] += p->ip_len;
 	t->packets[dir] += 1;
 }

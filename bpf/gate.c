@@ -124,6 +124,8 @@ int gate_pod(struct __sk_buff *skb)
 		return reply_reset(skb, &p, true);
 	if (kind == PACKET_TCP && !f && answers_flooded_syn(skb, &p))
 		return run_step(skb, STEP_HOME);
+	if (frozen_pods && kind == PACKET_TCP)
+		thaw_sender(skb, &p);
 	if (kind == PACKET_TCP && !encap_port) {
 		int passed = pass_between_front_and_pod(skb, &p);
 		if (passed != TCX_NEXT)

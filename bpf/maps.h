@@ -435,6 +435,9 @@ volatile const __be32 node_addr = 0;          /* this node's IPv4 address */
 /* Nonzero while some VIPs are outside all service ranges. Set by the daemon at any time. */
 volatile __u32 vips_outside_ranges = 0;
 
+/* How many pods on this node are frozen. Set by the daemon at any time. */
+volatile __u32 frozen_pods = 0;
+
 /* Nonzero while the daemon carries maps of another layout to these programs: what has to be tracked is dropped, as the
  * flow may be missing or outdated. TCP sends it again. The daemon sets this. */
 volatile __u32 taking_over = 0;

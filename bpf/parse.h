@@ -253,6 +253,18 @@ static __always_inline bool is_syn(const struct packet *p)
 	return (p->flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN;
 }
 
+/* Returns a - b in sequence space (RFC 9293, 3.4). */
+static __always_inline __s32 seq_diff(__u32 a, __u32 b)
+{
+	return (__s32)(a - b);
+}
+
+/* Returns the sequence number after a segment's payload and FIN. */
+static __always_inline __u32 seq_end(const struct packet *p)
+{
+	return p->seq + p->payload + ((p->flags & TCP_FIN) ? 1 : 0);
+}
+
 /* Key of the flow of a client's segment. */
 static __always_inline void flow_key_from_client(struct flow_key *k, const struct packet *p)
 {

@@ -129,7 +129,7 @@ static __always_inline int home_from_edge(struct __sk_buff *skb, struct packet *
 				parse_wscale(skb, p);
 			int genuine = track(&k, f, p, IN);
 			__be32 before = genuine ? follow_edge(f, m) : 0;
-			account(f, p, IN, genuine);
+			account_in(f, p, pod, genuine);
 			if (open && f->state >= FLOW_CLOSED && !(m->flags & ENCAP_INSIDE))
 				return deliver_and_close_at(skb, p, pod, m->node, 0);
 			return before ? deliver_and_close_at(skb, p, pod, before, ENCAP_MOVED)
@@ -143,7 +143,7 @@ static __always_inline int home_from_edge(struct __sk_buff *skb, struct packet *
 		f = bpf_map_lookup_elem(&flows, &k);
 		if (!f)
 			return TCX_DROP;
-		account(f, p, IN, track(&k, f, p, IN));
+		account_in(f, p, pod, track(&k, f, p, IN));
 		return send_to_pod(skb, p, pod, true);
 	}
 	if (!syn || !pod || pod->node || pod->state == POD_UNUSED) {
@@ -167,7 +167,7 @@ static __always_inline int home_from_edge(struct __sk_buff *skb, struct packet *
 	f = bpf_map_lookup_elem(&flows, &k);
 	if (!f || f->isn != p->seq || f->pod != index)
 		return TCX_DROP;
-	account(f, p, IN, true);
+	account_in(f, p, pod, true);
 	return send_to_pod(skb, p, pod, true);
 }
 

@@ -116,7 +116,7 @@ static __always_inline int retry_syn(struct __sk_buff *skb, struct packet *p)
 		syn->retries = retries;
 	}
 	count(COUNT_RETRIES);
-	account(f, p, IN, true);
+	account_in(f, p, pod, true);
 	return deliver(skb, p, pod, o.path, true);
 give_up:
 	if (silent)

@@ -38,6 +38,6 @@ static __always_inline int shortcut_from_pod(struct __sk_buff *skb, enum packet_
 		__sync_lock_test_and_set((__u32 *)&f->origin.path, PATH_POD);
 		count(COUNT_SHORTCUTS);
 	}
-	account(f, p, IN, genuine);
+	account_in(f, p, pod, genuine);
 	return deliver(skb, p, pod, PATH_POD, true);
 }

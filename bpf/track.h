@@ -8,18 +8,6 @@
 /* How far behind the latest acknowledgment another is still accepted (RFC 5961, 5.2), bytes. */
 #define OLD_ACK (1 << 20)
 
-/* Returns a - b in sequence space (RFC 9293, 3.4). */
-static __always_inline __s32 seq_diff(__u32 a, __u32 b)
-{
-	return (__s32)(a - b);
-}
-
-/* Returns the sequence number after a segment's payload and FIN. */
-static __always_inline __u32 seq_end(const struct packet *p)
-{
-	return p->seq + p->payload + ((p->flags & TCP_FIN) ? 1 : 0);
-}
-
 /* Records the time of an event that is reported once in a pod's life, and reports it. */
 static __always_inline void record_first(__u64 *when, enum event_type type, const struct flow *f)
 {

@@ -142,6 +142,14 @@ enum pod_state {
 	POD_DEAF = 4,     /* as POD_DRAINING: the gate has found that nothing listens there, or its home node has */
 };
 
+/* Whether a pod on this node is frozen: its processes stand still, while its kernel answers for them. */
+enum pod_freeze {
+	POD_RUNS = 0,   /* it is not frozen */
+	POD_FROZEN = 1, /* it is, or is about to be: the first packet that asks its program something sends EVENT_THAW */
+	POD_THAWS = 2,  /* as POD_FROZEN, and EVENT_THAW was sent */
+};
+EXPORT_TO_GO(enum, pod_freeze);
+
 /* Value of `pods`. The daemon maps it into its memory. What changes with connections is in a cache line of its own, so
  * that packets on other CPUs do not wait for it. */
 struct pod {
@@ -155,11 +163,12 @@ struct pod {
 	__u8 mac[6];            /* MAC address of the pod's end; zero if it is on another node */
 	__u8 host_mac[6];       /* MAC address of the host's end; zero if it is on another node */
 	__be32 node;            /* IPv4 address of its home node; 0 if that is this node */
-	__u32 slot;             /* its bit in syn_backup.tried, unique among the serving pods of its service */
+	enum pod_freeze frozen; /* whether its processes run; of a pod on another node, as its daemon was told */
 	__u64 first_byte;       /* when its first payload passed, ns of CLOCK_MONOTONIC; 0: not yet */
 	struct service_key vip; /* its service address */
 	__u64 id;               /* the controller's ID for it */
 	__u64 first_synack;     /* when its first SYN-ACK passed, ns of CLOCK_MONOTONIC; 0: not yet */
+	__u32 slot;             /* its bit in syn_backup.tried, unique among the serving pods of its service */
 
 	__u32 open __attribute__((aligned(CACHE_LINE))); /* flows established and not closed */
 	__u32 half_open;                                 /* flows in handshake */
@@ -180,6 +189,7 @@ struct traffic {
 	__u64 bytes[2];   /* IP bytes */
 	__u64 packets[2]; /* packets */
 	__u64 last;       /* when the pod was last used: see account; ns of CLOCK_MONOTONIC, precise to one tick */
+	__u64 asked;      /* when its program was last asked something, or said something; as last */
 	__u64 now;        /* time of the last packet, same clock */
 	__u64 tick;       /* jiffies at that time */
 };
@@ -253,7 +263,11 @@ struct origin {
 #define SEEN_FINS (SEEN_FIN(0) | SEEN_FIN(1))
 #define SEEN_FIN_ACKS (SEEN_FIN_ACK(0) | SEEN_FIN_ACK(1))
 
-/* Value of `flows`. Index [0] is the client's side, [1] the pod's. Sequence numbers are in host byte order. */
+/* Directions, and sides: the side that sends in a direction. */
+#define IN 0  /* client to pod */
+#define OUT 1 /* pod to client */
+
+/* Value of `flows`. Index [IN] is the client's side, [OUT] the pod's. Sequence numbers are in host byte order. */
 struct flow {
 	enum flow_state state; /* how far the connection has got */
 	__u32 isn;             /* client's initial sequence number; one word with the state, see flow_word */
@@ -447,14 +461,22 @@ enum event_type {
 	EVENT_OVER_BUDGET = 6, /* a client exceeded a budget of wakes */
 	EVENT_DENIED = 7,      /* a service refused a client by its address */
 	EVENT_DEAF = 8,        /* a pod's socket left LISTEN, or the pod refused a SYN because it has none */
+	EVENT_THAW = 9,        /* a packet asked something of a frozen pod's program: once until the daemon thaws it */
 };
+
+/* Who asked something of a frozen pod. */
+enum thaw_cause {
+	THAW_CLIENT = 0, /* a client, at the service address, or the service's front */
+	THAW_DIRECT = 1, /* another peer: a client at the pod's own address, or a server that the pod is a client of */
+};
+EXPORT_TO_GO(enum, thaw_cause);
 
 /* Record in `events`. */
 struct event {
 	enum event_type type; /* what happened */
 	__u32 index;          /* EVENT_WAKE, _OVER_BUDGET, _DENIED: service index; EVENT_SYN: 0; else pod index */
 	__u32 generation;     /* generation of the pod; EVENT_OVER_BUDGET, _DENIED: the client's IPv4 address; else 0 */
-	__u32 scope;          /* EVENT_OVER_BUDGET: enum wake_scope; else 0 */
+	__u32 scope;          /* EVENT_OVER_BUDGET: enum wake_scope; EVENT_THAW: enum thaw_cause; else 0 */
 	__u64 at;             /* ns of CLOCK_MONOTONIC; 0 for EVENT_SYN */
 };
 EXPORT_TO_GO(struct, event);
@@ -500,6 +522,7 @@ enum counter {
 	COUNT_FLOODED_ACKS,    /* flows entered at the ACK of such a SYN's SYN-ACK */
 	COUNT_BAD_TAG,         /* encapsulated packets with a wrong tag, or one of a key that is not valid: dropped */
 	COUNT_UNTAGGED,        /* encapsulated packets without a tag from a node that tags all: dropped */
+	COUNT_THAWS,           /* frozen pods that a packet had thawed */
 	COUNTERS,              /* how many there are */
 };
 

@@ -45,6 +45,7 @@ var counterNames = [gateCounterCOUNTERS]string{
 	gateCounterCOUNT_OVER_BUDGET:   "over_budget",
 	gateCounterCOUNT_BAD_TAG:       "bad_tag",
 	gateCounterCOUNT_UNTAGGED:      "untagged",
+	gateCounterCOUNT_THAWS:         "thaws",
 }
 
 // Counters returns the counters of the whole gate by name. Their meanings are those of enum counter in bpf/types.h.

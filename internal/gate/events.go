@@ -32,6 +32,9 @@ const (
 	// listens there. Another socket of the pod may still listen. If not, the gate gives the pod no new flows: Serve does
 	// so again.
 	EventDeaf = EventKind(gateEventTypeEVENT_DEAF)
+	// EventThaw: a packet asked something of a frozen pod's program: see SetFrozen. Events begins with those of pods that
+	// an earlier reader has left frozen, and may repeat them.
+	EventThaw = EventKind(gateEventTypeEVENT_THAW)
 )
 
 // Event is something that the gate reports.
@@ -41,6 +44,7 @@ type Event struct {
 	Pod     uint64       // the pod's ID; 0 for EventWake, EventOverBudget and EventDenied
 	Source  netip.Prefix // EventOverBudget: the client's /24; EventDenied: the client
 	Scope   WakeScope    // EventOverBudget: which budget
+	Cause   ThawCause    // EventThaw: who asked
 	At      monotime.Time
 }
 
@@ -52,9 +56,13 @@ func (g *Gate) Events(handle func(Event)) (stop func() error, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the gate's events: %w", err)
 	}
+	due := g.dueThaws(monotime.Now())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		for _, ev := range due {
+			handle(ev)
+		}
 		g.readEvents(r, handle)
 	}()
 	watching := make(chan struct{})
@@ -122,5 +130,8 @@ func (g *Gate) resolve(e *gateEvent) (Event, bool) {
 	var ok bool
 	ev.Service, ok = g.services.addr(p.Service)
 	ev.Pod = p.Id
+	if ev.Kind == EventThaw {
+		ev.Cause = ThawCause(e.Scope)
+	}
 	return ev, ok
 }

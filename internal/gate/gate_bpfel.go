@@ -66,7 +66,8 @@ const (
 	gateCounterCOUNT_FLOODED_ACKS  gateCounter = 36
 	gateCounterCOUNT_BAD_TAG       gateCounter = 37
 	gateCounterCOUNT_UNTAGGED      gateCounter = 38
-	gateCounterCOUNTERS            gateCounter = 39
+	gateCounterCOUNT_THAWS         gateCounter = 39
+	gateCounterCOUNTERS            gateCounter = 40
 )
 
 type gateEncapFlag uint32
@@ -114,6 +115,7 @@ const (
 	gateEventTypeEVENT_OVER_BUDGET gateEventType = 6
 	gateEventTypeEVENT_DENIED      gateEventType = 7
 	gateEventTypeEVENT_DEAF        gateEventType = 8
+	gateEventTypeEVENT_THAW        gateEventType = 9
 )
 
 type gateFlow struct {
@@ -321,13 +323,14 @@ type gatePod struct {
 	Mac         [6]uint8
 	HostMac     [6]uint8
 	Node        uint32
-	Slot        uint32
+	Frozen      gatePodFreeze
 	FirstByte   uint64
 	Vip         gateServiceKey
 	_           [4]byte
 	Id          uint64
 	FirstSynack uint64
-	_           [24]byte
+	Slot        uint32
+	_           [20]byte
 	Open        uint32
 	HalfOpen    uint32
 	NewFlows    uint64
@@ -344,6 +347,14 @@ type gatePodDevice struct {
 	Front   uint16
 	Pad     uint16
 }
+
+type gatePodFreeze uint32
+
+const (
+	gatePodFreezePOD_RUNS   gatePodFreeze = 0
+	gatePodFreezePOD_FROZEN gatePodFreeze = 1
+	gatePodFreezePOD_THAWS  gatePodFreeze = 2
+)
 
 type gatePodName struct {
 	_   structs.HostLayout
@@ -547,6 +558,13 @@ type gateTagKeySet struct {
 	First uint64
 }
 
+type gateThawCause uint32
+
+const (
+	gateThawCauseTHAW_CLIENT gateThawCause = 0
+	gateThawCauseTHAW_DIRECT gateThawCause = 1
+)
+
 type gateTicket struct {
 	_       structs.HostLayout
 	Service uint32
@@ -558,6 +576,7 @@ type gateTraffic struct {
 	Bytes   [2]uint64
 	Packets [2]uint64
 	Last    uint64
+	Asked   uint64
 	Now     uint64
 	Tick    uint64
 }
@@ -659,9 +678,12 @@ const (
 	gateVarExportLimit         = "export_limit"
 	gateVarExportNodeFlag      = "export_node_flag"
 	gateVarExportOwnAddress    = "export_own_address"
+	gateVarExportPodFreeze     = "export_pod_freeze"
 	gateVarExportServiceFlag   = "export_service_flag"
 	gateVarExportSourceVerdict = "export_source_verdict"
+	gateVarExportThawCause     = "export_thaw_cause"
 	gateVarExportWakeScope     = "export_wake_scope"
+	gateVarFrozenPods          = "frozen_pods"
 	gateVarNodeAddr            = "node_addr"
 	gateVarParkedShared        = "parked_shared"
 	gateVarProofKey            = "proof_key"
@@ -807,9 +829,12 @@ type gateVariableSpecs struct {
 	ExportLimit         *ebpf.VariableSpec `ebpf:"export_limit"`
 	ExportNodeFlag      *ebpf.VariableSpec `ebpf:"export_node_flag"`
 	ExportOwnAddress    *ebpf.VariableSpec `ebpf:"export_own_address"`
+	ExportPodFreeze     *ebpf.VariableSpec `ebpf:"export_pod_freeze"`
 	ExportServiceFlag   *ebpf.VariableSpec `ebpf:"export_service_flag"`
 	ExportSourceVerdict *ebpf.VariableSpec `ebpf:"export_source_verdict"`
+	ExportThawCause     *ebpf.VariableSpec `ebpf:"export_thaw_cause"`
 	ExportWakeScope     *ebpf.VariableSpec `ebpf:"export_wake_scope"`
+	FrozenPods          *ebpf.VariableSpec `ebpf:"frozen_pods"`
 	NodeAddr            *ebpf.VariableSpec `ebpf:"node_addr"`
 	ParkedShared        *ebpf.VariableSpec `ebpf:"parked_shared"`
 	ProofKey            *ebpf.VariableSpec `ebpf:"proof_key"`
@@ -965,9 +990,12 @@ type gateVariables struct {
 	ExportLimit         *ebpf.Variable `ebpf:"export_limit"`
 	ExportNodeFlag      *ebpf.Variable `ebpf:"export_node_flag"`
 	ExportOwnAddress    *ebpf.Variable `ebpf:"export_own_address"`
+	ExportPodFreeze     *ebpf.Variable `ebpf:"export_pod_freeze"`
 	ExportServiceFlag   *ebpf.Variable `ebpf:"export_service_flag"`
 	ExportSourceVerdict *ebpf.Variable `ebpf:"export_source_verdict"`
+	ExportThawCause     *ebpf.Variable `ebpf:"export_thaw_cause"`
 	ExportWakeScope     *ebpf.Variable `ebpf:"export_wake_scope"`
+	FrozenPods          *ebpf.Variable `ebpf:"frozen_pods"`
 	NodeAddr            *ebpf.Variable `ebpf:"node_addr"`
 	ParkedShared        *ebpf.Variable `ebpf:"parked_shared"`
 	ProofKey            *ebpf.Variable `ebpf:"proof_key"`

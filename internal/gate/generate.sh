@@ -11,6 +11,7 @@ types="
     query_count syn_watcher listener_key event unpark_args end_args sweep_args recount flow_share idle_count limit service_flag
     node_limits repeated_syn wake_scope tag_key_set node_flag source_rule_key source_verdict source_filter left_list
     address_flag own_address service_state pod_state flow_state flow_path event_type encap_type encap_flag counter
+    pod_freeze thaw_cause
 "
 
 flags=

@@ -159,10 +159,13 @@ func (m *model) passIn(s modelSegment) {
 		(f == nil || f.state == closed || f.finEnd[0] != 0 && f.finEnd[1] != 0 ||
 			f.state == half && !f.synack && f.talk != s.talk)
 	w := m.wire(s)
+	m.freezeAll(true)
 	verdict, out := m.run(onNIC, w.frame())
 	if encapsulated(out) {
 		verdict, out = m.atHome(out, w)
 	}
+	thawed := m.thawed()
+	m.freezeAll(false)
 	switch {
 	case f == nil && !syn && m.home != nil && !podGone:
 		m.ask(w, verdict)
@@ -181,14 +184,56 @@ func (m *model) passIn(s modelSegment) {
 	to := podOf(m, out)
 	if begins {
 		m.begin(s, to)
+		m.wantThawed(thawed, to, true)
 		return
 	}
 	if to != f.pod {
 		m.fail("went to pod %d, its flow is of %d", to, f.pod)
 	}
+	if f.talk == s.talk || syn {
+		m.wantThawed(thawed, to, f.asks(s))
+	}
 	if f.talk == s.talk && !syn {
 		m.follow(f, s)
 	}
+}
+
+// freezeAll tells the nodes that all pods are frozen, or none.
+func (m *model) freezeAll(frozen bool) {
+	m.Helper()
+	for p := 1; p <= 3; p++ {
+		m.must(m.g.setFrozen(vip, uint64(p), frozen))
+		m.must(m.nodeOf(p).g.setFrozen(vip, uint64(p), frozen))
+	}
+}
+
+// thawed returns the pods whose nodes have reported them since freezeAll.
+func (m *model) thawed() (pods []int) {
+	for p := 1; p <= 3; p++ {
+		if f, _ := m.nodeOf(p).g.PodFreeze(vip, uint64(p)); f == PodThaws {
+			pods = append(pods, p)
+		}
+	}
+	return pods
+}
+
+// wantThawed checks that a pod has been reported if its program is asked something, and no other.
+func (m *model) wantThawed(thawed []int, pod int, asks bool) {
+	m.Helper()
+	if want := []int{pod}[:map[bool]int{true: 1}[asks]]; !slices.Equal(thawed, want) {
+		m.fail("thawed: %v, want %v", thawed, want)
+	}
+}
+
+// asks reports whether a client's segment asks something of the pod's program.
+func (f *modelFlow) asks(s modelSegment) bool {
+	switch {
+	case has(s.flags, 'R'):
+		return false
+	case has(s.flags, 'S'), f.state == half, !f.synack: // the gate may have missed the end of its handshake
+		return true
+	}
+	return (s.n > 0 || has(s.flags, 'F')) && s.end() > f.acked[0]
 }
 
 // ask passes a client's segment of a flow that the edge node does not know, which queries the home node. That only

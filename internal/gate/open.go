@@ -80,6 +80,9 @@ func (g *Gate) open(loadObjects func() error) error {
 		return err
 	}
 	g.podTable.adopt(g.pods, g.services.addrs)
+	if err := g.countFrozen(); err != nil {
+		return err
+	}
 	if err := g.syncRoutes(); err != nil {
 		return err
 	}

@@ -48,7 +48,10 @@ type PodCounters struct {
 	PacketsIn, PacketsOut uint64
 	// LastPacket is when a genuine segment of an established flow passed last; zero: none yet. It is precise to one
 	// tick of the kernel's clock. Bare ACKs of the pod, and whatever does not fit its flow, do not count.
-	LastPacket  monotime.Time
+	LastPacket monotime.Time
+	// LastAsked is when the pod's program was last asked something by a client, or had something to say to one, in the
+	// sense of SetFrozen; zero: not yet. It is as precise as LastPacket. Strangers can ask, too: a SYN is enough.
+	LastAsked   monotime.Time
 	FirstSYNACK monotime.Time // zero: none yet
 	FirstByte   monotime.Time // zero: none yet
 }
@@ -180,9 +183,12 @@ func (g *Gate) RemovePod(service netip.AddrPort, id uint64) error {
 	defer t.mu.Unlock()
 	p := g.pods.at(index)
 	err := errors.Join(g.unwatchListen(index), g.unlinkPod(names, index))
-	used := atomic.LoadUint64(&p.NewFlows) > 0
+	used, frozen := atomic.LoadUint64(&p.NewFlows) > 0, freezeOf(p) != PodRuns
 	// Generation 0 matches no flow, and the next pod with this index has another generation.
 	*p = gatePod{}
+	if frozen {
+		err = errors.Join(err, g.countFrozen())
+	}
 	t.remove(service, id)
 	t.pool.put(index)
 	if known {
@@ -237,6 +243,7 @@ func (g *Gate) PodCounters(service netip.AddrPort, id uint64) (PodCounters, erro
 		c.PacketsIn += t.Packets[0]
 		c.PacketsOut += t.Packets[1]
 		c.LastPacket = max(c.LastPacket, monotime.Time(t.Last))
+		c.LastAsked = max(c.LastAsked, monotime.Time(t.Asked))
 	}
 	return c, nil
 }

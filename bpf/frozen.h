@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Frozen pods: their processes stand still, and their kernel goes on. It completes handshakes, acknowledges what it has
+ * room for, and answers keepalives. What only the program can answer makes the daemon thaw the pod, and waits for it in
+ * the pod's sockets. */
+#pragma once
+
+#include "parse.h"
+
+/* Whether a client's segment, which track has followed, asks the program something. The kernel alone deals with what carries nothing new: bare ACKs
+ * and keepalives (RFC 1122, 4.2.3.6: at most one byte, before those acknowledged), what was acknowledged before, and the
+ * byte that probes a window in which there is no room (RFC 9293, 3.8.6.1). It ends the connection at a RST, for which
+ * nobody awaits an answer. Whether the segment is genuine does not matter: a pod that runs in vain costs less than a
+ * client that waits in vain. */
+static __always_inline bool asks_program(const struct flow *f, const struct packet *p)
+{
+	if (p->flags & TCP_RST)
+		return false;
+	/* The handshake may be complete, and this node have missed the end of it. */
+	if ((p->flags & TCP_SYN) || f->state == FLOW_HALF_OPEN || !(f->seen & SEEN_SYNACK))
+		return true;
+	if (!p->payload && !(p->flags & TCP_FIN))
+		return false;
+	bool probes = p->payload == 1 && p->seq == f->edge[OUT] && !(p->flags & TCP_FIN);
+	return seq_diff(seq_end(p), f->ack[OUT]) > 0 && !probes;
+}
+
+/* Whether a segment of a pod, or of a front to a pod, carries data or ends what its sender has to say. */
+static __always_inline bool says_something(const struct packet *p)
+{
+	return (p->payload || (p->flags & TCP_FIN)) && !(p->flags & TCP_RST);
+}
+
+/* Whether a pod is frozen, and nothing has asked for it since. */
+static __always_inline bool is_frozen(const struct pod *pod)
+{
+	return *(volatile const enum pod_freeze *)&pod->frozen == POD_FROZEN;
+}
+
+/* Notifies the daemon that a frozen pod on this node is asked something, if that is the first time since it was
+ * frozen. */
+__noinline int thaw_pod(__u32 index, __u32 cause)
+{
+	struct pod *pod = bpf_map_lookup_elem(&pods, &index);
+	bool sent;
+	if (!pod || pod->node ||
+	    __sync_val_compare_and_swap(&pod->frozen, POD_FROZEN, POD_THAWS) != POD_FROZEN)
+		return 0;
+	notify_scope(EVENT_THAW, index, pod->generation, cause, bpf_ktime_get_ns(), true, &sent);
+	if (sent)
+		count(COUNT_THAWS);
+	else /* the next packet tries again */
+		__sync_val_compare_and_swap(&pod->frozen, POD_THAWS, POD_FROZEN);
+	return 0;
+}
+
+/* Notes that a pod is asked something by what is not a segment of a known flow, or does not look like it, and has it
+ * thawed. */
+__noinline int ask_pod(__u32 index)
+{
+	struct traffic *t = bpf_map_lookup_elem(&pod_traffic, &index);
+	struct pod *pod = bpf_map_lookup_elem(&pods, &index);
+	if (t)
+		t->asked = bpf_ktime_get_coarse_ns();
+	if (pod && is_frozen(pod))
+		thaw_pod(index, THAW_CLIENT);
+	return 0;
+}
+
+/* Thaws the frozen pod that sends a segment outside the flows of its service. Its kernel does so when a peer has sent
+ * something: a client at the pod's own address, or a server that the pod is a client of. What it was is not known here,
+ * since packets to such addresses do not pass the gate. */
+static __always_inline void thaw_sender(struct __sk_buff *skb, const struct packet *p)
+{
+	struct addr a;
+	if (p->flags & TCP_RST)
+		return;
+	set_addr(&a, p->saddr);
+	struct pod_device *from = bpf_map_lookup_elem(&pod_devices, &a);
+	if (from && !from->front && from->ifindex == skb->ifindex)
+		thaw_pod(from->pod, THAW_DIRECT);
+}
