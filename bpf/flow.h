@@ -315,8 +315,8 @@ static __always_inline void account(struct flow *f, const struct packet *p, int 
 		if (f->state >= FLOW_ESTABLISHED && t->last != t->now && !(f->seen & SEEN_UNPROVEN))
 			t->last = t->now;
 	}
-	if (t->asked != t->now && (dir == IN ? asks_program(f, p) : says_something(p)))
-		t->asked = t->now;
+	if (t->asked != t->now)
+		note_asked(t, f, p, dir);
 	t->bytes[dir] += p->ip_len;
 	t->packets[dir] += 1;
 }
@@ -326,6 +326,6 @@ static __always_inline void account(struct flow *f, const struct packet *p, int 
 static __always_inline void account_in(struct flow *f, const struct packet *p, const struct pod *pod, int genuine)
 {
 	account(f, p, IN, genuine);
-	if (is_frozen(pod) && asks_program(f, p))
-		thaw_pod(f->pod, THAW_CLIENT);
+	if (is_frozen(pod))
+		thaw_for(f, p);
 }

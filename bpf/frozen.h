@@ -30,6 +30,14 @@ static __always_inline bool says_something(const struct packet *p)
 	return (p->payload || (p->flags & TCP_FIN)) && !(p->flags & TCP_RST);
 }
 
+/* Notes when a segment in direction dir asks the pod's program something, or is something that it says. */
+__noinline int note_asked(struct traffic *t, const struct flow *f, const struct packet *p, __u32 dir)
+{
+	if (t && f && p && (dir == IN ? asks_program(f, p) : says_something(p)))
+		t->asked = t->now;
+	return 0;
+}
+
 /* Whether a pod is frozen, and nothing has asked for it since. */
 static __always_inline bool is_frozen(const struct pod *pod)
 {
@@ -51,6 +59,12 @@ __noinline int thaw_pod(__u32 index, __u32 cause)
 	else /* the next packet tries again */
 		__sync_val_compare_and_swap(&pod->frozen, POD_THAWS, POD_FROZEN);
 	return 0;
+}
+
+/* Has a flow's frozen pod thawed if a client's segment asks its program something. */
+__noinline int thaw_for(const struct flow *f, const struct packet *p)
+{
+	return f && p && asks_program(f, p) ? thaw_pod(f->pod, THAW_CLIENT) : 0;
 }
 
 /* Notes that a pod is asked something by what is not a segment of a known flow, or does not look like it, and has it
