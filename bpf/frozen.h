@@ -6,11 +6,11 @@
 
 #include "parse.h"
 
-/* Whether a client's segment, which track has followed, asks the program something. The kernel alone deals with what carries nothing new: bare ACKs
- * and keepalives (RFC 1122, 4.2.3.6: at most one byte, before those acknowledged), what was acknowledged before, and the
- * byte that probes a window in which there is no room (RFC 9293, 3.8.6.1). It ends the connection at a RST, for which
- * nobody awaits an answer. Whether the segment is genuine does not matter: a pod that runs in vain costs less than a
- * client that waits in vain. */
+/* Whether a client's segment, which track has followed, asks the program something. The kernel alone deals with what
+ * carries nothing new: bare ACKs and keepalives (RFC 1122, 4.2.3.6: at most one byte, before those acknowledged), what
+ * was acknowledged before, and the byte that probes a window in which there is no room (RFC 9293, 3.8.6.1). It ends the
+ * connection at a RST, for which nobody awaits an answer. Whether the segment is genuine does not matter: a pod that
+ * runs in vain costs less than a client that waits in vain. */
 static __always_inline bool asks_program(const struct flow *f, const struct packet *p)
 {
 	if (p->flags & TCP_RST)

@@ -50,8 +50,8 @@ const (
 // to freeze the pod misses nothing, for later packets send EventThaw. That takes a grace period of RCU, usually some
 // 10 ms.
 //
-// For a pod that is frozen already, SetFrozen(true) changes nothing: a thaw that is due stays due. A pod on another node
-// is only avoided by new flows: its home node's gate sends the event.
+// For a pod that is frozen already, SetFrozen(true) changes nothing: a thaw that is due stays due. A pod on another
+// node is only avoided by new flows: its home node's gate sends the event.
 func (g *Gate) SetFrozen(service netip.AddrPort, id uint64, frozen bool) error {
 	if err := g.setFrozen(service, id, frozen); err != nil || !frozen {
 		return err
