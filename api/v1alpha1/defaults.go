@@ -103,6 +103,7 @@ func Default(s *WangellService) {
 	setDefault(&s.Namespace, DefaultNamespace)
 	spec := &s.Spec
 	setDefault(&spec.TargetPort, spec.Port)
+	setDefault(&spec.IdleTimeout, spec.stopAfter())
 	setDefault(&spec.IdleTimeout, DefaultIdleTimeout)
 	setDefault(&spec.WakeTimeout, DefaultWakeTimeout)
 	if p := spec.ImagePull; p != nil {

@@ -10,6 +10,7 @@ import (
 	_ "time/tzdata" // the image has no time zones
 
 	"github.com/robfig/cron/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // maxPeriods bounds Sleep.Schedule.
@@ -26,6 +27,23 @@ type Sleep struct {
 	// from the gaps between its uses so far. While these are too few or too different, idleTimeout counts. Default: false.
 	// +optional
 	Predict bool `json:"predict,omitempty"`
+	// FreezeAfter is the time without a packet after which the service's pods are frozen, 1s-8760h: their processes keep
+	// their memory and connections, and run on when a packet needs an answer. It must be less than stopAfter. Default:
+	// pods are not frozen. One machine only.
+	// +optional
+	FreezeAfter *metav1.Duration `json:"freezeAfter,omitempty"`
+	// FreezeWhenBusy freezes pods even if they use the CPU although nobody sends them anything. Default: false, because
+	// such pods work in the background. One machine only.
+	// +optional
+	FreezeWhenBusy bool `json:"freezeWhenBusy,omitempty"`
+	// Reclaim moves the memory of frozen pods to the machine's swap, if it has one. Default: true. One
+	// machine only.
+	// +optional
+	Reclaim *bool `json:"reclaim,omitempty"`
+	// StopAfter is the time without a packet after which the service sleeps without a pod, 1s-8760h. It is another way to
+	// write idleTimeout, which must not differ. Default: idleTimeout. One machine only.
+	// +optional
+	StopAfter *metav1.Duration `json:"stopAfter,omitempty"`
 }
 
 // WarmPeriod is a period that comes again and again. Its times are cron expressions of five fields: minute, hour, day

@@ -461,7 +461,7 @@ type WangellServiceStatus struct {
 	// +optional
 	// +kubebuilder:default=0
 	Replicas int32 `json:"replicas"`
-	// State is the state of the service: Cold, Waking, Warm, Stopping or Failed.
+	// State is the state of the service: Cold, Waking, Warm, Frozen, Stopping or Failed.
 	// +optional
 	State string `json:"state,omitempty"`
 	// Message explains the state where that helps.

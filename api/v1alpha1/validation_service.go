@@ -48,6 +48,7 @@ func ValidateCluster(s *WangellService) ValidationErrors {
 		errs.add(specPath.Child("hostPort"), "remove it; the Service has a node port",
 			"is not available on Kubernetes: only on one machine")
 	}
+	errs.noFreezing(spec.Sleep)
 	if t := spec.Template; t != nil && t.Spec.RuntimeClassName != nil && spec.PullsLazily() {
 		errs.add(specPath.Child("imagePull", "mode"), "write mode: Full, or leave runtimeClassName out",
 			"is Lazy, which needs the RuntimeClass %s, but the template has %s", LazyRuntime, *t.Spec.RuntimeClassName)
@@ -64,6 +65,7 @@ func ValidateCluster(s *WangellService) ValidationErrors {
 
 func (e *ValidationErrors) spec(s *WangellServiceSpec) {
 	e.clusterOnly(s)
+	e.freezing(s)
 	if s.Template == nil {
 		e.image(s.Image)
 	}

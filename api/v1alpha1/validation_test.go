@@ -46,6 +46,9 @@ func TestValidateAcceptsEveryField(t *testing.T) {
 		`{init: false, stopSignal: SIGRTMIN+3}`,
 		`{init: true, stopSignal: "15"}`,
 		`balancing: {level: Connection, localityPreference: Local}`,
+		`sleep: {freezeAfter: 5s, stopAfter: 30m, reclaim: false, freezeWhenBusy: true}`,
+		`{idleTimeout: 1800, sleep: {freezeAfter: 29m59s, stopAfter: 30m}}`,
+		`sleep: {freezeAfter: 299s}`,
 		`{scaling: {target: 5, metric: requests}, balancing: {level: Request}}`,
 		`balancing: {level: Request, protocol: HTTP2, clientIdleTimeout: 60, maxRequestsPerPod: 10000, warmup: 3600}`,
 	} {
@@ -65,6 +68,14 @@ func TestValidateRefusesWhatCannotWork(t *testing.T) {
 		{`hostPort: 65536`, "spec.hostPort: want a number from 1 to 65535, got 65536: write hostPort: 8080"},
 		{`targetPort: -1`, "spec.targetPort: want a number from 1 to 65535, got -1: write targetPort: 8080"},
 		{`idleTimeout: 31536001`, "spec.idleTimeout: want a number from 1 to 31536000, got 31536001: write idleTimeout: 300"},
+		{`sleep: {freezeAfter: 0s}`,
+			"spec.sleep.freezeAfter: want whole seconds from 1s to 8760h, got 0s: write freezeAfter: 5s"},
+		{`sleep: {stopAfter: 8761h}`, "spec.sleep.stopAfter: want whole seconds from 1s to 8760h, got 8761h0m0s: write"},
+		{`{idleTimeout: 60, sleep: {stopAfter: 2m}}`,
+			"spec.sleep.stopAfter: 2m0s differs from idleTimeout, 60 seconds, which means the same: write one of the two"},
+		{`sleep: {freezeAfter: 5m}`, "spec.sleep.freezeAfter: the service would be stopped after 5m, before its pods are " +
+			"frozen: write stopAfter: 10m, for example, or a shorter freezeAfter"},
+		{`sleep: {freezeAfter: 5m, stopAfter: 60s}`, "spec.sleep.freezeAfter: the service would be stopped after 1m"},
 		{`wakeTimeout: 3601`, "spec.wakeTimeout: want a number from 1 to 3600"},
 		{`maxParked: 4097`, "spec.maxParked: want a number from 1 to 4096"},
 		{`maxParkedPerSource: -3`, "spec.maxParkedPerSource: want a number from 1 to 4096"},
@@ -214,6 +225,8 @@ func TestValidateClusterRefusesWhatCannotWork(t *testing.T) {
 			""},
 		{`{image: "", template: {spec: {containers: [{name: a, image: b}]}}}`, ""},
 		{`image: ""`, "spec.image: missing"},
+		{`sleep: {freezeAfter: 5s}`,
+			"spec.sleep.freezeAfter: is not available on Kubernetes: only on one machine: remove it"},
 		{`port: 0`, "spec.port: missing"},
 		{`idleTimeout: -1`, "spec.idleTimeout: want a number"},
 		{`{template: {spec: {containers: [{name: a}]}}}`,
@@ -300,6 +313,11 @@ func TestDefaultFillsWhatIsLeftOut(t *testing.T) {
 		if got := *whole.Spec.TerminationGracePeriodSeconds; got != want {
 			t.Errorf("template with %d s: service has %d s, want %d s", grace, got, want)
 		}
+	}
+	stops := service(t, "sleep: {stopAfter: 30m}")
+	v1alpha1.Default(stops)
+	if stops.Spec.IdleTimeout != 1800 || len(v1alpha1.Validate(stops)) > 0 {
+		t.Errorf("stopAfter 30m: idleTimeout is %d, %v", stops.Spec.IdleTimeout, v1alpha1.Validate(stops))
 	}
 	// Fields that are set stay.
 	given := service(t, `{targetPort: 1, idleTimeout: 2, wakeTimeout: 3, maxParkedPerSource: 4,

@@ -76,8 +76,8 @@ func (c *Controller) ask(ctx context.Context, key runtime.Key, event func(*servi
 // that failed is tried again at once. If its wake fails, or a user puts it to sleep meanwhile, the error says so.
 func (c *Controller) Wake(ctx context.Context, key runtime.Key) error {
 	return c.ask(ctx, key, func(s *service) lifecycle.Event {
-		if s.machine.Serving() > 0 && s.machine.State() == lifecycle.Warm {
-			return nil
+		if s.machine.Serving() > 0 && (s.machine.State() == lifecycle.Warm || s.machine.State() == lifecycle.Frozen) {
+			return lifecycle.ThawAsked{}
 		}
 		return lifecycle.Scale{N: max(s.machine.Desired(), 1), Why: "asked for by a user"}
 	}, func(s *service) (bool, error) {

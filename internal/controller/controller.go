@@ -183,6 +183,9 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 		loop: c.loop, workers: c.workers, table: e.table, meter: meter, log: cfg.Log, deliver: e.step,
 		following: map[*service]bool{},
 	}
+	e.freezer = &freezer{
+		loop: c.loop, workers: c.workers, table: e.table, daemons: e.daemons, meter: meter, deliver: e.step,
+	}
 	nodes := &nodes{
 		loop: c.loop, table: e.table, daemons: e.daemons, cluster: cluster, deliver: e.step,
 		byName: map[string]*node{}, newcomers: map[uint64]bool{}, gathering: cfg.AwaitServices,

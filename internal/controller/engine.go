@@ -26,6 +26,7 @@ type engine struct {
 	publisher *publisher
 	runner    *runner
 	scaler    *autoscaler
+	freezer   *freezer
 	images    *preparer
 	prefetch  *prefetcher // nil on one machine
 	wakes     *wakes
@@ -58,6 +59,7 @@ func (e *engine) step(s *service, ev lifecycle.Event) {
 		if after == lifecycle.Cold {
 			e.keepHistory(s)
 		}
+		s.spent.enter(after, monotime.Now())
 		e.events.emit(Event{Time: time.Now(), Kind: EventState, Service: s.key, State: after.String()})
 	}
 	e.changed.check(s)
@@ -94,6 +96,8 @@ func (e *engine) do(s *service, a lifecycle.Action) {
 		}
 	case lifecycle.StopPod:
 		e.runner.stop(s.pod(a.Ref), a.Grace)
+	case lifecycle.FreezePods:
+		e.freezer.send(s, a)
 	case lifecycle.ArmTimer:
 		e.due.set(s, a.At)
 	case lifecycle.Record:
@@ -118,6 +122,7 @@ func (e *engine) add(w *wanted) (s *service, taken bool) {
 	s.foresight.unsure = w.history != ""
 	s.machine = lifecycle.New(s.lifecycle(e.cluster != nil), e.newGeneration())
 	s.sleep, s.pressures = newSleep(monotime.Now()), e.pressures
+	s.spent.since = monotime.Now()
 	s.resolved.set(&w.spec.Spec, w.digests)
 	taken = e.evict(w.addr)
 	e.table.services[w.key] = s

@@ -40,6 +40,7 @@ type fakeDaemon struct {
 	infos        []wire.NodeInfo   // the same
 	withTags     bool              // the message carried what is known of tags
 	tagKeys      *wire.TagKeys     // as last received
+	freezes      []*wire.Freeze    // as received
 	stuck        chan struct{}     // if set: Backends are not handled before it is closed
 	images       []*wire.Images    // as received, in this session and earlier ones
 	holders      []*wire.Holders   // likewise
@@ -93,6 +94,8 @@ func (d *fakeDaemon) receive(m wire.Message) {
 		if _, has := d.table[m.To]; !has {
 			d.moved = append(d.moved, m)
 		}
+	case *wire.Freeze:
+		d.freezes = append(d.freezes, m)
 	case *wire.Refuse:
 		d.refused[m.Service] = append(d.refused[m.Service], m.Reason)
 	case *wire.Backends:

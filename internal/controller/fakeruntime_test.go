@@ -90,6 +90,7 @@ func (r *fakeRuntime) add(s *v1alpha1.WangellService) runtime.Pod {
 	p := runtime.Pod{
 		ID: fmt.Sprintf("%s-%d", s.Name, r.n), Service: runtime.KeyOf(s), SpecHash: v1alpha1.Hash(&s.Spec),
 		Addr: netip.AddrFrom4([4]byte{10, 46, 128, byte(r.n)}), Netns: fmt.Sprintf("/ns/%d", r.n), Started: monotime.Now(),
+		Cgroup: fmt.Sprintf("/test/%d", r.n),
 	}
 	r.pods[p.ID] = p
 	r.started = append(r.started, p.ID)

@@ -4,6 +4,7 @@ package controller
 
 import (
 	"math"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -44,6 +45,12 @@ var (
 		"Time of the last packet, by service that has been used.", "namespace", "service")
 	descAsleep = desc("wangell_service_asleep_seconds_total",
 		"Time without a pod, by service that has been used.", "namespace", "service")
+	descInState = desc("wangell_service_state_seconds_total",
+		"Time in each state since the controller began to lead, by service that has been used.",
+		"namespace", "service", "state")
+	descFrozen = desc("wangell_service_frozen_bytes",
+		"Memory of frozen pods, in RAM (resident) and in swap (swapped), by service that has any.",
+		"namespace", "service", "where")
 	descSavedCPU = desc("wangell_service_saved_cpu_core_seconds_total",
 		"What one pod would have requested of CPU while the service was asleep.", "namespace", "service")
 	descSavedMemory = desc("wangell_service_saved_memory_byte_seconds_total",
@@ -73,6 +80,7 @@ func (m collector) Describe(ch chan<- *prometheus.Desc) {
 		descServices, descPods, descByState, descDesired, descDaemons, descStarting, descOpen, descFlows, descBytes,
 		descRequests, descOpenRequests, descLatest, descAsleep, descSavedCPU, descSavedMemory, descDropped, descMessages,
 		descRepeats, descLayer, descPeriods, descThrottled,
+		descInState, descFrozen,
 	} {
 		ch <- d
 	}
@@ -109,6 +117,8 @@ type usedService struct {
 	latest  float64 // seconds since the epoch
 	saved   savings
 	answers []podAnswers // if requests are balanced
+	states  map[lifecycle.State]time.Duration
+	frozen  *[2]uint64 // bytes of frozen pods in RAM and in swap; nil if there are none
 }
 
 // podAnswers are the requests of a pod; without a name, those that have none.
@@ -146,7 +156,14 @@ func (e *engine) snapshot() snapshot {
 			st := s.status()
 			latest := float64(st.Service.Status.LatestRequest.UnixMilli()) / 1000
 			saved := s.sleep.until(monotime.Now(), requestsOf(&s.spec.Spec))
-			n.used = append(n.used, usedService{s.key, st.Traffic, latest, saved, s.answersByPod()})
+			u := usedService{
+				key: s.key, traffic: st.Traffic, latest: latest, saved: saved, answers: s.answersByPod(),
+				states: s.spent.until(monotime.Now()),
+			}
+			if resident, swapped, any := s.frozenBytes(); any {
+				u.frozen = &[2]uint64{resident, swapped}
+			}
+			n.used = append(n.used, u)
 		}
 	}
 	return n
@@ -194,6 +211,13 @@ func (m collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		gauge(ch, descLatest, u.latest, namespace, name)
 		count(ch, descAsleep, u.saved.asleep.Seconds(), namespace, name)
+		for state, d := range u.states {
+			count(ch, descInState, d.Seconds(), namespace, name, state.String())
+		}
+		if u.frozen != nil {
+			gauge(ch, descFrozen, float64(u.frozen[0]), namespace, name, "resident")
+			gauge(ch, descFrozen, float64(u.frozen[1]), namespace, name, "swapped")
+		}
 		if v := u.saved.cpu; !math.IsNaN(v) {
 			count(ch, descSavedCPU, v, namespace, name)
 		}

@@ -53,6 +53,7 @@ wangell_service_open_flows{namespace="default",service="a"} 2
 # TYPE wangell_services gauge
 wangell_services{state="Cold"} 1
 wangell_services{state="Failed"} 0
+wangell_services{state="Frozen"} 0
 wangell_services{state="Stopping"} 0
 wangell_services{state="Waking"} 0
 wangell_services{state="Warm"} 1

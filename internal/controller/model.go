@@ -38,6 +38,7 @@ type pod struct {
 
 	stats wire.PodStats
 	usage consumption
+	still stillness
 	layer layer // on one machine
 	// throttle is how its CPU limits have slowed it down; on one machine.
 	throttle throttle
@@ -60,6 +61,7 @@ type service struct {
 
 	sleep      sleep         // how long it has slept
 	foresight  foresight     // when it is to have a pod although nobody asks
+	spent      spent         // in which states it was, and for how long
 	traffic    Traffic       // of all its pods, including those that are gone
 	answers    answers       // requests that have no pod
 	lastPacket monotime.Time // of all its pods

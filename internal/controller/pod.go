@@ -37,8 +37,13 @@ func wireID(id string) uint64 {
 }
 
 func (p *pod) status() PodStatus {
+	state := p.state().String()
+	frozen := p.still.status()
+	if frozen != nil && p.state() == lifecycle.PodServing {
+		state = "frozen"
+	}
 	return PodStatus{
-		ID: p.rt.ID, Addr: p.rt.Addr, Node: p.node, State: p.state().String(), Started: p.rt.Started.Wall(),
+		ID: p.rt.ID, Addr: p.rt.Addr, Node: p.node, State: state, Started: p.rt.Started.Wall(), Frozen: frozen,
 		Traffic: Traffic{
 			OpenFlows: p.stats.OpenFlows, NewFlows: p.stats.NewFlows, BytesIn: p.stats.BytesIn, BytesOut: p.stats.BytesOut,
 			Requests: p.answers.sum.Started, OpenRequests: p.answers.open(),

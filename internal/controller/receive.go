@@ -89,8 +89,12 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 		if s := e.table.byAddr[m.Service]; s != nil && e.held[s.key] == 0 { // the daemon repeats it
 			now := monotime.Now()
 			if ev, ok := s.noteIdle(from.Node, idleNode{at: now, lastPacket: m.LastPacket}, now); ok {
-				e.step(s, ev)
+				e.freezer.idle(s, ev)
 			}
+		}
+	case *wire.Frozen:
+		if p := r.findAtHome(from, m.Service, m.PodID); p != nil {
+			e.freezer.report(p, m)
 		}
 	case *wire.Denied:
 		if s := e.table.byAddr[m.Service]; s != nil {
@@ -177,10 +181,12 @@ func (r *receiver) stats(from wire.Peer, st wire.PodStats) {
 		return
 	}
 	p.service.addStats(p, st)
-	if p.service.machine.State() == lifecycle.Warm { // the last packets of pods that are being stopped are no use
+	// The last packets of pods that are being stopped are no use.
+	if s := p.service.machine.State(); s == lifecycle.Warm || s == lifecycle.Frozen {
 		r.engine.used(p.service, false)
 	}
-	r.engine.step(p.service, lifecycle.FlowsSeen{Ref: p.ref, Open: st.OpenFlows})
+	r.engine.freezer.used(p)
+	r.engine.step(p.service, lifecycle.FlowsSeen{Ref: p.ref, Open: st.OpenFlows, LastPacket: st.LastPacket})
 }
 
 // podReport passes what a node's daemon has observed on to the cluster.

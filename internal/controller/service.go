@@ -86,6 +86,7 @@ func (s *service) status() Status {
 	st.Traffic.Denied, st.Lost = s.denied.total(), s.lost()
 	st.Traffic.OpenRequests = s.answers.open()
 	st.Slept = s.sleep.status(requestsOf(&s.spec.Spec))
+	st.NotFrozen = s.machine.NotFrozen()
 	if s.lastWake != nil {
 		w := *s.lastWake
 		st.LastWake = &w

@@ -53,10 +53,12 @@ type PodStatus struct {
 	Addr netip.Addr `json:"address,omitzero"`
 	// Node is the home node; empty while the pod has no network.
 	Node string `json:"node,omitempty"`
-	// State is the name of a lifecycle.PodState.
+	// State is the name of a lifecycle.PodState, or frozen for one that serves and is frozen.
 	State   string    `json:"state"`
 	Started time.Time `json:"started,omitzero"`
 	Traffic Traffic   `json:"traffic"`
+	// Frozen is set while the pod is frozen.
+	Frozen *FrozenStatus `json:"frozen,omitempty"`
 }
 
 // Status is the status of a service.
@@ -95,6 +97,8 @@ type Status struct {
 	LastWake *lifecycle.Waterfall `json:"lastWake,omitempty"`
 	// Traffic is that of all pods since the controller started, and of adopted ones since they did.
 	Traffic Traffic `json:"traffic"`
+	// NotFrozen says why the pods run although the service is idle for freezeAfter; empty if that is not the case.
+	NotFrozen string `json:"notFrozen,omitempty"`
 	// Slept is how long it has slept since the controller began to lead, and what that saved.
 	Slept Slept `json:"slept,omitzero"`
 }

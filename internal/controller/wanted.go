@@ -88,6 +88,7 @@ func (w *wanted) entry() wire.Service {
 		Addr: w.addr, Name: string(w.key), IdleSeconds: w.idleSeconds(),
 		MaxParked: uint16(s.MaxParked), MaxParkedPerSource: uint16(s.MaxParkedPerSource),
 	}
+	e.FreezeSeconds = uint32(w.freezeAfter() / time.Second)
 	if w.announce {
 		e.Flags |= wire.FlagAnnounce
 	}
@@ -156,7 +157,9 @@ func (w *wanted) lifecycle(rolls bool) lifecycle.Spec {
 	spec := lifecycle.Spec{
 		Name: string(w.key), Port: uint16(s.TargetPort),
 		WakeTimeout: time.Duration(s.WakeTimeout) * time.Second, Grace: w.grace(),
-		Min: int(s.MinReplicas), Max: int(s.MaxReplicas),
+		IdleTimeout: time.Duration(w.idleSeconds()) * time.Second, FreezeAfter: w.freezeAfter(),
+		FreezeWhenBusy: s.Sleep != nil && s.Sleep.FreezeWhenBusy,
+		Min:            int(s.MinReplicas), Max: int(s.MaxReplicas),
 		Single: s.Strategy() == v1alpha1.UpdateRecreate, Volume: s.SharedVolume(),
 	}
 	spec.Rolls = rolls && !spec.Single

@@ -53,6 +53,19 @@ type Record struct {
 	News []Phase
 }
 
+// FreezePods freezes pods, and thaws all others of the service. The daemons answer with a FrozenSeen for each pod.
+type FreezePods struct {
+	// Seq increases with every FreezePods of the service.
+	Seq  uint64
+	Pods []FrozenPod
+}
+
+// FrozenPod is a pod that is to be frozen, unless it has had a packet since LastPacket.
+type FrozenPod struct {
+	Ref        Ref
+	LastPacket monotime.Time
+}
+
 // Severity is the severity of a Report.
 type Severity uint8
 
@@ -73,6 +86,7 @@ func (StartPod) action()        {}
 func (PublishBackends) action() {}
 func (RefuseParked) action()    {}
 func (StopPod) action()         {}
+func (FreezePods) action()      {}
 func (ArmTimer) action()        {}
 func (Record) action()          {}
 func (Report) action()          {}

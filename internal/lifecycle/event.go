@@ -14,9 +14,10 @@ const (
 	Warm                  // at least one pod serves
 	Stopping              // all pods are being drained, then stopped
 	Failed                // the last wake failed; no pod
+	Frozen                // Warm, and all pods are frozen
 )
 
-var stateNames = [...]string{"Cold", "Waking", "Warm", "Stopping", "Failed"}
+var stateNames = [...]string{"Cold", "Waking", "Warm", "Stopping", "Failed", "Frozen"}
 
 // String returns the state's name as it appears in a manifest's status.
 func (s State) String() string {
@@ -27,7 +28,7 @@ func (s State) String() string {
 }
 
 // States returns all states.
-func States() []State { return []State{Cold, Waking, Warm, Stopping, Failed} }
+func States() []State { return []State{Cold, Waking, Warm, Frozen, Stopping, Failed} }
 
 // PodState is the state of a pod as users and daemons see it. The first three direct what a daemon does with the pod,
 // and have the values of wire.PodState.
@@ -128,12 +129,28 @@ type Exited struct {
 	Detail string // why it ended, as far as that is known, and the end of the process's output
 }
 
-// IdleSeen reports that no node with a pod of the service has seen a packet for the idle timeout.
+// IdleSeen reports that no node with a pod of the service has seen a packet for the idle timeout, or for FreezeAfter.
 type IdleSeen struct {
 	LastPacket monotime.Time
 	// Of is the time of the last packet of each pod, by its own node's clock. LastPacket stands for missing pods.
 	Of map[Ref]monotime.Time
+	// Cores is the use of CPU by each pod since its last packet, in cores, as far as it is known.
+	Cores map[Ref]float64
 }
+
+// FrozenSeen reports that a daemon has frozen or thawed a pod, or found it frozen, or could not freeze it.
+type FrozenSeen struct {
+	Ref    Ref
+	Seq    uint64 // of the FreezePods that it answers; 0 if the pod was found frozen
+	Frozen bool
+	At     monotime.Time
+	// LastPacket is the last packet of the pod, as far as it is known.
+	LastPacket monotime.Time
+	Reason     string // why it was not frozen; empty if a packet thawed it, or it was to be thawed
+}
+
+// ThawAsked asks for the program of a service whose pods may be frozen: a command needs it.
+type ThawAsked struct{}
 
 // Quiet reports that no gate gives the pod new flows any more, now that all have the backends of Generation.
 type Quiet struct {
@@ -143,10 +160,11 @@ type Quiet struct {
 	OpenFlows  uint32
 }
 
-// FlowsSeen reports the number of open flows of a pod.
+// FlowsSeen reports the number of open flows of a pod, and its last packet.
 type FlowsSeen struct {
-	Ref  Ref
-	Open uint32
+	Ref        Ref
+	Open       uint32
+	LastPacket monotime.Time // zero if it had none
 }
 
 // StopDone reports that StopPod has succeeded and nothing of the pod remains.
@@ -228,3 +246,5 @@ func (Away) event()         {}
 func (Back) event()         {}
 func (Rejoined) event()     {}
 func (Timer) event()        {}
+func (FrozenSeen) event()   {}
+func (ThawAsked) event()    {}

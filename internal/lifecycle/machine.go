@@ -30,6 +30,7 @@ type Machine struct {
 	published published
 	start     start
 	sleep     sleep
+	freeze    freezing
 	next      next
 	backoff   failures
 	surplusAt monotime.Time // when excess pods are removed; zero if there are none
@@ -79,11 +80,16 @@ type failures struct {
 // New returns the machine of a cold service. Its generations are above the given one, which should be higher than any
 // that an earlier machine of the same service has published.
 func New(spec Spec, generation uint64) *Machine {
-	return &Machine{spec: spec, published: published{generation: generation}}
+	return &Machine{spec: spec, published: published{generation: generation}, freeze: freezing{seq: generation}}
 }
 
 // State returns the service's state.
-func (m *Machine) State() State { return m.state }
+func (m *Machine) State() State {
+	if m.state == Warm && m.allFrozen() {
+		return Frozen
+	}
+	return m.state
+}
 
 // Message explains the state where it needs an explanation, such as the reason for Failed; else it is empty.
 func (m *Machine) Message() string { return m.message }
@@ -303,6 +309,9 @@ func (m *Machine) nextDeadline(now monotime.Time) monotime.Time {
 		return first
 	}
 	at(m.surplusAt)
+	if m.state == Warm && m.allFrozen() {
+		at(m.freeze.stopAt)
+	}
 	if m.clientsWait() {
 		at(m.start.deadline)
 	}

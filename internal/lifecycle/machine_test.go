@@ -44,6 +44,12 @@ func words(actions []Action) string {
 			out = append(out, "refuse: "+a.Reason)
 		case StopPod:
 			out = append(out, fmt.Sprintf("stop %d %s", a.Ref, a.Grace))
+		case FreezePods:
+			s := fmt.Sprintf("freeze %d", a.Seq)
+			for _, p := range a.Pods {
+				s += fmt.Sprintf(" %d since %s", p.Ref, since(p.LastPacket))
+			}
+			out = append(out, s)
 		case ArmTimer:
 			out = append(out, "timer "+since(a.At))
 		case Report:
@@ -185,7 +191,7 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 		"warm: asked again":       {toWarm, []did{{1, WakeAsked{Parked: 1}, Warm, "publish 3 1:serving"}}},
 		"warm: daemon came back":  {toWarm, []did{{1, Rejoined{}, Warm, "publish 3 1:serving"}}},
 		"warm: listens once more": {toWarm, []did{{1, Listening{1, at(1)}, Warm, ""}}},
-		"warm: a flow count":      {toWarm, []did{{1, FlowsSeen{1, 0}, Warm, ""}}},
+		"warm: a flow count":      {toWarm, []did{{1, FlowsSeen{Ref: 1, Open: 0}, Warm, ""}}},
 		"warm: a stale Quiet":     {toWarm, []did{{1, Quiet{1, 2, at(0), 0}, Warm, ""}}},
 		"warm: restart": {toWarm, []did{
 			{10, RestartAsked{}, Warm, "start 2 | timer 16m10s | " +
@@ -257,10 +263,10 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 		"sleep: no gate answers": {toSlept, []did{{10, Timer{}, Stopping, "stop 1 30s | timer never"}}},
 
 		"update: flows end": {toSwitched, []did{
-			{10.3, FlowsSeen{1, 0}, Warm, ""}, // may be older than the drain
+			{10.3, FlowsSeen{Ref: 1, Open: 0}, Warm, ""}, // may be older than the drain
 			{10.3, Quiet{1, 4, at(10), 2}, Warm, ""},
-			{11, FlowsSeen{1, 1}, Warm, ""},
-			{12, FlowsSeen{1, 0}, Warm, "stop 1 30s | timer never"},
+			{11, FlowsSeen{Ref: 1, Open: 1}, Warm, ""},
+			{12, FlowsSeen{Ref: 1, Open: 0}, Warm, "stop 1 30s | timer never"},
 			{13, StopDone{1}, Warm, "publish 5 2:serving"}}},
 		"update: no flows": {toSwitched, []did{{10.3, Quiet{1, 4, at(10), 0}, Warm, "stop 1 30s | " +
 			"timer never"}}},

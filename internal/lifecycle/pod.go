@@ -51,6 +51,7 @@ const (
 	podAway                          // the daemon on its home node is silent
 	podProbed                        // it listens, and its readinessProbe has not succeeded since then
 	podDeaf                          // it served, and does not listen any more
+	podFrozen                        // its processes are frozen
 	podHurried                       // drained: it is stopped without waiting for its open flows, as its successor waits
 )
 

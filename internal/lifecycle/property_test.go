@@ -22,6 +22,7 @@ type world struct {
 	now      monotime.Time
 	armed    monotime.Time
 	gen      uint64
+	freeze   uint64
 	lastRef  Ref
 	view     []Backend
 	sharing  int
@@ -47,6 +48,9 @@ var specs = []Spec{
 
 func newWorld(t *testing.T, choice byte) *world {
 	spec := specs[int(choice)%len(specs)]
+	if choice >= 128 {
+		spec.FreezeAfter, spec.IdleTimeout = 5*time.Second, time.Minute
+	}
 	spec.Name, spec.Port, spec.WakeTimeout, spec.Grace = testSpec.Name, testSpec.Port, testSpec.WakeTimeout, testSpec.Grace
 	return &world{t: t, m: New(spec, 1000), now: t0, gen: 1000, spec: spec,
 		starting: map[Ref]bool{}, live: map[Ref]bool{}, stopped: map[Ref]bool{}, others: map[Ref]bool{}}
@@ -121,6 +125,9 @@ func (w *world) step(ev Event) {
 	if w.m.State() == Warm && w.m.count((*pod).serves) == 0 {
 		w.fatal("warm, and no pod serves")
 	}
+	if s := w.m.State(); s == Frozen && w.m.count((*pod).starts) > 0 {
+		w.fatal("frozen, and pods start")
+	}
 	if w.m.State() == Waking && w.m.count((*pod).serves) > 0 {
 		w.fatal("waking, and a pod serves")
 	}
@@ -171,6 +178,16 @@ func (w *world) apply(a Action) {
 		delete(w.live, a.Ref)
 	case ArmTimer:
 		w.armed = a.At
+	case FreezePods:
+		if a.Seq <= w.freeze {
+			w.fatal("decision %d after %d", a.Seq, w.freeze)
+		}
+		w.freeze = a.Seq
+		for _, p := range a.Pods {
+			if !w.live[p.Ref] {
+				w.fatal("pod %d is frozen, and does not live", p.Ref)
+			}
+		}
 	}
 }
 
@@ -178,7 +195,7 @@ func (w *world) apply(a Action) {
 func (w *world) chaos(kind, arg byte) Event {
 	ref := Ref(max(0, int(w.lastRef)+1-int(arg%6)))
 	recent := w.now.Add(-time.Duration(arg) * time.Second)
-	switch kind % 30 {
+	switch kind % 33 {
 	case 0, 1, 2:
 		return WakeAsked{Parked: uint32(arg), SYNSeen: w.now}
 	case 3:
@@ -200,7 +217,7 @@ func (w *world) chaos(kind, arg byte) Event {
 	case 14:
 		return Quiet{ref, w.gen - uint64(arg%3), recent, uint32(arg % 5 / 4)}
 	case 15:
-		return FlowsSeen{ref, uint32(arg % 2)}
+		return FlowsSeen{ref, uint32(arg % 2), recent}
 	case 16:
 		return StopDone{ref}
 	case 17:
@@ -231,6 +248,10 @@ func (w *world) chaos(kind, arg byte) Event {
 		return Unready{ref, recent, "no", arg%4 == 0}
 	case 28:
 		return Deaf{ref}
+	case 29, 30:
+		return FrozenSeen{Ref: ref, Seq: w.freeze - uint64(arg%2), Frozen: arg%3 > 0, At: w.now, LastPacket: recent}
+	case 31:
+		return ThawAsked{}
 	default:
 		return Timer{Rolling: arg%2 == 0}
 	}

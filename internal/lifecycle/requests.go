@@ -71,6 +71,9 @@ func (t *transition) scale(e Scale) {
 		return
 	}
 	n := t.spec.clamp(e.N)
+	if n > t.desired {
+		t.thaw()
+	}
 	switch t.state {
 	case Cold, Failed:
 		t.scaleFromZero(n, scaledTo(n, e.Why))
@@ -101,6 +104,7 @@ func (t *transition) specChanged(e SpecChanged) {
 	if e.Restart {
 		t.restart("the manifest changed")
 	}
+	t.refreeze()
 	if t.state == Waking || t.state == Warm {
 		if n := t.spec.clamp(t.desired); n != t.desired {
 			t.resize(n, "the manifest changed its limits")

@@ -31,7 +31,8 @@ var (
 		did{1.1, NetworkReady{2}, Warm, "publish 3 1:serving 2:starting"},
 		did{1.2, Listening{2, at(1.2)}, Warm, "publish 4 1:serving 2:serving | info: 2 pods serve"},
 		did{1.3, Listening{3, at(1.3)}, Warm, "publish 5 1:serving 2:serving 3:serving | timer never | info: 3 pods serve"},
-		did{2, FlowsSeen{1, 5}, Warm, ""}, did{2, FlowsSeen{2, 1}, Warm, ""}, did{2, FlowsSeen{3, 9}, Warm, ""})
+		did{2, FlowsSeen{Ref: 1, Open: 5}, Warm, ""}, did{2, FlowsSeen{Ref: 2, Open: 1}, Warm, ""},
+		did{2, FlowsSeen{Ref: 3, Open: 9}, Warm, ""})
 	toAllDrain = append(toThree[:len(toThree):len(toThree)],
 		did{300, IdleSeen{LastPacket: at(5), Of: map[Ref]monotime.Time{2: at(4)}}, Stopping, "publish 6 1:draining " +
 			"2:draining 3:draining | timer 5m5s"})
@@ -45,16 +46,16 @@ func TestServiceWithSeveralPodsStepsThroughItsStates(t *testing.T) {
 		"scale in: the fewest flows": {upTo4, toThree, []did{
 			{3, Scale{2, "less load"}, Warm, "publish 6 1:serving 2:draining 3:serving | timer 13s | " +
 				"info: scaled from 3 to 2: less load"},
-			{3.1, FlowsSeen{2, 0}, Warm, ""}, // may be older than the drain
+			{3.1, FlowsSeen{Ref: 2, Open: 0}, Warm, ""}, // may be older than the drain
 			{3.2, Quiet{2, 6, at(3), 1}, Warm, ""},
-			{4, FlowsSeen{2, 0}, Warm, "stop 2 30s | timer never"},
+			{4, FlowsSeen{Ref: 2, Open: 0}, Warm, "stop 2 30s | timer never"},
 			{5, StopDone{2}, Warm, "publish 7 1:serving 3:serving"}}},
 		"scale in, and out again while it drains": {upTo4, toThree, []did{
 			{3, Scale{1, "x"}, Warm, "publish 6 1:draining 2:draining 3:serving | timer 13s | info: scaled from 3 to 1: x"},
 			{4, Quiet{1, 6, at(3), 0}, Warm, "stop 1 30s"},
 			{5, Scale{3, "y"}, Warm, "start 4 | publish 7 1:draining 2:serving 3:serving | timer 1m5s | " +
 				"info: scaled from 1 to 3: y"},
-			{6, FlowsSeen{2, 0}, Warm, ""}, {6, Quiet{2, 6, at(3), 0}, Warm, ""}}},
+			{6, FlowsSeen{Ref: 2, Open: 0}, Warm, ""}, {6, Quiet{2, 6, at(3), 0}, Warm, ""}}},
 		"scale in: flows do not end": {upTo4, toThree, []did{
 			{3, Scale{2, "x"}, Warm, "publish 6 1:serving 2:draining 3:serving | timer 13s | info: scaled from 3 to 2: x"},
 			{13, Timer{}, Warm, "stop 2 30s | timer never"}}},
@@ -236,7 +237,7 @@ func TestPodsComeAndGoFromOutsideOnACluster(t *testing.T) {
 		"one too many appears": {toWarm, []did{
 			{10, Appeared{2}, Warm, "publish 3 1:serving 2:starting | timer 13s"},
 			{11, Listening{2, at(11)}, Warm, "publish 4 1:serving 2:serving | info: 2 pods serve"},
-			{11, FlowsSeen{1, 5}, Warm, ""},
+			{11, FlowsSeen{Ref: 1, Open: 5}, Warm, ""},
 			{12, Timer{}, Warm, ""},
 			{13, Timer{}, Warm, "publish 5 1:serving 2:draining | timer 43s | info: 1 pod too many: scaled in again"},
 			{14, Quiet{2, 5, at(13), 0}, Warm, "stop 2 30s | timer never"}, {15, StopDone{2}, Warm, "publish 6 1:serving"}}},

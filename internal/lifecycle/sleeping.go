@@ -18,6 +18,9 @@ func (t *transition) idle(e IdleSeen) {
 	case t.state == Cold || t.state == Failed:
 		t.publish = true // the daemon refers to a pod that is gone
 	case t.state != Warm:
+	case t.freezes() && t.allFrozen(): // the timer decides
+	case t.freezes() && (t.now.Sub(e.LastPacket) < t.spec.IdleTimeout || t.spec.Min > 0 && t.desired <= t.spec.Min):
+		t.freezePods(e)
 	case t.spec.Min == 0:
 		t.drainAll(e)
 	case t.desired > t.spec.Min:
@@ -127,6 +130,9 @@ func (t *transition) stayAwake(why string) {
 			}
 		}
 	}
+	if f := &t.freeze; f.on { // a keepalive, which needs no program, may have been the packet
+		f.idle, f.stopAt = IdleSeen{LastPacket: t.now}, t.stopTime(t.now)
+	}
 	t.report(Info, "stays awake: %s", why)
 	t.lostReachable("its pods cannot be reached")
 }
@@ -148,6 +154,7 @@ func (t *transition) fallAsleep() {
 	wake, replicas := t.next.wake, t.next.replicas
 	t.state, t.message, t.desired, t.sleep.forced, t.next.wake = Cold, "", 0, false, nil
 	t.start.deadline, t.start.after = 0, 0
+	t.freeze = freezing{seq: t.freeze.seq}
 	t.report(Info, "sleeps")
 	switch {
 	case wake != nil:

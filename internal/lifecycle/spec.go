@@ -20,6 +20,14 @@ type Spec struct {
 	// DrainTimeout bounds the remaining life of the flows of a pod that is replaced, or no longer needed while other
 	// pods serve. Default: Grace.
 	DrainTimeout time.Duration
+	// IdleTimeout is the time without a packet after which the service is stopped. Without FreezeAfter it is the daemons'
+	// to watch.
+	IdleTimeout time.Duration
+	// FreezeAfter is the time without a packet after which the pods are frozen; 0 if they are not. It is less than
+	// IdleTimeout.
+	FreezeAfter time.Duration
+	// FreezeWhenBusy freezes pods even if they use the CPU.
+	FreezeWhenBusy bool
 	// Min is the least number of pods. Above zero, an idle service does not go to sleep.
 	Min int
 	// MinWhy is why it has Min pods, for messages. Default: that so many are wanted.

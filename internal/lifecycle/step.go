@@ -58,6 +58,7 @@ func (t *transition) handle(ev Event) {
 	case FlowsSeen:
 		if p := t.pod(e.Ref); p != nil {
 			p.openFlows = e.Open
+			t.useSeen(p, e.LastPacket)
 			t.drained(p)
 		}
 	case StopDone:
@@ -86,6 +87,10 @@ func (t *transition) handle(ev Event) {
 		t.back(e.Ref)
 	case Rejoined:
 		t.rejoined()
+	case FrozenSeen:
+		t.frozenSeen(e)
+	case ThawAsked:
+		t.thaw()
 	case Timer:
 		t.timer(e)
 	}
@@ -121,6 +126,10 @@ func (t *transition) timer(e Timer) {
 	}
 	if due(t.surplusAt) {
 		t.surplusDue(e.Rolling)
+	}
+	if t.state == Warm && t.allFrozen() && due(t.freeze.stopAt) {
+		t.freeze.stopAt = 0
+		t.drainAll(t.freeze.idle)
 	}
 	if !t.clientsWait() || !due(t.start.deadline) {
 		return

@@ -13,14 +13,15 @@ import (
 // transition is one step of a machine: it collects the decisions, and puts them in order at the end.
 type transition struct {
 	*Machine
-	now     monotime.Time
-	starts  []StartPod
-	publish bool // even if nothing has changed
-	refuse  string
-	stops   []StopPod
-	record  bool     // the timeline has news
-	records []Record // of timelines that were replaced
-	reports []Report
+	now       monotime.Time
+	starts    []StartPod
+	publish   bool // even if nothing has changed
+	refuse    string
+	stops     []StopPod
+	freezeNow *FreezePods
+	record    bool     // the timeline has news
+	records   []Record // of timelines that were replaced
+	reports   []Report
 }
 
 // startPod starts a pod that has to listen by a deadline.
@@ -127,6 +128,9 @@ func (t *transition) actions() []Action {
 	}
 	for _, s := range t.stops {
 		out = append(out, s)
+	}
+	if t.freezeNow != nil {
+		out = append(out, *t.freezeNow)
 	}
 	if at := t.nextDeadline(t.now); at != t.armed {
 		t.armed = at

@@ -160,7 +160,7 @@ func TestDocsListWhatRestartsPods(t *testing.T) {
 		"readyWhen": `Listen`, "readinessProbe": `{tcpSocket: {port: 80}}, readyWhen: Probe`,
 		"startupProbe": `{tcpSocket: {port: 81}}, readyWhen: Probe, readinessProbe: {tcpSocket: {port: 80}}`,
 		"allowFrom":    `[10.0.0.0/8]`, "imagePull": `{policy: Always, when: Wake}`,
-		"sleep":      `{predict: true}`,
+		"sleep":      `{predict: true, freezeAfter: 5s}`,
 		"containers": `[{name: x, image: a/b}]`, "initContainers": `[{name: x, image: a/b}]`,
 	}
 	// hash returns the hash of base with one field changed.

@@ -23,10 +23,13 @@ type leafWords struct {
 	text *regexp.Regexp
 }
 
-// exampleFor returns an example for a field: a CPU is not measured in bytes.
+// exampleFor returns an example for a field: a CPU is not measured in bytes, and pods freeze before they stop.
 func (w leafWords) exampleFor(p *field.Path) string {
-	if strings.HasSuffix(pathString(p), "[cpu]") {
+	switch name := pathString(p); {
+	case strings.HasSuffix(name, "[cpu]"):
 		return "500m"
+	case strings.HasSuffix(name, ".freezeAfter"):
+		return "5s"
 	}
 	return w.example
 }
@@ -36,6 +39,8 @@ var leaves = map[reflect.Type]leafWords{
 	// digits as octal.
 	reflect.TypeFor[resource.Quantity](): {"a quantity such as 500m, 2 or 64Mi", "64Mi", regexp.MustCompile(
 		`^[+-]?(0|[1-9][0-9]{0,18})?(\.[0-9]{0,18})?([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?$`)},
+	reflect.TypeFor[metav1.Duration](): {"a time such as 5s, 30m or 2h", "30m",
+		regexp.MustCompile(`^([0-9]{1,9}(\.[0-9]{1,9})?(ns|us|µs|ms|s|m|h)){1,6}$`)},
 	reflect.TypeFor[metav1.Time](): {"a time such as 2024-11-16T16:29:14Z", "2024-11-16T16:29:14Z",
 		regexp.MustCompile(`^[0-9TZtz:.+-]{1,40}$`)},
 }

@@ -68,6 +68,9 @@ func (d *daemon) applyBackend(s *service, b wire.Backend) error {
 	p.probe, p.runtimeID = b.Probe, b.Runtime
 	before := p.state
 	p.state = b.State
+	if before == 0 && p.home {
+		d.introduce(s, p)
+	}
 	switch b.State {
 	case wire.PodStarting:
 		return d.applyStarting(s, p, before)

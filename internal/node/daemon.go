@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/cri"
+	"wangell.loutres.me/internal/freezer"
 	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/wire"
@@ -58,6 +59,9 @@ type daemon struct {
 	usage   usageReader
 	alerts  alerts
 	fronts  fronts
+
+	freezing freezing
+	cgroups  cgroups
 }
 
 // usageReader is the state of reading the pods' usage from the container runtime.
@@ -75,6 +79,7 @@ func newDaemon(cfg Config, g *gate.Gate) *daemon {
 		refused: make(chan struct{}, 1), maintenance: make(chan struct{}, 1), sharedAdded: make(chan struct{}, 1),
 		usage: usageReader{busy: make(chan struct{}, 1)}, alerts: alerts{active: map[alertKey]*alert{}},
 		members: membership{self: cfg.NodeAddr}, fronts: newFronts(),
+		freezing: freezing{pods: map[uint64]*still{}, records: freezeRecordsIn(cfg.RunDir)}, cgroups: freezer.New(""),
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"wangell.loutres.me/internal/freezer"
 	"wangell.loutres.me/internal/gate"
 )
 
@@ -77,5 +78,5 @@ func remove(runDir, bpfDir string) error {
 	if err := (&gate.Config{Dir: runDir, BPFDir: bpfDir}).Remove(); err != nil {
 		return fmt.Errorf("removing the gate of %s: %w", runDir, err)
 	}
-	return forgetKeys(runDir)
+	return errors.Join(forgetKeys(runDir), thawNoted(freezeRecordsIn(runDir), freezer.New("")))
 }

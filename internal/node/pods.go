@@ -47,6 +47,9 @@ func (d *daemon) addPod(s *service, b wire.Backend) (*pod, error) {
 func (d *daemon) removePod(s *service, p *pod) {
 	d.endWatch(p)
 	p.endProbes()
+	if q := d.freezing.find(p.id); q != nil {
+		d.tasks.Go(func() { d.thaw(q, 0, "") })
+	}
 	if p.direct != nil {
 		p.direct.close()
 	}
@@ -109,7 +112,7 @@ func (d *daemon) hasHandshakes(s *service, p *pod) bool {
 
 // sendQuiet reports how busy a draining pod still is. s.mu is held.
 func (d *daemon) sendQuiet(s *service, p *pod) {
-	c, err := d.gate.PodCounters(s.addr, p.id)
+	c, err := d.counters(s, p)
 	if err != nil {
 		d.log.Error("cannot read the counters of a pod", "service", s.name, "pod", p.id, "error", err)
 		return

@@ -97,10 +97,14 @@ func (d *daemon) probe(ctx context.Context, s *service, p *pod, q *probes, probe
 			return
 		case <-timer.C:
 		}
+		d.awaitThawed(ctx, p.id)
 		started := time.Now()
 		ok, answer := prober.Probe(ctx, starting)
 		if ctx.Err() != nil {
 			return
+		}
+		if d.freezing.isFrozen(p.id) {
+			continue // a program that stands still does not answer
 		}
 		s.mu.Lock()
 		if p.probes == q {

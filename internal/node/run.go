@@ -81,6 +81,7 @@ func (d *daemon) run(ctx context.Context) (clean bool, err error) {
 		group.Go(func() { d.cfg.Fronts(ctx, d.setFronts) })
 	}
 	d.maintain(ctx)
+	d.thawAll() // nobody would do it once this process has ended
 	cancel()
 	group.Wait()
 	leave := d.client.Leave
@@ -148,6 +149,7 @@ func (d *daemon) adopt() {
 		// SYNs that the earlier daemon kept for further pods of a wake.
 		d.releaseParked(a)
 	}
+	d.adoptFrozen()
 	if d.pods > 0 {
 		d.maintenance <- struct{}{}
 	}
@@ -164,6 +166,8 @@ func (d *daemon) event(e gate.Event) {
 		d.denied(e)
 	case gate.EventListen:
 		d.listenEvent(e)
+	case gate.EventThaw:
+		d.thawEvent(e)
 	case gate.EventDeaf:
 		d.tasks.Go(func() { d.deafEvent(e) })
 	case gate.EventFirstSYNACK, gate.EventFirstByte:
@@ -182,6 +186,8 @@ func (d *daemon) receive(m wire.Message) {
 	case *wire.Refuse:
 		n := d.gate.Refuse(m.Service)
 		d.log.Info("wake failed: parked clients refused", "address", m.Service, "clients", n, "reason", m.Reason)
+	case *wire.Freeze:
+		d.applyFreeze(m)
 	case *wire.Moved:
 		d.expectMove(m)
 	case *wire.TagKeys:

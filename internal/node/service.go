@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -21,10 +22,13 @@ type service struct {
 	addr         netip.AddrPort
 	name         string
 	idle         time.Duration // idle timeout; 0 if the service never sleeps
+	freezeAfter  time.Duration // time without a request to its programs after which it is reported idle; 0 for idle
+	freezeSeq    uint64        // of the last Freeze; 0 if none came in this session
 	generation   uint64        // of the last Backends; 0 if none came in this session
 	wakes        uint64        // wakes asked for since the daemon started
 	pods         map[uint64]*pod
 	crowd        crowd
+	stillRead    monotime.Time  // when the counters were read last
 	idleReported monotime.Time  // when Idle was sent last; zero after a packet
 	announce     bool           // a node answers ARP for the address
 	usage        bool           // the controller wants the usage of its pods
@@ -64,6 +68,9 @@ type pod struct {
 	answers      answers       // that came through this node
 	direct       *sockDiag     // home, behind a front: its connections; nil until they were counted
 }
+
+// idleAfter is the time without a packet after which the service is reported idle; 0 for never. s.mu is held.
+func (s *service) idleAfter() time.Duration { return cmp.Or(s.freezeAfter, s.idle) }
 
 // serving returns the number of pods that get new flows. s.mu is held.
 func (s *service) serving() int {

@@ -22,7 +22,7 @@ func (d *daemon) connected() {
 	d.mu.Unlock()
 	for _, s := range d.allServices() {
 		s.mu.Lock()
-		s.generation = 0
+		s.generation, s.freezeSeq = 0, 0
 		s.answers.sendAgain()
 		for _, p := range s.pods {
 			p.answers.sendAgain()

@@ -29,6 +29,11 @@ func (d *daemon) sendStats(now monotime.Time) {
 // readStats returns the changed counters of a service's pods, and reports the service if it has become idle. s.mu is
 // held.
 func (d *daemon) readStats(s *service, now monotime.Time) (changed []wire.PodStats) {
+	still := d.standsStill(s)
+	if still && now.Sub(s.stillRead) < idleAgain {
+		return nil
+	}
+	s.stillRead = now
 	var last monotime.Time
 	serving := false
 	for _, p := range s.pods {
@@ -39,7 +44,7 @@ func (d *daemon) readStats(s *service, now monotime.Time) (changed []wire.PodSta
 			}
 			continue
 		}
-		c, err := d.gate.PodCounters(s.addr, p.id)
+		c, err := d.counters(s, p)
 		if err != nil {
 			d.log.Error("cannot read the counters of a pod", "service", s.name, "pod", p.id, "error", err)
 			continue
@@ -61,7 +66,7 @@ func (d *daemon) readStats(s *service, now monotime.Time) (changed []wire.PodSta
 			last = max(last, lastPacket(p, c))
 		}
 	}
-	if !serving || s.idle == 0 || now.Sub(last) < s.idle {
+	if after := s.idleAfter(); !serving || still || after == 0 || now.Sub(last) < after {
 		s.idleReported = 0
 		return changed
 	}
@@ -71,4 +76,18 @@ func (d *daemon) readStats(s *service, now monotime.Time) (changed []wire.PodSta
 		d.send(&wire.Idle{Service: s.addr, LastPacket: last})
 	}
 	return changed
+}
+
+// standsStill reports whether all pods of a service are frozen while they serve: hardly anything changes then, and many
+// such services must cost nothing. s.mu is held.
+func (d *daemon) standsStill(s *service) bool {
+	if len(s.pods) == 0 || s.generation == 0 {
+		return false
+	}
+	for _, p := range s.pods {
+		if !p.home || p.state != wire.PodServing || !d.freezing.isFrozen(p.id) {
+			return false
+		}
+	}
+	return true
 }

@@ -85,6 +85,7 @@ func (d *daemon) setService(u wire.Service, changed map[netip.Addr]bool) error {
 	defer s.mu.Unlock()
 	s.entry = u
 	s.name, s.idle = u.Name, time.Duration(u.IdleSeconds)*time.Second
+	s.freezeAfter = time.Duration(u.FreezeSeconds) * time.Second
 	d.setAnnounce(s, u.Flags&wire.FlagAnnounce != 0, changed)
 	s.usage = u.Flags&wire.FlagUsage != 0
 	s.requests = nil

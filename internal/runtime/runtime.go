@@ -59,6 +59,9 @@ type Pod struct {
 	Netns string
 	// HostDevice is the interface index of the host's end of the pod's veth; 0 if known only on the pod's node.
 	HostDevice int
+	// Cgroup is the path, below the root of the hierarchies, of a cgroup that has all processes of the pod and no other
+	// ones, by which a daemon freezes the pod; empty if it cannot be frozen.
+	Cgroup string
 	// Node is the name of the home node; empty on one machine.
 	Node string
 	// NodeAddr is the home node's address; the zero value on one machine.
@@ -204,8 +207,8 @@ type Runtime interface {
 	// Start starts a pod of s and returns once its process runs, which is before it listens. On error nothing of the pod
 	// remains.
 	Start(ctx context.Context, s *v1alpha1.WangellService, hooks StartHooks) (Pod, error)
-	// Stop stops a pod with SIGTERM, and with SIGKILL after grace, and removes it. A pod that does not exist is not an
-	// error.
+	// Stop stops a pod with SIGTERM, and with SIGKILL after grace, and removes it. A frozen pod is thawed first. A pod
+	// that does not exist is not an error.
 	Stop(ctx context.Context, podID string, grace time.Duration) error
 	// List returns the pods, including those that an earlier process started.
 	List(ctx context.Context) ([]Pod, error)

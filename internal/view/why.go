@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/bytesize"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/scale"
@@ -24,6 +25,8 @@ func Why(s controller.Status, wakes []lifecycle.Waterfall, now time.Time) []stri
 		w.waking(wakes)
 	case lifecycle.Warm.String():
 		w.warm()
+	case lifecycle.Frozen.String():
+		w.frozen()
 	case lifecycle.Stopping.String():
 		w.say("It goes to sleep: its pods get no new connections and are being stopped. A client that connects now is " +
 			"served by one of them, or wakes it again.")
@@ -99,6 +102,9 @@ func (w *why) warm() {
 			w.say("Pod %s is %s, with %d open connections.", p.ID, p.State, p.Traffic.OpenFlows)
 		}
 	}
+	if w.NotFrozen != "" {
+		w.say("It is not frozen: %s.", w.NotFrozen)
+	}
 	w.scaling()
 	last := latest(w.Status)
 	left := w.idle() - w.now.Sub(last)
@@ -117,6 +123,38 @@ func (w *why) warm() {
 		w.say("Its last packet came %s ago, longer than the idleTimeout of %s: it goes to sleep once all its nodes have "+
 			"reported it idle.", short(w.now.Sub(last)), short(w.idle()))
 	}
+}
+
+// frozen explains a service whose pods are frozen.
+func (w *why) frozen() {
+	there := "its pods are there"
+	if len(w.Pods) == 1 {
+		there = "its pod is there"
+	}
+	w.say("It is frozen: %s with all processes and connections, and uses no CPU. %s.", there,
+		counted(int(w.Traffic.OpenFlows), "open connection"))
+	for _, p := range w.Pods {
+		f := p.Frozen
+		if f == nil {
+			continue
+		}
+		if f.ResidentBytes+f.SwappedBytes > 0 {
+			w.say("Pod %s has been frozen for %s, with %s in RAM and %s in swap.", p.ID, short(w.now.Sub(f.Since)),
+				bytesize.Format(int64(f.ResidentBytes)), bytesize.Format(int64(f.SwappedBytes)))
+		} else {
+			w.say("Pod %s has been frozen for %s.", p.ID, short(w.now.Sub(f.Since)))
+		}
+		if f.Reason != "" {
+			w.say("%s.", f.Reason)
+		}
+	}
+	w.say("The next packet to %s that its program has to answer lets it run on.", Address(w.Status))
+	if w.Service.Spec.MinReplicas > 0 {
+		w.say("minReplicas is %d: it is never stopped.", w.Service.Spec.MinReplicas)
+		return
+	}
+	last := latest(w.Status)
+	w.say("Without one it is stopped in %s, as stopAfter is %s.", short(w.idle()-w.now.Sub(last)), short(w.idle()))
 }
 
 // scaling explains the number of pods of a service that follows its load.

@@ -102,6 +102,29 @@ func TestWhyNamesTheNumberThatDecides(t *testing.T) {
 				"Its last packet came 12 s ago: without another one it sleeps in 4 min 48 s, as idleTimeout is 5 min.",
 			},
 		},
+		"frozen": {
+			state: lifecycle.Frozen, last: 70 * time.Second,
+			change: func(s *controller.Status) {
+				s.Traffic.OpenFlows = 3
+				s.Pods = []controller.PodStatus{{ID: "a-1", Frozen: &controller.FrozenStatus{
+					Since: now.Add(-time.Minute), ResidentBytes: 3 << 20, SwappedBytes: 90 << 20,
+				}}}
+			},
+			reasons: []string{
+				"It is frozen: its pod is there with all processes and connections, and uses no CPU. 3 open connections.",
+				"Pod a-1 has been frozen for 1 min, with 3.0 MiB in RAM and 90.0 MiB in swap.",
+				"The next packet to 10.46.100.2:80 that its program has to answer lets it run on.",
+				"Without one it is stopped in 3 min 50 s, as stopAfter is 5 min.",
+			},
+		},
+		"at work": {
+			state: lifecycle.Warm, last: 12 * time.Second,
+			change: func(s *controller.Status) { s.Serving, s.Desired, s.NotFrozen = 1, 1, "a pod works" },
+			reasons: []string{
+				"It is awake: 1 of 1 pods serve, with 0 open connections.", "It is not frozen: a pod works.",
+				"Its last packet came 12 s ago: without another one it sleeps in 4 min 48 s, as idleTimeout is 5 min.",
+			},
+		},
 		"never sleeps": {
 			state: lifecycle.Warm, last: time.Hour,
 			change: func(s *controller.Status) {

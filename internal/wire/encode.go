@@ -87,6 +87,10 @@ func newMessage(t Type) body {
 		return &Blobs{}
 	case TypeHolders:
 		return &Holders{}
+	case TypeFreeze:
+		return &Freeze{}
+	case TypeFrozen:
+		return &Frozen{}
 	}
 	return nil
 }

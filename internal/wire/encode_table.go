@@ -12,6 +12,7 @@ const (
 	maxServices = 100_000 // entries of the table
 
 	serviceFixed = addrSize + 4 + 2 + 2 + 1 + 1 + 2 // bytes of an entry without its name
+	idleFreezes  = 1 << 31                          // bit of the idle timeout: the entry has FreezeSeconds
 	requestsSize = 1 + 4 + 2 + 2                    // bytes of Requests
 	maxTable     = 36_000_000                       // bytes of all entries, so that 65,535 pieces suffice
 	syncHeader   = 1 + 3*8 + 4*2                    // bytes of a SYNC without its entries
@@ -33,6 +34,9 @@ func (s *Service) check() error {
 	if s.Flags&FlagRequests == 0 && s.Requests != (Requests{}) {
 		return fmt.Errorf("service %s: rules for requests without their flag", s.Addr)
 	}
+	if s.IdleSeconds >= idleFreezes {
+		return fmt.Errorf("service %s: an idle timeout of %d s, less than %d can be", s.Addr, s.IdleSeconds, idleFreezes)
+	}
 	if s.Requests.Protocol > ProtocolTCP {
 		return fmt.Errorf("service %s: unknown protocol %d", s.Addr, s.Requests.Protocol)
 	}
@@ -48,13 +52,20 @@ func (s *Service) size() int {
 	if s.Flags&FlagRequests != 0 {
 		n += requestsSize
 	}
+	if s.FreezeSeconds > 0 {
+		n += 4
+	}
 	return n
 }
 
 // append appends the entry's encoding, which is also the input of the table's hash.
 func (s *Service) append(b []byte) []byte {
 	b = appendAddr(b, s.Addr)
-	b = binary.BigEndian.AppendUint32(b, s.IdleSeconds)
+	idle := s.IdleSeconds
+	if s.FreezeSeconds > 0 {
+		idle |= idleFreezes
+	}
+	b = binary.BigEndian.AppendUint32(b, idle)
 	b = binary.BigEndian.AppendUint16(b, s.MaxParked)
 	b = binary.BigEndian.AppendUint16(b, s.MaxParkedPerSource)
 	b = append(b, s.Flags, s.Retries)
@@ -65,12 +76,16 @@ func (s *Service) append(b []byte) []byte {
 	if s.Flags&FlagRequests != 0 {
 		b = s.Requests.append(b)
 	}
+	if s.FreezeSeconds > 0 {
+		b = binary.BigEndian.AppendUint32(b, s.FreezeSeconds)
+	}
 	return b
 }
 
 func (s *Service) decode(d *decoder) {
 	s.Addr = d.addr()
-	s.IdleSeconds = d.u32()
+	idle := d.u32()
+	s.IdleSeconds = idle &^ idleFreezes
 	s.MaxParked = d.u16()
 	s.MaxParkedPerSource = d.u16()
 	s.Flags, s.Retries = d.u8(), d.u8()
@@ -80,6 +95,11 @@ func (s *Service) decode(d *decoder) {
 	}
 	if s.Flags&FlagRequests != 0 {
 		s.Requests.decode(d)
+	}
+	if idle&idleFreezes != 0 {
+		if s.FreezeSeconds = d.u32(); s.FreezeSeconds == 0 {
+			d.fail("pods are frozen after 0 s: the field is left out for that")
+		}
 	}
 }
 

@@ -78,6 +78,8 @@ func FuzzUnreadable(f *testing.F) { fuzzMessage(f, TypeUnreadable) }
 
 func FuzzMirror(f *testing.F)  { fuzzMessage(f, TypeMirror) }
 func FuzzBlobs(f *testing.F)   { fuzzMessage(f, TypeBlobs) }
+func FuzzFreeze(f *testing.F)  { fuzzMessage(f, TypeFreeze) }
+func FuzzFrozen(f *testing.F)  { fuzzMessage(f, TypeFrozen) }
 func FuzzHolders(f *testing.F) { fuzzMessage(f, TypeHolders) }
 
 // FuzzDatagram checks that a server accepts no datagram except the HELLOs of the vectors, and that none creates a

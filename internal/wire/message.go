@@ -48,6 +48,8 @@ const (
 	TypeAnswers Type = 34 // daemon → controller: requests of pods that came through its node
 
 	TypeUnreadable Type = 35 // daemon → controller: files of a pod's image cannot be had
+	TypeFreeze     Type = 36 // controller → daemon: which pods of a service are to be frozen
+	TypeFrozen     Type = 37 // daemon → controller: a pod was frozen or thawed
 )
 
 // String returns the type's name as docs/protocol.md spells it.
@@ -66,6 +68,7 @@ func (t Type) String() string {
 		TypeMirror: "MIRROR", TypeBlobs: "BLOBS", TypeHolders: "HOLDERS",
 		TypeAnswers:    "ANSWERS",
 		TypeUnreadable: "UNREADABLE",
+		TypeFreeze:     "FREEZE", TypeFrozen: "FROZEN",
 	}
 	if n, ok := names[t]; ok {
 		return n
@@ -119,6 +122,10 @@ type Service struct {
 	Name string
 	// IdleSeconds is the idle timeout.
 	IdleSeconds uint32
+	// FreezeSeconds is the time without a request to a program after which the pods may be frozen; 0 if they are not. It
+	// is the idle timeout of such a service as far as daemons report idleness: what a kernel answers for a program does
+	// not count.
+	FreezeSeconds uint32
 	// MaxParked and MaxParkedPerSource limit the parked SYNs.
 	MaxParked, MaxParkedPerSource uint16
 	// Flags is a combination of the Flag constants.

@@ -3,7 +3,7 @@ import { clock, t, type Key } from './i18n';
 import { Badge, Panel } from './parts';
 import type { Event } from './types';
 
-const states = ['Cold', 'Waking', 'Warm', 'Stopping', 'Failed'];
+const states = ['Cold', 'Waking', 'Warm', 'Frozen', 'Stopping', 'Failed'];
 
 /** Events are the newest first. */
 export function Events({ events, service }: { events: Event[]; service?: boolean }) {

@@ -5,7 +5,7 @@ import { span } from './format';
 const en = {
   services: 'Services', wakes: 'Wakes', events: 'Events', node: 'Node', skip: 'Skip to content',
   search: 'Find a service', all: 'All', awake: 'Awake', asleep: 'Asleep', failed: 'Failed',
-  Cold: 'Asleep', Waking: 'Waking', Warm: 'Awake', Stopping: 'Stopping', Failed: 'Failed',
+  Cold: 'Asleep', Waking: 'Waking', Warm: 'Awake', Frozen: 'Frozen', Stopping: 'Stopping', Failed: 'Failed',
   service: 'Service', state: 'State', pods: 'Pods', address: 'Address', flows: 'Open', perSecond: 'Rate',
   lastMinute: 'Last minute', lastWake: 'Last wake', lastPacket: 'Last packet', timeAsleep: 'Asleep', savedCPU: 'CPU saved',
   savedMemory: 'Memory saved', none: 'No service yet. One that is added to the manifests appears here.',
@@ -31,7 +31,7 @@ const en = {
   idleTimeout: 'Idle timeout', running: 'running', warm: 'woke', cancelled: 'cancelled', resultFailed: 'failed',
   peers: 'Who connects', client: 'Client', to: 'To', noPeers: 'Nobody is connected.', otherConnections: '{0} more connections',
   unknownPeers: 'It is not known here who is connected.', connections: 'Connections',
-  serving: 'serving', starting: 'starting', draining: 'draining', stopping: 'stopping', exited: 'ended',
+  serving: 'serving', frozen: 'frozen', starting: 'starting', draining: 'draining', stopping: 'stopping', exited: 'ended',
   sortBy: 'Sort by {0}', rowsShown: '{0} of {1} services', saved: 'Saved', byMean: 'Against the mean', fit: 'in use: {0} %',
 };
 
@@ -40,7 +40,7 @@ export type Key = keyof typeof en;
 const ja: Record<Key, string> = {
   services: 'サービス', wakes: '起動', events: 'イベント', node: 'ノード', skip: '本文へ移動',
   search: 'サービスを検索', all: 'すべて', awake: '稼働中', asleep: '休止中', failed: '失敗',
-  Cold: '休止中', Waking: '起動中', Warm: '稼働中', Stopping: '停止中', Failed: '失敗',
+  Cold: '休止中', Waking: '起動中', Warm: '稼働中', Frozen: '凍結中', Stopping: '停止中', Failed: '失敗',
   service: 'サービス', state: '状態', pods: 'Pod', address: 'アドレス', flows: '接続中', perSecond: '毎秒',
   lastMinute: '直近1分', lastWake: '前回の起動', lastPacket: '最終通信', timeAsleep: '休止時間', savedCPU: '節約したCPU',
   savedMemory: '節約したメモリ', none: 'サービスはまだありません。マニフェストに追加すると表示されます。',
@@ -66,7 +66,7 @@ const ja: Record<Key, string> = {
   idleTimeout: 'アイドル時間', running: '進行中', warm: '成功', cancelled: '取り消し', resultFailed: '失敗',
   peers: '接続元', client: 'クライアント', to: '接続先', noPeers: '接続はありません。', otherConnections: 'ほかに{0}件の接続',
   unknownPeers: '接続元はここではわかりません。', connections: '接続',
-  serving: '稼働中', starting: '起動中', draining: '切り離し中', stopping: '停止中', exited: '終了',
+  serving: '稼働中', frozen: '凍結中', starting: '起動中', draining: '切り離し中', stopping: '停止中', exited: '終了',
   sortBy: '{0}で並べ替え', rowsShown: '{1}件中{0}件', saved: '節約', byMean: '平均との比較', fit: '使用率 {0} %',
 };
 

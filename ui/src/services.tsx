@@ -8,7 +8,7 @@ import { Badge, Choices, Spark, Tile } from './parts';
 import { fullName, shortSpan, slept, type Service, type Store } from './store';
 import type { State } from './types';
 
-const order: State[] = ['Failed', 'Waking', 'Stopping', 'Warm', 'Cold'];
+const order: State[] = ['Failed', 'Waking', 'Stopping', 'Warm', 'Frozen', 'Cold'];
 type Filter = 'all' | 'awake' | 'asleep' | 'failed';
 
 const matches = (s: Service, filter: Filter): boolean => {

@@ -24,7 +24,7 @@ export interface Row {
   req?: boolean;
 }
 
-export type State = 'Cold' | 'Waking' | 'Warm' | 'Stopping' | 'Failed';
+export type State = 'Cold' | 'Waking' | 'Warm' | 'Frozen' | 'Stopping' | 'Failed';
 
 /** id, open flows (or requests, if the service has req), new ones per second, bytes in and out per second, time of the last packet in Unix seconds. */
 export type Load = [number, number, number, number, number, number];

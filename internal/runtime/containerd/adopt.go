@@ -87,7 +87,7 @@ func (r *Runtime) adopt(ctx context.Context) error {
 	}
 	pids := map[string]uint32{}
 	for _, t := range running.Tasks {
-		if t.Status == task.Status_RUNNING {
+		if t.Status == task.Status_RUNNING || t.Status == task.Status_PAUSED { // paused is frozen
 			pids[t.ID] = t.Pid
 		}
 	}
@@ -131,7 +131,7 @@ func (r *Runtime) adoptPod(id string, labels map[string]string, pid uint32) erro
 	p := &pod{net: n, lazy: labels[labelLazy] != "",
 		cgroup: r.cfg.containerCgroup(id, name, len(members) == 0), Pod: runtime.Pod{
 			ID: id, Service: k, SpecHash: labels[labelSpecHash], Addr: n.Addr, Netns: n.Netns, HostDevice: n.HostDevice,
-			Started: started, ImageDigest: labels[labelImageDigest],
+			Started: started, ImageDigest: labels[labelImageDigest], Cgroup: r.cfg.podCgroup(id),
 		}}
 	r.mu.Lock()
 	r.pods[id] = p

@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"wangell.loutres.me/internal/freezer"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/containerd/podinit"
 	"wangell.loutres.me/internal/runtime/podnet"
@@ -36,6 +37,7 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 		cfg: cfg, exits: make(chan runtime.Exit, 1024), pods: map[string]*pod{}, garbage: map[string]bool{},
 		members:   map[string][]*member{},
 		ownCgroup: ownCgroupProcs(), volumes: volume.NewStore(cfg.StateDir, cfg.podsDir()),
+		freezer: freezer.New(cgroupRoot),
 	}
 	address, err := r.chooseContainerd(ctx)
 	if err != nil {

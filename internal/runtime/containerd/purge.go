@@ -27,6 +27,9 @@ func (r *Runtime) purge(ctx context.Context, id string) error {
 			return fmt.Errorf("end shim and runc of container %s: %w", c, err)
 		}
 	}
+	if err := r.thaw(id); err != nil {
+		return err
+	}
 	if err := killCgroup(ctx, r.cfg.podCgroup(id)); err != nil {
 		return fmt.Errorf("end processes of pod %s: %w", id, err)
 	}

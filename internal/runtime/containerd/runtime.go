@@ -12,6 +12,7 @@ import (
 
 	"github.com/containerd/containerd/v2/client"
 
+	"wangell.loutres.me/internal/freezer"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/podnet"
 	"wangell.loutres.me/internal/volume"
@@ -28,6 +29,7 @@ type Runtime struct {
 	images  *imageCache
 	lazy    *lazyPlugin
 	volumes *volume.Store
+	freezer *freezer.Freezer
 	// ownCgroup is the cgroup.procs of this process; see warmCgroups.
 	ownCgroup string
 

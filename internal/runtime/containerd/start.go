@@ -114,7 +114,7 @@ func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *con
 		cgroup: r.cfg.containerCgroup(c.id, s.Name, alone(s)),
 		Pod: runtime.Pod{
 			ID: c.id, Service: c.service, SpecHash: c.hash, Addr: n.Addr, Netns: n.Netns, HostDevice: n.HostDevice,
-			ImageDigest: c.image.digest.String(),
+			ImageDigest: c.image.digest.String(), Cgroup: r.cfg.podCgroup(c.id),
 		}}
 	// Known from here on, so that its exit is not missed and a failed start is cleaned up.
 	if err := r.add(s, p); err != nil {

@@ -70,6 +70,9 @@ func (r *Runtime) endTask(ctx context.Context, id string, grace time.Duration) e
 	if err != nil {
 		return absent(err)
 	}
+	if got.Process.Status == task.Status_PAUSED { // as containerd calls a frozen pod
+		got.Process.Status = task.Status_RUNNING
+	}
 	if got.Process.Status != task.Status_STOPPED {
 		if err := r.signalUntilEnd(ctx, id, got.Process, grace); err != nil {
 			return err
@@ -91,21 +94,23 @@ func (r *Runtime) signalUntilEnd(ctx context.Context, id string, p *task.Process
 		_, err := r.client.TaskService().Wait(waitCtx, &tasks.WaitRequest{ContainerID: id})
 		waited <- absent(err)
 	}()
+	if err := r.thaw(id); err != nil {
+		return err
+	}
 	// A process that is created but not started has no signal handler yet.
 	stop := r.stopSignal(ctx, id)
 	if grace > 0 && p.Status == task.Status_RUNNING && !endsByDefault(p.Pid, stop) {
 		if err := r.signal(ctx, id, stop, false); err != nil {
 			return err
 		}
-		select {
-		case err := <-waited:
+		if ended, err := r.awaitEnd(ctx, id, waited, grace); ended {
 			return err
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(grace):
 		}
 	}
 	if err := r.signal(ctx, id, unix.SIGKILL, true); err != nil {
+		return err
+	}
+	if err := r.thaw(id); err != nil {
 		return err
 	}
 	select {
@@ -116,6 +121,42 @@ func (r *Runtime) signalUntilEnd(ctx context.Context, id string, p *task.Process
 	case <-time.After(killPeriod):
 		return fmt.Errorf("its process has not exited %v after SIGKILL", killPeriod)
 	}
+}
+
+// rethawEvery is the interval at which a pod that is ending is thawed again: a daemon that did not know of the end may
+// have just frozen it.
+const rethawEvery = 100 * time.Millisecond
+
+// awaitEnd waits for the end of a pod's process that has got its signal. It returns false if that takes longer than
+// grace.
+func (r *Runtime) awaitEnd(ctx context.Context, id string, waited <-chan error, grace time.Duration) (bool, error) {
+	kill := time.After(grace)
+	again := time.NewTicker(rethawEvery)
+	defer again.Stop()
+	for {
+		select {
+		case err := <-waited:
+			return true, err
+		case <-ctx.Done():
+			return true, ctx.Err()
+		case <-kill:
+			return false, nil
+		case <-again.C:
+			if err := r.thaw(id); err != nil {
+				return true, err
+			}
+		}
+	}
+}
+
+// thaw lets the processes of a pod run that is frozen. With version 1 of cgroups, a frozen process does not even end on
+// SIGKILL.
+func (r *Runtime) thaw(id string) error {
+	cgroup := r.cfg.podCgroup(id)
+	if err := r.freezer.Thaw(cgroup); err != nil && !r.freezer.Gone(cgroup) {
+		return fmt.Errorf("thaw pod %s: %w", id, err)
+	}
+	return nil
 }
 
 func (r *Runtime) signal(ctx context.Context, id string, s unix.Signal, all bool) error {

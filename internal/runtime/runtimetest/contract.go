@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/freezer"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
 )
@@ -43,6 +44,7 @@ func Run(t *testing.T, harness func(t *testing.T) Harness) {
 		{"phases are reported in order", phases},
 		{"stop is idempotent", stopIsIdempotent},
 		{"stop kills after the grace period", stopKillsAfterGrace},
+		{"a frozen pod is adopted, and ends by its signal", frozenPod},
 		{"a missing image is an ErrImage", missingImage},
 		{"a process that exits is reported and stays listed", processEnds},
 		{"a process that exits at once is reported", endsAtOnce},
@@ -262,4 +264,34 @@ func severalPods(t *testing.T, h Harness) {
 	mustStop(t, r, a)
 	Look(t, b)
 	mustStop(t, r, b)
+}
+
+func frozenPod(t *testing.T, h Harness) {
+	if h.Remote {
+		return // the daemon of its node freezes it there
+	}
+	r := h.Open(t)
+	p := mustStart(t, r, Service("frozen"))
+	Look(t, p) // it handles its signal by then
+	f := freezer.New("")
+	if err := f.Freeze(t.Context(), p.Cgroup); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r = h.Open(t)
+	if _, ok := listed(t, r, p.ID); !ok {
+		t.Error("a frozen pod was not adopted")
+	}
+	if frozen, err := f.Frozen(p.Cgroup); err != nil || !frozen {
+		t.Errorf("frozen before the stop: %t, %v", frozen, err)
+	}
+	began := time.Now()
+	if err := r.Stop(t.Context(), p.ID, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if e := NextExit(t, r, p.ID); e.Code != 0 || time.Since(began) > 30*time.Second {
+		t.Errorf("after %v: exit %+v", time.Since(began), e)
+	}
 }

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// maxSleepTime is the longest time that freezeAfter and stopAfter accept, as idleTimeout does: a year.
+const maxSleepTime = 31536000 * time.Second
+
+// FreezeAfter is the time without a packet after which the pods are frozen; 0 if they are not.
+func (s *WangellServiceSpec) FreezeAfter() time.Duration {
+	if s.Sleep == nil || s.Sleep.FreezeAfter == nil {
+		return 0
+	}
+	return s.Sleep.FreezeAfter.Duration
+}
+
+// Reclaims reports whether the memory of frozen pods is to be given back.
+func (s *WangellServiceSpec) Reclaims() bool {
+	return s.Sleep != nil && (s.Sleep.Reclaim == nil || *s.Sleep.Reclaim)
+}
+
+// stopAfter returns spec.sleep.stopAfter in seconds; 0 if it is left out or not valid.
+func (s *WangellServiceSpec) stopAfter() int64 {
+	if s.Sleep == nil || s.Sleep.StopAfter == nil || !isSleepTime(s.Sleep.StopAfter.Duration) {
+		return 0
+	}
+	return int64(s.Sleep.StopAfter.Duration / time.Second)
+}
+
+// isSleepTime reports whether a field of Sleep may have a time.
+func isSleepTime(d time.Duration) bool {
+	return d >= time.Second && d <= maxSleepTime && d%time.Second == 0
+}
+
+// freezing checks the fields of spec.sleep that only one machine has.
+func (e *ValidationErrors) freezing(spec *WangellServiceSpec) {
+	s := spec.Sleep
+	if s == nil {
+		return
+	}
+	p := specPath.Child("sleep")
+	ok := true
+	for _, f := range []struct {
+		name  string
+		given *metav1.Duration
+		write string
+	}{{"freezeAfter", s.FreezeAfter, "5s"}, {"stopAfter", s.StopAfter, "30m"}} {
+		if f.given == nil {
+			continue
+		}
+		if d := f.given.Duration; !isSleepTime(d) {
+			e.add(p.Child(f.name), fmt.Sprintf("write %s: %s", f.name, f.write),
+				"want whole seconds from 1s to 8760h, got %s", d)
+			ok = false
+		}
+	}
+	if !ok {
+		return
+	}
+	stop := spec.stopAfter()
+	if stop != 0 && spec.IdleTimeout != 0 && spec.IdleTimeout != stop {
+		e.add(p.Child("stopAfter"), "write one of the two",
+			"%s differs from idleTimeout, %d seconds, which means the same", s.StopAfter.Duration, spec.IdleTimeout)
+		return
+	}
+	for _, last := range []int64{stop, spec.IdleTimeout, DefaultIdleTimeout} {
+		if last == 0 {
+			continue
+		}
+		if d := time.Duration(last) * time.Second; spec.FreezeAfter() >= d {
+			e.add(p.Child("freezeAfter"), fmt.Sprintf("write stopAfter: %s, for example, or a shorter freezeAfter",
+				hours(2*spec.FreezeAfter())),
+				"the service would be stopped after %s, before its pods are frozen", hours(d))
+		}
+		break
+	}
+}
+
+// hours writes a duration without the zeros at its end: 30m, not 30m0s.
+func hours(d time.Duration) string {
+	switch {
+	case d >= time.Hour && d%time.Hour == 0:
+		return fmt.Sprintf("%dh", d/time.Hour)
+	case d >= time.Minute && d%time.Minute == 0:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	}
+	return d.String()
+}
+
+// noFreezing refuses the fields of spec.sleep that only one machine has.
+func (e *ValidationErrors) noFreezing(s *Sleep) {
+	if s == nil {
+		return
+	}
+	for _, f := range []struct {
+		name  string
+		given bool
+		fix   string
+	}{
+		{"freezeAfter", s.FreezeAfter != nil, "remove it"}, {"freezeWhenBusy", s.FreezeWhenBusy, "remove it"},
+		{"reclaim", s.Reclaim != nil, "remove it"}, {"stopAfter", s.StopAfter != nil, "write spec.idleTimeout instead"},
+	} {
+		if f.given {
+			e.add(specPath.Child("sleep", f.name), f.fix, "is not available on Kubernetes: only on one machine")
+		}
+	}
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"math"
+	"time"
+
+	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/wire"
+)
+
+// FrozenStatus is how a frozen pod is kept.
+type FrozenStatus struct {
+	Since time.Time `json:"since"`
+	// ResidentBytes and SwappedBytes are its memory in RAM and in swap; 0 while they are not measured.
+	ResidentBytes uint64 `json:"residentBytes,omitempty"`
+	SwappedBytes  uint64 `json:"swappedBytes,omitempty"`
+	// Reason says why its memory was not given back; empty if it was, or is not to be.
+	Reason string `json:"reason,omitempty"`
+}
+
+// stillness is what is known of a pod's freezing.
+type stillness struct {
+	report *wire.Frozen // the last one, if the pod is frozen; else nil
+	// since is a measurement after the pod's last packet; zero if there is none.
+	since   runtime.Usage
+	measure bool // the pod is being measured
+}
+
+func (s stillness) status() *FrozenStatus {
+	if s.report == nil {
+		return nil
+	}
+	return &FrozenStatus{
+		Since: s.report.At.Wall(), ResidentBytes: s.report.Resident, SwappedBytes: s.report.Swapped,
+		Reason: s.report.Reason,
+	}
+}
+
+// freezer has pods frozen and thawed, and looks whether idle ones are at work. It belongs to the loop.
+type freezer struct {
+	loop    *loop
+	workers *workers
+	table   *table
+	daemons *daemons
+	meter   runtime.Meter // nil if the runtime is none
+	deliver deliver
+}
+
+// send tells the daemons which pods of a service are to be frozen, each those of its own node.
+func (f *freezer) send(s *service, a lifecycle.FreezePods) {
+	if s.homeless {
+		return
+	}
+	for id, peer := range f.daemons.peers {
+		m := &wire.Freeze{Service: s.addr, Seq: a.Seq, Reclaim: s.spec.Spec.Reclaims()}
+		here := false
+		for _, p := range s.pods {
+			here = here || p.node == peer.Node
+		}
+		for _, b := range a.Pods {
+			if p := s.pod(b.Ref); p != nil && p.node == peer.Node && p.rt.Cgroup != "" {
+				m.Pods = append(m.Pods, wire.FrozenPod{PodID: p.id, LastPacket: b.LastPacket, Cgroup: p.rt.Cgroup})
+			}
+		}
+		if here {
+			f.daemons.send(id, m)
+		}
+	}
+}
+
+// report handles a daemon's report on a pod.
+func (f *freezer) report(p *pod, m *wire.Frozen) {
+	p.still.report = nil
+	if m.Frozen {
+		p.still.report = m
+	}
+	last := max(p.stats.LastPacket, p.service.lastPacket)
+	f.deliver(p.service, lifecycle.FrozenSeen{
+		Ref: p.ref, Seq: m.Seq, Frozen: m.Frozen, At: m.At, LastPacket: last, Reason: m.Reason,
+	})
+}
+
+// used has a pod measured that may be frozen later, after its last packet.
+func (f *freezer) used(p *pod) {
+	if !f.looksAtUse(p.service) || p.still.measure || p.still.since.At > p.stats.LastPacket {
+		return
+	}
+	f.measure([]*pod{p}, func(use map[*pod]runtime.Usage) {
+		if u, ok := use[p]; ok {
+			p.still.since = u
+		}
+	})
+}
+
+// looksAtUse reports whether the pods of a service are not frozen while they are at work.
+func (f *freezer) looksAtUse(s *service) bool {
+	return f.meter != nil && s.freezeAfter() > 0 && !s.spec.Spec.Sleep.FreezeWhenBusy
+}
+
+// idle delivers the report that a service is idle, with the use of CPU by its pods if they are to be frozen. A service
+// with requests that are not answered yet waits for its pods to answer.
+func (f *freezer) idle(s *service, ev lifecycle.IdleSeen) {
+	if s.freezeAfter() == 0 || s.machine.State() != lifecycle.Warm {
+		f.deliver(s, ev)
+		return
+	}
+	if monotime.Now().Sub(ev.LastPacket) < s.freezeAfter() || s.status().Traffic.OpenRequests > 0 {
+		return // the daemon repeats it
+	}
+	if !f.looksAtUse(s) {
+		f.deliver(s, ev)
+		return
+	}
+	f.look(s, ev, true)
+}
+
+// lookSpan is the shortest time over which the use of CPU is measured for a pod without a measurement after its last
+// packet.
+const lookSpan = time.Second
+
+// look delivers the report that a service is idle with what its pods use. If that is not known yet, it looks again a
+// little later, once.
+func (f *freezer) look(s *service, ev lifecycle.IdleSeen, again bool) {
+	f.measure(s.pods, func(use map[*pod]runtime.Usage) {
+		ev.Cores = f.cores(s, use)
+		switch {
+		case s.machine.State() != lifecycle.Warm || f.table.services[s.key] != s:
+		case ev.Cores != nil:
+			f.deliver(s, ev)
+		case again:
+			f.loop.after(lookSpan, func() { f.look(s, ev, false) })
+		}
+	})
+}
+
+// cores returns the use of CPU by the serving pods since their last packets, in cores; nil if it is not known for one
+// of them yet.
+func (f *freezer) cores(s *service, use map[*pod]runtime.Usage) map[lifecycle.Ref]float64 {
+	cores := map[lifecycle.Ref]float64{}
+	for _, p := range s.pods {
+		if !s.machine.Serves(p.ref) {
+			continue
+		}
+		u, ok := use[p]
+		from := p.still.since
+		if ok && (from.At < p.stats.LastPacket || from.At == 0) {
+			p.still.since = u // from now on
+		}
+		span := u.At.Sub(from.At)
+		if !ok || from.At < p.stats.LastPacket || from.At == 0 || span <= 0 {
+			return nil
+		}
+		cores[p.ref] = math.Max(0, float64(u.CPU-from.CPU)/float64(span))
+		if cores[p.ref] > lifecycle.BusyCores {
+			p.still.since = u // the next look is at what it does from now on
+		}
+	}
+	return cores
+}
+
+// measure measures the use of pods, and runs then on the loop with those that could be measured.
+func (f *freezer) measure(pods []*pod, then func(map[*pod]runtime.Usage)) {
+	if f.loop.idle() {
+		return
+	}
+	ids := map[*pod]string{}
+	for _, p := range pods {
+		if p.rt.ID != "" {
+			ids[p], p.still.measure = p.rt.ID, true
+		}
+	}
+	f.workers.group.Go(func() {
+		use := map[*pod]runtime.Usage{}
+		for p, id := range ids {
+			if u, err := f.meter.Usage(f.workers.ctx, id); err == nil {
+				use[p] = u
+			}
+		}
+		f.loop.post(func() {
+			for p := range ids {
+				p.still.measure = false
+			}
+			then(use)
+		})
+	})
+}
+
+// frozenBytes are the bytes of a service's frozen pods in RAM and in swap, and whether any pod is frozen.
+func (s *service) frozenBytes() (resident, swapped uint64, any bool) {
+	for _, p := range s.pods {
+		if r := p.still.report; r != nil {
+			resident, swapped, any = resident+r.Resident, swapped+r.Swapped, true
+		}
+	}
+	return resident, swapped, any
+}
+
+// spent adds up for how long a service has been in each state.
+type spent struct {
+	state lifecycle.State
+	since monotime.Time
+	past  map[lifecycle.State]time.Duration // without the present state
+}
+
+// enter notes that a service is in a state from now on.
+func (s *spent) enter(state lifecycle.State, now monotime.Time) {
+	if s.past == nil {
+		s.past = map[lifecycle.State]time.Duration{}
+	}
+	s.past[s.state] += now.Sub(s.since)
+	s.state, s.since = state, now
+}
+
+// until returns the times in all states that it has been in.
+func (s *spent) until(now monotime.Time) map[lifecycle.State]time.Duration {
+	all := map[lifecycle.State]time.Duration{s.state: now.Sub(s.since)}
+	for state, d := range s.past {
+		all[state] += d
+	}
+	return all
+}
+
+// freezeAfter is the time without a packet after which the service's pods are frozen; 0 if they are not, or are
+// stopped by then because no use is foreseen.
+func (w *wanted) freezeAfter() time.Duration {
+	if after := w.spec.Spec.FreezeAfter(); after < time.Duration(w.idleSeconds())*time.Second {
+		return after
+	}
+	return 0
+}

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+
+	"wangell.loutres.me/internal/freezer"
+)
+
+// cgroups freezes processes. Paths are below the root of the hierarchies.
+type cgroups interface {
+	// Freeze returns once all processes of a cgroup stand still. After an error they run.
+	Freeze(ctx context.Context, cgroup string) error
+	// Thaw lets the processes of a cgroup run.
+	Thaw(cgroup string) error
+	// Gone reports whether a cgroup does not exist.
+	Gone(cgroup string) bool
+	// Reclaim moves the memory of a frozen cgroup to swap, until ctx ends.
+	Reclaim(ctx context.Context, cgroup string) error
+	// Memory measures a cgroup.
+	Memory(cgroup string) (freezer.Memory, error)
+}

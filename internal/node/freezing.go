@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"wangell.loutres.me/internal/gate"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/wire"
+)
+
+// applyFreeze freezes the pods of a service that the controller names, and thaws all others. What takes time goes on
+// after it has returned; a FROZEN tells how it has ended.
+func (d *daemon) applyFreeze(m *wire.Freeze) {
+	s := d.service(m.Service)
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m.Seq < s.freezeSeq {
+		return
+	}
+	s.freezeSeq = m.Seq
+	wanted := map[uint64]bool{}
+	for _, b := range m.Pods {
+		p := s.pods[b.PodID]
+		if p == nil {
+			continue // it is gone, or unknown here: BACKENDS comes first
+		}
+		wanted[b.PodID] = true
+		d.freeze(s, p, b, m)
+	}
+	for id, p := range s.pods {
+		if q := d.freezing.find(id); q != nil && !wanted[id] {
+			p.since = monotime.Now() // as if a client had come
+			d.tasks.Go(func() { d.thaw(q, m.Seq, "") })
+		}
+	}
+}
+
+// freeze freezes a pod, or reports why not. s.mu is held.
+func (d *daemon) freeze(s *service, p *pod, b wire.FrozenPod, m *wire.Freeze) {
+	if !p.serving || p.state == wire.PodDraining {
+		d.reportFrozen(&wire.Frozen{Service: s.addr, PodID: p.id, Seq: m.Seq})
+		return
+	}
+	if q := d.freezing.find(p.id); q != nil {
+		d.tasks.Go(func() {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			q.seq = m.Seq
+			if q.frozen {
+				d.reportStill(q, "")
+			} // otherwise it is reported soon
+		})
+		return
+	}
+	if c, err := d.counters(s, p); err != nil || lastPacket(p, c) > b.LastPacket {
+		d.reportFrozen(&wire.Frozen{Service: s.addr, PodID: p.id, Seq: m.Seq})
+		return
+	}
+	q := d.freezing.add(d.ctx, p.id, s, b.Cgroup, m.Seq)
+	if q == nil {
+		return
+	}
+	d.tasks.Go(func() { d.hold(q, b.LastPacket, m.Reclaim) })
+}
+
+// hold freezes a pod, unless its program was asked something since the last packet that the decision knows of.
+func (d *daemon) hold(q *still, last monotime.Time, reclaim bool) {
+	frozen, seq, err := d.suspend(q, last)
+	q.mu.Lock()
+	q.settled = true
+	q.mu.Unlock()
+	if err != nil {
+		d.log.Warn("a pod cannot be frozen", "address", q.addr(), "pod", q.id, "error", err)
+		d.thaw(q, seq, truncateReason(err.Error()))
+		return
+	}
+	switch {
+	case !frozen || q.ctx.Err() != nil: // it was asked something meanwhile
+		d.thaw(q, seq, "")
+	case reclaim:
+		d.reclaim(q)
+	}
+}
+
+// suspend tells the gate that a pod is about to be frozen, and freezes it unless it was used meanwhile.
+func (d *daemon) suspend(q *still, last monotime.Time) (frozen bool, seq uint64, err error) {
+	q.mu.Lock()
+	seq = q.seq
+	q.mu.Unlock()
+	if err := d.freezing.records.write(q.id, q.cgroup); err != nil {
+		return false, seq, err
+	}
+	if err := d.gate.SetFrozen(q.addr(), q.id, true); err != nil {
+		return false, seq, err
+	}
+	c, err := d.gate.PodCounters(q.addr(), q.id)
+	if err != nil || c.LastAsked > last {
+		return false, seq, err
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ctx.Err() != nil {
+		return false, q.seq, nil
+	}
+	ctx, cancel := context.WithTimeout(q.ctx, freezeTimeout)
+	defer cancel()
+	if err := d.cgroups.Freeze(ctx, q.cgroup); err != nil {
+		if q.ctx.Err() != nil {
+			err = nil // it is to run again
+		}
+		return false, q.seq, err
+	}
+	q.frozen, q.since = true, monotime.Now()
+	d.reportStill(q, "")
+	return true, q.seq, nil
+}
+
+// freezeTimeout is how long the processes of a pod may take to come to a stop. One that waits for a disk takes as long
+// as the disk.
+const freezeTimeout = 5 * time.Second
+
+// reclaim has the memory of a frozen pod given back, and reports what became of it.
+func (d *daemon) reclaim(q *still) {
+	err := d.cgroups.Reclaim(q.ctx, q.cgroup)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case q.ctx.Err() != nil || !q.frozen:
+	case err != nil:
+		d.reportStill(q, truncateReason("its memory stays in RAM: "+err.Error()))
+	default:
+		d.reportStill(q, "")
+	}
+}
+
+// reportStill reports a frozen pod with its memory. q.mu is held.
+func (d *daemon) reportStill(q *still, reason string) {
+	m := &wire.Frozen{Service: q.addr(), PodID: q.id, Seq: q.seq, Frozen: true, At: q.since, Reason: reason}
+	if use, err := d.cgroups.Memory(q.cgroup); err == nil {
+		m.Resident, m.Swapped = use.Resident, use.Swapped
+	}
+	d.reportFrozen(m)
+}
+
+// reportFrozen reports whether a pod is frozen.
+func (d *daemon) reportFrozen(m *wire.Frozen) {
+	if m.At == 0 {
+		m.At = monotime.Now()
+	}
+	d.send(m)
+}
+
+// thawEvent thaws a pod of which a packet has asked something. It must not wait.
+func (d *daemon) thawEvent(e gate.Event) {
+	if q := d.freezing.find(e.Pod); q != nil {
+		d.tasks.Go(func() { d.thaw(q, 0, "") })
+		return
+	}
+	// It runs already, or an earlier daemon was killed before it could note the pod.
+	if err := d.gate.SetFrozen(e.Service, e.Pod, false); err != nil {
+		d.log.Debug("a thawed pod is gone", "address", e.Service, "pod", e.Pod, "error", err)
+	}
+}
+
+// thaw lets a pod run again, and reports that. seq is the decision that has caused it; 0 stands for that to freeze it.
+func (d *daemon) thaw(q *still, seq uint64, reason string) {
+	q.end()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.settled {
+		return
+	}
+	err := d.cgroups.Thaw(q.cgroup)
+	for pause := thawAgain; err != nil && !d.cgroups.Gone(q.cgroup); pause = min(2*pause, longestThawPause) {
+		d.log.Error("a pod cannot be thawed; tried again", "address", q.addr(), "pod", q.id, "error", err, "in", pause)
+		time.Sleep(pause)
+		err = d.cgroups.Thaw(q.cgroup)
+	}
+	q.frozen = false
+	if !d.freezing.remove(q) {
+		return // another call was first
+	}
+	if err := d.gate.SetFrozen(q.addr(), q.id, false); err != nil {
+		d.log.Debug("a thawed pod is gone", "address", q.addr(), "pod", q.id, "error", err)
+	}
+	if err := d.freezing.records.remove(q.id); err != nil {
+		d.log.Warn("the record of a frozen pod stays", "pod", q.id, "error", err)
+	}
+	d.reportFrozen(&wire.Frozen{Service: q.addr(), PodID: q.id, Seq: max(seq, q.seq), Reason: reason})
+}
+
+// Pauses before a pod that cannot be thawed is tried again.
+const (
+	thawAgain        = 10 * time.Millisecond
+	longestThawPause = time.Second
+)
+
+// thawAll lets all pods run again.
+func (d *daemon) thawAll() {
+	var group sync.WaitGroup
+	for _, q := range d.freezing.all() {
+		group.Go(func() { d.thaw(q, 0, "") })
+	}
+	group.Wait()
+}
+
+// adoptFrozen takes over the pods that an earlier daemon has frozen. Those that are in no gate run again.
+func (d *daemon) adoptFrozen() {
+	cgroups, err := d.freezing.records.read()
+	if err != nil {
+		d.log.Error("pods that an earlier daemon has frozen are not known", "error", err)
+	}
+	for _, s := range d.services {
+		for id := range s.pods {
+			state, ok := d.gate.PodFreeze(s.addr, id)
+			cgroup, noted := cgroups[id]
+			delete(cgroups, id)
+			if !ok || !noted {
+				continue
+			}
+			q := d.freezing.add(d.ctx, id, s, cgroup, 0)
+			q.settled, q.frozen, q.since = true, true, monotime.Now()
+			if state == gate.PodRuns { // the earlier daemon was about to tell the gate, or had thawed it
+				d.tasks.Go(func() { d.thaw(q, 0, "") })
+			}
+		}
+	}
+	for id, cgroup := range cgroups {
+		if err := d.cgroups.Thaw(cgroup); err != nil && !d.cgroups.Gone(cgroup) {
+			d.log.Error("a pod that an earlier daemon has frozen cannot be thawed", "pod", id, "error", err)
+			continue
+		}
+		if err := d.freezing.records.remove(id); err != nil {
+			d.log.Warn("the record of a frozen pod stays", "pod", id, "error", err)
+		}
+	}
+}
+
+// introduce tells a controller that has just listed a pod whether it is frozen. s.mu is held.
+func (d *daemon) introduce(s *service, p *pod) {
+	q := d.freezing.find(p.id)
+	if q == nil {
+		if s.freezeAfter > 0 {
+			d.reportFrozen(&wire.Frozen{Service: s.addr, PodID: p.id})
+		}
+		return
+	}
+	d.tasks.Go(func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if q.seq = 0; q.frozen {
+			d.reportStill(q, "")
+		}
+	})
+}
+
+// awaitThawed returns once a pod is not frozen, or ctx has ended.
+func (d *daemon) awaitThawed(ctx context.Context, id uint64) {
+	if q := d.freezing.find(id); q != nil {
+		select {
+		case <-q.gone:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// counters reads the counters of a pod. If its service is frozen while it is idle, the last packet is the last one that
+// its program was asked for, or sent.
+func (d *daemon) counters(s *service, p *pod) (gate.PodCounters, error) {
+	c, err := d.gate.PodCounters(s.addr, p.id)
+	if s.freezeAfter > 0 {
+		c.LastPacket = c.LastAsked
+	}
+	return c, err
+}
+
+// truncateReason shortens a text to what FROZEN holds.
+func truncateReason(text string) string {
+	const limit = 200
+	if len(text) > limit {
+		text = fmt.Sprintf("%.*s…", limit/4, text) // runes, of at most four bytes each
+	}
+	return text
+}

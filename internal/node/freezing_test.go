@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"wangell.loutres.me/internal/freezer"
+)
+
+// fakeCgroups remembers which cgroups were thawed.
+type fakeCgroups struct {
+	thawed []string
+	gone   map[string]bool
+}
+
+func (c *fakeCgroups) Freeze(context.Context, string) error        { return nil }
+func (c *fakeCgroups) Reclaim(context.Context, string) error       { return nil }
+func (c *fakeCgroups) Memory(string) (m freezer.Memory, err error) { return m, nil }
+func (c *fakeCgroups) Gone(cgroup string) bool                     { return c.gone[cgroup] }
+
+func (c *fakeCgroups) Thaw(cgroup string) error {
+	if c.gone[cgroup] {
+		return errors.New("gone")
+	}
+	c.thawed = append(c.thawed, cgroup)
+	return nil
+}
+
+func TestNotedPodsAreThawedWithTheGate(t *testing.T) {
+	r := freezeRecordsIn(filepath.Join(t.TempDir(), "run"))
+	c := &fakeCgroups{gone: map[string]bool{"/c": true}}
+	if err := thawNoted(r, c); err != nil || len(c.thawed) > 0 {
+		t.Errorf("without notes: %v, thawed %v", err, c.thawed)
+	}
+	for id, cgroup := range map[uint64]string{1: "/a", 1<<64 - 1: "/b", 3: "/c"} {
+		if err := r.write(id, cgroup); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// One that its daemon was just writing when it was killed.
+	if err := os.WriteFile(r.file(4), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	noted, err := r.read()
+	if want := map[uint64]string{1: "/a", 1<<64 - 1: "/b", 3: "/c"}; err != nil || !maps.Equal(noted, want) {
+		t.Errorf("noted %v, %v", noted, err)
+	}
+	if err := thawNoted(r, c); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(c.thawed)
+	if !slices.Equal(c.thawed, []string{"/a", "/b"}) {
+		t.Errorf("thawed %v", c.thawed)
+	}
+	if _, err := os.Stat(r.dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the notes are left: %v", err)
+	}
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+
+	"wangell.loutres.me/internal/monotime"
+)
+
+// freezing are the pods of this node that are frozen, or about to be. Each has a lock of its own, so that a pod is
+// thawed without waiting for another one, or for what happens to its service meanwhile.
+type freezing struct {
+	records freezeRecords
+
+	mu   sync.Mutex
+	pods map[uint64]*still // by the pod's ID
+}
+
+// still is a pod that is frozen, or about to be.
+type still struct {
+	id      uint64
+	service *service
+	cgroup  string
+	gone    chan struct{} // closed once the pod runs and is not about to be frozen
+	end     context.CancelFunc
+	ctx     context.Context // until it is to run again
+
+	mu  sync.Mutex // held while its cgroup is changed; guards:
+	seq uint64     // of the decision to freeze it; 0 if an earlier daemon did
+	// settled is set once its freezing has ended, well or not. A thaw before that is left to hold.
+	settled bool
+	frozen  bool
+	since   monotime.Time
+}
+
+// addr returns the address of the pod's service, which may change. q.mu may be held, but not the service's.
+func (q *still) addr() netip.AddrPort {
+	q.service.mu.Lock()
+	defer q.service.mu.Unlock()
+	return q.service.addr
+}
+
+// find returns a pod that is frozen, or about to be; nil for one that runs.
+func (f *freezing) find(id uint64) *still {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.pods[id]
+}
+
+// isFrozen reports whether a pod is frozen, or about to be.
+func (f *freezing) isFrozen(id uint64) bool { return f.find(id) != nil }
+
+// add adds a pod that is about to be frozen. It returns nil if it is there already.
+func (f *freezing) add(ctx context.Context, id uint64, service *service, cgroup string, seq uint64) *still {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if q := f.pods[id]; q != nil {
+		return nil
+	}
+	q := &still{id: id, service: service, cgroup: cgroup, seq: seq, gone: make(chan struct{})}
+	q.ctx, q.end = context.WithCancel(ctx)
+	f.pods[id] = q
+	return q
+}
+
+// all returns all pods that are frozen, or about to be.
+func (f *freezing) all() []*still {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	list := make([]*still, 0, len(f.pods))
+	for _, q := range f.pods {
+		list = append(list, q)
+	}
+	return list
+}
+
+// remove forgets a pod that runs. It reports whether the pod was there.
+func (f *freezing) remove(q *still) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.pods[q.id] != q {
+		return false
+	}
+	delete(f.pods, q.id)
+	close(q.gone)
+	return true
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"wangell.loutres.me/internal/monotime"
+)
+
+// Freeze lists the pods of a service that are to be frozen. All others run, and are thawed first if necessary. A daemon
+// thaws a pod by itself as soon as a packet needs an answer of it, and freezes it again only for a Freeze with a higher
+// Seq.
+type Freeze struct {
+	Service netip.AddrPort
+	// Seq numbers the decisions about a service, from 1. Daemons ignore a message with a lower one.
+	Seq uint64
+	// Reclaim has the memory of the frozen pods moved to swap.
+	Reclaim bool
+	Pods    []FrozenPod // on the daemon's node, at most 64
+}
+
+// FrozenPod is a pod that is to be frozen.
+type FrozenPod struct {
+	PodID uint64
+	// LastPacket is the pod's last packet when that was decided. A pod that had another one since is not frozen.
+	LastPacket monotime.Time
+	// Cgroup is the path of the pod's cgroup below the root of the hierarchies, 1 to 255 bytes.
+	Cgroup string
+}
+
+// Frozen reports that a pod was frozen, was thawed, or was not frozen. It is sent again when the memory of a frozen pod
+// has been given back, and whenever a Freeze is repeated.
+type Frozen struct {
+	Service netip.AddrPort
+	PodID   uint64
+	Seq     uint64 // of the Freeze that it answers
+	Frozen  bool
+	// At is when that happened.
+	At monotime.Time
+	// Resident and Swapped are the bytes of the pod's memory in RAM and in swap; 0 if not measured.
+	Resident, Swapped uint64
+	// Reason says why the pod runs, or why a frozen one keeps its memory; at most 200 bytes, for users.
+	Reason string
+}
+
+// maxCgroup bounds the path of a cgroup, in bytes.
+const maxCgroup = 255
+
+// frozenPodFixed is the size of a FrozenPod without its path, in bytes.
+const frozenPodFixed = 8 + 8 + 1
+
+// Type returns TypeFreeze.
+func (*Freeze) Type() Type { return TypeFreeze }
+
+// Type returns TypeFrozen.
+func (*Frozen) Type() Type { return TypeFrozen }
+
+func (m *Freeze) check() error {
+	if err := checkService(m.Service); err != nil {
+		return err
+	}
+	if m.Seq == 0 {
+		return fmt.Errorf("decision 0: they are numbered from 1")
+	}
+	return checkPods(m.Pods, maxPods, func(p *FrozenPod) error {
+		if p.Cgroup == "" {
+			return fmt.Errorf("pod %d has no cgroup", p.PodID)
+		}
+		if err := checkTimes(p.LastPacket); err != nil {
+			return err
+		}
+		return checkString("cgroup", p.Cgroup, maxCgroup)
+	})
+}
+
+func (m *Freeze) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(appendAddr(b, m.Service), m.Seq)
+	b = appendFlag(b, m.Reclaim, 1)
+	return appendPods(b, m.Pods, func(b []byte, p *FrozenPod) []byte {
+		return appendText(appendTime(binary.BigEndian.AppendUint64(b, p.PodID), p.LastPacket), p.Cgroup)
+	})
+}
+
+func (m *Freeze) decode(d *decoder) {
+	m.Service, m.Seq, m.Reclaim = d.addr(), d.u64(), d.flag(1)
+	m.Pods = decodePods(d, frozenPodFixed, func(p *FrozenPod) {
+		p.PodID, p.LastPacket, p.Cgroup = d.u64(), d.time(), d.text()
+	})
+}
+
+func (m *Frozen) check() error {
+	if err := checkService(m.Service, m.At); err != nil {
+		return err
+	}
+	return checkString("reason", m.Reason, maxReason)
+}
+
+func (m *Frozen) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(appendAddr(b, m.Service), m.PodID)
+	b = appendFlag(binary.BigEndian.AppendUint64(b, m.Seq), m.Frozen, 1)
+	b = binary.BigEndian.AppendUint64(appendTime(b, m.At), m.Resident)
+	return appendText(binary.BigEndian.AppendUint64(b, m.Swapped), m.Reason)
+}
+
+func (m *Frozen) decode(d *decoder) {
+	m.Service, m.PodID, m.Seq, m.Frozen = d.addr(), d.u64(), d.u64(), d.flag(1)
+	m.At, m.Resident, m.Swapped, m.Reason = d.time(), d.u64(), d.u64(), d.text()
+}
+
+func (m *Freeze) shift(d time.Duration) {
+	for i := range m.Pods {
+		shiftTime(&m.Pods[i].LastPacket, d)
+	}
+}
+
+func (m *Frozen) shift(d time.Duration) { shiftTime(&m.At, d) }
