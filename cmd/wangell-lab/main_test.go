@@ -52,6 +52,7 @@ func TestExitCodes(t *testing.T) {
 		"pull --out x --link 1mb":       cli.ExitUsage,
 		"pull --out x --rounds 0":       cli.ExitUsage,
 		"pull --out x --images lzma":    cli.ExitUsage,
+		"storage --out x --workload db": cli.ExitUsage,
 		"render":                        cli.ExitUsage,
 		"render missing.json":           cli.ExitError,
 	} {
@@ -69,7 +70,7 @@ func TestFormerNameIsHidden(t *testing.T) {
 }
 
 func TestExperimentsAskQuestions(t *testing.T) {
-	if len(lab.Experiments()) != 9 {
+	if len(lab.Experiments()) != 10 {
 		t.Errorf("%d experiments", len(lab.Experiments()))
 	}
 	for _, e := range lab.Experiments() {

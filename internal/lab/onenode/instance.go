@@ -47,6 +47,8 @@ type Instance struct {
 	Control *localapi.Client
 	// Flags are further flags of `wangell up`. They are set before Start.
 	Flags []string
+	// Env is added to the environment of its programs. It is set before anything else is called.
+	Env []string
 
 	services       netip.Prefix // the range of service addresses
 	wangell        string       // the program
@@ -69,12 +71,18 @@ func NewInstance(wangell string, services netip.Prefix) (*Instance, error) {
 }
 
 // NewInstanceOn is NewInstance with a network of another shape.
-func NewInstanceOn(wangell string, network netlab.Config) (_ *Instance, err error) {
+func NewInstanceOn(wangell string, network netlab.Config) (*Instance, error) {
+	return NewInstanceIn("", wangell, network)
+}
+
+// NewInstanceIn is NewInstanceOn with its folders, those of images, layers and volumes among them, in the folder dir.
+// Empty: in that of temporary files. The path must be short, because there are sockets below it.
+func NewInstanceIn(dir, wangell string, network netlab.Config) (_ *Instance, err error) {
 	if !network.Services.IsValid() {
 		network.Services = netlab.DefaultServices
 	}
 	i := &Instance{wangell: wangell, services: network.Services}
-	if i.baseDir, err = os.MkdirTemp("", "wangell-lab-"); err != nil {
+	if i.baseDir, err = os.MkdirTemp(dir, "wangell-lab-"); err != nil {
 		return nil, err
 	}
 	i.stateDir, i.runDir = filepath.Join(i.baseDir, "state"), filepath.Join(i.baseDir, "run")
@@ -114,6 +122,7 @@ func (i *Instance) LoadImage(ctx context.Context, file string) error {
 // run runs a command of wangell for this instance.
 func (i *Instance) run(ctx context.Context, args ...string) error {
 	cmd := i.Net.Node.Command(ctx, append(append([]string{i.wangell}, args...), "--run-dir", i.runDir)...)
+	cmd.Env = append(os.Environ(), i.Env...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("wangell %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
 	}
@@ -132,6 +141,7 @@ func (i *Instance) Start(ctx context.Context, manifest []byte) error {
 		"--metrics-address", "", "-o", "json"}
 	i.cmd = i.Net.Node.Command(context.Background(), append(argv, i.Flags...)...)
 	i.cmd.Stdout, i.cmd.Stderr = &i.stdout, &i.stderr
+	i.cmd.Env = append(os.Environ(), i.Env...)
 	if err := i.cmd.Start(); err != nil {
 		return fmt.Errorf("wangell up: %w", err)
 	}
@@ -235,19 +245,6 @@ func (i *Instance) AwaitImage(ctx context.Context, ref string, atMost time.Durat
 		}
 		return err
 	})
-}
-
-// Address returns the address and port of the only service.
-func (i *Instance) Address(ctx context.Context) (netip.AddrPort, error) {
-	services, err := i.Control.Status(ctx)
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	if len(services) != 1 {
-		return netip.AddrPort{}, fmt.Errorf("the instance has %d services, want 1", len(services))
-	}
-	addr, err := netip.ParseAddr(services[0].Service.Status.LoadBalancerIP)
-	return netip.AddrPortFrom(addr, uint16(services[0].Service.Spec.Port)), err
 }
 
 // Close ends the instance and removes everything that it made. It fails if something is left.

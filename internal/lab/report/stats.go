@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gonum.org/v1/gonum/stat"
+	"gonum.org/v1/gonum/stat/distuv"
 )
 
 // Milliseconds converts a duration to milliseconds, with a resolution of 1 µs.
@@ -65,6 +66,24 @@ func MedianInterval(samples []float64, confidence float64) (low, high float64) {
 // independently.
 func MedianDifferenceInterval(a, b []float64, confidence float64) (low, high float64) {
 	return bootstrap(confidence, func(r *rand.Rand) float64 { return Median(resample(r, a)) - Median(resample(r, b)) })
+}
+
+// MeanDifferenceInterval returns the confidence interval of the mean of a minus the mean of b by Welch's t-test (1947),
+// for samples that are few and from about normal distributions, such as medians of runs. The bounds are NaN if one has
+// fewer than two samples.
+func MeanDifferenceInterval(a, b []float64, confidence float64) (low, high float64) {
+	if len(a) < 2 || len(b) < 2 {
+		return math.NaN(), math.NaN()
+	}
+	va, vb := stat.Variance(a, nil)/float64(len(a)), stat.Variance(b, nil)/float64(len(b))
+	difference := Mean(a) - Mean(b)
+	if va+vb == 0 {
+		return difference, difference
+	}
+	freedom := (va + vb) * (va + vb) / (va*va/float64(len(a)-1) + vb*vb/float64(len(b)-1)) // Welch and Satterthwaite
+	t := distuv.StudentsT{Sigma: 1, Nu: freedom}.Quantile(1 - (1-confidence)/2)
+	half := t * math.Sqrt(va+vb)
+	return difference - half, difference + half
 }
 
 func bootstrap(confidence float64, statistic func(*rand.Rand) float64) (low, high float64) {

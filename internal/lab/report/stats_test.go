@@ -88,3 +88,17 @@ func TestMedianIntervalHoldsTheTrueMedian(t *testing.T) {
 		t.Errorf("interval of nothing: %v to %v", low, high)
 	}
 }
+
+func TestMeanDifferenceIntervalIsWelchs(t *testing.T) {
+	// Means 2 and 7, variances 1 and 4, 3 samples each: s² = 5/3, ν = 2.9412, t = 3.2204 for 97.5 %.
+	low, high := MeanDifferenceInterval([]float64{1, 2, 3}, []float64{5, 7, 9}, 0.95)
+	if math.Abs(low-(-9.157)) > 0.01 || math.Abs(high-(-0.843)) > 0.01 {
+		t.Errorf("interval %v to %v", low, high)
+	}
+	if low, high := MeanDifferenceInterval([]float64{5, 5}, []float64{3, 3}, 0.95); low != 2 || high != 2 {
+		t.Errorf("interval without variance: %v to %v", low, high)
+	}
+	if low, _ := MeanDifferenceInterval([]float64{5}, []float64{3, 4}, 0.95); !math.IsNaN(low) {
+		t.Errorf("interval of one sample: %v", low)
+	}
+}

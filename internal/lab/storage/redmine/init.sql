@@ -1,0 +1,3 @@
+CREATE DATABASE IF NOT EXISTS redmine CHARACTER SET utf8mb4;
+CREATE USER IF NOT EXISTS redmine@'%' IDENTIFIED BY 'redmine';
+GRANT ALL ON redmine.* TO redmine@'%';

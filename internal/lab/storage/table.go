@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package storage
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"wangell.loutres.me/internal/lab/report"
+)
+
+const how = `%s Each test has an instance of Wangell of its own, in network namespaces and folders of its own, and its
+services are woken through the gate by clients in another namespace. The layer is that of overlayfs. Before a
+measurement the machine's dirty pages are written and its caches dropped; they are the machine's, so work beside it is
+measured too. The tests of a repetition have a random order. Without a container the files of the same image are in a
+folder, or in a writable snapshot of one of containerd's snapshotters, and the program runs there by chroot, without
+gate, layer and limits. Tuned: %s. Intervals are Welch's t-intervals for the mean of the runs' medians, one for each
+repetition: with few repetitions they are wide, and of twenty statements that are wrong one is shown by chance. JSON
+has every latency.`
+
+// newReport makes the report from samples. The caller adds time, parameters and versions.
+func newReport(w workload, raw Samples) *report.Report {
+	tables := []report.Table{aggregateTable(raw), verdictTable(w, raw)}
+	if w.name() == (redmine{}).name() {
+		tables = slices.Concat([]report.Table{besideTable(raw)}, tables, []report.Table{jmeterTable(raw)})
+	}
+	return &report.Report{
+		Name: reportName(w.name()), Title: w.title(), Raw: raw, How: fmt.Sprintf(how, w.how(), w.tuning()),
+		Summary: summary(w, raw),
+		Tables:  append(tables, failureTable(raw)...),
+		Figure:  figure(w, raw),
+	}
+}
+
+// aggregate is a line of a table as JMeter prints it.
+type aggregate struct {
+	samples, errors        int
+	mean, median, p90      float64
+	least, most            float64
+	throughput, kilobytesS float64
+}
+
+// aggregateOf sums operations of several runs up.
+func aggregateOf(ops []Operation) aggregate {
+	a := aggregate{least: math.NaN(), most: math.NaN(), throughput: math.NaN(), kilobytesS: math.NaN()}
+	var all []float64
+	var seconds float64
+	var bytes int64
+	for _, o := range ops {
+		all = append(all, o.Latencies...)
+		a.errors += o.Errors
+		seconds += o.Seconds
+		bytes += o.Bytes
+	}
+	a.samples = len(all)
+	a.mean, a.median, a.p90 = report.Mean(all), report.Median(all), report.Percentile(all, 90)
+	a.least, a.most = report.Percentile(all, 0), report.Percentile(all, 100)
+	if seconds > 0 {
+		a.throughput = float64(len(all)) / seconds
+	}
+	if seconds > 0 && bytes > 0 {
+		a.kilobytesS = float64(bytes) / 1024 / seconds
+	}
+	return a
+}
+
+func (a aggregate) errorPct() float64 {
+	if a.samples == 0 {
+		return math.NaN()
+	}
+	return 100 * float64(a.errors) / float64(a.samples)
+}
+
+// byOperation returns the operations of some runs by name, in order.
+func byOperation(runs []Run) (names []string, ops map[string][]Operation) {
+	ops = map[string][]Operation{}
+	for _, r := range runs {
+		for _, o := range r.Operations {
+			if ops[o.Name] == nil {
+				names = append(names, o.Name)
+			}
+			ops[o.Name] = append(ops[o.Name], o)
+		}
+	}
+	return names, ops
+}
+
+// together returns one operation for each run: those of a name, or all.
+func together(runs []Run, name string) (out []Operation) {
+	for _, r := range runs {
+		sum := Operation{Latencies: r.latencies(name)}
+		for _, o := range r.Operations {
+			if name == "" || o.Name == name {
+				sum.Errors += o.Errors
+				sum.Bytes += o.Bytes
+				sum.Seconds = max(sum.Seconds, o.Seconds) // operations of a run are at the same time
+			}
+		}
+		out = append(out, sum)
+	}
+	return out
+}
+
+func summary(w workload, raw Samples) (out report.Summary) {
+	for _, c := range raw.Cases {
+		runs := raw.of(c.Key)
+		a := aggregateOf(together(runs, w.headline()))
+		add := func(key, meaning string, v float64) {
+			prefix := c.Key
+			if c.Test > 0 {
+				prefix = "test" + strconv.Itoa(c.Test)
+			}
+			out = append(out, report.Value{Key: prefix + "_" + key, Value: v, Meaning: c.Name + ": " + meaning})
+		}
+		what := strings.TrimSpace(w.headline() + " ")
+		if what != "" {
+			what += ", "
+		}
+		add("mean_ms", what+"mean", a.mean)
+		add("median_ms", what+"median", a.median)
+		add("p90_ms", what+"90 % line", a.p90)
+		add("error_pct", "errors, %", a.errorPct())
+		add("throughput_s", "operations per second", a.throughput)
+		add("iostat_max_wkb_s", "most writing in iostat, kB/s", mostWriting(runs))
+	}
+	for _, p := range pairs {
+		if v, ok := p.compare(w, raw); ok {
+			out = append(out, v...)
+		}
+	}
+	return out
+}
+
+// mostWriting returns the most writing of a device that iostat saw in some runs, in kB/s.
+func mostWriting(runs []Run) float64 { return maxOf(runs, "wkB/s") }
+
+// maxOf returns the largest value of a column in the lines with the most writing of some runs.
+func maxOf(runs []Run, column string) float64 {
+	most := math.NaN()
+	for _, r := range runs {
+		columns, fields := strings.Fields(r.Header), strings.Fields(r.Line)
+		for i, name := range columns {
+			if name != column {
+				continue
+			}
+			if v, err := strconv.ParseFloat(fields[i], 64); err == nil && !(v <= most) {
+				most = v
+			}
+		}
+	}
+	return most
+}
+
+// aggregateTable is the table of JMeter's aggregate report, for all tests.
+func aggregateTable(raw Samples) report.Table {
+	t := report.Table{Title: "Aggregate", Header: []string{"test", "operation", "samples", "mean (ms)", "median",
+		"90 % line", "min", "max", "error %", "throughput (/s)", "KB/s"}}
+	for _, c := range raw.Cases {
+		runs := raw.of(c.Key)
+		names, ops := byOperation(runs)
+		for _, name := range names {
+			t.Rows = append(t.Rows, aggregateOf(ops[name]).row(c.Name, name))
+		}
+		if len(names) > 1 {
+			t.Rows = append(t.Rows, aggregateOf(together(runs, "")).row(c.Name, "all"))
+		}
+	}
+	return t
+}
+
+func (a aggregate) row(test, operation string) []string {
+	return []string{test, operation, strconv.Itoa(a.samples), report.Decimal(a.mean), report.Decimal(a.median),
+		report.Decimal(a.p90), report.Decimal(a.least), report.Decimal(a.most), report.Decimal(a.errorPct()),
+		report.Decimal(a.throughput), decimalOrNone(a.kilobytesS)}
+}
+
+func decimalOrNone(v float64) string {
+	if math.IsNaN(v) {
+		return ""
+	}
+	return report.Decimal(v)
+}
+
+// failureTable lists tests that could not be run; none if all could.
+func failureTable(raw Samples) []report.Table {
+	t := report.Table{Title: "Tests that could not be run", Header: []string{"test", "repetition", "error"}}
+	for _, c := range raw.Cases {
+		for _, r := range raw.Runs {
+			if r.Case == c.Key && r.Error != "" {
+				t.Rows = append(t.Rows, []string{c.Name, strconv.Itoa(r.Repetition), r.Error})
+			}
+		}
+	}
+	if len(t.Rows) == 0 {
+		return nil
+	}
+	return []report.Table{t}
+}

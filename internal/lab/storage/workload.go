@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package storage
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"wangell.loutres.me/internal/testutil/debimage"
+	"wangell.loutres.me/internal/testutil/netlab"
+)
+
+// server is one service of an application.
+type server struct {
+	name   string
+	recipe debimage.Recipe
+	// port is where it listens.
+	port int
+	// data is the folder that it writes to; empty: none.
+	data string
+	// env are settings, by name.
+	env map[string]string
+}
+
+// load is what clients do.
+type load struct {
+	// rate is the number of operations per minute; 0: as many as possible.
+	rate     int
+	duration time.Duration
+	tuned    bool
+}
+
+// client is where the clients run, and what they call.
+type client struct {
+	ns *netlab.Namespace
+	// dir is for files of the clients. It is removed after the run.
+	dir string
+	// servers are the addresses of the servers, in order.
+	servers []netip.AddrPort
+}
+
+// workload is an application and its clients.
+type workload interface {
+	name() string
+	// title and how are parts of the report.
+	title() string
+	how() string
+	// servers are the services. Clients call the first one, or all.
+	servers(c Case) []server
+	// limits are those of the tests with limits, and as the manifest has them.
+	limits() (cpu, memory string)
+	// prepare returns once the servers serve and have their data.
+	prepare(ctx context.Context, c client) error
+	// measure puts load on the servers.
+	measure(ctx context.Context, c client, l load) (Result, error)
+	// headline is the operation that the summary is about; empty: all.
+	headline() string
+	// tuning says what the tuned test has.
+	tuning() string
+	// versions are those of the clients.
+	versions(ctx context.Context) (map[string]string, error)
+}
+
+// Result is what clients did.
+type Result struct {
+	Operations []Operation `json:"operations,omitempty"`
+	// JMeter are the lines of JMeter's Aggregate Report.
+	JMeter []JMeterLine `json:"jmeter_aggregate,omitempty"`
+}
+
+func workloads() []workload { return []workload{redmine{}, pgbench{}, fio{}} }
+
+func workloadNames() (names []string) {
+	for _, w := range workloads() {
+		names = append(names, w.name())
+	}
+	return names
+}
+
+func workloadOf(name string) (workload, error) {
+	for _, w := range workloads() {
+		if w.name() == name {
+			return w, nil
+		}
+	}
+	return nil, fmt.Errorf("no workload %q: want %s", name, strings.Join(workloadNames(), " or "))
+}
