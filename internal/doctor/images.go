@@ -35,8 +35,8 @@ func images(ctx context.Context, address string) []Check {
 	if c, ok := pullPath(d.version, d.file, d.settings); ok {
 		checks = append(checks, c)
 	}
-	checks = append(checks, gzipProgram(d.version, d.path), lazyPulls(ctx, address, "/dev/fuse"))
-	return append(checks, lazyPods(ctx, address)...)
+	checks = append(checks, gzipProgram(d.version, d.path))
+	return append(checks, lazyPulls(ctx, address, "/dev/fuse")...)
 }
 
 // settings are those of plugins, as `containerd config dump` prints them: by "PLUGIN KEY".

@@ -180,7 +180,7 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", 
 		t.Logf("%s %s: %s: %s", c.State, c.Name, c.Found, c.Do)
 	}
 	const anyFile = "/dev/null" // in place of /dev/fuse
-	if c := lazyPulls(ctx, socket, anyFile); c.State != Warn || !strings.Contains(c.Do, "enable --now") {
+	if c := lazyPulls(ctx, socket, anyFile)[0]; c.State != Warn || !strings.Contains(c.Do, "enable --now") {
 		t.Errorf("without the snapshotter: %+v", c)
 	}
 	l, err := net.Listen("unix", filepath.Join(dir, "lazy"))
@@ -188,10 +188,10 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", 
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if c := lazyPulls(ctx, socket, anyFile); c.State != OK {
+	if c := lazyPulls(ctx, socket, anyFile)[0]; c.State != OK {
 		t.Errorf("with the snapshotter: %+v", c)
 	}
-	if c := lazyPulls(ctx, socket, filepath.Join(dir, "none")); c.State != Warn || !strings.Contains(c.Do, "modprobe") {
+	if c := lazyPulls(ctx, socket, filepath.Join(dir, "none"))[0]; c.State != Warn || !strings.Contains(c.Do, "modprobe") {
 		t.Errorf("without FUSE: %+v", c)
 	}
 	if all := images(ctx, filepath.Join(dir, "none")); len(all) != 1 || all[0].State != Skipped {

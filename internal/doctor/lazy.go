@@ -16,53 +16,54 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 )
 
-// lazyPlugin is what containerd calls wangell-snapshotter.
-const lazyPlugin = "wangell-lazy"
-
-// lazyPulls checks whether the containerd at a socket can start containers before their image is here.
-func lazyPulls(ctx context.Context, address, fuse string) Check {
+// lazyPulls checks whether the containerd at a socket can start containers before their image is here, and if it has
+// the plugin for that, whether the pods of a kubelet that it serves can.
+func lazyPulls(ctx context.Context, address, fuse string) []Check {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	c := Check{Name: "lazy pulling", Group: Images, For: "imagePull: {mode: Lazy} (docs/images.md)"}
+	client, err := containerd.New(address, containerd.WithTimeout(checkTimeout))
+	if err != nil {
+		return []Check{c.skipped(err.Error())}
+	}
+	defer client.Close()
+	found, err := client.IntrospectionService().Plugins(ctx, "type==io.containerd.snapshotter.v1,id=="+
+		v1alpha1.LazyRuntime)
+	if err != nil {
+		return []Check{c.skipped(err.Error())}
+	}
+	var exports map[string]string
+	if len(found.Plugins) > 0 {
+		exports = found.Plugins[0].Exports
+	}
+	checks := []Check{c.judgeLazy(ctx, address, fuse, exports)}
+	if exports != nil {
+		checks = append(checks, lazyPods(ctx, client, exports)...)
+	}
+	return checks
+}
+
+// judgeLazy judges what containerd's configuration says of the snapshotter; nil if it has no such plugin.
+func (c Check) judgeLazy(ctx context.Context, address, fuse string, exports map[string]string) Check {
 	if _, err := os.Stat(fuse); err != nil {
 		c.Do = "modprobe fuse"
 		return c.warn("no " + fuse)
 	}
-	client, err := containerd.New(address, containerd.WithTimeout(checkTimeout))
-	if err != nil {
-		return c.skipped(err.Error())
-	}
-	defer client.Close()
-	found, err := client.IntrospectionService().Plugins(ctx, "type==io.containerd.snapshotter.v1,id=="+lazyPlugin)
-	if err != nil {
-		return c.skipped(err.Error())
-	}
-	if len(found.Plugins) == 0 {
+	if exports == nil {
 		c.Do = "only for services with that mode: add the plugin to containerd's configuration, as docs/images.md says"
-		return c.warn(fmt.Sprintf("containerd at %s has no plugin %s", address, lazyPlugin))
+		return c.warn(fmt.Sprintf("containerd at %s has no plugin %s", address, v1alpha1.LazyRuntime))
 	}
-	socket := strings.TrimPrefix(found.Plugins[0].Exports["address"], "unix://")
+	socket := strings.TrimPrefix(exports["address"], "unix://")
 	if _, err := behind(ctx, socket); err != nil {
 		c.Do = "systemctl enable --now wangell-snapshotter"
-		return c.warn(fmt.Sprintf("nothing serves the plugin %s at %s: %v", lazyPlugin, socket, err))
+		return c.warn(fmt.Sprintf("nothing serves the plugin %s at %s: %v", v1alpha1.LazyRuntime, socket, err))
 	}
 	return c.ok("containerd has the plugin, which answers at " + socket)
 }
 
 // lazyPods checks whether the pods of a node of Kubernetes can start before their image is here; nothing is returned
-// if the containerd at a socket serves no kubelet, or has no such plugin.
-func lazyPods(ctx context.Context, address string) []Check {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	client, err := containerd.New(address, containerd.WithTimeout(checkTimeout))
-	if err != nil {
-		return nil
-	}
-	defer client.Close()
-	found, err := client.IntrospectionService().Plugins(ctx, "type==io.containerd.snapshotter.v1,id=="+lazyPlugin)
-	if err != nil || len(found.Plugins) == 0 {
-		return nil
-	}
+// if the containerd serves no kubelet. exports are those of its plugin.
+func lazyPods(ctx context.Context, client *containerd.Client, exports map[string]string) []Check {
 	conn, ok := client.Conn().(grpc.ClientConnInterface)
 	if !ok {
 		return nil
@@ -76,7 +77,7 @@ func lazyPods(ctx context.Context, address string) []Check {
 	for _, h := range st.GetRuntimeHandlers() {
 		handlers = append(handlers, h.GetName())
 	}
-	return []Check{c.judgeLazyPods(handlers, found.Plugins[0].Exports)}
+	return []Check{c.judgeLazyPods(handlers, exports)}
 }
 
 // judgeLazyPods judges the handlers of containerd's CRI plugin and what its configuration says of the snapshotter.
@@ -88,7 +89,7 @@ func (c Check) judgeLazyPods(handlers []string, exports map[string]string) Check
 		c.Do = fmt.Sprintf(where, "the runtime "+v1alpha1.LazyRuntime)
 		return c.warn("containerd has no runtime " + v1alpha1.LazyRuntime)
 	case exports["enable_remote_snapshot_annotations"] != "true":
-		c.Do = fmt.Sprintf(where, "the exports of the plugin "+lazyPlugin)
+		c.Do = fmt.Sprintf(where, "the exports of the plugin "+v1alpha1.LazyRuntime)
 		return c.warn("containerd does not tell the snapshotter which image it pulls, so that it pulls it in full")
 	}
 	return c.ok("containerd has the runtime " + v1alpha1.LazyRuntime)

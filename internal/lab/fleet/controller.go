@@ -11,7 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"strconv"
+	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -139,10 +139,6 @@ func ownUsage() (u usage, err error) {
 		return u, fmt.Errorf("getrusage: %w", err)
 	}
 	u.CPU = float64(r.Utime.Nano()+r.Stime.Nano()) / 1e9
-	kb, err := strconv.ParseFloat(strings.TrimSuffix(report.Field("/proc/self/status", "VmRSS"), " kB"), 64)
-	if err != nil {
-		return u, fmt.Errorf("/proc/self/status: VmRSS: %w", err)
-	}
-	u.Resident = kb / 1024
-	return u, nil
+	u.Resident, err = report.Memory(os.Getpid(), "VmRSS")
+	return u, err
 }

@@ -4,6 +4,7 @@ package report
 
 import (
 	"bufio"
+	"fmt"
 	"os"
 	"runtime"
 	"strconv"
@@ -49,6 +50,16 @@ func Field(file, key string) string {
 		}
 	}
 	return ""
+}
+
+// Memory returns a value of /proc/PID/status, such as VmRSS, in MiB.
+func Memory(pid int, key string) (float64, error) {
+	file := fmt.Sprintf("/proc/%d/status", pid)
+	n, err := strconv.ParseFloat(strings.TrimSuffix(Field(file, key), " kB"), 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %s: %w", file, key, err)
+	}
+	return n / 1024, nil
 }
 
 // LoadAverage returns the load of the machine over the last minute, from /proc/loadavg. It shows what else ran.

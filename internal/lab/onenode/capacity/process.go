@@ -119,19 +119,12 @@ func measureIdle(ctx context.Context, idle time.Duration, processes map[int]*Usa
 			return err
 		}
 		usage.CPU = 100 * (after - before[pid]) / elapsed
-		status := fmt.Sprintf("/proc/%d/status", pid)
-		if usage.Resident, err = mebibytes(report.Field(status, "VmRSS")); err == nil {
-			usage.Anonymous, err = mebibytes(report.Field(status, "RssAnon"))
+		if usage.Resident, err = report.Memory(pid, "VmRSS"); err == nil {
+			usage.Anonymous, err = report.Memory(pid, "RssAnon")
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", status, err)
+			return err
 		}
 	}
 	return nil
-}
-
-// mebibytes parses a value such as "1234 kB".
-func mebibytes(s string) (float64, error) {
-	n, err := strconv.ParseFloat(strings.TrimSuffix(s, " kB"), 64)
-	return n / 1024, err
 }
