@@ -97,6 +97,9 @@ func NewInstanceIn(dir, wangell string, network netlab.Config) (_ *Instance, err
 	return i, nil
 }
 
+// StateDir is the instance's state folder.
+func (i *Instance) StateDir() string { return i.stateDir }
+
 // cgroup returns a part of the path of every cgroup of the runtime with this run folder; see
 // containerd.Config.Instance.
 func cgroup(runDir string) string {

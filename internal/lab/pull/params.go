@@ -210,7 +210,7 @@ func (p Params) withDefaults() (_ Params, err error) {
 	if p.Containerd, p.Other, err = findContainerds(p.Containerd, p.Other); err != nil {
 		return p, err
 	}
-	if p.Snapshotter == "" && slices.Contains(p.Parts, PartLazy) {
+	if p.Snapshotter == "" && (slices.Contains(p.Parts, PartLazy) || slices.Contains(p.Parts, PartWakes)) {
 		if p.Snapshotter, err = containerd.FindSnapshotter(); err != nil {
 			return p, err
 		}

@@ -148,7 +148,7 @@ func (b *bench) prepare(ctx context.Context) (err error) {
 				return fmt.Errorf("image %s: %w", peersTag, err)
 			}
 		}
-		if slices.Contains(b.p.Parts, PartLazy) {
+		if slices.Contains(b.p.Parts, PartLazy) || slices.Contains(b.p.Parts, PartWakes) {
 			if err := b.storeLazy(ctx, h, built); err != nil {
 				return fmt.Errorf("image %s: %w", lazyTags[Lazy], err)
 			}

@@ -35,7 +35,8 @@ with the defaults. The times come from containerd's log and events, of which the
 the level debug. First wakes: an instance of wangell up with a containerd of its own, which has no
 image, gets the service and then one request from another namespace, timed from before connect() to the
 first byte of the answer. Stock is imagePull {when: Wake}; prefetch is the default, and the request
-comes when the image is there; warm is the next wake, after a sleep. All values are medians.`
+comes when the image is there; lazy is imagePull {when: Wake, mode: Lazy}, with the image as eStargz; warm is
+the next wake after one with stock or prefetch, and a sleep. All values are medians.`
 
 // newReport makes the report from samples. The caller adds time, parameters and versions.
 func newReport(raw Samples) *report.Report {
@@ -108,6 +109,8 @@ func summary(raw Samples) report.Summary {
 		report.Value{Key: "first_wake_s_stock", Value: median(raw.wakes(Stock)), Meaning: "first wake, image not there (s)"},
 		report.Value{Key: "first_wake_s_prefetch", Value: median(raw.wakes(Prefetch)),
 			Meaning: "first wake, image prefetched (s)"},
+		report.Value{Key: "first_wake_s_lazy", Value: median(raw.wakes(Lazy)),
+			Meaning: "first wake, image pulled lazily (s)"},
 		report.Value{Key: "warm_image_wake_s", Value: median(raw.wakes(Warm)), Meaning: "later wake, image there (s)"},
 		report.Value{Key: "lost", Value: raw.lost(), Meaning: "lost requests"})
 }
@@ -234,7 +237,8 @@ func wakeTable(raw Samples) report.Table {
 	t := report.Table{Title: "Requests to a sleeping service, to the first byte (s)",
 		Header: []string{"wake", "requests", "median", "slowest", "image there after"}}
 	for _, k := range []struct{ kind, meaning string }{
-		{Stock, "first, the image is pulled meanwhile"}, {Prefetch, "first, the image was prefetched"}, {Warm, "later"},
+		{Stock, "first, the image is pulled meanwhile"}, {Prefetch, "first, the image was prefetched"},
+		{Lazy, "first, the image is pulled lazily"}, {Warm, "later"},
 	} {
 		times := raw.wakes(k.kind)
 		if len(times) == 0 {

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"time"
 
 	"wangell.loutres.me/internal/lab/onenode"
 	"wangell.loutres.me/internal/lab/probe"
+	"wangell.loutres.me/internal/runtime/containerd"
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
@@ -30,13 +32,18 @@ spec:
   targetPort: %d
   idleTimeout: 3600
   wakeTimeout: %d
-  imagePull: {when: %s}
+  imagePull: {%s}
 `
+
+// imagePulls are what services of the kinds of first wakes say of their images.
+var imagePulls = map[string]string{
+	Stock: "when: Wake", Prefetch: "when: Create", Lazy: "when: Wake, mode: Lazy",
+}
 
 // wakes measures first wakes, each with an instance of its own that has no image.
 func (b *bench) wakes(ctx context.Context) error {
 	for round := range b.p.Rounds {
-		kinds := []string{Stock, Prefetch}
+		kinds := []string{Stock, Prefetch, Lazy}
 		if round%2 == 1 {
 			slices.Reverse(kinds)
 		}
@@ -68,14 +75,14 @@ func (b *bench) wake(ctx context.Context, round int, kind string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, h.close()) }()
-	when := "Wake"
-	if kind == Prefetch {
-		when = "Create"
-	}
 	ref := h.ref(original)
+	if kind == Lazy {
+		ref = h.ref(lazyTags[Lazy])
+	}
 	instance.Flags = []string{"--insecure-registry", h.Host}
 	begin := time.Now()
-	if err := instance.Start(ctx, fmt.Appendf(nil, manifest, ref, port, int(wakeTimeout.Seconds()), when)); err != nil {
+	if err := instance.Start(ctx, fmt.Appendf(nil, manifest, ref, port, int(wakeTimeout.Seconds()),
+		imagePulls[kind])); err != nil {
 		return err
 	}
 	programs, err := instance.Control.Versions(ctx)
@@ -98,6 +105,12 @@ func (b *bench) wake(ctx context.Context, round int, kind string) (err error) {
 	}
 	if err := b.request(ctx, instance, first); err != nil {
 		return err
+	}
+	if kind == Lazy { // the rest of its image may still be coming
+		if _, err := os.Stat(containerd.LazyRoot(instance.StateDir())); err != nil {
+			return fmt.Errorf("the image was pulled in full: put wangell-snapshotter beside %s: %w", b.p.Wangell, err)
+		}
+		return nil
 	}
 	if err := instance.Sleep(ctx, serviceName); err != nil {
 		return err
