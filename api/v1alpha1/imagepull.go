@@ -3,11 +3,14 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"iter"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // ImagePullWhen says when the images of a service are pulled.
@@ -62,6 +65,11 @@ type ImagePull struct {
 	// +optional
 	// +kubebuilder:validation:Enum=Full;Lazy
 	Mode ImagePullMode `json:"mode,omitempty"`
+	// Optimise has the image rewritten after the first wakes, so that what the service reads first comes first, and makes
+	// later pods use the result, which is stored in the image's repository with "-optimised" after its tag. It needs mode
+	// Lazy, policy IfNotPresent, an image with a tag, and a registry that this machine may push to. One machine only.
+	// +optional
+	Optimise bool `json:"optimise,omitempty"`
 	// Nodes is the number of nodes that hold the images, 1-1000, or All for every node on which the pods could run.
 	// Default: 2, or maxReplicas if that is more. Kubernetes only.
 	// +optional
@@ -79,6 +87,9 @@ func (s *WangellServiceSpec) PullsOnCreate() bool {
 func (s *WangellServiceSpec) PullsLazily() bool {
 	return s.ImagePull != nil && s.ImagePull.Mode == PullLazy
 }
+
+// Optimises reports whether the service's image is to be rewritten so that what is read first comes first.
+func (s *WangellServiceSpec) Optimises() bool { return s.PullsLazily() && s.ImagePull.Optimise }
 
 // PullNodes returns on how many nodes the images of the service are kept; 0 for all. The spec must be valid.
 func (s *WangellServiceSpec) PullNodes() int {
@@ -153,11 +164,29 @@ func (e *ValidationErrors) imagePull(s *WangellServiceSpec) {
 	case pull.Policy != "" && s.ImagePullPolicy != "" && pull.Policy != s.ImagePullPolicy:
 		e.add(p.Child("policy"), "write one of the two", "is %s, but imagePullPolicy is %s", pull.Policy, s.ImagePullPolicy)
 	}
+	if pull.Optimise {
+		e.optimise(p, s)
+	}
 	if n := pull.Nodes; n != nil {
 		r := ranges["spec.imagePull.nodes"]
 		number := n.Type == intstr.Int && r.Has(int64(n.IntVal))
 		if !number && (n.Type == intstr.Int || n.StrVal != PullNodesAll) {
 			e.add(p.Child("nodes"), "write nodes: 2, for example", "want %s, or All, got %s", r, n.String())
 		}
+	}
+}
+
+// optimise checks whether the image of a service can be optimised.
+func (e *ValidationErrors) optimise(p *field.Path, s *WangellServiceSpec) {
+	o := p.Child("optimise")
+	if s.ImagePull.Mode != PullLazy {
+		e.add(o, "write mode: Lazy, or remove it", "needs mode Lazy")
+	}
+	if policy := cmp.Or(s.ImagePullPolicy, s.ImagePull.Policy); policy != "" && policy != corev1.PullIfNotPresent {
+		e.add(o, "write policy: IfNotPresent, or remove it",
+			"does not go with the policy %s, by which the registry decides what runs", policy)
+	}
+	if strings.Contains(s.Image, "@") {
+		e.add(o, "name the image by a tag, or remove it", "needs an image with a tag, for the name of the result")
 	}
 }

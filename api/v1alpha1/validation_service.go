@@ -49,6 +49,10 @@ func ValidateCluster(s *WangellService) ValidationErrors {
 			"is not available on Kubernetes: only on one machine")
 	}
 	errs.noFreezing(spec.Sleep)
+	if p := spec.ImagePull; p != nil && p.Optimise {
+		errs.add(specPath.Child("imagePull", "optimise"), "remove it, and name the result of wangell image optimise",
+			"is not available on Kubernetes: only on one machine")
+	}
 	if t := spec.Template; t != nil && t.Spec.RuntimeClassName != nil && spec.PullsLazily() {
 		errs.add(specPath.Child("imagePull", "mode"), "write mode: Full, or leave runtimeClassName out",
 			"is Lazy, which needs the RuntimeClass %s, but the template has %s", LazyRuntime, *t.Spec.RuntimeClassName)

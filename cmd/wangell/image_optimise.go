@@ -10,22 +10,16 @@ import (
 	"os"
 	"slices"
 
-	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
 	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/image/convert"
+	"wangell.loutres.me/internal/imageref"
 	"wangell.loutres.me/internal/lazy/trace"
 	"wangell.loutres.me/internal/runtime/containerd"
 )
-
-// sharedSnapshotterRoot is the folder of the snapshotter of the machine's containerd.
-const sharedSnapshotterRoot = "/var/lib/wangell/lazy"
-
-// optimisedSuffix is added to the tag of an image whose result has no name.
-const optimisedSuffix = "-optimised"
 
 func newImageOptimise(g *globals) *cobra.Command {
 	p := &places{g: g}
@@ -63,7 +57,7 @@ rearranged.`,
 			o.Destination = ""
 			if len(args) == 2 {
 				o.Destination = args[1]
-			} else if o.Destination, err = optimisedName(o.Source); err != nil {
+			} else if o.Destination, err = imageref.Optimised(o.Source); err != nil {
 				return err
 			}
 			if root == "" {
@@ -95,7 +89,7 @@ rearranged.`,
 	p.register(cmd)
 	f := cmd.Flags()
 	f.StringVar(&root, "snapshotter-root", "",
-		"folder of wangell-snapshotter (default: that of the instance, or "+sharedSnapshotterRoot+")")
+		"folder of wangell-snapshotter (default: that of the instance, or "+containerd.SharedLazyRoot+")")
 	f.StringVar(&compression, "compression", convert.EStargz, "estargz or zstdchunked")
 	f.StringVar(&o.Resume, "resume", "", "folder that keeps finished layers if the command fails, for the next attempt")
 	f.StringArrayVar(&o.Insecure, "insecure-registry", nil,
@@ -122,26 +116,13 @@ func imageOf(services []controller.Status, name string) (image string, ok bool) 
 	return image, ok
 }
 
-// optimisedName returns the name for the result of an image.
-func optimisedName(image string) (string, error) {
-	ref, err := name.ParseReference(image)
-	if err != nil {
-		return "", fmt.Errorf("image %q: %w", image, err)
-	}
-	tag, ok := ref.(name.Tag)
-	if !ok {
-		return "", fmt.Errorf("image %q is named by its digest: name the result, too", image)
-	}
-	return tag.Name() + optimisedSuffix, nil
-}
-
 // snapshotterRoot returns the folder of the snapshotter that an instance uses.
 func snapshotterRoot(stateDir string) string {
 	own := containerd.LazyRoot(stateDir)
 	if _, err := os.Stat(own); err == nil {
 		return own
 	}
-	return sharedSnapshotterRoot
+	return containerd.SharedLazyRoot
 }
 
 // reads is what containers read first, as a snapshotter has recorded it.

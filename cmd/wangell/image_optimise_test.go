@@ -31,22 +31,6 @@ func TestTheImageOfAServiceIsFound(t *testing.T) {
 	}
 }
 
-func TestTheResultIsNamedAfterTheImage(t *testing.T) {
-	for image, want := range map[string]string{
-		"registry.example/a/bc:v1":        "registry.example/a/bc:v1-optimised",
-		"registry.example:5000/abc":       "registry.example:5000/abc:latest-optimised",
-		"r.example/abc@" + sum("x"):       "",
-		"not an image":                    "",
-		"registry.example/abc:v1-flavour": "registry.example/abc:v1-flavour-optimised",
-	} {
-		if got, err := optimisedName(image); got != want || (err == nil) != (want != "") {
-			t.Errorf("%s: %q, %v; want %q", image, got, err, want)
-		}
-	}
-}
-
-func sum(text string) string { return digest.FromString(text).String() }
-
 func TestTheGainIsThatOfWhatIsReadFirst(t *testing.T) {
 	root := t.TempDir()
 	before := trace.Layer{Files: []string{"a", "b", "c"}, Blocks: []int{9, 8, 3, 4, 0}}

@@ -4,6 +4,7 @@
 package imageref
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/distribution/reference"
@@ -42,4 +43,21 @@ func Registry(ref string) string {
 		return ""
 	}
 	return reference.Domain(named)
+}
+
+// optimisedSuffix is added to the tag of an image for that of its optimised result.
+const optimisedSuffix = "-optimised"
+
+// Optimised returns the name for the result of optimising an image: that of the image in full, with "-optimised" after
+// its tag.
+func Optimised(ref string) (string, error) {
+	named, err := reference.ParseDockerRef(ref)
+	if err != nil {
+		return "", fmt.Errorf("image %q: %w", ref, err)
+	}
+	tagged, ok := named.(reference.Tagged)
+	if !ok {
+		return "", fmt.Errorf("image %q is named by its digest: the result needs a tag", ref)
+	}
+	return named.Name() + ":" + tagged.Tag() + optimisedSuffix, nil
 }

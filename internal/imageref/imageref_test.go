@@ -36,3 +36,18 @@ func TestARegistryIsNamedWithItsPort(t *testing.T) {
 		}
 	}
 }
+
+func TestTheResultIsNamedAfterTheImage(t *testing.T) {
+	for image, want := range map[string]string{
+		"registry.example/a/bc:v1":                        "registry.example/a/bc:v1-optimised",
+		"registry.example:5000/abc":                       "registry.example:5000/abc:latest-optimised",
+		"r.example/abc@sha256:" + strings.Repeat("5", 64): "",
+		"redis":                           "docker.io/library/redis:latest-optimised",
+		"not an image":                    "",
+		"registry.example/abc:v1-flavour": "registry.example/abc:v1-flavour-optimised",
+	} {
+		if got, err := Optimised(image); got != want || (err == nil) != (want != "") {
+			t.Errorf("%s: %q, %v; want %q", image, got, err, want)
+		}
+	}
+}

@@ -21,7 +21,7 @@ const destroyTimeout = time.Minute
 func (c Config) runtimeConfig(log *slog.Logger) containerd.Config {
 	return containerd.Config{
 		Containerd: c.Containerd, StateDir: c.StateDir, RunDir: c.RunDir, PodAddresses: c.PodAddresses,
-		InsecureRegistries: c.InsecureRegistries, Log: log,
+		InsecureRegistries: c.InsecureRegistries, Optimise: c.optimise, Log: log,
 	}
 }
 

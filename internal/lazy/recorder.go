@@ -22,7 +22,7 @@ import (
 // the first one: then its program is idle, or does what only some clients ask for.
 const (
 	learnQuiet   = 30 * time.Second
-	learnLongest = 5 * time.Minute
+	learnLongest = trace.Longest
 )
 
 // Limits of what is recorded: files of a layer, and layers, of which the oldest are forgotten.
@@ -30,9 +30,6 @@ const (
 	mostFiles  = 10_000
 	mostTraces = 2_000
 )
-
-// traceDelay is how long after a change the trace is written: one write has many changes.
-const traceDelay = time.Second
 
 // recorder notes what is read of a layer. It begins with what an earlier one has noted.
 type recorder struct {
@@ -133,7 +130,7 @@ func (r *recorder) read(blocks run, now time.Time) {
 // later has the trace written soon. r.mu is held.
 func (r *recorder) later() {
 	if r.timer == nil && !r.ended {
-		r.timer = time.AfterFunc(traceDelay, func() {
+		r.timer = time.AfterFunc(trace.Delay, func() {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if r.timer != nil {

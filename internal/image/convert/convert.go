@@ -113,6 +113,11 @@ func Run(ctx context.Context, o Options) (res Result, err error) {
 	if err != nil {
 		return res, err
 	}
+	if o.First != nil { // nobody may be there who has named the destination
+		if err := to.writable(ctx); err != nil {
+			return res, fmt.Errorf("convert %s: %w", o.Source, err)
+		}
+	}
 	j := &job{
 		converter: converter{
 			o: o, from: from, to: to, work: w, slots: make(chan struct{}, runtime.GOMAXPROCS(0)),

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -24,6 +25,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
@@ -32,6 +34,8 @@ import (
 
 // sink takes an image. Nothing has the image's name before publish.
 type sink interface {
+	// writable returns an error if it is clear that nothing can be delivered.
+	writable(ctx context.Context) error
 	// has reports whether a blob is there.
 	has(ctx context.Context, d ocispec.Descriptor) (bool, error)
 	// put delivers a blob of the work folder.
@@ -78,6 +82,28 @@ func openRegistry(text string, insecure []string, w *work) (*registrySink, error
 	}
 	s.pusher, err = remote.NewPusher(options...)
 	return s, err
+}
+
+// writable returns an error if the repository cannot be pushed to, which is better known before the work.
+func (s *registrySink) writable(ctx context.Context) error {
+	checked := make(chan error, 1)
+	go func() { checked <- remote.CheckPushPermission(s.ref, authn.DefaultKeychain, remote.DefaultTransport) }()
+	var err error
+	select {
+	case err = <-checked:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	var t *transport.Error
+	if errors.As(err, &t) {
+		switch t.StatusCode {
+		case http.StatusUnauthorized, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotFound:
+			registry := s.ref.Context().RegistryStr()
+			return fmt.Errorf("registry %s takes no images for %s: log in as somebody who may push (docker login %s), or name "+
+				"another registry: %w", registry, s.ref.Context().RepositoryStr(), registry, err)
+		}
+	}
+	return nil // an upload tells what is wrong
 }
 
 func (s *registrySink) explain(err error) error { return explain(s.ref.Context().RegistryStr(), err) }
@@ -193,6 +219,8 @@ func openTarball(file, tag string, w *work) (*tarSink, error) {
 	}
 	return &tarSink{file: file, tag: tag, work: w, blobs: map[digest.Digest]ocispec.Descriptor{}}, nil
 }
+
+func (*tarSink) writable(context.Context) error { return nil }
 
 func (s *tarSink) has(_ context.Context, d ocispec.Descriptor) (bool, error) {
 	if !s.work.hasBlob(d.Digest, d.Size) {

@@ -26,6 +26,13 @@ const Annotation = "containerd.io/snapshot/wangell.first"
 // BlockSize is the unit of Layer.Blocks, in bytes.
 const BlockSize = 256 << 10
 
+const (
+	// Longest is how long a layer is recorded at the most, from the first file that is opened.
+	Longest = 5 * time.Minute
+	// Delay is how long after a change the file is written: one write has many changes.
+	Delay = time.Second
+)
+
 // Layer is what containers read first of a layer.
 type Layer struct {
 	// Image is the reference of the image that the layer was read for.

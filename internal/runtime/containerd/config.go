@@ -6,6 +6,7 @@ package containerd
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strings"
+
+	"github.com/opencontainers/go-digest"
 
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/podnet"
@@ -59,6 +62,9 @@ type Config struct {
 	// InsecureRegistries are registries accessed over plain HTTP: "host", "host:port", or a range such as "10.46.0.0/16"
 	// for registries named by address. localhost and 127.0.0.0/8 always are.
 	InsecureRegistries []string
+	// Optimise rewrites an image for spec.imagePull.optimise, and returns the digest of the result. Without it, that does
+	// nothing.
+	Optimise func(context.Context, Optimisation) (digest.Digest, error)
 	// Forward makes the kernel forward what pods send to other networks.
 	Forward bool
 	// Names is the name server of pods. Without one they get the machine's.

@@ -42,6 +42,8 @@ type imageCache struct {
 	puller puller
 	lazy   *lazyPlugin
 	pulls  singleflight.Group // by wish
+	// optimiser knows which images have a better one.
+	optimiser *optimiser
 
 	mu        sync.Mutex
 	known     map[wish]imageInfo
@@ -61,9 +63,10 @@ type wish struct {
 func (w wish) String() string { return fmt.Sprintf("%s lazy=%t", w.name, w.lazy) }
 
 // newImageCache returns an empty cache. Pulls end with ctx.
-func newImageCache(ctx context.Context, c *client.Client, lazy *lazyPlugin, insecureRegistries []string) *imageCache {
+func newImageCache(ctx context.Context, c *client.Client, lazy *lazyPlugin, o *optimiser,
+	insecureRegistries []string) *imageCache {
 	return &imageCache{
-		ctx: ctx, client: c, puller: puller{c, insecureRegistries}, lazy: lazy,
+		ctx: ctx, client: c, puller: puller{c, insecureRegistries}, lazy: lazy, optimiser: o,
 		known: map[wish]imageInfo{}, inFull: map[string]bool{}, listeners: map[string][]*progressListener{},
 	}
 }
@@ -80,6 +83,14 @@ func FullName(ref string) (string, error) {
 // ensure makes sure that the image of s is on the machine, following the pull policy, and returns its details.
 func (c *imageCache) ensure(ctx context.Context, s *v1alpha1.WangellService,
 	progress runtime.Progress) (imageInfo, error) {
+	if name := c.optimisedOf(ctx, s); name != "" {
+		info, err := c.ensureImage(ctx, name, true, s.Spec.ImagePullPolicy, progress)
+		if err == nil || ctx.Err() != nil {
+			return info, err
+		}
+		c.lazy.log.Warn("the optimised image cannot be used; the service uses the one that it came from", "service",
+			runtime.KeyOf(s), "image", name, "error", err)
+	}
 	info, err := c.ensureImage(ctx, s.Spec.Image, s.Spec.PullsLazily(), s.Spec.ImagePullPolicy, progress)
 	if err != nil {
 		return info, fmt.Errorf("service %s: image %q: %w", runtime.KeyOf(s), s.Spec.Image, err)

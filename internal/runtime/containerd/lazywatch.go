@@ -192,6 +192,7 @@ func (r *Runtime) createAgain(ctx context.Context, s *v1alpha1.WangellService, i
 	r.cfg.Log.Warn("image that was pulled lazily cannot be used; it is pulled in full", "service", runtime.KeyOf(s),
 		"image", s.Spec.Image, "error", why)
 	r.images.forget(s.Spec.Image)
+	r.images.forget(info.name) // the optimised one
 	if info, err = r.images.ensureImage(ctx, s.Spec.Image, false, s.Spec.ImagePullPolicy, nil); err != nil {
 		return nil, errors.Join(why, err)
 	}

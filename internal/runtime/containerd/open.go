@@ -88,7 +88,11 @@ func (r *Runtime) open(ctx context.Context, address string) (err error) {
 		return err
 	}
 	r.lazy = &lazyPlugin{client: r.client, own: r.own, log: r.cfg.Log}
-	r.images = newImageCache(r.ctx, r.client, r.lazy, r.cfg.InsecureRegistries)
+	optimiser, err := newOptimiser(r.cfg)
+	if err != nil {
+		return err
+	}
+	r.images = newImageCache(r.ctx, r.client, r.lazy, optimiser, r.cfg.InsecureRegistries)
 	r.ready.init(r.cfg.ReadyContainers)
 	r.keeper.init()
 	r.findLazy(ctx)

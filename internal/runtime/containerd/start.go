@@ -40,7 +40,7 @@ func (r *Runtime) Start(ctx context.Context, s *v1alpha1.WangellService, hooks r
 	if c == nil {
 		if c, err = r.createContainer(ctx, s, info); errdefs.IsNotFound(err) {
 			// The image was removed from containerd since the last look.
-			r.images.forget(s.Spec.Image)
+			r.images.forget(info.name)
 			if info, err = r.images.ensure(ctx, s, nil); err == nil {
 				c, err = r.createContainer(ctx, s, info)
 			}
@@ -89,7 +89,8 @@ func (r *Runtime) imageOfPods(s *v1alpha1.WangellService, info imageInfo) imageI
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, p := range r.pods {
-		if p.Service == k && !p.exited && p.SpecHash == hash && p.image.name == info.name {
+		same := p.image.name == info.name || s.Spec.Optimises() && r.images.standsFor(p.image.name, s.Spec.Image)
+		if p.Service == k && !p.exited && p.SpecHash == hash && same {
 			return p.image
 		}
 	}
@@ -149,7 +150,14 @@ func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *con
 	p.Started = started
 	running := p.Pod
 	r.mu.Unlock()
-	r.tasks.Go(func() { r.await(p) })
+	ended := make(chan struct{})
+	r.tasks.Go(func() {
+		defer close(ended)
+		r.await(p)
+	})
+	if s.Spec.Optimises() && p.lazy && r.cfg.Optimise != nil {
+		r.tasks.Go(func() { r.optimiseLater(s, p.image, ended) })
+	}
 	return running, nil
 }
 
