@@ -77,6 +77,13 @@ func Translate(p *types.Project, o Options) ([]*v1alpha1.WangellService, []Note,
 	for _, name := range slices.Sorted(maps.Keys(p.Services)) {
 		service := p.Services[name]
 		t := &translation{project: p, service: &service, options: o}
+		if host := hostOf(&service); host != "" {
+			if of, known := p.Services[host]; !known || hostOf(&of) != "" {
+				t.lost("network_mode", "the service is left out: %s has no network of its own", host)
+				notes = append(notes, t.notes...)
+			}
+			continue // a container of its host
+		}
 		s := t.translate(name)
 		notes = append(notes, t.notes...)
 		if s == nil {
@@ -139,6 +146,7 @@ func (t *translation) translate(name string) *v1alpha1.WangellService {
 	t.volumes()
 	t.secrets()
 	t.rest()
+	t.guests()
 	s := &v1alpha1.WangellService{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind},
 		ObjectMeta: metav1.ObjectMeta{Name: label(name), Namespace: t.options.Namespace},

@@ -213,3 +213,44 @@ services:
 		t.Error("nothing was taken over, and that is no error")
 	}
 }
+
+func TestServicesThatShareANetworkBecomeOnePod(t *testing.T) {
+	got, notes, err := translate(t, map[string]string{"compose.yaml": `name: shop
+services:
+  web: {image: 'example.com/web:1', expose: ['80'], volumes: ['data:/var/lib/web']}
+  cache:
+    image: redis:8
+    network_mode: service:web
+    stop_signal: SIGINT
+    mem_limit: 64m
+    volumes: ['data:/data:ro']
+    tmpfs: /tmp
+  stray: {image: 'example.com/stray:1', network_mode: 'service:cache'}
+volumes: {data: {}}
+`}, "compose.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(got, "kind:") != 1 || !strings.Contains(got, `  containers:
+  - image: redis:8
+    name: cache
+    resources:
+      limits:
+        memory: 64Mi
+    volumeMounts:
+    - mountPath: /data
+      name: v0
+      readOnly: true
+    - mountPath: /tmp
+      name: cache-v1
+`) {
+		t.Errorf("got\n%s", got)
+	}
+	for _, part := range []string{"services.cache.network_mode: becomes a container of web",
+		"services.cache.stop_signal: the signal of the image is used",
+		"services.stray.network_mode: the service is left out"} {
+		if !slices.ContainsFunc(notes, func(n string) bool { return strings.Contains(n, part) }) {
+			t.Errorf("no note %q: %q", part, notes)
+		}
+	}
+}

@@ -164,7 +164,7 @@ func (t *translation) rest() {
 		why   string
 	}{
 		{"build", s.Build != nil, "the image is not built: do so with another tool, and load it with 'wangell image load'"},
-		{"network_mode", s.NetworkMode != "", "each pod has a network of its own"},
+		{"network_mode", s.NetworkMode != "" && hostOf(s) == "", "each pod has a network of its own"},
 		{"network_mode", s.Net != "", "each pod has a network of its own"},
 		{"links", len(s.Links)+len(s.ExternalLinks) > 0, "services are reached by their own names"},
 		{"hostname", s.Hostname != "" && s.Hostname != s.Name, "it is the name of the service"},
