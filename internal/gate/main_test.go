@@ -19,6 +19,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if at := os.Getenv(echoAt); at != "" {
+		os.Exit(runEcho(at))
+	}
 	flag.Parse()
 	if f := flag.Lookup("test.fuzzworker"); f != nil && f.Value.String() == "true" && os.Getenv(worker) == "" {
 		os.Exit(runWorker())
