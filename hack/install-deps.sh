@@ -34,7 +34,6 @@ need() {
         echo "/usr/include/bpf/bpf_helpers.h libbpf-dev"
         echo "ab apache2-utils"
         echo "wrk wrk"
-        echo "h2load nghttp2-client"
         echo "redis-cli redis-tools"
         echo "psql postgresql-client"
         echo "ssh openssh-client"

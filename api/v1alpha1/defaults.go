@@ -76,6 +76,7 @@ var ranges = map[string]Range{
 	"spec.balancing.clientIdleTimeout":        {1, 86400, DefaultClientIdleTimeout},
 	"spec.balancing.maxRequestsPerPod":        {1, 10000, 100},
 	"spec.balancing.warmup":                   {1, 3600, 30},
+	"spec.sleep.prepared":                     {0, 16, 1},
 	"spec.imagePull.nodes":                    {1, 1000, DefaultPullNodes},
 	"spec.readinessProbe.initialDelaySeconds": {0, 3600, 0},
 	"spec.readinessProbe.periodSeconds":       {1, 3600, 10},

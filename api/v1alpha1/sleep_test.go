@@ -41,6 +41,27 @@ func TestSleepIsValidated(t *testing.T) {
 	}
 }
 
+func TestPreparedPodsAreForOneMachineAndForServicesThatMayHaveTwo(t *testing.T) {
+	const field = "spec.sleep.prepared: "
+	for spec, want := range map[string]string{
+		`sleep: {prepared: 1}`:                             "",
+		`sleep: {prepared: 17}`:                            field + "want a number from 0 to 16, got 17",
+		`{sleep: {prepared: 1}, updateStrategy: Recreate}`: field + "needs updateStrategy: RollingUpdate",
+		`{sleep: {prepared: 1}, imagePull: {mode: Lazy}}`:  field + "needs the whole image, but imagePull.mode is Lazy",
+		`{sleep: {prepared: 1}, volumes: [{name: a, persistent: {}}], volumeMounts: [{name: a, mountPath: /a}]}`: field +
+			"cannot hold persistent volumes",
+	} {
+		got := v1alpha1.Validate(service(t, spec)).Error()
+		if (want == "") != (got == "") || !strings.HasPrefix(got, want) || strings.Contains(got, "\n") {
+			t.Errorf("%s:\n got %q\nwant %q", spec, got, want)
+		}
+	}
+	want := field + "is not available on Kubernetes"
+	if got := v1alpha1.ValidateCluster(service(t, `sleep: {prepared: 1}`)).Error(); !strings.HasPrefix(got, want) {
+		t.Errorf("got %q", got)
+	}
+}
+
 func FuzzTimesOfAPeriod(f *testing.F) {
 	f.Add("0 8 * * MON-FRI", "*/5 1-3 L * ?", "Europe/Paris")
 	f.Fuzz(func(_ *testing.T, from, to, zone string) {

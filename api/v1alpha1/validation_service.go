@@ -57,6 +57,9 @@ func ValidateCluster(s *WangellService) ValidationErrors {
 		errs.add(specPath.Child("imagePull", "mode"), "write mode: Full, or leave runtimeClassName out",
 			"is Lazy, which needs the RuntimeClass %s, but the template has %s", LazyRuntime, *t.Spec.RuntimeClassName)
 	}
+	if spec.PreparedPods() > 0 {
+		errs.add(specPath.Child("sleep", "prepared"), "remove it", "is not available on Kubernetes: only on one machine")
+	}
 	errs.persistentOnCluster(spec.Volumes)
 	if spec.Template != nil {
 		errs.template(spec)

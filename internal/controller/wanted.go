@@ -78,7 +78,8 @@ func (w *wanted) equal(o *wanted) bool {
 func (w *wanted) sameImage(old *wanted) bool {
 	return w.hash == old.hash && w.spec.Spec.ImagePullPolicy == old.spec.Spec.ImagePullPolicy &&
 		w.spec.Spec.PullsOnCreate() == old.spec.Spec.PullsOnCreate() &&
-		w.spec.Spec.PullsLazily() == old.spec.Spec.PullsLazily()
+		w.spec.Spec.PullsLazily() == old.spec.Spec.PullsLazily() &&
+		w.spec.Spec.PreparedPods() == old.spec.Spec.PreparedPods()
 }
 
 // entry is the service's entry in the daemons' table of services.

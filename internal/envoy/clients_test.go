@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/testutil/e2e"
-	"wangell.loutres.me/internal/testutil/need"
 )
 
 // tool runs a program of hack/tool.sh and returns its output.
@@ -48,29 +47,6 @@ func TestHeyGetsAnAnswerToEachRequest(t *testing.T) {
 	}
 	if x, y := a.requests.Load(), b.requests.Load(); x < y*9/10 || y < x*9/10 {
 		t.Errorf("%d and %d requests", x, y)
-	}
-}
-
-// h2load sends many requests at a time over few connections of HTTP/2.
-func TestH2loadGetsAnAnswerToEachRequest(t *testing.T) {
-	need.Program(t, "h2load", "nghttp2-client")
-	t.Parallel()
-	r := runEnvoy(t)
-	pods := []*httpPod{newHTTPPod(t, ok), newHTTPPod(t, ok), newHTTPPod(t, ok)}
-	s := shop(t, pods[0].at, pods[1].at, pods[2].at)
-	r.set(s)
-	get(t, client(t, true), s.at())
-	const n = 3000
-	out, err := exec.CommandContext(t.Context(), "h2load", "-n", strconv.Itoa(n), "-c", "3", "-m", "20",
-		fmt.Sprintf("http://%s/", s.at())).CombinedOutput()
-	if want := fmt.Sprintf("%d done, %d succeeded, 0 failed, 0 errored, 0 timeout", n, n); err != nil ||
-		!strings.Contains(string(out), want) || !strings.Contains(string(out), fmt.Sprintf("%d 2xx", n)) {
-		t.Errorf("h2load: %v\n%s", err, out)
-	}
-	for i, p := range pods {
-		if got := p.requests.Load(); got < n/4 || got > n/2 {
-			t.Errorf("pod %d got %d of %d requests", i, got, n)
-		}
 	}
 }
 

@@ -126,8 +126,8 @@ func TestRequestsOfEachPodAreCounted(t *testing.T) {
 	r.counts.await(t, "requests", func(r Requests) bool {
 		return r.Started == base.Started+70 && r.Answered == [Classes]uint64{2: 41, 4: 20, 5: 10}
 	}, a.at, b.at)
-	for _, p := range []*httpPod{a, b} { // a pod that has both slow requests gets few others
-		r.counts.await(t, "answers", func(r Requests) bool { return r.Answered[2] > 0 && r.Answered[4] > 0 }, p.at)
+	for _, p := range []*httpPod{a, b} { // they take turns
+		r.counts.await(t, "answers", func(r Requests) bool { return r.Answered[2] > 10 && r.Answered[4] > 5 }, p.at)
 	}
 	const more = 20
 	slow(more)

@@ -44,6 +44,7 @@ func (r *Runtime) LoadImages(ctx context.Context, tarball io.Reader) ([]string, 
 	for _, n := range names {
 		r.images.forget(n)
 	}
+	r.keeper.kick() // prepared pods of these images are made anew
 	if err != nil {
 		return names, imageFailure(err, "load")
 	}

@@ -38,6 +38,9 @@ func (r *Runtime) keep() {
 				break
 			}
 			if !more {
+				if r.prepares() {
+					timer.Reset(preparedCheck)
+				}
 				break
 			}
 		}
@@ -49,6 +52,9 @@ func (r *Runtime) keep() {
 func (r *Runtime) keepOne(ctx context.Context) (bool, error) {
 	if made, err := r.nets.Refill(); made || err != nil {
 		return made, err
+	}
+	if r.keepPrepared(ctx, time.Now()) {
+		return true, nil
 	}
 	r.mu.Lock()
 	s := r.ready.next()

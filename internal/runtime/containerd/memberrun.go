@@ -179,7 +179,7 @@ func (r *Runtime) launchMember(ctx context.Context, m *member, again bool) error
 	if err != nil {
 		return explainFull(err)
 	}
-	if err := r.createTask(ctx, m.id, rootfs, r.cfg.containerLog(m.service, m.name)); err != nil {
+	if _, err := r.createTask(ctx, m.id, rootfs, r.cfg.containerLog(m.service, m.name)); err != nil {
 		return explainFull(err)
 	}
 	_, err = r.startTask(ctx, m.id)

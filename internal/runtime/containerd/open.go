@@ -94,6 +94,7 @@ func (r *Runtime) open(ctx context.Context, address string) (err error) {
 	}
 	r.images = newImageCache(r.ctx, r.client, r.lazy, optimiser, r.cfg.InsecureRegistries)
 	r.ready.init(r.cfg.ReadyContainers)
+	r.prepared.init()
 	r.keeper.init()
 	r.findLazy(ctx)
 	if err := r.adopt(ctx); err != nil {
@@ -117,6 +118,7 @@ func (r *Runtime) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	var errs []error
+	errs = append(errs, r.removePrepared(ctx, func(*preparedPod) bool { return true }))
 	for _, c := range r.dropReady(func(*container) bool { return true }) {
 		errs = append(errs, r.removePod(ctx, c.id, ""))
 	}

@@ -22,7 +22,9 @@ func (r *Runtime) Prepare(ctx context.Context, s *v1alpha1.WangellService, progr
 	}
 	r.mu.Lock()
 	wanted := r.ready.add(s)
+	r.prepared.want(s)
 	r.mu.Unlock()
+	r.keeper.kick()
 	r.discard(r.staleReady(s, info))
 	if !wanted {
 		return nil
@@ -34,10 +36,14 @@ func (r *Runtime) Prepare(ctx context.Context, s *v1alpha1.WangellService, progr
 func (r *Runtime) Forget(ctx context.Context, k runtime.Key) error {
 	r.mu.Lock()
 	r.ready.remove(k)
+	delete(r.prepared.services, k)
 	making := r.ready.making[k]
 	r.mu.Unlock()
 	if making != nil {
 		<-making
+	}
+	if err := r.removePrepared(ctx, func(p *preparedPod) bool { return p.Service == k }); err != nil {
+		return fmt.Errorf("forget service %s: %w", k, err)
 	}
 	for _, c := range r.dropReady(func(c *container) bool { return c.service == k }) {
 		if err := r.removePod(ctx, c.id, ""); err != nil {

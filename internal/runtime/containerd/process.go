@@ -16,6 +16,16 @@ import (
 // clockTick is the unit of times in /proc/PID/stat: USER_HZ is 100 on every architecture that Go supports.
 const clockTick = 10_000_000 // ns
 
+// ended reports whether a process has ended, although its parent may not have noticed yet: field 3 of /proc/PID/stat.
+func ended(pid uint32) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return true
+	}
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	return len(fields) == 0 || bytes.ContainsAny(fields[0], "ZX")
+}
+
 // processStart returns the start time of a process, to 10 ms: field 22 of /proc/PID/stat (proc_pid_stat(5)), which
 // counts from boot and includes the time that the machine was suspended.
 func processStart(pid uint32) (monotime.Time, error) {

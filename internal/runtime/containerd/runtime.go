@@ -38,12 +38,13 @@ type Runtime struct {
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup // the goroutines that end with ctx
 
-	mu      sync.Mutex
-	pods    map[string]*pod
-	ready   readyContainers
-	members map[string][]*member // containers beside the main one, by the pod's ID
-	garbage map[string]bool      // pods of which a failed call left something behind
-	keeper  keeper
+	mu       sync.Mutex
+	pods     map[string]*pod
+	ready    readyContainers
+	prepared preparedPods
+	members  map[string][]*member // containers beside the main one, by the pod's ID
+	garbage  map[string]bool      // pods of which a failed call left something behind
+	keeper   keeper
 }
 
 // pod is the state of one pod. Its fields are guarded by Runtime.mu, except stop.

@@ -36,6 +36,11 @@ func (r *Runtime) Start(ctx context.Context, s *v1alpha1.WangellService, hooks r
 	}
 	info = r.imageOfPods(s, info)
 	phase(runtime.PhaseImage, monotime.Now())
+	if p := r.takePrepared(s, info); p != nil {
+		return r.settle(ctx, s, p.ID, func() (runtime.Pod, error) {
+			return r.startPrepared(ctx, s, p, hooks.Network, phase)
+		})
+	}
 	c := r.takeReady(ctx, s, info)
 	if c == nil {
 		if c, err = r.createContainer(ctx, s, info); errdefs.IsNotFound(err) {
@@ -55,28 +60,36 @@ func (r *Runtime) Start(ctx context.Context, s *v1alpha1.WangellService, hooks r
 	warm := make(chan struct{})
 	go warmCgroups(r.ownCgroup, warm)
 	defer close(warm)
-	var p runtime.Pod
-	if err = r.createMembers(ctx, s, c.id); err == nil {
-		err = r.awaitAlone(ctx, s)
-	}
-	if err == nil {
-		p, err = r.launch(ctx, s, c, hooks.Network, phase)
-	}
-	if err != nil {
-		err = fmt.Errorf("service %s: start pod %s: %w", runtime.KeyOf(s), c.id, err)
-		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
-		defer cancel()
-		if left := r.purge(clean, c.id); left != nil {
-			r.remember(c.id)
-			// Kill the process at once: its end reaches clients only while the pod is known, which is until Start returns.
-			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), killPeriod)
-			defer cancel()
-			left = errors.Join(left, killCgroup(end, r.cfg.podCgroup(c.id)))
-			err = errors.Join(err, fmt.Errorf("remove its remains (tried again later): %w", left))
+	return r.settle(ctx, s, c.id, func() (runtime.Pod, error) {
+		if err := r.createMembers(ctx, s, c.id); err != nil {
+			return runtime.Pod{}, err
 		}
-		return runtime.Pod{}, err
+		if err := r.awaitAlone(ctx, s); err != nil {
+			return runtime.Pod{}, err
+		}
+		return r.launch(ctx, s, c, hooks.Network, phase)
+	})
+}
+
+// settle starts a pod, and removes what is left of it if that fails.
+func (r *Runtime) settle(ctx context.Context, s *v1alpha1.WangellService, id string,
+	start func() (runtime.Pod, error)) (runtime.Pod, error) {
+	p, err := start()
+	if err == nil {
+		return p, nil
 	}
-	return p, nil
+	err = fmt.Errorf("service %s: start pod %s: %w", runtime.KeyOf(s), id, err)
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
+	defer cancel()
+	if left := r.purge(clean, id); left != nil {
+		r.remember(id)
+		// Kill the process at once: its end reaches clients only while the pod is known, which is until Start returns.
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), killPeriod)
+		defer cancel()
+		left = errors.Join(left, killCgroup(end, r.cfg.podCgroup(id)))
+		err = errors.Join(err, fmt.Errorf("remove its remains (tried again later): %w", left))
+	}
+	return runtime.Pod{}, err
 }
 
 // imageOfPods returns the image that the running pods of s have, so that another one runs the same content although its
@@ -100,31 +113,15 @@ func (r *Runtime) imageOfPods(s *v1alpha1.WangellService, info imageInfo) imageI
 // launch gives a container a network and starts its process. On error the caller cleans up.
 func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *container, network func(runtime.Pod),
 	phase func(runtime.Phase, monotime.Time)) (runtime.Pod, error) {
-	n, err := r.nets.Take()
+	p, err := r.newPod(s, c)
 	if err != nil {
 		return runtime.Pod{}, err
 	}
-	if names := r.cfg.Names; names != nil {
-		names.Assign(n.Name, s.Namespace)
-		if isNameServer(s) {
-			names.Detach(n.Name)
-		}
-	}
-	log := r.cfg.logFile(c.service)
-	p := &pod{net: n, logBegin: fileSize(log), image: c.image, lazy: c.image.snapshotter == lazySnapshotter,
-		cgroup: r.cfg.containerCgroup(c.id, s.Name, alone(s)),
-		Pod: runtime.Pod{
-			ID: c.id, Service: c.service, SpecHash: c.hash, Addr: n.Addr, Netns: n.Netns, HostDevice: n.HostDevice,
-			ImageDigest: c.image.digest.String(), Cgroup: r.cfg.podCgroup(c.id),
-		}}
 	// Known from here on, so that its exit is not missed and a failed start is cleaned up.
 	if err := r.add(s, p); err != nil {
-		return runtime.Pod{}, errors.Join(err, r.nets.Release(n.Name))
+		return runtime.Pod{}, errors.Join(err, r.nets.Release(p.net.Name))
 	}
-	if err := r.connectPodDir(c.service, c.id, n.Netns, n.Addr); err != nil {
-		return runtime.Pod{}, err
-	}
-	if err := r.makeVolumes(ctx, s, c); err != nil {
+	if err := r.connect(ctx, s, c, p); err != nil {
 		return runtime.Pod{}, err
 	}
 	phase(runtime.PhaseSandbox, monotime.Now())
@@ -134,16 +131,50 @@ func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *con
 	if err := r.runInit(ctx, c.id); err != nil {
 		return runtime.Pod{}, err
 	}
-	if err := r.createTask(ctx, c.id, c.rootfs, log); err != nil {
+	if _, err := r.createTask(ctx, c.id, c.rootfs, r.cfg.logFile(c.service)); err != nil {
 		return runtime.Pod{}, explainFull(err)
 	}
 	phase(runtime.PhaseCreated, monotime.Now())
-	started, err := r.startTask(ctx, c.id)
+	return r.run(ctx, s, p, phase)
+}
+
+// newPod takes a network for a container.
+func (r *Runtime) newPod(s *v1alpha1.WangellService, c *container) (*pod, error) {
+	n, err := r.nets.Take()
+	if err != nil {
+		return nil, err
+	}
+	if names := r.cfg.Names; names != nil {
+		names.Assign(n.Name, s.Namespace)
+		if isNameServer(s) {
+			names.Detach(n.Name)
+		}
+	}
+	return &pod{net: n, logBegin: fileSize(r.cfg.logFile(c.service)), image: c.image,
+		lazy: c.image.snapshotter == lazySnapshotter, cgroup: r.cfg.containerCgroup(c.id, s.Name, alone(s)),
+		Pod: runtime.Pod{
+			ID: c.id, Service: c.service, SpecHash: c.hash, Addr: n.Addr, Netns: n.Netns, HostDevice: n.HostDevice,
+			ImageDigest: c.image.digest.String(), Cgroup: r.cfg.podCgroup(c.id),
+		}}, nil
+}
+
+// connect makes what a pod needs besides its network before its process is created.
+func (r *Runtime) connect(ctx context.Context, s *v1alpha1.WangellService, c *container, p *pod) error {
+	if err := r.connectPodDir(c.service, c.id, p.Netns, p.Addr); err != nil {
+		return err
+	}
+	return r.makeVolumes(ctx, s, c)
+}
+
+// run starts the processes of a pod that is known.
+func (r *Runtime) run(ctx context.Context, s *v1alpha1.WangellService, p *pod,
+	phase func(runtime.Phase, monotime.Time)) (runtime.Pod, error) {
+	started, err := r.startTask(ctx, p.ID)
 	if err != nil {
 		return runtime.Pod{}, explainFull(err)
 	}
 	phase(runtime.PhaseStarted, started)
-	if err := r.startContainers(ctx, c.id); err != nil {
+	if err := r.startContainers(ctx, p.ID); err != nil {
 		return runtime.Pod{}, err
 	}
 	r.mu.Lock()
@@ -161,20 +192,25 @@ func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *con
 	return running, nil
 }
 
-// createTask creates the process of a container, which writes to a log.
-func (r *Runtime) createTask(ctx context.Context, id string, rootfs []*types.Mount, log string) error {
+// createTask creates the process of a container, which writes to a log, and returns its number.
+func (r *Runtime) createTask(ctx context.Context, id string, rootfs []*types.Mount, log string) (pid uint32,
+	err error) {
 	if err := makeLog(log); err != nil {
-		return err
+		return 0, err
 	}
 	// The shim opens the file itself and writes to it until the process exits, also without this process. The two streams
 	// name the file differently: given one name, or a file:// URI, the shim would close it for both when the first stream
 	// ends, and lose the last output of the other (containerd, pkg/process/io.go: copyPipes).
-	return finish(ctx, func(ctx context.Context) error {
-		_, err := r.client.TaskService().Create(ctx, &tasks.CreateTaskRequest{
+	err = finish(ctx, func(ctx context.Context) error {
+		created, err := r.client.TaskService().Create(ctx, &tasks.CreateTaskRequest{
 			ContainerID: id, Rootfs: rootfs, Stdout: log, Stderr: filepath.Dir(log) + "/./" + filepath.Base(log),
 		})
+		if err == nil {
+			pid = created.Pid
+		}
 		return native(err)
 	})
+	return pid, err
 }
 
 // errNoAnswer is the error of a cancelled call that containerd did not complete in time.

@@ -11,6 +11,7 @@ import (
 
 	"gonum.org/v1/gonum/stat"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/runtimetest"
@@ -61,18 +62,17 @@ func TestCancelledStartLeavesNothing(t *testing.T) {
 // BenchmarkStart measures the time from Start to the started process, with a ready container and network and without.
 // Use -benchtime 30x.
 func BenchmarkStart(b *testing.B) {
-	for _, ready := range []bool{true, false} {
-		name := "ready"
-		if !ready {
-			name = "unready"
-		}
+	for _, name := range []string{"prepared", "ready", "unready"} {
 		b.Run(name, func(b *testing.B) {
 			cfg := testConfig(b)
-			if !ready {
+			if name == "unready" {
 				cfg.ReadyContainers, cfg.ReadyNetworks = -1, -1
 			}
 			r := startWithProbe(b, cfg)
 			s := runtimetest.Service("bench")
+			if name == "prepared" {
+				s.Spec.Sleep = &v1alpha1.Sleep{Prepared: 1}
+			}
 			if err := r.Prepare(b.Context(), s, nil); err != nil {
 				b.Fatal(err)
 			}
@@ -80,6 +80,7 @@ func BenchmarkStart(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()
 				awaitReady(b, r)
+				awaitPrepared(b, r, s)
 				b.StartTimer()
 				begin := monotime.Now()
 				last := begin

@@ -14,11 +14,9 @@ func init() {
 		Question: "What does Wangell add to the start of a container?",
 		Help: `Cold measures requests to a sleeping service, each from zero containers, alternating with
 the floor: the time that the same runtime needs from starting the same container to its
-first answer, without Wangell. The difference is Wangell's overhead. With --envoy it measures
-a service that balances requests as well, in turn with the other two.`,
+first answer, without Wangell. The difference is Wangell's overhead.`,
 		Example: `  sudo wangell-lab cold --out out
   sudo wangell-lab cold --requests 100 --out out -o json
-  sudo wangell-lab cold --envoy /usr/bin/envoy --out out
   sudo wangell-lab cold --quick --image api.tar --tag local/api:v1 --port 8080 --out out`,
 		Reports:   []string{reportName},
 		NewParams: func() lab.Params { return &Params{} },

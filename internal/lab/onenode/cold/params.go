@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"github.com/spf13/pflag"
 
@@ -27,9 +26,6 @@ type Params struct {
 	Image, Tag string
 	Port       int32
 
-	// Envoy is the program Envoy. If it is set, a service with balancing.level: Request is measured as well.
-	Envoy string
-
 	// floor is the command line of the floor process. Default: this program, "floor".
 	floor []string
 }
@@ -39,7 +35,6 @@ func (p *Params) Flags(f *pflag.FlagSet) {
 	f.StringVar(&p.Wangell, "wangell", "", "program to measure (default: the wangell beside this program, or in $PATH)")
 	f.IntVar(&p.Requests, "requests", 0, "number of cold requests (default 30, with --quick 5)")
 	f.BoolVar(&p.Quick, "quick", false, "few requests: to see that it works, not to trust the numbers")
-	f.StringVar(&p.Envoy, "envoy", "", "program Envoy: measure balancing.level: Request, too (default: do not)")
 	f.StringVar(&p.Image, "image", "", "tarball of the image to measure (default: the hello image)")
 	f.StringVar(&p.Tag, "tag", "", "name of the image in --image")
 	f.Int32Var(&p.Port, "port", 0, "port on which --image answers GET /")
@@ -50,8 +45,6 @@ func (p *Params) Check(f *pflag.FlagSet) error {
 	switch {
 	case p.Requests < 0 || f.Changed("requests") && p.Requests == 0:
 		return fmt.Errorf("--requests %d: want at least 1", p.Requests)
-	case p.Envoy != "" && !filepath.IsAbs(p.Envoy):
-		return fmt.Errorf("--envoy %s: want an absolute path", p.Envoy)
 	case p.Image != "" && (p.Tag == "" || p.Port < 1 || p.Port > 65535):
 		return errors.New("--image needs --tag, the image's name, and --port, where it listens (1-65535)")
 	}

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"net/netip"
-	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,48 +24,23 @@ import (
 // maxPause is the longest pause before a sample. Pauses are random, so that samples do not lock onto a periodic task.
 const maxPause = 300 * time.Millisecond
 
-// The names of the services that are measured: one balances connections, and the other one requests.
-const (
-	connectionService = "cold"
-	requestService    = "cold-request"
-)
-
-// namespace is that of both.
-const namespace = "default"
-
-// service is the one that balances connections.
+// service is what is measured.
 func (p Params) service() v1alpha1.WangellService {
 	return v1alpha1.WangellService{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.Kind},
-		ObjectMeta: metav1.ObjectMeta{Name: connectionService, Namespace: namespace},
+		ObjectMeta: metav1.ObjectMeta{Name: "cold", Namespace: "default"},
 		Spec:       v1alpha1.WangellServiceSpec{Image: p.Tag, Port: 80, TargetPort: p.Port, IdleTimeout: 3600},
 	}
 }
 
 // manifestOf returns a service as YAML, without the status, which users must not set.
 func manifestOf(s v1alpha1.WangellService) ([]byte, error) {
-	spec := map[string]any{"image": s.Spec.Image, "port": s.Spec.Port, "targetPort": s.Spec.TargetPort,
-		"idleTimeout": s.Spec.IdleTimeout}
-	if s.Spec.Balancing != nil {
-		spec["balancing"] = s.Spec.Balancing
-	}
 	return yaml.Marshal(map[string]any{
 		"apiVersion": s.APIVersion, "kind": s.Kind,
-		"metadata": map[string]string{"name": s.Name, "namespace": s.Namespace}, "spec": spec,
+		"metadata": map[string]string{"name": s.Name, "namespace": s.Namespace},
+		"spec": map[string]any{"image": s.Spec.Image, "port": s.Spec.Port, "targetPort": s.Spec.TargetPort,
+			"idleTimeout": s.Spec.IdleTimeout},
 	})
-}
-
-// manifest returns the services that are measured.
-func (p Params) manifest() ([]byte, error) {
-	s := p.service()
-	all, err := manifestOf(s)
-	if err != nil || p.Envoy == "" {
-		return all, err
-	}
-	s.Name = requestService
-	s.Spec.Balancing = &v1alpha1.Balancing{Level: v1alpha1.LevelRequest}
-	other, err := manifestOf(s)
-	return slices.Concat(all, []byte("---\n"), other), err
 }
 
 // Run implements lab.Params. It needs root.
@@ -79,9 +52,6 @@ func (p *Params) Run(ctx context.Context, out lab.Output) (_ []*report.Report, e
 	instance, err := onenode.NewInstance(params.Wangell, netlab.DefaultServices)
 	if err != nil {
 		return nil, err
-	}
-	if params.Envoy != "" {
-		instance.Flags = append(instance.Flags, "--envoy", params.Envoy)
 	}
 	defer func() {
 		if closeErr := instance.Close(); closeErr != nil {
@@ -101,7 +71,7 @@ func measure(
 	if err := instance.LoadImage(ctx, p.Image); err != nil {
 		return nil, err
 	}
-	manifest, err := p.manifest()
+	manifest, err := manifestOf(p.service())
 	if err != nil {
 		return nil, err
 	}
@@ -117,18 +87,11 @@ func measure(
 			err = errors.Join(err, stopErr)
 		}
 	}()
-	s := &sampler{Instance: instance, floor: floor}
-	if s.connection, err = instance.AddressOf(ctx, connectionService); err != nil {
+	address, err := instance.Address(ctx)
+	if err != nil {
 		return nil, err
 	}
-	if p.Envoy != "" {
-		if s.request, err = instance.AddressOf(ctx, requestService); err != nil {
-			return nil, err
-		}
-		if err := s.awaitEnvoy(ctx); err != nil {
-			return nil, err
-		}
-	}
+	s := &sampler{Instance: instance, floor: floor, name: "default/cold", address: address.String()}
 	loadBefore := report.LoadAverage()
 	if err := s.run(ctx, p.Requests, out); err != nil {
 		return nil, err
@@ -154,39 +117,16 @@ func measure(
 type sampler struct {
 	*onenode.Instance
 	floor       *onenode.FloorProcess
-	connection  netip.AddrPort
-	request     netip.AddrPort // invalid if requests are not measured
+	name        string
+	address     string
 	samples     Samples
 	retransmits uint64
 }
 
-// awaitEnvoy makes requests until one has come through Envoy, which counts it.
-func (s *sampler) awaitEnvoy(ctx context.Context) error {
-	err := s.Until(ctx, func(ctx context.Context) error {
-		at := s.request.String()
-		if _, err := probe.Request(ctx, s.Net.Client().Dialer().DialContext, at, at); err != nil {
-			return err
-		}
-		all, err := s.Control.Status(ctx)
-		if err != nil {
-			return err
-		}
-		for _, service := range all {
-			for _, p := range service.Pods {
-				if p.Traffic.Requests > 0 {
-					return nil
-				}
-			}
-		}
-		return errors.New("no request has come through Envoy")
-	})
-	return errors.Join(err, s.Sleep(ctx, namespace+"/"+requestService))
-}
-
-// run takes samples of all kinds in turn. The first of each kind is not counted.
+// run takes samples of both kinds in turn. The first of each kind is not counted.
 func (s *sampler) run(ctx context.Context, requests int, out lab.Output) error {
 	for i := range requests + 1 {
-		if err := s.each(ctx); err != nil {
+		if err := s.both(ctx); err != nil {
 			return err
 		}
 		if i == 0 {
@@ -198,8 +138,7 @@ func (s *sampler) run(ctx context.Context, requests int, out lab.Output) error {
 	return nil
 }
 
-// each takes a sample of each kind.
-func (s *sampler) each(ctx context.Context) error {
+func (s *sampler) both(ctx context.Context) error {
 	if err := pause(ctx); err != nil {
 		return err
 	}
@@ -208,37 +147,28 @@ func (s *sampler) each(ctx context.Context) error {
 		return err
 	}
 	s.samples.Floor = append(s.samples.Floor, floor)
-	cold, err := s.cold(ctx, connectionService, s.connection.String())
+	if err := s.Sleep(ctx, s.name); err != nil {
+		return err
+	}
+	if err := pause(ctx); err != nil {
+		return err
+	}
+	cold, err := s.cold(ctx)
 	if err != nil {
 		return err
 	}
 	s.samples.Cold = append(s.samples.Cold, cold)
-	if !s.request.IsValid() {
-		return nil
-	}
-	request, err := s.cold(ctx, requestService, s.request.String())
-	if err != nil {
-		return err
-	}
-	s.samples.Request = append(s.samples.Request, request)
 	return nil
 }
 
 // cold does one cold request. A lost request is a sample; an error ends the experiment.
-func (s *sampler) cold(ctx context.Context, service, address string) (sample Sample, err error) {
-	name := namespace + "/" + service
-	if err := s.Sleep(ctx, name); err != nil {
-		return sample, err
-	}
-	if err := pause(ctx); err != nil {
-		return sample, err
-	}
+func (s *sampler) cold(ctx context.Context) (sample Sample, err error) {
 	client := s.Net.Client()
 	before, err := client.SYNRetransmits()
 	if err != nil {
 		return sample, err
 	}
-	t, requestErr := probe.Request(ctx, client.Dialer().DialContext, address, address)
+	t, requestErr := probe.Request(ctx, client.Dialer().DialContext, s.address, s.address)
 	if ctx.Err() != nil {
 		return sample, ctx.Err()
 	}
@@ -254,15 +184,15 @@ func (s *sampler) cold(ctx context.Context, service, address string) (sample Sam
 	s.retransmits += after - before
 	if requestErr == nil {
 		// The client may get its answer before the instance learns that the pod listens. Sleep would cancel the wake.
-		if err := s.Until(ctx, func(ctx context.Context) error { return s.Woken(ctx, name) }); err != nil {
+		if err := s.Until(ctx, func(ctx context.Context) error { return s.Woken(ctx, s.name) }); err != nil {
 			return sample, err
 		}
 	}
 	// Once the service sleeps again, the record of the wake is complete.
-	if err := s.Sleep(ctx, name); err != nil {
+	if err := s.Sleep(ctx, s.name); err != nil {
 		return sample, err
 	}
-	sample.Wake, err = s.LastWake(ctx, name)
+	sample.Wake, err = s.LastWake(ctx, s.name)
 	return sample, err
 }
 

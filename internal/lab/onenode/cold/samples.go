@@ -22,6 +22,4 @@ type Sample struct {
 type Samples struct {
 	Floor []onenode.FloorSample `json:"floor"`
 	Cold  []Sample              `json:"cold"`
-	// Request are those of a service with balancing.level: Request, if that is measured.
-	Request []Sample `json:"request,omitempty"`
 }

@@ -24,24 +24,20 @@ each sample there is a random pause, so that samples do not lock onto a periodic
 is not counted. The waterfall shows the median of each phase's end, as reported by the instance (since the first SYN)
 and by the floor process (since the start).`
 
-const howRequest = ` A second service has balancing.level: Request, and its cold requests are in turn with the others.
-The client's connection request is released to Envoy, which runs already, and Envoy connects to the pod.`
-
 // newReport makes the report from samples. The caller adds time, parameters and versions.
 func newReport(raw Samples, retransmits uint64) *report.Report {
-	answered := func(samples []Sample, f func(Sample) float64) []float64 {
-		return report.Collect(samples, func(s Sample) (float64, bool) { return f(s), s.Error == "" })
+	answered := func(f func(Sample) float64) []float64 {
+		return report.Collect(raw.Cold, func(s Sample) (float64, bool) { return f(s), s.Error == "" })
 	}
-	firstByte := func(s Sample) float64 { return s.FirstByte }
-	cold, request := answered(raw.Cold, firstByte), answered(raw.Request, firstByte)
-	connected := answered(raw.Cold, func(s Sample) float64 { return s.Connected })
+	cold := answered(func(s Sample) float64 { return s.FirstByte })
+	connected := answered(func(s Sample) float64 { return s.Connected })
 	var floor []float64
 	for _, s := range raw.Floor {
 		floor = append(floor, s.FirstByte)
 	}
 	low, high := report.MedianDifferenceInterval(cold, floor, 0.95)
 	phases := phasesOf(raw)
-	r := &report.Report{
+	return &report.Report{
 		Name: reportName, Title: "Cold requests: overhead over the floor", Raw: raw, How: how,
 		Summary: report.Summary{
 			{Key: "median_ms", Value: report.Median(cold), Meaning: "cold request, connect() to first byte: median"},
@@ -62,24 +58,8 @@ func newReport(raw Samples, retransmits uint64) *report.Report {
 			{Key: "syn_retransmits", Value: float64(retransmits), Meaning: "SYNs retransmitted by the client"},
 		},
 		Tables: []report.Table{report.PhaseTable(phases)},
-		Figure: figure(cold, request, floor, phases),
+		Figure: figure(cold, floor, phases),
 	}
-	if len(raw.Request) > 0 {
-		r.How += howRequest
-		low, high := report.MedianDifferenceInterval(request, cold, 0.95)
-		r.Summary = append(r.Summary, report.Summary{
-			{Key: "request_median_ms", Value: report.Median(request), Meaning: "balancing.level: Request: median"},
-			{Key: "request_p99_ms", Value: report.Percentile(request, 99),
-				Meaning: "balancing.level: Request: 99th percentile"},
-			{Key: "request_added_ms", Value: report.Median(request) - report.Median(cold),
-				Meaning: "what Request adds to Connection: difference of the medians"},
-			{Key: "request_added_low_ms", Value: low, Meaning: "Request: 95 % confidence interval", Interval: true},
-			{Key: "request_added_high_ms", Value: high},
-			{Key: "request_lost", Value: float64(len(raw.Request) - len(request)),
-				Meaning: "balancing.level: Request: lost requests"},
-		}...)
-	}
-	return r
 }
 
 // phasesOf returns the waterfall of the samples.

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
+)
+
+const (
+	// preparedAge is how long a prepared pod is kept: what it was made from outside of its spec and image, such as the
+	// machine's name servers, may change.
+	preparedAge = time.Hour
+	// preparedCheck is how often prepared pods are looked at.
+	preparedCheck = time.Minute
+)
+
+// preparedPod is a pod whose process is created and not started. It has its network and its volumes.
+type preparedPod struct {
+	*pod
+	pid   uint32
+	begun monotime.Time // when the process that waits began, by which it is told from another one of that number
+	made  time.Time
+}
+
+// alive reports whether its process still waits.
+func (p *preparedPod) alive() bool {
+	begun, err := processStart(p.pid)
+	return err == nil && !ended(p.pid) && max(begun.Sub(p.begun), p.begun.Sub(begun)) < 2*clockTick
+}
+
+// preparedPods are the services with spec.sleep.prepared, and their prepared pods, oldest first. They are guarded by
+// Runtime.mu.
+type preparedPods struct {
+	services map[runtime.Key]*v1alpha1.WangellService
+	pods     map[runtime.Key][]*preparedPod
+	pause    map[runtime.Key]time.Time // until then none is made, because that failed
+}
+
+func (c *preparedPods) init() {
+	c.services, c.pods = map[runtime.Key]*v1alpha1.WangellService{}, map[runtime.Key][]*preparedPod{}
+	c.pause = map[runtime.Key]time.Time{}
+}
+
+// want sets what a service asks for.
+func (c *preparedPods) want(s *v1alpha1.WangellService) {
+	k := runtime.KeyOf(s)
+	delete(c.pause, k)
+	if s.Spec.PreparedPods() > 0 {
+		c.services[k] = s
+	} else {
+		delete(c.services, k)
+	}
+}
+
+// prepares reports whether a service asks for prepared pods.
+func (r *Runtime) prepares() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.prepared.services) > 0
+}
+
+// takePrepared returns a prepared pod that fits, whose process waits; nil if there is none.
+func (r *Runtime) takePrepared(s *v1alpha1.WangellService, info imageInfo) *preparedPod {
+	k, hash := runtime.KeyOf(s), v1alpha1.Hash(&s.Spec)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.prepared.pods[k]) > 0 {
+		p := r.prepared.pods[k][0]
+		r.prepared.pods[k] = r.prepared.pods[k][1:]
+		if p.SpecHash == hash && p.image.digest == info.digest && p.alive() {
+			return p
+		}
+		r.garbage[p.ID] = true
+	}
+	return nil
+}
+
+// startPrepared starts the process of a prepared pod. On error the caller cleans up.
+func (r *Runtime) startPrepared(ctx context.Context, s *v1alpha1.WangellService, p *preparedPod,
+	network func(runtime.Pod), phase func(runtime.Phase, monotime.Time)) (runtime.Pod, error) {
+	p.logBegin = fileSize(r.cfg.logFile(p.Service))
+	if err := r.add(s, p.pod); err != nil {
+		return runtime.Pod{}, err
+	}
+	phase(runtime.PhaseSandbox, monotime.Now())
+	if network != nil {
+		network(p.Pod)
+	}
+	phase(runtime.PhaseCreated, monotime.Now())
+	return r.run(ctx, s, p.pod, phase)
+}
+
+// keepPrepared removes prepared pods that do not fit any more, and makes one that is missing. It returns false if there
+// is nothing to do.
+func (r *Runtime) keepPrepared(ctx context.Context, now time.Time) bool {
+	r.mu.Lock()
+	services := make(map[runtime.Key]*v1alpha1.WangellService, len(r.prepared.services))
+	for k, s := range r.prepared.services {
+		services[k] = s
+	}
+	r.mu.Unlock()
+	images := map[runtime.Key]imageInfo{}
+	for k, s := range services {
+		info, err := r.images.ensureImage(ctx, s.Spec.Image, false, corev1.PullNever, nil)
+		if err != nil {
+			delete(services, k) // the next start says so
+			continue
+		}
+		images[k] = r.imageOfPods(s, info)
+	}
+	r.mu.Lock()
+	stale := r.prepared.drop(func(p *preparedPod) bool {
+		s := services[p.Service]
+		return s == nil || p.SpecHash != v1alpha1.Hash(&s.Spec) || p.image.digest != images[p.Service].digest ||
+			now.Sub(p.made) >= preparedAge || !p.alive()
+	})
+	var missing *v1alpha1.WangellService
+	for k, s := range services {
+		have, want := len(r.prepared.pods[k]), s.Spec.PreparedPods()
+		for ; have > want; have-- {
+			stale = append(stale, r.prepared.pods[k][0])
+			r.prepared.pods[k] = r.prepared.pods[k][1:]
+		}
+		if have < want && now.After(r.prepared.pause[k]) {
+			missing = s
+		}
+	}
+	for _, p := range stale {
+		r.garbage[p.ID] = true
+	}
+	r.mu.Unlock()
+	if missing == nil {
+		return false
+	}
+	k := runtime.KeyOf(missing)
+	p, err := r.makePrepared(ctx, missing, images[k])
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case err != nil:
+		r.prepared.pause[k] = now.Add(preparedCheck)
+		if ctx.Err() == nil {
+			r.cfg.Log.Warn("no pod can be prepared: the next wake makes one", "service", k, "error", err)
+		}
+	case r.prepared.services[k] == nil || r.ctx.Err() != nil: // forgotten meanwhile
+		r.garbage[p.ID] = true
+	default:
+		r.prepared.pods[k] = append(r.prepared.pods[k], p)
+	}
+	return true
+}
+
+// drop removes the matching pods and returns them.
+func (c *preparedPods) drop(match func(*preparedPod) bool) (dropped []*preparedPod) {
+	for k, list := range c.pods {
+		c.pods[k] = slices.DeleteFunc(list, func(p *preparedPod) bool {
+			if match(p) {
+				dropped = append(dropped, p)
+				return true
+			}
+			return false
+		})
+		if len(c.pods[k]) == 0 {
+			delete(c.pods, k)
+		}
+	}
+	return dropped
+}
+
+// makePrepared makes a pod up to the start of its process. On error nothing of it remains, or the keeper removes it.
+func (r *Runtime) makePrepared(ctx context.Context, s *v1alpha1.WangellService, info imageInfo) (*preparedPod, error) {
+	c, err := r.createContainer(ctx, s, info)
+	if err != nil {
+		return nil, err
+	}
+	p := &preparedPod{made: time.Now()}
+	if p.pod, err = r.newPod(s, c); err == nil {
+		if err = r.connect(ctx, s, c, p.pod); err == nil {
+			if p.pid, err = r.createTask(ctx, c.id, c.rootfs, r.cfg.logFile(c.service)); err == nil {
+				p.begun, err = processStart(p.pid)
+			}
+		}
+	}
+	if err == nil {
+		return p, nil
+	}
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
+	defer cancel()
+	left := r.purge(clean, c.id)
+	if left != nil {
+		r.remember(c.id)
+	}
+	if p.pod != nil { // unless the pod's folder named it already
+		left = errors.Join(left, r.nets.Release(p.net.Name))
+	}
+	return nil, errors.Join(fmt.Errorf("prepare pod %s: %w", c.id, explainFull(err)), left)
+}
+
+// removePrepared removes the matching prepared pods at once.
+func (r *Runtime) removePrepared(ctx context.Context, match func(*preparedPod) bool) error {
+	r.mu.Lock()
+	list := r.prepared.drop(match)
+	r.mu.Unlock()
+	var errs []error
+	for _, p := range list {
+		if err := r.purge(ctx, p.ID); err != nil {
+			r.remember(p.ID)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/runtime/runtimetest"
+)
+
+// prepared returns a service with prepared pods.
+func prepared(name string, n int32, env ...string) *v1alpha1.WangellService {
+	s := runtimetest.Service(name, env...)
+	s.Spec.Sleep = &v1alpha1.Sleep{Prepared: n}
+	return s
+}
+
+// preparedOf returns the prepared pods of a service, and whether all of them are of its spec.
+func preparedOf(r *Runtime, s *v1alpha1.WangellService) (ids []string, pids []int, fit bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fit = true
+	for _, p := range r.prepared.pods[runtime.KeyOf(s)] {
+		ids, pids = append(ids, p.ID), append(pids, int(p.pid))
+		fit = fit && p.SpecHash == v1alpha1.Hash(&s.Spec)
+	}
+	return ids, pids, fit
+}
+
+// awaitPrepared waits until a service has the prepared pods that it asks for, and returns their IDs.
+func awaitPrepared(t testing.TB, r *Runtime, s *v1alpha1.WangellService) (ids []string) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		ids, _, fit := preparedOf(r, s)
+		if fit && len(ids) == s.Spec.PreparedPods() {
+			return ids
+		}
+	}
+	t.Fatalf("service %s: its pods are never prepared", s.Name)
+	return nil
+}
+
+func TestAPreparedPodOnlyHasToBeStarted(t *testing.T) {
+	r := startWithProbe(t, unready(t))
+	before := podInventory(t, r)
+	s := prepared("a", 2)
+	if err := r.Prepare(t.Context(), s, nil); err != nil {
+		t.Fatal(err)
+	}
+	ids := awaitPrepared(t, r, s)
+	if list, err := r.List(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("pods that are not started are listed: %v, %v", list, err)
+	}
+	_, pids, _ := preparedOf(r, s)
+	logMemory(t, pids[0])
+	p, err := r.Start(t.Context(), s, runtime.StartHooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.ID != ids[0] {
+		t.Errorf("pod %s was started, prepared were %v", p.ID, ids)
+	}
+	runtimetest.Look(t, p)
+	if next := awaitPrepared(t, r, s); slices.Contains(next, p.ID) || next[0] != ids[1] {
+		t.Errorf("prepared are %v, before %v", next, ids)
+	}
+	if err := r.Stop(t.Context(), p.ID, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Forget(t.Context(), runtime.KeyOf(s)); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, r)
+	if after := podInventory(t, r); !slices.Equal(before, after) {
+		t.Errorf("before %q\nafter %q", before, after)
+	}
+}
+
+// logMemory logs the memory of a prepared pod: its share (PSS) of what its waiting process and its shim have resident.
+func logMemory(t *testing.T, pid int) {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shim := string(bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])[1])
+	for name, pid := range map[string]string{"process": strconv.Itoa(pid), "shim": shim} {
+		text, err := os.ReadFile("/proc/" + pid + "/smaps_rollup")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if strings.HasPrefix(line, "Pss:") || strings.HasPrefix(line, "Rss:") {
+				t.Logf("%s: %s", name, strings.TrimSpace(line))
+			}
+		}
+	}
+}
+
+func TestPreparedPodsFollowTheirServiceAndItsProcesses(t *testing.T) {
+	r := startWithProbe(t, testConfig(t))
+	s := prepared("a", 1)
+	if err := r.Prepare(t.Context(), s, nil); err != nil {
+		t.Fatal(err)
+	}
+	first := awaitPrepared(t, r, s)
+	changed := prepared("a", 1, "X", "changed")
+	if err := r.Prepare(t.Context(), changed, nil); err != nil {
+		t.Fatal(err)
+	}
+	second := awaitPrepared(t, r, changed)
+	if first[0] == second[0] {
+		t.Error("the pod of the old spec is kept")
+	}
+	_, pids, _ := preparedOf(r, changed)
+	if err := unix.Kill(pids[0], unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for !ended(uint32(pids[0])) {
+		time.Sleep(time.Millisecond)
+	}
+	p, err := r.Start(t.Context(), changed, runtime.StartHooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.ID == second[0] {
+		t.Error("a pod whose process was killed is started")
+	}
+	runtimetest.Look(t, p)
+	awaitPrepared(t, r, changed)
+	old := time.Now().Add(-preparedAge)
+	r.mu.Lock()
+	stale := r.prepared.pods[runtime.KeyOf(s)][0]
+	stale.made = old
+	r.mu.Unlock()
+	r.keeper.kick()
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		if ids := awaitPrepared(t, r, changed); ids[0] != stale.ID {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("a pod is kept although it was prepared an hour ago")
+		}
+	}
+}
+
+// What a killed process has prepared is removed by the next one.
+func TestPreparedPodsOfAKilledProcessAreRemoved(t *testing.T) {
+	cfg := testConfig(t)
+	r := startWithProbe(t, cfg)
+	s := prepared("a", 1)
+	if err := r.Prepare(t.Context(), s, nil); err != nil {
+		t.Fatal(err)
+	}
+	id := awaitPrepared(t, r, s)[0]
+	r.stopTasks() // and nothing is removed
+	next, err := New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := next.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if found, err := next.instanceContainers(t.Context()); err != nil || len(found) != 0 {
+		t.Errorf("%v, %v: %s is left", found, err, id)
+	}
+}
