@@ -14,9 +14,6 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// maxReason is the number of bytes of a reason that fit into wire.Refuse.
-const maxReason = 200
-
 // engine runs the state machines of all services, and has their decisions carried out. It belongs to the loop.
 type engine struct {
 	loop      *loop
@@ -92,7 +89,7 @@ func (e *engine) do(s *service, a lifecycle.Action) {
 	case lifecycle.RefuseParked:
 		s.askers = nil
 		if !s.homeless && !e.loop.retired {
-			e.daemons.broadcast(&wire.Refuse{Service: s.addr, Reason: shorten.Text(a.Reason, maxReason)})
+			e.daemons.broadcast(&wire.Refuse{Service: s.addr, Reason: shorten.Text(a.Reason, wire.MaxReason)})
 		}
 	case lifecycle.StopPod:
 		e.runner.stop(s.pod(a.Ref), a.Grace)

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/bytesize"
-	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
 )
@@ -95,16 +94,9 @@ func (c *Controller) watchLayers(meter runtime.LayerMeter) {
 			return
 		case <-time.After(pause):
 		}
-		var ids []string
-		c.loop.call(func() {
-			for id, p := range c.engine.table.byRuntime {
-				if p.published == lifecycle.PodServing {
-					ids = append(ids, id)
-				}
-			}
-		})
+		pods := c.servingPods()
 		begin := time.Now()
-		for _, id := range ids {
+		for id := range pods {
 			m, err := meter.Layer(c.workers.ctx, id)
 			if err != nil {
 				if !errors.Is(err, runtime.ErrNotFound) && c.workers.ctx.Err() == nil {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -67,10 +68,7 @@ func (c *Controller) Stats(ctx context.Context, key runtime.Key) ([]PodUsage, er
 		if err != nil {
 			return nil, err
 		}
-		if len(used.Containers) == 0 {
-			used.Containers = []runtime.ContainerUsage{{Name: u.Container, Usage: used}}
-		}
-		for _, c := range used.Containers {
+		for _, c := range used.ByContainer(u.Container) {
 			u.Container, u.Restarts = c.Name, c.Restarts
 			u.CPUSeconds, u.MemoryBytes, u.MemoryLimitBytes = c.CPU.Seconds(), c.Memory, c.MemoryLimit
 			u.Periods, u.Throttled, u.ThrottledSeconds = c.Periods, c.Throttled, c.ThrottledTime.Seconds()
@@ -79,4 +77,17 @@ func (c *Controller) Stats(ctx context.Context, key runtime.Key) ([]PodUsage, er
 		}
 	}
 	return measured, nil
+}
+
+// servingPods returns the names of the main containers of the pods that serve, by the runtime's IDs of the pods.
+func (c *Controller) servingPods() map[string]string {
+	names := map[string]string{}
+	c.loop.call(func() {
+		for id, p := range c.engine.table.byRuntime {
+			if p.published == lifecycle.PodServing {
+				names[id] = p.service.spec.Name
+			}
+		}
+	})
+	return names
 }

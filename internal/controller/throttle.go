@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -88,23 +87,12 @@ func (c *Controller) watchThrottling(meter runtime.Meter) {
 			return
 		case <-tick.C:
 		}
-		names := map[string]string{} // of the main containers, by pod
-		c.loop.call(func() {
-			for id, p := range c.engine.table.byRuntime {
-				if p.published == lifecycle.PodServing {
-					names[id] = p.service.spec.Name
-				}
-			}
-		})
-		for id, name := range names {
+		for id, name := range c.servingPods() {
 			used, err := meter.Usage(c.workers.ctx, id)
 			if err != nil {
 				continue // it has ended
 			}
-			if len(used.Containers) == 0 {
-				used.Containers = []runtime.ContainerUsage{{Name: name, Usage: used}}
-			}
-			c.loop.post(func() { c.engine.noteThrottling(id, used.Containers) })
+			c.loop.post(func() { c.engine.noteThrottling(id, used.ByContainer(name)) })
 		}
 	}
 }

@@ -4,6 +4,7 @@ package gate
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -12,10 +13,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
+	"wangell.loutres.me/internal/freezer"
 	"wangell.loutres.me/internal/testutil/need"
 )
 
@@ -38,46 +39,35 @@ func runEcho(at string) int {
 // stillServer is a process in a pod's network namespace and a cgroup of its own.
 type stillServer struct {
 	testing.TB
-	file         string // freezes and thaws the cgroup
-	freeze, thaw string
-	state        string // tells whether it is frozen
-	frozen       string // a line of it, if so
+	freezer *freezer.Freezer
+	cgroup  string
 }
 
 // echoInPod starts an echo server in the network namespace of pod 1, and returns once it listens.
 func echoInPod(n *network) *stillServer {
 	n.Helper()
 	name := fmt.Sprintf("wangell-gate-test-%d", os.Getpid())
-	dir := filepath.Join("/sys/fs/cgroup/freezer", name)
-	s := &stillServer{n, filepath.Join(dir, "freezer.state"), "FROZEN", "THAWED", filepath.Join(dir, "freezer.state"),
-		"FROZEN"}
+	s := &stillServer{n, freezer.New(""), name}
+	dir := filepath.Join(freezer.DefaultRoot, "freezer", name)
 	if _, err := os.Stat(filepath.Dir(dir)); errors.Is(err, os.ErrNotExist) { // cgroups of version 2 only
-		dir = filepath.Join("/sys/fs/cgroup", name)
-		s = &stillServer{n, filepath.Join(dir, "cgroup.freeze"), "1", "0", filepath.Join(dir, "cgroup.events"), "frozen 1"}
+		dir = filepath.Join(freezer.DefaultRoot, name)
 	}
 	n.must(os.Mkdir(dir, 0o755))
 	n.Cleanup(func() { n.must(os.Remove(dir)) })
-	if _, err := os.Stat(s.file); err != nil {
-		need.Unmet(n, "needs a freezer of cgroups: %v", err)
+	if s.freezer.Gone(name) {
+		need.Unmet(n, "needs a freezer of cgroups")
 	}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), echoAt+"="+podAt[1].String())
 	cmd.Stderr = os.Stderr
 	n.must(inNamespace(podNS(1), cmd.Start))
 	n.Cleanup(func() {
-		s.write(s.thaw)
+		n.must(s.freezer.Thaw(name))
 		n.must(cmd.Process.Kill())
 		_ = cmd.Wait() // says that it was killed
 	})
 	n.must(os.WriteFile(filepath.Join(dir, "cgroup.procs"), fmt.Append(nil, cmd.Process.Pid), 0))
 	return s
-}
-
-func (s *stillServer) write(text string) {
-	s.Helper()
-	if err := os.WriteFile(s.file, []byte(text), 0); err != nil {
-		s.Fatal(err)
-	}
 }
 
 // stop freezes the server, as a daemon does, and returns once it stands still.
@@ -86,20 +76,19 @@ func (s *stillServer) stop(g *Gate) {
 	if err := g.setFrozen(vip, 1, true); err != nil {
 		s.Fatal(err)
 	}
-	s.write(s.freeze)
-	eventually(s, func() error {
-		text, err := os.ReadFile(s.state)
-		if err == nil && !strings.Contains("\n"+string(text), "\n"+s.frozen+"\n") {
-			err = fmt.Errorf("not frozen: %q", text)
-		}
-		return err
-	})
+	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
+	defer cancel()
+	if err := s.freezer.Freeze(ctx, s.cgroup); err != nil {
+		s.Fatal(err)
+	}
 }
 
 // resume thaws it.
 func (s *stillServer) resume(g *Gate) {
 	s.Helper()
-	s.write(s.thaw)
+	if err := s.freezer.Thaw(s.cgroup); err != nil {
+		s.Fatal(err)
+	}
 	if err := g.SetFrozen(vip, 1, false); err != nil {
 		s.Fatal(err)
 	}

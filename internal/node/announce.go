@@ -58,25 +58,20 @@ func (d *daemon) announceAll() {
 	d.mu.Lock()
 	vips := slices.Collect(maps.Keys(d.vips))
 	d.mu.Unlock()
-	var own []netip.Addr
-	for _, vip := range vips {
-		by := owner(vip, nodes)
-		if by.name == d.cfg.Node {
-			own = append(own, vip)
-		}
-		d.setEdge(vip, by)
-	}
+	own := slices.DeleteFunc(vips, func(vip netip.Addr) bool { return !d.announces(vip, nodes) })
 	if err := d.gate.Announce(false, own); err != nil {
 		d.log.Error("cannot announce service addresses: ARP requests may go unanswered", "error", err)
 	}
 }
 
-// setEdge tells the gate which node announces a VIP.
-func (d *daemon) setEdge(vip netip.Addr, by scored) {
+// announces reports whether this node is to announce a VIP, and tells the gate which node is.
+func (d *daemon) announces(vip netip.Addr, nodes []scored) bool {
+	by := owner(vip, nodes)
 	if err := d.gate.SetEdge(vip, by.addr); err != nil {
 		d.log.Error("cannot record which node announces a service address: replies may leave by its previous node",
 			"address", vip, "error", err)
 	}
+	return by.name == d.cfg.Node
 }
 
 // announceChanged is announceAll for the VIPs in changed only, because with ten thousand services the others cost too
@@ -90,11 +85,7 @@ func (d *daemon) announceChanged(changed map[netip.Addr]bool) {
 		d.mu.Lock()
 		wanted := d.vips[vip] > 0
 		d.mu.Unlock()
-		by := owner(vip, nodes)
-		if wanted {
-			d.setEdge(vip, by)
-		}
-		if err := d.gate.AnnounceVIP(vip, wanted && by.name == d.cfg.Node); err != nil {
+		if err := d.gate.AnnounceVIP(vip, wanted && d.announces(vip, nodes)); err != nil {
 			d.log.Error("cannot announce a service address: ARP requests may go unanswered",
 				"address", vip, "error", err)
 		}

@@ -4,12 +4,13 @@ package node
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
+	"wangell.loutres.me/internal/backoff"
 	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/shorten"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -79,7 +80,7 @@ func (d *daemon) hold(q *still, last monotime.Time, reclaim bool) {
 	q.mu.Unlock()
 	if err != nil {
 		d.log.Warn("a pod cannot be frozen", "address", q.addr(), "pod", q.id, "error", err)
-		d.thaw(q, seq, truncateReason(err.Error()))
+		d.thaw(q, seq, shorten.Text(err.Error(), wire.MaxReason))
 		return
 	}
 	switch {
@@ -135,7 +136,7 @@ func (d *daemon) reclaim(q *still) {
 	switch {
 	case q.ctx.Err() != nil || !q.frozen:
 	case err != nil:
-		d.reportStill(q, truncateReason("its memory stays in RAM: "+err.Error()))
+		d.reportStill(q, shorten.Text("its memory stays in RAM: "+err.Error(), wire.MaxReason))
 	default:
 		d.reportStill(q, "")
 	}
@@ -179,7 +180,8 @@ func (d *daemon) thaw(q *still, seq uint64, reason string) {
 		return
 	}
 	err := d.cgroups.Thaw(q.cgroup)
-	for pause := thawAgain; err != nil && !d.cgroups.Gone(q.cgroup); pause = min(2*pause, longestThawPause) {
+	for pause := time.Duration(0); err != nil && !d.cgroups.Gone(q.cgroup); {
+		pause = backoff.Next(pause, thawAgain, longestThawPause)
 		d.log.Error("a pod cannot be thawed; tried again", "address", q.addr(), "pod", q.id, "error", err, "in", pause)
 		time.Sleep(pause)
 		err = d.cgroups.Thaw(q.cgroup)
@@ -280,13 +282,4 @@ func (d *daemon) counters(s *service, p *pod) (gate.PodCounters, error) {
 		c.LastPacket = c.LastAsked
 	}
 	return c, err
-}
-
-// truncateReason shortens a text to what FROZEN holds.
-func truncateReason(text string) string {
-	const limit = 200
-	if len(text) > limit {
-		text = fmt.Sprintf("%.*s…", limit/4, text) // runes, of at most four bytes each
-	}
-	return text
 }

@@ -4,7 +4,9 @@ package node
 
 import (
 	"context"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"wangell.loutres.me/internal/monotime"
@@ -70,11 +72,7 @@ func (f *freezing) add(ctx context.Context, id uint64, service *service, cgroup 
 func (f *freezing) all() []*still {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	list := make([]*still, 0, len(f.pods))
-	for _, q := range f.pods {
-		list = append(list, q)
-	}
-	return list
+	return slices.Collect(maps.Values(f.pods))
 }
 
 // remove forgets a pod that runs. It reports whether the pod was there.

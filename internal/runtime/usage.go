@@ -28,6 +28,14 @@ type Usage struct {
 	Containers []ContainerUsage
 }
 
+// ByContainer returns the usage of each container of the pod; main is the name of a single one.
+func (u Usage) ByContainer(main string) []ContainerUsage {
+	if len(u.Containers) == 0 {
+		return []ContainerUsage{{Name: main, Usage: u}}
+	}
+	return u.Containers
+}
+
 // ContainerUsage is the resource usage of one container of a pod.
 type ContainerUsage struct {
 	Name string

@@ -88,7 +88,7 @@ func (m *Unready) check() error {
 	if err := checkService(m.Service, m.At); err != nil {
 		return err
 	}
-	return checkString("answer", m.Answer, maxReason)
+	return checkString("answer", m.Answer, MaxReason)
 }
 
 func (m *Unready) append(b []byte) []byte {

@@ -286,7 +286,7 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 		{&Wake{Service: netip.MustParseAddrPort("[fe80::1%eth0]:80")}, "zone"},
 		{&Wake{Service: netip.MustParseAddrPort("[::ffff:10.0.0.1]:80")}, "IPv4"},
 		{&Wake{Service: service4, Noticed: -1}, "negative time"},
-		{&Refuse{Service: service4, Reason: long(maxReason + 1)}, "201 bytes, at most 200"},
+		{&Refuse{Service: service4, Reason: long(MaxReason + 1)}, "201 bytes, at most 200"},
 		{&Refuse{Service: service4, Reason: "\xff"}, "UTF-8"},
 		{&Backends{Service: service4, Pods: make([]Backend, maxPods+1)}, "65 pods, at most 64"},
 		{&Backends{Service: service4, Sharing: maxPods + 1}, "65 pods share the parked SYNs"},

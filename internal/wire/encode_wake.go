@@ -7,9 +7,11 @@ import (
 	"fmt"
 )
 
+// MaxReason is the most bytes that a reason or the answer of a probe may have.
+const MaxReason = 200
+
 const (
-	maxReason = 200 // bytes
-	maxPods   = 64  // pods of a BACKENDS
+	maxPods = 64 // pods of a BACKENDS
 
 	backendFixed = 8 + 1 + addrSize + ipSize + 1 + 1 // bytes of a pod without its texts
 )
@@ -32,7 +34,7 @@ func (m *Refuse) check() error {
 	if err := checkService(m.Service); err != nil {
 		return err
 	}
-	return checkString("reason", m.Reason, maxReason)
+	return checkString("reason", m.Reason, MaxReason)
 }
 
 func (m *Refuse) append(b []byte) []byte { return appendText(appendAddr(b, m.Service), m.Reason) }

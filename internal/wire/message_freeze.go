@@ -96,7 +96,7 @@ func (m *Frozen) check() error {
 	if err := checkService(m.Service, m.At); err != nil {
 		return err
 	}
-	return checkString("reason", m.Reason, maxReason)
+	return checkString("reason", m.Reason, MaxReason)
 }
 
 func (m *Frozen) append(b []byte) []byte {

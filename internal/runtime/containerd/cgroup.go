@@ -15,9 +15,11 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/freezer"
 )
 
-const cgroupRoot = "/sys/fs/cgroup"
+const cgroupRoot = freezer.DefaultRoot
 
 // cgroupDirs returns where the cgroup of a path is, or would be, in every hierarchy: the single one of version 2, those
 // of version 1, and both on a hybrid system.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -104,10 +105,7 @@ func (r *Runtime) startPrepared(ctx context.Context, s *v1alpha1.WangellService,
 // is nothing to do.
 func (r *Runtime) keepPrepared(ctx context.Context, now time.Time) bool {
 	r.mu.Lock()
-	services := make(map[runtime.Key]*v1alpha1.WangellService, len(r.prepared.services))
-	for k, s := range r.prepared.services {
-		services[k] = s
-	}
+	services := maps.Clone(r.prepared.services)
 	r.mu.Unlock()
 	images := map[runtime.Key]imageInfo{}
 	for k, s := range services {
@@ -184,14 +182,7 @@ func (r *Runtime) makePrepared(ctx context.Context, s *v1alpha1.WangellService, 
 		return nil, err
 	}
 	p := &preparedPod{made: time.Now()}
-	if p.pod, err = r.newPod(s, c); err == nil {
-		if err = r.connect(ctx, s, c, p.pod); err == nil {
-			if p.pid, err = r.createTask(ctx, c.id, c.rootfs, r.cfg.logFile(c.service)); err == nil {
-				p.begun, err = processStart(p.pid)
-			}
-		}
-	}
-	if err == nil {
+	if err = r.fillPrepared(ctx, s, c, p); err == nil {
 		return p, nil
 	}
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
@@ -204,6 +195,22 @@ func (r *Runtime) makePrepared(ctx context.Context, s *v1alpha1.WangellService, 
 		left = errors.Join(left, r.nets.Release(p.net.Name))
 	}
 	return nil, errors.Join(fmt.Errorf("prepare pod %s: %w", c.id, explainFull(err)), left)
+}
+
+// fillPrepared gives a prepared pod its container, with a process that waits. On error the caller cleans up.
+func (r *Runtime) fillPrepared(ctx context.Context, s *v1alpha1.WangellService, c *container,
+	p *preparedPod) (err error) {
+	if p.pod, err = r.newPod(s, c); err != nil {
+		return err
+	}
+	if err = r.connect(ctx, s, c, p.pod); err != nil {
+		return err
+	}
+	if p.pid, err = r.createTask(ctx, c.id, c.rootfs, r.cfg.logFile(c.service)); err != nil {
+		return err
+	}
+	p.begun, err = processStart(p.pid)
+	return err
 }
 
 // removePrepared removes the matching prepared pods at once.
