@@ -78,6 +78,29 @@ type envoyRun struct {
 	program string
 	leave   context.Context // ended when it is to end once its clients have left
 	retire  context.CancelFunc
+	// launched is the state of the program's file when it was launched last. A restart after an exit launches what the
+	// path then leads to.
+	launched fileState
+}
+
+// openProgram opens the program that r is to run, unless r has been retired.
+func (p *proxy) openProgram(r *envoyRun) (*os.File, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := r.leave.Err(); err != nil {
+		return nil, err
+	}
+	f, state, err := openFile(r.program)
+	if err == nil {
+		r.launched = state
+	}
+	return f, err
+}
+
+func (p *proxy) launchedBy(r *envoyRun) fileState {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return r.launched
 }
 
 // socketDir returns the folder for Envoy's sockets.
@@ -141,7 +164,7 @@ func (p *proxy) start() {
 	if p.all == nil {
 		p.all, p.cancel = context.WithCancel(context.Background())
 	}
-	r := &envoyRun{program: program}
+	r := &envoyRun{program: program, launched: stateOf(program)}
 	r.leave, r.retire = context.WithCancel(p.all)
 	p.current = r
 	all := p.all
@@ -151,7 +174,8 @@ func (p *proxy) start() {
 		}
 	})
 	p.running.Go(func() {
-		if awaitChange(r.leave, program) {
+		launched := func() fileState { return p.launchedBy(r) }
+		for awaitChange(r.leave, program, programLooks, launched) {
 			p.replace(r)
 		}
 	})
@@ -163,6 +187,9 @@ func (p *proxy) replace(r *envoyRun) {
 	defer p.mu.Unlock()
 	if p.current != r {
 		return // it is not wanted any more
+	}
+	if r.launched == stateOf(r.program) {
+		return // it was restarted meanwhile, and runs what is there now
 	}
 	p.log.Info("the program of Envoy has changed: another one takes over new clients", "program", r.program)
 	r.retire()
@@ -215,7 +242,7 @@ func (p *proxy) keep(ctx context.Context, r *envoyRun) (err error) {
 		if err := p.awaitServer(ctx); err != nil {
 			return nil, err
 		}
-		return p.launch(r.program, n, created)
+		return p.launch(r, n, created)
 	}
 	first, err := start(r.leave)
 	if err != nil && r.leave.Err() != nil {

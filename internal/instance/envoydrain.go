@@ -25,21 +25,38 @@ type fileState struct {
 	modified unix.Timespec
 }
 
-// stateOf returns the state of a file; ok is false if it cannot be had, as when it is being replaced.
-func stateOf(path string) (s fileState, ok bool) {
+// stateOf returns the state of a file; the zero value if it cannot be had, as when it is being replaced.
+func stateOf(path string) fileState {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
-		return s, false
+		return fileState{}
 	}
-	return fileState{dev: st.Dev, ino: st.Ino, size: st.Size, modified: st.Mtim}, true
+	return newFileState(st)
 }
 
-// awaitChange waits until a program's file is another one than now, and is no longer being written: it was the same
-// twice. It returns false if ctx ends before.
-func awaitChange(ctx context.Context, path string) bool {
-	first, known := stateOf(path)
-	last := first
-	looks := time.NewTicker(programLooks)
+// openFile opens a file for reading and returns its state.
+func openFile(path string) (*os.File, fileState, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fileState{}, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		f.Close()
+		return nil, fileState{}, &os.PathError{Op: "fstat", Path: path, Err: err}
+	}
+	return f, newFileState(st), nil
+}
+
+func newFileState(st unix.Stat_t) fileState {
+	return fileState{dev: st.Dev, ino: st.Ino, size: st.Size, modified: st.Mtim}
+}
+
+// awaitChange waits until a program's file is another one than that which was launched last, and is no longer being
+// written: it was the same twice, an interval apart. It returns false if ctx ends before.
+func awaitChange(ctx context.Context, path string, interval time.Duration, launched func() fileState) bool {
+	last := launched()
+	looks := time.NewTicker(interval)
 	defer looks.Stop()
 	for {
 		select {
@@ -47,12 +64,8 @@ func awaitChange(ctx context.Context, path string) bool {
 			return false
 		case <-looks.C:
 		}
-		now, ok := stateOf(path)
-		switch {
-		case !ok:
-		case !known:
-			first, known = now, true
-		case now != first && now == last:
+		now := stateOf(path)
+		if now != (fileState{}) && now == last && now != launched() {
 			return true
 		}
 		last = now

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 // The ports are 0x2710 = 10000, which is one of clients, 0x9000 of Envoy's own connections and 0x26ad of its health.
@@ -42,24 +43,34 @@ func TestFileThatIsReplacedHasAnotherState(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, ok := stateOf(path); ok {
+	if stateOf(path) != (fileState{}) {
 		t.Error("a file that is not there has a state")
 	}
 	write(path)
-	before, ok := stateOf(path)
-	if again, _ := stateOf(path); !ok || again != before {
+	before := stateOf(path)
+	if again := stateOf(path); before == (fileState{}) || again != before {
 		t.Errorf("%+v, then %+v", before, again)
 	}
+	f, opened, err := openFile(path)
+	if err != nil || opened != before {
+		t.Errorf("%+v once it is open, %v, want %+v", opened, err, before)
+	}
+	defer f.Close()
 	write(path + ".new")
 	if err := os.Rename(path+".new", path); err != nil {
 		t.Fatal(err)
 	}
-	if after, ok := stateOf(path); !ok || after == before {
+	after := stateOf(path)
+	if after == (fileState{}) || after == before {
 		t.Errorf("%+v after it was replaced", after)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if awaitChange(ctx, path) {
-		t.Error("a change without one")
+	const interval = 10 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), 10*interval)
+	defer cancel()
+	if awaitChange(ctx, path, interval, func() fileState { return after }) {
+		t.Error("a change although what is there has been launched")
+	}
+	if !awaitChange(t.Context(), path, interval, func() fileState { return before }) {
+		t.Error("no change although something else is there")
 	}
 }

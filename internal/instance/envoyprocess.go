@@ -23,7 +23,7 @@ import (
 )
 
 // launch starts the process in its network namespace. It must be called by a goroutine that keeps its thread.
-func (p *proxy) launch(program string, n podnet.Network, created time.Time) (started *process.Process, err error) {
+func (p *proxy) launch(r *envoyRun, n podnet.Network, created time.Time) (started *process.Process, err error) {
 	config, err := envoy.Bootstrap(envoy.BootstrapConfig{
 		Proxy:  envoy.Proxy{Addr: n.Addr, Netns: n.Netns, Created: created},
 		Socket: envoyDirFD + "/" + envoySocketName, Admin: envoyDirFD + "/" + adminSocketName(n),
@@ -37,7 +37,7 @@ func (p *proxy) launch(program string, n podnet.Network, created time.Time) (sta
 		return nil, fmt.Errorf("folder for Envoy's sockets: %w", err)
 	}
 	defer dir.Close()
-	file, err := os.Open(program)
+	file, err := p.openProgram(r)
 	if err != nil {
 		return nil, fmt.Errorf("start Envoy: %w", err)
 	}
@@ -65,7 +65,7 @@ func (p *proxy) launch(program string, n podnet.Network, created time.Time) (sta
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("start Envoy %s: %w", program, err)
+		return nil, fmt.Errorf("start Envoy %s: %w", r.program, err)
 	}
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err == nil {
