@@ -16,18 +16,17 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
-)
 
-// DefaultRoot is where the hierarchies are mounted.
-const DefaultRoot = "/sys/fs/cgroup"
+	"wangell.loutres.me/internal/cgroup"
+)
 
 // Freezer freezes cgroups of the hierarchies at a root.
 type Freezer struct{ root string }
 
-// New returns a Freezer for the hierarchies at root; empty means DefaultRoot.
+// New returns a Freezer for the hierarchies at root; empty means cgroup.DefaultRoot.
 func New(root string) *Freezer {
 	if root == "" {
-		root = DefaultRoot
+		root = cgroup.DefaultRoot
 	}
 	return &Freezer{root}
 }

@@ -12,21 +12,22 @@ import (
 	"testing"
 	"time"
 
+	"wangell.loutres.me/internal/cgroup"
 	"wangell.loutres.me/internal/testutil/need"
 )
 
 // spinning starts a process that uses the CPU in a cgroup of its own, in every hierarchy that freezes or measures.
-func spinning(t *testing.T) (cgroup string, pid int) {
+func spinning(t *testing.T) (path string, pid int) {
 	t.Helper()
 	need.Root(t)
-	cgroup = fmt.Sprintf("/wangell-freezer-test-%d", os.Getpid())
+	path = fmt.Sprintf("/wangell-freezer-test-%d", os.Getpid())
 	cmd := exec.Command("sh", "-c", "while :; do :; done")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	var made []string
 	t.Cleanup(func() {
-		if err := New("").Thaw(cgroup); err != nil {
+		if err := New("").Thaw(path); err != nil {
 			t.Error(err)
 		}
 		cmd.Process.Kill()
@@ -38,11 +39,11 @@ func spinning(t *testing.T) (cgroup string, pid int) {
 		}
 	})
 	for _, place := range []string{"", "freezer", "memory"} {
-		root := filepath.Join(DefaultRoot, place)
+		root := filepath.Join(cgroup.DefaultRoot, place)
 		if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err != nil {
 			continue // no hierarchy
 		}
-		dir := filepath.Join(root, cgroup)
+		dir := filepath.Join(root, path)
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +52,7 @@ func spinning(t *testing.T) (cgroup string, pid int) {
 			t.Fatal(err)
 		}
 	}
-	return cgroup, cmd.Process.Pid
+	return path, cmd.Process.Pid
 }
 
 // used returns the CPU time of a process, in ticks.
@@ -73,13 +74,13 @@ func used(t *testing.T, pid int) (ticks int) {
 }
 
 func TestFrozenProcessesStandStillUntilTheyAreThawed(t *testing.T) {
-	cgroup, pid := spinning(t)
+	path, pid := spinning(t)
 	f := New("")
 	for range 3 {
-		if err := f.Freeze(t.Context(), cgroup); err != nil {
+		if err := f.Freeze(t.Context(), path); err != nil {
 			t.Fatal(err)
 		}
-		if frozen, err := f.Frozen(cgroup); err != nil || !frozen {
+		if frozen, err := f.Frozen(path); err != nil || !frozen {
 			t.Fatalf("frozen: %t, %v", frozen, err)
 		}
 		before := used(t, pid)
@@ -88,7 +89,7 @@ func TestFrozenProcessesStandStillUntilTheyAreThawed(t *testing.T) {
 			t.Errorf("a frozen process used %d ticks", after-before)
 		}
 		for range 2 { // the second time it runs already
-			if err := f.Thaw(cgroup); err != nil {
+			if err := f.Thaw(path); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -98,7 +99,7 @@ func TestFrozenProcessesStandStillUntilTheyAreThawed(t *testing.T) {
 			}
 		}
 	}
-	if m, err := f.Memory(cgroup); err != nil {
+	if m, err := f.Memory(path); err != nil {
 		t.Errorf("memory %+v, %v", m, err)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"wangell.loutres.me/internal/cgroup"
 )
 
 // Memory is what the processes of a cgroup have in RAM and in swap, in bytes. Page cache counts as RAM.
@@ -28,7 +30,7 @@ const reclaimStep = 16 << 20
 
 // Reclaim moves memory of a cgroup to swap, as much of it as the kernel can, and returns when that is done, or soon
 // after ctx has ended. With version 1 of cgroups, the kernel does it in one go.
-func (f *Freezer) Reclaim(ctx context.Context, cgroup string) error {
+func (f *Freezer) Reclaim(ctx context.Context, path string) error {
 	text, err := os.ReadFile(swaps)
 	if err != nil {
 		return err
@@ -36,12 +38,12 @@ func (f *Freezer) Reclaim(ctx context.Context, cgroup string) error {
 	if strings.Count(string(text), "\n") < 2 {
 		return ErrNoSwap
 	}
-	dir := filepath.Join(f.root, cgroup)
+	dir := filepath.Join(f.root, path)
 	if _, err := os.Stat(filepath.Join(dir, "memory.reclaim")); errors.Is(err, fs.ErrNotExist) {
-		return f.write("memory.force_empty", filepath.Join(f.root, "memory", cgroup), "0")
+		return f.write("memory.force_empty", filepath.Join(f.root, "memory", path), "0")
 	}
 	for ctx.Err() == nil {
-		before, err := f.Memory(cgroup)
+		before, err := f.Memory(path)
 		if err != nil {
 			return err
 		}
@@ -50,7 +52,7 @@ func (f *Freezer) Reclaim(ctx context.Context, cgroup string) error {
 		if err != nil && !errors.Is(err, syscall.EAGAIN) {
 			return err
 		}
-		if after, err := f.Memory(cgroup); err != nil || after.Resident >= before.Resident {
+		if after, err := f.Memory(path); err != nil || after.Resident >= before.Resident {
 			return err
 		}
 	}
@@ -65,28 +67,17 @@ func (f *Freezer) write(file, dir, text string) error {
 }
 
 // Memory measures a cgroup.
-func (f *Freezer) Memory(cgroup string) (m Memory, err error) {
-	dir := filepath.Join(f.root, cgroup)
-	if m.Resident, err = number(filepath.Join(dir, "memory.current")); err == nil {
-		m.Swapped, err = number(filepath.Join(dir, "memory.swap.current"))
-	} else if errors.Is(err, fs.ErrNotExist) {
-		dir = filepath.Join(f.root, "memory", cgroup)
-		if m.Resident, err = number(filepath.Join(dir, "memory.usage_in_bytes")); err == nil {
-			var both uint64
-			both, err = number(filepath.Join(dir, "memory.memsw.usage_in_bytes"))
-			m.Swapped = both - min(both, m.Resident)
-		}
+func (f *Freezer) Memory(path string) (m Memory, err error) {
+	files := cgroup.Memory(f.root, path)
+	if m.Resident, err = cgroup.Number(files.Current); err != nil {
+		return m, err
 	}
-	if errors.Is(err, fs.ErrNotExist) && m.Resident > 0 {
+	m.Swapped, err = cgroup.Number(files.Swap)
+	if files.SwapAndRAM {
+		m.Swapped -= min(m.Swapped, m.Resident)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
 		err = nil // the kernel does not account for swap
 	}
 	return m, err
-}
-
-func number(file string) (uint64, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
 }

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"wangell.loutres.me/internal/cgroup"
 	"wangell.loutres.me/internal/freezer"
 	"wangell.loutres.me/internal/testutil/need"
 )
@@ -48,9 +49,9 @@ func echoInPod(n *network) *stillServer {
 	n.Helper()
 	name := fmt.Sprintf("wangell-gate-test-%d", os.Getpid())
 	s := &stillServer{n, freezer.New(""), name}
-	dir := filepath.Join(freezer.DefaultRoot, "freezer", name)
+	dir := filepath.Join(cgroup.DefaultRoot, "freezer", name)
 	if _, err := os.Stat(filepath.Dir(dir)); errors.Is(err, os.ErrNotExist) { // cgroups of version 2 only
-		dir = filepath.Join(freezer.DefaultRoot, name)
+		dir = filepath.Join(cgroup.DefaultRoot, name)
 	}
 	n.must(os.Mkdir(dir, 0o755))
 	n.Cleanup(func() { n.must(os.Remove(dir)) })

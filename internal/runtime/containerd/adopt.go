@@ -39,7 +39,7 @@ func (r *Runtime) instanceContainers(ctx context.Context) (map[string]map[string
 		list := func() error {
 			return native(r.client.SnapshotService(s).Walk(ctx, func(_ context.Context, info snapshots.Info) error {
 				if pod := info.Labels[labelPod]; pod != "" {
-					r.noteMember(info.Labels, info.Name)
+					r.noteLabels(info.Labels)
 					found[pod] = nil
 				} else {
 					found[info.Name] = nil
@@ -61,7 +61,7 @@ func (r *Runtime) instanceContainers(ctx context.Context) (map[string]map[string
 	}
 	for _, c := range list {
 		if pod := c.Labels[labelPod]; pod != "" {
-			r.noteMember(c.Labels, c.ID)
+			r.noteLabels(c.Labels)
 			if _, ok := found[pod]; !ok {
 				found[pod] = nil
 			}

@@ -16,10 +16,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"wangell.loutres.me/internal/freezer"
+	"wangell.loutres.me/internal/cgroup"
 )
 
-const cgroupRoot = freezer.DefaultRoot
+const cgroupRoot = cgroup.DefaultRoot
 
 // cgroupDirs returns where the cgroup of a path is, or would be, in every hierarchy: the single one of version 2, those
 // of version 1, and both on a hybrid system.

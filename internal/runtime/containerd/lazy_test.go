@@ -33,7 +33,7 @@ import (
 // ballast is what a lazy image has besides the probe, in bytes.
 const ballast = 24 << 20
 
-// programs is a folder for what tests build. TestMain removes it.
+// programs is a folder for what tests build. It ends with the process, however that ends: see memoryFolder.
 var programs string
 
 // snapshotterBuilt builds the program once.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/internal/image"
 	"wangell.loutres.me/internal/runtime/runtimetest"
@@ -28,13 +29,29 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		var err error
-		if programs, err = os.MkdirTemp("", "wangell-programs"); err != nil {
+		if programs, err = memoryFolder(); err != nil {
 			fmt.Println(err)
 			return 1
 		}
-		defer os.RemoveAll(programs)
 		return m.Run()
 	})
+}
+
+// memoryFolder returns a folder in a tmpfs that is mounted nowhere and belongs to this process.
+func memoryFolder() (string, error) {
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return "", fmt.Errorf("open a tmpfs: %w", err)
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return "", fmt.Errorf("make a tmpfs: %w", err)
+	}
+	root, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return "", fmt.Errorf("mount a tmpfs: %w", err)
+	}
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), root), nil
 }
 
 // machine sets up lo in the namespace, with an address from which to reach pods.

@@ -35,14 +35,13 @@ type member struct {
 	restarts int           // guarded by Runtime.mu
 }
 
-func newMember(labels map[string]string, id string) *member {
+func newMember(pod string, service runtime.Key, name, kind string) *member {
 	return &member{
-		id: id, pod: labels[labelPod], name: labels[labelContainer], kind: labels[labelKind],
-		service: runtime.Key(labels[labelService]), done: make(chan struct{}),
+		id: ContainerID(pod, service, name), pod: pod, name: name, kind: kind, service: service, done: make(chan struct{}),
 	}
 }
 
-// labels are those of its record and its snapshot, from which newMember makes it again.
+// labels are those of its record and its snapshot, from which noteLabels makes it again.
 func (m *member) labels(instance string) map[string]string {
 	return map[string]string{
 		labelInstance: instance, labelService: string(m.service), labelPod: m.pod, labelContainer: m.name, labelKind: m.kind,
@@ -100,12 +99,16 @@ func (r *Runtime) membersOf(pod string) []*member {
 	return slices.Clone(r.members[pod])
 }
 
-// noteMember makes a member known, from the labels of a record or a snapshot of an earlier process.
-func (r *Runtime) noteMember(labels map[string]string, id string) {
-	m := newMember(labels, id)
+// noteLabels makes a member known, from the labels of a record or a snapshot of an earlier process.
+func (r *Runtime) noteLabels(labels map[string]string) {
+	r.note(newMember(labels[labelPod], runtime.Key(labels[labelService]), labels[labelContainer], labels[labelKind]))
+}
+
+// note makes a member known, unless it is.
+func (r *Runtime) note(m *member) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !slices.ContainsFunc(r.members[m.pod], func(o *member) bool { return o.id == id }) {
+	if !slices.ContainsFunc(r.members[m.pod], func(o *member) bool { return o.id == m.id }) {
 		r.members[m.pod] = append(r.members[m.pod], m)
 	}
 }
@@ -141,17 +144,13 @@ func (r *Runtime) createMembers(ctx context.Context, s *v1alpha1.WangellService,
 
 func (r *Runtime) createMember(ctx context.Context, s *v1alpha1.WangellService, of *v1alpha1.Container, pod,
 	kind string) error {
-	k := runtime.KeyOf(s)
 	own := s.Alone(of)
 	info, err := r.images.ensure(ctx, own, nil)
 	if err != nil {
 		return fmt.Errorf("container %q: %w", of.Name, err)
 	}
-	m := &member{id: ContainerID(pod, k, of.Name), pod: pod, name: of.Name, kind: kind, service: k,
-		done: make(chan struct{})}
-	r.mu.Lock()
-	r.members[pod] = append(r.members[pod], m)
-	r.mu.Unlock()
+	m := newMember(pod, runtime.KeyOf(s), of.Name, kind)
+	r.note(m)
 	record := containers.Container{ID: m.id, Labels: m.labels(r.cfg.Instance)}
 	if info.config.StopSignal != "" {
 		record.Labels[labelStopSignal] = info.config.StopSignal

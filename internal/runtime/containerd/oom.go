@@ -5,8 +5,8 @@ package containerd
 import (
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
+
+	"wangell.loutres.me/internal/cgroup"
 )
 
 // killedExit is the exit status of a process that SIGKILL ended, as the kernel does when memory runs out.
@@ -19,20 +19,16 @@ func outOfMemory(root, path string, code uint32) string {
 	if code != killedExit {
 		return ""
 	}
-	dir, events, limit, peak := filepath.Join(root, path), "memory.events", "memory.max", "memory.peak"
-	if _, err := os.Stat(filepath.Join(dir, events)); err != nil {
-		dir = filepath.Join(root, "memory", path)
-		events, limit, peak = "memory.oom_control", "memory.limit_in_bytes", "memory.max_usage_in_bytes"
-	}
-	if kills, err := field(filepath.Join(dir, events), "oom_kill"); err != nil || kills == 0 {
+	memory := cgroup.Memory(root, path)
+	if kills, err := cgroup.Field(memory.Events, "oom_kill"); err != nil || kills == 0 {
 		return ""
 	}
 	// Version 2 writes "max" where there is no limit, version 1 the largest number of pages.
 	most := "no limit"
-	if n, err := number(filepath.Join(dir, limit)); err == nil && n < math.MaxInt64>>20<<20 {
+	if n, err := cgroup.Number(memory.Limit); err == nil && n < math.MaxInt64>>20<<20 {
 		most = fmt.Sprintf("resources.limits.memory is %d MiB", n>>20)
 	}
-	if n, err := number(filepath.Join(dir, peak)); err == nil { // Linux 5.19 and later, with version 2
+	if n, err := cgroup.Number(memory.Peak); err == nil {
 		most += fmt.Sprintf(", peak %d MiB", n>>20)
 	}
 	return "out of memory (" + most + ")"

@@ -24,10 +24,11 @@ func TestKillForLackOfMemoryIsReadFromBothVersionsOfCgroups(t *testing.T) {
 		want  string
 	}{
 		"version 2": {map[string]string{
-			"a/pod/memory.events": "oom 3\noom_kill 1\n", "a/pod/memory.max": "67108864\n", "a/pod/memory.peak": "67100000\n",
+			"a/pod/memory.current": "0\n", "a/pod/memory.events": "oom 3\noom_kill 1\n",
+			"a/pod/memory.max": "67108864\n", "a/pod/memory.peak": "67100000\n",
 		}, 137, "out of memory (resources.limits.memory is 64 MiB, peak 63 MiB)"},
 		"version 2, no limit, no peak": {map[string]string{
-			"a/pod/memory.events": "oom_kill 1\n", "a/pod/memory.max": "max\n",
+			"a/pod/memory.current": "0\n", "a/pod/memory.events": "oom_kill 1\n", "a/pod/memory.max": "max\n",
 		}, 137, "out of memory (no limit)"},
 		"version 1": {map[string]string{
 			v1 + "oom_control": "oom_kill_disable 0\noom_kill 1\n", v1 + "limit_in_bytes": "67108864\n",

@@ -10,9 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
+	"wangell.loutres.me/internal/cgroup"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
 )
@@ -78,29 +78,26 @@ func (r *Runtime) podUsage(p *pod) (runtime.Usage, error) {
 // (https://kubernetes.io/docs/reference/instrumentation/node-metrics/).
 func cgroupUsage(root, path string) (runtime.Usage, error) {
 	var u runtime.Usage
-	cpu, err := field(filepath.Join(root, path, "cpu.stat"), "usage_usec") // version 2
+	cpu, err := cgroup.Field(filepath.Join(root, path, "cpu.stat"), "usage_usec") // version 2
 	unit := time.Microsecond
 	if errors.Is(err, fs.ErrNotExist) {
-		cpu, err = number(filepath.Join(root, "cpuacct", path, "cpuacct.usage")) // version 1
+		cpu, err = cgroup.Number(filepath.Join(root, "cpuacct", path, "cpuacct.usage")) // version 1
 		unit = time.Nanosecond
 	}
 	if err != nil {
 		return u, err
 	}
 	u.CPU, u.At = time.Duration(cpu)*unit, monotime.Now()
-	dir, current, idle := filepath.Join(root, path), "memory.current", "inactive_file"
-	if _, err := os.Stat(filepath.Join(dir, current)); err != nil {
-		dir, current, idle = filepath.Join(root, "memory", path), "memory.usage_in_bytes", "total_inactive_file"
-	}
-	if u.Memory, err = number(filepath.Join(dir, current)); err != nil {
+	memory := cgroup.Memory(root, path)
+	if u.Memory, err = cgroup.Number(memory.Current); err != nil {
 		return u, err
 	}
-	unused, err := field(filepath.Join(dir, "memory.stat"), idle)
+	unused, err := cgroup.Field(memory.Stat, memory.InactiveFile)
 	if err != nil {
 		return u, err
 	}
 	u.Memory -= min(u.Memory, unused)
-	if err := readLimits(root, path, &u); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := readLimits(root, path, memory.Limit, &u); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return u, err
 	}
 	return u, nil
@@ -109,63 +106,26 @@ func cgroupUsage(root, path string) (runtime.Usage, error) {
 // readLimits reads the memory limit of a cgroup, and how its CPU limit has slowed it down
 // (https://docs.kernel.org/admin-guide/cgroup-v2.html, https://docs.kernel.org/scheduler/sched-bwc.html). A cgroup
 // without CPU bandwidth control has no such files or fields.
-func readLimits(root, path string, u *runtime.Usage) error {
-	limit, stat, throttled, unit := filepath.Join(root, path, "memory.max"), filepath.Join(root, path, "cpu.stat"),
-		"throttled_usec", time.Microsecond
+func readLimits(root, path, limit string, u *runtime.Usage) error {
+	stat, throttled, unit := filepath.Join(root, path, "cpu.stat"), "throttled_usec", time.Microsecond
 	if _, err := os.Stat(stat); errors.Is(err, fs.ErrNotExist) { // version 1
-		limit = filepath.Join(root, "memory", path, "memory.limit_in_bytes")
-		stat = filepath.Join(root, "cpu", path, "cpu.stat")
-		throttled, unit = "throttled_time", time.Nanosecond
+		stat, throttled, unit = filepath.Join(root, "cpu", path, "cpu.stat"), "throttled_time", time.Nanosecond
 	}
-	text, err := os.ReadFile(limit)
+	text, err := cgroup.Read(limit)
 	if err != nil {
 		return err
 	}
-	if n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64); err == nil && n < 1<<62 { // otherwise none
+	if n, err := strconv.ParseUint(text, 10, 64); err == nil && n < 1<<62 { // otherwise none
 		u.MemoryLimit = n
 	}
 	var errs [3]error
 	var slowed uint64
-	u.Periods, errs[0] = field(stat, "nr_periods")
-	u.Throttled, errs[1] = field(stat, "nr_throttled")
-	slowed, errs[2] = field(stat, throttled)
+	u.Periods, errs[0] = cgroup.Field(stat, "nr_periods")
+	u.Throttled, errs[1] = cgroup.Field(stat, "nr_throttled")
+	slowed, errs[2] = cgroup.Field(stat, throttled)
 	u.ThrottledTime = time.Duration(slowed) * unit
-	if errors.Is(errors.Join(errs[:]...), errNoField) {
+	if errors.Is(errors.Join(errs[:]...), cgroup.ErrNoField) {
 		return nil
 	}
 	return errors.Join(errs[:]...)
-}
-
-// number reads a file that holds one number.
-func number(file string) (uint64, error) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return 0, err
-	}
-	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", file, err)
-	}
-	return n, nil
-}
-
-// errNoField means that a file has no line with some name.
-var errNoField = errors.New("it has no")
-
-// field reads a number from a file of lines "NAME NUMBER".
-func field(file, name string) (uint64, error) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(b)) {
-		if key, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && key == name {
-			n, err := strconv.ParseUint(value, 10, 64)
-			if err != nil {
-				return 0, fmt.Errorf("%s: %s: %w", file, name, err)
-			}
-			return n, nil
-		}
-	}
-	return 0, fmt.Errorf("%s: %w %s", file, errNoField, name)
 }
