@@ -20,6 +20,7 @@ import (
 	"wangell.loutres.me/internal/peer"
 	"wangell.loutres.me/internal/process"
 	"wangell.loutres.me/internal/runtime/containerd"
+	"wangell.loutres.me/internal/wire"
 )
 
 // defaultEncapPort is the UDP port of packets between nodes.
@@ -86,6 +87,8 @@ func (f *daemonFlags) add(flags *pflag.FlagSet) {
 	c := &f.config
 	addresses := []string{instance.DefaultAddresses.String()}
 	flags.StringVar(&c.Server, "server", "", "address of the controller, host:port")
+	flags.DurationVar(&c.Keepalive, "keepalive", wire.DefaultKeepalive,
+		"one machine: interval of keepalives, the same as the controller's")
 	flags.StringVar(&f.keyFile, "key-file", "", "file with the 32 bytes of the wire's master key, where controller and "+
 		"daemon trust each\nother (one machine)")
 	flags.StringVar(&f.tokenFile, "token-file", "", "cluster: file with a service-account token for the audience "+

@@ -34,6 +34,8 @@ type Config struct {
 	Key wire.Key
 	// AcceptShared also accepts daemons of the former release, which have the master key.
 	AcceptShared bool
+	// Keepalive is the interval of the daemons' keepalives, the same as theirs. The default is wire.DefaultKeepalive.
+	Keepalive time.Duration
 	// Node is the home node of the pods for which the runtime does not name one.
 	Node string
 	// Log may be nil.
@@ -124,9 +126,10 @@ func New(cfg Config) (*Controller, error) {
 	var err error
 	c.server, err = wire.NewServer(wire.ServerConfig{
 		Conn: cfg.Conn, Key: cfg.Key, AcceptShared: cfg.AcceptShared, Log: cfg.Log, AwaitTable: cfg.AwaitServices,
-		Joined:  func(p wire.Peer) { c.loop.post(func() { c.receiver.joined(p) }) },
-		Left:    func(p wire.Peer) { c.loop.post(func() { c.receiver.left(p) }) },
-		Receive: func(p wire.Peer, m wire.Message) { c.loop.post(func() { c.receiver.receive(p, m) }) },
+		Keepalive: cfg.Keepalive,
+		Joined:    func(p wire.Peer) { c.loop.post(func() { c.receiver.joined(p) }) },
+		Left:      func(p wire.Peer) { c.loop.post(func() { c.receiver.left(p) }) },
+		Receive:   func(p wire.Peer, m wire.Message) { c.loop.post(func() { c.receiver.receive(p, m) }) },
 	})
 	if err != nil {
 		c.workers.stop()

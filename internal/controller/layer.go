@@ -85,7 +85,7 @@ func layerWarning(bytes int64, rate float64, folder string) string {
 		what, mostly, cmp.Or(folder, "FOLDER"))
 }
 
-// watchLayers looks at the layers of running pods until the workers stop. Nothing is measured while there is no pod.
+// watchLayers looks at the layers of running pods until the workers stop. One that is frozen is measured once.
 func (c *Controller) watchLayers(meter runtime.LayerMeter) {
 	pause := layerEvery
 	for {
@@ -94,7 +94,7 @@ func (c *Controller) watchLayers(meter runtime.LayerMeter) {
 			return
 		case <-time.After(pause):
 		}
-		pods := c.servingPods()
+		pods := c.servingPods(mayHaveWritten)
 		begin := time.Now()
 		for id := range pods {
 			m, err := meter.Layer(c.workers.ctx, id)
@@ -109,6 +109,9 @@ func (c *Controller) watchLayers(meter runtime.LayerMeter) {
 		pause = max(layerEvery, layerShare*time.Since(begin))
 	}
 }
+
+// mayHaveWritten reports whether a pod has run since the last look at its layer.
+func mayHaveWritten(p *pod) bool { return p.still.report == nil || p.layer.at < p.still.report.At }
 
 // noteLayer records what a pod has in its layer.
 func (e *engine) noteLayer(id string, m runtime.Layer) {

@@ -79,12 +79,13 @@ func (c *Controller) Stats(ctx context.Context, key runtime.Key) ([]PodUsage, er
 	return measured, nil
 }
 
-// servingPods returns the names of the main containers of the pods that serve, by the runtime's IDs of the pods.
-func (c *Controller) servingPods() map[string]string {
+// servingPods returns the names of the main containers of those pods that serve and are wanted, by the runtime's IDs of
+// the pods. wanted is called on the loop.
+func (c *Controller) servingPods(wanted func(*pod) bool) map[string]string {
 	names := map[string]string{}
 	c.loop.call(func() {
 		for id, p := range c.engine.table.byRuntime {
-			if p.published == lifecycle.PodServing {
+			if p.published == lifecycle.PodServing && wanted(p) {
 				names[id] = p.service.spec.Name
 			}
 		}

@@ -4,8 +4,12 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -77,7 +81,7 @@ func throttleWarning(container string, share float64, paused, span time.Duration
 		container, 100*share, span.Round(time.Second), paused.Round(time.Millisecond))
 }
 
-// watchThrottling looks at running pods until the workers stop. Nothing is measured while there is no pod.
+// watchThrottling looks at running pods until the workers stop. Only those are measured that run with a CPU limit.
 func (c *Controller) watchThrottling(meter runtime.Meter) {
 	tick := time.NewTicker(throttleEvery)
 	defer tick.Stop()
@@ -87,7 +91,7 @@ func (c *Controller) watchThrottling(meter runtime.Meter) {
 			return
 		case <-tick.C:
 		}
-		for id, name := range c.servingPods() {
+		for id, name := range c.servingPods(canBeThrottled) {
 			used, err := meter.Usage(c.workers.ctx, id)
 			if err != nil {
 				continue // it has ended
@@ -95,6 +99,17 @@ func (c *Controller) watchThrottling(meter runtime.Meter) {
 			c.loop.post(func() { c.engine.noteThrottling(id, used.ByContainer(name)) })
 		}
 	}
+}
+
+// canBeThrottled reports whether a pod runs and has a CPU limit.
+func canBeThrottled(p *pod) bool { return p.still.report == nil && limitsCPU(p.service.spec) }
+
+// limitsCPU reports whether one of the containers of a service has a CPU limit.
+func limitsCPU(s *v1alpha1.WangellService) bool {
+	return slices.ContainsFunc(containerResources(&s.Spec), func(r corev1.ResourceRequirements) bool {
+		q, limited := r.Limits[corev1.ResourceCPU]
+		return limited && !q.IsZero()
+	})
 }
 
 // noteThrottling records how the containers of a pod were throttled.

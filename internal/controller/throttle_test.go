@@ -7,8 +7,13 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/wire"
 )
 
 func TestThrottlingIsWarnedOfWhileItLasts(t *testing.T) {
@@ -50,5 +55,42 @@ func TestThrottlingIsWarnedOfWhileItLasts(t *testing.T) {
 		"CPU limit in 50 % of the periods of the last 10s, in which its tasks waited for 1.5s together: raise "+
 		"resources.limits.cpu, or run fewer workers" {
 		t.Error(got)
+	}
+}
+
+func TestOnlyPodsThatRunWithALimitAreWatchedForThrottling(t *testing.T) {
+	serviceWith := func(more string) *service {
+		s := &v1alpha1.WangellService{}
+		if more != "" {
+			one := corev1.ResourceList{corev1.ResourceName(more): resource.MustParse("1")}
+			s.Spec.Containers = []v1alpha1.Container{{Resources: corev1.ResourceRequirements{Limits: one}}}
+		}
+		return &service{wanted: &wanted{spec: s}}
+	}
+	frozen := stillness{report: &wire.Frozen{At: 5}}
+	for name, c := range map[string]struct {
+		pod       *pod
+		throttled bool
+	}{
+		"no limit":          {&pod{service: serviceWith("")}, false},
+		"a limit of memory": {&pod{service: serviceWith("memory")}, false},
+		"a limit of CPU":    {&pod{service: serviceWith("cpu")}, true},
+		"frozen":            {&pod{service: serviceWith("cpu"), still: frozen}, false},
+	} {
+		if got := canBeThrottled(c.pod); got != c.throttled {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+	for name, c := range map[string]struct {
+		pod     *pod
+		written bool
+	}{
+		"runs":                         {&pod{layer: layer{at: 9}}, true},
+		"frozen since the last look":   {&pod{still: frozen, layer: layer{at: 4}}, true},
+		"looked at since it is frozen": {&pod{still: frozen, layer: layer{at: 6}}, false},
+	} {
+		if got := mayHaveWritten(c.pod); got != c.written {
+			t.Errorf("%s: %t", name, got)
+		}
 	}
 }

@@ -62,6 +62,17 @@ func metered(s *v1alpha1.WangellServiceSpec) bool {
 // requestsOf returns the requests of all containers of a pod together, in cores and bytes. A resource that one of them
 // does not request is NaN, because a percentage of it would mean nothing.
 func requestsOf(s *v1alpha1.WangellServiceSpec) map[corev1.ResourceName]float64 {
+	sum := map[corev1.ResourceName]float64{}
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		for _, r := range containerResources(s) {
+			sum[name] += request(r, name)
+		}
+	}
+	return sum
+}
+
+// containerResources returns the resources of all containers of a pod that run side by side.
+func containerResources(s *v1alpha1.WangellServiceSpec) []corev1.ResourceRequirements {
 	all := []corev1.ResourceRequirements{s.Resources}
 	for i := range s.Containers {
 		all = append(all, s.Containers[i].Resources)
@@ -82,13 +93,7 @@ func requestsOf(s *v1alpha1.WangellServiceSpec) map[corev1.ResourceName]float64 
 			}
 		}
 	}
-	sum := map[corev1.ResourceName]float64{}
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		for _, r := range all {
-			sum[name] += request(r, name)
-		}
-	}
-	return sum
+	return all
 }
 
 // request returns a container's request. As in Kubernetes, a container with only a limit requests that.

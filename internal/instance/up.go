@@ -197,7 +197,7 @@ func (u *up) start(ctx context.Context) (err error) {
 	u.stopParts = append(u.stopParts, func() error { return closeTraces(sent, u.Log) })
 	u.history = newHistories(u.StateDir, u.Log)
 	u.controller, err = controller.New(controller.Config{
-		Runtime: u.runtime, Conn: u.conn, Key: u.key, Node: name, Log: u.Log,
+		Runtime: u.runtime, Conn: u.conn, Key: u.key, Keepalive: keepalive, Node: name, Log: u.Log,
 		MaxServices: int(u.Sizes.Services), Wake: sent.Put, Learnt: u.history.learnt,
 	})
 	if err != nil {
@@ -275,10 +275,16 @@ func (u *up) publish(p publication) {
 	}
 }
 
+// keepalive is the interval of keepalives between daemon and controller. The daemon is a child of this process, and
+// neither outlives the other unnoticed, so keepalives find nothing but a process that hangs. With the default, which is
+// for nodes of a cluster, an idle instance would use the CPU for little else.
+const keepalive = 3 * time.Second
+
 // newDaemon returns the daemon, not started yet.
 func (u *up) newDaemon(name, server string) *daemon {
 	args := []string{
 		"daemon", "--server", server, "--key-file", u.keyFile(), "--node", name, "--run-dir", u.RunDir,
+		"--keepalive", keepalive.String(),
 		"--addresses", u.Addresses.String(), "--xdp-mode", u.XDPMode, "--metrics-socket", u.daemonSocket(),
 		"--log-format", "json", "--log-level", u.logLevel(), "--containerd", u.runtime.Address(),
 		"--envoy-socket", u.envoySocket(), "--envoy-user", strconv.Itoa(envoyUser),

@@ -27,6 +27,7 @@ func (d *daemon) applyBackends(m *wire.Backends) (front bool) {
 		return false
 	}
 	defer d.fronts.notify()
+	defer notify(d.maintenance)
 	s.generation = m.Generation
 	served := s.serving()
 	wanted := make(map[uint64]bool, len(m.Pods))

@@ -23,6 +23,8 @@ type Config struct {
 	// Enrol asks the controllers for the keys of this node until it has them or ctx ends. Optional. The daemon keeps them
 	// in RunDir, so that it can start again without a controller, and asks anew when they are refused.
 	Enrol func(ctx context.Context) (enrolment.Keys, error)
+	// Keepalive is the interval of keepalives, the same as the controller's. The default is wire.DefaultKeepalive.
+	Keepalive time.Duration
 	// Node is the name of this node.
 	Node string
 	// NodeAddr is this node's IPv4 address, to which other nodes send packets for its pods; zero if there is only one

@@ -190,6 +190,7 @@ func (d *daemon) thaw(q *still, seq uint64, reason string) {
 	if !d.freezing.remove(q) {
 		return // another call was first
 	}
+	notify(d.maintenance) // which rests while all pods stand still
 	if err := d.gate.SetFrozen(q.addr(), q.id, false); err != nil {
 		d.log.Debug("a thawed pod is gone", "address", q.addr(), "pod", q.id, "error", err)
 	}

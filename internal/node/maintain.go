@@ -13,7 +13,8 @@ import (
 const statsInterval = time.Second
 
 // maintain reports counters, idle services and what is scarce, and sweeps the flow table, until ctx ends. It sleeps
-// while there is neither a pod nor a flow, and nothing is scarce or parked.
+// while there is neither a pod nor a flow, and nothing is scarce or parked, and looks only every idleAgain while all
+// pods are frozen.
 func (d *daemon) maintain(ctx context.Context) {
 	ticker := time.NewTicker(statsInterval)
 	defer ticker.Stop()
@@ -23,25 +24,55 @@ func (d *daemon) maintain(ctx context.Context) {
 		d.mu.Lock()
 		pods := d.pods
 		d.mu.Unlock()
-		if pods == 0 && sweeps.flows == 0 && !again {
+		resting := false
+		if !again && pods == 0 && sweeps.flows == 0 {
 			ticker.Stop()
 			select {
 			case <-ctx.Done():
 				return
 			case <-d.maintenance:
-				ticker.Reset(statsInterval)
 			}
+			ticker.Reset(statsInterval)
+		} else if resting = !again && d.rests(pods); resting {
+			ticker.Reset(idleAgain)
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+		case <-d.whileResting(resting):
+			resting = false
 		}
+		ticker.Reset(statsInterval)
 		d.sendStats(monotime.Now())
 		d.sendAnswers(monotime.Now())
 		d.sendUsage(ctx)
 		d.removeUnlisted(monotime.Now())
-		sweeps.run()
+		sweeps.run(resting)
 		again = d.checkScarce(time.Now())
 	}
+}
+
+// rests reports whether all pods of this node, of which there are some, stand still.
+func (d *daemon) rests(pods int) bool {
+	if pods == 0 || d.freezing.number() < pods {
+		return false
+	}
+	for _, s := range d.allServices() {
+		s.mu.Lock()
+		moves := len(s.pods) > 0 && !d.standsStill(s)
+		s.mu.Unlock()
+		if moves {
+			return false
+		}
+	}
+	return true
+}
+
+// whileResting returns the channel that ends a rest; nil if there is none.
+func (d *daemon) whileResting(resting bool) <-chan struct{} {
+	if resting {
+		return d.maintenance
+	}
+	return nil
 }

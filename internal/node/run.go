@@ -39,6 +39,7 @@ func (d *daemon) run(ctx context.Context) (clean bool, err error) {
 	}
 	d.client, err = wire.NewClient(wire.ClientConfig{
 		Server: d.cfg.Server, Key: d.cfg.Keys.Node, Node: d.cfg.Node, Log: d.log, First: d.firstMessages(firstKey),
+		Keepalive:    d.cfg.Keepalive,
 		Connected:    d.connected,
 		Disconnected: d.disconnected,
 		Unanswered:   d.unanswered,

@@ -37,6 +37,7 @@ func (d *daemon) connected() {
 	if d.images != nil {
 		d.images.beginSession(d.send)
 	}
+	notify(d.maintenance)
 }
 
 // disconnected runs at the end of a session.

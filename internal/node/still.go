@@ -55,6 +55,13 @@ func (f *freezing) find(id uint64) *still {
 // isFrozen reports whether a pod is frozen, or about to be.
 func (f *freezing) isFrozen(id uint64) bool { return f.find(id) != nil }
 
+// number returns the number of pods that are frozen, or about to be.
+func (f *freezing) number() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.pods)
+}
+
 // add adds a pod that is about to be frozen. It returns nil if it is there already.
 func (f *freezing) add(ctx context.Context, id uint64, service *service, cgroup string, seq uint64) *still {
 	f.mu.Lock()

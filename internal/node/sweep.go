@@ -15,22 +15,29 @@ const (
 	sweepShare    = 10
 )
 
+// restingSweep is the pause while all pods are frozen: flows neither come nor go, they only grow old.
+const restingSweep = time.Minute
+
 // sweepPause is the time between a sweep that took the given time and the next one.
-func sweepPause(took time.Duration) time.Duration {
+func sweepPause(took time.Duration, resting bool) time.Duration {
+	if resting {
+		return max(restingSweep, (sweepShare-1)*took)
+	}
 	return max(sweepInterval, (sweepShare-1)*took)
 }
 
 // sweeper sweeps the flow table.
 type sweeper struct {
 	d     *daemon
-	next  time.Time // when it sweeps again
-	flows uint32    // entries that it found
+	ended time.Time     // the end of the last sweep; zero before the first
+	took  time.Duration // of that sweep
+	flows uint32        // entries that it found
 }
 
 // run sweeps the flow table, unless it did so just now.
-func (s *sweeper) run() {
+func (s *sweeper) run(resting bool) {
 	began := time.Now()
-	if began.Before(s.next) {
+	if !s.ended.IsZero() && began.Sub(s.ended) < sweepPause(s.took, resting) {
 		return
 	}
 	g, log := s.d.gate, s.d.log
@@ -38,7 +45,8 @@ func (s *sweeper) run() {
 	if err != nil {
 		log.Error("cannot sweep the flow table", "error", err)
 	}
-	s.next = time.Now().Add(sweepPause(time.Since(began)))
+	s.ended = time.Now()
+	s.took = s.ended.Sub(began)
 	s.flows = swept.Flows
 	fills := g.FlowUsage(swept)
 	s.d.flows.Store(&fills)

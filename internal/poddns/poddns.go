@@ -38,6 +38,9 @@ const (
 	tcpRead        = 2 * time.Second
 	tcpQuestions   = 128  // on one connection
 	udpQuestion    = 1232 // bytes
+	// udpRead is how long the server waits for a datagram before it only waits again. With the library's default of two
+	// seconds, a thousand idle pods would wake it 500 times a second.
+	udpRead = 24 * time.Hour
 )
 
 // Config configures a Server.
@@ -112,7 +115,7 @@ func (s *Server) Attach(n podnet.Network) error {
 		return fmt.Errorf("DNS server in the network of a pod: %w", err)
 	}
 	p.servers = []*dns.Server{
-		{PacketConn: packets, UDPSize: udpQuestion, Handler: p},
+		{PacketConn: packets, UDPSize: udpQuestion, Handler: p, ReadTimeout: udpRead},
 		{Listener: netutil.LimitListener(connections, tcpConnections), Handler: p, MaxTCPQueries: tcpQuestions,
 			ReadTimeout: tcpRead, WriteTimeout: tcpRead, IdleTimeout: func() time.Duration { return tcpIdle }},
 	}

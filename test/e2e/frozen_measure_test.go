@@ -101,7 +101,7 @@ func TestManyFrozenServicesKeepTheirConnections(t *testing.T) {
 		}
 	}
 	allFrozen()
-	const watched = 20 * time.Second
+	const watched = 60 * time.Second
 	processes := append(l.processes(daemonProcess...), process{pid: u.cmd.Process.Pid, command: "up"})
 	before := 0
 	for _, p := range processes {
