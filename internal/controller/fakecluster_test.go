@@ -40,9 +40,12 @@ type fakeCluster struct {
 	pulls     []runtime.ImagePull
 }
 
-func (r *fakeCluster) PullImage(_ context.Context, pull runtime.ImagePull) error {
+func (r *fakeCluster) PullImage(ctx context.Context, pull runtime.ImagePull) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if ctx.Err() != nil { // given up before it began
+		return ctx.Err()
+	}
 	r.pulls = append(r.pulls, pull)
 	if r.onPull == nil {
 		return nil

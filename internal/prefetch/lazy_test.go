@@ -101,7 +101,7 @@ func TestAnUnreadableImageIsReportedAsFailedForAWhile(t *testing.T) {
 	if r := n.state(ref); r.State != wire.ImagePresent {
 		t.Errorf("after a failure that is long ago: %+v", r)
 	}
-	n.keeper.Unreadable(ref, "gone", time.Now().Add(200*time.Millisecond))
+	n.keeper.Unreadable(ref, "gone", time.Now().Add(time.Hour))
 	n.until("it was reported", func() bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -109,6 +109,11 @@ func TestAnUnreadableImageIsReportedAsFailedForAWhile(t *testing.T) {
 			return r.State == wire.ImageFailed && r.Reason == cri.ReasonUnreadable && r.Message == "gone"
 		})
 	})
+	n.keeper.mu.Lock() // the time is over
+	e := n.keeper.entries[ref]
+	e.badFor, e.due = time.Now(), time.Now()
+	n.keeper.mu.Unlock()
+	n.keeper.notify()
 	n.present(ref)
 	if pulls := n.rt.Images.Pulls(); len(pulls) != 1 {
 		t.Errorf("pulled %v", pulls)

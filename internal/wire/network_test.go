@@ -33,7 +33,7 @@ func eventually(t testing.TB, what string, cond func() bool) {
 func noLeak(t testing.TB) {
 	before := runtime.NumGoroutine()
 	t.Cleanup(func() {
-		for end := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(patience); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				var buf [1 << 16]byte
 				stack := buf[:runtime.Stack(buf[:], true)]

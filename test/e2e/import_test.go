@@ -31,7 +31,7 @@ services:
     image: ${DB}
     expose: ["5432"]
     volumes: ["data:/var/lib/postgresql"]
-    healthcheck: {test: test -e /tmp/.s.PGSQL.5432, interval: 1s}
+    healthcheck: {test: exec /usr/lib/postgresql/*/bin/pg_isready --quiet --host=127.0.0.1, interval: 1s}
     labels: [a=b]
 volumes: {data: {}}
 `

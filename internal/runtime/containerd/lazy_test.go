@@ -198,7 +198,7 @@ func TestAPodWhoseFilesCannotBeHadIsFollowedByOneInFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	impatient := t.TempDir()
-	script := fmt.Sprintf("#!/bin/sh\nexec %s --patience 1s \"$@\"\n", program)
+	script := fmt.Sprintf("#!/bin/sh\nexec %s --patience 10s \"$@\"\n", program)
 	if err := os.WriteFile(filepath.Join(impatient, snapshotterProgram), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ package containerd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -36,7 +37,7 @@ func (r *Runtime) awaitAlone(ctx context.Context, s *v1alpha1.WangellService) er
 		}
 		select {
 		case <-ctx.Done():
-			return r.notAlone(s, id, fmt.Errorf("%w: %w", ctx.Err(), err))
+			return r.notAlone(s, id, errors.Join(ctx.Err(), err))
 		case <-time.After(aloneEvery):
 		}
 	}
