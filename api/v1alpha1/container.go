@@ -39,6 +39,9 @@ type Container struct {
 	// Env is added to the image's environment.
 	// +optional
 	Env []corev1.EnvVar `json:"env,omitempty"`
+	// EnvFrom adds all keys of ConfigMaps and Secrets to the environment; variables of env go before them.
+	// +optional
+	EnvFrom []corev1.EnvFromSource `json:"envFrom,omitempty"`
 	// Resources sets requests and limits of this container.
 	// +optional
 	Resources corev1.ResourceRequirements `json:"resources,omitzero"`
@@ -64,7 +67,7 @@ func (c *Container) IsSidecar() bool {
 func (c *Container) Kubernetes() corev1.Container {
 	return corev1.Container{
 		Name: c.Name, Image: c.Image, ImagePullPolicy: c.ImagePullPolicy, Command: c.Command, Args: c.Args,
-		WorkingDir: c.WorkingDir, Env: c.Env, Resources: c.Resources, VolumeMounts: c.VolumeMounts,
+		WorkingDir: c.WorkingDir, Env: c.Env, EnvFrom: c.EnvFrom, Resources: c.Resources, VolumeMounts: c.VolumeMounts,
 		SecurityContext: c.SecurityContext, RestartPolicy: c.RestartPolicy,
 	}
 }
@@ -75,7 +78,7 @@ func (s *WangellService) Alone(c *Container) *WangellService {
 	out := *s
 	spec := &out.Spec
 	spec.Image, spec.ImagePullPolicy, spec.Command, spec.Args = c.Image, c.ImagePullPolicy, c.Command, c.Args
-	spec.WorkingDir, spec.Env, spec.Resources = c.WorkingDir, c.Env, c.Resources
+	spec.WorkingDir, spec.Env, spec.EnvFrom, spec.Resources = c.WorkingDir, c.Env, c.EnvFrom, c.Resources
 	spec.VolumeMounts, spec.SecurityContext = c.VolumeMounts, c.SecurityContext
 	spec.Init, spec.StopSignal, spec.ReadinessProbe, spec.StartupProbe, spec.ImagePull = nil, "", nil, nil, nil
 	spec.Containers, spec.InitContainers = nil, nil
@@ -162,6 +165,7 @@ func (e *ValidationErrors) containers(name string, s *WangellServiceSpec, cluste
 				string(corev1.PullIfNotPresent), string(corev1.PullAlways), string(corev1.PullNever))
 			if !cluster {
 				e.process(p, c.Command, c.Args, c.WorkingDir, c.Env)
+				e.envFrom(p.Child("envFrom"), c.EnvFrom)
 				e.resources(p.Child("resources"), &c.Resources)
 				e.volumeMounts(p.Child("volumeMounts"), c.VolumeMounts, s.Volumes)
 				e.securityContext(p.Child("securityContext"), c.SecurityContext)

@@ -39,11 +39,15 @@ type podSpec struct {
 
 	Containers     []Container `json:"containers,omitempty"`
 	InitContainers []Container `json:"initContainers,omitempty"`
+
+	EnvFrom []corev1.EnvFromSource `json:"envFrom,omitempty"`
+	Config  string                 `json:"config,omitempty"` // the hash of spec.Config
 }
 
-// Hash returns a hash of the fields that make a pod: image, targetPort, command, args, workingDir, env, resources,
-// volumes (but for persistent.retain), volumeMounts, securityContext, init, stopSignal, readinessProbe, startupProbe,
-// serviceAccountName, automountServiceAccountToken, enableServiceLinks, template, containers and initContainers.
+// Hash returns a hash of the fields that make a pod: image, targetPort, command, args, workingDir, env, envFrom, and the
+// data of the Secrets and ConfigMaps in Config, resources, volumes (but for persistent.retain), volumeMounts,
+// securityContext, init, stopSignal, readinessProbe, startupProbe, serviceAccountName, automountServiceAccountToken,
+// enableServiceLinks, template, containers and initContainers.
 // Fields that only the gate or the controller uses (port, address, idleTimeout, ...) are left out.
 //
 // The hash is 16 hexadecimal digits, the first 8 bytes of a SHA-256. It is the same before and after Default, however a
@@ -83,6 +87,7 @@ func Hash(spec *WangellServiceSpec) string {
 		s.VolumeMounts, s.SecurityContext, s.ServiceAccountName,
 		isTrue(s.AutomountServiceAccountToken), isTrue(s.EnableServiceLinks), s.Template,
 		isTrue(s.Init), s.StopSignal, s.ReadinessProbe, s.StartupProbe, s.Containers, s.InitContainers,
+		s.EnvFrom, s.Config.hash(),
 	})
 	if err != nil {
 		panic("v1alpha1: Hash of an invalid spec: " + err.Error())

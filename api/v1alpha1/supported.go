@@ -14,18 +14,21 @@ import (
 
 // supported lists the fields of types that are only partly supported on one machine.
 var supported = map[reflect.Type][]string{
-	reflect.TypeFor[corev1.EnvVar]():               {"name", "value"},
+	reflect.TypeFor[corev1.EnvVar]():               {"name", "value", "valueFrom"},
+	reflect.TypeFor[corev1.EnvVarSource]():         {"configMapKeyRef", "secretKeyRef"},
 	reflect.TypeFor[corev1.ResourceRequirements](): {"limits", "requests"},
 	reflect.TypeFor[corev1.SecurityContext](): {
 		"runAsUser", "runAsGroup", "readOnlyRootFilesystem", "capabilities", "privileged",
 	},
-	reflect.TypeFor[Volume]():                      {"name", "persistent", "hostPath", "emptyDir"},
-	reflect.TypeFor[corev1.EmptyDirVolumeSource](): {"medium", "sizeLimit"},
-	reflect.TypeFor[corev1.VolumeMount]():          {"name", "mountPath", "readOnly"},
+	reflect.TypeFor[Volume]():                       {"name", "persistent", "hostPath", "emptyDir", "secret", "configMap"},
+	reflect.TypeFor[corev1.EmptyDirVolumeSource]():  {"medium", "sizeLimit"},
+	reflect.TypeFor[corev1.SecretVolumeSource]():    {"secretName", "items", "defaultMode", "optional"},
+	reflect.TypeFor[corev1.ConfigMapVolumeSource](): {"name", "items", "defaultMode", "optional"},
+	reflect.TypeFor[corev1.VolumeMount]():           {"name", "mountPath", "readOnly", "subPath"},
 	reflect.TypeFor[WangellServiceSpec](): {
 		"image", "targetPort", "port", "hostPort", "idleTimeout", "address", "imagePullPolicy", "command", "args",
 		"workingDir",
-		"env", "resources", "volumes", "volumeMounts", "securityContext", "wakeTimeout",
+		"env", "envFrom", "resources", "volumes", "volumeMounts", "securityContext", "wakeTimeout",
 		"terminationGracePeriodSeconds",
 		"maxParked", "maxParkedPerSource", "minReplicas", "maxReplicas", "scaling", "sessionAffinity", "balancing",
 		"retries", "drainTimeout", "wakeProof", "updateStrategy", "init", "stopSignal", "readyWhen",

@@ -81,7 +81,7 @@ type WangellServiceList struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.image) || has(self.template)",message="missing: write which image to run, for example image: registry.example.com/app:v1, or a whole pod as template"
 // +kubebuilder:validation:XValidation:rule="!(has(self.image) && has(self.template))",message="image and template cannot both be set: write image in template.spec.containers, or leave template out"
-// +kubebuilder:validation:XValidation:rule="!has(self.template) || !(has(self.command) || has(self.args) || has(self.workingDir) || has(self.env) || has(self.resources) || has(self.volumes) || has(self.volumeMounts) || has(self.securityContext) || has(self.imagePullPolicy) || has(self.init) || has(self.stopSignal) || has(self.serviceAccountName) || has(self.automountServiceAccountToken) || has(self.enableServiceLinks) || has(self.readinessProbe) || has(self.startupProbe) || has(self.containers) || has(self.initContainers))",message="command, args, workingDir, env, resources, volumes, volumeMounts, securityContext, readinessProbe, startupProbe, containers, initContainers, imagePullPolicy, init, stopSignal, serviceAccountName, automountServiceAccountToken and enableServiceLinks cannot be set beside template: write them in template.spec, or leave template out"
+// +kubebuilder:validation:XValidation:rule="!has(self.template) || !(has(self.command) || has(self.args) || has(self.workingDir) || has(self.env) || has(self.envFrom) || has(self.resources) || has(self.volumes) || has(self.volumeMounts) || has(self.securityContext) || has(self.imagePullPolicy) || has(self.init) || has(self.stopSignal) || has(self.serviceAccountName) || has(self.automountServiceAccountToken) || has(self.enableServiceLinks) || has(self.readinessProbe) || has(self.startupProbe) || has(self.containers) || has(self.initContainers))",message="command, args, workingDir, env, envFrom, resources, volumes, volumeMounts, securityContext, readinessProbe, startupProbe, containers, initContainers, imagePullPolicy, init, stopSignal, serviceAccountName, automountServiceAccountToken and enableServiceLinks cannot be set beside template: write them in template.spec, or leave template out"
 // +kubebuilder:validation:XValidation:rule="!has(self.imagePull) || !has(self.imagePull.policy) || !has(self.imagePullPolicy) || self.imagePull.policy == self.imagePullPolicy",message="imagePull.policy and imagePullPolicy differ: write one of the two"
 // +kubebuilder:validation:XValidation:rule="!has(self.imagePull) || !has(self.imagePull.policy) || !has(self.template)",message="imagePull.policy cannot be set beside template: write imagePullPolicy in template.spec.containers, or leave template out"
 // +kubebuilder:validation:XValidation:rule="!(has(self.readyWhen) && self.readyWhen == 'Probe') || has(self.readinessProbe) || has(self.template)",message="readyWhen is Probe, but there is no readinessProbe: add readinessProbe: {tcpSocket: {port: 5432}}, for example, or leave readyWhen out"
@@ -140,13 +140,16 @@ type WangellServiceSpec struct {
 	// WorkingDir replaces the image's working directory.
 	// +optional
 	WorkingDir string `json:"workingDir,omitempty"`
-	// Env is added to the image's environment. valueFrom needs Kubernetes.
+	// Env is added to the image's environment.
 	// +optional
 	Env []corev1.EnvVar `json:"env,omitempty"`
+	// EnvFrom adds all keys of ConfigMaps and Secrets to the environment; variables of env go before them.
+	// +optional
+	EnvFrom []corev1.EnvFromSource `json:"envFrom,omitempty"`
 	// Resources sets requests and limits of cpu and memory; on Kubernetes, of any resource.
 	// +optional
 	Resources corev1.ResourceRequirements `json:"resources,omitzero"`
-	// Volumes are of kind persistent, hostPath or emptyDir; on Kubernetes, of any kind but persistent.
+	// Volumes are of kind persistent, hostPath, emptyDir, secret or configMap; on Kubernetes, of any kind but persistent.
 	// +optional
 	Volumes []Volume `json:"volumes,omitempty"`
 	// VolumeMounts mounts volumes into the container's file system.
@@ -304,6 +307,10 @@ type WangellServiceSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.hostNetwork) || !self.spec.hostNetwork",message="spec.hostNetwork cannot work, because the gate needs pods with their own network: remove it"
 	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.restartPolicy) || self.spec.restartPolicy == 'Always'",message="spec.restartPolicy must be Always in a Deployment: write restartPolicy: Always, or leave it out"
 	Template *corev1.PodTemplateSpec `json:"template,omitempty"`
+
+	// Config is the data of the Secrets and ConfigMaps to which the spec refers, on one machine. It is set by the reader
+	// of manifests and is not part of the document.
+	Config *ConfigData `json:"-"`
 }
 
 // ScalingMetric names the metric that the number of pods follows.

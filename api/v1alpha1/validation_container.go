@@ -33,9 +33,66 @@ func (e *ValidationErrors) env(at *field.Path, env []corev1.EnvVar) {
 			e.add(p.Child("value"), "remove it", `contains a NUL character (\0), which cannot be passed to a process`)
 		}
 		if v.ValueFrom != nil {
-			e.add(p.Child("valueFrom"),
-				"write value: with the value itself, or mount a file with a hostPath volume and read it there",
-				"is not available on one machine, which has no ConfigMaps, Secrets or pod fields")
+			e.valueFrom(p, v)
+		}
+	}
+}
+
+// valueFrom checks a variable whose value is in a ConfigMap or a Secret.
+func (e *ValidationErrors) valueFrom(p *field.Path, v corev1.EnvVar) {
+	from, at := v.ValueFrom, p.Child("valueFrom")
+	if v.Value != "" {
+		e.add(p.Child("value"), "write one of the two", "cannot be set beside valueFrom")
+	}
+	sources := setFields(from)
+	for _, kind := range sources {
+		p := at.Child(kind)
+		switch r, c := from.SecretKeyRef, from.ConfigMapKeyRef; kind {
+		case "secretKeyRef":
+			e.reference(p, KindSecret, r.Name)
+			e.key(p, KindSecret, r.Key)
+		case "configMapKeyRef":
+			e.reference(p, KindConfigMap, c.Name)
+			e.key(p, KindConfigMap, c.Key)
+		default:
+			e.add(p, "write value: with the value itself", "is not available on one machine: values are in "+
+				"a secretKeyRef or a configMapKeyRef")
+		}
+	}
+	if len(sources) != 1 {
+		e.add(at, "write secretKeyRef: {name: db, key: password}, for example", "must have one source, got %d", len(sources))
+	}
+}
+
+func (e *ValidationErrors) reference(p *field.Path, kind, name string) {
+	if name == "" {
+		e.add(p.Child("name"), "write the name of a "+kind, "missing")
+	}
+}
+
+func (e *ValidationErrors) key(p *field.Path, kind, key string) {
+	if key == "" {
+		e.add(p.Child("key"), "write a key of the "+kind, "missing")
+	}
+}
+
+// envFrom checks the sources of whole sets of variables.
+func (e *ValidationErrors) envFrom(at *field.Path, list []corev1.EnvFromSource) {
+	for i, f := range list {
+		p := at.Index(i)
+		if f.Prefix != "" && len(validation.IsRelaxedEnvVarName(f.Prefix)) > 0 {
+			e.add(p.Child("prefix"), "write a prefix such as DB_", "want printable ASCII characters other than =, got %q",
+				f.Prefix)
+		}
+		if (f.SecretRef == nil) == (f.ConfigMapRef == nil) {
+			e.add(p, "write secretRef: {name: db} or configMapRef: {name: app}, for example", "must have one source")
+			continue
+		}
+		if r := f.SecretRef; r != nil {
+			e.reference(p.Child("secretRef"), KindSecret, r.Name)
+		}
+		if r := f.ConfigMapRef; r != nil {
+			e.reference(p.Child("configMapRef"), KindConfigMap, r.Name)
 		}
 	}
 }
@@ -103,9 +160,11 @@ func (e *ValidationErrors) volumes(volumes []Volume) {
 	}
 }
 
+const kindsOfVolume = "a volume is persistent, a hostPath, an emptyDir, a secret or a configMap"
+
 func (e *ValidationErrors) volumeSource(p *field.Path, v *Volume) {
 	s := &v.VolumeSource
-	sources := sourcesOf(s)
+	sources := setFields(s)
 	if v.Persistent != nil {
 		sources = append(sources, "persistent")
 		e.persistent(p.Child("persistent"), v.Persistent)
@@ -119,13 +178,18 @@ func (e *ValidationErrors) volumeSource(p *field.Path, v *Volume) {
 	for _, kind := range sources {
 		switch kind {
 		case "persistent", "hostPath", "emptyDir":
+		case "secret", "configMap":
+			e.configVolume(p, v.config())
 		case "persistentVolumeClaim":
 			e.add(p.Child(kind), "write persistent: {size: 10Gi}, for example",
-				"is not available on one machine: a volume is persistent, a hostPath or an emptyDir")
+				"is not available on one machine: "+kindsOfVolume)
 		default:
 			e.add(p.Child(kind), "put the files into a folder of this machine and write hostPath: {path: /that/folder}",
-				"is not available on one machine: a volume is persistent, a hostPath or an emptyDir")
+				"is not available on one machine: "+kindsOfVolume)
 		}
+	}
+	if c := s.Secret; c != nil {
+		e.refuseSet(p.Child("secret"), *c)
 	}
 	if h := s.HostPath; h != nil {
 		e.hostPath(p.Child("hostPath"), h)
@@ -141,8 +205,8 @@ func (e *ValidationErrors) volumeSource(p *field.Path, v *Volume) {
 	}
 }
 
-// sourcesOf returns the kinds of volume that are set: "hostPath", "configMap", ...
-func sourcesOf(s *corev1.VolumeSource) []string {
+// setFields returns the JSON names of the fields of a struct that are set: "hostPath", "configMap", ...
+func setFields[T any](s *T) []string {
 	var names []string
 	v := reflect.ValueOf(s).Elem()
 	for i := range v.NumField() {
@@ -190,6 +254,11 @@ func (e *ValidationErrors) volumeMounts(list *field.Path, mounts []corev1.Volume
 				e.add(p.Child("mountPath"), "write another path, for example mountPath: /data",
 					"nothing can be mounted at %s (neither at / nor in /proc nor at a path with a colon)", at)
 			}
+		}
+		if i := slices.IndexFunc(volumes, func(v Volume) bool { return v.Name == m.Name }); i >= 0 && volumes[i].HasFiles() {
+			e.subPath(p.Child("subPath"), m.SubPath)
+		} else if m.SubPath != "" {
+			e.add(p.Child("subPath"), "mount the whole volume", "is for volumes of kind secret and configMap on one machine")
 		}
 		e.refuseSet(p, *m)
 	}

@@ -79,6 +79,7 @@ func (e *ValidationErrors) spec(s *WangellServiceSpec) {
 	e.common(s)
 
 	e.process(specPath, s.Command, s.Args, s.WorkingDir, s.Env)
+	e.envFrom(specPath.Child("envFrom"), s.EnvFrom)
 	e.resources(specPath.Child("resources"), &s.Resources)
 	e.volumes(s.Volumes)
 	e.volumeMounts(specPath.Child("volumeMounts"), s.VolumeMounts, s.Volumes)
@@ -182,7 +183,7 @@ func (e *ValidationErrors) template(s *WangellServiceSpec) {
 	p := specPath.Child("template")
 	for name, given := range map[string]bool{
 		"image": s.Image != "", "command": s.Command != nil, "args": s.Args != nil, "workingDir": s.WorkingDir != "",
-		"env":       s.Env != nil,
+		"env": s.Env != nil, "envFrom": s.EnvFrom != nil,
 		"resources": s.Resources.Limits != nil || s.Resources.Requests != nil || s.Resources.Claims != nil,
 		"volumes":   s.Volumes != nil, "volumeMounts": s.VolumeMounts != nil,
 		"securityContext": s.SecurityContext != nil,

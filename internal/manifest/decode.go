@@ -26,6 +26,8 @@ type decoder struct {
 	reported []string
 	// truncated is set once the budget of nodes is spent, so that part of the document was not read.
 	truncated bool
+	// hide keeps values out of errors.
+	hide bool
 }
 
 func (d *decoder) fail(n *yaml.Node, p *field.Path, fix, message string, args ...any) {
@@ -33,6 +35,22 @@ func (d *decoder) fail(n *yaml.Node, p *field.Path, fix, message string, args ..
 	d.reported = append(d.reported, path)
 	d.errs.add(&Error{File: d.file, Line: n.Line, Column: n.Column, Field: path,
 		Message: fmt.Sprintf(message, args...), Fix: fix})
+}
+
+// describe says what a node is.
+func (d *decoder) describe(n *yaml.Node) string {
+	if d.hide && n.Kind == yaml.ScalarNode && !isNull(n) {
+		return "something else"
+	}
+	return describe(n)
+}
+
+// quote returns the text of a node in quotes.
+func (d *decoder) quote(n *yaml.Node) string {
+	if d.hide {
+		return `"..." in quotes`
+	}
+	return quote(n.Value)
 }
 
 // value fills v from a node.
@@ -98,7 +116,7 @@ func child(p *field.Path, name string) *field.Path {
 func (d *decoder) structure(at, n *yaml.Node, v reflect.Value, p *field.Path) {
 	fields := fieldsOf(v.Type())
 	if n.Kind != yaml.MappingNode {
-		d.fail(at, p, "write its fields below it, indented: "+offer(v.Type()), "want fields, got %s", describe(n))
+		d.fail(at, p, "write its fields below it, indented: "+offer(v.Type()), "want fields, got %s", d.describe(n))
 		return
 	}
 	for _, e := range d.fields(n, p) {
@@ -131,7 +149,7 @@ func (d *decoder) unknown(key *yaml.Node, t reflect.Type, p *field.Path) {
 
 func (d *decoder) mapping(at, n *yaml.Node, v reflect.Value, p *field.Path) {
 	if n.Kind != yaml.MappingNode {
-		d.fail(at, p, "write name: value below it, indented", "want names and values, got %s", describe(n))
+		d.fail(at, p, "write name: value below it, indented", "want names and values, got %s", d.describe(n))
 		return
 	}
 	v.Set(reflect.MakeMapWithSize(v.Type(), len(n.Content)/2))
@@ -148,7 +166,7 @@ func (d *decoder) list(at, n *yaml.Node, v reflect.Value, p *field.Path) {
 		if n.Kind == yaml.ScalarNode && v.Type().Elem().Kind() == reflect.String {
 			fix = "write " + assign(p, inList(n.Value))
 		}
-		d.fail(at, p, fix, "want a list, got %s", describe(n))
+		d.fail(at, p, fix, "want a list, got %s", d.describe(n))
 		return
 	}
 	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
@@ -170,7 +188,7 @@ func (d *decoder) item(n *yaml.Node, v reflect.Value, p *field.Path) {
 func (d *decoder) leaf(at, n *yaml.Node, v reflect.Value, p *field.Path) {
 	known, special := leaves[v.Type()]
 	if special && (n.Kind != yaml.ScalarNode || !known.text.MatchString(n.Value)) {
-		d.fail(at, p, "write "+assign(p, known.exampleFor(p)), "want %s, got %s", known.want, describe(n))
+		d.fail(at, p, "write "+assign(p, known.exampleFor(p)), "want %s, got %s", known.want, d.describe(n))
 		return
 	}
 	plain, ok := d.tree.plain(n, 0)
@@ -188,7 +206,7 @@ func (d *decoder) leaf(at, n *yaml.Node, v reflect.Value, p *field.Path) {
 	switch {
 	case err == nil:
 	case special:
-		d.fail(at, p, "write "+assign(p, known.exampleFor(p)), "want %s, got %s", known.want, describe(n))
+		d.fail(at, p, "write "+assign(p, known.exampleFor(p)), "want %s, got %s", known.want, d.describe(n))
 	default:
 		d.fail(at, p, "see the Kubernetes documentation of this field", "%s", clip(err.Error()))
 	}
@@ -202,7 +220,7 @@ func (d *decoder) scalar(at, n *yaml.Node, v reflect.Value, p *field.Path) {
 		b, err := strconv.ParseBool(strings.ToLower(n.Value))
 		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || err != nil {
 			d.fail(at, p, "write "+assign(p, strconv.FormatBool(slices.Contains(yes, strings.ToLower(n.Value)))),
-				"want true or false, got %s", describe(n))
+				"want true or false, got %s", d.describe(n))
 			return
 		}
 		v.SetBool(b)
@@ -220,16 +238,19 @@ var (
 
 func (d *decoder) text(at, n *yaml.Node, v reflect.Value, p *field.Path) {
 	if n.Kind != yaml.ScalarNode {
-		d.fail(at, p, "write "+assign(p, `"text"`), "want text, got %s", describe(n))
+		d.fail(at, p, "write "+assign(p, `"text"`), "want text, got %s", d.describe(n))
 		return
 	}
 	switch tag := n.ShortTag(); {
 	case tag != "!!str" && tag != "!!timestamp" && tag != "!!merge":
-		d.fail(at, p, "write "+assign(p, quote(n.Value)), "want text, got %s", describe(n))
+		d.fail(at, p, "write "+assign(p, d.quote(n)), "want text, got %s", d.describe(n))
 	case n.Style == 0 && isYAML11Bool(n.Value):
 		// kubectl reads YAML 1.1, in which this is a boolean.
-		d.fail(at, p, "write "+assign(p, quote(n.Value)),
-			"want text, got %s, which Kubernetes reads as a boolean", n.Value)
+		word := n.Value
+		if d.hide {
+			word = "a word"
+		}
+		d.fail(at, p, "write "+assign(p, d.quote(n)), "want text, got %s, which Kubernetes reads as a boolean", word)
 	default:
 		v.SetString(n.Value)
 	}
@@ -256,7 +277,7 @@ func (d *decoder) number(at, n *yaml.Node, v reflect.Value, p *field.Path) {
 	if err == nil && !v.OverflowInt(i) && (!ranged || r.Has(i)) {
 		example = i
 	}
-	d.fail(at, p, "write "+assign(p, strconv.FormatInt(example, 10)), "want %s, got %s", want, describe(n))
+	d.fail(at, p, "write "+assign(p, strconv.FormatInt(example, 10)), "want %s, got %s", want, d.describe(n))
 }
 
 func wholeNumber(s string) (int64, error) {

@@ -26,16 +26,18 @@ type addressUse struct {
 	at   place
 }
 
-// service is a service with the file that it is from.
+// service is a service with the file that it is from, and its document if that was read in this Load.
 type service struct {
 	*v1alpha1.WangellService
 	file string
+	doc  *document
 }
 
 // loader collects the services and errors of one Load.
 type loader struct {
 	errs      Errors
 	services  []service
+	objects   []object
 	names     map[runtime.Key]place
 	addresses map[string]addressUse
 	volumes   map[string]volumeUse
@@ -77,7 +79,7 @@ func (l *loader) valid(earlier Set, files map[runtime.Key]string) []service {
 	for _, s := range earlier {
 		k := runtime.KeyOf(s)
 		if l.errs.concern(files[k]) && !names[k] && !addresses[s.Spec.Address] && !l.volumeTaken(s) {
-			out = append(out, service{s, files[k]})
+			out = append(out, service{s, files[k], nil})
 		}
 	}
 	return out
@@ -99,6 +101,10 @@ func (d *document) find(path string) *yaml.Node {
 
 func (l *loader) document(doc *document) {
 	d := &decoder{file: doc.file, errs: &l.errs, tree: newTree(doc.size)}
+	if kind := d.kindOf(doc.root); kind == v1alpha1.KindSecret || kind == v1alpha1.KindConfigMap {
+		l.object(d, doc, kind)
+		return
+	}
 	if !d.header(doc.root) {
 		return
 	}
@@ -115,7 +121,7 @@ func (l *loader) document(doc *document) {
 	}
 	l.conflicts(d, doc, s)
 	l.volumeConflicts(d, doc, s)
-	l.services = append(l.services, service{s, doc.file})
+	l.services = append(l.services, service{s, doc.file, doc})
 }
 
 // conflicts checks a service against those loaded before it.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package manifest reads WangellService documents, as YAML or JSON, from files, folders and standard input.
+// Package manifest reads WangellService documents, and the Secrets and ConfigMaps to which they refer, as YAML or JSON,
+// from files, folders and standard input.
 //
 // It is strict: either every document of a file is valid, with defaults applied and no conflict with another one, or
 // nothing of the file is loaded. Errors name the file, the line and the field, and say what to write instead.
@@ -42,6 +43,7 @@ type Reader struct {
 	mu     sync.Mutex
 	last   Set                    // the result of the last Load
 	files  map[runtime.Key]string // the file of each service of last
+	config []object               // the objects of the last Load
 	loaded bool
 }
 
@@ -69,6 +71,7 @@ func (r *Reader) Load(ctx context.Context) (Set, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.config = l.resolve(r.config)
 	services := l.valid(r.last, r.files)
 	files := make(map[runtime.Key]string, len(services))
 	set := make(Set, 0, len(services))

@@ -83,7 +83,7 @@ func syntaxError(file string, text []byte, err error) *Error {
 	case strings.Contains(message, "unexpected end of stream"):
 		e.Fix = "close the quote that begins here"
 	case strings.Contains(message, "unknown anchor"):
-		e.Fix = "quote text that begins with *"
+		e.Message, e.Fix = "YAML: unknown anchor", "quote text that begins with *" // it may be a secret
 	case strings.Contains(message, "control characters"), strings.Contains(message, "UTF-8"):
 		e.Fix = "save the file as UTF-8 text"
 	default:

@@ -110,7 +110,8 @@ func podTemplateOf(s *v1alpha1.WangellService) corev1.PodTemplateSpec {
 		t.Spec = corev1.PodSpec{
 			Containers: []corev1.Container{{
 				Name: s.Name, Image: spec.Image, ImagePullPolicy: spec.ImagePullPolicy, Command: spec.Command, Args: spec.Args,
-				WorkingDir: spec.WorkingDir, Env: spec.Env, Resources: spec.Resources, VolumeMounts: spec.VolumeMounts,
+				WorkingDir: spec.WorkingDir, Env: spec.Env, EnvFrom: spec.EnvFrom, Resources: spec.Resources,
+				VolumeMounts:    spec.VolumeMounts,
 				SecurityContext: spec.SecurityContext, ReadinessProbe: spec.ReadinessProbe, StartupProbe: spec.StartupProbe,
 				Ports: []corev1.ContainerPort{{ContainerPort: spec.TargetPort, Protocol: corev1.ProtocolTCP}},
 			}},

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	goruntime "runtime"
+	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/contrib/seccomp"
@@ -42,13 +43,8 @@ func (r *Runtime) generateSpec(ctx context.Context, s *v1alpha1.WangellService, 
 	if err != nil {
 		return nil, err
 	}
-	args := append(append([]string(nil), info.config.Entrypoint...), info.config.Cmd...)
-	switch {
-	case len(s.Spec.Command) > 0:
-		args = append(append([]string(nil), s.Spec.Command...), s.Spec.Args...)
-	case len(s.Spec.Args) > 0:
-		args = append(append([]string(nil), info.config.Entrypoint...), s.Spec.Args...)
-	}
+	env := s.Spec.Environment()
+	args := arguments(s, info, env)
 	if len(args) == 0 {
 		return nil, fmt.Errorf("image %q has neither an entrypoint nor a command: set spec.command", s.Spec.Image)
 	}
@@ -70,7 +66,7 @@ func (r *Runtime) generateSpec(ctx context.Context, s *v1alpha1.WangellService, 
 		oci.WithProcessArgs(args...),
 		oci.WithProcessCwd(cwd),
 		oci.WithHostname(hostname(runtime.KeyOf(s))),
-		oci.WithEnv(environment(s, info)),
+		oci.WithEnv(environment(s, info, env)),
 		oci.WithLinuxNamespace(specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: r.cfg.netnsLink(at.pod)}),
 		oci.WithCgroup(at.cgroup),
 		oci.WithMounts(append([]specs.Mount{
@@ -106,11 +102,26 @@ func withNativeCalls(_ context.Context, _ oci.Client, _ *containers.Container, s
 	return nil
 }
 
+// arguments returns the program and its arguments: those of the manifest, in which $(NAME) stands for a variable, or of
+// the image.
+func arguments(s *v1alpha1.WangellService, info imageInfo, env []corev1.EnvVar) []string {
+	command := v1alpha1.ExpandArguments(s.Spec.Command, env)
+	args := v1alpha1.ExpandArguments(s.Spec.Args, env)
+	switch {
+	case len(command) > 0:
+	case len(args) > 0:
+		command = slices.Clone(info.config.Entrypoint)
+	default:
+		command, args = slices.Clone(info.config.Entrypoint), info.config.Cmd
+	}
+	return append(command, args...)
+}
+
 // environment returns PATH, the image's variables, HOSTNAME and the manifest's variables; later ones win.
-func environment(s *v1alpha1.WangellService, info imageInfo) []string {
+func environment(s *v1alpha1.WangellService, info imageInfo, own []corev1.EnvVar) []string {
 	env := append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, info.config.Env...)
 	env = append(env, "HOSTNAME="+hostname(runtime.KeyOf(s)))
-	for _, e := range s.Spec.Env {
+	for _, e := range own {
 		env = append(env, e.Name+"="+e.Value)
 	}
 	return env

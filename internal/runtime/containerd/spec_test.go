@@ -6,9 +6,11 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -109,6 +111,66 @@ func TestContainerIsSetUpAsTheManifestSays(t *testing.T) {
 			t.Errorf("user %d, group %d", got.UID, got.GID)
 		}
 	})
+}
+
+func TestSecretsReachTheContainerAndNobodyElse(t *testing.T) {
+	cfg := unready(t)
+	// Open to all, as /run and /var/lib are.
+	for _, dir := range []string{filepath.Dir(cfg.StateDir), cfg.StateDir, cfg.RunDir} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := startWithProbe(t, cfg)
+	const value = "s3s4me-in-a-test"
+	s := runtimetest.Service("secretive")
+	s.Spec.Config = new(v1alpha1.ConfigData)
+	s.Spec.Config.Add(v1alpha1.KindSecret, "db", map[string][]byte{"pw": []byte(value), "other": []byte("x")})
+	s.Spec.Args = []string{"--password=$(DB_pw)"}
+	s.Spec.EnvFrom = []corev1.EnvFromSource{{Prefix: "DB_", SecretRef: &corev1.SecretEnvSource{
+		LocalObjectReference: corev1.LocalObjectReference{Name: "db"}}}}
+	s.Spec.Volumes = v1alpha1.VolumesOf(corev1.Volume{Name: "files", VolumeSource: corev1.VolumeSource{
+		Secret: &corev1.SecretVolumeSource{SecretName: "db", DefaultMode: ptr(int32(0o444))}}})
+	s.Spec.VolumeMounts = []corev1.VolumeMount{
+		{Name: "files", MountPath: "/secrets"}, {Name: "files", MountPath: "/one", SubPath: "pw"},
+	}
+	s.Spec.SecurityContext = &corev1.SecurityContext{RunAsUser: ptr(int64(1234))}
+	p, err := r.Start(t.Context(), s, runtime.StartHooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := runtimetest.Look(t, p)
+	if !slices.Contains(got.Env, "DB_pw="+value) || !slices.Contains(got.Args, "--password="+value) {
+		t.Errorf("env %q, args %q", got.Env, got.Args)
+	}
+	for _, file := range []string{"/secrets/pw", "/one"} {
+		if code, text := runtimetest.Ask(t, p, "/read", url.Values{"f": {file}}); code != http.StatusOK || text != value {
+			t.Errorf("%s: %d %q", file, code, text)
+		}
+	}
+	if code, text := runtimetest.Ask(t, p, "/write", url.Values{"f": {"/secrets/new"}}); code == http.StatusOK {
+		t.Errorf("a secret can be written: %q", text)
+	}
+	found, _ := exec.Command("grep", "-rl", "-D", "skip", value, r.cfg.StateDir, r.cfg.RunDir).Output()
+	if !strings.Contains(string(found), "/files/files/pw") {
+		t.Fatalf("root finds the secret in %q", found)
+	}
+	for _, file := range strings.Fields(string(found)) {
+		cat := exec.Command("cat", file)
+		cat.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		if cat.Run() == nil {
+			t.Errorf("any user can read the secret in %s", file)
+		}
+	}
+	if err := r.Stop(t.Context(), p.ID, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := exec.Command("grep", "-rl", "-D", "skip", value, r.cfg.RunDir).Output(); len(left) > 0 {
+		t.Errorf("the secret is still in %s (%v)", left, err)
+	}
 }
 
 func TestResourcesReachTheCgroup(t *testing.T) {

@@ -31,7 +31,7 @@ func (r *Runtime) volumeMounts(s *v1alpha1.WangellService, id string) ([]specs.M
 		if !ok {
 			return nil, fmt.Errorf("volumeMounts: volume %q is not in spec.volumes", m.Name)
 		}
-		if m.SubPath != "" || m.SubPathExpr != "" {
+		if m.SubPath != "" && !v.HasFiles() || m.SubPathExpr != "" {
 			return nil, fmt.Errorf("volumeMounts: %q: subPath is not supported on one machine: mount the whole volume", m.Name)
 		}
 		access := "rw"
@@ -52,9 +52,12 @@ func (r *Runtime) volumeMounts(s *v1alpha1.WangellService, id string) ([]specs.M
 			}
 		case v.EmptyDir != nil:
 			mount.Source = r.emptyDir(id, v.Name)
+		case v.HasFiles():
+			mount.Source = filepath.Join(r.filesDir(id), v.Name, m.SubPath)
+			mount.Options = []string{"rbind", "rprivate", "ro", "nosuid", "nodev"}
 		default:
-			return nil, fmt.Errorf("volume %q: use persistent, hostPath or emptyDir; other volumes are not supported on one "+
-				"machine", v.Name)
+			return nil, fmt.Errorf("volume %q: use persistent, hostPath, emptyDir, secret or configMap; other volumes are "+
+				"not supported on one machine", v.Name)
 		}
 		mounts = append(mounts, mount)
 	}
@@ -65,8 +68,54 @@ func (r *Runtime) emptyDir(id, volume string) string {
 	return filepath.Join(r.cfg.podDir(id), "volumes", volume)
 }
 
-// makeVolumes creates the pod's empty folders, mounts its persistent volumes and checks the paths of the host, just
-// before the process is started.
+// filesDir is the folder of a pod with its volumes of Secrets and ConfigMaps. Only root can enter it, while the files
+// have the modes that the container sees. It is in the run folder, which is in memory on most machines.
+func (r *Runtime) filesDir(id string) string { return filepath.Join(r.cfg.podDir(id), "files") }
+
+// makeFiles writes the files of a volume.
+func (r *Runtime) makeFiles(s *v1alpha1.WangellService, v *v1alpha1.Volume, id string) error {
+	if err := os.MkdirAll(r.filesDir(id), 0o700); err != nil {
+		return err
+	}
+	root := filepath.Join(r.filesDir(id), v.Name)
+	if err := makeFolder(root); err != nil {
+		return err
+	}
+	for _, f := range s.Spec.Files(v) {
+		file := filepath.Join(root, f.Path)
+		if err := makeFolders(root, filepath.Dir(file)); err != nil {
+			return err
+		}
+		if err := os.WriteFile(file, f.Data, 0o600); err != nil {
+			return err
+		}
+		if err := os.Chmod(file, fs.FileMode(f.Mode)); err != nil { // whatever the umask
+			return err
+		}
+	}
+	return nil
+}
+
+// makeFolders makes the folders from root to dir, which every user of the container may enter.
+func makeFolders(root, dir string) error {
+	if dir == root {
+		return nil
+	}
+	if err := makeFolders(root, filepath.Dir(dir)); err != nil {
+		return err
+	}
+	return makeFolder(dir)
+}
+
+func makeFolder(dir string) error {
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return os.Chmod(dir, 0o755)
+}
+
+// makeVolumes creates the pod's empty folders, writes its files, mounts its persistent volumes and checks the paths of
+// the host, just before the process is started.
 func (r *Runtime) makeVolumes(ctx context.Context, s *v1alpha1.WangellService, c *container) error {
 	for _, v := range s.Spec.Volumes {
 		var err error
@@ -79,6 +128,8 @@ func (r *Runtime) makeVolumes(ctx context.Context, s *v1alpha1.WangellService, c
 			}
 		case v.HostPath != nil:
 			err = checkHostPath(v.HostPath)
+		case v.HasFiles():
+			err = r.makeFiles(s, &v, c.id)
 		case v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory:
 			dir := r.emptyDir(c.id, v.Name)
 			if err = os.MkdirAll(dir, 0o755); err == nil {
