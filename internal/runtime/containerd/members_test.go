@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/freezer"
 	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/runtimetest"
 )
@@ -71,6 +72,7 @@ func TestContainersOfAPodShareItsNetworkAndVolumes(t *testing.T) {
 		u.Containers[1].Name != "second" || u.Containers[1].MemoryLimit != 64<<20 || u.Containers[0].CPU == 0 {
 		t.Errorf("%+v, %v", u, err)
 	}
+	freezeAndThaw(t, r, p, "several", "second")
 	if err := r.Stop(t.Context(), p.ID, 10*time.Second); err != nil {
 		t.Fatal(err)
 	}
@@ -82,6 +84,31 @@ func TestContainersOfAPodShareItsNetworkAndVolumes(t *testing.T) {
 	}
 	if left := r.containersOf(p.ID); len(left) != 1 {
 		t.Errorf("still known: %q", left)
+	}
+}
+
+// freezeAndThaw freezes a pod, as the daemon does it, and has all its containers answer after that.
+func freezeAndThaw(t *testing.T, r *Runtime, p runtime.Pod, containers ...string) {
+	t.Helper()
+	f := freezer.New("")
+	for range 3 {
+		if err := f.Freeze(t.Context(), p.Cgroup); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range containers {
+			cgroup := r.cfg.containerCgroup(p.ID, name, len(containers) == 1)
+			if frozen, err := f.Frozen(cgroup); err != nil || !frozen {
+				t.Errorf("container %s of a frozen pod is frozen: %t, %v", name, frozen, err)
+			}
+		}
+		if err := f.Thaw(p.Cgroup); err != nil {
+			t.Fatal(err)
+		}
+		for i := range containers {
+			if text := get(t, p, 8080+i, "/"); !strings.Contains(text, "Hostname") {
+				t.Errorf("container %s of a thawed pod answers %q", containers[i], text)
+			}
+		}
 	}
 }
 
