@@ -44,7 +44,7 @@ type podSpec struct {
 	Config  string                 `json:"config,omitempty"` // the hash of spec.Config
 }
 
-// Hash returns a hash of the fields that make a pod: image, targetPort, command, args, workingDir, env, envFrom, and the
+// Hash returns a hash of the fields that make a pod: image, targetPort, command, args, workingDir, env, envFrom, the
 // data of the Secrets and ConfigMaps in Config, resources, volumes (but for persistent.retain), volumeMounts,
 // securityContext, init, stopSignal, readinessProbe, startupProbe, serviceAccountName, automountServiceAccountToken,
 // enableServiceLinks, template, containers and initContainers.
