@@ -41,11 +41,12 @@ type podSpec struct {
 	InitContainers []Container `json:"initContainers,omitempty"`
 
 	EnvFrom []corev1.EnvFromSource `json:"envFrom,omitempty"`
+	Layer   *Layer                 `json:"layer,omitempty"`
 	Config  string                 `json:"config,omitempty"` // the hash of spec.Config
 }
 
 // Hash returns a hash of the fields that make a pod: image, targetPort, command, args, workingDir, env, envFrom, the
-// data of the Secrets and ConfigMaps in Config, resources, volumes (but for persistent.retain), volumeMounts,
+// data of the Secrets and ConfigMaps in Config, layer, resources, volumes (but for persistent.retain), volumeMounts,
 // securityContext, init, stopSignal, readinessProbe, startupProbe, serviceAccountName, automountServiceAccountToken,
 // enableServiceLinks, template, containers and initContainers.
 // Fields that only the gate or the controller uses (port, address, idleTimeout, ...) are left out.
@@ -79,6 +80,9 @@ func Hash(spec *WangellServiceSpec) string {
 	if s.SecurityContext != nil && reflect.ValueOf(*s.SecurityContext).IsZero() {
 		s.SecurityContext = nil
 	}
+	if l := s.Layer; l != nil && l.SizeLimit != nil {
+		*l.SizeLimit = canonical(*l.SizeLimit)
+	}
 	if n, err := ParseSignal(s.StopSignal); err == nil {
 		s.StopSignal = fmt.Sprint(n)
 	}
@@ -87,7 +91,7 @@ func Hash(spec *WangellServiceSpec) string {
 		s.VolumeMounts, s.SecurityContext, s.ServiceAccountName,
 		isTrue(s.AutomountServiceAccountToken), isTrue(s.EnableServiceLinks), s.Template,
 		isTrue(s.Init), s.StopSignal, s.ReadinessProbe, s.StartupProbe, s.Containers, s.InitContainers,
-		s.EnvFrom, s.Config.hash(),
+		s.EnvFrom, s.Layer, s.Config.hash(),
 	})
 	if err != nil {
 		panic("v1alpha1: Hash of an invalid spec: " + err.Error())

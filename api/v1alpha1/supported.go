@@ -28,7 +28,7 @@ var supported = map[reflect.Type][]string{
 	reflect.TypeFor[WangellServiceSpec](): {
 		"image", "targetPort", "port", "hostPort", "idleTimeout", "address", "imagePullPolicy", "command", "args",
 		"workingDir",
-		"env", "envFrom", "resources", "volumes", "volumeMounts", "securityContext", "wakeTimeout",
+		"env", "envFrom", "layer", "resources", "volumes", "volumeMounts", "securityContext", "wakeTimeout",
 		"terminationGracePeriodSeconds",
 		"maxParked", "maxParkedPerSource", "minReplicas", "maxReplicas", "scaling", "sessionAffinity", "balancing",
 		"retries", "drainTimeout", "wakeProof", "updateStrategy", "init", "stopSignal", "readyWhen",

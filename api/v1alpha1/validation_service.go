@@ -91,6 +91,7 @@ func (e *ValidationErrors) common(s *WangellServiceSpec) {
 	if s.Port == 0 {
 		e.add(specPath.Child("port"), "write the port that clients use, for example port: 80", "missing")
 	}
+	e.layer(s.Layer)
 	e.inRange("port", int64(s.Port))
 	e.inRange("targetPort", int64(s.TargetPort))
 	e.inRange("hostPort", int64(s.HostPort))
@@ -183,7 +184,7 @@ func (e *ValidationErrors) template(s *WangellServiceSpec) {
 	p := specPath.Child("template")
 	for name, given := range map[string]bool{
 		"image": s.Image != "", "command": s.Command != nil, "args": s.Args != nil, "workingDir": s.WorkingDir != "",
-		"env": s.Env != nil, "envFrom": s.EnvFrom != nil,
+		"env": s.Env != nil, "envFrom": s.EnvFrom != nil, "layer": s.Layer != nil,
 		"resources": s.Resources.Limits != nil || s.Resources.Requests != nil || s.Resources.Claims != nil,
 		"volumes":   s.Volumes != nil, "volumeMounts": s.VolumeMounts != nil,
 		"securityContext": s.SecurityContext != nil,

@@ -140,6 +140,7 @@ func TestValidateRefusesWhatCannotWork(t *testing.T) {
 		{`env: [{name: A, valueFrom: {secretKeyRef: {name: a}}}]`, "spec.env[0].valueFrom.secretKeyRef.key: missing"},
 		{`env: [{name: A, valueFrom: {configMapKeyRef: {key: a}}}]`,
 			"spec.env[0].valueFrom.configMapKeyRef.name: missing"},
+		{`layer: {sizeLimit: 64}`, "spec.layer.sizeLimit: 64 is less than 1Mi: write a size with its unit"},
 		{`envFrom: [{prefix: A}]`, "spec.envFrom[0]: must have one source"},
 		{`envFrom: [{prefix: A=, secretRef: {name: b}}]`, "spec.envFrom[0].prefix: want printable ASCII"},
 		{`envFrom: [{secretRef: {}}]`, "spec.envFrom[0].secretRef.name: missing: write the name of a Secret"},

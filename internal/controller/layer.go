@@ -20,6 +20,8 @@ const (
 	// layerEvery is the pause between two looks at the layers of all pods, or layerShare times as long as a look took.
 	layerEvery = 10 * time.Second
 	layerShare = 100
+	// layerSoon is the pause while a pod has a limit.
+	layerSoon = time.Second
 	// A pod that has written layerMuch into its layer, or writes it at layerFast, is reported. Less is usually logs and
 	// process IDs.
 	layerMuch = 16 << 20
@@ -36,6 +38,21 @@ type layer struct {
 	lasting int64  // bytes that are not in scratch folders
 	told    int64  // lasting when the warning was written
 	warning string // empty if there is nothing to warn of
+	full    bool   // the pod is being ended, because it has written more than it may
+}
+
+// layerFull says why a pod is ended that has written more than limit, in bytes, into its layer; empty if it has not.
+func layerFull(m runtime.Layer, limit int64) string {
+	if limit == 0 || m.Bytes <= limit {
+		return ""
+	}
+	_, folder := judge(m)
+	mostly := ""
+	if folder != "" {
+		mostly = ", mostly " + folder
+	}
+	return fmt.Sprintf("its layer is full: it has written %s%s, and spec.layer.sizeLimit is %s: raise it, or mount a "+
+		"volume at %s", bytesize.Format(m.Bytes), mostly, bytesize.FormatLimit(limit), cmp.Or(folder, "the folder"))
 }
 
 // note records a look, and reports whether the warning has changed. A warning stays until the pod ends; it is written
@@ -95,6 +112,8 @@ func (c *Controller) watchLayers(meter runtime.LayerMeter) {
 		case <-time.After(pause):
 		}
 		pods := c.servingPods(mayHaveWritten)
+		limited := false
+		c.loop.call(func() { limited = c.engine.limitsLayers() })
 		begin := time.Now()
 		for id := range pods {
 			m, err := meter.Layer(c.workers.ctx, id)
@@ -107,6 +126,9 @@ func (c *Controller) watchLayers(meter runtime.LayerMeter) {
 			c.loop.post(func() { c.engine.noteLayer(id, m) })
 		}
 		pause = max(layerEvery, layerShare*time.Since(begin))
+		if limited {
+			pause = max(layerSoon, layerShare*time.Since(begin))
+		}
 	}
 }
 
@@ -119,14 +141,36 @@ func (e *engine) noteLayer(id string, m runtime.Layer) {
 	if p == nil {
 		return
 	}
+	if why := layerFull(m, p.service.spec.Spec.LayerLimit()); why != "" && !p.layer.full {
+		p.layer.full = true
+		e.runner.exited(p, runtime.Exit{
+			PodID: id, Service: p.service.key, Code: killedCode, At: time.Now(), Cause: why,
+		})
+		return
+	}
+	now := monotime.Now()
+	if p.layer.at != 0 && now.Sub(p.layer.at) < layerEvery/2 { // a look for the limit: too short a time for a rate
+		p.layer.bytes = m.Bytes
+		return
+	}
 	first := p.layer.warning == ""
-	if !p.layer.note(m, monotime.Now()) {
+	if !p.layer.note(m, now) {
 		return
 	}
 	if first {
 		e.events.report(p.service.key, SeverityWarning, p.layer.warning)
 	}
 	e.changed.check(p.service)
+}
+
+// limitsLayers reports whether a pod may write only so much into its layer.
+func (e *engine) limitsLayers() bool {
+	for _, p := range e.table.byRuntime {
+		if p.service.spec.Spec.LayerLimit() > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // layerWarning returns the warning about the layer of the first pod that has one.

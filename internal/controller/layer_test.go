@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
 )
@@ -31,6 +34,46 @@ func TestJudgementNamesTheFolderThatIsWritten(t *testing.T) {
 	} {
 		if lasting, folder := judge(c.layer); lasting != c.lasting || folder != c.folder {
 			t.Errorf("%s: %d in %q", name, lasting, folder)
+		}
+	}
+}
+
+func TestFullLayerNamesFolderAndLimit(t *testing.T) {
+	m := runtime.Layer{Bytes: 80 * mib, Folders: map[string]int64{"/data": 79 * mib}}
+	for limit, want := range map[int64]string{
+		0: "", 80 * mib: "",
+		64 * mib: "its layer is full: it has written 80.0 MiB, mostly /data, and spec.layer.sizeLimit is 64.0 MiB: " +
+			"raise it, or mount a volume at /data",
+	} {
+		if got := layerFull(m, limit); got != want {
+			t.Errorf("%d: %q, want %q", limit, got, want)
+		}
+	}
+}
+
+func TestAPodWithAFullLayerIsEndedWithAReason(t *testing.T) {
+	w := newWorld(t, nil)
+	w.apply(newService("a", func(s *v1alpha1.WangellServiceSpec) {
+		s.Layer = &v1alpha1.Layer{SizeLimit: resource.NewQuantity(64*mib, resource.BinarySI)}
+	}))
+	events := w.c.Subscribe(t.Context())
+	w.warm("a")
+	pod := w.status("a").Pods[0].ID
+	for _, written := range []int64{64 * mib, 65 * mib, 66 * mib} { // the last is measured while the pod ends
+		w.c.loop.call(func() { w.c.engine.noteLayer(pod, runtime.Layer{Bytes: written}) })
+		if written == 64*mib {
+			if st := w.status("a"); len(st.Pods) != 1 || st.Pods[0].ID != pod {
+				t.Fatalf("at the limit: %+v", st)
+			}
+		}
+	}
+	w.until("the pod is ended", func() bool {
+		running, _, _ := w.rt.state()
+		return len(running) == 0
+	})
+	for e := range events {
+		if e.Kind == EventReport && strings.Contains(e.Text, "its layer is full: it has written 65.0 MiB") {
+			break
 		}
 	}
 }

@@ -97,6 +97,7 @@ func TestDocsDescribeEveryField(t *testing.T) {
 		"volumes[].emptyDir.":   reflect.TypeFor[corev1.EmptyDirVolumeSource](),
 		"volumes[].secret.":     reflect.TypeFor[corev1.SecretVolumeSource](),
 		"volumes[].configMap.":  reflect.TypeFor[corev1.ConfigMapVolumeSource](),
+		"layer.":                reflect.TypeFor[v1alpha1.Layer](),
 		"volumeMounts[].":       reflect.TypeFor[corev1.VolumeMount](),
 		"containers[].":         reflect.TypeFor[v1alpha1.Container](),
 	}
@@ -110,7 +111,7 @@ func TestDocsDescribeEveryField(t *testing.T) {
 		}
 	}
 	// The first two have rows for their fields, the last is described with its list.
-	inside := []string{"resources", "securityContext", "volumeMounts[].name"}
+	inside := []string{"layer", "resources", "securityContext", "volumeMounts[].name"}
 	for _, f := range fieldsOf(reflect.TypeFor[v1alpha1.Container]()).names {
 		if _, main := fieldsOf(reflect.TypeFor[v1alpha1.WangellServiceSpec]()).byName[f]; main {
 			inside = append(inside, "containers[]."+f) // as in spec, which has a row for it
@@ -156,6 +157,7 @@ func TestDocsListWhatRestartsPods(t *testing.T) {
 	}
 	changes := map[string]string{
 		"image": `a/c`, "targetPort": `81`, "command": `[a]`, "args": `[a]`, "workingDir": `/a`, "env": `[{name: A}]`,
+		"layer":     `{writable: false}`,
 		"envFrom":   `[{secretRef: {name: a, optional: true}}]`,
 		"resources": `{limits: {cpu: 1}}`, "volumes": `[{name: a, emptyDir: {}}]`,
 		"volumeMounts": `[{name: data, mountPath: /a}]`, "securityContext": `{privileged: true}`,

@@ -127,6 +127,7 @@ func podTemplateOf(s *v1alpha1.WangellService) corev1.PodTemplateSpec {
 			t.Spec.InitContainers = append(t.Spec.InitContainers, spec.InitContainers[i].Kubernetes())
 		}
 		setStopSignal(&t.Spec, spec.StopSignal)
+		setLayer(&t.Spec, spec)
 	}
 	// The metadata of a user's template must not override the labels by which pods are assigned to services.
 	t.Name, t.GenerateName, t.Namespace = "", "", ""

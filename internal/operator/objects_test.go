@@ -3,10 +3,12 @@
 package operator
 
 import (
+	"fmt"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
@@ -69,6 +71,48 @@ func TestPodTemplateHasAllContainers(t *testing.T) {
 }
 
 // kubelet runs the probes as well, and restarts a container that does not start in time.
+func TestReadOnlyLayerGetsFoldersInMemory(t *testing.T) {
+	no, limit := false, resource.MustParse("32Mi")
+	p := podTemplateOf(example(func(s *v1alpha1.WangellServiceSpec) {
+		s.Layer = &v1alpha1.Layer{Writable: &no, SizeLimit: &limit}
+		s.Containers = []v1alpha1.Container{{Name: "b", Image: "b", VolumeMounts: []corev1.VolumeMount{
+			{Name: "own", MountPath: "/tmp/"}}}}
+	})).Spec
+	var at [][]string
+	for _, c := range p.Containers {
+		var paths []string
+		for _, m := range c.VolumeMounts {
+			paths = append(paths, m.MountPath)
+		}
+		at = append(at, paths)
+		if s := c.SecurityContext; s == nil || s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem {
+			t.Errorf("container %s is not read-only: %+v", c.Name, s)
+		}
+		if len(c.Resources.Limits) > 0 {
+			t.Errorf("container %s has limits %v", c.Name, c.Resources.Limits)
+		}
+	}
+	if got := fmt.Sprint(at); got != "[[/run /tmp /var/tmp] [/tmp/ /run /var/tmp]]" {
+		t.Errorf("mounted at %s", got)
+	}
+	if v := p.Volumes[0]; len(p.Volumes) != 5 || v.EmptyDir.Medium != corev1.StorageMediumMemory ||
+		v.EmptyDir.SizeLimit.Cmp(limit) != 0 {
+		t.Errorf("volumes %+v", p.Volumes)
+	}
+}
+
+func TestLimitOfTheLayerIsOneOfEphemeralStorage(t *testing.T) {
+	limit := resource.MustParse("32Mi")
+	s := example(func(s *v1alpha1.WangellServiceSpec) { s.Layer = &v1alpha1.Layer{SizeLimit: &limit} })
+	c := podTemplateOf(s).Spec.Containers[0]
+	if got := c.Resources.Limits[corev1.ResourceEphemeralStorage]; got.Cmp(limit) != 0 || c.SecurityContext != nil {
+		t.Errorf("limits %v, %+v", c.Resources.Limits, c.SecurityContext)
+	}
+	if len(s.Spec.Resources.Limits) > 0 {
+		t.Error("the spec was changed")
+	}
+}
+
 func TestPodTemplateHasTheProbes(t *testing.T) {
 	probe := func(path string) *corev1.Probe {
 		return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path}}}

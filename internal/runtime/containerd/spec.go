@@ -39,10 +39,11 @@ func (r *Runtime) generateSpec(ctx context.Context, s *v1alpha1.WangellService, 
 	if security == nil {
 		security = &corev1.SecurityContext{}
 	}
-	mounts, err := r.volumeMounts(s, at.pod)
+	volumes, err := r.volumeMounts(s, at.pod)
 	if err != nil {
 		return nil, err
 	}
+	mounts := append(scratchMounts(&s.Spec), volumes...)
 	env := s.Spec.Environment()
 	args := arguments(s, info, env)
 	if len(args) == 0 {
@@ -85,6 +86,9 @@ func (r *Runtime) generateSpec(ctx context.Context, s *v1alpha1.WangellService, 
 	}
 	opts = append(opts, userOpts(info.config.User, security)...)
 	opts = append(opts, securityOpts(security)...)
+	if s.Spec.ReadOnlyLayer() {
+		opts = append(opts, oci.WithRootFSReadonly())
+	}
 	if info.architecture == goruntime.GOARCH {
 		opts = append(opts, withNativeCalls)
 	}

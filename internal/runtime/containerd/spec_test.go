@@ -97,6 +97,25 @@ func TestContainerIsSetUpAsTheManifestSays(t *testing.T) {
 			t.Errorf("writing to a read-only root: %d %q", code, text)
 		}
 	})
+	with(t, r, "read-only", func(s *v1alpha1.WangellServiceSpec) {
+		s.Layer = &v1alpha1.Layer{Writable: ptr(false), SizeLimit: ptr(resource.MustParse("2Mi"))}
+		s.SecurityContext = &corev1.SecurityContext{RunAsUser: ptr(int64(1234))}
+		s.Volumes = v1alpha1.VolumesOf(corev1.Volume{Name: "below",
+			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+		s.VolumeMounts = []corev1.VolumeMount{{Name: "below", MountPath: "/run/below"}}
+	}, func(p runtime.Pod, got runtimetest.Report) {
+		for file, writable := range map[string]bool{
+			"/tmp/new": true, "/var/tmp/new": true, "/run/below/new": true, "/work/new": false, "/new": false,
+		} {
+			code, text := runtimetest.Ask(t, p, "/write", url.Values{"f": {file}, "t": {"x"}})
+			if (code == http.StatusOK) != writable || !writable && !strings.Contains(text, "read-only") {
+				t.Errorf("%s: %d %q", file, code, text)
+			}
+		}
+		if !strings.Contains(got.Mounts, "size=2048k") {
+			t.Errorf("the folders in memory have another size: %s", got.Mounts)
+		}
+	})
 	with(t, r, "privileged", func(s *v1alpha1.WangellServiceSpec) {
 		s.SecurityContext = &corev1.SecurityContext{Privileged: ptr(true)}
 	}, func(_ runtime.Pod, got runtimetest.Report) {

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -62,6 +63,25 @@ func (r *Runtime) volumeMounts(s *v1alpha1.WangellService, id string) ([]specs.M
 		mounts = append(mounts, mount)
 	}
 	return mounts, nil
+}
+
+// scratchMounts returns the folders in memory of a container whose layer is read-only, with what the image has there.
+// They are mounted before the volumes, which may lie in them.
+func scratchMounts(spec *v1alpha1.WangellServiceSpec) (mounts []specs.Mount) {
+	if !spec.ReadOnlyLayer() {
+		return nil
+	}
+	size := spec.ScratchSize()
+	for _, f := range v1alpha1.ScratchFolders {
+		own := func(m corev1.VolumeMount) bool { return filepath.Clean(m.MountPath) == f.Path }
+		if slices.ContainsFunc(spec.VolumeMounts, own) {
+			continue
+		}
+		mounts = append(mounts, specs.Mount{Destination: f.Path, Type: "tmpfs", Source: "tmpfs", Options: []string{
+			"nosuid", "nodev", fmt.Sprintf("mode=%o", f.Mode), fmt.Sprintf("size=%d", size.Value()), "tmpcopyup",
+		}})
+	}
+	return mounts
 }
 
 func (r *Runtime) emptyDir(id, volume string) string {

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import "k8s.io/apimachinery/pkg/api/resource"
+
+// Layer says what the containers of a pod may write into their own layers, the file systems above their images.
+type Layer struct {
+	// Writable false makes the file systems of all containers read-only, but for their volumes, and for ScratchFolders,
+	// which are in memory then. Default: true.
+	// +optional
+	Writable *bool `json:"writable,omitempty"`
+	// SizeLimit is the most that the containers of a pod may write into their layers together; a pod that has written more
+	// is ended and replaced. If writable is false, it is the size of each of ScratchFolders. Default: no limit; 64Mi for
+	// each of ScratchFolders.
+	// +optional
+	SizeLimit *resource.Quantity `json:"sizeLimit,omitempty"`
+}
+
+// ScratchFolders are the folders that programs expect to be able to write to, with their modes. They are in memory if
+// spec.layer.writable is false.
+var ScratchFolders = []ScratchFolder{{"/run", 0o755}, {"/tmp", 0o1777}, {"/var/tmp", 0o1777}}
+
+// ScratchFolder is a folder of temporary files.
+//
+// +kubebuilder:object:generate=false
+type ScratchFolder struct {
+	Path string
+	Mode uint32 // as for chmod(2)
+}
+
+// defaultScratch is the size of a scratch folder.
+var defaultScratch = resource.MustParse("64Mi")
+
+// ReadOnlyLayer reports whether the root file systems of the containers are read-only.
+func (s *WangellServiceSpec) ReadOnlyLayer() bool {
+	return s.Layer != nil && s.Layer.Writable != nil && !*s.Layer.Writable
+}
+
+// ScratchSize returns the size of each of ScratchFolders, if the layer is read-only.
+func (s *WangellServiceSpec) ScratchSize() resource.Quantity {
+	if s.Layer != nil && s.Layer.SizeLimit != nil {
+		return *s.Layer.SizeLimit
+	}
+	return defaultScratch
+}
+
+// LayerLimit returns how many bytes the containers of a pod may write into their layers; 0 if there is no limit.
+func (s *WangellServiceSpec) LayerLimit() int64 {
+	if s.Layer == nil || s.Layer.SizeLimit == nil || s.ReadOnlyLayer() {
+		return 0
+	}
+	return s.Layer.SizeLimit.Value()
+}
+
+// minLayer is the smallest size of a layer, or of a scratch folder. It also catches "64" and "64m" written for 64Mi.
+var minLayer = resource.MustParse("1Mi")
+
+// layer checks spec.layer.
+func (e *ValidationErrors) layer(l *Layer) {
+	if l != nil && l.SizeLimit != nil && l.SizeLimit.Cmp(minLayer) < 0 {
+		e.add(specPath.Child("layer", "sizeLimit"), "write a size with its unit, for example sizeLimit: 256Mi",
+			"%s is less than %s", l.SizeLimit.String(), minLayer.String())
+	}
+}
