@@ -62,7 +62,7 @@ func (l *lab) commit(t *testing.T, name string, n int) {
 }
 
 // A database on a volume loses no acknowledged commit, however its service ends: by going to sleep, by kill -9 of its
-// processes, of containerd, of the daemon and of wangell up, and by an end of wangell up. The volume outlives its
+// processes, of containerd, of the daemon and of wangell up, by an end of wangell up, and by a power cut. The volume outlives its
 // service, and goes with it only if asked. A full volume concerns nobody else.
 func TestPersistentVolumeLosesNothing(t *testing.T) {
 	sleeps := sleepsOfVolume
@@ -98,6 +98,7 @@ func TestPersistentVolumeLosesNothing(t *testing.T) {
 			}
 			u = l.startWith(t, "", "-f", f.dir)
 		},
+		func() { l.cutPower(t, "kept") },
 	}
 	rows := 0
 	for n := range max(sleeps, len(faults)) {

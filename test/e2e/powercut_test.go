@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"wangell.loutres.me/internal/cgroup"
+	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/freezer"
+	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/testutil/postgres"
+)
+
+// cutPower replaces the disk of a PostgreSQL server's volume by what was on it at one moment while the server committed,
+// as a power cut leaves it: without what the server, and the file system of the volume, had only in memory. The server
+// must have every commit that a client was told of by then.
+func (l *lab) cutPower(t *testing.T, name string) {
+	t.Helper()
+	l.pgMust(t, name, "create table cut (n int primary key)")
+	var acknowledged atomic.Int64
+	p, err := postgres.Dial(l.Client(), l.address(t, name), e2e.Patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer p.Close()
+		for n := int64(1); ; n++ {
+			if _, err := p.Query(fmt.Sprintf("insert into cut values (%d)", n)); err != nil {
+				return
+			}
+			acknowledged.Store(n)
+		}
+	}()
+	const some = 100
+	e2e.Eventually(t, "commits", func() (bool, string) {
+		n := acknowledged.Load()
+		return n >= some, fmt.Sprint(n)
+	})
+
+	disk := filepath.Join(l.state, "volumes", "default", name+".data", "disk")
+	cut := filepath.Join(l.dir, "cut")
+	path := l.cgroupOf(t, name)
+	f := freezer.New("")
+	if err := f.Freeze(t.Context(), path); err != nil {
+		t.Fatal(err)
+	}
+	want := acknowledged.Load()
+	// The kernel may still write what is in memory. A copy that is equal to the disk afterwards is the disk of one moment.
+	e2e.Eventually(t, "a copy of one moment", func() (bool, string) {
+		if out, err := exec.Command("cp", "--sparse=always", disk, cut).CombinedOutput(); err != nil {
+			t.Fatalf("cp: %v: %s", err, out)
+		}
+		out, err := exec.Command("cmp", disk, cut).CombinedOutput()
+		return err == nil, string(out)
+	})
+	if err := f.Thaw(path); err != nil {
+		t.Fatal(err)
+	}
+	l.kill(t, true, shimProcess...)
+	<-ended
+	e2e.Eventually(t, "sleep", func() (bool, string) {
+		out, err := l.wangell("sleep", name)
+		return err == nil, out
+	})
+	l.until(t, name, "no pod", func(s controller.Status) bool { return len(s.Pods) == 0 })
+	e2e.Eventually(t, "the volume to be unmounted", func() (bool, string) {
+		mounts, err := os.ReadFile("/proc/mounts")
+		return err == nil && !strings.Contains(string(mounts), filepath.Dir(disk)), string(mounts)
+	})
+	if out, err := exec.Command("cp", "--sparse=always", cut, disk).CombinedOutput(); err != nil {
+		t.Fatalf("cp: %v: %s", err, out)
+	}
+	if err := os.Remove(cut); err != nil {
+		t.Fatal(err)
+	}
+
+	const recovery = "not properly shut down"
+	recovered := strings.Count(l.must(t, "logs", name), recovery)
+	q, err := postgres.Dial(l.Client(), l.address(t, name), e2e.Patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	got, err := q.Query("select count(*) from cut")
+	if err != nil || len(got) != 1 {
+		t.Fatalf("%q, %v", got, err)
+	}
+	if n, err := strconv.ParseInt(got[0], 10, 64); err != nil || n < want {
+		t.Errorf("after the power cut, %s of %d acknowledged commits are there (%v)", got[0], want, err)
+	}
+	if log := l.must(t, "logs", name); strings.Count(log, recovery) <= recovered {
+		t.Errorf("the server did not recover, so the test tests nothing: %s", log)
+	}
+	l.pgMust(t, name, "drop table cut")
+}
+
+// cgroupOf returns the path of the cgroup of the only pod of a service, below the root of the hierarchies.
+func (l *lab) cgroupOf(t *testing.T, name string) string {
+	t.Helper()
+	pods := l.service(t, name).Pods
+	if len(pods) != 1 {
+		t.Fatalf("%d pods", len(pods))
+	}
+	for _, place := range []string{"", "freezer", "unified"} {
+		root := filepath.Join(cgroup.DefaultRoot, place)
+		found, err := filepath.Glob(filepath.Join(root, "wangell-*", pods[0].ID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(found) == 1 {
+			return strings.TrimPrefix(found[0], root)
+		}
+	}
+	t.Fatalf("pod %s has no cgroup", pods[0].ID)
+	return ""
+}
