@@ -11,6 +11,7 @@ import (
 
 	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/doctor"
+	"wangell.loutres.me/internal/instance"
 )
 
 func newDoctor() *cobra.Command {
@@ -49,5 +50,7 @@ if something required is missing.`,
 	out.RegisterTo(cmd)
 	cmd.Flags().StringVar(&opt.ContainerdAddress, "containerd-address", doctor.DefaultContainerdAddress,
 		"socket on which to look for a containerd")
+	cmd.Flags().StringVar(&opt.StateDir, "state-dir", instance.DefaultStateDir, "state folder of the instance")
+	_ = cmd.MarkFlagDirname("state-dir") // the flag exists
 	return cmd
 }

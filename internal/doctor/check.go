@@ -25,6 +25,7 @@ const (
 	Gate     Group = "gate"
 	Runtime  Group = "containers"
 	Images   Group = "images"
+	Storage  Group = "storage"
 	Network  Group = "network"
 	Building Group = "building"
 )

@@ -10,6 +10,8 @@ import "context"
 type Options struct {
 	// ContainerdAddress is the socket on which to look for a containerd.
 	ContainerdAddress string
+	// StateDir is the state folder of the instance. Empty: it is not checked.
+	StateDir string
 	// RequiredOnly leaves out the checks that cannot stop wangell up.
 	RequiredOnly bool
 }
@@ -31,6 +33,9 @@ func Run(ctx context.Context, opt Options) []Check {
 		return keep(all, func(c Check) bool { return c.Required })
 	}
 	all = append(all, images(ctx, opt.ContainerdAddress)...)
+	if opt.StateDir != "" {
+		all = append(all, stores(opt.StateDir, opt.ContainerdAddress)...)
+	}
 	all = append(all, network("/proc/sys")...)
 	all = append(all, forwarding())
 	all = append(all, building(ctx)...)
