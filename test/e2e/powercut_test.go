@@ -19,9 +19,9 @@ import (
 	"wangell.loutres.me/internal/testutil/postgres"
 )
 
-// cutPower replaces the disk of a PostgreSQL server's volume by what was on it at one moment while the server committed,
-// as a power cut leaves it: without what the server, and the file system of the volume, had only in memory. The server
-// must have every commit that a client was told of by then.
+// cutPower replaces the disk of a PostgreSQL server's volume by what was on it at one moment while the server
+// committed, as a power cut leaves it: without what the server, and the file system of the volume, had only in memory.
+// The server must have every commit that a client was told of by then.
 func (l *lab) cutPower(t *testing.T, name string) {
 	t.Helper()
 	l.pgMust(t, name, "create table cut (n int primary key)")

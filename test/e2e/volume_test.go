@@ -62,8 +62,8 @@ func (l *lab) commit(t *testing.T, name string, n int) {
 }
 
 // A database on a volume loses no acknowledged commit, however its service ends: by going to sleep, by kill -9 of its
-// processes, of containerd, of the daemon and of wangell up, by an end of wangell up, and by a power cut. The volume outlives its
-// service, and goes with it only if asked. A full volume concerns nobody else.
+// processes, of containerd, of the daemon and of wangell up, by an end of wangell up, and by a power cut. The volume
+// outlives its service, and goes with it only if asked. A full volume concerns nobody else.
 func TestPersistentVolumeLosesNothing(t *testing.T) {
 	sleeps := sleepsOfVolume
 	if text := os.Getenv("WANGELL_TEST_SLEEPS"); text != "" {
