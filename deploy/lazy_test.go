@@ -69,6 +69,17 @@ func TestLazyPullsHaveASnapshotterThatUpgradesLeaveAlone(t *testing.T) {
 	}
 }
 
+// Daemons send parts of the snapshotter's layers to other nodes if they share images.
+func TestDaemonsShareTheSnapshottersLayers(t *testing.T) {
+	const flag = "--peers-layers=/var/lib/wangell-lazy/blobs"
+	for _, on := range []bool{false, true} {
+		spec := render(t, "--set", fmt.Sprintf("lazy.enabled=true,daemon.peers.enabled=%v", on)).daemon.Spec.Template.Spec
+		if slices.Contains(spec.Containers[0].Args, flag) != on {
+			t.Errorf("daemon.peers.enabled=%v: %v", on, spec.Containers[0].Args)
+		}
+	}
+}
+
 // Daemons reach the snapshotter's socket only where there may be one.
 func TestDaemonsWatchTheSnapshotter(t *testing.T) {
 	const flag, path = "--lazy-socket=/run/wangell-lazy/lazy.sock", "/run/wangell-lazy"

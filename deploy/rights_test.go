@@ -46,6 +46,9 @@ func TestDaemonHasNoRightsBeyondTheListed(t *testing.T) {
 		}
 		if slices.ContainsFunc(c.Args, func(a string) bool { return strings.HasPrefix(a, "--lazy-socket=") }) {
 			want["/run/wangell-lazy"] = false
+			if slices.Contains(c.Args, "--peers") { // not its parent, which has the snapshotter's mounts
+				want["/var/lib/wangell-lazy/blobs"] = false
+			}
 		}
 		for _, v := range spec.Volumes {
 			if v.HostPath == nil {

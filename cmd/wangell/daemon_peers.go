@@ -19,5 +19,7 @@ func addPeers(flags *pflag.FlagSet, on *bool, c *node.PeersConfig) {
 		"folder of containerd's settings of registries (config_path), where the daemon makes _default/hosts.toml")
 	flags.StringToStringVar(&c.Caches, "peers-cache", nil,
 		"caches of registries in the cluster, as REGISTRY=URL: docker.io=http://cache.example:5000")
+	flags.StringVar(&c.Layers, "peers-layers", "",
+		"folder with the layers of this node's wangell-snapshotter (blobs in its --root), of which other nodes get parts")
 	flags.Int64Var(&c.Rate, "peers-rate", 0, "bytes per second that are sent to other nodes; 0 is without limit")
 }

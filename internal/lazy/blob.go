@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/containerd/stargz-snapshotter/fs/layer"
+
+	"wangell.loutres.me/internal/lazy/packed"
 )
 
 // The pauses after a request that failed. The pause doubles until one succeeds.
@@ -25,6 +27,7 @@ type Blob struct {
 	store  *Store
 	source source
 	image  string // as the pull named it
+	order  uint64 // among blobs of which nothing was read, at random: nodes begin with different ones
 	size   int64
 	file   *os.File
 	notes  *os.File // which blocks are here
@@ -38,13 +41,19 @@ type Blob struct {
 	left    int    // blocks that are not here
 	plan    plan   // what the background fetches first
 	cursor  int    // where the background goes on
+	lent    []bool // blocks: from the node's mirror, and not verified
+	borrows int    // their number
+	expired int    // reads that waited in vain
+	doubts  int    // how often some of those were wrong
+	wary    bool   // some of those were wrong: only the registry is asked
 	used    uint64 // the store's clock at the last read that waited
 	pause   time.Duration
 	after   time.Time      // no request in the background before
 	last    error          // of the last request
 	failing bool           // told as an event; until a request succeeds
 	reading map[uint32]int // reads of files in progress
-	checked bool           // all of it has been compared with its digest
+	checked bool           // all of it is being compared with its digest, or has been
+	whole   bool           // it has its digest
 	ctx     context.Context
 	cancel  context.CancelFunc
 }
@@ -110,12 +119,14 @@ func (b *Blob) await(r run) error {
 			if err == nil {
 				err = errors.New("the registry is too slow")
 			}
+			b.expired++
 			s.fail(b, int64(i)*blockSize, err)
 			return fmt.Errorf("%s: bytes from %d of layer %s did not come for %v: %w", b.image, int64(i)*blockSize,
 				b.source.digest, s.patience, err)
 		}
 		if b.blocks[i] == missing {
-			q := &request{b.blocks.missingFrom(i, max(aheadBlocks, r.to-i)), true}
+			limit := min(max(aheadBlocks, r.to-i), pieceBlocks-i%pieceBlocks)
+			q := &request{b.blocks.missingFrom(i, limit), true}
 			b.cursor = q.run.to
 			b.blocks.set(q.run, coming)
 			s.running[q] = b
@@ -150,36 +161,39 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // transfer does a request, whose blocks are marked as coming.
 func (b *Blob) transfer(q *request) {
 	from, to := int64(q.run.from)*blockSize, min(int64(q.run.to)*blockSize, b.size)
-	body, size, err := b.source.fetch(b.ctx, from, to)
-	if err == nil && size != b.size {
-		err = fmt.Errorf("the blob has %d bytes in one answer and %d in another", b.size, size)
-	}
+	a, err := b.source.fetch(b.ctx, from, to, b.lends())
 	if err == nil {
-		err = b.receive(q, body, to)
-	}
-	if body != nil {
-		body.Close()
+		if a.size != b.size {
+			err = fmt.Errorf("the blob has %d bytes in one answer and %d in another", b.size, a.size)
+		} else {
+			err = b.receive(q, a, to)
+		}
+		a.Close()
 	}
 	b.end(q, err)
 }
 
 // receive writes what comes, block by block.
-func (b *Blob) receive(q *request, body io.Reader, to int64) error {
+func (b *Blob) receive(q *request, a *answer, to int64) error {
 	buf := make([]byte, blockSize)
 	for i := q.run.from; i < q.run.to; i++ {
 		b.store.yield(q)
 		off := int64(i) * blockSize
 		p := buf[:min(blockSize, to-off)]
-		if _, err := io.ReadFull(body, p); err != nil {
+		if _, err := io.ReadFull(a, p); err != nil {
 			return fmt.Errorf("the answer ends early: %w", err)
 		}
 		if _, err := b.file.WriteAt(p, off); err != nil {
 			return err
 		}
-		if err := note(b.notes, i); err != nil {
+		mark := packed.Here
+		if a.lent() {
+			mark = packed.Lent
+		}
+		if err := packed.Mark(b.notes, i, mark); err != nil {
 			return err
 		}
-		b.store.arrived(b, i, int64(len(p)), q.urgent)
+		b.store.arrived(b, i, int64(len(p)), q.urgent, a)
 	}
 	return nil
 }
@@ -207,31 +221,51 @@ func (b *Blob) end(q *request, err error) {
 	s.changed.Broadcast()
 }
 
+// beginCheck returns how often the blob was doubted; false if it is not complete any more.
+func (b *Blob) beginCheck() (doubts int, ok bool) {
+	b.store.mu.Lock()
+	defer b.store.mu.Unlock()
+	if b.left > 0 {
+		b.checked = false
+	}
+	return b.doubts, b.left == 0
+}
+
 // check compares the whole blob with its digest. What is read from it before is compared with the digests of chunks.
 func (b *Blob) check() {
+	before, begun := b.beginCheck()
+	if !begun {
+		return
+	}
 	v := b.source.digest.Verifier()
 	_, err := io.Copy(v, io.NewSectionReader(b.file, 0, b.size))
 	if err == nil && !v.Verified() {
 		err = errors.New("what the registry sent is not what the digest says: it is fetched again when it is mounted again")
+		if doubts, _ := b.doubted(); doubts != before || b.distrust() {
+			return // and checked once more
+		}
 	}
 	s := b.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if b.ctx.Err() != nil {
-		return // its files are closed
+	if b.ctx.Err() != nil || b.whole || b.left > 0 {
+		return // its files are closed, or something of it was fetched again, or is, and it is checked by another one
 	}
 	if err == nil {
 		err = b.file.Sync()
 	}
 	if err == nil {
-		err = complete(b.notes)
+		err = packed.Complete(b.notes)
 	} else {
-		err = errors.Join(err, spoil(b.notes))
+		err = errors.Join(err, packed.Spoil(b.notes))
 	}
 	if err != nil {
 		s.fail(b, 0, err)
 		return
 	}
+	clear(b.lent)
+	b.borrows = 0
+	b.whole = true
 	s.stats.Complete++
 	s.log.Info("a layer is complete", "image", b.image, "layer", b.source.digest, "bytes", b.size)
 }

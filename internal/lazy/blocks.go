@@ -2,14 +2,19 @@
 
 package lazy
 
-import "wangell.loutres.me/internal/lazy/trace"
+import "wangell.loutres.me/internal/lazy/packed"
 
 // blockSize is the unit in which the bytes of a blob are there or not, in bytes. A read that has to wait waits
 // for blocks.
-const blockSize = trace.BlockSize
+const blockSize = packed.BlockSize
 
-// aheadBlocks is the least size of a request for a read that waits, in blocks: it also fetches what follows.
+// aheadBlocks is the least size of a request for a read that waits, in blocks: it also fetches what follows, as far as
+// the end of the piece.
 const aheadBlocks = 1 << 20 / blockSize
+
+// pieceBlocks is the size of the pieces that nodes know of each other (package swarm), in blocks. A read asks for parts
+// of one piece at a time: a node that has that need not have the next one.
+const pieceBlocks = 4 << 20 / blockSize
 
 // state is what is known of a block.
 type state byte
@@ -32,7 +37,7 @@ func blocksOf(off, n int64) run {
 }
 
 // count returns the number of blocks for a blob of size bytes.
-func count(size int64) int { return int((size + blockSize - 1) / blockSize) }
+func count(size int64) int { return packed.Count(size) }
 
 // lacking returns the first block of r that is not here; false if all are.
 func (b blocks) lacking(r run) (int, bool) {
@@ -44,12 +49,13 @@ func (b blocks) lacking(r run) (int, bool) {
 	return 0, false
 }
 
-// next returns the first missing blocks from cursor on, and then from the beginning: at most limit, without a gap. The
-// run is empty if none is missing.
+// next returns the first missing blocks from cursor on, and then from the beginning: at most limit, without a gap, and
+// not beyond the next multiple of limit, so that what is here are pieces that other nodes can ask for. The run is empty
+// if none is missing.
 func (b blocks) next(cursor, limit int) run {
 	for n := range len(b) {
 		if i := (cursor + n) % len(b); b[i] == missing {
-			return b.missingFrom(i, limit)
+			return b.missingFrom(i, limit-i%limit)
 		}
 	}
 	return run{}

@@ -99,7 +99,11 @@ func (f *filesystem) resolverOf(b *Blob) (_ *layer.Resolver, err error) {
 	cfg := config.Config{NoPrefetch: true, NoBackgroundFetch: true, NoPrometheus: true,
 		DirectoryCacheConfig: config.DirectoryCacheConfig{Direct: true}}
 	open := func(_ *io.SectionReader, options ...metadata.Option) (metadata.Reader, error) {
-		r, err := memory.NewReader(io.NewSectionReader(watchedReads{b}, 0, b.size), options...)
+		var r metadata.Reader
+		err := b.retried(func() (err error) {
+			r, err = memory.NewReader(io.NewSectionReader(watchedReads{b}, 0, b.size), options...)
+			return err
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -133,7 +137,11 @@ func (w watchedReads) ReadAt(p []byte, off int64) (int, error) {
 func (d direct) OpenFileWithPreReader(id uint32, pre func(uint32, int64, int64, string, io.Reader) error) (
 	metadata.File, error) {
 	d.blob.recorder.open(id, time.Now())
-	f, err := d.Reader.OpenFileWithPreReader(id, pre)
+	var f metadata.File
+	err := d.blob.retried(func() (err error) {
+		f, err = d.Reader.OpenFileWithPreReader(id, pre)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +158,7 @@ type watchedFile struct {
 // ReadAt implements metadata.File.
 func (f watchedFile) ReadAt(p []byte, off int64) (int, error) {
 	defer f.blob.reads(f.id)()
-	return f.File.ReadAt(p, off)
+	return f.blob.readChunk(f.File, p, off)
 }
 
 // Clone implements metadata.Reader.
@@ -179,10 +187,7 @@ func (f *filesystem) Mount(ctx context.Context, mountpoint string, labels map[st
 			err = errors.Join(fmt.Errorf("image %s: layer %s: %w", from.ref, from.digest, err), f.end(m))
 		}
 	}()
-	if m.layer, err = f.resolve(ctx, blob, labels); err != nil {
-		return err
-	}
-	if err := m.layer.Verify(toc); err != nil {
+	if err := blob.retried(func() error { return f.readTable(ctx, m, labels, toc) }); err != nil {
 		return err
 	}
 	root, err := m.layer.RootNode(0)
@@ -212,6 +217,22 @@ func (f *filesystem) Mount(ctx context.Context, mountpoint string, labels map[st
 	f.mounts.Lock()
 	defer f.mounts.Unlock()
 	f.mounts.by[mountpoint] = m
+	return nil
+}
+
+// readTable reads the table of contents of a layer, which has to have a digest.
+func (f *filesystem) readTable(ctx context.Context, m *mounted, labels map[string]string, toc digest.Digest) error {
+	l, err := f.resolve(ctx, m.blob, labels)
+	if err != nil {
+		return err
+	}
+	if err := l.Verify(toc); err != nil {
+		f.mounts.Lock()
+		m.blob.resolver = nil // which keeps it
+		f.mounts.Unlock()
+		return errors.Join(err, l.Close())
+	}
+	m.layer = l
 	return nil
 }
 

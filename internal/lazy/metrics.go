@@ -6,6 +6,14 @@ import "github.com/prometheus/client_golang/prometheus"
 
 const metricsPrefix = "wangell_image_lazy_"
 
+// Where bytes come from.
+const (
+	fromNode     = "node"
+	fromPeer     = "peer"
+	fromMirror   = "mirror"
+	fromRegistry = "registry"
+)
+
 // newWaits returns the histogram of how long reads wait for bytes that are not here.
 func newWaits() prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -23,13 +31,20 @@ var (
 		"Layers that have come in full and have their digest.", nil, nil)
 	receivedDesc = prometheus.NewDesc(metricsPrefix+"received_bytes_total",
 		"Packed bytes received, by what they were asked for.", []string{"for"}, nil)
+	sourcesDesc = prometheus.NewDesc(metricsPrefix+"source_bytes_total",
+		"Packed bytes received, by source: node (what else this node has of the layer), peer (another node), mirror (of "+
+			"containerd's settings) or registry.", []string{"source"}, nil)
+	distrustedDesc = prometheus.NewDesc(metricsPrefix+"distrusted_total",
+		"Times that a layer was found wrong and what other nodes had sent of it was fetched again, from the registry.",
+		nil, nil)
 	failedDesc = prometheus.NewDesc(metricsPrefix+"failures_total",
 		"Reads that ended with EIO, and layers that did not have their digest.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (s *Server) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{layersDesc, missingDesc, completeDesc, receivedDesc, failedDesc} {
+	for _, d := range []*prometheus.Desc{layersDesc, missingDesc, completeDesc, receivedDesc, sourcesDesc, distrustedDesc,
+		failedDesc} {
 		ch <- d
 	}
 	s.store.waits.Describe(ch)
@@ -50,6 +65,11 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 		{completeDesc, counter, float64(stats.Complete), nil},
 		{receivedDesc, counter, float64(stats.UrgentBytes), []string{"read"}},
 		{receivedDesc, counter, float64(stats.BackgroundBytes), []string{"background"}},
+		{sourcesDesc, counter, float64(stats.Sources[fromNode]), []string{fromNode}},
+		{sourcesDesc, counter, float64(stats.Sources[fromPeer]), []string{fromPeer}},
+		{sourcesDesc, counter, float64(stats.Sources[fromMirror]), []string{fromMirror}},
+		{sourcesDesc, counter, float64(stats.Sources[fromRegistry]), []string{fromRegistry}},
+		{distrustedDesc, counter, float64(stats.Distrusted), nil},
 		{failedDesc, counter, float64(stats.Failures), nil},
 	} {
 		ch <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value, m.labels...)

@@ -31,26 +31,71 @@ type source struct {
 	digest digest.Digest
 }
 
-// fetch requests the bytes [from, to) and returns them with the size of the blob. It asks the hosts in their order,
-// mirrors before the registry.
-func (s source) fetch(ctx context.Context, from, to int64) (io.ReadCloser, int64, error) {
+// answer is a part of a blob.
+type answer struct {
+	io.ReadCloser
+	size int64  // of the blob
+	from string // fromNode, fromPeer, fromMirror or fromRegistry
+}
+
+// lent reports whether the bytes are those of the node's mirror, which has not verified them.
+func (a *answer) lent() bool { return a.from == fromNode || a.from == fromPeer }
+
+// fetch requests the bytes [from, to). It asks the hosts in their order, mirrors before the registry. lend takes what
+// the node's mirror has not verified.
+func (s source) fetch(ctx context.Context, from, to int64, lend bool) (*answer, error) {
 	hosts, err := s.hosts(s.ref.Hostname())
 	if err != nil {
-		return nil, 0, fmt.Errorf("settings of registry %s: %w", s.ref.Hostname(), err)
+		return nil, fmt.Errorf("settings of registry %s: %w", s.ref.Hostname(), err)
 	}
 	var errs []error
 	for _, h := range hosts {
-		body, size, err := s.ask(ctx, h, from, to)
+		a, err := s.ask(ctx, h, from, to, lend)
+		if err == nil && a.lent() && !lend {
+			err = errors.Join(errLent, a.Close())
+		}
 		if err == nil {
-			return body, size, nil
+			return a, nil
 		}
 		errs = append(errs, fmt.Errorf("registry %s: %w", h.Host, err))
 	}
-	return nil, 0, errors.Join(errs...)
+	return nil, errors.Join(errs...)
 }
 
+// sizeFrom returns the size of the blob if the node's mirror knows it from the image's manifest; otherwise 0.
+func (s source) sizeFrom(ctx context.Context) int64 {
+	hosts, err := s.hosts(s.ref.Hostname())
+	if err != nil {
+		return 0
+	}
+	ctx, cancel := context.WithTimeout(ctx, stall)
+	defer cancel()
+	for _, h := range hosts {
+		req, err := http.NewRequestWithContext(ctx, http.MethodHead, s.url(h, s.repository()), nil)
+		if err != nil || req.URL.RawQuery == "" {
+			continue
+		}
+		req.Header.Set(readapi.PartsHeader, readapi.PartsAnywhere)
+		res, err := h.Client.Do(req)
+		if err != nil {
+			continue
+		}
+		res.Body.Close()
+		if res.StatusCode == http.StatusOK && res.Header.Get(readapi.SourceHeader) != "" {
+			return res.ContentLength
+		}
+	}
+	return 0
+}
+
+// repository is the name of the blob's repository in its registry.
+func (s source) repository() string { return strings.TrimPrefix(s.ref.Locator, s.ref.Hostname()+"/") }
+
+// errLent is that of a mirror whose bytes are not wanted, because some were wrong.
+var errLent = errors.New("it has not verified what it has")
+
 // ask requests bytes from one host, once more if it wants credentials.
-func (s source) ask(ctx context.Context, h docker.RegistryHost, from, to int64) (io.ReadCloser, int64, error) {
+func (s source) ask(ctx context.Context, h docker.RegistryHost, from, to int64, lend bool) (*answer, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	watchdog := time.AfterFunc(stall, func() { cancel(errStalled) })
 	give := func(err error) error {
@@ -61,50 +106,67 @@ func (s source) ask(ctx context.Context, h docker.RegistryHost, from, to int64) 
 		cancel(nil)
 		return err
 	}
-	repository := strings.TrimPrefix(s.ref.Locator, s.ref.Hostname()+"/")
+	repository := s.repository()
 	ctx = docker.WithScope(ctx, "repository:"+repository+":pull")
 	for again := false; ; again = true {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url(h, repository), nil)
 		if err != nil {
-			return nil, 0, give(err)
+			return nil, give(err)
 		}
 		for name, values := range h.Header {
 			req.Header[name] = values
 		}
 		req.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", from, to-1))
 		if req.URL.RawQuery != "" { // a mirror
-			req.Header.Set(readapi.PartsHeader, "here")
+			req.Header.Set(readapi.PartsHeader, readapi.PartsHere)
+			if lend {
+				req.Header.Set(readapi.PartsHeader, readapi.PartsAnywhere)
+			}
 		}
 		if h.Authorizer != nil {
 			if err := h.Authorizer.Authorize(ctx, req); err != nil {
-				return nil, 0, give(err)
+				return nil, give(err)
 			}
 		}
 		res, err := h.Client.Do(req)
 		if err != nil {
-			return nil, 0, give(err)
+			return nil, give(err)
 		}
 		if res.StatusCode == http.StatusPartialContent {
 			size, err := sizeOf(res.Header.Get("Content-Range"), from)
 			if err != nil {
 				res.Body.Close()
-				return nil, 0, give(err)
+				return nil, give(err)
 			}
 			watchdog.Stop() // until somebody reads
-			return &watched{body: res.Body, watchdog: watchdog, give: give}, size, nil
+			return &answer{&watched{body: res.Body, watchdog: watchdog, give: give}, size, sourceOf(req, res)}, nil
 		}
 		res.Body.Close()
 		if res.StatusCode == http.StatusUnauthorized && h.Authorizer != nil && !again {
 			if err := h.Authorizer.AddResponses(ctx, []*http.Response{res}); err != nil {
-				return nil, 0, give(err)
+				return nil, give(err)
 			}
 			continue
 		}
 		if res.StatusCode == http.StatusOK {
-			return nil, 0, give(errors.New("it does not send parts of blobs (Range): lazy pulling needs that"))
+			return nil, give(errors.New("it does not send parts of blobs (Range): lazy pulling needs that"))
 		}
-		return nil, 0, give(fmt.Errorf("it answers %s", res.Status))
+		return nil, give(fmt.Errorf("it answers %s", res.Status))
 	}
+}
+
+// sourceOf returns where the bytes of an answer come from.
+func sourceOf(req *http.Request, res *http.Response) string {
+	switch res.Header.Get(readapi.SourceHeader) {
+	case readapi.SourceNode:
+		return fromNode
+	case readapi.SourcePeer:
+		return fromPeer
+	}
+	if req.URL.RawQuery != "" {
+		return fromMirror
+	}
+	return fromRegistry
 }
 
 // url is the address of the blob on a host. Mirrors are told whose blob it is, as containerd does.

@@ -47,16 +47,21 @@ func TestAMirrorIsAskedForPartsOnly(t *testing.T) {
 		},
 		ref: reference.Spec{Locator: host + "/team/a", Object: "v1"}, digest: digest.FromString("a"),
 	}
-	body, size, err := from.fetch(t.Context(), 2, 4)
-	if err != nil {
-		t.Fatal(err)
+	for _, lend := range []bool{true, false} {
+		a, err := from.fetch(t.Context(), 2, 4, lend)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Close()
+		got, err := io.ReadAll(a)
+		if err != nil || string(got) != "cd" || a.size != 10 || a.from != fromRegistry {
+			t.Errorf("%q of %d from %s, %v", got, a.size, a.from, err)
+		}
 	}
-	defer body.Close()
-	got, err := io.ReadAll(body)
-	if err != nil || string(got) != "cd" || size != 10 {
-		t.Errorf("%q of %d, %v", got, size, err)
+	query := " ns=" + strings.ReplaceAll(host, ":", "%3A")
+	want := []string{
+		"mirror " + readapi.PartsAnywhere + query, "registry  ", "mirror " + readapi.PartsHere + query, "registry  ",
 	}
-	want := []string{"mirror here ns=" + strings.ReplaceAll(host, ":", "%3A"), "registry  "}
 	if !slices.Equal(asked, want) {
 		t.Errorf("asked %q, want %q", asked, want)
 	}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -155,6 +156,7 @@ func (s *Server) Stats() Stats {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
 	stats := s.store.stats
+	stats.Sources = maps.Clone(stats.Sources)
 	for _, b := range s.store.blobs {
 		stats.Missing += int64(b.left) * blockSize
 	}

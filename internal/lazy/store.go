@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"wangell.loutres.me/internal/lazy/failures"
+	"wangell.loutres.me/internal/lazy/packed"
 	"wangell.loutres.me/internal/lazy/trace"
 	"wangell.loutres.me/internal/monotime"
 )
@@ -31,6 +33,10 @@ type Stats struct {
 	Waits, Failures int
 	// UrgentBytes came for reads that waited, BackgroundBytes before anybody wanted them.
 	UrgentBytes, BackgroundBytes int64
+	// Sources are the same bytes by their source: fromNode, fromPeer, fromMirror and fromRegistry.
+	Sources map[string]int64
+	// Distrusted is how often layers were found wrong that parts of had come from the node's mirror.
+	Distrusted int
 	// Missing is how many bytes of the open blobs are not here, in whole blocks.
 	Missing int64
 }
@@ -67,7 +73,7 @@ type Store struct {
 
 // newStore returns the store. The Config has its defaults.
 func newStore(cfg Config) (*Store, error) {
-	dir := filepath.Join(cfg.Root, "blobs")
+	dir := packed.Dir(cfg.Root)
 	if err := errors.Join(os.MkdirAll(dir, 0o700), trace.Prune(cfg.Root, mostTraces)); err != nil {
 		return nil, err
 	}
@@ -76,6 +82,7 @@ func newStore(cfg Config) (*Store, error) {
 		blobs:   map[digest.Digest]*Blob{},
 		loading: map[digest.Digest]bool{}, running: map[*request]*Blob{}}
 	s.waits = newWaits()
+	s.stats.Sources = map[string]int64{}
 	s.early = map[digest.Digest]bool{}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.changed = sync.NewCond(&s.mu)
@@ -201,52 +208,60 @@ func (s *Store) packed() func() {
 
 // load opens or makes the files of a blob.
 func (s *Store) load(ctx context.Context, from source, image string) (_ *Blob, err error) {
-	b := &Blob{store: s, source: from, image: image}
+	b := &Blob{store: s, source: from, image: image, order: rand.Uint64()}
 	defer func() {
 		if err != nil {
 			b.close()
 		}
 	}()
-	if b.file, err = os.OpenFile(s.path(from.digest), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+	file, notesFile := packed.Paths(s.dir, from.digest)
+	if b.file, err = os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return nil, err
 	}
-	if b.notes, err = os.OpenFile(s.path(from.digest)+notesSuffix, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+	if b.notes, err = os.OpenFile(notesFile, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return nil, err
 	}
-	size, got, whole, known := recall(b.notes)
+	notes, known := packed.Recall(b.notes)
 	if !known {
-		body, total, err := from.fetch(ctx, 0, 1)
-		if err != nil {
+		size := from.sizeFrom(ctx)
+		if size <= 0 {
+			a, err := from.fetch(ctx, 0, 1, true)
+			if err != nil {
+				return nil, err
+			}
+			a.Close()
+			if size = a.size; size == 0 {
+				return nil, errors.New("the blob is empty")
+			}
+		}
+		if err := packed.Begin(b.notes, size); err != nil {
 			return nil, err
 		}
-		body.Close()
-		if size, got = total, make(blocks, count(total)); size == 0 {
-			return nil, errors.New("the blob is empty")
-		}
-		if err := begin(b.notes, size); err != nil {
-			return nil, err
-		}
+		notes = packed.Notes{Size: size, Marks: make([]byte, count(size))}
 	}
-	if err := b.file.Truncate(size); err != nil {
+	if err := b.file.Truncate(notes.Size); err != nil {
 		return nil, err
 	}
-	b.size, b.blocks, b.checked = size, got, whole
-	b.recorder = newRecorder(s.root, from.digest, s.log)
-	b.plan.add(len(got), b.recorder.known())
-	for _, s := range got {
-		if s != here {
+	n := len(notes.Marks)
+	b.size, b.checked, b.blocks, b.lent = notes.Size, notes.Whole, make(blocks, n), make([]bool, n)
+	for i, mark := range notes.Marks {
+		if mark == packed.Missing {
 			b.left++
+			continue
+		}
+		b.blocks[i] = here
+		if mark == packed.Lent && !notes.Whole {
+			b.lent[i] = true
+			b.borrows++
 		}
 	}
-	// The end first: the table of contents is there.
-	b.cursor = max(0, len(got)-1)
+	b.recorder = newRecorder(s.root, from.digest, s.log)
+	b.plan.add(n, b.recorder.known())
+	// Somewhere: nodes that mount an image at once have different parts to exchange.
+	b.cursor = rand.IntN(n)
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	return b, nil
 }
-
-const notesSuffix = ".notes"
-
-func (s *Store) path(d digest.Digest) string { return filepath.Join(s.dir, d.Encoded()) }
 
 // release is the end of a mount of b. With the last one the files go, unless they are to be kept.
 func (s *Store) release(b *Blob, keep bool) error {
@@ -267,7 +282,8 @@ func (s *Store) release(b *Blob, keep bool) error {
 	if keep {
 		return nil
 	}
-	return errors.Join(os.Remove(s.path(b.source.digest)), os.Remove(s.path(b.source.digest)+notesSuffix))
+	file, notes := packed.Paths(s.dir, b.source.digest)
+	return errors.Join(os.Remove(file), os.Remove(notes))
 }
 
 // busy reports whether a request for b runs.
@@ -300,7 +316,8 @@ func (s *Store) removeOthers() error {
 	defer s.mu.Unlock()
 	keep := map[string]bool{}
 	for d := range s.blobs {
-		keep[d.Encoded()], keep[d.Encoded()+notesSuffix] = true, true
+		file, notes := packed.Paths("", d)
+		keep[file], keep[notes] = true, true
 	}
 	files, err := os.ReadDir(s.dir)
 	errs := []error{err}
@@ -395,7 +412,7 @@ func before(a, b *Blob) bool {
 		return 1
 	}
 	return cmp.Or(cmp.Compare(first(a), first(b)), cmp.Compare(b.used, a.used),
-		cmp.Compare(a.source.digest, b.source.digest)) < 0
+		cmp.Compare(a.order, b.order)) < 0
 }
 
 // first has the beginning of a blob fetched first, besides what was read earlier: as many bytes as a text says.
@@ -434,13 +451,20 @@ func (s *Store) yield(q *request) {
 }
 
 // arrived is called for each block, after it was written.
-func (s *Store) arrived(b *Blob, block int, n int64, urgent bool) {
+func (s *Store) arrived(b *Blob, block int, n int64, urgent bool, a *answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if b.blocks[block] != here {
 		b.blocks[block] = here
 		b.left--
 	}
+	if lent := a.lent(); lent != b.lent[block] {
+		b.lent[block] = lent
+		if b.borrows--; lent {
+			b.borrows += 2
+		}
+	}
+	s.stats.Sources[a.from] += n
 	if urgent {
 		s.stats.UrgentBytes += n
 	} else {

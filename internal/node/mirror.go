@@ -24,6 +24,9 @@ type PeersConfig struct {
 	Hosts string
 	// Caches are the cluster's caches of registries: the URL of each, by the registry in the names of images.
 	Caches map[string]string
+	// Layers is the folder in which the node's wangell-snapshotter keeps packed layers, of which other nodes get parts;
+	// empty: there is none.
+	Layers string
 	// Rate bounds what is sent to other nodes, in bytes per second; 0 is without limit.
 	Rate int64
 }
@@ -61,7 +64,8 @@ func (d *daemon) newMirror() *peer.Mirror {
 	d.key.set(d.cfg.Keys.Node)
 	store, _ := d.images.store.Content(d.ctx)
 	m, err := peer.New(peer.Config{
-		Content: store, Dir: filepath.Join(c.Dir, "blobs"), Hosts: c.Hosts, Caches: c.Caches, Local: c.local(),
+		Content: store, Dir: filepath.Join(c.Dir, "blobs"), Hosts: c.Hosts, Caches: c.Caches, Layers: c.Layers,
+		Local:  c.local(),
 		Listen: netip.AddrPortFrom(d.cfg.NodeAddr, c.Port), Rate: c.Rate, Key: d.key.get,
 		Send:   func(m wire.Message) { d.send(m) },
 		Images: d.images.keeper.Reports, Log: d.log,

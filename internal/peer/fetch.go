@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"time"
 
+	"wangell.loutres.me/internal/blobindex"
 	"wangell.loutres.me/internal/enrolment"
 	"wangell.loutres.me/internal/swarm"
 	"wangell.loutres.me/internal/wire"
@@ -113,8 +114,13 @@ func (m *Mirror) fromPeer(d *download, piece int, p *peer, o offer) {
 
 // askPeer fetches a piece from a peer into the file of a download.
 func (m *Mirror) askPeer(d *download, piece int, p *peer, o offer) error {
-	return m.receive(d, piece, fromPeer, func(ctx context.Context, offset, length uint64) (io.ReadCloser, error) {
-		at := url.URL{Scheme: "https", Host: p.at.Addr.String(), Path: blobsPath + hex.EncodeToString(d.key.Digest[:])}
+	return m.receive(d, piece, fromPeer, p.opener(d.key, o))
+}
+
+// opener returns what requests parts of a blob from a peer.
+func (p *peer) opener(k blobindex.Key, o offer) opener {
+	return func(ctx context.Context, offset, length uint64) (io.ReadCloser, error) {
+		at := url.URL{Scheme: "https", Host: p.at.Addr.String(), Path: blobsPath + hex.EncodeToString(k.Digest[:])}
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), http.NoBody)
 		if err != nil {
 			return nil, err
@@ -127,7 +133,7 @@ func (m *Mirror) askPeer(d *download, piece int, p *peer, o offer) error {
 			return nil, err
 		}
 		return rangeOf(res, offset, length)
-	})
+	}
 }
 
 // opener sends a request for a range, and returns it.

@@ -63,6 +63,9 @@ func (l local) Blob(r *http.Request, repository string, digest digest.Digest) (i
 	if err != nil {
 		return nil, err
 	}
+	if r.Method == http.MethodHead && r.Header.Get(readapi.PartsHeader) == readapi.PartsAnywhere {
+		return l.size(k)
+	}
 	if r.Method != http.MethodGet {
 		return nil, fs.ErrNotExist
 	}
@@ -78,28 +81,55 @@ func (l local) Blob(r *http.Request, repository string, digest digest.Digest) (i
 	return b, nil
 }
 
-// part returns a blob of which the range of a request is on this node, for a snapshotter that reads parts of blobs and
-// verifies them by itself. It does not wait: what is not here would come with all of its blob, and the snapshotter can
-// get the part from the registry meanwhile.
+// part returns a blob of which the range of a request is on this node, or on another one, for a snapshotter that reads
+// parts of blobs and verifies them by itself. It does not wait: what nobody has would come with all of its blob, and
+// the snapshotter can get the part from the registry meanwhile.
 func (l local) part(r *http.Request, k blobindex.Key) (io.ReadSeekCloser, error) {
 	var first, last uint64
 	_, err := fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &first, &last)
 	if err != nil || last < first {
 		return nil, fs.ErrNotExist
 	}
-	from, size, done := l.m.holding(r.Context(), k.Digest, first, last-first+1)
+	length := last - first + 1
+	source := readapi.SourceNode
+	from, size, done := l.m.holding(r.Context(), k.Digest, first, length)
+	anywhere := r.Header.Get(readapi.PartsHeader) == readapi.PartsAnywhere
+	if anywhere {
+		l.m.reads(k)
+	}
+	if from == nil && anywhere {
+		if from, size, err = l.m.borrow(r.Context(), k, first, length); err != nil {
+			return nil, fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+		}
+		source, done = readapi.SourcePeer, func() {}
+	}
 	if from == nil {
 		return nil, fs.ErrNotExist
 	}
-	l.m.metrics.sent.WithLabelValues(toSnapshotter).Add(float64(last - first + 1))
-	return part{io.NewSectionReader(from, 0, int64(size)), done}, nil
+	l.m.metrics.sent.WithLabelValues(toSnapshotter).Add(float64(length))
+	return part{io.NewSectionReader(from, 0, int64(size)), source, done}, nil
 }
 
-// part is a blob of which a range is here.
+// size returns a blob of which only the size is known, from a manifest.
+func (l local) size(k blobindex.Key) (io.ReadSeekCloser, error) {
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	size := l.m.sizes[k]
+	if size == 0 {
+		return nil, fs.ErrNotExist
+	}
+	return part{io.NewSectionReader(lentPart{}, 0, int64(size)), readapi.SourceNode, func() {}}, nil
+}
+
+// part is a blob of which a range can be read.
 type part struct {
 	*io.SectionReader
-	done func()
+	source string
+	done   func()
 }
+
+// Source implements readapi.Part.
+func (p part) Source() string { return p.source }
 
 // Close implements io.Closer.
 func (p part) Close() error {
@@ -188,7 +218,7 @@ func (m *Mirror) ask(ctx context.Context, k blobindex.Key) uint64 {
 		m.notify()
 	}
 	m.mu.Unlock()
-	timeout := time.NewTimer(askTimeout)
+	timeout := time.NewTimer(m.cfg.askTimeout)
 	defer timeout.Stop()
 	select {
 	case <-q.answered:

@@ -39,11 +39,12 @@ func (m *Mirror) loop(ctx context.Context) {
 		case <-m.work:
 		case <-timer.C:
 		}
-		for _, b := range m.turn(ctx, time.Now()) {
+		now := time.Now()
+		for _, b := range append(m.turn(ctx, now), m.lazyReports(now)...) {
 			m.cfg.Send(b)
 		}
 		m.mu.Lock()
-		idle := len(m.downloads) == 0
+		idle := len(m.downloads) == 0 && !m.lazyActive(now)
 		m.mu.Unlock()
 		if !idle {
 			timer.Reset(tick)
@@ -195,6 +196,10 @@ func (m *Mirror) BeginSession(send func(wire.Message)) {
 		}
 		d.reported = time.Time{}
 	}
+	m.silent = time.Time{}
+	for _, b := range m.lazy {
+		b.told, b.dirty = nil, true
+	}
 	reports := m.reports(m.queue[:min(active, len(m.queue))], time.Now())
 	m.mu.Unlock()
 	for _, r := range reports {
@@ -222,6 +227,7 @@ func (m *Mirror) Receive(h *wire.Holders) {
 		delete(m.questions, k)
 		close(q.answered)
 	}
+	m.answered(k, h, offers)
 	if d := m.downloads[k]; d != nil && d.size == h.Size {
 		d.lease, d.offers, d.answered = h.Lease, offers, time.Now()
 		d.pause = time.Duration(h.PauseMillis) * time.Millisecond

@@ -50,6 +50,9 @@ type Config struct {
 	Dir string
 	// Hosts is the folder in which containerd reads the settings of registries (config_path of its CRI plugin).
 	Hosts string
+	// Layers is the folder in which the node's wangell-snapshotter keeps packed layers (package packed), of which the
+	// mirror sends parts to other nodes. Optional.
+	Layers string
 	// Caches are registries in the cluster that get what they lack from another one, by that: "docker.io" has
 	// "http://cache.example:5000". They are asked before it, without credentials.
 	Caches map[string]string
@@ -65,6 +68,8 @@ type Config struct {
 	Images func() []wire.ImageReport
 	// Limits bound the requests in progress. Default: swarm.DefaultLimits.
 	Limits swarm.Limits
+	// askTimeout bounds how long the index is waited for. Default: the constant.
+	askTimeout time.Duration
 	// Log may be nil.
 	Log *slog.Logger
 }
@@ -91,6 +96,8 @@ type Mirror struct {
 	downloads map[blobindex.Key]*download
 	queue     []*download // that are not complete, in the order in which they were asked for
 	questions map[blobindex.Key]*question
+	lazy      map[blobindex.Key]*lazyBlob
+	silent    time.Time // the index has not answered a snapshotter's request: it is not waited for before
 	peers     map[string]*peer
 	registry  int                         // requests in progress
 	changes   map[blobindex.Key]wire.Blob // that were not reported
@@ -101,6 +108,9 @@ func New(cfg Config) (_ *Mirror, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	if cfg.askTimeout == 0 {
+		cfg.askTimeout = askTimeout
+	}
 	if cfg.Limits == (swarm.Limits{}) {
 		cfg.Limits = swarm.DefaultLimits()
 	}
@@ -108,7 +118,8 @@ func New(cfg Config) (_ *Mirror, err error) {
 		cfg: cfg, registries: registries{hosts: cfg.Hosts, self: cfg.Local.String()}, metrics: newMetrics(),
 		served: make(chan struct{}, swarm.MaxServed), work: make(chan struct{}, 1), scans: make(chan struct{}, 1),
 		shared: map[string]bool{}, sizes: map[blobindex.Key]uint64{}, stored: map[blobindex.Key]uint64{},
-		downloads: map[blobindex.Key]*download{}, questions: map[blobindex.Key]*question{}, peers: map[string]*peer{},
+		downloads: map[blobindex.Key]*download{}, questions: map[blobindex.Key]*question{},
+		lazy: map[blobindex.Key]*lazyBlob{}, peers: map[string]*peer{},
 		changes: map[blobindex.Key]wire.Blob{},
 	}
 	if cfg.Rate > 0 {
@@ -195,6 +206,11 @@ func (m *Mirror) Want(images []wire.WantedImage) {
 	for k, d := range m.downloads {
 		if !shared[k.Repository] {
 			m.drop(d, errNotShared)
+		}
+	}
+	for k := range m.lazy {
+		if !shared[k.Repository] {
+			m.forgetLazy(k)
 		}
 	}
 	for k := range m.sizes {

@@ -67,7 +67,12 @@ func freePort(t testing.TB) netip.AddrPort {
 // add starts a node with a containerd that asks its mirror.
 func (f *fabric) add(name string, change ...func(*Config)) *node {
 	f.t.Helper()
-	c := containerdtest.Start(f.t, 0)
+	return f.addTo(containerdtest.Start(f.t, 0), name, change...)
+}
+
+// addTo starts a node with a containerd that runs.
+func (f *fabric) addTo(c *containerdtest.Containerd, name string, change ...func(*Config)) *node {
+	f.t.Helper()
 	n := &node{name: name, images: c.Images(f.t)}
 	store, ctx := n.images.Content(context.Background())
 	key := f.master.ForNode(name)

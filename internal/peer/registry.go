@@ -252,11 +252,13 @@ func byteRange(offset, length uint64) string {
 // Otherwise it closes the body.
 func rangeOf(res *http.Response, offset, length uint64) (io.ReadCloser, error) {
 	whole := res.StatusCode == http.StatusOK && offset == 0 && (length == 0 || res.ContentLength == int64(length))
-	var first, last uint64
+	part := false
 	if res.StatusCode == http.StatusPartialContent {
-		_, _ = fmt.Sscanf(res.Header.Get("Content-Range"), "bytes %d-%d/", &first, &last) // zeros if it is malformed
+		var first, last uint64
+		n, _ := fmt.Sscanf(res.Header.Get("Content-Range"), "bytes %d-%d/", &first, &last)
+		part = n == 2 && first == offset && last == offset+length-1
 	}
-	if whole || last > 0 && first == offset && last == offset+length-1 {
+	if whole || part {
 		return res.Body, nil
 	}
 	res.Body.Close()

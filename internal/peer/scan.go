@@ -45,6 +45,7 @@ func (m *Mirror) scan(ctx context.Context) {
 		case <-tick.C:
 		}
 		m.scanImages(ctx)
+		m.scanLazy()
 		m.tidy(ctx)
 	}
 }
@@ -96,6 +97,9 @@ func (m *Mirror) walk(ctx context.Context, repository string, d ocispec.Descript
 		return
 	}
 	info, err := m.cfg.Content.Info(ctx, d.Digest)
+	if errdefs.IsNotFound(err) {
+		m.lookLazy(k)
+	}
 	if err != nil || info.Size <= 0 {
 		return
 	}
@@ -108,6 +112,7 @@ func (m *Mirror) walk(ctx context.Context, repository string, d ocispec.Descript
 	if err != nil {
 		return
 	}
+	m.learn(repository, text)
 	d.MediaType, d.Size = readapi.MediaType(text), info.Size
 	children, err := images.Children(ctx, m.cfg.Content, d)
 	if err != nil {

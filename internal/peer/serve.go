@@ -19,6 +19,7 @@ import (
 
 	"wangell.loutres.me/internal/blobindex"
 	"wangell.loutres.me/internal/enrolment"
+	"wangell.loutres.me/internal/lazy/packed"
 	"wangell.loutres.me/internal/swarm"
 	"wangell.loutres.me/internal/wire"
 )
@@ -96,6 +97,7 @@ func (m *Mirror) holding(
 ) (from io.ReaderAt, size uint64, done func()) {
 	m.mu.Lock()
 	var stored []blobindex.Key
+	lazy := false
 	for repository := range m.shared {
 		k := blobindex.Key{Repository: repository, Digest: digest}
 		if d := m.downloads[k]; d != nil && d.covers(offset, length) {
@@ -106,6 +108,7 @@ func (m *Mirror) holding(
 		if _, ok := m.stored[k]; ok {
 			stored = append(stored, k)
 		}
+		lazy = lazy || m.lazy[k] != nil
 	}
 	m.mu.Unlock()
 	for _, k := range stored {
@@ -121,17 +124,26 @@ func (m *Mirror) holding(
 		}
 		r.Close()
 	}
+	if lazy {
+		d := digestOf(blobindex.Key{Digest: digest})
+		if f, notes, err := packed.Open(m.cfg.Layers, d, int64(offset), int64(length)); err == nil {
+			return f, uint64(notes.Size), func() { f.Close() }
+		}
+	}
 	return nil, 0, nil
 }
 
 // covers reports whether a range is there. Mirror.mu is held.
-func (d *download) covers(offset, length uint64) bool {
-	if offset+length > d.size || offset+length < offset {
+func (d *download) covers(offset, length uint64) bool { return covers(d.have, d.size, offset, length) }
+
+// covers reports whether pieces of a blob have a range of it.
+func covers(have swarm.Set, size, offset, length uint64) bool {
+	if offset+length > size || offset+length < offset {
 		return false
 	}
-	piece := swarm.PieceSize(d.size)
+	piece := swarm.PieceSize(size)
 	for p := offset / piece; p <= (offset+length-1)/piece; p++ {
-		if !d.have.Has(int(p)) {
+		if !have.Has(int(p)) {
 			return false
 		}
 	}

@@ -207,6 +207,8 @@ func TestARegistryThatDoesNotServeRangesIsNotMistaken(t *testing.T) {
 		{http.StatusPartialContent, "bytes 10-19/100", 10, 10, 10, true},
 		{http.StatusPartialContent, "bytes 0-9/100", 10, 10, 10, false},
 		{http.StatusPartialContent, "", 10, 10, 10, false},
+		{http.StatusPartialContent, "bytes 0-0/100", 1, 0, 1, true},
+		{http.StatusPartialContent, "", 1, 0, 1, false},
 		{http.StatusOK, "", 100, 10, 10, false},
 		{http.StatusOK, "", 100, 0, 10, false},
 		{http.StatusOK, "", 10, 0, 10, true}, // all of it

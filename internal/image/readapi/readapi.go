@@ -27,9 +27,27 @@ type Content interface {
 	Blob(r *http.Request, repository string, d digest.Digest) (io.ReadSeekCloser, error)
 }
 
-// PartsHeader is the header of a client that reads parts of blobs, whatever its value: it wants the range that it names
-// if that is there already, and not to wait for more of the blob.
-const PartsHeader = "Wangell-Parts"
+// PartsHeader is the header of a client that reads parts of blobs and verifies them by itself: it wants the range that
+// it names, and not to wait for more of the blob. Its value says from where: PartsHere or PartsAnywhere. With HEAD it
+// wants the size of the blob.
+const (
+	PartsHeader   = "Wangell-Parts"
+	PartsHere     = "here"     // if it is on this node already
+	PartsAnywhere = "anywhere" // from other nodes, too
+)
+
+// SourceHeader is the header of the answer to such a client. It says where the range comes from: SourceNode, this node,
+// or SourcePeer, another one. Its bytes have not been verified.
+const (
+	SourceHeader = "Wangell-Source"
+	SourceNode   = "node"
+	SourcePeer   = "peer"
+)
+
+// Part is implemented by blobs of Content that have a source for SourceHeader.
+type Part interface {
+	Source() string
+}
 
 // Handler serves content.
 func Handler(content Content) http.Handler {
@@ -80,6 +98,9 @@ func (h handler) blob(w http.ResponseWriter, r *http.Request, repository, refere
 	defer b.Close()
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Docker-Content-Digest", d.String())
+	if p, ok := b.(Part); ok {
+		w.Header().Set(SourceHeader, p.Source())
+	}
 	http.ServeContent(w, r, "", time.Time{}, b)
 }
 

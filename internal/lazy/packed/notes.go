@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package packed is how wangell-snapshotter keeps packed layers on the disk: a sparse file for each, and beside it a
+// file of notes, which says which blocks of it are here. The daemon of the node reads both to send parts to other
+// nodes.
+package packed
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+
+	"wangell.loutres.me/internal/lazy/trace"
+)
+
+// BlockSize is the unit in which the bytes of a layer are here or not, in bytes.
+const BlockSize = trace.BlockSize
+
+// Marks of a block in the notes.
+const (
+	Missing byte = 0
+	Here    byte = 1
+	// Lent blocks are here, too, but came from the node's mirror or another node, and the layer does not have its digest
+	// yet: when something is wrong with it, they are fetched again, from the registry.
+	Lent byte = 2
+)
+
+// The notes: a header, and a mark for each block. The header has the boot in which it was written, because what the
+// kernel had not written to the disk is lost with a boot, and the layer's size.
+const (
+	bootLength   = 36
+	headerLength = bootLength + 8
+)
+
+// wholeBoot stands in place of a boot: the layer is complete, has its digest, and is on the disk.
+var wholeBoot = strings.Repeat("*", bootLength)
+
+// Notes are what a file of notes says.
+type Notes struct {
+	Size  int64
+	Marks []byte // one for each block
+	// Whole says that the layer is complete and has its digest.
+	Whole bool
+}
+
+// Count returns the number of blocks of a layer of size bytes.
+func Count(size int64) int { return int((size + BlockSize - 1) / BlockSize) }
+
+// Dir returns the folder of packed layers in the snapshotter's root.
+func Dir(root string) string { return filepath.Join(root, "blobs") }
+
+// Paths returns the paths of a layer's file and of its notes.
+func Paths(dir string, d digest.Digest) (file, notes string) {
+	file = filepath.Join(dir, d.Encoded())
+	return file, file + notesSuffix
+}
+
+const notesSuffix = ".notes"
+
+// Begin writes the notes of a layer of which nothing is here.
+func Begin(f *os.File, size int64) error {
+	boot, err := thisBoot()
+	if err != nil {
+		return err
+	}
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	_, err = f.WriteAt(append(binary.BigEndian.AppendUint64([]byte(boot), uint64(size)),
+		make([]byte, Count(size))...), 0)
+	return err
+}
+
+// Recall reads notes. It returns false if they say nothing about this boot.
+func Recall(f *os.File) (n Notes, ok bool) {
+	text := new(bytes.Buffer)
+	if _, err := text.ReadFrom(f); err != nil || text.Len() < headerLength {
+		return n, false
+	}
+	boot, err := thisBoot()
+	if err != nil {
+		return n, false
+	}
+	header := text.Next(headerLength)
+	n.Whole = string(header[:bootLength]) == wholeBoot
+	n.Size = int64(binary.BigEndian.Uint64(header[bootLength:]))
+	if !n.Whole && string(header[:bootLength]) != boot || n.Size <= 0 || text.Len() != Count(n.Size) {
+		return Notes{}, false
+	}
+	n.Marks = text.Bytes()
+	return n, true
+}
+
+// Mark sets the mark of a block.
+func Mark(f *os.File, block int, mark byte) error {
+	_, err := f.WriteAt([]byte{mark}, headerLength+int64(block))
+	return err
+}
+
+// Complete notes that the layer is complete, has its digest, and is on the disk.
+func Complete(f *os.File) error {
+	if _, err := f.WriteAt([]byte(wholeBoot), 0); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// Spoil makes Recall fail.
+func Spoil(f *os.File) error { return f.Truncate(0) }
+
+// Look returns what the notes of a layer say; false if there are none of this boot.
+func Look(dir string, d digest.Digest) (Notes, bool) {
+	_, path := Paths(dir, d)
+	f, err := os.Open(path)
+	if err != nil {
+		return Notes{}, false
+	}
+	defer f.Close()
+	return Recall(f)
+}
+
+// Open opens the file of a layer if a range of it is here.
+func Open(dir string, d digest.Digest, offset, length int64) (*os.File, Notes, error) {
+	path, _ := Paths(dir, d)
+	f, err := os.Open(path) // before the notes: marks are of this file, or of one that has been removed
+	if err != nil {
+		return nil, Notes{}, err
+	}
+	n, ok := Look(dir, d)
+	if !ok || !n.Covers(offset, length) {
+		f.Close()
+		return nil, Notes{}, os.ErrNotExist
+	}
+	return f, n, nil
+}
+
+// Covers reports whether a range of the layer is here.
+func (n Notes) Covers(offset, length int64) bool {
+	if offset < 0 || length <= 0 || offset > n.Size-length {
+		return false
+	}
+	for b := offset / BlockSize; b <= (offset+length-1)/BlockSize; b++ {
+		if n.Marks[b] == Missing {
+			return false
+		}
+	}
+	return true
+}
+
+// thisBoot returns the id of this boot.
+func thisBoot() (string, error) {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", err
+	}
+	id := strings.TrimSpace(string(text))
+	if len(id) != bootLength {
+		return "", fmt.Errorf("id of this boot: %q", id)
+	}
+	return id, nil
+}
