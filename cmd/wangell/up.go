@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/controller"
@@ -30,6 +31,7 @@ type upFlags struct {
 	places
 	files                   []string
 	addresses, podAddresses string
+	zram                    string
 	config                  instance.Config
 	egress                  bool
 	out                     output
@@ -56,6 +58,7 @@ standard error, and the line "ready" to standard output.`,
   sudo wangell up -f services/ --interface eth0 --addresses 10.46.100.0/24
   sudo wangell up -f hello.yaml --wake-budget-source 20,1 --wake-budget-service 10,0.1
   sudo wangell up -f hello.yaml --ui
+  sudo wangell up -f cache.yaml --zram 2Gi
   cat hello.yaml | sudo wangell up -f - -o json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return u.run(cmd) },
@@ -80,6 +83,8 @@ standard error, and the line "ready" to standard output.`,
 		"registry to use over plain HTTP, as HOST, HOST:PORT or an address range (repeatable)")
 	f.StringVar(&u.config.MetricsAddress, "metrics-address", instance.DefaultMetricsAddress,
 		"address of the Prometheus metrics; empty to disable them")
+	f.StringVar(&u.zram, "zram", "",
+		"swap for frozen pods in compressed memory: how much the pods' memory may be, such as 2Gi (default: no zram)")
 	f.StringVar(&u.config.Envoy, "envoy", instance.EnvoyAuto,
 		"path of Envoy, for services with balancing.level: Request; auto: from PATH")
 	f.StringVar(&u.config.UIAddress, "ui", "",
@@ -111,6 +116,13 @@ func (u *upFlags) run(cmd *cobra.Command) error {
 			return usage(cmd, "--%s %q: want an IPv4 range, such as %s", r.flag, r.text, instance.DefaultAddresses)
 		}
 		*r.to = prefix
+	}
+	if u.zram != "" {
+		size, err := resource.ParseQuantity(u.zram)
+		if err != nil {
+			return usage(cmd, "--zram %q: want a number of bytes, such as 512Mi or 2Gi", u.zram)
+		}
+		config.Zram = size.Value()
 	}
 	if err := config.Validate(); err != nil {
 		return cli.UsageError{Command: cmd.CommandPath(), Err: err}

@@ -12,6 +12,7 @@ import (
 	"wangell.loutres.me/internal/egress"
 	"wangell.loutres.me/internal/node"
 	"wangell.loutres.me/internal/runtime/containerd"
+	"wangell.loutres.me/internal/zram"
 )
 
 // destroyTimeout bounds the removal of pods that are killed, as containerd may hang.
@@ -38,7 +39,7 @@ func destroy(ctx context.Context, c Config) error {
 	if err == nil {
 		err = destroyRuntime(r)
 	}
-	return errors.Join(err, removeGate(c), egress.Remove(c.egress(slog.Default())))
+	return errors.Join(err, zram.Remove(c.zramFile()), removeGate(c), egress.Remove(c.egress(slog.Default())))
 }
 
 // destroyRuntime removes all pods, and what the runtime made on this machine.

@@ -16,6 +16,7 @@ import (
 
 	"wangell.loutres.me/internal/atomicfile"
 	"wangell.loutres.me/internal/gate"
+	"wangell.loutres.me/internal/zram"
 )
 
 // Defaults of an instance's configuration.
@@ -63,6 +64,9 @@ type Config struct {
 	Containerd string `json:"containerd"`
 	// InsecureRegistries are registries that are accessed by plain HTTP.
 	InsecureRegistries []string `json:"insecureRegistries,omitempty"`
+	// Zram is how much memory of frozen pods a zram device of the instance can take, in bytes before it is compressed;
+	// 0 for no such device.
+	Zram int64 `json:"zram,omitempty"`
 	// Netns is the inode of the instance's network namespace; Up sets it.
 	Netns uint64 `json:"netns"`
 	// Envoy is the path of the program Envoy, or EnvoyAuto. It runs while a service has balancing.level: Request.
@@ -102,6 +106,7 @@ func (c Config) stateLockFile() string { return filepath.Join(c.StateDir, "lock"
 func (c Config) configFile() string    { return filepath.Join(c.RunDir, "instance.json") }
 func (c Config) keyFile() string       { return filepath.Join(c.RunDir, "wire.key") }
 func (c Config) daemonSocket() string  { return filepath.Join(c.RunDir, "daemon.sock") }
+func (c Config) zramFile() string      { return filepath.Join(c.StateDir, "zram.json") }
 func (c Config) controlSocket() string { return ControlSocket(c.RunDir) }
 
 // ControlSocket returns the path of the unix socket of the local API of a run folder's instance.
@@ -149,6 +154,9 @@ func (c Config) Validate() error {
 	}
 	if c.Containerd != ContainerdAuto && c.Containerd != ContainerdOwn && !filepath.IsAbs(c.Containerd) {
 		errs = append(errs, fmt.Errorf("--containerd %q: want auto, own or the absolute path of a socket", c.Containerd))
+	}
+	if c.Zram != 0 && c.Zram < zram.MinSize {
+		errs = append(errs, fmt.Errorf("--zram: %d bytes: want at least 1Mi, or 0 for none", c.Zram))
 	}
 	if c.Envoy != "" && c.Envoy != EnvoyAuto {
 		if info, err := os.Stat(c.Envoy); err != nil || !filepath.IsAbs(c.Envoy) || info.Mode()&0o111 == 0 || info.IsDir() {

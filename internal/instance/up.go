@@ -28,6 +28,7 @@ import (
 	"wangell.loutres.me/internal/runtime/podnet"
 	"wangell.loutres.me/internal/traces"
 	"wangell.loutres.me/internal/wire"
+	"wangell.loutres.me/internal/zram"
 )
 
 // Options are the parameters of Up beside the configuration.
@@ -168,6 +169,9 @@ func (u *up) start(ctx context.Context) (err error) {
 			err = nil
 		}
 	}()
+	if err := u.setSwap(); err != nil {
+		return err
+	}
 	if u.key, err = loadOrMakeKey(u.keyFile()); err != nil {
 		return err
 	}
@@ -234,6 +238,17 @@ func (u *up) start(ctx context.Context) (err error) {
 	}
 	u.proxy.want(requests)
 	u.watch()
+	return nil
+}
+
+// setSwap makes the zram device that is asked for, or removes that of a killed instance.
+func (u *up) setSwap() error {
+	if u.Zram == 0 {
+		return zram.Remove(u.zramFile())
+	}
+	if err := zram.Add(u.zramFile(), u.Zram); err != nil {
+		return fmt.Errorf("--zram: %w", err)
+	}
 	return nil
 }
 
@@ -423,6 +438,7 @@ func (u *up) stop() error {
 	if u.runtime != nil {
 		errs = append(errs, destroyRuntime(u.runtime))
 	}
+	errs = append(errs, zram.Remove(u.zramFile())) // now that no pod has memory there
 	if u.services != nil {
 		u.services.ports.close()
 	}

@@ -3,6 +3,9 @@
 package e2e
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -83,16 +86,22 @@ func TestIdleServiceFreezesAndAPacketThawsIt(t *testing.T) {
 	l.until(t, "brief", "being stopped", isState("Cold"))
 }
 
-// Down leaves nothing of frozen pods, which the lab checks.
+// Down leaves nothing of frozen pods, which the lab checks, nor of the swap that has their memory.
 func TestDownEndsFrozenPods(t *testing.T) {
 	l := newLab(t, 1)
-	u := l.start(t, freezing(lines("lines"), ""))
+	u := l.startWith(t, manifest(freezing(lines("lines"), "")), "-f", "-", "--zram", "64Mi")
 	k := e2e.MustConverse(t, l.Client(), l.address(t, "lines"))
 	u.untilFrozen(t, 0, "lines")
+	l.until(t, "lines", "swapped", func(s controller.Status) bool {
+		return len(s.Pods) == 1 && s.Pods[0].Frozen != nil && s.Pods[0].Frozen.SwappedBytes > 0
+	})
 	if err := u.stop(); err != nil {
 		t.Error(err)
 	}
 	if line, err := k.Reader.ReadString('\n'); err == nil {
 		t.Errorf("the connection goes on: %q", line)
+	}
+	if _, err := os.Stat(filepath.Join(l.state, "zram.json")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the swap is left: %v", err)
 	}
 }
