@@ -81,6 +81,25 @@ func TestDaemonHasNoRightsBeyondTheListed(t *testing.T) {
 	}
 }
 
+// Freezing takes the node's processes and cgroups, for which an administrator has to ask.
+func TestDaemonThatFreezesSeesProcessesAndCgroups(t *testing.T) {
+	spec, plain := render(t, "--set", "daemon.freezing.enabled=true").daemon.Spec.Template.Spec,
+		render(t).daemon.Spec.Template.Spec
+	if !spec.HostPID || spec.HostIPC || spec.ShareProcessNamespace != nil {
+		t.Error("it must share the node's process namespace, and no further one")
+	}
+	var more []string
+	for _, v := range spec.Volumes {
+		if v.HostPath != nil && !slices.ContainsFunc(plain.Volumes, func(p corev1.Volume) bool { return p.Name == v.Name }) {
+			more = append(more, v.HostPath.Path)
+		}
+	}
+	if !slices.Equal(more, []string{"/sys/fs/cgroup"}) || !slices.Equal(
+		spec.Containers[0].SecurityContext.Capabilities.Add, daemonCapabilities) {
+		t.Errorf("further folders %v, capabilities %+v", more, spec.Containers[0].SecurityContext.Capabilities)
+	}
+}
+
 func TestControllerHasNoRightsOnTheNode(t *testing.T) {
 	for name, r := range variants(t) {
 		spec := r.controller.Spec.Template.Spec
@@ -242,7 +261,8 @@ func TestCleanMatchesTheDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	clean, r := decode(t, string(text)).daemon.Spec.Template.Spec, render(t).daemon.Spec.Template.Spec
+	clean := decode(t, string(text)).daemon.Spec.Template.Spec
+	r := render(t, "--set", "daemon.freezing.enabled=true").daemon.Spec.Template.Spec
 	c, daemon := clean.InitContainers[0], r.Containers[0]
 	if c.Image != daemon.Image {
 		t.Errorf("image %s, want the daemon's %s", c.Image, daemon.Image)

@@ -25,6 +25,9 @@ func (s *WangellServiceSpec) Reclaims() bool {
 	return s.Sleep != nil && (s.Sleep.Reclaim == nil || *s.Sleep.Reclaim)
 }
 
+// FreezesBusy reports whether pods are frozen although they use the CPU.
+func (s *WangellServiceSpec) FreezesBusy() bool { return s.Sleep != nil && s.Sleep.FreezeWhenBusy }
+
 // stopAfter returns spec.sleep.stopAfter in seconds; 0 if it is left out or not valid.
 func (s *WangellServiceSpec) stopAfter() int64 {
 	if s.Sleep == nil || s.Sleep.StopAfter == nil || !isSleepTime(s.Sleep.StopAfter.Duration) {
@@ -38,7 +41,7 @@ func isSleepTime(d time.Duration) bool {
 	return d >= time.Second && d <= maxSleepTime && d%time.Second == 0
 }
 
-// freezing checks the fields of spec.sleep that only one machine has.
+// freezing checks the fields of spec.sleep that say when pods are frozen and stopped.
 func (e *ValidationErrors) freezing(spec *WangellServiceSpec) {
 	s := spec.Sleep
 	if s == nil {
@@ -91,23 +94,4 @@ func hours(d time.Duration) string {
 		return fmt.Sprintf("%dm", d/time.Minute)
 	}
 	return d.String()
-}
-
-// noFreezing refuses the fields of spec.sleep that only one machine has.
-func (e *ValidationErrors) noFreezing(s *Sleep) {
-	if s == nil {
-		return
-	}
-	for _, f := range []struct {
-		name  string
-		given bool
-		fix   string
-	}{
-		{"freezeAfter", s.FreezeAfter != nil, "remove it"}, {"freezeWhenBusy", s.FreezeWhenBusy, "remove it"},
-		{"reclaim", s.Reclaim != nil, "remove it"}, {"stopAfter", s.StopAfter != nil, "write spec.idleTimeout instead"},
-	} {
-		if f.given {
-			e.add(specPath.Child("sleep", f.name), f.fix, "is not available on Kubernetes: only on one machine")
-		}
-	}
 }

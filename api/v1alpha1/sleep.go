@@ -30,19 +30,18 @@ type Sleep struct {
 	Predict bool `json:"predict,omitempty"`
 	// FreezeAfter is the time without a packet after which the service's pods are frozen, 1s-8760h: their processes keep
 	// their memory and connections, and run on when a packet needs an answer. It must be less than stopAfter. Default:
-	// pods are not frozen. One machine only.
+	// pods are not frozen.
 	// +optional
 	FreezeAfter *metav1.Duration `json:"freezeAfter,omitempty"`
 	// FreezeWhenBusy freezes pods even if they use the CPU although nobody sends them anything. Default: false, because
-	// such pods work in the background. One machine only.
+	// such pods work in the background.
 	// +optional
 	FreezeWhenBusy bool `json:"freezeWhenBusy,omitempty"`
-	// Reclaim moves the memory of frozen pods to the machine's swap, if it has one. Default: true. One
-	// machine only.
+	// Reclaim moves the memory of frozen pods to the swap of their machine, if it has one. Default: true.
 	// +optional
 	Reclaim *bool `json:"reclaim,omitempty"`
 	// StopAfter is the time without a packet after which the service sleeps without a pod, 1s-8760h. It is another way to
-	// write idleTimeout, which must not differ. Default: idleTimeout. One machine only.
+	// write idleTimeout, which must not differ. Default: idleTimeout.
 	// +optional
 	StopAfter *metav1.Duration `json:"stopAfter,omitempty"`
 	// Prepared is the number of pods that are kept complete but for the start of their process, so that a wake only has to

@@ -48,7 +48,7 @@ func ValidateCluster(s *WangellService) ValidationErrors {
 		errs.add(specPath.Child("hostPort"), "remove it; the Service has a node port",
 			"is not available on Kubernetes: only on one machine")
 	}
-	errs.noFreezing(spec.Sleep)
+	errs.freezing(spec)
 	if p := spec.ImagePull; p != nil && p.Optimise {
 		errs.add(specPath.Child("imagePull", "optimise"), "remove it, and name the result of wangell image optimise",
 			"is not available on Kubernetes: only on one machine")

@@ -121,6 +121,8 @@ func (f *daemonFlags) add(flags *pflag.FlagSet) {
 			"(they go back by the node that the client's packets come to, for networks that check sources)")
 	flags.StringVar(&c.CRI, "cri", "",
 		"cluster: endpoint of the container runtime, such as unix:///run/containerd/containerd.sock")
+	flags.StringVar(&c.CgroupRoot, "cgroup-root", "",
+		"cluster: where the node's cgroups are mounted, in which pods are frozen (default: pods are not frozen)")
 	flags.StringVar(&c.LazySocket, "lazy-socket", "",
 		"cluster: socket of this node's wangell-snapshotter, which tells of files of images that cannot be had")
 	flags.StringVar(&f.containerd, "containerd", "",
@@ -228,17 +230,19 @@ func (f *daemonFlags) run(cmd *cobra.Command, g *globals) (err error) {
 }
 
 func newDaemonClean(g *globals) *cobra.Command {
-	var bpfDir string
+	var bpfDir, cgroupRoot string
 	cmd := &cobra.Command{
 		Use:   "clean",
 		Short: "Remove the gate that an ended daemon left on this node",
 		Long: `Clean removes the programs, maps, devices and routes of a daemon that ended without
---clean. It fails while a daemon runs. Connections through the gate end.`,
+--clean, and lets the pods run that it has frozen. It fails while a daemon runs. Connections
+through the gate end.`,
 		Example: `  wangell daemon clean --bpf-dir=/sys/fs/bpf/wangell --run-dir=/run/wangell`,
 		Args:    cobra.NoArgs,
-		RunE:    func(*cobra.Command, []string) error { return node.Clean(g.runDir, bpfDir) },
+		RunE:    func(*cobra.Command, []string) error { return node.Clean(g.runDir, bpfDir, cgroupRoot) },
 	}
 	cmd.Flags().StringVar(&bpfDir, "bpf-dir", "", "the --bpf-dir of the daemon")
+	cmd.Flags().StringVar(&cgroupRoot, "cgroup-root", "", "the --cgroup-root of the daemon")
 	return cmd
 }
 

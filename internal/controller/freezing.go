@@ -46,7 +46,8 @@ type freezer struct {
 	workers *workers
 	table   *table
 	daemons *daemons
-	meter   runtime.Meter // nil if the runtime is none
+	meter   runtime.Meter // nil if the runtime is none: then daemons look whether pods are at work
+	cluster bool          // daemons find the cgroups of pods
 	deliver deliver
 }
 
@@ -56,13 +57,16 @@ func (f *freezer) send(s *service, a lifecycle.FreezePods) {
 		return
 	}
 	for id, peer := range f.daemons.peers {
-		m := &wire.Freeze{Service: s.addr, Seq: a.Seq, Reclaim: s.spec.Spec.Reclaims()}
+		m := &wire.Freeze{
+			Service: s.addr, Seq: a.Seq, Reclaim: s.spec.Spec.Reclaims(),
+			UnlessBusy: f.meter == nil && !s.spec.Spec.FreezesBusy(),
+		}
 		here := false
 		for _, p := range s.pods {
 			here = here || p.node == peer.Node
 		}
 		for _, b := range a.Pods {
-			if p := s.pod(b.Ref); p != nil && p.node == peer.Node && p.rt.Cgroup != "" {
+			if p := s.pod(b.Ref); p != nil && p.node == peer.Node && (p.rt.Cgroup != "" || f.cluster) {
 				m.Pods = append(m.Pods, wire.FrozenPod{PodID: p.id, LastPacket: b.LastPacket, Cgroup: p.rt.Cgroup})
 			}
 		}

@@ -138,3 +138,28 @@ func TestStatesAddUp(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 }
+
+// In a cluster, daemons look whether pods are at work, and find their cgroups.
+func TestPodsOfAClusterAreFrozenByTheirNode(t *testing.T) {
+	w := newCluster(t, func(r *fakeCluster) { r.next = []string{"n2"} })
+	a := w.put(newService("a", freezing), 1)
+	w.synced()
+	w.scale("a", 1)
+	w.untilPods(a, " serving")
+	w.d2.send(&wire.Idle{Service: a, LastPacket: max(monotime.Now().Add(-5*time.Second), 1)})
+	w.until("FREEZE", func() bool {
+		w.d2.mu.Lock()
+		defer w.d2.mu.Unlock()
+		for _, m := range w.d2.freezes {
+			if len(m.Pods) == 1 && m.Pods[0].PodID == wireID("a-1") && m.UnlessBusy {
+				return true
+			}
+		}
+		return false
+	})
+	w.d.mu.Lock()
+	defer w.d.mu.Unlock()
+	if len(w.d.freezes) > 0 {
+		t.Errorf("the other node got %+v", w.d.freezes[0])
+	}
+}

@@ -54,7 +54,7 @@ func destroyRuntime(r *containerd.Runtime) error {
 
 // removeGate removes the gate of the instance and its devices.
 func removeGate(c Config) error {
-	if err := node.Clean(c.RunDir, ""); err != nil {
+	if err := node.Clean(c.RunDir, "", ""); err != nil {
 		return fmt.Errorf("remove the gate: %w", err)
 	}
 	return nil

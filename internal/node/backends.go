@@ -99,6 +99,9 @@ func (d *daemon) applyBackend(s *service, b wire.Backend) error {
 		}
 		p.serving = false
 		p.drained = s.generation
+		if q := d.freezing.find(p.id); q != nil && q.visits != nil {
+			d.tasks.Go(func() { d.thaw(q, 0, "") }) // kubelet does not thaw it for its stop signal
+		}
 		if p.home {
 			d.settle(s, p)
 		}

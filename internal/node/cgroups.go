@@ -4,6 +4,7 @@ package node
 
 import (
 	"context"
+	"time"
 
 	"wangell.loutres.me/internal/freezer"
 )
@@ -20,4 +21,10 @@ type cgroups interface {
 	Reclaim(ctx context.Context, cgroup string) error
 	// Memory measures a cgroup.
 	Memory(cgroup string) (freezer.Memory, error)
+	// CPU returns the CPU time that a cgroup has used.
+	CPU(cgroup string) (time.Duration, error)
+	// Inside tells which processes are in a pod's cgroup.
+	Inside(cgroup string) (freezer.Inside, error)
+	// Holds reports whether a process is in a cgroup or below it.
+	Holds(cgroup string, pid int) (bool, error)
 }

@@ -56,7 +56,7 @@ func daemonMain(text string) error {
 		return err
 	}
 	if c.Clean {
-		return Clean(c.RunDir, "")
+		return Clean(c.RunDir, "", "")
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -486,7 +486,7 @@ func TestSecondDaemonOfAFolderWaitsAndCleanFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Clean(dir, ""); err == nil || !strings.Contains(err.Error(), "another daemon") {
+	if err := Clean(dir, "", ""); err == nil || !strings.Contains(err.Error(), "another daemon") {
 		t.Errorf("Clean while a daemon runs: %v", err)
 	}
 	got := make(chan error, 1)
@@ -518,7 +518,7 @@ func TestSecondDaemonOfAFolderWaitsAndCleanFails(t *testing.T) {
 	if _, err := lock(ctx, dir, slog.Default()); err == nil {
 		t.Error("lock succeeds although another daemon holds the lock")
 	}
-	if err := Clean(filepath.Join(dir, "none"), ""); err != nil {
+	if err := Clean(filepath.Join(dir, "none"), "", ""); err != nil {
 		t.Errorf("Clean of a folder that does not exist: %v", err)
 	}
 }

@@ -37,6 +37,9 @@ type Config struct {
 	// Exec runs a command in a container of a pod for readinessProbes; see readiness.Prober. pod is the container
 	// runtime's ID of the pod. Optional with CRI, which provides it.
 	Exec func(ctx context.Context, pod, container string, command []string) (code int, output []byte, err error)
+	// CgroupRoot is where the hierarchies of cgroups are mounted; empty means /sys/fs/cgroup, and that pods of a cluster
+	// are not frozen.
+	CgroupRoot string
 	// RunDir is the daemon's folder. A second daemon with the same folder waits until the first has ended.
 	RunDir string
 	// BPFDir is a folder for the gate's pins in an existing bpf file system. If empty, the gate mounts one on

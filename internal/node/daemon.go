@@ -62,6 +62,8 @@ type daemon struct {
 
 	freezing freezing
 	cgroups  cgroups
+	doors    *freezer.Doors // in a cluster, unless the machine has too few inotify instances; else nil
+	visited  atomic.Uint64  // visits that have ended well
 }
 
 // usageReader is the state of reading the pods' usage from the container runtime.
@@ -79,7 +81,8 @@ func newDaemon(cfg Config, g *gate.Gate) *daemon {
 		refused: make(chan struct{}, 1), maintenance: make(chan struct{}, 1), sharedAdded: make(chan struct{}, 1),
 		usage: usageReader{busy: make(chan struct{}, 1)}, alerts: alerts{active: map[alertKey]*alert{}},
 		members: membership{self: cfg.NodeAddr}, fronts: newFronts(),
-		freezing: freezing{pods: map[uint64]*still{}, records: freezeRecordsIn(cfg.RunDir)}, cgroups: freezer.New(""),
+		freezing: freezing{pods: map[uint64]*still{}, records: freezeRecordsIn(cfg.RunDir)},
+		cgroups:  freezer.New(cfg.CgroupRoot),
 	}
 }
 

@@ -9,11 +9,18 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 )
 
-// freezeRecords note the cgroups of frozen pods in a folder, a file for each, so that they are found if this process is
+// freezeRecords note where frozen pods are in a folder, a file for each, so that they are found if this process is
 // killed. A record is there before its pod is frozen, and until it has been thawed.
 type freezeRecords struct{ dir string }
+
+// frozenPlace is where the processes of a frozen pod are.
+type frozenPlace struct {
+	cgroup string // its path below the root of the hierarchies
+	netns  string // the path of its network namespace, in a cluster; else empty
+}
 
 func freezeRecordsIn(runDir string) freezeRecords {
 	return freezeRecords{filepath.Join(runDir, "frozen")}
@@ -24,11 +31,15 @@ func (r freezeRecords) file(id uint64) string {
 }
 
 // write notes a pod that is about to be frozen.
-func (r freezeRecords) write(id uint64, cgroup string) error {
-	err := os.WriteFile(r.file(id), []byte(cgroup), 0o600)
+func (r freezeRecords) write(id uint64, at frozenPlace) error {
+	text := []byte(at.cgroup)
+	if at.netns != "" {
+		text = []byte(at.cgroup + "\n" + at.netns)
+	}
+	err := os.WriteFile(r.file(id), text, 0o600)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err = os.MkdirAll(r.dir, 0o700); err == nil {
-			err = os.WriteFile(r.file(id), []byte(cgroup), 0o600)
+			err = os.WriteFile(r.file(id), text, 0o600)
 		}
 	}
 	if err != nil {
@@ -45,13 +56,13 @@ func (r freezeRecords) remove(id uint64) error {
 	return nil
 }
 
-// read returns the cgroups of the noted pods. A file that was being written when its daemon was killed is empty: its
+// read returns where the noted pods are. A file that was being written when its daemon was killed is empty: its
 // pod was not frozen yet.
-func (r freezeRecords) read() (map[uint64]string, error) {
-	cgroups := map[uint64]string{}
+func (r freezeRecords) read() (map[uint64]frozenPlace, error) {
+	noted := map[uint64]frozenPlace{}
 	entries, err := os.ReadDir(r.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return cgroups, err
+		return noted, err
 	}
 	for _, e := range entries {
 		id, err := strconv.ParseUint(e.Name(), 16, 64)
@@ -60,13 +71,27 @@ func (r freezeRecords) read() (map[uint64]string, error) {
 		}
 		text, err := os.ReadFile(r.file(id))
 		if err != nil {
-			return cgroups, err
+			return noted, err
 		}
 		if len(text) > 0 {
-			cgroups[id] = string(text)
+			cgroup, netns, _ := strings.Cut(string(text), "\n")
+			noted[id] = frozenPlace{cgroup, netns}
 		}
 	}
-	return cgroups, nil
+	return noted, nil
+}
+
+// mayThaw fails if an earlier daemon of a cluster has left pods frozen, and this one may not thaw them.
+func (c *Config) mayThaw(r freezeRecords) error {
+	if c.CRI == "" || c.CgroupRoot != "" {
+		return nil
+	}
+	noted, err := r.read()
+	if err == nil && len(noted) > 0 {
+		err = fmt.Errorf("%d pods are frozen, which this daemon may not thaw: install the chart with "+
+			"daemon.freezing.enabled=true until they run", len(noted))
+	}
+	return err
 }
 
 // thawNoted thaws all noted pods, which no daemon owns any more, and removes the notes.
@@ -75,8 +100,8 @@ func thawNoted(r freezeRecords, c cgroups) error {
 	if err != nil {
 		return err
 	}
-	for id, cgroup := range noted {
-		if err := c.Thaw(cgroup); err != nil && !c.Gone(cgroup) {
+	for id, at := range noted {
+		if err := c.Thaw(at.cgroup); err != nil && !c.Gone(at.cgroup) {
 			return fmt.Errorf("a frozen pod is left: %w", err)
 		}
 		if err := r.remove(id); err != nil {

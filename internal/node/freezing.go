@@ -4,6 +4,8 @@ package node
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -65,9 +67,20 @@ func (d *daemon) freeze(s *service, p *pod, b wire.FrozenPod, m *wire.Freeze) {
 		d.reportFrozen(&wire.Frozen{Service: s.addr, PodID: p.id, Seq: m.Seq})
 		return
 	}
-	q := d.freezing.add(d.ctx, p.id, s, b.Cgroup, m.Seq)
+	at := frozenPlace{cgroup: b.Cgroup}
+	if b.Cgroup == "" {
+		if reason := d.cannotFreeze(p); reason != "" {
+			d.reportFrozen(&wire.Frozen{Service: s.addr, PodID: p.id, Seq: m.Seq, Reason: reason})
+			return
+		}
+		at.netns = p.netns
+	}
+	q := d.freezing.add(d.ctx, p.id, s, at, m.Seq)
 	if q == nil {
 		return
+	}
+	if q.visits != nil {
+		q.visits.last, q.visits.look = b.LastPacket, m.UnlessBusy
 	}
 	d.tasks.Go(func() { d.hold(q, b.LastPacket, m.Reclaim) })
 }
@@ -79,7 +92,11 @@ func (d *daemon) hold(q *still, last monotime.Time, reclaim bool) {
 	q.settled = true
 	q.mu.Unlock()
 	if err != nil {
-		d.log.Warn("a pod cannot be frozen", "address", q.addr(), "pod", q.id, "error", err)
+		level := slog.LevelWarn
+		if _, ok := errors.AsType[keptError](err); ok {
+			level = slog.LevelDebug
+		}
+		d.log.Log(d.ctx, level, "a pod is not frozen", "address", q.addr(), "pod", q.id, "error", err)
 		d.thaw(q, seq, shorten.Text(err.Error(), wire.MaxReason))
 		return
 	}
@@ -96,7 +113,20 @@ func (d *daemon) suspend(q *still, last monotime.Time) (frozen bool, seq uint64,
 	q.mu.Lock()
 	seq = q.seq
 	q.mu.Unlock()
-	if err := d.freezing.records.write(q.id, q.cgroup); err != nil {
+	if q.visits != nil {
+		stop, err := d.enclose(q)
+		if err != nil {
+			return false, seq, err
+		}
+		defer func() {
+			if frozen {
+				d.tasks.Go(func() { d.guard(q, stop) })
+			} else {
+				stop()
+			}
+		}()
+	}
+	if err := d.freezing.records.write(q.id, q.place()); err != nil {
 		return false, seq, err
 	}
 	if err := d.gate.SetFrozen(q.addr(), q.id, true); err != nil {
@@ -162,6 +192,10 @@ func (d *daemon) reportFrozen(m *wire.Frozen) {
 // thawEvent thaws a pod of which a packet has asked something. It must not wait.
 func (d *daemon) thawEvent(e gate.Event) {
 	if q := d.freezing.find(e.Pod); q != nil {
+		if e.Cause == gate.ThawDirect && q.visits != nil {
+			notify(q.visits.begin)
+			return
+		}
 		d.tasks.Go(func() { d.thaw(q, 0, "") })
 		return
 	}
@@ -217,27 +251,29 @@ func (d *daemon) thawAll() {
 
 // adoptFrozen takes over the pods that an earlier daemon has frozen. Those that are in no gate run again.
 func (d *daemon) adoptFrozen() {
-	cgroups, err := d.freezing.records.read()
+	places, err := d.freezing.records.read()
 	if err != nil {
 		d.log.Error("pods that an earlier daemon has frozen are not known", "error", err)
 	}
 	for _, s := range d.services {
 		for id := range s.pods {
 			state, ok := d.gate.PodFreeze(s.addr, id)
-			cgroup, noted := cgroups[id]
-			delete(cgroups, id)
+			at, noted := places[id]
+			delete(places, id)
 			if !ok || !noted {
 				continue
 			}
-			q := d.freezing.add(d.ctx, id, s, cgroup, 0)
+			q := d.freezing.add(d.ctx, id, s, at, 0)
 			q.settled, q.frozen, q.since = true, true, monotime.Now()
 			if state == gate.PodRuns { // the earlier daemon was about to tell the gate, or had thawed it
 				d.tasks.Go(func() { d.thaw(q, 0, "") })
+			} else if q.visits != nil {
+				d.tasks.Go(func() { d.adoptVisits(q) })
 			}
 		}
 	}
-	for id, cgroup := range cgroups {
-		if err := d.cgroups.Thaw(cgroup); err != nil && !d.cgroups.Gone(cgroup) {
+	for id, at := range places {
+		if err := d.cgroups.Thaw(at.cgroup); err != nil && !d.cgroups.Gone(at.cgroup) {
 			d.log.Error("a pod that an earlier daemon has frozen cannot be thawed", "pod", id, "error", err)
 			continue
 		}

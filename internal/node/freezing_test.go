@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"wangell.loutres.me/internal/freezer"
 )
@@ -23,6 +24,9 @@ type fakeCgroups struct {
 func (c *fakeCgroups) Freeze(context.Context, string) error        { return nil }
 func (c *fakeCgroups) Reclaim(context.Context, string) error       { return nil }
 func (c *fakeCgroups) Memory(string) (m freezer.Memory, err error) { return m, nil }
+func (c *fakeCgroups) CPU(string) (time.Duration, error)           { return 0, nil }
+func (c *fakeCgroups) Inside(string) (in freezer.Inside, _ error)  { return in, nil }
+func (c *fakeCgroups) Holds(string, int) (bool, error)             { return true, nil }
 func (c *fakeCgroups) Gone(cgroup string) bool                     { return c.gone[cgroup] }
 
 func (c *fakeCgroups) Thaw(cgroup string) error {
@@ -39,8 +43,9 @@ func TestNotedPodsAreThawedWithTheGate(t *testing.T) {
 	if err := thawNoted(r, c); err != nil || len(c.thawed) > 0 {
 		t.Errorf("without notes: %v, thawed %v", err, c.thawed)
 	}
-	for id, cgroup := range map[uint64]string{1: "/a", 1<<64 - 1: "/b", 3: "/c"} {
-		if err := r.write(id, cgroup); err != nil {
+	want := map[uint64]frozenPlace{1: {cgroup: "/a"}, 1<<64 - 1: {"/b", "/run/netns/b"}, 3: {cgroup: "/c"}}
+	for id, at := range want {
+		if err := r.write(id, at); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -49,8 +54,16 @@ func TestNotedPodsAreThawedWithTheGate(t *testing.T) {
 		t.Fatal(err)
 	}
 	noted, err := r.read()
-	if want := map[uint64]string{1: "/a", 1<<64 - 1: "/b", 3: "/c"}; err != nil || !maps.Equal(noted, want) {
+	if err != nil || !maps.Equal(noted, want) {
 		t.Errorf("noted %v, %v", noted, err)
+	}
+	for _, may := range []struct {
+		cfg Config
+		yes bool
+	}{{Config{}, true}, {Config{CRI: "unix:///a", CgroupRoot: "/b"}, true}, {Config{CRI: "unix:///a"}, false}} {
+		if err := may.cfg.mayThaw(r); (err == nil) != may.yes {
+			t.Errorf("%+v: %v", may.cfg, err)
+		}
 	}
 	if err := thawNoted(r, c); err != nil {
 		t.Fatal(err)

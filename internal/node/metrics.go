@@ -27,6 +27,7 @@ type collector struct {
 	used    *prometheus.Desc
 	sizes   *prometheus.Desc
 	scarce  *prometheus.Desc
+	visits  *prometheus.Desc
 }
 
 func newCollector(d *daemon) *collector {
@@ -58,6 +59,8 @@ func newCollector(d *daemon) *collector {
 		sizes:  desc("table_size", "Entries for which the table or share has room.", "table"),
 		scarce: desc("scarce", "Budgets of wakes, one for each service, and tables that clients exceed or almost fill, "+
 			"now or in the last minute.", "what"),
+		visits: prometheus.NewDesc("wangell_visits_total", "How often frozen pods were thawed for a probe, a command or "+
+			"another peer that does not use their service, and frozen again.", nil, nil),
 		again: desc("reattached_total",
 			"How often the gate's programs had to be attached again, because others came first or detached them."),
 		nics: desc("interface_info", "1 for each external interface, with its XDP mode.",
@@ -69,7 +72,7 @@ func newCollector(d *daemon) *collector {
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.packets, c.parked, c.open, c.flows, c.bytes, c.passed,
-		c.again, c.nics, c.used, c.sizes, c.scarce} {
+		c.again, c.nics, c.used, c.sizes, c.scarce, c.visits} {
 		ch <- d
 	}
 	for _, d := range c.service {
@@ -94,6 +97,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, k := range wire.AlertKinds() {
 		ch <- prometheus.MustNewConstMetric(c.scarce, prometheus.GaugeValue, float64(scarce[k]), k.String())
 	}
+	ch <- prometheus.MustNewConstMetric(c.visits, prometheus.CounterValue, float64(c.d.visited.Load()))
 	ch <- prometheus.MustNewConstMetric(c.again, prometheus.CounterValue, float64(c.d.gate.Reattached()))
 	for name, xdp := range c.d.gate.Attached() {
 		ch <- prometheus.MustNewConstMetric(c.nics, prometheus.GaugeValue, 1, name, string(xdp.Mode), xdp.Why)

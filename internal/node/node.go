@@ -58,7 +58,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}
 	err = errors.Join(err, g.Close())
 	if clean {
-		err = errors.Join(err, remove(cfg.RunDir, cfg.BPFDir))
+		err = errors.Join(err, remove(cfg.RunDir, cfg.BPFDir, cfg.CgroupRoot))
 	}
 	return err
 }
@@ -66,17 +66,20 @@ func Run(ctx context.Context, cfg Config) (err error) {
 // Clean removes the gate that an ended daemon left behind: programs, maps, devices, and the bpf file system unless
 // bpfDir names a folder in another one. It must be called in the gate's network namespace. It does nothing if there is
 // no gate, and fails while a daemon runs.
-func Clean(runDir, bpfDir string) error {
+//
+// Pods that the daemon has frozen run again; cgroupRoot is that of Config.
+func Clean(runDir, bpfDir, cgroupRoot string) error {
 	unlock, err := tryLock(runDir)
 	if err != nil {
 		return err
 	}
-	return errors.Join(remove(runDir, bpfDir), unlock())
+	return errors.Join(remove(runDir, bpfDir, cgroupRoot), unlock())
 }
 
-func remove(runDir, bpfDir string) error {
+func remove(runDir, bpfDir, cgroupRoot string) error {
+	thawed := thawNoted(freezeRecordsIn(runDir), freezer.New(cgroupRoot))
 	if err := (&gate.Config{Dir: runDir, BPFDir: bpfDir}).Remove(); err != nil {
-		return fmt.Errorf("removing the gate of %s: %w", runDir, err)
+		return errors.Join(thawed, fmt.Errorf("removing the gate of %s: %w", runDir, err))
 	}
-	return errors.Join(forgetKeys(runDir), thawNoted(freezeRecordsIn(runDir), freezer.New("")))
+	return errors.Join(thawed, forgetKeys(runDir))
 }

@@ -99,7 +99,7 @@ func newWorld(t *testing.T, changes ...func(*Config)) *world {
 	w.start()
 	t.Cleanup(func() {
 		w.stop()
-		if err := Clean(w.runDir, ""); err != nil {
+		if err := Clean(w.runDir, "", ""); err != nil {
 			t.Error(err)
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"wangell.loutres.me/internal/cri"
+	"wangell.loutres.me/internal/freezer"
 	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/wire"
@@ -26,6 +27,18 @@ func (d *daemon) run(ctx context.Context) (clean bool, err error) {
 			return false, err
 		}
 		d.images.mirror = d.newMirror()
+		if d.cfg.CgroupRoot != "" {
+			doors, err := freezer.New(d.cfg.CgroupRoot).Doors()
+			if err != nil {
+				d.log.Warn("no pod is frozen on this node: who enters it cannot be watched", "error", err)
+			} else {
+				d.doors = doors
+				defer doors.Close()
+			}
+		}
+	}
+	if err := d.cfg.mayThaw(d.freezing.records); err != nil {
+		return false, err
 	}
 	stopHTTP, err := d.cfg.serveHTTP(d.handler())
 	if err != nil {

@@ -25,7 +25,8 @@ type freezing struct {
 type still struct {
 	id      uint64
 	service *service
-	cgroup  string
+	cgroup  string        // empty until it was found
+	visits  *visits       // of a pod of a cluster; else nil
 	gone    chan struct{} // closed once the pod runs and is not about to be frozen
 	end     context.CancelFunc
 	ctx     context.Context // until it is to run again
@@ -36,6 +37,15 @@ type still struct {
 	settled bool
 	frozen  bool
 	since   monotime.Time
+}
+
+// place returns where the pod's processes are.
+func (q *still) place() frozenPlace {
+	at := frozenPlace{cgroup: q.cgroup}
+	if q.visits != nil {
+		at.netns = q.visits.netns
+	}
+	return at
 }
 
 // addr returns the address of the pod's service, which may change. q.mu may be held, but not the service's.
@@ -63,13 +73,16 @@ func (f *freezing) number() int {
 }
 
 // add adds a pod that is about to be frozen. It returns nil if it is there already.
-func (f *freezing) add(ctx context.Context, id uint64, service *service, cgroup string, seq uint64) *still {
+func (f *freezing) add(ctx context.Context, id uint64, service *service, at frozenPlace, seq uint64) *still {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if q := f.pods[id]; q != nil {
 		return nil
 	}
-	q := &still{id: id, service: service, cgroup: cgroup, seq: seq, gone: make(chan struct{})}
+	q := &still{id: id, service: service, cgroup: at.cgroup, seq: seq, gone: make(chan struct{})}
+	if at.netns != "" {
+		q.visits = newVisits(at.netns)
+	}
 	q.ctx, q.end = context.WithCancel(ctx)
 	f.pods[id] = q
 	return q

@@ -153,9 +153,9 @@ func samples() map[string]Message {
 		"unready for good": &Unready{
 			Service: service4, PodID: 1, At: 1_000_900_000, Answer: "startupProbe: exec: exit code 1", Failed: true,
 		},
-		"freeze": &Freeze{Service: service4, Seq: 12, Reclaim: true, Pods: []FrozenPod{
+		"freeze": &Freeze{Service: service4, Seq: 12, Reclaim: true, UnlessBusy: true, Pods: []FrozenPod{
 			{PodID: 1, LastPacket: 1_002_000_000, Cgroup: "/wangell/wangell/web-1"},
-			{PodID: 2, LastPacket: 1_002_000_001, Cgroup: "/b"},
+			{PodID: 2, LastPacket: 1_002_000_001}, // in a cluster
 		}},
 		"frozen": &Frozen{
 			Service: service4, PodID: 1, Seq: 12, Frozen: true, At: 1_006_000_000, Resident: 12 << 20, Swapped: 214 << 20,

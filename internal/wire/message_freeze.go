@@ -20,7 +20,9 @@ type Freeze struct {
 	Seq uint64
 	// Reclaim has the memory of the frozen pods moved to swap.
 	Reclaim bool
-	Pods    []FrozenPod // on the daemon's node, at most 64
+	// UnlessBusy leaves pods running that are at work: the daemon measures how much of the CPU they use.
+	UnlessBusy bool
+	Pods       []FrozenPod // on the daemon's node, at most 64
 }
 
 // FrozenPod is a pod that is to be frozen.
@@ -28,7 +30,8 @@ type FrozenPod struct {
 	PodID uint64
 	// LastPacket is the pod's last packet when that was decided. A pod that had another one since is not frozen.
 	LastPacket monotime.Time
-	// Cgroup is the path of the pod's cgroup below the root of the hierarchies, 1 to 255 bytes.
+	// Cgroup is the path of the pod's cgroup below the root of the hierarchies, at most 255 bytes. It is empty in a
+	// cluster, where the daemon asks the container runtime.
 	Cgroup string
 }
 
@@ -46,6 +49,12 @@ type Frozen struct {
 	// Reason says why the pod runs, or why a frozen one keeps its memory; at most 200 bytes, for users.
 	Reason string
 }
+
+// Flags of Freeze.
+const (
+	freezeReclaim    = 1
+	freezeUnlessBusy = 2
+)
 
 // maxCgroup bounds the path of a cgroup, in bytes.
 const maxCgroup = 255
@@ -67,9 +76,6 @@ func (m *Freeze) check() error {
 		return fmt.Errorf("decision 0: they are numbered from 1")
 	}
 	return checkPods(m.Pods, maxPods, func(p *FrozenPod) error {
-		if p.Cgroup == "" {
-			return fmt.Errorf("pod %d has no cgroup", p.PodID)
-		}
 		if err := checkTimes(p.LastPacket); err != nil {
 			return err
 		}
@@ -79,14 +85,25 @@ func (m *Freeze) check() error {
 
 func (m *Freeze) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(appendAddr(b, m.Service), m.Seq)
-	b = appendFlag(b, m.Reclaim, 1)
-	return appendPods(b, m.Pods, func(b []byte, p *FrozenPod) []byte {
+	var flags byte
+	if m.Reclaim {
+		flags |= freezeReclaim
+	}
+	if m.UnlessBusy {
+		flags |= freezeUnlessBusy
+	}
+	return appendPods(append(b, flags), m.Pods, func(b []byte, p *FrozenPod) []byte {
 		return appendText(appendTime(binary.BigEndian.AppendUint64(b, p.PodID), p.LastPacket), p.Cgroup)
 	})
 }
 
 func (m *Freeze) decode(d *decoder) {
-	m.Service, m.Seq, m.Reclaim = d.addr(), d.u64(), d.flag(1)
+	m.Service, m.Seq = d.addr(), d.u64()
+	flags := d.u8()
+	if flags&^(freezeReclaim|freezeUnlessBusy) != 0 {
+		d.fail("unknown flags %#x", flags)
+	}
+	m.Reclaim, m.UnlessBusy = flags&freezeReclaim != 0, flags&freezeUnlessBusy != 0
 	m.Pods = decodePods(d, frozenPodFixed, func(p *FrozenPod) {
 		p.PodID, p.LastPacket, p.Cgroup = d.u64(), d.time(), d.text()
 	})

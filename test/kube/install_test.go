@@ -174,7 +174,7 @@ func helm(src, tag string, values ...string) error {
 		"--set", "image.repository=" + lab.Registry.Address + "/wangell", "--set", "image.tag=" + tag,
 		"--set", "addresses={" + lab.LAN.ServiceAddresses + "}"}
 	if src == root {
-		values = append(values, "lazy.enabled=true")
+		values = append(values, "lazy.enabled=true", "daemon.freezing.enabled=true")
 	}
 	// The chart of the previous commit may be older.
 	if _, err := os.Stat(filepath.Join(src, "deploy/chart/templates/envoy.yaml")); err == nil {

@@ -20,6 +20,7 @@ var calm = []part{
 	{"the minimal manifest works", testManifest},
 	{"clients everywhere wake it and keep their addresses", testEverywhere},
 	{"an idle service sleeps and wakes again", testIdle},
+	{"a frozen pod is there for its clients, its probes and people", testFrozen},
 	{"the pod of a wake is handed over to its Deployment", testHandedOver},
 	{"services of one name in two namespaces are separate", testSameName},
 	{"changes under load lose no request", testChange},

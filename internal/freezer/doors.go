@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package freezer
+
+import (
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"sync"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// Doors tells when processes enter cgroups from outside, as they do for exec: it sees the container runtime write to
+// cgroup.procs (inotify(7)). It needs no CPU meanwhile.
+type Doors struct {
+	freezer *Freezer
+	watcher *fsnotify.Watcher
+
+	mu      sync.Mutex
+	entered map[string]func() // by the folder of a cgroup
+}
+
+// Doors returns a Doors, which is to be closed. It takes one of the machine's inotify instances.
+func (f *Freezer) Doors() (*Doors, error) {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, err
+	}
+	d := &Doors{freezer: f, watcher: w, entered: map[string]func(){}}
+	go d.read()
+	return d, nil
+}
+
+// Close ends all watches.
+func (d *Doors) Close() error { return d.watcher.Close() }
+
+// read reads events until the watcher is closed.
+func (d *Doors) read() {
+	for {
+		select {
+		case e, ok := <-d.watcher.Events:
+			if !ok {
+				return
+			}
+			dir := filepath.Dir(e.Name)
+			// Another container, such as a debugging one, begins with a folder.
+			if e.Has(fsnotify.Create) || e.Has(fsnotify.Write) && isDoor(filepath.Base(e.Name)) {
+				d.call(func(at string) bool { return at == dir })
+			}
+		case err, ok := <-d.watcher.Errors:
+			if !ok {
+				return
+			}
+			if errors.Is(err, fsnotify.ErrEventOverflow) { // nobody knows for which
+				d.call(func(string) bool { return true })
+			}
+		}
+	}
+}
+
+// isDoor reports whether processes enter a cgroup by writing to a file of it.
+func isDoor(name string) bool {
+	return name == "cgroup.procs" || name == "cgroup.threads" || name == "tasks"
+}
+
+// call calls the functions of the folders that match.
+func (d *Doors) call(match func(dir string) bool) {
+	d.mu.Lock()
+	var all []func()
+	for dir, entered := range d.entered {
+		if match(dir) {
+			all = append(all, entered)
+		}
+	}
+	d.mu.Unlock()
+	for _, entered := range all {
+		entered()
+	}
+}
+
+// Watch calls entered whenever a process enters a cgroup or one below it, or another one is made in it, until stop is
+// called. A process that is born inside does not count. entered must not block, and may be called once more after stop.
+func (d *Doors) Watch(cgroup string, entered func()) (stop func(), err error) {
+	dirs, err := d.freezer.tree(cgroup)
+	if err != nil {
+		return nil, err
+	}
+	stop = func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for _, dir := range dirs {
+			delete(d.entered, dir)
+			_ = d.watcher.Remove(dir) // it may be gone with its cgroup
+		}
+	}
+	d.mu.Lock()
+	for _, dir := range dirs {
+		d.entered[dir] = entered
+	}
+	d.mu.Unlock()
+	for _, dir := range dirs {
+		if err := d.watcher.Add(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			stop()
+			return nil, err
+		}
+	}
+	return stop, nil
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Offsets in struct inet_diag_req_v2, struct inet_diag_msg and struct tcp_info (linux/inet_diag.h, linux/tcp.h).
+const (
+	diagReqExt      = 2 // idiag_ext
+	diagMsgPort     = 4 // id.idiag_sport
+	diagMsgRqueue   = 56
+	diagMsgSize     = 72
+	diagInfo        = 2 // INET_DIAG_INFO
+	infoSentAgo     = 44
+	infoReceivedAgo = 52
+	infoReceived    = 128
+	infoEnough      = infoReceived + 8
+)
+
+// States of net/tcp_states.h.
+const (
+	tcpEstablished = 1
+	tcpSynReceived = 3
+	tcpCloseWait   = 8
+)
+
+// talk is what is known of a socket of a pod.
+type talk struct {
+	state       byte
+	port        uint16 // the pod's own
+	queued      uint32 // bytes that the program has not read; of a listening socket, connections that it has not accepted
+	received    uint64 // bytes
+	receivedAgo time.Duration
+	answeredAgo time.Duration
+}
+
+// owesAnswer reports whether the programs of the network namespace have something to do for their peers: to accept a
+// connection, to read, or to answer what they have read within recent. The kernel looks at all connections of the
+// machine for that.
+func (d *sockDiag) owesAnswer(recent time.Duration) (bool, error) {
+	var all []talk
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		q := make([]byte, diagReqSize)
+		q[0], q[1], q[diagReqExt] = family, unix.IPPROTO_TCP, 1<<(diagInfo-1)
+		states := uint32(1<<tcpListen | 1<<tcpEstablished | 1<<tcpSynReceived | 1<<tcpCloseWait)
+		binary.NativeEndian.PutUint32(q[diagReqStates:], states)
+		req := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
+		req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: d.socket}
+		req.AddRawData(q)
+		found, err := req.Execute(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY)
+		if err != nil {
+			return false, err
+		}
+		for _, m := range found {
+			if t, ok := talkOf(m); ok {
+				all = append(all, t)
+			}
+		}
+	}
+	return owed(all, recent), nil
+}
+
+// talkOf parses an inet_diag_msg with its attributes.
+func talkOf(m []byte) (t talk, ok bool) {
+	if len(m) < diagMsgSize {
+		return t, false
+	}
+	t.state, t.port = m[diagMsgState], binary.BigEndian.Uint16(m[diagMsgPort:])
+	t.queued = binary.NativeEndian.Uint32(m[diagMsgRqueue:])
+	attrs, err := nl.ParseRouteAttr(m[diagMsgSize:])
+	if err != nil {
+		return t, false
+	}
+	for _, a := range attrs {
+		if a.Attr.Type != diagInfo || len(a.Value) < infoEnough {
+			continue
+		}
+		ms := func(at int) time.Duration {
+			return time.Duration(binary.NativeEndian.Uint32(a.Value[at:])) * time.Millisecond
+		}
+		t.answeredAgo, t.receivedAgo = ms(infoSentAgo), ms(infoReceivedAgo)
+		t.received = binary.NativeEndian.Uint64(a.Value[infoReceived:])
+	}
+	return t, true
+}
+
+// owed reports whether servers have something to do: those whose sockets listen. The connections of a pod that is a
+// client itself do not count, as there it is the pod that waits.
+func owed(all []talk, recent time.Duration) bool {
+	serves := map[uint16]bool{}
+	for _, t := range all {
+		if t.state == tcpListen {
+			serves[t.port] = true
+			if t.queued > 0 {
+				return true
+			}
+		}
+	}
+	for _, t := range all {
+		switch {
+		case t.state == tcpListen || !serves[t.port]:
+		case t.state == tcpSynReceived, t.queued > 0:
+			return true
+		case t.received > 0 && t.receivedAgo < t.answeredAgo && t.receivedAgo < recent:
+			return true
+		}
+	}
+	return false
+}

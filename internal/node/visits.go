@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"wangell.loutres.me/internal/backoff"
+	"wangell.loutres.me/internal/freezer"
+	"wangell.loutres.me/internal/monotime"
+)
+
+// visits are what a frozen pod of a cluster has besides: kubelet's probes, readers of metrics and people with kubectl
+// exec need its program, and do not use its service. It is thawed for their time.
+type visits struct {
+	netns string // of the pod
+	// begin holds an element while a visitor waits.
+	begin chan struct{}
+	mains []int         // the main processes of its containers
+	last  monotime.Time // its last use when it was frozen
+	look  bool          // whether it must not be frozen while it is at work
+}
+
+func newVisits(netns string) *visits { return &visits{netns: netns, begin: make(chan struct{}, 1)} }
+
+const (
+	// A visit ends after the pod had nothing to do at two looks in a row. Between looks are growing pauses.
+	firstVisitPause   = 10 * time.Millisecond
+	longestVisitPause = 200 * time.Millisecond
+	// visitMost is how long a visit may take. A pod that is needed for longer counts as one that runs.
+	visitMost = 10 * time.Second
+	// lookEvery is the pause between two looks for what no event tells: signals that wait for a frozen pod, such as from
+	// a kubelet that evicts it, and connections from inside its network namespace, as of kubectl port-forward.
+	lookEvery = 5 * time.Second
+	// lookSpan is for how long the use of CPU by a pod is measured before it is frozen.
+	lookSpan = time.Second
+	// busyCores is the use of CPU from which on a pod is at work: see lifecycle.BusyCores.
+	busyCores = 0.05
+)
+
+// keptError says why a pod runs on that is well and could be frozen.
+type keptError string
+
+func (e keptError) Error() string { return string(e) }
+
+// cannotFreeze says why a pod whose cgroup the controller does not know cannot be frozen; empty if it can. The mu of
+// its service is held.
+func (d *daemon) cannotFreeze(p *pod) string {
+	switch {
+	case d.cfg.CgroupRoot == "":
+		return "daemons may not freeze pods: install the chart with daemon.freezing.enabled=true"
+	case d.cri == nil || p.netns == "":
+		return "its cgroup is not known"
+	}
+	return ""
+}
+
+// enclose finds the cgroup of a pod of a cluster, checks that the pod can be frozen now, and begins to watch who enters
+// it. stop ends the watch.
+func (d *daemon) enclose(q *still) (stop func(), err error) {
+	if q.cgroup == "" {
+		c, err := d.cri.Cgroup(q.ctx, q.visits.netns)
+		if err != nil {
+			return nil, err
+		}
+		held, err := d.cgroups.Holds(c.Path, c.PID)
+		if err != nil {
+			return nil, err
+		}
+		if !held {
+			return nil, fmt.Errorf("process %d of its pause container is not in the cgroup %s", c.PID, c.Path)
+		}
+		q.cgroup = c.Path
+	}
+	if err := d.lookAt(q); err != nil {
+		return nil, err
+	}
+	return d.watchDoors(q)
+}
+
+// lookAt returns a keptError if a pod is at work.
+func (d *daemon) lookAt(q *still) error {
+	if !q.visits.look {
+		return nil
+	}
+	before, err := d.cgroups.CPU(q.cgroup)
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	select {
+	case <-q.ctx.Done():
+		return nil
+	case <-time.After(lookSpan):
+	}
+	after, err := d.cgroups.CPU(q.cgroup)
+	if err != nil {
+		return err
+	}
+	if cores := float64(after-before) / float64(time.Since(begin)); cores > busyCores {
+		return keptError(fmt.Sprintf("it works although nobody uses it: %.0f %% of a core", 100*cores))
+	}
+	return nil
+}
+
+// watchDoors begins to watch who enters a pod's cgroup, and looks who is inside.
+func (d *daemon) watchDoors(q *still) (stop func(), err error) {
+	if d.doors == nil {
+		return nil, fmt.Errorf("who enters it cannot be watched: fs.inotify.max_user_instances may be too low")
+	}
+	stop, err = d.doors.Watch(q.cgroup, func() { notify(q.visits.begin) })
+	if err != nil {
+		return nil, fmt.Errorf("watching who enters it: %w", err)
+	}
+	in, err := d.cgroups.Inside(q.cgroup)
+	if err == nil && len(in.Guests) > 0 {
+		err = keptError("somebody runs a command in it, such as with kubectl exec")
+	}
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	q.visits.mains = in.Mains
+	return stop, nil
+}
+
+// guard looks after a frozen pod of a cluster until it is to run. stop ends the watch of who enters it.
+func (d *daemon) guard(q *still, stop func()) {
+	defer stop()
+	diag, err := openSockDiag(q.visits.netns)
+	if err != nil {
+		d.log.Warn("a frozen pod runs: its connections cannot be looked at", "address", q.addr(), "pod", q.id, "error", err)
+		d.thaw(q, 0, "")
+		return
+	}
+	defer diag.close()
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	for {
+		signalled := false
+		select {
+		case <-q.ctx.Done():
+			return
+		case <-ticker.C:
+			signalled = freezer.Inside{Mains: q.visits.mains}.Signalled()
+			if !signalled && !d.hasGuests(q, diag) {
+				continue
+			}
+		case <-q.visits.begin:
+		}
+		if signalled || !d.visit(q, diag) {
+			d.thaw(q, 0, "")
+			return
+		}
+	}
+}
+
+// hasGuests reports whether connections wait for a frozen pod to accept them.
+func (d *daemon) hasGuests(q *still, diag *sockDiag) bool {
+	q.service.mu.Lock()
+	p := q.service.pods[q.id]
+	var addr netip.AddrPort
+	if p != nil {
+		addr = p.addr
+	}
+	q.service.mu.Unlock()
+	waiting, err := diag.hasWaiting(addr)
+	return err == nil && waiting
+}
+
+// adoptVisits looks after a frozen pod of a cluster that an earlier daemon has frozen. A visit may have been under way.
+func (d *daemon) adoptVisits(q *still) {
+	c, err := d.gate.PodCounters(q.addr(), q.id)
+	var stop func()
+	if err == nil {
+		q.visits.last = c.LastAsked
+		stop, err = d.watchDoors(q)
+	}
+	if err != nil {
+		d.log.Warn("a pod that an earlier daemon has frozen runs", "address", q.addr(), "pod", q.id, "error", err)
+		d.thaw(q, 0, "")
+		return
+	}
+	notify(q.visits.begin)
+	d.guard(q, stop)
+}
+
+// visit thaws a pod for a visitor, and freezes it again once it has nothing to do. It returns false if the pod is to
+// run.
+func (d *daemon) visit(q *still, diag *sockDiag) bool {
+	q.mu.Lock()
+	err := q.ctx.Err()
+	if err == nil {
+		err = d.cgroups.Thaw(q.cgroup)
+	}
+	q.mu.Unlock()
+	if err != nil {
+		return false
+	}
+	quiet, pause := false, time.Duration(0)
+	for end := time.Now().Add(visitMost); time.Now().Before(end); {
+		pause = backoff.Next(pause, firstVisitPause, longestVisitPause)
+		select {
+		case <-q.ctx.Done():
+			return false
+		case <-time.After(pause):
+		}
+		needed, err := d.needed(q, diag)
+		switch {
+		case err != nil:
+			return false
+		case needed:
+			quiet = false
+		case !quiet:
+			quiet, pause = true, 0
+		default:
+			if again, err := d.refreeze(q, diag); err != nil || again {
+				return again
+			}
+			quiet = false
+		}
+	}
+	return false
+}
+
+// needed reports whether a visitor still needs a pod. It fails if the pod is to run: it was used, or its containers are
+// others.
+func (d *daemon) needed(q *still, diag *sockDiag) (bool, error) {
+	if c, err := d.gate.PodCounters(q.addr(), q.id); err != nil || c.LastAsked > q.visits.last {
+		return false, errUsed
+	}
+	in, err := d.cgroups.Inside(q.cgroup)
+	if err != nil {
+		return false, err
+	}
+	if !slices.Equal(in.Mains, q.visits.mains) {
+		return false, errUsed
+	}
+	if len(in.Guests) > 0 {
+		return true, nil
+	}
+	return diag.owesAnswer(visitMost)
+}
+
+// errUsed ends a visit to a pod that is to run.
+const errUsed = keptError("it is used")
+
+// refreeze ends a visit. It returns false if another visitor has come. It fails if the pod is to run.
+func (d *daemon) refreeze(q *still, diag *sockDiag) (bool, error) {
+	addr := q.addr()
+	if err := d.gate.SetFrozen(addr, q.id, false); err != nil { // so that the next packet is an event again
+		return false, err
+	}
+	if err := d.gate.SetFrozen(addr, q.id, true); err != nil {
+		return false, err
+	}
+	if needed, err := d.needed(q, diag); needed || err != nil {
+		return false, err
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if err := q.ctx.Err(); err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(q.ctx, freezeTimeout)
+	defer cancel()
+	if err := d.cgroups.Freeze(ctx, q.cgroup); err != nil {
+		return false, err
+	}
+	d.visited.Add(1)
+	return true, nil
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"wangell.loutres.me/internal/freezer"
+	"wangell.loutres.me/internal/testutil/e2e"
+)
+
+// testFrozen freezes a pod that kubelet probes. Its connections, its probes and people need it again and again, and in
+// the end it is deleted.
+func testFrozen(t *testing.T) {
+	const key, grace = "default/frozen", 3600
+	const probe = "{tcpSocket: {port: 8080}, periodSeconds: 1, timeoutSeconds: 60}"
+	doc := strings.Replace(manifest(key, fmt.Sprintf("idleTimeout: 600\nsleep: {freezeAfter: 1s}\n"+
+		"template:\n  spec:\n    terminationGracePeriodSeconds: %d\n    containers:\n    - name: server\n      image: %s\n"+
+		"      env: [{name: MODE, value: lines}]\n      readinessProbe: %s\n      livenessProbe: %s",
+		grace, serverImage, probe, probe)), "  image: "+serverImage+"\n", "", 1)
+	lab.apply(t, doc)
+	address := lab.address(t, key)
+	k := e2e.MustConverse(t, lab.client, address)
+	k.MustEcho(t, "awake")
+	lab.untilFrozen(t, key)
+
+	k.MustEcho(t, "an open connection thaws it")
+	lab.untilFrozen(t, key)
+	other := e2e.MustConverse(t, lab.client, address)
+	other.MustEcho(t, "and so does a new one")
+	if err := other.End(); err != nil {
+		t.Error(err)
+	}
+
+	lab.untilFrozen(t, key)
+	pod := lab.pod(t, key)
+	ctx, cancel := context.WithTimeout(t.Context(), e2e.Patience)
+	defer cancel()
+	run := exec.CommandContext(ctx, filepath.Join(lab.Bin, "kubectl"), "--kubeconfig", lab.Kubeconfig, "exec", "-n",
+		pod.Namespace, pod.Name, "--", "/server")
+	if out, err := run.CombinedOutput(); err == nil || !bytes.Contains(out, []byte("address already in use")) {
+		t.Errorf("a command in a frozen pod: %s, %v", out, err)
+	}
+	lab.untilFrozen(t, key)
+	var now corev1.Pod
+	if err := lab.read(pod.Namespace+"/"+pod.Name, &now); err != nil {
+		t.Fatal(err)
+	}
+	if c := now.Status.ContainerStatuses[0]; c.RestartCount > 0 || !c.Ready {
+		t.Errorf("probes of a frozen pod fail: %+v", c)
+	}
+	table := e2e.Must(lab.kubectl("", "get", "wgs", "-n", "default", "frozen"))(t)
+	if !strings.Contains(table, "Frozen") && !strings.Contains(table, "Warm") {
+		t.Errorf("kubectl get wgs\n%s", table)
+	}
+
+	// Were it not thawed, it would be there until its grace period is over.
+	e2e.Must(lab.kubectl("", "delete", "pod", "-n", pod.Namespace, pod.Name, "--timeout="+e2e.Patience.String()))(t)
+}
+
+// pod returns the only pod of a service.
+func (c *cluster) pod(t *testing.T, key string) corev1.Pod {
+	t.Helper()
+	var pods corev1.PodList
+	if err := c.list(key, &pods); err != nil || len(pods.Items) != 1 {
+		t.Fatalf("%s: %v, want one pod, got %d", key, err, len(pods.Items))
+	}
+	return pods.Items[0]
+}
+
+// untilFrozen waits until the processes of the only pod of a service stand still.
+func (c *cluster) untilFrozen(t *testing.T, key string) {
+	t.Helper()
+	c.waitState(t, key, "Frozen")
+	uid := string(c.pod(t, key).UID)
+	e2e.Eventually(t, key+": processes that stand still", func() (bool, string) {
+		pid, err := processOf(uid, "server")
+		if err != nil {
+			return false, err.Error()
+		}
+		cgroup, err := freezerOf(pid)
+		if err != nil {
+			return false, err.Error()
+		}
+		frozen, err := freezer.New("").Frozen(cgroup)
+		return frozen, fmt.Sprint(cgroup, " ", err)
+	})
+}
+
+// freezerOf returns the cgroup of a pod that one of its processes is in, in the hierarchy that freezes.
+func freezerOf(pid int) (string, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return "", err
+	}
+	found := ""
+	for line := range strings.Lines(string(text)) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(parts) == 3 && (parts[1] == "freezer" || parts[1] == "" && found == "") {
+			found = path.Dir(parts[2])
+		}
+	}
+	return found, nil
+}
