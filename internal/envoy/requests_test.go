@@ -15,6 +15,8 @@ import (
 	endpoint "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/protobuf/proto"
+
+	"wangell.loutres.me/internal/testutil/freeport"
 )
 
 // counts adds up what Envoy reports of one service.
@@ -72,7 +74,7 @@ func (c *counts) await(t testing.TB, what string, ok func(Requests) bool, pods .
 func TestRequestsOfEachPodAreCounted(t *testing.T) {
 	t.Parallel()
 	r := runEnvoy(t)
-	release := make(chan struct{})
+	release, arrived := make(chan struct{}), make(chan struct{}, 100)
 	handle := func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/missing":
@@ -80,6 +82,7 @@ func TestRequestsOfEachPodAreCounted(t *testing.T) {
 		case "/broken":
 			w.WriteHeader(http.StatusBadGateway)
 		case "/slow":
+			arrived <- struct{}{}
 			<-release
 		}
 	}
@@ -118,7 +121,10 @@ func TestRequestsOfEachPodAreCounted(t *testing.T) {
 		return func(r Requests) bool { return *r.Open >= from && *r.Open <= to }
 	}
 	// Envoy begins to report the load of a new service after a second.
-	slow(2)
+	for range 2 { // one after the other: of two that come at once, neither is seen to be at the other's pod
+		slow(1)
+		<-arrived
+	}
 	base := r.counts.await(t, "open requests", open(2, 2), a.at, b.at)
 	ask("/", 40)
 	ask("/missing", 20)
@@ -142,7 +148,7 @@ func TestRequestsOfEachPodAreCounted(t *testing.T) {
 	r.set(s)
 	ask("/missing", 4)
 	r.counts.await(t, "answers of the service address", func(r Requests) bool { return r.Answered[4] == 4 }, woken.at)
-	s.Addr = freePort(t)
+	s.Addr = freeport.Reserve(t)
 	r.set(s)
 	// Envoy takes over the address a little later. It names the last address that it has tried.
 	r.counts.await(t, "answers of Envoy", func(r Requests) bool {

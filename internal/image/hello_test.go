@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,6 +20,8 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"wangell.loutres.me/internal/testutil/freeport"
 )
 
 // helloImage compiles the hello server once for all tests.
@@ -229,18 +232,10 @@ func extract(t *testing.T, img v1.Image, name string) string {
 	return file
 }
 
+// freePort returns a port as the programs are told it.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
+	return strconv.Itoa(int(freeport.Reserve(t).Port()))
 }
 
 // talk sends a request, closes its side, and returns the whole answer.

@@ -4,6 +4,7 @@ package lazy
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -28,6 +29,7 @@ import (
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/snapshotters"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -429,6 +431,15 @@ func TestARestartMountsTheSameAgain(t *testing.T) {
 	}
 	h.dead.Store(true)
 	s.start()
+	// It does not try for a while if its garbage collection has missed the snapshotter.
+	containerdtest.Until(t, "containerd has connected to the snapshotter again", func() bool {
+		var found bool
+		err := s.Client.SnapshotService(pluginName).Walk(t.Context(), func(context.Context, snapshots.Info) error {
+			found = true
+			return nil
+		})
+		return err == nil && found
+	})
 	dir, remove = s.mount(img, pluginName)
 	defer remove()
 	check(t, filepath.Join(dir, "wanted"), files["/wanted"])

@@ -125,6 +125,11 @@ func (w *world) askFor(at enrolment.Endpoint, node, token string) (got enrolment
 // The API server, its tokens and their reviews are real.
 func TestDaemonsEnrol(t *testing.T) {
 	var log syncbuf.Buffer
+	defer func() {
+		if t.Failed() {
+			t.Logf("the log of the operator: %s", log.String())
+		}
+	}()
 	w := newWorld(t, func(c *Config) {
 		c.DaemonAccount = Name{c.Namespace, "daemon"}
 		c.Log = slog.New(slog.NewTextHandler(&log, nil))

@@ -5,6 +5,7 @@ package operator
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -35,6 +37,7 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/monotime"
 	wangellruntime "wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/testutil/freeport"
 	"wangell.loutres.me/internal/testutil/need"
 	"wangell.loutres.me/internal/wire"
 )
@@ -177,18 +180,30 @@ func (w *world) run() (stop func()) {
 	return stop
 }
 
+// freeAddress returns an address at which an operator can listen, for the wire and for TCP. A port that is free for UDP
+// may be that of somebody's TCP connection.
+func (w *world) freeAddress() string {
+	w.t.Helper()
+	for {
+		at := freeport.Reserve(w.t)
+		conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at))
+		if err != nil && !errors.Is(err, syscall.EADDRINUSE) {
+			w.t.Fatal(err)
+		}
+		if err == nil {
+			_ = conn.Close()
+			return at.String()
+		}
+	}
+}
+
 // begin starts an operator and returns once it leads. It ends with the test, or when end is called; its error is in
 // w.ended then.
 func (w *world) begin() (end func()) {
 	w.t.Helper()
-	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		w.t.Fatal(err)
-	}
 	cfg := w.cfg
-	cfg.WireAddress = conn.LocalAddr().String()
+	cfg.WireAddress = w.freeAddress()
 	cfg.Identity = "operator/" + cfg.WireAddress
-	_ = conn.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	w.ended = done

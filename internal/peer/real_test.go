@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net"
-	"net/netip"
 	"sync"
 	"testing"
 	"time"
@@ -23,6 +21,7 @@ import (
 	"wangell.loutres.me/internal/swarm"
 	"wangell.loutres.me/internal/testutil/containerdtest"
 	"wangell.loutres.me/internal/testutil/faultyhub"
+	"wangell.loutres.me/internal/testutil/freeport"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -54,16 +53,6 @@ type node struct {
 	reports []wire.ImageReport
 }
 
-func freePort(t testing.TB) netip.AddrPort {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).AddrPort()
-}
-
 // add starts a node with a containerd that asks its mirror.
 func (f *fabric) add(name string, change ...func(*Config)) *node {
 	f.t.Helper()
@@ -77,7 +66,7 @@ func (f *fabric) addTo(c *containerdtest.Containerd, name string, change ...func
 	store, ctx := n.images.Content(context.Background())
 	key := f.master.ForNode(name)
 	cfg := Config{
-		Content: store, Dir: c.Root + "/mirror", Hosts: c.Hosts, Local: freePort(f.t), Listen: freePort(f.t),
+		Content: store, Dir: c.Root + "/mirror", Hosts: c.Hosts, Local: freeport.Reserve(f.t), Listen: freeport.Reserve(f.t),
 		Key:  func() wire.Key { return key },
 		Send: f.sender(n),
 		Images: func() []wire.ImageReport {

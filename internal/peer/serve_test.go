@@ -21,6 +21,7 @@ import (
 	"wangell.loutres.me/internal/enrolment"
 	"wangell.loutres.me/internal/image/readapi"
 	"wangell.loutres.me/internal/swarm"
+	"wangell.loutres.me/internal/testutil/freeport"
 	"wangell.loutres.me/internal/wire"
 )
 
@@ -30,7 +31,7 @@ var nodeKey = wire.Key{7}
 func idle(t *testing.T, rate int64) (m *Mirror, k blobindex.Key, first []byte) {
 	t.Helper()
 	m, err := New(Config{
-		Dir: t.TempDir(), Hosts: t.TempDir(), Local: freePort(t), Listen: freePort(t), Rate: rate,
+		Dir: t.TempDir(), Hosts: t.TempDir(), Local: freeport.Reserve(t), Listen: freeport.Reserve(t), Rate: rate,
 		Key: func() wire.Key { return nodeKey }, Send: func(wire.Message) {},
 		Images: func() []wire.ImageReport { return nil },
 	})
@@ -63,7 +64,7 @@ func idle(t *testing.T, rate int64) (m *Mirror, k blobindex.Key, first []byte) {
 // A peer gets what it has a grant for, of what is there, and nothing else.
 func TestAPeerNeedsAGrantForEachBlob(t *testing.T) {
 	m, k, first := idle(t, 0)
-	client, err := New(Config{Dir: t.TempDir(), Local: freePort(t), Listen: freePort(t)})
+	client, err := New(Config{Dir: t.TempDir(), Local: freeport.Reserve(t), Listen: freeport.Reserve(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +165,7 @@ func TestTheRateIsLimited(t *testing.T) {
 }
 
 func TestSettingsOfOthersStay(t *testing.T) {
-	dir, mirror := t.TempDir(), freePort(t)
+	dir, mirror := t.TempDir(), freeport.Reserve(t)
 	file := filepath.Join(dir, hostsFile)
 	for range 2 { // the second time over its own
 		if err := InstallHosts(dir, mirror); err != nil {

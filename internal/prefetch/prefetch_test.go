@@ -97,7 +97,7 @@ func (n *node) state(ref string) wire.ImageReport {
 
 func (n *node) until(what string, is func() bool) {
 	n.t.Helper()
-	for end := time.Now().Add(30 * time.Second); !is(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !is(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			n.t.Fatalf("timeout: %s; %d reports, %d pulls", what, len(n.reports), len(n.rt.Images.Pulls()))
 		}
@@ -259,14 +259,18 @@ func TestImagesThatAreNotWantedAreLetGo(t *testing.T) {
 	n.keeper.Want(want("a:v1", "foreign:v1"))
 	n.present("a:v1")
 	n.present("foreign:v1")
-	cancelled := make(chan struct{})
+	begun, cancelled := make(chan struct{}), make(chan struct{})
 	n.rt.Images.OnPull(func(ctx context.Context, _ string) error {
+		close(begun)
 		<-ctx.Done()
 		close(cancelled)
 		return ctx.Err()
 	})
 	n.keeper.Want(want("a:v1", "slow:v1"))
-	n.until("slow is being pulled", func() bool { return n.state("slow:v1").State == wire.ImagePulling })
+	<-begun // the keeper says that it pulls before the runtime is asked
+	if r := n.state("slow:v1"); r.State != wire.ImagePulling {
+		t.Errorf("while it is pulled: %+v", r)
+	}
 	n.keeper.Want(want())
 	<-cancelled
 	n.until("the pin is gone", func() bool { return !n.pinned("a:v1") })
