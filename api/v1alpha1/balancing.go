@@ -9,13 +9,16 @@ const DefaultClientIdleTimeout = 3600
 
 // BalancesRequests reports whether each request, and not each connection, gets a pod.
 func (s *WangellServiceSpec) BalancesRequests() bool {
-	return s.Balancing != nil && s.Balancing.Level == LevelRequest
+	return s.Balancing != nil && s.Balancing.Level == LevelRequest || s.SplitsTraffic()
 }
 
 // ValidateWithoutEnvoy returns what in s cannot work on a cluster whose nodes do not run Envoy.
 func ValidateWithoutEnvoy(s *WangellService) ValidationErrors {
 	var errs ValidationErrors
-	if s.Spec.BalancesRequests() {
+	if s.Spec.SplitsTraffic() {
+		errs.add(specPath.Child("traffic"), "leave it out, or install the chart with requests.enabled=true",
+			"needs Envoy on the nodes, which is off in this cluster")
+	} else if s.Spec.BalancesRequests() {
 		errs.add(specPath.Child("balancing", "level"), "write level: Connection, or install the chart with "+
 			"requests.enabled=true", "Request needs Envoy on the nodes, which is off in this cluster")
 	}

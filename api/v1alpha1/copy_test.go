@@ -119,7 +119,7 @@ func TestHashCoversFieldsThatNeedANewPod(t *testing.T) {
 		"Retries": false, "DrainTimeout": false, "LoadBalancerClass": false, "WakeProof": false,
 		"UpdateStrategy": false, "Init": true, "StopSignal": true, "ReadyWhen": false, "ReadinessProbe": true,
 		"StartupProbe": true, "AllowFrom": false, "ImagePull": false, "Sleep": false, "Containers": true,
-		"InitContainers": true, "EnvFrom": true, "Layer": true, "Config": true,
+		"InitContainers": true, "EnvFrom": true, "Layer": true, "Config": true, "Traffic": false, "Sticky": false,
 	}
 	base := service(t, "{targetPort: 8080}").Spec
 	spec := reflect.TypeFor[v1alpha1.WangellServiceSpec]()

@@ -76,6 +76,7 @@ var ranges = map[string]Range{
 	"spec.balancing.clientIdleTimeout":        {1, 86400, DefaultClientIdleTimeout},
 	"spec.balancing.maxRequestsPerPod":        {1, 10000, 100},
 	"spec.balancing.warmup":                   {1, 3600, 30},
+	"spec.sticky.maxAge":                      {1, 31536000, 86400},
 	"spec.sleep.prepared":                     {0, 16, 1},
 	"spec.imagePull.nodes":                    {1, 1000, DefaultPullNodes},
 	"spec.readinessProbe.initialDelaySeconds": {0, 3600, 0},
@@ -129,6 +130,12 @@ func Default(s *WangellService) {
 	setDefault(&spec.SessionAffinity, corev1.ServiceAffinityNone)
 	setDefault(&spec.WakeProof, WakeProofAuto)
 	setDefault(&spec.ReadyWhen, ReadyWhenListens)
+	if spec.SplitsTraffic() {
+		if spec.Balancing == nil {
+			spec.Balancing = &Balancing{}
+		}
+		setDefault(&spec.Balancing.Level, LevelRequest)
+	}
 	if b := spec.Balancing; b != nil {
 		setDefault(&b.LocalityPreference, LocalityNone)
 		setDefault(&b.Level, LevelConnection)

@@ -33,6 +33,7 @@ var supported = map[reflect.Type][]string{
 		"maxParked", "maxParkedPerSource", "minReplicas", "maxReplicas", "scaling", "sessionAffinity", "balancing",
 		"retries", "drainTimeout", "wakeProof", "updateStrategy", "init", "stopSignal", "readyWhen",
 		"readinessProbe", "startupProbe", "allowFrom", "imagePull", "sleep", "containers", "initContainers",
+		"traffic", "sticky",
 	},
 	reflect.TypeFor[ImagePull]():            {"policy", "when", "mode"},
 	reflect.TypeFor[WangellServiceStatus](): {"latestRequest", "loadBalancerIP", "replicas", "state", "message"},

@@ -79,7 +79,7 @@ type WangellServiceList struct {
 
 // WangellServiceSpec is the desired state of a service. Fields are named as in a Kubernetes container or pod.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.image) || has(self.template)",message="missing: write which image to run, for example image: registry.example.com/app:v1, or a whole pod as template"
+// +kubebuilder:validation:XValidation:rule="has(self.image) || has(self.template) || has(self.traffic)",message="missing: write which image to run, for example image: registry.example.com/app:v1, or a whole pod as template"
 // +kubebuilder:validation:XValidation:rule="!(has(self.image) && has(self.template))",message="image and template cannot both be set: write image in template.spec.containers, or leave template out"
 // +kubebuilder:validation:XValidation:rule="!has(self.template) || !(has(self.command) || has(self.args) || has(self.workingDir) || has(self.env) || has(self.envFrom) || has(self.layer) || has(self.resources) || has(self.volumes) || has(self.volumeMounts) || has(self.securityContext) || has(self.imagePullPolicy) || has(self.init) || has(self.stopSignal) || has(self.serviceAccountName) || has(self.automountServiceAccountToken) || has(self.enableServiceLinks) || has(self.readinessProbe) || has(self.startupProbe) || has(self.containers) || has(self.initContainers))",message="command, args, workingDir, env, envFrom, layer, resources, volumes, volumeMounts, securityContext, readinessProbe, startupProbe, containers, initContainers, imagePullPolicy, init, stopSignal, serviceAccountName, automountServiceAccountToken and enableServiceLinks cannot be set beside template: write them in template.spec, or leave template out"
 // +kubebuilder:validation:XValidation:rule="!has(self.imagePull) || !has(self.imagePull.policy) || !has(self.imagePullPolicy) || self.imagePull.policy == self.imagePullPolicy",message="imagePull.policy and imagePullPolicy differ: write one of the two"
@@ -90,8 +90,12 @@ type WangellServiceList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.maxReplicas) || !has(self.minReplicas) || self.maxReplicas >= self.minReplicas",message="maxReplicas is less than minReplicas: raise maxReplicas or lower minReplicas"
 // +kubebuilder:validation:XValidation:rule="has(self.maxReplicas) || !has(self.minReplicas) || self.minReplicas <= 1 || has(self.scaling)",message="minReplicas is more than maxReplicas, which is 1 if neither maxReplicas nor scaling is set: write maxReplicas as well"
 // +kubebuilder:validation:XValidation:rule="!has(self.scaling) || !has(self.scaling.metric) || !(self.scaling.metric in ['requests', 'concurrency']) || has(self.balancing) && has(self.balancing.level) && self.balancing.level == 'Request' && !(has(self.balancing.protocol) && self.balancing.protocol == 'TCP')",message="scaling by requests or concurrency needs requests to be counted: write balancing: {level: Request}, with a protocol other than TCP, or metric: connections"
+// +kubebuilder:validation:XValidation:rule="!has(self.traffic) || !(has(self.image) || has(self.template) || has(self.command) || has(self.args) || has(self.workingDir) || has(self.env) || has(self.envFrom) || has(self.layer) || has(self.resources) || has(self.volumes) || has(self.volumeMounts) || has(self.securityContext) || has(self.init) || has(self.stopSignal) || has(self.containers) || has(self.initContainers) || has(self.readinessProbe) || has(self.startupProbe) || has(self.imagePull) || has(self.sleep) || has(self.scaling) || has(self.minReplicas) || has(self.maxReplicas) || has(self.updateStrategy) || has(self.serviceAccountName) || has(self.automountServiceAccountToken) || has(self.enableServiceLinks))",message="image, template and the other fields that describe pods cannot be set beside traffic, because the service has no pods of its own: write them in the manifests of the revisions, or leave traffic out"
+// +kubebuilder:validation:XValidation:rule="!has(self.traffic) || self.traffic.map(t, has(t.percent) ? t.percent : 0).sum() == 100",message="the percentages of traffic must add up to 100: change them"
+// +kubebuilder:validation:XValidation:rule="!has(self.traffic) || !has(self.balancing) || !has(self.balancing.level) || self.balancing.level == 'Request'",message="traffic needs balancing.level: Request: write it, or leave balancing out"
+// +kubebuilder:validation:XValidation:rule="!has(self.sticky) || has(self.traffic)",message="sticky needs traffic: leave it out, or write traffic"
 type WangellServiceSpec struct {
-	// Image is the container image, as a registry reference. Required unless template is set.
+	// Image is the container image, as a registry reference. Required unless template or traffic is set.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
@@ -243,6 +247,18 @@ type WangellServiceSpec struct {
 	// Balancing refines the choice of a pod.
 	// +optional
 	Balancing *Balancing `json:"balancing,omitempty"`
+	// Traffic splits the requests of the service among other services of its namespace, its revisions, of which each
+	// wakes, scales and sleeps on its own. The service itself has no pods then, and its balancing.level is Request.
+	// +optional
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=map
+	// +listMapKey=revision
+	Traffic []Revision `json:"traffic,omitempty"`
+	// Sticky keeps a client on one revision while the percentages of traffic do not change. Default: each request is on
+	// its own.
+	// +optional
+	Sticky *Sticky `json:"sticky,omitempty"`
 	// Retries is the number of other pods tried for a connection request after one that refused it or did not answer,
 	// 0-8. Default: 2.
 	// +optional

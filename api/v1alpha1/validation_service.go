@@ -61,9 +61,11 @@ func ValidateCluster(s *WangellService) ValidationErrors {
 		errs.add(specPath.Child("sleep", "prepared"), "remove it", "is not available on Kubernetes: only on one machine")
 	}
 	errs.persistentOnCluster(spec.Volumes)
-	if spec.Template != nil {
+	switch {
+	case spec.SplitsTraffic():
+	case spec.Template != nil:
 		errs.template(spec)
-	} else {
+	default:
 		errs.image(spec.Image)
 		errs.containers(s.Name, spec, true)
 	}
@@ -73,7 +75,7 @@ func ValidateCluster(s *WangellService) ValidationErrors {
 func (e *ValidationErrors) spec(s *WangellServiceSpec) {
 	e.clusterOnly(s)
 	e.freezing(s)
-	if s.Template == nil {
+	if s.Template == nil && !s.SplitsTraffic() {
 		e.image(s.Image)
 	}
 	e.common(s)
@@ -116,6 +118,7 @@ func (e *ValidationErrors) common(s *WangellServiceSpec) {
 		string(WakeProofAuto), string(WakeProofAlways), string(WakeProofNever))
 	e.allowFrom(s.AllowFrom)
 	e.balancing(s)
+	e.traffic(s)
 	e.oneOf(specPath.Child("updateStrategy"), string(s.UpdateStrategy), string(UpdateRecreate), string(UpdateRolling))
 	if most := mostPods(s); s.UpdateStrategy == UpdateRecreate && most > 1 {
 		fix := "maxReplicas: 1"

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/buildinfo"
 	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/clusterapi"
@@ -49,7 +50,8 @@ func newRoot() *cobra.Command {
 
 The leading controller answers, through the API server, with your own rights: you see the
 services of the namespaces in which you may list wangellservices. To put one to sleep you need
-the right to patch wangellservices/scale, for logs that to get pods/log.`,
+the right to patch wangellservices/scale, for logs that to get pods/log, for rollouts those
+to get and patch wangellservices.`,
 		Example: `  kubectl wangell ps -A
   kubectl wangell top -n team
   kubectl wangell why hello
@@ -69,7 +71,7 @@ the right to patch wangellservices/scale, for logs that to get pods/log.`,
 	root.SetHelpCommandGroupID(groupCluster)
 	root.SetCompletionCommandGroupID(groupCluster)
 	c.register(root)
-	place := &commands.Place{Connect: c.connect, Log: logger, Cluster: true, All: &c.all}
+	place := &commands.Place{Connect: c.connect, Log: logger, Move: c.move, Cluster: true, All: &c.all}
 	root.AddCommand(place.Commands()...)
 	root.AddCommand(newDoctor(c))
 	cli.MarkUsageErrors(root)
@@ -148,6 +150,17 @@ func (c *cluster) connect(_ *cobra.Command, names ...string) (*localapi.Client, 
 	full, scope := qualify(names, namespace, c.all)
 	client, err := clusterapi.NewClient(r, of, scope)
 	return client, full, err
+}
+
+// move is commands.Place's Move: it writes to the API server.
+func (c *cluster) move(cmd *cobra.Command, _ *localapi.Client, name string,
+	change func([]v1alpha1.Revision) ([]v1alpha1.Revision, error)) (from, to []v1alpha1.Revision, err error) {
+	r, _, err := c.config()
+	if err != nil {
+		return nil, nil, err
+	}
+	namespace, bare, _ := strings.Cut(name, "/")
+	return clusterapi.MoveTraffic(cmd.Context(), r, namespace, bare, change)
 }
 
 // qualify returns the full names of services, and the namespace of all of them; empty if there are several.

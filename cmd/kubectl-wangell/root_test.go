@@ -40,7 +40,8 @@ func TestEveryCommandIsDocumentedForKubectl(t *testing.T) {
 		names = append(names, cmd.Name())
 	}
 	slices.Sort(names)
-	if want := []string{"dashboard", "doctor", "logs", "ps", "sleep", "top", "wakes", "why"}; !slices.Equal(names, want) {
+	want := []string{"dashboard", "doctor", "logs", "ps", "rollout", "sleep", "top", "wakes", "why"}
+	if !slices.Equal(names, want) {
 		t.Errorf("commands %v, want %v", names, want)
 	}
 }

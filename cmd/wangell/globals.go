@@ -80,6 +80,7 @@ func (g *globals) place() *commands.Place {
 		Connect: func(_ *cobra.Command, names ...string) (*localapi.Client, []string, error) {
 			return g.client(), names, nil
 		},
-		Log: func(cmd *cobra.Command) (*slog.Logger, error) { return g.logger(cmd, os.Stderr) },
+		Move: commands.MoveHere,
+		Log:  func(cmd *cobra.Command) (*slog.Logger, error) { return g.logger(cmd, os.Stderr) },
 	}
 }

@@ -28,6 +28,8 @@ type Place struct {
 	Connect func(cmd *cobra.Command, names ...string) (*localapi.Client, []string, error)
 	// Log returns the log on standard error.
 	Log func(cmd *cobra.Command) (*slog.Logger, error)
+	// Move writes the traffic of services.
+	Move Move
 	// Cluster is set on a cluster, where the commands are those of kubectl.
 	Cluster bool
 	// All is the flag -A of commands about several services; nil if there is none.
@@ -37,14 +39,22 @@ type Place struct {
 // Commands returns the commands.
 func (p *Place) Commands() []*cobra.Command {
 	all := []*cobra.Command{
-		p.newSleep(), p.newPs(), p.newTop(), p.newWakes(), p.newWhy(), p.newLogs(), p.newDashboard(),
+		p.newSleep(), p.newRollout(), p.newPs(), p.newTop(), p.newWakes(), p.newWhy(), p.newLogs(), p.newDashboard(),
 	}
 	if p.Cluster {
 		for _, c := range all {
-			c.Short, c.Long, c.Example = ofCluster(c.Short), ofCluster(c.Long), ofCluster(c.Example)
+			rewrite(c)
 		}
 	}
 	return all
+}
+
+// rewrite makes the help of a command, and of those below it, that of a cluster.
+func rewrite(c *cobra.Command) {
+	c.Short, c.Long, c.Example = ofCluster(c.Short), ofCluster(c.Long), ofCluster(c.Example)
+	for _, below := range c.Commands() {
+		rewrite(below)
+	}
 }
 
 // ofCluster rewrites a text about one machine.

@@ -86,6 +86,9 @@ func (a *answers) rate(now monotime.Time) (sum float64) {
 	return sum
 }
 
+// failed is the number of requests that got no answer, or one of a server's error.
+func (a *answers) failed() uint64 { return a.sum.Answered[0] + a.sum.Answered[5] }
+
 // forgetOpen forgets the open requests through a node that has left.
 func (a *answers) forgetOpen(node string) {
 	if r, ok := a.nodes[node]; ok {
@@ -106,20 +109,24 @@ func (s *service) forgetOpen(node string) {
 func (r *receiver) answers(from wire.Peer, at monotime.Time, a wire.PodAnswers) {
 	if a.PodID != 0 {
 		if p := r.find(a.Service, a.PodID); p != nil {
+			failed := p.answers.failed()
 			started, _ := p.answers.add(from.Node, at, a)
 			p.service.traffic.Requests += started
+			p.service.traffic.FailedRequests += p.answers.failed() - failed
 		}
 		return
 	}
 	if s := r.engine.table.byAddr[a.Service]; s != nil {
+		failed := s.answers.failed()
 		_, answered := s.answers.add(from.Node, at, a)
 		s.traffic.Requests += answered
+		s.traffic.FailedRequests += s.answers.failed() - failed
 	}
 }
 
 // answersByPod returns the requests of the service if they are balanced.
 func (s *service) answersByPod() (list []podAnswers) {
-	if !s.spec.Spec.BalancesRequests() {
+	if !s.spec.Spec.BalancesRequests() || s.splits() {
 		return nil
 	}
 	list = append(list, podAnswers{open: s.answers.open(), ended: s.answers.sum.Answered})

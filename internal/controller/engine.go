@@ -52,7 +52,7 @@ func (e *engine) step(s *service, ev lifecycle.Event) {
 		e.do(s, a)
 	}
 	if after := s.machine.State(); after != before {
-		s.sleep.is(after == lifecycle.Cold, monotime.Now(), requestsOf(&s.spec.Spec))
+		s.sleep.is(s.asleep(), monotime.Now(), requestsOf(&s.spec.Spec))
 		if after == lifecycle.Cold {
 			e.keepHistory(s)
 		}
@@ -119,6 +119,9 @@ func (e *engine) add(w *wanted) (s *service, taken bool) {
 	s.foresight.unsure = w.history != ""
 	s.machine = lifecycle.New(s.lifecycle(e.cluster != nil), e.newGeneration())
 	s.sleep, s.pressures = newSleep(monotime.Now()), e.pressures
+	if w.splits() {
+		s.sleep.is(false, monotime.Now(), requestsOf(&w.spec.Spec))
+	}
 	s.spent.since = monotime.Now()
 	s.resolved.set(&w.spec.Spec, w.digests)
 	taken = e.evict(w.addr)

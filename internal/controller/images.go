@@ -48,7 +48,7 @@ func newPreparer(ctx context.Context, rt runtime.Runtime, events *hub, limit int
 
 // add prepares a service, unless that is left to its wakes.
 func (p *preparer) add(w *wanted) {
-	if w.spec.Spec.PullsOnCreate() {
+	if w.spec.Spec.PullsOnCreate() && !w.splits() {
 		p.enqueue(job{w.key, w})
 	}
 }

@@ -28,6 +28,7 @@ const (
 	reasonPulling = "Pulling"
 	reasonWaiting = "Waiting"
 	reasonOnWake  = "OnWake"
+	reasonNoPods  = "NoPods"
 	reasonNoNode  = "NoNode"
 	reasonTooMany = "TooManyImages"
 	reasonInvalid = "InvalidReference"
@@ -62,6 +63,8 @@ func (s ImageStatus) problem() string {
 // unplanned returns the status of a service whose images are not pulled ahead of need; planned is true for all others.
 func unplanned(spec *v1alpha1.WangellServiceSpec) (st ImageStatus, planned bool) {
 	switch {
+	case spec.SplitsTraffic():
+		return ImageStatus{imagesUnknown, reasonNoPods, "traffic goes to other services, which have the images"}, false
 	case !spec.PullsOnCreate():
 		return ImageStatus{imagesUnknown, reasonOnWake, "imagePull.when is Wake: the first wake on a node pulls its images"},
 			false

@@ -142,6 +142,7 @@ func (r *receiver) wake(from wire.Peer, m *wire.Wake) {
 	case !e.synced || e.loop.retired:
 	case s == nil:
 		e.daemons.send(from.ID, &wire.Refuse{Service: m.Service, Reason: "there is no such service"})
+	case s.splits(): // the daemon had another version of it, and waits for Envoy now
 	default:
 		s.lastPacket = max(s.lastPacket, m.SYNSeen)
 		if s.askers == nil {

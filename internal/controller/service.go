@@ -93,7 +93,7 @@ func (s *service) status() Status {
 	}
 	w := &st.Service.Status
 	*w = v1alpha1.WangellServiceStatus{
-		LoadBalancerIP: s.addr.Addr().String(), State: s.machine.State().String(), Message: s.message(),
+		LoadBalancerIP: s.addr.Addr().String(), State: s.stateOf().String(), Message: s.message(),
 		Replicas: int32(s.replicas()), ImageDigests: s.resolved.list,
 		UseHistory: s.foresight.saved,
 	}

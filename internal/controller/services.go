@@ -137,6 +137,9 @@ func (c *Controller) Sleep(ctx context.Context, key runtime.Key) error {
 			err = fmt.Errorf("service %s: %w", key, runtime.ErrNotFound)
 			return
 		}
+		if err = s.hasPods(); err != nil {
+			return
+		}
 		w = s.awaitPods()
 		c.engine.dismiss(s)
 		c.engine.step(s, lifecycle.SleepAsked{})
@@ -161,7 +164,7 @@ func (c *Controller) Sleep(ctx context.Context, key runtime.Key) error {
 	}
 }
 
-// living returns a service that can be acted on. It belongs to the loop.
+// living returns a service whose pods can be acted on. It belongs to the loop.
 func (e *engine) living(key runtime.Key) (*service, error) {
 	s := e.table.services[key]
 	switch {
@@ -172,5 +175,5 @@ func (e *engine) living(key runtime.Key) (*service, error) {
 	case s.machine.Deleted():
 		return nil, fmt.Errorf("service %s: the previous one of this name is still being removed", key)
 	}
-	return s, nil
+	return s, s.hasPods()
 }

@@ -26,6 +26,9 @@ type Traffic struct {
 	// unless requests are balanced.
 	Requests     uint64 `json:"requests,omitempty"`
 	OpenRequests uint32 `json:"openRequests,omitempty"`
+	// FailedRequests is the number of requests that got no answer, or one with a status code of 500 or more. That of a
+	// single pod is 0.
+	FailedRequests uint64 `json:"failedRequests,omitempty"`
 	// RequestsPerSecond is the number of requests started in the last second or two.
 	RequestsPerSecond float64 `json:"requestsPerSecond,omitempty"`
 }

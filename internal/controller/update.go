@@ -89,9 +89,12 @@ func (u *updater) change(w *wanted) {
 		return
 	}
 	u.upserts = append(u.upserts, w.entry())
-	s.sleep.is(s.machine.State() == lifecycle.Cold, monotime.Now(), requestsOf(&s.spec.Spec))
+	s.sleep.is(s.asleep(), monotime.Now(), requestsOf(&s.spec.Spec))
 	old := s.wanted
 	s.wanted = w
+	if w.splits() != old.splits() {
+		s.sleep.is(s.asleep(), monotime.Now(), requestsOf(&s.spec.Spec))
+	}
 	s.imageErr, s.pull = "", nil
 	s.resolved.set(&w.spec.Spec, s.resolved.list)
 	e.keepHistory(s)
@@ -102,7 +105,13 @@ func (u *updater) change(w *wanted) {
 		e.table.byAddr[w.addr] = s
 	}
 	u.after = append(u.after, func() {
-		e.step(s, lifecycle.SpecChanged{Spec: s.lifecycle(e.cluster != nil), Restart: old.hash != w.hash})
+		e.step(s, lifecycle.SpecChanged{
+			Spec: s.lifecycle(e.cluster != nil), Restart: old.hash != w.hash && !w.splits(),
+		})
+		if w.splits() && !old.splits() {
+			e.dismiss(s)
+			e.step(s, lifecycle.SleepAsked{})
+		}
 		if old.addr != w.addr {
 			s.machine.SkipGenerations(e.newGeneration())
 			e.step(s, lifecycle.Rejoined{})

@@ -119,6 +119,7 @@ func (w *wanted) entry() wire.Service {
 	if s.BalancesRequests() {
 		e.Flags |= wire.FlagRequests
 		e.Requests = balancingOf(s.Balancing)
+		e.Requests.Traffic = trafficOf(w.spec)
 	}
 	return e
 }

@@ -16,9 +16,9 @@ import (
 
 // content is what Envoys are to have. Only what changes is made anew.
 type content struct {
-	clusters, pods *cache.LinearCache
-	ready          chan struct{} // closed by the first set
-	once           sync.Once
+	clusters, pods, routes *cache.LinearCache
+	ready                  chan struct{} // closed by the first set
+	once                   sync.Once
 
 	mu       sync.Mutex
 	services map[string]Service
@@ -36,7 +36,8 @@ type proxyListeners struct {
 func newContent() content {
 	return content{
 		clusters: cache.NewLinearCache(resource.ClusterType), pods: cache.NewLinearCache(resource.EndpointType),
-		ready: make(chan struct{}), services: map[string]Service{}, proxies: map[netip.Addr]*proxyListeners{},
+		routes: cache.NewLinearCache(resource.RouteType),
+		ready:  make(chan struct{}), services: map[string]Service{}, proxies: map[netip.Addr]*proxyListeners{},
 		retired: map[netip.Addr]bool{},
 	}
 }
@@ -105,27 +106,43 @@ func (c *content) set(services []Service, a *acks) error {
 	defer c.mu.Unlock()
 	next := make(map[string]Service, len(services))
 	type resources = map[string]types.Resource
-	clusterPut, podPut := resources{}, resources{}
-	var clusterDel, podDel, listenerPut, listenerDel []string
+	clusterPut, podPut, routePut := resources{}, resources{}, resources{}
+	var clusterDel, podDel, routeDel, listenerPut, listenerDel []string
 	for _, s := range services {
 		s.Pods = slices.SortedFunc(slices.Values(s.Pods), netip.AddrPort.Compare)
+		s.Traffic.Revisions = slices.Clone(s.Traffic.Revisions)
 		next[s.Name] = s
 		old, known := c.services[s.Name]
-		if !known || !old.samePods(s) {
+		known = known && old.Traffic.Empty() == s.Traffic.Empty()
+		split := !s.Traffic.Empty()
+		if !split && (!known || !old.samePods(s)) {
 			podPut[podsOf(s.Name)] = assignment(podsOf(s.Name), s.Pods)
 		}
 		if known && old.sameButPods(s) {
 			continue
 		}
-		for _, cl := range clusters(&s) {
-			clusterPut[cl.Name] = cl
+		if split {
+			routePut[s.Name] = routes(&s)
+		} else {
+			for _, cl := range clusters(&s) {
+				clusterPut[cl.Name] = cl
+			}
 		}
-		listenerPut = append(listenerPut, s.Name)
+		if !known || !old.sameListener(s) {
+			listenerPut = append(listenerPut, s.Name)
+		}
 	}
-	for name := range c.services {
-		if _, still := next[name]; !still {
-			clusterDel = append(clusterDel, name, podsOf(name), wakeOf(name))
-			podDel, listenerDel = append(podDel, podsOf(name)), append(listenerDel, name)
+	for name, old := range c.services {
+		now, still := next[name]
+		if !still {
+			listenerDel = append(listenerDel, name)
+		}
+		switch {
+		case still && now.Traffic.Empty() == old.Traffic.Empty():
+		case old.Traffic.Empty():
+			clusterDel, podDel = append(clusterDel, name, podsOf(name), wakeOf(name)), append(podDel, podsOf(name))
+		default:
+			routeDel = append(routeDel, name)
 		}
 	}
 	c.services = next
@@ -135,11 +152,11 @@ func (c *content) set(services []Service, a *acks) error {
 	if len(podPut) > 0 { // what is removed, Envoy no longer asks for
 		a.expect(c.version)
 	}
-	// Listeners come last and go first, since they need clusters.
+	// Listeners come last and go first, since they need clusters and routes.
 	err := errors.Join(
 		c.changeListeners(nil, listenerDel),
-		change(c.pods, podPut, podDel), change(c.clusters, clusterPut, clusterDel),
-		c.changeListeners(listenerPut, nil),
+		change(c.pods, podPut, podDel), change(c.clusters, clusterPut, clusterDel), change(c.routes, routePut, nil),
+		c.changeListeners(listenerPut, nil), change(c.routes, nil, routeDel),
 	)
 	if err != nil {
 		return fmt.Errorf("configuring Envoy: %w", err)

@@ -65,10 +65,11 @@ func listenerOf(s *Service, at netip.Addr) *listener.Listener {
 
 // tcpFilters give each connection a pod.
 func tcpFilters(s *Service) []*listener.Filter {
-	return []*listener.Filter{filter("envoy.filters.network.tcp_proxy", &tcp.TcpProxy{
-		StatPrefix: s.Name, ClusterSpecifier: &tcp.TcpProxy_Cluster{Cluster: s.Name},
-		IdleTimeout: durationpb.New(s.Silence), MaxConnectAttempts: wrapperspb.UInt32(connectAttempts),
-	})}
+	p := &tcp.TcpProxy{
+		StatPrefix: s.Name, IdleTimeout: durationpb.New(s.Silence), MaxConnectAttempts: wrapperspb.UInt32(connectAttempts),
+	}
+	tcpDestination(s, p)
+	return []*listener.Filter{filter("envoy.filters.network.tcp_proxy", p)}
 }
 
 // httpFilters give each request a pod. Beside X-Forwarded-For and Forwarded, requests and answers pass as they are.
@@ -84,7 +85,6 @@ func httpFilters(s *Service) []*listener.Filter {
 	http2.MaxConcurrentStreams = wrapperspb.UInt32(maxStreams)
 	m := &hcm.HttpConnectionManager{
 		StatPrefix: s.Name, CodecType: codec,
-		RouteSpecifier: &hcm.HttpConnectionManager_RouteConfig{RouteConfig: routes(s)},
 		HttpFilters: []*hcm.HttpFilter{{
 			Name: "envoy.filters.http.router", ConfigType: &hcm.HttpFilter_TypedConfig{
 				TypedConfig: pack(&router.Router{SuppressEnvoyHeaders: true}),
@@ -104,6 +104,7 @@ func httpFilters(s *Service) []*listener.Filter {
 		ServerHeaderTransformation: hcm.HttpConnectionManager_PASS_THROUGH,
 		AccessLog:                  countAnswers(s),
 	}
+	setRoutes(s, m)
 	for _, u := range upgrades {
 		m.UpgradeConfigs = append(m.UpgradeConfigs, &hcm.HttpConnectionManager_UpgradeConfig{UpgradeType: u})
 	}

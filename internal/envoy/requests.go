@@ -67,6 +67,15 @@ func reportRequests(b *bootstrap.Bootstrap) {
 	}}
 }
 
+// answeredBy is the service to which answers count, as a format of Envoy's access logs: the revision that a request
+// went to, which is the name of a cluster, or else the service itself.
+func answeredBy(s *Service) string {
+	if s.Traffic.Empty() {
+		return s.Name
+	}
+	return "%UPSTREAM_CLUSTER_RAW%"
+}
+
 // countAnswers counts the requests of a service when they have ended, by pod and status code.
 func countAnswers(s *Service) []*accesslog.AccessLog {
 	return []*accesslog.AccessLog{{
@@ -77,7 +86,7 @@ func countAnswers(s *Service) []*accesslog.AccessLog {
 				},
 				Counters: []*statslog.Config_Counter{{
 					Stat: &statslog.Config_Stat{Name: "answers", Tags: []*statslog.Config_Tag{
-						{Name: serviceTag, ValueFormat: s.Name},
+						{Name: serviceTag, ValueFormat: answeredBy(s)},
 						{Name: podTag, ValueFormat: "%UPSTREAM_HOST%"},
 						{Name: codeTag, ValueFormat: "%RESPONSE_CODE%"},
 					}},

@@ -21,21 +21,30 @@ import (
 
 // counts adds up what Envoy reports of one service.
 type counts struct {
-	mu  sync.Mutex
-	all map[netip.AddrPort]Requests // by pod
+	mu    sync.Mutex
+	all   map[netip.AddrPort]Requests // by pod
+	ended map[string]uint64           // requests that have ended, by service
+}
+
+// answered returns how many requests of a service have ended.
+func (c *counts) answered(service string) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended[service]
 }
 
 func (c *counts) add(list []Requests) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.all == nil {
-		c.all = map[netip.AddrPort]Requests{}
+		c.all, c.ended = map[netip.AddrPort]Requests{}, map[string]uint64{}
 	}
 	for _, r := range list {
 		sum := c.all[r.Pod]
 		sum.Started += r.Started
 		for i, n := range r.Answered {
 			sum.Answered[i] += n
+			c.ended[r.Service] += n
 		}
 		if r.Open != nil {
 			sum.Open = r.Open

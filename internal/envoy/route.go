@@ -35,31 +35,11 @@ const (
 // idempotent matches the methods of requests that may be made twice (RFC 9110, section 9.2.2).
 const idempotent = "GET|HEAD|OPTIONS|TRACE|PUT|DELETE"
 
-// routes lead all requests to the service's cluster.
+// routes lead requests to the service's cluster, or to those of its revisions.
 func routes(s *Service) *route.RouteConfiguration {
-	to := func(on string, headers ...*route.HeaderMatcher) *route.Route {
-		return &route.Route{
-			Match: &route.RouteMatch{PathSpecifier: &route.RouteMatch_Prefix{Prefix: "/"}, Headers: headers},
-			Action: &route.Route_Route{Route: &route.RouteAction{
-				ClusterSpecifier: &route.RouteAction_Cluster{Cluster: s.Name}, Timeout: durationpb.New(0), RetryPolicy: retries(on),
-			}},
-		}
-	}
-	return &route.RouteConfiguration{
+	c := &route.RouteConfiguration{
 		Name: s.Name, ValidateClusters: wrapperspb.Bool(false), // clusters and listeners come in any order
-		VirtualHosts: []*route.VirtualHost{{
-			Name: s.Name, Domains: []string{"*"},
-			Routes: []*route.Route{
-				to(retryReset, &route.HeaderMatcher{
-					Name: ":method",
-					HeaderMatchSpecifier: &route.HeaderMatcher_StringMatch{StringMatch: &matcher.StringMatcher{
-						MatchPattern: &matcher.StringMatcher_SafeRegex{SafeRegex: &matcher.RegexMatcher{Regex: idempotent}},
-					}},
-				}),
-				to(retryUnseen),
-				connectRoute(s),
-			},
-		}},
+		VirtualHosts: []*route.VirtualHost{{Name: s.Name, Domains: []string{"*"}}},
 		RequestHeadersToAdd: []*core.HeaderValueOption{{
 			Header: &core.HeaderValue{
 				Key: "forwarded", Value: "for=%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%;proto=http",
@@ -69,18 +49,36 @@ func routes(s *Service) *route.RouteConfiguration {
 		// Envoy's own, which say where it takes the client for.
 		RequestHeadersToRemove: []string{"x-envoy-internal", "x-envoy-external-address"},
 	}
+	for _, d := range destinations(s) {
+		c.VirtualHosts[0].Routes = append(c.VirtualHosts[0].Routes, routesTo(d)...)
+	}
+	return c
 }
 
-// connectRoute leads WebSockets over HTTP/2 (RFC 8441), which have no path to match by.
-func connectRoute(s *Service) *route.Route {
-	return &route.Route{
-		Match: &route.RouteMatch{PathSpecifier: &route.RouteMatch_ConnectMatcher_{
+// routesTo lead requests to a destination.
+func routesTo(d destination) []*route.Route {
+	to := func(m *route.RouteMatch, on string) *route.Route {
+		m.Headers = append(m.Headers, d.headers...)
+		a := &route.RouteAction{Timeout: durationpb.New(0), RetryPolicy: retries(on)}
+		d.set(a)
+		return &route.Route{Match: m, Action: &route.Route_Route{Route: a}}
+	}
+	path := func() *route.RouteMatch {
+		return &route.RouteMatch{PathSpecifier: &route.RouteMatch_Prefix{Prefix: "/"}}
+	}
+	repeatable := path()
+	repeatable.Headers = []*route.HeaderMatcher{{
+		Name: ":method",
+		HeaderMatchSpecifier: &route.HeaderMatcher_StringMatch{StringMatch: &matcher.StringMatcher{
+			MatchPattern: &matcher.StringMatcher_SafeRegex{SafeRegex: &matcher.RegexMatcher{Regex: idempotent}},
+		}},
+	}}
+	return []*route.Route{
+		to(repeatable, retryReset), to(path(), retryUnseen),
+		// WebSockets over HTTP/2 (RFC 8441) have no path to match by.
+		to(&route.RouteMatch{PathSpecifier: &route.RouteMatch_ConnectMatcher_{
 			ConnectMatcher: &route.RouteMatch_ConnectMatcher{},
-		}},
-		Action: &route.Route_Route{Route: &route.RouteAction{
-			ClusterSpecifier: &route.RouteAction_Cluster{Cluster: s.Name}, Timeout: durationpb.New(0),
-			RetryPolicy: retries(retryUnseen),
-		}},
+		}}, retryUnseen),
 	}
 }
 

@@ -131,6 +131,7 @@ func (h *stream) DeltaAggregatedResources(st deltaStream) error {
 		ClassifyDelta: func(r *cache.DeltaRequest) string { return r.GetTypeUrl() },
 		Caches: map[string]cache.Cache{
 			resource.ClusterType: s.content.clusters, resource.EndpointType: s.content.pods,
+			resource.RouteType: s.content.routes,
 		},
 	}
 	session := &session{acks: &s.acks, pods: map[string]uint64{}, connected: func(p Proxy) error {

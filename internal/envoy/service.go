@@ -46,13 +46,22 @@ type Service struct {
 	Warmup time.Duration
 	// Pods are where the pods that take new requests listen, in any order.
 	Pods []netip.AddrPort
+	// Traffic leads requests to other services instead of pods. Such a service has no Pods.
+	Traffic Traffic
 }
 
 // sameButPods reports whether two services differ in their pods at most.
-func (s Service) sameButPods(o Service) bool {
+func (s Service) sameButPods(o Service) bool { return s.sameListener(o) && s.Traffic.equal(o.Traffic) }
+
+// sameListener reports whether two services differ in their pods, and in the routes to their revisions, at most.
+func (s Service) sameListener(o Service) bool {
 	return s.Name == o.Name && s.Addr == o.Addr && s.Port == o.Port && s.Protocol == o.Protocol &&
-		s.ClientIdle == o.ClientIdle && s.Silence == o.Silence && s.MaxPerPod == o.MaxPerPod && s.Warmup == o.Warmup
+		s.ClientIdle == o.ClientIdle && s.Silence == o.Silence && s.MaxPerPod == o.MaxPerPod && s.Warmup == o.Warmup &&
+		s.Traffic.Empty() == o.Traffic.Empty() && (s.routed() || s.Traffic.equal(o.Traffic))
 }
+
+// routed reports whether a service has routes as a resource of their own, and nothing else that knows its revisions.
+func (s Service) routed() bool { return s.Protocol == HTTP1 || s.Protocol == HTTP2 }
 
 // samePods reports whether two services have the same pods. Both lists are sorted.
 func (s Service) samePods(o Service) bool { return slices.Equal(s.Pods, o.Pods) }

@@ -27,6 +27,7 @@ type Front struct {
 	ID      uint64
 	Addr    netip.AddrPort // where it listens
 	Serving bool           // it gets new connections
+	Only    bool           // it serves by ServeOnlyFront
 }
 
 // frontSlot is the bit of a front in syn_backup.tried. Of the pods, only the 32nd of a service has the same.
@@ -51,6 +52,21 @@ func (g *Gate) ServeFront(service netip.AddrPort, id uint64) error {
 	return nil
 }
 
+// ServeOnlyFront is like ServeFront for a service that has no pods of its own: the front gets all new connections, and
+// those that are parked. It returns how many were released. While such a service has no front, it is cold.
+func (g *Gate) ServeOnlyFront(service netip.AddrPort, id uint64) (int, error) {
+	released, err := g.Serve(service, id)
+	if err != nil {
+		return 0, fmt.Errorf("front: %w", err)
+	}
+	for _, f := range g.Fronts(service) {
+		if f.ID != id {
+			g.DrainFront(service, f.ID)
+		}
+	}
+	return released, nil
+}
+
 // DrainFront makes a front take no new connections: pods get them. It does nothing if there is no such front.
 func (g *Gate) DrainFront(service netip.AddrPort, id uint64) {
 	s, pod, err := g.servingIndices(service, id)
@@ -58,6 +74,7 @@ func (g *Gate) DrainFront(service netip.AddrPort, id uint64) {
 		return
 	}
 	atomic.CompareAndSwapUint32(&g.statuses.at(s).Front, pod+1, 0)
+	g.removeServing(s, pod) // if it was the only one
 	setPodState(g.pods.at(pod), gatePodStatePOD_DRAINING)
 }
 
@@ -67,9 +84,10 @@ func (g *Gate) Fronts(service netip.AddrPort) (fronts []Front) {
 	for _, id := range []uint64{FrontID, OtherFrontID} {
 		if pod, ok := g.podTable.index(service, id); ok && known {
 			p := g.pods.at(pod)
+			serving := podState(p) == gatePodStatePOD_SERVING
 			fronts = append(fronts, Front{
-				ID: id, Addr: netip.AddrPortFrom(fromAddr(p.Addr), ntohs(p.Port)),
-				Serving: atomic.LoadUint32(&g.statuses.at(s).Front) == pod+1,
+				ID: id, Addr: netip.AddrPortFrom(fromAddr(p.Addr), ntohs(p.Port)), Serving: serving,
+				Only: serving && atomic.LoadUint32(&g.statuses.at(s).Front) != pod+1,
 			})
 		}
 	}

@@ -231,6 +231,57 @@ func TestNextDaemonFindsTheFront(t *testing.T) {
 	}
 }
 
+// A service whose requests go to others has no pods: its front takes all clients, and those that have waited for it.
+func TestFrontIsTheOnlyOneToServe(t *testing.T) {
+	n := newNetwork(t, XDPAuto, 1500)
+	_, err := n.g.SetService(Service{Addr: vip, MaxParked: 100, MaxParkedPerSource: 100, Proof: ProofNever})
+	n.must(err)
+	n.podNet(3, 1500)
+	n.addFront(vip, FrontID, 2)
+	answering(n, podNS(2), podAt[2], 'f')
+	waiting := make(chan string, 1)
+	wait := func() { waiting <- answerTo(n, "client", vip) }
+	go wait()
+	n.ev.await(t, EventWake, 1)
+	for n.g.ServiceCounters(vip).ParkedNow < 1 {
+		time.Sleep(time.Millisecond)
+	}
+	if got, err := n.g.ServeOnlyFront(vip, FrontID); err != nil || got != 1 {
+		t.Errorf("released %d, %v", got, err)
+	}
+	if got := <-waiting; got != "f" {
+		t.Errorf("the client that waited got %s", got)
+	}
+	if got := n.g.Fronts(vip); !slices.Equal(got, []Front{{ID: FrontID, Addr: podAt[2], Serving: true, Only: true}}) {
+		t.Errorf("fronts %+v", got)
+	}
+	n.addFront(vip, OtherFrontID, 3)
+	answering(n, podNS(3), podAt[3], 'F')
+	_, err = n.g.ServeOnlyFront(vip, OtherFrontID)
+	n.must(err)
+	for range 5 {
+		if got := answerTo(n, "client", vip); got != "F" {
+			t.Errorf("the client got %s, and not the front that has taken over", got)
+		}
+	}
+	n.must(n.g.RemovePod(vip, FrontID))
+	if got := answerTo(n, "client", vip); got != "F" {
+		t.Errorf("the client got %s after the front before was removed", got)
+	}
+	n.g.DrainFront(vip, OtherFrontID)
+	go wait()
+	n.ev.await(t, EventWake, 2)
+	_, err = n.g.ServeOnlyFront(vip, OtherFrontID)
+	n.must(err)
+	if got := <-waiting; got != "F" {
+		t.Errorf("the client that waited got %s", got)
+	}
+	n.must(n.g.RemovePod(vip, OtherFrontID))
+	if s := n.g.ServiceState(vip); s != Cold {
+		t.Errorf("without a front the service is in state %v", s)
+	}
+}
+
 // The pods' own addresses are no service addresses. What a front exchanges with them counts all the same.
 func TestWhatAFrontExchangesWithAPodIsUseOfThePod(t *testing.T) {
 	n := frontedNetwork(t)

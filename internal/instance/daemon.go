@@ -63,7 +63,8 @@ func (d *daemon) stop() {
 // local is the controller for the local API and the metrics.
 type local struct {
 	*controller.Controller
-	daemon *daemon
+	daemon   *daemon
+	services *services
 }
 
 // Ready returns why services cannot be woken; nil if they can, or if there is no service and thus no daemon.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
@@ -38,6 +39,10 @@ type services struct {
 	history *histories
 	// volumes removes volumes with their service; nil if there are none.
 	volumes *volumes
+
+	mu       sync.Mutex // held while services are applied; guards what follows
+	rollouts *rollouts
+	given    []*v1alpha1.WangellService // as their manifests have them
 }
 
 // publication is what is made known of services.
@@ -55,7 +60,11 @@ func newServices(k keeper, log *slog.Logger, dir string, addresses netip.Prefix,
 	if err != nil {
 		return nil, err
 	}
-	return &services{keeper: k, log: log, dir: dir, book: book, publish: publish,
+	moved, err := loadRollouts(dir)
+	if err != nil {
+		return nil, err
+	}
+	return &services{keeper: k, log: log, dir: dir, book: book, publish: publish, rollouts: moved,
 		ports: hostPorts{held: map[uint16]net.Listener{}}, former: map[runtime.Key][]netip.Addr{}}, nil
 }
 
@@ -65,6 +74,23 @@ func newServices(k keeper, log *slog.Logger, dir string, addresses netip.Prefix,
 //
 // It returns once daemons are being informed; images are fetched and pods replaced afterwards.
 func (a *services) apply(ctx context.Context, list []*v1alpha1.WangellService) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	before := a.given
+	a.given = list
+	if err := a.applyGiven(ctx); err != nil {
+		a.given = before
+		return err
+	}
+	if a.rollouts.forget(list) {
+		return a.rollouts.save()
+	}
+	return nil
+}
+
+// applyGiven is apply for the services in a.given. a.mu is held.
+func (a *services) applyGiven(ctx context.Context) error {
+	list := a.rollouts.over(a.given)
 	keys := make([]runtime.Key, 0, len(list))
 	wanted := make(map[runtime.Key]bool, len(list))
 	for _, s := range list {

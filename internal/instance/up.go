@@ -373,7 +373,7 @@ func closeTraces(e *traces.Exporter, log *slog.Logger) error {
 // serveControl serves the local API.
 func (u *up) serveControl() error {
 	server, err := localapi.Serve(localapi.Config{
-		Path: u.controlSocket(), Services: local{u.controller, u.daemon}, Broken: u.broken.get, Log: u.Log,
+		Path: u.controlSocket(), Services: local{u.controller, u.daemon, u.services}, Broken: u.broken.get, Log: u.Log,
 		Dashboard: u.dashboard.Handler,
 		Versions: func(ctx context.Context) map[string]string {
 			versions := map[string]string{"wangell": buildinfo.Version}
@@ -394,7 +394,8 @@ func (u *up) serveMetrics() {
 		return
 	}
 	server := &http.Server{
-		Handler:           metricsHandler(u.controller.Collector(), u.daemonSocket(), local{u.controller, u.daemon}.Ready),
+		Handler: metricsHandler(u.controller.Collector(), u.daemonSocket(),
+			local{u.controller, u.daemon, u.services}.Ready),
 		ReadHeaderTimeout: metricsTimeout, ReadTimeout: metricsTimeout, IdleTimeout: time.Minute,
 	}
 	u.stopParts = append(u.stopParts, server.Close)

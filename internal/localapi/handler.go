@@ -103,6 +103,7 @@ func (h Handler) Routes() http.Handler {
 		}
 		answer(w, nil, err)
 	})
+	with("POST /v1/traffic", setTraffic)
 	with("POST /v1/wake", wake)
 	with("POST /v1/hold", hold)
 	with("POST /v1/restart", restart)

@@ -56,8 +56,8 @@ func TestExamplesInDocsAreValid(t *testing.T) {
 	}
 	for _, b := range blocks {
 		parts := strings.Split(b[1], "\n---\n")
-		if strings.Contains(b[1], "kind: Secret\n") {
-			parts = []string{b[1]} // its services refer to it
+		if strings.Contains(b[1], "kind: Secret\n") || strings.Contains(b[1], "\n  traffic:\n") {
+			parts = []string{b[1]} // its services refer to it, or to one another
 		}
 		for _, part := range parts {
 			if !strings.Contains(part, "kind: "+v1alpha1.Kind+"\nmetadata") {
@@ -100,6 +100,8 @@ func TestDocsDescribeEveryField(t *testing.T) {
 		"layer.":                reflect.TypeFor[v1alpha1.Layer](),
 		"volumeMounts[].":       reflect.TypeFor[corev1.VolumeMount](),
 		"containers[].":         reflect.TypeFor[v1alpha1.Container](),
+		"traffic[].":            reflect.TypeFor[v1alpha1.Revision](),
+		"sticky.":               reflect.TypeFor[v1alpha1.Sticky](),
 	}
 	for prefix, typ := range nested {
 		fields := v1alpha1.Supported(typ)
@@ -188,6 +190,12 @@ func TestDocsListWhatRestartsPods(t *testing.T) {
 		return v1alpha1.Hash(&set[0].Spec)
 	}
 	for _, name := range v1alpha1.Supported(reflect.TypeFor[v1alpha1.WangellServiceSpec]()) {
+		if name == "traffic" || name == "sticky" { // of services without pods
+			if !strings.Contains(keeps, "`"+name+"`") {
+				t.Errorf("%s: docs/manifest.md does not say that a change restarts nothing", name)
+			}
+			continue
+		}
 		value, ok := changes[name]
 		if !ok {
 			t.Errorf("%s: add a change of this field to the test", name)

@@ -69,6 +69,7 @@ func (r *Reader) Load(ctx context.Context) (Set, error) {
 		}
 		l.file(f.name, text)
 	}
+	l.revisions()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.config = l.resolve(r.config)

@@ -20,6 +20,7 @@ type front struct {
 	at      netip.AddrPort // the zero value if it is not in the gate
 	ifindex int            // of its device
 	serving bool           // the gate gives it clients
+	only    bool           // it serves as the front of a service without pods of its own
 	watch   *listenWatch   // until it listens
 }
 
@@ -34,7 +35,7 @@ func (f *front) endWatch() {
 // adoptFronts takes over the fronts that an earlier daemon has given a service.
 func (d *daemon) adoptFronts(s *service) {
 	for _, known := range d.gate.Fronts(s.addr) {
-		f := front{id: known.ID, at: known.Addr, serving: known.Serving}
+		f := front{id: known.ID, at: known.Addr, serving: known.Serving, only: known.Only}
 		s.frontPort = known.Addr.Port()
 		if !s.front.at.IsValid() {
 			s.front = f
@@ -122,7 +123,11 @@ func (d *daemon) frontListens(s *service, w *listenWatch) {
 		return
 	}
 	s.front.endWatch()
-	if err := d.gate.ServeFront(s.addr, s.front.id); err != nil {
+	serve := d.gate.ServeFront
+	if s.front.only = s.splits(); s.front.only {
+		serve = d.serveOnlyFront
+	}
+	if err := serve(s.addr, s.front.id); err != nil {
 		d.log.Error("cannot balance requests", "service", s.name, "error", err)
 		return
 	}
@@ -130,6 +135,12 @@ func (d *daemon) frontListens(s *service, w *listenWatch) {
 	if s.oldFront.at.IsValid() {
 		d.fronts.notify()
 	}
+}
+
+// serveOnlyFront gives a front of a service without pods all clients, and those that wait.
+func (d *daemon) serveOnlyFront(a netip.AddrPort, id uint64) error {
+	_, err := d.gate.ServeOnlyFront(a, id)
+	return err
 }
 
 // frontIsDeaf waits for a front that has stopped listening to listen again. s.mu is held.
@@ -142,8 +153,16 @@ func (d *daemon) frontIsDeaf(s *service, id uint64) {
 		return
 	}
 	d.drainFront(s, f)
-	d.log.Warn("Envoy does not listen any more: connections are balanced until it does", "service", s.name)
+	d.log.Warn("Envoy does not listen any more: "+s.withoutFront()+" until it does", "service", s.name)
 	d.fronts.notify()
+}
+
+// withoutFront says what becomes of the clients of a service while no Envoy is there. s.mu is held.
+func (s *service) withoutFront() string {
+	if s.splits() {
+		return "clients wait"
+	}
+	return "connections are balanced"
 }
 
 // drainFront makes a front take no new clients. s.mu is held.

@@ -316,6 +316,10 @@ func (d *daemon) describeFront(s *service, p proxy) (envoy.Service, error) {
 		ClientIdle: time.Duration(s.requests.ClientIdleSeconds) * time.Second, Silence: silence,
 		MaxPerPod: uint32(s.requests.MaxPerPod), Warmup: time.Duration(s.requests.WarmupSeconds) * time.Second,
 	}
+	if s.splits() {
+		e.Traffic = trafficOf(s.requests.Traffic)
+		return e, nil
+	}
 	for _, pod := range s.pods {
 		if pod.serving && pod.state == wire.PodServing && pod.addr.IsValid() {
 			e.Pods = append(e.Pods, pod.addr)
@@ -325,6 +329,21 @@ func (d *daemon) describeFront(s *service, p proxy) (envoy.Service, error) {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Port(), b.Port()))
 	})
 	return e, nil
+}
+
+// trafficOf returns traffic as Envoy gets it.
+func trafficOf(t wire.Traffic) (out envoy.Traffic) {
+	sticky, revisions := t.Revisions()
+	switch sticky.Kind {
+	case wire.StickyHeader:
+		out.Sticky.Header = sticky.Name
+	case wire.StickyCookie:
+		out.Sticky = envoy.Sticky{Cookie: sticky.Name, MaxAge: time.Duration(sticky.MaxAgeSeconds) * time.Second}
+	}
+	for _, r := range revisions {
+		out.Revisions = append(out.Revisions, envoy.Revision{Service: r.Service, Percent: uint32(r.Percent), Tag: r.Tag})
+	}
+	return out
 }
 
 // frontConnected makes an Envoy that has connected the front of services. It returns once Envoy may have its resources,

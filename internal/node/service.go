@@ -92,6 +92,9 @@ func (s *service) leader(p *pod) *pod {
 	return p
 }
 
+// splits reports whether requests go to other services, and the service has no pods of its own. s.mu is held.
+func (s *service) splits() bool { return s.requests != nil && !s.requests.Traffic.Empty() }
+
 // lastPacket returns when a pod was last used: see gate.PodCounters, but not before it began to serve.
 func lastPacket(p *pod, c gate.PodCounters) monotime.Time { return max(c.LastPacket, p.since) }
 

@@ -39,6 +39,7 @@ func (d *daemon) setServices(full bool, upserts []wire.Service, removals []netip
 	}
 	d.ready.Do(func() {
 		close(d.tabled)
+		d.fronts.notify() // it may have looked before that
 		if d.cfg.Ready != nil {
 			d.cfg.Ready()
 		}
@@ -91,6 +92,11 @@ func (d *daemon) setService(u wire.Service, changed map[netip.Addr]bool) error {
 	s.requests = nil
 	if u.Flags&wire.FlagRequests != 0 {
 		s.requests = &u.Requests
+	}
+	for _, f := range []*front{&s.front, &s.oldFront} {
+		if f.serving && f.only != s.splits() {
+			d.drainFront(s, f) // it is to take clients in another way
+		}
 	}
 	d.fronts.notify()
 	return nil

@@ -18,6 +18,9 @@ const (
 	longestParkedPause = time.Second
 )
 
+// frontPatience is how long clients of a service without pods of its own wait for an Envoy.
+const frontPatience = time.Minute
+
 // wake asks the controller for a pod of the service at a. seen is when its first SYN was parked.
 func (d *daemon) wake(a netip.AddrPort, seen monotime.Time) {
 	s := d.service(a)
@@ -27,9 +30,13 @@ func (d *daemon) wake(a netip.AddrPort, seen monotime.Time) {
 	s.mu.Lock()
 	s.wakes++
 	seq := s.wakes
-	kept := s.crowd.until != 0
+	kept, split := s.crowd.until != 0, s.splits()
 	a = s.addr // it may have just changed
 	s.mu.Unlock()
+	if split {
+		d.tasks.Go(func() { d.awaitFront(s, a, seq) })
+		return
+	}
 	if !kept && d.gate.ServiceState(a) == gate.Warm {
 		// A pod began to serve just as the gate found none.
 		d.tasks.Go(func() { d.releaseParked(a) })
@@ -43,6 +50,27 @@ func (d *daemon) wake(a netip.AddrPort, seen monotime.Time) {
 	}
 	d.send(&m)
 	d.tasks.Go(func() { d.reportParked(s, m) })
+}
+
+// awaitFront refuses the clients that are parked at a service without pods of its own since the wake with a number,
+// unless an Envoy takes them soon.
+func (d *daemon) awaitFront(s *service, a netip.AddrPort, seq uint64) {
+	select {
+	case <-d.ctx.Done():
+		return
+	case <-time.After(frontPatience):
+	}
+	s.mu.Lock()
+	over := s.front.serving || !s.splits() || s.addr != a || s.wakes != seq
+	name := s.name
+	s.mu.Unlock()
+	if over {
+		return
+	}
+	if n := d.gate.Refuse(a); n > 0 {
+		d.log.Error("clients refused: no Envoy runs on this node, which is to lead them to the revisions",
+			"service", name, "address", a, "clients", n)
+	}
 }
 
 // releaseParked releases what is parked at a service that is warm.

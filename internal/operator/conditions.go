@@ -76,6 +76,8 @@ func problem(out outcome, trouble kube.Trouble) string {
 		return out.addrErr.Error()
 	case out.put != nil:
 		return out.put.Error()
+	case out.revisions != "":
+		return out.revisions
 	}
 	return trouble.Reason
 }
@@ -100,6 +102,8 @@ func readyCondition(out outcome, o observed, st v1alpha1.WangellServiceStatus) m
 		return condition(name, false, "NoAddress", out.addrErr.Error())
 	case out.put != nil:
 		return condition(name, false, "Refused", out.put.Error())
+	case out.revisions != "":
+		return condition(name, false, "RevisionMissing", out.revisions)
 	case !o.known && apimeta.IsStatusConditionTrue(st.Conditions, name):
 		// The daemons still serve what the previous controller published.
 		return *apimeta.FindStatusCondition(st.Conditions, name)

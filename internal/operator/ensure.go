@@ -47,7 +47,7 @@ func (r *reconciler) ensureSpec(ctx context.Context, key runtime.Key, s *v1alpha
 	if !ours(s) && !addressOf(svc).IsValid() {
 		out.host = hostnameOf(svc)
 	}
-	if out.deploy, err = r.ensureDeployment(ctx, key, s, out.strategy.Strategy); err != nil {
+	if err := r.ensurePods(ctx, key, s, &out); err != nil {
 		return out, onlyRefused(&out, err)
 	}
 	if !out.addr.IsValid() || out.addrErr != nil {
@@ -78,6 +78,24 @@ func (r *reconciler) ensureSpec(ctx context.Context, key runtime.Key, s *v1alpha
 		r.remember(key).put = true
 	}
 	return out, nil
+}
+
+// ensurePods ensures what makes pods: the Deployment, or other services, the revisions.
+func (r *reconciler) ensurePods(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService,
+	out *outcome) (err error) {
+	if !s.Spec.SplitsTraffic() {
+		out.deploy, err = r.ensureDeployment(ctx, key, s, out.strategy.Strategy)
+		return err
+	}
+	again, err := r.ensureNoDeployment(ctx, s)
+	if err != nil {
+		return err
+	}
+	out.revisions, err = r.checkRevisions(ctx, s)
+	if again || out.revisions != "" {
+		out.retry = revisionRetry
+	}
+	return err
 }
 
 // ensureDeployment ensures the Deployment with the images that its pods are to run.

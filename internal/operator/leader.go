@@ -249,6 +249,7 @@ func (l *leader) register() error {
 		For(&v1alpha1.WangellService{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&appsv1.Deployment{}).Owns(&corev1.Service{}).Owns(&discoveryv1.EndpointSlice{}).
 		WatchesRawSource(l.changed.source())
+	l.r.again = l.changed.add
 	if err := b.Complete(l.r); err != nil {
 		return err
 	}

@@ -27,6 +27,8 @@ type outcome struct {
 	deploy  *appsv1.Deployment
 	put     error          // the controller refused the service
 	verdict netpol.Verdict // of NetworkPolicies
+	// revisions is what is wrong with the services that get the requests; empty if nothing is, or the service has pods.
+	revisions string
 	// strategy is the update strategy that applies; zero if the spec is invalid.
 	strategy v1alpha1.StrategyDecision
 	retry    time.Duration // zero: no retry

@@ -25,12 +25,17 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	err := r.client.Get(ctx, req.NamespacedName, &s)
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && s.DeletionTimestamp != nil:
+		defer r.noteTraffic(key, nil)
 		return reconcile.Result{}, r.forget(key)
 	case err != nil:
 		return reconcile.Result{}, err
 	}
 	spec := s.DeepCopy()
 	v1alpha1.Default(spec)
+	if s.Generation != r.remember(key).seen { // and not each time that its state changes
+		r.remember(key).seen = s.Generation
+		r.noteTraffic(key, spec)
+	}
 	out, err := r.ensure(ctx, key, spec)
 	if err != nil {
 		return reconcile.Result{}, err

@@ -73,12 +73,14 @@ type reconciler struct {
 	claims *claims
 	controllerAPI
 
-	mu      sync.Mutex // guards what follows
-	book    *book
-	pending map[runtime.Key]bool // services that were not reconciled since begin; nil once there are none
-	synced  chan struct{}        // closed when pending has become empty
-	known   map[runtime.Key]*memory
-	trouble map[runtime.Key]kube.Trouble
+	mu       sync.Mutex // guards what follows
+	book     *book
+	pending  map[runtime.Key]bool // services that were not reconciled since begin; nil once there are none
+	synced   chan struct{}        // closed when pending has become empty
+	known    map[runtime.Key]*memory
+	trouble  map[runtime.Key]kube.Trouble
+	traffics traffics
+	again    func(...runtime.Key) // reconciles services again; nil in tests
 }
 
 // memory is what is remembered of a service between two reconciliations.
@@ -88,13 +90,14 @@ type memory struct {
 	generation int64
 	written    time.Time // when its status was written last
 	put        bool      // it was passed to the controller
+	seen       int64     // the generation that was reconciled last
 }
 
 func newReconciler(c client.Client, live client.Reader, recorder events.EventRecorder, pools Pools) *reconciler {
 	return &reconciler{
 		client: c, live: live, recorder: recorder, now: time.Now,
 		begun: make(chan struct{}), synced: make(chan struct{}),
-		book: newBook(pools), known: map[runtime.Key]*memory{}, trouble: map[runtime.Key]kube.Trouble{},
+		book: newBook(pools), known: map[runtime.Key]*memory{}, trouble: map[runtime.Key]kube.Trouble{}, traffics: traffics{},
 	}
 }
 

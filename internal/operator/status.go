@@ -46,6 +46,9 @@ func (r *reconciler) observe(key runtime.Key) observed {
 // which time it is to be called again; zero for not at all.
 func (r *reconciler) syncReplicas(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService,
 	out outcome) (time.Duration, error) {
+	if s.Spec.SplitsTraffic() {
+		return 0, nil // it has no pods
+	}
 	if len(out.invalid) > 0 || out.refused != nil || out.put != nil || !out.addr.IsValid() {
 		return 0, nil
 	}

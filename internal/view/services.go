@@ -40,7 +40,7 @@ func Services(w io.Writer, services []controller.Status, broken []localapi.Broke
 		name := s.Service.Namespace + "/" + s.Service.Name
 		f, woken := last[name]
 		rate := none
-		if s.Service.Spec.BalancesRequests() {
+		if spec := &s.Service.Spec; spec.BalancesRequests() && !spec.SplitsTraffic() {
 			rate = fmt.Sprintf("%.1f\t", s.Traffic.RequestsPerSecond)
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%d\t%s%s\t%s\t%s\n",

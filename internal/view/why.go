@@ -11,6 +11,7 @@ import (
 	"wangell.loutres.me/internal/bytesize"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/rollout"
 	"wangell.loutres.me/internal/scale"
 )
 
@@ -18,6 +19,11 @@ import (
 // of the service, oldest first.
 func Why(s controller.Status, wakes []lifecycle.Waterfall, now time.Time) []string {
 	w := why{Status: s, now: now}
+	if s.Service.Spec.SplitsTraffic() {
+		w.say("It has no pods of its own: its requests go to its revisions, %s.", rollout.Describe(s.Service.Spec.Traffic))
+		w.say("Each of them wakes, scales and sleeps on its own: ask why of one of them.")
+		return w.sentences
+	}
 	switch s.Service.Status.State {
 	case lifecycle.Cold.String():
 		w.cold(wakes)

@@ -13,7 +13,7 @@ const (
 
 	serviceFixed = addrSize + 4 + 2 + 2 + 1 + 1 + 2 // bytes of an entry without its name
 	idleFreezes  = 1 << 31                          // bit of the idle timeout: the entry has FreezeSeconds
-	requestsSize = 1 + 4 + 2 + 2                    // bytes of Requests
+	requestsSize = 1 + 4 + 2 + 2                    // bytes of Requests without Traffic
 	maxTable     = 36_000_000                       // bytes of all entries, so that 65,535 pieces suffice
 	syncHeader   = 1 + 3*8 + 4*2                    // bytes of a SYNC without its entries
 )
@@ -40,6 +40,9 @@ func (s *Service) check() error {
 	if s.Requests.Protocol > ProtocolTCP {
 		return fmt.Errorf("service %s: unknown protocol %d", s.Addr, s.Requests.Protocol)
 	}
+	if err := s.Requests.Traffic.check(); err != nil {
+		return fmt.Errorf("service %s: %w", s.Addr, err)
+	}
 	return nil
 }
 
@@ -50,7 +53,7 @@ func (s *Service) size() int {
 		n += 2 + len(s.Sources.encoded)
 	}
 	if s.Flags&FlagRequests != 0 {
-		n += requestsSize
+		n += requestsSize + len(s.Requests.Traffic.encoded)
 	}
 	if s.FreezeSeconds > 0 {
 		n += 4
@@ -104,16 +107,25 @@ func (s *Service) decode(d *decoder) {
 }
 
 func (r *Requests) append(b []byte) []byte {
-	b = append(b, uint8(r.Protocol))
+	protocol := uint8(r.Protocol)
+	if !r.Traffic.Empty() {
+		protocol |= splitsTraffic
+	}
+	b = append(b, protocol)
 	b = binary.BigEndian.AppendUint32(b, r.ClientIdleSeconds)
 	b = binary.BigEndian.AppendUint16(b, r.MaxPerPod)
-	return binary.BigEndian.AppendUint16(b, r.WarmupSeconds)
+	b = binary.BigEndian.AppendUint16(b, r.WarmupSeconds)
+	return append(b, r.Traffic.encoded...)
 }
 
 func (r *Requests) decode(d *decoder) {
-	r.Protocol = Protocol(d.u8())
+	protocol := d.u8()
+	r.Protocol = Protocol(protocol &^ splitsTraffic)
 	r.ClientIdleSeconds = d.u32()
 	r.MaxPerPod, r.WarmupSeconds = d.u16(), d.u16()
+	if protocol&splitsTraffic != 0 {
+		r.Traffic.decode(d)
+	}
 }
 
 func (m *Moved) check() error {

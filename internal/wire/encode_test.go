@@ -4,6 +4,7 @@ package wire
 
 import (
 	"bytes"
+	"fmt"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -72,6 +73,13 @@ func samples() map[string]Message {
 				{
 					Addr: netip.MustParseAddrPort("10.46.100.10:80"), Name: "default/shop", Flags: FlagRequests,
 					Requests: Requests{Protocol: ProtocolHTTP2, ClientIdleSeconds: 3600, MaxPerPod: 100, WarmupSeconds: 30},
+				},
+				{
+					Addr: netip.MustParseAddrPort("10.46.100.11:80"), Name: "default/split", Flags: FlagRequests,
+					Requests: Requests{ClientIdleSeconds: 3600, Traffic: NewTraffic(
+						Sticky{Kind: StickyCookie, Name: "revision", MaxAgeSeconds: 86400},
+						[]Revision{{Service: "default/v1", Percent: 90}, {Service: "default/v2", Percent: 10, Tag: "canary"}},
+					)},
 				},
 			},
 			Removals: []netip.AddrPort{netip.MustParseAddrPort("10.46.100.7:6379")},
@@ -351,6 +359,16 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{
 			{Addr: service4, Flags: FlagRequests, Requests: Requests{Protocol: 4}},
 		}}, "unknown protocol 4"},
+		{&Sync{Version: 1, Pieces: 1, Upserts: []Service{
+			{Addr: service4, Requests: Requests{Traffic: split(Sticky{}, 100)}},
+		}}, "without their flag"},
+		{splits(Sticky{}), "0 revisions, 1 to 8 are possible"},
+		{splits(Sticky{}, 20, 10, 10, 10, 10, 10, 10, 10, 10), "9 revisions, 1 to 8 are possible"},
+		{splits(Sticky{}, 90, 11), "the percentages add up to 101"},
+		{splits(Sticky{Kind: 3, Name: "a"}, 100), "unknown kind of stickiness 3"},
+		{splits(Sticky{Kind: StickyHeader}, 100), `stickiness of kind 1 by ""`},
+		{splits(Sticky{Kind: StickyHeader, Name: "a", MaxAgeSeconds: 1}, 100), "without a cookie"},
+		{splits(Sticky{Kind: StickyHeader, Name: strings.Repeat("a", 129)}, 100), "stickiness: 129 bytes, at most 128"},
 		{&Denied{Service: service4}, "source: no address"},
 		{&Moved{To: service4}, "former address: no address"},
 		{&Moved{From: service4}, "new address: no address"},
@@ -458,4 +476,20 @@ func collectTimes(v reflect.Value, out *[]monotime.Time) {
 			collectTimes(v.Field(i), out)
 		}
 	}
+}
+
+// split returns traffic to revisions with these percentages.
+func split(s Sticky, percent ...uint8) Traffic {
+	var revisions []Revision
+	for i, p := range percent {
+		revisions = append(revisions, Revision{Service: fmt.Sprint("default/v", i), Percent: p})
+	}
+	return NewTraffic(s, revisions)
+}
+
+// splits returns a table with a service that has such traffic.
+func splits(s Sticky, percent ...uint8) *Sync {
+	return &Sync{Version: 1, Pieces: 1, Upserts: []Service{
+		{Addr: service4, Flags: FlagRequests, Requests: Requests{Traffic: split(s, percent...)}},
+	}}
 }

@@ -158,6 +158,8 @@ type Requests struct {
 	MaxPerPod uint16
 	// WarmupSeconds is the time in which the share of a new pod grows to that of the others; 0 is none.
 	WarmupSeconds uint16
+	// Traffic leads the requests to other services, the revisions of this one, which has no pods.
+	Traffic Traffic
 }
 
 // Sync is part of a step that turns version Base of the table of services into Version. Base 0 is the empty table. The

@@ -182,6 +182,11 @@ func (n *connections) ask(c *http.Client, address string) (e2e.Answer, error) {
 	if err != nil {
 		return e2e.Answer{}, err
 	}
+	return n.send(c, r)
+}
+
+// send sends a request, and returns who answered it.
+func (n *connections) send(c *http.Client, r *http.Request) (e2e.Answer, error) {
 	trace := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { n.local = i.Conn.LocalAddr().String() }}
 	response, err := c.Do(r.WithContext(httptrace.WithClientTrace(r.Context(), trace)))
 	if err != nil {

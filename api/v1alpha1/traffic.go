@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// MaxRevisions is the largest number of revisions in spec.traffic.
+const MaxRevisions = 8
+
+// HeaderTag is the header of requests that ask for the revision with a tag.
+const HeaderTag = "Wangell-Tag"
+
+// Revision is a service that gets a part of another service's requests.
+type Revision struct {
+	// Revision is the name of a WangellService in the same namespace, with balancing.level Request. Required.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Revision string `json:"revision"`
+	// Percent is its part of the requests, 0-100. Those of all revisions add up to 100. Default: 0.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 100",message="want a percentage from 0 to 100: write percent: 10, for example"
+	Percent int32 `json:"percent,omitempty"`
+	// Tag makes requests with the header Wangell-Tag: TAG go to this revision, whatever the percentages. At most 63 of
+	// a-z, 0-9 and -, a letter or digit first and last.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="want at most 63 of a-z, 0-9 and -, a letter or digit first and last: write tag: canary, for example"
+	Tag string `json:"tag,omitempty"`
+}
+
+// Sticky says by what a client keeps its revision: by a header that tells users apart, or by a cookie.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.header) != has(self.cookie)",message="want header or cookie: write sticky: {cookie: revision}, for example"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxAge) || has(self.cookie)",message="maxAge is that of a cookie: write cookie: revision beside it, or leave it out"
+type Sticky struct {
+	// Header is the name of a request header. Requests with the same value go to the same revision; those without it are
+	// each on their own.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9-]+$')",message="want the name of a header: write header: X-User, for example"
+	Header string `json:"header,omitempty"`
+	// Cookie is the name of a cookie. A client without it gets one with its first answer.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_-]+$')",message="want the name of a cookie: write cookie: revision, for example"
+	Cookie string `json:"cookie,omitempty"`
+	// MaxAge is the number of seconds for which a client keeps the cookie, 1-31536000. Default: until the browser is
+	// closed.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 31536000",message="want seconds from 1 to 31536000: write maxAge: 86400, for example"
+	MaxAge int64 `json:"maxAge,omitempty"`
+}
+
+// SplitsTraffic reports whether the service's requests go to other services. It has no pods of its own then.
+func (s *WangellServiceSpec) SplitsTraffic() bool { return len(s.Traffic) > 0 }
+
+// traffic checks spec.traffic and spec.sticky.
+func (e *ValidationErrors) traffic(s *WangellServiceSpec) {
+	e.sticky(s)
+	if !s.SplitsTraffic() {
+		return
+	}
+	p := specPath.Child("traffic")
+	if n := len(s.Traffic); n > MaxRevisions {
+		e.add(p, "remove some", "%d revisions, at most %d", n, MaxRevisions)
+	}
+	sum := int64(0)
+	for i, r := range s.Traffic {
+		e.revision(p.Index(i), s.Traffic[:i], r)
+		sum += int64(r.Percent)
+	}
+	if sum != 100 {
+		last := s.Traffic[len(s.Traffic)-1]
+		fix := "change them"
+		if rest := int64(last.Percent) + 100 - sum; 0 <= rest && rest <= 100 {
+			fix = fmt.Sprintf("write percent: %d for %s, for example", rest, last.Revision)
+		}
+		e.add(p, fix, "the percentages add up to %d, and not to 100", sum)
+	}
+	for _, f := range s.podFields() {
+		e.add(specPath.Child(f), "write it in the manifests of the revisions, or leave traffic out",
+			"cannot be set beside traffic: the service has no pods of its own")
+	}
+	if b := s.Balancing; b != nil {
+		e.trafficBalancing(specPath.Child("balancing"), s, b)
+	}
+}
+
+// revision checks an entry of spec.traffic, with those before it.
+func (e *ValidationErrors) revision(p *field.Path, before []Revision, r Revision) {
+	if r.Revision == "" {
+		e.add(p.Child("revision"), "write the name of a service, for example revision: shop-v1", "missing")
+	} else {
+		e.label(p.Child("revision"), r.Revision)
+	}
+	if r.Percent < 0 || r.Percent > 100 {
+		e.add(p.Child("percent"), "write percent: 10, for example", "want a percentage from 0 to 100, got %d", r.Percent)
+	}
+	if slices.ContainsFunc(before, func(o Revision) bool { return o.Revision == r.Revision }) {
+		e.add(p.Child("revision"), "remove one of the two", "%s is listed twice", r.Revision)
+	}
+	if r.Tag == "" {
+		return
+	}
+	if len(validation.IsDNS1123Label(r.Tag)) > 0 {
+		e.label(p.Child("tag"), r.Tag)
+	} else if slices.ContainsFunc(before, func(o Revision) bool { return o.Tag == r.Tag }) {
+		e.add(p.Child("tag"), "use another tag", "%s is the tag of another revision", r.Tag)
+	}
+}
+
+// trafficBalancing checks spec.balancing of a service whose requests go to others.
+func (e *ValidationErrors) trafficBalancing(p *field.Path, s *WangellServiceSpec, b *Balancing) {
+	if b.Level == LevelConnection {
+		e.add(p.Child("level"), "write level: Request, or leave it out", "traffic needs level: Request")
+	}
+	const fix = "write it in the manifests of the revisions"
+	if b.MaxRequestsPerPod != 0 {
+		e.add(p.Child("maxRequestsPerPod"), fix, "cannot be set beside traffic: the service has no pods of its own")
+	}
+	if b.Warmup != 0 {
+		e.add(p.Child("warmup"), fix, "cannot be set beside traffic: the service has no pods of its own")
+	}
+	if b.LocalityPreference == LocalityLocal {
+		e.add(p.Child("localityPreference"), fix, "cannot be set beside traffic: the service has no pods of its own")
+	}
+	if b.Protocol != ProtocolTCP {
+		return
+	}
+	for i, r := range s.Traffic {
+		if r.Tag != "" {
+			e.add(specPath.Child("traffic").Index(i).Child("tag"), "write protocol: Auto, or leave it out",
+				"needs requests with headers, which protocol: TCP has not")
+		}
+	}
+	if s.Sticky != nil {
+		e.add(specPath.Child("sticky"), "write protocol: Auto, or leave it out",
+			"needs requests with headers, which protocol: TCP has not")
+	}
+}
+
+// podFields returns the names of the fields that are set and describe pods.
+func (s *WangellServiceSpec) podFields() (names []string) {
+	for _, f := range []struct {
+		name  string
+		given bool
+	}{
+		{"image", s.Image != ""}, {"template", s.Template != nil}, {"command", s.Command != nil}, {"args", s.Args != nil},
+		{"workingDir", s.WorkingDir != ""}, {"env", s.Env != nil}, {"envFrom", s.EnvFrom != nil},
+		{"layer", s.Layer != nil},
+		{"resources", !reflect.ValueOf(s.Resources).IsZero()}, {"volumes", s.Volumes != nil},
+		{"volumeMounts", s.VolumeMounts != nil}, {"securityContext", s.SecurityContext != nil}, {"init", s.Init != nil},
+		{"stopSignal", s.StopSignal != ""}, {"containers", s.Containers != nil},
+		{"initContainers", s.InitContainers != nil}, {"readyWhen", s.ReadyWhen == ReadyWhenProbed},
+		{"readinessProbe", s.ReadinessProbe != nil}, {"startupProbe", s.StartupProbe != nil},
+		{"imagePull", s.ImagePull != nil}, {"sleep", s.Sleep != nil}, {"scaling", s.Scaling != nil},
+		{"minReplicas", s.MinReplicas != 0}, {"maxReplicas", s.MaxReplicas > 1},
+		{"updateStrategy", s.UpdateStrategy != ""},
+		{"sessionAffinity", s.SessionAffinity == corev1.ServiceAffinityClientIP},
+		{"serviceAccountName", s.ServiceAccountName != ""},
+		{"automountServiceAccountToken", s.AutomountServiceAccountToken != nil},
+		{"enableServiceLinks", s.EnableServiceLinks != nil},
+	} {
+		if f.given {
+			names = append(names, f.name)
+		}
+	}
+	return names
+}
+
+// sticky checks spec.sticky.
+func (e *ValidationErrors) sticky(s *WangellServiceSpec) {
+	if s.Sticky == nil {
+		return
+	}
+	p := specPath.Child("sticky")
+	if !s.SplitsTraffic() {
+		e.add(p, "leave it out, or write traffic", "needs traffic")
+	}
+	if (s.Sticky.Header == "") == (s.Sticky.Cookie == "") {
+		e.add(p, "write sticky: {cookie: revision}, for example", "want header or cookie")
+	}
+	for name, value := range map[string]string{"header": s.Sticky.Header, "cookie": s.Sticky.Cookie} {
+		if value != "" && (len(value) > 128 || !isToken(value)) {
+			e.add(p.Child(name), "write "+name+": revision, for example",
+				"want the name of a %s: at most 128 letters, digits, - and _, got %q", name, value)
+		}
+	}
+	if s.Sticky.MaxAge != 0 {
+		e.pathInRange(p.Child("maxAge"), s.Sticky.MaxAge)
+		if s.Sticky.Cookie == "" {
+			e.add(p.Child("maxAge"), "write cookie: revision beside it, or leave it out", "is that of a cookie")
+		}
+	}
+}
+
+// isToken reports whether text can be the name of a header or cookie, of the characters that nobody has to quote.
+func isToken(text string) bool {
+	for _, c := range text {
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_') {
+			return false
+		}
+	}
+	return text != ""
+}
+
+// CheckRevision returns why a service cannot be a revision in the traffic of another one, and what to do; empty if it
+// can.
+func CheckRevision(s *WangellService) (why, fix string) {
+	switch {
+	case s.Spec.SplitsTraffic():
+		return "it has traffic itself", "name its revisions instead"
+	case !s.Spec.BalancesRequests():
+		return "it balances connections", "write balancing: {level: Request} in its manifest"
+	}
+	return "", ""
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/wire"
+)
+
+// splitting makes a service lead its requests to two others.
+func splitting(first int32) func(*v1alpha1.WangellServiceSpec) {
+	return func(s *v1alpha1.WangellServiceSpec) {
+		*s = v1alpha1.WangellServiceSpec{Port: 80, Traffic: []v1alpha1.Revision{
+			{Revision: "v1", Percent: first}, {Revision: "v2", Percent: 100 - first, Tag: "canary"},
+		}}
+	}
+}
+
+func TestServiceWithTrafficHasNoPods(t *testing.T) {
+	w := newWorld(t, nil)
+	requests := func(s *v1alpha1.WangellServiceSpec) { s.Balancing = &v1alpha1.Balancing{Level: v1alpha1.LevelRequest} }
+	v1, v2 := newService("v1", requests), newService("v2", requests)
+	w.apply(newService("shop", requests), v1, v2)
+	shop := w.warm("shop")
+
+	// Its pods end, and its daemons learn where its requests go.
+	w.apply(newService("shop", splitting(90), func(s *v1alpha1.WangellServiceSpec) {
+		s.Sticky = &v1alpha1.Sticky{Cookie: "revision", MaxAge: 60}
+	}), v1, v2)
+	w.until("its pods are gone", func() bool { return len(w.status("shop").Pods) == 0 })
+	entry := func() (e wire.Service) {
+		w.d.set(func(d *fakeDaemon) { e = d.table[shop] })
+		return e
+	}
+	w.until("the daemon knows its revisions", func() bool { return !entry().Requests.Traffic.Empty() })
+	sticky, revisions := entry().Requests.Traffic.Revisions()
+	if want := (wire.Sticky{Kind: wire.StickyCookie, Name: "revision", MaxAgeSeconds: 60}); sticky != want {
+		t.Errorf("sticky %+v", sticky)
+	}
+	if !slices.Equal(revisions, []wire.Revision{
+		{Service: "default/v1", Percent: 90}, {Service: "default/v2", Percent: 10, Tag: "canary"},
+	}) {
+		t.Errorf("revisions %+v", revisions)
+	}
+	if st := w.status("shop"); st.Service.Status.State != "Warm" || !st.Slept.Since.IsZero() {
+		t.Errorf("a service with traffic: %s, slept %+v", st.Service.Status.State, st.Slept)
+	}
+
+	// Neither a daemon nor a user wakes it or puts it to sleep.
+	w.d.syn(shop)
+	for name, err := range map[string]error{
+		"scale": w.c.Scale("default/shop", 1, "a test"), "wake": w.c.Wake(t.Context(), "default/shop"),
+		"sleep": w.c.Sleep(t.Context(), "default/shop"),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "name one of its revisions, v1") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	w.warm("v1") // what came before it has been handled
+	if st := w.status("shop"); len(st.Pods) > 0 || st.Desired > 0 {
+		t.Errorf("pods of a service with traffic: %+v", st)
+	}
+
+	// Without traffic it is as any other.
+	w.apply(newService("shop", requests), v1, v2)
+	w.until("the daemon knows that it has pods", func() bool { return entry().Requests.Traffic.Empty() })
+	w.warm("shop")
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package operator
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/runtime"
+)
+
+// revisionRetry is the pause before the revisions of a service are looked at again.
+const revisionRetry = 5 * time.Second
+
+// traffics knows which services lead requests to a service, by the key of that one.
+type traffics map[runtime.Key]map[runtime.Key]bool
+
+// set notes the revisions of a service; none if it has pods of its own or is gone.
+func (t traffics) set(key runtime.Key, namespace string, revisions []v1alpha1.Revision) {
+	for to, from := range t {
+		if delete(from, key); len(from) == 0 {
+			delete(t, to)
+		}
+	}
+	for _, r := range revisions {
+		to := runtime.Key(namespace + "/" + r.Revision)
+		if t[to] == nil {
+			t[to] = map[runtime.Key]bool{}
+		}
+		t[to][key] = true
+	}
+}
+
+// to returns the services that lead requests to one.
+func (t traffics) to(key runtime.Key) (from []runtime.Key) {
+	for k := range t[key] {
+		from = append(from, k)
+	}
+	return from
+}
+
+// noteTraffic notes the revisions of a service, and has those looked at again that lead requests to it: it may have
+// come, gone or changed.
+func (r *reconciler) noteTraffic(key runtime.Key, s *v1alpha1.WangellService) {
+	r.mu.Lock()
+	if s == nil {
+		r.traffics.set(key, "", nil)
+	} else {
+		r.traffics.set(key, s.Namespace, s.Spec.Traffic)
+	}
+	users := r.traffics.to(key)
+	r.mu.Unlock()
+	if r.again != nil {
+		r.again(users...)
+	}
+}
+
+// checkRevisions returns what is wrong with the revisions of a service; empty if nothing is.
+func (r *reconciler) checkRevisions(ctx context.Context, s *v1alpha1.WangellService) (string, error) {
+	for i, t := range s.Spec.Traffic {
+		var to v1alpha1.WangellService
+		err := r.client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: t.Revision}, &to)
+		at := fmt.Sprintf("spec.traffic[%d].revision", i)
+		switch {
+		case apierrors.IsNotFound(err):
+			return fmt.Sprintf("%s: there is no WangellService %s in namespace %s: its requests get 503: create it, or "+
+				"remove the revision", at, t.Revision, s.Namespace), nil
+		case err != nil:
+			return "", err
+		}
+		if why, fix := v1alpha1.CheckRevision(&to); why != "" {
+			return fmt.Sprintf("%s: %s cannot be a revision: %s: %s", at, t.Revision, why, fix), nil
+		}
+	}
+	return "", nil
+}
+
+// ensureNoDeployment deletes the Deployment of a service that had pods of its own, once they are gone. again reports
+// that it is to be called again.
+func (r *reconciler) ensureNoDeployment(ctx context.Context, s *v1alpha1.WangellService) (again bool, err error) {
+	var d appsv1.Deployment
+	switch err := r.client.Get(ctx, client.ObjectKeyFromObject(s), &d); {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("look at Deployment %s/%s: %w", s.Namespace, s.Name, err)
+	case !metav1.IsControlledBy(&d, s):
+		return false, nil
+	case d.Spec.Replicas == nil || *d.Spec.Replicas > 0 || d.Status.Replicas > 0:
+		return true, nil
+	}
+	if err := r.client.Delete(ctx, &d, client.Preconditions{UID: &d.UID}); err != nil && !apierrors.IsNotFound(err) {
+		return false, fmt.Errorf("delete Deployment %s/%s, as its service has traffic: %w", s.Namespace, s.Name, err)
+	}
+	return false, nil
+}
