@@ -17,6 +17,7 @@ import (
 	_ "wangell.loutres.me/internal/lab/prewake"
 	_ "wangell.loutres.me/internal/lab/proxy/scaling"
 	_ "wangell.loutres.me/internal/lab/pull"
+	_ "wangell.loutres.me/internal/lab/sleep"
 	_ "wangell.loutres.me/internal/lab/storage"
 )
 

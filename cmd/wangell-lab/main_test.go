@@ -70,7 +70,7 @@ func TestFormerNameIsHidden(t *testing.T) {
 }
 
 func TestExperimentsAskQuestions(t *testing.T) {
-	if len(lab.Experiments()) != 10 {
+	if len(lab.Experiments()) != 11 {
 		t.Errorf("%d experiments", len(lab.Experiments()))
 	}
 	for _, e := range lab.Experiments() {

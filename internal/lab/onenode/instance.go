@@ -295,3 +295,6 @@ func (i *Instance) terminate() error {
 	}
 	return nil
 }
+
+// PodCgroup returns the path of the cgroup of a pod, or of all pods if id is empty, below the root of each hierarchy.
+func (i *Instance) PodCgroup(id string) string { return filepath.Join("/", cgroup(i.runDir), id) }

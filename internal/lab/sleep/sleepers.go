@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sleep
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"wangell.loutres.me/internal/lab"
+	"wangell.loutres.me/internal/lab/report"
+	"wangell.loutres.me/internal/testutil/debimage"
+)
+
+const (
+	// atOnce is how many services are started at once, and how many are asked at once in a storm.
+	atOnce, inStorm = 8, 100
+	// alone is how many pods are asked while all others are frozen.
+	alone = 50
+)
+
+// cpuSpan is how long the processor use is measured, cpuQuick with Params.Quick.
+const cpuSpan, cpuQuick = time.Minute, 2 * time.Second
+
+// measureSleepers freezes many pods at once.
+func measureSleepers(ctx context.Context, p Params, out lab.Output, s *Samples) (err error) {
+	if p.Sleepers == 0 {
+		return nil
+	}
+	names, at, err := newHellos(ctx, p, p.Sleepers, true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, at.Close()) }()
+	k := &Sleepers{Pods: p.Sleepers, Load: report.LoadAverage()}
+	if err := at.askAll(ctx, names, func(done int) { out.Progress(done, len(names)) }); err != nil {
+		return err
+	}
+	if err := at.frozen(ctx, names...); err != nil {
+		return err
+	}
+	services, err := at.Control.Status(ctx)
+	if err != nil {
+		return err
+	}
+	for _, service := range services {
+		for _, pod := range service.Pods {
+			resident, swapped, err := at.memory(pod.ID)
+			if err != nil {
+				return err
+			}
+			k.Resident, k.Swapped = k.Resident+resident, k.Swapped+swapped
+		}
+	}
+	found, err := at.Processes()
+	if err != nil {
+		return err
+	}
+	k.Shims = shares(found.Others)
+	span := cpuSpan
+	if p.Quick {
+		span = cpuQuick
+	}
+	if err := at.measureCPU(ctx, k, span); err != nil {
+		return err
+	}
+	for i := range min(alone, len(names)) {
+		took, err := at.askOne(ctx, names[i])
+		if err != nil {
+			return err
+		}
+		k.Thaw = append(k.Thaw, took)
+	}
+	if err := at.frozen(ctx, names...); err != nil {
+		return err
+	}
+	k.Storm, err = at.storm(ctx, names[:min(inStorm, len(names))])
+	s.Sleepers = k
+	return err
+}
+
+// newHellos starts an instance with n services of the hello image, which freeze after a second.
+func newHellos(ctx context.Context, p Params, n int, reclaim bool) (names []string, at *place, err error) {
+	var manifests []string
+	for i := range n {
+		names = append(names, fmt.Sprintf("s%05d", i))
+		manifests = append(manifests, hello(names[i], freezing(reclaim)))
+	}
+	zram := ""
+	if reclaim {
+		zram = "4Gi"
+	}
+	at, err = newPlace(ctx, p.Wangell, zram, []*debimage.Recipe{}, manifests)
+	return names, at, err
+}
+
+// askOne makes one request and returns the time to the first byte, in milliseconds.
+func (p *place) askOne(ctx context.Context, name string) (float64, error) {
+	t, err := get(ctx, p.Net.Client(), p.addresses[name])
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", name, err)
+	}
+	return report.Milliseconds(t.FirstByte), nil
+}
+
+// askAll makes one request to each service, a few at a time.
+func (p *place) askAll(ctx context.Context, names []string, progress func(done int)) error {
+	free := make(chan struct{}, atOnce)
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	done := 0
+	for _, name := range names {
+		free <- struct{}{}
+		group.Go(func() {
+			defer func() { <-free }()
+			_, err := p.askOne(ctx, name)
+			mu.Lock()
+			defer mu.Unlock()
+			if done++; err != nil && len(errs) == 0 {
+				errs = append(errs, err)
+			}
+			progress(done)
+		})
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+// storm asks services all at once.
+func (p *place) storm(ctx context.Context, names []string) ([]float64, error) {
+	took, errs := make([]float64, len(names)), make([]error, len(names))
+	begin := make(chan struct{})
+	var group sync.WaitGroup
+	for i, name := range names {
+		group.Go(func() {
+			<-begin
+			took[i], errs[i] = p.askOne(ctx, name)
+		})
+	}
+	close(begin)
+	group.Wait()
+	return took, errors.Join(errs...)
+}
+
+// measureCPU measures the processor use of the instance while nothing happens.
+func (p *place) measureCPU(ctx context.Context, k *Sleepers, span time.Duration) error {
+	found, err := p.Processes()
+	if err != nil {
+		return err
+	}
+	begin, parts, all := time.Now(), cpuSeconds(found.Parts), cpuSeconds(found.All())
+	if err := lab.Sleep(ctx, span); err != nil {
+		return err
+	}
+	k.Seconds = time.Since(begin).Seconds()
+	k.CPU = 100 * (cpuSeconds(found.All()) - all) / k.Seconds
+	k.Parts = 100 * (cpuSeconds(found.Parts) - parts) / k.Seconds
+	return nil
+}
+
+// shares returns the memory of processes in MB, where pages that several share are divided among them (Pss of
+// proc_pid_smaps(5)). One that has ended has none.
+func shares(pids []int) (sum float64) {
+	for _, pid := range pids {
+		kb := strings.Fields(report.Field(fmt.Sprintf("/proc/%d/smaps_rollup", pid), "Pss"))
+		if len(kb) > 0 {
+			n, _ := strconv.ParseFloat(kb[0], 64) // the kernel writes digits
+			sum += n * 1024 / mb
+		}
+	}
+	return sum
+}
+
+// ticksPerSecond is the unit of times in /proc/PID/stat, USER_HZ. It is 100 on every architecture of Go.
+const ticksPerSecond = 100
+
+// cpuSeconds returns the processor time that processes have used (proc_pid_stat(5)). One that has ended has none.
+func cpuSeconds(pids []int) (sum float64) {
+	for _, pid := range pids {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			continue
+		}
+		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+		if len(fields) < 13 {
+			continue
+		}
+		for _, field := range fields[11:13] {
+			ticks, _ := strconv.ParseFloat(field, 64) // the kernel writes digits
+			sum += ticks / ticksPerSecond
+		}
+	}
+	return sum
+}
