@@ -149,8 +149,8 @@ func newHTTPPod(t testing.TB, handle http.HandlerFunc) *httpPod {
 // shop is a service with these pods.
 func shop(t testing.TB, pods ...netip.AddrPort) Service {
 	return Service{
-		Name: "default/shop", Addr: freeport.Reserve(t), Port: freeport.Reserve(t).Port(), ClientIdle: time.Hour, Silence: time.Minute,
-		Pods: pods,
+		Name: "default/shop", Addr: freeport.Reserve(t), Port: freeport.Reserve(t).Port(),
+		ClientIdle: time.Hour, Silence: time.Minute, Pods: pods,
 	}
 }
 

@@ -60,8 +60,9 @@ func apps() []app {
 		{name: "hello", port: 8080, ask: get},
 		{name: "nginx", recipe: &nginx, port: 8080, ask: get},
 		{name: "redis", recipe: &redis, port: 6379, fill: fillRedis, ask: askRedis},
-		{name: "postgres", recipe: &pg, port: 5432, ask: askPostgres, lasting: true, spec: "  volumes: [{name: data, persistent: {}}]\n" +
-			"  volumeMounts: [{name: data, mountPath: /var/lib/postgresql}]\n"},
+		{name: "postgres", recipe: &pg, port: 5432, ask: askPostgres, lasting: true,
+			spec: "  volumes: [{name: data, persistent: {}}]\n" +
+				"  volumeMounts: [{name: data, mountPath: /var/lib/postgresql}]\n"},
 		{name: "python", recipe: &python, port: 8080, ask: get},
 		{name: "java", recipe: &java, port: 8080, ask: get},
 	}

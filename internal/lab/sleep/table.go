@@ -18,12 +18,11 @@ one that is frozen and whose memory is given back to the instance's own zram swa
 that is cold. In each round every program is asked once in each state, on a connection of its own; the time runs from
 connect() to the first byte of the answer. Times of postgres include the log-in, that of connecting as well, and the
 answer to a question. Redis has 100,000 values of 1,000 bytes that compress to half, and is asked for one of them; it
-keeps nothing on disk, so that it has none when it starts. PostgreSQL has its data on a persistent volume, with which no pod
-can be prepared. Python has numpy
-loaded with a table of 64 MB; java is the JDK's own web server. Memory is that of the pod's cgroup just before the
-request, page cache included, without the shim's; that of prepared pods is the mean of all those of the instance,
-whose programs have not started. The processor use is what the kernel counted, in steps of 10 ms. Connections are kept
-to the hello image, and each is used again at the end.`
+keeps nothing on disk, so that it has none when it starts. PostgreSQL has its data on a persistent volume, with which
+no pod can be prepared. Python has numpy loaded with a table of 64 MB; java is the JDK's own web server. Memory is
+that of the pod's cgroup just before the request, page cache included, without the shim's; that of prepared pods is
+the mean of all those of the instance, whose programs have not started. The processor use is what the kernel counted,
+in steps of 10 ms. Connections are kept to the hello image, and each is used again at the end.`
 
 // of returns values of the answers of an app in a state.
 func of(s Samples, app, state string, value func(Answer) float64) (list []float64) {

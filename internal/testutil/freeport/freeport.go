@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reserve returns a port of 127.0.0.1 at which nothing listens. Until the end of the test, the kernel gives it to nobody
-// who asks for any port. Connections are refused until a program listens there, which it can if it sets SO_REUSEADDR, as
-// servers do.
+// Reserve returns a port of 127.0.0.1 at which nothing listens. Until the end of the test, the kernel does not assign
+// it to a socket that asks for any port. Connections are refused until a program listens there, which it can if it sets
+// SO_REUSEADDR, as servers do.
 func Reserve(t testing.TB) netip.AddrPort {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
