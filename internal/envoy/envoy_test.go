@@ -282,7 +282,7 @@ func TestRequestsGoToTheServiceAddressWhileThereIsNoPod(t *testing.T) {
 		s.Protocol, s.Addr = protocol, waits.at
 		r.set(s)
 		cl := client(t, protocol == HTTP2)
-		answer := func(want string) { // no request fails until Envoy has the change
+		answer := func(want string) { // no request fails until Envoy's threads have the change
 			t.Helper()
 			for begin := time.Now(); ; {
 				code, body := get(t, cl, s.at())

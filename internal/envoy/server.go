@@ -109,8 +109,10 @@ func (s *Server) Set(services []Service) error {
 // or GOAWAY. After its drain time it closes them (envoy: docs/intro/arch_overview/operations/draining).
 func (s *Server) Retire(at netip.Addr, retired bool) { s.content.retire(at, retired) }
 
-// AwaitPods waits until Envoy has taken over the pods of the latest Set, so that pods that are not in it get no new
-// request. It returns at once if no Envoy is connected, and the error of ctx if Envoy takes longer.
+// AwaitPods waits until Envoy has taken over the pods of the latest Set. Pods that are not in it get no new request
+// once Envoy's threads have followed, which Envoy does not tell: in the milliseconds until then, one may come on a
+// connection that Envoy has to the pod. It returns at once if no Envoy is connected, and the error of ctx if Envoy
+// takes longer.
 func (s *Server) AwaitPods(ctx context.Context) error { return s.acks.await(ctx) }
 
 // deltaStream is the stream of one Envoy.
