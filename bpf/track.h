@@ -136,11 +136,18 @@ static __always_inline __u32 scale_window(const struct flow *f, int side, __u16 
 	return scales_windows(f) ? (__u32)window << (f->wscale[side] & 0xf) : window;
 }
 
+/* Whether a segment acknowledges the FIN of its peer. seq[peer] may be less: when two CPUs follow two segments of the
+ * peer at once, the earlier segment may be the last to set it, and nothing may come that corrects that. */
+static __always_inline bool acks_fin(const struct flow *f, const struct packet *p, __u32 peer)
+{
+	return (f->seen & SEEN_FIN(peer)) && p->ack == f->fin_end[peer];
+}
+
 /* Follows the acknowledgment in a segment of direction dir. Returns 0 if its sender cannot have sent it. */
 static __always_inline int track_ack(const struct flow_key *k, struct flow *f, const struct packet *p, __u32 dir)
 {
 	__u32 peer = !dir;
-	if (seq_diff(p->ack, f->seq[peer]) > 0 || seq_diff(p->ack, f->ack[dir]) < -OLD_ACK)
+	if ((seq_diff(p->ack, f->seq[peer]) > 0 && !acks_fin(f, p, peer)) || seq_diff(p->ack, f->ack[dir]) < -OLD_ACK)
 		return 0;
 	__u32 edge = p->ack + scale_window(f, dir, p->window);
 	if (seq_diff(edge, f->edge[dir]) > 0)

@@ -783,6 +783,70 @@ func TestConcurrentLastACKsCloseTheFlow(t *testing.T) {
 	w.wantCounts(0, 0, flows)
 }
 
+// The last data of a pod and its FIN are followed on two CPUs at once: a program that writes and an ACK that arrives
+// may each have a part sent.
+func TestConcurrentDataAndFINCloseTheFlow(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Sizes.Flows = 4096 })
+	w.warm(vip, 1)
+	const flows = 1500
+	from := func(i int) netip.AddrPort { return netip.AddrPortFrom(client.Addr(), uint16(2000+i)) }
+	in := func(i int, flags string, seq, ack uint32) []byte {
+		s := w.fromClient(flags, seq, ack)
+		s.from = from(i)
+		return s.frame()
+	}
+	out := func(i int, flags string, seq, ack uint32, data ...byte) []byte {
+		s := w.fromPod(1, flags, seq, ack, data...)
+		s.to = from(i)
+		return s.frame()
+	}
+	for i := range flows {
+		w.run(onNIC, in(i, "S", 1000, 0))
+		w.run(onPod1, out(i, "SA", 5000, 1001))
+		w.run(onNIC, in(i, "A", 1001, 5001))
+	}
+	together(flows, func(side, i int) func() {
+		f := out(i, "PA", 5001, 1001, make([]byte, 100)...)
+		if side == 1 {
+			f = out(i, "FA", 5101, 1001)
+		}
+		return func() { w.run(onPod1, f) }
+	})
+	overtaken := 0
+	for i := range flows {
+		if f, ok := w.flow(from(i), vip); !ok || f.Seq[1] != 5102 {
+			overtaken++
+		}
+		w.run(onNIC, in(i, "FA", 1001, 5102))
+		w.run(onPod1, out(i, "A", 5102, 1002))
+	}
+	t.Logf("%d of %d FINs were overtaken", overtaken, flows)
+	w.wantCounts(0, 0, flows)
+}
+
+// Two CPUs follow the last data of a pod and its FIN at once, and the one with the data is the last to set how far the
+// pod has come. The acknowledgment of the FIN, which comes only once, counts all the same.
+func TestFINThatWasOvertakenByDataClosesTheFlow(t *testing.T) {
+	w := newWorld(t, nil)
+	w.warm(vip, 1)
+	w.run(onNIC, w.syn(1000).frame())
+	w.run(onPod1, w.fromPod(1, "SA", 5000, 1001).frame())
+	w.run(onNIC, w.fromClient("A", 1001, 5001).frame())
+	w.run(onPod1, w.fromPod(1, "PA", 5001, 1001, make([]byte, 100)...).frame())
+	w.run(onPod1, w.fromPod(1, "FA", 5101, 1001).frame())
+	f, ok := w.flow(client, vip)
+	if !ok || f.Seq[1] != 5102 {
+		t.Fatalf("%+v, %v", f, ok)
+	}
+	f.Seq[1] = 5101
+	w.must(w.g.objs.Flows.Put(flowKey(client, vip), f))
+	w.run(onNIC, w.fromClient("A", 1001, 9999).frame()) // nobody has sent that
+	w.wantCounts(1, 0, 1)
+	w.run(onNIC, w.fromClient("FA", 1001, 5102).frame())
+	w.run(onPod1, w.fromPod(1, "A", 5102, 1002).frame())
+	w.wantCounts(0, 0, 1)
+}
+
 // Handshakes complete while their ring evicts flows.
 func TestEvictionRacesKeepCountsRight(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Sizes.Ring = 8; c.Sizes.Flows = 4096 })
