@@ -281,7 +281,7 @@ func TestUnusableVolumesFailTheStart(t *testing.T) {
 			Type: ptr(corev1.HostPathDirectory)}},
 		"is not a Socket": {HostPath: &corev1.HostPathVolumeSource{Path: file,
 			Type: ptr(corev1.HostPathSocket)}},
-		"use persistent, hostPath or emptyDir": {ConfigMap: &corev1.ConfigMapVolumeSource{}},
+		"use persistent, hostPath, emptyDir, secret or configMap": {NFS: &corev1.NFSVolumeSource{}},
 	} {
 		s := runtimetest.Service("bad-volume")
 		s.Spec.Volumes = v1alpha1.VolumesOf(corev1.Volume{Name: "data", VolumeSource: volume})
