@@ -11,6 +11,9 @@ import (
 // GroupVersion is the group and version of WangellService.
 var GroupVersion = schema.GroupVersion{Group: Group, Version: Version}
 
+// Resource is that of WangellServices in the API.
+var Resource = GroupVersion.WithResource("wangellservices")
+
 // AddToScheme registers WangellService and its list in a scheme.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &WangellService{}, &WangellServiceList{})

@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -18,11 +17,6 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 )
-
-// resource is that of WangellServices.
-var resource = schema.GroupVersionResource{
-	Group: v1alpha1.Group, Version: v1alpha1.Version, Resource: "wangellservices",
-}
 
 // fieldManager is the name of the plugin in managed fields.
 const fieldManager = "kubectl-wangell"
@@ -35,7 +29,7 @@ func MoveTraffic(ctx context.Context, c *rest.Config, namespace, name string,
 	if err != nil {
 		return nil, nil, err
 	}
-	of := client.Resource(resource).Namespace(namespace)
+	of := client.Resource(v1alpha1.Resource).Namespace(namespace)
 	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		object, err := of.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {

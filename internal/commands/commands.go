@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"wangell.loutres.me/internal/cli"
+	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/localapi"
 )
 
@@ -105,6 +106,15 @@ func (p *Place) ContainerFlag(cmd *cobra.Command, value *string, what string) {
 
 // completeContainers returns the names of the containers of a service.
 func (p *Place) completeContainers(cmd *cobra.Command, service string) []cobra.Completion {
+	s, err := named(p.listed(cmd), service)
+	if err != nil {
+		return nil
+	}
+	return s.Service.ContainerNames()
+}
+
+// listed returns the services to complete names of; none if there is no instance or controller.
+func (p *Place) listed(cmd *cobra.Command) []controller.Status {
 	c, _, err := p.Connect(cmd)
 	if err != nil {
 		return nil
@@ -114,12 +124,7 @@ func (p *Place) completeContainers(cmd *cobra.Command, service string) []cobra.C
 	if err != nil {
 		return nil
 	}
-	for _, s := range services {
-		if service == s.Service.Name || service == s.Service.Namespace+"/"+s.Service.Name {
-			return s.Service.ContainerNames()
-		}
-	}
-	return nil
+	return services
 }
 
 // completeServices completes the name of a service that is no argument yet. On a cluster those of the namespace have no
@@ -127,21 +132,12 @@ func (p *Place) completeContainers(cmd *cobra.Command, service string) []cobra.C
 func (p *Place) completeServices(
 	cmd *cobra.Command, args []string, _ string,
 ) ([]cobra.Completion, cobra.ShellCompDirective) {
-	c, _, err := p.Connect(cmd)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	defer c.Close()
-	services, err := c.Status(cmd.Context())
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
 	given := map[string]bool{}
 	for _, a := range args {
 		given[a] = true
 	}
 	var names []cobra.Completion
-	for _, s := range services {
+	for _, s := range p.listed(cmd) {
 		name := s.Service.Namespace + "/" + s.Service.Name
 		if p.Cluster && (p.All == nil || !*p.All) {
 			name = s.Service.Name

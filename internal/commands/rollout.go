@@ -184,10 +184,13 @@ func (p *Place) completeSplit(
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	var names []cobra.Completion
-	for _, s := range p.splits(cmd) {
-		name := s.Namespace + "/" + s.Name
+	for _, s := range p.listed(cmd) {
+		if !s.Service.Spec.SplitsTraffic() {
+			continue
+		}
+		name := s.Service.Namespace + "/" + s.Service.Name
 		if p.Cluster {
-			name = s.Name
+			name = s.Service.Name
 		}
 		names = append(names, name)
 	}
@@ -198,31 +201,13 @@ func (p *Place) completeSplit(
 func (p *Place) completeRevision(
 	cmd *cobra.Command, args []string, _ string,
 ) (names []cobra.Completion, _ cobra.ShellCompDirective) {
-	for _, s := range p.splits(cmd) {
-		if len(args) > 0 && (args[0] == s.Name || args[0] == s.Namespace+"/"+s.Name) {
-			for _, r := range s.Spec.Traffic {
-				names = append(names, r.Revision)
-			}
+	if len(args) == 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	if s, err := named(p.listed(cmd), args[0]); err == nil {
+		for _, r := range s.Service.Spec.Traffic {
+			names = append(names, r.Revision)
 		}
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
-}
-
-// splits returns the services with traffic.
-func (p *Place) splits(cmd *cobra.Command) (list []v1alpha1.WangellService) {
-	c, _, err := p.Connect(cmd)
-	if err != nil {
-		return nil
-	}
-	defer c.Close()
-	services, err := c.Status(cmd.Context())
-	if err != nil {
-		return nil
-	}
-	for _, s := range services {
-		if s.Service.Spec.SplitsTraffic() {
-			list = append(list, s.Service)
-		}
-	}
-	return list
 }

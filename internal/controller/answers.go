@@ -31,12 +31,12 @@ const (
 	answersAge = 3 * answersEvery
 )
 
-// add takes a report of a node, which is a total, and returns how many requests are new. Reports may arrive out of
-// order.
-func (a *answers) add(node string, at monotime.Time, next wire.PodAnswers) (started, answered uint64) {
+// add takes a report of a node, which is a total, and returns how many requests are new. Failed ones got no answer, or
+// one of a server's error. Reports may arrive out of order.
+func (a *answers) add(node string, at monotime.Time, next wire.PodAnswers) (started, answered, failed uint64) {
 	last := a.nodes[node]
 	if at < last.at {
-		return 0, 0
+		return 0, 0, 0
 	}
 	if a.nodes == nil {
 		a.nodes = map[string]nodeAnswers{}
@@ -56,8 +56,11 @@ func (a *answers) add(node string, at monotime.Time, next wire.PodAnswers) (star
 		more := grown(last.Answered[class], n)
 		a.sum.Answered[class] += more
 		answered += more
+		if class == 0 || class == 5 {
+			failed += more
+		}
 	}
-	return started, answered
+	return started, answered, failed
 }
 
 // grown returns by how much a counter has grown. One that has fallen began anew.
@@ -86,9 +89,6 @@ func (a *answers) rate(now monotime.Time) (sum float64) {
 	return sum
 }
 
-// failed is the number of requests that got no answer, or one of a server's error.
-func (a *answers) failed() uint64 { return a.sum.Answered[0] + a.sum.Answered[5] }
-
 // forgetOpen forgets the open requests through a node that has left.
 func (a *answers) forgetOpen(node string) {
 	if r, ok := a.nodes[node]; ok {
@@ -109,18 +109,16 @@ func (s *service) forgetOpen(node string) {
 func (r *receiver) answers(from wire.Peer, at monotime.Time, a wire.PodAnswers) {
 	if a.PodID != 0 {
 		if p := r.find(a.Service, a.PodID); p != nil {
-			failed := p.answers.failed()
-			started, _ := p.answers.add(from.Node, at, a)
+			started, _, failed := p.answers.add(from.Node, at, a)
 			p.service.traffic.Requests += started
-			p.service.traffic.FailedRequests += p.answers.failed() - failed
+			p.service.traffic.FailedRequests += failed
 		}
 		return
 	}
 	if s := r.engine.table.byAddr[a.Service]; s != nil {
-		failed := s.answers.failed()
-		_, answered := s.answers.add(from.Node, at, a)
+		_, answered, failed := s.answers.add(from.Node, at, a)
 		s.traffic.Requests += answered
-		s.traffic.FailedRequests += s.answers.failed() - failed
+		s.traffic.FailedRequests += failed
 	}
 }
 

@@ -20,11 +20,11 @@ func TestRequestsOfAllNodesAreAddedUp(t *testing.T) {
 	var a answers
 	report := func(node string, at monotime.Time, started uint64, open uint32) uint64 {
 		t.Helper()
-		more, answered := a.add(node, at, wire.PodAnswers{
+		more, answered, failed := a.add(node, at, wire.PodAnswers{
 			Started: started, Open: open, Answered: [wire.Classes]uint64{2: started},
 		})
-		if more != answered {
-			t.Errorf("%d started, %d answered", more, answered)
+		if more != answered || failed != 0 {
+			t.Errorf("%d started, %d answered, %d failed", more, answered, failed)
 		}
 		return more
 	}

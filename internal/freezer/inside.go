@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	procs "wangell.loutres.me/internal/process"
 )
 
 // Inside are the processes of a cgroup whose children are the containers of a pod.
@@ -27,9 +29,6 @@ type process struct {
 	parent int
 	start  uint64 // in clock ticks since boot
 }
-
-// procRoot is the file system with the processes of the machine.
-const procRoot = "/proc"
 
 // Inside looks at the processes of a cgroup, which must be visible to the caller. The main process of a container is
 // the first one whose parent is outside of the cgroup.
@@ -128,29 +127,23 @@ func processesOf(dir string) (pids []int, err error) {
 	return pids, nil
 }
 
-// readProcess reads /proc/PID/stat (proc_pid_stat(5)). ok is false for a process that has ended.
+// readProcess looks at a process. ok is false for a process that has ended.
 func readProcess(pid int) (p process, ok bool) {
-	text, err := os.ReadFile(filepath.Join(procRoot, strconv.Itoa(pid), "stat"))
+	fields, err := procs.Stat(pid)
+	if err != nil || len(fields) <= procs.StatStartTime || fields[procs.StatState] == "Z" {
+		return p, false
+	}
+	p.parent, err = strconv.Atoi(fields[procs.StatParent])
 	if err != nil {
 		return p, false
 	}
-	// The name of the program, in brackets, may have any characters.
-	fields := strings.Fields(string(text[max(strings.LastIndexByte(string(text), ')'), 0):]))
-	const parent, start = 2, 20 // fields 4 and 22
-	if len(fields) <= start || fields[1] == "Z" {
-		return p, false
-	}
-	p.parent, err = strconv.Atoi(fields[parent])
-	if err != nil {
-		return p, false
-	}
-	p.start, err = strconv.ParseUint(fields[start], 10, 64)
+	p.start, err = strconv.ParseUint(fields[procs.StatStartTime], 10, 64)
 	return p, err == nil
 }
 
 // signalled reports whether a signal waits for a process.
 func signalled(pid int) bool {
-	text, err := os.ReadFile(filepath.Join(procRoot, strconv.Itoa(pid), "status"))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return false
 	}

@@ -746,27 +746,42 @@ func podOfIndex(w *world, index uint32) int {
 	return 0
 }
 
-// Both last ACKs arrive on two CPUs at once. The flow is closed and counted as such.
-func TestConcurrentLastACKsCloseTheFlow(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Sizes.Flows = 4096 })
+// manyClients returns client i of connectMany.
+func manyClients(i int) netip.AddrPort { return netip.AddrPortFrom(client.Addr(), uint16(2000+i)) }
+
+// connectMany has n clients connect to vip and pod 1. in and out return frames of client i and of the pod to it, which
+// next send 1001 and 5001.
+func connectMany(t *testing.T, n int) (
+	w *world, in func(i int, flags string, seq, ack uint32) []byte,
+	out func(i int, flags string, seq, ack uint32, data ...byte) []byte,
+) {
+	t.Helper()
+	w = newWorld(t, func(c *Config) { c.Sizes.Flows = 4096 })
 	w.warm(vip, 1)
-	const flows = 1500
-	from := func(i int) netip.AddrPort { return netip.AddrPortFrom(client.Addr(), uint16(2000+i)) }
-	in := func(i int, flags string, seq, ack uint32) []byte {
+	in = func(i int, flags string, seq, ack uint32) []byte {
 		s := w.fromClient(flags, seq, ack)
-		s.from = from(i)
+		s.from = manyClients(i)
 		return s.frame()
 	}
-	out := func(i int, flags string, seq, ack uint32) []byte {
-		s := w.fromPod(1, flags, seq, ack)
-		s.to = from(i)
+	out = func(i int, flags string, seq, ack uint32, data ...byte) []byte {
+		s := w.fromPod(1, flags, seq, ack, data...)
+		s.to = manyClients(i)
 		return s.frame()
 	}
-	var acks [2][][]byte
-	for i := range flows {
+	for i := range n {
 		w.run(onNIC, in(i, "S", 1000, 0))
 		w.run(onPod1, out(i, "SA", 5000, 1001))
 		w.run(onNIC, in(i, "A", 1001, 5001))
+	}
+	return w, in, out
+}
+
+// Both last ACKs arrive on two CPUs at once. The flow is closed and counted as such.
+func TestConcurrentLastACKsCloseTheFlow(t *testing.T) {
+	const flows = 1500
+	w, in, out := connectMany(t, flows)
+	var acks [2][][]byte
+	for i := range flows {
 		acks[0], acks[1] = append(acks[0], in(i, "A", 1002, 5002)), append(acks[1], out(i, "A", 5002, 1002))
 	}
 	w.wantCounts(flows, 0, flows)
@@ -786,25 +801,8 @@ func TestConcurrentLastACKsCloseTheFlow(t *testing.T) {
 // The last data of a pod and its FIN are followed on two CPUs at once: a program that writes and an ACK that arrives
 // may each have a part sent.
 func TestConcurrentDataAndFINCloseTheFlow(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Sizes.Flows = 4096 })
-	w.warm(vip, 1)
 	const flows = 1500
-	from := func(i int) netip.AddrPort { return netip.AddrPortFrom(client.Addr(), uint16(2000+i)) }
-	in := func(i int, flags string, seq, ack uint32) []byte {
-		s := w.fromClient(flags, seq, ack)
-		s.from = from(i)
-		return s.frame()
-	}
-	out := func(i int, flags string, seq, ack uint32, data ...byte) []byte {
-		s := w.fromPod(1, flags, seq, ack, data...)
-		s.to = from(i)
-		return s.frame()
-	}
-	for i := range flows {
-		w.run(onNIC, in(i, "S", 1000, 0))
-		w.run(onPod1, out(i, "SA", 5000, 1001))
-		w.run(onNIC, in(i, "A", 1001, 5001))
-	}
+	w, in, out := connectMany(t, flows)
 	together(flows, func(side, i int) func() {
 		f := out(i, "PA", 5001, 1001, make([]byte, 100)...)
 		if side == 1 {
@@ -814,7 +812,7 @@ func TestConcurrentDataAndFINCloseTheFlow(t *testing.T) {
 	})
 	overtaken := 0
 	for i := range flows {
-		if f, ok := w.flow(from(i), vip); !ok || f.Seq[1] != 5102 {
+		if f, ok := w.flow(manyClients(i), vip); !ok || f.Seq[1] != 5102 {
 			overtaken++
 		}
 		w.run(onNIC, in(i, "FA", 1001, 5102))

@@ -7,12 +7,10 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
 )
 
-// Offsets in struct inet_diag_req_v2, struct inet_diag_msg and struct tcp_info (linux/inet_diag.h, linux/tcp.h).
+// Offsets in struct inet_diag_msg and struct tcp_info (linux/inet_diag.h, linux/tcp.h).
 const (
-	diagReqExt      = 2 // idiag_ext
 	diagMsgPort     = 4 // id.idiag_sport
 	diagMsgRqueue   = 56
 	diagMsgSize     = 72
@@ -41,26 +39,16 @@ type talk struct {
 }
 
 // owesAnswer reports whether the programs of the network namespace have something to do for their peers: to accept a
-// connection, to read, or to answer what they have read within recent. The kernel looks at all connections of the
-// machine for that.
+// connection, to read, or to answer what they have read within recent.
 func (d *sockDiag) owesAnswer(recent time.Duration) (bool, error) {
+	found, err := d.list(1<<tcpListen|1<<tcpEstablished|1<<tcpSynReceived|1<<tcpCloseWait, 0, 1<<(diagInfo-1))
+	if err != nil {
+		return false, err
+	}
 	var all []talk
-	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		q := make([]byte, diagReqSize)
-		q[0], q[1], q[diagReqExt] = family, unix.IPPROTO_TCP, 1<<(diagInfo-1)
-		states := uint32(1<<tcpListen | 1<<tcpEstablished | 1<<tcpSynReceived | 1<<tcpCloseWait)
-		binary.NativeEndian.PutUint32(q[diagReqStates:], states)
-		req := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
-		req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: d.socket}
-		req.AddRawData(q)
-		found, err := req.Execute(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY)
-		if err != nil {
-			return false, err
-		}
-		for _, m := range found {
-			if t, ok := talkOf(m); ok {
-				all = append(all, t)
-			}
+	for _, m := range found {
+		if t, ok := talkOf(m); ok {
+			all = append(all, t)
 		}
 	}
 	return owed(all, recent), nil

@@ -35,6 +35,7 @@ func (d *sockDiag) close() { d.socket.Close() }
 // big endian, the rest is in host order.
 const (
 	diagReqSize   = 56
+	diagReqExt    = 2 // idiag_ext
 	diagReqStates = 4
 	diagReqPort   = 8  // idiag_sport
 	diagReqAddr   = 12 // idiag_src
@@ -75,10 +76,7 @@ func (d *sockDiag) lookup(addr netip.AddrPort) ([]byte, error) {
 	for i := range 8 {
 		q[diagReqCookie+i] = 0xff // INET_DIAG_NOCOOKIE: any socket
 	}
-	req := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, 0)
-	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: d.socket}
-	req.AddRawData(q)
-	found, err := req.Execute(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY)
+	found, err := d.request(q, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil
 	}
@@ -105,28 +103,40 @@ func openSockDiag(path string) (*sockDiag, error) {
 // States of connections that are not over (net/tcp_states.h): ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT.
 const openStates = 1<<1 | 1<<4 | 1<<5 | 1<<8
 
-// countOpen returns the number of open connections with a local port and a peer that counts. The kernel looks at all
-// connections of all network namespaces for that.
+// countOpen returns the number of open connections with a local port and a peer that counts.
 func (d *sockDiag) countOpen(port uint16, counts func(peer netip.Addr) bool) (n uint32, err error) {
-	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		q := make([]byte, diagReqSize)
-		q[0], q[1] = family, unix.IPPROTO_TCP
-		binary.NativeEndian.PutUint32(q[diagReqStates:], openStates)
-		binary.BigEndian.PutUint16(q[diagReqPort:], port)
-		req := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
-		req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: d.socket}
-		req.AddRawData(q)
-		found, err := req.Execute(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY)
-		if err != nil {
-			return 0, err
-		}
-		for _, m := range found {
-			if counts(peerOf(m)) {
-				n++
-			}
+	found, err := d.list(openStates, port, 0)
+	for _, m := range found {
+		if counts(peerOf(m)) {
+			n++
 		}
 	}
-	return n, nil
+	return n, err
+}
+
+// list returns the inet_diag_msg of each socket in one of some states, with a local port unless that is 0, and with the
+// attributes of ext. The kernel looks at all connections of all network namespaces for that.
+func (d *sockDiag) list(states uint32, port uint16, ext byte) (all [][]byte, err error) {
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		q := make([]byte, diagReqSize)
+		q[0], q[1], q[diagReqExt] = family, unix.IPPROTO_TCP, ext
+		binary.NativeEndian.PutUint32(q[diagReqStates:], states)
+		binary.BigEndian.PutUint16(q[diagReqPort:], port)
+		found, err := d.request(q, unix.NLM_F_DUMP)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+// request sends an inet_diag_req_v2 and returns the answers.
+func (d *sockDiag) request(q []byte, flags int) ([][]byte, error) {
+	req := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, flags)
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: d.socket}
+	req.AddRawData(q)
+	return req.Execute(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY)
 }
 
 // peerOf returns the address of the other end of a connection; the zero value if the message is too short.

@@ -11,6 +11,7 @@ import (
 
 	"wangell.loutres.me/internal/backoff"
 	"wangell.loutres.me/internal/freezer"
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
 )
 
@@ -38,8 +39,6 @@ const (
 	lookEvery = 5 * time.Second
 	// lookSpan is for how long the use of CPU by a pod is measured before it is frozen.
 	lookSpan = time.Second
-	// busyCores is the use of CPU from which on a pod is at work: see lifecycle.BusyCores.
-	busyCores = 0.05
 )
 
 // keptError says why a pod runs on that is well and could be frozen.
@@ -101,7 +100,7 @@ func (d *daemon) lookAt(q *still) error {
 	if err != nil {
 		return err
 	}
-	if cores := float64(after-before) / float64(time.Since(begin)); cores > busyCores {
+	if cores := float64(after-before) / float64(time.Since(begin)); cores > lifecycle.BusyCores {
 		return keptError(fmt.Sprintf("it works although nobody uses it: %.0f %% of a core", 100*cores))
 	}
 	return nil

@@ -21,7 +21,7 @@ func TestProcessorTimeIsThatOfProcessAndEndedChildren(t *testing.T) {
 }
 
 func TestProcessorTimeOfARealProcess(t *testing.T) {
-	// The shell's child works for more than a tick and is waited for; then the shell waits for its input.
+	// The shell's child works for more than a Tick and is waited for; then the shell waits for its input.
 	cmd := exec.Command("sh", "-c", `sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; echo done; read x`)
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -39,7 +39,7 @@ func TestProcessorTimeOfARealProcess(t *testing.T) {
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if used, err := p.CPU(); err != nil || used < tick || used > time.Minute {
+	if used, err := p.CPU(); err != nil || used < Tick || used > time.Minute {
 		t.Errorf("used %v, %v", used, err)
 	}
 	in.Close()

@@ -5,7 +5,6 @@ package wire
 import (
 	"encoding/hex"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -15,19 +14,16 @@ import (
 // clockSamples is the number of most recent exchanges from which the peer's clock is estimated.
 const clockSamples = 8
 
-// bootID identifies a run of a kernel: the UUID in /proc/sys/kernel/random/boot_id (random(4)). Processes with equal
-// boot IDs share CLOCK_MONOTONIC.
+// bootID is monotime.BootID in binary.
 type bootID [16]byte
 
 func readBootID() (id bootID, err error) {
-	const path = "/proc/sys/kernel/random/boot_id"
-	b, err := os.ReadFile(path)
+	text, err := monotime.BootID()
 	if err != nil {
 		return id, fmt.Errorf("wire: boot ID of this machine: %w", err)
 	}
-	text := strings.ReplaceAll(strings.TrimSpace(string(b)), "-", "")
-	if n, err := hex.Decode(id[:], []byte(text)); err != nil || n != len(id) {
-		return id, fmt.Errorf("wire: boot ID of this machine: %s contains %q, not a UUID", path, b)
+	if n, err := hex.Decode(id[:], []byte(strings.ReplaceAll(text, "-", ""))); err != nil || n != len(id) {
+		return id, fmt.Errorf("wire: boot ID of this machine: %q is no UUID", text)
 	}
 	return id, nil
 }

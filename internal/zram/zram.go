@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/internal/atomicfile"
+	"wangell.loutres.me/internal/monotime"
 )
 
 // MinSize is the smallest size of a device in bytes.
@@ -75,7 +76,7 @@ func Add(file string, size int64) (err error) {
 			err = errors.Join(fmt.Errorf("zram: %s: %w", r.path(), err), r.remove(file))
 		}
 	}()
-	if r.Boot, err = boot(); err != nil {
+	if r.Boot, err = monotime.BootID(); err != nil {
 		return err
 	}
 	header, id := swapHeader(size, os.Getpagesize())
@@ -106,7 +107,7 @@ func Remove(file string) error {
 	if err != nil {
 		return fmt.Errorf("zram: %s: %w: if no /dev/zram is left of a killed instance, remove the file", file, err)
 	}
-	now, err := boot()
+	now, err := monotime.BootID()
 	if err != nil {
 		return err
 	}
@@ -126,7 +127,7 @@ func read(file string) (r record, err error) {
 
 // serves reports whether the device is the noted one, has a size, and is swapped to.
 func (r record) serves(size int64) bool {
-	now, err := boot()
+	now, err := monotime.BootID()
 	if err != nil || now != r.Boot {
 		return false
 	}
@@ -181,12 +182,6 @@ func (r record) isMine() (bool, error) {
 	id, ok := swapID(page)
 	blank := strings.Trim(string(page), "\x00") == "" // its maker was killed before it wrote the header
 	return blank || ok && id == r.ID, nil
-}
-
-// boot returns the kernel's ID of this boot.
-func boot() (string, error) {
-	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(text)), err
 }
 
 func writeAt(device string, page []byte) error {

@@ -28,6 +28,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/image"
 	"wangell.loutres.me/internal/lab/probe"
 	"wangell.loutres.me/internal/lab/report"
@@ -56,7 +57,7 @@ type Cluster struct {
 // Open connects to the cluster of a cluster.json and makes the namespace. The caller must call Close. Kinds are
 // resources that create pods: Close deletes those in the namespace first.
 func Open(ctx context.Context, file string, kinds ...schema.GroupVersionResource) (_ *Cluster, err error) {
-	c := &Cluster{kinds: append(kinds, WangellServices), killed: map[types.UID]time.Time{}}
+	c := &Cluster{kinds: append(kinds, v1alpha1.Resource), killed: map[types.UID]time.Time{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("open cluster %s: %w", file, err), c.runUndo())

@@ -117,13 +117,13 @@ func (c *Cluster) wangellTarget(ctx context.Context, name string, server Server,
 		},
 	}
 	maps.Copy(spec, more)
-	err := c.Create(ctx, WangellServices, v1alpha1.Kind, name, spec)
+	err := c.Create(ctx, v1alpha1.Resource, v1alpha1.Kind, name, spec)
 	if err != nil {
 		return nil, fmt.Errorf("%w: is Wangell's chart installed?", err)
 	}
-	t := &Target{Cluster: c, Resource: WangellServices, Name: name, Selector: v1alpha1.LabelService + "=" + name}
+	t := &Target{Cluster: c, Resource: v1alpha1.Resource, Name: name, Selector: v1alpha1.LabelService + "=" + name}
 	err = Until(ctx, ReadyTimeout, func() error {
-		object, err := c.Dynamic.Resource(WangellServices).Namespace(c.Namespace).Get(ctx, name, metav1.GetOptions{})
+		object, err := c.Dynamic.Resource(v1alpha1.Resource).Namespace(c.Namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}

@@ -34,7 +34,7 @@ type wangellSide struct {
 func (s *wangellSide) name() string { return SideWangell }
 
 func (s *wangellSide) prepare(ctx context.Context) error {
-	err := s.cluster.Create(ctx, cluster.WangellServices, v1alpha1.Kind, wangellName, map[string]any{
+	err := s.cluster.Create(ctx, v1alpha1.Resource, v1alpha1.Kind, wangellName, map[string]any{
 		"image": s.image, "port": int64(80), "targetPort": int64(cluster.HelloPort), "idleTimeout": int64(3600),
 	})
 	if err != nil {
@@ -58,7 +58,7 @@ func (s *wangellSide) prepare(ctx context.Context) error {
 }
 
 func (s *wangellSide) get(ctx context.Context) (*v1alpha1.WangellService, error) {
-	resource := s.cluster.Dynamic.Resource(cluster.WangellServices).Namespace(s.cluster.Namespace)
+	resource := s.cluster.Dynamic.Resource(v1alpha1.Resource).Namespace(s.cluster.Namespace)
 	object, err := resource.Get(ctx, wangellName, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("get the WangellService: %w", err)
@@ -118,7 +118,7 @@ func (s *wangellSide) rest(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	resource := s.cluster.Dynamic.Resource(cluster.WangellServices).Namespace(s.cluster.Namespace)
+	resource := s.cluster.Dynamic.Resource(v1alpha1.Resource).Namespace(s.cluster.Namespace)
 	_, err = resource.Patch(ctx, wangellName, types.MergePatchType, []byte(`{"spec":{"replicas":0}}`),
 		metav1.PatchOptions{}, "scale")
 	if err != nil {

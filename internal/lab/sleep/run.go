@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"wangell.loutres.me/internal/cgroup"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/lab"
 	"wangell.loutres.me/internal/lab/probe"
@@ -238,9 +239,9 @@ func (p *place) unlisted(ctx context.Context) (resident, swapped float64, n int,
 }
 
 // cgroupsBelow returns the names of the cgroups with memory directly below one.
-func cgroupsBelow(cgroup string) (names []string, err error) {
+func cgroupsBelow(parent string) (names []string, err error) {
 	for _, place := range []string{"", "memory"} {
-		entries, readErr := os.ReadDir(filepath.Join("/sys/fs/cgroup", place, cgroup))
+		entries, readErr := os.ReadDir(filepath.Join(cgroup.DefaultRoot, place, parent))
 		for _, e := range entries {
 			if e.IsDir() && !slices.Contains(names, e.Name()) {
 				names = append(names, e.Name())

@@ -3,11 +3,9 @@
 package sleep
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,6 +13,7 @@ import (
 
 	"wangell.loutres.me/internal/lab"
 	"wangell.loutres.me/internal/lab/report"
+	"wangell.loutres.me/internal/process"
 	"wangell.loutres.me/internal/testutil/debimage"
 )
 
@@ -178,23 +177,16 @@ func shares(pids []int) (sum float64) {
 	return sum
 }
 
-// ticksPerSecond is the unit of times in /proc/PID/stat, USER_HZ. It is 100 on every architecture of Go.
-const ticksPerSecond = 100
-
 // cpuSeconds returns the processor time that processes have used (proc_pid_stat(5)). One that has ended has none.
 func cpuSeconds(pids []int) (sum float64) {
 	for _, pid := range pids {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
+		fields, err := process.Stat(pid)
+		if err != nil || len(fields) < process.StatUserTime+2 {
 			continue
 		}
-		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-		if len(fields) < 13 {
-			continue
-		}
-		for _, field := range fields[11:13] {
+		for _, field := range fields[process.StatUserTime : process.StatUserTime+2] {
 			ticks, _ := strconv.ParseFloat(field, 64) // the kernel writes digits
-			sum += ticks / ticksPerSecond
+			sum += ticks * process.Tick.Seconds()
 		}
 	}
 	return sum

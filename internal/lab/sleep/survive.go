@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"wangell.loutres.me/internal/cgroup"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/lab"
 	"wangell.loutres.me/internal/lab/probe"
@@ -178,8 +179,8 @@ func (p *place) resources() (r Resources, err error) {
 			*n += len(entries)
 		}
 	}
-	hierarchies, err := filepath.Glob("/sys/fs/cgroup/*")
-	for _, dir := range append(hierarchies, "/sys/fs/cgroup") {
+	hierarchies, err := filepath.Glob(cgroup.DefaultRoot + "/*")
+	for _, dir := range append(hierarchies, cgroup.DefaultRoot) {
 		entries, err := os.ReadDir(filepath.Join(dir, p.PodCgroup("")))
 		if err != nil {
 			continue // not in this hierarchy

@@ -16,6 +16,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"wangell.loutres.me/internal/lazy/trace"
+	"wangell.loutres.me/internal/monotime"
 )
 
 // BlockSize is the unit in which the bytes of a layer are here or not, in bytes.
@@ -154,13 +155,9 @@ func (n Notes) Covers(offset, length int64) bool {
 
 // thisBoot returns the id of this boot.
 func thisBoot() (string, error) {
-	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "", err
+	id, err := monotime.BootID()
+	if err == nil && len(id) != bootLength {
+		err = fmt.Errorf("id of this boot: %q", id)
 	}
-	id := strings.TrimSpace(string(text))
-	if len(id) != bootLength {
-		return "", fmt.Errorf("id of this boot: %q", id)
-	}
-	return id, nil
+	return id, err
 }

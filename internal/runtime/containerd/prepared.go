@@ -14,6 +14,7 @@ import (
 
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/process"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -36,7 +37,7 @@ type preparedPod struct {
 // alive reports whether its process still waits.
 func (p *preparedPod) alive() bool {
 	begun, err := processStart(p.pid)
-	return err == nil && !ended(p.pid) && max(begun.Sub(p.begun), p.begun.Sub(begun)) < 2*clockTick
+	return err == nil && !ended(p.pid) && max(begun.Sub(p.begun), p.begun.Sub(begun)) < 2*process.Tick
 }
 
 // preparedPods are the services with spec.sleep.prepared, and their prepared pods, oldest first. They are guarded by
