@@ -47,7 +47,7 @@ func TestPatternsUseConnectionsAsTheyClaim(t *testing.T) {
 	}
 	server.Start()
 	defer server.Close()
-	var d net.Dialer
+	service := asked{dial: (&net.Dialer{}).DialContext, address: server.Listener.Addr().String(), pods: pods}
 	for _, p := range Patterns {
 		threads := p.Clients * p.Threads
 		var s Sample
@@ -55,7 +55,7 @@ func TestPatternsUseConnectionsAsTheyClaim(t *testing.T) {
 		// On a busy machine, a short time may not be enough for every thread to ask.
 		for _, length := range []time.Duration{300 * time.Millisecond, 3 * time.Second, 10 * time.Second} {
 			asked.Store(0)
-			s = runPattern(t.Context(), p, d.DialContext, server.Listener.Addr().String(), pods, length)
+			s = runPattern(t.Context(), p, service, length)
 			requests, connections = 0, 0
 			for _, pod := range pods {
 				requests, connections = requests+s.Requests[pod], connections+s.Connections[pod]
@@ -84,7 +84,8 @@ func TestPatternCountsFailures(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		return nil, fmt.Errorf("refused")
 	}
-	s := runPattern(t.Context(), Patterns[0], refuse, "192.0.2.1:80", []string{"a"}, 50*time.Millisecond)
+	service := asked{dial: refuse, address: "192.0.2.1:80", pods: []string{"a"}}
+	s := runPattern(t.Context(), Patterns[0], service, 50*time.Millisecond)
 	if s.Failed == 0 || len(s.Errors) == 0 || len(s.Errors) > tallyErrors || s.Requests["a"] != 0 {
 		t.Errorf("%+v", s)
 	}
@@ -103,6 +104,9 @@ func TestReportShowsTheBusiestPod(t *testing.T) {
 			if mode == proxy.ModeRequest {
 				s.P50, s.P99, s.Envoy = 1.5, 4, &EnvoyUse{CPU: 0.05, Memory: float64(10 + i)}
 			}
+			if mode == proxy.ModeKnative {
+				s.Seconds, s.Envoy = 4, &EnvoyUse{CPU: 0.1, Memory: 7}
+			}
 			samples = append(samples, s)
 			if slices.Contains(workPatterns, p.Key) && slices.Contains(workModes, mode) {
 				s.Work = 2
@@ -118,7 +122,9 @@ func TestReportShowsTheBusiestPod(t *testing.T) {
 		"pool_20_busiest_over_mean_wangell": 1, "one_connection_req_per_s_wangell": 250,
 		"one_connection_request_over_connection": 1, "work_one_connection_request_over_connection": 0.8,
 		"work_pool_20_req_per_s_wangell_request": 200, "pool_5_added_p50_ms": 0.5, "pool_5_added_p99_ms": 2,
-		"envoy_cores_per_1000_req_per_s": 0.1, "envoy_memory_mib": 15} {
+		"envoy_cores_per_1000_req_per_s": 0.1, "envoy_memory_mib": 15,
+		"knative_envoy_cores_per_1000_req_per_s": 0.2, "knative_work_envoy_memory_mib": 7,
+		"pool_5_request_over_knative": 2} {
 		if got := r.Summary.Get(key); got != want {
 			t.Errorf("%s = %v, want %v", key, got, want)
 		}

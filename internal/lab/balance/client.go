@@ -46,32 +46,39 @@ func (t *tally) lost(err error) {
 	}
 }
 
-// runPattern runs clients against a service for a time. pods are the names of all pods that may answer.
-func runPattern(
-	ctx context.Context, p Pattern, dial probe.DialFunc, address string, pods []string, length time.Duration,
-) Sample {
+// asked is the service that clients ask.
+type asked struct {
+	dial probe.DialFunc
+	// address is where they connect to, and host the host name; empty for the address.
+	address, host string
+	// pods are the names of all pods that may answer.
+	pods []string
+}
+
+// runPattern runs clients against a service for a time.
+func runPattern(ctx context.Context, p Pattern, service asked, length time.Duration) Sample {
 	t := &tally{requests: map[string]int{}, connections: map[net.Conn]string{}}
-	for _, pod := range pods {
+	for _, pod := range service.pods {
 		t.requests[pod] = 0
 	}
 	begin := time.Now()
 	end := begin.Add(length)
 	var all sync.WaitGroup
 	for range p.Clients {
-		client := newClient(p, dial)
+		client := newClient(p, service.dial)
 		defer client.CloseIdleConnections()
 		for range p.Threads {
 			if p.OwnConnection {
-				client = newClient(p, dial)
+				client = newClient(p, service.dial)
 				defer client.CloseIdleConnections()
 			}
 			thread := client
 			all.Go(func() {
 				for ctx.Err() == nil && time.Now().Before(end) {
-					asked := time.Now()
-					pod, conn, err := ask(ctx, thread, address)
+					began := time.Now()
+					pod, conn, err := service.ask(ctx, thread)
 					if err == nil {
-						t.answered(pod, conn, time.Since(asked))
+						t.answered(pod, conn, time.Since(began))
 					} else if ctx.Err() == nil {
 						t.lost(err)
 					}
@@ -85,7 +92,7 @@ func runPattern(
 	if len(t.took) > 0 {
 		s.P50, s.P99 = report.Percentile(t.took, 50), report.Percentile(t.took, 99)
 	}
-	for _, pod := range pods {
+	for _, pod := range service.pods {
 		s.Connections[pod] = 0
 	}
 	for _, pod := range t.connections {
@@ -108,13 +115,14 @@ func newClient(p Pattern, dial probe.DialFunc) *http.Client {
 }
 
 // ask makes a request. It returns the pod that answered and the connection.
-func ask(ctx context.Context, client *http.Client, address string) (pod string, conn net.Conn, err error) {
+func (s asked) ask(ctx context.Context, client *http.Client) (pod string, conn net.Conn, err error) {
 	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { conn = info.Conn }}
 	ctx = httptrace.WithClientTrace(ctx, trace)
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.address+"/", nil)
 	if err != nil {
 		return "", nil, err
 	}
+	req.Host = s.host
 	resp, err := client.Do(req)
 	if err != nil {
 		return "", nil, err

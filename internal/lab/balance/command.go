@@ -13,10 +13,11 @@ func init() {
 		Name:     "balance",
 		Question: "How evenly are requests spread over pods, by the way clients use connections?",
 		Help: `Balance runs clients that use connections in several ways against a service of 5 pods,
-behind kube-proxy (nftables), behind Wangell, and behind Wangell with balancing.level: Request,
-and counts the requests and connections of each pod. Some patterns are repeated with a server
-that works for each answer. The cluster must have been started by test/cluster, with Wangell's
-chart and requests.enabled.`,
+behind kube-proxy (nftables), behind Wangell, behind Wangell with balancing.level: Request, and
+behind Knative's Kourier if the cluster has it, and counts the requests and connections of each
+pod. Some patterns are repeated with a server that works for each answer. The cluster must have
+been started by test/cluster, with Wangell's chart and requests.enabled; test/knative installs
+Knative.`,
 		Example: `  sudo wangell-lab balance --cluster /var/tmp/wangell-cluster-lab/cluster.json --out out
   sudo wangell-lab balance --cluster cluster.json --quick --out out -o json`,
 		Reports:   []string{reportName},

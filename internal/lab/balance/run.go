@@ -6,15 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"wangell.loutres.me/internal/lab"
 	"wangell.loutres.me/internal/lab/cluster"
-	"wangell.loutres.me/internal/lab/probe"
+	"wangell.loutres.me/internal/lab/knative"
 	"wangell.loutres.me/internal/lab/proxy"
 	"wangell.loutres.me/internal/lab/report"
 )
@@ -23,7 +22,7 @@ import (
 func (p *Params) Run(ctx context.Context, out lab.Output) (_ []*report.Report, err error) {
 	params := p.withDefaults()
 	loadBefore := report.LoadAverage()
-	c, err := proxy.Open(ctx, params.Cluster)
+	c, err := proxy.Open(ctx, params.Cluster, knative.Resource)
 	if err != nil {
 		return nil, err
 	}
@@ -32,6 +31,17 @@ func (p *Params) Run(ctx context.Context, out lab.Output) (_ []*report.Report, e
 			err = errors.Join(err, fmt.Errorf("clean up: %w", closeErr))
 		}
 	}()
+	modes, missing, err := withoutMissing(ctx, c.Cluster, params.Modes)
+	if err != nil {
+		return nil, err
+	}
+	if missing != nil {
+		if len(p.Modes) > 0 {
+			return nil, fmt.Errorf("--modes: %w", missing)
+		}
+		out.Log("left out: %v", missing)
+	}
+	params.Modes = modes
 	samples, err := measure(ctx, c, params, out)
 	if err != nil {
 		return nil, err
@@ -46,28 +56,15 @@ func (p *Params) Run(ctx context.Context, out lab.Output) (_ []*report.Report, e
 		"quick": params.Quick, "time of each pattern (s)": params.Time.Seconds(),
 		"load average at begin": loadBefore, "load average at end": report.LoadAverage(),
 	}
+	if slices.Contains(params.Modes, proxy.ModeKnative) {
+		settings, versions, err := knative.Settings(ctx, c.Cluster)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(r.Params, settings)
+		maps.Copy(r.Versions, versions)
+	}
 	return []*report.Report{r}, nil
-}
-
-// makeTarget makes the service of a mode, with all its pods. Its name ends with suffix.
-func makeTarget(
-	ctx context.Context, c *proxy.Cluster, mode, suffix string, server cluster.Server,
-) (*cluster.Target, error) {
-	var t *cluster.Target
-	err := c.SetMode(ctx, mode)
-	switch {
-	case err != nil:
-	case mode == proxy.ModeWangell:
-		t, err = c.WangellTarget(ctx, "balance-wangell"+suffix, server, replicas)
-	case mode == proxy.ModeRequest:
-		t, err = c.RequestTarget(ctx, "balance-request"+suffix, server, replicas)
-	default:
-		t, err = c.Target(ctx, "balance-proxy"+suffix, server)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return t, t.ScaleTo(ctx, replicas)
 }
 
 // measure takes a sample of each pattern in each mode, the modes in turn; then of some with a server that works.
@@ -106,7 +103,7 @@ type measurement struct {
 func (m *measurement) patterns(
 	ctx context.Context, modes []string, patterns []Pattern, suffix string, server cluster.Server,
 ) error {
-	targets := map[string]*cluster.Target{}
+	targets := map[string]target{}
 	for _, mode := range modes {
 		var err error
 		if targets[mode], err = makeTarget(ctx, m.cluster, mode, suffix, server); err != nil {
@@ -126,49 +123,48 @@ func (m *measurement) patterns(
 		}
 	}
 	for _, mode := range modes {
-		if err := targets[mode].ScaleTo(ctx, 0); err != nil {
+		if err := targets[mode].remove(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// sample runs one pattern against a target.
-func (m *measurement) sample(ctx context.Context, t *cluster.Target, mode string, p Pattern) (Sample, error) {
-	if err := m.from.UntilServed(ctx, t); err != nil {
+// sample runs one pattern against the service of a mode.
+func (m *measurement) sample(ctx context.Context, t target, mode string, p Pattern) (Sample, error) {
+	if err := m.from.UntilServed(ctx, t.Target); err != nil {
 		return Sample{}, err
 	}
 	pods, err := t.Pods(ctx)
 	if err != nil {
 		return Sample{}, err
 	}
-	names := make([]string, len(pods))
+	service := asked{dial: m.from.Hosts[0].Namespace.Dialer().DialContext, address: m.from.Address(t.Target), host: t.Host}
 	for i := range pods {
-		names[i] = pods[i].Name
+		service.pods = append(service.pods, pods[i].Name)
 	}
-	dial, address := m.from.Hosts[0].Namespace.Dialer().DialContext, m.from.Address(t)
-	if mode != proxy.ModeRequest {
-		s := runPattern(ctx, p, dial, address, names, m.length)
+	if !slices.Contains(requestModes, mode) {
+		s := runPattern(ctx, p, service, m.length)
 		return s, ctx.Err()
 	}
-	if err := untilFronted(ctx, dial, address, names); err != nil {
+	if err := untilFronted(ctx, service); err != nil {
 		return Sample{}, err
 	}
-	before, err := m.envoyUse(ctx)
+	before, err := m.envoyUse(ctx, mode)
 	if err != nil {
 		return Sample{}, err
 	}
-	s := runPattern(ctx, p, dial, address, names, m.length)
-	after, err := m.envoyUse(ctx)
+	s := runPattern(ctx, p, service, m.length)
+	after, err := m.envoyUse(ctx, mode)
 	s.Envoy = &EnvoyUse{CPU: after.CPU - before.CPU, Memory: after.Memory}
 	return s, errors.Join(err, ctx.Err())
 }
 
 // untilFronted waits until Envoy chooses the pods: then the requests of one connection reach all of them.
-func untilFronted(ctx context.Context, dial probe.DialFunc, address string, pods []string) error {
+func untilFronted(ctx context.Context, service asked) error {
 	one := Pattern{Clients: 1, Threads: 1, OwnConnection: true}
 	return cluster.Until(ctx, cluster.ReadyTimeout, func() error {
-		s := runPattern(ctx, one, dial, address, pods, 100*time.Millisecond)
+		s := runPattern(ctx, one, service, 100*time.Millisecond)
 		for _, n := range s.Requests {
 			if n == 0 {
 				return fmt.Errorf("requests of one connection do not reach all pods: %v: does the chart have "+
@@ -179,21 +175,19 @@ func untilFronted(ctx context.Context, dial probe.DialFunc, address string, pods
 	})
 }
 
-// envoyUse returns what the Envoys have used so far.
-func (m *measurement) envoyUse(ctx context.Context) (EnvoyUse, error) {
+// envoyUse returns what the Envoys of a mode have used so far.
+func (m *measurement) envoyUse(ctx context.Context, mode string) (EnvoyUse, error) {
 	var use EnvoyUse
-	pods, err := m.cluster.Kube.CoreV1().Pods("").List(ctx, metav1.ListOptions{
-		LabelSelector: "app.kubernetes.io/name=wangell,app.kubernetes.io/component=envoy",
-	})
+	pods, err := envoys(ctx, m.cluster.Cluster, mode)
 	if err != nil {
-		return use, fmt.Errorf("list the pods of Envoy: %w", err)
+		return use, err
 	}
-	for i := range pods.Items {
-		cpu, err := m.cluster.PodCPU(&pods.Items[i])
+	for i := range pods {
+		cpu, err := m.cluster.PodCPU(&pods[i])
 		if err != nil {
 			return use, err
 		}
-		memory, err := m.cluster.PodMemory(&pods.Items[i])
+		memory, err := m.cluster.PodMemory(&pods[i])
 		if err != nil {
 			return use, err
 		}

@@ -10,11 +10,14 @@ import (
 )
 
 // AllModes are the compared modes.
-var AllModes = []string{proxy.ModeNftables, proxy.ModeWangell, proxy.ModeRequest}
+var AllModes = []string{proxy.ModeNftables, proxy.ModeWangell, proxy.ModeRequest, proxy.ModeKnative}
+
+// requestModes are those in which an Envoy chooses a pod for each request.
+var requestModes = []string{proxy.ModeRequest, proxy.ModeKnative}
 
 // workModes are those that are also compared with a server that works for each answer, and workPatterns how.
 var (
-	workModes    = []string{proxy.ModeWangell, proxy.ModeRequest}
+	workModes    = []string{proxy.ModeWangell, proxy.ModeRequest, proxy.ModeKnative}
 	workPatterns = []string{"one_connection", "five_connections", "pool_20"}
 )
 
@@ -60,11 +63,11 @@ type Sample struct {
 	// P50 and P99 are percentiles of the time of a request in milliseconds, 0 if none was answered.
 	P50 float64 `json:"p50_ms"`
 	P99 float64 `json:"p99_ms"`
-	// Envoy is what the Envoys used; nil in modes without one.
+	// Envoy is what the Envoys of the mode used; nil in modes without one.
 	Envoy *EnvoyUse `json:"envoy,omitempty"`
 }
 
-// EnvoyUse is what the Envoys of all nodes used.
+// EnvoyUse is what the Envoys of all nodes used, or those of Kourier.
 type EnvoyUse struct {
 	CPU    float64 `json:"cpu_s"`      // of all, in seconds
 	Memory float64 `json:"memory_mib"` // of the largest at the end, without files

@@ -15,8 +15,9 @@ import (
 const reportName = "balance"
 
 const how = `A service of %[1]d pods on a cluster of several nodes on one machine: behind kube-proxy in nftables mode
-(ClusterIP), behind Wangell (its service address), and behind Wangell with balancing.level: Request, where the Envoy of
-the client's node chooses a pod for each request. The answers name the pod that they come from. Clients are Go programs
+(ClusterIP), behind Wangell (its service address), behind Wangell with balancing.level: Request, where the Envoy of the
+client's node chooses a pod for each request, and, if the cluster has it, behind Knative's Kourier (by the node port of
+its gateway's node), with as many pods, no limit of concurrency, and no activator in the path. The answers name the pod that they come from. Clients are Go programs
 with net/http in the network namespace of a pod of the first node; each thread makes one request after the other. A pool
 is net/http's: a request takes the connection that was returned last, or makes a new one if none is free. The first two
 balance connections, not requests: everything on one connection goes to one pod. So with few connections the busiest pod
@@ -74,8 +75,11 @@ func summary(modes []string, samples []Sample) (out report.Summary) {
 		out = append(out, report.Value{Key: "failed_requests_" + mode, Value: float64(failed),
 			Meaning: mode + ": failed requests"})
 	}
-	return append(append(out, envoySummary("", "", idle)...),
-		envoySummary("work_", fmt.Sprintf(", %v of work", work), working)...)
+	for _, mode := range requestModes {
+		out = append(out, envoySummary(mode, "", "", idle)...)
+		out = append(out, envoySummary(mode, "work_", fmt.Sprintf(", %v of work", work), working)...)
+	}
+	return out
 }
 
 // perPattern are the values of each pattern. Keys begin with prefix, and meanings have more to them.
@@ -94,6 +98,11 @@ func perPattern(prefix, more string, samples []Sample) (out report.Summary) {
 		add("p50_ms", "median time of a request, ms", func(s Sample) float64 { return s.P50 })
 		add("p99_ms", "99th percentile, ms", func(s Sample) float64 { return s.P99 })
 		connection, request := find(of, proxy.ModeWangell), find(of, proxy.ModeRequest)
+		if kourier := find(of, proxy.ModeKnative); kourier != nil && request != nil {
+			out = append(out, report.Value{Key: prefix + p.Key + "_request_over_knative",
+				Value:   request.perSecond() / kourier.perSecond(),
+				Meaning: p.Name + more + ": requests per second with Request over those with Knative"})
+		}
 		if connection == nil || request == nil {
 			continue
 		}
@@ -117,11 +126,15 @@ func find(samples []Sample, mode string) *Sample {
 	return &samples[i]
 }
 
-// envoySummary says what Envoy costs, as perPattern.
-func envoySummary(prefix, more string, samples []Sample) report.Summary {
+// envoySummary says what the Envoys of a mode cost, as perPattern.
+func envoySummary(mode, prefix, more string, samples []Sample) report.Summary {
+	name := "Envoy"
+	if mode != proxy.ModeRequest {
+		prefix, name = mode+"_"+prefix, "Envoy of "+mode
+	}
 	var cpu, memory, requests float64
 	for _, s := range samples {
-		if s.Envoy != nil {
+		if s.Mode == mode && s.Envoy != nil {
 			cpu += s.Envoy.CPU
 			memory = max(memory, s.Envoy.Memory)
 			requests += float64(s.answered())
@@ -132,8 +145,8 @@ func envoySummary(prefix, more string, samples []Sample) report.Summary {
 	}
 	return report.Summary{
 		{Key: prefix + "envoy_cores_per_1000_req_per_s", Value: 1000 * cpu / requests,
-			Meaning: "Envoy" + more + ": cores per 1,000 requests per second"},
-		{Key: prefix + "envoy_memory_mib", Value: memory, Meaning: "Envoy" + more + ": most memory of one, MiB"},
+			Meaning: name + more + ": cores per 1,000 requests per second"},
+		{Key: prefix + "envoy_memory_mib", Value: memory, Meaning: name + more + ": most memory of one, MiB"},
 	}
 }
 

@@ -20,7 +20,7 @@ func (v *Vantage) UntilServed(ctx context.Context, t *Target) error {
 	answers := 0
 	return Until(ctx, ReadyTimeout, func() error {
 		for ; answers < wantAnswers; answers++ {
-			if err := get(ctx, v.Hosts[0].Namespace.Dialer().DialContext, v.Address(t)); err != nil {
+			if err := get(ctx, v.Hosts[0].Namespace.Dialer().DialContext, v.Address(t), t.Host); err != nil {
 				answers = 0
 				return fmt.Errorf("%s does not answer clients in %s: %w", t.Name, v.Name, err)
 			}
@@ -29,13 +29,14 @@ func (v *Vantage) UntilServed(ctx context.Context, t *Target) error {
 	})
 }
 
-// get makes one request on a connection of its own.
-func get(ctx context.Context, dial probe.DialFunc, address string) error {
+// get makes one request on a connection of its own. Host is the host name, or empty for the address.
+func get(ctx context.Context, dial probe.DialFunc, address, host string) error {
 	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/", nil)
 	if err != nil {
 		return err
 	}
+	req.Host = host
 	resp, err := client.Do(req)
 	if err != nil {
 		return err

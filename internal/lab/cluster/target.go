@@ -32,6 +32,8 @@ type Target struct {
 	Selector string
 	// Inside is where pods of the cluster connect to, Outside where hosts on the LAN do.
 	Inside, Outside string
+	// Host is the host name that clients ask for. Default: the address.
+	Host string
 }
 
 // What a load server does at SIGTERM; see the hello image.
@@ -57,8 +59,8 @@ type Server struct {
 	Work time.Duration
 }
 
-// PodSpec returns the specification of the pods. They are spread over the nodes.
-func (s Server) PodSpec() map[string]any {
+// Env is the environment of the server, as a container has it.
+func (s Server) Env() []any {
 	env := []any{map[string]any{"name": "STOP", "value": s.Stop}}
 	if s.Delay > 0 {
 		env = append(env, map[string]any{"name": "DELAY", "value": s.Delay.String()})
@@ -66,6 +68,11 @@ func (s Server) PodSpec() map[string]any {
 	if s.Work > 0 {
 		env = append(env, map[string]any{"name": "WORK", "value": s.Work.String()})
 	}
+	return env
+}
+
+// PodSpec returns the specification of the pods. They are spread over the nodes.
+func (s Server) PodSpec() map[string]any {
 	return map[string]any{
 		"automountServiceAccountToken": false, "enableServiceLinks": false, "terminationGracePeriodSeconds": int64(15),
 		"topologySpreadConstraints": []any{map[string]any{
@@ -73,7 +80,7 @@ func (s Server) PodSpec() map[string]any {
 			"labelSelector": map[string]any{"matchLabels": map[string]any{"load": "server"}},
 		}},
 		"containers": []any{map[string]any{
-			"name": "main", "image": s.Image, "env": env,
+			"name": "main", "image": s.Image, "env": s.Env(),
 			"ports":     []any{map[string]any{"containerPort": int64(HelloPort)}},
 			"resources": map[string]any{"requests": map[string]any{"cpu": ServerCPU}},
 		}},

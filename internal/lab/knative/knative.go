@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -32,7 +33,10 @@ const (
 	Window = "autoscaling.knative.dev/window"
 	// MinScale is the number of pods below which Knative does not scale.
 	MinScale = "autoscaling.knative.dev/min-scale"
-	// BurstCapacity keeps the activator in the path of all requests if it is -1.
+	// MaxScale is the number of pods above which it does not scale.
+	MaxScale = "autoscaling.knative.dev/max-scale"
+	// BurstCapacity keeps the activator in the path of all requests if it is -1, and out of it while there are pods if
+	// it is 0.
 	BurstCapacity = "autoscaling.knative.dev/target-burst-capacity"
 )
 
@@ -47,6 +51,8 @@ type Service struct {
 	Cluster *cluster.Cluster
 	Name    string
 	Image   string
+	// Env is the environment of its container.
+	Env []any
 	// Annotations are those of its pods.
 	Annotations map[string]string
 	// Token mounts a service account token, as Kubernetes does by default.
@@ -61,9 +67,13 @@ func (s *Service) Create(ctx context.Context) error {
 	if err := s.pullSidecar(ctx); err != nil {
 		return err
 	}
-	spec := map[string]any{"containers": []any{map[string]any{
+	container := map[string]any{
 		"image": s.Image, "ports": []any{map[string]any{"containerPort": int64(cluster.HelloPort)}},
-	}}}
+	}
+	if len(s.Env) > 0 {
+		container["env"] = s.Env
+	}
+	spec := map[string]any{"containers": []any{container}}
 	if !s.Token {
 		spec["automountServiceAccountToken"] = false
 	}
@@ -81,6 +91,28 @@ func (s *Service) Create(ctx context.Context) error {
 		return err
 	}
 	return s.findIngress(ctx)
+}
+
+// Selector finds the pods of the service.
+func (s *Service) Selector() string { return "serving.knative.dev/service=" + s.Name }
+
+// Delete removes the service. Its pods end afterwards.
+func (s *Service) Delete(ctx context.Context) error {
+	err := s.Cluster.Dynamic.Resource(Resource).Namespace(s.Cluster.Namespace).Delete(ctx, s.Name, metav1.DeleteOptions{})
+	if err != nil {
+		return fmt.Errorf("delete Knative service %s: %w", s.Name, err)
+	}
+	return nil
+}
+
+// Gateways returns the pods of Kourier's Envoy.
+func Gateways(ctx context.Context, c *cluster.Cluster) ([]corev1.Pod, error) {
+	list, err := c.Kube.CoreV1().Pods(kourierNamespace).List(ctx,
+		metav1.ListOptions{LabelSelector: "app=3scale-kourier-gateway"})
+	if err != nil {
+		return nil, fmt.Errorf("the gateway of Kourier: %w", err)
+	}
+	return list.Items, nil
 }
 
 // findHost finds the host name of the service. It fails while the service is not Ready.
@@ -105,17 +137,31 @@ func (s *Service) findHost(ctx context.Context) error {
 	return fmt.Errorf("the Knative service is not Ready: %v", conditions)
 }
 
-// pullSidecar pulls Knative's own container of each pod on every node.
-func (s *Service) pullSidecar(ctx context.Context) error {
-	configs := s.Cluster.Kube.CoreV1().ConfigMaps(namespace)
-	config, err := configs.Get(ctx, "config-deployment", metav1.GetOptions{})
+// Installed returns ErrMissing if the cluster does not have Knative.
+func Installed(ctx context.Context, c *cluster.Cluster) error {
+	_, err := deploymentConfig(ctx, c)
+	return err
+}
+
+// deploymentConfig returns Knative's settings of the pods that it makes.
+func deploymentConfig(ctx context.Context, c *cluster.Cluster) (map[string]string, error) {
+	config, err := c.Kube.CoreV1().ConfigMaps(namespace).Get(ctx, "config-deployment", metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return ErrMissing
+		return nil, ErrMissing
 	}
 	if err != nil {
-		return fmt.Errorf("settings of Knative: %w", err)
+		return nil, fmt.Errorf("settings of Knative: %w", err)
 	}
-	return s.Cluster.Nodes.Pull(ctx, config.Data["queue-sidecar-image"])
+	return config.Data, nil
+}
+
+// pullSidecar pulls Knative's own container of each pod on every node.
+func (s *Service) pullSidecar(ctx context.Context) error {
+	config, err := deploymentConfig(ctx, s.Cluster)
+	if err != nil {
+		return err
+	}
+	return s.Cluster.Nodes.Pull(ctx, config["queue-sidecar-image"])
 }
 
 // findIngress finds the address of Kourier for clients outside: its node port, on the node where it runs.
@@ -124,13 +170,12 @@ func (s *Service) findIngress(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the Service of Kourier: %w", err)
 	}
-	gateways, err := s.Cluster.Kube.CoreV1().Pods(kourierNamespace).List(ctx,
-		metav1.ListOptions{LabelSelector: "app=3scale-kourier-gateway"})
+	gateways, err := Gateways(ctx, s.Cluster)
 	if err != nil {
-		return fmt.Errorf("the gateway of Kourier: %w", err)
+		return err
 	}
 	for _, port := range service.Spec.Ports {
-		for _, p := range gateways.Items {
+		for _, p := range gateways {
 			if port.Port == 80 && port.NodePort != 0 && cluster.Ready(&p) {
 				s.Address = p.Status.HostIP + ":" + strconv.Itoa(int(port.NodePort))
 				return nil

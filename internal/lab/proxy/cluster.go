@@ -30,6 +30,8 @@ const (
 	ModeWangell  = "wangell"
 	// ModeRequest is Wangell with balancing.level: Request.
 	ModeRequest = "wangell_request"
+	// ModeKnative is Knative behind Kourier, whose Envoy chooses a pod for each request.
+	ModeKnative = "knative"
 	// ModeDirect is the limit: clients connect to the pods themselves.
 	ModeDirect = "direct"
 )
@@ -45,6 +47,8 @@ func ModeColor(mode string) color.RGBA {
 		return report.Blue
 	case ModeRequest:
 		return report.Green
+	case ModeKnative:
+		return report.Purple
 	}
 	return report.Grey
 }
