@@ -176,7 +176,12 @@ func (e *Egress) run() {
 			}
 		case <-look:
 			look = nil
-			if err := e.follow(); err != nil {
+			err := e.follow()
+			if errors.Is(err, netlink.ErrDumpInterrupted) { // they changed meanwhile
+				look = time.After(settle)
+				continue
+			}
+			if err != nil {
 				e.cfg.Log.Warn("the way out of pods does not follow the machine's devices", "error", err)
 			}
 		case <-e.stop:

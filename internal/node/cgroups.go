@@ -19,6 +19,8 @@ type cgroups interface {
 	Gone(cgroup string) bool
 	// Reclaim moves the memory of a frozen cgroup to swap, until ctx ends.
 	Reclaim(ctx context.Context, cgroup string) error
+	// WorkingSet returns the memory that a cgroup has used since Reclaim.
+	WorkingSet(cgroup string) (*freezer.WorkingSet, error)
 	// Memory measures a cgroup.
 	Memory(cgroup string) (freezer.Memory, error)
 	// CPU returns the CPU time that a cgroup has used.

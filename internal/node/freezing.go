@@ -75,7 +75,7 @@ func (d *daemon) freeze(s *service, p *pod, b wire.FrozenPod, m *wire.Freeze) {
 		}
 		at.netns = p.netns
 	}
-	q := d.freezing.add(d.ctx, p.id, s, at, m.Seq)
+	q := d.freezing.add(d.ctx, p, s, at, m.Seq)
 	if q == nil {
 		return
 	}
@@ -160,7 +160,14 @@ const freezeTimeout = 5 * time.Second
 
 // reclaim has the memory of a frozen pod given back, and reports what became of it.
 func (d *daemon) reclaim(q *still) {
+	d.recordUse(q)
+	q.mu.Lock()
+	q.reclaimed = q.frozen
+	q.mu.Unlock()
 	err := d.cgroups.Reclaim(q.ctx, q.cgroup)
+	if err == nil {
+		q.memory.reclaimed.Store(true)
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
@@ -220,6 +227,9 @@ func (d *daemon) thaw(q *still, seq uint64, reason string) {
 		time.Sleep(pause)
 		err = d.cgroups.Thaw(q.cgroup)
 	}
+	if q.reclaimed && err == nil {
+		d.fetch(q)
+	}
 	q.frozen = false
 	if !d.freezing.remove(q) {
 		return // another call was first
@@ -256,14 +266,14 @@ func (d *daemon) adoptFrozen() {
 		d.log.Error("pods that an earlier daemon has frozen are not known", "error", err)
 	}
 	for _, s := range d.services {
-		for id := range s.pods {
+		for id, p := range s.pods {
 			state, ok := d.gate.PodFreeze(s.addr, id)
 			at, noted := places[id]
 			delete(places, id)
 			if !ok || !noted {
 				continue
 			}
-			q := d.freezing.add(d.ctx, id, s, at, 0)
+			q := d.freezing.add(d.ctx, p, s, at, 0)
 			q.settled, q.frozen, q.since = true, true, monotime.Now()
 			if state == gate.PodRuns { // the earlier daemon was about to tell the gate, or had thawed it
 				d.tasks.Go(func() { d.thaw(q, 0, "") })

@@ -21,13 +21,14 @@ type fakeCgroups struct {
 	gone   map[string]bool
 }
 
-func (c *fakeCgroups) Freeze(context.Context, string) error        { return nil }
-func (c *fakeCgroups) Reclaim(context.Context, string) error       { return nil }
-func (c *fakeCgroups) Memory(string) (m freezer.Memory, err error) { return m, nil }
-func (c *fakeCgroups) CPU(string) (time.Duration, error)           { return 0, nil }
-func (c *fakeCgroups) Inside(string) (in freezer.Inside, _ error)  { return in, nil }
-func (c *fakeCgroups) Holds(string, int) (bool, error)             { return true, nil }
-func (c *fakeCgroups) Gone(cgroup string) bool                     { return c.gone[cgroup] }
+func (c *fakeCgroups) Freeze(context.Context, string) error           { return nil }
+func (c *fakeCgroups) Reclaim(context.Context, string) error          { return nil }
+func (c *fakeCgroups) WorkingSet(string) (*freezer.WorkingSet, error) { return nil, freezer.ErrNoScan }
+func (c *fakeCgroups) Memory(string) (m freezer.Memory, err error)    { return m, nil }
+func (c *fakeCgroups) CPU(string) (time.Duration, error)              { return 0, nil }
+func (c *fakeCgroups) Inside(string) (in freezer.Inside, _ error)     { return in, nil }
+func (c *fakeCgroups) Holds(string, int) (bool, error)                { return true, nil }
+func (c *fakeCgroups) Gone(cgroup string) bool                        { return c.gone[cgroup] }
 
 func (c *fakeCgroups) Thaw(cgroup string) error {
 	if c.gone[cgroup] {

@@ -67,6 +67,7 @@ type pod struct {
 	settling     bool          // drained, and handshakes that began before may still complete
 	answers      answers       // that came through this node
 	direct       *sockDiag     // home, behind a front: its connections; nil until they were counted
+	memory       podMemory     // home, of a service that is frozen
 }
 
 // idleAfter is the time without a packet after which the service is reported idle; 0 for never. s.mu is held.

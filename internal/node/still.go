@@ -25,6 +25,7 @@ type freezing struct {
 type still struct {
 	id      uint64
 	service *service
+	memory  *podMemory
 	cgroup  string        // empty until it was found
 	visits  *visits       // of a pod of a cluster; else nil
 	gone    chan struct{} // closed once the pod runs and is not about to be frozen
@@ -36,7 +37,9 @@ type still struct {
 	// settled is set once its freezing has ended, well or not. A thaw before that is left to hold.
 	settled bool
 	frozen  bool
-	since   monotime.Time
+	// reclaimed is set once memory of it may have been given back.
+	reclaimed bool
+	since     monotime.Time
 }
 
 // place returns where the pod's processes are.
@@ -73,18 +76,20 @@ func (f *freezing) number() int {
 }
 
 // add adds a pod that is about to be frozen. It returns nil if it is there already.
-func (f *freezing) add(ctx context.Context, id uint64, service *service, at frozenPlace, seq uint64) *still {
+func (f *freezing) add(ctx context.Context, p *pod, service *service, at frozenPlace, seq uint64) *still {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if q := f.pods[id]; q != nil {
+	if q := f.pods[p.id]; q != nil {
 		return nil
 	}
-	q := &still{id: id, service: service, cgroup: at.cgroup, seq: seq, gone: make(chan struct{})}
+	q := &still{
+		id: p.id, service: service, memory: &p.memory, cgroup: at.cgroup, seq: seq, gone: make(chan struct{}),
+	}
 	if at.netns != "" {
 		q.visits = newVisits(at.netns)
 	}
 	q.ctx, q.end = context.WithCancel(ctx)
-	f.pods[id] = q
+	f.pods[p.id] = q
 	return q
 }
 

@@ -40,7 +40,7 @@ func TestDaemonRestsOnlyWhileAllPodsStandStill(t *testing.T) {
 		if d.rests(len(pods)) {
 			t.Errorf("it rests while pod %d runs", p.id)
 		}
-		d.freezing.add(t.Context(), p.id, s, frozenPlace{cgroup: "/a"}, 1)
+		d.freezing.add(t.Context(), p, s, frozenPlace{cgroup: "/a"}, 1)
 	}
 	if !d.rests(len(pods)) {
 		t.Error("it does not rest although all pods are frozen")

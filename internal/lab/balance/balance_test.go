@@ -47,7 +47,7 @@ func TestPatternsUseConnectionsAsTheyClaim(t *testing.T) {
 	}
 	server.Start()
 	defer server.Close()
-	service := asked{dial: (&net.Dialer{}).DialContext, address: server.Listener.Addr().String(), pods: pods}
+	site := endpoint{dial: (&net.Dialer{}).DialContext, address: server.Listener.Addr().String(), pods: pods}
 	for _, p := range Patterns {
 		threads := p.Clients * p.Threads
 		var s Sample
@@ -55,7 +55,7 @@ func TestPatternsUseConnectionsAsTheyClaim(t *testing.T) {
 		// On a busy machine, a short time may not be enough for every thread to ask.
 		for _, length := range []time.Duration{300 * time.Millisecond, 3 * time.Second, 10 * time.Second} {
 			asked.Store(0)
-			s = runPattern(t.Context(), p, service, length)
+			s = runPattern(t.Context(), p, site, length)
 			requests, connections = 0, 0
 			for _, pod := range pods {
 				requests, connections = requests+s.Requests[pod], connections+s.Connections[pod]
@@ -84,8 +84,8 @@ func TestPatternCountsFailures(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		return nil, fmt.Errorf("refused")
 	}
-	service := asked{dial: refuse, address: "192.0.2.1:80", pods: []string{"a"}}
-	s := runPattern(t.Context(), Patterns[0], service, 50*time.Millisecond)
+	site := endpoint{dial: refuse, address: "192.0.2.1:80", pods: []string{"a"}}
+	s := runPattern(t.Context(), Patterns[0], site, 50*time.Millisecond)
 	if s.Failed == 0 || len(s.Errors) == 0 || len(s.Errors) > tallyErrors || s.Requests["a"] != 0 {
 		t.Errorf("%+v", s)
 	}

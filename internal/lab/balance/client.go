@@ -46,8 +46,8 @@ func (t *tally) lost(err error) {
 	}
 }
 
-// asked is the service that clients ask.
-type asked struct {
+// endpoint is the service that clients ask.
+type endpoint struct {
 	dial probe.DialFunc
 	// address is where they connect to, and host the host name; empty for the address.
 	address, host string
@@ -56,7 +56,7 @@ type asked struct {
 }
 
 // runPattern runs clients against a service for a time.
-func runPattern(ctx context.Context, p Pattern, service asked, length time.Duration) Sample {
+func runPattern(ctx context.Context, p Pattern, service endpoint, length time.Duration) Sample {
 	t := &tally{requests: map[string]int{}, connections: map[net.Conn]string{}}
 	for _, pod := range service.pods {
 		t.requests[pod] = 0
@@ -115,7 +115,7 @@ func newClient(p Pattern, dial probe.DialFunc) *http.Client {
 }
 
 // ask makes a request. It returns the pod that answered and the connection.
-func (s asked) ask(ctx context.Context, client *http.Client) (pod string, conn net.Conn, err error) {
+func (s endpoint) ask(ctx context.Context, client *http.Client) (pod string, conn net.Conn, err error) {
 	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { conn = info.Conn }}
 	ctx = httptrace.WithClientTrace(ctx, trace)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.address+"/", nil)

@@ -139,7 +139,7 @@ func (m *measurement) sample(ctx context.Context, t target, mode string, p Patte
 	if err != nil {
 		return Sample{}, err
 	}
-	service := asked{dial: m.from.Hosts[0].Namespace.Dialer().DialContext, address: m.from.Address(t.Target), host: t.Host}
+	service := endpoint{dial: m.from.Hosts[0].Namespace.Dialer().DialContext, address: m.from.Address(t.Target), host: t.Host}
 	for i := range pods {
 		service.pods = append(service.pods, pods[i].Name)
 	}
@@ -161,7 +161,7 @@ func (m *measurement) sample(ctx context.Context, t target, mode string, p Patte
 }
 
 // untilFronted waits until Envoy chooses the pods: then the requests of one connection reach all of them.
-func untilFronted(ctx context.Context, service asked) error {
+func untilFronted(ctx context.Context, service endpoint) error {
 	one := Pattern{Clients: 1, Threads: 1, OwnConnection: true}
 	return cluster.Until(ctx, cluster.ReadyTimeout, func() error {
 		s := runPattern(ctx, one, service, 100*time.Millisecond)

@@ -39,6 +39,9 @@ var (
 // SettleTimeout is how long an instance may take to reach an expected state.
 const SettleTimeout = time.Minute
 
+// stopTimeout is how long an instance may take to end: with a thousand pods, minutes.
+const stopTimeout = 10 * time.Minute
+
 // Instance is an instance of Wangell on the node of a network, with a containerd of its own.
 type Instance struct {
 	// Net is the network: the node with the instance, and its clients.
@@ -285,10 +288,10 @@ func (i *Instance) terminate() error {
 	_ = i.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-i.ended:
-	case <-time.After(SettleTimeout):
+	case <-time.After(stopTimeout):
 		_ = i.cmd.Process.Kill()
 		<-i.ended
-		return fmt.Errorf("wangell up did not end within %s after SIGTERM and was killed:\n%s", SettleTimeout, &i.stderr)
+		return fmt.Errorf("wangell up did not end within %s after SIGTERM and was killed:\n%s", stopTimeout, &i.stderr)
 	}
 	if i.endErr != nil {
 		return fmt.Errorf("wangell up: %w:\n%s", i.endErr, &i.stderr)
