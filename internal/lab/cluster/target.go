@@ -104,17 +104,17 @@ func (c *Cluster) Create(
 
 // WangellTarget makes a WangellService and waits until it has an address.
 func (c *Cluster) WangellTarget(ctx context.Context, name string, server Server, maxReplicas int) (*Target, error) {
-	return c.wangellTarget(ctx, name, server, maxReplicas, nil)
+	return c.WangellTargetWith(ctx, name, server, maxReplicas, nil)
 }
 
 // RequestTarget is WangellTarget for a service that balances requests.
 func (c *Cluster) RequestTarget(ctx context.Context, name string, server Server, maxReplicas int) (*Target, error) {
-	return c.wangellTarget(ctx, name, server, maxReplicas,
+	return c.WangellTargetWith(ctx, name, server, maxReplicas,
 		map[string]any{"balancing": map[string]any{"level": string(v1alpha1.LevelRequest)}})
 }
 
-// wangellTarget makes a WangellService with more in its specification.
-func (c *Cluster) wangellTarget(ctx context.Context, name string, server Server, maxReplicas int,
+// WangellTargetWith is WangellTarget with more in the service's specification.
+func (c *Cluster) WangellTargetWith(ctx context.Context, name string, server Server, maxReplicas int,
 	more map[string]any) (*Target, error) {
 	spec := map[string]any{
 		"port": int64(80), "targetPort": int64(HelloPort), "idleTimeout": int64(24 * 3600),

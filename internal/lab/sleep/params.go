@@ -10,11 +10,26 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"wangell.loutres.me/internal/lab/cluster"
 	"wangell.loutres.me/internal/lab/onenode"
 )
 
+// Parts of the experiment.
+const (
+	PartMachine = "machine"
+	PartCluster = "cluster"
+)
+
+// AllParts are the parts in the order in which they run.
+var AllParts = []string{PartMachine, PartCluster}
+
 // Params configures the experiment.
 type Params struct {
+	// Cluster is the cluster.json of a cluster started by test/cluster, with Wangell's chart and
+	// daemon.freezing.enabled, for PartCluster.
+	Cluster string
+	// Parts are the measured ones of AllParts. Default: PartMachine, and PartCluster if there is a Cluster.
+	Parts []string
 	// Wangell is the program to measure. Default: see onenode.FindWangell.
 	Wangell string
 	// Apps are the names of the programs that are measured. Default: all.
@@ -34,6 +49,10 @@ type Params struct {
 
 // Flags implements lab.Params.
 func (p *Params) Flags(f *pflag.FlagSet) {
+	f.StringVar(&p.Cluster, "cluster", "",
+		"cluster.json of a cluster started by test/cluster: measure there too, beside Knative if it is installed (default none)")
+	f.StringSliceVar(&p.Parts, "parts", nil, "which parts: machine, instances on this machine; cluster, the hello image on "+
+		"a cluster (default: machine, and cluster with --cluster)")
 	f.StringVar(&p.Wangell, "wangell", "", "program to measure (default: the wangell beside this program, or in $PATH)")
 	f.StringSliceVar(&p.Apps, "apps", nil, "programs that are asleep: "+strings.Join(appNames(), ", ")+" (default: all)")
 	f.IntVar(&p.Rounds, "rounds", -1, "requests to each program in each state (default 30, with --quick 2)")
@@ -51,7 +70,17 @@ func (p *Params) Check(*pflag.FlagSet) error {
 			return fmt.Errorf("--apps %s: want some of %s", name, strings.Join(appNames(), ", "))
 		}
 	}
+	for _, part := range p.Parts {
+		if !slices.Contains(AllParts, part) {
+			return fmt.Errorf("--parts: there is no %q, only %s", part, strings.Join(AllParts, ", "))
+		}
+	}
 	d := p.withDefaults()
+	if d.measures(PartCluster) {
+		if err := cluster.CheckFlag(d.Cluster); err != nil {
+			return err
+		}
+	}
 	for _, v := range []struct {
 		flag    string
 		n, most int
@@ -92,11 +121,20 @@ func (p Params) withDefaults() Params {
 			p.Flap = 3 * time.Second
 		}
 	}
+	if len(p.Parts) == 0 {
+		p.Parts = []string{PartMachine}
+		if p.Cluster != "" {
+			p.Parts = AllParts
+		}
+	}
 	if len(p.Apps) == 0 {
 		p.Apps = appNames()
 	}
 	return p
 }
+
+// measures reports whether a part is measured.
+func (p Params) measures(part string) bool { return slices.Contains(p.Parts, part) }
 
 func (p Params) program() (string, error) {
 	if p.Wangell != "" {

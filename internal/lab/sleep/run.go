@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"wangell.loutres.me/internal/cgroup"
@@ -22,16 +23,18 @@ import (
 // Run implements lab.Params. It needs root.
 func (p *Params) Run(ctx context.Context, out lab.Output) ([]*report.Report, error) {
 	d := p.withDefaults()
-	wangell, err := d.program()
-	if err != nil {
-		return nil, err
+	parts := []func(context.Context, Params, lab.Output, *Samples) error{measureKube}
+	if d.measures(PartMachine) {
+		wangell, err := d.program()
+		if err != nil {
+			return nil, err
+		}
+		d.Wangell = wangell
+		parts = slices.Insert(parts, 0, measureApps, measureSleepers, measureSurvival)
 	}
-	d.Wangell = wangell
 	load := report.LoadAverage()
 	var s Samples
-	for _, part := range []func(context.Context, Params, lab.Output, *Samples) error{
-		measureApps, measureSleepers, measureSurvival,
-	} {
+	for _, part := range parts {
 		if err := part(ctx, d, out, &s); err != nil {
 			return nil, err
 		}
@@ -40,7 +43,7 @@ func (p *Params) Run(ctx context.Context, out lab.Output) ([]*report.Report, err
 	r.Time, r.Versions = time.Now(), report.MachineVersions()
 	r.Params = map[string]any{
 		"apps": d.Apps, "rounds": d.Rounds, "sleepers": d.Sleepers, "freezes": d.Freezes, "connections": d.Connections,
-		"flap (s)": d.Flap.Seconds(), "quick": d.Quick,
+		"flap (s)": d.Flap.Seconds(), "quick": d.Quick, "parts": strings.Join(d.Parts, ", "),
 		"load average at begin": load, "load average at end": report.LoadAverage(),
 	}
 	return []*report.Report{r}, nil

@@ -19,6 +19,7 @@ type Samples struct {
 	Sleepers *Sleepers `json:"sleepers,omitempty"`
 	Survival *Survival `json:"survival,omitempty"`
 	Flap     *Flap     `json:"flap,omitempty"`
+	Kube     *Kube     `json:"kubernetes,omitempty"`
 }
 
 // Answer is one request on a connection of its own to a service in a state.
@@ -33,6 +34,16 @@ type Answer struct {
 	Swapped  float64 `json:"swapped_mb"`
 	// Load is the machine's load average of the last minute.
 	Load string `json:"load"`
+}
+
+// Kube is what was measured on a cluster, with the hello image.
+type Kube struct {
+	Answers []Answer `json:"answers"`
+	// Knative has those of a Knative service, cold and warm.
+	Knative []Answer `json:"knative,omitempty"`
+	// RequestsAwake and RequestsFrozen are the requests of a pod for processors, in cores, while it runs and frozen.
+	RequestsAwake  float64 `json:"requests_awake_cores"`
+	RequestsFrozen float64 `json:"requests_frozen_cores"`
 }
 
 // Sleepers is what many frozen pods cost.

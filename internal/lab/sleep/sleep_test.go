@@ -63,6 +63,8 @@ func TestParametersThatCannotWorkAreRefused(t *testing.T) {
 		"--apps hello,solitaire":      "--apps solitaire: want some of hello, nginx",
 		"--rounds 10001":              "--rounds 10001: want 0 to 10000",
 		"--freezes 1 --connections 0": "--connections 0: want some with --freezes 1",
+		"--parts moon":                `--parts: there is no "moon", only machine, cluster`,
+		"--parts cluster":             "--cluster is missing",
 		"--quick":                     "",
 	} {
 		var p Params
@@ -88,11 +90,20 @@ func TestReportComparesStatesOfEachApp(t *testing.T) {
 		{App: "redis", State: stateReclaimed, FirstByte: 4, Connect: 0.1, Resident: 9, Swapped: 111},
 		{App: "redis", State: stateReclaimed, FirstByte: 6, Connect: 0.1, Resident: 11, Swapped: 109},
 		{App: "redis", State: stateCold, FirstByte: 50, Connect: 49},
-	}, Survival: &Survival{Tried: 10, Survived: 9, Exchange: []float64{1}}}
+	}, Survival: &Survival{Tried: 10, Survived: 9, Exchange: []float64{1}}, Kube: &Kube{
+		Answers: []Answer{
+			{App: "hello", State: stateFrozen, FirstByte: 2}, {App: "hello", State: stateFrozen, FirstByte: 4},
+			{App: "hello", State: stateCold, FirstByte: 210},
+		},
+		Knative:       []Answer{{App: "hello", State: stateCold, FirstByte: 1500}},
+		RequestsAwake: 0.5, RequestsFrozen: 0.005,
+	}}
 	r := newReport(s)
 	for key, want := range map[string]float64{
 		"redis_warm_p50_ms": 0.3, "redis_reclaimed_p50_ms": 5, "redis_reclaimed_rss_mb": 10, "redis_cold_rss_mb": 0,
 		"connections_tried": 10, "connections_survived": 9,
+		"k8s_frozen_p50_ms": 3, "k8s_cold_p50_ms": 210, "knative_cold_p50_ms": 1500, "knative_cold_over_k8s_frozen": 500,
+		"k8s_requests_freed_pct": 99,
 	} {
 		if got := r.Summary.Get(key); got != want {
 			t.Errorf("%s is %v, want %v", key, got, want)

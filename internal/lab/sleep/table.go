@@ -22,7 +22,10 @@ keeps nothing on disk, so that it has none when it starts. PostgreSQL has its da
 no pod can be prepared. Python has numpy loaded with a table of 64 MB; java is the JDK's own web server. Memory is
 that of the pod's cgroup just before the request, page cache included, without the shim's; that of prepared pods is
 the mean of all those of the instance, whose programs have not started. The processor use is what the kernel counted,
-in steps of 10 ms. Connections are kept to the hello image, and each is used again at the end.`
+in steps of 10 ms. Connections are kept to the hello image, and each is used again at the end. On a cluster, services
+of the hello image are asked in the same way from a host outside, and a Knative service by its Kourier, whenever it
+has no pod any more; memory is what processes have of their own there, without files. Requests are those of a pod
+for processors, as the scheduler counts them.`
 
 // of returns values of the answers of an app in a state.
 func of(s Samples, app, state string, value func(Answer) float64) (list []float64) {
@@ -77,6 +80,7 @@ func newReport(s Samples) *report.Report {
 	addSleepers(r, s.Sleepers)
 	addSurvival(r, s.Survival)
 	addFlap(r, s.Flap)
+	addKube(r, s.Kube)
 	return r
 }
 
