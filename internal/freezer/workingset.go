@@ -36,7 +36,8 @@ type touched struct {
 }
 
 // WorkingSet returns the working set of a cgroup whose memory was given back by Reclaim before its processes ran. It
-// needs Linux 6.7 (PAGEMAP_SCAN), and fails with ErrNoScan on older kernels. A set has at most 256 MiB in 16,384 ranges.
+// needs Linux 6.7 (PAGEMAP_SCAN), and fails with ErrNoScan on older kernels. A set has at most 256 MiB, in 16,384
+// ranges.
 //
 // See https://docs.kernel.org/admin-guide/mm/pagemap.html.
 func (f *Freezer) WorkingSet(cgroup string) (*WorkingSet, error) {
@@ -82,7 +83,10 @@ type pageScan struct {
 }
 
 // pageRegion is struct page_region.
-type pageRegion struct{ start, end, categories uint64 }
+type pageRegion struct {
+	start, end uint64
+	_          uint64 // categories
+}
 
 // From linux/fs.h.
 const (
@@ -105,7 +109,8 @@ func lastAddress() uint64 {
 // regionsAtOnce is the number of ranges that the kernel is asked for at a time.
 const regionsAtOnce = 512
 
-// scan adds at most as many ranges and bytes as given, and returns the number of bytes. A process that has ended has none.
+// scan adds at most as many ranges and bytes as given, and returns the number of bytes. A process that has ended has
+// none.
 func (t *touched) scan(ranges int, bytes uint64) (size uint64, err error) {
 	pages, err := os.Open(fmt.Sprintf("/proc/%d/pagemap", t.pid))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -139,7 +139,9 @@ func (m *measurement) sample(ctx context.Context, t target, mode string, p Patte
 	if err != nil {
 		return Sample{}, err
 	}
-	service := endpoint{dial: m.from.Hosts[0].Namespace.Dialer().DialContext, address: m.from.Address(t.Target), host: t.Host}
+	service := endpoint{
+		dial: m.from.Hosts[0].Namespace.Dialer().DialContext, address: m.from.Address(t.Target), host: t.Host,
+	}
 	for i := range pods {
 		service.pods = append(service.pods, pods[i].Name)
 	}

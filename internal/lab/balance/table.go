@@ -15,17 +15,18 @@ import (
 const reportName = "balance"
 
 const how = `A service of %[1]d pods on a cluster of several nodes on one machine: behind kube-proxy in nftables mode
-(ClusterIP), behind Wangell (its service address), behind Wangell with balancing.level: Request, where the Envoy of the
-client's node chooses a pod for each request, and, if the cluster has it, behind Knative's Kourier (by the node port of
-its gateway's node), with as many pods, no limit of concurrency, and no activator in the path. The answers name the pod that they come from. Clients are Go programs
-with net/http in the network namespace of a pod of the first node; each thread makes one request after the other. A pool
-is net/http's: a request takes the connection that was returned last, or makes a new one if none is free. The first two
-balance connections, not requests: everything on one connection goes to one pod. So with few connections the busiest pod
-is far above the mean, and a pool that uses some connections more than others is uneven even if its connections are
-spread evenly. Least open flows counts the flows that are open when a new one arrives: connections that follow each
-other are spread in turn. With Request, pods take turns. A connection is counted for the pod that answered it last. The
-server answers at once, or uses %[2]v of processor time for each answer. Envoy's processor time is that of its pods on
-all nodes, its memory that of the largest without files. Client, Envoy and pods share the machine's cores.`
+(ClusterIP), behind Wangell (its service address), behind Wangell with balancing.level: Request, where the Envoy of
+the client's node chooses a pod for each request, and, if the cluster has it, behind Knative's Kourier (by the node
+port of its gateway's node), with as many pods, no limit of concurrency, and no activator in the path. The answers
+name the pod that they come from. Clients are Go programs with net/http in the network namespace of a pod of the first
+node; each thread makes one request after the other. A pool is net/http's: a request takes the connection that was
+returned last, or makes a new one if none is free. The first two balance connections, not requests: everything on one
+connection goes to one pod. So with few connections the busiest pod is far above the mean, and a pool that uses some
+connections more than others is uneven even if its connections are spread evenly. Least open flows counts the flows
+that are open when a new one arrives: connections that follow each other are spread in turn. With Request, pods take
+turns. A connection is counted for the pod that answered it last. The server answers at once, or uses %[2]v of
+processor time for each answer. Envoy's processor time is that of its pods on all nodes, its memory that of the
+largest without files. Client, Envoy and pods share the machine's cores.`
 
 // newReport makes the report from samples. The caller adds time, parameters and versions.
 func newReport(samples []Sample) *report.Report {

@@ -64,8 +64,8 @@ func knativeTarget(ctx context.Context, c *cluster.Cluster, name string, server 
 			return err
 		}
 		if ready, others := cluster.CountReady(pods); ready != replicas || others > 0 {
-			return fmt.Errorf("Knative service %s: %d pods are ready, want %d; %d more start or end", name, ready, replicas,
-				others)
+			return fmt.Errorf("service %s of Knative: %d pods are ready, want %d; %d more start or end", name, ready,
+				replicas, others)
 		}
 		return nil
 	})

@@ -278,7 +278,7 @@ func (r *kubeRun) askKnative(ctx context.Context, last bool) error {
 	asleep := func() error {
 		pods, err := r.Pods(ctx, r.knative.Selector())
 		if err == nil && len(pods) > 0 {
-			err = errors.New("Knative still has a pod")
+			err = errors.New("a pod of Knative is still there")
 		}
 		return err
 	}
@@ -296,7 +296,7 @@ func (r *kubeRun) askKnative(ctx context.Context, last bool) error {
 	for i := range 1 + knativeWarm {
 		a, err := r.request(ctx, r.knative.Address, r.knative.Host)
 		if err != nil {
-			return fmt.Errorf("Knative: %w", err)
+			return fmt.Errorf("the service of Knative: %w", err)
 		}
 		if a.State = stateWarm; i == 0 {
 			a.State = stateCold

@@ -49,10 +49,10 @@ type Params struct {
 
 // Flags implements lab.Params.
 func (p *Params) Flags(f *pflag.FlagSet) {
-	f.StringVar(&p.Cluster, "cluster", "",
-		"cluster.json of a cluster started by test/cluster: measure there too, beside Knative if it is installed (default none)")
-	f.StringSliceVar(&p.Parts, "parts", nil, "which parts: machine, instances on this machine; cluster, the hello image on "+
-		"a cluster (default: machine, and cluster with --cluster)")
+	f.StringVar(&p.Cluster, "cluster", "", "cluster.json of a cluster started by test/cluster: measure there too, "+
+		"beside Knative if it is installed (default none)")
+	f.StringSliceVar(&p.Parts, "parts", nil, "which parts: machine, instances on this machine; cluster, the hello "+
+		"image on a cluster (default: machine, and cluster with --cluster)")
 	f.StringVar(&p.Wangell, "wangell", "", "program to measure (default: the wangell beside this program, or in $PATH)")
 	f.StringSliceVar(&p.Apps, "apps", nil, "programs that are asleep: "+strings.Join(appNames(), ", ")+" (default: all)")
 	f.IntVar(&p.Rounds, "rounds", -1, "requests to each program in each state (default 30, with --quick 2)")
