@@ -126,7 +126,7 @@ containers that use it lose their files and have to be restarted; what was fetch
 	f.IntVar(&c.Workers, "workers", lazy.DefaultWorkers, "requests at once in the background")
 	f.Int64Var(&c.Piece, "piece", lazy.DefaultPiece, "bytes of each of these requests")
 	f.DurationVar(&c.Patience, "patience", lazy.DefaultPatience,
-		"how long a read waits for the registry before it fails with EIO")
+		"how long nothing may come for a read that waits for the registry, before it fails with EIO")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return cli.UsageError{Command: cmd.CommandPath(), Err: err}
 	})

@@ -38,15 +38,16 @@ type Blob struct {
 	refs    int    // mounts
 	unpack  func() // called once all that is mounted is here; nil: done, or not wanted
 	blocks  blocks
-	left    int    // blocks that are not here
-	plan    plan   // what the background fetches first
-	cursor  int    // where the background goes on
-	lent    []bool // blocks: from the node's mirror, and not verified
-	borrows int    // their number
-	expired int    // reads that waited in vain
-	doubts  int    // how often some of those were wrong
-	wary    bool   // some of those were wrong: only the registry is asked
-	used    uint64 // the store's clock at the last read that waited
+	begun   map[int]beginning // missing blocks of which some bytes are here
+	left    int               // blocks that are not here
+	plan    plan              // what the background fetches first
+	cursor  int               // where the background goes on
+	lent    []bool            // blocks: from the node's mirror, and not verified
+	borrows int               // their number
+	expired int               // reads that waited in vain
+	doubts  int               // how often some of those were wrong
+	wary    bool              // some of those were wrong: only the registry is asked
+	used    uint64            // the store's clock at the last read that waited
 	pause   time.Duration
 	after   time.Time      // no request in the background before
 	last    error          // of the last request
@@ -58,14 +59,21 @@ type Blob struct {
 	cancel  context.CancelFunc
 }
 
+// beginning is the part of a block that came before an answer ended.
+type beginning struct {
+	size int64
+	lent bool // some of it came from the node's mirror, which has not verified it
+}
+
 // request is one that runs.
 type request struct {
 	run    run
-	urgent bool // a read waits for it
+	urgent bool      // a read waits for it
+	heard  time.Time // when bytes last came
 }
 
-// ReadAt implements io.ReaderAt. It returns once the bytes are here, or with an error when they could not be had for
-// Config.Patience; the registry is asked again and again until then.
+// ReadAt implements io.ReaderAt. It returns once the bytes are here, however slowly they come, or with an error when
+// none came for Config.Patience; mirrors and the registry are asked again and again until then.
 func (b *Blob) ReadAt(p []byte, off int64) (int, error) {
 	want := min(int64(len(p)), b.size-off)
 	if off < 0 || want < 0 {
@@ -81,119 +89,60 @@ func (b *Blob) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// await returns once the blocks of r are here.
-func (b *Blob) await(r run) error {
-	s := b.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, lacks := b.blocks.lacking(r); !lacks {
-		return nil
-	}
-	s.clock++
-	b.used = s.clock
-	s.waiting++
-	s.stats.Waits++
-	begin := time.Now()
-	expired := false
-	timer := time.AfterFunc(s.patience, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		expired = true
-		s.changed.Broadcast()
-	})
-	defer func() {
-		timer.Stop()
-		s.waits.Observe(time.Since(begin).Seconds())
-		s.waiting--
-		s.changed.Broadcast()
-	}()
-	for pause := time.Duration(0); ; {
-		i, lacks := b.blocks.lacking(r)
-		switch {
-		case !lacks:
-			return nil
-		case b.ctx.Err() != nil:
-			return errors.New("the layer is no longer mounted")
-		case expired:
-			err := b.last
-			if err == nil {
-				err = errors.New("the registry is too slow")
-			}
-			b.expired++
-			s.fail(b, int64(i)*blockSize, err)
-			return fmt.Errorf("%s: bytes from %d of layer %s did not come for %v: %w", b.image, int64(i)*blockSize,
-				b.source.digest, s.patience, err)
-		}
-		if b.blocks[i] == missing {
-			limit := min(max(aheadBlocks, r.to-i), pieceBlocks-i%pieceBlocks)
-			q := &request{b.blocks.missingFrom(i, limit), true}
-			b.cursor = q.run.to
-			b.blocks.set(q.run, coming)
-			s.running[q] = b
-			wait := pause
-			pause = min(max(firstPause, 2*pause), longestPause)
-			s.tasks.Go(func() {
-				if sleep(b.ctx, wait) {
-					b.transfer(q)
-				} else {
-					b.end(q, b.ctx.Err())
-				}
-			})
-		} else {
-			s.hurry(b, i)
-		}
-		s.changed.Wait()
-	}
-}
-
-// sleep waits; it returns false if ctx ended before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // transfer does a request, whose blocks are marked as coming.
 func (b *Blob) transfer(q *request) {
-	from, to := int64(q.run.from)*blockSize, min(int64(q.run.to)*blockSize, b.size)
-	a, err := b.source.fetch(b.ctx, from, to, b.lends())
+	lends := b.lends()
+	first := b.beginning(q.run.from, lends)
+	from, to := int64(q.run.from)*blockSize+first.size, min(int64(q.run.to)*blockSize, b.size)
+	a, err := b.source.fetch(b.ctx, from, to, lends)
 	if err == nil {
 		if a.size != b.size {
 			err = fmt.Errorf("the blob has %d bytes in one answer and %d in another", b.size, a.size)
 		} else {
-			err = b.receive(q, a, to)
+			err = b.receive(q, a, first, to)
 		}
 		a.Close()
 	}
 	b.end(q, err)
 }
 
-// receive writes what comes, block by block.
-func (b *Blob) receive(q *request, a *answer, to int64) error {
+// beginning returns what is here of a missing block.
+func (b *Blob) beginning(block int, lends bool) beginning {
+	b.store.mu.Lock()
+	defer b.store.mu.Unlock()
+	begun := b.begun[block]
+	if begun.lent && !lends {
+		return beginning{}
+	}
+	return begun
+}
+
+// receive writes what comes, block by block. first is what was here of the first one.
+func (b *Blob) receive(q *request, a *answer, first beginning, to int64) error {
 	buf := make([]byte, blockSize)
 	for i := q.run.from; i < q.run.to; i++ {
 		b.store.yield(q)
-		off := int64(i) * blockSize
-		p := buf[:min(blockSize, to-off)]
-		if _, err := io.ReadFull(a, p); err != nil {
+		off := int64(i)*blockSize + first.size
+		p := buf[:min(blockSize-first.size, to-off)]
+		lent := a.lent() || first.lent
+		n, err := io.ReadFull(heardBody{a, b.store, q}, p)
+		if _, failed := b.file.WriteAt(p[:n], off); failed != nil {
+			return failed
+		}
+		if err != nil {
+			b.source.broken.note(a.host, time.Now())
+			b.store.begun(b, i, int64(n), beginning{first.size + int64(n), lent}, q.urgent, a.from)
 			return fmt.Errorf("the answer ends early: %w", err)
 		}
-		if _, err := b.file.WriteAt(p, off); err != nil {
-			return err
-		}
 		mark := packed.Here
-		if a.lent() {
+		if lent {
 			mark = packed.Lent
 		}
 		if err := packed.Mark(b.notes, i, mark); err != nil {
 			return err
 		}
-		b.store.arrived(b, i, int64(len(p)), q.urgent, a)
+		b.store.arrived(b, i, int64(n), q.urgent, lent, a.from)
+		first = beginning{}
 	}
 	return nil
 }

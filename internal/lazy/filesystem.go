@@ -52,6 +52,7 @@ const attributesFor = time.Hour
 type filesystem struct {
 	store  *Store
 	hosts  docker.RegistryHosts
+	broken brokenHosts
 	dir    string // of caches
 	mounts struct {
 		sync.Mutex
@@ -295,7 +296,7 @@ func (f *filesystem) source(labels map[string]string) (source, error) {
 	if err != nil {
 		return source{}, fmt.Errorf("the pull does not say which layer it is: %w", err)
 	}
-	return source{hosts: f.hosts, ref: ref, digest: d}, nil
+	return source{hosts: f.hosts, broken: &f.broken, ref: ref, digest: d}, nil
 }
 
 // Check returns an error if the layer is not mounted. The registry is not asked: what cannot be had fails when it is

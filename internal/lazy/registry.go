@@ -3,6 +3,7 @@
 package lazy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,14 +22,17 @@ import (
 	"wangell.loutres.me/internal/image/readapi"
 )
 
-// stall is how long a registry may send nothing before the request is given up.
+// stall is how long a host may send nothing before the request is given up and another one is asked. It is less if
+// reads have little patience.
 const stall = 10 * time.Second
 
 // source is a blob in a repository.
 type source struct {
 	hosts  docker.RegistryHosts
+	broken *brokenHosts // nil: none is known
 	ref    reference.Spec
 	digest digest.Digest
+	stall  time.Duration // 0: stall
 }
 
 // answer is a part of a blob.
@@ -36,21 +40,25 @@ type answer struct {
 	io.ReadCloser
 	size int64  // of the blob
 	from string // fromNode, fromPeer, fromMirror or fromRegistry
+	host string
 }
 
 // lent reports whether the bytes are those of the node's mirror, which has not verified them.
 func (a *answer) lent() bool { return a.from == fromNode || a.from == fromPeer }
 
-// fetch requests the bytes [from, to). It asks the hosts in their order, mirrors before the registry. lend takes what
-// the node's mirror has not verified.
+// fetch requests the bytes [from, to). It asks the hosts in their order, mirrors before the registry, but those last
+// that broke off lately. lend takes what the node's mirror has not verified.
 func (s source) fetch(ctx context.Context, from, to int64, lend bool) (*answer, error) {
 	hosts, err := s.hosts(s.ref.Hostname())
 	if err != nil {
 		return nil, fmt.Errorf("settings of registry %s: %w", s.ref.Hostname(), err)
 	}
 	var errs []error
-	for _, h := range hosts {
+	for _, h := range s.broken.last(hosts, time.Now()) {
 		a, err := s.ask(ctx, h, from, to, lend)
+		if errors.As(err, new(stalled)) {
+			s.broken.note(h.Host, time.Now())
+		}
 		if err == nil && a.lent() && !lend {
 			err = errors.Join(errLent, a.Close())
 		}
@@ -97,11 +105,12 @@ var errLent = errors.New("it has not verified what it has")
 // ask requests bytes from one host, once more if it wants credentials.
 func (s source) ask(ctx context.Context, h docker.RegistryHost, from, to int64, lend bool) (*answer, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	watchdog := time.AfterFunc(stall, func() { cancel(errStalled) })
+	after := cmp.Or(s.stall, stall)
+	watchdog := time.AfterFunc(after, func() { cancel(stalled(after)) })
 	give := func(err error) error {
 		watchdog.Stop()
-		if errors.Is(context.Cause(ctx), errStalled) {
-			err = errStalled
+		if cause := context.Cause(ctx); errors.As(cause, new(stalled)) {
+			err = cause
 		}
 		cancel(nil)
 		return err
@@ -139,7 +148,8 @@ func (s source) ask(ctx context.Context, h docker.RegistryHost, from, to int64, 
 				return nil, give(err)
 			}
 			watchdog.Stop() // until somebody reads
-			return &answer{&watched{body: res.Body, watchdog: watchdog, give: give}, size, sourceOf(req, res)}, nil
+			body := &watched{body: res.Body, stall: after, watchdog: watchdog, give: give}
+			return &answer{body, size, sourceOf(req, res), h.Host}, nil
 		}
 		res.Body.Close()
 		if res.StatusCode == http.StatusUnauthorized && h.Authorizer != nil && !again {
@@ -192,18 +202,23 @@ func sizeOf(header string, from int64) (int64, error) {
 	return size, nil
 }
 
-var errStalled = fmt.Errorf("it has sent nothing for %v", stall)
+// stalled is the error of a host that sends nothing: for how long it has not.
+type stalled time.Duration
+
+// Error implements error.
+func (s stalled) Error() string { return fmt.Sprintf("it has sent nothing for %v", time.Duration(s)) }
 
 // watched is a body whose request is given up when nothing comes.
 type watched struct {
 	body     io.ReadCloser
+	stall    time.Duration
 	watchdog *time.Timer
 	give     func(error) error
 }
 
 // Read implements io.Reader.
 func (w *watched) Read(p []byte) (int, error) {
-	w.watchdog.Reset(stall)
+	w.watchdog.Reset(w.stall)
 	n, err := w.body.Read(p)
 	w.watchdog.Stop()
 	if err != nil && err != io.EOF {

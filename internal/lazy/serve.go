@@ -46,7 +46,8 @@ type Config struct {
 	Workers int
 	// Piece is how much such a request asks for, in bytes; it is rounded up to 256 KiB. Default: DefaultPiece.
 	Piece int64
-	// Patience is how long a read waits for the registry before it fails with EIO. Default: DefaultPatience.
+	// Patience is how long a read waits for the next byte from mirrors and the registry before it fails with EIO.
+	// Default: DefaultPatience.
 	Patience time.Duration
 	// Settle is how long after the last mount the background begins: containerd mounts the layers of an image one after
 	// the other, and each mount would have to share the link. Default: DefaultSettle.

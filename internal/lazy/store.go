@@ -208,7 +208,8 @@ func (s *Store) packed() func() {
 
 // load opens or makes the files of a blob.
 func (s *Store) load(ctx context.Context, from source, image string) (_ *Blob, err error) {
-	b := &Blob{store: s, source: from, image: image, order: rand.Uint64()}
+	b := &Blob{store: s, source: from, image: image, order: rand.Uint64(), begun: map[int]beginning{}}
+	b.source.stall = min(stall, s.patience/3)
 	defer func() {
 		if err != nil {
 			b.close()
@@ -431,14 +432,18 @@ func (s *Store) first(b *Blob, text string) {
 	b.plan.add(len(b.blocks), wanted)
 }
 
-// hurry makes the request that fetches a block go on although reads wait: one waits for it.
-func (s *Store) hurry(b *Blob, block int) {
+// hurry makes the request that fetches a block go on although reads wait, and returns it: one waits for it.
+func (s *Store) hurry(b *Blob, block int) *request {
 	for q, of := range s.running {
-		if of == b && q.run.from <= block && block < q.run.to && !q.urgent {
-			q.urgent = true
-			s.changed.Broadcast()
+		if of == b && q.run.from <= block && block < q.run.to {
+			if !q.urgent {
+				q.urgent = true
+				s.changed.Broadcast()
+			}
+			return q
 		}
 	}
+	return nil
 }
 
 // yield returns when a request may go on.
@@ -450,27 +455,44 @@ func (s *Store) yield(q *request) {
 	}
 }
 
-// arrived is called for each block, after it was written.
-func (s *Store) arrived(b *Blob, block int, n int64, urgent bool, a *answer) {
+// begun is called for a block of which only the beginning came, after that was written, with how many bytes of it came
+// from a source just now.
+func (s *Store) begun(b *Blob, block int, n int64, all beginning, urgent bool, from string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if n > 0 {
+		b.begun[block] = all
+	}
+	s.count(n, urgent, from)
+}
+
+// arrived is called for each block, after it was written, with how many bytes of it came from a source just now.
+func (s *Store) arrived(b *Blob, block int, n int64, urgent, lent bool, from string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(b.begun, block)
 	if b.blocks[block] != here {
 		b.blocks[block] = here
 		b.left--
 	}
-	if lent := a.lent(); lent != b.lent[block] {
+	if lent != b.lent[block] {
 		b.lent[block] = lent
 		if b.borrows--; lent {
 			b.borrows += 2
 		}
 	}
-	s.stats.Sources[a.from] += n
+	s.count(n, urgent, from)
+	s.changed.Broadcast()
+}
+
+// count counts bytes that came from a source. s.mu is held.
+func (s *Store) count(n int64, urgent bool, from string) {
+	s.stats.Sources[from] += n
 	if urgent {
 		s.stats.UrgentBytes += n
 	} else {
 		s.stats.BackgroundBytes += n
 	}
-	s.changed.Broadcast()
 }
 
 // fail tells that files cannot be read: once, until a request for the blob succeeds. s.mu is held.

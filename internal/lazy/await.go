@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lazy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+// await returns once the blocks of r are here. Its patience begins anew with all that comes of the request that brings
+// the first block that is not here.
+func (b *Blob) await(r run) error {
+	s := b.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, lacks := b.blocks.lacking(r); !lacks {
+		return nil
+	}
+	s.clock++
+	b.used = s.clock
+	s.waiting++
+	s.stats.Waits++
+	begin, patience := time.Now(), s.patience
+	timer := time.AfterFunc(patience, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.changed.Broadcast()
+	})
+	defer func() {
+		timer.Stop()
+		s.waits.Observe(time.Since(begin).Seconds())
+		s.waiting--
+		s.changed.Broadcast()
+	}()
+	progress := begin
+	var fetching *request
+	for pause := time.Duration(0); ; {
+		if fetching != nil && fetching.heard.After(progress) {
+			progress, pause = fetching.heard, 0
+			timer.Reset(time.Until(progress.Add(patience)))
+		}
+		i, lacks := b.blocks.lacking(r)
+		switch {
+		case !lacks:
+			return nil
+		case b.ctx.Err() != nil:
+			return errors.New("the layer is no longer mounted")
+		case time.Since(progress) >= patience:
+			err := b.last
+			if err == nil {
+				err = errors.New("the registry is too slow")
+			}
+			b.expired++
+			s.fail(b, int64(i)*blockSize, err)
+			return fmt.Errorf("%s: no bytes from %d of layer %s came for %v: %w", b.image, int64(i)*blockSize,
+				b.source.digest, patience, err)
+		}
+		if b.blocks[i] == missing {
+			limit := min(max(aheadBlocks, r.to-i), pieceBlocks-i%pieceBlocks)
+			q := &request{run: b.blocks.missingFrom(i, limit), urgent: true}
+			b.cursor = q.run.to
+			b.blocks.set(q.run, coming)
+			s.running[q], fetching = b, q
+			wait := pause
+			pause = min(max(firstPause, 2*pause), longestPause)
+			s.tasks.Go(func() {
+				if sleep(b.ctx, wait) {
+					b.transfer(q)
+				} else {
+					b.end(q, b.ctx.Err())
+				}
+			})
+		} else {
+			fetching = s.hurry(b, i)
+		}
+		s.changed.Wait()
+	}
+}
+
+// sleep waits; it returns false if ctx ended before.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// heardBody is the body of a request's answer. It notes when bytes come.
+type heardBody struct {
+	io.Reader
+	store   *Store
+	request *request
+}
+
+// Read implements io.Reader.
+func (h heardBody) Read(p []byte) (int, error) {
+	n, err := h.Reader.Read(p)
+	if n > 0 {
+		h.store.mu.Lock()
+		h.request.heard = time.Now()
+		h.store.mu.Unlock()
+	}
+	return n, err
+}
