@@ -23,7 +23,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
@@ -75,15 +75,9 @@ func Build(s Spec) (v1.Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("build image: %w", err)
 	}
-	// Uncompressed, because these images are read once and on this machine.
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(data)), nil
-	}, tarball.WithMediaType(types.DockerUncompressedLayer))
-	if err != nil {
-		return nil, fmt.Errorf("build image: %w", err)
-	}
 	img, err := mutate.Append(empty.Image, mutate.Addendum{
-		Layer:   layer,
+		// Uncompressed, because these images are read once and on this machine.
+		Layer:   static.NewLayer(data, types.DockerUncompressedLayer),
 		History: v1.History{CreatedBy: "wangell image build", Created: v1.Time{Time: epoch}},
 	})
 	if err != nil {

@@ -70,7 +70,8 @@ func compress(img v1.Image, labels map[string]string) (v1.Image, error) {
 	}
 	packed := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	for i, l := range layers {
-		layer, err := tarball.LayerFromOpener(l.Uncompressed, tarball.WithMediaType(types.OCILayer))
+		layer, err := tarball.LayerFromOpener(l.Uncompressed, tarball.WithMediaType(types.OCILayer),
+			tarball.WithCompressedCaching)
 		if err != nil {
 			return nil, err
 		}
