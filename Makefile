@@ -25,9 +25,17 @@ ROOT := $(shell [ "$$(id -u)" = 0 ] || echo '-exec "sudo -E"')
 # reasons that the test chooses itself, and for a container's lack of /dev/fuse.
 ALLOWED_SKIPS := runs on demand|not run with -short|only run by|no FUSE here
 GOTEST = $(GO) run ./hack/gotest -allow '$(ALLOWED_SKIPS)' -label $@ --
+# Packages that compress and draw run several times as long with the race detector, and share nothing among goroutines:
+# it does not look into them. Accesses of their callers are checked as ever. None of them may use sync.Map or another
+# generic type that synchronises: the linker could take its code from there for all packages, and races would be
+# reported where there are none.
+COMPUTING := compress/... image/... golang.org/x/image/... github.com/golang/freetype/... gonum.org/v1/plot/... \
+	$(addprefix github.com/klauspost/compress/,flate gzip zstd/... huff0/... fse internal/...) \
+	git.sr.ht/~sbinet/gg/... codeberg.org/go-fonts/... codeberg.org/go-latex/... codeberg.org/go-pdf/...
+DETECT    := -race $(foreach package,$(COMPUTING),-gcflags='$(package)=-dwarf=false -race=false')
 # "go list -export" compiles the packages and their tests without linking every program, as "go build ./..." would.
-RACE   = CGO_ENABLED=1 $(COMPILE) list -race -export -test $(1) >/dev/null && \
-	CGO_ENABLED=1 $(GOTEST) -race $(CHEAP) -timeout 45m $(2) $(1)
+RACE   = CGO_ENABLED=1 $(COMPILE) list $(DETECT) -export -test $(1) >/dev/null && \
+	CGO_ENABLED=1 $(GOTEST) $(DETECT) $(CHEAP) -timeout 45m $(2) $(1)
 # golangci-lint runs vet, and the program of a test needs no symbol table: linking takes most of the time of small tests.
 CHEAP  = -vet=off -ldflags='-s -w'
 # Runs append their totals to this file during make test.

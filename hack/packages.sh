@@ -38,9 +38,15 @@ sequential() {
             }' | sort
 }
 
+# Their tests take longest, so they come first: each of them would run alone at the end.
+longest=(gate runtime/containerd peer node lab/pull lazy lab/sleep pullstat/live image/convert lab/storage)
+longest_first() {
+    { printf 'internal/%s\n' "${longest[@]}" | grep -Fx "$1"; echo "$1"; } | awk '!seen[$0]++'
+}
+
 case ${1:-} in
 kube) echo "$kube" ;;
-gate) echo "$gate" ;;
+gate) longest_first "$gate" ;;
 unit) echo "$unit" ;;
 sequential) sequential ;;
 *)

@@ -44,7 +44,7 @@ say() { echo "release: $*"; }
 # archive FILE FOLDER [PARENT]: a compressed tar of $stage/PARENT/FOLDER that depends on names, modes and contents only.
 archive() {
     tar --create --directory "$stage/${3:-}" --sort=name --format=ustar --owner=0 --group=0 --numeric-owner \
-        --mode=u+rwX,go+rX,go-w --mtime="@$SOURCE_DATE_EPOCH" "$2" | gzip --no-name --best >"$1"
+        --mode=u+rwX,go+rX,go-w --mtime="@$SOURCE_DATE_EPOCH" "$2" | gzip --no-name >"$1"
 }
 
 programs=(wangell wangell-snapshotter kubectl-wangell)

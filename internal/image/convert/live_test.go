@@ -41,9 +41,9 @@ const fewImages = 2
 
 // ways to convert an image.
 var ways = []struct{ layers, compression string }{
-	{Keep, "zstd"}, {"split=1MiB", "zstd"}, {Squash, "gzip"}, {Keep, "estargz"}, {"split=1MiB", "none"},
-	{Keep, "none"}, {Squash, "zstd:1"}, {Keep, "zstdchunked"}, {"split=256KiB", "estargz"}, {Keep, "gzip"},
-	{Squash, "none"}, {"split=1MiB", "zstdchunked"},
+	{Keep, "zstd"}, {"split=512KiB", "zstd"}, {Squash, "gzip"}, {Keep, "estargz"}, {"split=512KiB", "none"},
+	{Keep, "none"}, {Squash, "zstd:1"}, {Keep, "zstdchunked"}, {"split=128KiB", "estargz"}, {Keep, "gzip"},
+	{Squash, "none"}, {"split=512KiB", "zstdchunked"},
 }
 
 func options(t testing.TB, source, destination, layers, compression string) Options {
@@ -240,7 +240,7 @@ func oddLayers(t testing.TB) [][]byte {
 			h.PAXRecords = map[string]string{xattrPrefix + "user.dir": "yes"}
 		}),
 		reg("var/opaque/hidden", "1"), reg("var/gone/a", "1"), reg("var/file-to-dir", "1"), dir("var/dir-to-file", 0o755),
-		reg("var/dir-to-file/x", "1"), reg("var/sparse", strings.Repeat("\x00", 1<<20)+"end"),
+		reg("var/dir-to-file/x", "1"), reg("var/sparse", strings.Repeat("\x00", 1<<19)+"end"),
 		special("var/null", tar.TypeChar), special("var/disk", tar.TypeBlock), special("var/pipe", tar.TypeFifo),
 		symlink("var/dangling", "/no/where"), reg("var/linked", "shared"), reg("umläut \n\t file", "u"), reg("empty", ""),
 	)
@@ -250,7 +250,7 @@ func oddLayers(t testing.TB) [][]byte {
 	lower = append(lower, reg(long, "long"), link("var/hard-1", "var/linked"), link("var/hard-2", "var/linked"),
 		link("hard-long", long), link("var/hard-null", "var/null"))
 	for i := range 40 {
-		lower = append(lower, reg(fmt.Sprintf("var/many-%02d", i), strings.Repeat(fmt.Sprint(i), 40000)))
+		lower = append(lower, reg(fmt.Sprintf("var/many-%02d", i), strings.Repeat(fmt.Sprint(i), 20000)))
 	}
 	upper := []entry{
 		dir("var", 0o1777), dir("var/opaque", 0o711), opaque("var/opaque"), reg("var/opaque/shown", "2"), gone("var/gone"),

@@ -4,7 +4,6 @@ package pull
 
 import (
 	"math"
-	"path/filepath"
 	"testing"
 
 	"wangell.loutres.me/internal/testutil/e2e"
@@ -15,8 +14,8 @@ import (
 // fault. The image is small, and the link so slow that it, not the processor, bounds the pulls.
 func TestNodesShareAPull(t *testing.T) {
 	need.Root(t)
-	wangell := filepath.Join(t.TempDir(), "wangell")
-	if err := e2e.GoBuild("wangell.loutres.me/cmd/wangell", wangell); err != nil {
+	wangell, err := e2e.Wangell(t.TempDir())
+	if err != nil {
 		t.Fatal(err)
 	}
 	cases := []peerCase{{nodes: 3}, {nodes: 3, peers: true}}

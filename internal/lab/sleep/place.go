@@ -98,7 +98,7 @@ func newPlace(ctx context.Context, wangell, zram string, recipes []*debimage.Rec
 func (p *place) until(ctx context.Context, names []string, what string, ok func(controller.Status) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	pause := 20 * time.Millisecond * time.Duration(1+len(names)/50)
+	pause := 100*time.Millisecond + 20*time.Millisecond*time.Duration(len(names)/50) // an answer costs processor time
 	for {
 		services, err := p.Control.Status(ctx)
 		if err != nil {

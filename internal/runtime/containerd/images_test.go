@@ -40,10 +40,10 @@ type testRegistry struct {
 	before func(http.ResponseWriter, *http.Request) bool
 }
 
-func newRegistry(t *testing.T) *testRegistry {
+func newRegistry(t *testing.T, options ...registry.Option) *testRegistry {
 	t.Helper()
 	r := &testRegistry{}
-	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	inner := registry.New(append(options, registry.Logger(log.New(io.Discard, "", 0)))...)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.Method == http.MethodGet && strings.Contains(req.URL.Path, "/blobs/") {
 			r.blobs.Add(1)

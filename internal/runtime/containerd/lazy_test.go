@@ -3,11 +3,15 @@
 package containerd
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,7 +21,11 @@ import (
 	"testing"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	corev1 "k8s.io/api/core/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
@@ -36,20 +44,71 @@ const ballast = 24 << 20
 // programs is a folder for what tests build. It ends with the process, however that ends: see memoryFolder.
 var programs string
 
-// snapshotterBuilt builds the program once.
-var snapshotterBuilt = sync.OnceValue(func() error {
-	return e2e.GoBuild("wangell.loutres.me/cmd/"+snapshotterProgram, filepath.Join(programs, snapshotterProgram))
-})
+// builtSnapshotter returns the program, which is built once.
+var builtSnapshotter = sync.OnceValues(func() (string, error) { return e2e.Program(programs, snapshotterProgram) })
 
 // withSnapshotter makes the program available to a test.
 func withSnapshotter(t *testing.T) {
 	t.Helper()
 	need.FUSE(t)
-	if err := snapshotterBuilt(); err != nil {
+	program, err := builtSnapshotter()
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("PATH", programs+":"+os.Getenv("PATH"))
+	t.Setenv("PATH", filepath.Dir(program)+":"+os.Getenv("PATH"))
 }
+
+// lazyBlobs has the blobs of the images of all lazyHubs, which are made once.
+var lazyBlobs = registry.NewInMemoryBlobHandler()
+
+// lazyImages are an image with the probe and more, as it is and in eStargz, by their tags.
+var lazyImages = sync.OnceValues(func() (map[string]v1.Image, error) {
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0)),
+		registry.WithBlobHandler(lazyBlobs)))
+	defer server.Close()
+	noise := make([]byte, ballast)
+	if _, err := rand.Read(noise); err != nil {
+		return nil, err
+	}
+	more, err := image.Build(image.Spec{Files: map[string]image.File{"/ballast": {Data: noise}}, Cmd: []string{"none"}})
+	if err != nil {
+		return nil, err
+	}
+	layers, err := more.Layers()
+	if err != nil {
+		return nil, err
+	}
+	img, err := runtimetest.Probe()
+	if err == nil {
+		img, err = mutate.AppendLayers(img, layers...)
+	}
+	if err != nil {
+		return nil, err
+	}
+	host := strings.TrimPrefix(server.URL, "http://")
+	plain, err := name.NewTag(host + "/plain:v1")
+	if err == nil {
+		err = remote.Write(plain, img)
+	}
+	if err != nil {
+		return nil, err
+	}
+	lazy, err := name.NewTag(host + "/lazy:v1")
+	if err != nil {
+		return nil, err
+	}
+	if _, err := convert.Run(context.Background(), convert.Options{
+		Source: plain.Name(), Destination: lazy.Name(), Layers: convert.Layers{Mode: convert.Keep},
+		Compression: convert.Compression{Format: convert.EStargz},
+	}); err != nil {
+		return nil, err
+	}
+	packed, err := remote.Image(lazy)
+	if err == nil {
+		_, err = packed.RawConfigFile() // while the server runs; nobody asks for layers
+	}
+	return map[string]v1.Image{"plain:v1": img, "lazy:v1": packed}, err
+})
 
 // lazyHub is a registry with an eStargz image that has more than the probe. It holds back large parts of blobs while
 // it is closed.
@@ -63,37 +122,15 @@ type lazyHub struct {
 
 func newLazyHub(t *testing.T) *lazyHub {
 	t.Helper()
-	h := &lazyHub{testRegistry: newRegistry(t), open: make(chan struct{})}
-	noise := make([]byte, ballast)
-	if _, err := rand.Read(noise); err != nil {
-		t.Fatal(err)
-	}
-	more, err := image.Build(image.Spec{Files: map[string]image.File{"/ballast": {Data: noise}}, Cmd: []string{"none"}})
+	images, err := lazyImages()
 	if err != nil {
 		t.Fatal(err)
 	}
-	layers, err := more.Layers()
-	if err != nil {
-		t.Fatal(err)
-	}
-	img, err := mutate.AppendLayers(probe(t), layers...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	plain := h.push(t, "plain:v1", img)
-	how, err := convert.ParseCompression("estargz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	keep, err := convert.ParseLayers("keep")
-	if err != nil {
-		t.Fatal(err)
+	h := &lazyHub{testRegistry: newRegistry(t, registry.WithBlobHandler(lazyBlobs)), open: make(chan struct{})}
+	for tag, img := range images {
+		h.push(t, tag, img) // its blobs are there
 	}
 	h.ref = h.host + "/lazy:v1"
-	if _, err := convert.Run(t.Context(), convert.Options{Source: plain, Destination: h.ref, Layers: keep,
-		Compression: how}); err != nil {
-		t.Fatal(err)
-	}
 	h.closed.Store(true)
 	h.before = func(w http.ResponseWriter, r *http.Request) bool {
 		if h.dead.Load() {

@@ -160,12 +160,14 @@ func (c *Containerd) Images(t testing.TB) *cri.Images {
 	return images
 }
 
-// Until waits for something to become true.
+// Until waits for something to become true, which it looks for the more seldom the longer it takes.
 func Until(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
+	pause := 5 * time.Millisecond
+	for end := time.Now().Add(time.Minute); !is(); pause = min(2*pause, 100*time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("timeout: %s", what)
 		}
+		time.Sleep(pause)
 	}
 }

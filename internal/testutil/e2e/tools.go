@@ -94,8 +94,19 @@ func Wangell(folder string) (string, error) {
 	if program := os.Getenv("WANGELL_BIN"); program != "" {
 		return program, nil
 	}
-	program := filepath.Join(folder, "wangell")
-	return program, GoBuild("wangell.loutres.me/cmd/wangell", program)
+	return Program(folder, "wangell")
+}
+
+// Program returns a program of cmd: the one beside WANGELL_BIN, or else one that is built into the folder.
+func Program(folder, name string) (string, error) {
+	if wangell := os.Getenv("WANGELL_BIN"); wangell != "" {
+		program := filepath.Join(filepath.Dir(wangell), name)
+		if _, err := os.Stat(program); err == nil {
+			return program, nil
+		}
+	}
+	program := filepath.Join(folder, name)
+	return program, GoBuild("wangell.loutres.me/cmd/"+name, program)
 }
 
 // ServerPackage is the tests' own server.
