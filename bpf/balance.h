@@ -86,6 +86,17 @@ static __always_inline int front_of(const struct service_status *st, __u32 servi
 	return from && from->front ? NO_POD : index;
 }
 
+/* Returns the address by which the pod of a new flow is chosen: the client's, or that of the front that the flow comes
+ * from, if this has connected from its client's address. */
+__noinline __u32 chooser(const struct origin *o, __be32 client)
+{
+	if (!o)
+		return client;
+	__u32 ifindex = o->ifindex;
+	__be32 *front = o->path == PATH_POD ? bpf_map_lookup_elem(&front_devices, &ifindex) : NULL;
+	return front ? *front : client;
+}
+
 /* Chooses a pod of a service itself, and not its front: see pick_pod. */
 __noinline int pick_backend(__u32 service, __u32 tried, __be32 client)
 {

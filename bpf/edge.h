@@ -11,19 +11,20 @@
  * again. Forgets a reusable flow on its 5-tuple (old, may be NULL) first, so that it does not count when pods are
  * compared. */
 static __always_inline int choose_pod(const struct flow_key *k, struct flow *old, const struct packet *p, __u32 service,
-				      bool flooded)
+				      const struct origin *o, bool flooded)
 {
 	if (old)
 		flow_replace(k, old, p);
-	return flooded || is_flooded(service) ? choose_by_hash(k, service) : pick_pod(service, 0, p->saddr);
+	__be32 by = chooser(o, p->saddr);
+	return flooded || is_flooded(service) ? choose_by_hash(k, service, by) : pick_pod(service, 0, by);
 }
 
 /* Chooses a pod for a released SYN: the service's front, else the one the daemon has set, else as for any other SYN. */
 static __always_inline int choose_pod_for_released(const struct flow_key *k, struct flow *old, const struct packet *p,
-						   const struct service_status *st, __u32 service)
+						   const struct service_status *st, __u32 service, const struct origin *o)
 {
-	int usual = choose_pod(k, old, p, service, false);
-	if (front_of(st, service, 0, p->saddr) != NO_POD)
+	int usual = choose_pod(k, old, p, service, o, false);
+	if (front_of(st, service, 0, chooser(o, p->saddr)) != NO_POD)
 		return usual;
 	__u32 index = *(volatile __u32 *)&st->release_to - 1;
 	struct pod *pod = bpf_map_lookup_elem(&pods, &index);
@@ -69,7 +70,7 @@ static __always_inline int open_to_some_pod(struct __sk_buff *skb, struct packet
 	bool flooded = half_open_crowded(k, service);
 	if (flooded && !share_has_room(k))
 		return TCX_DROP;
-	int pod = choose_pod(k, old, p, service, flooded);
+	int pod = choose_pod(k, old, p, service, o, flooded);
 	if (!checked && (pod == NO_POD || is_doubted(pod)))
 		return run_step(skb, STEP_COLD);
 	if (pod == NO_POD) {
@@ -117,13 +118,21 @@ static __always_inline bool follow_route(struct flow *f, const struct ethhdr *et
 	return moved;
 }
 
+/* Whether a packet from a pod's device is of a front that connects from its client's address. */
+__noinline int is_on_behalf(__u32 ifindex, __be32 client)
+{
+	__be32 *front = bpf_map_lookup_elem(&front_devices, &ifindex);
+	return front && *front != client;
+}
+
 /* Whether the SYN of a pod is for the stack to judge, because its service has rules for sources, and the source that it
  * claims is not the pod's: the reply would go back to the pod all the same. On a cluster, only fronts' SYNs come here
  * from a pod's device, and their source is known: see is_from_front. */
 static __always_inline bool is_for_stack(struct __sk_buff *skb, const struct packet *p, const struct service *s,
 					 enum flow_path path)
 {
-	return path == PATH_POD && !encap_port && (s->flags & SERVICE_SOURCES) && comes_from_elsewhere(skb, p);
+	return path == PATH_POD && !encap_port && (s->flags & SERVICE_SOURCES) &&
+	       !is_on_behalf(skb->ifindex, p->saddr) && comes_from_elsewhere(skb, p);
 }
 
 /* Handles a client's packet. path says how it arrived; ingress: it did not leave this node's stack. */
@@ -155,9 +164,14 @@ static __always_inline int edge_from_client(struct __sk_buff *skb, enum packet_k
 	}
 	if (f && !(syn && flow_reusable(f, p))) {
 		struct pod *pod = pod_of_flow(f);
-		/* Another pod's packet with this client's address is for the stack to judge. */
-		if (path == PATH_POD && f->origin.path == PATH_POD && !is_from_client_pod(f, skb->ifindex))
-			return TCX_NEXT;
+		/* A front that connects on behalf of this client has happened to choose the same port: it tries another
+		 * one. Any other pod's packet with this client's address is for the stack to judge. */
+		if (path == PATH_POD && !is_from_client_pod(f, skb->ifindex)) {
+			if (is_on_behalf(skb->ifindex, p->saddr))
+				return syn ? reply_reset(skb, p, ingress) : TCX_DROP;
+			if (f->origin.path == PATH_POD)
+				return TCX_NEXT;
+		}
 		if (pod) {
 			if (syn) {
 				parse_wscale(skb, p);
@@ -227,7 +241,7 @@ static __always_inline int edge_from_daemon(struct __sk_buff *skb, struct packet
 	/* In the next two cases it stays parked, unless another CPU has sent it on. */
 	if (state_now(st) != SERVICE_WARM)
 		return TCX_DROP;
-	int pod = choose_pod_for_released(&k, bpf_map_lookup_elem(&flows, &k), p, st, t.service);
+	int pod = choose_pod_for_released(&k, bpf_map_lookup_elem(&flows, &k), p, st, t.service, &o);
 	if (pod == NO_POD || unpark(&t))
 		return TCX_DROP;
 	__sync_fetch_and_add(&st->released, 1);

@@ -77,13 +77,14 @@ static long weigh_step(__u32 i, void *ctx)
 }
 
 /* Chooses a serving pod by a flow's client address and port alone (rendezvous hashing), so that the choice can be made
- * again, and few clients change pods when a pod comes or goes. Returns its index, or NO_POD. */
-__noinline int choose_by_hash(const struct flow_key *k, __u32 service)
+ * again, and few clients change pods when a pod comes or goes. by is what chooser returns. Returns its index, or
+ * NO_POD. */
+__noinline int choose_by_hash(const struct flow_key *k, __u32 service, __be32 by)
 {
 	struct service_status *st = status_of(service);
 	if (!k || !st)
 		return NO_POD;
-	int front = st->pods ? front_of(st, service, 0, k->client.w[3]) : NO_POD;
+	int front = st->pods ? front_of(st, service, 0, by) : NO_POD;
 	if (front != NO_POD)
 		return front;
 	if (st->flags & SERVICE_AFFINITY)
@@ -166,7 +167,7 @@ __noinline int enter_by_ack(const struct flow_key *k, const struct packet *p, co
 	if (r && r->isn + 1 == p->seq && lookup_pod(r->pod, r->generation)) {
 		pod = r->pod;
 	} else if (!moves || !bpf_map_lookup_elem(&pending_queries, k)) {
-		pod = choose_by_hash(k, s->index);
+		pod = choose_by_hash(k, s->index, chooser(o, k->client.w[3]));
 		guessed = moves ? SEEN_GUESSED : 0;
 	}
 	struct origin from = *o;

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "flow.h"
-#include "rewrite.h"
+#include "reply.h"
 
 /* Whether a packet comes from a front on this node, and its sender is who it claims to be. */
 static __always_inline bool is_from_front(struct __sk_buff *skb, const struct packet *p)
@@ -17,11 +17,11 @@ static __always_inline bool is_from_front(struct __sk_buff *skb, const struct pa
 
 /* Counts a packet between a front and a pod for the pod. What has no payload is no use of it: a front keeps connections
  * that it does not need. */
-static __always_inline void account_to_front(__u32 index, const struct packet *p, int dir)
+__noinline int account_to_front(__u32 index, const struct packet *p, int dir)
 {
 	struct traffic *t = bpf_map_lookup_elem(&pod_traffic, &index);
-	if (!t)
-		return;
+	if (!t || !p || dir < IN || dir > OUT)
+		return 0;
 	if (p->payload)
 		t->last = bpf_ktime_get_coarse_ns();
 	if (dir == IN && (says_something(p) || (p->flags & TCP_SYN)))
@@ -30,6 +30,7 @@ static __always_inline void account_to_front(__u32 index, const struct packet *p
 		t->asked = bpf_ktime_get_coarse_ns();
 	t->bytes[dir] += p->ip_len;
 	t->packets[dir] += 1;
+	return 0;
 }
 
 /* Counts what a pod sends to a front of any node of a cluster, where such packets go by the pod network. */
@@ -41,21 +42,11 @@ static __always_inline void account_answer_to_front(struct __sk_buff *skb, const
 		account_to_front(*index, p, OUT);
 }
 
-/* Sends a packet between a front and a pod, both on this machine, straight to the other one's device, past the stack: it
- * need not forward packets, and no firewall rule for forwarded packets applies. Returns TCX_NEXT for all other packets. */
-static __always_inline int pass_between_front_and_pod(struct __sk_buff *skb, const struct packet *p)
+/* Sends a packet straight to a device. */
+__noinline int pass_to_device(struct __sk_buff *skb, const struct pod_device *to)
 {
-	struct addr a;
-	set_addr(&a, p->daddr);
-	struct pod_device *to = bpf_map_lookup_elem(&pod_devices, &a);
 	if (!to)
-		return TCX_NEXT;
-	set_addr(&a, p->saddr);
-	struct pod_device *from = bpf_map_lookup_elem(&pod_devices, &a);
-	/* The sender is who it claims to be. */
-	if (!from || from->ifindex != skb->ifindex || from->front == to->front)
-		return TCX_NEXT;
-	account_to_front(from->front ? to->pod : from->pod, p, from->front ? IN : OUT);
+		return TCX_DROP;
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct ethhdr *eth = data;
 	if ((void *)(eth + 1) > end)
@@ -63,4 +54,93 @@ static __always_inline int pass_between_front_and_pod(struct __sk_buff *skb, con
 	__builtin_memcpy(eth->h_dest, to->mac, 6);
 	__builtin_memcpy(eth->h_source, to->host_mac, 6);
 	return send_to_peer(skb, to->ifindex, true);
+}
+
+/* Enters a connection of a front to a pod from its client's address. Returns -1 if the pod could not tell it from a
+ * connection of the client through the gate. */
+static __always_inline int enter_on_behalf(const struct front_flow_key *k, const struct packet *p, struct pod *pod,
+					   __be32 front)
+{
+	struct front_flow *known = bpf_map_lookup_elem(&front_flows, k);
+	if (known && known->front == front && known->generation == pod->generation)
+		return 0;
+	struct flow_key through;
+	flow_key_from_client(&through, p);
+	through.service = pod->vip.addr;
+	through.service_port = pod->vip.port;
+	struct flow *f = bpf_map_lookup_elem(&flows, &through);
+	if (f && f->pod == k->pod && f->generation == pod->generation && f->state < FLOW_CLOSED)
+		return -1;
+	struct front_flow entry = {.front = front, .generation = pod->generation};
+	return bpf_map_update_elem(&front_flows, k, &entry, BPF_ANY) ? -1 : 0;
+}
+
+/* Sends a packet of a front to a pod's own address, both on this machine. A front may send from its clients' addresses,
+ * to pods of services of which it is a front. */
+static __always_inline int pass_from_front(struct __sk_buff *skb, const struct packet *p, __be32 front)
+{
+	struct addr a;
+	set_addr(&a, p->daddr);
+	struct pod_device *to = bpf_map_lookup_elem(&pod_devices, &a);
+	if (!to || to->front)
+		return TCX_NEXT;
+	__u32 index = to->pod;
+	if (front != p->saddr) {
+		struct front_flow_key k = {.port = p->sport, .pod = index};
+		set_addr(&k.client, p->saddr);
+		struct pod *pod = bpf_map_lookup_elem(&pods, &index);
+		struct service_status *st = pod ? status_of(pod->service) : NULL;
+		if (!st || !st->front || pod->port != p->dport)
+			return TCX_DROP;
+		/* A pod drops packets from its own address. The front tries another one. */
+		if (p->saddr == p->daddr || enter_on_behalf(&k, p, pod, front))
+			return reply_reset(skb, p, true);
+	}
+	account_to_front(index, p, IN);
+	return pass_to_device(skb, to);
+}
+
+/* Sends a packet of a pod to a front, both on this machine: at the front's own address, or at that of a client for which
+ * the front has connected. */
+static __always_inline int pass_to_front(struct __sk_buff *skb, const struct packet *p)
+{
+	struct addr a;
+	set_addr(&a, p->daddr);
+	struct pod_device *to = bpf_map_lookup_elem(&pod_devices, &a);
+	__u32 index;
+	if (to && to->front) {
+		set_addr(&a, p->saddr);
+		struct pod_device *from = bpf_map_lookup_elem(&pod_devices, &a);
+		/* The sender is who it claims to be. */
+		if (!from || from->ifindex != skb->ifindex)
+			return TCX_NEXT;
+		index = from->pod;
+	} else {
+		struct pod_port pp = {.ifindex = skb->ifindex, .port = p->sport};
+		__u32 *at = bpf_map_lookup_elem(&pod_ports, &pp);
+		if (!at)
+			return TCX_NEXT;
+		struct front_flow_key k = {.client = a, .port = p->dport, .pod = *at};
+		struct front_flow *f = bpf_map_lookup_elem(&front_flows, &k);
+		if (!f || !lookup_pod(k.pod, f->generation))
+			return TCX_NEXT;
+		index = k.pod;
+		set_addr(&a, f->front);
+		to = bpf_map_lookup_elem(&pod_devices, &a);
+		if (!to || !to->front)
+			return TCX_DROP;
+	}
+	account_to_front(index, p, OUT);
+	return pass_to_device(skb, to);
+}
+
+/* Sends a packet between a front and a pod, both on this machine, straight to the other one's device, past the stack: it
+ * need not forward packets, and no firewall rule for forwarded packets applies. Returns TCX_NEXT for all other packets. */
+__noinline int pass_between_front_and_pod(struct __sk_buff *skb, const struct packet *p)
+{
+	__u32 ifindex = skb->ifindex;
+	__be32 *front = bpf_map_lookup_elem(&front_devices, &ifindex);
+	if (!p)
+		return TCX_NEXT;
+	return front ? pass_from_front(skb, p, *front) : pass_to_front(skb, p);
 }

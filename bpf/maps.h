@@ -105,6 +105,25 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 } pod_devices SEC(".maps");
 
+/* Device of a front on this machine → the front's IPv4 address. What comes from there with another source is a
+ * connection of the front on behalf of a client. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 64);
+	__type(key, __u32);
+	__type(value, __be32);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+} front_devices SEC(".maps");
+
+/* Fronts' connections to pods from their clients' addresses → where the pods' segments go. An evicted one is entered
+ * again by the front's next segment. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct front_flow_key);
+	__type(value, struct front_flow);
+} front_flows SEC(".maps");
+
 /* Addresses of the fronts on all nodes of a cluster → 1. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -70,7 +70,7 @@ static __always_inline int retry_syn(struct __sk_buff *skb, struct packet *p)
 	if ((syn->retries >= s->retries && !left) || (silent && is_flooded(s->index)))
 		goto give_up;
 	syn->tried |= 1u << (pod->slot & 31);
-	int next = pick_pod(s->index, syn->tried, k.client.w[3]);
+	int next = pick_pod(s->index, syn->tried, chooser(&o, k.client.w[3]));
 	if (next == NO_POD && left)
 		cool_without_pods(s->index);
 	bool parks = next == NO_POD && state_now(st) != SERVICE_WARM;
@@ -99,7 +99,7 @@ static __always_inline int retry_syn(struct __sk_buff *skb, struct packet *p)
 			return TCX_DROP;
 	}
 	if (next == NO_POD)
-		next = pick_pod(s->index, 0, k.client.w[3]); /* it has just become warm again */
+		next = pick_pod(s->index, 0, chooser(&o, k.client.w[3])); /* it has just become warm again */
 	if (next == NO_POD || flow_open(&k, p, &o, next))
 		return TCX_DROP;
 	f = bpf_map_lookup_elem(&flows, &k);

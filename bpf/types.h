@@ -204,6 +204,20 @@ struct pod_device {
 	__u16 pad;        /* zero */
 };
 
+/* Key of `front_flows`: a connection of a front, from its client's address, to a pod's own address. */
+struct front_flow_key {
+	struct addr client; /* the client's address */
+	__be16 port;        /* the front's port */
+	__u16 pad;          /* zero */
+	__u32 pod;          /* index into `pods` */
+};
+
+/* Value of `front_flows`. */
+struct front_flow {
+	__be32 front;     /* IPv4 address of the front */
+	__u32 generation; /* generation of the pod */
+};
+
 /* Key of `pod_ports`: where a pod's replies come from. */
 struct pod_port {
 	__u32 ifindex; /* host end of the pod's veth */

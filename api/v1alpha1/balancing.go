@@ -36,6 +36,8 @@ func (e *ValidationErrors) balancing(s *WangellServiceSpec) {
 	e.oneOf(p.Child("level"), string(b.Level), string(LevelConnection), string(LevelRequest))
 	e.oneOf(p.Child("protocol"), string(b.Protocol),
 		string(ProtocolAuto), string(ProtocolHTTP1), string(ProtocolHTTP2), string(ProtocolTCP))
+	e.oneOf(p.Child("clientAddress"), string(b.ClientAddress),
+		string(ClientAddressHeader), string(ClientAddressTransparent))
 	for _, f := range []struct {
 		name  string
 		value int64
@@ -59,6 +61,7 @@ func (e *ValidationErrors) balancing(s *WangellServiceSpec) {
 	}{
 		{"protocol", b.Protocol != ""}, {"clientIdleTimeout", b.ClientIdleTimeout != 0},
 		{"maxRequestsPerPod", b.MaxRequestsPerPod != 0}, {"warmup", b.Warmup != 0},
+		{"clientAddress", b.ClientAddress != ""},
 	} {
 		if f.given {
 			e.add(p.Child(f.name), "write level: Request beside it, or leave it out", "needs level: Request")

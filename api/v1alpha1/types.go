@@ -432,9 +432,18 @@ const (
 	ProtocolTCP   BalancingProtocol = "TCP"   // anything; a pod is chosen for each connection
 )
 
+// ClientAddress says how pods get to know the addresses of their clients.
+type ClientAddress string
+
+// The values of Balancing.ClientAddress.
+const (
+	ClientAddressHeader      ClientAddress = "Header"      // by the headers X-Forwarded-For and Forwarded
+	ClientAddressTransparent ClientAddress = "Transparent" // as the source of connections as well
+)
+
 // Balancing refines the choice of a pod.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.level) && self.level == 'Request' || !(has(self.protocol) || has(self.clientIdleTimeout) || has(self.maxRequestsPerPod) || has(self.warmup))",message="protocol, clientIdleTimeout, maxRequestsPerPod and warmup need level: Request: add it, or leave them out"
+// +kubebuilder:validation:XValidation:rule="has(self.level) && self.level == 'Request' || !(has(self.protocol) || has(self.clientIdleTimeout) || has(self.maxRequestsPerPod) || has(self.warmup) || has(self.clientAddress))",message="protocol, clientIdleTimeout, maxRequestsPerPod, warmup and clientAddress need level: Request: add it, or leave them out"
 type Balancing struct {
 	// Level is Connection, so that each connection gets a pod, or Request, so that each HTTP request gets one: with few
 	// clients that keep their connections, the load is even, too. With Request a proxy, Envoy, is in the path. Default:
@@ -463,6 +472,13 @@ type Balancing struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 3600",message="want seconds from 1 to 3600: write warmup: 30, for example"
 	Warmup int64 `json:"warmup,omitempty"`
+	// ClientAddress is Header, so that pods read the address of a client in X-Forwarded-For and Forwarded and see that of
+	// Envoy, or Transparent, so that connections come from the client's address as they do without Envoy, at another port;
+	// each client has connections to pods of its own then. Transparent is for one machine only. Default, with level
+	// Request: Header.
+	// +optional
+	// +kubebuilder:validation:Enum=Header;Transparent
+	ClientAddress ClientAddress `json:"clientAddress,omitempty"`
 
 	// LocalityPreference is None, or Local to prefer pods on the node that receives the client's packets. Default: None.
 	// +optional

@@ -48,6 +48,10 @@ func ValidateCluster(s *WangellService) ValidationErrors {
 		errs.add(specPath.Child("hostPort"), "remove it; the Service has a node port",
 			"is not available on Kubernetes: only on one machine")
 	}
+	if b := spec.Balancing; b != nil && b.ClientAddress == ClientAddressTransparent {
+		errs.add(specPath.Child("balancing", "clientAddress"), "write clientAddress: Header, or leave it out",
+			"Transparent is not available on Kubernetes, where pods answer past Envoy's node: only on one machine")
+	}
 	errs.freezing(spec)
 	if p := spec.ImagePull; p != nil && p.Optimise {
 		errs.add(specPath.Child("imagePull", "optimise"), "remove it, and name the result of wangell image optimise",

@@ -51,6 +51,7 @@ func TestValidateAcceptsEveryField(t *testing.T) {
 		`sleep: {freezeAfter: 299s}`,
 		`{scaling: {target: 5, metric: requests}, balancing: {level: Request}}`,
 		`balancing: {level: Request, protocol: HTTP2, clientIdleTimeout: 60, maxRequestsPerPod: 10000, warmup: 3600}`,
+		`balancing: {level: Request, clientAddress: Transparent}`, `balancing: {level: Request, clientAddress: Header}`,
 	} {
 		if errs := v1alpha1.Validate(service(t, spec)); len(errs) > 0 {
 			t.Errorf("%s: %v", spec, errs)
@@ -102,6 +103,9 @@ func TestValidateRefusesWhatCannotWork(t *testing.T) {
 			"spec.balancing.maxRequestsPerPod: want a number from 1 to 10000"},
 		{`balancing: {level: Request, warmup: 3601}`, "spec.balancing.warmup: want a number from 1 to 3600"},
 		{`balancing: {protocol: TCP}`, "spec.balancing.protocol: needs level: Request: write level: Request beside it"},
+		{`balancing: {level: Request, clientAddress: transparent}`, `spec.balancing.clientAddress: want Header or ` +
+			`Transparent, got "transparent": write clientAddress: Transparent`},
+		{`balancing: {clientAddress: Header}`, "spec.balancing.clientAddress: needs level: Request"},
 		{`balancing: {level: Connection, warmup: 5}`, "spec.balancing.warmup: needs level: Request"},
 		{`{balancing: {level: Request}, sessionAffinity: ClientIP}`,
 			"spec.sessionAffinity: ClientIP keeps a client on one pod, but with level: Request"},
@@ -266,7 +270,9 @@ func TestValidateClusterRefusesWhatCannotWork(t *testing.T) {
 		{`{image: "", imagePull: {mode: Lazy},
 			template: {spec: {runtimeClassName: kata, containers: [{name: a, image: b}]}}}`,
 			"spec.imagePull.mode: is Lazy, which needs the RuntimeClass wangell-lazy, but the template has kata"},
-		{`balancing: {level: Request}`, ""},
+		{`balancing: {level: Request, clientAddress: Header}`, ""},
+		{`balancing: {level: Request, clientAddress: Transparent}`,
+			"spec.balancing.clientAddress: Transparent is not available on Kubernetes"},
 		{`{image: "", template: {}}`, "spec.template.spec.containers: missing"},
 		{`{image: "", template: {spec: {hostNetwork: true, containers: [{name: a}]}}}`,
 			"spec.template.spec.hostNetwork: cannot work"},

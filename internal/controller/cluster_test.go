@@ -43,11 +43,14 @@ func TestServicesArePutAndDeletedOneByOne(t *testing.T) {
 	requests := w.put(newService("shop", func(s *v1alpha1.WangellServiceSpec) {
 		s.Balancing = &v1alpha1.Balancing{
 			Level: v1alpha1.LevelRequest, Protocol: v1alpha1.ProtocolHTTP2, MaxRequestsPerPod: 7, Warmup: 30,
+			ClientAddress: v1alpha1.ClientAddressTransparent,
 		}
 	}), 4)
 	w.until("the one that balances requests", func() bool { return w.d.has(requests) })
 	w.d.mu.Lock()
-	want := wire.Requests{Protocol: wire.ProtocolHTTP2, ClientIdleSeconds: 3600, MaxPerPod: 7, WarmupSeconds: 30}
+	want := wire.Requests{
+		Protocol: wire.ProtocolHTTP2, ClientIdleSeconds: 3600, MaxPerPod: 7, WarmupSeconds: 30, Transparent: true,
+	}
 	if e := w.d.table[requests]; e.Flags&wire.FlagRequests == 0 || e.Requests != want {
 		t.Errorf("entry %+v", e)
 	}

@@ -59,18 +59,19 @@ type service struct {
 	due      monotime.Time // of its machine's timer
 	heapPos  int           // in deadlines; -1 if it is not there
 
-	sleep      sleep         // how long it has slept
-	foresight  foresight     // when it is to have a pod although nobody asks
-	spent      spent         // in which states it was, and for how long
-	traffic    Traffic       // of all its pods, including those that are gone
-	answers    answers       // requests that have no pod
-	lastPacket monotime.Time // of all its pods
-	imageErr   string        // why its image could not be fetched ahead of need, on one machine
-	pull       *Pull         // that is going on, on one machine; nil if none
-	images     ImageStatus   // of its images on a cluster; zero before that is known
-	lazy       LazyPulls     // whether its pods start before their image is here, on a cluster
-	resolved   resolution    // of the names of its images
-	haveImages []string      // nodes that have all its images, as last given to the runtime
+	sleep         sleep         // how long it has slept
+	foresight     foresight     // when it is to have a pod although nobody asks
+	spent         spent         // in which states it was, and for how long
+	traffic       Traffic       // of all its pods, including those that are gone
+	answers       answers       // requests that have no pod
+	lastPacket    monotime.Time // of all its pods
+	imageErr      string        // why its image could not be fetched ahead of need, on one machine
+	hiddenClients string        // why its pods do not see the addresses of their clients, if they are to
+	pull          *Pull         // that is going on, on one machine; nil if none
+	images        ImageStatus   // of its images on a cluster; zero before that is known
+	lazy          LazyPulls     // whether its pods start before their image is here, on a cluster
+	resolved      resolution    // of the names of its images
+	haveImages    []string      // nodes that have all its images, as last given to the runtime
 	// imageFailure is the reason that was last reported why its images are on no node; empty if they are.
 	imageFailure string
 	lastWake     *lifecycle.Waterfall // nil if there was none

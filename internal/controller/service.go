@@ -99,7 +99,7 @@ func (s *service) status() Status {
 	}
 	if w.Message == "" {
 		w.Message = cmp.Or(s.imageErr, s.images.problem(), s.unready(), s.pull.message(), s.layerWarning(),
-			s.throttleWarning())
+			s.throttleWarning(), s.hiddenClients)
 	}
 	if s.lastPacket != 0 {
 		w.LatestRequest = &metav1.Time{Time: s.lastPacket.Wall()}

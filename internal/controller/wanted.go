@@ -128,7 +128,7 @@ func (w *wanted) entry() wire.Service {
 func balancingOf(b *v1alpha1.Balancing) wire.Requests {
 	r := wire.Requests{
 		ClientIdleSeconds: uint32(b.ClientIdleTimeout), MaxPerPod: uint16(b.MaxRequestsPerPod),
-		WarmupSeconds: uint16(b.Warmup),
+		WarmupSeconds: uint16(b.Warmup), Transparent: b.ClientAddress == v1alpha1.ClientAddressTransparent,
 	}
 	switch b.Protocol {
 	case v1alpha1.ProtocolHTTP1:

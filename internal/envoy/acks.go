@@ -118,5 +118,6 @@ func proxyOf(n *core.Node) Proxy {
 	created, _ := time.Parse(time.RFC3339Nano, fields[createdKey].GetStringValue())
 	return Proxy{
 		Addr: addr, Netns: fields[netnsKey].GetStringValue(), Pod: fields[podKey].GetStringValue(), Created: created,
+		Transparent: fields[transparentKey].GetStringValue() == "true",
 	}
 }

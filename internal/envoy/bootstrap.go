@@ -32,16 +32,20 @@ type Proxy struct {
 	Netns string
 	// Pod is the UID of its pod, by which the node's container runtime knows the network namespace; empty on one machine.
 	Pod string
+	// Transparent is whether it can connect to pods from the addresses of clients: it may set IP_TRANSPARENT (ip(7)), and
+	// whatever reaches its network namespace is for its sockets.
+	Transparent bool
 	// Created is when its network was made; the zero value if Pod is set. Of several Envoys, the youngest serves.
 	Created time.Time
 }
 
 // The keys of a Proxy in the metadata of Envoy's node.
 const (
-	addrKey    = "address"
-	netnsKey   = "netns"
-	podKey     = "pod"
-	createdKey = "created" // RFC 3339
+	addrKey        = "address"
+	netnsKey       = "netns"
+	podKey         = "pod"
+	createdKey     = "created" // RFC 3339
+	transparentKey = "transparent"
 )
 
 // BootstrapConfig is what an Envoy is started with.
@@ -74,7 +78,14 @@ func Bootstrap(c BootstrapConfig) ([]byte, error) {
 	if !c.Proxy.Created.IsZero() {
 		created = c.Proxy.Created.Format(time.RFC3339Nano)
 	}
-	for key, value := range map[string]string{netnsKey: c.Proxy.Netns, podKey: c.Proxy.Pod, createdKey: created} {
+	transparent := ""
+	if c.Proxy.Transparent {
+		transparent = "true"
+	}
+	for key, value := range map[string]string{
+		netnsKey: c.Proxy.Netns, podKey: c.Proxy.Pod, createdKey: created,
+		transparentKey: transparent,
+	} {
 		if value != "" {
 			about[key] = value
 		}

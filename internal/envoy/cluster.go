@@ -48,6 +48,14 @@ var (
 	podPorts  = [2]uint32{36864, 60999}
 )
 
+// Ranges of local ports of connections from clients' addresses, for the same purpose. Few clients use such ports
+// themselves: the gate refuses those that the client happens to use. The kernel heeds them if they are within the range
+// of Envoy's network namespace (ip_local_port_range), as podnet.Network.ReceiveAll makes it.
+var (
+	wakePortsOfClients = [2]uint32{1024, 3071}
+	podPortsOfClients  = [2]uint32{3072, FirstPort - 1}
+)
+
 // ipLocalPortRange is IP_LOCAL_PORT_RANGE of ip(7), since Linux 6.3.
 const ipLocalPortRange = 51
 
@@ -79,7 +87,11 @@ func podCluster(s *Service) *cluster.Cluster {
 	if s.Warmup > 0 {
 		policy.SlowStartConfig = &lbcommon.SlowStartConfig{SlowStartWindow: durationpb.New(s.Warmup)}
 	}
-	c := common(s, podsOf(s.Name), podConnectTimeout, podPorts, unlimited)
+	ports := podPorts
+	if s.Transparent {
+		ports = podPortsOfClients
+	}
+	c := common(s, podsOf(s.Name), podConnectTimeout, ports, unlimited)
 	c.ClusterDiscoveryType = &cluster.Cluster_Type{Type: cluster.Cluster_EDS}
 	c.EdsClusterConfig = &cluster.Cluster_EdsClusterConfig{EdsConfig: ads()}
 	c.LoadBalancingPolicy = &cluster.LoadBalancingPolicy{Policies: []*cluster.LoadBalancingPolicy_Policy{{
@@ -99,7 +111,11 @@ func podCluster(s *Service) *cluster.Cluster {
 // wakeCluster is the cluster of the service address, for when no pod serves. A connection is for one request, so that
 // the next one goes to a pod that the balancer has chosen.
 func wakeCluster(s *Service) *cluster.Cluster {
-	c := common(s, wakeOf(s.Name), wakeConnectTimeout, wakePorts, maxWaiting)
+	ports := wakePorts
+	if s.Transparent {
+		ports = wakePortsOfClients
+	}
+	c := common(s, wakeOf(s.Name), wakeConnectTimeout, ports, maxWaiting)
 	c.ClusterDiscoveryType = &cluster.Cluster_Type{Type: cluster.Cluster_STATIC}
 	c.LoadAssignment = assignment(c.Name, []netip.AddrPort{s.Addr})
 	return c

@@ -29,6 +29,7 @@ type content struct {
 
 // proxyListeners are the listeners of one Envoy.
 type proxyListeners struct {
+	proxy   Proxy
 	cache   *cache.LinearCache
 	streams int // a restarted Envoy may overlap its predecessor
 }
@@ -43,16 +44,16 @@ func newContent() content {
 }
 
 // join returns the listeners of an Envoy that has connected, until it leaves.
-func (c *content) join(at netip.Addr) *cache.LinearCache {
+func (c *content) join(proxy Proxy) *cache.LinearCache {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p := c.proxies[at]
+	p := c.proxies[proxy.Addr]
 	if p == nil {
-		p = &proxyListeners{cache: cache.NewLinearCache(resource.ListenerType)}
-		if !c.retired[at] {
-			p.cache.SetResources(c.listeners(at))
+		p = &proxyListeners{proxy: proxy, cache: cache.NewLinearCache(resource.ListenerType)}
+		if !c.retired[proxy.Addr] {
+			p.cache.SetResources(c.listeners(proxy))
 		}
-		c.proxies[at] = p
+		c.proxies[proxy.Addr] = p
 	}
 	p.streams++
 	return p.cache
@@ -70,10 +71,10 @@ func (c *content) leave(at netip.Addr) {
 }
 
 // listeners returns the listeners of all services in an Envoy. c.mu is held.
-func (c *content) listeners(at netip.Addr) map[string]types.Resource {
+func (c *content) listeners(p Proxy) map[string]types.Resource {
 	all := make(map[string]types.Resource, len(c.services))
 	for name, s := range c.services {
-		all[name] = listenerOf(&s, at)
+		all[name] = listenerOf(&s, p)
 	}
 	return all
 }
@@ -96,7 +97,7 @@ func (c *content) retire(at netip.Addr, retired bool) {
 	case retired:
 		p.cache.SetResources(nil)
 	default:
-		p.cache.SetResources(c.listeners(at))
+		p.cache.SetResources(c.listeners(p.proxy))
 	}
 }
 
@@ -175,7 +176,7 @@ func (c *content) changeListeners(put, del []string) (err error) {
 		made := make(map[string]types.Resource, len(put))
 		for _, name := range put {
 			s := c.services[name]
-			made[name] = listenerOf(&s, at)
+			made[name] = listenerOf(&s, p.proxy)
 		}
 		err = errors.Join(err, change(p.cache, made, del))
 	}

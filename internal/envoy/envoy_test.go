@@ -74,10 +74,16 @@ var created = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 
 // start starts an Envoy at an address, and returns its process.
 func (r *running) start(at netip.Addr) (pid int) {
+	r.Helper()
+	return r.startAs(Proxy{Addr: at, Netns: "/ns", Created: created})
+}
+
+// startAs starts an Envoy, and returns its process.
+func (r *running) startAs(p Proxy) (pid int) {
 	t := r.TB
 	t.Helper()
 	config, err := Bootstrap(BootstrapConfig{
-		Proxy: Proxy{Addr: at, Netns: "/ns", Created: created}, Socket: r.socket, MaxHeap: 1 << 30, MaxConnections: 20_000,
+		Proxy: p, Socket: r.socket, MaxHeap: 1 << 30, MaxConnections: 20_000,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	listener "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	router "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	inspector "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/http_inspector/v3"
+	originalsrc "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_src/v3"
 	hcm "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tcp "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -32,21 +33,33 @@ const (
 // upgrades are the protocols that a client may change to by the header Upgrade. They stay on their pod.
 var upgrades = []string{"websocket", "spdy/3.1", "tcp"}
 
-// listenerOf returns the listener of a service in the Envoy with an address.
-func listenerOf(s *Service, at netip.Addr) *listener.Listener {
+// originalSource makes Envoy connect from the client's address, at another port. Each client has connections to pods of
+// its own then (envoy: docs/configuration/listeners/listener_filters/original_src_filter).
+func originalSource() *listener.ListenerFilter {
+	return &listener.ListenerFilter{
+		Name:       "envoy.filters.listener.original_src",
+		ConfigType: &listener.ListenerFilter_TypedConfig{TypedConfig: pack(&originalsrc.OriginalSrc{})},
+	}
+}
+
+// listenerOf returns the listener of a service in an Envoy.
+func listenerOf(s *Service, p Proxy) *listener.Listener {
 	l := &listener.Listener{
-		Name: s.Name, Address: address(netip.AddrPortFrom(at, s.Port)), EnableReusePort: wrapperspb.Bool(true),
+		Name: s.Name, Address: address(netip.AddrPortFrom(p.Addr, s.Port)), EnableReusePort: wrapperspb.Bool(true),
 		TcpBacklogSize:                wrapperspb.UInt32(backlog),
 		PerConnectionBufferLimitBytes: wrapperspb.UInt32(bufferLimit),
+	}
+	if s.Transparent && p.Transparent {
+		l.ListenerFilters = []*listener.ListenerFilter{originalSource()}
 	}
 	switch s.Protocol {
 	case TCP:
 		l.FilterChains = []*listener.FilterChain{{Filters: tcpFilters(s)}}
 	case Auto:
-		l.ListenerFilters = []*listener.ListenerFilter{{
+		l.ListenerFilters = append(l.ListenerFilters, &listener.ListenerFilter{
 			Name:       "envoy.filters.listener.http_inspector",
 			ConfigType: &listener.ListenerFilter_TypedConfig{TypedConfig: pack(&inspector.HttpInspector{})},
-		}}
+		})
 		l.ListenerFiltersTimeout = durationpb.New(firstBytes)
 		l.ContinueOnListenerFiltersTimeout = true
 		l.FilterChains = []*listener.FilterChain{

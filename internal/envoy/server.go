@@ -137,7 +137,7 @@ func (h *stream) DeltaAggregatedResources(st deltaStream) error {
 		},
 	}
 	session := &session{acks: &s.acks, pods: map[string]uint64{}, connected: func(p Proxy) error {
-		caches.Caches[resource.ListenerType] = s.content.join(p.Addr)
+		caches.Caches[resource.ListenerType] = s.content.join(p)
 		context.AfterFunc(ctx, func() { s.content.leave(p.Addr) })
 		s.cfg.Connected(ctx, p)
 		select {

@@ -20,7 +20,7 @@ const (
 )
 
 // FirstPort and LastPort are the ports at which Envoy listens for the clients of services. They are below those of its
-// own connections.
+// own connections, except for those from clients' addresses.
 const (
 	FirstPort = 10000
 	LastPort  = 32000
@@ -44,6 +44,8 @@ type Service struct {
 	MaxPerPod uint32
 	// Warmup is the time in which the share of a new pod grows to that of the others, 0 for none.
 	Warmup time.Duration
+	// Transparent makes pods see the address of the client, in Envoys that can do that: see Proxy.Transparent.
+	Transparent bool
 	// Pods are where the pods that take new requests listen, in any order.
 	Pods []netip.AddrPort
 	// Traffic leads requests to other services instead of pods. Such a service has no Pods.
@@ -57,7 +59,7 @@ func (s Service) sameButPods(o Service) bool { return s.sameListener(o) && s.Tra
 func (s Service) sameListener(o Service) bool {
 	return s.Name == o.Name && s.Addr == o.Addr && s.Port == o.Port && s.Protocol == o.Protocol &&
 		s.ClientIdle == o.ClientIdle && s.Silence == o.Silence && s.MaxPerPod == o.MaxPerPod && s.Warmup == o.Warmup &&
-		s.Traffic.Empty() == o.Traffic.Empty() && (s.routed() || s.Traffic.equal(o.Traffic))
+		s.Transparent == o.Transparent && s.Traffic.Empty() == o.Traffic.Empty() && (s.routed() || s.Traffic.equal(o.Traffic))
 }
 
 // routed reports whether a service has routes as a resource of their own, and nothing else that knows its revisions.

@@ -141,6 +141,9 @@ func (g *Gate) nameDevice(index uint32) error {
 	device := gatePodDevice{Ifindex: p.Ifindex, Pod: index, Mac: p.Mac, HostMac: p.HostMac}
 	if IsFront(p.Id) {
 		device.Front = 1
+		if err := g.objs.FrontDevices.Put(p.Ifindex, toBE(fromAddr(p.Addr))); err != nil {
+			return fmt.Errorf("writing its device to the gate's map: %w", err)
+		}
 	}
 	if err := g.objs.PodDevices.Put(p.Addr, device); err != nil {
 		return fmt.Errorf("writing its address to the gate's map: %w", err)

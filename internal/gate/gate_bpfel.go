@@ -184,6 +184,20 @@ const (
 	gateFlowStateFLOW_GONE        gateFlowState = 4
 )
 
+type gateFrontFlow struct {
+	_          structs.HostLayout
+	Front      uint32
+	Generation uint32
+}
+
+type gateFrontFlowKey struct {
+	_      structs.HostLayout
+	Client gateAddr
+	Port   uint16
+	Pad    uint16
+	Pod    uint32
+}
+
 type gateHomeNodeList struct {
 	_    structs.HostLayout
 	N    uint32
@@ -612,6 +626,8 @@ const (
 	gateMapEvents              = "events"
 	gateMapFloods              = "floods"
 	gateMapFlows               = "flows"
+	gateMapFrontDevices        = "front_devices"
+	gateMapFrontFlows          = "front_flows"
 	gateMapFronts              = "fronts"
 	gateMapHomeNodes           = "home_nodes"
 	gateMapIdleFlows           = "idle_flows"
@@ -772,6 +788,8 @@ type gateMapSpecs struct {
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	Floods          *ebpf.MapSpec `ebpf:"floods"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
+	FrontDevices    *ebpf.MapSpec `ebpf:"front_devices"`
+	FrontFlows      *ebpf.MapSpec `ebpf:"front_flows"`
 	Fronts          *ebpf.MapSpec `ebpf:"fronts"`
 	HomeNodes       *ebpf.MapSpec `ebpf:"home_nodes"`
 	IdleFlows       *ebpf.MapSpec `ebpf:"idle_flows"`
@@ -880,6 +898,8 @@ type gateMaps struct {
 	Events          *ebpf.Map `ebpf:"events"`
 	Floods          *ebpf.Map `ebpf:"floods"`
 	Flows           *ebpf.Map `ebpf:"flows"`
+	FrontDevices    *ebpf.Map `ebpf:"front_devices"`
+	FrontFlows      *ebpf.Map `ebpf:"front_flows"`
 	Fronts          *ebpf.Map `ebpf:"fronts"`
 	HomeNodes       *ebpf.Map `ebpf:"home_nodes"`
 	IdleFlows       *ebpf.Map `ebpf:"idle_flows"`
@@ -932,6 +952,8 @@ func (m *gateMaps) Close() error {
 		m.Events,
 		m.Floods,
 		m.Flows,
+		m.FrontDevices,
+		m.FrontFlows,
 		m.Fronts,
 		m.HomeNodes,
 		m.IdleFlows,

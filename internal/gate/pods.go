@@ -144,6 +144,9 @@ func (g *Gate) unlinkPod(at []netip.AddrPort, index uint32) error {
 	if g.objs.PodDevices.Lookup(p.Addr, &named) == nil && named.Ifindex == p.Ifindex {
 		err = errors.Join(err, ignoreMissing(g.objs.PodDevices.Delete(p.Addr)))
 	}
+	if IsFront(p.Id) {
+		err = errors.Join(err, ignoreMissing(g.objs.FrontDevices.Delete(p.Ifindex)))
+	}
 	return errors.Join(err, g.detachPod(int(p.Ifindex)))
 }
 

@@ -31,7 +31,8 @@ const clockTick = 20 * time.Millisecond
 // rebuiltMaps are those that may begin empty while others keep their entries: what they hold is counted again, limits
 // rates, or belongs to connections that have just begun.
 var rebuiltMaps = []string{
-	gateMapCounters, gateMapEvents, gateMapFloods, gateMapIdleFlows, gateMapPendingQueries, gateMapPodTraffic,
+	gateMapCounters, gateMapEvents, gateMapFloods, gateMapFrontFlows, gateMapIdleFlows, gateMapPendingQueries,
+	gateMapPodTraffic,
 	gateMapProvenBudgets, gateMapProvenClients, gateMapQueryBudget, gateMapQueryShares, gateMapRecounts,
 	gateMapRepeatedSyns, gateMapRingSlots, gateMapServiceShares, gateMapSourceBudgets, gateMapSourceShares,
 	gateMapSynBackups, gateMapSynRecords, gateMapSynWatch, gateMapWakeLimits,

@@ -63,21 +63,26 @@ type proxy struct {
 	nets networks
 	log  *slog.Logger
 
-	mu      sync.Mutex
-	wanted  bool
-	linger  *time.Timer // ends the process
-	current *envoyRun
-	all     context.Context // ends all of them
-	cancel  context.CancelFunc
-	running sync.WaitGroup
-	missing bool // it was reported that there is no Envoy
+	hidden func(why string) // called if pods cannot see the addresses of clients; empty if they do
+
+	mu          sync.Mutex
+	wanted      bool
+	transparent bool        // pods are to see the addresses of clients
+	opaque      string      // why they do not, if they are to
+	linger      *time.Timer // ends the process
+	current     *envoyRun
+	all         context.Context // ends all of them
+	cancel      context.CancelFunc
+	running     sync.WaitGroup
+	missing     bool // it was reported that there is no Envoy
 }
 
 // envoyRun is an Envoy that is kept running.
 type envoyRun struct {
-	program string
-	leave   context.Context // ended when it is to end once its clients have left
-	retire  context.CancelFunc
+	program     string
+	transparent bool            // it connects to pods from the addresses of clients, if that is possible
+	leave       context.Context // ended when it is to end once its clients have left
+	retire      context.CancelFunc
 	// launched is the state of the program's file when it was launched last. A restart after an exit launches what the
 	// path then leads to.
 	launched fileState
@@ -114,29 +119,41 @@ const envoySocketName = "xds.sock"
 // adminSocketName is the socket of an Envoy's administration interface.
 func adminSocketName(n podnet.Network) string { return fmt.Sprintf("admin-%v.sock", n.Addr) }
 
-// wantsEnvoy reports whether a service balances requests.
-func wantsEnvoy(list []*v1alpha1.WangellService) bool {
-	for _, s := range list {
-		if s.Spec.BalancesRequests() {
-			return true
-		}
-	}
-	return false
+// envoyWish is what services want of Envoy.
+type envoyWish struct {
+	any         bool // it runs
+	transparent bool // it connects to pods from the addresses of clients
 }
 
-// want starts Envoy, or ends it after a while.
-func (p *proxy) want(wanted bool) {
+// envoyWishOf returns what services want of Envoy.
+func envoyWishOf(list []*v1alpha1.WangellService) (w envoyWish) {
+	for _, s := range list {
+		if s.Spec.BalancesRequests() {
+			w.any = true
+			w.transparent = w.transparent || s.Spec.Balancing.ClientAddress == v1alpha1.ClientAddressTransparent
+		}
+	}
+	return w
+}
+
+// want starts Envoy, or ends it after a while. One that runs without the rights that it needs from now on is replaced.
+func (p *proxy) want(w envoyWish) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.wanted = wanted
+	p.wanted, p.transparent = w.any, w.transparent
 	if p.linger != nil {
 		p.linger.Stop()
 		p.linger = nil
 	}
 	switch {
-	case wanted && p.current == nil:
+	case w.any && p.current == nil:
 		p.start()
-	case !wanted && p.current != nil:
+	case w.transparent && !p.current.transparent:
+		p.current.retire()
+		p.start()
+	case w.transparent && p.opaque != "":
+		p.hidden(p.opaque)
+	case !w.any && p.current != nil:
 		p.linger = time.AfterFunc(envoyLinger, p.stopUnwanted)
 	}
 }
@@ -164,7 +181,7 @@ func (p *proxy) start() {
 	if p.all == nil {
 		p.all, p.cancel = context.WithCancel(context.Background())
 	}
-	r := &envoyRun{program: program, launched: stateOf(program)}
+	r := &envoyRun{program: program, transparent: p.transparent, launched: stateOf(program)}
 	r.leave, r.retire = context.WithCancel(p.all)
 	p.current = r
 	all := p.all

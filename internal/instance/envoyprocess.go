@@ -24,8 +24,18 @@ import (
 
 // launch starts the process in its network namespace. It must be called by a goroutine that keeps its thread.
 func (p *proxy) launch(r *envoyRun, n podnet.Network, created time.Time) (started *process.Process, err error) {
+	about := envoy.Proxy{Addr: n.Addr, Netns: n.Netns, Created: created}
+	var rights []uintptr
+	if r.transparent {
+		if err := allowBehalf(n); err != nil {
+			p.noteOpaque(err.Error())
+		} else {
+			about.Transparent, rights = true, []uintptr{behalfCapability}
+			p.noteOpaque("")
+		}
+	}
 	config, err := envoy.Bootstrap(envoy.BootstrapConfig{
-		Proxy:  envoy.Proxy{Addr: n.Addr, Netns: n.Netns, Created: created},
+		Proxy:  about,
 		Socket: envoyDirFD + "/" + envoySocketName, Admin: envoyDirFD + "/" + adminSocketName(n),
 		MaxHeap: envoyHeap, MaxConnections: envoyConnections,
 	})
@@ -48,7 +58,7 @@ func (p *proxy) launch(r *envoyRun, n podnet.Network, created time.Time) (starte
 	cmd.ExtraFiles = []*os.File{dir, file}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Pdeathsig: syscall.SIGKILL, Setpgid: true,
-		Credential: &syscall.Credential{Uid: envoyUser, Gid: envoyUser},
+		Credential: &syscall.Credential{Uid: envoyUser, Gid: envoyUser}, AmbientCaps: rights,
 	}
 	stderr, err := cmd.StderrPipe()
 	if err != nil {

@@ -217,8 +217,9 @@ func (u *up) start(ctx context.Context) (err error) {
 	if err := u.services.apply(ctx, u.set); err != nil {
 		return err
 	}
-	u.proxy = &proxy{path: u.Envoy, dir: u.socketDir(), nets: u.runtime, log: u.Log}
-	requests := wantsEnvoy(u.set)
+	u.proxy = &proxy{path: u.Envoy, dir: u.socketDir(), nets: u.runtime, log: u.Log,
+		hidden: u.controller.ReportHiddenClients}
+	requests := envoyWishOf(u.set)
 	wanted := len(u.set) > 0 || u.adopts
 	u.set = nil // the controller's now
 	u.daemon = u.newDaemon(name, server)
@@ -352,7 +353,7 @@ func (u *up) watch() {
 			if len(set) > 0 {
 				u.daemon.start()
 			}
-			u.proxy.want(wantsEnvoy(set))
+			u.proxy.want(envoyWishOf(set))
 		})
 		if err != nil {
 			u.Log.Error("manifests are no longer watched for changes", "error", err)

@@ -316,6 +316,7 @@ func (d *daemon) describeFront(s *service, p proxy) (envoy.Service, error) {
 		ClientIdle: time.Duration(s.requests.ClientIdleSeconds) * time.Second, Silence: silence,
 		MaxPerPod: uint32(s.requests.MaxPerPod), Warmup: time.Duration(s.requests.WarmupSeconds) * time.Second,
 	}
+	e.Transparent = s.requests.Transparent
 	if s.splits() {
 		e.Traffic = trafficOf(s.requests.Traffic)
 		return e, nil

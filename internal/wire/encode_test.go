@@ -72,7 +72,8 @@ func samples() map[string]Message {
 				{Addr: netip.MustParseAddrPort("10.46.100.9:80"), Name: "default/closed", Flags: FlagSources},
 				{
 					Addr: netip.MustParseAddrPort("10.46.100.10:80"), Name: "default/shop", Flags: FlagRequests,
-					Requests: Requests{Protocol: ProtocolHTTP2, ClientIdleSeconds: 3600, MaxPerPod: 100, WarmupSeconds: 30},
+					Requests: Requests{Protocol: ProtocolHTTP2, ClientIdleSeconds: 3600, MaxPerPod: 100, WarmupSeconds: 30,
+						Transparent: true},
 				},
 				{
 					Addr: netip.MustParseAddrPort("10.46.100.11:80"), Name: "default/split", Flags: FlagRequests,

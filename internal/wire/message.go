@@ -152,6 +152,8 @@ const (
 // Requests says how the requests of a service's clients are balanced.
 type Requests struct {
 	Protocol Protocol
+	// Transparent makes pods see the addresses of their clients.
+	Transparent bool
 	// ClientIdleSeconds is how long a client may keep a connection without a request.
 	ClientIdleSeconds uint32
 	// MaxPerPod is the largest number of requests of a node to a pod at a time; 0 is no limit.

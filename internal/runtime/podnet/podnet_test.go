@@ -18,6 +18,7 @@ import (
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/internal/testutil/ownns"
 )
@@ -258,4 +259,34 @@ func gro(t *testing.T, device string) bool {
 		t.Fatal(err)
 	}
 	return features[groFeature]
+}
+
+// A proxy in it gets the answers to what it sends from other addresses.
+func TestNetworkCanReceiveWhatIsForOthers(t *testing.T) {
+	p, _ := pool(t, nil)
+	n := take(t, p)
+	for range 2 {
+		if err := n.ReceiveAll(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.Do(func() error {
+		routes, err := netlink.RouteGetWithOptions(net.IPv4(203, 0, 113, 7), &netlink.RouteGetOptions{
+			Iif: Device, SrcAddr: net.IPv4(203, 0, 113, 8),
+		})
+		if err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_LOCAL {
+			t.Errorf("what comes in for another address takes %v (%v), want it to be local", routes, err)
+		}
+		routes, err = netlink.RouteGet(net.IPv4(203, 0, 113, 7))
+		if err != nil || len(routes) != 1 || !routes[0].Gw.Equal(Gateway.AsSlice()) {
+			t.Errorf("what is sent there takes %v (%v), want %v", routes, err, Gateway)
+		}
+		rules, err := netlink.RuleListFiltered(netlink.FAMILY_V4, &netlink.Rule{Table: behalfTable}, netlink.RT_FILTER_TABLE)
+		if err != nil || len(rules) != 1 {
+			t.Errorf("rules %v (%v), want one", rules, err)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gate
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// transparentFront makes the network of pod 2, which is that of the front, take all that reaches it for its own.
+func transparentFront(n *network) {
+	sh(n, `ip -n %[1]s rule add iif eth0 lookup 100; ip -n %[1]s route add local 0.0.0.0/0 dev lo table 100`, podNS(2))
+}
+
+// dialAs connects from a network namespace and an address that it need not have.
+func dialAs(ns string, from, to netip.AddrPort) (c net.Conn, err error) {
+	d := net.Dialer{
+		LocalAddr: net.TCPAddrFromAddrPort(from), Timeout: time.Minute,
+		Control: func(_, _ string, raw syscall.RawConn) (err error) {
+			return errors.Join(raw.Control(func(fd uintptr) {
+				err = errors.Join(
+					unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_TRANSPARENT, 1),
+					unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
+			}), err)
+		},
+	}
+	err = inNamespace(ns, func() (err error) { c, err = d.Dial("tcp4", to.String()); return err })
+	return c, err
+}
+
+// telling listens in a network namespace and tells each client where it is seen.
+func telling(n *network, ns string, at netip.AddrPort) {
+	serveIn(n, ns, at, func(c net.Conn) {
+		_, _ = io.WriteString(c, c.RemoteAddr().String())
+		_ = c.(*net.TCPConn).CloseWrite()
+		_, _ = io.Copy(io.Discard, c)
+	})
+}
+
+// seenAs connects from the front's network and returns what the pod takes for its client.
+func seenAs(n *network, from, to netip.AddrPort) string {
+	n.Helper()
+	c, err := dialAs(podNS(2), from, to)
+	n.must(err)
+	defer c.Close()
+	n.must(c.SetDeadline(time.Now().Add(time.Minute)))
+	seen, err := io.ReadAll(c)
+	n.must(err)
+	return string(seen)
+}
+
+func TestFrontConnectsToPodsFromItsClientsAddress(t *testing.T) {
+	n := frontedNetwork(t)
+	transparentFront(n)
+	telling(n, podNS(1), podAt[1])
+	answering(n, podNS(2), podAt[2], 'f')
+	_, err := n.g.Serve(vip, 1)
+	n.must(err)
+	for _, from := range []string{"203.0.113.7:2000", "203.0.113.8:2000", podAt[3].Addr().String() + ":2000"} {
+		for _, to := range []netip.AddrPort{podAt[1], vip} {
+			if got := seenAs(n, netip.MustParseAddrPort(from), to); got != from {
+				t.Errorf("%v at %v is seen as %s", from, to, got)
+			}
+		}
+	}
+	if got := answerTo(n, podNS(1), vip); got != "f" {
+		t.Errorf("the pod itself got %q at its service's address", got)
+	}
+	if c, err := dialAs(podNS(2), netip.AddrPortFrom(podAt[1].Addr(), 2000), podAt[1]); err == nil {
+		c.Close()
+		t.Error("the front has connected to a pod from its own address")
+	} else if !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("connecting from the pod's own address: %v, want it to be refused at once", err)
+	}
+}
+
+func TestFrontWakesAServiceFromItsClientsAddress(t *testing.T) {
+	n := frontedNetwork(t)
+	transparentFront(n)
+	telling(n, podNS(1), podAt[1])
+	answering(n, podNS(2), podAt[2], 'f')
+	const client = "203.0.113.7:2000"
+	seen := make(chan string, 1)
+	go func() { seen <- seenAs(n, netip.MustParseAddrPort(client), vip) }()
+	n.ev.await(t, EventWake, 1)
+	_, err := n.g.Serve(vip, 1)
+	n.must(err)
+	if got := <-seen; got != client {
+		t.Errorf("the pod has seen %s", got)
+	}
+}
+
+// A pod could not tell the two connections apart.
+func TestFrontIsRefusedAPortThatItsClientUsesWithThePod(t *testing.T) {
+	n := frontedNetwork(t)
+	transparentFront(n)
+	n.g.DrainFront(vip, FrontID)
+	telling(n, podNS(1), podAt[1])
+	_, err := n.g.Serve(vip, 1)
+	n.must(err)
+	var c *net.TCPConn
+	n.must(inNamespace("client", func() (err error) {
+		conn, err := net.Dial("tcp4", vip.String())
+		if err == nil {
+			c = conn.(*net.TCPConn)
+		}
+		return err
+	}))
+	defer c.Close()
+	n.must(n.g.ServeFront(vip, FrontID))
+	from := c.LocalAddr().(*net.TCPAddr).AddrPort()
+	for _, to := range []netip.AddrPort{podAt[1], vip} {
+		if stolen, err := dialAs(podNS(2), from, to); err == nil {
+			stolen.Close()
+			t.Errorf("connected to %v", to)
+		} else if !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("%v: %v, want it to be refused at once", to, err)
+		}
+	}
+	n.must(c.SetDeadline(time.Now().Add(time.Minute)))
+	if got, err := io.ReadAll(c); err != nil || string(got) != from.String() {
+		t.Errorf("the client's connection: %q, %v", got, err)
+	}
+}
