@@ -59,6 +59,8 @@ type Config struct {
 	MaxConcurrentPulls int
 	// Wake is called with the news of each wake. It must not block; may be nil.
 	Wake func(lifecycle.Waterfall)
+	// Caller is called with the trace of a request that has waited for a pod of a service. It must not block; may be nil.
+	Caller func(runtime.Key, wire.Caller)
 	// Learnt is called when more is known of the uses of a service with spec.sleep.predict, with a text of at most
 	// forecast.MaxEncoded bytes for the next controller: Service.History. It must not block; may be nil.
 	Learnt func(runtime.Key, string)
@@ -164,7 +166,7 @@ func New(cfg Config) (*Controller, error) {
 func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 	e := &engine{
 		loop: c.loop, events: c.events, table: newTable(cfg.Node), wakes: newWakes(cfg.Wake), changed: newChangedSet(),
-		pressures: newPressures(), learnt: cfg.Learnt, held: map[runtime.Key]int{},
+		pressures: newPressures(), learnt: cfg.Learnt, caller: cfg.Caller, held: map[runtime.Key]int{},
 		images:  newPreparer(c.workers.ctx, cfg.Runtime, c.events, cfg.MaxConcurrentPulls),
 		cluster: cluster, began: time.Now(),
 	}

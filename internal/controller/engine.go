@@ -29,10 +29,11 @@ type engine struct {
 	wakes     *wakes
 	changed   *changedSet
 	pressures *pressures
-	learnt    func(runtime.Key, string) // Config.Learnt; may be nil
-	held      map[runtime.Key]int       // by how many users a service is kept awake
-	cluster   runtime.Cluster           // nil on one machine
-	began     time.Time                 // with the monotonic clock
+	learnt    func(runtime.Key, string)      // Config.Learnt; may be nil
+	caller    func(runtime.Key, wire.Caller) // Config.Caller; may be nil
+	held      map[runtime.Key]int            // by how many users a service is kept awake
+	cluster   runtime.Cluster                // nil on one machine
+	began     time.Time                      // with the monotonic clock
 
 	due      deadlines
 	removals []netip.AddrPort // addresses of services that are gone, not yet removed from the daemons' table

@@ -96,6 +96,10 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 		if p := r.findAtHome(from, m.Service, m.PodID); p != nil {
 			e.freezer.report(p, m)
 		}
+	case *wire.Caller:
+		if s := e.table.byAddr[m.Service]; s != nil && e.caller != nil {
+			e.caller(s.key, *m)
+		}
 	case *wire.Denied:
 		if s := e.table.byAddr[m.Service]; s != nil {
 			e.noteDenied(s, from.Node, m)

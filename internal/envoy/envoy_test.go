@@ -34,6 +34,7 @@ type running struct {
 	testing.TB
 	server    *Server
 	connected chan Proxy
+	called    chan Caller
 	log       *syncbuf.Buffer
 	counts    counts
 	pid       int
@@ -56,11 +57,14 @@ func serve(t testing.TB) *running {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	r := &running{TB: t, connected: make(chan Proxy, 2), log: &syncbuf.Buffer{}, socket: filepath.Join(dir, "xds.sock")}
+	r := &running{
+		TB: t, connected: make(chan Proxy, 2), called: make(chan Caller, 8), log: &syncbuf.Buffer{},
+		socket: filepath.Join(dir, "xds.sock"),
+	}
 	log := slog.New(slog.NewTextHandler(r.log, nil))
 	r.server, err = Serve(Config{
 		Socket: r.socket, Owner: os.Getuid(), Log: log, Connected: func(_ context.Context, p Proxy) { r.connected <- p },
-		Requests: r.counts.add,
+		Requests: r.counts.add, Called: func(c Caller) { r.called <- c },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -96,12 +96,12 @@ func httpFilters(s *Service) []*listener.Filter {
 	}
 	http2 := http2Options()
 	http2.MaxConcurrentStreams = wrapperspb.UInt32(maxStreams)
+	routing := &router.Router{SuppressEnvoyHeaders: true}
+	reportCallers(s, routing)
 	m := &hcm.HttpConnectionManager{
 		StatPrefix: s.Name, CodecType: codec,
 		HttpFilters: []*hcm.HttpFilter{{
-			Name: "envoy.filters.http.router", ConfigType: &hcm.HttpFilter_TypedConfig{
-				TypedConfig: pack(&router.Router{SuppressEnvoyHeaders: true}),
-			},
+			Name: "envoy.filters.http.router", ConfigType: &hcm.HttpFilter_TypedConfig{TypedConfig: pack(routing)},
 		}},
 		CommonHttpProtocolOptions: &core.HttpProtocolOptions{IdleTimeout: durationpb.New(s.ClientIdle)},
 		HttpProtocolOptions: &core.Http1ProtocolOptions{

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"time"
 
+	logservice "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	loadstats "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
 	metrics "github.com/envoyproxy/go-control-plane/envoy/service/metrics/v3"
@@ -42,7 +43,9 @@ type Config struct {
 	Connected func(ctx context.Context, p Proxy)
 	// Requests is called with what Envoy reports, every ReportInterval. It must not wait. Optional.
 	Requests func([]Requests)
-	Log      *slog.Logger
+	// Called is called with each request of a trace that has waited for a pod and gets one. It must not wait. Optional.
+	Called func(Caller)
+	Log    *slog.Logger
 }
 
 // Server gives Envoy its resources over xDS: the aggregated, incremental stream (envoy: docs/api-docs/xds_protocol).
@@ -84,6 +87,7 @@ func Serve(cfg Config) (*Server, error) {
 	r := &reports{report: cfg.Requests}
 	loadstats.RegisterLoadReportingServiceServer(s.grpc, r)
 	metrics.RegisterMetricsServiceServer(s.grpc, r)
+	logservice.RegisterAccessLogServiceServer(s.grpc, &callers{called: cfg.Called})
 	go func() {
 		defer close(s.served)
 		if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {

@@ -59,7 +59,8 @@ func (s Service) sameButPods(o Service) bool { return s.sameListener(o) && s.Tra
 func (s Service) sameListener(o Service) bool {
 	return s.Name == o.Name && s.Addr == o.Addr && s.Port == o.Port && s.Protocol == o.Protocol &&
 		s.ClientIdle == o.ClientIdle && s.Silence == o.Silence && s.MaxPerPod == o.MaxPerPod && s.Warmup == o.Warmup &&
-		s.Transparent == o.Transparent && s.Traffic.Empty() == o.Traffic.Empty() && (s.routed() || s.Traffic.equal(o.Traffic))
+		s.Transparent == o.Transparent && s.Traffic.Empty() == o.Traffic.Empty() &&
+		(s.routed() || s.Traffic.equal(o.Traffic))
 }
 
 // routed reports whether a service has routes as a resource of their own, and nothing else that knows its revisions.

@@ -84,6 +84,26 @@ func TestPodsSeeTheAddressesOfClients(t *testing.T) {
 	}
 }
 
+// It is the service at which clients connect that says so.
+func TestPodsOfRevisionsSeeTheClientsOfTheServiceWithTraffic(t *testing.T) {
+	t.Parallel()
+	r := serve(t)
+	r.startAs(Proxy{Addr: loopback, Netns: "/ns", Created: created, Transparent: true})
+	seen := func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RemoteAddr) }
+	s, v1, v2 := split(t, 50, 50), revision(t, "v1", newHTTPPod(t, seen).at), revision(t, "v2", newHTTPPod(t, seen).at)
+	s.Transparent, v1.Transparent = true, true
+	r.set(s, v1, v2)
+	from := netip.MustParseAddrPort("127.0.0.2:0")
+	for address, want := range map[netip.AddrPort]netip.Addr{s.at(): from.Addr(), v1.at(): from.Addr(), v2.at(): loopback} {
+		c := clientAt(t, false, from)
+		for range 4 {
+			if _, body := get(t, c, address); netip.MustParseAddrPort(body).Addr() != want {
+				t.Errorf("at %v: seen as %s, want %v", address, body, want)
+			}
+		}
+	}
+}
+
 // An Envoy that was started without the right serves the same service as usual.
 func TestEnvoyWithoutTheRightKeepsItsAddress(t *testing.T) {
 	t.Parallel()

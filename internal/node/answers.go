@@ -5,6 +5,7 @@ package node
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"wangell.loutres.me/internal/envoy"
 	"wangell.loutres.me/internal/monotime"
@@ -81,6 +82,31 @@ func (a *answers) sendAgain() {
 	if a.total != (wire.PodAnswers{}) {
 		a.due = sendTwice
 	}
+}
+
+// callerPause is the shortest time between two reports of callers of a service.
+const callerPause = time.Second
+
+// reportCaller reports the trace of a request that has waited for a pod. The first one of a wake matters.
+func (d *daemon) reportCaller(c envoy.Caller) {
+	for _, s := range d.allServices() {
+		if s.name == c.Service {
+			s.reportCaller(c, monotime.Now(), d.send)
+			return
+		}
+	}
+}
+
+func (s *service) reportCaller(c envoy.Caller, now monotime.Time, send func(wire.Message)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.called != 0 && now.Sub(s.called) < callerPause {
+		return
+	}
+	s.called = now
+	send(&wire.Caller{
+		Service: s.addr, TraceID: c.Trace.TraceID(), SpanID: c.Trace.SpanID(), Flags: uint8(c.Trace.TraceFlags()),
+	})
 }
 
 // takeRequests takes what Envoy reports.

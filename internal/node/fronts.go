@@ -222,7 +222,7 @@ func (d *daemon) configureFronts() error {
 	if f.server == nil {
 		server, err := envoy.Serve(envoy.Config{
 			Socket: d.cfg.EnvoySocket, Owner: d.cfg.EnvoyUser, Connected: d.frontConnected,
-			Requests: d.takeRequests, Log: d.log,
+			Requests: d.takeRequests, Called: d.reportCaller, Log: d.log,
 		})
 		if err != nil {
 			return err

@@ -37,6 +37,7 @@ type service struct {
 	front        front          // of the Envoy that serves, or is to serve
 	oldFront     front          // of one that it has replaced or is to replace: it keeps its clients
 	frontPort    uint16         // of both; 0 until one was chosen
+	called       monotime.Time  // when Caller was sent last
 	entry        wire.Service   // as the table has it
 }
 

@@ -104,7 +104,7 @@ func (l *leader) lead(ctx context.Context) error {
 	}
 	c, err := controller.New(controller.Config{
 		Runtime: rt, Conn: conn, Key: l.cfg.Key, AcceptShared: l.cfg.AcceptShared, Log: l.log,
-		MaxServices: l.cfg.MaxServices, AwaitServices: true, Lazy: l.cfg.Lazy, Wake: l.traces.Put,
+		MaxServices: l.cfg.MaxServices, AwaitServices: true, Lazy: l.cfg.Lazy, Wake: l.traces.Put, Caller: l.traces.Join,
 	})
 	if err != nil {
 		return errors.Join(err, conn.Close(), rt.Close())

@@ -5,6 +5,8 @@ package traces
 import (
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"wangell.loutres.me/internal/lifecycle"
 )
 
@@ -13,6 +15,9 @@ const (
 	maxPending = 4096
 	// settle is how long a wake that has succeeded is waited for: its last phases follow the pod's first answers.
 	settle = 5 * time.Second
+	// callerWait is how long a wake that is complete is kept for the trace of the request that has waited for it, which comes
+	// by another way than the times of the wake.
+	callerWait = 2 * time.Second
 	// forget is how long a wake in progress is waited for without any news. It is longer than any wakeTimeout in use.
 	forget = time.Hour
 )
@@ -28,40 +33,57 @@ type pending map[wake]unfinished
 
 type unfinished struct {
 	lifecycle.Waterfall
-	until time.Time // when it counts as complete
+	until  time.Time         // when it counts as complete
+	caller trace.SpanContext // of the request that has waited; invalid if none is known
 }
 
-// put takes the news of a wake, and returns whether the wake is complete. If there is no room, it is.
-func (p pending) put(w lifecycle.Waterfall, now time.Time) (complete bool) {
+// put takes the news of a wake, and returns what is known of it and whether the wake is complete. If there is no room,
+// it is.
+func (p pending) put(w lifecycle.Waterfall, now time.Time) (u unfinished, complete bool) {
 	k := wake{w.Service, w.Number}
-	if _, known := p[k]; isComplete(w) || !known && len(p) >= maxPending {
+	before, known := p[k]
+	u = unfinished{Waterfall: w, caller: before.caller}
+	if hasFailed(w) || !known && len(p) >= maxPending {
 		delete(p, k)
-		return true
+		return u, true
 	}
 	wait := settle
 	if w.Result == lifecycle.ResultRunning {
 		wait = forget
+	} else if _, answered := w.At(lifecycle.PhaseFirstByte); answered {
+		wait = callerWait
 	}
-	p[k] = unfinished{w, now.Add(wait)}
-	return false
+	u.until = now.Add(wait)
+	p[k] = u
+	return u, false
+}
+
+// join notes the request that has waited for the latest wake of a service. The first one counts.
+func (p pending) join(service string, caller trace.SpanContext) {
+	var latest wake
+	for k := range p {
+		if k.service == service && k.number >= latest.number {
+			latest = k
+		}
+	}
+	if u, ok := p[latest]; ok && !u.caller.IsValid() {
+		u.caller = caller
+		p[latest] = u
+	}
 }
 
 // due takes out the wakes that count as complete by now; all if everything is set.
-func (p pending) due(now time.Time, everything bool) (out []lifecycle.Waterfall) {
+func (p pending) due(now time.Time, everything bool) (out []unfinished) {
 	for k, u := range p {
 		if everything || !now.Before(u.until) {
-			out = append(out, u.Waterfall)
+			out = append(out, u)
 			delete(p, k)
 		}
 	}
 	return out
 }
 
-// isComplete reports whether nothing more is to come of a wake.
-func isComplete(w lifecycle.Waterfall) bool {
-	if w.Result == lifecycle.ResultFailed || w.Result == lifecycle.ResultCancelled {
-		return true
-	}
-	_, answered := w.At(lifecycle.PhaseFirstByte)
-	return answered && w.Result == lifecycle.ResultWarm
+// hasFailed reports whether a wake has ended without a pod, so that nothing more is to come of it.
+func hasFailed(w lifecycle.Waterfall) bool {
+	return w.Result == lifecycle.ResultFailed || w.Result == lifecycle.ResultCancelled
 }

@@ -26,6 +26,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/wire"
 )
 
 const (
@@ -42,7 +44,7 @@ type Exporter struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
 	log      *slog.Logger
-	news     chan lifecycle.Waterfall
+	news     chan news
 	dropped  atomic.Uint64
 
 	stop context.CancelFunc
@@ -78,7 +80,7 @@ func FromEnvironment(ctx context.Context, service, version string, log *slog.Log
 	provider := sdktrace.NewTracerProvider(sdktrace.WithResource(about), sdktrace.WithBatcher(exporter))
 	e := &Exporter{
 		provider: provider, tracer: provider.Tracer("wangell.loutres.me/internal/traces"), log: log,
-		news: make(chan lifecycle.Waterfall, queued), done: make(chan struct{}),
+		news: make(chan news, queued), done: make(chan struct{}),
 	}
 	ctx, e.stop = context.WithCancel(context.WithoutCancel(ctx))
 	go e.run(ctx)
@@ -106,8 +108,31 @@ func (e *Exporter) Put(w lifecycle.Waterfall) {
 	if e == nil {
 		return
 	}
+	e.take(news{wake: w})
+}
+
+// Join makes the wake of a service that is in progress, or has just ended, part of the trace of a request that has
+// waited for it. The first one counts. If the client does not record its span, the wake keeps a trace of its own, with a
+// link. Join never blocks.
+func (e *Exporter) Join(service runtime.Key, c wire.Caller) {
+	if e == nil {
+		return
+	}
+	e.take(news{caller: trace.NewSpanContext(trace.SpanContextConfig{
+		TraceID: c.TraceID, SpanID: c.SpanID, TraceFlags: trace.TraceFlags(c.Flags), Remote: true,
+	}), of: string(service)})
+}
+
+// news is the news of a wake, or the caller of the latest wake of a service.
+type news struct {
+	wake   lifecycle.Waterfall
+	caller trace.SpanContext
+	of     string
+}
+
+func (e *Exporter) take(n news) {
 	select {
-	case e.news <- w:
+	case e.news <- n:
 	default:
 		e.dropped.Add(1)
 	}
@@ -127,9 +152,16 @@ func (e *Exporter) Close(ctx context.Context) error {
 func (e *Exporter) run(ctx context.Context) {
 	defer close(e.done)
 	p := pending{}
-	send := func(all []lifecycle.Waterfall) {
+	send := func(all []unfinished) {
 		for _, w := range all {
 			e.send(w)
+		}
+	}
+	handle := func(n news) {
+		if n.of != "" {
+			p.join(n.of, n.caller)
+		} else if u, complete := p.put(n.wake, time.Now()); complete {
+			e.send(u)
 		}
 	}
 	tick := time.NewTicker(sweepEvery)
@@ -137,10 +169,8 @@ func (e *Exporter) run(ctx context.Context) {
 	limited := &limitedLog{log: e.log}
 	for {
 		select {
-		case w := <-e.news:
-			if p.put(w, time.Now()) {
-				e.send(w)
-			}
+		case n := <-e.news:
+			handle(n)
 		case now := <-tick.C:
 			send(p.due(now, false))
 			if n := e.dropped.Swap(0); n > 0 {
@@ -148,9 +178,7 @@ func (e *Exporter) run(ctx context.Context) {
 			}
 		case <-ctx.Done():
 			for len(e.news) > 0 {
-				if w := <-e.news; p.put(w, time.Now()) {
-					e.send(w)
-				}
+				handle(<-e.news)
 			}
 			send(p.due(time.Now(), true))
 			return
@@ -159,15 +187,22 @@ func (e *Exporter) run(ctx context.Context) {
 }
 
 // send makes the spans of a wake.
-func (e *Exporter) send(w lifecycle.Waterfall) {
+func (e *Exporter) send(w unfinished) {
 	key := attribute.String("wangell.service", w.Service)
-	ctx, whole := e.tracer.Start(context.Background(), "wake", trace.WithTimestamp(w.Start), trace.WithAttributes(
+	ctx, options := context.Background(), []trace.SpanStartOption{trace.WithTimestamp(w.Start)}
+	switch {
+	case w.caller.IsSampled():
+		ctx = trace.ContextWithRemoteSpanContext(ctx, w.caller)
+	case w.caller.IsValid():
+		options = append(options, trace.WithLinks(trace.Link{SpanContext: w.caller}))
+	}
+	ctx, whole := e.tracer.Start(ctx, "wake", append(options, trace.WithAttributes(
 		append(nameAttributes(w.Service), key,
 			attribute.Int64("wangell.wake.number", int64(w.Number)), //nolint:gosec // counts wakes
 			attribute.String("wangell.wake.result", string(w.Result)),
 			attribute.Int64("wangell.wake.parked", int64(w.Parked)),
 			attribute.Int64("wangell.wake.released", int64(w.Released)),
-		)...))
+		)...))...)
 	for _, p := range w.Phases {
 		if p.Name == lifecycle.PhaseSYNSeen {
 			continue // the beginning; it takes no time

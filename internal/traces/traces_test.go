@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/wire"
 )
 
 const ms = time.Millisecond
@@ -263,32 +264,75 @@ func TestReceiverThatHangsHoldsNoWakeUp(t *testing.T) {
 	}
 }
 
+func TestWakeIsPartOfTheTraceOfTheFirstRequestThatWaits(t *testing.T) {
+	for name, flags := range map[string]uint8{"recorded": 1, "not recorded": 0} {
+		t.Run(name, func(t *testing.T) {
+			r := overHTTP(t)
+			e := newExporter(t)
+			caller := wire.Caller{TraceID: [16]byte{1, 15: 2}, SpanID: [8]byte{3, 7: 4}, Flags: flags}
+			e.Join("team/hello", caller) // no wake of it is known yet
+			e.Put(waterfall(1, lifecycle.ResultWarm))
+			e.Put(waterfall(2, lifecycle.ResultRunning))
+			e.Join("team/other", wire.Caller{TraceID: [16]byte{9}, SpanID: [8]byte{9}, Flags: 1})
+			e.Join("team/hello", caller)
+			e.Join("team/hello", wire.Caller{TraceID: [16]byte{8}, SpanID: [8]byte{8}, Flags: 1})
+			e.Put(waterfall(2, lifecycle.ResultWarm))
+			if err := e.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			spans, _ := r.spans()
+			for _, s := range spans {
+				joined := bytes.Equal(s.TraceId, caller.TraceID[:])
+				second := s.Name != "wake" || attributeOf(s, "wangell.wake.number") == "2"
+				switch {
+				case s.Name != "wake":
+				case second && flags == 1 && !(joined && bytes.Equal(s.ParentSpanId, caller.SpanID[:])):
+					t.Errorf("the span of the wake is not in that of its caller: %v", s)
+				case second && flags == 0 && (joined || len(s.ParentSpanId) > 0 || len(s.Links) != 1 ||
+					!bytes.Equal(s.Links[0].TraceId, caller.TraceID[:])):
+					t.Errorf("the span of the wake has no link to that of its caller, or is in it: %v", s)
+				case !second && (joined || len(s.Links) > 0):
+					t.Errorf("the wake before belongs to the caller: %v", s)
+				}
+			}
+			if len(spans) != 8 {
+				t.Errorf("%d spans", len(spans))
+			}
+		})
+	}
+}
+
 func TestWakesAreSentWhenNothingMoreIsToCome(t *testing.T) {
 	p := pending{}
+	put := func(w lifecycle.Waterfall) bool { _, complete := p.put(w, begin); return complete }
 	silent := waterfall(1, lifecycle.ResultWarm)
 	silent.Phases = silent.Phases[:3] // the pod listens, and says nothing
-	if p.put(silent, begin) || len(p.due(begin.Add(settle-1), false)) != 0 {
+	if put(silent) || len(p.due(begin.Add(settle-1), false)) != 0 {
 		t.Error("it is complete before its first byte could come")
 	}
 	if got := p.due(begin.Add(settle), false); len(got) != 1 || len(p) != 0 {
 		t.Errorf("%v are due, %v are left", got, p)
 	}
+	if put(waterfall(2, lifecycle.ResultWarm)) || len(p.due(begin.Add(callerWait-1), false)) != 0 ||
+		len(p.due(begin.Add(callerWait), false)) != 1 {
+		t.Error("a wake that is complete does not wait for its caller, or longer")
+	}
 	running := silent
 	running.Result = lifecycle.ResultRunning
-	if p.put(running, begin) || len(p.due(begin.Add(10*settle), false)) != 0 {
+	if put(running) || len(p.due(begin.Add(10*settle), false)) != 0 {
 		t.Error("a wake in progress is complete")
 	}
-	if !p.put(waterfall(1, lifecycle.ResultFailed), begin) || len(p) != 0 {
+	if !put(waterfall(1, lifecycle.ResultFailed)) || len(p) != 0 {
 		t.Error("a failed wake is not complete")
 	}
 	for i := range uint64(maxPending) {
 		running.Number = i
-		if p.put(running, begin) {
+		if put(running) {
 			t.Fatalf("%d are too many", i)
 		}
 	}
 	running.Number = maxPending
-	if !p.put(running, begin) || len(p) != maxPending {
+	if !put(running) || len(p) != maxPending {
 		t.Errorf("%d wakes are kept", len(p))
 	}
 }

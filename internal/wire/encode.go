@@ -67,6 +67,8 @@ func newMessage(t Type) body {
 		return &Unready{}
 	case TypeDenied:
 		return &Denied{}
+	case TypeCaller:
+		return &Caller{}
 	case TypeMoved:
 		return &Moved{}
 	case TypeAlert:

@@ -4,6 +4,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 )
 
@@ -159,6 +160,25 @@ func (m *Idle) check() error { return checkService(m.Service, m.LastPacket) }
 func (m *Idle) append(b []byte) []byte { return appendTime(appendAddr(b, m.Service), m.LastPacket) }
 
 func (m *Idle) decode(d *decoder) { m.Service, m.LastPacket = d.addr(), d.time() }
+
+func (m *Caller) check() error {
+	if m.TraceID == [16]byte{} || m.SpanID == [8]byte{} {
+		return errors.New("no trace")
+	}
+	return checkService(m.Service)
+}
+
+func (m *Caller) append(b []byte) []byte {
+	b = append(appendAddr(b, m.Service), m.TraceID[:]...)
+	return append(append(b, m.SpanID[:]...), m.Flags)
+}
+
+func (m *Caller) decode(d *decoder) {
+	m.Service = d.addr()
+	copy(m.TraceID[:], d.take(len(m.TraceID)))
+	copy(m.SpanID[:], d.take(len(m.SpanID)))
+	m.Flags = d.u8()
+}
 
 func (m *Denied) check() error {
 	if err := checkService(m.Service); err != nil {

@@ -68,6 +68,7 @@ func FuzzAnswers(f *testing.F)   { fuzzMessage(f, TypeAnswers) }
 func FuzzLoads(f *testing.F)     { fuzzMessage(f, TypeLoads) }
 func FuzzDeaf(f *testing.F)      { fuzzMessage(f, TypeDeaf) }
 func FuzzDenied(f *testing.F)    { fuzzMessage(f, TypeDenied) }
+func FuzzCaller(f *testing.F)    { fuzzMessage(f, TypeCaller) }
 func FuzzAlert(f *testing.F)     { fuzzMessage(f, TypeAlert) }
 
 func FuzzImages(f *testing.F)       { fuzzMessage(f, TypeImages) }

@@ -50,6 +50,8 @@ const (
 	TypeUnreadable Type = 35 // daemon → controller: files of a pod's image cannot be had
 	TypeFreeze     Type = 36 // controller → daemon: which pods of a service are to be frozen
 	TypeFrozen     Type = 37 // daemon → controller: a pod was frozen or thawed
+
+	TypeCaller Type = 38 // daemon → controller: the trace of a request that has waited for a pod
 )
 
 // String returns the type's name as docs/protocol.md spells it.
@@ -69,6 +71,7 @@ func (t Type) String() string {
 		TypeAnswers:    "ANSWERS",
 		TypeUnreadable: "UNREADABLE",
 		TypeFreeze:     "FREEZE", TypeFrozen: "FROZEN",
+		TypeCaller: "CALLER",
 	}
 	if n, ok := names[t]; ok {
 		return n
@@ -422,6 +425,18 @@ type Denied struct {
 	// Source is the client.
 	Source netip.Addr
 }
+
+// Caller reports the span of a client whose request has waited for a pod of a service and gets one, as its header
+// traceparent has it (W3C Trace Context, level 1).
+type Caller struct {
+	Service netip.AddrPort
+	TraceID [16]byte // not zero
+	SpanID  [8]byte  // not zero
+	Flags   uint8    // 1: the client records the span
+}
+
+// Type returns TypeCaller.
+func (*Caller) Type() Type { return TypeCaller }
 
 // Type returns TypeDenied.
 func (*Denied) Type() Type { return TypeDenied }

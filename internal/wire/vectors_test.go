@@ -171,7 +171,7 @@ func makeVectors(t testing.TB) vectors {
 		switch m.Type() {
 		case TypeWake, TypeListening, TypeUnready, TypeTrace, TypeStats, TypeIdle, TypeQuiet, TypeNode, TypePodReport,
 			TypeUsage, TypeTagReady, TypeDenied, TypeAlert, TypeDeaf, TypeImageReports, TypeImagePulled,
-			TypeMirror, TypeBlobs, TypeAnswers, TypeUnreadable, TypeFrozen:
+			TypeMirror, TypeBlobs, TypeAnswers, TypeUnreadable, TypeFrozen, TypeCaller:
 			fromClient = true
 		}
 		if !reliable(m.Type()) {

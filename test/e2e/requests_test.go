@@ -137,6 +137,7 @@ func TestKeptConnectionSurvivesASleep(t *testing.T) {
 	s := shop(0)
 	s.idle = 2
 	s.more += fmt.Sprintf("\nallowFrom: [%v/32]", l.Client().Addr) // the front may wake it all the same
+	traces := l.receiveTraces(t)
 	l.startShop(t, s)
 	address := l.address(t, "shop")
 	c := e2e.HTTPClient(l.Client(), true)
@@ -147,7 +148,7 @@ func TestKeptConnectionSurvivesASleep(t *testing.T) {
 	}
 	var ports []string
 	ask := func() string {
-		conn := &connections{}
+		conn := &connections{parent: traceparentOf(len(ports))}
 		a, err := conn.ask(c, address)
 		if err != nil {
 			t.Fatal(err)
@@ -172,15 +173,31 @@ func TestKeptConnectionSurvivesASleep(t *testing.T) {
 	if ports[0] != ports[1] || ports[1] != ports[2] {
 		t.Errorf("the client has used other connections, from %v", ports)
 	}
+	// The spans of both wakes, and not of the request before them, which found a pod.
+	eventually(t, "the wakes are in the traces of the requests", func() bool {
+		return traces.has("wake", traceparentOf(1)) && traces.has("wake", traceparentOf(2))
+	})
+	if traces.has("wake", traceparentOf(0)) {
+		t.Error("a wake is in the trace of a request that found a pod")
+	}
 }
 
+// traceparentOf is the header traceparent of a request.
+func traceparentOf(i int) string { return fmt.Sprintf("00-%032x-%016x-01", i+1, i+101) }
+
 // connections notes the local address of the connection of a request.
-type connections struct{ local string }
+type connections struct {
+	local  string
+	parent string // the header traceparent
+}
 
 func (n *connections) ask(c *http.Client, address string) (e2e.Answer, error) {
 	r, err := http.NewRequest(http.MethodGet, "http://"+address+"/", nil)
 	if err != nil {
 		return e2e.Answer{}, err
+	}
+	if n.parent != "" {
+		r.Header.Set("traceparent", n.parent)
 	}
 	return n.send(c, r)
 }
