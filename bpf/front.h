@@ -75,8 +75,9 @@ static __always_inline int enter_on_behalf(const struct front_flow_key *k, const
 	return bpf_map_update_elem(&front_flows, k, &entry, BPF_ANY) ? -1 : 0;
 }
 
-/* Sends a packet of a front to a pod's own address, both on this machine. A front may send from its clients' addresses,
- * to pods of services of which it is a front. */
+#define TCX_ON_BEHALF (-2) /* what pass_between_front_and_pod returns for gate_behalf */
+
+/* Sends a packet of a front to a pod's own address, both on this machine. */
 static __always_inline int pass_from_front(struct __sk_buff *skb, const struct packet *p, __be32 front)
 {
 	struct addr a;
@@ -84,19 +85,33 @@ static __always_inline int pass_from_front(struct __sk_buff *skb, const struct p
 	struct pod_device *to = bpf_map_lookup_elem(&pod_devices, &a);
 	if (!to || to->front)
 		return TCX_NEXT;
-	__u32 index = to->pod;
-	if (front != p->saddr) {
-		struct front_flow_key k = {.port = p->sport, .pod = index};
-		set_addr(&k.client, p->saddr);
-		struct pod *pod = bpf_map_lookup_elem(&pods, &index);
-		struct service_status *st = pod ? status_of(pod->service) : NULL;
-		if (!st || !st->front || pod->port != p->dport)
-			return TCX_DROP;
-		/* A pod drops packets from its own address. The front tries another one. */
-		if (p->saddr == p->daddr || enter_on_behalf(&k, p, pod, front))
-			return reply_reset(skb, p, true);
-	}
-	account_to_front(index, p, IN);
+	if (front != p->saddr)
+		return TCX_ON_BEHALF;
+	account_to_front(to->pod, p, IN);
+	return pass_to_device(skb, to);
+}
+
+/* Sends a packet of a front, from the address of one of its clients, to a pod's own address. A front may do so to pods of
+ * services of which it is a front. */
+static __always_inline int pass_on_behalf(struct __sk_buff *skb, const struct packet *p)
+{
+	__u32 ifindex = skb->ifindex;
+	__be32 *front = bpf_map_lookup_elem(&front_devices, &ifindex);
+	struct addr a;
+	set_addr(&a, p->daddr);
+	struct pod_device *to = bpf_map_lookup_elem(&pod_devices, &a);
+	if (!front || !to || to->front)
+		return TCX_DROP;
+	struct front_flow_key k = {.port = p->sport, .pod = to->pod};
+	set_addr(&k.client, p->saddr);
+	struct pod *pod = bpf_map_lookup_elem(&pods, &k.pod);
+	struct service_status *st = pod ? status_of(pod->service) : NULL;
+	if (!st || !st->front || pod->port != p->dport)
+		return TCX_DROP;
+	/* A pod drops packets from its own address. The front tries another one. */
+	if (p->saddr == p->daddr || enter_on_behalf(&k, p, pod, *front))
+		return reply_reset(skb, p, true);
+	account_to_front(k.pod, p, IN);
 	return pass_to_device(skb, to);
 }
 
@@ -135,7 +150,8 @@ static __always_inline int pass_to_front(struct __sk_buff *skb, const struct pac
 }
 
 /* Sends a packet between a front and a pod, both on this machine, straight to the other one's device, past the stack: it
- * need not forward packets, and no firewall rule for forwarded packets applies. Returns TCX_NEXT for all other packets. */
+ * need not forward packets, and no firewall rule for forwarded packets applies. Returns TCX_ON_BEHALF for what is to be
+ * continued by gate_behalf, and TCX_NEXT for all other packets. */
 __noinline int pass_between_front_and_pod(struct __sk_buff *skb, const struct packet *p)
 {
 	__u32 ifindex = skb->ifindex;
@@ -143,4 +159,32 @@ __noinline int pass_between_front_and_pod(struct __sk_buff *skb, const struct pa
 	if (!p)
 		return TCX_NEXT;
 	return front ? pass_from_front(skb, p, *front) : pass_to_front(skb, p);
+}
+
+/* Handles what answers a SYN of which the gate knows nothing, during a flood, on the pod's node. A SYN to the service
+ * address may have got no entry and lost its record. Others were sent to the pod's own address, without the gate: by a
+ * front, or by this node, as probes are. */
+static __always_inline int answer_during_flood(struct __sk_buff *skb, const struct packet *p)
+{
+	struct pod_port pp = {.ifindex = skb->ifindex, .port = p->sport};
+	__u32 *at = bpf_map_lookup_elem(&pod_ports, &pp);
+	struct pod *pod = at ? bpf_map_lookup_elem(&pods, at) : NULL;
+	if (!pod)
+		return TCX_DROP;
+	struct flow_key k = {.service = pod->vip.addr, .service_port = pod->vip.port, .client_port = p->dport};
+	set_addr(&k.client, p->daddr);
+	struct syn_record *r = find_answered_syn(&k, p, *at);
+	__u32 ifindex = skb->ifindex;
+	if (!r && !bpf_map_lookup_elem(&front_devices, &ifindex)) {
+		__u32 *own = bpf_map_lookup_elem(&own_addresses, &k.client);
+		bool elsewhere = bpf_map_lookup_elem(&fronts, &p->daddr) || (own && *own == OWN_HOST);
+		if (frozen_pods && elsewhere)
+			thaw_sender(skb, p);
+		if (encap_port)
+			account_answer_to_front(skb, p);
+		int passed = encap_port ? TCX_NEXT : pass_to_front(skb, p);
+		if (passed != TCX_NEXT || elsewhere)
+			return passed;
+	}
+	return reply_to_flooded(skb, p, &k, r, pod);
 }

@@ -12,6 +12,7 @@
  *   gate_retry     tail call:                       SYNs that their pod refused or did not answer
  *   gate_moved     tail call:                       flows whose client now uses another edge node
  *   gate_cold      tail call:                       SYNs of services that are not warm, or whose pods may not listen
+ *   gate_behalf    tail call:                       fronts' packets to pods from their clients' addresses
  *   gate_listen    tracepoint inet_sock_set_state:  a pod's socket enters or leaves LISTEN
  *   gate_unpark    run by the daemon:               drops a parked SYN
  *   gate_end       run by the daemon:               removes one flow
@@ -122,12 +123,14 @@ int gate_pod(struct __sk_buff *skb)
 		return reply_from_pod(skb, &p, &k, f, pod);
 	if (answers_retried_syn(f, &p))
 		return reply_reset(skb, &p, true);
-	if (kind == PACKET_TCP && !f && answers_flooded_syn(skb, &p))
+	if (kind == PACKET_TCP && !f && may_answer_flooded_syn(skb, &p))
 		return run_step(skb, STEP_HOME);
 	if (frozen_pods && kind == PACKET_TCP)
 		thaw_sender(skb, &p);
 	if (kind == PACKET_TCP && !encap_port) {
 		int passed = pass_between_front_and_pod(skb, &p);
+		if (passed == TCX_ON_BEHALF)
+			return run_step(skb, STEP_BEHALF);
 		if (passed != TCX_NEXT)
 			return passed;
 	}
@@ -183,7 +186,7 @@ int gate_home(struct __sk_buff *skb)
 	if (in_range(p.saddr))
 		return reply_from_home(skb, &p);
 	struct pod *pod = find_replying_pod(skb, &p, &k, &f);
-	return pod ? home_to_client(skb, &k, f, &p, pod) : reply_to_flooded(skb, &p);
+	return pod ? home_to_client(skb, &k, f, &p, pod) : answer_during_flood(skb, &p);
 }
 
 SEC("tc")
@@ -208,6 +211,13 @@ int gate_cold(struct __sk_buff *skb)
 {
 	struct packet p = {};
 	return parse_skb(skb, &p) == PACKET_TCP ? cold_from_client(skb, &p) : TCX_DROP;
+}
+
+SEC("tc")
+int gate_behalf(struct __sk_buff *skb)
+{
+	struct packet p = {};
+	return parse_skb(skb, &p) == PACKET_TCP ? pass_on_behalf(skb, &p) : TCX_DROP;
 }
 
 SEC("tp_btf/inet_sock_set_state")

@@ -39,8 +39,8 @@ static __always_inline struct pod *find_replying_pod(struct __sk_buff *skb, cons
 	return pod;
 }
 
-/* Whether a segment of no flow is a pod's answer to a SYN that got no entry. */
-static __always_inline bool answers_flooded_syn(struct __sk_buff *skb, const struct packet *p)
+/* Whether a segment of no flow may be a pod's answer to a SYN that got no entry. gate_home finds out. */
+static __always_inline bool may_answer_flooded_syn(struct __sk_buff *skb, const struct packet *p)
 {
 	struct pod_port pp = {.ifindex = skb->ifindex, .port = p->sport};
 	if (!(p->flags & (TCP_SYN | TCP_RST)) || !(p->flags & TCP_ACK))
@@ -71,25 +71,23 @@ static __always_inline int reply_from_home(struct __sk_buff *skb, const struct p
 	return send_to_flooded(skb, r);
 }
 
-/* Sends the answer of a pod on this node to a SYN that got no entry. */
-static __always_inline int reply_to_flooded(struct __sk_buff *skb, const struct packet *p)
+/* Returns the record of the SYN, with the key k, that a pod answers; NULL if it is lost, or there was none. */
+static __always_inline struct syn_record *find_answered_syn(const struct flow_key *k, const struct packet *p, __u32 pod)
 {
-	struct pod_port pp = {.ifindex = skb->ifindex, .port = p->sport};
-	__u32 *index = bpf_map_lookup_elem(&pod_ports, &pp);
-	struct pod *pod = index ? bpf_map_lookup_elem(&pods, index) : NULL;
-	if (!pod)
-		return TCX_DROP;
-	struct flow_key k = {.service = pod->vip.addr, .service_port = pod->vip.port, .client_port = p->dport};
-	set_addr(&k.client, p->daddr);
-	struct syn_record *r = find_record(&k);
-	if (r && (r->isn + 1 != p->ack || r->pod != *index))
-		r = NULL;
+	struct syn_record *r = find_record(k);
+	return r && r->isn + 1 == p->ack && r->pod == pod ? r : NULL;
+}
+
+/* Sends the answer of a pod on this node to a SYN that got no entry. k is its key; r is its record, or NULL. */
+static __always_inline int reply_to_flooded(struct __sk_buff *skb, const struct packet *p, const struct flow_key *k,
+					    const struct syn_record *r, const struct pod *pod)
+{
 	bool by_edge = r && through_edge_node(&r->origin);
 	/* The client may use another edge node later, and its segments must fit then. */
 	if ((p->flags & TCP_SYN) && encap_port && (by_edge || !r || r->origin.path == PATH_NIC) &&
 	    clamp_mss(skb, p, by_edge ? r->origin.edge : p->daddr))
 		return TCX_DROP;
-	if (translate_from_pod(skb, p, &k))
+	if (translate_from_pod(skb, p, k))
 		return TCX_DROP;
 	if (by_edge)
 		return send_to_edge(skb, p->daddr, p->dport, p->ip_len, pod->id, r->origin.edge, ENCAP_TO_CLIENT,

@@ -9,6 +9,7 @@ int gate_home(struct __sk_buff *skb);
 int gate_retry(struct __sk_buff *skb);
 int gate_moved(struct __sk_buff *skb);
 int gate_cold(struct __sk_buff *skb);
+int gate_behalf(struct __sk_buff *skb);
 
 /* Programs that others call. */
 enum step {
@@ -17,6 +18,7 @@ enum step {
 	STEP_RETRY,    /* gate_retry */
 	STEP_MOVED,    /* gate_moved */
 	STEP_COLD,     /* gate_cold */
+	STEP_BEHALF,   /* gate_behalf */
 	STEPS,         /* how many there are */
 };
 
@@ -34,6 +36,7 @@ struct {
 			[STEP_RETRY] = (void *)&gate_retry,
 			[STEP_MOVED] = (void *)&gate_moved,
 			[STEP_COLD] = (void *)&gate_cold,
+			[STEP_BEHALF] = (void *)&gate_behalf,
 		},
 };
 

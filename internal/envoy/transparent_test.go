@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/testutil/freeport"
 )
 
 // clientAt returns a client whose connections all come from an address and port.
@@ -48,7 +50,7 @@ func TestPodsSeeTheAddressesOfClients(t *testing.T) {
 				t.Errorf("connected: %+v", p)
 			}
 			get(t, client(t, protocol == HTTP2), s.at())
-			port := freePort(t).Port()
+			port := freeport.Reserve(t).Port()
 			var clients []*http.Client
 			var from []netip.AddrPort
 			for i := range 4 {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/monotime"
 )
 
 // transparentFront makes the network of pod 2, which is that of the front, take all that reaches it for its own.
@@ -127,5 +129,62 @@ func TestFrontIsRefusedAPortThatItsClientUsesWithThePod(t *testing.T) {
 	n.must(c.SetDeadline(time.Now().Add(time.Minute)))
 	if got, err := io.ReadAll(c); err != nil || string(got) != from.String() {
 		t.Errorf("the client's connection: %q, %v", got, err)
+	}
+}
+
+// floodServices makes a gate take its services for flooded until the test ends.
+func floodServices(t *testing.T, g *Gate) {
+	t.Helper()
+	for service := range g.cfg.Sizes.Services {
+		if err := g.objs.Floods.Put(service, uint64(monotime.Now())+uint64(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What a pod answers to others than its clients, at its own address, looks like its answer to a SYN of the flood.
+func TestFloodOfAServiceLeavesConnectionsToItsPodsOwnAddressesAlone(t *testing.T) {
+	n := frontedNetwork(t)
+	transparentFront(n)
+	sh(n, "ip route replace %v/32 dev pod1", podAt[1].Addr())
+	answering(n, podNS(2), podAt[2], 'f')
+	_, err := n.g.Serve(vip, 1)
+	n.must(err)
+	floodServices(t, n.g)
+	own := netip.AddrPortFrom(podAt[2].Addr(), 0)
+	for _, c := range []struct {
+		name, ns string
+		from     netip.AddrPort
+	}{
+		{"front", podNS(2), own}, {"front, as its client", podNS(2), netip.MustParseAddrPort("203.0.113.7:2000")},
+		{"node", "", netip.AddrPort{}},
+	} {
+		connect := func() (net.Conn, error) {
+			if c.from.IsValid() {
+				return dialAs(c.ns, c.from, podAt[1])
+			}
+			return dial(c.ns, podAt[1])
+		}
+		if conn, err := connect(); err == nil {
+			conn.Close()
+			t.Errorf("%s: connected to a pod that does not listen", c.name)
+		} else if !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("%s: %v, want the pod's refusal", c.name, err)
+		}
+		l := answering(n, podNS(1), podAt[1], 'p')
+		conn, err := connect()
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		} else {
+			n.must(conn.SetDeadline(time.Now().Add(time.Minute)))
+			if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			conn.Close()
+		}
+		n.must(l.Close())
+	}
+	if got := answerTo(n, "client", vip); got != "f" {
+		t.Errorf("a client got %s during the flood", got)
 	}
 }

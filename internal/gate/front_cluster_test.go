@@ -82,6 +82,13 @@ func TestFrontOfANodeServesItsClientsAndReachesOtherNodes(t *testing.T) {
 			if got := c.answered(podNS(2), podAt[1]); got != "p" {
 				t.Errorf("the front got %s at the pod's own address", got)
 			}
+			floodServices(t, c.edge.g)
+			floodServices(t, c.home.g)
+			for from, node := range map[string]string{podNS(2): "the front", "home": "the pod's node"} {
+				if got := c.answered(from, podAt[1]); got != "p" {
+					t.Errorf("%s got %s at the pod's own address during a flood", node, got)
+				}
+			}
 			c.edge.g.DrainFront(vip, FrontID)
 			if got := c.answered("client", vip); got != "p" {
 				t.Errorf("the client got %s without a front", got)

@@ -671,6 +671,7 @@ const (
 	gateMapTagKeys             = "tag_keys"
 	gateMapVipEdges            = "vip_edges"
 	gateMapWakeLimits          = "wake_limits"
+	gateProgGateBehalf         = "gate_behalf"
 	gateProgGateCold           = "gate_cold"
 	gateProgGateEnd            = "gate_end"
 	gateProgGateHome           = "gate_home"
@@ -762,6 +763,7 @@ type gateSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type gateProgramSpecs struct {
+	GateBehalf   *ebpf.ProgramSpec `ebpf:"gate_behalf"`
 	GateCold     *ebpf.ProgramSpec `ebpf:"gate_cold"`
 	GateEnd      *ebpf.ProgramSpec `ebpf:"gate_end"`
 	GateHome     *ebpf.ProgramSpec `ebpf:"gate_home"`
@@ -1042,6 +1044,7 @@ type gateVariables struct {
 //
 // It can be passed to loadGateObjects or ebpf.CollectionSpec.LoadAndAssign.
 type gatePrograms struct {
+	GateBehalf   *ebpf.Program `ebpf:"gate_behalf"`
 	GateCold     *ebpf.Program `ebpf:"gate_cold"`
 	GateEnd      *ebpf.Program `ebpf:"gate_end"`
 	GateHome     *ebpf.Program `ebpf:"gate_home"`
@@ -1061,6 +1064,7 @@ type gatePrograms struct {
 
 func (p *gatePrograms) Close() error {
 	return _GateClose(
+		p.GateBehalf,
 		p.GateCold,
 		p.GateEnd,
 		p.GateHome,
