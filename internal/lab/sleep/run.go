@@ -139,6 +139,9 @@ func (p *place) begin(ctx context.Context, a app, quick bool) error {
 	return nil
 }
 
+// quiet is the pause before each request.
+const quiet = 200 * time.Millisecond
+
 // measure brings a service into a state and makes one request.
 func (p *place) measure(ctx context.Context, a app, state string) (Answer, error) {
 	name := serviceName(a.name, state)
@@ -153,6 +156,10 @@ func (p *place) measure(ctx context.Context, a app, state string) (Answer, error
 		answer.Resident, answer.Swapped, _, err = p.unlisted(ctx)
 	}
 	if err != nil {
+		return answer, err
+	}
+	// What the last request and the change of state have caused is over.
+	if err := lab.Sleep(ctx, quiet); err != nil {
 		return answer, err
 	}
 	var t probe.Timing
