@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -191,14 +192,15 @@ func TestPatienceCountsFromTheLastByte(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const patience, every, chunk, size = 30 * time.Second, 9 * time.Second, 1 << 10, 2 * blockSize
 		content := noise(size).Data
-		var last time.Time
+		var last atomic.Int64 // when a byte was sent
 		drySince := int64(blockSize + 100*chunk)
 		registry := &partHost{name: testRegistry, content: content}
 		registry.send = func(ctx context.Context, w io.Writer, part []byte) {
 			for len(part) > 0 && int64(size-len(part)) < drySince {
 				time.Sleep(every)
 				n, _ := w.Write(part[:min(chunk, len(part))])
-				part, last = part[n:], time.Now()
+				part = part[n:]
+				last.Store(time.Now().UnixNano())
 			}
 			if len(part) > 0 {
 				<-ctx.Done()
@@ -214,7 +216,7 @@ func TestPatienceCountsFromTheLastByte(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "sent nothing for 10s") {
 			t.Errorf("a read of which the end does not come: %v", err)
 		}
-		if waited := time.Since(last); waited != patience {
+		if waited := time.Since(time.Unix(0, last.Load())); waited != patience {
 			t.Errorf("the read failed %v after the last byte, want %v", waited, patience)
 		}
 	})
@@ -293,19 +295,20 @@ func TestABlockComesInPiecesOfAnswersThatAreCut(t *testing.T) {
 type timed struct {
 	io.ReadCloser
 	last    time.Time
-	longest *time.Duration
+	longest *atomic.Int64
 }
 
 // Read implements io.Reader.
 func (b *timed) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	now := time.Now()
-	*b.longest, b.last = max(*b.longest, now.Sub(b.last)), now
+	b.longest.Store(max(b.longest.Load(), int64(now.Sub(b.last))))
+	b.last = now
 	return n, err
 }
 
 // timing is a transport whose bodies are timed.
-type timing struct{ longest time.Duration }
+type timing struct{ longest atomic.Int64 }
 
 // RoundTrip implements http.RoundTripper.
 func (r *timing) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -344,8 +347,8 @@ func TestASlowRegistryIsWaitedFor(t *testing.T) {
 			}
 			return
 		}
-		if transport.longest < patience/4 || patience > time.Minute {
-			t.Fatalf("the read failed although bytes came all %v: %v", transport.longest, err)
+		if longest := time.Duration(transport.longest.Load()); longest < patience/4 || patience > time.Minute {
+			t.Fatalf("the read failed although bytes came all %v: %v", longest, err)
 		}
 	}
 }

@@ -13,14 +13,16 @@ import (
 // may be busy; no test passes or fails by it otherwise.
 const Patience = 3 * time.Minute
 
-// pollEvery is the interval at which Eventually looks.
-const pollEvery = 50 * time.Millisecond
+// Eventually pauses between two looks for pollEvery, or twice as long as a look takes, but not for longer than
+// pollSeldom: one that starts a program, such as kubectl, would keep a core busy all the time.
+const pollEvery, pollSeldom = 50 * time.Millisecond, 500 * time.Millisecond
 
 // Eventually waits until the condition holds, and fails the test with what it saw last if that takes longer than
 // Patience.
 func Eventually(t testing.TB, what string, holds func() (ok bool, saw string)) {
 	t.Helper()
-	for deadline := time.Now().Add(Patience); ; time.Sleep(pollEvery) {
+	for deadline := time.Now().Add(Patience); ; {
+		begin := time.Now()
 		ok, saw := holds()
 		if ok {
 			return
@@ -28,6 +30,7 @@ func Eventually(t testing.TB, what string, holds func() (ok bool, saw string)) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: not within %s; last seen: %s", what, Patience, saw)
 		}
+		time.Sleep(min(max(pollEvery, 2*time.Since(begin)), pollSeldom))
 	}
 }
 
