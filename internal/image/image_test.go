@@ -59,7 +59,7 @@ func members(t *testing.T, img v1.Image) map[string]tar.Header {
 	if err != nil || len(layers) != 1 {
 		t.Fatalf("%d layers, %v", len(layers), err)
 	}
-	r, err := layers[0].Compressed() // which it is not, as its media type says
+	r, err := layers[0].Uncompressed()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,12 +76,37 @@ func members(t *testing.T, img v1.Image) map[string]tar.Header {
 	}
 }
 
+// layerDigests returns the digests of the first layer as it is stored, and of its content.
+func layerDigests(t *testing.T, img v1.Image) (stored, unpacked v1.Hash) {
+	t.Helper()
+	layers, err := img.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for sum, open := range map[*v1.Hash]func() (io.ReadCloser, error){
+		&stored: layers[0].Compressed, &unpacked: layers[0].Uncompressed,
+	} {
+		r, err := open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		if *sum, _, err = v1.SHA256(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return stored, unpacked
+}
+
 func TestBuildKeepsFilesModesAndConfig(t *testing.T) {
 	img, err := Build(spec(tree(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := members(t, img)
+	if stored, unpacked := layerDigests(t, img); stored != unpacked {
+		t.Errorf("the layer is stored as %s, and its content is %s: it is compressed", stored, unpacked)
+	}
 	for name, want := range map[string]tar.Header{
 		"usr/":          {Typeflag: tar.TypeDir, Mode: 0o755},
 		"usr/bin/tool":  {Typeflag: tar.TypeReg, Mode: 0o4755, Size: 4},
