@@ -3,6 +3,7 @@
 #pragma once
 
 #include "deaf.h"
+#include "hairpin.h"
 #include "icmp.h"
 #include "retry.h"
 #include "source.h"
@@ -79,6 +80,8 @@ static __always_inline int open_to_some_pod(struct __sk_buff *skb, struct packet
 	}
 	if (*(volatile __u32 *)&st->parked)
 		unpark_twin(st, k);
+	if (o->path != PATH_NIC && is_own_client(k, pod))
+		return run_step(skb, STEP_HAIRPIN);
 	if (flooded)
 		record_syn(k, p, o, pod);
 	__u32 index = pod;
@@ -157,6 +160,8 @@ static __always_inline int edge_from_client(struct __sk_buff *skb, enum packet_k
 	/* The VIP may just have moved here from another node. */
 	bool moves = path == PATH_NIC && encap_port;
 	struct origin o;
+	if (!f && path != PATH_NIC && is_of_hairpin(&k))
+		return run_step(skb, STEP_HAIRPIN);
 	if (!f && !syn) {
 		origin_from_frame(&o, eth, skb->ifindex, path);
 		if (!enter_by_ack(&k, p, &o, moves))
@@ -245,6 +250,8 @@ static __always_inline int edge_from_daemon(struct __sk_buff *skb, struct packet
 	if (pod == NO_POD || unpark(&t))
 		return TCX_DROP;
 	__sync_fetch_and_add(&st->released, 1);
+	if (is_own_client(&k, pod))
+		return run_step(skb, STEP_HAIRPIN);
 	struct pod *to = open_flow(skb, p, &k, pod, &o);
 	return to && !clamp_for_replies(skb, p, to, o.path) ? deliver(skb, p, to, o.path, true) : TCX_DROP;
 }

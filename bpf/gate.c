@@ -8,11 +8,12 @@
  *   gate_released  wangell0, ingress:               SYNs that the daemon releases; replies to clients on this node
  *   gate_pod       host end of a pod's veth:        the pod's replies, and its own packets to services
  *   gate_node      tail call:                       packets from other nodes' gates
- *   gate_home      tail call:                       replies to clients of other nodes, and to SYNs of a flood
+ *   gate_home      tail call:                       replies to clients of other nodes, to floods, and of hairpins
  *   gate_retry     tail call:                       SYNs that their pod refused or did not answer
  *   gate_moved     tail call:                       flows whose client now uses another edge node
  *   gate_cold      tail call:                       SYNs of services that are not warm, or whose pods may not listen
  *   gate_behalf    tail call:                       fronts' packets to pods from their clients' addresses
+ *   gate_hairpin   tail call:                       segments of pods to themselves, by their service address
  *   gate_listen    tracepoint inet_sock_set_state:  a pod's socket enters or leaves LISTEN
  *   gate_unpark    run by the daemon:               drops a parked SYN
  *   gate_end       run by the daemon:               removes one flow
@@ -186,6 +187,8 @@ int gate_home(struct __sk_buff *skb)
 	if (in_range(p.saddr))
 		return reply_from_home(skb, &p);
 	struct pod *pod = find_replying_pod(skb, &p, &k, &f);
+	if (pod && f->origin.path == PATH_HAIRPIN)
+		return reply_by_hairpin(skb, &p, &k, f, pod);
 	return pod ? home_to_client(skb, &k, f, &p, pod) : answer_during_flood(skb, &p);
 }
 
@@ -218,6 +221,13 @@ int gate_behalf(struct __sk_buff *skb)
 {
 	struct packet p = {};
 	return parse_skb(skb, &p) == PACKET_TCP ? pass_on_behalf(skb, &p) : TCX_DROP;
+}
+
+SEC("tc")
+int gate_hairpin(struct __sk_buff *skb)
+{
+	struct packet p = {};
+	return parse_skb(skb, &p) == PACKET_TCP ? hairpin_from_client(skb, &p) : TCX_DROP;
 }
 
 SEC("tp_btf/inet_sock_set_state")

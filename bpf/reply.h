@@ -107,7 +107,8 @@ static __always_inline int reply_from_pod(struct __sk_buff *skb, struct packet *
 {
 	struct origin o;
 	read_origin(f, &o);
-	if (through_edge_node(&o) || edge_for_replies(k, f, &o) != node_addr)
+	/* Through an edge node, or of a hairpin. */
+	if (o.path >= PATH_EDGE_NIC || edge_for_replies(k, f, &o) != node_addr)
 		return run_step(skb, STEP_HOME);
 	if (p->flags & (TCP_SYN | TCP_RST)) {
 		if (forget_guess(k, f, p))

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "deaf.h"
+#include "hairpin.h"
 #include "park.h"
 #include "prove.h"
 #include "remote.h"
@@ -39,6 +40,15 @@ __noinline int backup_syn(struct __sk_buff *skb, const struct packet *p, const s
 	return 0;
 }
 
+/* Returns the bit of a flow's client in syn_backup.tried, if it is a serving pod of the service itself; 0 otherwise. */
+__noinline int bit_of_client(const struct flow_key *k, __u32 service)
+{
+	struct pod_device *d = k ? bpf_map_lookup_elem(&pod_devices, &k->client) : NULL;
+	__u32 index = d ? d->pod : 0;
+	struct pod *pod = d && !d->front ? bpf_map_lookup_elem(&pods, &index) : NULL;
+	return pod && pod->service == service && pod->state == POD_SERVING ? 1u << (pod->slot & 31) : 0;
+}
+
 /* Sends a flow's SYN to another pod, to deaf ones last. If none of its service serves any more, the SYN is judged as any
  * other of a cold service: it is parked, dropped, or its client challenged. skb holds either the RST with which the pod
  * refuses the SYN, translated to come from the service address, or the SYN itself, sent again by the daemon because the
@@ -69,7 +79,8 @@ static __always_inline int retry_syn(struct __sk_buff *skb, struct packet *p)
 	/* In a flood, SYN-ACKs may pass that the flow does not see. */
 	if ((syn->retries >= s->retries && !left) || (silent && is_flooded(s->index)))
 		goto give_up;
-	syn->tried |= 1u << (pod->slot & 31);
+	/* A pod gets its own SYN only as a hairpin. */
+	syn->tried |= 1u << (pod->slot & 31) | bit_of_client(&k, s->index);
 	int next = pick_pod(s->index, syn->tried, chooser(&o, k.client.w[3]));
 	if (next == NO_POD && left)
 		cool_without_pods(s->index);
@@ -77,8 +88,12 @@ static __always_inline int retry_syn(struct __sk_buff *skb, struct packet *p)
 	/* A deaf pod may listen again. If not, the client is answered, as this service parks nothing. */
 	if (next == NO_POD && !parks && syn->retries < s->retries)
 		next = pick_deaf_pod(s->index, syn->tried);
-	if (next == NO_POD && !parks)
-		goto give_up;
+	if (next == NO_POD && !parks) {
+		if (!bit_of_client(&k, s->index))
+			goto give_up;
+		flow_forget(&k, f); /* its TCP sends the SYN again, and it may get itself */
+		return TCX_DROP;
+	}
 	/* A partial checksum starts at the original TCP header, so that must not move. */
 	if (!silent && p->l4 != sizeof(struct ethhdr) + sizeof(struct iphdr))
 		goto give_up;
@@ -98,8 +113,8 @@ static __always_inline int retry_syn(struct __sk_buff *skb, struct packet *p)
 		if (j == REJECT || park(skb, false, p, &k, s, st, &o) == PARKED)
 			return TCX_DROP;
 	}
-	if (next == NO_POD)
-		next = pick_pod(s->index, 0, chooser(&o, k.client.w[3])); /* it has just become warm again */
+	if (next == NO_POD) /* it has just become warm again */
+		next = pick_pod(s->index, bit_of_client(&k, s->index), chooser(&o, k.client.w[3]));
 	if (next == NO_POD || flow_open(&k, p, &o, next))
 		return TCX_DROP;
 	f = bpf_map_lookup_elem(&flows, &k);

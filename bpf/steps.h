@@ -10,6 +10,7 @@ int gate_retry(struct __sk_buff *skb);
 int gate_moved(struct __sk_buff *skb);
 int gate_cold(struct __sk_buff *skb);
 int gate_behalf(struct __sk_buff *skb);
+int gate_hairpin(struct __sk_buff *skb);
 
 /* Programs that others call. */
 enum step {
@@ -19,6 +20,7 @@ enum step {
 	STEP_MOVED,    /* gate_moved */
 	STEP_COLD,     /* gate_cold */
 	STEP_BEHALF,   /* gate_behalf */
+	STEP_HAIRPIN,  /* gate_hairpin */
 	STEPS,         /* how many there are */
 };
 
@@ -37,6 +39,7 @@ struct {
 			[STEP_MOVED] = (void *)&gate_moved,
 			[STEP_COLD] = (void *)&gate_cold,
 			[STEP_BEHALF] = (void *)&gate_behalf,
+			[STEP_HAIRPIN] = (void *)&gate_hairpin,
 		},
 };
 

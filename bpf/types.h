@@ -247,6 +247,7 @@ enum flow_path {
 	PATH_POD = 2,       /* veth of a pod on this node: replies go straight into it */
 	PATH_EDGE_NIC = 3,  /* external interface of an edge node: most replies go straight to the client */
 	PATH_EDGE_NODE = 4, /* stack or pods of an edge node: all replies go back through it */
+	PATH_HAIRPIN = 5,   /* as PATH_POD, or PATH_STACK if origin.ifindex is 0: the pod is its own client */
 };
 
 /* Flow states only move forward, by compare-and-swap, so that each change is counted exactly once. */

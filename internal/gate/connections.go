@@ -46,7 +46,7 @@ func (g *Gate) Connections(n int) (most []Connection, others uint32, err error) 
 			if flows[i].State != gateFlowStateFLOW_ESTABLISHED {
 				continue
 			}
-			p := pair{k.Client, gateServiceKey{Addr: k.Service, Port: k.ServicePort}}
+			p := pair{toAddr(g.clientOf(k)), gateServiceKey{Addr: k.Service, Port: k.ServicePort}}
 			if _, known := pairs[p]; !known && len(pairs) == maxPairs {
 				others++
 				continue

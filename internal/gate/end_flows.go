@@ -70,7 +70,15 @@ func (g *Gate) endFlow(k gateFlowKey, f *gateFlow) (bool, error) {
 	h := rst
 	h.src, h.dst = service, client
 	h.seq, h.ack = f.Seq[1], f.Seq[0]
-	switch o := &f.Origin; o.Path {
+	o := &f.Origin
+	path := o.Path
+	if path == gateFlowPathPATH_HAIRPIN {
+		h.dst = netip.AddrPortFrom(g.clientOf(k), client.Port())
+		if path = gateFlowPathPATH_POD; o.Ifindex == 0 {
+			path = gateFlowPathPATH_STACK
+		}
+	}
+	switch path {
 	case gateFlowPathPATH_STACK:
 		g.sendEnd(g.inject.outer, frame(g.dev.innerMAC, o.OurMac[:], h.packet()))
 	case gateFlowPathPATH_NIC, gateFlowPathPATH_POD:

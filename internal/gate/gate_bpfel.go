@@ -165,6 +165,7 @@ const (
 	gateFlowPathPATH_POD       gateFlowPath = 2
 	gateFlowPathPATH_EDGE_NIC  gateFlowPath = 3
 	gateFlowPathPATH_EDGE_NODE gateFlowPath = 4
+	gateFlowPathPATH_HAIRPIN   gateFlowPath = 5
 )
 
 type gateFlowShare struct {
@@ -674,6 +675,7 @@ const (
 	gateProgGateBehalf         = "gate_behalf"
 	gateProgGateCold           = "gate_cold"
 	gateProgGateEnd            = "gate_end"
+	gateProgGateHairpin        = "gate_hairpin"
 	gateProgGateHome           = "gate_home"
 	gateProgGateListen         = "gate_listen"
 	gateProgGateLocal          = "gate_local"
@@ -766,6 +768,7 @@ type gateProgramSpecs struct {
 	GateBehalf   *ebpf.ProgramSpec `ebpf:"gate_behalf"`
 	GateCold     *ebpf.ProgramSpec `ebpf:"gate_cold"`
 	GateEnd      *ebpf.ProgramSpec `ebpf:"gate_end"`
+	GateHairpin  *ebpf.ProgramSpec `ebpf:"gate_hairpin"`
 	GateHome     *ebpf.ProgramSpec `ebpf:"gate_home"`
 	GateListen   *ebpf.ProgramSpec `ebpf:"gate_listen"`
 	GateLocal    *ebpf.ProgramSpec `ebpf:"gate_local"`
@@ -1047,6 +1050,7 @@ type gatePrograms struct {
 	GateBehalf   *ebpf.Program `ebpf:"gate_behalf"`
 	GateCold     *ebpf.Program `ebpf:"gate_cold"`
 	GateEnd      *ebpf.Program `ebpf:"gate_end"`
+	GateHairpin  *ebpf.Program `ebpf:"gate_hairpin"`
 	GateHome     *ebpf.Program `ebpf:"gate_home"`
 	GateListen   *ebpf.Program `ebpf:"gate_listen"`
 	GateLocal    *ebpf.Program `ebpf:"gate_local"`
@@ -1067,6 +1071,7 @@ func (p *gatePrograms) Close() error {
 		p.GateBehalf,
 		p.GateCold,
 		p.GateEnd,
+		p.GateHairpin,
 		p.GateHome,
 		p.GateListen,
 		p.GateLocal,
