@@ -2,7 +2,11 @@
 
 package v1alpha1
 
-import "k8s.io/apimachinery/pkg/api/resource"
+import (
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+)
 
 // Layer says what the containers of a pod may write into their own layers, the file systems above their images.
 type Layer struct {
@@ -15,6 +19,10 @@ type Layer struct {
 	// each of ScratchFolders.
 	// +optional
 	SizeLimit *resource.Quantity `json:"sizeLimit,omitempty"`
+	// Snapshotter is the snapshotter of containerd that has the images of the containers, and their layers. One machine
+	// only. Default: that of wangell up.
+	// +optional
+	Snapshotter string `json:"snapshotter,omitempty"`
 }
 
 // ScratchFolders are the folders that programs expect to be able to write to, with their modes. They are in memory if
@@ -53,6 +61,14 @@ func (s *WangellServiceSpec) LayerLimit() int64 {
 	return s.Layer.SizeLimit.Value()
 }
 
+// Snapshotter returns the snapshotter of containerd that the service wants for its images and layers; empty is any.
+func (s *WangellServiceSpec) Snapshotter() string {
+	if s.Layer == nil {
+		return ""
+	}
+	return s.Layer.Snapshotter
+}
+
 // minLayer is the smallest size of a layer, or of a scratch folder. It also catches "64" and "64m" written for 64Mi.
 var minLayer = resource.MustParse("1Mi")
 
@@ -61,5 +77,9 @@ func (e *ValidationErrors) layer(l *Layer) {
 	if l != nil && l.SizeLimit != nil && l.SizeLimit.Cmp(minLayer) < 0 {
 		e.add(specPath.Child("layer", "sizeLimit"), "write a size with its unit, for example sizeLimit: 256Mi",
 			"%s is less than %s", l.SizeLimit.String(), minLayer.String())
+	}
+	if l != nil && strings.Trim(l.Snapshotter, "abcdefghijklmnopqrstuvwxyz0123456789-._") != "" {
+		e.add(specPath.Child("layer", "snapshotter"), "write a name such as overlayfs, native or btrfs",
+			"%q is not the name of a plugin of containerd", l.Snapshotter)
 	}
 }

@@ -52,6 +52,10 @@ func ValidateCluster(s *WangellService) ValidationErrors {
 		errs.add(specPath.Child("balancing", "clientAddress"), "write clientAddress: Header, or leave it out",
 			"Transparent is not available on Kubernetes, where pods answer past Envoy's node: only on one machine")
 	}
+	if spec.Snapshotter() != "" {
+		errs.add(specPath.Child("layer", "snapshotter"), "remove it; a RuntimeClass of the template can have one",
+			"is not available on Kubernetes: only on one machine")
+	}
 	errs.freezing(spec)
 	if p := spec.ImagePull; p != nil && p.Optimise {
 		errs.add(specPath.Child("imagePull", "optimise"), "remove it, and name the result of wangell image optimise",

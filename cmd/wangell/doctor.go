@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -28,8 +29,14 @@ if something required is missing.`,
   sudo wangell doctor -o json | jq '.[] | select(.state != "ok")'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			checks := doctor.Run(cmd.Context(), opt)
 			var err error
+			if opt.Snapshotter == "" {
+				opt.Snapshotter, err = instance.LastSnapshotter(opt.StateDir)
+				if err != nil && !errors.Is(err, fs.ErrPermission) {
+					return err
+				}
+			}
+			checks := doctor.Run(cmd.Context(), opt)
 			if out == cli.OutputJSON {
 				err = cli.PrintJSON(checks)
 			} else {
@@ -51,6 +58,9 @@ if something required is missing.`,
 	cmd.Flags().StringVar(&opt.ContainerdAddress, "containerd-address", doctor.DefaultContainerdAddress,
 		"socket on which to look for a containerd")
 	cmd.Flags().StringVar(&opt.StateDir, "state-dir", instance.DefaultStateDir, "state folder of the instance")
+	cmd.Flags().StringVar(&opt.Snapshotter, "snapshotter", "",
+		"snapshotter of containerd to check for (default: that of the state folder's last instance)")
 	_ = cmd.MarkFlagDirname("state-dir") // the flag exists
+	completeValues(cmd, "snapshotter", snapshotters)
 	return cmd
 }

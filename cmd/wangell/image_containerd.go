@@ -37,9 +37,9 @@ writes OCI layouts. A dash (-) stands for standard input. The instance need not 
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return p.withContainerd(cmd, func(ctx context.Context, c *client.Client) error {
+			return p.withImages(cmd, func(ctx context.Context, c *client.Client, snapshotter string) error {
 				for _, name := range args {
-					if err := loadImages(ctx, c, name); err != nil {
+					if err := loadImages(ctx, c, snapshotter, name); err != nil {
 						return fmt.Errorf("load %s: %w", name, err)
 					}
 				}
@@ -52,7 +52,7 @@ writes OCI layouts. A dash (-) stands for standard input. The instance need not 
 }
 
 // loadImages imports one tarball and prints the names of its images.
-func loadImages(ctx context.Context, c *client.Client, name string) error {
+func loadImages(ctx context.Context, c *client.Client, snapshotter, name string) error {
 	var from io.Reader = os.Stdin
 	if name != "-" {
 		f, err := os.Open(name)
@@ -62,7 +62,7 @@ func loadImages(ctx context.Context, c *client.Client, name string) error {
 		defer f.Close()
 		from = f
 	}
-	names, err := image.Import(ctx, c, from)
+	names, err := image.Import(ctx, c, snapshotter, from)
 	for _, n := range names {
 		fmt.Println("loaded", n)
 	}

@@ -44,8 +44,8 @@ the new one from their next wake on. The instance need not run.`,
 				}
 				refs = append(refs, ref)
 			}
-			return p.withContainerd(cmd, func(ctx context.Context, c *client.Client) error {
-				pulled, err := pullImages(ctx, c, refs, insecure)
+			return p.withImages(cmd, func(ctx context.Context, c *client.Client, snapshotter string) error {
+				pulled, err := pullImages(ctx, c, snapshotter, refs, insecure)
 				if out == cli.OutputJSON {
 					return errors.Join(cli.PrintJSON(pulled), err)
 				}
@@ -72,12 +72,15 @@ func someImages(_ *cobra.Command, args []string) error {
 }
 
 // pullImages pulls images in turn, up to the first that fails.
-func pullImages(ctx context.Context, c *client.Client, refs, insecure []string) ([]containerd.Pulled, error) {
+func pullImages(ctx context.Context, c *client.Client, snapshotter string, refs, insecure []string) (
+	[]containerd.Pulled, error) {
 	report, stop := showProgress()
 	defer stop()
 	pulled := []containerd.Pulled{}
 	for _, ref := range refs {
-		got, err := containerd.Pull(ctx, c, ref, insecure, func(done, total int64) { report(live.StagePull, done, total) })
+		got, err := containerd.Pull(ctx, c, snapshotter, ref, insecure, func(done, total int64) {
+			report(live.StagePull, done, total)
+		})
 		if err != nil {
 			return pulled, fmt.Errorf("image %q: %w", ref, err)
 		}

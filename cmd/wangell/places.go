@@ -38,11 +38,17 @@ func (p *places) config() instance.Config {
 
 // withContainerd calls f with a client of the instance's containerd.
 func (p *places) withContainerd(cmd *cobra.Command, f func(context.Context, *client.Client) error) error {
+	return p.withImages(cmd, func(ctx context.Context, c *client.Client, _ string) error { return f(ctx, c) })
+}
+
+// withImages calls f with a client of the instance's containerd, and the snapshotter that unpacks its images.
+func (p *places) withImages(cmd *cobra.Command,
+	f func(ctx context.Context, c *client.Client, snapshotter string) error) error {
 	log, err := p.g.logger(cmd, os.Stderr)
 	if err != nil {
 		return err
 	}
-	return instance.WithContainerd(cmd.Context(), p.config(), log, func(c *client.Client) error {
-		return f(cmd.Context(), c)
+	return instance.WithContainerd(cmd.Context(), p.config(), log, func(c *client.Client, snapshotter string) error {
+		return f(cmd.Context(), c, snapshotter)
 	})
 }

@@ -23,6 +23,7 @@ import (
 	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/instance"
 	"wangell.loutres.me/internal/manifest"
+	"wangell.loutres.me/internal/runtime/containerd"
 	"wangell.loutres.me/internal/view"
 )
 
@@ -36,6 +37,9 @@ type upFlags struct {
 	egress                  bool
 	out                     output
 }
+
+// snapshotters are those of containerd, for completion. A machine may have others.
+var snapshotters = []string{"overlayfs", "native", "btrfs", "erofs", "zfs", "devmapper", "blockfile"}
 
 var xdpModes = []string{"auto", "native", "generic", "off"}
 
@@ -59,6 +63,7 @@ standard error, and the line "ready" to standard output.`,
   sudo wangell up -f hello.yaml --wake-budget-source 20,1 --wake-budget-service 10,0.1
   sudo wangell up -f hello.yaml --ui
   sudo wangell up -f cache.yaml --zram 2Gi
+  sudo wangell up -f hello.yaml --snapshotter btrfs --state-dir /srv/wangell
   cat hello.yaml | sudo wangell up -f - -o json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return u.run(cmd) },
@@ -75,6 +80,8 @@ standard error, and the line "ready" to standard output.`,
 		"let pods reach other networks, with this machine's address as their source (nftables)")
 	f.StringVar(&u.config.ResolvConf, "resolv-conf", "/etc/resolv.conf",
 		"file with the resolvers that answer pods about names that are not of services")
+	f.StringVar(&u.config.Snapshotter, "snapshotter", containerd.DefaultSnapshotter,
+		"containerd's snapshotter for images and the layers of containers: overlayfs, native, btrfs, erofs, ...")
 	f.StringVar(&u.config.XDPMode, "xdp-mode", "auto", oneOf(xdpModes))
 	addSizes(f, &u.config.Sizes)
 	u.config.WakeBudgets = &gate.WakeBudgets{}
@@ -93,6 +100,7 @@ standard error, and the line "ready" to standard output.`,
 	f.BoolVar(&u.config.UIActions, "ui-actions", false, "let users of the dashboard put services to sleep")
 	u.out.RegisterTo(cmd)
 	completeValues(cmd, "xdp-mode", xdpModes)
+	completeValues(cmd, "snapshotter", snapshotters)
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json") // the flag exists
 	return cmd
 }

@@ -12,6 +12,8 @@ type Options struct {
 	ContainerdAddress string
 	// StateDir is the state folder of the instance. Empty: it is not checked.
 	StateDir string
+	// Snapshotter is the snapshotter of containerd that is to be used. Empty: it is not checked.
+	Snapshotter string
 	// RequiredOnly leaves out the checks that cannot stop wangell up.
 	RequiredOnly bool
 }
@@ -33,8 +35,11 @@ func Run(ctx context.Context, opt Options) []Check {
 		return keep(all, func(c Check) bool { return c.Required })
 	}
 	all = append(all, images(ctx, opt.ContainerdAddress)...)
+	if opt.Snapshotter != "" {
+		all = append(all, snapshotter(ctx, opt.ContainerdAddress, opt.Snapshotter)...)
+	}
 	if opt.StateDir != "" {
-		all = append(all, stores(opt.StateDir, opt.ContainerdAddress)...)
+		all = append(all, stores(opt.StateDir, opt.ContainerdAddress, opt.Snapshotter)...)
 	}
 	all = append(all, network("/proc/sys")...)
 	all = append(all, forwarding())

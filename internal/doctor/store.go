@@ -11,10 +11,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/internal/bytesize"
+	"wangell.loutres.me/internal/mountpoint"
 )
 
 // containerdRoot is where a distribution's containerd has its images.
@@ -22,10 +22,10 @@ const containerdRoot = "/var/lib/containerd"
 
 // stores checks what the folders with images, layers and volumes lie on: the state folder, and that of the machine's
 // containerd if there is one.
-func stores(stateDir, containerd string) []Check {
-	all := []Check{store("state folder", stateDir)}
+func stores(stateDir, containerd, snapshotter string) []Check {
+	all := []Check{store("state folder", stateDir, snapshotter)}
 	if _, err := os.Stat(containerd); err == nil {
-		all = append(all, store("containerd's folder", containerdRoot))
+		all = append(all, store("containerd's folder", containerdRoot, snapshotter))
 	}
 	return all
 }
@@ -49,34 +49,39 @@ const (
 	leastInodes = 50_000
 )
 
-// store checks a folder, or the folder in which it will be made.
-func store(name, dir string) Check {
+// store checks a folder for a snapshotter, or the folder in which it will be made.
+func store(name, dir, snapshotter string) Check {
 	c := Check{Name: name, Group: Storage, For: "images, layers and volumes"}
 	g, err := look(dir)
 	if err != nil {
 		return c.skipped(err.Error())
 	}
 	found := fmt.Sprintf("%s: %s on %s, %s free", dir, g.fsType, g.source, bytesize.Format(g.free))
-	if problem, advice := g.judge(); problem != "" {
+	if problem, advice := g.judge(snapshotter); problem != "" {
 		c.Do = advice
 		return c.warn(found + ": " + problem)
 	}
 	return c.ok(found)
 }
 
-// judge returns the first problem with a ground, and what to do about it.
-func (g ground) judge() (problem, advice string) {
+// judge returns the first problem with a ground for a snapshotter, and what to do about it.
+func (g ground) judge(snapshotter string) (problem, advice string) {
 	const elsewhere = "put the folder on a disk of the machine: wangell up --state-dir, or mount one there"
 	network := map[string]bool{"nfs": true, "nfs4": true, "cifs": true, "smb3": true, "ceph": true, "9p": true,
 		"virtiofs": true, "afs": true, "glusterfs": true}
+	mountsOverlay := snapshotter == "overlayfs" || snapshotter == "erofs"
 	switch {
-	case g.fsType == "overlay" || g.fsType == "aufs":
-		return "overlayfs cannot have its folders on another overlayfs", elsewhere
+	case (snapshotter == "btrfs" || snapshotter == "zfs") && g.fsType != snapshotter:
+		return fmt.Sprintf("the snapshotter %s needs %s", snapshotter, snapshotter),
+			fmt.Sprintf("mount a %s there, or choose another: wangell up --snapshotter", snapshotter)
+	case mountsOverlay && (g.fsType == "overlay" || g.fsType == "aufs"):
+		return "overlayfs cannot have its folders on another overlayfs", elsewhere +
+			"; wangell up --snapshotter native does without, and copies the image for each container"
 	case network[g.fsType] || strings.HasPrefix(g.fsType, "fuse"):
 		return "layers on a network file system, or one in a process, are slow, and overlayfs may refuse them", elsewhere
 	case g.fsType == "tmpfs" || g.fsType == "ramfs":
 		return "images and volumes are in memory, and lost with a reboot", elsewhere
-	case g.typeless:
+	case mountsOverlay && g.typeless:
 		return "it does not tell the types of files in folders (d_type), which overlayfs needs",
 			"make it anew, XFS with mkfs.xfs -n ftype=1"
 	case g.backing != "":
@@ -107,18 +112,9 @@ func look(dir string) (g ground, err error) {
 		}
 		at = filepath.Dir(at)
 	}
-	mounts, err := mountinfo.GetMounts(mountinfo.ParentsFilter(at))
+	m, err := mountpoint.Of(at)
 	if err != nil {
 		return g, err
-	}
-	if len(mounts) == 0 {
-		return g, fmt.Errorf("%s is on no file system of /proc/self/mountinfo", at)
-	}
-	m := mounts[0]
-	for _, other := range mounts[1:] {
-		if len(other.Mountpoint) >= len(m.Mountpoint) { // the last one at a place covers the others
-			m = other
-		}
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(at, &st); err != nil {

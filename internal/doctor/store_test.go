@@ -33,7 +33,7 @@ func TestBadGroundForImagesIsNamed(t *testing.T) {
 	} {
 		g := good
 		c.change(&g)
-		problem, advice := g.judge()
+		problem, advice := g.judge("overlayfs")
 		if (c.want == "") != (problem == "") || !strings.Contains(problem, c.want) || (problem == "") != (advice == "") {
 			t.Errorf("%s: %q, %q", name, problem, advice)
 		}
@@ -51,7 +51,8 @@ func TestGroundOfAFolderIsFoundBeforeItIsMade(t *testing.T) {
 	if err != nil || evalErr != nil || g.dir != real || g.fsType == "" || g.free == 0 || g.typeless {
 		t.Errorf("%+v, %v", g, err)
 	}
-	if c := store("state folder", filepath.Join(dir, "not", "yet")); c.State != OK && c.State != Warn || c.Found == "" {
+	c := store("state folder", filepath.Join(dir, "not", "yet"), "overlayfs")
+	if c.State != OK && c.State != Warn || c.Found == "" {
 		t.Errorf("%+v", c)
 	}
 }
@@ -67,7 +68,7 @@ func TestFolderInMemoryIsFound(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	c := store("state folder", filepath.Join(dir, "state"))
+	c := store("state folder", filepath.Join(dir, "state"), "overlayfs")
 	if c.State != Warn || !strings.Contains(c.Found, "in memory") {
 		t.Errorf("%+v", c)
 	}

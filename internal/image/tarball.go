@@ -44,16 +44,16 @@ func WriteFile(file, tag string, img v1.Image) error {
 }
 
 // Import imports every image of a tarball (docker save or OCI layout) into containerd, in the default namespace of c,
-// and unpacks it, so that containers can start from it at once. It returns the names of the images. Images for other
-// platforms are refused.
-func Import(ctx context.Context, c *client.Client, r io.Reader) ([]string, error) {
+// and has a snapshotter unpack it, so that containers can start from it at once; empty is containerd's default. It
+// returns the names of the images. Images for other platforms are refused.
+func Import(ctx context.Context, c *client.Client, snapshotter string, r io.Reader) ([]string, error) {
 	images, err := c.Import(ctx, r)
 	if err != nil {
 		return nil, fmt.Errorf("import image: %w", err)
 	}
 	var names []string
 	for _, i := range images {
-		if err := client.NewImage(c, i).Unpack(ctx, ""); err != nil {
+		if err := client.NewImage(c, i).Unpack(ctx, snapshotter); err != nil {
 			return names, fmt.Errorf("import image: unpack %s: %w", i.Name, err)
 		}
 		names = append(names, i.Name)
@@ -64,11 +64,11 @@ func Import(ctx context.Context, c *client.Client, r io.Reader) ([]string, error
 	return names, nil
 }
 
-// ImportImage is like Import, for an image in memory and under the name tag.
+// ImportImage is like Import with containerd's default snapshotter, for an image in memory and under the name tag.
 func ImportImage(ctx context.Context, c *client.Client, tag string, img v1.Image) error {
 	r, w := io.Pipe()
 	go func() { _ = w.CloseWithError(Write(w, tag, img)) }()
 	defer r.Close()
-	_, err := Import(ctx, c, r)
+	_, err := Import(ctx, c, "", r)
 	return err
 }

@@ -22,7 +22,7 @@ const destroyTimeout = time.Minute
 func (c Config) runtimeConfig(log *slog.Logger) containerd.Config {
 	return containerd.Config{
 		Containerd: c.Containerd, StateDir: c.StateDir, RunDir: c.RunDir, PodAddresses: c.PodAddresses,
-		InsecureRegistries: c.InsecureRegistries, Optimise: c.optimise, Log: log,
+		Snapshotter: c.Snapshotter, InsecureRegistries: c.InsecureRegistries, Optimise: c.optimise, Log: log,
 	}
 }
 
@@ -35,7 +35,9 @@ func (c Config) egress(log *slog.Logger) egress.Config {
 
 // destroy removes what a killed instance left.
 func destroy(ctx context.Context, c Config) error {
-	r, err := containerd.New(ctx, c.runtimeConfig(slog.Default()))
+	config := c.runtimeConfig(slog.Default())
+	config.Snapshotter = "" // not checked: what has gone with it must not keep the rest
+	r, err := containerd.New(ctx, config)
 	if err == nil {
 		err = destroyRuntime(r)
 	}

@@ -13,10 +13,11 @@ import (
 	"wangell.loutres.me/internal/runtime/containerd"
 )
 
-// WithContainerd calls f with a client of an instance's containerd, in the namespace of the instance's images. If the
-// instance runs, it is the one that it uses; otherwise the one of c, which is started for the duration of f if it is an
-// own one.
-func WithContainerd(ctx context.Context, c Config, log *slog.Logger, f func(*client.Client) error) (err error) {
+// WithContainerd calls f with a client of an instance's containerd, in the namespace of the instance's images, and the
+// name of the snapshotter that unpacks them. If the instance runs, these are the ones that it uses; otherwise the
+// containerd of c, which is started for the duration of f if it is an own one, and the last snapshotter.
+func WithContainerd(ctx context.Context, c Config, log *slog.Logger,
+	f func(c *client.Client, snapshotter string) error) (err error) {
 	if err := c.Validate(); err != nil {
 		return err
 	}
@@ -29,7 +30,7 @@ func WithContainerd(ctx context.Context, c Config, log *slog.Logger, f func(*cli
 		if !found {
 			return fmt.Errorf("%w: it is starting or shutting down: try again", running)
 		}
-		return withClient(socketOf(ctx, kept), f)
+		return withClient(socketOf(ctx, kept), kept.snapshotter(), f)
 	}
 	if err != nil {
 		return err
@@ -44,16 +45,19 @@ func WithContainerd(ctx context.Context, c Config, log *slog.Logger, f func(*cli
 		defer func() { err = errors.Join(err, l.release()) }()
 	} else {
 		defer func() { err = errors.Join(err, l.remove()) }()
+		if c.Snapshotter, err = LastSnapshotter(c.StateDir); err != nil {
+			return err
+		}
 	}
 	socket := socketOf(ctx, c)
 	if socket != containerd.OwnSocket(c.RunDir) {
-		return withClient(socket, f)
+		return withClient(socket, c.snapshotter(), f)
 	}
 	own, err := containerd.StartOwn(ctx, containerd.OwnConfig{StateDir: c.StateDir, RunDir: c.RunDir, Log: log})
 	if err != nil {
 		return err
 	}
-	err = withClient(own.Address(), f)
+	err = withClient(own.Address(), c.snapshotter(), f)
 	if killed {
 		own.Release()
 		return err
@@ -80,10 +84,10 @@ func socketOf(ctx context.Context, c Config) string {
 }
 
 // withClient calls f with a client of the containerd at a socket.
-func withClient(socket string, f func(*client.Client) error) error {
+func withClient(socket, snapshotter string, f func(*client.Client, string) error) error {
 	c, err := client.New(socket, client.WithDefaultNamespace(containerd.DefaultNamespace))
 	if err != nil {
 		return fmt.Errorf("containerd at %s: %w", socket, err)
 	}
-	return errors.Join(f(c), c.Close())
+	return errors.Join(f(c, snapshotter), c.Close())
 }

@@ -62,6 +62,9 @@ type Config struct {
 	ResolvConf string `json:"resolvConf,omitempty"`
 	// Containerd is ContainerdAuto, ContainerdOwn or the path of a socket.
 	Containerd string `json:"containerd"`
+	// Snapshotter is the snapshotter of containerd that has images and the layers of containers. Default:
+	// containerd.DefaultSnapshotter.
+	Snapshotter string `json:"snapshotter,omitempty"`
 	// InsecureRegistries are registries that are accessed by plain HTTP.
 	InsecureRegistries []string `json:"insecureRegistries,omitempty"`
 	// Zram is how much memory of frozen pods a zram device of the instance can take, in bytes before it is compressed;
@@ -107,6 +110,9 @@ func (c Config) configFile() string    { return filepath.Join(c.RunDir, "instanc
 func (c Config) keyFile() string       { return filepath.Join(c.RunDir, "wire.key") }
 func (c Config) daemonSocket() string  { return filepath.Join(c.RunDir, "daemon.sock") }
 func (c Config) zramFile() string      { return filepath.Join(c.StateDir, "zram.json") }
+func (c Config) snapshotterFile() string {
+	return filepath.Join(c.StateDir, "snapshotter")
+}
 func (c Config) controlSocket() string { return ControlSocket(c.RunDir) }
 
 // ControlSocket returns the path of the unix socket of the local API of a run folder's instance.

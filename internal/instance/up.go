@@ -112,6 +112,7 @@ func (c Config) adopts(left Config) error {
 		{"--addresses", c.Addresses.String(), left.Addresses.String()},
 		{"--pod-addresses", c.PodAddresses.String(), left.PodAddresses.String()},
 		{"--containerd", c.Containerd, left.Containerd},
+		{"--snapshotter", c.snapshotter(), left.snapshotter()},
 	} {
 		if f.want != f.left {
 			return fmt.Errorf("%s belongs to a killed instance with %s %s, this one has %s: run 'wangell down' first",
@@ -271,8 +272,10 @@ func (u *up) startRuntime(ctx context.Context) (err error) {
 	}
 	config := u.runtimeConfig(u.Log)
 	config.Forward, config.Names = u.egress != nil, u.names
-	u.runtime, err = containerd.New(ctx, config)
-	return err
+	if u.runtime, err = containerd.New(ctx, config); err != nil {
+		return err
+	}
+	return u.noteSnapshotter()
 }
 
 // publish makes the services known to pods, and at ports of the machine.

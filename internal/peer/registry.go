@@ -18,12 +18,11 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/config"
-	"github.com/containerd/log"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/sirupsen/logrus"
 
 	"wangell.loutres.me/internal/blobindex"
+	"wangell.loutres.me/internal/silence"
 )
 
 const (
@@ -35,13 +34,6 @@ const (
 	// stallTimeout is how long a response may send nothing.
 	stallTimeout = 5 * time.Second
 )
-
-// silent is a logger of containerd's library that logs nothing.
-var silent = func() *log.Entry {
-	l := logrus.New()
-	l.SetOutput(io.Discard)
-	return logrus.NewEntry(l)
-}()
 
 // errStatus is an answer of a registry or peer other than the one that is hoped for.
 var errStatus = errors.New("unexpected answer")
@@ -77,7 +69,7 @@ func (r *registries) of(ctx context.Context, registry string) ([]docker.Registry
 	if h := r.known[registry]; h != nil && time.Since(h.read) < hostsFor {
 		return h.list, nil
 	}
-	ctx = log.WithLogger(ctx, silent) // it logs what its caller gets as an error
+	ctx = silence.In(ctx) // it logs what its caller gets as an error
 	list, err := config.ConfigureHosts(ctx, config.HostOptions{HostDir: config.HostDirFromRoot(r.hosts)})(registry)
 	if err != nil {
 		return nil, fmt.Errorf("settings of registry %s in %s: %w", registry, r.hosts, err)

@@ -120,7 +120,7 @@ func nothingLeftInContainerd() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), e2e.Patience)
 	defer cancel()
-	err := instance.WithContainerd(ctx, config, slog.New(slog.DiscardHandler), func(c *client.Client) error {
+	err := instance.WithContainerd(ctx, config, slog.New(slog.DiscardHandler), func(c *client.Client, _ string) error {
 		containers, err := c.ContainerService().List(ctx)
 		if err != nil {
 			return err

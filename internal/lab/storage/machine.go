@@ -8,22 +8,17 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/mountpoint"
 )
 
 // describeDisk says what the folder for temporary files lies on.
 func describeDisk() map[string]any {
 	about := map[string]any{}
-	mounts, err := mountinfo.GetMounts(mountinfo.ParentsFilter(os.TempDir()))
-	if err != nil || len(mounts) == 0 {
+	m, err := mountpoint.Of(os.TempDir())
+	if err != nil {
 		return about
-	}
-	m := mounts[0]
-	for _, other := range mounts {
-		if len(other.Mountpoint) >= len(m.Mountpoint) {
-			m = other
-		}
 	}
 	about["disk: file system"] = fmt.Sprintf("%s on %s (%s)", m.FSType, filepath.Base(m.Source), m.VFSOptions)
 	var st unix.Statfs_t

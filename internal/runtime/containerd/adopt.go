@@ -35,7 +35,7 @@ func (r *Runtime) instanceContainers(ctx context.Context) (map[string]map[string
 		found[id] = nil
 	}
 	filter := fmt.Sprintf("labels.%q==%q", labelInstance, r.cfg.Instance)
-	for _, s := range r.lazy.snapshotters() {
+	for _, s := range r.allSnapshotters() {
 		list := func() error {
 			return native(r.client.SnapshotService(s).Walk(ctx, func(_ context.Context, info snapshots.Info) error {
 				if pod := info.Labels[labelPod]; pod != "" {
@@ -52,7 +52,7 @@ func (r *Runtime) instanceContainers(ctx context.Context) (map[string]map[string
 				r.cfg.Log.Warn("snapshots of lazy pulls cannot be listed; some may be left", "error", err)
 			}
 		} else if err := list(); err != nil {
-			return nil, fmt.Errorf("list snapshots: %w", err)
+			return nil, fmt.Errorf("list snapshots of %s: %w", s, err)
 		}
 	}
 	list, err := r.client.ContainerService().List(ctx, filter)
@@ -68,9 +68,7 @@ func (r *Runtime) instanceContainers(ctx context.Context) (map[string]map[string
 			continue
 		}
 		found[c.ID] = c.Labels
-		if c.Snapshotter == lazySnapshotter {
-			c.Labels[labelLazy] = "true"
-		}
+		c.Labels[labelSnapshotter] = c.Snapshotter
 	}
 	return found, nil
 }
@@ -128,7 +126,7 @@ func (r *Runtime) adoptPod(id string, labels map[string]string, pid uint32) erro
 	}
 	_, name := k.Split()
 	members := r.membersOf(id)
-	p := &pod{net: n, lazy: labels[labelLazy] != "",
+	p := &pod{net: n, snapshotter: labels[labelSnapshotter],
 		cgroup: r.cfg.containerCgroup(id, name, len(members) == 0), Pod: runtime.Pod{
 			ID: id, Service: k, SpecHash: labels[labelSpecHash], Addr: n.Addr, Netns: n.Netns, HostDevice: n.HostDevice,
 			Started: started, ImageDigest: labels[labelImageDigest], Cgroup: r.cfg.podCgroup(id),

@@ -62,6 +62,9 @@ type Config struct {
 	// InsecureRegistries are registries accessed over plain HTTP: "host", "host:port", or a range such as "10.46.0.0/16"
 	// for registries named by address. localhost and 127.0.0.0/8 always are.
 	InsecureRegistries []string
+	// Snapshotter is the one of containerd that unpacks images and has the layers of containers; those of lazy pulls have
+	// another. New fails if containerd cannot use it. Default: DefaultSnapshotter, which is not checked.
+	Snapshotter string
 	// Optimise rewrites an image for spec.imagePull.optimise, and returns the digest of the result. Without it, that does
 	// nothing.
 	Optimise func(context.Context, Optimisation) (digest.Digest, error)
@@ -74,6 +77,9 @@ type Config struct {
 }
 
 const maxRunDir = 70
+
+// snapshotter is Snapshotter or its default.
+func (c Config) snapshotter() string { return cmp.Or(c.Snapshotter, DefaultSnapshotter) }
 
 func (c Config) withDefaults() (Config, error) {
 	if !filepath.IsAbs(c.StateDir) || !filepath.IsAbs(c.RunDir) {

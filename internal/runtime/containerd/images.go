@@ -3,9 +3,13 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/containerd/containerd/v2/client"
@@ -41,7 +45,10 @@ type imageCache struct {
 	client *client.Client
 	puller puller
 	lazy   *lazyPlugin
-	pulls  singleflight.Group // by wish
+	// snapshotter is that of services that want none, and usable are those that containerd can use.
+	snapshotter string
+	usable      []string
+	pulls       singleflight.Group // by wish
 	// optimiser knows which images have a better one.
 	optimiser *optimiser
 
@@ -56,17 +63,19 @@ type progressListener struct{ report runtime.Progress }
 
 // wish is an image that a service wants.
 type wish struct {
-	name string // in full
-	lazy bool   // as it comes; otherwise all of it before it is used
+	name        string // in full
+	snapshotter string // that unpacks it, if all of it is pulled
+	lazy        bool   // as it comes; otherwise all of it before it is used
 }
 
-func (w wish) String() string { return fmt.Sprintf("%s lazy=%t", w.name, w.lazy) }
+func (w wish) String() string { return fmt.Sprintf("%s %s lazy=%t", w.name, w.snapshotter, w.lazy) }
 
 // newImageCache returns an empty cache. Pulls end with ctx.
-func newImageCache(ctx context.Context, c *client.Client, lazy *lazyPlugin, o *optimiser,
-	insecureRegistries []string) *imageCache {
+func newImageCache(ctx context.Context, c *client.Client, lazy *lazyPlugin, o *optimiser, usable []string,
+	cfg Config) *imageCache {
 	return &imageCache{
-		ctx: ctx, client: c, puller: puller{c, insecureRegistries}, lazy: lazy, optimiser: o,
+		ctx: ctx, client: c, puller: puller{c, cfg.InsecureRegistries}, lazy: lazy, optimiser: o,
+		snapshotter: cfg.snapshotter(), usable: usable,
 		known: map[wish]imageInfo{}, inFull: map[string]bool{}, listeners: map[string][]*progressListener{},
 	}
 }
@@ -84,28 +93,43 @@ func FullName(ref string) (string, error) {
 func (c *imageCache) ensure(ctx context.Context, s *v1alpha1.WangellService,
 	progress runtime.Progress) (imageInfo, error) {
 	if name := c.optimisedOf(ctx, s); name != "" {
-		info, err := c.ensureImage(ctx, name, true, s.Spec.ImagePullPolicy, progress)
+		info, err := c.ensureImage(ctx, s, name, true, s.Spec.ImagePullPolicy, progress)
 		if err == nil || ctx.Err() != nil {
 			return info, err
 		}
 		c.lazy.log.Warn("the optimised image cannot be used; the service uses the one that it came from", "service",
 			runtime.KeyOf(s), "image", name, "error", err)
 	}
-	info, err := c.ensureImage(ctx, s.Spec.Image, s.Spec.PullsLazily(), s.Spec.ImagePullPolicy, progress)
+	info, err := c.ensureImage(ctx, s, s.Spec.Image, s.Spec.PullsLazily(), s.Spec.ImagePullPolicy, progress)
 	if err != nil {
 		return info, fmt.Errorf("service %s: image %q: %w", runtime.KeyOf(s), s.Spec.Image, err)
 	}
 	return info, nil
 }
 
-func (c *imageCache) ensureImage(ctx context.Context, ref string, lazy bool, policy corev1.PullPolicy,
-	progress runtime.Progress) (imageInfo, error) {
+// snapshotterOf returns the snapshotter that unpacks the images of a service.
+func (c *imageCache) snapshotterOf(s *v1alpha1.WangellService) (string, error) {
+	want := cmp.Or(s.Spec.Snapshotter(), c.snapshotter)
+	if want != c.snapshotter && !slices.Contains(c.usable, want) {
+		return "", &imageError{fmt.Sprintf("spec.layer.snapshotter: containerd cannot use %q: choose one of %s, or see "+
+			"wangell doctor --snapshotter %s", want, strings.Join(c.usable, ", "), want), errors.ErrUnsupported}
+	}
+	return want, nil
+}
+
+// ensureImage is ensure for one of the images of a service, or one that stands for it.
+func (c *imageCache) ensureImage(ctx context.Context, s *v1alpha1.WangellService, ref string, lazy bool,
+	policy corev1.PullPolicy, progress runtime.Progress) (imageInfo, error) {
 	name, err := FullName(ref)
 	if err != nil {
 		return imageInfo{}, err
 	}
+	snapshotter, err := c.snapshotterOf(s)
+	if err != nil {
+		return imageInfo{}, err
+	}
 	c.mu.Lock()
-	w := wish{name, lazy && !c.inFull[name]}
+	w := wish{name, snapshotter, lazy && !c.inFull[name]}
 	c.mu.Unlock()
 	if policy != corev1.PullAlways {
 		c.mu.Lock()
@@ -146,7 +170,8 @@ func (c *imageCache) pull(ctx context.Context, w wish, progress runtime.Progress
 		c.lazy.log.Warn("imagePull.mode is Lazy, but the image has to be pulled in full before it runs", "image", w.name,
 			"error", err)
 	}
-	return c.pullOnce(ctx, wish{name: w.name}, progress)
+	w.lazy = false
+	return c.pullOnce(ctx, w, progress)
 }
 
 // look reads an image from containerd, unpacks it if necessary, and caches it. The error is "not found" also if only
@@ -157,7 +182,7 @@ func (c *imageCache) look(ctx context.Context, w wish) (imageInfo, error) {
 		return imageInfo{}, native(err)
 	}
 	img := client.NewImage(c.client, got)
-	from, err := c.unpacked(ctx, img, w.lazy)
+	from, err := c.unpacked(ctx, img, w)
 	if err != nil {
 		return imageInfo{}, err
 	}
@@ -177,15 +202,15 @@ func (c *imageCache) look(ctx context.Context, w wish) (imageInfo, error) {
 
 // unpacked returns the snapshotter that has an image, after unpacking it if necessary. One that is here in full is used
 // as it is, however it is wanted.
-func (c *imageCache) unpacked(ctx context.Context, img client.Image, lazy bool) (string, error) {
-	full, err := img.IsUnpacked(ctx, snapshotter)
+func (c *imageCache) unpacked(ctx context.Context, img client.Image, w wish) (string, error) {
+	full, err := img.IsUnpacked(ctx, w.snapshotter)
 	if err != nil {
 		return "", imageFailure(err, "unpack")
 	}
 	if full {
-		return snapshotter, nil
+		return w.snapshotter, nil
 	}
-	if lazy && c.lazy.ready(ctx) == nil {
+	if w.lazy && c.lazy.ready(ctx) == nil {
 		if mounted, err := img.IsUnpacked(ctx, lazySnapshotter); err == nil && mounted {
 			return lazySnapshotter, nil
 		}
@@ -197,18 +222,17 @@ func (c *imageCache) unpacked(ctx context.Context, img client.Image, lazy bool) 
 	if len(missing) > 0 {
 		return "", fmt.Errorf("%d of its parts: %w", len(missing), errdefs.ErrNotFound)
 	}
-	if err := img.Unpack(ctx, snapshotter); err != nil {
+	if err := img.Unpack(ctx, w.snapshotter); err != nil {
 		return "", imageFailure(err, "unpack")
 	}
-	return snapshotter, nil
+	return w.snapshotter, nil
 }
 
 // forget makes the next ensure ask containerd again.
 func (c *imageCache) forget(ref string) {
 	if name, err := FullName(ref); err == nil {
 		c.mu.Lock()
-		delete(c.known, wish{name, false})
-		delete(c.known, wish{name, true})
+		maps.DeleteFunc(c.known, func(w wish, _ imageInfo) bool { return w.name == name })
 		c.mu.Unlock()
 	}
 }
@@ -218,7 +242,7 @@ func (c *imageCache) pullInFull(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.inFull[name] = true
-	delete(c.known, wish{name, true})
+	maps.DeleteFunc(c.known, func(w wish, _ imageInfo) bool { return w.name == name && w.lazy })
 }
 
 // pullOnce pulls an image. Concurrent calls for the same image share one pull, which goes on when one of them is

@@ -103,7 +103,7 @@ func podInventory(t testing.TB, r *Runtime) []string {
 	for _, c := range list {
 		found = append(found, "container "+c.ID)
 	}
-	err = r.client.SnapshotService(snapshotter).Walk(ctx, func(_ context.Context, i snapshots.Info) error {
+	err = r.client.SnapshotService(DefaultSnapshotter).Walk(ctx, func(_ context.Context, i snapshots.Info) error {
 		if i.Kind == snapshots.KindActive {
 			found = append(found, "snapshot "+i.Name)
 		}

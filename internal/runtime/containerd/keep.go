@@ -65,7 +65,7 @@ func (r *Runtime) keepOne(ctx context.Context) (bool, error) {
 	}
 	r.mu.Unlock()
 	if s != nil {
-		info, err := r.images.ensureImage(ctx, s.Spec.Image, s.Spec.PullsLazily(), corev1.PullNever, nil)
+		info, err := r.images.ensureImage(ctx, s, s.Spec.Image, s.Spec.PullsLazily(), corev1.PullNever, nil)
 		if err == nil {
 			err = r.makeReady(ctx, s, info)
 		}

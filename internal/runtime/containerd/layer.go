@@ -21,8 +21,8 @@ var _ runtime.LayerMeter = (*Runtime)(nil)
 // layerDepth is how many levels of folders a Layer has.
 const layerDepth = 3
 
-// Layer implements runtime.LayerMeter, for all containers of a pod together. With overlayfs it walks the folder that
-// has the pod's own files; for other snapshotters containerd measures the snapshot.
+// Layer implements runtime.LayerMeter, for all containers of a pod together. Where the pod's own files are in a folder,
+// as with overlayfs, it walks that; otherwise containerd measures the snapshot.
 func (r *Runtime) Layer(ctx context.Context, podID string) (runtime.Layer, error) {
 	r.mu.Lock()
 	p := r.pods[podID]
@@ -73,7 +73,15 @@ func (r *Runtime) measureLayer(ctx context.Context, snapshotter, id string) (l r
 		}
 	}
 	u, err := service.Usage(ctx, id)
-	return runtime.Layer{Bytes: u.Size}, native(err)
+	if err != nil || !copiesImages(snapshotter) {
+		return runtime.Layer{Bytes: u.Size}, native(err)
+	}
+	info, err := service.Stat(ctx, id)
+	if err != nil {
+		return l, native(err)
+	}
+	image, err := service.Usage(ctx, info.Parent)
+	return runtime.Layer{Bytes: max(u.Size-image.Size, 0)}, native(err)
 }
 
 // walkLayer adds up the files of a folder. What is removed meanwhile does not count.

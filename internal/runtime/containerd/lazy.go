@@ -87,16 +87,6 @@ func (l *lazyPlugin) find(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("containerd has no plugin %s: see docs/images.md, or run wangell doctor", lazySnapshotter)
 }
 
-// snapshotters returns the snapshotters that may have snapshots of this instance.
-func (l *lazyPlugin) snapshotters() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.socket == "" {
-		return []string{snapshotter}
-	}
-	return []string{snapshotter, lazySnapshotter}
-}
-
 // inUse returns the socket of the plugin if it was used; empty if not.
 func (l *lazyPlugin) inUse() string {
 	l.mu.Lock()

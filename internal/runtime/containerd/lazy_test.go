@@ -196,7 +196,7 @@ func TestLazyPodsStartEarlyAndEndWithTheSnapshotter(t *testing.T) {
 	if got := snapshotterOf(t, r, p); got != lazySnapshotter {
 		t.Errorf("the pod's snapshotter is %s", got)
 	}
-	if got := snapshotterOf(t, r, full); got != snapshotter {
+	if got := snapshotterOf(t, r, full); got != DefaultSnapshotter {
 		t.Errorf("the other pod's snapshotter is %s", got)
 	}
 	served, err := servedBy(r.own.lazySocket())
@@ -268,7 +268,7 @@ func TestAPodWhoseFilesCannotBeHadIsFollowedByOneInFull(t *testing.T) {
 	}
 	h.dead.Store(false)
 	h.release()
-	if got := snapshotterOf(t, r, launchPod(t, r, s)); got != snapshotter {
+	if got := snapshotterOf(t, r, launchPod(t, r, s)); got != DefaultSnapshotter {
 		t.Errorf("the next pod's snapshotter is %s", got)
 	}
 }
@@ -330,7 +330,7 @@ func TestLazyFallsBackToAFullPull(t *testing.T) {
 			s := h.service("fallback")
 			s.Spec.Image = h.host + "/" + c.image
 			p := launchPod(t, r, s)
-			if got := snapshotterOf(t, r, p); got != snapshotter {
+			if got := snapshotterOf(t, r, p); got != DefaultSnapshotter {
 				t.Errorf("the pod's snapshotter is %s", got)
 			}
 			if !strings.Contains(log.String(), c.says) {
@@ -349,7 +349,7 @@ func TestOneImageIsUsedLazilyAndInFull(t *testing.T) {
 	launchPod(t, r, s)
 	s = h.service("full")
 	s.Spec.ImagePull = nil
-	if got := snapshotterOf(t, r, launchPod(t, r, s)); got != snapshotter {
+	if got := snapshotterOf(t, r, launchPod(t, r, s)); got != DefaultSnapshotter {
 		t.Errorf("the pod's snapshotter is %s", got)
 	}
 	if err := errors.Join(r.Forget(t.Context(), "default/lazy"), r.Forget(t.Context(), "default/full")); err != nil {

@@ -42,17 +42,6 @@ func (r *Runtime) findLazy(ctx context.Context) {
 	}
 }
 
-// snapshottersOf returns the snapshotters that may have the snapshot of a pod.
-func (r *Runtime) snapshottersOf(id string) []string {
-	r.mu.Lock()
-	p := r.pods[id]
-	r.mu.Unlock()
-	if p != nil && !p.lazy {
-		return []string{snapshotter}
-	}
-	return r.lazy.snapshotters()
-}
-
 // watchFailures restarts pods whose files cannot be had, until Close: each is killed with the reason as its cause, and
 // its image is pulled in full for the next one.
 func (r *Runtime) watchFailures() {
@@ -144,7 +133,7 @@ func (r *Runtime) killLazy(before monotime.Time, cause string, which func(id str
 	var old, lost []string
 	r.mu.Lock()
 	for id, p := range r.pods {
-		if p.lazy && !p.exited && p.Started != 0 && p.Started < before {
+		if p.snapshotter == lazySnapshotter && !p.exited && p.Started != 0 && p.Started < before {
 			old = append(old, id)
 		}
 	}
@@ -193,7 +182,7 @@ func (r *Runtime) createAgain(ctx context.Context, s *v1alpha1.WangellService, i
 		"image", s.Spec.Image, "error", why)
 	r.images.forget(s.Spec.Image)
 	r.images.forget(info.name) // the optimised one
-	if info, err = r.images.ensureImage(ctx, s.Spec.Image, false, s.Spec.ImagePullPolicy, nil); err != nil {
+	if info, err = r.images.ensureImage(ctx, s, s.Spec.Image, false, s.Spec.ImagePullPolicy, nil); err != nil {
 		return nil, errors.Join(why, err)
 	}
 	return r.createContainer(ctx, s, info)

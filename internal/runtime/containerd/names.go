@@ -16,7 +16,7 @@ const (
 	labelService     = "wangell.loutres.me/service"
 	labelSpecHash    = "wangell.loutres.me/spec-hash"
 	labelImageDigest = "wangell.loutres.me/image-digest"
-	labelLazy        = "wangell.loutres.me/lazy" // of what List returns only
+	labelSnapshotter = "wangell.loutres.me/snapshotter" // of what instanceContainers returns only
 	labelStopSignal  = "wangell.loutres.me/stop-signal"
 	// Of containers beside the main one.
 	labelPod       = "wangell.loutres.me/pod"
@@ -24,10 +24,7 @@ const (
 	labelKind      = "wangell.loutres.me/kind"
 )
 
-const (
-	snapshotter = "overlayfs"
-	runtimeName = "io.containerd.runc.v2"
-)
+const runtimeName = "io.containerd.runc.v2"
 
 // maxID is containerd's limit for the length of an identifier, in bytes.
 const maxID = 76

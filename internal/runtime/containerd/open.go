@@ -92,7 +92,10 @@ func (r *Runtime) open(ctx context.Context, address string) (err error) {
 	if err != nil {
 		return err
 	}
-	r.images = newImageCache(r.ctx, r.client, r.lazy, optimiser, r.cfg.InsecureRegistries)
+	if err := r.findSnapshotters(ctx); err != nil {
+		return err
+	}
+	r.images = newImageCache(r.ctx, r.client, r.lazy, optimiser, r.snapshotters, r.cfg)
 	r.ready.init(r.cfg.ReadyContainers)
 	r.prepared.init()
 	r.keeper.init()

@@ -5,6 +5,7 @@ package containerd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,17 +19,22 @@ import (
 // recordsWait is how long removeOrphans waits for the lock of the snapshotter's records.
 const recordsWait = time.Second
 
-// snapshotterRoot is the folder of the snapshotter of an own containerd.
-func snapshotterRoot(stateDir string) string {
-	return filepath.Join(OwnRoot(stateDir), "io.containerd.snapshotter.v1."+snapshotter)
+// removeOrphans is removeOrphansOf for each snapshotter that keeps its snapshots in folders like overlayfs.
+func removeOrphans(ctx context.Context, stateDir string) error {
+	var errs []error
+	for _, s := range []string{"overlayfs", "native", "erofs"} {
+		if err := removeOrphansOf(ctx, snapshotterRoot(stateDir, s)); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", s, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
-// removeOrphans removes folders of snapshots that a stopped own containerd has no record of. One that was killed
+// removeOrphansOf removes folders of snapshots that a stopped own containerd has no record of. One that was killed
 // between making the folder and recording it gives the next snapshot the same number, and each one would fail with
 // "file exists" until containerd happens to collect garbage. containerd 1.x has no request for that. The error is that
 // the records are in use, unreadable, or that a folder cannot be removed.
-func removeOrphans(ctx context.Context, stateDir string) (err error) {
-	root := snapshotterRoot(stateDir)
+func removeOrphansOf(ctx context.Context, root string) (err error) {
 	records := filepath.Join(root, "metadata.db")
 	if _, err := os.Stat(records); errors.Is(err, fs.ErrNotExist) {
 		return nil // never started

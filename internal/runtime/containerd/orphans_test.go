@@ -20,7 +20,7 @@ import (
 func TestFoldersThatAKilledContainerdLeavesAreNotInTheWay(t *testing.T) {
 	cfg := unready(t)
 	r := startWithProbe(t, cfg)
-	folders := filepath.Join(snapshotterRoot(cfg.StateDir), "snapshots")
+	folders := filepath.Join(snapshotterRoot(cfg.StateDir, DefaultSnapshotter), "snapshots")
 	entries, err := os.ReadDir(folders)
 	if err != nil || len(entries) == 0 {
 		t.Fatal(entries, err)

@@ -19,7 +19,7 @@ type OwnConfig struct {
 	StateDir string
 	// RunDir is for what does not: the socket, the configuration and the state of running containers, in containerd/.
 	RunDir string
-	// InsecureRegistries are as in Config, for the snapshotter.
+	// InsecureRegistries are as in Config, for the snapshotter of lazy pulls.
 	InsecureRegistries []string
 	// Log receives a record whenever containerd exits and is restarted.
 	Log *slog.Logger
@@ -133,12 +133,13 @@ const (
 	PluginsOfCRI = `
   "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime",
   "io.containerd.nri.v1.nri",`
-	// SparePlugins are those that neither pods nor pulls need. Without them containerd starts sooner.
+	// SparePlugins are those that neither pods nor pulls need. Without them containerd starts sooner. The snapshotters
+	// among them need settings of the machine; others skip themselves where they do not work.
 	SparePlugins = `
   "io.containerd.internal.v1.opt", "io.containerd.internal.v1.restart",
   "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing",
-  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
-  "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.erofs",`
+  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.blockfile",`
 )
 
 // ownConfig is the configuration in version 2, which containerd 1.3 to 2.x read.

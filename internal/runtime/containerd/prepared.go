@@ -110,7 +110,7 @@ func (r *Runtime) keepPrepared(ctx context.Context, now time.Time) bool {
 	r.mu.Unlock()
 	images := map[runtime.Key]imageInfo{}
 	for k, s := range services {
-		info, err := r.images.ensureImage(ctx, s.Spec.Image, false, corev1.PullNever, nil)
+		info, err := r.images.ensureImage(ctx, s, s.Spec.Image, false, corev1.PullNever, nil)
 		if err != nil {
 			delete(services, k) // the next start says so
 			continue

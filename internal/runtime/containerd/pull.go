@@ -23,6 +23,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"wangell.loutres.me/internal/silence"
 )
 
 // dropTimeout bounds the removal of what a failed pull has left.
@@ -44,16 +46,16 @@ type Pulled struct {
 	Digest digest.Digest `json:"digest"`
 }
 
-// Pull pulls an image into containerd and unpacks it, with the credentials of docker login; insecure is as in
-// Config.InsecureRegistries. It calls report a few times a second, from one goroutine, with packed bytes: total is 0
-// until it is known. Errors say what to do.
-func Pull(ctx context.Context, c *client.Client, ref string, insecure []string,
+// Pull pulls an image into containerd and has a snapshotter unpack it, with the credentials of docker login; insecure
+// is as in Config.InsecureRegistries. It calls report a few times a second, from one goroutine, with packed bytes:
+// total is 0 until it is known. Errors say what to do.
+func Pull(ctx context.Context, c *client.Client, snapshotter, ref string, insecure []string,
 	report func(done, total int64)) (Pulled, error) {
 	full, err := FullName(ref)
 	if err != nil {
 		return Pulled{}, err
 	}
-	if err := (&puller{c, insecure}).pull(ctx, wish{name: full}, report); err != nil {
+	if err := (&puller{c, insecure}).pull(ctx, wish{name: full, snapshotter: snapshotter}, report); err != nil {
 		return Pulled{}, err
 	}
 	got, err := c.ImageService().Get(ctx, full)
@@ -71,7 +73,7 @@ func (p *puller) pull(ctx context.Context, w wish, report func(done, total int64
 		return &imageError{err.Error(), err}
 	}
 	layers := &layerSet{seen: map[string]ocispec.Descriptor{}}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(silence.In(ctx))
 	var reporter sync.WaitGroup
 	reporter.Go(func() { p.reportProgress(ctx, layers, report) })
 	options := []client.RemoteOpt{
@@ -83,7 +85,7 @@ func (p *puller) pull(ctx context.Context, w wish, report func(done, total int64
 		options = append(options, client.WithPullSnapshotter(lazySnapshotter),
 			client.WithImageHandlerWrapper(lazyHandler(ref)))
 	} else {
-		options = append(options, client.WithPullSnapshotter(snapshotter))
+		options = append(options, client.WithPullSnapshotter(w.snapshotter))
 	}
 	_, err = p.client.Pull(ctx, ref, options...)
 	cancel()

@@ -29,7 +29,9 @@ type Runtime struct {
 	images  *imageCache
 	lazy    *lazyPlugin
 	volumes *volume.Store
-	freezer *freezer.Freezer
+	// snapshotters are those of containerd that may have layers of this instance, apart from lazySnapshotter.
+	snapshotters []string
+	freezer      *freezer.Freezer
 	// ownCgroup is the cgroup.procs of this process; see warmCgroups.
 	ownCgroup string
 
@@ -53,9 +55,9 @@ type pod struct {
 	net podnet.Network
 	// image is what it runs; zero if an earlier process has started it.
 	image imageInfo
-	// lazy is set if its files come through the snapshotter for lazy pulls; lost says why they are gone.
-	lazy bool
-	lost string
+	// snapshotter has its layer. If that is lazySnapshotter, lost says why its files are gone.
+	snapshotter string
+	lost        string
 	// exited is set once its process has exited and the Exit was delivered.
 	exited bool
 	// logBegin is the size of the service's log file when the pod was started.
@@ -85,7 +87,7 @@ func (r *Runtime) Exits() <-chan runtime.Exit { return r.exits }
 
 // Versions returns the versions of containerd and runc, and the name of the snapshotter.
 func (r *Runtime) Versions(ctx context.Context) map[string]string {
-	versions := map[string]string{"snapshotter": snapshotter}
+	versions := map[string]string{"snapshotter": r.cfg.snapshotter()}
 	if v, err := r.client.Version(ctx); err == nil {
 		versions["containerd"] = v.Version
 	}

@@ -151,7 +151,7 @@ func (r *Runtime) newPod(s *v1alpha1.WangellService, c *container) (*pod, error)
 		}
 	}
 	return &pod{net: n, logBegin: fileSize(r.cfg.logFile(c.service)), image: c.image,
-		lazy: c.image.snapshotter == lazySnapshotter, cgroup: r.cfg.containerCgroup(c.id, s.Name, alone(s)),
+		snapshotter: c.image.snapshotter, cgroup: r.cfg.containerCgroup(c.id, s.Name, alone(s)),
 		Pod: runtime.Pod{
 			ID: c.id, Service: c.service, SpecHash: c.hash, Addr: n.Addr, Netns: n.Netns, HostDevice: n.HostDevice,
 			ImageDigest: c.image.digest.String(), Cgroup: r.cfg.podCgroup(c.id),
@@ -186,7 +186,7 @@ func (r *Runtime) run(ctx context.Context, s *v1alpha1.WangellService, p *pod,
 		defer close(ended)
 		r.await(p)
 	})
-	if s.Spec.Optimises() && p.lazy && r.cfg.Optimise != nil {
+	if s.Spec.Optimises() && p.snapshotter == lazySnapshotter && r.cfg.Optimise != nil {
 		r.tasks.Go(func() { r.optimiseLater(s, p.image, ended) })
 	}
 	return running, nil

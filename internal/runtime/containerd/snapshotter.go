@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containerd/containerd/v2/client"
+)
+
+// DefaultSnapshotter is the default of Config.Snapshotter.
+const DefaultSnapshotter = "overlayfs"
+
+const snapshotterPlugin = "io.containerd.snapshotter.v1"
+
+// builtIn are containerd's own snapshotters. Those that a machine adds may not answer, so they are not asked for what
+// they have, unless one of them is chosen.
+var builtIn = []string{"blockfile", "btrfs", "devmapper", "erofs", "native", "overlayfs", "zfs"}
+
+// Snapshotters returns the snapshotters that a containerd can use, other than for lazy pulls. The error says why it
+// cannot use the chosen one, and what it can; empty is any.
+func Snapshotters(ctx context.Context, c *client.Client, address, chosen string) ([]string, error) {
+	found, err := c.IntrospectionService().Plugins(ctx, "type=="+snapshotterPlugin)
+	if err != nil {
+		return nil, fmt.Errorf("ask containerd for its snapshotters: %w", native(err))
+	}
+	var usable []string
+	why := "does not have it"
+	for _, p := range found.Plugins {
+		if p.InitErr == nil && p.ID != lazySnapshotter {
+			usable = append(usable, p.ID)
+		} else if p.ID == chosen && p.InitErr != nil {
+			why = "cannot use it: " + strings.TrimSuffix(p.InitErr.Message, ": skip plugin")
+		}
+	}
+	slices.Sort(usable)
+	if chosen == "" || slices.Contains(usable, chosen) {
+		return usable, nil
+	}
+	if chosen == lazySnapshotter {
+		why = "has it for services with imagePull.mode Lazy only"
+	}
+	return nil, fmt.Errorf("snapshotter %q: containerd at %s %s: choose one of %s", chosen, address, why,
+		strings.Join(usable, ", "))
+}
+
+// findSnapshotters makes the snapshotters known that may have layers of this instance.
+func (r *Runtime) findSnapshotters(ctx context.Context) error {
+	usable, err := Snapshotters(ctx, r.client, r.address, r.cfg.Snapshotter)
+	if err != nil {
+		return err
+	}
+	chosen := r.cfg.snapshotter()
+	r.snapshotters = slices.DeleteFunc(usable, func(s string) bool {
+		return s != chosen && !slices.Contains(builtIn, s)
+	})
+	return nil
+}
+
+// allSnapshotters returns the snapshotters that may have layers of this instance: also earlier ones, as the machine may
+// have been switched off while an instance with another one ran.
+func (r *Runtime) allSnapshotters() []string {
+	if r.lazy.inUse() == "" {
+		return r.snapshotters
+	}
+	return append(slices.Clone(r.snapshotters), lazySnapshotter)
+}
+
+// snapshottersOf returns the snapshotters that may have the layer of a container.
+func (r *Runtime) snapshottersOf(id string) []string {
+	r.mu.Lock()
+	p := r.pods[id]
+	r.mu.Unlock()
+	if p != nil && p.snapshotter != "" {
+		return []string{p.snapshotter}
+	}
+	return r.allSnapshotters()
+}
+
+// copiesImages reports whether a snapshotter gives each container a copy of its image, and measures it with that.
+func copiesImages(snapshotter string) bool {
+	return snapshotter == "native" || snapshotter == "blockfile"
+}
+
+// snapshotterRoot is the folder of a snapshotter of an own containerd, in the state folder dir.
+func snapshotterRoot(dir, snapshotter string) string {
+	return filepath.Join(OwnRoot(dir), snapshotterPlugin+"."+snapshotter)
+}
