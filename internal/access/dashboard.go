@@ -28,7 +28,7 @@ func (s *Server) dashboard(actions bool) http.Handler {
 }
 
 // newDashboard makes the dashboard of services.
-func (s *Server) newDashboard(services localapi.Services) *dashboard.Dashboard {
+func (s *Server) newDashboard(services Services) *dashboard.Dashboard {
 	return dashboard.New(dashboard.Config{
 		Source: services, Version: s.cfg.Version,
 		Of: s.scope,
@@ -46,21 +46,21 @@ func (s *Server) scope(r *http.Request) (dashboard.Scope, error) {
 
 // board is a dashboard with its handlers.
 type board struct {
-	services       localapi.Services
+	services       Services
 	dashboard      *dashboard.Dashboard
 	reads, actions http.Handler
 }
 
 // boards keeps the dashboard of the present services.
 type boards struct {
-	make func(localapi.Services) *dashboard.Dashboard
+	make func(Services) *dashboard.Dashboard
 
 	mu  sync.Mutex
 	now *board
 }
 
 // of returns the board of services. The streams of others end.
-func (b *boards) of(services localapi.Services) *board {
+func (b *boards) of(services Services) *board {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.now == nil || b.now.services != services {

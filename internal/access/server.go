@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"wangell.loutres.me/internal/dashboard"
 	"wangell.loutres.me/internal/localapi"
 )
 
@@ -32,6 +33,12 @@ const (
 	reviewsAtFirst = 100
 )
 
+// Services is what people have access to. A controller.Controller is one.
+type Services interface {
+	localapi.Services
+	dashboard.Source
+}
+
 // Config configures a Server.
 type Config struct {
 	// API reviews tokens and rights.
@@ -39,7 +46,7 @@ type Config struct {
 	// Certificate is the one whose fingerprint the leader's Lease has.
 	Certificate tls.Certificate
 	// Services returns the services; nil while this process does not lead.
-	Services func() localapi.Services
+	Services func() Services
 	// Version is that of this program, as the dashboard shows it.
 	Version string
 	// Versions returns the versions of programs, by name; may be nil.

@@ -105,6 +105,12 @@ func (s *services) Subscribe(ctx context.Context) <-chan controller.Event {
 	return out
 }
 func (*services) Ready() error { return nil }
+func (*services) Gates(context.Context) ([]controller.Gate, error) {
+	return []controller.Gate{{Node: "a"}, {Node: "b"}}, nil
+}
+func (*services) Connections(context.Context) (controller.Connections, error) {
+	return controller.Connections{Others: 5}, nil
+}
 
 // authority is a cluster's authority of client certificates.
 type authority struct {
@@ -215,7 +221,7 @@ func (c *cluster) lead() (stop func()) {
 	end := &tunnel.Server{Leader: func(context.Context) (string, error) { return "", nil }, Log: log}
 	people := access.New(access.Config{
 		API: c.review, Certificate: certificate, Log: log,
-		Services: func() localapi.Services {
+		Services: func() access.Services {
 			if !c.leads.Load() {
 				return nil
 			}

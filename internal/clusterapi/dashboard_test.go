@@ -153,6 +153,10 @@ func TestDashboardRefusesStrangersAndOtherPages(t *testing.T) {
 	}{
 		{"root", false, "GET", "/api/about", []string{"Sec-Fetch-Site", "same-origin"}, 200},
 		{"root", false, "GET", "/", nil, 200},
+		{"root", false, "GET", "/api/gates?detail=b", nil, 200},
+		{"root", false, "GET", "/api/connections", nil, 200},
+		{"ann", false, "GET", "/api/gates", nil, 403}, // she may not see all namespaces
+		{"ann", false, "GET", "/api/connections", nil, 403},
 		{"root", false, "GET", "/api/stream", []string{"Sec-Fetch-Site", "cross-site"}, 403},
 		{"root", true, "POST", sleep, []string{"Sec-Fetch-Site", "cross-site", action, "sleep"}, 403},
 		{"root", true, "POST", sleep, nil, 403},                                           // what a form can send

@@ -207,6 +207,9 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 		engine: e, nodes: nodes,
 		relay: &relay{loop: c.loop, table: e.table, daemons: e.daemons, due: map[*pod]bool{}},
 		blobs: &blobs{key: cfg.Key, daemons: e.daemons, prefetch: e.prefetch, mirrors: map[string]mirror{}},
+		inspector: &inspector{
+			loop: c.loop, daemons: e.daemons, table: e.table, patience: inspectPatience, fresh: inspectFresh,
+		},
 	}
 }
 

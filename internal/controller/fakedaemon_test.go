@@ -44,6 +44,7 @@ type fakeDaemon struct {
 	stuck        chan struct{}     // if set: Backends are not handled before it is closed
 	images       []*wire.Images    // as received, in this session and earlier ones
 	holders      []*wire.Holders   // likewise
+	inspect      func(*wire.Inspect) wire.Message
 }
 
 func (d *fakeDaemon) services(full bool, upserts []wire.Service, removals []netip.AddrPort) {
@@ -83,6 +84,13 @@ func (d *fakeDaemon) receive(m wire.Message) {
 		d.images = append(d.images, m)
 	case *wire.Holders:
 		d.holders = append(d.holders, m)
+	case *wire.Inspect:
+		if d.inspect == nil {
+			return
+		}
+		if a := d.inspect(m); a != nil {
+			d.client.Send(a)
+		}
 	case *wire.TagKeys:
 		d.tagKeys = m
 	case *wire.Loads:

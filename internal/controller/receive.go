@@ -16,10 +16,11 @@ import (
 
 // receiver handles what daemons send. It belongs to the loop.
 type receiver struct {
-	engine *engine
-	nodes  *nodes
-	relay  *relay
-	blobs  *blobs
+	engine    *engine
+	nodes     *nodes
+	relay     *relay
+	blobs     *blobs
+	inspector *inspector
 }
 
 // joined handles a daemon that has connected.
@@ -38,6 +39,7 @@ func (r *receiver) left(p wire.Peer) {
 	r.nodes.left(p)
 	r.engine.prefetch.left(p)
 	r.blobs.left(p)
+	r.inspector.left(p)
 	for _, s := range r.engine.table.services {
 		delete(s.idle, p.Node)
 		s.forgetOpen(p.Node)
@@ -106,6 +108,10 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 		}
 	case *wire.Alert:
 		e.noteAlert(from, m)
+	case *wire.GateState:
+		r.inspector.gateState(from, m)
+	case *wire.Connected:
+		r.inspector.connections(from, m)
 	case *wire.Usage:
 		for _, u := range m.Pods {
 			if p := r.findAtHome(from, u.Service, u.PodID); p != nil {

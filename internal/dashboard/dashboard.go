@@ -10,15 +10,14 @@
 //	GET  /api/about                   About
 //	GET  /api/stream?service=NS/NAME  the events "all" (All) once, then "tick" (Tick) every second, each with "pods"
 //	                                  (Detail) if a service is watched
-//	GET  /api/gates                   []Gate: counters and tables of the nodes' gates
-//	GET  /api/connections             Connections: who is connected to what
+//	GET  /api/gates?detail=NODE       []controller.Gate: tables of the nodes' gates, counters of one
+//	GET  /api/connections             controller.Connections: who is connected to what
 //	POST /api/sleep?service=NS/NAME   204 once it sleeps; only with actions, and with the header Wangell-Action
 package dashboard
 
 import (
 	"context"
 	"net/http"
-	"net/netip"
 	"time"
 
 	"wangell.loutres.me/internal/controller"
@@ -35,6 +34,8 @@ type Source interface {
 	Subscribe(ctx context.Context) <-chan controller.Event
 	Resolve(name string) (runtime.Key, error)
 	Sleep(ctx context.Context, key runtime.Key) error
+	Gates(ctx context.Context) ([]controller.Gate, error)
+	Connections(ctx context.Context) (controller.Connections, error)
 }
 
 // Config configures a Dashboard.
@@ -45,45 +46,6 @@ type Config struct {
 	Of func(*http.Request) (Scope, error)
 	// Version is the version of the program.
 	Version string
-	// Gates returns the state of the gates of nodes; nil if it is not known here.
-	Gates func(ctx context.Context) ([]Gate, error)
-	// Connections returns who is connected to what; nil if it is not known here.
-	Connections func(ctx context.Context) (Connections, error)
-}
-
-// Connections is who is connected to what.
-type Connections struct {
-	// Most are the pairs of a client and a service with the most connections, most first.
-	Most []ConnectionsOf `json:"most"`
-	// Others is the number of connections of all other pairs.
-	Others uint32 `json:"others"`
-}
-
-// ConnectionsOf is the number of open connections of a client to a service.
-type ConnectionsOf struct {
-	Client  netip.Addr `json:"client"`
-	Service string     `json:"service"` // namespace/name
-	Open    uint32     `json:"open"`
-}
-
-// Gate is the state of the gate of a node.
-type Gate struct {
-	Node string `json:"node"`
-	// Tables are how full its tables are.
-	Tables []Table `json:"tables"`
-	// Counters count special packets, by kind.
-	Counters map[string]uint64 `json:"counters"`
-	// Interfaces are its external interfaces with their XDP mode.
-	Interfaces map[string]string `json:"interfaces,omitempty"`
-	// Parked is the number of connection requests that wait for a pod now.
-	Parked uint64 `json:"parked"`
-}
-
-// Table is how full a table of a gate is, or the largest share of one.
-type Table struct {
-	Name string `json:"name"`
-	Used uint64 `json:"used"`
-	Size uint64 `json:"size"`
 }
 
 // About says what a browser may expect.
@@ -91,9 +53,8 @@ type About struct {
 	Version string `json:"version"`
 	// Actions is set if services may be put to sleep.
 	Actions bool `json:"actions"`
-	// Gates is set if the state of gates is known, and may be seen; Connections if it is known who is connected to what.
-	Gates       bool `json:"gates"`
-	Connections bool `json:"connections"`
+	// Nodes is set if the state of gates, and who is connected to what, may be seen.
+	Nodes bool `json:"nodes"`
 }
 
 // Dashboard serves the dashboard.
@@ -132,8 +93,7 @@ func (d *Dashboard) Handler(actions bool) http.Handler {
 		})
 	}
 	with("GET /api/about", func(w http.ResponseWriter, _ *http.Request, s Scope) {
-		all := s.Everything()
-		answer(w, About{d.cfg.Version, actions, all && d.cfg.Gates != nil, all && d.cfg.Connections != nil}, nil)
+		answer(w, About{d.cfg.Version, actions, s.Everything()}, nil)
 	})
 	with("GET /api/stream", d.stream)
 	with("GET /api/gates", d.gates)

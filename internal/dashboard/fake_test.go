@@ -27,6 +27,15 @@ type fakeSource struct {
 	slept    []runtime.Key
 	events   chan controller.Event
 	step     func(*fakeSource) // before each Status; may be nil
+
+	gates       []controller.Gate
+	connections controller.Connections
+}
+
+func (f *fakeSource) Gates(context.Context) ([]controller.Gate, error) { return f.gates, nil }
+
+func (f *fakeSource) Connections(context.Context) (controller.Connections, error) {
+	return f.connections, nil
 }
 
 func newFake(services ...controller.Status) *fakeSource {

@@ -3,7 +3,6 @@
 package dashboard
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -55,18 +54,27 @@ func manyServices() *fakeSource {
 
 func TestPageInChromium(t *testing.T) {
 	browser.Need(t)
-	d := New(Config{Source: manyServices(), Version: "v0-test", Gates: func(context.Context) ([]Gate, error) {
-		return []Gate{{
+	source := manyServices()
+	source.gates = []controller.Gate{
+		{
 			Node: "node-0", Counters: map[string]uint64{"arp_replies": 17, "pings": 3, "bad_rst": 0}, Parked: 2,
 			Interfaces: map[string]string{"eth0": "native"},
-			Tables:     []Table{{"flows", 61234, 262144}, {"services", 1002, 1024}, {"parked", 2, 65536}},
-		}}, nil
-	}, Connections: func(context.Context) (Connections, error) {
-		return Connections{Most: []ConnectionsOf{
-			{netip.MustParseAddr("192.0.2.7"), "default/web", 12}, {netip.MustParseAddr("192.0.2.8"), "default/web", 4},
-			{netip.MustParseAddr("192.0.2.7"), "default/crowd", 3}, {netip.MustParseAddr("2001:db8::5"), "default/crowd", 1},
-		}, Others: 9}, nil
-	}})
+			Tables: []controller.GateTable{
+				{Name: "flows", Used: 61234, Size: 262144}, {Name: "services", Used: 1002, Size: 1024},
+				{Name: "parked", Used: 2, Size: 65536},
+			},
+		},
+		{
+			Node: "node-1", Counters: map[string]uint64{"bad_encap": 5}, Interfaces: map[string]string{"eth9": "generic"},
+			Tables: []controller.GateTable{{Name: "flows", Used: 131072, Size: 262144}},
+		},
+		{Node: "node-2", Silent: true, Tables: []controller.GateTable{}},
+	}
+	source.connections = controller.Connections{Most: []controller.ConnectionsOf{
+		connected("192.0.2.7", "default/web", 12), connected("192.0.2.8", "default/web", 4),
+		connected("192.0.2.7", "default/crowd", 3), connected("2001:db8::5", "default/crowd", 1),
+	}, Others: 9, Silent: []string{"node-2"}}
+	d := New(Config{Source: source, Version: "v0-test"})
 	defer d.Close()
 	l, err := Listen("127.0.0.1:0")
 	if err != nil {
@@ -81,4 +89,8 @@ func TestPageInChromium(t *testing.T) {
 		time.Sleep(hold)
 	}
 	browser.Run(t, nil, "page.test.mjs", "DASHBOARD_URL="+guard.URL())
+}
+
+func connected(client, service string, open uint64) controller.ConnectionsOf {
+	return controller.ConnectionsOf{Client: netip.MustParseAddr(client), Service: service, Open: open}
 }

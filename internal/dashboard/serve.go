@@ -7,9 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
+	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/localapi"
 )
 
@@ -120,21 +122,38 @@ func (d *Dashboard) renew(v *viewer, r *http.Request) error {
 	return err
 }
 
+// gates answers with the state of all gates. If the request names a node, only its gate has counters and interfaces, or
+// that of the first node if there is no such node: with many nodes, nobody looks at all of them.
 func (d *Dashboard) gates(w http.ResponseWriter, r *http.Request, s Scope) {
-	if d.cfg.Gates == nil || !s.Everything() {
-		refuse(w, http.StatusNotFound, "the state of gates is not known here")
+	if !s.Everything() {
+		refuse(w, http.StatusForbidden, "the state of gates is for those who may see all namespaces")
 		return
 	}
-	gates, err := d.cfg.Gates(r.Context())
+	gates, err := d.cfg.Source.Gates(r.Context())
+	if err == nil && r.URL.Query().Has("detail") {
+		gates = detailOf(gates, r.URL.Query().Get("detail"))
+	}
 	answer(w, gates, err)
 }
 
+// detailOf leaves out the counters and interfaces of all gates but one.
+func detailOf(gates []controller.Gate, node string) []controller.Gate {
+	at := max(0, slices.IndexFunc(gates, func(g controller.Gate) bool { return g.Node == node }))
+	out := slices.Clone(gates)
+	for i := range out {
+		if i != at {
+			out[i].Counters, out[i].Interfaces = nil, nil
+		}
+	}
+	return out
+}
+
 func (d *Dashboard) connections(w http.ResponseWriter, r *http.Request, s Scope) {
-	if d.cfg.Connections == nil || !s.Everything() {
-		refuse(w, http.StatusNotFound, "connections are not known here")
+	if !s.Everything() {
+		refuse(w, http.StatusForbidden, "who is connected is for those who may see all namespaces")
 		return
 	}
-	c, err := d.cfg.Connections(r.Context())
+	c, err := d.cfg.Source.Connections(r.Context())
 	answer(w, c, err)
 }
 

@@ -26,9 +26,9 @@ type Connection struct {
 	Open    uint32
 }
 
-// Connections returns the pairs of a client address and a service address with the most established connections, at
-// most n pairs, and the number of connections of all other pairs. It reads the whole flow table: what changes meanwhile
-// may be missed or counted twice.
+// Connections returns the pairs of a client address and a service address with the most established connections to
+// pods of this node, at most n pairs, and the number of connections of all other pairs. It reads the whole flow table:
+// what changes meanwhile may be missed or counted twice.
 func (g *Gate) Connections(n int) (most []Connection, others uint32, err error) {
 	type pair struct {
 		client  gateAddr
@@ -43,7 +43,7 @@ func (g *Gate) Connections(n int) (most []Connection, others uint32, err error) 
 			return nil, 0, fmt.Errorf("reading the flow table: %w", err)
 		}
 		for i, k := range keys[:got] {
-			if flows[i].State != gateFlowStateFLOW_ESTABLISHED {
+			if flows[i].State != gateFlowStateFLOW_ESTABLISHED || g.podIsElsewhere(&flows[i]) {
 				continue
 			}
 			p := pair{toAddr(g.clientOf(k)), gateServiceKey{Addr: k.Service, Port: k.ServicePort}}
@@ -65,4 +65,13 @@ func (g *Gate) Connections(n int) (most []Connection, others uint32, err error) 
 		others += c.Open
 	}
 	return most[:min(n, len(most))], others, nil
+}
+
+// podIsElsewhere reports whether a flow is to a pod of another node, whose gate has the flow as well.
+func (g *Gate) podIsElsewhere(f *gateFlow) bool {
+	if f.Pod >= uint32(len(g.pods.items)) {
+		return false
+	}
+	p := g.pods.at(f.Pod)
+	return p.Generation == f.Generation && p.Node != 0
 }

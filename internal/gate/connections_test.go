@@ -9,11 +9,22 @@ import (
 )
 
 func TestConnectionsAreCountedByClientAndService(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newRemoteWorld(t, nil)
 	w.warm(vip, 1)
 	w.fillFlows(600)
 	closing := gateFlow{State: closed, Generation: 1}
 	w.must(w.g.objs.Flows.Put(flowKey(netip.MustParseAddrPort("10.45.9.9:7"), vip), closing))
+	w.addRemote(2)
+	remote := gateFlow{State: estab}
+	for i := range w.g.pods.items {
+		if p := w.g.pods.at(uint32(i)); p.Id == 2 {
+			remote.Pod, remote.Generation = uint32(i), p.Generation
+		}
+	}
+	if remote.Pod == 0 {
+		t.Fatal("the pod of another node has no entry")
+	}
+	w.must(w.g.objs.Flows.Put(flowKey(netip.MustParseAddrPort("10.45.9.9:8"), vip), remote))
 	got, others, err := w.g.Connections(2)
 	w.must(err)
 	want := []Connection{

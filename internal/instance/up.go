@@ -227,7 +227,7 @@ func (u *up) start(ctx context.Context) (err error) {
 	if u.Started != nil {
 		u.Started(u.controller)
 	}
-	u.newDashboard(name)
+	u.newDashboard()
 	if err := u.serveControl(); err != nil {
 		return err
 	}

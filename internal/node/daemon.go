@@ -60,6 +60,8 @@ type daemon struct {
 	alerts  alerts
 	fronts  fronts
 
+	inspections inspections
+
 	freezing freezing
 	cgroups  cgroups
 	doors    *freezer.Doors // in a cluster, unless the machine has too few inotify instances; else nil
@@ -80,7 +82,8 @@ func newDaemon(cfg Config, g *gate.Gate) *daemon {
 		moves: map[netip.AddrPort]*wire.Moved{}, vips: map[netip.Addr]int{}, shared: map[*service]bool{},
 		refused: make(chan struct{}, 1), maintenance: make(chan struct{}, 1), sharedAdded: make(chan struct{}, 1),
 		usage: usageReader{busy: make(chan struct{}, 1)}, alerts: alerts{active: map[alertKey]*alert{}},
-		members: membership{self: cfg.NodeAddr}, fronts: newFronts(),
+		inspections: newInspections(),
+		members:     membership{self: cfg.NodeAddr}, fronts: newFronts(),
 		freezing: freezing{pods: map[uint64]*still{}, records: freezeRecordsIn(cfg.RunDir)},
 		cgroups:  freezer.New(cfg.CgroupRoot),
 	}

@@ -211,6 +211,8 @@ func (d *daemon) receive(m wire.Message) {
 		d.applyNodes(m)
 	case *wire.Loads:
 		d.applyLoads(m)
+	case *wire.Inspect:
+		d.inspect(m)
 	case *wire.Images:
 		if d.images != nil {
 			d.images.receive(m)

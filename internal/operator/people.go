@@ -16,7 +16,6 @@ import (
 	"wangell.loutres.me/internal/access"
 	"wangell.loutres.me/internal/buildinfo"
 	"wangell.loutres.me/internal/kubewatch"
-	"wangell.loutres.me/internal/localapi"
 	"wangell.loutres.me/internal/tunnel"
 )
 
@@ -64,7 +63,7 @@ func (p *people) Start(ctx context.Context) error {
 }
 
 // services returns those of the controller while this process leads.
-func (p *people) services() localapi.Services {
+func (p *people) services() access.Services {
 	c := p.leader.controller.Load()
 	if c == nil || p.leader.retired.Load() != nil {
 		return nil

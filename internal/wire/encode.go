@@ -93,6 +93,12 @@ func newMessage(t Type) body {
 		return &Freeze{}
 	case TypeFrozen:
 		return &Frozen{}
+	case TypeInspect:
+		return &Inspect{}
+	case TypeGateState:
+		return &GateState{}
+	case TypeConnected:
+		return &Connected{}
 	}
 	return nil
 }

@@ -85,8 +85,18 @@ func samples() map[string]Message {
 			},
 			Removals: []netip.AddrPort{netip.MustParseAddrPort("10.46.100.7:6379")},
 		},
-		"caller": &Caller{Service: service4, TraceID: [16]byte{1, 15: 2}, SpanID: [8]byte{3, 7: 4}, Flags: 1},
-		"denied": &Denied{Service: service4, Total: 7, Source: netip.MustParseAddr("192.0.2.1")},
+		"caller":  &Caller{Service: service4, TraceID: [16]byte{1, 15: 2}, SpanID: [8]byte{3, 7: 4}, Flags: 1},
+		"denied":  &Denied{Service: service4, Total: 7, Source: netip.MustParseAddr("192.0.2.1")},
+		"inspect": &Inspect{Number: 7, Most: 500},
+		"gate state": &GateState{
+			Number: 7, Tables: []GateTable{{"flows", 5, 262_144}, {"parked", 0, 65_536}},
+			Counters: []GateCounter{{"arp_replies", 1 << 40}}, Interfaces: []GateInterface{{"eth0", "native"}},
+		},
+		"gate state none": &GateState{},
+		"gate state full": fullGateState(),
+		"connected": &Connected{Number: 8, Others: 9, Pairs: []ConnectedPair{
+			{netip.MustParseAddr("192.0.2.1"), service4, 3}, {netip.MustParseAddr("2001:db8::7"), service6, 1},
+		}},
 		"alert": &Alert{Kind: AlertSourceWakes, Service: service4,
 			Source: netip.MustParsePrefix("192.0.2.0/24")},
 		"alert of a table": &Alert{Kind: AlertFlows, Used: 210_000, Size: 262_144},
@@ -223,6 +233,16 @@ func samples() map[string]Message {
 	}
 }
 
+// fullGateState is the largest GateState.
+func fullGateState() *GateState {
+	name := strings.Repeat("x", maxGateName)
+	return &GateState{
+		Tables:     slices.Repeat([]GateTable{{Name: name}}, MaxGateTables),
+		Counters:   slices.Repeat([]GateCounter{{Name: name}}, MaxGateCounters),
+		Interfaces: slices.Repeat([]GateInterface{{Name: name, Mode: name}}, MaxGateInterfaces),
+	}
+}
+
 func TestDecodingAnEncodedMessageReturnsIt(t *testing.T) {
 	for name, m := range samples() {
 		b, err := encode(m)
@@ -269,7 +289,7 @@ func requiredPart(t *testing.T, m *Backends) int {
 func TestLargestMessagesFitTheirLimits(t *testing.T) {
 	for name, most := range map[string]int{
 		"backends full": maxMessage, "nodes full": maxMessage,
-		"images full": maxMessage, "image reports full": maxMessage,
+		"images full": maxMessage, "image reports full": maxMessage, "gate state full": maxMessage,
 		"stats full": maxPayload - unreliableHeader, "usage full": maxPayload - unreliableHeader,
 		"loads full": maxPayload - unreliableHeader,
 	} {
@@ -373,6 +393,16 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 		{splits(Sticky{Kind: StickyHeader, Name: strings.Repeat("a", 129)}, 100), "stickiness: 129 bytes, at most 128"},
 		{&Denied{Service: service4}, "source: no address"},
 		{&Caller{Service: service4, TraceID: [16]byte{1}}, "no trace"},
+		{&Inspect{Most: 501}, "501 pairs wanted, at most 500"},
+		{&GateState{Tables: make([]GateTable, 33)}, "33 tables"},
+		{&GateState{Counters: make([]GateCounter, 256)}, "256 counters"},
+		{&GateState{Interfaces: make([]GateInterface, 33)}, "33 interfaces"},
+		{&GateState{Tables: []GateTable{{}}}, "table: no name"},
+		{&GateState{Counters: []GateCounter{{Name: long(64)}}}, "counter: 64 bytes"},
+		{&GateState{Interfaces: []GateInterface{{Name: "eth0"}}}, "mode of an interface: no name"},
+		{&Connected{Pairs: make([]ConnectedPair, 501)}, "501 pairs"},
+		{&Connected{Pairs: []ConnectedPair{{Service: service4}}}, "client: no address"},
+		{&Connected{Pairs: []ConnectedPair{{Client: service4.Addr()}}}, "service: no address"},
 		{&Moved{To: service4}, "former address: no address"},
 		{&Moved{From: service4}, "new address: no address"},
 		{&Moved{From: service4, To: service4}, "the addresses are both"},

@@ -70,6 +70,9 @@ func FuzzDeaf(f *testing.F)      { fuzzMessage(f, TypeDeaf) }
 func FuzzDenied(f *testing.F)    { fuzzMessage(f, TypeDenied) }
 func FuzzCaller(f *testing.F)    { fuzzMessage(f, TypeCaller) }
 func FuzzAlert(f *testing.F)     { fuzzMessage(f, TypeAlert) }
+func FuzzInspect(f *testing.F)   { fuzzMessage(f, TypeInspect) }
+func FuzzGateState(f *testing.F) { fuzzMessage(f, TypeGateState) }
+func FuzzConnected(f *testing.F) { fuzzMessage(f, TypeConnected) }
 
 func FuzzImages(f *testing.F)       { fuzzMessage(f, TypeImages) }
 func FuzzImageReports(f *testing.F) { fuzzMessage(f, TypeImageReports) }

@@ -52,6 +52,10 @@ const (
 	TypeFrozen     Type = 37 // daemon → controller: a pod was frozen or thawed
 
 	TypeCaller Type = 38 // daemon → controller: the trace of a request that has waited for a pod
+
+	TypeInspect   Type = 39 // controller → daemon: what people want to see of its node
+	TypeGateState Type = 40 // daemon → controller: the state of its gate
+	TypeConnected Type = 41 // daemon → controller: who is connected to the pods of its node
 )
 
 // String returns the type's name as docs/protocol.md spells it.
@@ -71,7 +75,8 @@ func (t Type) String() string {
 		TypeAnswers:    "ANSWERS",
 		TypeUnreadable: "UNREADABLE",
 		TypeFreeze:     "FREEZE", TypeFrozen: "FROZEN",
-		TypeCaller: "CALLER",
+		TypeCaller:  "CALLER",
+		TypeInspect: "INSPECT", TypeGateState: "GATE_STATE", TypeConnected: "CONNECTED",
 	}
 	if n, ok := names[t]; ok {
 		return n
@@ -93,7 +98,7 @@ func reliable(t Type) bool {
 // session, at whose start the daemon sends the present state again.
 func sessionScoped(t Type) bool {
 	return t == TypeNode || t == TypePodReport || t == TypeTagReady || t == TypeAlert ||
-		t == TypeImageReports || t == TypeMirror || t == TypeBlobs
+		t == TypeImageReports || t == TypeMirror || t == TypeBlobs || t == TypeGateState || t == TypeConnected
 }
 
 // Flags of a Service.

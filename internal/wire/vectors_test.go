@@ -171,7 +171,8 @@ func makeVectors(t testing.TB) vectors {
 		switch m.Type() {
 		case TypeWake, TypeListening, TypeUnready, TypeTrace, TypeStats, TypeIdle, TypeQuiet, TypeNode, TypePodReport,
 			TypeUsage, TypeTagReady, TypeDenied, TypeAlert, TypeDeaf, TypeImageReports, TypeImagePulled,
-			TypeMirror, TypeBlobs, TypeAnswers, TypeUnreadable, TypeFrozen, TypeCaller:
+			TypeMirror, TypeBlobs, TypeAnswers, TypeUnreadable, TypeFrozen, TypeCaller, TypeGateState,
+			TypeConnected:
 			fromClient = true
 		}
 		if !reliable(m.Type()) {

@@ -121,7 +121,8 @@ const problem = async (r: Response): Promise<string> => (await said(r)) || `${r.
 
 export const getAbout = (): Promise<About> => get('./api/about');
 export const getConnections = (): Promise<Connections> => get('./api/connections');
-export const getGates = (): Promise<Gate[]> => get('./api/gates');
+/** getGates returns all gates; only that of a node, or of the first one, has its counters and interfaces. */
+export const getGates = (detail: string): Promise<Gate[]> => get(`./api/gates?detail=${encodeURIComponent(detail)}`);
 
 /** sleep puts a service to sleep, and returns once it sleeps. */
 export async function sleep(service: string): Promise<void> {

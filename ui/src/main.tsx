@@ -105,10 +105,10 @@ function App({ live, subscribe }: { live: Live; subscribe: (f: () => void) => ()
         {view === 'services' && (service
           ? <ServiceView key={service} store={store} name={service} about={about} theme={look} />
           : <><h1 class="hidden">{t('services')}</h1><Services store={store} /></>)}
-        {view === 'connections' && <><h1 class="hidden">{t('connections')}</h1><Peers known={about?.connections ?? false} /></>}
+        {view === 'connections' && <><h1 class="hidden">{t('connections')}</h1><Peers known={about?.nodes ?? false} /></>}
         {view === 'wakes' && <><h1 class="hidden">{t('wakes')}</h1><Wakes wakes={store.wakes} phases={store.phases} /></>}
         {view === 'events' && <><h1 class="hidden">{t('events')}</h1><Events events={store.events} /></>}
-        {view === 'node' && <><h1 class="hidden">{t('node')}</h1><Nodes known={about?.gates ?? false} pressure={store.pressure} /></>}
+        {view === 'node' && <><h1 class="hidden">{t('node')}</h1><Nodes known={about?.nodes ?? false} pressure={store.pressure} /></>}
       </main>
       <footer>{about && `Wangell ${about.version}`}</footer>
     </>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is connected to what, as the gate counts it.
+// Who is connected to what, as the gates count it.
 import { count } from './format';
 import { t } from './i18n';
 import { getConnections } from './live';
@@ -15,8 +15,12 @@ const drawn = 12;
 export function Peers({ known, service }: { known: boolean; service?: string }) {
   const [all, error] = usePolled(known, getConnections, pause);
   const list = (all?.most ?? []).filter((c) => !service || c.service === service);
+  const notes = [
+    !service && all && all.others > 0 && t('otherConnections', count(all.others)),
+    all?.silent && t('silentNodes', all.silent.length > 3 ? count(all.silent.length) : all.silent.join(', ')),
+  ].filter(Boolean);
   return (
-    <Panel title={t('peers')} actions={!service && all && all.others > 0 && <span class="note">{t('otherConnections', count(all.others))}</span>}>
+    <Panel title={t('peers')} actions={notes.length > 0 && <span class="note">{notes.join(' · ')}</span>}>
       {!known ? <p class="empty">{t('unknownPeers')}</p>
         : error ? <p class="empty bad" role="alert">{error}</p>
         : list.length === 0 ? <p class="empty">{t('noPeers')}</p>

@@ -4,9 +4,9 @@ import { useEffect, useState } from 'preact/hooks';
 
 /**
  * usePolled returns the newest answer, and the error of the last attempt; empty if there is none. While on is set, it
- * asks again a pause (milliseconds) after each answer.
+ * asks again a pause (milliseconds) after each answer, and at once when what it is about changes.
  */
-export function usePolled<T>(on: boolean, ask: () => Promise<T>, pause: number): [T | undefined, string] {
+export function usePolled<T>(on: boolean, ask: () => Promise<T>, pause: number, about = ''): [T | undefined, string] {
   const [value, setValue] = useState<T>();
   const [error, setError] = useState('');
   useEffect(() => {
@@ -30,6 +30,6 @@ export function usePolled<T>(on: boolean, ask: () => Promise<T>, pause: number):
       ended = true;
       clearTimeout(timer);
     };
-  }, [on]);
+  }, [on, about]);
   return [value, error];
 }

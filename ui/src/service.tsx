@@ -59,7 +59,7 @@ export function ServiceView({ store, name, about, theme }: { store: Store; name:
           <PodTable watched={w} requests={row.req} now={store.now} />
         </>
       )}
-      {about?.connections && <Peers known service={name} />}
+      {about?.nodes && <Peers known service={name} />}
       <Wakes wakes={store.wakes.filter((x) => x.s === name)} phases={store.phases} service />
       <Events events={store.events.filter((e) => e.s === name)} service />
     </>

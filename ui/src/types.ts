@@ -101,8 +101,8 @@ export interface All extends Tick {
 export interface About {
   version: string;
   actions: boolean;
-  gates: boolean;
-  connections: boolean;
+  /** Whether the state of gates, and who is connected, may be seen. */
+  nodes: boolean;
 }
 
 export interface Connection {
@@ -114,12 +114,17 @@ export interface Connection {
 export interface Connections {
   most: Connection[];
   others: number;
+  /** Nodes that have not answered. */
+  silent?: string[];
 }
 
 export interface Gate {
   node: string;
-  tables: { name: string; used: number; size: number }[];
-  counters: Record<string, number>;
-  interfaces?: Record<string, string>;
+  /** It has not answered. */
+  silent?: boolean;
   parked: number;
+  tables: { name: string; used: number; size: number }[];
+  /** Of the node that is looked at. */
+  counters?: Record<string, number>;
+  interfaces?: Record<string, string>;
 }

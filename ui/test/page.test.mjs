@@ -70,17 +70,28 @@ test('a service shows its pods, and two of its wakes side by side', async () => 
   await page.context().close();
 });
 
-test('the gate shows its tables and counters', async () => {
+test('the gates of nodes show their tables, and one its counters', async () => {
   const page = await open(browser, `${url}#/node`);
   await page.getByRole('rowheader', { name: 'flows', exact: true }).waitFor();
   await page.getByRole('rowheader', { name: 'arp_replies' }).waitFor();
+  const nodes = page.getByRole('table', { name: 'Nodes' });
+  await nodes.getByRole('row', { name: 'node-0 2 services 98 %' }).waitFor();
+  await nodes.getByRole('row', { name: 'node-2 Its daemon has not answered.' }).waitFor();
+  await nodes.getByRole('button', { name: 'node-1' }).click();
+  await page.getByRole('rowheader', { name: 'bad_encap' }).waitFor();
+  await page.getByText('eth9').waitFor();
+  assert.equal(await page.getByRole('rowheader', { name: 'arp_replies' }).count(), 0);
+  assert.equal(await nodes.getByRole('button', { name: 'node-1' }).getAttribute('aria-pressed'), 'true');
+  await nodes.getByRole('button', { name: 'node-2' }).click();
+  await page.locator('p.empty', { hasText: 'Its daemon has not answered.' }).waitFor();
+  assert.deepEqual(page.problems, []);
   await page.context().close();
 });
 
 test('the page says who is connected to what', async () => {
   const page = await open(browser, `${url}#/connections`);
   await page.getByRole('row', { name: '192.0.2.7 default/web 12' }).waitFor();
-  await page.getByText('9 more connections').waitFor();
+  await page.getByText('9 more connections · Not answered: node-2').waitFor();
   await page.goto(`${url}#/services/default/crowd`);
   await page.getByRole('row', { name: '2001:db8::5 1' }).waitFor();
   await page.context().close();

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"cmp"
+	"context"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/wire"
+)
+
+const (
+	// inspectPatience is how long daemons may take to answer.
+	inspectPatience = 2 * time.Second
+	// Answers are used for inspectFresh, and with many nodes for inspectShare for each of them. So it does not matter how
+	// many people look, and there are not more than 200 questions a second.
+	inspectFresh = time.Second
+	inspectShare = 5 * time.Millisecond
+	// mostPairs is the most pairs of a client and a service that all nodes together are asked for, and leastPairs the
+	// fewest of one node.
+	mostPairs  = 20_000
+	leastPairs = 16
+)
+
+// Gate is the state of the gate of a node.
+type Gate struct {
+	Node string `json:"node"`
+	// Silent is set if the node's daemon has not answered in time. The rest is empty then.
+	Silent bool `json:"silent,omitempty"`
+	// Parked is the number of connection requests that wait for a pod now.
+	Parked uint64 `json:"parked"`
+	// Tables are how full its tables are.
+	Tables []GateTable `json:"tables"`
+	// Counters count special packets, by kind.
+	Counters map[string]uint64 `json:"counters,omitempty"`
+	// Interfaces are its external interfaces with their XDP mode.
+	Interfaces map[string]string `json:"interfaces,omitempty"`
+}
+
+// GateTable is how full a table of a gate is, or the largest share of one.
+type GateTable struct {
+	Name string `json:"name"`
+	Used uint64 `json:"used"`
+	Size uint64 `json:"size"`
+}
+
+// Connections is who is connected to what.
+type Connections struct {
+	// Most are the pairs of a client and a service with the most connections, most first, at most wire.MaxConnected.
+	Most []ConnectionsOf `json:"most"`
+	// Others is the number of connections of all other pairs.
+	Others uint64 `json:"others"`
+	// Silent are the nodes whose daemon has not answered in time.
+	Silent []string `json:"silent,omitempty"`
+}
+
+// ConnectionsOf is the number of open connections of a client to a service.
+type ConnectionsOf struct {
+	Client  netip.Addr `json:"client"`
+	Service string     `json:"service"` // namespace/name
+	Open    uint64     `json:"open"`
+}
+
+// parkedTable is the table of the parked SYNs.
+const parkedTable = "parked"
+
+// inspector asks the daemons what people look at. It keeps an answer while it is fresh, and belongs to the loop.
+type inspector struct {
+	loop    *loop
+	daemons *daemons
+	table   *table
+
+	patience, fresh  time.Duration
+	number           uint64
+	gates, connected *inspection // nil if there is none that is fresh
+}
+
+// inspection is a question to all daemons.
+type inspection struct {
+	number  uint64
+	asked   int             // daemons
+	waiting map[uint64]bool // sessions that have not answered
+	done    chan struct{}   // closed when the rest is complete, and no longer changes
+	over    bool            // done is closed
+	nodes   []Gate
+	pairs   map[clientOf]uint64
+	others  uint64
+	silent  []string
+	result  Connections
+}
+
+// clientOf is a client of a service.
+type clientOf struct {
+	client  netip.Addr
+	service runtime.Key
+}
+
+// Gates returns the state of the gates of all nodes with a daemon, by name, at most a few seconds old. It asks the
+// daemons, and waits two seconds for them at most.
+func (c *Controller) Gates(ctx context.Context) ([]Gate, error) {
+	i, err := c.inspect(ctx, (*inspector).askGates)
+	if err != nil {
+		return nil, err
+	}
+	return i.nodes, nil
+}
+
+// Connections returns who is connected to pods, likewise.
+func (c *Controller) Connections(ctx context.Context) (Connections, error) {
+	i, err := c.inspect(ctx, (*inspector).askConnected)
+	if err != nil {
+		return Connections{}, err
+	}
+	return i.result, nil
+}
+
+// inspect waits for an inspection.
+func (c *Controller) inspect(ctx context.Context, ask func(*inspector) *inspection) (i *inspection, err error) {
+	if !c.loop.call(func() { i = ask(c.receiver.inspector) }) {
+		return nil, ErrClosed
+	}
+	select {
+	case <-i.done:
+		return i, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-c.loop.done:
+		return nil, ErrClosed
+	}
+}
+
+func (o *inspector) askGates() *inspection {
+	if o.gates == nil {
+		o.gates = o.ask(0)
+	}
+	return o.gates
+}
+
+func (o *inspector) askConnected() *inspection {
+	if o.connected == nil {
+		each := mostPairs / max(1, len(o.daemons.peers))
+		o.connected = o.ask(uint16(min(max(each, leastPairs), wire.MaxConnected)))
+	}
+	return o.connected
+}
+
+// ask asks all daemons.
+func (o *inspector) ask(most uint16) *inspection {
+	o.number++
+	i := &inspection{
+		number: o.number, asked: len(o.daemons.peers), waiting: make(map[uint64]bool, len(o.daemons.peers)),
+		done: make(chan struct{}), nodes: []Gate{}, pairs: map[clientOf]uint64{},
+	}
+	for id := range o.daemons.peers {
+		i.waiting[id] = true
+		o.daemons.send(id, &wire.Inspect{Number: o.number, Most: most})
+	}
+	o.loop.after(o.patience, func() { o.end(i) })
+	o.endIfComplete(i)
+	return i
+}
+
+// gateState takes an answer.
+func (o *inspector) gateState(from wire.Peer, m *wire.GateState) {
+	i := o.gates
+	if !i.takes(from, m.Number) {
+		return
+	}
+	g := Gate{
+		Node: from.Node, Tables: make([]GateTable, 0, len(m.Tables)), Counters: make(map[string]uint64, len(m.Counters)),
+		Interfaces: make(map[string]string, len(m.Interfaces)),
+	}
+	for _, t := range m.Tables {
+		g.Tables = append(g.Tables, GateTable(t))
+		if t.Name == parkedTable {
+			g.Parked = t.Used
+		}
+	}
+	for _, c := range m.Counters {
+		g.Counters[c.Name] = c.Value
+	}
+	for _, n := range m.Interfaces {
+		g.Interfaces[n.Name] = n.Mode
+	}
+	i.nodes = append(i.nodes, g)
+	o.endIfComplete(i)
+}
+
+// connections takes an answer. Connections to addresses that no service has any more count as others.
+func (o *inspector) connections(from wire.Peer, m *wire.Connected) {
+	i := o.connected
+	if !i.takes(from, m.Number) {
+		return
+	}
+	i.others += m.Others
+	for _, p := range m.Pairs {
+		if s := o.table.byAddr[p.Service]; s != nil {
+			i.pairs[clientOf{p.Client, s.key}] += uint64(p.Open)
+		} else {
+			i.others += uint64(p.Open)
+		}
+	}
+	o.endIfComplete(i)
+}
+
+// takes notes that a daemon answers, and reports whether its answer is awaited.
+func (i *inspection) takes(from wire.Peer, number uint64) bool {
+	if i == nil || i.over || i.number != number || !i.waiting[from.ID] {
+		return false
+	}
+	delete(i.waiting, from.ID)
+	return true
+}
+
+// left notes a daemon that does not answer any more.
+func (o *inspector) left(p wire.Peer) {
+	for _, i := range []*inspection{o.gates, o.connected} {
+		if i != nil && !i.over && i.waiting[p.ID] {
+			delete(i.waiting, p.ID)
+			o.endIfComplete(i)
+		}
+	}
+}
+
+func (o *inspector) endIfComplete(i *inspection) {
+	if len(i.waiting) == 0 {
+		o.end(i)
+	}
+}
+
+// end completes an inspection. It is of use until it is no longer fresh.
+func (o *inspector) end(i *inspection) {
+	if i.over {
+		return
+	}
+	i.over = true
+	for id := range i.waiting {
+		if p, there := o.daemons.peers[id]; there {
+			i.silent = append(i.silent, p.Node)
+			i.nodes = append(i.nodes, Gate{Node: p.Node, Silent: true, Tables: []GateTable{}})
+		}
+	}
+	slices.Sort(i.silent)
+	slices.SortFunc(i.nodes, func(a, b Gate) int { return strings.Compare(a.Node, b.Node) })
+	i.result = most(i.pairs, i.others)
+	i.result.Silent, i.pairs, i.waiting = i.silent, nil, nil
+	close(i.done)
+	o.loop.after(max(o.fresh, time.Duration(i.asked)*inspectShare), func() {
+		if o.gates == i {
+			o.gates = nil
+		}
+		if o.connected == i {
+			o.connected = nil
+		}
+	})
+}
+
+// most returns the pairs with the most connections.
+func most(pairs map[clientOf]uint64, others uint64) Connections {
+	list := make([]ConnectionsOf, 0, len(pairs))
+	for p, open := range pairs {
+		list = append(list, ConnectionsOf{p.client, string(p.service), open})
+	}
+	slices.SortFunc(list, func(a, b ConnectionsOf) int {
+		return cmp.Or(cmp.Compare(b.Open, a.Open), a.Client.Compare(b.Client), strings.Compare(a.Service, b.Service))
+	})
+	n := min(len(list), wire.MaxConnected)
+	for _, c := range list[n:] {
+		others += c.Open
+	}
+	return Connections{Most: slices.Clone(list[:n]), Others: others}
+}

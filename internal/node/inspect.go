@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"maps"
+	"slices"
+
+	"wangell.loutres.me/internal/wire"
+)
+
+// inspections are the controller's questions about this node that are being answered, at most one of each kind: each
+// channel holds one element meanwhile.
+type inspections struct{ gate, connected chan struct{} }
+
+func newInspections() inspections {
+	return inspections{gate: make(chan struct{}, 1), connected: make(chan struct{}, 1)}
+}
+
+// inspect answers a question of the controller, unless one of its kind is still being answered: the flow table may be
+// large, and nothing depends on the answer.
+func (d *daemon) inspect(m *wire.Inspect) {
+	busy, answer := d.inspections.gate, d.gateState
+	if m.Most > 0 {
+		busy, answer = d.inspections.connected, d.pairsConnected
+	}
+	select {
+	case busy <- struct{}{}:
+	default:
+		return
+	}
+	d.tasks.Go(func() {
+		defer func() { <-busy }()
+		if a := answer(m); a != nil {
+			d.send(a)
+		}
+	})
+}
+
+// gateState returns the state of the gate; nil if it cannot be read.
+func (d *daemon) gateState(m *wire.Inspect) wire.Message {
+	counters, err := d.gate.Counters()
+	if err != nil {
+		d.log.Error("cannot tell the controller the state of the gate", "error", err)
+		return nil
+	}
+	out := &wire.GateState{Number: m.Number}
+	for _, f := range d.fills() {
+		out.Tables = append(out.Tables, wire.GateTable{Name: f.Table, Used: uint64(f.Used), Size: uint64(f.Size)})
+	}
+	for _, name := range slices.Sorted(maps.Keys(counters)) {
+		out.Counters = append(out.Counters, wire.GateCounter{Name: name, Value: counters[name]})
+	}
+	attached := d.gate.Attached()
+	for _, name := range slices.Sorted(maps.Keys(attached)) {
+		i := wire.GateInterface{Name: name, Mode: string(attached[name].Mode)}
+		if len(out.Interfaces) < wire.MaxGateInterfaces {
+			out.Interfaces = append(out.Interfaces, i)
+		}
+	}
+	return out
+}
+
+// pairsConnected returns who is connected to the pods of this node; nil if that cannot be read.
+func (d *daemon) pairsConnected(m *wire.Inspect) wire.Message {
+	most, others, err := d.gate.Connections(int(m.Most))
+	if err != nil {
+		d.log.Error("cannot tell the controller who is connected", "error", err)
+		return nil
+	}
+	out := &wire.Connected{Number: m.Number, Others: uint64(others)}
+	for _, c := range most {
+		out.Pairs = append(out.Pairs, wire.ConnectedPair{Client: c.Client, Service: c.Service, Open: c.Open})
+	}
+	return out
+}
