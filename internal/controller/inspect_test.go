@@ -47,7 +47,8 @@ func TestGatesOfAllNodesAreAskedForOnceForAll(t *testing.T) {
 			asked <- m.Number
 			return &wire.GateState{
 				Number: m.Number, Tables: []wire.GateTable{{Name: "parked", Used: used, Size: 9}},
-				Counters: []wire.GateCounter{{Name: "pings", Value: 3}}, Interfaces: []wire.GateInterface{{Name: "eth0", Mode: "off"}},
+				Counters:   []wire.GateCounter{{Name: "pings", Value: 3}},
+				Interfaces: []wire.GateInterface{{Name: "eth0", Mode: "off"}},
 			}
 		}
 	}
@@ -123,12 +124,14 @@ func TestConnectionsOfAllNodesAreAdded(t *testing.T) {
 		if m.Most != wire.MaxConnected {
 			t.Errorf("%d pairs wanted of each of two nodes", m.Most)
 		}
-		return &wire.Connected{Number: m.Number, Others: 7, Pairs: []wire.ConnectedPair{pairOf(one, shop, 2), pairOf(two, blog, 4)}}
+		pairs := []wire.ConnectedPair{pairOf(one, shop, 2), pairOf(two, blog, 4)}
+		return &wire.Connected{Number: m.Number, Others: 7, Pairs: pairs}
 	})
 	gone := netip.MustParseAddrPort("10.46.200.200:80")
 	second.inspected(func(m *wire.Inspect) wire.Message {
 		second.client.Send(&wire.Connected{Number: m.Number + 1, Others: 1000}) // no answer to a question
-		return &wire.Connected{Number: m.Number, Others: 1, Pairs: []wire.ConnectedPair{pairOf(one, shop, 3), pairOf(two, gone, 5)}}
+		pairs := []wire.ConnectedPair{pairOf(one, shop, 3), pairOf(two, gone, 5)}
+		return &wire.Connected{Number: m.Number, Others: 1, Pairs: pairs}
 	})
 	got, err := w.c.Connections(t.Context())
 	want := Connections{Most: []ConnectionsOf{{one, "default/shop", 5}, {two, "default/blog", 4}}, Others: 13}
