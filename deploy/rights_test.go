@@ -100,6 +100,23 @@ func TestDaemonThatFreezesSeesProcessesAndCgroups(t *testing.T) {
 	}
 }
 
+// Frozen pods give their requests back.
+func TestControllerMayResizePodsOnlyWhereTheyAreFrozen(t *testing.T) {
+	for set, want := range map[string]bool{"daemon.freezing.enabled=true": true, "daemon.freezing.enabled=false": false} {
+		may := false
+		for _, o := range render(t, "--set", set).roles {
+			for _, rule := range o.rules {
+				if slices.Contains(rule.Resources, "pods/resize") {
+					may = o.meta.Name == "wg-controller" && slices.Equal(rule.Verbs, []string{"patch"})
+				}
+			}
+		}
+		if may != want {
+			t.Errorf("%s: it may: %t", set, may)
+		}
+	}
+}
+
 func TestControllerHasNoRightsOnTheNode(t *testing.T) {
 	for name, r := range variants(t) {
 		spec := r.controller.Spec.Template.Spec

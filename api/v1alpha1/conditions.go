@@ -19,3 +19,7 @@ const ConditionGatePressure = "GatePressure"
 
 // ConditionSingleWriter means that no pod starts until nothing of its predecessor is left (updateStrategy Recreate).
 const ConditionSingleWriter = "SingleWriter"
+
+// ConditionRequestsReserved means that the nodes of all running pods have reserved what these request. It is false if a
+// pod that was frozen does not get its requests back. Only services with sleep.freezeAfter have it.
+const ConditionRequestsReserved = "RequestsReserved"

@@ -190,7 +190,7 @@ func (c *Controller) build(cfg Config, cluster runtime.Cluster) {
 	}
 	e.freezer = &freezer{
 		loop: c.loop, workers: c.workers, table: e.table, daemons: e.daemons, meter: meter, deliver: e.step,
-		cluster: e.cluster != nil,
+		cluster: cluster,
 	}
 	nodes := &nodes{
 		loop: c.loop, table: e.table, daemons: e.daemons, cluster: cluster, deliver: e.step,

@@ -36,6 +36,8 @@ type fakeCluster struct {
 	taints    map[string][]corev1.Taint    // of nodes
 	labels    map[string]map[string]string // of nodes, further ones
 	preferred map[runtime.Key][]string     // of the last PreferNodes
+	frozen    map[string]bool              // of the last SetFrozen of each pod
+	reserved  runtime.Reservations
 	onPull    func(runtime.ImagePull) error
 	pulls     []runtime.ImagePull
 }
@@ -68,6 +70,21 @@ func (r *fakeCluster) PreferNodes(k runtime.Key, names []string) {
 		r.preferred = map[runtime.Key][]string{}
 	}
 	r.preferred[k] = names
+}
+
+func (r *fakeCluster) SetFrozen(podID string, frozen bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.frozen == nil {
+		r.frozen = map[string]bool{}
+	}
+	r.frozen[podID] = frozen
+}
+
+func (r *fakeCluster) Reservations(runtime.Key) runtime.Reservations {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reserved
 }
 
 func (r *fakeCluster) Rolling(runtime.Key) bool {

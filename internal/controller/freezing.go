@@ -46,8 +46,8 @@ type freezer struct {
 	workers *workers
 	table   *table
 	daemons *daemons
-	meter   runtime.Meter // nil if the runtime is none: then daemons look whether pods are at work
-	cluster bool          // daemons find the cgroups of pods
+	meter   runtime.Meter   // nil if the runtime is none: then daemons look whether pods are at work
+	cluster runtime.Cluster // nil on one machine; in one, daemons find the cgroups of pods
 	deliver deliver
 }
 
@@ -66,7 +66,7 @@ func (f *freezer) send(s *service, a lifecycle.FreezePods) {
 			here = here || p.node == peer.Node
 		}
 		for _, b := range a.Pods {
-			if p := s.pod(b.Ref); p != nil && p.node == peer.Node && (p.rt.Cgroup != "" || f.cluster) {
+			if p := s.pod(b.Ref); p != nil && p.node == peer.Node && (p.rt.Cgroup != "" || f.cluster != nil) {
 				m.Pods = append(m.Pods, wire.FrozenPod{PodID: p.id, LastPacket: b.LastPacket, Cgroup: p.rt.Cgroup})
 			}
 		}
@@ -82,10 +82,21 @@ func (f *freezer) report(p *pod, m *wire.Frozen) {
 	if m.Frozen {
 		p.still.report = m
 	}
+	if f.cluster != nil {
+		f.cluster.SetFrozen(p.rt.ID, m.Frozen)
+	}
 	last := max(p.stats.LastPacket, p.service.lastPacket)
 	f.deliver(p.service, lifecycle.FrozenSeen{
 		Ref: p.ref, Seq: m.Seq, Frozen: m.Frozen, At: m.At, LastPacket: last, Reason: m.Reason,
 	})
+}
+
+// reservations returns what has become of the requests of a service's pods.
+func (f *freezer) reservations(s *service) (r runtime.Reservations) {
+	if f.cluster != nil && len(s.pods) > 0 {
+		r = f.cluster.Reservations(s.key)
+	}
+	return r
 }
 
 // used has a pod measured that may be frozen later, after its last packet.

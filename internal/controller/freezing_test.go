@@ -139,24 +139,58 @@ func TestStatesAddUp(t *testing.T) {
 	}
 }
 
-// In a cluster, daemons look whether pods are at work, and find their cgroups.
-func TestPodsOfAClusterAreFrozenByTheirNode(t *testing.T) {
-	w := newCluster(t, func(r *fakeCluster) { r.next = []string{"n2"} })
-	a := w.put(newService("a", freezing), 1)
+// frozenOn makes the n-th service, whose only pod is frozen by the daemon of a node, n1 or n2.
+func (w *clusterWorld) frozenOn(node, name string, n byte, change func(*v1alpha1.WangellServiceSpec)) (
+	a netip.AddrPort, pod string) {
+	w.t.Helper()
+	w.cluster.mu.Lock()
+	w.cluster.next = append(w.cluster.next, node)
+	w.cluster.mu.Unlock()
+	a = w.put(newService(name, change), n)
 	w.synced()
-	w.scale("a", 1)
+	w.scale(name, 1)
 	w.untilPods(a, " serving")
-	w.d2.send(&wire.Idle{Service: a, LastPacket: max(monotime.Now().Add(-5*time.Second), 1)})
+	pod = w.status(name).Pods[0].ID
+	d := map[string]*fakeDaemon{"n1": w.d, "n2": w.d2}[node]
+	d.send(&wire.Idle{Service: a, LastPacket: max(monotime.Now().Add(-5*time.Second), 1)})
+	var seq uint64
 	w.until("FREEZE", func() bool {
-		w.d2.mu.Lock()
-		defer w.d2.mu.Unlock()
-		for _, m := range w.d2.freezes {
-			if len(m.Pods) == 1 && m.Pods[0].PodID == wireID("a-1") && m.UnlessBusy {
-				return true
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for _, m := range d.freezes {
+			if m.Service == a && len(m.Pods) == 1 && m.Pods[0].PodID == wireID(pod) && m.UnlessBusy {
+				seq = m.Seq
 			}
 		}
-		return false
+		return seq > 0
 	})
+	d.send(&wire.Frozen{Service: a, PodID: wireID(pod), Seq: seq, Frozen: true, At: monotime.Now()})
+	w.untilState(name, "Frozen")
+	return a, pod
+}
+
+// In a cluster, daemons look whether pods are at work, and find their cgroups. The cluster hears of it for the sake of
+// their requests.
+func TestPodsOfAClusterAreFrozenByTheirNode(t *testing.T) {
+	w := newCluster(t, func(*fakeCluster) {})
+	a, _ := w.frozenOn("n2", "a", 1, freezing)
+	heard := func(frozen bool) func() bool {
+		return func() bool {
+			w.cluster.mu.Lock()
+			defer w.cluster.mu.Unlock()
+			last, ok := w.cluster.frozen["a-1"]
+			return ok && last == frozen
+		}
+	}
+	w.until("the cluster hears of it", heard(true))
+	w.cluster.mu.Lock()
+	w.cluster.reserved = runtime.Reservations{CPU: 0.5, Kept: "why"}
+	w.cluster.mu.Unlock()
+	if got := w.status("a").Reservations; got.CPU != 0.5 || got.Kept != "why" {
+		t.Errorf("status %+v", got)
+	}
+	w.d2.send(&wire.Frozen{Service: a, PodID: wireID("a-1"), Seq: 1, At: monotime.Now()})
+	w.until("the cluster hears that it runs", heard(false))
 	w.d.mu.Lock()
 	defer w.d.mu.Unlock()
 	if len(w.d.freezes) > 0 {

@@ -51,6 +51,12 @@ var (
 	descFrozen = desc("wangell_service_frozen_bytes",
 		"Memory of frozen pods, in RAM (resident) and in swap (swapped), by service that has any.",
 		"namespace", "service", "where")
+	descFreedCPU = desc("wangell_service_freed_cpu_cores",
+		"Requests of CPU that frozen pods have given back to the scheduler, by service that has any. On a cluster.",
+		"namespace", "service")
+	descFreedMemory = desc("wangell_service_freed_memory_bytes",
+		"Requests of memory that frozen pods have given back to the scheduler, by service that has any. On a cluster.",
+		"namespace", "service")
 	descSavedCPU = desc("wangell_service_saved_cpu_core_seconds_total",
 		"What one pod would have requested of CPU while the service was asleep.", "namespace", "service")
 	descSavedMemory = desc("wangell_service_saved_memory_byte_seconds_total",
@@ -80,7 +86,7 @@ func (m collector) Describe(ch chan<- *prometheus.Desc) {
 		descServices, descPods, descByState, descDesired, descDaemons, descStarting, descOpen, descFlows, descBytes,
 		descRequests, descOpenRequests, descLatest, descAsleep, descSavedCPU, descSavedMemory, descDropped, descMessages,
 		descRepeats, descLayer, descPeriods, descThrottled,
-		descInState, descFrozen,
+		descInState, descFrozen, descFreedCPU, descFreedMemory,
 	} {
 		ch <- d
 	}
@@ -119,6 +125,7 @@ type usedService struct {
 	answers []podAnswers // if requests are balanced
 	states  map[lifecycle.State]time.Duration
 	frozen  *[2]uint64 // bytes of frozen pods in RAM and in swap; nil if there are none
+	freed   runtime.Reservations
 }
 
 // podAnswers are the requests of a pod; without a name, those that have none.
@@ -161,6 +168,7 @@ func (e *engine) snapshot() snapshot {
 				states: s.spent.until(monotime.Now()),
 			}
 			if resident, swapped, any := s.frozenBytes(); any {
+				u.freed = e.freezer.reservations(s)
 				u.frozen = &[2]uint64{resident, swapped}
 			}
 			n.used = append(n.used, u)
@@ -217,6 +225,8 @@ func (m collector) Collect(ch chan<- prometheus.Metric) {
 		if u.frozen != nil {
 			gauge(ch, descFrozen, float64(u.frozen[0]), namespace, name, "resident")
 			gauge(ch, descFrozen, float64(u.frozen[1]), namespace, name, "swapped")
+			gauge(ch, descFreedCPU, u.freed.CPU, namespace, name)
+			gauge(ch, descFreedMemory, u.freed.Memory, namespace, name)
 		}
 		if v := u.saved.cpu; !math.IsNaN(v) {
 			count(ch, descSavedCPU, v, namespace, name)

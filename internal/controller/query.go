@@ -42,7 +42,9 @@ func (c *Controller) Status() []Status {
 	c.loop.call(func() {
 		out = make([]Status, 0, len(c.engine.table.services))
 		for _, s := range c.engine.table.services {
-			out = append(out, s.status())
+			st := s.status()
+			st.Reservations = c.engine.freezer.reservations(s)
+			out = append(out, st)
 		}
 	})
 	slices.SortFunc(out, func(a, b Status) int {
@@ -66,6 +68,7 @@ func (c *Controller) StatusOf(key runtime.Key) (st Status, ok bool) {
 			st, ok = s.status(), true
 			st.NoDaemon, st.Starting = c.engine.daemons.alone, !c.engine.daemons.listed()
 			st.Unreported = c.engine.unreported(s)
+			st.Reservations = c.engine.freezer.reservations(s)
 		}
 	})
 	return st, ok

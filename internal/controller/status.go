@@ -11,6 +11,7 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
 )
 
 // Traffic counts what went through the gate. Bytes are IP lengths; In is from client to pod.
@@ -102,6 +103,8 @@ type Status struct {
 	Traffic Traffic `json:"traffic"`
 	// NotFrozen says why the pods run although the service is idle for freezeAfter; empty if that is not the case.
 	NotFrozen string `json:"notFrozen,omitempty"`
+	// Reservations is what has become of the requests of frozen pods, on a cluster.
+	Reservations runtime.Reservations `json:"reservations,omitzero"`
 	// Slept is how long it has slept since the controller began to lead, and what that saved.
 	Slept Slept `json:"slept,omitzero"`
 }

@@ -18,6 +18,7 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/runtime/kube"
 )
 
@@ -51,11 +52,17 @@ func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.
 			st.LastWake = o.wake
 		}
 	}
-	for _, c := range []metav1.Condition{
+	all := []metav1.Condition{
 		readyCondition(out, o, st), awakeCondition(o, st), addressCondition(out), progressingCondition(out),
 		scheduledCondition(trouble), stalledCondition(out, o.lost, st, trouble), restrictedCondition(&s.Spec, out.verdict),
 		pressureCondition(o.pressure), writerCondition(out), imageCondition(o),
-	} {
+	}
+	if s.Spec.FreezeAfter() > 0 {
+		all = append(all, reservedCondition(o.reservations))
+	} else {
+		apimeta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionRequestsReserved)
+	}
+	for _, c := range all {
 		c.ObservedGeneration, c.LastTransitionTime = s.Generation, metav1.NewTime(now.Truncate(time.Second))
 		apimeta.SetStatusCondition(&st.Conditions, c)
 	}
@@ -213,6 +220,19 @@ func pressureCondition(p controller.Pressure) metav1.Condition {
 		return condition(v1alpha1.ConditionGatePressure, false, "NoPressure", "")
 	}
 	return condition(v1alpha1.ConditionGatePressure, true, p.Reason, p.Message)
+}
+
+// reservedCondition reports whether the pods that run have their requests reserved, and whether frozen ones give them
+// back.
+func reservedCondition(r runtime.Reservations) metav1.Condition {
+	const name = v1alpha1.ConditionRequestsReserved
+	switch {
+	case r.Short != "":
+		return condition(name, false, "NoRoom", r.Short)
+	case r.Kept != "":
+		return condition(name, true, "KeptWhileFrozen", r.Kept)
+	}
+	return condition(name, true, "Reserved", "")
 }
 
 // imageCondition reports whether nodes have the images of a service ahead of need.

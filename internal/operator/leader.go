@@ -182,6 +182,7 @@ func (l *leader) openRuntime(ctx context.Context) (*kube.Runtime, error) {
 	return kube.Open(ctx, kube.Config{
 		Client: l.client, Deployments: deployments, Namespace: l.cfg.Namespace,
 		ThroughDeployment: l.cfg.StartThroughDeployment, Log: l.log, Trouble: l.reportTrouble,
+		Reserved: func(k runtime.Key) { l.changed.add(k) },
 	})
 }
 

@@ -15,6 +15,7 @@ import (
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/netpol"
+	"wangell.loutres.me/internal/runtime"
 )
 
 // outcome is the result of ensuring what a spec asks for.
@@ -67,6 +68,8 @@ type observed struct {
 	lost       string // a pod on a silent node is in the way of others: what to do
 	images     controller.ImageStatus
 	wake       *v1alpha1.LastWake
+	// reservations is what has become of the requests of frozen pods.
+	reservations runtime.Reservations
 	// pressure is what is scarce in the gates of nodes and concerns the service.
 	pressure controller.Pressure
 	waking   time.Time // when the wake that is under way began; zero if there is none, or it has trouble

@@ -151,6 +151,11 @@ type Cluster interface {
 	// according to the API. Until the daemons have reported them, the service only seems to have no pods. Returns none
 	// once daemons have had enough time for that.
 	Inherited(Key) []string
+	// SetFrozen says that a pod is frozen, so that it gives back what it can of its resource requests, or that it runs and
+	// needs them again. It must not block.
+	SetFrozen(podID string, frozen bool)
+	// Reservations returns what has become of the requests of a service's pods.
+	Reservations(Key) Reservations
 }
 
 // ImagePull is an image that a node is to pull as it would for a pod of a service.

@@ -5,6 +5,7 @@ package view
 import (
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"wangell.loutres.me/api/v1alpha1"
@@ -40,6 +41,15 @@ func Why(s controller.Status, wakes []lifecycle.Waterfall, now time.Time) []stri
 		w.failed(wakes)
 	default:
 		w.say("Its state is not known yet.")
+	}
+	if r := s.Reservations; r.CPU > 0 || r.Memory > 0 {
+		w.say("While frozen, it leaves the scheduler %.4g cores and %s of what it requests.", r.CPU,
+			bytesize.Format(int64(r.Memory)))
+	}
+	for _, text := range []string{s.Reservations.Short, s.Reservations.Kept} {
+		if text != "" {
+			w.say("%s.", strings.ToUpper(text[:1])+text[1:])
+		}
 	}
 	w.outlook()
 	if m := s.Pressure.Message; m != "" && m != s.Service.Status.Message {

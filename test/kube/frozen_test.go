@@ -26,6 +26,7 @@ func testFrozen(t *testing.T) {
 	const probe = "{tcpSocket: {port: 8080}, periodSeconds: 1, timeoutSeconds: 60}"
 	doc := strings.Replace(manifest(key, fmt.Sprintf("idleTimeout: 600\nsleep: {freezeAfter: 1s}\n"+
 		"template:\n  spec:\n    terminationGracePeriodSeconds: %d\n    containers:\n    - name: server\n      image: %s\n"+
+		"      resources: {requests: {cpu: 50m, memory: 40Mi}}\n"+
 		"      env: [{name: MODE, value: lines}]\n      readinessProbe: %s\n      livenessProbe: %s",
 		grace, serverImage, probe, probe)), "  image: "+serverImage+"\n", "", 1)
 	lab.apply(t, doc)
@@ -34,7 +35,8 @@ func testFrozen(t *testing.T) {
 	k.MustEcho(t, "awake")
 	lab.untilFrozen(t, key)
 
-	k.MustEcho(t, "an open connection thaws it")
+	lab.untilReserved(t, key, "1m 8Mi", func() {})
+	lab.untilReserved(t, key, "50m 40Mi", func() { k.MustEcho(t, "an open connection thaws it") })
 	lab.untilFrozen(t, key)
 	other := e2e.MustConverse(t, lab.client, address)
 	other.MustEcho(t, "and so does a new one")
@@ -94,6 +96,29 @@ func (c *cluster) untilFrozen(t *testing.T, key string) {
 		}
 		frozen, err := freezer.New("").Frozen(cgroup)
 		return frozen, fmt.Sprint(cgroup, " ", err)
+	})
+}
+
+// untilReserved waits until the node of the only pod of a service has reserved what is wanted for it: the scheduler
+// counts the largest of what the pod requests, what kubelet has allocated, and what the container has. poll is called
+// before each look.
+func (c *cluster) untilReserved(t *testing.T, key, want string, poll func()) {
+	t.Helper()
+	e2e.Eventually(t, key+": reserved "+want, func() (bool, string) {
+		poll()
+		pod := c.pod(t, key)
+		all := []corev1.ResourceList{pod.Spec.Containers[0].Resources.Requests}
+		for _, s := range pod.Status.ContainerStatuses {
+			all = append(all, s.AllocatedResources)
+			if s.Resources != nil {
+				all = append(all, s.Resources.Requests)
+			}
+		}
+		same := len(all) == 3
+		for _, r := range all {
+			same = same && r.Cpu().String()+" "+r.Memory().String() == want
+		}
+		return same, fmt.Sprint(all, pod.Status.Conditions)
 	})
 }
 

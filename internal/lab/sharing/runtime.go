@@ -79,6 +79,12 @@ func (podless) DescribeNode(context.Context, string) (map[string]string, []corev
 // PreferNodes implements runtime.Cluster.
 func (podless) PreferNodes(runtime.Key, []string) {}
 
+// SetFrozen implements runtime.Cluster.
+func (podless) SetFrozen(string, bool) {}
+
+// Reservations implements runtime.Cluster.
+func (podless) Reservations(runtime.Key) runtime.Reservations { return runtime.Reservations{} }
+
 // PullImage implements runtime.Cluster.
 func (podless) PullImage(context.Context, runtime.ImagePull) error { return errNone }
 

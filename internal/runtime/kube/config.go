@@ -34,6 +34,9 @@ type Config struct {
 	// Trouble reports why a wanted pod does not start (it fits on no node, for example) although it still may, and later,
 	// with the zero value, that nothing holds it up. It must be quick and not call the Runtime. It may be nil.
 	Trouble func(wruntime.Key, Trouble)
+	// Reserved reports that what users are told of the Reservations of a service has changed. It must be quick and not
+	// call the Runtime. It may be nil.
+	Reserved func(wruntime.Key)
 }
 
 // Trouble is why a pod does not start.

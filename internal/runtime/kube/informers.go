@@ -41,15 +41,19 @@ func trimPod(p *corev1.Pod) {
 	})
 	p.Spec = corev1.PodSpec{
 		NodeName: p.Spec.NodeName, TerminationGracePeriodSeconds: p.Spec.TerminationGracePeriodSeconds,
-		Containers: trimContainers(p.Spec.Containers),
+		Containers: trimContainers(p.Spec.Containers), InitContainers: trimContainers(p.Spec.InitContainers),
+		Resources: p.Spec.Resources,
 	}
 }
 
-// trimContainers keeps what messages need of containers, and what comes before their stop signal.
+// trimContainers keeps what messages need of containers, what comes before their stop signal, and their requests.
 func trimContainers(in []corev1.Container) []corev1.Container {
 	out := make([]corev1.Container, len(in))
 	for i, c := range in {
-		out[i] = corev1.Container{Name: c.Name, Image: c.Image}
+		out[i] = corev1.Container{
+			Name: c.Name, Image: c.Image, RestartPolicy: c.RestartPolicy, ResizePolicy: c.ResizePolicy,
+			Resources: corev1.ResourceRequirements{Requests: c.Resources.Requests},
+		}
 		if l := c.Lifecycle; l != nil {
 			out[i].Lifecycle = &corev1.Lifecycle{PreStop: l.PreStop}
 		}

@@ -12,6 +12,8 @@ import (
 const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 5 * time.Second
+	// lastResizeRetry is the longest pause for requests that a quota, for example, does not let a pod have again.
+	lastResizeRetry = 30 * time.Second
 )
 
 // maintain does what is due for services, until Close: it hands pods over, brings Deployments to rest, and writes

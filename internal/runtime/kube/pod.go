@@ -28,10 +28,11 @@ type service struct {
 	container  string    // name of the main container; empty if not known
 	waiters    []*waiter // Starts without a pod, oldest first
 	pods       map[string]*pod
-	emptySince time.Time     // when its last pod went
-	reported   trouble       // as last reported
-	writing    chan struct{} // holds an element while the machine is being driven
-	notBefore  time.Time     // of the next try after a failed one
+	emptySince time.Time            // when its last pod went
+	reported   trouble              // as last reported
+	told       runtime.Reservations // likewise
+	writing    chan struct{}        // holds an element while the machine is being driven
+	notBefore  time.Time            // of the next try after a failed one
 }
 
 // owner is what controls a pod, as the API server has reported it.
@@ -91,7 +92,9 @@ type pod struct {
 	flags  podFlags
 	waiter *waiter     // the Start that it was assigned to, until that returns
 	exit   *exitStatus // its process ended before the pod was delivered
-	gone   chan struct{}
+	// lending is about its requests while it is frozen.
+	lending lending
+	gone    chan struct{}
 }
 
 // exitStatus is how a process ended.

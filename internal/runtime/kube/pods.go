@@ -170,6 +170,8 @@ func (r *Runtime) removed(p *pod) {
 	r.exited(p, exitStatus{code: unknownCode})
 	close(p.gone)
 	r.reportTrouble(s, trouble{})
+	r.resizeBackoff.Forget(p.rt.ID)
+	r.tellReservations(s)
 	r.podLost(p)
 	r.notify()
 	r.dropService(s)

@@ -78,6 +78,8 @@ func (r *Runtime) podSeen(o *corev1.Pod, inherited bool) {
 		p.set(podInherited)
 	}
 	p.owner = ownerOf(o)
+	p.lending.observe(o)
+	r.reconsider(p)
 	p.node, p.template = o.Spec.NodeName, o.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
 	r.checkNode(p)
 	r.checkLost(p)

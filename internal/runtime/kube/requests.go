@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"wangell.loutres.me/internal/reservation"
 	"wangell.loutres.me/internal/runtime"
 )
 
@@ -175,6 +176,21 @@ func (q *requests) markVictim(ctx context.Context, id ident, name string) error 
 		return apiError(id.key, "mark pod "+name, err)
 	}
 	return nil
+}
+
+// reserve changes the requests of a pod, or the note about them. It returns the pod as it is after that.
+func (q *requests) reserve(ctx context.Context, id ident, name string, step reservation.Step) (*corev1.Pod, error) {
+	ctx, cancel, err := q.forWrite(ctx, id.key, "resize pod "+name)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	var subresources []string
+	if step.Resize {
+		subresources = []string{"resize"}
+	}
+	return q.client.CoreV1().Pods(id.namespace).
+		Patch(ctx, name, types.StrategicMergePatchType, step.Patch, metav1.PatchOptions{}, subresources...)
 }
 
 // createSet creates a ReplicaSet, unless it exists.

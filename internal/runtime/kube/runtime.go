@@ -30,13 +30,18 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	if cfg.Trouble == nil {
 		cfg.Trouble = func(runtime.Key, Trouble) {}
 	}
+	if cfg.Reserved == nil {
+		cfg.Reserved = func(runtime.Key) {}
+	}
 	r := &Runtime{
 		cfg: cfg, log: cfg.Log, opened: time.Now(),
 		exits: newQueue[runtime.Exit](), appeared: newQueue[runtime.Pod](), leaving: newQueue[string](),
-		ending:   newQueue[runtime.Ending](),
-		due:      workqueue.NewTypedDelayingQueue[runtime.Key](),
-		backoff:  workqueue.NewTypedItemExponentialFailureRateLimiter[runtime.Key](firstRetry, lastRetry),
-		services: map[runtime.Key]*service{}, byUID: map[string]*pod{}, changed: make(chan struct{}),
+		ending:        newQueue[runtime.Ending](),
+		due:           workqueue.NewTypedDelayingQueue[runtime.Key](),
+		backoff:       workqueue.NewTypedItemExponentialFailureRateLimiter[runtime.Key](firstRetry, lastRetry),
+		resizes:       workqueue.NewTypedDelayingQueue[string](),
+		resizeBackoff: workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastResizeRetry),
+		services:      map[runtime.Key]*service{}, byUID: map[string]*pod{}, changed: make(chan struct{}),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	writes, endWrites := context.WithCancel(r.ctx)
@@ -45,6 +50,7 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 		return nil, fmt.Errorf("watch pods, Deployments and ReplicaSets: %w", errors.Join(err, r.Close()))
 	}
 	r.workers.Go(r.maintain) // only now: a Deployment seems to have no ReplicaSets until they are listed
+	r.workers.Go(r.reserve)
 	return r, nil
 }
 
@@ -187,6 +193,7 @@ func (r *Runtime) Retire() {
 	r.mu.Unlock()
 	r.endWrites()
 	r.due.ShutDown()
+	r.resizes.ShutDown()
 }
 
 // Close implements runtime.Runtime.
@@ -205,6 +212,7 @@ func (r *Runtime) Close() error {
 	}
 	r.factory.Shutdown()
 	r.due.ShutDown()
+	r.resizes.ShutDown()
 	r.workers.Wait()
 	r.exits.close()
 	r.appeared.close()

@@ -28,6 +28,9 @@ type Runtime struct {
 	ending   *queue[runtime.Ending]
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
+	// resizes has the UIDs of pods whose requests are to be looked at.
+	resizes       workqueue.TypedDelayingInterface[string]
+	resizeBackoff workqueue.TypedRateLimiter[string]
 	// endWrites ends all writes to the API server.
 	endWrites context.CancelFunc
 	workers   sync.WaitGroup
@@ -45,6 +48,7 @@ type Runtime struct {
 	hostnames map[string]string
 	preferred map[runtime.Key][]string
 	pulls     pulls
+	resizing  resizing
 	gone      tombstones
 	changed   chan struct{} // closed and replaced when anything observed changes
 	closed    bool

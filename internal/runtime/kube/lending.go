@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"wangell.loutres.me/internal/reservation"
+	"wangell.loutres.me/internal/runtime"
+)
+
+const (
+	// lendAfter is how long a pod must have been frozen before it gives back its requests: one that is used again before
+	// that costs the API server nothing.
+	lendAfter = 5 * time.Second
+	// kubeletAnswers is how long a kubelet may take to withdraw a refusal.
+	kubeletAnswers = 10 * time.Second
+	// resizeAgain is after which time it is tried again whether pods can be resized at all.
+	resizeAgain = 10 * time.Minute
+)
+
+// stillness is whether a pod is frozen.
+type stillness uint8
+
+const (
+	stillUnknown stillness = iota // nobody has said so yet
+	stillFrozen
+	stillRuns
+)
+
+// lending is what is known of a pod's requests. It decides what is to be done about them.
+type lending struct {
+	pod   *corev1.Pod // as the API server had it last; nil if it has not been seen there
+	still stillness
+	since time.Time       // when it became that
+	keeps reservation.Set // what the pod does not give back although it is frozen
+	kept  string          // why
+	// keptAt is when a kubelet's refusal was last taken into account.
+	keptAt time.Time
+	short string          // why it did not get its requests again
+}
+
+// observe takes over the pod as the API server has it, unless a newer state is known.
+func (l *lending) observe(o *corev1.Pod) {
+	if l.pod == nil || parseVersion(o.ResourceVersion) >= parseVersion(l.pod.ResourceVersion) {
+		l.pod = o
+	}
+}
+
+// concerns reports whether anything may have to be done about the pod's requests.
+func (l *lending) concerns() bool {
+	return l.pod != nil && (l.still == stillFrozen || reservation.Noted(l.pod))
+}
+
+// next returns what is to be done now, or when to ask again; a zero step and a zero time if there is nothing to do. No
+// pod gives anything back while resizing is not possible.
+func (l *lending) next(now, opened time.Time, possible bool) (step reservation.Step, at time.Time, err error) {
+	if !l.concerns() {
+		return step, at, nil
+	}
+	give := reservation.Set{CPU: true, Memory: true}
+	switch {
+	case l.still == stillRuns, !possible:
+		give = reservation.Set{}
+	case l.still == stillUnknown: // the daemon of its node has not reported it to this process
+		if at = opened.Add(reportPatience); now.Before(at) {
+			return step, at, nil
+		}
+		give = reservation.Set{}
+	case now.Before(l.since.Add(lendAfter)):
+		return step, l.since.Add(lendAfter), nil
+	}
+	if l.still == stillFrozen {
+		l.refused(now)
+	}
+	step, err = reservation.Next(l.pod, give.Without(l.keeps))
+	return step, time.Time{}, err
+}
+
+// refused has a frozen pod keep what its kubelet does not let it give back: at first its memory, which kubelets do not
+// change of containers with swap. A refusal that stays after that is about its CPU, too.
+func (l *lending) refused(now time.Time) {
+	why, forGood := reservation.Pending(l.pod)
+	cpu, memory := reservation.Given(l.pod)
+	if !forGood || cpu+memory == 0 || now.Before(l.keptAt.Add(kubeletAnswers)) {
+		return
+	}
+	if memory > 0 {
+		l.keeps.Memory = true
+	} else {
+		l.keeps.CPU = true
+	}
+	l.kept, l.keptAt = why, now
+}
+
+// reservations is what the pod contributes to those of its service. why is why pods cannot be resized at all.
+func (l *lending) reservations(name, why string) (r runtime.Reservations) {
+	if l.pod == nil {
+		return r
+	}
+	pending, _ := reservation.Pending(l.pod)
+	if pending == "" {
+		r.CPU, r.Memory = reservation.Given(l.pod)
+	}
+	switch {
+	case l.still == stillRuns && l.short != "":
+		r.Short = fmt.Sprintf("pod %s runs with less reserved than it requests: %s", name, l.short)
+	case l.still == stillRuns && pending != "" && !reservation.Noted(l.pod):
+		r.Short = fmt.Sprintf("pod %s runs with less reserved than it requests, because node %s has no room for it: %s",
+			name, l.pod.Spec.NodeName, pending)
+	case l.still == stillFrozen && why != "":
+		r.Kept = "frozen pods keep their requests: " + why
+	case l.still == stillFrozen && l.kept != "":
+		r.Kept = fmt.Sprintf("pod %s keeps requests while it is frozen: %s", name, l.kept)
+	}
+	return r
+}
