@@ -120,6 +120,10 @@ func TestPodsReachTheWorldAndServicesByName(t *testing.T) {
 	if a, err := proxy("hello"); err != nil || a.ClientAddr() != l.service(t, "web").Pods[0].Addr {
 		t.Errorf("hello by its name: %+v, %v", a, err)
 	}
+	// A pod that is its own service's client does not see its own address. Its plain name is its host's, in /etc/hosts.
+	if a, err := proxy("web.default"); err != nil || !netip.MustParsePrefix("240.0.0.0/4").Contains(a.ClientAddr()) {
+		t.Errorf("a pod by its own service's name: %+v, %v", a, err)
+	}
 	if _, err := resolve("far.other"); err != nil {
 		t.Error(err)
 	}

@@ -15,19 +15,71 @@ import (
 	"wangell.loutres.me/internal/cgroup"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/freezer"
+	"wangell.loutres.me/internal/testutil/debimage"
 	"wangell.loutres.me/internal/testutil/e2e"
+	"wangell.loutres.me/internal/testutil/mariadb"
+	"wangell.loutres.me/internal/testutil/netlab"
 	"wangell.loutres.me/internal/testutil/postgres"
 )
 
-// cutPower replaces the disk of a PostgreSQL server's volume by what was on it at one moment while the server
+// session is a session with a database server.
+type session interface {
+	// Query returns the first column of the rows, once the server has acknowledged it.
+	Query(sql string) ([]string, error)
+	Close()
+}
+
+// database is a kind of database server.
+type database struct {
+	dial func(from *netlab.Namespace, address string) (session, error)
+	// recovery is what it logs when it begins to recover.
+	recovery string
+}
+
+var (
+	postgresServer = database{func(from *netlab.Namespace, address string) (session, error) {
+		return postgres.Dial(from, address, e2e.Patience)
+	}, "not properly shut down"}
+	mariaServer = database{func(from *netlab.Namespace, address string) (session, error) {
+		return mariadb.Dial(from, address, e2e.Patience)
+	}, "Starting crash recovery"}
+)
+
+// session opens a session. A server that has just begun to listen may refuse one.
+func (l *lab) session(t *testing.T, name string, of database) (s session) {
+	t.Helper()
+	e2e.Eventually(t, "a session", func() (bool, string) {
+		var err error
+		s, err = of.dial(l.Client(), l.address(t, name))
+		return err == nil, fmt.Sprint(err)
+	})
+	return s
+}
+
+func TestMariaDBLosesNothingInAPowerCut(t *testing.T) {
+	s := debian(t, debimage.MariaDB())
+	s.more = "volumes:\n  - {name: data, persistent: {size: 160Mi, retain: false}}\n" +
+		"volumeMounts:\n  - {name: data, mountPath: /var/lib/mysql}\n"
+	l := newLab(t, 1)
+	f := l.files(t)
+	f.write(t, "mariadb.yaml", manifest(s))
+	l.startWith(t, "", "-f", f.dir)
+	l.cutPower(t, s.name, mariaServer)
+	f.remove(t, "mariadb.yaml")
+	e2e.Eventually(t, "removal of the volume", func() (bool, string) {
+		got := l.volumes(t)
+		return len(got) == 0, fmt.Sprint(got)
+	})
+}
+
+// cutPower replaces the disk of a database server's volume by what was on it at one moment while the server
 // committed, as a power cut leaves it: without what the server, and the file system of the volume, had only in memory.
 // The server must have every commit that a client was told of by then.
-func (l *lab) cutPower(t *testing.T, name string) {
+func (l *lab) cutPower(t *testing.T, name string, of database) {
 	t.Helper()
-	l.pgMust(t, name, "create table cut (n int primary key)")
 	var acknowledged atomic.Int64
-	p, err := postgres.Dial(l.Client(), l.address(t, name), e2e.Patience)
-	if err != nil {
+	p := l.session(t, name, of)
+	if _, err := p.Query("create table cut (n int primary key)"); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan struct{})
@@ -84,12 +136,8 @@ func (l *lab) cutPower(t *testing.T, name string) {
 		t.Fatal(err)
 	}
 
-	const recovery = "not properly shut down"
-	recovered := strings.Count(l.must(t, "logs", name), recovery)
-	q, err := postgres.Dial(l.Client(), l.address(t, name), e2e.Patience)
-	if err != nil {
-		t.Fatal(err)
-	}
+	recovered := strings.Count(l.must(t, "logs", name), of.recovery)
+	q := l.session(t, name, of)
 	defer q.Close()
 	got, err := q.Query("select count(*) from cut")
 	if err != nil || len(got) != 1 {
@@ -98,10 +146,12 @@ func (l *lab) cutPower(t *testing.T, name string) {
 	if n, err := strconv.ParseInt(got[0], 10, 64); err != nil || n < want {
 		t.Errorf("after the power cut, %s of %d acknowledged commits are there (%v)", got[0], want, err)
 	}
-	if log := l.must(t, "logs", name); strings.Count(log, recovery) <= recovered {
+	if log := l.must(t, "logs", name); strings.Count(log, of.recovery) <= recovered {
 		t.Errorf("the server did not recover, so the test tests nothing: %s", log)
 	}
-	l.pgMust(t, name, "drop table cut")
+	if _, err := q.Query("drop table cut"); err != nil {
+		t.Error(err)
+	}
 }
 
 // cgroupOf returns the path of the cgroup of the only pod of a service, below the root of the hierarchies.

@@ -98,7 +98,7 @@ func TestPersistentVolumeLosesNothing(t *testing.T) {
 			}
 			u = l.startWith(t, "", "-f", f.dir)
 		},
-		func() { l.cutPower(t, "kept") },
+		func() { l.cutPower(t, "kept", postgresServer) },
 	}
 	rows := 0
 	for n := range max(sleeps, len(faults)) {
@@ -200,7 +200,9 @@ func TestNewcomerIsWarnedOfWritesIntoTheLayer(t *testing.T) {
 	l := newLab(t, 1)
 	s := debian(t, debimage.Postgres())
 	s.name, s.more = "newcomer", postgres.Probe
-	u := l.start(t, s)
+	f := l.files(t)
+	f.write(t, "newcomer.yaml", manifest(s))
+	u := l.startWith(t, "", "-f", f.dir)
 	begin := time.Now()
 	l.pgMust(t, "newcomer", "select 1")
 	e := u.await(t, 0, "a warning", reports(controller.SeverityWarning, "into its own layer"))
@@ -213,6 +215,17 @@ func TestNewcomerIsWarnedOfWritesIntoTheLayer(t *testing.T) {
 		if out := l.must(t, args...); !strings.Contains(out, "mostly /var/lib/postgresql") ||
 			!strings.Contains(out, "mountPath: /var/lib/postgresql}") {
 			t.Errorf("%s: %s", command, out)
+		}
+	}
+	// A limit ends the pod, with the reason, before the database is complete.
+	s.more += "layer: {sizeLimit: 16Mi}\n"
+	f.write(t, "newcomer.yaml", manifest(s))
+	full := u.await(t, 0, "the end of a pod with a full layer", func(e controller.Event) bool {
+		return strings.Contains(e.Text, "its layer is full: ")
+	})
+	for _, want := range []string{"mostly /var/lib/postgresql", "spec.layer.sizeLimit is 16", "mount a volume at"} {
+		if !strings.Contains(full.Text, want) {
+			t.Errorf("%q does not say %q", full.Text, want)
 		}
 	}
 }

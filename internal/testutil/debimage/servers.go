@@ -103,6 +103,52 @@ fi
 exec "$bin/postgres" -D "$data" -c listen_addresses='*' -c port=5432 -c unix_socket_directories=/tmp -c jit=off
 `
 
+// MariaDB is a MariaDB server (10.11 on Debian 12) on port 3306 with a database test. Every client may log in as user
+// test without a password. The first start creates the data in /var/lib/mysql/data; mount a folder at /var/lib/mysql to
+// keep it.
+func MariaDB() Recipe {
+	const uid = 999
+	return Recipe{
+		Name: "mariadb", Packages: []string{"mariadb-server", busybox},
+		Without: []string{
+			"galera-4", "gawk", "rsync", "socat", "lsof", "iproute2", "procps", "libdbi-perl", "perl", "psmisc",
+			"libdbd-*", "lib*-perl",
+		},
+		Users:      []User{{Name: "mysql", ID: uid, Home: "/var/lib/mysql", Shell: "/bin/sh"}},
+		User:       "999:999",
+		Entrypoint: []string{"/bin/sh", "/start"},
+		Port:       3306,
+		Files: map[string]image.File{
+			"/start":         {Data: []byte(mariaStart)},
+			"/init.sql":      {Data: []byte(mariaInit)},
+			"/usr/bin/sh":    shell,
+			"/var/lib/mysql": {Mode: fs.ModeDir | 0o755, UID: uid, GID: uid},
+			"/etc/hosts":     {Data: []byte("127.0.0.1 localhost\n")},
+		},
+	}
+}
+
+const mariaStart = `set -e
+tools=/tmp/tools
+/usr/bin/busybox mkdir -p "$tools"
+/usr/bin/busybox --install -s "$tools"
+export PATH="$PATH:$tools"
+data=/var/lib/mysql/data
+if [ ! -e "$data" ]; then # a start before this one may have been killed
+	rm -rf "$data.new"
+	mariadb-install-db --no-defaults --datadir="$data.new" --auth-root-authentication-method=normal --skip-test-db \
+		--innodb-log-file-size=16M >&2
+	mv "$data.new" "$data"
+fi
+exec mariadbd --no-defaults --datadir="$data" --socket=/tmp/mysqld.sock --pid-file=/tmp/mysqld.pid --port=3306 \
+	--bind-address=0.0.0.0 --skip-name-resolve --innodb-log-file-size=16M --init-file=/init.sql
+`
+
+const mariaInit = `CREATE DATABASE IF NOT EXISTS test;
+CREATE USER IF NOT EXISTS test@'%';
+GRANT ALL ON test.* TO test@'%';
+`
+
 // SSH is an OpenSSH server on port 22, a protocol in which the server speaks first. root logs in without a password and
 // has a small shell.
 func SSH() Recipe {
