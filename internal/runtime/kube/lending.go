@@ -40,7 +40,7 @@ type lending struct {
 	kept  string          // why
 	// keptAt is when a kubelet's refusal was last taken into account.
 	keptAt time.Time
-	short string          // why it did not get its requests again
+	short  string // why it did not get its requests again
 }
 
 // observe takes over the pod as the API server has it, unless a newer state is known.
