@@ -16,6 +16,10 @@ func TestCgroupOfAPodIsThatWithItsUID(t *testing.T) {
 		{"/kubepods/pod" + uid + "/0a1b", "/kubepods/pod" + uid},
 		{"/kubelet/kubepods/besteffort/pod" + uid + "/0a1b", "/kubelet/kubepods/besteffort/pod" + uid},
 		{systemd + ":cri-containerd:0a1b", "/kubepods.slice/kubepods-burstable.slice/" + systemd},
+		{"kubepods-pod0c1d2e3f_0001_4a5b_8c9d_000000000001.slice:cri-containerd:0a1b",
+			"/kubepods.slice/kubepods-pod0c1d2e3f_0001_4a5b_8c9d_000000000001.slice"},
+		{"kubelet-" + systemd + ":cri-containerd:0a1b", // as of kind, whose cgroupRoot is /kubelet
+			"/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-" + systemd},
 		{systemd + ":crio:0a1b", "/kubepods.slice/kubepods-burstable.slice/" + systemd},
 		{"/kubepods/burstable/pod" + strings.Replace(uid, "1", "2", 1) + "/0a1b", ""}, // another pod's
 		{"/kubepods/burstable/0a1b", ""},                                              // all pods'

@@ -12,13 +12,16 @@ import (
 )
 
 // Doors tells when processes enter cgroups from outside, as they do for exec: it sees the container runtime write to
-// cgroup.procs (inotify(7)). It needs no CPU meanwhile.
+// cgroup.procs (inotify(7)), which needs no CPU meanwhile. With version 2 it counts processes as well.
 type Doors struct {
 	freezer *Freezer
 	watcher *fsnotify.Watcher
 
-	mu      sync.Mutex
-	entered map[string]func() // by the folder of a cgroup
+	mu       sync.Mutex
+	entered  map[string]func() // by the folder of a cgroup
+	counted  map[*Watched]bool // those that are counted
+	counting bool              // a goroutine counts them
+	closed   chan struct{}
 }
 
 // Doors returns a Doors, which is to be closed. It takes one of the machine's inotify instances.
@@ -27,13 +30,17 @@ func (f *Freezer) Doors() (*Doors, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Doors{freezer: f, watcher: w, entered: map[string]func(){}}
+	d := &Doors{freezer: f, watcher: w, entered: map[string]func(){}, counted: map[*Watched]bool{},
+		closed: make(chan struct{})}
 	go d.read()
 	return d, nil
 }
 
-// Close ends all watches.
-func (d *Doors) Close() error { return d.watcher.Close() }
+// Close ends all watches. It must be called once.
+func (d *Doors) Close() error {
+	close(d.closed)
+	return d.watcher.Close()
+}
 
 // read reads events until the watcher is closed.
 func (d *Doors) read() {
@@ -79,21 +86,24 @@ func (d *Doors) call(match func(dir string) bool) {
 	}
 }
 
-// Watch calls entered whenever a process enters a cgroup or one below it, or another one is made in it, until stop is
-// called. A process that is born inside does not count. entered must not block, and may be called once more after stop.
-func (d *Doors) Watch(cgroup string, entered func()) (stop func(), err error) {
+// Watched is a cgroup that a Doors watches.
+type Watched struct {
+	doors   *Doors
+	cgroup  string
+	dirs    []string // its folder and those below it
+	entered func()
+	tasks   uint64 // inside, as last counted; with version 2
+}
+
+// Watch calls entered whenever a process enters a cgroup or one below it, or another one is made in it, until Stop is
+// called. A process that is born inside while the cgroup is not frozen does not count. entered must not block, and may
+// be called once more after Stop.
+func (d *Doors) Watch(cgroup string, entered func()) (*Watched, error) {
 	dirs, err := d.freezer.tree(cgroup)
 	if err != nil {
 		return nil, err
 	}
-	stop = func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		for _, dir := range dirs {
-			delete(d.entered, dir)
-			_ = d.watcher.Remove(dir) // it may be gone with its cgroup
-		}
-	}
+	w := &Watched{doors: d, cgroup: cgroup, dirs: dirs, entered: entered}
 	d.mu.Lock()
 	for _, dir := range dirs {
 		d.entered[dir] = entered
@@ -101,9 +111,27 @@ func (d *Doors) Watch(cgroup string, entered func()) (stop func(), err error) {
 	d.mu.Unlock()
 	for _, dir := range dirs {
 		if err := d.watcher.Add(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			stop()
+			w.Stop()
 			return nil, err
 		}
 	}
-	return stop, nil
+	if d.freezer.opensSilently(cgroup) {
+		if err := d.countIn(w); err != nil {
+			w.Stop()
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+// Stop ends the watch.
+func (w *Watched) Stop() {
+	d := w.doors
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, dir := range w.dirs {
+		delete(d.entered, dir)
+		_ = d.watcher.Remove(dir) // it may be gone with its cgroup
+	}
+	delete(d.counted, w)
 }

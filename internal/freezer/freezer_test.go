@@ -11,15 +11,11 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
-
-	"wangell.loutres.me/internal/cgroup"
-	"wangell.loutres.me/internal/testutil/need"
 )
 
 // spinning starts a process that uses the CPU in a cgroup of its own, in every hierarchy that freezes or measures.
-func spinning(t *testing.T) (path string, pid int) {
+func spinning(t *testing.T, f *Freezer) (path string, pid int) {
 	t.Helper()
-	need.Root(t)
 	path = fmt.Sprintf("/wangell-freezer-test-%d", os.Getpid())
 	cmd := exec.Command("sh", "-c", "while :; do :; done")
 	if err := cmd.Start(); err != nil {
@@ -27,7 +23,7 @@ func spinning(t *testing.T) (path string, pid int) {
 	}
 	var made []string
 	t.Cleanup(func() {
-		if err := New("").Thaw(path); err != nil {
+		if err := f.Thaw(path); err != nil {
 			t.Error(err)
 		}
 		cmd.Process.Kill()
@@ -38,8 +34,8 @@ func spinning(t *testing.T) (path string, pid int) {
 			}
 		}
 	})
-	for _, place := range []string{"", "freezer", "memory"} {
-		root := filepath.Join(cgroup.DefaultRoot, place)
+	for _, place := range []string{"", "freezer", "memory", "cpuacct"} {
+		root := filepath.Join(f.root, place)
 		if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err != nil {
 			continue // no hierarchy
 		}
@@ -73,9 +69,11 @@ func used(t *testing.T, pid int) (ticks int) {
 	return ticks
 }
 
-func TestFrozenProcessesStandStillUntilTheyAreThawed(t *testing.T) {
-	path, pid := spinning(t)
-	f := New("")
+func TestFrozenProcessesStandStillUntilTheyAreThawed(t *testing.T) { eachVersion(t, testStandStill) }
+
+func testStandStill(t *testing.T, root string) {
+	f := New(root)
+	path, pid := spinning(t, f)
 	for range 3 {
 		if err := f.Freeze(t.Context(), path); err != nil {
 			t.Fatal(err)
@@ -99,7 +97,10 @@ func TestFrozenProcessesStandStillUntilTheyAreThawed(t *testing.T) {
 			}
 		}
 	}
-	if m, err := f.Memory(path); err != nil {
+	if used, err := f.CPU(path); err != nil || used <= 0 {
+		t.Errorf("CPU time %s, %v", used, err)
+	}
+	if m, err := f.Memory(path); err != nil && root == "" { // what is beside other hierarchies may not account for it
 		t.Errorf("memory %+v, %v", m, err)
 	}
 }

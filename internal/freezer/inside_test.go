@@ -39,25 +39,33 @@ func TestGuestsAreToldFromTheProcessesOfAContainer(t *testing.T) {
 	}
 }
 
-// newPod makes a cgroup for a pod, and one for a container of it, which processes enter by enter.
-func newPod(t *testing.T) (f *Freezer, pod string, enter func(pid int)) {
+// eachVersion runs a test in the hierarchies of this machine, and in the one of version 2 that may be beside them.
+func eachVersion(t *testing.T, test func(t *testing.T, root string)) {
+	need.Root(t)
+	t.Run("this machine", func(t *testing.T) { test(t, "") })
+	beside := filepath.Join(cgroup.DefaultRoot, "unified")
+	if _, err := os.Stat(filepath.Join(beside, "cgroup.procs")); err == nil {
+		t.Run("version 2", func(t *testing.T) { test(t, beside) })
+	}
+}
+
+// newPod makes a cgroup for a pod, and one for a container of it, whose folder in the hierarchy that freezes is dir.
+func newPod(t *testing.T, root string) (f *Freezer, pod, dir string) {
 	t.Helper()
 	need.Root(t)
-	f = New("")
+	f = New(root)
 	pod = fmt.Sprintf("/wangell-doors-test-%d", os.Getpid())
-	place := ""
-	for _, p := range []string{"", "freezer", "unified"} {
-		if _, err := os.Stat(filepath.Join(cgroup.DefaultRoot, p, "cgroup.procs")); err == nil {
-			place = filepath.Join(cgroup.DefaultRoot, p)
+	for _, place := range []string{"", "freezer", "unified"} {
+		if _, err := os.Stat(filepath.Join(f.root, place, "cgroup.procs")); err == nil {
+			dir = filepath.Join(f.root, place, pod, "c")
 			break
 		}
 	}
-	container := filepath.Join(place, pod, "c")
-	if err := os.MkdirAll(container, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		for _, dir := range []string{container, filepath.Dir(container)} {
+		for _, dir := range []string{dir, filepath.Dir(dir)} {
 			for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // processes that have just ended
 				err := os.Remove(dir)
 				if err == nil || time.Now().After(end) {
@@ -69,11 +77,37 @@ func newPod(t *testing.T) (f *Freezer, pod string, enter func(pid int)) {
 			}
 		}
 	})
-	return f, pod, func(pid int) {
-		if err := os.WriteFile(filepath.Join(container, "cgroup.procs"), fmt.Append(nil, pid), 0); err != nil {
-			t.Error(err)
-		}
+	return f, pod, dir
+}
+
+// enter has a process enter a cgroup.
+func enter(t *testing.T, dir string, pid int) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), fmt.Append(nil, pid), 0); err != nil {
+		t.Error(err)
 	}
+}
+
+// waiter starts a process that waits and handles SIGTERM.
+func waiter(t *testing.T) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", "trap : TERM; echo; read x")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { in.Close(); cmd.Process.Kill(); cmd.Wait() })
+	if _, err := out.Read(make([]byte, 1)); err != nil { // it handles the signal by now
+		t.Fatal(err)
+	}
+	return cmd
 }
 
 // sleeper starts a process that does nothing.
@@ -87,17 +121,19 @@ func sleeper(t *testing.T) *exec.Cmd {
 	return cmd
 }
 
-func TestProcessThatEntersAFrozenCgroupIsNoticed(t *testing.T) {
-	f, pod, enter := newPod(t)
-	main := sleeper(t)
-	enter(main.Process.Pid)
+func TestProcessThatEntersAFrozenCgroupIsNoticed(t *testing.T) { eachVersion(t, testEntry) }
+
+func testEntry(t *testing.T, root string) {
+	f, pod, dir := newPod(t, root)
+	main := waiter(t)
+	enter(t, dir, main.Process.Pid)
 	doors, err := f.Doors()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer doors.Close()
 	entered := make(chan struct{}, 1)
-	stop, err := doors.Watch(pod, func() {
+	watched, err := doors.Watch(pod, func() {
 		select {
 		case entered <- struct{}{}:
 		default:
@@ -106,7 +142,7 @@ func TestProcessThatEntersAFrozenCgroupIsNoticed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer stop()
+	defer watched.Stop()
 	if err := f.Freeze(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}
@@ -116,13 +152,17 @@ func TestProcessThatEntersAFrozenCgroupIsNoticed(t *testing.T) {
 		t.Error("freezing counts as an entry")
 	case <-time.After(20 * time.Millisecond):
 	}
-	guest := sleeper(t)
-	enter(guest.Process.Pid)
-	select {
-	case <-entered:
-	case <-time.After(time.Minute):
-		t.Fatal("the entry was not noticed")
+	noticed := func(how string) {
+		t.Helper()
+		select {
+		case <-entered:
+		case <-time.After(time.Minute):
+			t.Fatalf("an entry %s was not noticed", how)
+		}
 	}
+	guest := sleeper(t)
+	enter(t, dir, guest.Process.Pid)
+	noticed("by cgroup.procs")
 	in, err := f.Inside(pod)
 	if err != nil || !slices.Equal(in.Mains, []int{main.Process.Pid}) ||
 		!slices.Equal(in.Guests, []int{guest.Process.Pid}) || in.Signalled() {
@@ -134,6 +174,9 @@ func TestProcessThatEntersAFrozenCgroupIsNoticed(t *testing.T) {
 	if held, err := f.Holds(pod, os.Getpid()); held || err != nil {
 		t.Errorf("holds this process: %t, %v", held, err)
 	}
+	if f.opensSilently(pod) {
+		testBirth(t, f, pod, dir, func() { watched.Recount() }, noticed)
+	}
 	if err := main.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -141,5 +184,30 @@ func TestProcessThatEntersAFrozenCgroupIsNoticed(t *testing.T) {
 		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", main.Process.Pid))
 		t.Errorf("a signal that waits for a frozen process is not seen: %s",
 			strings.ReplaceAll(string(status), "\n", " "))
+	}
+}
+
+// testBirth starts a process inside of a frozen cgroup, as runc does it with version 2.
+func testBirth(t *testing.T, f *Freezer, pod, dir string, recount func(), noticed func(how string)) {
+	t.Helper()
+	at, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer at.Close()
+	recount()
+	born := exec.Command("true")
+	born.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(at.Fd())}
+	done := make(chan error, 1)
+	go func() { done <- born.Run() }() // it stands still before it runs the program
+	noticed("by birth")
+	if err := f.Thaw(pod); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if err := f.Freeze(t.Context(), pod); err != nil {
+		t.Fatal(err)
 	}
 }

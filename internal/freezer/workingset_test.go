@@ -26,7 +26,7 @@ for line in sys.stdin:
 
 // The working set is what has been touched, and all of it can be fetched.
 func TestWorkingSetHasTheTouchedPages(t *testing.T) {
-	f, pod, enter := newPod(t)
+	f, pod, dir := newPod(t, "")
 	cmd := exec.Command("python3", "-c", toucher)
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -43,7 +43,7 @@ func TestWorkingSetHasTheTouchedPages(t *testing.T) {
 		in.Close()
 		cmd.Wait() //nolint:errcheck // it was killed, or its input has ended
 	})
-	enter(cmd.Process.Pid)
+	enter(t, dir, cmd.Process.Pid)
 	lines := bufio.NewReader(out)
 	say := func(text string) {
 		if _, err := io.WriteString(in, text); err != nil {

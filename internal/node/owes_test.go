@@ -5,6 +5,7 @@ package node
 import (
 	"io"
 	"net"
+	"net/netip"
 	"testing"
 	"time"
 )
@@ -39,8 +40,14 @@ func TestServersOweWhatTheyHaveNotAnswered(t *testing.T) {
 
 // The kernel tells what a server has not accepted, not read and not answered yet.
 func TestKernelTellsWhatAServerOwes(t *testing.T) {
+	for network, address := range map[string]string{"tcp4": "127.0.0.1:0", "tcp": "[::]:0"} {
+		t.Run(network, func(t *testing.T) { testOwes(t, network, address) })
+	}
+}
+
+func testOwes(t *testing.T, network, address string) {
 	diag := localDiag(t)
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	l, err := net.Listen(network, address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,13 +68,13 @@ func TestKernelTellsWhatAServerOwes(t *testing.T) {
 		}
 	}
 	expect("at first", false)
-	client, err := net.Dial("tcp4", l.Addr().String())
+	addr := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(l.Addr().(*net.TCPAddr).Port))
+	client, err := net.Dial("tcp4", addr.String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
 	expect("a connection waits", true)
-	addr := l.Addr().(*net.TCPAddr).AddrPort()
 	if waits, err := diag.hasWaiting(addr); !waits || err != nil {
 		t.Errorf("a connection waits: %t, %v", waits, err)
 	}

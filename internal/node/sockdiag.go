@@ -35,7 +35,6 @@ func (d *sockDiag) close() { d.socket.Close() }
 // big endian, the rest is in host order.
 const (
 	diagReqSize   = 56
-	diagReqExt    = 2 // idiag_ext
 	diagReqStates = 4
 	diagReqPort   = 8  // idiag_sport
 	diagReqAddr   = 12 // idiag_src
@@ -76,7 +75,7 @@ func (d *sockDiag) lookup(addr netip.AddrPort) ([]byte, error) {
 	for i := range 8 {
 		q[diagReqCookie+i] = 0xff // INET_DIAG_NOCOOKIE: any socket
 	}
-	found, err := d.request(q, 0)
+	found, err := d.request(nl.SOCK_DIAG_BY_FAMILY, q, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil
 	}
@@ -114,29 +113,33 @@ func (d *sockDiag) countOpen(port uint16, counts func(peer netip.Addr) bool) (n 
 	return n, err
 }
 
+// Size and offsets of struct inet_diag_req (linux/inet_diag.h), and the type of its messages.
+const (
+	tcpDiagGetSock  = 18 // TCPDIAG_GETSOCK
+	oldDiagSize     = 60
+	oldDiagExt      = 3
+	oldDiagPort     = 4
+	oldDiagStates   = 52
+	oldDiagFamilies = unix.AF_UNSPEC
+)
+
 // list returns the inet_diag_msg of each socket in one of some states, with a local port unless that is 0, and with the
-// attributes of ext. The kernel looks at all connections of all network namespaces for that.
-func (d *sockDiag) list(states uint32, port uint16, ext byte) (all [][]byte, err error) {
-	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		q := make([]byte, diagReqSize)
-		q[0], q[1], q[diagReqExt] = family, unix.IPPROTO_TCP, ext
-		binary.NativeEndian.PutUint32(q[diagReqStates:], states)
-		binary.BigEndian.PutUint16(q[diagReqPort:], port)
-		found, err := d.request(q, unix.NLM_F_DUMP)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, found...)
-	}
-	return all, nil
+// attributes of ext. The kernel looks at all connections of all network namespaces for that, which takes milliseconds
+// if its table is large. So it is asked once for both families, for which it has the older of its two requests.
+func (d *sockDiag) list(states uint32, port uint16, ext byte) ([][]byte, error) {
+	q := make([]byte, oldDiagSize)
+	q[0], q[oldDiagExt] = oldDiagFamilies, ext
+	binary.NativeEndian.PutUint32(q[oldDiagStates:], states)
+	binary.BigEndian.PutUint16(q[oldDiagPort:], port)
+	return d.request(tcpDiagGetSock, q, unix.NLM_F_DUMP)
 }
 
-// request sends an inet_diag_req_v2 and returns the answers.
-func (d *sockDiag) request(q []byte, flags int) ([][]byte, error) {
-	req := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, flags)
+// request sends a request of a type and returns the answers.
+func (d *sockDiag) request(of int, q []byte, flags int) ([][]byte, error) {
+	req := nl.NewNetlinkRequest(of, flags)
 	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: d.socket}
 	req.AddRawData(q)
-	return req.Execute(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY)
+	return req.Execute(unix.NETLINK_INET_DIAG, uint16(of))
 }
 
 // peerOf returns the address of the other end of a connection; the zero value if the message is too short.

@@ -21,7 +21,8 @@ type visits struct {
 	netns string // of the pod
 	// begin holds an element while a visitor waits.
 	begin chan struct{}
-	mains []int         // the main processes of its containers
+	mains []int // the main processes of its containers
+	doors *freezer.Watched
 	last  monotime.Time // its last use when it was frozen
 	look  bool          // whether it must not be frozen while it is at work
 }
@@ -111,7 +112,7 @@ func (d *daemon) watchDoors(q *still) (stop func(), err error) {
 	if d.doors == nil {
 		return nil, fmt.Errorf("who enters it cannot be watched: fs.inotify.max_user_instances may be too low")
 	}
-	stop, err = d.doors.Watch(q.cgroup, func() { notify(q.visits.begin) })
+	doors, err := d.doors.Watch(q.cgroup, func() { notify(q.visits.begin) })
 	if err != nil {
 		return nil, fmt.Errorf("watching who enters it: %w", err)
 	}
@@ -120,11 +121,11 @@ func (d *daemon) watchDoors(q *still) (stop func(), err error) {
 		err = keptError("somebody runs a command in it, such as with kubectl exec")
 	}
 	if err != nil {
-		stop()
+		doors.Stop()
 		return nil, err
 	}
-	q.visits.mains = in.Mains
-	return stop, nil
+	q.visits.mains, q.visits.doors = in.Mains, doors
+	return doors.Stop, nil
 }
 
 // guard looks after a frozen pod of a cluster until it is to run. stop ends the watch of who enters it.
@@ -208,19 +209,19 @@ func (d *daemon) visit(q *still, diag *sockDiag) bool {
 			return false
 		case <-time.After(pause):
 		}
-		needed, err := d.needed(q, diag)
-		switch {
-		case err != nil:
-			return false
-		case needed:
-			quiet = false
-		case !quiet:
-			quiet, pause = true, 0
-		default:
+		if quiet { // this is the second look, as refreeze looks as well
 			if again, err := d.refreeze(q, diag); err != nil || again {
 				return again
 			}
 			quiet = false
+			continue
+		}
+		needed, err := d.needed(q, diag)
+		if err != nil {
+			return false
+		}
+		if quiet = !needed; quiet {
+			pause = 0
 		}
 	}
 	return false
@@ -257,6 +258,7 @@ func (d *daemon) refreeze(q *still, diag *sockDiag) (bool, error) {
 	if err := d.gate.SetFrozen(addr, q.id, true); err != nil {
 		return false, err
 	}
+	q.visits.doors.Recount()
 	if needed, err := d.needed(q, diag); needed || err != nil {
 		return false, err
 	}

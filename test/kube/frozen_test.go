@@ -14,13 +14,14 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 
 	"wangell.loutres.me/internal/freezer"
 	"wangell.loutres.me/internal/testutil/e2e"
 )
 
 // testFrozen freezes a pod that kubelet probes. Its connections, its probes and people need it again and again, and in
-// the end it is deleted.
+// the end it is evicted.
 func testFrozen(t *testing.T) {
 	const key, grace = "default/frozen", 3600
 	const probe = "{tcpSocket: {port: 8080}, periodSeconds: 1, timeoutSeconds: 60}"
@@ -66,8 +67,15 @@ func testFrozen(t *testing.T) {
 		t.Errorf("kubectl get wgs\n%s", table)
 	}
 
-	// Were it not thawed, it would be there until its grace period is over.
-	e2e.Must(lab.kubectl("", "delete", "pod", "-n", pod.Namespace, pod.Name, "--timeout="+e2e.Patience.String()))(t)
+	// As kubectl drain does it. Were it not thawed, it would be there until its grace period is over.
+	lab.untilFrozen(t, key)
+	if err := lab.call(func(ctx context.Context) error {
+		return lab.api.SubResource("eviction").Create(ctx, &pod, &policyv1.Eviction{})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	e2e.Must(lab.kubectl("", "wait", "--for=delete", "-n", pod.Namespace, "pod/"+pod.Name,
+		"--timeout="+e2e.Patience.String()))(t)
 }
 
 // pod returns the only pod of a service.
