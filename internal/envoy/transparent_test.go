@@ -96,7 +96,9 @@ func TestPodsOfRevisionsSeeTheClientsOfTheServiceWithTraffic(t *testing.T) {
 	s.Transparent, v1.Transparent = true, true
 	r.set(s, v1, v2)
 	from := netip.MustParseAddrPort("127.0.0.2:0")
-	for address, want := range map[netip.AddrPort]netip.Addr{s.at(): from.Addr(), v1.at(): from.Addr(), v2.at(): loopback} {
+	for address, want := range map[netip.AddrPort]netip.Addr{
+		s.at(): from.Addr(), v1.at(): from.Addr(), v2.at(): loopback,
+	} {
 		c := clientAt(t, false, from)
 		for range 4 {
 			if _, body := get(t, c, address); netip.MustParseAddrPort(body).Addr() != want {

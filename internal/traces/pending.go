@@ -15,8 +15,8 @@ const (
 	maxPending = 4096
 	// settle is how long a wake that has succeeded is waited for: its last phases follow the pod's first answers.
 	settle = 5 * time.Second
-	// callerWait is how long a wake that is complete is kept for the trace of the request that has waited for it, which comes
-	// by another way than the times of the wake.
+	// callerWait is how long a wake that is complete is kept for the trace of the request that has waited for it, which
+	// comes by another way than the times of the wake.
 	callerWait = 2 * time.Second
 	// forget is how long a wake in progress is waited for without any news. It is longer than any wakeTimeout in use.
 	forget = time.Hour

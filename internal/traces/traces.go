@@ -112,8 +112,8 @@ func (e *Exporter) Put(w lifecycle.Waterfall) {
 }
 
 // Join makes the wake of a service that is in progress, or has just ended, part of the trace of a request that has
-// waited for it. The first one counts. If the client does not record its span, the wake keeps a trace of its own, with a
-// link. Join never blocks.
+// waited for it. The first one counts. If the client does not record its span, the wake keeps a trace of its own, with
+// a link. Join never blocks.
 func (e *Exporter) Join(service runtime.Key, c wire.Caller) {
 	if e == nil {
 		return
