@@ -12,6 +12,20 @@ import (
 // maxSleepTime is the longest time that freezeAfter and stopAfter accept, as idleTimeout does: a year.
 const maxSleepTime = 31536000 * time.Second
 
+// PressurePolicy says what becomes of frozen pods whose node is short of room.
+type PressurePolicy string
+
+// The policies.
+const (
+	PressureKeep PressurePolicy = "Keep"
+	PressureStop PressurePolicy = "Stop"
+)
+
+// StopsUnderPressure reports whether frozen pods are stopped when their node is short of room.
+func (s *WangellServiceSpec) StopsUnderPressure() bool {
+	return s.Sleep != nil && s.Sleep.OnPressure == PressureStop && s.FreezeAfter() > 0 && s.MinReplicas == 0
+}
+
 // FreezeAfter is the time without a packet after which the pods are frozen; 0 if they are not.
 func (s *WangellServiceSpec) FreezeAfter() time.Duration {
 	if s.Sleep == nil || s.Sleep.FreezeAfter == nil {
@@ -48,6 +62,7 @@ func (e *ValidationErrors) freezing(spec *WangellServiceSpec) {
 		return
 	}
 	p := specPath.Child("sleep")
+	e.onPressure(spec)
 	ok := true
 	for _, f := range []struct {
 		name  string
@@ -82,6 +97,22 @@ func (e *ValidationErrors) freezing(spec *WangellServiceSpec) {
 				"the service would be stopped after %s, before its pods are frozen", hours(d))
 		}
 		break
+	}
+}
+
+// onPressure checks spec.sleep.onPressure.
+func (e *ValidationErrors) onPressure(spec *WangellServiceSpec) {
+	p := specPath.Child("sleep", "onPressure")
+	switch s := spec.Sleep; {
+	case s.OnPressure == "" || s.OnPressure == PressureKeep:
+	case s.OnPressure != PressureStop:
+		e.add(p, "write onPressure: Keep, or onPressure: Stop", "want Keep or Stop, got %q", s.OnPressure)
+	case s.FreezeAfter == nil:
+		e.add(p, "write freezeAfter: 5s, for example, or leave it out",
+			"has no effect without freezeAfter: it is about frozen pods")
+	case spec.MinReplicas > 0:
+		e.add(p, "write minReplicas: 0, or leave it out",
+			"has no effect beside minReplicas: %d, with which another pod would start at once", spec.MinReplicas)
 	}
 }
 

@@ -40,6 +40,13 @@ type Sleep struct {
 	// Reclaim moves the memory of frozen pods to the swap of their machine, if it has one. Default: true.
 	// +optional
 	Reclaim *bool `json:"reclaim,omitempty"`
+	// OnPressure says what becomes of frozen pods whose node is short of memory, or has no room for what a pod that is
+	// thawed requests. Keep: nothing. Stop: the pods of the service are stopped before their time if the service is the
+	// one that has not been used for longest, and have their grace period. It needs freezeAfter and minReplicas 0.
+	// Default: Keep.
+	// +optional
+	// +kubebuilder:validation:Enum=Keep;Stop
+	OnPressure PressurePolicy `json:"onPressure,omitempty"`
 	// StopAfter is the time without a packet after which the service sleeps without a pod, 1s-8760h. It is another way to
 	// write idleTimeout, which must not differ. Default: idleTimeout.
 	// +optional

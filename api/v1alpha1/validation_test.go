@@ -49,6 +49,7 @@ func TestValidateAcceptsEveryField(t *testing.T) {
 		`sleep: {freezeAfter: 5s, stopAfter: 30m, reclaim: false, freezeWhenBusy: true}`,
 		`{idleTimeout: 1800, sleep: {freezeAfter: 29m59s, stopAfter: 30m}}`,
 		`sleep: {freezeAfter: 299s}`,
+		`sleep: {freezeAfter: 5s, onPressure: Stop}`, `{minReplicas: 1, sleep: {freezeAfter: 5s, onPressure: Keep}}`,
 		`{scaling: {target: 5, metric: requests}, balancing: {level: Request}}`,
 		`balancing: {level: Request, protocol: HTTP2, clientIdleTimeout: 60, maxRequestsPerPod: 10000, warmup: 3600}`,
 		`balancing: {level: Request, clientAddress: Transparent}`, `balancing: {level: Request, clientAddress: Header}`,
@@ -77,6 +78,12 @@ func TestValidateRefusesWhatCannotWork(t *testing.T) {
 		{`sleep: {freezeAfter: 5m}`, "spec.sleep.freezeAfter: the service would be stopped after 5m, before its pods are " +
 			"frozen: write stopAfter: 10m, for example, or a shorter freezeAfter"},
 		{`sleep: {freezeAfter: 5m, stopAfter: 60s}`, "spec.sleep.freezeAfter: the service would be stopped after 1m"},
+		{`sleep: {freezeAfter: 5s, onPressure: Evict}`, `spec.sleep.onPressure: want Keep or Stop, got "Evict": write ` +
+			"onPressure: Keep, or onPressure: Stop"},
+		{`sleep: {onPressure: Stop}`, "spec.sleep.onPressure: has no effect without freezeAfter: it is about frozen pods: " +
+			"write freezeAfter: 5s"},
+		{`{minReplicas: 1, sleep: {freezeAfter: 5s, onPressure: Stop}}`,
+			"spec.sleep.onPressure: has no effect beside minReplicas: 1, with which another pod would start at once: write"},
 		{`wakeTimeout: 3601`, "spec.wakeTimeout: want a number from 1 to 3600"},
 		{`maxParked: 4097`, "spec.maxParked: want a number from 1 to 4096"},
 		{`maxParkedPerSource: -3`, "spec.maxParkedPerSource: want a number from 1 to 4096"},

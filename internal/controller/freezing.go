@@ -84,6 +84,9 @@ func (f *freezer) report(p *pod, m *wire.Frozen) {
 	}
 	if f.cluster != nil {
 		f.cluster.SetFrozen(p.rt.ID, m.Frozen)
+		if !m.Frozen {
+			f.lookForRoom(p.service)
+		}
 	}
 	last := max(p.stats.LastPacket, p.service.lastPacket)
 	f.deliver(p.service, lifecycle.FrozenSeen{

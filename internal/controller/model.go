@@ -59,6 +59,10 @@ type service struct {
 	due      monotime.Time // of its machine's timer
 	heapPos  int           // in deadlines; -1 if it is not there
 
+	// pressed is set if it was stopped last because a node was short of room; roomLook while it is to be looked whether
+	// nodes have room for its pods.
+	pressed, roomLook bool
+
 	sleep         sleep         // how long it has slept
 	foresight     foresight     // when it is to have a pod although nobody asks
 	spent         spent         // in which states it was, and for how long

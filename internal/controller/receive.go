@@ -102,6 +102,8 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 		if s := e.table.byAddr[m.Service]; s != nil && e.caller != nil {
 			e.caller(s.key, *m)
 		}
+	case *wire.Memory:
+		e.freezer.shortOfMemory(from.Node, m)
 	case *wire.Denied:
 		if s := e.table.byAddr[m.Service]; s != nil {
 			e.noteDenied(s, from.Node, m)

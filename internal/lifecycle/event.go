@@ -149,6 +149,9 @@ type FrozenSeen struct {
 	Reason     string // why it was not frozen; empty if a packet thawed it, or it was to be thawed
 }
 
+// Pressed asks to stop the service now if all its pods are frozen, because their node needs what they have.
+type Pressed struct{ Why string }
+
 // ThawAsked asks for the program of a service whose pods may be frozen: a command needs it.
 type ThawAsked struct{}
 
@@ -247,4 +250,5 @@ func (Back) event()         {}
 func (Rejoined) event()     {}
 func (Timer) event()        {}
 func (FrozenSeen) event()   {}
+func (Pressed) event()      {}
 func (ThawAsked) event()    {}

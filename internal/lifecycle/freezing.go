@@ -156,6 +156,16 @@ func (t *transition) useSeen(p *pod, last monotime.Time) {
 	}
 }
 
+// pressed stops a service whose pods are frozen before its time. One that always has pods would start others.
+func (t *transition) pressed(why string) {
+	if !t.freezes() || t.spec.Min > 0 || !t.allFrozen() {
+		return
+	}
+	t.report(Warning, "stopped while it was frozen: %s", why)
+	t.freeze.stopAt = 0
+	t.drainAll(t.freeze.idle)
+}
+
 // refreeze adapts what is frozen to a changed manifest.
 func (t *transition) refreeze() {
 	if t.spec.FreezeAfter == 0 {

@@ -24,7 +24,8 @@ var (
 )
 
 func TestServiceFreezesBeforeItIsStopped(t *testing.T) {
-	unfrozen, longer, always := testSpec, freezeSpec(), freezeSpec()
+	unfrozen, longer, always, least := testSpec, freezeSpec(), freezeSpec(), freezeSpec()
+	least.Min = 1
 	unfrozen.IdleTimeout = time.Minute
 	longer.IdleTimeout = 2 * time.Minute
 	always.FreezeWhenBusy = true
@@ -77,6 +78,22 @@ func TestServiceFreezesBeforeItIsStopped(t *testing.T) {
 			{9.1, FrozenSeen{Ref: 1, Seq: 2, At: at(9.1)}, Warm, "info: thawed"}}},
 		"frozen: put to sleep": {freezeSpec(), toFrozen, []did{
 			{8, SleepAsked{}, Stopping, "publish 3 1:draining | timer 13s"}}},
+		"frozen: its node needs the room": {freezeSpec(), toFrozen, []did{
+			{8, Pressed{"no room"}, Stopping,
+				"publish 3 1:draining | timer 13s | warn: stopped while it was frozen: no room"},
+			{8.1, Pressed{"no room"}, Stopping, ""},
+			{8.2, Quiet{Ref: 1, Generation: 3, LastPacket: at(1)}, Stopping, "stop 1 30s | timer never"},
+			{9, StopDone{1}, Cold, "publish 4 | info: sleeps"}}},
+		"frozen: its node needs the room, and a client comes": {freezeSpec(), toFrozen, []did{
+			{8, Pressed{"no room"}, Stopping,
+				"publish 3 1:draining | timer 13s | warn: stopped while it was frozen: no room"},
+			{8.5, Quiet{Ref: 1, Generation: 3, LastPacket: at(8.1)}, Frozen,
+				"publish 4 1:serving | timer 1m8.5s | info: stays awake: a packet came"}}},
+		"a node that needs room stops only what is frozen": {freezeSpec(), toFreezing, []did{
+			{6.05, Pressed{"no room"}, Warm, ""}}},
+		"a service that always has a pod keeps it": {least, toFreezing, []did{
+			{6.1, FrozenSeen{Ref: 1, Seq: 1, Frozen: true, At: at(6.1)}, Frozen, "info: frozen: not used for 6s"},
+			{8, Pressed{"no room"}, Frozen, ""}}},
 		"frozen: deleted": {freezeSpec(), toFrozen, []did{
 			{8, Deleted{}, Stopping, "publish 3 1:draining | refuse: the service was removed | stop 1 30s | timer never | " +
 				"info: removed"}}},

@@ -251,6 +251,9 @@ func (w *world) chaos(kind, arg byte) Event {
 	case 29, 30:
 		return FrozenSeen{Ref: ref, Seq: w.freeze - uint64(arg%2), Frozen: arg%3 > 0, At: w.now, LastPacket: recent}
 	case 31:
+		if arg%2 == 0 {
+			return Pressed{"no room"}
+		}
 		return ThawAsked{}
 	default:
 		return Timer{Rolling: arg%2 == 0}

@@ -91,6 +91,8 @@ func (t *transition) handle(ev Event) {
 		t.frozenSeen(e)
 	case ThawAsked:
 		t.thaw()
+	case Pressed:
+		t.pressed(e.Why)
 	case Timer:
 		t.timer(e)
 	}

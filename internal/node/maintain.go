@@ -12,9 +12,9 @@ import (
 // statsInterval is the time between two readings of the pods' counters.
 const statsInterval = time.Second
 
-// maintain reports counters, idle services and what is scarce, and sweeps the flow table, until ctx ends. It sleeps
-// while there is neither a pod nor a flow, and nothing is scarce or parked, and looks only every idleAgain while all
-// pods are frozen.
+// maintain reports counters, idle services and what is scarce, memory included, and sweeps the flow table, until ctx
+// ends. It sleeps while there is neither a pod nor a flow, and nothing is scarce or parked, and looks only every
+// idleAgain while all pods are frozen.
 func (d *daemon) maintain(ctx context.Context) {
 	ticker := time.NewTicker(statsInterval)
 	defer ticker.Stop()
@@ -50,6 +50,7 @@ func (d *daemon) maintain(ctx context.Context) {
 		d.removeUnlisted(monotime.Now())
 		sweeps.run(resting)
 		again = d.checkScarce(time.Now())
+		again = d.checkMemory() || again
 	}
 }
 

@@ -10,6 +10,8 @@ type Reservations struct {
 	Memory float64 `json:"memory,omitempty"`
 	// Short says which pod runs with less reserved than it asks for, and why; empty if none does.
 	Short string `json:"short,omitempty"`
+	// ShortOn is the node of such a pod that has no room for it; empty if there is none, or the reason is another one.
+	ShortOn string `json:"shortOn,omitempty"`
 	// Kept says why a frozen pod keeps requests that it could give back; empty if none does.
 	Kept string `json:"kept,omitempty"`
 }

@@ -99,6 +99,8 @@ func newMessage(t Type) body {
 		return &GateState{}
 	case TypeConnected:
 		return &Connected{}
+	case TypeMemory:
+		return &Memory{}
 	}
 	return nil
 }

@@ -177,6 +177,7 @@ func samples() map[string]Message {
 			{PodID: 1, LastPacket: 1_002_000_000, Cgroup: "/wangell/wangell/web-1"},
 			{PodID: 2, LastPacket: 1_002_000_001}, // in a cluster
 		}},
+		"memory": &Memory{Available: 180 << 20, Total: 4 << 30},
 		"frozen": &Frozen{
 			Service: service4, PodID: 1, Seq: 12, Frozen: true, At: 1_006_000_000, Resident: 12 << 20, Swapped: 214 << 20,
 			Reason: "its memory stays: the machine has no swap",
@@ -326,6 +327,7 @@ func TestMessagesOutsideTheirLimitsAreRejectedWithAReason(t *testing.T) {
 		{&Backends{Service: service4, Pods: []Backend{{State: PodStarting, Netns: long(256)}}}, "256 bytes"},
 		{&Backends{Service: service4, Pods: []Backend{{State: PodStarting, Probe: long(MaxProbe + 1)}}}, "2305 bytes"},
 		{&Unready{Service: service4, Answer: long(201)}, "201 bytes"},
+		{&Memory{Available: 2, Total: 1}, "2 bytes available of 1"},
 		{&Unreadable{}, "without UID"},
 		{&Unreadable{UID: long(65)}, "UID: 65 bytes"},
 		{&Unreadable{UID: "u", Cause: long(MaxImageText + 1)}, "1025 bytes"},

@@ -84,6 +84,7 @@ func FuzzMirror(f *testing.F)  { fuzzMessage(f, TypeMirror) }
 func FuzzBlobs(f *testing.F)   { fuzzMessage(f, TypeBlobs) }
 func FuzzFreeze(f *testing.F)  { fuzzMessage(f, TypeFreeze) }
 func FuzzFrozen(f *testing.F)  { fuzzMessage(f, TypeFrozen) }
+func FuzzMemory(f *testing.F)  { fuzzMessage(f, TypeMemory) }
 func FuzzHolders(f *testing.F) { fuzzMessage(f, TypeHolders) }
 
 // FuzzDatagram checks that a server accepts no datagram except the HELLOs of the vectors, and that none creates a

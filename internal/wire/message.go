@@ -56,6 +56,8 @@ const (
 	TypeInspect   Type = 39 // controller → daemon: what people want to see of its node
 	TypeGateState Type = 40 // daemon → controller: the state of its gate
 	TypeConnected Type = 41 // daemon → controller: who is connected to the pods of its node
+
+	TypeMemory Type = 42 // daemon → controller: its node, which has frozen pods, is short of memory
 )
 
 // String returns the type's name as docs/protocol.md spells it.
@@ -77,6 +79,7 @@ func (t Type) String() string {
 		TypeFreeze:     "FREEZE", TypeFrozen: "FROZEN",
 		TypeCaller:  "CALLER",
 		TypeInspect: "INSPECT", TypeGateState: "GATE_STATE", TypeConnected: "CONNECTED",
+		TypeMemory: "MEMORY",
 	}
 	if n, ok := names[t]; ok {
 		return n
@@ -91,7 +94,7 @@ type Message interface{ Type() Type }
 // the next message of their type, so a lost one does no harm.
 func reliable(t Type) bool {
 	return t != TypeStats && t != TypeUsage && t != TypeLoads && t != TypeImagePulled &&
-		t != TypeAnswers
+		t != TypeAnswers && t != TypeMemory
 }
 
 // sessionScoped reports whether messages of a type are meaningful in one session only. They are not kept for the next

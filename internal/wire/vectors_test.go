@@ -172,7 +172,7 @@ func makeVectors(t testing.TB) vectors {
 		case TypeWake, TypeListening, TypeUnready, TypeTrace, TypeStats, TypeIdle, TypeQuiet, TypeNode, TypePodReport,
 			TypeUsage, TypeTagReady, TypeDenied, TypeAlert, TypeDeaf, TypeImageReports, TypeImagePulled,
 			TypeMirror, TypeBlobs, TypeAnswers, TypeUnreadable, TypeFrozen, TypeCaller, TypeGateState,
-			TypeConnected:
+			TypeConnected, TypeMemory:
 			fromClient = true
 		}
 		if !reliable(m.Type()) {

@@ -109,6 +109,7 @@ func (l *lending) reservations(name, why string) (r runtime.Reservations) {
 	case l.still == stillRuns && l.short != "":
 		r.Short = fmt.Sprintf("pod %s runs with less reserved than it requests: %s", name, l.short)
 	case l.still == stillRuns && pending != "" && !reservation.Noted(l.pod):
+		r.ShortOn = l.pod.Spec.NodeName
 		r.Short = fmt.Sprintf("pod %s runs with less reserved than it requests, because node %s has no room for it: %s",
 			name, l.pod.Spec.NodeName, pending)
 	case l.still == stillFrozen && why != "":

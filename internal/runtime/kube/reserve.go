@@ -56,6 +56,7 @@ func (s *service) reservations(why string) (sum runtime.Reservations) {
 	for _, p := range s.pods {
 		one := p.lending.reservations(p.name, why)
 		sum.CPU, sum.Memory = sum.CPU+one.CPU, sum.Memory+one.Memory
+		sum.ShortOn = max(sum.ShortOn, one.ShortOn)
 		for _, text := range []struct {
 			of  *string
 			one string

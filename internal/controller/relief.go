@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"wangell.loutres.me/internal/bytesize"
+	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/wire"
+)
+
+// roomLook is the pause between two looks whether the node of a pod that was thawed has room for what it requests.
+const roomLook = 3 * time.Second
+
+// frozenThere is a service with pods on a node that is short of room.
+type frozenThere struct {
+	key    runtime.Key
+	frozen bool          // all its pods are
+	stops  bool          // sleep.onPressure is Stop
+	ending bool          // it was chosen before, and is being stopped
+	last   monotime.Time // its last packet
+}
+
+// leastRecentlyUsed chooses the service to stop: that whose last packet is the oldest among those that are frozen and
+// may be stopped. There is none while another one is being stopped: it may suffice.
+func leastRecentlyUsed(there []frozenThere) (key runtime.Key, ok bool) {
+	if slices.ContainsFunc(there, func(s frozenThere) bool { return s.ending }) {
+		return "", false
+	}
+	there = slices.DeleteFunc(slices.Clone(there), func(s frozenThere) bool { return !s.frozen || !s.stops })
+	if len(there) == 0 {
+		return "", false
+	}
+	return slices.MinFunc(there, func(a, b frozenThere) int {
+		return cmp.Or(cmp.Compare(a.last, b.last), cmp.Compare(a.key, b.key))
+	}).key, true
+}
+
+// relieve stops a frozen service for which a condition holds, so that a node has what its pods have.
+func (f *freezer) relieve(node, why string, useful func(*service) bool) {
+	var there []frozenThere
+	for _, s := range f.table.services {
+		if !slices.ContainsFunc(s.pods, func(p *pod) bool { return p.node == node }) {
+			continue
+		}
+		state := s.machine.State()
+		there = append(there, frozenThere{
+			key: s.key, frozen: state == lifecycle.Frozen, stops: s.spec.Spec.StopsUnderPressure() && useful(s),
+			ending: s.pressed && state == lifecycle.Stopping, last: s.lastPacket,
+		})
+	}
+	if key, ok := leastRecentlyUsed(there); ok {
+		s := f.table.services[key]
+		f.deliver(s, lifecycle.Pressed{Why: why})
+		s.pressed = s.machine.State() == lifecycle.Stopping
+	}
+}
+
+// shortOfMemory handles that a node is short of memory.
+func (f *freezer) shortOfMemory(node string, m *wire.Memory) {
+	where := "the machine"
+	if f.cluster != nil {
+		where = "node " + node
+	}
+	f.relieve(node, fmt.Sprintf("%s is short of memory: %s of %s are available", where,
+		bytesize.Format(int64(m.Available)), bytesize.Format(int64(m.Total))), func(*service) bool { return true })
+}
+
+// lookForRoom looks a little later, and again while it has not, whether the node of a service's pods has room for what
+// they request. If it has not, frozen pods there are stopped that keep what they request.
+func (f *freezer) lookForRoom(s *service) {
+	if s.roomLook {
+		return
+	}
+	s.roomLook = true
+	f.loop.after(roomLook, func() {
+		s.roomLook = false
+		if f.table.services[s.key] != s || f.loop.idle() {
+			return
+		}
+		if r := f.reservations(s); r.ShortOn != "" {
+			f.relieve(r.ShortOn, r.Short, f.keepsRequests)
+			f.lookForRoom(s)
+		}
+	})
+}
+
+// keepsRequests reports whether the frozen pods of a service have not given their requests back.
+func (f *freezer) keepsRequests(s *service) bool {
+	r := f.reservations(s)
+	for _, q := range requestsOf(&s.spec.Spec) {
+		if !math.IsNaN(q) && q > 0 {
+			return r.CPU+r.Memory == 0
+		}
+	}
+	return false
+}
