@@ -108,6 +108,22 @@ func testEverywhere(t *testing.T) {
 			})
 		}
 	}
+
+	t.Run("its own pod", func(t *testing.T) {
+		e2e.MustAsk(t, lab.client, vip)
+		pods := lab.pods(t, key)
+		if len(pods) != 1 {
+			t.Fatalf("pods %v", pods)
+		}
+		own := lab.podNamespace(t, "default", pods[0])
+		for _, address := range []string{vip, netip.AddrPortFrom(name, 80).String()} {
+			a := e2e.MustAsk(t, own, address)
+			t.Logf("at %s, the pod sees %v", address, a.ClientAddr())
+			if address == vip && !netip.MustParsePrefix("240.0.0.0/4").Contains(a.ClientAddr()) {
+				t.Errorf("the pod sees itself as %v", a.ClientAddr())
+			}
+		}
+	})
 }
 
 // clientPod is a pod whose network the tests use.
