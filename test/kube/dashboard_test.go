@@ -63,28 +63,14 @@ func testDashboard(t *testing.T) {
 	token := e2e.Must(lab.kubectl("", "create", "token", "-n", "watched", "dana"))(t)
 	dana := admin.as(t, "dana", strings.TrimSpace(token))
 
-	ctx, cancel := context.WithCancel(t.Context())
-	cmd := lab.client.Command(ctx, filepath.Join(dana.path, "kubectl-wangell"), "--kubeconfig", dana.kubeconfig,
-		"dashboard", "-A", "--ui-actions", "--no-open")
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var said strings.Builder
-	cmd.Stderr = &said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { cancel(); _ = cmd.Wait() }() // it is killed
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	url := dashboardURL.FindString(line)
-	if err != nil || url == "" {
-		cancel()
-		_ = cmd.Wait()
-		t.Fatalf("kubectl wangell dashboard: %q, %v, %s", line, err, said.String())
+	url := openDashboard(t, dana, "--ui-actions")
+	var nodes []string
+	for _, n := range lab.Nodes {
+		nodes = append(nodes, n.Name)
 	}
 	kubectl := fmt.Sprintf("%s --kubeconfig %s", filepath.Join(lab.Bin, "kubectl"), lab.KubeconfigLAN)
 	browser.Run(t, lab.client.Command, "cluster.test.mjs", "DASHBOARD_URL="+url, "SERVICE_ADDRESS="+addr,
+		"ADMIN_URL="+openDashboard(t, admin), "NODES="+strings.Join(nodes, " "),
 		fmt.Sprintf("KILL_LEADER=%s delete pod -n %s %s --wait=false", kubectl, productNamespace, lab.leader(t)))
 	lab.waitState(t, key, "Cold")
 
@@ -105,4 +91,32 @@ func testDashboard(t *testing.T) {
 		code := get(base + "/api/about")
 		return code == http.StatusUnauthorized || code == http.StatusBadGateway, fmt.Sprint("status ", code)
 	})
+}
+
+// openDashboard runs 'kubectl wangell dashboard -A' on a host outside of the cluster until the test ends, and returns
+// the URL of the page.
+func openDashboard(t *testing.T, p plugin, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cmd := lab.client.Command(ctx, append([]string{
+		filepath.Join(p.path, "kubectl-wangell"), "--kubeconfig", p.kubeconfig, "dashboard", "-A", "--no-open",
+	}, args...)...)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	cmd.Stderr = &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop := func() { cancel(); _ = cmd.Wait() } // it is killed
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	url := dashboardURL.FindString(line)
+	if err != nil || url == "" {
+		stop()
+		t.Fatalf("kubectl wangell dashboard: %q, %v, %s", line, err, said.String())
+	}
+	t.Cleanup(stop)
+	return url
 }

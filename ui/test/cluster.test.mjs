@@ -48,8 +48,34 @@ test('a user watches a service of a cluster, also while the leader changes', asy
     await page.getByText('for those who may see the services of all namespaces').waitFor();
     assert.deepEqual(page.problems, []);
 
-    // The page goes over to the next leader by itself.
+    // They see the gates of all nodes, and who connects.
+    const all = await open(browser, process.env.ADMIN_URL);
+    await all.getByRole('link', { name: 'Node', exact: true }).click();
+    const names = process.env.NODES.split(' ');
+    const last = names[names.length - 1];
+    if (names.length > 1) {
+      const nodes = all.getByRole('table', { name: 'Nodes' });
+      for (const node of names) {
+        await nodes.getByRole('row', { name: new RegExp(`^${node} \\d+ \\w+ \\d+ %`) }).waitFor();
+      }
+      await nodes.getByRole('button', { name: last, exact: true }).click();
+    }
+    await all.getByRole('heading', { level: 2, name: last, exact: true }).waitFor();
+    await all.getByRole('rowheader', { name: 'arp_replies', exact: true }).waitFor();
+    await accessible(all, 'the nodes of a cluster');
+    await shot(all, 'cluster-nodes', { fullPage: true });
+    held = await hold(address, 3);
+    await all.getByRole('link', { name: 'Connections', exact: true }).click();
+    await all.getByRole('row', { name: new RegExp(`^${held[0].localAddress} watched/hello 3$`) }).waitFor();
+    await shot(all, 'cluster-connections');
+    for (const socket of held.splice(0)) socket.destroy();
+    assert.deepEqual(all.problems, []);
+    await all.context().close();
     await page.goBack();
+    await page.getByRole('button', { name: 'Put to sleep' }).click();
+    await page.locator('h1 .badge.cold').waitFor();
+
+    // The page goes over to the next leader by itself.
     execSync(process.env.KILL_LEADER);
     await page.locator('.connection.lost').waitFor();
     await page.locator('.connection.live').waitFor();
