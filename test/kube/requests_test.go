@@ -111,6 +111,7 @@ func testRequests(t *testing.T) {
 	}
 
 	t.Run("a kept connection outlives a sleep", testKeptConnection)
+	t.Run("requests are split among revisions", testTraffic)
 
 	t.Run("an update of Envoy loses no request", func(t *testing.T) { testEnvoyUpdate(t, addr, from) })
 	envoys = lab.envoys(t)
@@ -181,14 +182,19 @@ func (c *cluster) signalEnvoy(t *testing.T, pod *corev1.Pod, s syscall.Signal) i
 	return pid
 }
 
-// askOn is e2e.AskBy with the client's end of the connection.
-func askOn(t *testing.T, c *http.Client, address string) (a e2e.Answer, local string) {
+// askOn is e2e.AskBy with the client's end of the connection, and with headers, given as pairs.
+func askOn(t *testing.T, c *http.Client, address string, headers ...string) (a e2e.Answer, local string) {
 	t.Helper()
 	trace := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { local = i.Conn.LocalAddr().String() }}
 	r, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), http.MethodGet,
 		"http://"+address+"/", nil)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		if headers[i+1] != "" {
+			r.Header.Set(headers[i], headers[i+1])
+		}
 	}
 	response, err := c.Do(r)
 	if err != nil {
