@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"wangell.loutres.me/internal/peer"
@@ -71,12 +73,27 @@ func testPeers(t *testing.T) {
 		t.Logf("%s: %.1f MB from peers, %.1f MB from the registry", n.name, p/1e6, r/1e6)
 		fromPeers, fromRegistry = fromPeers+p, fromRegistry+r
 	}
-	if others := float64(len(lab.nodes) - 1); fromPeers < 0.9*others*largeImage || fromRegistry > 1.1*largeImage {
+	size, others := sizeOf(t, ref), float64(len(lab.nodes)-1)
+	if fromPeers < 0.9*others*size || fromRegistry > 1.1*size {
 		t.Errorf("%.1f MB came from peers and %.1f MB from the registry: want each byte from it once, of %.1f MB",
-			fromPeers/1e6, fromRegistry/1e6, largeImage/1e6)
+			fromPeers/1e6, fromRegistry/1e6, size/1e6)
 	}
 	e2e.MustAsk(t, lab.client, lab.address(t, key))
 	e2e.Must(lab.kubectl("", "delete", "wgs", "shared", "--wait"))(t)
+}
+
+// sizeOf returns the size in bytes of what a node pulls of an image in the cluster's registry.
+func sizeOf(t *testing.T, ref string) float64 {
+	t.Helper()
+	_, path, _ := strings.Cut(ref, "/")
+	at := e2e.Must(name.ParseReference(lab.Registry.PushAddress+"/"+path, name.Insecure))(t)
+	img := e2e.Must(remote.Image(at, remote.WithContext(t.Context())))(t)
+	manifest := e2e.Must(img.Manifest())(t)
+	size := e2e.Must(img.Size())(t) + manifest.Config.Size
+	for _, l := range manifest.Layers {
+		size += l.Size
+	}
+	return float64(size)
 }
 
 // registriesOf returns a file among the settings of registries of a node's containerd.
