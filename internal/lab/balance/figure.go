@@ -38,8 +38,8 @@ func figure(modes []string, samples []Sample) report.Figure {
 			p.Add(dashedLine(100 * float64(k) / replicas))
 		}
 		report.Legend(p, modes, proxy.ModeColor)
-		p.X.Max = 122  // room for text
-		p.Y.Max += 0.5 // and for the legend
+		p.X.Max = 122                        // room for text
+		p.Y.Max += 0.2 * float64(len(modes)) // and for the legend
 		p.Draw(c)
 		return nil
 	}
