@@ -110,10 +110,6 @@ func (f *Freezer) tasks(path string) (uint64, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return n, err
 	}
-	dirs, err := f.tree(path)
-	for _, dir := range dirs {
-		pids, failed := processesOf(dir)
-		n, err = n+uint64(len(pids)), errors.Join(err, failed)
-	}
-	return n, err
+	pids, err := f.processes(path)
+	return uint64(len(pids)), err
 }

@@ -165,18 +165,22 @@ func (in Inside) Signalled() bool { return slices.ContainsFunc(in.Mains, signall
 
 // Holds reports whether a process is in a cgroup or below it.
 func (f *Freezer) Holds(cgroup string, pid int) (bool, error) {
+	pids, err := f.processes(cgroup)
+	return slices.Contains(pids, pid), err
+}
+
+// processes reads which processes are in a cgroup or below it.
+func (f *Freezer) processes(cgroup string) (all []int, err error) {
 	dirs, err := f.tree(cgroup)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	for _, dir := range dirs {
 		pids, err := processesOf(dir)
 		if err != nil {
-			return false, err
+			return nil, err
 		}
-		if slices.Contains(pids, pid) {
-			return true, nil
-		}
+		all = append(all, pids...)
 	}
-	return false, nil
+	return all, nil
 }

@@ -41,32 +41,26 @@ type touched struct {
 //
 // See https://docs.kernel.org/admin-guide/mm/pagemap.html.
 func (f *Freezer) WorkingSet(cgroup string) (*WorkingSet, error) {
-	dirs, err := f.tree(cgroup)
+	pids, err := f.processes(cgroup)
 	if err != nil {
 		return nil, err
 	}
 	set := &WorkingSet{}
 	left := maxSetRanges
-	for _, dir := range dirs {
-		pids, err := processesOf(dir)
+	for _, pid := range pids {
+		p, ok := readProcess(pid)
+		if !ok {
+			continue
+		}
+		t := touched{pid: pid, start: p.start}
+		size, err := t.scan(left, maxSetBytes-set.Bytes)
 		if err != nil {
 			return nil, err
 		}
-		for _, pid := range pids {
-			p, ok := readProcess(pid)
-			if !ok {
-				continue
-			}
-			t := touched{pid: pid, start: p.start}
-			size, err := t.scan(left, maxSetBytes-set.Bytes)
-			if err != nil {
-				return nil, err
-			}
-			if left -= len(t.ranges); len(t.ranges) > 0 {
-				set.processes = append(set.processes, t)
-			}
-			set.Bytes += size
+		if left -= len(t.ranges); len(t.ranges) > 0 {
+			set.processes = append(set.processes, t)
 		}
+		set.Bytes += size
 	}
 	return set, nil
 }

@@ -12,7 +12,7 @@ import (
 type podMemory struct {
 	// reclaimed is set once its memory was given back for the first time.
 	reclaimed atomic.Bool
-	// used is what the pod used between the last two times; nil if that is not known.
+	// used is what the pod used between the last two times; nil if that is not known, or little.
 	used atomic.Pointer[freezer.WorkingSet]
 }
 
@@ -30,6 +30,9 @@ func (d *daemon) recordUse(q *still) {
 		d.log.Debug("it is not known which memory a pod uses", "address", q.addr(), "pod", q.id, "error", err)
 		return
 	}
+	if set.Bytes < smallUse {
+		set = nil
+	}
 	q.memory.used.Store(set)
 }
 
@@ -37,7 +40,7 @@ func (d *daemon) recordUse(q *still) {
 // wait for each page of it.
 func (d *daemon) fetch(q *still) {
 	set := q.memory.used.Load()
-	if set == nil || set.Bytes < smallUse {
+	if set == nil {
 		return
 	}
 	d.tasks.Go(func() {

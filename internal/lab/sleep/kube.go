@@ -224,20 +224,10 @@ func (r *kubeRun) settled(ctx context.Context, t *cluster.Target) (float64, erro
 	if err != nil {
 		return 0, err
 	}
-	last, same := int64(-1), 0
-	for same < 10 {
-		now, err := r.PodMemory(pod)
-		if err != nil {
-			return 0, err
-		}
-		if same++; now != last {
-			last, same = now, 0
-		}
-		if err := lab.Sleep(ctx, 30*time.Millisecond); err != nil {
-			return 0, err
-		}
-	}
-	return float64(last) / mb, nil
+	return settledMemory(ctx, pod.Name, func() (float64, error) {
+		bytes, err := r.PodMemory(pod)
+		return float64(bytes) / mb, err
+	})
 }
 
 // noteRequests notes what the scheduler counts for the pod that freezes, in cores: the requests of its containers. A

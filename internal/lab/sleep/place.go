@@ -15,6 +15,7 @@ import (
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/freezer"
 	"wangell.loutres.me/internal/image"
+	"wangell.loutres.me/internal/lab"
 	"wangell.loutres.me/internal/lab/onenode"
 	"wangell.loutres.me/internal/testutil/debimage"
 	"wangell.loutres.me/internal/testutil/netlab"
@@ -161,22 +162,29 @@ func (p *place) memory(id string) (resident, swapped float64, err error) {
 
 // settled waits until the memory of a pod does not shrink any more, because it was given back.
 func (p *place) settled(ctx context.Context, id string) error {
+	_, err := settledMemory(ctx, id, func() (float64, error) {
+		resident, _, err := p.memory(id)
+		return resident, err
+	})
+	return err
+}
+
+// settledMemory waits until the memory of a pod, as measure returns it, does not change any more, and returns it.
+func settledMemory(ctx context.Context, pod string, measure func() (float64, error)) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	last, same := -1.0, 0
 	for same < 10 {
-		now, _, err := p.memory(id)
+		now, err := measure()
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if same++; now != last {
 			last, same = now, 0
 		}
-		select {
-		case <-time.After(30 * time.Millisecond):
-		case <-ctx.Done():
-			return fmt.Errorf("the memory of pod %s still changes: %w", id, ctx.Err())
+		if err := lab.Sleep(ctx, 30*time.Millisecond); err != nil {
+			return 0, fmt.Errorf("the memory of pod %s still changes: %w", pod, err)
 		}
 	}
-	return nil
+	return last, nil
 }

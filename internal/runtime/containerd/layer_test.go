@@ -24,16 +24,7 @@ func TestLayerHasWhatAPodHasWritten(t *testing.T) {
 	if err != nil || before.Folders == nil {
 		t.Fatalf("%+v, %v", before, err)
 	}
-	const size = 100 << 10
-	resp, err := http.Get("http://" + p.Addr.String() + ":8080/write?f=/file&t=" + strings.Repeat("x", size))
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp.Body.Close()
-	after, err := r.Layer(t.Context(), p.ID)
-	if grown := after.Bytes - before.Bytes; err != nil || grown < size || grown > 2*size {
-		t.Errorf("%+v after %+v, %v", after, before, err)
-	}
+	writeIntoLayer(t, r, p, before)
 	if err := r.Stop(t.Context(), p.ID, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -57,5 +48,22 @@ func TestFoldersOfALayerAreAddedUpToTheThirdLevel(t *testing.T) {
 	if err != nil || l.Bytes != 3*8192 || len(l.Folders) != 3 || l.Folders["/var"] != 2*8192 ||
 		l.Folders["/var/lib"] != 8192 || l.Folders["/var/lib/db"] != 8192 {
 		t.Errorf("%+v, %v", l, err)
+	}
+}
+
+// written is how many bytes writeIntoLayer writes.
+const written = 100 << 10
+
+// writeIntoLayer has a pod write into its layer, which was as before, and checks that the layer grows by that.
+func writeIntoLayer(t *testing.T, r *Runtime, p runtime.Pod, before runtime.Layer) {
+	t.Helper()
+	resp, err := http.Get("http://" + p.Addr.String() + ":8080/write?f=/file&t=" + strings.Repeat("x", written))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	after, err := r.Layer(t.Context(), p.ID)
+	if grown := after.Bytes - before.Bytes; err != nil || grown < written || grown > 2*written {
+		t.Errorf("%+v after %+v, %v", after, before, err)
 	}
 }

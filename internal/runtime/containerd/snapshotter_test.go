@@ -4,7 +4,6 @@ package containerd
 
 import (
 	"context"
-	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -56,20 +55,11 @@ func TestPodsUseTheChosenSnapshotter(t *testing.T) {
 	if got := layersOf(t, r, "native"); len(got) != 1 || got[0] != p.ID {
 		t.Errorf("layers: %v", got)
 	}
-	const size = 100 << 10
 	before, err := r.Layer(t.Context(), p.ID)
-	if err != nil || before.Bytes >= size {
+	if err != nil || before.Bytes >= written {
 		t.Errorf("an unused layer: %+v, %v", before, err)
 	}
-	resp, err := http.Get("http://" + p.Addr.String() + ":8080/write?f=/file&t=" + strings.Repeat("x", size))
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp.Body.Close()
-	after, err := r.Layer(t.Context(), p.ID)
-	if grown := after.Bytes - before.Bytes; err != nil || grown < size || grown > 2*size {
-		t.Errorf("%+v after %+v, %v", after, before, err)
-	}
+	writeIntoLayer(t, r, p, before)
 	if err := r.Stop(t.Context(), p.ID, 0); err != nil {
 		t.Fatal(err)
 	}
