@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/process"
+	"wangell.loutres.me/internal/testutil/ownns"
 )
 
 // program is the package of the registry.
@@ -46,6 +47,9 @@ func Build(t testing.TB) string {
 	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, program)
 	build.Dir = filepath.Join(repository(t), "internal", "testutil", "distribution", "module")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if err := ownns.Outside(build); err != nil {
+		t.Fatal(err)
+	}
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v: %s", program, err, out)
 	}

@@ -52,3 +52,19 @@ func Main(run func() int) {
 	}
 	os.Exit(0)
 }
+
+// Outside makes a command that was not started use the network from which Main was called, for downloads. It changes
+// nothing in a process that Main did not start.
+func Outside(cmd *exec.Cmd) error {
+	if os.Getenv(inside) == "" {
+		return nil
+	}
+	enter, err := exec.LookPath("nsenter")
+	if err != nil {
+		return err
+	}
+	network := fmt.Sprintf("--net=/proc/%d/ns/net", os.Getppid())
+	cmd.Args = append([]string{enter, network, "--", cmd.Path}, cmd.Args[1:]...)
+	cmd.Path = enter
+	return nil
+}
