@@ -7,21 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
-	"runtime/debug"
-	"strconv"
 	"sync"
-	"time"
 
 	"wangell.loutres.me/internal/buildinfo"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/dashboard"
 	"wangell.loutres.me/internal/egress"
-	"wangell.loutres.me/internal/localapi"
 	"wangell.loutres.me/internal/manifest"
 	"wangell.loutres.me/internal/poddns"
 	"wangell.loutres.me/internal/runtime/containerd"
@@ -45,9 +39,10 @@ type Options struct {
 	Ready func()
 }
 
-// Up runs an instance until ctx is cancelled or a part of it fails for good, and then removes all of it. What a killed
-// instance with the same run folder left is adopted: pods and connections go on. Nothing is started before manifests,
-// rights and configuration have been checked. Mistakes in some manifests are an error only if no service is left.
+// Up runs an instance until ctx is cancelled or a part of it fails for good, and then removes all of it. It adopts
+// the state of a killed instance with the same run folder: pods and connections go on. Nothing is started before
+// manifests, rights and configuration have been checked. Mistakes in some manifests are an error only if no service
+// is left.
 func Up(ctx context.Context, o Options) (err error) {
 	set, err := o.Manifests.Load(ctx)
 	if err != nil && len(set) == 0 {
@@ -56,7 +51,7 @@ func Up(ctx context.Context, o Options) (err error) {
 	if err := errors.Join(o.Validate(), checkRights(ctx, o.Config), checkLoopback(),
 		checkInterfaces(o.Interfaces)); err != nil {
 		if ctx.Err() != nil {
-			return nil // asked to exit before anything was started: the checks were cut off
+			return nil // asked to exit before anything was started: the checks were interrupted
 		}
 		return err
 	}
@@ -105,7 +100,7 @@ func Up(ctx context.Context, o Options) (err error) {
 	return errors.Join(err, l.remove())
 }
 
-// adopts returns why an instance with this configuration cannot adopt what one with another configuration left.
+// adopts returns why an instance with this configuration cannot adopt the state of one with another configuration.
 func (c Config) adopts(left Config) error {
 	for _, f := range []struct{ flag, want, left string }{
 		{"--state-dir", c.StateDir, left.StateDir},
@@ -163,7 +158,7 @@ func (u *up) start(ctx context.Context) (err error) {
 	if err := u.save(); err != nil {
 		return fmt.Errorf("save the configuration: %w", err)
 	}
-	// Errors of parts that were cut off by a signal while they started are not reported.
+	// Errors of parts that a signal interrupted while they started are not reported.
 	defer func() {
 		if ctx.Err() != nil && err != nil {
 			u.Log.Debug("the start was cut off", "error", err)
@@ -243,7 +238,7 @@ func (u *up) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// setSwap makes the zram device that is asked for, or removes that of a killed instance.
+// setSwap makes the configured zram device, or removes that of a killed instance.
 func (u *up) setSwap() error {
 	if u.Zram == 0 {
 		return zram.Remove(u.zramFile())
@@ -254,7 +249,7 @@ func (u *up) setSwap() error {
 	return nil
 }
 
-// startRuntime starts the runtime, and what pods need around them: a name server and a way to other networks.
+// startRuntime starts the runtime, and the surroundings of pods: a name server and a way to other networks.
 func (u *up) startRuntime(ctx context.Context) (err error) {
 	u.names = poddns.New(poddns.Config{
 		ResolvConf: u.ResolvConf, Own: []netip.Prefix{u.Addresses, u.PodAddresses, podnet.Links}, Log: u.Log,
@@ -278,140 +273,8 @@ func (u *up) startRuntime(ctx context.Context) (err error) {
 	return u.noteSnapshotter()
 }
 
-// publish makes the services known to pods, and at ports of the machine.
-func (u *up) publish(p publication) {
-	services := make(map[poddns.Name]netip.Addr, len(p.services))
-	for k, addr := range p.services {
-		namespace, name := k.Split()
-		services[poddns.Name{Namespace: namespace, Name: name}] = addr
-	}
-	u.names.SetServices(services)
-	if u.egress == nil {
-		return
-	}
-	if err := u.egress.SetServices(p.lead, p.ports); err != nil {
-		u.Log.Error("packets to services may be rejected", "error", err)
-	}
-}
-
-// keepalive is the interval of keepalives between daemon and controller. The daemon is a child of this process, and
-// neither outlives the other unnoticed, so keepalives find nothing but a process that hangs. With the default, which is
-// for nodes of a cluster, an idle instance would use the CPU for little else.
-const keepalive = 3 * time.Second
-
-// newDaemon returns the daemon, not started yet.
-func (u *up) newDaemon(name, server string) *daemon {
-	args := []string{
-		"daemon", "--server", server, "--key-file", u.keyFile(), "--node", name, "--run-dir", u.RunDir,
-		"--keepalive", keepalive.String(),
-		"--addresses", u.Addresses.String(), "--xdp-mode", u.XDPMode, "--metrics-socket", u.daemonSocket(),
-		"--log-format", "json", "--log-level", u.logLevel(), "--containerd", u.runtime.Address(),
-		"--envoy-socket", u.envoySocket(), "--envoy-user", strconv.Itoa(envoyUser),
-	}
-	for _, i := range u.Interfaces {
-		args = append(args, "--interface", i)
-	}
-	args = append(args, u.GateArgs()...)
-	d := &daemon{fail: u.fail}
-	ready := func() {
-		if u.egress != nil {
-			if err := u.egress.Refresh(); err != nil {
-				u.Log.Error("services are not published on loopback addresses", "error", err)
-			}
-		}
-		u.Ready()
-		// Reading many manifests took memory that sleeping services do not need.
-		debug.FreeOSMemory()
-	}
-	d.child = child{name: "daemon", path: selfExe, args: args, log: u.Log, ready: func() { d.once.Do(ready) }}
-	return d
-}
-
-// logLevel is the lowest level that is logged.
-func (u *up) logLevel() string {
-	for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn} {
-		if u.Log.Enabled(context.Background(), level) {
-			return level.String()
-		}
-	}
-	return slog.LevelError.String()
-}
-
-// watch applies manifests when their files change. Services of a file with a mistake stay as they were.
-func (u *up) watch() {
-	ctx, cancel := context.WithCancel(context.Background())
-	u.stopParts = append(u.stopParts, func() error { cancel(); return nil })
-	u.parts.Go(func() {
-		err := u.Manifests.Watch(ctx, func(set manifest.Set, err error) {
-			u.broken.set(err)
-			if err != nil && ctx.Err() == nil {
-				u.Log.Error("these manifests are not applied: their services stay as they were", "error", err)
-			}
-			if err := u.services.apply(ctx, set); err != nil {
-				if ctx.Err() == nil {
-					u.Log.Error("manifests are not applied: nothing is changed", "error", err)
-				}
-				return
-			}
-			if len(set) > 0 {
-				u.daemon.start()
-			}
-			u.proxy.want(envoyWishOf(set))
-		})
-		if err != nil {
-			u.Log.Error("manifests are no longer watched for changes", "error", err)
-		}
-	})
-}
-
-// closeTraces sends the traces that are left. That is worth two seconds, and no error.
-func closeTraces(e *traces.Exporter, log *slog.Logger) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	if err := e.Close(ctx); err != nil {
-		log.Warn("the last traces of wakes were not sent", "error", err)
-	}
-	return nil
-}
-
-// serveControl serves the local API.
-func (u *up) serveControl() error {
-	server, err := localapi.Serve(localapi.Config{
-		Path: u.controlSocket(), Services: local{u.controller, u.daemon, u.services}, Broken: u.broken.get, Log: u.Log,
-		Dashboard: u.dashboard.Handler,
-		Versions: func(ctx context.Context) map[string]string {
-			versions := map[string]string{"wangell": buildinfo.Version}
-			maps.Copy(versions, u.runtime.Versions(ctx))
-			return versions
-		},
-	})
-	if err != nil {
-		return err
-	}
-	u.stopParts = append(u.stopParts, server.Close)
-	return nil
-}
-
-// serveMetrics serves the metrics, if there is an address for them.
-func (u *up) serveMetrics() {
-	if u.metrics == nil {
-		return
-	}
-	server := &http.Server{
-		Handler: metricsHandler(u.controller.Collector(), u.daemonSocket(),
-			local{u.controller, u.daemon, u.services}.Ready),
-		ReadHeaderTimeout: metricsTimeout, ReadTimeout: metricsTimeout, IdleTimeout: time.Minute,
-	}
-	u.stopParts = append(u.stopParts, server.Close)
-	u.parts.Go(func() {
-		if err := server.Serve(u.metrics); !errors.Is(err, http.ErrServerClosed) {
-			u.Log.Error("metrics are no longer served", "error", err)
-		}
-	})
-}
-
-// stop stops the parts, each before those that it needs, and removes what they made: first the parts that give
-// orders, then the pods (while the daemon still counts their connections), the daemon, containerd, and the gate.
+// stop stops the parts, each before those that it needs, and removes what they made: first the controlling parts,
+// then the pods (while the daemon still counts their connections), the daemon, containerd, and the gate.
 func (u *up) stop() error {
 	var errs []error
 	for _, stop := range u.stopParts {
@@ -455,12 +318,4 @@ func (u *up) stop() error {
 		errs = append(errs, u.egress.Close())
 	}
 	return errors.Join(errs...)
-}
-
-// ignoreClosed ignores the error of closing twice.
-func ignoreClosed(err error) error {
-	if errors.Is(err, net.ErrClosed) {
-		return nil
-	}
-	return err
 }

@@ -35,8 +35,8 @@ import (
 	"wangell.loutres.me/internal/lazy/trace"
 )
 
-// Labels of snapshots: what a pull says of the layer. The CRI plugin sets them if its disable_snapshot_annotations is
-// false; other clients with WithLabels.
+// Labels of snapshots, by which a pull describes the layer. The CRI plugin sets them if its
+// disable_snapshot_annotations is false; other clients set them with WithLabels.
 const (
 	labelRef    = snapshotters.TargetRefLabel
 	labelLayer  = snapshotters.TargetLayerDigestLabel
@@ -47,8 +47,8 @@ const (
 // attributesFor is how long the kernel may keep names and attributes, which never change.
 const attributesFor = time.Hour
 
-// filesystem mounts layers by FUSE. It implements FileSystem of stargz-snapshotter, whose packages understand the
-// formats; the bytes come from a Store.
+// filesystem mounts layers by FUSE. It implements FileSystem of stargz-snapshotter, whose packages parse the formats;
+// the bytes come from a Store.
 type filesystem struct {
 	store  *Store
 	hosts  docker.RegistryHosts
@@ -68,7 +68,7 @@ type mounted struct {
 	server *fuse.Server
 }
 
-// newFilesystem returns one whose caches are in a folder that is emptied first.
+// newFilesystem returns a filesystem whose caches are in a folder, which is emptied first.
 func newFilesystem(dir string, s *Store, hosts docker.RegistryHosts) (*filesystem, error) {
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, err
@@ -95,8 +95,8 @@ func (f *filesystem) resolverOf(b *Blob) (_ *layer.Resolver, err error) {
 	if b.resolver != nil {
 		return b.resolver, nil
 	}
-	// Background work of stargz-snapshotter is off: any read would stop it for seconds, so that a program that reads all
-	// the time would never be ahead of itself. What is unpacked is kept on the disk and not also in memory.
+	// Background work of stargz-snapshotter is off: any read would stop it for seconds, so that a program that reads
+	// all the time would never get ahead. Unpacked files are kept on disk and not also in memory.
 	cfg := config.Config{NoPrefetch: true, NoBackgroundFetch: true, NoPrometheus: true,
 		DirectoryCacheConfig: config.DirectoryCacheConfig{Direct: true}}
 	open := func(_ *io.SectionReader, options ...metadata.Option) (metadata.Reader, error) {
@@ -114,57 +114,6 @@ func (f *filesystem) resolverOf(b *Blob) (_ *layer.Resolver, err error) {
 	b.resolver, err = layer.NewResolver(f.dir, task.NewBackgroundTaskManager(1, 0), cfg,
 		map[string]remote.Handler{"store": f}, open, layer.OverlayOpaqueTrusted, nil)
 	return b.resolver, err
-}
-
-// direct is a metadata.Reader of a blob whatever its Clone is to read from. What is opened and read through it is
-// recorded; a Clone, by which layers are unpacked, is for what nobody has asked for.
-type direct struct {
-	metadata.Reader
-	blob *Blob
-}
-
-// watchedReads is a blob whose reads are recorded.
-type watchedReads struct{ *Blob }
-
-// ReadAt implements io.ReaderAt.
-func (w watchedReads) ReadAt(p []byte, off int64) (int, error) {
-	if n := min(int64(len(p)), w.size-off); off >= 0 && n > 0 {
-		w.recorder.read(blocksOf(off, n), time.Now())
-	}
-	return w.Blob.ReadAt(p, off)
-}
-
-// OpenFileWithPreReader implements metadata.Reader.
-func (d direct) OpenFileWithPreReader(id uint32, pre func(uint32, int64, int64, string, io.Reader) error) (
-	metadata.File, error) {
-	d.blob.recorder.open(id, time.Now())
-	var f metadata.File
-	err := d.blob.retried(func() (err error) {
-		f, err = d.Reader.OpenFileWithPreReader(id, pre)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return watchedFile{f, d.blob, id}, nil
-}
-
-// watchedFile is a file whose reads are known while they are in progress.
-type watchedFile struct {
-	metadata.File
-	blob *Blob
-	id   uint32
-}
-
-// ReadAt implements metadata.File.
-func (f watchedFile) ReadAt(p []byte, off int64) (int, error) {
-	defer f.blob.reads(f.id)()
-	return f.blob.readChunk(f.File, p, off)
-}
-
-// Clone implements metadata.Reader.
-func (d direct) Clone(*io.SectionReader) (metadata.Reader, error) {
-	return d.Reader.Clone(io.NewSectionReader(d.blob, 0, d.blob.size))
 }
 
 // Mount mounts the layer that labels describe. An error makes containerd pull it as usual.
@@ -221,7 +170,7 @@ func (f *filesystem) Mount(ctx context.Context, mountpoint string, labels map[st
 	return nil
 }
 
-// readTable reads the table of contents of a layer, which has to have a digest.
+// readTable reads the table of contents of a layer, and verifies its digest.
 func (f *filesystem) readTable(ctx context.Context, m *mounted, labels map[string]string, toc digest.Digest) error {
 	l, err := f.resolve(ctx, m.blob, labels)
 	if err != nil {
@@ -237,10 +186,10 @@ func (f *filesystem) readTable(ctx context.Context, m *mounted, labels map[strin
 	return nil
 }
 
-// readSize is what the kernel asks for at once when files are read from the beginning to the end, in bytes.
+// readSize is the kernel's read-ahead for files that are read sequentially, in bytes.
 const readSize = 1 << 20
 
-// readAhead makes the kernel use readSize for a mount; it has 128 KiB otherwise, which costs more requests.
+// readAhead sets a mount's read-ahead to readSize. The default of 128 KiB costs more requests.
 func readAhead(mountpoint string) {
 	var st unix.Stat_t
 	if err := unix.Stat(mountpoint, &st); err != nil {
@@ -250,12 +199,12 @@ func readAhead(mountpoint string) {
 	_ = os.WriteFile(file, []byte(strconv.Itoa(readSize>>10)), 0) // only slower where /sys cannot be written
 }
 
-// aheadFor is how long a layer that is fetched ahead of its mount is kept for that.
+// aheadFor is how long a layer that was opened ahead of its mount is kept open.
 const aheadFor = 30 * time.Second
 
-// ahead reads the tables of contents of layers that are going to be mounted next, all at once: containerd mounts the
-// layers of an image one after the other, and each would take round trips to the registry. The layers are those after
-// the one from a source, in a list of digests with commas.
+// ahead reads the tables of contents of the layers that will be mounted next, all at once: containerd mounts the
+// layers of an image one after the other, and each would take round trips to the registry. They are the layers after
+// that of a source in a comma-separated list of digests.
 func (f *filesystem) ahead(from source, list string) {
 	for text := range strings.SplitSeq(list, ",") {
 		d, err := digest.Parse(text)
@@ -268,7 +217,7 @@ func (f *filesystem) ahead(from source, list string) {
 			l, err := f.resolve(ctx, b, nil)
 			return func(mounted bool) {
 				switch {
-				case err != nil: // its mount says why
+				case err != nil: // its mount will report the reason
 				case mounted:
 					l.Done()
 				default:
@@ -299,7 +248,7 @@ func (f *filesystem) source(labels map[string]string) (source, error) {
 	return source{hosts: f.hosts, broken: &f.broken, ref: ref, digest: d}, nil
 }
 
-// Check returns an error if the layer is not mounted. The registry is not asked: what cannot be had fails when it is
+// Check returns an error if the layer is not mounted. It does not ask the registry: a missing part fails when it is
 // read.
 func (f *filesystem) Check(_ context.Context, mountpoint string, _ map[string]string) error {
 	f.mounts.Lock()
@@ -334,14 +283,14 @@ func (f *filesystem) end(m *mounted) error {
 	return errors.Join(err, f.store.release(m.blob, keep))
 }
 
-// leave makes the files of blobs survive from now on.
+// leave keeps the files of blobs from now on, for the next Server.
 func (f *filesystem) leave() {
 	f.mounts.Lock()
 	defer f.mounts.Unlock()
 	f.mounts.keep = true
 }
 
-// detach unmounts without waiting for those who use it.
+// detach unmounts without waiting for users of the mount.
 func detach(mountpoint string) error {
 	if err := unix.Unmount(mountpoint, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("unmount %s: %w", mountpoint, err)
@@ -371,7 +320,7 @@ func noHosts(reference.Spec) ([]docker.RegistryHost, error) { return nil, nil }
 
 var _ stargz.RegistryHosts = noHosts
 
-// Handle implements remote.Handler: bytes come from the store, in which Mount has opened the blob.
+// Handle implements remote.Handler. The bytes come from the store, where Mount has opened the blob.
 func (f *filesystem) Handle(_ context.Context, desc ocispec.Descriptor) (remote.Fetcher, int64, error) {
 	f.store.mu.Lock()
 	defer f.store.mu.Unlock()

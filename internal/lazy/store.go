@@ -3,16 +3,12 @@
 package lazy
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -22,27 +18,27 @@ import (
 	"wangell.loutres.me/internal/lazy/failures"
 	"wangell.loutres.me/internal/lazy/packed"
 	"wangell.loutres.me/internal/lazy/trace"
-	"wangell.loutres.me/internal/monotime"
 )
 
 // Stats counts what a Store did.
 type Stats struct {
-	// Blobs are open, Complete were checked as a whole.
+	// Blobs is the number of open blobs, Complete the number of those that are complete and verified.
 	Blobs, Complete int
-	// Waits are reads that had to wait for the registry, Failures those that ended with an error.
+	// Waits is the number of reads that had to wait for the registry, Failures the number of those that ended with an
+	// error.
 	Waits, Failures int
-	// UrgentBytes came for reads that waited, BackgroundBytes before anybody wanted them.
+	// UrgentBytes arrived for waiting reads, BackgroundBytes before any read.
 	UrgentBytes, BackgroundBytes int64
-	// Sources are the same bytes by their source: fromNode, fromPeer, fromMirror and fromRegistry.
+	// Sources are the same bytes by source: fromNode, fromPeer, fromMirror and fromRegistry.
 	Sources map[string]int64
-	// Distrusted is how often layers were found wrong that parts of had come from the node's mirror.
+	// Distrusted is how often a layer with parts from the node's mirror was found wrong.
 	Distrusted int
-	// Missing is how many bytes of the open blobs are not here, in whole blocks.
+	// Missing is the number of missing bytes of the open blobs, in whole blocks.
 	Missing int64
 }
 
-// Store keeps the blobs that are mounted, and fetches all of them. Reads that wait go first: what is fetched in the
-// background pauses meanwhile.
+// Store keeps the mounted blobs, and fetches all of them. Waiting reads go first: fetching in the background pauses
+// meanwhile.
 type Store struct {
 	root     string // of traces
 	dir      string
@@ -92,7 +88,7 @@ func newStore(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// open returns the blob of a source, for one mount more. It needs no registry if the folder has something of the blob.
+// open returns the blob of a source for one more mount. It needs no registry if the folder has a part of the blob.
 func (s *Store) open(ctx context.Context, from source, image string) (*Blob, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,8 +120,8 @@ func (s *Store) open(ctx context.Context, from source, image string) (*Blob, err
 	return s.blobs[d], nil
 }
 
-// ahead opens the blob of a source in the background, and calls read, which prepares a mount. What that returns is
-// called once the blob is mounted, or after a while, when it is let go of. Layers that are open are left alone.
+// ahead opens the blob of a source in the background, and calls read, which prepares a mount. The function that read
+// returns is called once the blob is mounted or, after a while, released. Open layers are left alone.
 func (s *Store) ahead(from source, image string, keep time.Duration,
 	read func(context.Context, *Blob) func(mounted bool)) {
 	s.mu.Lock()
@@ -152,7 +148,7 @@ func (s *Store) ahead(from source, image string, keep time.Duration,
 	})
 }
 
-// awaitMount returns once a blob that was opened ahead is open for a mount too; false if ctx ends before.
+// awaitMount returns true once a blob that was opened ahead is also open for a mount; false if ctx ends first.
 func (s *Store) awaitMount(ctx context.Context, b *Blob) bool {
 	defer context.AfterFunc(ctx, s.changed.Broadcast)()
 	s.mu.Lock()
@@ -161,49 +157,6 @@ func (s *Store) awaitMount(ctx context.Context, b *Blob) bool {
 		s.changed.Wait()
 	}
 	return b.refs >= 2
-}
-
-// whenComplete has unpack called in the background once everything that is mounted is here: then it does not take
-// processors and the disk from what is awaited. Blobs are unpacked one after the other.
-func (s *Store) whenComplete(b *Blob, unpack func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	b.unpack = unpack
-	s.unpackAll()
-}
-
-// unpackAll begins to unpack if it is time to. s.mu is held.
-func (s *Store) unpackAll() {
-	if s.unpacking || s.closed {
-		return
-	}
-	for _, b := range s.blobs {
-		if b.left > 0 {
-			return
-		}
-	}
-	s.unpacking = true
-	s.tasks.Go(func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for next := s.packed(); next != nil && !s.closed; next = s.packed() {
-			s.mu.Unlock()
-			next()
-			s.mu.Lock()
-		}
-		s.unpacking = false
-	})
-}
-
-// packed returns the function that unpacks a blob, once; nil if there is none.
-func (s *Store) packed() func() {
-	for _, b := range s.blobs {
-		if unpack := b.unpack; unpack != nil && b.left == 0 && b.refs > 0 {
-			b.unpack = nil
-			return unpack
-		}
-	}
-	return nil
 }
 
 // load opens or makes the files of a blob.
@@ -258,13 +211,13 @@ func (s *Store) load(ctx context.Context, from source, image string) (_ *Blob, e
 	}
 	b.recorder = newRecorder(s.root, from.digest, s.log)
 	b.plan.add(n, b.recorder.known())
-	// Somewhere: nodes that mount an image at once have different parts to exchange.
+	// A random place: nodes that mount an image at the same time then have different parts to exchange.
 	b.cursor = rand.IntN(n)
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	return b, nil
 }
 
-// release is the end of a mount of b. With the last one the files go, unless they are to be kept.
+// release ends a mount of b. The last one removes the files, unless they should be kept.
 func (s *Store) release(b *Blob, keep bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -330,7 +283,7 @@ func (s *Store) removeOthers() error {
 	return errors.Join(errs...)
 }
 
-// abort ends all requests, and with an error what waits for them.
+// abort ends all requests, and fails the reads that wait for them.
 func (s *Store) abort() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -346,191 +299,4 @@ func (s *Store) abort() {
 func (s *Store) close() {
 	s.abort()
 	s.tasks.Wait()
-}
-
-// work fetches in the background.
-func (s *Store) work() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for !s.closed {
-		b, later := s.choose(time.Now())
-		if b == nil {
-			if later > 0 {
-				timer := time.AfterFunc(later, s.changed.Broadcast)
-				s.changed.Wait()
-				timer.Stop()
-			} else {
-				s.changed.Wait()
-			}
-			continue
-		}
-		q := &request{run: b.plan.next(b.blocks, s.piece)}
-		if q.run.from == q.run.to {
-			q.run = b.blocks.next(b.cursor, s.piece)
-			b.cursor = q.run.to
-		}
-		b.blocks.set(q.run, coming)
-		s.running[q] = b
-		s.mu.Unlock()
-		b.transfer(q)
-		s.mu.Lock()
-	}
-}
-
-// choose returns the blob of which to fetch something: of those that lack something, one that lacks what is wanted
-// first, and of those the one that was read last. If there is none at the moment, it returns when to look again;
-// 0: when something changes.
-func (s *Store) choose(now time.Time) (best *Blob, later time.Duration) {
-	if s.waiting > 0 {
-		return nil, 0
-	}
-	if wait := s.opened.Add(s.settle).Sub(now); wait > 0 {
-		return nil, wait
-	}
-	for _, b := range s.blobs {
-		if r := b.blocks.next(b.cursor, 1); r.from == r.to {
-			continue
-		}
-		if wait := b.after.Sub(now); wait > 0 {
-			if later == 0 || wait < later {
-				later = wait
-			}
-			continue
-		}
-		if best == nil || before(b, best) {
-			best = b
-		}
-	}
-	return best, later
-}
-
-// before reports whether something of a is fetched before something of b.
-func before(a, b *Blob) bool {
-	first := func(b *Blob) int {
-		if r := b.plan.next(b.blocks, 1); r.from < r.to {
-			return 0
-		}
-		return 1
-	}
-	return cmp.Or(cmp.Compare(first(a), first(b)), cmp.Compare(b.used, a.used),
-		cmp.Compare(a.order, b.order)) < 0
-}
-
-// first has the beginning of a blob fetched first, besides what was read earlier: as many bytes as a text says.
-func (s *Store) first(b *Blob, text string) {
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n <= 0 {
-		return
-	}
-	r := blocksOf(0, min(n, b.size))
-	wanted := make([]int, 0, r.to)
-	for i := range r.to {
-		wanted = append(wanted, i)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	b.plan.add(len(b.blocks), wanted)
-}
-
-// hurry makes the request that fetches a block go on although reads wait, and returns it: one waits for it.
-func (s *Store) hurry(b *Blob, block int) *request {
-	for q, of := range s.running {
-		if of == b && q.run.from <= block && block < q.run.to {
-			if !q.urgent {
-				q.urgent = true
-				s.changed.Broadcast()
-			}
-			return q
-		}
-	}
-	return nil
-}
-
-// yield returns when a request may go on.
-func (s *Store) yield(q *request) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for s.waiting > 0 && !q.urgent && !s.closed {
-		s.changed.Wait()
-	}
-}
-
-// begun is called for a block of which only the beginning came, after that was written, with how many bytes of it came
-// from a source just now.
-func (s *Store) begun(b *Blob, block int, n int64, all beginning, urgent bool, from string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n > 0 {
-		b.begun[block] = all
-	}
-	s.count(n, urgent, from)
-}
-
-// arrived is called for each block, after it was written, with how many bytes of it came from a source just now.
-func (s *Store) arrived(b *Blob, block int, n int64, urgent, lent bool, from string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(b.begun, block)
-	if b.blocks[block] != here {
-		b.blocks[block] = here
-		b.left--
-	}
-	if lent != b.lent[block] {
-		b.lent[block] = lent
-		if b.borrows--; lent {
-			b.borrows += 2
-		}
-	}
-	s.count(n, urgent, from)
-	s.changed.Broadcast()
-}
-
-// count counts bytes that came from a source. s.mu is held.
-func (s *Store) count(n int64, urgent bool, from string) {
-	s.stats.Sources[from] += n
-	if urgent {
-		s.stats.UrgentBytes += n
-	} else {
-		s.stats.BackgroundBytes += n
-	}
-}
-
-// fail tells that files cannot be read: once, until a request for the blob succeeds. s.mu is held.
-func (s *Store) fail(b *Blob, off int64, err error) {
-	s.stats.Failures++
-	if b.failing {
-		return
-	}
-	b.failing = true
-	f := failures.Failure{
-		Image: b.image, Layer: b.source.digest.String(), Registry: b.source.ref.Hostname(), Offset: off, Cause: err.Error(),
-		At: monotime.Now(),
-	}
-	reading := slices.Sorted(maps.Keys(b.reading))
-	go func() {
-		f.Files = b.recorder.paths(reading)
-		s.log.Error("files of an image cannot be read", "image", f.Image, "files", f.Files, "layer", f.Layer, "offset", off,
-			"error", err)
-		if s.failed != nil {
-			s.failed(f)
-		}
-	}()
-}
-
-// reads notes that a file of b is being read, until the caller calls done.
-func (b *Blob) reads(id uint32) (done func()) {
-	s := b.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if b.reading == nil {
-		b.reading = map[uint32]int{}
-	}
-	b.reading[id]++
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if b.reading[id]--; b.reading[id] == 0 {
-			delete(b.reading, id)
-		}
-	}
 }

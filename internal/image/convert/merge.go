@@ -8,7 +8,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/containerd/stargz-snapshotter/estargz"
 )
@@ -22,10 +21,10 @@ const (
 // mostLinks bounds the symbolic links on the way to an entry, as Linux does.
 const mostLinks = 40
 
-// place is where an entry is in the source: a layer, and the number of the entry in it.
+// place is the position of an entry in the source: a layer, and the number of the entry in it.
 type place struct{ layer, entry int }
 
-// inode is something that is no directory. It has several names if there are hard links to it.
+// inode is anything but a directory. It has several names if there are hard links to it.
 type inode struct {
 	header tar.Header // with the final metadata
 	at     place      // of the content
@@ -37,17 +36,17 @@ type node struct {
 	name     string // "" for the root
 	parent   *node
 	children map[string]*node
-	// inode is what the name stands for; nil: a directory, or nothing that is left.
+	// inode is what the name stands for; nil: a directory, or nothing.
 	inode *inode
 	// dir is the last header of a directory. It is nil for a directory that the layers imply.
 	dir   *tar.Header
 	at    place // of dir
 	isDir bool
-	// hides means that what lower layers have under this name is gone.
+	// hides is set if the content of lower layers under this name is removed.
 	hides bool
-	// opaque means that what lower layers have in this directory is gone.
+	// opaque is set if the content of lower layers in this directory is removed.
 	opaque bool
-	// implied means that an entry was in this directory; otherwise only a whiteout was.
+	// implied is set if the directory contained an entry, and not only a whiteout.
 	implied bool
 	layer   int // that made it
 }
@@ -83,7 +82,7 @@ func (n *node) child(name string) *node {
 // exists reports whether there is a file or directory under the name; otherwise it only remembers a whiteout.
 func (n *node) exists() bool { return n.isDir || n.inode != nil }
 
-// clear removes what is under a name, and remembers that it hides what is below.
+// clear removes the content under a name, and records that it hides that of lower layers.
 func (n *node) clear() {
 	if n.inode != nil {
 		n.inode.names = slices.DeleteFunc(n.inode.names, func(x *node) bool { return x == n })
@@ -95,7 +94,7 @@ func (n *node) clear() {
 	*n = node{name: n.name, parent: n.parent, hides: true, layer: -1}
 }
 
-// makeDir makes n a directory. What it was before is gone.
+// makeDir makes n a directory. Its former content is gone.
 func (n *node) makeDir(layer int) {
 	if n.isDir {
 		return
@@ -228,7 +227,7 @@ func (n *node) add(at place, h *tar.Header) error {
 	return nil
 }
 
-// outside is the error of a hard link whose target the run lacks.
+// outside returns the error for a hard link whose target the run lacks.
 func outside(target string) error {
 	return fmt.Errorf("hard link to %s, which its layer lacks: containerd cannot unpack such a layer, "+
 		"and only --layers keep can copy it", target)
@@ -274,164 +273,3 @@ func (n *node) linked(h *tar.Header, layer int) (*inode, error) {
 
 // xattrPrefix begins the names of PAX records with extended attributes.
 const xattrPrefix = "SCHILY.xattr."
-
-// block is the size of a block of a tar archive. A header takes up to entryBlocks, unless names are very long.
-const (
-	block       = 512
-	entryBlocks = 3
-)
-
-// atom is what must be in one piece: a file with its hard links, or a directory.
-type atom struct {
-	at    place
-	inode *inode // or
-	dir   *node
-	piece int
-}
-
-// size returns how many bytes an atom takes in an archive, about.
-func (a atom) size() int64 {
-	if a.dir != nil {
-		return entryBlocks * block
-	}
-	content := (a.inode.header.Size + block - 1) / block * block
-	return content + int64(len(a.inode.names))*entryBlocks*block
-}
-
-func byPath(a, b *node) int { return strings.Compare(a.path(), b.path()) }
-
-// pieces is a plan: which entries of a run of layers go to which piece.
-type pieces struct {
-	root   *node
-	bottom bool // nothing is below the run
-	atoms  map[place]*atom
-	count  int
-	left   []int // number of atoms by piece
-}
-
-// cut plans pieces of at most size bytes; 0: one piece. Files larger than that have a piece of their own.
-func cut(root *node, bottom bool, size int64) *pieces {
-	p := &pieces{root: root, bottom: bottom, atoms: map[place]*atom{}}
-	var order []*atom
-	seen := map[*inode]bool{}
-	var walk func(n *node)
-	walk = func(n *node) {
-		switch {
-		case n.inode != nil && !seen[n.inode]:
-			seen[n.inode] = true
-			order = append(order, &atom{at: n.inode.at, inode: n.inode})
-		case n.isDir && n.dir != nil:
-			order = append(order, &atom{at: n.at, dir: n})
-		}
-		for _, c := range n.children {
-			walk(c)
-		}
-	}
-	walk(root)
-	slices.SortFunc(order, func(a, b *atom) int {
-		return slices.Compare([]int{a.at.layer, a.at.entry}, []int{b.at.layer, b.at.entry})
-	})
-	var small int64
-	for _, a := range order {
-		p.atoms[a.at] = a
-		if a.inode != nil {
-			slices.SortFunc(a.inode.names, byPath)
-		}
-		if size == 0 || a.size() < size {
-			small += a.size()
-		}
-	}
-	// Pieces of equal size, so that none is left over that is hardly worth a snapshot.
-	target := small
-	if size > 0 && small > size {
-		target = small / ((small + size - 1) / size)
-	}
-	open, filled := -1, int64(0)
-	for _, a := range order {
-		if size > 0 && a.size() >= size {
-			a.piece = p.add()
-		} else {
-			if open < 0 || size > 0 && filled > 0 && (filled+a.size() > size || filled+a.size()/2 > target) {
-				open, filled = p.add(), 0
-			}
-			a.piece = open
-			filled += a.size()
-		}
-		p.left[a.piece]++
-	}
-	if p.count == 0 {
-		p.add() // whiteouts, or an empty layer
-	}
-	return p
-}
-
-func (p *pieces) add() int {
-	p.count++
-	p.left = append(p.left, 0)
-	return p.count - 1
-}
-
-// whiteouts returns the names, sorted, of which lower layers' content is to be hidden: those that are gone, and
-// directories that are opaque.
-func (p *pieces) whiteouts() (gone, opaque []*node) {
-	if p.bottom {
-		return nil, nil
-	}
-	var walk func(n *node)
-	walk = func(n *node) {
-		switch {
-		case n.hides && !n.exists():
-			gone = append(gone, n)
-		case n.isDir && (n.hides || n.opaque):
-			opaque = append(opaque, n)
-		}
-		for _, c := range n.children {
-			walk(c)
-		}
-	}
-	walk(p.root)
-	slices.SortFunc(gone, byPath)
-	slices.SortFunc(opaque, byPath)
-	return gone, opaque
-}
-
-// bare returns the directories that entries imply which are gone. Only lower layers tell their metadata, so layers from
-// which they come cannot be joined unless they are at the bottom.
-func (p *pieces) bare() (all []*node) {
-	var walk func(n *node) (real bool)
-	walk = func(n *node) bool {
-		holds := false
-		for _, c := range n.children {
-			holds = walk(c) || holds
-		}
-		if n.implied && n.dir == nil && n.isDir && !holds {
-			all = append(all, n)
-		}
-		return n.inode != nil || n.isDir && (n.dir != nil || n.implied)
-	}
-	walk(p.root)
-	slices.SortFunc(all, byPath)
-	return all
-}
-
-// outHeader returns a header as it is written: the name replaced, in PAX format, which alone keeps all of it.
-func outHeader(from tar.Header, name string) *tar.Header {
-	h := from
-	h.Name, h.Format = name, tar.FormatPAX
-	h.Xattrs = nil //nolint:staticcheck // a copy of what is in PAXRecords, which readers fill
-	switch h.Typeflag {
-	case tar.TypeDir:
-		h.Name, h.Size, h.Linkname = name+"/", 0, ""
-		if name == "" {
-			h.Name = "./"
-		}
-	case tar.TypeReg, tar.TypeGNUSparse, tar.TypeCont:
-		h.Typeflag, h.Linkname = tar.TypeReg, ""
-	default:
-		h.Size = 0
-	}
-	return &h
-}
-
-// plainDir is the header of a directory that no entry describes and that must be there all the same.
-var plainDir = tar.Header{Typeflag: tar.TypeDir, Mode: 0o755, ModTime: time.Unix(0, 0)}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"wangell.loutres.me/internal/buildinfo"
+	"wangell.loutres.me/internal/localapi"
+	"wangell.loutres.me/internal/manifest"
+	"wangell.loutres.me/internal/poddns"
+	"wangell.loutres.me/internal/traces"
+)
+
+// publish announces the services to pods, and publishes them at ports of the machine.
+func (u *up) publish(p publication) {
+	services := make(map[poddns.Name]netip.Addr, len(p.services))
+	for k, addr := range p.services {
+		namespace, name := k.Split()
+		services[poddns.Name{Namespace: namespace, Name: name}] = addr
+	}
+	u.names.SetServices(services)
+	if u.egress == nil {
+		return
+	}
+	if err := u.egress.SetServices(p.lead, p.ports); err != nil {
+		u.Log.Error("packets to services may be rejected", "error", err)
+	}
+}
+
+// keepalive is the interval of keepalives between daemon and controller. The daemon is a child of this process, and
+// neither outlives the other unnoticed, so keepalives only detect a process that hangs. With the default interval,
+// which suits nodes of a cluster, they would be most of an idle instance's CPU usage.
+const keepalive = 3 * time.Second
+
+// newDaemon returns the daemon, not started yet.
+func (u *up) newDaemon(name, server string) *daemon {
+	args := []string{
+		"daemon", "--server", server, "--key-file", u.keyFile(), "--node", name, "--run-dir", u.RunDir,
+		"--keepalive", keepalive.String(),
+		"--addresses", u.Addresses.String(), "--xdp-mode", u.XDPMode, "--metrics-socket", u.daemonSocket(),
+		"--log-format", "json", "--log-level", u.logLevel(), "--containerd", u.runtime.Address(),
+		"--envoy-socket", u.envoySocket(), "--envoy-user", strconv.Itoa(envoyUser),
+	}
+	for _, i := range u.Interfaces {
+		args = append(args, "--interface", i)
+	}
+	args = append(args, u.GateArgs()...)
+	d := &daemon{fail: u.fail}
+	ready := func() {
+		if u.egress != nil {
+			if err := u.egress.Refresh(); err != nil {
+				u.Log.Error("services are not published on loopback addresses", "error", err)
+			}
+		}
+		u.Ready()
+		// Reading many manifests took memory that sleeping services do not need.
+		debug.FreeOSMemory()
+	}
+	d.child = child{name: "daemon", path: selfExe, args: args, log: u.Log, ready: func() { d.once.Do(ready) }}
+	return d
+}
+
+// logLevel is the lowest level that is logged.
+func (u *up) logLevel() string {
+	for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn} {
+		if u.Log.Enabled(context.Background(), level) {
+			return level.String()
+		}
+	}
+	return slog.LevelError.String()
+}
+
+// watch applies manifests when their files change. Services of a file with a mistake stay as they were.
+func (u *up) watch() {
+	ctx, cancel := context.WithCancel(context.Background())
+	u.stopParts = append(u.stopParts, func() error { cancel(); return nil })
+	u.parts.Go(func() {
+		err := u.Manifests.Watch(ctx, func(set manifest.Set, err error) {
+			u.broken.set(err)
+			if err != nil && ctx.Err() == nil {
+				u.Log.Error("these manifests are not applied: their services stay as they were", "error", err)
+			}
+			if err := u.services.apply(ctx, set); err != nil {
+				if ctx.Err() == nil {
+					u.Log.Error("manifests are not applied: nothing is changed", "error", err)
+				}
+				return
+			}
+			if len(set) > 0 {
+				u.daemon.start()
+			}
+			u.proxy.want(envoyWishOf(set))
+		})
+		if err != nil {
+			u.Log.Error("manifests are no longer watched for changes", "error", err)
+		}
+	})
+}
+
+// closeTraces sends the remaining traces. That may take two seconds, and a failure is not an error.
+func closeTraces(e *traces.Exporter, log *slog.Logger) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if err := e.Close(ctx); err != nil {
+		log.Warn("the last traces of wakes were not sent", "error", err)
+	}
+	return nil
+}
+
+// serveControl serves the local API.
+func (u *up) serveControl() error {
+	server, err := localapi.Serve(localapi.Config{
+		Path: u.controlSocket(), Services: local{u.controller, u.daemon, u.services}, Broken: u.broken.get, Log: u.Log,
+		Dashboard: u.dashboard.Handler,
+		Versions: func(ctx context.Context) map[string]string {
+			versions := map[string]string{"wangell": buildinfo.Version}
+			maps.Copy(versions, u.runtime.Versions(ctx))
+			return versions
+		},
+	})
+	if err != nil {
+		return err
+	}
+	u.stopParts = append(u.stopParts, server.Close)
+	return nil
+}
+
+// serveMetrics serves the metrics, if there is an address for them.
+func (u *up) serveMetrics() {
+	if u.metrics == nil {
+		return
+	}
+	server := &http.Server{
+		Handler: metricsHandler(u.controller.Collector(), u.daemonSocket(),
+			local{u.controller, u.daemon, u.services}.Ready),
+		ReadHeaderTimeout: metricsTimeout, ReadTimeout: metricsTimeout, IdleTimeout: time.Minute,
+	}
+	u.stopParts = append(u.stopParts, server.Close)
+	u.parts.Go(func() {
+		if err := server.Serve(u.metrics); !errors.Is(err, http.ErrServerClosed) {
+			u.Log.Error("metrics are no longer served", "error", err)
+		}
+	})
+}
+
+// ignoreClosed ignores the error of closing twice.
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
