@@ -22,7 +22,8 @@ struct arp_ipv4 {
 } __attribute__((packed));
 
 /* Turns a request for a VIP that this node announces into the reply. from_xdp: the frame is to be sent by XDP_TX.
- * Returns true if the frame now is the reply, to be sent back; a request that XDP cannot answer is left to gate_nic. */
+ * Returns true if the frame has become the reply, which is to be sent back; a request that XDP cannot answer is left
+ * to gate_nic. */
 static __always_inline bool answer_arp(void *data, void *end, __u32 ifindex, bool from_xdp)
 {
 	struct ethhdr *eth = data;

@@ -35,8 +35,8 @@ static long least_loaded_step(__u32 i, void *ctx)
 	if (!is_eligible(p, c))
 		return 0;
 	__u32 load = (p->open + p->half_open + p->elsewhere) & 0x3fffffff;
-	/* Where local pods are preferred, any of them counts as less loaded than any other; and any pod that runs, or is
-	 * about to, as less than any that is frozen. */
+	/* Where local pods are preferred, any of them counts as less loaded than any remote one. A pod that runs, or is
+	 * about to, counts as less loaded than any frozen one. */
 	if (p->node && (c->st->flags & SERVICE_PREFER_LOCAL))
 		load |= 0x40000000;
 	if (is_frozen(p))
@@ -86,8 +86,8 @@ static __always_inline int front_of(const struct service_status *st, __u32 servi
 	return from && from->front ? NO_POD : index;
 }
 
-/* Returns the address by which the pod of a new flow is chosen: the client's, or that of the front that the flow comes
- * from, if this has connected from its client's address. */
+/* Returns the address by which the pod of a new flow is chosen: the client's, or that of the front that the flow
+ * comes from, if the front has connected from its client's address. */
 __noinline __u32 chooser(const struct origin *o, __be32 client)
 {
 	if (!o)

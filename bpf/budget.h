@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Budgets of wakes: how many strangers may start before they must prove that they are where they claim to be. */
+/* Budgets of wakes: how many wakes strangers may start before they must prove that they are where they claim to
+ * be. */
 #pragma once
 
 #include "balance.h"
@@ -29,7 +30,7 @@ static __always_inline bool spend(__u64 *due, __u64 interval, __u64 burst, __u64
 		if (__sync_val_compare_and_swap(due, was, from + interval) == was)
 			return true;
 	}
-	/* Other CPUs took some at this moment. To be off by a few does no harm. */
+	/* Other CPUs took some at this moment. Being off by a few does no harm. */
 	return true;
 }
 
@@ -73,8 +74,8 @@ static __always_inline bool within_proven_budget(const struct flow_key *k, struc
 	return !source || spend(source, wake_interval[WAKES_PROVEN], wake_burst[WAKES_PROVEN], now);
 }
 
-/* Whether a SYN has come so often that its client must be one whose network swallows challenges. These have a budget
- * of their own, as anyone can repeat a SYN. */
+/* Whether a SYN has come so often that its client must be one whose network swallows challenges. Such clients have a
+ * budget of their own, as anyone can repeat a SYN. */
 static __always_inline bool is_repeated(const struct flow_key *k, __u32 isn, __u64 now)
 {
 	__u32 zero = 0;
@@ -89,7 +90,7 @@ static __always_inline bool is_repeated(const struct flow_key *k, __u32 isn, __u
 		return false;
 	__u64 age = now - r->at;
 	if (r->tag != tag || age > REPEAT_EXPIRY) {
-		/* One that was repeated already stays, so that a flood of new ones does not displace it. */
+		/* A SYN that was repeated already stays, so that a flood of new ones does not displace it. */
 		if (r->repeats && age <= REPEAT_EXPIRY)
 			return false;
 		r->tag = tag;

@@ -43,7 +43,7 @@ static __always_inline void mark_deaf(__u32 index, struct pod *pod)
 		notify(EVENT_DEAF, index, pod->generation, bpf_ktime_get_ns(), true, NULL);
 }
 
-/* Looks whether a serving pod on this node listens, and marks it as deaf if not. */
+/* Checks whether a serving pod on this node listens, and marks it as deaf if not. */
 __noinline int check_pod(struct __sk_buff *skb, __u32 index)
 {
 	struct pod *pod = bpf_map_lookup_elem(&pods, &index);
@@ -71,7 +71,7 @@ __noinline int cool_without_pods(__u32 service)
 	return 0;
 }
 
-/* Looks at the pods of a warm service of which one is doubted, or none can be chosen. */
+/* Checks the pods of a warm service if one of them is doubted, or none can be chosen. */
 __noinline int check_pods(struct __sk_buff *skb, __u32 service)
 {
 	struct service_status *st = status_of(service);

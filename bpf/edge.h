@@ -128,9 +128,9 @@ __noinline int is_on_behalf(__u32 ifindex, __be32 client)
 	return front && *front != client;
 }
 
-/* Whether the SYN of a pod is for the stack to judge, because its service has rules for sources, and the source that it
- * claims is not the pod's: the reply would go back to the pod all the same. On a cluster, only fronts' SYNs come here
- * from a pod's device, and their source is known: see is_from_front. */
+/* Whether the stack has to judge the SYN of a pod: its service has rules for sources, and the source that the SYN
+ * claims is not the pod's, but the reply would go back to the pod all the same. On a cluster, only fronts' SYNs come
+ * here from a pod's device, and their source is known: see is_from_front. */
 static __always_inline bool is_for_stack(struct __sk_buff *skb, const struct packet *p, const struct service *s,
 					 enum flow_path path)
 {

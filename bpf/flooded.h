@@ -12,7 +12,7 @@
 #define FLOOD_MEMORY 10000000000ull   /* ns for which a service counts as flooded after a SYN without an entry */
 #define FLOOD_WSCALE 14               /* window scale of flows whose SYN is not remembered: the largest */
 
-/* Returns the flow that still needs a slot of the half-open ring. */
+/* Whether the flow in a slot of the half-open ring still needs it. */
 static __always_inline bool slot_is_needed(__u32 at, __u64 now)
 {
 	struct ring_slot *slot = bpf_map_lookup_elem(&ring_slots, &at);
@@ -25,9 +25,10 @@ static __always_inline bool slot_is_needed(__u32 at, __u64 now)
 	       (__s64)(now - f->created) < (__s64)HALF_OPEN_GRACE;
 }
 
-/* Whether a SYN should get no entry, because the next two slots of its ring are needed by young half-open flows. One of
- * two may belong to a client that has vanished; it is passed over. What is found holds for the service until the clock
- * ticks: to look at two flows costs more than all else that the gate does with a SYN of a flood. */
+/* Whether a SYN should get no entry, because the next two slots of its ring are needed by young half-open flows. One
+ * of two may belong to a client that has vanished; it is passed over. The result holds for the service until the
+ * clock ticks, because looking at two flows costs more than everything else that the gate does with a SYN of a
+ * flood. */
 __noinline int half_open_crowded(const struct flow_key *k, __u32 service)
 {
 	__u64 *last = bpf_map_lookup_elem(&floods, &service), now = bpf_ktime_get_coarse_ns();
@@ -119,9 +120,9 @@ __noinline int record_syn(const struct flow_key *k, const struct packet *p, cons
 	return 0;
 }
 
-/* Enters the flow of a client's segment that completes, or comes after, the handshake with a pod. Anyone can send such a
- * segment: the flow is no use of the pod until this has confirmed it. guessed is SEEN_GUESSED or 0. The segment is yet to
- * be followed. Returns 0 if there is an entry now. */
+/* Enters the flow of a client's segment that completes, or comes after, the handshake with a pod. Anyone can send
+ * such a segment: the flow does not count as use of the pod until the pod has confirmed it. guessed is SEEN_GUESSED
+ * or 0. The segment is yet to be followed. Returns 0 if there is an entry now. */
 __noinline int enter_flooded(const struct flow_key *k, const struct packet *p, const struct origin *o, __u32 index,
 			     __u32 guessed)
 {

@@ -15,8 +15,8 @@ static __always_inline bool is_from_front(struct __sk_buff *skb, const struct pa
 	return from && from->front && from->ifindex == skb->ifindex;
 }
 
-/* Counts a packet between a front and a pod for the pod. What has no payload is no use of it: a front keeps connections
- * that it does not need. */
+/* Counts a packet between a front and a pod for the pod. Packets without payload do not count as use of it, as a
+ * front keeps connections that it does not need. */
 __noinline int account_to_front(__u32 index, const struct packet *p, int dir)
 {
 	struct traffic *t = bpf_map_lookup_elem(&pod_traffic, &index);

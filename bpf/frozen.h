@@ -30,7 +30,7 @@ static __always_inline bool says_something(const struct packet *p)
 	return (p->payload || (p->flags & TCP_FIN)) && !(p->flags & TCP_RST);
 }
 
-/* Notes when a segment in direction dir asks the pod's program something, or is something that it says. */
+/* Notes when a segment in direction dir asks the pod's program something, or carries what the program says. */
 __noinline int note_asked(struct traffic *t, const struct flow *f, const struct packet *p, __u32 dir)
 {
 	if (t && f && p && (dir == IN ? asks_program(f, p) : says_something(p)))
@@ -67,8 +67,8 @@ __noinline int thaw_for(const struct flow *f, const struct packet *p)
 	return f && p && asks_program(f, p) ? thaw_pod(f->pod, THAW_CLIENT) : 0;
 }
 
-/* Notes that a pod is asked something by what is not a segment of a known flow, or does not look like it, and has it
- * thawed. */
+/* Notes that a pod is asked something, by a packet outside of the known flows or by one that does not show it, and
+ * has the pod thawed. */
 __noinline int ask_pod(__u32 index)
 {
 	struct traffic *t = bpf_map_lookup_elem(&pod_traffic, &index);

@@ -10,7 +10,7 @@
 
 #define QUERY_TIMEOUT 200000000ull   /* ns without a claim after which a flow's next segment begins a new round */
 #define QUERY_ROUNDS 3               /* rounds without a claim after which a segment gets a RST: packets get lost */
-#define QUERY_EXPIRY 120000000000ull /* ns after which the ports are a new connection's (RFC 6298, 2.5) */
+#define QUERY_EXPIRY 120000000000ull /* ns after which the ports belong to a new connection (RFC 6298, 2.5) */
 #define QUERY_WINDOW 100000000ull    /* ns over which the query budget is counted */
 #define MAX_QUERIES 1024             /* packets in one such window */
 #define MAX_SERVICE_QUERIES 256      /* of them for one service, so that a flood on some leaves room for others */

@@ -42,7 +42,7 @@ static __always_inline bool take_proof(const struct packet *p, const struct flow
 	return true;
 }
 
-/* Whether a client has proven itself to a service of late. */
+/* Whether a client has recently proven itself to a service. */
 static __always_inline bool is_proven(const struct flow_key *k, __u32 service, __u64 now)
 {
 	struct source_key src = {.service = service, .client = k->client};

@@ -52,7 +52,7 @@ enum service_flag {
 	SERVICE_PROOF_ALWAYS = 4, /* a client that wakes it always proves itself first */
 	SERVICE_PROOF_NEVER = 8,  /* clients beyond a budget are dropped instead of asked for a proof */
 	SERVICE_SOURCES = 16,     /* only sources that its `source_rules` allow may connect */
-	SERVICE_DRAINS = 32,      /* status only: all its pods drain, and only a proven client takes that back */
+	SERVICE_DRAINS = 32,      /* status only: all its pods drain, and only a proven client can cancel that */
 	SERVICE_DOUBTED = 64,     /* status only: its last wake brought no connection: the next client proves itself */
 	SERVICE_LEFT = 128,       /* `services` only: it has another address now; its flows at this one go on */
 };
@@ -163,7 +163,7 @@ struct pod {
 	__u8 mac[6];            /* MAC address of the pod's end; zero if it is on another node */
 	__u8 host_mac[6];       /* MAC address of the host's end; zero if it is on another node */
 	__be32 node;            /* IPv4 address of its home node; 0 if that is this node */
-	enum pod_freeze frozen; /* whether its processes run; of a pod on another node, as its daemon was told */
+	enum pod_freeze frozen; /* whether its processes run; of a pod on another node, as far as the daemon knows */
 	__u64 first_byte;       /* when its first payload passed, ns of CLOCK_MONOTONIC; 0: not yet */
 	struct service_key vip; /* its service address */
 	__u64 id;               /* the controller's ID for it */
@@ -189,7 +189,7 @@ struct traffic {
 	__u64 bytes[2];   /* IP bytes */
 	__u64 packets[2]; /* packets */
 	__u64 last;       /* when the pod was last used: see account; ns of CLOCK_MONOTONIC, precise to one tick */
-	__u64 asked;      /* when its program was last asked something, or said something; as last */
+	__u64 asked;      /* when its program was last asked something, or said something; same clock as last */
 	__u64 now;        /* time of the last packet, same clock */
 	__u64 tick;       /* jiffies at that time */
 };
