@@ -102,8 +102,8 @@ func (p *WarmPeriod) Times() (from, to cron.Schedule, zone *time.Location, err e
 // cronExample is what to write instead of a mistake.
 const cronExample = `write a cron expression such as "0 8 * * MON-FRI"`
 
-// cronTimes parses a cron expression that comes true at some time. The parser itself would accept a time zone, which
-// has a field of its own here, and @every, whose times depend on when one asks.
+// cronTimes parses a cron expression that matches at some time. The parser itself would accept a time zone, which has
+// a field of its own here, and @every, whose times depend on when one asks.
 func cronTimes(text string) (cron.Schedule, error) {
 	if text == "" {
 		return nil, errors.New("missing")
@@ -121,7 +121,7 @@ func cronTimes(text string) (cron.Schedule, error) {
 	return s, nil
 }
 
-// zoneOf returns a time zone. Local would be that of the machine that happens to run the controller.
+// zoneOf returns a time zone. It refuses Local, the zone of whatever machine runs the controller.
 func zoneOf(name string) (*time.Location, error) {
 	zone, err := time.LoadLocation(name)
 	if err != nil || name == "Local" {

@@ -20,8 +20,8 @@ const (
 )
 
 // Strategy returns updateStrategy. Where that is left out, it is UpdateRecreate if the service has one pod, and a
-// second one could write to the same volume. With a maxReplicas above 1 its author has said that several pods may.
-// Nothing is known of the service's claims: see Decide.
+// second one could write to the same volume. With a maxReplicas above 1, the manifest says that several pods may. It
+// ignores the service's claims: see Decide.
 func (s *WangellServiceSpec) Strategy() UpdateStrategy { return s.Decide(nil).Strategy }
 
 // ClaimModes returns the access modes that a PersistentVolumeClaim of the service's namespace asks for; none if it is

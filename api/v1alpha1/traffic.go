@@ -202,7 +202,7 @@ func (e *ValidationErrors) sticky(s *WangellServiceSpec) {
 	}
 }
 
-// isToken reports whether text can be the name of a header or cookie, of the characters that nobody has to quote.
+// isToken reports whether text can be the name of a header or cookie, without characters that need quoting.
 func isToken(text string) bool {
 	for _, c := range text {
 		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_') {

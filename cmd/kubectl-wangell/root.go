@@ -28,7 +28,7 @@ const (
 	groupCluster = "cluster"
 )
 
-// cluster is where the services are: what the flags of kubectl say.
+// cluster is the location of the services, from the flags of kubectl.
 type cluster struct {
 	rules      *clientcmd.ClientConfigLoadingRules
 	overrides  clientcmd.ConfigOverrides
@@ -114,7 +114,7 @@ func (c *cluster) contexts() (names []string) {
 	return names
 }
 
-// config returns how to reach the API server, and the namespace.
+// config returns the configuration to reach the API server, and the namespace.
 func (c *cluster) config() (*rest.Config, string, error) {
 	config := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(c.rules, &c.overrides)
 	r, err := config.ClientConfig()

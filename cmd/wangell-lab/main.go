@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command wangell-lab measures Wangell and writes down what it measured. It is a program of its own so that wangell
-// does not carry plots, load generators and test clusters. `wangell lab` runs it.
+// Command wangell-lab measures Wangell and writes reports. It is a program of its own so that wangell does not carry
+// plots, load generators and test clusters. `wangell lab` runs it.
 package main
 
 import (

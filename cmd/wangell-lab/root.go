@@ -63,7 +63,7 @@ func markArgErrors(cmd *cobra.Command) {
 	}
 }
 
-// newFloor is the process that experiments start to measure the floor. It is not a command for people.
+// newFloor is the process that experiments start to measure the floor. It is not a command for users.
 func newFloor() *cobra.Command {
 	return &cobra.Command{
 		Use:     "floor",
@@ -78,7 +78,7 @@ func newFloor() *cobra.Command {
 	}
 }
 
-// newFleetController is the controller that the experiment fleet starts. It is not a command for people.
+// newFleetController is the controller that the experiment fleet starts. It is not a command for users.
 func newFleetController() *cobra.Command {
 	return &cobra.Command{
 		Use:     "fleet-controller",

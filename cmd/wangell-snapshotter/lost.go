@@ -22,14 +22,14 @@ const (
 	lostTimeout = 20 * time.Second
 	// kubernetes is containerd's namespace for the pods of Kubernetes.
 	kubernetes = "k8s.io"
-	// labelKind is the label of its containers there, and kindContainer its value for those that are no pause container,
-	// which reads nothing any more.
+	// labelKind is the label of its containers there, and kindContainer the value for all but pause containers, which
+	// read no further files.
 	labelKind     = "io.cri-containerd.kind"
 	kindContainer = "container"
 )
 
-// lost are the containers of pods that run with the snapshotter at a time before it serves: those of its predecessor,
-// whose files are gone for good.
+// lost are the containers of pods that ran with the snapshotter before it serves: their files were lost with its
+// predecessor.
 type lost struct {
 	client *containerd.Client
 	tasks  []containerd.Task
@@ -61,7 +61,7 @@ func findLost(ctx context.Context, address string, log *slog.Logger) (*lost, err
 	return l, nil
 }
 
-// kill kills the containers, for kubelet to start them anew, and closes the connection.
+// kill kills the containers, so that kubelet restarts them, and closes the connection.
 func (l *lost) kill(ctx context.Context) {
 	defer l.client.Close()
 	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, kubernetes), lostTimeout)

@@ -52,7 +52,7 @@ containers that use it lose their files and have to be restarted; what was fetch
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if c.Workers < 1 || c.Piece < 1 || c.Patience <= 0 {
 				return cli.UsageError{Command: cmd.CommandPath(), Err: fmt.Errorf(
-					"--workers %d, --piece %d and --patience %v: all have to be more than 0", c.Workers, c.Piece, c.Patience)}
+					"--workers %d, --piece %d and --patience %v: all must be above 0", c.Workers, c.Piece, c.Patience)}
 			}
 			ctx := cmd.Context()
 			options := config.HostOptions{Credentials: containerd.Credentials}
@@ -83,14 +83,14 @@ containers that use it lose their files and have to be restarted; what was fetch
 			}
 			told, err := lazy.Listen(failures.Socket(c.Socket))
 			if err != nil {
-				return errors.Join(fmt.Errorf("socket that tells of failures: %w", err), s.Close())
+				return errors.Join(fmt.Errorf("socket for reports of failures: %w", err), s.Close())
 			}
 			defer told.Close()
 			serving, stop := context.WithCancel(ctx)
 			defer stop()
 			go func() {
 				if err := failed.Serve(serving, told); err != nil {
-					c.Log.Error("nobody is told of files that cannot be had", "error", err)
+					c.Log.Error("files that cannot be fetched are not reported", "error", err)
 				}
 			}()
 			if before != nil {
@@ -123,10 +123,10 @@ containers that use it lose their files and have to be restarted; what was fetch
 		"Kubernetes that lost their files with an earlier snapshotter (default: they are left alone)")
 	f.StringArrayVar(&insecure, "insecure-registry", nil,
 		"registry to use over plain HTTP, as HOST, HOST:PORT or an address range (repeatable)")
-	f.IntVar(&c.Workers, "workers", lazy.DefaultWorkers, "requests at once in the background")
-	f.Int64Var(&c.Piece, "piece", lazy.DefaultPiece, "bytes of each of these requests")
+	f.IntVar(&c.Workers, "workers", lazy.DefaultWorkers, "number of concurrent requests in the background")
+	f.Int64Var(&c.Piece, "piece", lazy.DefaultPiece, "size of each of these requests, in bytes")
 	f.DurationVar(&c.Patience, "patience", lazy.DefaultPatience,
-		"how long nothing may come for a read that waits for the registry, before it fails with EIO")
+		"how long a read that waits for the registry may get no byte before it fails with EIO")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return cli.UsageError{Command: cmd.CommandPath(), Err: err}
 	})
@@ -142,7 +142,7 @@ func metricsServer(s *lazy.Server) *http.Server {
 	return &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 }
 
-// hosts returns how to ask registries: as containerd's settings say, or over plain HTTP.
+// hosts returns the hosts of registries, by containerd's settings or over plain HTTP.
 func hosts(ctx context.Context, options config.HostOptions, insecure []string) docker.RegistryHosts {
 	configured := config.ConfigureHosts(ctx, options)
 	options.HostDir, options.DefaultScheme = nil, "http"
@@ -174,6 +174,6 @@ func hosts(ctx context.Context, options config.HostOptions, insecure []string) d
 	}
 }
 
-// hostsFor is how long the settings of a registry are used before they are read again. They hold its connections, which
-// requests share, and its tokens.
+// hostsFor is how long the settings of a registry are used before they are read again. They hold the registry's
+// shared connections and tokens.
 const hostsFor = time.Minute

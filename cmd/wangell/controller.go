@@ -60,7 +60,7 @@ without it; only a sleeping service has to wait.`,
 	f.StringVar(&c.account, "daemon-account", "", "service account of the daemons, as NAMESPACE/NAME: "+
 		"they get the keys of their nodes at the TCP port of --wire-address")
 	f.BoolVar(&c.config.AcceptShared, "accept-shared-key", true,
-		"also accept daemons of the former release, which have the master key; turn it off once there are none")
+		"also accept daemons of the previous release, which use the master key; turn it off once there are none")
 	f.StringVar(&c.lease, "lease", "wangell-system/wangell-controller", "Lease that the leader holds, as NAMESPACE/NAME")
 	f.StringVar(&c.config.Identity, "identity", "", "holder of the Lease, as NAME/IP:PORT, the address to which "+
 		"daemons connect (default: from $POD_NAME, $POD_IP and --wire-address)")
@@ -80,12 +80,12 @@ without it; only a sleeping service has to wait.`,
 	f.BoolVar(&c.config.NodePorts, "node-ports", false,
 		"also give services a port of every node, for clients outside that have no route to service addresses")
 	f.BoolVar(&c.config.Lazy, "lazy", false, "the RuntimeClass "+v1alpha1.LazyRuntime+
-		" exists, by which pods of services with imagePull.mode Lazy start before their image is there")
+		" exists, by which pods of services with imagePull.mode Lazy start before their image is complete")
 	f.BoolVar(&c.config.Requests, "requests", false,
 		"the nodes run Envoy: accept services with balancing.level: Request")
 	f.StringVar(&c.config.MetricsAddress, "metrics-address", ":9464", "TCP address of the Prometheus metrics; empty: none")
 	f.StringVar(&c.config.APIAddress, "api-address", "",
-		"TCP address for people (kubectl wangell), with their own rights, the same port on all controllers; empty: none")
+		"TCP address for users (kubectl wangell), with their own rights, the same port on all controllers; empty: none")
 	f.StringVar(&c.config.HealthAddress, "health-address", ":8081", "TCP address of /healthz and /readyz; empty: none")
 	f.StringVar(&c.kubeconfig, "kubeconfig", "",
 		"kubeconfig file to reach the API server (default: the pod's, $KUBECONFIG or ~/.kube/config)")

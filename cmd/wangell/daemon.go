@@ -47,10 +47,10 @@ const (
 	announceNone = "None" // no node does
 )
 
-// Values of --replies: the way of replies whose pod is on another node than the one their client's packets come to.
+// Values of --replies: the way of replies from a pod on another node than the client's edge node.
 const (
-	repliesDirect = "Direct" // straight to the client
-	repliesEdge   = "Edge"   // back by the node that the client's packets come to
+	repliesDirect = "Direct" // directly to the client
+	repliesEdge   = "Edge"   // back through the client's edge node
 )
 
 func newDaemon(g *globals) *cobra.Command {
@@ -118,18 +118,18 @@ func (f *daemonFlags) add(flags *pflag.FlagSet) {
 			"of a cloud or BGP, brings its packets to nodes)")
 	flags.StringVar(&f.replies, "replies", repliesDirect,
 		"cluster: Direct (replies leave the pod's node, with the service address as their source) or Edge\n"+
-			"(they go back by the node that the client's packets come to, for networks that check sources)")
+			"(they go back through the client's edge node, for networks that check sources)")
 	flags.StringVar(&c.CRI, "cri", "",
 		"cluster: endpoint of the container runtime, such as unix:///run/containerd/containerd.sock")
 	flags.StringVar(&c.CgroupRoot, "cgroup-root", "",
 		"cluster: where the node's cgroups are mounted, in which pods are frozen (default: pods are not frozen)")
 	flags.StringVar(&c.LazySocket, "lazy-socket", "",
-		"cluster: socket of this node's wangell-snapshotter, which tells of files of images that cannot be had")
+		"cluster: socket of this node's wangell-snapshotter, which reports files of images that it cannot fetch")
 	flags.StringVar(&f.containerd, "containerd", "",
 		"one machine: socket of the containerd that runs the pods, for readinessProbes that run commands")
 	flags.StringVar(&c.EnvoySocket, "envoy-socket", "",
 		"unix socket at which this node's Envoy gets its configuration, for services with balancing.level: Request")
-	flags.IntVar(&c.EnvoyUser, "envoy-user", 0, "user that Envoy runs as, by number, who gets the socket")
+	flags.IntVar(&c.EnvoyUser, "envoy-user", 0, "user ID that Envoy runs as, which owns the socket")
 	addPeers(flags, &f.peers, &c.Peers)
 	addSizes(flags, &c.Sizes)
 	f.cluster.add(flags)
@@ -249,6 +249,6 @@ through the gate end.`,
 // trimResident gives up memory that only the start of the program needed.
 func trimResident(log *slog.Logger) {
 	if err := process.TrimResident(); err != nil {
-		log.Warn("Memory that only the start needed is kept.", "error", err)
+		log.Warn("memory that only the start needed is kept", "error", err)
 	}
 }

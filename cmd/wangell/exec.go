@@ -156,7 +156,7 @@ func podFor(st controller.Status, id string) (string, error) {
 		strings.Join(slices.Sorted(slices.Values(ids)), ", "))
 }
 
-// takeTerminal hands the terminal's keys to the command, and returns its sizes, and a function that gives it back.
+// takeTerminal hands the terminal to the command, and returns its sizes and a function that takes it back.
 func (f *execFlags) takeTerminal(ctx context.Context) (restore func(), sizes <-chan containerd.Size, err error) {
 	fd := int(os.Stdin.Fd())
 	before, err := term.MakeRaw(fd)

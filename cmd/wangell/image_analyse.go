@@ -96,7 +96,7 @@ containerd by a registry on a loopback address. Root is needed.`,
 	return cmd
 }
 
-// analyseImage pulls and explains, with a line of progress where standard error is a terminal.
+// analyseImage pulls an image and explains the pull, with a line of progress if standard error is a terminal.
 func analyseImage(cmd *cobra.Command, o live.Options) (pullstat.Report, error) {
 	var stop func()
 	o.Progress, stop = showProgress()

@@ -70,7 +70,7 @@ rearranged.`,
 			res, err := convert.Run(cmd.Context(), o)
 			stop()
 			if err = errors.Join(err, read.err); errors.Is(err, convert.ErrNoneFirst) {
-				return fmt.Errorf("image %s: nothing is recorded of it in %s: wake a service with imagePull.mode Lazy and this "+
+				return fmt.Errorf("image %s: it has no recording in %s: wake a service with imagePull.mode Lazy and this "+
 					"image first", o.Source, root)
 			} else if err != nil {
 				return err
@@ -125,7 +125,7 @@ func snapshotterRoot(stateDir string) string {
 	return containerd.SharedLazyRoot
 }
 
-// reads is what containers read first, as a snapshotter has recorded it.
+// reads are a snapshotter's recordings of first reads.
 type reads struct {
 	root string
 	err  error
@@ -146,7 +146,7 @@ type optimised struct {
 	Gain gain `json:"gain"`
 }
 
-// gain says what is read first before and after. Bytes are packed; runs are pieces without a gap.
+// gain compares the files that are read first before and after. Bytes are packed; runs are pieces without a gap.
 type gain struct {
 	Files       int   `json:"files"`
 	BytesBefore int64 `json:"bytesBefore"`
@@ -156,7 +156,7 @@ type gain struct {
 	Bytes       int64 `json:"bytes"` // of the result
 }
 
-// gainOf compares the layers of the first platform that has some with files that come first.
+// gainOf compares the layers of the first platform with files that come first.
 func gainOf(res convert.Result, root string) (g gain) {
 	for _, image := range res.Images {
 		for _, l := range image.Before {
@@ -183,7 +183,7 @@ func gainOf(res convert.Result, root string) (g gain) {
 	return g
 }
 
-// runsOf returns how many runs of neighbours numbers make.
+// runsOf returns the number of runs of consecutive numbers.
 func runsOf(numbers []int) (runs int) {
 	sorted := slices.Compact(slices.SortedFunc(slices.Values(numbers), cmp.Compare[int]))
 	for i, n := range sorted {

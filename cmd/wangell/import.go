@@ -29,7 +29,7 @@ func newImport() *cobra.Command {
 		Use:   "import [FILE...]",
 		Short: "Write manifests from a Compose file",
 		Long: `Write the manifests of a Compose file's services, for 'wangell up', and list on standard
-error what could not be taken over, and what was assumed. Files, with overriding ones after
+error what could not be translated, and what was assumed. Files, with overriding ones after
 the first, their includes, .env files and profiles are read as Compose does. Without FILE
 it is compose.yaml in this folder or one above; - is standard input.
 
@@ -49,7 +49,7 @@ health checks readinessProbes. Images are not built.`,
 	flags := cmd.Flags()
 	flags.StringVarP(&f.out, "output", "o", "-", "file for the manifests; - for standard output")
 	flags.StringVar(&f.notes, "notes", "text", oneOf([]string{"text", "json"})+": how the list is written")
-	flags.BoolVar(&f.strict, "strict", false, "write nothing if something could not be taken over")
+	flags.BoolVar(&f.strict, "strict", false, "write nothing if something could not be translated")
 	flags.StringArrayVar(&f.options.EnvFiles, "env-file", nil, "file with variables (repeatable; default: .env)")
 	flags.StringArrayVar(&f.options.Profiles, "profile", nil, "profile to enable (repeatable); * for all")
 	flags.StringVarP(&f.options.Namespace, "namespace", "n", "", "namespace of the services")
@@ -72,7 +72,7 @@ func (f *importFlags) run(cmd *cobra.Command, files []string) error {
 	case err != nil:
 		return err
 	case lost && f.strict:
-		return errors.New("something could not be taken over: nothing was written; leave out --strict to go on")
+		return errors.New("something could not be translated: nothing was written; leave out --strict to go on")
 	}
 	var text bytes.Buffer
 	if err := compose.Write(&text, services); err != nil {
@@ -100,7 +100,7 @@ func (f *importFlags) print(notes []compose.Note) (lost bool) {
 	for _, kind := range []struct {
 		title string
 		lost  bool
-	}{{"not taken over:", true}, {"assumed:", false}} {
+	}{{"not translated:", true}, {"assumed:", false}} {
 		title := kind.title + "\n"
 		for _, n := range notes {
 			if n.Lost == kind.lost {

@@ -13,11 +13,11 @@ import (
 )
 
 func init() {
-	// A daemon is started by way of /proc/self/exe, whose last part would be its name in ps and top. The main thread, on
-	// which init functions run, is the one that gives a process its name.
+	// A daemon is started through /proc/self/exe, whose last part would be its name in ps and top. The main thread,
+	// on which init functions run, is the one that gives a process its name.
 	name, err := unix.BytePtrFromString("wangell")
 	if err == nil {
-		_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0) // only for people
+		_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0) // only for users
 	}
 }
 

@@ -53,7 +53,7 @@ func showProgress() (report func(stage string, done, total int64), stop func()) 
 	}
 }
 
-// set reports whether the line is another than before.
+// set sets the line, and reports whether it has changed.
 func (p *imageProgress) set(stage string, done, total int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -4,7 +4,7 @@ package main
 
 import "wangell.loutres.me/internal/cli"
 
-// What the command lines of all programs share, by short names.
+// Short names for the parts that the command lines of all programs share.
 var (
 	usage           = cli.Usage
 	noArgs          = cli.NoArgs

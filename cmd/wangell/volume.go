@@ -55,7 +55,7 @@ func (p *volumePlace) store() (*volume.Store, error) {
 	return instance.Volumes(p.stateDir, p.g.runDir), nil
 }
 
-// complete completes names of volumes that are no arguments yet.
+// complete completes names of volumes that are not arguments yet.
 func (p *volumePlace) complete(most int) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
 		store, err := p.store()
@@ -118,7 +118,7 @@ it last, and the pods that use it now. 'wangell volume du' measures what is in t
 	return cmd
 }
 
-// measured is a volume and what is in it.
+// measured is a volume with its usage.
 type measured struct {
 	volume.Info
 	volume.Usage

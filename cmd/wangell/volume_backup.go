@@ -130,7 +130,7 @@ fails, so there must be room for both.`,
 	}
 	f := cmd.Flags()
 	f.StringVarP(&file, "file", "f", "-", "backup to read; - for standard input")
-	f.StringVar(&size, "size", "", "size of a volume that is made, as persistent.size in the manifest (default: no limit)")
+	f.StringVar(&size, "size", "", "size of a new volume, as persistent.size in the manifest (default: no limit)")
 	f.BoolVar(&replace, "replace", false, "replace the content of a volume that exists")
 	return cmd
 }

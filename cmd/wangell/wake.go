@@ -56,8 +56,8 @@ next container is a new one anyway.`,
 	}
 }
 
-// timed returns the RunE of a command that acts on one service. act returns what is then so, with %s for how long it
-// took.
+// timed returns the RunE of a command that acts on one service. act returns the new state as text, with %s for the
+// duration.
 func (g *globals) timed(
 	act func(ctx context.Context, c *localapi.Client, name string) (done string, err error),
 ) func(*cobra.Command, []string) error {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command gotest runs "go test -json" and prints what a person needs of it: a line per package, the full output of
-// tests that failed, every skipped test with its reason, and as the closing line the totals. It exits with status 1 if
-// a test failed, and in CI (environment variable CI) also if one was skipped, because a skipped test proves nothing.
+// Command gotest runs "go test -json" and prints the parts that a person needs: a line per package, the full output
+// of tests that failed, every skipped test with its reason, and as the closing line the totals. It exits with status
+// 1 if a test failed, and in CI (environment variable CI) also if one was skipped, because a skipped test proves
+// nothing.
 //
 //	go run ./hack/gotest -label unit -- -race ./...
 //	go run ./hack/gotest -sum FILE       # adds up the runs that were recorded in GOTEST_TOTALS=FILE

@@ -138,7 +138,7 @@ func (r *report) packageEnded(verdict, pkg string, elapsed time.Duration) {
 	fmt.Fprintln(r.w)
 }
 
-// skipped notes a skipped test for the end of the report. The reason is the last line that the test logged.
+// skipped records a skipped test for the end of the report. The reason is the last line that the test logged.
 func (r *report) skipped(count *totals, pkg, test, output string) {
 	reason := ""
 	for line := range strings.Lines(output) {

@@ -110,8 +110,8 @@ type dependency struct {
 	DependsOn []string `json:"dependsOn,omitempty"`
 }
 
-// newDocument lists the modules of a program with the given SHA-256, and what else it embeds. The standard library is
-// the module "std".
+// newDocument lists the modules of a program with the given SHA-256, and the components that it embeds. The standard
+// library is the module "std".
 func newDocument(
 	name, version string, at time.Time, info *debug.BuildInfo, sum [sha256.Size]byte, embedded []component,
 ) document {

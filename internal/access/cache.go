@@ -21,7 +21,7 @@ type entry[V any] struct {
 	until time.Time
 }
 
-// get returns the value for a key, which ask returns if it is not known.
+// get returns the cached value of a key, or else calls ask for it.
 func (c *cache[K, V]) get(k K, now time.Time, ask func() (V, error)) (V, error) {
 	c.mu.Lock()
 	e, ok := c.entries[k]

@@ -10,7 +10,7 @@ import (
 	"wangell.loutres.me/internal/localapi"
 )
 
-// dashboard serves the dashboard to users whom guard has let in. Each sees what newScoped lets it see.
+// dashboard serves the dashboard to users whom guard has admitted. Each sees what newScoped allows.
 func (s *Server) dashboard(actions bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		services := s.cfg.Services()
@@ -59,7 +59,7 @@ type boards struct {
 	now *board
 }
 
-// of returns the board of services. The streams of others end.
+// of returns the dashboard of services. The streams of the previous one end.
 func (b *boards) of(services Services) *board {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package access serves the API of package localapi to the people who use a cluster, with the rights that the cluster
-// gives them.
+// Package access serves the API of package localapi to the users of a cluster, with the rights that the cluster
+// grants them.
 //
 // The connections come through the API server (package tunnel) to any controller, and end at the leading one. In them
 // runs TLS 1.3 with the certificate whose fingerprint the leader's Lease has. A client proves who it is as it does to
-// the API server: by a bearer token (TokenReview) or a client certificate of the cluster's authority. What it may see
-// and do is asked of the API server for each namespace (SubjectAccessReview). A client sees the services of the
+// the API server: by a bearer token (TokenReview) or a client certificate of the cluster's authority. The API server
+// decides what it may see and do in each namespace (SubjectAccessReview). A client sees the services of the
 // namespaces in which it may list WangellServices.
 package access
 
@@ -48,7 +48,7 @@ const (
 	caKey       = "client-ca-file"
 )
 
-// errLimit is returned for reviews beyond what the API server is asked for.
+// errLimit is returned for reviews beyond the limit of requests to the API server.
 var errLimit = &localapi.Error{
 	Code: http.StatusTooManyRequests, Text: "too many requests of people at once: try again in a moment",
 }
@@ -57,7 +57,7 @@ var errLimit = &localapi.Error{
 type identities struct {
 	api kubernetes.Interface
 	now func() time.Time
-	// reviews bounds what strangers make the API server do.
+	// reviews bounds the load that strangers cause on the API server.
 	reviews *rate.Limiter
 
 	tokens cache[[sha256.Size]byte, *authenticationv1.UserInfo]
@@ -67,7 +67,7 @@ type identities struct {
 	rootsAt time.Time
 }
 
-// of returns who sends a request. Its errors are *localapi.Error.
+// of returns the user who sent a request. Its errors are *localapi.Error.
 func (i *identities) of(r *http.Request) (*authenticationv1.UserInfo, error) {
 	for name := range r.Header {
 		if strings.HasPrefix(name, "Impersonate-") {
@@ -87,7 +87,7 @@ func (i *identities) of(r *http.Request) (*authenticationv1.UserInfo, error) {
 	return nil, unauthorized("no bearer token and no client certificate: the kubeconfig must have one of them")
 }
 
-// ofToken asks the API server whose a token is.
+// ofToken asks the API server for the user of a token.
 func (i *identities) ofToken(ctx context.Context, token string) (*authenticationv1.UserInfo, error) {
 	sum := sha256.Sum256([]byte(token))
 	user, err := i.tokens.get(sum, i.now(), func() (*authenticationv1.UserInfo, error) {

@@ -16,10 +16,10 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 )
 
-// reviewsAtOnce bounds the namespaces that are asked for at the same time.
+// reviewsAtOnce bounds the namespaces that are reviewed concurrently.
 const reviewsAtOnce = 16
 
-// right is what a user wants to do. An empty namespace means all.
+// right is an action that a user wants to perform. An empty namespace means all.
 type right struct{ verb, group, resource, subresource, namespace, name string }
 
 func listServices(namespace string) right {
@@ -38,7 +38,7 @@ func readLogs(namespace string) right {
 	return right{verb: "get", resource: "pods", subresource: "log", namespace: namespace}
 }
 
-// rights asks the API server what users may do.
+// rights asks the API server for the rights of users.
 type rights struct {
 	api  kubernetes.Interface
 	now  func() time.Time
@@ -78,7 +78,7 @@ func (r *rights) may(ctx context.Context, u *authenticationv1.UserInfo, want rig
 	})
 }
 
-// visible returns in which of the namespaces a user may list services.
+// visible returns the namespaces in which a user may list services.
 func (r *rights) visible(
 	ctx context.Context, u *authenticationv1.UserInfo, namespaces map[string]bool,
 ) (map[string]bool, error) {

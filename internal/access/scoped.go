@@ -18,7 +18,7 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// scoped is what one user has access to, during one request.
+// scoped is the access of one user during one request.
 type scoped struct {
 	all    localapi.Services
 	user   *authenticationv1.UserInfo
@@ -27,7 +27,7 @@ type scoped struct {
 	namespace string
 	// everywhere is set if the user may list the services of all namespaces.
 	everywhere bool
-	// visible has the namespaces that had services when the request came, and whether the user may list those.
+	// visible has the namespaces that had services when the request arrived, and whether the user may list them.
 	visible map[string]bool
 }
 
@@ -71,7 +71,7 @@ func (s *scoped) sees(namespace string) bool {
 // Everything implements dashboard.Scope.
 func (s *scoped) Everything() bool { return s.everywhere && s.namespace == "" }
 
-// Sees implements dashboard.Scope. A namespace outside of the request needs no judgement.
+// Sees implements dashboard.Scope. A namespace outside of the request needs no review.
 func (s *scoped) Sees(namespace string) (yes, known bool) {
 	_, known = s.visible[namespace]
 	return s.sees(namespace), known || s.everywhere || s.namespace != ""
@@ -87,7 +87,7 @@ func (s *scoped) Status() []controller.Status {
 	return slices.DeleteFunc(s.all.Status(), func(st controller.Status) bool { return !s.sees(st.Service.Namespace) })
 }
 
-// Resolve implements localapi.Services. It knows only names of services that the user sees.
+// Resolve implements localapi.Services. It finds only services that the user sees.
 func (s *scoped) Resolve(name string) (runtime.Key, error) {
 	var found []runtime.Key
 	for _, st := range s.Status() {
@@ -157,8 +157,8 @@ func (s *scoped) need(ctx context.Context, want right, what string) error {
 	return nil
 }
 
-// Subscribe implements localapi.Services. Events of whole nodes are for those who see all services. Rights are asked
-// again for each event, of a namespace that the request did not see too.
+// Subscribe implements localapi.Services. Events of whole nodes are for those who see all services. Rights are
+// reviewed for each event, also for namespaces that had no services when the request arrived.
 func (s *scoped) Subscribe(ctx context.Context) <-chan controller.Event {
 	out := make(chan controller.Event)
 	all := s.all.Subscribe(ctx)

@@ -22,7 +22,7 @@ import (
 	"wangell.loutres.me/internal/localapi"
 )
 
-// Limits of what people can make a controller do.
+// Limits of the load that users can cause.
 const (
 	maxOfUser      = 32 // requests of one user at a time, streams among them
 	headerTimeout  = 10 * time.Second
@@ -33,7 +33,7 @@ const (
 	reviewsAtFirst = 100
 )
 
-// Services is what people have access to. A controller.Controller is one.
+// Services provides what users have access to. A controller.Controller is one.
 type Services interface {
 	localapi.Services
 	dashboard.Source
@@ -60,7 +60,7 @@ type Server struct {
 	identities identities
 	rights     rights
 
-	// recheckEvery is how often the user of a request that lasts is looked at again.
+	// recheckEvery is the interval at which the user of a lasting request is checked again.
 	recheckEvery time.Duration
 
 	mu   sync.Mutex
@@ -115,7 +115,7 @@ func (s *Server) handler() http.Handler {
 // userKey is the key of a request's user in its context.
 type userKey struct{}
 
-// guard lets requests through whose user is known, within the limits.
+// guard admits requests of authenticated users, within the limits.
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
@@ -140,8 +140,8 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	})
 }
 
-// recheck cancels a request that lasts, such as a stream, once its user is not accepted any more. An API server that
-// does not answer cancels nothing.
+// recheck cancels a lasting request, such as a stream, once its user is no longer accepted. An API server that does
+// not answer cancels nothing.
 func (s *Server) recheck(r *http.Request, cancel context.CancelFunc) (stop func()) {
 	done := make(chan struct{})
 	go func() {
@@ -163,7 +163,7 @@ func (s *Server) recheck(r *http.Request, cancel context.CancelFunc) (stop func(
 	return func() { close(done) }
 }
 
-// scoped returns what the user of a request has access to.
+// scoped returns the access of a request's user.
 func (s *Server) scoped(r *http.Request) (*scoped, error) {
 	user, ok := r.Context().Value(userKey{}).(*authenticationv1.UserInfo)
 	if !ok {
@@ -178,7 +178,7 @@ func (s *Server) scoped(r *http.Request) (*scoped, error) {
 
 // errNotLeading is the answer of a controller that has no services.
 var errNotLeading = &localapi.Error{
-	Code: http.StatusServiceUnavailable, Text: "this controller does not lead any more: try again in a moment",
+	Code: http.StatusServiceUnavailable, Text: "this controller no longer leads: try again in a moment",
 }
 
 // services returns what scoped does, for package localapi.
@@ -190,7 +190,7 @@ func (s *Server) services(r *http.Request) (localapi.Services, error) {
 	return scope, nil
 }
 
-// begin reports whether a user may have another request, which end ends.
+// begin reports whether a user may have another request. end ends it.
 func (s *Server) begin(user string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package blobindex is the controller's index of which nodes have which blobs of images, with parts while they are
-// fetched. It tells a node that fetches a blob who else has pieces of it, and which pieces it is to get from the
-// registry, so that each piece leaves the registry once. It does nothing by itself: nodes report, and each report is
-// answered. Time and chance are parameters, and nothing in it outlives the reports: a new index is filled by the nodes'
-// next ones.
+// fetched. A node that fetches a blob learns which other nodes have pieces of it, and which pieces to get from the
+// registry, so that each piece leaves the registry once. The index only answers reports of nodes. Time and chance are
+// parameters, and nothing in it outlives the reports: a new index is filled by the nodes' next ones.
 package blobindex
 
 import (
@@ -21,21 +20,21 @@ const (
 	maxBlobs   = 1 << 15
 	maxPartial = 64
 
-	leasesPerNode = 4  // pieces of one blob that a node is to get from the registry at a time, or fewer if many fetch it
+	leasesPerNode = 4  // pieces of one blob that a node may get from the registry at a time; fewer if many fetch it
 	leasesPerBlob = 32 // by all nodes together
 	// leaseTime is how long a node has for a piece, and silence how long it may be silent meanwhile.
 	leaseTime = 30 * time.Second
 	silence   = 5 * time.Second
 
-	// A node waits between two reports about a blob: minPause, or longer while there are so many blobs being fetched, by
-	// all nodes, that the reports would be more than one each perReport.
+	// Between two reports about a blob, a node waits for minPause, or longer if all nodes together would otherwise
+	// report more often than once per perReport.
 	minPause  = 200 * time.Millisecond
 	maxPause  = 5 * time.Second
 	perReport = 250 * time.Microsecond
 )
 
-// Key is a blob of a repository. A blob counts in each repository for itself, as it does in a registry: whoever may
-// have the one need not be allowed to have the other.
+// Key is a blob of a repository. As in a registry, each repository has its own blobs: access to one does not imply
+// access to the same blob in another.
 type Key struct {
 	// Repository has the registry's name: "docker.io/library/nginx".
 	Repository string
@@ -43,7 +42,7 @@ type Key struct {
 	Digest [32]byte
 }
 
-// State is how much of a blob a node has.
+// State says how much of a blob a node has.
 type State uint8
 
 // The values of State.
@@ -53,15 +52,15 @@ const (
 	Complete State = 3 // all, with the right digest
 )
 
-// Report is what a node says of a blob.
+// Report is a node's report about a blob.
 type Report struct {
 	Key
-	// Size in bytes; 0 in a Partial report that only asks for it, and for who has the blob.
+	// Size in bytes; 0 in a Partial report that only asks for it and for the holders.
 	Size  uint64
 	State State
 	// Have are the pieces of a Partial blob.
 	Have swarm.Set
-	// NoRegistry says that the node cannot reach the registry.
+	// NoRegistry is set if the node cannot reach the registry.
 	NoRegistry bool
 }
 
@@ -77,14 +76,14 @@ type Answer struct {
 	Key
 	// Size of the blob in bytes; 0 if no node has it.
 	Size uint64
-	// Lease are the pieces that the node is to fetch from the registry.
+	// Lease are the pieces that the node should fetch from the registry.
 	Lease   swarm.Set
 	Holders []Holder
 	// Pause is how long the node waits before its next report about the blob, unless it has nothing more to do.
 	Pause time.Duration
 }
 
-// Index is an index. The zero value is empty. It is not for several goroutines at once.
+// Index is an index. The zero value is empty. It is not safe for concurrent use.
 type Index struct {
 	blobs   map[Key]*blob
 	nodes   map[string]*member
@@ -119,14 +118,14 @@ type holder struct {
 	leases int
 }
 
-// lease is a piece that a node is to get from the registry.
+// lease assigns a node a piece to get from the registry.
 type lease struct {
 	holder *holder // nil: none
 	since  time.Time
 }
 
-// Report notes what a node says of a blob. Reports that contradict others or themselves are ignored. ok is false if
-// there is nothing to answer, which is so unless the blob is Partial.
+// Report records a node's report. Reports that contradict others or themselves are ignored. ok is true if there is an
+// answer, which only Partial blobs have.
 func (x *Index) Report(node string, r Report, now time.Time, random func(n int) int) (a Answer, ok bool) {
 	if r.State == Gone {
 		x.drop(node, r.Key)
@@ -172,7 +171,7 @@ func (x *Index) Report(node string, r Report, now time.Time, random func(n int) 
 	}, true
 }
 
-// ask answers a report without a size, of which nothing is noted.
+// ask answers a report without a size, which is not recorded.
 func (x *Index) ask(r Report, b *blob, random func(int) int) (Answer, bool) {
 	a := Answer{Key: r.Key, Pause: minPause}
 	if b != nil {
@@ -190,7 +189,7 @@ func (x *Index) Forget(node string) {
 	}
 }
 
-// room reports whether a node may have what it reports.
+// room reports whether there is room for a node's report.
 func (x *Index) room(node string, r Report) bool {
 	n := x.nodes[node]
 	if n == nil {
@@ -211,7 +210,7 @@ func (x *Index) add(r Report) *blob {
 	return b
 }
 
-// drop forgets what a node has of a blob.
+// drop removes a node from the holders of a blob.
 func (x *Index) drop(node string, k Key) {
 	b := x.blobs[k]
 	if b == nil || b.byNode[node] == nil {
@@ -233,7 +232,7 @@ func (x *Index) drop(node string, k Key) {
 	}
 }
 
-// change notes the new state of a holder of a blob.
+// change records the new state of a holder of a blob.
 func (x *Index) change(n *member, b *blob, h *holder, r Report, now time.Time) {
 	if b.held == nil && r.State == Partial {
 		b.held, b.leases = make([]uint16, b.pieces), make([]lease, b.pieces)
@@ -317,7 +316,8 @@ func (b *blob) leaseOf(h *holder) swarm.Set {
 	return s
 }
 
-// sample returns nodes that have what another one lacks, from a random place on, so that they share the work.
+// sample returns nodes that have pieces which another one lacks, from a random position on, so that they share the
+// load.
 func (b *blob) sample(h *holder, random func(int) int) (out []Holder) {
 	n := len(b.holders)
 	if n == 0 {

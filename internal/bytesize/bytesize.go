@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bytesize writes numbers of bytes for people.
+// Package bytesize formats numbers of bytes for people.
 package bytesize
 
 import "fmt"
 
-// Format writes a number of bytes with three digits or so, in units of 1024: "0 B", "1.5 GiB".
+// Format formats a number of bytes with about three digits, in units of 1024: "0 B", "1.5 GiB".
 func Format(n int64) string {
 	if n < 1<<10 {
 		return fmt.Sprintf("%d B", n)
@@ -19,7 +19,7 @@ func Format(n int64) string {
 	return fmt.Sprintf("%.1f %ciB", f, units[i])
 }
 
-// FormatLimit is Format for a limit, of which 0 is none.
+// FormatLimit is Format for a limit, where 0 means none.
 func FormatLimit(n int64) string {
 	if n == 0 {
 		return "no limit"

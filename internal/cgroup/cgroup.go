@@ -21,26 +21,26 @@ import (
 // DefaultRoot is where the hierarchies are mounted.
 const DefaultRoot = "/sys/fs/cgroup"
 
-// ErrNoField means that a file has no line with some name.
+// ErrNoField is returned if a file has no line with the given name.
 var ErrNoField = errors.New("it has no")
 
-// MemoryFiles are the files that tell about the memory of a cgroup. What they hold is in bytes, except that Events and
-// Stat have lines "NAME NUMBER".
+// MemoryFiles names the files about the memory of a cgroup. They hold bytes, except Events and Stat, which have lines
+// "NAME NUMBER".
 type MemoryFiles struct {
-	Current string // what its processes use, page cache included
-	Peak    string // the most that they have used; with version 2 since Linux 5.19
+	Current string // memory in use, page cache included
+	Peak    string // its maximum so far; with version 2 since Linux 5.19
 	Limit   string
 	Events  string // has oom_kill
 	Stat    string
-	Swap    string // what is in swap
+	Swap    string // memory in swap
 
-	// InactiveFile is the name in Stat of the page cache that has not been used lately.
+	// InactiveFile is the field of Stat with the page cache that has not been used lately.
 	InactiveFile string
 	// SwapAndRAM means that Swap counts both.
 	SwapAndRAM bool
 }
 
-// Memory returns the files of the version whose files the cgroup has. Those of version 1 if it has neither.
+// Memory returns the file names of the cgroup's version; those of version 1 if it has no files of either.
 func Memory(root, path string) MemoryFiles {
 	dir := filepath.Join(root, path)
 	if _, err := os.Stat(filepath.Join(dir, "memory.current")); err == nil {

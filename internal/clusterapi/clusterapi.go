@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package clusterapi reaches the controller of a cluster with a user's own kubeconfig: through a tunnel of the API
-// server, and with the credentials that the kubeconfig has for it, which leave this process for the leading controller
-// alone.
+// server, and with the credentials of that kubeconfig, which this process sends to the leading controller only.
 package clusterapi
 
 import (
@@ -40,7 +39,7 @@ func (c Controller) Target() tunnel.Target {
 	return tunnel.Target{Namespace: c.Namespace, Name: c.Name + "-api", Port: "api"}
 }
 
-// Transport returns what sends requests to the leading controller, at the URL Base. It does not connect yet.
+// Transport returns a transport to the leading controller, at the URL Base. It does not connect yet.
 func Transport(c *rest.Config, of Controller) (http.RoundTripper, error) {
 	if c.Impersonate.UserName != "" || c.Impersonate.UID != "" || len(c.Impersonate.Groups) > 0 {
 		return nil, errors.New("the controller accepts no impersonation (--as): use credentials of the user itself")
@@ -144,7 +143,7 @@ func (l *link) fingerprint(ctx context.Context) (string, error) {
 	return f, nil
 }
 
-// explain says what to do about an error of the tunnel.
+// explain adds what to do about an error of the tunnel.
 func (l *link) explain(err error) error {
 	var refused *tunnel.Refused
 	if !errors.As(err, &refused) {
@@ -164,7 +163,7 @@ func (l *link) explain(err error) error {
 
 var errCredentials = errors.New("the API server does not accept the credentials of the kubeconfig: log in again")
 
-// noReach is the error of users who may not reach the controller.
+// noReach returns the error for users who may not reach the controller.
 func (l *link) noReach(why string) error {
 	return fmt.Errorf("you may not reach the controller: %s. Ask an administrator to add you, or your group, to "+
 		"api.users of the chart", why)

@@ -483,7 +483,7 @@ func TestOtherControllerGetsNoToken(t *testing.T) {
 func TestControllerThatDoesNotLeadSaysSo(t *testing.T) {
 	c := newCluster(t)
 	c.leads.Store(false)
-	if got := names(c.as("root", "")); got != "error: this controller does not lead any more: try again in a moment" {
+	if got := names(c.as("root", "")); got != "error: this controller no longer leads: try again in a moment" {
 		t.Error(got)
 	}
 	nobody := ""

@@ -21,8 +21,8 @@ import (
 // fieldManager is the name of the plugin in managed fields.
 const fieldManager = "kubectl-wangell"
 
-// MoveTraffic writes spec.traffic of a service to the API server: what change makes of the present one. It returns
-// both. If somebody else writes the service meanwhile, change is called again.
+// MoveTraffic replaces spec.traffic of a service on the API server by the result of change. It returns the old and
+// the new traffic. If somebody else writes the service meanwhile, change is called again.
 func MoveTraffic(ctx context.Context, c *rest.Config, namespace, name string,
 	change func([]v1alpha1.Revision) ([]v1alpha1.Revision, error)) (from, to []v1alpha1.Revision, err error) {
 	client, err := dynamic.NewForConfig(c)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clusterdoctor checks whether Wangell works on a cluster, as far as a user may look.
+// Package clusterdoctor checks whether Wangell works on a cluster, as far as the user's rights allow.
 package clusterdoctor
 
 import (
@@ -46,7 +46,7 @@ type Check struct {
 // timeout bounds all checks.
 const timeout = 30 * time.Second
 
-// staleLease is the age of a Lease's renewal at which nobody leads any more: leases last 2 s by default.
+// staleLease is the age of a Lease's last renewal from which no controller leads: leases last 2 s by default.
 const staleLease = 30 * time.Second
 
 // doctor looks at a cluster.
@@ -97,7 +97,7 @@ func WriteTable(w io.Writer, checks []Check) error {
 	return t.Flush()
 }
 
-// outcome is that of a look at an object: skipped if the user may not, failed for another error.
+// outcome is the result of reading an object: skipped if the user may not, failed for another error.
 func outcome(name string, err error, do string) Check {
 	if apierrors.IsForbidden(err) {
 		return Check{Name: name, State: Skipped, Found: err.Error()}
@@ -186,8 +186,7 @@ func (d *doctor) daemons(ctx context.Context) Check {
 	return Check{Name: name, State: OK, Found: found}
 }
 
-// lazy looks at the snapshotters by which pods start before their image is there; nothing is returned if the chart has
-// none.
+// lazy checks the snapshotters for lazy pulls; it returns nothing if the chart has none.
 func (d *doctor) lazy(ctx context.Context) []Check {
 	const name = "lazy pulling"
 	o, err := d.api.AppsV1().DaemonSets(d.of.Namespace).Get(ctx, d.of.Name+"-lazy", metav1.GetOptions{})
@@ -238,7 +237,7 @@ func (d *doctor) pressure(ctx context.Context) Check {
 	return Check{Name: name, State: OK, Found: "none that you may see"}
 }
 
-// rights says what the user may do in the namespace.
+// rights lists what the user may do in the namespace.
 func (d *doctor) rights(ctx context.Context) []Check {
 	group := v1alpha1.GroupVersion.Group
 	var out []Check

@@ -22,16 +22,16 @@ const (
 	GroupRun  = "run"
 )
 
-// Place is where the services are that the commands are about.
+// Place is the location of the services: this machine or a cluster.
 type Place struct {
 	// Connect returns a client of the instance, and the full names of services as the user has named them. The client
-	// sees these services at least; without names, all that the flags ask for.
+	// sees at least these services; without names, all that the flags ask for.
 	Connect func(cmd *cobra.Command, names ...string) (*localapi.Client, []string, error)
 	// Log returns the log on standard error.
 	Log func(cmd *cobra.Command) (*slog.Logger, error)
 	// Move writes the traffic of services.
 	Move Move
-	// Cluster is set on a cluster, where the commands are those of kubectl.
+	// Cluster is set on a cluster, where the commands belong to kubectl.
 	Cluster bool
 	// All is the flag -A of commands about several services; nil if there is none.
 	All *bool
@@ -50,7 +50,7 @@ func (p *Place) Commands() []*cobra.Command {
 	return all
 }
 
-// rewrite makes the help of a command, and of those below it, that of a cluster.
+// rewrite adapts the help of a command, and of those below it, to a cluster.
 func rewrite(c *cobra.Command) {
 	c.Short, c.Long, c.Example = ofCluster(c.Short), ofCluster(c.Long), ofCluster(c.Example)
 	for _, below := range c.Commands() {
@@ -113,7 +113,7 @@ func (p *Place) completeContainers(cmd *cobra.Command, service string) []cobra.C
 	return s.Service.ContainerNames()
 }
 
-// listed returns the services to complete names of; none if there is no instance or controller.
+// listed returns the services whose names are completed; none if there is no instance or controller.
 func (p *Place) listed(cmd *cobra.Command) []controller.Status {
 	c, _, err := p.Connect(cmd)
 	if err != nil {
@@ -127,8 +127,8 @@ func (p *Place) listed(cmd *cobra.Command) []controller.Status {
 	return services
 }
 
-// completeServices completes the name of a service that is no argument yet. On a cluster those of the namespace have no
-// namespace, as with kubectl.
+// completeServices completes the name of a service that is not an argument yet. On a cluster those of the namespace
+// have no namespace, as with kubectl.
 func (p *Place) completeServices(
 	cmd *cobra.Command, args []string, _ string,
 ) ([]cobra.Completion, cobra.ShellCompDirective) {

@@ -96,7 +96,7 @@ func sample(ctx context.Context, c *localapi.Client, names []string) (s view.Sam
 	return s, nil
 }
 
-// watch shows the load of services until ctx ends.
+// watch shows the loads of services until ctx ends.
 func (f *topFlags) watch(ctx context.Context, sample func(context.Context) (view.Sample, error)) error {
 	if f.out == cli.OutputTable && f.count == 0 && view.IsTerminal(os.Stdout) && view.IsTerminal(os.Stdin) {
 		return runTop(ctx, sample, f.interval, view.TopOrder(f.order))

@@ -119,8 +119,7 @@ func (m *topModel) View() tea.View {
 	return v
 }
 
-// lines are what the terminal shows: a line about all, the head of the table, as much of it as there is room for, and
-// the keys.
+// lines returns the content of the terminal: a summary, the head of the table, as many rows as fit, and the keys.
 func (m *topModel) lines() []string {
 	if m.before.At.IsZero() {
 		return []string{"measuring…"}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package compose translates Compose files (https://github.com/compose-spec/compose-spec) into manifests for one
-// machine, and says what it could not take over.
+// machine, and reports what it could not translate.
 package compose
 
 import (
@@ -20,8 +20,8 @@ import (
 
 // Options are the parameters of Load and Translate.
 type Options struct {
-	// Files are Compose files, of which later ones override earlier ones; - is standard input. Default: the compose.yaml
-	// of the working folder or of one above.
+	// Files are Compose files; later ones override earlier ones, and - is standard input. Default: the compose.yaml
+	// of the working folder or a folder above.
 	Files []string
 	// EnvFiles are the files with variables for interpolation. Default: .env beside the first file.
 	EnvFiles []string
@@ -33,7 +33,7 @@ type Options struct {
 	Namespace string
 }
 
-// Note says what was not taken over, or was assumed.
+// Note describes something that was not translated, or was assumed.
 type Note struct {
 	// Service is the name in the Compose file; empty for the file itself.
 	Service string `json:"service,omitempty"`
@@ -41,7 +41,7 @@ type Note struct {
 	Field string `json:"field"`
 	// Text says what happens instead, and what to do.
 	Text string `json:"text"`
-	// Lost is set if the field was not taken over, and not set if it was with an assumption.
+	// Lost is set if the field was not translated, as opposed to translated with an assumption.
 	Lost bool `json:"lost"`
 }
 
@@ -68,8 +68,8 @@ func Load(ctx context.Context, o Options) (*types.Project, error) {
 	return project, nil
 }
 
-// Translate returns the services of a project, sorted by name, and what could not be taken over. An error says that
-// nothing useful came out.
+// Translate returns the services of a project, sorted by name, and notes about what was not translated. It fails if
+// there is no usable service.
 func Translate(p *types.Project, o Options) ([]*v1alpha1.WangellService, []Note, error) {
 	var services []*v1alpha1.WangellService
 	var notes []Note
@@ -107,7 +107,7 @@ func Translate(p *types.Project, o Options) ([]*v1alpha1.WangellService, []Note,
 		}
 	}
 	if len(services) == 0 {
-		return nil, notes, fmt.Errorf("no service could be taken over")
+		return nil, notes, fmt.Errorf("no service could be translated")
 	}
 	return services, notes, nil
 }

@@ -210,7 +210,7 @@ services:
 	}
 	_, _, err = translate(t, map[string]string{"compose.yaml": "services: {a: {build: .}}"}, "compose.yaml")
 	if err == nil {
-		t.Error("nothing was taken over, and that is no error")
+		t.Error("nothing was translated, and that is no error")
 	}
 }
 

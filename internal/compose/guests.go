@@ -37,7 +37,7 @@ func (t *translation) guests() {
 	}
 }
 
-// container returns the service as a container of the pod whose network it shares; nil if it cannot be one.
+// container translates the service to a container of the pod whose network it shares; nil if that is not possible.
 func (t *translation) container(name string) *v1alpha1.Container {
 	if t.service.Image == "" {
 		t.lost("build", "the container is left out: build its image with another tool, load it with "+

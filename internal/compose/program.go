@@ -18,7 +18,7 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 )
 
-// program takes over what is run, as whom, and with what environment.
+// program translates the command, its user and its environment.
 func (t *translation) program() {
 	s := t.service
 	t.spec.Command, t.spec.Args, t.spec.WorkingDir = s.Entrypoint, s.Command, s.WorkingDir
@@ -58,7 +58,7 @@ func (t *translation) security() {
 		uid, err := strconv.ParseInt(user, 10, 64)
 		gid, groupErr := strconv.ParseInt(group, 10, 64)
 		if err != nil || both && groupErr != nil {
-			t.lost("user", "%s is no number: the user of the image is used; write UID:GID", s.User)
+			t.lost("user", "%s is not a number: the user of the image is used; write UID:GID", s.User)
 		} else {
 			c.RunAsUser, any = &uid, true
 			if both {
@@ -155,7 +155,7 @@ func roundUp(d types.Duration) int64 {
 	return max(int64(math.Ceil(time.Duration(d).Seconds())), 1)
 }
 
-// rest notes the fields that nothing was made of.
+// rest adds notes for the fields that were not translated.
 func (t *translation) rest() {
 	s := t.service
 	for _, f := range []struct {

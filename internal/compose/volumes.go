@@ -43,7 +43,7 @@ func memory(size int64) corev1.VolumeSource {
 	return corev1.VolumeSource{EmptyDir: e}
 }
 
-// volumes takes over folders of the machine, named volumes and file systems in memory.
+// volumes translates folders of the machine, named volumes and file systems in memory.
 func (t *translation) volumes() {
 	for _, v := range t.service.Volumes {
 		switch {
@@ -136,7 +136,7 @@ func (t *translation) secrets() {
 
 func (t *translation) file(field, source, target string, f types.FileObjectConfig) {
 	if f.File == "" {
-		t.lost(field, "%s is no file: write it to one, and name that with file", source)
+		t.lost(field, "%s is not a file: write it to one, and name that with file", source)
 		return
 	}
 	t.mount(target, true, hostPath(f.File, corev1.HostPathFile))

@@ -15,16 +15,16 @@ import (
 // orphanGrace is the time between SIGTERM and SIGKILL for a pod whose service is not known.
 const orphanGrace = 10 * time.Second
 
-// adopter takes over pods that the controller has not started: what an earlier controller left, and on a cluster what
-// comes and goes from outside. It belongs to the loop.
+// adopter takes over pods that this controller did not start: those of an earlier controller and, on a cluster, those
+// created or deleted by others. It belongs to the loop.
 type adopter struct {
 	engine *engine
 	early  []func() // what the cluster reported before the services were known
 }
 
-// adopt takes over running pods: of each service those that have its spec, the newest first, as many as it may have.
-// All others are stopped. One of another spec is taken first if no pod may start beside it. On a cluster, all pods of
-// services are taken, and none is stopped: they belong to the cluster.
+// adopt takes over running pods: of each service those with its present spec, the newest first, up to the number it
+// may have. The others are stopped. A pod of another spec comes first if no pod may start beside it. On a cluster,
+// all pods of services are adopted, and none is stopped: they belong to the cluster.
 func (a *adopter) adopt(found []runtime.Pod) {
 	slices.SortFunc(found, func(a, b runtime.Pod) int { return cmp.Compare(b.Started, a.Started) })
 	for _, rt := range found {
@@ -46,8 +46,8 @@ func (a *adopter) adopt(found []runtime.Pod) {
 	}
 }
 
-// unfit returns why a running pod cannot be adopted, and the grace with which to stop it; no reason if it can. s is nil
-// if there is no such service.
+// unfit returns why a running pod cannot be adopted, and the grace with which to stop it; an empty reason if it can.
+// s is nil if there is no such service.
 func unfit(s *service, rt runtime.Pod) (reason string, grace time.Duration) {
 	switch {
 	case s == nil:
@@ -67,7 +67,7 @@ func (a *adopter) take(s *service, rt runtime.Pod, event func(lifecycle.Ref) lif
 	p := s.addPod(s.machine.NextRef())
 	p.returned = true
 	if rt.SpecHash != "" && rt.SpecHash != s.hash {
-		p.probe = "" // that of its own spec is not known any more
+		p.probe = "" // the probe of its own spec is not known
 	}
 	a.engine.runner.identify(p, rt)
 	a.engine.step(s, event(p.ref))
@@ -76,8 +76,8 @@ func (a *adopter) take(s *service, rt runtime.Pod, event func(lifecycle.Ref) lif
 	}
 }
 
-// appeared takes a pod of the cluster that was started from outside, or runs already. It ignores pods of other
-// services. A pod without a network is reported again when it has one.
+// appeared adopts a pod of the cluster that others started, or that runs already. It ignores pods of other services.
+// A pod without a network is reported again when it has one.
 func (a *adopter) appeared(rt runtime.Pod) {
 	s := a.engine.table.services[rt.Service]
 	if s == nil || s.machine.Deleted() || !rt.Addr.IsValid() || a.engine.table.byRuntime[rt.ID] != nil {
@@ -105,7 +105,7 @@ func (a *adopter) whenSynced(f func()) {
 	})
 }
 
-// adoptEarly takes what the cluster reported before the services were known.
+// adoptEarly adopts the pods that the cluster reported before the services were known.
 func (a *adopter) adoptEarly() {
 	early := a.early
 	a.early = nil
@@ -114,7 +114,7 @@ func (a *adopter) adoptEarly() {
 	}
 }
 
-// readCluster reads which pods come and go from outside, until the controller ends.
+// readCluster follows the pods that others create and delete, until the controller ends.
 func (a *adopter) readCluster() {
 	e := a.engine
 	for {
@@ -148,8 +148,8 @@ func (a *adopter) readCluster() {
 	}
 }
 
-// lookFor takes the existing pods of a new service, and then begins it. If they cannot be listed, the cluster reports
-// them as they go.
+// lookFor adopts the existing pods of a new service, and then begins it. If they cannot be listed, the cluster
+// reports them as they go.
 func (a *adopter) lookFor(key runtime.Key) {
 	e := a.engine
 	defer e.loop.post(func() {

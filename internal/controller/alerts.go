@@ -10,7 +10,7 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// noteAlert handles a daemon's report of what is scarce in its gate.
+// noteAlert handles a daemon's report of a scarce resource in its gate.
 func (e *engine) noteAlert(from wire.Peer, m *wire.Alert) {
 	k := pressureKey{session: from.ID, kind: m.Kind, service: m.Service}
 	s := e.table.byAddr[m.Service]
@@ -36,7 +36,7 @@ func (e *engine) noteAlert(from wire.Peer, m *wire.Alert) {
 	e.checkPressed(k)
 }
 
-// dropAlerts forgets what a daemon that has disconnected has reported: the next one measures anew.
+// dropAlerts forgets the alerts of a daemon that has disconnected: the next one measures anew.
 func (e *engine) dropAlerts(from wire.Peer) {
 	for _, k := range e.pressures.ofSession(from.ID) {
 		e.pressures.remove(k)
@@ -44,7 +44,7 @@ func (e *engine) dropAlerts(from wire.Peer) {
 	}
 }
 
-// checkPressed notes that services may have changed, as the pressure on them or on a node has.
+// checkPressed marks services as possibly changed after the pressure on them or on a node has.
 func (e *engine) checkPressed(k pressureKey) {
 	if k.service.IsValid() {
 		if s := e.table.byAddr[k.service]; s != nil {
@@ -59,7 +59,7 @@ func (e *engine) checkPressed(k pressureKey) {
 	}
 }
 
-// alertText says what is scarce. unproven is set if it concerns a service whose clients need not prove where they are.
+// alertText describes an alert. unproven is set for a service whose clients need not prove where they are.
 func alertText(node string, m *wire.Alert, unproven bool) string {
 	consequence := "they have to prove where they are"
 	if unproven {

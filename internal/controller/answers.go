@@ -11,10 +11,10 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// answers are the requests of a pod, or those of a service that have no pod, through all nodes.
+// answers counts the requests of a pod, or those of a service without a pod, over all nodes.
 type answers struct {
 	nodes map[string]nodeAnswers // the last report of each node
-	sum   wire.PodAnswers        // of what nodes have counted since the first report; Open is not used
+	sum   wire.PodAnswers        // counted by nodes since their first report; Open is not used
 }
 
 // nodeAnswers is the report of a node.
@@ -31,8 +31,8 @@ const (
 	answersAge = 3 * answersEvery
 )
 
-// add takes a report of a node, which is a total, and returns how many requests are new. Failed ones got no answer, or
-// one of a server's error. Reports may arrive out of order.
+// add records a node's report, which is a total, and returns the number of new requests. Failed ones got no answer,
+// or a server error. Reports may arrive out of order.
 func (a *answers) add(node string, at monotime.Time, next wire.PodAnswers) (started, answered, failed uint64) {
 	last := a.nodes[node]
 	if at < last.at {
@@ -63,7 +63,7 @@ func (a *answers) add(node string, at monotime.Time, next wire.PodAnswers) (star
 	return started, answered, failed
 }
 
-// grown returns by how much a counter has grown. One that has fallen began anew.
+// grown returns the growth of a counter. One that has fallen started from zero.
 func grown(before, after uint64) uint64 {
 	if after < before {
 		return after
@@ -105,7 +105,8 @@ func (s *service) forgetOpen(node string) {
 	}
 }
 
-// answers takes a node's report of requests. A request that no pod has got counts for the service once it has ended.
+// answers handles a node's report of requests. A request that reached no pod counts for the service once it has
+// ended.
 func (r *receiver) answers(from wire.Peer, at monotime.Time, a wire.PodAnswers) {
 	if a.PodID != 0 {
 		if p := r.find(a.Service, a.PodID); p != nil {
@@ -136,8 +137,8 @@ func (s *service) answersByPod() (list []podAnswers) {
 	return list
 }
 
-// requestLoad returns the number of requests per second, and of those that are not answered yet. Both are NaN if they
-// are not known: pods have connections, but no request is reported, as without Envoy.
+// requestLoad returns the requests per second, and the number not answered yet. Both are NaN if unknown: pods have
+// connections, but no request is reported, as without Envoy.
 func (s *service) requestLoad(connected bool, now monotime.Time) (perSecond, open float64) {
 	open = float64(s.answers.open())
 	for _, p := range s.pods {

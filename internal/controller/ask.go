@@ -13,13 +13,13 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// waiter waits for what a user has asked for.
+// waiter waits until a user's request is fulfilled.
 type waiter struct {
-	ready func(*service) (bool, error) // an error if it cannot happen any more
+	ready func(*service) (bool, error) // an error if that has become impossible
 	done  chan error                   // gets one value
 }
 
-// checkWaiters releases those who wait for what has just happened to a service.
+// checkWaiters releases the waiters of a service whose condition holds.
 func (e *engine) checkWaiters(s *service) {
 	s.waiters = slices.DeleteFunc(s.waiters, func(w *waiter) bool {
 		ready, err := w.ready(s)
@@ -34,8 +34,8 @@ func (e *engine) checkWaiters(s *service) {
 	})
 }
 
-// ask gives an event to a service's machine, and waits until ready. event is called once, on the loop; it may return
-// nil. An error of ready, or of ctx, does not undo anything.
+// ask delivers an event to a service's machine, and waits until ready. event is called once, on the loop; it may
+// return nil. An error from ready or ctx undoes nothing.
 func (c *Controller) ask(ctx context.Context, key runtime.Key, event func(*service) lifecycle.Event,
 	ready func(*service) (bool, error)) error {
 	w := &waiter{ready, make(chan error, 1)}
@@ -72,7 +72,7 @@ func (c *Controller) ask(ctx context.Context, key runtime.Key, event func(*servi
 	}
 }
 
-// Wake has a service serve, and returns once it does. Its idle timeout begins then, as if a client had come. A service
+// Wake wakes a service, and returns once it serves. Its idle timeout begins then, as if a client had come. A service
 // that failed is tried again at once. If its wake fails, or a user puts it to sleep meanwhile, the error says so.
 func (c *Controller) Wake(ctx context.Context, key runtime.Key) error {
 	return c.ask(ctx, key, func(s *service) lifecycle.Event {
@@ -85,15 +85,15 @@ func (c *Controller) Wake(ctx context.Context, key runtime.Key) error {
 		case lifecycle.Failed:
 			return false, fmt.Errorf("service %s: %s", s.key, s.machine.Message())
 		case lifecycle.Cold:
-			return false, fmt.Errorf("service %s: it was put to sleep, or its pod ended, before it served: "+
+			return false, fmt.Errorf("service %s was put to sleep, or its pod ended, before it served: "+
 				"see 'wangell why'", s.key)
 		}
 		return s.machine.State() == lifecycle.Warm && s.machine.Serving() > 0, nil
 	})
 }
 
-// Hold wakes a service, and keeps it from going to sleep because it is idle until release is called; other reasons to
-// end its pods remain. release may be called several times.
+// Hold wakes a service, and keeps it awake while it is idle until release is called. Other reasons to end its pods
+// remain. release may be called several times.
 func (c *Controller) Hold(ctx context.Context, key runtime.Key) (release func(), err error) {
 	add := func(n int) bool {
 		return c.loop.call(func() {

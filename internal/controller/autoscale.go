@@ -12,7 +12,7 @@ import (
 	"wangell.loutres.me/internal/scale"
 )
 
-// usageEvery is how often a runtime that is a runtime.Meter is asked for the use of pods.
+// usageEvery is how often a runtime.Meter is asked for the usage of pods.
 const usageEvery = 2 * time.Second
 
 // autoscaler gives services as many pods as their load needs.
@@ -37,7 +37,7 @@ func (a *autoscaler) watch(s *service) {
 	}
 }
 
-// scaleAll scales the services that follow their load, and comes back while there are any.
+// scaleAll scales the services that follow their load, and schedules itself again while there are any.
 func (a *autoscaler) scaleAll() {
 	now := monotime.Now()
 	for s := range a.following {
@@ -60,7 +60,7 @@ func (a *autoscaler) scaleAll() {
 	}
 }
 
-// measure asks the runtime what the serving pods of a service use, if the service is scaled by that.
+// measure asks the runtime for the usage of a service's serving pods, if the service is scaled by it.
 func (a *autoscaler) measure(s *service, now monotime.Time) {
 	if a.meter == nil || !metered(&s.spec.Spec) || now.Sub(s.measured) < usageEvery || a.loop.idle() {
 		return
@@ -74,7 +74,7 @@ func (a *autoscaler) measure(s *service, now monotime.Time) {
 		a.workers.group.Go(func() {
 			u, err := a.meter.Usage(a.workers.ctx, id)
 			if err != nil {
-				a.log.Debug("the use of a pod cannot be measured", "pod", id, "error", err)
+				a.log.Debug("the usage of a pod cannot be measured", "pod", id, "error", err)
 				return // without a value nothing changes
 			}
 			a.loop.post(func() {

@@ -18,11 +18,11 @@ import (
 // much.
 const grantFor = time.Hour
 
-// blobs tells nodes that fetch blobs of images who else has them. It belongs to the loop.
+// blobs answers nodes that fetch blobs of images which other nodes have them. It belongs to the loop.
 type blobs struct {
 	key      wire.Key // the master key
 	daemons  *daemons
-	prefetch *prefetcher // nil on one machine, where nobody has a mirror
+	prefetch *prefetcher // nil on one machine, where there is no mirror
 	index    blobindex.Index
 	mirrors  map[string]mirror // by node
 }
@@ -33,7 +33,7 @@ type mirror struct {
 	session uint64
 }
 
-// joined notes the mirror of a node. Its reports follow.
+// joined records the mirror of a node. Its reports follow.
 func (b *blobs) joined(from wire.Peer, m *wire.Mirror) {
 	b.index.Forget(from.Node)
 	b.mirrors[from.Node] = mirror{*m, from.ID}
@@ -64,7 +64,7 @@ func (b *blobs) received(from wire.Peer, m *wire.Blobs, now time.Time) {
 	}
 }
 
-// holders is an answer of the index as a daemon gets it.
+// holders converts an answer of the index to its form on the wire.
 func (b *blobs) holders(asker mirror, a blobindex.Answer, now time.Time) *wire.Holders {
 	out := &wire.Holders{
 		Repository: a.Repository, Digest: a.Digest, Size: a.Size, PauseMillis: uint16(a.Pause.Milliseconds()),
@@ -83,8 +83,8 @@ func (b *blobs) holders(asker mirror, a blobindex.Answer, now time.Time) *wire.H
 	return out
 }
 
-// shares reports whether a node is to have an image of a repository that its daemon pulls. Images that only kubelet can
-// pull, with credentials, are not shared.
+// shares reports whether a node should have an image of a repository that its daemon pulls. Images that only kubelet
+// can pull, with credentials, are not shared.
 func (p *prefetcher) shares(node, repository string) bool {
 	n := p.nodes[node]
 	if n == nil {

@@ -25,7 +25,7 @@ type changes struct {
 	found   []runtime.Pod // if first: the pods that ran before
 }
 
-// catalog is the set of services that the controller's user wants.
+// catalog is the set of wanted services.
 type catalog struct {
 	mu      sync.Mutex // also makes updates take turns
 	wanted  map[runtime.Key]*wanted
@@ -39,8 +39,7 @@ func newCatalog(most int) *catalog {
 	return &catalog{wanted: map[runtime.Key]*wanted{}, holders: map[netip.AddrPort]runtime.Key{}, most: most}
 }
 
-// plan returns what changes when some services are put and others are removed. An error names the service that cannot
-// be.
+// plan returns the changes that put some services and remove others. An error names the service that is not possible.
 func (c *catalog) plan(put []Service, remove []runtime.Key) (ch changes, err error) {
 	gone := make(map[runtime.Key]bool, len(remove))
 	for _, k := range remove {

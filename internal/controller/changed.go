@@ -13,10 +13,10 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// latestPause is how much newer the time of a service's last packet must be to count as a change by itself.
+// latestPause is how much newer the time of a service's last packet must be to count as a change on its own.
 const latestPause = 10 * time.Second
 
-// glance returns what the service's Status looks like now.
+// glance returns the part of the service's Status that is compared.
 func (s *service) glance() glance {
 	g := glance{
 		state: s.machine.State(), message: s.message(), image: cmp.Or(s.imageErr, s.unready()), history: s.foresight.saved,

@@ -4,8 +4,8 @@ package controller
 
 import "wangell.loutres.me/api/v1alpha1"
 
-// ReportHiddenClients says why pods of services with clientAddress: Transparent do not see the addresses of their
-// clients; empty if they do. It holds for the services that there are now.
+// ReportHiddenClients sets why pods of services with clientAddress: Transparent do not see the addresses of their
+// clients; empty if they do. It applies to the services that exist at the time of the call.
 func (c *Controller) ReportHiddenClients(why string) {
 	c.loop.post(func() { c.engine.noteHiddenClients(why) })
 }

@@ -4,9 +4,9 @@
 // The decisions are those of package lifecycle. Pods are run by a runtime.Runtime, and daemons are reached through
 // package wire.
 //
-// One goroutine, the loop, owns all services and runs all their state machines. It never waits: what may take long
-// (starting, stopping, fetching images) has goroutines of its own, which post the outcome to the loop. A sleeping
-// service costs only memory.
+// One goroutine, the loop, owns all services and runs all their state machines. It never waits: slow work (starting,
+// stopping, fetching images) has goroutines of its own, which post the outcome to the loop. A sleeping service costs
+// only memory.
 package controller
 
 import (
@@ -28,11 +28,11 @@ import (
 type Config struct {
 	// Runtime runs the pods. The controller does not close it.
 	Runtime runtime.Runtime
-	// Conn is the socket for the daemons. The controller owns it and closes it in the end, unless New fails.
+	// Conn is the socket for the daemons. The controller owns and closes it, unless New fails.
 	Conn *net.UDPConn
 	// Key is the master key of the wire, from which those of the nodes are derived.
 	Key wire.Key
-	// AcceptShared also accepts daemons of the former release, which have the master key.
+	// AcceptShared also accepts daemons of the previous release, which use the master key.
 	AcceptShared bool
 	// Keepalive is the interval of the daemons' keepalives, the same as theirs. The default is wire.DefaultKeepalive.
 	Keepalive time.Duration
@@ -43,26 +43,26 @@ type Config struct {
 	// MaxServices is how many services the gates have room for (gate.Sizes). Default: 16,384.
 	MaxServices int
 	// MaxConcurrentStarts is the number of pods that are started at once. Default: twice the number of cores, at
-	// least 4; on a cluster, whose machines are others, clusterStarts.
+	// least 4; clusterStarts on a cluster, whose pods start on other machines.
 	MaxConcurrentStarts int
-	// AwaitServices has daemons stay with the controller before this one until Synced was called: HELLOs are not answered
-	// before that.
+	// AwaitServices keeps daemons with the previous controller until Synced is called: HELLOs are not answered before
+	// that.
 	AwaitServices bool
 	// ImageSettle is how long daemons may take to connect before the images of services are divided among their nodes.
 	// Default: 3 s. Clusters only.
 	ImageSettle time.Duration
 	// ImageRetry is the first pause after kubelet could not pull an image ahead of need. Default: 10 s. Clusters only.
 	ImageRetry time.Duration
-	// Lazy is set if the RuntimeClass exists whose pods start before their image is here. Clusters only.
+	// Lazy is set if the RuntimeClass for lazy pulls exists. Clusters only.
 	Lazy bool
 	// MaxConcurrentPulls is the number of images that are fetched ahead of need at once. Default: 4.
 	MaxConcurrentPulls int
-	// Wake is called with the news of each wake. It must not block; may be nil.
+	// Wake is called whenever the waterfall of a wake has changed. It must not block; may be nil.
 	Wake func(lifecycle.Waterfall)
 	// Caller is called with the trace of a request that has waited for a pod of a service. It must not block; may be nil.
 	Caller func(runtime.Key, wire.Caller)
-	// Learnt is called when more is known of the uses of a service with spec.sleep.predict, with a text of at most
-	// forecast.MaxEncoded bytes for the next controller: Service.History. It must not block; may be nil.
+	// Learnt is called when the history of a service with spec.sleep.predict has grown. Its text, at most
+	// forecast.MaxEncoded bytes, is the next controller's Service.History. It must not block; may be nil.
 	Learnt func(runtime.Key, string)
 }
 

@@ -11,7 +11,7 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// alonePatience is how long no daemon at all may be connected before services count as not served.
+// alonePatience is how long the controller may be without any daemon before services count as not served.
 const alonePatience = 5 * time.Second
 
 // daemons are the connected daemons. They belong to the loop.
@@ -43,7 +43,7 @@ func (d *daemons) send(peer uint64, m wire.Message) {
 	}
 }
 
-// disconnect ends the session of a daemon that a message cannot reach. It gets everything when it joins again.
+// disconnect ends the session of a daemon that cannot be reached. It gets everything when it joins again.
 func (d *daemons) disconnect(p wire.Peer, why error) {
 	d.events.report("", SeverityError, fmt.Sprintf("node %s: disconnected: %v", p.Node, why))
 	d.server.Disconnect(p.ID)
@@ -62,7 +62,7 @@ func (d *daemons) encode(list []*wire.Nodes) (batch []wire.Encoded) {
 	return batch
 }
 
-// sendFirst sends the first list of nodes; lists is empty if there is nothing to divide among nodes.
+// sendFirst sends the first list of nodes; lists is empty if nothing is divided among nodes.
 func (d *daemons) sendFirst(lists map[uint64][]wire.Encoded) {
 	d.first = map[uint64]bool{}
 	for id, batch := range lists {
@@ -99,7 +99,7 @@ func (d *daemons) sendBatch(peer uint64, batch []wire.Encoded, then func(error))
 	return err == nil
 }
 
-// notSent reports a message that was not sent. A daemon that is gone gets everything when it joins again.
+// notSent reports a message that was not sent. A daemon that has left gets everything when it joins again.
 func (d *daemons) notSent(peer uint64, m wire.Message, err error) {
 	switch {
 	case errors.Is(err, wire.ErrQueueFull):
@@ -155,7 +155,7 @@ func (d *daemons) checkDeserted() {
 	}
 }
 
-// watchAlone notes that there is no daemon, if that lasts.
+// watchAlone sets alone if the lack of daemons lasts.
 func (d *daemons) watchAlone() {
 	if len(d.peers) == 0 && !d.loop.halted {
 		d.loop.after(alonePatience, func() { d.setAlone(len(d.peers) == 0) })

@@ -20,7 +20,7 @@ func (d *denials) total() (n uint64) {
 	return n
 }
 
-// note records how many requests the gate of a node has dropped, and the source of the last one.
+// note records the number of requests that a node's gate has dropped, and the source of the last one.
 func (d *denials) note(node string, total uint64, source netip.Addr) {
 	if d.byNode == nil {
 		d.byNode = map[string]uint64{}

@@ -13,7 +13,7 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// resolution is what the names of a service's images stand for. The zero value is one without digests.
+// resolution maps the images of a service to digests. The zero value has none.
 type resolution struct {
 	list    []v1alpha1.ImageDigest // sorted by image; never changed in place
 	names   map[string]string      // what nodes pull, by the image's name in the spec
@@ -49,15 +49,15 @@ func (r *resolution) set(spec *v1alpha1.WangellServiceSpec, list []v1alpha1.Imag
 	}
 }
 
-// ran notes what the image of a pod on one machine stood for when the pod was started.
+// ran records the digest of a pod's image at the pod's start, on one machine.
 func (r *resolution) ran(image, digest string) {
 	if next := []v1alpha1.ImageDigest{{Image: image, Digest: digest}}; !slices.Equal(next, r.list) {
 		r.list, r.changes = next, r.changes+1
 	}
 }
 
-// learn takes the digests of images from the first node that has them: from then on the others are to have the same
-// content, whatever the tag stands for by then. It reports whether there is a new one.
+// learn records the digests of images from the first node that has them: the others then get the same content, even
+// if the tag has moved. It reports whether there is a new digest.
 func (r *resolution) learn(spec *v1alpha1.WangellServiceSpec, nodes []string, report stateOf) bool {
 	list := r.list
 	for _, image := range spec.Images() {

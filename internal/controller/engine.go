@@ -42,8 +42,8 @@ type engine struct {
 	idle     chan struct{}    // closed as soon as no pod is left, if set
 }
 
-// step gives an event to a service's machine and carries out its actions. Once the controller ends, nothing is decided:
-// a start that was cancelled because of that is no reason to refuse clients, which wait for the next controller.
+// step delivers an event to a service's machine and carries out its actions. While the controller ends, nothing is
+// decided: a start that the shutdown cancelled must not refuse clients, which wait for the next controller.
 func (e *engine) step(s *service, ev lifecycle.Event) {
 	if e.loop.halted || e.loop.retired && !reportsPod(ev) {
 		return
@@ -68,8 +68,8 @@ func (e *engine) step(s *service, ev lifecycle.Event) {
 	}
 }
 
-// reportsPod reports whether an event is about what has become of a pod, which a retired controller still forwards to
-// daemons. All other events are reasons to decide something.
+// reportsPod reports whether an event describes the fate of a pod. A retired controller still forwards those to
+// daemons. All other events call for a decision.
 func reportsPod(ev lifecycle.Event) bool {
 	switch ev.(type) {
 	case lifecycle.PhaseEnded, lifecycle.NetworkReady, lifecycle.Started, lifecycle.StartFailed, lifecycle.Listening,
@@ -109,11 +109,11 @@ func (e *engine) do(s *service, a lifecycle.Action) {
 	}
 }
 
-// begin starts the pods that a service has even while it is not used, unless they were found running.
+// begin starts the pods that a service keeps while it is not used, unless they were found running.
 func (e *engine) begin(s *service) { e.step(s, lifecycle.Timer{}) }
 
-// add adds a service. The caller adds it to the daemons' table. taken is set if the address was taken from another
-// service: the caller then publishes, so that daemons drop that one's pods.
+// add adds a service. The caller adds it to the daemons' table. taken is set if the address belonged to another
+// service: the caller then publishes, so that daemons drop the other's pods.
 func (e *engine) add(w *wanted) (s *service, taken bool) {
 	s = &service{wanted: w, heapPos: -1}
 	e.plan(s, w.history, time.Now())
@@ -174,14 +174,14 @@ func (e *engine) remove(s *service) {
 	e.checkIdle()
 }
 
-// imagePulling notes how much of the image of a service is there; nil once it is no longer fetched.
+// imagePulling records the progress of fetching a service's image; nil when fetching ends.
 func (e *engine) imagePulling(w *wanted, pull *Pull) {
 	if s := e.table.services[w.key]; s != nil && s.wanted == w {
 		s.pull = pull
 	}
 }
 
-// imagePrepared notes that the image of a service is there, or the reason why it is not.
+// imagePrepared records that the image of a service is present, or why it is not.
 func (e *engine) imagePrepared(w *wanted, reason string) {
 	if s := e.table.services[w.key]; s != nil && s.wanted == w {
 		s.imageErr = reason
@@ -189,13 +189,13 @@ func (e *engine) imagePrepared(w *wanted, reason string) {
 	}
 }
 
-// newGeneration returns a number above all generations published so far, also by earlier controllers: it is the time.
-// An earlier controller may have had another clock; so daemons forget generations when they meet another controller.
+// newGeneration returns a number above all generations published so far, by earlier controllers as well: the time.
+// Their clocks may have differed, so daemons forget generations when they connect to another controller.
 func (e *engine) newGeneration() uint64 {
 	return uint64(e.began.UnixNano()) + uint64(time.Since(e.began))
 }
 
-// turn does what is due after each function on the loop, and returns the time of the next timer.
+// turn runs after each function of the loop: it does what is due, and returns the time of the next timer.
 func (e *engine) turn(nodes *nodes) monotime.Time {
 	e.runDue()
 	e.flushRemovals()
@@ -225,7 +225,7 @@ func (e *engine) runDue() {
 		before := s.due
 		e.step(s, lifecycle.Timer{Rolling: e.cluster != nil && e.cluster.Rolling(s.key)})
 		if len(e.due) > 0 && e.due[0] == s && s.due == before {
-			e.due.set(s, 0) // a machine that does nothing at its own time must not hold up the others
+			e.due.set(s, 0) // a machine that ignores its own timer must not hold up the others
 		}
 	}
 }

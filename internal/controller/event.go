@@ -67,12 +67,12 @@ type subscriber struct {
 	lost int
 }
 
-// report emits a message about a service, or about the whole if key is empty.
+// report emits a message about a service, or about the whole installation if key is empty.
 func (h *hub) report(key runtime.Key, severity, text string) {
 	h.emit(Event{Time: time.Now(), Kind: EventReport, Service: key, Severity: severity, Text: text})
 }
 
-// pressure emits that something is scarce on a node, for a service or for the whole node if key is empty.
+// pressure emits the news of a scarce resource on a node, for a service or, if key is empty, for the whole node.
 func (h *hub) pressure(key runtime.Key, node string, p Pressure) {
 	h.emit(Event{
 		Time: time.Now(), Kind: EventPressure, Service: key, Node: node, Severity: SeverityWarning, Reason: p.Reason,
@@ -128,7 +128,8 @@ func (h *hub) close() {
 	h.subscribers = nil
 }
 
-// writeLog writes events to the log until there are no more. It has a goroutine of its own, as a log may be slow.
+// writeLog writes events to the log until the channel is closed. It has a goroutine of its own because a log may be
+// slow.
 func writeLog(events <-chan Event, log *slog.Logger) {
 	levels := map[string]slog.Level{
 		SeverityInfo: slog.LevelInfo, SeverityWarning: slog.LevelWarn, SeverityError: slog.LevelError,

@@ -16,17 +16,17 @@ import (
 const (
 	// feedBatch is the number of messages that are sent to a daemon at once.
 	feedBatch = 128
-	// feedWindow is the number of messages to a daemon that it may not have handled yet. Beyond it, further changes of a
-	// service replace earlier ones.
+	// feedWindow is the most messages in flight to a daemon. Beyond it, further changes of a service replace earlier
+	// ones.
 	feedWindow = 512
-	// feedShare is the pause after a round of all daemons, as a multiple of the time that the round took. What changes
-	// meanwhile shares datagrams.
+	// feedShare is the pause after a round of all daemons, as a multiple of the round's duration. Changes in the
+	// pause share datagrams.
 	feedShare = 2
 )
 
 // feed brings the newest publication of every service to every daemon. Daemons that a change concerns get it at once,
 // all others in rounds. A daemon that is slow, or has just joined, skips publications that have been superseded, so
-// what waits for it is never more than one message for each service. It belongs to the loop.
+// at most one message for each service waits for it. It belongs to the loop.
 type feed struct {
 	loop    *loop
 	table   *table
@@ -49,7 +49,7 @@ type reader struct {
 	next     uint64 // seq of the next publication to look at
 	handled  uint64 // it has handled all publications up to this seq
 	inFlight int    // messages sent and not handled
-	held     bool   // what it lacks waits until it has handled more
+	held     bool   // the window is full: more is sent once it has handled some
 	gone     bool   // its session has ended, or is about to
 }
 
@@ -92,8 +92,8 @@ func (f *feed) current(p *publication) bool {
 	return s.publication == p && !s.homeless && f.table.services[s.key] == s
 }
 
-// spread sends a publication at once to those whom it concerns: the homes of its pods, and the daemons that asked for a
-// wake. All others get it in the next round, which is now unless there was one just before.
+// spread sends a publication at once to the daemons it concerns: the homes of its pods, and those that asked for a
+// wake. All others get it in the next round, which begins now unless one has just ended.
 func (f *feed) spread(p *publication) {
 	now := time.Now()
 	if !f.armed && !now.Before(f.next) {
@@ -122,7 +122,7 @@ func (f *feed) round() {
 	f.armed, f.next = false, now.Add(feedShare*now.Sub(begin))
 }
 
-// send sends a daemon what it lacks, as much as may be in flight. r may be nil.
+// send sends a daemon the publications that it lacks, within feedWindow. r may be nil.
 func (f *feed) send(r *reader) {
 	for r != nil && !r.gone && r.next <= f.last {
 		if r.held = r.inFlight+feedBatch > feedWindow; r.held {
@@ -159,7 +159,7 @@ func (f *feed) send(r *reader) {
 	}
 }
 
-// take returns the next messages for a daemon, and moves its place behind them.
+// take returns the next messages for a daemon, and moves its position behind them.
 func (f *feed) take(r *reader) (batch []wire.Encoded) {
 	i := sort.Search(len(f.log), func(i int) bool { return f.log[i].seq >= r.next })
 	for ; i < len(f.log) && len(batch) < feedBatch; i++ {
@@ -178,7 +178,7 @@ func (f *feed) take(r *reader) (batch []wire.Encoded) {
 	return batch
 }
 
-// encode returns a publication as a node gets it. ok is false if it cannot be encoded, which is reported.
+// encode returns a publication for a node. ok is false if it cannot be encoded, which is reported.
 func (f *feed) encode(p *publication, node string) (e wire.Encoded, ok bool) {
 	if !p.homes[node] && p.plain != nil {
 		return *p.plain, p.plain.Size() > 0
@@ -194,7 +194,7 @@ func (f *feed) encode(p *publication, node string) (e wire.Encoded, ok bool) {
 	return e, err == nil
 }
 
-// forNode is a message as a node gets it: only a pod's home node needs its network namespace and its probe.
+// forNode returns the message for a node: only a pod's home node needs its network namespace and its probe.
 func forNode(m *wire.Backends, node string) *wire.Backends {
 	out := m
 	for i := range m.Pods {
@@ -244,13 +244,13 @@ func (f *feed) beginDrain(s *service) *drainRound {
 	return f.drains.begin(s, awaited)
 }
 
-// settle notes that a daemon has publications up to a seq, or needs none of them any more. Drains that began before it
+// settle records that a daemon has the publications up to a seq, or does not need them. Drains that began before it
 // joined do not wait for it.
 func (f *feed) settle(r *reader, from, upTo uint64) {
 	f.drains.settle(max(from, r.joined), upTo)
 }
 
-// stopping returns the services that are being drained, as far as daemons know them.
+// stopping returns the services that are being drained and that daemons know.
 func (f *feed) stopping() (out []*service) {
 	for _, p := range f.log {
 		if s := p.service; f.current(p) && s.machine.State() == lifecycle.Stopping && len(s.pods) > 0 {
@@ -260,8 +260,8 @@ func (f *feed) stopping() (out []*service) {
 	return out
 }
 
-// handled notes that a daemon has handled n messages, and so all publications up to a seq. What is newer than the last
-// round waits for the next one: it costs less with other changes than with each answer.
+// handled records that a daemon has handled n messages, and so all publications up to a seq. Publications newer than
+// the last round wait for the next one: sending them with other changes is cheaper than sending after each answer.
 func (f *feed) handled(r *reader, n int, upTo uint64) {
 	if r.inFlight -= n; r.inFlight == 0 {
 		upTo = r.next - 1 // what follows is of no use to it

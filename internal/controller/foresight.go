@@ -10,7 +10,7 @@ import (
 	"wangell.loutres.me/internal/lifecycle"
 )
 
-// Reasons for which a service is to have a pod although nobody asks for one: Outlook.Wanted.
+// Reasons for a pod without demand: Outlook.Wanted.
 const (
 	WantedBySchedule = "schedule"
 	WantedByForecast = "forecast"
@@ -21,12 +21,12 @@ var wantedWhy = map[string]string{
 	WantedBySchedule: "sleep.schedule wants one", WantedByForecast: "the service is likely to be used soon",
 }
 
-// foresightCheck is how often it is decided anew at the least: clocks may be set.
+// foresightCheck is the longest time between two decisions: clocks may be set.
 const foresightCheck = time.Hour
 
-// Outlook is when a service is to have a pod although nobody asks for one.
+// Outlook says when a service has a pod without demand.
 type Outlook struct {
-	// Wanted is WantedBySchedule or WantedByForecast while it is to have one; else empty.
+	// Wanted is WantedBySchedule or WantedByForecast while it has one for that reason; otherwise empty.
 	Wanted string `json:"wanted,omitempty"`
 	// Change is when that changes next if nobody uses the service; zero if it does not.
 	Change time.Time `json:"change,omitzero"`
@@ -34,12 +34,12 @@ type Outlook struct {
 	Basis string `json:"basis,omitempty"`
 	// IdleTimes is the number of times between uses that are known.
 	IdleTimes int `json:"idleTimes,omitempty"`
-	// Prewarm and Keep are when a pod is to be ready after the last use, and for how long, in seconds.
+	// Prewarm is when a pod is to be ready after the last use, and Keep for how long, in seconds.
 	Prewarm float64 `json:"prewarmSeconds,omitempty"`
 	Keep    float64 `json:"keepSeconds,omitempty"`
 }
 
-// foresight is what spec.sleep and the past of a service say about its future. It belongs to the loop.
+// foresight decides from spec.sleep and the past of a service when it needs a pod. It belongs to the loop.
 type foresight struct {
 	periods []forecast.Period
 	history *forecast.History // nil without spec.sleep.predict
@@ -50,7 +50,7 @@ type foresight struct {
 
 	wanted    string    // Outlook.Wanted
 	change    time.Time // Outlook.Change
-	dismissed time.Time // a user put the service to sleep: no pod is wanted before, unless the service is used
+	dismissed time.Time // a user put the service to sleep: no pod is wanted before this time, unless the service is used
 	timer     *time.Timer
 }
 
@@ -78,7 +78,7 @@ func newForesight(w *wanted, history string) (f foresight, err error) {
 	return f, err
 }
 
-// decide returns the reason for which a pod is wanted at a time, and when that changes.
+// decide returns why a pod is wanted at a time, and when that changes.
 func (f *foresight) decide(now time.Time) (reason string, change time.Time) {
 	if now.Before(f.dismissed) {
 		return "", f.dismissed
@@ -100,7 +100,7 @@ func (f *foresight) decide(now time.Time) (reason string, change time.Time) {
 	return reason, change
 }
 
-// outlook returns what users are told; nil if the manifest asks for nothing.
+// outlook returns the Outlook for users; nil if the manifest does not ask for one.
 func (f *foresight) outlook() *Outlook {
 	if len(f.periods) == 0 && f.history == nil {
 		return nil
@@ -113,7 +113,7 @@ func (f *foresight) outlook() *Outlook {
 	return o
 }
 
-// lifecycle is what the service's state machine needs now.
+// lifecycle returns the part that the service's state machine needs.
 func (s *service) lifecycle(rolls bool) lifecycle.Spec {
 	spec := s.wanted.lifecycle(rolls)
 	if s.foresight.wanted != "" && spec.Min == 0 {
@@ -122,7 +122,7 @@ func (s *service) lifecycle(rolls bool) lifecycle.Spec {
 	return spec
 }
 
-// plan sets the foresight of a service, which is new or has changed. Its state machine is not told.
+// plan sets the foresight of a new or changed service, without an event for its state machine.
 func (e *engine) plan(s *service, history string, now time.Time) {
 	s.foresight.stop()
 	dismissed := s.foresight.dismissed
@@ -135,7 +135,7 @@ func (e *engine) plan(s *service, history string, now time.Time) {
 	e.look(s, now)
 }
 
-// look decides whether a pod is wanted, and comes back when that changes. It reports whether it did.
+// look decides whether a pod is wanted, and schedules the next look. It reports whether the answer has changed.
 func (e *engine) look(s *service, now time.Time) (changed bool) {
 	f := &s.foresight
 	f.stop()
@@ -160,7 +160,7 @@ func (e *engine) foresee(s *service, now time.Time) {
 	}
 }
 
-// used notes that a service is used, as of its last packet. woken is set if it had no pod before.
+// used records a use of a service, as of its last packet. woken is set if it had no pod before.
 func (e *engine) used(s *service, woken bool) {
 	f := &s.foresight
 	if s.lastPacket == 0 || f.history == nil && f.dismissed.IsZero() {
@@ -187,7 +187,7 @@ func (e *engine) used(s *service, woken bool) {
 	f.change = change // its timer comes earlier, and looks again
 }
 
-// keepHistory has the history of a service kept for the next controller.
+// keepHistory saves the history of a service for the next controller.
 func (e *engine) keepHistory(s *service) {
 	if f := &s.foresight; f.history != nil && f.saved != f.history.Encode() {
 		f.saved = f.history.Encode()
@@ -197,7 +197,7 @@ func (e *engine) keepHistory(s *service) {
 	}
 }
 
-// dismiss has a service have no pod until it is used, or until something changes that was foreseen: a user puts it to
+// dismiss keeps a service without a pod until its next use, or until the foreseen times change: a user has put it to
 // sleep.
 func (e *engine) dismiss(s *service) {
 	if f := &s.foresight; f.wanted != "" {
@@ -219,8 +219,8 @@ func (f *foresight) stop() {
 // predicts reports whether the service's uses are foreseen from its past.
 func (w *wanted) predicts() bool { return w.spec.Spec.Sleep != nil && w.spec.Spec.Sleep.Predict }
 
-// idleSeconds is after how many seconds without a packet daemons report the service idle. One whose uses are foreseen
-// counts as idle soon: how long it is kept is decided here.
+// idleSeconds is the time without a packet after which daemons report the service idle, in seconds. With a forecast
+// it is short: how long the service is kept is decided here.
 func (w *wanted) idleSeconds() uint32 {
 	if w.predicts() {
 		return uint32(min(w.spec.Spec.IdleTimeout, int64(forecast.Linger/time.Second)))

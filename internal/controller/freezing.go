@@ -18,11 +18,11 @@ type FrozenStatus struct {
 	// ResidentBytes and SwappedBytes are its memory in RAM and in swap; 0 while they are not measured.
 	ResidentBytes uint64 `json:"residentBytes,omitempty"`
 	SwappedBytes  uint64 `json:"swappedBytes,omitempty"`
-	// Reason says why its memory was not given back; empty if it was, or is not to be.
+	// Reason says why its memory was not given back; empty if it was, or if it should stay.
 	Reason string `json:"reason,omitempty"`
 }
 
-// stillness is what is known of a pod's freezing.
+// stillness is the state of a pod's freezing.
 type stillness struct {
 	report *wire.Frozen // the last one, if the pod is frozen; else nil
 	// since is a measurement after the pod's last packet; zero if there is none.
@@ -40,18 +40,19 @@ func (s stillness) status() *FrozenStatus {
 	}
 }
 
-// freezer has pods frozen and thawed, and looks whether idle ones are at work. It belongs to the loop.
+// freezer freezes and thaws pods through their daemons, and checks whether idle ones are at work. It belongs to the
+// loop.
 type freezer struct {
 	loop    *loop
 	workers *workers
 	table   *table
 	daemons *daemons
-	meter   runtime.Meter   // nil if the runtime is none: then daemons look whether pods are at work
+	meter   runtime.Meter   // nil if the runtime is not one: then daemons check whether pods are at work
 	cluster runtime.Cluster // nil on one machine; in one, daemons find the cgroups of pods
 	deliver deliver
 }
 
-// send tells the daemons which pods of a service are to be frozen, each those of its own node.
+// send sends each daemon the pods of a service on its node that should be frozen.
 func (f *freezer) send(s *service, a lifecycle.FreezePods) {
 	if s.homeless {
 		return
@@ -94,7 +95,7 @@ func (f *freezer) report(p *pod, m *wire.Frozen) {
 	})
 }
 
-// reservations returns what has become of the requests of a service's pods.
+// reservations returns what the frozen pods of a service have given back.
 func (f *freezer) reservations(s *service) (r runtime.Reservations) {
 	if f.cluster != nil && len(s.pods) > 0 {
 		r = f.cluster.Reservations(s.key)
@@ -102,7 +103,7 @@ func (f *freezer) reservations(s *service) (r runtime.Reservations) {
 	return r
 }
 
-// used has a pod measured that may be frozen later, after its last packet.
+// used schedules a measurement of a pod that may be frozen later, after its last packet.
 func (f *freezer) used(p *pod) {
 	if !f.looksAtUse(p.service) || p.still.measure || p.still.since.At > p.stats.LastPacket {
 		return
@@ -114,13 +115,13 @@ func (f *freezer) used(p *pod) {
 	})
 }
 
-// looksAtUse reports whether the pods of a service are not frozen while they are at work.
+// looksAtUse reports whether pods of a service that are at work must not be frozen.
 func (f *freezer) looksAtUse(s *service) bool {
 	return f.meter != nil && s.freezeAfter() > 0 && !s.spec.Spec.Sleep.FreezeWhenBusy
 }
 
-// idle delivers the report that a service is idle, with the use of CPU by its pods if they are to be frozen. A service
-// with requests that are not answered yet waits for its pods to answer.
+// idle delivers the report that a service is idle, with the CPU usage of its pods if they may be frozen. A service
+// with unanswered requests is not idle.
 func (f *freezer) idle(s *service, ev lifecycle.IdleSeen) {
 	if s.freezeAfter() == 0 || s.machine.State() != lifecycle.Warm {
 		f.deliver(s, ev)
@@ -136,12 +137,12 @@ func (f *freezer) idle(s *service, ev lifecycle.IdleSeen) {
 	f.look(s, ev, true)
 }
 
-// lookSpan is the shortest time over which the use of CPU is measured for a pod without a measurement after its last
+// lookSpan is the shortest time over which CPU usage is measured for a pod without a measurement since its last
 // packet.
 const lookSpan = time.Second
 
-// look delivers the report that a service is idle with what its pods use. If that is not known yet, it looks again a
-// little later, once.
+// look delivers the report that a service is idle with the usage of its pods. If that is not known yet, it measures
+// once more a little later.
 func (f *freezer) look(s *service, ev lifecycle.IdleSeen, again bool) {
 	f.measure(s.pods, func(use map[*pod]runtime.Usage) {
 		ev.Cores = f.cores(s, use)
@@ -155,8 +156,8 @@ func (f *freezer) look(s *service, ev lifecycle.IdleSeen, again bool) {
 	})
 }
 
-// cores returns the use of CPU by the serving pods since their last packets, in cores; nil if it is not known for one
-// of them yet.
+// cores returns the CPU usage of the serving pods since their last packets, in cores; nil while it is unknown for one
+// of them.
 func (f *freezer) cores(s *service, use map[*pod]runtime.Usage) map[lifecycle.Ref]float64 {
 	cores := map[lifecycle.Ref]float64{}
 	for _, p := range s.pods {
@@ -174,13 +175,13 @@ func (f *freezer) cores(s *service, use map[*pod]runtime.Usage) map[lifecycle.Re
 		}
 		cores[p.ref] = math.Max(0, float64(u.CPU-from.CPU)/float64(span))
 		if cores[p.ref] > lifecycle.BusyCores {
-			p.still.since = u // the next look is at what it does from now on
+			p.still.since = u // the next look measures from now on
 		}
 	}
 	return cores
 }
 
-// measure measures the use of pods, and runs then on the loop with those that could be measured.
+// measure measures the usage of pods, and calls then on the loop with those that could be measured.
 func (f *freezer) measure(pods []*pod, then func(map[*pod]runtime.Usage)) {
 	if f.loop.idle() {
 		return
@@ -207,7 +208,7 @@ func (f *freezer) measure(pods []*pod, then func(map[*pod]runtime.Usage)) {
 	})
 }
 
-// frozenBytes are the bytes of a service's frozen pods in RAM and in swap, and whether any pod is frozen.
+// frozenBytes returns the bytes of a service's frozen pods in RAM and in swap, and whether any pod is frozen.
 func (s *service) frozenBytes() (resident, swapped uint64, any bool) {
 	for _, p := range s.pods {
 		if r := p.still.report; r != nil {
@@ -217,14 +218,14 @@ func (s *service) frozenBytes() (resident, swapped uint64, any bool) {
 	return resident, swapped, any
 }
 
-// spent adds up for how long a service has been in each state.
+// spent adds up the time that a service has been in each state.
 type spent struct {
 	state lifecycle.State
 	since monotime.Time
 	past  map[lifecycle.State]time.Duration // without the present state
 }
 
-// enter notes that a service is in a state from now on.
+// enter records that a service is in a state from now on.
 func (s *spent) enter(state lifecycle.State, now monotime.Time) {
 	if s.past == nil {
 		s.past = map[lifecycle.State]time.Duration{}
@@ -233,7 +234,7 @@ func (s *spent) enter(state lifecycle.State, now monotime.Time) {
 	s.state, s.since = state, now
 }
 
-// until returns the times in all states that it has been in.
+// until returns the time spent in each state up to now.
 func (s *spent) until(now monotime.Time) map[lifecycle.State]time.Duration {
 	all := map[lifecycle.State]time.Duration{s.state: now.Sub(s.since)}
 	for state, d := range s.past {
@@ -242,8 +243,8 @@ func (s *spent) until(now monotime.Time) map[lifecycle.State]time.Duration {
 	return all
 }
 
-// freezeAfter is the time without a packet after which the service's pods are frozen; 0 if they are not, or are
-// stopped by then because no use is foreseen.
+// freezeAfter is the time without a packet after which the service's pods are frozen; 0 if they never are, or if the
+// forecast stops them earlier.
 func (w *wanted) freezeAfter() time.Duration {
 	if after := w.spec.Spec.FreezeAfter(); after < time.Duration(w.idleSeconds())*time.Second {
 		return after

@@ -12,7 +12,7 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// preparer makes the runtime fetch images ahead of need, a few at a time, and forget those of deleted services. Its
+// preparer has the runtime fetch images ahead of need, a few at a time, and forget those of deleted services. Its
 // goroutines exist only while there is something to do. A wake does not wait for it: it fetches what it needs itself.
 type preparer struct {
 	runtime runtime.Runtime
@@ -20,7 +20,7 @@ type preparer struct {
 	limit   int // of images fetched at once
 	// pulling is called while the image of a service is fetched, and with nil at the end.
 	pulling func(*wanted, *Pull)
-	// done is called with the reason why the image of a service could not be fetched; empty if it is there.
+	// done is called with the reason why the image of a service could not be fetched; empty if it is present.
 	done func(w *wanted, reason string)
 
 	ctx    context.Context
@@ -128,7 +128,7 @@ func (p *preparer) do(j job) {
 	p.done(j.want, reason)
 }
 
-// prepare fetches what a service needs, unless it is known to be there.
+// prepare fetches what a service needs, unless it is known to be present.
 func (p *preparer) prepare(ctx context.Context, w *wanted) error {
 	if w.prepared.Load() {
 		return nil

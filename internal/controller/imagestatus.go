@@ -38,8 +38,8 @@ const (
 type ImageStatus struct {
 	// Ready is True once a node has all of them, False if none has, and Unknown if they are not pulled ahead of need.
 	Ready string
-	// Reason is a word: Present; Pulling or Waiting; OnWake, NoNode, TooManyImages; or why the pull
-	// failed. Message is a sentence for users.
+	// Reason is a single word: Present, Pulling, Waiting, OnWake, NoNode, TooManyImages, or why the pull failed.
+	// Message is a sentence for users.
 	Reason, Message string
 }
 
@@ -52,7 +52,7 @@ func (s ImageStatus) failed() bool {
 	return s.Ready == imagesNotReady
 }
 
-// problem is what a user has to fix; empty if nothing.
+// problem is what a user has to fix; empty if there is nothing.
 func (s ImageStatus) problem() string {
 	if s.failed() {
 		return s.Message
@@ -77,8 +77,8 @@ func unplanned(spec *v1alpha1.WangellServiceSpec) (st ImageStatus, planned bool)
 	return ImageStatus{}, true
 }
 
-// imageState is a node's view of an image: its last report and, while that says that the image is being pulled,
-// how many bytes are there of how many; zero if that is not known.
+// imageState is a node's view of an image: its last report and, during a pull, the bytes pulled and their total; zero
+// if unknown.
 type imageState struct {
 	wire.ImageReport
 	done, total uint64
@@ -87,7 +87,8 @@ type imageState struct {
 // stateOf returns the state of an image on a node, by placement.Image.Name.
 type stateOf func(node, name string) imageState
 
-// summarize returns the status of a service whose images are to be on nodes, and those nodes that have all of them.
+// summarize returns the status of a service whose images are pulled ahead of need, and the nodes that have all of
+// them.
 func summarize(images []placement.Image, nodes []string, full bool, state stateOf) (ImageStatus, []string) {
 	switch {
 	case len(nodes) == 0 && full:
@@ -149,7 +150,7 @@ func summarize(images []placement.Image, nodes []string, full bool, state stateO
 	return st, have
 }
 
-// progress describes how many bytes of an image are there; empty if that is not known.
+// progress describes how many bytes of an image have been pulled; empty if that is unknown.
 func progress(done, total uint64) string {
 	if total == 0 {
 		return ""
@@ -162,7 +163,7 @@ var rank = map[wire.ImageState]int{
 	wire.ImagePresent: 1, wire.ImageWaiting: 2, 0: 2, wire.ImagePulling: 3, wire.ImageFailed: 4,
 }
 
-// some joins the first texts of a list, and says how many are left out.
+// some joins the first items of a list, and says how many are left out.
 func some(list []string) string {
 	const most = 4
 	if left := len(list) - most; left > 0 {

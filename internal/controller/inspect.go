@@ -17,12 +17,12 @@ import (
 const (
 	// inspectPatience is how long daemons may take to answer.
 	inspectPatience = 2 * time.Second
-	// Answers are used for inspectFresh, and with many nodes for inspectShare for each of them. So it does not matter how
-	// many people look, and there are not more than 200 questions a second.
+	// Answers are reused for inspectFresh, or for inspectShare per node if that is longer. So the load does not
+	// depend on the number of users, and stays below 200 questions per second.
 	inspectFresh = time.Second
 	inspectShare = 5 * time.Millisecond
-	// mostPairs is the most pairs of a client and a service that all nodes together are asked for, and leastPairs the
-	// fewest of one node.
+	// mostPairs bounds the pairs of a client and a service that all nodes together are asked for; leastPairs is the
+	// minimum for each node.
 	mostPairs  = 20_000
 	leastPairs = 16
 )
@@ -69,7 +69,8 @@ type ConnectionsOf struct {
 // parkedTable is the table of the parked SYNs.
 const parkedTable = "parked"
 
-// inspector asks the daemons what people look at. It keeps an answer while it is fresh, and belongs to the loop.
+// inspector asks the daemons for the state of their gates. It keeps answers while they are fresh, and belongs to the
+// loop.
 type inspector struct {
 	loop    *loop
 	daemons *daemons
@@ -191,7 +192,7 @@ func (o *inspector) gateState(from wire.Peer, m *wire.GateState) {
 	o.endIfComplete(i)
 }
 
-// connections takes an answer. Connections to addresses that no service has any more count as others.
+// connections handles an answer. Connections to addresses that no service has count as others.
 func (o *inspector) connections(from wire.Peer, m *wire.Connected) {
 	i := o.connected
 	if !i.takes(from, m.Number) {
@@ -208,7 +209,7 @@ func (o *inspector) connections(from wire.Peer, m *wire.Connected) {
 	o.endIfComplete(i)
 }
 
-// takes notes that a daemon answers, and reports whether its answer is awaited.
+// takes records that a daemon has answered, and reports whether its answer was awaited.
 func (i *inspection) takes(from wire.Peer, number uint64) bool {
 	if i == nil || i.over || i.number != number || !i.waiting[from.ID] {
 		return false
@@ -217,7 +218,7 @@ func (i *inspection) takes(from wire.Peer, number uint64) bool {
 	return true
 }
 
-// left notes a daemon that does not answer any more.
+// left stops waiting for a daemon that has left.
 func (o *inspector) left(p wire.Peer) {
 	for _, i := range []*inspection{o.gates, o.connected} {
 		if i != nil && !i.over && i.waiting[p.ID] {
@@ -233,7 +234,7 @@ func (o *inspector) endIfComplete(i *inspection) {
 	}
 }
 
-// end completes an inspection. It is of use until it is no longer fresh.
+// end completes an inspection. Its answers are reused while they are fresh.
 func (o *inspector) end(i *inspection) {
 	if i.over {
 		return

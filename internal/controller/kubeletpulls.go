@@ -19,12 +19,12 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// Images that need credentials are pulled by kubelet (runtime.Cluster.PullImage), which has them, while the node's
-// daemon only looks whether they are there, pins them and tells their digests: for the daemon they have the policy
-// Never. These are the images of pods with imagePullSecrets, and those that a registry has refused to a daemon.
+// Images that need credentials are pulled by kubelet (runtime.Cluster.PullImage), which has the credentials. The
+// node's daemon only checks that they are present, pins them and reports their digests: it gets them with the policy
+// Never. This applies to pods with imagePullSecrets, and to images that a registry has refused to a daemon.
 
 const (
-	// kubeletPulls is how many images kubelet is made to pull at a time on a node.
+	// kubeletPulls is the number of images that kubelet pulls at a time on a node.
 	kubeletPulls = 2
 	// firstPullRetry and lastPullRetry bound the pause after a failure, which doubles, as for pulls by daemons.
 	firstPullRetry = 10 * time.Second
@@ -35,18 +35,18 @@ const (
 type kubeletPull struct {
 	refused  bool               // a registry has refused it to the daemon
 	want     placement.Want     // as it was wanted last
-	fetched  bool               // the policy is Always, and it was pulled since want has changed
+	fetched  bool               // the policy is Always, and it was pulled since want changed
 	cancel   context.CancelFunc // of the pull that runs; nil if none does
 	since    monotime.Time      // when that began
-	looks    uint64             // changes when the daemon is to look again
+	looks    uint64             // incremented when the daemon should look again
 	awaiting bool               // the daemon is looking
 	tries    int
 	pause    time.Duration
-	due      time.Time        // of the next try, not before
-	failed   wire.ImageReport // why the last try failed; without a state if it did not
+	due      time.Time        // when the next attempt is due
+	failed   wire.ImageReport // why the last attempt failed; without a state if it did not
 }
 
-// needsKubelet reports whether an image that a node is to have is pulled by kubelet.
+// needsKubelet reports whether kubelet, and not the daemon, pulls an image for a node.
 func (p *prefetcher) needsKubelet(n *imageNode, w placement.Want) bool {
 	k := n.pulls[w.Name]
 	return w.Policy != corev1.PullNever && (k != nil && k.refused || refused(n.reports[w.Name].ImageReport) ||
@@ -59,7 +59,7 @@ func refused(r wire.ImageReport) bool {
 	return r.State == wire.ImageFailed && r.Reason == cri.ReasonUnauthorized
 }
 
-// divideWants returns the images of a node as its daemon gets them, and keeps those that kubelet pulls.
+// divideWants returns the images of a node for its daemon, and keeps those that kubelet pulls.
 func (p *prefetcher) divideWants(n *imageNode) []wire.WantedImage {
 	wants := p.plan.Wants[n.Name]
 	list := make([]wire.WantedImage, len(wants))
@@ -90,7 +90,7 @@ func (p *prefetcher) divideWants(n *imageNode) []wire.WantedImage {
 	return list
 }
 
-// pullHere begins what kubelet is to pull on a node now.
+// pullHere begins the pulls by kubelet that are due on a node.
 func (p *prefetcher) pullHere(n *imageNode) {
 	if p.loop.idle() || n.session == 0 {
 		return
@@ -115,11 +115,11 @@ func (p *prefetcher) pullHere(n *imageNode) {
 	}
 }
 
-// stale reports whether an image is to be pulled although the node has it.
+// stale reports whether an image must be pulled although the node has it.
 func (k *kubeletPull) stale() bool { return k.want.Policy == corev1.PullAlways && !k.fetched }
 
-// beginPull has kubelet pull an image as for a pod of a service that uses it: one that has credentials, and of several
-// in turn.
+// beginPull has kubelet pull an image as for a pod of a service that uses it. A service with credentials is
+// preferred; several take turns.
 func (p *prefetcher) beginPull(n *imageNode, k *kubeletPull) {
 	var users, without []*service
 	for _, s := range p.users[k.want.Name] {
@@ -150,7 +150,7 @@ func (p *prefetcher) beginPull(n *imageNode, k *kubeletPull) {
 	p.judgeUsers(want.Name)
 }
 
-// endPull takes the result of a pull by kubelet.
+// endPull handles the result of a pull by kubelet.
 func (p *prefetcher) endPull(n *imageNode, k *kubeletPull, want placement.Want, err error) {
 	k.cancel = nil
 	if p.nodes[n.Name] != n || n.pulls[want.Name] != k || p.loop.idle() {
@@ -189,7 +189,7 @@ func pullReport(name string, err error) wire.ImageReport {
 	return r
 }
 
-// heard takes a daemon's report of an image that kubelet pulls, or should.
+// heard handles a daemon's report of an image that kubelet pulls, or should pull.
 func (p *prefetcher) heard(n *imageNode, r wire.ImageReport) {
 	k := n.pulls[r.Ref]
 	switch {
@@ -205,7 +205,8 @@ func (p *prefetcher) heard(n *imageNode, r wire.ImageReport) {
 	p.pullHere(n)
 }
 
-// state returns how far an image is on a node: what its daemon said last or, while kubelet pulls it, how far that is.
+// state returns the state of an image on a node: its daemon's last report or, while kubelet pulls it, the progress of
+// the pull.
 func (p *prefetcher) state(node, name string) imageState {
 	r := p.report(node, name)
 	n := p.nodes[node]
@@ -224,7 +225,7 @@ func (p *prefetcher) state(node, name string) imageState {
 	return imageState{ImageReport: wire.ImageReport{Ref: name, State: wire.ImageWaiting}}
 }
 
-// endPulls ends what kubelet pulls on a node that is gone.
+// endPulls ends the pulls by kubelet on a node that is gone.
 func (n *imageNode) endPulls() {
 	for _, k := range n.pulls {
 		if k.cancel != nil {

@@ -22,16 +22,16 @@ const (
 	layerShare = 100
 	// layerSoon is the pause while a pod has a limit.
 	layerSoon = time.Second
-	// A pod that has written layerMuch into its layer, or writes it at layerFast, is reported. Less is usually logs and
-	// process IDs.
+	// A pod is reported once it has written layerMuch into its layer, or writes at layerFast. Less is usually logs
+	// and process IDs.
 	layerMuch = 16 << 20
 	layerFast = 1 << 20 // bytes per second
 )
 
-// scratch are folders for what need not last, which no warning is about.
+// scratch are folders for temporary files, which cause no warning.
 var scratch = []string{"/tmp", "/var/tmp", "/run", "/var/run", "/var/cache", "/dev"}
 
-// layer is what a pod has written into its own layer.
+// layer records what a pod has written into its own layer.
 type layer struct {
 	at      monotime.Time // of the last look; zero before the first
 	bytes   int64
@@ -41,7 +41,8 @@ type layer struct {
 	full    bool   // the pod is being ended, because it has written more than it may
 }
 
-// layerFull says why a pod is ended that has written more than limit, in bytes, into its layer; empty if it has not.
+// layerFull explains why a pod is ended because it has written more than limit bytes into its layer; empty if it has
+// not.
 func layerFull(m runtime.Layer, limit int64) string {
 	if limit == 0 || m.Bytes <= limit {
 		return ""
@@ -71,7 +72,7 @@ func (l *layer) note(m runtime.Layer, now monotime.Time) bool {
 	return true
 }
 
-// judge returns the bytes of a layer that are not in scratch folders, and the deepest folder that has most of them.
+// judge returns the bytes of a layer outside scratch folders, and the deepest folder that holds most of them.
 func judge(m runtime.Layer) (lasting int64, folder string) {
 	lasting = m.Bytes
 	for _, s := range scratch {
@@ -87,7 +88,7 @@ func judge(m runtime.Layer) (lasting int64, folder string) {
 	return lasting, folder
 }
 
-// layerWarning says what is wrong and what to write into the manifest.
+// layerWarning returns the warning for a pod, with what to write into the manifest.
 func layerWarning(bytes int64, rate float64, folder string) string {
 	what := "has written " + bytesize.Format(bytes)
 	if rate >= layerFast {
@@ -135,7 +136,7 @@ func (c *Controller) watchLayers(meter runtime.LayerMeter) {
 // mayHaveWritten reports whether a pod has run since the last look at its layer.
 func mayHaveWritten(p *pod) bool { return p.still.report == nil || p.layer.at < p.still.report.At }
 
-// noteLayer records what a pod has in its layer.
+// noteLayer records the content of a pod's layer.
 func (e *engine) noteLayer(id string, m runtime.Layer) {
 	p := e.table.byRuntime[id]
 	if p == nil {
@@ -163,7 +164,7 @@ func (e *engine) noteLayer(id string, m runtime.Layer) {
 	e.changed.check(p.service)
 }
 
-// limitsLayers reports whether a pod may write only so much into its layer.
+// limitsLayers reports whether the layer of a pod has a size limit.
 func (e *engine) limitsLayers() bool {
 	for _, p := range e.table.byRuntime {
 		if p.service.spec.Spec.LayerLimit() > 0 {

@@ -14,7 +14,7 @@ import (
 	"wangell.loutres.me/internal/placement"
 )
 
-// LazyPulls says whether the pods of a service on a cluster start before their image is here.
+// LazyPulls says whether the pods of a service on a cluster start before their image is complete.
 type LazyPulls uint8
 
 // The values of LazyPulls.
@@ -24,8 +24,8 @@ const (
 	LazyOn
 )
 
-// decideLazy decides whether the pods of a service start before their image is here: if they should, and there is a
-// node where such pods can run. enabled is Config.Lazy.
+// decideLazy decides whether the pods of a service start before their image is complete: if the service allows it,
+// and a node can run such pods. enabled is Config.Lazy.
 func decideLazy(spec *v1alpha1.WangellServiceSpec, nodes []placement.Node, enabled bool) LazyPulls {
 	if !spec.PullsLazily() || !enabled {
 		return LazyOff
@@ -37,8 +37,8 @@ func decideLazy(spec *v1alpha1.WangellServiceSpec, nodes []placement.Node, enabl
 	return LazyOff
 }
 
-// lazyPod returns what decides on which nodes the pods of a service with the RuntimeClass run, whose node selector the
-// API server adds to theirs.
+// lazyPod returns the scheduling constraints of a service's pods with the RuntimeClass, whose node selector the API
+// server adds to theirs.
 func lazyPod(spec *v1alpha1.WangellServiceSpec) *corev1.PodSpec {
 	pod := &corev1.PodSpec{}
 	if spec.Template != nil {
@@ -51,7 +51,7 @@ func lazyPod(spec *v1alpha1.WangellServiceSpec) *corev1.PodSpec {
 	return pod
 }
 
-// orFull adds to the status of images that were to be pulled lazily why they are pulled in full.
+// orFull adds to an image status why images are pulled in full that should be pulled lazily.
 func (st ImageStatus) orFull(lazy LazyPulls, enabled bool) ImageStatus {
 	if lazy != LazyOff {
 		return st

@@ -79,8 +79,8 @@ func TestImagesArePulledInFullWhereNothingIsSetUp(t *testing.T) {
 	}
 }
 
-// A pod whose files cannot be had is ended by the report of its own node, which an event names with file and registry.
-// The next one prefers other nodes, although none has the image.
+// A pod whose files cannot be fetched is ended when its own node reports that; the event names file and registry. The
+// next one prefers other nodes, although none has the image.
 func TestAPodWhoseFilesCannotBeHadIsReplacedElsewhere(t *testing.T) {
 	labels := map[string]string{v1alpha1.LabelLazy: "true"}
 	w := newClusterWith(t, func(c *fakeCluster) {
@@ -99,7 +99,7 @@ func TestAPodWhoseFilesCannotBeHadIsReplacedElsewhere(t *testing.T) {
 	w.untilPods(vip, " serving")
 	pod := w.status("a").Pods[0].ID
 
-	const why = "/model of image r cannot be had from registry r: gone"
+	const why = "/model of image r cannot be fetched from registry r: gone"
 	w.d2.send(&wire.Unreadable{UID: pod, Cause: "a report of another node"})
 	w.d.report(wire.ImageReport{Ref: ref, State: wire.ImageFailed, Reason: cri.ReasonUnreadable, Message: why})
 	w.until("the other node is preferred", func() bool {

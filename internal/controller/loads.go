@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// relayPause is the least time for which counts are collected before they are passed on.
+	// relayPause is the shortest time for which counts are collected before they are passed on.
 	relayPause = 50 * time.Millisecond
-	// relayCost is the pause for each message: with many nodes and pods, counts get older, but there are not more than
-	// 20,000 messages per second.
+	// relayCost is the pause for each message: with many nodes and pods, counts are older, but at most 20,000
+	// messages are sent per second.
 	relayCost = 50 * time.Microsecond
 	// repeatLoads is the time after which a new daemon gets the counts again: the first message may be lost, or arrive
 	// before the pods.
 	repeatLoads = time.Second
 )
 
-// relay passes the numbers of open flows of pods from their home nodes to the other nodes, the newest of each pod.
+// relay passes each pod's latest count of open flows from its home node to the other nodes.
 type relay struct {
 	loop    *loop
 	table   *table
@@ -30,7 +30,7 @@ type relay struct {
 	next    time.Time // not before
 }
 
-// add takes a number that a pod's home node reports.
+// add records the count that a pod's home node reports.
 func (r *relay) add(from wire.Peer, l wire.PodLoad) {
 	p := r.table.byWire[l.PodID]
 	if p == nil || p.node != from.Node || p.service.homeless || p.service.addr != l.Service {
@@ -44,7 +44,7 @@ func (r *relay) add(from wire.Peer, l wire.PodLoad) {
 	}
 }
 
-// passOn sends new numbers to every node but the pod's own.
+// passOn sends new counts to every node but the pod's own.
 func (r *relay) passOn() {
 	n := 0
 	for id, peer := range r.daemons.peers {
@@ -60,7 +60,7 @@ func (r *relay) passOn() {
 	r.armed, r.next = false, time.Now().Add(max(relayPause, time.Duration(n)*relayCost))
 }
 
-// welcome sends all numbers to a new daemon, whose gate may have old ones.
+// welcome sends all counts to a new daemon, whose gate may have old ones.
 func (r *relay) welcome(peer wire.Peer) {
 	sendAll := func() {
 		var pods []*pod
@@ -79,7 +79,7 @@ func (r *relay) welcome(peer wire.Peer) {
 	})
 }
 
-// send sends numbers to a daemon, and returns in how many messages.
+// send sends counts to a daemon, and returns the number of messages.
 func (r *relay) send(peer uint64, pods []*pod) (n int) {
 	for chunk := range slices.Chunk(pods, wire.MaxPodLoads) {
 		m := &wire.Loads{}

@@ -22,9 +22,9 @@ type loop struct {
 	queue chan func()
 	quit  chan struct{} // closed to end the loop
 	done  chan struct{} // closed when the loop has ended
-	// halted is set, by the loop itself, once nothing may be decided, started or stopped any more.
+	// halted is set by the loop itself. From then on, nothing may be decided, started or stopped.
 	halted bool
-	// retired is set, by the loop itself, once nothing may be decided any more because another controller will lead.
+	// retired is set by the loop itself. From then on, nothing may be decided, because another controller will lead.
 	retired bool
 }
 
@@ -32,8 +32,8 @@ func newLoop() *loop {
 	return &loop{queue: make(chan func(), queueSize), quit: make(chan struct{}), done: make(chan struct{})}
 }
 
-// run runs posted functions until quit. After each of them it calls turn, which returns the time when it wants to be
-// called at the latest; zero for no such time.
+// run runs posted functions until quit. After each of them it calls turn, which returns the latest time of its next
+// call; zero for none.
 func (l *loop) run(turn func() monotime.Time) {
 	defer close(l.done)
 	timer := time.NewTimer(time.Hour)
@@ -84,10 +84,10 @@ func (l *loop) after(d time.Duration, f func()) {
 	time.AfterFunc(d, func() { l.post(f) })
 }
 
-// idle reports whether the controller starts and stops nothing any more.
+// idle reports whether the controller has stopped starting and stopping pods.
 func (l *loop) idle() bool { return l.halted || l.retired }
 
-// workers are the goroutines that wait for the runtime on behalf of the loop.
+// workers are the goroutines that call the runtime on behalf of the loop.
 type workers struct {
 	group   sync.WaitGroup
 	ctx     context.Context // of all work but stops

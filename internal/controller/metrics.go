@@ -16,8 +16,8 @@ import (
 
 var (
 	descServices = desc("wangell_services", "Services by state.", "state")
-	descPods     = desc("wangell_pods", "Pods that are not removed yet.")
-	descByState  = desc("wangell_pods_by_state", "Pods that are not removed yet, by state.", "state")
+	descPods     = desc("wangell_pods", "Pods that have not been removed.")
+	descByState  = desc("wangell_pods_by_state", "Pods that have not been removed, by state.", "state")
 	descDesired  = desc("wangell_pods_desired", "Pods that all services together should have now.")
 	descDaemons  = desc("wangell_daemons", "Connected daemons.")
 	descStarting = desc("wangell_starts_in_progress", "Pods that are being started.")
@@ -34,7 +34,7 @@ var (
 		"Requests that are not answered yet, where requests are balanced. Those without a pod wait.",
 		"namespace", "service", "pod")
 	descLayer = desc("wangell_pod_layer_bytes",
-		"What a pod has written into its own layer, which is lost when it ends. On one machine.",
+		"Bytes that a pod has written into its own layer, which are lost when it ends. On one machine.",
 		"namespace", "service", "pod")
 	descPeriods = desc("wangell_pod_cpu_periods_total",
 		"Periods in which a container ran under a CPU limit. On one machine.", "namespace", "service", "pod", "container")
@@ -52,16 +52,16 @@ var (
 		"Memory of frozen pods, in RAM (resident) and in swap (swapped), by service that has any.",
 		"namespace", "service", "where")
 	descFreedCPU = desc("wangell_service_freed_cpu_cores",
-		"Requests of CPU that frozen pods have given back to the scheduler, by service that has any. On a cluster.",
+		"CPU requests that frozen pods have given back to the scheduler, by service that has any. On a cluster.",
 		"namespace", "service")
 	descFreedMemory = desc("wangell_service_freed_memory_bytes",
-		"Requests of memory that frozen pods have given back to the scheduler, by service that has any. On a cluster.",
+		"Memory requests that frozen pods have given back to the scheduler, by service that has any. On a cluster.",
 		"namespace", "service")
 	descSavedCPU = desc("wangell_service_saved_cpu_core_seconds_total",
-		"What one pod would have requested of CPU while the service was asleep.", "namespace", "service")
+		"CPU that one pod would have requested while the service was asleep.", "namespace", "service")
 	descSavedMemory = desc("wangell_service_saved_memory_byte_seconds_total",
-		"What one pod would have requested of memory while the service was asleep.", "namespace", "service")
-	descDropped  = desc("wangell_wire_dropped_datagrams_total", "Datagrams that were not accepted, by reason.", "reason")
+		"Memory that one pod would have requested while the service was asleep.", "namespace", "service")
+	descDropped  = desc("wangell_wire_dropped_datagrams_total", "Datagrams that were dropped, by reason.", "reason")
 	descMessages = desc("wangell_wire_messages_total",
 		"Messages to (out) and from (in) daemons, without repeats.", "direction")
 	descRepeats = desc("wangell_wire_repeats_total", "Segments that had to be sent again.")
@@ -72,7 +72,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 // Collector returns the controller's metrics. A service has series of its own only once it has been used, so that
-// sleeping services cost nothing here.
+// unused services cost nothing here.
 func (c *Controller) Collector() prometheus.Collector { return collector{c} }
 
 type collector struct{ c *Controller }
@@ -92,7 +92,7 @@ func (m collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// snapshot is what is exported of the services and daemons.
+// snapshot holds the exported values of services and daemons.
 type snapshot struct {
 	states                           map[lifecycle.State]int
 	byState                          map[lifecycle.PodState]int
@@ -102,7 +102,7 @@ type snapshot struct {
 	throttles                        []podThrottle
 }
 
-// podThrottle is how the CPU limits of a pod have slowed its containers down.
+// podThrottle is how much CPU limits have slowed the containers of a pod.
 type podThrottle struct {
 	service    runtime.Key
 	pod        string
@@ -116,7 +116,7 @@ type podLayer struct {
 	bytes   int64
 }
 
-// usedService is what is exported of a service that has been used.
+// usedService holds the exported values of a service that has been used.
 type usedService struct {
 	key     runtime.Key
 	traffic Traffic

@@ -36,7 +36,7 @@ func TestMetricsAreExported(t *testing.T) {
 # HELP wangell_daemons Connected daemons.
 # TYPE wangell_daemons gauge
 wangell_daemons 1
-# HELP wangell_pods Pods that are not removed yet.
+# HELP wangell_pods Pods that have not been removed.
 # TYPE wangell_pods gauge
 wangell_pods 1
 # HELP wangell_service_bytes_total IP bytes to (in) and from (out) the pods, by service that has been used.

@@ -30,7 +30,7 @@ type pod struct {
 	served   bool          // it was published as serving at some time
 	early    *runtime.Exit // its exit, if that came before Start returned
 	grace    time.Duration // with which it is stopped
-	slow     string        // that it does not end on SIGTERM; empty if that is not known
+	slow     string        // a message if it does not end on SIGTERM; else empty
 
 	published lifecycle.PodState // as daemons know it; 0 if they do not
 	// quietFrom is the first generation whose Quiet counts, because every daemon has the drain by then; 0 before that.
@@ -40,13 +40,13 @@ type pod struct {
 	usage consumption
 	still stillness
 	layer layer // on one machine
-	// throttle is how its CPU limits have slowed it down; on one machine.
+	// throttle is how much CPU limits have slowed it; on one machine.
 	throttle throttle
 	answers  answers // requests through all nodes
 	load     *uint32 // its open flows as last reported for other nodes; nil if they were not
 }
 
-// service is a service with all that is known of it. It belongs to the loop.
+// service is the controller's state of a service. It belongs to the loop.
 type service struct {
 	*wanted
 	machine *lifecycle.Machine
@@ -59,24 +59,24 @@ type service struct {
 	due      monotime.Time // of its machine's timer
 	heapPos  int           // in deadlines; -1 if it is not there
 
-	// pressed is set if it was stopped last because a node was short of room; roomLook while it is to be looked whether
-	// nodes have room for its pods.
+	// pressed is set if it was stopped last because a node was short of room; roomLook while a check of the nodes'
+	// room for its pods is pending.
 	pressed, roomLook bool
 
 	sleep         sleep         // how long it has slept
-	foresight     foresight     // when it is to have a pod although nobody asks
-	spent         spent         // in which states it was, and for how long
+	foresight     foresight     // when it has a pod without demand
+	spent         spent         // the time it has spent in each state
 	traffic       Traffic       // of all its pods, including those that are gone
 	answers       answers       // requests that have no pod
 	lastPacket    monotime.Time // of all its pods
 	imageErr      string        // why its image could not be fetched ahead of need, on one machine
-	hiddenClients string        // why its pods do not see the addresses of their clients, if they are to
-	pull          *Pull         // that is going on, on one machine; nil if none
-	images        ImageStatus   // of its images on a cluster; zero before that is known
-	lazy          LazyPulls     // whether its pods start before their image is here, on a cluster
+	hiddenClients string        // why its pods do not see the addresses of their clients, if they should
+	pull          *Pull         // the pull in progress, on one machine; nil if none
+	images        ImageStatus   // of its images on a cluster; zero while unknown
+	lazy          LazyPulls     // whether its pods start before their image is complete, on a cluster
 	resolved      resolution    // of the names of its images
 	haveImages    []string      // nodes that have all its images, as last given to the runtime
-	// imageFailure is the reason that was last reported why its images are on no node; empty if they are.
+	// imageFailure is the last reported reason why its images are on no node; empty if they are on one.
 	imageFailure string
 	lastWake     *lifecycle.Waterfall // nil if there was none
 	counted      uint64               // number of the last wake that is in the metrics
@@ -114,7 +114,7 @@ type drainRound struct {
 	awaited int    // daemons that have not handled it
 }
 
-// deliver gives an event to a service's state machine, and carries out what that decides.
+// deliver passes an event to a service's state machine, and carries out its decisions.
 type deliver func(*service, lifecycle.Event)
 
 // idleNode is a node's report that it sees no packet for its pods of a service.

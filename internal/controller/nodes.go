@@ -14,12 +14,12 @@ import (
 )
 
 const (
-	// nodesPause is how long a new controller waits for daemons before it sends them the list of nodes. Until then they
-	// go on with the list of the previous controller.
+	// nodesPause is how long a new controller waits for daemons before it sends them the list of nodes. Until then
+	// they use the list of the previous controller.
 	nodesPause = 500 * time.Millisecond
-	// regatherPause is how long the controller waits for other daemons when, after all were lost, the first one is
-	// back. It is unlikely that all nodes died, and more likely that the controller was not reachable; the first one
-	// back must not get all VIPs. It is longer than a daemon's pause between two HELLOs (docs/protocol.md).
+	// regatherPause is how long the controller waits for other daemons when the first one is back after all were
+	// lost. Then probably the controller was not reachable, rather than all nodes dead; the first one back must not
+	// get all VIPs. It is longer than a daemon's pause between two HELLOs (docs/protocol.md).
 	regatherPause = 1500 * time.Millisecond
 	// stayFor is how long a node is kept whose daemon has announced that it restarts.
 	stayFor = 30 * time.Second
@@ -89,7 +89,7 @@ func (n *nodes) describe(from wire.Peer, info *wire.Node) {
 	n.settleTags(at)
 }
 
-// describeTags takes a daemon's report of the keys that its gate has.
+// describeTags handles a daemon's report of the keys that its gate has.
 func (n *nodes) describeTags(from wire.Peer, ready *wire.TagReady) {
 	at := n.node(from.Node)
 	at.tagReady, at.readyIn = *ready, from.ID
@@ -104,7 +104,7 @@ func (n *nodes) settleTags(at *node) {
 	}
 }
 
-// joined notes the daemon of a node, whose pods count again.
+// joined records the daemon of a node, whose pods count again.
 func (n *nodes) joined(p wire.Peer) {
 	at := n.node(p.Node)
 	at.session, at.restarting, at.lost = p.ID, false, 0
@@ -121,7 +121,7 @@ func (n *nodes) joined(p wire.Peer) {
 	}
 }
 
-// left notes that the daemon of a node is gone.
+// left records that the daemon of a node has left.
 func (n *nodes) left(p wire.Peer) {
 	delete(n.newcomers, p.ID)
 	delete(n.tagger.able, p.ID)
@@ -147,7 +147,7 @@ func (n *nodes) watch(p *pod) {
 	}
 }
 
-// heard reports whether the daemon of a pod's home node is connected.
+// heard reports whether a daemon on the pod's home node is connected.
 func (n *nodes) heard(p *pod) bool {
 	at := n.byName[p.node]
 	return n.cluster == nil || at != nil && at.session != 0

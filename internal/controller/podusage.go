@@ -13,7 +13,7 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// PodUsage is what a container of a pod uses, since its start where it is a count.
+// PodUsage is the resource usage of a container of a pod. Counters start with the container.
 type PodUsage struct {
 	Service runtime.Key `json:"service"`
 	Pod     string      `json:"pod"`
@@ -26,8 +26,9 @@ type PodUsage struct {
 	// there is no limit.
 	MemoryBytes      uint64 `json:"memoryBytes"`
 	MemoryLimitBytes uint64 `json:"memoryLimitBytes,omitempty"`
-	// Periods is the number of periods in which it ran under a CPU limit, and Throttled in how many of them it had
-	// used the limit up and paused. ThrottledSeconds is how long its tasks paused, together. All are 0 without a limit.
+	// Periods is the number of periods in which it ran under a CPU limit, and Throttled the number of those in which
+	// it used up the limit and paused. ThrottledSeconds is how long its tasks paused, together. All are 0 without a
+	// limit.
 	Periods          uint64  `json:"periods"`
 	Throttled        uint64  `json:"throttled"`
 	ThrottledSeconds float64 `json:"throttledSeconds"`
@@ -79,8 +80,8 @@ func (c *Controller) Stats(ctx context.Context, key runtime.Key) ([]PodUsage, er
 	return measured, nil
 }
 
-// servingPods returns the names of the main containers of those pods that serve and are wanted, by the runtime's IDs of
-// the pods. wanted is called on the loop.
+// servingPods returns the main containers of the serving pods that wanted selects, by the runtime's IDs of the pods.
+// wanted is called on the loop.
 func (c *Controller) servingPods(wanted func(*pod) bool) map[string]string {
 	names := map[string]string{}
 	c.loop.call(func() {

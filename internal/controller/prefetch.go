@@ -31,8 +31,8 @@ const (
 	lazyDescribeEvery = time.Minute
 )
 
-// prefetcher has the nodes of a cluster pull the images of services ahead of need, and follows how far they are. It
-// belongs to the loop. Nil on one machine, where the preparer does that.
+// prefetcher has the nodes of a cluster pull the images of services ahead of need, and follows their progress. It
+// belongs to the loop. It is nil on one machine, where the preparer does this.
 type prefetcher struct {
 	loop    *loop
 	workers *workers
@@ -121,7 +121,7 @@ func (p *prefetcher) left(peer wire.Peer) {
 	})
 }
 
-// describe reads the labels and taints of a node, now and again, for as long as it is here. A node that cannot be read
+// describe reads the labels and taints of a node periodically while it has a daemon. A node that cannot be read
 // counts as one where every pod could run.
 func (p *prefetcher) describe(n *imageNode) {
 	if p.nodes[n.Name] != n || p.loop.idle() {
@@ -164,7 +164,7 @@ func (p *prefetcher) touch() {
 	}
 }
 
-// decide divides the images among the nodes, and sends those that changed their sets.
+// decide divides the images among the nodes, and sends the sets that have changed.
 func (p *prefetcher) decide() {
 	p.armed = false
 	if p.loop.idle() {
@@ -208,7 +208,7 @@ var policies = map[corev1.PullPolicy]wire.ImagePolicy{
 	corev1.PullNever: wire.ImageNever,
 }
 
-// tell sends a node's daemon its images, unless it has them in this session.
+// tell sends a node's daemon its set of images, unless the daemon got it in this session.
 func (p *prefetcher) tell(n *imageNode) {
 	list := p.divideWants(n)
 	known := make(map[string]bool, len(list))
@@ -228,7 +228,7 @@ func (p *prefetcher) tell(n *imageNode) {
 	}
 }
 
-// received records what a daemon reports of its images.
+// received handles a daemon's report about its images.
 func (p *prefetcher) received(from wire.Peer, m *wire.ImageReports) {
 	if p == nil || p.nodes[from.Node] == nil {
 		return
@@ -244,7 +244,7 @@ func (p *prefetcher) received(from wire.Peer, m *wire.ImageReports) {
 	}
 }
 
-// pulled records how much of an image a node has.
+// pulled records how much of an image a node has pulled.
 func (p *prefetcher) pulled(from wire.Peer, m *wire.ImagePulled) {
 	if p == nil || p.nodes[from.Node] == nil {
 		return
@@ -263,7 +263,7 @@ func (p *prefetcher) judgeUsers(name string) {
 	}
 }
 
-// judge reports to users and the runtime how far the images of a service are, if that has changed.
+// judge reports the state of a service's images to users and the runtime, if it has changed.
 func (p *prefetcher) judge(s *service) {
 	if p.table.services[s.key] != s || s.machine.Deleted() {
 		return
@@ -297,7 +297,7 @@ func (p *prefetcher) judge(s *service) {
 		if st.Ready != imagesNotReady {
 			s.imageFailure = ""
 		}
-	case s.imageFailure != st.Reason: // once, and not for each node and try
+	case s.imageFailure != st.Reason: // once, and not for each node and attempt
 		s.imageFailure = st.Reason
 		p.events.emit(Event{
 			Time: time.Now(), Kind: EventImages, Service: s.key, Severity: SeverityWarning, Text: st.Message,
@@ -306,8 +306,8 @@ func (p *prefetcher) judge(s *service) {
 	p.changed.check(s)
 }
 
-// others returns the nodes of a service that no node has all images of, without those that cannot get all of one; none
-// if there are no such.
+// others returns the nodes of a service whose images no node has completely, without the nodes that cannot get all of
+// an image.
 func (p *prefetcher) others(s *service) []string {
 	nodes := p.plan.Nodes[string(s.key)]
 	rest := slices.DeleteFunc(slices.Clone(nodes), func(node string) bool {
@@ -344,7 +344,7 @@ func (p *prefetcher) rename(ref, name, digest string) {
 	}
 }
 
-// report returns what a node last said of an image; the zero value if nothing.
+// report returns a node's last report of an image; the zero value if there is none.
 func (p *prefetcher) report(node, name string) imageState {
 	if n := p.nodes[node]; n != nil {
 		return n.reports[name]

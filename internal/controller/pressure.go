@@ -39,7 +39,7 @@ type pressureKey struct {
 	service netip.AddrPort // zero if it concerns the whole node
 }
 
-// pressureSet holds what concerns one service, or all that are in use, and a summary of it.
+// pressureSet holds the alerts of one service, or of all that are in use, and their summary.
 type pressureSet struct {
 	all     map[pressureKey]Pressure
 	summary Pressure
@@ -64,7 +64,7 @@ func (s *pressureSet) summarize() {
 	}
 }
 
-// pressures are what is scarce in the gates of all nodes. They belong to the loop.
+// pressures are the scarce resources in the gates of all nodes. They belong to the loop.
 type pressures struct {
 	own   map[netip.AddrPort]*pressureSet // by the only service that it concerns
 	nodes pressureSet
@@ -78,8 +78,9 @@ func newPressures() *pressures {
 	}
 }
 
-// of summarizes the pressure on the service with an address; zero if it has lost that. Pressure on a node is reported
-// only for services in use, so that a busy node does not cause thousands of sleeping ones to be written.
+// of summarizes the pressure on the service with an address; zero if the service has lost that address. Pressure on a
+// node is reported only for services in use, so that a busy node does not cause thousands of sleeping ones to be
+// written.
 func (p *pressures) of(addr netip.AddrPort, inUse bool) Pressure {
 	if own := p.own[addr]; own != nil {
 		return own.summary

@@ -69,12 +69,12 @@ func (u *publisher) publish(s *service, a lifecycle.PublishBackends) {
 func (u *publisher) welcome(p wire.Peer) {
 	u.feed.join(p)
 	for _, s := range u.feed.stopping() {
-		u.deliver(s, lifecycle.Rejoined{}) // a drain has to wait for this daemon's answer, too
+		u.deliver(s, lifecycle.Rejoined{}) // a drain also has to wait for this daemon's answer
 	}
 }
 
-// drain begins a round in which every daemon learns that pods are drained. Then their home nodes are asked how busy
-// they are. A daemon that leaves meanwhile is not waited for.
+// drain begins a round in which every daemon learns which pods are drained. Then the pods' home nodes are asked how
+// busy they are. A daemon that leaves meanwhile is not waited for.
 func (u *publisher) drain(s *service, m *wire.Backends) {
 	if len(u.daemons.peers) <= 1 { // the only daemon answers by itself
 		allowQuiet(s, m.Generation)
@@ -96,10 +96,10 @@ func (u *publisher) drainKnown(r *drainRound) {
 	}
 	s.round = nil
 	allowQuiet(s, s.machine.Generation()+1)
-	u.deliver(s, lifecycle.Rejoined{}) // publishes again, and daemons answer that
+	u.deliver(s, lifecycle.Rejoined{}) // publishes again; the daemons answer the new publication
 }
 
-// allowQuiet makes Quiet answers to a generation, or to a later one, count.
+// allowQuiet accepts Quiet answers to a generation or a later one.
 func allowQuiet(s *service, generation uint64) {
 	for _, p := range s.pods {
 		if p.published == lifecycle.PodDraining && p.quietFrom == 0 {

@@ -145,8 +145,8 @@ func (r *receiver) receive(from wire.Peer, m wire.Message) {
 	}
 }
 
-// wake handles a request to wake a service. Before the services are known, and by a retired controller, it is dropped:
-// the daemon repeats it when it has the table of services of the next one.
+// wake handles a request to wake a service. It is dropped before the services are known, and by a retired controller:
+// the daemon repeats it once it has the next controller's table of services.
 func (r *receiver) wake(from wire.Peer, m *wire.Wake) {
 	e := r.engine
 	s := e.table.byAddr[m.Service]
@@ -166,7 +166,8 @@ func (r *receiver) wake(from wire.Peer, m *wire.Wake) {
 	}
 }
 
-// find returns the pod that a daemon refers to. If there is none, the daemon gets the list of pods, and so forgets it.
+// find returns the pod that a daemon refers to. If there is none, the daemon gets the list of pods, and so forgets
+// that pod.
 func (r *receiver) find(addr netip.AddrPort, id uint64) *pod {
 	p, s := r.engine.table.byWire[id], r.engine.table.byAddr[addr]
 	if p != nil && p.service == s {
@@ -186,15 +187,15 @@ func (r *receiver) findAtHome(from wire.Peer, addr netip.AddrPort, id uint64) *p
 	return nil
 }
 
-// stats handles a pod's counters. They may arrive out of order. Other nodes than the pod's home node report which pods
-// their gates have.
+// stats handles a pod's counters. They may arrive out of order. Nodes other than the pod's home node report which
+// pods their gates have.
 func (r *receiver) stats(from wire.Peer, st wire.PodStats) {
 	p := r.findAtHome(from, st.Service, st.PodID)
 	if p == nil || st.LastPacket < p.stats.LastPacket {
 		return
 	}
 	p.service.addStats(p, st)
-	// The last packets of pods that are being stopped are no use.
+	// The last packets of pods that are being stopped do not count as use.
 	if s := p.service.machine.State(); s == lifecycle.Warm || s == lifecycle.Frozen {
 		r.engine.used(p.service, false)
 	}
@@ -202,7 +203,7 @@ func (r *receiver) stats(from wire.Peer, st wire.PodStats) {
 	r.engine.step(p.service, lifecycle.FlowsSeen{Ref: p.ref, Open: st.OpenFlows, LastPacket: st.LastPacket})
 }
 
-// podReport passes what a node's daemon has observed on to the cluster.
+// podReport passes a daemon's observation on to the cluster.
 func (r *receiver) podReport(from wire.Peer, m *wire.PodReport) {
 	cluster := r.engine.cluster
 	if cluster == nil {
@@ -223,7 +224,7 @@ func (r *receiver) podReport(from wire.Peer, m *wire.PodReport) {
 	})
 }
 
-// unreadable ends a pod whose files cannot be had, as after a crash: its service goes on with another one, which
+// unreadable ends a pod whose files cannot be fetched, as after a crash: its service starts another one, which
 // prefers other nodes.
 func (r *receiver) unreadable(from wire.Peer, m *wire.Unreadable) {
 	e := r.engine

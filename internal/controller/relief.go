@@ -16,7 +16,7 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// roomLook is the pause between two looks whether the node of a pod that was thawed has room for what it requests.
+// roomLook is the pause between two checks whether the node of a thawed pod has room for its requests.
 const roomLook = 3 * time.Second
 
 // frozenThere is a service with pods on a node that is short of room.
@@ -24,12 +24,12 @@ type frozenThere struct {
 	key    runtime.Key
 	frozen bool          // all its pods are
 	stops  bool          // sleep.onPressure is Stop
-	ending bool          // it was chosen before, and is being stopped
+	ending bool          // it was chosen earlier, and is being stopped
 	last   monotime.Time // its last packet
 }
 
-// leastRecentlyUsed chooses the service to stop: that whose last packet is the oldest among those that are frozen and
-// may be stopped. There is none while another one is being stopped: it may suffice.
+// leastRecentlyUsed chooses the service to stop: of those that are frozen and may be stopped, the one with the oldest
+// last packet. It chooses none while another one is being stopped, because that may suffice.
 func leastRecentlyUsed(there []frozenThere) (key runtime.Key, ok bool) {
 	if slices.ContainsFunc(there, func(s frozenThere) bool { return s.ending }) {
 		return "", false
@@ -43,7 +43,7 @@ func leastRecentlyUsed(there []frozenThere) (key runtime.Key, ok bool) {
 	}).key, true
 }
 
-// relieve stops a frozen service for which a condition holds, so that a node has what its pods have.
+// relieve stops a frozen service that fulfils a condition, which frees its resources on a node.
 func (f *freezer) relieve(node, why string, useful func(*service) bool) {
 	var there []frozenThere
 	for _, s := range f.table.services {
@@ -63,7 +63,7 @@ func (f *freezer) relieve(node, why string, useful func(*service) bool) {
 	}
 }
 
-// shortOfMemory handles that a node is short of memory.
+// shortOfMemory handles a daemon's report that its node is short of memory.
 func (f *freezer) shortOfMemory(node string, m *wire.Memory) {
 	where := "the machine"
 	if f.cluster != nil {
@@ -73,8 +73,8 @@ func (f *freezer) shortOfMemory(node string, m *wire.Memory) {
 		bytesize.Format(int64(m.Available)), bytesize.Format(int64(m.Total))), func(*service) bool { return true })
 }
 
-// lookForRoom looks a little later, and again while it has not, whether the node of a service's pods has room for what
-// they request. If it has not, frozen pods there are stopped that keep what they request.
+// lookForRoom checks from time to time whether the node of a service's pods has room for their requests. While it has
+// not, frozen services there that keep their requests are stopped.
 func (f *freezer) lookForRoom(s *service) {
 	if s.roomLook {
 		return
@@ -92,7 +92,7 @@ func (f *freezer) lookForRoom(s *service) {
 	})
 }
 
-// keepsRequests reports whether the frozen pods of a service have not given their requests back.
+// keepsRequests reports whether the frozen pods of a service have kept their requests.
 func (f *freezer) keepsRequests(s *service) bool {
 	r := f.reservations(s)
 	for _, q := range requestsOf(&s.spec.Spec) {

@@ -30,7 +30,7 @@ const slowStop = 2 * time.Second
 // and reports late that the process has ended.
 const kubeletSlack = 3 * time.Second
 
-// runner starts and stops pods. What may take long runs on goroutines of its own, which post the outcome to the loop.
+// runner starts and stops pods. Slow work runs on goroutines of its own, which post the outcome to the loop.
 type runner struct {
 	runtime runtime.Runtime
 	loop    *loop
@@ -64,8 +64,8 @@ func (r *runner) start(s *service, ref lifecycle.Ref) {
 	})
 }
 
-// runStart waits for a free slot and starts a pod. An image that is missing is fetched before that: starts that wait
-// for a registry must not take the slots of others.
+// runStart waits for a free slot and starts a pod. A missing image is fetched first: starts that wait for a registry
+// must not occupy slots.
 func (r *runner) runStart(ctx context.Context, p *pod, w *wanted) (runtime.Pod, error) {
 	if err := r.images.prepare(ctx, w); err != nil {
 		return runtime.Pod{}, err
@@ -115,20 +115,20 @@ func (r *runner) started(p *pod, rt runtime.Pod, err error) {
 			r.exited(p, *p.early)
 		}
 	case p.stopping && p.id != 0 && errors.Is(err, runtime.ErrUnavailable):
-		r.runStop(p) // the runtime cannot know what is left
+		r.runStop(p) // the runtime may have left something behind
 	case p.stopping:
 		r.stopped(p)
 	default:
 		r.deliver(p.service, lifecycle.StartFailed{
 			Ref: p.ref, Err: errors.New(bare(p.service.key, err)), Retryable: errors.Is(err, runtime.ErrUnavailable),
 		})
-		if !p.stopping { // otherwise it listened all the same, and is being stopped now
+		if !p.stopping { // otherwise it did listen, and is being stopped
 			r.table.removePod(p)
 		}
 	}
 }
 
-// stopped handles the end of a pod. The machine publishes the remaining pods while this one is still known.
+// stopped handles the end of a pod. The machine publishes the remaining pods while this one is still in the table.
 func (r *runner) stopped(p *pod) {
 	p.slow = ""
 	r.deliver(p.service, lifecycle.StopDone{Ref: p.ref})
@@ -193,7 +193,7 @@ func (r *runner) stopOrphan(rt runtime.Pod, grace time.Duration) {
 	})
 }
 
-// work stops a pod, with as many attempts as it takes, and then runs done on the loop.
+// work stops a pod, repeating failed attempts, and then runs done on the loop.
 func (r *runner) work(k runtime.Key, id string, grace time.Duration, done func()) {
 	if r.loop.idle() {
 		return

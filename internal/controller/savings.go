@@ -19,11 +19,11 @@ type savings struct {
 	memory float64 // byte-seconds; likewise
 }
 
-// Slept is how long a service has slept since the controller began to lead, and what one pod would have reserved in
-// that time. It is as of when the present sleep began, so that it does not change during one: what it grows by since
-// then is the time, and the time by the requests.
+// Slept is how long a service has slept since the controller began to lead, and what one pod would have reserved
+// meanwhile. The sums do not include the present sleep, so that they do not change during it: its share follows from
+// Since and the requests.
 type Slept struct {
-	// Since is when it fell asleep; zero while it is awake.
+	// Since is when the present sleep began; zero while the service is awake.
 	Since time.Time `json:"since,omitzero"`
 	// Seconds is the sum of its sleeps that have ended.
 	Seconds float64 `json:"seconds"`
@@ -61,7 +61,7 @@ func newSleep(now monotime.Time) sleep {
 	return sleep{since: now, began: now.Wall(), past: savings{cpu: math.NaN(), memory: math.NaN()}}
 }
 
-// is notes that the service sleeps from now on, or is awake.
+// is records that the service sleeps from now on, or is awake.
 func (s *sleep) is(cold bool, now monotime.Time, requests map[corev1.ResourceName]float64) {
 	s.past = s.until(now, requests)
 	s.since, s.began = 0, time.Time{}
@@ -70,7 +70,7 @@ func (s *sleep) is(cold bool, now monotime.Time, requests map[corev1.ResourceNam
 	}
 }
 
-// until returns the savings until now, when the service has had the requests ever since it fell asleep.
+// until returns the savings up to now, given the requests that the service has had since it fell asleep.
 func (s *sleep) until(now monotime.Time, requests map[corev1.ResourceName]float64) savings {
 	sum := s.past
 	var last time.Duration
@@ -83,8 +83,8 @@ func (s *sleep) until(now monotime.Time, requests map[corev1.ResourceName]float6
 	return sum
 }
 
-// reserved adds to a sum what a request amounts to in a time. Times without a request, which is NaN, add nothing; the
-// sum is NaN as long as there were only such.
+// reserved adds the product of a request and a time to a sum. A request of NaN, which stands for none, adds nothing;
+// a sum without any request is NaN.
 func reserved(sum, request float64, d time.Duration) float64 {
 	switch {
 	case math.IsNaN(request):

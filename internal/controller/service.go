@@ -33,7 +33,7 @@ func (s *service) addPod(ref lifecycle.Ref) *pod {
 	return p
 }
 
-// removePod forgets a pod of which nothing remains, and releases the sleepers that wait for that.
+// removePod forgets a pod of which nothing remains, and releases the sleepers that wait for its end.
 func (s *service) removePod(p *pod) {
 	for i, q := range s.pods {
 		if q == p {
@@ -114,7 +114,7 @@ func (s *service) status() Status {
 	return st
 }
 
-// message explains the service's state where it needs an explanation.
+// message explains the service's state; empty if there is nothing to explain.
 func (s *service) message() string {
 	if lost := s.lost(); lost != "" {
 		return lost
@@ -207,10 +207,10 @@ func (s *service) followsLoad() bool {
 	return s.spec.Spec.Scaling != nil && s.machine.State() == lifecycle.Warm
 }
 
-// idleForAge is how long a node's idle report counts: daemons repeat it every 10 s.
+// idleForAge is how long a node's idle report is valid: daemons repeat it every 10 s.
 const idleForAge = 30 * time.Second
 
-// noteIdle records a node's idle report. ok is true once such reports hold for every node that has a serving pod.
+// noteIdle records a node's idle report. ok is true once every node with a serving pod has a valid report.
 func (s *service) noteIdle(node string, report idleNode, now monotime.Time) (ev lifecycle.IdleSeen, ok bool) {
 	if s.idle == nil {
 		s.idle = map[string]idleNode{}

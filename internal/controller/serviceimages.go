@@ -9,7 +9,7 @@ import (
 	"wangell.loutres.me/internal/placement"
 )
 
-// imageList returns the images of the service's pods as nodes pull them.
+// imageList returns the images of the service's pods by the names that nodes pull.
 func (s *service) imageList() []placement.Image {
 	spec := &s.spec.Spec
 	var out []placement.Image
@@ -23,7 +23,7 @@ func (s *service) imageList() []placement.Image {
 	return out
 }
 
-// placed is what decides on which nodes the images of a service are.
+// placed returns what decides which nodes have the images of a service.
 func (s *service) placed() placement.Service {
 	spec := &s.spec.Spec
 	out := placement.Service{

@@ -60,11 +60,11 @@ func (c *Controller) carryOut(ch changes) bool {
 	return true
 }
 
-// Put adds a service, or changes the one with its name. It is Update for one service.
+// Put adds a service, or changes the existing one of its name. It is Update for one service.
 func (c *Controller) Put(s Service) error { return c.Update([]Service{s}, nil) }
 
-// Restrict changes Service.Policy of a service. Daemons are being informed when it returns. A service that does not
-// exist is not an error.
+// Restrict changes Service.Policy of a service. Daemons are being informed when it returns. It does nothing if the
+// service does not exist.
 func (c *Controller) Restrict(key runtime.Key, policy *sources.Set) error {
 	c.catalog.mu.Lock()
 	defer c.catalog.mu.Unlock()
@@ -76,12 +76,12 @@ func (c *Controller) Restrict(key runtime.Key, policy *sources.Set) error {
 		Digests: w.digests, History: w.history}}, nil)
 }
 
-// Delete removes a service with its pods. It returns at once, and the pods end with their grace. A service that does
-// not exist is not an error.
+// Delete removes a service with its pods. It returns at once; the pods end with their grace. It does nothing if the
+// service does not exist.
 func (c *Controller) Delete(key runtime.Key) error { return c.Update(nil, []runtime.Key{key}) }
 
-// Synced declares the set of services complete: now daemons get the table of services, and running pods are adopted if
-// they fit, and stopped otherwise. Until then, daemons that ask for a wake wait. Later calls do nothing.
+// Synced declares the set of services complete: daemons get the table of services, and running pods are adopted if
+// they fit and stopped otherwise. Until then, daemons that ask for a wake wait. Later calls do nothing.
 func (c *Controller) Synced(ctx context.Context) error {
 	c.catalog.mu.Lock()
 	defer c.catalog.mu.Unlock()

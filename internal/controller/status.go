@@ -20,21 +20,21 @@ type Traffic struct {
 	NewFlows  uint64 `json:"newFlows"`
 	BytesIn   uint64 `json:"bytesIn"`
 	BytesOut  uint64 `json:"bytesOut"`
-	// Denied is the number of connection requests dropped because of their source, as daemons have last reported it: at
-	// most once a minute. That of a single pod is 0.
+	// Denied is the number of connection requests dropped because of their source. Daemons report it at most once a
+	// minute. It is 0 for a single pod.
 	Denied uint64 `json:"denied,omitempty"`
 	// Requests is the number of requests, and OpenRequests the number of those that are not answered yet. They are 0
 	// unless requests are balanced.
 	Requests     uint64 `json:"requests,omitempty"`
 	OpenRequests uint32 `json:"openRequests,omitempty"`
-	// FailedRequests is the number of requests that got no answer, or one with a status code of 500 or more. That of a
-	// single pod is 0.
+	// FailedRequests is the number of requests that got no answer, or one with a status code of 500 or more. It is 0
+	// for a single pod.
 	FailedRequests uint64 `json:"failedRequests,omitempty"`
 	// RequestsPerSecond is the number of requests started in the last second or two.
 	RequestsPerSecond float64 `json:"requestsPerSecond,omitempty"`
 }
 
-// Pull is how much of an image is there while it is fetched on one machine.
+// Pull is the progress of fetching an image on one machine.
 type Pull struct {
 	Image string `json:"image"`
 	// Done and Total are packed bytes; Total is 0 while it is not known.
@@ -74,26 +74,27 @@ type Status struct {
 	// while it sleeps.
 	Serving int `json:"serving"`
 	Desired int `json:"desired"`
-	// NoDaemon is set if no daemon at all has been connected for some seconds, so that nothing serves. Only StatusOf
-	// sets it.
+	// NoDaemon is set if no daemon has been connected for some seconds, so that nothing serves. Only StatusOf sets
+	// it.
 	NoDaemon bool `json:"-"`
-	// Starting is set until daemons have the first list of nodes of this controller, by which they divide service
-	// addresses: until then, a new address may be answered by none. Only StatusOf sets it.
+	// Starting is set until daemons have this controller's first list of nodes, by which they divide service
+	// addresses: until then, possibly no node answers a new address. Only StatusOf sets it.
 	Starting bool `json:"-"`
 	// Unreported is set while pods from before this controller's start may run that no daemon has reported to it yet:
 	// Serving and Desired do not count them. Only StatusOf sets it.
 	Unreported bool `json:"-"`
-	// Outlook is when it is to have a pod although nobody asks; nil unless spec.sleep says so.
+	// Outlook says when it has a pod without demand; nil unless spec.sleep asks for that.
 	Outlook *Outlook `json:"outlook,omitempty"`
-	// Pressure is what is scarce in the gates and concerns the service; of whole nodes, only while it is in use.
+	// Pressure is the scarcity in the gates that affects the service; that of whole nodes only while the service is
+	// in use.
 	Pressure Pressure `json:"pressure,omitzero"`
-	// Lost describes a pod on a silent node, beside which no other may start, and what to do; empty if there is none. The
-	// message of Service has it, too.
+	// Lost describes a pod on a silent node, beside which no other may start, and what to do; empty if there is none.
+	// It is part of Service's message as well.
 	Lost string `json:"-"`
 	// Images reports whether nodes have the service's images ahead of need; zero if that is not known yet, and on one
 	// machine.
 	Images ImageStatus `json:"-"`
-	// Lazy says whether the pods start before their image is here, on a cluster.
+	// Lazy says whether the pods start before their image is complete, on a cluster.
 	Lazy LazyPulls `json:"-"`
 	// Pull is the pull of its image in progress, on one machine; nil if there is none.
 	Pull *Pull `json:"pull,omitempty"`
@@ -103,7 +104,7 @@ type Status struct {
 	Traffic Traffic `json:"traffic"`
 	// NotFrozen says why the pods run although the service is idle for freezeAfter; empty if that is not the case.
 	NotFrozen string `json:"notFrozen,omitempty"`
-	// Reservations is what has become of the requests of frozen pods, on a cluster.
+	// Reservations describes the requests that frozen pods have given back, on a cluster.
 	Reservations runtime.Reservations `json:"reservations,omitzero"`
 	// Slept is how long it has slept since the controller began to lead, and what that saved.
 	Slept Slept `json:"slept,omitzero"`

@@ -12,14 +12,14 @@ import (
 const (
 	// tagPeriod is the time between two keys of tags. Each is valid for two such periods.
 	tagPeriod = 24 * time.Hour
-	// tagCheck is how often the time is looked at, which may be changed.
+	// tagCheck is the interval of looks at the clock, which may be set.
 	tagCheck = time.Hour
 )
 
-// tagKeysAt returns the keys of tags that are valid at a time, and when they change. They depend on the wire's key
-// and the time only, so the next controller goes on with them. Of the two keys, the first is used in the first half
-// of a period and the second in the other: so a daemon that learns of a change up to half a period late understands
-// all others, and they understand it.
+// tagKeysAt returns the keys of tags that are valid at a time, and when they change. They depend only on the wire's
+// key and the time, so the next controller has the same. Of the two keys, the first is used in the first half of a
+// period and the second in the other: so a daemon that learns of a change up to half a period late understands all
+// others, and they understand it.
 func tagKeysAt(key wire.Key, now time.Time) (*wire.TagKeys, time.Time) {
 	const half = int64(tagPeriod / 2)
 	n := now.UnixNano() / half
@@ -54,7 +54,8 @@ func (t *tagger) begin() {
 	t.loop.after(min(next.Sub(now), tagCheck), t.begin)
 }
 
-// ready reports whether a gate with the keys from a number on opens what others tag, now and at the next change.
+// ready reports whether a gate whose keys begin at a number can open the tags of others, now and after the next
+// change.
 func (t *tagger) ready(first uint64) bool {
 	return t.now != nil && first != 0 && first+1 >= t.now.First && first <= t.now.First+1
 }

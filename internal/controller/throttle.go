@@ -57,7 +57,7 @@ func (t *throttle) note(containers []runtime.ContainerUsage) bool {
 	if !judged {
 		return false
 	}
-	// The figures of a warning are those of its beginning: an event for each look would help nobody.
+	// A warning keeps its first figures: an event for each look would help nobody.
 	switch {
 	case warning == "":
 		t.warning = ""
@@ -74,14 +74,14 @@ func (t *throttle) judge(c runtime.ContainerUsage) {
 	t.judged[c.Name] = c.Usage
 }
 
-// throttleWarning says what is wrong and what to change.
+// throttleWarning returns the warning for a container, with what to change.
 func throttleWarning(container string, share float64, paused, span time.Duration) string {
 	return fmt.Sprintf("container %s had used up its CPU limit in %.0f %% of the periods of the last %s, in which its "+
 		"tasks waited for %s together: raise resources.limits.cpu, or run fewer workers",
 		container, 100*share, span.Round(time.Second), paused.Round(time.Millisecond))
 }
 
-// watchThrottling looks at running pods until the workers stop. Only those are measured that run with a CPU limit.
+// watchThrottling looks at running pods with a CPU limit until the workers stop.
 func (c *Controller) watchThrottling(meter runtime.Meter) {
 	tick := time.NewTicker(throttleEvery)
 	defer tick.Stop()

@@ -10,12 +10,12 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// splits reports whether the service's requests go to others. It never has a pod then: daemons ask for none, and it is
-// not used itself.
+// splits reports whether the service's requests go to other services. Then it never has a pod: daemons ask for none,
+// and it is not used itself.
 func (w *wanted) splits() bool { return w.spec.Spec.SplitsTraffic() }
 
-// stateOf is the state of a service as users see it. One whose requests go to others answers at once, and the state of
-// its machine is that of the pods that it had before.
+// stateOf is the state of a service as users see it. A service whose requests go to others is always ready; its
+// machine only has the state of pods from before the split.
 func (s *service) stateOf() lifecycle.State {
 	if s.splits() {
 		return lifecycle.Warm
@@ -26,16 +26,16 @@ func (s *service) stateOf() lifecycle.State {
 // asleep reports whether the service has no pod because nobody uses it.
 func (s *service) asleep() bool { return s.stateOf() == lifecycle.Cold }
 
-// hasPods returns an error if a service has no pods of its own, which could be woken or put to sleep.
+// hasPods returns an error if a service has no pods of its own to wake or put to sleep.
 func (s *service) hasPods() error {
 	if !s.splits() {
 		return nil
 	}
-	return fmt.Errorf("service %s: it has no pods, as its traffic goes to others: name one of its revisions, %s",
+	return fmt.Errorf("service %s has no pods, as its traffic goes to others: name one of its revisions, %s",
 		s.key, s.spec.Spec.Traffic[0].Revision)
 }
 
-// trafficOf is which revisions get the requests of a service, for the daemons.
+// trafficOf returns the revisions that get the requests of a service, for the daemons.
 func trafficOf(s *v1alpha1.WangellService) wire.Traffic {
 	if !s.Spec.SplitsTraffic() {
 		return wire.Traffic{}

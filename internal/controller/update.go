@@ -17,7 +17,7 @@ type updater struct {
 	engine  *engine
 	adopter *adopter
 
-	vacated map[netip.AddrPort]*service // services by the addresses that they leave
+	vacated map[netip.AddrPort]*service // services by their former addresses
 	upserts []wire.Service
 	after   []func() // steps of machines, once the daemons' table has changed
 	begun   []*service
@@ -56,7 +56,7 @@ func update(e *engine, a *adopter, ch changes) {
 	} // otherwise lookFor begins them
 }
 
-// vacate takes their addresses from services that get other ones.
+// vacate frees the addresses of services that move to other ones.
 func (u *updater) vacate(changed []*wanted) {
 	e := u.engine
 	for _, w := range changed {

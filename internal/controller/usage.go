@@ -17,7 +17,7 @@ import (
 const (
 	// usageSpan is the shortest time over which CPU is measured.
 	usageSpan = 1500 * time.Millisecond
-	// usageAge is how long a measurement of a pod counts.
+	// usageAge is how long a measurement of a pod is valid.
 	usageAge = 15 * time.Second
 )
 
@@ -59,8 +59,8 @@ func metered(s *v1alpha1.WangellServiceSpec) bool {
 	return s.Scaling != nil && (s.Scaling.Metric == v1alpha1.MetricCPU || s.Scaling.Metric == v1alpha1.MetricMemory)
 }
 
-// requestsOf returns the requests of all containers of a pod together, in cores and bytes. A resource that one of them
-// does not request is NaN, because a percentage of it would mean nothing.
+// requestsOf returns the sum of the requests of all containers of a pod, in cores and bytes. A resource that one of
+// them does not request is NaN, because a percentage of it would be meaningless.
 func requestsOf(s *v1alpha1.WangellServiceSpec) map[corev1.ResourceName]float64 {
 	sum := map[corev1.ResourceName]float64{}
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {

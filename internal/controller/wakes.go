@@ -22,7 +22,7 @@ type wakes struct {
 	news  func(lifecycle.Waterfall) // may be nil
 }
 
-// newWakes makes the metrics. The buckets double from 10 µs to 84 s.
+// newWakes returns the metrics. The buckets double from 10 µs to 84 s.
 func newWakes(news func(lifecycle.Waterfall)) *wakes {
 	buckets := prometheus.ExponentialBuckets(10e-6, 2, 24)
 	w := &wakes{
@@ -35,7 +35,7 @@ func newWakes(news func(lifecycle.Waterfall)) *wakes {
 			Name: "wangell_wake_seconds", Buckets: buckets,
 			Help: "Time from the first parked SYN until the pod listened.",
 		}),
-		// As native histograms alone: one series for each service, and not one for each of its buckets.
+		// Native histograms only: one series per service, instead of one per bucket.
 		each: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "wangell_service_wake_seconds", NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
 			NativeHistogramMinResetDuration: 24 * time.Hour,

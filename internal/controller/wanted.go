@@ -27,20 +27,21 @@ type Service struct {
 	Spec *v1alpha1.WangellService
 	// Addr is the service address without its port (IPv4). No two services have the same Addr and port.
 	Addr netip.Addr
-	// Announce is set if one of the nodes answers ARP for Addr. Otherwise something else brings packets to the nodes.
+	// Announce is set if one of the nodes must answer ARP for Addr. Otherwise something else brings packets to the
+	// nodes.
 	Announce bool
-	// Digests are what the names of the images were found to stand for before this controller, as in the service's status.
-	// They count when the service is added.
+	// Digests are the image digests that an earlier controller resolved, from the service's status. They are used
+	// when the service is added.
 	Digests []v1alpha1.ImageDigest
-	// History is what an earlier controller has learnt of the service's uses: Status.UseHistory of Service, or what
-	// Config.Learnt got. It counts when the service is added.
+	// History is an earlier controller's record of the service's uses: Status.UseHistory of Service, or what
+	// Config.Learnt got. It is used when the service is added.
 	History string
 	// Policy are the sources that NetworkPolicies let connect; nil if none restricts the service. A source must also be
 	// in spec.allowFrom.
 	Policy *sources.Set
 }
 
-// wanted is a Service with what follows from it. It does not change: an update makes a new one.
+// wanted is a Service with values derived from it. It is immutable: an update makes a new one.
 type wanted struct {
 	key      runtime.Key
 	spec     *v1alpha1.WangellService // with defaults
@@ -55,7 +56,7 @@ type wanted struct {
 	prepared atomic.Bool
 }
 
-// newWanted returns a wanted without its hash, which the caller sets if it keeps it.
+// newWanted returns a wanted without its hash, which the caller sets if it keeps the wanted.
 func newWanted(s Service) *wanted {
 	spec := s.Spec.DeepCopy()
 	v1alpha1.Default(spec)
@@ -74,7 +75,7 @@ func (w *wanted) equal(o *wanted) bool {
 		equality.Semantic.DeepEqual(w.spec.Spec, o.spec.Spec)
 }
 
-// sameImage reports whether what the runtime has prepared for an older version does for this one.
+// sameImage reports whether the image prepared for an older version suffices for this one.
 func (w *wanted) sameImage(old *wanted) bool {
 	return w.hash == old.hash && w.spec.Spec.ImagePullPolicy == old.spec.Spec.ImagePullPolicy &&
 		w.spec.Spec.PullsOnCreate() == old.spec.Spec.PullsOnCreate() &&
@@ -124,7 +125,7 @@ func (w *wanted) entry() wire.Service {
 	return e
 }
 
-// balancingOf is how requests are balanced, for the daemons.
+// balancingOf returns how requests are balanced, for the daemons.
 func balancingOf(b *v1alpha1.Balancing) wire.Requests {
 	r := wire.Requests{
 		ClientIdleSeconds: uint32(b.ClientIdleTimeout), MaxPerPod: uint16(b.MaxRequestsPerPod),
@@ -174,7 +175,7 @@ func (w *wanted) lifecycle(rolls bool) lifecycle.Spec {
 	return spec
 }
 
-// readiness has the probes of the service's pods for their home nodes; empty if they are ready once they listen.
+// readiness returns the probes of the service's pods for their home nodes; empty if pods are ready once they listen.
 func (w *wanted) readiness() string {
 	probe, startup := w.spec.Readiness()
 	if probe == nil {
@@ -187,7 +188,7 @@ func (w *wanted) readiness() string {
 	return text
 }
 
-// policy is how the service is scaled by its load.
+// policy returns how the service is scaled by its load.
 func (w *wanted) policy() scale.Policy {
 	s := w.spec.Spec.Scaling
 	seconds := func(n int64) time.Duration { return time.Duration(n) * time.Second }
@@ -211,12 +212,12 @@ func (w *wanted) grace() time.Duration {
 	return time.Duration(*w.spec.Spec.TerminationGracePeriodSeconds) * time.Second
 }
 
-// drainMillis is for how long connections may go on at an address that the service leaves, in milliseconds.
+// drainMillis is how long connections may go on at a former address, in milliseconds.
 func (w *wanted) drainMillis() uint32 { return uint32(*w.spec.Spec.DrainTimeout * 1000) }
 
 func compareKeys(a, b runtime.Key) int { return strings.Compare(string(a), string(b)) }
 
-// bare returns an error's text without the service's name, which reports have already.
+// bare returns an error's text without the service's name, which reports already have.
 func bare(k runtime.Key, err error) string {
 	return strings.TrimPrefix(err.Error(), fmt.Sprintf("service %s: ", k))
 }

@@ -12,7 +12,7 @@ import (
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Cgroup is the cgroup of a pod, in which are those of all its containers.
+// Cgroup is the cgroup of a pod, which contains those of its containers.
 type Cgroup struct {
 	// Path is below the root of the hierarchies.
 	Path string
@@ -48,7 +48,7 @@ func (p *pods) sandboxAt(netns string) (id, uid string) {
 	return "", ""
 }
 
-// cgroupOf finds the cgroup of a pod in its verbose status. The runtime's specification has that of the pause
+// cgroupOf finds the cgroup of a pod in its verbose status. The runtime's specification names the cgroup of the pause
 // container: a path, or with systemd SLICE:PREFIX:NAME, see
 // https://github.com/opencontainers/runc/blob/main/docs/systemd.md.
 func cgroupOf(verbose map[string]string, uid string) (Cgroup, error) {

@@ -10,8 +10,9 @@ import (
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// relists are the pauses between lists of all pods after a stream was opened: one at once, for the pods that exist; one
-// soon, because nothing says from when on the runtime sends events; then one a minute, in case an event is lost.
+// relists are the pauses between lists of all pods after a stream was opened: one at once, for existing pods; one
+// soon after, because nothing says when the runtime begins to send events; then one a minute, in case an event is
+// lost.
 var relists = []time.Duration{0, 100 * time.Millisecond, time.Second, time.Minute}
 
 // queue is an unbounded queue of events. Whatever reads the stream must never block: a runtime sends to its clients in

@@ -40,8 +40,8 @@ func (e *ImageError) Error() string { return e.text }
 // Unwrap returns the runtime's error.
 func (e *ImageError) Unwrap() error { return e.cause }
 
-// Explain turns the error of a pull of ref into an *ImageError, one for users. Runtimes report most failures as text
-// only; the words are those of containerd and CRI-O.
+// Explain turns the error of a pull of ref into an *ImageError for users. Runtimes report most failures as text only;
+// the patterns match those of containerd and CRI-O.
 func Explain(ref string, err error) *ImageError {
 	registry := "of the image"
 	if named, parseErr := reference.ParseDockerRef(ref); parseErr == nil {

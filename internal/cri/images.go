@@ -20,8 +20,8 @@ import (
 
 // Image is an image that the container runtime has.
 type Image struct {
-	// Digest is that of the image's manifest or index, "sha256:…", by which the runtime finds it in its repository; empty
-	// if the image did not come from there.
+	// Digest is the digest of the image's manifest or index, "sha256:…", by which the runtime finds it in its
+	// repository; empty if the image did not come from there.
 	Digest string
 	// Size is what the runtime reports, in bytes.
 	Size uint64
@@ -69,8 +69,8 @@ func (s *Images) Look(ctx context.Context, ref string) (image Image, found bool,
 	return Image{digestOf(r.Image.RepoDigests, ref), r.Image.Size}, true, nil
 }
 
-// digestOf returns the digest of an image in its own repository; empty if it has none there, as the runtime would not
-// find it by that.
+// digestOf returns the digest of an image in its own repository; empty if it has none there, because the runtime
+// could not find it by another one.
 func digestOf(repoDigests []string, ref string) string {
 	repository := imageref.Repository(ref)
 	for _, d := range repoDigests {
@@ -81,8 +81,8 @@ func digestOf(repoDigests []string, ref string) string {
 	return ""
 }
 
-// Pull pulls an image, without a time limit, and returns once it is unpacked. An error for which users
-// can do something is an ImageError.
+// Pull pulls an image, without a time limit, and returns once it is unpacked. An error that users can fix is an
+// ImageError.
 func (s *Images) Pull(ctx context.Context, ref string) error {
 	return s.pull(ctx, &criv1.PullImageRequest{Image: &criv1.ImageSpec{Image: ref}})
 }

@@ -21,20 +21,21 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// Reasons of what concerns images that pods start from before they are here.
+// Reasons for lazily pulled images.
 const (
-	// ReasonLazyNotReady is the reason of an ImageError: the node is not set up for that.
+	// ReasonLazyNotReady is the reason of an ImageError: the node is not set up for lazy pulls.
 	ReasonLazyNotReady = "LazyNotReady"
-	// ReasonUnreadable is the reason of an image of which something cannot be had: pods that need it would get EIO.
+	// ReasonUnreadable is the reason of an image of which some files cannot be fetched: pods that read them would get
+	// EIO.
 	ReasonUnreadable = "Unreadable"
-	// ReasonNotLazy is the reason of an image that has no layer in a format for that, and is there in full.
+	// ReasonNotLazy is the reason of an image without a layer in a lazy format, which was pulled in full.
 	ReasonNotLazy = "NotLazy"
 )
 
 const lazyAdvice = "set it up as docs/images.md says (Lazy pulling on Kubernetes), or remove the node's label " +
 	v1alpha1.LabelLazy
 
-// LazyReady returns an ImageError that says why pods cannot start here before their image is here; nil if they can.
+// LazyReady returns an ImageError that says why this node cannot pull lazily; nil if it can.
 func (s *Images) LazyReady(ctx context.Context) error {
 	ctx, cancel := namespaced(ctx)
 	defer cancel()
@@ -58,8 +59,8 @@ func (s *Images) LazyReady(ctx context.Context) error {
 		v1alpha1.LazyRuntime, status.Convert(err).Message(), lazyAdvice), err)
 }
 
-// PullLazily is Pull for pods that start before the image is here: it returns once its layers are mounted, or unpacked
-// if they are not in a format for that.
+// PullLazily is Pull for pods that start before the image is complete: it returns once its layers are mounted, or
+// unpacked if they are not in a lazy format.
 func (s *Images) PullLazily(ctx context.Context, ref string) error {
 	return s.pull(ctx, &criv1.PullImageRequest{
 		Image: &criv1.ImageSpec{Image: ref, RuntimeHandler: v1alpha1.LazyRuntime},
@@ -71,8 +72,8 @@ func (s *Images) PullLazily(ctx context.Context, ref string) error {
 	})
 }
 
-// LazyFormat reports whether an image has a layer from which containers can start before it is here; known is false if
-// the runtime does not have its manifest, or is not containerd.
+// LazyFormat reports whether an image has a layer in a lazy format; known is false if the runtime does not have its
+// manifest, or is not containerd.
 func (s *Images) LazyFormat(ctx context.Context, ref string) (lazy, known bool) {
 	layers, err := s.layersOf(ctx, ref)
 	if err != nil || len(layers) == 0 {
@@ -83,8 +84,8 @@ func (s *Images) LazyFormat(ctx context.Context, ref string) (lazy, known bool) 
 	}), true
 }
 
-// Whole reports whether the runtime has all layers of an image that it has, so that it can unpack them for every
-// snapshotter. It is true if the runtime is not containerd.
+// Whole reports whether the runtime has all layers of an image, so that it can unpack them for every snapshotter. It
+// is true if the runtime is not containerd.
 func (s *Images) Whole(ctx context.Context, ref string) (bool, error) {
 	layers, err := s.layersOf(ctx, ref)
 	if status.Code(err) == codes.Unimplemented {
@@ -107,7 +108,7 @@ func (s *Images) Whole(ctx context.Context, ref string) (bool, error) {
 	return true, nil
 }
 
-// HasLayer reports whether an image that containerd has consists of a layer, among others.
+// HasLayer reports whether an image in containerd includes a layer.
 func (s *Images) HasLayer(ctx context.Context, ref, layer string) bool {
 	return s.hasLayer(ctx, s.Name(ref), layer)
 }
@@ -117,8 +118,8 @@ func (s *Images) hasLayer(ctx context.Context, name, layer string) bool {
 	return err == nil && slices.ContainsFunc(layers, func(l ocispec.Descriptor) bool { return l.Digest.String() == layer })
 }
 
-// LazyPods returns the UIDs of the pods of services with a container that was created before a time, before its image
-// was here, if that image has a layer.
+// LazyPods returns the UIDs of services' pods with a container that was created before a time from a lazily pulled
+// image that includes a layer.
 func (s *Images) LazyPods(ctx context.Context, layer string, before monotime.Time) (uids []string, err error) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -143,7 +144,7 @@ func (s *Images) LazyPods(ctx context.Context, layer string, before monotime.Tim
 	return uids, nil
 }
 
-// layersOf returns the layers of an image that containerd has, for this platform.
+// layersOf returns the layers of an image in containerd, for this platform.
 func (s *Images) layersOf(ctx context.Context, ref string) ([]ocispec.Descriptor, error) {
 	return s.layersNamed(ctx, s.Name(ref))
 }

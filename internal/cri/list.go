@@ -65,7 +65,7 @@ func (w *Watcher) list(ctx context.Context) error {
 	return nil
 }
 
-// learn asks for a pod that is not known yet, and reports its network.
+// learn queries a pod that is not known yet, and reports its network.
 func (w *Watcher) learn(ctx context.Context, id string) error {
 	if w.pods.known[id] != nil {
 		return nil

@@ -21,7 +21,7 @@ import (
 const (
 	labelPinned = "io.cri-containerd.pinned"
 	valuePinned = "pinned"
-	// labelOurs marks images that were pinned here, so that pins of others are left alone.
+	// labelOurs marks images that Wangell has pinned, so that pins of others are left alone.
 	labelOurs = v1alpha1.Group + "/pinned"
 	valueOurs = "true"
 )
@@ -45,8 +45,8 @@ func (*Images) Name(ref string) string {
 	return named.String()
 }
 
-// Pin keeps an image from kubelet's garbage collection. It reports false if the runtime is not containerd, where this
-// is impossible.
+// Pin protects an image from kubelet's garbage collection. It reports false if the runtime is not containerd, which
+// is the only one that can.
 func (s *Images) Pin(ctx context.Context, ref string) (bool, error) {
 	ctx, cancel := namespaced(ctx)
 	defer cancel()
@@ -62,8 +62,7 @@ func (s *Images) Pin(ctx context.Context, ref string) (bool, error) {
 	return true, s.label(ctx, image, valuePinned, valueOurs)
 }
 
-// Unpin lets kubelet's garbage collection have an image that Pin has pinned, by the name that Pinned returns. An image
-// that is gone is not an error.
+// Unpin undoes Pin for an image, by the name that Pinned returns. It does nothing if the image is gone.
 func (s *Images) Unpin(ctx context.Context, name string) error {
 	ctx, cancel := namespaced(ctx)
 	defer cancel()
@@ -77,7 +76,7 @@ func (s *Images) Unpin(ctx context.Context, name string) error {
 	return err
 }
 
-// get returns an image as containerd's API has it.
+// get returns an image from containerd's API.
 func (s *Images) get(ctx context.Context, name string) (*containerdv1.Image, error) {
 	r, err := s.containerd.Get(ctx, &containerdv1.GetImageRequest{Name: name})
 	switch {

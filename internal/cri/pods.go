@@ -15,7 +15,7 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// pods are the pods that exist, with what was reported of each.
+// pods are the existing pods, with the last report of each.
 type pods struct {
 	onReport func(runtime.PodReport)
 	known    map[string]*sandbox // by the runtime's ID of the sandbox; written by the goroutine of Run only
@@ -31,7 +31,7 @@ type sandbox struct {
 	lastReported map[string]runtime.PodEvent // by the runtime's ID of the container
 }
 
-// concerns reports whether an event may be of a labelled pod.
+// concerns reports whether an event may concern a labelled pod.
 func (*pods) concerns(e *criv1.ContainerEventResponse) bool {
 	return e.PodSandboxStatus == nil || e.PodSandboxStatus.Labels[v1alpha1.LabelService] != ""
 }
@@ -79,7 +79,7 @@ func eventOf(s criv1.ContainerState) runtime.PodEvent {
 	return 0
 }
 
-// advanced reports whether a container has had an event that was not reported.
+// advanced reports whether a container has had an unreported event.
 func (p *pods) advanced(c *criv1.Container) bool {
 	b := p.known[c.PodSandboxId]
 	return b != nil && eventOf(c.State) > b.lastReported[c.Id]
@@ -124,7 +124,7 @@ func (p *pods) containers(sandbox string, all []*criv1.ContainerStatus) {
 	}
 }
 
-// networkGone removes a pod whose network is gone. One that is not known is ignored.
+// networkGone removes a pod whose network is gone. Unknown pods are ignored.
 func (p *pods) networkGone(sandbox string, at int64) {
 	if b := p.known[sandbox]; b != nil {
 		p.mu.Lock()

@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// labelSource begins the label of a blob by which containerd remembers the repositories that it came from.
+	// labelSource is the prefix of the labels with the repositories that a blob came from.
 	labelSource = "containerd.io/distribution.source."
 	// maxManifest bounds the size in bytes of blobs that are read as manifests, and manifests their number in a pull.
 	maxManifest = 1 << 20
 	manifests   = 8
 )
 
-// Progress returns how many packed bytes of an image's layers are on the machine, and how many there are, while a pull
-// runs that began at a time. known is false as long as containerd does not have the manifest, and if the runtime is
-// not containerd: the CRI reports nothing of a pull before its end.
+// Progress returns the packed bytes of an image's layers that are on the machine, and their total, during a pull that
+// began at a time. known is false as long as containerd does not have the manifest, and if the runtime is not
+// containerd: the CRI reports nothing of a pull before its end.
 func (s *Images) Progress(ctx context.Context, ref string, began time.Time) (done, total uint64, known bool) {
 	ctx, cancel := namespaced(ctx)
 	defer cancel()
@@ -55,9 +55,9 @@ func (s *Images) Progress(ctx context.Context, ref string, began time.Time) (don
 	return done, total, true
 }
 
-// Fetched returns how many packed bytes of an image's layers a pull that began at a time has fetched, and when the last
-// of them was there. known is false if nothing was fetched, if the runtime has discarded what it has unpacked, and if
-// it is not containerd.
+// Fetched returns the packed bytes of an image's layers that a pull begun at a time has fetched, and when the last of
+// them arrived. known is false if nothing was fetched, if the runtime has discarded what it has unpacked, and if it
+// is not containerd.
 func (s *Images) Fetched(ctx context.Context, ref string, began time.Time) (bytes uint64, last time.Time, known bool) {
 	ctx, cancel := namespaced(ctx)
 	defer cancel()
@@ -76,7 +76,7 @@ func (s *Images) Fetched(ctx context.Context, ref string, began time.Time) (byte
 	return bytes, last, bytes > 0
 }
 
-// layers returns the sizes of an image's layers by digest, as the manifests say that its pull has fetched.
+// layers returns the sizes of an image's layers by digest, from the manifests that its pull has fetched.
 func (s *Images) layers(ctx context.Context, ref string, began time.Time) map[string]int64 {
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {

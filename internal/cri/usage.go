@@ -13,8 +13,8 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// Usage returns what the pods with these network namespaces use, by namespace, without those of which the runtime has
-// no figures yet. It makes one call for each pod, as the CRI's filter takes one. It is safe for concurrent use.
+// Usage returns the usage of the pods with these network namespaces, by namespace, without pods for which the runtime
+// has no figures yet. It makes one call for each pod, as the CRI's filter takes one. It is safe for concurrent use.
 func (w *Watcher) Usage(ctx context.Context, netns []string) (map[string]runtime.Usage, error) {
 	ids := w.pods.sandboxes(netns)
 	out := make(map[string]runtime.Usage, len(ids))
@@ -33,7 +33,7 @@ func (w *Watcher) Usage(ctx context.Context, netns []string) (map[string]runtime
 	return out, nil
 }
 
-// sumOf adds up what containers use. ok is false if figures of one are missing.
+// sumOf adds up the usage of containers. ok is false if the figures of one are missing.
 func sumOf(stats []*criv1.ContainerStats) (u runtime.Usage, ok bool) {
 	var at int64
 	for _, s := range stats {

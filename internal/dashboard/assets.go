@@ -44,7 +44,8 @@ func assets() []asset {
 	return list
 }
 
-// ServeHTTP serves the file. Browsers ask each time whether it has changed: the program may be another one by now.
+// ServeHTTP serves the file. Browsers ask each time whether it has changed, because the program may have been
+// updated.
 func (a asset) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Etag", a.etag)
 	w.Header().Set("Cache-Control", "no-cache")

@@ -10,7 +10,7 @@ import (
 	"wangell.loutres.me/internal/lifecycle"
 )
 
-// Tick is what has changed since the last one. Every browser gets the part that it may see.
+// Tick holds the changes since the last one. Every browser gets the part that it may see.
 type Tick struct {
 	Time     int64  `json:"t"` // Unix milliseconds
 	Services []Row  `json:"s,omitempty"`
@@ -24,12 +24,12 @@ type Tick struct {
 	goneFrom, loadsFrom []string // the namespaces of Gone and Loads
 }
 
-// Detail is the same for the pods of one service.
+// Detail holds the changes of the pods of one service.
 type Detail struct {
 	Pods  []Pod  `json:"p,omitempty"`
 	Gone  []int  `json:"gone,omitempty"`
 	Loads []Load `json:"l,omitempty"`
-	// Count is how many pods are good, failed, coming and going.
+	// Count is the number of good, failed, coming and going pods.
 	Count [4]uint16 `json:"c"`
 }
 
@@ -49,7 +49,7 @@ type Watched struct {
 	History History `json:"h"`
 }
 
-// moment is what the source says at a time.
+// moment is the state of the source at one time.
 type moment struct {
 	at       time.Time
 	services []controller.Status
@@ -57,7 +57,7 @@ type moment struct {
 	pressure []controller.Pressure
 }
 
-// board is what browsers have been told, from which follows what is new.
+// board is the state that browsers have, from which the news follows.
 type board struct {
 	at       time.Time
 	lastID   int
@@ -97,7 +97,7 @@ func (b *board) id() int {
 	return b.lastID
 }
 
-// next takes the next moment, and returns what is new.
+// next moves to the next moment, and returns the changes.
 func (b *board) next(m moment) Tick {
 	elapsed := m.at.Sub(b.at)
 	if b.at.IsZero() {
@@ -137,7 +137,7 @@ func (b *board) next(m moment) Tick {
 func (b *board) service(t *Tick, name string, s controller.Status, elapsed time.Duration) {
 	e := b.services[name]
 	if e == nil {
-		// What it did before it was first seen does not count as done since the last moment.
+		// What it counted before it was first seen is not new.
 		e = &entry{row: Row{ID: b.id()}, traffic: s.Traffic, pods: map[string]*podEntry{}}
 		b.services[name] = e
 	}
@@ -157,12 +157,12 @@ func (b *board) service(t *Tick, name string, s controller.Status, elapsed time.
 	b.pods(e, s.Pods, elapsed)
 }
 
-// pods takes the next status of the pods of a service.
+// pods updates the pods of a service.
 func (b *board) pods(e *entry, pods []controller.PodStatus, elapsed time.Duration) {
 	there := make(map[string]bool, len(pods))
 	for _, s := range pods {
 		if s.ID == "" {
-			continue // nobody can do anything with it yet
+			continue // it has no ID yet
 		}
 		there[s.ID] = true
 		p := e.pods[s.ID]
@@ -191,7 +191,7 @@ func (b *board) pods(e *entry, pods []controller.PodStatus, elapsed time.Duratio
 	}
 }
 
-// all returns everything that a scope sees, and the detail of the named service if there is one.
+// all returns everything that a scope sees, with the detail of the named service if it exists.
 func (b *board) all(watch string, s Scope) All {
 	pressure := []controller.Pressure{}
 	if s.Everything() {

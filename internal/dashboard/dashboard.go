@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dashboard is the dashboard for browsers: a page, and the stream of server-sent events that it draws. It
-// samples the controller once a second while somebody watches, in bounded memory, and asks no API server.
+// Package dashboard is the dashboard for browsers: a page, and the stream of server-sent events that it draws. While
+// somebody watches, it samples the controller once a second, in bounded memory and without requests to an API server.
 //
-// Handler knows no transport, and lets everybody in who reaches it, unless Config.Of refuses. Guard protects it on a
+// Handler does not depend on a transport, and admits everyone unless Config.Of refuses. Guard protects it on a
 // loopback address.
 //
 //	GET  /                            the page; also app.js, app.css and icon.svg
@@ -26,7 +26,7 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// Source is what is shown. A controller.Controller is one.
+// Source provides the data. A controller.Controller is one.
 type Source interface {
 	Status() []controller.Status
 	Pressure() []controller.Pressure
@@ -41,8 +41,8 @@ type Source interface {
 // Config configures a Dashboard.
 type Config struct {
 	Source Source
-	// Of returns what the sender of a request may see and do; nil if that is everything. Its error refuses the request,
-	// with the code of a localapi.Error. It is asked again while a stream lasts.
+	// Of returns what the sender of a request may see and do; nil means everything. An error refuses the request,
+	// with the code of a localapi.Error. It is called again while a stream lasts.
 	Of func(*http.Request) (Scope, error)
 	// Version is the version of the program.
 	Version string
@@ -53,7 +53,7 @@ type About struct {
 	Version string `json:"version"`
 	// Actions is set if services may be put to sleep.
 	Actions bool `json:"actions"`
-	// Nodes is set if the state of gates, and who is connected to what, may be seen.
+	// Nodes is set if the state of gates and the connected clients may be seen.
 	Nodes bool `json:"nodes"`
 }
 
@@ -61,7 +61,7 @@ type About struct {
 type Dashboard struct {
 	cfg        Config
 	hub        *hub
-	renewEvery time.Duration // how often the scope of a stream is asked for again
+	renewEvery time.Duration // the interval at which the scope of a stream is renewed
 }
 
 // New returns a dashboard. It does nothing until a browser asks.
@@ -75,8 +75,9 @@ func New(cfg Config) *Dashboard {
 // Close ends all streams.
 func (d *Dashboard) Close() { d.hub.close() }
 
-// Handler serves the page and its data below any path, if http.StripPrefix removes that. A request for the path without
-// its final slash must be redirected to that with it. Without actions it only reads. Streams end with Close.
+// Handler serves the page and its data below any path, if http.StripPrefix removes that. A request for the path
+// without its final slash must be redirected to that with it. Without actions it is read-only. Streams end with
+// Close.
 func (d *Dashboard) Handler(actions bool) http.Handler {
 	mux := http.NewServeMux()
 	for _, a := range assets() {

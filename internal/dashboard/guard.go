@@ -13,7 +13,7 @@ import (
 	"sync"
 )
 
-// Guard lets those in who know a random token, on an address of this machine. The token is in the URL that the program
+// Guard admits users with a random token, on an address of this machine. The token is in the URL that the program
 // prints; the first request exchanges it for a cookie, so that it is in no later URL.
 type Guard struct {
 	next   http.Handler
@@ -25,7 +25,7 @@ type Guard struct {
 	tickets map[string]bool
 }
 
-// NewGuard returns a guard of a handler that is served at an address.
+// NewGuard returns a guard for a handler that is served at an address.
 func NewGuard(next http.Handler, addr net.Addr) *Guard {
 	// Browsers send cookies to every port of a host: each instance has a name of its own.
 	_, port, _ := net.SplitHostPort(addr.String())
@@ -35,7 +35,7 @@ func NewGuard(next http.Handler, addr net.Addr) *Guard {
 // URL returns the address of the dashboard with the token.
 func (g *Guard) URL() string { return g.url(g.token) }
 
-// TicketURL returns an address that lets in once: the command line of a browser can be read by every user of a machine.
+// TicketURL returns an address that works once: every user of a machine can read the command line of a browser.
 func (g *Guard) TicketURL() string {
 	ticket := rand.Text()
 	g.mu.Lock()
@@ -80,7 +80,7 @@ func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.next.ServeHTTP(w, r)
 }
 
-// admits reports whether a token of a URL is the right one, or a ticket that was not used yet.
+// admits reports whether the token of a URL is the right one, or an unused ticket.
 func (g *Guard) admits(token string) bool {
 	if equal(token, g.token) {
 		return true

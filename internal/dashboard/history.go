@@ -5,7 +5,7 @@ package dashboard
 import "time"
 
 const (
-	// span is the number of samples that are kept of each service and pod.
+	// span is the number of samples kept for each service and pod.
 	span = 600
 	// maxServices and maxPods bound the memory of the kept samples: 10 kB for each service in use, 2.4 kB for each
 	// pod.
@@ -110,7 +110,7 @@ func (h *history) pod(id int, rate float64) {
 	r.put(float32(rate))
 }
 
-// of returns the past of a service that has the given pods.
+// of returns the past of a service with the given pods.
 func (h *history) of(service int, pods []int) History {
 	out := History{Times: h.times.last()}
 	if r := h.services[service]; r != nil {

@@ -14,11 +14,12 @@ import (
 const (
 	// every is the time between two updates.
 	every = time.Second
-	// linger is how long samples are taken for nobody, so that a browser that comes back finds the past.
+	// linger is how long sampling continues without viewers, so that a browser that comes back finds the past.
 	linger = 15 * time.Minute
 	// maxViewers is the number of browsers that may watch at a time.
 	maxViewers = 64
-	// backlog is the number of updates that may wait for a browser. One that is slower is disconnected, and begins anew.
+	// backlog is the number of updates that may wait for a browser. A slower browser is disconnected, and begins
+	// anew.
 	backlog = 16
 )
 
@@ -32,12 +33,12 @@ var errClosed = errors.New("the dashboard has ended")
 type viewer struct {
 	watch string        // the service whose pods it gets; empty for none
 	out   chan []byte   // server-sent events; closed if the viewer is too slow, or at the end
-	stale chan struct{} // has a value if its scope has not judged a namespace that has services
+	stale chan struct{} // has a value while its scope does not cover a namespace that has services
 	scope Scope
 	share string // what it sees, as board.share
 }
 
-// hub takes samples while somebody watches, and sends them what is new.
+// hub takes samples while somebody watches, and sends the changes to viewers.
 type hub struct {
 	source Source
 	every  time.Duration
@@ -76,7 +77,7 @@ func (h *hub) join(watch string, scope Scope) (*viewer, error) {
 	return v, nil
 }
 
-// renew gives a viewer another scope. If it sees something else by that, it gets everything again.
+// renew gives a viewer another scope. If that changes what it sees, it gets everything again.
 func (h *hub) renew(v *viewer, scope Scope) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -146,7 +147,8 @@ func (h *hub) look() moment {
 	return moment{at: time.Now(), services: h.source.Status(), wakes: h.source.Wakes(""), pressure: h.source.Pressure()}
 }
 
-// update takes a sample and sends what is new. It returns false, and forgets all, if nobody has watched for long.
+// update takes a sample and sends the changes. It returns false, and forgets everything, once nobody has watched for
+// a while.
 func (h *hub) update() bool {
 	m := h.look()
 	h.mu.Lock()
@@ -170,7 +172,7 @@ func (h *hub) update() bool {
 		if unknown {
 			select {
 			case v.stale <- struct{}{}:
-			default: // it has been told already
+			default: // it is full: the viewer knows already
 			}
 		}
 		v.share = share
@@ -210,7 +212,7 @@ func (h *hub) close() {
 func message(name string, v any) []byte {
 	var b bytes.Buffer
 	b.WriteString("event: " + name + "\ndata: ")
-	// What is encoded are numbers and strings: it cannot fail. Encode ends the line.
+	// Numbers and strings cannot fail to encode. Encode ends the line.
 	_ = json.NewEncoder(&b).Encode(v)
 	b.WriteByte('\n')
 	return b.Bytes()

@@ -27,14 +27,14 @@ type wakeKey struct {
 	number  uint64
 }
 
-// progress is how far a wake has come: if it is the same, nothing of the wake has changed.
+// progress identifies the state of a wake: if it is equal, nothing has changed.
 type progress struct {
 	phases   int
 	result   lifecycle.Result
 	released uint32
 }
 
-// wakeLog remembers what has been sent of the kept wakes.
+// wakeLog remembers which news of the kept wakes were sent.
 type wakeLog map[wakeKey]progress
 
 // news returns the wakes that have changed since the last call, and forgets those that are no longer kept.
@@ -99,7 +99,7 @@ type eventLog struct {
 	fresh int     // how many of the last ones were not sent yet
 }
 
-// add adds an event, unless it only reports how far a pull has come: the message of the service says so.
+// add adds an event, unless it only reports the progress of a pull, which is in the message of the service.
 func (l *eventLog) add(e controller.Event) {
 	if e.Kind == controller.EventPull {
 		return

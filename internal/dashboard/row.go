@@ -11,8 +11,8 @@ import (
 	"wangell.loutres.me/internal/view"
 )
 
-// Row is what a browser is told of a service when something of it changes. Its load, which changes all the time, comes
-// as a Load.
+// Row describes a service to a browser. It is sent when it changes. The load, which changes all the time, comes as a
+// Load.
 type Row struct {
 	// ID is the number of the service in this stream.
 	ID        int    `json:"id"`
@@ -27,15 +27,16 @@ type Row struct {
 	// Idle is the idleTimeout in seconds.
 	Idle int64 `json:"idle"`
 	// Since is the Unix time in seconds when it fell asleep; 0 while it is awake. Asleep, CPU and Memory are the
-	// seconds, core-seconds and byte-seconds of earlier sleeps; a sleep adds its time, and that by CPUs and Bytes.
+	// seconds, core-seconds and byte-seconds of earlier sleeps; the present sleep adds its time, multiplied by CPUs
+	// and Bytes.
 	Since  int64   `json:"since,omitempty"`
 	Asleep float64 `json:"asleep"`
 	CPU    float64 `json:"cpu,omitempty"`
 	Memory float64 `json:"mem,omitempty"`
 	CPUs   float64 `json:"cpus,omitempty"`
 	Bytes  float64 `json:"bytes,omitempty"`
-	// Wakes is the number of wakes; Wake is the time of the last one until its pod listened in microseconds, and Result
-	// its result.
+	// Wakes is the number of wakes. Wake is the duration of the last one until its pod listened, in microseconds, and
+	// Result its result.
 	Wakes  uint64 `json:"wakes,omitempty"`
 	Wake   int64  `json:"wake,omitempty"`
 	Result string `json:"result,omitempty"`
@@ -64,7 +65,7 @@ func rowOf(id int, s controller.Status) Row {
 	return r
 }
 
-// Pod is what a browser is told of a pod when something of it changes.
+// Pod describes a pod to a browser. It is sent when it changes.
 type Pod struct {
 	ID      int    `json:"id"` // the number of the pod in this stream
 	Name    string `json:"name"`
@@ -86,16 +87,16 @@ func podOf(id int, p controller.PodStatus) Pod {
 	return out
 }
 
-// Load is what a service or a pod does now: its number, open flows, new ones per second, IP bytes per second from
-// clients and to them, and for a service the Unix time of its last packet in seconds. Where requests are balanced, they
-// are counted instead of flows. It is an array, because most of what is sent are loads.
+// Load is the load of a service or a pod: its number, open flows, new flows per second, IP bytes per second from and
+// to clients, and for a service the Unix time of its last packet in seconds. Where requests are balanced, they are
+// counted instead of flows. It is an array, because loads are most of the traffic.
 type Load [6]float64
 
-// loadOf is the load between two samples, of which the second is taken at after.
+// loadOf returns the load between two samples, the second of which was taken at after.
 func loadOf(id int, before, after controller.Traffic, elapsed time.Duration, latest int64, requests bool) Load {
 	perSecond := func(before, after uint64) float64 {
 		if after < before {
-			before = 0 // it counts anew
+			before = 0 // its counter started from zero
 		}
 		if elapsed <= 0 {
 			return 0
@@ -120,7 +121,7 @@ func latestOf(s controller.Status) int64 {
 	return 0
 }
 
-// round keeps three significant digits, and all digits before the point: no more can be seen, and fewer bytes are sent.
+// round keeps three significant digits, and all digits before the point: more would not be visible, and cost bytes.
 func round(v float64) float64 {
 	if v == 0 || math.Abs(v) >= 100 {
 		return math.Round(v)
@@ -129,11 +130,12 @@ func round(v float64) float64 {
 	return math.Round(v*scale) / scale
 }
 
-// Count is how many pods of a service there are.
+// Count is the number of pods of a service, by condition.
 type Count struct {
-	// Good serve. Failed have ended unasked, or could not be started: at least 1 while the service has failed.
+	// Good pods serve. Failed ones have ended by themselves, or could not be started: at least 1 while the service
+	// has failed.
 	Good, Failed uint16
-	// Coming are being started, Going are being drained and stopped.
+	// Coming ones are being started, Going ones are being drained and stopped.
 	Coming, Going uint16
 }
 

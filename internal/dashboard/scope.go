@@ -14,16 +14,16 @@ import (
 type Scope interface {
 	// Everything reports whether it may see all namespaces, and the state of nodes.
 	Everything() bool
-	// Sees reports whether it may see the services of a namespace. known is false for a namespace that was not judged
-	// yet; nothing of it is shown.
+	// Sees reports whether it may see the services of a namespace. known is false if that is not decided yet; then
+	// nothing of it is shown.
 	Sees(namespace string) (yes, known bool)
-	// Resolve returns the service with a name, if it may see it.
+	// Resolve returns the service with a name, if the browser may see it.
 	Resolve(name string) (runtime.Key, error)
 	// Sleep puts a service to sleep, if it may do that.
 	Sleep(ctx context.Context, key runtime.Key) error
 }
 
-// whole is the Scope of those who may see and do everything.
+// whole is the Scope of users who may see and do everything.
 type whole struct{ Source }
 
 // Everything implements Scope.
@@ -32,7 +32,7 @@ func (whole) Everything() bool { return true }
 // Sees implements Scope.
 func (whole) Sees(string) (yes, known bool) { return true, true }
 
-// sees reports whether something of a service (namespace/name) may be shown. What is of no service is of a node.
+// sees reports whether data of a service (namespace/name) may be shown. Data without a service belongs to a node.
 func sees(s Scope, service string) bool {
 	namespace, _, ok := strings.Cut(service, "/")
 	if !ok {
@@ -42,8 +42,8 @@ func sees(s Scope, service string) bool {
 	return yes
 }
 
-// share names the part of the board that a scope sees; scopes that see the same have the same share. unknown is set if
-// the board has a namespace that the scope has not judged.
+// share names the part of the board that a scope sees; scopes that see the same have the same share. unknown is set
+// if the board has a namespace on which the scope has not decided yet.
 func (b *board) share(s Scope) (name string, unknown bool) {
 	if s.Everything() {
 		return "*", false

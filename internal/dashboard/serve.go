@@ -18,11 +18,11 @@ import (
 const (
 	// writeTimeout is how long a browser may take to accept an update.
 	writeTimeout = 10 * time.Second
-	// renewEvery is how often the scope of a stream is asked for again; renewTimeout is how long that may take. Updates
-	// wait meanwhile.
+	// renewEvery is the interval at which the scope of a stream is renewed; renewTimeout is how long that may take.
+	// Updates wait meanwhile.
 	renewEvery   = time.Minute
 	renewTimeout = 5 * time.Second
-	// actionHeader is a header that a page of another origin cannot send without being asked about it first (CORS).
+	// actionHeader is a header that a page of another origin cannot send without a preflight request (CORS).
 	actionHeader = "Wangell-Action"
 	// policy lets the page load scripts, styles, images and data from its own origin, and nothing else.
 	policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
@@ -69,7 +69,7 @@ func refuse(w http.ResponseWriter, code int, text string) {
 	localapi.Refuse(w, &localapi.Error{Code: code, Text: text})
 }
 
-// stream sends server-sent events until the browser leaves, or may not see anything any more.
+// stream sends server-sent events until the browser leaves or loses its access.
 func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request, scope Scope) {
 	v, err := d.hub.join(r.FormValue("service"), scope)
 	if err != nil {
@@ -79,7 +79,7 @@ func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request, scope Scope) 
 	}
 	defer d.hub.leave(v)
 	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no") // proxies of the nginx kind would hold updates back
+	w.Header().Set("X-Accel-Buffering", "no") // proxies like nginx would hold updates back
 	c := http.NewResponseController(w)
 	renew := time.NewTicker(d.renewEvery)
 	defer renew.Stop()
@@ -111,7 +111,7 @@ func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request, scope Scope) 
 	}
 }
 
-// renew asks for a viewer's scope again. If that fails, the viewer keeps the one that it has.
+// renew renews a viewer's scope. If that fails, the viewer keeps its present one.
 func (d *Dashboard) renew(v *viewer, r *http.Request) error {
 	ctx, cancel := context.WithTimeout(r.Context(), renewTimeout)
 	defer cancel()
@@ -122,11 +122,11 @@ func (d *Dashboard) renew(v *viewer, r *http.Request) error {
 	return err
 }
 
-// gates answers with the state of all gates. If the request names a node, only its gate has counters and interfaces, or
-// that of the first node if there is no such node: with many nodes, nobody looks at all of them.
+// gates answers with the state of all gates. If the request names a node, only its gate has counters and interfaces,
+// or the first node's if there is no such node: with many nodes, nobody looks at all of them.
 func (d *Dashboard) gates(w http.ResponseWriter, r *http.Request, s Scope) {
 	if !s.Everything() {
-		refuse(w, http.StatusForbidden, "the state of gates is for those who may see all namespaces")
+		refuse(w, http.StatusForbidden, "the state of gates is only for users who may see all namespaces")
 		return
 	}
 	gates, err := d.cfg.Source.Gates(r.Context())
@@ -150,7 +150,7 @@ func detailOf(gates []controller.Gate, node string) []controller.Gate {
 
 func (d *Dashboard) connections(w http.ResponseWriter, r *http.Request, s Scope) {
 	if !s.Everything() {
-		refuse(w, http.StatusForbidden, "who is connected is for those who may see all namespaces")
+		refuse(w, http.StatusForbidden, "the connected clients are only for users who may see all namespaces")
 		return
 	}
 	c, err := d.cfg.Source.Connections(r.Context())

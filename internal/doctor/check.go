@@ -85,7 +85,7 @@ func (c Check) skipped(why string) Check {
 	return c
 }
 
-// tried fills in the outcome of an attempt: ok with found, or missing with the error.
+// tried fills in the result of an attempt: ok with found, or missing with the error.
 func (c Check) tried(found string, err error) Check {
 	if err != nil {
 		return c.missing(err.Error())

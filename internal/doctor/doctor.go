@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package doctor checks whether a machine can run Wangell. Each check says what Wangell needs something for and what to
-// do if it is missing. The machine is not changed: whatever must be tried is tried in a temporary network namespace.
+// Package doctor checks whether a machine can run Wangell. Each check says why Wangell needs something and what to do
+// if it is missing. The machine is not changed: attempts are made in a temporary network namespace.
 package doctor
 
 import "context"
@@ -12,7 +12,7 @@ type Options struct {
 	ContainerdAddress string
 	// StateDir is the state folder of the instance. Empty: it is not checked.
 	StateDir string
-	// Snapshotter is the snapshotter of containerd that is to be used. Empty: it is not checked.
+	// Snapshotter is the snapshotter of containerd to check for. Empty: it is not checked.
 	Snapshotter string
 	// RequiredOnly leaves out the checks that cannot stop wangell up.
 	RequiredOnly bool

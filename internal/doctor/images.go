@@ -22,8 +22,8 @@ const (
 	imagesPlugin   = "io.containerd.cri.v1.images"
 )
 
-// images checks the settings that docs/images.md recommends for pulls, of the containerd at a socket: as it would read
-// its configuration now, and in its own $PATH.
+// images checks the settings for pulls that docs/images.md recommends, for the containerd at a socket: in its
+// configuration as it is now, and in its own $PATH.
 func images(ctx context.Context, address string) []Check {
 	d, err := findContainerd(ctx, address)
 	if err != nil {
@@ -72,7 +72,7 @@ func unpacking(version, file string, s settings) Check {
 	value := s[transferPlugin+" max_concurrent_unpacks"]
 	n, err := strconv.Atoi(value)
 	if err != nil {
-		return c.skipped(fmt.Sprintf("containerd %s does not tell its max_concurrent_unpacks (%q)", version, value))
+		return c.skipped(fmt.Sprintf("containerd %s does not report its max_concurrent_unpacks (%q)", version, value))
 	}
 	if n < pullstat.RecommendedUnpackers {
 		c.Do = fmt.Sprintf("write into %s, and restart containerd: [plugins.%q] max_concurrent_unpacks = %d", file,

@@ -59,7 +59,7 @@ func TestSettingsThatSlowPullsAreNamedWithWhereToWriteThem(t *testing.T) {
 		"four unpackers": {unpacking("2.4.2", file, with("unpacks = 1", "unpacks = 4")), OK, "is 4", ""},
 		"old": {unpacking("2.2.2", file, with("unpacks = 1", "unpacks = 4")), Warn, "2.2.2",
 			"use containerd 2.2.3 or later"},
-		"not told": {unpacking("2.4.2", file, settings{}), Skipped, "does not tell", ""},
+		"not told": {unpacking("2.4.2", file, settings{}), Skipped, "does not report", ""},
 		"transfer": {path(with("", "")), OK, "use the transfer service", ""},
 		"local": {path(with("use_local_image_pull = false", "use_local_image_pull = true")), Warn, "is true",
 			"remove use_local"},

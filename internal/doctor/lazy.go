@@ -16,8 +16,8 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 )
 
-// lazyPulls checks whether the containerd at a socket can start containers before their image is here, and if it has
-// the plugin for that, whether the pods of a kubelet that it serves can.
+// lazyPulls checks whether the containerd at a socket can pull lazily and, if it has the plugin for that, whether the
+// pods of its kubelet can.
 func lazyPulls(ctx context.Context, address, fuse string) []Check {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -43,7 +43,7 @@ func lazyPulls(ctx context.Context, address, fuse string) []Check {
 	return checks
 }
 
-// judgeLazy judges what containerd's configuration says of the snapshotter; nil if it has no such plugin.
+// judgeLazy checks containerd's configuration of the snapshotter; nil if it has no such plugin.
 func (c Check) judgeLazy(ctx context.Context, address, fuse string, exports map[string]string) Check {
 	if _, err := os.Stat(fuse); err != nil {
 		c.Do = "modprobe fuse"
@@ -61,8 +61,8 @@ func (c Check) judgeLazy(ctx context.Context, address, fuse string, exports map[
 	return c.ok("containerd has the plugin, which answers at " + socket)
 }
 
-// lazyPods checks whether the pods of a node of Kubernetes can start before their image is here; nothing is returned
-// if the containerd serves no kubelet. exports are those of its plugin.
+// lazyPods checks whether pods of this node of Kubernetes can be pulled lazily; it returns nothing if the containerd
+// serves no kubelet. exports are the exports of its plugin.
 func lazyPods(ctx context.Context, client *containerd.Client, exports map[string]string) []Check {
 	conn, ok := client.Conn().(grpc.ClientConnInterface)
 	if !ok {
@@ -80,7 +80,7 @@ func lazyPods(ctx context.Context, client *containerd.Client, exports map[string
 	return []Check{c.judgeLazyPods(handlers, exports)}
 }
 
-// judgeLazyPods judges the handlers of containerd's CRI plugin and what its configuration says of the snapshotter.
+// judgeLazyPods checks the handlers of containerd's CRI plugin and its configuration of the snapshotter.
 func (c Check) judgeLazyPods(handlers []string, exports map[string]string) Check {
 	const where = "only for services with that mode: add %s to containerd's configuration, as docs/images.md says " +
 		"(Lazy pulling on Kubernetes), and restart containerd"
@@ -90,7 +90,7 @@ func (c Check) judgeLazyPods(handlers []string, exports map[string]string) Check
 		return c.warn("containerd has no runtime " + v1alpha1.LazyRuntime)
 	case exports["enable_remote_snapshot_annotations"] != "true":
 		c.Do = fmt.Sprintf(where, "the exports of the plugin "+v1alpha1.LazyRuntime)
-		return c.warn("containerd does not tell the snapshotter which image it pulls, so that it pulls it in full")
+		return c.warn("containerd does not pass the image's name to the snapshotter, so that the image is pulled in full")
 	}
 	return c.ok("containerd has the runtime " + v1alpha1.LazyRuntime)
 }

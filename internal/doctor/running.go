@@ -24,8 +24,8 @@ type runningContainerd struct {
 	path     string // its $PATH
 }
 
-// findContainerd asks the process behind a socket, whose command line and environment are in /proc, and has its program
-// print the configuration.
+// findContainerd finds the process behind a socket with its command line and environment in /proc, and runs its
+// program to print the configuration.
 func findContainerd(ctx context.Context, address string) (d runningContainerd, err error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -78,7 +78,7 @@ func findContainerd(ctx context.Context, address string) (d runningContainerd, e
 	return d, nil
 }
 
-// fromHere returns the path by which this process reaches a file of another one, whose folder in /proc is proc.
+// fromHere returns the path at which this process finds a file of another process, whose folder in /proc is proc.
 func fromHere(proc, file string) (string, error) {
 	if !filepath.IsAbs(file) {
 		return filepath.Join(proc, "cwd", file), nil

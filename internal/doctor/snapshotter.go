@@ -13,8 +13,8 @@ import (
 	"wangell.loutres.me/internal/runtime/containerd"
 )
 
-// snapshotter checks whether the machine's containerd can use a snapshotter; nothing is returned if there is no such
-// containerd. One that wangell up starts is checked then.
+// snapshotter checks whether the machine's containerd can use a snapshotter; it returns nothing if there is no such
+// containerd. wangell up checks a containerd that it starts itself.
 func snapshotter(ctx context.Context, address, name string) []Check {
 	if _, err := os.Stat(address); err != nil {
 		return nil

@@ -17,11 +17,11 @@ import (
 	"wangell.loutres.me/internal/mountpoint"
 )
 
-// containerdRoot is where a distribution's containerd has its images.
+// containerdRoot is the image folder of a distribution's containerd.
 const containerdRoot = "/var/lib/containerd"
 
-// stores checks what the folders with images, layers and volumes lie on: the state folder, and that of the machine's
-// containerd if there is one.
+// stores checks the file systems of the folders with images, layers and volumes: the state folder, and that of the
+// machine's containerd if there is one.
 func stores(stateDir, containerd, snapshotter string) []Check {
 	all := []Check{store("state folder", stateDir, snapshotter)}
 	if _, err := os.Stat(containerd); err == nil {
@@ -39,7 +39,7 @@ type ground struct {
 	free    int64  // bytes
 	inodes  uint64 // free ones; counted if the file system has a fixed number
 	counted bool
-	// typeless means that the file system does not tell the types of the entries of a folder.
+	// typeless is set if the file system does not report the types of a folder's entries.
 	typeless bool
 }
 
@@ -64,7 +64,7 @@ func store(name, dir, snapshotter string) Check {
 	return c.ok(found)
 }
 
-// judge returns the first problem with a ground for a snapshotter, and what to do about it.
+// judge returns the first problem of a file system for a snapshotter, and what to do about it.
 func (g ground) judge(snapshotter string) (problem, advice string) {
 	const elsewhere = "put the folder on a disk of the machine: wangell up --state-dir, or mount one there"
 	network := map[string]bool{"nfs": true, "nfs4": true, "cifs": true, "smb3": true, "ceph": true, "9p": true,
@@ -82,7 +82,7 @@ func (g ground) judge(snapshotter string) (problem, advice string) {
 	case g.fsType == "tmpfs" || g.fsType == "ramfs":
 		return "images and volumes are in memory, and lost with a reboot", elsewhere
 	case mountsOverlay && g.typeless:
-		return "it does not tell the types of files in folders (d_type), which overlayfs needs",
+		return "it does not report the types of files in folders (d_type), which overlayfs needs",
 			"make it anew, XFS with mkfs.xfs -n ftype=1"
 	case g.backing != "":
 		return fmt.Sprintf("a loop device on the file %s: each write passes two file systems", g.backing),
@@ -95,7 +95,7 @@ func (g ground) judge(snapshotter string) (problem, advice string) {
 	return "", ""
 }
 
-// look finds out what a folder lies on. A folder that does not exist lies on what its parent lies on.
+// look finds the file system of a folder. A folder that does not exist has that of its parent.
 func look(dir string) (g ground, err error) {
 	at, err := filepath.Abs(dir)
 	if err != nil {

@@ -40,7 +40,7 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Egress is the way out of pods in one network namespace.
+// Egress is the way out for pods in one network namespace.
 type Egress struct {
 	cfg  Config
 	work chan func()   // for the goroutine that is in the network namespace
@@ -52,8 +52,8 @@ type Egress struct {
 	left  error // why something could not be removed
 }
 
-// Open opens the way out in the network namespace of the calling thread, and takes over what a killed process left.
-// The error says what the kernel lacks.
+// Open opens the way out in the network namespace of the calling thread, and takes over the state that a killed
+// process left. The error says what the kernel lacks.
 func Open(cfg Config) (*Egress, error) {
 	home, err := netns.Get()
 	if err != nil {
@@ -92,7 +92,7 @@ func (e *Egress) SetServices(addrs []netip.Addr, published map[uint16]netip.Addr
 	})
 }
 
-// Refresh looks at the machine's devices at once. It is to be called when the gate's device exists.
+// Refresh looks at the machine's devices at once. Call it once the gate's device exists.
 func (e *Egress) Refresh() error { return e.do(e.acceptLoopback) }
 
 // acceptLoopback lets clients on loopback addresses reach published services by the gate's device, if it exists: the
@@ -155,10 +155,10 @@ func (e *Egress) apply() error {
 	return nil
 }
 
-// settle is how long changes of devices and routes are collected before they are looked at: each pod is one.
+// settle is how long changes of devices and routes are collected before they are handled: each pod causes one.
 const settle = 200 * time.Millisecond
 
-// run does what is asked for, and follows changes of devices, routes and forwarding, until Close.
+// run executes requests, and follows changes of devices, routes and forwarding, until Close.
 func (e *Egress) run() {
 	changes, unsubscribe, err := subscribe()
 	if err != nil {
@@ -224,8 +224,8 @@ func remove(cfg Config) error {
 	return errors.Join(errs...)
 }
 
-// unreachable is a route for the pod addresses that no pod has: what goes there would leave the machine by its default
-// route otherwise.
+// unreachable is a route for pod addresses that no pod has: packets to them would otherwise leave the machine by its
+// default route.
 func (c Config) unreachable() *netlink.Route {
 	p := c.Pods.Masked()
 	return &netlink.Route{
@@ -234,5 +234,5 @@ func (c Config) unreachable() *netlink.Route {
 	}
 }
 
-// routePriority tells the route from those of others for the same range.
+// routePriority distinguishes the route from others for the same range.
 const routePriority = 46046

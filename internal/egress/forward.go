@@ -41,8 +41,8 @@ func (e *Egress) follow() error {
 	return errors.Join(errs...)
 }
 
-// toSwitch returns the devices at which forwarding is on only because of this package, or is to be switched on. devices
-// are those of the machine's routes, before is the last result.
+// toSwitch returns the devices at which forwarding is on only because of this package, or must be switched on.
+// devices are those of the machine's routes, before is the last result.
 //
 // In a machine that is a router itself (net.ipv4.ip_forward), there are none: forwarding was switched on at all devices
 // by somebody who wants the machine to forward packets.
@@ -55,7 +55,7 @@ func toSwitch(devices, before []string, forwards func(device string) bool) (out 
 			out = append(out, device)
 		}
 	}
-	// A device that leads nowhere any more is switched off with the others at the end.
+	// A device without routes is switched off with the others at the end.
 	for _, device := range before {
 		if !slices.Contains(out, device) && forwards(device) {
 			out = append(out, device)
@@ -97,7 +97,7 @@ func (c Config) uplinks() ([]string, error) {
 	return names, nil
 }
 
-// readSwitched returns the devices that a table has noted as switched on; none if there is no table.
+// readSwitched returns the devices that a table has recorded as switched on; none if there is no table.
 func (c Config) readSwitched() ([]string, error) {
 	conn, err := nftables.New()
 	if err != nil {

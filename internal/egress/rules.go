@@ -25,7 +25,7 @@ const gateDevice = "wangell0"
 
 // The sets of the table.
 const (
-	setServices = "services" // the service addresses that lead somewhere
+	setServices = "services" // the addresses of existing services
 	setSwitched = "switched" // the devices whose forwarding this package has switched on
 )
 
@@ -52,7 +52,8 @@ const (
 //	  ip daddr @services ip protocol { tcp, icmp } accept
 //	  ip daddr SERVICES reject with icmp host-unreachable }
 //
-// What pods send to services that exist hardly ever gets there, because the gate takes it at the pods' devices.
+// Packets from pods to existing services hardly ever get that far, because the gate handles them at the pods'
+// devices.
 type ruleset struct {
 	cfg       Config
 	services  []netip.Addr

@@ -23,8 +23,8 @@ import (
 // leader election writes labels in the same request as the holder of the Lease.
 const LabelCertificate = "wangell.loutres.me/certificate"
 
-// NewCertificate makes a self-signed certificate for one process, with a name that says whose it is. Its fingerprint,
-// not its name or dates, says whether it is valid.
+// NewCertificate makes a self-signed certificate for one process, with a descriptive name. Its fingerprint, not its
+// name or dates, decides whether it is valid.
 func NewCertificate(name string, now time.Time) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -68,7 +68,7 @@ func PinnedTo(want string) *tls.Config {
 func Pinned(accept func(sum [sha256.Size]byte) error) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		// There is no authority to ask: VerifyConnection looks at the fingerprint instead.
+		// There is no certificate authority: VerifyConnection checks the fingerprint instead.
 		InsecureSkipVerify: true, //nolint:gosec // see above
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if len(s.PeerCertificates) == 0 {

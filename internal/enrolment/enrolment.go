@@ -30,7 +30,7 @@ const (
 	maxNode  = 253
 )
 
-// Keys are what a daemon knows of the cluster's secrets.
+// Keys are the secrets that a daemon gets.
 type Keys struct {
 	// Node seals the wire between this node's daemon and the controllers.
 	Node wire.Key `json:"node"`

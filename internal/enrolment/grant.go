@@ -10,8 +10,8 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// Grant lets the holder of a certificate fetch a blob of an image from a node until a time: the controller makes it
-// with the key of that node, and the node checks it without having to know who may have what.
+// Grant lets the holder of a certificate fetch a blob of an image from a node until a time. The controller makes it
+// with the key of that node, and the node checks it without knowing any other rights.
 type Grant [sha256.Size]byte
 
 // NewGrant returns the grant for the client with a certificate's fingerprint. node is the key of the node that is

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Limits of what strangers can make a controller do. Each node asks once when its daemon starts, and later only if the
-// key has changed.
+// Limits of the load that strangers can cause. Each node asks once when its daemon starts, and later only if the key
+// has changed.
 const (
 	maxConnections = 512 // open at a time
 	maxOfSource    = 4   // of one address
@@ -33,7 +33,7 @@ type source struct {
 	spent time.Time // until when its requests are spent: each adds reviewPause
 }
 
-// connect reports whether an address may open a connection, which disconnect ends.
+// connect reports whether an address may open a connection. disconnect ends it.
 func (s *sources) connect(a netip.Addr, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,7 +55,7 @@ func (s *sources) disconnect(a netip.Addr) {
 	}
 }
 
-// ask reports whether an address may have another request looked at.
+// ask reports whether another request of an address may be handled.
 func (s *sources) ask(a netip.Addr, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,7 +73,7 @@ func (s *sources) ask(a netip.Addr, now time.Time) bool {
 	return true
 }
 
-// source returns what is known of an address, or nil if there is no room. s.mu is held.
+// source returns the entry of an address, or nil if there is no room. s.mu is held.
 func (s *sources) source(a netip.Addr, now time.Time) *source {
 	if from := s.known[a]; from != nil {
 		return from

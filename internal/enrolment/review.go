@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Extra fields of a user by which the API server tells of the pod that a token is bound to, and its node.
+// Extra fields of a user with the pod that a token is bound to, and its node.
 const (
 	extraPod    = "authentication.kubernetes.io/pod-name"
 	extraPodUID = "authentication.kubernetes.io/pod-uid"
@@ -27,7 +27,7 @@ var (
 	errUnbound = errors.New("the token is not bound to a pod on a node")
 )
 
-// Reviewer asks the API server whose a token is.
+// Reviewer asks the API server for the owner of a token.
 type Reviewer struct {
 	API kubernetes.Interface
 	// Namespace and Account name the service account of the daemons.
@@ -49,7 +49,8 @@ func (r *Reviewer) Node(ctx context.Context, token string) (string, error) {
 	return r.NodeOfPod(ctx, pod, uid)
 }
 
-// NodeOfPod returns the node of a daemon's pod. It is for API servers before 1.30, which do not tell it with the token.
+// NodeOfPod returns the node of a daemon's pod. It is for API servers before 1.30, which do not report it with the
+// token.
 func (r *Reviewer) NodeOfPod(ctx context.Context, pod, uid string) (string, error) {
 	o, err := r.API.CoreV1().Pods(r.Namespace).Get(ctx, pod, metav1.GetOptions{})
 	if err != nil {
@@ -61,8 +62,8 @@ func (r *Reviewer) NodeOfPod(ctx context.Context, pod, uid string) (string, erro
 	return o.Spec.NodeName, nil
 }
 
-// judge decides about the answer to a review: to which pod of the account the token is bound and, if the API server
-// tells it, on which node that is.
+// judge evaluates the answer to a review: the pod of the account to which the token is bound and, if the API server
+// reports it, the pod's node.
 func judge(s *authenticationv1.TokenReviewStatus, account string) (pod, uid, node string, err error) {
 	one := func(field string) string {
 		if v := s.User.Extra[field]; len(v) == 1 {

@@ -31,7 +31,7 @@ const (
 type Server struct {
 	// Master is the master key of the wire.
 	Master wire.Key
-	// Node returns the node for which a token stands (Reviewer.Node).
+	// Node returns the node of a token (Reviewer.Node).
 	Node        func(ctx context.Context, token string) (string, error)
 	Certificate tls.Certificate
 	Log         *slog.Logger
@@ -104,7 +104,7 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 		s.refused(r.RemoteAddr, claimed, result, err)
 		a.Error = err.Error()
 		if result == resultAPI {
-			a.Error = "the API server did not answer" // what it said is not for strangers
+			a.Error = "the API server did not answer" // its text is not for strangers
 		}
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -118,7 +118,7 @@ var (
 	errNode = errors.New("the token is of another node")
 )
 
-// enrol returns the keys of the node for which the token of a request stands. claimed is the node that it names.
+// enrol returns the keys of the node of a request's token. claimed is the node that the request names.
 func (s *Server) enrol(r *http.Request) (keys *Keys, claimed string, err error) {
 	if !s.sources.ask(addressOf(r.RemoteAddr), time.Now()) {
 		return nil, "", errBusy
@@ -132,7 +132,7 @@ func (s *Server) enrol(r *http.Request) (keys *Keys, claimed string, err error) 
 		return nil, q.Node, err
 	}
 	if node != q.Node {
-		return nil, q.Node, fmt.Errorf("%w: it is of %q, and the daemon says %q", errNode, node, q.Node)
+		return nil, q.Node, fmt.Errorf("%w: it is of %q, and the daemon claims %q", errNode, node, q.Node)
 	}
 	k := KeysOf(s.Master, node)
 	return &k, node, nil

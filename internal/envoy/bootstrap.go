@@ -24,16 +24,17 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// Proxy is an Envoy: what its bootstrap says of it.
+// Proxy identifies an Envoy, from its bootstrap.
 type Proxy struct {
 	// Addr is its address, on which it listens for the clients of services.
 	Addr netip.Addr
 	// Netns is the path of its network namespace; empty if Pod is set.
 	Netns string
-	// Pod is the UID of its pod, by which the node's container runtime knows the network namespace; empty on one machine.
+	// Pod is the UID of its pod, by which the node's container runtime finds the network namespace; empty on one
+	// machine.
 	Pod string
-	// Transparent is whether it can connect to pods from the addresses of clients: it may set IP_TRANSPARENT (ip(7)), and
-	// whatever reaches its network namespace is for its sockets.
+	// Transparent is set if it can connect to pods from the addresses of clients: it may set IP_TRANSPARENT (ip(7)),
+	// and all packets that reach its network namespace are delivered to its sockets.
 	Transparent bool
 	// Created is when its network was made; the zero value if Pod is set. Of several Envoys, the youngest serves.
 	Created time.Time
@@ -60,15 +61,15 @@ type BootstrapConfig struct {
 	MaxHeap uint64
 	// MaxConnections is the largest number of connections of clients.
 	MaxConnections int64
-	// HealthPort is the port at which Envoy answers every HTTP request with 200, so that it can be seen that it does not
-	// hang; 0 for none.
+	// HealthPort is the port at which Envoy answers every HTTP request with 200, to show that it does not hang; 0 for
+	// none.
 	HealthPort uint16
 }
 
 // xdsCluster is the cluster of the Server.
 const xdsCluster = "wangell"
 
-// refreshInterval is how often Envoy looks how much memory it uses.
+// refreshInterval is the interval at which Envoy checks its memory.
 const refreshInterval = 250 * time.Millisecond
 
 // Bootstrap returns the JSON of Envoy's bootstrap.

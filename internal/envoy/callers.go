@@ -31,7 +31,7 @@ type Caller struct {
 const traceparent = "traceparent"
 
 // reportCallers makes Envoy report requests with a trace as soon as their connection to the service address is open.
-// Other requests, which go to a pod straight away, are not reported.
+// Other requests, which go to a pod at once, are not reported.
 func reportCallers(s *Service, r *router.Router) {
 	r.UpstreamLogOptions = &router.Router_UpstreamAccessLogOptions{FlushUpstreamLogOnUpstreamStream: true}
 	r.UpstreamLog = []*accesslog.AccessLog{{
@@ -73,7 +73,7 @@ type callers struct {
 	called func(Caller)
 }
 
-// StreamAccessLogs takes the callers of one service until Envoy is gone.
+// StreamAccessLogs receives the callers of one service until Envoy is gone.
 func (c *callers) StreamAccessLogs(st logservice.AccessLogService_StreamAccessLogsServer) error {
 	service := ""
 	for {
@@ -93,7 +93,7 @@ func (c *callers) StreamAccessLogs(st logservice.AccessLogService_StreamAccessLo
 	}
 }
 
-// traceOf parses the header traceparent; the result is invalid if that is.
+// traceOf parses the header traceparent; the result is invalid if the header is.
 func traceOf(header string) trace.SpanContext {
 	carrier := propagation.MapCarrier{traceparent: header}
 	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), carrier))

@@ -25,7 +25,7 @@ const (
 	// wakeConnectTimeout is longer than any wakeTimeout: the gate ends the wait, with an RST.
 	wakeConnectTimeout = time.Hour + 10*time.Second
 	// poolIdle is how long a connection to a pod without a request is kept. Many servers close such connections after
-	// five seconds or more. A request that meets that is lost unless it can be repeated.
+	// five seconds or more. A request at that moment is lost unless it can be repeated.
 	poolIdle = 4 * time.Second
 	// bufferLimit is the most of a request or answer that is buffered, in bytes, before its sender has to wait. A request
 	// with a longer body is not repeated.
@@ -33,11 +33,11 @@ const (
 	// activeRequestBias is the power to which the number of a pod's open requests counts against its weight. With 2, a pod
 	// that takes ten times as long as the others gets about a quarter of their requests.
 	activeRequestBias = 2
-	// unlimited is the limit of what the gate or Envoy's overload manager limits.
+	// unlimited is the value for limits that the gate or Envoy's overload manager enforces.
 	unlimited = 1 << 30
 	// maxWaiting is the largest number of connections that wait for a pod; the largest maxParked.
 	maxWaiting = 4096
-	// streamWindow and connWindow are the windows of HTTP/2, in bytes: how much is under way in a stream and a connection.
+	// streamWindow and connWindow are the flow-control windows of HTTP/2 streams and connections, in bytes.
 	streamWindow, connWindow = 256 << 10, 1 << 20
 )
 
@@ -121,13 +121,13 @@ func wakeCluster(s *Service) *cluster.Cluster {
 	return c
 }
 
-// common is what the clusters of pods and of the service address have in common.
+// common returns the part that the clusters of pods and of the service address share.
 func common(s *Service, name string, connect time.Duration, ports [2]uint32, most uint32) *cluster.Cluster {
 	return &cluster.Cluster{
 		Name: name, ConnectTimeout: durationpb.New(connect),
 		PerConnectionBufferLimitBytes: wrapperspb.UInt32(bufferLimit),
 		CommonLbConfig: &cluster.Cluster_CommonLbConfig{
-			HealthyPanicThreshold: &xdstype.Percent{Value: 0}, // a pod that drains gets no request, whatever else there is
+			HealthyPanicThreshold: &xdstype.Percent{Value: 0}, // a draining pod gets no request, even if there is no other
 		},
 		CircuitBreakers: breakers(most),
 		UpstreamBindConfig: &core.BindConfig{SocketOptions: []*core.SocketOption{{
@@ -147,7 +147,7 @@ func breakers(most uint32) *cluster.CircuitBreakers {
 	}}}
 }
 
-// protocolOptions say how Envoy speaks HTTP with pods: as the client does, unless the service says so.
+// protocolOptions select the HTTP version to pods: the client's, unless the service sets one.
 func protocolOptions(s *Service, single bool) packed {
 	if s.Protocol == TCP {
 		return nil
@@ -183,8 +183,8 @@ func protocolOptions(s *Service, single bool) packed {
 	return packed{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": pack(o)}
 }
 
-// http2Options are those of HTTP/2 on both sides. Envoy's defaults limit headers, frames without content and early
-// resets (envoy: docs/configuration/best_practices/edge).
+// http2Options are the options of HTTP/2 on both sides. Envoy's defaults limit headers, frames without content and
+// early resets (envoy: docs/configuration/best_practices/edge).
 func http2Options() *core.Http2ProtocolOptions {
 	return &core.Http2ProtocolOptions{
 		AllowConnect: true, InitialStreamWindowSize: wrapperspb.UInt32(streamWindow),
@@ -192,10 +192,10 @@ func http2Options() *core.Http2ProtocolOptions {
 	}
 }
 
-// weight is that of a cluster's i-th endpoint. With weights that are all the same, Envoy chooses at random among the
-// pods with the fewest open requests, and the requests of few clients are uneven by chance. With others it takes turns,
-// by weights that it divides by the number of open requests, plus one (envoy: arch_overview/upstream/load_balancing,
-// weighted least request).
+// weight is the weight of a cluster's i-th endpoint. With weights that are all the same, Envoy chooses at random
+// among the pods with the fewest open requests, and the requests of few clients are uneven by chance. With others it
+// takes turns, by weights that it divides by the number of open requests, plus one (envoy:
+// arch_overview/upstream/load_balancing, weighted least request).
 func weight(i int) uint32 { return 1000 + uint32(i%2) }
 
 // assignment lists the endpoints of a cluster.

@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	// firstBytes is how long a client may take to send the bytes that say what it speaks. After that it is taken for TCP.
+	// firstBytes is how long a client may take to send the bytes that identify its protocol. After that it counts as
+	// TCP.
 	firstBytes = time.Second
 	// headersTimeout is how long a client may take to send the headers of a request.
 	headersTimeout = 10 * time.Second
@@ -33,8 +34,8 @@ const (
 // upgrades are the protocols that a client may change to by the header Upgrade. They stay on their pod.
 var upgrades = []string{"websocket", "spdy/3.1", "tcp"}
 
-// originalSource makes Envoy connect from the client's address, at another port. Each client has connections to pods of
-// its own then (envoy: docs/configuration/listeners/listener_filters/original_src_filter).
+// originalSource makes Envoy connect from the client's address, at another port. Then each client has its own
+// connections to pods (envoy: docs/configuration/listeners/listener_filters/original_src_filter).
 func originalSource() *listener.ListenerFilter {
 	return &listener.ListenerFilter{
 		Name:       "envoy.filters.listener.original_src",
@@ -85,7 +86,8 @@ func tcpFilters(s *Service) []*listener.Filter {
 	return []*listener.Filter{filter("envoy.filters.network.tcp_proxy", p)}
 }
 
-// httpFilters give each request a pod. Beside X-Forwarded-For and Forwarded, requests and answers pass as they are.
+// httpFilters assign each request to a pod. Except for X-Forwarded-For and Forwarded, requests and answers pass
+// unchanged.
 func httpFilters(s *Service) []*listener.Filter {
 	codec := hcm.HttpConnectionManager_AUTO
 	switch s.Protocol {

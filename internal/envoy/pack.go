@@ -14,7 +14,7 @@ import (
 // packed are messages by the name of the extension that they are for.
 type packed = map[string]*anypb.Any
 
-// pack packs a message. The same message always gives the same bytes, so that Envoy sees no change in what is equal.
+// pack packs a message. Equal messages always give the same bytes, so that Envoy sees no change.
 func pack(m proto.Message) *anypb.Any {
 	a := &anypb.Any{}
 	if err := anypb.MarshalFrom(a, m, proto.MarshalOptions{Deterministic: true}); err != nil {

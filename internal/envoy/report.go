@@ -18,20 +18,20 @@ import (
 // Classes is the number of classes of answers: 1 to 5 are those of status codes, 0 is for requests that got none.
 const Classes = 6
 
-// Requests is what happened to the requests of a pod, or to those of a service that have no pod, since the last report.
+// Requests counts the requests of a pod, or those of a service without a pod, since the last report.
 type Requests struct {
 	// From is the address of the Envoy.
 	From netip.Addr
 	// Service is the name of the service.
 	Service string
-	// Pod is where the pod listens; invalid if the requests have none: they wait, or the service address or Envoy itself
-	// has answered them.
+	// Pod is where the pod listens; invalid if the requests have no pod: they wait, or the service address or Envoy
+	// itself has answered them.
 	Pod netip.AddrPort
-	// Started is the number of requests that the pod was given. A repeated request counts at each pod.
+	// Started is the number of requests sent to the pod. A repeated request counts at each pod.
 	Started uint64
 	// Answered is the number of requests that have ended, by the class of the answer.
 	Answered [Classes]uint64
-	// Open is the number of requests that are at the pod, or that wait, now. It is nil if this report does not say that.
+	// Open is the number of requests now at the pod, or waiting. It is nil if this report does not include it.
 	Open *uint32
 }
 
@@ -52,7 +52,7 @@ func (r *reports) pass(from netip.Addr, list []Requests) {
 	}
 }
 
-// StreamLoadStats takes the loads of pods until Envoy is gone. Envoy waits for an answer before it reports.
+// StreamLoadStats receives the loads of pods until Envoy is gone. Envoy waits for an answer before it reports.
 func (r *reports) StreamLoadStats(st loadstats.LoadReportingService_StreamLoadStatsServer) error {
 	first, err := st.Recv()
 	if err != nil {
@@ -73,7 +73,7 @@ func (r *reports) StreamLoadStats(st loadstats.LoadReportingService_StreamLoadSt
 	}
 }
 
-// StreamMetrics takes answers, and the numbers of requests that wait, until Envoy is gone.
+// StreamMetrics receives answers, and the numbers of waiting requests, until Envoy is gone.
 func (r *reports) StreamMetrics(st metrics.MetricsService_StreamMetricsServer) error {
 	var from netip.Addr
 	for {
@@ -107,7 +107,7 @@ func loadsOf(clusters []*endpoint.ClusterStats) (list []Requests) {
 	return list
 }
 
-// addrOf returns an IP address with its port; invalid if it is another one.
+// addrOf returns an IP address with its port; invalid for any other kind of address.
 func addrOf(a *core.Address) netip.AddrPort {
 	ip, err := netip.ParseAddr(a.GetSocketAddress().GetAddress())
 	if err != nil {
@@ -142,7 +142,7 @@ func answersOf(families []*dto.MetricFamily) (list []Requests) {
 	return list
 }
 
-// answerOf returns the answers that a counter stands for; ok is false if there were none.
+// answerOf returns the answers in a counter; ok is false if there were none.
 func answerOf(m *dto.Metric) (r Requests, ok bool) {
 	n := uint64(m.GetCounter().GetValue())
 	if n == 0 {

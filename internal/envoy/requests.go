@@ -27,7 +27,7 @@ const (
 	reportBatch = 2000
 )
 
-// The names and tags of what Envoy counts.
+// The names and tags of Envoy's counters.
 const (
 	answersStat = "wangell.answers" // ours
 	serviceTag  = "service"
@@ -36,9 +36,9 @@ const (
 	pendingStat = "upstream_rq_pending_active" // Envoy's; requests that wait for a connection
 )
 
-// reportRequests makes Envoy push what Requests consists of: the loads of pods by the load reporting service, answers
-// and requests that wait as statistics. It keeps no other statistics. By default, it has some hundred for each service,
-// which take memory, and time for each report (envoy: docs/intro/arch_overview/observability/statistics).
+// reportRequests makes Envoy push the data of Requests: the loads of pods by the load reporting service, answers and
+// waiting requests as statistics. Other statistics are off: by default, Envoy has some hundred for each service,
+// which cost memory, and time for each report (envoy: docs/intro/arch_overview/observability/statistics).
 func reportRequests(b *bootstrap.Bootstrap) {
 	server := []*core.GrpcService{{TargetSpecifier: &core.GrpcService_EnvoyGrpc_{
 		EnvoyGrpc: &core.GrpcService_EnvoyGrpc{ClusterName: xdsCluster},
@@ -67,7 +67,7 @@ func reportRequests(b *bootstrap.Bootstrap) {
 	}}
 }
 
-// answeredBy is the service to which answers count, as a format of Envoy's access logs: the revision that a request
+// answeredBy is the service for which answers count, as a format of Envoy's access logs: the revision that a request
 // went to, which is the name of a cluster, or else the service itself.
 func answeredBy(s *Service) string {
 	if s.Traffic.Empty() {
@@ -76,7 +76,7 @@ func answeredBy(s *Service) string {
 	return "%UPSTREAM_CLUSTER_RAW%"
 }
 
-// countAnswers counts the requests of a service when they have ended, by pod and status code.
+// countAnswers counts the requests of a service as they end, by pod and status code.
 func countAnswers(s *Service) []*accesslog.AccessLog {
 	return []*accesslog.AccessLog{{
 		Name: "envoy.access_loggers.stats", ConfigType: &accesslog.AccessLog_TypedConfig{

@@ -19,14 +19,15 @@ import (
 const (
 	// requestAttempts is how often a request is repeated at most.
 	requestAttempts = 5
-	// podAttempts is after how many of them it goes to the service address, where it waits for a pod.
+	// podAttempts is the number of them at pods; after that, the request goes to the service address, where it waits
+	// for a pod.
 	podAttempts = 2
 	// firstBackoff and longestBackoff are the pauses before a request is repeated.
 	firstBackoff, longestBackoff = 5 * time.Millisecond, 100 * time.Millisecond
 )
 
-// When a request is repeated. A pod cannot have seen a request that is repeated for one of retryUnseen. With retryReset
-// it may have, but it has not answered: only requests that may be made twice are repeated then.
+// Conditions for repeating a request. With those of retryUnseen, the pod cannot have seen the request. With
+// retryReset it may have, but has not answered: then only requests that may be made twice are repeated.
 const (
 	retryUnseen = "connect-failure,refused-stream,reset-before-request"
 	retryReset  = retryUnseen + ",reset"
@@ -35,7 +36,7 @@ const (
 // idempotent matches the methods of requests that may be made twice (RFC 9110, section 9.2.2).
 const idempotent = "GET|HEAD|OPTIONS|TRACE|PUT|DELETE"
 
-// routes lead requests to the service's cluster, or to those of its revisions.
+// routes returns the routes of requests to the service's cluster, or to those of its revisions.
 func routes(s *Service) *route.RouteConfiguration {
 	c := &route.RouteConfiguration{
 		Name: s.Name, ValidateClusters: wrapperspb.Bool(false), // clusters and listeners come in any order
@@ -46,7 +47,7 @@ func routes(s *Service) *route.RouteConfiguration {
 			},
 			AppendAction: core.HeaderValueOption_APPEND_IF_EXISTS_OR_ADD,
 		}},
-		// Envoy's own, which say where it takes the client for.
+		// Envoy's own headers about the origin of the client.
 		RequestHeadersToRemove: []string{"x-envoy-internal", "x-envoy-external-address"},
 	}
 	for _, d := range destinations(s) {

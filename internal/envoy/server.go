@@ -35,22 +35,23 @@ const (
 type Config struct {
 	// Socket is the path of the unix socket on which the Server listens. An old one is replaced.
 	Socket string
-	// Owner is the user and group of the socket, which only that user may use. If it is 0, the group may, too: so Envoy
-	// need not be root, and this process needs no right to give files away.
+	// Owner is the user and group of the socket, which only that user may use. If it is 0, the group may as well, so
+	// that Envoy need not be root, and this process needs no right to give files away.
 	Owner int
 	// Connected is called when an Envoy has connected, with a context that ends when it is gone. It gets its resources
 	// once Connected returns and there was a Set.
 	Connected func(ctx context.Context, p Proxy)
-	// Requests is called with what Envoy reports, every ReportInterval. It must not wait. Optional.
+	// Requests is called with what Envoy reports, every ReportInterval. It must not block. Optional.
 	Requests func([]Requests)
-	// Called is called with each request of a trace that has waited for a pod and gets one. It must not wait. Optional.
+	// Called is called with each request of a trace that has waited for a pod and gets one. It must not block.
+	// Optional.
 	Called func(Caller)
 	Log    *slog.Logger
 }
 
 // Server gives Envoy its resources over xDS: the aggregated, incremental stream (envoy: docs/api-docs/xds_protocol).
-// Its clients are the Envoy of this node, and those that it has replaced or is to replace, which have other addresses.
-// One that was restarted at the same address may overlap its predecessor.
+// Its clients are the Envoy of this node, and its predecessors and successor, which have other addresses. One that
+// was restarted at the same address may overlap its predecessor.
 type Server struct {
 	cfg     Config
 	grpc    *grpc.Server
@@ -91,19 +92,19 @@ func Serve(cfg Config) (*Server, error) {
 	go func() {
 		defer close(s.served)
 		if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-			cfg.Log.Error("Envoy gets no configuration any more", "error", err)
+			cfg.Log.Error("Envoy no longer gets configuration", "error", err)
 		}
 	}()
 	return s, nil
 }
 
-// Close closes the socket and the connection to Envoy, which goes on with what it has.
+// Close closes the socket and the connection to Envoy, which goes on with its present configuration.
 func (s *Server) Close() {
 	s.grpc.Stop()
 	<-s.served
 }
 
-// Set makes the services those that Envoy serves. It returns once Envoy is being told.
+// Set sets the services that Envoy serves. It returns once Envoy is being informed.
 func (s *Server) Set(services []Service) error {
 	return s.content.set(services, &s.acks)
 }
@@ -114,9 +115,9 @@ func (s *Server) Set(services []Service) error {
 func (s *Server) Retire(at netip.Addr, retired bool) { s.content.retire(at, retired) }
 
 // AwaitPods waits until Envoy has taken over the pods of the latest Set. Pods that are not in it get no new request
-// once Envoy's threads have followed, which Envoy does not tell: in the milliseconds until then, one may come on a
-// connection that Envoy has to the pod. It returns at once if no Envoy is connected, and the error of ctx if Envoy
-// takes longer.
+// once Envoy's threads have followed, which Envoy does not report: in the milliseconds until then, a request may
+// still reach a removed pod on an existing connection. It returns at once if no Envoy is connected, and the error of
+// ctx if Envoy takes longer.
 func (s *Server) AwaitPods(ctx context.Context) error { return s.acks.await(ctx) }
 
 // deltaStream is the stream of one Envoy.

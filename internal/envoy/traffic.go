@@ -21,7 +21,7 @@ import (
 // TagHeader is the header of requests that ask for the revision with a tag.
 const TagHeader = "Wangell-Tag"
 
-// Traffic says which other services, its revisions, get the requests of a service that has no pods of its own.
+// Traffic lists the revisions: the services that get the requests of a service without pods of its own.
 type Traffic struct {
 	// Revisions are those services. Their percentages add up to 100.
 	Revisions []Revision
@@ -38,15 +38,15 @@ type Revision struct {
 	Tag string
 }
 
-// Sticky says by what a client keeps its revision, as long as the percentages stay the same. Header and Cookie are not
+// Sticky describes how a client keeps its revision while the percentages do not change. Header and Cookie are not
 // both set. Without both, each request is on its own.
 type Sticky struct {
-	// Header is the name of a header that tells users apart. Requests without it are on their own.
+	// Header is the name of a header that distinguishes users. Requests without it are on their own.
 	Header string
 	// Cookie is the name of a cookie, of letters, digits, - and _. A client without it gets one, whose value is its place
 	// among the percentages, 0 to 99.
 	Cookie string
-	// MaxAge is how long clients keep the cookie; 0 is until they end.
+	// MaxAge is how long clients keep the cookie; 0 means until they exit.
 	MaxAge time.Duration
 }
 
@@ -63,7 +63,7 @@ type destination struct {
 	set     func(*route.RouteAction)
 }
 
-// destinations returns where requests go. The first one that matches counts.
+// destinations returns where requests go. The first match applies.
 func destinations(s *Service) (all []destination) {
 	if s.Traffic.Empty() {
 		return []destination{{set: func(a *route.RouteAction) {
@@ -90,7 +90,7 @@ func destinations(s *Service) (all []destination) {
 	return append(all, destination{set: s.Traffic.share})
 }
 
-// share makes requests go to the revisions by their percentages.
+// share distributes requests among the revisions by their percentages.
 func (t Traffic) share(a *route.RouteAction) {
 	w := &route.WeightedCluster{}
 	for _, r := range t.Revisions {
@@ -118,8 +118,8 @@ func (t Traffic) share(a *route.RouteAction) {
 	a.ClusterSpecifier = &route.RouteAction_WeightedClusters{WeightedClusters: w}
 }
 
-// places returns the service of each hundredth of the requests, if clients keep theirs by a cookie. They are in the
-// order in which the revisions are listed, so that other percentages move few clients to another revision.
+// places returns the service of each hundredth of the requests, for clients with a cookie. They are in the order in
+// which the revisions are listed, so that other percentages move few clients to another revision.
 func (t Traffic) places() (services []string) {
 	if t.Sticky.Cookie == "" {
 		return nil
@@ -130,8 +130,8 @@ func (t Traffic) places() (services []string) {
 	return services
 }
 
-// kept returns where the requests of clients go that have a cookie with their place. Envoy can calculate a cluster from
-// a cookie, but it makes no cookies for that.
+// kept returns the destinations for clients whose cookie has their place. Envoy can select a cluster by a cookie, but
+// does not set such cookies.
 func (t Traffic) kept() (all []destination) {
 	numbers := map[string][]string{}
 	for place, service := range t.places() {
@@ -157,7 +157,7 @@ func (t Traffic) kept() (all []destination) {
 	return all
 }
 
-// cookie returns what gives a client a cookie with its place, for all its requests (RFC 6265).
+// cookie returns the Set-Cookie header that gives a client its place for all its requests (RFC 6265).
 func (s Sticky) cookie(place int) string {
 	c := http.Cookie{
 		Name: s.Cookie, Value: strconv.Itoa(place), Path: "/", MaxAge: int(s.MaxAge / time.Second), HttpOnly: true,
@@ -166,7 +166,7 @@ func (s Sticky) cookie(place int) string {
 	return c.String()
 }
 
-// tcpDestination makes connections that are not HTTP go to the service's pods, or to its revisions.
+// tcpDestination routes connections that are not HTTP to the service's pods or revisions.
 func tcpDestination(s *Service, p *tcp.TcpProxy) {
 	if s.Traffic.Empty() {
 		p.ClusterSpecifier = &tcp.TcpProxy_Cluster{Cluster: s.Name}
@@ -181,8 +181,8 @@ func tcpDestination(s *Service, p *tcp.TcpProxy) {
 	p.ClusterSpecifier = &tcp.TcpProxy_WeightedClusters{WeightedClusters: w}
 }
 
-// setRoutes gives a connection manager its routes. Those to revisions come as a resource of their own, because they
-// change while clients keep their connections, and a new listener would make them connect again.
+// setRoutes sets the routes of a connection manager. Routes to revisions are a resource of their own, because they
+// change while clients keep their connections, and a new listener would make clients reconnect.
 func setRoutes(s *Service, m *hcm.HttpConnectionManager) {
 	if s.Traffic.Empty() {
 		m.RouteSpecifier = &hcm.HttpConnectionManager_RouteConfig{RouteConfig: routes(s)}

@@ -22,7 +22,7 @@ type encoded struct {
 	Recent []int64    `json:"recent,omitempty"`
 }
 
-// Encode returns the history as JSON of at most MaxEncoded bytes; empty if nothing is known.
+// Encode returns the history as JSON of at most MaxEncoded bytes; empty for an empty history.
 func (h *History) Encode() string {
 	if h.last.IsZero() {
 		return ""
@@ -46,7 +46,7 @@ func (h *History) Encode() string {
 	return string(text)
 }
 
-// Decode returns the history of a text that Encode returned. A text that it cannot have returned is an error.
+// Decode parses what Encode returned. Text that Encode cannot have written is an error.
 func Decode(text string) (*History, error) {
 	h := &History{}
 	if text == "" {

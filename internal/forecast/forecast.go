@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// Settings of the policy. Those of the paper, where it has them.
+// Settings of the policy: the paper's, where it has one.
 const (
 	head, tail      = 0.05, 0.99 // percentiles of idle times between which a pod is ready
-	margin          = 0.10       // by which the pod is ready earlier and longer
+	margin          = 0.10       // how much earlier and longer the pod is ready, as a share
 	seriesMargin    = 0.15       // the same for a forecast of the time series
-	leastVariation  = 2          // of the counts of the bins, for a histogram that says something
+	leastVariation  = 2          // least variation of the bins' counts in a representative histogram
 	mostBeyond      = 0.5        // share of idle times beyond the histogram at which the time series is used
 	leastIdle       = 4          // idle times before which nothing is forecast
 	shortestAbsence = 2 * Bin    // a pod that would be started again sooner is kept
 )
 
-// Linger is how long a service is kept after a use in any case: it takes that long until it counts as idle.
+// Linger is how long a service is kept after each use: only then does it count as idle.
 const Linger = Bin
 
 // Basis tells what a forecast is made from.
@@ -37,7 +37,7 @@ type Forecast struct {
 	Basis         Basis
 }
 
-// Next forecasts when the service is used next. A service of which nothing can be said is kept for a fixed time.
+// Next forecasts the next use of the service. Without enough evidence, the service is kept for a fixed time.
 func (h *History) Next(fixed time.Duration) Forecast {
 	n := h.Len()
 	switch {
@@ -52,7 +52,7 @@ func (h *History) Next(fixed time.Duration) Forecast {
 	return Forecast{Keep: fixed, Basis: Unknown}
 }
 
-// between returns the forecast that the next use is between two idle times.
+// between returns the forecast that the next use comes between two idle times.
 func between(from, to time.Duration, b Basis) Forecast {
 	if from < Linger+shortestAbsence {
 		from = 0
@@ -60,12 +60,12 @@ func between(from, to time.Duration, b Basis) Forecast {
 	return Forecast{Prewarm: from, Keep: to - from, Basis: b}
 }
 
-// Warm reports whether a pod is ready after the service was idle for a time.
+// Warm reports whether a pod is ready after a given idle time.
 func (f Forecast) Warm(idle time.Duration) bool {
 	return idle < Linger || idle >= f.Prewarm && idle < f.Prewarm+f.Keep
 }
 
-// Spent returns for how long a pod was ready by the time that the service was idle for a time.
+// Spent returns how long a pod has been ready when the service has been idle for a given time.
 func (f Forecast) Spent(idle time.Duration) time.Duration {
 	if f.Prewarm <= Linger {
 		return min(idle, max(Linger, f.Prewarm+f.Keep))
@@ -73,8 +73,8 @@ func (f Forecast) Spent(idle time.Duration) time.Duration {
 	return min(idle, Linger) + max(0, min(idle-f.Prewarm, f.Keep))
 }
 
-// Wanted reports whether a pod should be ready at a time, and when that changes next; zero if it does not. last is when
-// the service was last used. Linger is not part of it.
+// Wanted reports whether a pod should be ready at a time, and when that changes next; zero if it does not. last is
+// the time of the last use. Linger is not included.
 func (f Forecast) Wanted(last, now time.Time) (wanted bool, change time.Time) {
 	if last.IsZero() {
 		return false, time.Time{}

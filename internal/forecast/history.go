@@ -15,7 +15,7 @@ const (
 	Range = 4 * time.Hour
 
 	bins = int(Range / Bin)
-	// most is the number of idle times in a histogram at which all its counts are halved, so that older ones fade.
+	// most is the number of idle times at which all counts of a histogram are halved, so that older ones fade.
 	most = 500
 	// recents is the number of idle times kept in order, for the time series.
 	recents = 16
@@ -34,11 +34,11 @@ type History struct {
 // Last returns when the service was last used; zero if that is not known.
 func (h *History) Last() time.Time { return h.last }
 
-// Len returns the number of idle times that the forecast is made from. Older ones have faded.
+// Len returns the number of idle times behind the forecast. Older ones have faded.
 func (h *History) Len() int { return h.within + h.beyond }
 
-// Used notes that the service was used at a time. It reports whether an idle time ended with that. Times before the
-// last one are ignored, and idle times of more than a year count as a year.
+// Used records a use of the service. It reports whether the use ended an idle time. Times before the last one are
+// ignored, and idle times of more than a year count as a year.
 func (h *History) Used(at time.Time) bool {
 	if !at.After(h.last) {
 		return false
@@ -53,7 +53,7 @@ func (h *History) Used(at time.Time) bool {
 	return true
 }
 
-// Skip notes a use like Used, but learns nothing from the time before it: the service may have been used meanwhile.
+// Skip records a use like Used, but ignores the time before it: uses in it may have been missed.
 func (h *History) Skip(at time.Time) {
 	if at.After(h.last) {
 		h.last = at

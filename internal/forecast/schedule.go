@@ -20,8 +20,8 @@ type Period struct {
 	Zone     *time.Location
 }
 
-// lookback bounds the search for the last time at which something happened: some eight years, so that the 29th of
-// February is found even around 2100.
+// lookback bounds the search for the last occurrence: some eight years, so that 29 February is found even around
+// 2100.
 const lookback = 8 * 366 * 24 * time.Hour
 
 // Wanted reports whether a time is in one of the periods, and when that changes next at the earliest; zero if it does
@@ -42,21 +42,20 @@ func Wanted(periods []Period, now time.Time) (wanted bool, change time.Time) {
 	return wanted, change
 }
 
-// contains reports whether the last thing that happened was the begin of the period. If it begins and ends at the same
-// time, it ends.
+// contains reports whether the period has begun and not ended. One that begins and ends at the same moment has ended.
 func (p Period) contains(now time.Time) bool {
 	from, began := last(p.From, now)
 	to, ended := last(p.To, now)
 	return began && (!ended || from.After(to))
 }
 
-// last returns the last time that is not after now, to the second; false if there is none in lookback.
+// last returns the latest occurrence that is not after now, to the second; false if there is none within lookback.
 func last(t Times, now time.Time) (time.Time, bool) {
 	happens := func(back int) (time.Time, bool) {
 		at := t.Next(now.Add(-time.Duration(back) * time.Second))
 		return at, !at.IsZero() && !at.After(now)
 	}
-	// The shortest way back from which something is ahead and not after now.
+	// The shortest way back from which the next occurrence is not after now.
 	back := sort.Search(int(lookback/time.Second), func(n int) bool { _, ok := happens(n + 1); return ok })
 	return happens(back + 1)
 }

@@ -38,8 +38,8 @@ func (d *Doors) countIn(w *Watched) error {
 	return nil
 }
 
-// Recount has those that are inside not count as having entered. It is to be called before a cgroup is frozen again,
-// and before a look at who is inside. With version 1 it does nothing.
+// Recount takes the processes that are inside as known. Call it before a cgroup is frozen again, and before a look at
+// the processes inside. With version 1 it does nothing.
 func (w *Watched) Recount() {
 	n, err := uint64(0), error(nil)
 	if w.doors.freezer.opensSilently(w.cgroup) {
@@ -52,7 +52,7 @@ func (w *Watched) Recount() {
 	}
 }
 
-// count counts processes until there is nothing to count any more.
+// count counts processes until no cgroup is left to count.
 func (d *Doors) count() {
 	ticker := time.NewTicker(countEvery)
 	defer ticker.Stop()
@@ -80,7 +80,7 @@ func (d *Doors) count() {
 	}
 }
 
-// more reports whether processes have entered a frozen cgroup since it was last asked. While it is not frozen, its own
+// more reports whether processes have entered a frozen cgroup since the last call. While it is not frozen, its own
 // processes may start others.
 func (d *Doors) more(w *Watched) bool {
 	n, err := d.freezer.tasks(w.cgroup)
@@ -103,8 +103,8 @@ func (d *Doors) more(w *Watched) bool {
 	return true
 }
 
-// tasks returns the number of tasks in a cgroup of version 2 and those below it: by the controller that limits it,
-// which kubelet uses for all pods, or else, of processes, by their lists.
+// tasks returns the number of tasks in a cgroup of version 2 and those below it: from the pids controller, which
+// kubelet uses for all pods, or else the number of listed processes.
 func (f *Freezer) tasks(path string) (uint64, error) {
 	n, err := cgroup.Number(filepath.Join(f.root, path, "pids.current"))
 	if !errors.Is(err, fs.ErrNotExist) {

@@ -24,5 +24,5 @@ func (f *Freezer) CPU(path string) (time.Duration, error) {
 			return time.Duration(n), err
 		}
 	}
-	return 0, fmt.Errorf("cgroup %s: the kernel does not account for its use of CPU", path)
+	return 0, fmt.Errorf("cgroup %s: the kernel does not account for its CPU usage", path)
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Doors tells when processes enter cgroups from outside, as they do for exec: it sees the container runtime write to
-// cgroup.procs (inotify(7)), which needs no CPU meanwhile. With version 2 it counts processes as well.
+// Doors reports processes that enter cgroups from outside, as for exec: it watches for the container runtime's writes
+// to cgroup.procs (inotify(7)), which costs no CPU. With version 2 it counts processes as well.
 type Doors struct {
 	freezer *Freezer
 	watcher *fsnotify.Watcher
@@ -24,7 +24,7 @@ type Doors struct {
 	closed   chan struct{}
 }
 
-// Doors returns a Doors, which is to be closed. It takes one of the machine's inotify instances.
+// Doors returns a Doors, which the caller must close. It uses one of the machine's inotify instances.
 func (f *Freezer) Doors() (*Doors, error) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -59,7 +59,7 @@ func (d *Doors) read() {
 			if !ok {
 				return
 			}
-			if errors.Is(err, fsnotify.ErrEventOverflow) { // nobody knows for which
+			if errors.Is(err, fsnotify.ErrEventOverflow) { // for an unknown cgroup
 				d.call(func(string) bool { return true })
 			}
 		}

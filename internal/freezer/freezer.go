@@ -35,14 +35,15 @@ func New(root string) *Freezer {
 type control struct {
 	file         string
 	freeze, thaw string
-	state        string // the file that tells whether it is frozen
-	frozen       string // a line of it, if so
+	state        string // the file with the state
+	frozen       string // its line in a frozen cgroup
 }
 
 // errNoFreezer is returned for cgroups that do not exist, or have no freezer.
 var errNoFreezer = errors.New("there is no such cgroup with a freezer")
 
-// control finds the file for a cgroup: of the only hierarchy, of that of the freezer, or of version 2 beside version 1.
+// control finds the file for a cgroup: in the only hierarchy, in that of the freezer, or in version 2 beside version
+// 1.
 func (f *Freezer) control(cgroup string) (control, error) {
 	for _, place := range []string{"", "freezer", "unified"} {
 		dir := filepath.Join(f.root, place, cgroup)
@@ -82,8 +83,8 @@ func (f *Freezer) Gone(cgroup string) bool {
 // pollEvery is the pause between two looks at a cgroup that is being frozen.
 const pollEvery = time.Millisecond
 
-// Freeze stops all processes of a cgroup and returns once they stand still. A process in an uninterruptible sleep, such
-// as one that waits for a disk, delays that. If ctx ends before, the processes run on.
+// Freeze stops all processes of a cgroup and returns once they stand still. A process in an uninterruptible sleep,
+// such as one that waits for a disk, delays that. If ctx ends first, the processes run on.
 func (f *Freezer) Freeze(ctx context.Context, cgroup string) error {
 	c, err := f.control(cgroup)
 	if err != nil {
@@ -109,7 +110,7 @@ func (f *Freezer) Freeze(ctx context.Context, cgroup string) error {
 	}
 }
 
-// Thaw lets the processes of a cgroup run. It does nothing if they do.
+// Thaw lets the processes of a cgroup run. It does nothing if they already run.
 func (f *Freezer) Thaw(cgroup string) error {
 	c, err := f.control(cgroup)
 	if err != nil {

@@ -24,7 +24,7 @@ type Inside struct {
 	Guests []int
 }
 
-// process is what decides where a process comes from.
+// process has the properties that decide where a process comes from.
 type process struct {
 	parent int
 	start  uint64 // in clock ticks since boot
@@ -55,7 +55,7 @@ func (f *Freezer) Inside(cgroup string) (in Inside, err error) {
 	return in, nil
 }
 
-// split tells the main processes of containers from guests. all has the processes of all of them.
+// split separates the main processes of containers from guests. all has the processes of all containers.
 func (in *Inside) split(containers []map[int]process, all map[int]process) {
 	main := map[int]bool{}
 	for _, c := range containers {
@@ -108,7 +108,7 @@ func (f *Freezer) tree(cgroup string) (dirs []string, err error) {
 	return dirs, err
 }
 
-// processesOf reads which processes are in a cgroup. None are if it has just been removed.
+// processesOf reads the processes in a cgroup; none if it has just been removed.
 func processesOf(dir string) (pids []int, err error) {
 	text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -120,7 +120,7 @@ func processesOf(dir string) (pids []int, err error) {
 	for field := range strings.FieldsSeq(string(text)) {
 		pid, err := strconv.Atoi(field)
 		if err != nil || pid <= 0 {
-			return nil, fmt.Errorf("%s has the process %q: this program has to see the processes of the machine", dir, field)
+			return nil, fmt.Errorf("%s has the process %q: this program must see the processes of the machine", dir, field)
 		}
 		pids = append(pids, pid)
 	}
@@ -169,7 +169,7 @@ func (f *Freezer) Holds(cgroup string, pid int) (bool, error) {
 	return slices.Contains(pids, pid), err
 }
 
-// processes reads which processes are in a cgroup or below it.
+// processes reads the processes in a cgroup or below it.
 func (f *Freezer) processes(cgroup string) (all []int, err error) {
 	dirs, err := f.tree(cgroup)
 	if err != nil {

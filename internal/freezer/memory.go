@@ -25,7 +25,7 @@ var ErrNoSwap = errors.New("the machine has no swap: set one up, for example wit
 // swaps lists the swap areas, after a line of titles.
 const swaps = "/proc/swaps"
 
-// reclaimStep is how much memory.reclaim is asked for at a time, in bytes. Between steps the caller may give up.
+// reclaimStep is the amount of a request to memory.reclaim, in bytes. Between steps the caller may give up.
 const reclaimStep = 16 << 20
 
 // Reclaim moves memory of a cgroup to swap, as much of it as the kernel can, and returns when that is done, or soon

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits of a WorkingSet: what is more is left to page faults.
+// Limits of a WorkingSet. Memory beyond them is left to page faults.
 const (
 	maxSetBytes  = 256 << 20
 	maxSetRanges = 16 << 10
@@ -100,7 +100,7 @@ func lastAddress() uint64 {
 	return 0
 }
 
-// regionsAtOnce is the number of ranges that the kernel is asked for at a time.
+// regionsAtOnce is the number of ranges in one request to the kernel.
 const regionsAtOnce = 512
 
 // scan adds at most as many ranges and bytes as given, and returns the number of bytes. A process that has ended has
@@ -145,9 +145,9 @@ func (t *touched) scan(ranges int, bytes uint64) (size uint64, err error) {
 	return size, nil
 }
 
-// Fetch has the kernel read the pages of a working set that are in swap or in files, so that the processes need not
-// wait for each of them. It returns when all are read. Processes that have ended are left out, and so are pages that
-// have been unmapped.
+// Fetch makes the kernel read the pages of a working set that are in swap or in files, so that the processes need not
+// wait for each of them. It returns when all pages are read. Processes that have ended are left out, and so are pages
+// that have been unmapped.
 //
 // See process_madvise(2), MADV_WILLNEED, which needs CAP_SYS_NICE and the right to read the process.
 func (s *WorkingSet) Fetch() error {
@@ -182,7 +182,7 @@ func (t touched) fetch() error {
 		switch errno {
 		case 0:
 			left = left[behind(some, int(n)):]
-		case unix.ENOMEM, unix.EINVAL, unix.EBADF: // the first range is not mapped, or by nothing that can be read
+		case unix.ENOMEM, unix.EINVAL, unix.EBADF: // the first range is not mapped, or its source cannot be read
 			left = left[1:]
 		case unix.ESRCH:
 			return nil
@@ -194,7 +194,7 @@ func (t touched) fetch() error {
 	return nil
 }
 
-// behind returns the number of vectors that make up n bytes, at least one.
+// behind returns the number of vectors that hold n bytes, at least one.
 func behind(vectors []unix.RemoteIovec, n int) int {
 	for i, v := range vectors {
 		if n -= v.Len; n < 0 {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attachPoint is a place in the kernel where the gate's program comes before those of others.
+// attachPoint is a place in the kernel where the gate's program runs before others.
 type attachPoint struct {
 	ifindex int
 	at      ebpf.AttachType // of tcx or netkit; zero if there is no order, as in XDP
@@ -224,7 +224,7 @@ func (g *Gate) attachPod(ifindex int) error {
 	if dev, err := netlink.LinkByIndex(ifindex); err != nil || dev.Type() != "netkit" {
 		return g.attach(name, tcx)
 	}
-	// What programs there redirect or drop never gets as far as tcx.
+	// Packets that programs there redirect or drop never reach tcx.
 	err := g.attach(name, attachPoint{ifindex, ebpf.AttachNetkitPeer, g.objs.GatePod})
 	if err == nil || errors.Is(err, unix.ENODEV) {
 		return err

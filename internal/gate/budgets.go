@@ -54,7 +54,7 @@ func (b Budget) interval() uint64 {
 	return uint64(float64(time.Second) / b.PerSecond)
 }
 
-// check returns an error for a rate that cannot be meant.
+// check returns an error for an implausible rate.
 func (b Budget) check() error {
 	if b.Burst > 0 && (b.PerSecond < 1.0/3600 || b.PerSecond > 1e6) {
 		return fmt.Errorf("budget of wakes: %g a second: want between one an hour and 1,000,000 a second", b.PerSecond)
@@ -82,7 +82,7 @@ const (
 	WakesProven  = WakeScope(gateWakeScopeWAKES_PROVEN)  // WakeBudgets.Proven
 )
 
-// DefaultWakeBudgets are those of a daemon. Ordinary use does not meet them.
+// DefaultWakeBudgets are the default budgets of a daemon. Ordinary use stays below them.
 func DefaultWakeBudgets() WakeBudgets {
 	return WakeBudgets{
 		Node: Budget{1000, 50}, Service: Budget{100, 1}, Source: Budget{200, 10}, Proven: Budget{1000, 50}, Parked: 16,

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// carriage brings the entries of a map into one of another layout or size.
+// carriage copies the entries of a map into one of another layout or size.
 type carriage struct {
 	name       string
 	from, to   *ebpf.Map
@@ -21,7 +21,8 @@ type carriage struct {
 	restarts   bool // its entries are not carried
 }
 
-// newCarriage compares a map with what a program wants in its place. It is an error if the entries cannot be carried.
+// newCarriage compares a map with the one that a program expects in its place. It fails if the entries cannot be
+// carried.
 func newCarriage(name string, from *ebpf.Map, spec *ebpf.MapSpec) (carriage, error) {
 	c := carriage{name: name, from: from}
 	if from.Type() != spec.Type || from.Flags() != spec.Flags {
@@ -149,7 +150,7 @@ func convertAll(c *conversion, to, from []byte, fromSize, n int) {
 	}
 }
 
-// keep moves the entries whose value is selected to the front, and returns how many they are.
+// keep moves the entries with selected values to the front, and returns their number.
 func (b *batch) keep(n int, selected func(value []byte) bool) int {
 	kept := 0
 	for i := range n {
@@ -165,10 +166,10 @@ func (b *batch) keep(n int, selected func(value []byte) bool) int {
 	return kept
 }
 
-// carried says what became of the entries of a map.
+// carried counts the entries of a map by what became of them.
 type carried struct{ copied, noRoom int }
 
-// write writes the first n entries of a batch, except for those that find no room.
+// write writes the first n entries of a batch, except for those without room.
 func (c *carriage) write(b *batch, n int, sum *carried) error {
 	for at := 0; at < n; {
 		keys, values := b.part(at, n)

@@ -22,7 +22,7 @@ const MaxRanges = int(gateLimitMAX_RANGES)
 // DefaultSYNTimeout is the default of Config.SYNTimeout. A client retransmits its SYN after one second (RFC 6298).
 const DefaultSYNTimeout = 200 * time.Millisecond
 
-// Sizes are the limits of the gate's tables. Zero means the default. What they cost in memory is in docs/operations.md.
+// Sizes are the limits of the gate's tables. Zero means the default. docs/operations.md has their memory costs.
 type Sizes struct {
 	Services uint32 `json:"services,omitempty"` // services; default 16,384
 	Pods     uint32 `json:"pods,omitempty"`     // pods of all nodes; default 4,096
@@ -47,7 +47,7 @@ func (s Sizes) Check() error {
 		flag           string
 		n, least, most uint32
 	}{
-		{"services", s.Services, 1, 100_000}, // what fits into the table of services on the wire
+		{"services", s.Services, 1, 100_000}, // the limit of the table of services on the wire
 		{"pods", s.Pods, 1, 1_000_000},
 		{"flows", s.Flows, 1, 1 << 26},
 		{"parked", s.Parked, 1, 1 << 20},
@@ -115,7 +115,7 @@ type Config struct {
 	SYNTimeout time.Duration
 	// XDPMode is the XDP mode; empty is XDPAuto.
 	XDPMode XDPMode
-	// WakeBudgets limit what clients start that have not proven that they are where they claim to be.
+	// WakeBudgets limit the wakes of clients that have not proven that they are where they claim to be.
 	WakeBudgets WakeBudgets
 	// ProofKey is the key of challenges, the same on all nodes; zero is a random one.
 	ProofKey [16]byte

@@ -19,23 +19,23 @@ type doubts struct {
 	of map[uint32]visits // by the service's index
 }
 
-// visits is what the gate has seen of a service since its pods were last gone.
+// visits is the gate's record of a service since its pods were last gone.
 type visits struct {
 	wakes uint64 // its count of wakes then
 	used  bool   // a connection was established to a pod that is gone already
 	front uint64 // connections of its front then
 }
 
-// forget forgets a service whose index is used anew.
+// forget forgets a service whose index is reused.
 func (d *doubts) forget(service uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.of, service)
 }
 
-// podGone notes that a pod is gone and whether it had connections. If it was the last one, podGone reports whether this
-// gate woke the service in vain, given its count of wakes and that of its front's connections: no connection came of
-// it.
+// podGone records that a pod is gone and whether it had connections. If it was the last one, podGone reports whether
+// this gate woke the service in vain, that is without any connection, given the counts of wakes and of the front's
+// connections.
 func (d *doubts) podGone(service uint32, used, last bool, wakes, front uint64) (inVain bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -58,8 +58,8 @@ func (g *Gate) DrainAll(service netip.AddrPort) {
 	}
 }
 
-// judgeWake notes that a pod is gone. With the last pod of a service, it ends DrainAll: if clients of this gate have
-// woken the service and none has connected, the next one has to prove where it is. A crash raises no such doubt.
+// judgeWake records that a pod is gone. With the last pod of a service, it ends DrainAll: if clients of this gate
+// have woken the service and none has connected, the next one must prove where it is. A crash raises no such doubt.
 func (g *Gate) judgeWake(service uint32, used, last bool, front uint64) {
 	st := g.statuses.at(service)
 	inVain := g.doubts.podGone(service, used, last, atomic.LoadUint64(&st.Wakes), front)

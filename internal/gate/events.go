@@ -48,9 +48,9 @@ type Event struct {
 	At      monotime.Time
 }
 
-// Events calls handle for each event, on one goroutine, and sends SYNs that are not answered in time to other pods. It
-// stops when the returned function or Close is called; once either has returned, handle is not called again. There may
-// be one reader at a time.
+// Events calls handle for each event, on one goroutine, and sends SYNs that are not answered in time to other pods.
+// It stops when the returned function or Close is called; once either has returned, handle is not called again. Only
+// one reader may run at a time.
 func (g *Gate) Events(handle func(Event)) (stop func() error, err error) {
 	r, err := ringbuf.NewReader(g.objs.Events)
 	if err != nil {

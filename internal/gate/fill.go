@@ -17,7 +17,7 @@ type Fill struct {
 	Size    uint32         // most entries
 }
 
-// Of says whose share is the largest; empty for a table.
+// Of names the owner of the largest share; empty for a table.
 func (f *Fill) Of() string {
 	switch {
 	case f.Source.IsValid():

@@ -96,7 +96,7 @@ func (g *Gate) followDevices(ns netns.NsHandle) error {
 		}
 		defer drain(stop, routes)
 	}
-	// What has changed before the subscription.
+	// Catch up with changes from before the subscription.
 	if err := g.syncShortcuts(); err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func (g *Gate) tend() {
 	}
 }
 
-// tendNICs follows what has changed at the external interfaces.
+// tendNICs follows changes of the external interfaces.
 func (g *Gate) tendNICs() {
 	if err := g.syncNICs(false); err != nil {
 		g.log.Error("the gate cannot follow a change of network devices", "error", err)

@@ -11,9 +11,8 @@ import (
 )
 
 // FrontID and OtherFrontID are the IDs of a service's fronts: proxies on this node, each with a network namespace of
-// its own, that choose a pod for each request. One gets the service's clients, and the other one, which it has
-// replaced or is to replace, keeps those that it has. They are added and removed like pods with these IDs, which no
-// other pod has.
+// its own, that choose a pod for each request. One gets new clients, and the other one, its predecessor or successor,
+// keeps the clients that it has. They are added and removed like pods with these IDs, which no other pod has.
 const (
 	FrontID      = math.MaxUint64
 	OtherFrontID = FrontID - 1
@@ -33,10 +32,10 @@ type Front struct {
 // frontSlot is the bit of a front in syn_backup.tried. Of the pods, only the 32nd of a service has the same.
 const frontSlot = 31
 
-// ServeFront makes the new connections of all clients but fronts go to a front, as long as a pod of the service
-// serves. A front's own connections to the service address go to pods. If the front refuses a connection, or does not
-// listen any more, pods get the clients as if there were no front. Another front of the service keeps its connections
-// and gets no new ones.
+// ServeFront directs the new connections of all clients except fronts to a front, while a pod of the service serves.
+// A front's own connections to the service address go to pods. If the front refuses a connection or stops listening,
+// clients go to pods as if there were no front. The other front of the service keeps its connections and gets no new
+// ones.
 func (g *Gate) ServeFront(service netip.AddrPort, id uint64) error {
 	s, pod, err := g.servingIndices(service, id)
 	if err != nil {
@@ -52,8 +51,8 @@ func (g *Gate) ServeFront(service netip.AddrPort, id uint64) error {
 	return nil
 }
 
-// ServeOnlyFront is like ServeFront for a service that has no pods of its own: the front gets all new connections, and
-// those that are parked. It returns how many were released. While such a service has no front, it is cold.
+// ServeOnlyFront is like ServeFront for a service that has no pods of its own: the front gets all new connections,
+// and the parked ones. It returns the number of released SYNs. While such a service has no front, it is cold.
 func (g *Gate) ServeOnlyFront(service netip.AddrPort, id uint64) (int, error) {
 	released, err := g.Serve(service, id)
 	if err != nil {
@@ -67,7 +66,7 @@ func (g *Gate) ServeOnlyFront(service netip.AddrPort, id uint64) (int, error) {
 	return released, nil
 }
 
-// DrainFront makes a front take no new connections: pods get them. It does nothing if there is no such front.
+// DrainFront stops new connections to a front: pods get them. It does nothing if there is no such front.
 func (g *Gate) DrainFront(service netip.AddrPort, id uint64) {
 	s, pod, err := g.servingIndices(service, id)
 	if err != nil {
@@ -94,8 +93,8 @@ func (g *Gate) Fronts(service netip.AddrPort) (fronts []Front) {
 	return fronts
 }
 
-// SetFronts sets the addresses of the fronts on all nodes of a cluster. What pods on this node send to them is use of
-// these pods.
+// SetFronts sets the addresses of the fronts on all nodes of a cluster. Packets from pods on this node to them count
+// as use of these pods.
 func (g *Gate) SetFronts(fronts []netip.Addr) error {
 	wanted := map[uint32]bool{}
 	for _, f := range fronts {
@@ -125,7 +124,8 @@ func (g *Gate) SetFronts(fronts []netip.Addr) error {
 	return nil
 }
 
-// connectionsOfFronts returns how many connections the fronts of a service have had. The caller holds podTable.mu.
+// connectionsOfFronts returns the number of connections that the fronts of a service have had. The caller holds
+// podTable.mu.
 func (g *Gate) connectionsOfFronts(service netip.AddrPort) (n uint64) {
 	for id, pod := range g.podTable.services[service] {
 		if IsFront(id) {
@@ -135,7 +135,7 @@ func (g *Gate) connectionsOfFronts(service netip.AddrPort) (n uint64) {
 	return n
 }
 
-// nameDevice notes the device of a pod or front on this node by its address.
+// nameDevice records the device of a pod or front on this node by its address.
 func (g *Gate) nameDevice(index uint32) error {
 	p := g.pods.at(index)
 	device := gatePodDevice{Ifindex: p.Ifindex, Pod: index, Mac: p.Mac, HostMac: p.HostMac}

@@ -13,17 +13,17 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// Freeze says whether a pod is frozen, as far as the gate has been told.
+// Freeze says whether a pod is frozen, as set by SetFrozen.
 type Freeze uint32
 
 // The values of Freeze.
 const (
 	PodRuns   = Freeze(gatePodFreezePOD_RUNS)   // it is not frozen
-	PodFrozen = Freeze(gatePodFreezePOD_FROZEN) // SetFrozen(true) was called, and nothing has asked for the pod since
-	PodThaws  = Freeze(gatePodFreezePOD_THAWS)  // as PodFrozen, and EventThaw was sent: the daemon is to thaw it
+	PodFrozen = Freeze(gatePodFreezePOD_FROZEN) // SetFrozen(true) was called, and nothing has needed the pod since
+	PodThaws  = Freeze(gatePodFreezePOD_THAWS)  // like PodFrozen, and EventThaw was sent: the daemon must thaw it
 )
 
-// ThawCause says who asked something of a frozen pod.
+// ThawCause says which peer needed a frozen pod.
 type ThawCause uint32
 
 // The causes of EventThaw.
@@ -31,24 +31,24 @@ const (
 	// ThawClient: a client of the service, or the service's front.
 	ThawClient = ThawCause(gateThawCauseTHAW_CLIENT)
 	// ThawDirect: another peer of the pod, over TCP and IPv4: a client at the pod's own address, such as a probe or a
-	// reader of metrics, or a server that the pod is a client of. What it was does not pass the gate, which only sees the
-	// pod's kernel acknowledge it. So handshakes and keepalives of such peers thaw the pod, too.
+	// reader of metrics, or a server that the pod is a client of. Its packets bypass the gate, which only sees the
+	// pod's kernel acknowledge them. So handshakes and keepalives of such peers thaw the pod as well.
 	ThawDirect = ThawCause(gateThawCauseTHAW_DIRECT)
 )
 
 // SetFrozen tells the gate that a pod is about to be frozen, or was thawed.
 //
-// While a pod on this node is frozen, all packets reach it as before. The first one that asks its program something
-// sends EventThaw, once until SetFrozen(false): a SYN, the end of a handshake, payload or a FIN of a client, and, with
-// ThawDirect, whatever another peer sends. The pod's kernel deals with bare ACKs, keepalives, window probes, RSTs and
-// what it has acknowledged before, so these do not. New flows go to pods that run or that EventThaw was sent for, even
-// if others have fewer flows or are local. With sessionAffinity, and in a SYN flood, the client's address decides all
+// While a pod on this node is frozen, all packets reach it as before. The first one that needs its program sends
+// EventThaw, once until SetFrozen(false): a SYN, the end of a handshake, payload or a FIN of a client, and, with
+// ThawDirect, any packet of another peer. Bare ACKs, keepalives, window probes, RSTs and repeated data do not,
+// because the pod's kernel handles them. New flows go to pods that run or for which EventThaw was sent, even if
+// others have fewer flows or are local. With sessionAffinity, and in a SYN flood, the client's address decides all
 // the same: the pod that has the client's state is thawed, and a choice that is made twice stays the same.
 //
 // The order is: SetFrozen(true), PodCounters, freeze; later thaw, SetFrozen(false). It returns once every packet that
-// was handled without regard to it shows in PodCounters.LastAsked: a daemon that finds this unchanged since it decided
-// to freeze the pod misses nothing, for later packets send EventThaw. That takes a grace period of RCU, usually some
-// 10 ms.
+// was handled without regard to it shows in PodCounters.LastAsked: a daemon that finds this unchanged since it
+// decided to freeze the pod misses nothing, because later packets send EventThaw. That takes a grace period of RCU,
+// usually some 10 ms.
 //
 // For a pod that is frozen already, SetFrozen(true) changes nothing: a thaw that is due stays due. A pod on another
 // node is only avoided by new flows: its home node's gate sends the event.
@@ -100,7 +100,7 @@ func (g *Gate) setFrozen(service netip.AddrPort, id uint64, frozen bool) error {
 	return g.countFrozen()
 }
 
-// countFrozen tells the programs how many pods on this node are frozen. The caller holds podTable.mu.
+// countFrozen updates the number of frozen pods on this node for the programs. The caller holds podTable.mu.
 func (g *Gate) countFrozen() error {
 	var n uint32
 	for i := range g.podTable.pool.next {
@@ -123,7 +123,7 @@ func (g *Gate) PodFreeze(service netip.AddrPort, id uint64) (Freeze, bool) {
 	return freezeOf(g.pods.at(index)), true
 }
 
-// dueThaws returns the events that an earlier reader may not have handled: of the pods that are to be thawed.
+// dueThaws returns the events that an earlier reader may not have handled: those of pods that must be thawed.
 func (g *Gate) dueThaws(now monotime.Time) []Event {
 	var due []Event
 	for _, index := range g.podTable.used() {

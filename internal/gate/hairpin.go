@@ -7,7 +7,7 @@ import (
 	"net/netip"
 )
 
-// hairpinRange has the addresses that pods see as their own when they connect to their own service and get themselves
+// hairpinRange has the addresses that pods see as clients when they connect to themselves by their own service
 // (bpf/hairpin.h).
 var hairpinRange = netip.MustParsePrefix("240.0.0.0/4")
 

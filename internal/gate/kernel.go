@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MinKernel is the first version of Linux that has what the gate needs: tcx links.
+// MinKernel is the first version of Linux with tcx links, which the gate needs.
 var MinKernel = [2]int{6, 6}
 
 // KernelTooOld reports whether a release of Linux (uname -r) is older than MinKernel. It is an error if the release

@@ -12,7 +12,7 @@ import (
 // span is a range of bytes that keeps its meaning from one layout to another.
 type span struct{ from, to, size int }
 
-// conversion brings keys or values of one layout into another.
+// conversion converts keys or values of one layout to another.
 type conversion struct {
 	spans     []span
 	size      int      // of the result, bytes
@@ -29,8 +29,8 @@ func (c *conversion) apply(to, from []byte) {
 	}
 }
 
-// newConversion compares two layouts field by field. Fields are the same if they have the same name and type. It is an
-// error if that would change what a field means: if its type differs, if an array lost elements, or if the fields
+// newConversion compares two layouts field by field. Fields are the same if they have the same name and type. It
+// fails if that would change the meaning of a field: if its type differs, if an array lost elements, or if the fields
 // cannot be told apart.
 func newConversion(from, to btf.Type) (conversion, error) {
 	var c conversion
@@ -53,7 +53,7 @@ func newConversion(from, to btf.Type) (conversion, error) {
 	return c, nil
 }
 
-// match adds what two types at the offsets have in common. path names the field; empty for the whole.
+// match adds the common parts of two types at the offsets. path names the field; empty for the whole.
 func (c *conversion) match(from, to btf.Type, at span, path string) error {
 	if a, b := byteOrder(from), byteOrder(to); a != b {
 		return changed(path, from, to)

@@ -14,8 +14,7 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// maxLeft is the number of addresses that a service has left and whose flows go on. With one more, those at the address
-// that it left first end.
+// maxLeft bounds a service's former addresses whose flows go on. With one more, the flows at the oldest one end.
 const maxLeft = int(gateLimitMAX_LEFT) - 1
 
 // leftAddress is an address that a service has left. Flows that were open then go on, and SYNs get a RST.
@@ -95,7 +94,8 @@ func (g *Gate) writeMove(index uint32, from, to netip.AddrPort, config gateServi
 	if serviceState(g.statuses.at(index)) != gateServiceStateSERVICE_WARM {
 		g.refuse(index)
 	}
-	// From here on, the pods' replies are looked for at both addresses, whatever the programs read of pod.vip meanwhile.
+	// From here on, the programs look for the pods' replies at both addresses, whatever they read in pod.vip
+	// meanwhile.
 	if err := g.writeLeft(index); err != nil {
 		return err
 	}

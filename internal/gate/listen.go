@@ -45,9 +45,9 @@ func (g *Gate) unwatchListen(index uint32) error {
 	return nil
 }
 
-// nameNetns notes by which ID the kernel knows the network namespace of a pod's device here, so that the programs can
-// look for its listening sockets. Without an ID, as for a device in this namespace, they assume that the pod listens.
-// The calling thread must be in the gate's network namespace.
+// nameNetns records the kernel's ID of the network namespace of a pod's device, with which the programs look for its
+// listening sockets. Without an ID, as for a device in this namespace, they assume that the pod listens. The calling
+// thread must be in the gate's network namespace.
 func (g *Gate) nameNetns(index uint32, ifindex int) {
 	if dev, err := netlink.LinkByIndex(ifindex); err == nil && dev.Attrs().NetNsID >= 0 {
 		g.sockets.at(index).Nsid = uint32(dev.Attrs().NetNsID) + 1

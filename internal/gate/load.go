@@ -25,8 +25,8 @@ var renamedMaps = map[string]string{
 	"askings":     gateMapQueryBudget,
 }
 
-// load loads the programs and maps. Maps come from their pins, or get the entries of these if they have another layout:
-// the takeover that it returns, or nil, is to be finished once the programs are attached.
+// load loads the programs and maps. Maps come from their pins, or get the entries of these if they have another
+// layout: the returned takeover, or nil, must be finished once the programs are attached.
 func load(objs *gateObjects, cfg *Config, dev *devices) (*takeover, error) {
 	spec, err := loadGate()
 	if err != nil {
@@ -81,7 +81,7 @@ func (t *takeover) load(spec *ebpf.CollectionSpec, objs *gateObjects, cfg *Confi
 	return t.swap(maps, cfg)
 }
 
-// explainLoad adds to an error of LoadAndAssign, which may be nil, what to do.
+// explainLoad adds advice to an error of LoadAndAssign, which may be nil.
 func explainLoad(err error) error {
 	var ve *ebpf.VerifierError
 	if errors.As(err, &ve) {

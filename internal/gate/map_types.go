@@ -25,7 +25,7 @@ type mapInfo struct {
 // errNoTypes is returned for maps that were created without type information, as ring buffers are.
 var errNoTypes = errors.New("the kernel knows no types of it")
 
-// mapTypes returns the types of a map's keys and values, as the program that created the map has told the kernel.
+// mapTypes returns the types of a map's keys and values, as declared by the program that created the map.
 func mapTypes(m *ebpf.Map) (key, value btf.Type, err error) {
 	var info mapInfo
 	// struct bpf_attr of BPF_OBJ_GET_INFO_BY_FD

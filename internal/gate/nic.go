@@ -60,7 +60,7 @@ func (n *nics) has(name string) bool {
 	return n.byName[name] != nil
 }
 
-// xdpBusy reports whether an XDP program of another is in the way at some interface.
+// xdpBusy reports whether another's XDP program blocks the gate's at some interface.
 func (g *Gate) xdpBusy() bool {
 	g.nics.mu.Lock()
 	defer g.nics.mu.Unlock()
@@ -133,7 +133,8 @@ func (g *Gate) syncNICs(strict bool) error {
 	return err
 }
 
-// syncNICsLocked is syncNICs for a caller that holds nics.mu. It reports whether the link must learn of the VIPs anew.
+// syncNICsLocked is syncNICs for a caller that holds nics.mu. It reports whether the VIPs must be announced to the
+// link again.
 func (g *Gate) syncNICsLocked(strict bool) (news bool, err error) {
 	names, err := g.wantedNICs()
 	if err != nil {

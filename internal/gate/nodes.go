@@ -14,10 +14,10 @@ import (
 // Node is another node, with which packets are exchanged.
 type Node struct {
 	Addr netip.Addr // IPv4
-	// Tags says that the node opens tagged packets, so that those sent to it get a tag (SetTagKeys).
+	// Tags is set if the node accepts tagged packets: those sent to it then get a tag (SetTagKeys).
 	Tags bool
-	// TagsAll says that all packets from the node are tagged, so that others are dropped. A node without Tags has not
-	// got it; for one with Tags it stays until the node is removed or loses Tags.
+	// TagsAll is set if all packets from the node are tagged, so that others are dropped. It requires Tags, and stays
+	// until the node is removed or loses Tags.
 	TagsAll bool
 }
 

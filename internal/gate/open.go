@@ -168,7 +168,7 @@ func (g *Gate) attachAll() error {
 		if err := g.nameDevice(index); err != nil {
 			return err
 		}
-		// A pod whose device is gone is for the daemon to remove.
+		// The daemon removes a pod whose device is gone.
 		if err := g.attachPod(int(p.Ifindex)); err != nil {
 			g.log.Warn("cannot attach to a pod's device", "pod", p.Id, "error", err)
 		}

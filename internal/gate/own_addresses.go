@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// No client outside has an address of the node itself, and nobody has a broadcast address. The kernel drops packets
+// No outside client has an address of the node itself, and no host has a broadcast address. The kernel drops packets
 // from these as well (fib_validate_source), but long after the gate has seen them.
 
 // Values of `own_addresses`.

@@ -24,7 +24,7 @@ const (
 	PodStarting = PodState(gatePodStatePOD_STARTING) // its replies are translated; it takes no flows yet
 	PodServing  = PodState(gatePodStatePOD_SERVING)  // it takes new flows
 	PodDraining = PodState(gatePodStatePOD_DRAINING) // it keeps its flows and takes no new ones
-	PodDeaf     = PodState(gatePodStatePOD_DEAF)     // served, and does not listen any more: as PodDraining; see EventDeaf
+	PodDeaf     = PodState(gatePodStatePOD_DEAF)     // it has stopped listening: like PodDraining; see EventDeaf
 )
 
 // Pod describes a pod to the gate.
@@ -49,8 +49,8 @@ type PodCounters struct {
 	// LastPacket is when a genuine segment of an established flow passed last; zero: none yet. It is precise to one
 	// tick of the kernel's clock. Bare ACKs of the pod, and whatever does not fit its flow, do not count.
 	LastPacket monotime.Time
-	// LastAsked is when the pod's program was last asked something by a client, or had something to say to one, in the
-	// sense of SetFrozen; zero: not yet. It is as precise as LastPacket. Strangers can ask, too: a SYN is enough.
+	// LastAsked is when a packet last needed the pod's program, in the sense of SetFrozen, or the program sent
+	// something to a client; zero: never. It is as precise as LastPacket. Strangers count as well: a SYN is enough.
 	LastAsked   monotime.Time
 	FirstSYNACK monotime.Time // zero: none yet
 	FirstByte   monotime.Time // zero: none yet

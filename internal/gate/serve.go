@@ -7,8 +7,8 @@ import (
 	"net/netip"
 )
 
-// Serve makes a pod take new flows and its service warm, and releases the SYNs that are parked there. It returns how
-// many were released.
+// Serve lets a pod take new flows, makes its service warm, and releases the SYNs parked there. It returns the number
+// of released SYNs.
 func (g *Gate) Serve(service netip.AddrPort, id uint64) (int, error) {
 	s, _, err := g.startServing(service, id)
 	if err != nil {
@@ -36,8 +36,8 @@ func (g *Gate) Release(service netip.AddrPort) (int, error) {
 	return g.release(s)
 }
 
-// Drain makes a pod take no new flows. With the last serving pod, its service becomes cold: SYNs are parked, and the
-// first one requests a wake.
+// Drain ends new flows for a pod. With the last serving pod, its service becomes cold: SYNs are parked, and the first
+// one requests a wake.
 func (g *Gate) Drain(service netip.AddrPort, id uint64) error {
 	s, pod, err := g.servingIndices(service, id)
 	if err != nil {

@@ -25,7 +25,7 @@ type eviction struct {
 	n    uint32        // 0: no eviction
 }
 
-// almostFull reports whether the flow table is, with some number of flows.
+// almostFull reports whether the flow table is almost full with a number of flows.
 func (g *Gate) almostFull(flows uint32) bool {
 	return float64(flows) >= fillToEvict*float64(g.cfg.Sizes.Flows)
 }
@@ -39,8 +39,8 @@ func (g *Gate) evictions(flows uint32) eviction {
 	return evict(idle, flows-uint32(fillEvicted*float64(g.cfg.Sizes.Flows)))
 }
 
-// evict chooses the flows to evict so that, if possible, some number of them goes: those that were silent for longest.
-// idle[i] is how many were silent for i idleUnits. Those of idle[0] always stay.
+// evict chooses the flows to evict, those that were silent for longest, so that their number is reached if possible.
+// idle[i] is the number of flows that were silent for i idleUnits. Those of idle[0] always stay.
 func evict(idle []uint32, excess uint32) eviction {
 	older := uint32(0)
 	for i := len(idle) - 1; i > 0; i-- {
@@ -52,7 +52,7 @@ func evict(idle []uint32, excess uint32) eviction {
 	return eviction{}
 }
 
-// shareCount is a count of established flows, and how many there really are.
+// shareCount is a recorded count of established flows, and the true one.
 type shareCount struct{ is, want uint32 }
 
 // clearFound forgets what the last sweep has found.
@@ -105,7 +105,7 @@ func (g *Gate) FlowUsage(s Swept) []Fill {
 	return []Fill{{Table: "flows", Flag: "--flows", Used: s.Flows, Size: sizes.Flows}, source, service}
 }
 
-// largestShare returns the share of which the last sweep has found most flows.
+// largestShare returns the share with the most flows in the last sweep.
 func largestShare(v *view[gateFlowShare]) (index, flows uint32) {
 	for i := range v.items {
 		if n := v.items[i].Found; n > flows {

@@ -67,7 +67,7 @@ func (g *Gate) adoptSources(inForce map[uint32]bool) error {
 
 // prepareSources puts the rules of a service in force, before the service is written. They are written as a new set
 // before anything refers to them, so no source is judged by half of them; if that fails, the service refuses every
-// source. It returns the set of rules that is not used any more once the service is written, or 0.
+// source. It returns the set of rules that becomes unused once the service is written, or 0.
 func (g *Gate) prepareSources(s Service, index uint32) (unused uint32) {
 	t := &g.services.sets
 	f := g.filters.at(index)

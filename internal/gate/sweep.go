@@ -110,7 +110,7 @@ func (g *Gate) makeRoom(ages Ages) (recounted, error) {
 // flowCounts are the numbers of a pod's flows.
 type flowCounts struct{ open, halfOpen uint32 }
 
-// miscount is a pod's counts, and the flows that it really has.
+// miscount is a pod's recorded counts, and its true ones.
 type miscount struct{ is, want flowCounts }
 
 // recounted is the result of recount.
@@ -168,7 +168,7 @@ func (g *Gate) countAgain() error {
 	return err
 }
 
-// correctAll corrects the counts that were wrong twice, in the same way. It returns how many these are.
+// correctAll corrects the counts that were wrong twice by the same amount. It returns their number.
 func (g *Gate) correctAll(first, again recounted) (fixed int) {
 	for i, m := range again.pods {
 		if m == first.pods[i] && g.correct(i, m) {
@@ -190,8 +190,7 @@ func (g *Gate) correct(pod uint32, m miscount) bool {
 // parkedSettled is the age of a parked SYN after which the program that parked it has certainly finished.
 const parkedSettled = 10 * time.Second
 
-// sweepParked removes what is left of parked SYNs that nothing will release. It returns how many entries it has
-// removed.
+// sweepParked removes leftovers of parked SYNs that nothing will release. It returns the number of removed entries.
 func (g *Gate) sweepParked() (int, error) {
 	removed := 0
 	for _, sweep := range []func() (int, error){g.sweepParkedSYNs, g.sweepParkedFlows, g.sweepParkedSources} {

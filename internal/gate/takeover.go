@@ -18,8 +18,8 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// These limit the two passes over the maps that are carried. Nothing waits for the first one but the start; services
-// are silent during the second.
+// These limit the two passes over the maps that are carried. Only the start waits for the first one; services are
+// silent during the second.
 const (
 	firstPass  = 30 * time.Second
 	secondPass = 10 * time.Second
@@ -28,8 +28,8 @@ const (
 // clockTick is more than the tick of the coarse clock, with which programs note times.
 const clockTick = 20 * time.Millisecond
 
-// rebuiltMaps are those that may begin empty while others keep their entries: what they hold is counted again, limits
-// rates, or belongs to connections that have just begun.
+// rebuiltMaps are the maps that may begin empty while others keep their entries: their content is counted again,
+// limits rates, or belongs to connections that have just begun.
 var rebuiltMaps = []string{
 	gateMapCounters, gateMapEvents, gateMapFloods, gateMapFrontFlows, gateMapIdleFlows, gateMapPendingQueries,
 	gateMapPodTraffic,
@@ -41,11 +41,10 @@ var rebuiltMaps = []string{
 // ringMaps are indexed by a number that depends on the size of a ring.
 var ringMaps = []string{gateMapRingSlots, gateMapSynBackups}
 
-// takeover brings the entries of maps that an earlier version has pinned into the present layout. The programs of that
-// version handle packets, and change its maps, until the present ones are attached. Therefore entries are copied twice:
-// all of them before, and what has changed since afterwards. In between the present programs drop all segments
-// (taking_over in bpf/maps.h), which TCP sends again: of a flow that is recorded here and there, no record is
-// right.
+// takeover carries the entries of maps pinned by an earlier version to the present layout. The programs of that
+// version handle packets, and change its maps, until the present ones are attached. Therefore entries are copied
+// twice: all of them before, and what has changed since afterwards. In between the present programs drop all segments
+// (taking_over in bpf/maps.h), which TCP sends again: of a flow that is recorded here and there, no record is right.
 //
 // The pins show how far it has got, so that the next process can finish it:
 //
@@ -61,8 +60,8 @@ type takeover struct {
 	former  []*ebpf.Map          // maps from before
 }
 
-// newTakeover compares pinned maps with what the programs want. Maps that cannot be carried begin empty, and the log
-// names them; all do if one of them is not among rebuiltMaps.
+// newTakeover compares pinned maps with those that the programs expect. Maps that cannot be carried begin empty, and
+// the log names them; if one of them is not in rebuiltMaps, all maps begin empty.
 func newTakeover(spec *ebpf.CollectionSpec, cfg *Config) (*takeover, error) {
 	t := &takeover{log: cfg.Log, adopted: map[string]*ebpf.Map{}}
 	if err := t.findUnfinished(spec, cfg); err != nil {
@@ -118,8 +117,7 @@ func (t *takeover) compare(name string, spec *ebpf.MapSpec, cfg *Config) error {
 }
 
 // lateMaps are those of which a second pass copies what has changed since the first, with the time of the last change
-// of a value. Others are written by the daemon only, or what programs write there meanwhile is counted again, or sent
-// again by its client.
+// of a value. Other maps are written by the daemon only, or their changes are counted again or sent again by clients.
 var lateMaps = map[string]func(value []byte) monotime.Time{
 	gateMapFlows:         func(v []byte) monotime.Time { return monotime.Time((*gateFlow)(unsafe.Pointer(&v[0])).Last) },
 	gateMapProvenClients: func(v []byte) monotime.Time { return monotime.Time(*(*uint64)(unsafe.Pointer(&v[0]))) },
@@ -137,7 +135,7 @@ func restorePins(cfg *Config) error {
 	return nil
 }
 
-// findUnfinished prepares the second pass of an earlier process that has not got to it.
+// findUnfinished prepares the second pass if an earlier process did not get to it.
 func (t *takeover) findUnfinished(spec *ebpf.CollectionSpec, cfg *Config) error {
 	if err := os.RemoveAll(cfg.nextDir()); err != nil {
 		return fmt.Errorf("removing pins of an interrupted start: %w", err)
@@ -263,7 +261,7 @@ func (o *gateObjects) pinnedMaps() map[string]*ebpf.Map {
 	return out
 }
 
-// finishTakeover does what is left of a takeover once the present programs are attached.
+// finishTakeover completes a takeover once the present programs are attached.
 func (g *Gate) finishTakeover() error {
 	t := g.takeover
 	if t == nil {

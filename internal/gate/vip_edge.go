@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// SetEdge records which node announces a VIP, so that clients' segments enter the cluster there. Replies of connections
-// that entered by a node that announced it before leave by this one from now on. The gate remembers the last four nodes
-// before. It has no effect without Config.RepliesByEdge, on an address that is no VIP, or without a node.
+// SetEdge records which node announces a VIP, so that clients' segments enter the cluster there. Replies of
+// connections that entered by an earlier announcing node leave by this one from now on. The gate remembers the last
+// four nodes before. It has no effect without Config.RepliesByEdge, on an address that is no VIP, or without a node.
 func (g *Gate) SetEdge(vip, node netip.Addr) error {
 	if !g.cfg.RepliesByEdge || !node.Is4() {
 		return nil

@@ -44,8 +44,8 @@ func WriteFile(file, tag string, img v1.Image) error {
 }
 
 // Import imports every image of a tarball (docker save or OCI layout) into containerd, in the default namespace of c,
-// and has a snapshotter unpack it, so that containers can start from it at once; empty is containerd's default. It
-// returns the names of the images. Images for other platforms are refused.
+// and has a snapshotter unpack it, so that containers can start from it at once; an empty snapshotter means
+// containerd's default. It returns the names of the images. Images for other platforms are refused.
 func Import(ctx context.Context, c *client.Client, snapshotter string, r io.Reader) ([]string, error) {
 	images, err := c.Import(ctx, r)
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	godigest "github.com/opencontainers/go-digest"
 )
 
-// Fixed pins an image name to a digest: it returns the repository and the digest. The tag is left
-// out, because not every container runtime accepts both. Without a valid digest, and for a name that has one already or
-// is not valid, it returns ref.
+// Fixed pins an image name to a digest: it returns the repository and the digest. The tag is left out, because not
+// every container runtime accepts both. Without a valid digest, and for a name that is invalid or already has a
+// digest, it returns ref.
 func Fixed(ref, digest string) string {
 	if godigest.Digest(digest).Validate() != nil || strings.Contains(ref, "@") {
 		return ref
@@ -45,11 +45,11 @@ func Registry(ref string) string {
 	return reference.Domain(named)
 }
 
-// optimisedSuffix is added to the tag of an image for that of its optimised result.
+// optimisedSuffix is appended to an image's tag for the tag of its optimised result.
 const optimisedSuffix = "-optimised"
 
-// Optimised returns the name for the result of optimising an image: that of the image in full, with "-optimised" after
-// its tag.
+// Optimised returns the name of the optimised result of an image: the image's full name, with "-optimised" after the
+// tag.
 func Optimised(ref string) (string, error) {
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {

@@ -95,7 +95,7 @@ func (b addressBook) equal(o addressBook) bool {
 }
 
 // assign gives every service an address: the one that its manifest asks for, or else the one that it had, one that no
-// service ever had, or one of a service that does not exist any more, in this order of preference.
+// service ever had, or one of a deleted service, in this order of preference.
 func (b addressBook) assign(services []*v1alpha1.WangellService) (addressBook, error) {
 	a := assignment{
 		book: b, next: make(map[runtime.Key]netip.Addr, len(services)),
@@ -161,8 +161,7 @@ func (a *assignment) previous(s *v1alpha1.WangellService) error {
 	return nil
 }
 
-// others gives addresses to the remaining services, and keeps those of services that do not exist any more as long as
-// there are others.
+// others gives addresses to the remaining services, and reuses those of deleted services last.
 func (a *assignment) others(services []*v1alpha1.WangellService) error {
 	reserved := make(map[netip.Addr]runtime.Key)
 	for k, addr := range a.book.given {
@@ -190,8 +189,8 @@ func (a *assignment) others(services []*v1alpha1.WangellService) error {
 			addr, ok = find(&reused, func(addr netip.Addr) bool { return a.taken[addr] == "" })
 		}
 		if !ok {
-			return fmt.Errorf("service %s: no address is left: all %d of the range %s are in use: start with larger --addresses",
-				k, len(a.taken), a.book.prefix)
+			return fmt.Errorf("service %s: no address is left: all %d addresses of the range %s are in use: "+
+				"start with larger --addresses", k, len(a.taken), a.book.prefix)
 		}
 		delete(reserved, addr)
 		a.give(k, addr)

@@ -60,7 +60,8 @@ func TestAddressesAreAssignedByPreference(t *testing.T) {
 			"a=10.0.0.3 b=10.0.0.5 c=10.0.0.6 d=10.0.0.2 y=10.0.0.4"},
 		"the smallest range": {book("10.0.0.0/30"), []string{"a"}, "a=10.0.0.2"},
 		"the range is full": {book("10.0.0.0/30"), []string{"a", "b"},
-			"service default/b: no address is left: all 1 of the range 10.0.0.0/30 are in use: start with larger --addresses"},
+			"service default/b: no address is left: all 1 addresses of the range 10.0.0.0/30 are in use: " +
+				"start with larger --addresses"},
 		"two manifests ask for the same": {book("10.0.0.0/29"), []string{"a=10.0.0.2", "b=10.0.0.2"},
 			"service default/b: spec.address 10.0.0.2 is already that of service default/a: choose another, or leave it out"},
 		"the manifest asks for that of another service": {book("10.0.0.0/29", "a", "10.0.0.4"), []string{"a", "b=10.0.0.4"},

@@ -14,7 +14,7 @@ import (
 // behalfCapability allows Envoy to set IP_TRANSPARENT (ip(7)).
 const behalfCapability = unix.CAP_NET_RAW
 
-// allowBehalf makes a network ready for an Envoy that connects to pods from its clients' addresses. The error says what
+// allowBehalf prepares a network for an Envoy that connects to pods from its clients' addresses. The error says what
 // this machine lacks for that.
 func allowBehalf(n podnet.Network) error {
 	if err := mayPassOn(behalfCapability); err != nil {

@@ -35,7 +35,7 @@ const childGrace = 5 * time.Second
 // has the table of services.
 const DaemonReady = "ready"
 
-// lastWord starts the line in which the program gives the reason of its exit.
+// lastWord begins the line with the reason of the program's exit.
 const lastWord = "wangell: "
 
 // child is a part of the instance that runs as a process of its own and is kept running.

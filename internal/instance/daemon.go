@@ -12,9 +12,8 @@ import (
 	"wangell.loutres.me/internal/manifest"
 )
 
-// daemon keeps the daemon running from the first service on. It is a process of its own, so that traffic does not
-// depend on this one. Without a service there is nothing to attach a gate for; once attached, it stays until the
-// instance ends.
+// daemon keeps the daemon running from the first service on. The daemon is a process of its own, so that traffic does
+// not depend on this one. Without a service no gate is needed; once attached, it stays until the instance ends.
 type daemon struct {
 	child child
 	fail  func(error) // ends the instance

@@ -26,7 +26,7 @@ func (c Config) runtimeConfig(log *slog.Logger) containerd.Config {
 	}
 }
 
-// egress is the part of the configuration that the way out of pods needs.
+// egress is the part of the configuration for package egress.
 func (c Config) egress(log *slog.Logger) egress.Config {
 	return egress.Config{
 		Pods: c.PodAddresses, Services: c.Addresses, DevicePrefix: c.runtimeConfig(log).DevicePrefix(), Log: log,
@@ -36,7 +36,7 @@ func (c Config) egress(log *slog.Logger) egress.Config {
 // destroy removes what a killed instance left.
 func destroy(ctx context.Context, c Config) error {
 	config := c.runtimeConfig(slog.Default())
-	config.Snapshotter = "" // not checked: what has gone with it must not keep the rest
+	config.Snapshotter = "" // not checked: a missing snapshotter must not prevent the rest
 	r, err := containerd.New(ctx, config)
 	if err == nil {
 		err = destroyRuntime(r)
@@ -44,7 +44,7 @@ func destroy(ctx context.Context, c Config) error {
 	return errors.Join(err, zram.Remove(c.zramFile()), removeGate(c), egress.Remove(c.egress(slog.Default())))
 }
 
-// destroyRuntime removes all pods, and what the runtime made on this machine.
+// destroyRuntime removes all pods, and everything that the runtime made on this machine.
 func destroyRuntime(r *containerd.Runtime) error {
 	ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
 	defer cancel()

@@ -32,13 +32,13 @@ const (
 	envoyConnections = 50_000
 	// envoyLinger is how long Envoy goes on without a service that wants it, in case one wants it again.
 	envoyLinger = 30 * time.Second
-	// envoyDrain is how long an Envoy that has been replaced, or is not wanted, keeps the connections of clients at most.
+	// envoyDrain bounds how long an Envoy that was replaced or is not needed keeps clients' connections.
 	envoyDrain = 10 * time.Minute
-	// envoyGrace is how much longer it has for what it is about.
+	// envoyGrace is how much longer it may finish requests.
 	envoyGrace = 10 * time.Second
-	// drainLooks is how often it is looked whether all clients have left.
+	// drainLooks is the interval of checks whether all clients have left.
 	drainLooks = 500 * time.Millisecond
-	// programLooks is how often it is looked whether the program has changed.
+	// programLooks is the interval of checks whether the program has changed.
 	programLooks = 2 * time.Second
 )
 
@@ -67,8 +67,8 @@ type proxy struct {
 
 	mu          sync.Mutex
 	wanted      bool
-	transparent bool        // pods are to see the addresses of clients
-	opaque      string      // why they do not, if they are to
+	transparent bool        // pods should see the addresses of clients
+	opaque      string      // why they do not, although they should
 	linger      *time.Timer // ends the process
 	current     *envoyRun
 	all         context.Context // ends all of them
@@ -81,14 +81,14 @@ type proxy struct {
 type envoyRun struct {
 	program     string
 	transparent bool            // it connects to pods from the addresses of clients, if that is possible
-	leave       context.Context // ended when it is to end once its clients have left
+	leave       context.Context // ended when it should end once its clients have left
 	retire      context.CancelFunc
-	// launched is the state of the program's file when it was launched last. A restart after an exit launches what the
-	// path then leads to.
+	// launched is the state of the program's file at the last launch. A restart after an exit launches whatever the
+	// path then names.
 	launched fileState
 }
 
-// openProgram opens the program that r is to run, unless r has been retired.
+// openProgram opens the program for r, unless r has been retired.
 func (p *proxy) openProgram(r *envoyRun) (*os.File, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,7 +136,7 @@ func envoyWishOf(list []*v1alpha1.WangellService) (w envoyWish) {
 	return w
 }
 
-// want starts Envoy, or ends it after a while. One that runs without the rights that it needs from now on is replaced.
+// want starts Envoy, or ends it after a while. An Envoy without the rights that it now needs is replaced.
 func (p *proxy) want(w envoyWish) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -198,7 +198,7 @@ func (p *proxy) start() {
 	})
 }
 
-// replace starts another Envoy beside one that keeps its clients until they have left.
+// replace starts another Envoy. The previous one keeps its clients until they have left.
 func (p *proxy) replace(r *envoyRun) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -206,7 +206,7 @@ func (p *proxy) replace(r *envoyRun) {
 		return // it is not wanted any more
 	}
 	if r.launched == stateOf(r.program) {
-		return // it was restarted meanwhile, and runs what is there now
+		return // it was restarted meanwhile, and runs the new program
 	}
 	p.log.Info("the program of Envoy has changed: another one takes over new clients", "program", r.program)
 	r.retire()
@@ -290,8 +290,8 @@ func (p *proxy) keep(ctx context.Context, r *envoyRun) (err error) {
 // serverLooks is how often awaitServer looks.
 const serverLooks = 20 * time.Millisecond
 
-// awaitServer waits until the daemon has made its socket. Envoy tries again only after five seconds to report to a
-// server that is not there.
+// awaitServer waits until the daemon has made its socket. Otherwise Envoy would retry its reports to the missing
+// server only after five seconds.
 func (p *proxy) awaitServer(ctx context.Context) error {
 	for {
 		if _, err := os.Stat(filepath.Join(p.dir, envoySocketName)); err == nil || !errors.Is(err, fs.ErrNotExist) {

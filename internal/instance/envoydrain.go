@@ -25,7 +25,7 @@ type fileState struct {
 	modified unix.Timespec
 }
 
-// stateOf returns the state of a file; the zero value if it cannot be had, as when it is being replaced.
+// stateOf returns the state of a file; the zero value if it cannot be read, as while it is being replaced.
 func stateOf(path string) fileState {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -52,8 +52,8 @@ func newFileState(st unix.Stat_t) fileState {
 	return fileState{dev: st.Dev, ino: st.Ino, size: st.Size, modified: st.Mtim}
 }
 
-// awaitChange waits until a program's file is another one than that which was launched last, and is no longer being
-// written: it was the same twice, an interval apart. It returns false if ctx ends before.
+// awaitChange waits until a program's file differs from the one last launched, and is complete: it was the same at
+// two looks, an interval apart. It returns false if ctx ends first.
 func awaitChange(ctx context.Context, path string, interval time.Duration, launched func() fileState) bool {
 	last := launched()
 	looks := time.NewTicker(interval)
@@ -72,8 +72,8 @@ func awaitChange(ctx context.Context, path string, interval time.Duration, launc
 	}
 }
 
-// awaitDrained waits until an Envoy that the daemon has told to drain has no clients any more, until it has taken too
-// long, or until ctx ends. An Envoy that still listens serves: its successor does not yet.
+// awaitDrained waits until a draining Envoy has no clients left, until that has taken too long, or until ctx ends. An
+// Envoy that still listens serves: its successor does not yet.
 func awaitDrained(ctx context.Context, p *process.Process) {
 	looks := time.NewTicker(drainLooks)
 	defer looks.Stop()

@@ -18,9 +18,9 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// histories keeps what the controller has learnt of the uses of services with spec.sleep.predict: a file of at most
-// forecast.MaxEncoded bytes for each, in the folder uses of the state folder. Only newer texts are written, and none is
-// waited for.
+// histories stores the histories of services with spec.sleep.predict: a file of at most forecast.MaxEncoded bytes for
+// each, in the folder uses of the state folder. Only the newest text of a service is written, and the caller does not
+// wait for it.
 type histories struct {
 	dir string
 	log *slog.Logger
@@ -46,7 +46,7 @@ func (h *histories) file(k runtime.Key) string {
 	return filepath.Join(h.dir, namespace+"."+name)
 }
 
-// of returns what is kept of a service; empty if nothing is, or if it cannot be read.
+// of returns the stored history of a service; empty if there is none, or if it cannot be read.
 func (h *histories) of(k runtime.Key) string {
 	if h == nil {
 		return ""
@@ -66,7 +66,7 @@ func (h *histories) of(k runtime.Key) string {
 	return string(text)
 }
 
-// learnt keeps a text for a service. It does not block.
+// learnt stores the history of a service. It does not block.
 func (h *histories) learnt(k runtime.Key, text string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -93,7 +93,7 @@ func (h *histories) write() {
 				err = atomicfile.Write(h.file(k), []byte(text))
 			}
 			if err != nil {
-				h.log.Warn("the history of a service cannot be kept", "service", k, "error", err)
+				h.log.Warn("the history of a service cannot be stored", "service", k, "error", err)
 			}
 			h.mu.Lock()
 		}
@@ -117,7 +117,7 @@ func (h *histories) follow(list []*v1alpha1.WangellService) {
 	}
 	h.known = known
 	for h.writing {
-		h.idle.Wait() // for one of a service that is not known any more
+		h.idle.Wait() // it may be writing that of a removed service
 	}
 	files, err := os.ReadDir(h.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

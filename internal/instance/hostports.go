@@ -12,15 +12,15 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// hostPorts holds the machine's ports at which services are published, so that no other program gets them: each has a
-// socket that listens on it. Packets lead to the services before they reach it (package egress).
+// hostPorts reserves the machine's ports at which services are published: a listening socket keeps other programs
+// away from each. Package egress redirects the packets before they reach that socket.
 type hostPorts struct {
 	held map[uint16]net.Listener
-	off  bool // nothing leads packets to services
+	off  bool // nothing redirects packets to services
 }
 
-// take takes the ports of services, and returns what to do once the services are accepted (commit), or are not
-// (rollback). On error nothing is taken.
+// take reserves the ports of services. The caller calls commit once the services are accepted, or else rollback. On
+// error nothing is reserved.
 func (h *hostPorts) take(list []*v1alpha1.WangellService) (commit, rollback func(), err error) {
 	wanted := map[uint16]runtime.Key{}
 	fresh := map[uint16]net.Listener{}
@@ -79,7 +79,7 @@ func (h *hostPorts) close() {
 	}
 }
 
-// refuseAll closes connections that were not led to a service, until the listener is closed.
+// refuseAll closes connections that were not redirected to a service, until the listener is closed.
 func refuseAll(l net.Listener) {
 	for {
 		c, err := l.Accept()

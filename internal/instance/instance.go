@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package instance runs Wangell on one machine. It owns the run folder with its lock, key and sockets, starts the parts
-// (containerd, controller, daemon), and removes all of it again, also after an instance that was killed.
+// Package instance runs Wangell on one machine. It owns the run folder with its lock, key and sockets, starts the
+// parts (containerd, controller, daemon), and removes all of it again, also what a killed instance left.
 package instance
 
 import (
@@ -62,13 +62,13 @@ type Config struct {
 	ResolvConf string `json:"resolvConf,omitempty"`
 	// Containerd is ContainerdAuto, ContainerdOwn or the path of a socket.
 	Containerd string `json:"containerd"`
-	// Snapshotter is the snapshotter of containerd that has images and the layers of containers. Default:
+	// Snapshotter is containerd's snapshotter for images and the layers of containers. Default:
 	// containerd.DefaultSnapshotter.
 	Snapshotter string `json:"snapshotter,omitempty"`
 	// InsecureRegistries are registries that are accessed by plain HTTP.
 	InsecureRegistries []string `json:"insecureRegistries,omitempty"`
-	// Zram is how much memory of frozen pods a zram device of the instance can take, in bytes before it is compressed;
-	// 0 for no such device.
+	// Zram is the size of the instance's zram device for memory of frozen pods, in bytes before compression; 0 for no
+	// such device.
 	Zram int64 `json:"zram,omitempty"`
 	// Netns is the inode of the instance's network namespace; Up sets it.
 	Netns uint64 `json:"netns"`
@@ -121,7 +121,7 @@ func ControlSocket(runDir string) string { return filepath.Join(runDir, "control
 // maxSocketPath is the longest path of a unix socket: sun_path without its final NUL (unix(7)).
 const maxSocketPath = 107
 
-// Validate returns what in the configuration cannot work, by flag.
+// Validate returns the mistakes in the configuration, by flag.
 func (c Config) Validate() error {
 	var errs []error
 	for _, dir := range []struct{ flag, path string }{{"--run-dir", c.RunDir}, {"--state-dir", c.StateDir}} {

@@ -27,7 +27,7 @@ func LoadKey(path string) (wire.Key, error) {
 }
 
 // loadOrMakeKey reads the key from a file, or makes a random one and writes it there (mode 0600). An instance that
-// adopts what another one left continues with its key.
+// adopts the state of another one continues with its key.
 func loadOrMakeKey(path string) (wire.Key, error) {
 	key, err := LoadKey(path)
 	if !errors.Is(err, fs.ErrNotExist) {

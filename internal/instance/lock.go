@@ -124,8 +124,8 @@ func (l *lock) remove() error {
 	return errors.Join(err, l.file.Close())
 }
 
-// removeContents empties a folder except for one file. It stays on the folder's own file system, as files on another
-// one mounted below are not the instance's.
+// removeContents empties a folder except for one file. It does not cross into other file systems mounted below, whose
+// files are not the instance's.
 func removeContents(dir, except string) error {
 	var home unix.Stat_t
 	if err := unix.Lstat(dir, &home); err != nil {

@@ -72,8 +72,8 @@ func ownRegistry() *prometheus.Registry {
 	return r
 }
 
-// metricsHandler serves the metrics of all parts at /metrics, and at /readyz whether services can wake. ready returns
-// the reason why they cannot.
+// metricsHandler serves the metrics of all parts at /metrics, and readiness to wake services at /readyz. ready
+// returns the reason why they cannot.
 func metricsHandler(c prometheus.Collector, daemonSocket string, ready func() error) http.Handler {
 	own := ownRegistry()
 	own.MustRegister(c)

@@ -19,7 +19,7 @@ import (
 	"wangell.loutres.me/internal/runtime/containerd"
 )
 
-// optimise rewrites an image by a process of its own with the least priority: it takes all processors for a while, and
+// optimise rewrites an image in a separate process with the lowest priority: it uses all processors for a while, and
 // services go first.
 func (c Config) optimise(ctx context.Context, o containerd.Optimisation) (digest.Digest, error) {
 	// selfExe, as other programs see it.
@@ -59,7 +59,7 @@ func optimiseBy(ctx context.Context, program string, o containerd.Optimisation, 
 	}
 	var result struct{ Digest digest.Digest }
 	if err := json.Unmarshal(stdout.Bytes(), &result); err != nil {
-		return "", fmt.Errorf("the answer of image optimise: %w", err)
+		return "", fmt.Errorf("the output of image optimise: %w", err)
 	}
 	return result.Digest, result.Digest.Validate()
 }

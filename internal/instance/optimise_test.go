@@ -59,7 +59,7 @@ func testOptimised(t *testing.T, program string) {
 	}
 	o := containerd.Optimisation{Source: host + "/model:v1", Destination: host + "/model:v1-optimised", Root: t.TempDir()}
 	_, err = optimiseBy(t.Context(), program, o, nil)
-	if err == nil || !strings.Contains(err.Error(), "nothing is recorded") {
+	if err == nil || !strings.Contains(err.Error(), "has no recording") {
 		t.Errorf("without a record: %v", err)
 	}
 	first := trace.Layer{Files: []string{"b"}}

@@ -18,11 +18,11 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// rolloutFile is the file in the state folder that keeps the traffic of services that users have moved.
+// rolloutFile is the file in the state folder with the traffic that users have moved.
 const rolloutFile = "rollouts.json"
 
-// rollouts is the traffic of services that users have moved among their revisions. It counts instead of the traffic of
-// the manifest, until that is changed.
+// rollouts is the traffic that users have moved among the revisions of services. It overrides the traffic of the
+// manifest until that is changed.
 type rollouts struct {
 	path  string
 	moved map[runtime.Key]rollout
@@ -64,7 +64,7 @@ func (r *rollouts) save() error {
 	return nil
 }
 
-// over returns services of manifests with the traffic that users have given them.
+// over returns services of manifests with the traffic that users have set.
 func (r *rollouts) over(list []*v1alpha1.WangellService) []*v1alpha1.WangellService {
 	out := slices.Clone(list)
 	for i, s := range list {
@@ -76,8 +76,8 @@ func (r *rollouts) over(list []*v1alpha1.WangellService) []*v1alpha1.WangellServ
 	return out
 }
 
-// forget forgets the traffic of services whose manifests have other traffic now, or are gone. It reports whether there
-// was one.
+// forget forgets the traffic of services whose manifests have different traffic, or are gone. It reports whether
+// there was one.
 func (r *rollouts) forget(list []*v1alpha1.WangellService) bool {
 	kept := map[runtime.Key]rollout{}
 	for _, s := range list {

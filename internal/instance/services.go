@@ -30,12 +30,12 @@ type services struct {
 	dir     string // the state folder, for the book
 	book    addressBook
 	applied []runtime.Key
-	// publish makes the addresses of services known, those that lead somewhere, and what is at the machine's ports.
+	// publish announces the addresses of services, all addresses in use, and the services at the machine's ports.
 	publish func(publication)
 	ports   hostPorts
 	// former are addresses of services that moved. Open connections go on there for a while.
 	former map[runtime.Key][]netip.Addr
-	// history keeps what is known of the uses of services; nil if nothing does.
+	// history stores the histories of services; nil for none.
 	history *histories
 	// volumes removes volumes with their service; nil if there are none.
 	volumes *volumes
@@ -48,11 +48,11 @@ type services struct {
 // publication is what is made known of services.
 type publication struct {
 	services map[runtime.Key]netip.Addr
-	lead     []netip.Addr              // all addresses that lead somewhere, those of services that moved as well
+	lead     []netip.Addr              // all addresses in use, including the former ones of services that moved
 	ports    map[uint16]netip.AddrPort // services by ports of the machine
 }
 
-// newServices returns services that have no service yet. Addresses given earlier from the range are kept in the state
+// newServices returns an empty set of services. Addresses assigned earlier from the range are kept in the state
 // folder dir.
 func newServices(k keeper, log *slog.Logger, dir string, addresses netip.Prefix,
 	publish func(publication)) (*services, error) {
@@ -69,7 +69,7 @@ func newServices(k keeper, log *slog.Logger, dir string, addresses netip.Prefix,
 }
 
 // apply makes the services the given ones, which must have been validated: new ones are added, and those that are not
-// in the list are removed with their pods, and with their volumes that are not to be retained. On an error nothing is
+// in the list are removed with their pods, and with the volumes that they do not retain. On an error nothing is
 // changed. The first apply also adopts the running pods that fit, and stops all others.
 //
 // It returns once daemons are being informed; images are fetched and pods replaced afterwards.
@@ -143,7 +143,7 @@ func (a *services) applyGiven(ctx context.Context) error {
 	return a.keeper.Synced(ctx)
 }
 
-// addresses returns the addresses of services, and all that lead somewhere: their former ones as well.
+// addresses returns the addresses of services, and all addresses in use, including former ones.
 func (a *services) addresses(keys []runtime.Key, book addressBook) (map[runtime.Key]netip.Addr, []netip.Addr) {
 	addrs := make(map[runtime.Key]netip.Addr, len(keys))
 	former := map[runtime.Key][]netip.Addr{}

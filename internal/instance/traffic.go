@@ -14,8 +14,8 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// setTraffic moves the traffic of a service among its revisions, from what a user has seen. It lasts until the
-// traffic in the service's manifest changes, also beyond this process.
+// setTraffic moves the traffic of a service among its revisions, if it is still the traffic that the user saw. It
+// outlives this process, and lasts until the traffic in the service's manifest changes.
 func (a *services) setTraffic(ctx context.Context, key runtime.Key, from, to []v1alpha1.Revision) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -49,7 +49,7 @@ func (a *services) setTraffic(ctx context.Context, key runtime.Key, from, to []v
 	return nil
 }
 
-// sameRevisions reports whether two lists of revisions differ in their percentages at most.
+// sameRevisions reports whether two lists of revisions differ at most in their percentages.
 func sameRevisions(a, b []v1alpha1.Revision) bool {
 	return slices.EqualFunc(a, b, func(x, y v1alpha1.Revision) bool { return x.Revision == y.Revision && x.Tag == y.Tag })
 }

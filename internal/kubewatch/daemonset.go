@@ -26,10 +26,10 @@ type DaemonSet struct {
 	existed, deleted atomic.Bool
 }
 
-// Deleted reports whether the DaemonSet was deleted, or is being deleted. A daemon may be asked to end before its watch
-// has reported that, so Deleted asks the API server once more, for at most a few seconds. A server that forbids what it
-// allowed before counts as well: the rights are removed together with the DaemonSet. One that no longer accepts the
-// token does not: tokens end with their pods.
+// Deleted reports whether the DaemonSet was deleted, or is being deleted. A daemon may be asked to end before its
+// watch has reported that, so Deleted asks the API server once more, for at most a few seconds. A server that now
+// forbids the request counts as well: the rights are removed together with the DaemonSet. One that no longer accepts
+// the token does not: tokens end with their pods.
 func (d *DaemonSet) Deleted(ctx context.Context) bool {
 	if d.deleted.Load() || !d.existed.Load() {
 		return d.deleted.Load()
@@ -54,7 +54,7 @@ func (d *DaemonSet) Deleted(ctx context.Context) bool {
 func (d *DaemonSet) Follow(ctx context.Context) {
 	items := func(list *appsv1.DaemonSetList) []appsv1.DaemonSet { return list.Items }
 	follow(ctx, d.Log, d.Name, source[*appsv1.DaemonSetList](d.DaemonSets), items, func(set *appsv1.DaemonSet) {
-		// If none ever existed, the name is wrong: that says nothing.
+		// If none ever existed, the name is wrong, which proves nothing.
 		if set != nil {
 			d.existed.Store(true)
 		}

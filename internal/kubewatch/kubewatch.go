@@ -36,8 +36,8 @@ func retries() wait.Backoff {
 	return wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: lastRetry}
 }
 
-// RESTConfig returns the configuration to reach the API server: from the kubeconfig file at path, or if that is empty
-// the one of a pod. A server that is cut off is noticed within about ten seconds.
+// RESTConfig returns the configuration to reach the API server: from the kubeconfig file at path or, if that is
+// empty, that of a pod. A lost connection to the server is noticed within about ten seconds.
 func RESTConfig(path string) (*rest.Config, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", path)
 	if err != nil {
@@ -65,8 +65,8 @@ func follow[T any, L runtime.Object](
 	repeat(ctx, log, name, func() error { return followOnce(ctx, name, src, items, report) })
 }
 
-// repeat calls once, which lists and watches what name stands for, again and again until ctx ends. It pauses between
-// calls, and logs the first of several failures.
+// repeat calls once, which lists and watches the named object, repeatedly until ctx ends. It pauses between calls,
+// and logs the first of several failures.
 func repeat(ctx context.Context, log *slog.Logger, name string, once func() error) {
 	backoff, silent := retries(), false
 	for {

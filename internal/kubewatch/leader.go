@@ -90,7 +90,7 @@ func (l *Leader) Endpoint(ctx context.Context) (addr, fingerprint string, err er
 		return "", "", err
 	}
 	if fingerprint = lease.Labels[enrolment.LabelCertificate]; fingerprint == "" {
-		return "", "", fmt.Errorf("leader %s: it gives out no keys, as it is of a former release or has no --daemon-account",
+		return "", "", fmt.Errorf("leader %s gives out no keys: it is of an earlier release or has no --daemon-account",
 			*holder)
 	}
 	return addr, fingerprint, nil

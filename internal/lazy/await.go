@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// await returns once the blocks of r are here. Its patience begins anew with all that comes of the request that brings
-// the first block that is not here.
+// await returns once the blocks of r are present. Its patience begins anew whenever bytes arrive for the request that
+// fetches the first missing block.
 func (b *Blob) await(r run) error {
 	s := b.store
 	s.mu.Lock()
@@ -55,7 +55,7 @@ func (b *Blob) await(r run) error {
 			}
 			b.expired++
 			s.fail(b, int64(i)*blockSize, err)
-			return fmt.Errorf("%s: no bytes from %d of layer %s came for %v: %w", b.image, int64(i)*blockSize,
+			return fmt.Errorf("%s: no bytes from %d of layer %s arrived for %v: %w", b.image, int64(i)*blockSize,
 				b.source.digest, patience, err)
 		}
 		if b.blocks[i] == missing {
@@ -80,7 +80,7 @@ func (b *Blob) await(r run) error {
 	}
 }
 
-// sleep waits; it returns false if ctx ended before.
+// sleep waits; it returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -92,7 +92,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// heardBody is the body of a request's answer. It notes when bytes come.
+// heardBody is the body of a response. It records when bytes arrive.
 type heardBody struct {
 	io.Reader
 	store   *Store

@@ -21,59 +21,59 @@ const (
 	longestPause = 5 * time.Second
 )
 
-// Blob is a layer, packed, of which the bytes are in a sparse file as far as they have come. Its fields are guarded by
-// the store's mutex, but for those that never change.
+// Blob is a packed layer. The bytes that have arrived are in a sparse file. The store's mutex guards its fields,
+// except for those that never change.
 type Blob struct {
 	store  *Store
 	source source
 	image  string // as the pull named it
-	order  uint64 // among blobs of which nothing was read, at random: nodes begin with different ones
+	order  uint64 // random, for blobs without any read: nodes begin with different ones
 	size   int64
 	file   *os.File
-	notes  *os.File // which blocks are here
+	notes  *os.File // which blocks are present
 
 	resolver *layer.Resolver // guarded by the filesystem
 	recorder *recorder
 
 	refs    int    // mounts
-	unpack  func() // called once all that is mounted is here; nil: done, or not wanted
+	unpack  func() // called once everything mounted is present; nil: done, or not wanted
 	blocks  blocks
-	begun   map[int]beginning // missing blocks of which some bytes are here
-	left    int               // blocks that are not here
+	begun   map[int]beginning // missing blocks of which some bytes are present
+	left    int               // number of missing blocks
 	plan    plan              // what the background fetches first
-	cursor  int               // where the background goes on
-	lent    []bool            // blocks: from the node's mirror, and not verified
+	cursor  int               // where the background continues
+	lent    []bool            // blocks that came from the node's mirror and are not verified
 	borrows int               // their number
 	expired int               // reads that waited in vain
-	doubts  int               // how often some of those were wrong
-	wary    bool              // some of those were wrong: only the registry is asked
+	doubts  int               // how often lent blocks were wrong
+	wary    bool              // lent blocks were wrong: only the registry is asked
 	used    uint64            // the store's clock at the last read that waited
 	pause   time.Duration
 	after   time.Time      // no request in the background before
 	last    error          // of the last request
-	failing bool           // told as an event; until a request succeeds
+	failing bool           // reported as an event; until a request succeeds
 	reading map[uint32]int // reads of files in progress
-	checked bool           // all of it is being compared with its digest, or has been
+	checked bool           // the whole is being compared with its digest, or has been
 	whole   bool           // it has its digest
 	ctx     context.Context
 	cancel  context.CancelFunc
 }
 
-// beginning is the part of a block that came before an answer ended.
+// beginning is the part of a block that arrived before a response ended.
 type beginning struct {
 	size int64
-	lent bool // some of it came from the node's mirror, which has not verified it
+	lent bool // some of it is from the node's mirror, which has not verified it
 }
 
 // request is one that runs.
 type request struct {
 	run    run
 	urgent bool      // a read waits for it
-	heard  time.Time // when bytes last came
+	heard  time.Time // when bytes last arrived
 }
 
-// ReadAt implements io.ReaderAt. It returns once the bytes are here, however slowly they come, or with an error when
-// none came for Config.Patience; mirrors and the registry are asked again and again until then.
+// ReadAt implements io.ReaderAt. It returns once the bytes are present, however slowly they arrive, or with an error
+// when none arrived for Config.Patience; until then, mirrors and the registry are asked repeatedly.
 func (b *Blob) ReadAt(p []byte, off int64) (int, error) {
 	want := min(int64(len(p)), b.size-off)
 	if off < 0 || want < 0 {
@@ -89,7 +89,7 @@ func (b *Blob) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// transfer does a request, whose blocks are marked as coming.
+// transfer performs a request, whose blocks are marked as coming.
 func (b *Blob) transfer(q *request) {
 	lends := b.lends()
 	first := b.beginning(q.run.from, lends)
@@ -106,7 +106,7 @@ func (b *Blob) transfer(q *request) {
 	b.end(q, err)
 }
 
-// beginning returns what is here of a missing block.
+// beginning returns the part of a missing block that is present.
 func (b *Blob) beginning(block int, lends bool) beginning {
 	b.store.mu.Lock()
 	defer b.store.mu.Unlock()
@@ -117,7 +117,7 @@ func (b *Blob) beginning(block int, lends bool) beginning {
 	return begun
 }
 
-// receive writes what comes, block by block. first is what was here of the first one.
+// receive writes the arriving bytes, block by block. first is the part of the first block that is present.
 func (b *Blob) receive(q *request, a *answer, first beginning, to int64) error {
 	buf := make([]byte, blockSize)
 	for i := q.run.from; i < q.run.to; i++ {
@@ -170,7 +170,7 @@ func (b *Blob) end(q *request, err error) {
 	s.changed.Broadcast()
 }
 
-// beginCheck returns how often the blob was doubted; false if it is not complete any more.
+// beginCheck returns how often the blob was doubted; false if it is no longer complete.
 func (b *Blob) beginCheck() (doubts int, ok bool) {
 	b.store.mu.Lock()
 	defer b.store.mu.Unlock()
@@ -180,7 +180,7 @@ func (b *Blob) beginCheck() (doubts int, ok bool) {
 	return b.doubts, b.left == 0
 }
 
-// check compares the whole blob with its digest. What is read from it before is compared with the digests of chunks.
+// check compares the whole blob with its digest. Earlier reads are compared with the digests of chunks.
 func (b *Blob) check() {
 	before, begun := b.beginCheck()
 	if !begun {
@@ -189,7 +189,7 @@ func (b *Blob) check() {
 	v := b.source.digest.Verifier()
 	_, err := io.Copy(v, io.NewSectionReader(b.file, 0, b.size))
 	if err == nil && !v.Verified() {
-		err = errors.New("what the registry sent is not what the digest says: it is fetched again when it is mounted again")
+		err = errors.New("the registry's bytes do not have the digest: the layer is fetched again when it is mounted again")
 		if doubts, _ := b.doubted(); doubts != before || b.distrust() {
 			return // and checked once more
 		}
@@ -198,7 +198,7 @@ func (b *Blob) check() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if b.ctx.Err() != nil || b.whole || b.left > 0 {
-		return // its files are closed, or something of it was fetched again, or is, and it is checked by another one
+		return // its files are closed, or parts of it were or are being fetched again, and another call checks it
 	}
 	if err == nil {
 		err = b.file.Sync()

@@ -4,16 +4,15 @@ package lazy
 
 import "wangell.loutres.me/internal/lazy/packed"
 
-// blockSize is the unit in which the bytes of a blob are there or not, in bytes. A read that has to wait waits
-// for blocks.
+// blockSize is the unit in which bytes of a blob are present or missing, in bytes. A read waits for whole blocks.
 const blockSize = packed.BlockSize
 
-// aheadBlocks is the least size of a request for a read that waits, in blocks: it also fetches what follows, as far as
-// the end of the piece.
+// aheadBlocks is the least size of a request for a waiting read, in blocks: it also fetches what follows, up to the
+// end of the piece.
 const aheadBlocks = 1 << 20 / blockSize
 
-// pieceBlocks is the size of the pieces that nodes know of each other (package swarm), in blocks. A read asks for parts
-// of one piece at a time: a node that has that need not have the next one.
+// pieceBlocks is the size of the pieces that nodes exchange (package swarm), in blocks. A read asks for parts of one
+// piece at a time: a node that has it need not have the next one.
 const pieceBlocks = 4 << 20 / blockSize
 
 // state is what is known of a block.
@@ -39,7 +38,7 @@ func blocksOf(off, n int64) run {
 // count returns the number of blocks for a blob of size bytes.
 func count(size int64) int { return packed.Count(size) }
 
-// lacking returns the first block of r that is not here; false if all are.
+// lacking returns the first missing block of r; false if there is none.
 func (b blocks) lacking(r run) (int, bool) {
 	for i := r.from; i < r.to; i++ {
 		if b[i] != here {
@@ -49,9 +48,9 @@ func (b blocks) lacking(r run) (int, bool) {
 	return 0, false
 }
 
-// next returns the first missing blocks from cursor on, and then from the beginning: at most limit, without a gap, and
-// not beyond the next multiple of limit, so that what is here are pieces that other nodes can ask for. The run is empty
-// if none is missing.
+// next returns the first missing blocks from cursor on, and then from the beginning: at most limit, without a gap,
+// and not beyond the next multiple of limit, so that complete pieces come together, for which other nodes can ask.
+// The run is empty if none is missing.
 func (b blocks) next(cursor, limit int) run {
 	for n := range len(b) {
 		if i := (cursor + n) % len(b); b[i] == missing {
@@ -70,7 +69,7 @@ func (b blocks) missingFrom(i, limit int) run {
 	return r
 }
 
-// set sets the blocks of r that are not here.
+// set sets the state of the missing blocks of r.
 func (b blocks) set(r run, s state) {
 	for i := r.from; i < r.to; i++ {
 		if b[i] != here {
@@ -79,13 +78,13 @@ func (b blocks) set(r run, s state) {
 	}
 }
 
-// plan are blocks that are wanted first, in their order.
+// plan lists the blocks to fetch first, in order.
 type plan struct {
-	order []int // without those before the first that is missing
+	order []int // without those before the first missing one
 	in    map[int]bool
 }
 
-// add adds blocks after the others. Those that a blob of size blocks does not have are left out.
+// add adds blocks after the others. Those beyond the end of a blob of size blocks are left out.
 func (p *plan) add(size int, blocks []int) {
 	if p.in == nil {
 		p.in = map[int]bool{}

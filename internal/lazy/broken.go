@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 )
 
-// brokenFor is for how long a host that stalled, or whose answer ended early, is asked after the others.
+// brokenFor is how long a host that stalled, or whose response ended early, is asked after the others.
 const brokenFor = 30 * time.Second
 
 // brokenHosts remembers which hosts of registries broke off. A nil one remembers nothing.
@@ -32,7 +32,8 @@ func (b *brokenHosts) note(host string, now time.Time) {
 	b.at[host] = now
 }
 
-// last returns hosts in their order, but those that broke off within brokenFor at the end, the latest one last.
+// last returns hosts in their order, with those that broke off within brokenFor moved to the end, the latest one
+// last.
 func (b *brokenHosts) last(hosts []docker.RegistryHost, now time.Time) []docker.RegistryHost {
 	if b == nil {
 		return hosts

@@ -14,7 +14,7 @@ const (
 	fromRegistry = "registry"
 )
 
-// newWaits returns the histogram of how long reads wait for bytes that are not here.
+// newWaits returns the histogram of the time that reads wait for missing bytes.
 func newWaits() prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: metricsPrefix + "wait_seconds", Help: "How long reads waited for bytes that were not on the node yet.",
@@ -22,15 +22,15 @@ func newWaits() prometheus.Histogram {
 	})
 }
 
-// Descriptions of what is taken from Stats.
+// Descriptions of the metrics that come from Stats.
 var (
 	layersDesc  = prometheus.NewDesc(metricsPrefix+"layers", "Layers that are mounted.", nil, nil)
 	missingDesc = prometheus.NewDesc(metricsPrefix+"missing_bytes",
 		"Packed bytes of mounted layers that are not on the node yet.", nil, nil)
 	completeDesc = prometheus.NewDesc(metricsPrefix+"complete_layers_total",
-		"Layers that have come in full and have their digest.", nil, nil)
+		"Layers that are complete and verified.", nil, nil)
 	receivedDesc = prometheus.NewDesc(metricsPrefix+"received_bytes_total",
-		"Packed bytes received, by what they were asked for.", []string{"for"}, nil)
+		"Packed bytes received, by the reason for the request.", []string{"for"}, nil)
 	sourcesDesc = prometheus.NewDesc(metricsPrefix+"source_bytes_total",
 		"Packed bytes received, by source: node (what else this node has of the layer), peer (another node), mirror (of "+
 			"containerd's settings) or registry.", []string{"source"}, nil)

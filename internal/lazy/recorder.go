@@ -18,20 +18,20 @@ import (
 	"wangell.loutres.me/internal/lazy/trace"
 )
 
-// A layer is recorded until no file was opened for the first time during learnQuiet, and at most for learnLongest from
-// the first one: then its program is idle, or does what only some clients ask for.
+// A layer is recorded until no further file was opened during learnQuiet, and at most for learnLongest from the first
+// one: then its program is idle, or does what only some clients ask for.
 const (
 	learnQuiet   = 30 * time.Second
 	learnLongest = trace.Longest
 )
 
-// Limits of what is recorded: files of a layer, and layers, of which the oldest are forgotten.
+// Limits of recordings: files per layer, and layers, the oldest of which are forgotten.
 const (
 	mostFiles  = 10_000
 	mostTraces = 2_000
 )
 
-// recorder notes what is read of a layer. It begins with what an earlier one has noted.
+// recorder records the reads of a layer. It begins with the recording of an earlier one.
 type recorder struct {
 	root  string
 	layer digest.Digest
@@ -57,7 +57,7 @@ func newRecorder(root string, layer digest.Digest, log *slog.Logger) *recorder {
 		opened: map[uint32]bool{}}
 	var err error
 	if r.trace, err = trace.Read(root, layer); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		log.Warn("what was read of a layer is recorded anew", "error", err)
+		log.Warn("the reads of a layer are recorded anew", "error", err)
 		r.trace = trace.Layer{}
 	}
 	for _, f := range r.trace.Files {
@@ -76,7 +76,7 @@ func (r *recorder) known() []int {
 	return slices.Clone(r.trace.Blocks)
 }
 
-// names has a tree tell the names of files.
+// names sets the tree from which the names of files are read.
 func (r *recorder) names(tree metadata.Reader) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,12 +106,12 @@ func (r *recorder) open(id uint32, now time.Time) {
 	r.later()
 }
 
-// learns reports whether it is time to note things.
+// learns reports whether recording goes on.
 func (r *recorder) learns(now time.Time) bool {
 	return !r.ended && (r.first.IsZero() || now.Sub(r.last) < learnQuiet && now.Sub(r.first) < learnLongest)
 }
 
-// read notes that blocks of the packed layer were read.
+// read records that blocks of the packed layer were read.
 func (r *recorder) read(blocks run, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -127,7 +127,7 @@ func (r *recorder) read(blocks run, now time.Time) {
 	}
 }
 
-// later has the trace written soon. r.mu is held.
+// later schedules writing the trace. r.mu is held.
 func (r *recorder) later() {
 	if r.timer == nil && !r.ended {
 		r.timer = time.AfterFunc(trace.Delay, func() {
@@ -140,7 +140,7 @@ func (r *recorder) later() {
 	}
 }
 
-// end writes what is not written, and notes nothing any more.
+// end writes the rest and stops recording.
 func (r *recorder) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -165,7 +165,7 @@ func (r *recorder) write() {
 	}
 	r.new = nil
 	if err := r.trace.Write(r.root, r.layer); err != nil {
-		r.log.Warn("what is read of a layer cannot be recorded", "layer", r.layer, "error", err)
+		r.log.Warn("the reads of a layer cannot be recorded", "layer", r.layer, "error", err)
 	}
 }
 
@@ -186,7 +186,7 @@ func (r *recorder) paths(ids []uint32) (paths []string) {
 	return paths
 }
 
-// nameFiles adds the paths of what is in a directory.
+// nameFiles adds the paths of the files in a directory.
 func nameFiles(tree metadata.Reader, dir uint32, at string, names map[uint32]string) {
 	// Only directories that the tree has itself are asked for.
 	_ = tree.ForeachChild(dir, func(name string, id uint32, mode os.FileMode) bool {

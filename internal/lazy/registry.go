@@ -22,8 +22,8 @@ import (
 	"wangell.loutres.me/internal/image/readapi"
 )
 
-// stall is how long a host may send nothing before the request is given up and another one is asked. It is less if
-// reads have little patience.
+// stall is how long a host may send nothing before the request is given up and another host is asked. It is shorter
+// if reads have little patience.
 const stall = 10 * time.Second
 
 // source is a blob in a repository.
@@ -43,11 +43,11 @@ type answer struct {
 	host string
 }
 
-// lent reports whether the bytes are those of the node's mirror, which has not verified them.
+// lent reports whether the bytes come from the node's mirror, which has not verified them.
 func (a *answer) lent() bool { return a.from == fromNode || a.from == fromPeer }
 
-// fetch requests the bytes [from, to). It asks the hosts in their order, mirrors before the registry, but those last
-// that broke off lately. lend takes what the node's mirror has not verified.
+// fetch requests the bytes [from, to). It asks the hosts in their order, mirrors before the registry, and those that
+// broke off lately last. With lend set, it accepts bytes that the node's mirror has not verified.
 func (s source) fetch(ctx context.Context, from, to int64, lend bool) (*answer, error) {
 	hosts, err := s.hosts(s.ref.Hostname())
 	if err != nil {
@@ -70,7 +70,7 @@ func (s source) fetch(ctx context.Context, from, to int64, lend bool) (*answer, 
 	return nil, errors.Join(errs...)
 }
 
-// sizeFrom returns the size of the blob if the node's mirror knows it from the image's manifest; otherwise 0.
+// sizeFrom returns the size of the blob if the node's mirror has it from the image's manifest; otherwise 0.
 func (s source) sizeFrom(ctx context.Context) int64 {
 	hosts, err := s.hosts(s.ref.Hostname())
 	if err != nil {
@@ -99,10 +99,10 @@ func (s source) sizeFrom(ctx context.Context) int64 {
 // repository is the name of the blob's repository in its registry.
 func (s source) repository() string { return strings.TrimPrefix(s.ref.Locator, s.ref.Hostname()+"/") }
 
-// errLent is that of a mirror whose bytes are not wanted, because some were wrong.
+// errLent is the error of a mirror whose bytes are refused, because some were wrong.
 var errLent = errors.New("it has not verified what it has")
 
-// ask requests bytes from one host, once more if it wants credentials.
+// ask requests bytes from one host, and repeats the request if the host wants credentials.
 func (s source) ask(ctx context.Context, h docker.RegistryHost, from, to int64, lend bool) (*answer, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	after := cmp.Or(s.stall, stall)
@@ -147,7 +147,7 @@ func (s source) ask(ctx context.Context, h docker.RegistryHost, from, to int64, 
 				res.Body.Close()
 				return nil, give(err)
 			}
-			watchdog.Stop() // until somebody reads
+			watchdog.Stop() // it starts with the first read
 			body := &watched{body: res.Body, stall: after, watchdog: watchdog, give: give}
 			return &answer{body, size, sourceOf(req, res), h.Host}, nil
 		}
@@ -165,7 +165,7 @@ func (s source) ask(ctx context.Context, h docker.RegistryHost, from, to int64, 
 	}
 }
 
-// sourceOf returns where the bytes of an answer come from.
+// sourceOf returns the source of the bytes of a response.
 func sourceOf(req *http.Request, res *http.Response) string {
 	switch res.Header.Get(readapi.SourceHeader) {
 	case readapi.SourceNode:
@@ -179,7 +179,7 @@ func sourceOf(req *http.Request, res *http.Response) string {
 	return fromRegistry
 }
 
-// url is the address of the blob on a host. Mirrors are told whose blob it is, as containerd does.
+// url is the address of the blob on a host. For mirrors it names the registry, as containerd does.
 func (s source) url(h docker.RegistryHost, repository string) string {
 	u := url.URL{Scheme: h.Scheme, Host: h.Host, Path: path.Join(h.Path, repository, "blobs", s.digest.String())}
 	if name := s.ref.Hostname(); h.Host != name && (name != "docker.io" || h.Host != "registry-1.docker.io") {
@@ -188,12 +188,12 @@ func (s source) url(h docker.RegistryHost, repository string) string {
 	return u.String()
 }
 
-// sizeOf returns the size in a Content-Range whose first byte has to be from.
+// sizeOf returns the size in a Content-Range, whose first byte must be from.
 func sizeOf(header string, from int64) (int64, error) {
 	var first, last int64
 	var total string
 	if _, err := fmt.Sscanf(header, "bytes %d-%d/%s", &first, &last, &total); err != nil || first != from {
-		return 0, fmt.Errorf("it sends other bytes than those from %d: Content-Range %q", from, header)
+		return 0, fmt.Errorf("it sent a range that does not begin at %d: Content-Range %q", from, header)
 	}
 	size, err := strconv.ParseInt(total, 10, 64)
 	if err != nil || size <= last {
@@ -202,13 +202,13 @@ func sizeOf(header string, from int64) (int64, error) {
 	return size, nil
 }
 
-// stalled is the error of a host that sends nothing: for how long it has not.
+// stalled is the error of a host that has sent nothing for a time.
 type stalled time.Duration
 
 // Error implements error.
 func (s stalled) Error() string { return fmt.Sprintf("it has sent nothing for %v", time.Duration(s)) }
 
-// watched is a body whose request is given up when nothing comes.
+// watched is a body whose request is cancelled when nothing arrives.
 type watched struct {
 	body     io.ReadCloser
 	stall    time.Duration

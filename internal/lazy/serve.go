@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package lazy is a remote snapshotter for containerd: containers start from images in eStargz or zstd:chunked before
-// their layers are here. Layers are mounted by FUSE; what is read comes first, and everything else is fetched at the
-// same time. Layers in other formats are pulled as usual.
+// their layers are complete. Layers are mounted by FUSE; what is read is fetched first, and everything else in the
+// background. Layers in other formats are pulled as usual.
 package lazy
 
 import (
@@ -42,15 +42,15 @@ type Config struct {
 	Socket string
 	// Hosts returns how to ask registries. Required.
 	Hosts docker.RegistryHosts
-	// Workers is how many requests run at once in the background. Default: DefaultWorkers.
+	// Workers is the number of concurrent requests in the background. Default: DefaultWorkers.
 	Workers int
-	// Piece is how much such a request asks for, in bytes; it is rounded up to 256 KiB. Default: DefaultPiece.
+	// Piece is the size of such a request in bytes, rounded up to 256 KiB. Default: DefaultPiece.
 	Piece int64
 	// Patience is how long a read waits for the next byte from mirrors and the registry before it fails with EIO.
 	// Default: DefaultPatience.
 	Patience time.Duration
-	// Settle is how long after the last mount the background begins: containerd mounts the layers of an image one after
-	// the other, and each mount would have to share the link. Default: DefaultSettle.
+	// Settle is the pause between the last mount and the background's start: containerd mounts the layers of an image
+	// one after the other, and each mount would have to share the link. Default: DefaultSettle.
 	Settle time.Duration
 	// Failed is called when files of an image cannot be read, in a goroutine of its own: once, until a request for the
 	// layer succeeds. Optional.
@@ -68,9 +68,9 @@ type Server struct {
 	listen      net.Listener
 }
 
-// Start mounts the layers that an earlier Server with the same root had, and begins to serve. A layer that cannot be
-// mounted, because nothing of it is here and the registry does not answer, is logged; containerd cannot use it until it
-// is removed and pulled again. Containers of an earlier Server that was killed have lost their files.
+// Start mounts the layers of an earlier Server with the same root, and begins to serve. A layer that cannot be
+// mounted, because nothing of it is present and the registry does not answer, is logged; containerd cannot use it
+// until it is removed and pulled again. Containers of an earlier Server that was killed have lost their files.
 func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if !filepath.IsAbs(cfg.Root) || !filepath.IsAbs(cfg.Socket) {
 		return nil, fmt.Errorf("root %q and socket %q: write absolute paths", cfg.Root, cfg.Socket)
@@ -94,7 +94,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		cfg.Log = slog.Default()
 	}
 	s := &Server{served: make(chan error, 1)}
-	// First the socket: whoever has it owns the folder.
+	// The socket comes first: its owner owns the folder.
 	if s.listen, err = Listen(cfg.Socket); err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 			s.store.close()
 		}
 	}()
-	defer context.AfterFunc(ctx, s.store.abort)() // mounts must not go on waiting for a registry
+	defer context.AfterFunc(ctx, s.store.abort)() // mounts must not keep waiting for a registry
 	if s.fs, err = newFilesystem(filepath.Join(cfg.Root, "cache"), s.store, cfg.Hosts); err != nil {
 		return nil, err
 	}
@@ -136,7 +136,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	return s, nil
 }
 
-// Listen returns a socket for root in place of one that nobody serves any more.
+// Listen returns a socket for root. It replaces one that is no longer served.
 func Listen(path string) (net.Listener, error) {
 	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		c.Close()
@@ -167,7 +167,7 @@ func (s *Server) Stats() Stats {
 // Done returns a channel that gets the error when the socket is no longer served.
 func (s *Server) Done() <-chan error { return s.served }
 
-// Close ends the service and unmounts all layers: containers that use them get EIO or ENOTCONN. What was fetched stays
+// Close ends the service and unmounts all layers: containers that use them get EIO or ENOTCONN. Fetched bytes stay
 // for the next Server.
 func (s *Server) Close() error {
 	s.grpc.Stop()

@@ -12,15 +12,15 @@ import (
 	"wangell.loutres.me/internal/lazy/packed"
 )
 
-// lends reports whether bytes are taken from the node's mirror that it has not verified.
+// lends reports whether unverified bytes are accepted from the node's mirror.
 func (b *Blob) lends() bool {
 	b.store.mu.Lock()
 	defer b.store.mu.Unlock()
 	return !b.wary
 }
 
-// distrust has what came from the node's mirror fetched again, from the registry, because something is wrong with the
-// layer. It returns false if nothing came from there.
+// distrust discards what came from the node's mirror, because something is wrong with the layer: it is fetched again
+// from the registry. It returns false if nothing came from there.
 func (b *Blob) distrust() bool {
 	s := b.store
 	s.mu.Lock()
@@ -53,14 +53,14 @@ func (b *Blob) distrust() bool {
 	return true
 }
 
-// borrowed reports whether a part of the blob came from the node's mirror, and has not been verified.
+// borrowed reports whether an unverified part of the blob came from the node's mirror.
 func (b *Blob) borrowed() bool {
 	b.store.mu.Lock()
 	defer b.store.mu.Unlock()
 	return b.borrows > 0
 }
 
-// retried calls try, and again if it fails and the reason may be what the node's mirror has sent.
+// retried calls try, and repeats it if bytes from the node's mirror may be the reason of a failure.
 func (b *Blob) retried(try func() error) error {
 	for range mostTries - 1 {
 		doubts, expired := b.doubted()
@@ -69,7 +69,7 @@ func (b *Blob) retried(try func() error) error {
 			return nil
 		}
 		if _, now := b.doubted(); now != expired {
-			return err // bytes have not come: nothing is wrong with others
+			return err // bytes are missing: nothing is wrong with those present
 		}
 		if now, _ := b.doubted(); now == doubts && !b.distrust() {
 			return err
@@ -78,12 +78,11 @@ func (b *Blob) retried(try func() error) error {
 	return try()
 }
 
-// mostTries is how often something is tried at the most: what the mirror was asked for before the first failure may
-// come after it.
+// mostTries bounds the attempts: bytes requested from the mirror before the first failure may arrive after it.
 const mostTries = 3
 
-// doubted returns how often something was wrong with what came from the node's mirror, which several readers may notice
-// at once, and how often reads have waited in vain.
+// doubted returns how often bytes from the node's mirror were wrong, which several readers may notice at once, and
+// how often reads have waited in vain.
 func (b *Blob) doubted() (doubts, expired int) {
 	b.store.mu.Lock()
 	defer b.store.mu.Unlock()
@@ -93,7 +92,7 @@ func (b *Blob) doubted() (doubts, expired int) {
 var errChunk = errors.New("a part of a file does not have its digest")
 
 // readChunk reads a chunk of a file, and compares it with its digest if it may have come from the node's mirror.
-// stargz-snapshotter compares it, too, but its reads cannot be tried again.
+// stargz-snapshotter verifies it as well, but its reads cannot be repeated.
 func (b *Blob) readChunk(f metadata.File, p []byte, off int64) (n int, err error) {
 	end := error(nil)
 	err = b.retried(func() error {
@@ -115,7 +114,8 @@ func (b *Blob) readChunk(f metadata.File, p []byte, off int64) (n int, err error
 	return n, err
 }
 
-// right reports whether bytes of a file are the chunk at their offset; others are not compared.
+// right reports whether bytes of a file are the chunk at their offset. Bytes that are not a whole chunk are not
+// compared.
 func right(f metadata.File, p []byte, off int64) bool {
 	at, size, text, ok := f.ChunkEntryForOffset(off)
 	want, err := digest.Parse(text)

@@ -49,7 +49,7 @@ type ArmTimer struct{ At monotime.Time }
 type Record struct {
 	Waterfall Waterfall
 	First     bool
-	// News are the phases that no earlier Record of this wake had.
+	// News are the phases that are new in this Record.
 	News []Phase
 }
 
@@ -60,7 +60,7 @@ type FreezePods struct {
 	Pods []FrozenPod
 }
 
-// FrozenPod is a pod that is to be frozen, unless it has had a packet since LastPacket.
+// FrozenPod is a pod to freeze, unless it has had a packet since LastPacket.
 type FrozenPod struct {
 	Ref        Ref
 	LastPacket monotime.Time

@@ -5,9 +5,9 @@ package lifecycle
 import "testing"
 
 func TestPodThatStopsListeningServesAgainOrIsReplaced(t *testing.T) {
-	const never = "the pod does not listen on port 6379 any more: waited 1m0s"
+	const never = "the pod no longer listens on port 6379: waited 1m0s"
 	deaf := append(toWarm[:4:4], did{10, Deaf{1}, Warm,
-		"publish 3 1:starting | info: a pod gets no new connections: it does not listen on port 6379 any more"})
+		"publish 3 1:starting | info: a pod gets no new connections: it no longer listens on port 6379"})
 	for name, c := range map[string]struct{ way, rest []did }{
 		"it listens again": {deaf, []did{
 			{11, WakeAsked{Parked: 1}, Warm, "publish 4 1:starting | timer 1m11s"},

@@ -18,8 +18,8 @@
 // idle service first drains all its pods. They are stopped only once no gate gives any of them a new flow and no packet
 // has arrived meanwhile.
 //
-// Frozen is Warm with all pods frozen, which the machine decides (FreezePods) for a service that is idle for
-// Spec.FreezeAfter, and a daemon undoes for each pod by itself when a packet needs it.
+// Frozen is Warm with all pods frozen. The machine freezes them (FreezePods) when a service has been idle for
+// Spec.FreezeAfter; a daemon thaws each pod by itself when a packet needs it.
 //
 // On a cluster (Spec.Rolls), pods also come and go without the machine's doing (Appeared, Leaving), and nodes may be
 // silent for a while (Away, Back).

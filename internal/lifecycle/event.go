@@ -126,7 +126,7 @@ type Trace struct {
 type Exited struct {
 	Ref    Ref
 	Code   uint32 // exit status; 128+n for signal n
-	Detail string // why it ended, as far as that is known, and the end of the process's output
+	Detail string // why it ended, as far as known, and the end of the process's output
 }
 
 // IdleSeen reports that no node with a pod of the service has seen a packet for the idle timeout, or for FreezeAfter.
@@ -134,7 +134,7 @@ type IdleSeen struct {
 	LastPacket monotime.Time
 	// Of is the time of the last packet of each pod, by its own node's clock. LastPacket stands for missing pods.
 	Of map[Ref]monotime.Time
-	// Cores is the use of CPU by each pod since its last packet, in cores, as far as it is known.
+	// Cores is the CPU usage of each pod since its last packet, in cores, as far as known.
 	Cores map[Ref]float64
 }
 
@@ -144,15 +144,15 @@ type FrozenSeen struct {
 	Seq    uint64 // of the FreezePods that it answers; 0 if the pod was found frozen
 	Frozen bool
 	At     monotime.Time
-	// LastPacket is the last packet of the pod, as far as it is known.
+	// LastPacket is the time of the pod's last packet, as far as known.
 	LastPacket monotime.Time
-	Reason     string // why it was not frozen; empty if a packet thawed it, or it was to be thawed
+	Reason     string // why it was not frozen; empty if a packet or a FreezePods thawed it
 }
 
-// Pressed asks to stop the service now if all its pods are frozen, because their node needs what they have.
+// Pressed asks to stop the service now if all its pods are frozen, because their node needs their resources.
 type Pressed struct{ Why string }
 
-// ThawAsked asks for the program of a service whose pods may be frozen: a command needs it.
+// ThawAsked asks to thaw the pods of a service: a command needs its program.
 type ThawAsked struct{}
 
 // Quiet reports that no gate gives the pod new flows any more, now that all have the backends of Generation.

@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// BusyCores is the use of CPU, in cores, from which on a pod without packets is at work and not frozen.
+	// BusyCores is the CPU usage, in cores, above which a pod without packets is at work and not frozen.
 	BusyCores = 0.05
 	// useOn is how long after the first thaw of a service's pods a packet means that the service is in use, so that the
 	// other pods are thawed as well. A single request is over by then.
 	useOn = time.Second
 )
 
-// freezing is what the machine has decided about freezing its pods. Whether they are frozen is known of each pod: the
+// freezing holds the machine's decisions about freezing. Whether a pod is frozen is part of the pod's state: the
 // daemon of its home node thaws it by itself for a packet.
 type freezing struct {
 	seq    uint64        // of the last FreezePods
@@ -49,7 +49,7 @@ func (m *Machine) allFrozen() bool {
 // service is in use.
 func (m *Machine) NotFrozen() string { return m.freeze.why }
 
-// freezePods freezes the pods of a service that no node has seen used, unless one of them is at work.
+// freezePods freezes the pods of an idle service, unless one of them is at work.
 func (t *transition) freezePods(e IdleSeen) {
 	f := &t.freeze
 	for _, p := range t.pods {
@@ -65,7 +65,7 @@ func (t *transition) freezePods(e IdleSeen) {
 	t.sendFreeze()
 }
 
-// stopTime is when a service that is not used any more is stopped; zero for never.
+// stopTime is when an idle service is stopped; zero for never.
 func (t *transition) stopTime(last monotime.Time) monotime.Time {
 	if t.spec.Min > 0 || t.spec.IdleTimeout == 0 {
 		return 0
@@ -92,7 +92,7 @@ func (t *transition) sendFreeze() {
 	}
 }
 
-// thaw has all pods thawed that are frozen or are about to be.
+// thaw thaws all pods that are frozen or about to be.
 func (t *transition) thaw() {
 	if f := &t.freeze; f.on {
 		f.on, f.stopAt, f.used = false, 0, 0
@@ -136,7 +136,7 @@ func (t *transition) frozenSeen(e FrozenSeen) {
 	}
 }
 
-// keepRunning notes why pods run that could be frozen, and reports that once.
+// keepRunning records why pods that could be frozen run, and reports it once.
 func (t *transition) keepRunning(s Severity, format string, args ...any) {
 	why := fmt.Sprintf(format, args...)
 	if t.freeze.why == "" || s == Warning && why != t.freeze.why {
@@ -145,7 +145,7 @@ func (t *transition) keepRunning(s Severity, format string, args ...any) {
 	t.freeze.why = why
 }
 
-// useSeen thaws the other pods of a service once a thawed one is used on: then new connections are for all of them.
+// useSeen thaws the other pods of a service when a thawed one stays in use: then new connections go to all of them.
 func (t *transition) useSeen(p *pod, last monotime.Time) {
 	f := &t.freeze
 	if last > f.idle.LastPacket.Add(useOn) {
@@ -156,7 +156,8 @@ func (t *transition) useSeen(p *pod, last monotime.Time) {
 	}
 }
 
-// pressed stops a service whose pods are frozen before its time. One that always has pods would start others.
+// pressed stops a service whose pods are frozen before its time, unless it always has pods: then it would start
+// others.
 func (t *transition) pressed(why string) {
 	if !t.freezes() || t.spec.Min > 0 || !t.allFrozen() {
 		return
@@ -166,7 +167,7 @@ func (t *transition) pressed(why string) {
 	t.drainAll(t.freeze.idle)
 }
 
-// refreeze adapts what is frozen to a changed manifest.
+// refreeze applies a changed manifest to frozen pods.
 func (t *transition) refreeze() {
 	if t.spec.FreezeAfter == 0 {
 		t.freeze.why = ""

@@ -64,7 +64,7 @@ func (t *transition) deaf(r Ref) {
 	}
 	p.set(podDeaf)
 	p.unconfirm()
-	t.report(Info, "a pod gets no new connections: it does not listen on port %d any more", t.spec.Port)
+	t.report(Info, "a pod gets no new connections: it no longer listens on port %d", t.spec.Port)
 }
 
 // refuseUnready refuses clients that have waited long enough for a pod that served but has stopped listening or

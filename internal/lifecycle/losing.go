@@ -110,7 +110,7 @@ func (t *transition) overdue(p *pod) {
 	reason := t.timeoutReason(p)
 	switch {
 	case p.drainsForSleep() && t.sleep.forced:
-		t.stopAll() // no gate answers, and the user does not wait for one
+		t.stopAll() // no gate answers, and the user need not wait for one
 	case p.drainsForSleep():
 		t.stayAwake("no gate confirmed that the pod is drained")
 	case p.life >= lifeDraining || p.is(podAway):

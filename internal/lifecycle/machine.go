@@ -47,7 +47,7 @@ type published struct {
 	sharing    int
 }
 
-// start is about pods being started, most of all by the wake in progress.
+// start is the state of pods being started, above all by the wake in progress.
 type start struct {
 	deadline monotime.Time // for the wake; zero for none
 	after    monotime.Time // no pod is started before
@@ -221,8 +221,8 @@ func (m *Machine) WaitsFor() (Ref, bool) {
 	return 0, false
 }
 
-// Lost returns the pod that keeps every other one from starting although its home node is silent, and which may or may
-// not still run; false if there is none.
+// Lost returns the pod on a silent node that may still run and so keeps every other one from starting; false if there
+// is none.
 func (m *Machine) Lost() (Ref, bool) {
 	for _, p := range m.pods {
 		if p.is(podAway) && m.spec.Single && !m.deleted {
@@ -232,7 +232,7 @@ func (m *Machine) Lost() (Ref, bool) {
 	return 0, false
 }
 
-// clientsWait reports whether clients wait while no pod is starting.
+// clientsWait reports whether clients wait and no pod is starting.
 func (m *Machine) clientsWait() bool {
 	return m.state == Waking && m.count((*pod).starts) == 0 || m.state == Stopping && m.next.wake != nil
 }

@@ -28,7 +28,7 @@ func (t *transition) adopt(e Adopted) {
 		return
 	}
 	p.reach(podListened)
-	if e.Leaving { // all that can be done for it is to let its connections end
+	if e.Leaving { // its connections may end, but it gets no new ones
 		p.set(podLeaving)
 		t.drain(p, p.grace+leaveTimeout)
 		return

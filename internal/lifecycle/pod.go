@@ -42,7 +42,7 @@ const (
 	originOutside                  // not started by the machine
 )
 
-// podFlags are what else is known of a pod, independent of each other.
+// podFlags are further facts about a pod, independent of each other.
 type podFlags uint8
 
 const (
@@ -73,7 +73,7 @@ type pod struct {
 	phases    [len(phaseNames)]monotime.Time // when the phases of its start ended
 }
 
-// is reports whether any of some flags is set.
+// is reports whether any of the given flags is set.
 func (p *pod) is(f podFlags) bool { return p.flags&f != 0 }
 
 func (p *pod) set(f podFlags) { p.flags |= f }

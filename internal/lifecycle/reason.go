@@ -21,7 +21,7 @@ func (m *Machine) timeoutReason(p *pod) string {
 		return fmt.Sprintf("the pod listens on port %d, but its readinessProbe did not succeed within %s: %s", port, after,
 			p.lastAnswer())
 	case p.is(podDeaf):
-		return fmt.Sprintf("the pod does not listen on port %d any more: waited %s", port, after)
+		return fmt.Sprintf("the pod no longer listens on port %d: waited %s", port, after)
 	case p.progress >= podListened:
 		return fmt.Sprintf("the pod found running does not listen on port %d: waited %s", port, after)
 	case p.progress == podRunning || p.phases[phaseIndex(PhaseStarted)] != 0:

@@ -20,8 +20,8 @@ type Spec struct {
 	// DrainTimeout bounds the remaining life of the flows of a pod that is replaced, or no longer needed while other
 	// pods serve. Default: Grace.
 	DrainTimeout time.Duration
-	// IdleTimeout is the time without a packet after which the service is stopped. Without FreezeAfter it is the daemons'
-	// to watch.
+	// IdleTimeout is the time without a packet after which the service is stopped. Without FreezeAfter, the daemons
+	// watch it.
 	IdleTimeout time.Duration
 	// FreezeAfter is the time without a packet after which the pods are frozen; 0 if they are not. It is less than
 	// IdleTimeout.
@@ -30,7 +30,7 @@ type Spec struct {
 	FreezeWhenBusy bool
 	// Min is the least number of pods. Above zero, an idle service does not go to sleep.
 	Min int
-	// MinWhy is why it has Min pods, for messages. Default: that so many are wanted.
+	// MinWhy is why it has Min pods, for messages. By default, the message is that so many are wanted.
 	MinWhy string
 	// Max is the largest number of pods. Default: 1, or Min.
 	Max int

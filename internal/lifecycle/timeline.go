@@ -20,7 +20,7 @@ type timeline struct {
 	begun            bool   // there was a Record
 }
 
-// mark notes when a phase ended, and reports whether that was news. Only the first time counts.
+// mark records when a phase ended, and reports whether that was news. Only the first time counts.
 func (l *timeline) mark(p PhaseName, at monotime.Time) bool {
 	i := phaseIndex(p)
 	if i < 0 || at == 0 || l.at[i] != 0 {
@@ -53,7 +53,7 @@ func (l *timeline) follow(p *pod) {
 	}
 }
 
-// record makes a Record of what is known now.
+// record makes a Record of the present waterfall.
 func (l *timeline) record(service string) Record {
 	r := Record{Waterfall: l.waterfall(service), First: !l.begun}
 	l.begun = true
@@ -66,7 +66,7 @@ func (l *timeline) record(service string) Record {
 	return r
 }
 
-// waterfall makes the waterfall of what is known now.
+// waterfall returns the present waterfall.
 func (l *timeline) waterfall(service string) Waterfall {
 	seen := l.at[0]
 	w := Waterfall{

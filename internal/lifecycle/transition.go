@@ -50,7 +50,7 @@ func (t *transition) stopStarting() {
 	}
 }
 
-// drain gives a pod no new flows, and bounds the time for what it then waits for.
+// drain ends new flows for a pod, and bounds the time until it is stopped.
 func (t *transition) drain(p *pod, wait time.Duration) {
 	p.life, p.drainGen, p.deadline = lifeDraining, t.published.generation+1, t.now.Add(wait)
 	t.publish = t.publish || p.progress >= podListened // it may have been published as draining before
@@ -61,7 +61,7 @@ func (t *transition) report(s Severity, format string, args ...any) {
 	t.reports = append(t.reports, Report{s, fmt.Sprintf(format, args...)})
 }
 
-// mark notes when a phase of a pod ended, in the timeline too if the pod is the one that it follows.
+// mark records when a phase of a pod ended, also in the timeline if that follows the pod.
 func (t *transition) mark(r Ref, name PhaseName, at monotime.Time) {
 	p, i := t.pod(r), phaseIndex(name)
 	if p != nil && i >= 0 && p.phases[i] == 0 {
@@ -72,7 +72,7 @@ func (t *transition) mark(r Ref, name PhaseName, at monotime.Time) {
 	}
 }
 
-// conclude notes how the wake in progress ended, if there is one.
+// conclude records how the wake in progress ended, if there is one.
 func (t *transition) conclude(r Result, reason string) {
 	if t.timeline != nil && t.timeline.result == ResultRunning {
 		t.timeline.result, t.timeline.reason, t.record = r, reason, true
@@ -100,7 +100,7 @@ func (t *transition) endTimeline() {
 	t.timeline = nil
 }
 
-// flush records the news of the timeline and goes on with another one, if given. A wake that ended badly has no more
+// flush records the news of the timeline and continues with the next one, if given. A failed wake has no further
 // news.
 func (t *transition) flush(next *timeline) {
 	if t.record && t.timeline != nil {

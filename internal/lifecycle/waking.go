@@ -76,7 +76,7 @@ func (t *transition) waitForStarting() {
 	t.start.tries = 1
 }
 
-// lostReachable handles the case that the last pod that served still exists but cannot be used.
+// lostReachable handles the case that the last serving pod still exists but cannot be used.
 func (t *transition) lostReachable(why string) {
 	switch {
 	case t.state != Warm || t.count((*pod).serves) > 0:
@@ -145,7 +145,7 @@ func (t *transition) clearDeadlines() {
 	}
 }
 
-// answered ends the timeline of a wake well: this pod is the first that listens.
+// answered ends the timeline of a successful wake: this pod is the first that listens.
 func (t *transition) answered(p *pod, at monotime.Time) {
 	if l := t.timeline; l != nil && l.result == ResultRunning {
 		l.follow(p)

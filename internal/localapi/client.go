@@ -27,7 +27,7 @@ import (
 // ErrNotRunning is returned if no instance serves the socket.
 var ErrNotRunning = errors.New("no wangell instance is running here")
 
-// Error is an error that an instance has answered.
+// Error is an error response of an instance.
 type Error struct {
 	Code int // HTTP status
 	Text string
@@ -46,10 +46,10 @@ type Client struct {
 	base      url.URL
 	namespace string
 	http      http.Client
-	// explain turns an error of the transport into one that says what to do.
+	// explain turns a transport error into one that says what to do.
 	explain   func(error) error
 	closeIdle func()
-	// silent says what does not answer, and what to do.
+	// silent says which program does not answer, and what to do.
 	silent string
 }
 
@@ -81,8 +81,8 @@ func explainSocket(path string, err error) error {
 	return fmt.Errorf("ask the running wangell: %w", err)
 }
 
-// NewRemoteClient returns a client of the API at another place than a socket. base has its scheme and host, transport
-// sends its requests. With a namespace, it sees the services of that one only.
+// NewRemoteClient returns a client of an API that is not at a socket. base has the scheme and host; transport sends
+// the requests. With a namespace, it sees only the services of that namespace.
 func NewRemoteClient(base url.URL, transport http.RoundTripper, namespace string) *Client {
 	return &Client{
 		base: base, namespace: namespace, http: http.Client{Transport: transport},
@@ -105,7 +105,7 @@ func (c *Client) Broken(ctx context.Context) (out []BrokenFile, err error) {
 	return out, c.getJSON(ctx, "/v1/broken", nil, &out)
 }
 
-// Pressure returns what is scarce in the gate as a whole. An instance without this endpoint reports nothing.
+// Pressure returns the scarcity in the gate as a whole. An instance without this endpoint reports nothing.
 func (c *Client) Pressure(ctx context.Context) (out []controller.Pressure, err error) {
 	err = c.getJSON(ctx, "/v1/pressure", nil, &out)
 	if errors.Is(err, runtime.ErrNotFound) {
@@ -170,8 +170,8 @@ func (c *Client) Logs(ctx context.Context, name string, w io.Writer, options run
 	return nil
 }
 
-// Events calls f for each event until ctx or the instance ends. begun, which may be nil, is called once no event is
-// missed any more.
+// Events calls f for each event until ctx or the instance ends. begun, which may be nil, is called once no further
+// event can be missed.
 func (c *Client) Events(ctx context.Context, begun func(), f func(controller.Event)) error {
 	resp, err := c.do(ctx, http.MethodGet, "/v1/events", nil)
 	if err != nil {

@@ -17,8 +17,8 @@ func dashboardPath(actions bool) string {
 	return "/dashboard"
 }
 
-// Dashboard returns a handler that serves the dashboard of the instance with the rights of the client. It lets
-// everybody in who reaches it.
+// Dashboard returns a handler that serves the dashboard of the instance with the rights of the client. It admits
+// everyone who reaches it.
 func (c *Client) Dashboard(actions bool) http.Handler {
 	return &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {

@@ -19,7 +19,7 @@ import (
 // errorTrailer is the trailer with an error after the beginning of an answer.
 const errorTrailer = "Wangell-Error"
 
-// Services is what the API gives access to. A controller.Controller is one.
+// Services provides the data of the API. A controller.Controller is one.
 type Services interface {
 	Status() []controller.Status
 	Resolve(name string) (runtime.Key, error)
@@ -41,13 +41,13 @@ type BrokenFile struct {
 
 // Handler answers the requests of the API, over whatever transport they come.
 type Handler struct {
-	// Of returns what the sender of a request has access to. Its error refuses the request.
+	// Of returns the services that the sender of a request has access to. An error refuses the request.
 	Of func(*http.Request) (Services, error)
 	// Broken returns the manifests with mistakes; may be nil.
 	Broken func() []BrokenFile
 	// Versions returns the versions of the instance's programs, by name; may be nil.
 	Versions func(ctx context.Context) map[string]string
-	// Dashboard returns the dashboard, with actions or only to read. Of does not guard it; may be nil.
+	// Dashboard returns the dashboard, with actions or read-only. Of does not guard it; may be nil.
 	Dashboard func(actions bool) http.Handler
 }
 

@@ -14,8 +14,7 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// Operator is what Services of one machine offer beyond those of a cluster, where kubectl does the same. A
-// controller.Controller is one.
+// Operator has the operations of one machine that a cluster leaves to kubectl. A controller.Controller is one.
 type Operator interface {
 	Status() []controller.Status
 	Wake(ctx context.Context, key runtime.Key) error
@@ -26,11 +25,11 @@ type Operator interface {
 
 // Restarted is the answer to a restart.
 type Restarted struct {
-	// Replaced is the number of pods that new ones have replaced; 0 if the service slept.
+	// Replaced is the number of replaced pods; 0 if the service slept.
 	Replaced int `json:"replaced"`
 }
 
-// errNoOperator is returned by Services that are no Operator.
+// errNoOperator is returned for Services that are not an Operator.
 var errNoOperator = errors.New("only on one machine: in a cluster, use kubectl exec, kubectl top and kubectl rollout")
 
 // operate returns the handler of a request about one service for an Operator.
@@ -84,7 +83,7 @@ var (
 	})
 )
 
-// Wake has a service serve, and returns once it does. Its idle timeout begins then.
+// Wake wakes a service, and returns once it serves. Its idle timeout begins then.
 func (c *Client) Wake(ctx context.Context, name string) error {
 	return c.nothing(ctx, http.MethodPost, "/v1/wake", url.Values{"service": {name}})
 }
@@ -115,7 +114,7 @@ func (c *Client) Restart(ctx context.Context, name string) (replaced int, err er
 	return out.Replaced, err
 }
 
-// Stats returns what the pods of a service use, or those of all services if name is empty.
+// Stats returns the usage of the pods of a service, or of all services if name is empty.
 func (c *Client) Stats(ctx context.Context, name string) (out []controller.PodUsage, err error) {
 	q := url.Values{}
 	if name != "" {

@@ -46,7 +46,7 @@ type Config struct {
 	Services Services
 	// Broken returns the manifests with mistakes; may be nil.
 	Broken func() []BrokenFile
-	// Dashboard returns the dashboard, with actions or only to read; may be nil.
+	// Dashboard returns the dashboard, with actions or read-only; may be nil.
 	Dashboard func(actions bool) http.Handler
 	// Versions returns the versions of the instance's programs, by name; may be nil.
 	Versions func(ctx context.Context) map[string]string

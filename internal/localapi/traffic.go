@@ -13,10 +13,10 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// Splitter is what Services of one machine offer beyond those of a cluster, where spec.traffic is written to the API
-// server.
+// Splitter moves traffic on one machine. In a cluster, spec.traffic is written to the API server instead.
 type Splitter interface {
-	// SetTraffic moves the traffic of a service among its revisions. It is an error if the traffic is not from any more.
+	// SetTraffic moves the traffic of a service among its revisions. It fails if the present traffic is no longer
+	// from.
 	SetTraffic(ctx context.Context, key runtime.Key, from, to []v1alpha1.Revision) error
 }
 
@@ -26,7 +26,7 @@ type traffic struct {
 	To   []v1alpha1.Revision `json:"to"`
 }
 
-// Conflict returns an error with which an API refuses a request that does not fit what is there.
+// Conflict returns an error that refuses a request because of the present state.
 func Conflict(format string, args ...any) error {
 	return &Error{Code: http.StatusConflict, Text: fmt.Errorf(format, args...).Error()}
 }
@@ -51,7 +51,7 @@ func setTraffic(w http.ResponseWriter, r *http.Request, s Services) {
 	answer(w, nil, err)
 }
 
-// SetTraffic moves the traffic of a service among its revisions. It is an error if the traffic is not from any more.
+// SetTraffic moves the traffic of a service among its revisions. It fails if the present traffic is no longer from.
 func (c *Client) SetTraffic(ctx context.Context, name string, from, to []v1alpha1.Revision) error {
 	data, err := json.Marshal(traffic{from, to})
 	if err != nil {

@@ -171,9 +171,9 @@ func (l *loader) validObjects(earlier []object) []object {
 	return out
 }
 
-// resolve gives the services the data of the objects to which they refer, and reports what they lack. It returns the
-// valid objects. A file with a service that lacks something has none of its own that count, so that services of other
-// files may lack them, until nothing changes any more.
+// resolve gives services the data of the objects to which they refer, and reports missing objects. It returns the
+// valid objects. A file with a service that lacks something counts as having no objects, so services of other files
+// may lack those in turn: this is repeated until nothing changes.
 func (l *loader) resolve(earlier []object) []object {
 	for {
 		objects, before := l.validObjects(earlier), len(l.errs)

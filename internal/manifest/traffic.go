@@ -9,7 +9,7 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// revisions checks that the services to which requests go are there, once all documents are read.
+// revisions checks that the services to which requests go exist, once all documents are read.
 func (l *loader) revisions() {
 	all := map[runtime.Key]*v1alpha1.WangellService{}
 	for _, s := range l.services {

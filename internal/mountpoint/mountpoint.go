@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mountpoint finds what a path is mounted on.
+// Package mountpoint finds the mount of a path.
 package mountpoint
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 )
 
-// Of returns the mount that an absolute path without symbolic links lies on, as /proc/self/mountinfo has it.
+// Of returns the mount, from /proc/self/mountinfo, that contains an absolute path without symbolic links.
 func Of(path string) (*mountinfo.Info, error) {
 	mounts, err := mountinfo.GetMounts(nil)
 	if err != nil {
@@ -18,13 +18,13 @@ func Of(path string) (*mountinfo.Info, error) {
 	}
 	m := covering(path, mounts)
 	if m == nil {
-		return nil, fmt.Errorf("%s is on no file system of /proc/self/mountinfo", path)
+		return nil, fmt.Errorf("%s is on none of the file systems in /proc/self/mountinfo", path)
 	}
 	return m, nil
 }
 
-// covering returns the deepest of the mounts that a path is below; nil if there is none. The last one at a place covers
-// the others. mountinfo.ParentsFilter takes /var/lib for a parent of /var/library.
+// covering returns the deepest mount that contains a path; nil if there is none. Of several mounts at one place, the
+// last one covers the others. mountinfo.ParentsFilter would take /var/lib for a parent of /var/library.
 func covering(path string, mounts []*mountinfo.Info) (m *mountinfo.Info) {
 	for _, other := range mounts {
 		at := other.Mountpoint

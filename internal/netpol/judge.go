@@ -19,7 +19,7 @@ type Pod struct {
 	Addrs  []netip.Addr
 }
 
-// View is what policies look at. It must not change once Judge was called.
+// View is the input of policies. It must not change once Judge was called.
 type View struct {
 	// Policies of each namespace.
 	Policies map[string][]Policy
@@ -28,10 +28,10 @@ type View struct {
 	// Pods of each namespace.
 	Pods map[string][]Pod
 
-	matched map[choice]sources.Set // what selectors have matched, as many policies choose the same pods
+	matched map[choice]sources.Set // results of selectors, because many policies select the same pods
 }
 
-// Verdict is what the policies say of a target.
+// Verdict is the result of the policies for a target.
 type Verdict struct {
 	// Restricted is set if a policy selects the target. Otherwise every source may connect.
 	Restricted bool
@@ -49,7 +49,7 @@ func (v *Verdict) Equal(o *Verdict) bool {
 		v.Allowed.Equal(o.Allowed)
 }
 
-// Judge applies the policies to a target. What any of them allows is allowed.
+// Judge applies the policies to a target. A source that any of them allows is allowed.
 func (v *View) Judge(t Target) (out Verdict) {
 	policies := v.Policies[t.Namespace]
 	for i := range policies {

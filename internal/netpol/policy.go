@@ -54,13 +54,13 @@ type peer struct {
 	choice     choice // of pods
 }
 
-// choice identifies which pods a peer selects: peers with the same choice select the same pods.
+// choice identifies the pods that a peer selects: peers with the same choice select the same pods.
 type choice struct {
 	namespace, namespaces, pods string // either the namespace or the text of a selector of namespaces
 }
 
-// Prepare returns a policy for Judge; ok is false if it does not restrict ingress. What cannot be understood, which the
-// API server refuses, matches nothing: the policy then lets fewer clients connect, not more.
+// Prepare returns a policy for Judge; ok is false if it does not restrict ingress. Invalid parts, which the API
+// server refuses, match nothing: the policy then allows fewer clients, not more.
 func Prepare(p *networkingv1.NetworkPolicy) (out Policy, ok bool) {
 	if t := p.Spec.PolicyTypes; len(t) > 0 && !slices.Contains(t, networkingv1.PolicyTypeIngress) {
 		return Policy{}, false

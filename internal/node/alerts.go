@@ -21,7 +21,7 @@ const (
 	maxWakeAlerts = 64
 )
 
-// alerts are what is scarce on this node. The caller of its methods passes the time.
+// alerts are the scarce resources of this node. Time is a parameter.
 type alerts struct {
 	mu     sync.Mutex
 	active map[alertKey]*alert
@@ -46,8 +46,9 @@ func keyOf(m *wire.Alert) alertKey {
 	return alertKey{kind: m.Kind}
 }
 
-// see notes that something is scarce, and sends it if it was not, or if it is a budget of wakes and was last sent an
-// alertHold ago. It reports whether this is a new alert. Messages are sent with mu held, so the newest is sent last.
+// see records a scarce resource, and sends the alert if it is new, or if it is about a budget of wakes and was last
+// sent an alertHold ago. It reports whether this is a new alert. Messages are sent with mu held, so the newest is
+// sent last.
 func (a *alerts) see(m wire.Alert, now time.Time, send func(wire.Message)) (begins bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -69,7 +70,7 @@ func (a *alerts) see(m wire.Alert, now time.Time, send func(wire.Message)) (begi
 	return known == nil
 }
 
-// stays notes that something is still scarce, if there is an alert for it.
+// stays records that a resource is still scarce, if there is an alert for it.
 func (a *alerts) stays(kind wire.AlertKind, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -64,7 +64,7 @@ func (d *daemon) announceAll() {
 	}
 }
 
-// announces reports whether this node is to announce a VIP, and tells the gate which node is.
+// announces reports whether this node announces a VIP, and records in the gate which node does.
 func (d *daemon) announces(vip netip.Addr, nodes []scored) bool {
 	by := owner(vip, nodes)
 	if err := d.gate.SetEdge(vip, by.addr); err != nil {
@@ -74,7 +74,7 @@ func (d *daemon) announces(vip netip.Addr, nodes []scored) bool {
 	return by.name == d.cfg.Node
 }
 
-// announceChanged is announceAll for the VIPs in changed only, because with ten thousand services the others cost too
+// announceChanged is announceAll for the VIPs in changed only: with ten thousand services, the others would cost too
 // much.
 func (d *daemon) announceChanged(changed map[netip.Addr]bool) {
 	nodes, known := d.members.candidates()

@@ -12,14 +12,14 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// openFor is how long a number of open requests counts. Envoy no longer reports a pod without requests.
+// openFor is how long a number of open requests is valid. Envoy does not report pods without requests.
 const openFor = 3 * envoy.ReportInterval
 
 // answers are the requests that came through this node's Envoy to a pod, or to none.
 type answers struct {
 	total wire.PodAnswers          // since the daemon's start
 	open  map[netip.Addr]openCount // by the address of the Envoy that has reported it: total.Open is the sum
-	due   int                      // how often they are still to be sent to the controller
+	due   int                      // how often they must still be sent to the controller
 }
 
 // openCount is a number of open requests.
@@ -50,7 +50,7 @@ func (a *answers) add(r envoy.Requests, now monotime.Time) {
 	}
 }
 
-// sumOpen adds up the open requests, without what has not been reported lately.
+// sumOpen adds up the open requests that were reported lately.
 func (a *answers) sumOpen(now monotime.Time) {
 	a.total.Open = 0
 	for from, o := range a.open {
@@ -62,7 +62,7 @@ func (a *answers) sumOpen(now monotime.Time) {
 	}
 }
 
-// take returns what is to be sent now; ok is false if nothing is.
+// take returns the report to send now; ok is false if there is none.
 func (a *answers) take(service netip.AddrPort, pod uint64, now monotime.Time) (total wire.PodAnswers, ok bool) {
 	before := a.total.Open
 	if a.sumOpen(now); a.total.Open != before {
@@ -77,7 +77,7 @@ func (a *answers) take(service netip.AddrPort, pod uint64, now monotime.Time) (t
 	return total, true
 }
 
-// sendAgain makes a new controller get them, if there are any.
+// sendAgain schedules them for a new controller, if there are any.
 func (a *answers) sendAgain() {
 	if a.total != (wire.PodAnswers{}) {
 		a.due = sendTwice
@@ -87,7 +87,7 @@ func (a *answers) sendAgain() {
 // callerPause is the shortest time between two reports of callers of a service.
 const callerPause = time.Second
 
-// reportCaller reports the trace of a request that has waited for a pod. The first one of a wake matters.
+// reportCaller reports the trace of a request that has waited for a pod. Only the first one of a wake is needed.
 func (d *daemon) reportCaller(c envoy.Caller) {
 	for _, s := range d.allServices() {
 		if s.name == c.Service {
@@ -132,7 +132,8 @@ func (d *daemon) takeRequests(list []envoy.Requests) {
 	notify(d.maintenance)
 }
 
-// answersOf returns the answers of the pod at an address; if there is none, those without a pod. s.mu is held.
+// answersOf returns the answers of the pod at an address, or those without a pod if there is none there. s.mu is
+// held.
 func (s *service) answersOf(at netip.AddrPort) *answers {
 	for _, p := range s.pods {
 		if p.addr == at {

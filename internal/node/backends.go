@@ -13,8 +13,8 @@ import (
 // leader learns of pods from their nodes one by one; removing those not yet listed would cut connections.
 const sessionGrace = 3 * time.Second
 
-// applyBackends changes the pods of a service to what the controller wants. It reports whether the service's front has
-// to know before the message counts as handled, because a pod gets no new requests any more.
+// applyBackends changes the pods of a service to what the controller wants. It reports whether the service's front
+// must be updated before the message counts as handled, because a pod must get no new requests.
 func (d *daemon) applyBackends(m *wire.Backends) (front bool) {
 	s := d.service(m.Service)
 	if s == nil {

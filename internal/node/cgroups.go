@@ -25,7 +25,7 @@ type cgroups interface {
 	Memory(cgroup string) (freezer.Memory, error)
 	// CPU returns the CPU time that a cgroup has used.
 	CPU(cgroup string) (time.Duration, error)
-	// Inside tells which processes are in a pod's cgroup.
+	// Inside returns the processes in a pod's cgroup.
 	Inside(cgroup string) (freezer.Inside, error)
 	// Holds reports whether a process is in a cgroup or below it.
 	Holds(cgroup string, pid int) (bool, error)

@@ -20,8 +20,8 @@ type Config struct {
 	Follow func(ctx context.Context, moved func(addr string))
 	// Keys are the keys of this node, if Enrol does not provide them.
 	Keys enrolment.Keys
-	// Enrol asks the controllers for the keys of this node until it has them or ctx ends. Optional. The daemon keeps them
-	// in RunDir, so that it can start again without a controller, and asks anew when they are refused.
+	// Enrol asks the controllers for the keys of this node until it has them or ctx ends. Optional. The daemon keeps
+	// them in RunDir, so that it can restart without a controller, and asks anew when they are refused.
 	Enrol func(ctx context.Context) (enrolment.Keys, error)
 	// Keepalive is the interval of keepalives, the same as the controller's. The default is wire.DefaultKeepalive.
 	Keepalive time.Duration
@@ -53,8 +53,8 @@ type Config struct {
 	XDPMode string
 	// Shortcut lets connections of pods on this node bypass its network stack once the stack has accepted their SYN.
 	Shortcut bool
-	// LazySocket is the socket of this node's wangell-snapshotter, which reports files that cannot be had at another one
-	// beside it. It needs CRI. If it is empty, nothing is reported.
+	// LazySocket is the socket of this node's wangell-snapshotter. Files that it cannot fetch are reported at a
+	// second socket beside it. It needs CRI. If it is empty, nothing is reported.
 	LazySocket string
 	// Peers configures the sharing of images with other nodes. It needs CRI and NodeAddr.
 	Peers PeersConfig

@@ -32,7 +32,7 @@ func (d *daemon) fills() []gate.Fill {
 	return fills
 }
 
-// seeFills notes which tables are almost full, and returns those that were not before.
+// seeFills records which tables are almost full, and returns the new ones.
 func (a *alerts) seeFills(fills []gate.Fill, now time.Time, send func(wire.Message)) (begun []gate.Fill) {
 	for _, f := range fills {
 		switch part := float64(f.Used) / float64(f.Size); {
@@ -48,8 +48,8 @@ func (a *alerts) seeFills(fills []gate.Fill, now time.Time, send func(wire.Messa
 	return begun
 }
 
-// checkScarce reports tables of the gate that have become almost full, and what is no longer scarce. It returns whether
-// it has to be called again although there is neither a pod nor a flow.
+// checkScarce reports tables of the gate that have become almost full, and alerts that have ended. It reports whether
+// it must be called again although there is neither a pod nor a flow.
 func (d *daemon) checkScarce(now time.Time) (again bool) {
 	fills := d.fills()
 	for _, f := range d.alerts.seeFills(fills, now, d.send) {

@@ -12,11 +12,11 @@ import (
 	"strings"
 )
 
-// freezeRecords note where frozen pods are in a folder, a file for each, so that they are found if this process is
-// killed. A record is there before its pod is frozen, and until it has been thawed.
+// freezeRecords record frozen pods in a folder, in one file each, so that they are found if this process is killed. A
+// record exists from before its pod is frozen until after it has been thawed.
 type freezeRecords struct{ dir string }
 
-// frozenPlace is where the processes of a frozen pod are.
+// frozenPlace is the location of a frozen pod.
 type frozenPlace struct {
 	cgroup string // its path below the root of the hierarchies
 	netns  string // the path of its network namespace, in a cluster; else empty
@@ -30,7 +30,7 @@ func (r freezeRecords) file(id uint64) string {
 	return filepath.Join(r.dir, strconv.FormatUint(id, 16))
 }
 
-// write notes a pod that is about to be frozen.
+// write records a pod that is about to be frozen.
 func (r freezeRecords) write(id uint64, at frozenPlace) error {
 	text := []byte(at.cgroup)
 	if at.netns != "" {
@@ -56,8 +56,8 @@ func (r freezeRecords) remove(id uint64) error {
 	return nil
 }
 
-// read returns where the noted pods are. A file that was being written when its daemon was killed is empty: its
-// pod was not frozen yet.
+// read returns the locations of the recorded pods. A file that was being written when its daemon was killed is empty:
+// its pod was not frozen yet.
 func (r freezeRecords) read() (map[uint64]frozenPlace, error) {
 	noted := map[uint64]frozenPlace{}
 	entries, err := os.ReadDir(r.dir)
@@ -94,7 +94,7 @@ func (c *Config) mayThaw(r freezeRecords) error {
 	return err
 }
 
-// thawNoted thaws all noted pods, which no daemon owns any more, and removes the notes.
+// thawNoted thaws all recorded pods, which no daemon owns, and removes their records.
 func thawNoted(r freezeRecords, c cgroups) error {
 	noted, err := r.read()
 	if err != nil {

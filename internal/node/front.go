@@ -32,7 +32,7 @@ func (f *front) endWatch() {
 	}
 }
 
-// adoptFronts takes over the fronts that an earlier daemon has given a service.
+// adoptFronts takes over a service's fronts from an earlier daemon.
 func (d *daemon) adoptFronts(s *service) {
 	for _, known := range d.gate.Fronts(s.addr) {
 		f := front{id: known.ID, at: known.Addr, serving: known.Serving, only: known.Only}
@@ -54,8 +54,8 @@ func (d *daemon) adoptFronts(s *service) {
 	}
 }
 
-// ensureFront makes an Envoy the front of a service as soon as it listens. Until then, another one that was the front
-// goes on. s.mu is held.
+// ensureFront makes an Envoy the front of a service as soon as it listens. Until then, the previous front serves.
+// s.mu is held.
 func (d *daemon) ensureFront(s *service, p proxy) error {
 	if at := netip.AddrPortFrom(p.Addr, s.frontPort); s.front.at != at {
 		if err := d.replaceFront(s, p, at); err != nil {
@@ -87,14 +87,14 @@ func (d *daemon) ensureFront(s *service, p proxy) error {
 	return nil
 }
 
-// replaceFront makes an Envoy's listener s.front, and what was it s.oldFront. s.mu is held.
+// replaceFront makes an Envoy's listener s.front, and the previous one s.oldFront. s.mu is held.
 func (d *daemon) replaceFront(s *service, p proxy, at netip.AddrPort) error {
 	s.front.endWatch()
 	if s.oldFront.at == at { // the younger Envoy is gone
 		s.front, s.oldFront = s.oldFront, s.front
 		return nil
 	}
-	// There are two at most. One that has never had clients goes first.
+	// There are at most two. One that never had clients is dropped first.
 	if s.oldFront.at.IsValid() && !s.front.serving {
 		d.dropFront(s, &s.front)
 	} else {
@@ -115,7 +115,7 @@ func (d *daemon) replaceFront(s *service, p proxy, at netip.AddrPort) error {
 	return err
 }
 
-// frontListens makes clients go to a front that has begun to listen.
+// frontListens directs clients to a front that has begun to listen.
 func (d *daemon) frontListens(s *service, w *listenWatch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,7 +137,7 @@ func (d *daemon) frontListens(s *service, w *listenWatch) {
 	}
 }
 
-// serveOnlyFront gives a front of a service without pods all clients, and those that wait.
+// serveOnlyFront directs all clients of a service without pods to its front, including those that wait.
 func (d *daemon) serveOnlyFront(a netip.AddrPort, id uint64) error {
 	_, err := d.gate.ServeOnlyFront(a, id)
 	return err
@@ -157,7 +157,7 @@ func (d *daemon) frontIsDeaf(s *service, id uint64) {
 	d.fronts.notify()
 }
 
-// withoutFront says what becomes of the clients of a service while no Envoy is there. s.mu is held.
+// withoutFront describes what happens to the clients of a service while there is no Envoy. s.mu is held.
 func (s *service) withoutFront() string {
 	if s.splits() {
 		return "clients wait"
@@ -165,7 +165,7 @@ func (s *service) withoutFront() string {
 	return "connections are balanced"
 }
 
-// drainFront makes a front take no new clients. s.mu is held.
+// drainFront stops new clients for a front. s.mu is held.
 func (d *daemon) drainFront(s *service, f *front) {
 	f.endWatch()
 	if f.at.IsValid() {
@@ -174,7 +174,7 @@ func (d *daemon) drainFront(s *service, f *front) {
 	}
 }
 
-// isLeft reports whether a front that takes no new clients has none, or its device is gone. s.mu is held.
+// isLeft reports whether a drained front has no clients left, or its device is gone. s.mu is held.
 func (d *daemon) isLeft(s *service, f *front) bool {
 	if f.ifindex != 0 {
 		if _, err := net.InterfaceByIndex(f.ifindex); err != nil {
@@ -185,7 +185,7 @@ func (d *daemon) isLeft(s *service, f *front) bool {
 	return err != nil || c.Open+c.HalfOpen == 0
 }
 
-// frontLooks is how often it is looked whether the clients of a front have left.
+// frontLooks is the interval of checks whether the clients of a front have left.
 const frontLooks = time.Second
 
 // forgetOldFront removes the front that another one has replaced, once its clients have left. s.mu is held.
@@ -236,8 +236,8 @@ func (d *daemon) dropFront(s *service, f *front) {
 	*f = front{}
 }
 
-// isFront reports whether an address is that of a front. On one machine, only a front knows the pods' own addresses. In
-// a cluster, kubelet and others connect there as well, which is no use of a pod.
+// isFront reports whether an address is that of a front. On one machine, only a front knows the pods' own addresses.
+// In a cluster, kubelet and others connect there as well, which does not count as use.
 func (d *daemon) isFront(addr netip.Addr) bool {
 	return d.cfg.EncapPort == 0 || d.fronts.reach(addr)
 }
@@ -245,9 +245,9 @@ func (d *daemon) isFront(addr netip.Addr) bool {
 // keptIdle is longer than Envoy keeps a connection to a pod without a request.
 const keptIdle = 5 * time.Second
 
-// countDirect adds what passes a pod behind a front beside the gate: connections of Envoy to the pod's own address. A
-// connection that has been silent for longer than Envoy keeps idle ones has a request, and is use of the pod. s.mu is
-// held.
+// countDirect adds the connections that bypass the gate of a pod behind a front: those of Envoy to the pod's own
+// address. A connection that has been silent for longer than Envoy keeps idle ones carries a request, and counts as
+// use. s.mu is held.
 func (d *daemon) countDirect(s *service, p *pod, c *gate.PodCounters) {
 	if s.requests == nil || !p.home {
 		return

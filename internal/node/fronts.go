@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// frontWait bounds how long a change of pods waits for Envoy to take it over.
+	// frontWait bounds how long a change of pods waits for Envoy to apply it.
 	frontWait = 500 * time.Millisecond
-	// frontReturns is how long after the daemon's start Envoy may take to connect. Until then the fronts that an earlier
-	// daemon has left keep their clients.
+	// frontReturns is how long after the daemon's start Envoy may take to connect. Until then the fronts of an
+	// earlier daemon keep their clients.
 	frontReturns = 15 * time.Second
 	// shortestSilence is the least that a request may be silent, whatever the service's idle timeout. For a service that
 	// never sleeps it is longestSilence.
 	shortestSilence, longestSilence = 5 * time.Minute, time.Hour
-	// frontSettles is how long after the clients of all services go to another Envoy the one before is told to drain. By
-	// then it has accepted the connections that had come before.
+	// frontSettles is the pause between directing the clients of all services to another Envoy and draining the
+	// previous one. By then, the previous one has accepted all connections that were directed to it.
 	frontSettles = 2 * time.Second
 )
 
@@ -56,13 +56,13 @@ type proxy struct {
 	gone    <-chan struct{} // closed when it is gone
 }
 
-// settled tells when an Envoy has the clients of all services, and has settled down.
+// settled tracks when an Envoy has got the clients of all services.
 type settled struct {
 	at    netip.Addr    // of the Envoy; the zero value while not all clients go there
 	since monotime.Time // when they began to
 }
 
-// after returns what holds once an Envoy is seen to have all clients, or not.
+// after returns the new state after a look at whether an Envoy has all clients.
 func (s settled) after(at netip.Addr, all bool, now monotime.Time) settled {
 	switch {
 	case !all:
@@ -73,7 +73,7 @@ func (s settled) after(at netip.Addr, all bool, now monotime.Time) settled {
 	return settled{at: at, since: now}
 }
 
-// pause returns how long it is until the Envoy has settled down; ok is false if it does not have all clients.
+// pause returns the time until the Envoy has settled; ok is false if it does not have all clients.
 func (s settled) pause(now monotime.Time) (left time.Duration, ok bool) {
 	return max(0, frontSettles-now.Sub(s.since)), s.at.IsValid()
 }
@@ -85,7 +85,7 @@ func newFronts() fronts {
 // notify makes runFronts configure Envoy anew.
 func (f *fronts) notify() { notify(f.changed) }
 
-// connected returns the Envoys that are connected, the youngest last. That one is to serve.
+// connected returns the connected Envoys, the youngest last. The youngest should serve.
 func (f *fronts) connected() []proxy {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -101,7 +101,7 @@ func (f *fronts) join(p proxy) {
 	slices.SortStableFunc(f.proxies, func(a, b proxy) int { return a.Created.Compare(b.Created) })
 }
 
-// leave removes an Envoy that is gone. It reports whether it was there, and how many are left.
+// leave removes an Envoy that is gone. It reports whether it was connected, and how many are left.
 func (f *fronts) leave(p proxy) (was bool, left int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,8 +118,8 @@ func (f *fronts) reach(from netip.Addr) bool {
 		slices.ContainsFunc(f.proxies, func(p proxy) bool { return p.Addr == from })
 }
 
-// allow returns the rules of a service for sources. The service's fronts may connect in any case: their clients have
-// been judged.
+// allow returns the source rules of a service. The service's fronts may always connect: their clients have already
+// been checked.
 func (f *fronts) allow(s wire.Service) []sources.Rule {
 	rules := s.Sources.Rules()
 	if s.Flags&wire.FlagRequests == 0 || s.Flags&wire.FlagSources == 0 {
@@ -255,7 +255,7 @@ func (d *daemon) configureFronts() error {
 	return errors.Join(append(errs, f.server.Set(list))...)
 }
 
-// retireFronts makes all Envoys but the youngest drain, once that one has the clients of all services. f.publishing is
+// retireFronts drains all Envoys but the youngest once the youngest has the clients of all services. f.publishing is
 // held.
 func (d *daemon) retireFronts(proxies []proxy, moved bool) {
 	f, last := &d.fronts, len(proxies)-1
@@ -273,8 +273,8 @@ func (d *daemon) retireFronts(proxies []proxy, moved bool) {
 	}
 }
 
-// knowsPods reports whether the controller has listed the pods of all services that balance requests. Until then Envoy
-// keeps those that it has from an earlier daemon.
+// knowsPods reports whether the controller has listed the pods of all services that balance requests. Until then
+// Envoy keeps the pods that an earlier daemon sent.
 func (d *daemon) knowsPods(all []*service) bool {
 	select {
 	case <-d.tabled:
@@ -295,7 +295,7 @@ func (d *daemon) knowsPods(all []*service) bool {
 	return true
 }
 
-// describeFront returns a service as Envoy gets it, and makes sure that it has a front. s.mu is held.
+// describeFront returns the service for Envoy's configuration, and ensures that it has a front. s.mu is held.
 func (d *daemon) describeFront(s *service, p proxy) (envoy.Service, error) {
 	if s.frontPort == 0 {
 		port, err := d.fronts.takePort()
@@ -373,7 +373,7 @@ func (d *daemon) frontConnected(ctx context.Context, p envoy.Proxy) {
 		was, left := f.leave(now)
 		switch {
 		case !was || d.ctx.Err() != nil:
-		case left > 0: // it has been replaced, or the one that it was to replace goes on
+		case left > 0: // it has been replaced, or the one it should have replaced stays
 			d.log.Info("one of two Envoys is gone", "address", p.Addr)
 			f.notify()
 		default:
@@ -403,7 +403,7 @@ func (d *daemon) findFront(ctx context.Context, p *envoy.Proxy) (podNetwork, err
 	return findNetwork(netns, addr)
 }
 
-// setFronts notes where the Envoys of all nodes are.
+// setFronts records the addresses of the Envoys of all nodes.
 func (d *daemon) setFronts(addrs []netip.Addr) {
 	if err := d.gate.SetFronts(addrs); err != nil {
 		d.log.Error("cannot count what pods send to the Envoys of other nodes", "error", err)
@@ -414,7 +414,7 @@ func (d *daemon) setFronts(addrs []netip.Addr) {
 	d.fronts.everywhere = addrs
 }
 
-// drainFronts makes pods get the clients of all services.
+// drainFronts directs the clients of all services to pods again.
 func (d *daemon) drainFronts() {
 	for _, s := range d.allServices() {
 		s.mu.Lock()

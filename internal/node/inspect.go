@@ -9,8 +9,8 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// inspections are the controller's questions about this node that are being answered, at most one of each kind: each
-// channel holds one element meanwhile.
+// inspections limits the controller's questions about this node to one of each kind at a time: a channel holds one
+// element while its kind is being answered.
 type inspections struct{ gate, connected chan struct{} }
 
 func newInspections() inspections {
@@ -41,7 +41,7 @@ func (d *daemon) inspect(m *wire.Inspect) {
 func (d *daemon) gateState(m *wire.Inspect) wire.Message {
 	counters, err := d.gate.Counters()
 	if err != nil {
-		d.log.Error("cannot tell the controller the state of the gate", "error", err)
+		d.log.Error("cannot report the state of the gate to the controller", "error", err)
 		return nil
 	}
 	out := &wire.GateState{Number: m.Number}
@@ -61,11 +61,11 @@ func (d *daemon) gateState(m *wire.Inspect) wire.Message {
 	return out
 }
 
-// pairsConnected returns who is connected to the pods of this node; nil if that cannot be read.
+// pairsConnected returns the clients connected to the pods of this node; nil if they cannot be read.
 func (d *daemon) pairsConnected(m *wire.Inspect) wire.Message {
 	most, others, err := d.gate.Connections(int(m.Most))
 	if err != nil {
-		d.log.Error("cannot tell the controller who is connected", "error", err)
+		d.log.Error("cannot report connections to the controller", "error", err)
 		return nil
 	}
 	out := &wire.Connected{Number: m.Number, Others: uint64(others)}

@@ -17,7 +17,7 @@ import (
 	"wangell.loutres.me/internal/enrolment"
 )
 
-// renewPause is the shortest time between two times that the daemon asks for its keys because no controller answers.
+// renewPause is the shortest time between two requests for new keys because no controller answers.
 const renewPause = 10 * time.Second
 
 // keptKeys is the content of the file with the keys.
@@ -29,7 +29,7 @@ type keptKeys struct {
 func keysFile(runDir string) string { return filepath.Join(runDir, "node.keys") }
 
 // obtainKeys sets Keys if Enrol provides them: to those that an earlier daemon of this node has kept, or to new ones.
-// While it waits for these, the daemon is healthy, and not ready; a gate that an earlier daemon left goes on.
+// While it waits for new ones, the daemon is healthy but not ready; the gate of an earlier daemon keeps running.
 func (c *Config) obtainKeys(ctx context.Context) error {
 	if c.Enrol == nil {
 		return nil
@@ -103,7 +103,7 @@ func forgetKeys(runDir string) error {
 	return nil
 }
 
-// unanswered notes that a controller does not answer: it may have another master key than the one of this node's keys.
+// unanswered records that no controller answers: its master key may not match this node's keys.
 func (d *daemon) unanswered() { notify(d.refused) }
 
 // renewKeys asks for new keys when no controller answers, until ctx ends.

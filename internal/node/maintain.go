@@ -12,8 +12,8 @@ import (
 // statsInterval is the time between two readings of the pods' counters.
 const statsInterval = time.Second
 
-// maintain reports counters, idle services and what is scarce, memory included, and sweeps the flow table, until ctx
-// ends. It sleeps while there is neither a pod nor a flow, and nothing is scarce or parked, and looks only every
+// maintain reports counters, idle services and scarce resources, memory included, and sweeps the flow table, until
+// ctx ends. It sleeps while there is no pod, no flow, nothing parked and nothing scarce, and looks only every
 // idleAgain while all pods are frozen.
 func (d *daemon) maintain(ctx context.Context) {
 	ticker := time.NewTicker(statsInterval)
@@ -54,7 +54,7 @@ func (d *daemon) maintain(ctx context.Context) {
 	}
 }
 
-// rests reports whether all pods of this node, of which there are some, stand still.
+// rests reports whether this node has pods and all of them are frozen.
 func (d *daemon) rests(pods int) bool {
 	if pods == 0 || d.freezing.number() < pods {
 		return false

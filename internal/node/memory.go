@@ -16,16 +16,16 @@ import (
 // meminfo is described in proc_meminfo(5).
 const meminfo = "/proc/meminfo"
 
-// A node is short of memory if less than a share of it is available: that comes before kubelet evicts pods, by default
-// below 100 MiB.
+// A node is short of memory if less than a share of it is available. The limit is above that at which kubelet evicts
+// pods, by default 100 MiB.
 const (
 	lowShare = 20
 	lowLeast = 256 << 20 // bytes, unless that is too much of a small machine
 	lowMost  = 8         // the share of a small machine
 )
 
-// checkMemory reports that this node is short of memory if pods are frozen here, some of which may be stopped. It
-// reports whether it was, and is to be called again soon.
+// checkMemory tells the controller if this node is short of memory while pods are frozen here, some of which may be
+// stopped. It returns true if so: then it should be called again soon.
 func (d *daemon) checkMemory() bool {
 	if d.freezing.number() == 0 {
 		return false
@@ -64,7 +64,7 @@ func readMemory(r io.Reader) (m wire.Memory, err error) {
 		number, unit, _ := strings.Cut(strings.TrimSpace(rest), " ")
 		kib, err := strconv.ParseUint(number, 10, 54)
 		if err != nil || unit != "kB" {
-			return m, fmt.Errorf("%s: %s: %q is no number of kB", meminfo, name, rest)
+			return m, fmt.Errorf("%s: %s: %q is not a number of kB", meminfo, name, rest)
 		}
 		*of = kib << 10
 		found++

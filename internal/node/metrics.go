@@ -60,7 +60,7 @@ func newCollector(d *daemon) *collector {
 		scarce: desc("scarce", "Budgets of wakes, one for each service, and tables that clients exceed or almost fill, "+
 			"now or in the last minute.", "what"),
 		visits: prometheus.NewDesc("wangell_visits_total", "How often frozen pods were thawed for a probe, a command or "+
-			"another peer that does not use their service, and frozen again.", nil, nil),
+			"another visitor that does not use their service, and frozen again.", nil, nil),
 		again: desc("reattached_total",
 			"How often the gate's programs had to be attached again, because others came first or detached them."),
 		nics: desc("interface_info", "1 for each external interface, with its XDP mode.",

@@ -54,7 +54,7 @@ func (k *nodeKey) set(key wire.Key) {
 	k.key = key
 }
 
-// newMirror returns the mirror of this node; nil if it has none, because it is off or cannot listen: images are pulled
+// newMirror returns the mirror of this node; nil if it is off or cannot listen, in which case images are pulled
 // without it.
 func (d *daemon) newMirror() *peer.Mirror {
 	c := d.cfg.Peers
@@ -86,7 +86,7 @@ func (d *daemon) runMirror(ctx context.Context) {
 	d.images.mirror.Run(ctx)
 }
 
-// removeHosts undoes what an earlier or this daemon has set for containerd, because Wangell is being uninstalled.
+// removeHosts removes the daemon's settings for containerd, because Wangell is being uninstalled.
 func (d *daemon) removeHosts() {
 	if dir := d.cfg.Peers.Hosts; dir != "" {
 		if err := peer.RemoveHosts(dir); err != nil {

@@ -24,7 +24,7 @@ func (d *daemon) expectMove(m *wire.Moved) {
 	d.moves[m.From] = m
 }
 
-// takeMoves returns the announced changes of address that a step of the table does make, by former address.
+// takeMoves returns the announced changes of address that a step of the table makes, by former address.
 func (d *daemon) takeMoves(upserts []wire.Service, removals []netip.AddrPort) map[netip.AddrPort]*wire.Moved {
 	d.mu.Lock()
 	defer d.mu.Unlock()

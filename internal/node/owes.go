@@ -28,7 +28,7 @@ const (
 	tcpCloseWait   = 8
 )
 
-// talk is what is known of a socket of a pod.
+// talk is the state of a socket of a pod.
 type talk struct {
 	state       byte
 	port        uint16 // the pod's own
@@ -38,8 +38,8 @@ type talk struct {
 	answeredAgo time.Duration
 }
 
-// owesAnswer reports whether the programs of the network namespace have something to do for their peers: to accept a
-// connection, to read, or to answer what they have read within recent.
+// owesAnswer reports whether the programs of the network namespace owe their peers something: to accept a connection,
+// to read, or to answer what they read within recent.
 func (d *sockDiag) owesAnswer(recent time.Duration) (bool, error) {
 	found, err := d.list(1<<tcpListen|1<<tcpEstablished|1<<tcpSynReceived|1<<tcpCloseWait, 0, 1<<(diagInfo-1))
 	if err != nil {
@@ -78,8 +78,8 @@ func talkOf(m []byte) (t talk, ok bool) {
 	return t, true
 }
 
-// owed reports whether servers have something to do: those whose sockets listen. The connections of a pod that is a
-// client itself do not count, as there it is the pod that waits.
+// owed reports whether listening programs owe something. Connections in which the pod is the client do not count:
+// there, the pod waits.
 func owed(all []talk, recent time.Duration) bool {
 	serves := map[uint16]bool{}
 	for _, t := range all {

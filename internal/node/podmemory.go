@@ -8,26 +8,26 @@ import (
 	"wangell.loutres.me/internal/freezer"
 )
 
-// podMemory is what is known of the memory of a pod that is frozen from time to time.
+// podMemory is the state of the memory of a pod that is frozen from time to time.
 type podMemory struct {
 	// reclaimed is set once its memory was given back for the first time.
 	reclaimed atomic.Bool
-	// used is what the pod used between the last two times; nil if that is not known, or little.
+	// used is the memory that the pod used between the last two times; nil if unknown or little.
 	used atomic.Pointer[freezer.WorkingSet]
 }
 
-// smallUse is the size in bytes below which page faults bring back what a program needs sooner than fetching all of it,
-// which takes processor time when the program needs it.
+// smallUse is the size in bytes below which page faults are faster than fetching everything, which competes with the
+// program for the CPU.
 const smallUse = 16 << 20
 
-// recordUse notes what a frozen pod has used since its memory was given back, before it is given back again.
+// recordUse records the memory that a frozen pod has used since it was given back, before it is given back again.
 func (d *daemon) recordUse(q *still) {
 	if !q.memory.reclaimed.Load() {
-		return // all that it has ever used would be taken for use
+		return // everything it ever used would count
 	}
 	set, err := d.cgroups.WorkingSet(q.cgroup)
 	if err != nil {
-		d.log.Debug("it is not known which memory a pod uses", "address", q.addr(), "pod", q.id, "error", err)
+		d.log.Debug("cannot find out which memory a pod uses", "address", q.addr(), "pod", q.id, "error", err)
 		return
 	}
 	if set.Bytes < smallUse {
@@ -36,7 +36,7 @@ func (d *daemon) recordUse(q *still) {
 	q.memory.used.Store(set)
 }
 
-// fetch has the memory that a thawed pod used the last time read in the background, so that a large program does not
+// fetch reads, in the background, the memory that a thawed pod used the last time, so that a large program does not
 // wait for each page of it.
 func (d *daemon) fetch(q *still) {
 	set := q.memory.used.Load()
@@ -45,7 +45,7 @@ func (d *daemon) fetch(q *still) {
 	}
 	d.tasks.Go(func() {
 		if err := set.Fetch(); err != nil {
-			d.log.Debug("the memory of a thawed pod comes page by page", "pod", q.id, "error", err)
+			d.log.Debug("cannot fetch the memory of a thawed pod: it comes page by page", "pod", q.id, "error", err)
 		}
 	})
 }

@@ -66,8 +66,8 @@ func (d *daemon) removePod(s *service, p *pod) {
 // answer to a drain.
 const handshakeWait = 3 * time.Second
 
-// settle reports how busy a drained pod is once the handshakes that began before have completed or taken too long: they
-// are not use yet, but ending the pod now would reset their clients. s.mu is held.
+// settle reports how busy a drained pod is once earlier handshakes have completed or taken too long: they do not
+// count as use yet, but ending the pod now would reset their clients. s.mu is held.
 func (d *daemon) settle(s *service, p *pod) {
 	if p.settling {
 		return

@@ -144,7 +144,7 @@ func (d *daemon) probed(s *service, p *pod, started time.Time, ok bool, answer s
 	}
 }
 
-// tell reports an unready pod to the controller. s.mu is held.
+// tell reports the state of an unready pod to the controller. s.mu is held.
 func (q *probes) tell(d *daemon, s *service, p *pod) {
 	if q.machine.Ready() {
 		return

@@ -30,7 +30,7 @@ func (d *daemon) run(ctx context.Context) (clean bool, err error) {
 		if d.cfg.CgroupRoot != "" {
 			doors, err := freezer.New(d.cfg.CgroupRoot).Doors()
 			if err != nil {
-				d.log.Warn("no pod is frozen on this node: who enters it cannot be watched", "error", err)
+				d.log.Warn("no pod is frozen on this node: processes that enter it cannot be watched", "error", err)
 			} else {
 				d.doors = doors
 				defer doors.Close()
@@ -95,7 +95,7 @@ func (d *daemon) run(ctx context.Context) (clean bool, err error) {
 		group.Go(func() { d.cfg.Fronts(ctx, d.setFronts) })
 	}
 	d.maintain(ctx)
-	d.thawAll() // nobody would do it once this process has ended
+	d.thawAll() // nothing would thaw them once this process has ended
 	cancel()
 	group.Wait()
 	leave := d.client.Leave

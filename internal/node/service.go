@@ -85,8 +85,8 @@ func (s *service) serving() int {
 	return n
 }
 
-// leader returns the pod to whose wake the SYNs that p gets now are attributed: while SYNs are kept for several pods,
-// the one that served first, otherwise p. s.mu is held.
+// leader returns the pod whose wake gets credit for the SYNs released to p: while SYNs are kept for several pods, the
+// one that served first, otherwise p. s.mu is held.
 func (s *service) leader(p *pod) *pod {
 	if first := s.pods[s.crowd.first]; first != nil && s.crowd.until != 0 {
 		return first

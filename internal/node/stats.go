@@ -78,8 +78,8 @@ func (d *daemon) readStats(s *service, now monotime.Time) (changed []wire.PodSta
 	return changed
 }
 
-// standsStill reports whether all pods of a service are frozen while they serve: hardly anything changes then, and many
-// such services must cost nothing. s.mu is held.
+// standsStill reports whether all serving pods of a service are frozen: then hardly anything changes, and many such
+// services must cost nothing. s.mu is held.
 func (d *daemon) standsStill(s *service) bool {
 	if len(s.pods) == 0 || s.generation == 0 {
 		return false

@@ -68,7 +68,7 @@ func (f *freezing) find(id uint64) *still {
 // isFrozen reports whether a pod is frozen, or about to be.
 func (f *freezing) isFrozen(id uint64) bool { return f.find(id) != nil }
 
-// number returns the number of pods that are frozen, or about to be.
+// number counts the pods that are frozen, or about to be.
 func (f *freezing) number() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -13,17 +13,18 @@ import (
 )
 
 const (
-	// watchAgain is how long after the end of the snapshotter, or while there is none, it is looked for again.
+	// watchAgain is the pause between two attempts to connect to the snapshotter.
 	watchAgain = 5 * time.Second
-	// unreadableFor is how long other nodes are preferred to one that cannot get all of an image.
+	// unreadableFor is how long other nodes are preferred to one that could not fetch all of an image.
 	unreadableFor = 5 * time.Minute
 )
 
-// watchUnreadable reports pods whose files cannot be had, until ctx ends. The snapshotter repeats what it remembers to
-// each daemon.
+// watchUnreadable reports pods whose files cannot be fetched, until ctx ends. The snapshotter repeats its known
+// failures to each new daemon.
 func (d *daemon) watchUnreadable(ctx context.Context) {
 	for ctx.Err() == nil {
-		// An error means that there is no snapshotter, or that it has ended: its successor ends the pods.
+		// An error means that there is no snapshotter, or that it has ended: its successor reports the failures
+		// again.
 		_ = failures.Watch(ctx, failures.Socket(d.cfg.LazySocket), func(f failures.Failure) {
 			d.images.unreadable(ctx, f)
 		})
@@ -34,7 +35,7 @@ func (d *daemon) watchUnreadable(ctx context.Context) {
 	}
 }
 
-// unreadable reports the pods that use a layer of which something cannot be had, and the images that have it.
+// unreadable reports the pods that use an unreadable layer, and the images that contain it.
 func (i *images) unreadable(ctx context.Context, f failures.Failure) {
 	why := f.String()
 	until := time.Now().Add(unreadableFor - monotime.Now().Sub(f.At))
@@ -45,7 +46,7 @@ func (i *images) unreadable(ctx context.Context, f failures.Failure) {
 	}
 	uids, err := i.store.LazyPods(ctx, f.Layer, f.At)
 	if err != nil {
-		i.log.Warn("cannot tell which pods use a layer that cannot be had", "layer", f.Layer, "error", err)
+		i.log.Warn("cannot find out which pods use a layer that cannot be fetched", "layer", f.Layer, "error", err)
 	}
 	for _, uid := range uids {
 		i.send(&wire.Unreadable{UID: uid, Cause: shorten.Text(why, wire.MaxImageText)})

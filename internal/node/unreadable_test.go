@@ -19,8 +19,8 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// The pods that read a layer of which something cannot be had are reported, and the node as one that lacks the image;
-// not those that were started later, have another layer, or all of their image.
+// The pods that use an unreadable layer are reported, and the node as one that lacks the image; not those that were
+// started later, have another layer, or all of their image.
 func TestPodsWhoseFilesCannotBeHadAreReported(t *testing.T) {
 	const ref = "registry.example/model:v1"
 	layer := digest.FromString("a layer").String()
@@ -90,7 +90,7 @@ func TestPodsWhoseFilesCannotBeHadAreReported(t *testing.T) {
 	watched := make(chan struct{})
 	go func() { defer close(watched); d.watchUnreadable(ctx) }()
 	defer func() { cancel(); <-watched }()
-	expect("the image cannot be had", state(wire.ImageFailed))
+	expect("the image cannot be fetched", state(wire.ImageFailed))
 	expect("the pod", func(m wire.Message) bool {
 		u, ok := m.(*wire.Unreadable)
 		return ok && u.UID == "uid-reads" && strings.HasPrefix(u.Cause, "/model of image "+ref)

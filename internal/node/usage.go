@@ -14,8 +14,8 @@ import (
 // usageInterval is the interval at which the usage of pods is reported.
 const usageInterval = 2 * time.Second
 
-// sendUsage reports what the pods of services with wire.FlagUsage use. It does not wait for the container runtime; a
-// slow one is queried less often.
+// sendUsage reports the usage of the pods of services with wire.FlagUsage. It does not wait for the container
+// runtime; a slow one is queried less often.
 func (d *daemon) sendUsage(ctx context.Context) {
 	if d.cri == nil || time.Since(d.usage.at) < usageInterval {
 		return

@@ -15,8 +15,8 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// visits are what a frozen pod of a cluster has besides: kubelet's probes, readers of metrics and people with kubectl
-// exec need its program, and do not use its service. It is thawed for their time.
+// visits keeps track of the visitors of a frozen pod of a cluster: kubelet's probes, scrapers of metrics and people
+// with kubectl exec need its program, but do not use its service. The pod is thawed while they are there.
 type visits struct {
 	netns string // of the pod
 	// begin holds an element while a visitor waits.
@@ -33,16 +33,17 @@ const (
 	// A visit ends after the pod had nothing to do at two looks in a row. Between looks are growing pauses.
 	firstVisitPause   = 10 * time.Millisecond
 	longestVisitPause = 200 * time.Millisecond
-	// visitMost is how long a visit may take. A pod that is needed for longer counts as one that runs.
+	// visitMost is how long a visit may take. A pod that is needed for longer counts as running.
 	visitMost = 10 * time.Second
-	// lookEvery is the pause between two looks for what no event tells: signals that wait for a frozen pod, such as from
-	// a kubelet that evicts it, and connections from inside its network namespace, as of kubectl port-forward.
+	// lookEvery is the pause between two looks for things that cause no event: signals that wait for a frozen pod,
+	// such as from a kubelet that evicts it, and connections from inside its network namespace, as from kubectl
+	// port-forward.
 	lookEvery = 5 * time.Second
-	// lookSpan is for how long the use of CPU by a pod is measured before it is frozen.
+	// lookSpan is how long the CPU usage of a pod is measured before it is frozen.
 	lookSpan = time.Second
 )
 
-// keptError says why a pod runs on that is well and could be frozen.
+// keptError says why a healthy pod that could be frozen runs on.
 type keptError string
 
 func (e keptError) Error() string { return string(e) }
@@ -59,8 +60,8 @@ func (d *daemon) cannotFreeze(p *pod) string {
 	return ""
 }
 
-// enclose finds the cgroup of a pod of a cluster, checks that the pod can be frozen now, and begins to watch who enters
-// it. stop ends the watch.
+// enclose finds the cgroup of a pod of a cluster, checks that the pod can be frozen now, and begins to watch for
+// processes that enter it. stop ends the watch.
 func (d *daemon) enclose(q *still) (stop func(), err error) {
 	if q.cgroup == "" {
 		c, err := d.cri.Cgroup(q.ctx, q.visits.netns)
@@ -107,7 +108,7 @@ func (d *daemon) lookAt(q *still) error {
 	return nil
 }
 
-// watchDoors begins to watch who enters a pod's cgroup, and looks who is inside.
+// watchDoors begins to watch for processes that enter a pod's cgroup, and checks those inside.
 func (d *daemon) watchDoors(q *still) (stop func(), err error) {
 	if d.doors == nil {
 		return nil, fmt.Errorf("who enters it cannot be watched: fs.inotify.max_user_instances may be too low")
@@ -128,7 +129,7 @@ func (d *daemon) watchDoors(q *still) (stop func(), err error) {
 	return doors.Stop, nil
 }
 
-// guard looks after a frozen pod of a cluster until it is to run. stop ends the watch of who enters it.
+// guard looks after a frozen pod of a cluster until it should run. stop ends the watch of its cgroup.
 func (d *daemon) guard(q *still, stop func()) {
 	defer stop()
 	diag, err := openSockDiag(q.visits.netns)
@@ -189,7 +190,7 @@ func (d *daemon) adoptVisits(q *still) {
 	d.guard(q, stop)
 }
 
-// visit thaws a pod for a visitor, and freezes it again once it has nothing to do. It returns false if the pod is to
+// visit thaws a pod for a visitor, and freezes it again once it has nothing to do. It returns false if the pod should
 // run.
 func (d *daemon) visit(q *still, diag *sockDiag) bool {
 	q.mu.Lock()
@@ -227,8 +228,8 @@ func (d *daemon) visit(q *still, diag *sockDiag) bool {
 	return false
 }
 
-// needed reports whether a visitor still needs a pod. It fails if the pod is to run: it was used, or its containers are
-// others.
+// needed reports whether a visitor still needs a pod. It fails if the pod should run: it was used, or has other
+// containers.
 func (d *daemon) needed(q *still, diag *sockDiag) (bool, error) {
 	if c, err := d.gate.PodCounters(q.addr(), q.id); err != nil || c.LastAsked > q.visits.last {
 		return false, errUsed
@@ -246,10 +247,10 @@ func (d *daemon) needed(q *still, diag *sockDiag) (bool, error) {
 	return diag.owesAnswer(visitMost)
 }
 
-// errUsed ends a visit to a pod that is to run.
+// errUsed ends a visit to a pod that should run.
 const errUsed = keptError("it is used")
 
-// refreeze ends a visit. It returns false if another visitor has come. It fails if the pod is to run.
+// refreeze ends a visit. It returns false if another visitor has come. It fails if the pod should run.
 func (d *daemon) refreeze(q *still, diag *sockDiag) (bool, error) {
 	addr := q.addr()
 	if err := d.gate.SetFrozen(addr, q.id, false); err != nil { // so that the next packet is an event again

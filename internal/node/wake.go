@@ -52,8 +52,8 @@ func (d *daemon) wake(a netip.AddrPort, seen monotime.Time) {
 	d.tasks.Go(func() { d.reportParked(s, m) })
 }
 
-// awaitFront refuses the clients that are parked at a service without pods of its own since the wake with a number,
-// unless an Envoy takes them soon.
+// awaitFront refuses the clients parked at a service without pods of its own, unless an Envoy accepts them soon. seq
+// is the number of the wake that they began.
 func (d *daemon) awaitFront(s *service, a netip.AddrPort, seq uint64) {
 	select {
 	case <-d.ctx.Done():
@@ -68,7 +68,7 @@ func (d *daemon) awaitFront(s *service, a netip.AddrPort, seq uint64) {
 		return
 	}
 	if n := d.gate.Refuse(a); n > 0 {
-		d.log.Error("clients refused: no Envoy runs on this node, which is to lead them to the revisions",
+		d.log.Error("clients refused: no Envoy runs on this node to route them to the revisions",
 			"service", name, "address", a, "clients", n)
 	}
 }

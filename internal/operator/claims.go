@@ -22,12 +22,12 @@ import (
 	"wangell.loutres.me/internal/runtime/kube"
 )
 
-// claimPatience bounds the wait for the first list of PersistentVolumeClaims. Without it, each counts as a volume for
-// one writer.
+// claimPatience bounds the wait for the first list of PersistentVolumeClaims. Without the list, each claim counts as
+// a volume for one writer.
 const claimPatience = 10 * time.Second
 
-// claims decides the update strategies of services by the access modes of their PersistentVolumeClaims. These are
-// watched from the first service on whose strategy depends on one.
+// claims decides the update strategies of services by the access modes of their PersistentVolumeClaims. Claims are
+// watched once the strategy of a service depends on one.
 type claims struct {
 	log      *slog.Logger
 	changed  func(...runtime.Key) // called when strategies of services may have changed; it must not block
@@ -128,7 +128,7 @@ func (c *claims) forget(key runtime.Key) {
 	delete(c.users, key)
 }
 
-// modesOf returns the access modes of a claim; none of anything else.
+// modesOf returns the access modes of a claim; none for any other object.
 func modesOf(o any) []corev1.PersistentVolumeAccessMode {
 	if claim, ok := o.(*corev1.PersistentVolumeClaim); ok {
 		return claim.Spec.AccessModes

@@ -72,7 +72,7 @@ func statusOf(s *v1alpha1.WangellService, out outcome, o observed, trouble kube.
 	return st
 }
 
-// problem returns what a user has to fix, in one line; empty if there is nothing.
+// problem returns what a user has to fix, in one line; empty if there is nothing to fix.
 func problem(out outcome, trouble kube.Trouble) string {
 	switch {
 	case len(out.invalid) > 0:
@@ -177,7 +177,7 @@ func rollingOut(d *appsv1.Deployment) bool {
 	return d.Status.Replicas > d.Status.UpdatedReplicas && d.Spec.Replicas != nil && *d.Spec.Replicas > 0
 }
 
-// reasonNodeLost is the reason of conditions and of an Event: a pod on a silent node is in the way of others.
+// reasonNodeLost is the reason of conditions and of an Event: a pod on a silent node blocks others.
 const reasonNodeLost = "NodeLost"
 
 // isLost reports whether a status has a pod on a silent node.
@@ -186,9 +186,9 @@ func isLost(s *v1alpha1.WangellServiceStatus) bool {
 	return c != nil && c.Reason == reasonNodeLost
 }
 
-// stalledCondition reports that a pod on a silent node is in the way of others, or that a rollout is stuck: the
-// Deployment has given it up or, where pods are made beside a paused Deployment because only one may write, the only
-// pod does not start.
+// stalledCondition reports that a pod on a silent node blocks others, or that a rollout is stuck: the Deployment has
+// given up or, where pods are made beside a paused Deployment because only one may write, the only pod does not
+// start.
 func stalledCondition(out outcome, lost string, st v1alpha1.WangellServiceStatus, trouble kube.Trouble,
 ) metav1.Condition {
 	const name = v1alpha1.ConditionStalled
@@ -214,7 +214,7 @@ func stalledCondition(out outcome, lost string, st v1alpha1.WangellServiceStatus
 	return condition(name, false, "Progressing", "")
 }
 
-// pressureCondition reports what is scarce in the gates of nodes.
+// pressureCondition reports scarce resources in the gates of nodes.
 func pressureCondition(p controller.Pressure) metav1.Condition {
 	if p == (controller.Pressure{}) {
 		return condition(v1alpha1.ConditionGatePressure, false, "NoPressure", "")
@@ -222,7 +222,7 @@ func pressureCondition(p controller.Pressure) metav1.Condition {
 	return condition(v1alpha1.ConditionGatePressure, true, p.Reason, p.Message)
 }
 
-// reservedCondition reports whether the pods that run have their requests reserved, and whether frozen ones give them
+// reservedCondition reports whether running pods have their requests reserved, and whether frozen ones give them
 // back.
 func reservedCondition(r runtime.Reservations) metav1.Condition {
 	const name = v1alpha1.ConditionRequestsReserved

@@ -29,10 +29,10 @@ type Config struct {
 	Rest *rest.Config
 	// Key is the master key of the wire.
 	Key wire.Key
-	// AcceptShared also accepts daemons of the former release, which have the master key.
+	// AcceptShared also accepts daemons of the previous release, which use the master key.
 	AcceptShared bool
 	// DaemonAccount is the service account of the daemons, which get the keys of their nodes at the TCP port of
-	// WireAddress. Without it they have to be given them.
+	// WireAddress. Without it, daemons must be configured with their keys.
 	DaemonAccount Name
 	// MaxServices is how many services the daemons' gates have room for.
 	MaxServices int
@@ -56,11 +56,12 @@ type Config struct {
 	Namespace string
 	// StartThroughDeployment leaves it to the Deployment to create the pods of a wake; see kube.Config.
 	StartThroughDeployment bool
-	// NodePorts gives the Services of Wangell's own class a node port, by which clients outside reach them at any node.
+	// NodePorts gives the Services of Wangell's own class a node port, so that clients outside reach them at any
+	// node.
 	NodePorts bool
-	// Lazy is set if the RuntimeClass v1alpha1.LazyRuntime exists, whose pods start before their image is here.
+	// Lazy is set if the RuntimeClass v1alpha1.LazyRuntime exists.
 	Lazy bool
-	// Requests says that the nodes run Envoy. Without it, services with balancing.level: Request are refused.
+	// Requests is set if the nodes run Envoy. Otherwise services with balancing.level: Request are refused.
 	Requests bool
 	// MetricsAddress and HealthAddress serve HTTP, host:port; an empty one serves nothing.
 	MetricsAddress, HealthAddress string

@@ -19,8 +19,8 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// ensure ensures what a spec asks for, or that its last valid version is served. What a user has to fix is in the
-// outcome; an error is worth another try.
+// ensure makes the cluster match a spec, or keeps serving its last valid version. The outcome has what a user must
+// fix; an error is temporary and the call is repeated.
 func (r *reconciler) ensure(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService) (outcome, error) {
 	out, err := r.ensureSpec(ctx, key, s)
 	if err == nil && !r.remember(key).put {
@@ -80,7 +80,7 @@ func (r *reconciler) ensureSpec(ctx context.Context, key runtime.Key, s *v1alpha
 	return out, nil
 }
 
-// ensurePods ensures what makes pods: the Deployment, or other services, the revisions.
+// ensurePods ensures the source of pods: the Deployment or, with traffic, the revisions.
 func (r *reconciler) ensurePods(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService,
 	out *outcome) (err error) {
 	if !s.Spec.SplitsTraffic() {
@@ -98,7 +98,7 @@ func (r *reconciler) ensurePods(ctx context.Context, key runtime.Key, s *v1alpha
 	return err
 }
 
-// ensureDeployment ensures the Deployment with the images that its pods are to run.
+// ensureDeployment ensures the Deployment, with the images that its pods should run.
 func (r *reconciler) ensureDeployment(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService,
 	strategy v1alpha1.UpdateStrategy) (*appsv1.Deployment, error) {
 	lazy, err := r.pullsLazily(ctx, key, s)
@@ -129,8 +129,9 @@ func (r *reconciler) addressFor(key runtime.Key, s *v1alpha1.WangellService, svc
 	return r.book.claim(key, s.Spec.Address, had)
 }
 
-// addressBeside returns the address of a service with another load balancer: the one that the load balancer gives. One
-// that gives a host name sends to node ports, from which kube-proxy leads to an address of the pools. r.mu is held.
+// addressBeside returns the address of a service with another load balancer: the one that the load balancer assigns.
+// A load balancer with a host name sends to node ports, from which kube-proxy forwards to an address of the pools.
+// r.mu is held.
 func (r *reconciler) addressBeside(key runtime.Key, class string, svc *corev1.Service,
 	had netip.Addr) (netip.Addr, error) {
 	a, host := addressOf(svc), hostnameOf(svc)
@@ -152,7 +153,8 @@ func (r *reconciler) addressBeside(key runtime.Key, class string, svc *corev1.Se
 	return a, nil
 }
 
-// ensureService ensures the Service. One of another class is created again: the class cannot be changed.
+// ensureService ensures the Service. A Service of another class is deleted and created again, because the class is
+// immutable.
 func (r *reconciler) ensureService(ctx context.Context, s *v1alpha1.WangellService) (*corev1.Service, error) {
 	want := serviceOf(s, r.nodePorts)
 	svc, err := ensureObject(ctx, r, want, func(is, want *corev1.Service) bool {
@@ -171,8 +173,8 @@ func (r *reconciler) create(ctx context.Context, o client.Object) error {
 	return r.client.Create(ctx, o, client.FieldOwner(fieldManager))
 }
 
-// ensureObject creates an object, or updates it. It returns the object as the API server has it, or as the cache had it
-// if nothing was to change.
+// ensureObject creates or updates an object. It returns the object as the API server stores it, or as cached if
+// nothing had to change.
 func ensureObject[T any, O interface {
 	*T
 	client.Object

@@ -18,7 +18,7 @@ import (
 	"wangell.loutres.me/internal/shorten"
 )
 
-// kubeEvent is an Event of Kubernetes. One without a reason is none.
+// kubeEvent is an Event of Kubernetes. The zero value stands for no Event.
 type kubeEvent struct{ kind, reason, action, note string }
 
 // maxNote is the most bytes that the note of an Event may have.
@@ -82,11 +82,12 @@ func (r *reconciler) narrate(ctx context.Context, happened <-chan controller.Eve
 	}
 }
 
-// subject returns what an Event is about: a service, or a node if the event names none. It is nil if the service was
-// deleted.
+// subject returns the object of an Event: the service, or the node if the event names no service. It is nil if the
+// service was deleted.
 func (r *reconciler) subject(ctx context.Context, e controller.Event) kuberuntime.Object {
 	if e.Service == "" {
-		// As kubelet's, whose UID is the node's name: "kubectl describe node" shows them. The node need not be read.
+		// As in kubelet's Events, the UID is the node's name: "kubectl describe node" finds them, and the node need
+		// not be read.
 		return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.Node, UID: types.UID(e.Node)}
 	}
 	var s v1alpha1.WangellService

@@ -14,8 +14,8 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// digestsOf returns the digests of a service's images, and whether a change of the Deployment's template replaces no
-// pod because there is none. Before the controller has the service, the digests are those of its status.
+// digestsOf returns the digests of a service's images, and whether the Deployment has no pods that a change of its
+// template would replace. Before the controller has the service, the digests come from its status.
 func (r *reconciler) digestsOf(key runtime.Key, s *v1alpha1.WangellService) (list []v1alpha1.ImageDigest, asleep bool) {
 	st, known := r.StatusOf(key)
 	if !known {
@@ -25,8 +25,8 @@ func (r *reconciler) digestsOf(key runtime.Key, s *v1alpha1.WangellService) (lis
 	return now.ImageDigests, now.State == lifecycle.Cold.String() && now.Replicas == 0 && st.Desired == 0
 }
 
-// fixImages makes a Deployment's pods run the content that the names of their images were found to stand for. The
-// annotation madeFrom stays as it is: it shows whether anything else has changed.
+// fixImages pins the images of a Deployment to their resolved digests. The annotation madeFrom does not change: it
+// shows whether anything else has.
 func fixImages(d *appsv1.Deployment, list []v1alpha1.ImageDigest) {
 	digests := make(map[string]string, len(list))
 	for _, i := range list {

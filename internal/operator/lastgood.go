@@ -18,9 +18,9 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// putLastGood passes a service whose spec is invalid or refused to the controller of a new leader: with the spec that
-// its Deployment was made from last, and the address that it had. Its pods serve, and a mistake in the manifest must
-// not end that because the leader changes. A service without a valid last spec is left out.
+// putLastGood passes a service whose spec is invalid or refused to the controller of a new leader, with the last spec
+// of its Deployment and its former address: its pods serve, and a mistake in the manifest must not end that when the
+// leader changes. A service without a valid last spec is left out.
 func (r *reconciler) putLastGood(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService) error {
 	a, err := netip.ParseAddr(s.Status.LoadBalancerIP)
 	if err != nil || !usable(a) {

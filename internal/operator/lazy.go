@@ -16,15 +16,15 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// pullLazily makes the pods of a template start before their image is here. Their RuntimeClass has containerd use the
-// snapshotter for that, and the annotation has kubelet's pulls use it, too.
+// pullLazily makes the pods of a template start before their image is complete. The RuntimeClass selects containerd's
+// snapshotter for that, and the annotation selects it for kubelet's pulls.
 func pullLazily(t *corev1.PodTemplateSpec) {
 	t.Spec.RuntimeClassName = new(v1alpha1.LazyRuntime)
 	t.Annotations = with(t.Annotations, v1alpha1.AnnotationHandler, v1alpha1.LazyRuntime)
 }
 
-// pullsLazily reports whether the pods of a service are to start before their image is here. As long as the controller
-// does not know the nodes, its Deployment stays as it is.
+// pullsLazily reports whether the pods of a service start before their image is complete. While the controller does
+// not know the nodes, the Deployment stays as it is.
 func (r *reconciler) pullsLazily(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService) (bool, error) {
 	if !s.Spec.PullsLazily() || !r.lazy {
 		return false, nil

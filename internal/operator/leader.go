@@ -46,7 +46,7 @@ type leader struct {
 	changed    changedServices
 	controller atomic.Pointer[controller.Controller]
 	leading    sync.WaitGroup // while lead runs
-	// retired is what lead has left for handOver; nil if there is nothing.
+	// retired is the former leader that handOver closes; nil if there is none.
 	retired atomic.Pointer[retired]
 }
 
@@ -56,7 +56,7 @@ type retired struct {
 	runtime    *kube.Runtime
 }
 
-// close ends the runtime first, so that starts which the controller then abandons change nothing in the cluster: the
+// close ends the runtime first, so that starts that the controller then abandons change nothing in the cluster: the
 // next leader finds their pods.
 func (r *retired) close(log *slog.Logger) {
 	if err := r.runtime.Close(); err != nil {
@@ -66,10 +66,10 @@ func (r *retired) close(log *slog.Logger) {
 }
 
 // handsOver is logged when this process no longer leads.
-const handsOver = "no longer the leader: daemons may go over to the next one"
+const handsOver = "no longer the leader: daemons may move to the next one"
 
-// handOver waits until the daemons have gone over to the next leader, for at most Config.HandOver. Until then they hear
-// from this process which pods leave, listen or have ended. It is called once the Lease was released, or is lost.
+// handOver waits until the daemons have moved to the next leader, for at most Config.HandOver. Until then, this
+// process reports to them which pods leave, listen or have ended. It is called once the Lease was released or lost.
 func (l *leader) handOver() {
 	l.leading.Wait() // the manager does not wait for it after it has lost the Lease
 	r := l.retired.Load()
@@ -89,8 +89,8 @@ func (l *leader) handOver() {
 	l.log.Info("handed over", "took", time.Since(begin))
 }
 
-// lead runs the controller, with its runtime and its socket for daemons, while this process leads. After that the
-// controller is left to handOver.
+// lead runs the controller, with its runtime and its socket for daemons, while this process leads. After that,
+// handOver takes over the controller.
 func (l *leader) lead(ctx context.Context) error {
 	l.leading.Add(1)
 	defer l.leading.Done()
@@ -173,7 +173,7 @@ func (l *leader) enrol(ctx context.Context, workers *sync.WaitGroup) error {
 	return nil
 }
 
-// openRuntime opens the runtime. It has the Deployments from the cache that the reconciler uses.
+// openRuntime opens the runtime, which reads Deployments from the reconciler's cache.
 func (l *leader) openRuntime(ctx context.Context) (*kube.Runtime, error) {
 	deployments, err := l.mgr.GetCache().GetInformer(ctx, &appsv1.Deployment{})
 	if err != nil {

@@ -18,11 +18,11 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 )
 
-// Names in what the operator makes.
+// Names in the operator's objects.
 const (
 	managedByLabel = "app.kubernetes.io/managed-by"
 	managedBy      = "wangell"
-	// madeFrom is the annotation with the hash of what an object was made from.
+	// madeFrom is the annotation with the hash of an object's input.
 	madeFrom = v1alpha1.Group + "/made-from"
 	// lastGood is the annotation of a Deployment with the spec that it was made from; see putLastGood.
 	lastGood = v1alpha1.Group + "/last-good-spec"
@@ -165,14 +165,14 @@ func setStopSignal(pod *corev1.PodSpec, text string) {
 //
 // When a pod is deleted (by kubectl, a rollout, a drained node, an eviction), its kubelet and the controller learn of
 // it at the same time. A server that stops listening at its SIGTERM refuses the SYNs that gates still send it; they
-// give these to another pod. But it also resets connections that its kernel has accepted and it has not, and no gate
-// can repeat those: their clients take them for established. With this notice, gates stop sending connections some
-// milliseconds after the deletion, and the SIGTERM comes later. If the leading controller is deleted at the same time,
-// the notice is long enough for its successor. It delays nothing else: the next pod does not wait for it.
+// give these to another pod. But it also resets connections that its kernel has accepted and the program has not. No
+// gate can repeat those: their clients take them for established. With this notice, gates stop sending connections
+// some milliseconds after the deletion, and the SIGTERM comes later. If the leading controller is deleted at the same
+// time, the notice is long enough for its successor. It delays nothing else: the next pod does not wait for it.
 const leaveNotice = 3
 
-// giveNotice makes all containers wait this long before their SIGTERM, as one may need another. A container with a
-// preStop hook keeps that.
+// giveNotice delays the SIGTERM of all containers by this time, because they may need each other. A container with a
+// preStop hook keeps its own.
 func giveNotice(containers []corev1.Container, seconds int64) {
 	if seconds <= 0 {
 		return
@@ -202,14 +202,14 @@ func with(m map[string]string, key, value string) map[string]string {
 	return m
 }
 
-// ours reports whether Wangell gives the service its address.
+// ours reports whether Wangell assigns the service its address.
 func ours(s *v1alpha1.WangellService) bool {
 	return s.Spec.LoadBalancerClass == "" || s.Spec.LoadBalancerClass == v1alpha1.LoadBalancerClass
 }
 
 // serviceOf returns the Service of a service. It has no selector. Its one endpoint is the service address: clients in
-// the cluster that use the name reach the gate, and kube-proxy never sees a sleeping service as one without endpoints.
-// nodePorts: clients outside may also use a port of each node, from which kube-proxy leads to that endpoint as well.
+// the cluster that use the name reach the gate, and for kube-proxy a sleeping service still has an endpoint. With
+// nodePorts, clients outside may also use a port of each node, from which kube-proxy forwards to that endpoint.
 func serviceOf(s *v1alpha1.WangellService, nodePorts bool) *corev1.Service {
 	class, single := v1alpha1.LoadBalancerClass, corev1.IPFamilyPolicySingleStack
 	svc := &corev1.Service{
@@ -238,7 +238,7 @@ func ingressOf(addr netip.Addr) corev1.LoadBalancerStatus {
 	return corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: addr.String(), IPMode: &mode}}}
 }
 
-// addressOf returns the IPv4 address that a load balancer gave to a Service; the zero value if it gave none.
+// addressOf returns the IPv4 address that a load balancer assigned to a Service; the zero value if there is none.
 func addressOf(svc *corev1.Service) netip.Addr {
 	for _, in := range svc.Status.LoadBalancer.Ingress {
 		if a, err := netip.ParseAddr(in.IP); err == nil && a.Is4() {
@@ -248,7 +248,7 @@ func addressOf(svc *corev1.Service) netip.Addr {
 	return netip.Addr{}
 }
 
-// hostnameOf returns the host name that a load balancer gave to a Service; empty if it gave none.
+// hostnameOf returns the host name that a load balancer assigned to a Service; empty if there is none.
 func hostnameOf(svc *corev1.Service) string {
 	for _, in := range svc.Status.LoadBalancer.Ingress {
 		if in.Hostname != "" {

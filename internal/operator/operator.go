@@ -171,7 +171,7 @@ func newManager(
 	})
 }
 
-// newCertificate returns the certificate of what this process serves over TLS while it leads; nil if that is nothing.
+// newCertificate returns the certificate for the TLS servers of the leader; nil if it has none.
 func newCertificate(cfg Config) (*tls.Certificate, error) {
 	if cfg.DaemonAccount == (Name{}) && cfg.APIAddress == "" {
 		return nil, nil
@@ -180,7 +180,7 @@ func newCertificate(cfg Config) (*tls.Certificate, error) {
 	return &c, err
 }
 
-// newEnrolment returns what gives daemons the keys of their nodes; nil without DaemonAccount.
+// newEnrolment returns the server that gives daemons the keys of their nodes; nil without DaemonAccount.
 func newEnrolment(
 	cfg Config, typed kubernetes.Interface, certificate *tls.Certificate,
 ) (*enrolment.Server, error) {

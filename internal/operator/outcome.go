@@ -22,13 +22,14 @@ import (
 type outcome struct {
 	addr    netip.Addr
 	host    string // by which clients outside reach another load balancer that gives no address
-	addrErr error  // why there is no address, or not the one that the spec asks for
+	addrErr error  // why there is no address, or another one than the spec asks for
 	invalid v1alpha1.ValidationErrors
 	refused error // the API server refused an object, or one of another owner is in the way
 	deploy  *appsv1.Deployment
 	put     error          // the controller refused the service
 	verdict netpol.Verdict // of NetworkPolicies
-	// revisions is what is wrong with the services that get the requests; empty if nothing is, or the service has pods.
+	// revisions describes what is wrong with the services that get the requests; empty if nothing is, or if the
+	// service has pods.
 	revisions string
 	// strategy is the update strategy that applies; zero if the spec is invalid.
 	strategy v1alpha1.StrategyDecision
@@ -41,7 +42,7 @@ type outcome struct {
 var errForeign = errors.New("exists already and does not belong to this WangellService: " +
 	"rename one of the two, or remove it")
 
-// onlyRefused moves an error that a user has to fix to the outcome, and returns any other.
+// onlyRefused stores an error that a user has to fix in the outcome, and returns any other.
 func onlyRefused(out *outcome, err error) error {
 	if errors.Is(err, errForeign) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) ||
 		apierrors.IsBadRequest(err) {
@@ -65,18 +66,18 @@ type observed struct {
 	unreported bool
 	troubled   bool // the runtime has reported trouble with its pods
 	status     v1alpha1.WangellServiceStatus
-	lost       string // a pod on a silent node is in the way of others: what to do
+	lost       string // what to do about a pod on a silent node that blocks others
 	images     controller.ImageStatus
 	wake       *v1alpha1.LastWake
-	// reservations is what has become of the requests of frozen pods.
+	// reservations describes the requests that frozen pods have given back.
 	reservations runtime.Reservations
-	// pressure is what is scarce in the gates of nodes and concerns the service.
+	// pressure is the scarcity in the gates of nodes that affects the service.
 	pressure controller.Pressure
 	waking   time.Time // when the wake that is under way began; zero if there is none, or it has trouble
 }
 
-// quiet returns how long the status of a service is not written because it is being woken, or because a new leader does
-// not know all its pods yet and nothing seems wrong. The end of the wake triggers its own reconciliation.
+// quiet returns how long not to write the status of a service, because it is being woken, or because a new leader
+// does not know all its pods yet and nothing seems wrong. The end of the wake triggers its own reconciliation.
 func (o observed) quiet(now time.Time) time.Duration {
 	if o.unreported && !o.alone && !o.troubled && o.lost == "" {
 		return reportPause

@@ -19,10 +19,10 @@ import (
 	"wangell.loutres.me/internal/tunnel"
 )
 
-// leaderKnown is how long a follower uses what it has read in the Lease.
+// leaderKnown is how long a follower caches what it has read in the Lease.
 const leaderKnown = time.Second
 
-// people serves the API to people: the tunnels of all controllers end at the leading one.
+// people serves the API to users: the tunnels of all controllers end at the leading one.
 type people struct {
 	leader      *leader
 	certificate tls.Certificate

@@ -30,8 +30,8 @@ const policyPause = 50 * time.Millisecond
 // listPatience is how long the first list of pods and namespaces may take before the log says so.
 const listPatience = 30 * time.Second
 
-// enforcer passes to the controller which sources the cluster's NetworkPolicies let connect to the services. Pods and
-// namespaces are watched from the first policy on that selects some.
+// enforcer passes the sources that the cluster's NetworkPolicies allow for each service to the controller. Pods and
+// namespaces are watched once a policy selects some.
 type enforcer struct {
 	log        *slog.Logger
 	controller interface {
@@ -41,19 +41,19 @@ type enforcer struct {
 	judged func(...runtime.Key) // called when verdicts have changed; it must not block
 
 	policies, pods, namespaces cache.SharedIndexInformer
-	changed                    chan struct{} // holds one element: something that policies look at has changed
+	changed                    chan struct{} // holds one element: an object that policies depend on has changed
 	ctx                        context.Context
 	watchers                   sync.WaitGroup
 
 	mu       sync.Mutex    // guards what follows, and makes changes of the controller's services take turns
 	view     *netpol.View  // nil if it has to be built again
-	ended    bool          // no watcher begins any more
+	ended    bool          // no further watcher begins
 	listed   chan struct{} // closed once pods and namespaces are known; nil if they are not watched
 	targets  map[runtime.Key]netpol.Target
 	verdicts map[runtime.Key]netpol.Verdict
 }
 
-// newEnforcer begins to watch policies, and returns once all are known or ctx has ended.
+// newEnforcer begins to watch policies, and returns once the cache has synced or ctx has ended.
 func newEnforcer(ctx context.Context, client kubernetes.Interface, namespace string, log *slog.Logger) (*enforcer,
 	error) {
 	all := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trimForPolicies))
@@ -117,8 +117,8 @@ func (e *enforcer) run() {
 	}
 }
 
-// judgeAll judges all services again, and passes on what has changed. Until the pods and namespaces on which a verdict
-// depends are known, the former one stays in force.
+// judgeAll judges all services again, and passes on changed verdicts. Until the pods and namespaces on which a
+// verdict depends are known, the previous one stays in force.
 func (e *enforcer) judgeAll() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -139,8 +139,8 @@ func (e *enforcer) judgeAll() {
 	e.judged(changed...)
 }
 
-// put passes a service to the controller, with what policies say of it. It waits until the pods and namespaces on which
-// that depends are known: a guess could cut off clients, or let others in.
+// put passes a service to the controller, with the verdict of the policies. It waits until the pods and namespaces on
+// which that depends are known: a guess could cut off clients, or admit others.
 func (e *enforcer) put(key runtime.Key, s controller.Service) error {
 	target := targetOf(s.Spec)
 	e.mu.Lock()
@@ -182,8 +182,8 @@ func (e *enforcer) verdict(key runtime.Key) netpol.Verdict {
 	return e.verdicts[key]
 }
 
-// judge judges a target; known is false if that depends on pods and namespaces that are not known yet, or no more. The
-// lock is held.
+// judge judges a target; known is false if that depends on pods and namespaces that are not known, yet or any longer.
+// The lock is held.
 func (e *enforcer) judge(t netpol.Target) (v netpol.Verdict, known bool) {
 	if e.view == nil {
 		e.view = e.look()
@@ -252,7 +252,7 @@ func (e *enforcer) look() *netpol.View {
 	return v
 }
 
-// policyOf returns the sources that a verdict lets connect; nil if it lets all.
+// policyOf returns the sources that a verdict allows; nil if it allows all.
 func policyOf(v netpol.Verdict) *sources.Set {
 	if !v.Restricted {
 		return nil

@@ -158,8 +158,8 @@ type book struct {
 	pools Pools
 	held  map[netip.Addr]runtime.Key
 	of    map[runtime.Key]netip.Addr
-	// left are the addresses of services that are gone. Others get them last, so that a service which is created again
-	// gets its own back.
+	// left are the addresses of deleted services. Others get them last, so that a service that is created again gets
+	// its own back.
 	left map[netip.Addr]runtime.Key
 }
 
@@ -169,7 +169,7 @@ func newBook(pools Pools) *book {
 }
 
 // claim returns the address of a service: the one in its spec, else its present one, else its former one, else one
-// from the pools that depends only on its name as long as it is free. A service keeps its address when the pools
+// from the pools, which depends only on its name while that one is free. A service keeps its address when the pools
 // change.
 func (b *book) claim(k runtime.Key, asked string, had netip.Addr) (netip.Addr, error) {
 	if asked != "" {
@@ -212,7 +212,7 @@ func (b *book) claim(k runtime.Key, asked string, had netip.Addr) (netip.Addr, e
 		}
 	}
 	return netip.Addr{}, addressError{"Exhausted", fmt.Sprintf(
-		"no address is left: all %d of the pools (%s) are in use: add a pool", size, b.pools)}
+		"no address is left: all %d addresses of the pools (%s) are in use: add a pool", size, b.pools)}
 }
 
 func hash(k runtime.Key) uint64 {
@@ -232,7 +232,7 @@ func (b *book) take(k runtime.Key, a netip.Addr) netip.Addr {
 	return a
 }
 
-// maxLeft bounds the addresses that are remembered of services that are gone.
+// maxLeft bounds the remembered addresses of deleted services.
 const maxLeft = 100_000
 
 // release frees the address of a service, and reports whether it had one.

@@ -93,7 +93,7 @@ func TestClaimGivesTheSameAddressAgain(t *testing.T) {
 		t.Errorf("it came back and got %v instead of %v", got, x)
 	}
 	_, err := b.claim("n/more", "", netip.Addr{})
-	if want := "all 8 of the pools (10.0.0.1-10.0.0.6, 10.0.1.5-10.0.1.6) are in use"; err == nil ||
+	if want := "all 8 addresses of the pools (10.0.0.1-10.0.0.6, 10.0.1.5-10.0.1.6) are in use"; err == nil ||
 		!strings.Contains(err.Error(), want) {
 		t.Errorf("from full pools: %v", err)
 	}

@@ -27,7 +27,7 @@ const fieldManager = "wangell-controller"
 // addressRetry is the pause before a service without an address claims one again.
 const addressRetry = 5 * time.Second
 
-// controllerAPI is what the reconciler uses of a controller.Controller.
+// controllerAPI is the part of controller.Controller that the reconciler uses.
 type controllerAPI interface {
 	Put(controller.Service) error
 	Delete(runtime.Key) error
@@ -83,10 +83,10 @@ type reconciler struct {
 	again    func(...runtime.Key) // reconciles services again; nil in tests
 }
 
-// memory is what is remembered of a service between two reconciliations.
+// memory is the reconciler's state of a service between two reconciliations.
 type memory struct {
 	replicas *replicasMemory
-	// generation is that of the service after the last write of spec.replicas.
+	// generation is the service's generation after the last write of spec.replicas.
 	generation int64
 	written    time.Time // when its status was written last
 	put        bool      // it was passed to the controller
@@ -110,8 +110,8 @@ func (r *reconciler) begin(c controllerAPI, used *claims, all []v1alpha1.Wangell
 		s := &all[i]
 		key := runtime.KeyOf(s)
 		r.pending[key] = true
-		// Services keep their addresses before any claims a new one. Those of other load balancers, which may be of
-		// the pools, are given back when their Service is seen.
+		// Services keep their addresses before any claims a new one. Addresses of other load balancers, which may be
+		// in the pools, are released when their Service is seen.
 		a, err := netip.ParseAddr(s.Status.LoadBalancerIP)
 		keeps := s.Spec.Address == "" || s.Spec.Address == a.String()
 		if err == nil && usable(a) && (keeps || !ours(s)) {

@@ -8,15 +8,15 @@ const none = -1
 // replicasMemory relates spec.replicas, which others write, too, to the number of pods that the controller wants.
 // Create one with newReplicas.
 type replicasMemory struct {
-	// acted is the last spec.replicas that was obeyed or written here.
+	// acted is the last spec.replicas that the operator obeyed or wrote.
 	acted int32
 	// desired is the number of pods that the controller wanted at the last comparison.
 	desired int32
-	// expected is the number that the controller will want once it has obeyed; none if nothing is under way.
+	// expected is the number that the controller will want once it has obeyed; none if nothing is pending.
 	expected int32
 }
 
-// newReplicas begins with the status as it was written last; observed is whether it ever was.
+// newReplicas begins with the last written status; observed reports whether there is one.
 func newReplicas(observed bool, desired int32) replicasMemory {
 	if !observed {
 		return replicasMemory{none, none, none}
@@ -24,12 +24,12 @@ func newReplicas(observed bool, desired int32) replicasMemory {
 	return replicasMemory{acted: desired, desired: none, expected: none}
 }
 
-// decide returns the number that the controller is to be scaled to, or the one to write into spec.replicas; none for
-// neither. spec is spec.replicas, or none; desired is the number that the controller wants now, and allowed the one
-// that it will want if it is scaled to spec.
+// decide returns the number to scale the controller to, or the number to write into spec.replicas; none for neither.
+// spec is spec.replicas, or none; desired is the number that the controller wants now, and allowed the one it will
+// want if it is scaled to spec.
 //
-// A number that others wrote is obeyed once. The controller's is written when it changes, not whenever the two differ:
-// an autoscaler that wants more than maxReplicas would be answered for ever.
+// A number that others wrote is obeyed once. The controller's number is written when it changes, not whenever the two
+// differ: otherwise an autoscaler that wants more than maxReplicas would never end the exchange.
 func (m *replicasMemory) decide(spec, desired, allowed int32) (scale, write int32) {
 	changed := desired != m.desired && desired != m.expected
 	// A new leader counts every pod that it finds as wanted, even the surplus pod of a rollout.
@@ -41,8 +41,8 @@ func (m *replicasMemory) decide(spec, desired, allowed int32) (scale, write int3
 			return none, none
 		}
 		if desired > 0 {
-			// A service that is awake obeys at once. If it wants as many as before all the same, a client woke it just
-			// when it was put to sleep.
+			// A service that is awake obeys at once. If it still wants as many as before, a client woke it just when
+			// it was put to sleep.
 			m.desired, m.expected = allowed, none
 		}
 		return spec, none

@@ -22,7 +22,7 @@ import (
 // statusPause is the shortest time between two writes of a service's status.
 const statusPause = time.Second
 
-// reportPause is after which time a new leader looks again whether daemons have reported the pods of a service.
+// reportPause is the pause before a new leader checks again whether daemons have reported the pods of a service.
 const reportPause = 500 * time.Millisecond
 
 func (r *reconciler) observe(key runtime.Key) observed {
@@ -43,8 +43,8 @@ func (r *reconciler) observe(key runtime.Key) observed {
 	return o
 }
 
-// syncReplicas scales the controller as spec.replicas says, or writes the number that it wants there. It returns after
-// which time it is to be called again; zero for not at all.
+// syncReplicas scales the controller to spec.replicas, or writes the controller's number there. It returns the time
+// after which to call it again; zero for never.
 func (r *reconciler) syncReplicas(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService,
 	out outcome) (time.Duration, error) {
 	if s.Spec.SplitsTraffic() {
@@ -92,7 +92,7 @@ func (r *reconciler) syncReplicas(ctx context.Context, key runtime.Key, s *v1alp
 	return 0, nil
 }
 
-// writeReplicas writes spec.replicas, unless others did meanwhile. It returns the generation that this made.
+// writeReplicas writes spec.replicas, unless others did meanwhile. It returns the new generation.
 func (r *reconciler) writeReplicas(ctx context.Context, s *v1alpha1.WangellService, from, to int32) (int64, error) {
 	patch := fmt.Sprintf(`[{"op":"test","path":"/spec/replicas","value":%d},`+
 		`{"op":"replace","path":"/spec/replicas","value":%d}]`, from, to)
@@ -109,7 +109,7 @@ func (r *reconciler) writeReplicas(ctx context.Context, s *v1alpha1.WangellServi
 }
 
 // writeStatus writes the status if it has changed, at most once in statusPause, and not during a short wake without
-// trouble. It returns after which time it is to be called again; zero for not at all.
+// trouble. It returns the time after which to call it again; zero for never.
 func (r *reconciler) writeStatus(ctx context.Context, key runtime.Key, s *v1alpha1.WangellService,
 	out outcome) (time.Duration, error) {
 	r.mu.Lock()

@@ -16,13 +16,13 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// revisionRetry is the pause before the revisions of a service are looked at again.
+// revisionRetry is the pause before the revisions of a service are checked again.
 const revisionRetry = 5 * time.Second
 
-// traffics knows which services lead requests to a service, by the key of that one.
+// traffics has the services that route requests to a revision, by the revision's key.
 type traffics map[runtime.Key]map[runtime.Key]bool
 
-// set notes the revisions of a service; none if it has pods of its own or is gone.
+// set records the revisions of a service; none if it has pods of its own or is gone.
 func (t traffics) set(key runtime.Key, namespace string, revisions []v1alpha1.Revision) {
 	for to, from := range t {
 		if delete(from, key); len(from) == 0 {
@@ -38,7 +38,7 @@ func (t traffics) set(key runtime.Key, namespace string, revisions []v1alpha1.Re
 	}
 }
 
-// to returns the services that lead requests to one.
+// to returns the services that route requests to a revision.
 func (t traffics) to(key runtime.Key) (from []runtime.Key) {
 	for k := range t[key] {
 		from = append(from, k)
@@ -46,8 +46,8 @@ func (t traffics) to(key runtime.Key) (from []runtime.Key) {
 	return from
 }
 
-// noteTraffic notes the revisions of a service, and has those looked at again that lead requests to it: it may have
-// come, gone or changed.
+// noteTraffic records the revisions of a service, and reconciles the services that route requests to it again: it may
+// have been created, deleted or changed.
 func (r *reconciler) noteTraffic(key runtime.Key, s *v1alpha1.WangellService) {
 	r.mu.Lock()
 	if s == nil {
@@ -62,7 +62,7 @@ func (r *reconciler) noteTraffic(key runtime.Key, s *v1alpha1.WangellService) {
 	}
 }
 
-// checkRevisions returns what is wrong with the revisions of a service; empty if nothing is.
+// checkRevisions describes what is wrong with the revisions of a service; empty if nothing is.
 func (r *reconciler) checkRevisions(ctx context.Context, s *v1alpha1.WangellService) (string, error) {
 	for i, t := range s.Spec.Traffic {
 		var to v1alpha1.WangellService
@@ -83,7 +83,7 @@ func (r *reconciler) checkRevisions(ctx context.Context, s *v1alpha1.WangellServ
 }
 
 // ensureNoDeployment deletes the Deployment of a service that had pods of its own, once they are gone. again reports
-// that it is to be called again.
+// that it must be called again.
 func (r *reconciler) ensureNoDeployment(ctx context.Context, s *v1alpha1.WangellService) (again bool, err error) {
 	var d appsv1.Deployment
 	switch err := r.client.Get(ctx, client.ObjectKeyFromObject(s), &d); {

@@ -21,22 +21,23 @@ import (
 const (
 	// cachePause is how long a cache is not asked after a failure.
 	cachePause = 30 * time.Second
-	// cachePatience is how long a blob may get no piece before a node whose registry has a cache fetches the pieces of
-	// its lease from the registry.
+	// cachePatience is how long a blob may get no piece before a node fetches the pieces of its lease from the
+	// registry although that has a cache.
 	cachePatience = 5 * time.Second
-	// cacheSource is who has sent a piece that came from a cache.
+	// cacheSource is the source of a piece that came from a cache.
 	cacheSource = "cache"
 )
 
-// caches are registries in the cluster that get what they lack from the registry whose images they serve (pull-through,
-// as the distribution project's registry with a proxy section). Such a cache answers a request for a part of a blob
-// that it lacks with all of it, and fetches a blob anew for each request that comes before it has it. So one node, the
-// one with the lease of a blob's first piece, reads all of the blob from the cache, and the others get it from there.
+// caches are pull-through registries in the cluster, such as the distribution project's registry with a proxy
+// section: they get what they lack from the registry whose images they serve. Such a cache answers a request for a
+// part of a blob that it lacks with all of it, and fetches a blob anew for each request that comes before it has it.
+// So one node, the one with the lease of a blob's first piece, reads all of the blob from the cache, and the others
+// get it from there.
 type caches struct {
 	hosts map[string]docker.RegistryHost // by registry
 
 	mu    sync.Mutex
-	until map[string]time.Time // by registry: it is not asked before
+	until map[string]time.Time // by registry: when it may be asked again
 }
 
 // CheckCaches checks Config.Caches.
@@ -73,7 +74,7 @@ func (c *caches) serves(repository string, now time.Time) bool {
 	return !now.Before(c.until[registry])
 }
 
-// failed notes that a cache could not be asked, or has sent something else.
+// failed records that a cache could not be asked, or has sent something else.
 func (c *caches) failed(repository string, now time.Time) {
 	registry, _, _ := strings.Cut(repository, "/")
 	c.mu.Lock()
@@ -89,7 +90,7 @@ func (c *caches) open(ctx context.Context, k blobindex.Key, manifest bool) (io.R
 	return q.do(ctx)
 }
 
-// manifest returns a manifest or index, which has its digest.
+// manifest returns a manifest or index, and verifies its digest.
 func (c *caches) manifest(ctx context.Context, k blobindex.Key) ([]byte, error) {
 	body, err := c.open(ctx, k, true)
 	if err != nil {
@@ -105,8 +106,8 @@ func (c *caches) close() {
 	}
 }
 
-// leased returns the pieces of its lease that this node fetches from the registry now: with a cache, those that nobody
-// has got from there for a while. m.mu is held.
+// leased returns the pieces of this node's lease that it fetches from the registry now: if there is a cache, only
+// after no piece has come for a while. m.mu is held.
 func (m *Mirror) leased(d *download, now time.Time) swarm.Set {
 	if m.caches.serves(d.key.Repository, now) && (d.streaming || !d.streamed && now.Sub(d.moved) < cachePatience) {
 		return nil
@@ -114,8 +115,8 @@ func (m *Mirror) leased(d *download, now time.Time) swarm.Set {
 	return d.lease
 }
 
-// canStream reports whether this node is the one to read a blob from the cache: it has the lease of the first piece, or
-// the index does not answer. m.mu is held.
+// canStream reports whether this node may read a blob from the cache: it has the lease of the first piece, or the
+// index does not answer. m.mu is held.
 func (m *Mirror) canStream(d *download, now time.Time) bool {
 	silent := now.Sub(d.answered) >= m.cfg.Limits.Silence+2*d.pause
 	return !d.streamed && (d.lease.Has(0) || silent) && m.registry < m.cfg.Limits.Registry &&
@@ -158,7 +159,7 @@ func (m *Mirror) fromCache(d *download, claimed swarm.Set) {
 	m.notify()
 }
 
-// readCache reads a blob from the cache, removes the pieces that are there from claimed, and notes that they are.
+// readCache reads a blob from the cache, and moves pieces from claimed to the download as they arrive.
 func (m *Mirror) readCache(d *download, claimed swarm.Set) error {
 	ctx, stall := newStall(d.ctx)
 	defer stall.end()

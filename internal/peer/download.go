@@ -20,29 +20,29 @@ import (
 )
 
 const (
-	// maxTries is how often a blob is put together before it counts as one that cannot be had.
+	// maxTries is how often a blob is put together before its download fails.
 	maxTries = 3
-	// keptFor is how long a download goes on that nobody asks for any more: containerd comes back after an interruption.
+	// keptFor is how long a download without users goes on: containerd comes back after an interruption.
 	keptFor = 5 * time.Minute
 )
 
 var (
 	errNotShared = errors.New("no service of this node uses it any more")
-	errDigest    = errors.New("what the registry and the peers have sent does not have its digest")
+	errDigest    = errors.New("the bytes from the registry and the peers do not have the digest")
 	errNoSource  = errors.New("neither the registry nor a peer sends what is missing")
 )
 
-// fileError is that of the file of a blob, which keeps the mirror from fetching it from anywhere.
+// fileError is an error of the file of a blob, with which no source can help.
 type fileError struct{ error }
 
-// Unwrap returns what has gone wrong, with the name of the file.
+// Unwrap returns the underlying error, with the name of the file.
 func (e *fileError) Unwrap() error { return e.error }
 
-// download is a blob that is being fetched into a file, or that was and is not known to be in containerd yet. Unless
-// said otherwise Mirror.mu guards it.
+// download is a blob that is being fetched into a file, or is complete and not known to be in containerd yet.
+// Mirror.mu guards it unless noted otherwise.
 type download struct {
 	key      blobindex.Key
-	manifest bool   // it is a manifest or index, which registries serve elsewhere; constant
+	manifest bool   // it is a manifest or index, which registries serve at another path; constant
 	size     uint64 // constant
 	pieces   int    // constant
 	file     *os.File
@@ -52,7 +52,7 @@ type download struct {
 	err      error         // why it has failed
 
 	have, busy swarm.Set
-	from       []string // who has sent a piece; cacheSource, or empty for the registry
+	from       []string // the source of each piece: a peer, cacheSource, or empty for the registry
 	suspects   map[int][]suspect
 	tries      int
 	users      int       // that wait for it, or read it
@@ -63,10 +63,10 @@ type download struct {
 	answered time.Time
 	reported time.Time
 	pause    time.Duration
-	dirty    bool      // there are pieces that were not reported
-	failing  time.Time // since when no piece has come and the registry fails; zero if it does not
-	moved    time.Time // when the last piece came, or it was begun
-	// It is being read from the cache, or was.
+	dirty    bool      // some pieces have not been reported
+	failing  time.Time // when pieces stopped coming while the registry fails; zero if it does not fail
+	moved    time.Time // when the last piece came, or the download began
+	// whether it is being read from the cache, and whether it ever was
 	streaming, streamed bool
 
 	hashing sync.Mutex // guards, and is taken before Mirror.mu:
@@ -74,7 +74,7 @@ type download struct {
 	hashed  int        // their number
 }
 
-// offer is what the index says of a peer.
+// offer is the index's information about a peer.
 type offer struct {
 	peer    string
 	grant   [32]byte
@@ -88,7 +88,7 @@ type suspect struct {
 	sum  [sha256.Size]byte
 }
 
-// begin returns the download of a blob, a new one if necessary, for a user who calls leave. m.mu is held.
+// begin returns the download of a blob, a new one if necessary. The user must call leave. m.mu is held.
 func (m *Mirror) begin(ctx context.Context, k blobindex.Key, size uint64, manifest bool) (*download, error) {
 	if d := m.downloads[k]; d != nil {
 		d.users++
@@ -134,7 +134,7 @@ func (m *Mirror) drop(d *download, why error) {
 	m.notify()
 }
 
-// end notes that a download is complete, or has failed. m.mu is held.
+// end records that a download is complete, or has failed. m.mu is held.
 func (m *Mirror) end(d *download, err error) {
 	for i, o := range m.queue {
 		if o == d {
@@ -159,7 +159,7 @@ func (m *Mirror) close(d *download) {
 	d.file = nil
 }
 
-// complete reports whether all of a blob is there, with the right digest. m.mu is held.
+// complete reports whether a blob is complete and verified. m.mu is held.
 func (d *download) complete() bool {
 	select {
 	case <-d.ended:
@@ -169,8 +169,8 @@ func (d *download) complete() bool {
 	}
 }
 
-// settle notes the end of the request for a piece, which is in the file unless there is an error. from is the peer that
-// was asked, or cacheSource; empty: the registry.
+// settle records the end of the request for a piece, which is in the file unless there is an error. from is the peer
+// or cacheSource; empty for the registry.
 func (m *Mirror) settle(d *download, piece int, from string, err error) {
 	m.mu.Lock()
 	d.busy.Remove(piece)
@@ -192,7 +192,7 @@ func (m *Mirror) settle(d *download, piece int, from string, err error) {
 	m.notify()
 }
 
-// check hashes what is there without a gap, and compares the digest after the last piece.
+// check hashes the pieces that follow each other without a gap, and compares the digest after the last one.
 func (m *Mirror) check(d *download) {
 	d.hashing.Lock()
 	defer d.hashing.Unlock()
@@ -236,7 +236,7 @@ func (d *download) sum(piece int) (sum [sha256.Size]byte, err error) {
 	return sum, err
 }
 
-// verified notes that a blob is complete, and drops the peers that had sent something else. d.hashing is held.
+// verified records that a blob is complete, and bans the peers that had sent wrong pieces. d.hashing is held.
 func (m *Mirror) verified(d *download) {
 	for piece, list := range d.suspects {
 		right, err := d.sum(piece)
@@ -260,9 +260,8 @@ func (m *Mirror) verified(d *download) {
 	m.notify()
 }
 
-// mismatch has pieces that came from peers or the cache fetched again, from others. The last try takes them from the
-// registry only.
-// d.hashing is held.
+// mismatch discards pieces that came from peers or the cache: they are fetched again from others, and in the last
+// attempt from the registry only. d.hashing is held.
 func (m *Mirror) mismatch(d *download) {
 	d.tries++
 	again := 0

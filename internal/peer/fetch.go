@@ -24,7 +24,7 @@ const (
 	// peerPause is how long a peer is not asked after a failure, and banFor after wrong pieces.
 	peerPause = 3 * time.Second
 	banFor    = 10 * time.Minute
-	// maxPeers bounds the peers that are remembered, of those that are not being asked.
+	// maxPeers bounds the remembered peers without a request in progress.
 	maxPeers = 256
 
 	blobsPath     = "/v1/blobs/"
@@ -38,7 +38,7 @@ type peer struct {
 	client    *http.Client
 	busy      int       // requests in progress
 	notBefore time.Time // it is asked again after a failure
-	free      time.Time // it is asked again after it has served too many others
+	free      time.Time // it is asked again after it was busy with others
 }
 
 // peer returns the name of a peer for package swarm, and remembers it. m.mu is held.
@@ -90,7 +90,7 @@ func (m *Mirror) fromRegistry(d *download, piece int) {
 	m.settle(d, piece, "", err)
 }
 
-// failed reports whether an error is the source's: not of a download that has ended, or of its file.
+// failed reports whether an error is the source's, and not that of a download that has ended or of its file.
 func failed(d *download, err error) bool {
 	var own *fileError
 	return err != nil && d.ctx.Err() == nil && !errors.As(err, &own)
@@ -117,7 +117,7 @@ func (m *Mirror) askPeer(d *download, piece int, p *peer, o offer) error {
 	return m.receive(d, piece, fromPeer, p.opener(d.key, o))
 }
 
-// opener returns what requests parts of a blob from a peer.
+// opener returns an opener for parts of a blob from a peer.
 func (p *peer) opener(k blobindex.Key, o offer) opener {
 	return func(ctx context.Context, offset, length uint64) (io.ReadCloser, error) {
 		at := url.URL{Scheme: "https", Host: p.at.Addr.String(), Path: blobsPath + hex.EncodeToString(k.Digest[:])}
@@ -139,8 +139,8 @@ func (p *peer) opener(k blobindex.Key, o offer) opener {
 // opener sends a request for a range, and returns it.
 type opener func(ctx context.Context, offset, length uint64) (io.ReadCloser, error)
 
-// receive writes a piece into the file of a download. What the registry does not send all of goes on where it ended, as
-// long as some of it comes each time.
+// receive writes a piece into the file of a download. If a response ends early, another request continues where it
+// ended, as long as each brings some bytes.
 func (m *Mirror) receive(d *download, piece int, source string, open opener) error {
 	offset, length := swarm.Bounds(d.size, piece)
 	for {
@@ -165,7 +165,7 @@ func (m *Mirror) receivePart(d *download, offset, length uint64, source string, 
 	return m.copy(ctx, stall, fileWriter{io.NewOffsetWriter(d.file, int64(offset))}, body, length, source)
 }
 
-// copy copies length bytes of a response, whose context is ctx, and returns how many there were.
+// copy copies length bytes of a response, whose context is ctx, and returns the number of copied bytes.
 func (m *Mirror) copy(ctx context.Context, s *stall, to io.Writer, body io.Reader, length uint64, source string) (
 	uint64, error,
 ) {
@@ -187,13 +187,13 @@ func (m *Mirror) copy(ctx context.Context, s *stall, to io.Writer, body io.Reade
 	return uint64(n), nil
 }
 
-// stall cancels a request that gets nothing for a while.
+// stall cancels a request that receives nothing for a while.
 type stall struct {
 	timer  *time.Timer
 	cancel context.CancelCauseFunc
 }
 
-// newStall returns a context for a request, which has twice the time until its answer begins.
+// newStall returns a context for a request. Until the response begins, the request has twice the time.
 func newStall(ctx context.Context) (context.Context, *stall) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	return ctx, &stall{cancel: cancel, timer: time.AfterFunc(2*stallTimeout, func() {
@@ -223,7 +223,7 @@ type readerFunc func([]byte) (int, error)
 // Read implements io.Reader.
 func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
-// ban does not ask a peer for a while that has sent a wrong piece.
+// ban excludes a peer that has sent a wrong piece for a while.
 func (m *Mirror) ban(id string, d *download, piece int) {
 	m.metrics.banned.Inc()
 	m.mu.Lock()

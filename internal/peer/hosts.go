@@ -14,17 +14,17 @@ import (
 	"wangell.loutres.me/internal/atomicfile"
 )
 
-// hostsFile is the file by which containerd asks the mirror before the registry, for registries without a folder of
-// their own in the folder with the settings. containerd reads it at each pull.
+// hostsFile is the file that makes containerd ask the mirror before the registry. It applies to registries without a
+// settings folder of their own. containerd reads it at each pull.
 const hostsFile = "_default/hosts.toml"
 
-// hostsMark is the first line of the file that is ours.
+// hostsMark is the first line of a file that the daemon has written.
 const hostsMark = "# Written by the Wangell daemon, which removes it when it is uninstalled.\n"
 
-// ErrForeignHosts is that of settings which somebody else has made.
+// ErrForeignHosts is returned for settings that somebody else has made.
 var ErrForeignHosts = errors.New("has other settings: add the mirror to them by hand, see docs/images.md")
 
-// InstallHosts has containerd ask the mirror at an address. dir is the folder with the settings of registries.
+// InstallHosts makes containerd ask the mirror at an address. dir is the folder with the settings of registries.
 func InstallHosts(dir string, mirror netip.AddrPort) error {
 	file := filepath.Join(dir, hostsFile)
 	ours, err := ourHosts(file)
@@ -39,7 +39,7 @@ func InstallHosts(dir string, mirror netip.AddrPort) error {
 	return atomicfile.Write(file, []byte(hostsMark+HostsEntry(mirror)))
 }
 
-// HostsEntry returns what a hosts.toml has for the mirror. Tags are resolved by the registry.
+// HostsEntry returns the mirror's entry of a hosts.toml. Tags are resolved by the registry.
 func HostsEntry(mirror netip.AddrPort) string {
 	return fmt.Sprintf("[host.\"http://%s\"]\n  capabilities = [\"pull\"]\n", mirror)
 }

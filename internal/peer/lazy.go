@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// lazyFor is how long after its last request for a blob the snapshotter is expected to go on with it, and lazyEvery
-	// how often what it has is looked at meanwhile, without requests.
+	// lazyFor is how long after its last request for a blob the snapshotter counts as active on it, and lazyEvery the
+	// interval at which its progress is checked meanwhile.
 	lazyFor   = 10 * time.Second
 	lazyEvery = time.Second
-	// silentFor is how long the index is not waited for that did not answer.
+	// silentFor is how long requests do not wait for an index that did not answer.
 	silentFor = 5 * time.Second
-	// maxLazyParts bounds the blobs of which the index is told parts. It takes twice as many of a node, which leaves room
-	// for those that are fetched for containerd.
+	// maxLazyParts bounds the blobs whose parts are reported to the index. The index accepts twice as many of a node,
+	// which leaves room for those fetched for containerd.
 	maxLazyParts = 32
-	// maxBorrow bounds what is borrowed from a peer at once, in bytes, because it is kept in memory.
+	// maxBorrow bounds a part that is borrowed from a peer, in bytes, because it is kept in memory.
 	maxBorrow = 16 << 20
 	// borrowTries is how many peers are asked for a part.
 	borrowTries = 2
@@ -39,13 +39,13 @@ var errNoPeer = errors.New("no node is known to have that part")
 type lazyBlob struct {
 	asked    time.Time     // the snapshotter's last request
 	reported time.Time     // the last report to the index
-	dirty    bool          // something is to be reported
+	dirty    bool          // there is something to report
 	first    chan struct{} // closed at the index' first answer
 	answered bool
 	pause    time.Duration
 	offers   []offer
-	told     swarm.Set // what the index knows that this node has; nil: nothing
-	whole    bool      // and that it is all
+	told     swarm.Set // what the index has recorded for this node; nil: nothing
+	whole    bool      // the index has recorded that this node has all of it
 }
 
 // reads notes that the snapshotter reads a blob.
@@ -60,7 +60,7 @@ func (m *Mirror) reads(k blobindex.Key) {
 	m.notify()
 }
 
-// lazyOf returns what is known of a blob, which is remembered; nil if there are too many. m.mu is held.
+// lazyOf returns the entry of a blob, and makes it if necessary; nil if there are too many. m.mu is held.
 func (m *Mirror) lazyOf(k blobindex.Key) *lazyBlob {
 	b := m.lazy[k]
 	if b == nil && len(m.lazy) < maxBlobs {
@@ -79,14 +79,14 @@ func (m *Mirror) forgetLazy(k blobindex.Key) {
 	delete(m.lazy, k)
 }
 
-// has reports whether containerd has a blob, or the mirror fetches it: then that is what the index is told. m.mu is
-// held.
+// has reports whether containerd has a blob, or the mirror fetches it: then the index gets that report instead. m.mu
+// is held.
 func (m *Mirror) has(k blobindex.Key) bool {
 	_, stored := m.stored[k]
 	return stored || m.downloads[k] != nil
 }
 
-// answered takes what the index says of a blob. m.mu is held.
+// answered handles the index's answer for a blob. m.mu is held.
 func (m *Mirror) answered(k blobindex.Key, h *wire.Holders, offers []offer) {
 	b := m.lazy[k]
 	if b == nil || h.Size > 0 && h.Size != m.sizes[k] {
@@ -100,7 +100,7 @@ func (m *Mirror) answered(k blobindex.Key, h *wire.Holders, offers []offer) {
 }
 
 // borrow gets a part of a blob from a peer, and returns it with the size of the blob. It waits for the index only at
-// the first request for a blob. The size has to be known from a manifest, which is verified.
+// the first request for a blob. The size must be known from a verified manifest.
 func (m *Mirror) borrow(ctx context.Context, k blobindex.Key, offset, length uint64) (io.ReaderAt, uint64, error) {
 	m.mu.Lock()
 	b, size := m.lazy[k], m.sizes[k]
@@ -213,7 +213,7 @@ func (l lentPart) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// lazyActive reports whether the snapshotter may be at work on a blob that is to be reported. m.mu is held.
+// lazyActive reports whether the snapshotter may be working on a blob that has to be reported. m.mu is held.
 func (m *Mirror) lazyActive(now time.Time) bool {
 	for _, b := range m.lazy {
 		if b.dirty || !b.whole && now.Sub(b.asked) < lazyFor {
@@ -223,8 +223,8 @@ func (m *Mirror) lazyActive(now time.Time) bool {
 	return false
 }
 
-// lazyReports returns what the index is to know of the blobs that the snapshotter reads, and what it is asked of them.
-// The node takes no lease for them: what no peer has, the snapshotter gets from the registry when it needs it.
+// lazyReports returns the reports and questions to the index about the blobs that the snapshotter reads. The node
+// takes no lease for them: what no peer has, the snapshotter gets from the registry when it needs it.
 func (m *Mirror) lazyReports(now time.Time) (out []*wire.Blobs) {
 	m.mu.Lock()
 	var due []blobindex.Key
@@ -250,7 +250,7 @@ func (m *Mirror) lazyReports(now time.Time) (out []*wire.Blobs) {
 	return out
 }
 
-// lazyReport returns what the index is to know of a blob, or a question for who else has it.
+// lazyReport returns a report about a blob, or a question which other nodes have it.
 func (m *Mirror) lazyReport(k blobindex.Key, now time.Time) (wire.Blob, bool) {
 	notes, _ := packed.Look(m.cfg.Layers, digestOf(k))
 	have := piecesOf(notes)
@@ -280,7 +280,7 @@ func (m *Mirror) lazyReport(k blobindex.Key, now time.Time) (wire.Blob, bool) {
 	return r, true
 }
 
-// lazyParts returns of how many blobs the index knows parts. m.mu is held.
+// lazyParts returns the number of blobs of which the index has recorded parts. m.mu is held.
 func (m *Mirror) lazyParts() (n int) {
 	for _, b := range m.lazy {
 		if b.told != nil && !b.whole {
@@ -290,7 +290,7 @@ func (m *Mirror) lazyParts() (n int) {
 	return n
 }
 
-// piecesOf returns the pieces of a blob that are here.
+// piecesOf returns the pieces of a blob that are present.
 func piecesOf(n packed.Notes) swarm.Set {
 	size := uint64(n.Size)
 	if size == 0 {
@@ -305,7 +305,7 @@ func piecesOf(n packed.Notes) swarm.Set {
 	return have
 }
 
-// lookLazy notes that a layer of an image is not in containerd: the snapshotter may have it.
+// lookLazy records that a layer of an image is not in containerd: the snapshotter may have it.
 func (m *Mirror) lookLazy(k blobindex.Key) {
 	if _, here := packed.Look(m.cfg.Layers, digestOf(k)); !here {
 		return
@@ -317,7 +317,7 @@ func (m *Mirror) lookLazy(k blobindex.Key) {
 	}
 }
 
-// scanLazy has what the snapshotter has looked at anew, and forgets what it has not.
+// scanLazy schedules a look at what the snapshotter has, and forgets the blobs that it does not have.
 func (m *Mirror) scanLazy() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

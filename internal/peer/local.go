@@ -31,10 +31,10 @@ const (
 	maxSizes = 1 << 16
 )
 
-// local is what containerd sees. What it does not find here, it gets from the registry itself.
+// local serves containerd. What is not found here, containerd gets from the registry.
 type local struct{ m *Mirror }
 
-// question is a blob of which the index is asked who has it.
+// question asks the index which nodes have a blob.
 type question struct {
 	size     uint64
 	answered chan struct{}
@@ -56,8 +56,8 @@ func (l local) Manifest(r *http.Request, repository, reference string) ([]byte, 
 	return text, nil
 }
 
-// Blob implements readapi.Content. It returns once all of the blob is here and has its digest, because containerd keeps
-// what it once got.
+// Blob implements readapi.Content. It returns once the blob is complete and verified, because containerd keeps
+// whatever it gets.
 func (l local) Blob(r *http.Request, repository string, digest digest.Digest) (io.ReadSeekCloser, error) {
 	k, err := l.key(r, repository, digest)
 	if err != nil {
@@ -81,9 +81,9 @@ func (l local) Blob(r *http.Request, repository string, digest digest.Digest) (i
 	return b, nil
 }
 
-// part returns a blob of which the range of a request is on this node, or on another one, for a snapshotter that reads
-// parts of blobs and verifies them by itself. It does not wait: what nobody has would come with all of its blob, and
-// the snapshotter can get the part from the registry meanwhile.
+// part returns a blob if the range of a request is on this node or another one, for a snapshotter that reads parts of
+// blobs and verifies them by itself. It does not fetch what no node has, because that would bring the whole blob: the
+// snapshotter gets the part from the registry.
 func (l local) part(r *http.Request, k blobindex.Key) (io.ReadSeekCloser, error) {
 	var first, last uint64
 	_, err := fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &first, &last)
@@ -110,7 +110,7 @@ func (l local) part(r *http.Request, k blobindex.Key) (io.ReadSeekCloser, error)
 	return part{io.NewSectionReader(from, 0, int64(size)), source, done}, nil
 }
 
-// size returns a blob of which only the size is known, from a manifest.
+// size returns a blob with only its size, from a manifest.
 func (l local) size(k blobindex.Key) (io.ReadSeekCloser, error) {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
@@ -149,7 +149,7 @@ func (l local) key(r *http.Request, repository string, d digest.Digest) (blobind
 	return k, nil
 }
 
-// passed notes that containerd is sent to the registry.
+// passed records that containerd is sent to the registry.
 func (m *Mirror) passed(k blobindex.Key, err error) {
 	m.metrics.passed.Inc()
 	m.cfg.Log.Info("the mirror leaves a blob to the registry",
@@ -185,7 +185,7 @@ func (m *Mirror) manifest(ctx context.Context, k blobindex.Key) ([]byte, error) 
 	return text, err
 }
 
-// learn remembers the sizes of what a manifest or index names.
+// learn remembers the sizes of the blobs that a manifest or index names.
 func (m *Mirror) learn(repository string, text []byte) {
 	var named struct {
 		Config            ocispec.Descriptor
@@ -203,7 +203,7 @@ func (m *Mirror) learn(repository string, text []byte) {
 	}
 }
 
-// ask returns the size of a blob, from a manifest or the index; 0 if it is not known.
+// ask returns the size of a blob, from a manifest or the index; 0 if unknown.
 func (m *Mirror) ask(ctx context.Context, k blobindex.Key) uint64 {
 	m.mu.Lock()
 	if size := m.sizes[k]; size > 0 {
@@ -234,7 +234,7 @@ func (m *Mirror) ask(ctx context.Context, k blobindex.Key) uint64 {
 	return 0
 }
 
-// blob is a complete blob in a file of the mirror. It is an os.File, so that the kernel sends it by sendfile(2).
+// blob is a complete blob in a file of the mirror. It is an os.File, so that the kernel sends it with sendfile(2).
 type blob struct {
 	*os.File
 	size uint64

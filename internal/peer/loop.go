@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// active is how many blobs are fetched at once: containerd asks for three at once.
+	// active is the number of blobs that are fetched concurrently: containerd asks for three at once.
 	active = 4
 	// tick is how often downloads are looked at when nothing happens.
 	tick = 100 * time.Millisecond
-	// firstPause is the pause between two reports of a blob until the index says another one. A report that cannot wait
-	// for the pause waits for 1/hurry of it.
+	// firstPause is the pause between two reports of a blob until the index sets another one. An urgent report waits
+	// for 1/hurry of it.
 	firstPause = 200 * time.Millisecond
 	hurry      = 4
-	// noSource is how long a blob may lack a source before it is given up: containerd's own try would end as the mirror's
-	// does. One whose registry has asked for a pause waits longer, as containerd would not wait.
+	// noSource is how long a blob may lack a source before it is given up: containerd's own attempt would fail as
+	// well. A blob whose registry has asked for a pause waits longer, because containerd would not wait.
 	noSource       = 5 * time.Second
 	noSourcePaused = maxPause + noSource
 )
@@ -52,7 +52,7 @@ func (m *Mirror) loop(ctx context.Context) {
 	}
 }
 
-// turn begins the requests that can begin, and returns what to report.
+// turn begins the requests that can begin, and returns the reports to send.
 func (m *Mirror) turn(ctx context.Context, now time.Time) []*wire.Blobs {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -115,8 +115,8 @@ func (d *download) offerOf(peer string) offer {
 	return offer{}
 }
 
-// starve gives a download up that has had no source for a while, not one that waits for its turn with a peer. m.mu is
-// held.
+// starve gives up a download that has had no source for a while. One that waits for its turn at a peer has a source.
+// m.mu is held.
 func (m *Mirror) starve(d *download, b *swarm.Blob, now time.Time) {
 	down, asked := m.registries.state(d.key.Repository, now)
 	if d.busy.Len() > 0 || !down || b.Sourced() {
@@ -130,7 +130,7 @@ func (m *Mirror) starve(d *download, b *swarm.Blob, now time.Time) {
 	}
 }
 
-// reports returns what the index is to know: changes, and downloads whose time has come. m.mu is held.
+// reports returns the reports for the index: changes, and downloads whose time has come. m.mu is held.
 func (m *Mirror) reports(blobs []*download, now time.Time) []*wire.Blobs {
 	byRepository := map[string][]wire.Blob{}
 	for k, b := range m.changes {
@@ -143,7 +143,7 @@ func (m *Mirror) reports(blobs []*download, now time.Time) []*wire.Blobs {
 		if pause == 0 {
 			pause = firstPause
 		}
-		// Nothing is left to begin, and others, or the index, can be told of something.
+		// There is nothing left to begin, and something to tell the index.
 		if free := d.pieces - d.have.Len() - d.busy.Len(); d.dirty && (free > 0 && !d.canBegin() || free == 0) {
 			pause /= hurry
 		}
@@ -164,7 +164,7 @@ func (m *Mirror) reports(blobs []*download, now time.Time) []*wire.Blobs {
 	return out
 }
 
-// canBegin reports whether there is a piece to fetch that the index has leased or that it says somebody has.
+// canBegin reports whether there is a piece to fetch that is leased to this node or that a peer has.
 func (d *download) canBegin() bool {
 	for p := range d.pieces {
 		if d.have.Has(p) || d.busy.Has(p) {
@@ -181,8 +181,8 @@ func (d *download) report() wire.Blob {
 	return wire.Blob{Digest: d.key.Digest, Size: d.size, State: wire.BlobPartial, Have: slices.Clone(d.have)}
 }
 
-// BeginSession tells a new session's controller, which may be another one, all that this node has. certificate and
-// address come first.
+// BeginSession reports everything that this node has to the controller of a new session, which may be a new one.
+// certificate and address come first.
 func (m *Mirror) BeginSession(send func(wire.Message)) {
 	send(m.Identity())
 	m.mu.Lock()

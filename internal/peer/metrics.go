@@ -4,7 +4,7 @@ package peer
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Where bytes come from, and whom they are sent to.
+// Sources and destinations of bytes.
 const (
 	fromRegistry  = "registry"
 	fromCache     = "cache"
@@ -47,7 +47,7 @@ func newMetrics() metrics {
 			Help: "Peers that were not asked for a while because they had sent wrong pieces.",
 		}),
 		shared: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: prefix + "shared_blobs", Help: "Blobs of containerd that the node's mirror has told the controller of.",
+			Name: prefix + "shared_blobs", Help: "Blobs of containerd that the node's mirror has reported to the controller.",
 		}),
 	}
 	for _, s := range []string{fromRegistry, fromCache, fromPeer} {

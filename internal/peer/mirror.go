@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package peer is a node's mirror of registries. containerd asks it for the blobs of images that the node is to have,
-// and it gets them from other nodes and the registry, in pieces and from several at once, and serves other nodes what
-// this one has, also of blobs that are not complete yet. The controller's index (package blobindex) says who has what;
-// package swarm decides what to fetch next. What the mirror cannot get is not found there, and containerd asks the
+// Package peer is a node's mirror of registries. containerd asks it for the blobs of the node's images. It fetches
+// them in pieces from several other nodes and the registry at once, and serves its own pieces to other nodes,
+// including those of incomplete blobs. The controller's index (package blobindex) says which nodes have what; package
+// swarm decides what to fetch next. For what the mirror cannot get, it answers "not found", and containerd asks the
 // registry.
 package peer
 
@@ -53,22 +53,22 @@ type Config struct {
 	// Layers is the folder in which the node's wangell-snapshotter keeps packed layers (package packed), of which the
 	// mirror sends parts to other nodes. Optional.
 	Layers string
-	// Caches are registries in the cluster that get what they lack from another one, by that: "docker.io" has
-	// "http://cache.example:5000". They are asked before it, without credentials.
+	// Caches are pull-through registries in the cluster, by the registry that they cache, such as "docker.io":
+	// "http://cache.example:5000". They are asked first, without credentials.
 	Caches map[string]string
 	// Local is the loopback address for containerd, and Listen that for other nodes.
 	Local, Listen netip.AddrPort
 	// Rate bounds what is sent to other nodes, in bytes per second; 0 is without limit.
 	Rate int64
-	// Key returns the key of this node, by which grants are checked.
+	// Key returns the key of this node, with which grants are checked.
 	Key func() wire.Key
 	// Send sends to the controller.
 	Send func(wire.Message)
-	// Images returns the states of the images that the node is to have.
+	// Images returns the states of the images that the node should have.
 	Images func() []wire.ImageReport
 	// Limits bound the requests in progress. Default: swarm.DefaultLimits.
 	Limits swarm.Limits
-	// askTimeout bounds how long the index is waited for. Default: the constant.
+	// askTimeout bounds the wait for the index. Default: the constant.
 	askTimeout time.Duration
 	// Log may be nil.
 	Log *slog.Logger
@@ -97,13 +97,13 @@ type Mirror struct {
 	queue     []*download // that are not complete, in the order in which they were asked for
 	questions map[blobindex.Key]*question
 	lazy      map[blobindex.Key]*lazyBlob
-	silent    time.Time // the index has not answered a snapshotter's request: it is not waited for before
+	silent    time.Time // the index did not answer: until then, snapshotters' requests do not wait for it
 	peers     map[string]*peer
 	registry  int                         // requests in progress
 	changes   map[blobindex.Key]wire.Blob // that were not reported
 }
 
-// New makes a mirror, which listens, and serves once it runs.
+// New makes a mirror. It listens at once, and serves once it runs.
 func New(cfg Config) (_ *Mirror, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -147,7 +147,7 @@ func New(cfg Config) (_ *Mirror, err error) {
 	return m, nil
 }
 
-// Run serves and fetches until ctx ends, which has containerd's namespace.
+// Run serves and fetches until ctx ends. ctx has containerd's namespace.
 func (m *Mirror) Run(ctx context.Context) {
 	base := func(net.Listener) context.Context { return ctx }
 	servers := []*http.Server{{
@@ -164,7 +164,7 @@ func (m *Mirror) Run(ctx context.Context) {
 	for i, s := range servers {
 		m.group.Go(func() {
 			if err := s.Serve(listeners[i]); ctx.Err() == nil {
-				m.cfg.Log.Error("the mirror does not serve any more", "address", listeners[i].Addr(), "error", err)
+				m.cfg.Log.Error("the mirror has stopped serving", "address", listeners[i].Addr(), "error", err)
 			}
 		})
 	}
@@ -187,8 +187,8 @@ func (m *Mirror) Run(ctx context.Context) {
 	}
 }
 
-// Want has the mirror share the repositories of a set of images. Those that kubelet pulls, with credentials of their
-// own, are left out.
+// Want sets the images whose repositories the mirror shares. Those that kubelet pulls, with its own credentials, are
+// left out.
 func (m *Mirror) Want(images []wire.WantedImage) {
 	shared := map[string]bool{}
 	for _, i := range images {
@@ -222,7 +222,7 @@ func (m *Mirror) Want(images []wire.WantedImage) {
 	m.Scan()
 }
 
-// forget notes that containerd does not have a blob any more. m.mu is held.
+// forget records that containerd no longer has a blob. m.mu is held.
 func (m *Mirror) forget(k blobindex.Key) {
 	if _, known := m.stored[k]; known {
 		delete(m.stored, k)
@@ -239,7 +239,7 @@ func (m *Mirror) notify() {
 	}
 }
 
-// keyOf returns the key of a blob; ok is false for digests that are no SHA-256.
+// keyOf returns the key of a blob; ok is false for digests other than SHA-256.
 func keyOf(repository string, d digest.Digest) (k blobindex.Key, ok bool) {
 	text, ok := strings.CutPrefix(string(d), "sha256:")
 	sum, err := hex.DecodeString(text)

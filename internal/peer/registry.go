@@ -28,20 +28,21 @@ import (
 const (
 	// hostsFor is how long the settings of a registry are used before they are read again.
 	hostsFor = time.Minute
-	// registryPause is how long a registry is not asked after a failure, unless it says something else, up to maxPause.
+	// registryPause is how long a registry is not asked after a failure, unless it asks for another pause, up to
+	// maxPause.
 	registryPause = 5 * time.Second
 	maxPause      = time.Minute
 	// stallTimeout is how long a response may send nothing.
 	stallTimeout = 5 * time.Second
 )
 
-// errStatus is an answer of a registry or peer other than the one that is hoped for.
+// errStatus is an unexpected response of a registry or peer.
 var errStatus = errors.New("unexpected answer")
 
-// errBusy is that of a peer which serves as many others as it can, or of a registry.
+// errBusy is returned by a peer that serves as many others as it can, or by a busy registry.
 var errBusy = errors.New("is busy")
 
-// registries are the registries that containerd would ask, with its settings, and without credentials.
+// registries are the registries that containerd would ask, with containerd's settings, without credentials.
 type registries struct {
 	hosts string // folder with the settings
 	self  string // the mirror's own address, which is in the settings
@@ -51,7 +52,7 @@ type registries struct {
 	until map[string]pause          // by repository
 }
 
-// pause is how long a repository is not asked for.
+// pause is a time during which a repository is not requested.
 type pause struct {
 	end   time.Time
 	asked bool // the registry has asked for it
@@ -84,13 +85,13 @@ func (r *registries) of(ctx context.Context, registry string) ([]docker.Registry
 	return list, nil
 }
 
-// down reports whether a repository is not asked for now, because its registry has failed.
+// down reports whether a repository is not requested now, because its registry has failed.
 func (r *registries) down(repository string, now time.Time) bool {
 	is, _ := r.state(repository, now)
 	return is
 }
 
-// state reports whether a repository is not asked for now, and whether that is because the registry has said so.
+// state reports whether a repository is not requested now, and whether the registry has asked for that.
 func (r *registries) state(repository string, now time.Time) (down, asked bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,7 +99,7 @@ func (r *registries) state(repository string, now time.Time) (down, asked bool) 
 	return now.Before(p.end), p.asked
 }
 
-// failed notes that a repository could not be asked for.
+// failed records that a request for a repository has failed.
 func (r *registries) failed(repository string, err error, now time.Time) {
 	length := registryPause
 	var limited *limitedError
@@ -119,7 +120,7 @@ func (r *registries) failed(repository string, err error, now time.Time) {
 	r.until[repository] = pause{now.Add(length), asked}
 }
 
-// limitedError is that of a registry which wants to be left alone for a while.
+// limitedError is the error of a registry that has asked for a pause.
 type limitedError struct{ after time.Duration }
 
 // Error implements error.
@@ -134,7 +135,7 @@ func (r *registries) manifest(ctx context.Context, k blobindex.Key) ([]byte, err
 	return readManifest(body, k)
 }
 
-// readManifest reads a manifest or index to its end, closes its body, and returns it if it has its digest.
+// readManifest reads a manifest or index, closes the body, and returns the content if it has the digest.
 func readManifest(body io.ReadCloser, k blobindex.Key) ([]byte, error) {
 	defer body.Close()
 	text, err := io.ReadAll(io.LimitReader(body, maxManifest+1))
@@ -179,7 +180,7 @@ type query struct {
 	offset, length       uint64
 }
 
-// do sends the request, and sends it again with what the host wants for authorization.
+// do sends the request, and repeats it with authorization if the host asks for that.
 func (q *query) do(ctx context.Context) (io.ReadCloser, error) {
 	at := url.URL{
 		Scheme: q.host.Scheme, Host: q.host.Host,
@@ -240,8 +241,8 @@ func byteRange(offset, length uint64) string {
 	return fmt.Sprintf("bytes=%d-%d", offset, offset+length-1)
 }
 
-// rangeOf returns the body of a response with a range, or with all of something of length bytes; length 0 takes all.
-// Otherwise it closes the body.
+// rangeOf returns the body of a response if it has the requested range, or the whole blob of length bytes; length 0
+// accepts any. Otherwise it closes the body.
 func rangeOf(res *http.Response, offset, length uint64) (io.ReadCloser, error) {
 	whole := res.StatusCode == http.StatusOK && offset == 0 && (length == 0 || res.ContentLength == int64(length))
 	part := false

@@ -21,11 +21,11 @@ import (
 const (
 	// scanEvery is how often containerd's blobs are looked at anew: others may remove them.
 	scanEvery = 5 * time.Minute
-	// maxBlobs bounds the blobs that are shared. The index takes as many of a node.
+	// maxBlobs bounds the blobs that are shared. The index accepts as many of a node.
 	maxBlobs = 1 << 15
 )
 
-// Scan has the mirror look at what containerd has, because an image has come or gone.
+// Scan makes the mirror look at containerd's blobs, because an image has been added or removed.
 func (m *Mirror) Scan() {
 	select {
 	case m.scans <- struct{}{}:
@@ -33,7 +33,7 @@ func (m *Mirror) Scan() {
 	}
 }
 
-// scan looks at what containerd has, until ctx ends.
+// scan looks at containerd's blobs repeatedly until ctx ends.
 func (m *Mirror) scan(ctx context.Context) {
 	tick := time.NewTicker(scanEvery)
 	defer tick.Stop()
@@ -50,7 +50,7 @@ func (m *Mirror) scan(ctx context.Context) {
 	}
 }
 
-// scanImages notes which blobs containerd has of the images that the node shares.
+// scanImages records which blobs of shared images containerd has.
 func (m *Mirror) scanImages(ctx context.Context) {
 	found := map[blobindex.Key]uint64{}
 	for _, i := range m.cfg.Images() {
@@ -90,7 +90,7 @@ func (m *Mirror) scanImages(ctx context.Context) {
 	}
 }
 
-// walk adds a blob and all that it names to found, as far as containerd has them.
+// walk adds a blob, and all blobs that it names, to found if containerd has them.
 func (m *Mirror) walk(ctx context.Context, repository string, d ocispec.Descriptor, found map[blobindex.Key]uint64) {
 	k, ok := keyOf(repository, d.Digest)
 	if _, known := found[k]; !ok || known || len(found) >= maxBlobs {
@@ -143,7 +143,7 @@ func (m *Mirror) tidy(ctx context.Context) {
 			}
 			m.drop(d, nil)
 		case err != nil && !errdefs.IsNotFound(err) && ctx.Err() == nil:
-			m.cfg.Log.Warn("cannot look whether containerd has a blob", "digest", digestOf(d.key), "error", err)
+			m.cfg.Log.Warn("cannot check whether containerd has a blob", "digest", digestOf(d.key), "error", err)
 		}
 		m.mu.Unlock()
 	}

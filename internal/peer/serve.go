@@ -24,20 +24,20 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// sendAtOnce is how many bytes are sent without a look at the limit.
+// sendAtOnce is the number of bytes sent between two looks at the limit.
 const sendAtOnce = 256 << 10
 
-// readAtOnce is how many bytes are read of a blob at once: containerd's store is asked for them by a call of its API.
+// readAtOnce is the number of bytes read from a blob at once: each read from containerd's store is a call of its API.
 const readAtOnce = 1 << 20
 
 var dialer = net.Dialer{Timeout: dialTimeout}
 
-// Identity is what the controller tells other nodes of this one.
+// Identity is what other nodes learn about this one from the controller.
 func (m *Mirror) Identity() *wire.Mirror {
 	return &wire.Mirror{Addr: m.cfg.Listen, Fingerprint: enrolment.Sum(m.certificate)}
 }
 
-// servePeer answers another node, which shows by its certificate that the grant is its own.
+// servePeer answers another node, whose certificate proves that the grant is its own.
 func (m *Mirror) servePeer(w http.ResponseWriter, r *http.Request) {
 	select {
 	case m.served <- struct{}{}:
@@ -60,12 +60,12 @@ func (m *Mirror) servePeer(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Length", strconv.FormatUint(length, 10))
 	w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", offset, offset+length-1, size))
 	w.WriteHeader(http.StatusPartialContent)
-	// An error means that the peer is gone; it sees that something is missing.
+	// An error means that the peer is gone; it notices that bytes are missing.
 	_, _ = io.CopyBuffer(limited{w, r.Context(), m.limiter, &m.metrics},
 		io.NewSectionReader(from, int64(offset), int64(length)), make([]byte, min(length, readAtOnce)))
 }
 
-// admit returns what a request asks for, if its grant allows it.
+// admit returns the requested range, if the grant allows it.
 func (m *Mirror) admit(r *http.Request, now time.Time) (digest wire.BlobDigest, offset, length uint64, err error) {
 	text, found := strings.CutPrefix(r.URL.Path, blobsPath)
 	sum, err := hex.DecodeString(text)
@@ -91,7 +91,7 @@ func (m *Mirror) admit(r *http.Request, now time.Time) (digest wire.BlobDigest, 
 	return digest, offset, last - offset + 1, nil
 }
 
-// holding returns a blob of which this node has a range; nil if it does not. The caller calls done.
+// holding returns a blob if this node has a range of it; else nil. The caller calls done.
 func (m *Mirror) holding(
 	ctx context.Context, digest wire.BlobDigest, offset, length uint64,
 ) (from io.ReaderAt, size uint64, done func()) {
@@ -133,10 +133,10 @@ func (m *Mirror) holding(
 	return nil, 0, nil
 }
 
-// covers reports whether a range is there. Mirror.mu is held.
+// covers reports whether a range is present. Mirror.mu is held.
 func (d *download) covers(offset, length uint64) bool { return covers(d.have, d.size, offset, length) }
 
-// covers reports whether pieces of a blob have a range of it.
+// covers reports whether pieces of a blob include a range.
 func covers(have swarm.Set, size, offset, length uint64) bool {
 	if offset+length > size || offset+length < offset {
 		return false

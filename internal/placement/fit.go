@@ -11,7 +11,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Fits reports whether a pod could run on a node, as far as the node's labels and taints say. pod may be nil.
+// Fits reports whether a pod could run on a node, judged by the node's labels and taints. pod may be nil.
 func Fits(pod *corev1.PodSpec, n *Node) bool {
 	if !n.Known {
 		return true
@@ -39,7 +39,7 @@ func tolerated(tolerations []corev1.Toleration, taints []corev1.Taint) bool {
 	return true
 }
 
-// affine reports whether a node has what a required node affinity asks for: one of its terms must hold.
+// affine reports whether a node fulfils a required node affinity: one of its terms must hold.
 func affine(a *corev1.Affinity, n *Node) bool {
 	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return true

@@ -26,31 +26,31 @@ type Node struct {
 
 // Image is an image of a service.
 type Image struct {
-	// Ref is the name that a user gave it. It decides on which nodes the image is.
+	// Ref is the name that a user gave it. It decides which nodes hold the image.
 	Ref string
-	// Name is what the nodes pull: Ref, or that with the digest which the service has to run.
+	// Name is the name that nodes pull: Ref, or Ref with the digest that the service must run.
 	Name   string
 	Policy corev1.PullPolicy
-	// Lazy is set if pods are to start before the image is there.
+	// Lazy is set if pods should start before the image is complete.
 	Lazy bool
 }
 
-// Service is a service whose images are to be on nodes ahead of need.
+// Service is a service whose images are pulled ahead of need.
 type Service struct {
 	// Key names the service.
 	Key    string
 	Images []Image
 	// Nodes is the number of nodes to place on; 0: all.
 	Nodes int
-	// Pod says on which nodes the pods could run: its node selector, required node affinity and tolerations are read.
-	// Nil for a pod without any.
+	// Pod has the node selector, required node affinity and tolerations that decide where the pods could run. Nil for
+	// a pod without any.
 	Pod *corev1.PodSpec
 	// Hash changes with the spec; images with policy Always are then pulled again.
 	Hash string
 }
 
-// Want is an image that a node is to have, by Image.Name. Lazy is set if all its services on the node want it so.
-// Revision changes with the spec of any service that uses the image with policy Always.
+// Want is an image that a node should have, by Image.Name. Lazy is set if all its services on the node want it
+// lazily. Revision changes with the spec of any service that uses the image with policy Always.
 type Want struct {
 	Name     string
 	Policy   corev1.PullPolicy
@@ -127,7 +127,7 @@ func missing(on map[string]*Want, images []Image) int {
 	return n
 }
 
-// strength orders policies: of several services, the one that asks for most decides.
+// strength orders policies: of several services, the strictest policy decides.
 var strength = map[corev1.PullPolicy]int{corev1.PullNever: 1, corev1.PullIfNotPresent: 2, corev1.PullAlways: 3}
 
 // add adds an image to a node.

@@ -4,8 +4,8 @@
 // everything else by the machine's resolver.
 //
 // The server's sockets are in the pods' own network namespaces, on the loopback address Address. So no packet crosses
-// the machine, no firewall of the machine's applies, and a question is of a pod for certain. The server runs as long as
-// this process; without it pods resolve nothing.
+// the machine, no firewall of the machine applies, and the pod that asks is certain. The server runs as long as this
+// process; without it, pods cannot resolve names.
 package poddns
 
 import (
@@ -26,7 +26,8 @@ import (
 	"wangell.loutres.me/internal/runtime/podnet"
 )
 
-// Address is where pods find the server. It is that of Docker's: some images' configurations name it.
+// Address is the address of the server in pods. It is the same as Docker's, which some images have in their
+// configurations.
 const Address = "127.0.0.11"
 
 // Limits. A question of a pod beyond them is dropped if it came by UDP, and fails if it came by TCP.
@@ -48,7 +49,7 @@ type Config struct {
 	// ResolvConf is the resolv.conf with the machine's resolvers, read again when it changes. Default:
 	// /etc/resolv.conf.
 	ResolvConf string
-	// Own are the ranges of services and pods. Addresses in them that are no service's have no name.
+	// Own are the ranges of services and pods. Addresses in them that belong to no service have no name.
 	Own []netip.Prefix
 	// Log receives failures in the background.
 	Log *slog.Logger
@@ -135,7 +136,7 @@ func (s *Server) Attach(n podnet.Network) error {
 	return nil
 }
 
-// Assign says in which namespace the pod of a network is, for names without one.
+// Assign sets the namespace of the pod in a network, for names without one.
 func (s *Server) Assign(network, namespace string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +179,7 @@ func (s *Server) ResolvConf(namespace string) []byte {
 func (p *place) close() {
 	p.cancel()
 	for _, server := range p.servers {
-		_ = server.Shutdown() // it is an error if it was not started, which it was
+		_ = server.Shutdown() // it only fails if the server was not started, but it was
 	}
 	p.serving.Wait()
 }
@@ -196,10 +197,11 @@ func (p *place) ServeDNS(w dns.ResponseWriter, m *dns.Msg) {
 		}
 		answer.Truncate(size)
 	}
-	_ = w.WriteMsg(answer) // whoever does not get it asks again
+	_ = w.WriteMsg(answer) // a client that does not get it asks again
 }
 
-// answer answers a question by itself, or by the machine's resolver. It returns false if the question is to be dropped.
+// answer answers a question by itself, or by the machine's resolver. It returns false if the question should be
+// dropped.
 func (p *place) answer(m *dns.Msg, network string) (*dns.Msg, bool) {
 	reply := new(dns.Msg)
 	if m.Opcode != dns.OpcodeQuery || len(m.Question) != 1 {

@@ -20,7 +20,7 @@ const (
 	// the 5 s after which clients ask again (resolv.conf(5)).
 	perServer   = 2 * time.Second
 	perQuestion = 4500 * time.Millisecond
-	// reread is how often the machine's resolv.conf is looked at.
+	// reread is the interval of checks of the machine's resolv.conf.
 	reread = time.Second
 	// udpAnswer is the size of the largest answer by UDP that is accepted from a server, in bytes.
 	udpAnswer = 4096

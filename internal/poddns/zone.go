@@ -25,11 +25,11 @@ type Name struct{ Namespace, Name string }
 // fqdn returns the name in the DNS.
 func (n Name) fqdn() string { return n.Name + "." + n.Namespace + "." + serviceZone }
 
-// names is what the server knows by itself. It is not changed once it is made.
+// names are the names that the server resolves by itself. It is immutable.
 type names struct {
 	addrs map[Name]netip.Addr
 	names map[netip.Addr]Name
-	own   []netip.Prefix // ranges whose addresses nobody else has names for
+	own   []netip.Prefix // ranges for whose addresses no other server has names
 }
 
 func newNames(services map[Name]netip.Addr, own []netip.Prefix) *names {
@@ -40,18 +40,18 @@ func newNames(services map[Name]netip.Addr, own []netip.Prefix) *names {
 	return n
 }
 
-// verdict says what is to be done with a question.
+// verdict decides how a question is answered.
 type verdict int
 
 const (
 	forward verdict = iota // the machine's resolver knows
-	exists                 // the answer is what is known, which may be nothing of that type
+	exists                 // the name exists; there may be no record of the type
 	unknown                // there is no such name
 )
 
-// find answers a question of a pod in a namespace. Names are, beside that in Domain, also accepted without its last
-// labels: redis, redis.default and redis.default.svc, for programs that do not use the search list of resolv.conf. The
-// first two are the machine's resolver's if there is no such service.
+// find answers a question of a pod in a namespace. Beside names in Domain, names without its last labels are
+// accepted: redis, redis.default and redis.default.svc, for programs that do not use the search list of resolv.conf.
+// The first two go to the machine's resolver if there is no such service.
 func (n *names) find(q dns.Question, namespace string) ([]dns.RR, verdict) {
 	asked := strings.ToLower(q.Name)
 	if addr, ok := reverse(asked); ok {

@@ -87,7 +87,7 @@ func TestAnImageIsPulledLazilyAndInFullLater(t *testing.T) {
 	})
 }
 
-// An image of which something cannot be had counts as one that the node lacks, until a time.
+// An unreadable image counts as missing on the node, until a time.
 func TestAnUnreadableImageIsReportedAsFailedForAWhile(t *testing.T) {
 	n := newNode(t)
 	const ref = "registry.example/model:v1"

@@ -31,7 +31,7 @@ func newMetrics() metrics {
 		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "wangell_image_pull_phase_seconds",
 			Help: "Duration of the phases of pulls ahead of need: fetch, until the last layer was there, and unpack, " +
-				"what was left to do then.",
+				"the rest after that.",
 			Buckets: pullBuckets,
 		}, []string{"phase"}),
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -44,7 +44,7 @@ func newMetrics() metrics {
 // pullBuckets are the bounds of histograms of pulls, in seconds.
 var pullBuckets = []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000}
 
-// fetched counts what a pull has fetched that began, had its last layer and ended at these times.
+// fetched counts the bytes of a pull that began, got its last layer and ended at these times.
 func (m *metrics) fetched(bytes uint64, began, last, ended time.Time) {
 	m.bytes.WithLabelValues("registry").Add(float64(bytes))
 	// The clock that containerd reads is not monotonic.

@@ -42,7 +42,8 @@ func (k *Keeper) Release(ctx context.Context) error {
 	return k.unpin(ctx, func(string, map[string]bool) bool { return true })
 }
 
-// unpin removes the pins of images that match. The set may change meanwhile: what is wanted by then is looked at again.
+// unpin removes the pins of images that match. The set may change meanwhile: images that are wanted by then are
+// checked again.
 func (k *Keeper) unpin(ctx context.Context, match func(name string, wanted map[string]bool) bool) error {
 	pinned, err := k.cfg.Store.Pinned(ctx)
 	if err != nil {

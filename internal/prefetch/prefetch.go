@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package prefetch keeps images on a node: it pulls those of a wanted set, keeps them from garbage collection, and
-// reports how far it is.
+// Package prefetch keeps images on a node: it pulls those of a wanted set, protects them from garbage collection, and
+// reports progress.
 package prefetch
 
 import (
@@ -24,9 +24,9 @@ const (
 	// firstRetry and lastRetry bound the pause after a failure, which doubles. kubelet has the same limits.
 	firstRetry = 10 * time.Second
 	lastRetry  = 5 * time.Minute
-	// retryTold is how long a pull after a failure must last to be reported.
+	// retryTold is how long a retried pull must last to be reported.
 	retryTold = 3 * time.Second
-	// lookAgain is how often the presence of an image is checked that others may remove.
+	// lookAgain is the interval at which the presence of images is checked, because others may remove them.
 	lookAgain = 5 * time.Minute
 	// progressEvery is how often the progress of a pull is reported.
 	progressEvery = 5 * time.Second
@@ -34,28 +34,27 @@ const (
 
 // Store are the images of a container runtime. cri.Images is one.
 type Store interface {
-	// Look returns an image and whether it is there.
+	// Look returns an image and whether it is present.
 	Look(ctx context.Context, ref string) (cri.Image, bool, error)
 	// Pull pulls an image. It may return a cri.ImageError.
 	Pull(ctx context.Context, ref string) error
-	// LazyReady says why pods cannot start here before their image is here; nil if they can. It may return a
-	// cri.ImageError.
+	// LazyReady returns why this node cannot pull lazily; nil if it can. It may return a cri.ImageError.
 	LazyReady(ctx context.Context) error
-	// PullLazily pulls an image for pods that start before it is here. It may return a cri.ImageError.
+	// PullLazily pulls an image for pods that start before it is complete. It may return a cri.ImageError.
 	PullLazily(ctx context.Context, ref string) error
-	// LazyFormat reports whether an image has a layer in a format for that; known is false if it cannot tell.
+	// LazyFormat reports whether an image has a layer in a lazy format; known is false if that cannot be determined.
 	LazyFormat(ctx context.Context, ref string) (lazy, known bool)
-	// Whole reports whether an image that is there can be used by pods that do not start before it is here.
+	// Whole reports whether an image on the node is complete, so that other pods can use it as well.
 	Whole(ctx context.Context, ref string) (bool, error)
-	// Progress returns how many bytes of an image are there during a pull that began at a time, of how many; known is
-	// false if that is unknown.
+	// Progress returns the bytes of an image that are present during a pull that began at a time, and their total;
+	// known is false if that cannot be determined.
 	Progress(ctx context.Context, ref string, began time.Time) (done, total uint64, known bool)
-	// Fetched returns how many bytes of an image's layers a pull has fetched that began at a time, and when the last of
-	// them was there; known is false if nothing was fetched, or it cannot tell.
+	// Fetched returns the bytes of an image's layers that a pull begun at a time has fetched, and when the last of
+	// them arrived; known is false if nothing was fetched, or if that cannot be determined.
 	Fetched(ctx context.Context, ref string, began time.Time) (bytes uint64, last time.Time, known bool)
 	// Name returns the name under which Pinned lists an image.
 	Name(ref string) string
-	// Pin keeps an image from garbage collection, which Unpin ends. It reports whether the runtime can do that.
+	// Pin protects an image from garbage collection until Unpin. It reports whether the runtime can do that.
 	Pin(ctx context.Context, ref string) (bool, error)
 	Unpin(ctx context.Context, name string) error
 	// Pinned returns the names of all images that Pin has pinned, also in an earlier process.
@@ -68,7 +67,7 @@ type Config struct {
 	// Report gets the state of an image whenever it changes. It is called by one goroutine at a time and may call
 	// Keeper.Reports, but not Want.
 	Report func(wire.ImageReport)
-	// Progress gets how much of an image is pulled, every ProgressEvery (5 s if that is 0) while that changes. It is
+	// Progress is called with the progress of a pull every ProgressEvery (5 s if that is 0) while it changes. It is
 	// called by several goroutines, and may be nil.
 	Progress      func(wire.ImagePulled)
 	ProgressEvery time.Duration
@@ -78,7 +77,7 @@ type Config struct {
 	FirstRetry, LastRetry, LookAgain time.Duration
 }
 
-// Keeper keeps a set of images, which is empty and not known before the first call of Want.
+// Keeper keeps a set of images. Before the first call of Want, the set is unknown.
 type Keeper struct {
 	cfg     Config
 	metrics metrics
@@ -98,7 +97,7 @@ type Keeper struct {
 type entry struct {
 	want   wire.WantedImage
 	report wire.ImageReport
-	due    time.Time // when it is looked at next
+	due    time.Time // when it is checked next
 	pause  time.Duration
 	cancel context.CancelFunc // of the work on it; nil if there is none
 	pulled bool               // it was pulled under the revision of want
@@ -106,8 +105,8 @@ type entry struct {
 	bad    wire.ImageReport   // reported in place of its presence until badFor
 	badFor time.Time
 
-	// before is the entry of a tag whose pull, still in progress, may well bring this image; next is the way back. Once
-	// it has ended, what it has brought is looked at. Either is nil for most.
+	// before is the entry of a tag whose pull, still in progress, probably brings this image; next is the reverse
+	// link. The image is checked once that pull has ended. Both are nil for most entries.
 	before, next *entry
 }
 
@@ -128,8 +127,8 @@ func New(cfg Config) *Keeper {
 	return &Keeper{cfg: cfg, metrics: newMetrics(), more: make(chan struct{}, 1), entries: map[string]*entry{}}
 }
 
-// Want replaces the set. Pulls of images that have left it are cancelled, but not that of a tag in whose place its
-// digest has come: the first node that has pulled a tag says what it stands for, while others are still pulling.
+// Want replaces the set. Pulls of images that have left it are cancelled, but not that of a tag that its digest has
+// replaced: the first node that has pulled a tag determines the digest, while others are still pulling the tag.
 func (k *Keeper) Want(set []wire.WantedImage) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -163,8 +162,8 @@ func (k *Keeper) Want(set []wire.WantedImage) {
 	k.notify()
 }
 
-// handOver has the pull of a tag go on for the digest that has come in its place, and reports whether there is one.
-// k.mu is held.
+// handOver continues the pull of a tag for the digest that has replaced it, and reports whether there is one. k.mu is
+// held.
 func (k *Keeper) handOver(e *entry) bool {
 	repository := imageref.Repository(e.want.Ref)
 	if repository == "" || strings.Contains(e.want.Ref, "@") || e.report.State != wire.ImagePulling {
@@ -192,8 +191,9 @@ func (k *Keeper) Reports() []wire.ImageReport {
 	return out
 }
 
-// Unreadable reports an image as failed until a time, even though the runtime has it: something of it cannot be had, so
-// that other nodes serve its pods better. It does nothing if the image is not wanted lazily, or the time has passed.
+// Unreadable reports an image as failed until a time, even though the runtime has it: some files of it cannot be
+// fetched, so that other nodes serve its pods better. It does nothing if the image is not wanted lazily, or the time
+// has passed.
 func (k *Keeper) Unreadable(ref, why string, until time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

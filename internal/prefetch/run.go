@@ -19,7 +19,7 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// reasonNotPresent is the reason of an image that may not be pulled and is not there.
+// reasonNotPresent is the reason of an image that is missing and may not be pulled.
 const reasonNotPresent = "NotPresent"
 
 // maxDetail bounds the text of an error, so that it fits a report.
@@ -44,7 +44,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// begin starts what is due, and returns after which time there is more to do; 0 if something will call notify before.
+// begin starts the work that is due, and returns the time until more is due; 0 if notify will be called first.
 func (k *Keeper) begin(ctx context.Context, work *sync.WaitGroup, now time.Time) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -224,7 +224,7 @@ func (k *Keeper) reportPull(e *entry) (end func()) {
 	}
 }
 
-// tellProgress reports how much of an image is there, at intervals, until the caller calls end.
+// tellProgress reports the progress of a pull at intervals, until the caller calls end.
 func (k *Keeper) tellProgress(ctx context.Context, e *entry, ref string, began time.Time) (end func()) {
 	if k.cfg.Progress == nil {
 		return func() {}
@@ -265,12 +265,13 @@ func (k *Keeper) pulledFor(e *entry) string {
 // errNever is the error of an image that may not be pulled.
 var errNever = errors.New("not on the node and imagePullPolicy is Never: load it there, or change the policy")
 
-// present is the report of an image that is there; inFull: although it was wanted lazily.
+// present is the report of an image on the node. inFull is set if it was pulled in full although it was wanted
+// lazily.
 func present(image cri.Image, inFull bool) wire.ImageReport {
 	r := wire.ImageReport{State: wire.ImagePresent, Digest: image.Digest, Size: image.Size}
 	if inFull {
 		r.Reason = cri.ReasonNotLazy
-		r.Message = "it is there in full, because no layer is eStargz or zstd:chunked: " +
+		r.Message = "it was pulled in full, because no layer is eStargz or zstd:chunked: " +
 			"wangell image convert --compression estargz makes such images"
 	}
 	return r

@@ -46,9 +46,9 @@ func Start(cmd *exec.Cmd, wait func() error) (*Process, error) {
 	return p, nil
 }
 
-// StartBound is Start for a child that is killed when this process ends, however it does. The kernel sends the signal
-// when the thread ends that has started the child (PR_SET_PDEATHSIG), and Go ends threads, for example those in which
-// containerd's library has mounted something: this one is kept until the child has exited.
+// StartBound is Start for a child that is killed when this process ends, for whatever reason. The kernel sends the
+// signal when the thread that started the child ends (PR_SET_PDEATHSIG), and Go ends threads, for example those in
+// which containerd's library has mounted something. So this thread is kept until the child has exited.
 func StartBound(cmd *exec.Cmd) (p *Process, err error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -68,9 +68,9 @@ func StartBound(cmd *exec.Cmd) (p *Process, err error) {
 	return p, err
 }
 
-// Open returns a process that another one has started. The number may have been given to a new process before the
-// call: callers check afterwards that it is the one they mean, for example in /proc/PID/cmdline. The error
-// wraps unix.ESRCH if there is no process with that number.
+// Open returns a process that this one did not start. The number may have been given to a new process before the
+// call: callers check afterwards that it is the one they mean, for example in /proc/PID/cmdline. The error wraps
+// unix.ESRCH if there is no process with that number.
 func Open(pid int) (*Process, error) {
 	p, err := open(pid)
 	if err != nil {

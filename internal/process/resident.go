@@ -35,7 +35,7 @@ func TrimResident() error {
 		return fmt.Errorf("trimming resident memory: /proc/self/smaps: %w", err)
 	}
 	for _, a := range areas {
-		// By number, as the addresses are not of memory that Go allocated.
+		// By number, because the addresses are not of memory that Go has allocated.
 		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, a.start, a.end-a.start, unix.MADV_DONTNEED); errno != 0 {
 			err = errors.Join(err, fmt.Errorf("trimming resident memory: area %x-%x: %w", a.start, a.end, errno))
 		}

@@ -41,8 +41,8 @@ func (s *Supervisor) set(p *Process) {
 }
 
 // Run watches p, which runs already, and restarts it until ctx is cancelled. The process that runs then goes on:
-// Process returns it, and the caller stops or closes it. A first process that cannot be started is the caller's to
-// judge, as it may never start; later failures are tried again for ever.
+// Process returns it, and the caller stops or closes it. The caller starts the first process, and decides what to do
+// if that fails; later failures are retried for ever.
 func (s *Supervisor) Run(ctx context.Context, p *Process) {
 	s.set(p)
 	backoff := wait.Backoff{Duration: s.FirstPause, Factor: 2, Cap: s.LongestPause, Steps: math.MaxInt}

@@ -19,17 +19,18 @@ type Advice struct {
 	Gain float64 `json:"gain,omitempty"`
 }
 
-// What advice is given for.
+// Limits from which on advice is given.
 const (
 	mostPiece  = 64e6 // bytes of the pieces of large images
 	leastPiece = 8e6  // and of small ones
 	fatShare   = 0.4  // of all bytes: a fat layer
 	leastGain  = 0.05 // less is not worth a line
 	smallBytes = 4e6  // layers smaller than this are joined, up to a piece
-	boundShare = 0.4  // of the pull: what a pull is bound by
+	boundShare = 0.4  // share of the pull from which it is bound by a resource
 )
 
-// advise returns what would make the pull faster, and the length of the pull in the model that figures come from.
+// advise returns the changes that would make the pull faster, and the length of the pull in the model behind the
+// figures.
 func advise(r Report, trial *Trial) ([]Advice, float64) {
 	now := planOf(r)
 	model := now.length(r.Unpackers)
@@ -81,7 +82,7 @@ func advise(r Report, trial *Trial) ([]Advice, float64) {
 	return all, model
 }
 
-// bounds returns what a pull is bound by, without figures.
+// bounds returns advice about the resources that bind a pull, without figures.
 func bounds(r Report) []Advice {
 	var all []Advice
 	add := func(do, format string, args ...any) {

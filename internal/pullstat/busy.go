@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// Busy tells for how many seconds of a pull at least one layer was being downloaded, and for how many at least one was
-// being unpacked: decompressed, written and its snapshot committed. Both may be the case at once, so that the sum may
-// be more than the pull. No second pass is needed. It fails as Analyse does.
+// Busy returns the seconds of a pull in which at least one layer was being downloaded, and those in which at least
+// one was being unpacked: decompressed, written and its snapshot committed. They may overlap, so that their sum
+// exceeds the pull. No second pass is needed. It fails as Analyse does.
 func Busy(r Recording) (fetch, unpack float64, err error) {
 	layers, err := layerTimes(r)
 	if err != nil {

@@ -19,7 +19,7 @@ type Recording struct {
 	Cores int `json:"cores"`
 	// Unpackers is the number of layers that containerd may unpack at once; 0 means 1, containerd's default.
 	Unpackers int `json:"unpackers,omitempty"`
-	// GzipHelper is the program that containerd decompresses gzip with, such as unpigz; empty: none.
+	// GzipHelper is the program with which containerd decompresses gzip, such as unpigz; empty: none.
 	GzipHelper string `json:"gzip_helper,omitempty"`
 	// Begin and End are the times right before and after the call that pulled the image, by the clock of the caller.
 	Begin time.Time `json:"begin"`

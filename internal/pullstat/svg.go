@@ -87,8 +87,8 @@ func legend(b *strings.Builder, r Report, y float64, text func(x, y float64, att
 			text(left+18, top, "", "%s %.2f s", p, r.Phases[p])
 		}
 	}
-	text(10, y+54, `fill="#444444" font-size="11"`, "decompress, hash and apply take turns: containerd tells their sum, "+
-		"a second pass over the layer the parts of it")
+	text(10, y+54, `fill="#444444" font-size="11"`, "decompress, hash and apply take turns: containerd reports their "+
+		"sum, a second pass over the layer the parts of it")
 }
 
 // tickStep returns 1, 2 or 5 times a power of ten, so that there are 4 to 10 steps.

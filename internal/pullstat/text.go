@@ -74,7 +74,7 @@ func writeChart(b *strings.Builder, r Report, columns int) {
 		legend = append(legend, fmt.Sprintf("%c %s", letters[p], p))
 	}
 	fmt.Fprintf(b, "%s\n", strings.Join(legend, "  "))
-	b.WriteString("d, h and a take turns: containerd tells their sum, a second pass over the layer the parts of it.\n")
+	b.WriteString("d, h and a take turns: containerd reports their sum, a second pass over the layer the parts of it.\n")
 }
 
 // chartLine returns a line of a number of characters.

@@ -19,18 +19,18 @@ const DefaultDownloads = 3
 // (containerd issue 13030).
 func UnpacksInParallel(version string) bool {
 	var v [3]int
-	_, _ = fmt.Sscanf(version, "%d.%d.%d", &v[0], &v[1], &v[2]) // what is no number is 0
+	_, _ = fmt.Sscanf(version, "%d.%d.%d", &v[0], &v[1], &v[2]) // anything but a number counts as 0
 	return slices.Compare(v[:], []int{2, 2, 3}) >= 0
 }
 
-// GzipHelper is a program that containerd can decompress gzip with.
+// GzipHelper is a program with which containerd can decompress gzip.
 type GzipHelper struct {
 	// Program is its name, and Package the Debian package that has it.
 	Program, Package string
 }
 
-// GzipHelpers returns the programs that a version of containerd decompresses gzip with if they are in its $PATH, the
-// first that is there.
+// GzipHelpers returns the programs with which a version of containerd decompresses gzip. It uses the first one in its
+// $PATH.
 func GzipHelpers(version string) []GzipHelper {
 	unpigz := GzipHelper{"unpigz", "pigz"}
 	if strings.HasPrefix(version, "1.") {

@@ -8,18 +8,18 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// wakePause is the shortest pause between two probes while a pod is not ready for the first time: clients wait.
+// wakePause is the shortest pause between two probes while a pod was never ready: clients wait.
 const wakePause = 5 * time.Millisecond
 
-// Change is what the answer to a probe changes.
+// Change is the effect of a probe's answer.
 type Change uint8
 
 // The changes.
 const (
 	NoChange Change = iota
 	Ready           // the pod gets new flows
-	Unready         // the pod gets no new flows any more
-	Failed          // its startupProbe has not succeeded in time: the pod is to be ended
+	Unready         // the pod gets no further flows
+	Failed          // its startupProbe has not succeeded in time: the pod should be ended
 )
 
 // Machine decides from the answers to a pod's probes whether the pod is ready. It is pure: the caller runs the probes

@@ -20,7 +20,7 @@ import (
 const (
 	// MaxAnswer is the largest length of an answer in bytes.
 	MaxAnswer = 160
-	// MaxOutput is how many bytes of a command's output an answer is made of. Further output is dropped.
+	// MaxOutput is the number of bytes of a command's output that an answer is made from. Further output is dropped.
 	MaxOutput = 1 << 10
 )
 
@@ -31,8 +31,8 @@ type Prober struct {
 	Addr netip.Addr
 	// Dial connects from the pod's network namespace.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Exec runs a command in a container of the pod, with the rights of the container's own process, and returns its exit
-	// code and the first MaxOutput bytes of its output. An error says that it did not run, or not to its end.
+	// Exec runs a command in a container of the pod, with the rights of the container's own process, and returns its
+	// exit code and the first MaxOutput bytes of its output. An error means that it did not run, or not to its end.
 	Exec func(ctx context.Context, container string, command []string) (code int, output []byte, err error)
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reservation decides which resource requests a frozen pod gives back, so that the scheduler has its room, and
-// when it gets them again. Its functions are pure: they look at a pod as the API server has it.
+// Package reservation decides which resource requests a frozen pod gives back, which frees room for the scheduler,
+// and when it gets them again. Its functions are pure: they decide from the pod object of the API server.
 //
-// The requests of a pod are changed while it runs, by its resize subresource
-// (https://kubernetes.io/docs/tasks/configure-pod-container/resize-container-resources). Before that, those that it has
-// are noted in an annotation of the pod, where any later controller finds them.
+// Requests are changed while the pod runs, by its resize subresource
+// (https://kubernetes.io/docs/tasks/configure-pod-container/resize-container-resources). The previous requests are
+// first saved in an annotation of the pod, where the next controller finds them.
 package reservation
 
 import (
@@ -19,12 +19,12 @@ import (
 	"wangell.loutres.me/api/v1alpha1"
 )
 
-// Annotation is the annotation of a pod with the requests that it gets again once it runs: in JSON, a quantity for each
-// container and resource.
+// Annotation is the annotation that saves the requests that a pod gets back when it runs: JSON, with a quantity for
+// each container and resource.
 const Annotation = v1alpha1.Group + "/requests"
 
-// least has the requests that a container keeps while it is frozen, if it has larger ones. With none at all, a pod
-// could be of another QoS class.
+// least has the requests that a container keeps while it is frozen, unless its own are smaller. Without any, the pod
+// could change its QoS class.
 var least = corev1.ResourceList{
 	corev1.ResourceCPU: resource.MustParse("1m"), corev1.ResourceMemory: resource.MustParse("8Mi"),
 }
@@ -32,7 +32,7 @@ var least = corev1.ResourceList{
 // resources are those whose requests can be changed.
 var resources = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
 
-// Set says of which resources the requests are meant.
+// Set selects the resources whose requests are meant.
 type Set struct{ CPU, Memory bool }
 
 // has reports whether a resource is in the set.
@@ -40,10 +40,10 @@ func (s Set) has(name corev1.ResourceName) bool {
 	return name == corev1.ResourceCPU && s.CPU || name == corev1.ResourceMemory && s.Memory
 }
 
-// Without returns the set without the resources of another one.
+// Without returns the resources of s that are not in o.
 func (s Set) Without(o Set) Set { return Set{s.CPU && !o.CPU, s.Memory && !o.Memory} }
 
-// requests are the requests of containers, by the name of the container and that of the resource.
+// requests are the requests of containers, by container name and resource name.
 type requests map[string]map[corev1.ResourceName]resource.Quantity
 
 func (r requests) set(container string, name corev1.ResourceName, q resource.Quantity) {
@@ -56,16 +56,16 @@ func (r requests) set(container string, name corev1.ResourceName, q resource.Qua
 // Step is the next request to the API server for a pod: a strategic merge patch, which fails for another pod of the
 // same name. The zero value means that there is nothing to do.
 type Step struct {
-	// Resize is set if it is a patch of the resize subresource, and not one of the pod itself.
+	// Resize is set for a patch of the resize subresource, as opposed to the pod itself.
 	Resize bool
-	// Lowers is set if the pod gives something back by it.
+	// Lowers is set if the step lowers a request.
 	Lowers bool
 	Patch  []byte
 }
 
-// Next returns what is to be done next so that a pod has given back its requests of the resources in give, and has
-// those of all others. It is to be called again with the pod as it is after that, until nothing is left to do. Requests
-// that somebody else has changed in the meantime stay as they are. An error says that the annotation cannot be read.
+// Next returns the next step towards a pod that has given back its requests for the resources in give and has its own
+// requests for all others. Call it again with the updated pod until nothing is left to do. Requests that somebody
+// else has changed in the meantime stay as they are. It fails if the annotation cannot be read.
 //
 // These keep their requests: pods of the QoS classes Guaranteed, whose class would change, and BestEffort, which have
 // none; pods with resources of their own beside those of their containers, which cannot be resized; pods that end;
@@ -128,11 +128,11 @@ func Given(pod *corev1.Pod) (cpu, memory float64) {
 	return cpu, memory
 }
 
-// Noted reports whether a pod has, or may have, given something back.
+// Noted reports whether a pod has given something back, or may have.
 func Noted(pod *corev1.Pod) bool { return pod.Annotations[Annotation] != "" }
 
-// Pending returns why a pod has other requests on its node than in its spec, as its kubelet has said, and whether that
-// stays so; empty if they are the same.
+// Pending returns why kubelet has not applied the requests in a pod's spec, and whether it never will; empty if it
+// has applied them.
 func Pending(pod *corev1.Pod) (why string, forGood bool) {
 	for _, c := range pod.Status.Conditions {
 		if c.Type != corev1.PodResizePending || c.Status != corev1.ConditionTrue ||
@@ -148,7 +148,7 @@ func Pending(pod *corev1.Pod) (why string, forGood bool) {
 	return "", false
 }
 
-// giveable returns the requests of a pod that it can give back; nil if there are none.
+// giveable returns the requests that a pod can give back; nil if there are none.
 func giveable(pod *corev1.Pod, give Set) requests {
 	if pod.Status.QOSClass != corev1.PodQOSBurstable {
 		return nil
@@ -214,8 +214,8 @@ func read(pod *corev1.Pod) (requests, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("pod %s: annotation %s does not have the requests of its containers (%w): it keeps those "+
-			"that it has now; delete the pod to have them as in its Deployment", pod.Name, Annotation, err)
+		return nil, fmt.Errorf("pod %s: annotation %s is not a list of its containers' requests (%w): the pod keeps the "+
+			"ones it has; delete the pod to restore those of its Deployment", pod.Name, Annotation, err)
 	}
 	return noted, nil
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rollout decides how the traffic of a service moves among its revisions. Its functions are pure: what comes
-// next follows from spec.traffic alone, so that nothing has to be remembered between two commands.
+// Package rollout decides how the traffic of a service moves among its revisions. Its functions are pure: the next
+// step follows from spec.traffic alone, so that no state is kept between two commands.
 package rollout
 
 import (
@@ -41,8 +41,8 @@ func Candidate(traffic []v1alpha1.Revision, name string) (int, error) {
 	return tagged, nil
 }
 
-// Before returns the index of the revision that a candidate is to replace: the one listed before it, or for the first
-// one the next.
+// Before returns the index of the revision that a candidate replaces: the one listed before it, or for the first one
+// the next.
 func Before(candidate int) int {
 	if candidate == 0 {
 		return 1
@@ -50,8 +50,8 @@ func Before(candidate int) int {
 	return candidate - 1
 }
 
-// Promote returns the traffic in which the candidate has a percentage, 0 to 100. The others share the rest in the
-// proportions that they have; if they have nothing, the one before the candidate gets it.
+// Promote returns the traffic with the candidate at a percentage, 0 to 100. The others share the rest in their
+// present proportions; if they have nothing, the one before the candidate gets it.
 func Promote(traffic []v1alpha1.Revision, candidate, percent int) []v1alpha1.Revision {
 	next := slices.Clone(traffic)
 	next[candidate].Percent = int32(percent)
@@ -72,7 +72,7 @@ func Promote(traffic []v1alpha1.Revision, candidate, percent int) []v1alpha1.Rev
 			given += int(next[i].Percent)
 		}
 	}
-	// What rounding has left goes to those who have lost most by it; of equal ones to the first.
+	// The remainder of rounding goes to the revisions that lost most by it; of equal ones, to the first.
 	for ; given < rest; given++ {
 		most, at := -1, 0
 		for i, r := range traffic {

@@ -4,13 +4,13 @@ package runtime
 
 import "context"
 
-// Layer is what a pod's containers have written into their own layers, the copy-on-write file systems above their
-// images. It is gone when the pod ends.
+// Layer describes what a pod's containers have written into their own layers, the copy-on-write file systems above
+// their images. It is lost when the pod ends.
 type Layer struct {
 	// Bytes is the disk space that it takes.
 	Bytes int64
-	// Folders has the bytes below each folder of the first three levels, by its path in the container. It is nil if the
-	// snapshotter does not tell.
+	// Folders has the bytes below each folder of the first three levels, by its path in the container. It is nil if
+	// the snapshotter does not report it.
 	Folders map[string]int64
 }
 

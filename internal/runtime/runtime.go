@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package runtime defines the interface of what runs a service's containers. Package containerd implements it for one
-// machine, package kube for a cluster.
+// Package runtime defines the interface of programs that run a service's containers. Package containerd implements it
+// for one machine, package kube for a cluster.
 package runtime
 
 import (
@@ -59,8 +59,8 @@ type Pod struct {
 	Netns string
 	// HostDevice is the interface index of the host's end of the pod's veth; 0 if known only on the pod's node.
 	HostDevice int
-	// Cgroup is the path, below the root of the hierarchies, of a cgroup that has all processes of the pod and no other
-	// ones, by which a daemon freezes the pod; empty if it cannot be frozen.
+	// Cgroup is the path, below the root of the hierarchies, of a cgroup with all processes of the pod and no others,
+	// by which a daemon freezes the pod; empty if it cannot be frozen.
 	Cgroup string
 	// Node is the name of the home node; empty on one machine.
 	Node string
@@ -126,8 +126,8 @@ type Cluster interface {
 	// Leaving delivers the IDs of pods that something else is removing. Their processes may still run; an Exit follows
 	// once they are gone.
 	Leaving() <-chan string
-	// Ending delivers the pods whose deletion begins, whoever has asked for it, unless it is unknown when their processes
-	// get their stop signal.
+	// Ending delivers pods when their deletion begins, whoever asked for it, unless the time of their stop signal is
+	// unknown.
 	Ending() <-chan Ending
 	// ReportPod handles an event that a node's daemon observed. The same event may be reported several times. It must
 	// not block.
@@ -135,14 +135,14 @@ type Cluster interface {
 	// SetNodes sets the names of all nodes that have a daemon. A pod on another node cannot serve, and a Start does not
 	// wait for it. SetNodes must not block.
 	SetNodes(names []string)
-	// DescribeNode returns what decides which pods could run on a node.
+	// DescribeNode returns the properties that decide which pods could run on a node.
 	DescribeNode(ctx context.Context, name string) (labels map[string]string, taints []corev1.Taint, err error)
 	// PreferNodes sets the nodes on which the next pods of a service should run if they fit there, because these have its
 	// images. It must not block.
 	PreferNodes(k Key, names []string)
-	// PullImage has the node's own agent pull an image, with the credentials that it has and those of a service's pods,
-	// which nobody else needs to read. It returns once the node has the image, or with the reason why it cannot be pulled:
-	// a cri.ImageError if users can do something.
+	// PullImage makes the node's own agent pull an image, with its credentials and those of a service's pods, which
+	// no other program needs to read. It returns once the node has the image, or with the reason why it cannot be
+	// pulled: a cri.ImageError if users can fix it.
 	PullImage(ctx context.Context, pull ImagePull) error
 	// Rolling reports whether a rollout is replacing the pods of a service. During one there may be more pods than were
 	// started, and the surplus must not be stopped.
@@ -151,21 +151,21 @@ type Cluster interface {
 	// according to the API. Until the daemons have reported them, the service only seems to have no pods. Returns none
 	// once daemons have had enough time for that.
 	Inherited(Key) []string
-	// SetFrozen says that a pod is frozen, so that it gives back what it can of its resource requests, or that it runs and
-	// needs them again. It must not block.
+	// SetFrozen tells the runtime whether a pod is frozen, so that it gives back resource requests, or gets them
+	// again when it runs. It must not block.
 	SetFrozen(podID string, frozen bool)
-	// Reservations returns what has become of the requests of a service's pods.
+	// Reservations returns how freezing has changed the requests of a service's pods.
 	Reservations(Key) Reservations
 }
 
-// ImagePull is an image that a node is to pull as it would for a pod of a service.
+// ImagePull is an image that a node should pull as for a pod of a service.
 type ImagePull struct {
 	Service *v1alpha1.WangellService
 	Node    string
 	// Image is one of the service's images, maybe by its digest.
 	Image  string
 	Policy corev1.PullPolicy
-	// Lazy is set if pods are to start before the image is there.
+	// Lazy is set if pods should start before the image is complete.
 	Lazy bool
 }
 
@@ -204,8 +204,8 @@ var (
 
 // Runtime runs pods. Its methods may be called from several goroutines at once.
 type Runtime interface {
-	// Prepare makes sure that the image of s is on the machine, following its pull policy, and prepares whatever else
-	// costs nothing while it waits. progress may be nil.
+	// Prepare ensures that the image of s is on the machine, following its pull policy, and prepares whatever costs
+	// nothing while it waits. progress may be nil.
 	Prepare(ctx context.Context, s *v1alpha1.WangellService, progress Progress) error
 	// Forget drops what Prepare has prepared for a service.
 	Forget(ctx context.Context, k Key) error

@@ -17,9 +17,9 @@ type Usage struct {
 	Memory uint64
 	// MemoryLimit is the memory limit in bytes; 0 if there is none.
 	MemoryLimit uint64
-	// Periods is the number of periods in which the pod ran under a CPU limit, Throttled in how many of them it had to
-	// pause because it had used it up, and ThrottledTime how long all its tasks paused, since the pod's start. All are
-	// zero without a limit.
+	// Periods is the number of periods in which the pod ran under a CPU limit, Throttled the number of those in which
+	// it used up the limit and paused, and ThrottledTime how long all its tasks paused, since the pod's start. All
+	// are zero without a limit.
 	Periods, Throttled uint64
 	ThrottledTime      time.Duration
 	// At is the time of the measurement.

@@ -27,11 +27,11 @@ type Direction struct {
 	// Window is the stabilization window. Of the recommendations within it, the most careful one counts: the smallest
 	// number for out, the largest for in. With zero, only the current recommendation counts.
 	Window time.Duration
-	// MaxStep is the maximum number of pods by which one change may go; zero for no maximum.
+	// MaxStep is the maximum number of pods in one change; zero for no maximum.
 	MaxStep int
 }
 
-// Policy is how a user wants a service to be scaled.
+// Policy describes how a service is scaled.
 type Policy struct {
 	// Metric is the name of the value, for messages only, such as "connections".
 	Metric string
@@ -74,7 +74,7 @@ type Decision struct {
 	Replicas int
 	// Wanted is the result of the formula alone.
 	Wanted int
-	// Limit names what holds Replicas back from Wanted: "", "tolerance", "minReplicas", "maxReplicas", "step",
+	// Limit names the reason why Replicas differs from Wanted: "", "tolerance", "minReplicas", "maxReplicas", "step",
 	// "interval", "window" or "no value".
 	Limit string
 	// Value and Target are the basis of the decision.

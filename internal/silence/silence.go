@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package silence keeps containerd's libraries from writing to standard error. What matters there is in their errors.
+// Package silence keeps containerd's libraries from writing to standard error. Their errors contain everything that
+// matters.
 package silence
 
 import (

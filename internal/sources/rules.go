@@ -7,14 +7,14 @@ import (
 	"net/netip"
 )
 
-// Rule says what becomes of clients with a prefix. Of the rules that match an address, the one with the longest prefix
-// counts; an address that none matches is refused.
+// Rule allows or denies the clients of a prefix. Of the rules that match an address, the one with the longest prefix
+// applies; an address without a matching rule is refused.
 type Rule struct {
 	Prefix netip.Prefix // IPv4, masked
 	Allow  bool
 }
 
-// choice is what a subtree of the address space can do with as few rules as possible.
+// choice has the verdicts that a subtree of the address space can inherit at the cost of the fewest rules.
 type choice uint8
 
 const (

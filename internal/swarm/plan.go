@@ -9,20 +9,20 @@ import (
 )
 
 const (
-	// MaxServed is how many requests a node serves at once. With few of them, pieces are soon on more nodes, which serve
-	// them in turn.
+	// MaxServed is the number of requests that a node serves concurrently. It is small, so that pieces are soon on
+	// more nodes, which serve them in turn.
 	MaxServed = 8
-	// BusyPause is how long a peer is not asked that serves as many.
+	// BusyPause is how long a peer that serves that many is not asked.
 	BusyPause = 200 * time.Millisecond
 )
 
 // Limits bound the requests of a node that are in progress.
 type Limits struct {
-	// Registry and Peers are the numbers of requests to the registry, and to all peers together; PerPeer to one of them.
+	// Registry and Peers bound the requests to the registry and to all peers together, PerPeer those to one peer.
 	Registry, Peers, PerPeer int
-	// Silence is how long after two pauses between reports the index may not answer, before the node fetches from the
-	// registry what no peer is known to have. As long as the index answers, it alone decides who does that: many nodes
-	// that become impatient at once would slow the registry down for all of them.
+	// Silence is how long the index may be silent, beyond two pauses between reports, before the node fetches pieces
+	// without a known peer from the registry. As long as the index answers, it alone decides who does that: many
+	// nodes that become impatient at once would slow the registry down for all of them.
 	Silence time.Duration
 }
 
@@ -35,23 +35,24 @@ func DefaultLimits() Limits {
 type Offer struct {
 	Peer string
 	Have Set
-	// Unusable says that the peer has failed, or sent what was wrong, and is no source for now. Busy says that it is one,
-	// but serves so many others that it is not asked now.
+	// Unusable is set if the peer has failed or sent wrong bytes, and is not a source for now. Busy is set if it is a
+	// source, but serves too many others to be asked now.
 	Unusable, Busy bool
 }
 
 // Blob is a blob that is being fetched.
 type Blob struct {
 	Pieces int
-	// Have are the pieces that are there, Busy those that are being fetched, and Lease those that the index has this node
-	// fetch from the registry.
+	// Have are the present pieces, Busy those being fetched, and Lease those that the index lets this node fetch from
+	// the registry.
 	Have, Busy, Lease Set
 	Offers            []Offer
-	// NoRegistry says that the registry is not asked for now: it has failed.
+	// NoRegistry is set if the registry is not asked for now because it has failed.
 	NoRegistry bool
-	// Barred says that a peer is not asked for a piece. Optional.
+	// Barred reports that a peer must not be asked for a piece. Optional.
 	Barred func(peer string, piece int) bool
-	// Answered is when the index last answered, or when the blob was begun, and Pause is that until the next report.
+	// Answered is when the index last answered, or when the blob was begun, and Pause is the pause before the next
+	// report.
 	Answered time.Time
 	Pause    time.Duration
 }
@@ -105,13 +106,13 @@ func Next(s State, l Limits, now time.Time, random func(n int) int) []Request {
 // candidate is a piece that is missing.
 type candidate struct {
 	piece   int
-	peers   []string // that have it and can be asked now
-	offered bool     // a peer has it, if only one that is no source
-	live    bool     // a peer has it that is a source
+	peers   []string // peers that have it and can be asked now
+	offered bool     // some peer has it, possibly one that is not a source
+	live    bool     // a peer that is a source has it
 	tie     int
 }
 
-// candidates returns the missing pieces, the rarest first, and those of which no peer is known last.
+// candidates returns the missing pieces, the rarest first, and those without a known peer last.
 func (b *Blob) candidates(random func(int) int) []candidate {
 	var out []candidate
 	for p := range b.Pieces {
@@ -144,8 +145,8 @@ func (b *Blob) candidates(random func(int) int) []candidate {
 	return out
 }
 
-// fromRegistry reports whether this node may fetch a piece from the registry: if that is its lease, if those who have
-// it are no source, and if nobody says who has it.
+// fromRegistry reports whether this node may fetch a piece from the registry: if it has the lease, if the peers that
+// have it are not a source, or if the index is silent about it.
 func (b *Blob) fromRegistry(c candidate, l Limits, now time.Time) bool {
 	switch {
 	case b.Lease.Has(c.piece):
@@ -156,7 +157,7 @@ func (b *Blob) fromRegistry(c candidate, l Limits, now time.Time) bool {
 	return c.offered || now.Sub(b.Answered) >= l.Silence+2*b.Pause
 }
 
-// Sourced reports whether a piece is missing that a peer has which is a source, if one that cannot be asked just now.
+// Sourced reports whether a peer that is a source has a missing piece, even if it cannot be asked right now.
 func (b *Blob) Sourced() bool {
 	for i := range b.Offers {
 		o := &b.Offers[i]

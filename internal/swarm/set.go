@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package swarm decides which pieces of blobs a node fetches next, and from whom: other nodes that have them, rarest
-// first, or the registry. Its functions are pure: time and chance are parameters.
+// Package swarm decides which pieces of blobs a node fetches next, and from where: from other nodes, rarest pieces
+// first, or from the registry. Its functions are pure: time and chance are parameters.
 package swarm
 
 import "math/bits"
@@ -9,8 +9,8 @@ import "math/bits"
 const (
 	// MaxPieces is the largest number of pieces of a blob, so that a set of them fits into 128 bytes.
 	MaxPieces = 1024
-	// minPiece is the size in bytes of the pieces of blobs up to 4 GiB. Larger blobs have larger pieces. It is what the
-	// measurements in docs/adr/0027 are made with.
+	// minPiece is the size in bytes of the pieces of blobs up to 4 GiB. Larger blobs have larger pieces. The
+	// measurements in docs/adr/0027 use this size.
 	minPiece = 4 << 20
 )
 

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// maxPending bounds the wakes that are waited for. A controller has fewer at a time, unless most of them hang.
+	// maxPending bounds the incomplete wakes. A controller has fewer at a time, unless most of them hang.
 	maxPending = 4096
-	// settle is how long a wake that has succeeded is waited for: its last phases follow the pod's first answers.
+	// settle is how long a successful wake counts as incomplete: its last phases follow the pod's first answers.
 	settle = 5 * time.Second
-	// callerWait is how long a wake that is complete is kept for the trace of the request that has waited for it, which
-	// comes by another way than the times of the wake.
+	// callerWait is how long a complete wake is kept for the trace of the request that has waited for it, which
+	// arrives separately.
 	callerWait = 2 * time.Second
-	// forget is how long a wake in progress is waited for without any news. It is longer than any wakeTimeout in use.
+	// forget is how long a wake in progress is kept without news. It is longer than any wakeTimeout in use.
 	forget = time.Hour
 )
 
@@ -34,11 +34,11 @@ type pending map[wake]unfinished
 type unfinished struct {
 	lifecycle.Waterfall
 	until  time.Time         // when it counts as complete
-	caller trace.SpanContext // of the request that has waited; invalid if none is known
+	caller trace.SpanContext // span of the request that has waited; invalid if unknown
 }
 
-// put takes the news of a wake, and returns what is known of it and whether the wake is complete. If there is no room,
-// it is.
+// put records the news of a wake, and returns the wake and whether it is complete. Without room, it counts as
+// complete.
 func (p pending) put(w lifecycle.Waterfall, now time.Time) (u unfinished, complete bool) {
 	k := wake{w.Service, w.Number}
 	before, known := p[k]
@@ -58,7 +58,7 @@ func (p pending) put(w lifecycle.Waterfall, now time.Time) (u unfinished, comple
 	return u, false
 }
 
-// join notes the request that has waited for the latest wake of a service. The first one counts.
+// join records the request that has waited for the latest wake of a service. Only the first one counts.
 func (p pending) join(service string, caller trace.SpanContext) {
 	var latest wake
 	for k := range p {
@@ -72,7 +72,7 @@ func (p pending) join(service string, caller trace.SpanContext) {
 	}
 }
 
-// due takes out the wakes that count as complete by now; all if everything is set.
+// due removes and returns the wakes that are complete by now; all of them if everything is set.
 func (p pending) due(now time.Time, everything bool) (out []unfinished) {
 	for k, u := range p {
 		if everything || !now.Before(u.until) {
@@ -83,7 +83,7 @@ func (p pending) due(now time.Time, everything bool) (out []unfinished) {
 	return out
 }
 
-// hasFailed reports whether a wake has ended without a pod, so that nothing more is to come of it.
+// hasFailed reports whether a wake has ended without a pod, so that no more news will follow.
 func hasFailed(w lifecycle.Waterfall) bool {
 	return w.Result == lifecycle.ResultFailed || w.Result == lifecycle.ResultCancelled
 }

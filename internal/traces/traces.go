@@ -31,11 +31,11 @@ import (
 )
 
 const (
-	// queued bounds the news of wakes that wait for the exporter's goroutine. What exceeds it is dropped.
+	// queued bounds the news of wakes that wait for the exporter's goroutine. Further news are dropped.
 	queued = 1024
-	// sweepEvery is how often wakes are looked for that count as complete.
+	// sweepEvery is the interval of looks for complete wakes.
 	sweepEvery = time.Second
-	// warnEvery is the time between two log lines about what could not be sent.
+	// warnEvery is the time between two log lines about failures to send.
 	warnEvery = time.Minute
 )
 
@@ -69,7 +69,7 @@ func FromEnvironment(ctx context.Context, service, version string, log *slog.Log
 	if err != nil {
 		return nil, fmt.Errorf("traces: %w: check the variables OTEL_EXPORTER_OTLP_*", err)
 	}
-	// What comes later wins, so the environment does.
+	// Later attributes win, so the environment does.
 	about, err := resource.New(ctx, resource.WithAttributes(
 		attribute.String("service.name", service), attribute.String("service.version", version),
 	), resource.WithFromEnv())
@@ -103,7 +103,7 @@ func newClient(protocol string) (otlptrace.Client, error) {
 	return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL %q: want grpc or http/protobuf", protocol)
 }
 
-// Put takes the news of a wake. It never blocks.
+// Put records the news of a wake. It never blocks.
 func (e *Exporter) Put(w lifecycle.Waterfall) {
 	if e == nil {
 		return

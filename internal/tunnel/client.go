@@ -19,7 +19,7 @@ import (
 // Target is a port of a Service. Name and Port are those of the Service and its port.
 type Target struct{ Namespace, Name, Port string }
 
-// Refused is the answer of the API server, or of what is behind it, instead of a tunnel.
+// Refused is the answer of the API server, or of the server behind it, instead of a tunnel.
 type Refused struct {
 	Code int // HTTP status
 	Text string
@@ -92,7 +92,7 @@ func (d *Dialer) Dial(ctx context.Context) (net.Conn, error) {
 	return &body{ReadWriteCloser: both, end: end, host: d.url.Host}, nil
 }
 
-// textOf returns the text of an answer that is no tunnel, and closes it.
+// textOf returns the text of an answer that is not a tunnel, and closes it.
 func textOf(resp *http.Response) string {
 	defer resp.Body.Close()
 	b, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
@@ -102,7 +102,7 @@ func textOf(resp *http.Response) string {
 	return resp.Status
 }
 
-// body is the body of an answer to an upgrade as a connection. It has no deadlines: what runs in it is bounded by
+// body is the body of an answer to an upgrade as a connection. It has no deadlines: its users are bounded by
 // contexts, which close it.
 type body struct {
 	io.ReadWriteCloser

@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// maxConnections bounds connections that are no tunnel yet, maxTunnels those that are.
+	// maxConnections bounds connections that are not a tunnel yet, maxTunnels the tunnels.
 	maxConnections = 256
 	maxTunnels     = 256
 	requestTimeout = 5 * time.Second
 )
 
-// Server accepts tunnels. It is the net.Listener of those that end here.
+// Server accepts tunnels. It is the net.Listener of the tunnels that end here.
 type Server struct {
 	// Leader returns the address of the server where tunnels end; empty if they end here.
 	Leader func(context.Context) (string, error)

@@ -2,8 +2,8 @@
 
 // Package tunnel carries connections to a process in a cluster through the API server: a client upgrades a request to
 // the proxy subresource of a Service (RFC 9110, 7.8), and from then on the API server passes bytes on. It needs the
-// right to get that one subresource, and no route to the cluster's network. Who the client is, and TLS, are up to what
-// runs in the tunnel.
+// right to get that one subresource, and no route to the cluster's network. Authentication and TLS are left to the
+// protocol in the tunnel.
 package tunnel
 
 import (
@@ -46,13 +46,13 @@ func isUpgrade(h http.Header) bool {
 	return has("Connection", "Upgrade") && has("Upgrade", Protocol)
 }
 
-// ask adds what asks for a tunnel to a request.
+// ask adds the headers that ask for a tunnel to a request.
 func ask(h http.Header) {
 	h.Set("Connection", "Upgrade")
 	h.Set("Upgrade", Protocol)
 }
 
-// buffered is a connection of which some bytes have been read already.
+// buffered is a connection from which some bytes have been read already.
 type buffered struct {
 	net.Conn
 	r *bufio.Reader

@@ -33,11 +33,11 @@ const (
 	drawEvery = time.Second
 )
 
-// Live shows the services of an instance at the bottom of a terminal, with the progress of image pulls. What is written
+// Live shows the services of an instance at the bottom of a terminal, with the progress of image pulls. Text written
 // to it, such as a log, scrolls above.
 type Live struct {
 	screen *screen.Screen
-	// lines are the lines made last. Write redraws them, and does not ask the source: it may be called by the source.
+	// lines are the latest lines. Write redraws them without asking the source, because the source may call Write.
 	lines  atomic.Pointer[[]string]
 	cancel context.CancelFunc // stops Follow's goroutine, which closes done; nil before Follow
 	done   chan struct{}
@@ -111,7 +111,7 @@ func (l *Live) run(source Source, events <-chan controller.Event) {
 	}
 }
 
-// lines returns all that is shown: pulls, and the table of services.
+// lines returns the lines to show: pulls, and the table of services.
 func lines(source Source, p pulls, now time.Time) *[]string {
 	var table bytes.Buffer
 	// Writing to a buffer does not fail.

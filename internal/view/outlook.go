@@ -9,7 +9,7 @@ import (
 	"wangell.loutres.me/internal/forecast"
 )
 
-// outlook tells what spec.sleep says about the time to come.
+// outlook describes what spec.sleep foresees.
 func (w *why) outlook() {
 	o := w.Outlook
 	if o == nil {

@@ -12,8 +12,9 @@ import (
 // queueSize bounds the data that waits for a slow reader, in bytes.
 const queueSize = 1 << 20
 
-// Queue passes what is written to it on to another writer, on a goroutine of its own. So a stopped terminal (Ctrl-S),
-// or a pipe that is not read, blocks nothing. What does not fit into the queue is lost, and the reader sees how much.
+// Queue is a writer that passes its input to another writer on a goroutine of its own. So a stopped terminal
+// (Ctrl-S), or a pipe that is not read, blocks nothing. Output that does not fit into the queue is lost, and the
+// reader sees how much.
 type Queue struct {
 	w    io.Writer
 	done chan struct{} // closed when the goroutine has ended
@@ -73,7 +74,7 @@ func (q *Queue) run() {
 	}
 }
 
-// Close writes what waits, for at most patience. What is written later is lost.
+// Close writes the queued output, for at most patience. Later output is lost.
 func (q *Queue) Close(patience time.Duration) {
 	q.mu.Lock()
 	q.closed = true

@@ -25,15 +25,15 @@ type Rollout struct {
 
 // RevisionState is a revision of a service.
 type RevisionState struct {
-	// Name is the name of the service that it is, in the same namespace.
+	// Name is the name of the revision's service, in the same namespace.
 	Name    string `json:"name"`
 	Percent int32  `json:"percent"`
 	Tag     string `json:"tag,omitempty"`
-	// State is that of the service, or Missing if there is none.
+	// State is the state of the service, or Missing if there is none.
 	State    string `json:"state"`
 	Replicas int32  `json:"replicas"`
-	// RequestsPerSecond, Requests and FailedRequests are those that got to it by whatever way, the latter two since the
-	// controller has begun: failed ones got no answer, or one with a status code of 500 or more.
+	// RequestsPerSecond, Requests and FailedRequests count the requests that reached it by any way, the latter two
+	// since the controller started. Failed ones got no answer, or one with a status code of 500 or more.
 	RequestsPerSecond float64 `json:"requestsPerSecond"`
 	Requests          uint64  `json:"requests"`
 	FailedRequests    uint64  `json:"failedRequests"`

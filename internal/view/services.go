@@ -66,7 +66,7 @@ func mistakes(b localapi.BrokenFile) string {
 	if len(b.Errors) == 0 {
 		return "-"
 	}
-	// Not a line break in what others have written.
+	// Without line breaks, which the text of others may contain.
 	first := strings.Join(strings.Fields(strings.TrimPrefix(b.Errors[0], b.File)), " ")
 	first = strings.TrimLeft(first, ": ")
 	if more := len(b.Errors) - 1; more > 0 {

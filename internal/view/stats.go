@@ -12,11 +12,11 @@ import (
 	"wangell.loutres.me/internal/controller"
 )
 
-// PodUse is what a container of a pod uses, with what it did between two measurements.
+// PodUse is the usage of a container of a pod, with its activity between two measurements.
 type PodUse struct {
 	controller.PodUsage
-	// Cores is the CPU in use between the measurements, in cores. ThrottledPercent is the share of the periods between
-	// them in which it had used its CPU limit up and paused, 0 without a limit.
+	// Cores is the CPU in use between the measurements, in cores. ThrottledPercent is the share of the periods
+	// between them in which it used up its CPU limit and paused, 0 without a limit.
 	Cores            float64 `json:"cores"`
 	ThrottledPercent float64 `json:"throttledPercent"`
 }
@@ -65,5 +65,5 @@ func Stats(w io.Writer, uses []PodUse) error {
 	return t.Flush()
 }
 
-// mebibytes writes a number of bytes as manifests do.
+// mebibytes formats a number of bytes as manifests do.
 func mebibytes(n uint64) string { return fmt.Sprintf("%.1f Mi", float64(n)/(1<<20)) }

@@ -20,18 +20,18 @@ type Sample struct {
 	Services []controller.Status
 }
 
-// Load is what a service or a pod does between two samples.
+// Load is the load of a service or a pod between two samples.
 type Load struct {
 	// Name is namespace/name of a service, or the ID of a pod.
 	Name  string `json:"name"`
 	State string `json:"state"`
-	// Open is the number of open connections now, NewPerSecond the mean number of new ones.
+	// Open is the number of open connections at the second sample, NewPerSecond the mean rate of new ones.
 	Open         uint32  `json:"open"`
 	NewPerSecond float64 `json:"newPerSecond"`
 	// InPerSecond and OutPerSecond are IP bytes from clients and to them.
 	InPerSecond  float64 `json:"inPerSecond"`
 	OutPerSecond float64 `json:"outPerSecond"`
-	// Requests is set if requests are balanced: their number per second, and how many are not answered yet.
+	// Requests is set if requests are balanced: their rate per second, and the number not answered yet.
 	Requests *RequestLoad `json:"requests,omitempty"`
 }
 
@@ -45,8 +45,8 @@ type RequestLoad struct {
 type ServiceLoad struct {
 	Load
 	Pods []Load `json:"pods,omitempty"`
-	// BusiestByMean is the rate of the busiest serving pod by the mean of all, 1 if they are even; 0 if there was none.
-	// The rate is that of requests if they are balanced, otherwise that of new connections.
+	// BusiestByMean is the rate of the busiest serving pod divided by the mean of all, 1 if they are even; 0 without
+	// any. The rate counts requests if they are balanced, otherwise new connections.
 	BusiestByMean float64 `json:"busiestByMean,omitempty"`
 }
 
@@ -63,7 +63,7 @@ const (
 // TopOrders returns all orders.
 func TopOrders() []TopOrder { return []TopOrder{TopByRate, TopByOpen, TopByName} }
 
-// Loads compares two samples. Counters that have fallen began anew.
+// Loads compares two samples. Counters that have fallen started from zero.
 func Loads(before, after Sample, order TopOrder) []ServiceLoad {
 	seconds := after.At.Sub(before.At).Seconds()
 	services, pods := map[string]controller.Traffic{}, map[string]controller.Traffic{}
@@ -166,7 +166,7 @@ func Top(w io.Writer, loads []ServiceLoad) error {
 	return t.Flush()
 }
 
-// columns are those that services and pods have in common.
+// columns are the columns that services and pods share.
 func (l Load) columns(requests bool) string {
 	rates := fmt.Sprintf("%.1f", l.NewPerSecond)
 	switch {

@@ -16,8 +16,8 @@ import (
 	"wangell.loutres.me/internal/scale"
 )
 
-// Why explains the state of a service in sentences, each with the number that decides. wakes are the most recent wakes
-// of the service, oldest first.
+// Why explains the state of a service in sentences, each with the deciding number. wakes are the most recent wakes of
+// the service, oldest first.
 func Why(s controller.Status, wakes []lifecycle.Waterfall, now time.Time) []string {
 	w := why{Status: s, now: now}
 	if s.Service.Spec.SplitsTraffic() {

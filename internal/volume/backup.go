@@ -18,12 +18,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tarFlags keep what a volume can have. GNU tar knows more of it than archive/tar: sparse files, ACLs and extended
-// attributes.
+// tarFlags preserve what a volume can contain. GNU tar is used because archive/tar lacks sparse files, ACLs and
+// extended attributes.
 var tarFlags = []string{"--numeric-owner", "--xattrs", "--xattrs-include=*", "--acls", "--sparse"}
 
 // Backup writes the content of a volume to w, as a tar archive compressed with zstd. A pod that is started meanwhile
-// waits. With live set a volume that a pod holds is copied, too, while it may change; otherwise that is a HeldError.
+// waits. A volume that a pod holds, and may change, is copied only if live is set; otherwise Backup returns a
+// HeldError.
 func (s *Store) Backup(ctx context.Context, id ID, w io.Writer, live bool) error {
 	v := s.at(id)
 	lock, r, err := v.lockRecord(ctx)
@@ -48,9 +49,9 @@ func (s *Store) Backup(ctx context.Context, id ID, w io.Writer, live bool) error
 	return nil
 }
 
-// Restore replaces the content of a volume by that of a backup, which may be compressed with zstd or gzip. The old
-// content stays until the new one is complete, and if anything fails. A volume that is not there is made, with size;
-// otherwise size must be 0, and replace set.
+// Restore replaces the content of a volume with that of a backup, which may be compressed with zstd or gzip. The old
+// content stays until the new one is complete, and if anything fails. A volume that does not exist is made with size;
+// for one that exists, size must be 0 and replace set.
 func (s *Store) Restore(ctx context.Context, id ID, from io.Reader, size int64, replace bool) (err error) {
 	defer func() {
 		if held := (HeldError{}); err != nil && !errors.As(err, &held) {
@@ -74,7 +75,7 @@ func (s *Store) Restore(ctx context.Context, id ID, from io.Reader, size int64, 
 	}
 	switch {
 	case !replace:
-		return errors.New("it exists: add --replace to replace its content")
+		return errors.New("it already exists: add --replace to replace its content")
 	case size != 0 && size != r.SizeBytes:
 		return errors.New("it exists with another size: leave --size out, or remove the volume first ('wangell volume rm')")
 	}
@@ -128,7 +129,7 @@ func (p place) extract(ctx context.Context, r Record, from io.Reader) error {
 	})
 }
 
-// tar runs GNU tar. With changing set, files that change while they are read are no error.
+// tar runs GNU tar. With changing set, files may change while they are read.
 func tar(ctx context.Context, in io.Reader, out io.Writer, changing bool, args ...string) error {
 	var messages bytes.Buffer
 	cmd := exec.CommandContext(ctx, "tar", args...)
@@ -139,7 +140,7 @@ func tar(ctx context.Context, in io.Reader, out io.Writer, changing bool, args .
 		return nil // "some files differ" (tar(1), RETURN VALUE)
 	}
 	if errors.Is(err, exec.ErrNotFound) {
-		return errors.New("the program tar is not in $PATH: apt install tar")
+		return errors.New("tar is not in $PATH: apt install tar")
 	}
 	if err != nil {
 		return fmt.Errorf("tar: %w: %s", err, clip(strings.Join(strings.Fields(messages.String()), " ")))
@@ -147,7 +148,7 @@ func tar(ctx context.Context, in io.Reader, out io.Writer, changing bool, args .
 	return nil
 }
 
-// clip shortens the messages of a program, which may name each file.
+// clip shortens the output of a program, which may name every file.
 func clip(text string) string {
 	const most = 300
 	if len(text) > most {

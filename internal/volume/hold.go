@@ -27,8 +27,8 @@ type Want struct {
 	UID, GID int
 }
 
-// Hold makes sure that a volume is there and mounted until Release of the pod, whose folder must exist. It waits until
-// ctx ends while the volume is being backed up. After an error, Release is needed as well.
+// Hold ensures that a volume exists and is mounted until the pod releases it. The pod's folder must exist. While the
+// volume is being backed up, Hold waits, at most until ctx ends. Release is needed after an error as well.
 func (s *Store) Hold(ctx context.Context, pod string, w Want) error {
 	if err := s.hold(ctx, pod, w); err != nil {
 		return fmt.Errorf("volume %s: %w", w.ID, err)
@@ -63,7 +63,7 @@ func (s *Store) hold(ctx context.Context, pod string, w Want) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	// Noted first, so that a volume that is mounted always has a pod or is found by Sweep.
+	// The note comes first: so a mounted volume always has a pod, or Sweep finds it.
 	if err := os.WriteFile(filepath.Join(dir, r.Serial), []byte(w.String()), 0o600); err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (s *Store) hold(ctx context.Context, pod string, w Want) error {
 	return err
 }
 
-// resize makes a volume as large as its manifest says now.
+// resize gives a volume the size in its manifest.
 func (s *Store) resize(ctx context.Context, v place, r *Record, size int64) error {
 	const move = "'wangell volume backup', then 'rm', and 'restore' with the other --size"
 	switch {
@@ -142,7 +142,7 @@ func (s *Store) release(ctx context.Context, id ID, note string) error {
 	if err := s.unmountUnheld(v, r); !errors.Is(err, unix.EBUSY) {
 		return err
 	}
-	return nil // somebody looks at it; the next Release or Sweep unmounts it
+	return nil // another process uses it; the next Release or Sweep unmounts it
 }
 
 func (s *Store) unmountUnheld(v place, r Record) error {
@@ -153,10 +153,10 @@ func (s *Store) unmountUnheld(v place, r Record) error {
 	return v.unmount()
 }
 
-// held is the folder with the notes of what a pod holds: files named by serial, with the ID of the volume.
+// held is the folder that records the volumes of a pod: files named by serial, each with the ID of a volume.
 func (s *Store) held(pod string) string { return filepath.Join(s.pods, pod, "persistent") }
 
-// holders returns the pods that hold the volume with a serial.
+// holders returns the pods that hold the volume with the given serial.
 func (s *Store) holders(serial string) (pods []string, err error) {
 	notes, err := filepath.Glob(filepath.Join(s.held("*"), serial))
 	for _, n := range notes {
@@ -165,11 +165,11 @@ func (s *Store) holders(serial string) (pods []string, err error) {
 	return pods, err
 }
 
-// sweepPatience bounds how long Sweep waits for a volume that another process works on.
+// sweepPatience bounds how long Sweep waits for a volume that another process has locked.
 const sweepPatience = 100 * time.Millisecond
 
-// Sweep unmounts what no pod holds, and removes what was left half made or half removed, as after a crash. It must not
-// run beside Hold of the same instance.
+// Sweep unmounts volumes that no pod holds, and removes those that a crash left half made or half removed. It must
+// not run concurrently with Hold of the same instance.
 func (s *Store) Sweep() error {
 	list, err := s.List()
 	if err != nil {
@@ -195,7 +195,7 @@ func (s *Store) sweep(v place, r Record) error {
 	return s.unmountUnheld(v, r)
 }
 
-// sweepHidden removes what was left half removed, unless pods still use it, and what was left half made.
+// sweepHidden removes volumes that were left half removed, unless pods still use them, and those left half made.
 func (s *Store) sweepHidden() error {
 	removed, err := filepath.Glob(filepath.Join(s.dir, removedDir, "*"))
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 // lockEvery is the pause between two attempts to lock a volume.
 const lockEvery = 20 * time.Millisecond
 
-// lock locks a volume until the returned file is closed, also by the end of this process. It waits until ctx ends. The
-// error wraps fs.ErrNotExist if there is no such volume.
+// lock locks a volume until the returned file is closed, or this process ends. It waits until ctx ends. The error
+// wraps fs.ErrNotExist if there is no such volume.
 func (p place) lock(ctx context.Context) (*os.File, error) {
 	for {
 		f, err := p.tryLock()
@@ -32,8 +32,8 @@ func (p place) lock(ctx context.Context) (*os.File, error) {
 	}
 }
 
-// lockRecord locks a volume as lock does, and returns what is known of it. The error wraps ErrNotFound if there is no
-// such volume.
+// lockRecord locks a volume as lock does, and returns its record. The error wraps ErrNotFound if there is no such
+// volume.
 func (p place) lockRecord(ctx context.Context) (*os.File, Record, error) {
 	lock, err := p.lock(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -49,7 +49,7 @@ func (p place) lockRecord(ctx context.Context) (*os.File, Record, error) {
 	return lock, r, nil
 }
 
-// tryLock returns nil if another one has the lock, or if the folder was replaced meanwhile.
+// tryLock returns nil if the lock is taken, or if the folder was replaced meanwhile.
 func (p place) tryLock() (*os.File, error) {
 	f, err := os.Open(string(p))
 	if err != nil {

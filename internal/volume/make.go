@@ -20,7 +20,7 @@ import (
 	"wangell.loutres.me/internal/bytesize"
 )
 
-// make makes the volume of a record, owned by a user, unless there is one by now.
+// make makes the volume of a record, owned by a user, unless it exists by now.
 func (s *Store) make(ctx context.Context, r Record, uid, gid int) error {
 	return s.put(r, func(v place, r Record) error {
 		if err := v.build(ctx, r.SizeBytes); err != nil {
@@ -30,7 +30,7 @@ func (s *Store) make(ctx context.Context, r Record, uid, gid int) error {
 	})
 }
 
-// put puts a volume in its place once fill has made its content, unless there is one by now.
+// put moves a volume into place once fill has made its content, unless it exists by now.
 func (s *Store) put(r Record, fill func(place, Record) error) (err error) {
 	r.Serial, r.Created = newSerial(), time.Now().UTC().Truncate(time.Second)
 	v := place(filepath.Join(s.dir, newDir, r.Serial))
@@ -52,7 +52,7 @@ func (s *Store) put(r Record, fill func(place, Record) error) (err error) {
 	}
 	err = os.Rename(string(v), string(to))
 	if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) {
-		return nil // another one was quicker
+		return nil // another process was quicker
 	}
 	if err != nil {
 		return err
@@ -98,7 +98,7 @@ func (p place) build(ctx context.Context, size int64) error {
 	if err := reserve(p.disk(), 0, size); err != nil {
 		return err
 	}
-	// No blocks for root alone, as containers often are root. Discarding would give the reserved space back.
+	// No blocks reserved for root: containers often run as root. Discarding would give the allocated space back.
 	return run(ctx, "mkfs.ext4", "-q", "-F", "-m", "0", "-E", "nodiscard", p.disk())
 }
 
@@ -110,8 +110,8 @@ func makeData(dir string, uid, gid int) error {
 	return errors.Join(os.Chown(dir, uid, gid), os.Chmod(dir, 0o755)) // Chmod, because of the umask
 }
 
-// reserve makes a file of a size, or lets one of size from grow, and reserves its space. So a full disk is reported
-// now, rather than as an I/O error of a file system in use.
+// reserve makes a file of a size, or grows one from size from, and allocates its space, so that a full disk is
+// reported here and not as an I/O error of a file system in use.
 func reserve(file string, from, size int64) error {
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

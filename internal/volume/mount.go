@@ -47,8 +47,8 @@ func (p place) mount(r Record) (was bool, err error) {
 	return false, nil
 }
 
-// attach returns a loop device with a file. One that has the file already is used again: two devices with one file
-// would be two file systems on the same data. A container that is about to end can keep one.
+// attach returns a loop device for a file. A device that already has the file is reused: two devices would mean two
+// file systems on the same data. A container that is about to end can still hold one.
 func attach(file string) (*os.File, error) {
 	var want unix.Stat_t
 	if err := unix.Stat(file, &want); err != nil {
@@ -70,7 +70,7 @@ func attach(file string) (*os.File, error) {
 		}
 		f.Close()
 	}
-	// Without direct I/O the page cache would have everything twice. The kernel ignores the request where the file
+	// Without direct I/O the page cache would hold everything twice. The kernel ignores the request where the file
 	// system does not support it.
 	return mount.SetupLoop(file, mount.LoopParams{Autoclear: true, Direct: true})
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // Remove removes a volume and everything in it. The name is free at once; pods that hold the volume keep its files
-// until they end. A volume that is not there is no error.
+// until they end. Removing a volume that does not exist is not an error.
 func (s *Store) Remove(ctx context.Context, id ID) error {
 	if err := s.remove(ctx, id, func(Record) error { return nil }); err != nil {
 		return fmt.Errorf("volume %s: %w", id, err)
@@ -32,7 +32,7 @@ func (e HeldError) Error() string {
 		e.Service)
 }
 
-// RemoveUnheld is Remove, with a HeldError if a pod holds the volume.
+// RemoveUnheld is like Remove, but fails with a HeldError if a pod holds the volume.
 func (s *Store) RemoveUnheld(ctx context.Context, id ID) error {
 	return s.remove(ctx, id, s.unheld)
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package volume keeps the persistent volumes of one machine in a folder. A volume is a folder or, with a size, an ext4
-// file system in a file, which is mounted while a pod holds it. Several processes may use the same volumes: each
-// operation locks the volume that it is about.
+// Package volume keeps the persistent volumes of one machine in a folder. A volume is a folder or, with a size, an
+// ext4 file system in a file, which is mounted while a pod holds it. Several processes may use the same volumes: each
+// operation locks its volume.
 //
 // A volume is the folder NAMESPACE/NAME with
 //
@@ -35,8 +35,8 @@ type Store struct {
 	pods string
 }
 
-// NewStore returns the store in the state folder of an instance. pods is the folder with a folder for each pod, in
-// which it is noted which volumes the pod holds.
+// NewStore returns the store in the state folder of an instance. pods has a folder for each pod, which records the
+// volumes that the pod holds.
 func NewStore(stateDir, pods string) *Store {
 	return &Store{dir: filepath.Join(stateDir, "volumes"), pods: pods}
 }
@@ -49,11 +49,11 @@ func IDOf(s *v1alpha1.WangellService, v *v1alpha1.Volume) ID {
 	return ID{cmp.Or(s.Namespace, v1alpha1.DefaultNamespace), v.VolumeName(s.Name)}
 }
 
-// check returns an error for a name that would be no folder of a store.
+// check returns an error for a name that cannot be a folder of a store.
 func (i ID) check() error {
 	if len(validation.IsDNS1123Label(i.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(i.Name)) > 0 {
-		return fmt.Errorf("%q is no name of a volume: write NAME or NAMESPACE/NAME, of lower-case letters, digits, dots "+
-			"and hyphens", i)
+		return fmt.Errorf("%q is not the name of a volume: write NAME or NAMESPACE/NAME, of lower-case letters, digits, "+
+			"dots and hyphens", i)
 	}
 	return nil
 }
@@ -89,14 +89,13 @@ type Info struct {
 // ErrNotFound is returned if there is no such volume.
 var ErrNotFound = errors.New("no such volume")
 
-// The hidden folders of a store, whose names no namespace can have: volumes that are being made, and that are being
-// removed.
+// Hidden folders of a store, for volumes that are being made or removed. No namespace can have such a name.
 const (
 	newDir     = ".new"
 	removedDir = ".removed"
 )
 
-// Path returns the folder of a volume that pods see. There is nothing in it before Hold.
+// Path returns the folder of a volume that pods see. It is empty before Hold.
 func (s *Store) Path(id ID) string { return s.at(id).data() }
 
 // List returns all volumes, sorted by name.
@@ -127,7 +126,7 @@ func (s *Store) List() ([]Info, error) {
 	return list, nil
 }
 
-// Find returns the volume that a user has named, as NAMESPACE/NAME or, if that is unambiguous, as NAME.
+// Find returns the volume that a user names, as NAMESPACE/NAME or, if that is unambiguous, as NAME.
 func (s *Store) Find(name string) (Info, error) {
 	list, err := s.List()
 	if err != nil {

@@ -19,7 +19,7 @@ type Usage struct {
 	Files int64 `json:"files"`
 }
 
-// Usage measures a volume. That of a folder takes a look at each file.
+// Usage measures a volume. For a folder without a limit, it reads every directory entry.
 func (s *Store) Usage(ctx context.Context, id ID) (u Usage, err error) {
 	v := s.at(id)
 	lock, r, err := v.lockRecord(ctx)

@@ -51,11 +51,11 @@ func AlertKinds() []AlertKind { return slices.Sorted(maps.Keys(alertNames)) }
 // OfWakes reports whether an alert is about a budget of wakes rather than a table.
 func (k AlertKind) OfWakes() bool { return k <= AlertProvenWakes }
 
-// Alert reports that something of the daemon's gate has become scarce, or is no more. Each session begins with what is
-// scarce then.
+// Alert reports that a resource of the daemon's gate has become scarce, or no longer is. Each session begins with the
+// alerts in force.
 type Alert struct {
 	Kind AlertKind
-	// Over says that it is no longer scarce; the other fields are those of the last alert.
+	// Over is set if the resource is no longer scarce; the other fields are those of the last alert.
 	Over bool
 	// Service is the service whose SYN last exceeded the budget of wakes, or, with AlertServiceFlows, that with the most
 	// connections. Otherwise it is zero.

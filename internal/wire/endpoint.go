@@ -19,7 +19,7 @@ const socketBuffer = 1 << 20
 type environment struct {
 	boot    bootID
 	now     func() monotime.Time
-	version byte // of the protocol; clients of the former release have another one
+	version byte // of the protocol; clients of the previous release have another one
 }
 
 // withDefaults returns the environment with unset fields read from the machine.

@@ -81,7 +81,7 @@ func (h *hello) seal(version byte, key Key, nonce [nonceSize]byte) []byte {
 	return sealHandshake(handshakeSeal(version, key, useHello), h.header(version), nonce, h.encode(version))
 }
 
-// helloNode returns the node that a HELLO names before its sealed part. Nothing says yet that it comes from there.
+// helloNode returns the node that a HELLO names before its sealed part. The name is not authenticated yet.
 func helloNode(d []byte) (string, error) {
 	if len(d) != nodeHeader+nonceSize+helloSize+tagSize {
 		return "", errNoise
@@ -95,7 +95,7 @@ func helloNode(d []byte) (string, error) {
 }
 
 // openHello opens a HELLO with the keys that follow from the master key, and overwrites d. key is the one that sealed
-// it: that of the node which it names, so whoever has one node's key cannot speak for another.
+// it: that of the named node, so the key of one node does not allow impersonation of another.
 func openHello(d []byte, version byte, master Key) (h hello, key Key, err error) {
 	key, header, size, node := master, clearHeader, sharedHelloSize, ""
 	if version != sharedVersion {

@@ -20,12 +20,12 @@ const (
 	connectedSize = ipSize + addrSize + 4 // bytes of a pair
 )
 
-// Inspect asks for the state of the gate of a daemon's node, or for who is connected to the pods there. People look at
-// the answer; nothing else depends on it, and a busy daemon may leave a question unanswered.
+// Inspect asks for the state of the gate of a daemon's node, or for the clients connected to the pods there. People
+// look at the answer; nothing else depends on it, and a busy daemon may leave a question unanswered.
 type Inspect struct {
 	// Number is repeated in the answer.
 	Number uint64
-	// Most is the most pairs that Connected is to have, at most MaxConnected. With 0, the answer is GateState.
+	// Most is the largest number of pairs in Connected, at most MaxConnected. With 0, the answer is GateState.
 	Most uint16
 }
 
@@ -52,7 +52,7 @@ type GateCounter struct {
 // GateInterface is an external interface with its XDP mode.
 type GateInterface struct{ Name, Mode string } // 1 to 63 bytes each
 
-// Connected says who is connected to the pods of a node.
+// Connected lists the clients connected to the pods of a node.
 type Connected struct {
 	Number uint64 // of the Inspect that is answered
 	// Pairs are those with the most connections.

@@ -28,7 +28,7 @@ const (
 	BlobComplete BlobState = 3
 )
 
-// Blob is what a node has of a blob.
+// Blob reports which part of a blob a node has.
 type Blob struct {
 	Digest BlobDigest
 	// Size of the blob in bytes; 0 if the node asks for it, with BlobPartial.
@@ -43,7 +43,7 @@ type Blob struct {
 type Blobs struct {
 	// Repository has its registry's name: "docker.io/library/nginx", 1 to MaxImageText bytes.
 	Repository string
-	// NoRegistry says that the node cannot get blobs of the repository from its registry.
+	// NoRegistry is set if the node cannot get blobs of the repository from its registry.
 	NoRegistry bool
 	Blobs      []Blob // at most MaxBlobs per message
 }
@@ -54,14 +54,14 @@ func (*Blobs) Type() Type { return TypeBlobs }
 // Holder is a node with pieces of a blob.
 type Holder struct {
 	Mirror
-	// Grant is the proof for the holder that the daemon may have the blob until Holders.Expires.
+	// Grant proves to the holder that the daemon may have the blob until Holders.Expires.
 	Grant [32]byte
-	// Complete says that it has all pieces; otherwise Have is what it has, at most MaxBlobSet bytes.
+	// Complete is set if it has all pieces; otherwise Have lists them, in at most MaxBlobSet bytes.
 	Complete bool
 	Have     []byte
 }
 
-// Holders answers a report of a BlobPartial: how the daemon goes on.
+// Holders answers a report of a BlobPartial with the next steps of the daemon.
 type Holders struct {
 	Repository string
 	Digest     BlobDigest
@@ -69,7 +69,7 @@ type Holders struct {
 	Size uint64
 	// PauseMillis is how long to wait before the next report of the blob, unless there is nothing else to do.
 	PauseMillis uint16
-	// Lease are the pieces that the daemon is to get from the registry, at most MaxBlobSet bytes.
+	// Lease are the pieces that the daemon should get from the registry, at most MaxBlobSet bytes.
 	Lease []byte
 	// Expires is the end of the grants, in seconds of Unix time.
 	Expires uint64

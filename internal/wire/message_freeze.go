@@ -11,24 +11,24 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// Freeze lists the pods of a service that are to be frozen. All others run, and are thawed first if necessary. A daemon
-// thaws a pod by itself as soon as a packet needs an answer of it, and freezes it again only for a Freeze with a higher
-// Seq.
+// Freeze lists the pods of a service to freeze. All others run, and are thawed if necessary. A daemon thaws a pod by
+// itself as soon as a packet needs an answer from it, and freezes it again only for a Freeze with a higher Seq.
 type Freeze struct {
 	Service netip.AddrPort
 	// Seq numbers the decisions about a service, from 1. Daemons ignore a message with a lower one.
 	Seq uint64
 	// Reclaim has the memory of the frozen pods moved to swap.
 	Reclaim bool
-	// UnlessBusy leaves pods running that are at work: the daemon measures how much of the CPU they use.
+	// UnlessBusy leaves pods running that are at work: the daemon measures their CPU usage.
 	UnlessBusy bool
 	Pods       []FrozenPod // on the daemon's node, at most 64
 }
 
-// FrozenPod is a pod that is to be frozen.
+// FrozenPod is a pod to freeze.
 type FrozenPod struct {
 	PodID uint64
-	// LastPacket is the pod's last packet when that was decided. A pod that had another one since is not frozen.
+	// LastPacket is the time of the pod's last packet at the decision. A pod that has had a packet since is not
+	// frozen.
 	LastPacket monotime.Time
 	// Cgroup is the path of the pod's cgroup below the root of the hierarchies, at most 255 bytes. It is empty in a
 	// cluster, where the daemon asks the container runtime.

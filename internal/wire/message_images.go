@@ -14,19 +14,19 @@ const (
 	ImageNever        ImagePolicy = 3 // not at all: the node has it, or not
 )
 
-// WantedImage is an image that a node is to have.
+// WantedImage is an image that a node should have.
 type WantedImage struct {
 	// Ref is the image's name as a user wrote it, 1 to MaxImageText bytes.
 	Ref    string
 	Policy ImagePolicy
-	// Lazy is set if the image is to be pulled so that containers can start before it is here.
+	// Lazy is set if containers should be able to start before the image is complete.
 	Lazy bool
-	// Revision is another number when the image is to be pulled again under ImageAlways.
+	// Revision changes when the image should be pulled again under ImageAlways.
 	Revision uint64
 }
 
-// Images is part of the set of images that a node is to have; see NewImages. All pieces of a generation, in order, are
-// the set. Generations are counted per session.
+// Images is part of the set of images that a node should have; see NewImages. All pieces of a generation, in order,
+// are the set. Generations are counted per session.
 type Images struct {
 	Generation    uint64
 	Piece, Pieces uint16
@@ -51,8 +51,9 @@ const (
 type ImageReport struct {
 	Ref   string
 	State ImageState
-	// Reason is a word such as NotFound, and Message a sentence for users, at most MaxImageText bytes. A present image has
-	// them if it is not there in the way that was wanted. Otherwise they are empty unless the state is ImageFailed.
+	// Reason is a word such as NotFound, and Message a sentence for users, at most MaxImageText bytes. A present
+	// image has them if it is not present in the wanted way. Otherwise they are empty unless the state is
+	// ImageFailed.
 	Reason, Message string
 	// Digest and Size in bytes are those of a present image, as the container runtime reports them.
 	Digest string
@@ -67,11 +68,11 @@ type ImageReports struct{ Images []ImageReport } // at most MaxImageReports per 
 // Type returns TypeImageReports.
 func (*ImageReports) Type() Type { return TypeImageReports }
 
-// Unreadable reports that a pod of the daemon's node started before its image was there, and that the rest of the image
-// cannot be had: programs that read it get EIO.
+// Unreadable reports that a pod of the daemon's node started before its image was complete, and that the rest of the
+// image cannot be fetched: programs that read it get EIO.
 type Unreadable struct {
 	UID   string // the pod's UID, 1 to 64 bytes
-	Cause string // which files of which image cannot be had from where, and why; at most MaxImageText bytes
+	Cause string // which files of which image cannot be fetched, from where, and why; at most MaxImageText bytes
 }
 
 // Type returns TypeUnreadable.

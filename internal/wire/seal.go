@@ -20,8 +20,8 @@ const KeySize = 32
 // Key is a secret of the wire: the master key, which controllers have, or the key of a node that is derived from it.
 type Key [KeySize]byte
 
-// ForNode returns the key of a node, by which its daemon and the controllers know each other. It tells nothing about
-// the master key k, nor about the key of another node.
+// ForNode returns the key of a node, with which its daemon and the controllers authenticate each other. It reveals
+// nothing about the master key k or the keys of other nodes.
 func (k Key) ForNode(node string) Key { return k.Derive("node " + node) }
 
 // Layout of a datagram, sizes in bytes. docs/protocol.md has the tables.

@@ -40,16 +40,16 @@ type ServerConfig struct {
 	Conn *net.UDPConn
 	// Key is the master key, from which those of the nodes are derived.
 	Key Key
-	// AcceptShared also accepts daemons of the former release, which have the master key and speak version 2 of the
-	// protocol. They may give themselves any node's name.
+	// AcceptShared also accepts daemons of the previous release, which use the master key and version 2 of the
+	// protocol. They can claim any node's name.
 	AcceptShared bool
 	// Log is optional.
 	Log *slog.Logger
 	// Keepalive is the interval of the clients' keepalives; a client is gone after five of them without a datagram.
 	// Both ends must have the same value. The default is DefaultKeepalive.
 	Keepalive time.Duration
-	// AwaitTable has HELLOs dropped before the first call of SetServices, so that daemons stay with the server before
-	// this one until then.
+	// AwaitTable drops HELLOs before the first call of SetServices, so that daemons stay with the previous server
+	// until then.
 	AwaitTable bool
 	// Joined is called when a daemon has connected. The table of services has been sent before, so messages sent from
 	// then on arrive after it. If the daemon had a session before, Left has been called for that. Optional.

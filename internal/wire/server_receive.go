@@ -71,7 +71,7 @@ func (s *Server) receiveHello(d []byte, version byte, addr netip.AddrPort) error
 	}
 	arrived, now := s.cfg.now(), time.Now()
 	if s.waits.Load() {
-		return nil // the client tries again, and goes on with the server before this one
+		return nil // the client tries again, and stays with the previous server meanwhile
 	}
 	s.mu.Lock()
 	p := s.pending.byRandom(h.client, now)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// run is the session's goroutine. It runs the handlers until the session has ended.
+// run is the session's goroutine. It calls the handlers until the session has ended.
 func (s *session) run() {
 	defer close(s.finished)
 	s.work()

@@ -169,8 +169,9 @@ func (t *table) since(from tableState) (addrs map[netip.AddrPort]bool, ok bool) 
 	return addrs, true
 }
 
-// step returns the encoded messages that bring a client from a state to this table: the differences if they are known
-// and at most about half of the table, otherwise the whole table. Callers share the slices and must not write to them.
+// step returns the encoded messages that update a client from a state to this table: the differences if they are
+// known and at most about half of the table, otherwise the whole table. Callers share the slices and must not write
+// to them.
 func (t *table) step(from tableState) [][]byte {
 	if t.stepPieces != nil && t.stepFrom == from && t.stepTo == t.tableState {
 		return t.stepPieces

@@ -16,22 +16,22 @@ const (
 	splitsTraffic = 0x80 // bit of the protocol of Requests: Traffic follows
 )
 
-// StickyKind says by what a client keeps its revision.
+// StickyKind says how a client keeps its revision.
 type StickyKind uint8
 
 // The kinds.
 const (
 	StickyNone   StickyKind = 0 // by nothing: each request is on its own
-	StickyHeader StickyKind = 1 // by a header that tells users apart
+	StickyHeader StickyKind = 1 // by a header that distinguishes users
 	StickyCookie StickyKind = 2 // by a cookie, which clients without it get
 )
 
-// Sticky says by what a client keeps its revision.
+// Sticky describes how a client keeps its revision.
 type Sticky struct {
 	Kind StickyKind
 	// Name is that of the header or cookie; empty for StickyNone.
 	Name string
-	// MaxAgeSeconds is how long clients keep the cookie; 0 is until they end.
+	// MaxAgeSeconds is how long clients keep the cookie; 0 means until they exit.
 	MaxAgeSeconds uint32
 }
 
@@ -41,12 +41,12 @@ type Revision struct {
 	Service string
 	// Percent is its part, 0 to 100.
 	Percent uint8
-	// Tag is what requests ask for it by; empty for none.
+	// Tag is the tag by which requests ask for it; empty for none.
 	Tag string
 }
 
-// Traffic leads the requests of a service to others, in its encoding, so that services can be compared. The zero value
-// is that of a service with pods of its own.
+// Traffic routes the requests of a service to others, in its encoding, so that services can be compared. A service
+// with pods of its own has the zero value.
 type Traffic struct{ encoded string }
 
 // NewTraffic returns traffic to at most MaxRevisions revisions, whose percentages add up to 100.
@@ -63,7 +63,7 @@ func NewTraffic(s Sticky, revisions []Revision) Traffic {
 // Empty reports whether the service has pods of its own.
 func (t Traffic) Empty() bool { return t.encoded == "" }
 
-// Revisions returns the revisions, and by what clients keep them.
+// Revisions returns the revisions, and how clients keep theirs.
 func (t Traffic) Revisions() (Sticky, []Revision) {
 	if t.Empty() {
 		return Sticky{}, nil

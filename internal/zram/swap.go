@@ -37,14 +37,14 @@ func swapHeader(size int64, pageSize int) (page []byte, id [16]byte) {
 	return page, id
 }
 
-// swapID returns the UUID of the swap area with a header; false if it is none of this package.
+// swapID returns the UUID of the swap area with a header; false if this package did not make it.
 func swapID(page []byte) (id [16]byte, ok bool) {
 	copy(id[:], page[headerID:])
 	name := page[headerLabel : headerLabel+len(label)+1]
 	return id, string(page[len(page)-len(magic):]) == magic && string(name) == label+"\x00"
 }
 
-// isSwap reports whether a device is swapped to (proc_swaps(5)).
+// isSwap reports whether a device is in use as swap (proc_swaps(5)).
 func isSwap(device string) bool {
 	text, err := os.ReadFile("/proc/swaps")
 	if err != nil {
@@ -58,7 +58,7 @@ func isSwap(device string) bool {
 	return false
 }
 
-// swapPriority is above those that the kernel gives by itself, which are negative.
+// swapPriority is above the priorities that the kernel assigns by itself, which are negative.
 const swapPriority = 100
 
 const swapFlagPrefer = 0x8000 // SWAP_FLAG_PREFER of swapon(2), followed by a priority
@@ -67,7 +67,7 @@ func swapon(device string) error {
 	return swapCall(unix.SYS_SWAPON, "swapon", device, swapFlagPrefer|swapPriority)
 }
 
-// swapoff succeeds if the device is not swapped to.
+// swapoff succeeds if the device is not in use as swap.
 func swapoff(device string) error {
 	err := swapCall(unix.SYS_SWAPOFF, "swapoff", device, 0)
 	if errors.Is(err, syscall.EINVAL) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package zram gives the machine swap in compressed memory: a zram device of its own, which it notes in a file, so that
-// it is removed also after its program was killed. Devices and swap of others are never touched.
+// Package zram gives the machine swap in compressed memory: a zram device of its own, recorded in a file, so that it
+// is removed even after its program was killed. Devices and swap of others are never touched.
 //
 // See https://docs.kernel.org/admin-guide/blockdev/zram.html, swapon(2) and mkswap(8).
 package zram
@@ -30,7 +30,7 @@ const control = "/sys/class/zram-control"
 // ErrNone is returned by Add if the kernel has no zram.
 var ErrNone = errors.New("the kernel has no zram: load the module zram (modprobe zram)")
 
-// record is the content of the file that notes a device.
+// record is the content of the file that records a device.
 type record struct {
 	// Device is the N of /dev/zramN. After a restart of the machine it may be another program's.
 	Device int `json:"device"`
@@ -47,11 +47,12 @@ func (r record) attribute(name string) string {
 	return fmt.Sprintf("/sys/block/zram%d/%s", r.Device, name)
 }
 
-// Add makes a zram device for size bytes of memory, before it is compressed, and swaps to it before any other swap
-// without a priority of its own. It notes the device in file. If a device of that size is noted there already, it
-// stays, with what is swapped to it; one of another size is removed. It needs the capability SYS_ADMIN.
+// Add makes a zram device for size bytes of memory, before compression, which the kernel uses before any other swap
+// without a priority of its own. It records the device in file. If a device of that size is recorded there already,
+// it stays, with its content; one of another size is removed. Add needs the capability SYS_ADMIN.
 //
-// A program that is killed just after the kernel has made the device, before the note, leaves a device without a size.
+// A program that is killed just after the kernel has made the device, before it is recorded, leaves a device without
+// a size.
 func Add(file string, size int64) (err error) {
 	size -= size % int64(os.Getpagesize())
 	if r, err := read(file); err == nil && r.serves(size) {
@@ -97,8 +98,8 @@ func Add(file string, size int64) (err error) {
 	return swapon(r.path())
 }
 
-// Remove removes the device that is noted in file, and the note. Memory that is swapped to it comes back to RAM. There
-// need not be one.
+// Remove removes the device that is recorded in file, and the record. Memory that is swapped to it returns to RAM. It
+// does nothing without a record.
 func Remove(file string) error {
 	r, err := read(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -125,7 +126,7 @@ func read(file string) (r record, err error) {
 	return r, json.Unmarshal(text, &r)
 }
 
-// serves reports whether the device is the noted one, has a size, and is swapped to.
+// serves reports whether the device is the recorded one, has a size, and is in use as swap.
 func (r record) serves(size int64) bool {
 	now, err := monotime.BootID()
 	if err != nil || now != r.Boot {
@@ -139,7 +140,7 @@ func (r record) serves(size int64) bool {
 	return err == nil && mine && isSwap(r.path())
 }
 
-// remove removes the device, if it is still the noted one, and the note.
+// remove removes the device, if it is still the recorded one, and the record.
 func (r record) remove(file string) error {
 	mine, err := r.isMine()
 	if err != nil {
@@ -147,7 +148,7 @@ func (r record) remove(file string) error {
 	}
 	if mine {
 		if err := swapoff(r.path()); err != nil {
-			return fmt.Errorf("zram: %s: %w: there must be room in RAM for what is swapped to it", r.path(), err)
+			return fmt.Errorf("zram: %s: %w: RAM must have room for the swapped memory", r.path(), err)
 		}
 		for _, step := range []struct{ file, text string }{
 			{r.attribute("reset"), "1"}, {filepath.Join(control, "hot_remove"), strconv.Itoa(r.Device)},
@@ -163,7 +164,7 @@ func (r record) remove(file string) error {
 	return nil
 }
 
-// isMine reports whether the device exists and is the noted one: it has the noted swap area, or no size yet.
+// isMine reports whether the device exists and is the recorded one: it has the recorded swap area, or no size yet.
 func (r record) isMine() (bool, error) {
 	text, err := os.ReadFile(r.attribute("disksize"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -199,7 +200,7 @@ func readAt(device string, page []byte) error {
 		return err
 	}
 	defer f.Close()
-	// What is cached of the device may be older than what the kernel swaps to it.
+	// Cached pages of the device may be older than what the kernel has swapped to it.
 	if err := unix.Fadvise(int(f.Fd()), 0, int64(len(page)), unix.FADV_DONTNEED); err != nil {
 		return err
 	}

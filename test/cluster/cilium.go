@@ -45,7 +45,7 @@ func pluginsDir(p plan, bin string) string {
 	return bin
 }
 
-// buildCilium builds Cilium's programs and copies what else the agent needs out of its module.
+// buildCilium builds Cilium's programs and copies the agent's other files out of its module.
 func buildCilium(ctx context.Context, source, bin string, out io.Writer) error {
 	if !exists(clang) {
 		return fmt.Errorf("%s is missing: apt-get install --no-install-recommends clang-19", clang)
@@ -100,7 +100,7 @@ func buildCilium(ctx context.Context, source, bin string, out io.Writer) error {
 }
 
 // ciliumAgent is Cilium's agent on a node, as its chart configures it by default: VXLAN between nodes, kube-proxy for
-// Services, iptables to masquerade. Left out is what needs other programs: Envoy, Hubble, health endpoints.
+// Services, iptables to masquerade. Features that need other programs are left out: Envoy, Hubble, health endpoints.
 func ciliumAgent(p plan, n nodePlan, bin string) service {
 	dir := ciliumDir(bin)
 	s := nodeService(p, n, dir, ciliumService,

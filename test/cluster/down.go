@@ -79,7 +79,7 @@ func killNamespace(name string) error {
 	}
 }
 
-// leftOvers returns what exists of a cluster outside of its folder: network namespaces and cgroups.
+// leftOvers returns the parts of a cluster outside of its folder: network namespaces and cgroups.
 func leftOvers(cluster string) ([]string, error) {
 	found, err := namespaces(cluster)
 	if err != nil {

@@ -54,7 +54,7 @@ func TestImportedComposeFileRuns(t *testing.T) {
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%v: %s", err, notes.String())
 	}
-	if !strings.Contains(notes.String(), "not taken over:\n  services.db.labels: ") {
+	if !strings.Contains(notes.String(), "not translated:\n  services.db.labels: ") {
 		t.Errorf("notes:\n%s", notes.String())
 	}
 	t.Cleanup(func() { // volumes outlive the instance, and the next test uses the same state folder

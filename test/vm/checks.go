@@ -16,7 +16,8 @@ type check struct {
 	dir         string // below the payload
 	args        []string
 	seconds     int // its limit
-	// files are what the check needs of the repository, by their paths below the payload, with wangell itself.
+	// files are the files of the repository that the check needs, wangell among them, by their paths below the
+	// payload.
 	files map[string]string
 }
 
@@ -68,7 +69,7 @@ func chosenChecks(names string) ([]check, error) {
 	return chosen, nil
 }
 
-// planFor returns what a VM does with the chosen checks.
+// planFor returns the plan of a VM for the chosen checks.
 func planFor(chosen []check) plan.Plan {
 	var p plan.Plan
 	for _, c := range chosen {

@@ -57,7 +57,7 @@ func rootDisk(ctx context.Context, cache, mirror, arch string) (string, error) {
 	})
 }
 
-// addUsers does what the script of base-passwd would: the programs of the packages expect their users.
+// addUsers creates the users as the script of base-passwd would, because the programs of the packages expect them.
 func addUsers(root string) error {
 	for _, file := range []string{"passwd", "group"} {
 		data, err := os.ReadFile(filepath.Join(root, "usr/share/base-passwd", file+".master"))

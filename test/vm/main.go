@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command vm boots VMs with kernels of Debian, and checks in them whether the gate's programs load and what they do
-// with packets. QEMU emulates the processor, so it needs no KVM and also runs on VMs. See README.md beside it.
+// Command vm boots VMs with kernels of Debian, and checks in them whether the gate's programs load and handle
+// packets. QEMU emulates the processor, so it needs no KVM and also runs on VMs. See README.md beside it.
 //
 //	go run ./test/vm --kernels "oldest 6.12 newest"
 //	go run ./test/vm --arch arm64 --kernels 6.12 --checks load
@@ -151,7 +151,7 @@ func (o options) boot(ctx context.Context, p *packages, cache string, releases [
 	return report(o.out, results)
 }
 
-// one runs a VM and returns what it reported.
+// one runs a VM and returns its report.
 func (o options) one(ctx context.Context, release string, m machine) result {
 	r := result{Release: release, Arch: o.arch}
 	dir := filepath.Join(o.out, release)

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// suites are where kernels come from: Debian 12, 13 and what is newer, with backports and security updates.
+// suites are the sources of kernels: Debian 12, 13 and newer, with backports and security updates.
 var suites = []string{
 	"debian bookworm", "debian-security bookworm-security", "debian bookworm-backports",
 	"debian trixie", "debian-security trixie-security", "debian trixie-backports", "debian sid",
@@ -76,7 +76,7 @@ func (p *packages) run(ctx context.Context, dir, program string, args ...string)
 	return output(cmd)
 }
 
-// output runs a command and returns what it prints; what it prints to stderr becomes part of its error.
+// output runs a command and returns its standard output; its standard error becomes part of the error.
 func output(cmd *exec.Cmd) ([]byte, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -149,7 +149,7 @@ func choose(all []string, word string) (string, error) {
 // kernel is an unpacked kernel in the cache.
 type kernel struct{ image, initrdModules, modulesDisk string }
 
-// fetch brings a kernel into the cache: its image, its modules, and a disk with them.
+// fetch downloads a kernel into the cache: its image, its modules, and a disk with them.
 func (p *packages) fetch(ctx context.Context, cache, release string) (kernel, error) {
 	dir := filepath.Join(cache, "kernel-"+release)
 	k := kernel{image: filepath.Join(dir, "vmlinuz"), initrdModules: filepath.Join(dir, "lib", "modules", release),

@@ -32,7 +32,7 @@ type Runtime struct {
 	OnExec func(*criv1.ExecSyncRequest) (*criv1.ExecSyncResponse, error)
 	// Images are its images.
 	Images *Images
-	// NotContainerd makes it a runtime that has only the CRI. Set it before Start.
+	// NotContainerd makes it a runtime with nothing but the CRI. Set it before Start.
 	NotContainerd bool
 	t             *testing.T
 
@@ -146,7 +146,7 @@ func (*Runtime) Status(context.Context, *criv1.StatusRequest) (*criv1.StatusResp
 	return &criv1.StatusResponse{RuntimeHandlers: []*criv1.RuntimeHandler{{Name: v1alpha1.LazyRuntime}}}, nil
 }
 
-// Lazy makes a pod one that starts before an image is here. The image exists.
+// Lazy makes a pod start before its image is complete. The image exists.
 func (f *Runtime) Lazy(sandbox, image string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -274,7 +274,7 @@ func (f *Runtime) Container(sandbox, id, name string) {
 	f.publish(criv1.ContainerEventType_CONTAINER_CREATED_EVENT, id, sandbox)
 }
 
-// Become sets a container's state; code is the exit status.
+// Become sets the state of a container; code is the exit status.
 func (f *Runtime) Become(id string, state criv1.ContainerState, code int32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// newConfig returns an image's configuration with other layers. What it does not know stays as it is.
+// newConfig returns an image's configuration with other layers. Unknown fields stay as they are.
 func newConfig(text []byte, layers []layer, runs []run) ([]byte, error) {
 	var fields map[string]json.RawMessage
 	var history []ocispec.History
@@ -98,7 +98,7 @@ func withNote(comment, note string) string {
 	return comment + "; " + note
 }
 
-// originOf says which layers of the source a piece of a run comes from.
+// originOf describes the layers of the source from which a piece of a run comes.
 func originOf(layers []layer, r run, piece int) string {
 	from := "layer " + layers[r.first].Digest.String()
 	if r.first != r.last {

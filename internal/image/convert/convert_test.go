@@ -496,7 +496,7 @@ func TestVerifyTellsWhatDiffers(t *testing.T) {
 	got := strings.Join(compare(trees[0], trees[1]), "\n")
 	for _, want := range []string{
 		"/content: other content", "/d: mode 0755 instead of 0700", "/gone is missing in the result (file)",
-		"/kind: directory instead of file", "/new is only in the result (file)", "/i is no hard link any more",
+		"/kind: directory instead of file", "/new is only in the result (file)", "/i is no longer a hard link",
 		"/same: mode", "/i has become a hard link|/same has become a hard link",
 	} {
 		found := false

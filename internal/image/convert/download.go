@@ -74,7 +74,7 @@ func (b *blobReader) finish() error {
 	return io.EOF
 }
 
-// finalError is one that another request would not change.
+// finalError is an error that another request would not change.
 type finalError struct{ error }
 
 // Unwrap returns the error.
@@ -124,7 +124,7 @@ func (b *blobReader) request() error {
 	return nil
 }
 
-// retry waits before the next request. It returns an error if there is to be none.
+// retry waits before the next request. It returns an error if there should be none.
 func (b *blobReader) retry(err error) error {
 	if b.ctx.Err() != nil {
 		return b.ctx.Err()

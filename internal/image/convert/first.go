@@ -115,8 +115,8 @@ func arrange(all []span, first []string) (order []int, last string) {
 	return order, last
 }
 
-// firstFirst returns an archive in which some files come first, and the last of these that has content. It reads from
-// the file.
+// firstFirst returns an archive in which some files come first, and the last of these with content. The archive reads
+// from the file.
 func firstFirst(archive *os.File, first []string) (_ io.Reader, last string, err error) {
 	all, err := spansOf(archive)
 	if err != nil {

@@ -20,14 +20,14 @@ func isConfig(mediaType string) bool {
 	return mediaType == ocispec.MediaTypeImageConfig || mediaType == string(types.DockerConfigJSON)
 }
 
-// foreign reports whether a layer is not to be copied from registry to registry.
+// foreign reports whether a layer must not be copied from registry to registry.
 func foreign(d ocispec.Descriptor) bool {
 	return strings.Contains(d.MediaType, "foreign") || strings.Contains(d.MediaType, "nondistributable") || len(d.URLs) > 0
 }
 
 func encrypted(d ocispec.Descriptor) bool { return strings.HasSuffix(d.MediaType, "+encrypted") }
 
-// has reports whether a layer is in a format already, at any level.
+// has reports whether a layer already has a format, at any level.
 func (c Compression) has(d ocispec.Descriptor) bool {
 	if c.Level != 0 {
 		return false

@@ -22,7 +22,7 @@ const (
 	Split = "split"
 )
 
-// Layers says how the layers of the result are arranged.
+// Layers selects how the layers of the result are arranged.
 type Layers struct {
 	Mode string
 	// Size is the most bytes of a layer in mode Split, unpacked.

@@ -63,7 +63,7 @@ func (c *counter) Write(p []byte) (int, error) {
 }
 
 // pack compresses an archive into a file. The same archive always gives the same blob: compression runs on one core,
-// since the division of work must not show.
+// because the division of work would change it.
 func pack(file string, archive io.Reader, c Compression) (l packed, err error) {
 	out, err := os.Create(file)
 	if err != nil {
@@ -106,7 +106,7 @@ func packPlain(l *packed, blob io.Writer, archive io.Reader, c Compression) erro
 	return w.Close()
 }
 
-// onlyReader hides other methods of a reader, so that a buffer is used.
+// onlyReader hides other methods of a reader, so that io.CopyBuffer uses its buffer.
 type onlyReader struct{ io.Reader }
 
 func compressor(w io.Writer, c Compression) (estargz.WriteFlushCloser, error) {

@@ -45,8 +45,7 @@ func headersOf(archive io.Reader) ([]*tar.Header, error) {
 type writer struct {
 	plan *pieces
 	dir  string // for their archives
-	// done is called with the file of each piece, in any order, and may keep the writer waiting. It has to remove the
-	// file.
+	// done is called with the file of each piece, in any order. It may block, and must remove the file.
 	done func(piece int, file string) error
 
 	open map[int]*pieceFile
@@ -64,7 +63,7 @@ type pieceFile struct {
 func (w *writer) write(layers []func() (io.ReadCloser, error)) (err error) {
 	w.open = map[int]*pieceFile{}
 	defer func() {
-		for _, p := range w.open { // none is left without an error
+		for _, p := range w.open { // there are none unless an error occurred
 			p.file.Close()
 			_ = os.Remove(p.file.Name())
 		}
@@ -128,7 +127,7 @@ func (w *writer) finish(number, written int) error {
 	return w.done(number, p.file.Name())
 }
 
-// writeWhiteouts writes what hides lower layers into the first piece, and the directories that it is in.
+// writeWhiteouts writes the whiteouts into the first piece, with the directories that contain them.
 func (w *writer) writeWhiteouts() error {
 	gone, opaque := w.plan.whiteouts()
 	p, err := w.piece(0)
@@ -156,7 +155,7 @@ func (w *writer) writeWhiteouts() error {
 	}
 	for _, n := range opaque {
 		if n.dir == nil && n.hides {
-			n.dir = &plainDir // what lower layers have has other attributes
+			n.dir = &plainDir // the directory of lower layers has other attributes
 		}
 		if err := mark(n, opaqueName); err != nil {
 			return err
@@ -168,7 +167,7 @@ func (w *writer) writeWhiteouts() error {
 	return nil
 }
 
-// addParents adds a directory and those that it is in, unless they are in the piece or no entry describes them.
+// addParents adds a directory and its parents, unless they are in the piece already or no entry describes them.
 func (p *pieceFile) addParents(n *node) error {
 	if n == nil || p.dirs[n] {
 		return nil

@@ -32,9 +32,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// sink takes an image. Nothing has the image's name before publish.
+// sink receives an image. Nothing has the image's name before publish.
 type sink interface {
-	// writable returns an error if it is clear that nothing can be delivered.
+	// writable returns an error if it is already clear that delivery would fail.
 	writable(ctx context.Context) error
 	// has reports whether a blob is there.
 	has(ctx context.Context, d ocispec.Descriptor) (bool, error)
@@ -73,7 +73,7 @@ func openRegistry(text string, insecure []string, w *work) (*registrySink, error
 		return nil, err
 	}
 	if _, ok := ref.(name.Digest); ok {
-		return nil, fmt.Errorf("image %q: the digest of the result is not known before: name a tag", text)
+		return nil, fmt.Errorf("image %q: the digest of the result is not known beforehand: name a tag", text)
 	}
 	options := []remote.Option{remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithRetryStatusCodes(retried...)}
 	s := &registrySink{ref: ref, work: w}
@@ -84,7 +84,7 @@ func openRegistry(text string, insecure []string, w *work) (*registrySink, error
 	return s, err
 }
 
-// writable returns an error if the repository cannot be pushed to, which is better known before the work.
+// writable returns an error if the repository does not accept pushes, to fail before the work.
 func (s *registrySink) writable(ctx context.Context) error {
 	checked := make(chan error, 1)
 	go func() { checked <- remote.CheckPushPermission(s.ref, authn.DefaultKeychain, remote.DefaultTransport) }()
@@ -103,7 +103,7 @@ func (s *registrySink) writable(ctx context.Context) error {
 				"another registry: %w", registry, s.ref.Context().RepositoryStr(), registry, err)
 		}
 	}
-	return nil // an upload tells what is wrong
+	return nil // the upload will report what is wrong
 }
 
 func (s *registrySink) explain(err error) error { return explain(s.ref.Context().RegistryStr(), err) }
@@ -111,7 +111,7 @@ func (s *registrySink) explain(err error) error { return explain(s.ref.Context()
 func (s *registrySink) has(ctx context.Context, d ocispec.Descriptor) (bool, error) {
 	l, err := s.puller.Layer(ctx, s.ref.Context().Digest(d.Digest.String()))
 	if err != nil {
-		return false, nil // an upload tells what is wrong
+		return false, nil // the upload will report what is wrong
 	}
 	ok, err := partial.Exists(l)
 	return ok && err == nil, nil

@@ -93,7 +93,7 @@ func (s *source) manifest(ctx context.Context, d ocispec.Descriptor) (*remote.De
 	return m, explain(s.ref.Context().RegistryStr(), err)
 }
 
-// explain says what a user can do about an error of a registry.
+// explain adds what a user can do about an error of a registry.
 func explain(registry string, err error) error {
 	var t *transport.Error
 	if !errors.As(err, &t) {
@@ -108,7 +108,7 @@ func explain(registry string, err error) error {
 	return err
 }
 
-// open reads a blob of the image. A download that is cut goes on where it ended; a wrong digest is an error at the end.
+// open reads a blob of the image. A broken download is resumed; a wrong digest is an error at the end.
 func (s *source) open(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
 	client, err := s.authorized(ctx)
 	if err != nil {

@@ -33,7 +33,7 @@ type file struct {
 	sum     [sha256.Size]byte
 }
 
-// tree is a file system by path. It knows nothing of the plans by which layers are rewritten, so that it can judge
+// tree is a file system by path. It is independent of the plans by which layers are rewritten, so that it can check
 // them.
 type tree map[string]*file
 
@@ -191,7 +191,7 @@ var kinds = map[byte]string{
 	tar.TypeBlock: "block device", tar.TypeFifo: "pipe",
 }
 
-// differs says in what two files differ; empty: in nothing.
+// differs describes how two files differ; empty if they do not.
 func (f *file) differs(g *file) string {
 	if f.kind != g.kind {
 		return fmt.Sprintf("%s instead of %s", kinds[g.kind], kinds[f.kind])
@@ -238,7 +238,7 @@ func compare(before, after tree) []string {
 			all = append(all, fmt.Sprintf("/%s: %s", name, d))
 		}
 		if known := before2after[b]; known != nil && known != a {
-			all = append(all, fmt.Sprintf("/%s is no hard link any more", name))
+			all = append(all, fmt.Sprintf("/%s is no longer a hard link", name))
 		}
 		before2after[b] = a
 	}
@@ -259,7 +259,7 @@ func compare(before, after tree) []string {
 // mostDifferences is the most that an error lists.
 const mostDifferences = 20
 
-// verify compares the file systems of the images before and after, if it is asked for.
+// verify compares the file systems of the images before and after, if that was asked for.
 func (j *job) verify(ctx context.Context, before []*part, after []ocispec.Manifest) error {
 	if !j.o.Verify {
 		return nil

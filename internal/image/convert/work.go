@@ -13,8 +13,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// work is the folder of a conversion: layers that are finished and not delivered yet, and records of what became of
-// the source's layers.
+// work is the folder of a conversion: finished layers that are not delivered yet, and records of the source's layers
+// that were converted.
 type work struct {
 	dir  string
 	keep bool
@@ -35,7 +35,7 @@ func openWork(resume string) (w *work, err error) {
 			return nil, fmt.Errorf("make a temporary folder: %w", err)
 		}
 	}
-	// What an earlier conversion has left unfinished is of no use.
+	// Unfinished files of an earlier conversion are useless.
 	if err := os.RemoveAll(w.path(workSpool)); err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (w *work) hasBlob(d digest.Digest, size int64) bool {
 	return err == nil && info.Size() == size
 }
 
-// record returns the file of what is known about something.
+// record returns the file of a record.
 func (w *work) record(key string) string {
 	return w.path(workRecords, digest.FromString(key).Encoded()+".json")
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package readapi answers clients that pull as a registry does (OCI distribution-spec, "Pull").
+// Package readapi serves pulls as a registry does (OCI distribution-spec, "Pull").
 package readapi
 
 import (
@@ -18,8 +18,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Content is what there is to pull. Its methods return an error that wraps fs.ErrNotExist for what there is not, which
-// becomes a 404; other errors become a 500.
+// Content is the source of manifests and blobs. An error of its methods that wraps fs.ErrNotExist becomes a 404;
+// other errors become a 500.
 type Content interface {
 	// Manifest returns a manifest or index of a repository by a tag or digest.
 	Manifest(r *http.Request, repository, reference string) ([]byte, error)
@@ -27,17 +27,17 @@ type Content interface {
 	Blob(r *http.Request, repository string, d digest.Digest) (io.ReadSeekCloser, error)
 }
 
-// PartsHeader is the header of a client that reads parts of blobs and verifies them by itself: it wants the range that
-// it names, and not to wait for more of the blob. Its value says from where: PartsHere or PartsAnywhere. With HEAD it
-// wants the size of the blob.
+// PartsHeader is the header of a client that reads parts of blobs and verifies them by itself: it wants its range
+// without waiting for more of the blob. The value selects the sources: PartsHere or PartsAnywhere. With HEAD it wants
+// the size of the blob.
 const (
 	PartsHeader   = "Wangell-Parts"
 	PartsHere     = "here"     // if it is on this node already
 	PartsAnywhere = "anywhere" // from other nodes, too
 )
 
-// SourceHeader is the header of the answer to such a client. It says where the range comes from: SourceNode, this node,
-// or SourcePeer, another one. Its bytes have not been verified.
+// SourceHeader is the header of the response to such a client, with the source of the range: SourceNode, this node,
+// or SourcePeer, another one. The bytes have not been verified.
 const (
 	SourceHeader = "Wangell-Source"
 	SourceNode   = "node"
@@ -112,8 +112,8 @@ func fail(w http.ResponseWriter, err error) {
 	http.Error(w, err.Error(), status)
 }
 
-// MediaType returns the media type of a manifest or index. What is neither gets that of a manifest: its reader refuses
-// it.
+// MediaType returns the media type of a manifest or index. Anything else gets that of a manifest, which its reader
+// then refuses.
 func MediaType(text []byte) string {
 	var m struct {
 		MediaType string          `json:"mediaType"`

@@ -20,7 +20,7 @@ import (
 // annotationContainerdName is the annotation with the name of an image in a layout, as containerd writes it.
 const annotationContainerdName = "io.containerd.image.name"
 
-// archive is a tarball with an image. Blobs are read from the tarball when they are asked for.
+// archive is a tarball with an image. Blobs are read from the tarball on demand.
 type archive struct {
 	file    *os.File
 	members map[string]*io.SectionReader // by name

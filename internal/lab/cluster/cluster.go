@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster is what all experiments on Kubernetes share: a cluster started by test/cluster with a namespace for
-// the experiment, its nodes' container runtimes, its clients, and services under load. It does not depend on what
+// Package cluster has what all experiments on Kubernetes share: a cluster started by test/cluster with a namespace
+// for the experiment, its nodes' container runtimes, its clients, and services under load. It does not depend on what
 // Wangell is compared with.
 package cluster
 

@@ -28,7 +28,7 @@ var sideTitle = map[string]string{
 type Sample struct {
 	Connected float64 `json:"connected_ms"`
 	FirstByte float64 `json:"first_byte_ms"`
-	// Done is the end of the answer, which the summary is about.
+	// Done is the end of the answer. The summary is about this time.
 	Done float64 `json:"done_ms"`
 	// At is when the request began; Pod is the pod that answered, Node its node.
 	At   time.Time `json:"at"`

@@ -28,7 +28,7 @@ func newMilestone(want int) *milestone {
 	return &milestone{want: want, done: make(chan struct{}), begin: time.Now(), took: map[int]time.Duration{}}
 }
 
-// reach notes that a daemon has reached it; the first time counts.
+// reach records that a daemon has reached it; only the first time counts.
 func (m *milestone) reach(daemon int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -122,7 +122,7 @@ func (d *daemon) services(full bool, upserts []wire.Service, _ []netip.AddrPort)
 	}
 }
 
-// kept notes that the new leader has the services that the daemon has.
+// kept records that the new leader has the services that the daemon has.
 func (d *daemon) kept() { d.gathering.table.reach(d.number) }
 
 func (d *daemon) receive(m wire.Message) {
@@ -141,7 +141,7 @@ func (d *daemon) receive(m wire.Message) {
 	}
 }
 
-// pod handles a pod as the gate of its home node, and of all others, does.
+// pod handles a pod as gates do, that of its home node and all others.
 func (d *daemon) pod(service netip.AddrPort, b *wire.Backend) {
 	if b.State == wire.PodStarting && b.Node == nodeName(d.number) {
 		_ = d.client.Send(&wire.Listening{Service: service, PodID: b.PodID, At: monotime.Now()})
@@ -160,7 +160,7 @@ func (d *daemon) pod(service netip.AddrPort, b *wire.Backend) {
 	}
 }
 
-// woken notes that the daemon has the first serving pod of a service, and reports what its gate sees then.
+// woken records that the daemon has the first serving pod of a service, and reports what its gate would see.
 func (d *daemon) woken(service netip.AddrPort, b *wire.Backend, w *wake) {
 	now := monotime.Now()
 	if w.daemon == d.number {

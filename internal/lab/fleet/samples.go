@@ -16,8 +16,8 @@ type Samples struct {
 	Wakes Wakes `json:"wakes"`
 }
 
-// Gathering are the times, in milliseconds, after which the daemons had something; each list is sorted and has one
-// element for each daemon.
+// Gathering holds the times, in milliseconds, after which each daemon had something. Lists are sorted, with one
+// element per daemon.
 type Gathering struct {
 	Connected []float64 `json:"connected_ms"`
 	// Table: the daemon has all services. Nodes: it has all nodes. Pods: it has the serving pods of all warm services.
@@ -31,8 +31,8 @@ type Gathering struct {
 type Wakes struct {
 	// Sent is how long it took to ask for all of them, in seconds.
 	Sent float64 `json:"sent_s"`
-	// Asker are the times from a wake until the daemon that asked has the serving pod, All until every daemon has it, in
-	// milliseconds and in the order of the wakes.
+	// Asker holds the times from a wake until the daemon that asked has the serving pod, All those until every daemon
+	// has it, in milliseconds and in the order of the wakes.
 	Asker []float64 `json:"asker_ms"`
 	All   []float64 `json:"all_ms"`
 	Cost  Cost      `json:"cost"`
@@ -48,7 +48,7 @@ type Cost struct {
 	Daemons    float64 `json:"daemons_cpu_s"`
 	// Resident is the resident memory of the controller at its end, in MiB.
 	Resident float64 `json:"controller_rss_mib"`
-	// Sent and Received are the bytes of UDP payload of a mean daemon.
+	// Sent and Received are bytes of UDP payload, the mean over the daemons.
 	Sent     float64 `json:"node_sent_bytes"`
 	Received float64 `json:"node_received_bytes"`
 }

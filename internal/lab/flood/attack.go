@@ -20,11 +20,12 @@ import (
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// forgedSources are the addresses that forged SYNs claim. No host of the experiment has one, and nothing leaves it.
+// forgedSources are the source addresses of forged SYNs. No host of the experiment has one, and no packet leaves the
+// experiment.
 var forgedSources = netip.MustParsePrefix("10.47.0.0/16")
 
-// attacker sends SYNs that look as if they came from a host. They enter the link at the node's port: the bridge would
-// cost more than the gate does.
+// attacker sends SYNs that look as if they came from a host. They enter the link at the node's port: a bridge would
+// cost more than the gate itself.
 type attacker struct {
 	link     *netlab.Namespace
 	port     string     // of the node, in link
@@ -42,7 +43,8 @@ func newAttacker(n *netlab.Net, host *netlab.Namespace) (a *attacker, err error)
 	return a, err
 }
 
-// flood sends forged SYNs to services in turn until ctx ends, rate per second in all. It returns how many were sent.
+// flood sends forged SYNs to services in turn until ctx ends, rate per second in total. It returns the number of sent
+// SYNs.
 func (a *attacker) flood(ctx context.Context, services []netip.AddrPort, rate int) (sent int, err error) {
 	err = a.link.Do(func() error {
 		f, err := forge.Open(forge.Config{

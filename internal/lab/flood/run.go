@@ -231,7 +231,7 @@ func (e *experiment) useCold(ctx context.Context, attacked []netip.AddrPort, nam
 	return errors.Join(err, countErr)
 }
 
-// started counts the services that have, or had, a pod.
+// started counts the services that have or had a pod.
 func (e *experiment) started(ctx context.Context, names []string) (n int, err error) {
 	services, err := e.Control.Status(ctx)
 	if err != nil {
@@ -261,7 +261,7 @@ func (e *experiment) vanish(ctx context.Context) error {
 	group.Go(func() { other.repeat(use, e.Net.Clients[nearClient], e.address[otherName]) })
 	err := vanish(ctx, e.Net.Clients[attackClient], e.address[warmName], e.params.Vanished)
 	if err == nil {
-		err = lab.Sleep(ctx, e.params.Time) // sweeps, and counts on their way
+		err = lab.Sleep(ctx, e.params.Time) // time for sweeps, and for counts to arrive
 	}
 	stop()
 	group.Wait()
@@ -290,7 +290,7 @@ func (e *experiment) scan(ctx context.Context) error {
 			return err
 		}
 		pass.Seconds = time.Since(begin).Seconds()
-		if err := lab.Sleep(ctx, 2*time.Second); err != nil { // wakes that have begun show
+		if err := lab.Sleep(ctx, 2*time.Second); err != nil { // time for wakes that have begun
 			return err
 		}
 		for _, proof := range scanProofs {

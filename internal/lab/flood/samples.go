@@ -4,8 +4,8 @@ package flood
 
 // Samples are the measurements of one run.
 type Samples struct {
-	// Calm is the same traffic without an attack; Warm, One and Many are floods of a warm service, of one that sleeps and
-	// of many that sleep, and Vanish is when clients vanish.
+	// Calm is the same traffic without an attack. Warm, One and Many are floods of a warm service, of one sleeping
+	// service and of many. In Vanish, clients vanish.
 	Calm   Part `json:"calm"`
 	Warm   Part `json:"warm"`
 	One    Part `json:"one_cold"`
@@ -36,21 +36,21 @@ type ScanPass struct {
 
 // Part is a part of the experiment.
 type Part struct {
-	// Sent is the number of forged SYNs, Arrived that of the packets that the node's device received meanwhile, those of
-	// genuine clients included, and Seconds how long SYNs were sent. A device that is busy drops what it has no room for.
+	// Sent is the number of forged SYNs, Arrived the number of packets that the node's device received meanwhile,
+	// including those of genuine clients, and Seconds how long SYNs were sent. A busy device drops packets.
 	Sent    int     `json:"forged_syns"`
 	Arrived int     `json:"arrived"`
 	Seconds float64 `json:"seconds"`
 	// Started is the number of pods that the attack started before any genuine client came.
 	Started int `json:"pods_started_by_forged"`
 	// Near and Far are the requests to the attacked services by clients with a short and a long round trip. Other are
-	// those with a short one to another service.
+	// requests to another service by clients with a short one.
 	Near  Requests `json:"near"`
 	Far   Requests `json:"far"`
 	Other Requests `json:"other"`
 }
 
-// Peer is what serves a service on a cluster.
+// Peer holds the results of one peer on a cluster.
 type Peer struct {
 	// Name is one of the names of peers.
 	Name string `json:"name"`

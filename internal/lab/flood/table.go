@@ -96,11 +96,12 @@ func newReport(s Samples) *report.Report {
 	}
 }
 
-// rate returns the forged SYNs per second that were sent and arrived; those of genuine clients among what arrived are
-// few.
+// rate returns the forged SYNs per second that were sent and arrived. Genuine clients' packets among those that
+// arrived are few.
 func (p Part) rate() float64 { return float64(min(p.Sent, p.Arrived)) / p.Seconds }
 
-// woken returns how many services with a wakeProof a scan and those before it have woken, or NaN if it was not made.
+// woken returns how many services with a wakeProof a scan and the scans before it have woken, or NaN without such a
+// scan.
 func (s Samples) woken(pass int, proof v1alpha1.WakeProof) float64 {
 	if pass >= len(s.Scans) {
 		return math.NaN()
@@ -130,7 +131,7 @@ func (s Samples) peer(name string) *Requests {
 
 func (r Requests) n() float64 { return float64(len(r.Times) + r.Failed) }
 
-// failed returns how many failed, or NaN if the requests were not measured.
+// failed returns the number of failed requests, or NaN if they were not measured.
 func (r *Requests) failed() float64 {
 	if r == nil {
 		return math.NaN()

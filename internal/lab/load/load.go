@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package load runs the load generators ab and wrk, and reads what they print.
+// Package load runs the load generators ab and wrk, and parses their output.
 package load
 
 import (
@@ -29,14 +29,15 @@ const abLimit = 5_000_000
 // abTimeout is how long, in seconds, ab waits on a silent connection before it breaks off, when its time is limited.
 const abTimeout = 10
 
-// AbRequests runs ab for a number of requests, each on a connection of its own. It breaks off at the first connection
-// that is cut.
+// AbRequests runs ab for a number of requests, each on a connection of its own. It aborts at the first broken
+// connection.
 func AbRequests(ctx context.Context, from Host, address string, requests, concurrency int) (Result, error) {
 	return generate(ctx, from, parseAb, "ab", "-q", "-l", "-B", from.Addr, "-c", strconv.Itoa(concurrency),
 		"-n", strconv.Itoa(requests), "http://"+address+"/")
 }
 
-// AbFor runs ab for a time, in whole seconds, with a connection for each request. It goes on when connections are cut.
+// AbFor runs ab for a time, in whole seconds, with a connection for each request. It continues after broken
+// connections.
 func AbFor(ctx context.Context, from Host, address string, d time.Duration, concurrency int) (Result, error) {
 	return generate(ctx, from, parseAb, "ab", "-q", "-l", "-r", "-s", strconv.Itoa(abTimeout), "-B", from.Addr,
 		"-c", strconv.Itoa(concurrency), "-t", strconv.Itoa(wholeSeconds(d)), "-n", strconv.Itoa(abLimit),

@@ -15,7 +15,7 @@ type Result struct {
 	Aborted string `json:"aborted,omitempty"`
 }
 
-// Lost returns how many requests were lost at least: a generator that broke off has lost one that it does not count.
+// Lost returns the least number of lost requests: a generator that broke off has lost one that it does not count.
 func (r Result) Lost() int {
 	if r.Aborted != "" && r.Failed == 0 {
 		return 1

@@ -78,8 +78,8 @@ func NewInstanceOn(wangell string, network netlab.Config) (*Instance, error) {
 	return NewInstanceIn("", wangell, network)
 }
 
-// NewInstanceIn is NewInstanceOn with its folders, those of images, layers and volumes among them, in the folder dir.
-// Empty: in that of temporary files. The path must be short, because there are sockets below it.
+// NewInstanceIn is NewInstanceOn with all folders, including those of images, layers and volumes, in the folder dir;
+// empty means the folder for temporary files. The path must be short, because there are sockets below it.
 func NewInstanceIn(dir, wangell string, network netlab.Config) (_ *Instance, err error) {
 	if !network.Services.IsValid() {
 		network.Services = netlab.DefaultServices

@@ -2,7 +2,7 @@
 
 package prewake
 
-// Samples are what was replayed and what came of it.
+// Samples are the replayed services and the results.
 type Samples struct {
 	Days     int       `json:"days"`
 	Services []Service `json:"services"`

@@ -6,9 +6,9 @@ import "fmt"
 
 // step is a step of the recipe of the image; it makes one layer.
 type step struct {
-	// Wheels are Python packages, as NAME==VERSION, without those that they depend on.
+	// Wheels are Python packages, as NAME==VERSION, without their dependencies.
 	Wheels []string
-	// Packages are Debian packages, with those that they depend on unless an earlier step has them.
+	// Packages are Debian packages; dependencies that no earlier step has are added.
 	Packages []string
 	// Files is the number of small source files of the application that the step copies.
 	Files int
@@ -83,7 +83,7 @@ type variant struct{ name, layers, compression string }
 // original is the name of the image as it was built.
 const original = "gzip"
 
-// best is the name of the variant from which most is expected.
+// best is the name of the variant that should be fastest.
 const best = "zstd_split"
 
 // variants returns the ways to store the layers of an image whose pieces have a number of bytes, unpacked.

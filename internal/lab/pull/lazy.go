@@ -59,8 +59,8 @@ func (b *bench) lazy(ctx context.Context) error {
 	})
 }
 
-// lazyRound measures all programs with a kind of pull. What was pulled in full is the same for each program; lazily,
-// each one has a machine of its own.
+// lazyRound measures all programs with a kind of pull. After a full pull, all programs share a machine; after a lazy
+// one, each has its own.
 func (b *bench) lazyRound(ctx context.Context, network *netlab.Net, h *hub, round int, kind string, total int) error {
 	groups := [][]lazyProgram{lazyPrograms}
 	if kind != LazyStock {
@@ -114,7 +114,7 @@ func (b *bench) lazyRuns(ctx context.Context, network *netlab.Net, h *hub, round
 	return nil
 }
 
-// optimise makes the optimised image: it has programs run on a machine, and arranges the image as that has recorded.
+// optimise makes the optimised image: it runs programs on a machine, and rearranges the image by what was recorded.
 func (b *bench) optimise(ctx context.Context, network *netlab.Net, h *hub) (err error) {
 	n, err := b.newLazyNode(ctx, network, h, lazySetting{})
 	if err != nil {
@@ -130,7 +130,7 @@ func (b *bench) optimise(ctx context.Context, network *netlab.Net, h *hub) (err 
 			return err
 		}
 	}
-	if err := n.stopSnapshotter(); err != nil { // now everything is written
+	if err := n.stopSnapshotter(); err != nil { // it writes everything when it stops
 		return err
 	}
 	o := convert.Options{
@@ -156,7 +156,8 @@ func (b *bench) optimise(ctx context.Context, network *netlab.Net, h *hub) (err 
 	return h.push(ctx, o.Destination, lazyTags[Optimised])
 }
 
-// storeLazy puts the image in a tarball into the registry as eStargz. The result is kept beside it for the next time.
+// storeLazy puts the image in a tarball into the registry as eStargz. The result is kept beside the tarball for the
+// next run.
 func (b *bench) storeLazy(ctx context.Context, h *hub, from string) error {
 	b.lazyTarball = strings.TrimSuffix(from, ".tar") + "-estargz.tar"
 	if _, err := os.Stat(b.lazyTarball); err != nil {

@@ -27,14 +27,14 @@ import (
 )
 
 const (
-	// lazyPlugin is what containerd calls the snapshotter, and full the one that it has itself.
+	// lazyPlugin is containerd's name for the snapshotter, and full its built-in one.
 	lazyPlugin = "wangell-lazy"
 	full       = "overlayfs"
 	// snapshotterIn bounds the start of the snapshotter and its end.
 	snapshotterIn = 30 * time.Second
 )
 
-// lazyNode is a machine on which nothing was pulled yet: a containerd, and a snapshotter for lazy pulls.
+// lazyNode is a machine without images: a containerd, and a snapshotter for lazy pulls.
 type lazyNode struct {
 	dir        string
 	snapshots  *process.Process // nil: none
@@ -159,7 +159,7 @@ func (n *lazyNode) run(ctx context.Context, img client.Image, snapshotter string
 	return nil
 }
 
-// stopSnapshotter ends the snapshotter, which writes what it has recorded. A second call does nothing.
+// stopSnapshotter ends the snapshotter, which then writes its recordings. A second call does nothing.
 func (n *lazyNode) stopSnapshotter() error {
 	if n.snapshots == nil {
 		return nil

@@ -8,8 +8,8 @@ type lazyProgram struct {
 	argv          []string
 }
 
-// training fits a model with a library for it. The small image, which lacks what that needs, fits one by hand, after it
-// has imported libraries as well.
+// training fits a model with a library for it. The small image lacks that library: there, the program imports other
+// libraries and fits the model by hand.
 const training = `
 try:
     import numpy as np, scipy.optimize, lightgbm
@@ -55,7 +55,8 @@ var lazyPrograms = []lazyProgram{
 	{"all", "every file is read", []string{python, "-c", readAll}},
 }
 
-// learnt are the programs by which the image is optimised: reading every file is what no service does at its start.
+// learnt are the programs for which the image is optimised, without the one that reads every file, as no service does
+// at its start.
 var learnt = lazyPrograms[:3]
 
 // Kinds of lazy pulls.
@@ -78,7 +79,8 @@ type LazyRun struct {
 	Round   int    `json:"round"`
 	Program string `json:"program"`
 	Kind    string `json:"kind"`
-	// Pull is until containerd says that the image is there, Run from then until the program has ended.
+	// Pull is the time until containerd reports the image as present, Run the time from then until the program has
+	// ended.
 	Pull float64 `json:"pull_s"`
 	Run  float64 `json:"run_s"`
 	// Workers and Piece are the settings of the background, if it was a pull of the sweep.

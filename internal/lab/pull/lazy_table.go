@@ -26,8 +26,8 @@ come first. The sweep reads every file with other settings of the background. Al
 // lazySamples are all samples of the part lazy, in the order in which they were taken.
 type lazySamples struct {
 	Runs []LazyRun `json:"runs"`
-	// Packed and First are the bytes of the optimised image, and of those the ones that come first; Files is the number
-	// of files that were recorded.
+	// Packed is the size of the optimised image in bytes, First the part of it that comes first, and Files the number
+	// of recorded files.
 	Packed int64 `json:"packed_bytes"`
 	First  int64 `json:"first_bytes"`
 	Files  int   `json:"files"`

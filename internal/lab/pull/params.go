@@ -45,8 +45,8 @@ type Params struct {
 	Piece int64
 	// Unpackers and Downloads are the recommended settings of containerd.
 	Unpackers, Downloads int
-	// Containerd is the program to measure, and Other another one, which is measured less. Default: the one that the test
-	// cluster was built with, and the one in $PATH.
+	// Containerd is the program to measure, and Other another one, which is measured less. Default: the one built for
+	// the test cluster, and the one in $PATH.
 	Containerd, Other string
 	// Wangell is the program whose wakes are measured. Default: see onenode.FindWangell.
 	Wangell string

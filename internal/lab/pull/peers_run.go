@@ -79,8 +79,8 @@ func (r *peerRun) measure(ctx context.Context) (s PeerPull, err error) {
 	return s, r.count(ctx, &s)
 }
 
-// await waits until nodes have the image, and returns when each had it, in seconds since begin. Meanwhile it looks at
-// links.
+// await waits until nodes have the image, and returns when each got it, in seconds since begin. Meanwhile it samples
+// the links.
 func (r *peerRun) await(ctx context.Context, begin time.Time, pulling []*sharing.Node, links []*traffic) (
 	done []float64, err error,
 ) {
@@ -150,8 +150,8 @@ func (r *peerRun) count(ctx context.Context, s *PeerPull) error {
 // dying is the node that dies.
 func (r *peerRun) dying() *sharing.Node { return r.cluster.Nodes[len(r.cluster.Nodes)-1] }
 
-// seed has one node pull the image and tell the controller of it, and returns the others. With FaultGarbage its image
-// is wrong afterwards.
+// seed has one node pull the image and report it to the controller, and returns the others. With FaultGarbage, its
+// image is corrupted afterwards.
 func (r *peerRun) seed(ctx context.Context) (others []*sharing.Node, err error) {
 	if err := r.cluster.Want(r.ref, 1); err != nil {
 		return nil, err
@@ -189,8 +189,8 @@ func (r *peerRun) seed(ctx context.Context) (others []*sharing.Node, err error) 
 	}
 }
 
-// disturb waits for the middle of the pull. Then the last node dies, or the leader is another one. It returns the nodes
-// that go on.
+// disturb waits for the middle of the pull. Then it kills the last node, or replaces the leader. It returns the
+// remaining nodes.
 func (r *peerRun) disturb(ctx context.Context, pulling []*sharing.Node) ([]*sharing.Node, error) {
 	for {
 		var got float64

@@ -18,7 +18,7 @@ type Image struct {
 const (
 	// Defaults are those of containerd: one unpacker, three downloads, its own gzip.
 	Defaults = "defaults"
-	// Parallel has as many unpackers as there are cores, which is what the advice of image analyse assumes.
+	// Parallel has one unpacker per core, as the advice of image analyse assumes.
 	Parallel = "parallel"
 	// Tuned are the recommended ones.
 	Tuned = "tuned"
@@ -30,7 +30,7 @@ type Pull struct {
 	Image      string `json:"image"`
 	Settings   string `json:"settings"`
 	Containerd string `json:"containerd"` // its version
-	// Other is set if it was not the containerd that the experiment is about.
+	// Other is set for a pull by the other containerd.
 	Other bool    `json:"other,omitempty"`
 	Pull  float64 `json:"pull_s"`
 	// Fetch and Unpack are how long at least one layer was being downloaded, and unpacked.
@@ -57,7 +57,8 @@ type Wake struct {
 	Kind  string `json:"kind"`
 	// FirstByte is from before connect() to the first byte of the answer.
 	FirstByte float64 `json:"first_byte_s"`
-	// Prefetched is from the creation of the service until its image was there; 0 if it was not waited for.
+	// Prefetched is the time from the creation of the service until its image was present; 0 if the experiment did
+	// not wait for it.
 	Prefetched float64 `json:"prefetched_s,omitempty"`
 	// Error is why the request was lost; empty if it was answered.
 	Error string `json:"error,omitempty"`
@@ -78,7 +79,7 @@ const (
 // AllPeerFaults are the faults in the order in which they are tried.
 var AllPeerFaults = []string{FaultPeerDies, FaultGarbage, FaultRegistryGone, FaultLeader}
 
-// PeerPull is a pull by several nodes at once. Times are in seconds, from when the nodes were to have the image.
+// PeerPull is a pull by several nodes at once. Times are in seconds since the nodes were asked for the image.
 type PeerPull struct {
 	Nodes int `json:"nodes"`
 	// Peers is whether they share images.
@@ -86,21 +87,23 @@ type PeerPull struct {
 	Fault string `json:"fault,omitempty"`
 	// Open is whether the registry's link had no limit.
 	Open bool `json:"open,omitempty"`
-	// Done is when each node had the image, of those that did not have it before and did not die. Last is the greatest.
+	// Done is when each node got the image, except those that had it before or died. Last is the greatest.
 	Done []float64 `json:"done_s"`
 	Last float64   `json:"last_s"`
-	// OriginRatio is what the registry's host has sent meanwhile, with the headers of packets, by the size of the image.
+	// OriginRatio is the number of bytes that the registry's host has sent meanwhile, including packet headers,
+	// divided by the size of the image.
 	OriginRatio float64 `json:"origin_bytes_ratio"`
 	// OriginDone is when the registry's host had sent 99 % of that: from then on the nodes waited for each other, for
 	// their disks and for processors.
 	OriginDone float64 `json:"origin_done_s"`
-	// Received is when the last node's device had received 99 % of what it received; 0 with a fault, as are the next.
+	// Received is when the last node's device had received 99 % of its bytes. With a fault, it and the following
+	// fields are 0.
 	Received float64 `json:"received_s,omitempty"`
 	// ContainerdCPU and DaemonCPU are the processor time of all nodes, RegistryCPU that of the registry.
 	ContainerdCPU float64 `json:"containerd_cpu_s,omitempty"`
 	DaemonCPU     float64 `json:"daemon_cpu_s,omitempty"`
 	RegistryCPU   float64 `json:"registry_cpu_s,omitempty"`
-	// FromPeers is what the nodes have received from each other, in bytes.
+	// FromPeers is the number of bytes that the nodes have received from each other.
 	FromPeers float64 `json:"from_peers_bytes"`
 	// Banned is how often a node was found to have sent wrong pieces.
 	Banned float64 `json:"banned"`
@@ -127,6 +130,6 @@ type Samples struct {
 	Pulls  []Pull   `json:"pulls"`
 	Wakes  []Wake   `json:"wakes"`
 	Advice []Advice `json:"advice"`
-	// Analysed is how long the pull took that the advice is about, in seconds.
+	// Analysed is the duration of the pull that was analysed, in seconds.
 	Analysed float64 `json:"analysed_s"`
 }

@@ -11,20 +11,20 @@ import (
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// traffic is what the device of a host has received, or sent, with the headers of packets.
+// traffic counts what the device of a host has received or sent, including packet headers.
 type traffic struct {
 	host *netlab.Namespace
 	sent bool
 	seen []seenAt
 }
 
-// seenAt is what the device had counted some time after the beginning.
+// seenAt is the device's counter at a time after the beginning.
 type seenAt struct {
 	since time.Duration
 	bytes uint64
 }
 
-// look notes the counters of devices some time after the beginning.
+// look records the counters of devices at a time after the beginning.
 func look(links []*traffic, since time.Duration) error {
 	for _, l := range links {
 		err := l.host.Do(func() error {

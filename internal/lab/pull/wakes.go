@@ -35,7 +35,7 @@ spec:
   imagePull: {%s}
 `
 
-// imagePulls are what services of the kinds of first wakes say of their images.
+// imagePulls are the imagePull settings of the services, by kind of first wake.
 var imagePulls = map[string]string{
 	Stock: "when: Wake", Prefetch: "when: Create", Lazy: "when: Wake, mode: Lazy",
 }
@@ -59,7 +59,7 @@ func (b *bench) wakes(ctx context.Context) error {
 	return nil
 }
 
-// wake makes an instance and measures the first wake of its service, and one with the image there.
+// wake makes an instance and measures the first wake of its service, and one with the image present.
 func (b *bench) wake(ctx context.Context, round int, kind string) (err error) {
 	instance, err := onenode.NewInstanceOn(b.p.Wangell, netlab.Config{Clients: hosts})
 	if err != nil {
@@ -106,7 +106,7 @@ func (b *bench) wake(ctx context.Context, round int, kind string) (err error) {
 	if err := b.request(ctx, instance, first); err != nil {
 		return err
 	}
-	if kind == Lazy { // the rest of its image may still be coming
+	if kind == Lazy { // the rest of its image may still be on its way
 		if _, err := os.Stat(containerd.LazyRoot(instance.StateDir())); err != nil {
 			return fmt.Errorf("the image was pulled in full: put wangell-snapshotter beside %s: %w", b.p.Wangell, err)
 		}
@@ -118,7 +118,7 @@ func (b *bench) wake(ctx context.Context, round int, kind string) (err error) {
 	return b.request(ctx, instance, Wake{Round: round, Kind: Warm})
 }
 
-// request sends a request to the sleeping service and adds what came of it to the samples.
+// request sends a request to the sleeping service and adds the result to the samples.
 func (b *bench) request(ctx context.Context, instance *onenode.Instance, w Wake) error {
 	address, err := instance.Address(ctx)
 	if err != nil {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package report holds what every experiment reports with: summaries, statistics, tables, plots, and the files that a
-// report consists of.
+// Package report makes the reports of experiments: summaries, statistics, tables, plots, and the files of a report.
 package report
 
 import (

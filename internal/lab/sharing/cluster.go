@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sharing runs nodes that have the images of a service, and share them or do not: on each a containerd and a
-// daemon (wangell daemon) in a network namespace, and the controller in another one, connected by the wire.
+// Package sharing runs nodes that pull the images of a service, and share them or not. Each node has a containerd and
+// a daemon (wangell daemon) in a network namespace; the controller is in another one, connected by the wire.
 package sharing
 
 import (
@@ -35,7 +35,7 @@ const (
 type Config struct {
 	// Wangell and Containerd are the programs.
 	Wangell, Containerd string
-	// Dir is a folder on the disk to use, for one cluster at a time. What is made in it is gone after Close.
+	// Dir is a folder on the disk to use, for one cluster at a time. Close removes everything made in it.
 	Dir string
 	// Path is where containerd looks for programs.
 	Path string
@@ -99,7 +99,7 @@ func (c *Cluster) address() netip.AddrPort {
 	return netip.AddrPortFrom(c.cfg.Controller.Addr, wirePort)
 }
 
-// lead starts a controller, which knows the services and nothing of the nodes.
+// lead starts a controller with the services and without knowledge of the nodes.
 func (c *Cluster) lead(ctx context.Context) error {
 	var conn *net.UDPConn
 	err := c.cfg.Controller.Do(func() (err error) {
@@ -120,7 +120,7 @@ func (c *Cluster) lead(ctx context.Context) error {
 	return leader.Synced(ctx)
 }
 
-// Want has a number of nodes, or all of them if it is 0, hold an image. It returns before they do.
+// Want makes the first nodes pull an image, or all of them if their number is 0. It returns before they have it.
 func (c *Cluster) Want(image string, nodes int) error {
 	number := intstr.FromInt(nodes)
 	if nodes == 0 {

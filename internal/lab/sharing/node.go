@@ -34,7 +34,7 @@ const (
 	stopIn  = 30 * time.Second
 	// lookEvery is how often a daemon is asked whether it is ready.
 	lookEvery = 20 * time.Millisecond
-	// wrongFrom is the size in bytes from which Corrupt changes blobs: the image stays one that can be read.
+	// wrongFrom is the least size in bytes of the blobs that Corrupt changes: manifests stay readable.
 	wrongFrom = 1 << 20
 )
 
@@ -87,7 +87,8 @@ func (c *Cluster) startNode(ctx context.Context, i int) (_ *Node, err error) {
 	return n, n.await(ctx)
 }
 
-// askMirror has containerd ask the mirror before a registry that has settings of its own, as docs/images.md says.
+// askMirror makes containerd ask the mirror before a registry with settings of its own, as described in
+// docs/images.md.
 func (n *Node) askMirror(registry string) error {
 	file := filepath.Join(n.containerd.Hosts(), registry, "hosts.toml")
 	text, err := os.ReadFile(file)
@@ -136,7 +137,7 @@ func (n *Node) get(ctx context.Context, path string) (*http.Response, error) {
 	return n.http.Do(req)
 }
 
-// await returns once the daemon has what the controller knows.
+// await returns once the daemon has the controller's state.
 func (n *Node) await(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyIn)
 	defer cancel()

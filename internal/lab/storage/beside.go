@@ -19,7 +19,7 @@ var theirs = []struct{ key, found string }{
 	{"tuned", "201 ms, no errors"},
 }
 
-// besideTable sets the figures beside those of the report.
+// besideTable shows the figures beside those of the report.
 func besideTable(raw Samples) report.Table {
 	t := report.Table{Title: "Beside the report", Header: []string{"test", "report, 2,000 operations a minute",
 		"here: mean (ms)", "median", "90 % line", "errors %", "disk busy, most (%)"}}

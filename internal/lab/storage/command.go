@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package storage is the experiment `wangell-lab storage`: what it costs where a container writes.
+// Package storage is the experiment `wangell-lab storage`: the cost of the place where a container writes.
 package storage
 
 import (

@@ -8,7 +8,7 @@ import (
 	"wangell.loutres.me/internal/lab/report"
 )
 
-// pair is two tests whose difference is of interest: what is expected to be slower, and the other.
+// pair is two tests whose difference is of interest: the one expected to be slower, and the other.
 type pair struct{ slower, faster, question string }
 
 var pairs = []pair{
@@ -48,7 +48,7 @@ func (p pair) compare(w workload, raw Samples) (report.Summary, bool) {
 	}, true
 }
 
-// verdict says what an interval of the difference shows.
+// verdict describes what the interval of a difference shows.
 func verdict(low, high float64) string {
 	switch {
 	case math.IsNaN(low):
@@ -61,7 +61,7 @@ func verdict(low, high float64) string {
 	return "not shown"
 }
 
-// verdictTable says which of the report's findings these samples show.
+// verdictTable shows which of the report's findings these samples confirm.
 func verdictTable(w workload, raw Samples) report.Table {
 	t := report.Table{Title: "What the intervals show", Header: []string{"statement", "difference of medians (ms)",
 		"95 % interval", "shown?"}}

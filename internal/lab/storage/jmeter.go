@@ -66,7 +66,7 @@ func findJMeter(ctx context.Context) (jmeter, error) {
 	return j, j.fetch(ctx)
 }
 
-// fetch has Maven fetch JMeter, and puts the files where JMeter looks for them.
+// fetch downloads JMeter with Maven, and puts the files where JMeter looks for them.
 func (j jmeter) fetch(ctx context.Context) (err error) {
 	for _, program := range []string{"mvn", "java"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -239,7 +239,7 @@ type JMeterLine struct {
 	KBPerS     float64 `json:"kb_s"`
 }
 
-// aggregate has JMeter make the lines of its Aggregate Report.
+// aggregate makes the lines of JMeter's Aggregate Report.
 func (j jmeter) aggregate(ctx context.Context, jtl string) ([]JMeterLine, error) {
 	script := jtl + ".groovy"
 	if err := os.WriteFile(script, jmeterAggregate, 0o600); err != nil {

@@ -40,7 +40,7 @@ func startMeter() (*meter, error) {
 	return m, nil
 }
 
-// watchDirty looks every half a second at what waits to be written.
+// watchDirty samples the amount of dirty memory twice a second.
 func (m *meter) watchDirty() {
 	most := int64(0)
 	tick := time.NewTicker(500 * time.Millisecond)
@@ -77,7 +77,7 @@ func (m *meter) stop(r *Run) error {
 	return err
 }
 
-// counters are those of the kernel that only grow.
+// counters are the kernel's cumulative counters.
 type counters struct {
 	at                  time.Time
 	busy, iowait, total float64       // of all processors, in ticks

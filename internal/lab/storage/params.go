@@ -26,8 +26,8 @@ type Params struct {
 	Containerd string
 	// Workload is the application.
 	Workload string
-	// Rate is the number of operations per minute that clients begin. 0: with redmine 2000, else as many as they can, each
-	// after the other.
+	// Rate is the number of operations per minute that clients begin. 0: 2000 with redmine; otherwise each client
+	// begins the next one at once.
 	Rate int
 	// Duration is how long each measurement takes. Default: 30 s, or 6 s if Quick.
 	Duration time.Duration
@@ -86,18 +86,18 @@ func (p *Params) Check(f *pflag.FlagSet) error {
 	return checkDevice(p.Device)
 }
 
-// checkDevice refuses what is no block device or in use.
+// checkDevice refuses anything but an unused block device.
 func checkDevice(device string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(device, &st); err != nil {
 		return fmt.Errorf("--device %s: %w", device, err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return fmt.Errorf("--device %s: it is no block device", device)
+		return fmt.Errorf("--device %s: not a block device", device)
 	}
 	f, err := os.OpenFile(device, os.O_RDWR|os.O_EXCL, 0) // open(2): fails if it is mounted or part of something
 	if errors.Is(err, unix.EBUSY) {
-		return fmt.Errorf("--device %s: it is in use", device)
+		return fmt.Errorf("--device %s: in use", device)
 	}
 	if err != nil {
 		return fmt.Errorf("--device %s: %w", device, err)
@@ -142,7 +142,7 @@ func (p Params) withDefaults() (Params, error) {
 	return p, nil
 }
 
-// containerds are the programs in which snapshotters are looked for: one may be built without some of them.
+// containerds are the programs that may have a snapshotter: some are built without some of them.
 func (p Params) containerds() []string {
 	if p.Containerd == "" {
 		return []string{"containerd"}

@@ -132,12 +132,12 @@ func environment(s server) (env [][2]string) {
 	return env
 }
 
-// directly runs a server without a container: the image's files in a folder, by chroot(1), in the network namespace of
-// the node. Namespaces of mounts and processes are there only for their end.
+// directly runs a server without a container: the image's files in a folder, by chroot(1), in the network namespace
+// of the node. Its mount and PID namespaces only serve to end everything with it.
 type directly struct {
 	net     *netlab.Net
 	process *process.Process
-	stdin   io.Closer // its end ends the shell, which is the first process of its namespace, and so all others
+	stdin   io.Closer // closing it ends the shell, the first process of its namespace, and so all others
 	address netip.AddrPort
 	log     *os.File
 	cleanUp func() error
@@ -180,7 +180,7 @@ func newOnSnapshot(
 	return nil, errors.Join(errs...)
 }
 
-// startDirectly starts a server in the folder root. After its end comes cleanUp, which may be nil.
+// startDirectly starts a server in the folder root. cleanUp, which may be nil, is called after its end.
 func startDirectly(dir, root string, s server, cleanUp func() error) (_ place, err error) {
 	d := &directly{cleanUp: cleanUp}
 	defer func() {

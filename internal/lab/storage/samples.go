@@ -62,7 +62,7 @@ func (l *Latencies) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Operation is what clients did of one kind in a run.
+// Operation sums up the operations of one kind in a run.
 type Operation struct {
 	Name string `json:"name"`
 	// Latencies are those of all operations, failed ones too.
@@ -71,9 +71,9 @@ type Operation struct {
 	Errors int `json:"errors"`
 	// Failures are messages of the client about them, with their numbers.
 	Failures map[string]int `json:"failures,omitempty"`
-	// Seconds is the time in which they were done.
+	// Seconds is the time that they took together.
 	Seconds float64 `json:"seconds"`
-	// Bytes is what the client received, or wrote and read; 0: not known.
+	// Bytes is the number of bytes that the client received, or wrote and read; 0: unknown.
 	Bytes int64 `json:"bytes,omitempty"`
 }
 
@@ -91,7 +91,7 @@ type Row struct {
 	QueueLen float64 `json:"aqu-sz"`
 }
 
-// Machine is what the machine did during a run.
+// Machine is the load of the machine during a run.
 type Machine struct {
 	// Load is the load average of the last minute before the run.
 	Load string `json:"load_before"`
@@ -103,7 +103,7 @@ type Machine struct {
 	CPUPressurePct float64 `json:"cpu_pressure_some_pct"`
 	IOPressurePct  float64 `json:"io_pressure_some_pct"`
 	IOFullPct      float64 `json:"io_pressure_full_pct"`
-	// DirtyMaxKB is the most that waited to be written, in KiB (/proc/meminfo).
+	// DirtyMaxKB is the largest amount of dirty memory, in KiB (/proc/meminfo).
 	DirtyMaxKB int64 `json:"dirty_max_kib"`
 }
 

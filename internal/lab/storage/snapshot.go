@@ -54,13 +54,14 @@ disabled_plugins = [` + containerd.PluginsOfCRI + `
   level = "warn"
 `
 
-// blockfileConfig is added only for blockfile: without its file it fails, and with it all that needs snapshotters.
+// blockfileConfig is added only for blockfile: without its file the plugin fails, and with it everything that needs
+// snapshotters.
 const blockfileConfig = `[plugins."io.containerd.snapshotter.v1.blockfile"]
   scratch_file = %q
   fs_type = "ext4"
 `
 
-// newSnapshot starts a containerd, has a snapshotter unpack the image of a server, and mounts a snapshot.
+// newSnapshot starts a containerd, unpacks the image of a server with a snapshotter, and mounts a snapshot.
 func newSnapshot(
 	ctx context.Context, program, dir, snapshotter string, of server, images built,
 ) (_ *snapshot, err error) {
@@ -154,7 +155,7 @@ func (s *snapshot) start(ctx context.Context, program, snapshotter string) error
 		default:
 		}
 		err := s.offers(ctx, snapshotter)
-		if errors.Is(err, errNoSnapshotter) { // it will not have it later
+		if errors.Is(err, errNoSnapshotter) { // it will not get one later
 			missing, err = err, nil
 		}
 		return err

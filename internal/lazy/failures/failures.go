@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package failures tells, from one process to another, which files of images that are pulled lazily cannot be had.
+// Package failures reports, from one process to another, which files of lazily pulled images cannot be fetched.
 package failures
 
 import (
@@ -22,11 +22,11 @@ type Failure struct {
 	// Image is the reference of the image, and Layer the digest of the layer.
 	Image string `json:"image"`
 	Layer string `json:"layer"`
-	// Files are the paths of the files that were being read, as far as they are known.
+	// Files are the paths of the files that were being read, as far as known.
 	Files []string `json:"files,omitempty"`
 	// Registry is where the layer comes from.
 	Registry string `json:"registry"`
-	// Offset is where in the packed layer, in bytes.
+	// Offset is the position in the packed layer, in bytes.
 	Offset int64 `json:"offset"`
 	// Cause is why, and At when.
 	Cause string        `json:"cause"`
@@ -36,7 +36,7 @@ type Failure struct {
 // mostNamed bounds the files in a text.
 const mostNamed = 3
 
-// String says which files of which image cannot be had from where, and why.
+// String says which files of which image could not be fetched, from where, and why.
 func (f Failure) String() string {
 	what := "parts"
 	switch n := len(f.Files); {
@@ -45,22 +45,22 @@ func (f Failure) String() string {
 	case n > 0:
 		what = strings.Join(f.Files, ", ")
 	}
-	return fmt.Sprintf("%s of image %s cannot be had from registry %s (layer %s at %d): %s", what, f.Image, f.Registry,
+	return fmt.Sprintf("%s of image %s cannot be fetched from registry %s (layer %s at %d): %s", what, f.Image, f.Registry,
 		f.Layer, f.Offset, f.Cause)
 }
 
-// Socket returns the socket at which a snapshotter with a socket of its own tells of failures.
+// Socket returns the socket at which a snapshotter reports failures, given the snapshotter's own socket.
 func Socket(snapshotter string) string { return snapshotter + ".failures" }
 
 const (
 	path = "/v1/failures"
-	// kept is how many failures are remembered for those that ask later.
+	// kept is the number of failures that are kept for later clients.
 	kept = 64
 	// headerTimeout bounds the time for the header of a request.
 	headerTimeout = 5 * time.Second
 )
 
-// Log tells of failures. The zero value is ready to be used.
+// Log reports failures. The zero value is ready to use.
 type Log struct {
 	mu      sync.Mutex
 	list    []Failure
@@ -82,7 +82,8 @@ func (l *Log) Add(f Failure) {
 	}
 }
 
-// after returns the failures after the first n, how many there were, and a channel that is closed when there are more.
+// after returns the failures after the first n, the number of failures so far, and a channel that is closed when
+// there are more.
 func (l *Log) after(n int) ([]Failure, int, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,7 +109,7 @@ func (l *Log) Serve(ctx context.Context, listener net.Listener) error {
 	return err
 }
 
-// stream sends all failures, and each that follows, one a line.
+// stream sends all failures so far and each that follows, one per line.
 func (l *Log) stream(w http.ResponseWriter, r *http.Request) {
 	out, flush := json.NewEncoder(w), http.NewResponseController(w)
 	for n := 0; ; {
@@ -130,8 +131,8 @@ func (l *Log) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Watch calls told with the failures that a snapshotter remembers and with each that follows, until ctx ends or the
-// snapshotter does. socket is as Socket returns it.
+// Watch calls told with the failures that a snapshotter has kept and with each that follows, until ctx or the
+// snapshotter ends. socket is as returned by Socket.
 func Watch(ctx context.Context, socket string, told func(Failure)) error {
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)

@@ -48,7 +48,7 @@ func TestFailuresAreToldToWhoeverAsks(t *testing.T) {
 func TestATextNamesFilesImageAndRegistry(t *testing.T) {
 	f := Failure{Image: "r.example/a:1", Registry: "r.example", Layer: "sha256:5", Offset: 7, Cause: "gone"}
 	for files, want := range map[string]string{
-		"":      "parts of image r.example/a:1 cannot be had from registry r.example (layer sha256:5 at 7): gone",
+		"":      "parts of image r.example/a:1 cannot be fetched from registry r.example (layer sha256:5 at 7): gone",
 		"/a,/b": "/a, /b of image ", "/a,/b,/c,/d": "/a, /b, /c and 1 more files of image ",
 	} {
 		f.Files = nil

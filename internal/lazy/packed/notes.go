@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package packed is how wangell-snapshotter keeps packed layers on the disk: a sparse file for each, and beside it a
-// file of notes, which says which blocks of it are here. The daemon of the node reads both to send parts to other
+// Package packed defines how wangell-snapshotter keeps packed layers on disk: a sparse file for each, and a file of
+// notes beside it, which says which blocks are present. The daemon of the node reads both to send parts to other
 // nodes.
 package packed
 
@@ -19,33 +19,33 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// BlockSize is the unit in which the bytes of a layer are here or not, in bytes.
+// BlockSize is the unit in which bytes of a layer are present or missing, in bytes.
 const BlockSize = trace.BlockSize
 
 // Marks of a block in the notes.
 const (
 	Missing byte = 0
 	Here    byte = 1
-	// Lent blocks are here, too, but came from the node's mirror or another node, and the layer does not have its digest
-	// yet: when something is wrong with it, they are fetched again, from the registry.
+	// Lent blocks are present as well, but came from the node's mirror or another node, and the layer is not verified
+	// yet: if something is wrong with it, they are fetched again from the registry.
 	Lent byte = 2
 )
 
-// The notes: a header, and a mark for each block. The header has the boot in which it was written, because what the
-// kernel had not written to the disk is lost with a boot, and the layer's size.
+// The notes are a header and a mark for each block. The header has the layer's size, and the boot in which it was
+// written, because a reboot loses what the kernel had not written to disk.
 const (
 	bootLength   = 36
 	headerLength = bootLength + 8
 )
 
-// wholeBoot stands in place of a boot: the layer is complete, has its digest, and is on the disk.
+// wholeBoot takes the place of the boot for a layer that is complete, verified and on disk.
 var wholeBoot = strings.Repeat("*", bootLength)
 
 // Notes are what a file of notes says.
 type Notes struct {
 	Size  int64
 	Marks []byte // one for each block
-	// Whole says that the layer is complete and has its digest.
+	// Whole is set if the layer is complete and verified.
 	Whole bool
 }
 
@@ -63,7 +63,7 @@ func Paths(dir string, d digest.Digest) (file, notes string) {
 
 const notesSuffix = ".notes"
 
-// Begin writes the notes of a layer of which nothing is here.
+// Begin writes the notes of a layer without any block.
 func Begin(f *os.File, size int64) error {
 	boot, err := thisBoot()
 	if err != nil {
@@ -77,7 +77,7 @@ func Begin(f *os.File, size int64) error {
 	return err
 }
 
-// Recall reads notes. It returns false if they say nothing about this boot.
+// Recall reads notes. It returns false if they are from an earlier boot.
 func Recall(f *os.File) (n Notes, ok bool) {
 	text := new(bytes.Buffer)
 	if _, err := text.ReadFrom(f); err != nil || text.Len() < headerLength {
@@ -103,7 +103,7 @@ func Mark(f *os.File, block int, mark byte) error {
 	return err
 }
 
-// Complete notes that the layer is complete, has its digest, and is on the disk.
+// Complete records that the layer is complete, verified and on disk.
 func Complete(f *os.File) error {
 	if _, err := f.WriteAt([]byte(wholeBoot), 0); err != nil {
 		return err
@@ -114,7 +114,7 @@ func Complete(f *os.File) error {
 // Spoil makes Recall fail.
 func Spoil(f *os.File) error { return f.Truncate(0) }
 
-// Look returns what the notes of a layer say; false if there are none of this boot.
+// Look returns the notes of a layer; false if there are none of this boot.
 func Look(dir string, d digest.Digest) (Notes, bool) {
 	_, path := Paths(dir, d)
 	f, err := os.Open(path)
@@ -125,10 +125,10 @@ func Look(dir string, d digest.Digest) (Notes, bool) {
 	return Recall(f)
 }
 
-// Open opens the file of a layer if a range of it is here.
+// Open opens the file of a layer if a range of it is present.
 func Open(dir string, d digest.Digest, offset, length int64) (*os.File, Notes, error) {
 	path, _ := Paths(dir, d)
-	f, err := os.Open(path) // before the notes: marks are of this file, or of one that has been removed
+	f, err := os.Open(path) // opened before the notes: the marks belong to this file, or to one that has been removed
 	if err != nil {
 		return nil, Notes{}, err
 	}
@@ -140,7 +140,7 @@ func Open(dir string, d digest.Digest, offset, length int64) (*os.File, Notes, e
 	return f, n, nil
 }
 
-// Covers reports whether a range of the layer is here.
+// Covers reports whether a range of the layer is present.
 func (n Notes) Covers(offset, length int64) bool {
 	if offset < 0 || length <= 0 || offset > n.Size-length {
 		return false

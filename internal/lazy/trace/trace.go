@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package trace has what containers read first of the layers of images. The lazy snapshotter writes it, and images are
-// rearranged by it.
+// Package trace records what containers read first of the layers of images. The lazy snapshotter writes it, and
+// `image convert` rearranges images by it.
 package trace
 
 import (
@@ -19,7 +19,7 @@ import (
 	"wangell.loutres.me/internal/atomicfile"
 )
 
-// Annotation is the annotation of a layer that says how many bytes from its beginning are needed first. containerd
+// Annotation is the annotation of a layer with the number of bytes at its beginning that are needed first. containerd
 // hands annotations with this prefix on to snapshotters, as labels.
 const Annotation = "containerd.io/snapshot/wangell.first"
 
@@ -33,7 +33,7 @@ const (
 	Delay = time.Second
 )
 
-// Layer is what containers read first of a layer.
+// Layer records what containers read first of a layer.
 type Layer struct {
 	// Image is the reference of the image that the layer was read for.
 	Image string `json:"image"`
@@ -51,7 +51,7 @@ func fileOf(root string, layer digest.Digest) string {
 	return filepath.Join(folder(root), layer.Encoded()+".json")
 }
 
-// Read returns what was recorded of a layer in the folder of a snapshotter. The error is fs.ErrNotExist if nobody has
+// Read returns the recording of a layer in the folder of a snapshotter. The error is fs.ErrNotExist if nothing has
 // read the layer.
 func Read(root string, layer digest.Digest) (l Layer, err error) {
 	text, err := os.ReadFile(fileOf(root, layer))
@@ -76,7 +76,7 @@ func (l Layer) Write(root string, layer digest.Digest) error {
 	return err
 }
 
-// Prune removes the oldest of what was recorded in a root, except for keep layers.
+// Prune removes the oldest recordings in a root, and keeps those of keep layers.
 func Prune(root string, keep int) error {
 	files, err := os.ReadDir(folder(root))
 	if errors.Is(err, fs.ErrNotExist) {

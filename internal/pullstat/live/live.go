@@ -21,8 +21,8 @@ import (
 
 // Ways of pulling.
 const (
-	// ViaContainerd pulls with containerd's client library, which downloads and has containerd store and unpack: the
-	// way of wangell up and nerdctl.
+	// ViaContainerd pulls with containerd's client library, which downloads, and lets containerd store and unpack:
+	// the way of wangell up and nerdctl.
 	ViaContainerd = "containerd"
 	// ViaCRI has containerd's CRI plugin pull, the way of kubelet.
 	ViaCRI = "cri"
@@ -94,7 +94,7 @@ func Run(ctx context.Context, o Options) (rec pullstat.Recording, err error) {
 	switch {
 	case err == nil:
 		return rec, nil
-	case ctx.Err() != nil: // what it broke says less
+	case ctx.Err() != nil: // its consequences say less
 		return rec, fmt.Errorf("analyse %s: %w", o.Image, ctx.Err())
 	}
 	return rec, fmt.Errorf("analyse %s: %w", o.Image, err)

@@ -72,8 +72,7 @@ func (b *lockedBuffer) Write(p []byte) (int, error) {
 	return b.Buffer.Write(p)
 }
 
-// pullClient pulls with containerd's client library and returns what the library logs: it has the downloads, which it
-// makes itself.
+// pullClient pulls with containerd's client library and returns the library's log, which has the downloads.
 func (s *scratch) pullClient(ctx context.Context, from source, unpackers int) ([]pullstat.Event, error) {
 	var records lockedBuffer
 	logger := logrus.New()
@@ -117,7 +116,7 @@ func (s *scratch) pullCRI(ctx context.Context, from source, _ int) ([]pullstat.E
 	return nil, err
 }
 
-// explain says what a user can do about the error of a pull.
+// explain adds what a user can do about the error of a pull.
 func explain(ref string, err error) error {
 	text := ""
 	switch cri.Explain(ref, err).Reason {

@@ -14,8 +14,8 @@ import (
 type Containerd struct{ scratch *scratch }
 
 // Start starts a throw-away containerd with the options Program, Dir, Insecure, Unpackers, Downloads, Path, Namespace
-// and Config. It knows no registries but the insecure ones, so that nobody changes the machine's settings by way of its
-// own. It needs root.
+// and Config. It has settings for the insecure registries only, so that nobody changes the machine's settings by way
+// of its own. It needs root.
 func Start(ctx context.Context, o Options) (*Containerd, error) {
 	o.Via = ViaCRI
 	s, err := startScratch(ctx, o, o.Insecure)

@@ -130,7 +130,7 @@ func mergeEnv(env, further []string) []string {
 	return append(merged, further...)
 }
 
-// resize gives the terminal of a process the sizes that arrive. One that fails is that of a process which has ended.
+// resize sets the sizes of a process's terminal as they arrive. A failure means that the process has ended.
 func resize(ctx context.Context, p client.Process, sizes <-chan Size) {
 	for {
 		select {
@@ -153,7 +153,7 @@ func closeStdin(ctx context.Context, p client.Process, ended <-chan struct{}) {
 }
 
 // awaitOutput waits for the output of a process that has ended. A child that it has left behind may keep the pipes
-// open: then the wait ends once no output has come for outputPatience. A slow reader of the output does not end it.
+// open: then the wait ends once there was no output for outputPatience. A slow reader of the output does not end it.
 func awaitOutput(ctx context.Context, p client.Process, outputs ...*progress) {
 	done := make(chan struct{})
 	go func() {

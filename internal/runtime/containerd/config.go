@@ -62,13 +62,13 @@ type Config struct {
 	// InsecureRegistries are registries accessed over plain HTTP: "host", "host:port", or a range such as "10.46.0.0/16"
 	// for registries named by address. localhost and 127.0.0.0/8 always are.
 	InsecureRegistries []string
-	// Snapshotter is the one of containerd that unpacks images and has the layers of containers; those of lazy pulls have
-	// another. New fails if containerd cannot use it. Default: DefaultSnapshotter, which is not checked.
+	// Snapshotter is containerd's snapshotter for images and the layers of containers, except for lazy pulls, which
+	// have another. New fails if containerd cannot use it. Default: DefaultSnapshotter, which is not checked.
 	Snapshotter string
-	// Optimise rewrites an image for spec.imagePull.optimise, and returns the digest of the result. Without it, that does
-	// nothing.
+	// Optimise rewrites an image for spec.imagePull.optimise, and returns the digest of the result. Without it,
+	// spec.imagePull.optimise has no effect.
 	Optimise func(context.Context, Optimisation) (digest.Digest, error)
-	// Forward makes the kernel forward what pods send to other networks.
+	// Forward makes the kernel forward packets from pods to other networks.
 	Forward bool
 	// Names is the name server of pods. Without one they get the machine's.
 	Names Names

@@ -105,7 +105,7 @@ func diskFull(err error) bool {
 	return err != nil && (errors.Is(err, unix.ENOSPC) || strings.Contains(err.Error(), unix.ENOSPC.Error()))
 }
 
-// explainFull adds what a user can do about a full disk, which runc's error does not say.
+// explainFull adds advice about a full disk, which runc's error lacks.
 func explainFull(err error) error {
 	if diskFull(err) {
 		return fmt.Errorf("no space left on device where containerd keeps containers: free some space: %w", err)

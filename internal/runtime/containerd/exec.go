@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// execPatience bounds what is left to do when time is up: to start a command whose start has begun, and to remove it.
+	// execPatience bounds the rest of the work when time is up: to finish the start of a command, and to remove it.
 	execPatience = 5 * time.Second
 	// outputPatience bounds the wait for the output of a command that has ended: a child that it has left behind may
 	// keep the pipes open.
@@ -137,13 +137,13 @@ func outlast(ctx context.Context, while time.Duration) (context.Context, context
 	return longer, func() { stop(); cancel() }
 }
 
-// head keeps the first bytes that are written to it.
+// head is a writer that keeps the first bytes.
 type head struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-// Write keeps what there is room for. It never fails, so that a process with a long output does not block.
+// Write keeps as much as fits. It never fails, so that a process with a long output does not block.
 func (h *head) Write(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -9,7 +9,7 @@ import "wangell.loutres.me/internal/runtime/podnet"
 func (r *Runtime) TakeNetwork() (podnet.Network, error) {
 	n, err := r.nets.Take()
 	if err == nil {
-		r.keeper.kick() // another one is made ready
+		r.keeper.kick() // the keeper makes another one ready
 	}
 	return n, err
 }

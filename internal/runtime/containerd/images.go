@@ -45,7 +45,7 @@ type imageCache struct {
 	client *client.Client
 	puller puller
 	lazy   *lazyPlugin
-	// snapshotter is that of services that want none, and usable are those that containerd can use.
+	// snapshotter is the default of services, and usable are those that containerd can use.
 	snapshotter string
 	usable      []string
 	pulls       singleflight.Group // by wish
@@ -54,7 +54,7 @@ type imageCache struct {
 
 	mu        sync.Mutex
 	known     map[wish]imageInfo
-	inFull    map[string]bool                // images of which something could not be had lazily, by name
+	inFull    map[string]bool                // images with files that could not be fetched lazily, by name
 	listeners map[string][]*progressListener // of pulls that run, by name
 }
 
@@ -65,7 +65,7 @@ type progressListener struct{ report runtime.Progress }
 type wish struct {
 	name        string // in full
 	snapshotter string // that unpacks it, if all of it is pulled
-	lazy        bool   // as it comes; otherwise all of it before it is used
+	lazy        bool   // while it is being pulled; otherwise it is used once it is complete
 }
 
 func (w wish) String() string { return fmt.Sprintf("%s %s lazy=%t", w.name, w.snapshotter, w.lazy) }
@@ -89,7 +89,7 @@ func FullName(ref string) (string, error) {
 	return named.String(), nil
 }
 
-// ensure makes sure that the image of s is on the machine, following the pull policy, and returns its details.
+// ensure ensures that the image of s is on the machine, following the pull policy, and returns its details.
 func (c *imageCache) ensure(ctx context.Context, s *v1alpha1.WangellService,
 	progress runtime.Progress) (imageInfo, error) {
 	if name := c.optimisedOf(ctx, s); name != "" {
@@ -97,7 +97,7 @@ func (c *imageCache) ensure(ctx context.Context, s *v1alpha1.WangellService,
 		if err == nil || ctx.Err() != nil {
 			return info, err
 		}
-		c.lazy.log.Warn("the optimised image cannot be used; the service uses the one that it came from", "service",
+		c.lazy.log.Warn("the optimised image cannot be used; the service uses the original", "service",
 			runtime.KeyOf(s), "image", name, "error", err)
 	}
 	info, err := c.ensureImage(ctx, s, s.Spec.Image, s.Spec.PullsLazily(), s.Spec.ImagePullPolicy, progress)
@@ -117,7 +117,7 @@ func (c *imageCache) snapshotterOf(s *v1alpha1.WangellService) (string, error) {
 	return want, nil
 }
 
-// ensureImage is ensure for one of the images of a service, or one that stands for it.
+// ensureImage is ensure for one of the images of a service, or its substitute.
 func (c *imageCache) ensureImage(ctx context.Context, s *v1alpha1.WangellService, ref string, lazy bool,
 	policy corev1.PullPolicy, progress runtime.Progress) (imageInfo, error) {
 	name, err := FullName(ref)
@@ -174,8 +174,8 @@ func (c *imageCache) pull(ctx context.Context, w wish, progress runtime.Progress
 	return c.pullOnce(ctx, w, progress)
 }
 
-// look reads an image from containerd, unpacks it if necessary, and caches it. The error is "not found" also if only
-// the snapshotter for lazy pulls has it, and it is wanted in full.
+// look reads an image from containerd, unpacks it if necessary, and caches it. The error is "not found" also if the
+// image is wanted in full and only the snapshotter for lazy pulls has it.
 func (c *imageCache) look(ctx context.Context, w wish) (imageInfo, error) {
 	got, err := c.client.ImageService().Get(ctx, w.name)
 	if err != nil {
@@ -200,8 +200,8 @@ func (c *imageCache) look(ctx context.Context, w wish) (imageInfo, error) {
 	return info, nil
 }
 
-// unpacked returns the snapshotter that has an image, after unpacking it if necessary. One that is here in full is used
-// as it is, however it is wanted.
+// unpacked returns the snapshotter that has an image, after unpacking it if necessary. A complete image is used as it
+// is, however it is wanted.
 func (c *imageCache) unpacked(ctx context.Context, img client.Image, w wish) (string, error) {
 	full, err := img.IsUnpacked(ctx, w.snapshotter)
 	if err != nil {
@@ -237,7 +237,7 @@ func (c *imageCache) forget(ref string) {
 	}
 }
 
-// pullInFull has all of an image pulled before the next container starts from it, however it is wanted.
+// pullInFull makes the next container wait for the complete image, however it is wanted.
 func (c *imageCache) pullInFull(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -48,7 +48,7 @@ func (k *keeper) end() {
 	k.kick()
 }
 
-// stopped notes that a pod was stopped, which means that the wakes before it are over.
+// stopped records that a pod was stopped, which means that earlier wakes are over.
 func (k *keeper) stopped() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -56,7 +56,8 @@ func (k *keeper) stopped() {
 	k.kick()
 }
 
-// quiet reports whether there is time now, and if not, after what time to ask again; 0 means after the next kick.
+// quiet reports whether there is time now and, if not, the time after which to ask again; 0 means after the next
+// kick.
 func (k *keeper) quiet(now time.Time) (bool, time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

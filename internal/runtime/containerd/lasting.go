@@ -36,7 +36,7 @@ const ownPoll = 10 * time.Millisecond
 // process group of its own, and is restarted whenever it exits.
 type lasting struct {
 	name string   // for messages
-	argv []string // with an argument that no other instance's has: key
+	argv []string // with an argument that is unique to this instance: key
 	key  string
 	pid  string // file
 	logs string // file
@@ -54,7 +54,7 @@ type lasting struct {
 	done       chan struct{}      // closed when the supervisor has returned
 }
 
-// begin returns once the program answers: the one that an earlier process left, or a new one.
+// begin returns once the program answers: that of an earlier process, or a new one.
 func (l *lasting) begin(ctx context.Context) error {
 	p, err := l.find(ctx)
 	if err != nil {
@@ -107,8 +107,8 @@ func (l *lasting) unwatch() *process.Process {
 	return l.supervisor.Process()
 }
 
-// find returns the program that an earlier process left; nil if there is none. One that runs but does not answer is
-// stopped: two of them cannot share a folder.
+// find returns the program of an earlier process; nil if there is none. One that runs but does not answer is stopped:
+// two of them cannot share a folder.
 func (l *lasting) find(ctx context.Context) (*process.Process, error) {
 	text, err := os.ReadFile(l.pid)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -18,7 +18,7 @@ import (
 
 var _ runtime.LayerMeter = (*Runtime)(nil)
 
-// layerDepth is how many levels of folders a Layer has.
+// layerDepth is the number of levels of folders in a Layer.
 const layerDepth = 3
 
 // Layer implements runtime.LayerMeter, for all containers of a pod together. Where the pod's own files are in a folder,
@@ -84,7 +84,7 @@ func (r *Runtime) measureLayer(ctx context.Context, snapshotter, id string) (l r
 	return runtime.Layer{Bytes: max(u.Size-image.Size, 0)}, native(err)
 }
 
-// walkLayer adds up the files of a folder. What is removed meanwhile does not count.
+// walkLayer adds up the files of a folder. Files that are removed meanwhile do not count.
 func walkLayer(ctx context.Context, dir string) (runtime.Layer, error) {
 	l := runtime.Layer{Folders: map[string]int64{}}
 	seen := map[uint64]bool{} // inodes with several names

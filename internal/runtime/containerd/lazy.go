@@ -22,7 +22,7 @@ import (
 	"wangell.loutres.me/internal/process"
 )
 
-// lazySnapshotter is what containerd calls wangell-snapshotter, which mounts layers before they are here.
+// lazySnapshotter is containerd's name for wangell-snapshotter, which mounts layers before they are complete.
 const lazySnapshotter = "wangell-lazy"
 
 // lazyPlugin is wangell-snapshotter as a plugin of the containerd in use.
@@ -61,7 +61,7 @@ func (l *lazyPlugin) ready(ctx context.Context) error {
 	return nil
 }
 
-// onUse has a function called once, when the plugin is used; at once if it was used already.
+// onUse calls a function once, when the plugin is first used; at once if it was used already.
 func (l *lazyPlugin) onUse(used func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,7 +94,7 @@ func (l *lazyPlugin) inUse() string {
 	return l.socket
 }
 
-// lazyPatience is how long the snapshotter is tried: it may just be restarted, and containerd connects to it again
+// lazyPatience is how long the snapshotter is retried: it may just be restarting, and containerd reconnects to it
 // within 3 s.
 const lazyPatience = 5 * time.Second
 
@@ -141,11 +141,11 @@ func servedBy(socket string) (*process.Process, error) {
 	return process.Open(int(cred.Pid))
 }
 
-// errPlain is the error of a lazy pull of an image that has no layer in a format for that.
+// errPlain is the error of a lazy pull of an image without a layer in a lazy format.
 var errPlain = errors.New("no layer is eStargz or zstd:chunked: " +
 	"wangell image convert --compression estargz makes such images")
 
-// lazyHandler adds to the layers of an image what the snapshotter has to know of them.
+// lazyHandler adds the labels that the snapshotter needs to the layers of an image.
 func lazyHandler(ref string) func(images.Handler) images.Handler {
 	add := snapshotters.AppendInfoHandlerWrapper(ref)
 	return func(h images.Handler) images.Handler {

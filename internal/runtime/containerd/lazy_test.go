@@ -226,8 +226,8 @@ func TestLazyPodsStartEarlyAndEndWithTheSnapshotter(t *testing.T) {
 	}
 }
 
-// A pod that reads a file which cannot be had is killed with a cause that names it, and the next one starts from all of
-// the image.
+// A pod that reads a file which cannot be fetched is killed with a cause that names it, and the next one starts from
+// all of the image.
 func TestAPodWhoseFilesCannotBeHadIsFollowedByOneInFull(t *testing.T) {
 	withSnapshotter(t)
 	program, err := FindSnapshotter()

@@ -20,7 +20,7 @@ func LazyRoot(dir string) string { return filepath.Join(OwnRoot(dir), "lazy") }
 // lazySocket is the socket of the own snapshotter.
 func (o *Own) lazySocket() string { return filepath.Join(o.dir(), "lazy.sock") }
 
-// usedLazy reports whether this instance has ever had a snapshotter, so that there may be snapshots of it.
+// usedLazy reports whether this instance has ever had a snapshotter, and so may have snapshots of it.
 func (o *Own) usedLazy() bool {
 	_, err := os.Stat(LazyRoot(o.cfg.StateDir))
 	return err == nil
@@ -62,7 +62,7 @@ func (o *Own) startLazy(ctx context.Context) error {
 	return nil
 }
 
-// takeLazy returns the snapshotter, for its caller to end; nil if there is none.
+// takeLazy returns the snapshotter, which the caller then ends; nil if there is none.
 func (o *Own) takeLazy() *lasting {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -26,8 +26,8 @@ const causeLost = "killed, because " + snapshotterProgram + " has ended and its 
 // clockStep bounds the error of the start times of processes.
 const clockStep = monotime.Time(20 * time.Millisecond)
 
-// findLazy makes the snapshots of lazy pulls of an earlier process known. What cannot be used is logged: services with
-// full pulls do not need it.
+// findLazy finds the snapshots of lazy pulls of an earlier process. A failure is logged only, because services with
+// full pulls do not need them.
 func (r *Runtime) findLazy(ctx context.Context) {
 	if r.own != nil && !r.own.usedLazy() {
 		return
@@ -42,11 +42,11 @@ func (r *Runtime) findLazy(ctx context.Context) {
 	}
 }
 
-// watchFailures restarts pods whose files cannot be had, until Close: each is killed with the reason as its cause, and
-// its image is pulled in full for the next one.
+// watchFailures restarts pods whose files cannot be fetched, until Close: each is killed with the reason as its
+// cause, and its image is pulled in full for the next one.
 func (r *Runtime) watchFailures() {
 	for r.ctx.Err() == nil {
-		// An error means that the snapshotter has ended, which watchLazy deals with.
+		// An error means that the snapshotter has ended, which watchLazy handles.
 		_ = failures.Watch(r.ctx, failures.Socket(r.lazy.inUse()), r.failed)
 		select {
 		case <-r.ctx.Done():
@@ -55,14 +55,14 @@ func (r *Runtime) watchFailures() {
 	}
 }
 
-// failed ends the pods that use a layer of which something cannot be had.
+// failed ends the pods that use an unreadable layer.
 func (r *Runtime) failed(f failures.Failure) {
-	cause := fmt.Sprintf("killed, because %v: the next pod needs all of the image; check that this machine reaches the "+
+	cause := fmt.Sprintf("killed, because %v: the next pod needs the complete image; check that this machine reaches the "+
 		"registry", f)
 	err := r.killLazy(f.At, cause, func(id string) bool {
 		name, uses, err := r.usesLayer(r.ctx, id, f.Layer)
 		if err != nil {
-			r.cfg.Log.Warn("cannot tell whether a pod uses a layer that cannot be had", "pod", id, "error", err)
+			r.cfg.Log.Warn("cannot find out whether a pod uses a layer that cannot be fetched", "pod", id, "error", err)
 		}
 		if uses {
 			r.images.pullInFull(name)
@@ -70,7 +70,7 @@ func (r *Runtime) failed(f failures.Failure) {
 		return uses
 	})
 	if err != nil {
-		r.cfg.Log.Warn("pods whose files cannot be had cannot be killed", "error", err)
+		r.cfg.Log.Warn("pods whose files cannot be fetched cannot be killed", "error", err)
 	}
 }
 
@@ -92,9 +92,9 @@ func (r *Runtime) usesLayer(ctx context.Context, id, layer string) (image string
 	return c.Image, uses, nil
 }
 
-// watchLazy kills pods whose files are lost because the snapshotter has ended, until Close. The kernel never gives them
-// back: a mount belongs to the process that made it, and overlayfs keeps using the old mount. The pods' services go on
-// as after any crash.
+// watchLazy kills pods whose files are lost because the snapshotter has ended, until Close. The kernel never gives
+// them back: a mount belongs to the process that made it, and overlayfs keeps using the old mount. The pods' services
+// recover as after any crash.
 func (r *Runtime) watchLazy() {
 	socket := r.lazy.inUse()
 	for r.ctx.Err() == nil {
@@ -167,9 +167,9 @@ func (r *Runtime) lost(p *pod) string {
 	return p.lost
 }
 
-// createAgain creates a container from a lazy image after a failure: the snapshotter may just be restarted. If it
-// cannot mount the image, as after a restart of the machine while the registry does not answer, the image is pulled in
-// full.
+// createAgain creates a container from a lazy image after a failure: the snapshotter may just be restarting. If it
+// cannot mount the image, as after a restart of the machine while the registry does not answer, the image is pulled
+// in full.
 func (r *Runtime) createAgain(ctx context.Context, s *v1alpha1.WangellService, info imageInfo, why error) (c *container,
 	err error) {
 	if errors.Is(why, runtime.ErrUnavailable) {

@@ -28,7 +28,7 @@ const (
 // memberStart is the time limit for starting a container again.
 const memberStart = 30 * time.Second
 
-// restartPause returns the pause before a container is started again that has been started so often before.
+// restartPause returns the pause before a container is started again, given the number of its starts.
 func restartPause(restarts int) time.Duration {
 	if restarts == 0 {
 		return 0
@@ -107,7 +107,7 @@ func (r *Runtime) runToEnd(ctx context.Context, m *member) error {
 	}
 }
 
-// outputOf returns the last line that a container has written since a position of its log, for a message.
+// outputOf returns the last line that a container has written since a position in its log, for a message.
 func outputOf(log string, begin int64) string {
 	if line := LastLine(log, begin); line != "" {
 		return fmt.Sprintf(": its output ends with %q", line)
@@ -168,7 +168,7 @@ func (r *Runtime) keepMember(m *member) {
 
 var errFinished = errors.New("its pod has ended")
 
-// launchMember starts the process of a container; again means that it ran before, and gets a new layer of its own.
+// launchMember starts the process of a container. If again is set, it ran before, and gets a new layer.
 func (r *Runtime) launchMember(ctx context.Context, m *member, again bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -186,7 +186,7 @@ func (r *Runtime) launchMember(ctx context.Context, m *member, again bool) error
 	return err
 }
 
-// rootOf returns the mounts of a container's root; if new, of one without what its process has written.
+// rootOf returns the mounts of a container's root; if new is set, those of a fresh layer.
 func (r *Runtime) rootOf(ctx context.Context, m *member, fresh bool) ([]*types.Mount, error) {
 	record, err := r.client.ContainerService().Get(ctx, m.id)
 	if err != nil {

@@ -41,7 +41,7 @@ func newMember(pod string, service runtime.Key, name, kind string) *member {
 	}
 }
 
-// labels are those of its record and its snapshot, from which noteLabels makes it again.
+// labels are the labels of its record and its snapshot, from which noteLabels restores it.
 func (m *member) labels(instance string) map[string]string {
 	return map[string]string{
 		labelInstance: instance, labelService: string(m.service), labelPod: m.pod, labelContainer: m.name, labelKind: m.kind,
@@ -99,7 +99,7 @@ func (r *Runtime) membersOf(pod string) []*member {
 	return slices.Clone(r.members[pod])
 }
 
-// noteLabels makes a member known, from the labels of a record or a snapshot of an earlier process.
+// noteLabels restores a member from the labels of a record or a snapshot of an earlier process.
 func (r *Runtime) noteLabels(labels map[string]string) {
 	r.note(newMember(labels[labelPod], runtime.Key(labels[labelService]), labels[labelContainer], labels[labelKind]))
 }
@@ -113,7 +113,7 @@ func (r *Runtime) note(m *member) {
 	}
 }
 
-// ensureMembers makes sure that the images of the containers beside the main one are on the machine.
+// ensureMembers ensures that the images of the containers beside the main one are on the machine.
 func (r *Runtime) ensureMembers(ctx context.Context, s *v1alpha1.WangellService, progress runtime.Progress) error {
 	for c := range s.Spec.Others {
 		if _, err := r.images.ensure(ctx, s.Alone(c), progress); err != nil {

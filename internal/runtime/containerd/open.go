@@ -17,9 +17,10 @@ import (
 )
 
 // New connects to containerd, starting an own one if Config asks for it, adopts the running pods of this instance,
-// removes what else an earlier process left, and begins to keep networks ready. The calling thread must be in the
-// network namespace for the pods' devices, as that of main is. The error wraps runtime.ErrUnavailable if containerd
-// does not answer. After an error, including the end of ctx, no own containerd is left that was not there before.
+// removes other remains of an earlier process, and begins to keep networks ready. The calling thread must be in the
+// network namespace for the pods' devices, as the main thread is. The error wraps runtime.ErrUnavailable if
+// containerd does not answer. After an error, including the end of ctx, no own containerd is left that was not there
+// before.
 func New(ctx context.Context, cfg Config) (*Runtime, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -115,7 +116,7 @@ func (r *Runtime) open(ctx context.Context, address string) (err error) {
 	return nil
 }
 
-// Close disconnects from containerd, own or not, and removes what was kept ready. Pods keep running.
+// Close disconnects from containerd, own or not, and removes ready networks and containers. Pods keep running.
 func (r *Runtime) Close() error {
 	r.stopTasks()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -141,7 +142,7 @@ func (r *Runtime) stopTasks() {
 	r.tasks.Wait()
 }
 
-// letGo closes what the process holds, and applies the function to an own containerd.
+// letGo closes the resources of this process, and applies the function to an own containerd.
 func (r *Runtime) letGo(own func(*Own) error) error {
 	r.stopTasks()
 	var errs []error
@@ -170,7 +171,7 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 	}
 	errs := []error{removeCgroup(r.cfg.cgroup()), os.RemoveAll(r.cfg.initFile()), r.client.Close()}
 	if r.own != nil {
-		// A containerd that was killed during a start may have left a shim of which nothing else is known any more.
+		// A containerd that was killed during a start may have left a shim of which there is no other trace.
 		errs = append(errs, r.killHelpers(""), r.own.Stop())
 	}
 	for _, dir := range []string{r.cfg.podsDir(), r.cfg.netnsDir(), r.cfg.runcRoot()} {

@@ -25,11 +25,11 @@ import (
 // SharedLazyRoot is the folder of the snapshotter that a containerd of the machine uses.
 const SharedLazyRoot = "/var/lib/wangell/lazy"
 
-// Optimisation is an image to rewrite so that what its service reads first comes first.
+// Optimisation is an image to rewrite so that the parts that its service reads first come first.
 type Optimisation struct {
 	// Source names the image by its digest, Destination the result by a tag of the same repository.
 	Source, Destination string
-	// Root is the folder of the snapshotter that has recorded what is read first.
+	// Root is the folder of the snapshotter with the recordings of first reads.
 	Root string
 }
 
@@ -40,7 +40,7 @@ const (
 	optimisedFile = "optimised.json"
 )
 
-// optimiser has images rewritten, one at a time, and remembers the results.
+// optimiser rewrites images, one at a time, and remembers the results.
 type optimiser struct {
 	run   func(context.Context, Optimisation) (digest.Digest, error)
 	file  string
@@ -59,7 +59,7 @@ type optimised struct {
 	Name   string        `json:"name"`
 }
 
-// newOptimiser returns one with the results of earlier processes.
+// newOptimiser returns an optimiser with the results of earlier processes.
 func newOptimiser(cfg Config) (*optimiser, error) {
 	o := &optimiser{
 		run: cfg.Optimise, file: filepath.Join(cfg.StateDir, optimisedFile), after: trace.Longest + time.Minute,
@@ -86,7 +86,7 @@ func (o *optimiser) of(name string) (optimised, bool) {
 	return got, ok
 }
 
-// due reports whether an image is to be rewritten now.
+// due reports whether an image should be rewritten now.
 func (o *optimiser) due(name string, source digest.Digest, now time.Time) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -112,8 +112,8 @@ func (o *optimiser) pause(name string, until time.Time) {
 	o.paused[name] = until
 }
 
-// optimiseLater has the image of a pod rewritten once it is known what the pod reads first: when it has ended, or when
-// nothing is recorded any more. It returns when that is done, or the Runtime is closed.
+// optimiseLater rewrites the image of a pod once the pod's first reads are recorded: when the pod has ended, or when
+// recording is over. It returns when that is done, or the Runtime is closed.
 func (r *Runtime) optimiseLater(s *v1alpha1.WangellService, info imageInfo, ended <-chan struct{}) {
 	o := r.images.optimiser
 	name, err := FullName(s.Spec.Image)
@@ -144,7 +144,7 @@ func (r *Runtime) optimiseLater(s *v1alpha1.WangellService, info imageInfo, ende
 		return
 	case err != nil:
 		o.pause(name, time.Now().Add(optimiseAgain))
-		log.Warn("image is not optimised; it is used as it is, and tried again in an hour at the earliest, or remove "+
+		log.Warn("image is not optimised and used as it is; tried again in an hour at the earliest; or remove "+
 			"imagePull.optimise", "error", err)
 		return
 	}
@@ -174,8 +174,8 @@ func (r *Runtime) optimise(name string, source digest.Digest) (string, error) {
 	return result.Name, r.images.optimiser.note(name, result)
 }
 
-// optimisedOf returns the name of the image that a service uses in place of its own; empty if there is none, because
-// it is not wanted, not made yet, or made from what the name stood for earlier.
+// optimisedOf returns the name of the image that a service uses in place of its own; empty if that is not wanted, not
+// made yet, or made from an earlier image of the same name.
 func (c *imageCache) optimisedOf(ctx context.Context, s *v1alpha1.WangellService) string {
 	name, err := FullName(s.Spec.Image)
 	if err != nil || !s.Spec.Optimises() {
@@ -192,7 +192,7 @@ func (c *imageCache) optimisedOf(ctx context.Context, s *v1alpha1.WangellService
 	return o.Name // also if the image itself was removed, as nobody needs it any more
 }
 
-// standsFor reports whether an image, by its name in full, is the one that a service names, or the result for it.
+// standsFor reports whether an image, by its full name, is the one that a service names, or its optimised version.
 func (c *imageCache) standsFor(name, image string) bool {
 	own, err := FullName(image)
 	if err != nil {

@@ -30,10 +30,10 @@ func removeOrphans(ctx context.Context, stateDir string) error {
 	return errors.Join(errs...)
 }
 
-// removeOrphansOf removes folders of snapshots that a stopped own containerd has no record of. One that was killed
-// between making the folder and recording it gives the next snapshot the same number, and each one would fail with
-// "file exists" until containerd happens to collect garbage. containerd 1.x has no request for that. The error is that
-// the records are in use, unreadable, or that a folder cannot be removed.
+// removeOrphansOf removes folders of snapshots that a stopped own containerd has no record of. A containerd that was
+// killed between making a folder and recording it gives the next snapshot the same number, and each attempt would
+// fail with "file exists" until containerd happens to collect garbage. containerd 1.x has no request for that. It
+// fails if the records are in use or unreadable, or a folder cannot be removed.
 func removeOrphansOf(ctx context.Context, root string) (err error) {
 	records := filepath.Join(root, "metadata.db")
 	if _, err := os.Stat(records); errors.Is(err, fs.ErrNotExist) {

@@ -17,7 +17,7 @@ import (
 type OwnConfig struct {
 	// StateDir is for what survives a reboot: images and containers in containerd/, messages in logs/containerd.log.
 	StateDir string
-	// RunDir is for what does not: the socket, the configuration and the state of running containers, in containerd/.
+	// RunDir is for the rest: the socket, the configuration and the state of running containers, in containerd/.
 	RunDir string
 	// InsecureRegistries are as in Config, for the snapshotter of lazy pulls.
 	InsecureRegistries []string
@@ -34,9 +34,9 @@ type Own struct {
 	lazy *lasting // the snapshotter; nil until it is needed
 }
 
-// StartOwn returns once the instance's own containerd answers: the one that an earlier process left, or a new one. From
-// then on it is restarted whenever it exits, until Stop, Release or Return. The error says what to install if
-// containerd, its shim or runc is missing.
+// StartOwn returns once the instance's own containerd answers: that of an earlier process, or a new one. From then on
+// it is restarted whenever it exits, until Stop, Release or Return. The error says what to install if containerd, its
+// shim or runc is missing.
 func StartOwn(ctx context.Context, cfg OwnConfig) (*Own, error) {
 	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "runc"} {
 		if _, err := exec.LookPath(name); err != nil {
@@ -109,12 +109,12 @@ func (o *Own) Stop() error {
 func (o *Own) end() error {
 	err := o.containerd.end()
 	if l := o.takeLazy(); l != nil {
-		err = errors.Join(err, l.end(), UnmountBelow(LazyRoot(o.cfg.StateDir))) // what it left if it had to be killed
+		err = errors.Join(err, l.end(), UnmountBelow(LazyRoot(o.cfg.StateDir))) // what remains if it had to be killed
 	}
 	return err
 }
 
-// RemoveOwn removes the images, and whatever else a stopped own containerd has kept, from the state folder dir.
+// RemoveOwn removes the images and all other files of a stopped own containerd from the state folder dir.
 func RemoveOwn(dir string) error {
 	root := OwnRoot(dir)
 	if err := UnmountBelow(root); err != nil {
@@ -129,7 +129,7 @@ func (o *Own) configFile() string { return filepath.Join(o.dir(), "config.toml")
 
 // Plugins for disabled_plugins in a configuration of containerd.
 const (
-	// PluginsOfCRI are the names of the CRI plugin in 1.x and 2.x, and what only it uses.
+	// PluginsOfCRI are the names of the CRI plugin in 1.x and 2.x, and the plugins that only it uses.
 	PluginsOfCRI = `
   "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime",
   "io.containerd.nri.v1.nri",`

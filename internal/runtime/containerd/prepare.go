@@ -10,7 +10,7 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// Prepare makes sure that the image of s is on the machine. It also makes the next container ready for recently used
+// Prepare ensures that the image of s is on the machine. It also makes the next container ready for recently used
 // services, and for others while there are fewer than Config.ReadyContainers.
 func (r *Runtime) Prepare(ctx context.Context, s *v1alpha1.WangellService, progress runtime.Progress) error {
 	info, err := r.images.ensure(ctx, s, progress)
@@ -107,7 +107,7 @@ func (r *Runtime) takeReady(ctx context.Context, s *v1alpha1.WangellService, inf
 }
 
 // staleReady removes the container of s from the set if it was made for another spec or image, and the containers of
-// services that are not on the list any more.
+// services that are no longer on the list.
 func (r *Runtime) staleReady(s *v1alpha1.WangellService, info imageInfo) []*container {
 	k, hash := runtime.KeyOf(s), v1alpha1.Hash(&s.Spec)
 	r.mu.Lock()

@@ -27,7 +27,7 @@ import (
 	"wangell.loutres.me/internal/silence"
 )
 
-// dropTimeout bounds the removal of what a failed pull has left.
+// dropTimeout bounds the removal of a failed pull's remains.
 const dropTimeout = 10 * time.Second
 
 // progressEvery is the interval of the progress reports of a pull.
@@ -99,9 +99,8 @@ func (p *puller) pull(ctx context.Context, w wish, report func(done, total int64
 	return nil
 }
 
-// dropComplete drops downloads of a failed pull that are complete and were not accepted, because they are not what
-// their digest says: containerd would try to accept them again in the next pull. Partial ones stay, and the next pull
-// goes on with them.
+// dropComplete drops complete downloads of a failed pull that containerd refused because of a wrong digest: it would
+// try them again in the next pull. Partial ones stay, and the next pull continues them.
 func (p *puller) dropComplete(layers *layerSet) {
 	ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
 	defer cancel()

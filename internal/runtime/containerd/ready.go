@@ -22,7 +22,8 @@ type container struct {
 	uid, gid int
 }
 
-// readyContainers holds which services should have a ready container, and which have one. It is guarded by Runtime.mu.
+// readyContainers records which services should have a ready container, and which have one. It is guarded by
+// Runtime.mu.
 type readyContainers struct {
 	limit int
 	// services should have a ready container; the most recently used comes first.

@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// patientTries is how often a request is repeated whose answer names a time, and longestRetryAfter the longest such
-	// time that is waited for: a registry that asks for hours is reported instead.
+	// patientTries is how often a request is repeated after responses with Retry-After, and longestRetryAfter the
+	// longest such time: a registry that asks for hours is reported instead.
 	patientTries      = 5
 	longestRetryAfter = time.Minute
 )
 
-// patient is a transport that repeats requests when the registry says after which time (429 or 503 with Retry-After).
-// containerd's resolver repeats them at once, which a registry that limits pulls counts, too.
+// patient is a transport that repeats requests after the time that the registry asks for (429 or 503 with
+// Retry-After). containerd's resolver repeats them at once, which also counts against a registry's limit of pulls.
 type patient struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -39,7 +39,7 @@ func (p patient) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// retryAfter returns the time after which an answer asks for another try, and whether it does and that is soon enough.
+// retryAfter returns the pause that a response asks for; false if it asks for none, or for too long a pause.
 func retryAfter(resp *http.Response, now time.Time) (wait time.Duration, asked bool) {
 	if resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusServiceUnavailable {
 		return 0, false

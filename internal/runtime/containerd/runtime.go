@@ -29,7 +29,7 @@ type Runtime struct {
 	images  *imageCache
 	lazy    *lazyPlugin
 	volumes *volume.Store
-	// snapshotters are those of containerd that may have layers of this instance, apart from lazySnapshotter.
+	// snapshotters are containerd's snapshotters that may have layers of this instance, apart from lazySnapshotter.
 	snapshotters []string
 	freezer      *freezer.Freezer
 	// ownCgroup is the cgroup.procs of this process; see warmCgroups.
@@ -53,7 +53,7 @@ type Runtime struct {
 type pod struct {
 	runtime.Pod
 	net podnet.Network
-	// image is what it runs; zero if an earlier process has started it.
+	// image is the image that it runs; zero if an earlier process started it.
 	image imageInfo
 	// snapshotter has its layer. If that is lazySnapshotter, lost says why its files are gone.
 	snapshotter string
@@ -101,7 +101,7 @@ func (r *Runtime) Versions(ctx context.Context) map[string]string {
 // Client returns the connection to containerd, for operations on images.
 func (r *Runtime) Client() *client.Client { return r.client }
 
-// remember notes that something of a pod is left behind, for the keeper to remove.
+// remember schedules the remains of a pod for removal by the keeper.
 func (r *Runtime) remember(id string) {
 	r.mu.Lock()
 	r.garbage[id] = true

@@ -15,8 +15,9 @@ import (
 // aloneEvery is the pause between two looks at the pods that must be gone before another one starts.
 const aloneEvery = 20 * time.Millisecond
 
-// awaitAlone waits until nothing is left of the service's pods, if its strategy is Recreate, as when two at once could
-// write to one volume. What a failed start left behind is removed here, because the keeper waits for starts to end.
+// awaitAlone waits until nothing is left of the service's pods if its strategy is Recreate, for example because two
+// at once could write to one volume. It also removes the remains of failed starts, because the keeper waits for
+// starts to end.
 func (r *Runtime) awaitAlone(ctx context.Context, s *v1alpha1.WangellService) error {
 	if s.Spec.Strategy() != v1alpha1.UpdateRecreate {
 		return nil
@@ -55,7 +56,7 @@ func (r *Runtime) podOf(k runtime.Key) (id string, remains bool) {
 	return "", false
 }
 
-// add makes a pod known. It refuses one that must not run beside another.
+// add registers a pod. It refuses one that must not run beside another.
 func (r *Runtime) add(s *v1alpha1.WangellService, p *pod) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

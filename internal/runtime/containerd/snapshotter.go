@@ -17,12 +17,12 @@ const DefaultSnapshotter = "overlayfs"
 
 const snapshotterPlugin = "io.containerd.snapshotter.v1"
 
-// builtIn are containerd's own snapshotters. Those that a machine adds may not answer, so they are not asked for what
-// they have, unless one of them is chosen.
+// builtIn are containerd's own snapshotters. Snapshotters that a machine adds may not answer, so they are queried
+// only if chosen.
 var builtIn = []string{"blockfile", "btrfs", "devmapper", "erofs", "native", "overlayfs", "zfs"}
 
-// Snapshotters returns the snapshotters that a containerd can use, other than for lazy pulls. The error says why it
-// cannot use the chosen one, and what it can; empty is any.
+// Snapshotters returns the snapshotters that a containerd can use, except for lazy pulls. The error says why it
+// cannot use the chosen one, and lists the usable ones; an empty choice means any.
 func Snapshotters(ctx context.Context, c *client.Client, address, chosen string) ([]string, error) {
 	found, err := c.IntrospectionService().Plugins(ctx, "type=="+snapshotterPlugin)
 	if err != nil {
@@ -48,7 +48,7 @@ func Snapshotters(ctx context.Context, c *client.Client, address, chosen string)
 		strings.Join(usable, ", "))
 }
 
-// findSnapshotters makes the snapshotters known that may have layers of this instance.
+// findSnapshotters finds the snapshotters that may have layers of this instance.
 func (r *Runtime) findSnapshotters(ctx context.Context) error {
 	usable, err := Snapshotters(ctx, r.client, r.address, r.cfg.Snapshotter)
 	if err != nil {
@@ -61,8 +61,8 @@ func (r *Runtime) findSnapshotters(ctx context.Context) error {
 	return nil
 }
 
-// allSnapshotters returns the snapshotters that may have layers of this instance: also earlier ones, as the machine may
-// have been switched off while an instance with another one ran.
+// allSnapshotters returns the snapshotters that may have layers of this instance, including earlier ones: the machine
+// may have been switched off while an instance with another one ran.
 func (r *Runtime) allSnapshotters() []string {
 	if r.lazy.inUse() == "" {
 		return r.snapshotters
@@ -81,7 +81,8 @@ func (r *Runtime) snapshottersOf(id string) []string {
 	return r.allSnapshotters()
 }
 
-// copiesImages reports whether a snapshotter gives each container a copy of its image, and measures it with that.
+// copiesImages reports whether a snapshotter gives each container a copy of its image, and includes that copy in
+// measurements.
 func copiesImages(snapshotter string) bool {
 	return snapshotter == "native" || snapshotter == "blockfile"
 }

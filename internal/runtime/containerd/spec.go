@@ -96,8 +96,8 @@ func (r *Runtime) generateSpec(ctx context.Context, s *v1alpha1.WangellService, 
 	return oci.GenerateSpec(ctx, r.client, c, opts...)
 }
 
-// withNativeCalls removes the other architectures of the CPU (32-bit ones on 64-bit) from the seccomp profile: a
-// process that makes such a system call is killed. That is stricter than Docker's profile and makes a wake faster, as
+// withNativeCalls removes the CPU's other architectures (32-bit ones on 64-bit) from the seccomp profile: a process
+// that makes a system call of one is killed. That is stricter than Docker's profile and makes a wake faster, as
 // libseccomp in runc takes about 10 ms for three architectures and 3 ms for one.
 func withNativeCalls(_ context.Context, _ oci.Client, _ *containers.Container, s *specs.Spec) error {
 	if p := s.Linux.Seccomp; p != nil && len(p.Architectures) > 1 {

@@ -92,8 +92,8 @@ func (r *Runtime) settle(ctx context.Context, s *v1alpha1.WangellService, id str
 	return runtime.Pod{}, err
 }
 
-// imageOfPods returns the image that the running pods of s have, so that another one runs the same content although its
-// name may stand for something else by now; info if none runs, or each pod is to ask the registry.
+// imageOfPods returns the image of the running pods of s, so that another pod runs the same content even if the name
+// has moved; info if none runs, or if each pod must ask the registry.
 func (r *Runtime) imageOfPods(s *v1alpha1.WangellService, info imageInfo) imageInfo {
 	if s.Spec.ImagePullPolicy == corev1.PullAlways {
 		return info
@@ -110,7 +110,7 @@ func (r *Runtime) imageOfPods(s *v1alpha1.WangellService, info imageInfo) imageI
 	return info
 }
 
-// launch gives a container a network and starts its process. On error the caller cleans up.
+// launch connects a container to a network and starts its process. On error the caller cleans up.
 func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *container, network func(runtime.Pod),
 	phase func(runtime.Phase, monotime.Time)) (runtime.Pod, error) {
 	p, err := r.newPod(s, c)
@@ -158,7 +158,7 @@ func (r *Runtime) newPod(s *v1alpha1.WangellService, c *container) (*pod, error)
 		}}, nil
 }
 
-// connect makes what a pod needs besides its network before its process is created.
+// connect prepares everything besides the network that a pod needs before its process is created.
 func (r *Runtime) connect(ctx context.Context, s *v1alpha1.WangellService, c *container, p *pod) error {
 	if err := r.connectPodDir(c.service, c.id, p.Netns, p.Addr); err != nil {
 		return err
@@ -166,7 +166,7 @@ func (r *Runtime) connect(ctx context.Context, s *v1alpha1.WangellService, c *co
 	return r.makeVolumes(ctx, s, c)
 }
 
-// run starts the processes of a pod that is known.
+// run starts the processes of a registered pod.
 func (r *Runtime) run(ctx context.Context, s *v1alpha1.WangellService, p *pod,
 	phase func(runtime.Phase, monotime.Time)) (runtime.Pod, error) {
 	started, err := r.startTask(ctx, p.ID)
@@ -216,9 +216,9 @@ func (r *Runtime) createTask(ctx context.Context, id string, rootfs []*types.Mou
 // errNoAnswer is the error of a cancelled call that containerd did not complete in time.
 var errNoAnswer = fmt.Errorf("containerd has not answered %v after the start was given up", cleanUp)
 
-// finish makes a call that has containerd start processes, and lets the call complete if ctx ends meanwhile: containerd
-// loses track of what the shim and runc go on to make for a call that is cut off. It returns the error of ctx if that
-// has ended, and errNoAnswer if the call takes cleanUp longer.
+// finish makes a call by which containerd starts processes, and lets the call complete if ctx ends meanwhile: for an
+// interrupted call, containerd would lose track of what the shim and runc go on to create. It returns the error of
+// ctx if that has ended, and errNoAnswer if the call takes cleanUp longer.
 func finish(ctx context.Context, call func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -241,9 +241,9 @@ func finish(ctx context.Context, call func(context.Context) error) error {
 	return ctx.Err()
 }
 
-// startTask starts the process of a created container and returns the time of the start. If containerd exits before it
-// answers, the process may run all the same, as its shim goes on, and clients may be connected to it already. So the
-// next containerd is asked before the start counts as failed; the error wraps runtime.ErrUnavailable then.
+// startTask starts the process of a created container and returns the time of the start. If containerd exits before
+// it answers, the process may still run, because its shim goes on, and may already have clients. So the next
+// containerd is asked before the start counts as failed; the error wraps runtime.ErrUnavailable then.
 func (r *Runtime) startTask(ctx context.Context, id string) (monotime.Time, error) {
 	service := r.client.TaskService()
 	start := func() error {

@@ -70,7 +70,7 @@ func (r *Runtime) endTask(ctx context.Context, id string, grace time.Duration) e
 	if err != nil {
 		return absent(err)
 	}
-	if got.Process.Status == task.Status_PAUSED { // as containerd calls a frozen pod
+	if got.Process.Status == task.Status_PAUSED { // containerd's name for frozen
 		got.Process.Status = task.Status_RUNNING
 	}
 	if got.Process.Status != task.Status_STOPPED {
@@ -149,8 +149,7 @@ func (r *Runtime) awaitEnd(ctx context.Context, id string, waited <-chan error, 
 	}
 }
 
-// thaw lets the processes of a pod run that is frozen. With version 1 of cgroups, a frozen process does not even end on
-// SIGKILL.
+// thaw thaws a frozen pod. With version 1 of cgroups, a frozen process does not even end on SIGKILL.
 func (r *Runtime) thaw(id string) error {
 	cgroup := r.cfg.podCgroup(id)
 	if err := r.freezer.Thaw(cgroup); err != nil && !r.freezer.Gone(cgroup) {

@@ -32,12 +32,12 @@ func (r *Runtime) Usage(_ context.Context, podID string) (runtime.Usage, error) 
 		err = fmt.Errorf("%w: %w", runtime.ErrNotFound, err)
 	}
 	if err != nil {
-		return u, fmt.Errorf("service %s: what pod %s uses: %w", p.Service, podID, err)
+		return u, fmt.Errorf("service %s: usage of pod %s: %w", p.Service, podID, err)
 	}
 	return u, nil
 }
 
-// podUsage adds up what the containers of a pod use. One that does not run uses nothing.
+// podUsage adds up the usage of a pod's containers. One that does not run uses nothing.
 func (r *Runtime) podUsage(p *pod) (runtime.Usage, error) {
 	sum, err := cgroupUsage(cgroupRoot, p.cgroup)
 	members := r.membersOf(p.ID)

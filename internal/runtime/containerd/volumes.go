@@ -65,8 +65,8 @@ func (r *Runtime) volumeMounts(s *v1alpha1.WangellService, id string) ([]specs.M
 	return mounts, nil
 }
 
-// scratchMounts returns the folders in memory of a container whose layer is read-only, with what the image has there.
-// They are mounted before the volumes, which may lie in them.
+// scratchMounts returns the in-memory folders of a container with a read-only layer, with the image's content. They
+// are mounted before the volumes, which may lie in them.
 func scratchMounts(spec *v1alpha1.WangellServiceSpec) (mounts []specs.Mount) {
 	if !spec.ReadOnlyLayer() {
 		return nil

@@ -46,7 +46,7 @@ type deleteSet struct {
 	orphan bool
 }
 
-// giveUp: what is under way cannot be completed now. The text is the reason.
+// giveUp: the sequence in progress cannot be completed now. The text is the reason.
 type giveUp struct{ reason string }
 
 func (wait) action()       {}

@@ -18,14 +18,14 @@ import (
 type Config struct {
 	// Client reaches the API server; see NewClient. The Runtime does not close it.
 	Client kubernetes.Interface
-	// Deployments is an informer of the Deployments with the label v1alpha1.LabelService, which others use, too, so that
+	// Deployments is an informer of the Deployments with the label v1alpha1.LabelService, shared with others so that
 	// they are listed, watched and cached once. It may drop managed fields only. Nil: the Runtime has its own.
 	Deployments Informer
 	// Namespace is the only one that is watched; empty for all.
 	Namespace string
 	// Log may be nil.
 	Log *slog.Logger
-	// WithoutDaemons: no daemon reports pods (in tests), so everything is taken from the API, late as it is and without
+	// WithoutDaemons: no daemon reports pods (in tests). Everything is taken from the API, which is late, and lacks
 	// what only a node has: a pod's network namespace, and when it got its address.
 	WithoutDaemons bool
 	// ThroughDeployment: create no pod here; all come from the Deployment and its ReplicaSets. Wakes are slower, and each
@@ -34,8 +34,8 @@ type Config struct {
 	// Trouble reports why a wanted pod does not start (it fits on no node, for example) although it still may, and later,
 	// with the zero value, that nothing holds it up. It must be quick and not call the Runtime. It may be nil.
 	Trouble func(wruntime.Key, Trouble)
-	// Reserved reports that what users are told of the Reservations of a service has changed. It must be quick and not
-	// call the Runtime. It may be nil.
+	// Reserved reports that the Reservations of a service have changed visibly. It must be quick and not call the
+	// Runtime. It may be nil.
 	Reserved func(wruntime.Key)
 }
 
@@ -45,7 +45,7 @@ type Trouble struct {
 	Reason string
 	// Unschedulable: the pod fits on no node.
 	Unschedulable bool
-	// Lost: a single pod on a node without a daemon is in the way of others.
+	// Lost: a single pod on a node without a daemon blocks others.
 	Lost bool
 }
 

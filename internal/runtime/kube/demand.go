@@ -9,17 +9,17 @@ import (
 // This file has a machine's inputs: pods that are wanted or not, and what the API server reports of the Deployment
 // and of direct pods.
 
-// wantMore makes room for one more Start. held is the number of pods that stay and were delivered, waiting the
-// number of Starts without a pod. A pod that is already wanted but was not delivered is enough: the replacement of a
-// removed pod, or one that an earlier leader asked for.
+// wantMore adds demand for one more Start. held is the number of delivered pods that stay, waiting the number of
+// Starts without a pod. A wanted pod that was not delivered yet suffices: the replacement of a removed pod, or one
+// that an earlier leader asked for.
 func (m *machine) wantMore(held, waiting int) {
 	if int(m.want)-held-waiting < 1 {
 		m.want++
 	}
 }
 
-// wantLess lowers the wanted number by one, before a pod or a waiting Start is removed, and reports whether it changed.
-// It does not while a rollout has surplus pods: the Deployment removes one by itself.
+// wantLess lowers the wanted number by one before a pod or a waiting Start is removed, and reports whether it
+// changed. It does not change while a rollout has surplus pods: the Deployment removes one by itself.
 func (m *machine) wantLess(held, waiting int) bool {
 	if held+waiting > int(m.want) || m.want == 0 {
 		return false
@@ -59,7 +59,7 @@ func (m *machine) deploymentSeen(uid string, version uint64, replicas int32, hel
 	}
 }
 
-// deploymentDeleted forgets the Deployment, and whatever is being done to it.
+// deploymentDeleted forgets the Deployment, and any sequence in progress.
 func (m *machine) deploymentDeleted() {
 	*m = machine{throughDeployment: m.throughDeployment, excess: m.excess, written: unknown, epoch: m.epoch + 1}
 }

@@ -10,7 +10,8 @@
 // gate that could serve it. Only the API reports that a pod fits on no node, that an image cannot be
 // pulled, or that a pod is being deleted.
 //
-// The files point one way: pure functions of what was observed (machine, demand, lending, trouble), requests to the API
-// server (requests, podlogs), what is known of services and pods (state, pods), what carries out decisions (drive,
-// maintain, reserve), and on top of these what others call (start, stop, nodes, pull, reports, logs, runtime).
+// The files depend on each other in one direction: pure functions of observations (machine, demand, lending,
+// trouble), requests to the API server (requests, podlogs), the state of services and pods (state, pods), execution
+// of decisions (drive, maintain, reserve), and on top the entry points (start, stop, nodes, pull, reports, logs,
+// runtime).
 package kube

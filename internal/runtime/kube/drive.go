@@ -12,13 +12,13 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// write brings the wanted number of pods to the API server, unless another call has just done that.
+// write writes the wanted number of pods to the API server, unless another call has just done that.
 func (r *Runtime) write(ctx context.Context, s *service) error {
 	return r.drive(ctx, s, func(m *machine, _ observation) bool { return m.pending() })
 }
 
-// drive carries out what the machine of a service decides, from the beginning of one sequence to its end, if begin says
-// so. Calls of one service take turns.
+// drive carries out one sequence of a service's machine from beginning to end, if begin allows it. Calls for one
+// service take turns.
 func (r *Runtime) drive(ctx context.Context, s *service, begin func(*machine, observation) bool) error {
 	select {
 	case s.writing <- struct{}{}:

@@ -11,7 +11,7 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// tellEnding delivers when a pod whose deletion begins gets its stop signal, if that is known. The lock is held.
+// tellEnding delivers when a pod that is being deleted gets its stop signal, if that is known. The lock is held.
 func (r *Runtime) tellEnding(p *pod, o *corev1.Pod) {
 	if signal, grace, ok := endOf(o, p.container); ok {
 		r.ending.put(runtime.Ending{PodID: p.rt.ID, Signal: signal, Grace: grace})
@@ -19,8 +19,8 @@ func (r *Runtime) tellEnding(p *pod, o *corev1.Pod) {
 }
 
 // endOf returns the time from the deletion of a pod to the stop signal of a container, and from then to SIGKILL.
-// kubelet runs the preStop hook before the signal and within the same grace period, and nothing tells when a hook other
-// than a sleep is over: then ok is false.
+// kubelet runs the preStop hook before the signal and within the same grace period, and the end of a hook other than
+// a sleep is unknown: then ok is false.
 func endOf(o *corev1.Pod, container string) (signal, grace time.Duration, ok bool) {
 	i := slices.IndexFunc(o.Spec.Containers, func(c corev1.Container) bool { return c.Name == container })
 	if i < 0 || o.DeletionGracePeriodSeconds == nil {

@@ -21,7 +21,7 @@ func newFactory(cfg Config) informers.SharedInformerFactory {
 		informers.WithNamespace(cfg.Namespace), labelled, informers.WithTransform(trim))
 }
 
-// trim drops what is not used of an object.
+// trim drops the unused fields of an object.
 func trim(o any) (any, error) {
 	switch o := o.(type) {
 	case *corev1.Pod:
@@ -46,7 +46,8 @@ func trimPod(p *corev1.Pod) {
 	}
 }
 
-// trimContainers keeps what messages need of containers, what comes before their stop signal, and their requests.
+// trimContainers keeps the fields of containers for messages, their preStop hooks and stop signals, and their
+// requests.
 func trimContainers(in []corev1.Container) []corev1.Container {
 	out := make([]corev1.Container, len(in))
 	for i, c := range in {

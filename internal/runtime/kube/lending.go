@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// lendAfter is how long a pod must have been frozen before it gives back its requests: one that is used again before
-	// that costs the API server nothing.
+	// lendAfter is how long a pod must have been frozen before it gives back its requests: a shorter freeze costs the
+	// API server nothing.
 	lendAfter = 5 * time.Second
 	// kubeletAnswers is how long a kubelet may take to withdraw a refusal.
 	kubeletAnswers = 10 * time.Second
-	// resizeAgain is after which time it is tried again whether pods can be resized at all.
+	// resizeAgain is the pause before another attempt to find out whether pods can be resized at all.
 	resizeAgain = 10 * time.Minute
 )
 
@@ -26,36 +26,36 @@ const (
 type stillness uint8
 
 const (
-	stillUnknown stillness = iota // nobody has said so yet
+	stillUnknown stillness = iota // not reported yet
 	stillFrozen
 	stillRuns
 )
 
-// lending is what is known of a pod's requests. It decides what is to be done about them.
+// lending is the state of a pod's requests. It decides how to change them.
 type lending struct {
-	pod   *corev1.Pod // as the API server had it last; nil if it has not been seen there
+	pod   *corev1.Pod // the last state from the API server; nil before the first
 	still stillness
-	since time.Time       // when it became that
-	keeps reservation.Set // what the pod does not give back although it is frozen
+	since time.Time       // since when still has this value
+	keeps reservation.Set // what the pod keeps although it is frozen
 	kept  string          // why
 	// keptAt is when a kubelet's refusal was last taken into account.
 	keptAt time.Time
-	short  string // why it did not get its requests again
+	short  string // why it did not get its requests back
 }
 
-// observe takes over the pod as the API server has it, unless a newer state is known.
+// observe records the pod's state from the API server, unless a newer one is known.
 func (l *lending) observe(o *corev1.Pod) {
 	if l.pod == nil || parseVersion(o.ResourceVersion) >= parseVersion(l.pod.ResourceVersion) {
 		l.pod = o
 	}
 }
 
-// concerns reports whether anything may have to be done about the pod's requests.
+// concerns reports whether the pod's requests may need a change.
 func (l *lending) concerns() bool {
 	return l.pod != nil && (l.still == stillFrozen || reservation.Noted(l.pod))
 }
 
-// next returns what is to be done now, or when to ask again; a zero step and a zero time if there is nothing to do. No
+// next returns the step to take now, or when to ask again; a zero step and a zero time if there is nothing to do. No
 // pod gives anything back while resizing is not possible.
 func (l *lending) next(now, opened time.Time, possible bool) (step reservation.Step, at time.Time, err error) {
 	if !l.concerns() {
@@ -80,8 +80,8 @@ func (l *lending) next(now, opened time.Time, possible bool) (step reservation.S
 	return step, time.Time{}, err
 }
 
-// refused has a frozen pod keep what its kubelet does not let it give back: at first its memory, which kubelets do not
-// change of containers with swap. A refusal that stays after that is about its CPU, too.
+// refused makes a frozen pod keep the requests that its kubelet refuses to lower: first memory, which kubelet does
+// not change for containers with swap, and if the refusal remains, CPU as well.
 func (l *lending) refused(now time.Time) {
 	why, forGood := reservation.Pending(l.pod)
 	cpu, memory := reservation.Given(l.pod)
@@ -96,7 +96,8 @@ func (l *lending) refused(now time.Time) {
 	l.kept, l.keptAt = why, now
 }
 
-// reservations is what the pod contributes to those of its service. why is why pods cannot be resized at all.
+// reservations returns the pod's part of its service's Reservations. why is the reason why pods cannot be resized at
+// all.
 func (l *lending) reservations(name, why string) (r runtime.Reservations) {
 	if l.pod == nil {
 		return r

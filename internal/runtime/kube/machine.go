@@ -16,13 +16,13 @@ import (
 	"wangell.loutres.me/internal/imageref"
 )
 
-// number is how many replicas may be written now.
+// number is the number of replicas that may be written now.
 func (m *machine) number() int32 { return m.want + m.excess }
 
 // pending reports whether the number of replicas has to be written.
 func (m *machine) pending() bool { return m.number() != m.written }
 
-// due returns what is to be done next, and not before when. Nothing is due while a sequence is under way.
+// due returns the next sequence, and its earliest time. Nothing is due while a sequence is in progress.
 func (m *machine) due(o observation) (what task, at time.Time) {
 	d := o.deployment
 	switch {
@@ -48,8 +48,8 @@ func (m *machine) due(o observation) (what task, at time.Time) {
 	return noTask, time.Time{}
 }
 
-// next returns what to do now. When nothing is under way it begins what is due; an unwritten number comes first,
-// even if the Deployment is unknown.
+// next returns the next action. If no sequence is in progress, it begins the one that is due; an unwritten number
+// comes first, even if the Deployment is unknown.
 func (m *machine) next(o observation) action {
 	if m.stage == idle {
 		m.begin(o)
@@ -121,7 +121,7 @@ func (m *machine) next(o observation) action {
 	panic(fmt.Sprintf("kube: machine in stage %d", m.stage))
 }
 
-// begin enters the first stage of what is due.
+// begin enters the first stage of the sequence that is due.
 func (m *machine) begin(o observation) {
 	what, at := m.due(o)
 	switch {
@@ -140,7 +140,7 @@ func (m *machine) begin(o observation) {
 	}
 }
 
-// beginWrite begins to bring the number of pods to what is wanted.
+// beginWrite begins to bring the number of pods to the wanted one.
 func (m *machine) beginWrite(o observation) {
 	d := o.deployment
 	m.target = m.number()
@@ -252,7 +252,7 @@ func (m *machine) done(res result, now time.Time) {
 	}
 }
 
-// created records the direct pods that were created; those that failed are to be created again.
+// created records the direct pods that were created; failed ones will be created again.
 func (m *machine) created(uids []string, now time.Time) {
 	for _, uid := range uids {
 		m.direct.uids[uid] = true
@@ -274,12 +274,12 @@ func (m *machine) end() action {
 	return wait{}
 }
 
-// abort leaves the sequence that is under way. One that did not complete begins anew when it is due again.
+// abort leaves the sequence in progress. An incomplete sequence begins anew when it is due again.
 func (m *machine) abort() { m.stage, m.sending, m.adopter, m.doomed = idle, false, "", nil }
 
 func (m *machine) enter(s stage, now time.Time) { m.stage, m.deadline = s, now.Add(observeTimeout) }
 
-// waitOr waits for the Deployment controller to have seen something, or gives up.
+// waitOr waits until the Deployment controller has seen a change, or gives up.
 func (m *machine) waitOr(expired bool, what string) action {
 	if expired {
 		return giveUp{"the Deployment controller has not seen that the Deployment " + what +

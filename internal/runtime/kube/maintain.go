@@ -12,12 +12,13 @@ import (
 const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 5 * time.Second
-	// lastResizeRetry is the longest pause for requests that a quota, for example, does not let a pod have again.
+	// lastResizeRetry is the longest pause between attempts to give a pod its requests back, which a quota, for
+	// example, may refuse.
 	lastResizeRetry = 30 * time.Second
 )
 
-// maintain does what is due for services, until Close: it hands pods over, brings Deployments to rest, and writes
-// numbers that no call writes. Services do not wait for each other.
+// maintain carries out due sequences of services until Close: it hands pods over, brings Deployments to rest, and
+// writes numbers that no call writes. Services do not wait for each other.
 func (r *Runtime) maintain() {
 	for {
 		key, closed := r.due.Get()

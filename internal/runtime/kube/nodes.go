@@ -81,8 +81,8 @@ func (r *Runtime) lost(p *pod) (reason string, ok bool) {
 		"node.kubernetes.io/out-of-service=nodeshutdown:NoExecute", p.node, p.name, p.node), true
 }
 
-// checkLost schedules that report for a single pod on a node without a daemon, and withdraws an earlier one once the
-// node has a daemon. The lock is held.
+// checkLost schedules the report of a lost single pod on a node without a daemon, and withdraws it once the node has
+// a daemon. The lock is held.
 func (r *Runtime) checkLost(p *pod) {
 	if _, ok := r.lost(p); !ok {
 		if p.service.reported.lost && r.nodes[p.node] {
@@ -106,7 +106,7 @@ func (r *Runtime) misplaced(p *pod) bool {
 		!p.is(podDelivered) && p.stays() && len(p.service.waiters) > 0
 }
 
-// checkNode has a pod on a node without a daemon replaced, unless that changes soon. The lock is held.
+// checkNode replaces a pod on a node without a daemon, unless a daemon appears soon. The lock is held.
 func (r *Runtime) checkNode(p *pod) {
 	if !r.misplaced(p) {
 		return
@@ -115,15 +115,15 @@ func (r *Runtime) checkNode(p *pod) {
 		r.mu.Lock()
 		misplaced, s, node := r.misplaced(p), p.service, p.node
 		if misplaced {
-			p.set(podLeaving) // whatever a daemon reports of it from now on
+			p.set(podLeaving) // even if a daemon reports it from now on
 		}
 		r.mu.Unlock()
 		if !misplaced {
 			return
 		}
-		r.log.Warn("the node of a pod has no daemon: deleting the pod, for another to take its place",
+		r.log.Warn("the node of a pod has no daemon: deleting the pod, so that another takes its place",
 			"service", string(s.key), "pod", p.name, "node", node)
-		// Not by force: its node may be well, and only its daemon down.
+		// Not by force: the node may be healthy, and only its daemon down.
 		if err := r.deletePod(r.ctx, s, p.name, p.rt.ID, new(int64(1))); err != nil {
 			r.log.Warn("cannot delete the pod", "service", string(s.key), "pod", p.name, "error", err)
 			r.mu.Lock()

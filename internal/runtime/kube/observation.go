@@ -9,10 +9,10 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 )
 
-// observation is what a machine decides on: what the caches hold of a service at one moment.
+// observation is the input of a machine's decision: the cached objects of a service at one moment.
 type observation struct {
 	now time.Time
-	// deployment is nil while it is unknown, or older than what was written last.
+	// deployment is nil while it is unknown, or older than the last write.
 	deployment *appsv1.Deployment
 	sets       []*appsv1.ReplicaSet // those of the Deployment
 	pods       int                  // pods of the service that exist, terminating ones included

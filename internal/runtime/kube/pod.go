@@ -35,7 +35,7 @@ type service struct {
 	notBefore  time.Time            // of the next try after a failed one
 }
 
-// owner is what controls a pod, as the API server has reported it.
+// owner is the controller of a pod, as reported by the API server.
 type owner uint8
 
 const (
@@ -59,7 +59,7 @@ func ownerOf(o *corev1.Pod) owner {
 	return ownerOther
 }
 
-// podFlags are what else is known of a pod, independent of each other.
+// podFlags are further facts about a pod, independent of each other.
 type podFlags uint8
 
 const (
@@ -71,7 +71,7 @@ const (
 	podInherited                      // it existed before this process
 )
 
-// is reports whether any of some flags is set.
+// is reports whether any of the given flags is set.
 func (p *pod) is(f podFlags) bool { return p.flags&f != 0 }
 
 func (p *pod) set(f podFlags) { p.flags |= f }
@@ -82,7 +82,7 @@ func (p *pod) unset(f podFlags) { p.flags &^= f }
 type pod struct {
 	service   *service
 	name      string
-	node      string // that it is bound to, as the API has it; empty if it is not
+	node      string // the node that it is bound to, by the API; empty if it is not bound
 	container string // name of the main container; empty if not known
 	template  string // its label pod-template-hash; empty if not known
 	rt        runtime.Pod
@@ -92,7 +92,7 @@ type pod struct {
 	flags  podFlags
 	waiter *waiter     // the Start that it was assigned to, until that returns
 	exit   *exitStatus // its process ended before the pod was delivered
-	// lending is about its requests while it is frozen.
+	// lending is the state of its requests while it is frozen.
 	lending lending
 	gone    chan struct{}
 }
@@ -111,7 +111,7 @@ func (p *pod) isMain(container string) bool {
 	return p.container == "" || container == "" || container == p.container
 }
 
-// held is the number of pods that stay and were delivered.
+// held is the number of delivered pods that stay.
 func (s *service) held() int {
 	n := 0
 	for _, p := range s.pods {
@@ -128,7 +128,7 @@ func (s *service) wantMore() { s.machine.wantMore(s.held(), len(s.waiters)) }
 // wantLess lowers the wanted number before a pod or a waiter is removed. The lock is held.
 func (s *service) wantLess() bool { return s.machine.wantLess(s.held(), len(s.waiters)) }
 
-// observe returns what the machine decides on. The lock is held.
+// observe returns the input of the machine. The lock is held.
 func (s *service) observe(now time.Time) observation {
 	o := observation{now: now, pods: len(s.pods), emptySince: s.emptySince, starting: len(s.waiters) > 0}
 	if d := s.deployment; d != nil && string(d.UID) == s.machine.uid &&
@@ -169,7 +169,7 @@ type waiter struct {
 	err    chan error
 }
 
-// step is what happens to the pod of a Start.
+// step is an event of a Start's pod.
 type step struct {
 	phase  runtime.Phase
 	at     monotime.Time

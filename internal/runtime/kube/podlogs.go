@@ -21,7 +21,8 @@ import (
 // maxLogTail is the size in bytes of the end of a log that an Exit carries.
 const maxLogTail = 2 << 10
 
-// removedLog is how kubelet begins a log, in place of an error, of a container that it has removed already.
+// removedLog is the beginning of the log that kubelet returns, in place of an error, for a container that it has
+// removed.
 const removedLog = "unable to retrieve container logs"
 
 // copyLog copies the log of a container of a pod to w, the last lines only unless Tail is negative. A pod that is
@@ -53,7 +54,7 @@ func (q *requests) copyLog(ctx context.Context, namespace, name string, w io.Wri
 	}
 }
 
-// logTail returns the end of what a pod's process wrote; empty if it cannot be read.
+// logTail returns the end of a pod's output; empty if it cannot be read.
 func (q *requests) logTail(ctx context.Context, pod runtime.Key, container string) string {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()

@@ -11,7 +11,7 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// This file handles what happens to one pod, from either source. All of it is called with the lock held.
+// This file handles the events of one pod, from either source. All functions are called with the lock held.
 
 // unknownCode is the exit status of a process whose end was not observed: that of SIGKILL.
 const unknownCode = 128 + 9
@@ -177,7 +177,7 @@ func (r *Runtime) removed(p *pod) {
 	r.dropService(s)
 }
 
-// podLost has a direct pod replaced that is leaving or has failed.
+// podLost replaces a direct pod that is leaving or has failed.
 func (r *Runtime) podLost(p *pod) {
 	p.service.machine.podLost(p.rt.ID)
 	r.schedule(p.service)
@@ -209,7 +209,7 @@ func (r *Runtime) heldUp(p *pod, o *corev1.Pod) {
 	}
 }
 
-// reportTrouble reports why a service's pods do not start, if that is new.
+// reportTrouble reports why a service's pods do not start, if that has changed.
 func (r *Runtime) reportTrouble(s *service, t trouble) {
 	if s.reported != t {
 		s.reported = t

@@ -52,8 +52,8 @@ func (r *Runtime) PreferNodes(k runtime.Key, names []string) {
 	r.preferred[k] = slices.Clone(names)
 }
 
-// preferring returns a pod of a service that prefers the nodes that have its images. Only the pod says so and not the
-// template that it was made from, where it would be a change that replaces pods. The lock is held.
+// preferring returns a pod of a service that prefers the nodes that have its images. The preference is only in the
+// pod and not in the template, where it would be a change that replaces pods. The lock is held.
 func (r *Runtime) preferring(k runtime.Key, pod *corev1.Pod) *corev1.Pod {
 	names := r.preferred[k]
 	if len(names) == 0 || pod.Spec.NodeName != "" {

@@ -23,8 +23,8 @@ import (
 // pullContainer is the name of the container whose image is pulled.
 const pullContainer = "image"
 
-// neverThere names a container that the pod does not have, and whose limit the environment wants: kubelet pulls the
-// image, cannot make the environment, and creates no container.
+// neverThere names a container that the pod does not have. An environment variable refers to its limit: kubelet pulls
+// the image, cannot build the environment, and creates no container.
 const neverThere = "never-started-only-pulls-the-image"
 
 // errPodGone is the error of a pull whose pod was deleted by somebody else.
@@ -43,10 +43,10 @@ func (r *Runtime) PullImage(ctx context.Context, pull runtime.ImagePull) error {
 		return err
 	}
 	err = r.awaitPull(ctx, pod)
-	// Also if ctx has ended, and not if another controller leads by now: that one sweeps.
+	// Even if ctx has ended, but not if another controller leads by now, which sweeps by itself.
 	_, deleteErr := r.api.deletePod(context.WithoutCancel(ctx), id, pod.Name, string(pod.UID), new(int64))
 	if deleteErr != nil && !errors.Is(deleteErr, errRetired) {
-		r.log.Warn("a pod that has pulled an image stays until its service is deleted or another controller leads",
+		r.log.Warn("a pod that has pulled an image remains until its service is deleted or another controller leads",
 			"pod", pod.Namespace+"/"+pod.Name, "error", deleteErr)
 	}
 	return err
@@ -88,7 +88,7 @@ func (r *Runtime) awaitPull(ctx context.Context, pod *corev1.Pod) error {
 		if err != nil {
 			return fmt.Errorf("watch the pod that pulls it: %w", err)
 		}
-		// A look after the watch has begun sees what the watch does not tell: what was before.
+		// A look after the watch has begun catches what happened before it.
 		now, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
 		done := err == nil && now.UID != pod.UID || apierrors.IsNotFound(err)
 		if done {
@@ -147,8 +147,8 @@ func pulled(o *corev1.Pod) (bool, error) {
 	return false, nil
 }
 
-// pullFailure explains why kubelet cannot pull an image. What a registry refuses has to do with Secrets: these are
-// named, and the text of the registry, which may tell more than it should, is left out.
+// pullFailure explains why kubelet cannot pull an image. If a registry refuses it, the pull secrets are named, and
+// the registry's text, which may reveal too much, is left out.
 func pullFailure(o *corev1.Pod, c *corev1.ContainerStatus, text string) error {
 	e := cri.Explain(c.Image, errors.New(text))
 	if e.Reason != cri.ReasonUnauthorized {
@@ -167,8 +167,8 @@ func pullFailure(o *corev1.Pod, c *corev1.ContainerStatus, text string) error {
 	return cri.NewImageError(e.Reason, fmt.Sprintf("registry %s refuses it (pull 401): %s", registry, advice), nil)
 }
 
-// pullPod returns the pod by which kubelet pulls an image: with the service account and the pull secrets of the
-// service's pods, and nothing else of them. It obeys the strictest of the Pod Security Standards.
+// pullPod returns the pod by which kubelet pulls an image. From the service's pods it has only the service account
+// and the pull secrets. It complies with the strictest of the Pod Security Standards.
 func pullPod(pull runtime.ImagePull) *corev1.Pod {
 	s := pull.Service
 	account, secrets, class := s.Spec.ServiceAccountName, []corev1.LocalObjectReference(nil), (*string)(nil)

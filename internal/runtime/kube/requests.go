@@ -29,10 +29,10 @@ const requestTimeout = 5 * time.Second
 // (https://kubernetes.io/docs/concepts/workloads/controllers/replicaset/#pod-deletion-cost).
 const victimPatch = `{"metadata":{"annotations":{"controller.kubernetes.io/pod-deletion-cost":"-2147483648"}}}`
 
-// errRetired is the error of a write after Retire.
-var errRetired = errors.New("another controller may lead: nothing is written any more")
+// errRetired is returned for a write after Retire.
+var errRetired = errors.New("another controller may lead: this one has stopped writing")
 
-// requests makes requests to the API server, each with a timeout. Errors name the service and what was asked for.
+// requests makes requests to the API server, each with a timeout. Errors name the service and the request.
 type requests struct {
 	client kubernetes.Interface
 	log    *slog.Logger
@@ -50,7 +50,8 @@ func (q *requests) forWrite(ctx context.Context, k runtime.Key, doing string) (c
 	return ctx, func() { stop(); cancel() }, nil
 }
 
-// apiError says what a request was for. An error that another try may overcome is ErrUnavailable.
+// apiError adds the purpose of a request to its error. An error that another attempt may overcome becomes
+// ErrUnavailable.
 func apiError(k runtime.Key, doing string, err error) error {
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -64,7 +65,7 @@ func apiError(k runtime.Key, doing string, err error) error {
 	return fmt.Errorf("service %s: %s: %w: %w", k, doing, runtime.ErrUnavailable, err)
 }
 
-// scale writes the number of replicas of a Deployment, and returns the resource version that this made.
+// scale writes the number of replicas of a Deployment, and returns the new resource version.
 func (q *requests) scale(ctx context.Context, id ident, replicas int32) (version uint64, err error) {
 	begin := time.Now()
 	ctx, cancel, err := q.forWrite(ctx, id.key, "write replicas")
@@ -124,7 +125,7 @@ func (q *requests) create(ctx context.Context, id ident, pod *corev1.Pod) (*core
 	case err == nil:
 		return created, nil
 	case apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "cannot create resource"):
-		// The pod is refused, by a quota or Pod Security, and not the controller that creates it.
+		// The pod is refused by a quota or Pod Security; the controller's rights are fine.
 		return nil, fmt.Errorf("service %s: create a pod: %w", id.key, err)
 	}
 	return nil, apiError(id.key, "create a pod", err)
@@ -163,7 +164,7 @@ func (q *requests) podsWithHash(ctx context.Context, id ident, hash string) ([]c
 	return list.Items, nil
 }
 
-// markVictim has the ReplicaSet of a pod delete it before others.
+// markVictim makes the ReplicaSet of a pod delete it before others.
 func (q *requests) markVictim(ctx context.Context, id ident, name string) error {
 	ctx, cancel, err := q.forWrite(ctx, id.key, "mark pod "+name)
 	if err != nil {
@@ -178,7 +179,7 @@ func (q *requests) markVictim(ctx context.Context, id ident, name string) error 
 	return nil
 }
 
-// reserve changes the requests of a pod, or the note about them. It returns the pod as it is after that.
+// reserve changes the requests of a pod, or the annotation with them. It returns the changed pod.
 func (q *requests) reserve(ctx context.Context, id ident, name string, step reservation.Step) (*corev1.Pod, error) {
 	ctx, cancel, err := q.forWrite(ctx, id.key, "resize pod "+name)
 	if err != nil {

@@ -16,13 +16,13 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// resizesAtOnce is how many pods are resized at a time.
+// resizesAtOnce is the number of concurrent resizes.
 const resizesAtOnce = 8
 
 // resizing is whether pods can be resized.
 type resizing struct {
-	why   string    // why not; empty if they can, or nobody has tried
-	until time.Time // when it is tried again
+	why   string    // why not; empty if they can, or before the first attempt
+	until time.Time // when the next attempt is due
 }
 
 // SetFrozen implements runtime.Cluster.
@@ -69,7 +69,7 @@ func (s *service) reservations(why string) (sum runtime.Reservations) {
 	return sum
 }
 
-// reconsider has the requests of a pod looked at. The lock is held.
+// reconsider schedules a check of a pod's requests. The lock is held.
 func (r *Runtime) reconsider(p *pod) {
 	if p.lending.concerns() {
 		r.resizes.Add(p.rt.ID)
@@ -77,7 +77,7 @@ func (r *Runtime) reconsider(p *pod) {
 	r.tellReservations(p.service)
 }
 
-// tellReservations reports that those of a service have changed in what users are told. The lock is held.
+// tellReservations reports that the Reservations of a service have changed visibly. The lock is held.
 func (r *Runtime) tellReservations(s *service) {
 	now := s.reservations(r.resizing.why)
 	if now.Short != s.told.Short || now.Kept != s.told.Kept {
@@ -102,7 +102,7 @@ func (r *Runtime) reserve() {
 	}
 }
 
-// reserveFor does the next step for the requests of a pod.
+// reserveFor takes the next step for the requests of a pod.
 func (r *Runtime) reserveFor(uid string) {
 	now := time.Now()
 	r.mu.Lock()
@@ -138,7 +138,7 @@ func (r *Runtime) reserveFor(uid string) {
 	}
 }
 
-// reserved handles what has become of a step. The lock is held.
+// reserved handles the result of a step. The lock is held.
 func (r *Runtime) reserved(p *pod, step reservation.Step, o *corev1.Pod, err error) {
 	l := &p.lending
 	switch why := cannotResize(err); {
@@ -175,7 +175,7 @@ func (r *Runtime) reserved(p *pod, step reservation.Step, o *corev1.Pod, err err
 	r.tellReservations(p.service)
 }
 
-// cannotResize returns why the API server resizes no pod at all; empty if that is not what an error says.
+// cannotResize returns why the API server cannot resize any pod; empty for any other error.
 func cannotResize(err error) string {
 	switch {
 	case apierrors.IsMethodNotSupported(err),

@@ -49,12 +49,12 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	if err := r.watch(ctx); err != nil {
 		return nil, fmt.Errorf("watch pods, Deployments and ReplicaSets: %w", errors.Join(err, r.Close()))
 	}
-	r.workers.Go(r.maintain) // only now: a Deployment seems to have no ReplicaSets until they are listed
+	r.workers.Go(r.maintain) // only now: until ReplicaSets are listed, a Deployment seems to have none
 	r.workers.Go(r.reserve)
 	return r, nil
 }
 
-// watch starts the informers and waits until they have delivered all that exists.
+// watch starts the informers and waits until they have delivered all existing objects.
 func (r *Runtime) watch(ctx context.Context) error {
 	r.factory = newFactory(r.cfg)
 	deployments := r.cfg.Deployments
@@ -154,8 +154,8 @@ func (r *Runtime) Stop(ctx context.Context, podID string, grace time.Duration) e
 	return r.stopReplica(ctx, p, grace)
 }
 
-// List implements runtime.Runtime. The pods that it returns are not delivered by Appeared, but for those that have no
-// address yet.
+// List implements runtime.Runtime. Appeared does not deliver the returned pods again, except those without an
+// address.
 func (r *Runtime) List(context.Context) ([]runtime.Pod, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -184,9 +184,9 @@ func (r *Runtime) Versions(context.Context) map[string]string {
 	return map[string]string{"kubernetes": strings.TrimPrefix(v.GitVersion, "v")}
 }
 
-// Retire ends all writes, because another controller will lead: requests under way are cancelled, and no further one is
-// made. What the API server and daemons report is still delivered, and Starts whose pods exist go on. Close ends the
-// rest.
+// Retire ends all writes, because another controller will lead: requests under way are cancelled, and no further one
+// is made. Reports of the API server and of daemons are still delivered, and Starts whose pods exist go on. Close
+// ends the rest.
 func (r *Runtime) Retire() {
 	r.mu.Lock()
 	r.retired = true

@@ -121,7 +121,7 @@ func (r *Runtime) createSingle(ctx context.Context, s *service, w *waiter, hash 
 	}
 }
 
-// deleteFailed deletes the pods of a service whose processes have ended for good: their objects are in the way.
+// deleteFailed deletes the pods of a service whose processes have ended for good: their objects block the next one.
 func (r *Runtime) deleteFailed(ctx context.Context, s *service) {
 	r.mu.Lock()
 	failed := map[string]string{}
@@ -149,7 +149,7 @@ func (r *Runtime) heldUpBy(s *service, waits string) trouble {
 	return trouble{reason: waits}
 }
 
-// singleWaits returns what the creation of a single pod has to wait for; empty if nothing. The lock is held.
+// singleWaits returns why the creation of a single pod must wait; empty if it need not. The lock is held.
 func (r *Runtime) singleWaits(s *service, hash string) string {
 	for _, p := range s.pods {
 		where := ""
@@ -170,7 +170,7 @@ func (r *Runtime) singleWaits(s *service, hash string) string {
 	return ""
 }
 
-// abandonSingle deletes what a Start made. The lock is held.
+// abandonSingle deletes the pod that a Start made. The lock is held.
 func (r *Runtime) abandonSingle(s *service, w *waiter, uid string) {
 	r.dropWaiter(s, w)
 	if !s.reported.lost {
@@ -194,8 +194,8 @@ func (r *Runtime) abandonSingle(s *service, w *waiter, uid string) {
 }
 
 // stopSingle is Stop for a pod that must be gone before another one may start, and that no ReplicaSet owns any more.
-// It returns only once kubelet has ended the pod, or the API server does not have it any more; a node that is not
-// ready may still run it.
+// It returns only once kubelet has ended the pod, or the API server no longer has it; a node that is not ready may
+// still run it.
 func (r *Runtime) stopSingle(ctx context.Context, p *pod, grace time.Duration) error {
 	s := p.service
 	for {
@@ -233,8 +233,8 @@ func (r *Runtime) stopSingle(ctx context.Context, p *pod, grace time.Duration) e
 	}
 }
 
-// createSingle creates a pod with a fixed name, unless the API server has any pod of the service. It returns the UID of
-// the pod, or none if another pod is in the way.
+// createSingle creates a pod with a fixed name, unless the API server has any pod of the service. It returns the UID
+// of the pod, or none if another pod blocks it.
 func (q *requests) createSingle(ctx context.Context, id ident, pod *corev1.Pod) (uid string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

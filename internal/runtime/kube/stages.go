@@ -45,27 +45,27 @@ const unknown = -1
 type machine struct {
 	// throughDeployment: create no pod directly.
 	throughDeployment bool
-	// single: the pod is not the Deployment's business, which is brought to rest and stays there; see single.go.
+	// single: the Deployment does not manage the pod; it is brought to rest and stays there; see single.go.
 	single bool
 
-	want    int32  // replicas that the service is to have
+	want    int32  // replicas that the service should have
 	excess  int32  // replicas kept in the write until the victim pods carry their deletion cost
 	written int32  // replicas of the Deployment, or number of direct pods, as far as known; else unknown
 	uid     string // of the Deployment; empty while there is none
 	version uint64 // resource version of the Deployment: older ones are not looked at
-	sending bool   // the number is being written: what is observed of it meanwhile may be old
+	sending bool   // the number is being written: observations of it may be stale
 	direct  *direct
-	epoch   int // counts the Deployments that were deleted: what is done to one says nothing of the next
+	epoch   int // counts deleted Deployments: results for one say nothing about the next
 
 	stage    stage
 	deadline time.Time // of a stage that waits
 	target   int32     // replicas that the Deployment is being scaled to
-	scaled   uint64    // the resource version that this write made
+	scaled   uint64    // the resource version of that write
 	adopter  string    // name of the ReplicaSet that adopts the pods; empty outside a hand-over
 	doomed   []*appsv1.ReplicaSet
 }
 
-// direct is what is known of a service's direct pods.
+// direct is the state of a service's direct pods.
 type direct struct {
 	hash string          // the ReplicaSet will select them by this label pod-template-hash
 	uids map[string]bool // of those that exist, or are about to
@@ -77,7 +77,7 @@ type direct struct {
 	announced   bool      // the Deployment may have been scaled to their number
 }
 
-// stage is a step of what the machine is doing. A sequence begins and ends with idle.
+// stage is a step of a sequence. A sequence begins and ends with idle.
 type stage uint8
 
 const (
@@ -112,7 +112,7 @@ type task uint8
 const (
 	noTask task = iota
 	writeTask
-	convertTask // of single pods that a ReplicaSet has: they stay, and it goes
+	convertTask // a ReplicaSet has single pods: they stay, and it is deleted
 	handOverTask
 	resumeTask
 	restTask

@@ -17,8 +17,8 @@ import (
 // explanationTimeout is how long the API may take to explain why a process ended before it was reported to run.
 const explanationTimeout = 2 * time.Second
 
-// startReplica is Start for a service whose pods belong to its Deployment: one more replica is wanted, and the next pod
-// that appears is the one. If it fails, one replica less is wanted.
+// startReplica is Start for a service whose pods belong to its Deployment: it adds a replica, and takes the next pod
+// that appears. If it fails, it removes the replica again.
 func (r *Runtime) startReplica(
 	ctx context.Context, service *v1alpha1.WangellService, hooks runtime.StartHooks,
 ) (runtime.Pod, error) {
@@ -103,7 +103,7 @@ func (r *Runtime) follow(
 			if heldUp != "" {
 				return runtime.Pod{}, fmt.Errorf("service %s: waited %s: %s", s.key, timeout, heldUp)
 			}
-			// Nothing is known to be wrong: the caller ends the wait. The reason may yet come.
+			// No problem is known: the caller ends the wait. A reason may still come.
 			deadline.Reset(time.Hour)
 		case <-ctx.Done():
 			return runtime.Pod{}, ctx.Err()
@@ -138,7 +138,7 @@ func (r *Runtime) dropWaiter(s *service, w *waiter) {
 	s.waiters = slices.DeleteFunc(s.waiters, func(o *waiter) bool { return o == w })
 }
 
-// abandon undoes what a Start asked for. The lock is held.
+// abandon undoes the demand of a Start. The lock is held.
 func (r *Runtime) abandon(s *service, w *waiter) {
 	p, reduced := w.pod, false
 	if p == nil || !p.is(podLeaving|podFailed) { // else the pod that replaces it is for the next Start

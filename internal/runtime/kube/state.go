@@ -28,7 +28,7 @@ type Runtime struct {
 	ending   *queue[runtime.Ending]
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
-	// resizes has the UIDs of pods whose requests are to be looked at.
+	// resizes has the UIDs of pods whose requests must be checked.
 	resizes       workqueue.TypedDelayingInterface[string]
 	resizeBackoff workqueue.TypedRateLimiter[string]
 	// endWrites ends all writes to the API server.
@@ -42,7 +42,7 @@ type Runtime struct {
 	mu       sync.Mutex // guards what follows, and every service, pod and waiter
 	services map[runtime.Key]*service
 	byUID    map[string]*pod
-	nodes    map[string]bool // those that have a daemon; nil while that is not known
+	nodes    map[string]bool // nodes with a daemon; nil while unknown
 	// hostnames are the values of the label kubernetes.io/hostname by node; preferred are the nodes that have a service's
 	// images.
 	hostnames map[string]string
@@ -50,9 +50,9 @@ type Runtime struct {
 	pulls     pulls
 	resizing  resizing
 	gone      tombstones
-	changed   chan struct{} // closed and replaced when anything observed changes
+	changed   chan struct{} // closed and replaced when any observation changes
 	closed    bool
-	retired   bool // nothing is written any more
+	retired   bool // writing has ended
 }
 
 // pulls remembers that pods of an earlier controller that pull images were deleted.
@@ -107,7 +107,7 @@ func (r *Runtime) notify() {
 	r.changed = make(chan struct{})
 }
 
-// schedule has maintenance done when it is due. The lock is held.
+// schedule schedules maintenance for when it is due. The lock is held.
 func (r *Runtime) schedule(s *service) {
 	now := time.Now()
 	if what, at := s.machine.due(s.observe(now)); what != noTask && !r.retired {

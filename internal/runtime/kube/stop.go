@@ -18,9 +18,9 @@ const (
 	lostPatience = 10 * time.Second
 )
 
-// stopReplica is Stop for a pod of a Deployment, which is scaled down by one with this pod as its victim. A pod whose
-// node is not ready any more counts as gone some seconds after its grace, and its object is deleted without waiting for
-// the node.
+// stopReplica is Stop for a pod of a Deployment, which is scaled down by one with this pod as its victim. If its node
+// is no longer ready, the pod counts as gone some seconds after its grace, and its object is deleted without waiting
+// for the node.
 func (r *Runtime) stopReplica(ctx context.Context, p *pod, grace time.Duration) error {
 	s := p.service
 	r.mu.Lock()
@@ -46,7 +46,7 @@ func (r *Runtime) stopReplica(ctx context.Context, p *pod, grace time.Duration) 
 		if err := r.remove(ctx, p, grace, reduced); err != nil {
 			r.mu.Lock()
 			if first {
-				p.unset(podStopping) // the next call tries all of it again
+				p.unset(podStopping) // the next call repeats everything
 			}
 			if reduced {
 				s.machine.want++
@@ -125,8 +125,8 @@ func (r *Runtime) remove(ctx context.Context, p *pod, grace time.Duration, exces
 	return r.deletePod(ctx, s, p.name, p.rt.ID, &seconds)
 }
 
-// removeLost deletes a pod that does not end because its node is gone or not ready. One that has become single since
-// its end was asked for stays: without its object, another one would start beside it.
+// removeLost deletes a pod that does not end because its node is gone or not ready. A pod that has become single
+// meanwhile stays: without its object, another one would start beside it.
 func (r *Runtime) removeLost(ctx context.Context, p *pod) error {
 	s := p.service
 	r.mu.Lock()

@@ -15,7 +15,7 @@ import (
 	"wangell.loutres.me/internal/runtime"
 )
 
-// podOf returns a pod as the API has it. Started is exact to a second only.
+// podOf returns a pod from its API object. Started is exact to a second only.
 func podOf(o *corev1.Pod, container string) runtime.Pod {
 	p := runtime.Pod{
 		ID: string(o.UID), Service: runtime.Key(o.Namespace + "/" + o.Labels[v1alpha1.LabelService]),
@@ -38,7 +38,7 @@ func podOf(o *corev1.Pod, container string) runtime.Pod {
 	return p
 }
 
-// parseIPv4 parses an IPv4 address; the zero value of anything else.
+// parseIPv4 parses an IPv4 address; it returns the zero value for anything else.
 func parseIPv4(text string) netip.Addr {
 	if a, err := netip.ParseAddr(text); err == nil && a.Is4() {
 		return a
@@ -76,10 +76,10 @@ func exitCodeOf(o *corev1.Pod, container string) (code uint32, ended bool) {
 // trouble is why a pod does not start. It is an error, too.
 type trouble struct {
 	reason        string // empty if there is none
-	fatal         bool   // it will not go away by itself soon
-	image         bool   // the image cannot be had
+	fatal         bool   // it will not resolve itself soon
+	image         bool   // the image cannot be pulled
 	unschedulable bool   // the pod fits on no node
-	lost          bool   // a single pod on a node without a daemon is in the way
+	lost          bool   // a single pod on a node without a daemon blocks others
 }
 
 // Error implements error.
@@ -88,7 +88,7 @@ func (t trouble) Error() string { return t.reason }
 // Is implements the interface of errors.Is.
 func (t trouble) Is(target error) bool { return t.image && target == runtime.ErrImage }
 
-// retryable is why a Start failed that may work a moment later.
+// retryable is the error of a Start that may work a moment later.
 type retryable struct{ reason string }
 
 // Error implements error.
@@ -121,7 +121,7 @@ var (
 	}
 )
 
-// troubleOf returns why a pod does not run yet; the zero value if nothing holds it up.
+// troubleOf returns why a pod does not run yet; the zero value if there is no problem.
 func troubleOf(o *corev1.Pod, container string) trouble {
 	for _, c := range o.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {

@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// behalfTable is the routing table of ReceiveAll, and the priority of the rule that leads to it.
+// behalfTable is the routing table of ReceiveAll, and the priority of the rule that selects it.
 const behalfTable = 46
 
-// ReceiveAll makes all IPv4 packets that reach the network's device be for its own sockets, whatever their destination.
-// So a proxy with IP_TRANSPARENT (ip(7)) gets the answers to what it sends from its clients' addresses. Sockets may use
-// local ports from 1024 on, which IP_LOCAL_PORT_RANGE narrows. It may be called again. It needs a kernel with
-// CONFIG_IP_MULTIPLE_TABLES.
+// ReceiveAll delivers all IPv4 packets that reach the network's device to its own sockets, whatever their
+// destination. So a proxy with IP_TRANSPARENT (ip(7)) gets the replies to packets that it sends from its clients'
+// addresses. Sockets may use local ports from 1024 on, which IP_LOCAL_PORT_RANGE narrows. It may be called again. It
+// needs a kernel with CONFIG_IP_MULTIPLE_TABLES.
 func (n Network) ReceiveAll() error {
 	return n.Do(func() error {
 		if err := setSysctl("ipv4/ip_local_port_range", "1024 60999"); err != nil {

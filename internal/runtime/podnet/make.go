@@ -195,7 +195,7 @@ func (m *maker) configureHost(n *Network, podMAC net.HardwareAddr) error {
 	return nil
 }
 
-// read returns the network of a name as the kernel has it.
+// read returns the network of a name from the kernel's state.
 func (m *maker) read(name string) (Network, error) {
 	n := Network{Name: name, Netns: m.path(name)}
 	link, err := m.host.LinkByName(name)

@@ -13,7 +13,7 @@ import (
 // Gateway is the next hop of every pod's default route. No device has this address.
 var Gateway = netip.MustParseAddr("169.254.46.1")
 
-// Links is the range of link-local addresses (RFC 3927), which Gateway is of.
+// Links is the range of link-local addresses (RFC 3927), to which Gateway belongs.
 var Links = netip.MustParsePrefix("169.254.0.0/16")
 
 // Device is the name of a pod's network device inside its namespace.

@@ -82,8 +82,8 @@ func (p *Pool) Adopt(name string) (Network, error) {
 	return n, nil
 }
 
-// Clean removes what an earlier process left: networks and devices with this pool's folder or prefix that are neither
-// in use nor ready.
+// Clean removes the remains of an earlier process: networks and devices with this pool's folder or prefix that are
+// neither in use nor ready.
 func (p *Pool) Clean() error {
 	known := map[string]bool{}
 	p.mu.Lock()

@@ -20,8 +20,8 @@ type Harness struct {
 	// Open opens a runtime that has the image Probe under the name ProbeTag. Called again after Close, it opens the same
 	// instance again. Each test gets a new Harness, and its creator cleans up.
 	Open func(t *testing.T) runtime.Runtime
-	// Remote means that pods run on other machines: their namespaces and devices are unknown here, images are pulled where
-	// they run, and the log of a pod goes with it.
+	// Remote is set if pods run on other machines: their namespaces and devices are unknown here, images are pulled
+	// there, and the log of a pod is deleted with it.
 	Remote bool
 	// Phases are the phases that the runtime reports, in order. Default: all.
 	Phases []runtime.Phase

@@ -22,8 +22,8 @@ func Need(t testing.TB) {
 	need.Program(t, "npm", "npm")
 }
 
-// Run runs a file of ui/test with more environment. command makes its process, for example in a network namespace; nil
-// makes a plain one. What the test prints is logged.
+// Run runs a file of ui/test with more environment. command makes its process, for example in a network namespace;
+// nil makes a plain one. The output of the test is logged.
 func Run(t testing.TB, command func(context.Context, ...string) *exec.Cmd, file string, env ...string) {
 	t.Helper()
 	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()

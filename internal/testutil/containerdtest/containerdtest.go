@@ -149,7 +149,7 @@ func StartWith(t testing.TB, size int, more string) *Containerd {
 	return c
 }
 
-// Images returns its images as the CRI has them, until the test ends.
+// Images returns its images through the CRI, until the test ends.
 func (c *Containerd) Images(t testing.TB) *cri.Images {
 	t.Helper()
 	images, err := cri.OpenImages("unix://" + c.Socket)
@@ -160,7 +160,7 @@ func (c *Containerd) Images(t testing.TB) *cri.Images {
 	return images
 }
 
-// Until waits for something to become true, which it looks for the more seldom the longer it takes.
+// Until waits for a condition, with growing pauses between checks.
 func Until(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	pause := 5 * time.Millisecond

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package delay makes hosts of network namespaces distant, on kernels without netem: what they send to a network takes
-// its time. What is sent to them does not, so the delay is a round trip.
+// Package delay makes hosts in network namespaces distant, on kernels without netem: it delays packets that they send
+// to a network. Packets to them are not delayed, so the delay is a round trip.
 package delay
 
 import (
@@ -76,7 +76,7 @@ func (d *Delay) open(cfg *Config) (header []byte, err error) {
 	if err := netlink.LinkSetUp(tun); err != nil {
 		return nil, fmt.Errorf("set %s up: %w", tunName, err)
 	}
-	// Answers come by another device than that of the route.
+	// Replies arrive at another device than that of the route.
 	for _, conf := range []string{"all", cfg.Device} {
 		file := "/proc/sys/net/ipv4/conf/" + conf + "/rp_filter"
 		if err := os.WriteFile(file, []byte("0"), 0o644); err != nil {

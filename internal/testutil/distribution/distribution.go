@@ -32,7 +32,7 @@ type Registry struct {
 	proc *process.Process
 }
 
-// config is the configuration of a registry that gets what it lacks from another one.
+// config is the configuration of a pull-through registry.
 const config = `version: 0.1
 log: {level: warn, accesslog: {disabled: true}}
 storage: {filesystem: {rootdirectory: %q}, delete: {enabled: true}}
@@ -40,7 +40,7 @@ http: {addr: %q}
 proxy: {remoteurl: %q}
 `
 
-// Build builds the registry, and returns its program, which is gone after the test.
+// Build builds the registry, and returns its program, which is removed after the test.
 func Build(t testing.TB) string {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "registry")
@@ -56,8 +56,7 @@ func Build(t testing.TB) string {
 	return bin
 }
 
-// StartCache starts a registry on 127.0.0.1 that gets what it lacks from the one at a URL (pull-through). It ends with
-// the test.
+// StartCache starts a pull-through registry on 127.0.0.1 for the one at a URL. It ends with the test.
 func StartCache(t testing.TB, upstream string) *Registry {
 	t.Helper()
 	bin, dir := Build(t), t.TempDir()

@@ -17,7 +17,7 @@ const Patience = 3 * time.Minute
 // pollSeldom: one that starts a program, such as kubectl, would keep a core busy all the time.
 const pollEvery, pollSeldom = 50 * time.Millisecond, 500 * time.Millisecond
 
-// Eventually waits until the condition holds, and fails the test with what it saw last if that takes longer than
+// Eventually waits until the condition holds, and fails the test with the last observation if that takes longer than
 // Patience.
 func Eventually(t testing.TB, what string, holds func() (ok bool, saw string)) {
 	t.Helper()

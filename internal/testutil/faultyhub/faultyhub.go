@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package faultyhub is a registry for tests of pulls: it serves images over HTTP, counts the bytes of each blob that it
-// has sent, and can be told to cut, corrupt, slow down or refuse downloads.
+// Package faultyhub is a registry for tests of pulls: it serves images over HTTP, counts the bytes sent of each blob,
+// and can cut, corrupt, slow down or refuse downloads.
 package faultyhub
 
 import (
@@ -47,7 +47,7 @@ type Hub struct {
 	limited int
 }
 
-// Fault is what goes wrong with the downloads of a layer.
+// Fault describes what goes wrong with the downloads of a layer.
 type Fault struct {
 	// Cut ends the connection after so many bytes of a response; 0 never.
 	Cut int64
@@ -57,9 +57,9 @@ type Fault struct {
 	Hold chan struct{}
 	// Pause is waited for before each 64 KiB, and before each manifest and configuration.
 	Pause time.Duration
-	// TokenFor is how long a token is good for, less than its client is told; 0: none is needed.
+	// TokenFor is how long a token is valid, which is less than the client is told; 0: no token is needed.
 	TokenFor time.Duration
-	// RetryAfter has requests for layers answered with 429, and a client told to come back after so many seconds; 0: not.
+	// RetryAfter answers requests for layers with 429 and this Retry-After, in seconds; 0: never.
 	RetryAfter int
 }
 

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Absorb drops what arrives at a device, in the calling thread's network namespace, for the sources of a flood: the
-// answers to forged SYNs, which would leave the machine on a real network, cost no more here. It lasts until closed.
+// Absorb drops packets that arrive at a device, in the calling thread's network namespace, for the sources of a
+// flood: answers to forged SYNs, which would leave the machine on a real network, end here. It lasts until closed.
 func Absorb(device string, sources netip.Prefix) (io.Closer, error) {
 	dev, err := net.InterfaceByName(device)
 	if err != nil {

@@ -56,7 +56,7 @@ const (
 	atSeqLow   = 40
 )
 
-// destination is what the program needs to know of a service.
+// destination is the data of a service for the program.
 type destination struct {
 	High, Low, Port uint16 // words of a frame, as they stand
 	Sum             uint16 // ones' complement sum of the halves of the address
@@ -125,7 +125,7 @@ func load(frame []byte, cfg *Config, device uint32, services *ebpf.Map) (*ebpf.P
 		asm.Add.Imm(asm.R2, frameLen),
 		asm.JGT.Reg(asm.R2, asm.R3, "end"),
 	}
-	// The kernel uses frames again, as whoever had them before has left them.
+	// The kernel reuses frames with their former content.
 	at := 0
 	for ; at+4 <= frameLen; at += 4 {
 		i = append(i, asm.StoreImm(asm.R9, int16(at), int64(int32(binary.NativeEndian.Uint32(frame[at:]))), asm.Word))
@@ -147,7 +147,7 @@ func load(frame []byte, cfg *Config, device uint32, services *ebpf.Map) (*ebpf.P
 		asm.LoadMem(asm.R3, asm.R5, 4, asm.Half),
 		asm.StoreMem(asm.R9, atDestPort, asm.R3, asm.Half),
 		asm.LoadMem(asm.R2, asm.R5, 6, asm.Half),
-		// Identification: what keeps the sum with the addresses.
+		// The identification keeps the sum, given the addresses.
 		asm.Mov.Imm(asm.R4, word(atID)+word(atSource)+word(atDestHigh)+word(atDestLow)+2*0xffff),
 		asm.Sub.Reg(asm.R4, asm.R1),
 		asm.Sub.Reg(asm.R4, asm.R2),
@@ -160,7 +160,7 @@ func load(frame []byte, cfg *Config, device uint32, services *ebpf.Map) (*ebpf.P
 		asm.And.Imm(asm.R7, 0xffff),
 		asm.Or.Imm(asm.R7, unprivileged),
 		asm.StoreMem(asm.R9, atPort, asm.R7, asm.Half),
-		// Sequence number: the upper half is what keeps the sum.
+		// The upper half of the sequence number keeps the sum.
 		asm.StoreMem(asm.R9, atSeqLow, asm.R8, asm.Half),
 		asm.Mov.Imm(asm.R4, word(atSource)+word(atDestHigh)+word(atDestLow)+word(atDestPort)+word(atPort)+word(atSeqLow)+
 			word(atSeqHigh)+5*0xffff),

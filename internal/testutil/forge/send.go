@@ -19,7 +19,8 @@ import (
 // defaultBatch is small enough for an even rate.
 const defaultBatch = 1024
 
-// priority is the nice value of the threads that send: a network card does not wait for those whom it interrupts.
+// priority is the nice value of the sending threads: a network card does not wait for the programs that it
+// interrupts.
 const priority = -15
 
 // maxDebt is how far a flood that has fallen behind its rate catches up.

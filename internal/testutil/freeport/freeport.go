@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package freeport reserves ports for tests that tell a program where to listen.
+// Package freeport reserves ports for tests that pass a port to a program.
 package freeport
 
 import (

@@ -35,7 +35,7 @@ type Net struct {
 	prefix string
 }
 
-// New creates a network, after removing what killed processes left behind (CleanStale). The caller removes it with
+// New creates a network, after removing the remains of killed processes (CleanStale). The caller removes it with
 // Close. On error nothing remains.
 func New(cfg Config) (_ *Net, err error) {
 	if cfg, err = cfg.withDefaults(); err != nil {

@@ -16,7 +16,7 @@ func TakeSnapshot(scope Scope) (Snapshot, error) {
 		s.cgroups(scope), s.processes(scope), s.bpf(scope), s.ownBPF(scope))
 }
 
-// Diff returns, sorted, what only after has ("left: …") and what only s has ("gone: …").
+// Diff returns, sorted, the entries that only after has ("left: …") and those that only s has ("gone: …").
 func (s Snapshot) Diff(after Snapshot) []string {
 	var diff []string
 	for thing := range after {

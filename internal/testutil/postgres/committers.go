@@ -31,7 +31,7 @@ type Committers struct {
 	count, sessions atomic.Int64
 
 	mu       sync.Mutex
-	errs     map[string]int // what ended sessions, and how often
+	errs     map[string]int // errors that ended sessions, and how often
 	mistaken error          // the first commit that was missing
 }
 
@@ -114,7 +114,7 @@ func (c *Committers) mistake(err error) {
 	}
 }
 
-// class is an error without what differs each time.
+// class is an error without its variable parts.
 func class(err error) string {
 	var server ServerError
 	if errors.As(err, &server) {
@@ -130,7 +130,7 @@ func (c *Committers) Sessions() int64 { return c.sessions.Load() }
 // Committed returns the number of commits that were acknowledged so far.
 func (c *Committers) Committed() int64 { return c.count.Load() }
 
-// Wrong returns what must not have happened; nil if nothing did.
+// Wrong returns the first violation; nil if there is none.
 func (c *Committers) Wrong() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

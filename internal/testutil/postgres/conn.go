@@ -16,8 +16,8 @@ import (
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// Conn is a session with a PostgreSQL server: version 3 of its protocol, without TLS or a password. Unlike psql it
-// tells a commit that was acknowledged from one whose answer was lost.
+// Conn is a session with a PostgreSQL server: version 3 of its protocol, without TLS or a password. Unlike psql, it
+// distinguishes an acknowledged commit from one whose answer was lost.
 type Conn struct {
 	conn net.Conn
 	r    *bufio.Reader

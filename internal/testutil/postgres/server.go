@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package postgres tests PostgreSQL servers of the recipe debimage.Postgres on one machine (test/e2e) and on Kubernetes
-// (test/kube): clients that know which of their commits were acknowledged, servers that notice a second one on the same
-// data, and a look at whether the data are sound.
+// Package postgres tests PostgreSQL servers of the recipe debimage.Postgres on one machine (test/e2e) and on
+// Kubernetes (test/kube): clients that record which of their commits were acknowledged, servers that notice a second
+// one on the same data, and a check of the data.
 package postgres
 
 import (
@@ -18,14 +18,14 @@ import (
 	"wangell.loutres.me/internal/testutil/netlab"
 )
 
-// UID is the user that the server runs as, who must own the folder of its data.
+// UID is the user that the server runs as, which must own the folder of its data.
 const UID = 999
 
 // Probe is the part of a spec by which clients wait until the server accepts connections.
 const Probe = "readyWhen: Probe\nreadinessProbe:\n  timeoutSeconds: 5\n  exec: {command: [/bin/sh, -c, " +
 	"'exec /usr/lib/postgresql/*/bin/pg_isready --quiet --host=127.0.0.1']}\n"
 
-// StartingUp is what a server says that listens and does not accept connections yet.
+// StartingUp is the message of a server that listens and does not accept connections yet.
 const StartingUp = "starting up"
 
 // BuildOnly builds the program of Only into a folder, which every user may read.
@@ -38,18 +38,18 @@ func BuildOnly(folder string) error {
 		os.Chmod(folder, 0o755))
 }
 
-// Only is the part of a spec by which the server does not start beside another one on the same data: see test/e2e/only.
-// The lock file that PostgreSQL has itself does not prevent that in containers, in each of which the server is PID 1.
-// It wants the folder of BuildOnly mounted at /only, and that of the data at /var/lib/postgresql.
+// Only is the part of a spec by which the server does not start beside another one on the same data: see
+// test/e2e/only. The lock file that PostgreSQL has itself does not prevent that in containers, in each of which the
+// server is PID 1. It needs the folder of BuildOnly mounted at /only, and that of the data at /var/lib/postgresql.
 const Only = "command: [/only/only, /var/lib/postgresql, /bin/sh, /start]\n"
 
-// Conflict returns what servers wrote that met another one on the data in a folder; empty if none did.
+// Conflict returns the messages of servers that met another one on the data in a folder; empty if none did.
 func Conflict(folder string) string {
 	text, _ := os.ReadFile(filepath.Join(folder, "conflict"))
 	return string(text)
 }
 
-// Check has pg_amcheck look at all data of a server, indexes against tables too. It returns what is wrong with them.
+// Check runs pg_amcheck on all data of a server, with indexes against tables, and returns the errors found.
 func Check(ctx context.Context, from *netlab.Namespace, address string) error {
 	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/pg_amcheck") // not in PATH
 	if err != nil || len(found) == 0 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package syncbuf keeps what a program or a goroutine writes, for a test that reads it meanwhile.
+// Package syncbuf keeps the output of a program or a goroutine for a test that reads it meanwhile.
 package syncbuf
 
 import (

@@ -62,7 +62,7 @@ func whoami() string {
 		time.Now().Format("15:04:05.000"))
 }
 
-// holder is what the holder of the lock has written.
+// holder is the text of the lock's holder.
 func holder(fd int) string {
 	buf := make([]byte, 512)
 	n, err := syscall.Pread(fd, buf, 0)

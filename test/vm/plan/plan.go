@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plan holds what the runner of test/vm and the program in the VM exchange.
+// Package plan defines the data that the runner of test/vm and the program in the VM exchange.
 package plan
 
 // Where the program in the VM finds its plan.
@@ -9,7 +9,7 @@ const (
 	File = "plan.json" // the Plan, in Dir
 )
 
-// Plan is what a VM does before it powers off.
+// Plan lists the checks that a VM runs before it powers off.
 type Plan struct {
 	Checks []Check `json:"checks"`
 }

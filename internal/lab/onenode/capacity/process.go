@@ -64,7 +64,7 @@ func cpuSeconds(pid int) (float64, error) {
 	return (user + system) / ticksPerSecond, errors.Join(err1, err2)
 }
 
-// settle waits until processes together use less than 2 % of a core over a second, the end of what follows their start.
+// settle waits until processes together use less than 2 % of a core over a second: then their start is over.
 func settle(ctx context.Context, processes map[int]*Usage) error {
 	ctx, cancel := context.WithTimeout(ctx, onenode.SettleTimeout)
 	defer cancel()
@@ -94,7 +94,7 @@ func settle(ctx context.Context, processes map[int]*Usage) error {
 	return err
 }
 
-// measureIdle fills in what processes use over a time without any request.
+// measureIdle measures the usage of processes during a time without requests.
 func measureIdle(ctx context.Context, idle time.Duration, processes map[int]*Usage) error {
 	if err := settle(ctx, processes); err != nil {
 		return err

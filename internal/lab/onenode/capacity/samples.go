@@ -2,7 +2,7 @@
 
 package capacity
 
-// Sample is what an instance with a number of sleeping services costs.
+// Sample is the cost of an instance with a number of sleeping services.
 type Sample struct {
 	Services int `json:"services"`
 	// Start is how long `wangell up` took until every service could be woken, in seconds.

@@ -130,7 +130,7 @@ func forgetHandler(s syscall.Signal) {
 	}
 }
 
-// run does what a command in a running pod is to do, and exits.
+// run executes a command in a running pod, and exits.
 func run(what string) {
 	switch what {
 	case "look":
