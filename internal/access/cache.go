@@ -10,6 +10,9 @@ import (
 // maxCached bounds the entries of a cache.
 const maxCached = 4096
 
+// rightsLast is how long an answer of the API server is used.
+const rightsLast = 10 * time.Second
+
 // cache keeps answers of the API server for rightsLast. Errors are not kept.
 type cache[K comparable, V any] struct {
 	mu      sync.Mutex

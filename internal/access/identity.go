@@ -33,8 +33,6 @@ import (
 
 const (
 	maxToken = 16 << 10
-	// rightsLast is how long an answer of the API server is used.
-	rightsLast = 10 * time.Second
 	// caLasts is how long the cluster's authority of client certificates is used.
 	caLasts = time.Minute
 

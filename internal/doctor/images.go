@@ -3,13 +3,10 @@
 package doctor
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"fmt"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -37,29 +34,6 @@ func images(ctx context.Context, address string) []Check {
 	}
 	checks = append(checks, gzipProgram(d.version, d.path))
 	return append(checks, lazyPulls(ctx, address, "/dev/fuse")...)
-}
-
-// settings are those of plugins, as `containerd config dump` prints them: by "PLUGIN KEY".
-type settings map[string]string
-
-// parseDump reads the output of `containerd config dump`, which has each table's header and each setting on a line of
-// its own. Settings of tables within those of plugins are left out.
-func parseDump(dump []byte) settings {
-	found, plugin := settings{}, ""
-	for lines := bufio.NewScanner(bytes.NewReader(dump)); lines.Scan(); {
-		line := strings.TrimSpace(lines.Text())
-		if header, ok := strings.CutPrefix(line, "["); ok {
-			name := strings.TrimSuffix(strings.TrimPrefix(header, "plugins."), "]")
-			if plugin = strings.Trim(name, `'"`); strings.ContainsAny(plugin, `'"`) {
-				plugin = ""
-			}
-			continue
-		}
-		if key, value, ok := strings.Cut(line, "="); ok && plugin != "" {
-			found[plugin+" "+strings.TrimSpace(key)] = strings.Trim(strings.TrimSpace(value), `'"`)
-		}
-	}
-	return found
 }
 
 // unpacking checks whether layers are unpacked at once.
@@ -135,19 +109,4 @@ func gzipProgram(version, path string) Check {
 		names = append(names, h.Program)
 	}
 	return c.warn(fmt.Sprintf("containerd %s finds no %s in its $PATH", version, strings.Join(names, " or ")))
-}
-
-// configOf returns the file in a command line of containerd, or containerd's default.
-func configOf(argv []string) string {
-	for i, a := range argv {
-		name, value, joined := strings.Cut(a, "=")
-		switch {
-		case !slices.Contains([]string{"-c", "--c", "-config", "--config"}, name):
-		case joined:
-			return value
-		case i+1 < len(argv):
-			return argv[i+1]
-		}
-	}
-	return "/etc/containerd/config.toml"
 }

@@ -3,6 +3,8 @@
 package doctor
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -118,4 +121,42 @@ func behind(ctx context.Context, address string) (pid int32, err error) {
 		return 0, fmt.Errorf("find the process behind %s: %w", address, errors.Join(ctlErr, err))
 	}
 	return peer.Pid, nil
+}
+
+// settings are those of plugins, as `containerd config dump` prints them: by "PLUGIN KEY".
+type settings map[string]string
+
+// parseDump reads the output of `containerd config dump`, which has each table's header and each setting on a line of
+// its own. Settings of tables within those of plugins are left out.
+func parseDump(dump []byte) settings {
+	found, plugin := settings{}, ""
+	for lines := bufio.NewScanner(bytes.NewReader(dump)); lines.Scan(); {
+		line := strings.TrimSpace(lines.Text())
+		if header, ok := strings.CutPrefix(line, "["); ok {
+			name := strings.TrimSuffix(strings.TrimPrefix(header, "plugins."), "]")
+			if plugin = strings.Trim(name, `'"`); strings.ContainsAny(plugin, `'"`) {
+				plugin = ""
+			}
+			continue
+		}
+		if key, value, ok := strings.Cut(line, "="); ok && plugin != "" {
+			found[plugin+" "+strings.TrimSpace(key)] = strings.Trim(strings.TrimSpace(value), `'"`)
+		}
+	}
+	return found
+}
+
+// configOf returns the file in a command line of containerd, or containerd's default.
+func configOf(argv []string) string {
+	for i, a := range argv {
+		name, value, joined := strings.Cut(a, "=")
+		switch {
+		case !slices.Contains([]string{"-c", "--c", "-config", "--config"}, name):
+		case joined:
+			return value
+		case i+1 < len(argv):
+			return argv[i+1]
+		}
+	}
+	return "/etc/containerd/config.toml"
 }

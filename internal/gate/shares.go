@@ -3,8 +3,6 @@
 package gate
 
 import (
-	"encoding/binary"
-	"net/netip"
 	"sync/atomic"
 	"time"
 )
@@ -85,24 +83,6 @@ func correctShares(v *view[gateFlowShare], first, again map[uint32]shareCount) (
 		}
 	}
 	return fixed
-}
-
-// FlowUsage returns how full the table of flows and the largest shares of it are, as the last Sweep has found them; it
-// must not run at the same time as one.
-func (g *Gate) FlowUsage(s Swept) []Fill {
-	sizes := &g.cfg.Sizes
-	source := Fill{Table: "flows_per_source", Flag: "--max-flows-per-source", Size: sizes.FlowsPerSource}
-	if i, n := largestShare(g.sourceShares); n > 0 {
-		client := binary.NativeEndian.AppendUint32(nil, g.sourceShares.at(i).Client)
-		source.Source, source.Used = netip.PrefixFrom(netip.AddrFrom4([4]byte(client)), 32), n
-	}
-	service := Fill{Table: "flows_per_service", Flag: "--max-flows-per-service", Size: sizes.FlowsPerService}
-	if i, n := largestShare(g.serviceShares); n > 0 {
-		if a, ok := g.services.addr(i); ok { // else it was just removed
-			service.Service, service.Used = a, n
-		}
-	}
-	return []Fill{{Table: "flows", Flag: "--flows", Used: s.Flows, Size: sizes.Flows}, source, service}
 }
 
 // largestShare returns the share with the most flows in the last sweep.

@@ -3,8 +3,10 @@
 package gate
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -272,4 +274,22 @@ func (g *Gate) sweepParkedSources() (removed int, err error) {
 		}
 	}
 	return removed, endOf(it)
+}
+
+// FlowUsage returns how full the table of flows and the largest shares of it are, as the last Sweep has found them; it
+// must not run at the same time as one.
+func (g *Gate) FlowUsage(s Swept) []Fill {
+	sizes := &g.cfg.Sizes
+	source := Fill{Table: "flows_per_source", Flag: "--max-flows-per-source", Size: sizes.FlowsPerSource}
+	if i, n := largestShare(g.sourceShares); n > 0 {
+		client := binary.NativeEndian.AppendUint32(nil, g.sourceShares.at(i).Client)
+		source.Source, source.Used = netip.PrefixFrom(netip.AddrFrom4([4]byte(client)), 32), n
+	}
+	service := Fill{Table: "flows_per_service", Flag: "--max-flows-per-service", Size: sizes.FlowsPerService}
+	if i, n := largestShare(g.serviceShares); n > 0 {
+		if a, ok := g.services.addr(i); ok { // else it was just removed
+			service.Service, service.Used = a, n
+		}
+	}
+	return []Fill{{Table: "flows", Flag: "--flows", Used: s.Flows, Size: sizes.Flows}, source, service}
 }

@@ -67,13 +67,6 @@ func (t *transition) deaf(r Ref) {
 	t.report(Info, "a pod gets no new connections: it no longer listens on port %d", t.spec.Port)
 }
 
-// refuseUnready refuses clients that have waited long enough for a pod that served but has stopped listening or
-// fails its readinessProbe. The pod keeps its open connections, and serves again once it has recovered.
-func (t *transition) refuseUnready(p *pod, reason string) {
-	p.deadline, t.next.wake, t.refuse = 0, nil, reason
-	t.report(Error, "clients are refused: %s", reason)
-}
-
 // serve makes a starting pod that listens a serving one.
 func (t *transition) serve(p *pod, at monotime.Time) {
 	replaces := p.life == lifeReplacing

@@ -138,3 +138,10 @@ func (t *transition) overdue(p *pod) {
 		t.podFailed(reason)
 	}
 }
+
+// refuseUnready refuses clients that have waited long enough for a pod that served but has stopped listening or
+// fails its readinessProbe. The pod keeps its open connections, and serves again once it has recovered.
+func (t *transition) refuseUnready(p *pod, reason string) {
+	p.deadline, t.next.wake, t.refuse = 0, nil, reason
+	t.report(Error, "clients are refused: %s", reason)
+}

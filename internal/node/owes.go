@@ -12,8 +12,6 @@ import (
 // Offsets in struct inet_diag_msg and struct tcp_info (linux/inet_diag.h, linux/tcp.h).
 const (
 	diagMsgPort     = 4 // id.idiag_sport
-	diagMsgRqueue   = 56
-	diagMsgSize     = 72
 	diagInfo        = 2 // INET_DIAG_INFO
 	infoSentAgo     = 44
 	infoReceivedAgo = 52

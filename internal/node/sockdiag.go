@@ -13,6 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Offsets in struct inet_diag_msg (linux/inet_diag.h).
+const (
+	diagMsgRqueue = 56
+	diagMsgSize   = 72
+)
+
 // sockDiag looks up sockets of one network namespace (sock_diag(7)).
 type sockDiag struct{ socket *nl.SocketHandle }
 

@@ -188,20 +188,6 @@ func giveNotice(containers []corev1.Container, seconds int64) {
 	}
 }
 
-func setPointer[T any](field **T, value *T) {
-	if *field == nil {
-		*field = value
-	}
-}
-
-func with(m map[string]string, key, value string) map[string]string {
-	if m == nil {
-		m = map[string]string{}
-	}
-	m[key] = value
-	return m
-}
-
 // ours reports whether Wangell assigns the service its address.
 func ours(s *v1alpha1.WangellService) bool {
 	return s.Spec.LoadBalancerClass == "" || s.Spec.LoadBalancerClass == v1alpha1.LoadBalancerClass

@@ -68,3 +68,13 @@ func all(requirements []corev1.NodeSelectorRequirement, set labels.Set) bool {
 	}
 	return true
 }
+
+// Node is a node with a daemon.
+type Node struct {
+	Name string
+	// Labels and Taints are those of the Kubernetes Node; Known is false if they could not be read: then the node counts
+	// as one where every pod could run.
+	Known  bool
+	Labels map[string]string
+	Taints []corev1.Taint
+}

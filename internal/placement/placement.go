@@ -14,16 +14,6 @@ import (
 	"wangell.loutres.me/internal/rendezvous"
 )
 
-// Node is a node with a daemon.
-type Node struct {
-	Name string
-	// Labels and Taints are those of the Kubernetes Node; Known is false if they could not be read: then the node counts
-	// as one where every pod could run.
-	Known  bool
-	Labels map[string]string
-	Taints []corev1.Taint
-}
-
 // Image is an image of a service.
 type Image struct {
 	// Ref is the name that a user gave it. It decides which nodes hold the image.

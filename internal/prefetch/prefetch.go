@@ -230,3 +230,6 @@ func (k *Keeper) set(e *entry, r wire.ImageReport) {
 	e.report = r
 	k.cfg.Report(r)
 }
+
+// maxDetail bounds the text of an error, so that it fits a report.
+const maxDetail = 600

@@ -22,9 +22,6 @@ import (
 // reasonNotPresent is the reason of an image that is missing and may not be pulled.
 const reasonNotPresent = "NotPresent"
 
-// maxDetail bounds the text of an error, so that it fits a report.
-const maxDetail = 600
-
 // Run keeps the images until ctx ends, which cancels pulls. Pins stay: see Release.
 func (k *Keeper) Run(ctx context.Context) {
 	var work sync.WaitGroup

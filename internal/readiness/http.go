@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -90,4 +92,12 @@ func setDefault(h http.Header, name, value string) {
 	if _, ok := h[name]; !ok {
 		h.Set(name, value)
 	}
+}
+
+// target returns the address to connect to.
+func (p *Prober) target(host string, port int32) string {
+	if host == "" {
+		host = p.Addr.String()
+	}
+	return net.JoinHostPort(host, strconv.Itoa(int(port)))
 }

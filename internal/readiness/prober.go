@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -77,14 +76,6 @@ func (p *Prober) run(ctx context.Context, probe *corev1.Probe) (bool, string, er
 		return true, "connected", conn.Close()
 	}
 	return false, "", errors.New("has no handler that this daemon supports")
-}
-
-// target returns the address to connect to.
-func (p *Prober) target(host string, port int32) string {
-	if host == "" {
-		host = p.Addr.String()
-	}
-	return net.JoinHostPort(host, strconv.Itoa(int(port)))
 }
 
 func (p *Prober) exec(ctx context.Context, command []string) (bool, string, error) {

@@ -10,9 +10,6 @@ import (
 	"slices"
 )
 
-// span is a range of addresses, first and last included.
-type span struct{ first, last uint32 }
-
 // Set is a set of IPv4 addresses. The zero value is empty. A Set does not change; operations return another.
 type Set struct {
 	spans []span // sorted, with gaps between them
@@ -30,12 +27,6 @@ func Of(prefixes ...netip.Prefix) Set {
 		}
 	}
 	return Set{join(spans)}
-}
-
-func spanOf(p netip.Prefix) span {
-	a := p.Masked().Addr().As4()
-	first := binary.BigEndian.Uint32(a[:])
-	return span{first, first | uint32(uint64(1)<<(32-p.Bits())-1)}
 }
 
 // join sorts spans, and joins those that overlap or touch. It changes its argument.

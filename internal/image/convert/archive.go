@@ -9,7 +9,17 @@ import (
 	"os"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
+
+// layer is a layer of the source.
+type layer struct {
+	ocispec.Descriptor
+	diffID digest.Digest
+}
+
+// version is part of the keys of records. Increment it when the same layers give other results.
+const version = 1
 
 // contextReader fails after its context has ended.
 type contextReader struct {

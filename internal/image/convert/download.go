@@ -153,3 +153,18 @@ func (b *blobReader) Close() error {
 	b.body = nil
 	return err
 }
+
+// explain adds what a user can do about an error of a registry.
+func explain(registry string, err error) error {
+	var t *transport.Error
+	if !errors.As(err, &t) {
+		return err
+	}
+	switch t.StatusCode {
+	case http.StatusNotFound:
+		return fmt.Errorf("not found in registry %s: check the name: %w", registry, err)
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return fmt.Errorf("registry %s refuses it: check the name, or log in (docker login %s): %w", registry, registry, err)
+	}
+	return err
+}

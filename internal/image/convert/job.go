@@ -29,16 +29,6 @@ type job struct {
 	res    Result
 }
 
-// part is a manifest of the source.
-type part struct {
-	desc     ocispec.Descriptor
-	text     []byte
-	manifest ocispec.Manifest
-	config   []byte
-	platform ocispec.Platform
-	layers   []layer
-}
-
 func (j *job) run(ctx context.Context) error {
 	if j.o.First != nil && (!j.o.Compression.indexed() || j.o.Layers.Mode != Keep) {
 		return fmt.Errorf("files can come first in layers with estargz or zstdchunked that are kept, not with %s and %s",
@@ -197,15 +187,6 @@ func (j *job) anyFirst(parts []*part) bool {
 		}
 	}
 	return j.o.First == nil
-}
-
-func sizeOf(parts []*part) (total int64) {
-	for _, p := range parts {
-		for _, l := range p.layers {
-			total += l.Size
-		}
-	}
-	return total
 }
 
 // single converts a manifest, which becomes the image.

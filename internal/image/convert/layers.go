@@ -17,15 +17,6 @@ import (
 	"wangell.loutres.me/internal/lazy/trace"
 )
 
-// layer is a layer of the source.
-type layer struct {
-	ocispec.Descriptor
-	diffID digest.Digest
-}
-
-// version is part of the keys of records. Increment it when the same layers give other results.
-const version = 1
-
 // converter converts layers.
 type converter struct {
 	o     Options

@@ -10,6 +10,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"github.com/opencontainers/go-digest"
 )
 
 // Ways to arrange layers.
@@ -140,3 +142,26 @@ func (c Compression) String() string {
 
 // indexed reports whether layers have a table of contents, for lazy pulling.
 func (c Compression) indexed() bool { return c.Format == EStargz || c.Format == ZstdChunked }
+
+// Options says what to convert, and how.
+type Options struct {
+	// Source and Destination are references, or paths of tarballs.
+	Source, Destination string
+	Layers              Layers
+	Compression         Compression
+	// First returns the files of a source layer that should come first in the layer that replaces it, in order, as
+	// paths from the root. Only for Keep, and compressions with a table of contents. It may be nil.
+	First func(layer digest.Digest) []string
+	// Platforms are those to convert, as OS/ARCHITECTURE[/VARIANT]; empty: all.
+	Platforms []string
+	// Tag is the name of the image in a tarball. Empty: the source's.
+	Tag string
+	// Verify compares the file systems of the source and the result before the result gets its name.
+	Verify bool
+	// Resume is a folder in which finished layers are kept when Run fails, for the next Run. Empty: a temporary folder.
+	Resume string
+	// Insecure are registries accessed over plain HTTP, as HOST or HOST:PORT. Those on this machine always are.
+	Insecure []string
+	// Progress is called with the stage and the number of its bytes that are done. It may be nil.
+	Progress func(stage string, done, total int64)
+}

@@ -4,7 +4,6 @@ package convert
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -91,21 +90,6 @@ func (s *source) top(ctx context.Context) (*remote.Descriptor, error) {
 func (s *source) manifest(ctx context.Context, d ocispec.Descriptor) (*remote.Descriptor, error) {
 	m, err := s.puller.Get(ctx, s.ref.Context().Digest(d.Digest.String()))
 	return m, explain(s.ref.Context().RegistryStr(), err)
-}
-
-// explain adds what a user can do about an error of a registry.
-func explain(registry string, err error) error {
-	var t *transport.Error
-	if !errors.As(err, &t) {
-		return err
-	}
-	switch t.StatusCode {
-	case http.StatusNotFound:
-		return fmt.Errorf("not found in registry %s: check the name: %w", registry, err)
-	case http.StatusUnauthorized, http.StatusForbidden:
-		return fmt.Errorf("registry %s refuses it: check the name, or log in (docker login %s): %w", registry, registry, err)
-	}
-	return err
 }
 
 // open reads a blob of the image. A broken download is resumed; a wrong digest is an error at the end.

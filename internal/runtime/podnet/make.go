@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 
 	"github.com/safchain/ethtool"
@@ -54,29 +53,6 @@ func (m *maker) make(name string, addr netip.Addr) (Network, error) {
 		return Network{}, fmt.Errorf("make pod network %s (%v): %w", name, addr, err)
 	}
 	return n, nil
-}
-
-// onThread runs f on a locked thread, which may change its network namespace and returns to the original one
-// afterwards. A thread that cannot return ends with its goroutine and is not reused.
-func onThread(f func() error) error {
-	result := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		home, err := netns.Get()
-		if err != nil {
-			result <- err
-			return
-		}
-		defer home.Close()
-		err = f()
-		if back := netns.Set(home); back != nil {
-			result <- errors.Join(err, fmt.Errorf("return to the original network namespace: %w", back))
-			return
-		}
-		runtime.UnlockOSThread()
-		result <- err
-	}()
-	return <-result
 }
 
 // unshare moves the calling thread into a new network namespace and binds the namespace to path.
