@@ -8,75 +8,72 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 )
 
+// clustersLinger is how long Envoys keep the clusters of a service that is gone. Envoy does not tell when all its
+// threads and listeners have followed a change, and a request for a cluster that is gone gets 503.
+const clustersLinger = 5 * time.Second
+
 // content is what Envoys are to have. Only what changes is made anew.
 type content struct {
-	clusters, pods, routes *cache.LinearCache
-	ready                  chan struct{} // closed by the first set
-	once                   sync.Once
+	clusters, pods *cache.LinearCache // of all Envoys
+	ready          chan struct{}      // closed by the first set
+	once           sync.Once
 
 	mu       sync.Mutex
 	services map[string]Service
-	version  uint64                         // of pods: how many updates it had
-	proxies  map[netip.Addr]*proxyListeners // of the Envoys that are connected
-	retired  map[netip.Addr]bool            // Envoys that are to have no listeners
-}
-
-// proxyListeners are the listeners of one Envoy.
-type proxyListeners struct {
-	proxy   Proxy
-	cache   *cache.LinearCache
-	streams int // a restarted Envoy may overlap its predecessor
+	version  uint64              // of pods: how many updates it had
+	leaving  map[string]*Service // services that are gone, and whose clusters linger
+	envoys   map[*fronts]bool    // those that are connected
+	retired  map[netip.Addr]bool // Envoys that are to have no listeners
 }
 
 func newContent() content {
 	return content{
 		clusters: cache.NewLinearCache(resource.ClusterType), pods: cache.NewLinearCache(resource.EndpointType),
-		routes: cache.NewLinearCache(resource.RouteType),
-		ready:  make(chan struct{}), services: map[string]Service{}, proxies: map[netip.Addr]*proxyListeners{},
-		retired: map[netip.Addr]bool{},
+		ready: make(chan struct{}), services: map[string]Service{}, leaving: map[string]*Service{},
+		envoys: map[*fronts]bool{}, retired: map[netip.Addr]bool{},
 	}
 }
 
-// join returns the listeners of an Envoy that has connected, until it leaves.
-func (c *content) join(proxy Proxy) *cache.LinearCache {
+// join returns what an Envoy that has connected gets of its own, until it leaves.
+func (c *content) join(p Proxy) *fronts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p := c.proxies[proxy.Addr]
-	if p == nil {
-		p = &proxyListeners{proxy: proxy, cache: cache.NewLinearCache(resource.ListenerType)}
-		if !c.retired[proxy.Addr] {
-			p.cache.SetResources(c.listeners(proxy))
-		}
-		c.proxies[proxy.Addr] = p
-	}
-	p.streams++
-	return p.cache
+	f := newFronts(p)
+	c.envoys[f] = true
+	return f
 }
 
 // leave reverses join.
-func (c *content) leave(at netip.Addr) {
+func (c *content) leave(f *fronts) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p := c.proxies[at]; p != nil {
-		if p.streams--; p.streams == 0 {
-			delete(c.proxies, at)
-		}
-	}
+	delete(c.envoys, f)
 }
 
-// listeners returns the listeners of all services in an Envoy. c.mu is held.
-func (c *content) listeners(p Proxy) map[string]types.Resource {
-	all := make(map[string]types.Resource, len(c.services))
-	for name, s := range c.services {
-		all[name] = listenerOf(&s, p)
+// took notes that an Envoy has clusters, so that it gets what leads to them.
+func (c *content) took(f *fronts, clusters []string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, name := range clusters {
+		f.clusters[name] = true
 	}
-	return all
+	return f.update(c.services, c.retired[f.proxy.Addr])
+}
+
+// lost notes that an Envoy is about to have clusters no more.
+func (c *content) lost(f *fronts, clusters []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, name := range clusters {
+		delete(f.clusters, name)
+	}
 }
 
 // retire makes an Envoy have no listeners, or have them again.
@@ -91,14 +88,15 @@ func (c *content) retire(at netip.Addr, retired bool) {
 	} else {
 		delete(c.retired, at)
 	}
-	p := c.proxies[at]
-	switch {
-	case p == nil:
-	case retired:
-		p.cache.SetResources(nil)
-	default:
-		p.cache.SetResources(c.listeners(p.proxy))
+	_ = c.updateFronts() // what cannot be marshalled is an error of set
+}
+
+// updateFronts gives Envoys the listeners and routes of the present services. c.mu is held.
+func (c *content) updateFronts() (err error) {
+	for f := range c.envoys {
+		err = errors.Join(err, f.update(c.services, c.retired[f.proxy.Addr]))
 	}
+	return err
 }
 
 // set changes the caches to these services.
@@ -106,59 +104,40 @@ func (c *content) set(services []Service, a *acks) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	next := make(map[string]Service, len(services))
-	type resources = map[string]types.Resource
-	clusterPut, podPut, routePut := resources{}, resources{}, resources{}
-	var clusterDel, podDel, routeDel, listenerPut, listenerDel []string
+	clusterPut, podPut := resources{}, resources{}
 	for _, s := range services {
 		s.Pods = slices.SortedFunc(slices.Values(s.Pods), netip.AddrPort.Compare)
 		s.Traffic.Revisions = slices.Clone(s.Traffic.Revisions)
 		next[s.Name] = s
-		old, known := c.services[s.Name]
-		known = known && old.Traffic.Empty() == s.Traffic.Empty()
-		split := !s.Traffic.Empty()
-		if !split && (!known || !old.samePods(s)) {
-			podPut[podsOf(s.Name)] = assignment(podsOf(s.Name), s.Pods)
-		}
-		if known && old.sameButPods(s) {
+		if !s.Traffic.Empty() {
 			continue
 		}
-		if split {
-			routePut[s.Name] = routes(&s)
-		} else {
+		old, known := c.services[s.Name]
+		known = known && old.Traffic.Empty()
+		if gone := c.leaving[s.Name]; gone != nil { // it is back: Envoys still have what it had
+			old, known = *gone, true
+			delete(c.leaving, s.Name)
+		}
+		if !known || !old.samePods(s) {
+			podPut[podsOf(s.Name)] = assignment(podsOf(s.Name), s.Pods)
+		}
+		if !known || !old.sameListener(s) {
 			for _, cl := range clusters(&s) {
 				clusterPut[cl.Name] = cl
 			}
 		}
-		if !known || !old.sameListener(s) {
-			listenerPut = append(listenerPut, s.Name)
-		}
 	}
 	for name, old := range c.services {
-		now, still := next[name]
-		if !still {
-			listenerDel = append(listenerDel, name)
-		}
-		switch {
-		case still && now.Traffic.Empty() == old.Traffic.Empty():
-		case old.Traffic.Empty():
-			clusterDel, podDel = append(clusterDel, name, podsOf(name), wakeOf(name)), append(podDel, podsOf(name))
-		default:
-			routeDel = append(routeDel, name)
+		if now, still := next[name]; old.Traffic.Empty() && !(still && now.Traffic.Empty()) {
+			c.removeLater(old)
 		}
 	}
 	c.services = next
-	if len(podPut)+len(podDel) > 0 {
+	if len(podPut) > 0 {
 		c.version++ // as the cache does
-	}
-	if len(podPut) > 0 { // what is removed, Envoy no longer asks for
 		a.expect(c.version)
 	}
-	// Listeners come last and go first, since they need clusters and routes.
-	err := errors.Join(
-		c.changeListeners(nil, listenerDel),
-		change(c.pods, podPut, podDel), change(c.clusters, clusterPut, clusterDel), change(c.routes, routePut, nil),
-		c.changeListeners(listenerPut, nil), change(c.routes, nil, routeDel),
-	)
+	err := errors.Join(change(c.pods, podPut, nil), change(c.clusters, clusterPut, nil), c.updateFronts())
 	if err != nil {
 		return fmt.Errorf("configuring Envoy: %w", err)
 	}
@@ -166,25 +145,30 @@ func (c *content) set(services []Service, a *acks) error {
 	return nil
 }
 
-// changeListeners makes the listeners of services anew, or removes them, in all Envoys that have listeners. c.mu is
+// removeLater removes the clusters of a service once they have lingered, unless the service is back by then. c.mu is
 // held.
-func (c *content) changeListeners(put, del []string) (err error) {
-	for at, p := range c.proxies {
-		if c.retired[at] {
-			continue
+func (c *content) removeLater(s Service) {
+	name := s.Name
+	c.leaving[name] = &s
+	time.AfterFunc(clustersLinger, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.leaving[name] != &s { // it is back, and may have gone again
+			return
 		}
-		made := make(map[string]types.Resource, len(put))
-		for _, name := range put {
-			s := c.services[name]
-			made[name] = listenerOf(&s, p.proxy)
-		}
-		err = errors.Join(err, change(p.cache, made, del))
-	}
-	return err
+		delete(c.leaving, name)
+		c.version++
+		// There is nothing that could not be marshalled.
+		_ = change(c.pods, nil, []string{podsOf(name)})
+		_ = change(c.clusters, nil, []string{name, podsOf(name), wakeOf(name)})
+	})
 }
 
+// resources are resources of one kind, by name.
+type resources = map[string]types.Resource
+
 // change changes a cache, if there is something to change.
-func change(c *cache.LinearCache, put map[string]types.Resource, del []string) error {
+func change(c *cache.LinearCache, put resources, del []string) error {
 	if len(put)+len(del) == 0 {
 		return nil
 	}

@@ -39,7 +39,7 @@ const idempotent = "GET|HEAD|OPTIONS|TRACE|PUT|DELETE"
 // routes returns the routes of requests to the service's cluster, or to those of its revisions.
 func routes(s *Service) *route.RouteConfiguration {
 	c := &route.RouteConfiguration{
-		Name: s.Name, ValidateClusters: wrapperspb.Bool(false), // clusters and listeners come in any order
+		Name: s.Name, ValidateClusters: wrapperspb.Bool(false), // see clustersLinger
 		VirtualHosts: []*route.VirtualHost{{Name: s.Name, Domains: []string{"*"}}},
 		RequestHeadersToAdd: []*core.HeaderValueOption{{
 			Header: &core.HeaderValue{

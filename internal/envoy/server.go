@@ -104,7 +104,8 @@ func (s *Server) Close() {
 	<-s.served
 }
 
-// Set sets the services that Envoy serves. It returns once Envoy is being informed.
+// Set sets the services that Envoy serves. It returns once Envoy is being informed. Envoy listens for the clients of a
+// service, and routes their requests elsewhere, once it has the clusters for that: no request is lost meanwhile.
 func (s *Server) Set(services []Service) error {
 	return s.content.set(services, &s.acks)
 }
@@ -138,19 +139,19 @@ func (h *stream) DeltaAggregatedResources(st deltaStream) error {
 		ClassifyDelta: func(r *cache.DeltaRequest) string { return r.GetTypeUrl() },
 		Caches: map[string]cache.Cache{
 			resource.ClusterType: s.content.clusters, resource.EndpointType: s.content.pods,
-			resource.RouteType: s.content.routes,
 		},
 	}
-	session := &session{acks: &s.acks, pods: map[string]uint64{}, connected: func(p Proxy) error {
-		caches.Caches[resource.ListenerType] = s.content.join(p)
-		context.AfterFunc(ctx, func() { s.content.leave(p.Addr) })
+	session := newSession(&s.acks, &s.content, func(p Proxy) (*fronts, error) {
+		own := s.content.join(p)
+		context.AfterFunc(ctx, func() { s.content.leave(own) })
+		caches.Caches[resource.ListenerType], caches.Caches[resource.RouteType] = own.listeners, own.routes
 		s.cfg.Connected(ctx, p)
 		select {
 		case <-s.content.ready:
 		case <-ctx.Done():
 		}
-		return ctx.Err()
-	}}
+		return own, ctx.Err()
+	})
 	defer s.acks.end(session)
 	return delta.NewServer(ctx, caches, session).DeltaStreamHandler(st, resource.AnyType)
 }

@@ -48,12 +48,10 @@ type Service struct {
 	Transparent bool
 	// Pods are where the pods that take new requests listen, in any order.
 	Pods []netip.AddrPort
-	// Traffic leads requests to other services instead of pods. Such a service has no Pods.
+	// Traffic leads requests to other services instead of pods, which are given to Envoy as well. Such a service has no
+	// Pods.
 	Traffic Traffic
 }
-
-// sameButPods reports whether two services differ in their pods at most.
-func (s Service) sameButPods(o Service) bool { return s.sameListener(o) && s.Traffic.equal(o.Traffic) }
 
 // sameListener reports whether two services differ in their pods, and in the routes to their revisions, at most.
 func (s Service) sameListener(o Service) bool {

@@ -23,7 +23,7 @@ const TagHeader = "Wangell-Tag"
 
 // Traffic lists the revisions: the services that get the requests of a service without pods of its own.
 type Traffic struct {
-	// Revisions are those services. Their percentages add up to 100.
+	// Revisions are those services. Their percentages add up to more than 0, and at most 100.
 	Revisions []Revision
 	Sticky    Sticky
 }
@@ -32,7 +32,7 @@ type Traffic struct {
 type Revision struct {
 	// Service is its Service.Name.
 	Service string
-	// Percent is its part of the requests that ask for no tag, 0 to 100.
+	// Percent is its part of the requests that ask for no tag: 0 to 100, of the sum of the percentages.
 	Percent uint32
 	// Tag makes requests with this TagHeader go to it; empty for none.
 	Tag string

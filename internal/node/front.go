@@ -37,6 +37,9 @@ func (d *daemon) adoptFronts(s *service) {
 	for _, known := range d.gate.Fronts(s.addr) {
 		f := front{id: known.ID, at: known.Addr, serving: known.Serving, only: known.Only}
 		s.frontPort = known.Addr.Port()
+		if f.only {
+			s.lead.adopt()
+		}
 		if !s.front.at.IsValid() {
 			s.front = f
 		} else if s.oldFront = f; f.serving {

@@ -210,10 +210,13 @@ func (d *daemon) configureFronts() error {
 	defer f.publishing.Unlock()
 	all := d.allServices()
 	slices.SortFunc(all, func(a, b *service) int { return a.addr.Compare(b.addr) })
-	wanted := false
+	wanted, revisions := false, map[string]bool{} // revisions: services that may be some
 	for _, s := range all {
 		s.mu.Lock()
 		wanted = wanted || s.requests != nil
+		if s.requests != nil && !s.splits() {
+			revisions[s.name] = true
+		}
 		s.mu.Unlock()
 	}
 	if !wanted && f.server == nil || !d.knowsPods(all) {
@@ -242,6 +245,8 @@ func (d *daemon) configureFronts() error {
 		s.mu.Lock()
 		if s.requests == nil {
 			d.endFronts(s)
+		} else if s.splits() && !d.leads(s, revisions) {
+			d.drainFront(s, &s.front) // clients wait
 		} else if e, err := d.describeFront(s, p); err != nil {
 			errs = append(errs, fmt.Errorf("service %s: %w", s.name, err))
 		} else {
@@ -295,6 +300,20 @@ func (d *daemon) knowsPods(all []*service) bool {
 	return true
 }
 
+// leads decides where the requests of a service with traffic go, and reports whether they go anywhere. revisions has
+// the services that exist. s.mu is held.
+func (d *daemon) leads(s *service, revisions map[string]bool) bool {
+	var again time.Duration
+	s.traffic, again = s.lead.follow(s.requests.Traffic, revisions, monotime.Now())
+	if again > 0 {
+		time.AfterFunc(again, d.fronts.notify)
+	} else if missing := s.lead.news(); len(missing) > 0 {
+		d.log.Warn("revisions do not exist: their part of the requests goes to the others, or waits", "service", s.name,
+			"revisions", missing)
+	}
+	return !s.traffic.Empty()
+}
+
 // describeFront returns the service for Envoy's configuration, and ensures that it has a front. s.mu is held.
 func (d *daemon) describeFront(s *service, p proxy) (envoy.Service, error) {
 	if s.frontPort == 0 {
@@ -318,7 +337,7 @@ func (d *daemon) describeFront(s *service, p proxy) (envoy.Service, error) {
 	}
 	e.Transparent = s.requests.Transparent
 	if s.splits() {
-		e.Traffic = trafficOf(s.requests.Traffic)
+		e.Traffic = s.traffic
 		return e, nil
 	}
 	for _, pod := range s.pods {
@@ -330,21 +349,6 @@ func (d *daemon) describeFront(s *service, p proxy) (envoy.Service, error) {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Port(), b.Port()))
 	})
 	return e, nil
-}
-
-// trafficOf returns traffic as Envoy gets it.
-func trafficOf(t wire.Traffic) (out envoy.Traffic) {
-	sticky, revisions := t.Revisions()
-	switch sticky.Kind {
-	case wire.StickyHeader:
-		out.Sticky.Header = sticky.Name
-	case wire.StickyCookie:
-		out.Sticky = envoy.Sticky{Cookie: sticky.Name, MaxAge: time.Duration(sticky.MaxAgeSeconds) * time.Second}
-	}
-	for _, r := range revisions {
-		out.Revisions = append(out.Revisions, envoy.Revision{Service: r.Service, Percent: uint32(r.Percent), Tag: r.Tag})
-	}
-	return out
 }
 
 // frontConnected makes an Envoy that has connected the front of services. It returns once Envoy may have its resources,

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"wangell.loutres.me/internal/envoy"
 	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/wire"
@@ -37,6 +38,8 @@ type service struct {
 	front        front          // of the Envoy that serves, or is to serve
 	oldFront     front          // of one that it has replaced or is to replace: it keeps its clients
 	frontPort    uint16         // of both; 0 until one was chosen
+	lead         lead           // of a service with traffic
+	traffic      envoy.Traffic  // where its requests go
 	called       monotime.Time  // when Caller was sent last
 	entry        wire.Service   // as the table has it
 }

@@ -93,6 +93,9 @@ func (d *daemon) setService(u wire.Service, changed map[netip.Addr]bool) error {
 	if u.Flags&wire.FlagRequests != 0 {
 		s.requests = &u.Requests
 	}
+	if !s.splits() {
+		s.lead = lead{}
+	}
 	for _, f := range []*front{&s.front, &s.oldFront} {
 		if f.serving && f.only != s.splits() {
 			d.drainFront(s, f) // it is to take clients in another way

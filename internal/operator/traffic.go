@@ -70,8 +70,8 @@ func (r *reconciler) checkRevisions(ctx context.Context, s *v1alpha1.WangellServ
 		at := fmt.Sprintf("spec.traffic[%d].revision", i)
 		switch {
 		case apierrors.IsNotFound(err):
-			return fmt.Sprintf("%s: there is no WangellService %s in namespace %s: its requests get 503: create it, or "+
-				"remove the revision", at, t.Revision, s.Namespace), nil
+			return fmt.Sprintf("%s: there is no WangellService %s in namespace %s: the other revisions get its requests, or "+
+				"clients wait if there is none: create it, or remove the revision", at, t.Revision, s.Namespace), nil
 		case err != nil:
 			return "", err
 		}

@@ -52,7 +52,7 @@ func RolloutOf(s controller.Status, all []controller.Status) Rollout {
 	}
 	for _, t := range of.Spec.Traffic {
 		state := RevisionState{Name: t.Revision, Percent: t.Percent, Tag: t.Tag, State: Missing,
-			Message: "there is no such service: its requests get 503"}
+			Message: "there is no such service: the others get its requests"}
 		i := slices.IndexFunc(all, func(o controller.Status) bool {
 			return o.Service.Namespace == of.Namespace && o.Service.Name == t.Revision
 		})

@@ -3,10 +3,14 @@
 package e2e
 
 import (
+	"errors"
+	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/testutil/e2e"
@@ -146,4 +150,80 @@ func TestTrafficIsSplitAmongRevisions(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "name one of its revisions, shop-v1") {
 		t.Errorf("sleep of a service without pods: %v", err)
 	}
+}
+
+// untilAnswered has clients ask at an address from now on, until each has an answer. The only failure that they may
+// meet is that nothing is there yet. The channel gets one error or nil.
+func (l *lab) untilAnswered(address string) <-chan error {
+	const clients = 4
+	ends, all := make(chan error, clients), make(chan error, 1)
+	for range clients {
+		go func() {
+			c := e2e.HTTPClient(l.Client(), false)
+			for begin := time.Now(); ; time.Sleep(time.Millisecond) {
+				_, err := e2e.AskBy(c, address)
+				var dial *net.OpError
+				if errors.As(err, &dial) && dial.Op == "dial" && time.Since(begin) < e2e.Patience {
+					continue
+				}
+				ends <- err
+				return
+			}
+		}()
+	}
+	go func() {
+		var errs []error
+		for range clients {
+			errs = append(errs, <-ends)
+		}
+		all <- errors.Join(errs...)
+	}()
+	return all
+}
+
+// A service and its revisions are in one file, whose changes are applied at once: no request fails from the moment when
+// the service exists.
+func TestRequestsWaitForRevisionsOfTheSameFile(t *testing.T) {
+	const address = "10.46.100.77"
+	l := newLab(t, 1)
+	f := l.files(t)
+	f.write(t, "other.yaml", manifest(service{name: "other", more: "balancing: {level: Request}"}))
+	l.startWith(t, "", "-f", f.dir, "--envoy", envoytest.Path(t))
+	l.awaitEnvoy(t)
+	e2e.MustAsk(t, l.Client(), l.address(t, "other"))
+	apply := func(percents ...int) { // of versions 1, 2, ..., -1 for none
+		var traffic strings.Builder
+		fmt.Fprintf(&traffic, "---\napiVersion: wangell.loutres.me/v1alpha1\nkind: WangellService\n"+
+			"metadata: {name: shop}\nspec:\n  port: 80\n  address: %s\n  traffic:\n", address)
+		var revisions []service
+		for i, percent := range percents {
+			if percent < 0 {
+				continue
+			}
+			r := version(fmt.Sprint("shop-v", i+1), fmt.Sprint(i+1))
+			r.more = "balancing: {level: Request}"
+			revisions = append(revisions, r)
+			fmt.Fprintf(&traffic, "    - {revision: %s, percent: %d}\n", r.name, percent)
+		}
+		f.write(t, "shop.yaml", traffic.String()+manifest(revisions...))
+	}
+	answered := l.untilAnswered(address)
+	apply(50, 50)
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+	load := l.load(t, address, newConnections, keptConnections)
+	apply(20, 30, 50)
+	eventually(t, "answers of version 3", func() bool { return load.Versions()["3"] > 0 })
+	apply(0, 30, 70)
+	load.GoesOn(t)
+	apply(-1, 30, 70)
+	l.untilGone(t, "shop-v1")
+	before := load.Versions()["1"]
+	load.GoesOn(t)
+	apply(-1, 0, 100)
+	load.GoesOn(t)
+	apply(50, -1, 50) // one comes as another one goes
+	eventually(t, "answers of version 1 again", func() bool { return load.Versions()["1"] > before })
+	load.Stop(t)
 }

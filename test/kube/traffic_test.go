@@ -64,13 +64,12 @@ func (s *split) untilAll(version string) {
 func testTraffic(t *testing.T) {
 	p := buildPlugin(t, lab.Kubeconfig)
 	lab.apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: split}\n")
-	for _, v := range []string{"v1", "v2"} { // first, as requests for a revision that does not exist get 503
-		key := "split/" + v
-		lab.apply(t, manifest(key, "idleTimeout: 600\nbalancing: {level: Request}\n"+
-			"env: [{name: VERSION, value: "+v+"}]\n"))
-		lab.address(t, key)
+	all := shopOf // first: its clients wait until the revisions are there
+	for _, v := range []string{"v1", "v2"} {
+		all += "---\n" + manifest("split/"+v, "idleTimeout: 600\nbalancing: {level: Request}\n"+
+			"env: [{name: VERSION, value: "+v+"}]\n")
 	}
-	lab.apply(t, shopOf)
+	lab.apply(t, all)
 	s := &split{T: t, client: e2e.HTTPClient(lab.client, true), addr: lab.address(t, "split/shop")}
 	t.Cleanup(s.client.CloseIdleConnections)
 	if got := s.ask("canary"); got != "v2" { // it is woken
