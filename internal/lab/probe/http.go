@@ -49,7 +49,7 @@ func RequestWithin(ctx context.Context, limit time.Duration, dial DialFunc, addr
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: "+host+"\r\nConnection: close\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(conn, Get(host)); err != nil {
 		return t, err
 	}
 	answer := make([]byte, 4096)
@@ -66,9 +66,30 @@ func RequestWithin(ctx context.Context, limit time.Duration, dial DialFunc, addr
 		return t, err
 	}
 	t.Done = time.Since(begin)
-	status, _, _ := strings.Cut(string(answer[:n])+string(rest), "\r\n")
-	if fields := strings.Fields(status); len(fields) < 2 || fields[1] != "200" {
-		return t, fmt.Errorf("the answer begins with %.80q, want status 200", status)
+	return t, checkStatus(string(answer[:n]) + string(rest))
+}
+
+// Get is what Request sends.
+func Get(host string) string {
+	return "GET / HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n"
+}
+
+// Finish reads the whole answer to Get, and checks that the status is 200.
+func Finish(conn net.Conn) error {
+	if err := conn.SetDeadline(time.Now().Add(Timeout)); err != nil {
+		return err
 	}
-	return t, nil
+	answer, err := io.ReadAll(io.LimitReader(conn, maxAnswer))
+	if err != nil {
+		return err
+	}
+	return checkStatus(string(answer))
+}
+
+func checkStatus(answer string) error {
+	status, _, _ := strings.Cut(answer, "\r\n")
+	if fields := strings.Fields(status); len(fields) < 2 || fields[1] != "200" {
+		return fmt.Errorf("the answer begins with %.80q, want status 200", status)
+	}
+	return nil
 }

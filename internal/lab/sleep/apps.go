@@ -89,7 +89,7 @@ func appNames() (names []string) {
 }
 
 func get(ctx context.Context, from *netlab.Namespace, address string) (probe.Timing, error) {
-	return probe.Request(ctx, from.Dialer().DialContext, address, address)
+	return probe.RequestOnThread(ctx, from, address, address)
 }
 
 // Of redis there are redisKeys keys with redisValue bytes each, 100 MB without what Redis needs beside them.
@@ -134,45 +134,61 @@ func fillRedis(ctx context.Context, from *netlab.Namespace, address string, quic
 func askRedis(ctx context.Context, from *netlab.Namespace, address string) (t probe.Timing, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probe.Timeout)
 	defer cancel()
-	begin := time.Now()
-	conn, err := from.Dialer().DialContext(ctx, "tcp4", address)
-	if err != nil {
-		return t, err
-	}
-	defer conn.Close()
-	t.Connected = time.Since(begin)
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	if _, err := fmt.Fprint(conn, "GET k17\r\n"); err != nil {
-		return t, err
-	}
-	answer, err := bufio.NewReader(conn).ReadString('\n')
-	t.FirstByte = time.Since(begin)
-	if err == nil && !strings.HasPrefix(answer, "$") {
-		err = fmt.Errorf("redis: GET: %q", answer)
-	}
-	return t, err
+	return t, probe.OnThread(from, func(dial probe.DialFunc) error {
+		begin := time.Now()
+		conn, err := dial(ctx, "tcp4", address)
+		if err != nil {
+			return err
+		}
+		t.Connected = time.Since(begin)
+		stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+		defer stop()
+		if _, err := fmt.Fprint(conn, "GET k17\r\n"); err != nil {
+			return err
+		}
+		answer, err := bufio.NewReader(conn).ReadString('\n')
+		t.FirstByte = time.Since(begin)
+		if err == nil && !strings.HasPrefix(answer, "$") {
+			err = fmt.Errorf("redis: GET: %q", answer)
+		}
+		return err
+	})
 }
 
 // askPostgres logs in and asks one question. A server that is starting refuses both at first.
 func askPostgres(ctx context.Context, from *netlab.Namespace, address string) (t probe.Timing, err error) {
-	for begin := time.Now(); ; {
-		var conn *postgres.Conn
-		if conn, err = postgres.Dial(from, address, probe.Timeout); err == nil {
-			if t.Connected == 0 {
-				t.Connected = time.Since(begin)
+	var begin time.Time
+	for {
+		err = probe.OnThread(from, func(dial probe.DialFunc) error {
+			if begin.IsZero() {
+				begin = time.Now()
 			}
-			var rows []string
-			rows, err = conn.Query("select 6 * 7")
-			t.FirstByte = time.Since(begin)
-			conn.Close()
-			if err == nil && strings.Join(rows, " ") != "42" {
-				err = fmt.Errorf("postgres: 6 * 7 is %q", rows)
-			}
-		}
+			return askPostgresOnce(ctx, dial, address, begin, &t)
+		})
 		if err == nil || ctx.Err() != nil || time.Since(begin) > probe.Timeout {
 			return t, err
 		}
 		time.Sleep(time.Millisecond)
 	}
+}
+
+func askPostgresOnce(ctx context.Context, dial probe.DialFunc, address string, begin time.Time, t *probe.Timing) error {
+	conn, err := dial(ctx, "tcp4", address)
+	if err != nil {
+		return err
+	}
+	session, err := postgres.Open(conn, probe.Timeout)
+	if err != nil {
+		return err
+	}
+	defer session.Close()
+	if t.Connected == 0 {
+		t.Connected = time.Since(begin)
+	}
+	rows, err := session.Query("select 6 * 7")
+	t.FirstByte = time.Since(begin)
+	if err == nil && strings.Join(rows, " ") != "42" {
+		err = fmt.Errorf("postgres: 6 * 7 is %q", rows)
+	}
+	return err
 }

@@ -17,6 +17,7 @@ import (
 	"wangell.loutres.me/internal/lab"
 	"wangell.loutres.me/internal/lab/cluster"
 	"wangell.loutres.me/internal/lab/knative"
+	"wangell.loutres.me/internal/lab/probe"
 	"wangell.loutres.me/internal/lab/report"
 	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/zram"
@@ -149,7 +150,7 @@ func (r *kubeRun) ask(ctx context.Context, t *cluster.Target) (a Answer, err err
 // request makes one request on a connection of its own, from outside of the cluster.
 func (r *kubeRun) request(ctx context.Context, address, host string) (Answer, error) {
 	a := Answer{App: "hello", Load: report.LoadAverage()}
-	t, err := r.Request(ctx, address, host)
+	t, err := probe.RequestOnThread(ctx, r.Client, address, host)
 	a.Connect, a.FirstByte = report.Milliseconds(t.Connected), report.Milliseconds(t.FirstByte)
 	return a, err
 }
@@ -179,6 +180,10 @@ func (r *kubeRun) measure(ctx context.Context, state string) error {
 				return err
 			}
 		}
+	}
+	// What looking at the state has caused is over.
+	if err := lab.Sleep(ctx, quiet); err != nil {
+		return err
 	}
 	a, err := r.request(ctx, t.Outside, t.Outside)
 	if err != nil {

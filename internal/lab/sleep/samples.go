@@ -74,10 +74,11 @@ type Survival struct {
 	Survived int `json:"connections_survived"`
 	// First is the first error of a connection.
 	First string `json:"first_error,omitempty"`
-	// Exchange has the times of an exchange on an open connection of a frozen pod, in milliseconds, one pod at a time
-	// and all at once.
+	// Exchange has the times of an exchange on an open connection of a frozen pod, in milliseconds, one pod at a time.
+	// Storm has those until the first byte when all are asked at once, and NewStorm those on new connections.
 	Exchange []float64 `json:"exchange_ms"`
 	Storm    []float64 `json:"storm_ms"`
+	NewStorm []float64 `json:"new_storm_ms,omitempty"`
 	// Before and After are what the instance had after the first freezes, and at the end.
 	Before Resources `json:"before"`
 	After  Resources `json:"after"`

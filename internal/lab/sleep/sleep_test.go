@@ -48,7 +48,7 @@ func TestSleepRunsAndLeavesNothing(t *testing.T) {
 		}
 	}
 	for _, key := range []string{"hello_warm_p50_ms", "hello_reclaimed_p99_ms", "hello_frozen_rss_mb",
-		"hello_prepared_rss_mb", "storm_p99_ms", "kept_p50_ms", "sleeper_rss_mb", "flap_requests"} {
+		"hello_prepared_rss_mb", "storm_p99_ms", "reclaimed_storm_p99_ms", "kept_p50_ms", "sleeper_rss_mb", "flap_requests"} {
 		if got := r.Summary.Get(key); math.IsNaN(got) || got <= 0 {
 			t.Errorf("%s is %v", key, got)
 		}

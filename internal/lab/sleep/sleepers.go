@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/lab"
+	"wangell.loutres.me/internal/lab/probe"
 	"wangell.loutres.me/internal/lab/report"
 	"wangell.loutres.me/internal/process"
 	"wangell.loutres.me/internal/testutil/debimage"
@@ -70,14 +71,14 @@ func measureSleepers(ctx context.Context, p Params, out lab.Output, s *Samples) 
 		return err
 	}
 	for i := range min(alone, len(names)) {
+		if err := lab.Sleep(ctx, quiet); err != nil {
+			return err
+		}
 		took, err := at.askOne(ctx, names[i])
 		if err != nil {
 			return err
 		}
 		k.Thaw = append(k.Thaw, took)
-	}
-	if err := at.frozen(ctx, names...); err != nil {
-		return err
 	}
 	k.Storm, err = at.storm(ctx, names[:min(inStorm, len(names))])
 	s.Sleepers = k
@@ -132,19 +133,33 @@ func (p *place) askAll(ctx context.Context, names []string, progress func(done i
 	return errors.Join(errs...)
 }
 
-// storm asks services all at once.
-func (p *place) storm(ctx context.Context, names []string) ([]float64, error) {
-	took, errs := make([]float64, len(names)), make([]error, len(names))
-	begin := make(chan struct{})
-	var group sync.WaitGroup
+// storm asks services all at once, each on a new connection, once all of them are frozen.
+func (p *place) storm(ctx context.Context, names []string) (took []float64, err error) {
+	calls := make([]probe.Call, len(names))
+	defer func() {
+		for _, c := range calls {
+			if c.Socket != nil {
+				c.Socket.Close()
+			}
+		}
+	}()
 	for i, name := range names {
-		group.Go(func() {
-			<-begin
-			took[i], errs[i] = p.askOne(ctx, name)
-		})
+		s, err := p.Net.Client().Socket()
+		if err != nil {
+			return nil, err
+		}
+		calls[i] = probe.Call{Socket: s, Address: p.addresses[name], Request: probe.Get(p.addresses[name])}
 	}
-	close(begin)
-	group.Wait()
+	if err := errors.Join(p.frozen(ctx, names...), lab.Sleep(ctx, quiet)); err != nil {
+		return nil, err
+	}
+	timings, errs := probe.Storm(ctx, calls)
+	for i, c := range calls {
+		if errs[i] == nil {
+			errs[i] = probe.Finish(c.Socket)
+		}
+		took = append(took, report.Milliseconds(timings[i].FirstByte))
+	}
 	return took, errors.Join(errs...)
 }
 

@@ -8,10 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -21,42 +21,61 @@ import (
 	"wangell.loutres.me/internal/lab"
 	"wangell.loutres.me/internal/lab/probe"
 	"wangell.loutres.me/internal/lab/report"
+	"wangell.loutres.me/internal/testutil/netlab"
 )
 
 // kept is an open connection to a hello service.
 type kept struct {
-	conn  net.Conn
+	conn  *netlab.Socket
 	lines *bufio.Reader
 }
 
-// exchange makes one request on the connection, which stays open, and returns the time to the end of the answer.
+// question is the request that is made on kept connections, which stay open.
+func question(address string) string { return "GET / HTTP/1.1\r\nHost: " + address + "\r\n\r\n" }
+
+// exchange makes one request on the connection and returns the time to the end of the answer.
 func (k kept) exchange(address string) (time.Duration, error) {
+	runtime.LockOSThread() // see probe.OnThread
+	defer runtime.UnlockOSThread()
 	begin := time.Now()
-	if err := k.conn.SetDeadline(begin.Add(probe.Timeout)); err != nil {
+	if _, err := io.WriteString(k.conn, question(address)); err != nil {
 		return 0, err
 	}
-	if _, err := io.WriteString(k.conn, "GET / HTTP/1.1\r\nHost: "+address+"\r\n\r\n"); err != nil {
-		return 0, err
+	err := k.finish()
+	return time.Since(begin), err
+}
+
+// finish reads an answer.
+func (k kept) finish() error {
+	if err := k.conn.SetDeadline(time.Now().Add(probe.Timeout)); err != nil {
+		return err
 	}
 	response, err := http.ReadResponse(k.lines, nil)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	_, err = io.Copy(io.Discard, response.Body)
 	if err = errors.Join(err, response.Body.Close()); err == nil && response.StatusCode != http.StatusOK {
 		err = fmt.Errorf("status %s", response.Status)
 	}
-	return time.Since(begin), err
+	return err
 }
 
 // connect opens a connection to a service and uses it once.
 func (p *place) connect(ctx context.Context, name string) (kept, error) {
-	conn, err := p.Net.Client().Dialer().DialContext(ctx, "tcp4", p.addresses[name])
+	s, err := p.Net.Client().Socket()
 	if err != nil {
 		return kept{}, err
 	}
-	k := kept{conn, bufio.NewReader(conn)}
-	_, err = k.exchange(p.addresses[name])
+	k := kept{s, bufio.NewReader(s)}
+	ctx, cancel := context.WithTimeout(ctx, probe.Timeout)
+	defer cancel()
+	if _, err = s.DialContext(ctx, "tcp4", p.addresses[name]); err == nil {
+		_, err = k.exchange(p.addresses[name])
+	}
+	if err != nil {
+		s.Close()
+	}
 	return k, err
 }
 
@@ -79,12 +98,22 @@ func measureSurvival(ctx context.Context, p Params, out lab.Output, s *Samples) 
 		if s.Survival, err = at.survive(ctx, names, p, out); err != nil {
 			return err
 		}
+		for range newStorms {
+			took, err := at.storm(ctx, names)
+			if err != nil {
+				return err
+			}
+			s.Survival.NewStorm = append(s.Survival.NewStorm, took...)
+		}
 	}
 	if p.Flap > 0 {
 		s.Flap, err = at.flap(ctx, names[:min(len(names), atOnce)], p.Flap)
 	}
 	return err
 }
+
+// newStorms is how often all frozen services are asked at once on new connections.
+const newStorms = 5
 
 // survive freezes and thaws services until they have been frozen so often together.
 func (p *place) survive(ctx context.Context, names []string, params Params, out lab.Output) (*Survival, error) {
@@ -105,18 +134,18 @@ func (p *place) survive(ctx context.Context, names []string, params Params, out 
 		}
 		open[of] = append(open[of], k)
 	}
-	var mu sync.Mutex
 	broken := map[kept]error{}
-	use := func(of, n int) float64 {
-		k := open[of][n%len(open[of])]
-		took, err := k.exchange(p.addresses[names[of]])
-		mu.Lock()
-		defer mu.Unlock()
+	note := func(of int, k kept, err error) {
 		if err != nil && broken[k] == nil {
 			if broken[k] = err; s.First == "" {
 				s.First = names[of] + ": " + err.Error()
 			}
 		}
+	}
+	use := func(of, n int) float64 {
+		k := open[of][n%len(open[of])]
+		took, err := k.exchange(p.addresses[names[of]])
+		note(of, k, err)
 		return report.Milliseconds(took)
 	}
 	for round := 0; s.Freezes < params.Freezes; round++ {
@@ -138,13 +167,19 @@ func (p *place) survive(ctx context.Context, names []string, params Params, out 
 			}
 			continue
 		}
-		took := make([]float64, len(names))
-		var group sync.WaitGroup
-		for of := range names {
-			group.Go(func() { took[of] = use(of, round) })
+		calls := make([]probe.Call, len(names))
+		for of, name := range names {
+			calls[of] = probe.Call{Socket: open[of][round%len(open[of])].conn, Request: question(p.addresses[name])}
 		}
-		group.Wait()
-		s.Storm = append(s.Storm, took...)
+		timings, errs := probe.Storm(ctx, calls)
+		for of := range names {
+			k := open[of][round%len(open[of])]
+			if errs[of] == nil {
+				errs[of] = k.finish()
+			}
+			note(of, k, errs[of])
+			s.Storm = append(s.Storm, report.Milliseconds(timings[of].FirstByte))
+		}
 	}
 	if err := p.frozen(ctx, names...); err != nil {
 		return s, err

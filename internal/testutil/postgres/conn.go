@@ -39,6 +39,11 @@ func Dial(from *netlab.Namespace, address string, patience time.Duration) (*Conn
 	if err != nil {
 		return nil, err
 	}
+	return Open(conn, patience)
+}
+
+// Open is Dial on a connection that is there, which it closes if it fails.
+func Open(conn net.Conn, patience time.Duration) (*Conn, error) {
 	p := &Conn{conn, bufio.NewReader(conn), patience}
 	startup := append(binary.BigEndian.AppendUint32(nil, 3<<16), "user\x00postgres\x00\x00"...)
 	if _, err := p.ask(startup); err != nil {
