@@ -17,6 +17,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"wangell.loutres.me/internal/cgroup"
 )
 
@@ -42,15 +44,24 @@ type control struct {
 // errNoFreezer is returned for cgroups that do not exist, or have no freezer.
 var errNoFreezer = errors.New("there is no such cgroup with a freezer")
 
-// control finds the file for a cgroup: in the only hierarchy, in that of the freezer, or in version 2 beside version
-// 1.
+// places are where the file for a cgroup may be: in the only hierarchy, in that of the freezer, or in version 2 beside
+// version 1.
+var places = []string{"", "freezer", "unified"}
+
+// controlIn is the file for a cgroup in one of the places.
+func (f *Freezer) controlIn(place, cgroup string) control {
+	dir := filepath.Join(f.root, place, cgroup)
+	if place == "freezer" {
+		state := filepath.Join(dir, "freezer.state")
+		return control{state, "FROZEN", "THAWED", state, "FROZEN"}
+	}
+	return control{filepath.Join(dir, "cgroup.freeze"), "1", "0", filepath.Join(dir, "cgroup.events"), "frozen 1"}
+}
+
+// control finds the file for a cgroup.
 func (f *Freezer) control(cgroup string) (control, error) {
-	for _, place := range []string{"", "freezer", "unified"} {
-		dir := filepath.Join(f.root, place, cgroup)
-		c := control{filepath.Join(dir, "cgroup.freeze"), "1", "0", filepath.Join(dir, "cgroup.events"), "frozen 1"}
-		if place == "freezer" {
-			c = control{filepath.Join(dir, "freezer.state"), "FROZEN", "THAWED", filepath.Join(dir, "freezer.state"), "FROZEN"}
-		}
+	for _, place := range places {
+		c := f.controlIn(place, cgroup)
 		if _, err := os.Stat(c.file); err == nil {
 			return c, nil
 		} else if !errors.Is(err, fs.ErrNotExist) {
@@ -110,14 +121,29 @@ func (f *Freezer) Freeze(ctx context.Context, cgroup string) error {
 	}
 }
 
-// Thaw lets the processes of a cgroup run. It does nothing if they already run.
+// Thaw lets the processes of a cgroup run. It does nothing if they do. Clients wait for it: os.WriteFile, which
+// truncates the file and has Go's poller watch it, would take twice as long.
 func (f *Freezer) Thaw(cgroup string) error {
-	c, err := f.control(cgroup)
-	if err != nil {
-		return err
+	for _, place := range places {
+		c := f.controlIn(place, cgroup)
+		if err := write(c.file, c.thaw); err == nil {
+			return nil
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("thawing cgroup %s: %w", cgroup, err)
+		}
 	}
-	if err := os.WriteFile(c.file, []byte(c.thaw), 0); err != nil {
-		return fmt.Errorf("thawing cgroup %s: %w", cgroup, err)
+	return fmt.Errorf("cgroup %s: %w", cgroup, errNoFreezer)
+}
+
+// write writes to a file of a cgroup.
+func write(file, text string) error {
+	fd, err := unix.Open(file, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: file, Err: err}
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Write(fd, []byte(text)); err != nil {
+		return &fs.PathError{Op: "write", Path: file, Err: err}
 	}
 	return nil
 }
