@@ -39,7 +39,7 @@ func (f *Freezer) Reclaim(ctx context.Context, path string) error {
 		return ErrNoSwap
 	}
 	dir := filepath.Join(f.root, path)
-	if _, err := os.Stat(filepath.Join(dir, "memory.reclaim")); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(dir, "memory.reclaim")); errors.Is(err, fs.ErrNotExist) && ctx.Err() == nil {
 		return f.write("memory.force_empty", filepath.Join(f.root, "memory", path), "0")
 	}
 	for ctx.Err() == nil {

@@ -63,6 +63,8 @@ type daemon struct {
 	inspections inspections
 
 	freezing freezing
+	untold   untold
+	fetching sync.Mutex // held while memory of a thawed pod is read
 	cgroups  cgroups
 	doors    *freezer.Doors // in a cluster, unless the machine has too few inotify instances; else nil
 	visited  atomic.Uint64  // visits that have ended well

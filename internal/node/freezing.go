@@ -6,10 +6,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
-	"wangell.loutres.me/internal/backoff"
 	"wangell.loutres.me/internal/gate"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/shorten"
@@ -194,69 +192,6 @@ func (d *daemon) reportFrozen(m *wire.Frozen) {
 		m.At = monotime.Now()
 	}
 	d.send(m)
-}
-
-// thawEvent thaws a pod of which a packet has asked something. It must not wait.
-func (d *daemon) thawEvent(e gate.Event) {
-	if q := d.freezing.find(e.Pod); q != nil {
-		if e.Cause == gate.ThawDirect && q.visits != nil {
-			notify(q.visits.begin)
-			return
-		}
-		d.tasks.Go(func() { d.thaw(q, 0, "") })
-		return
-	}
-	// It runs already, or an earlier daemon was killed before it could note the pod.
-	if err := d.gate.SetFrozen(e.Service, e.Pod, false); err != nil {
-		d.log.Debug("a thawed pod is gone", "address", e.Service, "pod", e.Pod, "error", err)
-	}
-}
-
-// thaw lets a pod run again, and reports that. seq is the decision that has caused it; 0 stands for that to freeze it.
-func (d *daemon) thaw(q *still, seq uint64, reason string) {
-	q.end()
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if !q.settled {
-		return
-	}
-	err := d.cgroups.Thaw(q.cgroup)
-	for pause := time.Duration(0); err != nil && !d.cgroups.Gone(q.cgroup); {
-		pause = backoff.Next(pause, thawAgain, longestThawPause)
-		d.log.Error("a pod cannot be thawed; tried again", "address", q.addr(), "pod", q.id, "error", err, "in", pause)
-		time.Sleep(pause)
-		err = d.cgroups.Thaw(q.cgroup)
-	}
-	if q.reclaimed && err == nil {
-		d.fetch(q)
-	}
-	q.frozen = false
-	if !d.freezing.remove(q) {
-		return // another call was first
-	}
-	notify(d.maintenance) // which rests while all pods stand still
-	if err := d.gate.SetFrozen(q.addr(), q.id, false); err != nil {
-		d.log.Debug("a thawed pod is gone", "address", q.addr(), "pod", q.id, "error", err)
-	}
-	if err := d.freezing.records.remove(q.id); err != nil {
-		d.log.Warn("the record of a frozen pod stays", "pod", q.id, "error", err)
-	}
-	d.reportFrozen(&wire.Frozen{Service: q.addr(), PodID: q.id, Seq: max(seq, q.seq), Reason: reason})
-}
-
-// Pauses before a pod that cannot be thawed is tried again.
-const (
-	thawAgain        = 10 * time.Millisecond
-	longestThawPause = time.Second
-)
-
-// thawAll lets all pods run again.
-func (d *daemon) thawAll() {
-	var group sync.WaitGroup
-	for _, q := range d.freezing.all() {
-		group.Go(func() { d.thaw(q, 0, "") })
-	}
-	group.Wait()
 }
 
 // adoptFrozen takes over the pods that an earlier daemon has frozen. Those that are in no gate run again.

@@ -77,3 +77,64 @@ func TestNotedPodsAreThawedWithTheGate(t *testing.T) {
 		t.Errorf("the notes are left: %v", err)
 	}
 }
+
+// A client waits for its answer while a packet has a pod thawed.
+func TestPodRunsBeforeItsThawIsMadeKnown(t *testing.T) {
+	c := &fakeCgroups{gone: map[string]bool{}}
+	d := &daemon{cgroups: c, freezing: freezing{
+		records: freezeRecordsIn(t.TempDir()), pods: map[uint64]*still{},
+	}}
+	add := func(id uint64, cgroup string) *still {
+		at := frozenPlace{cgroup: cgroup}
+		if err := d.freezing.records.write(id, at); err != nil {
+			t.Fatal(err)
+		}
+		q := d.freezing.add(t.Context(), &pod{id: id}, &service{}, at, 1)
+		q.settled = true
+		return q
+	}
+	q, about, gone := add(1, "/a"), add(2, "/b"), add(3, "/c")
+	q.frozen, gone.frozen, c.gone["/c"] = true, true, true
+
+	q.mu.Lock() // its cgroup is being changed
+	if d.resume(q) {
+		t.Error("the reader of events has waited")
+	}
+	q.mu.Unlock()
+	if !d.resume(q) || d.resume(about) || d.resume(gone) {
+		t.Error("want the one pod to run that is frozen")
+	}
+	if !slices.Equal(c.thawed, []string{"/a"}) || q.ctx.Err() == nil || about.ctx.Err() != nil {
+		t.Errorf("thawed %v", c.thawed)
+	}
+	// The next daemon would find it.
+	noted, err := d.freezing.records.read()
+	if err != nil || len(noted) != 3 || d.freezing.find(1) != q {
+		t.Errorf("noted %v, %v", noted, err)
+	}
+	if d.resume(q) {
+		t.Error("it was thawed twice")
+	}
+}
+
+func TestThawsAreMadeKnownInTheirOrderWhenTheirTimeHasCome(t *testing.T) {
+	begin := time.Now()
+	u := untold{timer: time.NewTimer(time.Hour)}
+	defer u.end()
+	pods := []*still{{id: 1}, {id: 2}, {id: 3}}
+	for i, q := range pods {
+		u.pods = append(u.pods, toTell{q, begin.Add(time.Duration(i) * time.Minute)})
+	}
+	for _, look := range []struct {
+		after time.Duration
+		ids   []uint64
+	}{{-1, nil}, {0, []uint64{1}}, {3 * time.Minute, []uint64{2, 3}}, {time.Hour, nil}} {
+		var ids []uint64
+		for _, p := range u.due(begin.Add(look.after)) {
+			ids = append(ids, p.pod.id)
+		}
+		if !slices.Equal(ids, look.ids) {
+			t.Errorf("after %v: pods %v, want %v", look.after, ids, look.ids)
+		}
+	}
+}

@@ -37,13 +37,18 @@ func (d *daemon) recordUse(q *still) {
 }
 
 // fetch reads, in the background, the memory that a thawed pod used the last time, so that a large program does not
-// wait for each page of it.
+// wait for each page of it. It fetches for one pod at a time: when many are thawed at once, the programs come first.
 func (d *daemon) fetch(q *still) {
 	set := q.memory.used.Load()
 	if set == nil {
 		return
 	}
 	d.tasks.Go(func() {
+		d.fetching.Lock()
+		defer d.fetching.Unlock()
+		if now := d.freezing.find(q.id); d.ctx.Err() != nil || now != nil && now != q {
+			return // it is frozen again
+		}
 		if err := set.Fetch(); err != nil {
 			d.log.Debug("cannot fetch the memory of a thawed pod: it comes page by page", "pod", q.id, "error", err)
 		}

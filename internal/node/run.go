@@ -125,6 +125,7 @@ func (d *daemon) endTasks() {
 		d.later.Stop()
 	}
 	d.nodesMu.Unlock()
+	d.untold.end()
 	for _, s := range d.allServices() {
 		s.mu.Lock()
 		for _, p := range s.pods {

@@ -28,7 +28,7 @@ type still struct {
 	memory  *podMemory
 	cgroup  string        // empty until it was found
 	visits  *visits       // of a pod of a cluster; else nil
-	gone    chan struct{} // closed once the pod runs and is not about to be frozen
+	gone    chan struct{} // closed once the pod runs, is not about to be frozen, and its thaw is known
 	end     context.CancelFunc
 	ctx     context.Context // until it is to run again
 
@@ -37,9 +37,11 @@ type still struct {
 	// settled is set once its freezing has ended, well or not. A thaw before that is left to hold.
 	settled bool
 	frozen  bool
+	// running is set once its processes run again. Until it is removed from those that are frozen, nobody knows.
+	running bool
 	// reclaimed is set once memory of it may have been given back.
 	reclaimed bool
-	since     monotime.Time
+	since     monotime.Time // when it became frozen, or running
 }
 
 // place returns where the pod's processes are.

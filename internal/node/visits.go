@@ -129,7 +129,7 @@ func (d *daemon) watchDoors(q *still) (stop func(), err error) {
 	return doors.Stop, nil
 }
 
-// guard looks after a frozen pod of a cluster until it should run. stop ends the watch of its cgroup.
+// guard looks after a frozen pod of a cluster until its thaw is known. stop ends the watch of its cgroup.
 func (d *daemon) guard(q *still, stop func()) {
 	defer stop()
 	diag, err := openSockDiag(q.visits.netns)
@@ -144,7 +144,7 @@ func (d *daemon) guard(q *still, stop func()) {
 	for {
 		signalled := false
 		select {
-		case <-q.ctx.Done():
+		case <-q.gone: // later than the end of q.ctx, when a client waits for the answer
 			return
 		case <-ticker.C:
 			signalled = freezer.Inside{Mains: q.visits.mains}.Signalled()

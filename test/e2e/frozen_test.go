@@ -68,6 +68,10 @@ func TestIdleServiceFreezesAndAPacketThawsIt(t *testing.T) {
 			l.killOne(t, daemonProcess...)
 			k.MustEcho(t, "again")
 		}},
+		{"data just before the daemon was killed", func() { // which has hardly told anybody of the thaw
+			k.MustEcho(t, "once more")
+			l.killOne(t, daemonProcess...)
+		}},
 	} {
 		begin := u.now()
 		use.do()

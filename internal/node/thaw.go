@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"wangell.loutres.me/internal/backoff"
+	"wangell.loutres.me/internal/gate"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/wire"
+)
+
+// thawEvent thaws a pod of which a packet has asked something. It must not wait.
+func (d *daemon) thawEvent(e gate.Event) {
+	q := d.freezing.find(e.Pod)
+	switch {
+	case q == nil: // it runs already, or an earlier daemon was killed before it could note the pod
+		if err := d.gate.SetFrozen(e.Service, e.Pod, false); err != nil {
+			d.log.Debug("a thawed pod is gone", "address", e.Service, "pod", e.Pod, "error", err)
+		}
+	case e.Cause == gate.ThawDirect && q.visits != nil:
+		notify(q.visits.begin)
+	case d.resume(q):
+		d.tellLater(q)
+	default:
+		d.tasks.Go(func() { d.thaw(q, 0, "") })
+	}
+}
+
+// resume lets a frozen pod run again, and does nothing else: a client waits for the answer, and all that follows would
+// take processor time from the pod. Until thaw does the rest, the pod is noted as before. It reports whether the pod
+// runs; false if it would have to wait for that.
+func (d *daemon) resume(q *still) bool {
+	if !q.mu.TryLock() {
+		return false
+	}
+	defer q.mu.Unlock()
+	if !q.frozen || d.cgroups.Thaw(q.cgroup) != nil {
+		return false
+	}
+	d.runs(q)
+	return true
+}
+
+// runs notes that the processes of a pod run. q.mu is held.
+func (d *daemon) runs(q *still) {
+	q.end()
+	q.frozen, q.running, q.since = false, true, monotime.Now()
+	if q.reclaimed {
+		d.fetch(q)
+	}
+}
+
+// tellAfter is how long a pod that a packet has thawed has the processors for itself before its thaw is made known.
+const tellAfter = 50 * time.Millisecond
+
+// untold are pods that a packet has thawed and of which nobody knows yet.
+type untold struct {
+	mu    sync.Mutex
+	pods  []toTell    // in the order of their thaw
+	timer *time.Timer // nil before the first pod
+}
+
+type toTell struct {
+	pod *still
+	at  time.Time
+}
+
+// tellLater has the thaw of a pod made known.
+func (d *daemon) tellLater(q *still) {
+	u := &d.untold
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.pods = append(u.pods, toTell{q, time.Now().Add(tellAfter)})
+	switch {
+	case u.timer == nil:
+		u.timer = time.AfterFunc(tellAfter, d.tell)
+	case len(u.pods) == 1:
+		u.timer.Reset(tellAfter)
+	}
+}
+
+// tell makes the thaws known whose time has come, one after the other.
+func (d *daemon) tell() {
+	for _, p := range d.untold.due(time.Now()) {
+		d.thaw(p.pod, 0, "")
+	}
+}
+
+// due takes the pods whose time has come, and sets the timer for the others.
+func (u *untold) due(now time.Time) (due []toTell) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	n := 0
+	for n < len(u.pods) && !u.pods[n].at.After(now) {
+		n++
+	}
+	due, u.pods = u.pods[:n], slices.Clone(u.pods[n:])
+	if len(u.pods) > 0 {
+		u.timer.Reset(u.pods[0].at.Sub(now))
+	}
+	return due
+}
+
+// end has the timer call nothing any more.
+func (u *untold) end() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.timer != nil {
+		u.timer.Stop()
+	}
+}
+
+// thaw lets a pod run again, unless it does, and reports that. seq is the decision that has caused it; 0 stands for
+// that to freeze it.
+func (d *daemon) thaw(q *still, seq uint64, reason string) {
+	q.end()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.settled {
+		return
+	}
+	if !q.running {
+		d.thawCgroup(q)
+		d.runs(q)
+	}
+	if !d.freezing.remove(q) {
+		return // another call was first
+	}
+	notify(d.maintenance) // which rests while all pods stand still
+	if err := d.gate.SetFrozen(q.addr(), q.id, false); err != nil {
+		d.log.Debug("a thawed pod is gone", "address", q.addr(), "pod", q.id, "error", err)
+	}
+	if err := d.freezing.records.remove(q.id); err != nil {
+		d.log.Warn("the record of a frozen pod stays", "pod", q.id, "error", err)
+	}
+	d.reportFrozen(&wire.Frozen{
+		Service: q.addr(), PodID: q.id, Seq: max(seq, q.seq), At: q.since, Reason: reason,
+	})
+}
+
+// thawCgroup lets the processes of a pod run, or returns once there are none any more. q.mu is held.
+func (d *daemon) thawCgroup(q *still) {
+	err := d.cgroups.Thaw(q.cgroup)
+	for pause := time.Duration(0); err != nil && !d.cgroups.Gone(q.cgroup); {
+		pause = backoff.Next(pause, thawAgain, longestThawPause)
+		d.log.Error("a pod cannot be thawed; tried again", "address", q.addr(), "pod", q.id, "error", err, "in", pause)
+		time.Sleep(pause)
+		err = d.cgroups.Thaw(q.cgroup)
+	}
+}
+
+// Pauses before a pod that cannot be thawed is tried again.
+const (
+	thawAgain        = 10 * time.Millisecond
+	longestThawPause = time.Second
+)
+
+// thawAll lets all pods run again.
+func (d *daemon) thawAll() {
+	var group sync.WaitGroup
+	for _, q := range d.freezing.all() {
+		group.Go(func() { d.thaw(q, 0, "") })
+	}
+	group.Wait()
+}
