@@ -17,7 +17,7 @@ import (
 // maxPeriods bounds Sleep.Schedule.
 const maxPeriods = 16
 
-// Sleep says when the service sleeps, and when it is ready without having been asked.
+// Sleep says when the service sleeps, and when a pod runs ahead of its first client.
 type Sleep struct {
 	// Schedule lists periods in which a pod runs even while the service is unused, at most 16. Default: none.
 	// +optional
@@ -33,17 +33,17 @@ type Sleep struct {
 	// pods are not frozen.
 	// +optional
 	FreezeAfter *metav1.Duration `json:"freezeAfter,omitempty"`
-	// FreezeWhenBusy freezes pods even if they use the CPU although nobody sends them anything. Default: false, because
+	// FreezeWhenBusy freezes pods even if they use the CPU without having been sent anything. Default: false, because
 	// such pods work in the background.
 	// +optional
 	FreezeWhenBusy bool `json:"freezeWhenBusy,omitempty"`
 	// Reclaim moves the memory of frozen pods to the swap of their machine, if it has one. Default: true.
 	// +optional
 	Reclaim *bool `json:"reclaim,omitempty"`
-	// OnPressure says what becomes of frozen pods whose node is short of memory, or has no room for what a pod that is
-	// thawed requests. Keep: nothing. Stop: the pods of the service are stopped before their time if the service is the
-	// one that has not been used for longest, and have their grace period. It needs freezeAfter and minReplicas 0.
-	// Default: Keep.
+	// OnPressure says what happens to frozen pods when their node is short of memory, or has no room for the requests
+	// of a pod that is thawed. Keep: nothing. Stop: the pods of the service are stopped early, with their grace
+	// period, if no other such service has been unused for longer. It needs freezeAfter and minReplicas 0. Default:
+	// Keep.
 	// +optional
 	// +kubebuilder:validation:Enum=Keep;Stop
 	OnPressure PressurePolicy `json:"onPressure,omitempty"`

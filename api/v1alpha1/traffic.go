@@ -36,7 +36,7 @@ type Revision struct {
 	Tag string `json:"tag,omitempty"`
 }
 
-// Sticky says by what a client keeps its revision: by a header that tells users apart, or by a cookie.
+// Sticky says how a client keeps its revision: by a header that distinguishes users, or by a cookie.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.header) != has(self.cookie)",message="want header or cookie: write sticky: {cookie: revision}, for example"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxAge) || has(self.cookie)",message="maxAge is that of a cookie: write cookie: revision beside it, or leave it out"

@@ -116,7 +116,7 @@ type WangellServiceSpec struct {
 	// +kubebuilder:default=300
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 31536000",message="want seconds from 1 to 31536000: write idleTimeout: 300, for example"
 	IdleTimeout int64 `json:"idleTimeout,omitempty"`
-	// Sleep says when the service is ready without having been asked. Default: never.
+	// Sleep says when the service sleeps, and when a pod runs ahead of its first client. Default: idleTimeout alone.
 	// +optional
 	Sleep *Sleep `json:"sleep,omitempty"`
 
@@ -147,7 +147,7 @@ type WangellServiceSpec struct {
 	// Env is added to the image's environment.
 	// +optional
 	Env []corev1.EnvVar `json:"env,omitempty"`
-	// EnvFrom adds all keys of ConfigMaps and Secrets to the environment; variables of env go before them.
+	// EnvFrom adds all keys of ConfigMaps and Secrets to the environment; variables of env take precedence.
 	// +optional
 	EnvFrom []corev1.EnvFromSource `json:"envFrom,omitempty"`
 	// Resources sets requests and limits of cpu and memory; on Kubernetes, of any resource.
@@ -247,7 +247,7 @@ type WangellServiceSpec struct {
 	// Balancing refines the choice of a pod.
 	// +optional
 	Balancing *Balancing `json:"balancing,omitempty"`
-	// Traffic splits the requests of the service among other services of its namespace, its revisions, of which each
+	// Traffic splits the requests of the service among other services of its namespace, its revisions, each of which
 	// wakes, scales and sleeps on its own. The service itself has no pods then, and its balancing.level is Request.
 	// +optional
 	// +kubebuilder:validation:MinItems=1
@@ -421,7 +421,7 @@ const (
 	LevelRequest    BalancingLevel = "Request"    // each HTTP request
 )
 
-// BalancingProtocol is what clients of a service speak.
+// BalancingProtocol is the protocol of a service's clients.
 type BalancingProtocol string
 
 // The values of Balancing.Protocol.
@@ -432,7 +432,7 @@ const (
 	ProtocolTCP   BalancingProtocol = "TCP"   // anything; a pod is chosen for each connection
 )
 
-// ClientAddress says how pods get to know the addresses of their clients.
+// ClientAddress says how pods learn the addresses of their clients.
 type ClientAddress string
 
 // The values of Balancing.ClientAddress.
@@ -451,9 +451,9 @@ type Balancing struct {
 	// +optional
 	// +kubebuilder:validation:Enum=Connection;Request
 	Level BalancingLevel `json:"level,omitempty"`
-	// Protocol is what clients speak: HTTP1, HTTP2 (with prior knowledge, such as gRPC), TCP for anything else, or Auto to
-	// find out from the first bytes that a client sends. If it sends nothing for a second, its connection is TCP. Default,
-	// with level Request: Auto.
+	// Protocol is the protocol of the clients: HTTP1, HTTP2 (with prior knowledge, such as gRPC), TCP for anything
+	// else, or Auto to find out from the first bytes that a client sends. If it sends nothing for a second, its
+	// connection is TCP. Default, with level Request: Auto.
 	// +optional
 	// +kubebuilder:validation:Enum=Auto;HTTP1;HTTP2;TCP
 	Protocol BalancingProtocol `json:"protocol,omitempty"`
@@ -472,10 +472,10 @@ type Balancing struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 3600",message="want seconds from 1 to 3600: write warmup: 30, for example"
 	Warmup int64 `json:"warmup,omitempty"`
-	// ClientAddress is Header, so that pods read the address of a client in X-Forwarded-For and Forwarded and see that of
-	// Envoy, or Transparent, so that connections come from the client's address as they do without Envoy, at another port;
-	// each client has connections to pods of its own then. Transparent is for one machine only. Default, with level
-	// Request: Header.
+	// ClientAddress is Header, so that pods read the address of a client in X-Forwarded-For and Forwarded and see
+	// that of Envoy, or Transparent, so that connections come from the client's address as they do without Envoy, at
+	// another port; each client then has its own connections to pods. Transparent is for one machine only. Default,
+	// with level Request: Header.
 	// +optional
 	// +kubebuilder:validation:Enum=Header;Transparent
 	ClientAddress ClientAddress `json:"clientAddress,omitempty"`
@@ -518,7 +518,8 @@ type WangellServiceStatus struct {
 	// ObservedGeneration is the generation of the spec that the status describes. Kubernetes only.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Conditions are Ready, Awake, AddressAssigned, Progressing and Scheduled; see docs/operations.md. Kubernetes only.
+	// Conditions include Ready, Awake, AddressAssigned, Progressing and Scheduled; docs/operations.md has all of
+	// them. Kubernetes only.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -532,8 +533,8 @@ type WangellServiceStatus struct {
 	// +listType=map
 	// +listMapKey=image
 	ImageDigests []ImageDigest `json:"imageDigests,omitempty"`
-	// UseHistory is what sleep.predict knows of the times between uses of the service, at most 4096 bytes. Its form may
-	// change between versions. Kubernetes only; one machine has it in the state folder.
+	// UseHistory is what sleep.predict has learned about the times between uses of the service, at most 4096 bytes.
+	// Its form may change between versions. Kubernetes only; one machine has it in the state folder.
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	UseHistory string `json:"useHistory,omitempty"`
