@@ -98,6 +98,9 @@ func (r *Runtime) startPrepared(ctx context.Context, s *v1alpha1.WangellService,
 	if network != nil {
 		network(p.Pod)
 	}
+	if err := r.runInit(ctx, p.ID); err != nil {
+		return runtime.Pod{}, err
+	}
 	phase(runtime.PhaseCreated, monotime.Now())
 	return r.run(ctx, s, p.pod, phase)
 }
@@ -205,6 +208,9 @@ func (r *Runtime) fillPrepared(ctx context.Context, s *v1alpha1.WangellService, 
 		return err
 	}
 	if err = r.connect(ctx, s, c, p.pod); err != nil {
+		return err
+	}
+	if err = r.createMembers(ctx, s, c.id); err != nil {
 		return err
 	}
 	if p.pid, err = r.createTask(ctx, c.id, c.rootfs, r.cfg.logFile(c.service)); err != nil {

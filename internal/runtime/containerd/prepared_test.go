@@ -155,6 +155,44 @@ func TestPreparedPodsFollowTheirServiceAndItsProcesses(t *testing.T) {
 	}
 }
 
+func TestPreparedPodsHaveTheirOtherContainers(t *testing.T) {
+	r := startWithProbe(t, unready(t))
+	before := podInventory(t, r)
+	s := prepared("several", 1)
+	s.Spec.InitContainers = []v1alpha1.Container{other("first", "EXIT", "0")}
+	s.Spec.Containers = []v1alpha1.Container{other("second", "PORT", "8081")}
+	if err := r.Prepare(t.Context(), s, nil); err != nil {
+		t.Fatal(err)
+	}
+	ids := awaitPrepared(t, r, s)
+	if text := logOf(t, r, "default/several", "first"); text != "" {
+		t.Errorf("an init container of a pod that is only prepared has run: %q", text)
+	}
+	p, err := r.Start(t.Context(), s, runtime.StartHooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.ID != ids[0] {
+		t.Errorf("pod %s was started, prepared was %v", p.ID, ids)
+	}
+	if text := logOf(t, r, "default/several", "first"); text != "probe: told to exit\n" {
+		t.Errorf("log of the init container: %q", text)
+	}
+	runtimetest.Look(t, p)
+	get(t, p, 8081, "/")
+	if err := r.Stop(t.Context(), p.ID, 10*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	awaitPrepared(t, r, s) // none is being made any more
+	if err := r.Forget(t.Context(), runtime.KeyOf(s)); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, r)
+	if after := podInventory(t, r); !slices.Equal(before, after) {
+		t.Errorf("before %q\nafter %q", before, after)
+	}
+}
+
 // What a killed process has prepared is removed by the next one.
 func TestPreparedPodsOfAKilledProcessAreRemoved(t *testing.T) {
 	cfg := testConfig(t)
