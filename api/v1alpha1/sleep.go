@@ -51,8 +51,8 @@ type Sleep struct {
 	// write idleTimeout, which must not differ. Default: idleTimeout.
 	// +optional
 	StopAfter *metav1.Duration `json:"stopAfter,omitempty"`
-	// Prepared is the number of pods that are kept complete but for the start of their process, so that a wake only has to
-	// start one, 0-16. Each has a network, and takes about 12 MB. It needs updateStrategy: RollingUpdate, and neither
+	// Prepared is the number of pods that are kept complete but for the start of their program, so that a wake only has to
+	// start one, 0-16. Each has a network, and takes about 8 MB. It needs updateStrategy: RollingUpdate, and neither
 	// persistent volumes nor imagePull.mode: Lazy. Default: 0. One machine only.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 16",message="want a number from 0 to 16: write prepared: 1, for example"

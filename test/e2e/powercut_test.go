@@ -161,16 +161,25 @@ func (l *lab) cgroupOf(t *testing.T, name string) string {
 	if len(pods) != 1 {
 		t.Fatalf("%d pods", len(pods))
 	}
+	root, path := podCgroup(t, pods[0].ID)
+	if root == "" {
+		t.Fatalf("pod %s has no cgroup", pods[0].ID)
+	}
+	return path
+}
+
+// podCgroup returns the root of a hierarchy, and the path of the cgroup of a pod below it; empty if the pod has none.
+func podCgroup(t *testing.T, pod string) (root, path string) {
+	t.Helper()
 	for _, place := range []string{"", "freezer", "unified"} {
 		root := filepath.Join(cgroup.DefaultRoot, place)
-		found, err := filepath.Glob(filepath.Join(root, "wangell-*", pods[0].ID))
+		found, err := filepath.Glob(filepath.Join(root, "wangell-*", pod))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(found) == 1 {
-			return strings.TrimPrefix(found[0], root)
+			return root, strings.TrimPrefix(found[0], root)
 		}
 	}
-	t.Fatalf("pod %s has no cgroup", pods[0].ID)
-	return ""
+	return "", ""
 }

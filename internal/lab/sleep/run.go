@@ -205,15 +205,17 @@ func (p *place) enter(ctx context.Context, name, state string) error {
 	return nil
 }
 
-// awaitPrepared waits until as many pods are prepared as there are services that want one.
+// awaitPrepared waits until as many pods are prepared as there are services that want one, and their memory does not
+// change any more: while a pod is being made, runc is in its cgroup.
 func (p *place) awaitPrepared(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	for {
-		_, _, n, err := p.unlisted(ctx)
-		if err != nil || n >= p.prepared {
+	for last := -1.0; ; {
+		resident, _, n, err := p.unlisted(ctx)
+		if err != nil || n >= p.prepared && resident == last {
 			return err
 		}
+		last = resident
 		if err := lab.Sleep(ctx, 50*time.Millisecond); err != nil {
 			return fmt.Errorf("%d pods are prepared, want %d: %w", n, p.prepared, err)
 		}

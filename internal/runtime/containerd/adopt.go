@@ -92,7 +92,7 @@ func (r *Runtime) adopt(ctx context.Context) error {
 	var errs []error
 	for id, labels := range found {
 		pid, runs := pids[id]
-		if runs && labels != nil {
+		if runs && labels != nil && !r.onlyPrepared(id, labels, pid) {
 			err := r.adoptPod(id, labels, pid)
 			if err == nil {
 				continue
@@ -116,6 +116,9 @@ func (r *Runtime) adoptPod(id string, labels map[string]string, pid uint32) erro
 		return err
 	}
 	started, err := processStart(pid)
+	if labels[labelPrepared] != "" {
+		started, err = r.woken(id)
+	}
 	if err != nil {
 		return err
 	}

@@ -162,6 +162,9 @@ func (c Config) logDir() string { return filepath.Join(c.StateDir, "logs") }
 // the right to execute.
 func (c Config) initFile() string { return filepath.Join(c.StateDir, "init") }
 
+// waitFile is the first process of containers of prepared pods.
+func (c Config) waitFile() string { return filepath.Join(c.StateDir, "wait") }
+
 func (c Config) podsDir() string { return PodsDir(c.RunDir) }
 
 // PodsDir is the folder with a folder for each pod, in the run folder dir.
@@ -174,6 +177,9 @@ func (c Config) podDir(id string) string { return filepath.Join(c.podsDir(), id)
 // netnsLink is a symbolic link to the network namespace of a pod. It lets a container be created before its network is
 // chosen.
 func (c Config) netnsLink(id string) string { return filepath.Join(c.podDir(id), "netns") }
+
+// wokenFile has the time at which the program of a pod was started that had been prepared, as a monotime.Time.
+func (c Config) wokenFile(id string) string { return filepath.Join(c.podDir(id), "woken") }
 
 // logFile is the log of a service: one file that all its pods append to.
 func (c Config) logFile(k runtime.Key) string {

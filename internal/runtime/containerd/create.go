@@ -27,12 +27,18 @@ const cleanUp = 10 * time.Second
 // createContainer creates everything of a pod that needs no process and does not depend on its network. On error
 // nothing of it remains.
 func (r *Runtime) createContainer(ctx context.Context, s *v1alpha1.WangellService, info imageInfo) (*container, error) {
+	return r.createFor(ctx, s, info, false)
+}
+
+// createFor is createContainer, also for a prepared pod.
+func (r *Runtime) createFor(ctx context.Context, s *v1alpha1.WangellService, info imageInfo, prepared bool) (*container,
+	error) {
 	k := runtime.KeyOf(s)
 	c := &container{
 		id: newPodID(k), service: k, hash: v1alpha1.Hash(&s.Spec), image: info,
 		stopSignal: cmp.Or(s.Spec.StopSignal, info.config.StopSignal),
 	}
-	if err := r.fillContainer(ctx, s, info, c); err != nil {
+	if err := r.fillContainer(ctx, s, info, c, prepared); err != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
 		defer cancel()
 		if left := r.removePod(clean, c.id, ""); left != nil {
@@ -44,7 +50,8 @@ func (r *Runtime) createContainer(ctx context.Context, s *v1alpha1.WangellServic
 }
 
 // fillContainer creates the folder, snapshot and record of a container.
-func (r *Runtime) fillContainer(ctx context.Context, s *v1alpha1.WangellService, info imageInfo, c *container) error {
+func (r *Runtime) fillContainer(ctx context.Context, s *v1alpha1.WangellService, info imageInfo, c *container,
+	prepared bool) error {
 	if err := r.makePodDir(s, c.id); err != nil {
 		return err
 	}
@@ -55,8 +62,11 @@ func (r *Runtime) fillContainer(ctx context.Context, s *v1alpha1.WangellService,
 	if c.stopSignal != "" {
 		record.Labels[labelStopSignal] = c.stopSignal
 	}
+	if prepared {
+		record.Labels[labelPrepared] = "true"
+	}
 	spec, mounts, err := r.createRecord(ctx, s, info, &record,
-		home{c.id, r.cfg.containerCgroup(c.id, s.Name, alone(s))})
+		home{pod: c.id, cgroup: r.cfg.containerCgroup(c.id, s.Name, alone(s)), prepared: prepared})
 	if err != nil {
 		return err
 	}
@@ -65,8 +75,12 @@ func (r *Runtime) fillContainer(ctx context.Context, s *v1alpha1.WangellService,
 	return nil
 }
 
-// home is where a container is: the ID of its pod, and the path of its cgroup.
-type home struct{ pod, cgroup string }
+// home is where a container is: the ID of its pod, and the path of its cgroup. If the pod is prepared, the container's
+// first process waits.
+type home struct {
+	pod, cgroup string
+	prepared    bool
+}
 
 // createRecord creates the snapshot and the record of a container whose ID and labels are set.
 func (r *Runtime) createRecord(ctx context.Context, s *v1alpha1.WangellService, info imageInfo,

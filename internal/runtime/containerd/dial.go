@@ -112,3 +112,11 @@ func explainFull(err error) error {
 	}
 	return err
 }
+
+// explainStart adds what a user can do about an error of runc that names the program of an image.
+func explainStart(err error, image string) error {
+	if err = explainFull(err); err != nil && strings.Contains(err.Error(), `: exec: "`) {
+		return fmt.Errorf("image %q cannot run its program: correct spec.command: %w", image, err)
+	}
+	return err
+}

@@ -52,23 +52,25 @@ func dropped(status string, s unix.Signal) bool {
 	if s < 1 || s > 64 || slices.Contains(harmless, s) {
 		return false
 	}
-	masks := map[string]bool{"SigBlk": false, "SigIgn": false, "SigCgt": false}
-	first := false
-	for line := range strings.Lines(status) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
-		switch _, mask := masks[name]; {
-		case mask:
-			bits, err := strconv.ParseUint(value, 16, 64)
-			if err != nil || bits>>(s-1)&1 != 0 {
-				return false
-			}
-			masks[name] = true
-		case name == "NStgid":
-			pids := strings.Fields(value)
-			first = len(pids) > 0 && pids[len(pids)-1] == "1"
+	lines := statusLines(status)
+	for _, mask := range []string{"SigBlk", "SigIgn", "SigCgt"} {
+		bits, err := strconv.ParseUint(lines[mask], 16, 64)
+		if err != nil || bits>>(s-1)&1 != 0 {
+			return false
 		}
 	}
-	return first && masks["SigBlk"] && masks["SigIgn"] && masks["SigCgt"]
+	pids := strings.Fields(lines["NStgid"])
+	return len(pids) > 0 && pids[len(pids)-1] == "1"
+}
+
+// statusLines returns the lines of the status file of a process or thread by their names.
+func statusLines(text string) map[string]string {
+	lines := map[string]string{}
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
+		lines[name] = value
+	}
+	return lines
 }
 
 // sigwaits are the numbers of rt_sigtimedwait: that of 64-bit programs, and of 32-bit ones on both architectures.

@@ -5,12 +5,15 @@ package containerd
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/errdefs"
 
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/runtime/containerd/podinit"
 )
 
 // unknownExit is the exit status of a process whose task disappeared without one, for example because its shim was
@@ -73,10 +76,11 @@ func (r *Runtime) noteExit(id string, code uint32, at time.Time, cause string) {
 		return
 	}
 	p.exited, p.Started = true, 0
-	e := runtime.Exit{PodID: id, Service: p.Service, Code: code, At: at, Cause: cause}
-	begin := p.logBegin
+	e := runtime.Exit{PodID: id, Service: p.Service, Code: code, At: at}
+	begin, image := p.logBegin, p.image.name
 	r.mu.Unlock()
 	e.LogTail = readTail(r.cfg.logFile(e.Service), begin, logTail)
+	e.Cause = cmp.Or(cause, notRun(image, e))
 	select {
 	case r.exits <- e:
 	default:
@@ -88,4 +92,14 @@ func (r *Runtime) noteExit(id string, code uint32, at time.Time, cause string) {
 			}
 		}()
 	}
+}
+
+// notRun says what is wrong if the first process of a pod could not run the program of its image, which the process
+// has written to its log.
+func notRun(image string, e runtime.Exit) string {
+	why, found := strings.CutPrefix(lastLine(e.LogTail), podinit.Complaint)
+	if !found || e.Code != podinit.NotFound && e.Code != podinit.CannotRun {
+		return ""
+	}
+	return fmt.Sprintf("image %q cannot run %s: correct spec.command", image, why)
 }

@@ -155,7 +155,8 @@ func (r *Runtime) createMember(ctx context.Context, s *v1alpha1.WangellService, 
 	if info.config.StopSignal != "" {
 		record.Labels[labelStopSignal] = info.config.StopSignal
 	}
-	_, _, err = r.createRecord(ctx, own, info, &record, home{pod, r.cfg.containerCgroup(pod, m.name, false)})
+	_, _, err = r.createRecord(ctx, own, info, &record, home{pod: pod,
+		cgroup: r.cfg.containerCgroup(pod, m.name, false)})
 	if err != nil {
 		return fmt.Errorf("create container %q: %w", of.Name, explainFull(err))
 	}

@@ -18,6 +18,7 @@ const (
 	labelImageDigest = "wangell.loutres.me/image-digest"
 	labelSnapshotter = "wangell.loutres.me/snapshotter" // of what instanceContainers returns only
 	labelStopSignal  = "wangell.loutres.me/stop-signal"
+	labelPrepared    = "wangell.loutres.me/prepared" // its first process waits before it becomes the program
 	// Of containers beside the main one.
 	labelPod       = "wangell.loutres.me/pod"
 	labelContainer = "wangell.loutres.me/container"

@@ -31,8 +31,10 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 			return nil, fmt.Errorf("make folder: %w", err)
 		}
 	}
-	if err := podinit.Install(cfg.initFile()); err != nil {
-		return nil, fmt.Errorf("write the program for spec.init: %w", err)
+	for program, file := range map[podinit.Program]string{podinit.Init: cfg.initFile(), podinit.Wait: cfg.waitFile()} {
+		if err := program.Install(file); err != nil {
+			return nil, fmt.Errorf("write the first process of pods: %w", err)
+		}
 	}
 	r := &Runtime{
 		cfg: cfg, exits: make(chan runtime.Exit, 1024), pods: map[string]*pod{}, garbage: map[string]bool{},
@@ -169,7 +171,8 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("remove pods: %w", errors.Join(err, r.letGo(release)))
 	}
-	errs := []error{removeCgroup(r.cfg.cgroup()), os.RemoveAll(r.cfg.initFile()), r.client.Close()}
+	errs := []error{removeCgroup(r.cfg.cgroup()), os.RemoveAll(r.cfg.initFile()), os.RemoveAll(r.cfg.waitFile()),
+		r.client.Close()}
 	if r.own != nil {
 		// A containerd that was killed during a start may have left a shim of which there is no other trace.
 		errs = append(errs, r.killHelpers(""), r.own.Stop())

@@ -26,18 +26,13 @@ const (
 	preparedCheck = time.Minute
 )
 
-// preparedPod is a pod whose process is created and not started. It has its network and its volumes.
+// preparedPod is a pod whose first process waits before it becomes the program. It has its network and its volumes.
 type preparedPod struct {
 	*pod
 	pid   uint32
 	begun monotime.Time // when the process that waits began, by which it is told from another one of that number
 	made  time.Time
-}
-
-// alive reports whether its process still waits.
-func (p *preparedPod) alive() bool {
-	begun, err := processStart(p.pid)
-	return err == nil && !ended(p.pid) && max(begun.Sub(p.begun), p.begun.Sub(begun)) < 2*process.Tick
+	held  *process.Process // that process, once the pod is taken for a wake
 }
 
 // preparedPods are the services with spec.sleep.prepared, and their prepared pods, oldest first. They are guarded by
@@ -71,7 +66,7 @@ func (r *Runtime) prepares() bool {
 	return len(r.prepared.services) > 0
 }
 
-// takePrepared returns a prepared pod that fits, whose process waits; nil if there is none.
+// takePrepared returns a prepared pod that fits, with its process, which waits; nil if there is none.
 func (r *Runtime) takePrepared(s *v1alpha1.WangellService, info imageInfo) *preparedPod {
 	k, hash := runtime.KeyOf(s), v1alpha1.Hash(&s.Spec)
 	r.mu.Lock()
@@ -79,17 +74,20 @@ func (r *Runtime) takePrepared(s *v1alpha1.WangellService, info imageInfo) *prep
 	for len(r.prepared.pods[k]) > 0 {
 		p := r.prepared.pods[k][0]
 		r.prepared.pods[k] = r.prepared.pods[k][1:]
-		if p.SpecHash == hash && p.image.digest == info.digest && p.alive() {
-			return p
+		if p.SpecHash == hash && p.image.digest == info.digest {
+			if p.held = p.hold(); p.held != nil {
+				return p
+			}
 		}
 		r.garbage[p.ID] = true
 	}
 	return nil
 }
 
-// startPrepared starts the process of a prepared pod. On error the caller cleans up.
+// startPrepared starts the program of a prepared pod. On error the caller cleans up.
 func (r *Runtime) startPrepared(ctx context.Context, s *v1alpha1.WangellService, p *preparedPod,
 	network func(runtime.Pod), phase func(runtime.Phase, monotime.Time)) (runtime.Pod, error) {
+	defer p.held.Close()
 	p.logBegin = fileSize(r.cfg.logFile(p.Service))
 	if err := r.add(s, p.pod); err != nil {
 		return runtime.Pod{}, err
@@ -102,7 +100,7 @@ func (r *Runtime) startPrepared(ctx context.Context, s *v1alpha1.WangellService,
 		return runtime.Pod{}, err
 	}
 	phase(runtime.PhaseCreated, monotime.Now())
-	return r.run(ctx, s, p.pod, phase)
+	return r.run(ctx, s, p.pod, phase, func() (monotime.Time, error) { return r.wake(ctx, p) })
 }
 
 // keepPrepared removes prepared pods that do not fit any more, and makes one that is missing. It returns false if there
@@ -124,7 +122,7 @@ func (r *Runtime) keepPrepared(ctx context.Context, now time.Time) bool {
 	stale := r.prepared.drop(func(p *preparedPod) bool {
 		s := services[p.Service]
 		return s == nil || p.SpecHash != v1alpha1.Hash(&s.Spec) || p.image.digest != images[p.Service].digest ||
-			now.Sub(p.made) >= preparedAge || !p.alive()
+			now.Sub(p.made) >= preparedAge || !p.waits()
 	})
 	var missing *v1alpha1.WangellService
 	for k, s := range services {
@@ -179,9 +177,9 @@ func (c *preparedPods) drop(match func(*preparedPod) bool) (dropped []*preparedP
 	return dropped
 }
 
-// makePrepared makes a pod up to the start of its process. On error nothing of it remains, or the keeper removes it.
+// makePrepared makes a pod up to the start of its program. On error nothing of it remains, or the keeper removes it.
 func (r *Runtime) makePrepared(ctx context.Context, s *v1alpha1.WangellService, info imageInfo) (*preparedPod, error) {
-	c, err := r.createContainer(ctx, s, info)
+	c, err := r.createFor(ctx, s, info, true)
 	if err != nil {
 		return nil, err
 	}
@@ -216,8 +214,13 @@ func (r *Runtime) fillPrepared(ctx context.Context, s *v1alpha1.WangellService, 
 	if p.pid, err = r.createTask(ctx, c.id, c.rootfs, r.cfg.logFile(c.service)); err != nil {
 		return err
 	}
-	p.begun, err = processStart(p.pid)
-	return err
+	if _, err = r.startTask(ctx, c.id); err != nil {
+		return err
+	}
+	if p.begun, err = processStart(p.pid); err != nil {
+		return err
+	}
+	return awaitWaits(ctx, p.pid)
 }
 
 // removePrepared removes the matching prepared pods at once.

@@ -15,7 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/runtime"
+	"wangell.loutres.me/internal/runtime/containerd/podinit"
 	"wangell.loutres.me/internal/runtime/runtimetest"
 )
 
@@ -64,6 +66,7 @@ func TestAPreparedPodOnlyHasToBeStarted(t *testing.T) {
 	}
 	_, pids, _ := preparedOf(r, s)
 	logMemory(t, pids[0])
+	begin := monotime.Now()
 	p, err := r.Start(t.Context(), s, runtime.StartHooks{})
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +74,13 @@ func TestAPreparedPodOnlyHasToBeStarted(t *testing.T) {
 	if p.ID != ids[0] {
 		t.Errorf("pod %s was started, prepared were %v", p.ID, ids)
 	}
+	if p.Started < begin || p.Started > monotime.Now() {
+		t.Errorf("started at %v, after %v", p.Started, begin)
+	}
 	runtimetest.Look(t, p)
+	if got := cgroupPids(t, p.Cgroup); !slices.Contains(got, strconv.Itoa(pids[0])) {
+		t.Errorf("the processes are %v, the prepared one was %d", got, pids[0])
+	}
 	if next := awaitPrepared(t, r, s); slices.Contains(next, p.ID) || next[0] != ids[1] {
 		t.Errorf("prepared are %v, before %v", next, ids)
 	}
@@ -138,6 +147,21 @@ func TestPreparedPodsFollowTheirServiceAndItsProcesses(t *testing.T) {
 		t.Error("a pod whose process was killed is started")
 	}
 	runtimetest.Look(t, p)
+	third := awaitPrepared(t, r, changed)
+	_, pids, _ = preparedOf(r, changed)
+	if err := unix.Kill(pids[0], podinit.Wake); err != nil { // not by the runtime
+		t.Fatal(err)
+	}
+	for isWaiting(uint32(pids[0])) {
+		time.Sleep(time.Millisecond)
+	}
+	if p, err = r.Start(t.Context(), changed, runtime.StartHooks{}); err != nil {
+		t.Fatal(err)
+	}
+	if p.ID == third[0] {
+		t.Error("a pod whose program runs already is started")
+	}
+	runtimetest.Look(t, p)
 	awaitPrepared(t, r, changed)
 	old := time.Now().Add(-preparedAge)
 	r.mu.Lock()
@@ -193,16 +217,26 @@ func TestPreparedPodsHaveTheirOtherContainers(t *testing.T) {
 	}
 }
 
-// What a killed process has prepared is removed by the next one.
-func TestPreparedPodsOfAKilledProcessAreRemoved(t *testing.T) {
-	cfg := testConfig(t)
+// The next process adopts the pods that were woken, and removes those that a killed one had only prepared, or was about
+// to wake.
+func TestOfPreparedPodsTheNextProcessAdoptsThoseThatWereWoken(t *testing.T) {
+	cfg := unready(t)
 	r := startWithProbe(t, cfg)
-	s := prepared("a", 1)
+	s := prepared("a", 3)
 	if err := r.Prepare(t.Context(), s, nil); err != nil {
 		t.Fatal(err)
 	}
-	id := awaitPrepared(t, r, s)[0]
+	awaitPrepared(t, r, s)
+	p, err := r.Start(t.Context(), s, runtime.StartHooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtimetest.Look(t, p)
+	ids := awaitPrepared(t, r, s)
 	r.stopTasks() // and nothing is removed
+	if err := os.WriteFile(r.cfg.wokenFile(ids[0]), []byte("4711"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	next, err := New(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -212,7 +246,39 @@ func TestPreparedPodsOfAKilledProcessAreRemoved(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if found, err := next.instanceContainers(t.Context()); err != nil || len(found) != 0 {
-		t.Errorf("%v, %v: %s is left", found, err, id)
+	if list, err := next.List(t.Context()); err != nil || len(list) != 1 || list[0] != p {
+		t.Errorf("%+v, %v: want only %+v", list, err, p)
+	}
+	if found, err := next.instanceContainers(t.Context()); err != nil || len(found) != 1 {
+		t.Errorf("%v, %v: want only %s", found, err, p.ID)
+	}
+	runtimetest.Look(t, p)
+}
+
+func TestAPreparedPodOutlivesAKilledContainerd(t *testing.T) {
+	r := startWithProbe(t, unready(t))
+	s := prepared("a", 1)
+	if err := r.Prepare(t.Context(), s, nil); err != nil {
+		t.Fatal(err)
+	}
+	ids := awaitPrepared(t, r, s)
+	pid := r.own.PID()
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	answers(t, r, pid)
+	p, err := r.Start(t.Context(), s, runtime.StartHooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.ID != ids[0] {
+		t.Errorf("pod %s was started, prepared was %v", p.ID, ids)
+	}
+	runtimetest.Look(t, p)
+	if err := r.Stop(t.Context(), p.ID, grace); err != nil {
+		t.Fatal(err)
+	}
+	if e := runtimetest.NextExit(t, r, p.ID); e.Code != 0 {
+		t.Errorf("%+v", e)
 	}
 }

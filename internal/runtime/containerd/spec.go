@@ -26,8 +26,9 @@ const (
 	// openFiles is the limit of open files. Servers need many; but some old programs close every possible descriptor when
 	// they start, so there is a limit.
 	openFiles = 65536
-	// initPath is where a container with spec.init finds its first process.
+	// initPath is where a container with spec.init finds its first process, waitPath where one of a prepared pod does.
 	initPath = "/.wangell-init"
+	waitPath = "/.wangell-wait"
 )
 
 // generateSpec builds the OCI runtime spec of a container from the image and the manifest. It starts from containerd's
@@ -50,11 +51,10 @@ func (r *Runtime) generateSpec(ctx context.Context, s *v1alpha1.WangellService, 
 		return nil, fmt.Errorf("image %q has neither an entrypoint nor a command: set spec.command", s.Spec.Image)
 	}
 	if s.Spec.Init != nil && *s.Spec.Init {
-		args = append([]string{initPath}, args...)
-		mounts = append(mounts, specs.Mount{
-			Destination: initPath, Type: "bind", Source: r.cfg.initFile(),
-			Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev", "exec"},
-		})
+		args, mounts = append([]string{initPath}, args...), append(mounts, bindProgram(initPath, r.cfg.initFile()))
+	}
+	if at.prepared {
+		args, mounts = append([]string{waitPath}, args...), append(mounts, bindProgram(waitPath, r.cfg.waitFile()))
 	}
 	cwd := "/"
 	for _, dir := range []string{info.config.WorkingDir, s.Spec.WorkingDir} {
@@ -94,6 +94,14 @@ func (r *Runtime) generateSpec(ctx context.Context, s *v1alpha1.WangellService, 
 	}
 	ctx = namespaces.WithNamespace(ctx, r.cfg.Namespace)
 	return oci.GenerateSpec(ctx, r.client, c, opts...)
+}
+
+// bindProgram returns the mount of a program of package podinit.
+func bindProgram(path, file string) specs.Mount {
+	return specs.Mount{
+		Destination: path, Type: "bind", Source: file,
+		Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev", "exec"},
+	}
 }
 
 // withNativeCalls removes the CPU's other architectures (32-bit ones on 64-bit) from the seccomp profile: a process

@@ -132,10 +132,10 @@ func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *con
 		return runtime.Pod{}, err
 	}
 	if _, err := r.createTask(ctx, c.id, c.rootfs, r.cfg.logFile(c.service)); err != nil {
-		return runtime.Pod{}, explainFull(err)
+		return runtime.Pod{}, explainStart(err, s.Spec.Image)
 	}
 	phase(runtime.PhaseCreated, monotime.Now())
-	return r.run(ctx, s, p, phase)
+	return r.run(ctx, s, p, phase, func() (monotime.Time, error) { return r.startTask(ctx, p.ID) })
 }
 
 // newPod takes a network for a container.
@@ -166,12 +166,12 @@ func (r *Runtime) connect(ctx context.Context, s *v1alpha1.WangellService, c *co
 	return r.makeVolumes(ctx, s, c)
 }
 
-// run starts the processes of a registered pod.
+// run starts the processes of a registered pod: that of its main container by start, which returns the time of that.
 func (r *Runtime) run(ctx context.Context, s *v1alpha1.WangellService, p *pod,
-	phase func(runtime.Phase, monotime.Time)) (runtime.Pod, error) {
-	started, err := r.startTask(ctx, p.ID)
+	phase func(runtime.Phase, monotime.Time), start func() (monotime.Time, error)) (runtime.Pod, error) {
+	started, err := start()
 	if err != nil {
-		return runtime.Pod{}, explainFull(err)
+		return runtime.Pod{}, explainStart(err, s.Spec.Image)
 	}
 	phase(runtime.PhaseStarted, started)
 	if err := r.startContainers(ctx, p.ID); err != nil {

@@ -1,44 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podinit is the first process of containers with spec.init: a static program of some 1,400 bytes without a
-// library. It starts the program that follows in its arguments, passes signals on to it, reaps orphans, and exits as
-// the program does. Its source is src/init.c; the compiled code is committed.
+// Package podinit has the programs that are the first process of containers: static ones of some 1,400 bytes without a
+// library. Their source is in src; the compiled code is committed.
 package podinit
 
 import (
 	"bytes"
 	"debug/elf"
-	_ "embed" // the compiled code
+	"embed"
 	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
+
+	"golang.org/x/sys/unix"
 )
 
 //go:generate sh generate.sh
 
-var (
-	//go:embed init_amd64.o
-	amd64 []byte
-	//go:embed init_arm64.o
-	arm64 []byte
+// Program is one of the programs, by the name of its source.
+type Program string
+
+const (
+	// Init, for spec.init, starts the program that follows in its arguments, passes signals on to it, reaps orphans, and
+	// exits as the program does.
+	Init Program = "init"
+	// Wait, for prepared pods, waits for the signal Wake and becomes the program that follows in its arguments. It blocks
+	// all other signals meanwhile.
+	Wait Program = "wait"
 )
 
-// Exit statuses of the program if it cannot start the one in its arguments, as those of shells.
+// Wake has Wait go on. Nothing else sends it to a process that does not ask for it.
+const Wake = unix.SIGUSR1
+
+// Exit statuses of the programs if they cannot start the one in their arguments, as those of shells.
 const (
 	CannotRun = 126 // it exists and cannot be executed
 	NotFound  = 127 // neither the file nor one of that name in a folder of PATH exists
 )
 
+// Complaint begins what they write to standard error then: a line that names the program and says why.
+const Complaint = "wangell: cannot run "
+
+//go:embed *.o
+var objects embed.FS
+
 // address is where the program is loaded, as linkers place executables.
 const address = 0x400000
 
-// Program returns the executable for an architecture, named as in GOARCH.
-func Program(arch string) ([]byte, error) {
-	object, ok := map[string][]byte{"amd64": amd64, "arm64": arm64}[arch]
-	if !ok {
-		return nil, fmt.Errorf("spec.init is not available on %s", arch)
+// Executable returns the executable for an architecture, named as in GOARCH.
+func (p Program) Executable(arch string) ([]byte, error) {
+	object, err := objects.ReadFile(fmt.Sprintf("%s_%s.o", p, arch))
+	if err != nil {
+		return nil, fmt.Errorf("the first process of pods is not available on %s: %w", arch, err)
 	}
 	return link(object)
 }
@@ -95,8 +110,8 @@ func onlyCode(o *elf.File) ([]byte, error) {
 }
 
 // Install writes the program for this machine to a file, unless it is there.
-func Install(file string) error {
-	program, err := Program(goruntime.GOARCH)
+func (p Program) Install(file string) error {
+	program, err := p.Executable(goruntime.GOARCH)
 	if err != nil {
 		return err
 	}
