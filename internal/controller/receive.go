@@ -187,11 +187,10 @@ func (r *receiver) findAtHome(from wire.Peer, addr netip.AddrPort, id uint64) *p
 	return nil
 }
 
-// stats handles a pod's counters. They may arrive out of order. Nodes other than the pod's home node report which
-// pods their gates have.
+// stats handles a pod's counters. Nodes other than the pod's home node report which pods their gates have.
 func (r *receiver) stats(from wire.Peer, st wire.PodStats) {
 	p := r.findAtHome(from, st.Service, st.PodID)
-	if p == nil || st.LastPacket < p.stats.LastPacket {
+	if p == nil || outdated(st, p.stats) {
 		return
 	}
 	p.service.addStats(p, st)
@@ -201,6 +200,13 @@ func (r *receiver) stats(from wire.Peer, st wire.PodStats) {
 	}
 	r.engine.freezer.used(p)
 	r.engine.step(p.service, lifecycle.FlowsSeen{Ref: p.ref, Open: st.OpenFlows, LastPacket: st.LastPacket})
+}
+
+// outdated reports whether a pod's counters are older than others: they may arrive out of order. The time of the same
+// packet may be earlier in a later message (docs/protocol.md, Clocks), but no packet leaves the counters as they are.
+func outdated(st, than wire.PodStats) bool {
+	return st.LastPacket < than.LastPacket &&
+		(st.NewFlows < than.NewFlows || st.BytesIn < than.BytesIn || st.BytesOut < than.BytesOut)
 }
 
 // podReport passes a daemon's observation on to the cluster.

@@ -222,7 +222,7 @@ func (s *service) noteIdle(node string, report idleNode, now monotime.Time) (ev 
 			continue
 		}
 		r, known := s.idle[p.node]
-		if !known || now.Sub(r.at) > idleForAge || p.stats.LastPacket > r.lastPacket {
+		if !known || now.Sub(r.at) > idleForAge || lifecycle.UsedSince(r.lastPacket, p.stats.LastPacket, s.silence()) {
 			return ev, false
 		}
 		ev.Of[p.ref], ev.LastPacket = r.lastPacket, max(ev.LastPacket, r.lastPacket)

@@ -20,7 +20,8 @@ import (
 
 func TestServiceWakesServesAndSleeps(t *testing.T) {
 	w := newWorld(t, nil)
-	w.apply(newService("a", func(s *v1alpha1.WangellServiceSpec) { s.TargetPort = 8081 }), newService("b"))
+	w.apply(newService("a", func(s *v1alpha1.WangellServiceSpec) { s.TargetPort, s.IdleTimeout = 8081, 10 }),
+		newService("b"))
 	a := w.vip("a")
 	if w.state("a") != "Cold" || w.status("a").Service.Status.Replicas != 0 {
 		t.Fatalf("not cold at the beginning: %+v", w.status("a"))

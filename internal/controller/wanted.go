@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -123,6 +124,11 @@ func (w *wanted) entry() wire.Service {
 		e.Requests.Traffic = trafficOf(w.spec)
 	}
 	return e
+}
+
+// silence is the time without a packet after which daemons report the service idle.
+func (w *wanted) silence() time.Duration {
+	return cmp.Or(w.freezeAfter(), time.Duration(w.idleSeconds())*time.Second)
 }
 
 // balancingOf returns how requests are balanced, for the daemons.

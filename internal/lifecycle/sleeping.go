@@ -83,7 +83,7 @@ func (t *transition) quiet(e Quiet) {
 	switch {
 	case !p.is(podSleeping):
 		t.drained(p)
-	case !t.sleep.forced && e.LastPacket > p.lastIdle:
+	case !t.sleep.forced && UsedSince(p.lastIdle, e.LastPacket, t.spec.silence()):
 		t.stayAwake("a packet came")
 	case t.count(func(q *pod) bool { return q.is(podSleeping) && q.life == lifeDraining }) == 0:
 		t.stopAll()

@@ -2,7 +2,12 @@
 
 package lifecycle
 
-import "time"
+import (
+	"cmp"
+	"time"
+
+	"wangell.loutres.me/internal/monotime"
+)
 
 // MaxReplicas bounds the number of pods of a service.
 const MaxReplicas = 32
@@ -45,6 +50,17 @@ type Spec struct {
 	Single bool
 	// Volume is the volume that two pods at once would both write to, for messages; it may be empty.
 	Volume string
+}
+
+// silence is the time without a packet after which daemons report the service idle.
+func (s Spec) silence() time.Duration { return cmp.Or(s.FreezeAfter, s.IdleTimeout) }
+
+// UsedSince reports whether a packet came after a daemon has reported a service or a pod idle. Both are last packets:
+// idle is that of the report, which is made after a time of silence. The two times may have come in different messages
+// of a daemon with another clock (docs/protocol.md, Clocks), and then differ although the packet is the same. Another
+// packet came later than idle by at least the silence.
+func UsedSince(idle, last monotime.Time, silence time.Duration) bool {
+	return last > idle.Add(silence/2)
 }
 
 // clamp limits a number of pods to the spec's bounds; it is at least 1.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"wangell.loutres.me/internal/gate"
+	"wangell.loutres.me/internal/lifecycle"
 	"wangell.loutres.me/internal/monotime"
 	"wangell.loutres.me/internal/shorten"
 	"wangell.loutres.me/internal/wire"
@@ -61,7 +62,9 @@ func (d *daemon) freeze(s *service, p *pod, b wire.FrozenPod, m *wire.Freeze) {
 		})
 		return
 	}
-	if c, err := d.counters(s, p); err != nil || lastPacket(p, c) > b.LastPacket {
+	c, err := d.counters(s, p)
+	last := lastPacket(p, c)
+	if err != nil || lifecycle.UsedSince(b.LastPacket, last, s.idleAfter()) {
 		d.reportFrozen(&wire.Frozen{Service: s.addr, PodID: p.id, Seq: m.Seq})
 		return
 	}
@@ -78,12 +81,12 @@ func (d *daemon) freeze(s *service, p *pod, b wire.FrozenPod, m *wire.Freeze) {
 		return
 	}
 	if q.visits != nil {
-		q.visits.last, q.visits.look = b.LastPacket, m.UnlessBusy
+		q.visits.last, q.visits.look = last, m.UnlessBusy
 	}
-	d.tasks.Go(func() { d.hold(q, b.LastPacket, m.Reclaim) })
+	d.tasks.Go(func() { d.hold(q, last, m.Reclaim) })
 }
 
-// hold freezes a pod, unless its program was asked something since the last packet that the decision knows of.
+// hold freezes a pod, unless its program was asked something since its last packet when that was decided.
 func (d *daemon) hold(q *still, last monotime.Time, reclaim bool) {
 	frozen, seq, err := d.suspend(q, last)
 	q.mu.Lock()
