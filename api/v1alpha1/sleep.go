@@ -32,6 +32,9 @@ type Sleep struct {
 	// their memory and connections, and run on when a packet needs an answer. It must be less than stopAfter. Default:
 	// pods are not frozen.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,8}([.][0-9]{1,9})?(ms|s)|[0-9]{1,6}([.][0-9]{1,9})?m|[0-9]{1,4}([.][0-9]{1,9})?h){1,4}$') && duration(self) >= duration('1s') && duration(self) <= duration('8760h')",message="want whole seconds from 1s to 8760h: write freezeAfter: 5s, for example"
 	FreezeAfter *metav1.Duration `json:"freezeAfter,omitempty"`
 	// FreezeWhenBusy freezes pods even if they use the CPU without having been sent anything. Default: false, because
 	// such pods work in the background.
@@ -50,6 +53,9 @@ type Sleep struct {
 	// StopAfter is the time without a packet after which the service sleeps without a pod, 1s-8760h. It is another way to
 	// write idleTimeout, which must not differ. Default: idleTimeout.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,8}([.][0-9]{1,9})?(ms|s)|[0-9]{1,6}([.][0-9]{1,9})?m|[0-9]{1,4}([.][0-9]{1,9})?h){1,4}$') && duration(self) >= duration('1s') && duration(self) <= duration('8760h')",message="want whole seconds from 1s to 8760h: write stopAfter: 30m, for example"
 	StopAfter *metav1.Duration `json:"stopAfter,omitempty"`
 	// Prepared is the number of pods that are kept complete but for the start of their program, so that a wake only has to
 	// start one, 0-16. Each has a network, and takes about 8 MB. It needs updateStrategy: RollingUpdate, and neither
@@ -80,6 +86,7 @@ type WarmPeriod struct {
 	To string `json:"to"`
 	// TimeZone is the name of the time zone of both in the IANA database, for example Europe/Paris. Default: UTC.
 	// +optional
+	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=64
 	TimeZone string `json:"timeZone,omitempty"`
 }

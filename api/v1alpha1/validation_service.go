@@ -36,6 +36,10 @@ func Validate(s *WangellService) ValidationErrors {
 // Services from the API are validated too, because they may be older than the rules of the CustomResourceDefinition.
 func ValidateCluster(s *WangellService) ValidationErrors {
 	var errs ValidationErrors
+	if why := s.Annotations[annotationUnreadable]; why != "" {
+		errs.add(specPath, "correct it", "cannot be read: %s", why)
+		return errs
+	}
 	if len(validation.IsDNS1035Label(s.Name)) > 0 {
 		errs.add(namePath, "write a name such as "+toLabel(strings.TrimLeft(toLabel(s.Name), "0123456789-")),
 			"want at most 63 of a-z, 0-9 and -, a letter first and a letter or digit last, "+
