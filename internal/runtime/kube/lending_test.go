@@ -161,6 +161,23 @@ func TestPodWithoutRoomForItsRequestsRuns(t *testing.T) {
 	w.until("nothing is short", func() bool { return w.r.Reservations("default/app").Short == "" })
 }
 
+// The right to resize pods is lost while a pod has given its requests back, as in a chart that is changed.
+func TestPodGetsItsRequestsBackOnceItMayBeResizedAgain(t *testing.T) {
+	w := newReservingWorld(t)
+	w.freeze("app-1")
+	w.untilRequested("app-1", "1m 8Mi noted")
+	w.answer(apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "app-1",
+		errors.New(`User "wangell" cannot patch resource "pods/resize" in API group ""`)))
+	w.r.SetFrozen("app-1", false)
+	w.until("it says so", func() bool {
+		return strings.HasPrefix(w.r.Reservations("default/app").Short,
+			"pod app-1 runs with less reserved than it requests: the controller may not resize pods")
+	})
+	w.until("it is tried again, with growing pauses", func() bool { return w.r.resizeBackoff.NumRequeues("app-1") > 2 })
+	w.answer(nil)
+	w.untilRequested("app-1", "500m 64Mi")
+}
+
 // kubelet defers a resize for which its node has no room.
 func TestNodeWithoutRoomIsNamed(t *testing.T) {
 	w := newReservingWorld(t)

@@ -157,8 +157,13 @@ func (r *Runtime) reserved(p *pod, step reservation.Step, o *corev1.Pod, err err
 			r.log.Warn("frozen pods keep their requests: " + why)
 		}
 		r.resizing = resizing{why, time.Now().Add(resizeAgain)}
-		r.resizes.Add(p.rt.ID) // to remove the note
-		r.resizes.AddAfter(p.rt.ID, resizeAgain)
+		if step.Lowers {
+			r.resizes.Add(p.rt.ID) // to remove the note
+			r.resizes.AddAfter(p.rt.ID, resizeAgain)
+		} else { // it has given something back before
+			l.short = why
+			r.resizes.AddAfter(p.rt.ID, r.resizeBackoff.When(p.rt.ID))
+		}
 		for _, s := range r.services {
 			r.tellReservations(s)
 		}
@@ -182,8 +187,8 @@ func cannotResize(err error) string {
 		apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
 		return "the API server cannot resize pods, which Kubernetes 1.33 and later do"
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), `cannot patch resource "pods/resize"`):
-		return "the controller may not resize pods: its ClusterRole lacks patch of pods/resize, which the chart has with " +
-			"daemon.freezing.enabled=true"
+		return "the controller may not resize pods: its ClusterRole lacks patch of pods/resize, which the chart " +
+			"gives it"
 	}
 	return ""
 }
