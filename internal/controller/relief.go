@@ -23,7 +23,7 @@ const roomLook = 3 * time.Second
 type frozenThere struct {
 	key    runtime.Key
 	frozen bool          // all its pods are
-	stops  bool          // sleep.onPressure is Stop
+	stops  bool          // sleep.onPressure is Stop, and it is not to have a pod now
 	ending bool          // it was chosen earlier, and is being stopped
 	last   monotime.Time // its last packet
 }
@@ -51,8 +51,9 @@ func (f *freezer) relieve(node, why string, useful func(*service) bool) {
 			continue
 		}
 		state := s.machine.State()
+		stops := s.spec.Spec.StopsUnderPressure() && s.foresight.wanted == "" && useful(s)
 		there = append(there, frozenThere{
-			key: s.key, frozen: state == lifecycle.Frozen, stops: s.spec.Spec.StopsUnderPressure() && useful(s),
+			key: s.key, frozen: state == lifecycle.Frozen, stops: stops,
 			ending: s.pressed && state == lifecycle.Stopping, last: s.lastPacket,
 		})
 	}

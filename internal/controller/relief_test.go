@@ -90,6 +90,21 @@ func TestNodeThatIsShortOfMemoryStopsOneFrozenServiceAfterTheOther(t *testing.T)
 	}
 }
 
+// One that is to have a pod now would not be stopped, and must not stand in the way of others.
+func TestServiceThatIsToHaveAPodIsNotStoppedForMemory(t *testing.T) {
+	w := newCluster(t, func(*fakeCluster) {})
+	w.frozenOn("n2", "first", 1, func(s *v1alpha1.WangellServiceSpec) {
+		stoppable(s)
+		s.Sleep.Schedule = []v1alpha1.WarmPeriod{{From: "* * * * *", To: "0 0 1 1 *"}}
+	})
+	w.frozenOn("n2", "second", 2, stoppable)
+	w.d2.send(&wire.Memory{Available: 100 << 20, Total: 4 << 30})
+	w.untilState("second", "Cold")
+	if state := w.state("first"); state != "Frozen" {
+		t.Errorf("a service within a period of its schedule is %s", state)
+	}
+}
+
 // A pod that was thawed finds its node full: frozen pods that keep their requests make room.
 func TestPodWithoutRoomStopsFrozenPodsThatKeepTheirRequests(t *testing.T) {
 	w := newCluster(t, func(*fakeCluster) {})
