@@ -10,6 +10,7 @@ import (
 
 	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/controller"
+	"wangell.loutres.me/internal/runtime"
 	"wangell.loutres.me/internal/view"
 )
 
@@ -67,12 +68,23 @@ type explanation struct {
 	Reasons []string `json:"reasons"`
 }
 
-// named returns the service with a name, which is namespace/name or, if that is unambiguous, the name alone.
+// named returns the service with a name, as Controller.Resolve does: namespace/name, or the name alone if only one
+// service has it, or one in the namespace default.
 func named(services []controller.Status, name string) (found controller.Status, err error) {
+	var keys []runtime.Key
 	for _, s := range services {
-		if s.Service.Namespace+"/"+s.Service.Name == name || s.Service.Name == name {
+		switch key := runtime.KeyOf(&s.Service); {
+		case string(key) == name, string(key) == "default/"+name:
 			return s, nil
+		case s.Service.Name == name:
+			found, keys = s, append(keys, key)
 		}
 	}
-	return found, fmt.Errorf("service %s: it was removed just now", name)
+	switch len(keys) {
+	case 1:
+		return found, nil
+	case 0:
+		return found, fmt.Errorf("service %q: %w", name, runtime.ErrNotFound)
+	}
+	return controller.Status{}, fmt.Errorf("service %q: there are several: %v: name one with its namespace", name, keys)
 }

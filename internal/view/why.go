@@ -165,12 +165,16 @@ func (w *why) frozen() {
 		}
 	}
 	w.say("The next packet to %s that its program has to answer lets it run on.", Address(w.Status))
-	if w.Service.Spec.MinReplicas > 0 {
-		w.say("minReplicas is %d: it is never stopped.", w.Service.Spec.MinReplicas)
-		return
-	}
 	last := latest(w.Status)
-	w.say("Without one it is stopped in %s, as stopAfter is %s.", short(w.idle()-w.now.Sub(last)), short(w.idle()))
+	switch {
+	case w.Service.Spec.MinReplicas > 0:
+		w.say("minReplicas is %d: it is never stopped.", w.Service.Spec.MinReplicas)
+	case w.Outlook != nil && w.Outlook.Wanted != "": // outlook says more
+	case w.Outlook != nil && w.Outlook.Basis != "": // it counts as idle sooner
+		w.say("Its last packet came %s ago: it is stopped after a minute without another one.", short(w.now.Sub(last)))
+	default:
+		w.say("Without one it is stopped in %s, as stopAfter is %s.", short(w.idle()-w.now.Sub(last)), short(w.idle()))
+	}
 }
 
 // scaling explains the number of pods of a service that follows its load.

@@ -117,6 +117,29 @@ func TestWhyNamesTheNumberThatDecides(t *testing.T) {
 				"Without one it is stopped in 3 min 50 s, as stopAfter is 5 min.",
 			},
 		},
+		"frozen within a period of its schedule": {
+			state: lifecycle.Frozen, last: time.Hour,
+			change: func(s *controller.Status) {
+				s.Service.Spec.Sleep = &v1alpha1.Sleep{Schedule: []v1alpha1.WarmPeriod{{}}}
+				s.Outlook = &controller.Outlook{Wanted: controller.WantedBySchedule, Change: now.UTC()}
+			},
+			reasons: []string{
+				"It is frozen: its pods are there with all processes and connections, and uses no CPU. 0 open connections.",
+				"The next packet to 10.46.100.2:80 that its program has to answer lets it run on.",
+				"sleep.schedule keeps a pod until " + now.Local().Format("2006-01-02 15:04 MST") + " at least.",
+			},
+		},
+		"frozen, and likely to be used later": {
+			state: lifecycle.Frozen, last: 20 * time.Second,
+			change: func(s *controller.Status) { s.Outlook = &controller.Outlook{Basis: "series", IdleTimes: 7, Keep: 60} },
+			reasons: []string{
+				"It is frozen: its pods are there with all processes and connections, and uses no CPU. 0 open connections.",
+				"The next packet to 10.46.100.2:80 that its program has to answer lets it run on.",
+				"Its last packet came 20 s ago: it is stopped after a minute without another one.",
+				"The forecast is made from its last 7 pauses, of which most are long: the next use is expected 0.0 ms to 1 min " +
+					"after the last one.",
+			},
+		},
 		"at work": {
 			state: lifecycle.Warm, last: 12 * time.Second,
 			change: func(s *controller.Status) { s.Serving, s.Desired, s.NotFrozen = 1, 1, "a pod works" },
