@@ -7,9 +7,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,8 +48,13 @@ type Check struct {
 // timeout bounds all checks.
 const timeout = 30 * time.Second
 
-// staleLease is the age of a Lease's last renewal from which no controller leads: leases last 2 s by default.
-const staleLease = 30 * time.Second
+const (
+	// staleLease is the age of a Lease's last renewal from which no controller leads: leases last 2 s by default.
+	staleLease = 30 * time.Second
+	// leaseLook is the pause between two looks at a Lease that seems to be stale, or of the future. It is renewed several
+	// times a second by default.
+	leaseLook = 5 * time.Second
+)
 
 // doctor looks at a cluster.
 type doctor struct {
@@ -56,6 +63,7 @@ type doctor struct {
 	client    *localapi.Client
 	namespace string
 	now       func() time.Time
+	after     func(time.Duration) <-chan time.Time
 }
 
 // Run returns the result of all checks, with the rights of the user of c.
@@ -68,11 +76,12 @@ func Run(
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	d := &doctor{api: api, of: of, client: client, namespace: namespace, now: time.Now}
+	d := &doctor{api: api, of: of, client: client, namespace: namespace, now: time.Now,
+		after: time.After}
 	checks := []Check{
 		d.server(), d.definition(), d.leader(ctx), d.replicas(ctx), d.daemons(ctx), d.answers(ctx), d.pressure(ctx),
 	}
-	return append(append(checks, d.lazy(ctx)...), d.rights(ctx)...), nil
+	return slices.Concat(checks, d.envoys(ctx), d.lazy(ctx), d.rights(ctx)), nil
 }
 
 // Bad returns the names of the checks that have failed.
@@ -131,7 +140,8 @@ func (d *doctor) definition() Check {
 
 func (d *doctor) leader(ctx context.Context) Check {
 	const name = "leader"
-	lease, err := d.api.CoordinationV1().Leases(d.of.Namespace).Get(ctx, d.of.Name, metav1.GetOptions{})
+	leases := d.api.CoordinationV1().Leases(d.of.Namespace)
+	lease, err := leases.Get(ctx, d.of.Name, metav1.GetOptions{})
 	if err != nil {
 		return outcome(name, err, "install the chart, or name its release with --controller NAMESPACE/NAME")
 	}
@@ -140,13 +150,32 @@ func (d *doctor) leader(ctx context.Context) Check {
 	if holder == nil || *holder == "" || renewed == nil {
 		return Check{Name: name, State: Failed, Found: "no controller leads", Do: do}
 	}
-	if age := d.now().Sub(renewed.Time); age > staleLease {
+	age := d.now().Sub(renewed.Time)
+	if age >= 0 && age <= staleLease {
+		return Check{Name: name, State: OK, Found: *holder}
+	}
+	// The clock of this machine may be wrong: one that leads renews its Lease.
+	select {
+	case <-ctx.Done():
+		return outcome(name, ctx.Err(), do)
+	case <-d.after(leaseLook):
+	}
+	again, err := leases.Get(ctx, d.of.Name, metav1.GetOptions{})
+	switch {
+	case err != nil:
+		return outcome(name, err, do)
+	case again.Spec.RenewTime == nil || again.Spec.RenewTime.Equal(renewed):
 		return Check{
 			Name: name, State: Failed, Do: do,
-			Found: fmt.Sprintf("%s led until %s ago", *holder, age.Round(time.Second)),
+			Found: fmt.Sprintf("%s led, and has not renewed its Lease since %s", *holder,
+				renewed.Local().Format(time.RFC3339)),
 		}
 	}
-	return Check{Name: name, State: OK, Found: *holder}
+	return Check{
+		Name: name, State: Warn, Do: "set the clock",
+		Found: fmt.Sprintf("%s; the clock of this machine differs from its clock by %s", *holder,
+			age.Abs().Round(time.Second)),
+	}
 }
 
 func (d *doctor) replicas(ctx context.Context) Check {
@@ -176,37 +205,46 @@ func (d *doctor) daemons(ctx context.Context) Check {
 	if err != nil {
 		return outcome(name, err, "install the chart")
 	}
-	found := fmt.Sprintf("%d of %d are ready", o.Status.NumberReady, o.Status.DesiredNumberScheduled)
-	if o.Status.NumberReady < o.Status.DesiredNumberScheduled || o.Status.NumberReady == 0 {
-		return Check{
-			Name: name, State: Failed, Found: found,
-			Do: fmt.Sprintf("kubectl -n %s get pods -o wide; 'wangell doctor' on the node of one that is not", d.of.Namespace),
-		}
-	}
-	return Check{Name: name, State: OK, Found: found}
+	return d.onNodes(name, "", o)
 }
 
-// lazy checks the snapshotters for lazy pulls; it returns nothing if the chart has none.
-func (d *doctor) lazy(ctx context.Context) []Check {
-	const name = "lazy pulling"
-	o, err := d.api.AppsV1().DaemonSets(d.of.Namespace).Get(ctx, d.of.Name+"-lazy", metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
-		return []Check{outcome(name, err, "install the chart")}
-	}
-	c := Check{Name: name, State: OK, Found: fmt.Sprintf("%d of %d snapshotters are ready", o.Status.NumberReady,
-		o.Status.DesiredNumberScheduled)}
-	switch {
-	case o.Status.DesiredNumberScheduled == 0:
-		c.State, c.Found = Warn, "no node has the label "+v1alpha1.LabelLazy+"=true"
-		c.Do = "set up nodes as docs/images.md says (Lazy pulling on Kubernetes), and label them"
-	case o.Status.NumberReady < o.Status.DesiredNumberScheduled:
+// onNodes says how many pods of a DaemonSet are ready. what are these, if the name of the check does not say it.
+func (d *doctor) onNodes(name, what string, o *appsv1.DaemonSet) Check {
+	c := Check{Name: name, State: OK}
+	c.Found = fmt.Sprintf("%d of %d %sare ready", o.Status.NumberReady, o.Status.DesiredNumberScheduled, what)
+	if o.Status.NumberReady < o.Status.DesiredNumberScheduled || o.Status.NumberReady == 0 {
 		c.State = Failed
 		c.Do = fmt.Sprintf("kubectl -n %s get pods -o wide; 'wangell doctor' on the node of one that is not", d.of.Namespace)
 	}
-	return []Check{c}
+	return c
+}
+
+// optional checks a DaemonSet that the chart may have; it returns nothing if it has none.
+func (d *doctor) optional(ctx context.Context, name, object, what string) (c []Check, o *appsv1.DaemonSet) {
+	o, err := d.api.AppsV1().DaemonSets(d.of.Namespace).Get(ctx, d.of.Name+"-"+object, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return []Check{outcome(name, err, "install the chart")}, nil
+	}
+	return []Check{d.onNodes(name, what, o)}, o
+}
+
+// envoys checks the Envoys that balance requests.
+func (d *doctor) envoys(ctx context.Context) []Check {
+	c, _ := d.optional(ctx, "requests", "envoy", "Envoys ")
+	return c
+}
+
+// lazy checks the snapshotters for lazy pulls.
+func (d *doctor) lazy(ctx context.Context) []Check {
+	c, o := d.optional(ctx, "lazy pulling", "lazy", "snapshotters ")
+	if o != nil && o.Status.DesiredNumberScheduled == 0 {
+		c[0].State, c[0].Found = Warn, "no node has the label "+v1alpha1.LabelLazy+"=true"
+		c[0].Do = "set up nodes as docs/images.md says (Lazy pulling on Kubernetes), and label them"
+	}
+	return c
 }
 
 // answers asks the leading controller.
