@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// preparedAge is how long a prepared pod is kept: what it was made from outside of its spec and image, such as the
-	// machine's name servers, may change.
+	// preparedAge is how long a prepared pod is kept: apart from its spec and image, it depends on things that may
+	// change, such as the machine's name servers.
 	preparedAge = time.Hour
-	// preparedCheck is how often prepared pods are looked at.
+	// preparedCheck is how often prepared pods are checked.
 	preparedCheck = time.Minute
 )
 
@@ -30,9 +30,9 @@ const (
 type preparedPod struct {
 	*pod
 	pid   uint32
-	begun monotime.Time // when the process that waits began, by which it is told from another one of that number
+	begun monotime.Time // when the waiting process began, which distinguishes it from a later one with its PID
 	made  time.Time
-	held  *process.Process // that process, once the pod is taken for a wake
+	held  *process.Process // the waiting process, once the pod is taken for a wake
 }
 
 // preparedPods are the services with spec.sleep.prepared, and their prepared pods, oldest first. They are guarded by
@@ -40,7 +40,7 @@ type preparedPod struct {
 type preparedPods struct {
 	services map[runtime.Key]*v1alpha1.WangellService
 	pods     map[runtime.Key][]*preparedPod
-	pause    map[runtime.Key]time.Time // until then none is made, because that failed
+	pause    map[runtime.Key]time.Time // no pod is made until then, because the last attempt failed
 }
 
 func (c *preparedPods) init() {
@@ -66,7 +66,7 @@ func (r *Runtime) prepares() bool {
 	return len(r.prepared.services) > 0
 }
 
-// takePrepared returns a prepared pod that fits, with its process, which waits; nil if there is none.
+// takePrepared returns a prepared pod that fits, with its waiting process; nil if there is none.
 func (r *Runtime) takePrepared(s *v1alpha1.WangellService, info imageInfo) *preparedPod {
 	k, hash := runtime.KeyOf(s), v1alpha1.Hash(&s.Spec)
 	r.mu.Lock()
@@ -103,8 +103,8 @@ func (r *Runtime) startPrepared(ctx context.Context, s *v1alpha1.WangellService,
 	return r.run(ctx, s, p.pod, phase, func() (monotime.Time, error) { return r.wake(ctx, p) })
 }
 
-// keepPrepared removes prepared pods that do not fit any more, and makes one that is missing. It returns false if there
-// is nothing to do.
+// keepPrepared removes prepared pods that no longer fit, and makes a missing one. It returns false if there is
+// nothing to do.
 func (r *Runtime) keepPrepared(ctx context.Context, now time.Time) bool {
 	r.mu.Lock()
 	services := maps.Clone(r.prepared.services)
@@ -177,7 +177,8 @@ func (c *preparedPods) drop(match func(*preparedPod) bool) (dropped []*preparedP
 	return dropped
 }
 
-// makePrepared makes a pod up to the start of its program. On error nothing of it remains, or the keeper removes it.
+// makePrepared makes a pod complete but for the start of its program. On error nothing of it remains, or the keeper
+// removes it.
 func (r *Runtime) makePrepared(ctx context.Context, s *v1alpha1.WangellService, info imageInfo) (*preparedPod, error) {
 	c, err := r.createFor(ctx, s, info, true)
 	if err != nil {

@@ -19,14 +19,14 @@ import (
 	"wangell.loutres.me/internal/runtime/containerd/podinit"
 )
 
-// waitEvery is the interval at which a new process is looked at that is about to wait.
+// waitEvery is the interval at which a new process is checked until it waits.
 const waitEvery = time.Millisecond
 
 // unblocked are the signals that podinit.Wait does not block, and that the kernel does not let it block.
 const unblocked uint64 = 1<<(podinit.Wake-1) | 1<<(unix.SIGKILL-1) | 1<<(unix.SIGSTOP-1)
 
-// inWait is isWaiting, from the process's status file (proc_pid_status(5)). While it waits, the kernel shows the signal
-// as not blocked.
+// inWait is isWaiting, from the process's status file (proc_pid_status(5)). While the process waits, the kernel shows
+// the signal as not blocked.
 func inWait(status string) bool {
 	lines := statusLines(status)
 	blocked, err := strconv.ParseUint(lines["SigBlk"], 16, 64)
@@ -40,7 +40,7 @@ func isWaiting(pid uint32) bool {
 	return err == nil && inWait(string(text))
 }
 
-// awaitWaits returns once a process waits that has just been started.
+// awaitWaits returns once a process that was just started waits.
 func awaitWaits(ctx context.Context, pid uint32) error {
 	ctx, cancel := context.WithTimeout(ctx, cleanUp)
 	defer cancel()
@@ -71,15 +71,15 @@ func (p *preparedPod) hold() *process.Process {
 	if err != nil {
 		return nil
 	}
-	if !p.waits() { // asked only now, as the number may have been given to another process before
+	if !p.waits() { // checked only after the process was opened, as its PID may have been reused before
 		held.Close()
 		return nil
 	}
 	return held
 }
 
-// wake has the process of a prepared pod become the pod's program, and returns the time of that. The time is written
-// down before, so that another process of Wangell knows that the pod is not only prepared any more.
+// wake makes the process of a prepared pod become the pod's program, and returns the time of that. The time is
+// recorded first, so that another process of Wangell knows that the pod is no longer merely prepared.
 func (r *Runtime) wake(ctx context.Context, p *preparedPod) (monotime.Time, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -91,7 +91,7 @@ func (r *Runtime) wake(ctx context.Context, p *preparedPod) (monotime.Time, erro
 	return now, p.held.Signal(podinit.Wake)
 }
 
-// woken returns when a pod was woken that had been prepared.
+// woken returns when a prepared pod was woken.
 func (r *Runtime) woken(id string) (monotime.Time, error) {
 	text, err := os.ReadFile(r.cfg.wokenFile(id))
 	if err != nil {
@@ -101,7 +101,7 @@ func (r *Runtime) woken(id string) (monotime.Time, error) {
 	return monotime.Time(n), err
 }
 
-// onlyPrepared reports whether the program of a pod does not run, although the first process of its container does.
+// onlyPrepared reports whether the first process of a pod's container runs, but not yet the pod's program.
 func (r *Runtime) onlyPrepared(id string, labels map[string]string, pid uint32) bool {
 	if labels[labelPrepared] == "" {
 		return false

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podinit has the programs that are the first process of containers: static ones of some 1,400 bytes without a
-// library. Their source is in src; the compiled code is committed.
+// Package podinit has the programs that run as the first process of containers: static, without a library, about
+// 1,400 bytes each. Their source is in src; the compiled code is committed.
 package podinit
 
 import (
@@ -31,16 +31,17 @@ const (
 	Wait Program = "wait"
 )
 
-// Wake has Wait go on. Nothing else sends it to a process that does not ask for it.
+// Wake makes Wait continue. Nothing else sends this signal to a process that does not ask for it.
 const Wake = unix.SIGUSR1
 
-// Exit statuses of the programs if they cannot start the one in their arguments, as those of shells.
+// Exit statuses of the programs if they cannot start the one in their arguments, the same as those of shells.
 const (
 	CannotRun = 126 // it exists and cannot be executed
 	NotFound  = 127 // neither the file nor one of that name in a folder of PATH exists
 )
 
-// Complaint begins what they write to standard error then: a line that names the program and says why.
+// Complaint is the beginning of the line that they then write to standard error, which names the program and says
+// why.
 const Complaint = "wangell: cannot run "
 
 //go:embed *.o
@@ -58,7 +59,7 @@ func (p Program) Executable(arch string) ([]byte, error) {
 	return link(object)
 }
 
-// link makes an executable of an object that has code alone and begins with its entry point.
+// link makes an executable of an object that consists of code only and begins with its entry point.
 func link(object []byte) ([]byte, error) {
 	o, err := elf.NewFile(bytes.NewReader(object))
 	if err != nil {
