@@ -94,8 +94,14 @@ func TestScaleWaitsForTheEndOfTheServiceBefore(t *testing.T) {
 	if err := w.c.Scale("default/a", 1, "tested"); err == nil || !strings.Contains(err.Error(), "still being removed") {
 		t.Errorf("scaled while the old one is there: %v", err)
 	}
+	if st, ok := w.c.StatusOf("default/a"); !ok || !st.Removing {
+		t.Errorf("while the old one is there: %t, %+v", ok, st)
+	}
 	close(gone)
 	w.until("the new one is scaled", func() bool { return w.c.Scale("default/a", 1, "tested") == nil })
+	if st, _ := w.c.StatusOf("default/a"); st.Removing {
+		t.Error("the new one counts as being removed")
+	}
 	w.untilState("a", "Warm")
 }
 

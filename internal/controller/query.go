@@ -67,7 +67,7 @@ func (c *Controller) StatusOf(key runtime.Key) (st Status, ok bool) {
 		if s := c.engine.table.services[key]; s != nil {
 			st, ok = s.status(), true
 			st.NoDaemon, st.Starting = c.engine.daemons.alone, !c.engine.daemons.listed()
-			st.Unreported = c.engine.unreported(s)
+			st.Unreported, st.Removing = c.engine.unreported(s), s.machine.Deleted()
 			st.Reservations = c.engine.freezer.reservations(s)
 		}
 	})

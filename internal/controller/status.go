@@ -80,6 +80,9 @@ type Status struct {
 	// Starting is set until daemons have this controller's first list of nodes, by which they divide service
 	// addresses: until then, possibly no node answers a new address. Only StatusOf sets it.
 	Starting bool `json:"-"`
+	// Removing is set while pods of an earlier service with this name are ending: clients are refused until then. Only
+	// StatusOf sets it.
+	Removing bool `json:"-"`
 	// Unreported is set while pods from before this controller's start may run that no daemon has reported to it yet:
 	// Serving and Desired do not count them. Only StatusOf sets it.
 	Unreported bool `json:"-"`

@@ -123,6 +123,9 @@ func readyCondition(out outcome, o observed, st v1alpha1.WangellServiceStatus) m
 		return condition(name, false, "Starting", "daemons are connecting to the controller")
 	case o.lost != "":
 		return condition(name, false, reasonNodeLost, o.lost)
+	case o.removing:
+		return condition(name, false, "Starting", "pods of an earlier service with this name are still ending: until then, "+
+			"clients are refused")
 	case st.State == lifecycle.Failed.String():
 		return condition(name, false, "WakeFailed", o.status.Message)
 	case st.State == lifecycle.Warm.String():

@@ -92,3 +92,17 @@ func TestLostNodeIsTold(t *testing.T) {
 		t.Errorf("the node is back: %+v", s.Status.Conditions)
 	}
 }
+
+// A service that was created again cannot be used while pods of the one before are ending.
+func TestServiceIsNotReadyBeforeTheEarlierOneIsGone(t *testing.T) {
+	s := &v1alpha1.WangellService{}
+	o := observed{known: true, removing: true}
+	o.status.State = lifecycle.Stopping.String()
+	for _, want := range []metav1.ConditionStatus{metav1.ConditionFalse, metav1.ConditionTrue} {
+		s.Status = statusOf(s, outcome{}, o, kube.Trouble{}, time.Unix(1e9, 0))
+		if c := apimeta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionReady); c.Status != want {
+			t.Errorf("%+v: %+v", o, c)
+		}
+		o.removing, o.status.State = false, lifecycle.Cold.String()
+	}
+}

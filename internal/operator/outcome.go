@@ -62,6 +62,8 @@ type observed struct {
 	alone bool // no daemon is connected
 	// starting means that daemons do not divide service addresses by this controller's list of nodes yet.
 	starting bool
+	// removing means that pods of an earlier service with this name are ending.
+	removing bool
 	// unreported means that the status does not count all pods that may run.
 	unreported bool
 	troubled   bool // the runtime has reported trouble with its pods

@@ -28,7 +28,8 @@ const reportPause = 500 * time.Millisecond
 func (r *reconciler) observe(key runtime.Key) observed {
 	st, known := r.StatusOf(key)
 	o := observed{known: known, alone: st.NoDaemon, starting: st.Starting, unreported: st.Unreported, lost: st.Lost,
-		status: st.Service.Status, pressure: st.Pressure, images: st.Images,
+		removing: st.Removing,
+		status:   st.Service.Status, pressure: st.Pressure, images: st.Images,
 		reservations: st.Reservations}
 	o.status.DesiredReplicas = int32(st.Desired)
 	r.mu.Lock()
