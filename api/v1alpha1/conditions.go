@@ -2,6 +2,21 @@
 
 package v1alpha1
 
+// Types of Conditions.
+const (
+	// ConditionReady means that a new client is served, after a wake if necessary.
+	ConditionReady = "Ready"
+	// ConditionAwake means that at least one pod serves.
+	ConditionAwake = "Awake"
+	// ConditionAddressAssigned means that the service has its address.
+	ConditionAddressAssigned = "AddressAssigned"
+	// ConditionProgressing is True while a change of the spec is being applied. It is False with reason Complete once
+	// the change is applied, and False with another reason if it cannot be.
+	ConditionProgressing = "Progressing"
+	// ConditionScheduled means that every wanted pod is assigned to a node.
+	ConditionScheduled = "Scheduled"
+)
+
 // ConditionStalled means that the service does not go on by itself: the Deployment has made no progress with a changed
 // spec for its progressDeadlineSeconds, the only pod that may write its volume does not start, or it is on a node that
 // does not answer.
