@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"wangell.loutres.me/api/v1alpha1"
 	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/commands"
 	"wangell.loutres.me/internal/controller"
@@ -26,8 +28,12 @@ import (
 	"wangell.loutres.me/internal/runtime/containerd"
 )
 
-// exitInterrupted is the exit code of a command that a signal to wangell has ended: 128 + SIGINT.
-const exitInterrupted = 130
+// Exit codes of exec beside those of the command, as shells have them.
+const (
+	exitCannotRun = 126
+	exitNotFound  = 127
+	exitSignal    = 128 // plus the number of the signal
+)
 
 // execFlags holds the flags of exec.
 type execFlags struct {
@@ -46,9 +52,11 @@ func newExec(g *globals) *cobra.Command {
 		Use:   "exec NAME [--] COMMAND [ARGUMENT...]",
 		Short: "Run a command in a container of a service",
 		Long: `Run a command in a container of a service, with the user, environment and limits of the
-container's own process, and exit with its exit code. A service that sleeps is woken, and
-does not fall asleep while the command runs. The command ends with its container, for
-example when the manifest changes, and with a signal to wangell.`,
+container's own process, and exit with its exit code: 128 + N if signal N has ended it,
+127 if the container has no such program, 126 if it cannot be run. A service that sleeps is
+woken, and does not fall asleep while the command runs. The command ends with its container,
+for example when the manifest changes, with a signal to wangell, and when nobody reads its
+output any more.`,
 		GroupID: groupRun,
 		Example: `  sudo wangell exec redis -- redis-cli info memory
   sudo wangell exec -it redis sh
@@ -95,10 +103,43 @@ func commandOf(args []string) []string {
 	return args[1:]
 }
 
+// run runs the command until it ends, or a signal comes.
 func (f *execFlags) run(cmd *cobra.Command, name string, args []string) error {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(cmd.Context())) // which does not say what has ended it
+	defer cancel()
+	signal.Ignore(syscall.SIGPIPE) // it would end this process and leave the command
+	signals, got := make(chan os.Signal, 1), make(chan syscall.Signal, 1)
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		if !signal.Ignored(s) { // as by nohup
+			signal.Notify(signals, s)
+		}
+	}
+	go func() {
+		select {
+		case s := <-signals:
+			signal.Stop(signals) // another one ends this process
+			got <- s.(syscall.Signal)
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	err := f.attach(ctx, cmd, name, args)
+	select {
+	case s := <-got:
+		return cli.ExitStatus(exitSignal + int(s))
+	default:
+	}
+	if errors.Is(err, syscall.EPIPE) {
+		return cli.ExitStatus(exitSignal + int(syscall.SIGPIPE))
+	}
+	return err
+}
+
+// attach runs the command in its container.
+func (f *execFlags) attach(ctx context.Context, cmd *cobra.Command, name string, args []string) error {
 	c := f.g.client()
 	defer c.Close()
-	st, release, err := c.Hold(cmd.Context(), name)
+	st, release, err := c.Hold(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -116,7 +157,7 @@ func (f *execFlags) run(cmd *cobra.Command, name string, args []string) error {
 		command.Stdin = os.Stdin
 	}
 	if f.tty {
-		restore, sizes, err := f.takeTerminal(cmd.Context())
+		restore, sizes, err := f.takeTerminal(ctx)
 		if err != nil {
 			return err
 		}
@@ -125,19 +166,36 @@ func (f *execFlags) run(cmd *cobra.Command, name string, args []string) error {
 		command.Env = append([]string{"TERM=" + os.Getenv("TERM")}, command.Env...)
 	}
 	p := &places{g: f.g, stateDir: instance.DefaultStateDir, containerd: instance.ContainerdAuto}
-	return p.withContainerd(cmd, func(ctx context.Context, c *client.Client) error {
+	return p.withContainerd(cmd, func(_ context.Context, c *client.Client) error {
 		code, err := containerd.Attach(ctx, c, filepath.Join(f.g.runDir, "exec"),
 			containerd.ContainerID(pod, service, f.container), command)
 		switch {
-		case ctx.Err() != nil:
-			return cli.ExitStatus(exitInterrupted)
 		case err != nil:
-			return fmt.Errorf("service %s/%s: %s in pod %s: %w", st.Service.Namespace, st.Service.Name, args[0], pod, err)
+			return f.explain(&st.Service, pod, args[0], err)
 		case code != 0:
 			return cli.ExitStatus(code)
 		}
 		return nil
 	})
+}
+
+// explain says why a program was not run in a container of a service.
+func (f *execFlags) explain(s *v1alpha1.WangellService, pod, program string, err error) error {
+	var cannot *containerd.CommandError
+	if !errors.As(err, &cannot) {
+		return fmt.Errorf("service %s/%s: %s in pod %s: %w", s.Namespace, s.Name, program, pod, err)
+	}
+	container, image := cmp.Or(f.container, s.Name), s.Spec.Image
+	for c := range s.Spec.Others {
+		if c.Name == f.container {
+			image = c.Image
+		}
+	}
+	where := fmt.Sprintf("service %s/%s: container %s (image %s)", s.Namespace, s.Name, container, image)
+	if cannot.NotFound {
+		return cli.CodedError{Code: exitNotFound, Err: fmt.Errorf("%s has no program %q: %s", where, program, cannot.Reason)}
+	}
+	return cli.CodedError{Code: exitCannotRun, Err: fmt.Errorf("%s cannot run %q: %s", where, program, cannot.Reason)}
 }
 
 // podFor returns the pod of a service in which a command is to run: the one with an ID, or the first that serves.

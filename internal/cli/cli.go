@@ -39,6 +39,18 @@ type ExitStatus int
 // Error implements error.
 func (s ExitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
+// CodedError is an error with an exit code of its own. It is printed.
+type CodedError struct {
+	Code int
+	Err  error
+}
+
+// Error implements error.
+func (e CodedError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error without the code.
+func (e CodedError) Unwrap() error { return e.Err }
+
 // Run executes a command line of root and returns the exit code. Errors are printed to standard error. The first SIGINT
 // or SIGTERM cancels the command's context and restores the default action, so that a second one kills the process.
 func Run(root *cobra.Command, args []string) int {
@@ -60,6 +72,10 @@ func Run(root *cobra.Command, args []string) int {
 	if errors.As(err, &usage) {
 		fmt.Fprintf(os.Stderr, "See '%s --help'.\n", usage.Command)
 		return ExitUsage
+	}
+	var coded CodedError
+	if errors.As(err, &coded) {
+		return coded.Code
 	}
 	return ExitError
 }

@@ -5,7 +5,9 @@ package e2e
 import (
 	"bytes"
 	"errors"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -64,11 +66,22 @@ func TestUserOperatesServices(t *testing.T) {
 		t.Errorf("exec: %v: %q", err, stderr.String())
 	}
 	l.until(t, "resting", "the woken pod", isState("Warm"))
-	for _, args := range [][]string{
-		{"hello", "--", "/none"}, {"nobody", "--", "/server"}, {"--pod", "x", "hello", "/server"},
+	for _, c := range []struct {
+		code int
+		says string
+		args []string
+	}{
+		{1, "nobody", []string{"nobody", "--", "/server"}},
+		{1, `no pod "x"`, []string{"--pod", "x", "hello", "/server"}},
+		{127, `container hello (image ` + serverTag + `) has no program "none"`, []string{"hello", "--", "none"}},
+		{127, `has no program "/none"`, []string{"hello", "--", "/none"}},
+		{126, `container second (image ` + serverTag + `) cannot run "/proc": permission denied`,
+			[]string{"-c", "second", "pair", "--", "/proc"}},
+		{126, `chdir to cwd ("/none")`, []string{"-w", "/none", "hello", "--", "/server"}},
 	} {
-		if out, err := command(args...).CombinedOutput(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
-			t.Errorf("exec %v: %v: %s", args, err, out)
+		out, err := command(c.args...).CombinedOutput()
+		if !errors.As(err, &exit) || exit.ExitCode() != c.code || !strings.Contains(string(out), c.says) {
+			t.Errorf("exec %v: %v: %s", c.args, err, out)
 		}
 	}
 
@@ -113,6 +126,41 @@ func TestUserOperatesServices(t *testing.T) {
 	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 130 {
 		t.Errorf("exec that is interrupted: %v", err)
 	}
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP} {
+		cmd = command("-e", "MODE=deaf", "short", "/server")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the command runs", func() bool { return l.deafIn(t, "short") == 1 })
+		if err := cmd.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 128+int(s) {
+			t.Errorf("exec that gets %v: %v", s, err)
+		}
+		if n := l.deafIn(t, "short"); n > 0 {
+			t.Errorf("%v has left %d commands in the container", s, n)
+		}
+	}
 	l.untilAsleep(t, "short")
 	e2e.MustAsk(t, l.Client(), l.address(t, "short"))
+}
+
+// deafIn returns how many commands run in the pods of a service whose mode is deaf.
+func (l *lab) deafIn(t *testing.T, name string) (n int) {
+	t.Helper()
+	processes, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range l.service(t, name).Pods {
+		for _, dir := range processes {
+			groups, _ := os.ReadFile(dir + "/cgroup") // a process that has ended has nothing to read
+			env, _ := os.ReadFile(dir + "/environ")
+			if strings.Contains(string(groups), p.ID) && strings.Contains(string(env), "MODE=deaf") {
+				n++
+			}
+		}
+	}
+	return n
 }

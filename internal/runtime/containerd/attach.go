@@ -15,6 +15,7 @@ import (
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
@@ -39,15 +40,23 @@ type Command struct {
 }
 
 // Attach runs a command in a pod as Executor.Exec does, connected to its streams, and returns its exit code once it and
-// its output have ended. It kills the command when ctx ends; the error then wraps that of ctx. dir is a folder for
-// pipes.
+// its output have ended; 128+n for signal n. It kills the command when ctx ends, and when its output cannot be written;
+// the error then wraps that of ctx, or of the writer. If the container cannot run it, the error is a CommandError. dir
+// is a folder for pipes.
 func Attach(ctx context.Context, c *client.Client, dir, pod string, command Command) (code int, err error) {
+	caller := ctx
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
 	defer func() {
-		if err != nil && ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
-			err = fmt.Errorf("%w: %w", ctx.Err(), err)
+		switch {
+		case err == nil:
+		case caller.Err() != nil && !errors.Is(err, caller.Err()):
+			err = fmt.Errorf("%w: %w", caller.Err(), err)
+		case caller.Err() == nil && ctx.Err() != nil:
+			err = context.Cause(ctx)
 		}
 	}()
-	task, process, err := processOf(ctx, c, pod)
+	task, process, err := runningProcessOf(ctx, c, pod)
 	if err != nil {
 		return 0, err
 	}
@@ -55,7 +64,7 @@ func Attach(ctx context.Context, c *client.Client, dir, pod string, command Comm
 	if command.Dir != "" {
 		process.Cwd = command.Dir
 	}
-	out, stderr := &progress{w: command.Stdout}, &progress{w: command.Stderr}
+	out, stderr := &progress{w: command.Stdout, failed: fail}, &progress{w: command.Stderr, failed: fail}
 	stdin := &eofReader{r: command.Stdin, ended: make(chan struct{})}
 	streams := cio.WithStreams(stdin, out, stderr)
 	switch {
@@ -87,6 +96,21 @@ func Attach(ctx context.Context, c *client.Client, dir, pod string, command Comm
 		awaitOutput(ctx, p, out, stderr)
 	}
 	return code, errors.Join(err, remove(ctx, p))
+}
+
+// runningProcessOf is processOf for a container that may be about to start: a pod serves before all its containers run.
+func runningProcessOf(ctx context.Context, c *client.Client, pod string) (client.Task, *specs.Process, error) {
+	for begin := time.Now(); ; {
+		task, process, err := processOf(ctx, c, pod)
+		if !errdefs.IsNotFound(err) || time.Since(begin) > execPatience {
+			return task, process, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		case <-time.After(retryEvery):
+		}
+	}
 }
 
 // processOf returns the task of a pod, and a copy of the description of its process.
@@ -178,7 +202,8 @@ func awaitOutput(ctx context.Context, p client.Process, outputs ...*progress) {
 
 // progress notes when something was written last.
 type progress struct {
-	w io.Writer
+	w      io.Writer
+	failed func(error) // called with an error of w
 
 	mu   sync.Mutex
 	busy bool
@@ -189,7 +214,11 @@ type progress struct {
 func (p *progress) Write(b []byte) (int, error) {
 	p.note(true)
 	defer p.note(false)
-	return p.w.Write(b)
+	n, err := p.w.Write(b)
+	if err != nil {
+		p.failed(fmt.Errorf("write its output: %w", err))
+	}
+	return n, err
 }
 
 func (p *progress) note(busy bool) {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -92,9 +93,27 @@ func TestAttachedCommandHasStreamsATerminalAndAnExitCode(t *testing.T) {
 		context.Canceled) {
 		t.Errorf("a command that is interrupted: %v", err)
 	}
-	_, err = attach(t.Context(), Command{Args: []string{"/none"}, Stdout: io.Discard, Stderr: io.Discard})
-	if err == nil || !strings.Contains(err.Error(), "no such file") {
-		t.Errorf("a command that does not exist: %v", err)
+	for _, want := range []struct {
+		Command
+		missing bool
+		reason  string
+	}{
+		{Command{Args: []string{"/none"}}, true, "no such file or directory"},
+		{Command{Args: []string{"none"}}, true, "executable file not found in $PATH"},
+		{Command{Args: []string{"/proc"}}, false, "permission denied"},
+		{Command{Args: []string{"/proc/version"}}, false, "permission denied"},
+		{Command{Args: args("look"), Dir: "/none"}, false, `chdir to cwd ("/none") set in config.json failed: no such file`},
+	} {
+		want.Stdout, want.Stderr = io.Discard, io.Discard
+		_, err = attach(t.Context(), want.Command)
+		var cannot *CommandError
+		if !errors.As(err, &cannot) || cannot.NotFound != want.missing || !strings.HasPrefix(cannot.Reason, want.reason) {
+			t.Errorf("%q in %q: %v (%+v)", want.Args, want.Dir, err, cannot)
+		}
+	}
+	if _, err := attach(t.Context(), Command{Args: args("shout"), Stdout: broken{}, Stderr: io.Discard}); !errors.Is(err,
+		syscall.EPIPE) {
+		t.Errorf("a command whose output nobody reads: %v", err)
 	}
 	c, err := r.Client().LoadContainer(t.Context(), p.ID)
 	if err != nil {
@@ -111,6 +130,11 @@ func TestAttachedCommandHasStreamsATerminalAndAnExitCode(t *testing.T) {
 		t.Errorf("pipes are left: %v, %v", left, err)
 	}
 }
+
+// broken is a writer without a reader.
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, syscall.EPIPE }
 
 // slowly is a writer that is slower than what is written to it.
 type slowly struct{ w io.Writer }

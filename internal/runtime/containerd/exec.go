@@ -82,7 +82,7 @@ func run(ctx context.Context, p client.Process, started func()) (code int, err e
 	beyond, cancel := outlast(ctx, execPatience)
 	defer cancel()
 	if err := p.Start(beyond); err != nil {
-		return 0, native(err)
+		return 0, commandError(native(err))
 	}
 	started()
 	select {
