@@ -28,6 +28,7 @@ type fakeRuntime struct {
 	forgot   []runtime.Key
 	prepared []runtime.Key
 	exits    chan runtime.Exit
+	ending   chan runtime.Ending
 
 	onStart   func(ctx context.Context, s *v1alpha1.WangellService) error
 	onStop    func(ctx context.Context, id string) error
@@ -36,7 +37,8 @@ type fakeRuntime struct {
 }
 
 func newFakeRuntime() *fakeRuntime {
-	return &fakeRuntime{pods: map[string]runtime.Pod{}, exits: make(chan runtime.Exit, 64)}
+	return &fakeRuntime{pods: map[string]runtime.Pod{}, exits: make(chan runtime.Exit, 64),
+		ending: make(chan runtime.Ending, 64)}
 }
 
 func (r *fakeRuntime) Prepare(ctx context.Context, s *v1alpha1.WangellService, p runtime.Progress) error {
@@ -125,6 +127,8 @@ func (r *fakeRuntime) List(context.Context) ([]runtime.Pod, error) {
 }
 
 func (r *fakeRuntime) Exits() <-chan runtime.Exit { return r.exits }
+
+func (r *fakeRuntime) Ending() <-chan runtime.Ending { return r.ending }
 
 func (r *fakeRuntime) Logs(_ context.Context, k runtime.Key, w io.Writer, o runtime.LogOptions) error {
 	_, err := fmt.Fprintf(w, "%s %s %d %v\n", k, o.Container, o.Tail, o.Follow)

@@ -3,7 +3,6 @@
 package controller
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,13 +22,6 @@ var stopRetries = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Cap:
 // returnPatience is how long the start of a pod that serves already may go on when the pod is to stop.
 const returnPatience = 5 * time.Second
 
-// slowStop is how long a process may take to end after its stop signal before that is reported.
-const slowStop = 2 * time.Second
-
-// kubeletSlack is added on a cluster, where the time of the signal is estimated: kubelet of a busy node sends it late,
-// and reports late that the process has ended.
-const kubeletSlack = 3 * time.Second
-
 // runner starts and stops pods. Slow work runs on goroutines of its own, which post the outcome to the loop.
 type runner struct {
 	runtime runtime.Runtime
@@ -43,6 +35,8 @@ type runner struct {
 	changed *changedSet
 	cluster bool
 	slots   chan struct{} // has one element for each start in progress
+
+	late []latePod // of which is still to be told
 
 	orphans int // pods of no service that are being stopped
 	// orphanGone is called when one of them is gone.
@@ -154,34 +148,7 @@ func (r *runner) stop(p *pod, grace time.Duration) {
 }
 
 func (r *runner) runStop(p *pod) {
-	if !r.cluster { // a cluster tells when its pods get their signal
-		r.ending(p, 0, p.grace)
-	}
 	r.work(p.service.key, p.rt.ID, p.grace, func() { r.stopped(p) })
-}
-
-// ending has a pod reported that does not end soon after its stop signal, which comes after a time. grace is the time
-// from the signal to SIGKILL.
-func (r *runner) ending(p *pod, signal, grace time.Duration) {
-	patience := slowStop
-	if r.cluster {
-		patience += kubeletSlack
-	}
-	if grace > patience {
-		r.loop.after(signal+patience, func() { r.slow(p, grace) })
-	}
-}
-
-// slow reports a pod that has not ended on its stop signal, if its node would have told.
-func (r *runner) slow(p *pod, grace time.Duration) {
-	if p.service.pod(p.ref) != p || p.state() == lifecycle.PodExited || !r.nodes.heard(p) {
-		return
-	}
-	p.slow = fmt.Sprintf("pod %s did not end within %s of its stop signal: it is killed %s after the signal. Let the "+
-		"program end on SIGTERM, or name the signal on which it ends as stopSignal, "+
-		"or lower terminationGracePeriodSeconds", cmp.Or(p.rt.Name, p.rt.ID), slowStop, grace)
-	r.events.report(p.service.key, SeverityWarning, p.slow)
-	r.changed.check(p.service)
 }
 
 // stopOrphan stops a pod of no service.
@@ -237,8 +204,13 @@ func (r *runner) exited(p *pod, e runtime.Exit) {
 	r.deliver(p.service, lifecycle.Exited{Ref: p.ref, Code: e.Code, Detail: detail})
 }
 
-// readExits reads the exits of processes until the controller ends.
+// readExits reads the exits of processes until the controller ends, and on one machine the stop signals that they get;
+// those of a cluster the adopter reads.
 func (r *runner) readExits() {
+	ending := r.runtime.Ending()
+	if r.cluster {
+		ending = nil
+	}
 	for {
 		select {
 		case e, open := <-r.runtime.Exits():
@@ -248,6 +220,12 @@ func (r *runner) readExits() {
 			r.loop.post(func() {
 				if p := r.table.byRuntime[e.PodID]; p != nil {
 					r.exited(p, e)
+				}
+			})
+		case end := <-ending:
+			r.loop.post(func() {
+				if p := r.table.byRuntime[end.PodID]; p != nil {
+					r.ending(p, end)
 				}
 			})
 		case <-r.workers.ctx.Done():

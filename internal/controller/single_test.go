@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -211,46 +210,4 @@ func TestWriterOnALostNodeIsNeverJoined(t *testing.T) {
 			return st.Serving == 1 && len(st.Pods) == 1 && st.Pods[0].Node == node && st.Lost == ""
 		})
 	}
-}
-
-func TestPodThatIgnoresSIGTERMIsTold(t *testing.T) {
-	w := newWorld(t, nil)
-	end := make(chan struct{})
-	var once sync.Once
-	defer once.Do(func() { close(end) })
-	w.rt.onStop = func(ctx context.Context, _ string) error {
-		select {
-		case <-end:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	w.apply(newService("a"))
-	w.warm("a")
-	go func() { _ = w.c.Sleep(t.Context(), "default/a") }()
-	w.until("it is told", func() bool {
-		m := w.status("a").Service.Status.Message
-		return strings.HasPrefix(m, "pod a-1 did not end within 2s of its stop signal: it is killed 30s after the signal.")
-	})
-	once.Do(func() { close(end) })
-	w.until("it is over", func() bool { return w.status("a").Service.Status.Message == "" })
-}
-
-// The runtime tells when the signal comes, whoever deletes the pod.
-func TestPodOfAClusterThatIgnoresSIGTERMIsTold(t *testing.T) {
-	w := newCluster(t, nil)
-	a := w.put(newService("a", upTo(2)), 1)
-	w.synced()
-	w.scale("a", 2)
-	w.untilPods(a, " serving serving")
-	told := func() string { return w.status("a").Service.Status.Message }
-	w.cluster.ending <- runtime.Ending{PodID: "a-1", Signal: time.Millisecond, Grace: 2 * time.Second} // killed by then
-	w.cluster.ending <- runtime.Ending{PodID: "a-1", Signal: time.Millisecond, Grace: 7 * time.Second}
-	w.cluster.ending <- runtime.Ending{PodID: "a-2", Signal: time.Second, Grace: 8 * time.Second}
-	w.rt.exits <- runtime.Exit{PodID: "a-2", Service: "default/a"}
-	const want = "pod a-1 did not end within 2s of its stop signal: it is killed 7s after the signal."
-	w.until("it is told", func() bool { return strings.HasPrefix(told(), want) })
-	w.rt.exits <- runtime.Exit{PodID: "a-1", Service: "default/a"}
-	w.until("it is over", func() bool { return !strings.Contains(told(), "stop signal") })
 }

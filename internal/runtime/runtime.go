@@ -110,11 +110,13 @@ type PodReport struct {
 	Code uint32
 }
 
-// Ending reports that a pod is being deleted.
+// Ending reports that a pod gets its stop signal.
 type Ending struct {
 	PodID string
-	// Signal is the time until its process is due to get its stop signal, Grace the time from then until it is killed.
+	// Signal is the time until its process is due to get the signal, Grace the time from then until it is killed.
 	Signal, Grace time.Duration
+	// Ended reports whether the process has ended, of which the Exit may tell later. It is nil if only the Exit tells.
+	Ended func() bool
 }
 
 // Cluster is a Runtime on several nodes, whose pods are also created and deleted by others: by a rollout, kubectl
@@ -126,9 +128,6 @@ type Cluster interface {
 	// Leaving delivers the IDs of pods that something else is removing. Their processes may still run; an Exit follows
 	// once they are gone.
 	Leaving() <-chan string
-	// Ending delivers pods when their deletion begins, whoever asked for it, unless the time of their stop signal is
-	// unknown.
-	Ending() <-chan Ending
 	// ReportPod handles an event that a node's daemon observed. The same event may be reported several times. It must
 	// not block.
 	ReportPod(PodReport)
@@ -220,6 +219,9 @@ type Runtime interface {
 	// Exits delivers the end of every pod's process, also if Stop caused it. A pod that exits by itself stays listed, as
 	// not running, until Stop removes its remains.
 	Exits() <-chan Exit
+	// Ending delivers the pods whose processes get their stop signal, whoever has asked for it, unless it is unknown when
+	// they get it.
+	Ending() <-chan Ending
 	// Logs copies what a container of the service's current or last pods has written to w. With Follow it continues until
 	// ctx ends.
 	Logs(ctx context.Context, k Key, w io.Writer, options LogOptions) error

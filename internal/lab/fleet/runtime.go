@@ -109,7 +109,7 @@ func (r *instant) Appeared() <-chan runtime.Pod { return nil }
 // Leaving implements runtime.Cluster.
 func (r *instant) Leaving() <-chan string { return nil }
 
-// Ending implements runtime.Cluster.
+// Ending implements runtime.Runtime.
 func (r *instant) Ending() <-chan runtime.Ending { return nil }
 
 // ReportPod implements runtime.Cluster.

@@ -62,7 +62,7 @@ func (podless) Appeared() <-chan runtime.Pod { return nil }
 // Leaving implements runtime.Cluster.
 func (podless) Leaving() <-chan string { return nil }
 
-// Ending implements runtime.Cluster.
+// Ending implements runtime.Runtime.
 func (podless) Ending() <-chan runtime.Ending { return nil }
 
 // ReportPod implements runtime.Cluster.

@@ -81,14 +81,19 @@ func (r *Runtime) noteExit(id string, code uint32, at time.Time, cause string) {
 	r.mu.Unlock()
 	e.LogTail = readTail(r.cfg.logFile(e.Service), begin, logTail)
 	e.Cause = cmp.Or(cause, notRun(image, e))
+	deliver(r.ctx, r.exits, e)
+}
+
+// deliver sends a value to a channel without waiting. A full channel is one that nothing reads, and Stop must not wait
+// for that.
+func deliver[T any](ctx context.Context, to chan<- T, value T) {
 	select {
-	case r.exits <- e:
+	case to <- value:
 	default:
-		// The channel is full because nothing reads it; Stop must not wait for that.
 		go func() {
 			select {
-			case r.exits <- e:
-			case <-r.ctx.Done():
+			case to <- value:
+			case <-ctx.Done():
 			}
 		}()
 	}

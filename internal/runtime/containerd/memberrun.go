@@ -12,8 +12,6 @@ import (
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/containerd/v2/core/snapshots"
-
-	"wangell.loutres.me/internal/monotime"
 )
 
 // Pauses before a container of a pod is started again: none the first time, then restartFirst, twice as long each time,
@@ -212,25 +210,23 @@ func (r *Runtime) rootOf(ctx context.Context, m *member, fresh bool) ([]*types.M
 }
 
 // endTasks ends the processes of a pod: its sidecars after its other containers, as Kubernetes does.
-func (r *Runtime) endTasks(ctx context.Context, pod string, grace time.Duration) error {
+func (r *Runtime) endTasks(ctx context.Context, pod string, grace *gracePeriod) error {
 	members := r.membersOf(pod)
 	if len(members) == 0 {
-		return r.endTask(ctx, pod, grace)
+		return r.endTask(ctx, pod, pod, grace)
 	}
-	begin := monotime.Now()
 	for _, m := range members {
 		m.finish()
 	}
 	for _, sidecars := range []bool{false, true} {
 		var ends sync.WaitGroup
 		errs := make([]error, len(members)+1)
-		left := max(grace-monotime.Now().Sub(begin), 0)
 		if !sidecars {
-			ends.Go(func() { errs[len(members)] = r.endTask(ctx, pod, left) })
+			ends.Go(func() { errs[len(members)] = r.endTask(ctx, pod, pod, grace) })
 		}
 		for i, m := range members {
 			if (m.kind == kindSidecar) == sidecars {
-				ends.Go(func() { errs[i] = r.endTask(ctx, m.id, left) })
+				ends.Go(func() { errs[i] = r.endTask(ctx, pod, m.id, grace) })
 			}
 		}
 		ends.Wait()

@@ -37,7 +37,8 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 		}
 	}
 	r := &Runtime{
-		cfg: cfg, exits: make(chan runtime.Exit, 1024), pods: map[string]*pod{}, garbage: map[string]bool{},
+		cfg: cfg, exits: make(chan runtime.Exit, 1024), ending: make(chan runtime.Ending, 1024),
+		pods: map[string]*pod{}, garbage: map[string]bool{},
 		members:   map[string][]*member{},
 		ownCgroup: ownCgroupProcs(), volumes: volume.NewStore(cfg.StateDir, cfg.podsDir()),
 		freezer: freezer.New(cgroupRoot),

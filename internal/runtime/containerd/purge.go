@@ -18,7 +18,7 @@ import (
 // purge removes a pod that a failure left behind. In addition to kill, it ends everything that containerd has lost
 // track of because it was killed during a start: a shim, runc, and the processes in the pod's cgroup.
 func (r *Runtime) purge(ctx context.Context, id string) error {
-	if err := r.endTasks(ctx, id, 0); err != nil {
+	if err := r.endTasks(ctx, id, &gracePeriod{}); err != nil {
 		return err
 	}
 	ids := r.containersOf(id)

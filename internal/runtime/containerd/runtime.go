@@ -36,6 +36,7 @@ type Runtime struct {
 	ownCgroup string
 
 	exits  chan runtime.Exit
+	ending chan runtime.Ending
 	ctx    context.Context // cancelled by Close
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup // the goroutines that end with ctx
@@ -84,6 +85,9 @@ func (r *Runtime) List(context.Context) ([]runtime.Pod, error) {
 // Exits delivers the exit of every pod; see runtime.Runtime. The exit of a short-lived process may be delivered before
 // Start has returned its pod.
 func (r *Runtime) Exits() <-chan runtime.Exit { return r.exits }
+
+// Ending delivers every pod whose process has got its stop signal; see runtime.Runtime.
+func (r *Runtime) Ending() <-chan runtime.Ending { return r.ending }
 
 // Versions returns the versions of containerd and runc, and the name of the snapshotter.
 func (r *Runtime) Versions(ctx context.Context) map[string]string {

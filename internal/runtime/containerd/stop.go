@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/monotime"
+	"wangell.loutres.me/internal/runtime"
 )
 
 // killPeriod is the time that a process has to exit after SIGKILL.
@@ -32,19 +34,19 @@ func (r *Runtime) Stop(ctx context.Context, id string, grace time.Duration) erro
 	p.stop.Lock()
 	defer p.stop.Unlock()
 	defer r.keeper.stopped()
-	deadline := time.Now().Add(grace)
-	if err := retry(ctx, func() error { return r.end(ctx, id, time.Until(deadline)) }); err != nil {
+	period := &gracePeriod{length: grace}
+	if err := retry(ctx, func() error { return r.end(ctx, id, period) }); err != nil {
 		return fmt.Errorf("stop pod %s: %w", id, err)
 	}
 	return nil
 }
 
 // kill kills a pod and removes whatever is left of it.
-func (r *Runtime) kill(ctx context.Context, id string) error { return r.end(ctx, id, 0) }
+func (r *Runtime) kill(ctx context.Context, id string) error { return r.end(ctx, id, &gracePeriod{}) }
 
-// end asks the pod's processes to exit if grace is above 0, kills them after that, and removes the pod. Any part of
-// the pod may be missing.
-func (r *Runtime) end(ctx context.Context, id string, grace time.Duration) error {
+// end asks the pod's processes to exit if there is a grace period, kills them after that, and removes the pod. Any part
+// of the pod may be missing.
+func (r *Runtime) end(ctx context.Context, id string, grace *gracePeriod) error {
 	if err := r.endTasks(ctx, id, grace); err != nil {
 		return err
 	}
@@ -63,8 +65,8 @@ func (r *Runtime) end(ctx context.Context, id string, grace time.Duration) error
 	return nil
 }
 
-// endTask ends and deletes the task of a container.
-func (r *Runtime) endTask(ctx context.Context, id string, grace time.Duration) error {
+// endTask ends and deletes the task of a container of a pod.
+func (r *Runtime) endTask(ctx context.Context, pod, id string, grace *gracePeriod) error {
 	service := r.client.TaskService()
 	got, err := service.Get(ctx, &tasks.GetRequest{ContainerID: id})
 	if err != nil {
@@ -74,7 +76,7 @@ func (r *Runtime) endTask(ctx context.Context, id string, grace time.Duration) e
 		got.Process.Status = task.Status_RUNNING
 	}
 	if got.Process.Status != task.Status_STOPPED {
-		if err := r.signalUntilEnd(ctx, id, got.Process, grace); err != nil {
+		if err := r.signalUntilEnd(ctx, pod, id, got.Process, grace); err != nil {
 			return err
 		}
 	}
@@ -85,8 +87,8 @@ func (r *Runtime) endTask(ctx context.Context, id string, grace time.Duration) e
 	return absent(err)
 }
 
-// signalUntilEnd sends the stop signal, and SIGKILL after grace, and waits for the exit.
-func (r *Runtime) signalUntilEnd(ctx context.Context, id string, p *task.Process, grace time.Duration) error {
+// signalUntilEnd sends the stop signal, and SIGKILL after the grace period, and waits for the exit.
+func (r *Runtime) signalUntilEnd(ctx context.Context, pod, id string, p *task.Process, grace *gracePeriod) error {
 	waited := make(chan error, 1)
 	waitCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -99,11 +101,15 @@ func (r *Runtime) signalUntilEnd(ctx context.Context, id string, p *task.Process
 	}
 	// A process that is created but not started has no signal handler yet.
 	stop := r.stopSignal(ctx, id)
-	if grace > 0 && p.Status == task.Status_RUNNING && !endsByDefault(p.Pid, stop) {
+	if grace.left(monotime.Now()) > 0 && p.Status == task.Status_RUNNING && !endsByDefault(p.Pid, stop) {
 		if err := r.signal(ctx, id, stop, false); err != nil {
 			return err
 		}
-		if ended, err := r.awaitEnd(ctx, id, waited, grace); ended {
+		left := grace.begin(monotime.Now())
+		if id == pod {
+			deliver(r.ctx, r.ending, runtime.Ending{PodID: pod, Grace: left, Ended: func() bool { return ended(p.Pid) }})
+		}
+		if ended, err := r.awaitEnd(ctx, id, waited, left); ended {
 			return err
 		}
 	}

@@ -8,8 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"wangell.loutres.me/internal/runtime"
 )
 
 func TestStopSignalComesAfterTheSleepOfThePreStopHook(t *testing.T) {
@@ -50,7 +48,8 @@ func TestEndingIsToldWhenTheDeletionBegins(t *testing.T) {
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: time.Now()}, new(int64(10))
 	}
 	w.update(o, end)
-	if e := get(w, w.r.Ending()); e != (runtime.Ending{PodID: "app-1", Grace: 10 * time.Second}) {
+	if e := get(w, w.r.Ending()); e.PodID != "app-1" || e.Signal != 0 || e.Grace != 10*time.Second ||
+		e.Ended != nil {
 		t.Errorf("%+v", e)
 	}
 	w.update(o, func(p *corev1.Pod) { end(p); p.Labels["again"] = "yes" })

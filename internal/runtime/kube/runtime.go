@@ -105,7 +105,7 @@ func (r *Runtime) Appeared() <-chan runtime.Pod { return r.appeared.ch }
 // Leaving implements runtime.Cluster.
 func (r *Runtime) Leaving() <-chan string { return r.leaving.ch }
 
-// Ending implements runtime.Cluster.
+// Ending implements runtime.Runtime.
 func (r *Runtime) Ending() <-chan runtime.Ending { return r.ending.ch }
 
 // Rolling implements runtime.Cluster.

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"wangell.loutres.me/internal/lifecycle"
+	"wangell.loutres.me/internal/runtime"
+)
+
+const (
+	// slowStop is how long a process may take to end after its stop signal before that is reported.
+	slowStop = 2 * time.Second
+	// kubeletSlack is added on a cluster, where the time of the signal is estimated: kubelet of a busy node sends it late,
+	// and reports late that the process has ended.
+	kubeletSlack = 3 * time.Second
+	// lateTogether is the time in which such pods are reported together, and lateAlone how many of them are told one by
+	// one. The status of each service tells in any case.
+	lateTogether = time.Second
+	lateAlone    = 10
+)
+
+// latePod is a pod that did not end soon after its stop signal.
+type latePod struct {
+	service runtime.Key
+	name    string
+	text    string
+}
+
+// ending has a pod reported that does not end soon after its stop signal.
+func (r *runner) ending(p *pod, end runtime.Ending) {
+	patience := slowStop
+	if r.cluster {
+		patience += kubeletSlack
+	}
+	if end.Grace > patience {
+		r.loop.after(end.Signal+patience, func() { r.slow(p, end) })
+	}
+}
+
+// slow notes a pod that has not ended on its stop signal, if its node would have told.
+func (r *runner) slow(p *pod, end runtime.Ending) {
+	if p.service.pod(p.ref) != p || p.state() == lifecycle.PodExited || !r.nodes.heard(p) ||
+		end.Ended != nil && end.Ended() {
+		return
+	}
+	name := cmp.Or(p.rt.Name, p.rt.ID)
+	p.slow = fmt.Sprintf("pod %s did not end within %s of its stop signal: it is killed %s after the signal. %s",
+		name, slowStop, end.Grace.Round(time.Second), lateAdvice)
+	r.changed.check(p.service)
+	if r.late = append(r.late, latePod{p.service.key, name, p.slow}); len(r.late) == 1 {
+		r.loop.after(lateTogether, r.reportLate)
+	}
+}
+
+// reportLate reports the pods that slow has noted.
+func (r *runner) reportLate() {
+	list := r.late
+	r.late = nil
+	if len(list) > lateAlone {
+		r.events.report("", SeverityWarning, lateSummary(list))
+		return
+	}
+	for _, p := range list {
+		r.events.report(p.service, SeverityWarning, p.text)
+	}
+}
+
+// lateAdvice says what to do about pods that do not end.
+const lateAdvice = "Let the program end on SIGTERM, or name the signal on which it ends as stopSignal, " +
+	"or lower terminationGracePeriodSeconds"
+
+// lateSummary reports many pods in one sentence.
+func lateSummary(list []latePod) string {
+	services := map[runtime.Key]bool{}
+	for _, p := range list {
+		services[p.service] = true
+	}
+	return fmt.Sprintf("%d pods of %d services, pod %s of %s among them, did not end within %s of their stop signals: "+
+		"they are killed after their grace periods. The status of each service has the details. %s",
+		len(list), len(services), list[0].name, list[0].service, slowStop, lateAdvice)
+}
