@@ -22,14 +22,14 @@ const roomLook = 3 * time.Second
 // frozenThere is a service with pods on a node that is short of room.
 type frozenThere struct {
 	key    runtime.Key
-	frozen bool          // all its pods are
-	stops  bool          // sleep.onPressure is Stop, and it is not to have a pod now
+	frozen bool          // all its pods are frozen
+	stops  bool          // sleep.onPressure is Stop, and nothing requires a pod of it at present
 	ending bool          // it was chosen earlier, and is being stopped
 	last   monotime.Time // its last packet
 }
 
-// leastRecentlyUsed chooses the service to stop: of those that are frozen and may be stopped, the one with the oldest
-// last packet. It chooses none while another one is being stopped, because that may suffice.
+// leastRecentlyUsed chooses the service to stop: the frozen one that may be stopped and has the oldest last packet.
+// It chooses none while another one is being stopped, because that may suffice.
 func leastRecentlyUsed(there []frozenThere) (key runtime.Key, ok bool) {
 	if slices.ContainsFunc(there, func(s frozenThere) bool { return s.ending }) {
 		return "", false
@@ -43,7 +43,7 @@ func leastRecentlyUsed(there []frozenThere) (key runtime.Key, ok bool) {
 	}).key, true
 }
 
-// relieve stops a frozen service that fulfils a condition, which frees its resources on a node.
+// relieve stops a frozen service that meets a condition, which frees its resources on a node.
 func (f *freezer) relieve(node, why string, useful func(*service) bool) {
 	var there []frozenThere
 	for _, s := range f.table.services {
@@ -74,8 +74,8 @@ func (f *freezer) shortOfMemory(node string, m *wire.Memory) {
 		bytesize.Format(int64(m.Available)), bytesize.Format(int64(m.Total))), func(*service) bool { return true })
 }
 
-// lookForRoom checks from time to time whether the node of a service's pods has room for their requests. While it has
-// not, frozen services there that keep their requests are stopped.
+// lookForRoom checks from time to time whether the node of a service's pods has room for their requests. While the
+// node has no room, it stops frozen services there that keep their requests.
 func (f *freezer) lookForRoom(s *service) {
 	if s.roomLook {
 		return

@@ -31,13 +31,13 @@ func (a *acks) update(change func()) {
 	a.changed = make(chan struct{})
 }
 
-// expect notes that there is a new version of the pods, which is about to be sent.
+// expect records a new version of the pods, which is about to be sent.
 func (a *acks) expect(version uint64) { a.update(func() { a.expected = version }) }
 
 // end forgets an Envoy that is gone.
 func (a *acks) end(s *session) { a.update(func() { delete(a.sessions, s) }) }
 
-// await waits until all connected Envoys have the version of the pods that is the latest now.
+// await waits until all connected Envoys have the present version of the pods.
 func (a *acks) await(ctx context.Context) error {
 	a.mu.Lock()
 	want := a.expected

@@ -15,11 +15,11 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 )
 
-// clustersLinger is how long Envoys keep the clusters of a service that is gone. Envoy does not tell when all its
+// clustersLinger is how long Envoys keep the clusters of a service that is gone. Envoy does not report when all its
 // threads and listeners have followed a change, and a request for a cluster that is gone gets 503.
 const clustersLinger = 5 * time.Second
 
-// content is what Envoys are to have. Only what changes is made anew.
+// content holds the resources for Envoys. Only changed ones are made anew.
 type content struct {
 	clusters, pods *cache.LinearCache // of all Envoys
 	ready          chan struct{}      // closed by the first set
@@ -27,10 +27,10 @@ type content struct {
 
 	mu       sync.Mutex
 	services map[string]Service
-	version  uint64              // of pods: how many updates it had
+	version  uint64              // number of updates of pods
 	leaving  map[string]*Service // services that are gone, and whose clusters linger
 	envoys   map[*fronts]bool    // those that are connected
-	retired  map[netip.Addr]bool // Envoys that are to have no listeners
+	retired  map[netip.Addr]bool // Envoys that should have no listeners
 }
 
 func newContent() content {
@@ -41,7 +41,7 @@ func newContent() content {
 	}
 }
 
-// join returns what an Envoy that has connected gets of its own, until it leaves.
+// join returns the resources of an Envoy that has connected, until it leaves.
 func (c *content) join(p Proxy) *fronts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,7 +57,7 @@ func (c *content) leave(f *fronts) {
 	delete(c.envoys, f)
 }
 
-// took notes that an Envoy has clusters, so that it gets what leads to them.
+// took records that an Envoy has clusters, so that it gets the listeners and routes that lead to them.
 func (c *content) took(f *fronts, clusters []string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,7 +67,7 @@ func (c *content) took(f *fronts, clusters []string) error {
 	return f.update(c.services, c.retired[f.proxy.Addr])
 }
 
-// lost notes that an Envoy is about to have clusters no more.
+// lost records that an Envoy is about to lose clusters.
 func (c *content) lost(f *fronts, clusters []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +76,7 @@ func (c *content) lost(f *fronts, clusters []string) {
 	}
 }
 
-// retire makes an Envoy have no listeners, or have them again.
+// retire removes the listeners of an Envoy, or restores them.
 func (c *content) retire(at netip.Addr, retired bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -114,7 +114,7 @@ func (c *content) set(services []Service, a *acks) error {
 		}
 		old, known := c.services[s.Name]
 		known = known && old.Traffic.Empty()
-		if gone := c.leaving[s.Name]; gone != nil { // it is back: Envoys still have what it had
+		if gone := c.leaving[s.Name]; gone != nil { // it is back: Envoys still have its resources
 			old, known = *gone, true
 			delete(c.leaving, s.Name)
 		}

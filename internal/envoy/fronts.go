@@ -9,9 +9,9 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 )
 
-// fronts is what one Envoy gets of its own: the listeners for clients, and the routes to revisions. Those of a service
-// come once the Envoy has the clusters to which they lead: requests would get 503 before that. Meanwhile, clients wait
-// in the gate, or are served as before. Otherwise, the kinds of resources reach Envoy in any order.
+// fronts holds the resources of one Envoy: the listeners for clients, and the routes to revisions. Those of a service
+// are sent once the Envoy has the clusters to which they lead, because requests would get 503 before that. Meanwhile,
+// clients wait in the gate, or are served as before. Resources of other kinds reach Envoy in any order.
 type fronts struct {
 	proxy             Proxy
 	listeners, routes *cache.LinearCache
@@ -19,8 +19,8 @@ type fronts struct {
 	// What follows is guarded by the mu of content.
 
 	clusters  map[string]bool    // those that the Envoy has
-	listening map[string]Service // services as the listeners have them
-	routed    map[string]Traffic // of services, as the routes have it
+	listening map[string]Service // services for which it has listeners
+	routed    map[string]Traffic // by service, as in the routes
 }
 
 func newFronts(p Proxy) *fronts {
@@ -30,8 +30,8 @@ func newFronts(p Proxy) *fronts {
 	}
 }
 
-// update makes listeners and routes those of services, as far as the Envoy has their clusters. One that is retired has
-// no listeners.
+// update sets the listeners and routes to those of services, as far as the Envoy has their clusters. A retired Envoy
+// gets no listeners.
 func (f *fronts) update(services map[string]Service, retired bool) error {
 	listenerPut, routePut := resources{}, resources{}
 	var listenerDel, routeDel []string

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// Protocol is what the clients of a service speak.
+// Protocol is the protocol of a service's clients.
 type Protocol uint8
 
 // The protocols.
 const (
-	Auto  Protocol = iota // what the first bytes of a connection say
+	Auto  Protocol = iota // by the first bytes of a connection
 	HTTP1                 // HTTP/1.0 and HTTP/1.1
 	HTTP2                 // HTTP/2 with prior knowledge
 	TCP                   // anything; each connection gets a pod
@@ -37,7 +37,7 @@ type Service struct {
 	Protocol Protocol
 	// ClientIdle is how long a client may keep a connection without a request.
 	ClientIdle time.Duration
-	// Silence is how long a request, or a TCP connection, may have no byte in either direction.
+	// Silence is how long a request or a TCP connection may be silent in both directions.
 	Silence time.Duration
 	// MaxPerPod is the largest number of requests to a pod at a time, 0 for no limit. With one of Envoy's threads for each
 	// core, each thread but the first may exceed it by one.
@@ -48,12 +48,12 @@ type Service struct {
 	Transparent bool
 	// Pods are where the pods that take new requests listen, in any order.
 	Pods []netip.AddrPort
-	// Traffic leads requests to other services instead of pods, which are given to Envoy as well. Such a service has no
+	// Traffic routes requests to other services, which Envoy gets as well, instead of pods. Such a service has no
 	// Pods.
 	Traffic Traffic
 }
 
-// sameListener reports whether two services differ in their pods, and in the routes to their revisions, at most.
+// sameListener reports whether two services differ at most in their pods and in the routes to their revisions.
 func (s Service) sameListener(o Service) bool {
 	return s.Name == o.Name && s.Addr == o.Addr && s.Port == o.Port && s.Protocol == o.Protocol &&
 		s.ClientIdle == o.ClientIdle && s.Silence == o.Silence && s.MaxPerPod == o.MaxPerPod && s.Warmup == o.Warmup &&
@@ -61,7 +61,7 @@ func (s Service) sameListener(o Service) bool {
 		(s.routed() || s.Traffic.equal(o.Traffic))
 }
 
-// routed reports whether a service has routes as a resource of their own, and nothing else that knows its revisions.
+// routed reports whether only a route resource of the service depends on its revisions.
 func (s Service) routed() bool { return s.Protocol == HTTP1 || s.Protocol == HTTP2 }
 
 // samePods reports whether two services have the same pods. Both lists are sorted.

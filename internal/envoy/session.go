@@ -20,7 +20,7 @@ type session struct {
 	acks      *acks
 	content   *content
 	connected func(Proxy) (*fronts, error) // returns once the Envoy may have its resources
-	own       *fronts                      // nil until the Envoy has said who it is
+	own       *fronts                      // nil until the Envoy has identified itself
 	pods      map[string]uint64            // versions of pods that were sent, by nonce
 	clusters  map[string][]string          // names of clusters that were sent, by nonce
 }
@@ -29,13 +29,13 @@ func newSession(a *acks, c *content, connected func(Proxy) (*fronts, error)) *se
 	return &session{acks: a, content: c, connected: connected, pods: map[string]uint64{}, clusters: map[string][]string{}}
 }
 
-// OnDeltaStreamOpen does nothing: the first request says who asks.
+// OnDeltaStreamOpen does nothing: the first request identifies the Envoy.
 func (s *session) OnDeltaStreamOpen(context.Context, int64, string) error { return nil }
 
 // OnDeltaStreamClosed does nothing: the caller of the handler forgets the session.
 func (s *session) OnDeltaStreamClosed(int64, *core.Node) {}
 
-// OnStreamDeltaRequest notes what Envoy has taken over, and logs what it refuses.
+// OnStreamDeltaRequest records what Envoy has accepted, and logs what it refuses.
 func (s *session) OnStreamDeltaRequest(_ int64, r *discovery.DeltaDiscoveryRequest) (err error) {
 	if s.own == nil && r.GetNode() != nil {
 		if s.own, err = s.connected(proxyOf(r.GetNode())); err != nil {
@@ -82,7 +82,7 @@ func (s *session) OnStreamDeltaResponse(_ int64, _ *discovery.DeltaDiscoveryRequ
 	}
 }
 
-// proxyOf returns what an Envoy's node says of it; the address is invalid if it says nothing.
+// proxyOf returns the Proxy in the metadata of an Envoy's node; the address is invalid if it has none.
 func proxyOf(n *core.Node) Proxy {
 	fields := n.GetMetadata().GetFields()
 	addr, _ := netip.ParseAddr(fields[addrKey].GetStringValue())

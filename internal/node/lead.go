@@ -11,26 +11,27 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// revisionsWait is how long a service waits for revisions that are not there yet. They may be created together with it,
-// in any order.
+// revisionsWait is how long a service waits for missing revisions. They may be created together with it, in any
+// order.
 const revisionsWait = 10 * time.Second
 
-// lead is where the requests of a service with traffic go, while some of its revisions may not exist.
+// lead decides where the requests of a service with traffic go while some of its revisions may not exist.
 type lead struct {
 	wanted  wire.Traffic  // as the table has it
 	since   monotime.Time // when it came
-	decided bool          // all its revisions were there once, or have been waited for long enough
-	last    wire.Traffic  // that was followed last; empty if none was
-	missing []string      // revisions that are not there
-	told    []string      // those that news has returned last
+	decided bool          // all its revisions have existed, or were waited for long enough
+	last    wire.Traffic  // the traffic last returned by follow; empty if none
+	missing []string      // missing revisions
+	told    []string      // the missing revisions that news last returned
 }
 
-// adopt notes that an earlier daemon has led requests by whatever comes next: nothing is waited for.
+// adopt records that an earlier daemon has already directed requests by the traffic that comes next: nothing is
+// waited for.
 func (l *lead) adopt() { l.decided = true }
 
-// follow returns where requests go now. A revision that is gone leaves its part to the others. While one is not there
-// yet, requests go where they went before. If they may go nowhere, traffic is empty, and clients are to wait. again is
-// the pause after which follow may return something else, if no service comes or goes; 0 for never.
+// follow returns where requests go. A deleted revision leaves its share to the others. While one does not exist yet,
+// requests go where they went before. If they may go nowhere, traffic is empty, and clients should wait. again is the
+// pause after which follow may return something else although no service comes or goes; 0 for never.
 func (l *lead) follow(wanted wire.Traffic, there map[string]bool, now monotime.Time) (t envoy.Traffic,
 	again time.Duration) {
 	if wanted != l.wanted {
@@ -57,7 +58,7 @@ func (l *lead) follow(wanted wire.Traffic, there map[string]bool, now monotime.T
 	return among(trafficOf(l.last), there), again
 }
 
-// news returns the revisions that are not there, unless it has returned the same ones before.
+// news returns the missing revisions, unless it returned the same ones last time.
 func (l *lead) news() []string {
 	if slices.Equal(l.told, l.missing) {
 		return nil
@@ -66,7 +67,7 @@ func (l *lead) news() []string {
 	return l.missing
 }
 
-// among returns traffic without revisions that are not there. It is empty if no request could go to the rest.
+// among returns traffic without its missing revisions. It is empty if no request could go to the rest.
 func among(t envoy.Traffic, there map[string]bool) envoy.Traffic {
 	t.Revisions = slices.DeleteFunc(t.Revisions, func(r envoy.Revision) bool { return !there[r.Service] })
 	if !slices.ContainsFunc(t.Revisions, func(r envoy.Revision) bool { return r.Percent > 0 }) {

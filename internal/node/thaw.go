@@ -13,11 +13,11 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// thawEvent thaws a pod of which a packet has asked something. It must not wait.
+// thawEvent thaws a pod whose program a packet needs. It must not block.
 func (d *daemon) thawEvent(e gate.Event) {
 	q := d.freezing.find(e.Pod)
 	switch {
-	case q == nil: // it runs already, or an earlier daemon was killed before it could note the pod
+	case q == nil: // it runs already, or an earlier daemon was killed before it could record the pod
 		if err := d.gate.SetFrozen(e.Service, e.Pod, false); err != nil {
 			d.log.Debug("a thawed pod is gone", "address", e.Service, "pod", e.Pod, "error", err)
 		}
@@ -30,8 +30,8 @@ func (d *daemon) thawEvent(e gate.Event) {
 	}
 }
 
-// resume lets a frozen pod run again, and does nothing else: a client waits for the answer, and all that follows would
-// take processor time from the pod. Until thaw does the rest, the pod is noted as before. It reports whether the pod
+// resume lets a frozen pod run again, and does nothing else: a client waits for the answer, and anything more would
+// take processor time from the pod. The record of the pod stays until thaw does the rest. It reports whether the pod
 // runs; false if it would have to wait for that.
 func (d *daemon) resume(q *still) bool {
 	if !q.mu.TryLock() {
@@ -45,7 +45,7 @@ func (d *daemon) resume(q *still) bool {
 	return true
 }
 
-// runs notes that the processes of a pod run. q.mu is held.
+// runs records that the processes of a pod run. q.mu is held.
 func (d *daemon) runs(q *still) {
 	q.end()
 	q.frozen, q.running, q.since = false, true, monotime.Now()
@@ -54,10 +54,11 @@ func (d *daemon) runs(q *still) {
 	}
 }
 
-// tellAfter is how long a pod that a packet has thawed has the processors for itself before its thaw is made known.
+// tellAfter is the pause between the thaw of a pod by a packet and the report of it, in which the pod has the
+// processors for itself.
 const tellAfter = 50 * time.Millisecond
 
-// untold are pods that a packet has thawed and of which nobody knows yet.
+// untold are pods that a packet has thawed and that have not been reported.
 type untold struct {
 	mu    sync.Mutex
 	pods  []toTell    // in the order of their thaw
@@ -69,7 +70,7 @@ type toTell struct {
 	at  time.Time
 }
 
-// tellLater has the thaw of a pod made known.
+// tellLater arranges the report of a pod's thaw.
 func (d *daemon) tellLater(q *still) {
 	u := &d.untold
 	u.mu.Lock()
@@ -83,14 +84,14 @@ func (d *daemon) tellLater(q *still) {
 	}
 }
 
-// tell makes the thaws known whose time has come, one after the other.
+// tell reports the thaws that are due, one after the other.
 func (d *daemon) tell() {
 	for _, p := range d.untold.due(time.Now()) {
 		d.thaw(p.pod, 0, "")
 	}
 }
 
-// due takes the pods whose time has come, and sets the timer for the others.
+// due removes and returns the pods that are due, and sets the timer for the others.
 func (u *untold) due(now time.Time) (due []toTell) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -114,8 +115,8 @@ func (u *untold) end() {
 	}
 }
 
-// thaw lets a pod run again, unless it does, and reports that. seq is the decision that has caused it; 0 stands for
-// that to freeze it.
+// thaw lets a pod run again, unless it runs already, and reports that. seq is the decision that caused it; 0 stands
+// for the decision that froze the pod.
 func (d *daemon) thaw(q *still, seq uint64, reason string) {
 	q.end()
 	q.mu.Lock()
@@ -130,7 +131,7 @@ func (d *daemon) thaw(q *still, seq uint64, reason string) {
 	if !d.freezing.remove(q) {
 		return // another call was first
 	}
-	notify(d.maintenance) // which rests while all pods stand still
+	notify(d.maintenance) // which rests while all pods are frozen
 	if err := d.gate.SetFrozen(q.addr(), q.id, false); err != nil {
 		d.log.Debug("a thawed pod is gone", "address", q.addr(), "pod", q.id, "error", err)
 	}
@@ -142,7 +143,7 @@ func (d *daemon) thaw(q *still, seq uint64, reason string) {
 	})
 }
 
-// thawCgroup lets the processes of a pod run, or returns once there are none any more. q.mu is held.
+// thawCgroup lets the processes of a pod run, or returns once there are none. q.mu is held.
 func (d *daemon) thawCgroup(q *still) {
 	err := d.cgroups.Thaw(q.cgroup)
 	for pause := time.Duration(0); err != nil && !d.cgroups.Gone(q.cgroup); {

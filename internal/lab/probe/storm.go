@@ -16,16 +16,16 @@ import (
 
 // Call is one of the requests of a Storm.
 type Call struct {
-	// Socket is connected, unless Address says what it is to be connected to, at an address and port.
+	// Socket is connected already, unless Address is set: then Storm connects it to that address and port.
 	Socket  *netlab.Socket
 	Address string
 	// Request is sent once it is connected. It must be short.
 	Request string
 }
 
-// Storm makes requests at once, and returns for each how long it took until the first byte of its answer, or why there
-// is none. The answers are left to be read, and Done stays 0. One thread makes all requests (epoll(7)), so that clients
-// take little of the processors that the services need.
+// Storm makes requests at once, and returns for each the time until the first byte of its answer, or why there is
+// none. It does not read the answers, and Done stays 0. One thread makes all requests (epoll(7)), so that clients
+// take little processor time from the services.
 func Storm(ctx context.Context, calls []Call) ([]Timing, []error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -136,10 +136,10 @@ func (s *storm) run(ctx context.Context) {
 	}
 }
 
-// stormLook is the number of milliseconds after which run looks whether it is to end.
+// stormLook is the interval, in milliseconds, at which run checks whether to end.
 const stormLook = 100
 
-// ready goes on with a request whose socket is connected, or has an answer.
+// ready continues a request whose socket is connected, or has an answer.
 func (s *storm) ready(i int) {
 	t, c := &s.timings[i], s.calls[i]
 	if t.Connected == 0 && c.Address != "" {

@@ -10,8 +10,8 @@ import (
 )
 
 // OnThread calls f on a thread of its own with a DialFunc, which connects once, from a namespace. All calls of the
-// connection block that thread, so that f measures the service: with Go's poller in between, a thread that has rested
-// takes longer to notice an answer than some services take to give it. The connection is closed afterwards.
+// connection block that thread, so that f measures the service: with Go's poller in between, an idle thread takes
+// longer to notice an answer than some services take to send it. The connection is closed afterwards.
 func OnThread(from *netlab.Namespace, f func(DialFunc) error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
