@@ -15,8 +15,8 @@ import (
 	"wangell.loutres.me/internal/wire"
 )
 
-// applyFreeze freezes the pods of a service that the controller names, and thaws all others. What takes time goes on
-// after it has returned; a FROZEN tells how it has ended.
+// applyFreeze freezes the pods of a service that the controller names, and thaws all others. Slow work continues
+// after it has returned; a FROZEN reports the outcome.
 func (d *daemon) applyFreeze(m *wire.Freeze) {
 	s := d.service(m.Service)
 	if s == nil {
@@ -86,7 +86,7 @@ func (d *daemon) freeze(s *service, p *pod, b wire.FrozenPod, m *wire.Freeze) {
 	d.tasks.Go(func() { d.hold(q, last, m.Reclaim) })
 }
 
-// hold freezes a pod, unless its program was asked something since its last packet when that was decided.
+// hold freezes a pod, unless its program was asked something after the last packet that the decision was based on.
 func (d *daemon) hold(q *still, last monotime.Time, reclaim bool) {
 	frozen, seq, err := d.suspend(q, last)
 	q.mu.Lock()
@@ -109,7 +109,7 @@ func (d *daemon) hold(q *still, last monotime.Time, reclaim bool) {
 	}
 }
 
-// suspend tells the gate that a pod is about to be frozen, and freezes it unless it was used meanwhile.
+// suspend informs the gate that a pod is about to be frozen, and freezes it unless it was used meanwhile.
 func (d *daemon) suspend(q *still, last monotime.Time) (frozen bool, seq uint64, err error) {
 	q.mu.Lock()
 	seq = q.seq
@@ -155,11 +155,11 @@ func (d *daemon) suspend(q *still, last monotime.Time) (frozen bool, seq uint64,
 	return true, q.seq, nil
 }
 
-// freezeTimeout is how long the processes of a pod may take to come to a stop. One that waits for a disk takes as long
-// as the disk.
+// freezeTimeout is how long the processes of a pod may take to stop. A process that waits for a disk takes as long as
+// the disk.
 const freezeTimeout = 5 * time.Second
 
-// reclaim has the memory of a frozen pod given back, and reports what became of it.
+// reclaim moves the memory of a frozen pod to swap, and reports the outcome.
 func (d *daemon) reclaim(q *still) {
 	d.recordUse(q)
 	q.mu.Lock()
@@ -197,7 +197,7 @@ func (d *daemon) reportFrozen(m *wire.Frozen) {
 	d.send(m)
 }
 
-// adoptFrozen takes over the pods that an earlier daemon has frozen. Those that are in no gate run again.
+// adoptFrozen takes over the pods that an earlier daemon has frozen. Pods that no gate has run again.
 func (d *daemon) adoptFrozen() {
 	places, err := d.freezing.records.read()
 	if err != nil {
@@ -213,7 +213,7 @@ func (d *daemon) adoptFrozen() {
 			}
 			q := d.freezing.add(d.ctx, p, s, at, 0)
 			q.settled, q.frozen, q.since = true, true, monotime.Now()
-			if state == gate.PodRuns { // the earlier daemon was about to tell the gate, or had thawed it
+			if state == gate.PodRuns { // the earlier daemon had not yet informed the gate, or had thawed the pod
 				d.tasks.Go(func() { d.thaw(q, 0, "") })
 			} else if q.visits != nil {
 				d.tasks.Go(func() { d.adoptVisits(q) })
@@ -231,7 +231,7 @@ func (d *daemon) adoptFrozen() {
 	}
 }
 
-// introduce tells a controller that has just listed a pod whether it is frozen. s.mu is held.
+// introduce reports whether a pod is frozen to a controller that has just listed it. s.mu is held.
 func (d *daemon) introduce(s *service, p *pod) {
 	q := d.freezing.find(p.id)
 	if q == nil {
@@ -259,8 +259,8 @@ func (d *daemon) awaitThawed(ctx context.Context, id uint64) {
 	}
 }
 
-// counters reads the counters of a pod. If its service is frozen while it is idle, the last packet is the last one that
-// its program was asked for, or sent.
+// counters reads the counters of a pod. If its service is frozen while it is idle, the last packet is the last one
+// that needed its program or came from it.
 func (d *daemon) counters(s *service, p *pod) (gate.PodCounters, error) {
 	c, err := d.gate.PodCounters(s.addr, p.id)
 	if s.freezeAfter > 0 {

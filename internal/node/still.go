@@ -12,8 +12,8 @@ import (
 	"wangell.loutres.me/internal/monotime"
 )
 
-// freezing are the pods of this node that are frozen, or about to be. Each has a lock of its own, so that a pod is
-// thawed without waiting for another one, or for what happens to its service meanwhile.
+// freezing are the pods of this node that are frozen, or about to be. Each has a lock of its own, so that a thaw
+// waits neither for another pod nor for changes of its service.
 type freezing struct {
 	records freezeRecords
 
@@ -30,14 +30,14 @@ type still struct {
 	visits  *visits       // of a pod of a cluster; else nil
 	gone    chan struct{} // closed once the pod runs, is not about to be frozen, and its thaw is known
 	end     context.CancelFunc
-	ctx     context.Context // until it is to run again
+	ctx     context.Context // until it should run again
 
 	mu  sync.Mutex // held while its cgroup is changed; guards:
 	seq uint64     // of the decision to freeze it; 0 if an earlier daemon did
-	// settled is set once its freezing has ended, well or not. A thaw before that is left to hold.
+	// settled is set once its freezing has ended, successfully or not. A thaw before that is left to hold.
 	settled bool
 	frozen  bool
-	// running is set once its processes run again. Until it is removed from those that are frozen, nobody knows.
+	// running is set once its processes run again. That is not reported before it is removed from the frozen pods.
 	running bool
 	// reclaimed is set once memory of it may have been given back.
 	reclaimed bool

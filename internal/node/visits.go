@@ -23,27 +23,26 @@ type visits struct {
 	begin chan struct{}
 	mains []int // the main processes of its containers
 	doors *freezer.Watched
-	last  monotime.Time // its last use when it was frozen
-	look  bool          // whether it must not be frozen while it is at work
+	last  monotime.Time // time of its last use before the freeze
+	look  bool          // whether it may be frozen only while it is not at work
 }
 
 func newVisits(netns string) *visits { return &visits{netns: netns, begin: make(chan struct{}, 1)} }
 
 const (
-	// A visit ends after the pod had nothing to do at two looks in a row. Between looks are growing pauses.
+	// A visit ends once the pod had nothing to do at two checks in a row. The pauses between checks grow.
 	firstVisitPause   = 10 * time.Millisecond
 	longestVisitPause = 200 * time.Millisecond
-	// visitMost is how long a visit may take. A pod that is needed for longer counts as running.
+	// visitMost is the longest visit. A pod that is needed for longer counts as running.
 	visitMost = 10 * time.Second
-	// lookEvery is the pause between two looks for things that cause no event: signals that wait for a frozen pod,
-	// such as from a kubelet that evicts it, and connections from inside its network namespace, as from kubectl
-	// port-forward.
+	// lookEvery is the pause between two checks for what causes no event: signals that wait for a frozen pod, such as
+	// from a kubelet that evicts it, and connections from inside its network namespace, as from kubectl port-forward.
 	lookEvery = 5 * time.Second
 	// lookSpan is how long the CPU usage of a pod is measured before it is frozen.
 	lookSpan = time.Second
 )
 
-// keptError says why a healthy pod that could be frozen runs on.
+// keptError says why a healthy pod that could be frozen keeps running.
 type keptError string
 
 func (e keptError) Error() string { return string(e) }
@@ -210,7 +209,7 @@ func (d *daemon) visit(q *still, diag *sockDiag) bool {
 			return false
 		case <-time.After(pause):
 		}
-		if quiet { // this is the second look, as refreeze looks as well
+		if quiet { // this is the second check, as refreeze checks as well
 			if again, err := d.refreeze(q, diag); err != nil || again {
 				return again
 			}
