@@ -141,6 +141,11 @@ func removeTree(dir string) error {
 		}
 		return err
 	})
+	for _, dir := range dirs {
+		// With version 1, processes that were killed while they were frozen end once they are thawed. Other hierarchies
+		// have no such file.
+		_ = os.WriteFile(filepath.Join(dir, "freezer.state"), []byte("THAWED"), 0)
+	}
 	for i := len(dirs) - 1; i >= 0; i-- {
 		if e := os.Remove(dirs[i]); e != nil && !errors.Is(e, fs.ErrNotExist) {
 			err = e
