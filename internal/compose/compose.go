@@ -37,7 +37,7 @@ type Options struct {
 type Note struct {
 	// Service is the name in the Compose file; empty for the file itself.
 	Service string `json:"service,omitempty"`
-	// Field is the field of the Compose file.
+	// Field is the field of the Compose file; empty for the service as a whole.
 	Field string `json:"field"`
 	// Text says what happens instead, and what to do.
 	Text string `json:"text"`
@@ -49,7 +49,7 @@ type Note struct {
 func (n Note) String() string {
 	where := n.Field
 	if n.Service != "" {
-		where = "services." + n.Service + "." + n.Field
+		where = strings.TrimSuffix("services."+n.Service+"."+n.Field, ".")
 	}
 	return where + ": " + n.Text
 }
@@ -73,7 +73,7 @@ func Load(ctx context.Context, o Options) (*types.Project, error) {
 func Translate(p *types.Project, o Options) ([]*v1alpha1.WangellService, []Note, error) {
 	var services []*v1alpha1.WangellService
 	var notes []Note
-	names := map[string]string{}
+	names, published := map[string]string{}, map[int32]string{}
 	for _, name := range slices.Sorted(maps.Keys(p.Services)) {
 		service := p.Services[name]
 		t := &translation{project: p, service: &service, options: o}
@@ -96,9 +96,33 @@ func Translate(p *types.Project, o Options) ([]*v1alpha1.WangellService, []Note,
 		// Defaults stay out of the manifest.
 		checked := s.DeepCopy()
 		if errs := v1alpha1.Validate(checked); len(errs) > 0 {
-			return nil, notes, fmt.Errorf("service %s: %w", name, errs)
+			notes = append(notes, Note{Service: name, Lost: true,
+				Text: "the service is left out: " + strings.ReplaceAll(errs.Error(), "\n", "; ")})
+			continue
+		}
+		if other, taken := published[s.Spec.HostPort]; taken {
+			notes = append(notes, Note{Service: name, Field: "ports", Lost: true, Text: fmt.Sprintf(
+				"port %d is not published at the machine: it is that of %s already", s.Spec.HostPort, other)})
+			s.Spec.HostPort = 0
+		}
+		if s.Spec.HostPort != 0 {
+			published[s.Spec.HostPort] = name
 		}
 		services = append(services, s)
+	}
+	notes = append(notes, besides(p)...)
+	if len(services) == 0 {
+		return nil, notes, fmt.Errorf("no service could be translated")
+	}
+	return services, notes, nil
+}
+
+// besides notes what a project has beside the services that are enabled.
+func besides(p *types.Project) (notes []Note) {
+	for _, name := range slices.Sorted(maps.Keys(p.DisabledServices)) {
+		notes = append(notes, Note{Service: name, Field: "profiles", Text: fmt.Sprintf(
+			"the service is left out, as none of its profiles is enabled: --profile %s enables it",
+			strings.Join(p.DisabledServices[name].Profiles, " or --profile "))})
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.Networks)) {
 		if n := p.Networks[name]; name != "default" || n.Internal || len(n.DriverOpts) > 0 {
@@ -106,10 +130,13 @@ func Translate(p *types.Project, o Options) ([]*v1alpha1.WangellService, []Note,
 				Text: "there is one network: all services reach each other; limit clients with spec.allowFrom"})
 		}
 	}
-	if len(services) == 0 {
-		return nil, notes, fmt.Errorf("no service could be translated")
+	for _, name := range slices.Sorted(maps.Keys(p.Jobs)) {
+		notes = append(notes, Note{Field: "jobs." + name, Lost: true, Text: "jobs are not run: run it by hand"})
 	}
-	return services, notes, nil
+	for _, name := range slices.Sorted(maps.Keys(p.Models)) {
+		notes = append(notes, Note{Field: "models." + name, Lost: true, Text: "models are not run"})
+	}
+	return notes
 }
 
 // translation translates one service.

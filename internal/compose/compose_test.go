@@ -4,11 +4,15 @@ package compose
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/compose-spec/compose-go/v2/types"
 
 	"wangell.loutres.me/internal/manifest"
 )
@@ -252,5 +256,131 @@ volumes: {data: {}}
 		if !slices.ContainsFunc(notes, func(n string) bool { return strings.Contains(n, part) }) {
 			t.Errorf("no note %q: %q", part, notes)
 		}
+	}
+}
+
+// What Wangell would expand in a manifest is what a shell in the container is to expand.
+func TestVariablesOfShellsAreKept(t *testing.T) {
+	got, _, err := translate(t, map[string]string{"compose.yaml": `
+services:
+  web:
+    image: example.com/web:1
+    expose: ["80"]
+    command: ["sh", "-c", "echo $$HOME $$$$ $$(date)"]
+    environment: {A: "$$(B)", B: "p$$ss"}
+`}, "compose.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"- echo $$HOME $$$$ $$(date)", "value: $$(B)", "value: p$ss"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+}
+
+func TestOneBadServiceLeavesTheOthers(t *testing.T) {
+	got, notes, err := translate(t, map[string]string{"compose.yaml": `
+services:
+  a: {image: 'example.com/aa:1', ports: ["80:80"]}
+  b: {image: 'example.com/bb:1', ports: ["127.0.0.1:80:80"]}
+  tiny: {image: 'example.com/tiny:1', expose: ["80"], mem_limit: 1m, cap_add: [NONE]}
+  tool: {image: 'example.com/tool:1', expose: ["80"], profiles: [debug, all]}
+  slow: {image: 'example.com/slow:1', expose: ["80"], healthcheck: {test: "true", start_period: 2m}}
+`}, "compose.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(got, "kind:") != 3 || strings.Count(got, "hostPort: 80") != 1 ||
+		!strings.Contains(got, "wakeTimeout: 120") {
+		t.Errorf("got\n%s", got)
+	}
+	for _, part := range []string{
+		"services.tiny: the service is left out: spec.resources.limits[memory]: 1Mi is less than",
+		"spec.securityContext.capabilities.add[0]", "services.b.ports: port 80 is not published",
+		"--profile debug or --profile all enables it"} {
+		if !slices.ContainsFunc(notes, func(n string) bool { return strings.Contains(n, part) }) {
+			t.Errorf("no note %q: %q", part, notes)
+		}
+	}
+}
+
+// Whatever a Compose file says of a service is in the manifest, or in the list.
+func TestEachFieldOfAServiceIsTakenOverOrNoted(t *testing.T) {
+	elsewhere := []string{
+		"Name", "Profiles", "Extends", "EnvFiles", "CustomLabels", "LabelFiles", "Extensions", "Dockerfile", // the loader
+		"Attach", "Develop", "Restart", // see rest
+		"DependsOn", "Networks", "StdinOpen", "EndpointMode", "RestartPolicy",
+	}
+	outcome := func(s types.ServiceConfig) string {
+		s.Name = "web"
+		p := &types.Project{Name: "shop", Services: types.Services{"web": s}}
+		services, notes, err := Translate(p, Options{})
+		var text bytes.Buffer
+		if writeErr := Write(&text, services); writeErr != nil {
+			t.Fatal(writeErr)
+		}
+		return fmt.Sprintln(text.String(), notes, err)
+	}
+	base := types.ServiceConfig{}
+	base.Image, base.Expose = "example.com/web:1", types.StringOrNumberList{"80"}
+	before := outcome(base)
+	check := func(what reflect.StructField, s types.ServiceConfig) {
+		if outcome(s) == before {
+			t.Errorf("%s: neither in the manifest nor in the list", what.Name)
+		}
+	}
+	for _, part := range []func(*types.ServiceConfig) any{
+		func(s *types.ServiceConfig) any { return s }, func(s *types.ServiceConfig) any { return &s.ContainerSpec },
+		func(s *types.ServiceConfig) any { return &s.WorkloadSpec },
+		func(s *types.ServiceConfig) any { s.Deploy = &types.DeployConfig{}; return s.Deploy },
+	} {
+		for i := range reflect.TypeOf(part(&base)).Elem().NumField() {
+			s := base
+			s.Deploy = nil
+			v := reflect.ValueOf(part(&s)).Elem()
+			f := v.Type().Field(i)
+			if f.Anonymous || slices.Contains(elsewhere, f.Name) {
+				continue
+			}
+			fill(v.Field(i))
+			check(f, s)
+		}
+	}
+}
+
+// fill sets a value, and all that it has, to something.
+func fill(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem())
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(v.Index(0))
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		fill(key)
+		if value.Kind() != reflect.Interface {
+			fill(value)
+		}
+		v.SetMapIndex(key, value)
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if f := v.Type().Field(i); f.IsExported() && f.Name != "Extensions" && f.Name != "Disable" {
+				fill(v.Field(i))
+			}
+		}
+	case reflect.String:
+		v.SetString("7")
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		v.SetInt(77 << 20)
+	case reflect.Uint, reflect.Uint32, reflect.Uint64:
+		v.SetUint(77)
+	case reflect.Float32, reflect.Float64:
+		v.SetFloat(7)
 	}
 }

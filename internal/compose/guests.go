@@ -49,22 +49,14 @@ func (t *translation) container(name string) *v1alpha1.Container {
 	t.volumes()
 	t.secrets()
 	t.rest()
-	for _, f := range []struct {
-		field string
-		set   bool
-		why   string
-	}{
+	t.note([]unused{
 		{"init", t.spec.Init != nil, "it is for the main container of a pod"},
 		{"stop_signal", t.spec.StopSignal != "", "the signal of the image is used"},
 		{"stop_grace_period", t.spec.TerminationGracePeriodSeconds != nil, "it is that of " + hostOf(t.service)},
 		{"ports", len(t.service.Ports) > 0, "only the port of " + hostOf(t.service) + " is served"},
 		{"healthcheck", t.service.HealthCheck != nil && !t.service.HealthCheck.Disable,
 			"only the main container of a pod is probed"},
-	} {
-		if f.set {
-			t.lost(f.field, "%s", f.why)
-		}
-	}
+	})
 	t.assumed("network_mode", "becomes a container of %s, in the same pod", hostOf(t.service))
 	return &v1alpha1.Container{
 		Name: label(name), Image: t.service.Image, ImagePullPolicy: t.spec.ImagePullPolicy, Command: t.spec.Command,

@@ -3,7 +3,6 @@
 package compose
 
 import (
-	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -21,10 +20,10 @@ import (
 // program translates the command, its user and its environment.
 func (t *translation) program() {
 	s := t.service
-	t.spec.Command, t.spec.Args, t.spec.WorkingDir = s.Entrypoint, s.Command, s.WorkingDir
+	t.spec.Command, t.spec.Args, t.spec.WorkingDir = literals(s.Entrypoint), literals(s.Command), s.WorkingDir
 	for _, name := range slices.Sorted(maps.Keys(s.Environment)) {
 		if value := s.Environment[name]; value != nil {
-			t.spec.Env = append(t.spec.Env, corev1.EnvVar{Name: name, Value: *value})
+			t.spec.Env = append(t.spec.Env, corev1.EnvVar{Name: name, Value: literal(*value)})
 		} else {
 			t.lost("environment", "%s has no value here: it is left out", name)
 		}
@@ -47,6 +46,21 @@ func (t *translation) program() {
 		t.lost("pull_policy", "%s is not known: the image is pulled if it is missing", s.PullPolicy)
 	}
 	t.security()
+}
+
+// literal returns a text that a manifest's expansion of $(NAME) and $$ turns into the given one.
+func literal(text string) string {
+	if !strings.Contains(text, "$$") && !strings.Contains(text, "$(") {
+		return text
+	}
+	return strings.ReplaceAll(text, "$", "$$")
+}
+
+func literals(words []string) (out []string) {
+	for _, w := range words {
+		out = append(out, literal(w))
+	}
+	return out
 }
 
 func (t *translation) security() {
@@ -115,7 +129,9 @@ func (t *translation) limits() {
 	if len(requests) > 0 {
 		t.spec.Resources.Requests = requests
 	}
-	if n := s.GetScale(); n > 1 {
+	if n := s.GetScale(); n == 0 {
+		t.assumed("deploy.replicas", "0: it is served all the same, and sleeps until a connection comes")
+	} else if n > 1 {
 		t.lost("deploy.replicas", "%d: pods follow the load instead: write maxReplicas: %d and scaling", n, n)
 	}
 }
@@ -148,58 +164,13 @@ func (t *translation) health() {
 		probe.FailureThreshold = int32(max(*h.Retries, 1))
 	}
 	t.spec.ReadyWhen, t.spec.ReadinessProbe = v1alpha1.ReadyWhenProbed, probe
+	// A program that may take this long to start is not to be ended before.
+	if start := seconds(h.StartPeriod, 0); int64(start) > v1alpha1.DefaultWakeTimeout {
+		t.spec.WakeTimeout = int64(start)
+	}
 }
 
 // roundUp returns whole seconds, at least one.
 func roundUp(d types.Duration) int64 {
 	return max(int64(math.Ceil(time.Duration(d).Seconds())), 1)
-}
-
-// rest adds notes for the fields that were not translated.
-func (t *translation) rest() {
-	s := t.service
-	for _, f := range []struct {
-		field string
-		set   bool
-		why   string
-	}{
-		{"build", s.Build != nil, "the image is not built: do so with another tool, and load it with 'wangell image load'"},
-		{"network_mode", s.NetworkMode != "" && hostOf(s) == "", "each pod has a network of its own"},
-		{"network_mode", s.Net != "", "each pod has a network of its own"},
-		{"links", len(s.Links)+len(s.ExternalLinks) > 0, "services are reached by their own names"},
-		{"hostname", s.Hostname != "" && s.Hostname != s.Name, "it is the name of the service"},
-		{"extra_hosts", len(s.ExtraHosts) > 0, "names are those of services and of the machine's resolver"},
-		{"dns", len(s.DNS)+len(s.DNSSearch)+len(s.DNSOpts) > 0, "see wangell up --resolv-conf"},
-		{"devices", len(s.Devices)+len(s.Gpus) > 0, "pods get no devices unless they are privileged"},
-		{"ulimits", len(s.Ulimits) > 0, "the limit of open files is 65536"},
-		{"sysctls", len(s.Sysctls) > 0, "they are those of a new network namespace"},
-		{"security_opt", len(s.SecurityOpt) > 0, "the default seccomp profile is used"},
-		{"shm_size", s.ShmSize > 0, "/dev/shm has 64 MiB: mount an emptyDir with medium: Memory there"},
-		{"pid", s.Pid != "" || s.Ipc != "" || s.Uts != "" || s.UserNSMode != "", "namespaces are the pod's own"},
-		{"platform", s.Platform != "", "the machine's own is used"},
-		{"pids_limit", s.PidsLimit > 0, "there is no limit of processes"},
-		{"volumes_from", len(s.VolumesFrom) > 0, "write the volumes"},
-		{"logging", s.Logging != nil && s.Logging.Driver != "", "logs are files in the state folder: wangell logs"},
-		{"runtime", s.Runtime != "", "runc is used"},
-		{"tty", s.Tty || s.StdinOpen, "there is no terminal"},
-		{"post_start", len(s.PreStart)+len(s.PostStart)+len(s.PreStop) > 0, "hooks are not run"},
-		{"group_add", len(s.GroupAdd) > 0, "groups are those of the image"},
-		{"cpuset", s.CPUSet != "" || s.CPUShares > 0 || s.CPUQuota > 0, "write cpus"},
-		{"memswap_limit", s.MemSwapLimit > 0, "swap is not limited"},
-		{"labels", len(s.Labels) > 0, "write metadata.labels or metadata.annotations"},
-	} {
-		if f.set {
-			t.lost(f.field, "%s", f.why)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(s.DependsOn)) {
-		if c := s.DependsOn[name].Condition; c == types.ServiceConditionCompletedSuccessfully {
-			t.lost("depends_on", "%s does not run to completion first: run it by hand", name)
-		}
-	}
-	for _, n := range slices.Sorted(maps.Keys(s.Networks)) {
-		if c := s.Networks[n]; c != nil && len(c.Aliases) > 0 {
-			t.lost("networks", "aliases are not names of the service: %s", fmt.Sprint(c.Aliases))
-		}
-	}
 }
