@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -82,7 +83,10 @@ func (f *importFlags) run(cmd *cobra.Command, files []string) error {
 		_, err = os.Stdout.Write(text.Bytes())
 		return err
 	}
-	return atomicfile.Write(f.out, text.Bytes())
+	return atomicfile.Into(f.out, 0o600, func(w io.Writer) error {
+		_, err := w.Write(text.Bytes())
+		return err
+	})
 }
 
 // print writes the list to standard error, and reports whether something was lost.

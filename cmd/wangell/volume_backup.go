@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"wangell.loutres.me/api/v1alpha1"
+	"wangell.loutres.me/internal/atomicfile"
 	"wangell.loutres.me/internal/bytesize"
 	"wangell.loutres.me/internal/view"
 	"wangell.loutres.me/internal/volume"
@@ -47,9 +47,13 @@ awake are copied while they may change, which is no use for most databases.`,
 				}
 				return store.Backup(cmd.Context(), v.ID(), os.Stdout, live)
 			}
-			n, err := intoFile(file, func(w io.Writer) error { return store.Backup(cmd.Context(), v.ID(), w, live) })
+			var to counter
+			err = atomicfile.Into(file, 0o600, func(w io.Writer) error {
+				to.Writer = w
+				return store.Backup(cmd.Context(), v.ID(), &to, live)
+			})
 			if err == nil {
-				fmt.Printf("%s is in %s (%s)\n", v.ID(), file, bytesize.Format(n))
+				fmt.Fprintf(os.Stderr, "%s is in %s (%s)\n", v.ID(), file, bytesize.Format(to.n))
 			}
 			return err
 		},
@@ -59,27 +63,16 @@ awake are copied while they may change, which is no use for most databases.`,
 	return cmd
 }
 
-// intoFile writes a file that appears under its name only once it is complete, and returns its size in bytes.
-func intoFile(name string, write func(io.Writer) error) (n int64, err error) {
-	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
-	if err != nil {
-		return 0, err
-	}
-	err = write(f)
-	if err == nil {
-		err = f.Sync()
-	}
-	if info, e := f.Stat(); e == nil {
-		n = info.Size()
-	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), name)
-	}
-	if err != nil {
-		return 0, errors.Join(err, os.Remove(f.Name()))
-	}
-	return n, nil
+// counter counts the bytes that pass it.
+type counter struct {
+	io.Writer
+	n int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.Writer.Write(p)
+	c.n += int64(n)
+	return n, err
 }
 
 func (p *volumePlace) newRestore() *cobra.Command {

@@ -6,12 +6,13 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"wangell.loutres.me/internal/atomicfile"
 )
 
 // Write writes img under the name tag as a tarball in the format of docker save, which docker load, ctr image import
@@ -29,18 +30,7 @@ func Write(w io.Writer, tag string, img v1.Image) error {
 
 // WriteFile is like Write, to a new file. On error no file remains.
 func WriteFile(file, tag string, img v1.Image) error {
-	f, err := os.Create(file)
-	if err != nil {
-		return fmt.Errorf("write image %s: %w", tag, err)
-	}
-	err = Write(f, tag, img)
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err != nil {
-		_ = os.Remove(file)
-	}
-	return err
+	return atomicfile.Into(file, 0o644, func(w io.Writer) error { return Write(w, tag, img) })
 }
 
 // Import imports every image of a tarball (docker save or OCI layout) into containerd, in the default namespace of c,

@@ -30,6 +30,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"wangell.loutres.me/internal/atomicfile"
 )
 
 // sink receives an image. Nothing has the image's name before publish.
@@ -289,22 +291,8 @@ func (s *tarSink) publish(ctx context.Context, d ocispec.Descriptor, text []byte
 	if err != nil {
 		return err
 	}
-	out, err := os.CreateTemp(filepath.Dir(s.file), ".wangell-convert-")
+	err = atomicfile.Into(s.file, 0o644, func(w io.Writer) error { return s.write(ctx, w, small) })
 	if err != nil {
-		return err
-	}
-	err = s.write(ctx, out, small)
-	if e := out.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Chmod(out.Name(), 0o644)
-	}
-	if err == nil {
-		err = os.Rename(out.Name(), s.file)
-	}
-	if err != nil {
-		_ = os.Remove(out.Name())
 		return fmt.Errorf("write tarball %s: %w", s.file, err)
 	}
 	for _, b := range s.blobs {
