@@ -88,7 +88,8 @@ package --install "$deb"
 "$root/usr/bin/wangell" version >/dev/null
 "$root/usr/bin/wangell-snapshotter" --version | grep -qF "v$version" || fail "wangell-snapshotter is not v$version"
 for file in etc/default/wangell etc/wangell/services usr/lib/systemd/system/wangell.service \
-    usr/lib/systemd/system/wangell-snapshotter.service \
+    usr/lib/systemd/system/wangell-snapshotter.service usr/share/bash-completion/completions/wangell \
+    usr/share/zsh/vendor-completions/_wangell usr/share/fish/vendor_completions.d/wangell.fish \
     usr/share/doc/wangell/copyright usr/share/doc/wangell/LICENSES-dashboard.txt; do
     [ -e "$root/$file" ] || fail "the package has no /$file"
 done

@@ -57,6 +57,9 @@ build() {
     GOFLAGS='' GOOS=$1 GOARCH=$2 CGO_ENABLED=0 "$go" build -trimpath -buildvcs=false \
         -gcflags=all=-dwarf=false -ldflags "$ldflags" -o "$4/$3" "./cmd/$3"
 }
+for shell in bash zsh fish; do
+    GOFLAGS='' "$go" run ./cmd/wangell completion "$shell" >"$stage/completion.$shell"
+done
 for arch in "${architectures[@]}"; do
     folder=wangell_${version}_linux_$arch
     mkdir -p "$stage/$folder"
@@ -79,6 +82,7 @@ for arch in "${architectures[@]}"; do
     mkdir -p "$stage/deb-$arch"
     ln "$stage/wangell-linux-$arch" "$stage/deb-$arch/wangell"
     ln "$stage/$folder/wangell-snapshotter" "$stage/deb-$arch/wangell-snapshotter"
+    cp "$stage"/completion.* "$stage/deb-$arch/"
     DEB_VERSION=$version DEB_ARCH=$arch STAGE=$stage/deb-$arch hack/tool.sh nfpm package --packager deb \
         --config deploy/debian/nfpm.yaml --target "$out/wangell_${version}_$arch.deb" >/dev/null
 done

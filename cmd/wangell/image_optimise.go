@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"wangell.loutres.me/internal/cli"
-	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/image/convert"
 	"wangell.loutres.me/internal/imageref"
 	"wangell.loutres.me/internal/lazy/trace"
@@ -51,10 +50,11 @@ rearranged.`,
 			if o.Compression, err = convert.ParseCompression(compression); err != nil {
 				return usage(cmd, "--compression %v", err)
 			}
-			if o.Source, err = imageOfArgument(cmd.Context(), g, args[0]); err != nil {
+			images, err := imagesOfArgument(cmd.Context(), g, args[0])
+			if err != nil {
 				return err
 			}
-			o.Destination = ""
+			o.Source, o.Destination = images[0], ""
 			if len(args) == 2 {
 				o.Destination = args[1]
 			} else if o.Destination, err = imageref.Optimised(o.Source); err != nil {
@@ -99,21 +99,6 @@ rearranged.`,
 	// The flags exist.
 	_ = errors.Join(cmd.MarkFlagDirname("resume"), cmd.MarkFlagDirname("snapshotter-root"))
 	return cmd
-}
-
-// imageOf returns the image of a service, named with or without its namespace. Without it, the one in the namespace
-// default goes first.
-func imageOf(services []controller.Status, name string) (image string, ok bool) {
-	for _, s := range services {
-		full := s.Service.Namespace + "/" + s.Service.Name
-		if full == name || full == "default/"+name {
-			return s.Service.Spec.Image, true
-		}
-		if s.Service.Name == name {
-			image, ok = s.Service.Spec.Image, true
-		}
-	}
-	return image, ok
 }
 
 // snapshotterRoot returns the folder of the snapshotter that an instance uses.

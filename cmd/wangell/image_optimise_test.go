@@ -15,17 +15,18 @@ import (
 	"wangell.loutres.me/internal/lazy/trace"
 )
 
-func TestTheImageOfAServiceIsFound(t *testing.T) {
+func TestImagesOfAServiceAreFound(t *testing.T) {
 	var all []controller.Status
 	for _, s := range [][3]string{{"other", "web", "a:1"}, {"default", "web", "b:1"}, {"other", "db", "c:1"}} {
 		all = append(all, controller.Status{Service: v1alpha1.WangellService{
 			ObjectMeta: metav1.ObjectMeta{Namespace: s[0], Name: s[1]}, Spec: v1alpha1.WangellServiceSpec{Image: s[2]},
 		}})
 	}
+	all[2].Service.Spec.InitContainers = []v1alpha1.Container{{Image: "init:1"}, {Image: "c:1"}}
 	for name, want := range map[string]string{
-		"web": "b:1", "other/web": "a:1", "db": "c:1", "none": "", "default/db": "",
+		"web": "b:1", "other/web": "a:1", "db": "c:1 init:1", "none": "", "default/db": "",
 	} {
-		if got, ok := imageOf(all, name); got != want || ok != (want != "") {
+		if got, ok := imagesOf(all, name); strings.Join(got, " ") != want || ok != (want != "") {
 			t.Errorf("%s: %q, %v; want %q", name, got, ok, want)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"wangell.loutres.me/internal/cli"
+	"wangell.loutres.me/internal/commands"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/pullstat/live"
 	"wangell.loutres.me/internal/runtime/containerd"
@@ -33,16 +34,20 @@ the new one from their next wake on. The instance need not run.`,
 		Example: `  sudo wangell image pull docker.io/library/redis:8
   sudo wangell image pull web api
   sudo wangell image pull 10.0.0.5:5000/api:v1 --insecure-registry 10.0.0.5:5000 -o json`,
-		Args:              someImages,
-		ValidArgsFunction: g.place().CompleteService,
+		Args: someImages,
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, typed string) (
+			[]cobra.Completion, cobra.ShellCompDirective) {
+			services, directive := g.place().CompleteServices(cmd, args, typed)
+			return append(services, p.completeImages(cmd, args)...), directive
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var refs []string
 			for _, arg := range args {
-				ref, err := imageOfArgument(cmd.Context(), g, arg)
+				of, err := imagesOfArgument(cmd.Context(), g, arg)
 				if err != nil {
 					return err
 				}
-				refs = append(refs, ref)
+				refs = append(refs, of...)
 			}
 			return p.withImages(cmd, func(ctx context.Context, c *client.Client, snapshotter string) error {
 				pulled, err := pullImages(ctx, c, snapshotter, refs, insecure)
@@ -102,6 +107,10 @@ wake then pulls it again. The instance need not run.`,
 		Example: `  sudo wangell image rm docker.io/library/redis:7
   sudo wangell image rm --force local/api:v1`,
 		Args: someImages,
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) (
+			[]cobra.Completion, cobra.ShellCompDirective) {
+			return p.completeImages(cmd, args), cobra.ShellCompDirectiveNoFileComp
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var services []controller.Status
 			if !force {
@@ -128,6 +137,26 @@ wake then pulls it again. The instance need not run.`,
 	p.register(cmd)
 	cmd.Flags().BoolVar(&force, "force", false, "remove images that are in use as well")
 	return cmd
+}
+
+// completeImages completes names of images that are no arguments yet. There are none unless the instance runs, as a
+// containerd that has to be started takes too long.
+func (p *places) completeImages(cmd *cobra.Command, args []string) (names []cobra.Completion) {
+	c := p.g.client()
+	defer c.Close()
+	if c.Healthy(cmd.Context()) != nil {
+		return nil
+	}
+	_ = p.withContainerd(cmd, func(ctx context.Context, c *client.Client) error { // no completion is no error
+		list, err := c.ImageService().List(ctx)
+		for _, i := range list {
+			if !slices.Contains(args, i.Name) {
+				names = append(names, i.Name)
+			}
+		}
+		return err
+	})
+	return names
 }
 
 // imagesToRemove returns the full names of images, all of which may be removed, so that a mistake removes none.
@@ -176,22 +205,39 @@ func userOf(name string, services []controller.Status) string {
 	return ""
 }
 
-// imageOfArgument returns the image of a service of the instance, or the argument if it can only be an image.
-func imageOfArgument(ctx context.Context, g *globals, arg string) (string, error) {
+// imagesOfArgument returns the images of a service of the instance, the main container's first, or the argument if it
+// can only be an image.
+func imagesOfArgument(ctx context.Context, g *globals, arg string) ([]string, error) {
 	c := g.client()
 	defer c.Close()
 	services, err := c.Status(ctx)
 	if err != nil {
 		services = nil
 	}
-	image, known := imageOf(services, arg)
+	images, known := imagesOf(services, arg)
 	switch {
+	case known && len(images) == 0:
+		return nil, fmt.Errorf("service %q: it has no image: name one of its revisions", arg)
 	case known:
-		return image, nil
+		return images, nil
 	case strings.ContainsAny(arg, ":@."):
-		return arg, nil
+		return []string{arg}, nil
 	case err != nil:
-		return "", fmt.Errorf("service %q: %w; or name an image, with its tag", arg, err)
+		return nil, fmt.Errorf("service %q: %w; or name an image, with its tag", arg, err)
 	}
-	return "", fmt.Errorf("service %q: not found: see wangell ps, or name an image, with its tag", arg)
+	return nil, fmt.Errorf("service %q: not found: see wangell ps, or name an image, with its tag", arg)
+}
+
+// imagesOf returns the images of a service, the main container's first.
+func imagesOf(services []controller.Status, name string) (images []string, ok bool) {
+	s, err := commands.Named(services, name)
+	if err != nil {
+		return nil, false
+	}
+	for _, i := range s.Service.Spec.Images() {
+		if !slices.Contains(images, i.Ref) {
+			images = append(images, i.Ref)
+		}
+	}
+	return images, true
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"wangell.loutres.me/internal/cli"
+	"wangell.loutres.me/internal/volume"
 )
 
 // Every command needs a short and a long description, examples, a group and checked arguments.
@@ -145,6 +146,25 @@ func TestCompletionOffersValuesOfFlags(t *testing.T) {
 		if strings.Join(strings.Fields(got), " ") != want {
 			t.Errorf("wangell %s: completion offers %q, want %q", line, got, want)
 		}
+	}
+}
+
+func TestVolumesAreCompletedAsTheyAreTyped(t *testing.T) {
+	var list []volume.Info
+	for _, id := range []string{"default/db.data", "default/web.files", "shop/db.data"} {
+		v := volume.ParseID(id)
+		list = append(list, volume.Info{Record: volume.Record{Namespace: v.Namespace, Name: v.Name}})
+	}
+	for typed, want := range map[string]string{
+		"":         "default/db.data web.files shop/db.data",
+		"default/": "default/db.data default/web.files shop/db.data",
+	} {
+		if got := volumesToType(list, nil, typed); strings.Join(got, " ") != want {
+			t.Errorf("%q: %q, want %s", typed, got, want)
+		}
+	}
+	if got := volumesToType(list, []string{"web.files", "shop/db.data"}, ""); strings.Join(got, " ") != "default/db.data" {
+		t.Errorf("after two: %q", got)
 	}
 }
 

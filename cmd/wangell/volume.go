@@ -57,19 +57,34 @@ func (p *volumePlace) store() (*volume.Store, error) {
 
 // complete completes names of volumes that are not arguments yet.
 func (p *volumePlace) complete(most int) cobra.CompletionFunc {
-	return func(_ *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
+	return func(_ *cobra.Command, args []string, typed string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
 		store, err := p.store()
 		if err != nil || most > 0 && len(args) >= most {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		list, _ := store.List() // without a list there is nothing to complete
-		for _, v := range list {
-			if name := v.ID().String(); !slices.Contains(args, name) {
-				names = append(names, name)
-			}
-		}
-		return names, cobra.ShellCompDirectiveNoFileComp
+		return volumesToType(list, args, typed), cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+// volumesToType returns the names of the volumes that are not given yet, as a user types them: without their namespaces
+// where that is enough and he has not begun with one.
+func volumesToType(list []volume.Info, given []string, typed string) (names []cobra.Completion) {
+	number := map[string]int{}
+	for _, v := range list {
+		number[v.Name]++
+	}
+	for _, v := range list {
+		full, alone := v.ID().String(), number[v.Name] == 1
+		if slices.Contains(given, full) || alone && slices.Contains(given, v.Name) {
+			continue
+		}
+		if alone && !strings.Contains(typed, "/") {
+			full = v.Name
+		}
+		names = append(names, full)
+	}
+	return names
 }
 
 // volumeArg is a cobra.PositionalArgs for commands that take the name of one volume.

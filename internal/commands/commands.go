@@ -7,6 +7,7 @@ package commands
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,6 +15,7 @@ import (
 	"wangell.loutres.me/internal/cli"
 	"wangell.loutres.me/internal/controller"
 	"wangell.loutres.me/internal/localapi"
+	"wangell.loutres.me/internal/runtime"
 )
 
 // GroupLook is the group of the commands that change nothing, GroupRun that of the others, in the help.
@@ -84,12 +86,12 @@ func (p *Place) one(cmd *cobra.Command, name string) (*localapi.Client, string, 
 
 // CompleteService completes the name of a service as the first argument.
 func (p *Place) CompleteService(
-	cmd *cobra.Command, args []string, _ string,
+	cmd *cobra.Command, args []string, typed string,
 ) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return p.completeServices(cmd, args, "")
+	return p.CompleteServices(cmd, args, typed)
 }
 
 // ContainerFlag adds the flag --container, with the names of the service's containers to complete it.
@@ -106,7 +108,7 @@ func (p *Place) ContainerFlag(cmd *cobra.Command, value *string, what string) {
 
 // completeContainers returns the names of the containers of a service.
 func (p *Place) completeContainers(cmd *cobra.Command, service string) []cobra.Completion {
-	s, err := named(p.listed(cmd), service)
+	s, err := Named(p.listed(cmd), service)
 	if err != nil {
 		return nil
 	}
@@ -127,26 +129,48 @@ func (p *Place) listed(cmd *cobra.Command) []controller.Status {
 	return services
 }
 
-// completeServices completes the name of a service that is not an argument yet. On a cluster those of the namespace
+// CompleteServices completes the name of a service that is not an argument yet. On a cluster those of the namespace
 // have no namespace, as with kubectl.
-func (p *Place) completeServices(
-	cmd *cobra.Command, args []string, _ string,
+func (p *Place) CompleteServices(
+	cmd *cobra.Command, args []string, typed string,
 ) ([]cobra.Completion, cobra.ShellCompDirective) {
-	given := map[string]bool{}
-	for _, a := range args {
-		given[a] = true
-	}
-	var names []cobra.Completion
-	for _, s := range p.listed(cmd) {
-		name := s.Service.Namespace + "/" + s.Service.Name
-		if p.Cluster && (p.All == nil || !*p.All) {
-			name = s.Service.Name
+	services := p.listed(cmd)
+	if p.Cluster {
+		var names []cobra.Completion
+		for _, s := range services {
+			name := s.Service.Namespace + "/" + s.Service.Name
+			if p.All == nil || !*p.All {
+				name = s.Service.Name
+			}
+			if !slices.Contains(args, name) {
+				names = append(names, name)
+			}
 		}
-		if !given[name] {
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+	return namesToType(services, args, typed), cobra.ShellCompDirectiveNoFileComp
+}
+
+// namesToType returns the names of the services that are not given yet, as a user types them: without their namespaces
+// where that is enough and he has not begun with one.
+func namesToType(services []controller.Status, given []string, typed string) (names []cobra.Completion) {
+	done := map[runtime.Key]bool{}
+	for _, name := range given {
+		if s, err := Named(services, name); err == nil {
+			done[runtime.KeyOf(&s.Service)] = true
+		}
+	}
+	for _, s := range services {
+		key, name := runtime.KeyOf(&s.Service), s.Service.Name
+		if short, err := Named(services, name); err != nil || runtime.KeyOf(&short.Service) != key ||
+			strings.Contains(typed, "/") {
+			name = string(key)
+		}
+		if !done[key] {
 			names = append(names, name)
 		}
 	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return names
 }
 
 // ServiceArg is a cobra.PositionalArgs for commands that take the name of one service.

@@ -66,7 +66,7 @@ how many of those got no answer or one with a status code of 500 or more.`,
 			if err != nil {
 				return err
 			}
-			s, err := named(services, name)
+			s, err := Named(services, name)
 			if err != nil {
 				return err
 			}
@@ -165,7 +165,7 @@ func MoveHere(cmd *cobra.Command, c *localapi.Client, name string,
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := named(services, name)
+	s, err := Named(services, name)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -204,7 +204,7 @@ func (p *Place) completeRevision(
 	if len(args) == 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	if s, err := named(p.listed(cmd), args[0]); err == nil {
+	if s, err := Named(p.listed(cmd), args[0]); err == nil {
 		for _, r := range s.Service.Spec.Traffic {
 			names = append(names, r.Revision)
 		}

@@ -43,7 +43,7 @@ output is no terminal, with --count or with -o json, each interval adds to the o
   sudo wangell top hello --interval 5s --sort open
   sudo wangell top --count 1 -o json | jq '.services[] | {name, open}'`,
 		Args:              cobra.ArbitraryArgs,
-		ValidArgsFunction: p.completeServices,
+		ValidArgsFunction: p.CompleteServices,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case f.interval < 100*time.Millisecond:
@@ -87,7 +87,7 @@ func sample(ctx context.Context, c *localapi.Client, names []string) (s view.Sam
 	}
 	s.Services = nil
 	for _, name := range names {
-		found, err := named(all, name)
+		found, err := Named(all, name)
 		if err != nil {
 			return s, err
 		}

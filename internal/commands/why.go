@@ -40,7 +40,7 @@ that decides: when its last packet came, how long it may go without one, how far
 			if err != nil {
 				return err
 			}
-			s, err := named(services, name)
+			s, err := Named(services, name)
 			if err != nil {
 				return err
 			}
@@ -68,9 +68,9 @@ type explanation struct {
 	Reasons []string `json:"reasons"`
 }
 
-// named returns the service with a name, as Controller.Resolve does: namespace/name, or the name alone if only one
+// Named returns the service with a name, as Controller.Resolve does: namespace/name, or the name alone if only one
 // service has it, or one in the namespace default.
-func named(services []controller.Status, name string) (found controller.Status, err error) {
+func Named(services []controller.Status, name string) (found controller.Status, err error) {
 	var keys []runtime.Key
 	for _, s := range services {
 		switch key := runtime.KeyOf(&s.Service); {

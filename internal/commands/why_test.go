@@ -24,7 +24,7 @@ func TestServicesAreNamedAsTheControllerResolvesNames(t *testing.T) {
 		"d":      `service "d": not found`,
 		"blue/b": `service "blue/b": not found`,
 	} {
-		s, err := named(all, name)
+		s, err := Named(all, name)
 		got := s.Service.Namespace + "/" + s.Service.Name
 		if err != nil {
 			got = err.Error()

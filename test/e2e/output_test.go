@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -94,11 +95,24 @@ func TestCommandsPrintTablesAndJSON(t *testing.T) {
 		&images); err != nil || len(images) == 0 {
 		t.Errorf("image ls -o json: %v: %+v", err, images)
 	}
+	// Names are completed as users type them.
+	for line, want := range map[string]string{
+		"logs he": "hello", "top hello ": "sleeper", "why default/": "default/hello", "image rm ": serverTag,
+		"image pull ": "hello",
+	} {
+		words := append([]string{program, "__completeNoDesc", "--run-dir", l.run}, strings.Split(line, " ")...)
+		out, err := l.Node.Command(t.Context(), words...).Output()
+		if names := strings.Split(string(out), "\n"); err != nil || !slices.Contains(names, want) ||
+			slices.Contains(names[1:], names[0]) || line == "top hello " && slices.Contains(names, "hello") {
+			t.Errorf("completion of %q: %q, %v, want %s", line, names, err, want)
+		}
+	}
 	l.must(t, "sleep", "hello")
 	if s := l.service(t, "hello").Service.Status; s.Replicas != 0 {
 		t.Errorf("after sleep: %+v", s)
 	}
-	for _, args := range [][]string{{"sleep", "nobody"}, {"logs", "nobody"}, {"wakes", "nobody"}, {"why", "nobody"}} {
+	for _, args := range [][]string{{"sleep", "nobody"}, {"logs", "nobody"}, {"wakes", "nobody"}, {"why", "nobody"},
+		{"top", "nobody", "--count", "1"}, {"wake", "nobody"}, {"restart", "nobody"}, {"stats", "nobody"}} {
 		if _, err := l.wangell(args...); err == nil || !strings.Contains(err.Error(), `service "nobody": not found`) {
 			t.Errorf("%v: %v", args, err)
 		}
