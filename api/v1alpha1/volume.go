@@ -70,6 +70,18 @@ func (s *WangellServiceSpec) PersistentVolumes() (list []*Volume) {
 	return list
 }
 
+// EmptyDirLimits returns how many bytes the emptyDir volumes on disk may hold that have a limit, by their names.
+func (s *WangellServiceSpec) EmptyDirLimits() map[string]int64 {
+	limits := map[string]int64{}
+	for i := range s.Volumes {
+		e := s.Volumes[i].EmptyDir
+		if e != nil && e.SizeLimit != nil && e.Medium != corev1.StorageMediumMemory {
+			limits[s.Volumes[i].Name] = e.SizeLimit.Value()
+		}
+	}
+	return limits
+}
+
 // Writes reports whether a container mounts a volume and may write to it.
 func (s *WangellServiceSpec) Writes(volume string) bool {
 	for _, m := range s.mounts() {

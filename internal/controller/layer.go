@@ -38,7 +38,7 @@ type layer struct {
 	lasting int64  // bytes that are not in scratch folders
 	told    int64  // lasting when the warning was written
 	warning string // empty if there is nothing to warn of
-	full    bool   // the pod is being ended, because it has written more than it may
+	full    bool   // the pod is being ended, because it has written more than it may, here or into an emptyDir
 }
 
 // layerFull explains why a pod is ended because it has written more than limit bytes into its layer; empty if it has
@@ -54,6 +54,18 @@ func layerFull(m runtime.Layer, limit int64) string {
 	}
 	return fmt.Sprintf("its layer is full: it has written %s%s, and spec.layer.sizeLimit is %s: raise it, or mount a "+
 		"volume at %s", bytesize.Format(m.Bytes), mostly, bytesize.FormatLimit(limit), cmp.Or(folder, "the folder"))
+}
+
+// emptyDirFull says why a pod is ended one of whose emptyDir volumes holds more than its limit, in bytes; empty if none
+// does.
+func emptyDirFull(m runtime.Layer, limits map[string]int64) string {
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		if held := m.EmptyDirs[name]; held > limits[name] {
+			return fmt.Sprintf("its volume %s is full: it holds %s, and emptyDir.sizeLimit is %s: raise it, or remove files "+
+				"that are not needed any more", name, bytesize.Format(held), bytesize.FormatLimit(limits[name]))
+		}
+	}
+	return ""
 }
 
 // note records a look, and reports whether the warning has changed. A warning stays until the pod ends; it is written
@@ -114,10 +126,18 @@ func (c *Controller) watchLayers(meter runtime.LayerMeter) {
 		}
 		pods := c.servingPods(mayHaveWritten)
 		limited := false
-		c.loop.call(func() { limited = c.engine.limitsLayers() })
+		volumes := map[string][]string{} // with limits, by pod
+		c.loop.call(func() {
+			limited = c.engine.limitsLayers()
+			for id := range pods {
+				if p := c.engine.table.byRuntime[id]; p != nil {
+					volumes[id] = slices.Collect(maps.Keys(p.service.spec.Spec.EmptyDirLimits()))
+				}
+			}
+		})
 		begin := time.Now()
 		for id := range pods {
-			m, err := meter.Layer(c.workers.ctx, id)
+			m, err := meter.Layer(c.workers.ctx, id, volumes[id]...)
 			if err != nil {
 				if !errors.Is(err, runtime.ErrNotFound) && c.workers.ctx.Err() == nil {
 					c.log.Debug("the layer of a pod cannot be measured", "pod", id, "error", err)
@@ -142,7 +162,8 @@ func (e *engine) noteLayer(id string, m runtime.Layer) {
 	if p == nil {
 		return
 	}
-	if why := layerFull(m, p.service.spec.Spec.LayerLimit()); why != "" && !p.layer.full {
+	spec := &p.service.spec.Spec
+	if why := cmp.Or(layerFull(m, spec.LayerLimit()), emptyDirFull(m, spec.EmptyDirLimits())); why != "" && !p.layer.full {
 		p.layer.full = true
 		e.runner.exited(p, runtime.Exit{
 			PodID: id, Service: p.service.key, Code: killedCode, At: time.Now(), Cause: why,
@@ -164,10 +185,10 @@ func (e *engine) noteLayer(id string, m runtime.Layer) {
 	e.changed.check(p.service)
 }
 
-// limitsLayers reports whether the layer of a pod has a size limit.
+// limitsLayers reports whether a pod may write only so much into its layer, or into an emptyDir volume.
 func (e *engine) limitsLayers() bool {
 	for _, p := range e.table.byRuntime {
-		if p.service.spec.Spec.LayerLimit() > 0 {
+		if spec := &p.service.spec.Spec; spec.LayerLimit() > 0 || len(spec.EmptyDirLimits()) > 0 {
 			return true
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"wangell.loutres.me/api/v1alpha1"
@@ -47,6 +48,25 @@ func TestFullLayerNamesFolderAndLimit(t *testing.T) {
 	} {
 		if got := layerFull(m, limit); got != want {
 			t.Errorf("%d: %q, want %q", limit, got, want)
+		}
+	}
+}
+
+func TestFullEmptyDirIsNamed(t *testing.T) {
+	spec := v1alpha1.WangellServiceSpec{Volumes: v1alpha1.VolumesOf(
+		corev1.Volume{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
+			SizeLimit: resource.NewQuantity(64*mib, resource.BinarySI)}}},
+		corev1.Volume{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
+			Medium: corev1.StorageMediumMemory, SizeLimit: resource.NewQuantity(mib, resource.BinarySI)}}},
+		corev1.Volume{Name: "endless", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+	)}
+	for held, want := range map[int64]string{
+		64 * mib: "",
+		65 * mib: "its volume disk is full: it holds 65.0 MiB, and emptyDir.sizeLimit is 64.0 MiB: raise it, or remove " +
+			"files that are not needed any more",
+	} {
+		if got := emptyDirFull(runtime.Layer{EmptyDirs: map[string]int64{"disk": held}}, spec.EmptyDirLimits()); got != want {
+			t.Errorf("%d: %q, want %q", held, got, want)
 		}
 	}
 }

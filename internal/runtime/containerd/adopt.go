@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -20,12 +21,14 @@ import (
 // cgroup, with the container's labels if there is a container.
 func (r *Runtime) instanceContainers(ctx context.Context) (map[string]map[string]string, error) {
 	found := map[string]map[string]string{}
-	dirs, err := os.ReadDir(r.cfg.podsDir())
-	if err != nil {
-		return nil, fmt.Errorf("read pods' folders: %w", err)
-	}
-	for _, d := range dirs {
-		found[d.Name()] = nil
+	for _, dir := range []string{r.cfg.podsDir(), r.cfg.emptyDirs()} {
+		dirs, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("read pods' folders: %w", err)
+		}
+		for _, d := range dirs {
+			found[d.Name()] = nil
+		}
 	}
 	groups, err := childCgroups(r.cfg.cgroup())
 	if err != nil {

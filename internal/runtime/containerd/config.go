@@ -44,8 +44,8 @@ type Config struct {
 	// Instance distinguishes the pods of several instances on one machine, in labels, cgroup paths and device names. At
 	// most 32 letters, digits and hyphens. Default: 8 hex digits of the SHA-256 of RunDir.
 	Instance string
-	// StateDir is the folder for what survives a reboot: logs/ and, for an own containerd, containerd/ with the images.
-	// Absolute. Required.
+	// StateDir is the folder for what survives a reboot: logs/ and, for an own containerd, containerd/ with the images;
+	// and for what belongs on a disk: emptydirs/. Absolute. Required.
 	StateDir string
 	// RunDir is the folder for what does not: pods/, netns/ and, for an own containerd, containerd/ with its socket.
 	// Absolute, and at most 70 bytes long, because the path of a socket has at most 107. Required.
@@ -169,6 +169,10 @@ func (c Config) podsDir() string { return PodsDir(c.RunDir) }
 
 // PodsDir is the folder with a folder for each pod, in the run folder dir.
 func PodsDir(dir string) string { return filepath.Join(dir, "pods") }
+
+// emptyDirs has the emptyDir volumes on disk, in a folder for each pod. It is not in RunDir, which is in memory on many
+// machines, and there without the right to execute.
+func (c Config) emptyDirs() string { return filepath.Join(c.StateDir, "emptydirs", c.Instance) }
 
 func (c Config) netnsDir() string { return filepath.Join(c.RunDir, "netns") }
 

@@ -429,9 +429,20 @@ func TestNextProcessAdoptsThePodsOfAKilledOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	named, err := cfg.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := filepath.Join(named.emptyDirs(), "of-a-pod-before-the-reboot")
+	if err := os.MkdirAll(filepath.Join(gone, "data"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	began := monotime.Now()
 	r := start(t, cfg)
 	t.Logf("taken over in %v", monotime.Now().Sub(began))
+	if _, err := os.Stat(gone); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the emptyDir volumes of a pod that is gone: %v", err)
+	}
 	if again, err := os.ReadFile(pidFile); err != nil || string(again) != string(pid) {
 		t.Errorf("another containerd was started: %v", err)
 	}

@@ -87,6 +87,10 @@ func inventory(t testing.TB, cfg Config) []string {
 			}
 		}
 	}
+	volumes, _ := filepath.Glob(filepath.Join(cfg.emptyDirs(), "*"))
+	for _, v := range volumes {
+		add("folder", v)
+	}
 	slices.Sort(found)
 	return found
 }

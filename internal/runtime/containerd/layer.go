@@ -6,11 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"github.com/containerd/continuity/fs"
 	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/internal/runtime"
@@ -23,7 +23,7 @@ const layerDepth = 3
 
 // Layer implements runtime.LayerMeter, for all containers of a pod together. Where the pod's own files are in a folder,
 // as with overlayfs, it walks that; otherwise containerd measures the snapshot.
-func (r *Runtime) Layer(ctx context.Context, podID string) (runtime.Layer, error) {
+func (r *Runtime) Layer(ctx context.Context, podID string, emptyDirs ...string) (runtime.Layer, error) {
 	r.mu.Lock()
 	p := r.pods[podID]
 	r.mu.Unlock()
@@ -44,6 +44,17 @@ func (r *Runtime) Layer(ctx context.Context, podID string) (runtime.Layer, error
 		for folder, bytes := range l.Folders {
 			sum.Folders[folder] += bytes
 		}
+	}
+	sum.EmptyDirs = make(map[string]int64, len(emptyDirs))
+	for _, name := range emptyDirs {
+		u, err := fs.DiskUsage(ctx, filepath.Join(r.cfg.emptyDirs(), podID, name))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // it was made by an earlier version, elsewhere
+		}
+		if err != nil {
+			return sum, fmt.Errorf("service %s: volume %q of pod %s: %w", p.Service, name, podID, err)
+		}
+		sum.EmptyDirs[name] = u.Size
 	}
 	return sum, nil
 }
@@ -96,7 +107,7 @@ func walkLayer(ctx context.Context, dir string) (runtime.Layer, error) {
 		if err == nil {
 			err = unix.Lstat(path, &st)
 		}
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, os.ErrNotExist) {
 			return nil
 		}
 		if err != nil {

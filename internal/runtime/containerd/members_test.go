@@ -46,11 +46,13 @@ func TestContainersOfAPodShareItsNetworkAndVolumes(t *testing.T) {
 	r := startWithProbe(t, cfg)
 	s := runtimetest.Service("several")
 	shared := corev1.VolumeMount{Name: "shared", MountPath: "/shared"}
+	inMemory := corev1.VolumeMount{Name: "memory", MountPath: "/memory"}
 	s.Spec.Volumes = v1alpha1.VolumesOf(corev1.Volume{Name: "shared",
-		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
-	s.Spec.VolumeMounts = []corev1.VolumeMount{shared}
+		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}, corev1.Volume{Name: "memory",
+		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}})
+	s.Spec.VolumeMounts = []corev1.VolumeMount{shared, inMemory}
 	second := other("second", "PORT", "8081", "MINE", "yes")
-	second.VolumeMounts = []corev1.VolumeMount{shared}
+	second.VolumeMounts = []corev1.VolumeMount{shared, inMemory}
 	second.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")}
 	s.Spec.Containers = []v1alpha1.Container{second}
 	p, err := r.Start(t.Context(), s, runtime.StartHooks{})
@@ -58,12 +60,14 @@ func TestContainersOfAPodShareItsNetworkAndVolumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := runtimetest.Look(t, p)
-	if code, text := runtimetest.Ask(t, p, "/write", url.Values{"f": {"/shared/file"}, "t": {"from the first"}}); code !=
-		http.StatusOK {
-		t.Fatal(text)
-	}
-	if text := get(t, p, 8081, "/read?f=/shared/file"); text != "from the first" {
-		t.Errorf("the second container reads %q", text)
+	for _, file := range []string{"/shared/file", "/memory/file"} {
+		if code, text := runtimetest.Ask(t, p, "/write", url.Values{"f": {file}, "t": {"from the first"}}); code !=
+			http.StatusOK {
+			t.Fatal(text)
+		}
+		if text := get(t, p, 8081, "/read?f="+file); text != "from the first" {
+			t.Errorf("the second container reads %q in %s", text, file)
+		}
 	}
 	if text := get(t, p, 8081, "/"); !strings.Contains(text, "MINE=yes") || strings.Contains(text, first.Cgroup) {
 		t.Errorf("the second container is not its own: %s", text)

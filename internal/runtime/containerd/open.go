@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"wangell.loutres.me/internal/freezer"
@@ -178,9 +179,10 @@ func (r *Runtime) Destroy(ctx context.Context) error {
 		// A containerd that was killed during a start may have left a shim of which there is no other trace.
 		errs = append(errs, r.killHelpers(""), r.own.Stop())
 	}
-	for _, dir := range []string{r.cfg.podsDir(), r.cfg.netnsDir(), r.cfg.runcRoot()} {
+	for _, dir := range []string{r.cfg.podsDir(), r.cfg.netnsDir(), r.cfg.runcRoot(), r.cfg.emptyDirs()} {
 		errs = append(errs, UnmountBelow(dir), os.RemoveAll(dir))
 	}
+	_ = os.Remove(filepath.Dir(r.cfg.emptyDirs())) // unless another instance has some there
 	return errors.Join(errs...)
 }
 

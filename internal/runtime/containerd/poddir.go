@@ -4,6 +4,7 @@ package containerd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -93,5 +94,5 @@ func (r *Runtime) removePodDir(ctx context.Context, id string) error {
 	if err := r.volumes.Release(ctx, id); err != nil {
 		return err
 	}
-	return os.RemoveAll(dir)
+	return errors.Join(os.RemoveAll(filepath.Join(r.cfg.emptyDirs(), id)), os.RemoveAll(dir))
 }

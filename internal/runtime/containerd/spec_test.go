@@ -252,15 +252,18 @@ func TestVolumesAreMounted(t *testing.T) {
 				t.Errorf("writing %s: %d %q", f, code, text)
 			}
 		}
-		empty = r.emptyDir(p.ID, "empty")
+		empty = filepath.Join(r.cfg.StateDir, "emptydirs", r.cfg.Instance, p.ID, "empty")
 		if text, err := os.ReadFile(filepath.Join(empty, "x")); err != nil || string(text) != "kept" {
 			t.Errorf("emptyDir has %q, %v", text, err)
+		}
+		if l, err := r.Layer(t.Context(), p.ID, "empty"); err != nil || l.EmptyDirs["empty"] == 0 {
+			t.Errorf("usage of the emptyDir: %+v, %v", l, err)
 		}
 		if !strings.Contains(got.Mounts, "tmpfs /memory tmpfs rw,nosuid,nodev,relatime,size=1024k") {
 			t.Errorf("mounts %s", got.Mounts)
 		}
 	})
-	if _, err := os.Stat(empty); err == nil {
+	if _, err := os.Stat(filepath.Dir(empty)); err == nil {
 		t.Error("the emptyDir is left")
 	}
 	if _, err := os.Stat(filepath.Join(host, "made")); err != nil {

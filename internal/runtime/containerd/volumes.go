@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"wangell.loutres.me/api/v1alpha1"
@@ -45,14 +46,8 @@ func (r *Runtime) volumeMounts(s *v1alpha1.WangellService, id string) ([]specs.M
 			mount.Source = r.volumes.Path(volume.IDOf(s, &v))
 		case v.HostPath != nil:
 			mount.Source = v.HostPath.Path
-		case v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumMemory:
-			mount.Type, mount.Source = "tmpfs", "tmpfs"
-			mount.Options = []string{"nosuid", "nodev", "mode=1777", access}
-			if v.EmptyDir.SizeLimit != nil {
-				mount.Options = append(mount.Options, fmt.Sprintf("size=%d", v.EmptyDir.SizeLimit.Value()))
-			}
 		case v.EmptyDir != nil:
-			mount.Source = r.emptyDir(id, v.Name)
+			mount.Source = r.emptyDir(id, &v)
 		case v.HasFiles():
 			mount.Source = filepath.Join(r.filesDir(id), v.Name, m.SubPath)
 			mount.Options = []string{"rbind", "rprivate", "ro", "nosuid", "nodev"}
@@ -84,8 +79,31 @@ func scratchMounts(spec *v1alpha1.WangellServiceSpec) (mounts []specs.Mount) {
 	return mounts
 }
 
-func (r *Runtime) emptyDir(id, volume string) string {
-	return filepath.Join(r.cfg.podDir(id), "volumes", volume)
+// emptyDir is the folder of an emptyDir volume of a pod: on disk, or where a file system in memory is mounted.
+func (r *Runtime) emptyDir(id string, v *v1alpha1.Volume) string {
+	if v.EmptyDir.Medium == corev1.StorageMediumMemory {
+		return filepath.Join(r.cfg.podDir(id), "volumes", v.Name)
+	}
+	return filepath.Join(r.cfg.emptyDirs(), id, v.Name)
+}
+
+// makeEmptyDir makes the folder of an emptyDir volume, in which any user may write, as in Kubernetes.
+func (r *Runtime) makeEmptyDir(id string, v *v1alpha1.Volume) error {
+	dir := r.emptyDir(id, v)
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return err
+	}
+	if v.EmptyDir.Medium != corev1.StorageMediumMemory {
+		return os.Chmod(dir, 0o777) // Chmod, because of the umask
+	}
+	options := "mode=1777"
+	if limit := v.EmptyDir.SizeLimit; limit != nil {
+		options += fmt.Sprintf(",size=%d", limit.Value())
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		return fmt.Errorf("mount a file system in memory at %s: %w", dir, err)
+	}
+	return nil
 }
 
 // filesDir is the folder of a pod with its volumes of Secrets and ConfigMaps. Only root can enter it, while the files
@@ -150,11 +168,8 @@ func (r *Runtime) makeVolumes(ctx context.Context, s *v1alpha1.WangellService, c
 			err = checkHostPath(v.HostPath)
 		case v.HasFiles():
 			err = r.makeFiles(s, &v, c.id)
-		case v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory:
-			dir := r.emptyDir(c.id, v.Name)
-			if err = os.MkdirAll(dir, 0o755); err == nil {
-				err = os.Chmod(dir, 0o777) // as in Kubernetes, any user may write; Chmod, because of the umask
-			}
+		case v.EmptyDir != nil:
+			err = r.makeEmptyDir(c.id, &v)
 		}
 		if err != nil {
 			return fmt.Errorf("volume %q: %w", v.Name, err)
