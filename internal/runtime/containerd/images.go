@@ -38,8 +38,8 @@ type imageInfo struct {
 	architecture string
 }
 
-// imageCache holds the images that services use. It notices that an image was removed or replaced in containerd by
-// other means when a container is created from it.
+// imageCache holds the images that services use. See watchImages for those that are removed or replaced in containerd
+// by other means.
 type imageCache struct {
 	ctx    context.Context // of pulls: they outlive the calls that wait for them
 	client *client.Client

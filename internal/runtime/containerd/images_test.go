@@ -198,6 +198,43 @@ func TestPodsOfAServiceRunTheSameContent(t *testing.T) {
 	}
 }
 
+// A user builds an image again and loads it under the same name, with a client of his own, as wangell image load does.
+// The service has a container of the former one ready, which keeps that in containerd.
+func TestImageThatIsLoadedAgainIsUsed(t *testing.T) {
+	r := startWithProbe(t, testConfig(t))
+	s := runtimetest.Service("rebuilt")
+	p, err := r.Start(t.Context(), s, runtime.StartHooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Stop(t.Context(), p.ID, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, r)
+	newer, err := image.Build(image.Spec{Files: map[string]image.File{"/x": {}}, Entrypoint: []string{"/none"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := connect(r.Address(), r.cfg.Namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := image.ImportImage(t.Context(), other, runtimetest.ProbeTag, newer); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		p, err := r.Start(t.Context(), s, runtime.StartHooks{})
+		if err == nil {
+			return fmt.Errorf("the former image runs: %w", r.Stop(t.Context(), p.ID, time.Second))
+		}
+		if !strings.Contains(err.Error(), "/none") {
+			t.Fatal(err)
+		}
+		return nil
+	})
+}
+
 func TestFailedPullSaysWhatToDo(t *testing.T) {
 	r := start(t, unready(t))
 	reg := newRegistry(t)
