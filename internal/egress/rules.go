@@ -12,11 +12,14 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"wangell.loutres.me/internal/runtime/podnet"
 )
 
 // Codes of "destination unreachable" (RFC 792, RFC 1812 section 5.2.7.1).
 const (
 	hostUnreachable = 1
+	portUnreachable = 3
 	adminProhibited = 13
 )
 
@@ -38,10 +41,13 @@ const (
 //	  fib daddr type local tcp dport PORT dnat to ADDRESS:PORT }   for each published service
 //	chain local { type nat hook output priority dstnat
 //	  the same }
+//	chain lost { type filter hook prerouting priority filter
+//	  iifname "P*" ip daddr PODS ip protocol udp fib daddr oif missing reject with icmp port-unreachable }
 //	chain forward { type filter hook forward priority filter
 //	  iifname "P*" fib saddr . iif oif missing drop
 //	  oifname "wangell0" goto gate
 //	  iifname "P*" oifname "P*" reject with icmp admin-prohibited
+//	  iifname "P*" ip daddr GATEWAY reject with icmp admin-prohibited
 //	  iifname "P*" accept
 //	  ct state established,related accept
 //	  oifname "P*" reject with icmp admin-prohibited
@@ -50,7 +56,11 @@ const (
 //	  oifname "wangell0" goto gate }
 //	chain gate {
 //	  ip daddr @services ip protocol { tcp, icmp } accept
+//	  ip daddr SERVICES ip protocol udp reject with icmp port-unreachable
 //	  ip daddr SERVICES reject with icmp host-unreachable }
+//
+// UDP sockets learn of "port unreachable" and "prohibited", and not of "host unreachable" (udp(7), IP_RECVERR). The
+// route for pod addresses that lead nowhere answers with the latter.
 //
 // Packets from pods to existing services hardly ever get that far, because the gate handles them at the pods'
 // devices.
@@ -103,21 +113,26 @@ func (r ruleset) apply(conn *nftables.Conn) error {
 		local(toMachine(port), leadTo(r.published[port]))
 	}
 
+	fromPod := name(expr.MetaKeyIIFNAME, expr.CmpOpEq, pods)
+	toPod := name(expr.MetaKeyOIFNAME, expr.CmpOpEq, pods)
+	add = chain("lost", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityFilter)
+	add(fromPod, inRange(offsetDestination, r.cfg.Pods), ofProtocol(unix.IPPROTO_UDP), lost(), reject(portUnreachable))
+
 	toGate := conn.AddChain(&nftables.Chain{Table: t, Name: "gate"})
 	add = in(toGate)
 	for _, protocol := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_ICMP} {
 		add(inAddresses(offsetDestination, services), ofProtocol(protocol), verdict(expr.VerdictAccept))
 	}
+	add(inRange(offsetDestination, r.cfg.Services), ofProtocol(unix.IPPROTO_UDP), reject(portUnreachable))
 	add(inRange(offsetDestination, r.cfg.Services), reject(hostUnreachable))
 	goesToGate := append(onGate,
 		&expr.Verdict{Kind: expr.VerdictGoto, Chain: toGate.Name})
 
 	add = chain("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
-	fromPod := name(expr.MetaKeyIIFNAME, expr.CmpOpEq, pods)
-	toPod := name(expr.MetaKeyOIFNAME, expr.CmpOpEq, pods)
 	add(fromPod, forged(), verdict(expr.VerdictDrop))
 	add(goesToGate)
 	add(fromPod, toPod, reject(adminProhibited))
+	add(fromPod, inRange(offsetDestination, gateway), reject(adminProhibited))
 	add(fromPod, verdict(expr.VerdictAccept))
 	add(known(), verdict(expr.VerdictAccept))
 	add(toPod, reject(adminProhibited))
@@ -189,6 +204,17 @@ func inNames(key expr.MetaKey, s *nftables.Set) []expr.Any {
 func forged() []expr.Any {
 	return []expr.Any{
 		&expr.Fib{Register: 1, FlagSADDR: true, FlagIIF: true, ResultOIF: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: make([]byte, 4)},
+	}
+}
+
+// gateway is the address to which pods send, and which nobody has.
+var gateway = netip.PrefixFrom(podnet.Gateway, 32)
+
+// lost matches packets to addresses to which no device leads.
+func lost() []expr.Any {
+	return []expr.Any{
+		&expr.Fib{Register: 1, FlagDADDR: true, ResultOIF: true},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: make([]byte, 4)},
 	}
 }

@@ -137,8 +137,12 @@ func TestPodsReachTheWorldAndServicesByName(t *testing.T) {
 	pod := l.service(t, "web").Pods[0].Addr
 	for what, address := range map[string]string{
 		"an unused service address": "10.46.100.250:80", "an unused pod address": unusedPod(pod) + ":80",
-		"a pod": l.service(t, "hello").Pods[0].Addr.String() + ":8080",
+		"a pod": l.service(t, "hello").Pods[0].Addr.String() + ":8080", "the next hop": "169.254.46.1:80",
 	} {
+		if _, err := l.from(t, "web", "/udp", url.Values{"target": {address}}); err == nil ||
+			!strings.Contains(err.Error(), "no route to host") && !strings.Contains(err.Error(), "refused") {
+			t.Errorf("a datagram to %s: %v", what, err)
+		}
 		begin := time.Now()
 		if a, err := proxy(address); err == nil {
 			t.Errorf("%s: %+v", what, a)
@@ -148,6 +152,10 @@ func TestPodsReachTheWorldAndServicesByName(t *testing.T) {
 		if took := time.Since(begin); took > e2e.Patience/2 {
 			t.Errorf("%s: rejected after %v", what, took)
 		}
+	}
+	if _, err := l.from(t, "web", "/udp", url.Values{"target": {host + ":80"}}); err == nil ||
+		!strings.Contains(err.Error(), "refused") {
+		t.Errorf("a datagram to a service: %v", err)
 	}
 	for _, address := range []string{"10.46.100.250:80", unusedPod(pod) + ":80"} {
 		if c, err := l.Node.Dialer().Dial("tcp", address); err == nil {

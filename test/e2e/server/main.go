@@ -14,11 +14,11 @@
 //	TARGET        host:port that /proxy sends requests to, unless asked for another one (/proxy?target=HOST:PORT)
 //
 // Mode http answers / with an Answer, /proxy with the answer of TARGET, /resolve?name=N with the addresses of
-// a name or the names of an address, and /slow?for=100ms after a delay;
-// /hold?bytes=1000000 allocates memory. Mode lines greets each client with an Answer on a line and repeats each line,
-// except "reset", which resets the connection, and "close", which closes it; when the client has closed its half, the
-// server writes the number of bytes. Mode exit prints a message and exits with status 3, deaf never listens, and taken
-// finds its port in use.
+// a name or the names of an address, /udp?target=HOST:PORT with what becomes of a datagram, and /slow?for=100ms after
+// a delay; /hold?bytes=1000000 allocates memory. Mode lines greets each client with an Answer on a line and repeats
+// each line, except "reset", which resets the connection, and "close", which closes it; when the client has closed its
+// half, the server writes the number of bytes. Mode exit prints a message and exits with status 3, deaf never listens,
+// and taken finds its port in use.
 package main
 
 import (
@@ -27,6 +27,7 @@ import (
 	"cmp"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -156,6 +157,11 @@ func pages() http.Handler {
 		w.WriteHeader(response.StatusCode)
 		_, _ = io.Copy(w, response.Body)
 	})
+	mux.HandleFunc("/udp", func(w http.ResponseWriter, r *http.Request) {
+		if err := datagram(r.FormValue("target")); err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+		}
+	})
 	ready := time.Now().Add(duration("READY_DELAY"))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if time.Now().Before(ready) {
@@ -164,6 +170,28 @@ func pages() http.Handler {
 		}
 		mux.ServeHTTP(w, r)
 	})
+}
+
+// datagram sends a datagram, a few times as the kernel limits its rejections to about one a second, and returns once
+// there is an answer, or an error.
+func datagram(target string) error {
+	c, err := net.Dial("udp", target)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for range 10 {
+		if _, err = c.Write([]byte("?")); err != nil {
+			return err
+		}
+		if err = c.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+			return err
+		}
+		if _, err = c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+	}
+	return err
 }
 
 func writeJSON(w io.Writer, v any) { _ = json.NewEncoder(w).Encode(v) }
