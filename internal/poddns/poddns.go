@@ -209,6 +209,9 @@ func (p *place) answer(m *dns.Msg, network string) (*dns.Msg, bool) {
 	}
 	reply.SetReply(m)
 	reply.RecursionAvailable = true
+	if m.IsEdns0() != nil {
+		reply.SetEdns0(udpQuestion, false) // RFC 6891, section 6.1.1
+	}
 	records, what := p.server.known.Load().find(m.Question[0], *p.namespace.Load())
 	if what != forward {
 		reply.Authoritative, reply.Answer = true, records

@@ -77,6 +77,21 @@ func TestResolvConfOfPodsHasTheMachinesSearchListLast(t *testing.T) {
 	}
 }
 
+// Clients take a server whose answers lack the record for one that knows no extensions, and ask again without.
+func TestAnswersHaveExtensionsIfQuestionsHave(t *testing.T) {
+	p := newPlace(t, "")
+	for _, name := range []string{"cluster.local.", "none.svc.cluster.local.", "example.com."} {
+		plain, extended := question(name), question(name)
+		extended.SetEdns0(4096, false)
+		if m, ok := p.answer(plain, "udp"); !ok || m.IsEdns0() != nil {
+			t.Errorf("%s: %v, %v", name, m, ok)
+		}
+		if m, ok := p.answer(extended, "udp"); !ok || m.IsEdns0() == nil {
+			t.Errorf("%s with extensions: %v, %v", name, m, ok)
+		}
+	}
+}
+
 func TestQuestionsThatNoServerAsksForAreRefused(t *testing.T) {
 	p := newPlace(t, "")
 	m := question("redis.")
