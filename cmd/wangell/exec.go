@@ -109,11 +109,7 @@ func (f *execFlags) run(cmd *cobra.Command, name string, args []string) error {
 	defer cancel()
 	signal.Ignore(syscall.SIGPIPE) // it would end this process and leave the command
 	signals, got := make(chan os.Signal, 1), make(chan syscall.Signal, 1)
-	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
-		if !signal.Ignored(s) { // as by nohup
-			signal.Notify(signals, s)
-		}
-	}
+	signal.Notify(signals, cli.EndSignals()...)
 	go func() {
 		select {
 		case s := <-signals:

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/signal"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -51,9 +50,9 @@ func newUp(g *globals) *cobra.Command {
 		Long: `Run the services of manifests on this machine: give each an address, attach the gate,
 and start a container at the first SYN to its service. Changes to the files are applied.
 
-Needs root. Ctrl-C or SIGTERM stops everything and leaves nothing behind; a second one
-does not wait for containers to exit by themselves. If 'wangell up' is killed, the next
-one takes over what it left, and 'wangell down' removes it.
+Needs root. Ctrl-C, SIGTERM or the end of its terminal stops everything and leaves nothing
+behind; a second one does not wait for containers to exit by themselves. If 'wangell up' is
+killed, the next one takes over what it left, and 'wangell down' removes it.
 
 On a terminal, a table of the services stays below the log. Elsewhere, the log goes to
 standard error, and the line "ready" to standard output.`,
@@ -150,11 +149,11 @@ func (u *upFlags) run(cmd *cobra.Command) error {
 	return err
 }
 
-// secondSignal returns a context that ends with the second SIGINT or SIGTERM. The third one kills the process.
+// secondSignal returns a context that ends with the second of cli.EndSignals. The third one kills the process.
 func secondSignal() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	signal.Notify(signals, cli.EndSignals()...)
 	go func() {
 		for range 2 {
 			select {

@@ -51,10 +51,20 @@ func (e CodedError) Error() string { return e.Err.Error() }
 // Unwrap returns the error without the code.
 func (e CodedError) Unwrap() error { return e.Err }
 
-// Run executes a command line of root and returns the exit code. Errors are printed to standard error. The first SIGINT
-// or SIGTERM cancels the command's context and restores the default action, so that a second one kills the process.
+// EndSignals are the signals that ask a command to end. A terminal that is closed sends SIGHUP, unless nohup(1) has it
+// ignored.
+func EndSignals() []os.Signal {
+	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	return signals
+}
+
+// Run executes a command line of root and returns the exit code. Errors are printed to standard error. The first of
+// EndSignals cancels the command's context and restores the default action, so that a second one kills the process.
 func Run(root *cobra.Command, args []string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), EndSignals()...)
 	defer stop()
 	context.AfterFunc(ctx, stop)
 

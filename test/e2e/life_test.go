@@ -79,9 +79,9 @@ var (
 	shimProcess       = []string{"containerd-shim-runc-v2"}
 )
 
-// SIGINT and SIGTERM end an instance with pods and open connections. newLab checks what is left.
+// SIGINT, SIGTERM and SIGHUP end an instance with pods and open connections. newLab checks what is left.
 func TestSignalEndsTheInstanceAndLeavesNothing(t *testing.T) {
-	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 		t.Run(signal.String(), func(t *testing.T) {
 			l := newLab(t, 1)
 			u := l.start(t, lines("a"), service{name: "b"}, service{name: "c"})
