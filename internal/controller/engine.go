@@ -72,8 +72,8 @@ func (e *engine) step(s *service, ev lifecycle.Event) {
 // daemons. All other events call for a decision.
 func reportsPod(ev lifecycle.Event) bool {
 	switch ev.(type) {
-	case lifecycle.PhaseEnded, lifecycle.NetworkReady, lifecycle.Started, lifecycle.StartFailed, lifecycle.Listening,
-		lifecycle.Trace, lifecycle.Exited, lifecycle.StopDone, lifecycle.Adopted, lifecycle.Appeared,
+	case lifecycle.PhaseEnded, lifecycle.NetworkReady, lifecycle.Waits, lifecycle.Started, lifecycle.StartFailed,
+		lifecycle.Listening, lifecycle.Trace, lifecycle.Exited, lifecycle.StopDone, lifecycle.Adopted, lifecycle.Appeared,
 		lifecycle.Leaving, lifecycle.Rejoined:
 		return true
 	}

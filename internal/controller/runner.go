@@ -82,6 +82,9 @@ func (r *runner) runStart(ctx context.Context, p *pod, w *wanted) (runtime.Pod, 
 				r.deliver(p.service, lifecycle.NetworkReady{Ref: p.ref})
 			})
 		},
+		Waits: func(why string) {
+			r.loop.post(func() { r.deliver(p.service, lifecycle.Waits{Ref: p.ref, For: why}) })
+		},
 	})
 }
 

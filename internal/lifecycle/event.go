@@ -83,6 +83,13 @@ type PhaseEnded struct {
 // NetworkReady reports that the pod has a network and an address, so that daemons can watch for its socket.
 type NetworkReady struct{ Ref Ref }
 
+// Waits reports for what a start waits that has its network, as init containers.
+type Waits struct {
+	Ref Ref
+	// For is for a message.
+	For string
+}
+
 // Started reports that StartPod has succeeded: the pod has a network, and its process runs.
 type Started struct{ Ref Ref }
 
@@ -226,6 +233,7 @@ type Timer struct {
 func (WakeAsked) event()    {}
 func (PhaseEnded) event()   {}
 func (NetworkReady) event() {}
+func (Waits) event()        {}
 func (Started) event()      {}
 func (StartFailed) event()  {}
 func (Listening) event()    {}

@@ -147,6 +147,17 @@ func TestServiceWithOnePodStepsThroughItsStates(t *testing.T) {
 			{60, Timer{}, Failed, "refuse: no process after 1m0s: the network is ready, the container is not created | " +
 				"stop 1 30s | timer never | error: wake failed: no process after 1m0s: the network is ready, the container is " +
 				"not created"}}},
+		"waking: deadline, init container": {toWaking, []did{
+			{1, PhaseEnded{1, PhaseSandbox, at(1)}, Waking, ""}, {2, Waits{1, "first"}, Waking, ""},
+			{2, Waits{1, "second"}, Waking, ""},
+			{60, Timer{}, Failed, "refuse: no process after 1m0s: second | stop 1 30s | timer never | " +
+				"error: wake failed: no process after 1m0s: second"}}},
+		"waking: deadline, after init containers": {toWaking, []did{
+			{1, Waits{1, "first"}, Waking, ""}, {2, Waits{1, ""}, Waking, ""},
+			{2, PhaseEnded{1, PhaseCreated, at(2)}, Waking, ""},
+			{60, Timer{}, Failed, "refuse: no process after 1m0s: the container is created, its process does not start | " +
+				"stop 1 30s | timer never | error: wake failed: no process after 1m0s: the container is created, its process " +
+				"does not start"}}},
 		"waking: deadline, no process": {toWaking, []did{
 			{1, PhaseEnded{1, PhaseCreated, at(1)}, Waking, ""},
 			{60, Timer{}, Failed, "refuse: no process after 1m0s: the container is created, its process does not start | " +

@@ -66,6 +66,7 @@ type pod struct {
 	rev       uint32                         // of the spec from which it was started
 	grace     time.Duration                  // of the same spec
 	answer    string                         // probed: what its readinessProbe said last
+	waits     string                         // for what its start waits; empty if that is not known
 	openFlows uint32                         // as last reported
 	lastIdle  monotime.Time                  // sleeping: its last packet, as reported before the drain
 	drainGen  uint64                         // the first generation that published it as draining

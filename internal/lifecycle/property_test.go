@@ -200,8 +200,10 @@ func (w *world) chaos(kind, arg byte) Event {
 		return WakeAsked{Parked: uint32(arg), SYNSeen: w.now}
 	case 3:
 		return PhaseEnded{ref, phaseNames[int(arg)%len(phaseNames)], w.now}
-	case 4, 5:
+	case 4:
 		return NetworkReady{ref}
+	case 5:
+		return Waits{ref, "for good"}
 	case 6:
 		return Started{ref}
 	case 7:

@@ -37,6 +37,9 @@ func (m *Machine) timeoutReason(p *pod) string {
 	case PhaseImage:
 		why = "the image is there, the pod's network is not"
 	}
+	if p.waits != "" {
+		why = p.waits
+	}
 	return fmt.Sprintf("no process after %s: %s", after, why)
 }
 
@@ -44,6 +47,9 @@ func (m *Machine) timeoutReason(p *pod) string {
 func (m *Machine) updateTimeoutReason(p *pod) string {
 	if p.is(podProbed) {
 		return fmt.Sprintf("its readinessProbe did not succeed within %s: %s", m.spec.WakeTimeout, p.lastAnswer())
+	}
+	if p.progress < podRunning && p.waits != "" {
+		return p.waits
 	}
 	if p.progress < podRunning {
 		return "its process was not started in time"

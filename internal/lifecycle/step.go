@@ -35,6 +35,10 @@ func (t *transition) handle(ev Event) {
 		if p := t.pod(e.Ref); p != nil {
 			p.reach(podNetwork)
 		}
+	case Waits:
+		if p := t.pod(e.Ref); p != nil {
+			p.waits = e.For
+		}
 	case Started:
 		if p := t.pod(e.Ref); p != nil {
 			p.reach(podRunning)

@@ -35,12 +35,15 @@ func restartPause(restarts int) time.Duration {
 }
 
 // runInit runs the init containers of a pod, one after the other, and starts its sidecars among them. An init container
-// that fails is started again until ctx ends.
-func (r *Runtime) runInit(ctx context.Context, pod string) error {
+// that fails is started again until ctx ends. waits, which may be nil, gets what is waited for.
+func (r *Runtime) runInit(ctx context.Context, pod string, waits func(string)) error {
+	if waits == nil {
+		waits = func(string) {}
+	}
 	for _, m := range r.membersOf(pod) {
 		switch m.kind {
 		case kindInit:
-			if err := r.runToEnd(ctx, m); err != nil {
+			if err := r.runToEnd(ctx, m, waits); err != nil {
 				return fmt.Errorf("init container %q: %w", m.name, err)
 			}
 		case kindSidecar:
@@ -49,6 +52,7 @@ func (r *Runtime) runInit(ctx context.Context, pod string) error {
 			}
 		}
 	}
+	waits("")
 	return nil
 }
 
@@ -65,8 +69,10 @@ func (r *Runtime) startContainers(ctx context.Context, pod string) error {
 }
 
 // runToEnd returns once an init container has succeeded.
-func (r *Runtime) runToEnd(ctx context.Context, m *member) error {
+func (r *Runtime) runToEnd(ctx context.Context, m *member, waits func(string)) error {
 	var failure error // the last one
+	_, service := m.service.Split()
+	waits(fmt.Sprintf("init container %q does not end: wangell logs %s -c %s", m.name, service, m.name))
 	for restarts := 0; ; restarts++ {
 		begin := fileSize(r.cfg.containerLog(m.service, m.name))
 		if err := r.launchMember(ctx, m, restarts > 0); err != nil {
@@ -92,6 +98,7 @@ func (r *Runtime) runToEnd(ctx context.Context, m *member) error {
 			return nil
 		}
 		failure = fmt.Errorf("exited with code %d%s", code, outputOf(r.cfg.containerLog(m.service, m.name), begin))
+		waits(fmt.Sprintf("init container %q %v", m.name, failure))
 		pause := restartPause(restarts)
 		r.cfg.Log.Warn("init container has failed; it is started again", "service", m.service, "container", m.name,
 			"code", code, "in", pause)

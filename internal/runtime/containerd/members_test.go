@@ -207,7 +207,12 @@ func TestInitContainerThatFailsIsStartedAgainAndKeepsTheMainOneFromStarting(t *t
 		}
 		cancel() // it has failed twice
 	}()
-	_, err := r.Start(ctx, s, runtime.StartHooks{})
+	var waits []string
+	_, err := r.Start(ctx, s, runtime.StartHooks{Waits: func(why string) { waits = append(waits, why) }})
+	if len(waits) < 2 || waits[0] != `init container "migrate" does not end: wangell logs hindered -c migrate` ||
+		waits[1] != `init container "migrate" exited with code 4: its output ends with "probe: told to exit"` {
+		t.Errorf("it waits for %q", waits)
+	}
 	if err == nil || !strings.Contains(err.Error(), `init container "migrate"`) ||
 		!strings.Contains(err.Error(), `exited with code 4: its output ends with "probe: told to exit"`) {
 		t.Errorf("got %v", err)

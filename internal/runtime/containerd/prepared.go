@@ -86,17 +86,17 @@ func (r *Runtime) takePrepared(s *v1alpha1.WangellService, info imageInfo) *prep
 
 // startPrepared starts the program of a prepared pod. On error the caller cleans up.
 func (r *Runtime) startPrepared(ctx context.Context, s *v1alpha1.WangellService, p *preparedPod,
-	network func(runtime.Pod), phase func(runtime.Phase, monotime.Time)) (runtime.Pod, error) {
+	hooks runtime.StartHooks, phase func(runtime.Phase, monotime.Time)) (runtime.Pod, error) {
 	defer p.held.Close()
 	p.logBegin = fileSize(r.cfg.logFile(p.Service))
 	if err := r.add(s, p.pod); err != nil {
 		return runtime.Pod{}, err
 	}
 	phase(runtime.PhaseSandbox, monotime.Now())
-	if network != nil {
-		network(p.Pod)
+	if hooks.Network != nil {
+		hooks.Network(p.Pod)
 	}
-	if err := r.runInit(ctx, p.ID); err != nil {
+	if err := r.runInit(ctx, p.ID, hooks.Waits); err != nil {
 		return runtime.Pod{}, err
 	}
 	phase(runtime.PhaseCreated, monotime.Now())

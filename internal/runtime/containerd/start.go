@@ -38,7 +38,7 @@ func (r *Runtime) Start(ctx context.Context, s *v1alpha1.WangellService, hooks r
 	phase(runtime.PhaseImage, monotime.Now())
 	if p := r.takePrepared(s, info); p != nil {
 		return r.settle(ctx, s, p.ID, func() (runtime.Pod, error) {
-			return r.startPrepared(ctx, s, p, hooks.Network, phase)
+			return r.startPrepared(ctx, s, p, hooks, phase)
 		})
 	}
 	c := r.takeReady(ctx, s, info)
@@ -67,7 +67,7 @@ func (r *Runtime) Start(ctx context.Context, s *v1alpha1.WangellService, hooks r
 		if err := r.awaitAlone(ctx, s); err != nil {
 			return runtime.Pod{}, err
 		}
-		return r.launch(ctx, s, c, hooks.Network, phase)
+		return r.launch(ctx, s, c, hooks, phase)
 	})
 }
 
@@ -111,7 +111,7 @@ func (r *Runtime) imageOfPods(s *v1alpha1.WangellService, info imageInfo) imageI
 }
 
 // launch connects a container to a network and starts its process. On error the caller cleans up.
-func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *container, network func(runtime.Pod),
+func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *container, hooks runtime.StartHooks,
 	phase func(runtime.Phase, monotime.Time)) (runtime.Pod, error) {
 	p, err := r.newPod(s, c)
 	if err != nil {
@@ -125,10 +125,10 @@ func (r *Runtime) launch(ctx context.Context, s *v1alpha1.WangellService, c *con
 		return runtime.Pod{}, err
 	}
 	phase(runtime.PhaseSandbox, monotime.Now())
-	if network != nil {
-		network(p.Pod)
+	if hooks.Network != nil {
+		hooks.Network(p.Pod)
 	}
-	if err := r.runInit(ctx, c.id); err != nil {
+	if err := r.runInit(ctx, c.id, hooks.Waits); err != nil {
 		return runtime.Pod{}, err
 	}
 	if _, err := r.createTask(ctx, c.id, c.rootfs, r.cfg.logFile(c.service)); err != nil {
