@@ -91,8 +91,11 @@ func (r *runner) runStart(ctx context.Context, p *pod, w *wanted) (runtime.Pod, 
 // identify makes a pod known by its names, and watches over its home node.
 func (r *runner) identify(p *pod, rt runtime.Pod) {
 	r.table.identify(p, rt)
-	if s := p.service; rt.ImageDigest != "" && rt.SpecHash == s.hash {
-		s.resolved.ran(s.spec.Spec.Image, rt.ImageDigest)
+	if s := p.service; rt.SpecHash == s.hash {
+		s.imageErr = "" // it is here by now
+		if rt.ImageDigest != "" {
+			s.resolved.ran(s.spec.Spec.Image, rt.ImageDigest)
+		}
 	}
 	r.nodes.watch(p)
 }

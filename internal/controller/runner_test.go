@@ -111,6 +111,26 @@ func TestImagesAreFetchedAheadWithoutDelayingWakes(t *testing.T) {
 	w.until("prepared", func() bool { w.rt.mu.Lock(); defer w.rt.mu.Unlock(); return len(w.rt.prepared) == 2 })
 }
 
+// The user has loaded the image meanwhile.
+func TestImageThatWasMissingIsForgottenOnceAPodRunsIt(t *testing.T) {
+	w := newWorld(t, nil)
+	var missing atomic.Bool
+	missing.Store(true)
+	w.rt.onPrepare = func(context.Context, *v1alpha1.WangellService, runtime.Progress) error {
+		if missing.Load() {
+			return errScript
+		}
+		return nil
+	}
+	w.apply(newService("a"))
+	w.until("the message tells", func() bool { return w.status("a").Service.Status.Message == errScript.Error() })
+	missing.Store(false)
+	w.warm("a")
+	if got := w.status("a").Service.Status.Message; got != "" {
+		t.Errorf("message %q", got)
+	}
+}
+
 func TestPullTakesNoSlotOfAStart(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.MaxConcurrentStarts = 1 })
 	registry := make(chan struct{})
