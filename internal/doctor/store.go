@@ -122,9 +122,19 @@ func look(dir string) (g ground, err error) {
 	}
 	g = ground{dir: at, fsType: m.FSType, source: m.Source, free: int64(st.Bavail) * st.Bsize,
 		inodes: st.Ffree, counted: st.Files > 0}
-	g.backing = backingFile(fmt.Sprintf("/sys/dev/block/%d:%d", m.Major, m.Minor))
+	g.backing = backingFile(deviceOf(m.Major, m.Minor, m.Source))
 	g.typeless, err = typeless(at)
 	return g, err
+}
+
+// deviceOf returns the folder in /sys of the block device of a file system. Those that may have several devices, such
+// as btrfs, have a number of their own: then it is the device that was mounted.
+func deviceOf(major, minor int, source string) string {
+	var st unix.Stat_t
+	if major == 0 && unix.Stat(source, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK {
+		major, minor = int(unix.Major(st.Rdev)), int(unix.Minor(st.Rdev))
+	}
+	return fmt.Sprintf("/sys/dev/block/%d:%d", major, minor)
 }
 
 // backingFile returns the file behind a block device that is a loop device, or lies on one; empty if there is none.

@@ -103,6 +103,26 @@ func TestFileBehindADeviceIsFoundThroughOthers(t *testing.T) {
 	}
 }
 
+// Btrfs has a device number that no device has.
+func TestDeviceOfAFileSystemWithANumberOfItsOwnIsFound(t *testing.T) {
+	need.Root(t)
+	device := filepath.Join(t.TempDir(), "loop")
+	if err := unix.Mknod(device, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 200))); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		major, minor int
+		source, want string
+	}{
+		{0, 41, device, "/sys/dev/block/7:200"}, {8, 1, device, "/sys/dev/block/8:1"},
+		{0, 41, "tmpfs", "/sys/dev/block/0:41"},
+	} {
+		if got := deviceOf(c.major, c.minor, c.source); got != c.want {
+			t.Errorf("%d:%d on %s: %s, want %s", c.major, c.minor, c.source, got, c.want)
+		}
+	}
+}
+
 func TestEntriesWithoutTypesAreSeen(t *testing.T) {
 	entry := func(kind byte) []byte {
 		b := make([]byte, 24)
