@@ -259,6 +259,33 @@ volumes: {data: {}}
 	}
 }
 
+// A file without an extension, such as a Caddyfile, is not to be a folder; nor is one that is missing and has one.
+func TestFilesAreMountedAsSuch(t *testing.T) {
+	got, notes, err := translate(t, map[string]string{"compose.yaml": `
+services:
+  web:
+    image: example.com/web:1
+    expose: ["80"]
+    volumes: ["./Caddyfile:/etc/caddy/Caddyfile", "./none.conf:/etc/none.conf", "./data:/data"]
+    secrets: [{source: key, mode: 0400}]
+secrets: {key: {file: ./key}}
+`, "Caddyfile": "", "key": ""}, "compose.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const folder = "      type: DirectoryOrCreate\n"
+	for path, kind := range map[string]string{"Caddyfile": "", "none.conf": "", "data": folder} {
+		if !strings.Contains(got, "path: DIR/"+path+"\n"+kind+"    name:") {
+			t.Errorf("%s is not mounted with %q:\n%s", path, kind, got)
+		}
+	}
+	for _, part := range []string{"none.conf is missing: create it", "owner and mode of key"} {
+		if !slices.ContainsFunc(notes, func(n string) bool { return strings.Contains(n, part) }) {
+			t.Errorf("no note %q: %q", part, notes)
+		}
+	}
+}
+
 // What Wangell would expand in a manifest is what a shell in the container is to expand.
 func TestVariablesOfShellsAreKept(t *testing.T) {
 	got, _, err := translate(t, map[string]string{"compose.yaml": `

@@ -3,7 +3,10 @@
 package compose
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -49,9 +52,11 @@ func (t *translation) volumes() {
 		switch {
 		case v.Type == types.VolumeTypeBind:
 			kind := corev1.HostPathUnset
-			if v.Bind != nil && bool(v.Bind.CreateHostPath) {
-				if filepath.Ext(v.Source) == "" { // a file that is missing is not made a folder
+			if _, err := os.Stat(v.Source); errors.Is(err, fs.ErrNotExist) {
+				if v.Bind != nil && bool(v.Bind.CreateHostPath) && filepath.Ext(v.Source) == "" {
 					kind = corev1.HostPathDirectoryOrCreate
+				} else {
+					t.assumed("volumes", "%s is missing: create it before the service is woken", v.Source)
 				}
 			}
 			if v.Source == "/var/run/docker.sock" {
@@ -123,21 +128,24 @@ func (t *translation) secrets() {
 		if !filepath.IsAbs(target) {
 			target = filepath.Join("/run/secrets", target)
 		}
-		t.file("secrets", s.Source, target, types.FileObjectConfig(t.project.Secrets[s.Source]))
+		t.file("secrets", types.FileReferenceConfig(s), target, types.FileObjectConfig(t.project.Secrets[s.Source]))
 	}
 	for _, c := range t.service.Configs {
 		target := c.Target
 		if target == "" {
 			target = "/" + c.Source
 		}
-		t.file("configs", c.Source, target, types.FileObjectConfig(t.project.Configs[c.Source]))
+		t.file("configs", types.FileReferenceConfig(c), target, types.FileObjectConfig(t.project.Configs[c.Source]))
 	}
 }
 
-func (t *translation) file(field, source, target string, f types.FileObjectConfig) {
+func (t *translation) file(field string, r types.FileReferenceConfig, target string, f types.FileObjectConfig) {
 	if f.File == "" {
-		t.lost(field, "%s is not a file: write it to one, and name that with file", source)
+		t.lost(field, "%s is not a file: write it to one, and name that with file", r.Source)
 		return
+	}
+	if r.UID != "" || r.GID != "" || r.Mode != nil {
+		t.lost(field, "owner and mode of %s: they are those of %s", r.Source, f.File)
 	}
 	t.mount(target, true, hostPath(f.File, corev1.HostPathFile))
 }
