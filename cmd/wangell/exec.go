@@ -66,13 +66,14 @@ output any more.`,
 			if len(args) == 0 {
 				return commands.ServiceArg(cmd, args)
 			}
-			if len(commandOf(args)) == 0 {
-				return errors.New("name a command to run in the container, such as sh")
-			}
 			return nil
 		},
 		ValidArgsFunction: g.place().CompleteService,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			command, err := afterFlags(cmd, args[1:])
+			if err != nil {
+				return err
+			}
 			if f.tty && !term.IsTerminal(int(os.Stdin.Fd())) {
 				return usage(cmd, "--tty: standard input is no terminal: leave out -t")
 			}
@@ -81,7 +82,7 @@ output any more.`,
 					return usage(cmd, "--env %q: want NAME=VALUE", e)
 				}
 			}
-			return f.run(cmd, args[0], commandOf(args))
+			return f.run(cmd, args[0], command)
 		},
 	}
 	flags := cmd.Flags()
@@ -95,12 +96,16 @@ output any more.`,
 	return cmd
 }
 
-// commandOf returns the command in the arguments, without a "--" before it.
-func commandOf(args []string) []string {
-	if command := args[1:]; len(command) > 0 && command[0] == "--" {
-		return command[1:]
+// afterFlags parses flags between the service and the command, where kubectl exec has them, and returns the command.
+func afterFlags(cmd *cobra.Command, args []string) ([]string, error) {
+	flags := cmd.Flags()
+	if err := flags.Parse(args); err != nil {
+		return nil, usage(cmd, "%w", err)
 	}
-	return args[1:]
+	if flags.NArg() == 0 {
+		return nil, usage(cmd, "name a command to run in the container, such as sh")
+	}
+	return flags.Args(), nil
 }
 
 // run runs the command until it ends, or a signal comes.

@@ -91,10 +91,16 @@ func TestUserOperatesServices(t *testing.T) {
 		uses[0].Container != "pair" || uses[1].Container != "second" || uses[1].CPUSeconds <= 0 {
 		t.Errorf("stats of two containers: %v: %+v", err, uses)
 	}
-	var exitOfSecond *exec.ExitError
-	out, err := command("-c", "second", "-e", "MODE=exit", "pair", "--", "/server").CombinedOutput()
-	if !errors.As(err, &exitOfSecond) || exitOfSecond.ExitCode() != 3 {
-		t.Errorf("exec in the second container: %v: %s", err, out)
+	for _, args := range [][]string{
+		{"-c", "second", "-e", "MODE=exit", "pair", "--", "/server"},
+		{"pair", "-c", "second", "-e", "MODE=exit", "--", "/server"},
+		{"-e", "MODE=exit", "pair", "-c", "second", "/server", "-c", "pair"},
+	} {
+		var exitOfSecond *exec.ExitError
+		out, err := command(args...).CombinedOutput()
+		if !errors.As(err, &exitOfSecond) || exitOfSecond.ExitCode() != 3 {
+			t.Errorf("exec %q: %v: %s", args, err, out)
+		}
 	}
 	if _, err := l.wangell("logs", "pair", "-c", "third"); err == nil ||
 		!strings.Contains(err.Error(), `no container "third": its containers are pair, second`) {
