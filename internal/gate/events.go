@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"runtime"
 	"sync"
 	"unsafe"
 
 	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
 
 	"wangell.loutres.me/internal/monotime"
 )
@@ -60,6 +62,7 @@ func (g *Gate) Events(handle func(Event)) (stop func() error, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		hurry()
 		for _, ev := range due {
 			handle(ev)
 		}
@@ -77,6 +80,17 @@ func (g *Gate) Events(handle func(Event)) (stop func() error, err error) {
 		return err
 	})
 	return g.stopEvents, nil
+}
+
+// eventsNice is the nice value of the thread that reads events. Clients wait for what it does, and what it causes, such
+// as a hundred pods that are thawed at once, must not keep the processors from it.
+const eventsNice = -10
+
+// hurry has the calling goroutine preferred by the kernel's scheduler, on a thread of its own that ends with it. Without
+// CAP_SYS_NICE it has its turn like all others.
+func hurry() {
+	runtime.LockOSThread()
+	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), eventsNice)
 }
 
 // readEvents reads events until the reader is closed.
