@@ -45,7 +45,7 @@ test('a user watches a service of a cluster, also while the leader changes', asy
 
     // What concerns nodes is for those who see all namespaces.
     await page.getByRole('link', { name: 'Node', exact: true }).click();
-    await page.getByText('for those who may see the services of all namespaces').waitFor();
+    await page.getByText('users who may see the services of all namespaces').waitFor();
     assert.deepEqual(page.problems, []);
 
     // They see the gates of all nodes, and who connects.

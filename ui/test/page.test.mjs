@@ -91,7 +91,7 @@ test('the gates of nodes show their tables, and one its counters', async () => {
 test('the page says who is connected to what', async () => {
   const page = await open(browser, `${url}#/connections`);
   await page.getByRole('row', { name: '192.0.2.7 default/web 12' }).waitFor();
-  await page.getByText('9 more connections · Not answered: node-2').waitFor();
+  await page.getByText('9 more connections · No answer: node-2').waitFor();
   await page.goto(`${url}#/services/default/crowd`);
   await page.getByRole('row', { name: '2001:db8::5 1' }).waitFor();
   await page.context().close();
