@@ -28,6 +28,10 @@ const (
 // cpuSpan is how long the processor use is measured, cpuQuick with Params.Quick.
 const cpuSpan, cpuQuick = time.Minute, 2 * time.Second
 
+// cpuSettles is how long it takes until what starting and freezing pods has caused is over, such as giving their memory
+// back.
+const cpuSettles = 30 * time.Second
+
 // measureSleepers freezes many pods at once.
 func measureSleepers(ctx context.Context, p Params, out lab.Output, s *Samples) (err error) {
 	if p.Sleepers == 0 {
@@ -66,6 +70,8 @@ func measureSleepers(ctx context.Context, p Params, out lab.Output, s *Samples) 
 	span := cpuSpan
 	if p.Quick {
 		span = cpuQuick
+	} else if err := lab.Sleep(ctx, cpuSettles); err != nil {
+		return err
 	}
 	if err := at.measureCPU(ctx, k, span); err != nil {
 		return err

@@ -24,7 +24,8 @@ keeps nothing on disk, so that it has none when it starts. PostgreSQL has its da
 no pod can be prepared. Python has numpy loaded with a table of 64 MB; java is the JDK's own web server. Memory is
 that of the pod's cgroup just before the request, page cache included, without the shim's; that of prepared pods is
 the mean of all those of the instance, whose programs have not started. The processor use is what the kernel counted,
-in steps of 10 ms. Connections are kept to the hello image, and each is used again at the end. On a cluster, services
+in steps of 10 ms, half a minute after all pods were frozen; most of it is that of shims, each of which collects its
+garbage every 30 s. Connections are kept to the hello image, and each is used again at the end. On a cluster, services
 of the hello image are asked in the same way from a host outside, and a Knative service by its Kourier, whenever it
 has no pod any more; memory is what processes have of their own there, without files. Requests are those of a pod
 for processors, as the scheduler counts them.`
