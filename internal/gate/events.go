@@ -86,8 +86,8 @@ func (g *Gate) Events(handle func(Event)) (stop func() error, err error) {
 // as a hundred pods that are thawed at once, must not keep the processors from it.
 const eventsNice = -10
 
-// hurry has the calling goroutine preferred by the kernel's scheduler, on a thread of its own that ends with it. Without
-// CAP_SYS_NICE it has its turn like all others.
+// hurry makes the kernel's scheduler prefer the calling goroutine, on a thread of its own that ends with it. Without
+// CAP_SYS_NICE, the thread has the same priority as the others.
 func hurry() {
 	runtime.LockOSThread()
 	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), eventsNice)

@@ -23,11 +23,11 @@ import (
 type Program string
 
 const (
-	// Init, for spec.init, starts the program that follows in its arguments, passes signals on to it, reaps orphans, and
-	// exits as the program does.
+	// Init starts the program that follows in its arguments, passes signals on to it, reaps orphans, and exits as the
+	// program does. It is for spec.init.
 	Init Program = "init"
-	// Wait, for prepared pods, waits for the signal Wake and becomes the program that follows in its arguments. It blocks
-	// all other signals meanwhile.
+	// Wait waits for the signal Wake and becomes the program that follows in its arguments. It blocks all other signals
+	// meanwhile. It is for prepared pods.
 	Wait Program = "wait"
 )
 
