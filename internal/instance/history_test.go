@@ -54,7 +54,7 @@ func TestHistoryThatCannotBeKeptIsAWarning(t *testing.T) {
 	h.follow([]*v1alpha1.WangellService{predicting("a")})
 	h.learnt("default/a", "1")
 	h.close()
-	if !strings.Contains(log.String(), "cannot be kept") {
+	if !strings.Contains(log.String(), "cannot be stored") {
 		t.Error(log.String())
 	}
 }

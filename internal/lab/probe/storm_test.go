@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -23,11 +23,15 @@ func TestStormAsksAllAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all sync.WaitGroup
+	var missing atomic.Int32
+	missing.Store(count)
+	all := make(chan struct{})
 	server := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/" {
-			all.Done()
-			all.Wait()
+			if missing.Add(-1) == 0 {
+				close(all)
+			}
+			<-all
 		}
 		fmt.Fprintln(w, "hello")
 	})}
@@ -53,7 +57,6 @@ func TestStormAsksAllAtOnce(t *testing.T) {
 			calls[i].Address = ""
 		}
 	}
-	all.Add(count)
 	timings, errs := Storm(t.Context(), calls)
 	for i, c := range calls {
 		if errs[i] == nil {
@@ -72,7 +75,6 @@ func TestStormAsksAllAtOnce(t *testing.T) {
 	if timing, err := RequestOnThread(t.Context(), n.Client(), refused, "localhost"); err == nil {
 		t.Errorf("where nothing listens: %+v", timing)
 	}
-	all.Add(1)
 	timing, err := RequestOnThread(t.Context(), n.Client(), address, "localhost")
 	if err != nil || timing.Connected <= 0 || timing.FirstByte <= timing.Connected || timing.Done < timing.FirstByte {
 		t.Errorf("%+v, %v", timing, err)
