@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/containerd/api/services/tasks/v1"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
@@ -43,6 +44,25 @@ func TestProgramWithoutHandlerEndsAtOnce(t *testing.T) {
 	report, exit = stopped(t, r, runtimetest.Service("handled"))
 	if report.PID != 1 || exit.Code != 0 || !strings.HasSuffix(exit.LogTail, "probe: stopped\n") {
 		t.Errorf("with a handler: PID %d, %+v", report.PID, exit)
+	}
+}
+
+// A thread that starts blocks all signals for a moment, and one that ends is gone while it is looked at.
+func TestThreadsThatComeAndGoHandleNoSignal(t *testing.T) {
+	r := startWithProbe(t, testConfig(t))
+	p, err := r.Start(t.Context(), runtimetest.Service("threads", "DEFAULT_TERM", "threads"), runtime.StartHooks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtimetest.Look(t, p)
+	got, err := r.client.TaskService().Get(t.Context(), &tasks.GetRequest{ContainerID: p.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for look := range 200 {
+		if !endsByDefault(got.Process.Pid, unix.SIGTERM) {
+			t.Fatalf("after %d looks, it counts as one that handles the signal", look)
+		}
 	}
 }
 

@@ -15,9 +15,9 @@
 // commands for a pod that runs already.
 //
 // With EXIT=n it prints a line and exits with status n at once. With IGNORE_TERM set it ignores SIGTERM, with
-// DEFAULT_TERM it has no handler for it, and with TELL_SIGNALS it prints the first signal and exits. With LOCK=file
-// it locks that file for its life; if another process holds the lock, it makes the file conflict beside it and exits
-// with status 3.
+// DEFAULT_TERM it has no handler for it (with the value threads it also starts and ends threads), and with
+// TELL_SIGNALS it prints the first signal and exits. With LOCK=file it locks that file for its life; if another process
+// holds the lock, it makes the file conflict beside it and exits with status 3.
 package main
 
 import (
@@ -29,6 +29,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -72,6 +73,9 @@ func main() {
 		signal.Ignore(syscall.SIGTERM)
 	case os.Getenv("DEFAULT_TERM") != "":
 		forgetHandler(syscall.SIGTERM)
+		if os.Getenv("DEFAULT_TERM") == "threads" {
+			go startThreads()
+		}
 	case os.Getenv("TELL_SIGNALS") != "":
 		stop := make(chan os.Signal, 1)
 		signal.Notify(stop)
@@ -118,6 +122,13 @@ func main() {
 	fmt.Println("probe: listening on port " + port)
 	fmt.Fprintln(os.Stderr, http.Serve(l, nil))
 	os.Exit(1)
+}
+
+// startThreads starts a thread every two milliseconds, which ends at once.
+func startThreads() {
+	for range time.Tick(2 * time.Millisecond) {
+		go runtime.LockOSThread()
+	}
 }
 
 // forgetHandler sets a signal's default action, which package signal cannot: the Go runtime has handlers of its own.
