@@ -77,10 +77,15 @@ func (c *visitors) connect(ns string) {
 		conn.Close()
 	case errors.Is(err, syscall.ECONNREFUSED):
 		c.refused++
-	case errors.Is(err, syscall.ECONNRESET) && (c.closed.IsZero() || began.Before(c.closed)):
+	case wasReset(err) && (c.closed.IsZero() || began.Before(c.closed)):
 	default:
 		c.errs = append(c.errs, fmt.Errorf("%s after %v: %w", ns, time.Since(began), err))
 	}
+}
+
+// wasReset reports whether a connection was reset, possibly after the server's FIN (EPIPE).
+func wasReset(err error) bool {
+	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // more waits until a number of other clients is connected.
